@@ -1,7 +1,7 @@
 """A training step of several ranks against the same step in one process with as many threads, and what the ranks send.
 
   python ranks.py --program build/release/bin/mortise --packs build/release/lib/mortise/bench_packs --out build/bench/ranks
-      [--workload c2] [--ranks 2] [--rounds 5] [--steps 8] [--zero-stages 0,1,2] [--deterministic]
+      [--workload c2] [--ranks 2] [--rounds 5] [--steps 8] [--zero-stages 0,1,2,3] [--deterministic]
 
 One round runs one process, and then the ranks with each stage of ZeRO. A figure is the median step after the first two;
 `ratio` is the one-process time over the ranks' time, the median over the rounds. The bytes are those that the loopback
@@ -20,7 +20,7 @@ from pathlib import Path
 
 PEERS = Path(__file__).parent / "peers"
 DROPPED = 2  # steps that warm up
-THREADS = 2  # both runs use this many in all
+THREADS = 2  # all runs use this many in all
 
 
 def free_port():
@@ -49,14 +49,14 @@ def run(args, workload, num_ranks, stage=0):
         "data.train_batch_size": workload["prompts_per_step"], "actor.ppo_mini_batch_size": workload["prompts_per_step"],
         "actor.ppo_max_token_len_per_gpu": group,  # a group is a micro-batch, whatever the number of ranks
         "rollout.n": workload["num_generations"], "trainer.total_training_steps": args.steps, "trainer.default_local_dir": out,
-        "trainer.num_threads": THREADS // num_ranks, "trainer.deterministic": str(args.deterministic).lower(),
+        "trainer.num_threads": args.threads // num_ranks, "trainer.deterministic": str(args.deterministic).lower(),
         "ranks.zero_stage": stage, "trainer.rank_check_freq": -1, "plugins.paths": json.dumps([str(args.packs)])}
     command = [args.program, "train", PEERS / "step.toml", *(f"{key}={value}" for key, value in settings.items())]
     port, before, processes = str(free_port()), loopback_bytes(), []
     for rank in range(num_ranks):
         place = {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(num_ranks), "MASTER_ADDR": "127.0.0.1",
                  "MASTER_PORT": port} if num_ranks > 1 else {}
-        env = {**os.environ, **place, "OMP_NUM_THREADS": str(THREADS // num_ranks)}
+        env = {**os.environ, **place, "OMP_NUM_THREADS": str(args.threads // num_ranks)}
         processes.append(subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env=env))
     peak = 0
     for process in processes:
@@ -78,6 +78,13 @@ def count_parameters(folder):
     return sum(entry["data_offsets"][1] - entry["data_offsets"][0] for name, entry in sizes.items() if name != "__metadata__") // 4
 
 
+def prepare(args):
+    """The workload, whose model is made if it is not there."""
+    if not (args.out / "models" / args.workload).exists():
+        subprocess.run([sys.executable, PEERS / "make_models.py", args.out / "models", args.workload], check=True)
+    return json.loads((PEERS / "workloads.json").read_text())[args.workload]
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--program", required=True, type=Path)
@@ -87,14 +94,13 @@ def main():
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--steps", type=int, default=8)
-    parser.add_argument("--zero-stages", default="0,1,2")
+    parser.add_argument("--zero-stages", default="0,1,2,3")
     parser.add_argument("--deterministic", action="store_true")
     args = parser.parse_args()
     args.out = args.out.resolve()
     args.packs = args.packs.resolve()
-    workload = json.loads((PEERS / "workloads.json").read_text())[args.workload]
-    if not (args.out / "models" / args.workload).exists():
-        subprocess.run([sys.executable, PEERS / "make_models.py", args.out / "models", args.workload], check=True)
+    args.threads = THREADS
+    workload = prepare(args)
     stages = [int(stage) for stage in args.zero_stages.split(",")]
     alone, ranks = [], {stage: [] for stage in stages}
     for _ in range(args.rounds):

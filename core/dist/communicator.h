@@ -4,8 +4,8 @@
 // Callers therefore never ask whether a run is distributed.
 //
 // Order rule: every rank calls the same collectives, in the same order, with the same sizes and types. all_reduce_sum,
-// start_all_reduce_sum, reduce_scatter_sum, all_gather, all_to_all, broadcast, barrier, exchange and broadcast_bytes are
-// collectives. send and recv concern two ranks, and each pair of ranks calls them in the same order.
+// start_all_reduce_sum, reduce_scatter_sum, all_gather, start_all_gather, all_to_all, broadcast, barrier, exchange and
+// broadcast_bytes are collectives. send and recv concern two ranks, and each pair of ranks calls them in the same order.
 //
 // Thread rule: one call at a time. The calls may come from different threads (autograd's start the reduction of a
 // bucket), if the order rule holds. enter, check and fail may be called by any thread at any time.
@@ -35,11 +35,11 @@
 
 namespace mortise {
 
-// A reduction that runs while the caller computes. The tensor is untouchable until wait() has returned; the handle keeps
-// it alive. Handles may be waited for in any order. A handle that was never waited for waits in its destructor.
-class PendingReduce {
+// A collective that runs while the caller computes. Its tensors are untouchable until wait() has returned; the handle
+// keeps them alive. Handles may be waited for in any order. A handle that was never waited for waits in its destructor.
+class PendingCollective {
  public:
-  virtual ~PendingReduce() = default;
+  virtual ~PendingCollective() = default;
   virtual Result<> wait() = 0;
 };
 
@@ -63,14 +63,17 @@ class Communicator {
   Result<> all_reduce_sum(std::span<double> values, std::string_view stage);
   Result<> all_reduce_sum(std::span<int64_t> values, std::string_view stage);
   // The same without waiting: gradients go out in buckets while the backward pass runs. Never null.
-  virtual Result<std::unique_ptr<PendingReduce>> start_all_reduce_sum(const at::Tensor& tensor,
-                                                                      std::string_view stage) = 0;
+  virtual Result<std::unique_ptr<PendingCollective>> start_all_reduce_sum(const at::Tensor& tensor,
+                                                                          std::string_view stage) = 0;
   virtual Result<> all_reduce_extreme(std::span<double> values, Extreme extreme, std::string_view stage) = 0;
 
   // output [n] = this rank's part of the sum over ranks of input [size() * n]. The ranks are added in the order 0, 1, ...
   virtual Result<> reduce_scatter_sum(const at::Tensor& input, const at::Tensor& output, std::string_view stage) = 0;
   // output [size() * n] = the inputs [n] of all ranks, in rank order.
   virtual Result<> all_gather(const at::Tensor& input, const at::Tensor& output, std::string_view stage) = 0;
+  // The same without waiting: the weights of a layer travel while the layer before it computes. Never null.
+  virtual Result<std::unique_ptr<PendingCollective>> start_all_gather(const at::Tensor& input, const at::Tensor& output,
+                                                                      std::string_view stage) = 0;
   // output = what each rank has for this one, in rank order. input = what this rank has for each of them: first
   // input_sizes[0] numbers for rank 0, and so on. A size may be 0; what rank a sends to b is what b expects from a.
   virtual Result<> all_to_all(const at::Tensor& input, std::span<const int64_t> input_sizes, const at::Tensor& output,
@@ -89,6 +92,14 @@ class Communicator {
   // The bytes of the rank `root`, on every rank; those of the others are ignored.
   virtual Result<std::string> broadcast_bytes(const std::string& bytes, int root, std::string_view stage) = 0;
 
+  // Adds to a counter that all ranks share, and returns its value before that. Counters begin at 0. Not a collective:
+  // ranks call it when they like, from the thread of the collectives.
+  virtual Result<int64_t> add_to_counter(const std::string& counter, int64_t amount, std::string_view stage) = 0;
+  // Every rank is done with it: one of them forgets it.
+  virtual Result<> forget_counter(const std::string& counter, std::string_view stage) = 0;
+  // 0, 1, ...: the same number on all ranks, which ask for numbers in the same order. For the names of counters.
+  [[nodiscard]] int64_t next_number() { return num_numbers_++; }
+
   // Says where this rank is now. If this rank dies, the others name the stage and the step. Costs no message.
   virtual void enter(std::string_view stage, int64_t step) = 0;
   // The Error of the group, if it is known that a rank has failed. Long stages without collectives call it now and then.
@@ -99,6 +110,9 @@ class Communicator {
   // A run that is done: returns when all ranks have called it. Without it, and without fail(), the others take this
   // rank for dead when its process ends.
   virtual Result<> leave() = 0;
+
+ private:
+  int64_t num_numbers_ = 0;
 };
 
 }  // namespace mortise

@@ -1,6 +1,7 @@
 #include "dist/one_process.h"
 
 #include <cstring>
+#include <map>
 #include <utility>
 
 #include "dist/arguments.h"
@@ -9,7 +10,7 @@ namespace mortise {
 
 namespace {
 
-class NothingPending : public PendingReduce {
+class NothingPending : public PendingCollective {
  public:
   Result<> wait() override { return {}; }
 };
@@ -24,10 +25,10 @@ class OneProcess : public Communicator {
   Result<> all_reduce_sum(const at::Tensor& tensor, std::string_view stage) override {
     return check_sum_argument(tensor, "all_reduce_sum", stage);
   }
-  Result<std::unique_ptr<PendingReduce>> start_all_reduce_sum(const at::Tensor& tensor,
-                                                              std::string_view stage) override {
+  Result<std::unique_ptr<PendingCollective>> start_all_reduce_sum(const at::Tensor& tensor,
+                                                                  std::string_view stage) override {
     TRY(check_sum_argument(tensor, "start_all_reduce_sum", stage));
-    return std::unique_ptr<PendingReduce>(std::make_unique<NothingPending>());
+    return std::unique_ptr<PendingCollective>(std::make_unique<NothingPending>());
   }
   Result<> all_reduce_extreme(std::span<double>, Extreme, std::string_view) override { return {}; }
 
@@ -37,6 +38,11 @@ class OneProcess : public Communicator {
   }
   Result<> all_gather(const at::Tensor& input, const at::Tensor& output, std::string_view stage) override {
     return copy(input, output, "all_gather", stage);
+  }
+  Result<std::unique_ptr<PendingCollective>> start_all_gather(const at::Tensor& input, const at::Tensor& output,
+                                                              std::string_view stage) override {
+    TRY(copy(input, output, "start_all_gather", stage));
+    return std::unique_ptr<PendingCollective>(std::make_unique<NothingPending>());
   }
   Result<> all_to_all(const at::Tensor& input, std::span<const int64_t> input_sizes, const at::Tensor& output,
                       std::span<const int64_t> output_sizes, std::string_view stage) override {
@@ -65,6 +71,14 @@ class OneProcess : public Communicator {
     return bytes;
   }
 
+  Result<int64_t> add_to_counter(const std::string& counter, int64_t amount, std::string_view) override {
+    return std::exchange(counters_[counter], counters_[counter] + amount);
+  }
+  Result<> forget_counter(const std::string& counter, std::string_view) override {
+    counters_.erase(counter);
+    return {};
+  }
+
   void enter(std::string_view, int64_t) override {}
   Result<> check(std::string_view) override { return {}; }
   void fail(const Error&) override {}
@@ -76,6 +90,8 @@ class OneProcess : public Communicator {
     if (from.nbytes() > 0) std::memmove(to.data_ptr(), from.data_ptr(), from.nbytes());
     return {};
   }
+
+  std::map<std::string, int64_t> counters_;
 };
 
 }  // namespace

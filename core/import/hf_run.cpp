@@ -339,8 +339,6 @@ void set_zero_stage(Translation& t) {
   const std::optional<int64_t> stage = zero_stage_of(deepspeed);
   if (!stage || *stage < 0 || *stage > 3)
     t.note("deepspeed", "set ranks.zero_stage to its zero_optimization.stage; all else changes memory and speed only");
-  else if (*stage == 3)
-    t.set("ranks.zero_stage", 2, {"deepspeed"}, "the ranks do not share weights, as stage 3 does");
   else
     t.set("ranks.zero_stage", *stage, {"deepspeed"});
 }

@@ -81,7 +81,10 @@ const NamedParameter* Model::find_parameter(std::string_view name) const {
 }
 
 at::Tensor Model::forward_hidden(const PackedBatch& batch, const ForwardOptions& options) const {
-  return decoder_forward(config_, weights_, leaves_, batch, options);
+  if (gate_ == nullptr) return decoder_forward(config_, weights_, leaves_, batch, options);
+  ForwardOptions gated = options;
+  gated.gate = gate_;
+  return decoder_forward(config_, weights_, leaves_, batch, gated);
 }
 
 VocabularyHead Model::head() const {
@@ -139,7 +142,7 @@ Result<> Model::train_lora(Env& env, const Path& adapter_folder) {
 }
 
 void Model::weights_changed() {
-  if (trained_lora_ != nullptr) trained_lora_->merge();
+  if (trained_lora_ != nullptr && (gate_ == nullptr || gate_->is_whole())) trained_lora_->merge();
 }
 
 Model Model::base_view() const {
@@ -226,11 +229,17 @@ Result<> Model::save(Env& env, const Path& folder, const SaveOptions& options) c
   });
 }
 
-Model Model::clone_frozen() const {
+Model Model::frozen_shape() const {
   const at::NoGradGuard no_grad;
   Model copy;
   copy.config_ = config_;
   copy.adopt(allocate_parameters(config_, dtype(), /*requires_grad=*/false));
+  return copy;
+}
+
+Model Model::clone_frozen() const {
+  const at::NoGradGuard no_grad;
+  Model copy = frozen_shape();
   for (size_t i = 0; i < parameters_.size(); ++i) copy.parameters_[i].tensor.copy_(parameters_[i].tensor);
   return copy;
 }

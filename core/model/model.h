@@ -23,6 +23,7 @@
 #include "model/head/log_prob_head.h"
 #include "model/layers/decoder.h"
 #include "model/layers/decoder_weights.h"
+#include "model/layers/weight_gate.h"
 #include "model/tensor/packing.h"
 #include "model/weights/model_config.h"
 #include "model/weights/parameters.h"
@@ -72,7 +73,8 @@ class Model {
   [[nodiscard]] bool trains_lora() const { return trained_lora_ != nullptr; }
   // The dropout of the adapter in training, for the ForwardOptions::lora_dropout of updates. 0: no dropout.
   [[nodiscard]] double lora_dropout() const { return trains_lora() ? trained_lora_->dropout() : 0.0; }
-  // To be called after every change of trainable(): the merged weights follow. Nothing to do without an adapter.
+  // To be called after every change of trainable(): the merged weights follow. Nothing to do without an adapter; behind
+  // a gate they follow when a part is opened.
   void weights_changed();
   // The model without its adapter, frozen, in the same memory. Precondition: trains_lora().
   [[nodiscard]] Model base_view() const;
@@ -82,6 +84,17 @@ class Model {
 
   // [N, H], final norm applied. Ids and positions were checked by pack_rows.
   [[nodiscard]] at::Tensor forward_hidden(const PackedBatch& batch, const ForwardOptions& options = {}) const;
+  // Passes go through `gate` from now on (weight_gate.h), which decides when a matrix has memory.
+  void use_gate(std::shared_ptr<WeightGate> gate) { gate_ = std::move(gate); }
+  // Null: all weights are in memory.
+  [[nodiscard]] WeightGate* gate() const { return gate_.get(); }
+  // The parameters, but of a model with an adapter in training those of its base: parameters() follow from them.
+  [[nodiscard]] const std::vector<NamedParameter>& stored_parameters() const {
+    return trained_lora_ != nullptr ? trained_lora_->base().parameters : parameters_;
+  }
+  // The adapter in training; null if there is none.
+  [[nodiscard]] TrainedLora* trained_lora() const { return trained_lora_.get(); }
+
   // What turns hidden states into logits (scores of a classifier); outside autograd.
   [[nodiscard]] VocabularyHead head() const;
   // The leaf of the head [V, H] (the embedding where tied).
@@ -98,6 +111,8 @@ class Model {
   [[nodiscard]] Result<bool> saves_exactly(const SaveOptions& options) const;
   // A copy of the numbers that never requires grad: the reference model.
   [[nodiscard]] Model clone_frozen() const;
+  // As clone_frozen(), before the numbers are copied: memory for them is not touched yet.
+  [[nodiscard]] Model frozen_shape() const;
   void zero_grad();  // forgets all gradients
   // Sequences of up to so many tokens will come: see ModelConfig::rope_length. Call this before an engine is made.
   void set_rope_length(int64_t length) { config_.rope_length = length; }
@@ -118,6 +133,7 @@ class Model {
   std::shared_ptr<const StoredLayout> layout_;  // of the folder that was read; null for a model made here
   std::shared_ptr<const LoraAdapter> adapter_;  // merged into the parameters; null if there is none
   std::unique_ptr<TrainedLora> trained_lora_;   // null where the parameters themselves are trained
+  std::shared_ptr<WeightGate> gate_;            // null: all weights are in memory
   uint64_t loaded_version_ = 0;
 };
 

@@ -3,6 +3,7 @@
 
 #include <condition_variable>
 #include <cstdint>
+#include <map>
 #include <mutex>
 #include <string>
 #include <utility>
@@ -32,6 +33,15 @@ class MeetingPoint {
     if (turn_ == turn) return Error{ErrorKind::kInternal, "another rank failed", "", ""};
     return shown_;
   }
+  // A counter that the threads share; its value before.
+  int64_t add(const std::string& counter, int64_t amount) {
+    const std::lock_guard lock(mutex_);
+    return std::exchange(counters_[counter], counters_[counter] + amount);
+  }
+  void forget(const std::string& counter) {
+    const std::lock_guard lock(mutex_);
+    counters_.erase(counter);
+  }
   void fail() {
     const std::lock_guard lock(mutex_);
     failed_ = true;
@@ -43,6 +53,7 @@ class MeetingPoint {
   std::mutex mutex_;
   std::condition_variable changed_;
   std::vector<std::string> bytes_, shown_;
+  std::map<std::string, int64_t> counters_;
   int64_t turn_ = 0;
   int num_here_ = 0;
   size_t num_sent_ = 0;

@@ -40,13 +40,10 @@ class ThreadRank : public Communicator {
     }
     return {};
   }
-  Result<std::unique_ptr<PendingReduce>> start_all_reduce_sum(const at::Tensor& tensor,
-                                                              std::string_view stage) override {
+  Result<std::unique_ptr<PendingCollective>> start_all_reduce_sum(const at::Tensor& tensor,
+                                                                  std::string_view stage) override {
     TRY(all_reduce_sum(tensor, stage));
-    class Done : public PendingReduce {
-      Result<> wait() override { return {}; }
-    };
-    return std::unique_ptr<PendingReduce>(std::make_unique<Done>());
+    return std::unique_ptr<PendingCollective>(std::make_unique<Done>());
   }
   Result<> all_reduce_extreme(std::span<double> values, Extreme extreme, std::string_view stage) override {
     std::string own(reinterpret_cast<const char*>(values.data()), values.size_bytes());
@@ -71,6 +68,11 @@ class ThreadRank : public Communicator {
     for (const std::string& bytes : all) joined += bytes;
     copy(joined, output);
     return {};
+  }
+  Result<std::unique_ptr<PendingCollective>> start_all_gather(const at::Tensor& input, const at::Tensor& output,
+                                                              std::string_view stage) override {
+    TRY(all_gather(input, output, stage));
+    return std::unique_ptr<PendingCollective>(std::make_unique<Done>());
   }
   Result<> all_to_all(const at::Tensor& input, std::span<const int64_t> input_sizes, const at::Tensor& output,
                       std::span<const int64_t> output_sizes, std::string_view stage) override {
@@ -114,12 +116,22 @@ class ThreadRank : public Communicator {
   Result<std::string> broadcast_bytes(const std::string& bytes, int root, std::string_view stage) override {
     return TRY(exchange(bytes, stage))[static_cast<size_t>(root)];
   }
+  Result<int64_t> add_to_counter(const std::string& counter, int64_t amount, std::string_view) override {
+    return point_->add(counter, amount);
+  }
+  Result<> forget_counter(const std::string& counter, std::string_view) override {
+    point_->forget(counter);
+    return {};
+  }
   void enter(std::string_view, int64_t) override {}
   [[nodiscard]] Result<> check(std::string_view) override { return {}; }
   void fail(const Error&) override { point_->fail(); }
   Result<> leave() override { return barrier("leave"); }
 
  private:
+  class Done : public PendingCollective {
+    Result<> wait() override { return {}; }
+  };
   static std::string bytes_of(const at::Tensor& tensor) {
     return {static_cast<const char*>(tensor.const_data_ptr()), tensor.nbytes()};
   }

@@ -70,7 +70,7 @@ class Call {
   bool done_ = false;
 };
 
-class PendingCall : public PendingReduce {
+class PendingCall : public PendingCollective {
  public:
   explicit PendingCall(Call call) : call_(std::move(call)) {}
   ~PendingCall() override { static_cast<void>(call_.wait()); }
@@ -88,16 +88,16 @@ class PendingCall : public PendingReduce {
   std::optional<Error> failure_;
 };
 
-class NothingToReduce : public PendingReduce {
+class NothingPendingHere : public PendingCollective {
  public:
   Result<> wait() override { return {}; }
 };
 
 class GlooCommunicator : public Communicator {
  public:
-  GlooCommunicator(c10::intrusive_ptr<c10d::ProcessGroupGloo> group, std::shared_ptr<RankWatch> watch,
-                   const GlooOptions& options)
-      : group_(std::move(group)), watch_(std::move(watch)), options_(options) {}
+  GlooCommunicator(c10::intrusive_ptr<c10d::ProcessGroupGloo> group, c10::intrusive_ptr<c10d::Store> counters,
+                   std::shared_ptr<RankWatch> watch, const GlooOptions& options)
+      : group_(std::move(group)), counters_(std::move(counters)), watch_(std::move(watch)), options_(options) {}
   GlooCommunicator(const GlooCommunicator&) = delete;
   GlooCommunicator& operator=(const GlooCommunicator&) = delete;
 
@@ -116,12 +116,12 @@ class GlooCommunicator : public Communicator {
     return reduce(tensor, c10d::ReduceOp::SUM, stage);
   }
 
-  Result<std::unique_ptr<PendingReduce>> start_all_reduce_sum(const at::Tensor& tensor,
-                                                              std::string_view stage) override {
+  Result<std::unique_ptr<PendingCollective>> start_all_reduce_sum(const at::Tensor& tensor,
+                                                                  std::string_view stage) override {
     TRY(check_sum_argument(tensor, "start_all_reduce_sum", stage));
-    if (tensor.numel() == 0) return std::unique_ptr<PendingReduce>(std::make_unique<NothingToReduce>());
+    if (tensor.numel() == 0) return std::unique_ptr<PendingCollective>(std::make_unique<NothingPendingHere>());
     Call call = TRY(start(stage, [&] { return start_reduce(tensor, c10d::ReduceOp::SUM); }));
-    return std::unique_ptr<PendingReduce>(std::make_unique<PendingCall>(std::move(call)));
+    return std::unique_ptr<PendingCollective>(std::make_unique<PendingCall>(std::move(call)));
   }
 
   Result<> all_reduce_extreme(std::span<double> values, Extreme extreme, std::string_view stage) override {
@@ -155,6 +155,16 @@ class GlooCommunicator : public Communicator {
     at::Tensor part = as_bytes(input);
     at::Tensor whole = as_bytes(output);
     return run(stage, [&] { return group_->_allgather_base(whole, part); });
+  }
+
+  Result<std::unique_ptr<PendingCollective>> start_all_gather(const at::Tensor& input, const at::Tensor& output,
+                                                              std::string_view stage) override {
+    TRY(check_parts(output, input, size(), "start_all_gather", stage));
+    if (input.numel() == 0) return std::unique_ptr<PendingCollective>(std::make_unique<NothingPendingHere>());
+    at::Tensor part = as_bytes(input);
+    at::Tensor whole = as_bytes(output);
+    Call call = TRY(start(stage, [&] { return group_->_allgather_base(whole, part); }));
+    return std::unique_ptr<PendingCollective>(std::make_unique<PendingCall>(std::move(call)));
   }
 
   Result<> all_to_all(const at::Tensor& input, std::span<const int64_t> input_sizes, const at::Tensor& output,
@@ -225,6 +235,23 @@ class GlooCommunicator : public Communicator {
     return std::string(reinterpret_cast<const char*>(data.data_ptr()), static_cast<size_t>(count));
   }
 
+  Result<int64_t> add_to_counter(const std::string& counter, int64_t amount, std::string_view stage) override {
+    TRY(watch_->check(stage));
+    try {
+      return counters_->add(counter, amount) - amount;
+    } catch (const std::exception& error) {
+      return watch_->explain_failure(stage, text_of(error));
+    }
+  }
+  Result<> forget_counter(const std::string& counter, std::string_view stage) override {
+    try {
+      counters_->deleteKey(counter);
+    } catch (const std::exception& error) {
+      return watch_->explain_failure(stage, text_of(error));
+    }
+    return {};
+  }
+
   void enter(std::string_view stage, int64_t step) override { watch_->enter(stage, step); }
   Result<> check(std::string_view stage) override { return watch_->check(stage); }
   void fail(const Error& error) override { watch_->fail(error); }
@@ -290,6 +317,7 @@ class GlooCommunicator : public Communicator {
   }
 
   c10::intrusive_ptr<c10d::ProcessGroupGloo> group_;
+  c10::intrusive_ptr<c10d::Store> counters_;
   std::shared_ptr<RankWatch> watch_;
   GlooOptions options_;
   bool left_ = false;
@@ -324,7 +352,9 @@ Result<std::unique_ptr<Communicator>> gloo_communicator(std::unique_ptr<C10dStor
     gloo->devices = devices(options.address);
     auto group = c10::make_intrusive<c10d::ProcessGroupGloo>(
         c10::make_intrusive<c10d::PrefixStore>("gloo", store->handle()->store), options.rank, options.size, gloo);
-    return std::unique_ptr<Communicator>(std::make_unique<GlooCommunicator>(std::move(group), kept, options));
+    auto counters = c10::make_intrusive<c10d::PrefixStore>("counters", store->handle()->store);
+    return std::unique_ptr<Communicator>(
+        std::make_unique<GlooCommunicator>(std::move(group), std::move(counters), kept, options));
   } catch (const std::exception& error) {
     return kept->explain_failure("start", text_of(error));
   }

@@ -14,20 +14,16 @@ namespace {
 constexpr int64_t kPollTimeoutMs = 1000;  // how long one poll may work before progress is shown
 constexpr int64_t kTurnTimeoutMs = 20;    // and before on_turn() is called, where there is one
 
-std::vector<RolloutRequest> make_requests(const PromptBatch& prompts, const RolloutPlan& plan) {
-  std::vector<RolloutRequest> requests;
-  for (size_t p = 0; p < prompts.prompts.size(); ++p) {
-    if (plan.block && !plan.block->contains(static_cast<int64_t>(p))) continue;
-    RolloutRequest& request = requests.emplace_back();
-    request.request_id = static_cast<int64_t>(p);
-    request.prompt_ids = prompts.prompts[p].token_ids;
-    request.num_samples = plan.num_samples;
-    request.first_row_id = plan.first_row_id + static_cast<int64_t>(p) * plan.num_samples;
-    request.seed = plan.seed;
-    request.step = prompts.step;
-    request.sampling = &plan.sampling;
-  }
-  return requests;
+RolloutRequest make_request(const PromptBatch& prompts, const RolloutPlan& plan, int64_t prompt) {
+  RolloutRequest request;
+  request.request_id = prompt;
+  request.prompt_ids = prompts.prompts[static_cast<size_t>(prompt)].token_ids;
+  request.num_samples = plan.num_samples;
+  request.first_row_id = plan.first_row_id + prompt * plan.num_samples;
+  request.seed = plan.seed;
+  request.step = prompts.step;
+  request.sampling = &plan.sampling;
+  return request;
 }
 
 // Checked here, because a later error could not name the backend that gave unknown ids.
@@ -79,15 +75,29 @@ class Collection {
     missing_.resize(prompts.prompts.size(), plan.num_samples);
   }
 
-  // The turns of this rank's rows begin.
-  void begin_turns(TurnParts& parts) {
+  // The rows of this process will have turns.
+  void use_turns(TurnParts& parts) {
     turns_.emplace(parts, prompts_, plan_, tokenizer_, batch.rows);
     for (size_t row = 0; row < batch.rows.size(); ++row) {
-      Sample& sample = batch.rows[row];
-      sample.prompt_index = static_cast<int64_t>(row) / plan_.num_samples;
-      sample.sample_index = static_cast<int64_t>(row) % plan_.num_samples;
-      if (!plan_.block || plan_.block->contains(sample.prompt_index)) turns_->begin(row);
+      batch.rows[row].prompt_index = static_cast<int64_t>(row) / plan_.num_samples;
+      batch.rows[row].sample_index = static_cast<int64_t>(row) % plan_.num_samples;
     }
+  }
+  // Takes prompts as long as there are more and their rows may be out.
+  Result<> begin_prompts(std::vector<RolloutRequest>& requests) {
+    while (has_more) {
+      const bool is_full =
+          plan_.max_rows > 0 && num_begun > num_arrived && num_begun - num_arrived + plan_.num_samples > plan_.max_rows;
+      if (is_full) return {};
+      const std::optional<int64_t> prompt = TRY(next_prompt());
+      has_more = prompt.has_value();
+      if (!has_more) return {};
+      num_begun += plan_.num_samples;
+      if (!turns_) requests.push_back(make_request(prompts_, plan_, *prompt));
+      for (int64_t i = 0; turns_ && i < plan_.num_samples; ++i)
+        turns_->begin(static_cast<size_t>(*prompt * plan_.num_samples + i));
+    }
+    return {};
   }
   [[nodiscard]] bool has_turns() const { return turns_.has_value(); }
   [[nodiscard]] bool waits_for_environment() const { return turns_ && turns_->waits_for_environment(); }
@@ -118,10 +128,16 @@ class Collection {
   }
 
   SampleBatch batch;
-  int64_t num_arrived = 0;
-  Result<> told;  // the first error of a sink
+  bool has_more = true;                    // prompts to begin
+  int64_t num_begun = 0, num_arrived = 0;  // rows
+  Result<> told;                           // the first error of a sink
 
  private:
+  Result<std::optional<int64_t>> next_prompt() {
+    if (plan_.next_prompt) return plan_.next_prompt();
+    if (next_ == static_cast<int64_t>(prompts_.prompts.size())) return std::optional<int64_t>();
+    return std::optional<int64_t>(next_++);
+  }
   void note_arrival(size_t row) {
     if (arrived_[row] != 0) return;
     arrived_[row] = 1;
@@ -139,12 +155,8 @@ class Collection {
   std::optional<TurnLoop> turns_;
   std::vector<uint8_t> arrived_;
   std::vector<int64_t> missing_;  // by prompt
+  int64_t next_ = 0;
 };
-
-int64_t count_prompts(const PromptBatch& prompts, const RolloutPlan& plan) {
-  if (!plan.block) return static_cast<int64_t>(prompts.prompts.size());
-  return plan.block->end - plan.block->begin;
-}
 
 }  // namespace
 
@@ -155,13 +167,10 @@ Result<SampleBatch> RolloutRunner::collect(const PromptBatch& prompts, const Rol
                                            const std::function<Result<>()>& on_turn) {
   TRY(wake());
   Collection all(prompts, plan, tokenizer, backend_.instance().label(), on_prompt);
-  const int64_t total = count_prompts(prompts, plan) * plan.num_samples;
-  if (total == 0) return std::move(all.batch);
+  if (turns_) all.use_turns(*turns_);
   std::vector<RolloutRequest> requests;  // that the backend has not accepted
-  if (turns_)
-    all.begin_turns(*turns_);
-  else
-    requests = make_requests(prompts, plan);
+  TRY(all.begin_prompts(requests));
+  if (all.num_begun == 0) return std::move(all.batch);
   const RolloutSink sink = [&](const RolloutSequence& sequence) {
     all.take(sequence);
     return true;
@@ -170,6 +179,7 @@ Result<SampleBatch> RolloutRunner::collect(const PromptBatch& prompts, const Rol
   if (plan.stop_on_signal) take_stop_requests();
   uint64_t outstanding = 0;
   do {
+    TRY(all.begin_prompts(requests));
     if (all.has_turns()) {
       const bool is_idle = outstanding == 0 && requests.empty();
       TRY(all.advance_turns(is_idle ? static_cast<int>(kTurnTimeoutMs) : 0, requests));
@@ -190,15 +200,16 @@ Result<SampleBatch> RolloutRunner::collect(const PromptBatch& prompts, const Rol
       if (const auto given_up = backend_.abort(-1); !given_up.ok()) log_warn(given_up.error().to_string());
       return Error{ErrorKind::kSignal, "stopped by a signal before all completions were sampled", "", ""};
     }
-    if (progress) progress(all.num_arrived, total);
+    if (progress) progress(all.num_arrived, all.num_begun);
     if (outstanding == 0 && all.num_arrived == before && accepted == 0 && !requests.empty()) {
       return Error{ErrorKind::kPlugin, "the backend accepts no more requests although none is outstanding",
                    backend_.instance().label(), "report this to the backend's author"};
     }
-  } while (!requests.empty() || outstanding > 0 || all.waits_for_environment() ||
-           (all.has_turns() && all.num_arrived < total));
-  if (all.num_arrived != total) {
-    return Error{ErrorKind::kPlugin, fmt::format("the backend returned {} of {} sequences", all.num_arrived, total),
+  } while (all.has_more || !requests.empty() || outstanding > 0 || all.waits_for_environment() ||
+           (all.has_turns() && all.num_arrived < all.num_begun));
+  if (all.num_arrived != all.num_begun) {
+    return Error{ErrorKind::kPlugin,
+                 fmt::format("the backend returned {} of {} sequences", all.num_arrived, all.num_begun),
                  backend_.instance().label(), "report this to the backend's author"};
   }
   TRY(all.check_failures());

@@ -13,7 +13,6 @@
 
 #include "experience/rollout/turns/turn_loop.h"
 #include "foundation/batch/prompt_batch.h"
-#include "foundation/batch/rank_block.h"
 #include "foundation/batch/sample_batch.h"
 #include "foundation/metrics/registry.h"
 #include "plugin/host/kinds/rollout_backend.h"
@@ -25,11 +24,13 @@ struct RolloutPlan {
   int64_t num_samples = 1;  // n per prompt
   Sampling sampling;
   uint64_t seed = 0;
-  int64_t vocab_size = 0;          // of the model that learns from the rows; 0: ids are not checked
-  int64_t first_row_id = 0;        // of the step, where it is not the step's first batch
-  std::optional<RankBlock> block;  // of the prompts: only their rows are sampled. Not set: all
-  bool is_validation = false;      // environments are told so
-  bool stop_on_signal = false;     // SIGINT and SIGTERM end the collection with an error (training finishes its step)
+  int64_t vocab_size = 0;    // of the model that learns from the rows; 0: ids are not checked
+  int64_t first_row_id = 0;  // of the step, where it is not the step's first batch
+  // The next prompt that this process samples, or nothing when there are no more. Null: all prompts in order.
+  std::function<Result<std::optional<int64_t>>()> next_prompt = {};
+  int64_t max_rows = 0;  // with next_prompt: rows that are out at the same time, at least a prompt's; 0: any number
+  bool is_validation = false;   // environments are told so
+  bool stop_on_signal = false;  // SIGINT and SIGTERM end the collection with an error (training finishes its step)
 };
 
 class RolloutRunner {

@@ -11,19 +11,15 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <numeric>
 
 #include "learn/optim/state_gather.h"
 #include "learn/optim/tensor_state.h"
+#include "learn/optim/weight_shards.h"
 
 namespace mortise {
 
 namespace {
-
-std::vector<int64_t> sizes_of(const std::vector<OptimizedParameter>& parameters) {
-  std::vector<int64_t> sizes;
-  for (const OptimizedParameter& parameter : parameters) sizes.push_back(parameter.tensor.numel());
-  return sizes;
-}
 
 int64_t numel_of(const StateTensor& state) {
   int64_t numel = 1;
@@ -65,50 +61,87 @@ Optimizer::Optimizer(std::vector<OptimizedParameter> parameters, std::unique_ptr
       zero_(zero) {
   c10::NoGradGuard no_grad;
   for (const OptimizedParameter& parameter : parameters_) layout_.push_back(rule_->state_of(parameter));
-  const std::vector<int64_t> sizes = sizes_of(parameters_);
-  if (zero.stage > 0 && zero.communicator != nullptr && zero.communicator->size() > 1 && !sizes.empty()) {
-    shards_.emplace(sizes, zero.communicator->size(),
-                    rule_->needs_whole_parameters() ? ShardCut::kTensors : ShardCut::kBlocks);
-    parts_ = shards_->parts(own_range());
+  make_units();
+  if (is_sharded()) {
+    parts_ = parts_of(zero_.communicator->rank());
   } else {
-    for (size_t i = 0; i < parameters_.size(); ++i) parts_.push_back({i, 0, sizes[i]});
+    for (size_t i = 0; i < parameters_.size(); ++i) parts_.push_back({i, 0, parameters_[i].tensor.numel(), 0, 0});
   }
-  for (const TensorPart& part : parts_) {
+  for (const OwnPart& part : parts_) {
     std::vector<at::Tensor>& tensors = state_.emplace_back();
-    for (const StateTensor& state : layout_[part.tensor]) {
+    for (const StateTensor& state : layout_[part.parameter]) {
       const at::IntArrayRef whole = state.shape;
-      const std::vector<int64_t> piece{state_range_of(part, state).size()};
+      const std::vector<int64_t> piece{state_range_of(part.begin, part.size, state).size()};
       tensors.push_back(at::zeros(cuts_parameters() ? at::IntArrayRef(piece) : whole,
-                                  parameters_[part.tensor].tensor.options().dtype(state.dtype)));
+                                  parameters_[part.parameter].tensor.options().dtype(state.dtype)));
     }
   }
 }
 
-bool Optimizer::cuts_parameters() const { return shards_.has_value() && !rule_->needs_whole_parameters(); }
+void Optimizer::make_units() {
+  if (zero_.stage <= 0 || zero_.communicator == nullptr || zero_.communicator->size() == 1 || parameters_.empty())
+    return;
+  const auto add = [&](std::vector<size_t> parameters, int64_t part) {
+    if (parameters.empty()) return;
+    std::vector<int64_t> sizes;
+    for (const size_t i : parameters) sizes.push_back(parameters_[i].tensor.numel());
+    const ShardCut cut = rule_->needs_whole_parameters() ? ShardCut::kTensors : ShardCut::kBlocks;
+    units_.push_back({std::move(parameters), Shards(sizes, zero_.communicator->size(), cut), part, {}});
+  };
+  if (zero_.weights == nullptr) {
+    std::vector<size_t> all(parameters_.size());
+    std::iota(all.begin(), all.end(), size_t{0});
+    add(std::move(all), -1);
+    return;
+  }
+  const WeightUnits& spread = zero_.weights->units();
+  add(spread.whole, -1);
+  for (size_t part = 0; part < spread.parts.size(); ++part) add(spread.parts[part], static_cast<int64_t>(part));
+}
 
-at::Tensor Optimizer::part_of(const at::Tensor& tensor, const TensorPart& part) const {
+std::vector<Optimizer::OwnPart> Optimizer::parts_of(int rank) const {
+  std::vector<OwnPart> parts;
+  for (size_t unit = 0; unit < units_.size(); ++unit) {
+    int64_t at = 0;
+    const Shards& shards = units_[unit].shards;
+    for (const TensorPart& part : shards.parts(shards.of(rank))) {
+      parts.push_back({units_[unit].parameters[part.tensor], part.begin, part.size, unit, at});
+      at += part.size;
+    }
+  }
+  return parts;
+}
+
+bool Optimizer::cuts_parameters() const { return is_sharded() && !rule_->needs_whole_parameters(); }
+
+at::Tensor Optimizer::weights_of(const OwnPart& part) const {
+  const at::Tensor tensor = parameters_[part.parameter].tensor.detach();
+  if (is_sharded() && units_[part.unit].part >= 0) {
+    const at::Tensor own = zero_.weights->own(units_[part.unit].part).narrow(0, part.at, part.size);
+    return cuts_parameters() ? own : own.view(tensor.sizes());
+  }
   return cuts_parameters() ? tensor.view({-1}).narrow(0, part.begin, part.size) : tensor;
 }
 
-FlatRange Optimizer::state_range_of(const TensorPart& part, const StateTensor& state) const {
+FlatRange Optimizer::state_range_of(int64_t begin, int64_t size, const StateTensor& state) const {
   if (!cuts_parameters()) return {0, numel_of(state)};
-  return {part.begin / state.numbers_each, (part.begin + part.size + state.numbers_each - 1) / state.numbers_each};
+  return {begin / state.numbers_each, (begin + size + state.numbers_each - 1) / state.numbers_each};
 }
 
 FlatRange Optimizer::state_range(int rank, size_t parameter, size_t state) const {
-  for (const TensorPart& part : shards_->parts(shards_->of(rank))) {
-    if (part.tensor == parameter) return state_range_of(part, layout_[parameter][state]);
+  for (const OwnPart& part : parts_of(rank)) {
+    if (part.parameter == parameter) return state_range_of(part.begin, part.size, layout_[parameter][state]);
   }
   return {};
 }
 
-// The gradient of parts_[part]; undefined if there is none.
-at::Tensor Optimizer::gradient_of(size_t part) const {
-  const TensorPart& of = parts_[part];
-  const at::Tensor& tensor = parameters_[of.tensor].tensor;
-  if (!shards_) return tensor.grad();
-  if (!own_gradient_.defined()) return {};
-  const at::Tensor flat = own_gradient_.narrow(0, shards_->begin_of(of.tensor) + of.begin - own_range().begin, of.size);
+// Undefined if there is none.
+at::Tensor Optimizer::gradient_of(const OwnPart& part) const {
+  const at::Tensor& tensor = parameters_[part.parameter].tensor;
+  if (!is_sharded()) return tensor.grad();
+  const at::Tensor& own = units_[part.unit].own_gradient;
+  if (!own.defined()) return {};
+  const at::Tensor flat = own.narrow(0, part.at, part.size);
   return cuts_parameters() ? flat : flat.view(tensor.sizes());
 }
 
@@ -117,19 +150,22 @@ Result<> Optimizer::step(double lr, double grad_factor) {
   ++num_updates_;
   std::vector<StepPart> parts;
   for (size_t i = 0; i < parts_.size(); ++i) {
-    const OptimizedParameter& parameter = parameters_[parts_[i].tensor];
-    at::Tensor gradient = gradient_of(i);
+    const OptimizedParameter& parameter = parameters_[parts_[i].parameter];
+    at::Tensor gradient = gradient_of(parts_[i]);
     if (!gradient.defined()) continue;
     const double decay = parameter.weight_decay.value_or(parameter.decay ? weight_decay_ : 0.0);
-    parts.push_back({&parameter, part_of(parameter.tensor.detach(), parts_[i]), std::move(gradient), state_[i],
-                     lr * parameter.lr_scale, decay});
+    parts.push_back(
+        {&parameter, weights_of(parts_[i]), std::move(gradient), state_[i], lr * parameter.lr_scale, decay});
   }
   if (!parts.empty()) rule_->step(parts, num_updates_, grad_factor);
-  if (!shards_) return {};
-  own_gradient_ = at::Tensor();
-  std::vector<at::Tensor> tensors;
-  for (const OptimizedParameter& parameter : parameters_) tensors.push_back(parameter.tensor.detach());
-  return gather_tensors(*zero_.communicator, *shards_, tensors, "new weights");
+  for (ShardUnit& unit : units_) {
+    unit.own_gradient = at::Tensor();
+    if (unit.part >= 0) continue;  // gathered by the passes that use them
+    std::vector<at::Tensor> tensors;
+    for (const size_t i : unit.parameters) tensors.push_back(parameters_[i].tensor.detach());
+    TRY(gather_tensors(*zero_.communicator, unit.shards, tensors, "new weights"));
+  }
+  return {};
 }
 
 void Optimizer::zero_grad() {
@@ -164,25 +200,36 @@ double norm_of(std::span<const double> norms) {
 
 // A part begins and ends with blocks, so that the blocks of all ranks are those of the whole tensors.
 Result<double> Optimizer::grad_norm() const {
-  if (!shards_) return global_grad_norm(parameters_);
+  if (!is_sharded()) return global_grad_norm(parameters_);
   c10::NoGradGuard no_grad;
   std::vector<at::Tensor> gradients;
-  for (size_t i = 0; i < parts_.size(); ++i) gradients.push_back(gradient_of(i));
+  for (const OwnPart& part : parts_) gradients.push_back(gradient_of(part));
   const std::vector<double> own = block_norms(gradients);
   std::string bytes(own.size() * sizeof(double), '\0');
   if (!own.empty()) std::memcpy(bytes.data(), own.data(), bytes.size());
-  std::string all;
-  for (const std::string& one : TRY(zero_.communicator->exchange(bytes, "gradient norm"))) all += one;
-  std::vector<double> norms(all.size() / sizeof(double));
-  if (!all.empty()) std::memcpy(norms.data(), all.data(), all.size());
+  const std::vector<std::string> all = TRY(zero_.communicator->exchange(bytes, "gradient norm"));
+  // In the order of the parameters, whatever the units are.
+  std::vector<std::vector<double>> by_parameter(parameters_.size());
+  for (int rank = 0; rank < zero_.communicator->size(); ++rank) {
+    std::vector<double> norms(all[static_cast<size_t>(rank)].size() / sizeof(double));
+    if (!norms.empty()) std::memcpy(norms.data(), all[static_cast<size_t>(rank)].data(), norms.size() * sizeof(double));
+    auto next = norms.begin();
+    for (const OwnPart& part : parts_of(rank)) {
+      const int64_t count = std::min((part.size + Shards::kBlock - 1) / Shards::kBlock, norms.end() - next);
+      by_parameter[part.parameter].insert(by_parameter[part.parameter].end(), next, next + count);
+      next += count;
+    }
+  }
+  std::vector<double> norms;
+  for (const std::vector<double>& one : by_parameter) norms.insert(norms.end(), one.begin(), one.end());
   return norm_of(norms);
 }
 
 at::Tensor Optimizer::own_state(size_t parameter, size_t state, const FlatRange& range) const {
   const StateTensor& layout = layout_[parameter][state];
   for (size_t i = 0; i < parts_.size() && range.size() > 0; ++i) {
-    if (parts_[i].tensor != parameter) continue;
-    const int64_t begin = state_range_of(parts_[i], layout).begin;
+    if (parts_[i].parameter != parameter) continue;
+    const int64_t begin = state_range_of(parts_[i].begin, parts_[i].size, layout).begin;
     return state_[i][state].view({-1}).narrow(0, range.begin - begin, range.size()).clone();
   }
   return at::empty({0}, layout.dtype);
@@ -190,13 +237,13 @@ at::Tensor Optimizer::own_state(size_t parameter, size_t state, const FlatRange&
 
 Result<> Optimizer::save_state(StateWriter& writer) const {
   writer.put_int("num_updates", num_updates_);
-  if (shards_ && gather_ == nullptr)
+  if (is_sharded() && gather_ == nullptr)
     return Error{ErrorKind::kInternal, fmt::format("nothing gathers the sharded state of '{}'", state_name_), "", ""};
   for (size_t i = 0; i < parameters_.size(); ++i) {
     for (size_t state = 0; state < layout_[i].size(); ++state) {
       const StateTensor& layout = layout_[i][state];
       const std::string key = key_of(layout, parameters_[i]);
-      if (!shards_) {
+      if (!is_sharded()) {
         put_tensor(writer, key, state_[i][state]);
         continue;
       }
@@ -217,8 +264,8 @@ Result<> Optimizer::load_state(StateReader& reader) {
           TRY(reader.get_tensor(key_of(layout, parameters_[i]), dtype_of_scalar(layout.dtype), layout.shape));
       const auto element = static_cast<int64_t>(c10::elementSize(layout.dtype));
       for (size_t part = 0; part < parts_.size(); ++part) {
-        if (parts_[part].tensor != i) continue;
-        const FlatRange range = state_range_of(parts_[part], layout);
+        if (parts_[part].parameter != i) continue;
+        const FlatRange range = state_range_of(parts_[part].begin, parts_[part].size, layout);
         const auto bytes =
             view.bytes.subspan(static_cast<size_t>(range.begin * element), static_cast<size_t>(range.size() * element));
         if (!bytes.empty()) std::memcpy(state_[part][state].mutable_data_ptr(), bytes.data(), bytes.size());

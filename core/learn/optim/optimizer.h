@@ -1,8 +1,9 @@
 // Optimizer: steps a list of parameters by an update rule (rules.h), and keeps the rule's state.
 //
-// Sharded over ranks (ZeRO 1 and 2): each rank has the state of its own range of the parameters (shards.h), steps that
-// range from the gradient that own_gradient() has, and gets the others' parameters. Every bit is that of one process
-// with the same gradient. A rule that needs whole parameters gets ranges that are cut between parameters only.
+// Sharded over ranks (ZeRO): each rank has the state of its own range of the parameters (shards.h), steps that range
+// from the gradient that its units have, and gets the others' parameters. There is one unit. If the parameters themselves
+// are spread (weight_shards.h), each of their parts is a unit, and a rank steps its own numbers only. Every bit is that of
+// one process with the same gradient. A rule that needs whole parameters gets ranges that are cut between parameters.
 //
 // State (the rule's tensors and the update count) goes into checkpoints, in the same form whether sharded or not.
 // Thread rule: one thread at a time.
@@ -12,7 +13,6 @@
 
 #include <cstdint>
 #include <memory>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -23,11 +23,21 @@
 namespace mortise {
 
 class StateGather;
+class WeightShards;
 
 // How ranks share the state (ranks.zero_stage).
 struct ZeroOptions {
   Communicator* communicator = nullptr;  // borrowed; null or one rank: nothing is shared
-  int64_t stage = 0;                     // 1: the state; 2: the state, and gradients between micro-batches
+  int64_t stage = 0;                     // 1: the state; 2: the state, and gradients between micro-batches; 3: as 2
+  WeightShards* weights = nullptr;       // borrowed; the parameters, if they are spread
+};
+
+// Parameters that are cut into ranges of ranks together.
+struct ShardUnit {
+  std::vector<size_t> parameters;  // in the order of `shards`
+  Shards shards;
+  int64_t part = -1;        // of spread weights; -1: every rank has these parameters
+  at::Tensor own_gradient;  // of this rank's range [shards.of(rank).size()]; null until set, step() takes it
 };
 
 class Optimizer : public Stateful {
@@ -47,12 +57,11 @@ class Optimizer : public Stateful {
   [[nodiscard]] int64_t num_updates() const { return num_updates_; }
   [[nodiscard]] const std::vector<OptimizedParameter>& parameters() const { return parameters_; }
 
-  // Null: not sharded.
-  [[nodiscard]] const Shards* shards() const { return shards_ ? &*shards_ : nullptr; }
+  [[nodiscard]] bool is_sharded() const { return !units_.empty(); }
   // Are gradients reduced after every micro-batch?
-  [[nodiscard]] bool shares_gradients() const { return shards_.has_value() && zero_.stage >= 2; }
-  // Sharded: the gradient of this rank's range [shards()->of(rank).size()]. Null until set; step() takes it.
-  [[nodiscard]] at::Tensor& own_gradient() { return own_gradient_; }
+  [[nodiscard]] bool shares_gradients() const { return is_sharded() && zero_.stage >= 2; }
+  // Empty if it is not sharded.
+  [[nodiscard]] std::vector<ShardUnit>& units() { return units_; }
   // Sharded: the numbers of a state tensor (an index of state_of) of a parameter that a rank has.
   [[nodiscard]] FlatRange state_range(int rank, size_t parameter, size_t state) const;
   // A copy of this rank's numbers of it. `range` lies in its own range.
@@ -65,24 +74,30 @@ class Optimizer : public Stateful {
   Result<> load_state(StateReader& reader) override;
 
  private:
-  [[nodiscard]] FlatRange own_range() const { return shards_->of(zero_.communicator->rank()); }
+  // What this rank steps: a parameter, or a part of one.
+  struct OwnPart {
+    size_t parameter = 0;
+    int64_t begin = 0, size = 0;  // numbers of the parameter
+    size_t unit = 0;
+    int64_t at = 0;  // its place in the unit's own_gradient
+  };
+  void make_units();
+  [[nodiscard]] std::vector<OwnPart> parts_of(int rank) const;
   [[nodiscard]] bool cuts_parameters() const;
-  [[nodiscard]] at::Tensor part_of(const at::Tensor& tensor, const TensorPart& part) const;
-  [[nodiscard]] at::Tensor gradient_of(size_t part) const;
-  [[nodiscard]] FlatRange state_range_of(const TensorPart& part, const StateTensor& state) const;
+  [[nodiscard]] at::Tensor weights_of(const OwnPart& part) const;
+  [[nodiscard]] at::Tensor gradient_of(const OwnPart& part) const;
+  [[nodiscard]] FlatRange state_range_of(int64_t begin, int64_t size, const StateTensor& state) const;
 
   std::vector<OptimizedParameter> parameters_;
   std::unique_ptr<const UpdateRule> rule_;
   double weight_decay_;
   std::string state_name_;
   ZeroOptions zero_;
-  std::optional<Shards> shards_;
+  std::vector<ShardUnit> units_;
   StateGather* gather_ = nullptr;
   std::vector<std::vector<StateTensor>> layout_;  // by parameter
-  // What this rank steps: whole parameters, or the parts of its range; and their state.
-  std::vector<TensorPart> parts_;
+  std::vector<OwnPart> parts_;
   std::vector<std::vector<at::Tensor>> state_;  // by part
-  at::Tensor own_gradient_;
   int64_t num_updates_ = 0;
 };
 

@@ -18,7 +18,7 @@ constexpr std::string_view kGatherStage = "saving the checkpoint";
 }  // namespace
 
 void StateGather::add(Optimizer& optimizer) {
-  if (optimizer.shards() == nullptr) return;
+  if (!optimizer.is_sharded()) return;
   optimizer.save_through(*this);
   optimizers_.push_back(&optimizer);
 }
@@ -38,7 +38,7 @@ Result<StateGather::Request> StateGather::tell(const Request& request) {
 // The numbers on rank 0; on the others nothing.
 Result<at::Tensor> StateGather::collect(const Request& request) {
   const Optimizer& optimizer = *optimizers_[static_cast<size_t>(request.optimizer)];
-  const auto num_ranks = static_cast<size_t>(optimizer.shards()->num_ranks());
+  const auto num_ranks = static_cast<size_t>(communicator_->size());
   const auto parameter = static_cast<size_t>(request.parameter), state = static_cast<size_t>(request.state);
   const auto asked_of = [&](int rank) { return request.range.within(optimizer.state_range(rank, parameter, state)); };
   std::vector<int64_t> sent(num_ranks, 0), received(num_ranks, 0);

@@ -157,8 +157,8 @@ Result<std::vector<float>> ActorLearner::sums_of_squared_probs(const Model& mode
   return out;
 }
 
-Result<> ActorLearner::backward_one_pass(UpdateSlice& slice, const PackedForward& forward, const at::Tensor& d_extra_RH,
-                                         LeafReport& report) {
+Result<BackwardPass> ActorLearner::one_pass(UpdateSlice& slice, const PackedForward& forward,
+                                            const at::Tensor& d_extra_RH, LeafReport& report) {
   const at::Tensor d_hidden_RH = at::empty_like(forward.hidden_RH);
   std::optional<Error> error;  // the head cannot carry a Result; the first one stops all further calls
   std::vector<int64_t> offsets, ids, groups;
@@ -201,17 +201,17 @@ Result<> ActorLearner::backward_one_pass(UpdateSlice& slice, const PackedForward
   head_one_pass(forward.hidden_RH, model_->head(), forward.targets_R, options_.temperature, use, on_chunk, d_hidden_RH,
                 model_->head_grad(), options_.head);
   if (error) return std::move(*error);
-  if (report.skipped) return {};
+  if (report.skipped) return BackwardPass();
   // Sums and metrics once more over whole rows, so that they do not depend on where the chunks were cut.
   report.sums.add(TRY(objective_->evaluate(slice.input(), slice.grad(), &report.metrics)));
   if (d_extra_RH.defined()) d_hidden_RH.add_(d_extra_RH);
   report.has_gradient = slice.has_gradient() || d_extra_RH.defined();
-  if (report.has_gradient) forward.backward(d_hidden_RH);
-  return {};
+  return report.has_gradient ? forward.backward_pass(d_hidden_RH) : BackwardPass();
 }
 
-void ActorLearner::inject(const PackedForward& forward, std::span<float> grad_log_prob, std::span<float> grad_entropy,
-                          std::span<const TokenNorm> norms, const at::Tensor& d_extra_RH) {
+BackwardPass ActorLearner::inject(const PackedForward& forward, std::span<float> grad_log_prob,
+                                  std::span<float> grad_entropy, std::span<const TokenNorm> norms,
+                                  const at::Tensor& d_extra_RH) {
   const at::Tensor d_hidden_RH = at::empty_like(forward.hidden_RH);
   const auto dtype = forward.hidden_RH.scalar_type();
   head_backward(forward.hidden_RH, model_->head(), forward.targets_R, options_.temperature,
@@ -219,22 +219,22 @@ void ActorLearner::inject(const PackedForward& forward, std::span<float> grad_lo
                 objective_->uses_entropy_gradient() ? tensor_of(grad_entropy, dtype) : at::Tensor(), d_hidden_RH,
                 model_->head_grad(), norms, options_.head);
   if (d_extra_RH.defined()) d_hidden_RH.add_(d_extra_RH);
-  forward.backward(d_hidden_RH);
+  return forward.backward_pass(d_hidden_RH);
 }
 
-Result<> ActorLearner::backward_two_pass(UpdateSlice& slice, const PackedForward& forward, const at::Tensor& d_extra_RH,
-                                         LeafReport& report) {
+Result<BackwardPass> ActorLearner::two_pass(UpdateSlice& slice, const PackedForward& forward,
+                                            const at::Tensor& d_extra_RH, LeafReport& report) {
   const LogProbs probs =
       head_log_prob(forward.hidden_RH, model_->head(), forward.targets_R, options_.temperature, true, options_.head);
   copy_to_floats(probs.log_prob_R, slice.log_prob());
   copy_to_floats(probs.entropy_R, slice.entropy());
   if (slice.on_policy) std::ranges::copy(slice.log_prob(), slice.old_log_prob().begin());
   report.skipped = !all_finite(slice.log_prob(), slice.mask());
-  if (report.skipped) return {};
+  if (report.skipped) return BackwardPass();
   report.sums.add(TRY(objective_->evaluate(slice.input(), slice.grad(), &report.metrics)));
   report.has_gradient = slice.has_gradient() || d_extra_RH.defined();
-  if (report.has_gradient) inject(forward, slice.grad_log_prob, slice.grad_entropy, probs.norms_R, d_extra_RH);
-  return {};
+  if (!report.has_gradient) return BackwardPass();
+  return inject(forward, slice.grad_log_prob, slice.grad_entropy, probs.norms_R, d_extra_RH);
 }
 
 // Log-probs and entropies of the whole update, without gradient; `norms` of this rank's rows, and only where they had to
@@ -250,8 +250,7 @@ Result<> ActorLearner::measure_whole_update(const Update& update, UpdateSlice& w
   c10::NoGradGuard no_grad;
   norms.resize(whole.num_tokens());
   std::vector<std::string> parts(update.micro_batches.size());
-  for (size_t i = 0; i < parts.size(); ++i) {
-    if (!update.share.is_mine(i)) continue;
+  const auto measure = [&](size_t i) -> Result<> {
     const std::vector<int64_t>& micro = update.micro_batches[i];
     const PackedForward out = TRY(forward_rows(*model_, update.table, micro, update.pass));
     const LogProbs probs =
@@ -262,6 +261,11 @@ Result<> ActorLearner::measure_whole_update(const Update& update, UpdateSlice& w
     copy_to_floats(probs.entropy_R, std::span(numbers).subspan(log_prob.size()));
     update.for_tokens(micro, whole, [&](size_t from, size_t to) { norms[to] = probs.norms_R[from]; });
     parts[i] = float_bytes(numbers);
+    return {};
+  };
+  for (const std::optional<size_t>& micro : update.share.rounds()) {
+    if (micro) TRY(measure(*micro));
+    TRY(finish_forward({model_}));
   }
   TRY(update.share.exchange(parts, "log-probs of the update"));
   for (size_t i = 0; i < parts.size(); ++i) {
@@ -274,9 +278,10 @@ Result<> ActorLearner::measure_whole_update(const Update& update, UpdateSlice& w
   return {};
 }
 
-// Backward of one micro-batch with its part of the gradient of the whole update's objective.
-Result<LeafReport> ActorLearner::backward_injected(const Update& update, const std::vector<int64_t>& micro,
-                                                   const UpdateSlice& whole, std::span<const TokenNorm> norms) {
+// One micro-batch with its part of the gradient of the whole update's objective.
+Result<LeafReport> ActorLearner::compute_injected(const Update& update, const std::vector<int64_t>& micro,
+                                                  const UpdateSlice& whole, std::span<const TokenNorm> norms,
+                                                  BackwardPass& backward) {
   LeafReport leaf;
   std::vector<float> grad_log_prob, grad_entropy;
   std::vector<TokenNorm> micro_norms;
@@ -292,7 +297,7 @@ Result<LeafReport> ActorLearner::backward_injected(const Update& update, const s
   const FullKlTerm kl = TRY(full_kl_term(*objective_, *model_, part, out, options_));
   leaf.sums = kl.sums;
   leaf.has_gradient = has_gradient || kl.d_hidden_RH.defined();
-  if (leaf.has_gradient) inject(out, grad_log_prob, grad_entropy, micro_norms, kl.d_hidden_RH);
+  if (leaf.has_gradient) backward = inject(out, grad_log_prob, grad_entropy, micro_norms, kl.d_hidden_RH);
   return leaf;
 }
 
@@ -308,17 +313,21 @@ Result<> ActorLearner::backward_whole_update(Update& update, UpdateReport& repor
   if (const std::vector<float> kept = update.kept_of(whole); !kept.empty())
     update.keep({update.rows.begin(), update.rows.end()}, kept);
   if (report.skipped) return {};
-  for (size_t i = 0; i < leaves.size(); ++i) {
-    if (!update.share.is_mine(i)) continue;
-    leaves[i] = TRY(backward_injected(update, update.micro_batches[i], whole, norms));
-    show_micro_batch("update", i, leaves.size());
-    TRY(gradient.end_leaf(i, leaves[i].has_gradient));
+  for (const std::optional<size_t>& micro : update.share.rounds()) {
+    BackwardPass backward;
+    if (micro) {
+      leaves[*micro] = TRY(compute_injected(update, update.micro_batches[*micro], whole, norms, backward));
+      show_micro_batch("update", *micro, leaves.size());
+    }
+    TRY(finish_forward({model_, reference_of_rounds()}));
+    TRY(gradient.end_round(micro, backward));
   }
   return {};
 }
 
-// Backward of one micro-batch whose objective needs no other.
-Result<LeafReport> ActorLearner::backward_rows(const Update& update, const std::vector<int64_t>& micro) {
+// One micro-batch whose objective needs no other.
+Result<LeafReport> ActorLearner::compute_rows(const Update& update, const std::vector<int64_t>& micro,
+                                              BackwardPass& backward) {
   LeafReport leaf;
   UpdateSlice part = TRY(slice(update, micro));
   const PackedForward out = TRY(forward_rows(*model_, update.table, micro, update.pass));
@@ -328,9 +337,9 @@ Result<LeafReport> ActorLearner::backward_rows(const Update& update, const std::
   }
   const FullKlTerm kl = TRY(full_kl_term(*objective_, *model_, part, out, options_));
   if (objective_->coupling() == Coupling::kToken)
-    TRY(backward_one_pass(part, out, kl.d_hidden_RH, leaf));
+    backward = TRY(one_pass(part, out, kl.d_hidden_RH, leaf));
   else
-    TRY(backward_two_pass(part, out, kl.d_hidden_RH, leaf));
+    backward = TRY(two_pass(part, out, kl.d_hidden_RH, leaf));
   if (leaf.skipped) return leaf;
   leaf.sums.add(kl.sums);
   leaf.kept = update.kept_of(part);
@@ -338,22 +347,26 @@ Result<LeafReport> ActorLearner::backward_rows(const Update& update, const std::
 }
 
 Result<> ActorLearner::accumulate(Update& update, UpdateReport& report) {
-  GradientSum gradient(*optimizer_, update.share, options_.ranks);
+  GradientSum gradient(*model_, *optimizer_, update.share, options_.ranks);
   std::vector<LeafReport> leaves(update.micro_batches.size());
   // If a micro-batch is the whole update, it sees the whole update.
   if (objective_->coupling() > Coupling::kRow && leaves.size() > 1) {
     TRY(backward_whole_update(update, report, leaves, gradient));
     if (report.skipped) return {};
   } else {
-    for (size_t i = 0; i < leaves.size(); ++i) {
-      if (!update.share.is_mine(i)) continue;
-      leaves[i] = TRY(backward_rows(update, update.micro_batches[i]));
-      show_micro_batch("update", i, leaves.size());
-      if (leaves[i].skipped) break;
-      TRY(gradient.end_leaf(i, leaves[i].has_gradient));
+    bool is_skipped = false;  // the other ranks may still need this one
+    for (const std::optional<size_t>& micro : update.share.rounds()) {
+      BackwardPass backward;
+      const bool works = micro && !is_skipped;
+      if (works) {
+        leaves[*micro] = TRY(compute_rows(update, update.micro_batches[*micro], backward));
+        show_micro_batch("update", *micro, leaves.size());
+        is_skipped = leaves[*micro].skipped;
+      }
+      TRY(finish_forward({model_, reference_of_rounds()}));
+      TRY(gradient.end_round(works && !is_skipped ? micro : std::nullopt, backward));
     }
   }
-  TRY(gradient.end_leaves());
   TRY(exchange_leaves(update.share, leaves));
   for (size_t i = 0; i < leaves.size(); ++i) {
     report.sums.add(leaves[i].sums);

@@ -78,19 +78,24 @@ class ActorLearner {
  private:
   struct Update;  // one call of update()
   Result<UpdateSlice> slice(const Update& update, std::span<const int64_t> rows) const;
-  // `d_extra_RH`: what else goes back through the micro-batch's hidden states; may be undefined.
-  Result<> backward_one_pass(UpdateSlice& slice, const PackedForward& forward, const at::Tensor& d_extra_RH,
-                             LeafReport& report);
-  Result<> backward_two_pass(UpdateSlice& slice, const PackedForward& forward, const at::Tensor& d_extra_RH,
-                             LeafReport& report);
-  Result<LeafReport> backward_rows(const Update& update, const std::vector<int64_t>& micro);
-  Result<LeafReport> backward_injected(const Update& update, const std::vector<int64_t>& micro,
-                                       const UpdateSlice& whole, std::span<const TokenNorm> norms);
+  // A micro-batch up to its backward pass, which runs at the end of the round. `d_extra_RH`: what else goes back through
+  // its hidden states; may be undefined.
+  Result<BackwardPass> one_pass(UpdateSlice& slice, const PackedForward& forward, const at::Tensor& d_extra_RH,
+                                LeafReport& report);
+  Result<BackwardPass> two_pass(UpdateSlice& slice, const PackedForward& forward, const at::Tensor& d_extra_RH,
+                                LeafReport& report);
+  Result<LeafReport> compute_rows(const Update& update, const std::vector<int64_t>& micro, BackwardPass& backward);
+  Result<LeafReport> compute_injected(const Update& update, const std::vector<int64_t>& micro, const UpdateSlice& whole,
+                                      std::span<const TokenNorm> norms, BackwardPass& backward);
   Result<> backward_whole_update(Update& update, UpdateReport& report, std::vector<LeafReport>& leaves,
                                  GradientSum& gradient);
   Result<> measure_whole_update(const Update& update, UpdateSlice& whole, std::vector<TokenNorm>& norms) const;
-  void inject(const PackedForward& forward, std::span<float> grad_log_prob, std::span<float> grad_entropy,
-              std::span<const TokenNorm> norms, const at::Tensor& d_extra_RH);
+  BackwardPass inject(const PackedForward& forward, std::span<float> grad_log_prob, std::span<float> grad_entropy,
+                      std::span<const TokenNorm> norms, const at::Tensor& d_extra_RH);
+  // The reference, if its passes are part of the update's rounds.
+  [[nodiscard]] const Model* reference_of_rounds() const {
+    return objective_->uses_full_kl() ? options_.reference : nullptr;
+  }
   Result<> accumulate(Update& update, UpdateReport& report);
 
   Model* model_;

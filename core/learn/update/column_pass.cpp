@@ -31,11 +31,13 @@ Result<> run_column_pass(const Model& model, const StepTable& table, const Micro
   const MicroPlan plan = plan_micro_batches(table, all_rows(table), cut);
   const RankShare share(micro_tokens(table, plan), options.ranks);
   std::vector<std::string> parts(plan.size());
-  for (size_t i = 0; i < plan.size(); ++i) {
-    if (!share.is_mine(i)) continue;
-    const PackedForward forward = TRY(forward_rows(model, table, plan[i], options.pass));
-    parts[i] = bytes_of_columns(compute(forward));
-    show_micro_batch(stage, i, plan.size());
+  for (const std::optional<size_t>& micro : share.rounds()) {
+    if (micro) {
+      const PackedForward forward = TRY(forward_rows(model, table, plan[*micro], options.pass));
+      parts[*micro] = bytes_of_columns(compute(forward));
+      show_micro_batch(stage, *micro, plan.size());
+    }
+    TRY(finish_forward({&model}));
   }
   TRY(share.exchange(parts, stage));
   for (size_t i = 0; i < plan.size(); ++i) {

@@ -41,8 +41,8 @@ Result<std::vector<float>> CriticLearner::values(const StepTable& table) const {
   return out;
 }
 
-Result<LeafReport> CriticLearner::backward(const StepTable& table, std::span<const int64_t> micro,
-                                           const UpdateCounts& counts) {
+Result<LeafReport> CriticLearner::compute(const StepTable& table, std::span<const int64_t> micro,
+                                          const UpdateCounts& counts, BackwardPass& backward) {
   LeafReport leaf;
   const PackedForward forward = TRY(forward_rows(*model_, table, micro, options_.learner.pass));
   if (forward.targets_R.numel() == 0) return leaf;
@@ -53,8 +53,11 @@ Result<LeafReport> CriticLearner::backward(const StepTable& table, std::span<con
   std::vector<float> grad(vpreds.size());
   leaf.sums.loss = value_objective(vpreds, part.view(), options_.cliprange_value, grad, leaf.metrics);
   const at::Tensor grad_R = at::from_blob(grad.data(), {static_cast<int64_t>(grad.size())}, at::kFloat);
-  vpreds_R.backward(grad_R.to(vpreds_R.scalar_type()));
-  forward.count_backward();
+  const at::Tensor d_vpreds_R = grad_R.to(vpreds_R.scalar_type(), /*non_blocking=*/false, /*copy=*/true);
+  backward = [forward, vpreds_R, d_vpreds_R] {
+    vpreds_R.backward(d_vpreds_R);
+    forward.count_backward();
+  };
   leaf.has_gradient = true;
   return leaf;
 }
@@ -65,15 +68,17 @@ Result<CriticReport> CriticLearner::update(const StepTable& table, std::span<con
   model_->zero_grad();
   const MicroPlan plan = plan_micro_batches(table, rows, options_.learner.micro_batch);
   const RankShare share(micro_tokens(table, plan), options_.learner.ranks);
-  GradientSum gradient(*optimizer_, share, options_.learner.ranks);
+  GradientSum gradient(*model_, *optimizer_, share, options_.learner.ranks);
   std::vector<LeafReport> leaves(plan.size());
-  for (size_t i = 0; i < plan.size(); ++i) {
-    if (!share.is_mine(i)) continue;
-    leaves[i] = TRY(backward(table, plan[i], counts));
-    show_micro_batch("critic", i, plan.size());
-    TRY(gradient.end_leaf(i, leaves[i].has_gradient));
+  for (const std::optional<size_t>& micro : share.rounds()) {
+    BackwardPass backward;
+    if (micro) {
+      leaves[*micro] = TRY(compute(table, plan[*micro], counts, backward));
+      show_micro_batch("critic", *micro, plan.size());
+    }
+    TRY(finish_forward({model_}));
+    TRY(gradient.end_round(micro, backward));
   }
-  TRY(gradient.end_leaves());
   TRY(exchange_leaves(share, leaves));
   for (const LeafReport& leaf : leaves) {
     report.loss += leaf.sums.loss;

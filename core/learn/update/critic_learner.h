@@ -6,6 +6,7 @@
 // thread at a time; libtorch spreads the work.
 #pragma once
 
+#include <functional>
 #include <span>
 #include <vector>
 
@@ -46,7 +47,9 @@ class CriticLearner {
   Result<CriticReport> update(const StepTable& table, std::span<const int64_t> rows, double lr);
 
  private:
-  Result<LeafReport> backward(const StepTable& table, std::span<const int64_t> micro, const UpdateCounts& counts);
+  // A micro-batch up to its backward pass.
+  Result<LeafReport> compute(const StepTable& table, std::span<const int64_t> micro, const UpdateCounts& counts,
+                             std::function<void()>& backward);
 
   Model* model_;
   Optimizer* optimizer_;

@@ -16,7 +16,7 @@ struct FiniteStep {
 // `optimizer` has the trainable parameters of `model`. A parameter without a gradient received none: it counts as zero,
 // and the optimizer's moments still decay. A collective if the optimizer is sharded.
 inline Result<FiniteStep> step_if_finite(Model& model, Optimizer& optimizer, double loss, double lr, double grad_clip) {
-  if (optimizer.shards() == nullptr) fill_absent_gradients(optimizer.parameters());
+  if (!optimizer.is_sharded()) fill_absent_gradients(optimizer.parameters());
   FiniteStep out;
   out.grad_norm = TRY(optimizer.grad_norm());
   out.skipped = !std::isfinite(out.grad_norm) || !std::isfinite(loss);

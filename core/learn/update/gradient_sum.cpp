@@ -11,8 +11,6 @@
 #include <string>
 #include <utility>
 
-#include "learn/update/owned_gradient.h"
-
 namespace mortise {
 
 namespace {
@@ -62,12 +60,6 @@ int64_t total_numel(std::span<const at::Tensor> tensors) {
   return sum;
 }
 
-// Gradients of transposed products may lie the other way.
-std::vector<at::Tensor> contiguous(std::vector<at::Tensor> tensors) {
-  for (at::Tensor& tensor : tensors) tensor = tensor.contiguous();
-  return tensors;
-}
-
 std::vector<at::Tensor> grads_of(const std::vector<OptimizedParameter>& parameters) {
   std::vector<at::Tensor> grads;
   for (const OptimizedParameter& parameter : parameters) grads.push_back(parameter.tensor.grad());
@@ -76,28 +68,41 @@ std::vector<at::Tensor> grads_of(const std::vector<OptimizedParameter>& paramete
 
 }  // namespace
 
-GradientSum::GradientSum(Optimizer& optimizer, const RankShare& share, const RankOptions& ranks)
-    : optimizer_(&optimizer), parameters_(&optimizer.parameters()), share_(&share), ranks_(ranks) {
-  optimizer.own_gradient() = at::Tensor();
-  if (!optimizer.shares_gradients() || ranks.deterministic) return;
-  std::vector<int64_t> counts(static_cast<size_t>(ranks.communicator->size()), 0);
-  for (const int owner : share.owners()) ++counts[static_cast<size_t>(owner)];
-  num_rounds_left_ = *std::max_element(counts.begin(), counts.end());
+GradientSum::GradientSum(const Model& model, Optimizer& optimizer, const RankShare& share, const RankOptions& ranks)
+    : model_(&model),
+      optimizer_(&optimizer),
+      parameters_(&optimizer.parameters()),
+      share_(&share),
+      ranks_(ranks),
+      is_reduced_(optimizer.units().size()) {
+  for (ShardUnit& unit : optimizer.units()) unit.own_gradient = at::Tensor();
 }
 
 void GradientSum::forget_gradients() {
   for (const OptimizedParameter& parameter : *parameters_) parameter.tensor.mutable_grad() = at::Tensor();
 }
 
-Result<> GradientSum::end_leaf(size_t leaf, bool has_gradient) {
-  const c10::NoGradGuard no_grad;
-  if (!ranks_.deterministic) {
-    if (!optimizer_->shares_gradients()) return {};
-    --num_rounds_left_;
-    return reduce_to_owners(has_gradient);
+// Tells who has a gradient in this round.
+Result<> GradientSum::find_senders(bool has_gradient) {
+  senders_.clear();
+  const std::vector<std::string> all = TRY(ranks_.communicator->exchange(has_gradient ? "1" : "", kStage));
+  for (int rank = 0; rank < ranks_.communicator->size(); ++rank) {
+    if (!all[static_cast<size_t>(rank)].empty()) senders_.push_back(rank);
   }
-  GradientNode node{0, leaf, {}};
-  if (has_gradient) {
+  return {};
+}
+
+Result<> GradientSum::end_round(std::optional<size_t> leaf, const BackwardPass& backward) {
+  const bool is_spread = model_->gate() != nullptr;
+  if (is_spread || (optimizer_->shares_gradients() && !ranks_.deterministic)) {
+    TRY(share_round(backward));
+  } else if (backward) {
+    backward();
+  }
+  if (!ranks_.deterministic || !leaf) return {};
+  const c10::NoGradGuard no_grad;
+  GradientNode node{0, *leaf, {}};
+  if (backward) {
     fill_absent_gradients(*parameters_);
     node.gradients = grads_of(*parameters_);
   }
@@ -106,24 +111,49 @@ Result<> GradientSum::end_leaf(size_t leaf, bool has_gradient) {
   return {};
 }
 
-// The others may still have micro-batches, whose gradients this rank owns in part.
-Result<> GradientSum::end_leaves() {
-  const c10::NoGradGuard no_grad;
-  for (; num_rounds_left_ > 0; --num_rounds_left_) TRY(reduce_to_owners(false));
-  return {};
+// All ranks run backward together, and, unless deterministic, send what others own.
+Result<> GradientSum::share_round(const BackwardPass& backward) {
+  TRY(find_senders(static_cast<bool>(backward)));
+  if (senders_.empty()) return {};
+  std::fill(is_reduced_.begin(), is_reduced_.end(), false);
+  std::vector<ShardUnit>& units = optimizer_->units();
+  Result<> reduced;
+  const auto reduce = [&](size_t unit) {
+    if (is_reduced_[unit] || !reduced.ok()) return;
+    is_reduced_[unit] = true;
+    reduced = reduce_to_owners(units[unit]);
+  };
+  const auto on_layer = [&](int64_t part) {
+    for (size_t unit = 0; unit < units.size() && !ranks_.deterministic; ++unit) {
+      if (units[unit].part == part) reduce(unit);
+    }
+  };
+  if (model_->gate() != nullptr) {
+    model_->gate()->run_backward(backward, on_layer);
+    TRY(model_->gate()->status());
+  } else if (backward) {
+    backward();
+  }
+  if (ranks_.deterministic) return {};
+  for (size_t unit = 0; unit < units.size(); ++unit) reduce(unit);
+  return reduced;
 }
 
 Result<> GradientSum::finish(const std::vector<LeafReport>& leaves) {
   const c10::NoGradGuard no_grad;
-  const Shards* const shards = optimizer_->shards();
-  if (shards == nullptr) return ranks_.deterministic ? reduce_tree(leaves) : reduce_all();
-  if (ranks_.deterministic) return reduce_tree_to_owners(leaves);
-  if (optimizer_->shares_gradients()) {
-    owned();
+  if (!optimizer_->is_sharded()) return ranks_.deterministic ? reduce_tree(leaves) : reduce_all();
+  if (optimizer_->shares_gradients() && !ranks_.deterministic) {
+    for (ShardUnit& unit : optimizer_->units()) owned(unit);
     return {};
   }
-  const auto has_one = [](const OptimizedParameter& parameter) { return parameter.tensor.grad().defined(); };
-  return reduce_to_owners(std::any_of(parameters_->begin(), parameters_->end(), has_one));
+  if (!ranks_.deterministic) {
+    const auto has_one = [](const OptimizedParameter& parameter) { return parameter.tensor.grad().defined(); };
+    TRY(find_senders(std::any_of(parameters_->begin(), parameters_->end(), has_one)));
+  }
+  for (ShardUnit& unit : optimizer_->units())
+    TRY(ranks_.deterministic ? reduce_tree_to_owners(unit, leaves) : reduce_to_owners(unit));
+  nodes_.clear();
+  return {};
 }
 
 Result<> GradientSum::reduce_all() {
@@ -171,25 +201,25 @@ Result<> GradientSum::reduce_tree(const std::vector<LeafReport>& leaves) {
   return {};
 }
 
-// This rank's range of the flat order, zeros at first.
-at::Tensor& GradientSum::owned() {
-  at::Tensor& own = optimizer_->own_gradient();
-  if (!own.defined()) {
-    const FlatRange range = optimizer_->shards()->of(ranks_.communicator->rank());
-    own = at::zeros({range.size()}, parameters_->front().tensor.options());
+// This rank's range of a unit, zeros at first.
+at::Tensor& GradientSum::owned(ShardUnit& unit) {
+  if (!unit.own_gradient.defined()) {
+    const FlatRange range = unit.shards.of(ranks_.communicator->rank());
+    unit.own_gradient = at::zeros({range.size()}, (*parameters_)[unit.parameters.front()].tensor.options());
   }
-  return own;
+  return unit.own_gradient;
 }
 
 // Each node goes to the owners of its parts alone, who add them in the order of the tree.
-Result<> GradientSum::reduce_tree_to_owners(const std::vector<LeafReport>& leaves) {
-  std::vector<NodePlace> places = node_places(share_->owners(), leaves);
+Result<> GradientSum::reduce_tree_to_owners(ShardUnit& unit, const std::vector<LeafReport>& leaves) {
+  const std::vector<NodePlace> places = node_places(share_->owners(), leaves);
   std::vector<RankGradient> gradients;
   for (const NodePlace& place : places) {
     if (!place.has_gradient) continue;
-    const bool is_mine = place.owner == ranks_.communicator->rank();
-    gradients.push_back(
-        {place.owner, is_mine ? contiguous(nodes_[place.at_owner].gradients) : std::vector<at::Tensor>()});
+    gradients.push_back({place.owner, {}});
+    if (place.owner != ranks_.communicator->rank()) continue;
+    for (const size_t i : unit.parameters)
+      gradients.back().tensors.push_back(nodes_[place.at_owner].gradients[i].contiguous());
   }
   const auto add = [&](const std::vector<at::Tensor>& terms, const at::Tensor& own) {
     std::vector<GradientNode> nodes;
@@ -201,27 +231,28 @@ Result<> GradientSum::reduce_tree_to_owners(const std::vector<LeafReport>& leave
     }
     own.copy_(sum_of_nodes(std::move(nodes)).front());
   };
-  TRY(reduce_to_owned(*ranks_.communicator, *optimizer_->shards(), gradients, add, owned()));
-  nodes_.clear();
-  return {};
+  return reduce_to_owned(*ranks_.communicator, unit.shards, gradients, add, owned(unit));
 }
 
-// The sums of all ranks, or what one micro-batch of each gave. They are added in the order of the ranks.
-Result<> GradientSum::reduce_to_owners(bool has_gradient) {
-  Communicator& communicator = *ranks_.communicator;
+// The sums of the senders, or what one micro-batch of each gave. They are added in the order of the ranks.
+Result<> GradientSum::reduce_to_owners(ShardUnit& unit) {
+  const c10::NoGradGuard no_grad;
   std::vector<RankGradient> gradients;
-  const std::vector<std::string> all = TRY(communicator.exchange(has_gradient ? "1" : "", kStage));
-  for (int rank = 0; rank < communicator.size(); ++rank) {
-    if (!all[static_cast<size_t>(rank)].empty()) gradients.push_back({rank, {}});
-    if (rank != communicator.rank() || !has_gradient) continue;
-    fill_absent_gradients(*parameters_);
-    gradients.back().tensors = contiguous(grads_of(*parameters_));
+  for (const int rank : senders_) {
+    gradients.push_back({rank, {}});
+    if (rank != ranks_.communicator->rank()) continue;
+    for (const size_t i : unit.parameters) {
+      const at::Tensor& tensor = (*parameters_)[i].tensor;
+      const at::Tensor& grad = tensor.grad();
+      // Gradients of transposed products may lie the other way.
+      gradients.back().tensors.push_back(grad.defined() ? grad.contiguous() : at::zeros_like(tensor.detach()));
+    }
   }
   const auto add = [](const std::vector<at::Tensor>& terms, const at::Tensor& own) {
     for (const at::Tensor& term : terms) own.add_(term);
   };
-  TRY(reduce_to_owned(communicator, *optimizer_->shards(), gradients, add, owned()));
-  forget_gradients();
+  TRY(reduce_to_owned(*ranks_.communicator, unit.shards, gradients, add, owned(unit)));
+  for (const size_t i : unit.parameters) (*parameters_)[i].tensor.mutable_grad() = at::Tensor();
   return {};
 }
 

@@ -1,4 +1,4 @@
-// GradientSum: adds up the gradients of an update's micro-batches over all ranks.
+// GradientSum: runs the backward passes of an update's micro-batches, and adds up their gradients over all ranks.
 //
 // By default a rank adds its micro-batches as backward does, in the gradients themselves, and the ranks' sums are then
 // added. Both orders depend on the number of ranks, and so do the last bits. Deterministic: all micro-batches are added
@@ -6,53 +6,64 @@
 // nodes inside its range, at most 2 log2(leaves) of them. The bits depend on the plan alone.
 //
 // The sum goes to every rank, or, if the optimizer is sharded, each part of it only to the rank that owns it. With
-// ZeRO 2, that happens after every micro-batch, and a rank then frees its own gradient (not if deterministic).
+// ZeRO 2, that happens after every micro-batch, and a rank then frees its own gradient. With ZeRO 3, it happens layer by
+// layer while backward runs. Deterministic sums keep whole gradients.
 //
 // Cost of a sum for every rank: bytes as for all_reduce; if deterministic, each node travels on its own. Of a sharded
 // one: each rank sends what others own of its gradient, or of each of its nodes. Private to this folder.
-// Thread rule: one thread. Collectives: all ranks make the same calls, but end_leaf only for their own micro-batches.
+// Thread rule: one thread. Collectives: all ranks make the same calls.
 #pragma once
 
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <functional>
+#include <optional>
 #include <span>
 #include <vector>
 
 #include "learn/optim/optimizer.h"
 #include "learn/update/gradient_tree.h"
 #include "learn/update/leaf_report.h"
+#include "learn/update/owned_gradient.h"
 #include "learn/update/rank_share.h"
+#include "model/model.h"
 
 namespace mortise {
 
+// The backward pass of a micro-batch, to be run when all ranks are ready for theirs. Null: there is no gradient.
+using BackwardPass = std::function<void()>;
+
 class GradientSum {
  public:
-  // Borrows all. The parameters have no gradients yet.
-  GradientSum(Optimizer& optimizer, const RankShare& share, const RankOptions& ranks);
+  // Borrows all. The parameters have no gradients yet. `model` has them.
+  GradientSum(const Model& model, Optimizer& optimizer, const RankShare& share, const RankOptions& ranks);
 
-  // After the backward pass of a micro-batch of this rank. They come in ascending order.
-  Result<> end_leaf(size_t leaf, bool has_gradient);
-  // This rank runs no more micro-batches, as they are all done or one was not finite.
-  Result<> end_leaves();
-  // The gradient of every parameter is now that of the whole update: on every rank, or in the optimizer's
-  // own_gradient(). `leaves` are those of all ranks.
+  // Every rank, at the end of each of its rounds (RankShare::rounds): runs `backward` of the micro-batch `leaf`, or only
+  // helps the others. finish_forward() of all models of the round comes before it.
+  Result<> end_round(std::optional<size_t> leaf, const BackwardPass& backward);
+  // The gradient of every parameter is now that of the whole update: on every rank, or in the units of the optimizer.
+  // `leaves` are those of all ranks.
   Result<> finish(const std::vector<LeafReport>& leaves);
 
  private:
   Result<> reduce_all();
   Result<> reduce_tree(const std::vector<LeafReport>& leaves);
-  Result<> reduce_tree_to_owners(const std::vector<LeafReport>& leaves);
-  Result<> reduce_to_owners(bool has_gradient);
-  at::Tensor& owned();
+  Result<> reduce_tree_to_owners(ShardUnit& unit, const std::vector<LeafReport>& leaves);
+  Result<> reduce_to_owners(ShardUnit& unit);
+  Result<> share_round(const BackwardPass& backward);
+  Result<> find_senders(bool has_gradient);
+  at::Tensor& owned(ShardUnit& unit);
   void forget_gradients();
 
+  const Model* model_;
   Optimizer* optimizer_;
   const std::vector<OptimizedParameter>* parameters_;
   const RankShare* share_;
   RankOptions ranks_;
   std::vector<GradientNode> nodes_;  // deterministic: of this rank's range so far, in order
-  int64_t num_rounds_left_ = 0;      // ZeRO 2: micro-batches of the rank that has the most
+  std::vector<int> senders_;         // ranks whose gradients are added next
+  std::vector<bool> is_reduced_;     // by unit: in this round
 };
 
 }  // namespace mortise

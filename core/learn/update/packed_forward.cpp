@@ -45,4 +45,13 @@ Result<PackedForward> forward_rows(const Model& model, const StepTable& table, s
   return out;
 }
 
+Result<> finish_forward(std::initializer_list<const Model*> models) {
+  for (const Model* model : models) {
+    if (model == nullptr || model->gate() == nullptr) continue;
+    model->gate()->finish_forward();
+    TRY(model->gate()->status());
+  }
+  return {};
+}
+
 }  // namespace mortise

@@ -4,6 +4,8 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <functional>
+#include <initializer_list>
 #include <span>
 
 #include "learn/update/learner_options.h"
@@ -19,10 +21,12 @@ struct PackedForward {
   FlopCount* flops = nullptr;
   double backward_flops = 0.0;
 
-  // From the gradient of hidden_RH into the model.
-  void backward(const at::Tensor& d_hidden_RH) const {
-    selected_RH.backward(d_hidden_RH);
-    count_backward();
+  // From the gradient of hidden_RH into the model, for GradientSum::end_round.
+  [[nodiscard]] std::function<void()> backward_pass(const at::Tensor& d_hidden_RH) const {
+    return [forward = *this, d_hidden_RH] {
+      forward.selected_RH.backward(d_hidden_RH);
+      forward.count_backward();
+    };
   }
   // For a head that is part of the graph, if the caller runs backward.
   void count_backward() const {
@@ -30,8 +34,13 @@ struct PackedForward {
   }
 };
 
-// Errors (kind data) name the row whose ids do not fit the model.
+// Errors (kind data) name the row whose ids do not fit the model. If its weights are spread over ranks, its head stays in
+// memory until finish_forward().
 Result<PackedForward> forward_rows(const Model& model, const StepTable& table, std::span<const int64_t> rows,
                                    const PassOptions& options = {});
+
+// Every rank, when the forward passes of a round are over, also where a rank had none: models whose weights are spread
+// over ranks let go of their heads. Null models count as whole.
+Result<> finish_forward(std::initializer_list<const Model*> models);
 
 }  // namespace mortise

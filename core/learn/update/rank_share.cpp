@@ -59,6 +59,17 @@ std::vector<int> deal_in_ranges(std::span<const int64_t> loads, int num_ranks) {
   return owners;
 }
 
+std::vector<std::optional<size_t>> RankShare::rounds() const {
+  std::vector<size_t> counts(static_cast<size_t>(communicator_->size()), 0);
+  std::vector<std::optional<size_t>> rounds;
+  for (size_t micro = 0; micro < owners_.size(); ++micro) {
+    ++counts[static_cast<size_t>(owners_[micro])];
+    if (is_mine(micro)) rounds.emplace_back(micro);
+  }
+  rounds.resize(*std::ranges::max_element(counts));
+  return rounds;
+}
+
 Result<> RankShare::exchange(std::vector<std::string>& parts, std::string_view stage) const {
   Encoder own;
   for (size_t i = 0; i < parts.size(); ++i) {

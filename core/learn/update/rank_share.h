@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -46,6 +47,9 @@ class RankShare {
 
   [[nodiscard]] bool is_mine(size_t micro) const { return owners_[micro] == communicator_->rank(); }
   [[nodiscard]] std::span<const int> owners() const { return owners_; }
+  // This rank's micro-batches in ascending order, one a round. All ranks have as many rounds as the rank with most
+  // micro-batches: nothing in those where this one has none left.
+  [[nodiscard]] std::vector<std::optional<size_t>> rounds() const;
 
   // `parts` are bytes by micro-batch: those of this rank's before the call, all of them after it. `stage` is a literal.
   Result<> exchange(std::vector<std::string>& parts, std::string_view stage) const;

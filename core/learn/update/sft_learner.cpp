@@ -14,7 +14,8 @@ namespace {
 
 // Loss and gradient of one micro-batch; `weight` is that of a token that is learnt.
 Result<LeafReport> sft_backward(const Model& model, const StepTable& table, const std::vector<int64_t>& micro,
-                                const LearnerOptions& options, const PassOptions& pass, double weight) {
+                                const LearnerOptions& options, const PassOptions& pass, double weight,
+                                BackwardPass& backward) {
   LeafReport leaf;
   std::vector<uint8_t> mask;
   for (const int64_t row : micro) {
@@ -34,7 +35,7 @@ Result<LeafReport> sft_backward(const Model& model, const StepTable& table, cons
   };
   head_one_pass(forward.hidden_RH, model.head(), forward.targets_R, /*temperature=*/1.0, EntropyUse::kNone, on_chunk,
                 d_hidden_RH, model.head_grad(), options.head);
-  forward.backward(d_hidden_RH);
+  backward = forward.backward_pass(d_hidden_RH);
   leaf.has_gradient = true;
   return leaf;
 }
@@ -52,15 +53,17 @@ Result<SftReport> sft_update(Model& model, Optimizer& optimizer, const StepTable
   model.zero_grad();
   const MicroPlan plan = plan_micro_batches(table, all_rows(table), options.micro_batch);
   const RankShare share(micro_tokens(table, plan), options.ranks);
-  GradientSum gradient(optimizer, share, options.ranks);
+  GradientSum gradient(model, optimizer, share, options.ranks);
   std::vector<LeafReport> leaves(plan.size());
-  for (size_t i = 0; i < plan.size(); ++i) {
-    if (!share.is_mine(i)) continue;
-    leaves[i] = TRY(sft_backward(model, table, plan[i], options, pass, weight));
-    show_micro_batch("update", i, plan.size());
-    TRY(gradient.end_leaf(i, leaves[i].has_gradient));
+  for (const std::optional<size_t>& micro : share.rounds()) {
+    BackwardPass backward;
+    if (micro) {
+      leaves[*micro] = TRY(sft_backward(model, table, plan[*micro], options, pass, weight, backward));
+      show_micro_batch("update", *micro, plan.size());
+    }
+    TRY(finish_forward({&model}));
+    TRY(gradient.end_round(micro, backward));
   }
-  TRY(gradient.end_leaves());
   TRY(exchange_leaves(share, leaves));
   for (const LeafReport& leaf : leaves) report.loss += leaf.sums.loss;
   TRY(gradient.finish(leaves));

@@ -185,19 +185,19 @@ TrainedLora::TrainedLora(LoraConfig config, std::span<const std::string> modules
     LayerLeaves& merged = store.leaves.layers[i];
     const auto adapt_one = [&](at::Tensor& weight, at::Tensor& leaf, std::vector<LoraMatrix>& lora) {
       std::vector<at::Tensor> one = {leaf};
-      adapt(weight, one, lora, index_of);
+      adapt(weight, one, lora, index_of, static_cast<int64_t>(i));
       leaf = one.front();
     };
-    adapt(weights.qkv_weight_QH, base.qkv_weights, merged.qkv_lora, index_of);
+    adapt(weights.qkv_weight_QH, base.qkv_weights, merged.qkv_lora, index_of, static_cast<int64_t>(i));
     adapt_one(weights.o_weight_HQ, base.o_weight, merged.o_lora);
     if (!base.down_weight.defined()) continue;  // a mixture without a shared expert
-    adapt(weights.gate_up_weight_2IH, base.gate_up_weights, merged.gate_up_lora, index_of);
+    adapt(weights.gate_up_weight_2IH, base.gate_up_weights, merged.gate_up_lora, index_of, static_cast<int64_t>(i));
     adapt_one(weights.down_weight_HI, base.down_weight, merged.down_lora);
   }
 }
 
 void TrainedLora::adapt(at::Tensor& fused_OI, std::vector<at::Tensor>& leaves, std::vector<LoraMatrix>& lora,
-                        const std::unordered_map<const void*, size_t>& index_of) {
+                        const std::unordered_map<const void*, size_t>& index_of, int64_t layer) {
   std::vector<size_t> indices;
   std::vector<std::string> names;
   for (const at::Tensor& leaf : leaves) {
@@ -219,6 +219,7 @@ void TrainedLora::adapt(at::Tensor& fused_OI, std::vector<at::Tensor>& leaves, s
     const auto module = static_cast<size_t>(std::ranges::find(modules_, names[i]) - modules_.begin());
     lora.push_back(module < modules_.size() ? add_matrix(module, leaves[i]) : LoraMatrix{});
     if (lora.back().defined()) matrices_.push_back({lora.back(), merged});
+    rows_.push_back({layer, leaves[i].detach(), merged.detach(), lora.back()});
   }
 }
 
@@ -278,6 +279,27 @@ void TrainedLora::merge() {
     const LoraMatrix& f = matrix.factors;
     at::addmm_out(matrix.merged_OI, f.base_OI, f.b_OR, f.a_RI, /*beta=*/1.0, /*alpha=*/f.scale);
   }
+}
+
+void TrainedLora::merge_layer(int64_t layer) {
+  const at::NoGradGuard no_grad;
+  for (const Rows& rows : rows_) {
+    if (rows.layer != layer) continue;
+    at::Tensor merged = rows.merged_OI.variable_data(), base = rows.base_OI.variable_data();
+    const LoraMatrix& f = rows.factors;
+    if (f.defined())
+      at::addmm_out(merged, base, f.b_OR, f.a_RI, /*beta=*/1.0, /*alpha=*/f.scale);
+    else
+      merged.copy_(base);
+  }
+}
+
+std::vector<at::Tensor> TrainedLora::merged_matrices(int64_t layer) const {
+  std::vector<at::Tensor> out;
+  for (const Rows& rows : rows_) {
+    if (rows.layer == layer) out.push_back(rows.merged_OI);
+  }
+  return out;
 }
 
 Result<std::vector<FolderFile>> TrainedLora::plan_save(const std::string& base_model, at::ScalarType stored) const {

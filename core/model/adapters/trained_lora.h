@@ -65,6 +65,13 @@ class TrainedLora {
   Result<> load(Env& env, const Path& folder);
   // After every change of A and B.
   void merge();
+  // The merged matrices of a layer, from its base, with the rows between them that have no adapter. Changes no version:
+  // a pass may be under way.
+  void merge_layer(int64_t layer);
+  // The fused matrices of a layer that hold merged rows.
+  [[nodiscard]] std::vector<at::Tensor> merged_matrices(int64_t layer) const;
+  // Has a matrix of the layer an adapter?
+  [[nodiscard]] bool adapts_layer(int64_t layer) const { return !merged_matrices(layer).empty(); }
 
   // A and B of each matrix, by PEFT's names.
   [[nodiscard]] std::vector<NamedParameter>& parameters() { return parameters_; }
@@ -81,9 +88,15 @@ class TrainedLora {
     LoraMatrix factors;
     at::Tensor merged_OI;
   };
+  // Rows of a merged matrix, and where they come from.
+  struct Rows {
+    int64_t layer = 0;
+    at::Tensor base_OI, merged_OI;  // the same rows
+    LoraMatrix factors;             // undefined: not adapted
+  };
   // A fused matrix and its leaves, some of which may be adapted. The first two are the base's.
   void adapt(at::Tensor& fused_OI, std::vector<at::Tensor>& leaves, std::vector<LoraMatrix>& lora,
-             const std::unordered_map<const void*, size_t>& index_of);
+             const std::unordered_map<const void*, size_t>& index_of, int64_t layer);
   LoraMatrix add_matrix(size_t module, const at::Tensor& base_OI);
 
   LoraConfig config_;
@@ -91,6 +104,7 @@ class TrainedLora {
   std::vector<LoraRank> ranks_;  // of the modules
   std::vector<NamedParameter> parameters_;
   std::vector<Matrix> matrices_;
+  std::vector<Rows> rows_;  // of every fused matrix with an adapter
   ParameterStore base_;
 };
 

@@ -33,6 +33,7 @@ struct Pass {
   RopeTable window_table;  // of the layers with a window, where those have their own
   std::optional<LoraDropout> lora_dropout;
   std::shared_ptr<RouterPass> routing;
+  std::shared_ptr<WeightGate> gate;
 
   AttentionShape shape(int64_t layer) const {
     AttentionShape out{config.num_heads, config.num_kv_heads, config.head_dim, config.score_scale()};
@@ -155,6 +156,18 @@ ResidualPair layer_fast(const Pass& pass, int64_t layer, const LayerWeights& w, 
   return add_rms_norm(out, hidden, pass.scale(next_norm), eps);
 }
 
+// Opens and closes the part of a layer around it, in forward and in backward.
+template <class Layer>
+ResidualPair with_weights(const Pass& pass, size_t index, const ResidualPair& states, const Layer& layer) {
+  if (pass.gate == nullptr) return layer(states.first, states.second);
+  const auto part = static_cast<int64_t>(index) + 1;
+  pass.gate->open(part, GatePass::kForward);
+  const ResidualPair entered = close_in_backward(pass.gate, part, states);
+  const ResidualPair left = open_in_backward(pass.gate, part, layer(entered.first, entered.second));
+  pass.gate->close(part, GatePass::kForward);
+  return left;
+}
+
 at::Tensor forward_fast(const std::shared_ptr<const Pass>& pass, const DecoderWeights& weights,
                         const DecoderLeaves& leaves, int64_t num_recomputed, at::Tensor hidden) {
   at::Tensor normed = rms_norm(hidden, pass->scale(leaves.layers[0].input_norm), pass->config.rms_norm_eps);
@@ -164,14 +177,13 @@ at::Tensor forward_fast(const std::shared_ptr<const Pass>& pass, const DecoderWe
     const LayerLeaves& l = leaves.layers[i];
     const at::Tensor& next_norm = i + 1 < weights.layers.size() ? leaves.layers[i + 1].input_norm : leaves.final_norm;
     const bool keeps = index >= num_recomputed || !at::GradMode::is_enabled() || !hidden.requires_grad();
-    if (keeps) {
-      std::tie(hidden, normed) = layer_fast(*pass, index, w, l, next_norm, hidden, normed);
-    } else {
-      const auto again = [pass, index, &w, &l, &next_norm](const at::Tensor& h, const at::Tensor& n) {
-        return layer_fast(*pass, index, w, l, next_norm, h, n);
-      };
-      std::tie(hidden, normed) = recomputed(again, hidden, normed);
-    }
+    const auto layer = [pass, index, &w, &l, &next_norm](const at::Tensor& h, const at::Tensor& n) {
+      return layer_fast(*pass, index, w, l, next_norm, h, n);
+    };
+    const auto run = [&](const at::Tensor& h, const at::Tensor& n) {
+      return keeps ? layer(h, n) : recomputed(layer, h, n);
+    };
+    std::tie(hidden, normed) = with_weights(*pass, i, {hidden, normed}, run);
   }
   return normed;
 }
@@ -182,11 +194,15 @@ at::Tensor forward_plain(const Pass& pass, const DecoderLeaves& leaves, at::Tens
   };
   for (size_t i = 0; i < leaves.layers.size(); ++i) {
     const LayerLeaves& l = leaves.layers[i];
-    at::Tensor out = attention_plain(pass, static_cast<int64_t>(i), l, norm(hidden, l.input_norm));
-    out = single_plain(pass, out, l.o_weight, l.o_bias, l.o_lora);
-    hidden = hidden + (l.attention_norm.defined() ? norm(out, l.attention_norm) : out);
-    out = mlp_plain(pass, static_cast<int64_t>(i), l, norm(hidden, l.post_norm));
-    hidden = hidden + (l.mlp_norm.defined() ? norm(out, l.mlp_norm) : out);
+    const auto layer = [&](const at::Tensor& in, const at::Tensor&) -> ResidualPair {
+      at::Tensor out = attention_plain(pass, static_cast<int64_t>(i), l, norm(in, l.input_norm));
+      out = single_plain(pass, out, l.o_weight, l.o_bias, l.o_lora);
+      const at::Tensor mixed = in + (l.attention_norm.defined() ? norm(out, l.attention_norm) : out);
+      out = mlp_plain(pass, static_cast<int64_t>(i), l, norm(mixed, l.post_norm));
+      const at::Tensor sum = mixed + (l.mlp_norm.defined() ? norm(out, l.mlp_norm) : out);
+      return {sum, sum};
+    };
+    hidden = with_weights(pass, i, {hidden, hidden}, layer).first;
   }
   return norm(hidden, leaves.final_norm);
 }
@@ -205,16 +221,22 @@ at::Tensor decoder_forward(const ModelConfig& config, const DecoderWeights& weig
            make_rope_table(config.rope, config.head_dim, num_positions, dtype, config.rope_length),
            {},
            options.lora_dropout,
-           options.routing});
+           options.routing,
+           options.gate});
   if (config.window_rope) {
     pass->window_table =
         make_rope_table(*config.window_rope, config.head_dim, num_positions, dtype, config.rope_length);
   }
+  if (options.gate != nullptr) options.gate->open(0, GatePass::kForward);
   at::Tensor hidden = at::embedding(leaves.embedding, batch.token_ids_N);
+  if (options.gate != nullptr) options.gate->close(0, GatePass::kForward);
   if (config.embedding_scale != 1.0) hidden = hidden * config.embedding_scale;
-  if (batch.num_tokens() == 0) return hidden;
-  return options.path == LayerPath::kFast ? forward_fast(pass, weights, leaves, options.recomputed_layers, hidden)
-                                          : forward_plain(*pass, leaves, hidden);
+  if (batch.num_tokens() > 0) {
+    hidden = options.path == LayerPath::kFast ? forward_fast(pass, weights, leaves, options.recomputed_layers, hidden)
+                                              : forward_plain(*pass, leaves, hidden);
+  }
+  if (options.gate != nullptr) options.gate->open(config.num_layers + 1, GatePass::kForward);
+  return hidden;
 }
 
 }  // namespace mortise

@@ -15,6 +15,7 @@
 #include "model/layers/decoder_weights.h"
 #include "model/layers/lora_linear.h"
 #include "model/layers/router.h"
+#include "model/layers/weight_gate.h"
 #include "model/tensor/packing.h"
 #include "model/weights/model_config.h"
 
@@ -36,6 +37,9 @@ struct ForwardOptions {
   // What the routers of a mixture of experts are told, and tell; null: nothing. A layer that is computed again uses it
   // in backward too.
   std::shared_ptr<RouterPass> routing = {};
+  // Of a model whose matrices are not all in memory; null: they are. Model::forward_hidden sets it. The head is left
+  // open: WeightGate::finish_forward closes it.
+  std::shared_ptr<WeightGate> gate = {};
 };
 
 // The leaves of ExpertWeights; gate and up of expert e are gate_up[2 e] and gate_up[2 e + 1].

@@ -44,13 +44,18 @@ int64_t num_epochs_of(const RunConfig& config) { return config.critic.ppo_epochs
 Critic::Critic(Model model_in, const RunSettings& run, FlopCount* flops)
     : model(std::move(model_in)),
       state("critic.model", model),
-      optimizer(make_optimizer(model, run.config.critic.optim, "critic.optim", zero_options(run.config, run.ranks))),
+      optimizer(make_optimizer(model, run.config.critic.optim, "critic.optim", spread(run))),
       schedule(schedule_options(
           run.config.critic.optim, run.total_steps,
           run.config.data.train_batch_size / prompts_per_update(run.config) * num_epochs_of(run.config))),
       learner(model, optimizer, options_of(run.config, run.ranks, flops)),
       rows_per_update(prompts_per_update(run.config) * run.config.rollout.n),
       num_epochs(num_epochs_of(run.config)) {}
+
+ZeroOptions Critic::spread(const RunSettings& run) {
+  spread_weights(run.config, run.ranks, run.config.critic.optim, model);
+  return zero_options(run.config, run.ranks, model);
+}
 
 bool needs_critic(const PluginInfo& estimator) { return estimator.requires_input(column::Values::name); }
 

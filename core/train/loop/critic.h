@@ -26,6 +26,9 @@ struct Critic {
   CriticLearner learner;
   int64_t rows_per_update = 1;
   int64_t num_epochs = 1;
+
+ private:
+  ZeroOptions spread(const RunSettings& run);
 };
 
 // A folder (also a reward model's adapter) with a head of one label is used as it is. A language model gets a new

@@ -62,6 +62,9 @@ struct PolicyParts {
   std::optional<ModelState> reference_state;  // where ref.sync_steps changes the reference
 };
 
+// Null if there is none.
+inline const Model* reference_of(const PolicyParts& policy) { return policy.reference ? &*policy.reference : nullptr; }
+
 struct DataParts {
   std::optional<Dataset> train, val;
   ColumnTypes columns;  // of the data, as rewards see them

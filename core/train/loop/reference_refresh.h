@@ -5,15 +5,22 @@
 
 #include <ATen/core/grad_mode.h>
 
+#include "learn/optim/weight_shards.h"
 #include "model/model.h"
 
 namespace mortise {
 
-// Both have the same parameters.
+// Both have the same parameters, and are spread over ranks alike.
 inline void refresh_reference(const Model& policy, Model& reference, double alpha) {
   const at::NoGradGuard no_grad;
   const auto& from = policy.parameters();
   auto& to = reference.parameters();
+  const WeightShards* const shards = shards_of(policy);
+  if (shards != nullptr) {
+    shards_of(reference)->move_towards(*shards, alpha);
+    for (const size_t i : shards->units().whole) to[i].tensor.lerp_(from[i].tensor.detach(), alpha);
+    return;
+  }
   for (size_t i = 0; i < to.size(); ++i) to[i].tensor.lerp_(from[i].tensor.detach(), alpha);
 }
 

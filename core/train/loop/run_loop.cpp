@@ -48,6 +48,8 @@ bool is_check_due(const RunSettings& settings, int64_t step) {
 // processor fails differs.
 Result<> compare_weights(const RunSettings& settings, const Model& policy, const Critic* critic, int64_t step) {
   if (settings.config.trainer.rank_check_freq <= 0 || settings.ranks.size() == 1) return {};
+  // Weights that are spread are compared as each rank receives them.
+  const auto whole = TRY(WholeWeights::gather({&policy, critic == nullptr ? nullptr : &critic->model}));
   std::string digests = digest_of_model(policy);
   if (critic != nullptr) digests += digest_of_model(critic->model);
   return check_same_on_ranks(settings.ranks, "comparing the weights", digests,
@@ -152,7 +154,10 @@ Result<OpenRun> open_run(Env& env, const LoadedConfig& loaded, Communicator& ran
   }
   Path resumed = checkpoint ? checkpoint->path() : Path();
   const auto make_room = [&]() -> Result<> { return make_room_for(parts.checkpoint_source(), checkpoint, resumed); };
-  TRY(do_on_main_rank(ranks, "looking for room on the disk", make_room));
+  {
+    const auto whole = TRY(parts.checkpoint_source().gather_weights());
+    TRY(do_on_main_rank(ranks, "looking for room on the disk", make_room));
+  }
   if (checkpoint) TRY(restore_best(parts.run, parts.progress.best));
   out.log = std::make_unique<RunLog>(TRY(open_log_on_ranks(parts.run, &*parts.registry, options)));
   if (parts.reward) out.log->keep_failed_batches_of(*parts.reward);
@@ -172,10 +177,14 @@ Result<TrainSummary> close_finished(const OpenRun& run) {
   return TrainSummary{run.parts->progress.counters.step, run.finished_in->string(), false};
 }
 
-std::function<Result<ValidationReport>(int64_t step)> validation_of(std::optional<Validator>& validator,
+std::function<Result<ValidationReport>(int64_t step)> validation_of(const Model& policy,
+                                                                    std::optional<Validator>& validator,
                                                                     const RunCounters& counters) {
   if (!validator) return {};
-  return [&](int64_t step) { return validator->validate(step, counters.weight_version); };
+  return [&](int64_t step) -> Result<ValidationReport> {
+    const auto whole = TRY(WholeWeights::gather({&policy}));
+    return validator->validate(step, counters.weight_version);
+  };
 }
 
 Result<TrainSummary> run_steps(OpenRun& run, RunSaver& saver, bool is_done,

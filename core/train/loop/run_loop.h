@@ -37,7 +37,8 @@ Result<RunLog> open_log_on_ranks(const RunSettings& run, const PluginRegistry* r
 Result<TrainSummary> close_finished(const OpenRun& run);
 
 // Validates the weights of the moment it is called; empty without a validator. Borrows both.
-std::function<Result<ValidationReport>(int64_t step)> validation_of(std::optional<Validator>& validator,
+std::function<Result<ValidationReport>(int64_t step)> validation_of(const Model& policy,
+                                                                    std::optional<Validator>& validator,
                                                                     const RunCounters& counters);
 
 // Calls `step(number)` until it answers true (nothing more is to be learnt), the steps are done or a signal asks a rank

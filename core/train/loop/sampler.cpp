@@ -35,7 +35,7 @@ Result<SampleBatch> Sampler::sample(const PromptBatch& prompts, int64_t batch, i
   TRY(runner_.set_version(weight_version));
   TRY(reward.begin(prompts, plan.num_samples, context));
   SampleBatch samples = TRY(collect_on_ranks(
-      *ranks_, runner_, prompts, plan, *tokenizer_, &metrics,
+      *ranks_, runner_, prompts, plan, config_->rollout.max_num_seqs, *tokenizer_, &metrics,
       [&](const SampleBatch& rows, int64_t prompt) { return reward.feed(prompts, rows, prompt); },
       [&] { return reward.tend(); }));
   samples.mask_truncated = config_->algorithm.mask_truncated_completions;
@@ -46,7 +46,7 @@ Result<SampleBatch> Sampler::greedy(const PromptBatch& prompts, MetricSet& metri
   RolloutPlan plan = plan_;
   plan.num_samples = 1;
   plan.sampling.temperature = 0.0;
-  return collect_on_ranks(*ranks_, runner_, prompts, plan, *tokenizer_, &metrics);
+  return collect_on_ranks(*ranks_, runner_, prompts, plan, config_->rollout.max_num_seqs, *tokenizer_, &metrics);
 }
 
 Result<> Sampler::rest() {

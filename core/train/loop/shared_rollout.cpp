@@ -7,6 +7,7 @@
 #include "foundation/metrics/live.h"
 #include "plugin/worker/channel.h"
 #include "plugin/worker/metric_bytes.h"
+#include "train/loop/prompt_queue.h"
 
 namespace mortise {
 
@@ -41,53 +42,61 @@ SampleTurns decode_turns(Decoder& in) {
   return turns;
 }
 
-std::string encode_rows(std::span<const Sample> rows, const MetricSet& metrics) {
+std::string encode_rows(const SampleBatch& samples, std::span<const int64_t> prompts, const MetricSet& metrics) {
   Encoder out;
-  for (const Sample& row : rows) {
-    const auto& [prompt_index, sample_index, token_ids, log_prob, finish_reason, weight_version, text, turns] = row;
-    out.i64(prompt_index).i64(sample_index).i64(static_cast<int64_t>(finish_reason)).i64(weight_version).text(text);
-    out.u64(token_ids.size());
-    for (const int64_t id : token_ids) out.i64(id);
-    out.text(float_bytes(log_prob));
-    encode_turns(turns, out);
+  out.u64(prompts.size());
+  for (const int64_t prompt : prompts) {
+    out.i64(prompt);
+    for (int64_t i = 0; i < samples.num_samples_per_prompt; ++i) {
+      const Sample& one = samples.rows[static_cast<size_t>(prompt * samples.num_samples_per_prompt + i)];
+      const auto& [prompt_index, sample_index, token_ids, log_prob, finish_reason, weight_version, text, turns] = one;
+      out.i64(prompt_index).i64(sample_index).i64(static_cast<int64_t>(finish_reason)).i64(weight_version).text(text);
+      out.u64(token_ids.size());
+      for (const int64_t id : token_ids) out.i64(id);
+      out.text(float_bytes(log_prob));
+      encode_turns(turns, out);
+    }
   }
   out.text(encode_metrics(metrics));
   return out.bytes();
 }
 
-Result<MetricSet> decode_rows(std::string_view bytes, std::span<Sample> rows) {
+Result<MetricSet> decode_rows(std::string_view bytes, SampleBatch& samples) {
+  const Error unreadable{ErrorKind::kInternal, "the completions of another rank cannot be read", "",
+                         "start all ranks from one build of Mortise with the same settings"};
   Decoder in(bytes);
-  for (Sample& row : rows) {
-    row.prompt_index = in.i64();
-    row.sample_index = in.i64();
-    row.finish_reason = static_cast<FinishReason>(in.i64());
-    row.weight_version = in.i64();
-    row.text = in.text();
-    row.token_ids.resize(in.count(sizeof(int64_t)));
-    for (int64_t& id : row.token_ids) id = in.i64();
-    row.log_prob = floats_of_bytes(in.text());
-    row.turns = decode_turns(in);
+  const auto num_prompts = static_cast<int64_t>(samples.rows.size()) / samples.num_samples_per_prompt;
+  for (size_t left = in.count(sizeof(int64_t)); left > 0; --left) {
+    const int64_t prompt = in.i64();
+    if (prompt < 0 || prompt >= num_prompts) return unreadable;
+    for (int64_t i = 0; i < samples.num_samples_per_prompt; ++i) {
+      Sample& row = samples.rows[static_cast<size_t>(prompt * samples.num_samples_per_prompt + i)];
+      row.prompt_index = in.i64();
+      row.sample_index = in.i64();
+      row.finish_reason = static_cast<FinishReason>(in.i64());
+      row.weight_version = in.i64();
+      row.text = in.text();
+      row.token_ids.resize(in.count(sizeof(int64_t)));
+      for (int64_t& id : row.token_ids) id = in.i64();
+      row.log_prob = floats_of_bytes(in.text());
+      row.turns = decode_turns(in);
+    }
   }
   MetricSet metrics = TRY(decode_metrics(in.text()));
-  if (!in.done()) {
-    return Error{ErrorKind::kInternal, "the completions of another rank cannot be read", "",
-                 "start all ranks from one build of Mortise with the same settings"};
-  }
+  if (!in.done()) return unreadable;
   return metrics;
 }
 
 }  // namespace
 
 Result<SampleBatch> collect_on_ranks(Communicator& ranks, RolloutRunner& runner, const PromptBatch& prompts,
-                                     RolloutPlan plan, const Tokenizer& tokenizer, MetricSet* metrics,
+                                     RolloutPlan plan, int64_t max_rows, const Tokenizer& tokenizer, MetricSet* metrics,
                                      const std::function<Result<>(const SampleBatch&, int64_t)>& on_prompt,
                                      const std::function<Result<>()>& on_turn) {
   const bool keeps_state = TRY(runner.backend().instance().save_state()).has_value();
-  const auto num_prompts = static_cast<int64_t>(prompts.prompts.size());
-  const auto block_of = [&](int rank) {
-    return keeps_state ? main_block(num_prompts, rank) : rank_block(num_prompts, rank, ranks.size());
-  };
-  plan.block = block_of(ranks.rank());
+  PromptQueue queue(ranks, static_cast<int64_t>(prompts.prompts.size()), keeps_state, max_rows / plan.num_samples);
+  plan.next_prompt = [&queue] { return queue.next(); };
+  plan.max_rows = queue.is_shared() ? max_rows : 0;
   // Sampling takes long: a rank that fails meanwhile ends the others at once.
   const auto turn = [&]() -> Result<> {
     TRY(ranks.check("rollout"));
@@ -99,15 +108,11 @@ Result<SampleBatch> collect_on_ranks(Communicator& ranks, RolloutRunner& runner,
   MetricSet measured;
   SampleBatch samples =
       TRY(runner.collect(prompts, plan, tokenizer, metrics != nullptr ? &measured : nullptr, show, on_prompt, turn));
-  const auto rows_of = [&](const RankBlock& block) {
-    return std::span(samples.rows)
-        .subspan(static_cast<size_t>(block.begin * plan.num_samples),
-                 static_cast<size_t>((block.end - block.begin) * plan.num_samples));
-  };
-  const std::vector<std::string> all = TRY(ranks.exchange(encode_rows(rows_of(*plan.block), measured), "completions"));
+  const std::vector<std::string> all =
+      TRY(ranks.exchange(encode_rows(samples, queue.taken(), measured), "completions"));
+  TRY(queue.close());
   for (int rank = 0; rank < ranks.size(); ++rank) {
-    const bool is_own = rank == ranks.rank();
-    if (!is_own) measured = TRY(decode_rows(all[static_cast<size_t>(rank)], rows_of(block_of(rank))));
+    if (rank != ranks.rank()) measured = TRY(decode_rows(all[static_cast<size_t>(rank)], samples));
     if (metrics != nullptr) TRY(metrics->merge(measured));
   }
   return samples;

@@ -20,12 +20,12 @@ namespace mortise {
 
 namespace {
 
-RunJournal::Plan journal_plan(const RunSettings& run, std::optional<Validator>& validator,
+RunJournal::Plan journal_plan(const RunSettings& run, const Model& policy, std::optional<Validator>& validator,
                               const RunCounters& counters) {
   RunJournal::Plan plan;
   plan.total_steps = run.total_steps;
   plan.test_freq = run.config.trainer.test_freq;
-  plan.validate = validation_of(validator, counters);
+  plan.validate = validation_of(policy, validator, counters);
   plan.on_validation = [](const ValidationReport&, double seconds, MetricSet& metrics) {
     metrics.add("timing_s/testing", seconds);
   };
@@ -41,7 +41,8 @@ class Trainer {
         progress_(parts_.progress),
         counters_(progress_.counters),
         saver_(parts_.checkpoint_source(), *open.log),
-        journal_(run_.env, progress_, *open.log, journal_plan(run_, parts_.validator, counters_)) {}
+        journal_(run_.env, progress_, *open.log,
+                 journal_plan(run_, *parts_.policy.model, parts_.validator, counters_)) {}
 
   Result<TrainSummary> run() {
     const bool is_fresh = counters_.step == 0 && progress_.step.work.step == 0;
@@ -84,8 +85,7 @@ class Trainer {
     StepWork work;
     MetricSet& metrics = work.metrics;
     run_.ranks.enter("rollout", number);
-    work.experience = TRY(experience_stage(run_, parts_.data, *parts_.sampler, *parts_.reward, number,
-                                           counters_.weight_version, metrics));
+    work.experience = TRY(sample(number, metrics));
     const auto& [prompts, samples, scored] = work.experience;
     add_staleness_metrics(samples, counters_.weight_version, metrics);
     StepTable& table = work.table = make_step_table(prompts, samples);
@@ -104,12 +104,21 @@ class Trainer {
     return work;
   }
 
+  // Backends and rewards may sample with the policy, so all of its weights are in memory meanwhile.
+  Result<Experience> sample(int64_t number, MetricSet& metrics) {
+    const auto whole = TRY(WholeWeights::gather({&*parts_.policy.model}));
+    return experience_stage(run_, parts_.data, *parts_.sampler, *parts_.reward, number, counters_.weight_version,
+                            metrics);
+  }
+
   // What the advantage estimator compares with, as far as it asks for it.
   Result<> put_baselines(const Experience& experience, StepTable& table, MetricSet& metrics) {
     const PluginInfo& estimator = parts_.advantage.estimator->info();
     TRY(value_stage(parts_.critic.get(), table, metrics));
-    if (estimator.requires_input(column::RewardBaselines::name))
+    if (estimator.requires_input(column::RewardBaselines::name)) {
+      const auto whole = TRY(WholeWeights::gather({&*parts_.policy.model}));
       TRY(greedy_baseline_stage(run_, *parts_.sampler, *parts_.reward, experience, table, metrics));
+    }
     if (estimator.requires_input(column::SumPiSquared::name))
       TRY(squared_probs_stage(parts_.policy, *parts_.learning.learner, table, metrics));
     return {};

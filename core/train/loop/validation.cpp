@@ -140,7 +140,8 @@ Result<ValidationReport> Validator::validate(int64_t step, int64_t weight_versio
   report.prompts.step = step;
   for (int64_t i = 0; i < data.size(); ++i) report.prompts.prompts.push_back(data[i]);
   TRY(rollout.set_version(weight_version));
-  report.samples = TRY(collect_on_ranks(ranks, rollout, report.prompts, plan, tokenizer, nullptr));
+  report.samples =
+      TRY(collect_on_ranks(ranks, rollout, report.prompts, plan, config.rollout.max_num_seqs, tokenizer, nullptr));
   ScoreContext context;
   context.step = step;
   context.max_response_length = response_length(config);

@@ -86,6 +86,14 @@ Result<> warn_of_all_saves(const CheckpointSource& source, const Path& run_dir, 
 
 }  // namespace
 
+Result<WholeWeights> CheckpointSource::gather_weights() const {
+  // Of an adapter's run the folder may hold the adapter alone.
+  const bool has_policy = !policy.model->trains_lora() || save_options(run.config).lora != LoraSave::kApart;
+  return WholeWeights::gather(
+      {has_policy ? &*policy.model : nullptr, policy.reference_state ? reference_of(policy) : nullptr, critic},
+      run.ranks.is_main());
+}
+
 Result<> check_room(const CheckpointSource& source, bool resumes) {
   if (source.progress.counters.step >= source.run.total_steps) return {};  // nothing more is learnt
   const Path run_dir = source.run.config.trainer.default_local_dir;
@@ -231,6 +239,7 @@ Result<> RunSaver::save_state(const CheckpointPlace& place, StateSnapshot state,
     if (shares_state()) TRY(source_.gather->finish());
     return saved;
   };
+  const auto whole = TRY(source_.gather_weights());
   if (shares_state()) TRY(source_.gather->serve());
   // Every rank counts the failures alike, and stops in the same step. A run that ends by another error has no others to
   // ask, if they do not share its state: they may be gone.

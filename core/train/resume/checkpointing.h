@@ -9,6 +9,7 @@
 
 #include "checkpoint/place.h"
 #include "checkpoint/writer.h"
+#include "learn/optim/weight_shards.h"
 #include "plugin/host/registry.h"
 #include "train/loop/parts.h"
 
@@ -27,6 +28,10 @@ struct CheckpointSource {
   const RunProgress& progress;       // the step, and the updates that are done inside one
   const StatefulRegistry& stateful;  // the state
   StateGather* gather = nullptr;     // of what other ranks have of it; null: nothing
+  const Model* critic = nullptr;     // null if there is none
+
+  // A collective: rank 0 has the weights that a checkpoint holds, until the answer goes.
+  [[nodiscard]] Result<WholeWeights> gather_weights() const;
 };
 
 // Before the first step: is there room on the disk for the next two checkpoints (for one, if the run saves only one more),

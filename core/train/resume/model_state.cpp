@@ -3,13 +3,44 @@
 
 #include <ATen/core/grad_mode.h>
 
+#include <algorithm>
+#include <memory>
+#include <utility>
+
+#include "learn/optim/weight_shards.h"
 #include "model/weights/weight_files.h"
 
 namespace mortise {
 
+namespace {
+
+// A tensor that has memory only while its checkpoint is written.
+class GatheredTensor : public TensorSource {
+ public:
+  explicit GatheredTensor(at::Tensor tensor) : tensor_(std::move(tensor)) {}
+  Result<> read(uint64_t begin, std::span<std::byte> out) const override {
+    const auto* const bytes = static_cast<const std::byte*>(tensor_.const_data_ptr());
+    std::copy_n(bytes + begin, out.size(), out.begin());
+    return {};
+  }
+
+ private:
+  at::Tensor tensor_;
+};
+
+// The shards of the parameters that are trained. Null: every rank has them.
+WeightShards* spread_parameters(const Model& model) { return model.trains_lora() ? nullptr : shards_of(model); }
+
+}  // namespace
+
 Result<> ModelState::save_state(StateWriter& writer) const {
   for (const NamedParameter& parameter : model_->trainable()) {
     const at::Tensor tensor = parameter.tensor.detach();
+    if (spread_parameters(*model_) != nullptr) {
+      writer.put_source(parameter.name, stored_type(tensor.scalar_type()), tensor.sizes().vec(),
+                        std::make_shared<GatheredTensor>(tensor));
+      continue;
+    }
     const std::span<const std::byte> bytes(static_cast<const std::byte*>(tensor.const_data_ptr()), tensor.nbytes());
     writer.put_tensor(parameter.name, stored_type(tensor.scalar_type()), tensor.sizes().vec(), bytes);
   }
@@ -18,12 +49,15 @@ Result<> ModelState::save_state(StateWriter& writer) const {
 
 Result<> ModelState::load_state(StateReader& reader) {
   const at::NoGradGuard no_grad;
+  WeightShards* const spread = spread_parameters(*model_);
+  const auto whole = TRY(WholeWeights::gather({spread != nullptr ? model_ : nullptr}));
   for (const NamedParameter& parameter : model_->trainable()) {
     const at::Tensor tensor = parameter.tensor.detach();
     const TensorView view =
         TRY(reader.get_tensor(parameter.name, stored_type(tensor.scalar_type()), tensor.sizes().vec()));
     TRY(copy_stored(view, "checkpoint", tensor));
   }
+  if (spread != nullptr) spread->take_changes();
   model_->weights_changed();
   return {};
 }

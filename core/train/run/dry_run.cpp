@@ -2,25 +2,22 @@
 // and updates that follow from the data, the checkpoint that it would continue from, and estimates of memory by part
 // and of a checkpoint's size. The rows are read and checked as the run reads them; files that plugins name are looked
 // for.
-#include <ATen/ops/empty.h>
 #include <fmt/core.h>
 
 #include <algorithm>
 
 #include "checkpoint/room.h"
 #include "config/check.h"
-#include "config/full_kl.h"
 #include "config/show.h"
 #include "foundation/base/shown_text.h"
 #include "foundation/base/text.h"
 #include "learn/objective/loss_settings.h"
 #include "model/adapters/trained_lora.h"
-#include "model/head/full_kl.h"
-#include "model/layers/recompute.h"
 #include "model/weights/model_config.h"
 #include "model/weights/weight_files.h"
 #include "train/loop/critic.h"
 #include "train/loop/trainer.h"
+#include "train/run/memory_estimate.h"
 #include "train/run/plugin_files.h"
 #include "train/run/policy_folder.h"
 #include "train/run/run_data.h"
@@ -31,84 +28,6 @@
 namespace mortise {
 
 namespace {
-
-struct MemoryEstimate {
-  double weights = 0, gradients = 0, moments = 0, reference = 0, activations = 0, rollout = 0, kv_cache = 0;
-  double head = 0, critic = 0, reward_models = 0;
-  [[nodiscard]] double total() const {
-    return weights + gradients + moments + reference + activations + head + rollout + kv_cache + critic + reward_models;
-  }
-};
-
-// Bytes that the layers keep for backward in a pass over so many tokens.
-double activation_bytes(const ModelConfig& model, const RunConfig& config, double tokens) {
-  const int64_t element = num_bytes(config.model.dtype);
-  const LayerMemory layer = layer_memory(model, element);
-  const auto kept = tokens * static_cast<double>(layer.kept);
-  const auto layers = static_cast<double>(model.num_layers);
-  const std::optional<int64_t> budget = learner_options(config).pass.activation_bytes;
-  if (!budget) return kept * layers;
-  const int64_t again = layers_to_recompute(model, element, static_cast<int64_t>(tokens), *budget);
-  const auto recomputed = static_cast<double>(again);
-  // One of them is complete while backward is in it, when the other kept ones are freed.
-  const double at_rest = tokens * static_cast<double>(layer.recomputed) * recomputed + kept * (layers - recomputed);
-  return again == model.num_layers ? at_rest + kept : at_rest;
-}
-
-// Bytes of the head in a pass over so many tokens, with the KL over the whole vocabulary if there is one: its chunk
-// comes before the loss's, while the reference runs and the policy's layers keep nothing.
-double head_pass_bytes(const ModelConfig& model, const RunConfig& config, double tokens) {
-  const int64_t element = num_bytes(config.model.dtype);
-  const auto rows = static_cast<int64_t>(tokens);
-  const auto loss = static_cast<double>(head_bytes(rows, model.hidden_size, model.vocab_size, element));
-  if (!config.actor.use_kl_loss || config.actor.kl_loss_type != kFullKl) return loss;
-  const auto chunk = static_cast<double>(full_kl_bytes(rows, model.hidden_size, model.vocab_size, element));
-  const double one_layer = tokens * static_cast<double>(layer_memory(model, element).kept);
-  return std::max(loss, std::max(chunk, one_layer));
-}
-
-// Bytes of the optimizer's state of a model, or of its adapter. Memory for the tensors is allocated but never touched.
-double optimizer_bytes(const ModelConfig& model, const std::optional<LoraSize>& lora, const OptimConfig& optim,
-                       ModelDtype dtype) {
-  const at::ScalarType type = dtype == ModelDtype::kFloat64 ? at::kDouble : at::kFloat;
-  std::vector<OptimizedParameter> parameters;
-  if (lora) {
-    for (const auto& shape : lora->shapes) parameters.push_back({"", at::empty(shape, type)});
-  } else {
-    const ParameterStore store = allocate_parameters(model, type, /*requires_grad=*/false);
-    parameters = optimized_parameters(store.parameters, store.weights.embedding_VH, store.leaves.head, optim);
-  }
-  return static_cast<double>(state_bytes(*update_rule(optim), parameters));
-}
-
-// Bytes.
-MemoryEstimate estimate_memory(const ModelConfig& model, const std::optional<LoraSize>& lora, const RunConfig& config) {
-  const auto element = static_cast<double>(num_bytes(config.model.dtype));
-  const auto parameters = static_cast<double>(model.num_parameters());
-  const double trained = lora ? static_cast<double>(lora->num_trained) : parameters;
-  MemoryEstimate bytes;
-  bytes.weights = parameters * element;
-  if (lora) bytes.weights += static_cast<double>(lora->num_trained + lora->num_adapted) * element;
-  bytes.gradients = trained * element;
-  bytes.moments = optimizer_bytes(model, lora, config.actor.optim, config.model.dtype);
-  const bool has_reference = config.actor.use_kl_loss || config.algorithm.use_kl_in_reward;
-  if (has_reference && !lora) bytes.reference = parameters * element;  // with an adapter it is a view of the base
-  const double row_tokens = static_cast<double>(config.data.max_prompt_length + response_length(config));
-  const MicroBatchOptions pass = micro_batch_options(config);
-  auto tokens = static_cast<double>(pass.token_budget);
-  if (pass.rows > 0) tokens = row_tokens * static_cast<double>(pass.rows);
-  const BatchPlan plan = plan_batches(config);
-  tokens = std::min(tokens, row_tokens * static_cast<double>(std::max<int64_t>(1, plan.rows_per_update)));
-  bytes.activations = activation_bytes(model, config, tokens);
-  bytes.head = head_pass_bytes(model, config, tokens);
-  // The generator's own copy of the matrices.
-  if (config.model.dtype == ModelDtype::kFloat32 && config.rollout.kernels != DecodeKernels::kPlain)
-    bytes.rollout = parameters * (config.rollout.dtype == DecodeDtype::kBfloat16 ? 2.0 : 4.0);
-  const auto rows = static_cast<double>(std::min(config.rollout.max_num_seqs, plan.rows_per_step));
-  bytes.kv_cache = std::min(rows * row_tokens * 2.0 * static_cast<double>(model.kv_size() * model.num_layers) * 4.0,
-                            static_cast<double>(config.rollout.kv_cache_mib << 20));
-  return bytes;
-}
 
 // Bytes of the adapter that would be trained. Memory for the weights is allocated but never touched.
 Result<std::optional<LoraSize>> estimate_lora(Env& env, const ModelConfig& model, const LoadedConfig& loaded) {
@@ -130,11 +49,6 @@ Result<std::optional<LoraSize>> estimate_lora(Env& env, const ModelConfig& model
   return std::optional(measure_lora(store.parameters, *modules, TRY(config.ranks_of(*modules))));
 }
 
-// Bytes of a critic, all of whose weights are trained.
-struct CriticBytes {
-  double weights = 0, gradients = 0, moments = 0;
-};
-
 Result<CriticBytes> critic_bytes(Env& env, const PluginRegistry& registry, const RunConfig& config) {
   const PluginRef estimator = TRY(registry.find("advantage_estimator", config.algorithm.adv_estimator));
   if (!needs_critic(*estimator.plugin)) return CriticBytes();
@@ -142,17 +56,6 @@ Result<CriticBytes> critic_bytes(Env& env, const PluginRegistry& registry, const
   const ModelConfig critic = TRY(critic_config(env, folder));
   const auto weights = static_cast<double>(critic.num_parameters() * num_bytes(config.model.dtype));
   return CriticBytes{weights, weights, optimizer_bytes(critic, std::nullopt, config.critic.optim, config.model.dtype)};
-}
-
-// What ranks.zero_stage takes off the memory of a rank. With stage 2 the activations of a pass are gone when its
-// gradient is complete, so that only the larger of both counts.
-void share_states(const RunConfig& config, int num_ranks, const CriticBytes& critic, MemoryEstimate& memory) {
-  if (config.ranks.zero_stage == 0) return;
-  const double others = 1.0 - 1.0 / num_ranks;
-  memory.moments -= memory.moments * others;
-  memory.critic -= critic.moments * others;
-  if (config.ranks.zero_stage < 2 || config.trainer.deterministic) return;
-  memory.gradients = memory.gradients / num_ranks + std::max(0.0, memory.gradients - memory.activations);
 }
 
 // Bytes of the policy's weights in a checkpoint, and whether a resume can start from them alone.
@@ -187,10 +90,12 @@ struct RankEstimate {
   int64_t most_passes = 0;                       // micro-batches of an update; ranks beyond them have nothing to do
   double gradient_bytes = 0;                     // sent by each rank in an update
   double weight_bytes = 0;                       // the same of new weights, with ranks.zero_stage
-  double row_bytes = 0;  // sent by each rank in a step for its completions and log-probs, at most
+  double step_weight_bytes = 0;  // the same for the rollout and the log-prob passes of a step, with stage 3
+  double row_bytes = 0;          // sent by each rank in a step for its completions and log-probs, at most
 };
 
-RankEstimate estimate_ranks(const RunConfig& config, const BatchPlan& plan, double trained_bytes, int num_ranks) {
+RankEstimate estimate_ranks(const RunConfig& config, const BatchPlan& plan, const UnitBytes& units,
+                            double trained_bytes, int num_ranks) {
   RankEstimate out;
   out.num_ranks = num_ranks;
   out.fewest_prompts = plan.prompts_per_step / num_ranks;
@@ -204,9 +109,18 @@ RankEstimate estimate_ranks(const RunConfig& config, const BatchPlan& plan, doub
   if (config.ranks.zero_stage == 0) {
     out.gradient_bytes = 2.0 * trained_bytes * share;  // all_reduce
   } else {
-    const bool after_each_pass = config.ranks.zero_stage == 2 && !config.trainer.deterministic;
+    const bool after_each_pass = config.ranks.zero_stage >= 2 && !config.trainer.deterministic;
     out.gradient_bytes = trained_bytes * share * static_cast<double>(after_each_pass ? passes_of_rank : 1);
     out.weight_bytes = trained_bytes * share;
+  }
+  if (config.ranks.zero_stage == 3) {
+    const auto rounds = static_cast<double>(passes_of_rank);
+    const bool has_reference = config.actor.use_kl_loss || config.algorithm.use_kl_in_reward;
+    // Forward needs all parts, backward the layers. A step also samples, and has a pass for the old log-probs and one
+    // of the reference.
+    out.weight_bytes = share * rounds * (units.all + units.layers);
+    out.step_weight_bytes =
+        share * units.all * (1.0 + rounds * static_cast<double>(plan.updates_per_step) * (has_reference ? 2.0 : 1.0));
   }
   // Each token: 8 bytes for its id, about as many of text, and 4 each for the sampler's, the old and the reference's
   // log-prob. Every other rank gets them.
@@ -273,12 +187,13 @@ Result<RunEstimate> estimate(Env& env, PluginRegistry& registry, const LoadedCon
   out.plan = plan_batches(config);
   out.steps = plan_total_steps(config, out.train_rows);
   out.memory = estimate_memory(out.model, out.lora, config);
-  out.ranks = estimate_ranks(config, out.plan, out.memory.gradients, num_ranks);
+  const UnitBytes units = unit_bytes(out.model, static_cast<double>(num_bytes(config.model.dtype)));
+  out.ranks = estimate_ranks(config, out.plan, units, out.memory.gradients, num_ranks);
   out.trained_state_bytes = out.memory.moments;
   const CriticBytes critic = TRY(critic_bytes(env, registry, config));
   out.memory.critic = critic.weights + critic.gradients + critic.moments;
   out.critic_state_bytes = critic.weights + critic.moments;
-  if (num_ranks > 1) share_states(config, num_ranks, critic, out.memory);
+  share_memory(units, config, out.lora.has_value(), num_ranks, critic, out.memory);
   out.memory.reward_models = TRY(reward_model_bytes(env, registry, loaded));
   out.checkpoint_bytes = TRY(checkpoint_bytes(env, folder, out, config));
   if (const auto free = free_bytes_for(env, config.trainer.default_local_dir); free.ok()) out.free_bytes = *free;
@@ -311,6 +226,7 @@ Json json_of(const RunEstimate& run, const RunConfig& config) {
             {"zero_stage", config.ranks.zero_stage},
             {"bytes_sent_per_update", bytes(run.ranks.gradient_bytes + run.ranks.weight_bytes)},
             {"gradient_bytes_sent_per_update", bytes(run.ranks.gradient_bytes)},
+            {"weight_bytes_sent_per_step", bytes(run.ranks.step_weight_bytes)},
             {"row_bytes_sent_per_step", bytes(run.ranks.row_bytes)}}},
           {"checkpoint_bytes", bytes(run.checkpoint_bytes)},
           {"free_bytes", free},
@@ -325,6 +241,8 @@ Json json_of(const RunEstimate& run, const RunConfig& config) {
             {"kv_cache", bytes(memory.kv_cache)},
             {"critic", bytes(memory.critic)},
             {"reward_models", bytes(memory.reward_models)},
+            {"gathered_weights", bytes(memory.gathered)},
+            {"whole_weights_in_rollout", bytes(memory.whole)},
             {"total", bytes(memory.total())}}}};
 }
 
@@ -340,9 +258,10 @@ std::string ranks_text(const RankEstimate& ranks, const BatchPlan& plan) {
   if (ranks.most_passes < ranks.num_ranks)
     out += "# ranks: some have no pass in an update; lower actor.ppo_max_token_len_per_gpu\n";
   const double per_update = ranks.gradient_bytes + ranks.weight_bytes;
-  const double per_step = per_update * static_cast<double>(plan.updates_per_step) + ranks.row_bytes;
+  const double per_step =
+      per_update * static_cast<double>(plan.updates_per_step) + ranks.step_weight_bytes + ranks.row_bytes;
   const std::string weights =
-      ranks.weight_bytes > 0 ? fmt::format(" and {} of new weights", size(ranks.weight_bytes)) : std::string();
+      ranks.weight_bytes > 0 ? fmt::format(" and {} of weights", size(ranks.weight_bytes)) : std::string();
   return out + fmt::format("# wire: each rank sends {} of gradients{} in an update, and at most {} in a step\n",
                            size(ranks.gradient_bytes), weights, size(per_step));
 }
@@ -357,6 +276,8 @@ std::string memory_text(const MemoryEstimate& memory, int num_ranks) {
                                                   {"reward models", memory.reward_models},
                                                   {"activations, at most", memory.activations},
                                                   {"head", memory.head},
+                                                  {"gathered weights in updates", memory.gathered},
+                                                  {"or in rollouts: all weights", memory.whole},
                                                   {"generator's copy of the weights", memory.rollout},
                                                   {"KV cache, at most", memory.kv_cache}};
   const auto size = [](double bytes) { return format_bytes(static_cast<uint64_t>(bytes)); };

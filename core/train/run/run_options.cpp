@@ -7,6 +7,7 @@
 #include "config/check.h"
 #include "foundation/base/choice.h"
 #include "foundation/base/text.h"
+#include "learn/optim/weight_shards.h"
 
 namespace mortise {
 
@@ -68,9 +69,10 @@ std::vector<OptimizedParameter> optimized_parameters(std::span<const NamedParame
   for (const NamedParameter& p : parameters) {
     OptimizedParameter& one =
         out.emplace_back(OptimizedParameter{p.name, p.tensor, p.decay || optim.decay_all_parameters});
-    if (p.tensor.const_data_ptr() == embedding.const_data_ptr())
+    // Storages, because weights that are spread over ranks have no address now.
+    if (p.tensor.storage().is_alias_of(embedding.storage()))
       one.role = ParameterRole::kEmbedding;
-    else if (p.tensor.const_data_ptr() == head.const_data_ptr())
+    else if (p.tensor.storage().is_alias_of(head.storage()))
       one.role = ParameterRole::kHead;
   }
   return out;
@@ -106,7 +108,19 @@ Optimizer make_optimizer(const Model& model, const OptimConfig& optim, std::stri
   return {optimized_parameters(model, optim), update_rule(optim), optim.weight_decay, std::move(state_name), zero};
 }
 
-ZeroOptions zero_options(const RunConfig& config, Communicator& ranks) { return {&ranks, config.ranks.zero_stage}; }
+ZeroOptions zero_options(const RunConfig& config, Communicator& ranks, const Model& model) {
+  return {&ranks, config.ranks.zero_stage, model.trains_lora() ? nullptr : shards_of(model)};
+}
+
+bool spreads_weights(const RunConfig& config, const Communicator& ranks) {
+  return config.ranks.zero_stage >= 3 && ranks.size() > 1;
+}
+
+void spread_weights(const RunConfig& config, Communicator& ranks, const OptimConfig& optim, Model& model) {
+  if (!spreads_weights(config, ranks)) return;
+  const bool whole = !model.trains_lora() && update_rule(optim)->needs_whole_parameters();
+  WeightShards::spread(model, ranks, whole ? ShardCut::kTensors : ShardCut::kBlocks);
+}
 
 ScheduleOptions schedule_options(const OptimConfig& optim, int64_t total_steps, int64_t updates_per_step) {
   ScheduleOptions out;

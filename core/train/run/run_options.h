@@ -28,7 +28,11 @@ std::vector<OptimizedParameter> optimized_parameters(std::span<const NamedParame
 std::unique_ptr<const UpdateRule> update_rule(const OptimConfig& optim);
 Optimizer make_optimizer(const Model& model, const OptimConfig& optim, std::string state_name, const ZeroOptions& zero);
 // How the ranks share an optimizer's state.
-ZeroOptions zero_options(const RunConfig& config, Communicator& ranks);
+ZeroOptions zero_options(const RunConfig& config, Communicator& ranks, const Model& model);
+// ranks.zero_stage = 3 on several ranks: each rank has a part of the weights.
+bool spreads_weights(const RunConfig& config, const Communicator& ranks);
+// Keeps this rank's part of the weights that `optim` trains, if so. The model has to stay where it is.
+void spread_weights(const RunConfig& config, Communicator& ranks, const OptimConfig& optim, Model& model);
 ScheduleOptions schedule_options(const OptimConfig& optim, int64_t total_steps, int64_t updates_per_step);
 
 // The adapter that [model] asks for; without a meaning if lora_rank is 0.

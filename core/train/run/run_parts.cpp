@@ -66,13 +66,24 @@ Result<> load_adapter(const RunSettings& run, Model& policy) {
 }
 
 // The initial policy; for an adapter's run the base without it. `has_moved`: the current model is not the initial one.
-Result<Model> load_reference(const RunSettings& run, const Model& policy, bool has_moved) {
-  if (policy.trains_lora()) return policy.base_view();
-  if (!has_moved) return policy.clone_frozen();
-  const Model initial = TRY(Model::load(run.env, run.config.model.path, dtype_of(run.config)));
-  Model reference = initial.clone_frozen();
-  reference.set_rope_length(policy.config().rope_length);
-  return reference;
+// Its weights are spread over ranks if the policy's are.
+Result<> load_reference(const RunSettings& run, bool has_moved, PolicyParts& parts) {
+  const Model& policy = *parts.model;
+  const WeightShards* const shards = shards_of(policy);
+  if (policy.trains_lora()) {
+    parts.reference = policy.base_view();
+    if (shards != nullptr) shards->spread_base(*parts.reference);
+    return {};
+  }
+  std::optional<Model> initial;
+  if (has_moved) initial = TRY(Model::load(run.env, run.config.model.path, dtype_of(run.config)));
+  const Model& from = initial ? *initial : policy;
+  parts.reference = shards == nullptr ? from.clone_frozen() : from.frozen_shape();
+  parts.reference->set_rope_length(policy.config().rope_length);
+  if (shards == nullptr) return {};
+  if (initial) spread_weights(run.config, run.ranks, run.config.actor.optim, *initial);
+  shards_of(from)->spread_copy(*parts.reference);
+  return {};
 }
 
 // `weights_from` is a checkpoint's folder. What save_dtype "stored" means, model.path says.
@@ -102,7 +113,9 @@ Result<> load_model(const RunSettings& run, const std::optional<Path>& weights_f
   }
   const bool wants_reference =
       run.kind == RunKind::kTrain && (config.actor.use_kl_loss || config.algorithm.use_kl_in_reward);
-  if (wants_reference) policy.reference = TRY(load_reference(run, model, weights_from.has_value()));
+  // Before the reference is copied, so that no rank ever has both whole.
+  if (run.kind != RunKind::kEval) spread_weights(config, run.ranks, config.actor.optim, model);
+  if (wants_reference) TRY(load_reference(run, weights_from.has_value(), policy));
   return {};
 }
 
@@ -271,15 +284,14 @@ Result<> load_objective(const RunSettings& run, PluginRegistry& registry, Learne
 // The optimizer, which `sft` has too.
 void load_optimizer(const RunSettings& run, const Model& policy, LearnerParts& learning) {
   const OptimConfig& optim = run.config.actor.optim;
-  learning.optimizer.emplace(make_optimizer(policy, optim, "actor.optim", zero_options(run.config, run.ranks)));
+  learning.optimizer.emplace(make_optimizer(policy, optim, "actor.optim", zero_options(run.config, run.ranks, policy)));
   learning.schedule =
       schedule_options(optim, run.total_steps, run.kind == RunKind::kTrain ? run.plan.updates_per_step : 1);
 }
 
 // The learner of `train`, once all that it learns with is there.
 Result<> load_learner(const RunSettings& run, PolicyParts& policy, LearnerParts& learning, StatefulRegistry& stateful) {
-  if (learning.objective->needs_reference() && !policy.reference)
-    policy.reference = TRY(load_reference(run, *policy.model, /*has_moved=*/true));
+  if (learning.objective->needs_reference() && !policy.reference) TRY(load_reference(run, /*has_moved=*/true, policy));
   if (run.config.ref.sync_steps && policy.reference) {
     policy.reference_state.emplace("ref.model", *policy.reference);
     TRY(stateful.add(*policy.reference_state));
@@ -362,6 +374,7 @@ Result<std::unique_ptr<RunParts>> assemble(Env& env, const LoadedConfig& loaded,
   saved.gather.add(*parts->learning.optimizer);
   if (kind == RunKind::kTrain) TRY(load_learning(*parts));
   TRY(saved.stateful.add(*parts->learning.optimizer));
+  const auto whole = TRY(WholeWeights::gather({&*policy.model, reference_of(policy)}));  // to hash them
   saved.inputs = TRY(make_inputs(run, registry, policy, data, parts->critic.get()));
   TRY(saved.stateful.add(saved.inputs));
   return parts;

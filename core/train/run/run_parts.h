@@ -30,7 +30,7 @@ struct RunParts {
   ~RunParts();
 
   [[nodiscard]] CheckpointSource checkpoint_source() {
-    return {run, *registry, policy, progress, saved.stateful, &saved.gather};
+    return {run, *registry, policy, progress, saved.stateful, &saved.gather, critic ? &critic->model : nullptr};
   }
 
   RunSettings run;

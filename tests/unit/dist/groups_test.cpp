@@ -123,7 +123,7 @@ TEST_P(Groups, SumOverRanksInEveryTypeAndSize) {
 TEST_P(Groups, ManyBucketsAtOnceInAnyOrderOfWaiting) {
   in_group(GetParam(), [](Communicator& ranks) {
     std::vector<at::Tensor> buckets;
-    std::vector<std::unique_ptr<PendingReduce>> pending;
+    std::vector<std::unique_ptr<PendingCollective>> pending;
     for (int bucket = 0; bucket < 40; ++bucket) {
       buckets.push_back(at::full({1000 + bucket}, bucket + 1.0, at::kDouble));
       pending.push_back(*ranks.start_all_reduce_sum(buckets.back(), "gradients"));

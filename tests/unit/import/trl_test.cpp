@@ -298,9 +298,7 @@ TEST(ImportTrl, DeepSpeedsStageOfZero) {
   EXPECT_EQ(stage("deepspeed: {zero_optimization: {stage: 1, overlap_comm: true}, bf16: {enabled: true}}\n"), 1);
   EXPECT_EQ(stage("deepspeed: {zero_optimization: {stage: 2}}\n"), 2);
   EXPECT_EQ(stage("deepspeed: {gradient_clipping: 1.0}\n"), 0);
-  const std::string three = imported_toml("trl", "deepspeed: {zero_optimization: {stage: 3}}\n");
-  EXPECT_THAT(three, HasSubstr("zero_stage = 2"));
-  EXPECT_THAT(three, HasSubstr("the ranks do not share weights, as stage 3 does"));
+  EXPECT_EQ(stage("deepspeed: {zero_optimization: {stage: 3}}\n"), 3);
   const std::string file = imported_toml("trl", "deepspeed: ds_zero2.json\n");
   EXPECT_THAT(file, HasSubstr("set ranks.zero_stage to its zero_optimization.stage"));
   EXPECT_THAT(file, testing::Not(HasSubstr("zero_stage = ")));

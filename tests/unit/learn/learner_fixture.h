@@ -14,6 +14,7 @@
 #include "config/load.h"
 #include "foundation/base/rng.h"
 #include "learn/optim/adamw.h"
+#include "learn/optim/weight_shards.h"
 #include "learn/update/actor_learner.h"
 
 namespace mortise {
@@ -111,8 +112,16 @@ struct TestPolicy {
                                 .value(),
                             seed, dtype)
                   .value()),
-        optimizer(parameters(model), {}, "actor.optim", zero) {
+        optimizer(parameters(model), {}, "actor.optim", spread(zero)) {
     at::set_num_threads(1);  // the tensors are tiny
+  }
+
+  // With ZeRO 3 the model's weights are spread before the optimizer is made.
+  ZeroOptions spread(ZeroOptions zero) { return spread_model(model, std::move(zero)); }
+  static ZeroOptions spread_model(Model& model, ZeroOptions zero) {
+    if (zero.stage >= 3 && zero.communicator->size() > 1)
+      zero.weights = WeightShards::spread(model, *zero.communicator, ShardCut::kBlocks).get();
+    return zero;
   }
 
   static std::vector<OptimizedParameter> parameters(Model& model) {

@@ -53,10 +53,11 @@ struct RuleProblem {
   // Every rank has the same whole gradient; a sharded optimizer takes its range.
   void update(Optimizer& optimizer, int rank, uint64_t number, double lr) const {
     const std::vector<at::Tensor> whole = gradients(number);
-    if (const Shards* shards = optimizer.shards()) {
-      const FlatRange own = shards->of(rank);
-      optimizer.own_gradient() = at::empty({own.size()}, whole[0].options());
-      copy_from_tensors(*shards, whole, own, optimizer.own_gradient());
+    if (optimizer.is_sharded()) {
+      ShardUnit& unit = optimizer.units().front();
+      const FlatRange own = unit.shards.of(rank);
+      unit.own_gradient = at::empty({own.size()}, whole[0].options());
+      copy_from_tensors(unit.shards, whole, own, unit.own_gradient);
     } else {
       for (size_t i = 0; i < whole.size(); ++i) parameters[i].tensor.mutable_grad() = whole[i];
     }
@@ -109,7 +110,7 @@ TEST_P(EveryOptimizer, RanksHaveTheBitsOfOneProcess) {
       on_ranks(size, [&](Communicator& ranks) {
         const RuleProblem problem(one, type);
         Optimizer optimizer(problem.parameters, one.rule(), one.weight_decay, "actor.optim", {&ranks, 1});
-        ASSERT_NE(optimizer.shards(), nullptr);
+        ASSERT_EQ(optimizer.units().size(), 1U);
         for (uint64_t update = 1; update <= 3; ++update) problem.update(optimizer, ranks.rank(), update, one.lr);
         expect_equal(problem, expected, one.name + " on " + std::to_string(size) + " ranks");
       });

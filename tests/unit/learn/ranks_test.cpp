@@ -58,7 +58,7 @@ std::unique_ptr<TestObjective> objective_of(const std::vector<std::string>& over
 Learnt learn(const Case& one, const std::string& dtype, Communicator& communicator, bool deterministic,
              int64_t num_updates = 2, int64_t zero_stage = 0) {
   TestPolicy policy(dtype, kShape.vocab, 2, /*seed=*/5, {&communicator, zero_stage}),
-      reference(dtype, kShape.vocab, 2, /*seed=*/6);
+      reference(dtype, kShape.vocab, 2, /*seed=*/6, {&communicator, zero_stage});
   const auto objective = objective_of(one.overrides);
   const RandomRows data(one.on_policy, kShape);
   LearnerOptions options = cut_by(kCut);
@@ -75,6 +75,7 @@ Learnt learn(const Case& one, const std::string& dtype, Communicator& communicat
     place.trace = {out.trace_log_prob, out.trace_entropy, out.trace_clipped};
     out.reports.push_back(learner.update(data.batch, all_rows(data.batch), place).value());
   }
+  const auto whole = WholeWeights::gather({&policy.model}).value();
   for (const OptimizedParameter& parameter : policy.optimizer.parameters()) {
     out.weights.push_back(parameter.tensor.detach().clone());
     // With ZeRO no rank has the whole gradient.
@@ -137,7 +138,10 @@ void compare_ranks(const Case& one, const std::string& dtype, bool deterministic
                                                                     {9, 1},
                                                                     {2, 2},
                                                                     {3, 2},
-                                                                    {9, 2}}) {  // 9: two have no micro-batch
+                                                                    {9, 2},
+                                                                    {2, 3},
+                                                                    {3, 3},
+                                                                    {9, 3}}) {  // 9: two have no micro-batch
     SCOPED_TRACE(std::string(one.name) + ", " + dtype + ", " + std::to_string(size) + " ranks, ZeRO " +
                  std::to_string(stage));
     std::vector<Learnt> by_rank(static_cast<size_t>(size));
@@ -209,10 +213,12 @@ TEST(Ranks, OneRankWithoutFiniteLogProbsSkipsTheUpdateOfAll) {
     TestPolicy policy("float32", kShape.vocab, 2, /*seed=*/5, {&communicator, zero_stage});
     {
       const c10::NoGradGuard no_grad;
+      const auto whole = WholeWeights::gather({&policy.model}).value();
       for (NamedParameter& parameter : policy.model.parameters()) {
         if (parameter.name == "model.embed_tokens.weight")
           parameter.tensor[token].fill_(std::numeric_limits<float>::quiet_NaN());
       }
+      if (WeightShards* const shards = shards_of(policy.model)) shards->take_changes();
     }
     const auto objective = objective_of({"actor.policy_loss.loss_mode=vanilla"});
     LearnerOptions options = cut_by({1, 0});
@@ -226,7 +232,7 @@ TEST(Ranks, OneRankWithoutFiniteLogProbsSkipsTheUpdateOfAll) {
     EXPECT_EQ(policy.optimizer.num_updates(), 0);
   };
   run(alone());
-  for (; zero_stage <= 2; ++zero_stage) on_ranks(4, run);
+  for (; zero_stage <= 3; ++zero_stage) on_ranks(4, run);
 }
 
 std::vector<at::Tensor> weights_after_critic(const std::string& dtype, Communicator& communicator, bool deterministic,
@@ -234,7 +240,8 @@ std::vector<at::Tensor> weights_after_critic(const std::string& dtype, Communica
   TestPolicy base(dtype, kShape.vocab);
   ModelConfig config = as_classifier(base.model.config(), 1).value();
   Model model = Model::random(std::move(config), 3, dtype).value();
-  AdamW optimizer(TestPolicy::parameters(model), {}, "critic.optim", {&communicator, zero_stage});
+  AdamW optimizer(TestPolicy::parameters(model), {}, "critic.optim",
+                  TestPolicy::spread_model(model, {&communicator, zero_stage}));
   RandomRows data(false, kShape);
   std::vector<float> returns;
   RandomStream stream({13, RandomPurpose::kTest, 0, 0, 0});
@@ -249,6 +256,7 @@ std::vector<at::Tensor> weights_after_critic(const std::string& dtype, Communica
     EXPECT_FALSE(learner.update(data.batch, all_rows(data.batch), 1e-2).value().skipped);
   }
   std::vector<at::Tensor> weights;
+  const auto whole = WholeWeights::gather({&model}).value();
   for (const OptimizedParameter& parameter : optimizer.parameters())
     weights.push_back(parameter.tensor.detach().clone());
   return weights;
@@ -263,6 +271,7 @@ std::vector<at::Tensor> weights_after_sft(const std::string& dtype, Communicator
   for (int i = 0; i < 2; ++i)
     EXPECT_FALSE(sft_update(policy.model, policy.optimizer, data.batch, options, {1e-2, i + 1}).value().skipped);
   std::vector<at::Tensor> weights;
+  const auto whole = WholeWeights::gather({&policy.model}).value();
   for (const OptimizedParameter& parameter : policy.optimizer.parameters())
     weights.push_back(parameter.tensor.detach().clone());
   return weights;
@@ -272,7 +281,8 @@ TEST(Ranks, CriticAndSupervisedUpdatesAreEqualToo) {
   for (const auto& weights_after : {&weights_after_critic, &weights_after_sft}) {
     for (const bool deterministic : {false, true}) {
       const std::vector<at::Tensor> expected = weights_after("float64", alone(), deterministic, 0);
-      for (const auto& [size, stage] : std::vector<std::pair<int, int>>{{2, 0}, {3, 0}, {4, 0}, {2, 1}, {3, 2}}) {
+      for (const auto& [size, stage] :
+           std::vector<std::pair<int, int>>{{2, 0}, {3, 0}, {4, 0}, {2, 1}, {3, 2}, {2, 3}, {3, 3}}) {
         on_ranks(size, [&, stage = stage](Communicator& communicator) {
           const std::vector<at::Tensor> weights = weights_after("float64", communicator, deterministic, stage);
           for (size_t i = 0; i < weights.size(); ++i) {

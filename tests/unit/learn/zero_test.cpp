@@ -82,10 +82,11 @@ struct Problem {
   // Every rank has the same whole gradient; a sharded optimizer takes its range.
   void update(AdamW& optimizer, int rank, uint64_t number, double& norm) const {
     const std::vector<at::Tensor> gradients = this->gradients(number);
-    if (const Shards* shards = optimizer.shards()) {
-      const FlatRange own = shards->of(rank);
-      optimizer.own_gradient() = at::empty({own.size()}, gradients[0].options());
-      copy_from_tensors(*shards, gradients, own, optimizer.own_gradient());
+    if (optimizer.is_sharded()) {
+      ShardUnit& unit = optimizer.units().front();
+      const FlatRange own = unit.shards.of(rank);
+      unit.own_gradient = at::empty({own.size()}, gradients[0].options());
+      copy_from_tensors(unit.shards, gradients, own, unit.own_gradient);
     } else {
       for (size_t i = 0; i < gradients.size(); ++i) parameters[i].tensor.mutable_grad() = gradients[i];
     }
@@ -117,7 +118,7 @@ TEST(Zero, ShardedUpdatesHaveTheBitsOfWholeOnes) {
       on_ranks(size, [&](Communicator& ranks) {
         const Problem problem(type);
         AdamW optimizer(problem.parameters, {}, "actor.optim", {&ranks, 1});
-        ASSERT_NE(optimizer.shards(), nullptr);
+        ASSERT_EQ(optimizer.units().size(), 1U);
         for (uint64_t update = 1; update <= 3; ++update) {
           double norm = 0.0;
           problem.update(optimizer, ranks.rank(), update, norm);

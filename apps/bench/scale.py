@@ -1,0 +1,396 @@
+"""What a GRPO step costs on 8 to 1,024 GPUs, simulated, and a check of the same model against runs on this machine.
+
+  python scale.py                     the tables of docs/scale.md
+  python scale.py --check --program build/release/bin/mortise --packs build/release/lib/mortise/bench_packs --out build/bench/scale
+      [--workload c2] [--ranks 1,2,3,4] [--steps 6]
+
+The simulator knows shapes, device rates and the schedule of Mortise: a rollout that all ranks share, then updates whose
+micro-batches they share, with the sums of each ZeRO stage. It draws lengths from a log-normal distribution by a fixed seed.
+The check measures one rank at two batch sizes, and predicts runs of more ranks from that. docs/scale.md explains both.
+"""
+import argparse
+import heapq
+import json
+import math
+import os
+import random
+import shutil
+import socket
+import statistics
+import subprocess
+import sys
+import threading
+import time
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A decoder: layers, hidden size, heads, key-value heads, head size, width of the MLP, vocabulary."""
+    name: str
+    layers: int
+    hidden: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    width: int
+    vocab: int
+    tied: bool
+
+    @property
+    def layer(self):
+        return self.hidden * self.head_dim * (2 * self.heads + 2 * self.kv_heads) + 3 * self.hidden * self.width
+
+    @property
+    def body(self):
+        return self.layers * self.layer
+
+    @property
+    def head(self):
+        return self.vocab * self.hidden
+
+    @property
+    def parameters(self):
+        return self.body + self.head * (1 if self.tied else 2)
+
+    def kv_bytes(self, element=2):
+        return 2 * self.layers * self.kv_heads * self.head_dim * element
+
+
+SHAPES = [
+    Shape("0.5B", 24, 896, 14, 2, 64, 4864, 151936, True),
+    Shape("1.5B", 28, 1536, 12, 2, 128, 8960, 151936, True),
+    Shape("7B", 28, 3584, 28, 4, 128, 18944, 152064, False),
+    Shape("14B", 48, 5120, 40, 8, 128, 13824, 152064, False),
+    Shape("32B", 64, 5120, 40, 8, 128, 27648, 152064, False),
+    Shape("72B", 80, 8192, 64, 8, 128, 29568, 152064, False),
+]
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """Rates of a device and of its network, in FLOP/s and bytes/s. Sources: docs/scale.md."""
+    flops: float = 790e12
+    memory_rate: float = 4.3e12
+    memory: float = 141e9
+    inside: float = 450e9  # to and from the GPUs of the machine
+    outside: float = 50e9  # to and from other machines
+    per_machine: int = 8
+    reached: float = 0.4  # share of the ceilings that programs reach
+    call: float = 20e-6   # what a collective costs however small it is, times log2(ranks)
+    disk: float = 2e9     # bytes/s of the one rank that writes a checkpoint
+    mtbf_hours: float = 50700.0  # of one GPU
+    weight: int = 2   # bytes of a weight; of its gradient; of master copy and moments
+    gradient: int = 4
+    state: int = 12
+
+
+@dataclass(frozen=True)
+class Work:
+    """A step: prompts, completions of each, and their lengths."""
+    prompts: int = 1024
+    samples: int = 8
+    prompt_length: int = 256
+    mean_length: int = 1024
+    max_length: int = 4096
+    spread: float = 0.8  # sigma of the log-normal lengths
+    pass_tokens: int = 16384  # of a micro-batch
+    max_rows: int = 256  # rollout.max_num_seqs
+
+    def lengths(self, seed=0):
+        rng = random.Random(seed)
+        mu = math.log(self.mean_length) - self.spread ** 2 / 2
+        return [max(1, min(self.max_length, round(rng.lognormvariate(mu, self.spread))))
+                for _ in range(self.prompts * self.samples)]
+
+
+def gather_seconds(c, size, ranks):
+    """All ranks get `size` bytes of which each has a part; a reduction to the owners takes as long."""
+    if ranks == 1:
+        return 0.0
+    near = min(ranks, c.per_machine)
+    machines = -(-ranks // c.per_machine)
+    seconds = max(size * (near - 1) / near / c.inside, size * (machines - 1) / machines / (near * c.outside))
+    return seconds + c.call * math.log2(ranks)
+
+
+def decode_seconds(c, s, live, context):
+    """One token for each of `live` rows that have `context` tokens in all."""
+    read = 2 * (s.body + s.head) + s.kv_bytes() * context
+    compute = 2 * live * (s.body + s.head) + 4 * s.layers * s.heads * s.head_dim * context
+    return max(read / c.memory_rate, compute / c.flops) / c.reached
+
+
+class Rank:
+    """A rank in a rollout: the rows that it decodes, as (end, begin) in decode steps of its own."""
+
+    def __init__(self, slow):
+        self.rows, self.steps, self.seconds, self.slow = [], 0, 0.0, slow
+
+    def begin(self, lengths):
+        for length in lengths:
+            heapq.heappush(self.rows, (self.steps + length, self.steps))
+
+    def until_next_end(self, c, s, work):
+        end = self.rows[0][0]
+        middle = (self.steps + end) / 2
+        context = sum(work.prompt_length + middle - begin for _, begin in self.rows)
+        self.seconds += (end - self.steps) * decode_seconds(c, s, len(self.rows), context) * self.slow
+        self.steps = end
+        while self.rows and self.rows[0][0] <= end:
+            heapq.heappop(self.rows)
+
+
+def rollout_seconds(c, s, work, lengths, ranks, slots, slow=None, shared=True):
+    """When each rank is done. Ranks take prompts as core/train/loop/prompt_queue does; `shared`: also from one another."""
+    groups = [lengths[i * work.samples:(i + 1) * work.samples] for i in range(work.prompts)]
+    blocks = [[work.prompts * r // ranks, work.prompts * (r + 1) // ranks] for r in range(ranks)]
+    all_ranks = [Rank((slow or {}).get(r, 1.0)) for r in range(ranks)]
+    shared = shared and -(-work.prompts // ranks) > max(1, slots // work.samples)  # else all begin everything at once
+
+    def next_prompt(r):
+        own = blocks[r]
+        if own[0] < own[1]:
+            own[0] += 1
+            return own[0] - 1
+        most = max(blocks, key=lambda block: block[1] - block[0])
+        if not shared or most[0] >= most[1]:
+            return None
+        most[1] -= 1
+        return most[1]
+
+    def fill(r):
+        rank = all_ranks[r]
+        while not rank.rows or len(rank.rows) + work.samples <= slots:
+            prompt = next_prompt(r)
+            if prompt is None:
+                return
+            rank.begin(groups[prompt])
+
+    events = []
+    for r, rank in enumerate(all_ranks):
+        fill(r)
+        if rank.rows:
+            heapq.heappush(events, (rank.seconds, r))
+    while events:
+        _, r = heapq.heappop(events)
+        all_ranks[r].until_next_end(c, s, work)
+        fill(r)
+        if all_ranks[r].rows:
+            heapq.heappush(events, (all_ranks[r].seconds, r))
+    return [rank.seconds for rank in all_ranks]
+
+
+def train_flops(s, tokens, responses, mean_context):
+    """Forward and backward. The layers' activations are computed twice."""
+    body = 2 * s.body + 2 * s.layers * s.heads * s.head_dim * mean_context
+    return 4 * tokens * body + 3 * responses * 2 * s.head
+
+
+ROLLOUTS = {}  # of one workload; they do not depend on the network
+
+
+@dataclass
+class Step:
+    seconds: dict = field(default_factory=dict)
+    sent: float = 0.0
+    memory: float = 0.0
+
+    @property
+    def total(self):
+        return sum(self.seconds.values())
+
+
+def memory_of(c, s, stage, ranks):
+    """Bytes of weights, gradients and optimizer state of a rank while it learns."""
+    n = s.parameters
+    weights = n * c.weight if stage < 3 else n * c.weight / ranks + max(2 * s.layer, s.head) * c.weight
+    # Stage 2 has a whole gradient during a pass; stage 3 those of a layer, the embedding and the head.
+    gradients = n * c.gradient if stage < 3 else (n / ranks + s.layer + n - s.body) * c.gradient
+    return weights + gradients + n * c.state / (ranks if stage > 0 else 1)
+
+
+def simulate(c, s, work, stage, ranks, slow=None, shared=True):
+    step = Step()
+    lengths = work.lengths()
+    held = s.parameters * c.weight + (s.parameters * c.state / (ranks if stage > 0 else 1))
+    cache = max(0.0, c.memory * 0.9 - held)
+    slots = max(1, min(work.max_rows, int(cache / (s.kv_bytes() * (work.prompt_length + work.mean_length)))))
+    key = (s.name, ranks, slots, shared, tuple((slow or {}).items()))
+    if key not in ROLLOUTS:
+        ROLLOUTS[key] = max(rollout_seconds(c, s, work, lengths, ranks, slots, slow, shared))
+    step.seconds["rollout"] = ROLLOUTS[key]
+    if stage == 3:
+        step.seconds["gather for it"] = gather_seconds(c, s.parameters * c.weight, ranks)
+    responses = sum(lengths)
+    tokens = responses + work.prompts * work.prompt_length  # a prompt is computed once for its completions
+    flops = train_flops(s, tokens, responses, work.prompt_length + work.mean_length / 2) / ranks
+    slowest = max((slow or {}).values(), default=1.0)
+    compute = flops / (c.flops * c.reached) * slowest
+    passes = max(1, math.ceil(tokens / ranks / work.pass_tokens))
+    gradients = s.parameters * c.gradient
+    weights = s.parameters * c.weight
+    share = (ranks - 1) / ranks
+    if stage < 2:
+        wire = gather_seconds(c, gradients, ranks) + gather_seconds(c, gradients if stage == 0 else weights, ranks)
+        step.sent = share * (gradients + (gradients if stage == 0 else weights))
+    elif stage == 2:
+        wire = passes * gather_seconds(c, gradients, ranks) + gather_seconds(c, weights, ranks)
+        step.sent = share * (passes * gradients + weights)
+    else:
+        # The next layer travels while one computes; embedding, head and gradients do not overlap.
+        layer = gather_seconds(c, s.layer * c.weight, ranks)
+        ends = (2 if s.tied else 1) * gather_seconds(c, s.head * c.weight, ranks) * (1 if s.tied else 2)
+        forward, backward = compute / passes / 4 / s.layers, compute / passes * 3 / 4 / s.layers
+        waits = s.layers * (max(0.0, layer - forward) + max(0.0, layer - backward)) + layer + ends
+        wire = passes * (waits + gather_seconds(c, gradients, ranks))
+        step.sent = share * (passes * ((s.parameters + s.body) * c.weight + gradients) + weights)
+    step.seconds["passes"] = compute
+    step.seconds["wire"] = wire
+    step.seconds["optimizer"] = s.parameters / (ranks if stage > 0 else 1) * 30 / c.memory_rate
+    step.memory = memory_of(c, s, stage, ranks)
+    return step
+
+
+def checkpoint_plan(c, s, ranks):
+    """Seconds of a save, the best interval (Young 1974) and the share of the time that is lost."""
+    save = s.parameters * (c.weight + c.state) / c.disk
+    between = c.mtbf_hours * 3600 / ranks
+    restart = 120 + save
+    interval = math.sqrt(2 * save * between)
+    return save, between, interval, save / interval + interval / (2 * between) + restart / between
+
+
+def size_text(value):
+    return f"{value / 1e9:.1f} GB" if value < 1e11 else f"{value / 1e9:.0f} GB"
+
+
+def print_steps(c, work, counts, stages):
+    print("| model | stage | " + " | ".join(f"{n} GPUs" for n in counts) + " |\n|---|---|" + "---|" * len(counts))
+    for s in SHAPES:
+        for stage in stages:
+            cells = []
+            for ranks in counts:
+                if s.parameters * c.weight > 0.9 * c.memory or memory_of(c, s, stage, ranks) > 0.9 * c.memory:
+                    cells.append("-")
+                    continue
+                step = simulate(c, s, work, stage, ranks)
+                cells.append(f"{step.total:.3g} ({step.seconds['wire'] / step.total:.1%})")
+            if set(cells) != {"-"}:
+                print(f"| {s.name} | {stage} | " + " | ".join(cells) + " |")
+
+
+def print_rollouts(c, work):
+    print("| model | GPUs | one is slow | own blocks | shared queue |\n|---|---|---|---|---|")
+    lengths = work.lengths()
+    for s in (SHAPES[0], SHAPES[2]):
+        for ranks in (8, 64):
+            for factor in (1.0, 1.3):
+                cells = []
+                for shared in (False, True):
+                    times = rollout_seconds(c, s, work, lengths, ranks, work.max_rows, {0: factor}, shared)
+                    cells.append(f"{max(times):.2f} s, {1 - sum(times) / len(times) / max(times):.0%}")
+                print(f"| {s.name} | {ranks} | {factor} | " + " | ".join(cells) + " |")
+
+
+def print_tables(c, work):
+    print("A step in seconds, and the share of it on the wire, by model, ZeRO stage and GPUs; '-': does not fit\n")
+    print_steps(c, work, (8, 64, 256, 1024), range(4))
+    print("\nThe same with 100 Gb/s per machine\n")
+    print_steps(replace(c, outside=12.5e9 / 8), work, (8, 64, 256, 1024), range(4))
+    print("\nThe rollout of the slowest rank, and the share of all ranks' time that is spent waiting for it\n")
+    print_rollouts(c, work)
+    print("\nMemory for weights, gradients and optimizer of a rank, and bytes that it sends in a step, 64 GPUs\n")
+    print("| model | " + " | ".join(f"stage {i}" for i in range(4)) + " |\n|---|" + "---|" * 4)
+    for s in SHAPES:
+        cells = []
+        for stage in range(4):
+            sent = simulate(c, s, work, stage, 64).sent if s.parameters * c.weight < 0.9 * c.memory else None
+            cells.append(size_text(memory_of(c, s, stage, 64)) + (f", {size_text(sent)}" if sent else ""))
+        print(f"| {s.name} | " + " | ".join(cells) + " |")
+    print("\nFailures: a save, the time between failures, the best interval between saves, and the time lost\n")
+    print("| model | GPUs | save | between failures | interval | lost |\n|---|---|---|---|---|---|")
+    for s in (SHAPES[0], SHAPES[2], SHAPES[5]):
+        for ranks in (8, 256, 1024):
+            save, between, interval, lost = checkpoint_plan(c, s, ranks)
+            print(f"| {s.name} | {ranks} | {save:.0f} s | {between / 3600:.0f} h | {interval / 60:.0f} min | {lost:.2%} |")
+
+
+# The check on this machine.
+
+def wire_rate():
+    """Bytes/s through a TCP connection on the loopback device, from one process to itself."""
+    server = socket.create_server(("127.0.0.1", 0))
+    block, count = b"\0" * (1 << 20), 256
+    def serve():
+        with server.accept()[0] as connection:
+            while connection.recv(1 << 20):
+                pass
+    thread = threading.Thread(target=serve)
+    thread.start()
+    begin = time.perf_counter()
+    with socket.create_connection(server.getsockname()) as client:
+        for _ in range(count):
+            client.sendall(block)
+    thread.join()
+    return count * len(block) / (time.perf_counter() - begin)
+
+
+def measure(args, workload, prompts, ranks, stage):
+    from ranks import run  # the same runs as ./dev bench ranks
+    args.threads = ranks  # one for each
+    return run(args, {**workload, "prompts_per_step": prompts}, ranks, stage)[0]
+
+
+def check(args):
+    """One rank at two batch sizes gives the costs; more ranks are predicted from them and then measured."""
+    from ranks import count_parameters, prepare
+    workload = prepare(args)
+    full = workload["prompts_per_step"]
+    cores = len(os.sched_getaffinity(0))
+    whole, half = measure(args, workload, full, 1, 0), measure(args, workload, full // 2, 1, 0)
+    slope = {part: (whole[part] - half[part]) / (full - full // 2) for part in ("gen", "old_log_prob", "update_actor")}
+    fixed = {part: whole[part] - slope[part] * full for part in slope}
+    rest = whole["step"] - sum(whole[part] for part in slope)
+    bytes_of = 4 * count_parameters(args.out / "models" / args.workload / "model")
+    rate = wire_rate()
+    print(f"{cores} processors; loopback {rate / 1e9:.2f} GB/s; one rank: {whole['step']:.3f} s a step\n")
+    print("| ranks | ZeRO | predicted | measured | measured / predicted |\n|---|---|---|---|---|")
+    for ranks in args.ranks_list:
+        for stage in ((0,) if ranks == 1 else (0, 2, 3)):
+            most = -(-full // ranks)
+            crowd = max(1.0, ranks / cores)  # ranks that share a processor
+            passes = most  # a prompt's group is a micro-batch
+            sent = (ranks - 1) / ranks * bytes_of * {0: 2, 2: passes + 1, 3: passes * 3 + 1}[stage]
+            seconds = rest + sum(fixed[part] + slope[part] * most for part in slope)
+            # Whoever sends keeps a processor busy, and so does whoever receives.
+            seconds = seconds * crowd + ranks * sent / rate / min(ranks, cores)
+            real = measure(args, workload, full, ranks, stage)["step"]
+            print(f"| {ranks} | {stage} | {seconds:.3f} s | {real:.3f} s | {real / seconds:.2f} |")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--check", action="store_true")
+    parser.add_argument("--program", type=Path)
+    parser.add_argument("--packs", type=Path)
+    parser.add_argument("--out", type=Path)
+    parser.add_argument("--workload", default="c2")
+    parser.add_argument("--ranks", default="1,2,3,4")
+    parser.add_argument("--steps", type=int, default=6)
+    args = parser.parse_args()
+    if not args.check:
+        print_tables(Cluster(), Work())
+        return
+    for name in ("program", "packs", "out"):
+        if getattr(args, name) is None:
+            parser.error(f"--check needs --{name}")
+        setattr(args, name, getattr(args, name).resolve())
+    args.ranks_list = [int(count) for count in args.ranks.split(",")]
+    args.deterministic = False
+    check(args)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,48 @@
+// WeightGate: where a pass says which matrices it needs next, for a model whose matrices lie on several ranks (ZeRO 3).
+//
+// The parts of a model are its embedding (0), its layers (1, 2, ...) and its head (the last). A pass opens a part before
+// it reads its matrices, and closes it behind. Forward opens them in order, backward opens the layers in the opposite
+// order. Vectors (norms, biases) are always there. Behind a gate the matrices of a closed part have no memory.
+//
+// A gate may talk to other ranks, which then make the same calls: all ranks go through rounds of one forward pass, and
+// perhaps one backward pass, of which each has its own or none. Errors are kept: status() tells the first one, and the
+// numbers of passes after it have no meaning. Thread rule: one thread at a time.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+
+#include "foundation/base/result.h"
+#include "model/layers/recompute.h"
+
+namespace mortise {
+
+enum class GatePass { kForward, kBackward };
+
+class WeightGate {
+ public:
+  virtual ~WeightGate() = default;
+
+  virtual void open(int64_t part, GatePass pass) = 0;
+  virtual void close(int64_t part, GatePass pass) = 0;
+
+  // Every rank of a round: the forward pass is over, the head is closed. A rank that has run none helps the others.
+  virtual void finish_forward() = 0;
+  // Every rank of a round in which some rank runs backward. `own` is this rank's backward pass, or null. Calls
+  // `on_layer(part)` when the gradients of a layer are complete.
+  virtual void run_backward(const std::function<void()>& own, const std::function<void(int64_t part)>& on_layer) = 0;
+
+  // Do all parts have memory now, whatever is opened and closed?
+  [[nodiscard]] virtual bool is_whole() const = 0;
+  [[nodiscard]] virtual Result<> status() const = 0;
+};
+
+// {hidden, normed} as they are. Put behind a layer: its backward pass opens the part first.
+ResidualPair open_in_backward(const std::shared_ptr<WeightGate>& gate, int64_t part, const ResidualPair& states);
+// Put before a layer: its backward pass closes the part at last.
+ResidualPair close_in_backward(const std::shared_ptr<WeightGate>& gate, int64_t part, const ResidualPair& states);
+
+}  // namespace mortise

@@ -1,0 +1,52 @@
+// PromptQueue: the prompts of a rollout, which ranks take one after another.
+//
+// Each rank has a block of neighbouring prompts, and takes them from its front. A rank that has none left takes those of
+// others, from the back of the block in which most are left. No rank then waits while another still has prompts that it
+// has not begun. If every rank can begin its whole block at once, nobody takes from others, and no message is sent.
+// Cost: a message to the store of the ranks per prompt, and one or two more per prompt of another rank.
+// Thread rule: one thread.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "dist/communicator.h"
+#include "foundation/batch/rank_block.h"
+
+namespace mortise {
+
+class PromptQueue {
+ public:
+  // Every rank makes it with the same numbers. `at_once`: prompts that a rank samples at the same time. `main_only`: rank
+  // 0 has all prompts.
+  PromptQueue(Communicator& ranks, int64_t num_prompts, bool main_only, int64_t at_once);
+
+  // Nothing if no rank has any left.
+  Result<std::optional<int64_t>> next();
+  // Can ranks take from others?
+  [[nodiscard]] bool is_shared() const { return is_shared_; }
+  // What this rank took, in order.
+  [[nodiscard]] std::span<const int64_t> taken() const { return taken_; }
+  // When all ranks know that no prompt is left.
+  Result<> close();
+
+ private:
+  struct Block {
+    RankBlock prompts;
+    int64_t left = 0;  // as far as this rank knows, at most
+  };
+  Result<bool> claim(int rank);
+  [[nodiscard]] std::string counter(int rank, const char* what) const;
+
+  Communicator* ranks_;
+  std::vector<Block> blocks_;  // by rank
+  bool is_shared_ = false;
+  int64_t number_;
+  int64_t num_own_ = 0;
+  std::vector<int64_t> taken_;
+};
+
+}  // namespace mortise

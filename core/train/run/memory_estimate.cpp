@@ -1,0 +1,141 @@
+// Counts bytes from the shapes of a model and the sizes of a run's batches.
+#include "train/run/memory_estimate.h"
+
+#include <ATen/ops/empty.h>
+
+#include <string>
+#include <vector>
+
+#include "config/check.h"
+#include "config/full_kl.h"
+#include "learn/optim/weight_shards.h"
+#include "model/head/full_kl.h"
+#include "model/layers/recompute.h"
+#include "train/run/run_options.h"
+
+namespace mortise {
+
+namespace {
+
+// Bytes that the layers keep for backward in a pass over so many tokens.
+double activation_bytes(const ModelConfig& model, const RunConfig& config, double tokens) {
+  const int64_t element = num_bytes(config.model.dtype);
+  const LayerMemory layer = layer_memory(model, element);
+  const auto kept = tokens * static_cast<double>(layer.kept);
+  const auto layers = static_cast<double>(model.num_layers);
+  const std::optional<int64_t> budget = learner_options(config).pass.activation_bytes;
+  if (!budget) return kept * layers;
+  const int64_t again = layers_to_recompute(model, element, static_cast<int64_t>(tokens), *budget);
+  const auto recomputed = static_cast<double>(again);
+  // One of them is complete while backward is in it, when the other kept ones are freed.
+  const double at_rest = tokens * static_cast<double>(layer.recomputed) * recomputed + kept * (layers - recomputed);
+  return again == model.num_layers ? at_rest + kept : at_rest;
+}
+
+// Bytes of the head in a pass over so many tokens, with the KL over the whole vocabulary if there is one: its chunk
+// comes before the loss's, while the reference runs and the policy's layers keep nothing.
+double head_pass_bytes(const ModelConfig& model, const RunConfig& config, double tokens) {
+  const int64_t element = num_bytes(config.model.dtype);
+  const auto rows = static_cast<int64_t>(tokens);
+  const auto loss = static_cast<double>(head_bytes(rows, model.hidden_size, model.vocab_size, element));
+  if (!config.actor.use_kl_loss || config.actor.kl_loss_type != kFullKl) return loss;
+  const auto chunk = static_cast<double>(full_kl_bytes(rows, model.hidden_size, model.vocab_size, element));
+  const double one_layer = tokens * static_cast<double>(layer_memory(model, element).kept);
+  return std::max(loss, std::max(chunk, one_layer));
+}
+
+// What ranks.zero_stage takes off the memory of a rank. With stage 2 the activations of a pass are gone when its
+// gradient is complete, so that only the larger of both counts.
+void share_states(const RunConfig& config, int num_ranks, const CriticBytes& critic, MemoryEstimate& memory) {
+  if (config.ranks.zero_stage == 0) return;
+  const double others = 1.0 - 1.0 / num_ranks;
+  memory.moments -= memory.moments * others;
+  memory.critic -= critic.moments * others;
+  if (config.ranks.zero_stage != 2 || config.trainer.deterministic) return;
+  memory.gradients = memory.gradients / num_ranks + std::max(0.0, memory.gradients - memory.activations);
+}
+
+// The same for stage 3. A pass has two layers at a time, one of which travels, or the embedding or the head. A layer's
+// gradient goes to its owners when it is complete; those of embedding and head do when the pass ends.
+void share_weights(const UnitBytes& units, const RunConfig& config, bool has_lora, int num_ranks,
+                   const CriticBytes& critic, MemoryEstimate& memory) {
+  if (config.ranks.zero_stage < 3) return;
+  const double others = units.all * (1.0 - 1.0 / num_ranks);
+  const double merged = has_lora ? memory.weights - units.all : 0.0;  // an adapter's, and what merged matrices take
+  memory.whole = units.all + merged;
+  memory.weights = units.all / num_ranks;
+  memory.gathered = std::max(2.0 * units.layer, units.largest_end);
+  if (memory.reference > 0) memory.reference -= others;
+  if (critic.weights > 0) memory.critic -= critic.weights * (1.0 - 1.0 / num_ranks);
+  if (has_lora || config.trainer.deterministic) return;
+  memory.gradients = units.all / num_ranks + units.ends + units.layer;
+}
+
+}  // namespace
+
+// Memory for the tensors is allocated but never touched.
+double optimizer_bytes(const ModelConfig& model, const std::optional<LoraSize>& lora, const OptimConfig& optim,
+                       ModelDtype dtype) {
+  const at::ScalarType type = dtype == ModelDtype::kFloat64 ? at::kDouble : at::kFloat;
+  std::vector<OptimizedParameter> parameters;
+  if (lora) {
+    for (const auto& shape : lora->shapes) parameters.push_back({"", at::empty(shape, type)});
+  } else {
+    const ParameterStore store = allocate_parameters(model, type, /*requires_grad=*/false);
+    parameters = optimized_parameters(store.parameters, store.weights.embedding_VH, store.leaves.head, optim);
+  }
+  return static_cast<double>(state_bytes(*update_rule(optim), parameters));
+}
+
+MemoryEstimate estimate_memory(const ModelConfig& model, const std::optional<LoraSize>& lora, const RunConfig& config) {
+  const auto element = static_cast<double>(num_bytes(config.model.dtype));
+  const auto parameters = static_cast<double>(model.num_parameters());
+  const double trained = lora ? static_cast<double>(lora->num_trained) : parameters;
+  MemoryEstimate bytes;
+  bytes.weights = parameters * element;
+  if (lora) bytes.weights += static_cast<double>(lora->num_trained + lora->num_adapted) * element;
+  bytes.gradients = trained * element;
+  bytes.moments = optimizer_bytes(model, lora, config.actor.optim, config.model.dtype);
+  const bool has_reference = config.actor.use_kl_loss || config.algorithm.use_kl_in_reward;
+  if (has_reference && !lora) bytes.reference = parameters * element;  // with an adapter it is a view of the base
+  const double row_tokens = static_cast<double>(config.data.max_prompt_length + response_length(config));
+  const MicroBatchOptions pass = micro_batch_options(config);
+  auto tokens = static_cast<double>(pass.token_budget);
+  if (pass.rows > 0) tokens = row_tokens * static_cast<double>(pass.rows);
+  const BatchPlan plan = plan_batches(config);
+  tokens = std::min(tokens, row_tokens * static_cast<double>(std::max<int64_t>(1, plan.rows_per_update)));
+  bytes.activations = activation_bytes(model, config, tokens);
+  bytes.head = head_pass_bytes(model, config, tokens);
+  // The generator's own copy of the matrices.
+  if (config.model.dtype == ModelDtype::kFloat32 && config.rollout.kernels != DecodeKernels::kPlain)
+    bytes.rollout = parameters * (config.rollout.dtype == DecodeDtype::kBfloat16 ? 2.0 : 4.0);
+  const auto rows = static_cast<double>(std::min(config.rollout.max_num_seqs, plan.rows_per_step));
+  bytes.kv_cache = std::min(rows * row_tokens * 2.0 * static_cast<double>(model.kv_size() * model.num_layers) * 4.0,
+                            static_cast<double>(config.rollout.kv_cache_mib << 20));
+  return bytes;
+}
+
+UnitBytes unit_bytes(const ModelConfig& model, double element) {
+  const ParameterStore store = allocate_parameters(model, at::kFloat, /*requires_grad=*/false);
+  const WeightUnits units = weight_units(model, store.parameters);
+  UnitBytes out;
+  for (size_t part = 0; part < units.parts.size(); ++part) {
+    double bytes = 0;
+    for (const size_t i : units.parts[part]) bytes += static_cast<double>(store.parameters[i].tensor.numel()) * element;
+    out.all += bytes;
+    const bool is_end = part == 0 || part + 1 == units.parts.size();
+    (is_end ? out.ends : out.layers) += bytes;
+    double& most = is_end ? out.largest_end : out.layer;
+    most = std::max(most, bytes);
+  }
+  return out;
+}
+
+void share_memory(const UnitBytes& units, const RunConfig& config, bool has_lora, int num_ranks,
+                  const CriticBytes& critic, MemoryEstimate& memory) {
+  if (num_ranks == 1) return;
+  share_states(config, num_ranks, critic, memory);
+  share_weights(units, config, has_lora, num_ranks, critic, memory);
+}
+
+}  // namespace mortise
