@@ -318,16 +318,17 @@ TEST_F(Turns, AModelLearnsToCallATool) {
   ASSERT_EQ(done.code, 0) << done.output;
   const std::vector<Json> steps = rows_of(dir_.path() / "runs/tools/train/metrics.jsonl");
   ASSERT_GE(steps.size(), 30U);
-  // The mean over five steps. Other processors round otherwise and so sample other tokens: the course of a run differs.
-  const auto mean = [&](const char* metric, size_t from) {
-    double sum = 0;
-    for (size_t i = from; i < from + 5; ++i) sum += steps[i][metric].get<double>();
-    return sum / 5;
+  // Every CPU rounds differently, so every machine has a run of its own. One step is 128 sampled rows, and late steps
+  // have rewards from 0.66 to 0.95. Several steps together tell whether the model has learnt.
+  const auto mean_of = [&](const char* name, size_t first, size_t last) {
+    double sum = 0.0;
+    for (size_t i = first; i < last; ++i) sum += steps[i][name].get<double>();
+    return sum / static_cast<double>(last - first);
   };
-  const size_t last_five = steps.size() - 5;
-  EXPECT_LT(steps[1]["reward"].get<double>(), 0.6);  // the line before is the validation of the warm start
-  EXPECT_GT(mean("reward", last_five), 0.7);
-  EXPECT_GT(mean("tool_call_counts/mean", last_five), 0.8);
+  const size_t end = steps.size();  // the first line is the validation of the warm start
+  for (const char* name : {"reward", "tool_call_counts/mean"})
+    EXPECT_GT(mean_of(name, end - 10, end), mean_of(name, 1, 4) + 0.2) << name;
+  EXPECT_GT(mean_of("tool_call_counts/mean", end - 10, end), 0.8);
   for (const char* metric : {"tool_call_counts/max", "tool_call_counts/min", "tools/call_frequency",
                              "tools/failure_frequency", "environment/failed_ratio"})
     EXPECT_TRUE(steps.back().contains(metric)) << metric;
