@@ -261,5 +261,41 @@ TEST_P(AdvantageOracle, GdpoAsInVerl) {
   EXPECT_TRUE(all_close(compute("gdpo", {}, b).advantages, want, 1e-5));
 }
 
+// Three turns with observations between them: the advantage of a turn's token contains the rewards of that turn and of
+// later ones, discounted by sampled tokens alone, and no value or reward of an observation.
+TEST(Gae, OverTurnsIsGaeOverTheSampledTokens) {
+  const std::vector<uint8_t> mask = {1, 1, 0, 0, 0, 1, 0, 1, 1};
+  const std::vector<float> values = {0.5F, -0.25F, 9, 9, 9, 1.0F, 9, 0.75F, 0.125F};
+  AdvantageCase turns, compact;
+  turns.row_offsets = {0, 9};
+  compact.row_offsets = {0, 5};
+  turns.group_index = compact.group_index = {0};
+  turns.valid = compact.valid = {1};
+  turns.mask = mask;
+  turns.values = values;
+  turns.rewards.assign(9, 0.0F);
+  turns.rewards[1] = 0.5F;  // of the first turn
+  turns.rewards[5] = -1.0F;
+  turns.rewards[8] = 2.0F;
+  for (size_t t = 0; t < mask.size(); ++t) {
+    if (mask[t] == 0) continue;
+    compact.mask.push_back(1);
+    compact.values.push_back(values[t]);
+    compact.rewards.push_back(turns.rewards[t]);
+  }
+  const Params params = {{"gamma", "0.9"}, {"lam", "0.8"}, {"whiten", "false"}};
+  const auto got = compute("gae", params, turns), expected = compute("gae", params, compact);
+  size_t at = 0;
+  for (size_t t = 0; t < mask.size(); ++t) {
+    if (mask[t] == 0) continue;
+    EXPECT_EQ(got.advantages[t], expected.advantages[at]) << t;
+    EXPECT_EQ(got.returns[t], expected.returns[at++]) << t;
+  }
+  // By hand, in the second turn: r + gamma V' - V + gamma lambda (the next token's).
+  const double last = 2.0 - 0.125, before = 0.9 * 0.125 - 0.75 + 0.72 * last,
+               second = -1.0 + 0.9 * 0.75 - 1.0 + 0.72 * before;
+  EXPECT_NEAR(got.advantages[5], second, 1e-6);
+}
+
 }  // namespace
 }  // namespace mortise::test

@@ -1,6 +1,7 @@
 // python: tools that are functions in the user's Python files, or a class of theirs with an object for each episode.
 //
 //   tools  ["tools.py:calculator", ...]  functions with type hints and docstrings; a turn that calls none ends the row
+//   mcp    "python server.py"            the tools of an MCP server, which runs next to the Python process
 //   class  "game.py:Game"                reset(**row), public methods as tools, get_reward(); or a text game with
 //                                        step(text) -> observation, reward, done
 // A tool that raises answers the model with the error. A crash or a hang ends the process and costs the current episode.
@@ -46,6 +47,9 @@ struct PythonEnvironment : Environment {
   static const void* plugin_extension(const char* id) noexcept { return reads_extension<PythonEnvironment>(id); }
 
   std::string tools = param("tools", "[]", "JSON list of functions, \"FILE.py:FUNCTION\" each");
+  std::string mcp = param("mcp", "",
+                          "command of a server of tools that speaks the Model Context Protocol on its standard input "
+                          "and output, or a JSON list of such commands");
   std::string class_name = param("class", "", "class of the environment, \"FILE.py:CLASS\"; empty: tools alone");
   std::string kwargs = param("kwargs", "{}", "JSON object of arguments to make an object of the class with");
   std::string interpreter = param("python", "python3", "interpreter, by path or by name in PATH; Python 3.8 or newer");
@@ -56,11 +60,15 @@ struct PythonEnvironment : Environment {
     if (!is_list_of_texts(functions))
       fail(MORTISE_INVALID_ARGUMENT, "tools: write a list of texts, [\"tools.py:calculator\"]");
     if (!given.is_object()) fail(MORTISE_INVALID_ARGUMENT, "kwargs: '" + kwargs + "' is not a JSON object");
-    if (functions.empty() && class_name.empty())
-      fail(MORTISE_INVALID_ARGUMENT,
-           "there is neither a tool nor a class: set rollout.multi_turn.tools = [\"tools.py:calculator\"], or "
-           "rollout.multi_turn.params.class = \"game.py:Game\"");
-    settings_ = {{"tools", functions}, {"class", class_name}, {"kwargs", given}};
+    const Json servers = mcp.empty() || mcp.front() == '[' ? read_json(mcp.empty() ? "[]" : mcp) : Json::array({mcp});
+    if (!is_list_of_texts(servers))
+      fail(MORTISE_INVALID_ARGUMENT, "mcp: write a command, or a list of them, '[\"python server.py\"]'");
+    if (functions.empty() && servers.empty() && class_name.empty())
+      fail(
+          MORTISE_INVALID_ARGUMENT,
+          "there is neither a tool nor a class: set rollout.multi_turn.tools = [\"tools.py:calculator\"], or "
+          "rollout.multi_turn.params.class = \"game.py:Game\", or rollout.multi_turn.params.mcp = \"python server.py\"");
+    settings_ = {{"tools", functions}, {"mcp", servers}, {"class", class_name}, {"kwargs", given}};
     get_ready(Patience{0, call});
   }
 

@@ -2,6 +2,8 @@
 #
 # First the settings come, and a description or an error goes back; then a frame for each reset, step or close. Each
 # reset and step has one answer. What it needs from plugins/shared/python_base.py stands above it in the program.
+import shlex
+import subprocess
 import typing
 
 WHO, TABLE = "environment", "the table [rollout.multi_turn]"
@@ -99,6 +101,91 @@ def schema_of_tool(name, function, where):
     return {"type": "function", "function": own}
 
 
+def own_schema(name, given, where):
+    """The schema that a function or a server brings along: OpenAI's form, or MCP's with inputSchema."""
+    own = given.get("function", given)
+    parameters = own.get("parameters", own.get("inputSchema", {"type": "object", "properties": {}}))
+    if not isinstance(parameters, dict) or not own.get("description"):
+        raise Unusable("%s: the schema of '%s' needs a description, and parameters (or inputSchema) as an object" % (where, name))
+    return {"type": "function", "function": {"name": name, "description": own["description"], "parameters": parameters}}
+
+
+class McpServer:
+    """Tools of a program that speaks the Model Context Protocol on its standard input and output: JSON-RPC, a line each."""
+
+    PROTOCOL = "2025-06-18"
+
+    def __init__(self, command):
+        self.command, self.last_id, self.answers = command, 0, {}
+        try:
+            self.process = subprocess.Popen(shlex.split(command), stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        except (OSError, ValueError) as error:
+            raise Unusable("the MCP server '%s' cannot be started: %s" % (command, error))
+        self.result_of(self.ask("initialize", {"protocolVersion": self.PROTOCOL, "capabilities": {},
+                                               "clientInfo": {"name": "mortise", "version": "1"}}))
+        self.send({"method": "notifications/initialized"})
+
+    def tools(self):
+        cursor = None
+        while True:
+            page = self.result_of(self.ask("tools/list", {} if cursor is None else {"cursor": cursor}))
+            yield from page.get("tools", [])
+            cursor = page.get("nextCursor")
+            if cursor is None:
+                return
+
+    def send(self, message):
+        try:
+            self.process.stdin.write(json.dumps(dict(message, jsonrpc="2.0")).encode("utf-8", "replace") + b"\n")
+            self.process.stdin.flush()
+        except OSError:
+            raise self.ended()
+
+    def ask(self, method, params):
+        """Sends a request; its number is what answer() takes. Several may be under way."""
+        self.last_id += 1
+        self.send({"id": self.last_id, "method": method, "params": params})
+        return self.last_id
+
+    def answer(self, number):
+        while number not in self.answers:
+            line = self.process.stdout.readline()
+            if not line:
+                raise self.ended()
+            try:
+                message = json.loads(line)
+            except ValueError:
+                raise Unusable("the MCP server '%s' wrote a line that is not JSON: %s" % (self.command, shown(line)))
+            if "method" not in message:
+                self.answers[message.get("id")] = message
+            elif "id" in message:  # a request of the server's
+                known = {"result": {}} if message["method"] == "ping" else {
+                    "error": {"code": -32601, "message": "not supported"}}
+                self.send(dict(known, id=message["id"]))
+        return self.answers.pop(number)
+
+    def result_of(self, number):
+        answer = self.answer(number)
+        if "error" in answer:
+            raise Unusable("the MCP server '%s' refused: %s" % (self.command, answer["error"].get("message")))
+        return answer["result"]
+
+    def call_result(self, number):
+        """What a tool says, and whether it is no error. A refusal is an answer to the model, too."""
+        answer = self.answer(number)
+        if "error" in answer:
+            raise ValueError(answer["error"].get("message", "refused"))
+        result = answer["result"]
+        parts = [part["text"] if part.get("type") == "text" else json.dumps(part, ensure_ascii=False)
+                 for part in result.get("content", [])]
+        if result.get("isError"):
+            raise ValueError("\n".join(parts))
+        return "\n".join(parts)
+
+    def ended(self):
+        return Unusable("the MCP server '%s' ended with exit code %s" % (self.command, self.process.wait()))
+
+
 def text_of(result):
     if isinstance(result, str):
         return result
@@ -114,6 +201,8 @@ class Turns:
         self.tools, self.schemas = {}, []
         for entry in settings["tools"]:
             self.add_tool(entry)
+        for command in settings.get("mcp", []):
+            self.add_server(McpServer(command))
         self.make = self.is_text_game = None
         if settings["class"]:
             self.use_class(settings["class"], settings["kwargs"])
@@ -141,7 +230,16 @@ class Turns:
         if name in self.tools:
             raise Unusable("two tools have the name '%s'" % name)
         self.tools[name] = function
-        self.schemas.append(schema_of_tool(name, function, path))
+        given = getattr(function, "json_schema", None)
+        self.schemas.append(own_schema(name, given, path) if isinstance(given, dict) else schema_of_tool(name, function, path))
+
+    def add_server(self, server):
+        for tool in server.tools():
+            name = tool["name"]
+            if name in self.tools:
+                raise Unusable("two tools have the name '%s'; one is of the MCP server '%s'" % (name, server.command))
+            self.tools[name] = server
+            self.schemas.append(own_schema(name, tool, server.command))
 
     def use_class(self, entry, kwargs):
         path, name, self.cls = self.find(entry, "CLASS")
@@ -196,24 +294,59 @@ class Turns:
                 answer["reward"] = self.number(self.wait_for(game.get_reward()))
             return answer
         messages, failed = [], 0
-        for call in calls:
-            content, is_good = self.call(game, call)
+        for call, (content, is_good) in zip(calls, self.call_all(game, calls)):
             failed += not is_good
             messages.append({"role": "tool", "name": call.get("name", "unknown"), "content": content})
         return {"messages": messages, "calls": len(calls), "failed": failed}
 
-    def call(self, game, call):
-        name = call.get("name", "")
+    def call_all(self, game, calls):
+        """The answers to the calls of a turn. MCP tools and coroutines are under way at the same time; functions run in
+        order."""
+        started = [self.attempt(lambda: self.start(game, call)) for call in calls]
+        waiting = [one for one, is_good in started if is_good and inspect.isawaitable(one)]
+        results = iter(self.wait_for(self.gather(waiting)) if waiting else [])
+        return [self.attempt(lambda: self.finish(one, results)) if is_good else (one, False) for one, is_good in started]
+
+    async def gather(self, waiting):
+        async def answer_of(one):
+            try:
+                return await one
+            except SystemExit as error:  # it would end the loop
+                return error
+
+        return await asyncio.gather(*map(answer_of, waiting), return_exceptions=True)
+
+    def attempt(self, work):
         try:
-            if "error" in call:
-                raise ValueError(call["error"])
-            if name not in self.tools:
-                raise ValueError("there is no tool '%s'; there is %s" % (name, ", ".join(sorted(self.tools))))
-            tool = self.tools[name]
-            function = getattr(game, tool) if isinstance(tool, str) else tool
-            return text_of(self.wait_for(function(**call["arguments"]))), True
+            return work(), True
+        except Unusable:
+            raise
         except (Exception, SystemExit) as error:  # the model sees it, and may try again
             return json.dumps({"error": "%s: %s" % (type(error).__name__, error)}, ensure_ascii=False), False
+
+    def start(self, game, call):
+        name = call.get("name", "")
+        if "error" in call:
+            raise ValueError(call["error"])
+        if name not in self.tools:
+            raise ValueError("there is no tool '%s'; there is %s" % (name, ", ".join(sorted(self.tools))))
+        tool = self.tools[name]
+        if isinstance(tool, McpServer):
+            return tool, tool.ask("tools/call", {"name": name, "arguments": call["arguments"]})
+        function = getattr(game, tool) if isinstance(tool, str) else tool
+        result = function(**call["arguments"])
+        return result if inspect.isawaitable(result) else [text_of(result)]
+
+    def finish(self, started, results):
+        if isinstance(started, tuple):
+            server, number = started
+            return server.call_result(number)
+        if not inspect.isawaitable(started):
+            return started[0]
+        result = next(results)
+        if isinstance(result, BaseException):
+            raise result
+        return text_of(result)
 
     def play(self, game, request):
         """step(text) of a text game: observation, or (observation, reward, done), or gymnasium's five values."""

@@ -1,0 +1,128 @@
+# The tools of the environment `python`: calls of one turn, and a server of the Model Context Protocol.
+# tool_calls_check.py SOURCE_DIR. Needs the standard library alone.
+import os
+import sys
+import tempfile
+
+TOOLS = '''
+import asyncio, sys
+
+order = []
+
+
+async def slow(a: int):
+    """Takes its time, the longer the smaller a is.
+
+    Args:
+        a: a number
+    """
+    order.append(("begins", a))
+    while a == 1 and ("ends", 2) not in order:
+        await asyncio.sleep(0.001)
+    order.append(("ends", a))
+    return a
+
+
+def plain(a: int):
+    """Is no coroutine.
+
+    Args:
+        a: a number
+    """
+    order.append(("plain", a))
+    return a * 10
+
+
+async def leave(a: int):
+    """Leaves.
+
+    Args:
+        a: a number
+    """
+    sys.exit(a)
+
+
+def own(**given):
+    return given
+
+
+own.json_schema = {"description": "brings its schema", "inputSchema": {"type": "object", "properties": {}}}
+'''
+
+# Lists its tools on two pages, asks something itself, and answers two calls in the reverse order once it has both.
+SERVER = '''
+import json, sys
+
+
+def say(number, result):
+    print(json.dumps({"jsonrpc": "2.0", "id": number, "result": result}), flush=True)
+
+
+held = []
+for line in sys.stdin:
+    asked = json.loads(line)
+    method, number = asked.get("method"), asked.get("id")
+    if method == "initialize":
+        assert asked["params"]["protocolVersion"] == "2025-06-18"
+        say(number, {"protocolVersion": "2025-06-18", "capabilities": {"tools": {}}, "serverInfo": {"name": "s", "version": "1"}})
+    elif method == "tools/list" and "cursor" not in asked["params"]:
+        print(json.dumps({"jsonrpc": "2.0", "id": 99, "method": "ping"}), flush=True)
+        say(number, {"tools": [{"name": "add", "description": "Adds", "inputSchema": {"type": "object"}}], "nextCursor": "x"})
+    elif method == "tools/list":
+        say(number, {"tools": [{"name": "boom", "description": "Fails", "inputSchema": {"type": "object"}}]})
+    elif method == "tools/call":
+        if asked["params"]["arguments"].get("a") == 0:
+            sys.exit(4)
+        held.append(asked)
+        if len(held) < 2:
+            continue
+        for one in reversed(held):
+            given = one["params"]["arguments"]
+            text = str(given["a"] + given["b"]) if one["params"]["name"] == "add" else "no"
+            say(one["id"], {"content": [{"type": "text", "text": text}], "isError": one["params"]["name"] == "boom"})
+        held = []
+'''
+
+
+def load_driver(root):
+    source = "".join(open(os.path.join(root, "plugins", name)).read()
+                     for name in ("shared/python_base.py", "environment/python/python_turns_driver.py"))
+    driver = {"__name__": "driver"}
+    exec(compile(source.replace("\nserve(Turns, answer)\n", "\n"), "driver", "exec"), driver)
+    return driver
+
+
+def check(driver, folder):
+    tools, server = os.path.join(folder, "tools.py"), os.path.join(folder, "server.py")
+    open(tools, "w").write(TOOLS)
+    open(server, "w").write(SERVER)
+    turns = driver["Turns"]({"tools": ["%s:%s" % (tools, n) for n in ("slow", "plain", "leave", "own")],
+                             "mcp": ["%s %s" % (sys.executable, server)], "class": "", "kwargs": {}})
+    names = [schema["function"]["name"] for schema in turns.schemas]
+    assert names == ["slow", "plain", "leave", "own", "add", "boom"], names
+    assert turns.schemas[3]["function"]["parameters"] == {"type": "object", "properties": {}}
+
+    def call(name, **given):
+        return {"name": name, "arguments": given}
+
+    def step(*calls):
+        return turns.step({"episode": 1, "last": False, "calls": list(calls)})
+
+    given = step(call("slow", a=1), call("add", a=2, b=3), call("slow", a=2), call("boom"), call("plain", a=4),
+                 call("leave", a=1), call("own", z=1), {"name": "x", "error": "cannot be read"})
+    contents = [message["content"] for message in given["messages"]]
+    assert contents == ["1", "5", "2", '{"error": "ValueError: no"}', "40", '{"error": "SystemExit: 1"}', '{"z": 1}',
+                        '{"error": "ValueError: cannot be read"}'], contents
+    assert (given["calls"], given["failed"]) == (8, 3), given
+    order = sys.modules["tools"].order
+    assert order == [("plain", 4), ("begins", 1), ("begins", 2), ("ends", 2), ("ends", 1)], order
+    try:
+        step(call("add", a=0))
+    except driver["Unusable"] as error:
+        assert "ended with exit code 4" in str(error), error
+    else:
+        raise AssertionError("a server that ends is an error of the episode, not an answer to the model")
+
+
+with tempfile.TemporaryDirectory() as folder:
+    check(load_driver(sys.argv[1]), folder)
