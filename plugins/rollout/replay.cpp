@@ -1,11 +1,13 @@
 // replay: recorded completions instead of generated ones.
 //
-// `path` is a JSON Lines file, with one line per prompt in the order of the requests:
-//   {"prompt_token_ids": [..], "completions": [[..], ..], "finish_reasons": ["stop", "length", ..], ...}
-// Other keys are ignored, so that the same file can be the data set. The prompt ids must equal the requested ones, and
-// the number of completions must equal the number of samples. After the last line the file starts again (the next
-// epoch). It has no log-probs, so none are reported. The position in the file is state and survives a resume. Cost: one
-// line in memory per outstanding request.
+// `path` is a JSON Lines file in one of three forms, in the order of the requests:
+//   a line per prompt  {"prompt_token_ids": [..], "completions": [[..], ..], "finish_reasons": ["stop", ..], ...}
+//   what `mortise generate` writes: the same, but each completion is an object with token_ids, finish_reason, log_probs
+//   a completion dump of a run (trainer.rollout_data_dir; the steps' files joined): a line per completion
+// log_probs (and filtered_log_probs) are reported if the file has them. Other keys are ignored, so that the same file
+// can be the data set. The prompt ids must equal the requested ones, and the number of completions must equal the
+// number of samples. After the last line the file starts again (the next epoch). The position in the file is state and
+// survives a resume. Cost: one prompt's completions in memory per outstanding request.
 #include <deque>
 #include <fstream>
 
@@ -17,16 +19,17 @@ namespace {
 
 struct Sequence {
   std::int64_t request_id, sample_index;
-  std::int32_t finish_reason;
-  std::vector<std::int64_t> ids;
+  mortise::ReplayCompletion completion;
 };
 
 class Replay : public mortise::RolloutBackend {
  public:
-  static constexpr const char* summary = "recorded completions from a JSONL file";
+  static constexpr const char* summary =
+      "recorded completions from a JSONL file: of a replay, of `mortise generate`, or of a run";
 
-  std::string path =
-      param<std::string>("path", mortise::required, "JSONL file with one line per prompt, in the order of use").file();
+  std::string path = param<std::string>("path", mortise::required,
+                                        "JSONL file with the completions of each prompt, in the order of use")
+                         .file();
 
   void setup(mortise::Call) override {
     open();
@@ -47,12 +50,14 @@ class Replay : public mortise::RolloutBackend {
       const Sequence& s = ready_.front();
       mortise_rollout_sequence out{};
       out.struct_size = sizeof out;
-      out.finish_reason = s.finish_reason;
+      out.finish_reason = s.completion.finish_reason;
       out.request_id = s.request_id;
       out.sample_index = s.sample_index;
       out.weight_version = version_;
-      out.num_ids = std::int64_t(s.ids.size());
-      out.ids = s.ids.data();
+      out.num_ids = std::int64_t(s.completion.ids.size());
+      out.ids = s.completion.ids.data();
+      out.log_prob = data_or_null(s.completion.log_prob);
+      out.filtered_log_prob = data_or_null(s.completion.filtered_log_prob);
       const bool stop = sink.sequence(sink.context, &out) != 0;  // it has taken this one in any case
       ready_.pop_front();
       if (stop) break;
@@ -62,7 +67,7 @@ class Replay : public mortise::RolloutBackend {
 
   void abort(std::int64_t request_id, mortise::Call) override {
     for (Sequence& s : ready_) {
-      if (request_id == -1 || s.request_id == request_id) s.finish_reason = MORTISE_FINISH_ABORT;
+      if (request_id == -1 || s.request_id == request_id) s.completion.finish_reason = MORTISE_FINISH_ABORT;
     }
   }
 
@@ -77,6 +82,10 @@ class Replay : public mortise::RolloutBackend {
   }
 
  private:
+  static const float* data_or_null(const std::vector<float>& values) {
+    return values.empty() ? nullptr : values.data();
+  }
+
   void open() {
     file_.close();
     file_.clear();
@@ -113,25 +122,48 @@ class Replay : public mortise::RolloutBackend {
     }
   }
 
-  void take(const mortise_rollout_request& request) {
+  // The next line, if it is one for this request.
+  mortise::ReplayLine read_row(const mortise_rollout_request& request) {
     std::string line;
     next_line(line);
     auto row = mortise::read_replay_line(line);
     if (!row) refuse(row.fault());
     check_prompt(row->prompt_ids, request);
-    if (std::int64_t(row->completions.size()) != request.num_samples) {
+    return *std::move(row);
+  }
+
+  // A completion dump has a line per completion: the rest of the group follows.
+  void read_group(mortise::ReplayLine& row, const mortise_rollout_request& request) {
+    for (std::int64_t i = 0;; ++i) {
+      if (row.sample_index != i) {
+        refuse("this is completion " + std::to_string(row.sample_index) + " of its prompt, not " + std::to_string(i) +
+               "; rollout.n is " + std::to_string(request.num_samples) +
+               ": is it that of the run that wrote the file?");
+      }
+      if (i + 1 == request.num_samples) return;
+      mortise::ReplayLine next = read_row(request);
+      if (next.sample_index < 0) refuse("this line is not of a completion dump, unlike the one before");
+      row.sample_index = next.sample_index;
+      row.completions.push_back(std::move(next.completions.front()));
+    }
+  }
+
+  void take(const mortise_rollout_request& request) {
+    mortise::ReplayLine row = read_row(request);
+    if (row.sample_index >= 0) read_group(row, request);
+    if (std::int64_t(row.completions.size()) != request.num_samples) {
       refuse("completions must be a list of rollout.n = " + std::to_string(request.num_samples) + ", but it has " +
-             std::to_string(row->completions.size()));
+             std::to_string(row.completions.size()));
     }
     const auto longest = request.sampling != nullptr ? request.sampling->max_new_tokens : INT64_MAX;
-    for (std::size_t i = 0; i < row->completions.size(); ++i) {
-      mortise::ReplayCompletion& completion = row->completions[i];
+    for (std::size_t i = 0; i < row.completions.size(); ++i) {
+      mortise::ReplayCompletion& completion = row.completions[i];
       if (std::int64_t(completion.ids.size()) > longest) {
         refuse("completion " + std::to_string(i) + " has " + std::to_string(completion.ids.size()) +
                " tokens, the longest one asked for " + std::to_string(longest) +
                "; raise data.max_response_length (or rollout.response_length)");
       }
-      ready_.push_back({request.request_id, std::int64_t(i), completion.finish_reason, std::move(completion.ids)});
+      ready_.push_back({request.request_id, std::int64_t(i), std::move(completion)});
     }
   }
 

@@ -1,6 +1,7 @@
 // Parses one line of a replay file.
 #include "replay_line.h"
 
+#include <cmath>
 #include <nlohmann/json.hpp>
 #include <utility>
 
@@ -38,7 +39,99 @@ Read<std::int32_t> read_reason(const Json& reason) {
   if (reason == "stop") return std::int32_t{MORTISE_FINISH_STOP};
   if (reason == "length") return std::int32_t{MORTISE_FINISH_LENGTH};
   if (reason == "abort") return std::int32_t{MORTISE_FINISH_ABORT};
-  return Fault("finish_reasons holds " + reason.dump() + "; known are \"stop\", \"length\", \"abort\"");
+  return Fault("a finish reason is " + reason.dump() + "; known are \"stop\", \"length\", \"abort\"");
+}
+
+// Log-probs of `count` tokens; none where the line has none.
+Read<std::vector<float>> read_log_probs(const Json& list, std::size_t count, const std::string& what) {
+  std::vector<float> out;
+  if (list.is_null()) return out;
+  if (!list.is_array() || list.size() != count) return Fault(what + " needs one number per token");
+  for (const Json& value : list) {
+    const auto number = value.is_number() ? value.get<float>() : NAN;
+    if (!std::isfinite(number)) return Fault(what + " holds " + value.dump() + ", not a log-probability");
+    out.push_back(number);
+  }
+  return out;
+}
+
+struct Parts {  // of one completion, as the line has them
+  const Json &ids, &reason, &log_probs, &filtered;
+};
+
+Read<ReplayCompletion> read_completion(const Parts& parts, const std::string& what) {
+  ReplayCompletion out;
+  const auto reason = read_reason(parts.reason);
+  if (!reason) return what + ": " + reason.fault();
+  out.finish_reason = *reason;
+  auto ids = read_ids(parts.ids, what);
+  if (!ids) return std::move(ids).fault();
+  out.ids = *std::move(ids);
+  if (out.ids.empty() && out.finish_reason != MORTISE_FINISH_ABORT) return Fault(what + " is empty");
+  auto log_prob = read_log_probs(parts.log_probs, out.ids.size(), what + ": log_probs");
+  if (!log_prob) return std::move(log_prob).fault();
+  out.log_prob = *std::move(log_prob);
+  auto filtered = read_log_probs(parts.filtered, out.ids.size(), what + ": filtered_log_probs");
+  if (!filtered) return std::move(filtered).fault();
+  out.filtered_log_prob = *std::move(filtered);
+  return out;
+}
+
+Parts parts_of(const Json& row, const Json& absent) {
+  return {member(row, "token_ids", absent), member(row, "finish_reason", absent), member(row, "log_probs", absent),
+          member(row, "filtered_log_probs", absent)};
+}
+
+// A line of a completion dump.
+Read<ReplayLine> read_dumped(const Json& row, ReplayLine out) {
+  const Json absent;
+  const Json& index = member(row, "sample_index", absent);
+  if (!index.is_number_integer() || index.get<std::int64_t>() < 0)
+    return Fault("sample_index is not a place in the group");
+  out.sample_index = index.get<std::int64_t>();
+  const Json& mask = member(row, "response_mask", absent);
+  for (const Json& sampled : mask.is_array() ? mask : Json::array()) {
+    if (sampled != 1) return Fault("the row has several turns, which a replay cannot split again");
+  }
+  auto completion = read_completion(parts_of(row, absent), "the completion");
+  if (!completion) return std::move(completion).fault();
+  out.completions.push_back(*std::move(completion));
+  return out;
+}
+
+// Completions as lists of ids, with the reasons (and log-probs) in lists next to them.
+Read<ReplayLine> read_lists(const Json& row, const Json& completions, ReplayLine out) {
+  const Json absent;
+  const Json& reasons = member(row, "finish_reasons", absent);
+  const Json& log_probs = member(row, "log_probs", absent);
+  const Json& filtered = member(row, "filtered_log_probs", absent);
+  if (completions.size() != reasons.size() || (!reasons.is_null() && !reasons.is_array()))
+    return Fault("finish_reasons needs one entry per completion");
+  for (const auto& [list, name] : {std::pair(&log_probs, "log_probs"), std::pair(&filtered, "filtered_log_probs")}) {
+    if (!list->is_null() && (!list->is_array() || list->size() != completions.size()))
+      return Fault(std::string(name) + " needs one list per completion");
+  }
+  for (std::size_t i = 0; i < completions.size(); ++i) {
+    const Parts parts{completions[i], reasons[i], log_probs.is_null() ? absent : log_probs[i],
+                      filtered.is_null() ? absent : filtered[i]};
+    auto completion = read_completion(parts, "completion " + std::to_string(i));
+    if (!completion) return std::move(completion).fault();
+    out.completions.push_back(*std::move(completion));
+  }
+  return out;
+}
+
+// Completions as objects: a row of `mortise generate`.
+Read<ReplayLine> read_generated(const Json& completions, ReplayLine out) {
+  const Json absent;
+  for (std::size_t i = 0; i < completions.size(); ++i) {
+    const std::string what = "completion " + std::to_string(i);
+    if (!completions[i].is_object()) return Fault(what + " is not an object, unlike the first");
+    auto completion = read_completion(parts_of(completions[i], absent), what);
+    if (!completion) return std::move(completion).fault();
+    out.completions.push_back(*std::move(completion));
+  }
+  return out;
 }
 
 }  // namespace
@@ -54,20 +147,10 @@ Read<ReplayLine> read_replay_line(std::string_view line) {
   if (!prompt_ids) return std::move(prompt_ids).fault();
   out.prompt_ids = *std::move(prompt_ids);
   const Json& completions = member(row, "completions", absent);
-  const Json& reasons = member(row, "finish_reasons", absent);
+  if (completions.is_null() && row.contains("token_ids")) return read_dumped(row, std::move(out));
   if (!completions.is_null() && !completions.is_array()) return Fault("completions is not a list");
-  if (completions.size() != reasons.size() || (!reasons.is_null() && !reasons.is_array()))
-    return Fault("finish_reasons needs one entry per completion");
-  for (std::size_t i = 0; i < completions.size(); ++i) {
-    const std::string what = "completion " + std::to_string(i);
-    const auto reason = read_reason(reasons[i]);
-    if (!reason) return reason.fault();
-    auto ids = read_ids(completions[i], what);
-    if (!ids) return std::move(ids).fault();
-    if (ids->empty() && *reason != MORTISE_FINISH_ABORT) return Fault(what + " is empty");
-    out.completions.push_back({*reason, *std::move(ids)});
-  }
-  return out;
+  if (!completions.empty() && completions[0].is_object()) return read_generated(completions, std::move(out));
+  return read_lists(row, completions, std::move(out));
 }
 
 }  // namespace mortise

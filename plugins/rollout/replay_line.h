@@ -12,13 +12,18 @@
 namespace mortise {
 
 struct ReplayCompletion {
-  std::int32_t finish_reason = 0;  // MORTISE_FINISH_*
-  std::vector<std::int64_t> ids;   // may be empty if aborted
+  std::int32_t finish_reason = 0;          // MORTISE_FINISH_*
+  std::vector<std::int64_t> ids{};         // may be empty if aborted
+  std::vector<float> log_prob{};           // of ids, at temperature; empty: not recorded
+  std::vector<float> filtered_log_prob{};  // of ids, after penalties and filters; empty: not recorded
 };
 
 struct ReplayLine {
   std::vector<std::int64_t> prompt_ids;
   std::vector<ReplayCompletion> completions;
+  // Of a completion dump (trainer.rollout_data_dir), which has a line per completion: its place in the group. -1: the
+  // line has all completions of its prompt.
+  std::int64_t sample_index = -1;
 };
 
 // The line, or what is wrong with it.

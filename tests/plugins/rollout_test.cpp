@@ -25,6 +25,7 @@ struct Taken {
   int32_t reason;
   std::vector<int64_t> ids;
   bool has_log_prob;
+  std::vector<float> log_prob{}, filtered_log_prob{};
 };
 
 struct Sink {
@@ -40,6 +41,9 @@ struct Sink {
                           s->finish_reason,
                           {s->ids, s->ids + s->num_ids},
                           s->log_prob != nullptr});
+    if (s->log_prob != nullptr) self.taken.back().log_prob = {s->log_prob, s->log_prob + s->num_ids};
+    if (s->filtered_log_prob != nullptr)
+      self.taken.back().filtered_log_prob = {s->filtered_log_prob, s->filtered_log_prob + s->num_ids};
     return self.taken.size() == self.room ? 1 : 0;
   }
 };
@@ -97,6 +101,64 @@ TEST_F(Replay, HandsOverWhatWasRecorded) {
   EXPECT_EQ(sink.taken[3].reason, MORTISE_FINISH_ABORT);
   EXPECT_EQ(sink.taken[3].version, 4);
   EXPECT_FALSE(sink.taken[0].has_log_prob);
+}
+
+// What `mortise generate` writes, and what a run dumps (a line per completion), with their log-probs.
+TEST_F(Replay, ReadsGeneratedRowsAndDumps) {
+  std::ofstream(path)
+      << R"({"prompt_token_ids": [3], "completions": [{"token_ids": [5, 1], "text": "x", "log_probs": [-0.5, -1.5],)"
+      << R"( "filtered_log_probs": [-0.25, 0], "finish_reason": "stop"}, {"token_ids": [6], "finish_reason": "length"}]})"
+      << "\n"
+      << R"({"step": 1, "input": "a", "prompt_token_ids": [7], "token_ids": [8], "log_probs": [-2], "sample_index": 0,)"
+      << R"( "finish_reason": "length", "response_mask": [1]})"
+      << "\n"
+      << R"({"step": 1, "input": "a", "prompt_token_ids": [7], "token_ids": [9, 4], "sample_index": 1, "finish_reason": "stop"})"
+      << "\n";
+  Backend b(backend("replay"), {{"path", path}});
+  ASSERT_EQ(submit(b, 10, {3}, 2), 0) << b.call.error;
+  ASSERT_EQ(submit(b, 11, {7}, 2), 0) << b.call.error;
+  Sink sink;
+  uint64_t outstanding = 0;
+  ASSERT_EQ(b.vtable->poll(b.self, &b.call, &sink.view, 0, &outstanding), 0);
+  ASSERT_EQ(sink.taken.size(), 4U);
+  EXPECT_THAT(sink.taken[0].ids, ElementsAre(5, 1));
+  EXPECT_THAT(sink.taken[0].log_prob, ElementsAre(-0.5F, -1.5F));
+  EXPECT_THAT(sink.taken[0].filtered_log_prob, ElementsAre(-0.25F, 0.0F));
+  EXPECT_EQ(sink.taken[1].reason, MORTISE_FINISH_LENGTH);
+  EXPECT_FALSE(sink.taken[1].has_log_prob);
+  EXPECT_THAT(sink.taken[2].log_prob, ElementsAre(-2.0F));
+  EXPECT_THAT(sink.taken[3].ids, ElementsAre(9, 4));
+  EXPECT_EQ(sink.taken[3].sample_index, 1);
+  EXPECT_EQ(sink.taken[3].request_id, 11);
+}
+
+TEST_F(Replay, RefusesDumpsThatDoNotFit) {
+  const std::string first =
+      R"({"prompt_token_ids": [1], "token_ids": [2], "sample_index": 0, "finish_reason": "stop"})";
+  const std::vector<std::pair<std::string, std::string>> files = {
+      {first + "\n" + first, "samples.jsonl:2: this is completion 0 of its prompt, not 1; rollout.n is 2"},
+      {first + "\n" + R"({"prompt_token_ids": [1], "completions": [], "finish_reasons": []})",
+       "samples.jsonl:2: this line is not of a completion dump"},
+      {first + "\n" + R"({"prompt_token_ids": [4], "token_ids": [2], "sample_index": 1, "finish_reason": "stop"})",
+       "samples.jsonl:2: the prompt differs"},
+      {R"({"prompt_token_ids": [1], "token_ids": [2], "finish_reason": "stop"})", "sample_index is not a place"},
+      {R"({"prompt_token_ids": [1], "token_ids": [2, 3], "sample_index": 0, "finish_reason": "stop", "response_mask": [1, 0]})",
+       "several turns"},
+      {R"({"prompt_token_ids": [1], "completions": [{"token_ids": [2], "finish_reason": "stop", "log_probs": [1, 2]}]})",
+       "completion 0: log_probs needs one number per token"},
+      {R"({"prompt_token_ids": [1], "completions": [{"token_ids": [2], "finish_reason": "stop", "log_probs": ["x"]}]})",
+       "holds \"x\", not a log-probability"},
+      {R"({"prompt_token_ids": [1], "completions": [{"token_ids": [2], "finish_reason": "stop"}, 7]})",
+       "completion 1 is not an object"},
+      {R"({"prompt_token_ids": [1], "completions": [[2]], "finish_reasons": ["stop"], "log_probs": []})",
+       "log_probs needs one list per completion"},
+  };
+  for (const auto& [text, why] : files) {
+    std::ofstream(path) << text << "\n";
+    Backend b(backend("replay"), {{"path", path}});
+    EXPECT_EQ(submit(b, 0, {1}, 2), MORTISE_INVALID_ARGUMENT) << why;
+    EXPECT_THAT(b.call.error, HasSubstr(why));
+  }
 }
 
 TEST_F(Replay, StartsAgainBehindTheLastLine) {
