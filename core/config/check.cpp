@@ -10,6 +10,7 @@
 #include "config/correction_rules.h"
 #include "config/fields.h"
 #include "config/full_kl.h"
+#include "config/learning_rules.h"
 #include "config/unused.h"
 #include "foundation/base/choice.h"
 #include "foundation/base/secrets.h"
@@ -45,6 +46,7 @@ class Checker {
       check_aggregation();
       check_batches();
       check_training();
+      for (Error& problem : check_learning_rules(loaded_)) problems_.push_back(std::move(problem));
     }
     if (use_ == ConfigUse::kSft) {
       check_sft();
@@ -130,7 +132,7 @@ class Checker {
               fmt::format("give one of them another name, as in name = \"{}_2\"", reward.name));
       }
     }
-    if (!any_weight) warn("reward", "all rewards have weight 0, so every score is 0");
+    if (!any_weight && !config_.teacher.path) warn("reward", "all rewards have weight 0, so every score is 0");
     for (const std::string& name : config_.plugins.env) {
       if (is_variable_name(name)) continue;
       const std::string shown(name.substr(0, name.find('=')));  // not a value that was given by mistake

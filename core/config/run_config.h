@@ -26,6 +26,7 @@
 #include "config/keys/reward.h"
 #include "config/keys/rollout.h"
 #include "config/keys/sft.h"
+#include "config/keys/teacher.h"
 #include "config/keys/trainer.h"
 
 namespace mortise {
@@ -36,6 +37,7 @@ struct RunConfig {
   AlgorithmConfig algorithm;
   ActorConfig actor;
   RefConfig ref;
+  TeacherConfig teacher;
   RolloutConfig rollout;
   std::vector<RewardConfig> reward;
   TrainerConfig trainer;
@@ -62,6 +64,7 @@ void describe_run(Catalog& catalog) {
   describe_algorithm_section(catalog);
   describe_actor_section(catalog);
   describe_ref_section(catalog);
+  describe_teacher_section(catalog);
   describe_critic_section(catalog);
   describe_rollout_section(catalog);
   describe_reward_section(catalog);

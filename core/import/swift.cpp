@@ -381,6 +381,14 @@ void set_rewards(Translation& t) {
     set_reward_weight(t, add_reward_model(t, model, "reward_model"), *weights, place++);
 }
 
+// On-policy distillation: the teacher's log-ratio is added to the advantages.
+void set_teacher(Translation& t) {
+  const std::string_view model = "teacher_model", coef = "teacher_kl_coef";
+  if (t.is_null(model)) return t.note_given({coef}, "only with teacher_model");
+  t.set("teacher.path", t.text(model), {model});
+  t.set("teacher.advantage_coef", t.number(coef), {coef});
+}
+
 // Settings that the chosen loss and rewards do not read.
 void note_unused(Translation& t) {
   const std::vector<std::string> types = t.texts("loss_type");
@@ -431,6 +439,7 @@ void translate_swift(Translation& t, const Processes& processes) {
   translate_reference(t, batches);
   set_advantages(t);
   set_sampler(t);
+  set_teacher(t);
   set_model(t);
   set_rewards(t);
 }

@@ -10,7 +10,7 @@ using namespace reasons;
 
 constexpr std::string_view kModel = "is read from the model's folder";
 constexpr std::string_view kOneTurn = "completions have one turn";
-constexpr std::string_view kTeacher = "Mortise has no distillation from a teacher";
+constexpr std::string_view kTeacher = "Mortise has no gate by a teacher; see teacher.advantage_coef";
 constexpr std::string_view kChord = "Mortise does not mix in supervised rows";
 constexpr std::string_view kOther = "belongs to another rlhf_type";
 
@@ -64,15 +64,15 @@ constexpr PeerRule kObjective[] = {
     no_effect("rlsd_negative_only", "only with advantage_reweight"),
     refuse("sdar_loss_coef", "[0]", kTeacher),
     no_effect("sdar_gate_beta", "only with sdar_loss_coef"),
-    refuse("teacher_model", "[null]", kTeacher),
-    refuse("teacher_model_server", "[null]", kTeacher),
-    no_effect("teacher_kl_coef", "only with a teacher"),
-    no_effect("teacher_tag_key", "only with a teacher"),
-    no_effect("teacher_adapters", "only with a teacher"),
-    no_effect("teacher_model_type", "only with a teacher"),
-    no_effect("teacher_model_revision", "only with a teacher"),
-    no_effect("teacher_deepspeed", "only with a teacher"),
-    no_effect("offload_teacher_model", "only with a teacher"),
+    compute("teacher_model", "null", "teacher.path"),
+    refuse("teacher_model_server", "[null]", "Mortise runs the teacher itself: name it as teacher_model"),
+    compute("teacher_kl_coef", "1.0", "teacher.advantage_coef, with teacher_model"),
+    no_effect("teacher_tag_key", "there is one teacher for all rows"),
+    refuse("teacher_adapters", "[null, []]", "merge the adapter into the teacher's folder"),
+    no_effect("teacher_model_type", kModel),
+    no_effect("teacher_model_revision", kModel),
+    no_effect("teacher_deepspeed", "the teacher runs as the policy does"),
+    no_effect("offload_teacher_model", "nothing is offloaded"),
     refuse("chord_sft_dataset", "[[]]", kChord),
     no_effect("chord_sft_per_device_train_batch_size", "only with chord_sft_dataset"),
     no_effect("chord_enable_phi_function", "only with chord_sft_dataset"),

@@ -236,6 +236,22 @@ void set_correction(Translation& t) {
   }
 }
 
+// verl draws rows by their scores only for gae.
+void set_row_draw(Translation& t) {
+  const std::string_view use = "algorithm.use_pf_ppo", method = "algorithm.pf_ppo.reweight_method";
+  const std::string_view power = "algorithm.pf_ppo.weight_pow";
+  if (!t.flag(use) || t.text("algorithm.adv_estimator") != "gae") {
+    t.note_given({use}, "verl reads it only with adv_estimator gae");
+    return t.note_given({method, power}, "only with use_pf_ppo and adv_estimator gae");
+  }
+  t.set(use, true, {use}, "Mortise draws with its own random numbers");
+  t.set(method, t.text(method), {method});
+  if (t.text(method) == "pow")
+    t.set(power, t.number(power), {power});
+  else
+    t.note_given({power}, "only with reweight_method pow");
+}
+
 void set_batches(Translation& t) {
   const bool by_tokens = t.flag("actor.use_dynamic_bsz");
   if (by_tokens) t.set("actor.use_dynamic_bsz", true, {"actor.use_dynamic_bsz"});
@@ -405,6 +421,7 @@ void translate_verl(Translation& t) {
   set_aggregation(t);
   set_kl(t);
   set_advantages(t);
+  set_row_draw(t);
   set_correction(t);
   set_batches(t);
   set_schedule(t, "actor");

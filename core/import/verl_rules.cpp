@@ -174,7 +174,9 @@ constexpr PeerRule kAlgorithm[] = {
     compute("algorithm.kl_ctrl.kl_coef", "0.001", "algorithm.kl_ctrl.kl_coef"),
     compute("algorithm.kl_ctrl.horizon", "10000", "algorithm.kl_ctrl.horizon"),
     compute("algorithm.kl_ctrl.target_kl", "0.1", "algorithm.kl_ctrl.target_kl"),
-    refuse("algorithm.use_pf_ppo", "[false]", "Mortise does not resample rows by their scores"),
+    compute("algorithm.use_pf_ppo", "false", "the same key, for gae; verl ignores it otherwise"),
+    compute("algorithm.pf_ppo.reweight_method", "\"pow\"", "the same key, with use_pf_ppo"),
+    compute("algorithm.pf_ppo.weight_pow", "2.0", "the same key, with use_pf_ppo and pow"),
     compute("algorithm.filter_groups.metric", "null", "the same key, if enable is true"),
     compute("algorithm.filter_groups.max_num_gen_batches", "0", "the same key, if enable is true"),
     no_effect("algorithm.filter_groups.max_inflight_gen_batches", kWhereItRuns),
@@ -195,7 +197,7 @@ constexpr PeerRule kAlgorithm[] = {
     no_effect("algorithm.filter_groups._target_", kHydra),
     no_effect("algorithm.kl_ctrl._target_", kHydra),
     no_effect("algorithm._target_", kHydra),
-    no_effect_below("algorithm.pf_ppo.*", "_target_ reweight_method weight_pow", "only with use_pf_ppo"),
+    no_effect("algorithm.pf_ppo._target_", kHydra),
 };
 
 constexpr PeerRule kTrainer[] = {

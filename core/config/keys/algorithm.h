@@ -56,7 +56,19 @@ struct FilterGroupsConfig {           // dynamic sampling of DAPO
   bool enable = false;                // learn only from groups whose metric differs between rows; draw until enough
   std::string metric = "seq_reward";  // or a reward's name, or a number that a reward gives
   int64_t max_num_gen_batches = 10;   // generation batches per step; 0 = no limit
+  std::optional<double> min_mean;     // groups whose mean metric is not above it are dropped
+  std::optional<double> max_mean;     // or not below this
   bool operator==(const FilterGroupsConfig&) const = default;
+};
+
+// How PF-PPO turns a row's score into its chance to be drawn.
+enum class Reweight { kPow, kMaxMin, kMaxRandom };
+constexpr auto choice_names(Reweight) { return std::array<std::string_view, 3>{"pow", "max_min", "max_random"}; }
+
+struct PfPpoConfig {
+  Reweight reweight_method = Reweight::kPow;
+  double weight_pow = 2.0;  // exponent of pow
+  bool operator==(const PfPpoConfig&) const = default;
 };
 
 struct AlgorithmConfig {
@@ -74,6 +86,9 @@ struct AlgorithmConfig {
   KlControlConfig kl_ctrl;
   bool mask_truncated_completions = false;  // rows cut at the length limit carry no loss
   FilterGroupsConfig filter_groups;
+  int64_t best_of_n = 0;    // rows of a group that are learnt from, by reward; 0 = all
+  bool use_pf_ppo = false;  // draw the step's rows again by their scores
+  PfPpoConfig pf_ppo;
   RolloutCorrectionConfig rollout_correction;
   bool operator==(const AlgorithmConfig&) const = default;
 };
@@ -201,6 +216,55 @@ void describe_filter_groups(Keys& keys) {
           "algorithm.filter_groups.enable is false");
 }
 
+template <class Keys>
+void describe_filter_range(Keys& keys) {
+  keys.compared("min_mean", &FilterGroupsConfig::min_mean,
+                "Also leave out groups whose mean metric is not above this value. null: no bound.")
+      .no_effect(
+          kInTrain, [](const auto& k) { return !k.config.algorithm.filter_groups.enable; },
+          "algorithm.filter_groups.enable is false");
+  keys.compared("max_mean", &FilterGroupsConfig::max_mean,
+                "Also leave out groups whose mean metric is not below this value. With min_mean: OpenRLHF's "
+                "dynamic_filtering_reward_range. null: no bound.")
+      .no_effect(
+          kInTrain, [](const auto& k) { return !k.config.algorithm.filter_groups.enable; },
+          "algorithm.filter_groups.enable is false");
+}
+
+// Which of a step's rows the updates see.
+template <class Keys>
+void describe_row_choice(Keys& keys) {
+  keys.compared("best_of_n", &AlgorithmConfig::best_of_n,
+                "Learn only from this many rows of each group, those with the highest rewards; of equal ones the "
+                "earlier. All rows count in the advantages. 0: learn from all rows.")
+      .at_least(0)
+      .no_effect(
+          kInTrain,
+          [](const auto& k) {
+            const int64_t best = k.config.algorithm.best_of_n;
+            return best > 0 && best >= k.config.rollout.n;
+          },
+          "rollout.n is not larger");
+  keys.compared("use_pf_ppo", &AlgorithmConfig::use_pf_ppo,
+                "Draw the rows that the updates (also the critic's) see from the step's rows, with replacement, by "
+                "their scores (PF-PPO, arXiv 2409.06957). As many rows are drawn as the step has, after the "
+                "advantages are computed. Works with every estimator; verl has it for gae (algorithm.use_pf_ppo).");
+}
+
+template <class Keys>
+void describe_pf_ppo(Keys& keys) {
+  keys.compared("reweight_method", &PfPpoConfig::reweight_method,
+                "Weight of a row in the draw. pow: |score| ** weight_pow. max_min: 1 for the highest and the lowest "
+                "score of the step, else 0. max_random: 0.4 for the highest score, else 0.1. Each weight is raised by "
+                "1e-8.");
+  keys.compared("weight_pow", &PfPpoConfig::weight_pow, "Exponent of pow.")
+      .at_least(0)
+      .at_most(1000)
+      .no_effect(
+          kInTrain, [](const auto& k) { return k.config.algorithm.pf_ppo.reweight_method != Reweight::kPow; },
+          "algorithm.pf_ppo.reweight_method is not pow");
+}
+
 inline constexpr auto only_measures_weights = [](const auto& k) -> bool {
   const RolloutCorrectionConfig& correction = k.config.algorithm.rollout_correction;
   return correction.bypass_mode && correction.loss_type == BypassLoss::kPpoClip;
@@ -292,6 +356,14 @@ void describe_algorithm_section(Catalog& catalog) {
                     [](auto& run) -> FilterGroupsConfig& { return run.algorithm.filter_groups; });
   groups.unread_by(kInSft);
   describe_filter_groups(groups);
+  describe_filter_range(groups);
+  describe_row_choice(keys);
+  auto draw = catalog.table("algorithm.pf_ppo", "How algorithm.use_pf_ppo draws rows.",
+                            [](auto& run) -> PfPpoConfig& { return run.algorithm.pf_ppo; });
+  draw.unread_by(kInSft);
+  draw.no_effect(
+      kInTrain, [](const auto& k) { return !k.config.algorithm.use_pf_ppo; }, "algorithm.use_pf_ppo is false");
+  describe_pf_ppo(draw);
   auto correction = catalog.table(
       "algorithm.rollout_correction",
       "Correction for completions that were sampled with other numbers or older weights than those that learn from "

@@ -58,6 +58,7 @@ struct RolloutConfig {
   bool deterministic = false;                    // same tokens for any order of prompts, max_num_seqs and threads
   bool sleep_while_training = false;             // the backend frees memory while the run trains
   bool calculate_log_probs = true;               // keep what the sampler gave; needed for training/rollout_probs_diff_*
+  bool filtered_log_probs = false;               // train on log-probs of what penalties and filters leave
   std::optional<int64_t> seed;                   // of sampling; null = trainer.seed
   ValKwargs val_kwargs;
   MultiTurnConfig multi_turn;
@@ -243,12 +244,31 @@ void describe_decoding(Keys& keys) {
       "the next step replaces. native frees its keys and values. Each step then takes the time to make them again.");
 }
 
+// A filter bounds the set of tokens that one is drawn from; penalties alone change what all tokens weigh.
+inline constexpr auto filters_tokens = [](const RolloutConfig& rollout) -> bool {
+  return rollout.top_k > 0 || rollout.top_p < 1 || rollout.min_p > 0 || rollout.typical_p < 1;
+};
+inline constexpr auto edits_tokens = [](const RolloutConfig& rollout) -> bool {
+  return rollout.repetition_penalty != 1 || rollout.presence_penalty != 0 || rollout.frequency_penalty != 0 ||
+         rollout.ignore_eos || rollout.min_new_tokens > 0 || !rollout.bad_words.empty();
+};
+
 template <class Keys>
 void describe_sampled(Keys& keys) {
   keys.compared("calculate_log_probs", &RolloutConfig::calculate_log_probs,
                 "Keep the sampler's own log-probabilities, to measure training/rollout_probs_diff_* in each step.")
       .as_in_verl("true")
       .read_by(kInGenerate);
+  keys.compared(
+          "filtered_log_probs", &RolloutConfig::filtered_log_probs,
+          "Train on the log-probabilities of the distribution that completions are drawn from: after penalties, "
+          "forbidden tokens and the filters top_k, top_p, min_p and typical_p. The step keeps the set of tokens that "
+          "these leave at each place, and all its log-probs (also the reference's) and entropies are over that set "
+          "(the sampling mask of DeepSeek-V3.2, arXiv 2512.02556). false: they are the model's own, over the whole "
+          "vocabulary.")
+      .no_effect(
+          kInTrain, [](const auto& k) { return !filters_tokens(k.config.rollout) && !edits_tokens(k.config.rollout); },
+          "no filter or penalty of [rollout] is on");
   keys.compared("seed", &RolloutConfig::seed, "Seed of the sampling. null: trainer.seed.")
       .at_least(0)
       .as_in_verl("null")

@@ -94,4 +94,20 @@ Result<> AdvantageRunner::compute(StepTable& table, const SampleBatch& samples, 
   return estimator_.compute(input, {table.edit<column::Advantages>(), table.edit<column::Returns>()}, metrics);
 }
 
+void add_teacher_advantages(double coefficient, StepTable& table, MetricSet& metrics) {
+  if (!table.has<column::TeacherLogProb>()) return;
+  const auto teacher = table.get<column::TeacherLogProb>(), old = table.get<column::OldLogProb>();
+  const auto mask = table.get<column::SampleMask>();
+  const std::span<float> advantages = table.edit<column::Advantages>();
+  double kl = 0, count = 0;
+  for (size_t t = 0; t < advantages.size(); ++t) {
+    if (mask[t] == 0) continue;
+    const double gap = static_cast<double>(teacher[t]) - static_cast<double>(old[t]);
+    advantages[t] = static_cast<float>(static_cast<double>(advantages[t]) + coefficient * gap);
+    kl -= gap;
+    count += 1;
+  }
+  if (count > 0) metrics.add_mean("actor/teacher_kl", kl / count, count);
+}
+
 }  // namespace mortise

@@ -39,4 +39,7 @@ class AdvantageRunner {
   AdvantageEstimator estimator_;
 };
 
+// A_t += coefficient (log-prob of the teacher - log-prob of the old policy), if the table has the teacher's.
+void add_teacher_advantages(double coefficient, StepTable& table, MetricSet& metrics);
+
 }  // namespace mortise

@@ -70,6 +70,7 @@ class Collection {
              const std::function<Result<>(const SampleBatch&, int64_t)>& on_prompt)
       : prompts_(prompts), plan_(plan), tokenizer_(tokenizer), backend_(std::move(backend)), on_prompt_(on_prompt) {
     batch.num_samples_per_prompt = plan.num_samples;
+    batch.is_filtered = plan.is_filtered;
     batch.rows.resize(prompts.prompts.size() * static_cast<size_t>(plan.num_samples));
     arrived_.resize(batch.rows.size(), 0);
     missing_.resize(prompts.prompts.size(), plan.num_samples);
@@ -103,9 +104,10 @@ class Collection {
   [[nodiscard]] bool waits_for_environment() const { return turns_ && turns_->waits_for_environment(); }
   [[nodiscard]] Result<> check_failures() const { return turns_ ? turns_->check_failures() : Result<>(); }
 
-  void take(const RolloutSequence& sequence) {
+  void take(RolloutSequence sequence) {
     if (told.ok()) told = check_sequence_ids(sequence, plan_.vocab_size, backend_);
     if (!told.ok()) return;
+    if (plan_.is_filtered) sequence.log_prob = sequence.filtered_log_prob;
     if (turns_) return turns_->take(sequence);
     const auto row = static_cast<size_t>(sequence.request_id * plan_.num_samples + sequence.sample_index);
     Sample& sample = batch.rows[row];

@@ -23,6 +23,7 @@ namespace mortise {
 struct RolloutPlan {
   int64_t num_samples = 1;  // n per prompt
   Sampling sampling;
+  bool is_filtered = false;  // rows get their log-probs after penalties, forbidden tokens and filters
   uint64_t seed = 0;
   int64_t vocab_size = 0;    // of the model that learns from the rows; 0: ids are not checked
   int64_t first_row_id = 0;  // of the step, where it is not the step's first batch

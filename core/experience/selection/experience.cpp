@@ -140,6 +140,7 @@ Experience take_groups(const Experience& from, std::span<const int64_t> groups) 
   const std::vector<size_t> rows = rows_of_groups(groups, n);
   out.samples.num_samples_per_prompt = n;
   out.samples.mask_truncated = from.samples.mask_truncated;
+  out.samples.is_filtered = from.samples.is_filtered;
   out.samples.rows = pick(from.samples.rows, rows);
   for (size_t i = 0; i < out.samples.rows.size(); ++i) out.samples.rows[i].prompt_index = static_cast<int64_t>(i) / n;
   for (const RewardColumn& column : from.scored.columns) {
@@ -201,6 +202,7 @@ std::string encode_experience(const Experience& experience) {
                     {"prompts", std::move(prompts)},
                     {"n", experience.samples.num_samples_per_prompt},
                     {"mask_truncated", experience.samples.mask_truncated},
+                    {"is_filtered", experience.samples.is_filtered},
                     {"samples", std::move(samples)},
                     {"columns", std::move(columns)},
                     {"rewards", experience.scored.rewards},
@@ -227,6 +229,7 @@ Result<Experience> decode_experience(std::string_view bytes, std::string_view wh
     for (const Json& prompt : all.at("prompts")) out.prompts.prompts.push_back(prompt_of(prompt));
     out.samples.num_samples_per_prompt = all.at("n").get<int64_t>();
     out.samples.mask_truncated = all.at("mask_truncated").get<bool>();
+    out.samples.is_filtered = all.value("is_filtered", false);
     for (const Json& sample : all.at("samples")) out.samples.rows.push_back(sample_of(sample));
     for (const Json& column : all.at("columns")) out.scored.columns.push_back(column_of(column));
     out.scored.rewards = all.at("rewards").get<std::vector<double>>();

@@ -42,6 +42,19 @@ bool differs(std::span<const double> values) {
 
 }  // namespace
 
+bool GroupFilter::is_in_range(std::span<const double> values) const {
+  if (!config_.min_mean && !config_.max_mean) return true;
+  double sum = 0, count = 0;
+  for (const double value : values) {
+    if (std::isnan(value)) continue;
+    sum += value;
+    count += 1;
+  }
+  if (count == 0) return false;
+  const double mean = sum / count;
+  return (!config_.min_mean || mean > *config_.min_mean) && (!config_.max_mean || mean < *config_.max_mean);
+}
+
 void GroupFilter::begin_step(int64_t step) {
   step_ = step;
   kept_ = carried_;
@@ -54,7 +67,7 @@ Result<> GroupFilter::add(const Experience& batch) {
   std::vector<int64_t> groups;
   for (int64_t g = 0; g < batch.num_groups(); ++g) {
     const std::span<const double> values = std::span(metric).subspan(static_cast<size_t>(g) * n, n);
-    if (n == 1 ? !std::isnan(values[0]) : differs(values)) groups.push_back(g);
+    if ((n == 1 ? !std::isnan(values[0]) : differs(values)) && is_in_range(values)) groups.push_back(g);
   }
   ++num_batches_;
   num_idle_ = groups.empty() ? num_idle_ + batch.num_groups() : 0;
@@ -66,9 +79,10 @@ Result<> GroupFilter::add(const Experience& batch) {
 Result<> GroupFilter::check_more(int64_t num_dataset_prompts) const {
   const auto too_few = [&](const std::string& after, std::string next) {
     return Error{ErrorKind::kData,
-                 fmt::format("only {} of the {} groups that a step needs have rewards that differ, after {} "
+                 fmt::format("only {} of the {} groups that a step needs have rewards that differ{}, after {} "
                              "(algorithm.filter_groups)",
-                             kept_.num_groups(), groups_per_step_, after),
+                             kept_.num_groups(), groups_per_step_,
+                             config_.min_mean || config_.max_mean ? " and a mean in the range" : "", after),
                  where_of(step_), std::move(next)};
   };
   const std::string advice = "use prompts of medium difficulty, or more samples (rollout.n)";

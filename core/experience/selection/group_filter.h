@@ -1,11 +1,13 @@
 // GroupFilter: keeps the groups whose rewards differ. Only they have an advantage in a group-relative estimator
 // (dynamic sampling of DAPO, arXiv 2503.14476; verl's algorithm.filter_groups).
 //
-// A group is kept if its metric differs between its rows, or if it has one row. Rows whose metric is NaN do not count.
+// A group is kept if its metric differs between its rows, or if it has one row, and if its mean lies between min_mean and
+// max_mean. Rows whose metric is NaN do not count.
 // Kept groups are never dropped: a surplus group comes first in the next step, and checkpoints save it. A step that
 // fails leaves the filter as it was. Thread rule: one thread.
 #pragma once
 
+#include <span>
 #include <string>
 #include <vector>
 
@@ -40,6 +42,8 @@ class GroupFilter : public Stateful {
   Result<> load_state(StateReader& reader) override;
 
  private:
+  [[nodiscard]] bool is_in_range(std::span<const double> values) const;
+
   FilterGroupsConfig config_;
   int64_t groups_per_step_;
   int64_t step_ = 0;

@@ -43,8 +43,9 @@ using RolloutLogProb = Column<"rollout_log_prob", float, Level::kToken>;  // of 
 // Before anything is learnt from the step.
 using OldLogProb =
     Column<"old_log_prob", float, Level::kToken>;  // of the policy that sampled; absent: see ActorLearner
-using RefLogProb = Column<"ref_log_prob", float, Level::kToken>;  // of the reference
-using OldEntropy = Column<"old_entropy", float, Level::kToken>;   // of the policy that gave old_log_prob, nats
+using RefLogProb = Column<"ref_log_prob", float, Level::kToken>;          // of the reference
+using TeacherLogProb = Column<"teacher_log_prob", float, Level::kToken>;  // of the teacher
+using OldEntropy = Column<"old_entropy", float, Level::kToken>;           // of the policy that gave old_log_prob, nats
 using RolloutIsWeights = Column<"rollout_is_weights", float, Level::kToken>;  // of the rollout correction
 using Values = Column<"values", float, Level::kToken>;                        // of the critic
 using SumPiSquared = Column<"sum_pi_squared", float, Level::kToken>;     // squared probabilities over the vocabulary
@@ -57,6 +58,7 @@ using TokenLevelScores = Column<"token_level_scores", float, Level::kToken>;    
 using TokenLevelRewards = Column<"token_level_rewards", float, Level::kToken>;  // scores minus the KL penalty
 using Advantages = Column<"advantages", float, Level::kToken>;
 using Returns = Column<"returns", float, Level::kToken>;
+using DrawnRow = Column<"drawn_row", float, Level::kRow>;  // the row that PF-PPO drew for this place of the updates
 
 // Written by updates.
 using FirstLogProb = Column<"first_log_prob", float, Level::kToken>;  // of the policy before the step's first update
@@ -69,9 +71,10 @@ using Entropy = Column<"entropy", float, Level::kToken>;           // of that po
 using Weight = Column<"weight", float, Level::kToken>;             // the token's share of the aggregated loss
 
 // All of them: what a checkpoint may hold.
-using All = std::tuple<SampleMask, ResponseMask, RolloutLogProb, OldLogProb, RefLogProb, OldEntropy, RolloutIsWeights,
-                       Values, SumPiSquared, RewardBaselines, RowValid, TokenLevelScores, TokenLevelRewards, Advantages,
-                       Returns, FirstLogProb, LastLogProb, LastEntropy, LastClipped, LogProb, Entropy, Weight>;
+using All = std::tuple<SampleMask, ResponseMask, RolloutLogProb, OldLogProb, RefLogProb, TeacherLogProb, OldEntropy,
+                       RolloutIsWeights, Values, SumPiSquared, RewardBaselines, RowValid, TokenLevelScores,
+                       TokenLevelRewards, Advantages, Returns, DrawnRow, FirstLogProb, LastLogProb, LastEntropy,
+                       LastClipped, LogProb, Entropy, Weight>;
 
 }  // namespace column
 

@@ -61,8 +61,8 @@ struct Sample {
   int64_t prompt_index = 0;        // into PromptBatch::prompts; also the row's group
   int64_t sample_index = 0;        // place in the group, 0 .. n-1
   std::vector<int64_t> token_ids;  // exactly what was sampled, the end token included; may be empty only when aborted
-  std::vector<float> log_prob;     // of token_ids at temperature, unfiltered, as the sampler had it; empty = not given.
-                                   // 0 for tokens of observations
+  std::vector<float> log_prob;     // of token_ids at temperature as the sampler had it, unfiltered unless the batch
+                                   // is_filtered; empty = not given. 0 for tokens of observations
   FinishReason finish_reason = FinishReason::kStop;
   int64_t weight_version = 0;  // of the weights that made it: 0 = the initial ones, +1 per update
   std::string text;            // decoded without special tokens
@@ -72,6 +72,7 @@ struct Sample {
 struct SampleBatch {
   int64_t num_samples_per_prompt = 1;  // n
   bool mask_truncated = false;         // rows that ended by length carry no loss
+  bool is_filtered = false;            // log_prob is after penalties, forbidden tokens and filters
   std::vector<Sample> rows;            // [B]
 };
 

@@ -12,6 +12,8 @@ namespace {
 
 // Keys of columns in a checkpoint, by their level.
 constexpr std::string_view kTokenKeys = "tokens.", kRowKeys = "rows.";
+constexpr std::string_view kKeptOffsets = "kept.offsets", kKeptIds = "kept.ids", kKeptSeen = "kept.is_seen",
+                           kKeptShift = "kept.shift", kKeptPenalty = "kept.repetition_penalty";
 
 std::string key_of(Level level, std::string_view name) {
   return std::string(level == Level::kRow ? kRowKeys : kTokenKeys).append(name);
@@ -73,6 +75,7 @@ StepTable StepTable::take(std::span<const int64_t> rows, std::vector<int64_t> ro
   std::vector<TableRow> taken;
   for (const int64_t r : rows) taken.push_back(row(r));
   StepTable out(std::move(taken), std::move(row_id));
+  out.kept_ = kept_of(rows);
   for (const auto& [name, stored] : columns_) {
     std::visit(
         [&, column = std::string_view(name), level = stored.level](const auto& from) {
@@ -90,7 +93,23 @@ StepTable StepTable::take(std::span<const int64_t> rows, std::vector<int64_t> ro
   return out;
 }
 
+KeptTokens StepTable::kept_of(std::span<const int64_t> rows) const {
+  KeptTokens out;
+  if (kept_.empty()) return out;
+  for (const int64_t r : rows)
+    out.append(kept_, row_offsets_[static_cast<size_t>(r)], row_offsets_[static_cast<size_t>(r) + 1]);
+  return out;
+}
+
 void StepTable::save_columns(StateWriter& writer) const {
+  if (!kept_.empty()) {
+    const auto& [offsets, ids, is_seen, shift, repetition_penalty] = kept_;
+    writer.put_vector(kKeptOffsets, offsets);
+    writer.put_vector(kKeptIds, ids);
+    writer.put_vector(kKeptSeen, is_seen);
+    writer.put_vector(kKeptShift, shift);
+    writer.put_double(kKeptPenalty, repetition_penalty);
+  }
   for (const auto& [name, stored] : columns_) {
     std::visit([&, key = key_of(stored.level, name)](const auto& values) { writer.put_vector(key, values); },
                stored.values);
@@ -126,7 +145,25 @@ Result<> StepTable::load_columns(StateReader& reader, std::tuple<Columns...>*) {
   return {};
 }
 
+Result<> StepTable::load_kept(StateReader& reader) {
+  kept_ = {};
+  if (!reader.has(kKeptOffsets)) return {};
+  kept_.offsets = TRY(reader.get_vector<int64_t>(kKeptOffsets));
+  kept_.ids = TRY(reader.get_vector<int32_t>(kKeptIds));
+  kept_.is_seen = TRY(reader.get_vector<uint8_t>(kKeptSeen));
+  kept_.shift = TRY(reader.get_vector<float>(kKeptShift));
+  kept_.repetition_penalty = TRY(reader.get_double(kKeptPenalty));
+  const bool fits =
+      static_cast<int64_t>(kept_.offsets.size()) == num_tokens() + 1 && kept_.offsets.front() == 0 &&
+      std::ranges::is_sorted(kept_.offsets) && kept_.offsets.back() == static_cast<int64_t>(kept_.ids.size()) &&
+      kept_.is_seen.size() == kept_.shift.size() && (kept_.shift.empty() || kept_.shift.size() == kept_.ids.size());
+  if (fits) return {};
+  return Error{ErrorKind::kData, "the kept tokens do not fit to the step's tokens", "state 'step'",
+               "resume from another checkpoint"};
+}
+
 Result<> StepTable::load_columns(StateReader& reader) {
+  TRY(load_kept(reader));
   return load_columns(reader, static_cast<column::All*>(nullptr));
 }
 

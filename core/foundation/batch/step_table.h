@@ -19,6 +19,7 @@
 
 #include "foundation/base/stateful.h"
 #include "foundation/batch/columns.h"
+#include "foundation/batch/kept_tokens.h"
 #include "foundation/batch/prompt_batch.h"
 #include "foundation/batch/sample_batch.h"
 #include "foundation/batch/step_view.h"
@@ -89,13 +90,18 @@ class StepTable {
     put<C>({});
   }
 
+  // What the sampler's filters left at each token, where log-probs are over that; empty: over the whole vocabulary.
+  [[nodiscard]] const KeptTokens& kept() const { return kept_; }
+  [[nodiscard]] KeptTokens kept_of(std::span<const int64_t> rows) const;
+  void keep(KeptTokens kept) { kept_ = std::move(kept); }
+
   [[nodiscard]] StepView view() const;
   // The columns by token, of the tokens [begin, end) alone. `layout` says how these lie in rows.
   [[nodiscard]] StepView view(size_t begin, size_t end, const Layout& layout) const;
   // The columns of some rows, copied. `row_id` says their places in what the new table is part of.
   [[nodiscard]] StepTable take(std::span<const int64_t> rows, std::vector<int64_t> row_id) const;
 
-  // The columns in checkpoints. The rows are not in them: a table is made from its samples first. A column that this
+  // The columns, and the kept tokens, in checkpoints. The rows are not in them: a table is made from its samples first. A column that this
   // build does not declare, or one of another type or size, is an error.
   void save_columns(StateWriter& writer) const;
   Result<> load_columns(StateReader& reader);
@@ -122,10 +128,12 @@ class StepTable {
   Result<> load_column(StateReader& reader, const std::string& key);
   template <class... Columns>
   Result<> load_columns(StateReader& reader, std::tuple<Columns...>* columns);
+  Result<> load_kept(StateReader& reader);
 
   std::vector<TableRow> rows_;
   std::vector<int64_t> row_offsets_{0}, row_id_, group_index_;
   std::map<std::string, Stored, std::less<>> columns_;
+  KeptTokens kept_;
 };
 
 // The rows of the samples with their masks, and the sampler's log-probs if all samples have theirs. Aborted rows carry

@@ -6,14 +6,6 @@
 
 namespace mortise {
 
-float penalised(float logit, const SeenToken& seen, const SamplingParams& params) {
-  auto out = static_cast<double>(logit);
-  out = out < 0 ? out * params.repetition_penalty : out / params.repetition_penalty;
-  out -= params.frequency_penalty * static_cast<double>(seen.count);
-  if (seen.count > 0) out -= params.presence_penalty;
-  return static_cast<float>(out);
-}
-
 LogitRow edit_row(const Kernels& kernels, const LogitRow& row, const SamplingParams& params, const TokenEdits& edits,
                   SamplingScratch& scratch) {
   const int64_t chunks = (row.padded_size + kChunkLogits - 1) / kChunkLogits;

@@ -7,9 +7,6 @@
 
 namespace mortise {
 
-// The logit of a token that came before (transformers' repetition penalty, then OpenAI's two).
-float penalised(float logit, const SeenToken& seen, const SamplingParams& params);
-
 // The copy is in `scratch` until the next use of `scratch`.
 LogitRow edit_row(const Kernels& kernels, const LogitRow& row, const SamplingParams& params, const TokenEdits& edits,
                   SamplingScratch& scratch);

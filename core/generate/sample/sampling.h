@@ -16,8 +16,8 @@
 #include <vector>
 
 #include "foundation/batch/sampling.h"
+#include "foundation/batch/token_history.h"
 #include "generate/kernels/kernels.h"
-#include "generate/sample/token_history.h"
 
 namespace mortise {
 

@@ -5,7 +5,7 @@
 // w is the aggregation (foundation/batch/token_weight.h), from the counts of the whole update over all ranks; e is the
 // entropy mask (entropy_mask.h), m that and the off-policy mask (off_policy_mask.h), is the rollout correction; loss
 // comes from the policy loss plugin, kl from the KL plugin, H is the full-vocabulary entropy. A KL over the whole
-// vocabulary is no function of log-probs: the learner adds it (learn/update/full_kl_term.h), and it is no part of
+// vocabulary is no function of log-probs: the learner adds it (learn/update/vocabulary_terms.h), and it is no part of
 // evaluate(). Terms that are switched off cost nothing. Shapes: N tokens of B rows, flat
 // (foundation/batch/prompt_batch.h). Thread rule: one call at a time.
 #pragma once

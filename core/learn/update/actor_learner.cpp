@@ -15,7 +15,8 @@
 #include "foundation/batch/float_bytes.h"
 #include "learn/update/column_pass.h"
 #include "learn/update/finite_step.h"
-#include "learn/update/full_kl_term.h"
+#include "learn/update/kept_pass.h"
+#include "learn/update/vocabulary_terms.h"
 #include "model/head/squared_probs.h"
 
 namespace mortise {
@@ -136,9 +137,8 @@ Result<std::vector<float>> ActorLearner::log_probs(const Model& model, const Ste
   std::vector<std::vector<float>*> columns{&out};
   if (entropy != nullptr) columns.push_back(entropy);
   const MicroBatchOptions& cut = passes != nullptr ? *passes : options_.micro_batch;
-  const auto compute = [&](const PackedForward& forward) {
-    const LogProbs result = head_log_prob(forward.hidden_RH, model.head(), forward.targets_R, options_.temperature,
-                                          entropy != nullptr, options_.head);
+  const auto compute = [&](const PackedForward& forward, std::span<const int64_t> rows) {
+    const LogProbs result = head_probs(model, forward, table.kept_of(rows), entropy != nullptr);
     std::vector<at::Tensor> numbers{result.log_prob_R};
     if (entropy != nullptr) numbers.push_back(result.entropy_R);
     return numbers;
@@ -149,12 +149,25 @@ Result<std::vector<float>> ActorLearner::log_probs(const Model& model, const Ste
 
 Result<std::vector<float>> ActorLearner::sums_of_squared_probs(const Model& model, const StepTable& table) const {
   std::vector<float> out;
-  const auto compute = [&](const PackedForward& forward) {
+  const auto compute = [&](const PackedForward& forward, std::span<const int64_t>) {
     return std::vector<at::Tensor>{head_sum_pi_squared(forward.hidden_RH, model.head(), options_.temperature)};
   };
   std::vector<float>* const columns[] = {&out};
   TRY(run_column_pass(model, table, options_.micro_batch, options_, "sums of squared probabilities", compute, columns));
   return out;
+}
+
+Result<KeptCount> ActorLearner::keep_tokens(StepTable& table, const Sampling& sampling) const {
+  return put_kept_tokens(*model_, table, sampling, options_);
+}
+
+// Over the kept tokens, if there are any, else over the whole vocabulary.
+LogProbs ActorLearner::head_probs(const Model& model, const PackedForward& forward, const KeptTokens& kept,
+                                  bool want_entropy) const {
+  if (!kept.empty())
+    return kept_log_prob(forward.hidden_RH, model.head(), forward.targets_R, options_.temperature, kept);
+  return head_log_prob(forward.hidden_RH, model.head(), forward.targets_R, options_.temperature, want_entropy,
+                       options_.head);
 }
 
 Result<BackwardPass> ActorLearner::one_pass(UpdateSlice& slice, const PackedForward& forward,
@@ -209,23 +222,27 @@ Result<BackwardPass> ActorLearner::one_pass(UpdateSlice& slice, const PackedForw
   return report.has_gradient ? forward.backward_pass(d_hidden_RH) : BackwardPass();
 }
 
-BackwardPass ActorLearner::inject(const PackedForward& forward, std::span<float> grad_log_prob,
+BackwardPass ActorLearner::inject(const PackedForward& forward, const KeptTokens& kept, std::span<float> grad_log_prob,
                                   std::span<float> grad_entropy, std::span<const TokenNorm> norms,
                                   const at::Tensor& d_extra_RH) {
   const at::Tensor d_hidden_RH = at::empty_like(forward.hidden_RH);
   const auto dtype = forward.hidden_RH.scalar_type();
-  head_backward(forward.hidden_RH, model_->head(), forward.targets_R, options_.temperature,
-                tensor_of(grad_log_prob, dtype),
-                objective_->uses_entropy_gradient() ? tensor_of(grad_entropy, dtype) : at::Tensor(), d_hidden_RH,
-                model_->head_grad(), norms, options_.head);
+  const at::Tensor by_log_prob = tensor_of(grad_log_prob, dtype);
+  const at::Tensor by_entropy = objective_->uses_entropy_gradient() ? tensor_of(grad_entropy, dtype) : at::Tensor();
+  if (kept.empty()) {
+    head_backward(forward.hidden_RH, model_->head(), forward.targets_R, options_.temperature, by_log_prob, by_entropy,
+                  d_hidden_RH, model_->head_grad(), norms, options_.head);
+  } else {
+    kept_backward(forward.hidden_RH, model_->head(), forward.targets_R, options_.temperature, kept, by_log_prob,
+                  by_entropy, d_hidden_RH, model_->head_grad());
+  }
   if (d_extra_RH.defined()) d_hidden_RH.add_(d_extra_RH);
   return forward.backward_pass(d_hidden_RH);
 }
 
 Result<BackwardPass> ActorLearner::two_pass(UpdateSlice& slice, const PackedForward& forward,
                                             const at::Tensor& d_extra_RH, LeafReport& report) {
-  const LogProbs probs =
-      head_log_prob(forward.hidden_RH, model_->head(), forward.targets_R, options_.temperature, true, options_.head);
+  const LogProbs probs = head_probs(*model_, forward, slice.table.kept(), true);
   copy_to_floats(probs.log_prob_R, slice.log_prob());
   copy_to_floats(probs.entropy_R, slice.entropy());
   if (slice.on_policy) std::ranges::copy(slice.log_prob(), slice.old_log_prob().begin());
@@ -234,7 +251,7 @@ Result<BackwardPass> ActorLearner::two_pass(UpdateSlice& slice, const PackedForw
   report.sums.add(TRY(objective_->evaluate(slice.input(), slice.grad(), &report.metrics)));
   report.has_gradient = slice.has_gradient() || d_extra_RH.defined();
   if (!report.has_gradient) return BackwardPass();
-  return inject(forward, slice.grad_log_prob, slice.grad_entropy, probs.norms_R, d_extra_RH);
+  return inject(forward, slice.table.kept(), slice.grad_log_prob, slice.grad_entropy, probs.norms_R, d_extra_RH);
 }
 
 // Log-probs and entropies of the whole update, without gradient; `norms` of this rank's rows, and only where they had to
@@ -253,13 +270,13 @@ Result<> ActorLearner::measure_whole_update(const Update& update, UpdateSlice& w
   const auto measure = [&](size_t i) -> Result<> {
     const std::vector<int64_t>& micro = update.micro_batches[i];
     const PackedForward out = TRY(forward_rows(*model_, update.table, micro, update.pass));
-    const LogProbs probs =
-        head_log_prob(out.hidden_RH, model_->head(), out.targets_R, options_.temperature, true, options_.head);
+    const KeptTokens kept = update.table.kept_of(micro);
+    const LogProbs probs = head_probs(*model_, out, kept, true);
     std::vector<float> numbers(2 * static_cast<size_t>(out.targets_R.numel()));
     const std::span<float> log_prob = std::span(numbers).first(numbers.size() / 2);
     copy_to_floats(probs.log_prob_R, log_prob);
     copy_to_floats(probs.entropy_R, std::span(numbers).subspan(log_prob.size()));
-    update.for_tokens(micro, whole, [&](size_t from, size_t to) { norms[to] = probs.norms_R[from]; });
+    if (kept.empty()) update.for_tokens(micro, whole, [&](size_t from, size_t to) { norms[to] = probs.norms_R[from]; });
     parts[i] = float_bytes(numbers);
     return {};
   };
@@ -291,13 +308,15 @@ Result<LeafReport> ActorLearner::compute_injected(const Update& update, const st
     if (!norms.empty()) micro_norms.push_back(norms[from]);
   });
   const bool has_gradient = any_nonzero(grad_log_prob) || any_nonzero(grad_entropy);
-  if (!has_gradient && !objective_->uses_full_kl()) return leaf;
+  if (!has_gradient && !has_vocabulary_terms(*objective_, options_)) return leaf;
   const PackedForward out = TRY(forward_rows(*model_, update.table, micro, update.pass));
   const UpdateSlice part = TRY(slice(update, micro));
-  const FullKlTerm kl = TRY(full_kl_term(*objective_, *model_, part, out, options_));
-  leaf.sums = kl.sums;
-  leaf.has_gradient = has_gradient || kl.d_hidden_RH.defined();
-  if (leaf.has_gradient) backward = inject(out, grad_log_prob, grad_entropy, micro_norms, kl.d_hidden_RH);
+  const VocabularyTerms terms = TRY(vocabulary_terms(*objective_, *model_, part, out, options_));
+  leaf.sums = terms.sums;
+  TRY(leaf.metrics.merge(terms.metrics));
+  leaf.has_gradient = has_gradient || terms.d_hidden_RH.defined();
+  if (leaf.has_gradient)
+    backward = inject(out, part.table.kept(), grad_log_prob, grad_entropy, micro_norms, terms.d_hidden_RH);
   return leaf;
 }
 
@@ -335,13 +354,14 @@ Result<LeafReport> ActorLearner::compute_rows(const Update& update, const std::v
     leaf.sums.add(TRY(objective_->evaluate(part.input(), part.grad(), &leaf.metrics)));
     return leaf;
   }
-  const FullKlTerm kl = TRY(full_kl_term(*objective_, *model_, part, out, options_));
-  if (objective_->coupling() == Coupling::kToken)
-    backward = TRY(one_pass(part, out, kl.d_hidden_RH, leaf));
+  const VocabularyTerms terms = TRY(vocabulary_terms(*objective_, *model_, part, out, options_));
+  if (objective_->coupling() == Coupling::kToken && part.table.kept().empty())
+    backward = TRY(one_pass(part, out, terms.d_hidden_RH, leaf));
   else
-    backward = TRY(two_pass(part, out, kl.d_hidden_RH, leaf));
+    backward = TRY(two_pass(part, out, terms.d_hidden_RH, leaf));
   if (leaf.skipped) return leaf;
-  leaf.sums.add(kl.sums);
+  leaf.sums.add(terms.sums);
+  TRY(leaf.metrics.merge(terms.metrics));
   leaf.kept = update.kept_of(part);
   return leaf;
 }

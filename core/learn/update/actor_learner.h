@@ -20,6 +20,7 @@
 #include "learn/objective/actor_objective.h"
 #include "learn/optim/optimizer.h"
 #include "learn/update/gradient_sum.h"
+#include "learn/update/kept_pass.h"
 #include "learn/update/leaf_report.h"
 #include "learn/update/learner_options.h"
 #include "learn/update/micro_batches.h"
@@ -66,6 +67,10 @@ class ActorLearner {
   // [N] sum of the squared probabilities of the vocabulary at every response token.
   Result<std::vector<float>> sums_of_squared_probs(const Model& model, const StepTable& table) const;
 
+  // Puts what the sampler's penalties, bars and filters leave at each token under the current weights into the table.
+  // All its log-probs, by this and other models, are over that from then on. `sampling` is that of the rows.
+  Result<KeptCount> keep_tokens(StepTable& table, const Sampling& sampling) const;
+
   // One optimizer update on `rows` of the table. Without old_log_prob the update's own log-probs stand for it (ratio
   // exactly 1).
   Result<UpdateReport> update(const StepTable& table, std::span<const int64_t> rows, const UpdatePlace& place);
@@ -78,6 +83,8 @@ class ActorLearner {
  private:
   struct Update;  // one call of update()
   Result<UpdateSlice> slice(const Update& update, std::span<const int64_t> rows) const;
+  [[nodiscard]] LogProbs head_probs(const Model& model, const PackedForward& forward, const KeptTokens& kept,
+                                    bool want_entropy) const;
   // A micro-batch up to its backward pass, which runs at the end of the round. `d_extra_RH`: what else goes back through
   // its hidden states; may be undefined.
   Result<BackwardPass> one_pass(UpdateSlice& slice, const PackedForward& forward, const at::Tensor& d_extra_RH,
@@ -90,8 +97,8 @@ class ActorLearner {
   Result<> backward_whole_update(Update& update, UpdateReport& report, std::vector<LeafReport>& leaves,
                                  GradientSum& gradient);
   Result<> measure_whole_update(const Update& update, UpdateSlice& whole, std::vector<TokenNorm>& norms) const;
-  BackwardPass inject(const PackedForward& forward, std::span<float> grad_log_prob, std::span<float> grad_entropy,
-                      std::span<const TokenNorm> norms, const at::Tensor& d_extra_RH);
+  BackwardPass inject(const PackedForward& forward, const KeptTokens& kept, std::span<float> grad_log_prob,
+                      std::span<float> grad_entropy, std::span<const TokenNorm> norms, const at::Tensor& d_extra_RH);
   // The reference, if its passes are part of the update's rounds.
   [[nodiscard]] const Model* reference_of_rounds() const {
     return objective_->uses_full_kl() ? options_.reference : nullptr;

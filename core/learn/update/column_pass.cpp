@@ -23,8 +23,7 @@ std::string bytes_of_columns(const std::vector<at::Tensor>& columns) {
 }  // namespace
 
 Result<> run_column_pass(const Model& model, const StepTable& table, const MicroBatchOptions& cut,
-                         const LearnerOptions& options, std::string_view stage,
-                         const std::function<std::vector<at::Tensor>(const PackedForward&)>& compute,
+                         const LearnerOptions& options, std::string_view stage, const ColumnCompute& compute,
                          std::span<std::vector<float>* const> out) {
   const c10::NoGradGuard no_grad;
   for (std::vector<float>* column : out) column->assign(static_cast<size_t>(table.num_tokens()), 0.0F);
@@ -34,7 +33,7 @@ Result<> run_column_pass(const Model& model, const StepTable& table, const Micro
   for (const std::optional<size_t>& micro : share.rounds()) {
     if (micro) {
       const PackedForward forward = TRY(forward_rows(model, table, plan[*micro], options.pass));
-      parts[*micro] = bytes_of_columns(compute(forward));
+      parts[*micro] = bytes_of_columns(compute(forward, plan[*micro]));
       show_micro_batch(stage, *micro, plan.size());
     }
     TRY(finish_forward({&model}));

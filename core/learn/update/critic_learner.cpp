@@ -30,7 +30,7 @@ std::vector<float> floats_of(const at::Tensor& values) {
 Result<std::vector<float>> CriticLearner::values(const StepTable& table) const {
   std::vector<float> out;
   std::vector<float>* const columns[] = {&out};
-  const auto compute = [&](const PackedForward& forward) {
+  const auto compute = [&](const PackedForward& forward, std::span<const int64_t>) {
     return std::vector<at::Tensor>{values_of(*model_, forward)};
   };
   TRY(run_column_pass(*model_, table, options_.learner.micro_batch, options_.learner, "values", compute, columns));

@@ -29,6 +29,12 @@ struct PassOptions {
   FlopCount* flops = nullptr;  // every pass adds its operations; null: no count
 };
 
+// Draws the policy to a teacher at every completion token (model/head/divergence.h).
+struct TeacherLoss {
+  const Model* teacher = nullptr;  // borrowed; null: there is no such term
+  double coef = 0.0, beta = 0.5;
+};
+
 struct LearnerOptions {
   double temperature = 1.0;  // divides the logits of every log-prob; sft has none
   double grad_clip = 1.0;    // L2 norm; 0 = no clipping
@@ -36,6 +42,7 @@ struct LearnerOptions {
   PassOptions pass;
   HeadOptions head;
   const Model* reference = nullptr;  // of a KL over the whole vocabulary; borrowed
+  TeacherLoss teacher_loss;
   RankOptions ranks;
   uint64_t seed = 0;  // of the run; for dropout
 

@@ -6,31 +6,18 @@
 // KL = E_p[z - z_ref] / T - (lse - lse_ref): no log-softmax is written down, and equal logits give 0 exactly.
 #include "model/head/full_kl.h"
 
-#include <ATen/core/grad_mode.h>
-
 #include <algorithm>
 #include <cmath>
-#include <memory>
 
-#include "model/head/chunks.h"
 #include "model/head/row_softmax.h"
-#include "model/tensor/blas.h"
+#include "model/head/two_heads.h"
 #include "model/tensor/kernel.h"
 #include "model/tensor/vector_math.h"
 
 namespace mortise {
 namespace {
 
-using blas::Trans;
-
-constexpr int64_t kMaxChunkRows = 512;
-constexpr int64_t kBlockColumns = 2048;  // summed in lanes of T before double
-constexpr double kFloor = -1e4;          // of the exponent: exp is 0 there
-
-// Memory of both heads' logits, and the parts of d_hidden.
-int64_t row_elements(int64_t width, int64_t vocab) {
-  return 2 * vocab + num_column_blocks(vocab, kBlockColumns) * width;
-}
+constexpr double kFloor = -1e4;  // of the exponent: exp is 0 there
 
 // other becomes z - other; *sum is that of exp((z - max) / temperature) (z - other).
 template <class T>
@@ -90,28 +77,6 @@ MORTISE_CPU_CLONES void full_kl_grad_clone(double* z, const double* difference, 
   grad_body(z, difference, n, row);
 }
 
-// One side's view of raw memory.
-template <class T>
-struct Side {
-  explicit Side(const HeadSide& side)
-      : hidden(side.hidden_RH.const_data_ptr<T>()),
-        weight(side.head.weight_VH.const_data_ptr<T>()),
-        width(side.hidden_RH.size(1)),
-        softcap(side.head.softcap) {}
-
-  // Logits of the rows [begin, begin + rows) for the columns [first, first + n), rows apart by n.
-  void logits(int64_t begin, int64_t rows, int64_t first, int64_t n, T* out) const {
-    blas::gemm(Trans::kNo, Trans::kYes, rows, n, width, T(1), hidden + begin * width, width, weight + first * width,
-               width, T(0), out, n);
-    if (softcap > 0.0) row_softcap_(out, rows * n, softcap);
-  }
-
-  const T* hidden;
-  const T* weight;
-  int64_t width;
-  double softcap;
-};
-
 // The statistics of a row over one block of columns, or over the whole vocabulary.
 struct PairStats {
   RowStats policy, reference;
@@ -136,170 +101,79 @@ struct PairStats {
 };
 
 template <class T>
-class FullKlPass {
+class FullKlPass : public TwoHeads<T> {
  public:
   FullKlPass(const HeadSide& policy, const HeadSide& reference, double temperature, const HeadOptions& options)
-      : policy_(policy),
-        reference_(reference),
-        inverse_temperature_(1.0 / temperature),
-        vocab_(policy.head.weight_VH.size(0)),
-        num_blocks_(num_column_blocks(vocab_, kBlockColumns)) {
-    const int64_t row_bytes = row_elements(policy_.width, vocab_) * static_cast<int64_t>(sizeof(T));
-    chunk_rows_ = head_chunk_rows(policy.hidden_RH.size(0), row_bytes, kMaxChunkRows, options);
-    const auto rows = static_cast<size_t>(chunk_rows_);
-    z_.reset(new T[rows * static_cast<size_t>(vocab_)]);
-    difference_.reset(new T[rows * static_cast<size_t>(vocab_)]);
-    block_stats_.resize(rows * static_cast<size_t>(num_blocks_));
-    stats_.resize(rows);
-  }
-
-  [[nodiscard]] int64_t chunk_rows() const { return chunk_rows_; }
+      : TwoHeads<T>(policy, reference, temperature, options),
+        block_stats_(static_cast<size_t>(this->chunk_rows() * this->num_blocks())),
+        stats_(static_cast<size_t>(this->chunk_rows())) {}
 
   // kl [rows of the chunk]
   void forward(int64_t begin, int64_t end, std::span<double> kl) {
-    begin_ = begin;
-    rows_ = end - begin;
-    parallel_tasks<T>(num_blocks_, 0, [&](int64_t block, T*) { forward_block(block); });
-    for (int64_t r = 0; r < rows_; ++r) {
+    this->start(begin, end);
+    parallel_tasks<T>(this->num_blocks(), 0, [&](int64_t block, T*) { forward_block(block); });
+    const double scale = this->inverse_temperature();
+    for (int64_t r = 0; r < this->rows(); ++r) {
       PairStats stats = at(0, r);
-      for (int64_t block = 1; block < num_blocks_; ++block) stats = stats.merged(at(block, r), inverse_temperature_);
+      for (int64_t block = 1; block < this->num_blocks(); ++block) stats = stats.merged(at(block, r), scale);
       stats_[static_cast<size_t>(r)] = stats;
-      kl[static_cast<size_t>(r)] = stats.kl(inverse_temperature_);
+      kl[static_cast<size_t>(r)] = stats.kl(scale);
     }
   }
 
-  // For the chunk of the last forward. d_hidden and d_weight begin at their tensors' starts; either may be null.
-  void backward(std::span<const double> weight, T* d_hidden, T* d_weight) {
-    if (d_hidden != nullptr) partial_.resize(static_cast<size_t>(num_blocks_ * rows_ * policy_.width));
-    parallel_tasks<T>(num_blocks_, 0,
-                      [&](int64_t block, T*) { backward_block(block, weight, d_hidden != nullptr, d_weight); });
-    if (d_hidden != nullptr) sum_parts(d_hidden + begin_ * policy_.width);
+  void gradient_of_row(int64_t block, int64_t r, double weight) {
+    const PairStats& stats = stats_[static_cast<size_t>(r)];
+    const double scale = this->inverse_temperature();
+    RowGrad row;
+    row.max = stats.policy.max;
+    row.inverse_sum = 1.0 / stats.policy.sum;
+    row.offset = stats.lse_gap(scale) + stats.kl(scale);
+    row.factor = weight * scale;
+    row.inverse_temperature = scale;
+    row.cap = this->policy().softcap;
+    full_kl_grad_clone(this->z(block, r), this->other(block, r), this->columns(block), row);
   }
 
  private:
-  int64_t columns(int64_t block) const { return std::min(kBlockColumns, vocab_ - block * kBlockColumns); }
-  PairStats& at(int64_t block, int64_t row) { return block_stats_[static_cast<size_t>(block * chunk_rows_ + row)]; }
+  PairStats& at(int64_t block, int64_t row) {
+    return block_stats_[static_cast<size_t>(block * this->chunk_rows() + row)];
+  }
 
+  // The other side's logits become z - z_ref.
   void forward_block(int64_t block) {
-    const int64_t first = block * kBlockColumns;
-    const int64_t n = columns(block);
-    T* z = z_.get() + first * rows_;
-    T* other = difference_.get() + first * rows_;
-    policy_.logits(begin_, rows_, first, n, z);
-    reference_.logits(begin_, rows_, first, n, other);
-    for (int64_t r = 0; r < rows_; ++r) {
+    this->compute_logits(block);
+    const int64_t n = this->columns(block);
+    const double scale = this->inverse_temperature();
+    for (int64_t r = 0; r < this->rows(); ++r) {
+      T* const z = this->z(block, r);
+      T* const other = this->other(block, r);
       PairStats& stats = at(block, r);
-      stats.policy = row_softmax_stats(z + r * n, n, inverse_temperature_);
-      stats.reference = row_softmax_stats(other + r * n, n, inverse_temperature_);
-      difference_clone(z + r * n, other + r * n, n, stats.policy.max, inverse_temperature_, &stats.cross);
+      stats.policy = row_softmax_stats(z, n, scale);
+      stats.reference = row_softmax_stats(other, n, scale);
+      difference_clone(z, other, n, stats.policy.max, scale, &stats.cross);
     }
   }
 
-  void backward_block(int64_t block, std::span<const double> weight, bool want_hidden, T* d_weight) {
-    const int64_t first = block * kBlockColumns;
-    const int64_t n = columns(block);
-    const int64_t width = policy_.width;
-    T* z = z_.get() + first * rows_;
-    const T* difference = difference_.get() + first * rows_;
-    for (int64_t r = 0; r < rows_; ++r) {
-      const double w = weight[static_cast<size_t>(r)];
-      if (w == 0.0) {  // and not 0 times what may not be finite
-        std::fill_n(z + r * n, n, T(0));
-        continue;
-      }
-      const PairStats& stats = stats_[static_cast<size_t>(r)];
-      RowGrad row;
-      row.max = stats.policy.max;
-      row.inverse_sum = 1.0 / stats.policy.sum;
-      row.offset = stats.lse_gap(inverse_temperature_) + stats.kl(inverse_temperature_);
-      row.factor = w * inverse_temperature_;
-      row.inverse_temperature = inverse_temperature_;
-      row.cap = policy_.softcap;
-      full_kl_grad_clone(z + r * n, difference + r * n, n, row);
-    }
-    if (want_hidden) {
-      blas::gemm(Trans::kNo, Trans::kNo, rows_, width, n, T(1), z, n, policy_.weight + first * width, width, T(0),
-                 partial_.data() + block * rows_ * width, width);
-    }
-    if (d_weight != nullptr) {
-      blas::gemm(Trans::kYes, Trans::kNo, n, width, rows_, T(1), z, n, policy_.hidden + begin_ * width, width, T(1),
-                 d_weight + first * width, width);
-    }
-  }
-
-  void sum_parts(T* out) const {
-    const int64_t size = rows_ * policy_.width;
-    std::copy_n(partial_.data(), size, out);
-    for (int64_t block = 1; block < num_blocks_; ++block) {
-      const T* part = partial_.data() + block * size;
-      for (int64_t i = 0; i < size; ++i) out[i] += part[i];
-    }
-  }
-
-  Side<T> policy_, reference_;
-  double inverse_temperature_;
-  int64_t vocab_;
-  int64_t num_blocks_;
-  int64_t chunk_rows_ = 0;
-  int64_t begin_ = 0;
-  int64_t rows_ = 0;
-  std::unique_ptr<T[]> z_;              // [block][row][column of the block]
-  std::unique_ptr<T[]> difference_;     // the same: z - z_ref
   std::vector<PairStats> block_stats_;  // [block][row]
   std::vector<PairStats> stats_;
-  std::vector<T> partial_;  // [block][row][hidden]: parts of d_hidden
 };
-
-void check_sides(const HeadSide& policy, const HeadSide& reference, size_t num_weights, double temperature) {
-  const int64_t num = policy.hidden_RH.size(0);
-  for (const HeadSide* side : {&policy, &reference}) {
-    const at::Tensor &hidden = side->hidden_RH, &weight = side->head.weight_VH;
-    TORCH_CHECK(hidden.dim() == 2 && weight.dim() == 2 && hidden.size(1) == weight.size(1), "full KL: shapes");
-    TORCH_CHECK(hidden.is_contiguous() && weight.is_contiguous(), "full KL: not contiguous");
-    TORCH_CHECK(hidden.scalar_type() == policy.hidden_RH.scalar_type() && weight.scalar_type() == hidden.scalar_type(),
-                "full KL: dtypes differ");
-  }
-  TORCH_CHECK(reference.hidden_RH.size(0) == num && static_cast<int64_t>(num_weights) == num, "full KL: tokens");
-  TORCH_CHECK(reference.head.weight_VH.size(0) == policy.head.weight_VH.size(0), "full KL: vocabularies differ");
-  TORCH_CHECK(temperature > 0.0, "full KL: temperature");
-}
 
 }  // namespace
 
 int64_t full_kl_bytes(int64_t num_rows, int64_t width, int64_t vocab, int64_t element_bytes,
                       const HeadOptions& options) {
-  const int64_t row_bytes = row_elements(width, vocab) * element_bytes;
-  return head_chunk_rows(num_rows, row_bytes, kMaxChunkRows, options) * row_bytes;
+  return two_heads_bytes(num_rows, width, vocab, element_bytes, options);
 }
 
 std::vector<double> head_full_kl(const HeadSide& policy, const HeadSide& reference, double temperature,
                                  std::span<const double> weight_R, const at::Tensor& d_hidden_RH,
                                  const at::Tensor& d_weight_VH, const HeadOptions& options) {
-  const at::NoGradGuard no_grad;
-  check_sides(policy, reference, weight_R.size(), temperature);
-  TORCH_CHECK(
-      !d_hidden_RH.defined() || (d_hidden_RH.is_contiguous() && d_hidden_RH.sizes() == policy.hidden_RH.sizes()),
-      "full KL: d_hidden");
-  TORCH_CHECK(
-      !d_weight_VH.defined() || (d_weight_VH.is_contiguous() && d_weight_VH.sizes() == policy.head.weight_VH.sizes()),
-      "full KL: d_weight");
-  const int64_t num = policy.hidden_RH.size(0);
+  check_two_heads(policy, reference, weight_R.size(), temperature, d_hidden_RH, d_weight_VH);
   std::vector<double> kl(weight_R.size());
-  const bool want_grad = d_hidden_RH.defined() || d_weight_VH.defined();
   dispatch_float(policy.hidden_RH, [&](auto zero) {
     using T = decltype(zero);
     FullKlPass<T> pass(policy, reference, temperature, options);
-    for (int64_t begin = 0; begin < num; begin += pass.chunk_rows()) {
-      const int64_t end = std::min(num, begin + pass.chunk_rows());
-      const auto first = static_cast<size_t>(begin), count = static_cast<size_t>(end - begin);
-      pass.forward(begin, end, std::span(kl).subspan(first, count));
-      const std::span<const double> weight = weight_R.subspan(first, count);
-      if (want_grad && any_nonzero(weight)) {
-        pass.backward(weight, data_or_null<T>(d_hidden_RH), data_or_null<T>(d_weight_VH));
-      } else if (d_hidden_RH.defined()) {
-        d_hidden_RH.narrow(0, begin, end - begin).zero_();
-      }
-    }
+    run_two_heads<T>(pass, policy.hidden_RH.size(0), weight_R, d_hidden_RH, d_weight_VH, kl);
   });
   return kl;
 }

@@ -58,6 +58,7 @@ struct PolicyParts {
   // Frozen initial policy, where the objective or the reward penalty needs one; of an adapter's run, a view of its
   // base.
   std::optional<Model> reference;
+  std::optional<Model> teacher;               // frozen, of [teacher]
   std::optional<ModelState> model_state;      // where the checkpoint's model folder does not hold the weights exactly
   std::optional<ModelState> reference_state;  // where ref.sync_steps changes the reference
 };

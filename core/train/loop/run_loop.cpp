@@ -139,7 +139,7 @@ Result<OpenRun> open_run(Env& env, const LoadedConfig& loaded, Communicator& ran
   if (checkpoint) {
     TRY(load_run(*checkpoint, allow_change, parts.progress.counters, parts.policy, parts.data, parts.saved));
     if (kind == RunKind::kTrain) {
-      const LogProbNeeds needs = log_prob_needs(parts.run.plan, parts.policy, parts.advantage, parts.learning);
+      const LogProbNeeds needs = log_prob_needs(parts.run, parts.policy, parts.advantage, parts.learning);
       TRY(check_unfinished_step(progress.step.work, parts.run.plan, {needs.reference, parts.critic != nullptr},
                                 checkpoint->path()));
     }

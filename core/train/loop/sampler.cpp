@@ -46,6 +46,7 @@ Result<SampleBatch> Sampler::greedy(const PromptBatch& prompts, MetricSet& metri
   RolloutPlan plan = plan_;
   plan.num_samples = 1;
   plan.sampling.temperature = 0.0;
+  plan.is_filtered = false;
   return collect_on_ranks(*ranks_, runner_, prompts, plan, config_->rollout.max_num_seqs, *tokenizer_, &metrics);
 }
 

@@ -36,6 +36,7 @@ class Sampler {
   Result<> rest();
 
   [[nodiscard]] RolloutBackend& backend() { return runner_.backend(); }
+  [[nodiscard]] const RolloutPlan& plan() const { return plan_; }
 
  private:
   Result<> send_weights(int64_t version, MetricSet& metrics);

@@ -7,6 +7,7 @@
 #include <numeric>
 
 #include "config/check.h"
+#include "experience/selection/row_choice.h"
 #include "foundation/base/at_place.h"
 #include "foundation/base/log.h"
 #include "foundation/base/rng.h"
@@ -135,6 +136,17 @@ Result<> greedy_baseline_stage(const RunSettings& run, Sampler& sampler, RewardR
   return {};
 }
 
+Result<> kept_tokens_stage(const RolloutPlan& plan, const ActorLearner& learner, StepTable& table, MetricSet& metrics) {
+  if (!plan.is_filtered) return {};
+  const StageTimer timer(metrics, "timing_s/kept_tokens");
+  const KeptCount count = TRY(learner.keep_tokens(table, plan.sampling));
+  if (count.num_tokens == 0) return {};
+  const auto tokens = static_cast<double>(count.num_tokens);
+  metrics.add("training/kept_tokens/mean", static_cast<double>(count.num_kept) / tokens);
+  metrics.add("training/kept_tokens/missing_frac", static_cast<double>(count.num_missing) / tokens);
+  return {};
+}
+
 Result<> squared_probs_stage(const PolicyParts& policy, const ActorLearner& learner, StepTable& table,
                              MetricSet& metrics) {
   const StageTimer timer(metrics, "timing_s/sum_pi_squared");
@@ -142,14 +154,15 @@ Result<> squared_probs_stage(const PolicyParts& policy, const ActorLearner& lear
   return {};
 }
 
-LogProbNeeds log_prob_needs(const BatchPlan& plan, const PolicyParts& policy, const AdvantageParts& advantage,
+LogProbNeeds log_prob_needs(const RunSettings& run, const PolicyParts& policy, const AdvantageParts& advantage,
                             const LearnerParts& learning) {
   const bool penalizes = advantage.reward_kl.has_value();
   const ActorObjective& objective = *learning.objective;
   LogProbNeeds needs;
+  needs.teacher = policy.teacher && run.config.teacher.advantage_coef != 0;
   // One update over the whole batch starts where the batch was sampled: its own log-probs are the old ones.
-  needs.old = plan.updates_per_step > 1 || penalizes || objective.correction().is_active() ||
-              advantage.estimator->info().requires_input(column::OldLogProb::name);
+  needs.old = run.plan.updates_per_step > 1 || penalizes || objective.correction().is_active() || needs.teacher ||
+              run.config.algorithm.use_pf_ppo || advantage.estimator->info().requires_input(column::OldLogProb::name);
   needs.reference = policy.reference && (penalizes || objective.needs_ref_log_prob());
   return needs;
 }
@@ -174,6 +187,10 @@ Result<> log_prob_stage(const RunSettings& run, const PolicyParts& policy, const
     const MicroBatchOptions passes = reference_pass_options(run.config);
     table.put<column::RefLogProb>(TRY(learner.log_probs(*policy.reference, table, &passes)));
   }
+  if (needs.teacher) {
+    const StageTimer timer(metrics, "timing_s/teacher");
+    table.put<column::TeacherLogProb>(TRY(learner.log_probs(*policy.teacher, table)));
+  }
   return {};
 }
 
@@ -197,7 +214,33 @@ Result<> advantage_stage(const RunSettings& run, AdvantageParts& advantage, cons
   options.normalize_then_sum = run.config.algorithm.multi_objective_aggregation == RewardAggregation::kNormalizeThenSum;
   std::vector<float> penalty;
   if (advantage.reward_kl) penalty = TRY(reward_penalty(advantage, table, step, metrics));
-  return advantage.estimator->compute(table, experience.samples, experience.scored, options, penalty, &metrics);
+  TRY(advantage.estimator->compute(table, experience.samples, experience.scored, options, penalty, &metrics));
+  add_teacher_advantages(run.config.teacher.advantage_coef, table, metrics);
+  return {};
+}
+
+void row_choice_stage(const RunSettings& run, const ScoredBatch& scored, int64_t step, StepTable& table) {
+  const AlgorithmConfig& algorithm = run.config.algorithm;
+  if (algorithm.best_of_n > 0) {
+    const std::vector<uint8_t> best = best_rows(scored.rewards, run.config.rollout.n, algorithm.best_of_n);
+    std::vector<uint8_t> mask(table.get<column::ResponseMask>().begin(), table.get<column::ResponseMask>().end());
+    for (int64_t row = 0; row < table.num_rows(); ++row) {
+      if (best[static_cast<size_t>(row)] != 0) continue;
+      const auto begin = mask.begin() + table.row_offsets()[static_cast<size_t>(row)];
+      std::fill_n(begin, table.row_tokens(row), uint8_t{0});
+    }
+    table.put<column::ResponseMask>(std::move(mask));
+  }
+  if (algorithm.use_pf_ppo)
+    table.put<column::DrawnRow>(draw_rows(scored.rewards, algorithm.pf_ppo, run.key.seed, step));
+}
+
+const StepTable& learnt_rows(const StepTable& table, StepTable& drawn) {
+  if (!table.has<column::DrawnRow>()) return table;
+  std::vector<int64_t> rows;
+  for (const float row : table.get<column::DrawnRow>()) rows.push_back(static_cast<int64_t>(row));
+  drawn = table.take(rows, {});
+  return drawn;
 }
 
 namespace {
@@ -259,6 +302,8 @@ Result<> update_stage(const RunSettings& run, LearnerParts& learning, RunCounter
     std::ranges::copy(table.get<column::OldLogProb>(), table.make<column::FirstLogProb>().begin());
   const std::span<float> first_log_prob = table.edit<column::FirstLogProb>();
   const TokenTrace trace = token_trace(run.config.trainer, work);
+  StepTable drawn;
+  const StepTable& learnt = learnt_rows(table, drawn);
 
   size_t index = 0;
   for (int64_t pass = 0; pass < actor.ppo_epochs; ++pass) {
@@ -278,7 +323,7 @@ Result<> update_stage(const RunSettings& run, LearnerParts& learning, RunCounter
       place.old_is_current = pass == 0 && begin == 0 && !correction.is_bypass();
       if (measures_old && pass == 0) place.log_prob_out = first_log_prob;
       place.trace = trace;
-      work.updates.push_back(TRY(update_once(learning, table, part, place)));
+      work.updates.push_back(TRY(update_once(learning, learnt, part, place)));
       record_update(counters, work.updates.back().skipped);
     }
   }

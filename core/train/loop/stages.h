@@ -18,16 +18,19 @@ Result<Experience> experience_stage(const RunSettings& run, DataParts& data, Sam
 Result<> greedy_baseline_stage(const RunSettings& run, Sampler& sampler, RewardRunner& reward,
                                const Experience& experience, StepTable& table, MetricSet& metrics);
 
+// What the sampler's filters leave at each token, if training is over that (rollout.filtered_log_probs).
+Result<> kept_tokens_stage(const RolloutPlan& plan, const ActorLearner& learner, StepTable& table, MetricSet& metrics);
+
 // sum_pi_squared, under the current policy.
 Result<> squared_probs_stage(const PolicyParts& policy, const ActorLearner& learner, StepTable& table,
                              MetricSet& metrics);
 
-// old_log_prob with old_entropy, and ref_log_prob, as far as something reads them.
+// old_log_prob with old_entropy, ref_log_prob and teacher_log_prob, as far as something reads them.
 struct LogProbNeeds {
-  bool old = false, reference = false;
+  bool old = false, reference = false, teacher = false;
 };
 // A KL over the whole vocabulary runs the reference by itself.
-LogProbNeeds log_prob_needs(const BatchPlan& plan, const PolicyParts& policy, const AdvantageParts& advantage,
+LogProbNeeds log_prob_needs(const RunSettings& run, const PolicyParts& policy, const AdvantageParts& advantage,
                             const LearnerParts& learning);
 Result<> log_prob_stage(const RunSettings& run, const PolicyParts& policy, const LearnerParts& learning,
                         LogProbNeeds needs, StepTable& table, MetricSet& metrics);
@@ -36,9 +39,16 @@ Result<> log_prob_stage(const RunSettings& run, const PolicyParts& policy, const
 Result<> correction_stage(const RunSettings& run, const RolloutCorrection& correction, StepTable& table,
                           MetricSet& metrics);
 
-// Scores, rewards with the KL penalty, advantages and returns.
+// Scores, rewards with the KL penalty, advantages and returns; then what the teacher adds to the advantages.
 Result<> advantage_stage(const RunSettings& run, AdvantageParts& advantage, const Experience& experience, int64_t step,
                          StepTable& table, MetricSet& metrics);
+
+// Which rows the updates see: takes those beyond algorithm.best_of_n out of response_mask, and draws rows for PF-PPO
+// into drawn_row.
+void row_choice_stage(const RunSettings& run, const ScoredBatch& scored, int64_t step, StepTable& table);
+
+// The rows that learners see: the table itself, or, if drawn_row is there, a table of the drawn ones in `drawn`.
+const StepTable& learnt_rows(const StepTable& table, StepTable& drawn);
 
 // The updates of the step that are still to do: mini-batches of prompts, ppo_epochs passes. Measures first_log_prob.
 // `before_update` is called ahead of each.

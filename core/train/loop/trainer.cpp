@@ -90,15 +90,19 @@ class Trainer {
     add_staleness_metrics(samples, counters_.weight_version, metrics);
     StepTable& table = work.table = make_step_table(prompts, samples);
     run_.ranks.enter("log-probs", number);
+    TRY(kept_tokens_stage(parts_.sampler->plan(), *parts_.learning.learner, table, metrics));
     TRY(put_baselines(work.experience, table, metrics));
     TRY(log_prob_stage(run_, parts_.policy, parts_.learning,
-                       log_prob_needs(run_.plan, parts_.policy, parts_.advantage, parts_.learning), table, metrics));
+                       log_prob_needs(run_, parts_.policy, parts_.advantage, parts_.learning), table, metrics));
     TRY(correction_stage(run_, parts_.learning.objective->correction(), table, metrics));
     TRY(advantage_stage(run_, parts_.advantage, work.experience, number, table, metrics));
     add_variance_proxies(table, metrics);
+    row_choice_stage(run_, scored, number, table);
+    StepTable drawn;
     if (parts_.critic) saver_.learning_begins();
     run_.ranks.enter("updates", number);
-    TRY(critic_stage(run_.config, parts_.critic.get(), parts_.learning.compute, table, number, counters_, metrics));
+    TRY(critic_stage(run_.config, parts_.critic.get(), parts_.learning.compute, learnt_rows(table, drawn), number,
+                     counters_, metrics));
     if (parts_.data.filter) parts_.data.filter->commit();
     work.step = number;
     return work;

@@ -108,6 +108,7 @@ Json completion_row(const Completions& all, size_t i) {
   const SampleTurns& turns = sample.turns;
   row["prompt_token_ids"] = turns.prompt_ids.empty() ? prompt.token_ids : turns.prompt_ids;
   row["token_ids"] = sample.token_ids;
+  if (!sample.log_prob.empty()) row[all.samples.is_filtered ? "filtered_log_probs" : "log_probs"] = sample.log_prob;
   if (turns.num_assistant > 0) add_turns(turns, row);
   if (all.table != nullptr && all.tokenizer != nullptr && static_cast<int64_t>(i) < all.num_token_rows)
     row["tokens"] = tokens_of(all, i);

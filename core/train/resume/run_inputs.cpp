@@ -92,6 +92,7 @@ void add_models(const PolicyParts& policy, const Critic* critic, RunInputs& inpu
     inputs.add("reference_config", "model.path: config.json of the reference",
                sha256_hex(policy.reference->config().config_text));
   }
+  if (policy.teacher) inputs.add("teacher", "teacher.path: the teacher's weights", digest_of_model(*policy.teacher));
   if (critic != nullptr)
     inputs.add("critic_config", "critic.model.path: config.json of the critic",
                sha256_hex(critic->model.config().config_text));

@@ -23,6 +23,7 @@
 #include "train/run/run_data.h"
 #include "train/run/run_options.h"
 #include "train/run/run_parts.h"
+#include "train/run/teacher.h"
 #include "train/run/turn_parts.h"
 
 namespace mortise {
@@ -194,6 +195,8 @@ Result<RunEstimate> estimate(Env& env, PluginRegistry& registry, const LoadedCon
   out.memory.critic = critic.weights + critic.gradients + critic.moments;
   out.critic_state_bytes = critic.weights + critic.moments;
   share_memory(units, config, out.lora.has_value(), num_ranks, critic, out.memory);
+  if (const auto teacher = TRY(teacher_config(env, loaded, out.model.vocab_size)))
+    out.memory.teacher = static_cast<double>(teacher->num_parameters() * num_bytes(config.model.dtype));
   out.memory.reward_models = TRY(reward_model_bytes(env, registry, loaded));
   out.checkpoint_bytes = TRY(checkpoint_bytes(env, folder, out, config));
   if (const auto free = free_bytes_for(env, config.trainer.default_local_dir); free.ok()) out.free_bytes = *free;
@@ -240,6 +243,7 @@ Json json_of(const RunEstimate& run, const RunConfig& config) {
             {"rollout_weights", bytes(memory.rollout)},
             {"kv_cache", bytes(memory.kv_cache)},
             {"critic", bytes(memory.critic)},
+            {"teacher", bytes(memory.teacher)},
             {"reward_models", bytes(memory.reward_models)},
             {"gathered_weights", bytes(memory.gathered)},
             {"whole_weights_in_rollout", bytes(memory.whole)},
@@ -273,6 +277,7 @@ std::string memory_text(const MemoryEstimate& memory, int num_ranks) {
                                                   {"optimizer", memory.moments},
                                                   {"reference", memory.reference},
                                                   {"critic", memory.critic},
+                                                  {"teacher", memory.teacher},
                                                   {"reward models", memory.reward_models},
                                                   {"activations, at most", memory.activations},
                                                   {"head", memory.head},

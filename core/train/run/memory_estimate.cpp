@@ -38,7 +38,8 @@ double head_pass_bytes(const ModelConfig& model, const RunConfig& config, double
   const int64_t element = num_bytes(config.model.dtype);
   const auto rows = static_cast<int64_t>(tokens);
   const auto loss = static_cast<double>(head_bytes(rows, model.hidden_size, model.vocab_size, element));
-  if (!config.actor.use_kl_loss || config.actor.kl_loss_type != kFullKl) return loss;
+  const bool has_full_kl = config.actor.use_kl_loss && config.actor.kl_loss_type == kFullKl;
+  if (!has_full_kl && !(config.teacher.path && config.teacher.loss_coef > 0)) return loss;
   const auto chunk = static_cast<double>(full_kl_bytes(rows, model.hidden_size, model.vocab_size, element));
   const double one_layer = tokens * static_cast<double>(layer_memory(model, element).kept);
   return std::max(loss, std::max(chunk, one_layer));

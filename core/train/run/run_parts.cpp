@@ -22,6 +22,7 @@
 #include "train/run/admission.h"
 #include "train/run/run_data.h"
 #include "train/run/run_options.h"
+#include "train/run/teacher.h"
 #include "train/run/threads.h"
 #include "train/run/turn_parts.h"
 
@@ -145,6 +146,7 @@ RolloutPlan train_plan(const RunConfig& config, const Model& policy, const Sampl
   plan.num_samples = config.rollout.n;
   plan.seed = sampling_seed(config);
   plan.sampling = sampling;
+  plan.is_filtered = config.rollout.filtered_log_probs && sampling.changes_distribution();
   plan.vocab_size = policy.config().vocab_size;
   return plan;
 }
@@ -154,6 +156,7 @@ RolloutPlan val_plan(const RunSettings& run, const Model& policy, const Sampling
   const ValKwargs& val = run.config.rollout.val_kwargs;
   plan.num_samples = val.n;
   plan.is_validation = true;
+  plan.is_filtered = false;
   plan.stop_on_signal = run.kind == RunKind::kEval;
   // Another stream than training's, so that a validation at step k does not see that step's random numbers.
   plan.seed = random_u64({plan.seed, RandomPurpose::kValidation});
@@ -300,6 +303,9 @@ Result<> load_learner(const RunSettings& run, PolicyParts& policy, LearnerParts&
   LearnerOptions options = learner_options(run.config, run.ranks);
   options.pass.flops = &learning.compute.flops;
   if (policy.reference) options.reference = &*policy.reference;
+  policy.teacher = TRY(load_teacher(run.env, run.loaded, policy.model->config().vocab_size));
+  if (policy.teacher && run.config.teacher.loss_coef > 0)
+    options.teacher_loss = {&*policy.teacher, run.config.teacher.loss_coef, run.config.teacher.beta};
   learning.learner.emplace(*policy.model, *learning.optimizer, *learning.objective, options);
   return {};
 }

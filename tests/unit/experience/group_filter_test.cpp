@@ -179,5 +179,24 @@ TEST(GroupFilter, GivesUpWhereTheDataCannotGiveEnough) {
   }
 }
 
+// The bounds are open: with 0 and 1, groups of rewards that are all right or all wrong lie outside.
+TEST(GroupFilter, GroupsOutsideTheRangeOfMeansAreDropped) {
+  FilterGroupsConfig config;
+  config.enable = true;
+  config.min_mean = 0.5;
+  config.max_mean = 2.0;
+  GroupFilter filter(config, 2);
+  filter.begin_step(1);
+  ASSERT_TRUE(filter.add(groups_of({{0, 1}, {0, 2}, {1, 3}, {1, 1}, {0.5, 0.75}, {kNaN, 1}})).ok());
+  EXPECT_TRUE(filter.is_full());
+  MetricSet metrics;
+  EXPECT_THAT(rows_in(filter.take(metrics)), testing::ElementsAre(1, 4));
+  config.max_mean.reset();
+  GroupFilter open(config, 3);
+  open.begin_step(1);
+  ASSERT_TRUE(open.add(groups_of({{0, 1}, {0, 2}, {1, 3}, {0.5, 0.75}})).ok());
+  EXPECT_THAT(rows_in(open.take(metrics)), testing::ElementsAre(1, 2, 3));
+}
+
 }  // namespace
 }  // namespace mortise

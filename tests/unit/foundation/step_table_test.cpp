@@ -107,6 +107,45 @@ TEST_F(StepTableTest, ColumnsComeBackFromACheckpoint) {
   EXPECT_THAT(refused.error().what, testing::HasSubstr("reward_baselines has 3 values, but the step has 1 rows"));
 }
 
+// Kept tokens follow their rows, and checkpoints hold them.
+TEST_F(StepTableTest, KeptTokensFollowTheirRows) {
+  KeptTokens kept;
+  kept.offsets = {0, 1, 3, 4, 6, 7, 10};
+  kept.ids = {1, 2, 5, 3, 1, 9, 2, 3, 6, 8};
+  kept.is_seen = {0, 1, 0, 0, 0, 1, 1, 0, 0, 1};
+  kept.shift = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9};
+  kept.repetition_penalty = 1.5;
+  table_.keep(kept);
+  const std::vector<int64_t> picked{2, 1, 2};
+  const StepTable part = table_.take(picked, {});
+  EXPECT_THAT(part.kept().offsets, ElementsAre(0, 2, 3, 6, 8, 9, 12));
+  EXPECT_THAT(part.kept().ids, ElementsAre(1, 9, 2, 3, 6, 8, 1, 9, 2, 3, 6, 8));
+  EXPECT_THAT(part.kept().is_seen, ElementsAre(0, 1, 1, 0, 0, 1, 0, 1, 1, 0, 0, 1));
+  EXPECT_THAT(part.kept().shift, ElementsAre(4, 5, 6, 7, 8, 9, 4, 5, 6, 7, 8, 9));
+  EXPECT_EQ(part.kept().repetition_penalty, 1.5);
+
+  table_.drop<Novelty>();
+  table_.drop<Kept>();
+  table_.drop<Difficulty>();
+  const auto snapshot_of = [](const StepTable& table) {
+    auto snapshot = std::make_unique<StateSnapshot>();
+    StateWriter writer("step", snapshot.get());
+    table.save_columns(writer);
+    EXPECT_TRUE(writer.status().ok());
+    std::ranges::sort(snapshot->tensors, {}, &TensorView::name);
+    return snapshot;
+  };
+  const auto saved = snapshot_of(table_);
+  StepTable loaded({{prompt_, ids_, 4}, {prompt_, {}, 5}, {prompt_, ids_, 5}}), shorter({{prompt_, ids_, 4}});
+  StateReader reader("step", saved.get(), "here"), again("step", saved.get(), "here");
+  ASSERT_OK(loaded.load_columns(reader));
+  EXPECT_EQ(loaded.kept().offsets, kept.offsets);
+  EXPECT_EQ(loaded.kept().ids, kept.ids);
+  EXPECT_EQ(loaded.kept().shift, kept.shift);
+  EXPECT_EQ(loaded.kept().repetition_penalty, 1.5);
+  EXPECT_FALSE(shorter.load_columns(again).ok());
+}
+
 // What the header declares counts, not what the file claims: a column of another type would be read as what it is not.
 TEST_F(StepTableTest, AColumnOfAnotherTypeLengthOrNameIsRefused) {
   const auto error_of = [&](const std::string& key, const auto& values) {

@@ -1,5 +1,5 @@
 // What penalties count and what is forbidden, from the ids only; and texts that end a completion.
-#include "generate/sample/token_history.h"
+#include "foundation/batch/token_history.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

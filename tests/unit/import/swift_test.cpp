@@ -34,6 +34,16 @@ TEST(ImportSwift, DefaultsAreSwifts) {
   EXPECT_EQ(config.data.train_batch_size, 1);
 }
 
+TEST(ImportSwift, ATeacherAddsItsLogRatioToTheAdvantages) {
+  const RunConfig taught = swift(std::string(kBatch) + "--teacher_model /models/teacher");
+  EXPECT_EQ(taught.teacher.path, "/models/teacher");
+  EXPECT_EQ(taught.teacher.advantage_coef, 1.0);
+  EXPECT_EQ(taught.teacher.loss_coef, 0.0);
+  const RunConfig less = swift(std::string(kBatch) + "--teacher_model /models/teacher --teacher_kl_coef 0.5");
+  EXPECT_EQ(less.teacher.advantage_coef, 0.5);
+  EXPECT_EQ(swift(std::string(kBatch) + "--teacher_kl_coef 0.5").teacher.advantage_coef, 0.0);
+}
+
 TEST(ImportSwift, AdaptersMustBeSaidToBeOff) {
   const Result<ImportedConfig> silent = import_text("swift", "per_device_train_batch_size: 8");
   ASSERT_TRUE(silent.ok());
@@ -213,8 +223,9 @@ TEST(ImportSwift, RewardModelsComeBehindTheFunctions) {
 }
 
 TEST(ImportSwift, WhatWouldChangeTheNumbersIsRefused) {
-  for (const char* arguments : {"--rlhf_type dpo", "--async_generate true", "--multi_turn_scheduler x",
-                                "--teacher_model m", "--chord_sft_dataset a b", "--vllm_quantization fp8"}) {
+  for (const char* arguments :
+       {"--rlhf_type dpo", "--async_generate true", "--multi_turn_scheduler x", "--teacher_model_server http://x",
+        "--teacher_adapters a", "--chord_sft_dataset a b", "--vllm_quantization fp8"}) {
     EXPECT_THAT(swift_error(std::string(kBatch) + arguments), HasSubstr("is not supported: ")) << arguments;
   }
   // An adapter that starts from the weights' own directions learns otherwise than one with B = 0.

@@ -420,7 +420,7 @@ TEST(ImportVerl, TurnsKeepTheirLimitsAndVerlsSingleCall) {
 TEST(ImportVerl, WhatWouldChangeTheNumbersIsRefused) {
   for (const char* setting :
        {"actor_rollout_ref.rollout.multi_turn.tool_config_path=t.yaml", "actor_rollout_ref.rollout.quantization=fp8",
-        "algorithm.use_pf_ppo=True", "distillation.enabled=True", "trainer.v1.trainer_mode=colocate_async",
+        "distillation.enabled=True", "trainer.v1.trainer_mode=colocate_async",
         "actor_rollout_ref.actor.qat.enable=True", "actor_rollout_ref.rollout.do_sample=False",
         "actor_rollout_ref.model.external_lib=my.lib"}) {
     EXPECT_THAT(verl_error(grpo(setting)), HasSubstr("is not supported: ")) << setting;
@@ -428,6 +428,15 @@ TEST(ImportVerl, WhatWouldChangeTheNumbersIsRefused) {
   EXPECT_THAT(verl_error(grpo("actor_rollout_ref.model.override_config.rope_theta=1")),
               HasSubstr("would change the model"));
   EXPECT_THAT(import_error("verl", "trainer: {total_epochs: \"${oc.env:EPOCHS}\"}"), HasSubstr("is not resolved"));
+}
+
+// verl reads it only where it trains a critic.
+TEST(ImportVerl, RowsAreDrawnByTheirScoresForGae) {
+  const RunConfig drawn = verl("algorithm.use_pf_ppo=True algorithm.pf_ppo.reweight_method=max_min");
+  EXPECT_TRUE(drawn.algorithm.use_pf_ppo);
+  EXPECT_EQ(drawn.algorithm.pf_ppo.reweight_method, Reweight::kMaxMin);
+  EXPECT_EQ(verl("algorithm.use_pf_ppo=True algorithm.pf_ppo.weight_pow=3").algorithm.pf_ppo.weight_pow, 3.0);
+  EXPECT_FALSE(verl("algorithm.use_pf_ppo=True algorithm.adv_estimator=grpo").algorithm.use_pf_ppo);
 }
 
 }  // namespace

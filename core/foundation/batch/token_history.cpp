@@ -1,9 +1,17 @@
 // See token_history.h. A bad word of several ids blocks its last id if the others came just before, also in the prompt.
-#include "generate/sample/token_history.h"
+#include "foundation/batch/token_history.h"
 
 #include <algorithm>
 
 namespace mortise {
+
+float penalised(float logit, const SeenToken& seen, const Sampling& params) {
+  auto out = static_cast<double>(logit);
+  out = out < 0 ? out * params.repetition_penalty : out / params.repetition_penalty;
+  out -= params.frequency_penalty * static_cast<double>(seen.count);
+  if (seen.count > 0) out -= params.presence_penalty;
+  return static_cast<float>(out);
+}
 
 void TokenHistory::start(const Sampling& params, std::span<const int64_t> prompt_ids) {
   params_ = &params;

@@ -18,6 +18,9 @@ struct SeenToken {
   int64_t count = 0;  // in the completion; 0: in the prompt only
 };
 
+// The logit of such a token after the penalties (transformers' repetition penalty, then OpenAI's two).
+float penalised(float logit, const SeenToken& seen, const Sampling& params);
+
 // Borrowed from a TokenHistory.
 struct TokenEdits {
   std::span<const int64_t> barred{};  // may hold an id twice

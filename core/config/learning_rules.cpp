@@ -1,0 +1,105 @@
+// See learning_rules.h.
+#include "config/learning_rules.h"
+
+#include <fmt/core.h>
+
+#include "config/full_kl.h"
+
+namespace mortise {
+namespace {
+
+class LearningRules {
+ public:
+  explicit LearningRules(const LoadedConfig& loaded) : loaded_(loaded), config_(loaded.config) {}
+
+  std::vector<Error> run() {
+    if (config_.rollout.filtered_log_probs) check_filtered();
+    check_teacher();
+    check_rows();
+    return std::move(problems_);
+  }
+
+ private:
+  void error(std::string_view key, std::string what, std::string next) {
+    problems_.push_back({ErrorKind::kConfig, std::move(what), loaded_.where(key), std::move(next)});
+  }
+
+  // What could not be exact.
+  void check_filtered() {
+    const std::string_view key = "rollout.filtered_log_probs";
+    const RolloutConfig& rollout = config_.rollout;
+    const bool filters = rollout.top_k > 0 || rollout.top_p < 1 || rollout.min_p > 0 || rollout.typical_p < 1;
+    const bool edits = rollout.repetition_penalty != 1 || rollout.presence_penalty != 0 ||
+                       rollout.frequency_penalty != 0 || rollout.ignore_eos || rollout.min_new_tokens > 0 ||
+                       !rollout.bad_words.empty();
+    if (edits && !filters) {
+      error(
+          key,
+          "'rollout.filtered_log_probs' needs a filter: penalties, min_new_tokens, ignore_eos and bad_words alone leave "
+          "the whole vocabulary at every token",
+          "set rollout.top_k or rollout.top_p too, or remove one of the two");
+    }
+    if (edits && rollout.multi_turn.enable) {
+      error(
+          key,
+          "'rollout.filtered_log_probs' with several turns works with filters, but not with penalties, min_new_tokens, "
+          "ignore_eos or bad_words, which begin again in each turn",
+          "remove one of them");
+    }
+    if (config_.actor.use_kl_loss && config_.actor.kl_loss_type == kFullKl) {
+      error(key,
+            "'rollout.filtered_log_probs' is true, but 'actor.kl_loss_type' is full: the KL over the whole vocabulary",
+            "use an estimator");
+    }
+    if (config_.teacher.path && config_.teacher.loss_coef > 0) {
+      error(key, "'rollout.filtered_log_probs' is true, but 'teacher.loss_coef' compares whole vocabularies",
+            "remove one of the two, or use teacher.advantage_coef");
+    }
+    if (config_.algorithm.filter_groups.enable) {
+      error(key,
+            "'rollout.filtered_log_probs' finds what the filters left with the weights of the step, but "
+            "algorithm.filter_groups keeps groups of earlier weights",
+            "remove one of the two");
+    }
+  }
+
+  void check_teacher() {
+    const TeacherConfig& teacher = config_.teacher;
+    if (teacher.path) return;
+    if (teacher.loss_coef > 0 || teacher.advantage_coef > 0) {
+      error(teacher.loss_coef > 0 ? "teacher.loss_coef" : "teacher.advantage_coef",
+            "there is no teacher to learn from ('teacher.path' is null)", "set teacher.path to the teacher's folder");
+    }
+  }
+
+  void check_rows() {
+    const AlgorithmConfig& algorithm = config_.algorithm;
+    const FilterGroupsConfig& filter = algorithm.filter_groups;
+    if (filter.min_mean && filter.max_mean && *filter.min_mean >= *filter.max_mean) {
+      error("algorithm.filter_groups.min_mean",
+            "'algorithm.filter_groups.min_mean' is not below max_mean, so that no group would be kept", "lower it");
+    }
+    if (algorithm.use_pf_ppo && config_.trainer.rollout_data_tokens > 0) {
+      error("algorithm.use_pf_ppo",
+            "'algorithm.use_pf_ppo' cannot be used with trainer.rollout_data_tokens, because a row may be learnt from "
+            "several times or not at all",
+            "remove one of the two");
+    }
+    if (algorithm.use_pf_ppo && algorithm.rollout_correction.bypass_mode) {
+      error("algorithm.use_pf_ppo",
+            "'algorithm.use_pf_ppo' cannot be used with algorithm.rollout_correction.bypass_mode, which measures the "
+            "policy's log-probs in the updates",
+            "remove one of the two");
+    }
+  }
+
+  const LoadedConfig& loaded_;
+  const RunConfig& config_;
+  std::vector<Error> problems_;
+};
+
+}  // namespace
+
+std::vector<Error> check_learning_rules(const LoadedConfig& loaded) { return LearningRules(loaded).run(); }
+
+}  // namespace mortise

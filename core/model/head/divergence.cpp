@@ -1,0 +1,219 @@
+// See divergence.h. A chunk of tokens takes three parallel phases over blocks of the vocabulary:
+//   logits    of both heads, and their normalisers
+//   values    the divergence; the teacher's logits become r = log(p / m), or q for the forward KL
+//   gradient  d D / d logit = (1 - beta) p (r - E_p[r]) / temperature, or (p - q) / temperature
+// With t = log q - log p: r = -log(1 - beta + beta exp t), and log(q / m) = t + r.
+#include "model/head/divergence.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "model/head/row_softmax.h"
+#include "model/head/two_heads.h"
+#include "model/tensor/kernel.h"
+#include "model/tensor/vector_math.h"
+
+namespace mortise {
+namespace {
+
+// The numbers of a row that its columns need.
+struct PairRow {
+  double lse = 0, other_lse = 0;  // normalisers of the policy and the teacher
+  double inverse_temperature = 1;
+  double beta = 0;
+  double mean = 0;    // E_p[r]
+  double factor = 0;  // weight / temperature, times 1 - beta
+  double cap = 0;
+};
+
+struct PairSums {
+  double value = 0, mean = 0;
+};
+
+// exp(t) stays finite in T; beyond, one of p and q is 0 next to the other.
+template <class T>
+constexpr T kMostLogRatio = T(80);
+
+template <class T>
+MORTISE_INLINE void divergence_body(const T* z, T* other, int64_t size, const PairRow& row, PairSums* sums) {
+  const T scale = static_cast<T>(row.inverse_temperature), lse = static_cast<T>(row.lse);
+  const T other_lse = static_cast<T>(row.other_lse);
+  const T beta = static_cast<T>(row.beta), rest = static_cast<T>(1.0 - row.beta);
+  T value = 0, mean = 0;
+#pragma omp simd reduction(+ : value, mean)
+  for (int64_t i = 0; i < size; ++i) {
+    T log_p = z[i] * scale - lse, log_q = other[i] * scale - other_lse;
+    log_p = log_p < T(-1e4) ? T(-1e4) : log_p;
+    log_q = log_q < T(-1e4) ? T(-1e4) : log_q;
+    T t = log_q - log_p;
+    t = t > kMostLogRatio<T> ? kMostLogRatio<T> : t;
+    const T r = -std::log(rest + beta * fast_exp(t));
+    const T p = fast_exp(log_p), q = fast_exp(log_q);
+    value += beta * q * (t + r) + rest * p * r;
+    mean += p * r;
+    other[i] = r;
+  }
+  sums->value = static_cast<double>(value);
+  sums->mean = static_cast<double>(mean);
+}
+
+template <class T>
+MORTISE_INLINE void forward_kl_body(const T* z, T* other, int64_t size, const PairRow& row, PairSums* sums) {
+  const T scale = static_cast<T>(row.inverse_temperature), lse = static_cast<T>(row.lse);
+  const T other_lse = static_cast<T>(row.other_lse);
+  T value = 0;
+#pragma omp simd reduction(+ : value)
+  for (int64_t i = 0; i < size; ++i) {
+    T log_q = other[i] * scale - other_lse;
+    log_q = log_q < T(-1e4) ? T(-1e4) : log_q;
+    const T q = fast_exp(log_q);
+    value += q * (log_q - (z[i] * scale - lse));
+    other[i] = q;
+  }
+  sums->value = static_cast<double>(value);
+}
+
+// z becomes the gradient by it; of a capped logit by what it was before.
+template <class T>
+MORTISE_INLINE void divergence_grad_body(T* z, const T* other, int64_t size, const PairRow& row) {
+  const T scale = static_cast<T>(row.inverse_temperature), lse = static_cast<T>(row.lse);
+  const T factor = static_cast<T>(row.factor), mean = static_cast<T>(row.mean);
+  const T inverse_cap = row.cap > 0.0 ? static_cast<T>(1.0 / row.cap) : T(0);
+  const bool is_forward = row.beta == 0.0;
+#pragma omp simd
+  for (int64_t i = 0; i < size; ++i) {
+    const T cap = z[i] * inverse_cap;
+    T log_p = z[i] * scale - lse;
+    log_p = log_p < T(-1e4) ? T(-1e4) : log_p;
+    const T p = fast_exp(log_p);
+    const T slope = is_forward ? p - other[i] : p * (other[i] - mean);
+    z[i] = factor * slope * (T(1) - cap * cap);
+  }
+}
+
+MORTISE_CPU_CLONES void divergence_clone(const float* z, float* other, int64_t n, const PairRow& row, PairSums* sums) {
+  divergence_body(z, other, n, row, sums);
+}
+MORTISE_CPU_CLONES void divergence_clone(const double* z, double* other, int64_t n, const PairRow& row,
+                                         PairSums* sums) {
+  divergence_body(z, other, n, row, sums);
+}
+MORTISE_CPU_CLONES void forward_kl_clone(const float* z, float* other, int64_t n, const PairRow& row, PairSums* sums) {
+  forward_kl_body(z, other, n, row, sums);
+}
+MORTISE_CPU_CLONES void forward_kl_clone(const double* z, double* other, int64_t n, const PairRow& row,
+                                         PairSums* sums) {
+  forward_kl_body(z, other, n, row, sums);
+}
+MORTISE_CPU_CLONES void divergence_grad_clone(float* z, const float* other, int64_t n, const PairRow& row) {
+  divergence_grad_body(z, other, n, row);
+}
+MORTISE_CPU_CLONES void divergence_grad_clone(double* z, const double* other, int64_t n, const PairRow& row) {
+  divergence_grad_body(z, other, n, row);
+}
+
+template <class T>
+class DivergencePass : public TwoHeads<T> {
+ public:
+  DivergencePass(const HeadSide& policy, const HeadSide& teacher, double beta, double temperature,
+                 const HeadOptions& options)
+      : TwoHeads<T>(policy, teacher, temperature, options),
+        beta_(beta),
+        block_stats_(static_cast<size_t>(this->chunk_rows() * this->num_blocks())),
+        block_sums_(block_stats_.size()),
+        rows_(static_cast<size_t>(this->chunk_rows())) {}
+
+  void forward(int64_t begin, int64_t end, std::span<double> values) {
+    this->start(begin, end);
+    parallel_tasks<T>(this->num_blocks(), 0, [&](int64_t block, T*) { measure_block(block); });
+    for (int64_t r = 0; r < this->rows(); ++r) normalise_row(r);
+    parallel_tasks<T>(this->num_blocks(), 0, [&](int64_t block, T*) { value_block(block); });
+    for (int64_t r = 0; r < this->rows(); ++r) {
+      PairSums sums;
+      for (int64_t block = 0; block < this->num_blocks(); ++block) {
+        sums.value += block_sums_[at(block, r)].value;
+        sums.mean += block_sums_[at(block, r)].mean;
+      }
+      rows_[static_cast<size_t>(r)].mean = sums.mean;
+      values[static_cast<size_t>(r)] = sums.value;
+    }
+  }
+
+  void gradient_of_row(int64_t block, int64_t r, double weight) {
+    PairRow row = rows_[static_cast<size_t>(r)];
+    row.factor = weight * row.inverse_temperature * (1.0 - beta_);
+    divergence_grad_clone(this->z(block, r), this->other(block, r), this->columns(block), row);
+  }
+
+ private:
+  struct BlockStats {
+    RowStats policy{}, teacher{};
+  };
+
+  [[nodiscard]] size_t at(int64_t block, int64_t row) const {
+    return static_cast<size_t>(block * this->chunk_rows() + row);
+  }
+
+  void measure_block(int64_t block) {
+    this->compute_logits(block);
+    const int64_t n = this->columns(block);
+    for (int64_t r = 0; r < this->rows(); ++r) {
+      BlockStats& stats = block_stats_[at(block, r)];
+      stats.policy = row_softmax_stats(this->z(block, r), n, this->inverse_temperature());
+      stats.teacher = row_softmax_stats(this->other(block, r), n, this->inverse_temperature());
+    }
+  }
+
+  void normalise_row(int64_t r) {
+    const double scale = this->inverse_temperature();
+    BlockStats all = block_stats_[at(0, r)];
+    for (int64_t block = 1; block < this->num_blocks(); ++block) {
+      all.policy = all.policy.merged(block_stats_[at(block, r)].policy, scale);
+      all.teacher = all.teacher.merged(block_stats_[at(block, r)].teacher, scale);
+    }
+    PairRow& row = rows_[static_cast<size_t>(r)];
+    row = {};
+    row.lse = all.policy.lse(scale);
+    row.other_lse = all.teacher.lse(scale);
+    row.inverse_temperature = scale;
+    row.beta = beta_;
+    row.cap = this->policy().softcap;
+  }
+
+  void value_block(int64_t block) {
+    const int64_t n = this->columns(block);
+    for (int64_t r = 0; r < this->rows(); ++r) {
+      const PairRow& row = rows_[static_cast<size_t>(r)];
+      PairSums* const sums = &block_sums_[at(block, r)];
+      if (beta_ == 0.0)
+        forward_kl_clone(this->z(block, r), this->other(block, r), n, row, sums);
+      else
+        divergence_clone(this->z(block, r), this->other(block, r), n, row, sums);
+    }
+  }
+
+  double beta_;
+  std::vector<BlockStats> block_stats_;  // [block][row]
+  std::vector<PairSums> block_sums_;     // the same
+  std::vector<PairRow> rows_;
+};
+
+}  // namespace
+
+std::vector<double> head_divergence(const HeadSide& policy, const HeadSide& teacher, double beta, double temperature,
+                                    std::span<const double> weight_R, const at::Tensor& d_hidden_RH,
+                                    const at::Tensor& d_weight_VH, const HeadOptions& options) {
+  if (beta == 1.0) return head_full_kl(policy, teacher, temperature, weight_R, d_hidden_RH, d_weight_VH, options);
+  TORCH_CHECK(beta >= 0.0 && beta < 1.0, "divergence: beta");
+  check_two_heads(policy, teacher, weight_R.size(), temperature, d_hidden_RH, d_weight_VH);
+  std::vector<double> values(weight_R.size());
+  dispatch_float(policy.hidden_RH, [&](auto zero) {
+    using T = decltype(zero);
+    DivergencePass<T> pass(policy, teacher, beta, temperature, options);
+    run_two_heads<T>(pass, policy.hidden_RH.size(0), weight_R, d_hidden_RH, d_weight_VH, values);
+  });
+  return values;
+}
+
+}  // namespace mortise

@@ -1,0 +1,173 @@
+// What the passes over the vocabulary of two heads share: the logits of both for a chunk of tokens, in blocks of columns,
+// and the products that carry a gradient by the policy's logits back. Private to this folder.
+//
+// A pass derives from TwoHeads. It has forward(begin, end, values), which computes the logits, and
+// gradient_of_row(block, row, weight), which turns a row of z into d loss / d logits. Thread rule: one call at a time;
+// rows of different blocks may be worked on at the same time.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <ATen/core/grad_mode.h>
+
+#include <algorithm>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "model/head/chunks.h"
+#include "model/head/full_kl.h"
+#include "model/head/row_softmax.h"
+#include "model/tensor/blas.h"
+#include "model/tensor/kernel.h"
+
+namespace mortise {
+
+inline constexpr int64_t kPairChunkRows = 512;
+inline constexpr int64_t kPairBlockColumns = 2048;  // summed in lanes of T before double
+
+// Memory of one token of a chunk, and of a chunk: both heads' logits, and the parts of d_hidden.
+int64_t two_heads_row_bytes(int64_t width, int64_t vocab, int64_t element_bytes);
+int64_t two_heads_bytes(int64_t num_rows, int64_t width, int64_t vocab, int64_t element_bytes,
+                        const HeadOptions& options);
+
+// Throws if shapes or dtypes do not fit together.
+void check_two_heads(const HeadSide& policy, const HeadSide& other, size_t num_weights, double temperature,
+                     const at::Tensor& d_hidden_RH, const at::Tensor& d_weight_VH);
+
+// One side's view of raw memory.
+template <class T>
+struct PairedHead {
+  explicit PairedHead(const HeadSide& side)
+      : hidden(side.hidden_RH.const_data_ptr<T>()),
+        weight(side.head.weight_VH.const_data_ptr<T>()),
+        width(side.hidden_RH.size(1)),
+        softcap(side.head.softcap) {}
+
+  // Logits of the rows [begin, begin + rows) for the columns [first, first + n), rows apart by n.
+  void logits(int64_t begin, int64_t rows, int64_t first, int64_t n, T* out) const {
+    blas::gemm(blas::Trans::kNo, blas::Trans::kYes, rows, n, width, T(1), hidden + begin * width, width,
+               weight + first * width, width, T(0), out, n);
+    if (softcap > 0.0) row_softcap_(out, rows * n, softcap);
+  }
+
+  const T* hidden;
+  const T* weight;
+  int64_t width;
+  double softcap;
+};
+
+template <class T>
+class TwoHeads {
+ public:
+  TwoHeads(const HeadSide& policy, const HeadSide& other, double temperature, const HeadOptions& options)
+      : policy_(policy),
+        other_side_(other),
+        inverse_temperature_(1.0 / temperature),
+        vocab_(policy.head.weight_VH.size(0)),
+        num_blocks_(num_column_blocks(vocab_, kPairBlockColumns)) {
+    const int64_t row_bytes = two_heads_row_bytes(policy_.width, vocab_, sizeof(T));
+    chunk_rows_ = head_chunk_rows(policy.hidden_RH.size(0), row_bytes, kPairChunkRows, options);
+    const auto size = static_cast<size_t>(chunk_rows_) * static_cast<size_t>(vocab_);
+    z_.reset(new T[size]);
+    other_.reset(new T[size]);
+  }
+
+  [[nodiscard]] int64_t chunk_rows() const { return chunk_rows_; }
+  [[nodiscard]] int64_t num_blocks() const { return num_blocks_; }
+  [[nodiscard]] int64_t rows() const { return rows_; }  // of the current chunk
+  [[nodiscard]] int64_t columns(int64_t block) const {
+    return std::min(kPairBlockColumns, vocab_ - block * kPairBlockColumns);
+  }
+  [[nodiscard]] double inverse_temperature() const { return inverse_temperature_; }
+  [[nodiscard]] const PairedHead<T>& policy() const { return policy_; }
+  // A row of a block: the policy's logits, and the other side's or what a pass makes of them.
+  [[nodiscard]] T* z(int64_t block, int64_t row) const { return z_.get() + place(block, row); }
+  [[nodiscard]] T* other(int64_t block, int64_t row) const { return other_.get() + place(block, row); }
+
+  void start(int64_t begin, int64_t end) {
+    begin_ = begin;
+    rows_ = end - begin;
+  }
+  void compute_logits(int64_t block) {
+    const int64_t first = block * kPairBlockColumns;
+    policy_.logits(begin_, rows_, first, columns(block), z(block, 0));
+    other_side_.logits(begin_, rows_, first, columns(block), other(block, 0));
+  }
+
+  // For the chunk whose logits were computed last. `gradient` is called as gradient_of_row. d_hidden and d_weight begin
+  // at their tensors' starts; either may be null.
+  template <class Gradient>
+  void backward(std::span<const double> weight, T* d_hidden, T* d_weight, const Gradient& gradient) {
+    if (d_hidden != nullptr) partial_.resize(static_cast<size_t>(num_blocks_ * rows_ * policy_.width));
+    parallel_tasks<T>(num_blocks_, 0, [&](int64_t block, T*) {
+      for (int64_t r = 0; r < rows_; ++r) {
+        const double w = weight[static_cast<size_t>(r)];
+        if (w != 0.0)
+          gradient(block, r, w);
+        else  // and not 0 times what may not be finite
+          std::fill_n(z(block, r), columns(block), T(0));
+      }
+      products(block, d_hidden != nullptr, d_weight);
+    });
+    if (d_hidden != nullptr) sum_parts(d_hidden + begin_ * policy_.width);
+  }
+
+ private:
+  [[nodiscard]] int64_t place(int64_t block, int64_t row) const {
+    return block * kPairBlockColumns * rows_ + row * columns(block);
+  }
+
+  void products(int64_t block, bool want_hidden, T* d_weight) {
+    using blas::Trans;
+    const int64_t first = block * kPairBlockColumns, n = columns(block), width = policy_.width;
+    if (want_hidden) {
+      blas::gemm(Trans::kNo, Trans::kNo, rows_, width, n, T(1), z(block, 0), n, policy_.weight + first * width, width,
+                 T(0), partial_.data() + block * rows_ * width, width);
+    }
+    if (d_weight != nullptr) {
+      blas::gemm(Trans::kYes, Trans::kNo, n, width, rows_, T(1), z(block, 0), n, policy_.hidden + begin_ * width, width,
+                 T(1), d_weight + first * width, width);
+    }
+  }
+
+  void sum_parts(T* out) const {
+    const int64_t size = rows_ * policy_.width;
+    std::copy_n(partial_.data(), size, out);
+    for (int64_t block = 1; block < num_blocks_; ++block) {
+      const T* part = partial_.data() + block * size;
+      for (int64_t i = 0; i < size; ++i) out[i] += part[i];
+    }
+  }
+
+  PairedHead<T> policy_, other_side_;
+  double inverse_temperature_;
+  int64_t vocab_;
+  int64_t num_blocks_;
+  int64_t chunk_rows_ = 0;
+  int64_t begin_ = 0;
+  int64_t rows_ = 0;
+  std::unique_ptr<T[]> z_, other_;  // [block][row][column of the block]
+  std::vector<T> partial_;          // [block][row][hidden]: parts of d_hidden
+};
+
+// All tokens through `pass`, chunk by chunk: values [R], and the gradients of sum_r weight_R[r] values[r].
+template <class T, class Pass>
+void run_two_heads(Pass& pass, int64_t num, std::span<const double> weight_R, const at::Tensor& d_hidden_RH,
+                   const at::Tensor& d_weight_VH, std::span<double> values) {
+  const at::NoGradGuard no_grad;
+  const bool want_grad = d_hidden_RH.defined() || d_weight_VH.defined();
+  const auto gradient = [&](int64_t block, int64_t row, double weight) { pass.gradient_of_row(block, row, weight); };
+  for (int64_t begin = 0; begin < num; begin += pass.chunk_rows()) {
+    const int64_t end = std::min(num, begin + pass.chunk_rows());
+    const auto first = static_cast<size_t>(begin), count = static_cast<size_t>(end - begin);
+    pass.forward(begin, end, values.subspan(first, count));
+    const std::span<const double> weight = weight_R.subspan(first, count);
+    if (want_grad && any_nonzero(weight)) {
+      pass.backward(weight, data_or_null<T>(d_hidden_RH), data_or_null<T>(d_weight_VH), gradient);
+    } else if (d_hidden_RH.defined()) {
+      d_hidden_RH.narrow(0, begin, end - begin).zero_();
+    }
+  }
+}
+
+}  // namespace mortise

@@ -1,0 +1,19 @@
+// The frozen teacher of a run ([teacher]).
+#pragma once
+
+#include <optional>
+
+#include "config/load.h"
+#include "foundation/base/env.h"
+#include "model/model.h"
+
+namespace mortise {
+
+// The config of the teacher's folder; nothing if the run has no teacher. An Error if it is no language model with
+// `vocab_size` tokens, as the policy has.
+Result<std::optional<ModelConfig>> teacher_config(Env& env, const LoadedConfig& loaded, int64_t vocab_size);
+
+// The teacher, in model.dtype; nothing if there is none.
+Result<std::optional<Model>> load_teacher(Env& env, const LoadedConfig& loaded, int64_t vocab_size);
+
+}  // namespace mortise

@@ -1,0 +1,192 @@
+// What a step learns from, in whole runs: filtered log-probs, a teacher, chosen rows, recorded completions. Training
+// agrees with sampling, a resume has the same bits, and the recipes learn.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "program.h"
+#include "run_bits.h"
+
+namespace mortise::test {
+namespace {
+
+using testing::HasSubstr;
+
+double value_of(const Json& row, const std::string& name) {
+  EXPECT_TRUE(row.contains(name)) << name;
+  return row.contains(name) && row[name].is_number() ? row[name].get<double>() : NAN;
+}
+
+const std::string kFew =
+    "train run.toml data.train_batch_size=8 actor.ppo_mini_batch_size=4 trainer.total_training_steps=4 "
+    "trainer.save_freq=1 trainer.logger='[]' ";
+const std::string kFiltered =
+    "rollout.filtered_log_probs=true rollout.top_k=9 rollout.top_p=0.8 rollout.min_p=0.02 rollout.temperature=0.9 ";
+const std::string kPenalties = "rollout.repetition_penalty=1.3 rollout.presence_penalty=0.2 rollout.min_new_tokens=2 ";
+
+void expect_resumed_bits(const std::string& settings) {
+  SCOPED_TRACE(settings);
+  const TaskFolder straight, stopped;
+  const Outcome whole = straight.mortise(kFew + settings);
+  ASSERT_EQ(whole.code, 0) << whole.output;
+  ASSERT_EQ(stopped.mortise(kFew + settings).code, 0);
+  for (const char* step : {"3", "4"})
+    ASSERT_OK(remove_tree(default_env(), stopped.path() / (std::string("out/global_step_") + step)));
+  ASSERT_OK(write_file(default_env(), stopped.path() / "out/latest", "global_step_2\n"));
+  const Outcome resumed = stopped.mortise(kFew + settings);
+  ASSERT_EQ(resumed.code, 0) << resumed.output;
+  for (const char* file : {"huggingface/model.safetensors", "state.safetensors"}) {
+    const Path path = Path("out/global_step_4") / file;
+    EXPECT_EQ(hash_of(straight.path() / path), hash_of(stopped.path() / path)) << file;
+  }
+}
+
+// The trainer's log-probs over the kept tokens are those that the sampler drew with.
+TEST(ObjectiveStages, FilteredLogProbsOfTrainingAreThoseOfSampling) {
+  for (const std::string& penalties : {std::string(), kPenalties}) {
+    const TaskFolder task;
+    const Outcome done = task.mortise(kFew + kFiltered + penalties + "trainer.rollout_data_dir=dump");
+    ASSERT_EQ(done.code, 0) << done.output;
+    const std::vector<Json> rows = rows_of(task.path() / "out/metrics.jsonl");
+    ASSERT_EQ(rows.size(), 4U);
+    for (const Json& row : rows) {
+      EXPECT_LT(value_of(row, "training/rollout_probs_diff_max"), 2e-5);
+      EXPECT_LT(value_of(row, "sampling/sampling_logp_difference/max"), 2e-4);
+      EXPECT_EQ(value_of(row, "training/kept_tokens/missing_frac"), 0.0);
+      EXPECT_GT(value_of(row, "training/kept_tokens/mean"), 1.5);
+      EXPECT_LE(value_of(row, "training/kept_tokens/mean"), 9.0);
+    }
+    const std::vector<Json> dumped = rows_of(task.path() / "dump/1.jsonl");
+    EXPECT_TRUE(dumped.front().contains("filtered_log_probs"));
+    EXPECT_FALSE(dumped.front().contains("log_probs"));
+  }
+}
+
+TEST(ObjectiveStages, WhatCannotBeExactIsRefused) {
+  const TaskFolder task;
+  const auto refused = [&](const std::string& settings) {
+    const Outcome outcome = task.mortise("train run.toml --dry-run " + settings);
+    EXPECT_EQ(outcome.code, 2) << settings << outcome.output;
+    return outcome.output;
+  };
+  const std::string on = "rollout.filtered_log_probs=true ";
+  EXPECT_THAT(refused(on + "rollout.repetition_penalty=1.2"), HasSubstr("needs a filter"));
+  EXPECT_THAT(refused(on + "rollout.top_k=5 actor.use_kl_loss=true actor.kl_loss_type=full"),
+              HasSubstr("use an estimator"));
+  EXPECT_THAT(refused(on + "rollout.top_k=5 algorithm.filter_groups.enable=true"), HasSubstr("earlier weights"));
+  EXPECT_THAT(refused(on + "rollout.top_k=5 algorithm.adv_estimator=optimal_token_baseline"),
+              HasSubstr("probabilities of the whole vocabulary"));
+  EXPECT_THAT(refused("teacher.loss_coef=1"), HasSubstr("there is no teacher"));
+  EXPECT_THAT(refused("algorithm.use_pf_ppo=true algorithm.rollout_correction.bypass_mode=true"),
+              HasSubstr("remove one of the two"));
+  EXPECT_THAT(refused("algorithm.filter_groups.enable=true algorithm.filter_groups.min_mean=1 "
+                      "algorithm.filter_groups.max_mean=0.5"),
+              HasSubstr("is not below max_mean"));
+}
+
+TEST(ObjectiveStages, AResumeFindsTheirStates) {
+  expect_resumed_bits(kFiltered + kPenalties + "actor.use_kl_loss=true actor.ppo_epochs=2");
+  expect_resumed_bits("teacher.path=model teacher.loss_coef=0.1 teacher.advantage_coef=0.1 algorithm.best_of_n=5");
+  expect_resumed_bits("algorithm.use_pf_ppo=true algorithm.adv_estimator=gae reward.0.pattern='^.[0-6]'");
+}
+
+// A run on its own dump, and on what `generate` writes.
+TEST(ObjectiveStages, AReplayOfADumpIsTheSameRun) {
+  const TaskFolder task;
+  ASSERT_EQ(task.mortise(kFew + "trainer.rollout_data_dir=dump").code, 0);
+  std::string all;
+  for (const char* step : {"1", "2", "3", "4"}) {
+    for (const Json& row : rows_of(task.path() / "dump" / (std::string(step) + ".jsonl"))) all += dump_json(row) + "\n";
+  }
+  task.write("all.jsonl", all);
+  const Outcome again =
+      task.mortise(kFew + "trainer.default_local_dir=again rollout.name=replay rollout.replay.path=all.jsonl");
+  ASSERT_EQ(again.code, 0) << again.output;
+  const Path model = "global_step_4/huggingface/model.safetensors";
+  EXPECT_EQ(hash_of(task.path() / "out" / model), hash_of(task.path() / "again" / model));
+  const auto steps = rows_of(task.path() / "out/metrics.jsonl"),
+             replayed = rows_of(task.path() / "again/metrics.jsonl");
+  for (size_t i = 0; i < 4; ++i) {
+    EXPECT_EQ(value_of(steps[i], "training/rollout_probs_diff_max"),
+              value_of(replayed[i], "training/rollout_probs_diff_max"));
+  }
+  const Outcome other = task.mortise(kFew +
+                                     "trainer.default_local_dir=n rollout.n=4 rollout.name=replay "
+                                     "rollout.replay.path=all.jsonl");
+  EXPECT_NE(other.code, 0);
+  EXPECT_THAT(other.output, HasSubstr("all.jsonl:5: the prompt differs"));
+}
+
+TEST(ObjectiveStages, AReplayTakesWhatGenerateWrites) {
+  const TaskFolder task;
+  std::string prompts;
+  for (int i = 10; i < 26; ++i) prompts += Json{{"prompt", std::to_string(i) + "+10="}}.dump() + "\n";
+  task.write("prompts.jsonl", prompts);
+  ASSERT_EQ(task.mortise("generate --model model --prompts prompts.jsonl --out made.jsonl rollout.n=4 "
+                         "rollout.response_length=3")
+                .code,
+            0);
+  const Outcome done = task.mortise(
+      "train run.toml data.train_files=prompts.jsonl data.shuffle=false rollout.n=4 rollout.name=replay "
+      "rollout.replay.path=made.jsonl trainer.total_training_steps=1 trainer.logger='[]'");
+  ASSERT_EQ(done.code, 0) << done.output;
+  EXPECT_LT(value_of(rows_of(task.path() / "out/metrics.jsonl").front(), "training/rollout_probs_diff_max"), 1e-5);
+}
+
+double mean_score_of_last(const Path& metrics, size_t count, const std::string& name) {
+  const std::vector<Json> rows = rows_of(metrics);
+  double sum = 0;
+  size_t found = 0;
+  for (size_t i = rows.size(); i-- > 0 && found < count;) {
+    if (!rows[i].contains(name)) continue;
+    sum += value_of(rows[i], name);
+    ++found;
+  }
+  return sum / static_cast<double>(found);
+}
+
+// The recipes on a task that fresh weights learn in seconds: begin with a 7.
+TEST(ObjectiveStages, TheRecipesLearn) {
+  const std::string configs = std::string(MORTISE_SOURCE_DIR) + "/configs/";
+  struct Recipe {
+    const char* name;
+    const char* more;
+  };
+  for (const Recipe& recipe :
+       {Recipe{"ppo", "data.train_batch_size=64 actor.ppo_mini_batch_size=32 critic.optim.lr=3e-3"},
+        Recipe{"dapo",
+               "data.train_batch_size=16 data.gen_batch_size=16 actor.ppo_mini_batch_size=8 "
+               "algorithm.filter_groups.max_num_gen_batches=0 trainer.total_training_steps=10"},
+        Recipe{"dr_grpo", "data.train_batch_size=16 actor.ppo_mini_batch_size=16"},
+        Recipe{"gspo", "data.train_batch_size=16 actor.ppo_mini_batch_size=16"}}) {
+    SCOPED_TRACE(recipe.name);
+    const TaskFolder task;
+    const Outcome done = task.mortise(
+        "train " + configs + recipe.name + ".toml model.path=model data.train_files=data/train.jsonl " +
+        "data.val_files=[] reward.0.use=regex reward.0.pattern='^7' reward.0.column=null trainer.total_training_steps=30 "
+        "actor.optim.lr=3e-3 actor.optim.lr_scheduler_type=constant trainer.default_local_dir=out "
+        "trainer.num_threads=2 trainer.logger='[]' " +
+        recipe.more);
+    ASSERT_EQ(done.code, 0) << done.output;
+    EXPECT_GT(mean_score_of_last(task.path() / "out/metrics.jsonl", 3, "critic/score/mean"), 0.7);
+  }
+}
+
+// A model that learnt to begin with a 7 teaches fresh weights, without a reward.
+TEST(ObjectiveStages, ATeacherTeaches) {
+  const TaskFolder task;
+  ASSERT_EQ(task.mortise("train run.toml trainer.logger='[]'").code, 0);
+  for (const std::string way : {"teacher.loss_coef=1 teacher.beta=0.5", "teacher.advantage_coef=1"}) {
+    const Outcome done = task.mortise(
+        "train run.toml reward.0.weight=0 teacher.path=out/global_step_40/huggingface trainer.logger='[]' "
+        "trainer.total_training_steps=30 trainer.default_local_dir=taught " +
+        way);
+    ASSERT_EQ(done.code, 0) << done.output;
+    EXPECT_GT(mean_score_of_last(task.path() / "taught/metrics.jsonl", 3, "rewards/regex/mean"), 0.7) << way;
+    ASSERT_OK(remove_tree(default_env(), task.path() / "taught"));
+  }
+}
+
+}  // namespace
+}  // namespace mortise::test
