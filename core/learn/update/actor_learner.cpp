@@ -17,6 +17,7 @@
 #include "learn/update/finite_step.h"
 #include "learn/update/kept_pass.h"
 #include "learn/update/vocabulary_terms.h"
+#include "model/head/kept_head.h"
 #include "model/head/squared_probs.h"
 
 namespace mortise {
