@@ -102,4 +102,12 @@ class LearningRules {
 
 std::vector<Error> check_learning_rules(const LoadedConfig& loaded) { return LearningRules(loaded).run(); }
 
+Result<> check_filtered_estimator(const LoadedConfig& loaded, const std::string& estimator, bool reads_vocabulary) {
+  if (!loaded.config.rollout.filtered_log_probs || !reads_vocabulary) return {};
+  return Error{ErrorKind::kConfig,
+               fmt::format("'rollout.filtered_log_probs' is true, but {} reads probabilities of the whole vocabulary",
+                           estimator),
+               loaded.where("rollout.filtered_log_probs"), "remove one of the two"};
+}
+
 }  // namespace mortise

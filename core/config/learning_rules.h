@@ -1,6 +1,7 @@
 // Rules for what a run learns from: filtered log-probs, a teacher, chosen rows. check_config asks. Pure function.
 #pragma once
 
+#include <string>
 #include <vector>
 
 #include "config/load.h"
@@ -9,5 +10,9 @@ namespace mortise {
 
 // What is wrong with these settings of `train`; empty if nothing is.
 std::vector<Error> check_learning_rules(const LoadedConfig& loaded);
+
+// Over the sampler's filters there are no probabilities of the whole vocabulary. `reads_vocabulary`: the advantage
+// estimator of that name asks for some.
+Result<> check_filtered_estimator(const LoadedConfig& loaded, const std::string& estimator, bool reads_vocabulary);
 
 }  // namespace mortise

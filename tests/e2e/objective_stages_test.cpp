@@ -177,7 +177,7 @@ TEST(ObjectiveStages, TheRecipesLearn) {
 TEST(ObjectiveStages, ATeacherTeaches) {
   const TaskFolder task;
   ASSERT_EQ(task.mortise("train run.toml trainer.logger='[]'").code, 0);
-  for (const std::string way : {"teacher.loss_coef=1 teacher.beta=0.5", "teacher.advantage_coef=1"}) {
+  for (const std::string way : {"teacher.loss_coef=1 teacher.divergence_beta=0.5", "teacher.advantage_coef=1"}) {
     const Outcome done = task.mortise(
         "train run.toml reward.0.weight=0 teacher.path=out/global_step_40/huggingface trainer.logger='[]' "
         "trainer.total_training_steps=30 trainer.default_local_dir=taught " +

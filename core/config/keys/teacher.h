@@ -9,7 +9,7 @@ namespace mortise {
 struct TeacherConfig {
   std::optional<std::string> path;  // folder; null = there is none
   double loss_coef = 0.0;           // of the divergence over the vocabulary, in the loss
-  double beta = 0.5;                // which divergence: 0 forward KL, 1 reverse KL, between: generalised Jensen-Shannon
+  double divergence_beta = 0.5;     // which divergence: 0 forward KL, 1 reverse KL, between: generalised Jensen-Shannon
   double advantage_coef = 0.0;      // of log-prob(teacher) - log-prob(old policy), added to the advantages
   bool operator==(const TeacherConfig&) const = default;
 };
@@ -35,7 +35,7 @@ void describe_teacher(Keys& keys) {
       .at_least(0)
       .at_most(1e6);
   keys.compared(
-          "beta", &TeacherConfig::beta,
+          "divergence_beta", &TeacherConfig::divergence_beta,
           "The divergence of loss_coef. 0: forward KL(teacher || policy). 1: reverse KL(policy || teacher). "
           "Between: beta KL(teacher || M) + (1 - beta) KL(policy || M) with M = beta teacher + (1 - beta) policy, "
           "the generalised Jensen-Shannon divergence. As in TRL's and ms-swift's GKD.")

@@ -14,6 +14,7 @@
 #include "config/check.h"
 #include "config/fields.h"
 #include "config/full_kl.h"
+#include "config/learning_rules.h"
 #include "config/presets.h"
 #include "config/unused.h"
 #include "foundation/base/at_place.h"
@@ -87,15 +88,6 @@ Result<> check_critic(const LoadedConfig& loaded, const PluginFacts& facts) {
                loaded.where("trainer.critic_warmup"), "set it to 0, or algorithm.adv_estimator=gae"};
 }
 
-// Over the sampler's filters there is no sum of squared probabilities of the vocabulary.
-Result<> check_filtered(const PluginInfo& estimator, const LoadedConfig& loaded) {
-  if (!loaded.config.rollout.filtered_log_probs || !estimator.requires_input(column::SumPiSquared::name)) return {};
-  return Error{ErrorKind::kConfig,
-               fmt::format("'rollout.filtered_log_probs' is true, but {} reads probabilities of the whole vocabulary",
-                           estimator.name),
-               loaded.where("rollout.filtered_log_probs"), "remove one of the two"};
-}
-
 // The longest row fits into a pass of the reference, if it has passes of its own.
 Result<> check_reference(const LoadedConfig& loaded, const PluginFacts& facts) {
   const RunConfig& config = loaded.config;
@@ -156,7 +148,8 @@ Result<> check_plugins(const PluginRegistry& registry, const LoadedConfig& loade
   const PluginRef loss = TRY(registry.find("policy_loss", loaded.config.actor.policy_loss.loss_mode));
   const PluginRef estimator = TRY(registry.find("advantage_estimator", loaded.config.algorithm.adv_estimator));
   TRY(check_reward_aggregation(*estimator.plugin, loaded));
-  TRY(check_filtered(*estimator.plugin, loaded));
+  TRY(check_filtered_estimator(loaded, estimator.plugin->name,
+                               estimator.plugin->requires_input(column::SumPiSquared::name)));
   const PluginFacts facts = TRY(facts_of(*loss.plugin, *estimator.plugin, loaded.config));
   for (const Error& warning : unused_keys(loaded, ConfigUse::kTrain, &facts)) log_warn_once(warning.to_string());
   TRY(check_reference(loaded, facts));

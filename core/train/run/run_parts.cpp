@@ -305,7 +305,7 @@ Result<> load_learner(const RunSettings& run, PolicyParts& policy, LearnerParts&
   if (policy.reference) options.reference = &*policy.reference;
   policy.teacher = TRY(load_teacher(run.env, run.loaded, policy.model->config().vocab_size));
   if (policy.teacher && run.config.teacher.loss_coef > 0)
-    options.teacher_loss = {&*policy.teacher, run.config.teacher.loss_coef, run.config.teacher.beta};
+    options.teacher_loss = {&*policy.teacher, run.config.teacher.loss_coef, run.config.teacher.divergence_beta};
   learning.learner.emplace(*policy.model, *learning.optimizer, *learning.objective, options);
   return {};
 }
