@@ -294,10 +294,6 @@ class Checker {
       error("rollout.temperature", "'rollout.temperature' is 0, but log-probabilities are divided by it",
             "use 1.0 for training (validation is greedy unless rollout.val_kwargs.do_sample is true)");
     }
-    if (config_.ref.sync_steps && (config_.model.lora_rank > 0 || config_.model.lora_adapter_path)) {
-      error("ref.sync_steps", "'ref.sync_steps' cannot be used with an adapter, because the reference is its base",
-            "remove it, or train all weights");
-    }
     const TrainerConfig& trainer = config_.trainer;
     if (trainer.resume_mode == ResumeMode::kResumePath && !trainer.resume_from_path) {
       error("trainer.resume_mode", "'trainer.resume_mode' is resume_path, but no path is set",

@@ -66,9 +66,12 @@ std::optional<std::vector<double>> reward_weights(Translation& t, size_t num_rew
 // The weight of the reward at that index; `table` may be empty: there is no such reward.
 void set_reward_weight(Translation& t, const std::string& table, const std::vector<double>& weights, size_t place);
 
-// The names of an adapter's settings in a framework; an empty name is one that it does not have.
+// The names of an adapter's settings in a framework. Empty: it has none.
 struct LoraNames {
-  std::string_view rank, alpha, dropout, modules, rslora;  // empty: the framework has none
+  std::string_view rank, alpha, dropout, modules, rslora;
+  std::string_view dora = {}, init = {}, bias = {}, saved = {};  // saved: modules_to_save
+
+  [[nodiscard]] std::vector<std::string_view> all() const;
 };
 // An adapter is requested. `modules`: what the framework adapts if its setting is null.
 void translate_lora(Translation& t, const LoraNames& names, const Json& modules);

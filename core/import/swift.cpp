@@ -185,7 +185,15 @@ void set_advantages(Translation& t) {
   }
 }
 
-constexpr LoraNames kLora{"lora_rank", "lora_alpha", "lora_dropout", "target_modules", "use_rslora"};
+constexpr LoraNames kLora{.rank = "lora_rank",
+                          .alpha = "lora_alpha",
+                          .dropout = "lora_dropout",
+                          .modules = "target_modules",
+                          .rslora = "use_rslora",
+                          .dora = "use_dora",
+                          .init = "init_weights",
+                          .bias = "lora_bias",
+                          .saved = "modules_to_save"};
 
 // The newer name of train_type wins.
 std::string_view tuner_name(const Translation& t) { return t.is_given("tuner_type") ? "tuner_type" : "train_type"; }
@@ -220,7 +228,7 @@ void set_model(Translation& t) {
     t.note(name, "as here");
   }
   if (!t.is_given(name) || t.text(name) != "lora") {
-    for (const std::string_view one : {kLora.rank, kLora.alpha, kLora.dropout, kLora.modules, kLora.rslora}) {
+    for (const std::string_view one : kLora.all()) {
       if (t.is_given(one)) t.note(one, "only with train_type lora");
     }
   }

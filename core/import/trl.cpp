@@ -217,11 +217,17 @@ void set_model(Translation& t) {
     if (t.text(name) == "float64") t.set("model.dtype", "float64", {name});
     t.note(name, "Mortise computes in model.dtype, float32 unless set");
   }
-  constexpr LoraNames kLora{"lora_r", "lora_alpha", "lora_dropout", "lora_target_modules", "use_rslora"};
+  constexpr LoraNames kLora{.rank = "lora_r",
+                            .alpha = "lora_alpha",
+                            .dropout = "lora_dropout",
+                            .modules = "lora_target_modules",
+                            .rslora = "use_rslora",
+                            .dora = "use_dora",
+                            .saved = "lora_modules_to_save"};
   if (t.flag("use_peft")) {
     translate_lora(t, kLora, Json::array({"q_proj", "v_proj"}));  // PEFT's own choice for these families
   } else {
-    t.note_given({kLora.rank, kLora.alpha, kLora.dropout, kLora.modules, kLora.rslora}, "only with use_peft");
+    for (const std::string_view name : kLora.all()) t.note_given({name}, "only with use_peft");
   }
   constexpr std::string_view kHarmless[] = {"attn_implementation", "revision",          "device_map", "use_cache",
                                             "trust_remote_code",   "low_cpu_mem_usage", "use_kernels"};

@@ -108,37 +108,38 @@ uint64_t Model::version_sum() const {
   return sum;
 }
 
-Result<> Model::adapt(LoraConfig config, std::span<const std::string> modules) {
+Result<> Model::adapt(LoraPlan plan) {
   if (has_adapter()) {
     return Error{ErrorKind::kConfig,
                  "the model has an adapter already",
                  {},
                  "name the base model's folder, or continue the adapter as it is"};
   }
-  const std::vector<LoraRank> ranks = TRY(config.ranks_of(modules));
   const at::NoGradGuard no_grad;
   ParameterStore store{std::move(weights_), std::move(leaves_), std::move(parameters_)};
-  trained_lora_ = std::make_unique<TrainedLora>(std::move(config), modules, ranks, store);
+  trained_lora_ = std::make_unique<TrainedLora>(std::move(plan), store);
   adopt(std::move(store));
   return {};
 }
 
 Result<> Model::train_lora(const LoraChoice& choice, uint64_t seed) {
   return guard_torch("making an adapter", [&]() -> Result<> {
-    const std::vector<std::string> modules = TRY(choose_lora_modules(parameters_, choice));
-    TRY(adapt(make_lora_config(choice, modules, parameters_), modules));
-    trained_lora_->initialize(seed);
-    return {};
+    LoraPlan plan = TRY(plan_fresh_lora(parameters_, choice));
+    TRY(adapt(std::move(plan)));
+    return trained_lora_->initialize(seed);
   });
 }
 
 Result<> Model::train_lora(Env& env, const Path& adapter_folder) {
   return guard_torch("reading the adapter of " + adapter_folder.string(), [&]() -> Result<> {
-    LoraConfig config = TRY(read_lora_config(env, adapter_folder));
-    const std::vector<std::string> modules = TRY(list_lora_modules(env, adapter_folder, parameters_));
-    TRY(adapt(std::move(config), modules));
+    LoraPlan plan = TRY(plan_lora_of_folder(env, adapter_folder, parameters_));
+    TRY(adapt(std::move(plan)));
     return trained_lora_->load(env, adapter_folder);
   });
+}
+
+void Model::start_changed() {
+  if (trained_lora_ != nullptr) trained_lora_->restore_start();
 }
 
 void Model::weights_changed() {

@@ -62,12 +62,20 @@ class Model {
   [[nodiscard]] std::vector<NamedParameter>& parameters() { return parameters_; }
   [[nodiscard]] const std::vector<NamedParameter>& parameters() const { return parameters_; }
   [[nodiscard]] bool has_adapter() const { return adapter_ != nullptr || trained_lora_ != nullptr; }
-  // What an optimizer updates: the parameters, or the adapter's.
+  // What training changes: the parameters, or the adapter's.
   [[nodiscard]] const std::vector<NamedParameter>& trainable() const {
     return trained_lora_ != nullptr ? trained_lora_->parameters() : parameters_;
   }
+  // What a checkpoint needs next to trainable(): where a PiSSA or OLoRA adapter started. After a change of it:
+  // start_changed().
+  [[nodiscard]] std::span<const NamedParameter> adapter_start() const {
+    return trained_lora_ != nullptr ? std::span<const NamedParameter>(trained_lora_->start())
+                                    : std::span<const NamedParameter>();
+  }
+  void start_changed();
 
-  // Freezes the weights and trains a fresh adapter, or the one of a folder, in their place.
+  // Freezes the weights and trains a fresh adapter, or the one of a folder, in their place. If a setting of `choice`
+  // does not fit, the error's place is its name ("rank_pattern").
   Result<> train_lora(const LoraChoice& choice, uint64_t seed);
   Result<> train_lora(Env& env, const Path& adapter_folder);
   [[nodiscard]] bool trains_lora() const { return trained_lora_ != nullptr; }
@@ -120,7 +128,7 @@ class Model {
  private:
   Model() = default;
   void adopt(ParameterStore store);
-  Result<> adapt(LoraConfig config, std::span<const std::string> modules);
+  Result<> adapt(LoraPlan plan);
   // How `options` store the weights: the dtype, or nothing for "as they were read".
   [[nodiscard]] Result<std::optional<at::ScalarType>> stored_dtype(const SaveOptions& options) const;
   [[nodiscard]] Result<std::vector<FolderFile>> plan_adapter(const SaveOptions& options) const;

@@ -8,6 +8,9 @@
 #include <string_view>
 #include <vector>
 
+#include "foundation/base/adapter_choice.h"
+#include "foundation/formats/json.h"
+
 namespace mortise {
 
 // Numbers of weights, gradients and activations.
@@ -27,12 +30,19 @@ struct ModelSection {
   bool enable_gradient_checkpointing = false;       // compute layers again in backward (TRL: gradient_checkpointing)
   std::optional<int64_t> activation_memory_mib;     // with that: layers kept as long as they fit; null = none
   std::optional<std::string> custom_chat_template;  // file with a Jinja template used in place of the model's own
-  int64_t lora_rank = 0;      // rank of the adapter that is trained instead of the weights; 0 = none (PEFT: r)
-  double lora_alpha = 16.0;   // the adapter's product counts lora_alpha / lora_rank times
-  bool use_rslora = false;    // lora_alpha / sqrt(lora_rank) times
-  double lora_dropout = 0.0;  // probability that an update drops a feature of the adapter's input
+  int64_t lora_rank = 0;     // rank of the adapter that is trained instead of the weights; 0 = none (PEFT: r)
+  double lora_alpha = 16.0;  // the adapter's product counts lora_alpha / lora_rank times
+  bool use_rslora = false;   // lora_alpha / sqrt(lora_rank) times
+  bool use_dora = false;     // a trained magnitude for each row of the adapted matrices
+  LoraInit init_lora_weights = LoraInit::kDefault;  // what A and B are at the start
+  double lora_dropout = 0.0;                        // probability that an update drops a feature of the adapter's input
   std::vector<std::string> target_modules = {"all-linear"};  // ends of names of the adapted matrices
   std::vector<std::string> exclude_modules;                  // exceptions from target_modules
+  std::vector<int64_t> layers_to_transform;                  // the layers that get an adapter; empty = all
+  Json rank_pattern = Json::object();                        // ranks of the modules that a pattern matches
+  Json alpha_pattern = Json::object();                       // the same of lora_alpha
+  std::vector<std::string> modules_to_save;                  // modules that are trained as a whole
+  LoraBias lora_bias = LoraBias::kNone;                      // the biases that are trained
   std::optional<std::string> lora_adapter_path;  // PEFT folder of an adapter to continue; sets rank, modules
   bool operator==(const ModelSection&) const = default;
 };
@@ -54,7 +64,7 @@ void describe_lora(Keys& keys) {
   keys.compared(
           "lora_rank", &ModelSection::lora_rank,
           "Rank of a LoRA adapter (arXiv 2106.09685). The adapter is trained and the weights are frozen. It starts "
-          "as in PEFT, without biases. The reference model is the base without the adapter. 0: no "
+          "as in PEFT (init_lora_weights). The reference model is the base without the adapter. 0: no "
           "adapter; all weights are trained.")
       .at_least(0)
       .at_most(65536)
@@ -89,10 +99,45 @@ void describe_lora(Keys& keys) {
           "Matrices that get no adapter although target_modules matches them. The names work as in target_modules.")
       .no_effect(kLearning, starts_no_adapter, why_no_fresh_adapter);
   keys.compared("lora_adapter_path", &ModelSection::lora_adapter_path,
-                "Folder of a LoRA adapter in PEFT's format to continue training. Its rank, scale, modules and "
-                "dropout are used. "
+                "Folder of a LoRA adapter in PEFT's format to continue training. All settings of the adapter come from "
+                "the folder. "
                 "null: a new adapter if lora_rank is above 0.")
       .as_in_verl("null");
+}
+
+// Settings of an adapter that few runs need. All have PEFT's meaning.
+template <class Keys>
+void describe_lora_variants(Keys& keys) {
+  keys.compared("use_dora", &ModelSection::use_dora,
+                "DoRA (arXiv 2402.09353): each row of an adapted matrix is divided by its norm and multiplied by a "
+                "trained magnitude.")
+      .no_effect(kLearning, starts_no_adapter, why_no_fresh_adapter);
+  keys.compared(
+          "init_lora_weights", &ModelSection::init_lora_weights,
+          "What A and B are at the start. default: A uniform, B zero. gaussian: A normal with deviation 1 / rank, "
+          "B zero. pissa: the largest singular values of the matrix (arXiv 2404.02948). olora: the first columns "
+          "of its QR decomposition (arXiv 2406.01775). The last two take the start out of the base, so the "
+          "model starts unchanged.")
+      .no_effect(kLearning, starts_no_adapter, why_no_fresh_adapter);
+  keys.compared("layers_to_transform", &ModelSection::layers_to_transform,
+                "Numbers of the layers whose matrices get an adapter, from 0. []: all layers.")
+      .at_least(0)
+      .no_effect(kLearning, starts_no_adapter, why_no_fresh_adapter);
+  keys.compared("rank_pattern", &ModelSection::rank_pattern,
+                "Ranks of single modules: {\"q_proj\" = 4}. A name is a regular expression for the end of a module's "
+                "name after a dot. The first that matches counts; other modules have lora_rank.")
+      .no_effect(kLearning, starts_no_adapter, why_no_fresh_adapter);
+  keys.compared("alpha_pattern", &ModelSection::alpha_pattern,
+                "Values of lora_alpha for single modules. The names work as in rank_pattern.")
+      .no_effect(kLearning, starts_no_adapter, why_no_fresh_adapter);
+  keys.compared("modules_to_save", &ModelSection::modules_to_save,
+                "Modules that are trained as a whole next to the adapter, and saved with it, given by the end of their "
+                "name: lm_head, embed_tokens, norm. The reference keeps the module as it was.")
+      .no_effect(kLearning, starts_no_adapter, why_no_fresh_adapter);
+  keys.compared("lora_bias", &ModelSection::lora_bias,
+                "Biases that are trained next to the adapter (PEFT: bias). none, all, or lora_only: those of the "
+                "adapted matrices.")
+      .no_effect(kLearning, starts_no_adapter, why_no_fresh_adapter);
 }
 
 template <class Keys>
@@ -134,6 +179,7 @@ void describe_model_section(Catalog& catalog) {
       catalog.table("model", "The model that is trained.", [](auto& run) -> ModelSection& { return run.model; });
   describe_model(keys);
   describe_lora(keys);
+  describe_lora_variants(keys);
 }
 
 #endif  // MORTISE_CONFIG_RECORDS

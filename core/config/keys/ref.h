@@ -80,9 +80,11 @@ void describe_reference(Keys& keys) {
       .as_in_verl("null")
       .no_effect(kInTrain, cuts_reference_by_rows, why_reference_by_rows)
       .no_effect_by_plugins(kInTrain, has_no_reference_passes, why_no_reference_passes);
-  keys.compared("sync_steps", &RefConfig::sync_steps,
-                "Steps between refreshes of the reference: ref = (1 - mixup_alpha) ref + mixup_alpha policy. null: the "
-                "reference stays the initial policy (TRL: sync_ref_model = false).")
+  keys.compared(
+          "sync_steps", &RefConfig::sync_steps,
+          "Steps between refreshes of the reference: ref = (1 - mixup_alpha) ref + mixup_alpha policy. null: the "
+          "reference stays the initial policy (TRL: sync_ref_model = false). With an adapter the reference is then "
+          "a copy of its own.")
       .at_least(1)
       .trl("ref_model_sync_steps")
       .no_effect_by_plugins(kInTrain, has_no_reference, kNoReference);

@@ -3,26 +3,25 @@
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/linalg_qr.h>
+#include <ATen/ops/linalg_svd.h>
+#include <ATen/ops/linalg_vector_norm.h>
 #include <ATen/ops/matmul.h>
+#include <ATen/ops/sqrt.h>
 #include <fmt/core.h>
 
 #include <map>
 #include <unordered_map>
 
+#include "foundation/base/choice.h"
 #include "foundation/base/lfs_pointer.h"
 #include "foundation/base/text.h"
 #include "foundation/formats/json.h"
 #include "foundation/formats/safetensors.h"
+#include "model/weights/names.h"
 
 namespace mortise {
 namespace {
-
-// PEFT's name for a part of an adapted module that is no matrix of the adapter: "q_proj.base_layer.bias".
-std::string without_wrapper(std::string name) {
-  constexpr std::string_view kWrapper = ".base_layer.";
-  if (const size_t at = name.find(kWrapper); at != std::string::npos) name.replace(at, kWrapper.size(), ".");
-  return name;
-}
 
 Result<SafetensorsFile> open_weights(Env& env, const Path& folder) {
   const Path path = folder / kAdapterWeightsFile;
@@ -36,8 +35,8 @@ Result<SafetensorsFile> open_weights(Env& env, const Path& folder) {
 
 class Applier {
  public:
-  Applier(const LoraTensors& tensors, std::span<NamedParameter> parameters)
-      : tensors_(tensors), where_(tensors.file.path().string()) {
+  Applier(const LoraTensors& tensors, const LoraConfig& config, std::span<NamedParameter> parameters)
+      : tensors_(tensors), config_(config), where_(tensors.file.path().string()) {
     for (NamedParameter& parameter : parameters) {
       by_name_.emplace(parameter.name, &parameter);
       names_.push_back(parameter.name);
@@ -45,8 +44,7 @@ class Applier {
   }
 
   Result<> apply() {
-    for (const TensorView* view : tensors_.others)
-      TRY(replace(*view, without_wrapper(view->name.substr(kLoraPrefix.size()))));
+    for (const TensorView* view : tensors_.others) TRY(replace(*view, whole_parameter_name(view->name)));
     for (const auto& [module, pair] : tensors_.pairs) TRY(merge(module, pair));
     return {};
   }
@@ -58,11 +56,16 @@ class Applier {
 
   // A tensor of modules_to_save, or a bias: stored as a whole.
   Result<> replace(const TensorView& view, const std::string& name) {
+    if (name == kHeadName && is_tied() && config_.ties_weights) return {};  // the embedding once more
+    if (name == kEmbeddingName && is_tied() && !config_.ties_weights)
+      return bad(view.name, "is an embedding of its own, but the base's is also its head",
+                 "train it with ensure_weight_tying, or untie the base");
     const auto found = by_name_.find(name);
     if (found == by_name_.end()) {
       const bool is_variant = name.find("lora_") != std::string::npos;
       return bad(view.name, is_variant ? "is of a LoRA variant that is not supported" : "is not of the base model",
-                 is_variant ? "supported: lora_A and lora_B of linear layers" : did_you_mean(name, names_));
+                 is_variant ? "supported: lora_A, lora_B and lora_magnitude_vector of linear layers"
+                            : did_you_mean(name, names_));
     }
     return copy_stored(view, where_, found->second->tensor.detach());
   }
@@ -84,17 +87,60 @@ class Applier {
     if (target.dim() != 2) return bad(pair.a->name, fmt::format("adapts {}, which is no matrix", quote(module)));
     const at::Tensor a = TRY(matrix(*pair.a, pair.rank.rank, target.size(1)));
     const at::Tensor b = TRY(matrix(*pair.b, target.size(0), pair.rank.rank));
-    target.copy_(target.to(at::kDouble) + at::matmul(b, a) * pair.rank.scale);
+    at::Tensor sum = target.to(at::kDouble);
+    if (changes_base(config_.init)) {
+      const LoraStart start = TRY(lora_start(config_.init, sum, pair.rank));
+      sum = sum - at::matmul(start.b_OR, start.a_RI) * pair.rank.scale;
+    }
+    sum = sum + at::matmul(b, a) * pair.rank.scale;
+    if (pair.magnitude != nullptr) {
+      const at::Tensor magnitude = at::empty({target.size(0)}, at::kDouble);
+      TRY(copy_stored(*pair.magnitude, where_, magnitude));
+      sum = sum * (magnitude / at::linalg_vector_norm(sum, 2, {1})).unsqueeze(1);
+    }
+    target.copy_(sum);
     return {};
   }
 
+  // Without a matrix of its own for the head.
+  [[nodiscard]] bool is_tied() const { return !by_name_.contains(kHeadName) && !by_name_.contains(kScoreHead); }
+
   const LoraTensors& tensors_;
+  const LoraConfig& config_;
   std::string where_;
   std::unordered_map<std::string, NamedParameter*> by_name_;
   std::vector<std::string> names_;
 };
 
 }  // namespace
+
+// PEFT's name for a part of an adapted module that is no matrix of the adapter: "q_proj.base_layer.bias".
+std::string whole_parameter_name(const std::string& tensor) {
+  std::string name = tensor.substr(kLoraPrefix.size());
+  constexpr std::string_view kWrapper = ".base_layer.";
+  if (const size_t at = name.find(kWrapper); at != std::string::npos) name.replace(at, kWrapper.size(), ".");
+  return name;
+}
+
+// The singular values are divided by the scale, so that scale B A is the part of the matrix that they make.
+Result<LoraStart> lora_start(LoraInit init, const at::Tensor& weight_OI, const LoraRank& rank) {
+  const int64_t most = std::min(weight_OI.size(0), weight_OI.size(1));
+  if (rank.rank > most || rank.scale <= 0.0) {
+    return Error{ErrorKind::kConfig,
+                 fmt::format("an adapter of rank {} and scale {} cannot start from a matrix of shape {} ({})",
+                             rank.rank, rank.scale, shape_text(weight_OI.sizes()), choice_name(init)),
+                 {},
+                 "lower the rank, or use init_lora_weights = \"default\""};
+  }
+  if (init == LoraInit::kOlora) {
+    const auto [q, r] = at::linalg_qr(weight_OI, "reduced");
+    return LoraStart{r.narrow(0, 0, rank.rank).contiguous(), q.narrow(1, 0, rank.rank).contiguous()};
+  }
+  const auto [u, s, v] = at::linalg_svd(weight_OI, /*full_matrices=*/false);
+  const at::Tensor root = at::sqrt(s.narrow(0, 0, rank.rank) / rank.scale);
+  return LoraStart{(root.unsqueeze(1) * v.narrow(0, 0, rank.rank)).contiguous(),
+                   (u.narrow(1, 0, rank.rank) * root.unsqueeze(0)).contiguous()};
+}
 
 Result<LoraTensors> read_lora_tensors(Env& env, const Path& folder) {
   LoraTensors out{TRY(open_weights(env, folder)), {}, {}};
@@ -104,6 +150,7 @@ Result<LoraTensors> read_lora_tensors(Env& env, const Path& folder) {
   };
   constexpr std::string_view kA = ".lora_A.weight";
   constexpr std::string_view kB = ".lora_B.weight";
+  constexpr std::string_view kMagnitude = ".lora_magnitude_vector";
   for (const TensorView& view : out.file.tensors()) {
     if (!view.name.starts_with(kLoraPrefix)) return bad(view.name, "does not begin with 'base_model.model.'", {});
     const std::string name = view.name.substr(kLoraPrefix.size());
@@ -111,6 +158,8 @@ Result<LoraTensors> read_lora_tensors(Env& env, const Path& folder) {
       out.pairs[name.substr(0, name.size() - kA.size())].a = &view;
     } else if (name.ends_with(kB)) {
       out.pairs[name.substr(0, name.size() - kB.size())].b = &view;
+    } else if (name.ends_with(kMagnitude)) {
+      out.pairs[name.substr(0, name.size() - kMagnitude.size())].magnitude = &view;
     } else {
       out.others.push_back(&view);
     }
@@ -119,9 +168,14 @@ Result<LoraTensors> read_lora_tensors(Env& env, const Path& folder) {
   const LoraConfig config = TRY(read_lora_config(env, folder));
   for (auto& [module, pair] : out.pairs) {
     if (pair.a == nullptr || pair.b == nullptr) {
-      const TensorView& there = pair.a != nullptr ? *pair.a : *pair.b;
+      const TensorView& there = pair.a != nullptr ? *pair.a : pair.b != nullptr ? *pair.b : *pair.magnitude;
       return bad(there.name, fmt::format("has no lora_{} with it", pair.a != nullptr ? "B" : "A"),
                  "save the adapter again");
+    }
+    if (config.use_dora != (pair.magnitude != nullptr)) {
+      return bad(config.use_dora ? pair.a->name : pair.magnitude->name,
+                 config.use_dora ? "has no lora_magnitude_vector with it" : "is of DoRA, but use_dora is false",
+                 "correct use_dora in " + std::string(kAdapterConfigFile));
     }
     pair.rank = TRY(config.rank_of(module));
     for (const auto& [view, side] : {std::pair{pair.a, size_t{0}}, std::pair{pair.b, size_t{1}}}) {
@@ -164,7 +218,7 @@ Result<LoraAdapter> apply_lora(Env& env, const Path& folder, std::span<NamedPara
   LoraAdapter adapter;
   adapter.config = TRY(read_lora_config(env, folder));
   const LoraTensors tensors = TRY(read_lora_tensors(env, folder));
-  TRY(Applier(tensors, parameters).apply());
+  TRY(Applier(tensors, adapter.config, parameters).apply());
   adapter.weights = {kAdapterWeightsFile, std::string(tensors.file.head()), {}};
   for (const TensorView& view : tensors.file.tensors()) {
     const auto* bytes = reinterpret_cast<const char*>(view.bytes.data());

@@ -1,5 +1,5 @@
-// A LoRA adapter in PEFT's folder form, applied to parameters: W += scale B A for every adapted matrix. Tensors of
-// modules_to_save and trained biases replace those of the base. If they are the head of a sequence classifier (TRL's
+// A LoRA adapter in PEFT's folder form, applied to parameters: W += scale B A for every adapted matrix, with DoRA
+// each row divided by its norm and multiplied by its magnitude. Tensors of modules_to_save and trained biases replace those of the base. If they are the head of a sequence classifier (TRL's
 // reward models: task_type SEQ_CLS), the base, usually a language model, becomes a classifier.
 //
 // The sum is computed in float64 and rounded once. Cost: 2 out in r flops per matrix. Memory: the adapter stays, so
@@ -30,6 +30,7 @@ inline constexpr std::string_view kLoraPrefix = "base_model.model.";
 struct LoraPair {
   const TensorView* a = nullptr;
   const TensorView* b = nullptr;
+  const TensorView* magnitude = nullptr;  // of DoRA; else null
   LoraRank rank;
 };
 // adapter_model.safetensors of a folder. The views are of `file`.
@@ -46,6 +47,16 @@ Result<LoraTensors> read_lora_tensors(Env& env, const Path& folder);
 Result<ModelConfig> read_model_folder_config(Env& env, const Path& folder);
 // `config` of the base under the adapter's own head, where it has one.
 Result<ModelConfig> add_adapter_head(Env& env, const Path& folder, ModelConfig config);
+
+// The parameter that a tensor of LoraTensors::others holds, by its name in the model.
+std::string whole_parameter_name(const std::string& tensor);
+
+// What `init` starts with, and takes out of the base: A [R, I] and B [O, R] of the weight's dtype. An Error (kConfig) if
+// the matrix has fewer rows or columns than the rank. Precondition: changes_base(init).
+struct LoraStart {
+  at::Tensor a_RI, b_OR;
+};
+Result<LoraStart> lora_start(LoraInit init, const at::Tensor& weight_OI, const LoraRank& rank);
 
 struct LoraAdapter {
   LoraConfig config;

@@ -53,21 +53,45 @@ Result<T> value_of(const std::vector<ModuleValue<T>>& patterns, const std::strin
 // Keys that must be absent, null, false or empty. (fan_in_fan_out is not among them: PEFT takes it as false for the
 // linear layers of all these families.)
 Result<> refuse_variants(const ConfigReader& reader) {
-  for (const char* key : {"use_dora", "use_qalora", "use_bdlora", "lora_bias", "layer_replication", "target_parameters",
+  for (const char* key : {"use_qalora", "use_bdlora", "lora_bias", "layer_replication", "target_parameters",
                           "trainable_token_indices", "alora_invocation_tokens", "arrow_config", "kasa_config",
                           "velora_config", "monteclora_config", "megatron_config", "use_lily", "tdlora_config"}) {
     const Json* value = reader.find(key);
     if (value == nullptr || *value == false || ((value->is_array() || value->is_object()) && value->empty())) continue;
     return reader.unsupported(key, "plain LoRA (absent, null, false or empty)");
   }
-  // These initialisations change the base weights too, so the files do not say on which weights the adapter was
-  // trained.
-  if (const Json* init = reader.find("init_lora_weights"); init != nullptr && !init->is_boolean()) {
-    if (*init != "gaussian" && *init != "eva" && *init != "orthogonal") {
-      return reader.unsupported("init_lora_weights", "true, false, gaussian, eva, orthogonal");
-    }
-  }
   return {};
+}
+
+// Other initialisations change the base weights in a way that the files do not tell, so that they do not say on which
+// weights the adapter was trained. PEFT computes those of pissa and olora again when it loads the adapter.
+Result<LoraInit> read_init(const ConfigReader& reader) {
+  const Json* init = reader.find("init_lora_weights");
+  if (init == nullptr || init->is_boolean() || *init == "eva" || *init == "orthogonal") return LoraInit::kDefault;
+  if (*init == "gaussian") return LoraInit::kGaussian;
+  if (*init == "pissa") return LoraInit::kPissa;
+  if (*init == "olora") return LoraInit::kOlora;
+  return reader.unsupported("init_lora_weights", "true, false, gaussian, eva, orthogonal, pissa, olora");
+}
+
+Result<LoraBias> read_bias(const ConfigReader& reader) {
+  const std::string bias = TRY(reader.text_or("bias", "none"));
+  if (bias == "none") return LoraBias::kNone;
+  if (bias == "all") return LoraBias::kAll;
+  if (bias == "lora_only") return LoraBias::kLoraOnly;
+  return reader.wrong("bias", "none, all or lora_only");
+}
+
+Result<std::vector<std::string>> read_names(const ConfigReader& reader, const char* key) {
+  std::vector<std::string> out;
+  const Json* names = reader.find(key);
+  if (names == nullptr) return out;
+  if (!names->is_array()) return reader.wrong(key, "a list of names");
+  for (const Json& name : *names) {
+    if (!name.is_string() || name.get_ref<const std::string&>().empty()) return reader.wrong(key, "a list of names");
+    out.push_back(name.get<std::string>());
+  }
+  return out;
 }
 
 // Models of these tasks have a head of another form, or are no decoders.
@@ -125,17 +149,22 @@ bool is_adapter_folder(Env& env, const Path& folder) {
 
 Result<LoraConfig> read_lora_config(Env& env, const Path& folder) {
   const Path path = folder / kAdapterConfigFile;
+  return parse_lora_config(TRY(env.read_file(path)), path.string());
+}
+
+Result<LoraConfig> parse_lora_config(std::string text, const std::string& where) {
   LoraConfig config;
-  config.text = TRY(env.read_file(path));
-  const Json json = TRY(parse_json(config.text, path.string()));
-  if (!json.is_object()) return Error{ErrorKind::kData, "the file must hold one JSON object", path.string(), {}};
-  const ConfigReader reader(json, path.string());
+  config.text = std::move(text);
+  const Json json = TRY(parse_json(config.text, where));
+  if (!json.is_object()) return Error{ErrorKind::kData, "the file must hold one JSON object", where, {}};
+  const ConfigReader reader(json, where);
   if (TRY(reader.text_or("peft_type", "")) != "LORA") return reader.unsupported("peft_type", "LORA");
   TRY(refuse_variants(reader));
   config.task_type = TRY(read_task_type(reader));
   config.base_model = TRY(reader.text_or("base_model_name_or_path", ""));
-  if (config.base_model.empty()) return reader.wrong("base_model_name_or_path", "the base model's folder");
-  config.where = path.string();
+  if (config.base_model.empty() && !where.empty())
+    return reader.wrong("base_model_name_or_path", "the base model's folder");
+  config.where = where;
   config.rank = TRY(reader.positive("r"));
   if (config.rank > kMaxRank) return reader.wrong("r", "a whole number from 1 to 1048576");
   if (!reader.has("lora_alpha")) return reader.wrong("lora_alpha", "a number");
@@ -145,6 +174,11 @@ Result<LoraConfig> read_lora_config(Env& env, const Path& folder) {
   if (!(config.dropout >= 0.0 && config.dropout < 1.0))
     return reader.wrong("lora_dropout", "a number from 0 to below 1");
   config.use_rslora = TRY(reader.flag_or("use_rslora", false));
+  config.use_dora = TRY(reader.flag_or("use_dora", false));
+  config.init = TRY(read_init(reader));
+  config.bias = TRY(read_bias(reader));
+  config.modules_to_save = TRY(read_names(reader, "modules_to_save"));
+  config.ties_weights = TRY(reader.flag_or("ensure_weight_tying", false));
   config.rank_pattern =
       TRY(read_pattern<int64_t>(reader, "rank_pattern", is_rank, "an object of whole numbers from 1 to 1048576"));
   config.alpha_pattern =

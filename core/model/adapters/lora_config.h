@@ -1,5 +1,5 @@
-// adapter_config.json of a LoRA adapter in PEFT's form (Hu et al. 2021; Kalajdzievski 2023 for rslora): ranks, scales,
-// base model. A field that would change the numbers and is not supported is an error that names it.
+// adapter_config.json of a LoRA adapter in PEFT's form (Hu et al. 2021; Kalajdzievski 2023 for rslora; Liu et al. 2024
+// for DoRA): ranks, scales, base model. A field that would change the numbers and is not supported is an error that names it.
 // Thread rule: plain values.
 #pragma once
 
@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "foundation/base/adapter_choice.h"
 #include "foundation/base/env.h"
 #include "foundation/base/result.h"
 #include "parse/pattern.h"
@@ -35,7 +36,12 @@ struct LoraConfig {
   std::string task_type;                           // CAUSAL_LM, SEQ_CLS, ...; empty: not said
   std::vector<ModuleValue<int64_t>> rank_pattern;  // the first that matches counts
   std::vector<ModuleValue<double>> alpha_pattern;
-  std::string text;  // the file as read
+  bool use_dora = false;
+  LoraInit init = LoraInit::kDefault;        // what left the base before training
+  LoraBias bias = LoraBias::kNone;           // the biases that are trained
+  std::vector<std::string> modules_to_save;  // ends of names of the modules that are trained as a whole
+  bool ties_weights = false;                 // embedding and head stay one matrix if they are trained as a whole
+  std::string text;                          // the file as read
 
   std::string where;  // its path; empty: of a fresh adapter
 
@@ -50,6 +56,8 @@ constexpr const char* kAdapterWeightsFile = "adapter_model.safetensors";
 // True if `folder` has an adapter and no model.
 bool is_adapter_folder(Env& env, const Path& folder);
 Result<LoraConfig> read_lora_config(Env& env, const Path& folder);
+// The same from the file's text. `where`: the file for errors.
+Result<LoraConfig> parse_lora_config(std::string text, const std::string& where);
 // Relative to the adapter's folder where that leads to a model, else as written.
 Result<Path> find_base_folder(Env& env, const Path& adapter_folder, const LoraConfig& config);
 

@@ -1,273 +1,286 @@
 // See trained_lora.h.
 #include "model/adapters/trained_lora.h"
 
+#include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/addmm.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/linalg_vector_norm.h>
+#include <ATen/ops/ones.h>
 #include <ATen/ops/zeros.h>
 #include <fmt/core.h>
 
 #include <algorithm>
 #include <cmath>
-#include <set>
 
 #include "foundation/base/rng.h"
 #include "foundation/base/text.h"
-#include "foundation/formats/json.h"
 #include "model/adapters/lora.h"
+#include "model/weights/names.h"
 #include "model/weights/saver.h"
 
 namespace mortise {
 namespace {
 
-constexpr std::string_view kAllLinear = "all-linear";
-constexpr std::string_view kWeight = ".weight";
+constexpr std::string_view kWeightEnd = ".weight";
 
-// Routers, experts and the gates of shared experts: transformers keeps a layer's experts in one tensor, for which PEFT has
-// another form of adapter.
-bool is_of_mixture(const std::string& name) {
-  return name.find(".experts.") != std::string::npos || name.ends_with(".mlp.gate.weight") ||
-         name.ends_with(".block_sparse_moe.gate.weight") || name.ends_with(".shared_expert_gate.weight");
+// A fused tensor and the leaves that are views of it.
+struct FusedLeaves {
+  at::Tensor* fused;
+  std::vector<at::Tensor*> leaves;
+};
+
+void add_group(std::vector<FusedLeaves>& out, at::Tensor& fused, std::vector<at::Tensor>& leaves) {
+  FusedLeaves& group = out.emplace_back(FusedLeaves{&fused, {}});
+  for (at::Tensor& leaf : leaves) group.leaves.push_back(&leaf);
 }
 
-// Every matrix of the layers that an adapter may have, without ".weight".
-std::vector<std::string> linear_modules(std::span<const NamedParameter> parameters) {
-  std::vector<std::string> out;
-  for (const NamedParameter& parameter : parameters) {
-    if (parameter.tensor.dim() != 2 || !parameter.name.starts_with("model.layers.")) continue;
-    if (is_of_mixture(parameter.name)) continue;
-    out.push_back(parameter.name.substr(0, parameter.name.size() - kWeight.size()));
-  }
+void add_group(std::vector<FusedLeaves>& out, at::Tensor& fused, at::Tensor& leaf) {
+  if (leaf.defined()) out.push_back({&fused, {&leaf}});
+}
+
+void add_layer(std::vector<FusedLeaves>& out, LayerWeights& w, LayerLeaves& l) {
+  add_group(out, w.input_norm_H, l.input_norm);
+  add_group(out, w.qkv_weight_QH, l.qkv_weights);
+  add_group(out, w.qkv_bias_Q, l.qkv_biases);
+  add_group(out, w.q_norm_D, l.q_norm);
+  add_group(out, w.k_norm_D, l.k_norm);
+  add_group(out, w.o_weight_HQ, l.o_weight);
+  add_group(out, w.o_bias_H, l.o_bias);
+  add_group(out, w.attention_norm_H, l.attention_norm);
+  add_group(out, w.post_norm_H, l.post_norm);
+  add_group(out, w.gate_up_weight_2IH, l.gate_up_weights);
+  add_group(out, w.gate_up_bias_2I, l.gate_up_biases);
+  add_group(out, w.down_weight_HI, l.down_weight);
+  add_group(out, w.down_bias_H, l.down_bias);
+  add_group(out, w.mlp_norm_H, l.mlp_norm);
+  add_group(out, w.experts.router_EH, l.experts.router);
+  add_group(out, w.experts.gate_up_E2IH, l.experts.gate_up);
+  add_group(out, w.experts.down_EHI, l.experts.down);
+  add_group(out, w.experts.shared_gate_1H, l.experts.shared_gate);
+}
+
+// Every leaf once; the head of a tied model is its embedding.
+std::vector<FusedLeaves> fused_leaves(ParameterStore& store) {
+  std::vector<FusedLeaves> out;
+  add_group(out, store.weights.embedding_VH, store.leaves.embedding);
+  for (size_t i = 0; i < store.leaves.layers.size(); ++i)
+    add_layer(out, store.weights.layers[i], store.leaves.layers[i]);
+  add_group(out, store.weights.final_norm_H, store.leaves.final_norm);
+  if (!store.leaves.head.is_same(store.leaves.embedding)) add_group(out, store.weights.head_VH, store.leaves.head);
   return out;
 }
 
-std::string last_part(const std::string& module) { return module.substr(module.rfind('.') + 1); }
-
-bool is_named_by(const std::string& module, const std::string& entry) {
-  return entry == kAllLinear || module == entry || module.ends_with("." + entry);
-}
-
-Error refuse_mixture(const std::string& module) {
-  return {ErrorKind::kConfig,
-          fmt::format("{} is part of a mixture of experts, whose experts and routers cannot have an adapter",
-                      quote(module)),
-          {},
-          "name matrices of attention, of dense layers or of shared experts"};
-}
-
-Result<> check_entries(std::span<const std::string> entries, std::span<const NamedParameter> parameters) {
-  const std::vector<std::string> modules = linear_modules(parameters);
-  for (const std::string& entry : entries) {
-    if (std::ranges::any_of(modules, [&](const std::string& module) { return is_named_by(module, entry); })) continue;
-    for (const NamedParameter& parameter : parameters) {
-      if (!is_of_mixture(parameter.name)) continue;
-      const std::string module = parameter.name.substr(0, parameter.name.size() - kWeight.size());
-      if (is_named_by(module, entry)) return refuse_mixture(module);
-    }
-    std::set<std::string> names = {std::string(kAllLinear)};
-    for (const std::string& module : modules) names.insert(last_part(module));
-    const std::vector<std::string> known(names.begin(), names.end());
-    return Error{ErrorKind::kConfig,
-                 fmt::format("the model has no matrix that {} names", quote(entry)),
-                 {},
-                 "known: " + join(known, ", ")};
-  }
-  return {};
-}
-
-}  // namespace
-
-Result<std::vector<std::string>> choose_lora_modules(std::span<const NamedParameter> parameters,
-                                                     const LoraChoice& choice) {
-  const std::vector<std::string> modules = linear_modules(parameters);
-  TRY(check_entries(choice.target_modules, parameters));
-  TRY(check_entries(choice.exclude_modules, parameters));
-  std::vector<std::string> out;
-  for (const std::string& module : modules) {
-    const auto names = [&](const std::string& entry) { return is_named_by(module, entry); };
-    if (std::ranges::any_of(choice.target_modules, names) && std::ranges::none_of(choice.exclude_modules, names))
-      out.push_back(module);
-  }
-  if (out.empty()) return Error{ErrorKind::kConfig, "no matrix is left to adapt", {}, "name some, or all-linear"};
-  return out;
-}
-
-Result<std::vector<std::string>> list_lora_modules(Env& env, const Path& folder,
-                                                   std::span<const NamedParameter> parameters) {
-  const LoraTensors tensors = TRY(read_lora_tensors(env, folder));
-  const std::string where = tensors.file.path().string();
-  const std::string next = "merge it into its base with `mortise model save`, and train from there";
-  if (!tensors.others.empty()) {
-    return Error{ErrorKind::kData,
-                 fmt::format("tensor {} is no lora_A or lora_B, and only these are trained",
-                             quote(tensors.others.front()->name)),
-                 where, next};
-  }
-  const std::vector<std::string> known = linear_modules(parameters);
-  std::vector<std::string> out;
-  for (const std::string& module : known) {
-    if (tensors.pairs.contains(module)) out.push_back(module);
-  }
-  for (const auto& [module, pair] : tensors.pairs) {
-    if (std::ranges::find(out, module) != out.end()) continue;
-    if (is_of_mixture(module + std::string(kWeight))) return refuse_mixture(module);
-    return Error{ErrorKind::kData,
-                 fmt::format("the adapter's module {} is no matrix of the model's layers", quote(module)), where,
-                 did_you_mean(module, known)};
-  }
-  return out;
-}
-
-LoraSize measure_lora(std::span<const NamedParameter> parameters, std::span<const std::string> modules,
-                      std::span<const LoraRank> ranks) {
-  LoraSize size;
-  for (const NamedParameter& parameter : parameters) {
-    const std::string module = parameter.name.substr(0, parameter.name.size() - kWeight.size());
-    const auto found = std::ranges::find(modules, module);
-    if (found == modules.end()) continue;
-    const int64_t rank = ranks[static_cast<size_t>(found - modules.begin())].rank;
-    const int64_t out = parameter.tensor.size(0), in = parameter.tensor.size(1);
-    size.num_trained += rank * (out + in);
-    size.shapes.push_back({rank, in});
-    size.shapes.push_back({out, rank});
-    size.num_adapted += parameter.tensor.numel();
-  }
-  return size;
-}
-
-LoraConfig make_lora_config(const LoraChoice& choice, std::span<const std::string> modules,
-                            std::span<const NamedParameter> parameters) {
-  LoraConfig config;
-  config.rank = choice.rank;
-  config.alpha = choice.alpha;
-  config.dropout = choice.dropout;
-  config.use_rslora = choice.use_rslora;
-  std::set<std::string> in_part;  // last parts of names that are adapted in some layers only
-  for (const std::string& module : linear_modules(parameters)) {
-    if (std::ranges::find(modules, module) == modules.end()) in_part.insert(last_part(module));
-  }
-  std::set<std::string> names;
-  for (const std::string& module : modules)
-    names.insert(in_part.contains(last_part(module)) ? module : last_part(module));
-  Json json;
-  json["peft_type"] = "LORA";
-  json["task_type"] = "CAUSAL_LM";
-  json["base_model_name_or_path"] = "";
-  json["r"] = choice.rank;
-  json["lora_alpha"] =
-      choice.alpha == std::floor(choice.alpha) ? Json(static_cast<int64_t>(choice.alpha)) : Json(choice.alpha);
-  json["target_modules"] = names;
-  json["lora_dropout"] = choice.dropout;
-  json["bias"] = "none";
-  json["fan_in_fan_out"] = false;
-  json["init_lora_weights"] = true;
-  json["use_rslora"] = choice.use_rslora;
-  json["use_dora"] = false;
-  json["rank_pattern"] = Json::object();
-  json["alpha_pattern"] = Json::object();
-  json["modules_to_save"] = nullptr;
-  json["inference_mode"] = true;
-  config.text = dump_json(json, 2) + "\n";
-  return config;
-}
-
-TrainedLora::TrainedLora(LoraConfig config, std::span<const std::string> modules, std::span<const LoraRank> ranks,
-                         ParameterStore& store)
-    : config_(std::move(config)), modules_(modules.begin(), modules.end()), ranks_(ranks.begin(), ranks.end()) {
-  std::unordered_map<const void*, size_t> index_of;  // leaf -> parameter
-  for (size_t i = 0; i < store.parameters.size(); ++i) {
-    store.parameters[i].tensor.requires_grad_(false);
-    index_of[store.parameters[i].tensor.unsafeGetTensorImpl()] = i;
-  }
-  base_ = store;
-  for (size_t i = 0; i < base_.leaves.layers.size(); ++i) {
-    LayerWeights& weights = base_.weights.layers[i];
-    LayerLeaves& base = base_.leaves.layers[i];
-    LayerLeaves& merged = store.leaves.layers[i];
-    const auto adapt_one = [&](at::Tensor& weight, at::Tensor& leaf, std::vector<LoraMatrix>& lora) {
-      std::vector<at::Tensor> one = {leaf};
-      adapt(weight, one, lora, index_of, static_cast<int64_t>(i));
-      leaf = one.front();
-    };
-    adapt(weights.qkv_weight_QH, base.qkv_weights, merged.qkv_lora, index_of, static_cast<int64_t>(i));
-    adapt_one(weights.o_weight_HQ, base.o_weight, merged.o_lora);
-    if (!base.down_weight.defined()) continue;  // a mixture without a shared expert
-    adapt(weights.gate_up_weight_2IH, base.gate_up_weights, merged.gate_up_lora, index_of, static_cast<int64_t>(i));
-    adapt_one(weights.down_weight_HI, base.down_weight, merged.down_lora);
-  }
-}
-
-void TrainedLora::adapt(at::Tensor& fused_OI, std::vector<at::Tensor>& leaves, std::vector<LoraMatrix>& lora,
-                        const std::unordered_map<const void*, size_t>& index_of, int64_t layer) {
-  std::vector<size_t> indices;
-  std::vector<std::string> names;
-  for (const at::Tensor& leaf : leaves) {
-    indices.push_back(index_of.at(leaf.unsafeGetTensorImpl()));
-    const std::string& name = base_.parameters[indices.back()].name;
-    names.push_back(name.substr(0, name.size() - kWeight.size()));
-  }
-  const auto is_adapted = [&](const std::string& module) {
-    return std::ranges::find(modules_, module) != modules_.end();
-  };
-  if (std::ranges::none_of(names, is_adapted)) return;
-  fused_OI = fused_OI.detach().clone();
-  int64_t row = 0;
-  for (size_t i = 0; i < leaves.size(); ++i) {
-    const at::Tensor merged = leaves[i];
-    leaves[i] = fused_OI.narrow(0, row, merged.size(0));
-    row += merged.size(0);
-    base_.parameters[indices[i]].tensor = leaves[i];
-    const auto module = static_cast<size_t>(std::ranges::find(modules_, names[i]) - modules_.begin());
-    lora.push_back(module < modules_.size() ? add_matrix(module, leaves[i]) : LoraMatrix{});
-    if (lora.back().defined()) matrices_.push_back({lora.back(), merged});
-    rows_.push_back({layer, leaves[i].detach(), merged.detach(), lora.back()});
-  }
-}
-
-LoraMatrix TrainedLora::add_matrix(size_t module, const at::Tensor& base_OI) {
-  const int64_t rank = ranks_[module].rank;
-  LoraMatrix out;
-  out.base_OI = base_OI;
-  out.scale = ranks_[module].scale;
-  out.module = static_cast<int64_t>(module);
-  out.a_RI = at::zeros({rank, base_OI.size(1)}, base_OI.options()).requires_grad_(true);
-  out.b_OR = at::zeros({base_OI.size(0), rank}, base_OI.options()).requires_grad_(true);
-  parameters_.push_back({fmt::format("{}{}.lora_A.weight", kLoraPrefix, modules_[module]), out.a_RI, true});
-  parameters_.push_back({fmt::format("{}{}.lora_B.weight", kLoraPrefix, modules_[module]), out.b_OR, true});
-  return out;
-}
-
-void TrainedLora::initialize(uint64_t seed) {
-  for (size_t m = 0; m < matrices_.size(); ++m) {
-    matrices_[m].factors.b_OR.detach().zero_();
-    const at::Tensor a = matrices_[m].factors.a_RI.detach();
-    const double bound = 1.0 / std::sqrt(static_cast<double>(a.size(1)));
-    for (int64_t row = 0; row < a.size(0); ++row) {
-      RandomStream stream({seed, RandomPurpose::kAdapterInit, m, static_cast<uint64_t>(row), 0});
-      const at::Tensor values = a.select(0, row);
-      for (int64_t i = 0; i < a.size(1); ++i) {
-        const double value = (2.0 * stream.next_double() - 1.0) * bound;
-        if (a.scalar_type() == at::kDouble) {
-          values.mutable_data_ptr<double>()[i] = value;
-        } else {
-          values.mutable_data_ptr<float>()[i] = static_cast<float>(value);
-        }
+void fill_rows(const at::Tensor& a_RI, uint64_t seed, uint64_t matrix, const auto& draw) {
+  for (int64_t row = 0; row < a_RI.size(0); ++row) {
+    RandomStream stream({seed, RandomPurpose::kAdapterInit, matrix, static_cast<uint64_t>(row), 0});
+    const at::Tensor values = a_RI.select(0, row);
+    for (int64_t i = 0; i < a_RI.size(1); ++i) {
+      const double value = draw(stream);
+      if (a_RI.scalar_type() == at::kDouble) {
+        values.mutable_data_ptr<double>()[i] = value;
+      } else {
+        values.mutable_data_ptr<float>()[i] = static_cast<float>(value);
       }
     }
   }
+}
+
+// A of a start that leaves the base as it is.
+void fill_a(const at::Tensor& a_RI, LoraInit init, uint64_t seed, uint64_t matrix) {
+  if (init == LoraInit::kGaussian) {
+    const double deviation = 1.0 / static_cast<double>(a_RI.size(0));
+    fill_rows(a_RI, seed, matrix, [&](RandomStream& stream) { return stream.next_normal() * deviation; });
+  } else {
+    const double bound = 1.0 / std::sqrt(static_cast<double>(a_RI.size(1)));
+    fill_rows(a_RI, seed, matrix, [&](RandomStream& stream) { return (2.0 * stream.next_double() - 1.0) * bound; });
+  }
+}
+
+at::Tensor row_norms(const at::Tensor& matrix_OI) { return at::linalg_vector_norm(matrix_OI, 2, {1}); }
+
+}  // namespace
+
+TrainedLora::TrainedLora(LoraPlan plan, ParameterStore& store) : plan_(std::move(plan)) {
+  for (NamedParameter& parameter : store.parameters) parameter.tensor.requires_grad_(false);
+  keep_base(store);
+  for (size_t i = 0; i < base_.leaves.layers.size(); ++i) {
+    const LayerLeaves& base = base_.leaves.layers[i];
+    LayerLeaves& merged = store.leaves.layers[i];
+    const auto layer = static_cast<int64_t>(i);
+    add_matrices(base.qkv_weights, merged.qkv_weights, merged.qkv_lora, layer);
+    add_matrices({base.o_weight}, {merged.o_weight}, merged.o_lora, layer);
+    if (!base.down_weight.defined()) continue;  // a mixture without a shared expert
+    add_matrices(base.gate_up_weights, merged.gate_up_weights, merged.gate_up_lora, layer);
+    add_matrices({base.down_weight}, {merged.down_weight}, merged.down_lora, layer);
+  }
+  add_whole(store);
+}
+
+// base_: the tensors of `store`, with numbers of their own where `store` will change them.
+void TrainedLora::keep_base(const ParameterStore& store) {
+  base_ = store;
+  std::unordered_map<const void*, size_t> index_of;  // leaf -> parameter
+  for (size_t i = 0; i < base_.parameters.size(); ++i) index_of[base_.parameters[i].tensor.unsafeGetTensorImpl()] = i;
+  const auto changes = [&](const at::Tensor* leaf) {
+    const std::string& name = base_.parameters[index_of.at(leaf->unsafeGetTensorImpl())].name;
+    if (std::ranges::find(plan_.whole, name) != plan_.whole.end()) return true;
+    return name.ends_with(kWeightEnd) &&
+           std::ranges::find(plan_.modules, name.substr(0, name.size() - kWeightEnd.size())) != plan_.modules.end();
+  };
+  for (FusedLeaves& group : fused_leaves(base_)) {
+    if (std::ranges::none_of(group.leaves, changes)) continue;
+    const at::Tensor own = group.fused->detach().clone();
+    for (at::Tensor* leaf : group.leaves) {
+      NamedParameter& parameter = base_.parameters[index_of.at(leaf->unsafeGetTensorImpl())];
+      *leaf = own.as_strided(leaf->sizes(), leaf->strides(), leaf->storage_offset() - group.fused->storage_offset());
+      parameter.tensor = *leaf;
+    }
+    *group.fused = own;
+  }
+  if (store.leaves.head.is_same(store.leaves.embedding)) {
+    base_.leaves.head = base_.leaves.embedding;
+    base_.weights.head_VH = base_.weights.embedding_VH;
+  }
+  for (size_t i = 0; i < base_.parameters.size(); ++i) index_of_[base_.parameters[i].tensor.unsafeGetTensorImpl()] = i;
+}
+
+// The leaves lie under one another in a fused matrix; some of them may be adapted.
+void TrainedLora::add_matrices(const std::vector<at::Tensor>& base_leaves, const std::vector<at::Tensor>& merged_leaves,
+                               std::vector<LoraMatrix>& lora, int64_t layer) {
+  std::vector<LoraMatrix> out;
+  bool any = false;
+  for (size_t i = 0; i < base_leaves.size(); ++i) {
+    const std::string& name = base_.parameters[index_of_.at(base_leaves[i].unsafeGetTensorImpl())].name;
+    const auto found = std::ranges::find(plan_.modules, name.substr(0, name.size() - kWeightEnd.size()));
+    LoraMatrix& matrix = out.emplace_back();
+    if (found == plan_.modules.end()) continue;
+    const auto module = static_cast<size_t>(found - plan_.modules.begin());
+    matrix = add_matrix(module, base_leaves[i]);
+    matrices_.push_back({module, matrix, merged_leaves[i], base_leaves[i]});
+    any = true;
+  }
+  if (!any) return;
+  for (size_t i = 0; i < out.size(); ++i)
+    rows_.push_back({layer, base_leaves[i].detach(), merged_leaves[i].detach(), out[i]});
+  lora = std::move(out);
+}
+
+LoraMatrix TrainedLora::add_matrix(size_t module, const at::Tensor& base_OI) {
+  const int64_t rank = plan_.ranks[module].rank;
+  const std::string prefix = fmt::format("{}{}.", kLoraPrefix, plan_.modules[module]);
+  LoraMatrix out;
+  out.base_OI = changes_base(plan_.config.init) ? at::empty_like(base_OI, at::MemoryFormat::Contiguous) : base_OI;
+  out.scale = plan_.ranks[module].scale;
+  out.module = static_cast<int64_t>(module);
+  out.a_RI = at::zeros({rank, base_OI.size(1)}, base_OI.options()).requires_grad_(true);
+  out.b_OR = at::zeros({base_OI.size(0), rank}, base_OI.options()).requires_grad_(true);
+  parameters_.push_back({prefix + "lora_A.weight", out.a_RI, true});
+  parameters_.push_back({prefix + "lora_B.weight", out.b_OR, true});
+  if (plan_.config.use_dora) {
+    out.magnitude_O = at::ones({base_OI.size(0)}, base_OI.options()).requires_grad_(true);
+    out.norm_O = at::ones({base_OI.size(0)}, base_OI.options());
+    parameters_.push_back({prefix + "lora_magnitude_vector", out.magnitude_O, true});
+  }
+  if (changes_base(plan_.config.init)) {
+    start_.push_back({prefix + "lora_A.start", at::zeros(out.a_RI.sizes(), base_OI.options()), false});
+    start_.push_back({prefix + "lora_B.start", at::zeros(out.b_OR.sizes(), base_OI.options()), false});
+  }
+  return out;
+}
+
+// PEFT names the bias of an adapted matrix by its wrapper.
+void TrainedLora::add_whole(const ParameterStore& store) {
+  for (const NamedParameter& parameter : store.parameters) {
+    if (std::ranges::find(plan_.whole, parameter.name) == plan_.whole.end()) continue;
+    std::string name = parameter.name;
+    const size_t dot = name.rfind('.');
+    if (std::ranges::find(plan_.modules, name.substr(0, dot)) != plan_.modules.end()) name.insert(dot, ".base_layer");
+    NamedParameter& added = parameters_.emplace_back(
+        NamedParameter{fmt::format("{}{}", kLoraPrefix, name), parameter.tensor, parameter.decay});
+    added.tensor.requires_grad_(true);
+  }
+}
+
+const at::Tensor* TrainedLora::find(const std::string& name) const {
+  const auto found = std::ranges::find(parameters_, name, &NamedParameter::name);
+  return found == parameters_.end() ? nullptr : &found->tensor;
+}
+
+// A and B of a start that leaves the base, and what it leaves.
+Result<> TrainedLora::take_start() {
+  for (size_t m = 0; m < matrices_.size(); ++m) {
+    const Matrix& matrix = matrices_[m];
+    auto start = lora_start(plan_.config.init, matrix.whole_base_OI, plan_.ranks[matrix.module]);
+    if (!start.ok()) {
+      start.error().what += ": " + plan_.modules[matrix.module];
+      start.error().where = plan_.config.where;
+      return std::move(start).error();
+    }
+    start_[2 * m].tensor.copy_(start->a_RI);
+    start_[2 * m + 1].tensor.copy_(start->b_OR);
+    matrix.factors.a_RI.detach().copy_(start->a_RI);
+    matrix.factors.b_OR.detach().copy_(start->b_OR);
+  }
+  restore_start();
+  return {};
+}
+
+void TrainedLora::restore_start() {
+  const at::NoGradGuard no_grad;
+  for (size_t m = 0; m < matrices_.size() && !start_.empty(); ++m) {
+    at::Tensor left = matrices_[m].factors.base_OI;
+    at::addmm_out(left, matrices_[m].whole_base_OI, start_[2 * m + 1].tensor, start_[2 * m].tensor, /*beta=*/1.0,
+                  /*alpha=*/-matrices_[m].factors.scale);
+  }
+}
+
+void TrainedLora::start_magnitudes() {
+  for (Matrix& matrix : matrices_) {
+    LoraMatrix& f = matrix.factors;
+    if (!f.magnitude_O.defined()) continue;
+    const at::Tensor sum = at::addmm(f.base_OI, f.b_OR, f.a_RI, /*beta=*/1.0, /*alpha=*/f.scale);
+    f.magnitude_O.detach().copy_(row_norms(sum));
+  }
+}
+
+Result<> TrainedLora::initialize(uint64_t seed) {
+  const at::NoGradGuard no_grad;
+  if (changes_base(plan_.config.init)) {
+    TRY(take_start());
+  } else {
+    for (size_t m = 0; m < matrices_.size(); ++m) {
+      matrices_[m].factors.b_OR.detach().zero_();
+      fill_a(matrices_[m].factors.a_RI.detach(), plan_.config.init, seed, m);
+    }
+  }
+  start_magnitudes();
   merge();
+  return {};
 }
 
 Result<> TrainedLora::load(Env& env, const Path& folder) {
+  const at::NoGradGuard no_grad;
   const LoraTensors tensors = TRY(read_lora_tensors(env, folder));
   const std::string where = tensors.file.path().string();
-  for (size_t i = 0; i < modules_.size(); ++i) {
-    const auto found = tensors.pairs.find(modules_[i]);
+  if (changes_base(plan_.config.init)) TRY(take_start());
+  for (const Matrix& matrix : matrices_) {
+    const std::string& module = plan_.modules[matrix.module];
+    const auto found = tensors.pairs.find(module);
     if (found == tensors.pairs.end()) {
-      return Error{ErrorKind::kData, "the adapter has no lora_A and lora_B of " + quote(modules_[i]), where,
+      return Error{ErrorKind::kData, "the adapter has no lora_A and lora_B of " + quote(module), where,
                    "use the adapter of the same modules"};
     }
-    TRY(copy_stored(*found->second.a, where, parameters_[2 * i].tensor.detach()));
-    TRY(copy_stored(*found->second.b, where, parameters_[2 * i + 1].tensor.detach()));
+    const LoraMatrix& f = matrix.factors;
+    TRY(copy_stored(*found->second.a, where, f.a_RI.detach()));
+    TRY(copy_stored(*found->second.b, where, f.b_OR.detach()));
+    if (f.magnitude_O.defined()) TRY(copy_stored(*found->second.magnitude, where, f.magnitude_O.detach()));
+  }
+  for (const TensorView* view : tensors.others) {
+    const at::Tensor* parameter = find(view->name);
+    if (parameter == nullptr) parameter = find(std::string(kLoraPrefix) + whole_parameter_name(view->name));
+    if (parameter != nullptr) TRY(copy_stored(*view, where, parameter->detach()));
   }
   merge();
   return {};
@@ -276,8 +289,11 @@ Result<> TrainedLora::load(Env& env, const Path& folder) {
 void TrainedLora::merge() {
   const at::NoGradGuard no_grad;
   for (Matrix& matrix : matrices_) {
-    const LoraMatrix& f = matrix.factors;
+    LoraMatrix& f = matrix.factors;
     at::addmm_out(matrix.merged_OI, f.base_OI, f.b_OR, f.a_RI, /*beta=*/1.0, /*alpha=*/f.scale);
+    if (!f.magnitude_O.defined()) continue;
+    f.norm_O.copy_(row_norms(matrix.merged_OI));
+    matrix.merged_OI.mul_((f.magnitude_O / f.norm_O).unsqueeze(1));
   }
 }
 
@@ -302,11 +318,47 @@ std::vector<at::Tensor> TrainedLora::merged_matrices(int64_t layer) const {
   return out;
 }
 
+namespace {
+
+// The configuration of an adapter of twice the rank, with the scales of the one before.
+void double_ranks(Json& json, bool use_rslora) {
+  const double factor = use_rslora ? std::sqrt(2.0) : 2.0;
+  json["r"] = json["r"].get<int64_t>() * 2;
+  json["lora_alpha"] = json["lora_alpha"].get<double>() * factor;
+  for (const char* key : {"rank_pattern", "alpha_pattern"}) {
+    if (!json.contains(key) || !json[key].is_object()) continue;
+    for (auto& [pattern, value] : json[key].items()) {
+      if (value.is_number_integer() && std::string_view(key) == "rank_pattern")
+        value = value.template get<int64_t>() * 2;
+      else
+        value = value.template get<double>() * factor;
+    }
+  }
+  json["init_lora_weights"] = true;
+}
+
+}  // namespace
+
 Result<std::vector<FolderFile>> TrainedLora::plan_save(const std::string& base_model, at::ScalarType stored) const {
-  Json json = TRY(parse_json(config_.text, kAdapterConfigFile));
+  const at::NoGradGuard no_grad;
+  Json json = TRY(parse_json(plan_.config.text, kAdapterConfigFile));
   if (!base_model.empty()) json["base_model_name_or_path"] = base_model;
   std::vector<NamedTensor> tensors;
   for (const NamedParameter& parameter : parameters_) tensors.push_back({parameter.name, parameter.tensor});
+  if (!start_.empty()) {
+    double_ranks(json, plan_.config.use_rslora);
+    const size_t each = plan_.config.use_dora ? 3 : 2;
+    for (size_t m = 0; m < matrices_.size(); ++m) {
+      at::Tensor& a = tensors[each * m].tensor;
+      at::Tensor& b = tensors[each * m + 1].tensor;
+      a = at::cat({a.detach(), start_[2 * m].tensor}, 0);
+      b = at::cat({b.detach(), -start_[2 * m + 1].tensor}, 1);
+    }
+  }
+  // PEFT wants the one matrix of a tied model under both names.
+  const std::string prefix(kLoraPrefix);
+  if (const at::Tensor* embedding = find(prefix + kEmbeddingName); embedding != nullptr && plan_.config.ties_weights)
+    tensors.push_back({prefix + kHeadName, *embedding});
   std::vector<FolderFile> files = {plan_tensor_file(kAdapterWeightsFile, std::move(tensors), stored)};
   files.push_back(text_folder_file(kAdapterConfigFile, dump_json(json, 2) + "\n"));
   return files;

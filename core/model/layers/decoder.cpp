@@ -55,14 +55,17 @@ at::Tensor linear(const at::Tensor& x, const at::Tensor& weight, const at::Tenso
 at::Tensor fused(const Pass& pass, const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,
                  const std::vector<at::Tensor>& weights, const std::vector<at::Tensor>& biases,
                  const std::vector<LoraMatrix>& lora) {
-  if (!lora.empty()) return lora_linear(x, weight, bias, weights, lora, pass.dropout());
+  if (!lora.empty()) return lora_linear(x, weight, bias, weights, biases, lora, pass.dropout());
   return fused_linear(x, weight, bias, weights, biases);
 }
 
 // The same from one matrix, which is its own leaf.
 at::Tensor single(const Pass& pass, const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,
                   const std::vector<LoraMatrix>& lora) {
-  if (!lora.empty()) return lora_linear(x, weight, bias, std::span(&weight, 1), lora, pass.dropout());
+  if (!lora.empty()) {
+    const std::span<const at::Tensor> biases(&bias, bias.defined() ? 1 : 0);
+    return lora_linear(x, weight, bias, std::span(&weight, 1), biases, lora, pass.dropout());
+  }
   return linear(x, weight, bias);
 }
 

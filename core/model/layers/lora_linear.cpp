@@ -6,6 +6,7 @@
 #include <ATen/ops/linear.h>
 #include <ATen/ops/mm.h>
 #include <ATen/ops/ones_like.h>
+#include <ATen/ops/sum.h>
 #include <torch/csrc/autograd/custom_function.h>
 
 #include <optional>
@@ -20,15 +21,29 @@ using torch::autograd::variable_list;
 
 // One adapted part of a stacked matrix.
 struct Part {
-  at::Tensor a_RI, b_OR;
+  LoraMatrix matrix;  // without gradients
   int64_t first_row = 0;
-  double scale = 0.0;
-  int64_t module = 0;
+
+  [[nodiscard]] bool is_dora() const { return matrix.magnitude_O.defined(); }
+  [[nodiscard]] int64_t num_rows() const { return matrix.b_OR.size(0); }
+  [[nodiscard]] at::Tensor rows_of(const at::Tensor& merged_OI) const {
+    return merged_OI.narrow(0, first_row, num_rows());
+  }
+  [[nodiscard]] at::Tensor columns_of(const at::Tensor& y_NO) const { return y_NO.narrow(1, first_row, num_rows()); }
+  // What dropout acts on in DoRA: W' - W.
+  [[nodiscard]] at::Tensor change_OI(const at::Tensor& merged_OI) const { return rows_of(merged_OI) - matrix.base_OI; }
+};
+
+// Rows of the stacked matrix or bias that are trained themselves.
+struct WholeRows {
+  int64_t first_row = 0;
+  int64_t num_rows = 0;
 };
 
 // On its way through the graph: a context keeps IValues only.
 struct Adapters : torch::CustomClassHolder {
   std::vector<Part> parts;
+  std::vector<WholeRows> weights, biases;
   std::optional<LoraDropout> dropout;
 };
 
@@ -37,21 +52,46 @@ at::Tensor adapted_product(const at::Tensor& x, const at::Tensor& weight, const 
   at::Tensor y = linear_product(x, weight, bias);
   if (!adapters.dropout) return y;
   for (const Part& part : adapters.parts) {
-    const at::Tensor change = at::mm(lora_dropout_change(x, *adapters.dropout, part.module), part.a_RI.t());
-    y.narrow(1, part.first_row, part.b_OR.size(0)).addmm_(change, part.b_OR.t(), /*beta=*/1.0, /*alpha=*/part.scale);
+    const LoraMatrix& m = part.matrix;
+    const at::Tensor change = lora_dropout_change(x, *adapters.dropout, m.module);
+    if (part.is_dora())
+      part.columns_of(y).addmm_(change, part.change_OI(weight).t());
+    else
+      part.columns_of(y).addmm_(at::mm(change, m.a_RI.t()), m.b_OR.t(), /*beta=*/1.0, /*alpha=*/m.scale);
   }
   return y;
 }
 
+// Appends the gradients of A, B and, for DoRA, the magnitude, and adds dropout's part of that of x, if
+// d_x is defined.
+void part_gradients(const Part& part, const at::Tensor& x, const at::Tensor& weight, const at::Tensor& dy,
+                    const LoraDropout* dropout, at::Tensor& d_x, variable_list& out) {
+  const LoraMatrix& m = part.matrix;
+  const at::Tensor input = dropout != nullptr ? lora_dropped(x, *dropout, m.module) : x;
+  const at::Tensor dy_part = part.columns_of(dy);
+  const at::Tensor dv = part.is_dora() ? dy_part * (m.magnitude_O / m.norm_O) : dy_part;  // of x V^T
+  const at::Tensor scaled = at::mm(dv, m.b_OR) * m.scale;
+  const at::Tensor reduced = at::mm(input, m.a_RI.t()) * m.scale;
+  out.push_back(at::mm(scaled.t(), input));
+  out.push_back(at::mm(dv.t(), reduced));
+  if (part.is_dora()) {
+    at::Tensor product = at::mm(input, m.base_OI.t());
+    product.addmm_(reduced, m.b_OR.t());
+    out.push_back(at::sum(product.mul_(dy_part), {0}) / m.norm_O);
+  }
+  if (!d_x.defined() || dropout == nullptr) return;
+  const at::Tensor through = part.is_dora() ? at::mm(dy_part, part.change_OI(weight)) : at::mm(scaled, m.a_RI);
+  d_x.add_(lora_dropout_change(through, *dropout, m.module));
+}
+
 class LoraLinearFunction : public torch::autograd::Function<LoraLinearFunction> {
  public:
-  // `factors`: A and B of each part, for their gradients.
+  // `leaves`: A and B (and the magnitude) of each part, the weights and the biases that are trained; for their gradients.
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, const at::Tensor& weight,
-                            const std::optional<at::Tensor>& bias, at::TensorList factors,
+                            const std::optional<at::Tensor>& bias, at::TensorList leaves,
                             const c10::intrusive_ptr<Adapters>& adapters) {
-    variable_list saved = {x, weight};
-    saved.insert(saved.end(), factors.begin(), factors.end());
-    ctx->save_for_backward(std::move(saved));
+    static_cast<void>(leaves);
+    ctx->save_for_backward({x, weight});
     ctx->saved_data["adapters"] = c10::IValue::make_capsule(adapters);
     return adapted_product(x, weight, bias, *adapters);
   }
@@ -64,45 +104,64 @@ class LoraLinearFunction : public torch::autograd::Function<LoraLinearFunction> 
     const auto& adapters = *static_cast<const Adapters*>(capsule.get());
     const LoraDropout* dropout = adapters.dropout ? &*adapters.dropout : nullptr;
     variable_list out(3);  // x, weight, bias
-    const bool wants_x = ctx->needs_input_grad(0);
-    if (wants_x) out[0] = at::mm(dy, saved[1]);
-    for (size_t i = 0; i < adapters.parts.size(); ++i) {
-      const Part& part = adapters.parts[i];
-      const at::Tensor& a = saved[2 + 2 * i];
-      const at::Tensor& b = saved[3 + 2 * i];
-      const at::Tensor input = dropout != nullptr ? lora_dropped(x, *dropout, part.module) : x;
-      const at::Tensor dy_part = dy.narrow(1, part.first_row, b.size(0));
-      const at::Tensor scaled = at::mm(dy_part, b) * part.scale;
-      const at::Tensor reduced = at::mm(input, a.t()) * part.scale;
-      out.push_back(at::mm(scaled.t(), input));
-      out.push_back(at::mm(dy_part.t(), reduced));
-      if (wants_x && dropout != nullptr) out[0].add_(lora_dropout_change(at::mm(scaled, a), *dropout, part.module));
-    }
+    at::Tensor d_x;
+    if (ctx->needs_input_grad(0)) d_x = at::mm(dy, saved[1]);
+    for (const Part& part : adapters.parts) part_gradients(part, x, saved[1], dy, dropout, d_x, out);
+    for (const WholeRows& rows : adapters.weights)
+      out.push_back(at::mm(dy.narrow(1, rows.first_row, rows.num_rows).t(), x));
+    for (const WholeRows& rows : adapters.biases)
+      out.push_back(at::sum(dy.narrow(1, rows.first_row, rows.num_rows), {0}));
+    out[0] = d_x;
     out.resize(out.size() + 1);  // adapters
     return out;
   }
 };
 
+// The leaves that are trained themselves, among those without an adapter.
+std::vector<WholeRows> trained_rows(std::span<const at::Tensor> leaves, std::span<const LoraMatrix> parts,
+                                    std::vector<at::Tensor>& inputs) {
+  std::vector<WholeRows> out;
+  int64_t row = 0;
+  for (size_t i = 0; i < leaves.size(); ++i) {
+    const bool is_adapted = i < parts.size() && parts[i].defined();
+    if (!is_adapted && leaves[i].requires_grad()) {
+      out.push_back({row, leaves[i].size(0)});
+      inputs.push_back(leaves[i]);
+    }
+    row += leaves[i].size(0);
+  }
+  return out;
+}
+
 }  // namespace
 
 at::Tensor lora_linear(const at::Tensor& x_NI, const at::Tensor& merged_OI, const at::Tensor& bias_O,
-                       std::span<const at::Tensor> leaves, std::span<const LoraMatrix> parts,
-                       const LoraDropout* dropout) {
-  const std::optional<at::Tensor> bias = optional_bias(bias_O);
+                       std::span<const at::Tensor> leaves, std::span<const at::Tensor> bias_leaves,
+                       std::span<const LoraMatrix> parts, const LoraDropout* dropout) {
+  const std::optional<at::Tensor> bias = optional_bias(bias_O.defined() ? bias_O.detach() : bias_O);
   auto adapters = c10::make_intrusive<Adapters>();
   if (dropout != nullptr) adapters->dropout = *dropout;
-  std::vector<at::Tensor> factors;
+  std::vector<at::Tensor> inputs;
   int64_t row = 0;
   for (size_t i = 0; i < parts.size(); ++i) {
     const LoraMatrix& part = parts[i];
     if (part.defined()) {
-      factors.insert(factors.end(), {part.a_RI, part.b_OR});
-      adapters->parts.push_back({part.a_RI.detach(), part.b_OR.detach(), row, part.scale, part.module});
+      LoraMatrix plain = part;
+      inputs.insert(inputs.end(), {part.a_RI, part.b_OR});
+      plain.a_RI = part.a_RI.detach();
+      plain.b_OR = part.b_OR.detach();
+      if (part.magnitude_O.defined()) {
+        inputs.push_back(part.magnitude_O);
+        plain.magnitude_O = part.magnitude_O.detach();
+      }
+      adapters->parts.push_back({std::move(plain), row});
     }
     row += leaves[i].size(0);
   }
   if (!at::GradMode::is_enabled()) return adapted_product(x_NI, merged_OI, bias, *adapters);
-  return LoraLinearFunction::apply(x_NI, merged_OI, bias, at::TensorList(factors), adapters);
+  adapters->weights = trained_rows(leaves, parts, inputs);
+  adapters->biases = trained_rows(bias_leaves, {}, inputs);
+  return LoraLinearFunction::apply(x_NI, merged_OI.detach(), bias, at::TensorList(inputs), adapters);
 }
 
 at::Tensor lora_linear_plain(const at::Tensor& x_NI, const LoraMatrix& part, const at::Tensor& bias_O,
@@ -110,7 +169,10 @@ at::Tensor lora_linear_plain(const at::Tensor& x_NI, const LoraMatrix& part, con
   at::Tensor input = x_NI;
   if (dropout != nullptr) input = x_NI * lora_dropped(at::ones_like(x_NI.detach()), *dropout, part.module);
   const at::Tensor adapted = at::linear(at::linear(input, part.a_RI), part.b_OR) * part.scale;
-  return at::linear(x_NI, part.base_OI, optional_bias(bias_O)) + adapted;
+  const at::Tensor y = at::linear(x_NI, part.base_OI, optional_bias(bias_O));
+  if (!part.magnitude_O.defined()) return y + adapted;
+  const at::Tensor factor = part.magnitude_O / part.norm_O;
+  return y + (factor - 1.0) * at::linear(input, part.base_OI) + factor * adapted;
 }
 
 }  // namespace mortise

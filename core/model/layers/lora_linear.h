@@ -3,8 +3,10 @@
 // gradients of A and B use rank-r products, without the gradient of W'.
 // Dropout adds scale (drop(x) - x) A^T B^T to the merged product, which is the product with W plus the adapter's of
 // drop(x).
+// DoRA (Liu et al. 2024): W' = m V / |V| row by row, with V = W + scale B A and a trained magnitude m. As in the paper
+// and in PEFT, no gradient passes through |V|, and dropout also acts on the part (m / |V| - 1) W.
 // Cost: 4 N in out flops in all, and 4 N r (in + out) for the adapter; with dropout half as much again for the adapter,
-// and three masks. Thread rule: as libtorch.
+// and three masks. DoRA: 2 N in out more, and 4 N in out more with dropout. Thread rule: as libtorch.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -21,20 +23,24 @@ struct LoraMatrix {
   at::Tensor a_RI;     // leaf
   at::Tensor b_OR;     // leaf
   at::Tensor base_OI;  // W, frozen
+  // Of DoRA; else undefined.
+  at::Tensor magnitude_O;  // leaf
+  at::Tensor norm_O;       // |V| of each row of V, at the current A and B
   double scale = 0.0;
   int64_t module = 0;  // its place among the adapter's matrices
 
   [[nodiscard]] bool defined() const { return a_RI.defined(); }
 };
 
-// y = x merged^T + bias. `parts` are stacked in merged_OI, with the heights of `leaves`, the slices of merged_OI.
+// y = x merged^T + bias. `parts` are stacked in merged_OI, with the heights of `leaves`, the slices of merged_OI. A leaf
+// without an adapter, or of `bias_leaves` (the slices of bias_O), that requires grad gets its own gradient.
 // `dropout`: null for none; it must live until the call returns.
 at::Tensor lora_linear(const at::Tensor& x_NI, const at::Tensor& merged_OI, const at::Tensor& bias_O,
-                       std::span<const at::Tensor> leaves, std::span<const LoraMatrix> parts,
-                       const LoraDropout* dropout = nullptr);
+                       std::span<const at::Tensor> leaves, std::span<const at::Tensor> bias_leaves,
+                       std::span<const LoraMatrix> parts, const LoraDropout* dropout = nullptr);
 
-// The reference implementation of one part, from the base: x W^T + bias + scale (drop(x) A^T) B^T, in ATen operations
-// with autograd.
+// The reference implementation of one part, from the base: x W^T + bias + scale (drop(x) A^T) B^T, for DoRA with its
+// magnitudes, in ATen operations with autograd.
 at::Tensor lora_linear_plain(const at::Tensor& x_NI, const LoraMatrix& part, const at::Tensor& bias_O,
                              const LoraDropout* dropout = nullptr);
 

@@ -11,12 +11,11 @@
 #include "foundation/base/lfs_pointer.h"
 #include "foundation/base/text.h"
 #include "foundation/formats/safetensors.h"
+#include "model/weights/names.h"
 
 namespace mortise {
 namespace {
 
-constexpr const char* kHead = "lm_head.weight";
-constexpr const char* kEmbedding = "model.embed_tokens.weight";
 constexpr size_t kMaxKeptBytes = size_t{1} << 20;  // of redundant tensors, for a save of the same bytes
 
 class Loader {
@@ -80,16 +79,16 @@ class Loader {
     if (found != index_.end()) {
       TRY(copy_stored(view, where, parameters_[found->second].tensor.detach()));
       filled_[found->second] = true;
-      if (view.name == kEmbedding) layout_.dtype = view.dtype;
+      if (view.name == kEmbeddingName) layout_.dtype = view.dtype;
       slot.parameter = view.name;
       return {};
     }
-    if (view.name == kHead && config_.tie_word_embeddings && !config_.is_classifier) {
-      slot.parameter = kEmbedding;
+    if (view.name == kHeadName && config_.tie_word_embeddings && !config_.is_classifier) {
+      slot.parameter = kEmbeddingName;
       tied_head_file_ = where;
       return {};
     }
-    if (view.name.ends_with("rotary_emb.inv_freq") || (view.name == kHead && config_.is_classifier)) {
+    if (view.name.ends_with("rotary_emb.inv_freq") || (view.name == kHeadName && config_.is_classifier)) {
       kept_bytes_ += view.bytes.size();
       if (kept_bytes_ > kMaxKeptBytes) return {};
       slot.bytes.assign(reinterpret_cast<const char*>(view.bytes.data()), view.bytes.size());
@@ -158,8 +157,8 @@ class Loader {
   Result<> check_tied_head() const {
     if (tied_head_file_.empty()) return {};
     const SafetensorsFile file = TRY(SafetensorsFile::open(env_, tied_head_file_));
-    const TensorView view = TRY(file.get(kHead));
-    const at::Tensor embedding = parameters_[index_.at(kEmbedding)].tensor.detach();
+    const TensorView view = TRY(file.get(kHeadName));
+    const at::Tensor embedding = parameters_[index_.at(kEmbeddingName)].tensor.detach();
     constexpr int64_t kRows = 4096;
     const auto bytes_of_row = static_cast<int64_t>(view.bytes.size()) / std::max<int64_t>(1, embedding.size(0));
     for (int64_t row = 0; row < embedding.size(0); row += kRows) {

@@ -7,6 +7,7 @@
 #include <fmt/core.h>
 
 #include "foundation/base/rng.h"
+#include "model/weights/names.h"
 
 namespace mortise {
 namespace {
@@ -145,7 +146,7 @@ ParameterStore allocate_parameters(const ModelConfig& config, at::ScalarType dty
   ParameterStore store;
   Builder builder(store, dtype, requires_grad);
   store.weights.embedding_VH = builder.empty({config.vocab_size, config.hidden_size});
-  store.leaves.embedding = builder.leaf("model.embed_tokens.weight", store.weights.embedding_VH);
+  store.leaves.embedding = builder.leaf(kEmbeddingName, store.weights.embedding_VH);
   for (int64_t i = 0; i < config.num_layers; ++i) {
     const std::string prefix = fmt::format("model.layers.{}.", i);
     LayerWeights weights;
@@ -173,7 +174,7 @@ ParameterStore allocate_parameters(const ModelConfig& config, at::ScalarType dty
     store.leaves.head = store.leaves.embedding;
   } else {
     store.weights.head_VH = builder.empty({config.vocab_size, config.hidden_size});
-    store.leaves.head = builder.leaf("lm_head.weight", store.weights.head_VH);
+    store.leaves.head = builder.leaf(kHeadName, store.weights.head_VH);
   }
   return store;
 }

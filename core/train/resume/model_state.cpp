@@ -44,6 +44,11 @@ Result<> ModelState::save_state(StateWriter& writer) const {
     const std::span<const std::byte> bytes(static_cast<const std::byte*>(tensor.const_data_ptr()), tensor.nbytes());
     writer.put_tensor(parameter.name, stored_type(tensor.scalar_type()), tensor.sizes().vec(), bytes);
   }
+  for (const NamedParameter& start : model_->adapter_start()) {
+    const std::span<const std::byte> bytes(static_cast<const std::byte*>(start.tensor.const_data_ptr()),
+                                           start.tensor.nbytes());
+    writer.put_tensor(start.name, stored_type(start.tensor.scalar_type()), start.tensor.sizes().vec(), bytes);
+  }
   return {};
 }
 
@@ -57,6 +62,12 @@ Result<> ModelState::load_state(StateReader& reader) {
         TRY(reader.get_tensor(parameter.name, stored_type(tensor.scalar_type()), tensor.sizes().vec()));
     TRY(copy_stored(view, "checkpoint", tensor));
   }
+  for (const NamedParameter& start : model_->adapter_start()) {
+    const TensorView view =
+        TRY(reader.get_tensor(start.name, stored_type(start.tensor.scalar_type()), start.tensor.sizes().vec()));
+    TRY(copy_stored(view, "checkpoint", start.tensor));
+  }
+  model_->start_changed();
   if (spread != nullptr) spread->take_changes();
   model_->weights_changed();
   return {};

@@ -36,18 +36,15 @@ Result<std::optional<LoraSize>> estimate_lora(Env& env, const ModelConfig& model
   if (section.lora_rank == 0 && !section.lora_adapter_path) return std::optional<LoraSize>();
   const ParameterStore store = allocate_parameters(model, at::kFloat, /*requires_grad=*/false);
   if (section.lora_adapter_path) {
-    const LoraConfig config = TRY(read_lora_config(env, *section.lora_adapter_path));
-    const auto modules = TRY(list_lora_modules(env, *section.lora_adapter_path, store.parameters));
-    return std::optional(measure_lora(store.parameters, modules, TRY(config.ranks_of(modules))));
+    const LoraPlan plan = TRY(plan_lora_of_folder(env, *section.lora_adapter_path, store.parameters));
+    return std::optional(measure_lora(store.parameters, plan));
   }
-  const LoraChoice choice = lora_choice(section);
-  auto modules = choose_lora_modules(store.parameters, choice);
-  if (!modules.ok()) {
-    modules.error().where = loaded.where("model.target_modules");
-    return std::move(modules).error();
+  auto plan = plan_fresh_lora(store.parameters, lora_choice(section));
+  if (!plan.ok()) {
+    plan.error().where = lora_place(loaded, plan.error());
+    return std::move(plan).error();
   }
-  const LoraConfig config = make_lora_config(choice, *modules, store.parameters);
-  return std::optional(measure_lora(store.parameters, *modules, TRY(config.ranks_of(*modules))));
+  return std::optional(measure_lora(store.parameters, *plan));
 }
 
 Result<CriticBytes> critic_bytes(Env& env, const PluginRegistry& registry, const RunConfig& config) {

@@ -94,11 +94,12 @@ MemoryEstimate estimate_memory(const ModelConfig& model, const std::optional<Lor
   const double trained = lora ? static_cast<double>(lora->num_trained) : parameters;
   MemoryEstimate bytes;
   bytes.weights = parameters * element;
-  if (lora) bytes.weights += static_cast<double>(lora->num_trained + lora->num_adapted) * element;
+  if (lora) bytes.weights += static_cast<double>(lora->num_added) * element;
   bytes.gradients = trained * element;
   bytes.moments = optimizer_bytes(model, lora, config.actor.optim, config.model.dtype);
   const bool has_reference = config.actor.use_kl_loss || config.algorithm.use_kl_in_reward;
-  if (has_reference && !lora) bytes.reference = parameters * element;  // with an adapter it is a view of the base
+  // With an adapter it is a view of the base, unless it is refreshed.
+  if (has_reference && (!lora || config.ref.sync_steps)) bytes.reference = parameters * element;
   const double row_tokens = static_cast<double>(config.data.max_prompt_length + response_length(config));
   const MicroBatchOptions pass = micro_batch_options(config);
   auto tokens = static_cast<double>(pass.token_budget);

@@ -46,8 +46,25 @@ MicroBatchOptions reference_pass_options(const RunConfig& config) {
 }
 
 LoraChoice lora_choice(const ModelSection& model) {
-  return {model.lora_rank,       model.lora_alpha,   model.target_modules,
-          model.exclude_modules, model.lora_dropout, model.use_rslora};
+  LoraChoice choice;
+  choice.rank = model.lora_rank;
+  choice.alpha = model.lora_alpha;
+  choice.target_modules = model.target_modules;
+  choice.exclude_modules = model.exclude_modules;
+  choice.dropout = model.lora_dropout;
+  choice.use_rslora = model.use_rslora;
+  choice.use_dora = model.use_dora;
+  choice.init = model.init_lora_weights;
+  choice.layers_to_transform = model.layers_to_transform;
+  choice.rank_pattern = model.rank_pattern;
+  choice.alpha_pattern = model.alpha_pattern;
+  choice.modules_to_save = model.modules_to_save;
+  choice.bias = model.lora_bias;
+  return choice;
+}
+
+std::string lora_place(const LoadedConfig& loaded, const Error& error) {
+  return loaded.where("model." + (error.where.empty() ? "target_modules" : error.where));
 }
 
 SaveOptions save_options(const RunConfig& config) {

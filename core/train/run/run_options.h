@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "config/load.h"
 #include "config/run_config.h"
 #include "learn/optim/optimizer.h"
 #include "learn/optim/rules.h"
@@ -37,6 +38,8 @@ ScheduleOptions schedule_options(const OptimConfig& optim, int64_t total_steps, 
 
 // The adapter that [model] asks for; without a meaning if lora_rank is 0.
 LoraChoice lora_choice(const ModelSection& model);
+// Where the file has the setting that an error of such a choice is about.
+std::string lora_place(const LoadedConfig& loaded, const Error& error);
 
 // How the run's model folders are saved.
 SaveOptions save_options(const RunConfig& config);

@@ -62,17 +62,28 @@ Result<> load_adapter(const RunSettings& run, Model& policy) {
   }
   if (model.lora_rank == 0) return {};
   auto made = policy.train_lora(lora_choice(model), run.key.seed);
-  if (!made.ok()) made.error().where = run.loaded.where("model.target_modules");
+  if (!made.ok()) made.error().where = lora_place(run.loaded, made.error());
   return made;
 }
 
-// The initial policy; for an adapter's run the base without it. `has_moved`: the current model is not the initial one.
-// Its weights are spread over ranks if the policy's are.
+// Ranks that share the weights compute merged matrices again from parts of the base, which plain LoRA alone allows.
+Result<> check_shared_adapter(const RunSettings& run, const Model& policy) {
+  if (run.config.ranks.zero_stage < 3 || run.ranks.size() == 1 || !policy.trains_lora()) return {};
+  if (policy.trained_lora()->is_plain() && !run.config.ref.sync_steps) return {};
+  return Error{
+      ErrorKind::kConfig,
+      "ranks.zero_stage = 3 cannot be used with DoRA, PiSSA, OLoRA, biases or whole modules of an adapter, nor "
+      "with ref.sync_steps",
+      run.loaded.where("ranks.zero_stage"), "set it to 2 or less"};
+}
+
+// The initial policy; for an adapter's run the base without it, which a refresh changes in a copy. `has_moved`: the
+// current model is not the initial one. Its weights are spread over ranks if the policy's are.
 Result<> load_reference(const RunSettings& run, bool has_moved, PolicyParts& parts) {
   const Model& policy = *parts.model;
   const WeightShards* const shards = shards_of(policy);
   if (policy.trains_lora()) {
-    parts.reference = policy.base_view();
+    parts.reference = run.config.ref.sync_steps ? policy.base_view().clone_frozen() : policy.base_view();
     if (shards != nullptr) shards->spread_base(*parts.reference);
     return {};
   }
@@ -108,6 +119,7 @@ Result<> load_model(const RunSettings& run, const std::optional<Path>& weights_f
   // Sampling and training turn all sequences of the run alike, whatever their length.
   if (model.config().rope_switch() > 0) model.set_rope_length(config.data.max_prompt_length + response_length(config));
   TRY(load_adapter(run, model));
+  TRY(check_shared_adapter(run, model));
   if (model.trains_lora() || !TRY(model.saves_exactly(save_options(config)))) {
     policy.model_state.emplace(ModelState::kPolicy, model);
     TRY(stateful.add(*policy.model_state));

@@ -155,6 +155,9 @@ TEST(ImportTrl, TheStockAdapter) {
   EXPECT_EQ(trl("use_peft: true\nlora_dropout: 0").model.lora_dropout, 0.0);
   EXPECT_FALSE(config.model.use_rslora);
   EXPECT_TRUE(trl("use_peft: true\nuse_rslora: true").model.use_rslora);
+  EXPECT_TRUE(trl("use_peft: true\nuse_dora: true").model.use_dora);
+  EXPECT_EQ(trl("use_peft: true\nlora_modules_to_save: [lm_head]").model.modules_to_save,
+            std::vector<std::string>{"lm_head"});
 }
 
 TEST(ImportTrl, EntropyIsAMeanOverTokens) {

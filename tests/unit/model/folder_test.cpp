@@ -273,10 +273,12 @@ TEST(LoraFolder, VariantsAndMismatchesAreRefusedByName) {
   ASSERT_TRUE(plain.ok() && with_flag.ok());
   expect_same_parameters(*plain, *with_flag);  // as PEFT, which says that it makes no difference to linear layers
   const std::pair<const char*, Json> fields[] = {
-      {"use_dora", true},
+      {"use_dora", "yes"},
+      {"bias", "some"},
+      {"modules_to_save", "lm_head"},
       {"lora_bias", true},
       {"peft_type", "IA3"},
-      {"init_lora_weights", "pissa"},
+      {"init_lora_weights", "pissa_niter_4"},
       {"layer_replication", Json::array({Json::array({0, 1})})},
       {"trainable_token_indices", Json::array({1})},
       {"r", 0},
@@ -294,6 +296,7 @@ TEST(LoraFolder, VariantsAndMismatchesAreRefusedByName) {
       {"alpha_pattern", Json{{"a)(b", 1}}}};
   for (const auto& [key, value] : fields) expect_load_error(adapter_with(key, value), "'" + std::string(key) + "'");
   expect_load_error(adapter_with("r", 3), "lora_A.weight' has shape");
+  expect_load_error(adapter_with("use_dora", true), "has no lora_magnitude_vector with it");
   // It matches nothing, which is found without trying.
   EXPECT_TRUE(Model::load(default_env(), adapter_with("rank_pattern", Json{{"([a-z_.0-9]+)+!", 2}})).ok());
   // The loader allocates no memory for a rank that the tensors do not have.

@@ -1,0 +1,302 @@
+// See lora_plan.h.
+#include "model/adapters/lora_plan.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <set>
+
+#include "foundation/base/choice.h"
+#include "foundation/base/text.h"
+#include "model/adapters/lora.h"
+#include "model/weights/names.h"
+
+namespace mortise {
+namespace {
+
+constexpr std::string_view kAllLinear = "all-linear";
+constexpr std::string_view kWeight = ".weight";
+constexpr std::string_view kLayers = "model.layers.";
+
+// Routers, experts and the gates of shared experts: transformers keeps a layer's experts in one tensor, for which PEFT has
+// another form of adapter.
+bool is_of_mixture(const std::string& name) {
+  return name.find(".experts.") != std::string::npos || name.ends_with(".mlp.gate.weight") ||
+         name.ends_with(".block_sparse_moe.gate.weight") || name.ends_with(".shared_expert_gate.weight");
+}
+
+// "model.norm" of "model.norm.weight".
+std::string module_of(const std::string& parameter) { return parameter.substr(0, parameter.rfind('.')); }
+
+// Every matrix of the layers that an adapter may have, without ".weight".
+std::vector<std::string> linear_modules(std::span<const NamedParameter> parameters) {
+  std::vector<std::string> out;
+  for (const NamedParameter& parameter : parameters) {
+    if (parameter.tensor.dim() != 2 || !parameter.name.starts_with(kLayers)) continue;
+    if (is_of_mixture(parameter.name)) continue;
+    out.push_back(module_of(parameter.name));
+  }
+  return out;
+}
+
+std::string last_part(const std::string& module) { return module.substr(module.rfind('.') + 1); }
+
+bool is_named_by(const std::string& module, const std::string& entry) {
+  return entry == kAllLinear || module == entry || module.ends_with("." + entry);
+}
+
+int64_t layer_of(const std::string& module) {
+  int64_t layer = -1;
+  std::from_chars(module.data() + kLayers.size(), module.data() + module.size(), layer);
+  return layer;
+}
+
+Error refuse_mixture(const std::string& module, std::string where) {
+  return {ErrorKind::kConfig,
+          fmt::format("{} is part of a mixture of experts, whose experts and routers cannot have an adapter",
+                      quote(module)),
+          std::move(where), "name matrices of attention, of dense layers or of shared experts"};
+}
+
+Result<> check_entries(std::span<const std::string> entries, std::span<const NamedParameter> parameters,
+                       const std::string& where) {
+  const std::vector<std::string> modules = linear_modules(parameters);
+  for (const std::string& entry : entries) {
+    if (std::ranges::any_of(modules, [&](const std::string& module) { return is_named_by(module, entry); })) continue;
+    for (const NamedParameter& parameter : parameters) {
+      if (!is_of_mixture(parameter.name)) continue;
+      if (is_named_by(module_of(parameter.name), entry)) return refuse_mixture(module_of(parameter.name), where);
+    }
+    std::set<std::string> names = {std::string(kAllLinear)};
+    for (const std::string& module : modules) names.insert(last_part(module));
+    const std::vector<std::string> known(names.begin(), names.end());
+    return Error{ErrorKind::kConfig, fmt::format("the model has no matrix that {} names", quote(entry)), where,
+                 "known: " + join(known, ", ")};
+  }
+  return {};
+}
+
+Result<> check_layers(std::span<const int64_t> layers, std::span<const std::string> modules) {
+  int64_t last = 0;
+  for (const std::string& module : modules) last = std::max(last, layer_of(module));
+  for (const int64_t layer : layers) {
+    if (layer <= last) continue;
+    return Error{ErrorKind::kConfig, fmt::format("the model has no layer {}", layer), "layers_to_transform",
+                 fmt::format("its layers are 0 to {}", last)};
+  }
+  return {};
+}
+
+bool is_tied(std::span<const NamedParameter> parameters) {
+  return std::ranges::none_of(parameters, [](const auto& p) { return p.name == kHeadName || p.name == kScoreHead; });
+}
+
+// PEFT's rule for modules_to_save: the end of the name of a module, which may hold others. The head of a tied model is
+// its embedding.
+bool is_saved_by(const std::string& parameter, const std::string& entry, bool tied) {
+  if (tied && parameter == kEmbeddingName && module_of(kHeadName).ends_with(entry)) return true;
+  for (size_t dot = parameter.rfind('.'); dot != std::string::npos && dot > 0; dot = parameter.rfind('.', dot - 1)) {
+    if (std::string_view(parameter).substr(0, dot).ends_with(entry)) return true;
+  }
+  return false;
+}
+
+Result<std::vector<std::string>> saved_parameters(std::span<const NamedParameter> parameters,
+                                                  const std::vector<std::string>& entries, const std::string& where) {
+  std::vector<std::string> out;
+  const bool tied = is_tied(parameters);
+  for (const std::string& entry : entries) {
+    const size_t before = out.size();
+    for (const NamedParameter& parameter : parameters) {
+      if (!is_saved_by(parameter.name, entry, tied)) continue;
+      if (parameter.name.find(".experts.") != std::string::npos) {
+        return Error{ErrorKind::kConfig,
+                     fmt::format("modules_to_save: {} names experts of a mixture, which PEFT keeps in another form",
+                                 quote(entry)),
+                     where, "name other modules"};
+      }
+      out.push_back(parameter.name);
+    }
+    if (out.size() > before) continue;
+    std::set<std::string> names;
+    for (const NamedParameter& parameter : parameters) names.insert(last_part(module_of(parameter.name)));
+    const std::vector<std::string> known(names.begin(), names.end());
+    return Error{ErrorKind::kConfig, fmt::format("the model has no module whose name ends in {}", quote(entry)), where,
+                 "known: " + join(known, ", ")};
+  }
+  return out;
+}
+
+bool contains(std::span<const std::string> names, const std::string& name) {
+  return std::ranges::find(names, name) != names.end();
+}
+
+// The biases that `bias` trains, and `saved`, in the order of the parameters.
+std::vector<std::string> whole_parameters(std::span<const NamedParameter> parameters, LoraBias bias,
+                                          std::span<const std::string> modules, std::span<const std::string> saved) {
+  std::vector<std::string> out;
+  for (const NamedParameter& parameter : parameters) {
+    const bool is_bias = parameter.name.ends_with(".bias");
+    const bool of_rule = is_bias && (bias == LoraBias::kAll ||
+                                     (bias == LoraBias::kLoraOnly && contains(modules, module_of(parameter.name))));
+    if (of_rule || contains(saved, parameter.name)) out.push_back(parameter.name);
+  }
+  return out;
+}
+
+// Every pattern must name an adapted matrix: a misspelt one would change nothing.
+template <class T>
+Result<> check_patterns(const std::vector<ModuleValue<T>>& patterns, std::span<const std::string> modules,
+                        const char* key) {
+  for (const ModuleValue<T>& one : patterns) {
+    const auto names = [&](const std::string& module) {
+      const auto matched = one.pattern.matches(module);
+      return !matched || *matched;  // a fault is told by rank_of
+    };
+    if (std::ranges::any_of(modules, names)) continue;
+    return Error{ErrorKind::kConfig, fmt::format("{}: a pattern matches no adapted matrix", key), key,
+                 "write the end of a module's name, such as q_proj"};
+  }
+  return {};
+}
+
+std::string init_name(LoraInit init) { return std::string(choice_name(init)); }
+
+Json number_json(double value) {
+  return value == std::floor(value) && std::abs(value) < 1e15 ? Json(static_cast<int64_t>(value)) : Json(value);
+}
+
+// What adapter_config.json of a fresh adapter says.
+std::string fresh_config_text(const LoraChoice& choice, std::span<const std::string> modules,
+                              std::span<const std::string> all_modules, bool ties_weights) {
+  std::set<std::string> in_part;  // last parts of names that are adapted in some layers only
+  for (const std::string& module : all_modules) {
+    if (!contains(modules, module)) in_part.insert(last_part(module));
+  }
+  std::set<std::string> names;
+  for (const std::string& module : modules)
+    names.insert(in_part.contains(last_part(module)) ? module : last_part(module));
+  Json json;
+  json["peft_type"] = "LORA";
+  json["task_type"] = "CAUSAL_LM";
+  json["base_model_name_or_path"] = "";
+  json["r"] = choice.rank;
+  json["lora_alpha"] = number_json(choice.alpha);
+  json["target_modules"] = names;
+  json["lora_dropout"] = choice.dropout;
+  json["bias"] = choice_name(choice.bias);
+  json["fan_in_fan_out"] = false;
+  if (choice.init == LoraInit::kDefault)
+    json["init_lora_weights"] = true;
+  else
+    json["init_lora_weights"] = init_name(choice.init);
+  json["use_rslora"] = choice.use_rslora;
+  json["use_dora"] = choice.use_dora;
+  json["rank_pattern"] = choice.rank_pattern;
+  json["alpha_pattern"] = choice.alpha_pattern;
+  json["modules_to_save"] = choice.modules_to_save.empty() ? Json() : Json(choice.modules_to_save);
+  if (ties_weights) json["ensure_weight_tying"] = true;
+  json["inference_mode"] = true;
+  return dump_json(json, 2) + "\n";
+}
+
+bool trains_tied(std::span<const NamedParameter> parameters, std::span<const std::string> whole) {
+  return contains(whole, kEmbeddingName) && is_tied(parameters);
+}
+
+}  // namespace
+
+Result<LoraPlan> plan_fresh_lora(std::span<const NamedParameter> parameters, const LoraChoice& choice) {
+  const std::vector<std::string> all_modules = linear_modules(parameters);
+  TRY(check_entries(choice.target_modules, parameters, "target_modules"));
+  TRY(check_entries(choice.exclude_modules, parameters, "exclude_modules"));
+  TRY(check_layers(choice.layers_to_transform, all_modules));
+  const std::vector<std::string> saved = TRY(saved_parameters(parameters, choice.modules_to_save, "modules_to_save"));
+  LoraPlan plan;
+  const auto is_in_layers = [&](const std::string& module) {
+    const std::vector<int64_t>& layers = choice.layers_to_transform;
+    return layers.empty() || std::ranges::find(layers, layer_of(module)) != layers.end();
+  };
+  for (const std::string& module : all_modules) {
+    const auto names = [&](const std::string& entry) { return is_named_by(module, entry); };
+    if (std::ranges::any_of(choice.target_modules, names) && std::ranges::none_of(choice.exclude_modules, names) &&
+        is_in_layers(module) && !contains(saved, module + std::string(kWeight)))
+      plan.modules.push_back(module);
+  }
+  if (plan.modules.empty())
+    return Error{ErrorKind::kConfig, "no matrix is left to adapt", "target_modules", "name some, or all-linear"};
+  plan.whole = whole_parameters(parameters, choice.bias, plan.modules, saved);
+  plan.config = TRY(
+      parse_lora_config(fresh_config_text(choice, plan.modules, all_modules, trains_tied(parameters, plan.whole)), ""));
+  TRY(check_patterns(plan.config.rank_pattern, plan.modules, "rank_pattern"));
+  TRY(check_patterns(plan.config.alpha_pattern, plan.modules, "alpha_pattern"));
+  plan.ranks = TRY(plan.config.ranks_of(plan.modules));
+  return plan;
+}
+
+Result<LoraPlan> plan_lora_of_folder(Env& env, const Path& folder, std::span<const NamedParameter> parameters) {
+  LoraPlan plan;
+  plan.config = TRY(read_lora_config(env, folder));
+  const LoraTensors tensors = TRY(read_lora_tensors(env, folder));
+  const std::string where = tensors.file.path().string();
+  std::vector<std::string> saved = TRY(saved_parameters(parameters, plan.config.modules_to_save, plan.config.where));
+  for (const TensorView* view : tensors.others) {
+    const std::string name = whole_parameter_name(view->name);
+    const bool is_known = std::ranges::any_of(parameters, [&](const auto& p) { return p.name == name; });
+    const bool is_tied_head = name == kHeadName && is_tied(parameters);
+    if (!is_known && !is_tied_head) {
+      return Error{ErrorKind::kData,
+                   fmt::format("tensor {} is no part of a LoRA adapter of this model", quote(view->name)), where,
+                   "merge it into its base with `mortise model save`, and train from there"};
+    }
+    if (is_known) saved.push_back(name);
+  }
+  const std::vector<std::string> known = linear_modules(parameters);
+  for (const std::string& module : known) {
+    if (tensors.pairs.contains(module)) plan.modules.push_back(module);
+  }
+  for (const auto& [module, pair] : tensors.pairs) {
+    if (contains(plan.modules, module)) continue;
+    if (is_of_mixture(module + std::string(kWeight))) return refuse_mixture(module, where);
+    return Error{ErrorKind::kData,
+                 fmt::format("the adapter's module {} is no matrix of the model's layers", quote(module)), where,
+                 did_you_mean(module, known)};
+  }
+  plan.whole = whole_parameters(parameters, plan.config.bias, plan.modules, saved);
+  if (trains_tied(parameters, plan.whole) && !plan.config.ties_weights) {
+    return Error{ErrorKind::kData, "the adapter trains embedding and head apart, which are one matrix in its base",
+                 plan.config.where, "train it with ensure_weight_tying"};
+  }
+  plan.ranks = TRY(plan.config.ranks_of(plan.modules));
+  return plan;
+}
+
+LoraSize measure_lora(std::span<const NamedParameter> parameters, const LoraPlan& plan) {
+  LoraSize size;
+  const auto add = [&](std::vector<int64_t> shape) {
+    int64_t numel = 1;
+    for (const int64_t side : shape) numel *= side;
+    size.num_trained += numel;
+    size.shapes.push_back(std::move(shape));
+    return numel;
+  };
+  for (const NamedParameter& parameter : parameters) {
+    const int64_t numel = parameter.tensor.numel();
+    if (contains(plan.whole, parameter.name)) {
+      add(parameter.tensor.sizes().vec());
+      size.num_added += numel;
+    }
+    const auto found = std::ranges::find(plan.modules, module_of(parameter.name));
+    if (found == plan.modules.end() || parameter.tensor.dim() != 2) continue;
+    const int64_t rank = plan.ranks[static_cast<size_t>(found - plan.modules.begin())].rank;
+    const int64_t out = parameter.tensor.size(0), in = parameter.tensor.size(1);
+    size.num_added += add({rank, in}) + add({out, rank}) + numel;
+    if (plan.config.use_dora) size.num_added += add({out});
+    if (changes_base(plan.config.init)) size.num_added += numel + rank * (in + out);
+  }
+  return size;
+}
+
+}  // namespace mortise
