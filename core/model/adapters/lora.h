@@ -1,10 +1,13 @@
-// A LoRA adapter in PEFT's folder form, applied to parameters: W += scale B A for every adapted matrix, with DoRA
-// each row divided by its norm and multiplied by its magnitude. Tensors of modules_to_save and trained biases replace those of the base. If they are the head of a sequence classifier (TRL's
-// reward models: task_type SEQ_CLS), the base, usually a language model, becomes a classifier.
+// A LoRA adapter in PEFT's folder form, applied to parameters: W += scale B A for every adapted matrix; with DoRA each
+// row is then divided by its norm and multiplied by its magnitude. Tensors of modules_to_save and trained biases replace
+// those of the base. If they are the head of a sequence classifier (TRL's reward models: task_type SEQ_CLS), the base,
+// usually a language model, becomes a classifier.
 //
 // The sum is computed in float64 and rounded once. Cost: 2 out in r flops per matrix. Memory: the adapter stays, so
 // that it can be saved separately. Thread rule: plain values.
 #pragma once
+
+#include <ATen/core/Tensor.h>
 
 #include <map>
 #include <memory>
@@ -51,8 +54,8 @@ Result<ModelConfig> add_adapter_head(Env& env, const Path& folder, ModelConfig c
 // The parameter that a tensor of LoraTensors::others holds, by its name in the model.
 std::string whole_parameter_name(const std::string& tensor);
 
-// What `init` starts with, and takes out of the base: A [R, I] and B [O, R] of the weight's dtype. An Error (kConfig) if
-// the matrix has fewer rows or columns than the rank. Precondition: changes_base(init).
+// What `init` starts with, and takes out of the base: A [R, I] and B [O, R] of the weight's dtype. An Error (kConfig)
+// if the matrix has fewer rows or columns than the rank. Precondition: changes_base(init).
 struct LoraStart {
   at::Tensor a_RI, b_OR;
 };

@@ -1,5 +1,6 @@
 // adapter_config.json of a LoRA adapter in PEFT's form (Hu et al. 2021; Kalajdzievski 2023 for rslora; Liu et al. 2024
-// for DoRA): ranks, scales, base model. A field that would change the numbers and is not supported is an error that names it.
+// for DoRA): ranks, scales, base model. A field that would change the numbers and is not supported is an error that
+// names it.
 // Thread rule: plain values.
 #pragma once
 

@@ -20,8 +20,8 @@ constexpr std::string_view kAllLinear = "all-linear";
 constexpr std::string_view kWeight = ".weight";
 constexpr std::string_view kLayers = "model.layers.";
 
-// Routers, experts and the gates of shared experts: transformers keeps a layer's experts in one tensor, for which PEFT has
-// another form of adapter.
+// Routers, experts and the gates of shared experts: transformers keeps a layer's experts in one tensor, for which PEFT
+// has another form of adapter.
 bool is_of_mixture(const std::string& name) {
   return name.find(".experts.") != std::string::npos || name.ends_with(".mlp.gate.weight") ||
          name.ends_with(".block_sparse_moe.gate.weight") || name.ends_with(".shared_expert_gate.weight");

@@ -1,5 +1,5 @@
-// What a LoRA adapter in training is made of: which matrices get A and B, with which rank and scale, and which parameters
-// are trained as a whole; chosen by settings with PEFT's names and meanings, or read from an adapter's folder.
+// What a LoRA adapter in training is made of: which matrices get A and B, with which rank and scale, and which
+// parameters are trained as a whole. Settings with PEFT's names and meanings choose it, or an adapter's folder.
 // Thread rule: plain values.
 #pragma once
 

@@ -86,7 +86,7 @@ void part_gradients(const Part& part, const at::Tensor& x, const at::Tensor& wei
 
 class LoraLinearFunction : public torch::autograd::Function<LoraLinearFunction> {
  public:
-  // `leaves`: A and B (and the magnitude) of each part, the weights and the biases that are trained; for their gradients.
+  // `leaves`: A and B (and the magnitude) of each part, weights and biases that are trained; for their gradients.
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, const at::Tensor& weight,
                             const std::optional<at::Tensor>& bias, at::TensorList leaves,
                             const c10::intrusive_ptr<Adapters>& adapters) {

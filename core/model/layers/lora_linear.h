@@ -32,8 +32,8 @@ struct LoraMatrix {
   [[nodiscard]] bool defined() const { return a_RI.defined(); }
 };
 
-// y = x merged^T + bias. `parts` are stacked in merged_OI, with the heights of `leaves`, the slices of merged_OI. A leaf
-// without an adapter, or of `bias_leaves` (the slices of bias_O), that requires grad gets its own gradient.
+// y = x merged^T + bias. `parts` are stacked in merged_OI, with the heights of `leaves`, the slices of merged_OI. A
+// leaf without an adapter, or of `bias_leaves` (the slices of bias_O), that requires grad gets its own gradient.
 // `dropout`: null for none; it must live until the call returns.
 at::Tensor lora_linear(const at::Tensor& x_NI, const at::Tensor& merged_OI, const at::Tensor& bias_O,
                        std::span<const at::Tensor> leaves, std::span<const at::Tensor> bias_leaves,
