@@ -62,6 +62,7 @@ TEST(Records, NoOtherFileListsKeys) {
   const std::set<std::string> expected{"core/config/check.cpp",
                                        "core/config/presets.cpp",
                                        "core/import/hf_run.cpp",
+                                       "core/import/lora.cpp",
                                        "core/import/swift.cpp",
                                        "core/import/trl.cpp",
                                        "core/import/trl_rules.cpp",
