@@ -196,7 +196,9 @@ Json result_row(const RewardOutput& out, size_t row) {
   json["reward"] = std::isnan(out.rewards[row]) ? Json() : Json(out.rewards[row]);
   if (row < out.token_rewards.size()) json["token_rewards"] = out.token_rewards[row];
   for_row(out.failed_rows, at, [&](const FailedRow& failed) { json["error"] = failed.text; });
-  for_row(out.row_values, at, [&](const RowValue& value) { json["values"][value.name] = value.value; });
+  for_row(out.row_values, at, [&](const RowValue& value) {
+    json["values"][value.name] = value.text ? Json(*value.text) : Json(value.value);
+  });
   return json;
 }
 

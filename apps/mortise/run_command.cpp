@@ -67,7 +67,8 @@ std::vector<Path> locks_of(const RunCommand& command, const Path& file) {
 
 }  // namespace
 
-Result<RunCommand> parse_run_command(Arguments args, const po::options_description& options, ConfigUse use) {
+Result<RunCommand> parse_run_command(Arguments args, const po::options_description& options, ConfigUse use,
+                                     const RunCommandHooks& hooks) {
   RunCommand command;
   const std::string program = program_of(use);
   command.options = TRY(parse_words(args, options, program));
@@ -85,7 +86,9 @@ Result<RunCommand> parse_run_command(Arguments args, const po::options_descripti
     return Error{ErrorKind::kConfig, "no config file was given", program,
                  fmt::format("give one: `{} configs/quickstart.toml`", program)};
   }
+  if (hooks.locate) TRY(hooks.locate(command.options, file, overrides));
   command.config = TRY(load_config(default_env(), file, overrides));
+  if (hooks.adjust) TRY(hooks.adjust(command.options, command.config));
   TRY(tighten_trust(command, file, overrides));
   for (const std::string& note : command.config.notes) log_info(note);
   for (const Error& warning : TRY(check_config(command.config, use))) log_warn(warning.to_string());
@@ -121,8 +124,9 @@ void log_findings(const Path& folder) {
                          docs_of(finding)));
 }
 
-void print_run_help(const std::string& name, const std::string& text, const po::options_description& options) {
-  std::cout << "usage: mortise " << name << " RUN.toml [key=value ...] [options]\n\n"
+void print_run_help(const std::string& name, const std::string& text, const po::options_description& options,
+                    const std::string& file) {
+  std::cout << "usage: mortise " << name << " " << file << " [key=value ...] [options]\n\n"
             << text << "\n\n"
             << options
             << "\nkey=value overrides a setting: actor.policy_loss.loss_mode=gspo rollout.n=16 reward.0.weight=2\n"

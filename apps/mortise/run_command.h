@@ -2,6 +2,9 @@
 #pragma once
 
 #include <boost/program_options.hpp>
+#include <functional>
+#include <string>
+#include <vector>
 
 #include "commands.h"
 #include "config/check.h"
@@ -15,9 +18,19 @@ struct RunCommand {
   boost::program_options::variables_map options;
 };
 
+// What a command makes of its words, between the steps of parse_run_command. Each may be empty.
+struct RunCommandHooks {
+  // Before the file is read: may name another one, and settings of lower rank than those of the words.
+  std::function<Result<>(const boost::program_options::variables_map& options, std::string& file,
+                         std::vector<std::string>& overrides)>
+      locate;
+  // Before the settings are checked.
+  std::function<Result<>(const boost::program_options::variables_map& options, LoadedConfig& config)> adjust;
+};
+
 // Parses the words, loads the file and checks it for `use`; warnings go to the log.
 Result<RunCommand> parse_run_command(Arguments args, const boost::program_options::options_description& options,
-                                     ConfigUse use);
+                                     ConfigUse use, const RunCommandHooks& hooks = {});
 
 // --resume and --allow-change, of train and sft.
 void add_resume_options(boost::program_options::options_description& options);
@@ -31,6 +44,6 @@ void log_findings(const Path& folder);
 
 // The help text of such a command.
 void print_run_help(const std::string& name, const std::string& text,
-                    const boost::program_options::options_description& options);
+                    const boost::program_options::options_description& options, const std::string& file = "RUN.toml");
 
 }  // namespace mortise

@@ -12,6 +12,7 @@
 #include "config/full_kl.h"
 #include "config/learning_rules.h"
 #include "config/unused.h"
+#include "config/val_sets.h"
 #include "foundation/base/choice.h"
 #include "foundation/base/secrets.h"
 #include "foundation/base/text.h"
@@ -83,7 +84,7 @@ class Checker {
       needs_files("data.train_files");
     }
     const bool needs_val = use_ == ConfigUse::kEval || (use_ == ConfigUse::kTrain && config_.trainer.val_only);
-    if (needs_val && config_.data.val_files.empty()) {
+    if (needs_val && !config_.data.validates()) {
       needs_files("data.val_files");
     }
   }
@@ -99,6 +100,12 @@ class Checker {
     if (std::ranges::any_of(data.train_weights, [](double weight) { return !(weight > 0) || weight > 1e6; }))
       error("data.train_weights", "'data.train_weights' must be positive numbers of at most 10^6",
             "remove entries that are not to be drawn from");
+    if (data.curriculum_by_reward && (data.streaming || data.curriculum_key)) {
+      error("data.curriculum_by_reward",
+            fmt::format("'data.curriculum_by_reward' sorts all rows, but {}",
+                        data.streaming ? "data.streaming does not hold them" : "data.curriculum_key sorts them too"),
+            data.streaming ? "set data.streaming=false" : "set one of the two");
+    }
     if (data.streaming && data.curriculum_key) {
       error("data.curriculum_key", "'data.curriculum_key' sorts all rows, but data.streaming does not hold them",
             "sort the file itself and set data.shuffle=false, or set data.streaming=false");
@@ -124,6 +131,7 @@ class Checker {
     }
     std::set<std::string> names;
     bool any_weight = false;
+    check_used_in();
     for (size_t i = 0; i < config_.reward.size(); ++i) {
       const RewardConfig& reward = config_.reward[i];
       any_weight |= reward.weight != 0;
@@ -139,6 +147,21 @@ class Checker {
       error("plugins.env", quote(shown) + " is not the name of an environment variable",
             "write only the name, as in \"OPENAI_API_KEY\" (the value comes from the environment of the run)");
     }
+  }
+
+  void check_used_in() {
+    const auto scores = [this](RewardUse use) {
+      return std::ranges::any_of(config_.reward, [&](const RewardConfig& one) {
+        return one.used_in == RewardUse::kAll || one.used_in == use;
+      });
+    };
+    if (config_.rollout.multi_turn.enable) return;  // the environment may reward
+    const bool trains = use_ == ConfigUse::kTrain && !config_.trainer.val_only;
+    if (trains && !scores(RewardUse::kTrain))
+      error("reward", "no reward is used in training", "set used_in = \"all\" or \"train\" in a [[reward]] table");
+    if ((use_ == ConfigUse::kEval || config_.data.validates()) && !scores(RewardUse::kValidation))
+      error("reward", "no reward is used in validation",
+            "set used_in = \"all\" or \"validation\" in a [[reward]] table");
   }
 
   void check_aggregation() {
@@ -382,18 +405,30 @@ class Checker {
   }
 
   void check_validation_sampling() {
-    const ValKwargs& validation = config_.rollout.val_kwargs;
-    check_temperature("rollout.val_kwargs.temperature", validation.temperature);
+    auto sets = val_sets(loaded_);
+    if (!sets.ok()) return problems_.push_back(std::move(sets).error());
+    for (const ValSet& set : *sets)
+      check_sampling_of_set(set.name.empty() ? "rollout.val_kwargs" : "data.val_sets." + set.name, set.kwargs);
+  }
+
+  void check_sampling_of_set(const std::string& table, const ValKwargs& validation) {
+    check_temperature(table + ".temperature", validation.temperature);
     const bool samples = validation.do_sample && validation.temperature > 0;
     if (validation.do_sample && !samples) {
-      warn("rollout.val_kwargs.do_sample",
-           "rollout.val_kwargs.do_sample is true, but rollout.val_kwargs.temperature is 0: validation is greedy",
-           "set rollout.val_kwargs.temperature=1.0, or remove do_sample");
+      warn(table + ".do_sample",
+           fmt::format("{0}.do_sample is true, but {0}.temperature is 0: validation is greedy", table),
+           fmt::format("set {}.temperature=1.0, or remove do_sample", table));
     } else if (validation.n > 1 && !samples) {
-      warn("rollout.val_kwargs.n",
+      warn(table + ".n",
            fmt::format("validation asks for {} completions of each prompt, but greedy ones are all the same",
                        validation.n),
-           "set rollout.val_kwargs.do_sample=true and rollout.val_kwargs.temperature");
+           fmt::format("set {0}.do_sample=true and {0}.temperature", table));
+    }
+    for (const int64_t k : validation.pass_k) {
+      if (k <= validation.n) continue;
+      error(table + ".pass_k",
+            fmt::format("pass@{} needs {} completions of each prompt, but {}.n is {}", k, k, table, validation.n),
+            fmt::format("set {}.n={} or more", table, k));
     }
   }
 
@@ -401,12 +436,12 @@ class Checker {
     if (config_.trainer.val_only) {
       error("trainer.val_only", "'trainer.val_only' only validates, but sft trains", "use `mortise eval`");
     }
-    if (!config_.data.val_files.empty()) check_validation_sampling();
+    if (config_.data.validates()) check_validation_sampling();
   }
 
   // sft validates if it has rows and rewards for it.
   void check_validation() {
-    const bool has_rows = !config_.data.val_files.empty();
+    const bool has_rows = config_.data.validates();
     if (has_rows && config_.reward.empty()) {
       warn("data.val_files", "there is no reward, so the validation rows are not used",
            "add a table: [[reward]] use = \"exact_match\"");
@@ -469,7 +504,10 @@ int64_t plan_total_steps(const RunConfig& config, int64_t num_prompts) {
 
 Result<> check_num_rows(const LoadedConfig& loaded, int64_t num_prompts, std::string_view key) {
   const RolloutConfig& rollout = loaded.config.rollout;
-  const int64_t n = key == "rollout.n" ? rollout.n : rollout.val_kwargs.n;
+  return check_num_rows(loaded, num_prompts, key == "rollout.n" ? rollout.n : rollout.val_kwargs.n, key);
+}
+
+Result<> check_num_rows(const LoadedConfig& loaded, int64_t num_prompts, int64_t n, std::string_view key) {
   if (num_prompts <= kMaxRows / n) return {};
   return Error{ErrorKind::kConfig,
                fmt::format("{} prompts with {} completions each ({}) are too many: at most {} at once",

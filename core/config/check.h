@@ -41,6 +41,8 @@ int64_t plan_total_steps(const RunConfig& config, int64_t num_prompts);
 inline constexpr int64_t kMaxRows = int64_t{1} << 24;
 // An error if num_prompts prompts have too many completions. `key`: rollout.n or rollout.val_kwargs.n.
 Result<> check_num_rows(const LoadedConfig& loaded, int64_t num_prompts, std::string_view key);
+// The same for n completions each.
+Result<> check_num_rows(const LoadedConfig& loaded, int64_t num_prompts, int64_t n, std::string_view key);
 
 // The number of updates of the whole run must be at most 2^53, which a double holds exactly: schedules divide by it.
 Result<> check_run_length(const LoadedConfig& loaded, int64_t num_prompts);

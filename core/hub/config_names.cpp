@@ -86,6 +86,23 @@ class Resolver {
   std::optional<HubOptions> options_;
 };
 
+// The files of a set of data.val_sets: a text, or a list of them. Others are errors of whoever reads the set.
+Result<> resolve_set(Resolver& resolver, const std::string& name, Json& set) {
+  if (!set.is_object() || !set.contains("files")) return {};
+  const std::string key = fmt::format("data.val_sets.{}.files", name);
+  Json& files = set["files"];
+  const auto resolve = [&](Json& file) -> Result<> {
+    if (!file.is_string()) return {};
+    std::string text = file.get<std::string>();
+    TRY(resolver.data(key, text));
+    file = text;
+    return {};
+  };
+  if (!files.is_array()) return resolve(files);
+  for (Json& file : files) TRY(resolve(file));
+  return {};
+}
+
 }  // namespace
 
 Result<> resolve_hub_names(Env& env, LoadedConfig& loaded, std::span<const Path> locks) {
@@ -98,6 +115,7 @@ Result<> resolve_hub_names(Env& env, LoadedConfig& loaded, std::span<const Path>
   if (config.critic.model.path) TRY(resolver.model("critic.model.path", *config.critic.model.path));
   for (std::string& file : config.data.train_files) TRY(resolver.data("data.train_files", file));
   for (std::string& file : config.data.val_files) TRY(resolver.data("data.val_files", file));
+  for (auto& [name, set] : config.data.val_sets.items()) TRY(resolve_set(resolver, name, set));
   for (size_t i = 0; i < config.reward.size(); ++i) {
     for (const auto& [key, value] : config.reward[i].params.items()) {
       // A parameter may be any text, so only the written scheme makes it a name.

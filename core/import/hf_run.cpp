@@ -242,7 +242,9 @@ void set_logging(Translation& t) {
     const std::vector<std::string> targets = t.texts("report_to");
     const auto has = [&targets](std::string_view name) { return std::ranges::find(targets, name) != targets.end(); };
     Json logger = Json::array({"console"});
-    if (has("tensorboard") || has("all")) logger.push_back("tensorboard");
+    for (const char* tracker : {"tensorboard", "wandb", "mlflow"}) {
+      if (has(tracker) || has("all")) logger.push_back(tracker);
+    }
     t.set("trainer.logger", logger, {"report_to"}, "metrics.jsonl is always written");
   }
   if (!t.flag("log_completions")) return;

@@ -358,7 +358,7 @@ void set_trainer(Translation& t) {
   if (t.is_given("trainer.logger")) {
     Json logger = Json::array();
     for (const std::string& name : t.texts("trainer.logger")) {
-      if (name == "console" || name == "tensorboard") logger.push_back(name);
+      if (name == "console" || name == "tensorboard" || name == "wandb" || name == "mlflow") logger.push_back(name);
     }
     t.set("trainer.logger", logger, {"trainer.logger"}, "metrics.jsonl is always written");
   }

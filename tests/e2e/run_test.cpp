@@ -77,7 +77,7 @@ TEST(Run, EvaluatesAndGenerates) {
       "eval run.toml data.val_files=data/val.jsonl data.val_max_samples=20 rollout.val_kwargs.n=4 "
       "rollout.val_kwargs.do_sample=true rollout.val_kwargs.temperature=1.0 --json");
   ASSERT_EQ(eval.code, 0) << eval.output;
-  for (const char* name : {"mean@4", "best@2/mean", "best@4/mean", "maj@4/mean"}) {
+  for (const char* name : {"mean@4", "pass@2", "best@4/mean", "maj@4/std"}) {
     EXPECT_NE(eval.output.find(std::string("val-core/addition/reward/") + name), std::string::npos) << eval.output;
   }
   const Outcome generated = task.mortise(
@@ -89,6 +89,61 @@ TEST(Run, EvaluatesAndGenerates) {
     EXPECT_EQ(completion["token_ids"].size(), completion["log_probs"].size());
     EXPECT_LE(completion["token_ids"].size(), 4U);
   }
+}
+
+// Two sets next to data.val_files: one sampled, one with a reward of its own, which training does not pay for.
+TEST(Run, ValidationSetsHaveTheirOwnSamplingAndRewards) {
+  const TaskFolder task;
+  task.write("sets.toml", default_env().read_file(task.path() / "run.toml").value() + R"(
+logger = ["wandb", "mlflow", "prometheus"]
+test_freq = 1
+validation_data_dir = "val"
+metric_for_best_model = "val-core/drawn/addition/reward/pass@3"
+[[reward]]
+use = "length"
+target = 2
+used_in = "validation"
+[data.val_sets.drawn]
+files = "data/val.jsonl"
+max_samples = 5
+n = 4
+do_sample = true
+temperature = 1.0
+pass_k = [3]
+[data.val_sets.short]
+files = "data/val.jsonl"
+max_samples = 7
+rewards = ["length"]
+)");
+  const Outcome done = task.mortise(
+      "train sets.toml trainer.total_training_steps=2 data.val_files=data/val.jsonl data.val_max_samples=6");
+  ASSERT_EQ(done.code, 0) << done.output;
+  const std::vector<Json> rows = rows_of(task.path() / "out/metrics.jsonl");
+  for (const char* name : {"val-core/addition/reward/mean@1", "val-core/drawn/addition/reward/mean@4",
+                           "val-core/drawn/addition/reward/pass@3", "val-aux/drawn/addition/length/mean@4",
+                           "val-core/short/addition/reward/mean@1", "eval_reward", "eval_drawn_reward"})
+    EXPECT_TRUE(rows.back().contains(name)) << name;
+  EXPECT_FALSE(rows.back().contains("rewards/length/mean")) << "used in validation alone";
+  EXPECT_TRUE(rows.back().contains("rewards/regex/mean"));
+  EXPECT_EQ(rows_of(task.path() / "val/2.jsonl").size(), 6U);
+  const std::vector<Json> drawn = rows_of(task.path() / "val/drawn/2.jsonl");
+  EXPECT_EQ(drawn.size(), 20U);
+  const std::vector<Json> brief = rows_of(task.path() / "val/short/2.jsonl");
+  ASSERT_EQ(brief.size(), 7U);
+  EXPECT_TRUE(brief[0]["rewards"].contains("length"));
+  EXPECT_FALSE(brief[0]["rewards"].contains("regex"));
+  for (const char* made : {"out/wandb", "out/mlruns", "out/metrics.prom", "out/best"})
+    EXPECT_TRUE(default_env().exists(task.path() / made)) << made;
+
+  const Outcome again = task.mortise("eval out --checkpoint best --n 8 --json");
+  ASSERT_EQ(again.code, 0) << again.output;
+  EXPECT_NE(again.output.find("val-core/addition/reward/pass@8"), std::string::npos) << again.output;
+  EXPECT_NE(again.output.find("val-core/drawn/addition/reward/mean@8"), std::string::npos) << again.output;
+  const auto refused = [&](const std::string& words) { return task.mortise("eval sets.toml " + words).output; };
+  EXPECT_NE(refused("data.val_sets.drawn.pass_k=[9]").find("pass@9 needs 9 completions"), std::string::npos);
+  EXPECT_NE(refused("data.val_sets.drawn.temprature=1").find("did you mean 'temperature'"), std::string::npos);
+  EXPECT_NE(refused("data.val_sets.short.rewards=[\"lenght\"]").find("did you mean 'length'"), std::string::npos);
+  EXPECT_NE(task.mortise("eval .").output.find("has no config.resolved.toml"), std::string::npos);
 }
 
 TEST(Run, TransformersLoadsTheTrainedModel) {

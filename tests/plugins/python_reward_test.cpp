@@ -61,7 +61,7 @@ def reward(prompts, completions, completion_ids, answer, level, meta, trainer_st
     assert trainer_state.global_step == 6 and trainer_state.is_world_process_zero
     log_extra("length", [len(c) for c in completions])
     for c in completions:
-        log_extra("piecewise", [c.upper()])
+        log_extra("piecewise", [[c]])
     log_metric("accuracy", 0.25)
     log_metric("accuracy", 0.75)
     return [float(c == a) for c, a in zip(completions, answer)]
@@ -79,7 +79,8 @@ def reward(prompts, completions, completion_ids, answer, level, meta, trainer_st
   EXPECT_TRUE(plugin.plugin.call.failed_rows.empty()) << failure(plugin, 0);
   EXPECT_EQ(plugin.values["length"], (std::map<int64_t, double>{{0, 1}, {1, 5}, {2, 1}}));
   EXPECT_EQ(plugin.values.count("piecewise"), 0U);
-  EXPECT_THAT(plugin.plugin.call.log, testing::Contains(HasSubstr("log_extra('piecewise'): only finite numbers")));
+  EXPECT_THAT(plugin.plugin.call.log,
+              testing::Contains(HasSubstr("log_extra('piecewise'): only texts and finite numbers")));
   EXPECT_EQ(plugin.plugin.call.metrics.at("accuracy").mean(), 0.5);
 }
 

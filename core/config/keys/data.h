@@ -32,11 +32,13 @@ constexpr auto choice_names(CurriculumOrder) { return std::array<std::string_vie
 struct DataConfig {
   std::vector<std::string> train_files;  // files, patterns, folders; a single one may be written as a string
   std::vector<std::string> val_files;
+  Json val_sets = Json::object();  // further validation sets by name (val_sets.h)
   OnBadRow on_bad_row = OnBadRow::kError;
   std::vector<double> train_weights;  // share of each entry of train_files; empty = all rows of all files
   StoppingStrategy stopping_strategy = StoppingStrategy::kFirstExhausted;  // where train_weights ends an epoch
   std::optional<std::string> curriculum_key;                               // column of numbers to sort rows by
   CurriculumOrder curriculum_order = CurriculumOrder::kAscending;
+  bool curriculum_by_reward = false;           // sort rows by the mean reward that they had so far
   bool streaming = false;                      // read rows from the files while training
   int64_t shuffle_buffer_size = 1000;          // rows, where they are streamed
   std::string prompt_key = "prompt";           // column of the prompt (text, or list of {role, content})
@@ -56,6 +58,7 @@ struct DataConfig {
   Json columns = Json::object();                     // column -> text, integer, number or json
   Json apply_chat_template_kwargs = Json::object();  // extra variables of the chat template
   bool operator==(const DataConfig&) const = default;
+  [[nodiscard]] bool validates() const { return !val_files.empty() || !val_sets.empty(); }
 };
 
 #ifdef MORTISE_CONFIG_RECORDS  // read by fields.cpp alone, so that a new text recompiles one file
@@ -70,6 +73,11 @@ void describe_data_files(Keys& keys) {
           "Relative paths start at the working directory.")
       .trl("dataset_name");
   keys.free("val_files", &DataConfig::val_files, "Validation rows: files as in train_files.");
+  keys.free(
+      "val_sets", &DataConfig::val_sets,
+      "Further validation sets by name, in addition to val_files: [data.val_sets.aime] files = \"aime.jsonl\", n = "
+      "32, temperature = 0.6, do_sample = true. A set has the keys of rollout.val_kwargs, which are its defaults, "
+      "with files, max_samples, and rewards (names of [[reward]] tables; default: all).");
   keys.compared(
       "on_bad_row", &DataConfig::on_bad_row,
       "What happens to a row that cannot be used: it does not parse, has no prompt, or is too long. error stops before "
@@ -142,9 +150,17 @@ void describe_data_sources(Keys& keys) {
       "Column of numbers by which the rows of each epoch are sorted, or a dotted path into a column. Equal numbers keep "
       "the order that shuffle gives. null: not sorted.");
   keys.compared("curriculum_order", &DataConfig::curriculum_order,
-                "Direction of data.curriculum_key. ascending: small numbers first.")
+                "Direction of data.curriculum_key or data.curriculum_by_reward. ascending: small numbers first.")
       .no_effect(
-          kLearning, [](const auto& k) { return !k.config.data.curriculum_key; }, "data.curriculum_key is not set");
+          kLearning, [](const auto& k) { return !k.config.data.curriculum_key && !k.config.data.curriculum_by_reward; },
+          "neither data.curriculum_key nor data.curriculum_by_reward is set");
+  keys.compared(
+          "curriculum_by_reward", &DataConfig::curriculum_by_reward,
+          "Sort the rows of each epoch by the mean reward that their completions had in the run so far. ascending: "
+          "hard rows first. descending: easy rows first. Rows without a reward so far come last, in the order that "
+          "shuffle gives.")
+      .no_effect(
+          kInSft, [](const auto&) { return true; }, "sft has no rewards of training rows");
   keys.compared(
       "streaming", &DataConfig::streaming,
       "Read the training rows from their files while training, for data sets that are larger than memory. All rows are "

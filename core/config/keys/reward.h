@@ -16,10 +16,15 @@ namespace mortise {
 enum class WorkerRight { kNetwork, kFiles, kPrograms };
 constexpr auto choice_names(WorkerRight) { return std::array<std::string_view, 3>{"network", "files", "programs"}; }
 
+// What a reward scores.
+enum class RewardUse { kAll, kTrain, kValidation };
+constexpr auto choice_names(RewardUse) { return std::array<std::string_view, 3>{"all", "train", "validation"}; }
+
 struct RewardConfig {
   std::string use;                            // reward plugin
   std::string name;                           // label in metrics and dumps; "" in the file: see decode.cpp
   double weight = 1.0;                        // of its column in the sum (TRL: reward_weights)
+  RewardUse used_in = RewardUse::kAll;        // the completions that it scores
   std::chrono::milliseconds timeout{10'000};  // for the rows of a step: "500ms", "10s", "2m", "1h"
   std::chrono::milliseconds row_timeout{0};   // for one row (or group); 0 = a fifth of timeout
   std::vector<WorkerRight> allow;             // what its workers may use
@@ -47,6 +52,9 @@ void describe_reward(Keys& keys) {
             "several rewards use one plugin that calls a function (python), each is named after its `function`.");
   keys.compared("weight", &RewardConfig::weight, "Factor of this reward in the sum. May be negative.")
       .trl("reward_weights");
+  keys.compared("used_in", &RewardConfig::used_in,
+                "Which completions this reward scores. all: those of training and of validation. train or validation: "
+                "only those. A set of data.val_sets may choose among the rewards of validation.");
   keys.free("timeout", &RewardConfig::timeout,
             "Time limit for the rows of a step: \"500ms\", \"10s\", \"2m\", \"1h\". Rows without a score by then get "
             "none from this reward and are counted.")

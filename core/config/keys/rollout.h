@@ -29,7 +29,8 @@ struct ValKwargs {  // how validation samples; other filters are off
   double temperature = 0.0;
   int64_t top_k = -1;
   double top_p = 1.0;
-  bool do_sample = false;  // false = greedy, whatever the temperature
+  bool do_sample = false;       // false = greedy, whatever the temperature
+  std::vector<int64_t> pass_k;  // k of pass@k; empty = powers of two below n, and n
   bool operator==(const ValKwargs&) const = default;
 };
 
@@ -287,7 +288,8 @@ inline constexpr auto validates_greedily = [](const auto& k) -> bool {
 
 inline constexpr auto validates_unfiltered = [](const auto& k) -> bool {
   const ValKwargs& validation = k.config.rollout.val_kwargs;
-  return !k.config.data.val_files.empty() && !(validation.do_sample && validation.temperature > 0);
+  return !k.config.data.val_files.empty() && k.config.data.val_sets.empty() &&
+         !(validation.do_sample && validation.temperature > 0);
 };
 
 template <class Keys>
@@ -311,6 +313,11 @@ void describe_validation(Keys& keys) {
       .no_effect(kInTrain | kInSft | kInEval, validates_unfiltered, "validation is greedy");
   keys.free("do_sample", &ValKwargs::do_sample,
             "Sample in validation. false: take the most likely token, whatever the temperature.");
+  keys.free(
+          "pass_k", &ValKwargs::pass_k,
+          "The k for which pass@k is reported: the expected best reward of k completions, without bias for any k up to "
+          "n. Empty: 1, 2, 4, ... below n, and n.")
+      .at_least(1);
 }
 
 template <class Catalog>
@@ -329,7 +336,7 @@ void describe_rollout_section(Catalog& catalog) {
       "[rollout] are off.",
       [](auto& run) -> ValKwargs& { return run.rollout.val_kwargs; });
   validation.no_effect(
-      kInTrain | kInEval, [](const auto& k) { return k.config.data.val_files.empty(); }, "data.val_files is not given");
+      kInTrain | kInEval, [](const auto& k) { return !k.config.data.validates(); }, "data.val_files is not given");
   describe_validation(validation);
   describe_multi_turn_section(catalog);
 }

@@ -29,7 +29,7 @@ void describe_sft(Keys& keys) {
             "Updates between validations. The last update is always validated. -1 or 0: only the last.")
       .at_least(-1)
       .no_effect(
-          kInSft, [](const auto& k) { return k.config.data.val_files.empty(); }, "data.val_files is not given");
+          kInSft, [](const auto& k) { return !k.config.data.validates(); }, "data.val_files is not given");
   keys.free("stop_val_accuracy", &SftConfig::stop_val_accuracy,
             "Stop as soon as a validation (mean reward of greedy completions) reaches this value. null: never.")
       .at_least(0)

@@ -22,8 +22,10 @@ enum class ResumeMode { kAuto, kDisable, kResumePath };
 constexpr auto choice_names(ResumeMode) { return std::array<std::string_view, 3>{"auto", "disable", "resume_path"}; }
 
 // Where metrics go in addition to metrics.jsonl and updates.jsonl.
-enum class LogTarget { kConsole, kTensorboard };
-constexpr auto choice_names(LogTarget) { return std::array<std::string_view, 2>{"console", "tensorboard"}; }
+enum class LogTarget { kConsole, kTensorboard, kWandb, kMlflow, kPrometheus };
+constexpr auto choice_names(LogTarget) {
+  return std::array<std::string_view, 5>{"console", "tensorboard", "wandb", "mlflow", "prometheus"};
+}
 
 struct TrainerConfig {
   int64_t total_epochs = 1;  // passes over the training files (verl: 30)
@@ -48,6 +50,8 @@ struct TrainerConfig {
   std::optional<std::string> resume_from_path;  // with resume_path: the global_step_N folder
   std::vector<LogTarget> logger = {LogTarget::kConsole,
                                    LogTarget::kTensorboard};  // metrics.jsonl and updates.jsonl are always written
+  std::string project_name = "mortise";                       // of trackers
+  std::optional<std::string> experiment_name;                 // of trackers; null = the name of default_local_dir
   int64_t log_val_generations = 0;                 // validation completions kept in the log at each validation
   std::optional<std::string> validation_data_dir;  // the same for the completions of every validation
   std::optional<std::string> rollout_data_dir;  // JSONL of all completions with rewards and advantages, a file a step
@@ -121,14 +125,14 @@ void describe_saving_and_testing(Keys& keys) {
       .at_least(-1)
       .trl("eval_steps")
       .no_effect(
-          kInTrain, [](const auto& k) { return k.config.data.val_files.empty(); }, "data.val_files is not given")
+          kInTrain, [](const auto& k) { return !k.config.data.validates(); }, "data.val_files is not given")
       .no_effect(
           kInSft, [](const auto& k) { return !k.loaded.is_set("sft.test_freq"); },
           "sft has its own key, sft.test_freq");
   keys.free("val_before_train", &TrainerConfig::val_before_train, "Validate before the first step.")
       .trl("eval_on_start")
       .no_effect(
-          kInTrain, [](const auto& k) { return k.config.data.val_files.empty() && k.config.trainer.val_before_train; },
+          kInTrain, [](const auto& k) { return !k.config.data.validates() && k.config.trainer.val_before_train; },
           "data.val_files is not given")
       .no_effect(
           kInSft, [](const auto& k) { return k.config.trainer.val_before_train; },
@@ -149,7 +153,7 @@ void describe_best_model(Keys& keys) {
             "eval_reward. A validation that is better than all before is saved at once. The file `best` in the run's "
             "folder names that checkpoint, and no save deletes it. null: no checkpoint is the best.")
       .no_effect(
-          kLearning, [](const auto& k) { return k.config.data.val_files.empty(); }, "data.val_files is not given");
+          kLearning, [](const auto& k) { return !k.config.data.validates(); }, "data.val_files is not given");
   keys.free("greater_is_better", &TrainerConfig::greater_is_better,
             "Whether a larger value of metric_for_best_model is better.")
       .no_effect(kLearning, no_metric, why);
@@ -204,11 +208,26 @@ void describe_checkpoints(Keys& keys) {
           });
 }
 
+inline constexpr auto tells_no_tracker = [](const auto& k) -> bool {
+  for (const LogTarget target : k.config.trainer.logger) {
+    if (target != LogTarget::kConsole && target != LogTarget::kTensorboard) return false;
+  }
+  return true;
+};
+
 template <class Keys>
 void describe_logs(Keys& keys) {
-  keys.free("logger", &TrainerConfig::logger,
-            "Where metrics go in addition to metrics.jsonl and updates.jsonl, which are always written.")
+  keys.free(
+          "logger", &TrainerConfig::logger,
+          "Where metrics go in addition to metrics.jsonl and updates.jsonl, which are always written. wandb and mlflow: "
+          "folders in their own formats, for `wandb sync` and `mlflow ui`; nothing is sent. prometheus: the text file "
+          "metrics.prom.")
       .trl("report_to");
+  keys.free("project_name", &TrainerConfig::project_name, "Name of the W&B project or MLflow experiment.")
+      .no_effect(kLearning, tells_no_tracker, "trainer.logger has neither wandb, mlflow nor prometheus");
+  keys.free("experiment_name", &TrainerConfig::experiment_name,
+            "Name of the run in W&B and MLflow. null: the name of the folder default_local_dir.")
+      .no_effect(kLearning, tells_no_tracker, "trainer.logger has neither wandb, mlflow nor prometheus");
   keys.free("log_val_generations", &TrainerConfig::log_val_generations,
             "Validation completions shown in the log at each validation, also by sft and eval.")
       .at_least(0)
@@ -216,7 +235,7 @@ void describe_logs(Keys& keys) {
       .read_by(kInEval)
       .no_effect(
           kLearning,
-          [](const auto& k) { return k.config.data.val_files.empty() && k.config.trainer.log_val_generations != 0; },
+          [](const auto& k) { return !k.config.data.validates() && k.config.trainer.log_val_generations != 0; },
           "data.val_files is not given");
   keys.free("validation_data_dir", &TrainerConfig::validation_data_dir,
             "Folder for the completions of every validation with their rewards. Each validation is a JSONL file named "
@@ -224,8 +243,7 @@ void describe_logs(Keys& keys) {
       .as_in_verl("null")
       .read_by(kInEval)
       .no_effect(
-          kLearning,
-          [](const auto& k) { return k.config.data.val_files.empty() && k.config.trainer.validation_data_dir; },
+          kLearning, [](const auto& k) { return !k.config.data.validates() && k.config.trainer.validation_data_dir; },
           "data.val_files is not given");
   keys.free("rollout_data_dir", &TrainerConfig::rollout_data_dir,
             "Folder for all completions of training with their rewards, their advantages and the reasons of failed "

@@ -18,11 +18,16 @@ namespace {
 class MemoryFeed : public RowFeed {
  public:
   MemoryFeed(const Dataset& dataset, RowOrder order, RowSchedule schedule, std::vector<double> levels)
-      : dataset_(&dataset), order_(std::move(order)), schedule_(std::move(schedule)), levels_(std::move(levels)) {}
+      : dataset_(&dataset), order_(std::move(order)), schedule_(std::move(schedule)), levels_(std::move(levels)) {
+    if (!order_.curriculum_by_reward) return;
+    reward_sums_.resize(static_cast<size_t>(dataset.size()));
+    reward_counts_.resize(static_cast<size_t>(dataset.size()));
+  }
 
   [[nodiscard]] int64_t rows_per_epoch() const override { return schedule_.rows_per_epoch(); }
 
-  Result<> go_to(int64_t epoch, int64_t row, StateReader*) override {
+  Result<> go_to(int64_t epoch, int64_t row, StateReader* saved) override {
+    if (order_.curriculum_by_reward) TRY(set_levels_by_reward(saved));
     schedule_.go_to(0);
     rows_.clear();
     std::vector<std::vector<int64_t>> sources(schedule_.num_sources());
@@ -47,9 +52,39 @@ class MemoryFeed : public RowFeed {
     return out;
   }
 
-  void save_state(StateWriter&) const override {}
+  void save_state(StateWriter& writer) const override {
+    if (!order_.curriculum_by_reward) return;
+    writer.put_vector("reward_sums", reward_sums_);
+    writer.put_vector("reward_counts", reward_counts_);
+    writer.put_vector("reward_levels", levels_);
+  }
+
+  void note_rewards(int64_t row, double sum, int64_t count) override {
+    if (!order_.curriculum_by_reward) return;
+    reward_sums_[static_cast<size_t>(row)] += sum;
+    reward_counts_[static_cast<size_t>(row)] += count;
+  }
 
  private:
+  // The levels of an epoch that begins, or those that a checkpoint's epoch began with. NaN: no reward so far.
+  Result<> set_levels_by_reward(StateReader* saved) {
+    if (saved != nullptr) {
+      reward_sums_ = TRY(saved->get_vector<double>("reward_sums"));
+      reward_counts_ = TRY(saved->get_vector<int64_t>("reward_counts"));
+      levels_ = TRY(saved->get_vector<double>("reward_levels"));
+      const auto rows = static_cast<size_t>(dataset_->size());
+      if (reward_sums_.size() == rows && reward_counts_.size() == rows && levels_.size() == rows) return {};
+      return Error{ErrorKind::kDisk, "the checkpoint does not hold the rewards of all training rows",
+                   "data.curriculum_by_reward", "resume from an earlier checkpoint"};
+    }
+    levels_.clear();
+    for (size_t row = 0; row < reward_sums_.size(); ++row) {
+      const int64_t count = reward_counts_[row];
+      levels_.push_back(count == 0 ? std::nan("") : reward_sums_[row] / static_cast<double>(count));
+    }
+    return {};
+  }
+
   // The rows of a source in their order; `pass`: how often the epoch began it again.
   [[nodiscard]] std::vector<int64_t> source_order(int64_t epoch, size_t source, int64_t pass) const {
     const bool is_whole = schedule_.num_sources() == 1;
@@ -68,6 +103,7 @@ class MemoryFeed : public RowFeed {
     const bool falls = order_.curriculum_order == CurriculumOrder::kDescending;
     std::ranges::stable_sort(rows, [&](int64_t a, int64_t b) {  // equal levels keep the order from above
       const double x = levels_[static_cast<size_t>(a)], y = levels_[static_cast<size_t>(b)];
+      if (std::isnan(x) || std::isnan(y)) return !std::isnan(x) && std::isnan(y);  // unknown ones are the last
       return falls ? x > y : x < y;
     });
     return rows;
@@ -79,6 +115,8 @@ class MemoryFeed : public RowFeed {
   std::vector<double> levels_;  // the curriculum's level of each row; empty: none
   std::vector<int64_t> rows_;   // of the epoch
   int64_t next_ = 0;
+  std::vector<double> reward_sums_;     // of a curriculum by reward, per row of the data set
+  std::vector<int64_t> reward_counts_;  // completions with a reward
 };
 
 Result<std::vector<double>> levels_of(const Dataset& dataset, const std::string& key) {

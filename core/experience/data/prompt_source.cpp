@@ -2,6 +2,8 @@
 #include "experience/data/prompt_source.h"
 
 #include <fmt/core.h>
+
+#include <cmath>
 #include <utility>
 
 #include "foundation/base/log.h"
@@ -34,6 +36,20 @@ Result<PromptBatch> PromptSource::next(int64_t step) {
   batch.prompts = TRY(feed_->take(options_.batch_size));
   ++batch_in_epoch_;
   return batch;
+}
+
+void PromptSource::note_rewards(const PromptBatch& batch, std::span<const double> rewards) {
+  const size_t n = batch.prompts.empty() ? 0 : rewards.size() / batch.prompts.size();
+  for (size_t p = 0; p < batch.prompts.size(); ++p) {
+    double sum = 0.0;
+    int64_t count = 0;
+    for (const double reward : rewards.subspan(p * n, n)) {
+      if (std::isnan(reward)) continue;
+      sum += reward;
+      ++count;
+    }
+    feed_->note_rewards(batch.prompts[p].dataset_row, sum, count);
+  }
 }
 
 Result<> PromptSource::save_state(StateWriter& writer) const {

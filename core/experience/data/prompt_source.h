@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <utility>
 
@@ -30,6 +31,8 @@ class PromptSource : public Stateful {
 
   // Only streamed rows can fail.
   Result<PromptBatch> next(int64_t step);
+  // The rewards of the completions of a batch, n per prompt, NaN where there is none: for data.curriculum_by_reward.
+  void note_rewards(const PromptBatch& batch, std::span<const double> rewards);
 
   [[nodiscard]] int64_t rows_per_epoch() const { return feed_->rows_per_epoch(); }
   [[nodiscard]] int64_t batches_per_epoch() const { return rows_per_epoch() / options_.batch_size; }

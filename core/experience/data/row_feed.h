@@ -1,6 +1,7 @@
 // RowFeed: the prompts of a data set in the order of an epoch, from any place on. PromptSource cuts batches from it.
 //
-// The order is a function of (seed, epoch), so that a resume needs the place alone. Thread rule: one thread.
+// The order is a function of (seed, epoch), so that a resume needs the place alone. With a curriculum by reward it also
+// depends on the rewards before the epoch, which the state holds. Thread rule: one thread.
 #pragma once
 
 #include <cstdint>
@@ -25,6 +26,7 @@ struct RowOrder {
   StoppingStrategy stopping = StoppingStrategy::kFirstExhausted;
   std::optional<std::string> curriculum_key{};  // rows sorted by this column of numbers
   CurriculumOrder curriculum_order = CurriculumOrder::kAscending;
+  bool curriculum_by_reward = false;   // rows sorted by their mean reward so far, new in each epoch
   int64_t shuffle_buffer_size = 1000;  // rows, where they are streamed
 };
 
@@ -37,6 +39,12 @@ class RowFeed {
   // The next rows of the epoch. Precondition: it has as many.
   virtual Result<std::vector<Prompt>> take(int64_t num_rows) = 0;
   virtual void save_state(StateWriter& writer) const = 0;
+  // Rewards of completions of a row of the data set, for a curriculum by them.
+  virtual void note_rewards(int64_t row, double sum, int64_t count) {
+    (void)row;
+    (void)sum;
+    (void)count;
+  }
 };
 
 // Over rows in memory. Refuses rows without a number in the curriculum's column. Borrows `dataset`.

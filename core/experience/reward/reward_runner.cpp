@@ -43,7 +43,8 @@ struct Scores {
 std::string occasion(const ScoreContext& context) {
   const std::string step = "step " + std::to_string(context.step);
   if (!context.is_validation) return step;
-  return context.step > 0 ? "validation after " + step : "validation";
+  const std::string set = context.val_set.empty() ? "" : " of " + context.val_set;
+  return context.step > 0 ? fmt::format("validation{} after {}", set, step) : "validation" + set;
 }
 
 double sum_of(std::span<const float> values) { return std::accumulate(values.begin(), values.end(), 0.0); }
@@ -99,10 +100,17 @@ Scores take_scores(const RewardSpec& spec, Result<RewardOutput> output, size_t n
   std::vector<FailedRow> failed = std::move(output->failed_rows);
   fail_overflowing_rows(scores, failed);
   note_failures(std::move(failed), scores);
-  for (const RowValue& value : output->row_values) {
+  for (RowValue& value : output->row_values) {
+    const auto row = static_cast<size_t>(value.row);
+    if (value.text) {
+      std::vector<std::string>& texts = column.texts[value.name];
+      texts.resize(num_rows);
+      texts[row] = *std::move(value.text);
+      continue;
+    }
     auto [entry, created] = column.extra.try_emplace(value.name);
     if (created) entry->second.assign(num_rows, kNaN);
-    entry->second[static_cast<size_t>(value.row)] = value.value;
+    entry->second[row] = value.value;
   }
   return scores;
 }
@@ -279,9 +287,16 @@ RankBlock RewardRunner::block_of(const Function& function, size_t num_prompts) c
   return function.is_shared ? rank_block(count, ranks_.rank, ranks_.size) : main_block(count, ranks_.rank);
 }
 
+bool RewardRunner::scores(const Function& function, const ScoreContext& context) {
+  const RewardUse other = context.is_validation ? RewardUse::kTrain : RewardUse::kValidation;
+  if (function.spec.used_in == other) return false;
+  return context.only.empty() || std::ranges::find(context.only, function.spec.label) != context.only.end();
+}
+
 bool RewardRunner::works_ahead() const {
-  return std::any_of(functions_.begin(), functions_.end(),
-                     [](const Function& function) { return function.reward->works_ahead(); });
+  return std::any_of(functions_.begin(), functions_.end(), [this](const Function& function) {
+    return scores(function, context_) && function.reward->works_ahead();
+  });
 }
 
 Result<> RewardRunner::begin(const PromptBatch& prompts, int64_t num_samples_per_prompt, const ScoreContext& context) {
@@ -291,6 +306,7 @@ Result<> RewardRunner::begin(const PromptBatch& prompts, int64_t num_samples_per
   num_rows_ = num_rows;
   num_given_ = 0;
   for (Function& function : functions_) {
+    if (!scores(function, context)) continue;
     const int64_t own_rows = block_of(function, prompts.prompts.size()).size() * num_samples_per_prompt;
     TRY(function.reward->begin(
         {num_rows, context.step, function.spec.timeout_ms, function.spec.row_timeout_ms, num_rows - own_rows}));
@@ -306,6 +322,7 @@ Result<> RewardRunner::feed(const PromptBatch& prompts, const SampleBatch& sampl
   RewardBatch batch = reward_batch_of(prompts, samples, context_, rows);
   add_columns(prompts, samples, rows, types_, batch);
   for (Function& function : functions_) {
+    if (!scores(function, context_)) continue;
     if (function.reward->works_ahead() && block_of(function, prompts.prompts.size()).contains(prompt))
       TRY(function.reward->add(batch));
   }
@@ -315,7 +332,9 @@ Result<> RewardRunner::feed(const PromptBatch& prompts, const SampleBatch& sampl
 }
 
 Result<> RewardRunner::tend() {
-  for (Function& function : functions_) TRY(function.reward->advance(0));
+  for (Function& function : functions_) {
+    if (scores(function, context_)) TRY(function.reward->advance(0));
+  }
   show_progress();
   return {};
 }
@@ -324,7 +343,9 @@ Result<> RewardRunner::tend() {
 void RewardRunner::show_progress() const {
   if (functions_.empty()) return;
   int64_t done = num_given_;
-  for (const Function& function : functions_) done = std::min(done, function.reward->num_done());
+  for (const Function& function : functions_) {
+    if (scores(function, context_)) done = std::min(done, function.reward->num_done());
+  }
   live_stage(context_.is_validation ? "val reward" : "rewards", "rows", done, num_rows_, num_given_ - done);
 }
 
@@ -334,7 +355,7 @@ Result<> RewardRunner::work_off() {
   while (true) {
     std::vector<RewardFunction*> busy;
     for (Function& function : functions_) {
-      if (!function.reward->is_idle()) busy.push_back(function.reward.get());
+      if (scores(function, context_) && !function.reward->is_idle()) busy.push_back(function.reward.get());
     }
     show_progress();
     if (busy.empty()) return {};
@@ -349,6 +370,7 @@ Result<std::vector<ScorePart>> RewardRunner::finish_own(size_t num_prompts, int6
   std::vector<ScorePart> parts;
   for (Function& function : functions_) {
     ScorePart& part = parts.emplace_back();
+    if (!scores(function, context_)) continue;
     const RankBlock prompts = block_of(function, num_prompts);
     part.rows = {prompts.begin * num_samples, prompts.end * num_samples};
     if (prompts.size() == 0 && num_prompts > 0) continue;
@@ -389,14 +411,16 @@ Result<ScoredBatch> RewardRunner::score(const PromptBatch& prompts, const Sample
   fed_.clear();
   std::deque<RewardBatch> batches;  // functions borrow them until they have finished
   for (Function& function : functions_) {
-    if (was_fed && function.reward->works_ahead()) continue;
+    if (!scores(function, context) || (was_fed && function.reward->works_ahead())) continue;
     const RankBlock block = block_of(function, num_prompts);
     if (block.size() == 0 && num_prompts > 0) continue;
     batches.push_back(make_reward_batch(prompts, samples, types_, context, block));
     TRY(function.reward->add(batches.back()));
   }
   num_given_ = num_rows_;
-  for (Function& function : functions_) function.reward->close();
+  for (Function& function : functions_) {
+    if (scores(function, context)) function.reward->close();
+  }
   const std::vector<ScorePart> own =
       TRY(finish_own(num_prompts, samples.num_samples_per_prompt, /*with_metrics=*/metrics != nullptr));
   std::vector<std::vector<ScorePart>> parts = TRY(exchange_parts(own, num_rows));
@@ -404,6 +428,7 @@ Result<ScoredBatch> RewardRunner::score(const PromptBatch& prompts, const Sample
   std::optional<Error> too_many;
   for (size_t i = 0; i < functions_.size(); ++i) {
     const Function& function = functions_[i];
+    if (!scores(function, context)) continue;
     auto output = join_parts(std::move(parts[i]), num_rows, metrics);
     if (!output.ok() && output.error().kind == ErrorKind::kSignal) return std::move(output).error();
     all.push_back(take_scores(function.spec, std::move(output), num_rows));

@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "config/keys/reward.h"
 #include "experience/reward/shared_scores.h"
 #include "foundation/base/env.h"
 #include "foundation/batch/prompt_batch.h"
@@ -33,12 +34,15 @@ struct RewardSpec {
   int64_t row_timeout_ms = 0;  // for one row or group; 0 = none
   WorkerLimits limits;
   Json params = Json::object();
+  RewardUse used_in = RewardUse::kAll;
 };
 
 struct ScoreContext {
   int64_t step = 0;
   int64_t max_response_length = 0;
   bool is_validation = false;
+  std::string val_set{};            // of a validation: its name, "" for data.val_files
+  std::vector<std::string> only{};  // of a validation: the labels of the rewards that score; empty: all
 };
 
 // Writes the rows of a batch that is about to stop the run, each with the reason why a reward failed on it. Returns the
@@ -100,6 +104,8 @@ class RewardRunner {
     bool is_shared = true;  // each rank scores its prompts
   };
   RewardRunner(std::vector<Function> functions, double max_failed_fraction);
+  // Does the function score the rows of this context?
+  [[nodiscard]] static bool scores(const Function& function, const ScoreContext& context);
   [[nodiscard]] bool works_ahead() const;
   // The prompts that this rank scores with the function.
   [[nodiscard]] RankBlock block_of(const Function& function, size_t num_prompts) const;

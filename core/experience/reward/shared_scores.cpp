@@ -8,6 +8,7 @@
 
 #include "foundation/batch/float_bytes.h"
 #include "plugin/worker/channel.h"
+#include "plugin/worker/messages.h"
 #include "plugin/worker/metric_bytes.h"
 
 namespace mortise {
@@ -28,7 +29,7 @@ std::string encode_part(const ScorePart& part) {
   out.u64(from.failed_rows.size());
   for (const FailedRow& failed : from.failed_rows) out.i64(failed.row).i64(failed.code).text(failed.text);
   out.u64(from.row_values.size());
-  for (const RowValue& value : from.row_values) out.i64(value.row).text(value.name).f64(value.value);
+  for (const RowValue& value : from.row_values) put_row_value(out, value);
   return out.text(encode_metrics(part.metrics)).bytes();
 }
 
@@ -64,9 +65,7 @@ Result<ScorePart> decode_part(std::string_view bytes, size_t num_rows) {
   }
   to.row_values.resize(in.count(1));
   for (RowValue& value : to.row_values) {
-    value.row = in.i64();
-    value.name = in.text();
-    value.value = in.f64();
+    value = read_row_value(in);
     if (!part.rows.contains(value.row)) return unreadable;
   }
   part.metrics = TRY(decode_metrics(in.text()));

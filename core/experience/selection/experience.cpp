@@ -42,7 +42,8 @@ Json column_json(const RewardColumn& column) {
   Json extra = Json::object();
   for (const auto& [name, values] : column.extra) extra[name] = values;
   return {{"name", column.name},       {"weight", column.weight},         {"values", column.values},
-          {"extra", std::move(extra)}, {"num_failed", column.num_failed}, {"errors", column.errors}};
+          {"extra", std::move(extra)}, {"num_failed", column.num_failed}, {"errors", column.errors},
+          {"texts", column.texts}};
 }
 
 RewardColumn column_of(const Json& json) {
@@ -53,6 +54,7 @@ RewardColumn column_of(const Json& json) {
   for (const auto& [name, values] : json.at("extra").items()) column.extra[name] = values.get<std::vector<double>>();
   column.num_failed = json.at("num_failed").get<int64_t>();
   column.errors = json.value("errors", std::vector<std::string>());
+  column.texts = json.value("texts", std::map<std::string, std::vector<std::string>>());
   return column;
 }
 
@@ -147,6 +149,7 @@ Experience take_groups(const Experience& from, std::span<const int64_t> groups) 
     RewardColumn part = column;
     part.values = pick(column.values, rows);
     for (auto& [name, values] : part.extra) values = pick(column.extra.at(name), rows);
+    for (auto& [name, texts] : part.texts) texts = pick(column.texts.at(name), rows);
     if (!column.errors.empty()) part.errors = pick(column.errors, rows);
     out.scored.columns.push_back(std::move(part));
   }
@@ -184,6 +187,11 @@ void append_groups(Experience& to, const Experience& more) {
         values.insert(values.end(), found->second.begin(), found->second.end());
     }
     column.num_failed += added.num_failed;
+    for (const auto& [name, texts] : added.texts) column.texts.try_emplace(name, old_rows);
+    for (auto& [name, texts] : column.texts) {
+      const auto found = added.texts.find(name);
+      append_rows(texts, old_rows, found == added.texts.end() ? std::vector<std::string>() : found->second, new_rows);
+    }
     append_rows(column.errors, old_rows, added.errors, new_rows);
   }
   to.scored.rewards.insert(to.scored.rewards.end(), more.scored.rewards.begin(), more.scored.rewards.end());

@@ -17,6 +17,7 @@ struct RewardColumn {
   // Rows that failed (a crash, a deadline, an error), as against "does not apply"; those of groups that were dropped
   // since are counted too.
   int64_t num_failed = 0;
+  std::map<std::string, std::vector<std::string>> texts{};  // named texts of a row, [B], "" where not given
   std::vector<std::string> errors{};  // [B] why a row failed, in short; "" if it did not. Empty if no row failed
 
   [[nodiscard]] std::string_view error(size_t row) const {

@@ -100,7 +100,7 @@ Result<std::string> find_experiment(Env& env, const Path& root, const std::strin
     const auto text = env.read_file(root / id / "meta.yaml");
     if (!text.ok()) continue;
     for (const std::string& written : {yaml_text(name), name}) {
-      if (text->find("\nname: " + written + "\n") != std::string::npos) return id;
+      if (text->find(fmt::format("\nname: {}\n", written)) != std::string::npos) return id;
     }
   }
   if (!env.exists(root / "0")) TRY(make_experiment(env, root, "0", "Default"));

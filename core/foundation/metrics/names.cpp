@@ -185,11 +185,11 @@ constexpr auto kTable = std::to_array<MetricInfo>({
 
     // --- validation: SOURCE is the row's data_source ---
     {"val-core/{any}", "",
-     "SOURCE/reward/, and SOURCE/acc/ if a reward gives a number of that name: mean@N, std@N/mean, best@K/mean "
-     "(of all choices of K of the N completions), maj@N/mean (the reward of the most frequent text)",
+     "SOURCE/reward/, and SOURCE/acc/ if a reward gives a number of that name: mean@N, pass@K (expected best of K of the N "
+     "completions, exact), vote@N (of the most frequent answer), best@N/ and maj@N/ with mean and std (verl's bootstrap)",
      kMean},
     {"val-aux/{any}", "",
-     "the same for all other numbers that rewards give, and for each reward if there are several; worst@K/mean; "
+     "the same for all other numbers that rewards give, and for each reward if there are several; std@N, and best@K/, worst@K/, maj@K/ for other K; "
      "num_turns",
      kMean},
     {"eval_{any}", "", "validation: reward, rewards/, completions/ and frac_reward_zero_std as above (TRL)", kMean},

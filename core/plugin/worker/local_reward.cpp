@@ -156,8 +156,7 @@ class LocalReward : public RewardFunction {
         account.score(place_of(part.first + i), out.rewards[row],
                       out.token_rewards.empty() ? std::vector<float>() : std::move(out.token_rewards[row]));
       }
-      for (RowValue& value : out.row_values)
-        account.add_value(place_of(part.first + value.row), std::move(value.name), value.value);
+      for (RowValue& value : out.row_values) account.add_value(place_of(part.first + value.row), std::move(value));
       std::move(out.metrics.begin(), out.metrics.end(), std::back_inserter(records));
     }
     TRY(add_plugin_metrics(label(), "score", request_.step, records, metrics));

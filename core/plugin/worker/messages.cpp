@@ -155,13 +155,28 @@ Result<> decode(std::string_view body, PieceMessage& m) {
   return finish(in, "piece");
 }
 
+void put_row_value(Encoder& out, const RowValue& value) {
+  out.i64(value.row).text(value.name).f64(value.value).i64(flag(value.text.has_value())).text(value.text.value_or(""));
+}
+
+RowValue read_row_value(Decoder& in) {
+  RowValue value;
+  value.row = in.i64();
+  value.name = in.text();
+  value.value = in.f64();
+  const bool is_text = in.i64() != 0;
+  std::string text = in.text();
+  if (is_text) value.text = std::move(text);
+  return value;
+}
+
 std::string encode(const RowMessage& m) {
   Encoder out;
   out.i64(m.first).i64(m.count).text(m.call_error);
   out.u64(m.failed_rows.size());
   for (const FailedRow& row : m.failed_rows) out.i64(row.row).i64(row.code).text(row.text);
   out.u64(m.values.size());
-  for (const RowValue& value : m.values) out.i64(value.row).text(value.name).f64(value.value);
+  for (const RowValue& value : m.values) put_row_value(out, value);
   put_metrics(out, m.metrics);
   return out.bytes();
 }
@@ -177,11 +192,7 @@ Result<> decode(std::string_view body, RowMessage& m) {
     row.text = in.text();
   }
   m.values.resize(in.count(24));
-  for (RowValue& value : m.values) {
-    value.row = in.i64();
-    value.name = in.text();
-    value.value = in.f64();
-  }
+  for (RowValue& value : m.values) value = read_row_value(in);
   m.metrics = read_metrics(in);
   return finish(in, "row");
 }

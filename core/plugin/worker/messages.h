@@ -25,6 +25,13 @@
 
 namespace mortise {
 
+class Encoder;
+class Decoder;
+
+// A named number or text of a row, in the messages of workers and of ranks.
+void put_row_value(Encoder& out, const RowValue& value);
+RowValue read_row_value(Decoder& in);
+
 inline constexpr int64_t kProtocol = 7;
 
 enum Message : uint32_t {

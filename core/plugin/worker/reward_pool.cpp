@@ -283,7 +283,7 @@ void RewardPool::take_report(const RowPiece& piece, RowMessage& report) {
   }
   for (RowValue& value : report.values) {
     if (value.row < 0 || value.row >= report.count) continue;
-    account_.add_value(todo_.row_of(piece, report.first + value.row), std::move(value.name), value.value);
+    account_.add_value(todo_.row_of(piece, report.first + value.row), std::move(value));
   }
 }
 

@@ -28,8 +28,9 @@ void RowAccount::fail(int64_t row, int32_t code, std::string text) {
   --num_open_;
 }
 
-void RowAccount::add_value(int64_t row, std::string name, double value) {
-  values_.push_back({row, std::move(name), value});
+void RowAccount::add_value(int64_t row, RowValue value) {
+  value.row = row;
+  values_.push_back(std::move(value));
 }
 
 RewardOutput RowAccount::take() {

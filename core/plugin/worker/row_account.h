@@ -22,7 +22,7 @@ class RowAccount {
   // Each affects only an open row: the first outcome is final.
   void score(int64_t row, double reward, std::vector<float> token_rewards = {});
   void fail(int64_t row, int32_t code, std::string text);
-  void add_value(int64_t row, std::string name, double value);
+  void add_value(int64_t row, RowValue value);
 
   // The output; the account is empty afterwards.
   RewardOutput take();

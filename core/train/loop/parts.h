@@ -5,9 +5,11 @@
 
 #include <cstdint>
 #include <optional>
+#include <vector>
 
 #include "config/check.h"
 #include "config/load.h"
+#include "config/val_sets.h"
 #include "experience/advantage/advantage_runner.h"
 #include "experience/data/dataset.h"
 #include "experience/data/prompt_source.h"
@@ -66,8 +68,15 @@ struct PolicyParts {
 // Null if there is none.
 inline const Model* reference_of(const PolicyParts& policy) { return policy.reference ? &*policy.reference : nullptr; }
 
+// A validation, and its rows.
+struct ValRows {
+  ValSet set;
+  Dataset rows;
+};
+
 struct DataParts {
-  std::optional<Dataset> train, val;
+  std::optional<Dataset> train;
+  std::vector<ValRows> val;
   ColumnTypes columns;  // of the data, as rewards see them
   std::optional<PromptSource> source;
   std::optional<GroupFilter> filter;  // of algorithm.filter_groups

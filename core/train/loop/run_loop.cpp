@@ -149,9 +149,8 @@ Result<OpenRun> open_run(Env& env, const LoadedConfig& loaded, Communicator& ran
   const auto num_unfinished = static_cast<int64_t>(progress.step.work.updates.size());
   RunLogOptions options{progress.owed_validation.last_final(counters.step), counters.num_updates - num_unfinished,
                         parts.run.total_steps, checkpoint.has_value()};
-  for (const std::optional<Dataset>* data : {&parts.data.train, &parts.data.val}) {
-    if (*data) options.rejects.push_back(&(*data)->rejects());
-  }
+  if (parts.data.train) options.rejects.push_back(&parts.data.train->rejects());
+  for (const ValRows& val : parts.data.val) options.rejects.push_back(&val.rows.rejects());
   Path resumed = checkpoint ? checkpoint->path() : Path();
   const auto make_room = [&]() -> Result<> { return make_room_for(parts.checkpoint_source(), checkpoint, resumed); };
   {

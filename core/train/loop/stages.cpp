@@ -101,6 +101,7 @@ Result<Experience> sample_and_score(const RunSettings& run, PromptSource& source
   out.samples = TRY(sampler.sample(out.prompts, batch, weight_version, reward, context, metrics));
   const StageTimer timer(metrics, "timing_s/reward");
   out.scored = TRY(reward.score(out.prompts, out.samples, context, &metrics));
+  source.note_rewards(out.prompts, out.scored.rewards);
   return out;
 }
 

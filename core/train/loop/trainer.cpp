@@ -215,7 +215,9 @@ Result<TrainSummary> validate_only(Env& env, const LoadedConfig& loaded, Communi
   RunLog log = TRY(open_log_on_ranks(parts->run, &*parts->registry, options));
   log.keep_failed_batches_of(*parts->reward);
   const ValidationReport report = TRY(parts->validator->validate(counters.step, counters.weight_version));
-  TRY(log.write_validation(counters.step, report.prompts, report.samples, report.scored, report.metrics));
+  log.log_validation(counters.step, report.metrics);
+  for (const ValidatedSet& set : report.sets)
+    TRY(log.write_validation(counters.step, set.name, set.prompts, set.samples, set.scored));
   TRY(log.write_step(counters.step, report.metrics));
   TRY(log.close());
   return TrainSummary{counters.step, "", false};
@@ -240,13 +242,16 @@ Result<Json> evaluate(Env& env, const LoadedConfig& loaded, Communicator& ranks)
   PluginRegistry registry = TRY(open_registry(loaded));
   const auto parts = TRY(assemble(env, loaded, ranks, std::move(registry), RunKind::kEval, std::nullopt));
   if (ranks.is_main()) {
-    parts->reward->keep_failed_batches([&](const auto& prompts, const auto& samples, const auto& scored, const auto&) {
-      return write_eval_completions(env, loaded.config.trainer, prompts, samples, scored);
-    });
+    parts->reward->keep_failed_batches(
+        [&](const auto& prompts, const auto& samples, const auto& scored, const ScoreContext& context) {
+          return write_eval_completions(env, loaded.config.trainer, context.val_set, prompts, samples, scored);
+        });
   }
   const ValidationReport report = TRY(parts->validator->validate(0, parts->progress.counters.weight_version));
-  if (ranks.is_main())
-    TRY(write_eval_completions(env, loaded.config.trainer, report.prompts, report.samples, report.scored));
+  for (const ValidatedSet& set : report.sets) {
+    if (!ranks.is_main()) break;
+    TRY(write_eval_completions(env, loaded.config.trainer, set.name, set.prompts, set.samples, set.scored));
+  }
   Json out = Json::object();
   for (const MetricValue& metric : report.metrics.values()) out[metric.name] = metric.value;
   out["num_rows"] = report.num_rows;

@@ -9,39 +9,12 @@
 
 #include "config/check.h"
 #include "train/loop/shared_rollout.h"
+#include "train/loop/val_statistics.h"
 #include "train/report/step_metrics.h"
 
 namespace mortise {
 
-double expected_best_of(std::vector<double> values, int64_t k) {
-  std::sort(values.begin(), values.end());
-  const auto n = static_cast<int64_t>(values.size());
-  // P(the i-th smallest is the best) = C(i, k-1) / C(n, k); the ratio of successive terms is i / (i - k + 1).
-  double share = 1.0;  // C(k-1, k-1) / C(n, k)
-  for (int64_t j = 1; j <= k; ++j) share *= static_cast<double>(j) / static_cast<double>(n - k + j);
-  double sum = 0.0;
-  for (int64_t i = k - 1; i < n; ++i) {
-    sum += share * values[static_cast<size_t>(i)];
-    share *= static_cast<double>(i + 1) / static_cast<double>(i + 2 - k);
-  }
-  return sum;
-}
-
 namespace {
-
-// Value of the most frequent text; among equally frequent ones the first.
-double majority_value(const std::vector<const Sample*>& samples, const std::vector<double>& values) {
-  std::map<std::string, std::pair<int64_t, size_t>> votes;  // text -> votes, first place
-  for (size_t i = 0; i < samples.size(); ++i) {
-    auto [entry, created] = votes.try_emplace(samples[i]->text, 0, i);
-    ++entry->second.first;
-  }
-  std::pair<int64_t, size_t> best{0, 0};
-  for (const auto& [text, vote] : votes) {
-    if (vote.first > best.first || (vote.first == best.first && vote.second < best.second)) best = vote;
-  }
-  return values[best.second];
-}
 
 // A number that every completion has, or NaN.
 struct Variable {
@@ -63,37 +36,84 @@ std::vector<Variable> variables_of(const ScoredBatch& scored) {
   return all;
 }
 
-// One variable over the `n` completions of a prompt, without those that have no value. As in verl, the main variables
-// go to val-core and all others, with the worst of k, to val-aux.
-void add_statistics(const std::string& source, const std::string& variable, const std::vector<const Sample*>& group,
-                    const std::vector<double>& values, int64_t n, MetricSet& metrics) {
-  const std::string aux = fmt::format("val-aux/{}/{}/", source, variable);
-  const bool is_core = variable == "reward" || variable == "acc";
-  const std::string base = is_core ? fmt::format("val-core/{}/{}/", source, variable) : aux;
-  // A plugin's names may be such as no metric can have: those are left out here, the dump of completions has them.
-  const auto add = [&](const std::string& name, double value) {
-    (void)metrics.add_user(name, value, 1.0, Reduction::kMean);
-  };
-  const auto count = static_cast<double>(values.size());
-  const std::string at_n = "@" + std::to_string(n);
-  double mean = 0.0, square = 0.0;
-  for (const double v : values) mean += v / count;
-  for (const double v : values) square += (v - mean) * (v - mean) / count;
-  add(fmt::format("{}mean{}", base, at_n), mean);
-  if (n == 1) return;
-  add(fmt::format("{}std{}/mean", base, at_n), std::sqrt(square));
-  std::vector<double> negated;
-  for (const double v : values) negated.push_back(-v);
-  for (int64_t k = 2; k <= static_cast<int64_t>(values.size()); k *= 2) {
-    add(fmt::format("{}best@{}/mean", base, k), expected_best_of(values, k));
-    add(fmt::format("{}worst@{}/mean", aux, k), -expected_best_of(negated, k));
+// The answers of the completions, as numbers from 0: what a reward found, else the whole text.
+std::vector<size_t> votes_of(const SampleBatch& samples, const ScoredBatch& scored) {
+  const std::vector<std::string>* answers = nullptr;
+  for (const RewardColumn& column : scored.columns) {
+    const auto found = column.texts.find("pred");
+    if (answers == nullptr && found != column.texts.end()) answers = &found->second;
   }
-  add(fmt::format("{}maj{}/mean", base, at_n), majority_value(group, values));
+  std::map<std::string_view, size_t> numbers;
+  std::vector<size_t> votes;
+  for (size_t i = 0; i < samples.rows.size(); ++i) {
+    const std::string_view answer = answers != nullptr ? (*answers)[i] : samples.rows[i].text;
+    votes.push_back(numbers.try_emplace(answer, numbers.size()).first->second);
+  }
+  return votes;
 }
 
-// The training numbers by TRL's names, with eval_ in front.
+// The completions of a prompt that have a value of the variable.
+struct Group {
+  std::vector<double> values;
+  std::vector<size_t> votes;  // numbered from 0 within the group
+};
+
+// Collects the statistics of all prompts.
+class Statistics {
+ public:
+  Statistics(int64_t n, std::vector<int64_t> pass_k, MetricSet& metrics)
+      : n_(n), pass_k_(pass_k.empty() ? pass_sizes(n) : std::move(pass_k)), metrics_(metrics) {}
+
+  void add(const std::string& source, const std::string& variable, const Group& group) {
+    const std::vector<double>& values = group.values;
+    const auto count = static_cast<double>(values.size());
+    double mean = 0.0, square = 0.0;
+    for (const double v : values) mean += v / count;
+    for (const double v : values) square += (v - mean) * (v - mean) / count;
+    base_ = fmt::format("{}/{}/", source, variable);
+    is_main_ = variable == "reward" || variable == "acc";
+    put(true, fmt::format("mean@{}", n_), mean);
+    if (n_ == 1) return;
+    put(false, fmt::format("std@{}", n_), std::sqrt(square));
+    for (const int64_t k : pass_k_) {
+      if (k <= static_cast<int64_t>(values.size())) put(true, fmt::format("pass@{}", k), expected_best_of(values, k));
+    }
+    put(true, fmt::format("vote@{}", n_), majority_value(values, group.votes));
+    for (const int64_t k : bootstrap_sizes(n_)) {
+      const std::span<const uint32_t> draws = draws_.of(values.size(), static_cast<size_t>(k));
+      put_drawn(k == n_, fmt::format("best@{}", k), drawn_best(values, draws));
+      put_drawn(k == n_, fmt::format("maj@{}", k), drawn_majority(values, group.votes, draws));
+      put_drawn(false, fmt::format("worst@{}", k), drawn_worst(values, draws));
+    }
+  }
+
+ private:
+  // A plugin's names may be such as no metric can have: those are left out here, the dump of completions has them.
+  void put(bool is_core, const std::string& name, double value) {
+    const char* const section = is_core && is_main_ ? "val-core/" : "val-aux/";
+    (void)metrics_.add_user(section + base_ + name, value, 1.0, Reduction::kMean);
+  }
+  void put_drawn(bool is_core, const std::string& name, const DrawnStatistic& drawn) {
+    put(is_core, name + "/mean", drawn.mean);
+    put(is_core, name + "/std", drawn.std);
+  }
+
+  int64_t n_;
+  std::vector<int64_t> pass_k_;
+  MetricSet& metrics_;
+  BootstrapDraws draws_;
+  std::string base_;  // "SOURCE/VARIABLE/"
+  bool is_main_ = false;
+};
+
+std::string source_name(const std::string& set, const std::string& data_source) {
+  if (set.empty()) return data_source;
+  return data_source == "unknown" || data_source == set ? set : set + "/" + data_source;
+}
+
+// The training numbers by TRL's names, with eval_ in front, and the name of a set.
 void add_eval_metrics(const PromptBatch& prompts, const SampleBatch& samples, const ScoredBatch& scored,
-                      int64_t max_prompt_length, MetricSet& metrics) {
+                      int64_t max_prompt_length, const std::string& prefix, MetricSet& metrics) {
   MetricSet training;
   add_length_metrics(prompts, samples, max_prompt_length, training);
   add_reward_metrics(samples, scored, training);
@@ -101,59 +121,73 @@ void add_eval_metrics(const PromptBatch& prompts, const SampleBatch& samples, co
     const std::string& name = metric.name;
     if (name == "reward" || name == "reward_std" || name == "frac_reward_zero_std" || name.starts_with("rewards/") ||
         name.starts_with("completions/"))
-      (void)metrics.add_user("eval_" + name, metric.value, 1.0, Reduction::kMean);
+      (void)metrics.add_user(prefix + name, metric.value, 1.0, Reduction::kMean);
   }
 }
 
 }  // namespace
 
 void add_validation_metrics(const PromptBatch& prompts, const SampleBatch& samples, const ScoredBatch& scored,
-                            MetricSet& metrics) {
+                            MetricSet& metrics, const std::string& set, std::vector<int64_t> pass_k) {
   const std::vector<Variable> variables = variables_of(scored);
+  const std::vector<size_t> votes = votes_of(samples, scored);
+  Statistics statistics(samples.num_samples_per_prompt, std::move(pass_k), metrics);
   for (size_t begin = 0, end = 0; begin < samples.rows.size(); begin = end) {
     const int64_t prompt = samples.rows[begin].prompt_index;
     while (end < samples.rows.size() && samples.rows[end].prompt_index == prompt) ++end;
-    const std::string& source = prompts.prompts[static_cast<size_t>(prompt)].data_source;
+    const std::string source = source_name(set, prompts.prompts[static_cast<size_t>(prompt)].data_source);
     for (const Variable& variable : variables) {
-      std::vector<const Sample*> group;
-      std::vector<double> values;
+      Group group;
+      std::map<size_t, size_t> numbers;
       for (size_t i = begin; i < end; ++i) {
         const double value = (*variable.values)[i];
         if (std::isnan(value)) continue;
-        group.push_back(&samples.rows[i]);
-        values.push_back(value);
+        group.values.push_back(value);
+        group.votes.push_back(numbers.try_emplace(votes[i], numbers.size()).first->second);
       }
-      if (!values.empty())
-        add_statistics(source, variable.name, group, values, samples.num_samples_per_prompt, metrics);
+      if (!group.values.empty()) statistics.add(source, variable.name, group);
     }
   }
   const std::vector<double> turns = turns_of(prompts, samples);
   if (turns.empty()) return;
   const auto [fewest, most] = std::ranges::minmax(turns);
-  for (const double value : turns) metrics.add("val-aux/num_turns/mean", value, 1.0);
-  metrics.add_mean("val-aux/num_turns/min", fewest, 1.0);
-  metrics.add_mean("val-aux/num_turns/max", most, 1.0);
+  const std::string base = set.empty() ? "val-aux/num_turns/" : fmt::format("val-aux/{}/num_turns/", set);
+  for (const double value : turns) (void)metrics.add_user(base + "mean", value, 1.0, Reduction::kMean);
+  (void)metrics.add_user(base + "min", fewest, 1.0, Reduction::kMean);
+  (void)metrics.add_user(base + "max", most, 1.0, Reduction::kMean);
 }
 
-Result<ValidationReport> Validator::validate(int64_t step, int64_t weight_version) {
-  ValidationReport report;
-  report.prompts.step = step;
-  for (int64_t i = 0; i < data.size(); ++i) report.prompts.prompts.push_back(data[i]);
-  TRY(rollout.set_version(weight_version));
-  report.samples =
-      TRY(collect_on_ranks(ranks, rollout, report.prompts, plan, config.rollout.max_num_seqs, tokenizer, nullptr));
+Result<ValidatedSet> Validator::validate_set(const ValidationPart& part, int64_t step) {
+  ValidatedSet out;
+  out.name = part.set->name;
+  out.prompts.step = step;
+  for (int64_t i = 0; i < part.rows->size(); ++i) out.prompts.prompts.push_back((*part.rows)[i]);
+  out.samples =
+      TRY(collect_on_ranks(ranks, rollout, out.prompts, part.plan, config.rollout.max_num_seqs, tokenizer, nullptr));
   ScoreContext context;
   context.step = step;
   context.max_response_length = response_length(config);
   context.is_validation = true;
-  report.scored = TRY(reward.score(report.prompts, report.samples, context, nullptr));
-  add_validation_metrics(report.prompts, report.samples, report.scored, report.metrics);
-  add_eval_metrics(report.prompts, report.samples, report.scored, config.data.max_prompt_length, report.metrics);
+  context.val_set = part.set->name;
+  context.only = part.set->rewards;
+  out.scored = TRY(reward.score(out.prompts, out.samples, context, nullptr));
+  return out;
+}
+
+Result<ValidationReport> Validator::validate(int64_t step, int64_t weight_version) {
+  ValidationReport report;
+  TRY(rollout.set_version(weight_version));
   double sum = 0.0;
-  for (size_t i = 0; i < report.scored.rewards.size(); ++i) {
-    if (report.scored.row_valid[i] == 0) continue;
-    sum += report.scored.rewards[i];
-    ++report.num_rows;
+  for (const ValidationPart& part : parts) {
+    const ValidatedSet& set = report.sets.emplace_back(TRY(validate_set(part, step)));
+    add_validation_metrics(set.prompts, set.samples, set.scored, report.metrics, set.name, part.set->kwargs.pass_k);
+    const std::string prefix = set.name.empty() ? "eval_" : fmt::format("eval_{}_", set.name);
+    add_eval_metrics(set.prompts, set.samples, set.scored, config.data.max_prompt_length, prefix, report.metrics);
+    for (size_t i = 0; i < set.scored.rewards.size(); ++i) {
+      if (set.scored.row_valid[i] == 0) continue;
+      sum += set.scored.rewards[i];
+      ++report.num_rows;
+    }
   }
   report.mean_reward = report.num_rows == 0 ? 0.0 : sum / static_cast<double>(report.num_rows);
   return report;

@@ -1,17 +1,21 @@
 // Validation: completions for every validation prompt, scored by the run's rewards, summed up per data source.
 //
-// val-core/{source}/reward/mean@N  mean over prompts and their N completions
-//   std@N/mean   mean over prompts of the standard deviation over the N (ddof 0)
-//   best@k/mean  expected best of k of the N, exact (no bootstrap): for 0/1 rewards this is pass@k of arXiv 2107.03374
-//   maj@N/mean   reward of the completion text that most of the N agree on
-// val-core/{source}/acc, where a reward tells a number of that name, has the same; val-aux/ has it of every other
-// number and of each of several rewards, worst@k/mean, and num_turns; eval_* are TRL's names. Rows to which no reward
-// applies are left out. Thread rule: one thread.
+// Of the N completions of a prompt, per number that rewards give; then the mean over the prompts of a source:
+//   mean@N, std@N                            mean and standard deviation (ddof 0)
+//   pass@k                                   expected best of k, exact and without bias, for any k <= N
+//   best@k/{mean,std}, worst@k/..., maj@k/...  verl's bootstrap (val_statistics.h)
+//   vote@N                                   the value of the answer that most of the N agree on
+// Answers are the texts that a reward names "pred", else whole completions. As in verl, val-core/{source}/ has mean@N,
+// best@N and maj@N of "reward" and "acc" (with pass@k and vote@N), and val-aux/{source}/ all else, with num_turns. The
+// source of a set of data.val_sets is its name, with the rows' own behind a slash. eval_* are TRL's names. Rows to
+// which no reward applies are left out. Thread rule: one thread.
 #pragma once
 
+#include <string>
 #include <vector>
 
 #include "config/run_config.h"
+#include "config/val_sets.h"
 #include "dist/communicator.h"
 #include "experience/data/dataset.h"
 #include "experience/reward/reward_runner.h"
@@ -21,34 +25,46 @@
 
 namespace mortise {
 
-struct ValidationReport {
-  MetricSet metrics;
-  double mean_reward = 0.0;  // over all rows of all sources
-  int64_t num_rows = 0;      // rows with a reward
+struct ValidatedSet {
+  std::string name;  // "": data.val_files
   PromptBatch prompts;
   SampleBatch samples;
   ScoredBatch scored;
 };
 
-// What a validation takes. Borrows all but the runner.
+struct ValidationReport {
+  MetricSet metrics;
+  double mean_reward = 0.0;  // over all rows of all sets
+  int64_t num_rows = 0;      // rows with a reward
+  std::vector<ValidatedSet> sets;
+};
+
+// One set, and how it is sampled. Borrows both.
+struct ValidationPart {
+  const ValSet* set;
+  const Dataset* rows;
+  RolloutPlan plan;
+};
+
+// What a validation takes. Borrows all but the runner and the parts.
 struct Validator {
   const RunConfig& config;
-  const Dataset& data;
   const Tokenizer& tokenizer;
   RewardRunner& reward;
   RolloutRunner rollout;  // always the native one
-  RolloutPlan plan;
+  std::vector<ValidationPart> parts;
   Communicator& ranks;  // which share the prompts
 
   // Completions of the weights of `weight_version`, scored. `step` is the number of steps done.
   Result<ValidationReport> validate(int64_t step, int64_t weight_version);
+
+ private:
+  Result<ValidatedSet> validate_set(const ValidationPart& part, int64_t step);
 };
 
-// Expected maximum of k values drawn without replacement. Precondition: 1 <= k <= values.size().
-double expected_best_of(std::vector<double> values, int64_t k);
-
-// The metrics of some scored completions; n = completions per prompt, rows in prompt-major order.
+// The metrics of some scored completions; N = completions per prompt, rows in prompt-major order. `pass_k`: the k of
+// pass@k, else 1, 2, 4 ... below N, and N.
 void add_validation_metrics(const PromptBatch& prompts, const SampleBatch& samples, const ScoredBatch& scored,
-                            MetricSet& metrics);
+                            MetricSet& metrics, const std::string& set = "", std::vector<int64_t> pass_k = {});
 
 }  // namespace mortise

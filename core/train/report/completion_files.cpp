@@ -95,6 +95,7 @@ Json completion_row(const Completions& all, size_t i) {
   for (const RewardColumn& column : all.scored.columns) {
     rewards[column.name] = number_or_null(column.values[i]);
     for (const auto& [name, values] : column.extra) row[name] = number_or_null(values[i]);
+    for (const auto& [name, texts] : column.texts) row[name] = texts[i];
   }
   row["rewards"] = rewards;
   row["errors"] = errors_of(all.scored, i);

@@ -12,7 +12,9 @@ Result<> RunJournal::validate(int64_t step, MetricSet& metrics) {
   const Stopwatch watch(*env_);
   const ValidationReport report = TRY(plan_.validate(step));
   TRY(metrics.merge(report.metrics));
-  TRY(log_->write_validation(step, report.prompts, report.samples, report.scored, report.metrics));
+  log_->log_validation(step, report.metrics);
+  for (const ValidatedSet& set : report.sets)
+    TRY(log_->write_validation(step, set.name, set.prompts, set.samples, set.scored));
   TRY(progress_->best.judge(step, report.metrics));
   if (plan_.on_validation) plan_.on_validation(report, watch.elapsed_s(), metrics);
   return {};

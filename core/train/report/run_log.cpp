@@ -4,6 +4,7 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 #include <map>
 
@@ -16,6 +17,7 @@
 #include "foundation/base/text.h"
 #include "foundation/formats/jsonl.h"
 #include "foundation/metrics/live.h"
+#include "foundation/metrics/trackers.h"
 #include "learn/objective/loss_settings.h"
 #include "train/resume/pack_lock.h"
 
@@ -59,6 +61,9 @@ std::string telling_text(const Prompt& prompt) {
   return prompt.text;
 }
 
+// The completions of a named validation set have a folder of their own.
+Path folder_of_set(const Path& dir, const std::string& set) { return set.empty() ? dir : dir / set; }
+
 Path step_file(const Path& dir, int64_t step) { return dir / (std::to_string(step) + ".jsonl"); }
 
 // A full disk alone does not end a run by its numbers: a sink keeps what it could not write.
@@ -79,6 +84,49 @@ Result<> keep_rows(Env& env, const Path& path, std::string_view key, int64_t las
                     rows.num_damaged == 1 ? " line is" : " lines are", rows.set_aside.string()));
   }
   return {};
+}
+
+// The rows that the run has written so far.
+Result<std::vector<MetricRow>> written_rows(Env& env, const Path& path) {
+  std::vector<MetricRow> rows;
+  if (!env.exists(path)) return rows;
+  JsonlReader reader = TRY(JsonlReader::open(env, path));
+  while (const std::optional<JsonlRow> line = TRY(reader.next())) {
+    MetricRow row;
+    for (const auto& [name, value] : line->value.items()) {
+      if (name == "step" && value.is_number_integer())
+        row.keys.emplace_back(name, value.get<int64_t>());
+      else
+        row.values.push_back({name, value.is_number() ? value.get<double>() : std::nan("")});
+    }
+    if (!row.keys.empty()) rows.push_back(std::move(row));
+  }
+  return rows;
+}
+
+// `continues`: the rows of metrics.jsonl are those of this run.
+Result<TrackedRun> tracked_run(Env& env, const RunConfig& config, bool continues) {
+  TrackedRun run;
+  run.dir = config.trainer.default_local_dir;
+  run.project = config.trainer.project_name;
+  const std::string folder = run.dir.lexically_normal().filename().string();
+  run.experiment = config.trainer.experiment_name.value_or(folder.empty() ? "mortise" : folder);
+  run.config = config_to_json(config);
+  run.settings = flat_settings(config);
+  run.resumed = continues;
+  if (continues) run.earlier = TRY(written_rows(env, run.dir / "metrics.jsonl"));
+  return run;
+}
+
+Result<std::unique_ptr<MetricSink>> make_tracker(Env& env, LogTarget target, const TrackedRun& run) {
+  switch (target) {
+    case LogTarget::kWandb:
+      return make_wandb_sink(env, run);
+    case LogTarget::kMlflow:
+      return make_mlflow_sink(env, run);
+    default:
+      return make_prometheus_sink(env, run);
+  }
 }
 
 // A row per reject, and the number of those that were not kept.
@@ -129,6 +177,7 @@ Result<RunLog> RunLog::open(Env& env, const LoadedConfig& loaded, const PluginRe
   live_begin(env, {dir / "live.json", has_console, options.first_step, options.total_steps});
   log.metrics_ = TRY(make_jsonl_sink(env, dir / "metrics.jsonl", keeps));
   log.updates_ = TRY(make_jsonl_sink(env, dir / "updates.jsonl", keeps));
+  std::optional<TrackedRun> tracked;
   for (const LogTarget target : trainer.logger) {
     if (target == LogTarget::kConsole) {
       ConsoleOptions console;
@@ -136,9 +185,12 @@ Result<RunLog> RunLog::open(Env& env, const LoadedConfig& loaded, const PluginRe
       console.first_step = options.first_step;
       console.plain_every_s = 5;
       log.others_.push_back(make_console_sink(env, console));
-    } else {
+    } else if (target == LogTarget::kTensorboard) {
       const int64_t begin = options.only_validates ? kAll : resumed ? options.first_step + 1 : 0;
       log.others_.push_back(TRY(make_tensorboard_sink(env, dir, begin)));
+    } else {
+      if (!tracked) tracked = TRY(tracked_run(env, loaded.config, keeps));
+      log.others_.push_back(TRY(make_tracker(env, target, *tracked)));
     }
   }
   log.rollout_data_dir_ = trainer.rollout_data_dir.value_or("");
@@ -187,18 +239,25 @@ Result<> RunLog::write_samples(int64_t step, const PromptBatch& prompts, const S
                             {step, prompts, samples, scored, table, tokenizer_, num_token_rows_});
 }
 
-Result<> RunLog::write_validation(int64_t step, const PromptBatch& prompts, const SampleBatch& samples,
-                                  const ScoredBatch& scored, const MetricSet& metrics) {
-  if (is_silent_) return {};
-  const std::string title = "validation after step " + std::to_string(step);
+void RunLog::log_validation(int64_t step, const MetricSet& metrics) {
+  if (is_silent_) return;
   for (const MetricValue& metric : metrics.values()) {  // the others are in metrics.jsonl
-    if (metric.name.starts_with("val-core/")) log_info(fmt::format("{}: {} {}", title, metric.name, metric.value));
+    if (metric.name.starts_with("val-core/"))
+      log_info(fmt::format("validation after step {}: {} {}", step, metric.name, metric.value));
   }
-  if (num_validation_to_print_ > 0)
-    log_info(
-        fmt::format("{}\n{}", title, completions_table(prompts, samples, scored, nullptr, num_validation_to_print_)));
+}
+
+Result<> RunLog::write_validation(int64_t step, const std::string& set, const PromptBatch& prompts,
+                                  const SampleBatch& samples, const ScoredBatch& scored) {
+  if (is_silent_) return {};
+  if (num_validation_to_print_ > 0) {
+    log_info(fmt::format("validation{} after step {}\n{}", set.empty() ? "" : " of " + set, step,
+                         completions_table(prompts, samples, scored, nullptr, num_validation_to_print_)));
+  }
   if (validation_data_dir_.empty()) return {};
-  return completions_.write(step_file(validation_data_dir_, step), {step, prompts, samples, scored, nullptr});
+  const Path folder = folder_of_set(validation_data_dir_, set);
+  if (!set.empty()) TRY(completions_.open_folder(folder));
+  return completions_.write(step_file(folder, step), {step, prompts, samples, scored, nullptr});
 }
 
 void RunLog::keep_failed_batches_of(RewardRunner& reward) {
@@ -206,22 +265,24 @@ void RunLog::keep_failed_batches_of(RewardRunner& reward) {
   reward.keep_failed_batches([this](const PromptBatch& prompts, const SampleBatch& samples, const ScoredBatch& scored,
                                     const ScoreContext& context) -> Result<std::optional<Path>> {
     if (context.is_validation)
-      TRY(write_validation(context.step, prompts, samples, scored, {}));
+      TRY(write_validation(context.step, context.val_set, prompts, samples, scored));
     else
       TRY(write_samples(context.step, prompts, samples, scored, nullptr));
     TRY(completions_.flush());
     const std::string& dir = context.is_validation ? validation_data_dir_ : rollout_data_dir_;
-    return dir.empty() ? std::optional<Path>() : step_file(dir, context.step);
+    return dir.empty() ? std::optional<Path>() : step_file(folder_of_set(dir, context.val_set), context.step);
   });
 }
 
-Result<std::optional<Path>> write_eval_completions(Env& env, const TrainerConfig& trainer, const PromptBatch& prompts,
-                                                   const SampleBatch& samples, const ScoredBatch& scored) {
+Result<std::optional<Path>> write_eval_completions(Env& env, const TrainerConfig& trainer, const std::string& set,
+                                                   const PromptBatch& prompts, const SampleBatch& samples,
+                                                   const ScoredBatch& scored) {
   if (trainer.log_val_generations > 0)
     log_info("completions\n" + completions_table(prompts, samples, scored, nullptr, trainer.log_val_generations));
   if (!trainer.validation_data_dir) return std::optional<Path>();
-  TRY(env.create_dirs(*trainer.validation_data_dir));
-  const Path path = Path(*trainer.validation_data_dir) / "eval.jsonl";
+  const Path folder = folder_of_set(*trainer.validation_data_dir, set);
+  TRY(env.create_dirs(folder));
+  const Path path = folder / "eval.jsonl";
   TRY(write_completions(env, path, {0, prompts, samples, scored, nullptr}));
   log_info("the completions are in " + path.string());
   return std::optional<Path>(path);

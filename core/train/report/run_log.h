@@ -61,10 +61,12 @@ class RunLog {
     tokenizer_ = &tokenizer;
     num_token_rows_ = num_rows;
   }
-  // The main numbers of a validation to the log, with the first few completions where trainer.log_val_generations asks
-  // for them; all completions to trainer.validation_data_dir where that is set.
-  Result<> write_validation(int64_t step, const PromptBatch& prompts, const SampleBatch& samples,
-                            const ScoredBatch& scored, const MetricSet& metrics);
+  // The main numbers of a validation to the log.
+  void log_validation(int64_t step, const MetricSet& metrics);
+  // Of a validation set the first few completions to the log where trainer.log_val_generations asks for them, and all to
+  // trainer.validation_data_dir where that is set. `set`: its name, "" for data.val_files.
+  Result<> write_validation(int64_t step, const std::string& set, const PromptBatch& prompts,
+                            const SampleBatch& samples, const ScoredBatch& scored);
   // A batch that ends the run, because a reward failed on too many of its rows, is written as those of any step or
   // validation. The log must not move after this, and outlive what `reward` scores.
   void keep_failed_batches_of(RewardRunner& reward);
@@ -86,10 +88,11 @@ class RunLog {
 };
 
 // The same two settings for `mortise eval`, which has no run folder. The file is
-// trainer.validation_data_dir/eval.jsonl, next to those of the run with the same settings. Returns it; nothing if that
-// is not set.
-Result<std::optional<Path>> write_eval_completions(Env& env, const TrainerConfig& trainer, const PromptBatch& prompts,
-                                                   const SampleBatch& samples, const ScoredBatch& scored);
+// trainer.validation_data_dir/eval.jsonl, next to those of the run with the same settings; of a set in a folder of its
+// name. Returns it; nothing if that is not set.
+Result<std::optional<Path>> write_eval_completions(Env& env, const TrainerConfig& trainer, const std::string& set,
+                                                   const PromptBatch& prompts, const SampleBatch& samples,
+                                                   const ScoredBatch& scored);
 
 // A console table of completions: prompt (of a chat the user's last turn), completion, rewards, advantage; long texts
 // are cut, line breaks shown as \n. Below a row why rewards of it failed.

@@ -166,22 +166,20 @@ Result<RunEstimate> estimate(Env& env, PluginRegistry& registry, const LoadedCon
   const PromptEncoder encoder = folder.encoder(config, environment.runner ? &environment.tools : nullptr);
   const RunKind kind = config.trainer.val_only ? RunKind::kEval : RunKind::kTrain;
   const RowSource rows{env, loaded, registry, encoder, out.model, kind};
-  std::optional<Dataset> train, val;
+  std::optional<Dataset> train;
   if (kind == RunKind::kTrain) {
     TRY(check_policy(env, config.model.path));
     train = TRY(load_train_prompts(rows));
     const PromptSource source = TRY(PromptSource::create(*train, train_source_options(config)));
     out.train_rows = source.rows_per_epoch();
   }
-  if (!config.data.val_files.empty()) {
-    val = TRY(load_val_prompts(rows));
-    out.val_rows = val->size();
-  }
+  const std::vector<ValRows> val = TRY(load_val_rows(rows));
+  for (const ValRows& one : val) out.val_rows += one.rows.size();
   if (environment.runner) {
     const Sampling sampling = TRY(rollout_sampling(config, out.model, &folder.tokenizer));
     TRY(make_turn_parts(std::move(environment), loaded, folder, encoder, sampling));
   }
-  TRY(settle_columns(rows, train ? &*train : nullptr, val ? &*val : nullptr));
+  TRY(settle_columns(rows, train ? &*train : nullptr, val));
   out.plan = plan_batches(config);
   out.steps = plan_total_steps(config, out.train_rows);
   out.memory = estimate_memory(out.model, out.lora, config);

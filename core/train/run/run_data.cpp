@@ -141,15 +141,24 @@ Result<Dataset> read_train_rows(const RowSource& rows, const RowEncoder& encode,
   return Dataset::scan(rows.env, encode, options);
 }
 
-Result<> check_reward_columns(const RowSource& rows, const Dataset* train, const Dataset* val) {
+bool scores_set(const RewardConfig& reward, const ValSet& set) {
+  if (reward.used_in == RewardUse::kTrain) return false;
+  return set.rewards.empty() || std::ranges::find(set.rewards, reward.name) != set.rewards.end();
+}
+
+Result<> check_reward_columns(const RowSource& rows, const Dataset* train, std::span<const ValRows> val) {
   return for_named_columns(rows, [&](const PluginInfo& reward, size_t i, const NamedColumn& column) -> Result<> {
+    const RewardConfig& config = rows.loaded.config.reward[i];
     const std::string where = rows.loaded.where(fmt::format("reward.{}.{}", i, column.param));
-    if (rows.kind == RunKind::kTrain)
+    if (rows.kind == RunKind::kTrain && config.used_in != RewardUse::kValidation)
       TRY(at_place(where, check_named_column(column, reward, *train, "data.train_files")));
-    if (val == nullptr) return {};
-    auto good = at_place(where, check_named_column(column, reward, *val, "data.val_files"));
-    if (good.ok() || rows.kind == RunKind::kEval) return good;
-    log_warn(good.error().to_string());
+    for (const ValRows& one : val) {
+      if (!scores_set(config, one.set)) continue;
+      auto good = at_place(where, check_named_column(column, reward, one.rows, one.set.files_key));
+      if (good.ok()) continue;
+      if (rows.kind == RunKind::kEval) return good;
+      log_warn(good.error().to_string());
+    }
     return {};
   });
 }
@@ -179,7 +188,7 @@ void see_train_files(const RowSource& rows, ColumnCensus& census, std::vector<st
   }
 }
 
-Result<ColumnTypes> decide_types(const RowSource& rows, const Dataset* train, const Dataset* val) {
+Result<ColumnTypes> decide_types(const RowSource& rows, const Dataset* train, std::span<const ValRows> val) {
   const RunConfig& config = rows.loaded.config;
   if (config.reward.empty()) return ColumnTypes();                    // nothing reads them
   const bool is_streamed = train != nullptr && train->is_streamed();  // their census was taken
@@ -190,8 +199,13 @@ Result<ColumnTypes> decide_types(const RowSource& rows, const Dataset* train, co
   const int64_t num_train = train == nullptr ? 0 : train->size();
   for (int64_t row = 0; row < num_train && !is_streamed; ++row)
     census.see_row((*train)[row].columns, num_scanned + row);
-  for (int64_t row = 0; val != nullptr && row < val->size(); ++row)
-    census.see_row((*val)[row].columns, num_scanned + num_train + row);
+  std::vector<std::pair<const Dataset*, int64_t>> val_places;  // of the validation rows, in their order
+  for (const ValRows& one : val) {
+    for (int64_t row = 0; row < one.rows.size(); ++row) {
+      census.see_row(one.rows[row].columns, num_scanned + num_train + static_cast<int64_t>(val_places.size()));
+      val_places.emplace_back(&one.rows, row);
+    }
+  }
   std::vector<std::string> unseen = census.unseen();
   std::erase(unseen, config.data.prompt_key);  // declared for CSV files, and no column of rewards
   if (rows.kind == RunKind::kTrain && !unseen.empty()) {
@@ -205,7 +219,9 @@ Result<ColumnTypes> decide_types(const RowSource& rows, const Dataset* train, co
   return census.decide([&](int64_t row) {
     if (row < num_scanned) return scanned[static_cast<size_t>(row)];
     row -= num_scanned;
-    return row < num_train ? train->where(row) : val->where(row - num_train);
+    if (row < num_train) return train->where(row);
+    const auto& [data, place] = val_places[static_cast<size_t>(row - num_train)];
+    return data->where(place);
   });
 }
 
@@ -237,6 +253,7 @@ PromptSourceOptions common_source_options(const RunConfig& config) {
   source.order.stopping = data.stopping_strategy;
   source.order.curriculum_key = data.curriculum_key;
   source.order.curriculum_order = data.curriculum_order;
+  source.order.curriculum_by_reward = data.curriculum_by_reward;
   source.order.shuffle_buffer_size = data.shuffle_buffer_size;
   return source;
 }
@@ -256,17 +273,21 @@ Result<Dataset> load_train_prompts(const RowSource& rows) {
   return data;
 }
 
-Result<Dataset> load_val_prompts(const RowSource& rows) {
-  const RunConfig& config = rows.loaded.config;
-  DatasetOptions options = TRY(train_options(rows));
-  options.files = config.data.val_files;
-  options.max_samples = config.data.val_max_samples;
-  options.key = "data.val_files";
-  const bool samples = !config.reward.empty();
-  const RowEncoder encode = samples ? sampled_row_encoder(rows, options) : prompt_row_encoder(rows.encoder, options);
-  Dataset data = TRY(Dataset::load(rows.env, encode, options));
-  TRY(check_num_rows(rows.loaded, data.size(), "rollout.val_kwargs.n"));
-  return data;
+Result<std::vector<ValRows>> load_val_rows(const RowSource& rows) {
+  const bool samples = !rows.loaded.config.reward.empty();
+  std::vector<ValRows> out;
+  for (ValSet& set : TRY(val_sets(rows.loaded))) {
+    DatasetOptions options = TRY(train_options(rows));
+    options.files = set.files;
+    options.max_samples = set.max_samples;
+    options.key = set.files_key;
+    const RowEncoder encode = samples ? sampled_row_encoder(rows, options) : prompt_row_encoder(rows.encoder, options);
+    Dataset data = TRY(Dataset::load(rows.env, encode, options));
+    const std::string key = set.name.empty() ? "rollout.val_kwargs.n" : fmt::format("data.val_sets.{}.n", set.name);
+    TRY(check_num_rows(rows.loaded, data.size(), set.kwargs.n, key));
+    out.push_back({std::move(set), std::move(data)});
+  }
+  return out;
 }
 
 Result<Dataset> load_sft_rows(const RowSource& rows, const Tokenizer& tokenizer) {
@@ -293,7 +314,7 @@ Result<Dataset> load_sft_rows(const RowSource& rows, const Tokenizer& tokenizer)
   return read_train_rows(rows, encode, options);
 }
 
-Result<ColumnTypes> settle_columns(const RowSource& rows, const Dataset* train, const Dataset* val) {
+Result<ColumnTypes> settle_columns(const RowSource& rows, const Dataset* train, std::span<const ValRows> val) {
   TRY(check_reward_columns(rows, train, val));
   ColumnTypes types = TRY(decide_types(rows, train, val));
   TRY(check_needed_columns(rows, types));

@@ -2,6 +2,9 @@
 // Thread rule: free functions without state.
 #pragma once
 
+#include <span>
+#include <vector>
+
 #include "config/load.h"
 #include "experience/data/dataset.h"
 #include "experience/data/prompt_source.h"
@@ -26,17 +29,16 @@ struct RowSource {
 // data.train_files as prompts to sample for. Errors name the row: one that has no prompt, that is too long, or that
 // leaves the model too few positions for the longest completion.
 Result<Dataset> load_train_prompts(const RowSource& rows);
-// data.val_files, the same.
-Result<Dataset> load_val_prompts(const RowSource& rows);
+// data.val_files and data.val_sets, the same.
+Result<std::vector<ValRows>> load_val_rows(const RowSource& rows);
 // data.train_files of `sft`: prompts with their recorded completions.
 Result<Dataset> load_sft_rows(const RowSource& rows, const Tokenizer& tokenizer);
 
 // The data columns as rewards see them. All training and validation rows together decide their types; `eval` reads the
 // training files for them, if they exist, so that it scores as the run did. An error if a column's values are of
 // several kinds, or if a reward is set to read a column without a value in any row that it scores. The rows that count
-// are those that the run learns from, or evaluates; for validation rows of a run it is a warning. Null: there are no
-// such rows.
-Result<ColumnTypes> settle_columns(const RowSource& rows, const Dataset* train, const Dataset* val);
+// are those that the run learns from, or evaluates; for validation rows of a run it is a warning. `train` may be null.
+Result<ColumnTypes> settle_columns(const RowSource& rows, const Dataset* train, std::span<const ValRows> val);
 
 // How `train` or `sft` takes its batches from the rows.
 PromptSourceOptions train_source_options(const RunConfig& config);

@@ -147,8 +147,8 @@ Result<> load_data(const RunSettings& run, const PluginRegistry& registry, const
     data.train = TRY(load_sft_rows(rows, policy.folder->tokenizer));
     data.source = TRY(PromptSource::create(*data.train, sft_source_options(config)));
   }
-  if (!config.data.val_files.empty()) data.val = TRY(load_val_prompts(rows));
-  data.columns = TRY(settle_columns(rows, data.train ? &*data.train : nullptr, data.val ? &*data.val : nullptr));
+  data.val = TRY(load_val_rows(rows));
+  data.columns = TRY(settle_columns(rows, data.train ? &*data.train : nullptr, data.val));
   return {};
 }
 
@@ -163,15 +163,16 @@ RolloutPlan train_plan(const RunConfig& config, const Model& policy, const Sampl
   return plan;
 }
 
-RolloutPlan val_plan(const RunSettings& run, const Model& policy, const Sampling& of_training) {
+// `number` counts the sets of data.val_sets from 1; 0 is data.val_files.
+RolloutPlan val_plan(const RunSettings& run, const Model& policy, const Sampling& of_training, const ValKwargs& val,
+                     uint64_t number) {
   RolloutPlan plan = train_plan(run.config, policy, of_training);
-  const ValKwargs& val = run.config.rollout.val_kwargs;
   plan.num_samples = val.n;
   plan.is_validation = true;
   plan.is_filtered = false;
   plan.stop_on_signal = run.kind == RunKind::kEval;
   // Another stream than training's, so that a validation at step k does not see that step's random numbers.
-  plan.seed = random_u64({plan.seed, RandomPurpose::kValidation});
+  plan.seed = random_u64({plan.seed, RandomPurpose::kValidation, number});
   Sampling sampling;  // all other options are off
   sampling.max_new_tokens = of_training.max_new_tokens;
   sampling.stop_ids = of_training.stop_ids;
@@ -205,13 +206,17 @@ Result<Sampler> load_sampler(const RunSettings& run, PluginRegistry& registry, c
 }
 
 Result<Validator> load_validator(const RunSettings& run, PluginRegistry& registry, const PolicyParts& policy,
-                                 const Dataset& data, RewardRunner& reward, const Sampling& sampling,
+                                 const std::vector<ValRows>& data, RewardRunner& reward, const Sampling& sampling,
                                  const std::shared_ptr<TurnParts>& turns) {
   RolloutRunner runner = TRY(RolloutRunner::create(registry, RolloutConfig().name, Json::object(), run.key));
   runner.use_turns(turns);
-  return Validator{
-      run.config, data, policy.folder->tokenizer, reward, std::move(runner), val_plan(run, *policy.model, sampling),
-      run.ranks};
+  Validator validator{run.config, policy.folder->tokenizer, reward, std::move(runner), {}, run.ranks};
+  uint64_t number = 0;
+  for (const ValRows& val : data) {
+    if (!val.set.name.empty()) ++number;
+    validator.parts.push_back({&val.set, &val.rows, val_plan(run, *policy.model, sampling, val.set.kwargs, number)});
+  }
+  return validator;
 }
 
 // A reward that scores a whole step in one call has no time per row.
@@ -248,7 +253,8 @@ Result<RewardRunner> load_rewards(const RunSettings& run, PluginRegistry& regist
     WorkerLimits limits = worker_limits(plugins, reward);
     limits.memory_where = worker_memory_place(run.loaded);
     specs.push_back({reward.use, reward.name, where, reward.weight, reward.timeout.count(), row_timeout_ms(reward),
-                     std::move(limits), offer_params(*ref.plugin, reward.params, {{"max_steps", max_steps}})});
+                     std::move(limits), offer_params(*ref.plugin, reward.params, {{"max_steps", max_steps}}),
+                     reward.used_in});
   }
   RunKey key = run.key;
   // A step of training is ended first, with all its rewards; an evaluation has nothing to save.
@@ -372,8 +378,8 @@ Result<std::unique_ptr<RunParts>> assemble(Env& env, const LoadedConfig& loaded,
   }
   if (!run.config.reward.empty() || environment_rewards)
     parts->reward = TRY(load_rewards(run, registry, data, environment_rewards, saved.plugins));
-  if (data.val && parts->reward)
-    parts->validator.emplace(TRY(load_validator(run, registry, policy, *data.val, *parts->reward, sampling, turns)));
+  if (!data.val.empty() && parts->reward)
+    parts->validator.emplace(TRY(load_validator(run, registry, policy, data.val, *parts->reward, sampling, turns)));
   TRY(saved.stateful.add(progress.counters));
   TRY(saved.stateful.add(saved.plugins));
   if (kind == RunKind::kEval) return parts;

@@ -51,9 +51,10 @@ struct DefaultComputeScore : mortise::Reward {
     if (is_one_of(source, {"lighteval/MATH", "DigitalLearningGmbH/MATH-lighteval", "HuggingFaceH4/MATH-500"}))
       return math_is_right(row.completion(), answer) ? 1 : 0;
     if (is_one_of(source, {"math_dapo", "math", "math_dapo_reasoning"}) || source.compare(0, 4, "aime") == 0) {
-      const bool right = dapo_is_right(row.completion(), answer, DapoBox::kFallback);
-      row.note("acc", right ? 1 : 0);
-      return right ? 1 : -1;
+      const DapoScore score = dapo_score(row.completion(), answer, DapoBox::kFallback);
+      row.note("acc", score.right ? 1 : 0);
+      row.note("pred", score.pred);
+      return score.right ? 1 : -1;
     }
     if (is_one_of(source, {"numina_aops_forum", "numina_synthetic_math", "numina_amc_aime", "numina_synthetic_amc",
                            "numina_cn_k12", "numina_olympiads"}))

@@ -69,6 +69,7 @@ struct MathReward : Reward {
     const auto tagged = in_tag(text);
     const math::Answer answer = math::answer_of(tagged.value_or(text), tagged ? math::Extraction::kAny : where());
     if (answer.text.empty()) row.note("math/no_answer", 1);
+    row.note("pred", answer.text);
     return math::is_right(golds, answer, math::Rules{int(places)});
   }
 

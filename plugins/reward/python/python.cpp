@@ -248,8 +248,7 @@ struct Python : BatchReward {
     for (const auto& [k, text] : answer["errors"].items())
       work.call.fail_row(std::int64_t(work.left[std::stoul(k)]), MORTISE_INVALID_ARGUMENT, text.get<std::string>());
     for (const auto& [name, values] : answer["values"].items()) {
-      for (std::size_t k = 0; k < work.left.size(); ++k)
-        if (!values[k].is_null()) work.rows[work.left[k]].note(name, values[k].get<double>());
+      for (std::size_t k = 0; k < work.left.size(); ++k) note(work.rows[work.left[k]], name, values[k]);
     }
     for (const auto& [name, metric] : answer["metrics"].items())
       work.call.metric(name, metric[0].get<double>(), metric[1].get<double>());
@@ -290,7 +289,14 @@ struct Python : BatchReward {
       return;
     }
     if (!answer["reward"].is_null()) work.rewards[std::int64_t(i)] = answer["reward"].get<double>();
-    for (const auto& [name, value] : answer["values"].items()) work.rows[i].note(name, value.get<double>());
+    for (const auto& [name, value] : answer["values"].items()) note(work.rows[i], name, value);
+  }
+
+  static void note(const Row& row, const std::string& name, const Json& value) {
+    if (value.is_string())
+      row.note(name, value.get_ref<const std::string&>());
+    else if (value.is_number())
+      row.note(name, value.get<double>());
   }
 
   // The process has ended, or ends here. Says what was at fault.

@@ -5,6 +5,7 @@
 RESERVED = ("prompts", "completions", "completion_ids", "trainer_state", "log_extra", "log_metric")
 VERL = ("data_source", "solution_str", "ground_truth", "extra_info")
 MAX_NAME_BYTES = 200
+MAX_NOTE_CHARACTERS = 4096
 
 
 def functions_of(module):
@@ -103,8 +104,10 @@ def number(value):
 
 
 def note_of(value):
-    """A finite number of a row for the tables, else None."""
-    if isinstance(value, (str, bytes, bytearray, dict, list)):
+    """A text or a finite number of a row for the tables, else None."""
+    if isinstance(value, str):
+        return value[:MAX_NOTE_CHARACTERS]
+    if isinstance(value, (bytes, bytearray, dict, list)):
         return None
     try:
         return number(value)
@@ -226,11 +229,11 @@ class Runner:
             if len(cells) != n:
                 self.warn("log_extra('%s'): %d values for %d rows; left out" % (column, len(cells), n))
                 continue
-            numbers = [note_of(cell) for cell in cells]
-            if any(cell is not None and x is None for cell, x in zip(cells, numbers)):
-                self.warn("log_extra('%s'): only finite numbers are kept" % column)
-            if any(x is not None for x in numbers):
-                values[column] = numbers
+            notes = [note_of(cell) for cell in cells]
+            if any(cell is not None and x is None for cell, x in zip(cells, notes)):
+                self.warn("log_extra('%s'): only texts and finite numbers are kept" % column)
+            if any(x is not None for x in notes):
+                values[column] = notes
         return values
 
     # verl: one row per call, reported as soon as it is done.

@@ -42,6 +42,7 @@ struct Choice : mortise::Reward {
                     "column '" + column + "' holds '" + mortise::as_text(*want) + "', no letter of " + letters);
     }
     const std::optional<char> got = chosen(row.completion());
+    row.note("pred", got ? std::string(1, *got) : std::string());
     return got && *got == *right ? hit : miss;
   }
 

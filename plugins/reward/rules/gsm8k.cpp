@@ -27,6 +27,7 @@ struct Gsm8k : mortise::Reward {
     const auto want = mortise::find_truth(row, truth);
     if (!want) return mortise::not_applicable;
     const std::string answer = mortise::verl::gsm8k_answer(row.completion(), method == "flexible");
+    row.note("pred", answer);
     if (answer.empty()) return 0;
     return answer == mortise::as_text(*want) ? hit : format_score;
   }

@@ -29,9 +29,10 @@ struct MathDapo : mortise::Reward {
     const auto want = mortise::find_truth(row, truth);
     if (!want) return mortise::not_applicable;
     const DapoBox use = box == "alone" ? DapoBox::kAlone : box == "never" ? DapoBox::kNever : DapoBox::kFallback;
-    const bool right = mortise::verl::dapo_is_right(row.completion(), mortise::as_text(*want), use);
-    row.note("acc", right ? 1 : 0);
-    return right ? 1 : -1;
+    const auto score = mortise::verl::dapo_score(row.completion(), mortise::as_text(*want), use);
+    row.note("acc", score.right ? 1 : 0);
+    row.note("pred", score.pred);
+    return score.right ? 1 : -1;
   }
 };
 

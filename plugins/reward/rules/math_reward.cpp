@@ -21,6 +21,7 @@ struct MathReward : mortise::Reward {
   double score(const mortise::Row& row) const {
     const auto want = mortise::find_truth(row, truth);
     if (!want) return mortise::not_applicable;
+    row.note("pred", mortise::verl::math_pred(row.completion()));
     return mortise::verl::math_is_right(row.completion(), mortise::as_text(*want)) ? 1 : 0;
   }
 };

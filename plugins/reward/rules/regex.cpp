@@ -57,6 +57,7 @@ struct Regex : mortise::Reward {
     }
     if (!want) return compiled->found_in(row.completion()) ? hit : miss;
     const auto found = last_match(row.completion());
+    row.note("pred", found ? stripped(*found) : std::string_view());
     if (!found) return miss;
     return stripped(*found) == stripped(mortise::as_text(*want)) ? hit : miss;
   }

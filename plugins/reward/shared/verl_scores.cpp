@@ -229,16 +229,26 @@ bool math_is_right(std::string_view solution, std::string_view truth) {
   return a && b ? *a == *b : *answer == truth;
 }
 
-bool dapo_is_right(std::string_view solution, std::string_view truth, DapoBox use) {
+std::string math_pred(std::string_view solution) {
+  const auto answer = math_box(std::string(solution));
+  return answer ? math_cleaned(*answer).value_or(*answer) : "";
+}
+
+DapoScore dapo_score(std::string_view solution, std::string_view truth, DapoBox use) {
+  const auto cleaned = [&](const std::string& answer) {
+    std::string pred = minerva_cleaned(answer);
+    const bool right = pred == minerva_cleaned(std::string(truth));
+    return DapoScore{right, std::move(pred)};
+  };
   const std::string_view tail = last_characters(solution, kClip);
   static const Pattern pattern(R"((?i)Answer\s*:\s*([^\n]+))");
   const std::vector<std::string> found = use == DapoBox::kAlone ? std::vector<std::string>() : pattern.all(tail);
-  if (!found.empty()) return minerva_cleaned(found.back()) == minerva_cleaned(std::string(truth));
+  if (!found.empty()) return cleaned(found.back());
   if (use != DapoBox::kNever) {
     const auto box = dapo_box(tail);
-    if (box || use == DapoBox::kAlone) return box && *box == truth;
+    if (box || use == DapoBox::kAlone) return {box && *box == truth, box.value_or("")};
   }
-  return minerva_cleaned("[INVALID]") == minerva_cleaned(std::string(truth));
+  return cleaned("[INVALID]");
 }
 
 std::optional<SearchR1Match> search_r1_match(std::string_view solution, const std::vector<std::string>& truths,

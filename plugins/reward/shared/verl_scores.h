@@ -17,6 +17,8 @@ std::string gsm8k_answer(std::string_view solution, bool flexible);
 // math_reward: the last \boxed{} (or "\boxed 5$", or \fbox{}), cleaned as Hendrycks' MATH does, equal to the cleaned
 // truth.
 bool math_is_right(std::string_view solution, std::string_view truth);
+// The answer that it compares, cleaned; "" if there is none.
+std::string math_pred(std::string_view solution);
 
 // What that cleaning makes of an answer; nothing where verl's function raises.
 std::optional<std::string> math_cleaned(std::string text);
@@ -25,7 +27,12 @@ std::optional<std::string> math_cleaned(std::string text);
 // \boxed{} of the last 100, compared unchanged: if there is no "Answer:" (verl 0.9), not at all (before), or only the
 // box (strict_box_verify).
 enum class DapoBox { kFallback, kNever, kAlone };
-bool dapo_is_right(std::string_view solution, std::string_view truth, DapoBox use);
+// `pred` is verl's: the cleaned answer, or what the box holds; "" if strict_box_verify finds no box.
+struct DapoScore {
+  bool right = false;
+  std::string pred;
+};
+DapoScore dapo_score(std::string_view solution, std::string_view truth, DapoBox use);
 
 // search_r1_like_qa_em: compares the text in the last <answer></answer> with each of the right answers, without case,
 // punctuation, articles and extra spaces. It must be equal, or (part) contain it. Nothing if there is no answer.

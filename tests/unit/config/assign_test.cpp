@@ -105,7 +105,8 @@ INSTANTIATE_TEST_SUITE_P(
         BadCase{"[data]\napply_chat_template_kwargs = 3", "must be of type table of parameters, but is the integer 3"},
         BadCase{"[data]\napply_chat_template_kwargs = {d = 2024-01-01}", "a parameter cannot be a date or time"},
         BadCase{"[algorithm]\nadv_params = {epsilon = nan}", "a parameter must be a number, but is nan"},
-        BadCase{"[trainer]\nlogger = [\"wandb\"]", "must be one of console, tensorboard, but is 'wandb'"},
+        BadCase{"[trainer]\nlogger = [\"swanlab\"]",
+                "must be one of console, tensorboard, wandb, mlflow, prometheus, but is 'swanlab'"},
         BadCase{"[[reward]]\nuse = 3", "'reward.0.use' must be of type text"},
         BadCase{"[[reward]]\ntimeout = \"10\"\nuse = \"a\"", "'reward.0.timeout' must be a duration"},
         BadCase{"[[reward]]\ntimeout = \"0s\"\nuse = \"a\"", "'reward.0.timeout' must be at least 1 ms"}));

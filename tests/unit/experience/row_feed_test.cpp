@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 
 #include <algorithm>
+#include <cmath>
 #include <fstream>
 #include <numeric>
 #include <set>
@@ -125,6 +126,47 @@ TEST_F(RowFeedTest, CurriculaSortAndEqualLevelsAreShuffled) {
   options.order.curriculum_key = "none";
   EXPECT_THAT(error_of(PromptSource::create(data, options)),
               AllOf(HasSubstr("a.jsonl:1: data.curriculum_key is 'none'"), HasSubstr("nothing")));
+}
+
+// Row i of 12 has the reward i % 4; rows 10 and 11 never get one.
+TEST_F(RowFeedTest, ACurriculumByRewardSortsByTheMeansBeforeTheEpoch) {
+  const Dataset data = data_of({folder_.write("a.jsonl", numbered_rows(0, 12))}, false);
+  PromptSourceOptions options{4, {true, 3}};
+  options.order.curriculum_by_reward = true;
+  options.order.curriculum_order = CurriculumOrder::kDescending;
+  const auto take = [](PromptSource& source) {
+    const PromptBatch batch = source.next(1).value();
+    std::vector<double> rewards;  // two completions each, whose mean counts
+    for (const Prompt& prompt : batch.prompts) {
+      const int row = std::stoi(prompt.text);
+      const double reward = row < 10 ? row % 4 : std::nan("");
+      rewards.insert(rewards.end(), {reward + 1, reward - 1});
+    }
+    source.note_rewards(batch, rewards);
+    std::vector<int> rows;
+    for (const Prompt& prompt : batch.prompts) rows.push_back(std::stoi(prompt.text));
+    return rows;
+  };
+  auto source = PromptSource::create(data, options).value();
+  PromptSourceOptions shuffled = options;
+  shuffled.order.curriculum_by_reward = false;
+  auto plain = PromptSource::create(data, shuffled).value();
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(take(source), take(plain)) << "no reward is known in the first epoch";
+  std::vector<int> second;
+  for (int stop = 0; stop < 3; ++stop) {
+    StatefulRegistry saved, loaded;
+    ASSERT_TRUE(saved.add(source).ok());
+    const StateSnapshot snapshot = saved.save().value();
+    auto resumed = PromptSource::create(data, options).value();
+    ASSERT_TRUE(loaded.add(resumed).ok());
+    ASSERT_TRUE(loaded.load(snapshot, "test").ok());
+    const std::vector<int> rows = take(source);
+    EXPECT_EQ(take(resumed), rows) << stop;
+    second.insert(second.end(), rows.begin(), rows.end());
+  }
+  const auto level = [](int row) { return row < 10 ? row % 4 : -1; };
+  EXPECT_TRUE(std::ranges::is_sorted(second, std::greater<>(), level)) << testing::PrintToString(second);
+  EXPECT_EQ(std::set<int>(second.begin(), second.end()).size(), 12u);
 }
 
 TEST_F(RowFeedTest, StreamsInTheOrderOfTheFilesWithoutShuffling) {

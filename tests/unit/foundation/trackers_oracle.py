@@ -17,7 +17,7 @@ def read_mlflow(root):
     from mlflow.tracking import MlflowClient
 
     client = MlflowClient("file:" + root)
-    experiment = client.get_experiment_by_name("it's a project")
+    experiment = client.get_experiment_by_name("a: project")
     (run,) = client.search_runs([experiment.experiment_id])
     assert run.info.status == "FINISHED" and run.info.run_name == "first", run.info
     assert run.data.params["actor.optim.lr"] == "0.001", run.data.params
@@ -59,7 +59,7 @@ def read_wandb(path):
     kinds = [r.WhichOneof("record_type") for r in records]
     assert kinds[:2] == ["header", "run"] and kinds[-1] == "exit", kinds
     run = records[1].run
-    assert run.project == "it's a project" and run.display_name == "first", run
+    assert run.project == "a: project" and run.display_name == "first", run
     assert run.run_id == os.path.basename(path)[len("run-") : -len(".wandb")], run.run_id
     config = {item.key: json.loads(item.value_json) for item in run.config.update}
     assert config["actor"] == {"optim": {"lr": 0.001}} and len(config["long"]) == 70000, config.keys()

@@ -19,7 +19,7 @@ using MakeSink = Result<std::unique_ptr<MetricSink>> (*)(Env&, const TrackedRun&
 TrackedRun run_in(const Path& dir) {
   TrackedRun run;
   run.dir = dir;
-  run.project = "it's a project";
+  run.project = "a: project";
   run.experiment = "first";
   run.config = {{"actor", {{"optim", {{"lr", 1e-3}}}}}, {"long", std::string(70'000, 'x')}};  // more than two blocks
   run.settings = {{"actor.optim.lr", "0.001"}};
@@ -36,7 +36,7 @@ void write_run(MakeSink make, const Path& dir) {
   {
     ASSERT_OK_AND_ASSIGN(const auto sink, make(default_env(), run));
     ASSERT_OK(sink->write(kFirst));
-    ASSERT_OK(sink->write(loss_of(2, 99.0)));
+    ASSERT_OK(sink->write(loss_of(2, -77777.0)));
   }
   run.resumed = true;
   run.earlier = {kFirst};
@@ -83,7 +83,7 @@ TEST_F(Trackers, AResumedRunIsOneRunOfWandb) {
   const Path file = only_child(folder, "run-");
   const std::string bytes = default_env().read_file(file).value();
   EXPECT_EQ(bytes.substr(0, 7), std::string_view("\x3a\x57\x26\x42\xe1\xbe\x00", 7));
-  EXPECT_EQ(bytes.find("99"), std::string::npos) << "what lies behind the checkpoint is dropped";
+  EXPECT_EQ(bytes.find("-77777"), std::string::npos) << "what lies behind the checkpoint is dropped";
   EXPECT_GT(bytes.size(), 70'000U);
   const int asked = ask_package("wandb", file);
   if (asked < 0) GTEST_SKIP() << "MORTISE_ORACLES_PYTHON is not set";
@@ -106,8 +106,8 @@ TEST_F(Trackers, AResumedRunIsOneRunOfMlflow) {
   }
   const std::string lines = default_env().read_file(run / "metrics" / "actor" / "pg_loss").value();
   EXPECT_THAT(lines, HasSubstr(" 0.5 1\n"));
-  EXPECT_THAT(lines, HasSubstr(" 22.0 2\n"));
-  EXPECT_EQ(lines.find("99"), std::string::npos);
+  EXPECT_THAT(lines, HasSubstr(" 22 2\n"));
+  EXPECT_EQ(lines.find("-77777"), std::string::npos);
   EXPECT_TRUE(default_env().exists(run / "metrics" / "val-core" / "a" / "reward" / "mean_at_4"));
   EXPECT_THAT(default_env().read_file(run / "meta.yaml").value(), HasSubstr("status: 3"));
   const int asked = ask_package("mlflow", root);
@@ -129,7 +129,7 @@ TEST_F(Trackers, PrometheusHasTheNewestValueOfEachMetric) {
   ASSERT_OK(sink->write({{{"step", 7}}, {{"a/b", 1.5}, {"a_b", std::nan("")}, {"q\"uote", INFINITY}}}));
   ASSERT_OK(sink->write({{{"step", 8}}, {{"a/b", 2.5}}}));
   ASSERT_OK(sink->close());
-  const std::string labels = R"(project="it's a project",experiment="first")";
+  const std::string labels = R"(project="a: project",experiment="first")";
   EXPECT_EQ(dir_.read("metrics.prom"), "# TYPE mortise_step gauge\nmortise_step{" + labels +
                                            "} 8\n"
                                            "# TYPE mortise_a_b gauge\n"

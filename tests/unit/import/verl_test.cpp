@@ -364,7 +364,7 @@ TEST(ImportVerl, RewardsValidationAndFiles) {
   EXPECT_THAT(config.data.train_files, ElementsAre("a.jsonl", "b.jsonl"));
   EXPECT_EQ(config.trainer.test_freq, 5);
   EXPECT_EQ(config.rollout.val_kwargs.temperature, 0.6);
-  EXPECT_THAT(config.trainer.logger, ElementsAre(LogTarget::kConsole));
+  EXPECT_THAT(config.trainer.logger, ElementsAre(LogTarget::kConsole, LogTarget::kWandb));
   EXPECT_EQ(config.model.path, "/models/qwen");
 
   config =

@@ -30,7 +30,7 @@ TEST(StepMetrics, Rewards) {
   scored.rewards = {1.0, 1.0, 0.0, kNaN};
   scored.row_valid = {1, 1, 1, 0};
   // One of the two that failed was in a group that was dropped.
-  scored.columns.push_back({"match", 1.0, scored.rewards, {}, 2, {"", "", "", "crash"}});
+  scored.columns.push_back({"match", 1.0, scored.rewards, {}, 2, {}, {"", "", "", "crash"}});
   MetricSet metrics;
   add_reward_metrics(two_groups(), scored, metrics);
   EXPECT_NEAR(*metrics.value("reward"), 2.0 / 3.0, 1e-12);

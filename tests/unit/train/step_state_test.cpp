@@ -25,8 +25,13 @@ StepWork some_work() {
   work.experience.samples.rows.push_back({0, 0, {5, 6}, {-0.5F, -1e-30F}, FinishReason::kStop, 4, "5\xFF"});
   work.experience.samples.rows.push_back({0, 1, {}, {}, FinishReason::kAbort, 4, ""});
   work.experience.samples.rows.push_back({0, 2, {7}, {}, FinishReason::kLength, 5, "7"});
-  work.experience.scored.columns.push_back(
-      {"match", 2.0, {1.0, kNotMeasured, 0.0}, {{"a", {1, kNotMeasured, 3}}, {"b", {4, 5, 6}}}, 1, {"", "crash", ""}});
+  work.experience.scored.columns.push_back({"match",
+                                            2.0,
+                                            {1.0, kNotMeasured, 0.0},
+                                            {{"a", {1, kNotMeasured, 3}}, {"b", {4, 5, 6}}},
+                                            1,
+                                            {},
+                                            {"", "crash", ""}});
   work.experience.scored.columns.push_back({"length", 0.5, {0.1, 0.2, 0.3}, {}});
   work.experience.scored.rewards = {2.05, kNotMeasured, 0.15};
   work.experience.scored.row_valid = {1, 0, 1};

@@ -11,6 +11,7 @@
 #include "foundation/base/shown_text.h"
 #include "foundation/base/text.h"
 #include "foundation/formats/json.h"
+#include "mortise/ext/row_text.h"
 #include "plugin/host/abi_struct.h"
 #include "plugin/host/guarded_output.h"
 #include "plugin/host/host_services.h"
@@ -30,19 +31,42 @@ struct RowValueSink {
   std::string misuse;
 };
 
-void take_row_value(void* context, int64_t row, mortise_text name, double value) noexcept try {
+std::string_view view_of(mortise_text text) {
+  return text.data == nullptr ? std::string_view() : std::string_view(text.data, text.size);
+}
+
+void take_row_value(void* context, RowValue value) {
   auto& sink = *static_cast<RowValueSink*>(context);
   const std::lock_guard lock(sink.mutex);
-  const std::string_view text = name.data == nullptr ? std::string_view() : std::string_view(name.data, name.size);
-  if (row < 0 || row >= sink.num_rows) {
-    sink.misuse = fmt::format("gave the value {} for row {} of a batch of {}", quote(text), row, sink.num_rows);
-  } else if (text.empty() || find_invalid_utf8(text)) {
-    sink.misuse = "gave a row value under the name " + quote(text);
+  if (value.row < 0 || value.row >= sink.num_rows) {
+    sink.misuse =
+        fmt::format("gave the value {} for row {} of a batch of {}", quote(value.name), value.row, sink.num_rows);
+  } else if (value.name.empty() || find_invalid_utf8(value.name)) {
+    sink.misuse = "gave a row value under the name " + quote(value.name);
   } else {
-    sink.values.push_back({row, std::string(text), value});
+    sink.values.push_back(std::move(value));
   }
+}
+
+void take_row_number(void* context, int64_t row, mortise_text name, double value) noexcept try {
+  take_row_value(context, {row, std::string(view_of(name)), value, std::nullopt});
 } catch (...) {  // out of memory: the value is lost, and the run continues
 }
+
+// Completions may end within a character, so a text that is not UTF-8 is kept as it can be shown.
+void take_row_text(void* context, int64_t row, mortise_text name, mortise_text text) noexcept try {
+  constexpr size_t kMostBytes = 4096;
+  std::string_view kept = view_of(text).substr(0, kMostBytes);
+  while (!kept.empty() && kept.size() < text.size && (static_cast<unsigned char>(kept.back()) & 0xC0) == 0x80)
+    kept.remove_suffix(1);
+  if (!kept.empty() && kept.size() < text.size && (static_cast<unsigned char>(kept.back()) & 0x80) != 0)
+    kept.remove_suffix(1);  // no half character
+  take_row_value(context,
+                 {row, std::string(view_of(name)), 0.0, find_invalid_utf8(kept) ? quote(kept) : std::string(kept)});
+} catch (...) {
+}
+
+constexpr mortise_row_text kRowText = {sizeof(mortise_row_text), 0, take_row_text};
 
 // The outputs of a call.
 struct Written {
@@ -156,6 +180,7 @@ Result<Reward> Reward::create(const LoadedPlugin& plugin, InstanceIdentity ident
 }
 
 Result<Reward> Reward::checked(PluginInstance instance) {
+  register_host_extension(MORTISE_EXT_ROW_TEXT, &kRowText);
   Reward made(std::move(instance));
   const auto vtable = vtable_of<Vtable>(made.instance_);
   TRY(check_slots(made.instance_, {{"score", vtable.score != nullptr}}));
@@ -187,7 +212,7 @@ Result<RewardOutput> Reward::score(const mortise_reward_in& in, MetricSet* metri
   auto out = make_abi_struct<mortise_reward_out>();
   out.rewards = guarded.rewards();
   out.token_rewards = gives_tokens ? guarded.token_rewards() : nullptr;
-  out.row_value = take_row_value;
+  out.row_value = take_row_number;
   out.sink = &sink;
 
   const auto slot = catchable(vtable_of<Vtable>(instance_).score);

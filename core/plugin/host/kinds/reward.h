@@ -76,10 +76,12 @@ struct RewardBatch {
   bool is_validation = false;
 };
 
+// A named number of a row, or (mortise.row_text/0) a named text.
 struct RowValue {
   int64_t row = 0;
   std::string name{};
   double value = 0;
+  std::optional<std::string> text{};
 };
 
 struct RewardOutput {

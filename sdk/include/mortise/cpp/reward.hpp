@@ -14,8 +14,10 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <utility>
 
+#include "../ext/row_text.h"
 #include "plugin.hpp"
 
 namespace mortise {
@@ -61,7 +63,9 @@ inline constexpr double two_to_63 = 9223372036854775808.0;
 // One completion with all its data. Valid until score returns.
 class Row {
  public:
-  Row(const mortise_reward_in* in, mortise_reward_out* out, std::int64_t index) : in_(in), out_(out), i_(index) {}
+  // `texts`: mortise.row_text/0 of the host, or null.
+  Row(const mortise_reward_in* in, mortise_reward_out* out, std::int64_t index, const mortise_row_text* texts = nullptr)
+      : in_(in), out_(out), texts_(texts), i_(index) {}
 
   std::string_view prompt() const { return cell(in_->prompt); }
   std::string_view completion() const { return cell(in_->completion); }  // special tokens left out
@@ -140,6 +144,12 @@ class Row {
   void note(std::string_view name, double value) const {
     if (MORTISE_HAS(out_, row_value)) out_->row_value(out_->sink, i_, to_text(name), value);
   }
+  // Adds a named text to this row, for the completion files. "pred" is the answer that was found in the completion:
+  // maj@k of a validation counts these. Lost in a host without mortise.row_text/0.
+  template <class Text, class = std::enable_if_t<std::is_convertible_v<const Text&, std::string_view>>>
+  void note(std::string_view name, const Text& text) const {
+    if (texts_ != nullptr && texts_->note != nullptr) texts_->note(out_->sink, i_, to_text(name), to_text(text));
+  }
 
  private:
   std::string_view cell(const mortise_text_column& c) const {
@@ -163,6 +173,7 @@ class Row {
 
   const mortise_reward_in* in_;
   mortise_reward_out* out_;
+  const mortise_row_text* texts_;
   std::int64_t i_;
   detail::MadeTexts made_;
 };
@@ -194,11 +205,16 @@ struct RewardPlugin {
                 "MORTISE_REWARD takes a class that derives from mortise::Reward or mortise::BatchReward");
   static_assert(HasScore<T>::value || !std::is_base_of_v<Reward, T>,
                 "a Reward has, in public: double score(const mortise::Row& row)");
+  static const mortise_row_text* texts_of(Call call) {
+    if (!MORTISE_HAS(call.host(), get_extension)) return nullptr;
+    return static_cast<const mortise_row_text*>(call.host()->get_extension(MORTISE_EXT_ROW_TEXT));
+  }
   static void score_rows(T& plugin, Call call, const mortise_reward_in* in, mortise_reward_out* out) {
+    const mortise_row_text* const texts = texts_of(call);
     for (std::int64_t i = 0; i < in->num_rows; ++i) {
       if (call.cancelled()) fail(MORTISE_CANCELLED, "cancelled");
       try {
-        out->rewards[i] = double(plugin.score(Row(in, out, i)));
+        out->rewards[i] = double(plugin.score(Row(in, out, i, texts)));
       } catch (const Failure& e) {
         call.fail_row(i, e.code, e.what());
       } catch (const std::exception& e) {
@@ -213,7 +229,8 @@ struct RewardPlugin {
         score_rows(plugin, call, in, out);
       } else {
         std::vector<Row> rows;
-        for (std::int64_t i = 0; i < in->num_rows; ++i) rows.emplace_back(in, out, i);
+        const mortise_row_text* const texts = texts_of(call);
+        for (std::int64_t i = 0; i < in->num_rows; ++i) rows.emplace_back(in, out, i, texts);
         plugin.score(rows, Span<double>(out->rewards, in->num_rows), call);
       }
     });
