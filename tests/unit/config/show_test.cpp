@@ -47,11 +47,12 @@ TEST(Show, ParametersAndOddTextsRoundTrip) {
   config.reward[0] = {"regex",
                       "label",
                       -2.5,
+                      RewardUse::kTrain,
                       std::chrono::milliseconds(61'001),
                       std::chrono::milliseconds(50),
                       {WorkerRight::kNetwork, WorkerRight::kFiles},
                       {{"pattern", "^\\d+$"}}};
-  config.reward[1] = {"p/length@1", "length", 1.0, std::chrono::hours(2), {}, {}, Json::object()};
+  config.reward[1] = {"p/length@1", "length", 1.0, RewardUse::kAll, std::chrono::hours(2), {}, {}, Json::object()};
   config.preset = "gspo";
   expect_round_trip(config);
 }

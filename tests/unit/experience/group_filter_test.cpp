@@ -101,7 +101,7 @@ TEST(Experience, GroupsAreNumberedAnewWhenTakenAndJoined) {
 }
 
 TEST(GroupFilter, KeepsWhatDiffersAndCarriesTheRestOver) {
-  GroupFilter filter({true, "seq_reward", 0}, 2);
+  GroupFilter filter({true, "seq_reward", 0, {}, {}}, 2);
   MetricSet metrics;
   filter.begin_step(1);
   ASSERT_TRUE(filter.add(groups_of({{1, 1}, {0, 1}, {kNaN, 1}})).ok());
@@ -122,7 +122,7 @@ TEST(GroupFilter, KeepsWhatDiffersAndCarriesTheRestOver) {
   StateSnapshot snapshot;
   StateWriter writer(filter.state_name(), &snapshot);
   ASSERT_TRUE(filter.save_state(writer).ok());
-  GroupFilter other({true, "seq_reward", 0}, 2);
+  GroupFilter other({true, "seq_reward", 0, {}, {}}, 2);
   StateReader reader(other.state_name(), &snapshot, "test");
   ASSERT_TRUE(other.load_state(reader).ok());
   for (GroupFilter* each : {&filter, &other}) {
@@ -139,14 +139,14 @@ TEST(GroupFilter, KeepsWhatDiffersAndCarriesTheRestOver) {
 TEST(GroupFilter, TheMetricMayBeAnyNumberOfAReward) {
   const Experience batch = groups_of({{1, 1}, {0, 1}});
   for (const auto& [metric, kept] : {std::pair{"right", 1}, std::pair{"length", 2}, std::pair{"score", 1}}) {
-    GroupFilter filter({true, metric, 0}, 1);
+    GroupFilter filter({true, metric, 0, {}, {}}, 1);
     MetricSet metrics;
     filter.begin_step(1);
     ASSERT_TRUE(filter.add(batch).ok());
     filter.take(metrics);
     EXPECT_EQ(metrics.value("training/filter_groups/carried"), kept - 1) << metric;
   }
-  GroupFilter filter({true, "acc", 0}, 1);
+  GroupFilter filter({true, "acc", 0, {}, {}}, 1);
   filter.begin_step(3);
   const auto refused = filter.add(batch);
   ASSERT_FALSE(refused.ok());
@@ -156,7 +156,7 @@ TEST(GroupFilter, TheMetricMayBeAnyNumberOfAReward) {
 }
 
 TEST(GroupFilter, GivesUpWhereTheDataCannotGiveEnough) {
-  GroupFilter limited({true, "seq_reward", 2}, 2);
+  GroupFilter limited({true, "seq_reward", 2, {}, {}}, 2);
   limited.begin_step(1);
   ASSERT_TRUE(limited.add(groups_of({{0, 1}})).ok());
   EXPECT_TRUE(limited.check_more(4).ok());
@@ -166,12 +166,12 @@ TEST(GroupFilter, GivesUpWhereTheDataCannotGiveEnough) {
   EXPECT_NE(stopped.error().what.find("only 1 of the 2 groups"), std::string::npos) << stopped.error().what;
   EXPECT_NE(stopped.error().next.find("max_num_gen_batches"), std::string::npos);
 
-  GroupFilter once({true, "seq_reward", 1}, 2);
+  GroupFilter once({true, "seq_reward", 1, {}, {}}, 2);
   once.begin_step(1);
   ASSERT_TRUE(once.add(groups_of({{0, 0}})).ok());
   EXPECT_NE(once.check_more(4).error().what.find("after 1 generation batch "), std::string::npos);
 
-  GroupFilter endless({true, "seq_reward", 0}, 2);
+  GroupFilter endless({true, "seq_reward", 0, {}, {}}, 2);
   endless.begin_step(1);
   for (const bool last : {false, false, true}) {
     ASSERT_TRUE(endless.add(groups_of({{0, 0}, {1, 1}})).ok());

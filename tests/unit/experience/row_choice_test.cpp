@@ -10,10 +10,10 @@
 namespace mortise {
 namespace {
 
-constexpr double kNoReward = std::numeric_limits<double>::quiet_NaN();
+constexpr double kUnscored = std::numeric_limits<double>::quiet_NaN();
 
 TEST(RowChoice, TheBestRowsOfAGroupAreThoseWithTheHighestRewards) {
-  const std::vector<double> rewards{1, 3, 3, 2, kNoReward, -5, kNoReward, -6};
+  const std::vector<double> rewards{1, 3, 3, 2, kUnscored, -5, kUnscored, -6};
   EXPECT_EQ(best_rows(rewards, 4, 2), (std::vector<uint8_t>{0, 1, 1, 0, 0, 1, 0, 1}));
   EXPECT_EQ(best_rows(rewards, 4, 1), (std::vector<uint8_t>{0, 1, 0, 0, 0, 1, 0, 0}));
   EXPECT_EQ(best_rows(rewards, 4, 9), (std::vector<uint8_t>(8, 1)));
@@ -36,7 +36,7 @@ TEST(RowChoice, WeightsOfTheDrawAreVerls) {
 TEST(RowChoice, RowsAreDrawnByTheirWeights) {
   std::vector<double> scores(4000, 0.0);
   for (size_t i = 0; i < scores.size(); i += 4) scores[i] = 1.0;        // 1000 rows of weight 1
-  for (size_t i = 1; i < scores.size(); i += 4) scores[i] = kNoReward;  // never, next to the others
+  for (size_t i = 1; i < scores.size(); i += 4) scores[i] = kUnscored;  // never, next to the others
   for (size_t i = 2; i < scores.size(); i += 4) scores[i] = -2.0;       // 1000 of weight 4
   const std::vector<float> rows = draw_rows(scores, {}, 7, 3);
   ASSERT_EQ(rows.size(), scores.size());

@@ -74,10 +74,10 @@ at::Tensor tensor_of_values(const std::vector<double>& values) {
 }
 
 TEST(Divergence, ValuesAndGradientsEqualTrlsFormula) {
-  struct Shape {
+  struct HeadSize {
     int64_t rows, width, vocab;
   };
-  for (const Shape& s : {Shape{1, 3, 2}, Shape{65, 4, 2048}, Shape{70, 6, 2049}, Shape{12, 5, 4500}}) {
+  for (const HeadSize& s : {HeadSize{1, 3, 2}, HeadSize{65, 4, 2048}, HeadSize{70, 6, 2049}, HeadSize{12, 5, 4500}}) {
     for (const double beta : {0.0, 0.1, 0.5, 0.9, 1.0}) {
       for (const double softcap : {0.0, 1.7}) {
         SCOPED_TRACE(std::to_string(s.vocab) + " beta " + std::to_string(beta) + " cap " + std::to_string(softcap));

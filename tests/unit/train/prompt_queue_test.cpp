@@ -26,7 +26,9 @@ TEST(PromptQueue, OthersTakeThePromptsOfABusyRank) {
       for (int round = 0; round < 2; ++round) {  // counters begin again
         PromptQueue queue(ranks, num_prompts, false, 0);
         const auto rank = static_cast<size_t>(ranks.rank());
-        if (rank == 0) ASSERT_TRUE(queue.next().value().has_value());
+        if (rank == 0) {
+          ASSERT_TRUE(queue.next().value().has_value());
+        }
         ASSERT_OK(ranks.barrier("test"));
         if (rank > 0) take_all(queue);
         taken[rank] = {queue.taken().begin(), queue.taken().end()};
