@@ -14,11 +14,14 @@ trap 'rm -rf "$scratch"' EXIT
 fail() { echo "abi_diff.sh: $*" >&2; exit 1; }
 newest=$(awk '$2 == "MORTISE_ABI_MINOR" { print $3 }' "$sdk/include/mortise/abi.h")
 
-# library HEADERS MINOR OUT: a function for each struct, so that the library's ABI has all of them.
+# library HEADERS MINOR OUT: a function for each struct, so that the library's ABI has all of them. Drafts, whose number is
+# 0, may change with any version and are left out.
 library() {
   local headers=$1 minor=$2 out=$3
   { echo '#include "mortise/mortise.h"'
-    for header in "$headers"/mortise/ext/*.h; do echo "#include \"mortise/ext/$(basename "$header")\""; done
+    for header in "$headers"/mortise/ext/*.h; do
+      grep -qE '^#define MORTISE_EXT_[A-Z_]+ "mortise\.[a-z_]+/0"' "$header" || echo "#include \"mortise/ext/$(basename "$header")\""
+    done
   } >"$scratch/all.c"
   gcc -std=c11 -E -P -DMORTISE_TARGET_MINOR="$minor" -I"$headers" "$scratch/all.c" |
     grep -oE 'typedef struct mortise_[a-z0-9_]+' | awk '{ print $3 }' | sort -u >"$scratch/structs"
