@@ -38,8 +38,8 @@ class NoSigpipe {
 
 // The beginning of what a service said, on one line.
 inline std::string excerpt(std::string text) {
-  constexpr std::size_t kShownBytes = 200;
-  if (text.size() > kShownBytes) text = text.substr(0, kShownBytes) + "...";
+  constexpr std::size_t kExcerptBytes = 200;
+  if (text.size() > kExcerptBytes) text = text.substr(0, kExcerptBytes) + "...";
   for (char& c : text)
     if (static_cast<unsigned char>(c) < ' ') c = ' ';
   return text;
