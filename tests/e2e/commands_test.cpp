@@ -24,7 +24,7 @@ TEST(Commands, EveryMisspeltWordGetsTheRightOne) {
       {"train run.toml --dryrun", "there is no option '--dryrun'; did you mean '--dry-run'?"},
       {"train run.toml --resum=auto", "did you mean '--resume'?"},
       {"sft run.toml --alow-change", "did you mean '--allow-change'?"},
-      {"eval run.toml --jsn", "did you mean '--json'?"},
+      {"eval run.toml --jsn", "did you mean '--json' or '--n'?"},
       {"generate --modle model", "there is no option '--modle'; did you mean '--model'?"},
       {"model logprob --modl model", "did you mean '--model'?"},
       {"model savee", "there is no command 'savee'; did you mean 'save'?"},
