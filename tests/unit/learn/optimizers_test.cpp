@@ -33,7 +33,7 @@ struct RuleProblem {
   std::vector<OptimizedParameter> parameters;
 
   RuleProblem(const RuleCase& one, at::ScalarType type) {
-    const std::pair<const char*, std::vector<int64_t>> shapes[] = {{"embedding", {120, 40}}, {"large", {1100, 1000}},
+    const std::pair<const char*, std::vector<int64_t>> shapes[] = {{"embedding", {120, 40}}, {"large", {40, 27500}},
                                                                    {"wide", {60, 80}},       {"stack", {3, 20, 16}},
                                                                    {"norm", {40}},           {"bias", {7}}};
     for (const auto& [name, shape] : shapes)
