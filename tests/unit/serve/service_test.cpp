@@ -171,7 +171,7 @@ TEST_F(Service, NewWeightsAsVllmTakesThem) {
   EXPECT_EQ(call("POST", "/pause?mode=wait")->status, 200);
   EXPECT_EQ(json("GET", "/is_paused")["is_paused"], true);
   const std::string reload = R"({"method": "reload_weights", "kwargs": {"weights_path": "good"}})";
-  EXPECT_EQ(json("POST", "/collective_rpc", reload)["results"], Json({nullptr}));
+  EXPECT_EQ(json("POST", "/collective_rpc", reload)["results"], Json::array({nullptr}));
   EXPECT_EQ(call("POST", "/update_weight_version", R"({"new_version": "x"})")->status, 400);
   EXPECT_EQ(call("POST", "/update_weight_version", R"({"new_version": "12"})")->status, 200);
   EXPECT_EQ(call("POST", "/reset_prefix_cache?reset_running_requests=true", "{}")->status, 200);
