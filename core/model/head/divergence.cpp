@@ -1,8 +1,11 @@
-// See divergence.h. A chunk of tokens takes three parallel phases over blocks of the vocabulary:
+// See divergence.h. A chunk of tokens takes four parallel phases over blocks of the vocabulary:
 //   logits    of both heads, and their normalisers
-//   values    the divergence; the teacher's logits become r = log(p / m), or q for the forward KL
+//   values    the divergence; the teacher's logits become e = q / p, or q for the forward KL
+//   means     e becomes r - r*, and E_p[r - r*]; not for the forward KL
 //   gradient  d D / d logit = (1 - beta) p (r - E_p[r]) / temperature, or (p - q) / temperature
-// With t = log q - log p: r = -log(1 - beta + beta exp t), and log(q / m) = t + r.
+// With r = log(p / m) = -log(1 - beta + beta e), and log(q / m) = log e + r.
+// The policy's likeliest token has r = r*. If its p is close to 1, r - E_p[r] is the difference of two nearly equal
+// numbers. Differences to r* keep their digits: r - r* = -log(1 + x), x = beta (e - e*) / (1 - beta + beta e*).
 #include "model/head/divergence.h"
 
 #include <algorithm>
@@ -22,13 +25,11 @@ struct PairRow {
   double lse = 0, other_lse = 0;  // normalisers of the policy and the teacher
   double inverse_temperature = 1;
   double beta = 0;
-  double mean = 0;    // E_p[r]
-  double factor = 0;  // weight / temperature, times 1 - beta
+  int64_t likeliest_block = 0, likeliest_column = 0;  // of the policy's largest logit
+  double likeliest_e = 0;                             // e*
+  double mean = 0;                                    // E_p[r - r*]
+  double factor = 0;                                  // weight / temperature, times 1 - beta
   double cap = 0;
-};
-
-struct PairSums {
-  double value = 0, mean = 0;
 };
 
 // exp(t) stays finite in T; beyond, one of p and q is 0 next to the other.
@@ -36,30 +37,47 @@ template <class T>
 constexpr T kMostLogRatio = T(80);
 
 template <class T>
-MORTISE_INLINE void divergence_body(const T* z, T* other, int64_t size, const PairRow& row, PairSums* sums) {
+MORTISE_INLINE void divergence_body(const T* z, T* other, int64_t size, const PairRow& row, double* sum) {
   const T scale = static_cast<T>(row.inverse_temperature), lse = static_cast<T>(row.lse);
   const T other_lse = static_cast<T>(row.other_lse);
   const T beta = static_cast<T>(row.beta), rest = static_cast<T>(1.0 - row.beta);
-  T value = 0, mean = 0;
-#pragma omp simd reduction(+ : value, mean)
+  T value = 0;
+#pragma omp simd reduction(+ : value)
   for (int64_t i = 0; i < size; ++i) {
     T log_p = z[i] * scale - lse, log_q = other[i] * scale - other_lse;
     log_p = log_p < T(-1e4) ? T(-1e4) : log_p;
     log_q = log_q < T(-1e4) ? T(-1e4) : log_q;
     T t = log_q - log_p;
     t = t > kMostLogRatio<T> ? kMostLogRatio<T> : t;
-    const T r = -std::log(rest + beta * fast_exp(t));
+    const T e = fast_exp(t), r = -std::log(rest + beta * e);
     const T p = fast_exp(log_p), q = fast_exp(log_q);
     value += beta * q * (t + r) + rest * p * r;
-    mean += p * r;
+    other[i] = e;
+  }
+  *sum = static_cast<double>(value);
+}
+
+// e becomes r - r*; the sum of p (r - r*).
+template <class T>
+MORTISE_INLINE void mean_body(const T* z, T* other, int64_t size, const PairRow& row, double* sum) {
+  const T scale = static_cast<T>(row.inverse_temperature), lse = static_cast<T>(row.lse);
+  const T beta = static_cast<T>(row.beta), likeliest_e = static_cast<T>(row.likeliest_e);
+  const T inverse = T(1) / (static_cast<T>(1.0 - row.beta) + beta * likeliest_e);
+  T mean = 0;
+#pragma omp simd reduction(+ : mean)
+  for (int64_t i = 0; i < size; ++i) {
+    T log_p = z[i] * scale - lse;
+    log_p = log_p < T(-1e4) ? T(-1e4) : log_p;
+    const T x = beta * (other[i] - likeliest_e) * inverse;
+    const T r = x > T(-0.5) ? -std::log1p(x) : -std::log((static_cast<T>(1.0 - row.beta) + beta * other[i]) * inverse);
+    mean += fast_exp(log_p) * r;
     other[i] = r;
   }
-  sums->value = static_cast<double>(value);
-  sums->mean = static_cast<double>(mean);
+  *sum = static_cast<double>(mean);
 }
 
 template <class T>
-MORTISE_INLINE void forward_kl_body(const T* z, T* other, int64_t size, const PairRow& row, PairSums* sums) {
+MORTISE_INLINE void forward_kl_body(const T* z, T* other, int64_t size, const PairRow& row, double* sum) {
   const T scale = static_cast<T>(row.inverse_temperature), lse = static_cast<T>(row.lse);
   const T other_lse = static_cast<T>(row.other_lse);
   T value = 0;
@@ -71,7 +89,7 @@ MORTISE_INLINE void forward_kl_body(const T* z, T* other, int64_t size, const Pa
     value += q * (log_q - (z[i] * scale - lse));
     other[i] = q;
   }
-  sums->value = static_cast<double>(value);
+  *sum = static_cast<double>(value);
 }
 
 // z becomes the gradient by it; of a capped logit by what it was before.
@@ -92,19 +110,23 @@ MORTISE_INLINE void divergence_grad_body(T* z, const T* other, int64_t size, con
   }
 }
 
-MORTISE_CPU_CLONES void divergence_clone(const float* z, float* other, int64_t n, const PairRow& row, PairSums* sums) {
-  divergence_body(z, other, n, row, sums);
+MORTISE_CPU_CLONES void divergence_clone(const float* z, float* other, int64_t n, const PairRow& row, double* sum) {
+  divergence_body(z, other, n, row, sum);
 }
-MORTISE_CPU_CLONES void divergence_clone(const double* z, double* other, int64_t n, const PairRow& row,
-                                         PairSums* sums) {
-  divergence_body(z, other, n, row, sums);
+MORTISE_CPU_CLONES void divergence_clone(const double* z, double* other, int64_t n, const PairRow& row, double* sum) {
+  divergence_body(z, other, n, row, sum);
 }
-MORTISE_CPU_CLONES void forward_kl_clone(const float* z, float* other, int64_t n, const PairRow& row, PairSums* sums) {
-  forward_kl_body(z, other, n, row, sums);
+MORTISE_CPU_CLONES void forward_kl_clone(const float* z, float* other, int64_t n, const PairRow& row, double* sum) {
+  forward_kl_body(z, other, n, row, sum);
 }
-MORTISE_CPU_CLONES void forward_kl_clone(const double* z, double* other, int64_t n, const PairRow& row,
-                                         PairSums* sums) {
-  forward_kl_body(z, other, n, row, sums);
+MORTISE_CPU_CLONES void forward_kl_clone(const double* z, double* other, int64_t n, const PairRow& row, double* sum) {
+  forward_kl_body(z, other, n, row, sum);
+}
+MORTISE_CPU_CLONES void mean_clone(const float* z, float* other, int64_t n, const PairRow& row, double* sum) {
+  mean_body(z, other, n, row, sum);
+}
+MORTISE_CPU_CLONES void mean_clone(const double* z, double* other, int64_t n, const PairRow& row, double* sum) {
+  mean_body(z, other, n, row, sum);
 }
 MORTISE_CPU_CLONES void divergence_grad_clone(float* z, const float* other, int64_t n, const PairRow& row) {
   divergence_grad_body(z, other, n, row);
@@ -129,15 +151,14 @@ class DivergencePass : public TwoHeads<T> {
     parallel_tasks<T>(this->num_blocks(), 0, [&](int64_t block, T*) { measure_block(block); });
     for (int64_t r = 0; r < this->rows(); ++r) normalise_row(r);
     parallel_tasks<T>(this->num_blocks(), 0, [&](int64_t block, T*) { value_block(block); });
+    for (int64_t r = 0; r < this->rows(); ++r) values[static_cast<size_t>(r)] = sum_of(r);
+    if (beta_ == 0.0) return;
     for (int64_t r = 0; r < this->rows(); ++r) {
-      PairSums sums;
-      for (int64_t block = 0; block < this->num_blocks(); ++block) {
-        sums.value += block_sums_[at(block, r)].value;
-        sums.mean += block_sums_[at(block, r)].mean;
-      }
-      rows_[static_cast<size_t>(r)].mean = sums.mean;
-      values[static_cast<size_t>(r)] = sums.value;
+      PairRow& row = rows_[static_cast<size_t>(r)];
+      row.likeliest_e = static_cast<double>(this->other(row.likeliest_block, r)[row.likeliest_column]);
     }
+    parallel_tasks<T>(this->num_blocks(), 0, [&](int64_t block, T*) { mean_block(block); });
+    for (int64_t r = 0; r < this->rows(); ++r) rows_[static_cast<size_t>(r)].mean = sum_of(r);
   }
 
   void gradient_of_row(int64_t block, int64_t r, double weight) {
@@ -149,6 +170,7 @@ class DivergencePass : public TwoHeads<T> {
  private:
   struct BlockStats {
     RowStats policy{}, teacher{};
+    int64_t likeliest_column = 0;
   };
 
   [[nodiscard]] size_t at(int64_t block, int64_t row) const {
@@ -160,7 +182,9 @@ class DivergencePass : public TwoHeads<T> {
     const int64_t n = this->columns(block);
     for (int64_t r = 0; r < this->rows(); ++r) {
       BlockStats& stats = block_stats_[at(block, r)];
-      stats.policy = row_softmax_stats(this->z(block, r), n, this->inverse_temperature());
+      const T* const z = this->z(block, r);
+      stats.policy = row_softmax_stats(z, n, this->inverse_temperature());
+      stats.likeliest_column = std::max_element(z, z + n) - z;
       stats.teacher = row_softmax_stats(this->other(block, r), n, this->inverse_temperature());
     }
   }
@@ -168,7 +192,10 @@ class DivergencePass : public TwoHeads<T> {
   void normalise_row(int64_t r) {
     const double scale = this->inverse_temperature();
     BlockStats all = block_stats_[at(0, r)];
+    int64_t likeliest_block = 0;
     for (int64_t block = 1; block < this->num_blocks(); ++block) {
+      if (block_stats_[at(block, r)].policy.max > block_stats_[at(likeliest_block, r)].policy.max)
+        likeliest_block = block;
       all.policy = all.policy.merged(block_stats_[at(block, r)].policy, scale);
       all.teacher = all.teacher.merged(block_stats_[at(block, r)].teacher, scale);
     }
@@ -178,6 +205,8 @@ class DivergencePass : public TwoHeads<T> {
     row.other_lse = all.teacher.lse(scale);
     row.inverse_temperature = scale;
     row.beta = beta_;
+    row.likeliest_block = likeliest_block;
+    row.likeliest_column = block_stats_[at(likeliest_block, r)].likeliest_column;
     row.cap = this->policy().softcap;
   }
 
@@ -185,17 +214,31 @@ class DivergencePass : public TwoHeads<T> {
     const int64_t n = this->columns(block);
     for (int64_t r = 0; r < this->rows(); ++r) {
       const PairRow& row = rows_[static_cast<size_t>(r)];
-      PairSums* const sums = &block_sums_[at(block, r)];
+      double* const sum = &block_sums_[at(block, r)];
       if (beta_ == 0.0)
-        forward_kl_clone(this->z(block, r), this->other(block, r), n, row, sums);
+        forward_kl_clone(this->z(block, r), this->other(block, r), n, row, sum);
       else
-        divergence_clone(this->z(block, r), this->other(block, r), n, row, sums);
+        divergence_clone(this->z(block, r), this->other(block, r), n, row, sum);
     }
+  }
+
+  void mean_block(int64_t block) {
+    const int64_t n = this->columns(block);
+    for (int64_t r = 0; r < this->rows(); ++r)
+      mean_clone(this->z(block, r), this->other(block, r), n, rows_[static_cast<size_t>(r)],
+                 &block_sums_[at(block, r)]);
+  }
+
+  // The sums of a row's blocks, added in their order.
+  [[nodiscard]] double sum_of(int64_t r) const {
+    double sum = 0;
+    for (int64_t block = 0; block < this->num_blocks(); ++block) sum += block_sums_[at(block, r)];
+    return sum;
   }
 
   double beta_;
   std::vector<BlockStats> block_stats_;  // [block][row]
-  std::vector<PairSums> block_sums_;     // the same
+  std::vector<double> block_sums_;       // the same
   std::vector<PairRow> rows_;
 };
 

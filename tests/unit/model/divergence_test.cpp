@@ -108,16 +108,16 @@ TEST(Divergence, Float32IsCloseToDouble) {
       const at::Tensor d_weight = at::zeros_like(pair.policy.head.weight_VH);
       const std::vector<double> values =
           head_divergence(pair.policy, pair.teacher, beta, 1.0, pair.weight, d_hidden, d_weight);
-      const double most = want.values.abs().max().item<double>();
-      EXPECT_CLOSE(tensor_of_values(values), want.values, 1e-5 * most);
-      // A policy that is sure of one token has a gradient of nearly nothing, the difference of terms that are as large as
-      // the values. Rounding is measured by these terms.
-      const auto largest = [](const at::Tensor& tensor) { return tensor.abs().max().to(at::kDouble).item<double>(); };
-      const double term = most * std::ranges::max(pair.weight);
-      EXPECT_CLOSE(d_hidden.to(at::kDouble), want.d_hidden,
-                   2e-5 * std::max(largest(want.d_hidden), term * largest(pair.policy.head.weight_VH)));
-      EXPECT_CLOSE(d_weight.to(at::kDouble), want.d_weight,
-                   2e-5 * std::max(largest(want.d_weight), term * largest(pair.policy.hidden_RH)));
+      EXPECT_CLOSE(tensor_of_values(values), want.values, 1e-5 * want.values.abs().max().item<double>());
+      // Where the policy is sure of one token, its gradient is nearly nothing: the difference of terms as large as the
+      // values. The judge, which knows no better, rounds these terms in double.
+      const double term = want.values.abs().max().item<double>() * std::ranges::max(pair.weight) *
+                          pair.policy.head.weight_VH.abs().max().item<double>();
+      const double bound =
+          2e-5 + 8 * std::numeric_limits<double>::epsilon() * term / want.d_hidden.abs().max().item<double>();
+      EXPECT_LT(bound, 0.05) << "the judge is exact enough to compare with";
+      EXPECT_LT(relative_l2(d_hidden, want.d_hidden), bound);
+      EXPECT_LT(relative_l2(d_weight, want.d_weight), bound);
     }
   }
 }
