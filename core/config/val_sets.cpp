@@ -14,18 +14,17 @@
 namespace mortise {
 namespace {
 
-// A key of a set, and the key of the run whose type, range and meaning it has.
+// A key of a set, and the key of the run whose type, range and meaning it has: files, how many rows, and how to sample.
 const std::map<std::string, std::string, std::less<>>& set_keys() {
-  static const std::map<std::string, std::string, std::less<>> keys = {
-      {"files", "data.val_files"},
-      {"max_samples", "data.val_max_samples"},
-      {"n", "rollout.val_kwargs.n"},
-      {"temperature", "rollout.val_kwargs.temperature"},
-      {"top_k", "rollout.val_kwargs.top_k"},
-      {"top_p", "rollout.val_kwargs.top_p"},
-      {"do_sample", "rollout.val_kwargs.do_sample"},
-      {"pass_k", "rollout.val_kwargs.pass_k"},
-  };
+  static const std::map<std::string, std::string, std::less<>> keys = [] {
+    std::map<std::string, std::string, std::less<>> all{{"files", "data.val_files"},
+                                                        {"max_samples", "data.val_max_samples"}};
+    constexpr std::string_view kSampling = "rollout.val_kwargs.";
+    for (const Field& field : all_fields()) {
+      if (field.key.starts_with(kSampling)) all.emplace(field.key.substr(kSampling.size()), field.key);
+    }
+    return all;
+  }();
   return keys;
 }
 
