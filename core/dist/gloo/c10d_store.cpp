@@ -9,6 +9,8 @@
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
+#include <algorithm>
+#include <chrono>
 #include <cstdlib>
 
 #include "dist/gloo/c10d_handle.h"
@@ -31,6 +33,8 @@ auto guard_store(const Body& body) -> Result<decltype(body())> {
 }
 
 std::string text_of(const std::vector<uint8_t>& bytes) { return {bytes.begin(), bytes.end()}; }
+
+constexpr std::chrono::milliseconds kLeastToConnect{1000};
 
 // When a connection closes, c10d warns with twenty lines of a stack. The watch says what happened in one.
 void no_warnings_of_c10d() {
@@ -82,11 +86,14 @@ Result<std::string> C10dStore::compare_set(const std::string& key, const std::st
 
 Result<std::unique_ptr<C10dStore>> connect_store(const StorePlace& place, std::chrono::milliseconds timeout) {
   no_warnings_of_c10d();
+  const auto deadline = std::chrono::steady_clock::now() + timeout;
   const bool is_client = place.file.empty() && !place.serve;
   if (is_client && !wait_for_listener(place.address, place.port, timeout))
     return Error{ErrorKind::kRankFailure, "nothing listens there", "store", ""};
   return guard_store([&] {
-    auto store = open_store(place, timeout);
+    // The listener may end before c10d connects, and c10d then tries until its own limit: both share one limit.
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - std::chrono::steady_clock::now());
+    auto store = open_store(place, std::max(left, kLeastToConnect));
     store->setTimeout(timeout);
     auto handle = std::make_shared<C10dStore::Handle>();
     handle->store = c10::make_intrusive<c10d::PrefixStore>(place.prefix, std::move(store));
