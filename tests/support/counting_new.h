@@ -40,5 +40,14 @@ class CountingNew {
 }  // namespace mortise
 
 void* operator new(std::size_t size) { return mortise::CountingNew::allocate(size); }
+void* operator new(std::size_t size, const std::nothrow_t& /*tag*/) noexcept {
+  // Sanitizers have their own form of this one, whose memory the operators below could not release.
+  try {
+    return mortise::CountingNew::allocate(size);
+  } catch (const std::bad_alloc&) {
+    return nullptr;
+  }
+}
 void operator delete(void* block) noexcept { mortise::CountingNew::release(block); }
 void operator delete(void* block, std::size_t) noexcept { mortise::CountingNew::release(block); }
+void operator delete(void* block, const std::nothrow_t& /*tag*/) noexcept { mortise::CountingNew::release(block); }

@@ -268,7 +268,7 @@ TEST_F(RowFeedTest, TheMemoryOfAStreamDoesNotDependOnTheNumberOfRows) {
     for (int64_t i = 0; i < source.batches_per_epoch(); ++i) batch_of(source);
     return CountingNew::peak() - before;
   };
-  const int64_t of_few = most_bytes(20'000), of_many = most_bytes(60'000);  // 40 and 120 MB
+  const int64_t of_few = most_bytes(10'000), of_many = most_bytes(20'000);  // 20 and 40 MB
   EXPECT_GT(of_few, 8192 * 2000) << "a piece of the scan is counted";
   EXPECT_LT(of_many, of_few + (4 << 20));
 }
