@@ -27,6 +27,7 @@ using Tcp = asio::ip::tcp;
 
 constexpr size_t kReadBytes = 4096;
 constexpr std::chrono::milliseconds kLastWords{2'000};
+constexpr std::chrono::milliseconds kAcceptPause{100};
 constexpr size_t kBufferBytes = 256 << 10;  // more than a header and one read of a body
 
 // What the sessions of a server share.
@@ -346,6 +347,7 @@ void Session::hand_over() {
 struct HttpServer::Core {
   asio::io_context io{1};
   Tcp::acceptor acceptor{io};
+  asio::steady_timer pause{io};
   std::shared_ptr<Shared> shared = std::make_shared<Shared>();
   std::thread thread;
 
@@ -362,6 +364,9 @@ struct HttpServer::Core {
             "Connection: close\r\n\r\n";
         socket.non_blocking(true, ignored);
         socket.write_some(asio::buffer(kFull), ignored);
+      } else {  // out of descriptors, most likely: the client waits in the queue until some are free
+        pause.expires_after(kAcceptPause);
+        return pause.async_wait([this](error_code stopped) { return stopped ? void() : accept(); });
       }
       accept();
     });
