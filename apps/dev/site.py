@@ -19,7 +19,8 @@ NAV = [
     ("Guides", [
         ("Your model and data", "your_model.md"), ("When it does not learn", "diagnosis.md"),
         ("See what a run does", "reports.md"), ("Data", "data.md"), ("Several turns", "turns.md"), ("The hub", "hub.md"),
-        ("Coming from TRL, verl, ms-swift", "importing.md"), ("Ranks", "ranks.md"), ("Optimizers", "optimizers.md"),
+        ("Coming from TRL, verl, ms-swift", "importing.md"), ("Ranks", "ranks.md"), ("Servers", "servers.md"),
+        ("Sampling ahead", "async.md"), ("Validation", "validation.md"), ("Optimizers", "optimizers.md"),
         ("Recipes", "recipes.md"), ("Packs", "packs.md")]),
     ("Reference", [
         ("Keys", "reference/keys.md"), ("Commands", "reference/commands.md"), ("Algorithms", "algorithms.md"),

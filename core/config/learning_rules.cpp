@@ -14,6 +14,7 @@ class LearningRules {
 
   std::vector<Error> run() {
     if (config_.rollout.filtered_log_probs) check_filtered();
+    check_mode();
     check_teacher();
     check_rows();
     return std::move(problems_);
@@ -60,6 +61,24 @@ class LearningRules {
             "'rollout.filtered_log_probs' finds what the filters left with the weights of the step, but "
             "algorithm.filter_groups keeps groups of earlier weights",
             "remove one of the two");
+    }
+  }
+
+  void check_mode() {
+    if (config_.trainer.mode == TrainMode::kSync) return;
+    const std::string is_ahead = "'trainer.mode' is one_step_off, which samples during the updates, but ";
+    if (config_.trainer.save_freq_updates > 0) {
+      error("trainer.save_freq_updates", is_ahead + "'trainer.save_freq_updates' saves between them",
+            "save between steps by trainer.save_freq, or set trainer.mode to sync");
+    }
+    if (config_.rollout.filtered_log_probs) {
+      error("rollout.filtered_log_probs",
+            is_ahead + "'rollout.filtered_log_probs' finds what the filters left with the weights of the step",
+            "set one of the two back");
+    }
+    if (config_.rollout.sleep_while_training) {
+      error("rollout.sleep_while_training", is_ahead + "'rollout.sleep_while_training' is true",
+            "set it to false, or trainer.mode to sync");
     }
   }
 

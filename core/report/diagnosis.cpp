@@ -130,6 +130,8 @@ Found mismatch(const Evidence& e) {
   const auto diff = recent(e.run, "training/rollout_probs_diff_mean"),
              corr = recent(e.run, "training/rollout_actor_probs_pearson_corr");
   if (!diff || (*diff <= 0.01 && (!corr || *corr >= 0.99))) return {};
+  const auto age = recent(e.run, "training/off_policy/trajectory_staleness");
+  if (age && *age > 0) return {};  // older weights have other probabilities
   return Finding{"sampler_mismatch", "Sampler and trainer disagree about probabilities",
                  fmt::format("The mean difference of a token's probability is {:.3g}{}.", *diff,
                              corr ? fmt::format(", their correlation {:.4g}", *corr) : ""),

@@ -27,11 +27,16 @@ constexpr auto choice_names(LogTarget) {
   return std::array<std::string_view, 5>{"console", "tensorboard", "wandb", "mlflow", "prometheus"};
 }
 
+// When the completions of a step are sampled.
+enum class TrainMode { kSync, kOneStepOff };
+constexpr auto choice_names(TrainMode) { return std::array<std::string_view, 2>{"sync", "one_step_off"}; }
+
 struct TrainerConfig {
   int64_t total_epochs = 1;  // passes over the training files (verl: 30)
   std::optional<int64_t>
       total_training_steps;  // null = from total_epochs; counts steps (TRL: max_steps counts updates)
-  int64_t seed = 42;         // of everything random
+  TrainMode mode = TrainMode::kSync;
+  int64_t seed = 42;                               // of everything random
   std::string default_local_dir = "runs/mortise";  // what the run writes (TRL: output_dir)
   int64_t save_freq = -1;                          // steps between checkpoints; -1 = only the last
   int64_t save_freq_updates = -1;                  // updates between checkpoints inside a step; -1 = none
@@ -96,6 +101,12 @@ void describe_trainer_length(Keys& keys) {
       .no_effect(
           kInSft, [](const auto& k) { return !k.loaded.is_set("sft.total_training_steps"); },
           "sft has its own key, sft.total_training_steps");
+  keys.compared("mode", &TrainerConfig::mode,
+                "When the completions of a step are sampled. sync: with the weights that the step before has made. "
+                "one_step_off: while the step before learns, with the weights that it began with, so that sampling and "
+                "updates run at the same time. Completions are then one step old; algorithm.rollout_correction "
+                "corrects for it (docs/async.md).")
+      .unread_by(kInSft);
   keys.compared("seed", &TrainerConfig::seed, "Seed of everything random that has no seed of its own.")
       .at_least(0)
       .transformers("seed", "42")

@@ -24,6 +24,8 @@
 #include "model/model.h"
 #include "plugin/host/kinds/reward.h"
 #include "train/loop/best_validation.h"
+#include "train/loop/reference_refresh.h"
+#include "train/loop/rollout_ahead.h"
 #include "train/loop/step_state.h"
 #include "train/loop/stop_limits.h"
 #include "train/report/stage_timer.h"
@@ -57,6 +59,8 @@ struct PolicyParts {
   std::optional<PolicyFolder> folder;
   std::optional<PromptEncoder> encoder;
   std::optional<Model> model;
+  // What samples where the model itself may change meanwhile (trainer.mode). Holds older weights: refresh_sampled().
+  std::optional<Model> sampled;
   // Frozen initial policy, where the objective or the reward penalty needs one; of an adapter's run, a view of its
   // base.
   std::optional<Model> reference;
@@ -67,6 +71,15 @@ struct PolicyParts {
 
 // Null if there is none.
 inline const Model* reference_of(const PolicyParts& policy) { return policy.reference ? &*policy.reference : nullptr; }
+
+// The model that completions come from.
+inline const Model& sampled_model(const PolicyParts& policy) {
+  return policy.sampled ? *policy.sampled : *policy.model;
+}
+// Gives it the policy's weights. Not while anything is sampled.
+inline void refresh_sampled(PolicyParts& policy) {
+  if (policy.sampled) copy_weights(*policy.model, *policy.sampled);
+}
 
 // A validation, and its rows.
 struct ValRows {
@@ -103,6 +116,7 @@ struct RunProgress {
 
   RunCounters counters;
   StepState step;
+  RolloutAhead ahead;
   StopLimits limits;
   OwedValidation owed_validation;
   BestValidation best;
@@ -114,8 +128,9 @@ struct SavedParts {
 
   StateGather gather;  // of optimizers that ranks.zero_stage spreads over the ranks
   PluginStates plugins;
-  RunInputs inputs;           // of a run that learns
-  StatefulRegistry stateful;  // all of it
+  PluginStates rollout_plugins;  // those of plugins that sample and score
+  RunInputs inputs;              // of a run that learns
+  StatefulRegistry stateful;     // all of it
 };
 
 }  // namespace mortise

@@ -24,4 +24,11 @@ inline void refresh_reference(const Model& policy, Model& reference, double alph
   for (size_t i = 0; i < to.size(); ++i) to[i].tensor.lerp_(from[i].tensor.detach(), alpha);
 }
 
+// The same as alpha 1, with the bits of whatever the policy holds. Neither is spread over ranks.
+inline void copy_weights(const Model& policy, Model& copy) {
+  const at::NoGradGuard no_grad;
+  for (size_t i = 0; i < copy.parameters().size(); ++i)
+    copy.parameters()[i].tensor.copy_(policy.parameters()[i].tensor.detach());
+}
+
 }  // namespace mortise

@@ -2,6 +2,8 @@
 // validated and saved. What each stage does is in stages.cpp; what exists, in run_parts.h.
 #include "train/loop/trainer.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <utility>
 
@@ -20,12 +22,17 @@ namespace mortise {
 
 namespace {
 
-RunJournal::Plan journal_plan(const RunSettings& run, const Model& policy, std::optional<Validator>& validator,
+RunJournal::Plan journal_plan(const RunSettings& run, PolicyParts& policy, std::optional<Validator>& validator,
                               const RunCounters& counters) {
   RunJournal::Plan plan;
   plan.total_steps = run.total_steps;
   plan.test_freq = run.config.trainer.test_freq;
-  plan.validate = validation_of(policy, validator, counters);
+  if (validator) {
+    plan.validate = [&policy, validate = validation_of(*policy.model, validator, counters)](int64_t step) {
+      refresh_sampled(policy);
+      return validate(step);
+    };
+  }
   plan.on_validation = [](const ValidationReport&, double seconds, MetricSet& metrics) {
     metrics.add("timing_s/testing", seconds);
   };
@@ -41,8 +48,11 @@ class Trainer {
         progress_(parts_.progress),
         counters_(progress_.counters),
         saver_(parts_.checkpoint_source(), *open.log),
-        journal_(run_.env, progress_, *open.log,
-                 journal_plan(run_, *parts_.policy.model, parts_.validator, counters_)) {}
+        journal_(run_.env, progress_, *open.log, journal_plan(run_, parts_.policy, parts_.validator, counters_)) {}
+
+  Trainer(const Trainer&) = delete;
+  Trainer& operator=(const Trainer&) = delete;
+  ~Trainer() { progress_.ahead.wait(); }  // its thread uses this object
 
   Result<TrainSummary> run() {
     const bool is_fresh = counters_.step == 0 && progress_.step.work.step == 0;
@@ -85,7 +95,7 @@ class Trainer {
     StepWork work;
     MetricSet& metrics = work.metrics;
     run_.ranks.enter("rollout", number);
-    work.experience = TRY(sample(number, metrics));
+    work.experience = TRY(next_experience(number, metrics));
     const auto& [prompts, samples, scored] = work.experience;
     add_staleness_metrics(samples, counters_.weight_version, metrics);
     StepTable& table = work.table = make_step_table(prompts, samples);
@@ -103,13 +113,38 @@ class Trainer {
     run_.ranks.enter("updates", number);
     TRY(critic_stage(run_.config, parts_.critic.get(), parts_.learning.compute, learnt_rows(table, drawn), number,
                      counters_, metrics));
-    if (parts_.data.filter) parts_.data.filter->commit();
+    if (parts_.data.filter && !parts_.policy.sampled) parts_.data.filter->commit();
     work.step = number;
     return work;
   }
 
+  // The completions of the step with their rewards. Those of the next step begin at once if trainer.mode says so.
+  Result<Experience> next_experience(int64_t number, MetricSet& metrics) {
+    RolloutAhead& ahead = progress_.ahead;
+    Experience experience = TRY(ahead.has(number) ? ahead.take(metrics) : sample(number, metrics));
+    if (!parts_.policy.sampled) return experience;
+    if (number < run_.total_steps) {
+      refresh_sampled(parts_.policy);
+      const int64_t version = counters_.weight_version;
+      const auto make = [this, step = number + 1, version](MetricSet& made) {
+        return sample_ahead(step, version, made);
+      };
+      TRY(ahead.begin(number + 1, make));
+    }
+    return experience;
+  }
+
+  // Also in a thread of its own, next to the updates of the step before.
+  Result<Experience> sample_ahead(int64_t step, int64_t version, MetricSet& metrics) {
+    return experience_ahead(run_, parts_.data, *parts_.sampler, *parts_.reward, step, version, metrics);
+  }
+
   // Backends and rewards may sample with the policy, so all of its weights are in memory meanwhile.
   Result<Experience> sample(int64_t number, MetricSet& metrics) {
+    if (parts_.policy.sampled) {
+      refresh_sampled(parts_.policy);
+      return sample_ahead(number, counters_.weight_version, metrics);
+    }
     const auto whole = TRY(WholeWeights::gather({&*parts_.policy.model}));
     return experience_stage(run_, parts_.data, *parts_.sampler, *parts_.reward, number, counters_.weight_version,
                             metrics);
@@ -139,6 +174,7 @@ class Trainer {
     TRY(update_stage(run_, parts_.learning, counters_, work, before_update));
     if (parts_.policy.reference_state && work.step % *run_.config.ref.sync_steps == 0)
       refresh_reference(*parts_.policy.model, *parts_.policy.reference, run_.config.ref.mixup_alpha);
+    progress_.ahead.wait();
     work.seconds = seconds_before + watch.elapsed_s();
     return {};
   }
@@ -229,10 +265,12 @@ Result<TrainSummary> train(Env& env, const LoadedConfig& loaded, const ResumeReq
   TRY(meet_ranks(ranks, loaded));
   PluginRegistry registry = TRY(open_registry(loaded));
   const std::optional<Checkpoint> checkpoint = TRY(find_resume(env, loaded, ranks, registry, RunKind::kTrain, resume));
+  TRY(check_mode(loaded, ranks));
   if (loaded.config.trainer.val_only) return validate_only(env, loaded, ranks, std::move(registry), checkpoint);
   OpenRun run =
       TRY(open_run(env, loaded, ranks, std::move(registry), RunKind::kTrain, checkpoint, resume.allow_change));
   if (run.finished_in) return close_finished(run);
+  tell_mode(run.parts->run, run.parts->learning.objective->correction());
   log_info(describe_loss(run.parts->learning.objective->policy_loss().info(), loaded));
   return Trainer(run).run();
 }

@@ -29,6 +29,7 @@
 namespace mortise {
 
 RunParts::~RunParts() {
+  progress.ahead.wait();
   // Engines made for the backends end before the model that they read.
   sampler.reset();
   validator.reset();
@@ -200,7 +201,7 @@ Result<Sampler> load_sampler(const RunSettings& run, PluginRegistry& registry, c
       TRY(at_place(run.loaded.where("rollout.name"),
                    RolloutRunner::create(registry, config.rollout.name, config.rollout.params, run.key)));
   runner.use_turns(turns);
-  const Model& model = *policy.model;
+  const Model& model = sampled_model(policy);
   return Sampler(std::move(runner), train_plan(config, model, sampling), policy.folder->tokenizer, model, config,
                  run.ranks);
 }
@@ -217,6 +218,13 @@ Result<Validator> load_validator(const RunSettings& run, PluginRegistry& registr
     validator.parts.push_back({&val.set, &val.rows, val_plan(run, *policy.model, sampling, val.set.kwargs, number)});
   }
   return validator;
+}
+
+// What making an experience changes, besides the weights.
+Result<> add_changing(DataParts& data, PluginStates& plugins, RolloutAhead& ahead) {
+  TRY(ahead.add_changing(*data.source));
+  if (data.filter) TRY(ahead.add_changing(*data.filter));
+  return ahead.add_changing(plugins);
 }
 
 // A reward that scores a whole step in one call has no time per row.
@@ -334,7 +342,15 @@ Result<> load_learning(RunParts& parts) {
   TRY(load_advantage(run, *parts.registry, parts.advantage, parts.saved));
   TRY(load_objective(run, *parts.registry, parts.learning, parts.saved));
   TRY(load_learner(run, parts.policy, parts.learning, parts.saved.stateful));
-  if (!needs_critic(parts.advantage.estimator->info())) return {};
+  const PluginInfo& estimator = parts.advantage.estimator->info();
+  if (parts.policy.sampled && estimator.requires_input(column::RewardBaselines::name)) {
+    return Error{ErrorKind::kConfig,
+                 fmt::format("'trainer.mode' is one_step_off, but the advantage estimator '{}' samples again for its "
+                             "baselines, with the weights of its own step",
+                             run.config.algorithm.adv_estimator),
+                 run.loaded.where("trainer.mode"), "set trainer.mode to sync, or take another advantage estimator"};
+  }
+  if (!needs_critic(estimator)) return {};
   parts.critic = TRY(load_critic(run, *parts.policy.model, &parts.learning.compute.flops));
   parts.saved.gather.add(parts.critic->optimizer);
   TRY(parts.saved.stateful.add(parts.critic->state));
@@ -367,7 +383,9 @@ Result<std::unique_ptr<RunParts>> assemble(Env& env, const LoadedConfig& loaded,
     policy.encoder = policy.folder->encoder(run.config, &environment.tools);
   }
   TRY(load_data(run, registry, policy, data, saved.stateful));
-  const Sampling sampling = TRY(load_engine(run.config, policy.folder->tokenizer, *policy.model));
+  if (kind == RunKind::kTrain && run.config.trainer.mode == TrainMode::kOneStepOff)
+    policy.sampled = policy.model->clone_frozen();
+  const Sampling sampling = TRY(load_engine(run.config, policy.folder->tokenizer, sampled_model(policy)));
   const bool environment_rewards = environment.gives_rewards;
   std::shared_ptr<TurnParts> turns;
   if (environment.runner)
@@ -375,6 +393,7 @@ Result<std::unique_ptr<RunParts>> assemble(Env& env, const LoadedConfig& loaded,
   if (kind == RunKind::kTrain) {
     Sampler& sampler = parts->sampler.emplace(TRY(load_sampler(run, registry, policy, sampling, turns)));
     saved.plugins.add("rollout:" + run.config.rollout.name, sampler.backend().instance());
+    saved.rollout_plugins.add("rollout:" + run.config.rollout.name, sampler.backend().instance());
   }
   if (!run.config.reward.empty() || environment_rewards)
     parts->reward = TRY(load_rewards(run, registry, data, environment_rewards, saved.plugins));
@@ -391,6 +410,9 @@ Result<std::unique_ptr<RunParts>> assemble(Env& env, const LoadedConfig& loaded,
   if (kind == RunKind::kTrain) {
     TRY(saved.stateful.add(progress.step));
     TRY(saved.stateful.add(progress.limits));
+    for (const auto& [name, function] : parts->reward->functions()) saved.rollout_plugins.add(name, *function);
+    TRY(add_changing(data, saved.rollout_plugins, progress.ahead));
+    TRY(saved.stateful.add(progress.ahead));
     run.plan = plan_batches(run.config);
     run.total_steps = plan_total_steps(run.config, data.source->rows_per_epoch());
   }
