@@ -37,9 +37,8 @@ def loopback_bytes():
     return 0
 
 
-def run(args, workload, num_ranks, stage=0):
-    """Median step in seconds, bytes on the loopback device per step, and the peak memory of a rank in bytes."""
-    out = args.out / f"run_{num_ranks}"
+def command_of(args, workload, out, settings):
+    """A run of the workload into an empty folder."""
     shutil.rmtree(out, ignore_errors=True)
     folder = args.out / "models" / args.workload
     group = workload["prompt_length"] + workload["num_generations"] * workload["completion_length"]
@@ -49,9 +48,22 @@ def run(args, workload, num_ranks, stage=0):
         "data.train_batch_size": workload["prompts_per_step"], "actor.ppo_mini_batch_size": workload["prompts_per_step"],
         "actor.ppo_max_token_len_per_gpu": group,  # a group is a micro-batch, whatever the number of ranks
         "rollout.n": workload["num_generations"], "trainer.total_training_steps": args.steps, "trainer.default_local_dir": out,
+        "plugins.paths": json.dumps([str(args.packs)]), **settings}
+    return [args.program, "train", PEERS / "step.toml", *(f"{key}={value}" for key, value in settings.items())]
+
+
+def times_of(out, names=("step", "gen", "old_log_prob", "update_actor")):
+    """Medians over the steps of a run, in seconds."""
+    rows = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()][DROPPED:]
+    return {name: statistics.median(row.get(f"timing_s/{name}", 0.0) for row in rows) for name in names}
+
+
+def run(args, workload, num_ranks, stage=0):
+    """Median step in seconds, bytes on the loopback device per step, and the peak memory of a rank in bytes."""
+    out = args.out / f"run_{num_ranks}"
+    command = command_of(args, workload, out, {
         "trainer.num_threads": args.threads // num_ranks, "trainer.deterministic": str(args.deterministic).lower(),
-        "ranks.zero_stage": stage, "trainer.rank_check_freq": -1, "plugins.paths": json.dumps([str(args.packs)])}
-    command = [args.program, "train", PEERS / "step.toml", *(f"{key}={value}" for key, value in settings.items())]
+        "ranks.zero_stage": stage, "trainer.rank_check_freq": -1})
     port, before, processes = str(free_port()), loopback_bytes(), []
     for rank in range(num_ranks):
         place = {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(num_ranks), "MASTER_ADDR": "127.0.0.1",
@@ -66,10 +78,7 @@ def run(args, workload, num_ranks, stage=0):
         if status != 0:
             sys.exit(f"mortise failed with {num_ranks} ranks: {errors}")
     sent = (loopback_bytes() - before) / args.steps
-    rows = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()][DROPPED:]
-    parts = {name: statistics.median(row.get(f"timing_s/{name}", 0.0) for row in rows)
-             for name in ("step", "gen", "old_log_prob", "update_actor")}
-    return parts, sent, peak
+    return times_of(out), sent, peak
 
 
 def count_parameters(folder):
