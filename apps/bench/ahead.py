@@ -7,16 +7,14 @@ The server and the trainer have a core each, so that they slow each other down a
 both modes in turns. A figure is the median step after the first two; `ratio` is the time in turn over the time ahead, the
 median over the rounds.
 """
-import argparse
 import os
 import re
 import statistics
 import subprocess
 import sys
 import time
-from pathlib import Path
 
-from ranks import command_of, prepare, times_of
+from ranks import command_of, parse, prepare, times_of
 
 SERVER_CORE, TRAINER_CORE = sorted(os.sched_getaffinity(0))[:2]
 NAMES = ("step", "gen", "update_weights", "old_log_prob", "update_actor")
@@ -51,15 +49,7 @@ def run(args, workload, url, mode):
 
 
 def main():
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--program", required=True, type=Path)
-    parser.add_argument("--packs", required=True, type=Path)
-    parser.add_argument("--out", required=True, type=Path)
-    parser.add_argument("--workload", default="c2")
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--steps", type=int, default=8)
-    args = parser.parse_args()
-    args.out, args.packs = args.out.resolve(), args.packs.resolve()
+    args = parse(3)
     workload = prepare(args)
     server, url = start_server(args)
     try:

@@ -94,20 +94,30 @@ def prepare(args):
     return json.loads((PEERS / "workloads.json").read_text())[args.workload]
 
 
-def main():
+def parse(rounds, add_more=None):
+    """The options of a benchmark of steps; `add_more` adds its own."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--program", required=True, type=Path)
     parser.add_argument("--packs", required=True, type=Path)
     parser.add_argument("--out", required=True, type=Path)
     parser.add_argument("--workload", default="c2")
-    parser.add_argument("--ranks", type=int, default=2)
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--rounds", type=int, default=rounds)
     parser.add_argument("--steps", type=int, default=8)
+    if add_more:
+        add_more(parser)
+    args = parser.parse_args()
+    args.out, args.packs = args.out.resolve(), args.packs.resolve()
+    return args
+
+
+def add_options(parser):
+    parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--zero-stages", default="0,1,2,3")
     parser.add_argument("--deterministic", action="store_true")
-    args = parser.parse_args()
-    args.out = args.out.resolve()
-    args.packs = args.packs.resolve()
+
+
+def main():
+    args = parse(5, add_options)
     args.threads = THREADS
     workload = prepare(args)
     stages = [int(stage) for stage in args.zero_stages.split(",")]

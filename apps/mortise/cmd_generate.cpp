@@ -22,6 +22,7 @@
 #include "generate/engine.h"
 #include "generated_rows.h"
 #include "hub/config_names.h"
+#include "keys_here.h"
 #include "train/run/policy_folder.h"
 #include "train/run/threads.h"
 #include "unknown_word.h"
@@ -46,12 +47,7 @@ constexpr const char* kGenerateHelp =
 --json     print a summary as one JSON object on standard output
 
 KEY is one of these. `mortise config explain KEY` explains each.
-  rollout.   n, temperature, top_k, top_p, min_p, typical_p, repetition_penalty, presence_penalty, frequency_penalty,
-             response_length, min_new_tokens, ignore_eos, stop, stop_token_ids, bad_words, top_log_probs, seed,
-             max_num_seqs, kv_cache_mib, dtype, kernels, deterministic, calculate_log_probs
-  data.      prompt_key, system_prompt, apply_chat_template_kwargs
-  model.     dtype, custom_chat_template
-  trainer.   num_threads
+<keys>
 Without rollout.response_length a completion has at most 512 tokens, or fewer if the model has less room.
 )";
 
@@ -61,17 +57,7 @@ struct GenerateArguments {
   bool json = false;
 };
 
-// The keys that generate reads, by their records. Any other key would have no effect.
-std::span<const std::string> keys_here() {
-  static const std::vector<std::string> keys = [] {
-    std::vector<std::string> all;
-    for (const Field& field : all_fields()) {
-      if ((field.read_by & kInGenerate) != 0) all.push_back(field.key);
-    }
-    return all;
-  }();
-  return keys;
-}
+std::span<const std::string> keys_here() { return keys_of(ConfigUse::kGenerate); }
 
 bool acts_here(std::string_view key) {
   return std::ranges::count(keys_here(), key) > 0 || key.starts_with("data.apply_chat_template_kwargs.");
@@ -305,7 +291,7 @@ Result<int> generate(Arguments args) {
 
 int cmd_generate(Arguments args) {
   if (wants_help(args)) {
-    std::cout << kGenerateHelp;
+    std::cout << usage_with_keys(kGenerateHelp, ConfigUse::kGenerate);
     return 0;
   }
   auto code = generate(args);

@@ -16,8 +16,10 @@
 #include "config/load.h"
 #include "foundation/base/log.h"
 #include "foundation/base/signal.h"
+#include "foundation/base/suggest.h"
 #include "foundation/base/text.h"
 #include "hub/config_names.h"
+#include "keys_here.h"
 #include "serve/service.h"
 #include "served_model.h"
 #include "train/run/policy_folder.h"
@@ -36,19 +38,8 @@ and vLLM's calls for new weights (/pause, /collective_rpc, /update_weight_versio
 fields. All clients share the engine, a token for each of their completions at a time. SIGTERM or SIGINT ends it.
 
 KEY is one of these. `mortise config explain KEY` explains each.
-  rollout.  max_num_seqs, kv_cache_mib, dtype, kernels, deterministic
-  model.    dtype, custom_chat_template
-  trainer.  num_threads
+<keys>
 )";
-
-constexpr const char* kKeysHere[] = {"rollout.max_num_seqs",
-                                     "rollout.kv_cache_mib",
-                                     "rollout.dtype",
-                                     "rollout.kernels",
-                                     "rollout.deterministic",
-                                     "model.dtype",
-                                     "model.custom_chat_template",
-                                     "trainer.num_threads"};
 
 struct ServeArguments {
   std::string model, host, api_key, name;
@@ -84,8 +75,10 @@ Result<ServeArguments> parse_serve(Arguments args) {
   parsed.overrides = words_of(given);
   for (const std::string& word : parsed.overrides) {
     const std::string key = word.substr(0, word.find('='));
-    if (std::ranges::find(kKeysHere, key) == std::end(kKeysHere) || key.size() == word.size())
-      return bad_serving(quote(word) + " has no effect on serve", "`mortise serve --help` lists the keys");
+    if (std::ranges::count(keys_of(ConfigUse::kServe), key) > 0 && key.size() < word.size()) continue;
+    const std::string near = did_you_mean(key, keys_of(ConfigUse::kServe));
+    return bad_serving(quote(word) + " has no effect on serve",
+                       near.empty() ? "`mortise serve --help` lists the keys" : near);
   }
   if (parsed.port < 0 || parsed.port > 65535) return bad_serving("--port must be from 0 to 65535");
   if (const char* key = std::getenv("MORTISE_API_KEY"); key != nullptr && parsed.api_key.empty()) parsed.api_key = key;
@@ -129,7 +122,7 @@ Result<> serve(const ServeArguments& args) {
   LoadedConfig loaded = TRY(load_config(env, "", args.overrides));
   RunConfig& config = loaded.config;
   config.model.path = args.model;
-  for (const Error& warning : TRY(check_config(loaded, ConfigUse::kGenerate))) log_warn(warning.to_string());
+  for (const Error& warning : TRY(check_config(loaded, ConfigUse::kServe))) log_warn(warning.to_string());
   TRY(resolve_hub_names(env, loaded, {}));
   use_threads(config.trainer);
   Model model = TRY(Model::load(env, config.model.path, std::string(choice_name(config.model.dtype))));
@@ -161,7 +154,8 @@ Result<> serve(const ServeArguments& args) {
 }  // namespace
 
 int cmd_serve(Arguments args) {
-  return run_parsed<ServeArguments>(args, kServeUsage, serve_options, parse_serve, serve);
+  const std::string usage = usage_with_keys(kServeUsage, ConfigUse::kServe);
+  return run_parsed<ServeArguments>(args, usage.c_str(), serve_options, parse_serve, serve);
 }
 
 }  // namespace mortise

@@ -27,9 +27,12 @@ class Checker {
  public:
   Checker(const LoadedConfig& loaded, ConfigUse use) : loaded_(loaded), config_(loaded.config), use_(use) {}
 
+  // For users of the model, without a run.
+  [[nodiscard]] bool samples_alone() const { return use_ == ConfigUse::kGenerate || use_ == ConfigUse::kServe; }
+
   Result<std::vector<Error>> run() {
     const bool trains = use_ == ConfigUse::kTrain;
-    if (use_ != ConfigUse::kObjective && use_ != ConfigUse::kGenerate) check_given();
+    if (use_ != ConfigUse::kObjective && !samples_alone()) check_given();
     if (trains || use_ == ConfigUse::kEval) check_rewards();
     check_columns();
     check_rows();
@@ -370,7 +373,7 @@ class Checker {
       if (std::find(texts.begin(), texts.end(), "") != texts.end())
         error(key, fmt::format("'{}' contains an empty text", key), "remove it");
     }
-    if (use_ == ConfigUse::kGenerate) {
+    if (samples_alone()) {
       if (rollout.n > 1 && rollout.temperature == 0) {
         warn("rollout.n",
              "greedy completions of one prompt are all the same, but rollout.n asks for " + std::to_string(rollout.n),

@@ -105,8 +105,9 @@ struct Field {
   bool takes_number = false;         // a text that may be written as a number
   bool inline_params = false;        // a Json whose keys are written next to the other keys of the parent table
   OnResume on_resume = OnResume::kCompared;
-  Uses unread = 0;   // commands that do not read it; a resume of those does not compare it
-  Uses read_by = 0;  // kInGenerate: `mortise generate` takes it; kInEval: a key of [trainer] that `mortise eval` reads
+  Uses unread = 0;  // commands that do not read it; a resume of those does not compare it
+  // kInGenerate, kInServe: the command takes it; kInEval: a key of [trainer] that `mortise eval` reads
+  Uses read_by = 0;
   std::vector<PeerName> peers;
   std::vector<NoEffectRule> no_effect;
   std::function<FieldRef(RunConfig&)> in_run;        // null for the keys of a reward

@@ -10,6 +10,7 @@ enum class ConfigUse {
   kEval,       // model, validation files, rewards
   kGenerate,   // the model comes from the command line
   kObjective,  // algorithm and actor alone
+  kServe,      // the model comes from the command line
 };
 
 using Uses = unsigned;  // a bit for each ConfigUse
@@ -20,6 +21,7 @@ inline constexpr Uses kInSft = uses(ConfigUse::kSft);
 inline constexpr Uses kInEval = uses(ConfigUse::kEval);
 inline constexpr Uses kInGenerate = uses(ConfigUse::kGenerate);
 inline constexpr Uses kInObjective = uses(ConfigUse::kObjective);
+inline constexpr Uses kInServe = uses(ConfigUse::kServe);
 inline constexpr Uses kLearning = kInTrain | kInSft;
 
 }  // namespace mortise

@@ -149,7 +149,7 @@ void describe_model(Keys& keys) {
       .trl("model_name_or_path");
   keys.compared("dtype", &ModelSection::dtype,
                 "Number format of weights, gradients, optimizer state and activations. Use float64 to check numbers.")
-      .read_by(kInGenerate);
+      .read_by(kInGenerate | kInServe);
   keys.compared(
       "layers", &ModelSection::layers,
       "What computes the layers in training. fast uses Mortise's own kernels. plain uses the libtorch operations "
@@ -170,7 +170,7 @@ void describe_model(Keys& keys) {
           "model.enable_gradient_checkpointing is false, so all activations are kept");
   keys.compared("custom_chat_template", &ModelSection::custom_chat_template,
                 "File with a Jinja chat template to use instead of the one in the model's folder.")
-      .read_by(kInGenerate);
+      .read_by(kInGenerate | kInServe);
 }
 
 template <class Catalog>

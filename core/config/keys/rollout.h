@@ -212,13 +212,13 @@ void describe_decoding(Keys& keys) {
   keys.free("max_num_seqs", &RolloutConfig::max_num_seqs, "Rows decoded at the same time. Changes memory and speed.")
       .at_least(1)
       .as_in_verl("256")
-      .read_by(kInGenerate);
+      .read_by(kInGenerate | kInServe);
   keys.free("kv_cache_mib", &RolloutConfig::kv_cache_mib,
             "Maximum memory for keys and values, in MiB. A row waits until its longest completion fits next to those "
             "of the running rows. A row that can never fit is an error.")
       .at_least(1)
       .at_most(int64_t{1} << 30)
-      .read_by(kInGenerate);
+      .read_by(kInGenerate | kInServe);
   keys.compared(
           "dtype", &RolloutConfig::dtype,
           "Number format of the matrices while decoding. auto: model.dtype. bfloat16 (with model.dtype float32) "
@@ -226,19 +226,19 @@ void describe_decoding(Keys& keys) {
           "as fast if few rows decode a large model. Products are summed in float32, and the trained weights do not "
           "change. The sampler's log-probabilities then differ from the trainer's by about 1e-2; "
           "training/rollout_probs_diff_* shows it.")
-      .read_by(kInGenerate);
+      .read_by(kInGenerate | kInServe);
   keys.compared(
           "kernels", &RolloutConfig::kernels,
           "Code that decodes. auto: the fast path with the widest instruction set of this CPU (avx512, avx2, else "
           "base); with model.dtype float64 the plain path. You can also name the instruction set. plain: the model's "
           "own layers in plain operations over the whole sequence at every token. It is slow. Use it to find out whether "
           "a number depends on the fast path.")
-      .read_by(kInGenerate);
+      .read_by(kInGenerate | kInServe);
   keys.compared("deterministic", &RolloutConfig::deterministic,
                 "Sample the same tokens from the same weights for any order of requests, max_num_seqs and number of "
                 "threads, on one kind of CPU. The fast path (model.dtype float32) always does this, at no cost. On the "
                 "plain path (float64, or rollout.kernels plain) true computes every row alone on one thread.")
-      .read_by(kInGenerate);
+      .read_by(kInGenerate | kInServe);
   keys.free(
       "sleep_while_training", &RolloutConfig::sleep_while_training,
       "The backend frees the memory that it does not need while the run trains, such as copies of weights that "

@@ -344,7 +344,7 @@ void describe_limits(Keys& keys) {
             "process may use by its CPU affinity and the quota of its control group (container).")
       .at_least(1)
       .at_most(4096)
-      .read_by(kInGenerate | kInEval);
+      .read_by(kInGenerate | kInServe | kInEval);
 }
 
 template <class Keys>
