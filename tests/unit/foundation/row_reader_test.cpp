@@ -163,10 +163,12 @@ TEST_F(RowReaderTest, DamagedCompressedFilesAreErrors) {
 }
 
 TEST_F(RowReaderTest, DecompressionBombsAreRefused) {
-  const std::string newlines(size_t{80} << 20, '\n');
-  EXPECT_THAT(rows_of("d.jsonl.zst", zstd_of(newlines)),
+  // Few long lines, which a build for sanitizers reads fast.
+  std::string blank;
+  for (int i = 0; i < 80; ++i) blank.append((1U << 20) - 1, ' ').push_back('\n');
+  EXPECT_THAT(rows_of("d.jsonl.zst", zstd_of(blank)),
               ElementsAre("d.jsonl.zst: the file expands to more than 1000 times its size, which is no data set"));
-  EXPECT_THAT(rows_of("d.jsonl.gz", gzip_of(newlines)),
+  EXPECT_THAT(rows_of("d.jsonl.gz", gzip_of(blank)),
               ElementsAre("d.jsonl.gz: the file expands to more than 1000 times its size, which is no data set"));
 }
 
