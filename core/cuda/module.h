@@ -23,7 +23,7 @@ typedef struct MortiseCudaLoss {
 } MortiseCudaLoss;
 
 typedef struct MortiseCudaKl {
-  int32_t kind;                /* 1, 2 or 3: k1, k2, k3 */
+  int32_t kind;                /* 1, 2 or 3: which of Schulman's estimators */
   float max_log_ratio, max_kl; /* INFINITY: no clamp */
 } MortiseCudaKl;
 

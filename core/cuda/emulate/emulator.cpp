@@ -2,6 +2,8 @@
 // the kernels. It therefore touches memory that fibers share only through its own types.
 #include "cuda/emulate/emulator.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <memory>
 #include <utility>
@@ -88,12 +90,10 @@ Machine& machine() {
   return it;
 }
 
-std::string text_of(const Index3& i) {
-  return std::to_string(i.x) + "," + std::to_string(i.y) + "," + std::to_string(i.z);
-}
+std::string text_of(const Index3& i) { return fmt::format("{},{},{}", i.x, i.y, i.z); }
 
 std::string Machine::where() const {
-  return " (block " + text_of(block_index) + ", thread " + text_of(current->index) + ")";
+  return fmt::format(" (block {}, thread {})", text_of(block_index), text_of(current->index));
 }
 
 void Machine::fail(const std::string& what) {
@@ -118,7 +118,7 @@ void Machine::enter(void* machine) {
 void Machine::run(Index3 grid, Index3 block, void (*body)(const void*), const void* argument) {
   const unsigned num_threads = block.x * block.y * block.z;
   if (num_threads == 0 || num_threads > 1024 || num_threads % kWarp != 0)
-    throw EmulatorError("a block has " + std::to_string(num_threads) + " threads: it needs whole warps, at most 1,024");
+    throw EmulatorError(fmt::format("a block has {} threads: it needs whole warps, at most 1,024", num_threads));
   if (grid.x == 0 || grid.y == 0 || grid.z == 0 || grid.y > 65535 || grid.z > 65535)
     throw EmulatorError("a device takes no grid of " + text_of(grid));
   grid_size = grid;
@@ -177,8 +177,8 @@ void Machine::deadlock() {
   for (const auto& thread : threads_) {
     if (thread->done || !thread->waits_at) continue;
     current = thread.get();
-    error_ = "a thread waits at " + std::string(thread->waits_at->file) + ":" + std::to_string(thread->waits_at->line) +
-             " for threads that do not come" + where();
+    error_ = fmt::format("a thread waits at {}:{} for threads that do not come{}", thread->waits_at->file,
+                         thread->waits_at->line, where());
     break;
   }
   finished_.acquire();
@@ -194,8 +194,7 @@ unsigned Machine::wait(Meeting& meeting, unsigned expected, const char* file, in
     meeting.file = file;
     meeting.line = line;
   } else if (meeting.line != line || std::strcmp(meeting.file, file) != 0) {
-    fail("threads wait at different places: " + std::string(meeting.file) + ":" + std::to_string(meeting.line) +
-         " and " + file + ":" + std::to_string(line));
+    fail(fmt::format("threads wait at different places: {}:{} and {}:{}", meeting.file, meeting.line, file, line));
   }
   const uint32_t generation = meeting.generation;
   current->waits_at = &meeting;
@@ -248,8 +247,8 @@ SharedBlock* Machine::shared(const void* key, size_t count, size_t element_bytes
 }
 
 void Machine::touch(SharedBlock& shared, size_t index, Access access, const char* name) {
-  const auto element = [&] { return std::string(name) + "[" + std::to_string(index) + "]"; };
-  if (index >= shared.count) fail(element() + " is beyond its " + std::to_string(shared.count) + " elements");
+  const auto element = [&] { return fmt::format("{}[{}]", name, index); };
+  if (index >= shared.count) fail(fmt::format("{} is beyond its {} elements", element(), shared.count));
   Shadow& shadow = shared.shadow[index];
   const uint32_t epoch = block_.generation + 1;
   const auto me = static_cast<int>(current->number);
@@ -258,15 +257,17 @@ void Machine::touch(SharedBlock& shared, size_t index, Access access, const char
   if (access == Access::kRead || access == Access::kAtomic) {
     if (shadow.write_epoch == 0) fail(element() + " is read before anything wrote it");
     if (other_wrote && !(access == Access::kAtomic && shadow.atomic))
-      fail("data race: " + element() + " is read without a barrier after another thread wrote it");
+      fail(fmt::format("data race: {} is read without a barrier after another thread wrote it", element()));
   }
   if (access == Access::kRead) {
     shadow.reader = shadow.read_epoch == epoch && shadow.reader != me ? kMany : me;
     shadow.read_epoch = epoch;
     return;
   }
-  if (other_read) fail("data race: " + element() + " is written without a barrier after another thread read it");
-  if (access == Access::kWrite && other_wrote) fail("data race: two threads write " + element() + " without a barrier");
+  if (other_read)
+    fail(fmt::format("data race: {} is written without a barrier after another thread read it", element()));
+  if (access == Access::kWrite && other_wrote)
+    fail(fmt::format("data race: two threads write {} without a barrier", element()));
   // An atomic by several threads stays "another thread" for everybody who reads it in this epoch.
   shadow.writer = access == Access::kAtomic && other_wrote ? kMany : me;
   shadow.atomic = access == Access::kAtomic;
