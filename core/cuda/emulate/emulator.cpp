@@ -66,7 +66,9 @@ class Machine {
   static void enter(void* machine);
   void run_block(unsigned num_threads);
   unsigned wait(Meeting& meeting, unsigned expected, const char* file, int line);
-  [[noreturn]] void fail(const std::string& what);
+  void note(const std::string& what);
+  [[noreturn]] void stop();
+  void check(SharedBlock& shared, size_t index, Access access, const char* name);
   void order(std::vector<unsigned>& numbers);
   uint64_t random() { return state_ = state_ * 6364136223846793005ULL + 1442695040888963407ULL; }
   [[nodiscard]] std::string where() const;
@@ -96,9 +98,11 @@ std::string Machine::where() const {
   return fmt::format(" (block {}, thread {})", text_of(block_index), text_of(current->index));
 }
 
-void Machine::fail(const std::string& what) {
-  error_ = what + where();
-  for (;;) host_.leave(current->fiber);  // the host throws and never comes back here
+void Machine::note(const std::string& what) { error_ = what + where(); }
+
+// The host throws and never comes back here, so nothing on this stack may own memory.
+void Machine::stop() {
+  for (;;) host_.leave(current->fiber);
 }
 
 void Machine::order(std::vector<unsigned>& numbers) {
@@ -194,7 +198,8 @@ unsigned Machine::wait(Meeting& meeting, unsigned expected, const char* file, in
     meeting.file = file;
     meeting.line = line;
   } else if (meeting.line != line || std::strcmp(meeting.file, file) != 0) {
-    fail(fmt::format("threads wait at different places: {}:{} and {}:{}", meeting.file, meeting.line, file, line));
+    note(fmt::format("threads wait at different places: {}:{} and {}:{}", meeting.file, meeting.line, file, line));
+    stop();
   }
   const uint32_t generation = meeting.generation;
   current->waits_at = &meeting;
@@ -246,18 +251,18 @@ SharedBlock* Machine::shared(const void* key, size_t count, size_t element_bytes
   return shared_.back().get();
 }
 
-void Machine::touch(SharedBlock& shared, size_t index, Access access, const char* name) {
+void Machine::check(SharedBlock& shared, size_t index, Access access, const char* name) {
   const auto element = [&] { return fmt::format("{}[{}]", name, index); };
-  if (index >= shared.count) fail(fmt::format("{} is beyond its {} elements", element(), shared.count));
+  if (index >= shared.count) return note(fmt::format("{} is beyond its {} elements", element(), shared.count));
   Shadow& shadow = shared.shadow[index];
   const uint32_t epoch = block_.generation + 1;
   const auto me = static_cast<int>(current->number);
   const bool other_wrote = shadow.write_epoch == epoch && shadow.writer != me;
   const bool other_read = shadow.read_epoch == epoch && shadow.reader != me;
   if (access == Access::kRead || access == Access::kAtomic) {
-    if (shadow.write_epoch == 0) fail(element() + " is read before anything wrote it");
+    if (shadow.write_epoch == 0) return note(element() + " is read before anything wrote it");
     if (other_wrote && !(access == Access::kAtomic && shadow.atomic))
-      fail(fmt::format("data race: {} is read without a barrier after another thread wrote it", element()));
+      return note(fmt::format("data race: {} is read without a barrier after another thread wrote it", element()));
   }
   if (access == Access::kRead) {
     shadow.reader = shadow.read_epoch == epoch && shadow.reader != me ? kMany : me;
@@ -265,13 +270,18 @@ void Machine::touch(SharedBlock& shared, size_t index, Access access, const char
     return;
   }
   if (other_read)
-    fail(fmt::format("data race: {} is written without a barrier after another thread read it", element()));
+    return note(fmt::format("data race: {} is written without a barrier after another thread read it", element()));
   if (access == Access::kWrite && other_wrote)
-    fail(fmt::format("data race: two threads write {} without a barrier", element()));
+    return note(fmt::format("data race: two threads write {} without a barrier", element()));
   // An atomic by several threads stays "another thread" for everybody who reads it in this epoch.
   shadow.writer = access == Access::kAtomic && other_wrote ? kMany : me;
   shadow.atomic = access == Access::kAtomic;
   shadow.write_epoch = epoch;
+}
+
+void Machine::touch(SharedBlock& shared, size_t index, Access access, const char* name) {
+  check(shared, index, access, name);
+  if (!error_.empty()) stop();
 }
 
 }  // namespace

@@ -103,8 +103,8 @@ void Fiber::start(void (*function)(void*), void* argument) {
   *start = {function, argument};
   // Seven words that mortise_cuda_switch pops: r15 r14 r13 r12 rbx rbp and the return address. mortise_cuda_first then
   // begins with a stack that 16 divides, as a call needs.
-  auto* const words = reinterpret_cast<uintptr_t*>(start) - 8;
-  words[0] = words[1] = words[2] = words[5] = words[7] = 0;
+  auto* const words = reinterpret_cast<uintptr_t*>(start) - 7;
+  words[0] = words[1] = words[2] = words[5] = 0;
   words[3] = reinterpret_cast<uintptr_t>(start);
   words[4] = reinterpret_cast<uintptr_t>(&first);
   words[6] = reinterpret_cast<uintptr_t>(&mortise_cuda_first);
