@@ -137,9 +137,9 @@ test_all() {
     oracles_job=$!
   fi
   if command -v nvcc >/dev/null; then
-    say "nvcc $(nvcc --version | sed -n 's/.*release \([0-9.]*\).*/\1/p') is here; there is no CUDA code to check yet"
+    say "nvcc $(nvcc --version | sed -n 's/.*release \([0-9.]*\).*/\1/p') is here: libmortise_cuda.so is built and its registers are checked (docs/cuda.md)"
   else
-    say "nvcc is not here: nothing of CUDA is checked (nor needed by anything below)"
+    say "nvcc is not here: libmortise_cuda.so is not built; its kernels are tested on the CPU only"
   fi
   test_release
   if [[ -z $quick ]]; then

@@ -1,0 +1,2 @@
+// The functions of module.h on the CPU, for tests.
+#include "cuda/module.cu"  // NOLINT

@@ -1,0 +1,312 @@
+// See emulator.h. This file is compiled without ThreadSanitizer, which would take the emulator's own notes for data of
+// the kernels. It therefore touches memory that fibers share only through its own types.
+#include "cuda/emulate/emulator.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <memory>
+#include <utility>
+
+#include "cuda/emulate/fiber.h"
+
+namespace mortise::cuda {
+
+struct Shadow {  // of one element; epochs count barriers from 1, 0 is never
+  uint32_t write_epoch = 0, read_epoch = 0;
+  int writer = -1;
+  int reader = -1;  // of read_epoch; kMany: several threads
+  bool atomic = false;
+};
+
+struct SharedBlock {
+  const void* key = nullptr;
+  size_t count = 0;
+  std::unique_ptr<char[]> data;
+  std::unique_ptr<Shadow[]> shadow;
+};
+
+namespace {
+
+constexpr int kMany = -2;
+constexpr unsigned kWarp = 32;
+
+struct Meeting {  // where threads wait for one another
+  unsigned arrived = 0;
+  uint32_t generation = 0;
+  const char* file = nullptr;
+  int line = 0;
+  uint64_t values[2][kWarp] = {};
+  SyncClock clocks[2];
+};
+
+struct CudaThread {
+  Fiber fiber;
+  Index3 index{};
+  unsigned number = 0;
+  bool done = false;
+  const Meeting* waits_at = nullptr;
+  uint32_t waits_for = 0;  // generation that must pass
+};
+
+class Machine {
+ public:
+  void run(Index3 grid, Index3 block, void (*body)(const void*), const void* argument);
+  void barrier(const char* file, int line);
+  uint64_t exchange(uint64_t value, unsigned source, const char* file, int line);
+  SharedBlock* shared(const void* key, size_t count, size_t element_bytes);
+  void touch(SharedBlock& shared, size_t index, Access access, const char* name);
+
+  EmulatorOptions options;
+  std::vector<BarrierSite> passed;
+  CudaThread* current = nullptr;
+  Index3 grid_size{}, block_size{}, block_index{};
+
+ private:
+  static void enter(void* machine);
+  void run_block(unsigned num_threads);
+  unsigned wait(Meeting& meeting, unsigned expected, const char* file, int line);
+  void note(const std::string& what);
+  [[noreturn]] void stop();
+  void check(SharedBlock& shared, size_t index, Access access, const char* name);
+  void order(std::vector<unsigned>& numbers);
+  uint64_t random() { return state_ = state_ * 6364136223846793005ULL + 1442695040888963407ULL; }
+  [[nodiscard]] std::string where() const;
+  void note_barrier(const char* file, int line);
+  [[noreturn]] void deadlock();
+
+  FiberHost host_;
+  void (*body_)(const void*) = nullptr;
+  const void* argument_ = nullptr;
+  std::vector<std::unique_ptr<CudaThread>> threads_;
+  std::vector<std::unique_ptr<SharedBlock>> shared_, old_shared_;
+  std::vector<Meeting> warps_;
+  Meeting block_;
+  SyncClock finished_;
+  std::string error_;
+  uint64_t state_ = 1;
+};
+
+Machine& machine() {
+  static Machine it;
+  return it;
+}
+
+std::string text_of(const Index3& i) { return fmt::format("{},{},{}", i.x, i.y, i.z); }
+
+std::string Machine::where() const {
+  return fmt::format(" (block {}, thread {})", text_of(block_index), text_of(current->index));
+}
+
+void Machine::note(const std::string& what) { error_ = what + where(); }
+
+// The host throws and never comes back here, so nothing on this stack may own memory.
+void Machine::stop() {
+  for (;;) host_.leave(current->fiber);
+}
+
+void Machine::order(std::vector<unsigned>& numbers) {
+  if (options.schedule == Schedule::kBackward) std::reverse(numbers.begin(), numbers.end());
+  if (options.schedule != Schedule::kShuffled) return;
+  for (size_t i = numbers.size(); i > 1; --i) std::swap(numbers[i - 1], numbers[(random() >> 33) % i]);
+}
+
+void Machine::enter(void* machine) {
+  auto& self = *static_cast<Machine*>(machine);
+  self.body_(self.argument_);
+  self.current->done = true;
+  self.finished_.release();
+  for (;;) self.host_.leave(self.current->fiber);
+}
+
+void Machine::run(Index3 grid, Index3 block, void (*body)(const void*), const void* argument) {
+  const unsigned num_threads = block.x * block.y * block.z;
+  if (num_threads == 0 || num_threads > 1024 || num_threads % kWarp != 0)
+    throw EmulatorError(fmt::format("a block has {} threads: it needs whole warps, at most 1,024", num_threads));
+  if (grid.x == 0 || grid.y == 0 || grid.z == 0 || grid.y > 65535 || grid.z > 65535)
+    throw EmulatorError("a device takes no grid of " + text_of(grid));
+  grid_size = grid;
+  block_size = block;
+  body_ = body;
+  argument_ = argument;
+  state_ = options.seed;
+  while (threads_.size() < num_threads) threads_.push_back(std::make_unique<CudaThread>());
+  std::vector<unsigned> blocks(size_t{grid.x} * grid.y * grid.z);
+  for (unsigned i = 0; i < blocks.size(); ++i) blocks[i] = i;
+  order(blocks);
+  for (const unsigned b : blocks) {
+    block_index = {b % grid.x, b / grid.x % grid.y, b / (grid.x * grid.y)};
+    run_block(num_threads);
+    std::move(shared_.begin(), shared_.end(), std::back_inserter(old_shared_));
+    shared_.clear();
+    if (!error_.empty()) break;
+  }
+  finished_.acquire();
+  for (const auto& thread : threads_) thread->fiber.forget_old_stacks();
+  old_shared_.clear();
+  if (!error_.empty()) throw EmulatorError(std::exchange(error_, {}));
+}
+
+void Machine::run_block(unsigned num_threads) {
+  block_ = Meeting{};
+  warps_ = std::vector<Meeting>(num_threads / kWarp);
+  std::vector<unsigned> turns(num_threads);
+  for (unsigned i = 0; i < num_threads; ++i) {
+    CudaThread& thread = *threads_[i];
+    thread.number = turns[i] = i;
+    thread.index = {i % block_size.x, i / block_size.x % block_size.y, i / (block_size.x * block_size.y)};
+    thread.done = false;
+    thread.waits_at = nullptr;
+    thread.fiber.start(&Machine::enter, this);
+  }
+  order(turns);
+  unsigned left = num_threads;
+  while (left > 0) {
+    bool moved = false;
+    for (const unsigned i : turns) {
+      CudaThread& thread = *threads_[i];
+      if (thread.done || (thread.waits_at && thread.waits_at->generation == thread.waits_for)) continue;
+      moved = true;
+      current = &thread;
+      host_.enter(thread.fiber);
+      if (!error_.empty()) return;
+      if (thread.done) --left;
+    }
+    if (!moved) return deadlock();
+    if (options.schedule == Schedule::kShuffled) order(turns);
+  }
+}
+
+void Machine::deadlock() {
+  for (const auto& thread : threads_) {
+    if (thread->done || !thread->waits_at) continue;
+    current = thread.get();
+    error_ = fmt::format("a thread waits at {}:{} for threads that do not come{}", thread->waits_at->file,
+                         thread->waits_at->line, where());
+    break;
+  }
+  finished_.acquire();
+  for (const auto& thread : threads_) thread->fiber.forget_old_stacks();
+  shared_.clear();
+  old_shared_.clear();
+  throw EmulatorError(std::exchange(error_, {}));
+}
+
+// Returns which half of the meeting's values this round uses.
+unsigned Machine::wait(Meeting& meeting, unsigned expected, const char* file, int line) {
+  if (meeting.arrived == 0) {
+    meeting.file = file;
+    meeting.line = line;
+  } else if (meeting.line != line || std::strcmp(meeting.file, file) != 0) {
+    note(fmt::format("threads wait at different places: {}:{} and {}:{}", meeting.file, meeting.line, file, line));
+    stop();
+  }
+  const uint32_t generation = meeting.generation;
+  current->waits_at = &meeting;
+  current->waits_for = generation;
+  if (++meeting.arrived == expected) {
+    meeting.arrived = 0;
+    ++meeting.generation;
+  } else {
+    host_.leave(current->fiber);
+  }
+  current->waits_at = nullptr;
+  return generation & 1;
+}
+
+void Machine::note_barrier(const char* file, int line) {
+  for (const BarrierSite& site : passed) {
+    if (site.line == line && site.file == file) return;
+  }
+  passed.push_back({file, line});
+}
+
+void Machine::barrier(const char* file, int line) {
+  for (const BarrierSite& site : options.left_out) {
+    if (site.line == line && site.file == file) return;
+  }
+  note_barrier(file, line);
+  SyncClock& clock = block_.clocks[block_.generation & 1];
+  clock.release();
+  wait(block_, block_size.x * block_size.y * block_size.z, file, line);
+  clock.acquire();
+}
+
+uint64_t Machine::exchange(uint64_t value, unsigned source, const char* file, int line) {
+  Meeting& meeting = warps_[current->number / kWarp];
+  meeting.values[meeting.generation & 1][current->number % kWarp] = value;
+  return meeting.values[wait(meeting, kWarp, file, line)][source % kWarp];
+}
+
+SharedBlock* Machine::shared(const void* key, size_t count, size_t element_bytes) {
+  for (const auto& block : shared_) {
+    if (block->key == key) return block.get();
+  }
+  auto made = std::make_unique<SharedBlock>();
+  made->key = key;
+  made->count = count;
+  made->data = std::make_unique<char[]>(count * element_bytes);
+  made->shadow = std::make_unique<Shadow[]>(count);
+  shared_.push_back(std::move(made));
+  return shared_.back().get();
+}
+
+void Machine::check(SharedBlock& shared, size_t index, Access access, const char* name) {
+  const auto element = [&] { return fmt::format("{}[{}]", name, index); };
+  if (index >= shared.count) return note(fmt::format("{} is beyond its {} elements", element(), shared.count));
+  Shadow& shadow = shared.shadow[index];
+  const uint32_t epoch = block_.generation + 1;
+  const auto me = static_cast<int>(current->number);
+  const bool other_wrote = shadow.write_epoch == epoch && shadow.writer != me;
+  const bool other_read = shadow.read_epoch == epoch && shadow.reader != me;
+  if (access == Access::kRead || access == Access::kAtomic) {
+    if (shadow.write_epoch == 0) return note(element() + " is read before anything wrote it");
+    if (other_wrote && !(access == Access::kAtomic && shadow.atomic))
+      return note(fmt::format("data race: {} is read without a barrier after another thread wrote it", element()));
+  }
+  if (access == Access::kRead) {
+    shadow.reader = shadow.read_epoch == epoch && shadow.reader != me ? kMany : me;
+    shadow.read_epoch = epoch;
+    return;
+  }
+  if (other_read)
+    return note(fmt::format("data race: {} is written without a barrier after another thread read it", element()));
+  if (access == Access::kWrite && other_wrote)
+    return note(fmt::format("data race: two threads write {} without a barrier", element()));
+  // An atomic by several threads stays "another thread" for everybody who reads it in this epoch.
+  shadow.writer = access == Access::kAtomic && other_wrote ? kMany : me;
+  shadow.atomic = access == Access::kAtomic;
+  shadow.write_epoch = epoch;
+}
+
+void Machine::touch(SharedBlock& shared, size_t index, Access access, const char* name) {
+  check(shared, index, access, name);
+  if (!error_.empty()) stop();
+}
+
+}  // namespace
+
+EmulatorOptions& emulator_options() { return machine().options; }
+const std::vector<BarrierSite>& barriers_passed() { return machine().passed; }
+void forget_barriers() { machine().passed.clear(); }
+void run_grid(Index3 grid, Index3 block, void (*body)(const void*), const void* argument) {
+  machine().run(grid, block, body, argument);
+}
+const Index3& thread_index() { return machine().current->index; }
+const Index3& block_index() { return machine().block_index; }
+const Index3& block_size() { return machine().block_size; }
+const Index3& grid_size() { return machine().grid_size; }
+SharedBlock* shared_block(const void* key, size_t count, size_t element_bytes) {
+  return machine().shared(key, count, element_bytes);
+}
+void* shared_data(SharedBlock* block) { return block->data.get(); }
+void touch_shared(SharedBlock* block, size_t index, Access access, const char* name) {
+  machine().touch(*block, index, access, name);
+}
+void pass_barrier(const char* file, int line) { machine().barrier(file, line); }
+uint64_t exchange_in_warp(uint64_t value, unsigned source, const char* file, int line) {
+  return machine().exchange(value, source, file, line);
+}
+unsigned lane_index() { return machine().current->number % kWarp; }
+
+}  // namespace mortise::cuda

@@ -1,0 +1,164 @@
+// Runs the kernels of this room on the CPU, for tests: one fiber for each CUDA thread, in a chosen order.
+//
+// Only what the kernels use is here, and its rules are stricter than CUDA's: every thread of a block reaches every
+// barrier, and a warp function takes all 32 lanes. Shared memory is made of SharedArray, which knows the last writer and
+// the readers of each element since the last barrier. Two threads that touch an element without a barrier between them,
+// one of them writing, are an error in every order (a data race). So are a read of what nobody wrote, an index beyond
+// the array, a barrier that some threads do not reach, and threads that wait at different barriers.
+// Cost: about 15 us for a barrier of 256 threads. Thread rule: one thread at a time.
+#pragma once
+
+#include <atomic>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#define __global__ static
+#define __device__
+#define __forceinline__ inline
+#define __launch_bounds__(...)
+#define __restrict__ __restrict
+
+namespace mortise::cuda {
+
+struct Index3 {
+  unsigned x = 1, y = 1, z = 1;
+};
+
+enum class Schedule { kForward, kBackward, kShuffled };
+
+// A barrier in the source.
+struct BarrierSite {
+  std::string file;
+  int line = 0;
+  bool operator==(const BarrierSite&) const = default;
+};
+
+struct EmulatorOptions {
+  Schedule schedule = Schedule::kForward;
+  uint64_t seed = 1;                    // of kShuffled
+  std::vector<BarrierSite> left_out{};  // these barriers do nothing: what a test must notice
+};
+
+struct EmulatorError : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
+EmulatorOptions& emulator_options();
+// The barriers that threads have passed since the last call of forget_barriers.
+const std::vector<BarrierSite>& barriers_passed();
+void forget_barriers();
+
+// Runs body(argument) once for every thread. Throws EmulatorError.
+void run_grid(Index3 grid, Index3 block, void (*body)(const void*), const void* argument);
+
+template <class Body>
+void launch(Index3 grid, Index3 block, const Body& body) {
+  run_grid(
+      grid, block, [](const void* it) { (*static_cast<const Body*>(it))(); }, &body);
+}
+
+const Index3& thread_index();
+const Index3& block_index();
+const Index3& block_size();
+const Index3& grid_size();
+
+enum class Access : uint8_t { kRead, kWrite, kAtomic };
+struct SharedBlock;  // one shared array of the running block
+SharedBlock* shared_block(const void* key, size_t count, size_t element_bytes);
+void* shared_data(SharedBlock* block);
+// Checks the access and notes it; `name` is for the message.
+void touch_shared(SharedBlock* block, size_t index, Access access, const char* name);
+
+// An element of shared memory.
+template <class T>
+class SharedElement {
+ public:
+  SharedElement(SharedBlock* block, size_t index, const char* name) : block_(block), index_(index), name_(name) {}
+  operator T() const {  // NOLINT: it stands for the value
+    touch_shared(block_, index_, Access::kRead, name_);
+    return *place();
+  }
+  SharedElement& operator=(T value) {
+    touch_shared(block_, index_, Access::kWrite, name_);
+    *place() = value;
+    return *this;
+  }
+  SharedElement& operator=(const SharedElement& other) { return *this = static_cast<T>(other); }
+  SharedElement(const SharedElement&) = default;
+  T add(T value) const {
+    touch_shared(block_, index_, Access::kAtomic, name_);
+    return std::atomic_ref<T>(*place()).fetch_add(value, std::memory_order_relaxed);
+  }
+
+ private:
+  T* place() const { return static_cast<T*>(shared_data(block_)) + index_; }
+  SharedBlock* block_;
+  size_t index_;
+  const char* name_;
+};
+
+template <class T>
+class SharedArray {
+ public:
+  SharedArray(const void* key, size_t count, const char* name)
+      : block_(shared_block(key, count, sizeof(T))), name_(name) {}
+  template <class I>
+  SharedElement<T> operator[](I index) const {
+    return {block_, static_cast<size_t>(index), name_};
+  }
+
+ private:
+  SharedBlock* block_;
+  const char* name_;
+};
+
+void pass_barrier(const char* file, int line);
+// Gives this lane the value of lane `source`.
+uint64_t exchange_in_warp(uint64_t value, unsigned source, const char* file, int line);
+unsigned lane_index();
+
+template <class T>
+T exchange(T value, unsigned source, const char* file, int line) {
+  static_assert(sizeof(T) <= sizeof(uint64_t));
+  uint64_t bits = 0;
+  std::memcpy(&bits, &value, sizeof value);
+  bits = exchange_in_warp(bits, source, file, line);
+  std::memcpy(&value, &bits, sizeof value);
+  return value;
+}
+
+}  // namespace mortise::cuda
+
+#define threadIdx (::mortise::cuda::thread_index())
+#define blockIdx (::mortise::cuda::block_index())
+#define blockDim (::mortise::cuda::block_size())
+#define gridDim (::mortise::cuda::grid_size())
+
+inline void __syncthreads(const char* file = __builtin_FILE(), int line = __builtin_LINE()) {
+  mortise::cuda::pass_barrier(file, line);
+}
+template <class T>
+T __shfl_xor_sync(unsigned, T value, int mask, const char* file = __builtin_FILE(), int line = __builtin_LINE()) {
+  return mortise::cuda::exchange(value, mortise::cuda::lane_index() ^ static_cast<unsigned>(mask), file, line);
+}
+// A lane below `distance` keeps its own value, as on a device.
+template <class T>
+T __shfl_up_sync(unsigned, T value, unsigned distance, const char* file = __builtin_FILE(),
+                 int line = __builtin_LINE()) {
+  const unsigned lane = mortise::cuda::lane_index();
+  return mortise::cuda::exchange(value, lane >= distance ? lane - distance : lane, file, line);
+}
+template <class T>
+T __shfl_sync(unsigned, T value, int source, const char* file = __builtin_FILE(), int line = __builtin_LINE()) {
+  return mortise::cuda::exchange(value, static_cast<unsigned>(source) % 32, file, line);
+}
+inline int __ffs(unsigned bits) { return __builtin_ffs(static_cast<int>(bits)); }
+inline unsigned __ballot_sync(unsigned, bool vote, const char* file = __builtin_FILE(), int line = __builtin_LINE()) {
+  unsigned bits = vote ? 1U << mortise::cuda::lane_index() : 0U;
+  for (int mask = 1; mask < 32; mask *= 2) bits |= __shfl_xor_sync(~0U, bits, mask, file, line);
+  return bits;
+}

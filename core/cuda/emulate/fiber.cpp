@@ -1,0 +1,143 @@
+// See fiber.h.
+#include "cuda/emulate/fiber.h"
+
+#include <cstdint>
+#include <utility>
+
+#if defined(MORTISE_ASAN)
+#include <sanitizer/common_interface_defs.h>
+#endif
+#if defined(MORTISE_TSAN)
+#include <sanitizer/tsan_interface.h>
+#endif
+
+// mortise_cuda_switch(save, next): pushes the registers that a function must keep, notes the stack's top in *save, and
+// goes on with the stack whose top is `next`. mortise_cuda_first: where a new fiber begins; rbx holds its function, r12
+// its argument.
+extern "C" void mortise_cuda_switch(void** save, void* next);
+extern "C" void mortise_cuda_first();
+asm(R"(
+  .text
+  .globl mortise_cuda_switch
+  .hidden mortise_cuda_switch
+  .type mortise_cuda_switch, @function
+mortise_cuda_switch:
+  push %rbp
+  push %rbx
+  push %r12
+  push %r13
+  push %r14
+  push %r15
+  mov %rsp, (%rdi)
+  mov %rsi, %rsp
+  pop %r15
+  pop %r14
+  pop %r13
+  pop %r12
+  pop %rbx
+  pop %rbp
+  ret
+  .size mortise_cuda_switch, . - mortise_cuda_switch
+  .globl mortise_cuda_first
+  .hidden mortise_cuda_first
+  .type mortise_cuda_first, @function
+mortise_cuda_first:
+  mov %r12, %rdi
+  call *%rbx
+  ud2
+  .size mortise_cuda_first, . - mortise_cuda_first
+)");
+
+namespace mortise::cuda {
+namespace {
+
+constexpr size_t kStackBytes = 64 << 10;
+
+// The fiber's function, called after the sanitizer has learnt of its stack.
+struct Start {
+  void (*function)(void*);
+  void* argument;
+};
+
+[[maybe_unused]] const void** host_stack = nullptr;  // where a fiber that begins notes the stack it came from
+[[maybe_unused]] size_t* host_stack_bytes = nullptr;
+
+void first(void* it) {
+  const Start start = *static_cast<const Start*>(it);
+#if defined(MORTISE_ASAN)
+  __sanitizer_finish_switch_fiber(nullptr, host_stack, host_stack_bytes);
+#endif
+  start.function(start.argument);
+}
+
+}  // namespace
+
+void SyncClock::release() {
+#if defined(MORTISE_TSAN)
+  __tsan_release(&address_);
+#endif
+}
+
+void SyncClock::acquire() {
+#if defined(MORTISE_TSAN)
+  __tsan_acquire(&address_);
+#endif
+}
+
+Fiber::~Fiber() {
+#if defined(MORTISE_TSAN)
+  if (tsan_) __tsan_destroy_fiber(tsan_);
+#endif
+}
+
+void Fiber::start(void (*function)(void*), void* argument) {
+#if defined(MORTISE_TSAN)
+  if (tsan_) __tsan_destroy_fiber(tsan_);
+  tsan_ = __tsan_create_fiber(0);
+  if (stack_) old_.push_back(std::move(stack_));
+#endif
+  if (!stack_) stack_.reset(new char[kStackBytes]);
+  asan_ = nullptr;
+  const uintptr_t end = (reinterpret_cast<uintptr_t>(stack_.get()) + kStackBytes) & ~uintptr_t{15};
+  auto* const start = reinterpret_cast<Start*>(end) - 1;
+  *start = {function, argument};
+  // Seven words that mortise_cuda_switch pops: r15 r14 r13 r12 rbx rbp and the return address. mortise_cuda_first then
+  // begins with a stack that 16 divides, as a call needs.
+  auto* const words = reinterpret_cast<uintptr_t*>(start) - 7;
+  words[0] = words[1] = words[2] = words[5] = 0;
+  words[3] = reinterpret_cast<uintptr_t>(start);
+  words[4] = reinterpret_cast<uintptr_t>(&first);
+  words[6] = reinterpret_cast<uintptr_t>(&mortise_cuda_first);
+  top_ = words;
+}
+
+void FiberHost::enter(Fiber& fiber) {
+#if defined(MORTISE_ASAN)
+  host_stack = &stack_;
+  host_stack_bytes = &stack_bytes_;
+  __sanitizer_start_switch_fiber(&asan_, fiber.stack_.get(), kStackBytes);
+#endif
+#if defined(MORTISE_TSAN)
+  tsan_ = __tsan_get_current_fiber();
+  __tsan_switch_to_fiber(fiber.tsan_, __tsan_switch_to_fiber_no_sync);
+#endif
+  mortise_cuda_switch(&top_, fiber.top_);
+#if defined(MORTISE_ASAN)
+  __sanitizer_finish_switch_fiber(asan_, nullptr, nullptr);
+#endif
+}
+
+void FiberHost::leave(Fiber& fiber) {
+#if defined(MORTISE_ASAN)
+  __sanitizer_start_switch_fiber(&fiber.asan_, stack_, stack_bytes_);
+#endif
+#if defined(MORTISE_TSAN)
+  __tsan_switch_to_fiber(tsan_, __tsan_switch_to_fiber_no_sync);
+#endif
+  mortise_cuda_switch(&fiber.top_, top_);
+#if defined(MORTISE_ASAN)
+  __sanitizer_finish_switch_fiber(fiber.asan_, &stack_, &stack_bytes_);
+#endif
+}
+
+}  // namespace mortise::cuda

@@ -1,0 +1,51 @@
+// The CUDA that the kernels of this room are written in: nvcc compiles it for a device, and a host compiler for the
+// emulator (emulate/emulator.h). Shared arrays and launches differ, so they have macros. No ATen, no CUDA library.
+#pragma once
+
+#include <cstdint>
+
+#if defined(__CUDACC__)
+#define MORTISE_SHARED(type, name, count) __shared__ type name[count]
+#define MORTISE_LAUNCH(kernel, blocks, threads, stream, ...) \
+  kernel<<<blocks, threads, 0, static_cast<cudaStream_t>(stream)>>>(__VA_ARGS__)
+#define MORTISE_LAUNCHED() static_cast<int>(cudaGetLastError())
+#else
+#include "cuda/emulate/emulator.h"
+#define MORTISE_SHARED(type, name, count) \
+  static const char name##_key = 0;       \
+  const ::mortise::cuda::SharedArray<type> name(&name##_key, count, #name)
+#define MORTISE_LAUNCH(kernel, blocks, threads, stream, ...)                                 \
+  static_cast<void>(stream);                                                                 \
+  ::mortise::cuda::launch({static_cast<unsigned>(blocks)}, {static_cast<unsigned>(threads)}, \
+                          [&] { kernel(__VA_ARGS__); })
+#define MORTISE_LAUNCHED() 0
+#endif
+
+namespace mortise::cuda {
+
+constexpr int kThreads = 256;  // of a block, in every kernel
+constexpr int kWarps = kThreads / 32;
+
+// bfloat16, rounded to nearest even; NaN stays NaN.
+__device__ inline uint16_t bfloat16_of(float value) {
+  union {
+    float number;
+    uint32_t bits;
+  } it = {value};
+  if ((it.bits & 0x7fffffffU) > 0x7f800000U) return static_cast<uint16_t>(it.bits >> 16 | 0x40U);
+  return static_cast<uint16_t>((it.bits + 0x7fffU + (it.bits >> 16 & 1U)) >> 16);
+}
+
+// The sum over the block, the same in every thread. The order of the additions is fixed. A kernel calls it once: a second
+// call would write what slower threads still read.
+__device__ inline double block_sum(double value) {
+  MORTISE_SHARED(double, warp_sums, kWarps);
+  for (int mask = 16; mask > 0; mask /= 2) value += __shfl_xor_sync(0xffffffffU, value, mask);
+  if (threadIdx.x % 32 == 0) warp_sums[threadIdx.x / 32] = value;
+  __syncthreads();
+  double sum = 0;
+  for (int w = 0; w < kWarps; ++w) sum += warp_sums[w];
+  return sum;
+}
+
+}  // namespace mortise::cuda

@@ -1,0 +1,27 @@
+# budgets.sh REPORT: no kernel of libmortise_cuda.so spills a register or uses more than its budget, on any architecture.
+# REPORT is what ptxas said (core/cuda/compile_module.sh). A budget is what the kernel had when it was written, and a few more.
+set -euo pipefail
+awk '
+  BEGIN {
+    budget["head_chunk_kernel"] = budget["head_finish_kernel"] = budget["head_backward_kernel"] = budget["adamw_kernel"] = 40
+    budget["policy_loss_kernel"] = budget["kl_kernel"] = 32
+    budget["clip_kernel"] = budget["square_sum_kernel"] = 40
+  }
+  /Compiling entry function/ {
+    kernel = ""; arch = $NF
+    for (name in budget) if (index($0, name)) kernel = name
+    if (kernel == "") { print "a kernel without a budget: " $0; faults++ }
+    seen[kernel, arch] = 1
+  }
+  /spill stores/ && !/ 0 bytes spill stores, 0 bytes spill loads/ { print kernel " for " arch " spills: " $0; faults++ }
+  match($0, /Used [0-9]+ registers/) {
+    used = substr($0, RSTART + 5, RLENGTH - 15) + 0
+    if (used > budget[kernel]) { print kernel " for " arch " uses " used " registers, its budget is " budget[kernel]; faults++ }
+    measured++
+  }
+  END {
+    split("80 90 100", archs, " ")
+    for (name in budget) for (i in archs) if (!((name, "\047sm_" archs[i] "\047") in seen)) { print name " was not compiled for sm_" archs[i]; faults++ }
+    print measured " kernels measured"
+    exit faults > 0
+  }' "$1"

@@ -1,0 +1,218 @@
+// The kernels against the same sums in float64, in three orders of their threads; and every barrier is needed.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <limits>
+#include <random>
+#include <vector>
+
+#include "cuda/emulate/emulator.h"
+#include "cuda/module.h"
+
+namespace mortise::cuda {
+namespace {
+
+constexpr double kInf = std::numeric_limits<double>::infinity();
+
+std::vector<float> normal(size_t count, double scale, unsigned seed) {
+  std::mt19937 random(seed);
+  std::normal_distribution<double> draw(0.0, scale);
+  std::vector<float> out(count);
+  for (float& x : out) x = static_cast<float>(draw(random));
+  return out;
+}
+
+void in_three_orders(const std::function<void()>& body) {
+  for (const Schedule schedule : {Schedule::kForward, Schedule::kBackward, Schedule::kShuffled}) {
+    SCOPED_TRACE(static_cast<int>(schedule));
+    emulator_options() = {schedule, 7};
+    body();
+  }
+}
+
+struct Head {
+  int64_t rows = 3, vocab = 0, chunk = 0;
+  float inverse_temperature = 1.25F;
+  std::vector<float> logits, grad_log_prob, grad_entropy;
+  std::vector<int64_t> target;
+};
+
+Head make_head(int64_t vocab, int64_t chunk) {
+  Head head;
+  head.vocab = vocab;
+  head.chunk = chunk;
+  head.logits = normal(static_cast<size_t>(head.rows * vocab), 3.0, 1);
+  head.grad_log_prob = normal(3, 1.0, 2);
+  head.grad_entropy = normal(3, 1.0, 3);
+  head.target = {0, vocab - 1, vocab / 2};
+  if (vocab > 2) head.logits[static_cast<size_t>(vocab + 1)] = -std::numeric_limits<float>::infinity();
+  return head;
+}
+
+// A chunk of the vocabulary is its own tensor [rows, columns], as the head's matrix product makes it.
+void check_head(const Head& head) {
+  std::vector<MortiseCudaHeadRow> rows(static_cast<size_t>(head.rows));
+  std::vector<float> log_prob(rows.size(), NAN), entropy(rows.size(), NAN), gradient(head.logits);
+  for (int64_t first = 0; first < head.vocab; first += head.chunk) {
+    const int64_t columns = std::min(head.chunk, head.vocab - first);
+    ASSERT_EQ(mortise_cuda_head_chunk(head.logits.data() + first, head.rows, head.vocab, first, columns,
+                                      head.target.data(), head.inverse_temperature, rows.data(), nullptr),
+              0);
+  }
+  mortise_cuda_head_finish(rows.data(), head.rows, head.inverse_temperature, log_prob.data(), entropy.data(), nullptr);
+  for (int64_t first = 0; first < head.vocab; first += head.chunk) {
+    mortise_cuda_head_backward(gradient.data() + first, head.rows, head.vocab, first,
+                               std::min(head.chunk, head.vocab - first), head.target.data(), head.inverse_temperature,
+                               rows.data(), head.grad_log_prob.data(), head.grad_entropy.data(), nullptr);
+  }
+  for (size_t r = 0; r < rows.size(); ++r) {
+    const float* const row = head.logits.data() + static_cast<int64_t>(r) * head.vocab;
+    std::vector<double> log_p(static_cast<size_t>(head.vocab));
+    double max = -kInf, sum = 0, h = 0;
+    for (size_t i = 0; i < log_p.size(); ++i)
+      max = std::max(max, log_p[i] = double(row[i]) * double(head.inverse_temperature));
+    for (const double x : log_p) sum += std::exp(x - max);
+    for (double& x : log_p) x -= max + std::log(sum);
+    for (const double x : log_p) h -= x > -kInf ? std::exp(x) * x : 0.0;
+    EXPECT_NEAR(log_prob[r], log_p[static_cast<size_t>(head.target[r])], 2e-5);
+    EXPECT_NEAR(entropy[r], h, 2e-5);
+    for (size_t i = 0; i < log_p.size(); ++i) {
+      const double p = std::exp(log_p[i]), g = double(head.grad_log_prob[r]), gh = double(head.grad_entropy[r]);
+      const double hit = static_cast<int64_t>(i) == head.target[r] ? g : 0.0;
+      const double want = (hit - p * (g + (p > 0 ? gh * (log_p[i] + h) : 0.0))) * double(head.inverse_temperature);
+      ASSERT_NEAR(gradient[r * log_p.size() + i], want, 2e-5) << "row " << r << " column " << i;
+    }
+  }
+}
+
+TEST(CudaKernels, HeadEqualsFloat64ForAnyChunks) {
+  in_three_orders([] {
+    check_head(make_head(1, 1));
+    check_head(make_head(77, 13));
+    check_head(make_head(1031, 1031));
+    check_head(make_head(1031, 300));
+  });
+}
+
+TEST(CudaKernels, VanillaAndCispoEqualFloat64) {
+  const int64_t n = 613;
+  const std::vector<float> lp = normal(n, 0.5, 1), old = normal(n, 0.5, 2), adv = normal(n, 1, 3), w = normal(n, 1, 4);
+  std::vector<uint8_t> mask(n, 1);
+  mask[5] = 0;
+  in_three_orders([&] {
+    for (const int32_t kind : {MORTISE_CUDA_LOSS_VANILLA, MORTISE_CUDA_LOSS_CISPO}) {
+      std::vector<float> loss(n, NAN), grad(n, NAN);
+      mortise_cuda_policy_loss({kind, 0.8F, 1.28F, 3.0F}, n, lp.data(), old.data(), adv.data(), w.data(), mask.data(),
+                               loss.data(), grad.data(), nullptr);
+      for (size_t i = 0; i < n; ++i) {
+        const double a = double(adv[i]), held = std::exp(double(lp[i]) - double(old[i]));
+        const auto f = [&](double x) {
+          if (mask[i] == 0) return 0.0;
+          const double r = std::exp(x - double(old[i]));
+          if (kind == MORTISE_CUDA_LOSS_CISPO) return -std::clamp(held, 0.8, 1.28) * a * x;
+          const double ppo = std::max(-a * r, -a * std::clamp(r, 0.8, 1.28));
+          return a < 0 ? std::min(ppo, -3.0 * a) : ppo;
+        };
+        ASSERT_NEAR(loss[i], f(double(lp[i])), 1e-5 * (1 + std::abs(loss[i]))) << i;
+        const double step = 1e-6,
+                     want = double(w[i]) * (f(double(lp[i]) + step) - f(double(lp[i]) - step)) / (2 * step);
+        ASSERT_NEAR(grad[i], want, 1e-4 * (1 + std::abs(want))) << i;
+      }
+    }
+  });
+}
+
+TEST(CudaKernels, KlEstimatorsEqualFloat64) {
+  const int64_t n = 300;
+  const std::vector<float> lp = normal(n, 2, 1), ref = normal(n, 2, 2), w = normal(n, 1, 3);
+  std::vector<uint8_t> mask(n, 1);
+  mask[0] = 0;
+  in_three_orders([&] {
+    for (const int32_t kind : {1, 2, 3}) {
+      std::vector<float> kl(n, NAN), grad(n, NAN);
+      mortise_cuda_kl({kind, 5.0F, 10.0F}, n, lp.data(), ref.data(), w.data(), mask.data(), kl.data(), grad.data(),
+                      nullptr);
+      for (size_t i = 0; i < n; ++i) {
+        const auto f = [&](double at) {
+          if (mask[i] == 0) return 0.0;
+          const double x = std::clamp(at - double(ref[i]), -5.0, 5.0);
+          const double value = kind == 1 ? x : kind == 2 ? x * x / 2 : std::exp(-x) - 1 + x;
+          return std::clamp(value, -10.0, 10.0);
+        };
+        ASSERT_NEAR(kl[i], f(double(lp[i])), 1e-5 * (1 + std::abs(kl[i]))) << i;
+        const double step = 1e-6,
+                     want = double(w[i]) * (f(double(lp[i]) + step) - f(double(lp[i]) - step)) / (2 * step);
+        ASSERT_NEAR(grad[i], want, 1e-4 * (1 + std::abs(want))) << i;
+      }
+    }
+  });
+}
+
+TEST(CudaKernels, ClippedAdamWEqualsFloat64) {
+  const int64_t n = MORTISE_CUDA_NORM_PART + 77;
+  const std::vector<float> gradient = normal(n, 1, 1), before = normal(n, 1, 2);
+  const MortiseCudaAdamW s{1e-2F, 0.9F, 0.999F, 1e-8F, 0.1F, 0.1F, std::sqrt(0.001F)};
+  double norm = 0;
+  for (const float g : gradient) norm += double(g) * double(g);
+  norm = std::sqrt(norm);
+  in_three_orders([&] {
+    std::vector<double> partial(2, NAN);
+    std::vector<float> clip(2, NAN), master = before, m(n, 0.0F), v(n, 0.0F);
+    std::vector<uint16_t> weights(n);
+    mortise_cuda_square_sums(gradient.data(), n, partial.data(), nullptr);
+    mortise_cuda_clip(partial.data(), 2, 1.0F, clip.data(), nullptr);
+    EXPECT_NEAR(clip[0], norm, 1e-4);
+    EXPECT_NEAR(clip[1], 1 / (norm + 1e-6), 1e-8);
+    mortise_cuda_adamw(s, n, clip.data(), gradient.data(), master.data(), m.data(), v.data(), weights.data(), nullptr);
+    for (size_t i = 0; i < master.size(); ++i) {
+      const double g = double(gradient[i]) / (norm + 1e-6);
+      const double want = double(before[i]) * (1 - 1e-3) - 1e-2 * g / (std::abs(g) + 1e-8);
+      ASSERT_NEAR(master[i], want, 2e-6) << i;
+      const uint32_t bits = uint32_t{weights[i]} << 16;
+      float copy = 0;
+      std::memcpy(&copy, &bits, sizeof copy);
+      ASSERT_LE(std::abs(copy - master[i]), std::abs(master[i]) / 256) << i;
+    }
+  });
+}
+
+TEST(CudaKernels, AGradientThatIsNotFiniteChangesNothing) {
+  emulator_options() = {};
+  std::vector<float> gradient{1.0F, NAN}, clip(2), master{1.0F, 2.0F}, m(2), v(2);
+  std::vector<uint16_t> weights(2, 7);
+  double partial = 0;
+  mortise_cuda_square_sums(gradient.data(), 2, &partial, nullptr);
+  mortise_cuda_clip(&partial, 1, 1.0F, clip.data(), nullptr);
+  mortise_cuda_adamw({1, 0.9F, 0.9F, 0, 0, 1, 1}, 2, clip.data(), gradient.data(), master.data(), m.data(), v.data(),
+                     weights.data(), nullptr);
+  EXPECT_EQ(clip[1], 0.0F);
+  EXPECT_EQ(master, (std::vector<float>{1.0F, 2.0F}));
+  EXPECT_EQ(weights, (std::vector<uint16_t>{7, 7}));
+}
+
+#if !defined(MORTISE_TSAN)  // there the race itself would end the program
+// Leaves each barrier out in turn: the emulator must notice.
+TEST(CudaKernels, EveryBarrierIsNeeded) {
+  const auto run = [] {
+    check_head(make_head(77, 40));
+    const std::vector<float> gradient = normal(100, 1, 1);
+    std::vector<double> partial(1);
+    mortise_cuda_square_sums(gradient.data(), 100, partial.data(), nullptr);
+  };
+  emulator_options() = {};
+  forget_barriers();
+  run();
+  const std::vector<BarrierSite> sites = barriers_passed();
+  ASSERT_GE(sites.size(), 2U);
+  for (const BarrierSite& site : sites) {
+    emulator_options() = {Schedule::kForward, 1, {site}};
+    EXPECT_THROW(run(), EmulatorError) << site.file << ":" << site.line;
+  }
+  emulator_options() = {};
+}
+#endif
+
+}  // namespace
+}  // namespace mortise::cuda
