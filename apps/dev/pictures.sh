@@ -46,7 +46,7 @@ bash apps/dev/pictures_runs.sh $bin/mortise
 say "recording the terminal"
 rm -rf runs/pictures/terminal
 "$venv/bin/python" apps/dev/terminal_svg.py $out/terminal.svg 15 $bin/mortise train configs/quickstart.toml \
-  trainer.default_local_dir=runs/pictures/terminal trainer.validation_data_dir=null
+  trainer.default_local_dir=runs/pictures/terminal trainer.validation_data_dir=null trainer.test_freq=10
 
 say "photographing the report"
 $bin/mortise report runs/pictures/base runs/pictures/lr_4e-5 -o runs/pictures/report.html
