@@ -17,7 +17,9 @@ import sys
 NAV = [
     ("Home", "index.md"),
     ("Guides", [
-        ("Your model and data", "your_model.md"), ("When it does not learn", "diagnosis.md"),
+        ("Your model and data", "your_model.md"), ("Your reward", "guides/your_reward.md"),
+        ("Choosing hyper-parameters", "guides/hyper_parameters.md"), ("Reading the metrics", "guides/reading_metrics.md"),
+        ("Growing a run", "guides/growing.md"), ("Cookbook", "cookbook.md"), ("When it does not learn", "diagnosis.md"),
         ("See what a run does", "reports.md"), ("Data", "data.md"), ("Several turns", "turns.md"), ("The hub", "hub.md"),
         ("Coming from TRL, verl, ms-swift", "importing.md"), ("Ranks", "ranks.md"), ("Servers", "servers.md"),
         ("Sampling ahead", "async.md"), ("Validation", "validation.md"), ("Optimizers", "optimizers.md"),
@@ -100,9 +102,11 @@ def with_links(text, path, root, pages):
         named = posixpath.normpath(posixpath.join(posixpath.dirname(path), name))
         if (root / named).is_dir():
             named += "/README.md"
+        here = posixpath.dirname(pages[path])
+        if named.startswith("docs/pictures/"):
+            return f"[{label}]({posixpath.relpath(named.removeprefix('docs/'), here or '.')})"
         if named not in pages:
             return f"{label} (`{named}`)"
-        here = posixpath.dirname(pages[path])
         return f"[{label}]({posixpath.relpath(pages[named], here or '.')}{'#' + anchor if anchor else ''})"
     return re.sub(r"\[([^\]]+)\]\(([^)\s]+)\)", link, text)
 
@@ -118,6 +122,7 @@ def main():
         target = out / "pages" / page
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_text(with_links((root / path).read_text(), path, root, pages))
+    shutil.copytree(root / "docs/pictures", out / "pages/pictures", dirs_exist_ok=True)
     (out / "pages/reference").mkdir()
     (out / "pages/reference/keys.md").write_text(keys_page(program))
     (out / "pages/reference/commands.md").write_text(commands_page(program))

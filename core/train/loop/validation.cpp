@@ -73,6 +73,7 @@ class Statistics {
     base_ = fmt::format("{}/{}/", source, variable);
     is_main_ = variable == "reward" || variable == "acc";
     put(true, fmt::format("mean@{}", n_), mean);
+    prompt_means_[base_].push_back(mean);
     if (n_ == 1) return;
     put(false, fmt::format("std@{}", n_), std::sqrt(square));
     for (const int64_t k : pass_k_) {
@@ -84,6 +85,20 @@ class Statistics {
       put_drawn(k == n_, fmt::format("best@{}", k), drawn_best(values, draws));
       put_drawn(k == n_, fmt::format("maj@{}", k), drawn_majority(values, group.votes, draws));
       put_drawn(false, fmt::format("worst@{}", k), drawn_worst(values, draws));
+    }
+  }
+
+  // After all prompts: the standard errors of the means. One prompt says nothing of the others.
+  void finish() {
+    is_main_ = false;  // val-aux
+    for (const auto& [base, means] : prompt_means_) {
+      const auto count = static_cast<double>(means.size());
+      if (means.size() < 2) continue;
+      double mean = 0.0, square = 0.0;
+      for (const double v : means) mean += v / count;
+      for (const double v : means) square += (v - mean) * (v - mean) / (count - 1.0);
+      base_ = base;
+      put(false, fmt::format("mean@{}/stderr", n_), std::sqrt(square / count));
     }
   }
 
@@ -102,7 +117,8 @@ class Statistics {
   std::vector<int64_t> pass_k_;
   MetricSet& metrics_;
   BootstrapDraws draws_;
-  std::string base_;  // "SOURCE/VARIABLE/"
+  std::map<std::string, std::vector<double>> prompt_means_;  // by base_
+  std::string base_;                                         // "SOURCE/VARIABLE/"
   bool is_main_ = false;
 };
 
@@ -148,6 +164,7 @@ void add_validation_metrics(const PromptBatch& prompts, const SampleBatch& sampl
       if (!group.values.empty()) statistics.add(source, variable.name, group);
     }
   }
+  statistics.finish();
   const std::vector<double> turns = turns_of(prompts, samples);
   if (turns.empty()) return;
   const auto [fewest, most] = std::ranges::minmax(turns);

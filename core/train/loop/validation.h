@@ -2,6 +2,7 @@
 //
 // Of the N completions of a prompt, per number that rewards give; then the mean over the prompts of a source:
 //   mean@N, std@N                            mean and standard deviation (ddof 0)
+//   mean@N/stderr                            standard error of mean@N over the prompts (ddof 1), from two prompts on
 //   pass@k                                   expected best of k, exact and without bias, for any k <= N
 //   best@k/{mean,std}, worst@k/..., maj@k/...  verl's bootstrap (val_statistics.h)
 //   vote@N                                   the value of the answer that most of the N agree on

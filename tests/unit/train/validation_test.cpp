@@ -68,6 +68,27 @@ TEST(ValidationMetrics, PerSourceMeanBestAndMajority) {
   EXPECT_EQ(*metrics.value("val-aux/num_turns/mean"), 2.0);
 }
 
+// The means of the prompts of "a" are 1, 0 and 1/2: variance 1/4 (ddof 1), over 3 prompts. "b" has one prompt.
+TEST(ValidationMetrics, StandardErrorOverThePromptsOfASource) {
+  PromptBatch prompts;
+  prompts.prompts.resize(4);
+  for (int i = 0; i < 4; ++i) prompts.prompts[static_cast<size_t>(i)].data_source = i < 3 ? "a" : "b";
+  SampleBatch samples;
+  samples.num_samples_per_prompt = 2;
+  ScoredBatch scored;
+  const double rewards[] = {1, 1, 0, 0, 1, 0, 1, 0};
+  for (int i = 0; i < 8; ++i) {
+    samples.rows.emplace_back().prompt_index = i / 2;
+    scored.rewards.push_back(rewards[i]);
+    scored.row_valid.push_back(1);
+  }
+  MetricSet metrics;
+  add_validation_metrics(prompts, samples, scored, metrics);
+  EXPECT_NEAR(*metrics.value("val-core/a/reward/mean@2"), 0.5, 1e-12);
+  EXPECT_NEAR(*metrics.value("val-aux/a/reward/mean@2/stderr"), std::sqrt(0.25 / 3.0), 1e-12);
+  EXPECT_FALSE(metrics.value("val-aux/b/reward/mean@2/stderr")) << "one prompt has no standard error";
+}
+
 // The named numbers of a reward, and each of several rewards. Names of sources may have slashes.
 TEST(ValidationMetrics, OtherNumbersOfTheRewards) {
   PromptBatch prompts;

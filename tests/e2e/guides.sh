@@ -1,0 +1,47 @@
+#!/bin/bash
+# guides.sh SOURCE BUILD_DIR: the commands of docs/cookbook.md and docs/guides/ run (train as a dry run on tiny models, sft
+# as `config show`), the cookbook names every recipe in configs/, and the pictures that pages show are there and small.
+set -euo pipefail
+source_dir=$1 build_dir=$2
+scratch=$(mktemp -d)
+trap 'rm -rf "$scratch"' EXIT
+fail() { echo "guides.sh: $*" >&2; exit 1; }
+
+pages=("$source_dir"/docs/cookbook.md "$source_dir"/docs/guides/*.md)
+for recipe in "$source_dir"/configs/*.toml; do
+  grep -qE "^mortise (train|sft) configs/$(basename "$recipe")( |$)" "$source_dir/docs/cookbook.md" ||
+    fail "docs/cookbook.md has no command for configs/$(basename "$recipe")"
+done
+for page in "$source_dir/README.md" "${pages[@]}"; do
+  while read -r picture; do
+    [[ -s $(dirname "$page")/$picture ]] || fail "$page shows $picture, which is not there: run ./dev pictures"
+  done < <(grep -oE '(\]\(|(src|srcset)=")[^)"]*pictures/[a-z_]+\.(svg|png)' "$page" | sed -E 's/^.*(\(|")//')
+done
+[[ $(cat "$source_dir"/docs/pictures/* | wc -c) -le 512000 ]] || fail "docs/pictures/ has more than 500 KB"
+
+cd "$scratch"
+cp -r "$source_dir/configs" configs
+task() { "$build_dir/bin/$1" "$2" >log 2>&1 || fail "$1: $(cat log)"; }
+task make_task runs/quickstart
+task make_tool_task runs/tools
+mkdir -p runs/tools/warm/global_step_400 runs/quickstart/train/global_step_1300
+cp -r runs/quickstart/model runs/quickstart/init
+cp -r runs/quickstart/model runs/quickstart/train/global_step_1300/huggingface
+cp -r runs/tools/model runs/tools/warm/global_step_400/huggingface
+mv runs/quickstart/model runs/quickstart/warm
+export PATH="$build_dir/bin:$PATH"
+count=0
+for page in "${pages[@]}"; do
+  while IFS= read -r command; do
+    [[ -n $command ]] || continue
+    case $command in
+      "mortise sft "*) command=${command/ sft / config show } ;;  # sft has no dry run
+      "mortise train configs/reward_model.toml"*) command=${command/ train / config show } ;;  # the model is the reader's
+      "mortise train "*) command+=" --dry-run" ;;
+    esac
+    bash -euo pipefail -c "$command" >log 2>&1 </dev/null || fail "$(basename "$page"): '$command' failed: $(tail -n 20 log)"
+    count=$((count + 1))
+  done < <(awk '/^```sh$/ { on = 1; next } /^```/ { on = 0 } on' "$page")
+done
+[[ $count -ge 15 ]] || fail "the pages have only $count commands"
+echo "guides: $count commands run"
