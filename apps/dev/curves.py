@@ -18,7 +18,7 @@ RECIPES = {"gspo": VALIDATION, "dapo": VALIDATION, "dr_grpo": VALIDATION, "ppo":
            "distill": "eval_rewards/exact_match/mean", "tools": "critic/score/mean"}
 # Title, and (run, label) of each line.
 SWEEPS = {
-    "lr": ("actor.optim.lr", [("lr_4e-5", "4e-5"), ("base", "4e-4"), ("lr_4e-3", "4e-3")]),
+    "lr": ("actor.optim.lr", [("lr_2e-5", "2e-5"), ("base", "1e-4"), ("lr_4e-4", "4e-4"), ("lr_4e-3", "4e-3")]),
     "n": ("rollout.n", [("n_2", "2"), ("base", "4"), ("n_16", "16")]),
     "clip": ("actor.clip_ratio, four updates per step", [("clip_0.02", "0.02"), ("clip_0.2", "0.2"), ("clip_0.8", "0.8")]),
     "kl": ("actor.kl_loss_coef", [("base", "no KL"), ("kl_0.01", "0.01"), ("kl_0.3", "0.3")]),

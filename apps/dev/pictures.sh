@@ -49,7 +49,7 @@ rm -rf runs/pictures/terminal
   trainer.default_local_dir=runs/pictures/terminal trainer.validation_data_dir=null trainer.test_freq=10
 
 say "photographing the report"
-$bin/mortise report runs/pictures/base runs/pictures/lr_4e-5 -o runs/pictures/report.html
+$bin/mortise report runs/pictures/base runs/pictures/lr_4e-4 -o runs/pictures/report.html
 for scheme in light dark; do
   chromium --headless --no-sandbox --disable-gpu --hide-scrollbars --virtual-time-budget=20000 --window-size=1000,900 \
     --user-data-dir="$PWD/runs/pictures/profile" --blink-settings=preferredColorScheme=$([[ $scheme == dark ]] && echo 0 || echo 1) \

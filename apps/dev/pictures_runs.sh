@@ -24,15 +24,15 @@ done
 train recipe_distill configs/distill.toml trainer.total_training_steps=60 trainer.test_freq=10 \
   teacher.path="runs/pictures/seed_1/global_step_300/huggingface"
 train recipe_tools configs/tools.toml
-# One change at a time. A fourth of the quickstart's completions make these runs short.
+# One change at a time. A fourth of the quickstart's completions make these runs short, and need a lower learning rate.
 small=(rollout.n=4 trainer.total_training_steps=100 trainer.test_freq=10)
-train base configs/quickstart.toml "${small[@]}"
-for lr in 4e-5 4e-3; do train "lr_$lr" configs/quickstart.toml "${small[@]}" actor.optim.lr="$lr"; done
-for n in 2 16; do train "n_$n" configs/quickstart.toml "${small[@]}" rollout.n="$n"; done
-for clip in 0.02 0.8; do
-  train "clip_$clip" configs/quickstart.toml "${small[@]}" actor.ppo_mini_batch_size=16 actor.clip_ratio="$clip"
+base_lr=actor.optim.lr=1e-4
+train base configs/quickstart.toml "${small[@]}" $base_lr
+for lr in 2e-5 4e-4 4e-3; do train "lr_$lr" configs/quickstart.toml "${small[@]}" actor.optim.lr="$lr"; done
+for n in 2 16; do train "n_$n" configs/quickstart.toml "${small[@]}" $base_lr rollout.n="$n"; done
+for clip in 0.02 0.2 0.8; do
+  train "clip_$clip" configs/quickstart.toml "${small[@]}" $base_lr actor.ppo_mini_batch_size=16 actor.clip_ratio="$clip"
 done
-train clip_0.2 configs/quickstart.toml "${small[@]}" actor.ppo_mini_batch_size=16 actor.clip_ratio=0.2
 for kl in 0.01 0.3; do
-  train "kl_$kl" configs/quickstart.toml "${small[@]}" actor.use_kl_loss=true actor.kl_loss_coef="$kl"
+  train "kl_$kl" configs/quickstart.toml "${small[@]}" $base_lr actor.use_kl_loss=true actor.kl_loss_coef="$kl"
 done

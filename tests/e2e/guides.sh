@@ -1,6 +1,7 @@
 #!/bin/bash
 # guides.sh SOURCE BUILD_DIR: the commands of docs/cookbook.md and docs/guides/ run (train as a dry run on tiny models, sft
-# as `config show`), the cookbook names every recipe in configs/, and the pictures that pages show are there and small.
+# as `config show`), the cookbook names every recipe in configs/, the pictures that pages show are there and small, and the pages have their
+# numbers.
 set -euo pipefail
 source_dir=$1 build_dir=$2
 scratch=$(mktemp -d)
@@ -18,6 +19,16 @@ for page in "$source_dir/README.md" "${pages[@]}"; do
   done < <(grep -oE '(\]\(|(src|srcset)=")[^)"]*pictures/[a-z_]+\.(svg|png)' "$page" | sed -E 's/^.*(\(|")//')
 done
 [[ $(cat "$source_dir"/docs/pictures/* | wc -c) -le 512000 ]] || fail "docs/pictures/ has more than 500 KB"
+
+# The numbers of the pages are those of the pictures.
+python3 - "$source_dir/docs" <<'PYTHON' || fail "the pages have other numbers than docs/pictures/results.json: correct them"
+import json, pathlib, sys
+docs = pathlib.Path(sys.argv[1])
+text = "".join((docs / page).read_text() for page in ("cookbook.md", "guides/hyper_parameters.md"))
+missing = {run: ends["last"] for run, ends in json.loads((docs / "pictures/results.json").read_text()).items()
+           if f"{ends['last']:.3f}" not in text}
+sys.exit(f"not in the pages: {missing}" if missing else 0)
+PYTHON
 
 cd "$scratch"
 cp -r "$source_dir/configs" configs
