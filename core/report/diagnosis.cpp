@@ -208,7 +208,7 @@ Found failing_rewards(const Evidence& e) {
 
 Found overfitting(const Evidence& e) {
   const auto train = ends_of(e.run, "critic/score/mean");
-  if (!train || train->last <= train->first) return {};
+  if (!train || train->last <= train->first + 0.05 * std::abs(train->first)) return {};  // noise is no rise
   for (const auto& [metric, series] : e.run.metrics) {
     if (!metric.starts_with("val-core/") || metric.find("/mean@") == metric.npos || series.size() < 3) continue;
     const auto best = std::ranges::max_element(series, {}, [](const MetricPoint& p) {

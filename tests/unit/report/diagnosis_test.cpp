@@ -121,6 +121,13 @@ TEST(Diagnosis, NoiseIsNoProgress) {
   EXPECT_THAT(rules_of(run), IsEmpty());
 }
 
+TEST(Diagnosis, AFallThatTrainingSharesIsNoOverfitting) {
+  RunHistory run = healthy();
+  run.metrics["val-core/task/reward/mean@1"] = {{10, 0.3}, {20, 0.6}, {30, 0.4}};
+  run.metrics["critic/score/mean"] = line(0.075, 0.0762);
+  EXPECT_THAT(rules_of(run), testing::Not(testing::Contains("overfitting")));
+}
+
 TEST(Diagnosis, OneRewardOutweighsTheOthers) {
   RunHistory run = healthy();
   run.metrics["rewards/math/std"] = line(0.5, 0.5);
