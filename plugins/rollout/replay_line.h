@@ -21,8 +21,8 @@ struct ReplayCompletion {
 struct ReplayLine {
   std::vector<std::int64_t> prompt_ids;
   std::vector<ReplayCompletion> completions;
-  // Of a completion dump (trainer.rollout_data_dir), which has a line per completion: its place in the group. -1: the
-  // line has all completions of its prompt.
+  // The place in the group, in a completion dump (trainer.rollout_data_dir), which has a line per completion. -1: the line
+  // has all completions of its prompt.
   std::int64_t sample_index = -1;
 };
 

@@ -1,5 +1,6 @@
 # Prose that fits a screen: lines of Markdown have at most 120 characters (code, tables, headings, HTML and what ./dev docs
-# writes aside), and titles of commits at most 72, for commits made since the rule.
+# writes aside), and titles of commits at most 72, for commits made since the rule. No comment begins with "Of": it has a
+# subject and a verb.
 source "$(dirname "$0")/lib.sh"
 while IFS= read -r line; do
   [[ -z $line ]] || fault "$line"
@@ -12,6 +13,12 @@ done < <(texts | grep '\.md$' | grep -vxF docs/algorithms.md | LC_ALL=C xargs -r
     gsub(/`[^`]*`/, "")  # code is not broken
   }
   length($0) > 120 { print FILENAME ":" FNR ": " length($0) " characters (at most 120)" }
+')
+while IFS= read -r line; do
+  [[ -z $line ]] || fault "$line"
+done < <(texts | grep -E '\.(h|cpp|cu|cuh|py|toml|sh|awk|cmake)$' | LC_ALL=C xargs -r awk '
+  /^[ \t]*(\/\/|#) Of / && !before { print FILENAME ":" FNR ": a comment begins with \"Of\": write a sentence with a subject" }
+  { before = /^[ \t]*(\/\/|#) [^ ]/ && !/\.$/ }  # the comment goes on in the next line
 ')
 first=${MORTISE_PROSE_SINCE:-f6a1802}  # the last commit before the rule; the self-test names its own
 if git -C . rev-parse --quiet --verify "$first^{commit}" >/dev/null 2>&1; then

@@ -245,6 +245,10 @@ case $name in
     accepts "short prose; long headings, tables and code"
     printf 'short\n\n- %s\n' "$long" | write docs/b.md
     rejects "docs/b.md:3: 152 characters (at most 120)" docs/b.md
+    printf '// What the models have, each\n// Of them.\nint a;  // of a row\n' | write core/a.h
+    accepts "a line that begins with Of inside a sentence"
+    printf 'int b;\n  // Of a model: its size.\n' | write core/b.h
+    rejects 'core/b.h:2: a comment begins with "Of"' core/b.h
     git -C "$tree" init -q
     for title in before "$(printf 't%.0s' {1..72})" "$(printf 'u%.0s' {1..73})"; do
       git -C "$tree" -c user.name=a -c user.email=a@b commit -q --allow-empty -m "$title"

@@ -14,7 +14,7 @@ namespace mortise {
 struct KeptTokens {
   std::vector<int64_t> offsets{0};  // [N + 1] into the others
   std::vector<int32_t> ids{};       // [K] ascending within a place; the sampled token is one of them
-  // Of penalties, empty without: the logit z of a token becomes (is_seen ? (z < 0 ? z p : z / p) : z) - shift.
+  // Penalties make the logit z of a token (is_seen ? (z < 0 ? z p : z / p) : z) - shift. Without them both are empty.
   std::vector<uint8_t> is_seen{};   // [K]
   std::vector<float> shift{};       // [K]
   double repetition_penalty = 1.0;  // p

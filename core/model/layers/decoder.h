@@ -37,8 +37,8 @@ struct ForwardOptions {
   // What the routers of a mixture of experts are told, and tell; null: nothing. A layer that is computed again uses it
   // in backward too.
   std::shared_ptr<RouterPass> routing = {};
-  // Of a model whose matrices are not all in memory; null: they are. Model::forward_hidden sets it. The head is left
-  // open: WeightGate::finish_forward closes it.
+  // Brings matrices into memory where they are not all there; null: they are. Model::forward_hidden sets it. The head is
+  // left open: WeightGate::finish_forward closes it.
   std::shared_ptr<WeightGate> gate = {};
 };
 

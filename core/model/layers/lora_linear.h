@@ -23,7 +23,7 @@ struct LoraMatrix {
   at::Tensor a_RI;     // leaf
   at::Tensor b_OR;     // leaf
   at::Tensor base_OI;  // W, frozen
-  // Of DoRA; else undefined.
+  // Only DoRA has these two; else they are undefined.
   at::Tensor magnitude_O;  // leaf
   at::Tensor norm_O;       // |V| of each row of V, at the current A and B
   double scale = 0.0;

@@ -54,8 +54,8 @@ class RecomputeFunction : public torch::autograd::Function<RecomputeFunction> {
   }
 };
 
-// Of the kind of MLP that keeps more: gate, up and the gated half; a mixture keeps them and its input and output for each
-// of a token's experts, the router's numbers and the shared expert.
+// Counts for the kind of MLP that keeps more. A dense one keeps gate, up and the gated half. A mixture keeps them and its
+// input and output for each of a token's experts, the router's numbers and the shared expert.
 int64_t mlp_numbers(const ModelConfig& config) {
   const MoeConfig& moe = config.moe;
   const int64_t dense = config.num_expert_layers() < config.num_layers ? 3 * config.intermediate_size : 0;

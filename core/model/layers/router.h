@@ -16,7 +16,7 @@
 
 namespace mortise {
 
-// Of one pass over N tokens; L counts the layers with experts, K a token's experts, E all experts.
+// What routers are told, and tell, in one pass over N tokens. L counts the layers with experts, K a token's experts, E all experts.
 struct RouterPass {
   // What the routers are told; undefined: nothing.
   at::Tensor given_LNK;   // int64, any order; -1 as the first of a token: the router's own choice

@@ -1,6 +1,6 @@
 // Validation: completions for every validation prompt, scored by the run's rewards, summed up per data source.
 //
-// Of the N completions of a prompt, per number that rewards give; then the mean over the prompts of a source:
+// Each number that rewards give is summed up over the N completions of a prompt, then averaged over a source's prompts:
 //   mean@N, std@N                            mean and standard deviation (ddof 0)
 //   mean@N/stderr                            standard error of mean@N over the prompts (ddof 1), from two prompts on
 //   pass@k                                   expected best of k, exact and without bias, for any k <= N

@@ -63,8 +63,8 @@ class RunLog {
   }
   // The main numbers of a validation to the log.
   void log_validation(int64_t step, const MetricSet& metrics);
-  // Of a validation set the first few completions to the log where trainer.log_val_generations asks for them, and all to
-  // trainer.validation_data_dir where that is set. `set`: its name, "" for data.val_files.
+  // Writes the first few completions of a validation set to the log where trainer.log_val_generations asks for them, and
+  // all to trainer.validation_data_dir where that is set. `set`: its name, "" for data.val_files.
   Result<> write_validation(int64_t step, const std::string& set, const PromptBatch& prompts,
                             const SampleBatch& samples, const ScoredBatch& scored);
   // A batch that ends the run, because a reward failed on too many of its rows, is written as those of any step or

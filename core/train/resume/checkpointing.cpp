@@ -87,7 +87,7 @@ Result<> warn_of_all_saves(const CheckpointSource& source, const Path& run_dir, 
 }  // namespace
 
 Result<WholeWeights> CheckpointSource::gather_weights() const {
-  // Of an adapter's run the folder may hold the adapter alone.
+  // If an adapter is trained, the folder may hold the adapter alone.
   const bool has_policy = !policy.model->trains_lora() || save_options(run.config).lora != LoraSave::kApart;
   return WholeWeights::gather(
       {has_policy ? &*policy.model : nullptr, policy.reference_state ? reference_of(policy) : nullptr, critic},
