@@ -1,5 +1,4 @@
-// See emulator.h. This file is compiled without ThreadSanitizer, which would take the emulator's own notes for data of
-// the kernels. It therefore touches memory that fibers share only through its own types.
+// See emulator.h.
 #include "cuda/emulate/emulator.h"
 
 #include <fmt/format.h>
@@ -37,7 +36,6 @@ struct Meeting {  // where threads wait for one another
   const char* file = nullptr;
   int line = 0;
   uint64_t values[2][kWarp] = {};
-  SyncClock clocks[2];
 };
 
 struct CudaThread {
@@ -79,10 +77,9 @@ class Machine {
   void (*body_)(const void*) = nullptr;
   const void* argument_ = nullptr;
   std::vector<std::unique_ptr<CudaThread>> threads_;
-  std::vector<std::unique_ptr<SharedBlock>> shared_, old_shared_;
+  std::vector<std::unique_ptr<SharedBlock>> shared_;
   std::vector<Meeting> warps_;
   Meeting block_;
-  SyncClock finished_;
   std::string error_;
   uint64_t state_ = 1;
 };
@@ -115,7 +112,6 @@ void Machine::enter(void* machine) {
   auto& self = *static_cast<Machine*>(machine);
   self.body_(self.argument_);
   self.current->done = true;
-  self.finished_.release();
   for (;;) self.host_.leave(self.current->fiber);
 }
 
@@ -137,13 +133,9 @@ void Machine::run(Index3 grid, Index3 block, void (*body)(const void*), const vo
   for (const unsigned b : blocks) {
     block_index = {b % grid.x, b / grid.x % grid.y, b / (grid.x * grid.y)};
     run_block(num_threads);
-    std::move(shared_.begin(), shared_.end(), std::back_inserter(old_shared_));
     shared_.clear();
     if (!error_.empty()) break;
   }
-  finished_.acquire();
-  for (const auto& thread : threads_) thread->fiber.forget_old_stacks();
-  old_shared_.clear();
   if (!error_.empty()) throw EmulatorError(std::exchange(error_, {}));
 }
 
@@ -185,10 +177,7 @@ void Machine::deadlock() {
                          thread->waits_at->line, where());
     break;
   }
-  finished_.acquire();
-  for (const auto& thread : threads_) thread->fiber.forget_old_stacks();
   shared_.clear();
-  old_shared_.clear();
   throw EmulatorError(std::exchange(error_, {}));
 }
 
@@ -226,10 +215,7 @@ void Machine::barrier(const char* file, int line) {
     if (site.line == line && site.file == file) return;
   }
   note_barrier(file, line);
-  SyncClock& clock = block_.clocks[block_.generation & 1];
-  clock.release();
   wait(block_, block_size.x * block_size.y * block_size.z, file, line);
-  clock.acquire();
 }
 
 uint64_t Machine::exchange(uint64_t value, unsigned source, const char* file, int line) {

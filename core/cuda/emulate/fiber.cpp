@@ -7,9 +7,6 @@
 #if defined(MORTISE_ASAN)
 #include <sanitizer/common_interface_defs.h>
 #endif
-#if defined(MORTISE_TSAN)
-#include <sanitizer/tsan_interface.h>
-#endif
 
 // mortise_cuda_switch(save, next): pushes the registers that a function must keep, notes the stack's top in *save, and
 // goes on with the stack whose top is `next`. mortise_cuda_first: where a new fiber begins; rbx holds its function, r12
@@ -72,30 +69,7 @@ void first(void* it) {
 
 }  // namespace
 
-void SyncClock::release() {
-#if defined(MORTISE_TSAN)
-  __tsan_release(&address_);
-#endif
-}
-
-void SyncClock::acquire() {
-#if defined(MORTISE_TSAN)
-  __tsan_acquire(&address_);
-#endif
-}
-
-Fiber::~Fiber() {
-#if defined(MORTISE_TSAN)
-  if (tsan_) __tsan_destroy_fiber(tsan_);
-#endif
-}
-
 void Fiber::start(void (*function)(void*), void* argument) {
-#if defined(MORTISE_TSAN)
-  if (tsan_) __tsan_destroy_fiber(tsan_);
-  tsan_ = __tsan_create_fiber(0);
-  if (stack_) old_.push_back(std::move(stack_));
-#endif
   if (!stack_) stack_.reset(new char[kStackBytes]);
   asan_ = nullptr;
   const uintptr_t end = (reinterpret_cast<uintptr_t>(stack_.get()) + kStackBytes) & ~uintptr_t{15};
@@ -117,10 +91,6 @@ void FiberHost::enter(Fiber& fiber) {
   host_stack_bytes = &stack_bytes_;
   __sanitizer_start_switch_fiber(&asan_, fiber.stack_.get(), kStackBytes);
 #endif
-#if defined(MORTISE_TSAN)
-  tsan_ = __tsan_get_current_fiber();
-  __tsan_switch_to_fiber(fiber.tsan_, __tsan_switch_to_fiber_no_sync);
-#endif
   mortise_cuda_switch(&top_, fiber.top_);
 #if defined(MORTISE_ASAN)
   __sanitizer_finish_switch_fiber(asan_, nullptr, nullptr);
@@ -130,9 +100,6 @@ void FiberHost::enter(Fiber& fiber) {
 void FiberHost::leave(Fiber& fiber) {
 #if defined(MORTISE_ASAN)
   __sanitizer_start_switch_fiber(&fiber.asan_, stack_, stack_bytes_);
-#endif
-#if defined(MORTISE_TSAN)
-  __tsan_switch_to_fiber(tsan_, __tsan_switch_to_fiber_no_sync);
 #endif
   mortise_cuda_switch(&fiber.top_, top_);
 #if defined(MORTISE_ASAN)
