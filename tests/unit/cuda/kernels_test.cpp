@@ -178,6 +178,29 @@ TEST(CudaKernels, ClippedAdamWEqualsFloat64) {
   });
 }
 
+TEST(CudaKernels, FiveUpdatesOfAdamWEqualFloat64) {
+  const size_t n = 300;
+  std::vector<float> clip{0.0F, 0.5F}, master = normal(n, 1, 2), m(n, 0.0F), v(n, 0.0F);
+  std::vector<double> weight(master.begin(), master.end()), mean(n, 0.0), square(n, 0.0);
+  std::vector<uint16_t> copies(n);
+  emulator_options() = {};
+  for (int t = 1; t <= 5; ++t) {
+    const std::vector<float> gradient = normal(n, 1, static_cast<unsigned>(10 + t));
+    const double left1 = 1 - std::pow(0.9, t), left2 = std::sqrt(1 - std::pow(0.99, t));
+    const MortiseCudaAdamW s{1e-2F, 0.9F, 0.99F, 1e-6F, 0.1F, static_cast<float>(left1), static_cast<float>(left2)};
+    mortise_cuda_adamw(s, static_cast<int64_t>(n), clip.data(), gradient.data(), master.data(), m.data(), v.data(),
+                       copies.data(), nullptr);
+    for (size_t i = 0; i < n; ++i) {
+      const double g = 0.5 * double(gradient[i]);
+      mean[i] = 0.9 * mean[i] + 0.1 * g;
+      square[i] = 0.99 * square[i] + 0.01 * g * g;
+      weight[i] *= 1 - 1e-3;
+      weight[i] -= 1e-2 * (mean[i] / left1) / (std::sqrt(square[i]) / left2 + 1e-6);
+      ASSERT_NEAR(master[i], weight[i], 2e-6 * t) << "update " << t << ", weight " << i;
+    }
+  }
+}
+
 TEST(CudaKernels, AGradientThatIsNotFiniteChangesNothing) {
   emulator_options() = {};
   std::vector<float> gradient{1.0F, NAN}, clip(2), master{1.0F, 2.0F}, m(2), v(2);
