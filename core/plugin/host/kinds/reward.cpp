@@ -11,7 +11,7 @@
 #include "foundation/base/shown_text.h"
 #include "foundation/base/text.h"
 #include "foundation/formats/json.h"
-#include "mortise/ext/row_text.h"
+#include "mortise/ext/draft/row_text.h"
 #include "plugin/host/abi_struct.h"
 #include "plugin/host/guarded_output.h"
 #include "plugin/host/host_services.h"
