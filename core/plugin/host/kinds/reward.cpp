@@ -71,7 +71,7 @@ constexpr mortise_row_text kRowText = {sizeof(mortise_row_text), 0, take_row_tex
 // The outputs of a call.
 struct Written {
   std::vector<double> rewards;
-  std::vector<float> token_rewards;  // of all rows, end to end
+  std::vector<float> token_rewards;  // those of all rows, end to end
 };
 
 // The outputs of a call: those of `written` themselves, or between guard words and copied there after it.
