@@ -23,6 +23,7 @@
 #include "experience/rollout/rollout_runner.h"
 #include "foundation/metrics/registry.h"
 #include "text/tokenizer/tokenizer.h"
+#include "train/loop/sampler.h"
 
 namespace mortise {
 
@@ -52,7 +53,8 @@ struct Validator {
   const RunConfig& config;
   const Tokenizer& tokenizer;
   RewardRunner& reward;
-  RolloutRunner rollout;  // always the native one
+  RolloutRunner rollout;       // the native one
+  Sampler* sampler = nullptr;  // samples in its place; null: it does not (rollout.val_engine)
   std::vector<ValidationPart> parts;
   Communicator& ranks;  // which share the prompts
 
@@ -60,7 +62,8 @@ struct Validator {
   Result<ValidationReport> validate(int64_t step, int64_t weight_version);
 
  private:
-  Result<ValidatedSet> validate_set(const ValidationPart& part, int64_t step);
+  Result<ValidatedSet> validate_set(const ValidationPart& part, int64_t step, int64_t weight_version);
+  Result<SampleBatch> sample(const PromptBatch& prompts, const RolloutPlan& plan, int64_t weight_version);
 };
 
 // The metrics of some scored completions; N = completions per prompt, rows in prompt-major order. `pass_k`: the k of
