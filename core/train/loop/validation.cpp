@@ -98,7 +98,7 @@ class Statistics {
       for (const double v : means) mean += v / count;
       for (const double v : means) square += (v - mean) * (v - mean) / (count - 1.0);
       base_ = base;
-      put(false, fmt::format("mean@{}/stderr", n_), std::sqrt(square / count));
+      put(false, fmt::format("stderr@{}", n_), std::sqrt(square / count));
     }
   }
 

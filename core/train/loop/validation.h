@@ -2,7 +2,7 @@
 //
 // Each number that rewards give is summed up over the N completions of a prompt, then averaged over a source's prompts:
 //   mean@N, std@N                            mean and standard deviation (ddof 0)
-//   mean@N/stderr                            standard error of mean@N over the prompts (ddof 1), from two prompts on
+//   stderr@N                                 standard error of mean@N over the prompts (ddof 1), from two prompts on
 //   pass@k                                   expected best of k, exact and without bias, for any k <= N
 //   best@k/{mean,std}, worst@k/..., maj@k/...  verl's bootstrap (val_statistics.h)
 //   vote@N                                   the value of the answer that most of the N agree on
