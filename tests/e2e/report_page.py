@@ -90,7 +90,7 @@ def write_run(run):
         for step in range(1, STEPS + 1):
             row = {"step": step, "reward": 0.1 * step, "critic/score/mean": 0.1 * step, "entropy": 1 / step,
                    "frac_reward_zero_std": 0.9, "timing_s/gen": 1.0, "timing_s/update_actor": 2.0,
-                   "val-core/a_source_with_a_long_name/reward/mean@1": 0.5, "val-aux/a_source_with_a_long_name/reward/mean@1/stderr": 0.1}
+                   "val-core/a_source_with_a_long_name/reward/mean@1": 0.5, "val-aux/a_source_with_a_long_name/reward/stderr@1": 0.1}
             metrics.write(json.dumps(row) + "\n")
     for step in range(1, STEPS + 1):
         rows = [completion(step, prompt, sample) for prompt in range(PROMPTS) for sample in range(SAMPLES)]

@@ -94,6 +94,38 @@ TEST(Serve, ARunIsTheSameWhenItsServerDiesInTheMiddle) {
   EXPECT_EQ(server.stop(), 0);
 }
 
+// A server that validates gives the numbers that the trainer's own process gives, before the first update and after the
+// last. Without a server such a run cannot validate.
+TEST(Serve, ValidationsOnAServerHaveTheSameNumbers) {
+  const TaskFolder task;
+  const std::string validates =
+      std::string(kShortRun) +
+      " trainer.test_freq=4 trainer.val_before_train=true data.val_files=data/val.jsonl data.val_max_samples=20 "
+      "rollout.val_kwargs.n=3 rollout.val_kwargs.do_sample=true rollout.val_kwargs.temperature=1";
+  const Outcome alone = task.mortise("train run.toml trainer.default_local_dir=alone" + validates);
+  ASSERT_EQ(alone.code, 0) << alone.output;
+  ServerProcess server(task);
+  const std::string on_server = validates + with_server(server.url()) + " rollout.val_engine=rollout";
+  const Outcome served = task.mortise("train run.toml" + on_server);
+  ASSERT_EQ(served.code, 0) << served.output;
+  const auto validations = [&](const char* folder) {
+    std::vector<Json> all;
+    for (const Json& row : rows_of(task.path() / folder / "metrics.jsonl")) {
+      Json numbers = Json::object();
+      for (const auto& [name, value] : row.items())
+        if (name.starts_with("val-") || name.starts_with("eval_")) numbers[name] = value;
+      if (!numbers.empty()) all.push_back(numbers);
+    }
+    return all;
+  };
+  EXPECT_EQ(validations("alone").size(), 3U);  // before, after step 4, after step 8
+  EXPECT_EQ(validations("served"), validations("alone"));
+  EXPECT_EQ(server.stop(), 0);
+  const std::string no_server = "eval run.toml" + on_server + " rollout.vllm.start_limit=0";
+  EXPECT_EQ(task.mortise(no_server).code, 4) << "it validated without the server";
+  EXPECT_EQ(task.mortise(no_server + " rollout.val_engine=native").code, 0);
+}
+
 TEST(Serve, ANewServerIsNotReachedWithoutItsKey) {
   const TaskFolder task;
   ServerProcess server(task, {"--api-key", "sesame"});

@@ -34,6 +34,10 @@ struct ValKwargs {  // how validation samples; other filters are off
   bool operator==(const ValKwargs&) const = default;
 };
 
+// What samples validations: this process, or the backend that samples training.
+enum class ValEngine { kNative, kRollout };
+constexpr auto choice_names(ValEngine) { return std::array<std::string_view, 2>{"native", "rollout"}; }
+
 struct RolloutConfig {
   std::string name = "native";                   // rollout backend plugin: native, replay, ...
   int64_t n = 1;                                 // completions per prompt (TRL: num_generations)
@@ -61,6 +65,7 @@ struct RolloutConfig {
   bool calculate_log_probs = true;               // keep what the sampler gave; needed for training/rollout_probs_diff_*
   bool filtered_log_probs = false;               // train on log-probs of what penalties and filters leave
   std::optional<int64_t> seed;                   // of sampling; null = trainer.seed
+  ValEngine val_engine = ValEngine::kNative;
   ValKwargs val_kwargs;
   MultiTurnConfig multi_turn;
   Json params = Json::object();  // the table [rollout.NAME] of the backend in use, e.g. [rollout.replay] path = "..."
@@ -275,6 +280,12 @@ void describe_sampled(Keys& keys) {
       .as_in_verl("null")
       .no_effect(kInGenerate, generates_greedily, kGreedy)
       .read_by(kInGenerate);
+  keys.free("val_engine", &RolloutConfig::val_engine,
+            "What samples validations. native: this process, with the weights that it trains. rollout: the backend of "
+            "rollout.name, which gets the newest weights first, as for training. Take rollout if servers sample.")
+      .unread_by(kInSft)
+      .no_effect(
+          kInTrain | kInEval, [](const auto& k) { return !k.config.data.validates(); }, "data.val_files is not given");
   keys.compared(
           "params", &RolloutConfig::params,
           "The table [rollout.NAME] holds the parameters of the backend NAME, if it is in use: rollout.replay.path.")

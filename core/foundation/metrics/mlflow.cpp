@@ -9,7 +9,9 @@
 #include <array>
 #include <cmath>
 #include <cstdlib>
+#include <set>
 
+#include "foundation/base/log.h"
 #include "foundation/base/text.h"
 #include "foundation/metrics/trackers.h"
 
@@ -156,9 +158,23 @@ class MlflowSink final : public MetricSink {
     const int64_t now = now_ms(*env_);
     for (const MetricValue& metric : row.values) {
       const std::string name = stored_name(metric.name);
-      if (is_file_name(name))
+      if (is_file_name(name) && has_place(name))
         unwritten_[name] += fmt::format("{} {} {}\n", now, metric_value(metric.value), row.keys.front().second);
     }
+  }
+
+  // The path of one metric must not be a folder of another one, as "reward" is of "reward/a". The first one is kept.
+  bool has_place(const std::string& name) {
+    if (names_.contains(name)) return true;
+    const auto below = names_.lower_bound(name + "/");
+    bool is_free = below == names_.end() || !below->starts_with(name + "/");
+    for (size_t slash = name.find('/'); slash != std::string::npos && is_free; slash = name.find('/', slash + 1))
+      is_free = !names_.contains(name.substr(0, slash));
+    if (is_free) return names_.insert(name), true;
+    if (left_out_.insert(name).second)
+      log_warn(
+          fmt::format("MLflow: {} is left out, because the name of another metric is a part of its path", quote(name)));
+    return false;
   }
 
   // Each file that is whole is written once; the others wait for the next call.
@@ -203,6 +219,7 @@ class MlflowSink final : public MetricSink {
   std::string experiment_id_, id_, name_;
   int64_t start_ms_ = 0;
   std::map<std::string, std::string> unwritten_;  // lines by metric
+  std::set<std::string> names_, left_out_;        // metrics with a file, and those without
   std::string torn_;                              // the metric whose file may end in a part of a line
 };
 

@@ -189,7 +189,7 @@ constexpr auto kTable = std::to_array<MetricInfo>({
      "completions, exact), vote@N (of the most frequent answer), best@N/ and maj@N/ with mean and std (verl's bootstrap)",
      kMean},
     {"val-aux/{any}", "",
-     "the same for all other numbers that rewards give, and for each reward if there are several; std@N, mean@N/stderr (standard error over the prompts), and best@K/, worst@K/, maj@K/ for other K; "
+     "the same for all other numbers that rewards give, and for each reward if there are several; std@N, stderr@N (standard error over the prompts), and best@K/, worst@K/, maj@K/ for other K; "
      "num_turns",
      kMean},
     {"eval_{any}", "", "validation: reward, rewards/, completions/ and frac_reward_zero_std as above (TRL)", kMean},

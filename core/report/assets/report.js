@@ -67,7 +67,9 @@
   }
   // The interval of a validation's mean: 1.96 standard errors over the prompts on each side.
   function interval(run, metric, i) {
-    const series = run.metrics[metric], error = run.metrics[metric.replace(/^val-core/, 'val-aux') + '/stderr'];
+    if (!/^val-.*mean@\d+$/.test(metric)) return [];
+    const series = run.metrics[metric];
+    const error = run.metrics[metric.replace(/^val-core/, 'val-aux').replace(/mean@(\d+)$/, 'stderr@$1')];
     if (!error || Number(smoothing.value) > 0) return [];
     const at = new Map(error[0].map((x, k) => [x, error[1][k]]));
     const edge = (sign, fill) => ({ label: `${run.name}, interval`, borderWidth: 0, pointRadius: 0, fill,

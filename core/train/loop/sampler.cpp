@@ -25,14 +25,18 @@ Result<> Sampler::send_weights(int64_t version, MetricSet& metrics) {
   return {};
 }
 
+Result<> Sampler::make_ready(int64_t version, MetricSet& metrics) {
+  TRY(runner_.wake());
+  TRY(send_weights(version, metrics));
+  return runner_.set_version(version);
+}
+
 Result<SampleBatch> Sampler::sample(const PromptBatch& prompts, int64_t batch, int64_t weight_version,
                                     RewardRunner& reward, const ScoreContext& context, MetricSet& metrics) {
   const StageTimer timer(metrics, "timing_s/gen");
   RolloutPlan plan = plan_;
   plan.first_row_id = batch * static_cast<int64_t>(prompts.prompts.size()) * plan.num_samples;
-  TRY(runner_.wake());
-  TRY(send_weights(weight_version, metrics));
-  TRY(runner_.set_version(weight_version));
+  TRY(make_ready(weight_version, metrics));
   TRY(reward.begin(prompts, plan.num_samples, context));
   SampleBatch samples = TRY(collect_on_ranks(
       *ranks_, runner_, prompts, plan, config_->rollout.max_num_seqs, *tokenizer_, &metrics,
@@ -48,6 +52,12 @@ Result<SampleBatch> Sampler::greedy(const PromptBatch& prompts, MetricSet& metri
   plan.sampling.temperature = 0.0;
   plan.is_filtered = false;
   return collect_on_ranks(*ranks_, runner_, prompts, plan, config_->rollout.max_num_seqs, *tokenizer_, &metrics);
+}
+
+Result<SampleBatch> Sampler::validate(const PromptBatch& prompts, const RolloutPlan& plan, int64_t weight_version) {
+  MetricSet unused;  // of rows that are not learnt from
+  TRY(make_ready(weight_version, unused));
+  return collect_on_ranks(*ranks_, runner_, prompts, plan, config_->rollout.max_num_seqs, *tokenizer_, nullptr);
 }
 
 Result<> Sampler::rest() {

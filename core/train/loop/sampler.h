@@ -32,6 +32,8 @@ class Sampler {
                              const ScoreContext& context, MetricSet& metrics);
   // One greedy completion of each prompt, after sample().
   Result<SampleBatch> greedy(const PromptBatch& prompts, MetricSet& metrics);
+  // Completions of a validation's plan, with the weights of this version.
+  Result<SampleBatch> validate(const PromptBatch& prompts, const RolloutPlan& plan, int64_t weight_version);
   // Nothing is sampled before the next step (rollout.sleep_while_training).
   Result<> rest();
 
@@ -39,6 +41,7 @@ class Sampler {
   [[nodiscard]] const RolloutPlan& plan() const { return plan_; }
 
  private:
+  Result<> make_ready(int64_t version, MetricSet& metrics);
   Result<> send_weights(int64_t version, MetricSet& metrics);
 
   RolloutRunner runner_;

@@ -98,7 +98,7 @@ class Statistics {
       for (const double v : means) mean += v / count;
       for (const double v : means) square += (v - mean) * (v - mean) / (count - 1.0);
       base_ = base;
-      put(false, fmt::format("mean@{}/stderr", n_), std::sqrt(square / count));
+      put(false, fmt::format("stderr@{}", n_), std::sqrt(square / count));
     }
   }
 
@@ -174,13 +174,18 @@ void add_validation_metrics(const PromptBatch& prompts, const SampleBatch& sampl
   (void)metrics.add_user(base + "max", most, 1.0, Reduction::kMean);
 }
 
-Result<ValidatedSet> Validator::validate_set(const ValidationPart& part, int64_t step) {
+Result<SampleBatch> Validator::sample(const PromptBatch& prompts, const RolloutPlan& plan, int64_t weight_version) {
+  if (sampler != nullptr) return sampler->validate(prompts, plan, weight_version);
+  TRY(rollout.set_version(weight_version));
+  return collect_on_ranks(ranks, rollout, prompts, plan, config.rollout.max_num_seqs, tokenizer, nullptr);
+}
+
+Result<ValidatedSet> Validator::validate_set(const ValidationPart& part, int64_t step, int64_t weight_version) {
   ValidatedSet out;
   out.name = part.set->name;
   out.prompts.step = step;
   for (int64_t i = 0; i < part.rows->size(); ++i) out.prompts.prompts.push_back((*part.rows)[i]);
-  out.samples =
-      TRY(collect_on_ranks(ranks, rollout, out.prompts, part.plan, config.rollout.max_num_seqs, tokenizer, nullptr));
+  out.samples = TRY(sample(out.prompts, part.plan, weight_version));
   ScoreContext context;
   context.step = step;
   context.max_response_length = response_length(config);
@@ -193,10 +198,9 @@ Result<ValidatedSet> Validator::validate_set(const ValidationPart& part, int64_t
 
 Result<ValidationReport> Validator::validate(int64_t step, int64_t weight_version) {
   ValidationReport report;
-  TRY(rollout.set_version(weight_version));
   double sum = 0.0;
   for (const ValidationPart& part : parts) {
-    const ValidatedSet& set = report.sets.emplace_back(TRY(validate_set(part, step)));
+    const ValidatedSet& set = report.sets.emplace_back(TRY(validate_set(part, step, weight_version)));
     add_validation_metrics(set.prompts, set.samples, set.scored, report.metrics, set.name, part.set->kwargs.pass_k);
     const std::string prefix = set.name.empty() ? "eval_" : fmt::format("eval_{}_", set.name);
     add_eval_metrics(set.prompts, set.samples, set.scored, config.data.max_prompt_length, prefix, report.metrics);

@@ -2,7 +2,7 @@
 //
 // Each number that rewards give is summed up over the N completions of a prompt, then averaged over a source's prompts:
 //   mean@N, std@N                            mean and standard deviation (ddof 0)
-//   mean@N/stderr                            standard error of mean@N over the prompts (ddof 1), from two prompts on
+//   stderr@N                                 standard error of mean@N over the prompts (ddof 1), from two prompts on
 //   pass@k                                   expected best of k, exact and without bias, for any k <= N
 //   best@k/{mean,std}, worst@k/..., maj@k/...  verl's bootstrap (val_statistics.h)
 //   vote@N                                   the value of the answer that most of the N agree on
@@ -23,6 +23,7 @@
 #include "experience/rollout/rollout_runner.h"
 #include "foundation/metrics/registry.h"
 #include "text/tokenizer/tokenizer.h"
+#include "train/loop/sampler.h"
 
 namespace mortise {
 
@@ -52,7 +53,8 @@ struct Validator {
   const RunConfig& config;
   const Tokenizer& tokenizer;
   RewardRunner& reward;
-  RolloutRunner rollout;  // always the native one
+  RolloutRunner rollout;       // the native one
+  Sampler* sampler = nullptr;  // samples in its place; null: it does not (rollout.val_engine)
   std::vector<ValidationPart> parts;
   Communicator& ranks;  // which share the prompts
 
@@ -60,7 +62,8 @@ struct Validator {
   Result<ValidationReport> validate(int64_t step, int64_t weight_version);
 
  private:
-  Result<ValidatedSet> validate_set(const ValidationPart& part, int64_t step);
+  Result<ValidatedSet> validate_set(const ValidationPart& part, int64_t step, int64_t weight_version);
+  Result<SampleBatch> sample(const PromptBatch& prompts, const RolloutPlan& plan, int64_t weight_version);
 };
 
 // The metrics of some scored completions; N = completions per prompt, rows in prompt-major order. `pass_k`: the k of

@@ -207,11 +207,11 @@ Result<Sampler> load_sampler(const RunSettings& run, PluginRegistry& registry, c
 }
 
 Result<Validator> load_validator(const RunSettings& run, PluginRegistry& registry, const PolicyParts& policy,
-                                 const std::vector<ValRows>& data, RewardRunner& reward, const Sampling& sampling,
-                                 const std::shared_ptr<TurnParts>& turns) {
+                                 const std::vector<ValRows>& data, RewardRunner& reward, Sampler* sampler,
+                                 const Sampling& sampling, const std::shared_ptr<TurnParts>& turns) {
   RolloutRunner runner = TRY(RolloutRunner::create(registry, RolloutConfig().name, Json::object(), run.key));
   runner.use_turns(turns);
-  Validator validator{run.config, policy.folder->tokenizer, reward, std::move(runner), {}, run.ranks};
+  Validator validator{run.config, policy.folder->tokenizer, reward, std::move(runner), sampler, {}, run.ranks};
   uint64_t number = 0;
   for (const ValRows& val : data) {
     if (!val.set.name.empty()) ++number;
@@ -390,15 +390,19 @@ Result<std::unique_ptr<RunParts>> assemble(Env& env, const LoadedConfig& loaded,
   std::shared_ptr<TurnParts> turns;
   if (environment.runner)
     turns = TRY(make_turn_parts(std::move(environment), loaded, *policy.folder, *policy.encoder, sampling));
+  const bool sampler_validates = kind != RunKind::kSft && run.config.rollout.val_engine == ValEngine::kRollout;
+  if (kind == RunKind::kTrain || sampler_validates)
+    parts->sampler.emplace(TRY(load_sampler(run, registry, policy, sampling, turns)));
   if (kind == RunKind::kTrain) {
-    Sampler& sampler = parts->sampler.emplace(TRY(load_sampler(run, registry, policy, sampling, turns)));
+    Sampler& sampler = *parts->sampler;
     saved.plugins.add("rollout:" + run.config.rollout.name, sampler.backend().instance());
     saved.rollout_plugins.add("rollout:" + run.config.rollout.name, sampler.backend().instance());
   }
   if (!run.config.reward.empty() || environment_rewards)
     parts->reward = TRY(load_rewards(run, registry, data, environment_rewards, saved.plugins));
   if (!data.val.empty() && parts->reward)
-    parts->validator.emplace(TRY(load_validator(run, registry, policy, data.val, *parts->reward, sampling, turns)));
+    parts->validator.emplace(TRY(load_validator(run, registry, policy, data.val, *parts->reward,
+                                                sampler_validates ? &*parts->sampler : nullptr, sampling, turns)));
   TRY(saved.stateful.add(progress.counters));
   TRY(saved.stateful.add(saved.plugins));
   if (kind == RunKind::kEval) return parts;

@@ -5,6 +5,8 @@
 
 #include <cmath>
 #include <cstdlib>
+#include <filesystem>
+#include <map>
 
 #include "support/fault_env.h"
 #include "support/temp_dir.h"
@@ -113,6 +115,25 @@ TEST_F(Trackers, AResumedRunIsOneRunOfMlflow) {
   const int asked = ask_package("mlflow", root);
   if (asked < 0) GTEST_SKIP() << "MORTISE_ORACLES_PYTHON is not set";
   EXPECT_EQ(asked, 0);
+}
+
+// Its files and folders have the metrics' names. Whichever of "a" and "a/b" came first is kept, in either order.
+TEST_F(Trackers, MlflowLeavesOutWhatNeedsAFileAsAFolder) {
+  ASSERT_OK_AND_ASSIGN(const auto sink, make_mlflow_sink(default_env(), run_in(dir_.path())));
+  ASSERT_OK(sink->write({{{"step", 1}}, {{"x/a", 1.5}, {"y/b/c", 2.5}}}));
+  ASSERT_OK(sink->write({{{"step", 2}}, {{"x/a", 3.5}, {"x/a/b", 4.5}, {"y", 5.5}, {"y/b", 6.5}, {"y/bc", 7.5}}}));
+  ASSERT_OK(sink->close());
+  std::map<std::string, std::string> files;
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(dir_.path() / "mlruns")) {
+    const std::string path = entry.path().string();
+    const size_t at = path.find("/metrics/");
+    if (at != std::string::npos && entry.is_regular_file())
+      files[path.substr(at + 9)] = default_env().read_file(entry.path()).value();
+  }
+  ASSERT_EQ(files.size(), 3U);
+  EXPECT_THAT(files["x/a"], HasSubstr(" 3.5 2\n"));
+  EXPECT_THAT(files["y/b/c"], HasSubstr(" 2.5 1\n"));
+  EXPECT_THAT(files["y/bc"], HasSubstr(" 7.5 2\n"));
 }
 
 TEST_F(Trackers, AServerOfMlflowIsRefused) {

@@ -85,8 +85,8 @@ TEST(ValidationMetrics, StandardErrorOverThePromptsOfASource) {
   MetricSet metrics;
   add_validation_metrics(prompts, samples, scored, metrics);
   EXPECT_NEAR(*metrics.value("val-core/a/reward/mean@2"), 0.5, 1e-12);
-  EXPECT_NEAR(*metrics.value("val-aux/a/reward/mean@2/stderr"), std::sqrt(0.25 / 3.0), 1e-12);
-  EXPECT_FALSE(metrics.value("val-aux/b/reward/mean@2/stderr")) << "one prompt has no standard error";
+  EXPECT_NEAR(*metrics.value("val-aux/a/reward/stderr@2"), std::sqrt(0.25 / 3.0), 1e-12);
+  EXPECT_FALSE(metrics.value("val-aux/b/reward/stderr@2")) << "one prompt has no standard error";
 }
 
 // The named numbers of a reward, and each of several rewards. Names of sources may have slashes.
