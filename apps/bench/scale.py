@@ -80,7 +80,7 @@ class Cluster:
     reached: float = 0.4  # share of the ceilings that programs reach
     call: float = 20e-6   # what a collective costs however small it is, times log2(ranks)
     disk: float = 2e9     # bytes/s of the one rank that writes a checkpoint
-    mtbf_hours: float = 50700.0  # of one GPU
+    mtbf_hours: float = 50700.0  # hours between failures of one GPU
     weight: int = 2   # bytes of a weight; of its gradient; of master copy and moments
     gradient: int = 4
     state: int = 12
@@ -95,7 +95,7 @@ class Work:
     mean_length: int = 1024
     max_length: int = 4096
     spread: float = 0.8  # sigma of the log-normal lengths
-    pass_tokens: int = 16384  # of a micro-batch
+    pass_tokens: int = 16384  # tokens in a micro-batch
     max_rows: int = 256  # rollout.max_num_seqs
 
     def lengths(self, seed=0):
@@ -188,7 +188,7 @@ def train_flops(s, tokens, responses, mean_context):
     return 4 * tokens * body + 3 * responses * 2 * s.head
 
 
-ROLLOUTS = {}  # of one workload; they do not depend on the network
+ROLLOUTS = {}  # the workload's rollouts, by size; they do not depend on the network
 
 
 @dataclass

@@ -78,7 +78,7 @@ need_torch() {
   exec {lock}>"$MORTISE_DEPS_DIR/.lock"
   flock "$lock"
   if ! is_current "$torch_dir" "$stamp"; then
-    rm -rf "$torch_dir".new.*  # of a run that was killed
+    rm -rf "$torch_dir".new.*  # a killed run left it
     new=$(mktemp -d "$torch_dir.new.XXXXXX")
     say "fetching libtorch 2.11.0 (550 MB, once) into $torch_dir"
     # TMPDIR: pip unpacks there first, and /tmp may be small.
@@ -106,7 +106,7 @@ need_arrow() {
   exec {lock}>"$MORTISE_DEPS_DIR/.lock"
   flock "$lock"
   if ! is_current "$arrow_dir" "$stamp"; then
-    rm -rf "$arrow_dir".new.*  # of a run that was killed
+    rm -rf "$arrow_dir".new.*  # a killed run left it
     new=$(mktemp -d "$arrow_dir.new.XXXXXX")
     say "fetching Arrow 26.0.1 (50 MB, once) into $arrow_dir"
     TMPDIR=$new "$system_python" -m pip install --quiet --disable-pip-version-check --no-deps --no-compile --no-cache-dir \

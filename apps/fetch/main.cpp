@@ -44,7 +44,7 @@ struct Transfer {
   unsigned long long left = 0;
   bool began = false;  // the first bytes of the body of a good answer were seen
   bool too_large = false;
-  std::string headers;  // of the response that is being read, names in small letters
+  std::string headers;  // the headers of the response that is being read, names in small letters
 };
 
 int fail(const std::string& why) {
@@ -81,7 +81,7 @@ size_t take_header(char* bytes, size_t size, size_t count, void* out) noexcept {
   std::string line(bytes, size * count);
   while (!line.empty() && (line.back() == '\n' || line.back() == '\r')) line.pop_back();
   if (line.compare(0, 5, "HTTP/") == 0) {
-    transfer->headers.clear();  // of a redirect
+    transfer->headers.clear();  // those of a redirect do not count
   } else if (const size_t colon = line.find(':'); colon != std::string::npos && transfer->headers.size() < (1U << 18)) {
     for (size_t i = 0; i < colon; ++i) line[i] = static_cast<char>(std::tolower(static_cast<unsigned char>(line[i])));
     transfer->headers += line + "\n";

@@ -28,7 +28,7 @@ class UnpackedPack {
  private:
   UnpackedPack() = default;
   PackArchive archive_;
-  const PackBuild* build_ = nullptr;  // of archive_
+  const PackBuild* build_ = nullptr;  // points into archive_
   Path folder_, library_;
 };
 

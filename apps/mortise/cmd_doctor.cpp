@@ -44,7 +44,7 @@ struct MachineFinding {
   Health health = Health::kOk;
   std::string text;                     // what was found
   std::string next;                     // what to do; empty if nothing
-  ErrorKind kind = ErrorKind::kConfig;  // of kFails: the exit code
+  ErrorKind kind = ErrorKind::kConfig;  // the exit code, if the state is kFails
 };
 
 MachineFinding failed(std::string subject, const Error& error) {

@@ -138,7 +138,7 @@ Result<std::vector<int64_t>> bare_ids(const Json& row, const std::string& where)
 
 struct Prompts {
   std::vector<std::vector<int64_t>> ids;
-  std::vector<std::optional<uint64_t>> seeds;  // of rows that have one
+  std::vector<std::optional<uint64_t>> seeds;  // a seed for each row that has one
   std::vector<std::string> where;
   int64_t longest_sequence = 0;  // prompt and completion together, if no option limits completions
 };

@@ -16,7 +16,7 @@ Result<int> train_as_rank(const RunCommand& command, Communicator& ranks) {
   const std::string& dir = command.config.config.trainer.default_local_dir;
   auto trained = train(default_env(), command.config, resume_request(command), ranks);
   if (!trained.ok()) {
-    const ErrorKind kind = trained.error().kind;  // of these two the numbers of the steps say why
+    const ErrorKind kind = trained.error().kind;  // the steps' numbers say why these two happen
     if (ranks.is_main() && (kind == ErrorKind::kNumerics || kind == ErrorKind::kReward)) log_findings(dir);
     return std::move(trained).error();
   }

@@ -26,7 +26,7 @@ namespace {
 // The parts of "rollout.replay.path". In the other tables, too, a plugin's name may come before the parameter.
 struct ParamKey {
   std::string key, kind;
-  std::string plugin;  // of the key itself; empty: any of the kind
+  std::string plugin;  // the key's own plugin; empty: any plugin of the kind
   std::string param;
   std::string engine_key;  // "actor.clip_ratio"; empty if there is none
 };

@@ -135,7 +135,7 @@ class RowReader {
 struct Rows {
   RewardBatch batch;
   std::vector<Json> values;
-  std::vector<size_t> place;  // of the file's rows in the batch
+  std::vector<size_t> place;  // where the file's rows are in the batch
 };
 
 // Rows of a group side by side, as a run gives them; groups in the order of first sight.

@@ -25,7 +25,7 @@ namespace {
 // Products have four digits.
 constexpr int64_t kFirst = 32, kLast = 99, kSpan = kLast - kFirst + 1;
 constexpr int64_t kNumValidation = 200;
-constexpr int64_t kCallsOfTen = 3;  // of ten chats, those that call the tool
+constexpr int64_t kCallsOfTen = 3;  // chats out of ten that call the tool
 
 constexpr const char* kTemplate =
     "{% for m in messages %}{% if m.role == 'user' %}?{{ m.content }}={% elif m.role == 'tool' %}>{{ m.content }}="

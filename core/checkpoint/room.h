@@ -20,7 +20,7 @@ namespace mortise {
 struct SavePlan {
   CheckpointPlace place = {};     // done so far; every save is a step further
   int64_t num_saves = 2;          // to make room for
-  uint64_t checkpoint_bytes = 0;  // of each
+  uint64_t checkpoint_bytes = 0;  // each checkpoint's size
   int64_t keep_last = 0;          // as CheckpointWriterOptions
   bool inside_step = false;       // the saves are inside steps: none of them replaces one between steps
   bool starts_over = false;       // the folder will be moved aside: it stays on the disk, and nothing deletes it
@@ -29,7 +29,7 @@ struct SavePlan {
 struct SaveRoom {
   uint64_t needed_bytes = 0;    // free space without which one of the saves would fail
   uint64_t free_bytes = 0;      // now
-  uint64_t existing_bytes = 0;  // of the checkpoints in the run's folder
+  uint64_t existing_bytes = 0;  // what the checkpoints in the run's folder take now
   int64_t num_existing = 0;
 
   [[nodiscard]] bool is_enough() const { return free_bytes >= needed_bytes; }

@@ -28,7 +28,7 @@ struct ConfigNode {
   std::string raw;  // the text after "=" as typed, if an override set the key
   std::vector<std::pair<std::string, ConfigNode>> entries;
   std::vector<ConfigNode> items;
-  std::string where;  // of the key, "run.toml:12:3"
+  std::string where;  // where the key is, "run.toml:12:3"
 
   // Defined in the .cpp, where the type is complete: clang looks into the pair of `entries` earlier.
   ConfigNode();

@@ -17,7 +17,7 @@ struct WeightRule {
   bool zero_outside = false;  // else weights are cut at the bounds
   bool batch_normalize = false;
 
-  [[nodiscard]] double lower_or_default() const { return lower.value_or(1.0 / upper); }  // of the metrics
+  [[nodiscard]] double lower_or_default() const { return lower.value_or(1.0 / upper); }  // for the metrics
 };
 
 // One statistic that a token or row must keep within bounds.

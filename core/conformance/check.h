@@ -29,7 +29,7 @@ struct CheckOptions {
   std::vector<std::vector<int64_t>> prompts;  // for rollout backends
   int64_t num_samples = 2;
   int num_jobs = 0;             // 0: a job per core
-  int64_t timeout_ms = 10'000;  // of a case
+  int64_t timeout_ms = 10'000;  // time limit of a case
   std::string host_torch;       // version of libtorch in this program, for packs locked to it; empty: none
   // The program that serves cases (serve_cases), with its arguments; empty: this one, `plugin check --serve-cases`.
   std::vector<std::string> server;
@@ -40,7 +40,7 @@ struct Outcome {
   std::string plugin;  // empty for cases about the pack
   std::string kind;    // full id
   std::string status;  // passed, failed, crashed, timed_out, exited, not_applicable, skipped
-  std::string text;    // of a fault what it is; of "passed" how far the case looked, or nothing
+  std::string text;    // what the fault is; for "passed", how far the case looked, or nothing
   std::string output;  // what the case's process printed
   double seconds = 0;
   [[nodiscard]] bool is_fault() const {
@@ -50,7 +50,7 @@ struct Outcome {
 
 struct CheckReport {
   std::string path, id, version, sha256;  // id is empty where the note cannot be read
-  std::vector<Outcome> outcomes;          // of the pack, then plugin by plugin
+  std::vector<Outcome> outcomes;          // the pack's outcome, then one per plugin
   double seconds = 0;
   [[nodiscard]] size_t count(std::string_view status, std::string_view plugin) const;
   [[nodiscard]] size_t num_faults() const;

@@ -102,7 +102,7 @@ void take_value(void* context, int64_t row, mortise_text name, double value) noe
   }
   try {
     sink.values.push_back({row, std::string(name.data, name.size), value});
-  } catch (const std::bad_alloc&) {  // of a case that takes the memory away: the number is lost
+  } catch (const std::bad_alloc&) {  // the case takes the memory away: the number is lost
   }
 }
 

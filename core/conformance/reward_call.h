@@ -14,7 +14,7 @@
 namespace mortise::check {
 
 struct RewardShape {
-  size_t tail_bytes = 0;      // of structs of a newer host
+  size_t tail_bytes = 0;      // bytes that a newer host adds to structs
   bool row_value = true;      // false: an older host, which takes no named numbers
   bool token_rewards = true;  // false: one that does not ask a plugin for the token rewards that it declares
 };

@@ -19,7 +19,7 @@ struct GivenSequence {
 };
 
 struct DriveOptions {
-  size_t tail_bytes = 0;  // of structs of a newer host
+  size_t tail_bytes = 0;  // bytes that a newer host adds to structs
   int64_t version = 1;
   uint64_t seed = 11;
   size_t take_at_once = 1000;  // sequences per poll before the sink says stop

@@ -80,8 +80,8 @@ Json verdict_json(const Result<std::string>& done) {
 }
 
 struct Ended {
-  std::string line;  // of the case; may be empty
-  int status = 0;    // of waitpid
+  std::string line;  // the case's line; may be empty
+  int status = 0;    // as waitpid gives it
   bool timed_out = false;
 };
 
@@ -199,7 +199,7 @@ bool write_all(int fd, std::string_view text) {
 Result<std::string> run_case(const Request& request) {
   const Case* one = find_case(request.case_id);
   if (one == nullptr) return Error{ErrorKind::kInternal, "there is no case " + quote(request.case_id), "", ""};
-  set_plugin_threads(1);  // of the engine's own table, which open() gets: no threads that are not the pack's
+  set_plugin_threads(1);  // open() gets the engine's own table: no threads that are not the pack's
   Subject subject = TRY(Subject::open(request));
   if (one->needs_load) TRY(subject.load());
   TRY(one->run(subject));

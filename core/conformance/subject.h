@@ -29,7 +29,7 @@ struct Request {
   std::string kind;                           // full id
   Json params;                                // validated, defaults filled in
   std::vector<std::vector<int64_t>> prompts;  // for rollout backends
-  int64_t num_samples = 2;                    // of each prompt
+  int64_t num_samples = 2;                    // per prompt
   int64_t timeout_ms = 10'000;
   std::string host_torch;  // version of libtorch in this program; empty: none
 };
@@ -40,9 +40,9 @@ struct Request {
 struct SlotCall {
   int32_t code = MORTISE_OK;
   int32_t fail_code = MORTISE_OK;
-  std::string text;    // of host->fail
+  std::string text;    // what host->fail was given
   std::string thrown;  // an exception, against the rules
-  std::string misuse;  // of the host's services
+  std::string misuse;  // how the host's services were misused
   std::vector<MetricRecord> metrics;
   std::vector<FailedRow> failed_rows;
   double seconds = 0;

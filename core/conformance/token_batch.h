@@ -40,10 +40,10 @@ struct TokenCall {
   bool optional_inputs = false;  // all inputs of the ABI, not only those that the plugin requires
   bool gradient = true;
   bool entropy_gradient = false;
-  size_t tail_bytes = 0;  // of structs of a newer host
+  size_t tail_bytes = 0;  // bytes that a newer host adds to structs
   uint64_t byte_offset = 0;
   int32_t device = MORTISE_CPU;
-  float prefill = 0.0F;  // of outputs; -0.0 counts as zero but differs from a zero that was written
+  float prefill = 0.0F;  // outputs hold it first; -0.0 counts as zero but differs from a zero that was written
 };
 
 // out[0]: loss, kl, advantages; out[1]: grad_log_prob, returns (empty if not requested); out[2]: grad_entropy.
@@ -63,7 +63,7 @@ struct TokenResult {
 // "token 3 of row 2"
 [[nodiscard]] std::string place_of(const TokenBatch& batch, size_t t);
 
-inline constexpr double kTolerance = 1e-5;  // of the largest element: results are float32
+inline constexpr double kTolerance = 1e-5;  // times the largest element: results are float32
 
 // Broken where outputs differ at an unmasked token. Tolerance is relative to the largest element; 0: the same bits.
 [[nodiscard]] Result<> compare(const Instance& instance, const TokenBatch& batch, const TokenResult& one,

@@ -9,7 +9,7 @@
 namespace mortise::check {
 
 struct WorkShape {
-  size_t tail_bytes = 0;  // of structs of a newer host
+  size_t tail_bytes = 0;  // bytes that a newer host adds to structs
   bool optional_outputs = true;
   uint64_t seed = 1;
 };

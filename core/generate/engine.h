@@ -36,7 +36,7 @@ struct EngineOptions {
   WeightFormat weights = WeightFormat::kFloat32;  // what the fast path reads; bfloat16 changes numbers
   bool deterministic = false;                     // see above; has no cost on the fast path
   RandomPurpose purpose = RandomPurpose::kSampling;
-  std::shared_ptr<SharedWeights> shared_weights;   // of all engines on one model; null: this one's own
+  std::shared_ptr<SharedWeights> shared_weights;   // for all engines on one model; null: this one's own
   int64_t prefix_cache_bytes = int64_t{64} << 20;  // most that unused prompts may keep of the KV cache
   const Tokenizer* tokenizer = nullptr;            // finds stop strings; outlives the engine. null: they are refused
 };

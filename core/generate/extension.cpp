@@ -1,9 +1,9 @@
 // See extension.h. Nothing thrown crosses the border: every slot ends in guarded().
 #include "generate/extension.h"
 
-#include <algorithm>
 #include <mutex>
 
+#include "mortise/cpp/sampling.hpp"
 #include "plugin/host/abi_struct.h"
 #include "plugin/host/extension_call.h"
 
@@ -56,35 +56,6 @@ int32_t set_version(void* self, mortise_call* call, int64_t version) noexcept {
   return guarded(self, call, [&](GenerateEngine& engine) { return engine.set_version(version); });
 }
 
-// A field that the other side does not have is zero, which means off.
-double or_one(double value) { return value == 0.0 ? 1.0 : value; }
-
-Sampling read_sampling(const mortise_sampling* from) {
-  const auto in = read_abi_struct(from);
-  Sampling out;
-  out.max_new_tokens = in.max_new_tokens;
-  out.min_new_tokens = in.min_new_tokens;
-  out.temperature = in.temperature;
-  out.top_k = in.top_k;
-  out.top_p = in.top_p;
-  out.min_p = in.min_p;
-  out.typical_p = or_one(in.typical_p);
-  out.repetition_penalty = or_one(in.repetition_penalty);
-  out.presence_penalty = in.presence_penalty;
-  out.frequency_penalty = in.frequency_penalty;
-  out.ignore_eos = in.ignore_eos != 0;
-  if (in.stop_ids != nullptr) out.stop_ids.assign(in.stop_ids, in.stop_ids + in.num_stop_ids);
-  for (uint64_t i = 0; in.stop_strings != nullptr && i < in.num_stop_strings; ++i)
-    out.stop_strings.emplace_back(in.stop_strings[i].data, in.stop_strings[i].size);
-  const int64_t* ids = in.bad_word_ids;
-  for (uint64_t i = 0; in.bad_word_lengths != nullptr && i < in.num_bad_words; ++i) {
-    const auto length = static_cast<std::ptrdiff_t>(std::max<int64_t>(0, in.bad_word_lengths[i]));
-    out.bad_words.emplace_back(ids, ids + length);
-    ids += length;
-  }
-  return out;
-}
-
 Result<GenerateRequest> read_request(const mortise_rollout_request* from) {
   const auto request = read_abi_struct(from);
   GenerateRequest out;
@@ -99,7 +70,7 @@ Result<GenerateRequest> read_request(const mortise_rollout_request* from) {
   out.first_row_id = request.first_row_id;
   out.seed = request.seed;
   out.step = request.step;
-  out.sampling = read_sampling(request.sampling);
+  read_sampling(*request.sampling, out.sampling);
   return out;
 }
 

@@ -22,7 +22,7 @@ struct HubName {
   HubKind kind = HubKind::kModel;
   std::string repo;               // "Qwen/Qwen2.5-0.5B-Instruct"
   std::string revision = "main";  // branch, tag, "refs/pr/3" or a commit of 40 hexadecimal digits
-  std::string path;               // of a data set: what follows the repository's name
+  std::string path;               // for a data set: what follows the repository's name
 
   // "models/Qwen/Qwen2.5-0.5B-Instruct": for locks and messages.
   [[nodiscard]] std::string full() const;

@@ -16,7 +16,7 @@
 namespace mortise {
 namespace {
 
-constexpr uint64_t kMarginBytes = uint64_t{64} << 20;  // of the disk, for everything else
+constexpr uint64_t kMarginBytes = uint64_t{64} << 20;  // disk space that stays free for everything else
 constexpr std::string_view kIndexFile = "model.safetensors.index.json";
 // The hub converts every public data set to Parquet, in the folders CONFIGURATION/SPLIT of this revision.
 constexpr std::string_view kConvertedRevision = "refs/convert/parquet";

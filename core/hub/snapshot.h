@@ -27,7 +27,7 @@ Result<HubSnapshot> model_snapshot(Env& env, const HubOptions& options, const Hu
 
 struct HubDataFiles {
   HubSnapshot snapshot;
-  Path pattern;  // of the files in the folder: one file, or a pattern with "*"
+  Path pattern;  // the files in the folder: one file, or a pattern with "*"
 };
 
 // The files of a data set that name.path means (data_path.h), else those of the hub's own conversion to Parquet.

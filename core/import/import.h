@@ -23,7 +23,7 @@ struct ImportRequest {
   std::string where;      // the file's name, for comments and errors
   // TRL and swift: batch sizes are per process. Not given: as the script's launcher says, else 1.
   std::optional<int64_t> num_processes{};
-  std::map<std::string, std::string, std::less<>> variables{};    // of a shell script; they win over what it sets
+  std::map<std::string, std::string, std::less<>> variables{};    // for a shell script; they win over what it sets
   std::map<std::string, std::string, std::less<>> environment{};  // that a script starts with: HOME
 };
 

@@ -196,7 +196,7 @@ class ScriptReader {
   std::set<std::string> exported_;
   std::vector<ShellToken> statement_;
   ShellScript script_;
-  int depth_ = 0;            // of ifs, loops and functions around the statement
+  int depth_ = 0;            // ifs, loops and functions around the statement
   bool was_test_ = false;    // the statement before was [ ... ]
   bool after_test_ = false;  // this one depends on such a statement
   bool continues_ = true;    // only an end of line is before this one, no operator

@@ -20,8 +20,8 @@ struct ShellPiece {
 struct ShellToken {
   enum class Kind { kWord, kArray, kOperator, kNewline, kEnd };
   Kind kind = Kind::kEnd;
-  std::vector<ShellPiece> pieces;              // of a word; of an array the text before its '('
-  std::vector<std::vector<ShellPiece>> items;  // of an array
+  std::vector<ShellPiece> pieces;              // parts of a word; for an array the text before its '('
+  std::vector<std::vector<ShellPiece>> items;  // items of an array
   std::string op;                              // ";", "&&", "|", "(", ...
   int64_t line = 1;
 };

@@ -30,7 +30,7 @@ struct PeerSource {
   std::string text;
   std::string where;           // the file's name
   bool dotted = false;         // verl: tables are parts of the name, key=value is a form
-  ShellVariables variables{};  // of --set
+  ShellVariables variables{};  // what --set gives
   ShellVariables environment{};
   bool launches = false;  // TRL: options of the launcher may be among the settings
 };

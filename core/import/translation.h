@@ -66,7 +66,7 @@ class Translation {
   // --- results ---
   struct Line {
     std::string text;
-    std::string origin;  // of a key: what it follows from
+    std::string origin;  // what a key follows from
   };
   [[nodiscard]] std::vector<Line> lines() const;
   [[nodiscard]] std::vector<Error>& problems() { return problems_; }
@@ -100,7 +100,7 @@ class Translation {
   const PeerRules& rules_;
   std::vector<PeerSetting> settings_;
   std::map<std::string, Assignment, std::less<>> assignments_;
-  std::vector<std::string> order_;  // of the assignments
+  std::vector<std::string> order_;  // the order of the assignments
   std::vector<std::pair<std::string, std::string>> asked_;
   std::vector<std::string> notes_;
   std::set<std::string, std::less<>> noted_subtrees_;

@@ -138,7 +138,7 @@ class Model {
   DecoderWeights weights_;
   std::vector<NamedParameter> parameters_;
   DecoderLeaves leaves_;
-  std::shared_ptr<const StoredLayout> layout_;  // of the folder that was read; null for a model made here
+  std::shared_ptr<const StoredLayout> layout_;  // layout of the folder that was read; null for a model made here
   std::shared_ptr<const LoraAdapter> adapter_;  // merged into the parameters; null if there is none
   std::unique_ptr<TrainedLora> trained_lora_;   // null where the parameters themselves are trained
   std::shared_ptr<WeightGate> gate_;            // null: all weights are in memory

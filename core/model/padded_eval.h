@@ -19,7 +19,7 @@ struct PaddedEval {
   at::Tensor logits_BTV;    // undefined for a classifier
   at::Tensor log_prob_BT1;  // [B, T-1]: log p(ids[t+1] | ids[..t]) at temperature 1, where t and t+1 are real
   at::Tensor entropy_BT1;   // [B, T-1]: of the same distribution, nats
-  at::Tensor scores_BC;     // of a classifier: at the last real token that is not pad_token_id
+  at::Tensor scores_BC;     // a classifier's scores at the last real token that is not pad_token_id
 };
 
 // ids_BT int64, mask_BT (non-zero = real). Errors (kind data) name row and id.

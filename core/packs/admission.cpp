@@ -21,7 +21,7 @@ struct Admission {
   TrustPolicy policy;
   std::optional<RunLock> lock;
   Trust trust;
-  Path objects;  // of the store
+  Path objects;  // the store's objects
   std::vector<InstalledPack> installed;
   std::vector<DamagedEntry> damaged;
 

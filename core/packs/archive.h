@@ -23,7 +23,7 @@ inline constexpr uint64_t kMaxArchiveFileBytes = 256 * limits::kMiB;
 inline constexpr uint64_t kMaxUnpackedBytes = 1024 * limits::kMiB;
 inline constexpr uint64_t kMaxDescriptionBytes = limits::kMiB;
 inline constexpr size_t kMaxArchiveEntries = 4096;
-inline constexpr size_t kMaxArchivePathBytes = 100;  // of a ustar name without a prefix
+inline constexpr size_t kMaxArchivePathBytes = 100;  // a ustar name without a prefix
 inline constexpr std::string_view kDescriptionFile = "pack.toml";
 
 struct ArchiveFile {

@@ -151,7 +151,7 @@ class Countersigning {
   Env& env_;
   Path folder_;
   const CountersignRequest& request_;
-  std::string text_;  // of the index
+  std::string text_;  // the index as text
   std::vector<SigningPublicKey> known_;
   std::map<std::string, std::string> changed_;  // the .minisig files, by their names
   Countersigned done_;

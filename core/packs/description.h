@@ -1,7 +1,7 @@
 // pack.toml: what a pack says about itself, made by `mortise pack build` from the author's own pack.toml and the notes
 // of the builds.
 //
-//   format = 1                                 # of this file
+//   format = 1                                 # the version of this format
 //   id = "acme.match"   version = "1.0.0"      # as in the notes
 //   license, summary, homepage = "..."   authors, needs = ["..."]
 //   [[build]]  file, sha256, size, os, arch, cpu, tier, torch, cuda     # one for each platform
@@ -22,7 +22,7 @@ namespace mortise {
 
 struct PackBuild {
   std::string file;    // "lib/linux-x86_64/acme.match.so"
-  std::string sha256;  // of the file, as the loader has it
+  std::string sha256;  // hash of the file, as the loader has it
   uint64_t size = 0;
   std::string os = "linux", arch;
   std::string cpu;  // lowest level that runs it: "x86-64", "x86-64-v2", "-v3", "-v4"; of other machines the arch

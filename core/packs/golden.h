@@ -2,8 +2,8 @@
 //
 //   kind = "policy_loss"  plugin = "tilted"     # as `mortise plugin eval` takes them
 //   inputs = "tilted.safetensors"               # next to the test: in.X and expected.X; of a reward: a .jsonl file
-//   expected = "match.expected.jsonl"           # of a reward: {"reward": number|null} for each row of inputs
-//   tolerance = 1e-6                            # of the largest element, and at least of 1; default 1e-6
+//   expected = "match.expected.jsonl"           # for a reward: {"reward": number|null} for each row of inputs
+//   tolerance = 1e-6                            # times the largest element, and at least times 1; default 1e-6
 //   [params]  clip = 0.2
 // Each runs in a process of its own (`mortise plugin eval`), which is killed when its time is over. It runs the pack's
 // code: call this only after the signature was verified and the user has seen what the pack may do.
@@ -21,7 +21,7 @@ namespace mortise {
 
 struct GoldenOptions {
   Path program;                               // the `mortise` that runs the tests
-  std::chrono::milliseconds timeout{60'000};  // of each
+  std::chrono::milliseconds timeout{60'000};  // time limit of each
 };
 
 struct GoldenOutcome {

@@ -118,7 +118,7 @@ Result<> parse_list(const Json& json, std::string_view key, std::string_view whe
   return {};
 }
 
-using Publishers = std::vector<const Publisher*>;  // of a Trust
+using Publishers = std::vector<const Publisher*>;  // the publishers in a Trust
 
 bool has(const Publishers& list, const Publisher* one) {
   return std::find(list.begin(), list.end(), one) != list.end();

@@ -47,7 +47,7 @@ struct PackIndex {
   uint64_t version = 0;
   int64_t created = 0, expires = 0;
   std::vector<IndexedPack> packs;
-  SignerSet signers;  // of the publisher; no keys: the one key that signed
+  SignerSet signers;  // the publisher's signers; no keys: the one key that signed
   std::vector<IndexedKey> keys;
   std::vector<Revocation> revoked;
 
@@ -99,7 +99,7 @@ struct CountersignRequest {
 };
 struct Countersigned {
   PackIndex index;
-  std::vector<SigningPublicKey> keys;  // of its signers: those that have signed it now
+  std::vector<SigningPublicKey> keys;  // keys of the signers that have signed it now
   std::vector<std::string> files;      // that got a signature
 };
 // Adds signatures and changes nothing else. A file that is not the one the index names is not signed.

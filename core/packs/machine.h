@@ -11,8 +11,8 @@ namespace mortise {
 
 struct Machine {
   std::string os = "linux", arch;
-  int cpu_level = 1;  // of x86-64: 1 to 4 (the psABI's levels)
-  std::string torch;  // of this program; "": none
+  int cpu_level = 1;  // level of x86-64: 1 to 4 (the psABI's levels)
+  std::string torch;  // version that this program has; "": none
   int cuda = 0;       // newest major version of CUDA that the NVIDIA driver runs; 0: no driver
 };
 [[nodiscard]] Machine this_machine(std::string_view host_torch);

@@ -21,8 +21,8 @@
 namespace mortise {
 
 inline constexpr uint64_t kMaxSignatureFileBytes = 8192;
-inline constexpr size_t kMaxSignatures = 16;           // of one file
-inline constexpr uint64_t kMaxSigningKeyBytes = 4096;  // of a key file
+inline constexpr size_t kMaxSignatures = 16;           // signatures of one file
+inline constexpr uint64_t kMaxSigningKeyBytes = 4096;  // size of a key file
 
 using KeyId = std::array<unsigned char, 8>;
 [[nodiscard]] std::string key_id_text(const KeyId& id);  // 16 hex digits

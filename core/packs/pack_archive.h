@@ -19,7 +19,7 @@ namespace mortise {
 struct PackArchive {
   std::string path;  // for messages
   std::string bytes;
-  std::string sha256;  // of bytes
+  std::string sha256;  // hash of `bytes`
   PackDescription description;
   struct File {
     std::string path;

@@ -221,7 +221,7 @@ class Builder {
 
   Env& env_;
   PackDescription pack_;
-  std::string identity_, plugins_;  // of the first build
+  std::string identity_, plugins_;  // those of the first build
   std::vector<ArchiveFile> files_;
 };
 

@@ -16,8 +16,8 @@ namespace mortise {
 
 struct LockedPack {
   std::string id, version;
-  std::string sha256;                  // of the shared object
-  std::string archive_sha256, source;  // of an installed pack
+  std::string sha256;                  // hash of the shared object
+  std::string archive_sha256, source;  // for an installed pack
 };
 
 struct RunLock {

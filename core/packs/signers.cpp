@@ -53,7 +53,7 @@ struct SignedFile {
 struct Tally {
   std::vector<SigningPublicKey> keys;         // that count
   std::vector<const FileSignature*> counted;  // theirs
-  std::optional<Error> forged;                // of a signature that names one of the keys and is not of it
+  std::optional<Error> forged;                // a signature that names one of the keys and is not that key's
 };
 
 Tally tally(const SignedFile& file, const std::vector<SigningPublicKey>& keys) {

@@ -24,12 +24,12 @@ namespace mortise {
 
 struct InstalledPack {
   std::string id, version;
-  std::string sha256;                   // of the archive
-  std::string library_sha256;           // of the build that is installed
+  std::string sha256;                   // hash of the archive
+  std::string library_sha256;           // hash of the build that is installed
   std::string source;                   // where it came from: a path or a URL
   SignerSet signed_by;                  // the keys that signed it, and how many its publisher needs; no keys: unsigned
   std::vector<std::string> other_keys;  // ids of the keys whose signatures did not count when it was installed
-  std::string platform;                 // of the build that is installed, as PackBuild::platform()
+  std::string platform;                 // platform of the installed build, as PackBuild::platform()
   int64_t installed_at = 0;             // Unix seconds
   Path object, library, archive;
 };
@@ -47,7 +47,7 @@ struct RemovedPacks {
 
 struct InstallRequest {
   const PackArchive* archive = nullptr;
-  const PackBuild* build = nullptr;  // of archive->description
+  const PackBuild* build = nullptr;  // one of archive->description
   std::string signature;             // text of the .minisig; "" without
   SignerSet signed_by;               // the keys that count; no keys: unsigned, or by keys that are not trusted
   std::string source;

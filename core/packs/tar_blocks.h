@@ -36,7 +36,7 @@ class TarReader {
   const ArchiveVisitor& visitor_;
   uint64_t max_bytes_ = 0;
   uint64_t num_bytes_ = 0;
-  std::string block_;  // of a header or of padding, until it is whole
+  std::string block_;  // a header or padding, until it is whole
   ArchiveFile file_;
   bool in_file_ = false;
   bool wanted_ = false;

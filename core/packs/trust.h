@@ -25,7 +25,7 @@
 
 namespace mortise {
 
-inline constexpr size_t kMaxSigners = kMaxSignatures;  // of one publisher
+inline constexpr size_t kMaxSigners = kMaxSignatures;  // signers of one publisher
 
 // k of n: a file is theirs if `threshold` of the keys signed it. After the roles of The Update Framework,
 // specification 1.0, section 4.3.
@@ -54,7 +54,7 @@ struct Publisher {
 
 struct Revocation {
   std::string key;     // a whole key or, in a file of the user, its id; or
-  std::string sha256;  // of an archive
+  std::string sha256;  // hash of an archive
   std::string id;      // the only pack that the sha256 counts for; "": any
   std::string reason;
   bool of_machine = false;

@@ -33,7 +33,7 @@ struct JsonFault {
   enum class Kind { kSyntax, kDuplicateKey, kLimit, kMemory };
   Kind kind = Kind::kSyntax;
   std::string what;
-  std::size_t offset = 0;  // of the byte at which the text is wrong
+  std::size_t offset = 0;  // the byte at which the text is wrong
   std::int64_t line = 1;
   std::int64_t column = 1;
 

@@ -143,7 +143,7 @@ class JsonEvents {
   }
 
   static constexpr std::size_t kItem = sizeof(nlohmann::json);
-  static constexpr std::size_t kMember = sizeof(std::pair<const std::string, nlohmann::json>);  // of an ordered object
+  static constexpr std::size_t kMember = sizeof(std::pair<const std::string, nlohmann::json>);  // in an ordered object
   static constexpr std::size_t kMapNode = kMember + 4 * sizeof(void*);
   static constexpr std::size_t kKeyNode = sizeof(std::string) + 2 * sizeof(void*);
   static_assert(heap_bytes(kMapNode) <= 2 * kMember);
@@ -153,7 +153,7 @@ class JsonEvents {
   struct Level {
     bool is_object;
     std::size_t num_items = 0;
-    std::size_t capacity = 0;  // of the vector, which doubles
+    std::size_t capacity = 0;  // capacity of the vector, which doubles
     std::size_t helper_bytes = 0;
   };
 
@@ -183,7 +183,7 @@ class JsonEvents {
   const JsonLimits& limits_;
   std::vector<Level> levels_;
   std::size_t num_values_ = 0;
-  std::size_t open_items_ = 0, most_open_items_ = 0;  // of all lists and objects around the current place
+  std::size_t open_items_ = 0, most_open_items_ = 0;  // items of all lists and objects around the current place
   std::size_t bytes_ = 0, max_bytes_ = SIZE_MAX;
 };
 

@@ -59,7 +59,7 @@ struct PatternSpan {
   }
 };
 
-struct MatchScratch;  // of pattern.cpp
+struct MatchScratch;  // defined in pattern.cpp
 
 class Pattern {
  public:
@@ -110,7 +110,7 @@ class PatternSearch {
   std::unique_ptr<MatchScratch> scratch_;
   std::size_t next_from_ = 0;
   std::uint32_t num_finds_ = 0;
-  std::int64_t deadline_ns_ = 0;  // of the thread's CPU time; 0: the clock has not been asked yet
+  std::int64_t deadline_ns_ = 0;  // the thread's CPU time at which it ends; 0: the clock has not been asked yet
   std::optional<PatternFault> fault_;
 };
 

@@ -7,7 +7,7 @@ namespace mortise::parse {
 namespace {
 
 constexpr std::string_view kScheme = "://";
-constexpr std::string_view kEnds = "/?# \t\r\n\"'<>`\\";  // of the part of a URL that holds the login
+constexpr std::string_view kEnds = "/?# \t\r\n\"'<>`\\";  // a URL's part with the login ends at one of these
 
 }  // namespace
 

@@ -40,10 +40,10 @@ void add_log_line(std::string_view line, bool& continues, std::vector<RunEvent>&
 
 struct RunHistory {
   Path folder;
-  std::string name;  // of the folder
+  std::string name;  // name of the folder
   std::map<std::string, MetricSeries> metrics;
   std::map<std::string, std::string> settings;  // every key of the run, as JSON text
-  std::vector<std::string> changed_keys;        // of the settings, those that differ from Mortise's defaults
+  std::vector<std::string> changed_keys;        // settings that differ from Mortise's defaults
   Json plugins = Json::array();                 // {"kind", "name", "pack", "version", "sha256"}, as in mortise.lock
   std::vector<RunEvent> events;
   std::map<int64_t, Path> completion_files;  // by step: the files of trainer.rollout_data_dir

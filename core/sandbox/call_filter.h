@@ -44,7 +44,7 @@ class CallFilter {
   void keep(int status);
 
   void* context_;
-  int status_ = 0;  // of the first call of libseccomp that failed, a negative errno
+  int status_ = 0;  // the first failure of a call of libseccomp, a negative errno
 };
 
 // Puts the calling thread and all that it starts under the filter. Returns 0 or an errno. Async-signal-safe: a child

@@ -15,7 +15,7 @@
 namespace mortise {
 namespace {
 
-constexpr size_t kMaxJsonValues = 4'000'000;  // of a body: prompts of so many ids
+constexpr size_t kMaxJsonValues = 4'000'000;  // values in a body: prompts of so many ids
 constexpr int kMaxJsonDepth = 32;
 
 void send_error(HttpReply& reply, int status, const std::string& message) {

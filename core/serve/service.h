@@ -16,7 +16,7 @@ namespace mortise {
 
 struct ServiceOptions {
   std::string api_key;  // empty: none is asked for
-  std::string version;  // of the program
+  std::string version;  // version of the program
 };
 
 class ServeService {

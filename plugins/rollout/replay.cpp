@@ -168,8 +168,8 @@ class Replay : public mortise::RolloutBackend {
   }
 
   std::ifstream file_;
-  std::int64_t line_ = 0;        // of the file, from 1
-  std::int64_t lines_read_ = 0;  // of the run
+  std::int64_t line_ = 0;        // line of the file, from 1
+  std::int64_t lines_read_ = 0;  // lines that the run has read
   std::int64_t version_ = 0;
   std::deque<Sequence> ready_;
 };

@@ -55,7 +55,7 @@ Read<std::vector<float>> read_log_probs(const Json& list, std::size_t count, con
   return out;
 }
 
-struct Parts {  // of one completion, as the line has them
+struct Parts {  // one completion, as the line has it
   const Json &ids, &reason, &log_probs, &filtered;
 };
 

@@ -14,8 +14,8 @@ namespace mortise {
 struct ReplayCompletion {
   std::int32_t finish_reason = 0;          // MORTISE_FINISH_*
   std::vector<std::int64_t> ids{};         // may be empty if aborted
-  std::vector<float> log_prob{};           // of ids, at temperature; empty: not recorded
-  std::vector<float> filtered_log_prob{};  // of ids, after penalties and filters; empty: not recorded
+  std::vector<float> log_prob{};           // one per id, at temperature; empty: not recorded
+  std::vector<float> filtered_log_prob{};  // one per id, after penalties and filters; empty: not recorded
 };
 
 struct ReplayLine {

@@ -1,12 +1,17 @@
-// What every client of a web service in these packs does alike: signals, which failures may pass, and how an answer is
-// quoted. Header-only; libcurl's codes.
+// What every client of a web service in these packs does alike: signals, headers and keys, which failures may pass, and
+// how an answer is quoted. Header-only; libcurl's codes.
 #pragma once
 
 #include <curl/curl.h>
 
 #include <csignal>
+#include <cstdlib>
 #include <ctime>
+#include <new>
 #include <string>
+#include <vector>
+
+#include <mortise/cpp/plugin.hpp>
 
 namespace mortise {
 
@@ -35,6 +40,45 @@ class NoSigpipe {
   sigset_t pipe_, before_;
   bool was_pending_;
 };
+
+// A multi handle, and the headers of calls that carry JSON both ways. Remove the easy handles before it goes.
+class JsonCalls {
+ public:
+  explicit JsonCalls(const std::vector<std::string>& more_headers) {
+    static const CURLcode ready = curl_global_init(CURL_GLOBAL_DEFAULT);
+    if (ready != CURLE_OK) throw std::bad_alloc();
+    multi_ = curl_multi_init();
+    if (multi_ == nullptr) throw std::bad_alloc();
+    // Without "Expect" no second is lost on services that do not know 100-continue.
+    for (const char* line : {"Content-Type: application/json", "Accept: application/json", "Expect:"})
+      headers_ = curl_slist_append(headers_, line);
+    for (const std::string& line : more_headers) headers_ = curl_slist_append(headers_, line.c_str());
+  }
+  JsonCalls(const JsonCalls&) = delete;
+  JsonCalls& operator=(const JsonCalls&) = delete;
+  ~JsonCalls() {
+    const NoSigpipe quiet;
+    curl_multi_cleanup(multi_);
+    curl_slist_free_all(headers_);
+  }
+
+  CURLM* multi() const { return multi_; }
+  curl_slist* headers() const { return headers_; }
+
+ private:
+  CURLM* multi_ = nullptr;
+  curl_slist* headers_ = nullptr;
+};
+
+// The header for the key in an environment variable, which the parameter `param` names.
+inline std::string bearer_header(const std::string& param, const std::string& variable) {
+  const char* key = std::getenv(variable.c_str());
+  if (key == nullptr || *key == '\0') {
+    fail(MORTISE_FAILED_PRECONDITION,
+         param + ": the environment variable '" + variable + "' is not set. Export it before the run");
+  }
+  return "Authorization: Bearer " + std::string(key);
+}
 
 // The beginning of what a service said, on one line.
 inline std::string excerpt(std::string text) {

@@ -11,7 +11,7 @@
 namespace mortise {
 
 struct PythonImports {
-  std::filesystem::path folder;    // of the file, links resolved: where `python FILE` looks first
+  std::filesystem::path folder;    // the file's folder, links resolved: where `python FILE` looks first
   std::vector<std::string> files;  // below it, sorted; the file itself is not among them
 };
 

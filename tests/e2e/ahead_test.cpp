@@ -25,7 +25,7 @@ TEST(Ahead, EveryStepButTheFirstLearnsFromTheWeightsBefore) {
     EXPECT_NE(outcome.output.find(text), std::string::npos) << outcome.output;
   const std::vector<Json> rows = rows_of(task.path() / "out/metrics.jsonl");
   ASSERT_EQ(rows.size(), static_cast<size_t>(kSteps));
-  const double updates = rows[1]["training/off_policy/trajectory_staleness"];  // of a step
+  const double updates = rows[1]["training/off_policy/trajectory_staleness"];  // updates of a step
   EXPECT_GE(updates, 1.0);
   for (size_t i = 0; i < rows.size(); ++i) {
     EXPECT_EQ(rows[i]["training/off_policy/trajectory_staleness"], i == 0 ? 0.0 : updates) << i;
@@ -44,15 +44,7 @@ TEST(Ahead, AResumeFromEveryStepGivesTheSameBits) {
     const Outcome straight = task.mortise("train", "straight", settings);
     ASSERT_EQ(straight.code, 0) << straight.output;
     EXPECT_EQ(straight.output.find("nothing corrects"), std::string::npos) << straight.output;
-    const auto expected = bits_of_run(task.path() / "straight", kSteps);
-    for (int64_t step = 1; step < kSteps; ++step) {
-      const std::string name = "from" + std::to_string(step);
-      cut_back(task.path() / "straight", task.path() / name, step, kSteps);
-      const Outcome resumed = task.mortise("train", name, settings);
-      ASSERT_EQ(resumed.code, 0) << resumed.output;
-      expect_same_bits(bits_of_run(task.path() / name, kSteps), expected, name);
-      ASSERT_OK(remove_tree(default_env(), task.path() / name));
-    }
+    expect_same_bits_from_every_step(task, settings, kSteps);
   }
 }
 

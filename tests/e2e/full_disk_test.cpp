@@ -73,7 +73,7 @@ TEST_P(FullDisk, AResumeCountsWhatRetentionFrees) {
   const auto refused = run_on(env, "out", {"trainer.max_actor_ckpt_to_keep=null"});
   ASSERT_FALSE(refused.ok());
   EXPECT_THAT(refused.error().to_string(), HasSubstr("no room for two more checkpoints"));
-  ASSERT_OK(run_on(env, "out"));  // of two, one goes when the next is safe
+  ASSERT_OK(run_on(env, "out"));  // two checkpoints: one goes when the next is safe
   expect_same_bits(bits_of_run("out", kSteps), expected_, "resumed");
 }
 

@@ -109,7 +109,7 @@ class SignedPack : public PackCommands {
     json("build " + library("versions", name) + " -o " + file);
     json("sign " + file + " --secret k.sec");
   }
-  std::string id_;  // of the key
+  std::string id_;  // the key's id
 };
 
 TEST_F(SignedPack, TrustIsNotWidenedByTheWay) {

@@ -3,6 +3,7 @@
 
 #include <sys/wait.h>
 
+#include <cmath>
 #include <cstdlib>
 #include <string>
 #include <vector>
@@ -37,6 +38,12 @@ inline std::vector<Json> rows_of(const Path& path) {
     if (!row.ok() || !row->has_value()) return rows;
     rows.push_back((*row)->value);
   }
+}
+
+// A number of a row; NaN, and the test fails, if the row has none of this name.
+inline double number_of(const Json& row, const std::string& name) {
+  EXPECT_TRUE(row.contains(name)) << name;
+  return row.contains(name) && row[name].is_number() ? row[name].get<double>() : std::nan("");
 }
 
 // A folder with the quickstart's task: an untrained tiny model in model/, data/{train,val,sft}.jsonl, and a short

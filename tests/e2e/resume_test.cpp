@@ -22,16 +22,7 @@ TEST(Resume, FromEveryStepOverTwoEpochBorders) {
   EXPECT_EQ(rows[2]["training/epoch"], 0.0);
   EXPECT_EQ(rows[3]["training/epoch"], 1.0);
   EXPECT_EQ(rows[6]["training/epoch"], 2.0);
-  const auto expected = bits_of_run(task.path() / "straight", kSteps);
-  for (int64_t step = 1; step < kSteps; ++step) {
-    const std::string name = "from" + std::to_string(step);
-    cut_back(task.path() / "straight", task.path() / name, step, kSteps);
-    const Outcome resumed = task.mortise("train", name, settings);
-    ASSERT_EQ(resumed.code, 0) << resumed.output;
-    EXPECT_NE(resumed.output.find("after step " + std::to_string(step) + "\n"), std::string::npos) << resumed.output;
-    expect_same_bits(bits_of_run(task.path() / name, kSteps), expected, name);
-    ASSERT_OK(remove_tree(default_env(), task.path() / name));
-  }
+  expect_same_bits_from_every_step(task, settings, kSteps);
 }
 
 TEST(Resume, TwentyRunsGiveTheSameBits) {

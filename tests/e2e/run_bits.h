@@ -93,6 +93,26 @@ inline void cut_back(const Path& from, const Path& to, int64_t step, int64_t las
   ASSERT_OK(write_file(default_env(), to / "latest", "global_step_" + std::to_string(step) + "\n"));
 }
 
+// A run of `last` steps has the same weights and state with and without a stop after step `stop`. `command` saves each
+// step in out/.
+inline void expect_resumed_bits(const std::string& command, int64_t stop, int64_t last) {
+  SCOPED_TRACE(command);
+  const TaskFolder straight, stopped;
+  for (const TaskFolder* task : {&straight, &stopped}) {
+    const Outcome whole = task->mortise(command);
+    ASSERT_EQ(whole.code, 0) << whole.output;
+  }
+  std::filesystem::rename(stopped.path() / "out", stopped.path() / "whole");
+  cut_back(stopped.path() / "whole", stopped.path() / "out", stop, last);
+  const Outcome resumed = stopped.mortise(command);
+  ASSERT_EQ(resumed.code, 0) << resumed.output;
+  EXPECT_NE(resumed.output.find("resumed from"), std::string::npos) << resumed.output;
+  for (const char* file : {"huggingface/model.safetensors", "state.safetensors"}) {
+    const Path path = Path("out/global_step_" + std::to_string(last)) / file;
+    EXPECT_EQ(hash_of(straight.path() / path), hash_of(stopped.path() / path)) << file;
+  }
+}
+
 // A tiny task that uses all state of a run: several updates per step in a shuffled order, a schedule, an adaptive KL
 // controller, an estimator with state, and the optimizer's moments.
 class TinyTask {
@@ -175,5 +195,21 @@ train_batch_size = 4
  private:
   TaskFolder folder_{"--tiny"};
 };
+
+// The training run in straight/ of `num_steps` steps, with all its checkpoints, has the same bits when it is resumed from
+// any of them.
+inline void expect_same_bits_from_every_step(const TinyTask& task, const std::vector<std::string>& settings,
+                                             int64_t num_steps) {
+  const auto expected = bits_of_run(task.path() / "straight", num_steps);
+  for (int64_t step = 1; step < num_steps; ++step) {
+    const std::string name = "from" + std::to_string(step);
+    cut_back(task.path() / "straight", task.path() / name, step, num_steps);
+    const Outcome resumed = task.mortise("train", name, settings);
+    ASSERT_EQ(resumed.code, 0) << resumed.output;
+    EXPECT_NE(resumed.output.find("after step " + std::to_string(step) + "\n"), std::string::npos) << resumed.output;
+    expect_same_bits(bits_of_run(task.path() / name, num_steps), expected, name);
+    ASSERT_OK(remove_tree(default_env(), task.path() / name));
+  }
+}
 
 }  // namespace mortise::test

@@ -59,8 +59,8 @@ TEST(RunFaults, AnyFailingCallLeavesACheckpointThatGoesOn) {
 struct StageCase {
   std::string name;
   std::vector<std::string> settings;
-  int64_t update;       // of step 2: how many are done when the process dies
-  std::string measure;  // of step 2: above 0 if the current stage has made progress
+  int64_t update;       // how many updates of step 2 are done when the process dies
+  std::string measure;  // a number of step 2: above 0 if the current stage has made progress
 };
 
 // What a step does before its updates and must not do twice: the critic's updates, weights and mask of the correction,

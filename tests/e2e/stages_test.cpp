@@ -10,33 +10,11 @@
 namespace mortise::test {
 namespace {
 
-double number(const Json& row, const std::string& name) {
-  EXPECT_TRUE(row.contains(name)) << name;
-  return row.contains(name) && row[name].is_number() ? row[name].get<double>() : -1.0;
-}
-
 const std::string kSmall =
     "train run.toml data.train_batch_size=8 actor.ppo_mini_batch_size=4 trainer.total_training_steps=6 "
     "trainer.save_freq=1 ";
 
-// The same bits with and without a stop after step 3.
-void expect_resumes(const std::string& settings) {
-  SCOPED_TRACE(settings);
-  const TaskFolder straight, stopped;
-  const Outcome whole = straight.mortise(kSmall + settings);
-  ASSERT_EQ(whole.code, 0) << whole.output;
-  ASSERT_EQ(stopped.mortise(kSmall + settings).code, 0);
-  for (const char* step : {"4", "5", "6"})
-    ASSERT_OK(remove_tree(default_env(), stopped.path() / (std::string("out/global_step_") + step)));
-  ASSERT_OK(write_file(default_env(), stopped.path() / "out/latest", "global_step_3\n"));
-  const Outcome resumed = stopped.mortise(kSmall + settings);
-  ASSERT_EQ(resumed.code, 0) << resumed.output;
-  EXPECT_NE(resumed.output.find("resumed from"), std::string::npos) << resumed.output;
-  for (const char* file : {"huggingface/model.safetensors", "state.safetensors"}) {
-    const Path path = Path("out/global_step_6") / file;
-    EXPECT_EQ(hash_of(straight.path() / path), hash_of(stopped.path() / path)) << file;
-  }
-}
+void expect_resumes(const std::string& settings) { expect_resumed_bits(kSmall + settings, 3, 6); }
 
 TEST(Stages, AResumeFindsTheirStates) {
   expect_resumes(
@@ -72,9 +50,9 @@ TEST(Stages, PpoWithACriticLearns) {
   ASSERT_EQ(rows.size(), 40U);
   EXPECT_FALSE(rows[1].contains("actor/grad_norm"));  // the policy waits for the critic
   EXPECT_TRUE(rows[2].contains("actor/grad_norm"));
-  EXPECT_LT(number(rows[39], "critic/vf_loss"), number(rows[0], "critic/vf_loss"));
+  EXPECT_LT(number_of(rows[39], "critic/vf_loss"), number_of(rows[0], "critic/vf_loss"));
   double score = 0.0;
-  for (size_t i = 35; i < 40; ++i) score += number(rows[i], "critic/score/mean") / 5.0;
+  for (size_t i = 35; i < 40; ++i) score += number_of(rows[i], "critic/score/mean") / 5.0;
   EXPECT_GT(score, 0.8);
 }
 
@@ -85,7 +63,7 @@ TEST(Stages, EstimatorsGetTheBaselinesTheyAskFor) {
     ASSERT_EQ(outcome.code, 0) << outcome.output;
     const std::vector<Json> rows = rows_of(task.path() / "out/metrics.jsonl");
     ASSERT_EQ(rows.size(), 6U);
-    EXPECT_GT(number(rows[0], "actor/grad_norm"), 0.0) << estimator;
+    EXPECT_GT(number_of(rows[0], "actor/grad_norm"), 0.0) << estimator;
     EXPECT_EQ(rows[0].contains("timing_s/gen_max"), estimator == "remax");
   }
 }
@@ -112,7 +90,7 @@ TEST(Stages, TheBaselineOfRemaxIsThatOfTheGreedyCompletion) {
   for (size_t i = 0; i < samples.size(); ++i) {
     const std::string text = greedy[i / 8]["completions"][0]["text"].get<std::string>();
     const double baseline = text.size() > 1 && text[1] >= '0' && text[1] <= '6' ? 1.0 : 0.0;
-    EXPECT_EQ(number(samples[i], "advantage"), number(samples[i], "score") - baseline) << i;
+    EXPECT_EQ(number_of(samples[i], "advantage"), number_of(samples[i], "score") - baseline) << i;
   }
 }
 
@@ -131,24 +109,24 @@ TEST(Stages, TheKlInTheRewardAndTheEntropyBonusFollowTheirControllers) {
   double kl_coeff = 0.5, entropy_coeff = 0.01, entropy = INFINITY, largest = 0.0;
   int num_applied = 0;
   for (const Json& row : rows) {
-    const double kl = number(row, "actor/reward_kl_penalty");
-    EXPECT_NEAR(number(row, "actor/reward_kl_penalty_coeff"), kl_coeff, 1e-9);
+    const double kl = number_of(row, "actor/reward_kl_penalty");
+    EXPECT_NEAR(number_of(row, "actor/reward_kl_penalty_coeff"), kl_coeff, 1e-9);
     // Three tokens in every row, so that the sum over a row is thrice its mean.
-    EXPECT_NEAR(number(row, "critic/score/mean") - number(row, "critic/rewards/mean"), kl_coeff * 3 * kl, 1e-5);
+    EXPECT_NEAR(number_of(row, "critic/score/mean") - number_of(row, "critic/rewards/mean"), kl_coeff * 3 * kl, 1e-5);
     kl_coeff *= 1 + std::clamp(kl / 0.01 - 1, -0.2, 0.2) * 64 / 320;
     largest = std::max(largest, kl);
 
     const double applied = entropy <= 2.5 ? entropy_coeff : 0.0;
-    EXPECT_NEAR(number(row, "actor/entropy_coeff"), applied, 1e-9);
+    EXPECT_NEAR(number_of(row, "actor/entropy_coeff"), applied, 1e-9);
     num_applied += applied > 0 ? 1 : 0;
-    entropy = number(row, "entropy");
+    entropy = number_of(row, "entropy");
     entropy_coeff = std::clamp(entropy_coeff + (entropy <= 2.5 ? 0.004 : -0.004), 0.0, 0.015);
     // TRL's names: the controller's coefficient after the update, whether or not that applied one.
-    EXPECT_NEAR(number(row, "entropy_coef"), entropy_coeff, 1e-9);
-    EXPECT_EQ(number(row, "policy_loss"), number(row, "actor/pg_loss"));
+    EXPECT_NEAR(number_of(row, "entropy_coef"), entropy_coeff, 1e-9);
+    EXPECT_EQ(number_of(row, "policy_loss"), number_of(row, "actor/pg_loss"));
   }
   EXPECT_GT(largest, 0.012) << "the KL passes its target";
-  EXPECT_GT(number(rows[2], "actor/reward_kl_penalty"), 0);
+  EXPECT_GT(number_of(rows[2], "actor/reward_kl_penalty"), 0);
   EXPECT_GT(num_applied, 0);
   EXPECT_LT(num_applied, 11);
 }
@@ -163,7 +141,7 @@ TEST(Stages, TheKlInTheRewardHasItsClamps) {
   ASSERT_EQ(outcome.code, 0) << outcome.output;
   const std::vector<Json> rows = rows_of(task.path() / "out/metrics.jsonl");
   ASSERT_EQ(rows.size(), 3U);
-  for (const Json& row : rows) EXPECT_EQ(number(row, "actor/reward_kl_penalty"), 0);
+  for (const Json& row : rows) EXPECT_EQ(number_of(row, "actor/reward_kl_penalty"), 0);
   const Outcome unknown = task.mortise(run + "algorithm.kl_params.max_kll=1 trainer.default_local_dir=other");
   EXPECT_EQ(unknown.code, 2) << unknown.output;
   EXPECT_NE(unknown.output.find("algorithm.kl_params.max_kll"), std::string::npos) << unknown.output;
@@ -200,8 +178,8 @@ TEST(Stages, FilteredGroupsAllDiffer) {
   ASSERT_EQ(outcome.code, 0) << outcome.output;
   double dropped = 0.0;
   for (const Json& row : rows_of(task.path() / "out/metrics.jsonl")) {
-    EXPECT_EQ(number(row, "frac_reward_zero_std"), 0.0);
-    dropped += number(row, "training/filter_groups/dropped");
+    EXPECT_EQ(number_of(row, "frac_reward_zero_std"), 0.0);
+    dropped += number_of(row, "training/filter_groups/dropped");
   }
   EXPECT_GT(dropped, 0.0);
   const Outcome never = task.mortise(
@@ -225,7 +203,7 @@ TEST(Stages, TheReferenceFollowsThePolicyWhenRefreshed) {
     EXPECT_EQ(outcome.code, 0) << outcome.output;
     std::vector<double> values;
     for (const Json& row : rows_of(task.path() / "out/metrics.jsonl")) {
-      values.push_back(number(row, "kl"));
+      values.push_back(number_of(row, "kl"));
       EXPECT_EQ(row.contains("timing_s/ref"), settings.find("full") == std::string::npos);
     }
     return values;
@@ -255,8 +233,8 @@ TEST(Stages, TruncatedCompletionsTeachNothingWhereMasked) {
       "rollout.response_length=3");
   ASSERT_EQ(outcome.code, 0) << outcome.output;
   const std::vector<Json> rows = rows_of(task.path() / "out/metrics.jsonl");
-  EXPECT_EQ(number(rows[0], "actor/grad_norm"), 0.0);  // every row was cut
-  EXPECT_GT(number(rows[0], "critic/score/max"), 0.0);
+  EXPECT_EQ(number_of(rows[0], "actor/grad_norm"), 0.0);  // every row was cut
+  EXPECT_GT(number_of(rows[0], "critic/score/max"), 0.0);
 }
 
 TEST(Stages, RolloutCorrectionInBothModes) {
@@ -268,13 +246,13 @@ TEST(Stages, RolloutCorrectionInBothModes) {
     const std::vector<Json> rows = rows_of(task.path() / "out/metrics.jsonl");
     ASSERT_EQ(rows.size(), 6U);
     for (const Json& row : rows) {
-      EXPECT_LT(number(row, "training/rollout_probs_diff_mean"), preset.starts_with("bypass") ? 0.2 : 1e-6);
-      EXPECT_GE(number(row, "rollout_corr/k3_kl"), -1e-9);
+      EXPECT_LT(number_of(row, "training/rollout_probs_diff_mean"), preset.starts_with("bypass") ? 0.2 : 1e-6);
+      EXPECT_GE(number_of(row, "rollout_corr/k3_kl"), -1e-9);
       if (preset != "bypass_ppo_clip_k3_rs") {
-        EXPECT_NEAR(number(row, "rollout_corr/rollout_is_mean"), 1.0, preset.starts_with("bypass") ? 0.7 : 1e-3);
+        EXPECT_NEAR(number_of(row, "rollout_corr/rollout_is_mean"), 1.0, preset.starts_with("bypass") ? 0.7 : 1e-3);
       }
       if (preset != "bypass_pg_is") {
-        EXPECT_LT(number(row, "rollout_corr/rollout_rs_masked_fraction"), preset.starts_with("bypass") ? 0.9 : 1e-3);
+        EXPECT_LT(number_of(row, "rollout_corr/rollout_rs_masked_fraction"), preset.starts_with("bypass") ? 0.9 : 1e-3);
       }
     }
   }
@@ -286,8 +264,8 @@ TEST(Stages, RolloutCorrectionInBothModes) {
                                          table + "rollout_rs_threshold=" + bounds);
     ASSERT_EQ(outcome.code, 0) << outcome.output;
     const Json row = rows_of(task.path() / "out/metrics.jsonl").at(0);
-    EXPECT_EQ(number(row, "rollout_corr/rollout_rs_masked_fraction"), rejected);
-    EXPECT_EQ(number(row, "actor/grad_norm") == 0.0, rejected == 1.0) << number(row, "actor/grad_norm");
+    EXPECT_EQ(number_of(row, "rollout_corr/rollout_rs_masked_fraction"), rejected);
+    EXPECT_EQ(number_of(row, "actor/grad_norm") == 0.0, rejected == 1.0) << number_of(row, "actor/grad_norm");
   }
   const TaskFolder task;
   const Outcome refused =

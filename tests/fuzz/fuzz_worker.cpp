@@ -16,7 +16,7 @@ namespace mortise {
 namespace {
 
 constexpr uint8_t kStream = 0;                      // no message has this number
-constexpr uint64_t kMostBytes = uint64_t{1} << 20;  // of an area, for speed
+constexpr uint64_t kMostBytes = uint64_t{1} << 20;  // size of an area, for speed
 
 template <class T>
 void read_message(std::string_view body) {

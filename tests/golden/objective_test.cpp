@@ -58,7 +58,7 @@ class ObjectiveCommand : public testing::Test {
     const Json metrics = parse_json(printed, "metrics").value()["metrics"];
     const Json published = parse_json(golden.metadata().at("metrics"), "published").value();
     for (const auto& [name, value] : published.items()) {
-      if (name == "entropy" && golden.find("in.entropy") == nullptr) continue;  // of the model, not of these tensors
+      if (name == "entropy" && golden.find("in.entropy") == nullptr) continue;  // the model has it
       ASSERT_TRUE(metrics.contains(name)) << name;
       EXPECT_NEAR(metrics[name].get<double>(), value.get<double>(), 1e-5) << name;
     }

@@ -1,6 +1,6 @@
 # Prose that fits a screen: lines of Markdown have at most 120 characters (code, tables, headings, HTML and what ./dev docs
-# writes aside), and titles of commits at most 72, for commits made since the rule. No comment begins with "Of": it has a
-# subject and a verb.
+# writes aside), and titles of commits at most 72, for commits made since the rule. No comment begins with "of", also
+# behind code: it has a subject.
 source "$(dirname "$0")/lib.sh"
 while IFS= read -r line; do
   [[ -z $line ]] || fault "$line"
@@ -14,12 +14,21 @@ done < <(texts | grep '\.md$' | grep -vxF docs/algorithms.md | LC_ALL=C xargs -r
   }
   length($0) > 120 { print FILENAME ":" FNR ": " length($0) " characters (at most 120)" }
 ')
+# Comments of whole lines, and behind code. One that begins with "of" may continue a sentence of the line above.
+comments() { # MARK ENDINGS: MARK begins a comment in files whose names end so
+  texts | grep -E "$2" | LC_ALL=C xargs -r awk -v mark="$1" '
+    FNR == 1 { open_at = 0 }
+    {
+      at = match($0, "(^|[ \t])(" mark ")[/!]* ") ? RSTART + RLENGTH : 0
+      is_whole = at && substr($0, 1, at - 1) ~ /^[ \t]*[^ \t]+ $/
+      if (at && substr($0, at) ~ /^[Oo]f / && !(is_whole && open_at == at))
+        print FILENAME ":" FNR ": a comment begins with \"of\": write a sentence with a subject"
+      open_at = at && !/[.:]$/ ? at : 0
+    }'
+}
 while IFS= read -r line; do
   [[ -z $line ]] || fault "$line"
-done < <(texts | grep -E '\.(h|cpp|cu|cuh|py|toml|sh|awk|cmake)$' | LC_ALL=C xargs -r awk '
-  /^[ \t]*(\/\/|#) Of / && !before { print FILENAME ":" FNR ": a comment begins with \"Of\": write a sentence with a subject" }
-  { before = /^[ \t]*(\/\/|#) [^ ]/ && !/\.$/ }  # the comment goes on in the next line
-')
+done < <(comments '//|/[*]' '\.(h|hpp|c|cpp|cu|cuh|rs)$'; comments '#' '(\.(py|toml|sh|awk|cmake)|CMakeLists\.txt|/dev)$')
 first=${MORTISE_PROSE_SINCE:-f6a1802}  # the last commit before the rule; the self-test names its own
 if git -C . rev-parse --quiet --verify "$first^{commit}" >/dev/null 2>&1; then
   while IFS= read -r title; do

@@ -245,10 +245,17 @@ case $name in
     accepts "short prose; long headings, tables and code"
     printf 'short\n\n- %s\n' "$long" | write docs/b.md
     rejects "docs/b.md:3: 152 characters (at most 120)" docs/b.md
-    printf '// What the models have, each\n// Of them.\nint a;  // of a row\n' | write core/a.h
-    accepts "a line that begins with Of inside a sentence"
+    printf '// What the models have, each\n// of them.\nint a;  // one of a row, and\n        // of a group\n' | write core/a.h
+    printf 'a = 1  # one of two\nb = "#of"\n' | write configs/a.toml
+    accepts "of inside a sentence"
     printf 'int b;\n  // Of a model: its size.\n' | write core/b.h
-    rejects 'core/b.h:2: a comment begins with "Of"' core/b.h
+    rejects 'core/b.h:2: a comment begins with "of"' core/b.h
+    printf 'int a;  // one\nint b;  // of a model\n' | write core/b.h
+    rejects 'core/b.h:2: a comment begins with "of"' core/b.h
+    printf 'int a; /* of a model */\n' | write core/b.c
+    rejects 'core/b.c:1: a comment begins with "of"' core/b.c
+    printf 'a = 1  %s one\nb = 2  %s of a model\n' '#' '#' | write configs/b.toml
+    rejects 'configs/b.toml:2: a comment begins with "of"' configs/b.toml
     git -C "$tree" init -q
     for title in before "$(printf 't%.0s' {1..72})" "$(printf 'u%.0s' {1..73})"; do
       git -C "$tree" -c user.name=a -c user.email=a@b commit -q --allow-empty -m "$title"

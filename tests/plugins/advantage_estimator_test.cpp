@@ -100,7 +100,7 @@ TEST_P(GroupWise, LoneRowOfALargerGroupHasNoAdvantage) {
 
 struct Single {
   const char* name;
-  double by_default, of_reward, of_zero;  // of a reward of 3; NaN: no parameter `single`
+  double by_default, of_reward, of_zero;  // for a reward of 3; NaN: no parameter `single`
 };
 
 TEST(Advantages, PromptSampledOnce) {

@@ -274,7 +274,7 @@ TEST(Gae, OverTurnsIsGaeOverTheSampledTokens) {
   turns.mask = mask;
   turns.values = values;
   turns.rewards.assign(9, 0.0F);
-  turns.rewards[1] = 0.5F;  // of the first turn
+  turns.rewards[1] = 0.5F;  // reward of the first turn
   turns.rewards[5] = -1.0F;
   turns.rewards[8] = 2.0F;
   for (size_t t = 0; t < mask.size(); ++t) {

@@ -142,8 +142,8 @@ struct Sampling {
   }
 
   struct Estimate {
-    double mean = 0, error = 0;  // of the value; standard error
-    std::vector<double> slope;   // of the gradient with respect to the logits
+    double mean = 0, error = 0;  // mean of the value; standard error of that mean
+    std::vector<double> slope;   // gradient with respect to the logits
     double slope_error = 0;
   };
   Estimate estimate(const std::string& name, const std::vector<double>& sampler) {

@@ -236,7 +236,7 @@ struct Policies {
 
 struct Expectation {
   double value = 0;
-  std::vector<double> slope;  // of the estimate as a loss term, with respect to the policy's logits
+  std::vector<double> slope;  // gradient of the estimate as a loss term, with respect to the policy's logits
 };
 Expectation expectation(const std::string& name, const Policies& p, const std::vector<float>& sampler) {
   Kl plugin(kl_estimator(name), {{"max_log_ratio", "none"}, {"max_kl", "none"}});

@@ -16,7 +16,7 @@ namespace {
 struct Setting {
   std::string loss;
   OracleParams params;
-  double spread = 0.3;  // of the log ratios
+  double spread = 0.3;  // spread of the log ratios
 };
 void PrintTo(const Setting& s, std::ostream* out) {
   *out << s.loss;

@@ -95,7 +95,7 @@ class RewardCall {
 
   Instance<mortise_reward_vtable> plugin;
   int32_t status = 0;
-  std::map<std::string, std::map<int64_t, double>> values;  // of the last call, by name and row
+  std::map<std::string, std::map<int64_t, double>> values;  // values of the last call, by name and row
 
  private:
   struct Text {

@@ -1,8 +1,8 @@
 #!/bin/bash
 # abi_diff.sh SDK TESTS_SDK [--update]: the ABI that the headers give, against the stored description of each minor
 # (tests/sdk/abi/minor_N.abi). libabigail reads the types from the debugging data of a small C library, so it sees what
-# layout_file.sh cannot: the types of fields and of the arguments of function pointers. Changes three copies of the
-# headers, too, to see that a change would be found. --update writes the description of the newest minor, and those that
+# layout_file.sh cannot: the types of fields and of the arguments of function pointers. Changes copies of the headers, too,
+# to see that a change would be found. --update writes the description of the newest minor, and those that
 # are missing; the others never change. Exits with 77 (skipped) if libabigail is missing.
 set -euo pipefail
 sdk=$1 tests=$2
@@ -14,15 +14,24 @@ trap 'rm -rf "$scratch"' EXIT
 fail() { echo "abi_diff.sh: $*" >&2; exit 1; }
 newest=$(awk '$2 == "MORTISE_ABI_MINOR" { print $3 }' "$sdk/include/mortise/abi.h")
 
-# library HEADERS MINOR OUT: a function for each struct, so that the library's ABI has all of them. Drafts, whose number is
-# 0, may change with any version and are left out.
+# all_headers HEADERS: mortise.h and every extension into all.c. Drafts may change with any version. Their headers are in
+# ext/draft/, and no compared header includes them.
+all_headers() {
+  { echo '#include "mortise/mortise.h"'
+    for header in "$1"/mortise/ext/*.h; do echo "#include \"mortise/ext/$(basename "$header")\""; done
+  } >"$scratch/all.c"
+}
+
+# drafts HEADERS: the names of drafts (their number is 0) that the compared headers have.
+drafts() {
+  all_headers "$1"
+  gcc -std=c11 -E -dM -I"$1" "$scratch/all.c" | grep -oE '"mortise\.[a-z_]+/0"' || true
+}
+
+# library HEADERS MINOR OUT: a function for each struct, so that the library's ABI has all of them.
 library() {
   local headers=$1 minor=$2 out=$3
-  { echo '#include "mortise/mortise.h"'
-    for header in "$headers"/mortise/ext/*.h; do
-      grep -qE '^#define MORTISE_EXT_[A-Z_]+ "mortise\.[a-z_]+/0"' "$header" || echo "#include \"mortise/ext/$(basename "$header")\""
-    done
-  } >"$scratch/all.c"
+  all_headers "$headers"
   gcc -std=c11 -E -P -DMORTISE_TARGET_MINOR="$minor" -I"$headers" "$scratch/all.c" |
     grep -oE 'typedef struct mortise_[a-z0-9_]+' | awk '{ print $3 }' | sort -u >"$scratch/structs"
   [[ $(wc -l <"$scratch/structs") -ge 25 ]] || fail "found too few structs"
@@ -46,6 +55,8 @@ if [[ ${3:-} == --update ]]; then
   exit 0
 fi
 
+found=$(drafts "$sdk/include")
+[[ -z $found ]] || fail "the compared headers have the draft $found: move its header to sdk/include/mortise/ext/draft/"
 for minor in $(seq 1 "$newest"); do
   base=$tests/abi/minor_$minor.abi
   [[ -s $base ]] || fail "there is no description of minor $minor: run abi_diff.sh SDK TESTS_SDK --update"
@@ -55,12 +66,17 @@ for minor in $(seq 1 "$newest"); do
 $(head -n 60 "$scratch/report")"
 done
 
-# changed FILE SED: the test finds a change of the headers that keeps every size and offset.
-changed() {
+# edited FILE SED: a copy of the headers with one edit.
+edited() {
   rm -rf "$scratch/headers"
   cp -r "$sdk/include" "$scratch/headers"
   sed -i -E "$2" "$scratch/headers/mortise/$1"
   ! diff -r "$sdk/include" "$scratch/headers" >/dev/null || fail "'$2' changes nothing in $1"
+}
+
+# changed FILE SED: the test finds a change of the headers that keeps every size and offset.
+changed() {
+  edited "$1" "$2"
   library "$scratch/headers" "$newest" "$scratch/libabi.so"
   if abidiff "$tests/abi/minor_$newest.abi" "$scratch/libabi.so" >"$scratch/report" 2>&1; then
     fail "'$2' in $1 was not noticed"
@@ -69,4 +85,6 @@ changed() {
 changed tensor.h 's/int32_t device_id;/uint32_t device_id;/'
 changed pack.h 's/uint32_t num_params;/int32_t num_params;/'
 changed kinds/reward.h 's/\(\*score\)\(void\* self, mortise_call\* call,/(*score)(mortise_call* call, void* self,/'
+edited mortise.h 's|"ext/state.h"|&\n#include "ext/draft/row_text.h"|'
+[[ $(drafts "$scratch/headers") == '"mortise.row_text/0"' ]] || fail "a draft that mortise.h includes was not noticed"
 echo "$newest minors compared, $(wc -l <"$scratch/structs") structs; 3 changes noticed"

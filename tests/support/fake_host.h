@@ -199,7 +199,7 @@ class Instance {
   const Vtable* vtable;
   mortise_call call;
   void* self = nullptr;
-  int32_t status = 0;  // of create
+  int32_t status = 0;  // what create returned
 };
 
 }  // namespace mortise::test

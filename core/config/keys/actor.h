@@ -44,7 +44,7 @@ struct ActorConfig {
   std::optional<double> clip_ratio_high;                // null = clip_ratio (TRL: epsilon_high)
   std::optional<double> clip_ratio_c;                   // dual clip bound, above 1; 0 = none; null = the loss's own
   OrAuto<LossAggMode> loss_agg_mode;                    // auto = the loss's own
-  std::optional<double> loss_scale_factor;              // of seq-mean-token-sum-norm; null = data.max_response_length
+  std::optional<double> loss_scale_factor;              // for seq-mean-token-sum-norm; null = data.max_response_length
   bool loss_scale_by_rows = true;                       // that mode also divides by rows (verl of Jan 2026: false)
   LossAggRows loss_agg_rows = LossAggRows::kNonempty;   // rows that count in a mean over rows
   double entropy_coeff = 0.0;                           // subtracted bonus (TRL: entropy_coef)

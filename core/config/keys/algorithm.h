@@ -48,7 +48,7 @@ struct RolloutCorrectionConfig {             // what is done where the sampler w
   std::optional<std::string> rollout_rs;            // statistics that a token or row must keep, with commas between
   std::optional<std::string> rollout_rs_threshold;  // one bound, or one for each statistic
   bool bypass_mode = false;                         // the sampler's log-probs stand for the old ones
-  BypassLoss loss_type = BypassLoss::kPpoClip;      // of bypass mode
+  BypassLoss loss_type = BypassLoss::kPpoClip;      // the loss of bypass mode
   bool operator==(const RolloutCorrectionConfig&) const = default;
 };
 
@@ -97,6 +97,15 @@ struct AlgorithmConfig {
 
 inline constexpr auto estimator_params = [](const auto& k) -> const Json& { return k.config.algorithm.adv_params; };
 
+inline constexpr auto has_no_reward_kl = [](const auto& k) { return !k.config.algorithm.use_kl_in_reward; };
+inline constexpr const char* kNoRewardKl = "algorithm.use_kl_in_reward is false";
+inline constexpr auto keeps_all_groups = [](const auto& k) { return !k.config.algorithm.filter_groups.enable; };
+inline constexpr const char* kKeepsAllGroups = "algorithm.filter_groups.enable is false";
+inline constexpr auto has_no_is_weights = [](const auto& k) {
+  return !k.config.algorithm.rollout_correction.rollout_is;
+};
+inline constexpr const char* kNoIsWeights = "algorithm.rollout_correction.rollout_is is null";
+
 template <class Keys>
 void describe_estimator(Keys& keys) {
   keys.compared("adv_estimator", &AlgorithmConfig::adv_estimator,
@@ -143,21 +152,15 @@ void describe_reward_kl(Keys& keys) {
   keys.compared("kl_penalty", &AlgorithmConfig::kl_penalty,
                 "KL estimator of use_kl_in_reward, by plugin name (kl = k1, abs, mse = k2, low_var_kl = k3).")
       .plugin("kl_estimator")
-      .no_effect(
-          kInTrain, [](const auto& k) { return !k.config.algorithm.use_kl_in_reward; },
-          "algorithm.use_kl_in_reward is false");
+      .no_effect(kInTrain, has_no_reward_kl, kNoRewardKl);
   keys.compared(
           "kl_params", &AlgorithmConfig::kl_params,
           "Further parameters of that estimator (the clamps max_log_ratio and max_kl). An unknown name is an error.")
-      .no_effect(
-          kInTrain, [](const auto& k) { return !k.config.algorithm.use_kl_in_reward; },
-          "algorithm.use_kl_in_reward is false");
+      .no_effect(kInTrain, has_no_reward_kl, kNoRewardKl);
   keys.free("kl_isolation", &AlgorithmConfig::kl_isolation,
             "Where that estimator runs. none: in the trainer's own process. process: in a worker process, as "
             "actor.policy_loss.isolation says. auto: process if the machine can, else none.")
-      .no_effect(
-          kInTrain, [](const auto& k) { return !k.config.algorithm.use_kl_in_reward; },
-          "algorithm.use_kl_in_reward is false");
+      .no_effect(kInTrain, has_no_reward_kl, kNoRewardKl);
   keys.compared("mask_truncated_completions", &AlgorithmConfig::mask_truncated_completions,
                 "Learn nothing from completions that were cut at the length limit. Their rewards still count in the "
                 "statistics of their group (ms-swift: overlong_filter).")
@@ -203,32 +206,24 @@ void describe_filter_groups(Keys& keys) {
           "metric", &FilterGroupsConfig::metric,
           "The value that must differ within a group: seq_reward (sum of rewards), a reward's name, or a number that "
           "a reward reports (acc).")
-      .no_effect(
-          kInTrain, [](const auto& k) { return !k.config.algorithm.filter_groups.enable; },
-          "algorithm.filter_groups.enable is false");
+      .no_effect(kInTrain, keeps_all_groups, kKeepsAllGroups);
   keys.compared(
           "max_num_gen_batches", &FilterGroupsConfig::max_num_gen_batches,
           "Generation batches that a step may draw before the run stops. 0: the run stops only after a pass over all "
           "the data without a group.")
       .at_least(0)
-      .no_effect(
-          kInTrain, [](const auto& k) { return !k.config.algorithm.filter_groups.enable; },
-          "algorithm.filter_groups.enable is false");
+      .no_effect(kInTrain, keeps_all_groups, kKeepsAllGroups);
 }
 
 template <class Keys>
 void describe_filter_range(Keys& keys) {
   keys.compared("min_mean", &FilterGroupsConfig::min_mean,
                 "Also leave out groups whose mean metric is not above this value. null: no bound.")
-      .no_effect(
-          kInTrain, [](const auto& k) { return !k.config.algorithm.filter_groups.enable; },
-          "algorithm.filter_groups.enable is false");
+      .no_effect(kInTrain, keeps_all_groups, kKeepsAllGroups);
   keys.compared("max_mean", &FilterGroupsConfig::max_mean,
                 "Also leave out groups whose mean metric is not below this value. With min_mean: OpenRLHF's "
                 "dynamic_filtering_reward_range. null: no bound.")
-      .no_effect(
-          kInTrain, [](const auto& k) { return !k.config.algorithm.filter_groups.enable; },
-          "algorithm.filter_groups.enable is false");
+      .no_effect(kInTrain, keeps_all_groups, kKeepsAllGroups);
 }
 
 // Which of a step's rows the updates see.
@@ -288,21 +283,15 @@ void describe_importance_weights(Keys& keys) {
                 "Upper bound of the weights, or \"lower_upper\" (\"0.5_5.0\").")
       .or_number()
       .trl("vllm_importance_sampling_cap")
-      .no_effect(
-          kInTrain | kInObjective, [](const auto& k) { return !k.config.algorithm.rollout_correction.rollout_is; },
-          "algorithm.rollout_correction.rollout_is is null");
+      .no_effect(kInTrain | kInObjective, has_no_is_weights, kNoIsWeights);
   keys.compared(
           "rollout_is_outside", &RolloutCorrectionConfig::rollout_is_outside,
           "What happens to a weight outside its bounds. truncate sets it to the bound. mask sets it to 0 (IcePop). "
           "auto masks if there is a lower bound and truncates otherwise, as verl does.")
-      .no_effect(
-          kInTrain | kInObjective, [](const auto& k) { return !k.config.algorithm.rollout_correction.rollout_is; },
-          "algorithm.rollout_correction.rollout_is is null");
+      .no_effect(kInTrain | kInObjective, has_no_is_weights, kNoIsWeights);
   keys.compared("rollout_is_batch_normalize", &RolloutCorrectionConfig::rollout_is_batch_normalize,
                 "Divide the weights by their mean over the batch, over tokens or rows as in rollout_is.")
-      .no_effect(
-          kInTrain | kInObjective, [](const auto& k) { return !k.config.algorithm.rollout_correction.rollout_is; },
-          "algorithm.rollout_correction.rollout_is is null");
+      .no_effect(kInTrain | kInObjective, has_no_is_weights, kNoIsWeights);
 }
 
 template <class Keys>
@@ -346,9 +335,7 @@ void describe_algorithm_section(Catalog& catalog) {
   auto control = catalog.table("algorithm.kl_ctrl", "The coefficient of the KL that is subtracted from the rewards.",
                                [](auto& run) -> KlControlConfig& { return run.algorithm.kl_ctrl; });
   control.unread_by(kInSft);
-  control.no_effect(
-      kInTrain, [](const auto& k) { return !k.config.algorithm.use_kl_in_reward; },
-      "algorithm.use_kl_in_reward is false");
+  control.no_effect(kInTrain, has_no_reward_kl, kNoRewardKl);
   describe_kl_control(control);
   auto groups =
       catalog.table("algorithm.filter_groups",

@@ -49,7 +49,7 @@ struct DataConfig {
   bool filter_overlong_prompts = false;        // drop rows with prompts longer than max_prompt_length before training
   Truncation truncation = Truncation::kError;  // what happens to a longer prompt
   bool shuffle = true;                         // a new order each epoch (TRL: shuffle_dataset)
-  std::optional<int64_t> seed;                 // of the data order; null = trainer.seed
+  std::optional<int64_t> seed;                 // decides the order of the data; null = trainer.seed
   int64_t train_batch_size = 1024;             // prompts per step
   std::optional<int64_t> gen_batch_size;  // prompts drawn at once by algorithm.filter_groups; null = train_batch_size
   int64_t train_max_samples = -1;         // rows kept of the training files; -1 = all

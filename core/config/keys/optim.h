@@ -71,8 +71,8 @@ struct OptimConfig {
   bool scale_parameter = false;                       // adafactor, as the six below
   bool relative_step = false;                         // step sizes from the update count instead of lr
   bool warmup_init = false;                           // with relative_step
-  double clip_threshold = 1.0;                        // of the root mean square of a step
-  double decay_rate = -0.8;                           // of the second moment
+  double clip_threshold = 1.0;                        // bound of a step's root mean square
+  double decay_rate = -0.8;                           // how fast the second moment forgets
   std::vector<double> adafactor_eps = {1e-30, 1e-3};  // exactly two
   std::optional<double> adafactor_beta1{};            // null = no first moment
   LrSchedule lr_scheduler_type = LrSchedule::kConstant;

@@ -30,10 +30,10 @@ struct PluginsConfig {
   bool bubblewrap = true;                             // put workers into bubblewrap if the machine has it
   int64_t worker_memory_mib = 8192;                   // address space of one worker; 0 = no limit
   int64_t worker_file_mib = 256;                      // longest file that a worker may write; 0 = no limit
-  int64_t worker_open_files = 256;                    // of one worker; 0 = no limit
+  int64_t worker_open_files = 256;                    // per worker; 0 = no limit
   std::chrono::milliseconds worker_cpu_time{0};       // CPU time of one call of a reward; 0 = no limit
   std::optional<int64_t> worker_cpus;                 // processors that the workers of a reward share; null = all
-  std::chrono::milliseconds call_timeout{3'600'000};  // of a call of a plugin other than a reward; 0 = no limit
+  std::chrono::milliseconds call_timeout{3'600'000};  // for a call of a plugin other than a reward; 0 = no limit
   std::vector<std::string> env;  // environment variables that workers get in addition to harmless ones
   bool check = false;            // put guard words around outputs of plugins
   bool operator==(const PluginsConfig&) const = default;

@@ -23,7 +23,7 @@ constexpr auto choice_names(RewardUse) { return std::array<std::string_view, 3>{
 struct RewardConfig {
   std::string use;                            // reward plugin
   std::string name;                           // label in metrics and dumps; "" in the file: see decode.cpp
-  double weight = 1.0;                        // of its column in the sum (TRL: reward_weights)
+  double weight = 1.0;                        // factor of its column in the sum (TRL: reward_weights)
   RewardUse used_in = RewardUse::kAll;        // the completions that it scores
   std::chrono::milliseconds timeout{10'000};  // for the rows of a step: "500ms", "10s", "2m", "1h"
   std::chrono::milliseconds row_timeout{0};   // for one row (or group); 0 = a fifth of timeout

@@ -64,7 +64,7 @@ struct RolloutConfig {
   bool sleep_while_training = false;             // the backend frees memory while the run trains
   bool calculate_log_probs = true;               // keep what the sampler gave; needed for training/rollout_probs_diff_*
   bool filtered_log_probs = false;               // train on log-probs of what penalties and filters leave
-  std::optional<int64_t> seed;                   // of sampling; null = trainer.seed
+  std::optional<int64_t> seed;                   // for sampling; null = trainer.seed
   ValEngine val_engine = ValEngine::kNative;
   ValKwargs val_kwargs;
   MultiTurnConfig multi_turn;

@@ -8,9 +8,9 @@ namespace mortise {
 
 struct TeacherConfig {
   std::optional<std::string> path;  // folder; null = there is none
-  double loss_coef = 0.0;           // of the divergence over the vocabulary, in the loss
+  double loss_coef = 0.0;           // factor of the divergence over the vocabulary, in the loss
   double divergence_beta = 0.5;     // which divergence: 0 forward KL, 1 reverse KL, between: generalised Jensen-Shannon
-  double advantage_coef = 0.0;      // of log-prob(teacher) - log-prob(old policy), added to the advantages
+  double advantage_coef = 0.0;      // times log-prob(teacher) - log-prob(old policy), added to the advantages
   bool operator==(const TeacherConfig&) const = default;
 };
 

@@ -36,7 +36,7 @@ struct TrainerConfig {
   std::optional<int64_t>
       total_training_steps;  // null = from total_epochs; counts steps (TRL: max_steps counts updates)
   TrainMode mode = TrainMode::kSync;
-  int64_t seed = 42;                               // of everything random
+  int64_t seed = 42;                               // decides everything random
   std::string default_local_dir = "runs/mortise";  // what the run writes (TRL: output_dir)
   int64_t save_freq = -1;                          // steps between checkpoints; -1 = only the last
   int64_t save_freq_updates = -1;                  // updates between checkpoints inside a step; -1 = none
@@ -48,15 +48,15 @@ struct TrainerConfig {
   bool greater_is_better = true;
   int64_t early_stopping_patience = 0;        // validations in a row that are no better before the run ends; 0 = never
   double early_stopping_threshold = 0.0;      // a gain up to this is none, for early_stopping_patience
-  SaveDtype save_dtype = SaveDtype::kTrain;   // of huggingface/
-  std::optional<std::string> max_shard_size;  // of a weight file, "5GB"; null = one file, or as read if stored
+  SaveDtype save_dtype = SaveDtype::kTrain;   // number format in huggingface/
+  std::optional<std::string> max_shard_size;  // largest weight file, "5GB"; null = one file, or as read if stored
   bool save_merged_lora = false;              // huggingface/ is the sum of base and adapter, not the adapter alone
   ResumeMode resume_mode = ResumeMode::kAuto;
   std::optional<std::string> resume_from_path;  // with resume_path: the global_step_N folder
   std::vector<LogTarget> logger = {LogTarget::kConsole,
                                    LogTarget::kTensorboard};  // metrics.jsonl and updates.jsonl are always written
-  std::string project_name = "mortise";                       // of trackers
-  std::optional<std::string> experiment_name;                 // of trackers; null = the name of default_local_dir
+  std::string project_name = "mortise";                       // the trackers' project
+  std::optional<std::string> experiment_name;                 // for trackers; null = the name of default_local_dir
   int64_t log_val_generations = 0;                 // validation completions kept in the log at each validation
   std::optional<std::string> validation_data_dir;  // the same for the completions of every validation
   std::optional<std::string> rollout_data_dir;  // JSONL of all completions with rewards and advantages, a file a step
@@ -65,8 +65,8 @@ struct TrainerConfig {
   int64_t nonfinite_update_limit = 10;          // non-finite updates skipped in all before the run stops
   int64_t critic_warmup = 0;                    // the policy learns from this step on
   std::optional<double>
-      rollout_probs_diff_limit;               // of training/rollout_probs_diff_mean; null = none, as the next three
-  std::optional<double> kl_limit;             // of the KL to the reference, nats per token
+      rollout_probs_diff_limit;               // limits training/rollout_probs_diff_mean; null = none, as the next three
+  std::optional<double> kl_limit;             // limit of the KL to the reference, nats per token
   std::optional<double> nan_reward_limit;     // share of rows without a reward
   std::optional<double> zero_variance_limit;  // share of groups whose rewards are all equal
   int64_t limit_patience = 1;                 // steps in a row above one of these four before the run stops

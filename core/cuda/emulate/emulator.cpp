@@ -11,10 +11,10 @@
 
 namespace mortise::cuda {
 
-struct Shadow {  // of one element; epochs count barriers from 1, 0 is never
+struct Shadow {  // who touched one element; epochs count barriers from 1, 0 is never
   uint32_t write_epoch = 0, read_epoch = 0;
   int writer = -1;
-  int reader = -1;  // of read_epoch; kMany: several threads
+  int reader = -1;  // the thread that read in read_epoch; kMany: several threads
   bool atomic = false;
 };
 

@@ -39,7 +39,7 @@ struct BarrierSite {
 
 struct EmulatorOptions {
   Schedule schedule = Schedule::kForward;
-  uint64_t seed = 1;                    // of kShuffled
+  uint64_t seed = 1;                    // seed of kShuffled
   std::vector<BarrierSite> left_out{};  // these barriers do nothing: what a test must notice
 };
 

@@ -23,7 +23,7 @@
 
 namespace mortise::cuda {
 
-constexpr int kThreads = 256;  // of a block, in every kernel
+constexpr int kThreads = 256;  // threads of a block, in every kernel
 constexpr int kWarps = kThreads / 32;
 
 // bfloat16, rounded to nearest even; NaN stays NaN.

@@ -15,7 +15,7 @@ struct GlooOptions {
   int rank = 0;
   int size = 1;
   int local_rank = 0;
-  std::string address;  // of this machine, for the others; empty: that of its host name
+  std::string address;  // this machine's address for the others; empty: that of its host name
   std::chrono::milliseconds timeout{1'800'000};
 };
 

@@ -19,7 +19,7 @@ struct LocalGroupOptions {
   std::vector<std::string> command;              // the program's path and its words
   int port = 0;                                  // where rank 0 serves the store; 0: a free one
   int threads_per_rank = 0;                      // OMP_NUM_THREADS of each rank; 0: as it is
-  Path log_folder;                               // of rank_1.log, rank_2.log, ...; it must exist
+  Path log_folder;                               // for rank_1.log, rank_2.log, ...; it must exist
   std::chrono::milliseconds patience{25'000};    // from the first failure to SIGTERM
   std::chrono::milliseconds kill_grace{10'000};  // from SIGTERM to SIGKILL
 };

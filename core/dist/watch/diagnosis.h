@@ -26,7 +26,7 @@ struct RankView {
 struct Situation {
   int rank = 0;  // this one
   std::span<const RankView> ranks;
-  int64_t calls = 0;  // of this rank
+  int64_t calls = 0;  // calls by this rank
   bool waits = false;
   double waited_s = 0;  // in the current call
   bool call_failed = false;

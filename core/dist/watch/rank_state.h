@@ -23,7 +23,7 @@ struct RankState {
   bool waits = false;  // inside a collective
   RankStatus status = RankStatus::kRunning;
   std::string stage;
-  std::string error;  // of kFailed
+  std::string error;  // the error of kFailed
   bool operator==(const RankState&) const = default;
 };
 
@@ -40,7 +40,7 @@ struct RankProcess {
   std::string host;         // for people
   int64_t pid = 0;          // 0 if unknown
   int64_t start_ticks = 0;  // a process id may be used again: the start tells them apart
-  int size = 0;             // of the group, by that process's environment
+  int size = 0;             // size of the group, by that process's environment
   bool operator==(const RankProcess&) const = default;
 };
 

@@ -44,9 +44,9 @@ std::string state_key(int rank) { return fmt::format("rank/{}", rank); }
 
 struct RankWatch::Shared : std::enable_shared_from_this<RankWatch::Shared> {
   std::mutex mutex;
-  std::condition_variable changed;  // of anything below
+  std::condition_variable changed;  // anything below has changed
   WatchOptions options;
-  std::unique_ptr<RankStore> store;  // of the thread `talk`
+  std::unique_ptr<RankStore> store;  // the thread `talk` alone uses it
   RankState mine;
   int64_t written = 0;  // version of `mine` that the store has
   int64_t version = 1;

@@ -30,7 +30,7 @@ struct WatchOptions {
   int size = 1;
   int store_rank = 0;  // serves the store; -1: another program, or a file
   std::string store_address;
-  std::vector<RankProcess> processes;  // of all ranks
+  std::vector<RankProcess> processes;  // every rank's process
   std::chrono::milliseconds beat{250};
   WatchLimits limits;
   std::chrono::milliseconds end_grace{20000};

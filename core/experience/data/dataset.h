@@ -31,7 +31,7 @@ struct StreamedRows {
   std::vector<int64_t> rows_of_entry;  // all rows, also those that are left out
   ColumnCensus census;
   std::map<int64_t, std::string> places;  // where the rows are that the census may ask for
-  std::set<std::string> watched;          // of options.watched_columns, those that have a value somewhere
+  std::set<std::string> watched;          // those of options.watched_columns that have a value somewhere
 };
 
 class Dataset {

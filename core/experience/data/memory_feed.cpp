@@ -113,9 +113,9 @@ class MemoryFeed : public RowFeed {
   RowOrder order_;
   RowSchedule schedule_;
   std::vector<double> levels_;  // the curriculum's level of each row; empty: none
-  std::vector<int64_t> rows_;   // of the epoch
+  std::vector<int64_t> rows_;   // the epoch's rows, in order
   int64_t next_ = 0;
-  std::vector<double> reward_sums_;     // of a curriculum by reward, per row of the data set
+  std::vector<double> reward_sums_;     // for a curriculum by reward: one sum per row of the data set
   std::vector<int64_t> reward_counts_;  // completions with a reward
 };
 

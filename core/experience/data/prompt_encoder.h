@@ -38,7 +38,7 @@ struct PromptEncoderOptions {
   Truncation truncation = Truncation::kError;
   Json template_kwargs = Json::object();
   std::string system_prompt;  // for chats without a system message; "" = none
-  Json tools;                 // of rows without tools of their own; null = none
+  Json tools;                 // for rows without tools of their own; null = none
   bool only_chats = false;    // a prompt that is not a list of messages is refused (rollout.multi_turn)
 };
 

@@ -22,7 +22,7 @@ namespace mortise {
 struct RowOrder {
   bool shuffle = true;
   uint64_t seed = 0;
-  std::vector<double> weights{};  // of the entries of data.train_files; empty: one list
+  std::vector<double> weights{};  // one per entry of data.train_files; empty: one list
   StoppingStrategy stopping = StoppingStrategy::kFirstExhausted;
   std::optional<std::string> curriculum_key{};  // rows sorted by this column of numbers
   CurriculumOrder curriculum_order = CurriculumOrder::kAscending;

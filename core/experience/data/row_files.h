@@ -62,7 +62,7 @@ class RowFiles {
   int64_t max_rows_;
   int64_t num_read_ = 0;
   size_t next_file_ = 0;
-  std::unique_ptr<RowReader> reader_;  // of next_file_ - 1
+  std::unique_ptr<RowReader> reader_;  // reads the file next_file_ - 1
 };
 
 }  // namespace mortise

@@ -55,7 +55,7 @@ struct ScannedRow {
 };
 
 struct RowScan {
-  int64_t num_rows = 0;                // of the files
+  int64_t num_rows = 0;                // rows in the files
   std::vector<int64_t> rows_of_entry;  // the same by entry of the list
   int64_t num_filtered = 0;            // that the encoder left out
   Rejects rejects;

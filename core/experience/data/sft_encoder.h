@@ -21,8 +21,8 @@ struct SftEncoderOptions {
   std::string response_key = "response";
   std::string messages_key = "messages";
   std::optional<int64_t> end_id;    // added to a completion that is text
-  int64_t max_response_length = 0;  // of a completion that is text, the end token included
-  int64_t max_length = 0;           // of a chat; truncation as of prompts
+  int64_t max_response_length = 0;  // for a completion that is text, the end token included
+  int64_t max_length = 0;           // for a chat; cut as prompts are
   bool filter_overlong = false;     // leave rows out that are too long
   bool assistant_only_loss = false;
   std::optional<bool> completion_only_loss;  // none: as the form of the row says

@@ -17,7 +17,7 @@
 namespace mortise {
 
 struct NamedColumn {
-  std::string param;  // of the reward
+  std::string param;  // the reward's parameter
   std::string path;   // what it is set to
 
   // The key of a data row that the path begins with.

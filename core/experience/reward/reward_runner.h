@@ -41,8 +41,8 @@ struct ScoreContext {
   int64_t step = 0;
   int64_t max_response_length = 0;
   bool is_validation = false;
-  std::string val_set{};            // of a validation: its name, "" for data.val_files
-  std::vector<std::string> only{};  // of a validation: the labels of the rewards that score; empty: all
+  std::string val_set{};            // a validation's name, "" for data.val_files
+  std::vector<std::string> only{};  // labels of the rewards that score a validation; empty: all
 };
 
 // Writes the rows of a batch that is about to stop the run, each with the reason why a reward failed on it. Returns the
@@ -125,7 +125,7 @@ class RewardRunner {
   ColumnTypes types_;
   ScoreContext context_;
   std::vector<uint8_t> fed_;              // by prompt; empty: begin() was not called
-  int64_t num_rows_ = 0, num_given_ = 0;  // of the batch, and of them those that functions have
+  int64_t num_rows_ = 0, num_given_ = 0;  // the batch's rows, and how many of them functions have
 };
 
 // The typed columns of B rows: prompt and completion as text and ids, and the data columns that `types` names. `block`:

@@ -25,8 +25,8 @@ struct RolloutPlan {
   Sampling sampling;
   bool is_filtered = false;  // rows get their log-probs after penalties, forbidden tokens and filters
   uint64_t seed = 0;
-  int64_t vocab_size = 0;    // of the model that learns from the rows; 0: ids are not checked
-  int64_t first_row_id = 0;  // of the step, where it is not the step's first batch
+  int64_t vocab_size = 0;    // that of the model that learns from the rows; 0: ids are not checked
+  int64_t first_row_id = 0;  // first row of a batch that is not the step's first
   // The next prompt that this process samples, or nothing when there are no more. Null: all prompts in order.
   std::function<Result<std::optional<int64_t>>()> next_prompt = {};
   int64_t max_rows = 0;  // with next_prompt: rows that are out at the same time, at least a prompt's; 0: any number

@@ -47,9 +47,9 @@ class GroupFilter : public Stateful {
   FilterGroupsConfig config_;
   int64_t groups_per_step_;
   int64_t step_ = 0;
-  Experience carried_;                                        // of the steps before
-  Experience kept_;                                           // of this step so far, with what was carried in front
-  int64_t num_batches_ = 0, num_dropped_ = 0, num_idle_ = 0;  // of this step; idle: prompts since one was kept
+  Experience carried_;                                        // rows that earlier steps left over
+  Experience kept_;                                           // rows of this step so far, behind what was carried
+  int64_t num_batches_ = 0, num_dropped_ = 0, num_idle_ = 0;  // in this step; idle: prompts since one was kept
 };
 
 }  // namespace mortise

@@ -35,7 +35,7 @@ bool is_temporary_name(std::string_view file_name) { return file_name.starts_wit
 Path folder_of(const Path& path) { return path.has_parent_path() ? path.parent_path() : Path("."); }
 
 Result<> create_dirs_synced(Env& env, const Path& path) {
-  std::vector<Path> parents;  // of the folders that are missing
+  std::vector<Path> parents;  // the parents of folders that are missing
   for (Path at = path; !at.empty() && !env.exists(at) && at != at.parent_path(); at = at.parent_path())
     parents.push_back(folder_of(at));
   TRY(env.create_dirs(path));

@@ -29,7 +29,7 @@ enum class RandomPurpose : uint32_t {
 };
 
 struct RngKey {
-  uint64_t seed = 0;  // of the run
+  uint64_t seed = 0;  // the run's seed
   RandomPurpose purpose = RandomPurpose::kTest;
   uint64_t step = 0;    // step, or epoch for shuffles
   uint64_t sample = 0;  // place of the row in the whole step (global, never a slot)

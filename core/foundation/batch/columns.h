@@ -38,16 +38,16 @@ namespace column {
 using SampleMask = Column<"sample_mask", uint8_t,
                           Level::kToken>;  // 0: an observation; or the row was aborted, or cut and is to be masked
 using ResponseMask = Column<"response_mask", uint8_t, Level::kToken>;     // what is learnt from: less what was rejected
-using RolloutLogProb = Column<"rollout_log_prob", float, Level::kToken>;  // of the sampler, if it gave any
+using RolloutLogProb = Column<"rollout_log_prob", float, Level::kToken>;  // as the sampler gave it, if it did
 
 // Before anything is learnt from the step.
 using OldLogProb =
-    Column<"old_log_prob", float, Level::kToken>;  // of the policy that sampled; absent: see ActorLearner
-using RefLogProb = Column<"ref_log_prob", float, Level::kToken>;          // of the reference
-using TeacherLogProb = Column<"teacher_log_prob", float, Level::kToken>;  // of the teacher
-using OldEntropy = Column<"old_entropy", float, Level::kToken>;           // of the policy that gave old_log_prob, nats
-using RolloutIsWeights = Column<"rollout_is_weights", float, Level::kToken>;  // of the rollout correction
-using Values = Column<"values", float, Level::kToken>;                        // of the critic
+    Column<"old_log_prob", float, Level::kToken>;  // by the policy that sampled; absent: see ActorLearner
+using RefLogProb = Column<"ref_log_prob", float, Level::kToken>;          // by the reference
+using TeacherLogProb = Column<"teacher_log_prob", float, Level::kToken>;  // by the teacher
+using OldEntropy = Column<"old_entropy", float, Level::kToken>;           // by the policy that gave old_log_prob, nats
+using RolloutIsWeights = Column<"rollout_is_weights", float, Level::kToken>;  // from the rollout correction
+using Values = Column<"values", float, Level::kToken>;                        // what the critic predicts
 using SumPiSquared = Column<"sum_pi_squared", float, Level::kToken>;     // squared probabilities over the vocabulary
 using RewardBaselines = Column<"reward_baselines", float, Level::kRow>;  // reward of the prompt's greedy completion
 
@@ -61,13 +61,13 @@ using Returns = Column<"returns", float, Level::kToken>;
 using DrawnRow = Column<"drawn_row", float, Level::kRow>;  // the row that PF-PPO drew for this place of the updates
 
 // Written by updates.
-using FirstLogProb = Column<"first_log_prob", float, Level::kToken>;  // of the policy before the step's first update
+using FirstLogProb = Column<"first_log_prob", float, Level::kToken>;  // by the policy before the step's first update
 // What the last update of the step that looked at a token saw of it, where trainer.rollout_data_tokens asks for it.
 using LastLogProb = Column<"last_log_prob", float, Level::kToken>;
 using LastEntropy = Column<"last_entropy", float, Level::kToken>;
 using LastClipped = Column<"last_clipped", float, Level::kToken>;  // 1: the policy term had no gradient (clipped)
-using LogProb = Column<"log_prob", float, Level::kToken>;          // of the policy that is being trained
-using Entropy = Column<"entropy", float, Level::kToken>;           // of that policy, nats, full vocabulary
+using LogProb = Column<"log_prob", float, Level::kToken>;          // by the policy that is being trained
+using Entropy = Column<"entropy", float, Level::kToken>;           // by that policy, nats, full vocabulary
 using Weight = Column<"weight", float, Level::kToken>;             // the token's share of the aggregated loss
 
 // All of them: what a checkpoint may hold.

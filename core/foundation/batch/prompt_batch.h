@@ -26,7 +26,7 @@ struct Prompt {
 };
 
 struct PromptBatch {
-  int64_t step = 0;             // of the run, from 1
+  int64_t step = 0;             // step of the run, from 1
   int64_t epoch = 0;            // from 0
   std::vector<Prompt> prompts;  // [P]
 };

@@ -48,7 +48,7 @@ enum class TurnEnd : int32_t { kStop = 0, kDone = 1, kMaxTurns = 2, kTurnLength 
 struct SampleTurns {
   int64_t num_assistant = 0;          // turns that were sampled
   int64_t num_tool_calls = 0;         // that the model made and the environment answered
-  int64_t num_failed_calls = 0;       // of them, those that were answered with an error
+  int64_t num_failed_calls = 0;       // how many of them were answered with an error
   TurnEnd end = TurnEnd::kStop;       // why there is no further turn
   std::vector<uint8_t> is_sampled{};  // [tokens] 1 = sampled, 0 = of an observation
   std::vector<double> rewards{};      // [tokens] of the environment; empty: it gave none
@@ -61,10 +61,10 @@ struct Sample {
   int64_t prompt_index = 0;        // into PromptBatch::prompts; also the row's group
   int64_t sample_index = 0;        // place in the group, 0 .. n-1
   std::vector<int64_t> token_ids;  // exactly what was sampled, the end token included; may be empty only when aborted
-  std::vector<float> log_prob;     // of token_ids at temperature as the sampler had it, unfiltered unless the batch
+  std::vector<float> log_prob;     // one per token, at the sampler's temperature, unfiltered unless the batch
                                    // is_filtered; empty = not given. 0 for tokens of observations
   FinishReason finish_reason = FinishReason::kStop;
-  int64_t weight_version = 0;  // of the weights that made it: 0 = the initial ones, +1 per update
+  int64_t weight_version = 0;  // version of the weights that made it: 0 = the initial ones, +1 per update
   std::string text;            // decoded without special tokens
   SampleTurns turns{};
 };

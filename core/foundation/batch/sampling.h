@@ -15,8 +15,8 @@ namespace mortise {
 // same.
 inline constexpr double kLeastTemperature = 1e-6;  // except 0, greedy
 inline constexpr double kMostTemperature = 1e6;
-inline constexpr double kLeastPenalty = 1e-6;  // of repetition, a factor
-inline constexpr double kMostPenalty = 1e6;    // of all three, either way
+inline constexpr double kLeastPenalty = 1e-6;  // least repetition penalty, a factor
+inline constexpr double kMostPenalty = 1e6;    // largest penalty of all three, either way
 
 struct Sampling {
   int64_t max_new_tokens = 16;
@@ -26,7 +26,7 @@ struct Sampling {
   double top_p = 1.0;               // 1: off
   double min_p = 0.0;               // 0: off
   double typical_p = 1.0;           // 1: off
-  double repetition_penalty = 1.0;  // of tokens in prompt or completion: logit / p where positive, * p where negative
+  double repetition_penalty = 1.0;  // for tokens in prompt or completion: logit / p where positive, * p where negative
   double presence_penalty = 0.0;    // off the logit of tokens in the completion
   double frequency_penalty = 0.0;   // the same, times how often they came
   bool ignore_eos = false;

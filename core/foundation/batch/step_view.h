@@ -19,8 +19,8 @@ namespace mortise {
 class StepView {
  public:
   Layout layout{};
-  int64_t step = 1;          // of the run
-  int64_t update_index = 1;  // of the run
+  int64_t step = 1;          // step of the run
+  int64_t update_index = 1;  // update of the run
 
   // The column's values; empty if it is absent.
   template <class C>

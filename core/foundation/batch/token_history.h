@@ -39,7 +39,7 @@ class TokenHistory {
   void see(int64_t id, int64_t count);
 
   const Sampling* params_ = nullptr;
-  int64_t length_ = 0;  // of the completion
+  int64_t length_ = 0;  // tokens in the completion
   std::vector<SeenToken> seen_;
   std::unordered_map<int64_t, size_t> places_;  // id -> place in seen_
   std::vector<int64_t> tail_;                   // the last ids, as many as bad words look at

@@ -16,7 +16,7 @@ namespace mortise {
 
 struct JsonlRow {
   int64_t line = 0;       // 1-based
-  uint64_t offset = 0;    // of the line's first byte in the file
+  uint64_t offset = 0;    // where the line's first byte is in the file
   std::string_view text;  // the line itself, borrowed from the reader
   Json value;
 };
@@ -102,7 +102,7 @@ struct KeptRows {
   int64_t num_damaged = 0;  // other lines that are no row with an integer `key`
   int64_t first_damaged_line = 0;
   Path set_aside;                   // the file as it was, if a line is damaged
-  std::optional<int64_t> last_key;  // of the rows that are kept, the largest
+  std::optional<int64_t> last_key;  // the largest key among the rows that are kept
 };
 
 // On resume, drops what a later or an unfinished step left: keeps the rows whose integer `key` is at most `last`, cuts

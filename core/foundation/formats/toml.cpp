@@ -75,7 +75,7 @@ bool breaks_assertion(std::string_view text, size_t size) {
 // The line that fails an assertion, which has no position of its own. The parser only moves forward, so the shortest
 // run of lines that still fails ends there. O(size * log lines), after a failure only.
 int64_t find_breaking_line(std::string_view text) {
-  std::vector<size_t> ends;  // of each line
+  std::vector<size_t> ends;  // where each line ends
   for (size_t at = text.find('\n'); at != std::string_view::npos; at = text.find('\n', at + 1)) ends.push_back(at + 1);
   ends.push_back(text.size());
   const auto first =

@@ -75,7 +75,7 @@ class ConsoleSink final : public MetricSink {
   ConsoleOptions options_;
   Pace pace_;
   std::optional<int64_t> printed_ns_;
-  std::string last_text_;  // of the moving line
+  std::string last_text_;  // what the moving line says
 };
 
 }  // namespace

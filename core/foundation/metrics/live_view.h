@@ -26,9 +26,9 @@ struct LiveState {
   int64_t step = 0;               // that is worked on; 0: none yet
   int64_t total_steps = 0;        // 0: unknown
   std::string headline;           // progress_text (sinks.h) of the last step that is done
-  std::vector<LiveStage> stages;  // of this step, in the order in which they began
-  std::vector<double> rewards;    // of the last steps that are done, at most kMostRewards
-  int64_t time_ns = 0;            // of this state, since the Unix epoch
+  std::vector<LiveStage> stages;  // this step's stages, in the order in which they began
+  std::vector<double> rewards;    // rewards of the last complete steps, at most kMostRewards
+  int64_t time_ns = 0;            // when this was so, since the Unix epoch
 
   static constexpr size_t kMostRewards = 40;
 };

@@ -127,7 +127,7 @@ class MlflowSink final : public MetricSink {
 
   Result<> begin(const TrackedRun& run) {
     start_ms_ = now_ms(*env_);
-    TRY(remove_tree(*env_, folder_ / "metrics"));  // of the process before this one
+    TRY(remove_tree(*env_, folder_ / "metrics"));  // the process before this one may have left some
     for (const char* part : {"metrics", "params", "tags", "artifacts"}) TRY(env_->create_dirs(folder_ / part));
     for (const auto& [key, value] : run.settings) {
       const std::string name = stored_name(key);

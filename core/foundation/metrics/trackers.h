@@ -17,7 +17,7 @@
 namespace mortise {
 
 struct TrackedRun {
-  Path dir;                                     // of the run
+  Path dir;                                     // the run's folder
   std::string project, experiment;              // their names
   Json config;                                  // a table per section
   std::map<std::string, std::string> settings;  // the same flat, for trackers without tables

@@ -17,7 +17,7 @@
 #include <ctime>
 #include <protozero/pbf_writer.hpp>
 
-#include "foundation/base/rename_target.h"
+#include "foundation/metrics/record_file.h"
 #include "foundation/metrics/trackers.h"
 
 namespace mortise {
@@ -98,12 +98,13 @@ std::string new_id(Env& env) {
 
 class WandbSink final : public MetricSink {
  public:
-  WandbSink(Env& env, Path path, std::string id) : env_(&env), path_(std::move(path)), id_(std::move(id)) {}
+  WandbSink(Env& env, const Path& path, std::string id)
+      : env_(&env), file_(RecordFile::in_place_of(env, path)), id_(std::move(id)) {}
 
   // The whole file so far, which replaces that of the process before this one.
   Result<> begin(const TrackedRun& run) {
     start_ns_ = env_->wall_time_ns();
-    unwritten_ = kFileHead;
+    file_.add(kFileHead);
     add_record(21, message([](auto& header) {
                  protozero::pbf_writer version(header, 1);
                  version.add_string(1, "mortise");
@@ -111,21 +112,19 @@ class WandbSink final : public MetricSink {
                }));
     add_record(17, run_record(run));
     for (const MetricRow& row : run.earlier) add_row(row);
-    return write_again();
+    return file_.flush();
   }
 
   Result<> write(const MetricRow& row) override {
     if (row.keys.empty() || row.values.empty()) return {};
     add_row(row);
-    return flush();
+    return file_.flush();
   }
-  Result<> sync() override { return flush(); }
+  Result<> sync() override { return file_.flush(); }  // only charts: a resume writes the file again
   Result<> close() override {
     if (!is_closed_) add_record(18, message([](auto& exit) { exit.add_int32(1, 0); }));
     is_closed_ = true;
-    TRY(flush());
-    TRY(file_->sync());
-    return file_->close();
+    return file_.close();
   }
 
  private:
@@ -136,7 +135,7 @@ class WandbSink final : public MetricSink {
       protozero::pbf_writer info(writer, 200);
       info.add_string(1, id_);
     });
-    unwritten_ += fragments_of(record, size_ + unwritten_.size());
+    file_.add(fragments_of(record, file_.size()));
   }
 
   void add_row(const MetricRow& row) {
@@ -176,38 +175,11 @@ class WandbSink final : public MetricSink {
     });
   }
 
-  Result<> flush() {
-    if (is_torn_) return write_again();
-    if (unwritten_.empty()) return {};
-    const Result<> written = file_->append_text(unwritten_);
-    is_torn_ = !written.ok();
-    if (is_torn_) return written;
-    size_ += unwritten_.size();
-    unwritten_.clear();
-    return {};
-  }
-
-  // The file ends in a part of a record, or there is none yet: a new one takes its place.
-  Result<> write_again() {
-    std::string whole;
-    if (size_ > 0) whole = std::string(TRY(env_->map_file(path_)).text().substr(0, size_));
-    whole += unwritten_;
-    TRY(write_file_atomic(*env_, path_, whole));
-    file_ = TRY(env_->open_for_write(path_, WriteMode::kAppend));
-    size_ = whole.size();
-    unwritten_.clear();
-    is_torn_ = false;
-    return {};
-  }
-
   Env* env_;
-  Path path_;
+  RecordFile file_;
   std::string id_;
-  std::unique_ptr<WritableFile> file_;
   int64_t start_ns_ = 0, num_records_ = 0;
-  size_t size_ = 0;        // of the records that are in the file whole
-  std::string unwritten_;  // fragments that are not
-  bool is_torn_ = false, is_closed_ = false;
+  bool is_closed_ = false;
 };
 
 }  // namespace

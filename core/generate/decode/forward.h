@@ -38,7 +38,7 @@ struct PassRow {
 // The rows of a pass by expert, as one member of the team sees them.
 struct ExpertSort {
   std::vector<int64_t> begin;  // [E + 1] into the sorted rows
-  std::vector<int64_t> row;    // of the pass, by sorted row
+  std::vector<int64_t> row;    // rows of the pass, by sorted row
   std::vector<int64_t> place;  // the sorted row, by row and place
 };
 

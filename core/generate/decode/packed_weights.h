@@ -27,7 +27,7 @@ enum class WeightFormat { kFloat32, kBfloat16 };
 struct PackedLinear {
   int64_t in = 0;
   int64_t out = 0;     // real columns; gate and up count apart
-  int64_t panels = 0;  // of 32 columns; columns beyond `out` are zeros
+  int64_t panels = 0;  // panels of 32 columns; columns beyond `out` are zeros
   WeightFormat format = WeightFormat::kFloat32;
   float* data = nullptr;  // [panels][in][32]; bfloat16: two inputs a word (kernels.h)
   float* bias = nullptr;  // [panels * 32], or null
@@ -92,7 +92,7 @@ class PackedWeights {
   void lay_out(const DecoderWeights& weights, WeightFormat format);
   const float* norm_of(const ModelConfig& config, const at::Tensor& weight);
 
-  FloatBuffer memory_;             // of all matrices, in the order of their use
+  FloatBuffer memory_;             // holds all matrices, in the order of their use
   std::deque<FloatBuffer> norms_;  // 1 + weight; addresses do not change
   int64_t num_layer_weights_ = 0;
   int64_t layer_bytes_ = 0;

@@ -21,7 +21,7 @@ int64_t chunk_size(const LogitRow& row, int64_t chunk) {
 
 struct RowTotal {
   float max = kNever;
-  double sum = 0;  // of exp((logit - max) * inverse_temperature)
+  double sum = 0;  // sum of exp((logit - max) * inverse_temperature)
 };
 
 // Joins the chunks; scratch.floats gets exp((chunk_max - max) * inverse_temperature) for each.

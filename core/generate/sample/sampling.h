@@ -43,7 +43,7 @@ struct TokenLogProb {
 struct SampledToken {
   int64_t id = 0;
   float log_prob = 0;           // at temperature (1 if greedy) over the whole vocabulary, as the model gives it
-  float filtered_log_prob = 0;  // of what the token was drawn from: after penalties, bars and filters
+  float filtered_log_prob = 0;  // by what the token was drawn from: after penalties, bars and filters
 };
 
 // What one draw depends on in addition to the row.

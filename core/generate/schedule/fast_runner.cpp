@@ -33,7 +33,7 @@ class FastRunner final : public StepRunner {
       head_.reserve_inputs(static_cast<int64_t>(samples.size()));
       decode(samples);
       head_.run(weights_.head, jobs_, out, team_);
-    } catch (const std::bad_alloc&) {  // of any member of the team
+    } catch (const std::bad_alloc&) {  // any member of the team may throw it
       return Error{ErrorKind::kInternal, "sampling needs more memory than the machine has", "generate",
                    "lower rollout.max_num_seqs or rollout.kv_cache_mib"};
     }
@@ -128,7 +128,7 @@ class FastRunner final : public StepRunner {
   WeightFormat format_;
   std::shared_ptr<SharedWeights> shared_;
   PackedWeights& weights_;
-  uint64_t state_ = 0;  // of the model's weights
+  uint64_t state_ = 0;  // which weights of the model it has
   Team team_;
   DecodeForward forward_;
   HeadSampler head_;

@@ -31,7 +31,7 @@ struct RunnerOptions {
   int num_threads = 1;
   int64_t max_batch_tokens = 256;                 // rows of one pass
   std::shared_ptr<SharedWeights> shared_weights;  // null: the runner's own
-  WeightFormat weights = WeightFormat::kFloat32;  // of the fast path
+  WeightFormat weights = WeightFormat::kFloat32;  // how the fast path stores weights
   bool deterministic = false;                     // the plain path: each sample alone on one thread
 };
 

@@ -31,7 +31,7 @@ struct GenerateRequest {
   uint64_t seed = 0;
   int64_t step = 0;
   SamplingParams sampling;
-  int64_t num_top_log_probs = 0;  // of the likeliest tokens at each position, as well as the sampled one's
+  int64_t num_top_log_probs = 0;  // the likeliest tokens at each position that are told, as well as the sampled one
 };
 
 struct GeneratedSequence {
@@ -52,7 +52,7 @@ struct GenerateGroup {
   int64_t num_running = 0;
   bool has_pages = false;  // reserved
   bool prefilled = false;
-  std::vector<float*> pages;            // of the prompt; empty if the runner keeps none
+  std::vector<float*> pages;            // the prompt's pages; empty if the runner keeps none
   int64_t num_known = 0;                // tokens whose pages were already there
   PrefixCache::Node* prefix = nullptr;  // the part of `pages` in the prefix cache
   std::vector<float> last_hidden;       // [H] of the last prompt token, final norm applied: where every sample begins
@@ -63,7 +63,7 @@ struct GenerateGroup {
 struct RunningSample {
   GenerateGroup* group = nullptr;
   int64_t reserved_pages = 0;
-  std::vector<float*> pages;  // of its own tokens
+  std::vector<float*> pages;  // pages of its own tokens
   TokenHistory history;
   std::optional<StopStringFinder> stop_strings;
   GeneratedSequence sequence;
@@ -72,7 +72,7 @@ struct RunningSample {
 struct SchedulerOptions {
   int64_t max_num_seqs = 256;
   bool holds_pages = true;               // the runner keeps keys and values in pages
-  int64_t max_unused_prefix_pages = 0;   // of prompts that are done
+  int64_t max_unused_prefix_pages = 0;   // pages of prompts that are done
   const Tokenizer* tokenizer = nullptr;  // for stop strings; null: no request has any
 };
 

@@ -97,7 +97,7 @@ class ActorObjective {
   TokenWeightOptions aggregation_;
   std::vector<float> scratch_, scratch_grad_, policy_weight_, bypass_weight_;  // [N], kept between calls
   std::vector<uint8_t> entropy_mask_;                                          // [N]; empty: every token counts
-  CorrectedBatch corrected_;                                                   // of bypass mode
+  CorrectedBatch corrected_;                                                   // for bypass mode
 };
 
 // The aggregation that the config asks for; "auto" is the loss's own habit. The norm mode's default factor is the

@@ -26,7 +26,7 @@ struct LossSetting {
   std::string name;   // "clip_ratio_low"
   std::string value;  // as in the run
   std::string own;    // the loss's
-  std::string where;  // of the key that set it; empty if none did
+  std::string where;  // place of the key that set it; empty if none did
 };
 std::vector<LossSetting> loss_settings(const PluginInfo& loss, const LoadedConfig& loaded);
 

@@ -36,8 +36,8 @@ struct ZeroOptions {
 struct ShardUnit {
   std::vector<size_t> parameters;  // in the order of `shards`
   Shards shards;
-  int64_t part = -1;        // of spread weights; -1: every rank has these parameters
-  at::Tensor own_gradient;  // of this rank's range [shards.of(rank).size()]; null until set, step() takes it
+  int64_t part = -1;        // which part of spread weights; -1: every rank has these parameters
+  at::Tensor own_gradient;  // gradient of this rank's range [shards.of(rank).size()]; null until set, step() takes it
 };
 
 class Optimizer : public Stateful {

@@ -51,7 +51,7 @@ struct AdafactorOptions {
 std::unique_ptr<const UpdateRule> make_adafactor(const AdafactorOptions& options);
 
 struct MuonOptions {
-  AdamWOptions adamw;  // of parameters that are not hidden matrices
+  AdamWOptions adamw;  // for parameters that are not hidden matrices
   double momentum = 0.95;
   bool nesterov = true;
   int64_t ns_steps = 5;

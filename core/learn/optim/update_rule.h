@@ -43,7 +43,7 @@ struct StateTensor {
 struct StepPart {
   const OptimizedParameter* parameter = nullptr;
   at::Tensor weights;             // contiguous; of the parameter's shape, or flat if it was cut
-  at::Tensor gradient;            // of the same size and dtype; a step may change it
+  at::Tensor gradient;            // same size and dtype; a step may change it
   std::vector<at::Tensor> state;  // as state_of() lists them, or the parts of them
   double lr = 0.0;
   double weight_decay = 0.0;

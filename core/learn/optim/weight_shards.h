@@ -71,9 +71,9 @@ class WeightShards : public WeightGate {
   struct Part {
     Shards shards;
     std::vector<at::Tensor> tensors;      // share the model's memory, but not its versions
-    std::vector<c10::Storage> storages;   // of `tensors`
+    std::vector<c10::Storage> storages;   // where `tensors` lie
     std::vector<c10::Storage> base_only;  // those of them that merged matrices take the place of
-    std::vector<c10::Storage> merged;     // of these matrices
+    std::vector<c10::Storage> merged;     // where these matrices lie
     at::Tensor padded;                    // `own`, as long as that of the rank that has most
     at::Tensor own;
     bool has_memory = false;

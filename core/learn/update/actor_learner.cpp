@@ -49,10 +49,10 @@ struct ActorLearner::Update {
   std::span<const int64_t> rows;
   UpdatePlace place;
   PassOptions pass;
-  UpdateCounts counts;                         // of the whole update
+  UpdateCounts counts;                         // counts over the whole update
   std::unordered_map<int64_t, size_t> places;  // row of the table -> row of the update
   MicroPlan micro_batches;
-  RankShare share;  // of the micro-batches
+  RankShare share;  // this rank's micro-batches
 
   Update(const StepTable& table_in, std::span<const int64_t> rows_in, const UpdatePlace& place_in,
          const LearnerOptions& options)

@@ -36,7 +36,7 @@ struct UpdateReport {
   double grad_norm = 0.0;  // before clipping
   double lr = 0.0;
   bool skipped = false;  // a log-prob or the gradient was not finite: no parameter was touched
-  MetricSet metrics;     // of the plugins, over the whole update
+  MetricSet metrics;     // the plugins' metrics over the whole update
 };
 
 // [N of the table] each: what an update saw of the tokens of its rows. Empty: not kept.

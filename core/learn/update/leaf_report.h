@@ -16,7 +16,7 @@ struct LeafReport {
   MetricSet metrics;
   bool skipped = false;       // a log-prob was not finite: it has no sums and no gradient
   bool has_gradient = false;  // it ran backward
-  std::vector<float> kept;    // of its tokens, if the update keeps something of them: log-probs, then with a trace
+  std::vector<float> kept;    // one per token, if the update keeps something of them: log-probs, then with a trace
                               // entropies and what was clipped
 };
 

@@ -41,10 +41,10 @@ struct LearnerOptions {
   MicroBatchOptions micro_batch;
   PassOptions pass;
   HeadOptions head;
-  const Model* reference = nullptr;  // of a KL over the whole vocabulary; borrowed
+  const Model* reference = nullptr;  // for a KL over the whole vocabulary; borrowed
   TeacherLoss teacher_loss;
   RankOptions ranks;
-  uint64_t seed = 0;  // of the run; for dropout
+  uint64_t seed = 0;  // the run's seed; for dropout
 
   // The passes of an update: the run's n-th.
   [[nodiscard]] PassOptions update_pass(int64_t update) const {

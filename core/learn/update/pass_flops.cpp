@@ -28,7 +28,7 @@ PassFlops pass_flops(const Model& model, const PackedBatch& batch) {
   const double mixtures = size(config.num_expert_layers());
   const double units = (size(config.num_layers) - mixtures) * 3.0 * size(config.intermediate_size) +
                        mixtures * (3.0 * size(moe.experts_per_token * moe.expert_size + moe.shared_size) +
-                                   size(moe.num_experts));  // of the MLPs that a token passes
+                                   size(moe.num_experts));  // each token passes these MLPs
   const double weights =
       size(config.hidden_size) * (size(config.num_layers) * size(config.qkv_size() + config.q_size()) + units);
   const int64_t outputs = config.is_classifier ? config.num_labels : config.vocab_size;

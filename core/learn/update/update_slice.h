@@ -20,7 +20,7 @@ namespace mortise {
 
 struct UpdateSlice {
   std::vector<int64_t> rows;  // in the step's table
-  StepTable table;            // of these rows; log_prob, entropy and on_policy's old_log_prob are to be written
+  StepTable table;            // these rows; log_prob, entropy and on_policy's old_log_prob are to be written
   std::vector<float> grad_log_prob, grad_entropy;  // [N]
   std::vector<float> clipped;                      // [N], or empty: nobody asks
   int64_t step = 1, update_index = 1;

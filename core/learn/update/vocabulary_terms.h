@@ -18,7 +18,7 @@
 namespace mortise {
 
 struct VocabularyTerms {
-  at::Tensor d_hidden_RH;  // of the policy's hidden states; undefined where no term sends anything back
+  at::Tensor d_hidden_RH;  // gradient by the policy's hidden states; undefined where no term sends anything back
   ObjectiveSums sums;      // kl, kl_loss and these terms' part of the loss
   MetricSet metrics;
 };

@@ -33,7 +33,7 @@ inline constexpr std::string_view kLoraPrefix = "base_model.model.";
 struct LoraPair {
   const TensorView* a = nullptr;
   const TensorView* b = nullptr;
-  const TensorView* magnitude = nullptr;  // of DoRA; else null
+  const TensorView* magnitude = nullptr;  // DoRA's magnitudes; else null
   LoraRank rank;
 };
 // adapter_model.safetensors of a folder. The views are of `file`.

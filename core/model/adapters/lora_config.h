@@ -33,7 +33,7 @@ struct LoraConfig {
   int64_t rank = 0;
   double alpha = 0.0;
   bool use_rslora = false;
-  double dropout = 0.0;                            // of updates, in [0, 1)
+  double dropout = 0.0;                            // in updates, in [0, 1)
   std::string task_type;                           // CAUSAL_LM, SEQ_CLS, ...; empty: not said
   std::vector<ModuleValue<int64_t>> rank_pattern;  // the first that matches counts
   std::vector<ModuleValue<double>> alpha_pattern;

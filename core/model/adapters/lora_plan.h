@@ -24,7 +24,7 @@ struct LoraChoice {
   double alpha = 8.0;
   std::vector<std::string> target_modules = {"all-linear"};
   std::vector<std::string> exclude_modules = {};
-  double dropout = 0.0;     // of the adapter's input, in [0, 1)
+  double dropout = 0.0;     // for the adapter's input, in [0, 1)
   bool use_rslora = false;  // scale alpha / sqrt(rank)
   bool use_dora = false;
   LoraInit init = LoraInit::kDefault;
@@ -39,7 +39,7 @@ struct LoraChoice {
 struct LoraPlan {
   LoraConfig config;
   std::vector<std::string> modules;  // "model.layers.0.self_attn.q_proj", in the order of the parameters
-  std::vector<LoraRank> ranks;       // of the modules
+  std::vector<LoraRank> ranks;       // one per module
   std::vector<std::string> whole;    // parameters that are trained as a whole
 };
 // Errors name the entry that fits nothing; their place is the choice's name ("rank_pattern").
@@ -50,7 +50,7 @@ Result<LoraPlan> plan_lora_of_folder(Env& env, const Path& folder, std::span<con
 struct LoraSize {
   int64_t num_trained = 0;  // elements that are trained
   int64_t num_added = 0;    // elements that there are for the adapter: A, B, magnitudes, and the base's numbers kept
-  std::vector<std::vector<int64_t>> shapes;  // of the parameters that are trained
+  std::vector<std::vector<int64_t>> shapes;  // shapes of the parameters that are trained
 };
 LoraSize measure_lora(std::span<const NamedParameter> parameters, const LoraPlan& plan);
 

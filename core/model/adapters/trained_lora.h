@@ -64,7 +64,7 @@ class TrainedLora {
     size_t module = 0;
     LoraMatrix factors;
     at::Tensor merged_OI;
-    at::Tensor whole_base_OI;  // of which factors.base_OI may be only what its start left
+    at::Tensor whole_base_OI;  // factors.base_OI may be only what the start left of it
   };
   // Rows of a merged matrix, and where they come from.
   struct Rows {
@@ -85,7 +85,7 @@ class TrainedLora {
   std::vector<NamedParameter> parameters_;
   std::vector<NamedParameter> start_;
   std::vector<Matrix> matrices_;
-  std::vector<Rows> rows_;  // of every fused matrix with an adapter
+  std::vector<Rows> rows_;  // for every fused matrix with an adapter
   ParameterStore base_;
   std::unordered_map<const void*, size_t> index_of_;  // base leaf -> parameter
 };

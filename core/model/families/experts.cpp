@@ -9,7 +9,7 @@ namespace {
 // Beyond any model; the products of sizes would not fit in 64 bits.
 constexpr int64_t kMaxExperts = int64_t{1} << 15;
 constexpr int64_t kMaxExpertSize = int64_t{1} << 20;
-constexpr int64_t kMaxUnits = int64_t{1} << 26;  // of all experts of a layer
+constexpr int64_t kMaxUnits = int64_t{1} << 26;  // units of all experts of a layer
 
 Result<int64_t> read_count(const ConfigReader& reader, const QwenMoeDefaults& defaults) {
   const char* key = "num_experts";

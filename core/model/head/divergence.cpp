@@ -25,7 +25,7 @@ struct PairRow {
   double lse = 0, other_lse = 0;  // normalisers of the policy and the teacher
   double inverse_temperature = 1;
   double beta = 0;
-  int64_t likeliest_block = 0, likeliest_column = 0;  // of the policy's largest logit
+  int64_t likeliest_block = 0, likeliest_column = 0;  // where the policy's largest logit is
   double likeliest_e = 0;                             // e*
   double mean = 0;                                    // E_p[r - r*]
   double factor = 0;                                  // weight / temperature, times 1 - beta

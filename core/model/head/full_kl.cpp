@@ -17,7 +17,7 @@
 namespace mortise {
 namespace {
 
-constexpr double kFloor = -1e4;  // of the exponent: exp is 0 there
+constexpr double kFloor = -1e4;  // least exponent: exp is 0 there
 
 // other becomes z - other; *sum is that of exp((z - max) / temperature) (z - other).
 template <class T>
@@ -39,8 +39,8 @@ MORTISE_INLINE void difference_body(const T* z, T* other, int64_t size, double m
 
 // The numbers that make a row's gradient.
 struct RowGrad {
-  double max = 0;          // of the row's logits
-  double inverse_sum = 0;  // of its normaliser
+  double max = 0;          // the row's largest logit
+  double inverse_sum = 0;  // 1 over the row's normalizer
   double offset = 0;       // lse - lse_ref + KL
   double factor = 0;       // weight / temperature
   double inverse_temperature = 1;

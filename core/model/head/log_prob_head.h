@@ -44,7 +44,7 @@ struct TokenNorm {
 struct LogProbs {
   at::Tensor log_prob_R{};
   at::Tensor entropy_R{};            // undefined unless requested
-  std::vector<TokenNorm> norms_R{};  // of head_log_prob only
+  std::vector<TokenNorm> norms_R{};  // for head_log_prob only
 };
 
 LogProbs head_log_prob(const at::Tensor& hidden_RH, const VocabularyHead& head, const at::Tensor& targets_R,

@@ -11,8 +11,8 @@
 namespace mortise {
 
 struct RowStats {
-  double max = 0;       // of the logits, before the temperature
-  double sum = 0;       // of exp((logit - max) / temperature), >= 1
+  double max = 0;       // largest logit, before the temperature
+  double sum = 0;       // sum of exp((logit - max) / temperature), >= 1
   double weighted = 0;  // sum of d exp d, <= 0
 
   // log sum exp of logit / temperature.

@@ -171,11 +171,11 @@ class SecondPass {
   int64_t vocab_;
   int64_t chunk_rows_ = 0;
   int64_t wave_columns_ = 0;
-  int64_t stride_ = 0;      // of a row of wave_
-  int64_t begin_ = 0;       // of the chunk
-  int64_t rows_ = 0;        // of the chunk
-  int64_t wave_begin_ = 0;  // of the vocabulary
-  int64_t columns_ = 0;     // of the wave
+  int64_t stride_ = 0;      // numbers from one row of wave_ to the next
+  int64_t begin_ = 0;       // first row of the chunk
+  int64_t rows_ = 0;        // rows of the chunk
+  int64_t wave_begin_ = 0;  // the wave's first column in the vocabulary
+  int64_t columns_ = 0;     // columns of the wave
   std::unique_ptr<T[]> wave_;
   std::unique_ptr<T[]> scaled_hidden_;
   std::vector<RowStats> stats_;  // max is m

@@ -74,7 +74,7 @@ class TwoHeads {
 
   [[nodiscard]] int64_t chunk_rows() const { return chunk_rows_; }
   [[nodiscard]] int64_t num_blocks() const { return num_blocks_; }
-  [[nodiscard]] int64_t rows() const { return rows_; }  // of the current chunk
+  [[nodiscard]] int64_t rows() const { return rows_; }  // rows in the current chunk
   [[nodiscard]] int64_t columns(int64_t block) const {
     return std::min(kPairBlockColumns, vocab_ - block * kPairBlockColumns);
   }

@@ -27,7 +27,7 @@ struct Span {
   int64_t prefix_index = -1;
   int64_t prefix_begin = 0;
   int64_t prefix_length = 0;
-  int64_t part_offset = 0;  // of its prefix gradient parts, in tokens
+  int64_t part_offset = 0;  // where its prefix gradient parts begin, in tokens
 };
 
 struct Spans {
@@ -91,7 +91,7 @@ struct BlockKeys {
 
 template <class T>
 BlockKeys block_keys(const Attention<T>& a, const Span& span, int64_t first, int64_t rows) {
-  const int64_t place = span.prefix_length + first;  // of the first query in its row
+  const int64_t place = span.prefix_length + first;  // the first query's place in its row
   const int64_t low = a.shape.window > 0 ? std::max<int64_t>(0, place - a.shape.window + 1) : 0;
   BlockKeys keys;
   keys.prefix_first = std::min(low, span.prefix_length);

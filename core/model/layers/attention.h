@@ -24,7 +24,7 @@ struct AttentionShape {
   int64_t num_heads = 0;
   int64_t num_kv_heads = 0;
   int64_t head_dim = 0;
-  double scale = 0.0;    // of the scores
+  double scale = 0.0;    // factor of the scores
   int64_t window = 0;    // tokens that a token sees, itself included; 0: all before it
   double softcap = 0.0;  // scores become softcap tanh(score / softcap); 0: they do not
 };

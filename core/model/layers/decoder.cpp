@@ -30,7 +30,7 @@ struct Pass {
   at::Tensor segments;
   at::Tensor positions;
   RopeTable table;
-  RopeTable window_table;  // of the layers with a window, where those have their own
+  RopeTable window_table;  // for layers with a window, where those have their own
   std::optional<LoraDropout> lora_dropout;
   std::shared_ptr<RouterPass> routing;
   std::shared_ptr<WeightGate> gate;

@@ -26,7 +26,7 @@ using blas::Trans;
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-constexpr int64_t kTileRows = 128;  // of a product; of the weights in their gradient
+constexpr int64_t kTileRows = 128;  // rows per tile of a product; weights per tile in their gradient
 
 // M = N K rows, sorted by expert and then by token.
 struct Dispatch {

@@ -14,7 +14,7 @@
 namespace mortise {
 namespace {
 
-constexpr int64_t kFeatures = 32;  // of eight blocks with four words each
+constexpr int64_t kFeatures = 32;  // features of eight blocks with four words each
 
 template <class T>
 struct Masked {

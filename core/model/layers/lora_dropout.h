@@ -14,7 +14,7 @@ namespace mortise {
 
 // The dropout of one forward pass.
 struct LoraDropout {
-  double probability = 0.0;  // of a feature to be dropped; in (0, 1)
+  double probability = 0.0;  // probability that a feature is dropped; in (0, 1)
   uint64_t seed = 0;
   uint64_t update = 0;     // every update has its own masks
   at::Tensor owners_N;     // int64

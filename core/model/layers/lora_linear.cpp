@@ -69,7 +69,7 @@ void part_gradients(const Part& part, const at::Tensor& x, const at::Tensor& wei
   const LoraMatrix& m = part.matrix;
   const at::Tensor input = dropout != nullptr ? lora_dropped(x, *dropout, m.module) : x;
   const at::Tensor dy_part = part.columns_of(dy);
-  const at::Tensor dv = part.is_dora() ? dy_part * (m.magnitude_O / m.norm_O) : dy_part;  // of x V^T
+  const at::Tensor dv = part.is_dora() ? dy_part * (m.magnitude_O / m.norm_O) : dy_part;  // gradient by x V^T
   const at::Tensor scaled = at::mm(dv, m.b_OR) * m.scale;
   const at::Tensor reduced = at::mm(input, m.a_RI.t()) * m.scale;
   out.push_back(at::mm(scaled.t(), input));

@@ -24,8 +24,8 @@ ResidualPair recomputed(const ResidualLayer& layer, const at::Tensor& hidden_NH,
 
 // Bytes that one layer keeps for backward, per token.
 struct LayerMemory {
-  int64_t kept = 0;        // of a layer as it is
-  int64_t recomputed = 0;  // of one that is computed again
+  int64_t kept = 0;        // bytes of a layer as it is
+  int64_t recomputed = 0;  // bytes of a layer that is computed again
 };
 LayerMemory layer_memory(const ModelConfig& config, int64_t element_bytes);
 

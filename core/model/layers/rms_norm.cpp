@@ -21,7 +21,7 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-constexpr int64_t kRowsPerBlock = 64;  // of the weight gradient's partial sums
+constexpr int64_t kRowsPerBlock = 64;  // rows per partial sum of the weight gradient
 
 // `x` may be null-free; where `residual` is given, sum = x + residual is written and normed.
 template <class T>

@@ -21,7 +21,7 @@ struct PackedSegment {
   int64_t begin = 0;            // first token in the packed list
   int64_t length = 0;           // > 0
   int64_t prefix_segment = -1;  // index of a segment before this one that itself has no prefix, or -1
-  int64_t position = 0;         // of its first token
+  int64_t position = 0;         // position of its first token
 };
 
 // N tokens, R response tokens, B rows.

@@ -16,7 +16,7 @@
 namespace mortise {
 namespace {
 
-constexpr size_t kMaxKeptBytes = size_t{1} << 20;  // of redundant tensors, for a save of the same bytes
+constexpr size_t kMaxKeptBytes = size_t{1} << 20;  // redundant tensors kept for a save of the same bytes
 
 class Loader {
  public:
@@ -209,7 +209,7 @@ Result<> check_weight_bytes(Env& env, const Path& folder, const ModelConfig& con
     num_bytes += TRY(env.info(path)).size_bytes;
   }
   const auto num_parameters = static_cast<uint64_t>(config.num_parameters());
-  constexpr uint64_t kLeastBytes = 2;  // of a number: F16 or BF16
+  constexpr uint64_t kLeastBytes = 2;  // a number has at least these: F16 or BF16
   if (num_parameters <= num_bytes / kLeastBytes) return {};
   return Error{ErrorKind::kData,
                fmt::format("config.json asks for {} parameters, more than the weight files hold with their {} bytes",

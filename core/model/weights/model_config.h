@@ -37,14 +37,14 @@ struct RopeConfig {
 
 struct FamilyInfo;  // families/families.h
 
-enum class Activation { kSilu, kGeluTanh };  // of the gate in the MLP
+enum class Activation { kSilu, kGeluTanh };  // activation of the gate in the MLP
 
 // Layers whose MLP is a mixture of experts: a router sends each token to some of them (layers/router.h).
 struct MoeConfig {
   int64_t num_experts = 0;        // 0: every layer is dense
   int64_t experts_per_token = 0;  // 1 to num_experts
   int64_t expert_size = 0;        // intermediate size of one expert
-  int64_t shared_size = 0;        // of the expert that every token passes, behind a gate of its own; 0: none
+  int64_t shared_size = 0;        // size of the expert that every token passes, behind a gate of its own; 0: none
   bool normalizes = false;        // the weights of a token's experts are divided by their sum
   bool mixtral_names = false;     // block_sparse_moe.experts.N.w1, w3, w2 in the files
   double aux_loss_coef = 0.001;   // router_aux_loss_coef
@@ -77,11 +77,11 @@ struct ModelConfig {
   double attention_softcap = 0.0;  // scores become cap tanh(score / cap); 0: they do not
   double final_softcap = 0.0;      // the same for the logits of the vocabulary head
   bool is_classifier = false;      // ...ForSequenceClassification: `score.weight` instead of a vocabulary head
-  int64_t num_labels = 0;          // of a classifier
+  int64_t num_labels = 0;          // labels of a classifier
   RopeConfig rope;
   // By layer: a token sees that many tokens, itself being one of them; 0: all before it. Empty: 0 in every layer.
   std::vector<int64_t> windows;
-  std::optional<RopeConfig> window_rope;  // of the layers with a window, where it is not `rope`
+  std::optional<RopeConfig> window_rope;  // for layers with a window, where it is not `rope`
   MoeConfig moe;
   // Not in the files: the longest sequence that will be computed. It chooses among rotations that depend on a
   // sequence's length (dynamic, longrope) once for all sequences, so that sampling and training agree. 0: by the

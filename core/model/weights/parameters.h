@@ -13,7 +13,7 @@
 
 namespace mortise {
 
-constexpr const char* kScoreHead = "score.weight";  // of a classifier
+constexpr const char* kScoreHead = "score.weight";  // a classifier's head
 
 struct NamedParameter {
   std::string name;   // "model.layers.0.self_attn.q_proj.weight"

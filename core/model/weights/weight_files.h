@@ -45,10 +45,10 @@ struct StoredFile {
 struct StoredLayout {
   std::vector<StoredFile> files;
   std::string index_text;
-  DType dtype = DType::kF32;  // of the embedding
+  DType dtype = DType::kF32;  // number format of the embedding
 };
 
-std::optional<at::ScalarType> torch_type(DType dtype);  // of the floating dtypes
+std::optional<at::ScalarType> torch_type(DType dtype);  // for floating dtypes
 DType stored_type(at::ScalarType type);
 // "float32" and so on, as config.json names them.
 Result<at::ScalarType> parse_scalar_type(const std::string& name);

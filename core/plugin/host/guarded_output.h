@@ -32,7 +32,7 @@ class GuardedOutput {
   std::unique_ptr<std::byte, Free> memory_;  // null: somebody else's
   std::byte* data_;
   size_t bytes_;
-  size_t bytes_behind_;  // of the guard after the data
+  size_t bytes_behind_;  // size of the guard after the data
 };
 
 }  // namespace mortise

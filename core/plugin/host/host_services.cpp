@@ -29,7 +29,7 @@ namespace {
 
 constexpr uint64_t kMaxArenaBytes = 16 * 1024 * limits::kMiB;
 constexpr uint64_t kMaxAlign = 4096;
-constexpr int64_t kMaxPieces = 256;  // of a parallel_for: enough for balance, few enough to cost nothing
+constexpr int64_t kMaxPieces = 256;  // pieces of a parallel_for: enough for balance, few enough to cost nothing
 
 constexpr std::array<std::string_view, 17> kStatusNames = {
     "OK",        "CANCELLED",      "UNKNOWN",           "INVALID_ARGUMENT",   "DEADLINE_EXCEEDED",

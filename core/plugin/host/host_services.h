@@ -47,7 +47,7 @@ struct mortise_call {
   const mortise::InstanceIdentity* identity = nullptr;
   int64_t step = 0;
   int64_t deadline_ns = 0;  // CLOCK_MONOTONIC, 0 = none
-  int64_t num_rows = 0;     // of the batch, for fail_row; 0 where rows mean nothing
+  int64_t num_rows = 0;     // rows of the batch, for fail_row; 0 where rows mean nothing
   const std::atomic<bool>* cancelled = nullptr;
 
   std::mutex mutex;  // guards all below
@@ -56,7 +56,7 @@ struct mortise_call {
   int32_t fail_code = 0;
   std::string fail_text;
   bool bad_file = false;    // set by a host extension: a file failed that the settings name
-  std::string misuse;       // of the services themselves, e.g. fail_row outside the batch
+  std::string misuse;       // how the services themselves were misused, e.g. fail_row outside the batch
   int64_t progress_ns = 0;  // when it was last shown; 0: never
   uint64_t arena_bytes = 0;
   std::pmr::monotonic_buffer_resource arena;

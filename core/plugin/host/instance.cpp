@@ -102,7 +102,7 @@ void append_state(void* context, mortise_bytes bytes) noexcept {
 
 struct PluginInstance::Impl {
   LoadedPlugin plugin;
-  std::unique_ptr<const PackInfo> pack_copy;  // of a remote instance, which may outlive the registry
+  std::unique_ptr<const PackInfo> pack_copy;  // for a remote instance, which may outlive the registry
   std::unique_ptr<RemoteInstance> remote;     // null: the instance is here
   InstanceIdentity identity;
   RunKey key;

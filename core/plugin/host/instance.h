@@ -32,7 +32,7 @@ struct RunKey {
   uint64_t seed = 0;
   const std::atomic<bool>* cancelled = nullptr;  // if set, host->cancelled() reports it to the plugin; may be null
   bool check_writes = false;                     // outputs between guard words (plugins.check)
-  int64_t call_timeout_ms = 0;                   // of every call; 0: none (plugins.call_timeout)
+  int64_t call_timeout_ms = 0;                   // time limit of every call; 0: none (plugins.call_timeout)
   // In a worker of a loss or an estimator: the trainer ends a call that runs on, and outputs have room for guard words
   // around them.
   bool in_worker = false;
@@ -41,7 +41,7 @@ struct RunKey {
 // Limits of one call.
 struct CallOptions {
   int64_t timeout_ms = 0;                        // 0: none. Measured: a call that ends later is an error
-  int64_t num_rows = 0;                          // of the batch: what fail_row may name
+  int64_t num_rows = 0;                          // rows of the batch: what fail_row may name
   const std::atomic<bool>* cancelled = nullptr;  // instead of RunKey's
 };
 

@@ -51,7 +51,7 @@ enum class PackOrigin { kConfig, kEnvironment, kStore, kUser, kInstalled, kBuilt
 struct Candidate {
   PackInfo info;
   PackOrigin origin = PackOrigin::kConfig;
-  size_t place = 0;       // of its folder or file in the search order
+  size_t place = 0;       // place of its folder or file in the search order
   std::string hidden_by;  // path of the same pack and version found earlier; empty: in use
 };
 
@@ -59,7 +59,7 @@ struct Candidate {
 struct RejectedCandidate {
   std::string path;
   Error reason;
-  std::optional<PackInfo> info = {};  // of a sound pack that may not be used
+  std::optional<PackInfo> info = {};  // what a sound pack says that may not be used
 };
 
 struct SearchedDir {

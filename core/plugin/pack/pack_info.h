@@ -32,8 +32,8 @@ struct ParamInfo {
   std::optional<std::string> default_text;  // absent: mandatory
   std::string doc;
   std::optional<ParamRange> range;     // inclusive; an open end is infinite
-  std::vector<std::string> choices;    // of a text parameter; empty: any
-  ParamRole role = ParamRole::kPlain;  // of a text parameter: what the text names
+  std::vector<std::string> choices;    // for a text parameter; empty: any
+  ParamRole role = ParamRole::kPlain;  // what the text of a text parameter names
   bool operator==(const ParamInfo&) const = default;
 };
 
@@ -47,7 +47,7 @@ struct PluginInfo {
   std::vector<std::string> requires_inputs;
   std::vector<std::string> consumes;
   std::vector<ParamInfo> params;
-  std::vector<std::string> update_metrics;  // of a policy loss, as in its descriptor
+  std::vector<std::string> update_metrics;  // a policy loss has them, as in its descriptor
   bool operator==(const PluginInfo&) const = default;
 
   [[nodiscard]] const ParamInfo* find_param(std::string_view param) const;
@@ -57,7 +57,7 @@ struct PluginInfo {
 
 struct PackInfo {
   std::string path;    // absolute
-  std::string sha256;  // of the whole file, 64 hex digits
+  std::string sha256;  // hash of the whole file, 64 hex digits
   std::string id;      // "acme.match"
   std::string version;
   int32_t abi = 0;

@@ -10,7 +10,7 @@ namespace {
 
 struct Partial {
   SemVer version;
-  int num_parts = 0;  // of major.minor.patch that were given
+  int num_parts = 0;  // parts of major.minor.patch that were given
 };
 
 std::optional<int64_t> parse_part(std::string_view text) {

@@ -85,7 +85,7 @@ class PartReader {
   PartReader(std::span<const std::byte> area, uint64_t num_parts) : area_(area), num_parts_(num_parts) {}
 
   [[nodiscard]] bool ok() const { return ok_; }
-  [[nodiscard]] uint64_t size() const { return size_; }  // of the last part
+  [[nodiscard]] uint64_t size() const { return size_; }  // size of the last part
 
   template <class T>
   const T* next() {

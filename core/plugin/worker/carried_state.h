@@ -34,7 +34,7 @@ class CarriedState {
 
   std::string label_;
   std::optional<std::string> bytes_;
-  int64_t count_ = 0;  // of changes of bytes_: slots remember which they have
+  int64_t count_ = 0;  // changes of bytes_: slots remember which they have
 };
 
 }  // namespace mortise

@@ -16,7 +16,7 @@ constexpr size_t kMaxFds = 4;
 constexpr size_t kReadBytes = size_t{16} << 10;
 
 struct FrameHead {
-  uint32_t size = 0;  // of the body
+  uint32_t size = 0;  // size of the body
   uint16_t kind = 0;
   uint16_t num_fds = 0;
 };

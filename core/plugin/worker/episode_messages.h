@@ -23,7 +23,7 @@ enum EpisodeMessage : uint32_t {
 };
 
 struct ResetMessage {
-  int64_t timeout_ms = 0;  // of each episode; 0: none
+  int64_t timeout_ms = 0;  // time limit of each episode; 0: none
   std::vector<EpisodeStart> starts;
 };
 struct ActMessage {

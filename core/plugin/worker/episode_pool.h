@@ -41,7 +41,7 @@ class EpisodePool : public EpisodeRunner {
     std::deque<Call> in_work;  // that the worker has, in order
     std::set<int64_t> open;    // its episodes
     int64_t since_ns = 0;      // when the worker began with the first of in_work
-    int64_t step = 0;          // of the last call, for messages
+    int64_t step = 0;          // step of the last call, for messages
   };
 
   EpisodePool(std::string label, int64_t timeout_ms, WorkerSystem& system)
@@ -70,7 +70,7 @@ class EpisodePool : public EpisodeRunner {
   std::unique_ptr<Supervisor> supervisor_;
   std::vector<Lane> lanes_;
   std::deque<Call> shared_;            // calls that any lane may take
-  std::map<int64_t, size_t> lane_of_;  // of open episodes that live in a worker
+  std::map<int64_t, size_t> lane_of_;  // lanes of open episodes that live in a worker
   std::set<int64_t> lost_;             // open episodes whose worker has ended
 };
 

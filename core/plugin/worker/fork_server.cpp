@@ -86,7 +86,7 @@ class ForkServer {
     LoadedMessage loaded;
     const itimerval limit{{0, 0}, {kLoadSeconds, 0}}, none{};
     ::setitimer(ITIMER_REAL, &limit, nullptr);
-    std::error_code unknown;  // of a missing file, which loading it will report
+    std::error_code unknown;  // a missing file, which loading it will report
     const uintmax_t pack_bytes = std::filesystem::file_size(load_.path, unknown);
     auto limits = apply_limits(load_.limits, unknown ? 0 : pack_bytes);
     if (!limits.ok()) return channel_.send(kError, encode(limits.error()));

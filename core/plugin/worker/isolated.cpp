@@ -219,7 +219,7 @@ class IsolatedInstance : public RemoteInstance {
   CarriedState state_;
   Area input_, output_;
   int64_t num_areas_ = 0;
-  int64_t step_ = 0;  // of the current call, for messages
+  int64_t step_ = 0;  // step of the current call, for messages
 };
 
 }  // namespace

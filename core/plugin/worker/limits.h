@@ -15,7 +15,7 @@
 namespace mortise {
 
 struct WorkerLimits {
-  int64_t memory_bytes = 0;      // of address space; 0: no limit
+  int64_t memory_bytes = 0;      // address space; 0: no limit
   int64_t file_bytes = 0;        // longest file it may write; 0: no limit
   int64_t open_files = 0;        // 0: no limit
   int64_t cpu_ms = 0;            // CPU time of one call, without the programs that it starts; 0: no limit

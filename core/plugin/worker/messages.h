@@ -69,15 +69,15 @@ struct LoadMessage {
   bool load_in_worker = false;
   bool check_writes = false;    // RunKey's
   int64_t call_timeout_ms = 0;  // RunKey's, of losses and estimators
-  int64_t num_threads = 1;      // of host->parallel_for
+  int64_t num_threads = 1;      // threads of host->parallel_for
 };
 
 struct LoadedMessage {
-  int64_t num_threads = 1;  // of the fork server, after loading
+  int64_t num_threads = 1;  // threads of the fork server, after loading
   std::string limits;       // the limits that hold, for the log
 };
 
-struct WorkerMessage {  // of kFork, with the worker's connection as a descriptor, and of kKill
+struct WorkerMessage {  // for kFork, with the worker's connection as a descriptor, and for kKill
   int64_t worker = 0;
 };
 
@@ -103,10 +103,10 @@ struct PieceMessage {
   int64_t first = 0, count = 0;
   uint64_t area_offset = 0, area_size = 0;  // bytes of the block
   int64_t row_timeout_ms = 0;               // 0: none
-  int64_t deadline_ns = 0;                  // of the batch, CLOCK_MONOTONIC; 0: none
+  int64_t deadline_ns = 0;                  // when the batch must be done, CLOCK_MONOTONIC; 0: no limit
   bool new_block = false, new_area = false, new_output = false;
   int64_t output_rows = 0;    // that the output area has room for
-  uint64_t output_bytes = 0;  // of the output area
+  uint64_t output_bytes = 0;  // size of the output area
 };
 
 // What one call produced in addition to the rewards. Sent before the call counts as done, and only if there is
@@ -123,12 +123,12 @@ struct RowMessage {
 // says where in the areas everything is.
 struct ComputeMessage {
   int64_t step = 0, update_index = 0;
-  int64_t timeout_ms = 0;  // of this call alone; 0: none
+  int64_t timeout_ms = 0;  // limit of this call alone; 0: none
   int64_t num_rows = 0, num_tokens = 0, num_functions = 0;
   uint64_t columns = 0;  // bit i: column i of the kind is there
   uint64_t outputs = 0;  // bit i: output i of the kind is wanted
   bool new_input = false, new_output = false;
-  uint64_t input_bytes = 0, output_bytes = 0;  // of the areas
+  uint64_t input_bytes = 0, output_bytes = 0;  // sizes of the areas
 };
 
 // What the call produced in addition to its outputs.
@@ -184,7 +184,7 @@ Error decode_error(std::string_view body);
 // The head of an output area; the rewards, the marks and the token rewards of a piece follow it.
 struct OutputHead {
   std::atomic<int64_t> at_hand;     // first row of the running call, counted in the piece; -1: none
-  std::atomic<int64_t> started_ns;  // of that call
+  std::atomic<int64_t> started_ns;  // when that call began
   std::atomic<bool> cancelled;      // set by the trainer
 };
 

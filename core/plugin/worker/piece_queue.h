@@ -14,7 +14,7 @@
 
 namespace mortise {
 
-inline constexpr int64_t kMaxPieceRows = 64;  // of a reward of single rows
+inline constexpr int64_t kMaxPieceRows = 64;  // rows in a piece of a reward of single rows
 
 // Rows that one worker gets at a time.
 struct RowPiece {

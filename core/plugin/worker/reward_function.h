@@ -19,7 +19,7 @@
 namespace mortise {
 
 struct ScoreRequest {
-  int64_t num_rows = 0;  // of the batch
+  int64_t num_rows = 0;  // rows of the batch
   int64_t step = 0;
   int64_t timeout_ms = 0;      // for the whole batch, from the last add() on; 0: none
   int64_t row_timeout_ms = 0;  // for a row, or a group; 0: none. In this process only the batch's limit holds

@@ -56,7 +56,7 @@ Result<std::unique_ptr<RewardFunction>> RewardPool::start(const PluginRef& ref, 
 }
 
 Result<> RewardPool::begin(const ScoreRequest& request) {
-  while (!at_work_.empty()) TRY(end_worker(*at_work_.front().slot, "given up"));  // of a batch that ended with an error
+  while (!at_work_.empty()) TRY(end_worker(*at_work_.front().slot, "given up"));  // a failed batch left them
   memory_.succeed();
   TRY(supervisor_->fill());
   request_ = request;

@@ -57,8 +57,8 @@ class RewardPool : public RewardFunction {
     Slot* slot = nullptr;
     RowPiece piece;
     int64_t given_ns = 0;
-    std::vector<RowMessage> reports = {};  // of its calls, in order
-    std::string error = {};                // of the worker itself, which ends next
+    std::vector<RowMessage> reports = {};  // reports on its calls, in order
+    std::string error = {};                // the worker's own error; it ends next
   };
 
   explicit RewardPool(WorkerSystem& system) : system_(system), todo_(system) {}
@@ -101,7 +101,7 @@ class RewardPool : public RewardFunction {
   std::vector<std::pair<int64_t, MetricRecord>> metrics_;  // with the first row of the call that gave it
   Slot* last_slot_ = nullptr;
   CarriedState state_;
-  BackOff memory_{10, 1'000};  // of output areas that cannot be made
+  BackOff memory_{10, 1'000};  // pause after an output area that could not be made
   int64_t num_replaced_ = 0;
   int64_t cpu_ms_ = 0;  // limit of a call
   bool gives_tokens_ = false;

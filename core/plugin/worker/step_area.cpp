@@ -11,7 +11,7 @@ namespace mortise {
 namespace {
 
 constexpr size_t kAlign = 64;
-constexpr int64_t kMostValues = int64_t{1} << 40;  // of one array: far above any batch, far below an overflow
+constexpr int64_t kMostValues = int64_t{1} << 40;  // values of one array: far above any batch, far below an overflow
 
 constexpr size_t aligned(size_t bytes) { return (bytes + kAlign - 1) / kAlign * kAlign; }
 
@@ -34,7 +34,7 @@ class Walk {
 
 struct InputPlaces {
   size_t row_offsets = 0, row_id = 0, group_index = 0, rewards = 0, reward_weights = 0, end = 0;
-  std::vector<size_t> columns;  // of the kind; SIZE_MAX: not there
+  std::vector<size_t> columns;  // where the kind's columns are; SIZE_MAX: not there
 };
 
 size_t num_values(const InputColumn& column, const ComputeMessage& message) {

@@ -119,8 +119,8 @@ class Supervisor {
   bool was_ready_ = false;  // a worker has been, so an error of create() is one of the moment
   int64_t next_id_ = 1;
   std::optional<Error> lost_;
-  EventWindow deaths_{kDeathWindowMs};  // of the fork server
-  BackOff starts_{10, 2'000};           // of workers
+  EventWindow deaths_{kDeathWindowMs};  // deaths of the fork server
+  BackOff starts_{10, 2'000};           // pause between starts of workers
   int num_failed_starts_ = 0;           // in a row, of processes that were there
   std::string last_end_;                // how the last of them ended
   std::optional<Error> start_error_;    // why no process could be made

@@ -10,12 +10,12 @@
 namespace mortise {
 namespace {
 
-constexpr int64_t kMostSamples = 4096;  // of a prompt
+constexpr int64_t kMostSamples = 4096;  // completions per prompt
 constexpr int64_t kMostPrompts = 4096;
 constexpr int64_t kMostTokens = int64_t{1} << 24;
 constexpr int64_t kMostTopLogProbs = 1024;
 constexpr int64_t kMostStops = 64;
-constexpr double kRenderShare = 0.1;  // of the work of a chat template: other clients wait
+constexpr double kRenderShare = 0.1;  // share of a chat template's work: other clients wait
 
 const Tokenizer* tokenizer_of(const ServedTexts& texts) { return texts.tokenizer ? &*texts.tokenizer : nullptr; }
 

@@ -26,7 +26,7 @@ struct ServedTexts {
 struct CompletionCall {
   bool is_chat = false;
   std::vector<ServedRequest> requests;  // one per prompt
-  int64_t num_samples = 1;              // of each prompt
+  int64_t num_samples = 1;              // completions per prompt
   bool gives_log_probs = false;
   int64_t num_top_log_probs = 0;
   bool returns_ids = false;

@@ -36,7 +36,7 @@ struct Shared {
   HttpHandler handler;
   HttpGate gate;
   int num_connections = 0;
-  uint64_t body_bytes = 0;  // of requests that are still arriving
+  uint64_t body_bytes = 0;  // bodies of requests that are still arriving
 };
 
 template <class Message>

@@ -21,12 +21,12 @@ namespace mortise {
 struct HttpLimits {
   uint32_t max_header_bytes = 16 << 10;
   uint64_t max_body_bytes = uint64_t{32} << 20;
-  uint64_t max_total_body_bytes = uint64_t{256} << 20;  // of all requests that are still arriving
+  uint64_t max_total_body_bytes = uint64_t{256} << 20;  // bodies of all requests that are still arriving
   int max_connections = 512;
   std::chrono::milliseconds idle_timeout{75'000};   // between two requests of a connection
   std::chrono::milliseconds read_timeout{30'000};   // from a request's first byte to its last
-  std::chrono::milliseconds write_timeout{30'000};  // of one piece of a reply
-  size_t max_unsent_bytes = size_t{16} << 20;       // of a stream whose client does not read
+  std::chrono::milliseconds write_timeout{30'000};  // for one piece of a reply
+  size_t max_unsent_bytes = size_t{16} << 20;       // for a stream whose client does not read
 };
 
 struct HttpRequest {

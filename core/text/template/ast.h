@@ -53,7 +53,7 @@ struct ArgList {
 struct Expr {
   ExprKind kind;
   Place place;
-  int depth = 1;  // of the tree below, itself included
+  int depth = 1;  // depth of the tree below, itself included
   Value value;
   std::string text;
   Symbol symbol = -1;

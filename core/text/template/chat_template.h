@@ -28,7 +28,7 @@ struct RenderInput {
   bool add_generation_prompt = false;
   Json kwargs = Json::object();  // further variables: bos_token, eos_token, enable_thinking, ...
   std::optional<int64_t> now_s;  // for strftime_now, seconds since the epoch; none: the clock
-  double work_share = 1;         // of the work that a rendering may do; less for a caller that cannot wait
+  double work_share = 1;         // share of the work that a rendering may do; less for a caller that cannot wait
 };
 
 struct TextRange {

@@ -14,7 +14,7 @@ namespace {
 
 constexpr size_t kVariablesPerUnit = 8;  // that a search for a name passes in a unit of work
 constexpr size_t kCopiedPerUnit = 16;    // bytes
-constexpr size_t kTurnWork = 4;          // of a loop, beyond its steps
+constexpr size_t kTurnWork = 4;          // work of a loop's turn, beyond its steps
 
 }  // namespace
 

@@ -22,8 +22,8 @@ struct Limits {
   int max_depth = 2500;                        // nodes open at once
   size_t max_stack_bytes = size_t{3} << 20;    // at most what the build makes of that
   int max_value_depth = 300;                   // containers in containers
-  size_t max_output_bytes = size_t{10} << 20;  // of the output, and of any text or list under way
-  size_t max_live_bytes = size_t{32} << 20;    // of all values held at a time
+  size_t max_output_bytes = size_t{10} << 20;  // size of the output, and of any text or list under way
+  size_t max_live_bytes = size_t{32} << 20;    // size of all values held at a time
   size_t max_made_bytes = size_t{1} << 30;     // texts and lists made in one rendering, all together
   int64_t max_work = 50'000'000;               // bytes and items looked at (work.h)
 
@@ -160,7 +160,7 @@ class Interpreter {
   Scope* root_ = nullptr;
   std::string* main_out_ = nullptr;  // the output that people get
   std::vector<Span> spans_;
-  size_t counted_bytes_ = 0;  // of the output, whose characters count
+  size_t counted_bytes_ = 0;  // bytes of the output, whose characters count
   size_t counted_characters_ = 0;
   int64_t steps_ = 0;
   int depth_ = 0;

@@ -14,7 +14,7 @@ Value from_json(const Json& json);
 struct JsonStyle {
   bool ensure_ascii = false;
   bool sort_keys = false;
-  std::optional<std::string> indent;  // of one level; none: one line
+  std::optional<std::string> indent;  // indent of one level; none: one line
   std::string item_separator = ", ";
   std::string key_separator = ": ";
 };

@@ -21,7 +21,7 @@ Result<std::optional<std::string>> optional_text(const BoundArgs& args, size_t i
   return std::optional<std::string>(TRY(args.text(index, "")));
 }
 
-constexpr size_t kTextItemBytes = sizeof(Value) + kObjectBytes;  // of a text in a list
+constexpr size_t kTextItemBytes = sizeof(Value) + kObjectBytes;  // size of a text in a list
 
 Value text_list(const std::vector<std::string>& parts) {
   std::vector<Value> items;

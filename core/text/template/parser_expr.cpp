@@ -9,7 +9,7 @@
 namespace mortise::jinja {
 namespace {
 
-constexpr int kMaxDepth = 600;  // of an expression's tree
+constexpr int kMaxDepth = 600;  // depth of an expression's tree
 
 }  // namespace
 

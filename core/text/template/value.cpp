@@ -14,7 +14,7 @@
 namespace mortise::jinja {
 namespace {
 
-constexpr size_t kMaxCharacters = size_t{1} << 21;  // of a text that is walked character by character
+constexpr size_t kMaxCharacters = size_t{1} << 21;  // characters of a text that is walked character by character
 constexpr size_t kIndexFrom = 16;                   // dicts of this size and more get a hash table
 
 // A value for each character; those of ASCII are shared by all texts of the thread.

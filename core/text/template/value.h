@@ -50,7 +50,7 @@ struct List {
 };
 struct Tuple {
   std::vector<Value> items;
-  std::vector<std::string> names;  // of a named tuple; else empty
+  std::vector<std::string> names;  // names in a named tuple; else empty
   int depth = 1;
   LiveBytes live = LiveBytes(bytes_of(items));
 };
@@ -170,7 +170,7 @@ class Dict {
  private:
   Items items_;
   int depth_ = 1;
-  std::unordered_map<std::string, size_t> index_;  // of text keys, once there are many
+  std::unordered_map<std::string, size_t> index_;  // places of text keys, once there are many
   LiveBytes live_;
 };
 

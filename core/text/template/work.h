@@ -16,9 +16,9 @@
 namespace mortise::jinja {
 
 inline thread_local int64_t work_left = std::numeric_limits<int64_t>::max();
-inline thread_local int64_t live_limit = std::numeric_limits<int64_t>::max() / 2;  // of live_bytes and held_bytes
+inline thread_local int64_t live_limit = std::numeric_limits<int64_t>::max() / 2;  // limit of live_bytes and held_bytes
 inline thread_local int64_t held_bytes = 0;  // other memory of a rendering: unfinished texts, scopes
-inline thread_local size_t max_text_bytes = std::numeric_limits<size_t>::max();  // of one text
+inline thread_local size_t max_text_bytes = std::numeric_limits<size_t>::max();  // size of one text
 
 class WorkBudget {
  public:

@@ -20,7 +20,7 @@ using TextPair = std::pair<std::string, std::string>;
 struct Candidate {
   int32_t rank;
   int32_t pos;
-  int32_t id;  // of the merged token; identifies an outdated candidate
+  int32_t id;  // the merged token; identifies an outdated candidate
   bool operator<(const Candidate& other) const { return rank != other.rank ? rank > other.rank : pos > other.pos; }
 };
 

@@ -54,7 +54,7 @@ class BpeModel final : public TokenModel {
   BpeOptions options_;
   PairTable merges_;
   int32_t unk_id_ = kNoToken;
-  int32_t fallback_ids_[256];  // of the tokens <0x00> .. <0xFF>
+  int32_t fallback_ids_[256];  // ids of the tokens <0x00> .. <0xFF>
   bool bytes_ = false;
   int32_t byte_ids_[256];  // bytes_: id of each byte's character
   Vocab byte_vocab_;       // bytes_ and ignore_merges: raw bytes of every token

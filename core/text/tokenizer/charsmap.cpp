@@ -37,7 +37,7 @@ std::optional<Charsmap::Match> Charsmap::find(std::string_view text, bool longes
   std::optional<Match> best;
   if (units_.empty()) return best;
   size_t node = offset_of(units_[0]);
-  size_t replacement = 0;  // of `best`, where it begins
+  size_t replacement = 0;  // where the replacement of `best` begins
   const auto found = [&]() -> std::optional<Match> {
     if (!best) return std::nullopt;
     const std::string_view rest = std::string_view(replacements_).substr(replacement);

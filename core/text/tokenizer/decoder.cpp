@@ -166,7 +166,7 @@ class StripDecode final : public DecodeStage {
       chunk.remove_prefix(content_.size());
       ++left_;
     }
-    size_t num_copies = 0;  // of the character, at the chunk's end
+    size_t num_copies = 0;  // copies of the character at the chunk's end
     while (num_copies < stop_ && chunk.ends_with(content_)) {
       chunk.remove_suffix(content_.size());
       ++num_copies;

@@ -11,7 +11,7 @@ namespace mortise {
 
 struct PairMerge {
   int32_t rank;
-  int32_t id;  // of the merged token
+  int32_t id;  // the merged token
 };
 
 class PairTable {

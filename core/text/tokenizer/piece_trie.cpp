@@ -5,7 +5,7 @@ namespace mortise {
 
 PieceTrie::PieceTrie(std::vector<std::pair<std::string_view, int32_t>> texts) : nodes_(1) {
   std::stable_sort(texts.begin(), texts.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
-  struct Range {  // of the texts that begin as the node does
+  struct Range {  // the texts that begin as the node does
     size_t first;
     size_t last;
     size_t depth;

@@ -24,7 +24,7 @@ struct PieceList {
   std::vector<Piece> pieces;
   std::deque<std::string> storage;  // strings that stages made; their addresses do not change
   size_t stored_bytes = 0;
-  size_t max_bytes = 0;  // of them all (bounds.h)
+  size_t max_bytes = 0;  // bytes of them all (bounds.h)
 
   Result<std::string_view> keep(std::string text) {
     stored_bytes += text.size();

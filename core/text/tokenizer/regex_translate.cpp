@@ -203,7 +203,7 @@ class Translator {
     ++pos_;
     const bool negated = at("^");
     if (negated) ++pos_;
-    std::vector<std::string> operands;  // of &&
+    std::vector<std::string> operands;  // the parts around &&
     std::string items;
     std::vector<std::string> nested;
     bool first = true;

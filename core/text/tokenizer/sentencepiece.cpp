@@ -25,7 +25,7 @@ namespace {
 using File = SentencePieceFile;
 using PieceType = File::PieceType;
 
-constexpr size_t kMaxPieceBytes = 512;  // of a BPE model, which tries every place where a piece may be cut in two
+constexpr size_t kMaxPieceBytes = 512;  // bytes of a BPE model's piece: every place where it may be cut in two is tried
 constexpr std::string_view kSpace = "\xE2\x96\x81";  // U+2581 means a space
 
 struct SpaceRules {

@@ -38,7 +38,7 @@ class TextAlignment {
 
   Items text_;
   Items other_;
-  std::vector<TextRange> places_;  // of each item of text_, items of other_
+  std::vector<TextRange> places_;  // for each item of text_, items of other_
   std::optional<size_t> lost_at_;
 };
 

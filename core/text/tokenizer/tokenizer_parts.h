@@ -43,8 +43,8 @@ struct TokenizerParts {
 // tokenizer_config.json, special_tokens_map.json, chat templates (folder_config.cpp).
 struct FolderConfig {
   std::string tokenizer_class;
-  std::optional<bool> add_prefix_space;  // of the classes that are built from vocab.json or tokenizer.model
-  std::optional<bool> legacy;            // of those built from tokenizer.model
+  std::optional<bool> add_prefix_space;  // for classes that are built from vocab.json or tokenizer.model
+  std::optional<bool> legacy;            // for classes that are built from tokenizer.model
   bool split_special_tokens = false;
   std::optional<bool> add_bos_token;
   std::optional<bool> add_eos_token;

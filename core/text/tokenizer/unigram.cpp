@@ -73,7 +73,7 @@ class Unigram final : public TokenModel {
 
   Result<> tokenize_anew(std::string_view piece, std::vector<int64_t>& out) const {
     const std::vector<Step> steps = TRY(search(piece));
-    std::vector<size_t> ends;  // of the chosen parts, last first
+    std::vector<size_t> ends;  // ends of the chosen parts, last first
     for (size_t end = piece.size(); end > 0; end = steps[end].begin) ends.push_back(end);
     size_t begin = 0;
     size_t unknown_begin = 0;

@@ -59,7 +59,7 @@ class Vocab {
   std::deque<std::string> storage_;
   std::unordered_map<std::string_view, int32_t> ids_;
   std::vector<std::string_view> texts_;                      // by id; no data where there is a hole
-  std::unordered_map<int64_t, std::string_view> far_texts_;  // of ids far above the others
+  std::unordered_map<int64_t, std::string_view> far_texts_;  // texts of ids far above the others
   int64_t id_limit_ = 0;
 };
 

@@ -18,7 +18,7 @@ struct ChangedRun {
   uint8_t category;
 };
 
-struct NamedRun {  // of a script or a property
+struct NamedRun {  // characters of a script or a property
   uint32_t first;
   uint32_t last;
   uint8_t index;

@@ -76,7 +76,7 @@ Result<> check_same_on_ranks(Communicator& ranks, std::string_view stage, const 
   std::map<std::string, int64_t> votes;
   for (const std::string& one : all) ++votes[one];
   if (votes.size() == 1) return {};
-  std::string usual = all.front();  // of as many, that of the lowest rank
+  std::string usual = all.front();  // among values with as many votes, that of the lowest rank
   for (const std::string& one : all) {
     if (votes[one] > votes[usual]) usual = one;
   }

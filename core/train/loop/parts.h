@@ -50,8 +50,8 @@ struct RunSettings {
   Communicator& ranks;  // the processes of the run
   RunKey key;
   RunKind kind = RunKind::kTrain;
-  BatchPlan plan;           // of `train`
-  int64_t total_steps = 0;  // of a run that learns
+  BatchPlan plan;           // how `train` is cut into batches
+  int64_t total_steps = 0;  // steps of a run that learns
 };
 
 // The policy, what it is read with, and what it started from.
@@ -90,14 +90,14 @@ struct ValRows {
 struct DataParts {
   std::optional<Dataset> train;
   std::vector<ValRows> val;
-  ColumnTypes columns;  // of the data, as rewards see them
+  ColumnTypes columns;  // the data's columns, as rewards see them
   std::optional<PromptSource> source;
-  std::optional<GroupFilter> filter;  // of algorithm.filter_groups
+  std::optional<GroupFilter> filter;  // for algorithm.filter_groups
 };
 
 struct AdvantageParts {
   std::optional<AdvantageRunner> estimator;
-  std::optional<KlEstimator> reward_kl;  // of algorithm.use_kl_in_reward
+  std::optional<KlEstimator> reward_kl;  // for algorithm.use_kl_in_reward
   std::optional<KlController> kl_controller;
 };
 
@@ -106,7 +106,7 @@ struct LearnerParts {
   ScheduleOptions schedule;
   std::optional<ActorObjective> objective;
   std::optional<EntropyController> entropy_controller;
-  ComputeUse compute;  // of the learners' passes
+  ComputeUse compute;  // what the learners' passes compute
   std::optional<ActorLearner> learner;
 };
 
@@ -126,10 +126,10 @@ struct RunProgress {
 struct SavedParts {
   explicit SavedParts(Communicator& ranks) : gather(ranks) {}
 
-  StateGather gather;  // of optimizers that ranks.zero_stage spreads over the ranks
+  StateGather gather;  // for optimizers that ranks.zero_stage spreads over the ranks
   PluginStates plugins;
   PluginStates rollout_plugins;  // those of plugins that sample and score
-  RunInputs inputs;              // of a run that learns
+  RunInputs inputs;              // inputs of a run that learns
   StatefulRegistry stateful;     // all of it
 };
 

@@ -50,7 +50,7 @@ class RolloutAhead : public Stateful {
   void forget();
 
   StatefulRegistry changing_;
-  StateSnapshot before_;  // of changing_, when the thread began
+  StateSnapshot before_;  // state of changing_ when the thread began
   std::thread thread_;
   int64_t step_ = 0;  // 0: there is nothing
   Result<Experience> made_ = Experience{};

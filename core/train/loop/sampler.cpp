@@ -55,7 +55,7 @@ Result<SampleBatch> Sampler::greedy(const PromptBatch& prompts, MetricSet& metri
 }
 
 Result<SampleBatch> Sampler::validate(const PromptBatch& prompts, const RolloutPlan& plan, int64_t weight_version) {
-  MetricSet unused;  // of rows that are not learnt from
+  MetricSet unused;  // nothing is learned from these rows
   TRY(make_ready(weight_version, unused));
   return collect_on_ranks(*ranks_, runner_, prompts, plan, config_->rollout.max_num_seqs, *tokenizer_, nullptr);
 }

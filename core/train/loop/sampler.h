@@ -50,7 +50,7 @@ class Sampler {
   const Model* model_;
   const RunConfig* config_;
   Communicator* ranks_;
-  int64_t sent_version_ = -1;  // of the weights that the backend holds, where it holds any
+  int64_t sent_version_ = -1;  // version of the weights that the backend holds, where it holds any
 };
 
 }  // namespace mortise

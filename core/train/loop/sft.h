@@ -12,7 +12,7 @@ namespace mortise {
 
 struct SftSummary {
   TrainSummary train;
-  double val_accuracy = -1.0;  // of the last validation; negative if there was none
+  double val_accuracy = -1.0;  // accuracy at the last validation; negative if there was none
 };
 
 // `ranks`: the processes of the run, as for train().

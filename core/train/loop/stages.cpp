@@ -151,7 +151,7 @@ void tell_mode(const RunSettings& run, const RolloutCorrection& correction) {
 Result<> greedy_baseline_stage(const RunSettings& run, Sampler& sampler, RewardRunner& reward,
                                const Experience& experience, StepTable& table, MetricSet& metrics) {
   const StageTimer timer(metrics, "timing_s/gen_max");
-  MetricSet unused;  // of rows that are not learnt from
+  MetricSet unused;  // nothing is learned from these rows
   const SampleBatch greedy = TRY(sampler.greedy(experience.prompts, unused));
   const ScoreContext context = score_context(run, experience.prompts.step);
   const ScoredBatch scored = TRY(reward.score(experience.prompts, greedy, context, &unused));

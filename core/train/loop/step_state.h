@@ -22,9 +22,9 @@ struct StepWork {
   int64_t step = 0;      // 0: between steps
   double seconds = 0.0;  // that earlier processes spent in it
   Experience experience;
-  StepTable table;                    // of the experience's rows
+  StepTable table;                    // rows of the experience
   std::vector<UpdateReport> updates;  // done
-  MetricSet metrics;                  // of the stages; those of an update are in its report
+  MetricSet metrics;                  // metrics of the stages; those of an update are in its report
 };
 
 struct StepState : Stateful {

@@ -31,7 +31,7 @@ class StopLimits : public Stateful {
 
  private:
   struct Limit {
-    std::string key;                   // of [trainer]
+    std::string key;                   // a key of [trainer]
     std::optional<double> most;        // null: no limit
     std::vector<std::string> metrics;  // the first that the step has
     ErrorKind kind;

@@ -38,7 +38,7 @@ struct RunLogOptions {
   int64_t total_steps = 0;
   bool resumed = false;                   // everything after the two numbers is cut
   bool only_validates = false;            // nothing is cut or replaced
-  std::vector<const Rejects*> rejects{};  // of the data sets of the run
+  std::vector<const Rejects*> rejects{};  // rejects in the run's data sets
 };
 
 class RunLog {

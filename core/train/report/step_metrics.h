@@ -54,7 +54,7 @@ std::vector<MetricValue> update_row(const UpdateReport& update, bool with_kl, co
 // Where the run is after a step, under the names that `train` and `sft` share.
 struct StepTally {
   int64_t step = 0, epoch = 0, steps_per_epoch = 1;
-  int64_t num_tokens = 0;  // of the step, prompts included
+  int64_t num_tokens = 0;  // tokens of the step, prompts included
   double seconds = 0.0;    // that it took
   int64_t num_failed_saves = 0;
   int num_ranks = 1;

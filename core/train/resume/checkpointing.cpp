@@ -161,7 +161,7 @@ Result<> RunSaver::mark_best(const Path& checkpoint) const {
   const Path run_dir = checkpoint.parent_path();
   TRY(write_file_atomic(env, run_dir / kBestFile, checkpoint.filename().string() + "\n"));
   for (const std::string& warning : apply_retention(env, run_dir, num_kept(source_.run.config), checkpoint))
-    log_warn(warning);  // of the one that was the best before
+    log_warn(warning);  // about the one that was the best before
   return {};
 }
 

@@ -27,7 +27,7 @@ struct CheckpointSource {
   const PolicyParts& policy;         // for huggingface/
   const RunProgress& progress;       // the step, and the updates that are done inside one
   const StatefulRegistry& stateful;  // the state
-  StateGather* gather = nullptr;     // of what other ranks have of it; null: nothing
+  StateGather* gather = nullptr;     // gathers what other ranks have of it; null: nothing
   const Model* critic = nullptr;     // null if there is none
 
   // A collective: rank 0 has the weights that a checkpoint holds, until the answer goes.
@@ -82,7 +82,7 @@ class RunSaver {
  private:
   enum class Kind {
     kDue,   // the next one makes up for it
-    kKept,  // of a run that ends by another error
+    kKept,  // a run that ends by another error
     kLast,  // its failure is the run's
   };
   Result<> save(Kind kind);

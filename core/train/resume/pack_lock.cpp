@@ -157,7 +157,7 @@ std::string pack_lock_text(const PluginRegistry& registry, const LoadedConfig& l
     if (candidate.hidden_by.empty()) packs.push_back(pack_entry(candidate.info, installed));
   for (const PluginUse& use : plugin_uses(loaded.config)) {
     const auto ref = registry.find(use.kind, use.name);
-    if (!ref.ok()) continue;  // of a kind that this run (a warm start, say) has no need of
+    if (!ref.ok()) continue;  // this run (a warm start, say) does not need plugins of the kind
     uses.push_back(use_entry(use, *ref->pack));
   }
   Json lock = {{"packs", packs}, {"uses", uses}};

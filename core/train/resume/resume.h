@@ -51,7 +51,7 @@ Result<> load_run(const Checkpoint& checkpoint, bool allow_change, RunCounters& 
 // The columns that the updates of an unfinished step read.
 struct ColumnNeeds {
   bool reference = false;  // ref_log_prob
-  bool returns = false;    // of a critic
+  bool returns = false;    // the critic's returns
 };
 // An unfinished step that was loaded continues only if the settings still have the same meaning for it; nothing is
 // wrong between steps.

@@ -18,8 +18,8 @@ struct RunCounters : Stateful {
   std::string kind = "train";  // the command: a checkpoint of another one is refused
   int64_t step = 0;            // steps done
   int64_t num_updates = 0;     // optimizer updates tried, skipped ones included: what the schedule counts
-  int64_t num_skipped = 0;     // of them, those whose gradient was not finite
-  int64_t weight_version = 0;  // of the policy's weights; what samples are stamped with
+  int64_t num_skipped = 0;     // how many of them had a gradient that was not finite
+  int64_t weight_version = 0;  // version of the policy's weights; samples are stamped with it
   int64_t num_tokens = 0;      // prompt and response tokens so far
   double train_seconds = 0.0;
 

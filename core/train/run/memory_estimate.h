@@ -37,7 +37,7 @@ struct CriticBytes {
 
 // The units in which ranks.zero_stage = 3 spreads a model, in bytes.
 struct UnitBytes {
-  double all = 0, layer = 0, layers = 0;  // of matrices; the largest layer, and all of them
+  double all = 0, layer = 0, layers = 0;  // bytes of matrices: all of them, the largest layer, all layers
   double ends = 0;                        // embedding and head
   double largest_end = 0;
 };

@@ -14,7 +14,7 @@
 namespace mortise {
 
 struct PluginFile {
-  std::string key;  // of the config: "reward.0.path"
+  std::string key;  // key of the config: "reward.0.path"
   Path path;
   ParamRole role = ParamRole::kFile;  // kFile, kFolder or kModel
   bool is_scored = false;             // a model that the engine loads for the plugin (mortise.score_model/1)

@@ -199,7 +199,7 @@ Result<ColumnTypes> decide_types(const RowSource& rows, const Dataset* train, st
   const int64_t num_train = train == nullptr ? 0 : train->size();
   for (int64_t row = 0; row < num_train && !is_streamed; ++row)
     census.see_row((*train)[row].columns, num_scanned + row);
-  std::vector<std::pair<const Dataset*, int64_t>> val_places;  // of the validation rows, in their order
+  std::vector<std::pair<const Dataset*, int64_t>> val_places;  // where the validation rows are, in their order
   for (const ValRows& one : val) {
     for (int64_t row = 0; row < one.rows.size(); ++row) {
       census.see_row(one.rows[row].columns, num_scanned + num_train + static_cast<int64_t>(val_places.size()));

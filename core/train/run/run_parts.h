@@ -37,7 +37,7 @@ struct RunParts {
   std::optional<PluginRegistry> registry;
   PolicyParts policy;
   DataParts data;
-  std::optional<Sampler> sampler;  // of training
+  std::optional<Sampler> sampler;  // samples for training
   std::optional<RewardRunner> reward;
   std::optional<Validator> validator;  // where there is something to validate
   AdvantageParts advantage;

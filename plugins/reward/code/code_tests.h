@@ -15,7 +15,7 @@ namespace mortise {
 struct CodeCase {
   std::string input;                       // standard input, or the arguments as JSON
   std::string expected;                    // standard output
-  nlohmann::json value;                    // of a call
+  nlohmann::json value;                    // the call's value
   std::string statement;                   // an assert
   std::optional<EqualityTest> equality{};  // the same, if it is one
 };

@@ -23,9 +23,9 @@ namespace mortise {
 
 struct SandboxLimits {
   double seconds = 1;             // from the program's first line on
-  std::int64_t memory_bytes = 0;  // of address space
-  std::int64_t file_bytes = 0;    // of /tmp, and of one file
-  std::int64_t output_bytes = 0;  // of standard output, and of the result
+  std::int64_t memory_bytes = 0;  // limit of address space
+  std::int64_t file_bytes = 0;    // limit of /tmp, and of one file
+  std::int64_t output_bytes = 0;  // limit of standard output, and of the result
   std::int64_t threads = 0;       // with the main thread
 };
 
@@ -76,7 +76,7 @@ class Sandbox {
  private:
   [[nodiscard]] std::vector<std::string> words(const std::string& interpreter, const SandboxLimits& limits) const;
   std::string bubblewrap_;
-  std::string filter_;  // of system calls
+  std::string filter_;  // filter of system calls
   std::vector<std::string> readable_;
   bool limit_threads_ = false;
 };

@@ -5,8 +5,6 @@
 // The service answers {"rewards": [...]} or the list alone, with one entry per row: a number; null if the reward does
 // not apply; {"score": number, NAME: number, ...}; {"error": "why"}. docs/plugins/http_rewards.md has the whole
 // contract.
-#include <cstdlib>
-
 #include <mortise/cpp/mortise.hpp>
 
 #include "../../shared/deadline.h"
@@ -59,14 +57,7 @@ struct Http : BatchReward {
       fail(MORTISE_INVALID_ARGUMENT,
            "url: '" + options.url + "' is not a web address; write it like http://127.0.0.1:8000/score");
     }
-    if (!token_env.empty()) {
-      const char* token = std::getenv(token_env.c_str());
-      if (token == nullptr || *token == '\0') {
-        fail(MORTISE_FAILED_PRECONDITION,
-             "token_env: the environment variable '" + token_env + "' is not set. Export it before the run");
-      }
-      options.headers.push_back("Authorization: Bearer " + std::string(token));
-    }
+    if (!token_env.empty()) options.headers.push_back(bearer_header("token_env", token_env));
     client = std::make_unique<HttpClient>(options);
   }
 

@@ -9,7 +9,6 @@
 #include <new>
 
 #include "../../shared/deadline.h"
-#include "../../shared/http_manners.h"
 
 namespace mortise {
 namespace {
@@ -59,23 +58,6 @@ struct HttpClient::Batch {
   std::list<Attempt> active;
 };
 
-HttpClient::HttpClient(HttpOptions options) : options_(std::move(options)) {
-  static const CURLcode ready = curl_global_init(CURL_GLOBAL_DEFAULT);
-  if (ready != CURLE_OK) throw std::bad_alloc();
-  multi_ = curl_multi_init();
-  if (multi_ == nullptr) throw std::bad_alloc();
-  // Without "Expect" no second is lost on services that do not know 100-continue.
-  for (const char* line : {"Content-Type: application/json", "Accept: application/json", "Expect:"})
-    headers_ = curl_slist_append(headers_, line);
-  for (const std::string& line : options_.headers) headers_ = curl_slist_append(headers_, line.c_str());
-}
-
-HttpClient::~HttpClient() {
-  const NoSigpipe quiet;
-  curl_multi_cleanup(multi_);
-  curl_slist_free_all(headers_);
-}
-
 bool HttpClient::post(std::vector<HttpJob>& jobs, std::int64_t deadline_ns, const std::function<bool()>& stop) {
   const NoSigpipe quiet;
   Batch batch{jobs, deadline_ns, std::vector<std::int64_t>(jobs.size()), {}, {}};
@@ -99,13 +81,13 @@ bool HttpClient::post(std::vector<HttpJob>& jobs, std::int64_t deadline_ns, cons
     }
     start(batch);
     int num_running = 0;
-    curl_multi_perform(multi_, &num_running);
+    curl_multi_perform(calls_.multi(), &num_running);
     take(batch);
     std::int64_t wake = now + std::int64_t(kSliceMs) * 1'000'000;
     if (deadline_ns != 0) wake = std::min(wake, deadline_ns);
     for (const Batch::Waiting& one : batch.waiting) wake = std::min(wake, std::max(one.not_before_ns, now + 1'000'000));
     if (!batch.active.empty() || !batch.waiting.empty())
-      curl_multi_poll(multi_, nullptr, 0, int(std::max<std::int64_t>((wake - now) / 1'000'000, 1)), nullptr);
+      curl_multi_poll(calls_.multi(), nullptr, 0, int(std::max<std::int64_t>((wake - now) / 1'000'000, 1)), nullptr);
   }
   return true;
 }
@@ -147,7 +129,7 @@ void HttpClient::start(Batch& batch) {
     const auto set = [&](CURLoption option, auto value) { curl_easy_setopt(attempt.easy, option, value); };
     set(CURLOPT_URL, options_.url.c_str());
     set(CURLOPT_PROTOCOLS_STR, "http,https");
-    set(CURLOPT_HTTPHEADER, headers_);
+    set(CURLOPT_HTTPHEADER, calls_.headers());
     set(CURLOPT_POSTFIELDS, body.c_str());
     set(CURLOPT_POSTFIELDSIZE_LARGE, curl_off_t(body.size()));
     set(CURLOPT_TIMEOUT_MS, std::max(long(limit * 1e3), 1L));
@@ -156,19 +138,19 @@ void HttpClient::start(Batch& batch) {
     set(CURLOPT_WRITEFUNCTION, &take_bytes);
     set(CURLOPT_WRITEDATA, static_cast<void*>(&attempt.response));
     set(CURLOPT_ERRORBUFFER, static_cast<char*>(attempt.error));
-    curl_multi_add_handle(multi_, attempt.easy);
+    curl_multi_add_handle(calls_.multi(), attempt.easy);
   }
 }
 
 void HttpClient::take(Batch& batch) {
   int left = 0;
-  while (const CURLMsg* message = curl_multi_info_read(multi_, &left)) {
+  while (const CURLMsg* message = curl_multi_info_read(calls_.multi(), &left)) {
     if (message->msg != CURLMSG_DONE) continue;
     const CURLcode code = message->data.result;
     const auto it = std::find_if(batch.active.begin(), batch.active.end(),
                                  [&](const Attempt& one) { return one.easy == message->easy_handle; });
     settle(batch, *it, code);
-    curl_multi_remove_handle(multi_, it->easy);
+    curl_multi_remove_handle(calls_.multi(), it->easy);
     curl_easy_cleanup(it->easy);
     batch.active.erase(it);
   }
@@ -219,7 +201,7 @@ void HttpClient::judge(Batch& batch, std::size_t job, std::string error, bool pa
 
 void HttpClient::drop(Batch& batch) {
   for (const Attempt& one : batch.active) {
-    curl_multi_remove_handle(multi_, one.easy);
+    curl_multi_remove_handle(calls_.multi(), one.easy);
     curl_easy_cleanup(one.easy);
   }
   batch.active.clear();

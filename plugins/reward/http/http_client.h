@@ -12,7 +12,10 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
+
+#include "../../shared/http_manners.h"
 
 namespace mortise {
 
@@ -29,17 +32,14 @@ struct HttpOptions {
 
 struct HttpJob {
   std::string body;
-  std::string response;  // of a status 2xx
+  std::string response;  // the answer with a status 2xx
   std::string error;     // empty: there is a response
   bool too_late = false;
 };
 
 class HttpClient {
  public:
-  explicit HttpClient(HttpOptions options);
-  HttpClient(const HttpClient&) = delete;
-  HttpClient& operator=(const HttpClient&) = delete;
-  ~HttpClient();
+  explicit HttpClient(HttpOptions options) : options_(std::move(options)), calls_(options_.headers) {}
 
   // Returns when every job has a response or an error; false if `stop` said so earlier. `deadline_ns` (CLOCK_MONOTONIC,
   // 0: none) is an error of the jobs that are not done by then.
@@ -56,8 +56,7 @@ class HttpClient {
   void drop(Batch& batch);
 
   HttpOptions options_;
-  CURLM* multi_ = nullptr;
-  curl_slist* headers_ = nullptr;
+  JsonCalls calls_;
   std::int64_t num_failures_ = 0;  // in a row
   std::int64_t open_until_ns_ = 0;
   bool is_trying_ = false;  // one request tries whether the service is back

@@ -14,7 +14,7 @@
 namespace mortise::math {
 namespace {
 
-constexpr std::size_t kMaxItems = 200;  // of a set or a list
+constexpr std::size_t kMaxItems = 200;  // items of a set or a list
 
 // A number as written: a decimal, with a sign, with %.
 bool is_decimal(const Node& n) {

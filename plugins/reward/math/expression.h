@@ -23,7 +23,7 @@ enum class Kind {
   kDivide,    // args[0] / args[1]
   kPower,     // args[0] ^ args[1]
   kRoot,      // args[1]-th root of args[0]
-  kLog,       // of args[0] to the base args[1]
+  kLog,       // log of args[0] to the base args[1]
   kFunction,  // text(args[0])
   kFactorial,
   kAbsolute,

@@ -17,7 +17,7 @@ constexpr std::size_t kMaxBetween = 24;  // bytes between two of them
 constexpr std::size_t kMaxPlain = 400;   // bytes of an answer in plain text
 
 struct Box {
-  std::size_t begin, end;  // of the whole command
+  std::size_t begin, end;  // range of the whole command
   std::string_view content;
 };
 

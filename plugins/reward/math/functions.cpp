@@ -7,7 +7,7 @@
 namespace mortise::math {
 namespace {
 
-constexpr std::int64_t kCost = 3000;     // of one function, in words
+constexpr std::int64_t kCost = 3000;     // cost of one function, in words
 constexpr double kRoughest = -32;        // largest log2 of an argument's error
 constexpr double kLargestArgument = 20;  // log2; e to more than that has no use
 

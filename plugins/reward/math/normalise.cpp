@@ -11,7 +11,7 @@
 namespace mortise::math {
 namespace {
 
-constexpr int kMaxNesting = 8;  // of text in text
+constexpr int kMaxNesting = 8;  // texts inside texts
 
 bool is_text_command(std::string_view name) {
   return is_one_of(name, {"text", "textrm", "textnormal", "textit", "textbf", "textsf", "texttt", "emph", "mbox",

@@ -8,7 +8,7 @@
 namespace mortise::math {
 namespace {
 
-constexpr double kMaxExponent = 1 << 22;  // of an approximate number
+constexpr double kMaxExponent = 1 << 22;  // exponent of an approximate number
 
 std::int64_t words(const mpq_class& x) {
   return std::int64_t(mpz_size(x.get_num_mpz_t()) + mpz_size(x.get_den_mpz_t()));

@@ -20,7 +20,7 @@ struct Undefined : std::runtime_error {
 };
 
 inline constexpr long kPrecision = 320;           // bits of an approximate number
-inline constexpr std::size_t kMaxBits = 1 << 17;  // of an exact numerator or denominator
+inline constexpr std::size_t kMaxBits = 1 << 17;  // bits of an exact numerator or denominator
 
 // Work that may still be done, in machine words touched.
 class Budget {

@@ -257,7 +257,7 @@ class Parser : Cursor {
     const bool braced = is_sign("{") && peek(1).text == "circ" && peek(2).text == "}";
     if (is_command("circ") || braced) {
       i_ += braced ? 3 : 1;
-      if (peek().kind == TokenKind::kLetter && is_one_of(peek().text, {"C", "F"})) ++i_;  // of Celsius
+      if (peek().kind == TokenKind::kLetter && is_one_of(peek().text, {"C", "F"})) ++i_;  // Celsius or Fahrenheit
       return make(Kind::kDegrees, {std::move(base)});
     }
     if (base->kind == Kind::kNumber && skip_ordinal()) return base;

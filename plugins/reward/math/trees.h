@@ -7,7 +7,7 @@
 
 namespace mortise::math {
 
-bool is_literal_fraction(const Node& n);  // of two whole numbers
+bool is_literal_fraction(const Node& n);  // a fraction of two whole numbers
 
 // "3" and "\frac{1}{2}", "\frac{1}{2} %", "\frac{1}{2} million": the unit after the fraction applies to the sum. Empty
 // if `part` has another form.

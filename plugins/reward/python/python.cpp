@@ -156,7 +156,7 @@ struct Python : BatchReward {
     Span<double> rewards;
     Call call;
     std::vector<std::size_t> left;  // not scored yet, in order
-    std::int64_t deadline_ns;       // of the call; 0: none
+    std::int64_t deadline_ns;       // when the call must be done; 0: no limit
     std::int64_t row_ns;            // for one row; 0: no limit
   };
 

@@ -34,7 +34,7 @@ def choose(module, name, path):
             value = value()  # an ordinary method: of an object made without arguments
         value = getattr(value, part)
     if inspect.isclass(value):
-        value = value()  # of callable objects, made without arguments
+        value = value()  # a class, say, is made without arguments
     if not callable(value):
         raise Unusable("'%s' in %s is a %s, not a function" % (name, path, type(value).__name__))
     return name, value

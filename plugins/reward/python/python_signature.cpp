@@ -19,7 +19,7 @@ class Reader {
   // The functions at the top of the file, and whether their signatures are as written.
   struct Function {
     std::string_view name;
-    size_t at = 0;  // of the bracket
+    size_t at = 0;  // where the bracket is
     bool is_plain = true;
   };
   [[nodiscard]] std::vector<Function> functions() const {

@@ -12,7 +12,7 @@ namespace mortise {
 
 struct PythonSignature {
   std::string name;
-  std::vector<std::string> names;     // of all parameters that are given by name
+  std::vector<std::string> names;     // all parameters that are given by name
   std::vector<std::string> required;  // those without a default
 };
 

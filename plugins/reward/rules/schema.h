@@ -31,7 +31,7 @@ class Schema {
   void check_keyword(const std::string& key, const nlohmann::json& value, const std::string& at);
   class Run;
   nlohmann::json root_;
-  int depth_ = 0;                            // of references and what they hold, while the constructor runs
+  int depth_ = 0;                            // depth of references and what they hold, while the constructor runs
   std::set<const nlohmann::json*> checked_;  // while the constructor runs: references may be circles
   std::map<std::string, Pattern> patterns_;
 };

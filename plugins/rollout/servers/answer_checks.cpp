@@ -1,7 +1,8 @@
 // What holds for the answers of every server: as many samples as were asked for, each once, ids and log-probs that fit.
 #include <algorithm>
 #include <cmath>
-#include <cstring>
+
+#include <mortise/cpp/sampling.hpp>
 
 #include "protocol.h"
 
@@ -13,9 +14,9 @@ constexpr float kMostLogProb = 1e-3F;  // rounding may take a log-prob a little 
 std::string sample_fault(const ServerRequest& request, const ServerSample& sample) {
   const std::string who = "sample " + std::to_string(sample.index);
   if (sample.ids.empty()) return who + " has no tokens";
-  if (std::int64_t(sample.ids.size()) > request.max_tokens) {
+  if (std::int64_t(sample.ids.size()) > request.max_new_tokens) {
     return who + " has " + std::to_string(sample.ids.size()) + " tokens, but at most " +
-           std::to_string(request.max_tokens) + " were asked for";
+           std::to_string(request.max_new_tokens) + " were asked for";
   }
   for (const std::int64_t id : sample.ids)
     if (id < 0) return who + " has the token id " + std::to_string(id);
@@ -67,28 +68,7 @@ ServerRequest ServerRequest::copy(const mortise_rollout_request& from) {
   out.seed = from.seed;
   if (from.num_prompt_ids > 0) out.prompt_ids.assign(from.prompt_ids, from.prompt_ids + from.num_prompt_ids);
   if (from.sampling == nullptr) fail(MORTISE_INVALID_ARGUMENT, "a request without sampling options");
-  mortise_sampling s{};
-  std::memcpy(&s, from.sampling, std::min<std::size_t>(sizeof s, from.sampling->struct_size));
-  const auto or_one = [](double value) { return value == 0 ? 1.0 : value; };
-  out.max_tokens = s.max_new_tokens;
-  out.min_tokens = s.min_new_tokens;
-  out.top_k = s.top_k;
-  out.temperature = s.temperature;
-  out.top_p = or_one(s.top_p);
-  out.min_p = s.min_p;
-  out.typical_p = or_one(s.typical_p);
-  out.repetition_penalty = or_one(s.repetition_penalty);
-  out.presence_penalty = s.presence_penalty;
-  out.frequency_penalty = s.frequency_penalty;
-  out.ignore_eos = s.ignore_eos != 0;
-  if (s.stop_ids != nullptr) out.stop_ids.assign(s.stop_ids, s.stop_ids + s.num_stop_ids);
-  for (std::uint64_t i = 0; s.stop_strings != nullptr && i < s.num_stop_strings; ++i)
-    out.stop_strings.emplace_back(view(s.stop_strings[i]));
-  const std::int64_t* ids = s.bad_word_ids;
-  for (std::uint64_t i = 0; s.bad_word_lengths != nullptr && i < s.num_bad_words; ++i) {
-    out.bad_words.emplace_back(ids, ids + s.bad_word_lengths[i]);
-    ids += s.bad_word_lengths[i];
-  }
+  read_sampling(*from.sampling, out);
   return out;
 }
 

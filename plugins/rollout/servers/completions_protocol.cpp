@@ -22,7 +22,7 @@ AnswerJson common_body(const ServerRequest& request, const ServerFacts& facts) {
   return {{"model", facts.model},
           {"prompt", request.prompt_ids},
           {"n", request.num_samples},
-          {"max_tokens", request.max_tokens},
+          {"max_tokens", request.max_new_tokens},
           {"temperature", request.temperature},
           {"top_p", request.top_p},
           {"presence_penalty", request.presence_penalty},

@@ -4,8 +4,6 @@
 #include <algorithm>
 #include <new>
 
-#include "../../shared/http_manners.h"
-
 namespace mortise {
 namespace {
 
@@ -39,22 +37,12 @@ struct HttpCalls::Transfer {
   char error[CURL_ERROR_SIZE] = "";
 };
 
-HttpCalls::HttpCalls(const std::vector<std::string>& headers) {
-  static const CURLcode ready = curl_global_init(CURL_GLOBAL_DEFAULT);
-  if (ready != CURLE_OK) throw std::bad_alloc();
-  multi_ = curl_multi_init();
-  if (multi_ == nullptr) throw std::bad_alloc();
-  for (const char* line : {"Content-Type: application/json", "Accept: application/json", "Expect:"})
-    headers_ = curl_slist_append(headers_, line);
-  for (const std::string& line : headers) headers_ = curl_slist_append(headers_, line.c_str());
-}
+HttpCalls::HttpCalls(const std::vector<std::string>& headers) : calls_(headers) {}
 
 HttpCalls::~HttpCalls() {
   const NoSigpipe quiet;
-  for (const auto& [id, transfer] : active_) curl_multi_remove_handle(multi_, transfer->easy);
+  for (const auto& [id, transfer] : active_) curl_multi_remove_handle(calls_.multi(), transfer->easy);
   active_.clear();
-  curl_multi_cleanup(multi_);
-  curl_slist_free_all(headers_);
 }
 
 void HttpCalls::start(std::int64_t id, const std::string& url, const HttpCall& call, double limit_s) {
@@ -64,7 +52,7 @@ void HttpCalls::start(std::int64_t id, const std::string& url, const HttpCall& c
   const auto set = [&](CURLoption option, auto value) { curl_easy_setopt(transfer->easy, option, value); };
   set(CURLOPT_URL, (url + call.path).c_str());
   set(CURLOPT_PROTOCOLS_STR, "http,https");
-  set(CURLOPT_HTTPHEADER, headers_);
+  set(CURLOPT_HTTPHEADER, calls_.headers());
   if (!call.is_get) {
     set(CURLOPT_POSTFIELDS, transfer->body.c_str());
     set(CURLOPT_POSTFIELDSIZE_LARGE, curl_off_t(transfer->body.size()));
@@ -78,7 +66,7 @@ void HttpCalls::start(std::int64_t id, const std::string& url, const HttpCall& c
   set(CURLOPT_PRIVATE, static_cast<void*>(transfer.get()));
   set(CURLOPT_ERRORBUFFER, static_cast<char*>(transfer->error));
   const NoSigpipe quiet;
-  curl_multi_add_handle(multi_, transfer->easy);
+  curl_multi_add_handle(calls_.multi(), transfer->easy);
   active_[id] = std::move(transfer);
 }
 
@@ -86,7 +74,7 @@ void HttpCalls::cancel(std::int64_t id) {
   const auto found = active_.find(id);
   if (found == active_.end()) return;
   const NoSigpipe quiet;
-  curl_multi_remove_handle(multi_, found->second->easy);
+  curl_multi_remove_handle(calls_.multi(), found->second->easy);
   active_.erase(found);
 }
 
@@ -112,7 +100,7 @@ void HttpCalls::take(CURL* easy, CURLcode code, std::vector<HttpDone>& out) {
       done.may_pass = may_pass(done.status);
     }
   }
-  curl_multi_remove_handle(multi_, easy);
+  curl_multi_remove_handle(calls_.multi(), easy);
   active_.erase(done.id);
 }
 
@@ -120,11 +108,11 @@ std::vector<HttpDone> HttpCalls::wait(int timeout_ms) {
   const NoSigpipe quiet;
   std::vector<HttpDone> out;
   for (int round = 0; round < 2 && out.empty(); ++round) {
-    if (round == 1) curl_multi_poll(multi_, nullptr, 0, timeout_ms, nullptr);
+    if (round == 1) curl_multi_poll(calls_.multi(), nullptr, 0, timeout_ms, nullptr);
     int num_running = 0;
-    curl_multi_perform(multi_, &num_running);
+    curl_multi_perform(calls_.multi(), &num_running);
     int left = 0;
-    while (const CURLMsg* message = curl_multi_info_read(multi_, &left)) {
+    while (const CURLMsg* message = curl_multi_info_read(calls_.multi(), &left)) {
       if (message->msg == CURLMSG_DONE) take(message->easy_handle, message->data.result, out);
     }
   }

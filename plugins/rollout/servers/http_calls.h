@@ -10,6 +10,8 @@
 #include <string>
 #include <vector>
 
+#include "../../shared/http_manners.h"
+
 namespace mortise {
 
 struct HttpCall {
@@ -24,7 +26,7 @@ struct HttpDone {
   long status = 0;  // 0: no answer came
   std::string body;
   std::string error;            // why no answer came, or status and text of one that is not 2xx
-  bool may_pass = false;        // of an error
+  bool may_pass = false;        // the error may be gone at the next try
   bool new_connection = false;  // it was made for this call
 };
 
@@ -44,8 +46,7 @@ class HttpCalls {
   struct Transfer;
   void take(CURL* easy, CURLcode code, std::vector<HttpDone>& out);
 
-  CURLM* multi_ = nullptr;
-  curl_slist* headers_ = nullptr;
+  JsonCalls calls_;
   std::map<std::int64_t, std::unique_ptr<Transfer>> active_;
 };
 

@@ -17,7 +17,7 @@ struct ServerRequest {
   std::int64_t id = 0, num_samples = 1, first_row_id = 0, step = 0;
   std::uint64_t seed = 0;
   std::vector<std::int64_t> prompt_ids;
-  std::int64_t max_tokens = 1, min_tokens = 0, top_k = 0;
+  std::int64_t max_new_tokens = 1, min_new_tokens = 0, top_k = 0;
   double temperature = 1, top_p = 1, min_p = 0, typical_p = 1;
   double repetition_penalty = 1, presence_penalty = 0, frequency_penalty = 0;
   bool ignore_eos = false;
@@ -31,7 +31,7 @@ struct ServerRequest {
   // Is a token drawn from anything but the model's distribution at temperature?
   bool changes_distribution() const;
   // End ids are forbidden before this many tokens.
-  std::int64_t forced_tokens() const { return ignore_eos ? max_tokens : min_tokens; }
+  std::int64_t forced_tokens() const { return ignore_eos ? max_new_tokens : min_new_tokens; }
 };
 
 struct ServerSample {
@@ -56,8 +56,8 @@ struct ServerFacts {
   bool is_mortise = false;      // it takes the random key of the run, and samples what the trainer itself would
   bool tells_versions = false;  // each answer has the version of its weights
   LogProbs log_probs = LogProbs::kRaw;
-  double probe_log_prob = 0;  // of the probe before
-  std::string identity;       // of its process, if it tells one
+  double probe_log_prob = 0;  // what the probe before gave
+  std::string identity;       // tells its process from another, if the server has such a name
 };
 
 // Why an answer is refused: `what` is empty where it is good. `final`: another try gives the same.

@@ -2,7 +2,6 @@
 #include "server_backend.h"
 
 #include <algorithm>
-#include <cstdlib>
 
 #include "../../shared/deadline.h"
 
@@ -47,14 +46,7 @@ PoolOptions ServerBackend::read_options() {
 
 void ServerBackend::setup(Call call) {
   options_.urls = split_urls(url_);
-  if (!api_key_env_.empty()) {
-    const char* key = std::getenv(api_key_env_.c_str());
-    if (key == nullptr || *key == '\0') {
-      fail(MORTISE_FAILED_PRECONDITION,
-           "api_key_env: the environment variable '" + api_key_env_ + "' is not set. Export it before the run");
-    }
-    options_.headers.push_back("Authorization: Bearer " + std::string(key));
-  }
+  if (!api_key_env_.empty()) options_.headers.push_back(bearer_header("api_key_env", api_key_env_));
   pool_ = std::make_unique<ServerPool>(make_protocol(), options_);
   if (pool_->takes_weights()) weights_ = std::make_unique<WeightFolder>(weights_dir_, weights_dtype_ == "bfloat16");
   pool_->await_ready(call, options_.start_limit);

@@ -78,9 +78,9 @@ class ServerPool {
     std::string url;
     ServerFacts facts;
     Phase phase = Phase::kProbing;
-    std::size_t step = 0;                           // of the probe or the weight calls
-    std::int64_t control_id = 0;                    // of the call that runs for it; 0: none
-    std::int64_t version = -1;                      // of its weights, as far as we know
+    std::size_t step = 0;                           // the probe or weight call that is next
+    std::int64_t control_id = 0;                    // the call that runs for it; 0: none
+    std::int64_t version = -1;                      // version of its weights, as far as we know
     std::int64_t in_flight = 0;                     // samples
     std::int64_t num_failures = 0, num_pauses = 0;  // in a row
     std::int64_t back_at_ns = 0;

@@ -81,7 +81,7 @@ std::string SglangProtocol::refusal(const ServerRequest& request, const ServerFa
 }
 
 HttpCall SglangProtocol::generate(const ServerRequest& request, const ServerFacts&) const {
-  AnswerJson sampling = {{"max_new_tokens", request.max_tokens},
+  AnswerJson sampling = {{"max_new_tokens", request.max_new_tokens},
                          {"min_new_tokens", request.forced_tokens()},
                          {"temperature", request.temperature},
                          {"top_p", request.top_p},

@@ -17,7 +17,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::size_t kHeaderRoom = std::size_t(256) << 10;  // of a file's header: some thousand tensors
+constexpr std::size_t kHeaderRoom = std::size_t(256) << 10;  // header of a file: some thousand tensors
 constexpr std::uint64_t kMaxShardBytes = std::uint64_t(4) << 30;
 constexpr const char* kPrefix = "mortise-weights-";
 

@@ -100,7 +100,7 @@ typedef struct mortise_descriptor {
   const char* const* requires_inputs;
   /* Engine stages that the plugin applies itself. eg: "rollout_is_weights". Null-terminated array or null. */
   const char* const* consumes;
-  const void* vtable; /* of the kind: const mortise_policy_loss_vtable* ... */
+  const void* vtable; /* the kind's: const mortise_policy_loss_vtable* ... */
 #if MORTISE_TARGET_MINOR >= 2
   /* Since 0.2. Policy losses: metrics of theirs that are written for every update too, besides clip_ratio/low_mean,
    * high_mean and region_mean. "NAME", or "COLUMN=NAME" for another name in the file of updates; eg:

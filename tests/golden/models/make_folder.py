@@ -47,7 +47,7 @@ def rows(vocab_size: int, generator):
 
 def logits_of(model, ids, mask):
     """0 at padding, where transformers may give anything."""
-    positions = (mask.cumsum(-1) - 1).clamp(min=0)  # of the real tokens
+    positions = (mask.cumsum(-1) - 1).clamp(min=0)  # positions of the real tokens
     logits = model(input_ids=ids, attention_mask=mask, position_ids=positions).logits
     return torch.where(mask.bool()[..., None], logits, 0.0)
 

@@ -28,7 +28,7 @@ const mortise_param kScale = {
     sizeof(mortise_param), MORTISE_PARAM_F64, "scale", "1.0", "factor of the result", 0, 0, 0, 0, nullptr};
 const mortise_param kMode = {sizeof(mortise_param), MORTISE_PARAM_TEXT, "mode", "plain", "how", 0, 0, 0, 0, nullptr};
 
-int num_alive = 0;  // of contract_create_destroy
+int num_alive = 0;  // instances of contract_create_destroy
 
 // The side effects of a careless create.
 void litter(const Instance& instance) {
@@ -84,7 +84,7 @@ const mortise_state kState = {sizeof(mortise_state), 0, save, load};
 }  // namespace
 
 const mortise_param* const params[2] = {&kScale, &kMode};
-thread_local bool is_home = false;  // of contract_any_thread
+thread_local bool is_home = false;  // set by contract_any_thread
 
 int32_t make(const mortise_host* host, mortise_call* call, void** self, const char* fault) noexcept {
   auto* instance = new (std::nothrow) Instance;

@@ -17,7 +17,7 @@ namespace {
 using In = mortise_policy_loss_in;
 using Out = mortise_policy_loss_out;
 
-int64_t all_calls = 0;  // of contract_independent
+int64_t all_calls = 0;  // calls of contract_independent
 int32_t groups_seen[64];
 
 struct Arrays {

@@ -15,7 +15,7 @@
 
 namespace broken {
 
-struct Request {  // of a rollout backend
+struct Request {  // a rollout backend's request
   const mortise_rollout_request* kept;
   int64_t id, sample;
   int32_t finish;

@@ -7,7 +7,7 @@
 namespace broken {
 namespace {
 
-int64_t num_made = 0;  // of rollout_repeatable
+int64_t num_made = 0;  // sequences of rollout_repeatable
 
 int32_t set_version(void* self, mortise_call*, int64_t version) noexcept {
   if (!of(self).is("rollout_weight_version")) of(self).version = version;

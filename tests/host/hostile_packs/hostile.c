@@ -143,7 +143,7 @@ static void on_signal(int number) { (void)number; }
 
 /* How long a call that never returns lives, by its own count: a byte in the file MISDEED.ticks.KIND.PROCESS for each nap
  * of 10 ms, or for each 10 ms of CPU time. A busy machine makes the count smaller and never larger. */
-static const char* kind = ""; /* of the slot that was called last */
+static const char* kind = ""; /* kind of the slot that was called last */
 static void never_return(int computes) {
   char path[4096];
   snprintf(path, sizeof path, TICKS ".%s.%d", kind, (int)getpid());
@@ -323,7 +323,7 @@ static int32_t deliver(instance* self, const request* r, int64_t sample, int bad
                                        .log_prob = log_prob};
   if (bad && is("nan")) log_prob[1] = NAN;
   if (bad && is("infinite")) log_prob[0] = -INFINITY;
-  if (bad && is("shape")) sequence.num_ids = INT64_C(1) << 40; /* of two */
+  if (bad && is("shape")) sequence.num_ids = INT64_C(1) << 40; /* it has two */
   if (bad && is("write_before")) ids[0] = -1;
   return to->sequence(to->context, &sequence);
 }

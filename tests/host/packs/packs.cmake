@@ -46,7 +46,7 @@ minimal_pack(wrong_abi DEFS NOTE_ABI="7")
 minimal_pack(damaged_note DEFS NOTE_ABI="zero")
 minimal_pack(other_major ALL_EXPORTS DEFS mortise_pack_v0=mortise_pack_v7 NOTE_ABI="seven")
 minimal_pack(newer_host DEFS NOTE_MIN_HOST="99" CONSTRUCTOR)
-# of other minors: today's with a role, a later one with a role that nobody here knows, roles and flags that lie
+# Packs of other minors: today's with a role, a later one with a role that nobody here knows, roles and flags that lie
 minimal_pack(minor_2 TARGET_MINOR 2 DEFS PACK_ID="test.minor_2" ROLE=MORTISE_ROLE_COLUMN NOTE_ROLE="column")
 minimal_pack(minor_9 TARGET_MINOR 2 DEFS PACK_ID="test.minor_9" ABI_MINOR=9 ROLE=99 NOTE_ROLE="later")
 minimal_pack(secret_default TARGET_MINOR 2

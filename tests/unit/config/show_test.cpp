@@ -159,7 +159,7 @@ TEST(Show, Json) {
 TEST(Show, HoldsNoSecretSetting) {
   const RunConfig config = config_of("[[reward]]\nuse = \"acme/service\"\napi_key = \"open-sesame\"\n");
   EXPECT_NE(config_to_toml(config).find("open-sesame"), std::string::npos);
-  add_secret("ENVIRONMENT", "acme/service");  // of a variable: keys may have its value too
+  add_secret("ENVIRONMENT", "acme/service");  // from a variable; keys may have its value too
   add_secret_setting("api_key", "open-sesame");
   const std::string text = config_to_toml(config);
   EXPECT_NE(text.find("api_key = \"$api_key\""), std::string::npos) << text;

@@ -59,6 +59,13 @@ class RowFeedTest : public ::testing::Test {
     }
     return out;
   }
+  // `to` continues where `from` is, as after a resume.
+  static void carry_state(PromptSource& from, PromptSource& to) {
+    StatefulRegistry saved, loaded;
+    ASSERT_TRUE(saved.add(from).ok());
+    ASSERT_TRUE(loaded.add(to).ok());
+    ASSERT_TRUE(loaded.load(saved.save().value(), "test").ok());
+  }
   test::CharFolder folder_;
   Tokenizer tokenizer_ = folder_.tokenizer();
   std::optional<PromptEncoder> encoder_;
@@ -154,12 +161,8 @@ TEST_F(RowFeedTest, ACurriculumByRewardSortsByTheMeansBeforeTheEpoch) {
   for (int i = 0; i < 3; ++i) EXPECT_EQ(take(source), take(plain)) << "no reward is known in the first epoch";
   std::vector<int> second;
   for (int stop = 0; stop < 3; ++stop) {
-    StatefulRegistry saved, loaded;
-    ASSERT_TRUE(saved.add(source).ok());
-    const StateSnapshot snapshot = saved.save().value();
     auto resumed = PromptSource::create(data, options).value();
-    ASSERT_TRUE(loaded.add(resumed).ok());
-    ASSERT_TRUE(loaded.load(snapshot, "test").ok());
+    carry_state(source, resumed);
     const std::vector<int> rows = take(source);
     EXPECT_EQ(take(resumed), rows) << stop;
     second.insert(second.end(), rows.begin(), rows.end());
@@ -213,12 +216,8 @@ TEST_F(RowFeedTest, AStreamResumesAtEveryPlace) {
     for (int stop = 0; stop < 16; ++stop) {
       auto straight = PromptSource::create(data, options).value();
       for (int i = 0; i < stop; ++i) batch_of(straight);
-      StatefulRegistry saved, loaded;
-      ASSERT_TRUE(saved.add(straight).ok());
-      const StateSnapshot snapshot = saved.save().value();
       auto resumed = PromptSource::create(data, options).value();
-      ASSERT_TRUE(loaded.add(resumed).ok());
-      ASSERT_TRUE(loaded.load(snapshot, "test").ok());
+      carry_state(straight, resumed);
       EXPECT_EQ(rows_of(straight, 9), rows_of(resumed, 9)) << weighted << " " << stop;
     }
   }

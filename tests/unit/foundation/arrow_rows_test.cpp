@@ -87,7 +87,7 @@ TEST(ArrowRows, AreThoseThatPyarrowAndDatasetsRead) {
 TEST(ArrowRows, NameTheirRowAndSkipParts) {
   const Path& folder = arrow_files();
   if (folder.empty()) GTEST_SKIP() << kNoOracle;
-  for (const char* name : {"nested_zstd.parquet", "nested.arrow", "nested_stream.arrow"}) {  // of 7 or 5 rows a part
+  for (const char* name : {"nested_zstd.parquet", "nested.arrow", "nested_stream.arrow"}) {  // 7 or 5 rows a part
     const std::vector<Json> all = rows_of_oracle(folder / name);
     for (int64_t first = 0; first < 3; ++first) {
       for (int64_t skipped = 0; skipped < 20; ++skipped) {

@@ -75,7 +75,7 @@ class Determinism : public testing::TestWithParam<Kind> {
     options.max_batch_tokens = max_batch_tokens;
     options.num_threads = threads;
     auto engine = make_engine(model, options);
-    at::set_num_threads(threads);  // of the plain path
+    at::set_num_threads(threads);  // threads of the plain path
     return run_all(*engine, requests);
   }
 };

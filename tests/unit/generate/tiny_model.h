@@ -28,7 +28,7 @@ inline Model tiny_model(uint64_t seed = 3, const std::string& dtype = "float32")
 
 inline std::unique_ptr<GenerateEngine> make_engine(const Model& model, EngineOptions options = {}) {
   if (options.num_threads == 0) options.num_threads = 2;
-  at::set_num_threads(1);  // of the plain path: models this small only wait for each other
+  at::set_num_threads(1);  // for the plain path: in models this small threads only wait for each other
   auto engine = GenerateEngine::create(model, options);
   if (!engine.ok()) ADD_FAILURE() << engine.error().to_string();
   return *std::move(engine);

@@ -16,7 +16,7 @@ TEST(TopExperts, AreThoseOfTorchAlsoWithTies) {
   std::vector<std::pair<float, int64_t>> queue;
   for (const int64_t n : {1, 2, 4, 8, 60, 64, 128, 130, 512}) {
     for (int64_t k = 1; k <= std::min<int64_t>(n, 10); ++k) {
-      for (const uint32_t kinds : {1U, 2U, 5U, 1000000U}) {  // of values: most rows have ties
+      for (const uint32_t kinds : {1U, 2U, 5U, 1000000U}) {  // kinds of values: most rows have ties
         std::vector<float> probs(static_cast<size_t>(n));
         for (float& p : probs) p = static_cast<float>(generator() % kinds) / static_cast<float>(kinds);
         if (kinds == 5) probs[generator() % probs.size()] = std::numeric_limits<float>::quiet_NaN();

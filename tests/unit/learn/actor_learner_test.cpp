@@ -208,7 +208,7 @@ TEST(ActorObjective, BypassModeWeighsTheKeptTokensAlone) {
   in.set<column::ResponseMask>(mask);
   MetricSet metrics;
   const ObjectiveSums sums = run.objective.evaluate(in, {grad, {}}, &metrics).value();
-  const double w = std::exp(0.1 - 0.4);  // of the first row; the second, at e^-2, is rejected
+  const double w = std::exp(0.1 - 0.4);  // the first row's weight; the second, at e^-2, is rejected
   EXPECT_NEAR(sums.pg_loss, w * 3.0 / 2.0, 1e-6);
   EXPECT_NEAR(grad[0], -w / 2.0, 1e-6);
   EXPECT_EQ(grad[2], 0.0F);
@@ -243,7 +243,7 @@ TEST(ActorObjective, RolloutIsWeightsAreTheEnginesOwn) {
 
 TEST(EntropyMask, KeepsTheTokensAboveTheInterpolatedQuantile) {
   const std::vector<float> entropy = {0.1F, 9.0F, 0.5F, 0.3F, 0.2F, 0.4F};
-  const std::vector<uint8_t> mask = {1, 0, 1, 1, 1, 1};  // of 0.1 .. 0.5, the 9 does not count
+  const std::vector<uint8_t> mask = {1, 0, 1, 1, 1, 1};  // over 0.1 .. 0.5; the 9 does not count
   std::vector<uint8_t> keep(6);
   entropy_mask(entropy, mask, 0.5, keep);  // the median is 0.3
   EXPECT_EQ(keep, (std::vector<uint8_t>{0, 0, 1, 1, 0, 1}));

@@ -1,8 +1,5 @@
 // The KL over the whole vocabulary in updates: against plain torch, for every cut, with an adapter, measured only.
-#include <ATen/ops/empty.h>
-#include <ATen/ops/log_softmax.h>
-
-#include "learner_fixture.h"
+#include "plain_term.h"
 
 namespace mortise {
 namespace {
@@ -10,32 +7,11 @@ namespace {
 const std::vector<std::string> kFull{"actor.use_kl_loss=true", "actor.kl_loss_coef=0.3", "actor.kl_loss_type=full",
                                      "actor.loss_agg_mode=token-mean"};
 
-// By autograd over all logits: 0.3 times the mean over the unmasked tokens of sum_v p (log p - log q).
-struct PlainKl {
-  std::vector<at::Tensor> grads;  // of the trained model
-  double mean = 0.0;
-};
-
-PlainKl plain_full_kl(Model& model, const Model& reference, const StepTable& batch, double temperature) {
-  const std::vector<int64_t> rows = all_rows(batch);
-  const PackedForward policy = forward_rows(model, batch, rows).value(),
-                      other = forward_rows(reference, batch, rows).value();
-  const auto log_probs = [&](const at::Tensor& hidden, const at::Tensor& weight) {
-    return at::log_softmax(head_logits(hidden, weight) / temperature, -1);
-  };
-  const at::Tensor log_p = log_probs(policy.selected_RH, model.head_weight());
-  const at::Tensor log_q = log_probs(other.hidden_RH, reference.head().weight_VH);
-  const at::Tensor kl = (log_p.exp() * (log_p - log_q)).sum(-1);
-  const at::Tensor mask = at::empty({batch.num_tokens()}, at::kDouble);
-  for (int64_t t = 0; t < batch.num_tokens(); ++t)
-    mask.mutable_data_ptr<double>()[t] = batch.get<column::ResponseMask>()[static_cast<size_t>(t)];
-  const at::Tensor mean = (kl * mask).sum() / mask.sum();
-  model.zero_grad();
-  (mean * 0.3).backward();
-  PlainKl out;
-  out.mean = mean.item<double>();
-  for (const NamedParameter& p : model.trainable()) out.grads.push_back(p.tensor.grad().clone());
-  return out;
+// sum_v p (log p - log q).
+PlainTerm plain_full_kl(Model& model, const Model& reference, const StepTable& batch, double temperature) {
+  return plain_term(model, reference, batch, temperature, [](const at::Tensor& log_p, const at::Tensor& log_q) {
+    return (log_p.exp() * (log_p - log_q)).sum(-1);
+  });
 }
 
 // Rows without advantage, so that the term is all there is, and the policy loss on top of it.
@@ -48,7 +24,7 @@ TEST(FullKlTerm, TheFullKlIsThatOfPlainTorch) {
   data.batch.drop<column::RefLogProb>();
   data.batch.make<column::Advantages>();  // zeros
   const Model reference = other.model.clone_frozen();
-  const PlainKl want = plain_full_kl(policy.model, reference, data.batch, 0.9);
+  const PlainTerm want = plain_full_kl(policy.model, reference, data.batch, 0.9);
   LearnerOptions options = cut_by({3, 0});
   options.temperature = 0.9;
   options.reference = &reference;
@@ -91,7 +67,7 @@ TEST(FullKlTerm, TheFullKlDoesNotDependOnTheCut) {
       // The term comes on top of the policy loss.
       TestObjective alone({"actor.policy_loss.loss_mode=" + loss, "actor.loss_agg_mode=token-mean"});
       const auto without = policy.gradients(alone.objective, data.batch, cut_by({5, 0}));
-      const PlainKl term = plain_full_kl(policy.model, other.model, data.batch, 1.0);
+      const PlainTerm term = plain_full_kl(policy.model, other.model, data.batch, 1.0);
       std::vector<at::Tensor> both;
       for (size_t i = 0; i < without.size(); ++i) both.push_back(without[i] + term.grads[i]);
       EXPECT_LE(worst_relative_l2(whole, both), dtype == "float32" ? 1e-5 : 1e-6) << loss;
@@ -128,7 +104,7 @@ TEST(FullKlTerm, TheFullKlOfAnAdapterIsToItsBase) {
   const UpdateReport report = learner.update(data.batch, rows, {}).value();
   std::vector<at::Tensor> grads;
   for (const NamedParameter& p : model.trainable()) grads.push_back(p.tensor.grad().clone());
-  const PlainKl want = plain_full_kl(model, base, data.batch, 1.0);
+  const PlainTerm want = plain_full_kl(model, base, data.batch, 1.0);
   EXPECT_GT(want.mean, 1e-3);
   EXPECT_NEAR(report.sums.kl / static_cast<double>(report.sums.num_tokens), want.mean, 1e-12);
   EXPECT_LE(worst_relative_l2(grads, want.grads), 1e-7);

@@ -31,7 +31,7 @@ struct RowsShape {
   int64_t vocab = 29;
   int64_t groups = 4;
   int64_t samples = 3;
-  uint64_t max_length = 9;  // of a response; one of them is empty
+  uint64_t max_length = 9;  // longest response; one of them is empty
 };
 
 // Rows of random lengths, with holes in their masks; every second group has no advantage.

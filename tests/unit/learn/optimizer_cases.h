@@ -18,7 +18,7 @@ struct RuleCase {
   double lr = 0.0, weight_decay = 0.0;
   std::function<std::unique_ptr<const UpdateRule>()> rule;
   bool decays_all = true;   // norms and biases too
-  double tolerance = 2e-5;  // of the distance that the parameters move
+  double tolerance = 2e-5;  // share of the distance that the parameters move
 };
 
 // Printed by gtest where a case fails.

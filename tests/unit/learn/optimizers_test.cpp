@@ -173,7 +173,7 @@ TEST(Optimizers, ElementwiseRulesDoNotDependOnThreads) {
 
 TEST(Optimizers, StatesHaveTheSizesOfTheirPapers) {
   const std::vector<OptimizedParameter> matrix{{"w", at::empty({1000, 500}, at::kFloat)}};
-  constexpr int64_t kNumbers = 500'000, kBlocks = 1954;  // of 256 numbers
+  constexpr int64_t kNumbers = 500'000, kBlocks = 1954;  // blocks of 256 numbers
   EXPECT_EQ(state_bytes(*make_adamw({}), matrix), 8 * kNumbers);
   EXPECT_EQ(state_bytes(*make_adamw_8bit({}), matrix), 2 * kNumbers + 8 * kBlocks);
   EXPECT_EQ(state_bytes(*make_lion({}), matrix), 4 * kNumbers);

@@ -1,33 +1,14 @@
 // The teacher's divergence in updates: against plain torch, for every cut, and on top of the policy loss.
-#include <ATen/ops/empty.h>
-#include <ATen/ops/log_softmax.h>
-
-#include "learner_fixture.h"
+#include "plain_term.h"
 
 namespace mortise {
 namespace {
 
-// By autograd over all logits: 0.3 times the mean over the unmasked tokens of KL(teacher || policy).
-std::vector<at::Tensor> plain_teacher_grads(Model& model, const Model& teacher, const StepTable& batch, double* mean) {
-  const std::vector<int64_t> rows = all_rows(batch);
-  const PackedForward policy = forward_rows(model, batch, rows).value(),
-                      other = forward_rows(teacher, batch, rows).value();
-  const auto log_probs = [&](const at::Tensor& hidden, const at::Tensor& weight) {
-    return at::log_softmax(head_logits(hidden, weight) / 0.9, -1);
-  };
-  const at::Tensor log_p = log_probs(policy.selected_RH, model.head_weight());
-  const at::Tensor log_q = log_probs(other.hidden_RH, teacher.head().weight_VH);
-  const at::Tensor kl = (log_q.exp() * (log_q - log_p)).sum(-1);
-  const at::Tensor mask = at::empty({batch.num_tokens()}, at::kDouble);
-  for (int64_t t = 0; t < batch.num_tokens(); ++t)
-    mask.mutable_data_ptr<double>()[t] = batch.get<column::ResponseMask>()[static_cast<size_t>(t)];
-  const at::Tensor loss = (kl * mask).sum() / mask.sum();
-  model.zero_grad();
-  (loss * 0.3).backward();
-  *mean = loss.item<double>();
-  std::vector<at::Tensor> grads;
-  for (const NamedParameter& p : model.trainable()) grads.push_back(p.tensor.grad().clone());
-  return grads;
+// KL(teacher || policy).
+PlainTerm plain_teacher_term(Model& model, const Model& teacher, const StepTable& batch) {
+  return plain_term(model, teacher, batch, 0.9, [](const at::Tensor& log_p, const at::Tensor& log_q) {
+    return (log_q.exp() * (log_q - log_p)).sum(-1);
+  });
 }
 
 LearnerOptions taught_by(const Model& teacher, const MicroBatchOptions& cut, double beta = 0.0) {
@@ -50,15 +31,14 @@ TEST(TeacherTerm, IsThatOfPlainTorch) {
   TestPolicy policy("float64"), other("float64", 29, 2, /*seed=*/6);
   RandomRows data(false);
   data.batch.make<column::Advantages>();  // zeros: the term is all there is
-  double mean = 0;
-  const auto want = plain_teacher_grads(policy.model, other.model.clone_frozen(), data.batch, &mean);
+  const PlainTerm want = plain_teacher_term(policy.model, other.model.clone_frozen(), data.batch);
   const Model teacher = other.model.clone_frozen();
   UpdateReport report;
   const auto grads = policy.gradients(run.objective, data.batch, taught_by(teacher, {3, 0}), &report);
-  EXPECT_LE(worst_relative_l2(grads, want), 1e-7);  // weights of tokens are float
-  EXPECT_GT(mean, 0.1);
-  EXPECT_NEAR(report.sums.loss, 0.3 * mean, 1e-6);
-  EXPECT_NEAR(metric_of_report(report, "actor/teacher_divergence"), mean, 1e-9);
+  EXPECT_LE(worst_relative_l2(grads, want.grads), 1e-7);  // weights of tokens are float
+  EXPECT_GT(want.mean, 0.1);
+  EXPECT_NEAR(report.sums.loss, 0.3 * want.mean, 1e-6);
+  EXPECT_NEAR(metric_of_report(report, "actor/teacher_divergence"), want.mean, 1e-9);
 }
 
 TEST(TeacherTerm, DoesNotDependOnTheCut) {

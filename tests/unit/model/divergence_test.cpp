@@ -11,27 +11,10 @@
 #include <cmath>
 #include <limits>
 
-#include "torch_helpers.h"
+#include "head_pair.h"
 
 namespace mortise {
 namespace {
-
-struct TeacherPair {
-  HeadSide policy, teacher;
-  std::vector<double> weight;
-};
-
-TeacherPair teacher_pair(int64_t rows, int64_t width, int64_t vocab, double softcap, at::ScalarType dtype = at::kDouble,
-                         double scale = 1.0) {
-  const auto side = [&](int64_t size, uint64_t seed) {
-    return HeadSide{random_tensor({rows, size}, seed, dtype, scale),
-                    VocabularyHead(random_tensor({vocab, size}, seed + 1, dtype, scale), softcap)};
-  };
-  TeacherPair out{side(width, 11), side(width + 1, 13), {}};
-  RandomStream stream({15, RandomPurpose::kTest, 0, 0, 0});
-  for (int64_t r = 0; r < rows; ++r) out.weight.push_back(r % 3 == 2 ? 0.0 : stream.next_normal());
-  return out;
-}
 
 // TRL: kl_div(input, target, log_target) is sum exp(target) (target - input).
 at::Tensor kl_div(const at::Tensor& input, const at::Tensor& target) {
@@ -49,7 +32,7 @@ struct TeacherJudge {
   at::Tensor values, d_hidden, d_weight;
 };
 
-TeacherJudge judge_divergence(const TeacherPair& pair, double beta, double temperature) {
+TeacherJudge judge_divergence(const HeadPair& pair, double beta, double temperature) {
   const auto log_probs = [&](const at::Tensor& hidden, const VocabularyHead& head) {
     return at::log_softmax(head_logits(hidden, head) / temperature, -1);
   };
@@ -59,8 +42,8 @@ TeacherJudge judge_divergence(const TeacherPair& pair, double beta, double tempe
   weight.requires_grad_(true);
   const at::Tensor student = log_probs(hidden, VocabularyHead(weight, pair.policy.head.softcap));
   const at::Tensor teacher =
-      log_probs(pair.teacher.hidden_RH.to(at::kDouble),
-                VocabularyHead(pair.teacher.head.weight_VH.to(at::kDouble), pair.teacher.head.softcap));
+      log_probs(pair.other.hidden_RH.to(at::kDouble),
+                VocabularyHead(pair.other.head.weight_VH.to(at::kDouble), pair.other.head.softcap));
   const at::Tensor values = trl_jsd(student, teacher, beta);
   at::Tensor sum = values[0] * pair.weight[0];
   for (int64_t r = 1; r < values.size(0); ++r) sum = sum + values[r] * pair.weight[static_cast<size_t>(r)];
@@ -82,13 +65,13 @@ TEST(Divergence, ValuesAndGradientsEqualTrlsFormula) {
     for (const double beta : {0.0, 0.1, 0.5, 0.9, 1.0}) {
       for (const double softcap : {0.0, 1.7}) {
         SCOPED_TRACE(std::to_string(s.vocab) + " beta " + std::to_string(beta) + " cap " + std::to_string(softcap));
-        const TeacherPair pair = teacher_pair(s.rows, s.width, s.vocab, softcap);
+        const HeadPair pair = make_head_pair(s.rows, s.width, s.vocab, softcap);
         const TeacherJudge want = judge_divergence(pair, beta, 0.8);
         const at::Tensor d_hidden = at::empty_like(pair.policy.hidden_RH);
         const at::Tensor d_weight = random_tensor({s.vocab, s.width}, 9);  // is added to
         const at::Tensor before = d_weight.clone();
         const std::vector<double> values =
-            head_divergence(pair.policy, pair.teacher, beta, 0.8, pair.weight, d_hidden, d_weight, {.chunk_bytes = 1});
+            head_divergence(pair.policy, pair.other, beta, 0.8, pair.weight, d_hidden, d_weight, {.chunk_bytes = 1});
         EXPECT_CLOSE(tensor_of_values(values), want.values, 1e-11);
         EXPECT_CLOSE(d_hidden, want.d_hidden, 1e-10);
         EXPECT_CLOSE(d_weight - before, want.d_weight, 1e-10);
@@ -102,12 +85,12 @@ TEST(Divergence, Float32IsCloseToDouble) {
   for (const double beta : {0.0, 0.5, 0.9}) {
     for (const double scale : {0.3, 3.0}) {
       SCOPED_TRACE(std::to_string(beta) + " scale " + std::to_string(scale));
-      const TeacherPair pair = teacher_pair(40, 32, 3000, 0.0, at::kFloat, scale);
+      const HeadPair pair = make_head_pair(40, 32, 3000, 0.0, at::kFloat, scale);
       const TeacherJudge want = judge_divergence(pair, beta, 1.0);
       const at::Tensor d_hidden = at::empty_like(pair.policy.hidden_RH);
       const at::Tensor d_weight = at::zeros_like(pair.policy.head.weight_VH);
       const std::vector<double> values =
-          head_divergence(pair.policy, pair.teacher, beta, 1.0, pair.weight, d_hidden, d_weight);
+          head_divergence(pair.policy, pair.other, beta, 1.0, pair.weight, d_hidden, d_weight);
       EXPECT_CLOSE(tensor_of_values(values), want.values, 1e-5 * want.values.abs().max().item<double>());
       // Where the policy is sure of one token, its gradient is nearly nothing: the difference of terms as large as the
       // values. The judge, which knows no better, rounds these terms in double.
@@ -123,23 +106,22 @@ TEST(Divergence, Float32IsCloseToDouble) {
 }
 
 TEST(Divergence, OfAPolicyWithItselfIsNothing) {
-  TeacherPair pair = teacher_pair(10, 6, 2100, 0.0);
-  pair.teacher = pair.policy;
+  HeadPair pair = make_head_pair(10, 6, 2100, 0.0);
+  pair.other = pair.policy;
   for (const double beta : {0.0, 0.5, 1.0}) {
     const at::Tensor d_hidden = at::empty_like(pair.policy.hidden_RH);
-    for (const double value :
-         head_divergence(pair.policy, pair.teacher, beta, 1.3, pair.weight, d_hidden, at::Tensor()))
+    for (const double value : head_divergence(pair.policy, pair.other, beta, 1.3, pair.weight, d_hidden, at::Tensor()))
       EXPECT_NEAR(value, 0.0, 1e-14);
     EXPECT_LT(d_hidden.abs().max().item<double>(), 1e-12);
   }
 }
 
 TEST(Divergence, TokensWithoutWeightSendNothingBack) {
-  TeacherPair pair = teacher_pair(66, 4, 30, 0.0);
+  HeadPair pair = make_head_pair(66, 4, 30, 0.0);
   const TeacherJudge want = judge_divergence(pair, 0.5, 1.0);
-  pair.teacher.hidden_RH[2].fill_(std::numeric_limits<double>::quiet_NaN());
+  pair.other.hidden_RH[2].fill_(std::numeric_limits<double>::quiet_NaN());
   const at::Tensor d_hidden = at::empty_like(pair.policy.hidden_RH);
-  head_divergence(pair.policy, pair.teacher, 0.5, 1.0, pair.weight, d_hidden, at::Tensor());
+  head_divergence(pair.policy, pair.other, 0.5, 1.0, pair.weight, d_hidden, at::Tensor());
   EXPECT_CLOSE(d_hidden, want.d_hidden, 1e-10);
 }
 

@@ -8,28 +8,10 @@
 #include <cmath>
 #include <limits>
 
-#include "torch_helpers.h"
+#include "head_pair.h"
 
 namespace mortise {
 namespace {
-
-struct Pair {
-  HeadSide policy, reference;
-  std::vector<double> weight;
-};
-
-// The reference has another width, and every third token has weight 0.
-Pair make_pair(int64_t rows, int64_t width, int64_t vocab, double softcap = 0.0, at::ScalarType dtype = at::kDouble,
-               double scale = 1.0) {
-  const auto side = [&](int64_t size, uint64_t seed) {
-    return HeadSide{random_tensor({rows, size}, seed, dtype, scale),
-                    VocabularyHead(random_tensor({vocab, size}, seed + 1, dtype, scale), softcap)};
-  };
-  Pair out{side(width, 1), side(width + 1, 3), {}};
-  RandomStream stream({5, RandomPurpose::kTest, 0, 0, 0});
-  for (int64_t r = 0; r < rows; ++r) out.weight.push_back(r % 3 == 2 ? 0.0 : stream.next_normal());
-  return out;
-}
 
 at::Tensor plain_kl(const HeadSide& policy, const HeadSide& reference, double temperature) {
   const at::Tensor log_p = at::log_softmax(head_logits(policy.hidden_RH, policy.head) / temperature, -1);
@@ -47,7 +29,7 @@ struct Judged {
   at::Tensor kl, d_hidden, d_weight;
 };
 
-Judged judge_kl(const Pair& pair, double temperature) {
+Judged judge_kl(const HeadPair& pair, double temperature) {
   const auto doubled = [](const HeadSide& side) {
     return HeadSide{side.hidden_RH.to(at::kDouble).clone(),
                     VocabularyHead(side.head.weight_VH.to(at::kDouble).clone(), side.head.softcap)};
@@ -55,7 +37,7 @@ Judged judge_kl(const Pair& pair, double temperature) {
   HeadSide policy = doubled(pair.policy);
   policy.hidden_RH.requires_grad_(true);
   policy.head.weight_VH.requires_grad_(true);
-  const at::Tensor kl = plain_kl(policy, doubled(pair.reference), temperature);
+  const at::Tensor kl = plain_kl(policy, doubled(pair.other), temperature);
   (kl * as_tensor(pair.weight)).sum().backward();
   return {kl.detach(), policy.hidden_RH.grad(), policy.head.weight_VH.grad()};
 }
@@ -71,13 +53,13 @@ TEST(FullKl, ValuesAndGradientsEqualAutograd) {
     for (const double softcap : {0.0, 1.7}) {
       for (const double temperature : {1.0, 0.8}) {
         SCOPED_TRACE(std::to_string(s.vocab) + " cap " + std::to_string(softcap));
-        const Pair pair = make_pair(s.rows, s.width, s.vocab, softcap);
+        const HeadPair pair = make_head_pair(s.rows, s.width, s.vocab, softcap);
         const Judged want = judge_kl(pair, temperature);
         const at::Tensor d_hidden = at::empty_like(pair.policy.hidden_RH);
         const at::Tensor d_weight = random_tensor({s.vocab, s.width}, 9);  // is added to
         const at::Tensor before = d_weight.clone();
         const std::vector<double> kl =
-            head_full_kl(pair.policy, pair.reference, temperature, pair.weight, d_hidden, d_weight, {.chunk_bytes = 1});
+            head_full_kl(pair.policy, pair.other, temperature, pair.weight, d_hidden, d_weight, {.chunk_bytes = 1});
         EXPECT_CLOSE(as_tensor(kl), want.kl, 1e-11);
         EXPECT_CLOSE(d_hidden, want.d_hidden, 1e-10);
         EXPECT_CLOSE(d_weight - before, want.d_weight, 1e-10);
@@ -88,22 +70,22 @@ TEST(FullKl, ValuesAndGradientsEqualAutograd) {
 }
 
 TEST(FullKl, Float32IsCloseToDouble) {
-  const Pair pair = make_pair(100, 32, 5000, 0.0, at::kFloat, 0.3);
+  const HeadPair pair = make_head_pair(100, 32, 5000, 0.0, at::kFloat, 0.3);
   const Judged want = judge_kl(pair, 1.0);
   const at::Tensor d_hidden = at::empty_like(pair.policy.hidden_RH),
                    d_weight = at::zeros_like(pair.policy.head.weight_VH);
-  const std::vector<double> kl = head_full_kl(pair.policy, pair.reference, 1.0, pair.weight, d_hidden, d_weight);
+  const std::vector<double> kl = head_full_kl(pair.policy, pair.other, 1.0, pair.weight, d_hidden, d_weight);
   EXPECT_CLOSE(as_tensor(kl), want.kl, 2e-6 * want.kl.abs().max().item<double>());
   EXPECT_LT(relative_l2(d_hidden, want.d_hidden), 3e-6);
   EXPECT_LT(relative_l2(d_weight, want.d_weight), 3e-6);
 }
 
 TEST(FullKl, OfAPolicyWithItselfIsExactlyNothing) {
-  Pair pair = make_pair(70, 6, 2100, 0.0, at::kFloat);
-  pair.reference = pair.policy;
+  HeadPair pair = make_head_pair(70, 6, 2100, 0.0, at::kFloat);
+  pair.other = pair.policy;
   const at::Tensor d_hidden = at::empty_like(pair.policy.hidden_RH),
                    d_weight = at::zeros_like(pair.policy.head.weight_VH);
-  for (const double kl : head_full_kl(pair.policy, pair.reference, 1.3, pair.weight, d_hidden, d_weight))
+  for (const double kl : head_full_kl(pair.policy, pair.other, 1.3, pair.weight, d_hidden, d_weight))
     EXPECT_EQ(kl, 0.0);
   EXPECT_EQ(d_hidden.abs().max().item<double>(), 0.0);
   EXPECT_EQ(d_weight.abs().max().item<double>(), 0.0);
@@ -111,23 +93,22 @@ TEST(FullKl, OfAPolicyWithItselfIsExactlyNothing) {
 
 // Logits of a token with weight 0 may be anything. Without gradients the values are the same.
 TEST(FullKl, TokensWithoutWeightSendNothingBack) {
-  Pair pair = make_pair(66, 4, 30);
+  HeadPair pair = make_head_pair(66, 4, 30);
   const Judged want = judge_kl(pair, 1.0);
-  pair.reference.hidden_RH[2].fill_(std::numeric_limits<double>::quiet_NaN());
+  pair.other.hidden_RH[2].fill_(std::numeric_limits<double>::quiet_NaN());
   const at::Tensor d_hidden = at::empty_like(pair.policy.hidden_RH);
-  const std::vector<double> kl = head_full_kl(pair.policy, pair.reference, 1.0, pair.weight, d_hidden, at::Tensor());
+  const std::vector<double> kl = head_full_kl(pair.policy, pair.other, 1.0, pair.weight, d_hidden, at::Tensor());
   EXPECT_TRUE(std::isnan(kl[2]));
   EXPECT_CLOSE(d_hidden, want.d_hidden, 1e-10);
   const std::vector<double> nothing(66, 0.0);
-  const std::vector<double> again = head_full_kl(pair.policy, pair.reference, 1.0, nothing, d_hidden, at::Tensor());
+  const std::vector<double> again = head_full_kl(pair.policy, pair.other, 1.0, nothing, d_hidden, at::Tensor());
   EXPECT_EQ(d_hidden.abs().max().item<double>(), 0.0);
   for (size_t r = 0; r < kl.size(); ++r) {
     if (r == 2) continue;
     EXPECT_EQ(again[r], kl[r]);
   }
   EXPECT_TRUE(head_full_kl({pair.policy.hidden_RH.narrow(0, 0, 0), pair.policy.head},
-                           {pair.reference.hidden_RH.narrow(0, 0, 0), pair.reference.head}, 1.0, {}, at::Tensor(),
-                           at::Tensor())
+                           {pair.other.hidden_RH.narrow(0, 0, 0), pair.other.head}, 1.0, {}, at::Tensor(), at::Tensor())
                   .empty());
 }
 

@@ -4,6 +4,9 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty_like.h>
 
+#include <algorithm>
+#include <cmath>
+
 #include "model/head/log_prob_head.h"
 #include "model/model.h"
 #include "torch_helpers.h"
@@ -121,6 +124,51 @@ inline Loss forward_backward(Model& model, const PackedBatch& batch, LayerPath p
     rows.backward(d_rows);
   }
   return loss;
+}
+
+// A new adapter whose trained numbers are not those of its start, as after some updates.
+inline void start_adapter(Model& model, const LoraChoice& choice, double scale = 0.2) {
+  const auto started = model.train_lora(choice, 5);
+  ASSERT_TRUE(started.ok()) << started.error().to_string();
+  const at::NoGradGuard no_grad;
+  uint64_t seed = 300;
+  for (const NamedParameter& p : model.trainable())
+    p.tensor.add_(random_tensor(p.tensor.sizes().vec(), seed++, p.tensor.scalar_type(), scale));
+  model.weights_changed();
+}
+
+inline std::vector<at::Tensor> gradients_of(const std::vector<NamedParameter>& parameters) {
+  std::vector<at::Tensor> out;
+  for (const NamedParameter& p : parameters)
+    out.push_back(p.tensor.grad().defined() ? p.tensor.grad().clone() : at::Tensor());
+  return out;
+}
+
+// One element of each trained tensor whose name is `checked`: its gradient is the finite difference of the loss.
+template <class Checked>
+void expect_finite_differences(Fixture& setup, const Checked& checked) {
+  const PackedBatch batch = *pack_rows(setup.rows(), {.vocab_size = 23});
+  forward_backward(setup.model, batch, LayerPath::kFast);
+  const std::vector<NamedParameter> trained = setup.model.trainable();
+  const auto gradients = gradients_of(trained);
+  const at::NoGradGuard no_grad;
+  constexpr double kStep = 1e-5;
+  for (size_t p = 0; p < trained.size(); ++p) {
+    if (!checked(trained[p].name)) continue;
+    const int64_t i = trained[p].tensor.numel() / 3;
+    double& element = trained[p].tensor.mutable_data_ptr<double>()[i];
+    const double kept = element;
+    const auto loss_at = [&](double value) {
+      element = value;
+      setup.model.weights_changed();
+      return forward_backward(setup.model, batch, LayerPath::kFast, false).value;
+    };
+    const double above = loss_at(kept + kStep);
+    const double numeric = (above - loss_at(kept - kStep)) / (2 * kStep);
+    element = kept;
+    EXPECT_NEAR(gradients[p].contiguous().const_data_ptr<double>()[i], numeric, 1e-6 * std::max(1.0, std::abs(numeric)))
+        << trained[p].name << "[" << i << "]";
+  }
 }
 
 }  // namespace mortise

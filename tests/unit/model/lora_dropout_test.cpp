@@ -24,15 +24,9 @@ namespace fs = std::filesystem;
 
 constexpr double kProbability = 0.3;
 
-// An adapter with a B that is not zero, as after some updates.
 Fixture adapted(Family family, bool tied, double probability = kProbability) {
   Fixture setup = make_setup(family, tied);
-  EXPECT_TRUE(setup.model.train_lora({.rank = 3, .alpha = 6.0, .dropout = probability}, 5).ok());
-  const at::NoGradGuard no_grad;
-  uint64_t seed = 300;
-  for (const NamedParameter& p : setup.model.trainable())
-    p.tensor.add_(random_tensor(p.tensor.sizes().vec(), seed++, p.tensor.scalar_type(), 0.2));
-  setup.model.weights_changed();
+  start_adapter(setup.model, {.rank = 3, .alpha = 6.0, .dropout = probability});
   return setup;
 }
 
@@ -50,7 +44,7 @@ LoraDropout dropout_of(const PackedBatch& batch, uint64_t update = 1) {
 struct Pass {
   LayerPath path = LayerPath::kFast;
   int64_t recomputed_layers = 0;
-  int64_t first_target = 0;  // of the batch, among the targets of all rows
+  int64_t first_target = 0;  // the batch's first target among the targets of all rows
 };
 
 // Adds the gradients of sum(probe * hidden of the predictors), with a probe of its own for each target.

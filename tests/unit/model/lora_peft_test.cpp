@@ -21,7 +21,7 @@ struct PeftCase {
   std::string name;
   LoraChoice choice;
   bool tied = false;
-  Json fresh = {};          // of PEFT's own start; null: PEFT loads our adapter
+  Json fresh = {};          // PEFT's own start; null: PEFT loads our adapter
   double tolerance = 1e-9;  // PEFT computes some starts in float32
 };
 

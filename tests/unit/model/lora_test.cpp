@@ -18,24 +18,6 @@ Path scratch_adapter(const std::string& name) {
 
 Path golden_folder(const std::string& name) { return Path(MORTISE_SOURCE_DIR) / "tests/golden/models" / name; }
 
-// An adapter with a B that is not zero, as after some updates.
-void start_adapter(Model& model, const LoraChoice& choice) {
-  const auto started = model.train_lora(choice, 5);
-  ASSERT_TRUE(started.ok()) << started.error().to_string();
-  const at::NoGradGuard no_grad;
-  uint64_t seed = 300;
-  for (const NamedParameter& p : model.trainable())
-    p.tensor.add_(random_tensor(p.tensor.sizes().vec(), seed++, p.tensor.scalar_type(), 0.2));
-  model.weights_changed();
-}
-
-std::vector<at::Tensor> gradients_of(const std::vector<NamedParameter>& parameters) {
-  std::vector<at::Tensor> out;
-  for (const NamedParameter& p : parameters)
-    out.push_back(p.tensor.grad().defined() ? p.tensor.grad().clone() : at::Tensor());
-  return out;
-}
-
 class Adapted : public testing::TestWithParam<std::pair<Family, bool>> {};
 
 // The fast layers compute with the merged weights, the plain ones with base and adapter apart, as PEFT does.
@@ -64,27 +46,7 @@ INSTANTIATE_TEST_SUITE_P(Families, Adapted,
 TEST(Lora, GradientsEqualFiniteDifferences) {
   Fixture setup = make_setup(Family::kQwen2, true);
   start_adapter(setup.model, {.rank = 2, .alpha = 3.0});
-  const PackedBatch batch = *pack_rows(setup.rows(), {.vocab_size = 23});
-  forward_backward(setup.model, batch, LayerPath::kFast);
-  const auto gradients = gradients_of(setup.model.trainable());
-  const at::NoGradGuard no_grad;
-  constexpr double kStep = 1e-5;
-  for (size_t p = 0; p < gradients.size(); ++p) {
-    const at::Tensor tensor = setup.model.trainable()[p].tensor;
-    const int64_t i = tensor.numel() / 3;
-    double& element = tensor.mutable_data_ptr<double>()[i];
-    const double kept = element;
-    const auto loss_at = [&](double value) {
-      element = value;
-      setup.model.weights_changed();
-      return forward_backward(setup.model, batch, LayerPath::kFast, false).value;
-    };
-    const double above = loss_at(kept + kStep);
-    const double numeric = (above - loss_at(kept - kStep)) / (2 * kStep);
-    element = kept;
-    EXPECT_NEAR(gradients[p].contiguous().const_data_ptr<double>()[i], numeric, 1e-6 * std::max(1.0, std::abs(numeric)))
-        << setup.model.trainable()[p].name << "[" << i << "]";
-  }
+  expect_finite_differences(setup, [](const std::string&) { return true; });
 }
 
 // dA = scale B^T dW and dB = scale dW A^T, with dW from a model with the merged weights.

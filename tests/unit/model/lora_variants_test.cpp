@@ -13,13 +13,7 @@ namespace {
 
 Fixture varied(Family family, bool tied, const LoraChoice& choice) {
   Fixture setup = make_setup(family, tied);
-  const auto started = setup.model.train_lora(choice, 5);
-  EXPECT_TRUE(started.ok()) << started.error().to_string();
-  const at::NoGradGuard no_grad;
-  uint64_t seed = 300;
-  for (const NamedParameter& p : setup.model.trainable())
-    p.tensor.add_(random_tensor(p.tensor.sizes().vec(), seed++, p.tensor.scalar_type(), 0.1));
-  setup.model.weights_changed();
+  start_adapter(setup.model, choice, 0.1);
   return setup;
 }
 
@@ -40,10 +34,7 @@ std::vector<at::Tensor> path_gradients(Model& model, const PackedBatch& batch, L
   if (dropout) options.lora_dropout = LoraDropout{0.3, 17, 1, batch.owners_N, batch.positions_N};
   const at::Tensor rows = model.forward_hidden(batch, options).index_select(0, batch.predict_index_R);
   rows.backward(random_tensor({64, rows.size(1)}, 77).narrow(0, 0, rows.size(0)));
-  std::vector<at::Tensor> out;
-  for (const NamedParameter& p : model.trainable())
-    out.push_back(p.tensor.grad().defined() ? p.tensor.grad().clone() : at::Tensor());
-  return out;
+  return gradients_of(model.trainable());
 }
 
 TEST(LoraVariants, FastEqualsPlain) {
@@ -73,30 +64,9 @@ TEST(LoraVariants, FastEqualsPlain) {
 // the norm counts as a constant.)
 TEST(LoraVariants, GradientsEqualFiniteDifferences) {
   Fixture setup = varied(Family::kQwen2, false, everything());
-  const PackedBatch batch = *pack_rows(setup.rows(), {.vocab_size = 23});
-  forward_backward(setup.model, batch, LayerPath::kFast);
-  std::vector<at::Tensor> gradients;
-  for (const NamedParameter& p : setup.model.trainable()) gradients.push_back(p.tensor.grad().clone());
-  const at::NoGradGuard no_grad;
-  constexpr double kStep = 1e-5;
-  for (size_t p = 0; p < gradients.size(); ++p) {
-    const std::string& name = setup.model.trainable()[p].name;
-    if (name.ends_with(".lora_A.weight") || name.ends_with(".lora_B.weight")) continue;
-    const at::Tensor tensor = setup.model.trainable()[p].tensor;
-    const int64_t i = tensor.numel() / 3;
-    double& element = tensor.mutable_data_ptr<double>()[i];
-    const double kept = element;
-    const auto loss_at = [&](double value) {
-      element = value;
-      setup.model.weights_changed();
-      return forward_backward(setup.model, batch, LayerPath::kFast, false).value;
-    };
-    const double above = loss_at(kept + kStep);
-    const double numeric = (above - loss_at(kept - kStep)) / (2 * kStep);
-    element = kept;
-    EXPECT_NEAR(gradients[p].contiguous().const_data_ptr<double>()[i], numeric, 1e-6 * std::max(1.0, std::abs(numeric)))
-        << name << "[" << i << "]";
-  }
+  expect_finite_differences(setup, [](const std::string& name) {
+    return !name.ends_with(".lora_A.weight") && !name.ends_with(".lora_B.weight");
+  });
 }
 
 TEST(LoraVariants, EveryStartLeavesTheModelAsItIs) {

@@ -87,7 +87,7 @@ class PackIndexAttacks : public testing::Test {
   TempDir dir_;
   PackPlaces places_{dir_ / "store", dir_ / "user", dir_ / "etc"};
   KeyPair key_;
-  std::optional<SigningPublicKey> last_signer_;  // of the folder's index
+  std::optional<SigningPublicKey> last_signer_;  // who signed the folder's index
   Trust trust_;
   PackIndex index_;
   std::vector<std::string> news_;
@@ -147,7 +147,7 @@ TEST_F(PackIndexAttacks, MixAndMatch) {
 TEST_F(PackIndexAttacks, WrongTarget) {
   EXPECT_EQ(read(), "ok");
   std::string other = dir_.read("public/test.versions-1.0.0.mpack");
-  other[other.size() / 2] = static_cast<char>(other[other.size() / 2] ^ 1);  // of the same size
+  other[other.size() / 2] = static_cast<char>(other[other.size() / 2] ^ 1);  // same size, another byte
   serve({{"test.versions-1.0.0.mpack", other}});
   EXPECT_THAT(fetch("1.0.0"), HasSubstr("rule P23"));
 }

@@ -13,7 +13,7 @@
 namespace mortise::test {
 namespace {
 
-constexpr int64_t kMaxPolls = 2'000'000;  // of one simulation: more is a loop without end
+constexpr int64_t kMaxPolls = 2'000'000;  // polls of one simulation: more is a loop without end
 
 }  // namespace
 

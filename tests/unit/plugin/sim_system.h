@@ -84,7 +84,7 @@ class SimSystem final : public WorkerSystem {
   bool refuses(int code);
 
   SimClock& clock_;
-  int last_end_ = -1;  // of the last socket pair, which a spawned process gets
+  int last_end_ = -1;  // an end of the last socket pair, which a spawned process gets
 };
 
 // What simulated processes use: the same descriptors and the same clock, and no wait.

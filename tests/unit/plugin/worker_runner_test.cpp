@@ -158,7 +158,7 @@ TEST_F(WorkerRunner, RanksThatShareABatchGetTheScoresOfOne) {
     EXPECT_EQ(one.columns[0].num_failed, 1);
     EXPECT_EQ(one.columns[1].num_failed, 1);
     EXPECT_EQ(one.columns[3].values[0], static_cast<double>(texts.size())) << "the batch was not whole";
-    for (const size_t size : {2U, 3U, 8U}) {  // of 8 ranks two have no prompt
+    for (const size_t size : {2U, 3U, 8U}) {  // with 8 ranks two have no prompt
       SCOPED_TRACE(size);
       std::vector<MetricSet> metrics(size);
       for (const ScoredBatch& scored : scored_by_ranks(registry_, specs, mode, prompts_, samples_, metrics)) {

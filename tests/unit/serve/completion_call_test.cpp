@@ -4,7 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "support/temp_dir.h"
+#include "served_texts.h"
 
 namespace mortise::test {
 namespace {
@@ -12,27 +12,11 @@ namespace {
 using testing::ElementsAre;
 using testing::HasSubstr;
 
-// A tokenizer of letters: <pad> 0, <end> 1, then "abcdefghij " from 2.
-ServedTexts letter_texts() {
-  static const TempDir dir;
-  const auto files = make_char_tokenizer({"abcdefghij ",
-                                          {"<pad>", "<end>"},
-                                          {{"eos_token", "<end>"}},
-                                          "{% for m in messages %}{{ m.content }} {% endfor %}"})
-                         .value();
-  dir.write("tokenizer.json", files.tokenizer_json);
-  dir.write("tokenizer_config.json", files.tokenizer_config_json);
-  ServedTexts texts;
-  texts.model_name = "m";
-  texts.tokenizer = Tokenizer::load(dir.path()).value();
-  texts.chat_templates = ChatTemplates::of_folder(*texts.tokenizer).value();
-  return texts;
-}
-
 const ServedModelInfo kModel{13, 64, {1}};
 
 Result<CompletionCall> read_call(std::string_view json, bool is_chat = false) {
-  static const ServedTexts texts = letter_texts();
+  static const TempDir dir;
+  static const ServedTexts texts = letter_texts(dir, "abcdefghij ", " ");
   return read_completion_call(parse_json(json, "test").value(), is_chat, texts, kModel, 77);
 }
 std::string call_error(std::string_view json, bool is_chat = false) {

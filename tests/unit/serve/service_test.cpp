@@ -8,7 +8,7 @@
 #include <thread>
 
 #include "fake_model.h"
-#include "support/temp_dir.h"
+#include "served_texts.h"
 
 namespace mortise::test {
 namespace {
@@ -39,22 +39,6 @@ class KeptReply final : public HttpReply {
   std::promise<void> done_;
 };
 
-// Letters from id 2: a b c ... j, blank.
-ServedTexts service_texts(const TempDir& dir) {
-  const auto files = make_char_tokenizer({"abcdefghijklmnopqrstuvwxyz",
-                                          {"<pad>", "<end>"},
-                                          {{"eos_token", "<end>"}},
-                                          "{% for m in messages %}{{ m.content }}{% endfor %}"})
-                         .value();
-  dir.write("tokenizer.json", files.tokenizer_json);
-  dir.write("tokenizer_config.json", files.tokenizer_config_json);
-  ServedTexts texts;
-  texts.model_name = "m";
-  texts.tokenizer = Tokenizer::load(dir.path()).value();
-  texts.chat_templates = ChatTemplates::of_folder(*texts.tokenizer).value();
-  return texts;
-}
-
 class Service : public testing::Test {
  protected:
   ~Service() override {
@@ -80,7 +64,7 @@ class Service : public testing::Test {
   TempDir dir_;
   FakeModel model;
   ServeLoop loop{model};
-  ServeService service{loop, service_texts(dir_), {"k", "1"}, default_env()};
+  ServeService service{loop, letter_texts(dir_, "abcdefghijklmnopqrstuvwxyz"), {"k", "1"}, default_env()};
   std::thread thread_{[this] { loop.run(); }};
 };
 

@@ -61,7 +61,7 @@ class JournalTest : public testing::Test {
   std::optional<LoadedConfig> loaded_;
   std::optional<RunLog> log_;
   std::optional<RunProgress> progress_;
-  std::optional<Error> answer_;  // of validations; null: they succeed
+  std::optional<Error> answer_;  // what validations answer; null: they succeed
   std::vector<int64_t> validated_;
 };
 

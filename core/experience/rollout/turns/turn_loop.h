@@ -36,8 +36,8 @@ struct TurnParts {
   std::unique_ptr<EpisodeRunner> environment;
   TurnRenderer renderer;
   Json tools;                        // that prompts offer; null: none
-  int64_t max_prompt_length = 0;     // of a prompt with what the environment adds
-  double max_failed_fraction = 0.1;  // of the rows; above it the run stops
+  int64_t max_prompt_length = 0;     // a prompt with what the environment adds is no longer
+  double max_failed_fraction = 0.1;  // share of the rows; above it the run stops
 };
 
 // Seed of the requests of a turn, from 0; that of the first turn is the run's own.
@@ -74,7 +74,7 @@ class TurnLoop {
     int64_t num_observations = 0;
     bool began = false;
     bool has_log_probs = true;
-    bool has_calls = false;            // of the last turn
+    bool has_calls = false;            // the last turn has calls
     std::optional<TurnEnd> last = {};  // the last turn has been sampled, for this reason
     Json messages = Json::array();
   };

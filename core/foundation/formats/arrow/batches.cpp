@@ -67,7 +67,7 @@ class ParquetBatches : public Batches {
  private:
   std::unique_ptr<parquet::arrow::FileReader> reader_;
   std::shared_ptr<arrow::Schema> schema_;
-  std::unique_ptr<arrow::RecordBatchReader> group_;  // of row group next_group_ - 1
+  std::unique_ptr<arrow::RecordBatchReader> group_;  // reads row group next_group_ - 1
   int next_group_ = 0;
 };
 

@@ -23,7 +23,7 @@ using mortise::arrow_module::append_json;
 using mortise::arrow_module::Batches;
 
 constexpr int64_t kMaxPoolBytes = int64_t{4} << 30;
-constexpr int64_t kRowsAtOnce = 64;  // of JSON
+constexpr int64_t kRowsAtOnce = 64;  // rows turned into JSON at once
 
 // Runs f, whose arrow::Status or exception becomes a text.
 template <class F>
@@ -52,9 +52,9 @@ bool guarded(char* error, size_t error_bytes, F&& f) {
 struct mortise_arrow_rows {
   arrow::CappedMemoryPool pool{arrow::system_memory_pool(), kMaxPoolBytes};
   std::unique_ptr<Batches> batches;
-  std::vector<std::string> keys;  // of the columns, as JSON with a colon
+  std::vector<std::string> keys;  // the columns' names, as JSON with a colon
   std::shared_ptr<arrow::RecordBatch> batch;
-  int64_t next_row = 0;  // of the batch
+  int64_t next_row = 0;  // next row of the batch
   std::string text;
   std::vector<uint64_t> offsets;
 

@@ -105,7 +105,7 @@ class ArrowRows : public RowReader {
   const char* text_ = nullptr;
   const uint64_t* offsets_ = nullptr;
   int64_t num_given_ = 0;  // rows that text_ holds
-  int64_t next_ = 0;       // of them
+  int64_t next_ = 0;       // the next one among them
   int64_t num_read_ = 0;
   std::array<char, 512> error_{};
 };

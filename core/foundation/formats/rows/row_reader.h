@@ -38,7 +38,7 @@ struct RawRow {
 enum class CellType { kText, kInteger, kNumber, kJson };
 
 struct RowReaderOptions {
-  std::map<std::string, CellType, std::less<>> cells;  // of CSV columns; others are texts
+  std::map<std::string, CellType, std::less<>> cells;  // types of CSV columns; others are texts
 };
 
 // True for the names that data files have, such as train.parquet and rows.json.zst. open_rows reads others too.

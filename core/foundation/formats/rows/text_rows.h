@@ -24,7 +24,7 @@ class TextCursor {
   // Takes the first `size` bytes of what peek gave.
   void take(size_t size);
 
-  [[nodiscard]] int64_t line() const { return line_; }      // of the next byte, from 1
+  [[nodiscard]] int64_t line() const { return line_; }      // the next byte's line, from 1
   [[nodiscard]] int64_t column() const { return column_; }  // in bytes, from 1
   [[nodiscard]] uint64_t offset() const { return offset_; }
   [[nodiscard]] const Path& path() const { return file_.path(); }

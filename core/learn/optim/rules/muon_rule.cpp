@@ -21,7 +21,7 @@ namespace mortise {
 
 namespace {
 
-constexpr double kA = 3.4445, kB = -4.7750, kC = 2.0315;  // of the iteration
+constexpr double kA = 3.4445, kB = -4.7750, kC = 2.0315;  // coefficients of the iteration
 constexpr double kLeastNorm = 1e-7;
 
 at::Tensor orthogonal(const at::Tensor& matrix, int64_t num_steps) {

@@ -23,7 +23,7 @@ struct EpisodeStart {
   int64_t episode = 0;
   int64_t step = 0;
   uint64_t seed = 0;         // the same for all rows of a prompt
-  int64_t sample_index = 0;  // of the row among those
+  int64_t sample_index = 0;  // the row's place among those
   bool is_validation = false;
   std::string messages{};
   std::string columns{};

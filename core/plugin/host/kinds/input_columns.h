@@ -82,7 +82,7 @@ struct InputFields<mortise_advantage_estimator_in> {
 struct InputColumn {
   std::string_view name;
   Level level;
-  bool is_mask;  // of bytes; else of floats
+  bool is_mask;  // bytes; else floats
 };
 
 // All of them, in the order of InputFields.

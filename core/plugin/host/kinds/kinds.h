@@ -27,7 +27,7 @@ struct KindParams {
   bool is_by_plugin = false;           // the plugin's name follows the table's, as in rollout.replay.path
   std::string_view used_if = "";       // the key that must be true for the plugin to be used; "": it always is
   std::string_view not_a_plugin = "";  // a value of name_key that the engine computes itself
-  std::string (*plugin_name)(std::string_view value) = nullptr;  // of a value of name_key; null: the value itself
+  std::string (*plugin_name)(std::string_view value) = nullptr;  // from a value of name_key; null: the value itself
 };
 
 struct KindSlot {
@@ -44,7 +44,7 @@ struct KindInfo {
   std::span<const KindParams> params;        // where a config gives parameters
   std::span<const std::string_view> inputs;  // what `requires_inputs` may name
   bool has_coupling;                         // `coupling` of the descriptor means something
-  size_t vtable_size;                        // of this ABI
+  size_t vtable_size;                        // size in this ABI
   std::span<const KindSlot> slots;           // mandatory ones, after create and destroy
 };
 

@@ -11,7 +11,7 @@
 #include "foundation/base/shown_text.h"
 #include "foundation/base/text.h"
 #include "foundation/formats/json.h"
-#include "mortise/ext/row_text.h"
+#include "mortise/ext/draft/row_text.h"
 #include "plugin/host/abi_struct.h"
 #include "plugin/host/guarded_output.h"
 #include "plugin/host/host_services.h"
@@ -71,7 +71,7 @@ constexpr mortise_row_text kRowText = {sizeof(mortise_row_text), 0, take_row_tex
 // The outputs of a call.
 struct Written {
   std::vector<double> rewards;
-  std::vector<float> token_rewards;  // of all rows, end to end
+  std::vector<float> token_rewards;  // those of all rows, end to end
 };
 
 // The outputs of a call: those of `written` themselves, or between guard words and copied there after it.

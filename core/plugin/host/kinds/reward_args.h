@@ -27,7 +27,7 @@ class RewardArgs {
  private:
   void add_columns(const RewardBatch& batch);
 
-  std::vector<uint64_t> no_offsets_;  // of empty text and id columns
+  std::vector<uint64_t> no_offsets_;  // for empty text and id columns
   std::vector<int32_t> finish_reason_;
   std::vector<int64_t> numbers_;  // 0, 1, 2 ...
   std::vector<int64_t> zeros_;

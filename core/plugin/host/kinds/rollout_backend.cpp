@@ -80,7 +80,7 @@ int32_t take_sequence(void* context, const mortise_rollout_sequence* given) noex
 
 struct RolloutBackend::Ledger {
   RolloutLedger owed;
-  int64_t step = 0;  // of the last request: what an error of a later poll is about
+  int64_t step = 0;  // step of the last request: what an error of a later poll is about
 };
 
 RolloutBackend::RolloutBackend(PluginInstance instance, std::unique_ptr<Ledger> ledger)

@@ -46,7 +46,7 @@ using RolloutSink = std::function<bool(const RolloutSequence&)>;
 struct WeightShard {
   std::string_view name{};
   std::span<const float> data{};     // row-major
-  std::span<const int64_t> shape{};  // of the shard
+  std::span<const int64_t> shape{};  // shape of the shard
   std::span<const int64_t> global_shape{};
   std::span<const int64_t> offset{};
 };

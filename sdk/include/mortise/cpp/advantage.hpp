@@ -23,7 +23,7 @@ namespace mortise {
 struct ScoredGroup {
   std::vector<std::int64_t> rows;
   std::vector<double> rewards;  // outcome of each
-  std::int64_t num_rows = 0;    // of the prompt, with those without a reward
+  std::int64_t num_rows = 0;    // rows of the prompt, with those without a reward
 };
 
 // The rows of one step. Spans are valid until compute returns. An input that was not requested gives empty spans.
@@ -134,7 +134,7 @@ class AdvantageEstimator : public Plugin {
 // The rows of one prompt that have a reward.
 struct Group {
   Span<const double> rewards;
-  std::int64_t num_rows;  // of the group, with those without a reward
+  std::int64_t num_rows;  // rows of the group, with those without a reward
 };
 
 // The advantage of a row is a function of its group's outcome rewards, the same for all its unmasked tokens. Returns

@@ -18,7 +18,7 @@ namespace mortise {
 struct EpisodeStart {
   std::int64_t episode;
   std::uint64_t seed;         // the same for all rows of a prompt
-  std::int64_t sample_index;  // of the row among those
+  std::int64_t sample_index;  // the row's place among those
   std::string_view messages;  // JSON list
   std::string_view columns;   // JSON object
   std::int64_t step;

@@ -17,7 +17,7 @@
 #include <type_traits>
 #include <utility>
 
-#include "../ext/row_text.h"
+#include "../ext/draft/row_text.h"
 #include "plugin.hpp"
 
 namespace mortise {

@@ -1,14 +1,15 @@
 /* RolloutBackend: completions for prompts, from anywhere.
  *
- * submit() takes requests (copy what you keep), poll() works or waits and hands finished sequences to the sink until
- * the sink says stop. A backend that holds a copy of the weights derives from WeightedRolloutBackend and gets them again
- * after each update. All methods may throw; the exception becomes the slot's status. See kinds/rollout_backend.h for
- * the life of a backend and the threads.
+ * submit() takes requests (copy what you keep; read_sampling of sampling.hpp copies the options), poll() works or waits
+ * and hands finished sequences to the sink until the sink says stop. A backend that holds a copy of the weights derives
+ * from WeightedRolloutBackend and gets them again after each update. All methods may throw; the exception becomes the
+ * slot's status. See kinds/rollout_backend.h for the life of a backend and the threads.
  */
 #ifndef MORTISE_CPP_ROLLOUT_HPP_
 #define MORTISE_CPP_ROLLOUT_HPP_
 
 #include "plugin.hpp"
+#include "sampling.hpp"
 
 namespace mortise {
 
@@ -28,8 +29,8 @@ class RolloutBackend : public Plugin {
 struct WeightShard {
   std::string_view name;            // "model.layers.0.mlp.up_proj.weight"
   const mortise_tensor& data;       // the block: contiguous, its own shape
-  Span<const std::int64_t> shape;   // of the whole weight
-  Span<const std::int64_t> offset;  // of the block in it, one entry per dimension
+  Span<const std::int64_t> shape;   // shape of the whole weight
+  Span<const std::int64_t> offset;  // where the block begins in it, one entry per dimension
   // True if the block is the whole weight.
   bool whole() const {
     for (std::int64_t d = 0; d < shape.size(); ++d)

@@ -26,7 +26,7 @@ typedef struct mortise_advantage_estimator_in {
   const mortise_tensor* old_log_prob;       /* [N] f32 */
   const mortise_tensor* sum_pi_squared;     /* [N] f32 */
   const mortise_tensor* rollout_is_weights; /* [N] f32 */
-  int64_t step;                             /* of the run, from 1 */
+  int64_t step;                             /* step of the run, from 1 */
 } mortise_advantage_estimator_in;
 
 typedef struct mortise_advantage_estimator_out {

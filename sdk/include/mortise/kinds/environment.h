@@ -17,7 +17,7 @@ typedef struct mortise_episode_start {
   uint32_t struct_size;
   int32_t is_validation; /* 1 while validating */
   int64_t episode;       /* chosen by the host; no other open episode has it */
-  int64_t step;          /* of the run */
+  int64_t step;          /* step of the run */
   uint64_t seed;         /* a function of (run seed, step, prompt): the same for all rows of a prompt */
   int64_t sample_index;  /* place of the row among the rows of its prompt, from 0 */
   mortise_text messages; /* JSON list of the prompt's messages */
@@ -45,10 +45,10 @@ typedef struct mortise_observation {
   uint32_t struct_size;
   int32_t done; /* 1: the episode ends, and the messages are not shown to the model */
   int64_t episode;
-  double reward;            /* of the turn; NaN: none. After reset it must be NaN */
+  double reward;            /* reward of the turn; NaN: none. After reset it must be NaN */
   mortise_text messages;    /* JSON list of {"role", "content"} to add to the conversation; empty text: none */
   int64_t num_calls;        /* tool calls that were answered */
-  int64_t num_failed_calls; /* of them, those that were answered with an error */
+  int64_t num_failed_calls; /* how many of them were answered with an error */
 } mortise_observation;
 
 typedef struct mortise_observation_sink {

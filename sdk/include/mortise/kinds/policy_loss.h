@@ -31,8 +31,8 @@ typedef struct mortise_policy_loss_in {
   const mortise_tensor* rollout_log_prob;   /* [N] f32, as the sampler reported it */
   const mortise_tensor* rollout_is_weights; /* [N] f32, given only to losses that consume them */
   const mortise_tensor* entropy;            /* [N] f32, nats, full vocabulary */
-  int64_t step;                             /* of the run, from 1 */
-  int64_t update_index;                     /* of the run, from 1 */
+  int64_t step;                             /* step of the run, from 1 */
+  int64_t update_index;                     /* update of the run, from 1 */
 } mortise_policy_loss_in;
 
 typedef struct mortise_policy_loss_out {

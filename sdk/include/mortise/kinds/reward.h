@@ -65,7 +65,7 @@ typedef struct mortise_reward_in {
   const int64_t* row_id;            /* [B] place of the row in the step */
   uint64_t num_columns;
   const mortise_column* const* columns; /* [num_columns] further columns of the data */
-  int64_t step;                         /* of the run, from 1; 0 outside a run */
+  int64_t step;                         /* step of the run, from 1; 0 outside a run */
   int64_t max_response_length;          /* tokens; 0 = unknown */
   int32_t is_validation;                /* 1 while validating */
 } mortise_reward_in;

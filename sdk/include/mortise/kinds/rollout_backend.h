@@ -56,7 +56,7 @@ typedef struct mortise_rollout_sequence {
   int32_t finish_reason; /* MORTISE_FINISH_* */
   int64_t request_id;
   int64_t sample_index;   /* 0 .. num_samples-1 */
-  int64_t weight_version; /* of the weights that made it */
+  int64_t weight_version; /* version of the weights that made it */
   int64_t num_ids;
   const int64_t* ids;             /* [num_ids], the end token included */
   const float* log_prob;          /* [num_ids] at temperature, unfiltered; null when the backend has none */

@@ -27,14 +27,14 @@
 
 typedef struct mortise_test_metric {
   char name[96];
-  double sum, weight; /* of MAX and MIN: sum is the extreme */
+  double sum, weight; /* for MAX and MIN, sum is the extreme */
 } mortise_test_metric;
 
 /* The state of the one instance under test, behind the ABI's opaque pointer. */
 struct mortise_call {
   const mortise_descriptor* descriptor;
   const char* const* settings; /* "key=value", null at the end; or null */
-  int32_t code;                /* of the last fail() or fail_row() */
+  int32_t code;                /* code of the last fail() or fail_row() */
   char error[512];             /* its text */
   int64_t num_failed_rows;
   int num_metrics, num_scratch;
@@ -44,9 +44,9 @@ struct mortise_call {
 
 typedef struct mortise_test_plugin {
   const mortise_descriptor* descriptor;
-  const void* vtable; /* of the kind */
+  const void* vtable; /* the kind's vtable */
   void* self;
-  int32_t status; /* of create */
+  int32_t status; /* what create returned */
   mortise_call* call;
 } mortise_test_plugin;
 

@@ -106,7 +106,7 @@ impl<'a> AdvantageBatch<'a> {
     pub fn token_rewards(&self, row: usize) -> &[f32] {
         &self.rewards[self.tokens(row)]
     }
-    /// Of the critic; only if `requires` names "values".
+    /// Values from the critic; only if `requires` names "values".
     pub fn values(&self, row: usize) -> Result<&[f32]> {
         self.optional(self.input.values, "values", row)
     }

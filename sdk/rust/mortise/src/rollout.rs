@@ -123,9 +123,9 @@ pub struct WeightShard<'a> {
     pub name: Cow<'a, str>,
     /// The block: contiguous, with its own shape.
     pub data: &'a sys::mortise_tensor,
-    /// Of the whole weight.
+    /// Shape of the whole weight.
     pub shape: &'a [i64],
-    /// Of the block in the weight, one for each dimension.
+    /// Where the block begins in the weight, one entry for each dimension.
     pub offset: &'a [i64],
 }
 

@@ -2,12 +2,12 @@
  *
  * host->get_extension(MORTISE_EXT_ROW_TEXT) is a `const mortise_row_text*`, or null in a host without it. The text named
  * "pred" is the answer that the reward found in the completion: maj@k of a validation counts these. Every text is in
- * the completion files.
+ * the completion files. The struct may change with any version; mortise.h does not include this header.
  */
-#ifndef MORTISE_EXT_ROW_TEXT_H_
-#define MORTISE_EXT_ROW_TEXT_H_
+#ifndef MORTISE_EXT_DRAFT_ROW_TEXT_H_
+#define MORTISE_EXT_DRAFT_ROW_TEXT_H_
 
-#include "../host.h"
+#include "../../host.h"
 
 #define MORTISE_EXT_ROW_TEXT "mortise.row_text/0"
 
@@ -19,4 +19,4 @@ typedef struct mortise_row_text {
   void (*note)(void* sink, int64_t row, mortise_text name, mortise_text text) MORTISE_NOEXCEPT;
 } mortise_row_text;
 
-#endif /* MORTISE_EXT_ROW_TEXT_H_ */
+#endif /* MORTISE_EXT_DRAFT_ROW_TEXT_H_ */
