@@ -92,9 +92,16 @@ void ServeLoop::abort_all() {
   post([this] { model_->abort(-1); });
 }
 
+// Before the client's answer, so that it finds what it asked for.
+void ServeLoop::set_paused(bool is_paused) {
+  is_paused_ = is_paused;
+  const std::lock_guard lock(mutex_);
+  stats_.is_paused = is_paused;
+}
+
 void ServeLoop::pause(PauseMode mode, Done done) {
   post([this, mode, done = std::move(done)] {
-    is_paused_ = true;
+    set_paused(true);
     runs_on_ = mode != PauseMode::kKeep;
     if (mode == PauseMode::kAbort) model_->abort(-1);
     if (mode == PauseMode::kKeep) return done({});
@@ -104,7 +111,7 @@ void ServeLoop::pause(PauseMode mode, Done done) {
 
 void ServeLoop::resume(Done done) {
   post([this, done = std::move(done)] {
-    is_paused_ = false;
+    set_paused(false);
     runs_on_ = true;
     for (const Done& one : std::exchange(waiting_pauses_, {})) one({});
     for (const auto& work : std::exchange(held_, {})) work();

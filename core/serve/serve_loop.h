@@ -87,6 +87,7 @@ class ServeLoop {
   void fail_job(int64_t job, const Error& error);
   void fail_all(const Error& error);
   void step();
+  void set_paused(bool is_paused);
   void settle_pause();
   void take(int64_t id, const ServedSequence& sequence);
   void show_progress();
