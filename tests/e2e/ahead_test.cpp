@@ -106,6 +106,21 @@ TEST(Ahead, ARunMayGoOnInTurn) {
   EXPECT_EQ(rows.at(3)[age], 0.0);
 }
 
+// The completions of the next step are of the old number of rows: they cannot be learnt from, and the run says so.
+TEST(Ahead, AResumeWithOtherRowsLeavesTheRolloutOut) {
+  const TinyTask task;
+  const std::vector<std::string> settings = ahead({"trainer.max_actor_ckpt_to_keep=null"});
+  ASSERT_EQ(task.mortise("train", "straight", settings).code, 0);
+  for (const char* n : {"rollout.n=2", "rollout.n=8"}) {  // it has 4
+    cut_back(task.path() / "straight", task.path() / n, 2, kSteps);
+    const Outcome outcome = task.mortise("train", n, ahead({n, "--allow-change"}));
+    ASSERT_EQ(outcome.code, 0) << outcome.output;
+    EXPECT_NE(outcome.output.find("completions for the next step, which now has"), std::string::npos) << outcome.output;
+    const std::vector<Json> rows = rows_of(task.path() / n / "metrics.jsonl");
+    EXPECT_EQ(rows.at(2)["training/off_policy/trajectory_staleness"], 0.0) << "sampled anew";
+  }
+}
+
 TEST(Ahead, WhatCannotRunBesideUpdatesIsRefused) {
   const TinyTask task;
   const std::vector<std::pair<std::vector<std::string>, std::string>> cases{

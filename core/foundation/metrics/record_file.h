@@ -1,7 +1,7 @@
 // RecordFile: a file that grows by whole records, as sinks of metrics write them.
 //
-// Records that the disk refuses wait here. The next flush then replaces the whole file, because its end may hold a part
-// of a record. Thread rule: one thread.
+// If the disk refuses records, they wait in memory. The next flush then replaces the whole file, because the file may end
+// in the middle of a record. Thread rule: one thread.
 #pragma once
 
 #include <cstdint>

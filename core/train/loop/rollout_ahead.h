@@ -37,6 +37,12 @@ class RolloutAhead : public Stateful {
   void wait();
   // Is there one for this step, or an error of making it? Precondition: no thread.
   [[nodiscard]] bool has(int64_t step) const { return step_ == step; }
+  // Rows of what there is; 0: there is none. Precondition: no thread.
+  [[nodiscard]] int64_t num_rows() const {
+    return step_ > 0 && made_.ok() ? static_cast<int64_t>(made_->samples.rows.size()) : 0;
+  }
+  // Leaves out what there is. Precondition: no thread.
+  void forget();
   // It, with the metrics of making it; or that error. It is gone then.
   Result<Experience> take(MetricSet& metrics);
 
@@ -47,7 +53,6 @@ class RolloutAhead : public Stateful {
 
  private:
   void make_it(const Make& make);
-  void forget();
 
   StatefulRegistry changing_;
   StateSnapshot before_;  // state of changing_ when the thread began

@@ -130,24 +130,6 @@ Result<Experience> experience_ahead(const RunSettings& run, DataParts& data, Sam
   return experience;
 }
 
-// The rollout of the next step and the updates of this one would both talk to the other ranks, in any order.
-Result<> check_mode(const LoadedConfig& loaded, const Communicator& ranks) {
-  if (loaded.config.trainer.mode == TrainMode::kSync || ranks.size() == 1) return {};
-  return Error{ErrorKind::kConfig,
-               fmt::format("'trainer.mode' is one_step_off, which works in one process only, and the run has {} ranks",
-                           ranks.size()),
-               loaded.where("trainer.mode"), "set it to sync, or start one process"};
-}
-
-void tell_mode(const RunSettings& run, const RolloutCorrection& correction) {
-  if (run.config.trainer.mode == TrainMode::kSync) return;
-  log_info("trainer.mode is one_step_off: completions come from the weights of one step earlier");
-  if (correction.is_active() || correction.is_bypass()) return;
-  const Error warning{ErrorKind::kConfig, "nothing corrects for completions that are one step old",
-                      run.loaded.where("trainer.mode"), "set algorithm.rollout_correction.rollout_is = \"token\""};
-  log_warn(warning.to_string());
-}
-
 Result<> greedy_baseline_stage(const RunSettings& run, Sampler& sampler, RewardRunner& reward,
                                const Experience& experience, StepTable& table, MetricSet& metrics) {
   const StageTimer timer(metrics, "timing_s/gen_max");

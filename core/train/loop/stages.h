@@ -18,11 +18,6 @@ Result<Experience> experience_stage(const RunSettings& run, DataParts& data, Sam
 Result<Experience> experience_ahead(const RunSettings& run, DataParts& data, Sampler& sampler, RewardRunner& reward,
                                     int64_t step, int64_t weight_version, MetricSet& metrics);
 
-// trainer.mode samples ahead in one process only.
-Result<> check_mode(const LoadedConfig& loaded, const Communicator& ranks);
-// Says that completions are a step old, and what corrects for it if nothing does.
-void tell_mode(const RunSettings& run, const RolloutCorrection& correction);
-
 // reward_baselines: the reward of each prompt's greedy completion, on all its rows (ReMax).
 Result<> greedy_baseline_stage(const RunSettings& run, Sampler& sampler, RewardRunner& reward,
                                const Experience& experience, StepTable& table, MetricSet& metrics);

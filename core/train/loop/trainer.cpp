@@ -2,8 +2,6 @@
 // validated and saved. What each stage does is in stages.cpp; what exists, in run_parts.h.
 #include "train/loop/trainer.h"
 
-#include <fmt/core.h>
-
 #include <algorithm>
 #include <utility>
 
@@ -16,6 +14,7 @@
 #include "train/report/journal.h"
 #include "train/report/step_metrics.h"
 #include "train/resume/checkpointing.h"
+#include "train/run/ahead_rules.h"
 #include "train/run/run_options.h"
 
 namespace mortise {
@@ -265,12 +264,12 @@ Result<TrainSummary> train(Env& env, const LoadedConfig& loaded, const ResumeReq
   TRY(meet_ranks(ranks, loaded));
   PluginRegistry registry = TRY(open_registry(loaded));
   const std::optional<Checkpoint> checkpoint = TRY(find_resume(env, loaded, ranks, registry, RunKind::kTrain, resume));
-  TRY(check_mode(loaded, ranks));
+  TRY(check_ahead_ranks(loaded, ranks));
   if (loaded.config.trainer.val_only) return validate_only(env, loaded, ranks, std::move(registry), checkpoint);
   OpenRun run =
       TRY(open_run(env, loaded, ranks, std::move(registry), RunKind::kTrain, checkpoint, resume.allow_change));
   if (run.finished_in) return close_finished(run);
-  tell_mode(run.parts->run, run.parts->learning.objective->correction());
+  tell_ahead(loaded, run.parts->learning.objective->correction());
   log_info(describe_loss(run.parts->learning.objective->policy_loss().info(), loaded));
   return Trainer(run).run();
 }

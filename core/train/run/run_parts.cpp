@@ -20,6 +20,7 @@
 #include "model/tensor/peak_flops.h"
 #include "model/tensor/torch_version.h"
 #include "train/run/admission.h"
+#include "train/run/ahead_rules.h"
 #include "train/run/run_data.h"
 #include "train/run/run_options.h"
 #include "train/run/teacher.h"
@@ -343,13 +344,7 @@ Result<> load_learning(RunParts& parts) {
   TRY(load_objective(run, *parts.registry, parts.learning, parts.saved));
   TRY(load_learner(run, parts.policy, parts.learning, parts.saved.stateful));
   const PluginInfo& estimator = parts.advantage.estimator->info();
-  if (parts.policy.sampled && estimator.requires_input(column::RewardBaselines::name)) {
-    return Error{ErrorKind::kConfig,
-                 fmt::format("'trainer.mode' is one_step_off, but the advantage estimator '{}' samples again for its "
-                             "baselines, with the weights of its own step",
-                             run.config.algorithm.adv_estimator),
-                 run.loaded.where("trainer.mode"), "set trainer.mode to sync, or take another advantage estimator"};
-  }
+  TRY(check_ahead_estimator(run.loaded, estimator));
   if (!needs_critic(estimator)) return {};
   parts.critic = TRY(load_critic(run, *parts.policy.model, &parts.learning.compute.flops));
   parts.saved.gather.add(parts.critic->optimizer);

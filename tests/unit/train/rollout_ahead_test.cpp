@@ -1,4 +1,5 @@
-// The experience of the next step: made beside other work, saved, and undone if making it fails.
+// RolloutAhead makes the experience of the next step while its caller works. A checkpoint saves that experience. If making
+// it fails, the objects that it changed get their old state back.
 #include "train/loop/rollout_ahead.h"
 
 #include <gmock/gmock.h>
@@ -70,7 +71,8 @@ TEST_F(RolloutAheadTest, WhatFailsIsUndoneAndTold) {
   StateSnapshot snapshot;
   StateWriter writer("trainer.rollout_ahead", &snapshot);
   ASSERT_OK(ahead_.save_state(writer));
-  EXPECT_EQ(std::get<int64_t>(snapshot.scalars["trainer.rollout_ahead"]["step"]), 0) << "a resume samples it anew";
+  EXPECT_EQ(std::get<int64_t>(snapshot.scalars["trainer.rollout_ahead"]["step"]), 0)
+      << "a failed rollout must not be saved";
   ASSERT_TRUE(ahead_.has(3));
   const auto failed = ahead_.take(metrics_);
   ASSERT_FALSE(failed.ok());
