@@ -60,7 +60,7 @@ class Model {
   Model& operator=(Model&&) = default;
 
   [[nodiscard]] const ModelConfig& config() const { return config_; }
-  // Of the parameters: float32 or float64.
+  // The dtype of the parameters: float32 or float64.
   [[nodiscard]] at::ScalarType dtype() const { return weights_.embedding_VH.scalar_type(); }
   // Do the layers multiply by bfloat16 copies of their matrices?
   [[nodiscard]] bool has_rounded_matrices() const { return !weights_.rounded.empty(); }

@@ -9,6 +9,8 @@
 // Cost: 2 bytes per weight, and one pass over the matrices for each rounding. Thread rule: as libtorch.
 #pragma once
 
+#include <ATen/core/Tensor.h>
+
 #include <cstdint>
 
 #include "foundation/base/rng.h"
@@ -19,7 +21,7 @@ namespace mortise {
 // Memory for the copies; their numbers are not set.
 void allocate_rounded(DecoderWeights& weights);
 
-// Of all copies together.
+// The count of all rounded numbers.
 [[nodiscard]] int64_t rounded_numbers(const DecoderWeights& weights);
 
 // Rounds every matrix that has memory to the nearest bfloat16 (ties to even). Nothing to do without copies.

@@ -5,6 +5,8 @@
 
 #include <ATen/core/grad_mode.h>
 
+#include <vector>
+
 #include "learn/optim/weight_shards.h"
 #include "model/model.h"
 

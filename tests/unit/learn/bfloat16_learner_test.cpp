@@ -7,6 +7,7 @@
 #include "learner_fixture.h"
 #include "model/weights/rounded_matrices.h"
 #include "optimizer_cases.h"
+#include "support/temp_dir.h"
 
 namespace mortise {
 namespace {

@@ -20,7 +20,7 @@
 namespace mortise {
 namespace {
 
-constexpr int64_t kUpdates = 50, kVocab = 61, kPrompt = 4, kRowTokens = 20, kRows = 6;
+constexpr int64_t kOracleUpdates = 50, kVocab = 61, kPrompt = 4, kRowTokens = 20, kRows = 6;
 
 using Weights = std::map<std::string, at::Tensor>;
 
@@ -29,7 +29,7 @@ struct Trained {
   Weights weights;
 };
 
-std::vector<std::vector<int64_t>> rows_of_tokens() {
+std::vector<std::vector<int64_t>> oracle_tokens() {
   RandomStream stream({13, RandomPurpose::kTest, 0, 0, 0});
   std::vector<std::vector<int64_t>> rows(kRows);
   for (auto& row : rows) {
@@ -38,7 +38,7 @@ std::vector<std::vector<int64_t>> rows_of_tokens() {
   return rows;
 }
 
-StepTable table_of(const std::vector<std::vector<int64_t>>& rows) {
+StepTable oracle_table(const std::vector<std::vector<int64_t>>& rows) {
   std::vector<TableRow> out;
   for (size_t i = 0; i < rows.size(); ++i) {
     const std::span<const int64_t> ids = rows[i];
@@ -49,7 +49,7 @@ StepTable table_of(const std::vector<std::vector<int64_t>>& rows) {
   return table;
 }
 
-Model start() {
+Model fresh_model() {
   return Model::random(make_qwen2_config({.vocab_size = kVocab,
                                           .hidden_size = 64,
                                           .intermediate_size = 96,
@@ -62,22 +62,22 @@ Model start() {
       .value();
 }
 
-Trained train(const Path& folder, const std::string& dtype) {
+Trained run_updates(const Path& folder, const std::string& dtype) {
   Model model = Model::load(default_env(), folder, dtype).value();
   AdamW optimizer(TestPolicy::parameters(model), {});
-  const auto rows = rows_of_tokens();
-  const StepTable table = table_of(rows);
+  const auto rows = oracle_tokens();
+  const StepTable table = oracle_table(rows);
   LearnerOptions options;
   options.grad_clip = 0.0;
   Trained out;
-  for (int64_t update = 1; update <= kUpdates; ++update)
+  for (int64_t update = 1; update <= kOracleUpdates; ++update)
     out.losses.push_back(sft_update(model, optimizer, table, options, {1e-3, update}).value().loss);
   for (const NamedParameter& p : model.parameters()) out.weights[p.name] = p.tensor.detach().clone();
   return out;
 }
 
 // || all weights of a - those of b || / || those of b - the start ||.
-double distance(const Weights& a, const Weights& b, const Weights& origin) {
+double weight_distance(const Weights& a, const Weights& b, const Weights& origin) {
   double off = 0.0, moved = 0.0;
   for (const auto& [name, weights] : b) {
     off += std::pow(at::linalg_vector_norm(a.at(name) - weights).item<double>(), 2);
@@ -117,35 +117,35 @@ TEST(Bfloat16Oracle, FiftyUpdatesStayAsNearToFloat32AsTorchs) {
     GTEST_SKIP() << "MORTISE_ORACLES_PYTHON is not set: torch has not judged training in bfloat16";
   at::set_num_threads(1);
   const test::TempDir dir;
-  const Model origin_model = start();
-  ASSERT_OK(origin_model.save(default_env(), *dir / "model", {}));
+  const Model origin_model = fresh_model();
+  ASSERT_OK(origin_model.save(default_env(), dir.path() / "model", {}));
   Weights origin;
   for (const NamedParameter& p : origin_model.parameters()) origin[p.name] = p.tensor.detach().clone();
   Json problem;
   problem["prompt_length"] = kPrompt;
-  problem["rows"] = rows_of_tokens();
-  ASSERT_OK(write_file(default_env(), *dir / "rows.json", dump_json(problem)));
+  problem["rows"] = oracle_tokens();
+  ASSERT_OK(write_file(default_env(), dir.path() / "rows.json", dump_json(problem)));
   const std::string command = "'" + std::string(python) +
                               "' '" MORTISE_SOURCE_DIR "/tests/unit/learn/bfloat16_oracle.py' '" +
-                              (*dir / "model").string() + "' '" + (*dir / "rows.json").string() + "' '" +
-                              (*dir / "out.safetensors").string() + "' 2>/dev/null";
+                              (dir.path() / "model").string() + "' '" + (dir.path() / "rows.json").string() + "' '" +
+                              (dir.path() / "out.safetensors").string() + "' 2>/dev/null";
   ASSERT_EQ(std::system(command.c_str()), 0) << command;
-  const auto theirs = read_oracle(*dir / "out.safetensors", origin);
-  const Trained exact = train(*dir / "model", "float32"), rounded = train(*dir / "model", "bfloat16");
+  const auto theirs = read_oracle(dir.path() / "out.safetensors", origin);
+  const Trained exact = run_updates(dir.path() / "model", "float32"), rounded = run_updates(dir.path() / "model", "bfloat16");
   const Trained& float32 = theirs.at("float32");
   ASSERT_EQ(float32.losses.size(), exact.losses.size());
   ASSERT_EQ(float32.weights.size(), origin.size());
   // The problem is the same, and it is learnt.
-  EXPECT_LT(distance(exact.weights, float32.weights, origin), 1e-3);
+  EXPECT_LT(weight_distance(exact.weights, float32.weights, origin), 1e-3);
   EXPECT_LT(rounded.losses.back(), 0.5 * rounded.losses.front());
 
-  const double ours = distance(rounded.weights, exact.weights, origin);
+  const double ours = weight_distance(rounded.weights, exact.weights, origin);
   EXPECT_GT(ours, 1e-4) << "nothing was rounded";
   double widest = 0.0;
   for (const char* way : {"bfloat16", "autocast"}) {
     const Trained& other = theirs.at(way);
-    const double its_own = distance(other.weights, float32.weights, origin);
-    const double between = distance(rounded.weights, other.weights, origin);
+    const double its_own = weight_distance(other.weights, float32.weights, origin);
+    const double between = weight_distance(rounded.weights, other.weights, origin);
     std::printf("%s: to float32 %.4f, mortise to float32 %.4f, mortise to it %.4f; losses %.2e, %.2e, %.2e\n", way,
                 its_own, ours, between, largest_gap(other, float32), largest_gap(rounded, exact),
                 largest_gap(rounded, other));
