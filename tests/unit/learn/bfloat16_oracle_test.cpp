@@ -131,7 +131,8 @@ TEST(Bfloat16Oracle, FiftyUpdatesStayAsNearToFloat32AsTorchs) {
                               (dir.path() / "out.safetensors").string() + "' 2>/dev/null";
   ASSERT_EQ(std::system(command.c_str()), 0) << command;
   const auto theirs = read_oracle(dir.path() / "out.safetensors", origin);
-  const Trained exact = run_updates(dir.path() / "model", "float32"), rounded = run_updates(dir.path() / "model", "bfloat16");
+  const Trained exact = run_updates(dir.path() / "model", "float32"),
+                rounded = run_updates(dir.path() / "model", "bfloat16");
   const Trained& float32 = theirs.at("float32");
   ASSERT_EQ(float32.losses.size(), exact.losses.size());
   ASSERT_EQ(float32.weights.size(), origin.size());
@@ -146,9 +147,6 @@ TEST(Bfloat16Oracle, FiftyUpdatesStayAsNearToFloat32AsTorchs) {
     const Trained& other = theirs.at(way);
     const double its_own = weight_distance(other.weights, float32.weights, origin);
     const double between = weight_distance(rounded.weights, other.weights, origin);
-    std::printf("%s: to float32 %.4f, mortise to float32 %.4f, mortise to it %.4f; losses %.2e, %.2e, %.2e\n", way,
-                its_own, ours, between, largest_gap(other, float32), largest_gap(rounded, exact),
-                largest_gap(rounded, other));
     EXPECT_LT(ours, its_own) << way;
     EXPECT_LT(between, 1.5 * its_own) << way;  // two independent errors: at most the root of the sum of their squares
     EXPECT_LT(largest_gap(rounded, other), 2.0 * largest_gap(other, float32) + 1e-3) << way;
