@@ -226,8 +226,8 @@ void describe_decoding(Keys& keys) {
       .read_by(kInGenerate | kInServe);
   keys.compared(
           "dtype", &RolloutConfig::dtype,
-          "Number format of the matrices while decoding. auto: model.dtype. bfloat16 (with model.dtype float32) "
-          "samples, also in validation, from a rounded copy. It reads half the bytes per token, so it is up to twice "
+          "Number format of the matrices while decoding. auto: model.dtype. bfloat16 "
+          "samples, also in validation, from a rounded copy, which rounds the head too. It reads half the bytes per token, so it is up to twice "
           "as fast if few rows decode a large model. Products are summed in float32, and the trained weights do not "
           "change. The sampler's log-probabilities then differ from the trainer's by about 1e-2; "
           "training/rollout_probs_diff_* shows it.")
@@ -239,10 +239,11 @@ void describe_decoding(Keys& keys) {
           "own layers in plain operations over the whole sequence at every token. It is slow. Use it to find out whether "
           "a number depends on the fast path.")
       .read_by(kInGenerate | kInServe);
-  keys.compared("deterministic", &RolloutConfig::deterministic,
-                "Sample the same tokens from the same weights for any order of requests, max_num_seqs and number of "
-                "threads, on one kind of CPU. The fast path (model.dtype float32) always does this, at no cost. On the "
-                "plain path (float64, or rollout.kernels plain) true computes every row alone on one thread.")
+  keys.compared(
+          "deterministic", &RolloutConfig::deterministic,
+          "Sample the same tokens from the same weights for any order of requests, max_num_seqs and number of "
+          "threads, on one kind of CPU. The fast path (any other model.dtype than float64) always does this, at no cost. On the "
+          "plain path (float64, or rollout.kernels plain) true computes every row alone on one thread.")
       .read_by(kInGenerate | kInServe);
   keys.free(
       "sleep_while_training", &RolloutConfig::sleep_while_training,

@@ -190,7 +190,8 @@ void describe_checkpoints(Keys& keys) {
       .transformers("save_total_limit", "null");
   describe_best_model(keys);
   keys.free("save_dtype", &TrainerConfig::save_dtype,
-            "Number format of the weights in a checkpoint's huggingface folder. train: model.dtype. stored: the format "
+            "Number format of the weights in a checkpoint's huggingface folder. train: that of the trained "
+            "weights (float32 if model.dtype is bfloat16). stored: the format "
             "of each file of model.path, with the same bytes for weights that were not trained. If a format rounds, "
             "the checkpoint's state also holds the exact weights, so that a resume loses nothing. You may change it on "
             "a resume.");

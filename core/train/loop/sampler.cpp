@@ -14,7 +14,7 @@ Result<> Sampler::send_weights(int64_t version, MetricSet& metrics) {
   if (!backend.holds_weights() || sent_version_ == version) return {};
   const StageTimer timer(metrics, "timing_s/update_weights");
   TRY(backend.begin_update(version));
-  for (const NamedParameter& parameter : model_->parameters()) {
+  for (const NamedParameter& parameter : model_->numbers()) {
     const at::Tensor values = parameter.tensor.detach().to(at::kCPU, at::kFloat).contiguous();
     const std::vector<int64_t> shape = values.sizes().vec(), offset(shape.size(), 0);
     const std::span<const float> data(values.const_data_ptr<float>(), static_cast<size_t>(values.numel()));
