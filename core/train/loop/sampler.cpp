@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "foundation/metrics/live.h"
 #include "train/loop/shared_rollout.h"
 #include "train/report/stage_timer.h"
 
@@ -44,6 +45,19 @@ Result<SampleBatch> Sampler::sample(const PromptBatch& prompts, int64_t batch, i
       [&] { return reward.tend(); }));
   samples.mask_truncated = config_->algorithm.mask_truncated_completions;
   return samples;
+}
+
+SampleBatch Sampler::unsampled(const PromptBatch& prompts) const {
+  SampleBatch samples = unsampled_rows(prompts, plan_);
+  samples.mask_truncated = config_->algorithm.mask_truncated_completions;
+  return samples;
+}
+
+Result<> Sampler::sample_pieces(std::span<const OpenRows> batches, int64_t weight_version, MetricSet& metrics) {
+  const StageTimer timer(metrics, "timing_s/gen");
+  TRY(make_ready(weight_version, metrics));
+  const auto show = [](int64_t done, int64_t total) { live_stage("sampling", "rows", done, total); };
+  return runner_.collect_segments(batches, plan_, *tokenizer_, &metrics, show);
 }
 
 Result<SampleBatch> Sampler::greedy(const PromptBatch& prompts, MetricSet& metrics) {

@@ -4,12 +4,13 @@
 // Thread rule: one thread.
 #pragma once
 
+#include <span>
 #include <utility>
 
 #include "config/run_config.h"
 #include "dist/communicator.h"
 #include "experience/reward/reward_runner.h"
-#include "experience/rollout/rollout_runner.h"
+#include "experience/rollout/row_segments.h"
 #include "model/model.h"
 
 namespace mortise {
@@ -30,6 +31,9 @@ class Sampler {
   // prompt while others are still being sampled. `weight_version` is that of the model's weights.
   Result<SampleBatch> sample(const PromptBatch& prompts, int64_t batch, int64_t weight_version, RewardRunner& reward,
                              const ScoreContext& context, MetricSet& metrics);
+  // The rows of the step's first batch before their first piece, and then the next piece of rows of several batches.
+  [[nodiscard]] SampleBatch unsampled(const PromptBatch& prompts) const;
+  Result<> sample_pieces(std::span<const OpenRows> batches, int64_t weight_version, MetricSet& metrics);
   // One greedy completion of each prompt, after sample().
   Result<SampleBatch> greedy(const PromptBatch& prompts, MetricSet& metrics);
   // Completions of a validation's plan, with the weights of this version.

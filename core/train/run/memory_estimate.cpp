@@ -111,7 +111,7 @@ MemoryEstimate estimate_memory(const ModelConfig& model, const std::optional<Lor
   // The generator's own copy of the matrices.
   if (config.model.dtype == ModelDtype::kFloat32 && config.rollout.kernels != DecodeKernels::kPlain)
     bytes.rollout = parameters * (config.rollout.dtype == DecodeDtype::kBfloat16 ? 2.0 : 4.0);
-  if (config.trainer.mode == TrainMode::kOneStepOff) bytes.rollout += parameters * element;  // what samples
+  if (config.trainer.steps_ahead() > 0) bytes.rollout += parameters * element;  // what samples
   const auto rows = static_cast<double>(std::min(config.rollout.max_num_seqs, plan.rows_per_step));
   bytes.kv_cache = std::min(rows * row_tokens * 2.0 * static_cast<double>(model.kv_size() * model.num_layers) * 4.0,
                             static_cast<double>(config.rollout.kv_cache_mib << 20));

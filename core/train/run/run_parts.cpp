@@ -378,8 +378,7 @@ Result<std::unique_ptr<RunParts>> assemble(Env& env, const LoadedConfig& loaded,
     policy.encoder = policy.folder->encoder(run.config, &environment.tools);
   }
   TRY(load_data(run, registry, policy, data, saved.stateful));
-  if (kind == RunKind::kTrain && run.config.trainer.mode == TrainMode::kOneStepOff)
-    policy.sampled = policy.model->clone_frozen();
+  if (kind == RunKind::kTrain && run.config.trainer.steps_ahead() > 0) policy.sampled = policy.model->clone_frozen();
   const Sampling sampling = TRY(load_engine(run.config, policy.folder->tokenizer, sampled_model(policy)));
   const bool environment_rewards = environment.gives_rewards;
   std::shared_ptr<TurnParts> turns;
@@ -390,6 +389,7 @@ Result<std::unique_ptr<RunParts>> assemble(Env& env, const LoadedConfig& loaded,
     parts->sampler.emplace(TRY(load_sampler(run, registry, policy, sampling, turns)));
   if (kind == RunKind::kTrain) {
     Sampler& sampler = *parts->sampler;
+    TRY(check_ahead_backend(run.loaded, sampler.backend()));
     saved.plugins.add("rollout:" + run.config.rollout.name, sampler.backend().instance());
     saved.rollout_plugins.add("rollout:" + run.config.rollout.name, sampler.backend().instance());
   }
