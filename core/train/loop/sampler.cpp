@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "foundation/metrics/live.h"
+#include "train/loop/sent_adapter.h"
 #include "train/loop/shared_rollout.h"
 #include "train/report/stage_timer.h"
 
@@ -15,7 +16,10 @@ Result<> Sampler::send_weights(int64_t version, MetricSet& metrics) {
   if (!backend.holds_weights() || sent_version_ == version) return {};
   const StageTimer timer(metrics, "timing_s/update_weights");
   TRY(backend.begin_update(version));
-  for (const NamedParameter& parameter : model_->parameters()) {
+  const bool sends_adapter = config_->rollout.send_adapter && policy_->trains_lora();
+  const std::vector<NamedParameter> adapter =
+      sends_adapter ? TRY(sent_tensors(*policy_)) : std::vector<NamedParameter>();
+  for (const NamedParameter& parameter : sends_adapter ? adapter : model_->parameters()) {
     const at::Tensor values = parameter.tensor.detach().to(at::kCPU, at::kFloat).contiguous();
     const std::vector<int64_t> shape = values.sizes().vec(), offset(shape.size(), 0);
     const std::span<const float> data(values.const_data_ptr<float>(), static_cast<size_t>(values.numel()));
@@ -30,6 +34,11 @@ Result<> Sampler::make_ready(int64_t version, MetricSet& metrics) {
   TRY(runner_.wake());
   TRY(send_weights(version, metrics));
   return runner_.set_version(version);
+}
+
+// Full weights are sent by the thread that samples, from a copy that nobody changes.
+Result<> Sampler::prepare(int64_t version, MetricSet& metrics) {
+  return config_->rollout.send_adapter ? make_ready(version, metrics) : Result<>();
 }
 
 Result<SampleBatch> Sampler::sample(const PromptBatch& prompts, int64_t batch, int64_t weight_version,

@@ -17,16 +17,20 @@ namespace mortise {
 
 class Sampler {
  public:
-  // `plan` is that of a step's first batch. Borrows the tokenizer, the model, the config and the communicator.
-  Sampler(RolloutRunner runner, RolloutPlan plan, const Tokenizer& tokenizer, const Model& model,
+  // `plan` is that of a step's first batch. `model` is what samples, a copy of `policy` or itself. Borrows both, the
+  // tokenizer, the config and the communicator.
+  Sampler(RolloutRunner runner, RolloutPlan plan, const Tokenizer& tokenizer, const Model& model, const Model& policy,
           const RunConfig& config, Communicator& ranks)
       : runner_(std::move(runner)),
         plan_(std::move(plan)),
         tokenizer_(&tokenizer),
         model_(&model),
+        policy_(&policy),
         config_(&config),
         ranks_(&ranks) {}
 
+  // Before something learns while this samples with weights of this version: sends what learning changes.
+  Result<> prepare(int64_t version, MetricSet& metrics);
   // The `batch`-th of the step, from 0: its rows have random streams of their own. `reward` begins with the rows of a
   // prompt while others are still being sampled. `weight_version` is that of the model's weights.
   Result<SampleBatch> sample(const PromptBatch& prompts, int64_t batch, int64_t weight_version, RewardRunner& reward,
@@ -52,6 +56,7 @@ class Sampler {
   RolloutPlan plan_;
   const Tokenizer* tokenizer_;
   const Model* model_;
+  const Model* policy_;
   const RunConfig* config_;
   Communicator* ranks_;
   int64_t sent_version_ = -1;  // version of the weights that the backend holds, where it holds any

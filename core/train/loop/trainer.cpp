@@ -124,6 +124,7 @@ class Trainer {
     const bool is_there = TRY(ahead.has(number));
     if (!parts_.policy.sampled) return is_there ? ahead.take(number, metrics) : sample(number, metrics);
     refresh_sampled(parts_.policy);
+    TRY(parts_.sampler->prepare(counters_.weight_version, metrics));
     if (!is_there) TRY(ahead.make_now(round_of(number - 1, number)));
     Experience experience = TRY(ahead.take(number, metrics));
     if (number < run_.total_steps) TRY(ahead.begin(round_of(number, number + run_.config.trainer.steps_ahead())));

@@ -19,7 +19,7 @@ constexpr const char* kKey = "trainer.mode";
 
 bool is_ahead(const LoadedConfig& loaded) { return loaded.config.trainer.steps_ahead() > 0; }
 
-std::string mode_of(const LoadedConfig& loaded) {
+std::string mode_text(const LoadedConfig& loaded) {
   return fmt::format("'trainer.mode' is {}", choice_name(loaded.config.trainer.mode));
 }
 
@@ -30,7 +30,7 @@ Result<> check_ahead_ranks(const LoadedConfig& loaded, const Communicator& ranks
   if (!is_ahead(loaded) || ranks.size() == 1) return {};
   return Error{
       ErrorKind::kConfig,
-      fmt::format("{}, which works in one process only, and the run has {} ranks", mode_of(loaded), ranks.size()),
+      fmt::format("{}, which works in one process only, and the run has {} ranks", mode_text(loaded), ranks.size()),
       loaded.where(kKey), "set it to sync, or start one process"};
 }
 
@@ -39,7 +39,7 @@ Result<> check_ahead_estimator(const LoadedConfig& loaded, const PluginInfo& est
   return Error{ErrorKind::kConfig,
                fmt::format("{}, but the advantage estimator '{}' samples again for its baselines, with the weights of "
                            "its own step",
-                           mode_of(loaded), loaded.config.algorithm.adv_estimator),
+                           mode_text(loaded), loaded.config.algorithm.adv_estimator),
                loaded.where(kKey), "set trainer.mode to sync, or take another advantage estimator"};
 }
 
@@ -50,7 +50,7 @@ Result<> check_ahead_backend(const LoadedConfig& loaded, const RolloutBackend& b
       ErrorKind::kConfig,
       fmt::format("{}, which continues completions with newer weights, but the rollout backend '{}' never gets "
                   "any",
-                  mode_of(loaded), loaded.config.rollout.name),
+                  mode_text(loaded), loaded.config.rollout.name),
       loaded.where(kKey), "set trainer.max_staleness to 1, or take another backend"};
 }
 

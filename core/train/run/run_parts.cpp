@@ -19,6 +19,7 @@
 #include "learn/objective/actor_objective.h"
 #include "model/tensor/peak_flops.h"
 #include "model/tensor/torch_version.h"
+#include "train/loop/sent_adapter.h"
 #include "train/run/admission.h"
 #include "train/run/ahead_rules.h"
 #include "train/run/run_data.h"
@@ -203,8 +204,8 @@ Result<Sampler> load_sampler(const RunSettings& run, PluginRegistry& registry, c
                    RolloutRunner::create(registry, config.rollout.name, config.rollout.params, run.key)));
   runner.use_turns(turns);
   const Model& model = sampled_model(policy);
-  return Sampler(std::move(runner), train_plan(config, model, sampling), policy.folder->tokenizer, model, config,
-                 run.ranks);
+  return Sampler(std::move(runner), train_plan(config, model, sampling), policy.folder->tokenizer, model, *policy.model,
+                 config, run.ranks);
 }
 
 Result<Validator> load_validator(const RunSettings& run, PluginRegistry& registry, const PolicyParts& policy,
@@ -390,6 +391,7 @@ Result<std::unique_ptr<RunParts>> assemble(Env& env, const LoadedConfig& loaded,
   if (kind == RunKind::kTrain) {
     Sampler& sampler = *parts->sampler;
     TRY(check_ahead_backend(run.loaded, sampler.backend()));
+    TRY(check_sent_adapter(run.loaded, *policy.model, sampler.backend()));
     saved.plugins.add("rollout:" + run.config.rollout.name, sampler.backend().instance());
     saved.rollout_plugins.add("rollout:" + run.config.rollout.name, sampler.backend().instance());
   }
