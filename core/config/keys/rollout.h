@@ -66,6 +66,7 @@ struct RolloutConfig {
   bool filtered_log_probs = false;               // train on log-probs of what penalties and filters leave
   std::optional<int64_t> seed;                   // for sampling; null = trainer.seed
   ValEngine val_engine = ValEngine::kNative;
+  bool send_adapter = false;  // servers get the LoRA adapter alone, and load it next to their base
   ValKwargs val_kwargs;
   MultiTurnConfig multi_turn;
   Json params = Json::object();  // the table [rollout.NAME] of the backend in use, e.g. [rollout.replay] path = "..."
@@ -287,6 +288,13 @@ void describe_sampled(Keys& keys) {
       .unread_by(kInSft)
       .no_effect(
           kInTrain | kInEval, [](const auto& k) { return !k.config.data.validates(); }, "data.val_files is not given");
+  keys.free("send_adapter", &RolloutConfig::send_adapter,
+            "true: rollout servers get the LoRA adapter alone after each update, and load it next to their base "
+            "(vLLM and SGLang). false: they get all weights, with the adapter merged.")
+      .unread_by(kInSft)
+      .no_effect(
+          kInTrain, [](const auto& k) { return k.config.rollout.name == RolloutConfig().name; },
+          "rollout.name is native, which samples with the trainer's own weights");
   keys.compared(
           "params", &RolloutConfig::params,
           "The table [rollout.NAME] holds the parameters of the backend NAME, if it is in use: rollout.replay.path.")

@@ -133,7 +133,7 @@ MemoryEstimate estimate_memory(const ModelConfig& model, const std::optional<Lor
   // The generator's own copy of the matrices.
   if (dtype != ModelDtype::kFloat64 && config.rollout.kernels != DecodeKernels::kPlain)
     bytes.rollout = config.rollout.dtype == DecodeDtype::kBfloat16 ? parameters * 2.0 : frozen;
-  if (config.trainer.mode == TrainMode::kOneStepOff) bytes.rollout += frozen;  // what samples
+  if (config.trainer.steps_ahead() > 0) bytes.rollout += frozen;  // what samples
   const auto rows = static_cast<double>(std::min(config.rollout.max_num_seqs, plan.rows_per_step));
   bytes.kv_cache = std::min(rows * row_tokens * 2.0 * static_cast<double>(model.kv_size() * model.num_layers) * 4.0,
                             static_cast<double>(config.rollout.kv_cache_mib << 20));

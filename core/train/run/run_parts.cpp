@@ -19,6 +19,7 @@
 #include "learn/objective/actor_objective.h"
 #include "model/tensor/peak_flops.h"
 #include "model/tensor/torch_version.h"
+#include "train/loop/sent_adapter.h"
 #include "train/run/admission.h"
 #include "train/run/ahead_rules.h"
 #include "train/run/run_data.h"
@@ -211,8 +212,8 @@ Result<Sampler> load_sampler(const RunSettings& run, PluginRegistry& registry, c
                    RolloutRunner::create(registry, config.rollout.name, config.rollout.params, run.key)));
   runner.use_turns(turns);
   const Model& model = sampled_model(policy);
-  return Sampler(std::move(runner), train_plan(config, model, sampling), policy.folder->tokenizer, model, config,
-                 run.ranks);
+  return Sampler(std::move(runner), train_plan(config, model, sampling), policy.folder->tokenizer, model, *policy.model,
+                 config, run.ranks);
 }
 
 Result<Validator> load_validator(const RunSettings& run, PluginRegistry& registry, const PolicyParts& policy,
@@ -387,8 +388,7 @@ Result<std::unique_ptr<RunParts>> assemble(Env& env, const LoadedConfig& loaded,
     policy.encoder = policy.folder->encoder(run.config, &environment.tools);
   }
   TRY(load_data(run, registry, policy, data, saved.stateful));
-  if (kind == RunKind::kTrain && run.config.trainer.mode == TrainMode::kOneStepOff)
-    policy.sampled = sampled_copy(*policy.model);
+  if (kind == RunKind::kTrain && run.config.trainer.steps_ahead() > 0) policy.sampled = sampled_copy(*policy.model);
   const Sampling sampling = TRY(load_engine(run.config, policy.folder->tokenizer, sampled_model(policy)));
   const bool environment_rewards = environment.gives_rewards;
   std::shared_ptr<TurnParts> turns;
@@ -399,6 +399,8 @@ Result<std::unique_ptr<RunParts>> assemble(Env& env, const LoadedConfig& loaded,
     parts->sampler.emplace(TRY(load_sampler(run, registry, policy, sampling, turns)));
   if (kind == RunKind::kTrain) {
     Sampler& sampler = *parts->sampler;
+    TRY(check_ahead_backend(run.loaded, sampler.backend()));
+    TRY(check_sent_adapter(run.loaded, *policy.model, sampler.backend()));
     saved.plugins.add("rollout:" + run.config.rollout.name, sampler.backend().instance());
     saved.rollout_plugins.add("rollout:" + run.config.rollout.name, sampler.backend().instance());
   }
