@@ -24,7 +24,7 @@ Result<Json> description_of(const EpisodeRunner& runner) {
 PluginUse use_of_environment(const RunConfig& config) {
   PluginUse found;
   for (PluginUse& use : plugin_uses(config)) {
-    if (use.kind == MORTISE_KIND_ENVIRONMENT) found = std::move(use);
+    if (use.kind == "environment") found = std::move(use);
   }
   return found;
 }
