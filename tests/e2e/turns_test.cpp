@@ -257,6 +257,63 @@ TEST_F(Turns, ValidationPlaysToo) {
   for (const Json& row : rows) EXPECT_TRUE(row.contains("turns")) << row;
 }
 
+// A file of prompts, with the environment of a run's file; the same rows for any number of workers and rows at a time.
+TEST_F(Turns, GeneratePlaysTheEpisodesOfAFileOfPrompts) {
+  const std::string generate = "generate --config run.toml --prompts few.jsonl rollout.n=2 --json --out ";
+  const Outcome done = mortise(generate + "a.jsonl rollout.max_num_seqs=3 2>/dev/null");
+  ASSERT_EQ(done.code, 0) << done.output;
+  const std::vector<Json> rows = rows_of(dir_.path() / "a.jsonl");
+  ASSERT_EQ(rows.size(), 24U);
+  int64_t num_turns = 0, num_sampled = 0;
+  for (size_t i = 0; i < rows.size(); ++i) {
+    const Json& row = rows[i];
+    EXPECT_EQ(row["prompt_index"], i / 2);
+    EXPECT_EQ(row["sample_index"], i % 2);
+    double expected = 0.0;
+    for (const Json& message : row["turns"]) {
+      if (message["role"] != "assistant") continue;
+      ++num_turns;
+      const auto text = message["content"].get<std::string>();
+      expected += !text.empty() && std::string("024").find(text.back()) != std::string::npos ? 1.0 : 0.0;
+    }
+    EXPECT_EQ(row["rewards"]["environment"], expected) << row;
+    EXPECT_EQ(row["response_mask"].size(), row["token_ids"].size());
+    for (const Json& one : row["response_mask"]) num_sampled += one.get<int64_t>();
+  }
+  const auto summary = parse_json(done.output, "summary");
+  ASSERT_TRUE(summary.ok()) << done.output;
+  EXPECT_EQ((*summary)["turns"], num_turns);
+  EXPECT_EQ((*summary)["completion_tokens"], num_sampled);
+  EXPECT_GT(num_turns, 24) << "rows have several turns";
+
+  dir_.write("workers.toml", std::string(kToml) + "num_workers = 1\n");
+  ASSERT_EQ(mortise("generate --config workers.toml --model model --prompts few.jsonl rollout.n=2 --out b.jsonl").code,
+            0);
+  EXPECT_EQ(default_env().read_file(dir_.path() / "b.jsonl").value(),
+            default_env().read_file(dir_.path() / "a.jsonl").value());
+}
+
+// Tools give no rewards, and generate needs none. What has no meaning with turns is refused.
+TEST_F(Turns, GenerateCallsToolsWithoutRewards) {
+  const std::string generate =
+      "generate --model model --prompts few.jsonl rollout.multi_turn.enable=true "
+      "rollout.multi_turn.tools='[\"tools.py:mul\"]' rollout.multi_turn.format=llama3_pythonic "
+      "rollout.response_length=16 --out t.jsonl ";
+  const Outcome done = mortise(generate);
+  ASSERT_EQ(done.code, 0) << done.output;
+  const std::vector<Json> rows = rows_of(dir_.path() / "t.jsonl");
+  ASSERT_EQ(rows.size(), 12U);
+  for (const Json& row : rows) {
+    EXPECT_TRUE(row["score"].is_null()) << row;
+    EXPECT_TRUE(row.contains("num_tool_calls")) << row;
+  }
+  EXPECT_THAT(mortise(generate + "rollout.top_log_probs=2").output, HasSubstr("have no top log-probs"));
+  EXPECT_THAT(mortise("generate --model model --prompts few.jsonl rollout.multi_turn.max_user_turns=1 --out t.jsonl "
+                      "rollout.response_length=2")
+                  .output,
+              HasSubstr("rollout.multi_turn.enable is false"));
+}
+
 // The blocks of docs/turns.md about a class: guess.py, and its settings.
 TEST_F(Turns, TheGameOfThePageRuns) {
   const std::string page = default_env().read_file(Path(MORTISE_SOURCE_DIR) / "docs/turns.md").value();

@@ -97,6 +97,7 @@ TEST(Records, CommandsThatReadAKey) {
   EXPECT_EQ(find_field("rollout.temperature")->read_by, kInGenerate);
   EXPECT_EQ(find_field("trainer.seed")->read_by, kInGenerate | kInEval);
   EXPECT_EQ(find_field("model.dtype")->read_by, kInGenerate | kInServe);
+  EXPECT_EQ(find_field("rollout.multi_turn.tools")->read_by, kInGenerate);
   EXPECT_EQ(find_field("sft.max_length")->unread, kInTrain);
   EXPECT_EQ(find_field("critic.optim.lr")->unread, kInSft);
   EXPECT_EQ(find_field("actor.optim.lr")->unread, 0U);
