@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <set>
 
 #include "run_bits.h"
 
@@ -361,6 +362,57 @@ TEST_F(Turns, SchemasOfToolsAreThoseOfTransformers) {
   const Outcome compared =
       run(std::string(python) + " " + source + "/tests/plugins/tool_schema_oracle.py " + source, dir_.path());
   EXPECT_EQ(compared.code, 0) << compared.output;
+}
+
+// The search tool of configs/search.toml finds the document of a name among others with that name, whatever the query.
+TEST_F(Turns, TheSearchToolFindsDocumentsForAnyQuery) {
+  const Outcome made = run(program("make_tool_task") + " runs/search --search", dir_.path());
+  ASSERT_EQ(made.code, 0) << made.output;
+  const Path task = dir_.path() / "runs/search";
+  std::string expected;
+  for (const Json& row : rows_of(task / "data/val.jsonl")) {
+    dir_.write("query.json", row["prompt"][0]["content"].dump());
+    expected = row["prompt"][0]["content"].get<std::string>() + " " + row["answer"].get<std::string>();
+    break;
+  }
+  dir_.write("ask.py", R"(
+import json, sys
+sys.path.insert(0, "runs/search")
+import search
+name = json.load(open("query.json"))
+print(search.search(name), search.search("where is " + name + "?"), sep="|")
+for query in ["", "***", '"', "NEAR(", "a AND", "text:", "x" * 100000, name + " OR"]:
+    assert isinstance(search.search(query), str), query
+print(search.search("zzzz"))
+)");
+  const Outcome asked = run("python3 ask.py", dir_.path());
+  EXPECT_EQ(asked.code, 0) << asked.output;
+  EXPECT_EQ(asked.output, expected + "|" + expected + "\nnothing found\n");
+}
+
+// A short warm start already searches. What the row gets are documents of the corpus.
+TEST_F(Turns, ASearchGoesThroughAWholeRun) {
+  const std::string configs = std::string(MORTISE_SOURCE_DIR) + "/configs/";
+  const std::string here = " trainer.num_threads=2 trainer.logger='[]' ";
+  const Outcome made = run(program("make_tool_task") + " runs/search --search", dir_.path());
+  ASSERT_EQ(made.code, 0) << made.output;
+  const Outcome warm = mortise("sft " + configs + "sft_search.toml sft.total_training_steps=150" + here);
+  ASSERT_EQ(warm.code, 0) << warm.output;
+  const Outcome done = mortise("train " + configs + "search.toml trainer.total_training_steps=1 " +
+                               "trainer.val_before_train=false trainer.test_freq=-1 trainer.rollout_data_dir=dump " +
+                               "model.path=runs/search/warm/global_step_150/huggingface" + here);
+  ASSERT_EQ(done.code, 0) << done.output;
+  std::set<std::string> documents = {"nothing found", "no words"};
+  for (const Json& row : rows_of(dir_.path() / "runs/search/corpus.jsonl")) documents.insert(row["text"]);
+  int64_t num_answers = 0;
+  for (const Json& row : rows_of(dir_.path() / "dump" / "1.jsonl")) {
+    for (const Json& message : row["turns"]) {
+      if (message["role"] != "tool" || message["content"].get<std::string>().starts_with("{\"error\"")) continue;
+      EXPECT_EQ(documents.count(message["content"]), 1U) << row;
+      ++num_answers;
+    }
+  }
+  EXPECT_GT(num_answers, 3);
 }
 
 // configs/tools.toml, as its first lines say. The warm start calls the tool in three of ten chats.
