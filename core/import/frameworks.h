@@ -17,12 +17,17 @@ struct Processes {
 };
 
 void translate_trl(Translation& t, const Processes& processes);
+void translate_trl_rewards(Translation& t);
 void prepare_verl(Translation& t);  // before the rules are applied
 void translate_verl(Translation& t);
-void translate_verl_rewards(Translation& t);  // the part of it in verl_rewards.cpp
+void translate_verl_objective(Translation& t);
+void translate_verl_rewards(Translation& t);
 void translate_swift(Translation& t, const Processes& processes);
+void translate_swift_rewards(Translation& t);
+// The setting of ms-swift that bounds a completion.
+std::string_view swift_length_name(const Translation& t);
 
-// --- shared by the two that are built on transformers.Trainer (hf_run.cpp) ---
+// --- shared by the two that are built on transformers.Trainer (hf_run.cpp, hf_schedule.cpp) ---
 
 // The batch arithmetic of GRPO trainers that count completions per process, as their __post_init__ does it.
 struct HfBatches {

@@ -43,6 +43,8 @@ bool translate_servers(Translation& t) {
     t.set("rollout.vllm.url", join(urls, ", "), {"vllm_server_base_url", "vllm_server_host", "vllm_server_port"});
   if (t.is_given("vllm_server_timeout"))
     t.set("rollout.vllm.start_limit", t.number("vllm_server_timeout"), {"vllm_server_timeout"});
+  if (t.is_set("rollout.val_kwargs.n"))  // the framework validates
+    t.set("rollout.val_engine", "rollout", {"use_vllm", "vllm_mode"}, "the servers sample validations too");
   return true;
 }
 

@@ -129,7 +129,7 @@ constexpr PeerRule kRun[] = {
     refuse("freeze_parameters", "[null, []]", "all weights are trained"),
     refuse("freeze_parameters_ratio", "[0]", "all weights are trained"),
     refuse("trainable_parameters", "[null, []]", "all weights are trained"),
-    refuse("quant_bits", "[null]", "Mortise does not quantize weights"),
+    refuse("quant_bits", "[null]", kFourBits),
     refuse("quant_method", "[null]", "Mortise does not quantize weights"),
     compute("optimizer", "null", "actor.optim.optimizer"),
     refuse("use_galore", "[false]", "Mortise has no low-rank optimizers"),

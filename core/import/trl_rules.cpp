@@ -106,7 +106,7 @@ constexpr PeerRule kScript[] = {
     compute("use_rslora", "false", "model.use_rslora"),
     compute("use_dora", "false", "model.use_dora"),
     refuse("load_in_8bit", "[false]", "Mortise does not quantize weights"),
-    refuse("load_in_4bit", "[false]", "Mortise does not quantize weights"),
+    refuse("load_in_4bit", "[false]", kFourBits),
     no_effect("bnb_4bit_quant_type", "only with load_in_4bit"),
     no_effect("use_bnb_nested_quant", "only with load_in_4bit"),
     no_effect("bnb_4bit_quant_storage", "only with load_in_4bit"),

@@ -11,6 +11,7 @@
 #include "foundation/base/lfs_pointer.h"
 #include "foundation/base/text.h"
 #include "foundation/formats/safetensors.h"
+#include "model/weights/four_bit.h"
 #include "model/weights/names.h"
 
 namespace mortise {
@@ -29,6 +30,10 @@ class Loader {
   Result<StoredLayout> load() {
     FileList list = TRY(list_weight_files(env_, folder_));
     layout_.index_text = std::move(list.index_text);
+    if (config_.four_bit) {
+      for (const ListedFile& file : list.files)
+        opened_.push_back(TRY(SafetensorsFile::open(env_, folder_ / file.name)));
+    }
     for (const ListedFile& file : list.files) TRY(load_file(file));
     for (size_t i = 0; i < parameters_.size(); ++i) {
       if (filled_[i]) continue;
@@ -77,7 +82,7 @@ class Loader {
   Result<> load_tensor(const TensorView& view, const std::string& where, StoredSlot& slot) {
     const auto found = index_.find(view.name);
     if (found != index_.end()) {
-      TRY(copy_stored(view, where, parameters_[found->second].tensor.detach()));
+      TRY(fill(view, where, parameters_[found->second].tensor.detach()));
       filled_[found->second] = true;
       if (view.name == kEmbeddingName) layout_.dtype = view.dtype;
       slot.parameter = view.name;
@@ -94,9 +99,23 @@ class Loader {
       slot.bytes.assign(reinterpret_cast<const char*>(view.bytes.data()), view.bytes.size());
       return {};
     }
+    if (config_.four_bit && is_four_bit_part(view.name)) return {};  // read with its matrix
     if (const auto parts = stacked_experts(view.name); !parts.empty()) return load_stacked(view, where, parts);
     if (left_over_.empty()) left_over_where_ = where;
     left_over_.push_back(view.name);
+    return {};
+  }
+
+  Result<> fill(const TensorView& view, const std::string& where, const at::Tensor& target) {
+    const FindTensor find = [this](const std::string& name) -> const TensorView* {
+      for (const SafetensorsFile& file : opened_) {
+        if (const TensorView* found = file.find(name); found != nullptr) return found;
+      }
+      return nullptr;
+    };
+    if (!is_four_bit(view, find)) return copy_stored(view, where, target);
+    target.copy_(TRY(read_four_bit(view, target.sizes(), find, where)));
+    kept_bytes_ = kMaxKeptBytes + 1;  // a save writes plain numbers
     return {};
   }
 
@@ -186,6 +205,7 @@ class Loader {
   std::vector<bool> filled_;
   std::vector<std::string> left_over_;
   std::string left_over_where_;
+  std::vector<SafetensorsFile> opened_;  // all files, if matrices are in four bits
   Path tied_head_file_;
   size_t kept_bytes_ = 0;
   StoredLayout layout_;
@@ -209,8 +229,9 @@ Result<> check_weight_bytes(Env& env, const Path& folder, const ModelConfig& con
     num_bytes += TRY(env.info(path)).size_bytes;
   }
   const auto num_parameters = static_cast<uint64_t>(config.num_parameters());
-  constexpr uint64_t kLeastBytes = 2;  // a number has at least these: F16 or BF16
-  if (num_parameters <= num_bytes / kLeastBytes) return {};
+  // A number has at least two bytes (F16 or BF16), or half of one.
+  const uint64_t most_parameters = config.four_bit ? num_bytes * 2 : num_bytes / 2;
+  if (num_parameters <= most_parameters) return {};
   return Error{ErrorKind::kData,
                fmt::format("config.json asks for {} parameters, more than the weight files hold with their {} bytes",
                            num_parameters, num_bytes),

@@ -16,8 +16,30 @@ namespace {
 // Keys for every family whose other values would change the numbers.
 Result<> refuse_unsupported(const ConfigReader& reader) {
   if (!TRY(reader.flag_or("is_causal", true))) return reader.unsupported("is_causal", "true");
-  if (reader.has("quantization_config")) return reader.unsupported("quantization_config", "unquantised weights");
   return {};
+}
+
+constexpr const char* kQuantization = "quantization_config";
+
+// bitsandbytes in four bits is the only form that is read.
+Result<> read_quantization(const ConfigReader& reader, ModelConfig& config) {
+  const Json* quantization = reader.find(kQuantization);
+  if (quantization == nullptr) return {};
+  if (!quantization->is_object()) return reader.wrong(kQuantization, "an object");
+  const ConfigReader inner(*quantization, reader.where(), fmt::format("{}.", kQuantization));
+  constexpr const char* kSupported = "unquantised weights, and bitsandbytes with load_in_4bit";
+  if (TRY(inner.text_or("quant_method", "bitsandbytes")) != "bitsandbytes")
+    return inner.unsupported("quant_method", kSupported);
+  if (!TRY(inner.flag_or("load_in_4bit", false))) return inner.unsupported("load_in_4bit", kSupported);
+  config.four_bit = true;
+  return {};
+}
+
+// What a save of the plain numbers says of the model.
+Result<std::string> text_without_quantization(const ModelConfig& config, const std::string& text, Json json) {
+  if (!config.four_bit) return text;
+  json.erase(kQuantization);
+  return dump_json(json, 2) + "\n";
 }
 
 // num_key_value_heads: null is as many as query heads; absent is the family's default.
@@ -182,13 +204,14 @@ Result<ModelConfig> parse_model_config(const std::string& config_text, const std
   TRY(read_sizes(reader, info->defaults, config));
   if (config.is_classifier) TRY(read_labels(reader, config));
   TRY(refuse_unsupported(reader));
+  TRY(read_quantization(reader, config));
   TRY(read_dropout(reader, info->defaults, config));
   TRY(check_sizes(reader, config));
   TRY(info->read(reader, config));
   TRY(check_sizes(reader, config));  // what the family adds: head_dim
   TRY(check_shape(reader, config));
   TRY(read_token_ids(reader, info->defaults, config));
-  config.config_text = config_text;
+  config.config_text = TRY(text_without_quantization(config, config_text, json));
   config.generation_config_text = generation_text;
   if (!generation_text.empty()) {
     const std::string generation_path = (Path(where).parent_path() / "generation_config.json").string();

@@ -92,6 +92,10 @@ struct ModelConfig {
   std::optional<int64_t> bos_token_id;
   std::optional<int64_t> pad_token_id;
 
+  // The weight files hold matrices in four bits, in bitsandbytes' form. A save writes plain numbers: `config_text` does
+  // not have the key any more.
+  bool four_bit = false;
+
   // Keys of dropout that are not 0, as "'attention_dropout' = 0.1": nothing to inference, and refused for training.
   std::string dropout;
 

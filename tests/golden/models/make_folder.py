@@ -1,10 +1,13 @@
 """Makes a golden folder of a tiny random model with transformers, in float64.
 
-usage: make_folder.py FOLDER [--prompts 3,9,17] [--seed 0]
+usage: make_folder.py FOLDER [--prompts 3,9,17] [--seed 0] [--four-bit nf4|fp4 [--double-quant]]
 FOLDER has config.json (and generation_config.json); config.classic.json and config.v5.json in it must mean the same.
 Writes model.safetensors, forward.safetensors and greedy.json (README.md in this folder describes them).
+--four-bit stores the matrices as bitsandbytes does, and adds quantization_config to config.json. The expected numbers
+are those of the matrices that bitsandbytes' dequantize_4bit gives.
 """
 import argparse
+import copy
 import json
 import shutil
 import tempfile
@@ -33,6 +36,24 @@ def random_model(folder: Path, seed: int):
         scale, shift = (0.1, 1.0) if "norm" in name else (0.3, 0.0) if "embed" in name else (0.15, 0.0)
         parameter.copy_(torch.randn_like(parameter) * scale + shift)
     return model.eval()
+
+
+def in_four_bits(plain, saved: str, form: str, double_quant: bool):
+    """Lets transformers save `plain` in four bits. Returns the model that it then is, in float32."""
+    from bitsandbytes.functional import dequantize_4bit
+    from bitsandbytes.nn import Linear4bit
+    from transformers import BitsAndBytesConfig
+    with tempfile.TemporaryDirectory() as base:
+        plain.save_pretrained(base)
+        how = BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_quant_type=form, bnb_4bit_use_double_quant=double_quant)
+        packed = AutoModelForCausalLM.from_pretrained(base, quantization_config=how, dtype=torch.bfloat16, device_map="cpu")
+    packed.save_pretrained(saved)
+    state = {name: parameter.float() for name, parameter in packed.named_parameters()}
+    for name, module in packed.named_modules():
+        if isinstance(module, Linear4bit):
+            state[name + ".weight"] = dequantize_4bit(module.weight.data, module.weight.quant_state).float()
+    plain.load_state_dict(state, strict=False)
+    return plain
 
 
 def rows(vocab_size: int, generator):
@@ -97,6 +118,8 @@ def main():
     parser.add_argument("folder", type=Path)
     parser.add_argument("--prompts", default="3,9,17", help="their lengths")
     parser.add_argument("--seed", type=int, default=0, help="the first that is tried")
+    parser.add_argument("--four-bit", choices=["nf4", "fp4"], help="how the matrices are stored")
+    parser.add_argument("--double-quant", action="store_true", help="the scales are quantised too")
     args = parser.parse_args()
     torch.set_grad_enabled(False)
     generator = torch.Generator().manual_seed(7)
@@ -105,18 +128,26 @@ def main():
     ids, mask = rows(config.vocab_size, generator)
     prompts = [torch.randint(3, config.vocab_size, (int(n),), generator=generator).tolist()
                for n in args.prompts.split(",")]
+    saved = tempfile.mkdtemp()
     for seed in range(args.seed, args.seed + 500):
         single = random_model(args.folder, seed)
-        model = random_model(args.folder, seed).double()
+        if args.four_bit:
+            single = in_four_bits(single, saved, args.four_bit, args.double_quant)
+        model = copy.deepcopy(single).double()
         made = [greedy(model, prompt, ends) for prompt in prompts]
         varied = all(len(set(case["completion_ids"])) > 6 for case, _ in made)
         if varied and min(margin for _, margin in made) >= LEAST_MARGIN:
             break
     else:
         raise SystemExit("no seed gives greedy continuations with a clear winner at every step")
-    with tempfile.TemporaryDirectory() as saved:  # the experts one by one, as in the files of published models
-        single.save_pretrained(saved)
-        shutil.copy(Path(saved) / "model.safetensors", args.folder)
+    if args.four_bit:
+        config_json = json.loads((args.folder / "config.json").read_text())
+        config_json["quantization_config"] = json.loads((Path(saved) / "config.json").read_text())["quantization_config"]
+        (args.folder / "config.json").write_text(json.dumps(config_json, indent=2) + "\n")
+    else:
+        single.save_pretrained(saved)  # the experts one by one, as in the files of published models
+    shutil.copy(Path(saved) / "model.safetensors", args.folder)
+    shutil.rmtree(saved)
     logits = write_forward(args.folder, model, single, ids, mask)
     cases = [{**case, "min_margin": round(margin, 5)} for case, margin in made]
     text = json.dumps({"max_new_tokens": NEW_TOKENS, "cases": cases}, indent=1)

@@ -54,6 +54,9 @@ TEST(ImportTrl, ServersBecomeTheBackendAndItsCorrection) {
   EXPECT_EQ(config.algorithm.rollout_correction.rollout_is_threshold, "3");
   config = trl("use_vllm: true\nvllm_mode: server");
   EXPECT_EQ(config.rollout.params, Json({{"url", "http://127.0.0.1:8000"}}));
+  EXPECT_EQ(config.rollout.val_engine, ValEngine::kNative) << "TRL does not validate here";
+  config = trl("use_vllm: true\nvllm_mode: server\neval_strategy: steps\neval_steps: 50");
+  EXPECT_EQ(config.rollout.val_engine, ValEngine::kRollout) << "TRL validates on the servers";
   EXPECT_EQ(correction("vllm_importance_sampling_mode: token_truncate\nvllm_importance_sampling_clip_min: 0.5")
                 .rollout_is_threshold,
             "0.5_3");
