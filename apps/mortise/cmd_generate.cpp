@@ -20,6 +20,7 @@
 #include "foundation/formats/jsonl.h"
 #include "foundation/formats/rows/row_reader.h"
 #include "generate/engine.h"
+#include "generate_turns.h"
 #include "generated_rows.h"
 #include "hub/config_names.h"
 #include "keys_here.h"
@@ -31,9 +32,11 @@ namespace mortise {
 namespace {
 
 constexpr const char* kGenerateHelp =
-    R"(usage: mortise generate --model DIR --prompts FILE --out FILE [KEY=VALUE ...] [--system TEXT] [--json]
+    R"(usage: mortise generate --model DIR --prompts FILE --out FILE [--config RUN.toml] [KEY=VALUE ...] [--system TEXT] [--json]
 
---model    Hugging Face folder. It needs a tokenizer unless all prompts are token ids.
+--model    Hugging Face folder. It needs a tokenizer unless all prompts are token ids. Default: model.path of --config.
+--config   the file of a run. Its settings are the defaults of KEY=VALUE; those of training alone have no effect. With
+           rollout.multi_turn.enable whole episodes are played, with the tools or the environment of the run.
 --prompts  rows with "prompt" (text or messages), "messages" or "prompt_token_ids", in any format of docs/data.md. A row may
            have its own "seed". Its completions then depend on the seed and the row, not on its place in the file.
 --out      JSONL rows in the same order: {"prompt_token_ids", "completions": [{"token_ids", "text", "log_probs",
@@ -41,6 +44,8 @@ constexpr const char* kGenerateHelp =
              log_probs           at the sampling temperature (at 1 if greedy), over the whole vocabulary
              filtered_log_probs  added if penalties, bad_words or filters change the distribution
              top_log_probs       added by rollout.top_log_probs: a list of [token id, log-prob] for each token
+           With rollout.multi_turn.enable: a row for each completion, as in trainer.rollout_data_dir, with "turns",
+           "response_mask" and the rewards of the environment. An interruption then leaves no file.
            The file appears when all rows are finished. Until then, and after an interruption, FILE.partial has the rows
            that are finished. The next command renames it to FILE.partial.before_N.
 --system   system message for chats without one; the same as data.system_prompt
@@ -52,7 +57,7 @@ Without rollout.response_length a completion has at most 512 tokens, or fewer if
 )";
 
 struct GenerateArguments {
-  std::map<std::string, std::string> files;  // --model, --prompts, --out
+  std::map<std::string, std::string> files;  // --model, --prompts, --out, --config
   std::vector<std::string> overrides;
   bool json = false;
 };
@@ -60,7 +65,8 @@ struct GenerateArguments {
 std::span<const std::string> keys_here() { return keys_of(ConfigUse::kGenerate); }
 
 bool acts_here(std::string_view key) {
-  return std::ranges::count(keys_here(), key) > 0 || key.starts_with("data.apply_chat_template_kwargs.");
+  return std::ranges::count(keys_here(), key) > 0 || key.starts_with("data.apply_chat_template_kwargs.") ||
+         key.starts_with("rollout.multi_turn.params.");
 }
 
 Error no_setting(const std::string& word, const std::string& key) {
@@ -74,7 +80,7 @@ Error no_setting(const std::string& word, const std::string& key) {
 }
 
 Result<GenerateArguments> parse_generate(Arguments args) {
-  const std::vector<std::string> names = {"--model", "--prompts", "--out", "--json", "--system"};
+  const std::vector<std::string> names = {"--model", "--prompts", "--out", "--config", "--json", "--system"};
   GenerateArguments out;
   for (size_t i = 0; i < args.size(); ++i) {
     const std::string& word = args[i];
@@ -106,7 +112,7 @@ Result<GenerateArguments> parse_generate(Arguments args) {
       out.files[name] = value;
   }
   for (const char* name : {"--model", "--prompts", "--out"}) {
-    if (out.files.contains(name)) continue;
+    if (out.files.contains(name) || (std::string_view(name) == "--model" && out.files.contains("--config"))) continue;
     return Error{ErrorKind::kConfig, fmt::format("option {} is missing", name), "mortise generate",
                  "`mortise generate --help` shows the usage"};
   }
@@ -251,15 +257,33 @@ Result<std::string> complete_all(Model& model, const EngineOptions& options, con
   return path_name;
 }
 
+// The settings, checked. The file of a run has settings of training, which is no reason for a warning.
+Result<LoadedConfig> load_settings(Env& env, const GenerateArguments& parsed) {
+  const auto file = parsed.files.find("--config");
+  const std::string path = file == parsed.files.end() ? "" : file->second;
+  LoadedConfig loaded = TRY(load_config(env, path, parsed.overrides));
+  if (const auto model = parsed.files.find("--model"); model != parsed.files.end())
+    loaded.config.model.path = model->second;
+  if (loaded.config.model.path.empty())
+    return Error{ErrorKind::kConfig, "the file names no model", path, "set model.path there, or give --model"};
+  for (const Error& warning : TRY(check_config(loaded, ConfigUse::kGenerate))) {
+    if (path.empty() || warning.where.find("override") == 0) log_warn(warning.to_string());
+  }
+  TRY(resolve_hub_names(env, loaded, {}));
+  return loaded;
+}
+
 Result<int> generate(Arguments args) {
   GenerateArguments parsed = TRY(parse_generate(args));
   Env& env = default_env();
-  LoadedConfig loaded = TRY(load_config(env, "", parsed.overrides));
+  LoadedConfig loaded = TRY(load_settings(env, parsed));
   RunConfig& config = loaded.config;
-  config.model.path = parsed.files.at("--model");
-  for (const Error& warning : TRY(check_config(loaded, ConfigUse::kGenerate))) log_warn(warning.to_string());
-  TRY(resolve_hub_names(env, loaded, {}));
   use_threads(config.trainer);
+  if (config.rollout.multi_turn.enable) {
+    const Json summary = TRY(generate_turns(env, loaded, parsed.files.at("--prompts"), parsed.files.at("--out")));
+    if (parsed.json) std::cout << dump_json(summary) << "\n";
+    return 0;
+  }
   Model model = TRY(Model::load(env, config.model.path, std::string(choice_name(config.model.dtype))));
   std::optional<PolicyFolder> folder;
   const Path tokenizer_path = TRY(tokenizer_folder(env, config.model.path));

@@ -202,6 +202,7 @@ class KeyTable {
 
   // All keys that follow.
   KeyTable& unread_by(Uses commands) { return unread_ |= commands, *this; }
+  KeyTable& read_by(Uses commands) { return read_by_ |= commands, *this; }
   // The whole table, if it was set; call it before the keys of the next table.
   template <class Condition, class Reason = std::string>
   KeyTable& no_effect(Uses when, Condition condition, Reason reason) {
@@ -228,6 +229,7 @@ class KeyTable {
     field.doc = std::move(doc);
     field.on_resume = on_resume;
     field.unread = unread_;
+    field.read_by = read_by_;
     field.no_effect = rules_;
     if constexpr (ChoiceMember<T>::kIs) {
       for (const std::string_view name : names_of_choices<T>()) field.choices.emplace_back(name);
@@ -244,7 +246,7 @@ class KeyTable {
   FieldCatalog& catalog_;
   std::string name_;
   std::function<Section&(Owner&)> section_;
-  Uses unread_ = 0;
+  Uses unread_ = 0, read_by_ = 0;
   std::vector<NoEffectRule> rules_;
 };
 

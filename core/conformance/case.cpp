@@ -10,7 +10,7 @@ bool is_not_applicable(const Error& error) { return error.kind == ErrorKind::kCo
 std::vector<const Case*> all_cases() {
   std::vector<const Case*> all;
   for (const auto& group : {static_cases(), load_cases(), negotiation_cases(), contract_cases(), numerics_cases(),
-                            advantage_cases(), reward_cases(), rollout_cases(), hygiene_cases()}) {
+                            advantage_cases(), reward_cases(), rollout_cases(), environment_cases(), hygiene_cases()}) {
     for (const Case& one : group) all.push_back(&one);
   }
   return all;

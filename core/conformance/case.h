@@ -31,6 +31,7 @@ inline constexpr uint32_t kKlEstimator = kind_bit(MORTISE_KIND_KL_ESTIMATOR);
 inline constexpr uint32_t kAdvantage = kind_bit(MORTISE_KIND_ADVANTAGE_ESTIMATOR);
 inline constexpr uint32_t kReward = kind_bit(MORTISE_KIND_REWARD);
 inline constexpr uint32_t kRollout = kind_bit(MORTISE_KIND_ROLLOUT_BACKEND);
+inline constexpr uint32_t kEnvironment = kind_bit(MORTISE_KIND_ENVIRONMENT);
 inline constexpr uint32_t kLosses = kPolicyLoss | kKlEstimator, kTokens = kLosses | kAdvantage;
 inline constexpr uint32_t kEvery = (1U << kNumKinds) - 1;
 
@@ -55,6 +56,7 @@ struct Case {
 [[nodiscard]] std::span<const Case> advantage_cases();
 [[nodiscard]] std::span<const Case> reward_cases();
 [[nodiscard]] std::span<const Case> rollout_cases();
+[[nodiscard]] std::span<const Case> environment_cases();
 [[nodiscard]] std::span<const Case> hygiene_cases();
 
 // All of them, in the order of the groups.

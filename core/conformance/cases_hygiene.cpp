@@ -210,7 +210,7 @@ class Famine {
 Result<> out_of_memory(Subject& subject) {
   if (__sanitizer_get_current_allocated_bytes != nullptr)
     return not_applicable("this program is built with a sanitizer");
-  if (subject.kind() == kRollout) return not_applicable("its work is not a call of one batch");
+  if ((subject.kind() & (kRollout | kEnvironment)) != 0) return not_applicable("its work is not a call of one batch");
   const Instance instance = TRY(subject.create(make_host()));
   std::optional<Famine> famine;
   grow_stack();
@@ -305,6 +305,12 @@ Result<> call_growth(Subject& subject) {
     rows.columns.resize(std::min<size_t>(rows.columns.size(), 1));  // the rest is this program's work, not the plugin's
     return demand_no_growth(subject, {200, 20}, "the same call", [&]() -> Result<> {
       TRY(reward_ok(instance, rows));
+      return {};
+    });
+  }
+  if (subject.kind() == kEnvironment) {
+    return demand_no_growth(subject, {200, 20}, "the same episodes", [&]() -> Result<> {
+      TRY(do_work(instance));
       return {};
     });
   }

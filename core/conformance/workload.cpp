@@ -5,6 +5,7 @@
 
 #include <cmath>
 
+#include "conformance/episode_drive.h"
 #include "conformance/reward_call.h"
 #include "conformance/rollout_drive.h"
 #include "conformance/token_batch.h"
@@ -58,12 +59,27 @@ Result<std::vector<double>> rollout_work(const Instance& instance, const WorkSha
   return out;
 }
 
+Result<std::vector<double>> episode_work(const Instance& instance, const WorkShape& shape) {
+  std::vector<double> out;
+  const std::string text = TRY(call_describe(instance, shape.tail_bytes));
+  out.push_back(static_cast<double>(text.size()));
+  for (const Played& episode : TRY(play(instance, usual_starts(shape.seed), shape.tail_bytes))) {
+    for (const EpisodeAnswer& answer : episode) {
+      out.push_back(answer.reward);
+      out.push_back(answer.done ? 1.0 : 0.0);
+      out.insert(out.end(), answer.messages.begin(), answer.messages.end());
+    }
+  }
+  return out;
+}
+
 }  // namespace
 
 Result<std::vector<double>> do_work(const Instance& instance, const WorkShape& shape) {
   const uint32_t kind = instance.subject().kind();
   if ((kind & kTokens) != 0) return token_work(instance, shape);
   if (kind == kReward) return reward_work(instance, shape);
+  if (kind == kEnvironment) return episode_work(instance, shape);
   return rollout_work(instance, shape);
 }
 

@@ -32,13 +32,15 @@ PYTHON
 
 cd "$scratch"
 cp -r "$source_dir/configs" configs
-task() { "$build_dir/bin/$1" "$2" >log 2>&1 || fail "$1: $(cat log)"; }
+task() { "$build_dir/bin/$1" "${@:2}" >log 2>&1 || fail "$1: $(cat log)"; }
 task make_task runs/quickstart
 task make_tool_task runs/tools
-mkdir -p runs/tools/warm/global_step_400 runs/quickstart/train/global_step_1300
+task make_tool_task runs/search --search
+mkdir -p runs/tools/warm/global_step_400 runs/search/warm/global_step_800 runs/quickstart/train/global_step_1300
 cp -r runs/quickstart/model runs/quickstart/init
 cp -r runs/quickstart/model runs/quickstart/train/global_step_1300/huggingface
 cp -r runs/tools/model runs/tools/warm/global_step_400/huggingface
+cp -r runs/search/model runs/search/warm/global_step_800/huggingface
 mv runs/quickstart/model runs/quickstart/warm
 export PATH="$build_dir/bin:$PATH"
 count=0
@@ -47,7 +49,8 @@ for page in "${pages[@]}"; do
     [[ -n $command ]] || continue
     case $command in
       "mortise sft "*) command=${command/ sft / config show } ;;  # sft has no dry run
-      "mortise train configs/reward_model.toml"*) command=${command/ train / config show } ;;  # the model is the reader's
+      # The model is the reader's. your_model.sh runs the recipes for GSM8K.
+      "mortise train configs/reward_model.toml"* | "mortise train configs/gsm8k"*) command=${command/ train / config show } ;;
       "mortise train "*) command+=" --dry-run" ;;
     esac
     bash -euo pipefail -c "$command" >log 2>&1 </dev/null || fail "$(basename "$page"): '$command' failed: $(tail -n 20 log)"

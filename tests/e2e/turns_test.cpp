@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <set>
 
 #include "run_bits.h"
 
@@ -257,6 +258,63 @@ TEST_F(Turns, ValidationPlaysToo) {
   for (const Json& row : rows) EXPECT_TRUE(row.contains("turns")) << row;
 }
 
+// A file of prompts, with the environment of a run's file; the same rows for any number of workers and rows at a time.
+TEST_F(Turns, GeneratePlaysTheEpisodesOfAFileOfPrompts) {
+  const std::string generate = "generate --config run.toml --prompts few.jsonl rollout.n=2 --json --out ";
+  const Outcome done = mortise(generate + "a.jsonl rollout.max_num_seqs=3 2>/dev/null");
+  ASSERT_EQ(done.code, 0) << done.output;
+  const std::vector<Json> rows = rows_of(dir_.path() / "a.jsonl");
+  ASSERT_EQ(rows.size(), 24U);
+  int64_t num_turns = 0, num_sampled = 0;
+  for (size_t i = 0; i < rows.size(); ++i) {
+    const Json& row = rows[i];
+    EXPECT_EQ(row["prompt_index"], i / 2);
+    EXPECT_EQ(row["sample_index"], i % 2);
+    double expected = 0.0;
+    for (const Json& message : row["turns"]) {
+      if (message["role"] != "assistant") continue;
+      ++num_turns;
+      const auto text = message["content"].get<std::string>();
+      expected += !text.empty() && std::string("024").find(text.back()) != std::string::npos ? 1.0 : 0.0;
+    }
+    EXPECT_EQ(row["rewards"]["environment"], expected) << row;
+    EXPECT_EQ(row["response_mask"].size(), row["token_ids"].size());
+    for (const Json& one : row["response_mask"]) num_sampled += one.get<int64_t>();
+  }
+  const auto summary = parse_json(done.output, "summary");
+  ASSERT_TRUE(summary.ok()) << done.output;
+  EXPECT_EQ((*summary)["turns"], num_turns);
+  EXPECT_EQ((*summary)["completion_tokens"], num_sampled);
+  EXPECT_GT(num_turns, 24) << "rows have several turns";
+
+  dir_.write("workers.toml", std::string(kToml) + "num_workers = 1\n");
+  ASSERT_EQ(mortise("generate --config workers.toml --model model --prompts few.jsonl rollout.n=2 --out b.jsonl").code,
+            0);
+  EXPECT_EQ(default_env().read_file(dir_.path() / "b.jsonl").value(),
+            default_env().read_file(dir_.path() / "a.jsonl").value());
+}
+
+// Tools give no rewards, and generate needs none. What has no meaning with turns is refused.
+TEST_F(Turns, GenerateCallsToolsWithoutRewards) {
+  const std::string generate =
+      "generate --model model --prompts few.jsonl rollout.multi_turn.enable=true "
+      "rollout.multi_turn.tools='[\"tools.py:mul\"]' rollout.multi_turn.format=llama3_pythonic "
+      "rollout.response_length=16 --out t.jsonl ";
+  const Outcome done = mortise(generate);
+  ASSERT_EQ(done.code, 0) << done.output;
+  const std::vector<Json> rows = rows_of(dir_.path() / "t.jsonl");
+  ASSERT_EQ(rows.size(), 12U);
+  for (const Json& row : rows) {
+    EXPECT_TRUE(row["score"].is_null()) << row;
+    EXPECT_TRUE(row.contains("num_tool_calls")) << row;
+  }
+  EXPECT_THAT(mortise(generate + "rollout.top_log_probs=2").output, HasSubstr("have no top log-probs"));
+  EXPECT_THAT(mortise("generate --model model --prompts few.jsonl rollout.multi_turn.max_user_turns=1 --out t.jsonl "
+                      "rollout.response_length=2")
+                  .output,
+              HasSubstr("rollout.multi_turn.enable is false"));
+}
+
 // The blocks of docs/turns.md about a class: guess.py, and its settings.
 TEST_F(Turns, TheGameOfThePageRuns) {
   const std::string page = default_env().read_file(Path(MORTISE_SOURCE_DIR) / "docs/turns.md").value();
@@ -304,6 +362,57 @@ TEST_F(Turns, SchemasOfToolsAreThoseOfTransformers) {
   const Outcome compared =
       run(std::string(python) + " " + source + "/tests/plugins/tool_schema_oracle.py " + source, dir_.path());
   EXPECT_EQ(compared.code, 0) << compared.output;
+}
+
+// The search tool of configs/search.toml finds the document of a name among others with that name, whatever the query.
+TEST_F(Turns, TheSearchToolFindsDocumentsForAnyQuery) {
+  const Outcome made = run(program("make_tool_task") + " runs/search --search", dir_.path());
+  ASSERT_EQ(made.code, 0) << made.output;
+  const Path task = dir_.path() / "runs/search";
+  std::string expected;
+  for (const Json& row : rows_of(task / "data/val.jsonl")) {
+    dir_.write("query.json", row["prompt"][0]["content"].dump());
+    expected = row["prompt"][0]["content"].get<std::string>() + " " + row["answer"].get<std::string>();
+    break;
+  }
+  dir_.write("ask.py", R"(
+import json, sys
+sys.path.insert(0, "runs/search")
+import search
+name = json.load(open("query.json"))
+print(search.search(name), search.search("where is " + name + "?"), sep="|")
+for query in ["", "***", '"', "NEAR(", "a AND", "text:", "x" * 100000, name + " OR"]:
+    assert isinstance(search.search(query), str), query
+print(search.search("zzzz"))
+)");
+  const Outcome asked = run("python3 ask.py", dir_.path());
+  EXPECT_EQ(asked.code, 0) << asked.output;
+  EXPECT_EQ(asked.output, expected + "|" + expected + "\nnothing found\n");
+}
+
+// A short warm start already searches. What the row gets are documents of the corpus.
+TEST_F(Turns, ASearchGoesThroughAWholeRun) {
+  const std::string configs = std::string(MORTISE_SOURCE_DIR) + "/configs/";
+  const std::string here = " trainer.num_threads=2 trainer.logger='[]' ";
+  const Outcome made = run(program("make_tool_task") + " runs/search --search", dir_.path());
+  ASSERT_EQ(made.code, 0) << made.output;
+  const Outcome warm = mortise("sft " + configs + "sft_search.toml sft.total_training_steps=150" + here);
+  ASSERT_EQ(warm.code, 0) << warm.output;
+  const Outcome done = mortise("train " + configs + "search.toml trainer.total_training_steps=1 " +
+                               "trainer.val_before_train=false trainer.test_freq=-1 trainer.rollout_data_dir=dump " +
+                               "model.path=runs/search/warm/global_step_150/huggingface" + here);
+  ASSERT_EQ(done.code, 0) << done.output;
+  std::set<std::string> documents = {"nothing found", "no words"};
+  for (const Json& row : rows_of(dir_.path() / "runs/search/corpus.jsonl")) documents.insert(row["text"]);
+  int64_t num_answers = 0;
+  for (const Json& row : rows_of(dir_.path() / "dump" / "1.jsonl")) {
+    for (const Json& message : row["turns"]) {
+      if (message["role"] != "tool" || message["content"].get<std::string>().starts_with("{\"error\"")) continue;
+      EXPECT_EQ(documents.count(message["content"]), 1U) << row;
+      ++num_answers;
+    }
+  }
+  EXPECT_GT(num_answers, 3);
 }
 
 // configs/tools.toml, as its first lines say. The warm start calls the tool in three of ten chats.

@@ -43,6 +43,21 @@ expect log 'resumed from runs/gsm8k/global_step_2 after step 2'
 awk '/^## 5/ { on = 1 } /^## 6/ { on = 0 } on && /^\| `/ { split($0, part, "`"); print part[2] }' "$source_dir/docs/your_model.md" >watched
 [[ $(wc -l <watched) -ge 5 ]] || fail "the page names too few numbers"
 while read -r name; do expect runs/gsm8k/metrics.jsonl "\"$name\":"; done <watched
+# The recipes for GSM8K: with their published sizes in a dry run, and two small steps of training. They name the same
+# files as the page. A step of theirs has up to 256 prompts.
+for i in $(seq 1 260); do row "$i" 4 $((i + 4)); done >gsm8k/train.jsonl
+python3 apps/data/gsm8k_rows.py gsm8k/train.jsonl >data/train.jsonl
+for recipe in gsm8k gsm8k_ppo; do
+  "$build_dir/bin/mortise" train "$source_dir/configs/$recipe.toml" --dry-run >log 2>&1 || fail "$recipe: $(tail -n 30 log)"
+  expect log '# memory: about '
+  "$build_dir/bin/mortise" train "$source_dir/configs/$recipe.toml" trainer.total_training_steps=2 data.train_batch_size=4 \
+    actor.ppo_mini_batch_size=4 data.max_response_length=8 trainer.default_local_dir="runs/recipe_$recipe" >log 2>&1 ||
+    fail "$recipe: $(tail -n 30 log)"
+  [[ $(grep -c '"actor/grad_norm":' "runs/recipe_$recipe/metrics.jsonl") == 2 ]] || fail "$recipe: not two steps"
+  expect "runs/recipe_$recipe/metrics.jsonl" '"val-core/openai/gsm8k/reward/mean@1":'
+done
+expect runs/recipe_gsm8k/metrics.jsonl '"actor/kl_loss":'
+expect runs/recipe_gsm8k_ppo/metrics.jsonl '"critic/vf_loss":'
 # The script refuses a wrong file.
 echo '{"prompt": "x"}' >wrong.jsonl
 python3 apps/data/gsm8k_rows.py wrong.jsonl 2>wrong && fail "a file that is no GSM8K was taken"

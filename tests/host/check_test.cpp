@@ -128,6 +128,22 @@ constexpr Expected kPluginFaults[] = {
     {"rollout.requests_copied", "SIGSEGV"},
     {"rollout.nothing_asked", "ask for something"},
     {"rollout.weights", "half of the weights are missing"},
+    {"environment.episodes", "has no observation; give one, or call fail_row"},
+    {"environment.messages", "messages that are not a JSON list: 'well done'"},
+    {"environment.reset_reward", "give NaN, because nothing was done yet"},
+    {"environment.failed_reward", "failed and has an observation with the reward 0"},
+    {"environment.description", "does not say \"rewards\": true"},
+    {"environment.replay", "played again in a new instance"},
+    {"environment.apart", "next to other episodes and alone"},
+    {"environment.any_instance", "another instance answers otherwise"},
+    {"environment.unknown_episode", "the reward 0 to episode 4711, which was never reset"},
+    {"environment.episode_ids", "SIGSEGV"},
+    {"environment.closed", "after close, with the same number"},
+    {"environment.no_episodes", "there is nothing to reset"},
+    {"environment.hostile_text", "this turn is too much for me"},
+    {"environment.hostile_calls", "this turn is too much for me"},
+    {"environment.hostile_starts", "the row has no answer"},
+    {"environment.stops", "step returns INTERNAL; return MORTISE_CANCELLED"},
     {"hygiene.signals", "User defined signal 1"},
     {"hygiene.locale", "C.UTF-8"},
     {"hygiene.directory", "working directory to '/'"},
@@ -314,6 +330,14 @@ void expect_clean(const Path& pack, std::vector<std::string> only = {}, CheckOpt
 
 TEST(PluginCheck, FindsNothingInPluginsWithoutFault) { expect_clean(packs("broken/test.broken.so"), {"fine_*:*.*"}); }
 
+TEST(PluginCheck, SaysThatAKindIsADraft) {
+  const CheckReport draft = check(packs("broken/test.broken.so"), {"fine_environment:load.slots"});
+  EXPECT_THAT(report_text(draft, false), HasSubstr("environment is a draft (mortise.environment/0)"));
+  EXPECT_EQ(report_json(draft)["cases"][0]["draft"], true);
+  const CheckReport settled = check(packs("broken/test.broken.so"), {"fine_rollout:load.slots"});
+  EXPECT_THAT(report_text(settled, false), testing::Not(HasSubstr("draft")));
+}
+
 TEST(PluginCheck, FindsNothingInTheSamplePackInC) {
   expect_clean(Path(MORTISE_BINARY_DIR) / "tests" / "sdk_packs" / "test.c.so");
 }
@@ -334,7 +358,8 @@ TEST(PluginCheck, FindsNothingInTheBuiltInPacks) {
   const bool all = std::getenv("MORTISE_LONG") != nullptr;
   const std::vector<std::string> some = {"regex:*", "soft_overlong:*", "gsm8k:*"};
   expect_clean(dir / "mortise.reward.so", all ? std::vector<std::string>{} : some, rewards);
-  CheckOptions model;  // the host of the cases plays the reward model
+  expect_clean(dir / "mortise.environment.so", {"guess_number:*"});  // the other one plays the user's code
+  CheckOptions model;                                                // the host of the cases plays the reward model
   model.params = *parse_given_params("model=folder");
   expect_clean(dir / "mortise.reward_model.so", {}, model);
 }

@@ -109,14 +109,14 @@ template <class Catalog>
 void describe_multi_turn_section(Catalog& catalog) {
   auto keys = catalog.table(
       "rollout.multi_turn",
-      "Turns after the first: tools that the model calls, or an environment that answers it. docs/turns.md has "
-      "examples.",
+      "Turns after the first: tools that the model calls, or an environment that answers it (docs/turns.md).",
       [](auto& run) -> MultiTurnConfig& { return run.rollout.multi_turn; });
+  keys.read_by(kInGenerate);
   keys.compared("enable", &MultiTurnConfig::enable,
                 "Give each finished turn to the environment, and continue the row after its answer. The tokens of "
                 "answers have no loss.")
       .as_in_verl("false");
-  keys.none_has_effect(kInTrain | kInEval, has_one_turn, kOneTurnOnly);
+  keys.none_has_effect(kInTrain | kInEval | kInGenerate, has_one_turn, kOneTurnOnly);
   describe_turn_limits(keys);
   describe_environment(keys);
 }

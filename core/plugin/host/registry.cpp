@@ -11,6 +11,7 @@
 #include "foundation/base/suggest.h"
 #include "foundation/base/text.h"
 #include "plugin/host/installed.h"
+#include "plugin/host/kinds/kinds.h"
 #include "plugin/host/library.h"
 #include "plugin/host/search.h"
 #include "plugin/pack/pack_file.h"
@@ -224,7 +225,9 @@ std::string PluginRef::label() const {
 }
 
 std::string full_kind(std::string_view kind) {
-  return kind.find('/') != std::string_view::npos ? std::string(kind) : fmt::format("mortise.{}/1", kind);
+  if (kind.find('/') != std::string_view::npos) return std::string(kind);
+  const KindInfo* const known = find_kind_named(kind);
+  return known != nullptr ? std::string(known->id) : fmt::format("mortise.{}/1", kind);
 }
 
 std::string short_kind(std::string_view kind) {

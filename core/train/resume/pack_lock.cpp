@@ -3,8 +3,6 @@
 
 #include <fmt/core.h>
 
-#include <mortise/kinds/environment.h>
-
 #include <algorithm>
 #include <iterator>
 #include <set>
@@ -69,12 +67,13 @@ void add_use(const KindInfo& kind, const KindParams& place, RunConfig& config, s
                   std::string(place.name_key), std::move(table), field_value(params_field(place.table)->ref(config))});
 }
 
-// A kind in draft has no row in the table of kinds.
-PluginUse environment_use(const MultiTurnConfig& turns) {
-  Json params = turns.params;
-  if (!turns.tools.empty() && !params.contains("tools")) params["tools"] = dump_json(Json(turns.tools));
-  return {MORTISE_KIND_ENVIRONMENT, turns.environment, "rollout.multi_turn.environment", "rollout.multi_turn.params",
-          std::move(params)};
+// The list of tools is a key of its own. The environment takes it as a parameter.
+void add_tools(const MultiTurnConfig& turns, std::vector<PluginUse>& uses) {
+  for (PluginUse& use : uses) {
+    if (use.name_key != "rollout.multi_turn.environment" || turns.tools.empty() || use.params.contains("tools"))
+      continue;
+    use.params["tools"] = dump_json(Json(turns.tools));
+  }
 }
 
 }  // namespace
@@ -91,7 +90,7 @@ std::vector<PluginUse> plugin_uses(const RunConfig& config) {
       }
     }
   }
-  if (config.rollout.multi_turn.enable) uses.push_back(environment_use(config.rollout.multi_turn));
+  add_tools(config.rollout.multi_turn, uses);
   rewards.insert(rewards.end(), std::make_move_iterator(uses.begin()), std::make_move_iterator(uses.end()));
   return rewards;
 }
@@ -144,7 +143,7 @@ std::string locked_origin(Env& env, const Path& lock, std::string_view kind, std
   if (uses == nullptr || !uses->is_array()) return "";
   const auto packs = read_run_lock(env, lock);
   for (const Json& use : *uses) {
-    if (!packs.ok() || text_of(use, "kind") != kind || text_of(use, "name") != name) continue;
+    if (!packs.ok() || short_kind(text_of(use, "kind")) != kind || text_of(use, "name") != name) continue;
     if (const LockedPack* pack = packs->find(text_of(use, "pack"), text_of(use, "sha256"))) return how_to_get(*pack);
   }
   return "";
@@ -174,7 +173,7 @@ Result<PackChanges> pack_changes(Env& env, const Path& lock, const PluginRegistr
   if (uses == nullptr || !uses->is_array()) return out;
   for (const PluginUse& use : plugin_uses(config)) {
     const auto was = std::find_if(uses->begin(), uses->end(), [&](const Json& entry) {
-      return text_of(entry, "kind") == use.kind && text_of(entry, "name") == use.name;
+      return short_kind(text_of(entry, "kind")) == use.kind && text_of(entry, "name") == use.name;
     });
     const auto ref = registry.find(use.kind, use.name);
     if (was == uses->end() || !ref.ok() || text_of(*was, "sha256") == ref->pack->sha256) continue;

@@ -1,7 +1,6 @@
 // check_plugins (run_parts.h): all that is wrong with the plugins a config names, in one error.
 #include <fmt/core.h>
 
-#include <mortise/kinds/environment.h>
 #include <mortise/pack.h>
 
 #include <algorithm>
@@ -139,11 +138,10 @@ Error one_error(std::vector<Error> problems) {
 }  // namespace
 
 Result<> check_plugins(const PluginRegistry& registry, const LoadedConfig& loaded, RunKind kind) {
-  constexpr std::string_view kWithoutLearning[] = {"reward", MORTISE_KIND_ENVIRONMENT};
+  constexpr std::string_view kWithoutLearning[] = {"reward", "environment"};
   if (kind != RunKind::kTrain) return check_plugins(registry, loaded, kWithoutLearning);
   std::vector<std::string_view> all;
   for (const KindInfo& one : kKinds) all.push_back(one.name);
-  all.emplace_back(MORTISE_KIND_ENVIRONMENT);
   TRY(check_plugins(registry, loaded, all));
   const PluginRef loss = TRY(registry.find("policy_loss", loaded.config.actor.policy_loss.loss_mode));
   const PluginRef estimator = TRY(registry.find("advantage_estimator", loaded.config.algorithm.adv_estimator));

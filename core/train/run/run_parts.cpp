@@ -385,6 +385,7 @@ Result<std::unique_ptr<RunParts>> assemble(Env& env, const LoadedConfig& loaded,
   StartedEnvironment environment;
   if (run.config.rollout.multi_turn.enable && kind != RunKind::kSft) {
     environment = TRY(start_environment(registry, loaded, run.key));
+    TRY(check_rewarded(environment, loaded));
     policy.encoder = policy.folder->encoder(run.config, &environment.tools);
   }
   TRY(load_data(run, registry, policy, data, saved.stateful));

@@ -24,7 +24,7 @@ Result<Json> description_of(const EpisodeRunner& runner) {
 PluginUse use_of_environment(const RunConfig& config) {
   PluginUse found;
   for (PluginUse& use : plugin_uses(config)) {
-    if (use.kind == MORTISE_KIND_ENVIRONMENT) found = std::move(use);
+    if (use.kind == "environment") found = std::move(use);
   }
   return found;
 }
@@ -49,11 +49,13 @@ Result<StartedEnvironment> start_environment(PluginRegistry& registry, const Loa
   if (tools != nullptr && tools->is_array() && !tools->empty()) out.tools = *tools;
   const Json* const rewards = json_find(description, "rewards");
   out.gives_rewards = rewards != nullptr && rewards->is_boolean() && rewards->get<bool>();
-  if (config.reward.empty() && !out.gives_rewards) {
-    return Error{ErrorKind::kConfig, "there is no reward: no table [[reward]], and the environment gives none",
-                 loaded.where("rollout.multi_turn.environment"), "add a table [[reward]]"};
-  }
   return out;
+}
+
+Result<> check_rewarded(const StartedEnvironment& environment, const LoadedConfig& loaded) {
+  if (!loaded.config.reward.empty() || environment.gives_rewards) return {};
+  return Error{ErrorKind::kConfig, "there is no reward: no table [[reward]], and the environment gives none",
+               loaded.where("rollout.multi_turn.environment"), "add a table [[reward]]"};
 }
 
 Result<std::shared_ptr<TurnParts>> make_turn_parts(StartedEnvironment environment, const LoadedConfig& loaded,

@@ -33,7 +33,8 @@ broken_file(own_thread DEFS THREADS=1)
 
 set(MORTISE_PACK_DIR "${TEST_PACKS_DIR}/broken")
 mortise_add_pack(test.broken VERSION 1.0.0 SOURCES "${broken_source}/life.cpp" "${broken_source}/losses.cpp"
-  "${broken_source}/advantages.cpp" "${broken_source}/rewards.cpp" "${broken_source}/rollouts.cpp")
+  "${broken_source}/advantages.cpp" "${broken_source}/rewards.cpp" "${broken_source}/rollouts.cpp"
+  "${broken_source}/environments.cpp")
 if(MORTISE_SANITIZE)  # the faults are for the cases to find, not for a sanitizer inside the plugin
   target_compile_options(test.broken_objects PRIVATE -fno-sanitize=all)
 endif()

@@ -12,6 +12,7 @@
 #include <string_view>
 #include <vector>
 
+#include "mortise/kinds/environment.h"
 #include "mortise/mortise.h"
 #include "plugin/host/kinds/input_columns.h"
 
@@ -46,6 +47,7 @@ struct KindInfo {
   bool has_coupling;                         // `coupling` of the descriptor means something
   size_t vtable_size;                        // size in this ABI
   std::span<const KindSlot> slots;           // mandatory ones, after create and destroy
+  bool is_draft = false;                     // its structs may change with any version
 };
 
 namespace kind_tables {
@@ -80,6 +82,11 @@ inline constexpr KindParams kRolloutParams[] = {
 inline constexpr KindSlot kRolloutSlots[] = {{"set_version", offsetof(mortise_rollout_backend_vtable, set_version)},
                                              {"submit", offsetof(mortise_rollout_backend_vtable, submit)},
                                              {"poll", offsetof(mortise_rollout_backend_vtable, poll)}};
+
+inline constexpr KindParams kEnvironmentParams[] = {{.name_key = "rollout.multi_turn.environment",
+                                                     .table = "rollout.multi_turn.params.",
+                                                     .used_if = "rollout.multi_turn.enable"}};
+inline constexpr KindSlot kEnvironmentSlots[] = {{"step", offsetof(mortise_environment_vtable, step)}};
 
 }  // namespace kind_tables
 
@@ -135,6 +142,17 @@ inline constexpr KindInfo kKinds[] = {
      .has_coupling = false,
      .vtable_size = sizeof(mortise_rollout_backend_vtable),
      .slots = kind_tables::kRolloutSlots},
+    {.id = MORTISE_KIND_ENVIRONMENT,
+     .name = "environment",
+     .title = "Environments",
+     .chosen_by = "`rollout.multi_turn.environment`",
+     .example = "[rollout.multi_turn]\n  enable = true\n  environment",
+     .params = kind_tables::kEnvironmentParams,
+     .inputs = {},
+     .has_coupling = false,
+     .vtable_size = sizeof(mortise_environment_vtable),
+     .slots = kind_tables::kEnvironmentSlots,
+     .is_draft = true},
 };
 inline constexpr size_t kNumKinds = std::size(kKinds);
 
@@ -154,7 +172,9 @@ inline constexpr size_t kNumKinds = std::size(kKinds);
 
 // In the order of the table.
 [[nodiscard]] std::vector<std::string> kind_names();
-// For people: "policy_loss, kl_estimator, advantage_estimator, reward or rollout_backend".
+// For people, if the kind is a draft: what that means for a pack. "" otherwise.
+[[nodiscard]] std::string draft_note(const KindInfo& kind);
+// For people: "policy_loss, kl_estimator, advantage_estimator, reward, rollout_backend or environment".
 [[nodiscard]] std::string kind_list();
 
 }  // namespace mortise

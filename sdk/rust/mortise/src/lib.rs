@@ -24,6 +24,7 @@
 
 mod advantage;
 mod dual;
+mod environment;
 mod loss;
 mod pack;
 mod reads;
@@ -32,12 +33,16 @@ mod rollout;
 pub mod sys;
 mod tensor;
 pub mod testing;
+pub mod testing_episodes;
 pub mod testing_tokens;
 
 #[doc(hidden)]
 pub use advantage::advantage_estimator_vtable;
 pub use advantage::{AdvantageBatch, AdvantageEstimator, Group, OutcomeEstimator};
 pub use dual::Dual;
+#[doc(hidden)]
+pub use environment::environment_vtable;
+pub use environment::{Environment, EpisodeAction, EpisodeStart, Observation};
 #[doc(hidden)]
 pub use loss::{kl_estimator_vtable, policy_loss_vtable, sequence_loss_vtable};
 pub use loss::{KlEstimator, Meter, SequenceLoss, TokenLoss};

@@ -159,6 +159,7 @@ macro_rules! __kind {
     (id kl_estimator) => { "mortise.kl_estimator/1" };
     (id advantage_estimator) => { "mortise.advantage_estimator/1" };
     (id rollout_backend) => { "mortise.rollout_backend/1" };
+    (id environment) => { "mortise.environment/0" };
     (coupling sequence_loss) => { ($crate::sys::MORTISE_COUPLING_ROW, "row") };
     (coupling advantage_estimator) => { ($crate::sys::MORTISE_COUPLING_UPDATE, "update") };
     (coupling $other:ident) => { ($crate::sys::MORTISE_COUPLING_TOKEN, "token") };
@@ -168,12 +169,14 @@ macro_rules! __kind {
     (type kl_estimator) => { $crate::sys::mortise_kl_estimator_vtable };
     (type advantage_estimator) => { $crate::sys::mortise_advantage_estimator_vtable };
     (type rollout_backend) => { $crate::sys::mortise_rollout_backend_vtable };
+    (type environment) => { $crate::sys::mortise_environment_vtable };
     (table reward $class:ty) => { $crate::reward_vtable::<$class>() };
     (table policy_loss $class:ty) => { $crate::policy_loss_vtable::<$class>() };
     (table sequence_loss $class:ty) => { $crate::sequence_loss_vtable::<$class>() };
     (table kl_estimator $class:ty) => { $crate::kl_estimator_vtable::<$class>() };
     (table advantage_estimator $class:ty) => { $crate::advantage_estimator_vtable::<$class>() };
     (table rollout_backend $class:ty) => { $crate::rollout_backend_vtable::<$class>() };
+    (table environment $class:ty) => { $crate::environment_vtable::<$class>() };
     (flags reward $class:ty) => {
         $crate::sys::MORTISE_FLAG_CONCURRENT
             | if <$class as $crate::Reward>::TOKEN_REWARDS { $crate::sys::MORTISE_FLAG_TOKEN_REWARDS } else { 0 }
@@ -186,6 +189,7 @@ macro_rules! __kind {
         if <$class as $crate::AdvantageEstimator>::COMPARES_GROUP { $crate::sys::MORTISE_FLAG_COMPARES_GROUP } else { 0 }
     };
     (flags rollout_backend $class:ty) => { 0 };
+    (flags environment $class:ty) => { 0 };
     (flags $other:ident $class:ty) => { $crate::sys::MORTISE_FLAG_CONCURRENT };
 }
 #[doc(hidden)]
@@ -276,11 +280,11 @@ macro_rules! __descriptor {
 /// Makes the pack: its id, and for each plugin `kind "name": Class, "summary"` with its parameters
 /// `name: f64|i64|bool|text = default [in low..=high] [as column|file|folder|model|secret], "meaning"`. Plugins are
 /// separated by semicolons. The kinds are `reward`, `policy_loss` (a `TokenLoss`), `sequence_loss`, `kl_estimator`,
-/// `advantage_estimator` and `rollout_backend`. `as` says what the text stands for, so that the host checks, follows or
-/// hides it. Behind the parameters, in this order and each optional: `requires: ["values"]` names optional inputs that the
-/// plugin needs; `update_metrics: ["name", "column=name"]` names metrics of a loss that the run writes for every update;
-/// `reads: Class` names a class with `TellsReads`. The version is the crate's. Use the macro once per crate. Your own types
-/// may have any names, because the macro writes all names of this crate as paths.
+/// `advantage_estimator`, `rollout_backend` and `environment`. `as` says what the text stands for, so that the host
+/// checks, follows or hides it. Behind the parameters, in this order and each optional: `requires: ["values"]` names
+/// optional inputs that the plugin needs; `update_metrics: ["name", "column=name"]` names metrics of a loss that the run
+/// writes for every update; `reads: Class` names a class with `TellsReads`. The version is the crate's. Use the macro
+/// once per crate. Your own types may have any names, because the macro writes all names of this crate as paths.
 #[macro_export]
 macro_rules! pack {
     (

@@ -421,6 +421,76 @@ vtable!(mortise_rollout_backend_vtable {
     wake: Option<extern "C" fn(this: *mut c_void, call: *mut mortise_call) -> i32>,
 });
 
+/// Kind `mortise.environment/0`, a draft: its structs may change with any version.
+#[repr(C)]
+pub struct mortise_episode_start {
+    pub struct_size: u32,
+    pub is_validation: i32,
+    pub episode: i64,
+    pub step: i64,
+    pub seed: u64,
+    pub sample_index: i64,
+    pub messages: mortise_text,
+    pub columns: mortise_text,
+}
+
+#[repr(C)]
+pub struct mortise_episode_action {
+    pub struct_size: u32,
+    pub finish_reason: i32,
+    pub episode: i64,
+    pub turn: i64,
+    pub is_last: i32,
+    pub padding: i32,
+    pub text: mortise_text,
+    pub calls: mortise_text,
+    pub num_ids: i64,
+    pub ids: *const i64,
+}
+
+#[repr(C)]
+pub struct mortise_observation {
+    pub struct_size: u32,
+    pub done: i32,
+    pub episode: i64,
+    pub reward: f64,
+    pub messages: mortise_text,
+    pub num_calls: i64,
+    pub num_failed_calls: i64,
+}
+
+#[repr(C)]
+pub struct mortise_observation_sink {
+    pub struct_size: u32,
+    pub flags: u32,
+    pub context: *mut c_void,
+    pub observation: Option<extern "C" fn(context: *mut c_void, observation: *const mortise_observation)>,
+    pub description: Option<extern "C" fn(context: *mut c_void, json: mortise_text)>,
+}
+
+vtable!(mortise_environment_vtable {
+    keeps_episodes: i32,
+    padding: i32,
+    describe: Option<extern "C" fn(this: *mut c_void, call: *mut mortise_call, sink: *const mortise_observation_sink) -> i32>,
+    reset: Option<
+        extern "C" fn(
+            this: *mut c_void,
+            call: *mut mortise_call,
+            episodes: *const *const mortise_episode_start,
+            num_episodes: u64,
+            sink: *const mortise_observation_sink,
+        ) -> i32,
+    >,
+    step: extern "C" fn(
+        this: *mut c_void,
+        call: *mut mortise_call,
+        actions: *const *const mortise_episode_action,
+        num_actions: u64,
+        sink: *const mortise_observation_sink,
+    ) -> i32,
+    close: Option<extern "C" fn(this: *mut c_void, call: *mut mortise_call, episodes: *const i64, num_episodes: u64) -> i32>,
+});
+
 #[repr(C)]
 pub struct mortise_device {
     pub struct_size: u32,
