@@ -1,10 +1,10 @@
-"""A training step that samples on a server, in turn and ahead: trainer.mode sync against one_step_off.
+"""A training step that samples on a server, in turn and ahead: trainer.mode sync against one_step_off and async.
 
   python ahead.py --program build/release/bin/mortise --packs build/release/lib/mortise/bench_packs --out build/bench/ahead
       [--workload c2] [--rounds 3] [--steps 8]
 
 The server and the trainer have a core each, so that they slow each other down as little as two machines do. One round runs
-both modes in turns. A figure is the median step after the first two; `ratio` is the time in turn over the time ahead, the
+all modes in turns. A figure is the median step after the first two; `ratio` is the time in turn over the time ahead, the
 median over the rounds.
 """
 import os
@@ -17,6 +17,7 @@ import time
 from ranks import command_of, parse, prepare, times_of
 
 SERVER_CORE, TRAINER_CORE = sorted(os.sched_getaffinity(0))[:2]
+MODES = ("sync", "one_step_off", "async")
 NAMES = ("step", "gen", "update_weights", "old_log_prob", "update_actor")
 
 
@@ -53,14 +54,15 @@ def main():
     workload = prepare(args)
     server, url = start_server(args)
     try:
-        rounds = [[run(args, workload, url, mode) for mode in ("sync", "one_step_off")] for _ in range(args.rounds)]
+        rounds = [[run(args, workload, url, mode) for mode in MODES] for _ in range(args.rounds)]
     finally:
         server.terminate()
         server.wait()
-    for i, mode in enumerate(("sync", "one_step_off")):
+    for i, mode in enumerate(MODES):
         print(mode + ": " + ", ".join(f"{name} {statistics.median(one[i][name] for one in rounds):.3f} s" for name in NAMES))
-    ratios = [in_turn["step"] / ahead["step"] for in_turn, ahead in rounds]
-    print(f"ratio {statistics.median(ratios):.3f} (rounds: {', '.join(f'{ratio:.3f}' for ratio in ratios)})")
+    for i, mode in enumerate(MODES[1:], 1):
+        ratios = [one[0]["step"] / one[i]["step"] for one in rounds]
+        print(f"ratio of {mode} {statistics.median(ratios):.3f} (rounds: {', '.join(f'{ratio:.3f}' for ratio in ratios)})")
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
-// bench_passes [c1|c1v|c2|all] [repeats] [unshared]: forward and backward of one packed batch (prompt shared), head in
-// one pass, by phase; no optimizer. Prints one JSON object per workload: minima over the repeats, wall time by phase
-// and processor time in all (the figure to trust on a busy machine, with OMP_NUM_THREADS=1). Threads: OMP_NUM_THREADS,
-// else 2.
+// bench_passes [c1|c1v|c2|all] [repeats] [unshared] [bfloat16]: forward and backward of one packed batch (prompt shared),
+// head in one pass, by phase; no optimizer. Prints one JSON object per workload: minima over the repeats, wall time by
+// phase and processor time in all (the figure to trust on a busy machine, with OMP_NUM_THREADS=1). With bfloat16 it runs
+// a float32 and a bfloat16 model in turns, and says how many times as fast the second one is and which instructions for
+// bfloat16 the CPU has. Threads: OMP_NUM_THREADS, else 2.
 #include <ATen/Parallel.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty_like.h>
@@ -12,7 +13,8 @@
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
-#include <cstring>
+#include <fstream>
+#include <string>
 #include <vector>
 
 #include "foundation/base/rng.h"
@@ -85,25 +87,68 @@ void step(Model& model, const PackedBatch& batch, Times& best) {
   best.total = std::min(best.total, end - start);
 }
 
+void print(const Workload& w, const char* dtype, const PackedBatch& batch, const Times& best, const std::string& more) {
+  std::printf(
+      "{\"workload\":\"%s\",\"dtype\":\"%s\",\"threads\":%d,\"tokens\":%ld,\"forward_s\":%.4f,\"head_s\":%.4f,"
+      "\"backward_s\":%.4f,\"total_s\":%.4f,",
+      w.name, dtype, at::get_num_threads(), static_cast<long>(batch.num_tokens()), best.forward, best.head,
+      best.backward, best.total);
+  std::printf("\"cpu_forward_s\":%.4f,\"cpu_head_s\":%.4f,\"cpu_backward_s\":%.4f%s}\n", best.cpu_forward,
+              best.cpu_head, best.cpu_backward, more.c_str());
+}
+
+// The instructions of this CPU that multiply bfloat16 numbers, by the names of /proc/cpuinfo.
+std::string bfloat16_instructions() {
+  std::ifstream file("/proc/cpuinfo");
+  std::string line, found;
+  while (std::getline(file, line) && !line.starts_with("flags")) {
+  }
+  line += " ";
+  for (const char* name : {"avx512_bf16", "amx_bf16"}) {
+    if (line.find(" " + std::string(name) + " ") != std::string::npos)
+      found += (found.empty() ? "" : " ") + std::string(name);
+  }
+  return found.empty() ? "none" : found;
+}
+
+double cpu_seconds_of(const Times& times) { return times.cpu_forward + times.cpu_head + times.cpu_backward; }
+
 }  // namespace
 
 int main(int argc, char** argv) {
   if (std::getenv("OMP_NUM_THREADS") == nullptr) at::set_num_threads(2);
-  const char* which = argc > 1 ? argv[1] : "all";
-  const int repeats = argc > 2 ? std::atoi(argv[2]) : 5;
+  std::string which = "all";
+  int repeats = 5;
+  bool shares = true, has_bfloat16 = false;
+  for (int i = 1; i < argc; ++i) {
+    const std::string word = argv[i];
+    if (word == "unshared") {
+      shares = false;
+    } else if (word == "bfloat16") {
+      has_bfloat16 = true;
+    } else if (std::atoi(argv[i]) > 0) {
+      repeats = std::atoi(argv[i]);
+    } else {
+      which = word;
+    }
+  }
   for (const Workload& w : kWorkloads) {
-    if (std::strcmp(which, "all") != 0 && std::strcmp(which, w.name) != 0) continue;
+    if (which != "all" && which != w.name) continue;
     Model model = *Model::random(*make_qwen2_config(w.shape), 1);
-    const PackedBatch batch = make_batch(w, argc <= 3);
-    Times best;
-    for (int i = 0; i < repeats + 1; ++i) step(model, batch, best);
-    std::printf(
-        "{\"workload\":\"%s\",\"threads\":%d,\"tokens\":%ld,\"forward_s\":%.4f,\"head_s\":%.4f,\"backward_s\":%.4f,"
-        "\"total_s\":%.4f,",
-        w.name, at::get_num_threads(), static_cast<long>(batch.num_tokens()), best.forward, best.head, best.backward,
-        best.total);
-    std::printf("\"cpu_forward_s\":%.4f,\"cpu_head_s\":%.4f,\"cpu_backward_s\":%.4f}\n", best.cpu_forward,
-                best.cpu_head, best.cpu_backward);
+    Model rounded = *Model::random(*make_qwen2_config(w.shape), 1, has_bfloat16 ? "bfloat16" : "float32");
+    const PackedBatch batch = make_batch(w, shares);
+    Times best, best_rounded;
+    for (int i = 0; i < repeats + 1; ++i) {
+      step(model, batch, best);
+      if (has_bfloat16) step(rounded, batch, best_rounded);
+    }
+    print(w, "float32", batch, best, "");
+    if (!has_bfloat16) continue;
+    char ratios[160];
+    std::snprintf(ratios, sizeof(ratios), ",\"speedup\":%.3f,\"cpu_speedup\":%.3f,\"bfloat16_instructions\":\"%s\"",
+                  best.total / best_rounded.total, cpu_seconds_of(best) / cpu_seconds_of(best_rounded),
+                  bfloat16_instructions().c_str());
+    print(w, "bfloat16", batch, best_rounded, ratios);
   }
   return 0;
 }

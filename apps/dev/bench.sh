@@ -5,7 +5,7 @@
 #             --rounds N, --threads N, --cache static); installs the oracles. --alone: the generator only, in more detail
 #   train     packed forward and backward over rows of log-normal lengths, against transformers' padded passes (--rows N,
 #             --rounds N); installs the oracles
-#   passes    forward, backward and head at the benchmark shapes ([c1|c1v|c2|all] [repeats] [unshared])
+#   passes    forward, backward and head at the benchmark shapes ([c1|c1v|c2|all] [repeats] [unshared] [bfloat16])
 #   head      the fused head: memory by tokens and vocabulary, time against plain torch ([memory|time|all] [rounds])
 #   losses    every policy loss with gradient over 4.2 M tokens, through its plugin and in eager torch, and the time of one
 #             core's pass over the same memory ([rounds] [loss ...])

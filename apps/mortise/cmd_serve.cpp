@@ -7,7 +7,6 @@
 #include <chrono>
 #include <cstdlib>
 #include <filesystem>
-#include <optional>
 #include <thread>
 
 #include "command_line.h"
@@ -20,9 +19,10 @@
 #include "foundation/base/text.h"
 #include "hub/config_names.h"
 #include "keys_here.h"
-#include "serve/service.h"
-#include "served_model.h"
-#include "train/run/policy_folder.h"
+#include "serve/http/query.h"
+#include "serve/ui/access.h"
+#include "serve_ui.h"
+#include "served_folder.h"
 #include "train/run/threads.h"
 
 namespace mortise {
@@ -32,10 +32,15 @@ namespace po = boost::program_options;
 
 constexpr const char* kServeUsage =
     R"(usage: mortise serve --model DIR [--host ADDRESS] [--port N] [--api-key KEY] [--served-model-name NAME] [KEY=VALUE ...]
+       mortise serve RUN|DIR [RUN|DIR ...] --ui [--host ADDRESS] [--port N] [--api-key KEY] [KEY=VALUE ...]
 
 Serves a model over HTTP: /health, /v1/models, /v1/completions, /v1/chat/completions, /tokenize, /detokenize, /metrics,
 and vLLM's calls for new weights (/pause, /collective_rpc, /update_weight_version, /resume). docs/servers.md has the
 fields. All clients share the engine, a token for each of their completions at a time. SIGTERM or SIGINT ends it.
+
+With --ui it serves pages for a browser: the report of the runs, which grows while they train, and a playground that
+samples with two checkpoints or model folders next to one another and scores completions by the run's rewards. It prints
+the address to open, which has a token: whoever has it may use the pages. docs/playground.md explains them.
 
 KEY is one of these. `mortise config explain KEY` explains each.
 <keys>
@@ -44,13 +49,15 @@ KEY is one of these. `mortise config explain KEY` explains each.
 struct ServeArguments {
   std::string model, host, api_key, name;
   int port = 8000;
-  bool json = false;
+  bool json = false, ui = false;
+  std::vector<std::string> folders;  // folders of runs and models, for the pages
   std::vector<std::string> overrides;
 };
 
 po::options_description serve_options(ServeArguments& parsed) {
   po::options_description options("options", kHelpWidth);
-  options.add_options()("model", po::value(&parsed.model)->required(), "Hugging Face folder, or a name on the hub")(
+  options.add_options()("model", po::value(&parsed.model), "Hugging Face folder, or a name on the hub")(
+      "ui", po::bool_switch(&parsed.ui), "serve pages about the folders of runs and models that are named")(
       "host", po::value(&parsed.host)->default_value("127.0.0.1"),
       "address to listen on; 0.0.0.0 is all of them, and needs an API key")(
       "port", po::value(&parsed.port)->default_value(8000), "port to listen on; 0 takes any free one")(
@@ -66,23 +73,39 @@ Error bad_serving(const std::string& what, const std::string& next = "see mortis
   return {ErrorKind::kConfig, what, "mortise serve", next};
 }
 
-bool is_loopback(const std::string& host) { return host == "localhost" || host == "::1" || host.starts_with("127."); }
+// A word is KEY=VALUE, or with --ui a folder.
+Result<> take_word(const std::string& word, ServeArguments& parsed) {
+  const std::string key = word.substr(0, word.find('='));
+  if (std::ranges::count(keys_of(ConfigUse::kServe), key) > 0 && key.size() < word.size()) {
+    parsed.overrides.push_back(word);
+    return {};
+  }
+  if (default_env().info(word).ok()) {
+    if (!parsed.ui)
+      return bad_serving("a folder without an option needs --ui", "add --ui for the pages, or write --model " + word);
+    parsed.folders.push_back(word);
+    return {};
+  }
+  if (key.size() == word.size() && parsed.ui)
+    return bad_serving("there is no folder " + quote(word), "name a run or a model");
+  const std::string near = did_you_mean(key, keys_of(ConfigUse::kServe));
+  return bad_serving(quote(word) + " has no effect on serve",
+                     near.empty() ? "`mortise serve --help` lists the keys" : near);
+}
 
 Result<ServeArguments> parse_serve(Arguments args) {
   ServeArguments parsed;
   const po::options_description options = serve_options(parsed);
   const auto given = TRY(parse_words(args, options, "mortise serve"));
-  parsed.overrides = words_of(given);
-  for (const std::string& word : parsed.overrides) {
-    const std::string key = word.substr(0, word.find('='));
-    if (std::ranges::count(keys_of(ConfigUse::kServe), key) > 0 && key.size() < word.size()) continue;
-    const std::string near = did_you_mean(key, keys_of(ConfigUse::kServe));
-    return bad_serving(quote(word) + " has no effect on serve",
-                       near.empty() ? "`mortise serve --help` lists the keys" : near);
-  }
+  for (const std::string& word : words_of(given)) TRY(take_word(word, parsed));
+  if (parsed.ui && !parsed.model.empty()) parsed.folders.push_back(parsed.model);
+  if (parsed.ui && parsed.folders.empty()) return bad_serving("--ui needs the folder of a run or a model");
+  if (parsed.ui && !parsed.name.empty())
+    return bad_serving("--served-model-name has no effect with --ui", "leave it out");
+  if (!parsed.ui && parsed.model.empty()) return bad_serving("option --model is missing");
   if (parsed.port < 0 || parsed.port > 65535) return bad_serving("--port must be from 0 to 65535");
   if (const char* key = std::getenv("MORTISE_API_KEY"); key != nullptr && parsed.api_key.empty()) parsed.api_key = key;
-  if (parsed.api_key.empty() && !is_loopback(parsed.host))
+  if (parsed.api_key.empty() && !is_loopback_host(parsed.host))
     return bad_serving("the server would answer anyone who reaches " + parsed.host, "set --api-key");
   return parsed;
 }
@@ -96,8 +119,7 @@ std::string name_of(const std::string& model) {
 }
 
 void tell_address(const ServeArguments& args, const HttpServer& server, const std::string& name) {
-  const std::string host = args.host.find(':') == std::string::npos ? args.host : fmt::format("[{}]", args.host);
-  const std::string url = fmt::format("http://{}:{}", host, server.port());
+  const std::string url = http_url(args.host, server.port());
   if (args.json)
     std::cout << dump_json(Json{{"url", url}, {"port", server.port()}, {"model", name}}) << std::endl;
   else
@@ -118,6 +140,9 @@ void serve_until_stopped(ServeLoop& loop, HttpServer& server) {
 }
 
 Result<> serve(const ServeArguments& args) {
+  if (args.ui)
+    return serve_ui(
+        {args.folders, args.overrides, args.host, args.port, args.api_key, args.api_key.empty(), args.json});
   Env& env = default_env();
   LoadedConfig loaded = TRY(load_config(env, "", args.overrides));
   RunConfig& config = loaded.config;
@@ -125,29 +150,16 @@ Result<> serve(const ServeArguments& args) {
   for (const Error& warning : TRY(check_config(loaded, ConfigUse::kServe))) log_warn(warning.to_string());
   TRY(resolve_hub_names(env, loaded, {}));
   use_threads(config.trainer);
-  Model model = TRY(Model::load(env, config.model.path, std::string(choice_name(config.model.dtype))));
-  ServedTexts texts;
-  texts.model_name = args.name.empty() ? name_of(args.model) : args.name;
-  const Path tokenizer_path = TRY(tokenizer_folder(env, config.model.path));
-  std::optional<PolicyFolder> folder;
-  if (!TRY(list_tokenizer_files(tokenizer_path, env)).empty()) folder = TRY(PolicyFolder::load(env, config));
-  if (folder) {
-    texts.tokenizer = folder->tokenizer;
-    texts.chat_templates = folder->chat_templates;
-  }
-  EngineOptions options = rollout_engine_options(config, folder ? &folder->tokenizer : nullptr);
-  if (model.dtype() != at::kFloat) options.path = GeneratePath::kPlain;
-  const auto served = TRY(GeneratorModel::create(env, model, options, stop_ids_of(model.config(), options.tokenizer)));
-  ServeLoop loop(*served);
-  const std::string name = texts.model_name;
-  ServeService service(loop, std::move(texts), {args.api_key, MORTISE_VERSION}, env);
+  const std::string name = args.name.empty() ? name_of(args.model) : args.name;
+  const auto served = TRY(ServedFolder::load(env, config, name, args.api_key));
+  ServeService& service = served->service();
   const auto handle = [&](HttpRequest request, auto reply) { service.handle(std::move(request), reply); };
   const auto gate = [&](const HttpRequest& head) { return service.gate(head); };
   const auto server = TRY(HttpServer::listen(args.host, static_cast<uint16_t>(args.port), {}, handle, gate));
   take_stop_requests();
   server->start();
   tell_address(args, *server, name);
-  serve_until_stopped(loop, *server);
+  serve_until_stopped(served->loop(), *server);
   return {};
 }
 

@@ -14,6 +14,7 @@
 #include "foundation/base/text.h"
 #include "foundation/metrics/live_view.h"
 #include "foundation/metrics/sinks.h"
+#include "report/file_tail.h"
 #include "report/history.h"
 
 namespace mortise {
@@ -80,20 +81,19 @@ Result<LiveState> read_state(Env& env, const Path& folder) {
 // Reads what was added to log.txt since the last call.
 class LogTail {
  public:
-  LogTail(Env& env, Path file) : env_(&env), file_(std::move(file)) {}
+  LogTail(Env& env, Path file) : tail_(env, std::move(file)) {}
 
   void read() {
-    const auto info = env_->info(file_);
-    if (!info.ok() || info->size_bytes <= offset_) return;
-    const auto mapped = env_->map_file(file_);
-    if (!mapped.ok()) return;
-    const auto bytes = mapped->bytes();
-    const std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
-    const size_t end = text.rfind('\n');
-    if (end == text.npos || end < offset_) return;
-    for (const std::string_view line : split(text.substr(offset_, end - offset_), '\n'))
-      add_log_line(line, continues_, events_);
-    offset_ = end + 1;
+    while (true) {
+      const auto lines = tail_.read();
+      if (lines && lines->empty()) return;
+      if (!lines) {  // another run's log: from its beginning
+        events_.clear();
+        continues_ = false;
+        continue;
+      }
+      for (const std::string& line : *lines) add_log_line(line, continues_, events_);
+    }
   }
   [[nodiscard]] int64_t num_warnings() const {
     return std::ranges::count_if(events_, [](const RunEvent& event) { return event.level != "info"; });
@@ -105,9 +105,7 @@ class LogTail {
   }
 
  private:
-  Env* env_;
-  Path file_;
-  uint64_t offset_ = 0;
+  FileTail tail_;
   bool continues_ = false;
   std::vector<RunEvent> events_;
 };

@@ -39,6 +39,7 @@ class Checker {
     if (trains || use_ == ConfigUse::kSft) {
       check_optimizer();
       check_model_files();
+      check_bfloat16();
       if (config_.model.enable_gradient_checkpointing && config_.model.layers == LayerPasses::kPlain) {
         error("model.layers",
               "'model.layers' is plain, but only the fast layers can be recomputed in the backward pass",
@@ -292,6 +293,37 @@ class Checker {
           "set it to 1 or more");
   }
 
+  // What does not go together with model.dtype = bfloat16.
+  void check_bfloat16() {
+    const ModelSection& model = config_.model;
+    if (model.dtype != ModelDtype::kBfloat16) return;
+    const bool has_adapter = model.lora_rank > 0 || model.lora_adapter_path;
+    if (config_.ranks.zero_stage == 3) {
+      error("ranks.zero_stage", "'ranks.zero_stage' is 3, and ranks do not share the weights of a bfloat16 model",
+            "set it to 2 or less, or model.dtype=float32");
+    }
+    if (model.layers == LayerPasses::kPlain && has_adapter) {
+      error("model.layers", "'model.layers' is plain, and the plain layers have no adapters in bfloat16",
+            "set it to fast, or model.dtype=float32");
+    }
+    if (has_adapter) return;
+    for (const auto& [table, optim] :
+         {std::pair("actor.optim", &config_.actor.optim), std::pair("critic.optim", &config_.critic.optim)}) {
+      if (optim->master_weights) continue;
+      const std::string key = std::string(table) + ".master_weights";
+      if (config_.ranks.zero_stage > 0) {
+        error(key,
+              fmt::format("'{}' is false, and ranks.zero_stage is {}: ranks share steps of master weights only", key,
+                          config_.ranks.zero_stage),
+              "set one of the two to its default");
+      }
+      if (model.layers == LayerPasses::kPlain) {
+        error(key, fmt::format("'{}' is false, but the plain layers of model.layers read master weights", key),
+              "set it to true, or model.layers=fast");
+      }
+    }
+  }
+
   // Which part of the model is trained, and how it is saved.
   void check_model_files() {
     const ModelSection& model = config_.model;
@@ -356,12 +388,13 @@ class Checker {
             "lower it");
     }
     check_temperature("rollout.temperature", rollout.temperature);
-    if (rollout.dtype != DecodeDtype::kAuto && config_.model.dtype != ModelDtype::kFloat32) {
-      error(
-          "rollout.dtype",
-          fmt::format("'rollout.dtype' is {}, and model.dtype is {}: only a float32 model can decode in another format",
-                      name_of(rollout.dtype), name_of(config_.model.dtype)),
-          "remove one of the two");
+    const bool decodes_other = rollout.dtype == DecodeDtype::kFloat32 && config_.model.dtype == ModelDtype::kBfloat16;
+    if (rollout.dtype != DecodeDtype::kAuto && (config_.model.dtype == ModelDtype::kFloat64 || decodes_other)) {
+      error("rollout.dtype",
+            fmt::format("'rollout.dtype' is {}, and model.dtype is {}: a float32 model can decode in bfloat16, but no "
+                        "model in a finer format than its own",
+                        name_of(rollout.dtype), name_of(config_.model.dtype)),
+            "remove one of the two");
     }
     check_kernels();
     if (rollout.ignore_eos && !rollout.stop.empty()) {
@@ -392,7 +425,7 @@ class Checker {
             "remove rollout.dtype");
     }
     if (rollout.kernels != DecodeKernels::kAuto && rollout.kernels != DecodeKernels::kPlain &&
-        config_.model.dtype != ModelDtype::kFloat32) {
+        config_.model.dtype == ModelDtype::kFloat64) {
       error("rollout.kernels",
             fmt::format("'rollout.kernels' is {}, and model.dtype is {}: the fast path computes in float32",
                         name_of(rollout.kernels), name_of(config_.model.dtype)),

@@ -3,7 +3,11 @@
 
 #include <fmt/core.h>
 
+#include <utility>
+#include <vector>
+
 #include "config/full_kl.h"
+#include "foundation/base/choice.h"
 
 namespace mortise {
 namespace {
@@ -66,7 +70,9 @@ class LearningRules {
 
   void check_mode() {
     if (config_.trainer.mode == TrainMode::kSync) return;
-    const std::string is_ahead = "'trainer.mode' is one_step_off, which samples during the updates, but ";
+    check_pieces();
+    const std::string is_ahead =
+        fmt::format("'trainer.mode' is {}, which samples during the updates, but ", choice_name(config_.trainer.mode));
     if (config_.trainer.save_freq_updates > 0) {
       error("trainer.save_freq_updates", is_ahead + "'trainer.save_freq_updates' saves between them",
             "save between steps by trainer.save_freq, or set trainer.mode to sync");
@@ -79,6 +85,28 @@ class LearningRules {
     if (config_.rollout.sleep_while_training) {
       error("rollout.sleep_while_training", is_ahead + "'rollout.sleep_while_training' is true",
             "set it to false, or trainer.mode to sync");
+    }
+  }
+
+  // What must see a completion whole, and cannot go on with its next piece.
+  void check_pieces() {
+    if (config_.trainer.steps_ahead() < 2) return;
+    const RolloutConfig& rollout = config_.rollout;
+    const std::vector<std::pair<std::string_view, bool>> uses{
+        {"algorithm.filter_groups.enable", config_.algorithm.filter_groups.enable},
+        {"rollout.multi_turn.enable", rollout.multi_turn.enable},
+        {"rollout.stop", !rollout.stop.empty()},
+        {"rollout.bad_words", !rollout.bad_words.empty()},
+        {"rollout.min_new_tokens", rollout.min_new_tokens > 0},
+        {"rollout.presence_penalty", rollout.presence_penalty != 0},
+        {"rollout.frequency_penalty", rollout.frequency_penalty != 0}};
+    for (const auto& [key, is_used] : uses) {
+      if (!is_used) continue;
+      error(key,
+            fmt::format("'trainer.max_staleness' is {}, so that completions are sampled in pieces, but '{}' looks at "
+                        "whole ones",
+                        config_.trainer.max_staleness, key),
+            "set trainer.max_staleness to 1, or remove this key");
     }
   }
 

@@ -7,7 +7,8 @@ namespace mortise::reasons {
 
 inline constexpr std::string_view kEngine = "Mortise samples in the trainer's process, on its own weights";
 inline constexpr std::string_view kMemory = "trades memory for time; numbers do not change";
-inline constexpr std::string_view kPrecision = "Mortise computes in model.dtype (float32), which rounds less";
+inline constexpr std::string_view kPrecision =
+    "Mortise computes in model.dtype (float32), which rounds less; with bfloat16 it computes as they do";
 inline constexpr std::string_view kFourBits =
     "Mortise reads weights in four bits but does not quantize: let bitsandbytes save the model with load_in_4bit, "
     "and name that folder as the model";

@@ -5,21 +5,27 @@
 #include <ATen/ops/zeros_like.h>
 #include <fmt/core.h>
 
+#include "model/tensor/storage_memory.h"
 #include "model/tensor/torch_guard.h"
 #include "model/weights/loader.h"
+#include "model/weights/rounded_matrices.h"
 #include "model/weights/saver.h"
 
 namespace mortise {
 namespace {
 
-Result<at::ScalarType> compute_type(const std::string& name) {
+// The dtype of the parameters. bfloat16 has float32 masters.
+Result<at::ScalarType> parameter_type(const std::string& name) {
   const at::ScalarType type = TRY(parse_scalar_type(name));
+  if (type == at::kBFloat16) return at::kFloat;
   if (type == at::kFloat || type == at::kDouble) return type;
   return Error{ErrorKind::kConfig,
                fmt::format("computing in {} is not supported on the CPU", name),
                {},
-               "use float32 or float64 (weights stored in it are read)"};
+               "use float32, bfloat16 or float64 (weights stored in it are read)"};
 }
+
+bool rounds_matrices(const std::string& dtype) { return dtype == "bfloat16"; }
 
 }  // namespace
 
@@ -32,7 +38,7 @@ Result<Model> Model::load(Env& env, const Path& folder, const std::string& dtype
     TRY(check_weight_bytes(env, base, model.config_));
     const bool base_is_classifier = model.config_.is_classifier;
     if (is_adapter) model.config_ = TRY(add_adapter_head(env, folder, std::move(model.config_)));
-    model.adopt(allocate_parameters(model.config_, TRY(compute_type(dtype)), /*requires_grad=*/true));
+    model.adopt(allocate_parameters(model.config_, TRY(parameter_type(dtype)), /*requires_grad=*/true));
     const at::NoGradGuard no_grad;
     std::vector<NamedParameter> of_base = model.parameters_;
     const bool gets_head = model.config_.is_classifier && !base_is_classifier;
@@ -44,6 +50,7 @@ Result<Model> Model::load(Env& env, const Path& folder, const std::string& dtype
       model.adapter_ = std::make_shared<LoraAdapter>(TRY(apply_lora(env, folder, model.parameters_)));
     }
     model.loaded_version_ = model.version_sum();
+    if (rounds_matrices(dtype)) model.add_rounded_matrices();
     return model;
   });
 }
@@ -52,6 +59,7 @@ Result<> Model::read_weights(Env& env, const Path& folder) {
   return guard_torch("loading " + folder.string(), [&]() -> Result<> {
     const at::NoGradGuard no_grad;
     TRY(load_weights(env, folder, config_, parameters_));
+    weights_changed();
     return {};
   });
 }
@@ -60,9 +68,10 @@ Result<Model> Model::random(ModelConfig config, uint64_t seed, const std::string
   return guard_torch("making a model", [&]() -> Result<Model> {
     Model model;
     model.config_ = std::move(config);
-    ParameterStore store = allocate_parameters(model.config_, TRY(compute_type(dtype)), /*requires_grad=*/true);
+    ParameterStore store = allocate_parameters(model.config_, TRY(parameter_type(dtype)), /*requires_grad=*/true);
     initialize_parameters(store, model.config_, seed);
     model.adopt(std::move(store));
+    if (rounds_matrices(dtype)) model.add_rounded_matrices();
     return model;
   });
 }
@@ -71,6 +80,11 @@ void Model::adopt(ParameterStore store) {
   weights_ = std::move(store.weights);
   leaves_ = std::move(store.leaves);
   parameters_ = std::move(store.parameters);
+}
+
+void Model::add_rounded_matrices() {
+  allocate_rounded(weights_);
+  round_to_nearest(weights_);
 }
 
 const NamedParameter* Model::find_parameter(std::string_view name) const {
@@ -116,9 +130,12 @@ Result<> Model::adapt(LoraPlan plan) {
                  "name the base model's folder, or continue the adapter as it is"};
   }
   const at::NoGradGuard no_grad;
+  const bool rounds = has_rounded_matrices();
+  weights_.rounded.clear();
   ParameterStore store{std::move(weights_), std::move(leaves_), std::move(parameters_)};
   trained_lora_ = std::make_unique<TrainedLora>(std::move(plan), store);
   adopt(std::move(store));
+  if (rounds) add_rounded_matrices();  // merged matrices have memory of their own
   return {};
 }
 
@@ -126,7 +143,9 @@ Result<> Model::train_lora(const LoraChoice& choice, uint64_t seed) {
   return guard_torch("making an adapter", [&]() -> Result<> {
     LoraPlan plan = TRY(plan_fresh_lora(parameters_, choice));
     TRY(adapt(std::move(plan)));
-    return trained_lora_->initialize(seed);
+    TRY(trained_lora_->initialize(seed));
+    round_to_nearest(weights_);
+    return {};
   });
 }
 
@@ -134,7 +153,9 @@ Result<> Model::train_lora(Env& env, const Path& adapter_folder) {
   return guard_torch("reading the adapter of " + adapter_folder.string(), [&]() -> Result<> {
     LoraPlan plan = TRY(plan_lora_of_folder(env, adapter_folder, parameters_));
     TRY(adapt(std::move(plan)));
-    return trained_lora_->load(env, adapter_folder);
+    TRY(trained_lora_->load(env, adapter_folder));
+    round_to_nearest(weights_);
+    return {};
   });
 }
 
@@ -144,12 +165,14 @@ void Model::start_changed() {
 
 void Model::weights_changed() {
   if (trained_lora_ != nullptr && (gate_ == nullptr || gate_->is_whole())) trained_lora_->merge();
+  round_to_nearest(weights_);
 }
 
 Model Model::base_view() const {
   Model view;
   view.config_ = config_;
   view.adopt(trained_lora_->base());
+  if (has_rounded_matrices()) view.add_rounded_matrices();
   return view;
 }
 
@@ -207,9 +230,9 @@ Result<std::vector<FolderFile>> Model::plan_save(const SaveOptions& options) con
   std::vector<FolderFile> files;
   std::string config_text = config_.config_text;
   if (!stored) {
-    files = plan_weights_as_read(parameters_, layout_);
+    files = plan_weights_as_read(numbers(), layout_);
   } else {
-    files = plan_weights(parameters_, *stored, options.max_shard_bytes);
+    files = plan_weights(numbers(), *stored, options.max_shard_bytes);
     config_text = TRY(model_config_text(config_, scalar_type_name(*stored)));
   }
   // A folder without a generation_config.json keeps its end ids in config.json.
@@ -235,14 +258,36 @@ Model Model::frozen_shape() const {
   Model copy;
   copy.config_ = config_;
   copy.adopt(allocate_parameters(config_, dtype(), /*requires_grad=*/false));
+  if (has_rounded_matrices()) allocate_rounded(copy.weights_);
   return copy;
 }
 
 Model Model::clone_frozen() const {
-  const at::NoGradGuard no_grad;
   Model copy = frozen_shape();
-  for (size_t i = 0; i < parameters_.size(); ++i) copy.parameters_[i].tensor.copy_(parameters_[i].tensor);
+  copy.copy_numbers(*this);
   return copy;
+}
+
+void Model::copy_numbers(const Model& from) {
+  const at::NoGradGuard no_grad;
+  for (size_t i = 0; i < parameters_.size(); ++i) {
+    const at::Tensor to = parameters_[i].tensor.detach();
+    if (has_memory(to)) to.copy_(from.parameters_[i].tensor.detach());
+  }
+  for (size_t layer = 0; layer < weights_.rounded.size(); ++layer) copy_rounded(from.weights_, weights_, layer);
+}
+
+void Model::drop_masters() {
+  for (size_t layer = 0; layer < weights_.rounded.size(); ++layer) free_masters(weights_, layer);
+}
+
+std::vector<NamedParameter> Model::numbers() const {
+  std::vector<NamedParameter> out = parameters_;
+  if (!has_rounded_matrices()) return out;  // if ranks share them, they may be without memory too
+  for (NamedParameter& parameter : out) {
+    if (!has_memory(parameter.tensor)) parameter.tensor = rounded_slice(weights_, parameter.tensor);
+  }
+  return out;
 }
 
 void Model::zero_grad() {

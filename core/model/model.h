@@ -1,7 +1,8 @@
 // Model: a decoder read from, or written to, a Hugging Face folder.
 //
 // The named parameters are the leaves (HF names). They are row slices of the fused matrices in weights(), so an
-// optimizer updates in place and every reader sees it. Training changes them. After train_lora they hold base and
+// optimizer updates in place and every reader sees it. With dtype "bfloat16" the passes read rounded copies of the layers'
+// matrices (rounded_matrices.h), and the parameters are the float32 masters. Training changes the parameters. After train_lora they hold base and
 // adapter merged, and training changes the adapter. forward_hidden builds an autograd graph if GradMode is on. The
 // vocabulary head is separate (model/head), so that tokens x vocabulary is never in memory. Thread rule: several
 // threads may call const methods while no thread writes the weights. Move-only.
@@ -14,6 +15,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "foundation/base/env.h"
@@ -45,8 +47,8 @@ struct SaveOptions {
 
 class Model {
  public:
-  // A model folder, or that of a LoRA adapter, which is merged into its base. dtype: "float32" or "float64", whatever
-  // the files have (F16, BF16, F32, F64 are converted).
+  // A model folder, or that of a LoRA adapter, which is merged into its base. dtype: "float32", "float64" or "bfloat16",
+  // whatever the files have (F16, BF16, F32, F64 are converted).
   static Result<Model> load(Env& env, const Path& folder, const std::string& dtype = "float32");
   // Replaces the weights by those of another folder of the same model. A save as "stored" keeps the layout and dtypes
   // of the first folder.
@@ -58,7 +60,10 @@ class Model {
   Model& operator=(Model&&) = default;
 
   [[nodiscard]] const ModelConfig& config() const { return config_; }
+  // The dtype of the parameters: float32 or float64.
   [[nodiscard]] at::ScalarType dtype() const { return weights_.embedding_VH.scalar_type(); }
+  // Do the layers multiply by bfloat16 copies of their matrices?
+  [[nodiscard]] bool has_rounded_matrices() const { return !weights_.rounded.empty(); }
   [[nodiscard]] std::vector<NamedParameter>& parameters() { return parameters_; }
   [[nodiscard]] const std::vector<NamedParameter>& parameters() const { return parameters_; }
   [[nodiscard]] bool has_adapter() const { return adapter_ != nullptr || trained_lora_ != nullptr; }
@@ -81,11 +86,16 @@ class Model {
   [[nodiscard]] bool trains_lora() const { return trained_lora_ != nullptr; }
   // The dropout of the adapter in training, for the ForwardOptions::lora_dropout of updates. 0: no dropout.
   [[nodiscard]] double lora_dropout() const { return trains_lora() ? trained_lora_->dropout() : 0.0; }
-  // To be called after every change of trainable(): the merged weights follow. Nothing to do without an adapter; behind
+  // To be called after every change of trainable(), or of parameters(): merged weights and rounded matrices follow. Behind
   // a gate they follow when a part is opened.
   void weights_changed();
   // The model without its adapter, frozen, in the same memory. Precondition: trains_lora().
   [[nodiscard]] Model base_view() const;
+  // Frees the float32 matrices of the layers, which passes do not read: the rounded ones are then the weights. Precondition:
+  // has_rounded_matrices(), and no adapter.
+  void drop_masters();
+  // The parameters where they have memory, else slices of the rounded matrices. To read, or, after a load, to write.
+  [[nodiscard]] std::vector<NamedParameter> numbers() const;
   // By HF name; null if there is none.
   [[nodiscard]] const NamedParameter* find_parameter(std::string_view name) const;
   [[nodiscard]] const DecoderWeights& weights() const { return weights_; }
@@ -119,6 +129,8 @@ class Model {
   [[nodiscard]] Result<bool> saves_exactly(const SaveOptions& options) const;
   // A copy of the numbers that never requires grad: the reference model.
   [[nodiscard]] Model clone_frozen() const;
+  // Takes the numbers of a model with the same parameters. The other one has no masters only if this one has none.
+  void copy_numbers(const Model& from);
   // As clone_frozen(), before the numbers are copied: memory for them is not touched yet.
   [[nodiscard]] Model frozen_shape() const;
   void zero_grad();  // forgets all gradients
@@ -128,6 +140,7 @@ class Model {
  private:
   Model() = default;
   void adopt(ParameterStore store);
+  void add_rounded_matrices();
   Result<> adapt(LoraPlan plan);
   // How `options` store the weights: the dtype, or nothing for "as they were read".
   [[nodiscard]] Result<std::optional<at::ScalarType>> stored_dtype(const SaveOptions& options) const;

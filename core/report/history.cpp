@@ -25,10 +25,13 @@ Result<> read_metrics(Env& env, RunHistory& run) {
     return Error{ErrorKind::kData, "there is no metrics.jsonl in this folder", run.folder.string(),
                  "name the folder of a run (trainer.default_local_dir)"};
   JsonlReader reader = TRY(JsonlReader::open(env, path));
-  while (std::optional<JsonlRow> row = TRY(reader.next())) {
-    const std::string where = fmt::format("{}:{}", path.string(), row->line);
-    const int64_t step = TRY(json_int(row->value, "step", where));
-    for (const auto& [name, value] : row->value.items()) {
+  while (const std::optional<JsonlLine> line = reader.next_line()) {
+    const auto row = reader.parse(*line);
+    if (!row.ok() && !line->is_ended) return {};
+    if (!row.ok()) return row.error();
+    if (line->is_ended) run.metrics_place = place_behind(line->offset, line->text);
+    const int64_t step = TRY(json_int(*row, "step", fmt::format("{}:{}", path.string(), line->line)));
+    for (const auto& [name, value] : row->items()) {
       if (name == "step" || !(value.is_number() || value.is_null())) continue;
       const double number = value.is_null() ? std::numeric_limits<double>::quiet_NaN() : value.get<double>();
       MetricSeries& series = run.metrics[name];
@@ -43,7 +46,6 @@ Result<> read_metrics(Env& env, RunHistory& run) {
   return {};
 }
 
-// A run of another version of Mortise may have settings that this one does not know: it is shown without them.
 void read_settings(Env& env, RunHistory& run) {
   const auto loaded = load_config(env, run.folder / "config.resolved.toml", {});
   if (!loaded.ok()) return;
@@ -66,27 +68,9 @@ void read_plugins(Env& env, RunHistory& run) {
 void read_log(Env& env, RunHistory& run) {
   const auto text = env.read_file(run.folder / "log.txt", kMostLogBytes);
   if (!text.ok()) return;
-  bool continues = false;
-  for (const std::string_view line : split(trim(*text), '\n')) add_log_line(line, continues, run.events);
-}
-
-// trainer.rollout_data_dir is relative to where the run was started. That is not known afterwards: besides the path as
-// it stands, its last part is looked for in the run's folder.
-void find_completions(Env& env, RunHistory& run) {
-  const auto setting = run.settings.find("trainer.rollout_data_dir");
-  if (setting == run.settings.end()) return;
-  const auto value = parse_json(setting->second, "trainer.rollout_data_dir");
-  if (!value.ok() || !value->is_string()) return;
-  const Path named = value->get<std::string>();
-  for (const Path& folder : {named, run.folder / named.filename()}) {
-    const auto names = env.list_dir(folder);
-    if (!names.ok()) continue;
-    for (const std::string& name : *names) {
-      const auto step = parse_i64(Path(name).stem().string());
-      if (step && Path(name).extension() == ".jsonl") run.completion_files[*step] = folder / name;
-    }
-    if (!run.completion_files.empty()) return;
-  }
+  run.log_place = place_behind_lines(*text);
+  const std::string_view whole = std::string_view(*text).substr(0, run.log_place.offset);
+  for (const std::string_view line : split(trim(whole), '\n')) add_log_line(line, run.log_continues, run.events);
 }
 
 }  // namespace
@@ -104,6 +88,33 @@ void add_log_line(std::string_view line, bool& continues, std::vector<RunEvent>&
               text.find("the run ends early") != text.npos;
   if (continues && events.size() < kMostEvents)
     events.push_back({std::string(line.substr(0, first)), std::string(level), std::string(text)});
+}
+
+std::map<std::string, std::string> run_settings(Env& env, const Path& folder) {
+  const auto loaded = load_config(env, folder / "config.resolved.toml", {});
+  return loaded.ok() ? flat_settings(loaded->config) : std::map<std::string, std::string>();
+}
+
+// trainer.rollout_data_dir is relative to where the run was started. That is not known afterwards: besides the path as
+// it stands, its last part is looked for in the run's folder.
+std::map<int64_t, Path> find_completion_files(Env& env, const Path& folder,
+                                              const std::map<std::string, std::string>& settings) {
+  std::map<int64_t, Path> files;
+  const auto setting = settings.find("trainer.rollout_data_dir");
+  if (setting == settings.end()) return files;
+  const auto value = parse_json(setting->second, "trainer.rollout_data_dir");
+  if (!value.ok() || !value->is_string()) return files;
+  const Path named = value->get<std::string>();
+  for (const Path& place : {named, folder / named.filename()}) {
+    const auto names = env.list_dir(place);
+    if (!names.ok()) continue;
+    for (const std::string& name : *names) {
+      const auto step = parse_i64(Path(name).stem().string());
+      if (step && Path(name).extension() == ".jsonl") files[*step] = place / name;
+    }
+    if (!files.empty()) break;
+  }
+  return files;
 }
 
 double mean_of(const MetricSeries& series, size_t begin, size_t end) {
@@ -131,7 +142,7 @@ Result<RunHistory> read_run_history(Env& env, const Path& folder) {
   read_settings(env, run);
   read_plugins(env, run);
   read_log(env, run);
-  find_completions(env, run);
+  run.completion_files = find_completion_files(env, folder, run.settings);
   return run;
 }
 

@@ -15,6 +15,7 @@
 
 #include "foundation/base/env.h"
 #include "foundation/formats/json.h"
+#include "report/file_tail.h"
 
 namespace mortise {
 
@@ -48,12 +49,24 @@ struct RunHistory {
   std::vector<RunEvent> events;
   std::map<int64_t, Path> completion_files;  // by step: the files of trainer.rollout_data_dir
   int64_t last_step = 0;
+  // How far the files were read, for what follows them (run_follower.h).
+  TailPlace metrics_place, log_place;
+  bool log_continues = false;  // the next line of the log may continue the last event
 
   // Null if the run does not have the metric.
   [[nodiscard]] const MetricSeries* find(std::string_view metric) const;
 };
 
-// An Error if the folder has no metrics.jsonl, or if a line of it is damaged.
+// Every key of the run, as JSON text; empty if config.resolved.toml is missing, or is of another version of Mortise with
+// settings that this one does not know.
+std::map<std::string, std::string> run_settings(Env& env, const Path& folder);
+
+// The files of trainer.rollout_data_dir, by step.
+std::map<int64_t, Path> find_completion_files(Env& env, const Path& folder,
+                                              const std::map<std::string, std::string>& settings);
+
+// An Error if the folder has no metrics.jsonl, or if a line of it is damaged. A last line without an end, which the run
+// is still writing, may be incomplete.
 Result<RunHistory> read_run_history(Env& env, const Path& folder);
 
 }  // namespace mortise

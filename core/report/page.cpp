@@ -9,6 +9,7 @@
 
 #include "foundation/base/text.h"
 #include "foundation/formats/jsonl.h"
+#include "report/run_follower.h"
 #include "report_assets.h"
 
 namespace mortise {
@@ -58,8 +59,7 @@ Json run_json(const ReportRun& run) {
   Json& events = out["events"] = Json::array();
   for (const RunEvent& event : history.events)
     events.push_back({{"time", event.time}, {"level", event.level}, {"text", event.text}});
-  Json& findings = out["findings"] = Json::array();
-  for (const Finding& finding : run.findings) findings.push_back(finding_json(finding));
+  out["findings"] = findings_list(run.findings);
   Json& steps = out["completion_steps"] = Json::array();
   for (const auto& [step, rows] : run.completions) steps.push_back({{"step", step}, {"rows", rows.size()}});
   out["all_completion_steps"] = history.completion_files.size();
@@ -84,13 +84,6 @@ Json shown_row(Json row) {
   row.erase("token_scores");
   row["num_tokens"] = tokens;
   return row;
-}
-
-Result<std::vector<Json>> read_rows(Env& env, const Path& path) {
-  std::vector<Json> rows;
-  JsonlReader reader = TRY(JsonlReader::open(env, path));
-  while (std::optional<JsonlRow> row = TRY(reader.next())) rows.push_back(shown_row(std::move(row->value)));
-  return rows;
 }
 
 std::vector<ScoredText> texts_of(const std::vector<Json>& rows) {
@@ -121,7 +114,42 @@ std::string fill(std::string_view page, const std::vector<Part>& parts) {
   return out += page;
 }
 
+struct PageKind {
+  std::string_view policy;         // more of the content security policy
+  std::string_view live = "null";  // JSON: where the events begin
+  std::string_view token, follow;  // scripts of a page on a server
+};
+
+std::string fill_report(const Json& runs, const std::string& rows, const PageKind& kind) {
+  const std::string data = script_json(runs);
+  return fill(assets::kReportHtml, {{"; POLICY", kind.policy},
+                                    {"/*STYLE*/", assets::kReportCss},
+                                    {"<!--ROWS-->", rows},
+                                    {"\"DATA\"", data},
+                                    {"\"LIVE\"", kind.live},
+                                    {"/*CHART*/", assets::kChartJs},
+                                    {"/*TOKEN*/", kind.token},
+                                    {"/*SCRIPT*/", assets::kReportJs},
+                                    {"/*BROWSER*/", assets::kCompletionsJs},
+                                    {"/*FOLLOW*/", kind.follow}});
+}
+
+constexpr std::string_view kServedPolicy = "; connect-src 'self'; base-uri 'none'; form-action 'none'";
+
 }  // namespace
+
+Result<std::vector<Json>> read_shown_rows(Env& env, const Path& path) {
+  std::vector<Json> rows;
+  JsonlReader reader = TRY(JsonlReader::open(env, path));
+  while (std::optional<JsonlRow> row = TRY(reader.next())) rows.push_back(shown_row(std::move(row->value)));
+  return rows;
+}
+
+Json findings_list(const std::vector<Finding>& findings) {
+  Json list = Json::array();
+  for (const Finding& finding : findings) list.push_back(finding_json(finding));
+  return list;
+}
 
 Result<ReportRun> read_report_run(Env& env, const Path& folder, int64_t most_rows) {
   ReportRun run;
@@ -129,13 +157,13 @@ Result<ReportRun> read_report_run(Env& env, const Path& folder, int64_t most_row
   std::vector<ScoredText> newest;
   if (!run.history.completion_files.empty()) {
     const auto& [last, path] = *run.history.completion_files.rbegin();
-    std::vector<Json> rows = TRY(read_rows(env, path));
+    std::vector<Json> rows = TRY(read_shown_rows(env, path));
     newest = texts_of(rows);
     const auto per_step = static_cast<int64_t>(std::max<size_t>(1, rows.size()));
     run.completions[last] = std::move(rows);
     const auto most_steps = static_cast<size_t>(std::max<int64_t>(1, most_rows / per_step));
     for (const int64_t step : chosen_steps(run.history.completion_files, most_steps))
-      if (step != last) run.completions[step] = TRY(read_rows(env, run.history.completion_files.at(step)));
+      if (step != last) run.completions[step] = TRY(read_shown_rows(env, run.history.completion_files.at(step)));
   }
   run.findings = diagnose(run.history, newest);
   return run;
@@ -145,7 +173,7 @@ Result<std::vector<Finding>> find_faults(Env& env, const Path& folder) {
   const RunHistory history = TRY(read_run_history(env, folder));
   std::vector<ScoredText> newest;
   if (!history.completion_files.empty())
-    newest = texts_of(TRY(read_rows(env, history.completion_files.rbegin()->second)));
+    newest = texts_of(TRY(read_shown_rows(env, history.completion_files.rbegin()->second)));
   return diagnose(history, newest);
 }
 
@@ -159,24 +187,35 @@ std::string report_page(const std::vector<ReportRun>& runs) {
       rows += fmt::format("<script type=\"application/json\" id=\"rows-{}-{}\">{}</script>\n", i, step,
                           script_json(Json(completions)));
   }
-  const std::string data = script_json(all);
-  return fill(assets::kReportHtml, {{"/*STYLE*/", assets::kReportCss},
-                                    {"<!--ROWS-->", rows},
-                                    {"\"DATA\"", data},
-                                    {"/*CHART*/", assets::kChartJs},
-                                    {"/*SCRIPT*/", assets::kReportJs},
-                                    {"/*BROWSER*/", assets::kCompletionsJs}});
+  return fill_report(all, rows, {});
+}
+
+std::string live_report_page(const std::vector<ReportRun>& runs) {
+  Json all = Json::array();
+  std::vector<const RunHistory*> histories;
+  for (const ReportRun& run : runs) {
+    histories.push_back(&run.history);
+    Json& json = all.emplace_back(run_json(run));
+    json["completion_steps"] = completion_steps(run.history.completion_files);
+  }
+  const std::string live = script_json({{"since", place_of(histories)}});
+  return fill_report(all, "", {kServedPolicy, live, assets::kTokenJs, assets::kLiveJs});
+}
+
+std::string playground_page() {
+  return fill(assets::kPlaygroundHtml, {{"; POLICY", kServedPolicy},
+                                        {"/*STYLE*/", assets::kReportCss},
+                                        {"/*TOKEN*/", assets::kTokenJs},
+                                        {"/*SCRIPT*/", assets::kPlaygroundJs}});
 }
 
 Json findings_json(const std::vector<ReportRun>& runs) {
   Json all = Json::array();
   for (const ReportRun& run : runs) {
-    Json findings = Json::array();
-    for (const Finding& finding : run.findings) findings.push_back(finding_json(finding));
     all.push_back({{"name", run.history.name},
                    {"folder", run.history.folder.string()},
                    {"last_step", run.history.last_step},
-                   {"findings", std::move(findings)}});
+                   {"findings", findings_list(run.findings)}});
   }
   return {{"runs", std::move(all)}};
 }

@@ -11,6 +11,7 @@
 #include "foundation/base/text.h"
 #include "serve/api/answers.h"
 #include "serve/api/call_fields.h"
+#include "serve/http/query.h"
 
 namespace mortise {
 namespace {
@@ -149,23 +150,6 @@ ServeLoop::Done answer_control(std::shared_ptr<HttpReply> reply, Json good) {
   };
 }
 
-std::optional<std::string> query_value(const std::string& query, std::string_view name) {
-  for (const std::string_view part : split(query, '&')) {
-    const size_t equals = part.find('=');
-    if (part.substr(0, equals) == name)
-      return equals == std::string_view::npos ? std::string() : std::string(part.substr(equals + 1));
-  }
-  return std::nullopt;
-}
-
-// Takes the same time for all keys of a length.
-bool equal_secrets(std::string_view a, std::string_view b) {
-  if (a.size() != b.size()) return false;
-  unsigned char difference = 0;
-  for (size_t i = 0; i < a.size(); ++i) difference |= static_cast<unsigned char>(a[i] ^ b[i]);
-  return difference == 0;
-}
-
 }  // namespace
 
 ServeService::ServeService(ServeLoop& loop, ServedTexts texts, ServiceOptions options, Env& env)
@@ -182,10 +166,7 @@ uint64_t ServeService::fresh_number() {
 }
 
 bool ServeService::has_key(const std::string& authorization) const {
-  if (options_.api_key.empty()) return true;
-  constexpr std::string_view kBearer = "Bearer ";
-  return authorization.starts_with(kBearer) &&
-         equal_secrets(std::string_view(authorization).substr(kBearer.size()), options_.api_key);
+  return options_.api_key.empty() || is_bearer(authorization, options_.api_key);
 }
 
 bool ServeService::knows_model(const Json& body) const {
@@ -193,19 +174,16 @@ bool ServeService::knows_model(const Json& body) const {
   return model == nullptr || model->is_null() || *model == texts_->model_name;
 }
 
-int ServeService::gate(const HttpRequest& head) const {
-  if (head.path == "/health") return 0;
-  if (head.from_browser) return 403;
-  return has_key(head.authorization) ? 0 : 401;
+std::optional<HttpRefusal> ServeService::gate(const HttpRequest& head) const {
+  if (head.path == "/health") return std::nullopt;
+  if (head.from_browser) return HttpRefusal{403, "requests from web pages are refused (Origin header)"};
+  if (has_key(head.authorization)) return std::nullopt;
+  return HttpRefusal{401, "the API key is missing or wrong; send 'Authorization: Bearer KEY'"};
 }
 
 void ServeService::handle(HttpRequest request, const Reply& reply) {
   if (request.path == "/health" && request.method == "GET") return reply->send(200, "", "text/plain");
-  if (const int status = gate(request); status != 0) {
-    return send_error(*reply, status,
-                      status == 401 ? "the API key is missing or wrong; send 'Authorization: Bearer KEY'"
-                                    : "requests from web pages are refused (Origin header)");
-  }
+  if (const auto refusal = gate(request)) return send_error(*reply, refusal->status, refusal->message);
   if (request.method == "GET") return get(request.path, reply);
   if (request.method == "POST") return post(request, reply);
   send_error(*reply, 405, "the method must be GET or POST");

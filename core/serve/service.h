@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "foundation/base/env.h"
@@ -23,8 +24,8 @@ class ServeService {
  public:
   ServeService(ServeLoop& loop, ServedTexts texts, ServiceOptions options, Env& env);
 
-  // The status that refuses a request before its body is read; 0: it may come.
-  [[nodiscard]] int gate(const HttpRequest& head) const;
+  // Why a request is refused before its body is read.
+  [[nodiscard]] std::optional<HttpRefusal> gate(const HttpRequest& head) const;
   void handle(HttpRequest request, const std::shared_ptr<HttpReply>& reply);
 
  private:

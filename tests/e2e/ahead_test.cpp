@@ -1,4 +1,5 @@
-// trainer.mode = "one_step_off": completions are one step old whatever the machine does, and nothing is lost between steps.
+// trainer.mode = "one_step_off" and "async": completions are as old as the settings say whatever the machine does, and
+// nothing is lost between steps.
 #include <gtest/gtest.h>
 
 #include "checkpoint/reader.h"
@@ -16,11 +17,19 @@ std::vector<std::string> ahead(std::vector<std::string> more = {}) {
   return more;
 }
 
+// Rows of three tokens, each with newer weights than the one before.
+std::vector<std::string> in_pieces(const std::vector<std::string>& more = {}) {
+  std::vector<std::string> all{"trainer.mode=async", "trainer.max_staleness=3", "trainer.total_training_steps=6",
+                               "algorithm.rollout_correction.rollout_is=token"};
+  all.insert(all.end(), more.begin(), more.end());
+  return all;
+}
+
 TEST(Ahead, EveryStepButTheFirstLearnsFromTheWeightsBefore) {
   const TinyTask task;
   const Outcome outcome = task.mortise("train", "out", ahead());
   ASSERT_EQ(outcome.code, 0) << outcome.output;
-  for (const char* text : {"completions come from the weights of one step earlier",
+  for (const char* text : {"completions come from weights that are up to 1 step old",
                            "set algorithm.rollout_correction.rollout_is = \"token\""})
     EXPECT_NE(outcome.output.find(text), std::string::npos) << outcome.output;
   const std::vector<Json> rows = rows_of(task.path() / "out/metrics.jsonl");
@@ -32,6 +41,63 @@ TEST(Ahead, EveryStepButTheFirstLearnsFromTheWeightsBefore) {
     const double diff = rows[i]["training/rollout_probs_diff_mean"];
     EXPECT_EQ(diff > 1e-6, i > 0) << "step " << i + 1 << " was sampled with other weights than it says: " << diff;
   }
+}
+
+// The rule that says which weights sample which token, over all completions of a run; and staleness is never above it.
+TEST(Ahead, EachTokenHasTheWeightsOfTheRule) {
+  const TinyTask task;
+  const Outcome outcome = task.mortise("train", "out", in_pieces());
+  ASSERT_EQ(outcome.code, 0) << outcome.output;
+  EXPECT_NE(outcome.output.find("weights that are up to 3 steps old"), std::string::npos) << outcome.output;
+  constexpr int64_t kUpdates = 4;  // in each step
+  for (int64_t step = 1; step <= kSteps; ++step) {
+    const std::vector<Json> rows = rows_of(task.path() / ("out/dump/" + std::to_string(step) + ".jsonl"));
+    ASSERT_EQ(rows.size(), 16U);
+    for (const Json& row : rows) {
+      Json spans = Json::array({{{"version", row["weight_version"]}, {"start", 0}, {"end", row["token_ids"].size()}}});
+      if (row.contains("weight_versions")) spans = row["weight_versions"];
+      EXPECT_EQ(spans.front()["version"], row["weight_version"]);
+      int64_t end = 0;
+      for (const Json& span : spans) {
+        EXPECT_EQ(span["start"], end);
+        end = span["end"];
+        const int64_t now = kUpdates * (step - 1), version = span["version"];
+        EXPECT_LE(now - version, 3 * kUpdates) << "step " << step;
+        // A token in each round, from three steps before on. Steps 1 to 3 have fewer rounds.
+        const int64_t rounds_before = 3 - span["start"].get<int64_t>();
+        EXPECT_TRUE(step < 4 || version == now - kUpdates * rounds_before) << "step " << step << ": " << span;
+      }
+      EXPECT_EQ(end, static_cast<int64_t>(row["token_ids"].size()));
+      EXPECT_EQ(row["log_probs"].size(), row["token_ids"].size());
+    }
+  }
+  const std::vector<Json> metrics = rows_of(task.path() / "out/metrics.jsonl");
+  EXPECT_EQ(number_of(metrics.at(5), "training/off_policy/trajectory_staleness_worst"), 3.0 * kUpdates);
+  EXPECT_GT(number_of(metrics.at(5), "training/off_policy/trajectory_spans"), 1.5);
+  EXPECT_LT(number_of(metrics.at(5), "training/off_policy/token_staleness"), 3.0 * kUpdates);
+}
+
+// Where nothing is learnt, the log-probs of joined pieces are those that the trainer computes for the whole row.
+TEST(Ahead, LogProbsOfPiecesBelongToTheirTokens) {
+  const TinyTask task;
+  const Outcome outcome = task.mortise("train", "out", in_pieces({"actor.optim.lr=0"}));
+  ASSERT_EQ(outcome.code, 0) << outcome.output;
+  for (const Json& row : rows_of(task.path() / "out/metrics.jsonl"))
+    EXPECT_LT(number_of(row, "training/rollout_probs_diff_max"), 1e-4);
+}
+
+TEST(Ahead, AResumeGoesOnWithUnfinishedRows) {
+  const TinyTask task;
+  const std::vector<std::string> settings = in_pieces({"trainer.max_actor_ckpt_to_keep=null"});
+  const Outcome straight = task.mortise("train", "straight", settings);
+  ASSERT_EQ(straight.code, 0) << straight.output;
+  expect_same_bits_from_every_step(task, settings, kSteps);
+  // Settings that allow nothing of what the checkpoint holds.
+  cut_back(task.path() / "straight", task.path() / "newer", 3, kSteps);
+  const Outcome newer = task.mortise("train", "newer", in_pieces({"trainer.mode=sync", "--allow-change"}));
+  ASSERT_EQ(newer.code, 0) << newer.output;
+  EXPECT_NE(newer.output.find("which do not fit the new settings"), std::string::npos) << newer.output;
+  EXPECT_EQ(rows_of(task.path() / "newer/metrics.jsonl").at(3)["training/off_policy/trajectory_staleness"], 0.0);
 }
 
 // Also where a checkpoint has to hold groups that are left over.
@@ -50,7 +116,7 @@ TEST(Ahead, AResumeFromEveryStepGivesTheSameBits) {
 
 TEST(Ahead, AKilledRunGivesTheSameBits) {
   const TinyTask task;
-  const std::vector<std::string> settings = ahead({"trainer.save_freq=1"});
+  const std::vector<std::string> settings = in_pieces({"trainer.save_freq=1"});
   const Stopwatch watch;
   ASSERT_EQ(task.mortise("train", "straight", settings).code, 0);
   const auto run_us = static_cast<uint64_t>(watch.elapsed_ns() / 1000);
@@ -115,7 +181,9 @@ TEST(Ahead, AResumeWithOtherRowsLeavesTheRolloutOut) {
     cut_back(task.path() / "straight", task.path() / n, 2, kSteps);
     const Outcome outcome = task.mortise("train", n, ahead({n, "--allow-change"}));
     ASSERT_EQ(outcome.code, 0) << outcome.output;
-    EXPECT_NE(outcome.output.find("completions for the next step, which now has"), std::string::npos) << outcome.output;
+    EXPECT_NE(outcome.output.find("completions for the next steps, which do not fit the new settings"),
+              std::string::npos)
+        << outcome.output;
     const std::vector<Json> rows = rows_of(task.path() / n / "metrics.jsonl");
     EXPECT_EQ(rows.at(2)["training/off_policy/trajectory_staleness"], 0.0) << "sampled anew";
   }
@@ -134,6 +202,22 @@ TEST(Ahead, WhatCannotRunBesideUpdatesIsRefused) {
     EXPECT_NE(outcome.output.find("'trainer.mode' is one_step_off"), std::string::npos) << outcome.output;
     EXPECT_NE(outcome.output.find(text), std::string::npos) << outcome.output;
   }
+}
+
+TEST(Ahead, WhatNeedsWholeRowsIsRefusedWithPieces) {
+  const TinyTask task;
+  task.write("replay.jsonl", R"({"step": 1, "prompt_index": 0, "sample_index": 0, "token_ids": [5]})");
+  const std::vector<std::pair<std::vector<std::string>, std::string>> cases{
+      {{"rollout.stop=[\"7\"]"}, "'rollout.stop' looks at whole ones"},
+      {{"algorithm.filter_groups.enable=true"}, "'algorithm.filter_groups.enable' looks at whole ones"},
+      {{"rollout.name=replay", "rollout.replay.path=replay.jsonl"}, "'replay' never gets any"}};
+  for (const auto& [more, text] : cases) {
+    const Outcome outcome = task.mortise("train", "out", in_pieces(more));
+    EXPECT_EQ(outcome.code, 2) << outcome.output;
+    EXPECT_NE(outcome.output.find(text), std::string::npos) << outcome.output;
+  }
+  const Outcome whole = task.mortise("train", "whole", in_pieces({"rollout.stop=[\"7\"]", "trainer.max_staleness=1"}));
+  EXPECT_EQ(whole.code, 0) << whole.output;
 }
 
 }  // namespace

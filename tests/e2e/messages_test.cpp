@@ -341,6 +341,19 @@ TEST(Messages, SummariesAsJson) {
       summary("train run.toml --dry-run model.enable_gradient_checkpointing=true model.activation_memory_mib=4096");
   EXPECT_EQ(roomy["memory_bytes"]["activations"], dry["memory_bytes"]["activations"]);
   const Json full = summary("train run.toml --dry-run actor.use_kl_loss=true actor.kl_loss_type=full");
+  const auto in_format = [&](const std::string& settings) {
+    return summary("train run.toml --dry-run actor.use_kl_loss=true " + settings)["memory_bytes"];
+  };
+  const Json single = in_format(""), rounded = in_format("model.dtype=bfloat16");
+  const Json no_masters = in_format("model.dtype=bfloat16 actor.optim.master_weights=false");
+  const auto bytes = [](const Json& memory, const char* part) { return memory[part].get<int64_t>(); };
+  // 2 bytes more for a copy of each matrix, or 2 bytes less without its master.
+  EXPECT_EQ(bytes(rounded, "weights") + bytes(no_masters, "weights"), 2 * bytes(single, "weights"));
+  EXPECT_LT(bytes(no_masters, "weights"), bytes(single, "weights"));
+  EXPECT_EQ(bytes(rounded, "reference"), bytes(no_masters, "weights"));
+  EXPECT_EQ(bytes(single, "reference"), bytes(single, "weights"));
+  EXPECT_LT(bytes(rounded, "activations"), bytes(single, "activations"));
+  EXPECT_EQ(bytes(rounded, "optimizer"), bytes(single, "optimizer"));
   EXPECT_GT(full["memory_bytes"]["head"], dry["memory_bytes"]["head"]);  // the reference uses memory as well
   EXPECT_GT(dry["memory_bytes"]["head"], 0);
   EXPECT_EQ(dry["memory_bytes"]["reward_models"], 0);

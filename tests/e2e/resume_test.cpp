@@ -25,6 +25,19 @@ TEST(Resume, FromEveryStepOverTwoEpochBorders) {
   expect_same_bits_from_every_step(task, settings, kSteps);
 }
 
+// Rounded copies follow from the masters of a checkpoint, also those of the reference.
+TEST(Resume, Bfloat16FromEveryStep) {
+  const std::vector<std::string> settings{"trainer.total_training_steps=3", "trainer.max_actor_ckpt_to_keep=null",
+                                          "model.dtype=bfloat16"};
+  const TinyTask task;
+  const Outcome straight = task.mortise("train", "straight", settings);
+  ASSERT_EQ(straight.code, 0) << straight.output;
+  expect_same_bits_from_every_step(task, settings, 3);
+  const Outcome other = task.mortise("train", "straight", {"trainer.total_training_steps=4"});
+  EXPECT_NE(other.code, 0);
+  EXPECT_NE(other.output.find("model.dtype"), std::string::npos) << other.output;
+}
+
 TEST(Resume, TwentyRunsGiveTheSameBits) {
   const TinyTask task;
   std::map<std::string, std::string> first;

@@ -60,6 +60,11 @@ inline const std::vector<RunCase>& run_table() {
       {"adamw_8bit",
        "sft",
        {"actor.optim.optimizer=adamw_8bit", "actor.optim.min_8bit_size=16", "actor.optim.quantize_embeddings=true"}},
+      // Weights that exist in bfloat16 only, and a critic with masters.
+      {"bfloat16",
+       "train",
+       {"model.dtype=bfloat16", "actor.optim.master_weights=false", "trainer.save_dtype=bfloat16",
+        "algorithm.adv_estimator=gae", "~algorithm.adv_params", "critic.optim.lr=1e-2"}},
       {"streaming", "train", {"data.streaming=true", "data.shuffle_buffer_size=5"}},
   };
   return *table;

@@ -157,6 +157,9 @@ TEST(Serve, UsageErrorsSayWhatToDo) {
   EXPECT_THAT(serve("--model model rollout.n=4").output, HasSubstr("'rollout.n=4' has no effect on serve"));
   EXPECT_EQ(serve("--model nowhere").code, 3);
   EXPECT_EQ(serve("--model model --port 99999").code, 2);
+  EXPECT_THAT(serve("model").output, HasSubstr("add --ui for the pages, or write --model model"));
+  EXPECT_THAT(serve("data --ui").output, HasSubstr("neither the folder of a run (no metrics.jsonl) nor of a model"));
+  EXPECT_THAT(serve("model --ui --host 0.0.0.0").output, HasSubstr("set --api-key"));
 }
 
 }  // namespace

@@ -71,6 +71,25 @@ class Client {
     if (status == 0) status = slots.end_update(backend_.self, &backend_.call);
     return status == 0 ? slots.set_version(backend_.self, &backend_.call, version) : status;
   }
+  // A LoRA adapter of two matrices, A of rank `rank`.
+  int32_t send_adapter(int64_t version, std::vector<int64_t> ranks = {2, 2}) {
+    const auto& slots = *backend_.vtable;
+    int32_t status = slots.begin_update(backend_.self, &backend_.call, version);
+    for (size_t i = 0; i < ranks.size(); ++i) {
+      for (const std::string part : {"A", "B"}) {
+        const std::string name = "base_model.model.model.layers." + std::to_string(i) + ".self_attn." +
+                                 (i == 0 ? "q_proj" : "v_proj") + ".lora_" + part + ".weight";
+        std::vector<float> data(static_cast<size_t>(ranks[i] * 3), 0.25F);
+        int64_t shape[] = {ranks[i], 3}, strides[] = {3, 1}, offset[] = {0, 0};
+        if (part == "B") shape[0] = 3, shape[1] = strides[0] = ranks[i];
+        const mortise_tensor tensor{data.data(), MORTISE_CPU, 0, 2, MORTISE_FLOAT, 32, 1, shape, strides, 0};
+        const mortise_text text{name.data(), name.size()};
+        if (status == 0) status = slots.update_weight(backend_.self, &backend_.call, text, &tensor, shape, offset);
+      }
+    }
+    if (status == 0) status = slots.end_update(backend_.self, &backend_.call);
+    return status == 0 ? slots.set_version(backend_.self, &backend_.call, version) : status;
+  }
   int32_t submit(int64_t id, int64_t n) {
     const std::vector<int64_t> prompt = {5, 6, id + 7};
     mortise_rollout_request request{};
@@ -392,6 +411,57 @@ TEST_F(RolloutServers, SpeaksToSglang) {
   Client failing("sglang", {{"url", url("reload/1")}});
   ASSERT_EQ(failing.send_weights(1), 0) << failing.error();
   EXPECT_EQ(count_of(log("reload/1"), "/update_weights_from_disk"), 2);
+}
+
+// The adapter of each version has a name of its own, which the completions ask for; the one before is unloaded.
+TEST_F(RolloutServers, AdaptersAreLoadedNextToTheBase) {
+  for (const auto& [backend, mode, load, field] :
+       {std::tuple("vllm", "good/30", "/v1/load_lora_adapter", "model"),
+        std::tuple("sglang", "good/31", "/load_lora_adapter", "lora_path")}) {
+    SCOPED_TRACE(backend);
+    Client client(backend, {{"url", url(mode)}});
+    for (const int64_t version : {3, 4}) {
+      ASSERT_EQ(client.send_adapter(version), 0) << client.error();
+      ASSERT_EQ(client.sample(2), 0) << client.error();
+      for (const auto& [key, sample] : client.sink.taken) EXPECT_EQ(sample.version, version);
+    }
+    const json seen = log(mode);
+    EXPECT_THAT(seen["faults"], IsEmpty()) << seen["faults"];
+    EXPECT_EQ(seen["loaded"]["files"], json({"adapter_config.json", "adapter_model.safetensors"}));
+    EXPECT_EQ(seen["loaded"]["adapter_model.safetensors"][0].size(), 4U);
+    const json& config = seen["loaded"]["config"];
+    EXPECT_EQ(config["r"], 2);
+    EXPECT_EQ(config["lora_alpha"], 2) << "B has the scale already";
+    EXPECT_EQ(config["target_modules"], json({"q_proj", "v_proj"}));
+    EXPECT_EQ(seen["adapters"].size(), 1U) << "the old adapter would stay for ever";
+    EXPECT_EQ(count_of(seen, load), 2);
+    EXPECT_EQ(seen["calls"].back()[1][field], seen["adapters"][0]);
+  }
+}
+
+TEST_F(RolloutServers, AServerThatLostItsAdapterGetsItAgain) {
+  Client client("vllm", {{"url", url("forget")}, {"slots", "2"}});
+  ASSERT_EQ(client.send_adapter(5), 0) << client.error();
+  ASSERT_EQ(client.sample(6), 0) << client.error();
+  EXPECT_EQ(client.sink.taken.size(), 12U);
+  EXPECT_EQ(client.sink.num_twice, 0);
+  EXPECT_EQ(count_of(log("forget"), "/v1/load_lora_adapter"), 2);
+  ASSERT_THAT(client.log(), testing::Not(IsEmpty()));
+  EXPECT_THAT(client.log().front(), HasSubstr("it has lost the adapter"));
+}
+
+TEST_F(RolloutServers, AdaptersThatServersDoNotLoadAreRefused) {
+  Client uneven("vllm", {{"url", url("good/32")}});
+  EXPECT_EQ(uneven.send_adapter(1, {2, 4}), MORTISE_INVALID_ARGUMENT);
+  EXPECT_THAT(uneven.error(), HasSubstr("of one rank"));
+  for (const auto& [backend, mode] : {std::pair("openai", "good/33"), std::pair("vllm", "mortise/1")}) {
+    Client other(backend, {{"url", url(mode)}});
+    EXPECT_EQ(other.send_adapter(1), MORTISE_UNIMPLEMENTED) << backend;
+    EXPECT_THAT(other.error(), HasSubstr("no LoRA adapters"));
+  }
+  Client old("vllm", {{"url", url("no_adapters")}});
+  EXPECT_EQ(old.send_adapter(1), MORTISE_UNAVAILABLE) << "it would wait for ever";
+  EXPECT_THAT(old.error(), HasSubstr("/v1/load_lora_adapter: "));
 }
 
 TEST_F(RolloutServers, AnyServerOfTheInterfaceWithItsOwnWeightsOrAReload) {

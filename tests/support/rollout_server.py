@@ -15,6 +15,8 @@
 #   restart        another process start time after 2 completions, with closed connections, once
 #   reload/K       500 for the first K reloads            no_version  has no /update_weight_version
 #   key            wants the API key "sesame"
+#   no_adapters    has no calls for LoRA adapters
+#   forget         forgets its LoRA adapters after 2 completions, once
 # GET /MODE/log gives what came: {"calls": [[path, body], ...], "loaded": {"file": [names]}, "faults": [...]}.
 import json
 import struct
@@ -28,7 +30,7 @@ VLLM_FIELDS = set(
     "model prompt n max_tokens temperature top_p top_k min_p presence_penalty frequency_penalty repetition_penalty "
     "logprobs return_token_ids ignore_eos stop_token_ids min_tokens stop include_stop_str_in_output seed mortise "
     "typical_p bad_word_ids".split())
-SGLANG_FIELDS = {"input_ids", "sampling_params", "return_logprob", "logprob_start_len"}
+SGLANG_FIELDS = {"input_ids", "sampling_params", "return_logprob", "logprob_start_len", "lora_path"}
 SGLANG_SAMPLING = set(
     "max_new_tokens min_new_tokens temperature top_p top_k min_p repetition_penalty presence_penalty frequency_penalty n "
     "sampling_seed stop_token_ids ignore_eos stop no_stop_trim".split())
@@ -41,6 +43,7 @@ class Mode:
         self.calls, self.faults, self.loaded = [], [], {}
         self.completions = self.failures = self.reloads = 0
         self.version, self.paused, self.start, self.has_forgotten = None, False, 1000.5, False
+        self.adapters = {}  # by name: the configuration, and the names of the tensors with the first number
 
 
 def names_of(folder):
@@ -85,7 +88,8 @@ class Handler(BaseHTTPRequestHandler):
     def do_GET(self):
         name, _, mode, path = self.route()
         if path == "/log":
-            return self.reply(200, {"calls": mode.calls, "loaded": mode.loaded, "faults": mode.faults})
+            return self.reply(200, {"calls": mode.calls, "loaded": mode.loaded, "faults": mode.faults,
+                                    "adapters": sorted(mode.adapters)})
         if name == "key" and self.headers["Authorization"] != "Bearer sesame":
             return self.reply(401, {"error": "Unauthorized"})
         if path == "/v1/models":
@@ -111,9 +115,9 @@ class Handler(BaseHTTPRequestHandler):
         if name == "key" and self.headers["Authorization"] != "Bearer sesame":
             return self.reply(401, {"error": "Unauthorized"})
         if path == "/v1/completions":
-            return self.complete(name, count, mode, body, vllm_fault(body), vllm_answer)
+            return self.complete(name, count, mode, body, vllm_fault(body, mode), vllm_answer)
         if path == "/generate":
-            return self.complete(name, count, mode, body, sglang_fault(body), sglang_answer)
+            return self.complete(name, count, mode, body, sglang_fault(body, mode), sglang_answer)
         if path == "/pause?mode=wait":
             mode.paused = True
             return self.reply(200, {"status": "paused"})
@@ -125,6 +129,8 @@ class Handler(BaseHTTPRequestHandler):
         if path == "/update_weight_version" and name != "no_version":
             mode.version = int(body["new_version"])
             return self.reply(200, {"success": True})
+        if path.endswith("load_lora_adapter") and name != "no_adapters":
+            return self.change_adapters(mode, path, body)
         folder = None
         if path == "/collective_rpc" and body["method"] == "reload_weights":
             folder = body["kwargs"]["weights_path"]
@@ -147,6 +153,25 @@ class Handler(BaseHTTPRequestHandler):
             mode.version = int(body["weight_version"])
         self.reply(200, {"success": True, "message": "ok", "results": [None]})
 
+    # Both kinds of servers refuse a name that they have, and one that they do not have.
+    def change_adapters(self, mode, path, body):
+        adapter = body["lora_name"]
+        loads = not path.endswith("unload_lora_adapter")
+        if loads == (adapter in mode.adapters):
+            mode.faults.append(f"{path} of {adapter}")
+            return self.reply(400, {"error": {"message": f"The lora adapter '{adapter}' is there or not"}})
+        if loads:
+            folder = Path(body["lora_path"])
+            files = sorted(path.name for path in folder.iterdir())
+            mode.loaded = {"files": files, **names_of(folder)}
+            mode.adapters[adapter] = json.loads((folder / "adapter_config.json").read_text())
+            mode.loaded["config"] = mode.adapters[adapter]
+        else:
+            del mode.adapters[adapter]
+        if path.startswith("/v1"):
+            return self.reply(200, f"Success: LoRA adapter '{adapter}' changed.")
+        self.reply(200, {"success": True, "loaded_adapters": {}})
+
     def complete(self, name, count, mode, body, fault, make):
         if fault:
             mode.faults.append(fault)
@@ -161,11 +186,14 @@ class Handler(BaseHTTPRequestHandler):
             mode.completions += 1
             fails = mode.failures < count
             mode.failures += fails
-            forgets = name in ("mortise", "restart") and mode.completions > 2 and not mode.has_forgotten
+            forgets = name in ("mortise", "restart", "forget") and mode.completions > 2 and not mode.has_forgotten
             mode.has_forgotten = mode.has_forgotten or forgets
         if forgets:
             mode.version, mode.start = None, mode.start + 1
             self.close_connection = True
+            if name == "forget":
+                mode.adapters.clear()
+                return self.reply(404, unknown_model(body))
             if name == "restart":
                 return  # the connection breaks; the next one leads to the new process
             answer = make(body, name, mode)
@@ -216,16 +244,22 @@ FAULTS = {
 }
 
 
-def vllm_fault(body):
+def unknown_model(body):
+    return {"error": {"message": f"The model `{body['model']}` does not exist.", "code": 404}}
+
+
+def vllm_fault(body, mode):
     unknown = set(body) - VLLM_FIELDS
     if unknown:
         return f"unknown fields {sorted(unknown)}"
-    if body["model"] != "m":
-        return "The model does not exist."
+    if body["model"] != "m" and body["model"] not in mode.adapters:
+        return unknown_model(body)["error"]["message"]
     return None
 
 
-def sglang_fault(body):
+def sglang_fault(body, mode):
+    if "lora_path" in body and body["lora_path"] not in mode.adapters:
+        return f"unknown adapter {body['lora_path']}"
     unknown = set(body) - SGLANG_FIELDS | set(body["sampling_params"]) - SGLANG_SAMPLING
     return f"unknown fields {sorted(unknown)}" if unknown else None
 

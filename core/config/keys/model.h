@@ -13,11 +13,16 @@
 
 namespace mortise {
 
-// Numbers of weights, gradients and activations.
-enum class ModelDtype { kFloat32, kFloat64 };
-constexpr auto choice_names(ModelDtype) { return std::array<std::string_view, 2>{"float32", "float64"}; }
+// Numbers of weights, gradients and activations. bfloat16: of the layers' matrices and of what they multiply.
+enum class ModelDtype { kFloat32, kBfloat16, kFloat64 };
+constexpr auto choice_names(ModelDtype) { return std::array<std::string_view, 3>{"float32", "bfloat16", "float64"}; }
 
+// Bytes of a trained weight, a gradient or an activation.
 [[nodiscard]] constexpr int64_t num_bytes(ModelDtype dtype) { return dtype == ModelDtype::kFloat64 ? 8 : 4; }
+// Bytes of a number that a layer multiplies.
+[[nodiscard]] constexpr int64_t num_product_bytes(ModelDtype dtype) {
+  return dtype == ModelDtype::kBfloat16 ? 2 : num_bytes(dtype);
+}
 
 // What computes the layers in training: kernels, or the operations of libtorch that check them.
 enum class LayerPasses { kFast, kPlain };
@@ -147,8 +152,12 @@ void describe_model(Keys& keys) {
           "Folder in Hugging Face layout: config.json, safetensors weights, tokenizer files. Or a name on the hub, such as "
           "Qwen/Qwen2.5-0.5B-Instruct or NAME@REVISION (docs/hub.md).")
       .trl("model_name_or_path");
-  keys.compared("dtype", &ModelSection::dtype,
-                "Number format of weights, gradients, optimizer state and activations. Use float64 to check numbers.")
+  keys.compared(
+          "dtype", &ModelSection::dtype,
+          "Number format. float32 and float64: weights, gradients, optimizer state and activations; use float64 to "
+          "check numbers. bfloat16: the layers' matrices and what they multiply, with float32 sums. The optimizer "
+          "steps float32 master weights; gradients, norms, embedding, head and loss are float32. Sampling and "
+          "the reference use the same rounded matrices. It is faster on CPUs with bfloat16 instructions only.")
       .read_by(kInGenerate | kInServe);
   keys.compared(
       "layers", &ModelSection::layers,

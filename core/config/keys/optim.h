@@ -8,6 +8,7 @@
 #include <string_view>
 #include <vector>
 
+#include "config/keys/model.h"
 #include "foundation/base/choice.h"
 
 namespace mortise {
@@ -61,6 +62,7 @@ struct OptimConfig {
   bool decay_all_parameters = false;         // as in verl
   std::vector<double> betas = {0.9, 0.999};  // exactly two
   double eps = 1e-8;
+  bool master_weights = true;                         // float32 weights next to bfloat16 ones (model.dtype)
   std::optional<double> momentum{};                   // sgd, muon; null = 0 for sgd, 0.95 for muon
   std::optional<bool> nesterov{};                     // sgd, muon; null = false for sgd, true for muon
   double dampening = 0.0;                             // sgd
@@ -230,6 +232,25 @@ void describe_optimizer(Keys& keys, const OptimizerRules<Optim>& rules, const st
 }
 
 template <class Keys, class Optim>
+void describe_master_weights(Keys& keys, const OptimizerRules<Optim>& rules) {
+  keys.compared("master_weights", &OptimConfig::master_weights,
+                "With model.dtype = bfloat16: keep float32 master weights of the layers' matrices, from which the "
+                "bfloat16 ones are rounded. false: the matrices exist in bfloat16 only, which saves 4 bytes per "
+                "weight. Each update then rounds them up or down at random, so that steps too small for bfloat16 "
+                "count on average.")
+      .no_effect(
+          rules.when,
+          [](const auto& k) {
+            const ModelSection& model = k.config.model;
+            return model.dtype != ModelDtype::kBfloat16 || model.lora_rank > 0 || model.lora_adapter_path;
+          },
+          [](const auto& k) -> std::string {
+            return k.config.model.dtype == ModelDtype::kBfloat16 ? "an adapter is trained, in float32"
+                                                                 : "model.dtype is not bfloat16";
+          });
+}
+
+template <class Keys, class Optim>
 void describe_momentum_and_8bit(Keys& keys, const OptimizerRules<Optim>& rules) {
   const auto no_momentum = rules.unless(OptimizerName::kSgd, OptimizerName::kMuon);
   keys.compared("momentum", &OptimConfig::momentum, "Decay rate of the momentum of sgd and muon. null: 0 and 0.95.")
@@ -306,6 +327,7 @@ void describe_optim_section(Catalog& catalog, const std::string& table, Optim op
   if ((when & kInSft) == 0) keys.unread_by(kInSft);
   const OptimizerRules<Optim> rules{optim, table, when};
   describe_optimizer(keys, rules, verl_lr);
+  describe_master_weights(keys, rules);
   describe_momentum_and_8bit(keys, rules);
   describe_adafactor(keys, rules);
   describe_optim_schedule(keys, table, optim, when);

@@ -66,6 +66,7 @@ struct RolloutConfig {
   bool filtered_log_probs = false;               // train on log-probs of what penalties and filters leave
   std::optional<int64_t> seed;                   // for sampling; null = trainer.seed
   ValEngine val_engine = ValEngine::kNative;
+  bool send_adapter = false;  // servers get the LoRA adapter alone, and load it next to their base
   ValKwargs val_kwargs;
   MultiTurnConfig multi_turn;
   Json params = Json::object();  // the table [rollout.NAME] of the backend in use, e.g. [rollout.replay] path = "..."
@@ -226,8 +227,8 @@ void describe_decoding(Keys& keys) {
       .read_by(kInGenerate | kInServe);
   keys.compared(
           "dtype", &RolloutConfig::dtype,
-          "Number format of the matrices while decoding. auto: model.dtype. bfloat16 (with model.dtype float32) "
-          "samples, also in validation, from a rounded copy. It reads half the bytes per token, so it is up to twice "
+          "Number format of the matrices while decoding. auto: model.dtype. bfloat16 "
+          "samples, also in validation, from a rounded copy, which rounds the head too. It reads half the bytes per token, so it is up to twice "
           "as fast if few rows decode a large model. Products are summed in float32, and the trained weights do not "
           "change. The sampler's log-probabilities then differ from the trainer's by about 1e-2; "
           "training/rollout_probs_diff_* shows it.")
@@ -239,10 +240,11 @@ void describe_decoding(Keys& keys) {
           "own layers in plain operations over the whole sequence at every token. It is slow. Use it to find out whether "
           "a number depends on the fast path.")
       .read_by(kInGenerate | kInServe);
-  keys.compared("deterministic", &RolloutConfig::deterministic,
-                "Sample the same tokens from the same weights for any order of requests, max_num_seqs and number of "
-                "threads, on one kind of CPU. The fast path (model.dtype float32) always does this, at no cost. On the "
-                "plain path (float64, or rollout.kernels plain) true computes every row alone on one thread.")
+  keys.compared(
+          "deterministic", &RolloutConfig::deterministic,
+          "Sample the same tokens from the same weights for any order of requests, max_num_seqs and number of "
+          "threads, on one kind of CPU. The fast path (any other model.dtype than float64) always does this, at no cost. On the "
+          "plain path (float64, or rollout.kernels plain) true computes every row alone on one thread.")
       .read_by(kInGenerate | kInServe);
   keys.free(
       "sleep_while_training", &RolloutConfig::sleep_while_training,
@@ -286,6 +288,13 @@ void describe_sampled(Keys& keys) {
       .unread_by(kInSft)
       .no_effect(
           kInTrain | kInEval, [](const auto& k) { return !k.config.data.validates(); }, "data.val_files is not given");
+  keys.free("send_adapter", &RolloutConfig::send_adapter,
+            "true: rollout servers get the LoRA adapter alone after each update, and load it next to their base "
+            "(vLLM and SGLang). false: they get all weights, with the adapter merged.")
+      .unread_by(kInSft)
+      .no_effect(
+          kInTrain, [](const auto& k) { return k.config.rollout.name == RolloutConfig().name; },
+          "rollout.name is native, which samples with the trainer's own weights");
   keys.compared(
           "params", &RolloutConfig::params,
           "The table [rollout.NAME] holds the parameters of the backend NAME, if it is in use: rollout.replay.path.")

@@ -28,14 +28,17 @@ constexpr auto choice_names(LogTarget) {
 }
 
 // When the completions of a step are sampled.
-enum class TrainMode { kSync, kOneStepOff };
-constexpr auto choice_names(TrainMode) { return std::array<std::string_view, 2>{"sync", "one_step_off"}; }
+enum class TrainMode { kSync, kOneStepOff, kAsync };
+constexpr auto choice_names(TrainMode) { return std::array<std::string_view, 3>{"sync", "one_step_off", "async"}; }
+
+inline constexpr int64_t kMostStaleness = 64;  // the largest max_staleness
 
 struct TrainerConfig {
   int64_t total_epochs = 1;  // passes over the training files (verl: 30)
   std::optional<int64_t>
       total_training_steps;  // null = from total_epochs; counts steps (TRL: max_steps counts updates)
   TrainMode mode = TrainMode::kSync;
+  int64_t max_staleness = 2;                       // for mode async: steps by which weights that sample may be old
   int64_t seed = 42;                               // decides everything random
   std::string default_local_dir = "runs/mortise";  // what the run writes (TRL: output_dir)
   int64_t save_freq = -1;                          // steps between checkpoints; -1 = only the last
@@ -73,6 +76,11 @@ struct TrainerConfig {
   std::optional<int64_t> num_threads;         // null = all cores
   bool deterministic = false;                 // the bits do not depend on the number of ranks
   int64_t rank_check_freq = 20;               // steps between comparisons of the ranks' weights; -1 = never
+  // How many steps before its own the rollout of a step begins. 0: trainer.mode is sync.
+  [[nodiscard]] int64_t steps_ahead() const {
+    if (mode == TrainMode::kSync) return 0;
+    return mode == TrainMode::kAsync ? max_staleness : 1;
+  }
   bool operator==(const TrainerConfig&) const = default;
 };
 
@@ -104,9 +112,21 @@ void describe_trainer_length(Keys& keys) {
   keys.compared("mode", &TrainerConfig::mode,
                 "When the completions of a step are sampled. sync: with the weights that the step before has made. "
                 "one_step_off: while the step before learns, with the weights that it began with, so that sampling and "
-                "updates run at the same time. Completions are then one step old; algorithm.rollout_correction "
-                "corrects for it (docs/async.md).")
+                "updates run at the same time. async: the same for the next max_staleness steps; a long completion is "
+                "sampled in pieces, each with the newest weights. algorithm.rollout_correction corrects for old "
+                "completions (docs/async.md).")
       .unread_by(kInSft);
+  keys.compared(
+          "max_staleness", &TrainerConfig::max_staleness,
+          "With trainer.mode = \"async\": by how many steps the weights that sampled a token may be older than "
+          "those that learn from it. A completion gets at most 1/max_staleness of its longest length while a step "
+          "learns. 1 is one_step_off.")
+      .at_least(1)
+      .at_most(kMostStaleness)
+      .unread_by(kInSft)
+      .no_effect(
+          kInTrain, [](const auto& k) { return k.config.trainer.mode != TrainMode::kAsync; },
+          "trainer.mode is not async");
   keys.compared("seed", &TrainerConfig::seed, "Seed of everything random that has no seed of its own.")
       .at_least(0)
       .transformers("seed", "42")
@@ -190,7 +210,8 @@ void describe_checkpoints(Keys& keys) {
       .transformers("save_total_limit", "null");
   describe_best_model(keys);
   keys.free("save_dtype", &TrainerConfig::save_dtype,
-            "Number format of the weights in a checkpoint's huggingface folder. train: model.dtype. stored: the format "
+            "Number format of the weights in a checkpoint's huggingface folder. train: that of the trained "
+            "weights (float32 if model.dtype is bfloat16). stored: the format "
             "of each file of model.path, with the same bytes for weights that were not trained. If a format rounds, "
             "the checkpoint's state also holds the exact weights, so that a resume loses nothing. You may change it on "
             "a resume.");

@@ -4,6 +4,7 @@
 #include <fmt/core.h>
 #include <algorithm>
 
+#include "experience/rollout/row_segments.h"
 #include "foundation/base/log.h"
 #include "foundation/base/signal.h"
 
@@ -59,6 +60,27 @@ Result<> RolloutRunner::wake() {
   TRY(backend_.wake());
   is_asleep_ = false;
   return {};
+}
+
+Result<size_t> RolloutRunner::exchange(std::vector<RolloutRequest>& requests, uint64_t& outstanding, int64_t timeout_ms,
+                                       const RolloutSink& sink, MetricSet* metrics) {
+  size_t accepted = 0;
+  if (!requests.empty()) {
+    accepted = TRY(backend_.submit(requests));
+    requests.erase(requests.begin(), requests.begin() + static_cast<std::ptrdiff_t>(accepted));
+  }
+  if (outstanding > 0 || accepted > 0 || !requests.empty()) outstanding = TRY(backend_.poll(timeout_ms, sink, metrics));
+  return accepted;
+}
+
+Error RolloutRunner::accepts_nothing() const {
+  return {ErrorKind::kPlugin, "the backend accepts no more requests although none is outstanding",
+          backend_.instance().label(), "report this to the backend's author"};
+}
+
+Error RolloutRunner::lost_rows(int64_t num_arrived, int64_t num_begun) const {
+  return {ErrorKind::kPlugin, fmt::format("the backend returned {} of {} sequences", num_arrived, num_begun),
+          backend_.instance().label(), "report this to the backend's author"};
 }
 
 namespace {
@@ -188,14 +210,9 @@ Result<SampleBatch> RolloutRunner::collect(const PromptBatch& prompts, const Rol
       TRY(all.told);
     }
     const int64_t before = all.num_arrived;
-    size_t accepted = 0;
-    if (!requests.empty()) {
-      accepted = TRY(backend_.submit(requests));
-      requests.erase(requests.begin(), requests.begin() + static_cast<std::ptrdiff_t>(accepted));
-    }
     const bool polls_often = on_turn || all.has_turns();
-    if (outstanding > 0 || accepted > 0 || !requests.empty())
-      outstanding = TRY(backend_.poll(polls_often ? kTurnTimeoutMs : kPollTimeoutMs, sink, metrics));
+    const size_t accepted =
+        TRY(exchange(requests, outstanding, polls_often ? kTurnTimeoutMs : kPollTimeoutMs, sink, metrics));
     TRY(all.told);
     if (on_turn) TRY(on_turn());
     if (plan.stop_on_signal && stop_requested()) {
@@ -203,19 +220,36 @@ Result<SampleBatch> RolloutRunner::collect(const PromptBatch& prompts, const Rol
       return Error{ErrorKind::kSignal, "stopped by a signal before all completions were sampled", "", ""};
     }
     if (progress) progress(all.num_arrived, all.num_begun);
-    if (outstanding == 0 && all.num_arrived == before && accepted == 0 && !requests.empty()) {
-      return Error{ErrorKind::kPlugin, "the backend accepts no more requests although none is outstanding",
-                   backend_.instance().label(), "report this to the backend's author"};
-    }
+    if (outstanding == 0 && all.num_arrived == before && accepted == 0 && !requests.empty()) return accepts_nothing();
   } while (all.has_more || !requests.empty() || outstanding > 0 || all.waits_for_environment() ||
            (all.has_turns() && all.num_arrived < all.num_begun));
-  if (all.num_arrived != all.num_begun) {
-    return Error{ErrorKind::kPlugin,
-                 fmt::format("the backend returned {} of {} sequences", all.num_arrived, all.num_begun),
-                 backend_.instance().label(), "report this to the backend's author"};
-  }
+  if (all.num_arrived != all.num_begun) return lost_rows(all.num_arrived, all.num_begun);
   TRY(all.check_failures());
   return std::move(all.batch);
+}
+
+Result<> RolloutRunner::collect_segments(std::span<const OpenRows> batches, const RolloutPlan& plan,
+                                         const Tokenizer& tokenizer, MetricSet* metrics,
+                                         const std::function<void(int64_t, int64_t)>& progress) {
+  TRY(wake());
+  RowSegments all(batches, plan, tokenizer);
+  std::vector<RolloutRequest> requests = all.requests();
+  Result<> told;
+  const RolloutSink sink = [&](const RolloutSequence& sequence) {
+    if (told.ok()) told = check_sequence_ids(sequence, plan.vocab_size, backend_.instance().label());
+    if (told.ok()) all.take(sequence);
+    return true;
+  };
+  uint64_t outstanding = 0;
+  while (!requests.empty() || outstanding > 0) {
+    const int64_t before = all.num_arrived();
+    const size_t accepted = TRY(exchange(requests, outstanding, kPollTimeoutMs, sink, metrics));
+    TRY(told);
+    if (progress) progress(all.num_arrived(), all.num_rows());
+    if (outstanding == 0 && all.num_arrived() == before && accepted == 0 && !requests.empty()) return accepts_nothing();
+  }
+  if (all.num_arrived() != all.num_rows()) return lost_rows(all.num_arrived(), all.num_rows());
+  return {};
 }
 
 }  // namespace mortise

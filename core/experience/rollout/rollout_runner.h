@@ -8,6 +8,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -34,6 +35,8 @@ struct RolloutPlan {
   bool stop_on_signal = false;  // SIGINT and SIGTERM end the collection with an error (training finishes its step)
 };
 
+struct OpenRows;  // row_segments.h
+
 class RolloutRunner {
  public:
   static Result<RolloutRunner> create(PluginRegistry& registry, const std::string& backend, const Json& params,
@@ -47,6 +50,10 @@ class RolloutRunner {
                               const std::function<Result<>(const SampleBatch&, int64_t)>& on_prompt = {},
                               const std::function<Result<>()>& on_turn = {});
 
+  // The next piece of each row in `batches` that is not done. `progress` as above.
+  Result<> collect_segments(std::span<const OpenRows> batches, const RolloutPlan& plan, const Tokenizer& tokenizer,
+                            MetricSet* metrics, const std::function<void(int64_t, int64_t)>& progress = {});
+
   // Rows have several turns from now on (rollout.multi_turn). Several runners may share the parts, one at a time.
   void use_turns(std::shared_ptr<TurnParts> turns) { turns_ = std::move(turns); }
 
@@ -59,6 +66,12 @@ class RolloutRunner {
 
  private:
   explicit RolloutRunner(RolloutBackend backend) : backend_(std::move(backend)) {}
+  // Submits what the backend accepts of `requests`, takes that out, and polls if there is anything to wait for.
+  // `outstanding` is what the last poll said. How many were accepted.
+  Result<size_t> exchange(std::vector<RolloutRequest>& requests, uint64_t& outstanding, int64_t timeout_ms,
+                          const RolloutSink& sink, MetricSet* metrics);
+  [[nodiscard]] Error accepts_nothing() const;
+  [[nodiscard]] Error lost_rows(int64_t num_arrived, int64_t num_begun) const;
   RolloutBackend backend_;
   std::shared_ptr<TurnParts> turns_;  // null: a row is one turn
   bool is_asleep_ = false;

@@ -106,6 +106,18 @@ SampleTurns sample_turns_of(const Json& json) {
   return turns;
 }
 
+Json spans_json(const std::vector<VersionSpan>& spans) {
+  Json list = Json::array();
+  for (const auto& [version, num_tokens] : spans) list.push_back({version, num_tokens});
+  return list;
+}
+
+std::vector<VersionSpan> spans_of(const Json& json) {
+  std::vector<VersionSpan> spans;
+  for (const Json& span : json) spans.push_back({span.at(0).get<int64_t>(), span.at(1).get<int64_t>()});
+  return spans;
+}
+
 Json sample_json(const Sample& sample) {
   Json json = {{"prompt_index", sample.prompt_index},
                {"sample_index", sample.sample_index},
@@ -115,6 +127,7 @@ Json sample_json(const Sample& sample) {
                {"version", sample.weight_version},
                {"text", sample.text}};
   if (sample.turns.num_assistant > 0) json["turns"] = turns_json(sample.turns);
+  if (!sample.spans.empty()) json["spans"] = spans_json(sample.spans);
   return json;
 }
 
@@ -128,6 +141,7 @@ Sample sample_of(const Json& json) {
   sample.weight_version = json.at("version").get<int64_t>();
   sample.text = json.at("text").get<std::string>();
   if (const auto turns = json.find("turns"); turns != json.end()) sample.turns = sample_turns_of(*turns);
+  if (const auto spans = json.find("spans"); spans != json.end()) sample.spans = spans_of(*spans);
   return sample;
 }
 

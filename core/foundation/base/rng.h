@@ -25,6 +25,8 @@ enum class RandomPurpose : uint32_t {
   kDropout = 7,      // LoRA dropout; step is the update
   kReward = 8,       // rewards that sample
   kAdapterInit = 9,  // fresh adapters
+  kRounding = 10,    // stochastic rounding of the policy's weights; step is the update
+  kCriticRounding = 11,
   kTest = 99,
 };
 

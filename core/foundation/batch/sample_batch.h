@@ -57,6 +57,12 @@ struct SampleTurns {
   std::string failure{};              // why the environment failed on the row; "": it did not
 };
 
+// Tokens of a row that one version of the weights sampled, one behind the other.
+struct VersionSpan {
+  int64_t version = 0;
+  int64_t num_tokens = 0;
+};
+
 struct Sample {
   int64_t prompt_index = 0;        // into PromptBatch::prompts; also the row's group
   int64_t sample_index = 0;        // place in the group, 0 .. n-1
@@ -64,9 +70,11 @@ struct Sample {
   std::vector<float> log_prob;     // one per token, at the sampler's temperature, unfiltered unless the batch
                                    // is_filtered; empty = not given. 0 for tokens of observations
   FinishReason finish_reason = FinishReason::kStop;
-  int64_t weight_version = 0;  // version of the weights that made it: 0 = the initial ones, +1 per update
+  int64_t weight_version = 0;  // version of the weights that made it, or its first tokens: 0 = the initial ones, +1
+                               // per update
   std::string text;            // decoded without special tokens
   SampleTurns turns{};
+  std::vector<VersionSpan> spans{};  // its tokens by version, in order; empty: weight_version sampled all of them
 };
 
 struct SampleBatch {

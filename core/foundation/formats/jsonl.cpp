@@ -43,7 +43,7 @@ std::optional<JsonlLine> JsonlReader::next_line() {
     if (in_long_line_) return JsonlLine{line_, start, text};
     if (text.ends_with('\r')) text.remove_suffix(1);
     if (line_ == 1) text = parse::without_byte_order_mark(text);
-    if (!trim(text).empty()) return JsonlLine{line_, start, text};
+    if (!trim(text).empty()) return JsonlLine{line_, start, text, newline != std::string_view::npos};
   }
   return std::nullopt;
 }

@@ -26,6 +26,7 @@ struct JsonlLine {
   int64_t line = 0;
   uint64_t offset = 0;
   std::string_view text;  // borrowed from the reader
+  bool is_ended = true;   // false: the file's last line, which may still be written
 };
 
 class JsonlReader {

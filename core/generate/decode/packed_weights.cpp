@@ -24,12 +24,14 @@ int64_t router_row(int64_t p, int64_t c, int64_t rows) { return plain_row(p, c, 
 using RowOf = int64_t (*)(int64_t, int64_t, int64_t);
 
 uint32_t bf16_bits(float x) { return c10::BFloat16(x).x; }
+uint32_t bf16_bits(c10::BFloat16 x) { return x.x; }
 
 // Inputs [begin, end) of a column into its place in the panel; begin is even.
 void pack_column(const float* source, int64_t begin, int64_t end, float* panel) {
   for (int64_t k = begin; k < end; ++k) panel[k * 32] = source == nullptr ? 0.0F : source[k];
 }
-void pack_column(const float* source, int64_t begin, int64_t end, uint32_t* panel) {
+template <class Number>
+void pack_column(const Number* source, int64_t begin, int64_t end, uint32_t* panel) {
   for (int64_t k = begin; k < end; k += 2) {
     const uint32_t low = source == nullptr ? 0 : bf16_bits(source[k]);
     const uint32_t high = source == nullptr || k + 1 == end ? 0 : bf16_bits(source[k + 1]);
@@ -38,9 +40,9 @@ void pack_column(const float* source, int64_t begin, int64_t end, uint32_t* pane
 }
 
 // 16 inputs at a time, so that both sides stay in a few cache lines.
-template <class Word>
-void pack_panel(const float* weight, int64_t in, int64_t rows, RowOf row_of, int64_t p, Word* panel) {
-  const float* source[32];
+template <class Number, class Word>
+void pack_panel(const Number* weight, int64_t in, int64_t rows, RowOf row_of, int64_t p, Word* panel) {
+  const Number* source[32];
   for (int64_t c = 0; c < 32; ++c) {
     const int64_t row = row_of(p, c, rows);
     source[c] = row < 0 ? nullptr : weight + row * in;
@@ -54,15 +56,18 @@ void pack_panel(const float* weight, int64_t in, int64_t rows, RowOf row_of, int
 const float* data_of(const at::Tensor& tensor) { return tensor.defined() ? tensor.const_data_ptr<float>() : nullptr; }
 
 void fill_linear(const at::Tensor& weight, const at::Tensor& bias, RowOf row_of, Team& team, const PackedLinear& out) {
-  const float* const source = weight.const_data_ptr<float>();
   const int members = team.size();
+  const bool is_rounded = weight.scalar_type() == at::kBFloat16;  // then the format is bfloat16 too
   team.run([&](int member) {
     for (int64_t p = out.panels * member / members; p < out.panels * (member + 1) / members; ++p) {
       float* const panel = out.data + p * out.panel_words();
-      if (out.format == WeightFormat::kFloat32) {
-        pack_panel(source, out.in, out.out, row_of, p, panel);
+      auto* const words = reinterpret_cast<uint32_t*>(panel);
+      if (is_rounded) {
+        pack_panel(weight.const_data_ptr<c10::BFloat16>(), out.in, out.out, row_of, p, words);
+      } else if (out.format == WeightFormat::kFloat32) {
+        pack_panel(weight.const_data_ptr<float>(), out.in, out.out, row_of, p, panel);
       } else {
-        pack_panel(source, out.in, out.out, row_of, p, reinterpret_cast<uint32_t*>(panel));
+        pack_panel(weight.const_data_ptr<float>(), out.in, out.out, row_of, p, words);
       }
     }
   });
@@ -80,19 +85,20 @@ template <class Visit>
 void visit_layers(const DecoderWeights& weights, std::vector<PackedLayer>& layers, Visit visit) {
   for (size_t i = 0; i < layers.size(); ++i) {
     const LayerWeights& from = weights.layers[i];
+    const LayerMatrices matrices = weights.matrices(i);
     PackedLayer& to = layers[i];
-    visit(from.qkv_weight_QH, from.qkv_bias_Q, plain_row, to.qkv);
-    visit(from.o_weight_HQ, from.o_bias_H, plain_row, to.o);
-    if (from.gate_up_weight_2IH.defined()) {
-      visit(from.gate_up_weight_2IH, from.gate_up_bias_2I, gate_up_row, to.gate_up);
-      visit(from.down_weight_HI, from.down_bias_H, plain_row, to.down);
+    visit(matrices.qkv_QH, from.qkv_bias_Q, plain_row, to.qkv);
+    visit(matrices.o_HQ, from.o_bias_H, plain_row, to.o);
+    if (matrices.gate_up_2IH.defined()) {
+      visit(matrices.gate_up_2IH, from.gate_up_bias_2I, gate_up_row, to.gate_up);
+      visit(matrices.down_HI, from.down_bias_H, plain_row, to.down);
     }
     if (!from.experts.defined()) continue;
     visit(from.experts.router_EH, {}, router_row, to.router);
     for (size_t e = 0; e < to.experts.size(); ++e) {
       const auto index = static_cast<int64_t>(e);
-      visit(from.experts.gate_up_E2IH.select(0, index), {}, gate_up_row, to.experts[e].gate_up);
-      visit(from.experts.down_EHI.select(0, index), {}, plain_row, to.experts[e].down);
+      visit(matrices.expert_gate_up_E2IH.select(0, index), {}, gate_up_row, to.experts[e].gate_up);
+      visit(matrices.expert_down_EHI.select(0, index), {}, plain_row, to.experts[e].down);
     }
   }
 }
@@ -114,6 +120,7 @@ void PackedWeights::lay_out(const DecoderWeights& weights, WeightFormat format) 
   const auto shape = [&](const at::Tensor& weight, const at::Tensor& bias, RowOf row_of, PackedLinear& out) {
     out = {};
     out.format = row_of == router_row ? WeightFormat::kFloat32 : format;
+    if (weight.scalar_type() == at::kBFloat16) out.format = WeightFormat::kBfloat16;
     out.out = weight.size(0);
     out.in = weight.size(1);
     out.panels = row_of == gate_up_row ? (out.out / 2 + 15) / 16 : (out.out + 31) / 32;

@@ -2,7 +2,8 @@
 // them in order. Rebuilt when the weights change. Embedding and norms (except those that count from 1) are read from
 // the model.
 //
-// Matrices are float32, or rounded to bfloat16, which halves the bytes that a step reads. Biases, norms, embedding
+// Matrices are float32, or rounded to bfloat16, which halves the bytes that a step reads. Those that the model itself has
+// in bfloat16 stay so in every format. Biases, norms, embedding
 // look-ups, activations and sums stay float32.
 // Cost: one copy of all matrices, and about 1 ns per weight to make it, on all members of the team. At the benchmark
 // shapes that is 2 to 4 % of the generation that follows. Row-major weights would need gathers, or a packing inside

@@ -13,6 +13,7 @@
 #include <cstring>
 #include <numeric>
 
+#include "learn/optim/rounded_step.h"
 #include "learn/optim/state_gather.h"
 #include "learn/optim/tensor_state.h"
 #include "learn/optim/weight_shards.h"
@@ -145,11 +146,9 @@ at::Tensor Optimizer::gradient_of(const OwnPart& part) const {
   return cuts_parameters() ? flat : flat.view(tensor.sizes());
 }
 
-Result<> Optimizer::step(double lr, double grad_factor) {
-  c10::NoGradGuard no_grad;
-  ++num_updates_;
+void Optimizer::step_parts(std::span<const size_t> indices, double lr, double grad_factor) {
   std::vector<StepPart> parts;
-  for (size_t i = 0; i < parts_.size(); ++i) {
+  for (const size_t i : indices) {
     const OptimizedParameter& parameter = parameters_[parts_[i].parameter];
     at::Tensor gradient = gradient_of(parts_[i]);
     if (!gradient.defined()) continue;
@@ -158,6 +157,22 @@ Result<> Optimizer::step(double lr, double grad_factor) {
         {&parameter, weights_of(parts_[i]), std::move(gradient), state_[i], lr * parameter.lr_scale, decay});
   }
   if (!parts.empty()) rule_->step(parts, num_updates_, grad_factor);
+}
+
+Result<> Optimizer::step(double lr, double grad_factor) {
+  c10::NoGradGuard no_grad;
+  ++num_updates_;
+  if (rounded_ != nullptr) {  // without shards a part is a parameter
+    for (size_t group = 0; group < rounded_->groups().size(); ++group) {
+      rounded_->open(group);
+      step_parts(rounded_->groups()[group], lr, grad_factor);
+      rounded_->close(group, num_updates_);
+    }
+    return {};
+  }
+  std::vector<size_t> all(parts_.size());
+  std::iota(all.begin(), all.end(), size_t{0});
+  step_parts(all, lr, grad_factor);
   for (ShardUnit& unit : units_) {
     unit.own_gradient = at::Tensor();
     if (unit.part >= 0) continue;  // gathered by the passes that use them

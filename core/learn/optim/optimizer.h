@@ -13,6 +13,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -22,6 +23,7 @@
 
 namespace mortise {
 
+class RoundedStep;
 class StateGather;
 class WeightShards;
 
@@ -62,6 +64,8 @@ class Optimizer : public Stateful {
   [[nodiscard]] bool shares_gradients() const { return is_sharded() && zero_.stage >= 2; }
   // Empty if it is not sharded.
   [[nodiscard]] std::vector<ShardUnit>& units() { return units_; }
+  // For a model without master weights; not together with shards.
+  void step_rounded(std::shared_ptr<const RoundedStep> rounded) { rounded_ = std::move(rounded); }
   // Sharded: the numbers of a state tensor (an index of state_of) of a parameter that a rank has.
   [[nodiscard]] FlatRange state_range(int rank, size_t parameter, size_t state) const;
   // A copy of this rank's numbers of it. `range` lies in its own range.
@@ -82,6 +86,7 @@ class Optimizer : public Stateful {
     int64_t at = 0;  // its place in the unit's own_gradient
   };
   void make_units();
+  void step_parts(std::span<const size_t> parts, double lr, double grad_factor);
   [[nodiscard]] std::vector<OwnPart> parts_of(int rank) const;
   [[nodiscard]] bool cuts_parameters() const;
   [[nodiscard]] at::Tensor weights_of(const OwnPart& part) const;
@@ -94,6 +99,7 @@ class Optimizer : public Stateful {
   std::string state_name_;
   ZeroOptions zero_;
   std::vector<ShardUnit> units_;
+  std::shared_ptr<const RoundedStep> rounded_;  // null: the parameters have memory
   StateGather* gather_ = nullptr;
   std::vector<std::vector<StateTensor>> layout_;  // by parameter
   std::vector<OwnPart> parts_;

@@ -4,11 +4,12 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
-#include <c10/core/CPUAllocator.h>
 
 #include <algorithm>
 #include <charconv>
 #include <string_view>
+
+#include "model/tensor/storage_memory.h"
 
 namespace mortise {
 
@@ -42,10 +43,6 @@ std::vector<c10::Storage> without(std::span<const c10::Storage> from, std::span<
       rest.push_back(one);
   }
   return rest;
-}
-
-void free_memory(const c10::Storage& storage) {
-  storage.unsafeGetStorageImpl()->set_data_ptr_noswap(c10::DataPtr(nullptr, c10::Device(c10::DeviceType::CPU)));
 }
 
 }  // namespace
@@ -154,8 +151,7 @@ void WeightShards::take_changes() {
 
 void WeightShards::hold(std::span<const c10::Storage> storages) {
   for (const c10::Storage& storage : storages) {
-    c10::StorageImpl* const impl = storage.unsafeGetStorageImpl();
-    if ((*holds_)[impl]++ == 0) impl->set_data_ptr_noswap(c10::GetCPUAllocator()->allocate(impl->nbytes()));
+    if ((*holds_)[storage.unsafeGetStorageImpl()]++ == 0) allocate_memory(storage);
   }
 }
 

@@ -25,8 +25,9 @@ Result<PackedForward> forward_rows(const Model& model, const StepTable& table, s
   forward.path = options.path;
   if (options.activation_bytes) {
     const int64_t element = model.dtype() == at::kDouble ? 8 : 4;
+    const NumberSizes sizes(element, model.has_rounded_matrices() ? 2 : element);
     forward.recomputed_layers =
-        layers_to_recompute(model.config(), element, packed.num_tokens(), *options.activation_bytes);
+        layers_to_recompute(model.config(), sizes, packed.num_tokens(), *options.activation_bytes);
   }
   if (options.dropout && model.lora_dropout() > 0.0) {
     forward.lora_dropout = LoraDropout{model.lora_dropout(), options.dropout->seed, options.dropout->update,

@@ -47,40 +47,44 @@ struct Pass {
   at::Tensor scale(const at::Tensor& weight) const { return config.norm_plus_one ? weight + 1.0 : weight; }
 };
 
-at::Tensor linear(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias) {
-  return at::linear(x, weight, bias.defined() ? std::optional<at::Tensor>(bias) : std::nullopt);
-}
-
-// The leaves under one another in a fused matrix, adapted or not.
-at::Tensor fused(const Pass& pass, const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,
-                 const std::vector<at::Tensor>& weights, const std::vector<at::Tensor>& biases,
+// The leaves under one another in a fused matrix, adapted or not. `product`: the matrix, or its rounded copy.
+at::Tensor fused(const Pass& pass, const at::Tensor& x, const at::Tensor& weight, const at::Tensor& product,
+                 const at::Tensor& bias, const std::vector<at::Tensor>& weights, const std::vector<at::Tensor>& biases,
                  const std::vector<LoraMatrix>& lora) {
-  if (!lora.empty()) return lora_linear(x, weight, bias, weights, biases, lora, pass.dropout());
-  return fused_linear(x, weight, bias, weights, biases);
+  if (!lora.empty()) return lora_linear(x, weight, product, bias, weights, biases, lora, pass.dropout());
+  return fused_linear(x, product, bias, weights, biases);
 }
 
 // The same from one matrix, which is its own leaf.
-at::Tensor single(const Pass& pass, const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,
-                  const std::vector<LoraMatrix>& lora) {
+at::Tensor single(const Pass& pass, const at::Tensor& x, const at::Tensor& weight, const at::Tensor& product,
+                  const at::Tensor& bias, const std::vector<LoraMatrix>& lora) {
   if (!lora.empty()) {
     const std::span<const at::Tensor> biases(&bias, bias.defined() ? 1 : 0);
-    return lora_linear(x, weight, bias, std::span(&weight, 1), biases, lora, pass.dropout());
+    return lora_linear(x, weight, product, bias, std::span(&weight, 1), biases, lora, pass.dropout());
   }
-  return linear(x, weight, bias);
+  if (product.scalar_type() == at::kBFloat16) {
+    return fused_linear(x, product, bias, {weight}, bias.defined() ? std::vector{bias} : std::vector<at::Tensor>());
+  }
+  return at::linear(x, weight, optional_bias(bias));
 }
 
-at::Tensor single_plain(const Pass& pass, const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,
-                        const std::vector<LoraMatrix>& lora) {
-  return lora.empty() ? linear(x, weight, bias) : lora_linear_plain(x, lora.front(), bias, pass.dropout());
+at::Tensor single_plain(const Pass& pass, const at::Tensor& x, const at::Tensor& weight, const at::Tensor& product,
+                        const at::Tensor& bias, const std::vector<LoraMatrix>& lora) {
+  return lora.empty() ? linear_plain(x, weight, product, bias)
+                      : lora_linear_plain(x, lora.front(), bias, pass.dropout());
 }
 
 at::Tensor fused_plain(const Pass& pass, const at::Tensor& x, const std::vector<at::Tensor>& weights,
-                       const std::vector<at::Tensor>& biases, const std::vector<LoraMatrix>& lora) {
+                       const at::Tensor& product, const std::vector<at::Tensor>& biases,
+                       const std::vector<LoraMatrix>& lora) {
   std::vector<at::Tensor> parts;
+  int64_t row = 0;
   for (size_t i = 0; i < weights.size(); ++i) {
     const at::Tensor bias = biases.empty() ? at::Tensor() : biases[i];
     const bool is_adapted = !lora.empty() && lora[i].defined();
-    parts.push_back(is_adapted ? lora_linear_plain(x, lora[i], bias, pass.dropout()) : linear(x, weights[i], bias));
+    parts.push_back(is_adapted ? lora_linear_plain(x, lora[i], bias, pass.dropout())
+                               : linear_plain(x, weights[i], product.narrow(0, row, weights[i].size(0)), bias));
+    row += weights[i].size(0);
   }
   return at::cat(parts, 1);
 }
@@ -90,9 +94,9 @@ std::function<void(const at::Tensor&)> layer_callback(const Pass& pass, int64_t 
   return [&pass, layer](const at::Tensor& qkv) { pass.on_qkv(layer, qkv); };
 }
 
-at::Tensor attention_fast(const Pass& pass, int64_t layer, const LayerWeights& w, const LayerLeaves& l,
-                          const at::Tensor& x) {
-  at::Tensor qkv = fused(pass, x, w.qkv_weight_QH, w.qkv_bias_Q, l.qkv_weights, l.qkv_biases, l.qkv_lora);
+at::Tensor attention_fast(const Pass& pass, int64_t layer, const LayerWeights& w, const LayerMatrices& m,
+                          const LayerLeaves& l, const at::Tensor& x) {
+  at::Tensor qkv = fused(pass, x, w.qkv_weight_QH, m.qkv_QH, w.qkv_bias_Q, l.qkv_weights, l.qkv_biases, l.qkv_lora);
   if (pass.config.qk_norm) {
     qkv = qk_norm(qkv, pass.scale(l.q_norm), pass.scale(l.k_norm), pass.config.num_heads, pass.config.num_kv_heads,
                   pass.config.rms_norm_eps);
@@ -101,8 +105,9 @@ at::Tensor attention_fast(const Pass& pass, int64_t layer, const LayerWeights& w
                         layer_callback(pass, layer));
 }
 
-at::Tensor attention_plain(const Pass& pass, int64_t layer, const LayerLeaves& l, const at::Tensor& x) {
-  at::Tensor qkv = fused_plain(pass, x, l.qkv_weights, l.qkv_biases, l.qkv_lora);
+at::Tensor attention_plain(const Pass& pass, int64_t layer, const LayerMatrices& m, const LayerLeaves& l,
+                           const at::Tensor& x) {
+  at::Tensor qkv = fused_plain(pass, x, l.qkv_weights, m.qkv_QH, l.qkv_biases, l.qkv_lora);
   if (pass.config.qk_norm) {
     qkv = qk_norm_plain(qkv, pass.scale(l.q_norm), pass.scale(l.k_norm), pass.config.num_heads,
                         pass.config.num_kv_heads, pass.config.rms_norm_eps);
@@ -123,38 +128,42 @@ at::Tensor add_shared(const LayerLeaves& l, const at::Tensor& x, const at::Tenso
   return sum + at::sigmoid(at::linear(x, l.experts.shared_gate)) * shared;
 }
 
-at::Tensor mlp_fast(const Pass& pass, int64_t layer, const LayerWeights& w, const LayerLeaves& l, const at::Tensor& x) {
+at::Tensor mlp_fast(const Pass& pass, int64_t layer, const LayerWeights& w, const LayerMatrices& m,
+                    const LayerLeaves& l, const at::Tensor& x) {
   at::Tensor out;
   if (l.down_weight.defined()) {
-    const at::Tensor gate_up =
-        fused(pass, x, w.gate_up_weight_2IH, w.gate_up_bias_2I, l.gate_up_weights, l.gate_up_biases, l.gate_up_lora);
-    out = single(pass, gated(gate_up, pass.config.activation), l.down_weight, l.down_bias, l.down_lora);
+    const at::Tensor gate_up = fused(pass, x, w.gate_up_weight_2IH, m.gate_up_2IH, w.gate_up_bias_2I, l.gate_up_weights,
+                                     l.gate_up_biases, l.gate_up_lora);
+    out = single(pass, gated(gate_up, pass.config.activation), l.down_weight, m.down_HI, l.down_bias, l.down_lora);
   }
   if (!w.experts.defined()) return out;
   const Routing routing = route_tokens(pass, layer, l, x);
-  return add_shared(l, x, mixture(x, routing, w.experts, l.experts, pass.config.activation), out);
+  return add_shared(l, x, mixture(x, routing, m, l.experts, pass.config.activation), out);
 }
 
-at::Tensor mlp_plain(const Pass& pass, int64_t layer, const LayerLeaves& l, const at::Tensor& x) {
+at::Tensor mlp_plain(const Pass& pass, int64_t layer, const LayerMatrices& m, const LayerLeaves& l,
+                     const at::Tensor& x) {
   at::Tensor out;
   if (l.down_weight.defined()) {
-    const at::Tensor gate_up = fused_plain(pass, x, l.gate_up_weights, l.gate_up_biases, l.gate_up_lora);
-    out = single_plain(pass, gated_plain(gate_up, pass.config.activation), l.down_weight, l.down_bias, l.down_lora);
+    const at::Tensor gate_up = fused_plain(pass, x, l.gate_up_weights, m.gate_up_2IH, l.gate_up_biases, l.gate_up_lora);
+    out = single_plain(pass, gated_plain(gate_up, pass.config.activation), l.down_weight, m.down_HI, l.down_bias,
+                       l.down_lora);
   }
   if (!l.experts.router.defined()) return out;
   const Routing routing = route_tokens(pass, layer, l, x);
-  return add_shared(l, x, mixture_plain(x, routing, l.experts, pass.config.activation), out);
+  return add_shared(l, x, mixture_plain(x, routing, m, l.experts, pass.config.activation), out);
 }
 
 // From one block border to the next; `next_norm` is that of the layer behind, or the final one.
-ResidualPair layer_fast(const Pass& pass, int64_t layer, const LayerWeights& w, const LayerLeaves& l,
-                        const at::Tensor& next_norm, const at::Tensor& hidden_in, const at::Tensor& normed_in) {
+ResidualPair layer_fast(const Pass& pass, int64_t layer, const LayerWeights& w, const LayerMatrices& m,
+                        const LayerLeaves& l, const at::Tensor& next_norm, const at::Tensor& hidden_in,
+                        const at::Tensor& normed_in) {
   const double eps = pass.config.rms_norm_eps;
-  const at::Tensor mixed = attention_fast(pass, layer, w, l, normed_in);
-  at::Tensor out = single(pass, mixed, l.o_weight, l.o_bias, l.o_lora);
+  const at::Tensor mixed = attention_fast(pass, layer, w, m, l, normed_in);
+  at::Tensor out = single(pass, mixed, l.o_weight, m.o_HQ, l.o_bias, l.o_lora);
   if (l.attention_norm.defined()) out = rms_norm(out, pass.scale(l.attention_norm), eps);
   const auto [hidden, normed] = add_rms_norm(out, hidden_in, pass.scale(l.post_norm), eps);
-  out = mlp_fast(pass, layer, w, l, normed);
+  out = mlp_fast(pass, layer, w, m, l, normed);
   if (l.mlp_norm.defined()) out = rms_norm(out, pass.scale(l.mlp_norm), eps);
   return add_rms_norm(out, hidden, pass.scale(next_norm), eps);
 }
@@ -180,8 +189,9 @@ at::Tensor forward_fast(const std::shared_ptr<const Pass>& pass, const DecoderWe
     const LayerLeaves& l = leaves.layers[i];
     const at::Tensor& next_norm = i + 1 < weights.layers.size() ? leaves.layers[i + 1].input_norm : leaves.final_norm;
     const bool keeps = index >= num_recomputed || !at::GradMode::is_enabled() || !hidden.requires_grad();
-    const auto layer = [pass, index, &w, &l, &next_norm](const at::Tensor& h, const at::Tensor& n) {
-      return layer_fast(*pass, index, w, l, next_norm, h, n);
+    const auto layer = [pass, index, &w, m = weights.matrices(i), &l, &next_norm](const at::Tensor& h,
+                                                                                  const at::Tensor& n) {
+      return layer_fast(*pass, index, w, m, l, next_norm, h, n);
     };
     const auto run = [&](const at::Tensor& h, const at::Tensor& n) {
       return keeps ? layer(h, n) : recomputed(layer, h, n);
@@ -191,17 +201,19 @@ at::Tensor forward_fast(const std::shared_ptr<const Pass>& pass, const DecoderWe
   return normed;
 }
 
-at::Tensor forward_plain(const Pass& pass, const DecoderLeaves& leaves, at::Tensor hidden) {
+at::Tensor forward_plain(const Pass& pass, const DecoderWeights& weights, const DecoderLeaves& leaves,
+                         at::Tensor hidden) {
   const auto norm = [&](const at::Tensor& x, const at::Tensor& weight) {
     return rms_norm_plain(x, pass.scale(weight), pass.config.rms_norm_eps);
   };
   for (size_t i = 0; i < leaves.layers.size(); ++i) {
     const LayerLeaves& l = leaves.layers[i];
+    const LayerMatrices m = weights.matrices(i);
     const auto layer = [&](const at::Tensor& in, const at::Tensor&) -> ResidualPair {
-      at::Tensor out = attention_plain(pass, static_cast<int64_t>(i), l, norm(in, l.input_norm));
-      out = single_plain(pass, out, l.o_weight, l.o_bias, l.o_lora);
+      at::Tensor out = attention_plain(pass, static_cast<int64_t>(i), m, l, norm(in, l.input_norm));
+      out = single_plain(pass, out, l.o_weight, m.o_HQ, l.o_bias, l.o_lora);
       const at::Tensor mixed = in + (l.attention_norm.defined() ? norm(out, l.attention_norm) : out);
-      out = mlp_plain(pass, static_cast<int64_t>(i), l, norm(mixed, l.post_norm));
+      out = mlp_plain(pass, static_cast<int64_t>(i), m, l, norm(mixed, l.post_norm));
       const at::Tensor sum = mixed + (l.mlp_norm.defined() ? norm(out, l.mlp_norm) : out);
       return {sum, sum};
     };
@@ -236,7 +248,7 @@ at::Tensor decoder_forward(const ModelConfig& config, const DecoderWeights& weig
   if (config.embedding_scale != 1.0) hidden = hidden * config.embedding_scale;
   if (batch.num_tokens() > 0) {
     hidden = options.path == LayerPath::kFast ? forward_fast(pass, weights, leaves, options.recomputed_layers, hidden)
-                                              : forward_plain(*pass, leaves, hidden);
+                                              : forward_plain(*pass, weights, leaves, hidden);
   }
   if (options.gate != nullptr) options.gate->open(config.num_layers + 1, GatePass::kForward);
   return hidden;

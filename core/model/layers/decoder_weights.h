@@ -38,12 +38,31 @@ struct LayerWeights {
   ExpertWeights experts;          // undefined in a dense layer
 };
 
+// What the products of a layer read.
+struct LayerMatrices {
+  at::Tensor qkv_QH;
+  at::Tensor o_HQ;
+  at::Tensor gate_up_2IH;
+  at::Tensor down_HI;
+  at::Tensor expert_gate_up_E2IH;
+  at::Tensor expert_down_EHI;
+};
+
 // These do not require grad; the leaves do (Model::parameters).
 struct DecoderWeights {
   at::Tensor embedding_VH;
   std::vector<LayerWeights> layers;
   at::Tensor final_norm_H;
   at::Tensor head_VH;  // the same tensor as embedding_VH when tied; [num_labels, H] for a classifier
+  // Copies of the layers' matrices in bfloat16, which passes read instead. Empty: passes read the matrices themselves.
+  std::vector<LayerMatrices> rounded;
+
+  [[nodiscard]] LayerMatrices matrices(size_t layer) const {
+    if (!rounded.empty()) return rounded[layer];
+    const LayerWeights& w = layers[layer];
+    return {w.qkv_weight_QH,  w.o_weight_HQ,          w.gate_up_weight_2IH,
+            w.down_weight_HI, w.experts.gate_up_E2IH, w.experts.down_EHI};
+  }
 };
 
 }  // namespace mortise

@@ -6,7 +6,6 @@
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/index_select.h>
-#include <ATen/ops/linear.h>
 #include <ATen/ops/nonzero.h>
 #include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
@@ -16,6 +15,7 @@
 #include <vector>
 
 #include "model/layers/gated.h"
+#include "model/layers/linear.h"
 #include "model/tensor/blas.h"
 #include "model/tensor/kernel.h"
 
@@ -69,16 +69,27 @@ std::vector<Tile> cut_tiles(const std::vector<int64_t>& offsets, const Size& siz
   return out;
 }
 
+// body(zero of x's dtype, zero of the result's): sums over bfloat16 numbers are float32.
+template <class Body>
+void dispatch_product(const at::Tensor& x, const Body& body) {
+  if (x.scalar_type() == at::kBFloat16) {
+    body(c10::BFloat16(), 0.0F);
+  } else {
+    dispatch_float(x, [&](auto zero) { body(zero, zero); });
+  }
+}
+
 // y[rows of e] = x[rows of e] op(weight[e]) for every expert.
 void grouped_product(const at::Tensor& x_MI, const at::Tensor& weight_EAB, Trans trans,
                      const std::vector<int64_t>& offsets, const at::Tensor& y_MO) {
   const auto rows = [&](int64_t e) { return offsets[static_cast<size_t>(e) + 1] - offsets[static_cast<size_t>(e)]; };
   const std::vector<Tile> tiles = cut_tiles(offsets, rows);
   const int64_t in = x_MI.size(1), out = y_MO.size(1);
-  dispatch_float(x_MI, [&](auto zero) {
+  dispatch_product(x_MI, [&](auto in_zero, auto zero) {
+    using In = decltype(in_zero);
     using T = decltype(zero);
-    const T* const x = x_MI.const_data_ptr<T>();
-    const T* const weight = weight_EAB.const_data_ptr<T>();
+    const In* const x = x_MI.const_data_ptr<In>();
+    const In* const weight = weight_EAB.const_data_ptr<In>();
     T* const y = y_MO.mutable_data_ptr<T>();
     parallel_tasks<T>(static_cast<int64_t>(tiles.size()), 0, [&](int64_t i, T*) {
       const Tile& tile = tiles[static_cast<size_t>(i)];
@@ -94,10 +105,11 @@ void grouped_weight_gradient(const at::Tensor& dy_MO, const at::Tensor& x_MI, co
                              const at::Tensor& dw_EOI) {
   const int64_t in = x_MI.size(1), out = dy_MO.size(1);
   const std::vector<Tile> tiles = cut_tiles(offsets, [&](int64_t) { return out; });
-  dispatch_float(x_MI, [&](auto zero) {
+  dispatch_product(x_MI, [&](auto in_zero, auto zero) {
+    using In = decltype(in_zero);
     using T = decltype(zero);
-    const T* const x = x_MI.const_data_ptr<T>();
-    const T* const dy = dy_MO.const_data_ptr<T>();
+    const In* const x = x_MI.const_data_ptr<In>();
+    const In* const dy = dy_MO.const_data_ptr<In>();
     T* const dw = dw_EOI.mutable_data_ptr<T>();
     parallel_tasks<T>(static_cast<int64_t>(tiles.size()), 0, [&](int64_t i, T*) {
       const Tile& tile = tiles[static_cast<size_t>(i)];
@@ -120,8 +132,9 @@ class GroupedLinear : public torch::autograd::Function<GroupedLinear> {
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, const at::Tensor& weight_EOI,
                             at::TensorList leaves, const std::vector<int64_t>& offsets) {
     at::Tensor y = at::empty({x.size(0), weight_EOI.size(1)}, x.options());
-    grouped_product(x, weight_EOI, Trans::kYes, offsets, y);
-    ctx->save_for_backward({x, weight_EOI});
+    const at::Tensor input = x.to(weight_EOI.scalar_type());
+    grouped_product(input, weight_EOI, Trans::kYes, offsets, y);
+    ctx->save_for_backward({input, weight_EOI});
     ctx->saved_data["offsets"] = offsets;
     ctx->saved_data["num_leaves"] = static_cast<int64_t>(leaves.size());
     ctx->saved_data["trains"] = std::ranges::any_of(leaves, [](const at::Tensor& t) { return t.requires_grad(); });
@@ -132,17 +145,18 @@ class GroupedLinear : public torch::autograd::Function<GroupedLinear> {
     const auto saved = ctx->get_saved_variables();
     const at::Tensor& x = saved[0];
     const at::Tensor& weight = saved[1];
-    const at::Tensor dy = grads[0].contiguous();
+    const at::TensorOptions options = grads[0].options();
+    const at::Tensor dy = grads[0].to(weight.scalar_type()).contiguous();
     const std::vector<int64_t> offsets = ctx->saved_data["offsets"].toIntVector();
     const int64_t num_leaves = ctx->saved_data["num_leaves"].toInt();
     variable_list out(2);  // x, weight
     if (ctx->needs_input_grad(0)) {
-      out[0] = at::empty(x.sizes(), x.options());
+      out[0] = at::empty(x.sizes(), options);
       grouped_product(dy, weight, Trans::kNo, offsets, out[0]);
     }
     at::Tensor dw;
     if (ctx->saved_data["trains"].toBool()) {
-      dw = at::empty(weight.sizes(), weight.options());
+      dw = at::empty(weight.sizes(), options);
       grouped_weight_gradient(dy, x, offsets, dw);
       dw = dw.view({weight.size(0) * weight.size(1), weight.size(2)});
     }
@@ -241,27 +255,31 @@ class CombineRows : public torch::autograd::Function<CombineRows> {
 
 }  // namespace
 
-at::Tensor mixture(const at::Tensor& x_NH, const Routing& routing, const ExpertWeights& weights,
+at::Tensor mixture(const at::Tensor& x_NH, const Routing& routing, const LayerMatrices& matrices,
                    const ExpertLeaves& leaves, Activation activation) {
-  const Dispatch rows = sort_by_expert(routing.experts_NK, weights.router_EH.size(0));
+  const Dispatch rows = sort_by_expert(routing.experts_NK, leaves.router.size(0));
   const at::Tensor x = GatherRows::apply(x_NH, rows.tokens_M, rows.places_NK);
   const at::Tensor gate_up =
-      GroupedLinear::apply(x, weights.gate_up_E2IH, at::TensorList(leaves.gate_up), rows.offsets);
-  const at::Tensor y =
-      GroupedLinear::apply(gated(gate_up, activation), weights.down_EHI, at::TensorList(leaves.down), rows.offsets);
+      GroupedLinear::apply(x, matrices.expert_gate_up_E2IH, at::TensorList(leaves.gate_up), rows.offsets);
+  const at::Tensor y = GroupedLinear::apply(gated(gate_up, activation), matrices.expert_down_EHI,
+                                            at::TensorList(leaves.down), rows.offsets);
   return CombineRows::apply(y, routing.weights_NK, rows.places_NK);
 }
 
-at::Tensor mixture_plain(const at::Tensor& x_NH, const Routing& routing, const ExpertLeaves& leaves,
-                         Activation activation) {
+at::Tensor mixture_plain(const at::Tensor& x_NH, const Routing& routing, const LayerMatrices& matrices,
+                         const ExpertLeaves& leaves, Activation activation) {
   at::Tensor out = at::zeros_like(x_NH);
   for (size_t e = 0; e < leaves.down.size(); ++e) {
     const at::Tensor taken = at::nonzero(routing.experts_NK == static_cast<int64_t>(e));
     const at::Tensor tokens = taken.select(1, 0);
     const at::Tensor x = at::index_select(x_NH, 0, tokens);
-    const at::Tensor gate_up =
-        at::cat({at::linear(x, leaves.gate_up[2 * e]), at::linear(x, leaves.gate_up[2 * e + 1])}, 1);
-    const at::Tensor y = at::linear(gated_plain(gate_up, activation), leaves.down[e]);
+    const auto expert = static_cast<int64_t>(e);
+    const std::vector<at::Tensor> both = matrices.expert_gate_up_E2IH.select(0, expert).chunk(2, 0);
+    const at::Tensor gate_up = at::cat(
+        {linear_plain(x, leaves.gate_up[2 * e], both[0], {}), linear_plain(x, leaves.gate_up[2 * e + 1], both[1], {})},
+        1);
+    const at::Tensor y =
+        linear_plain(gated_plain(gate_up, activation), leaves.down[e], matrices.expert_down_EHI.select(0, expert), {});
     const at::Tensor flat = tokens * routing.experts_NK.size(1) + taken.select(1, 1);
     const at::Tensor weight = at::index_select(routing.weights_NK.reshape({-1}), 0, flat);
     out = out.index_add(0, tokens, y * weight.unsqueeze(1));

@@ -14,10 +14,10 @@
 
 namespace mortise {
 
-at::Tensor mixture(const at::Tensor& x_NH, const Routing& routing, const ExpertWeights& weights,
+at::Tensor mixture(const at::Tensor& x_NH, const Routing& routing, const LayerMatrices& matrices,
                    const ExpertLeaves& leaves, Activation activation);
 // The reference: one expert after the other, in ATen operations.
-at::Tensor mixture_plain(const at::Tensor& x_NH, const Routing& routing, const ExpertLeaves& leaves,
-                         Activation activation);
+at::Tensor mixture_plain(const at::Tensor& x_NH, const Routing& routing, const LayerMatrices& matrices,
+                         const ExpertLeaves& leaves, Activation activation);
 
 }  // namespace mortise

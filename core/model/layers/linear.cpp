@@ -1,25 +1,37 @@
 // See linear.h.
 #include "model/layers/linear.h"
 
+#include <ATen/TensorOperators.h>
 #include <ATen/ops/addmm.h>
+#include <ATen/ops/linear.h>
 #include <ATen/ops/mm.h>
 #include <ATen/ops/sum.h>
 #include <torch/csrc/autograd/custom_function.h>
 
 #include <optional>
 
+#include "model/tensor/bf16_product.h"
+
 namespace mortise {
 namespace {
 
+using blas::Trans;
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
+
+bool is_rounded(const at::Tensor& weight) { return weight.scalar_type() == at::kBFloat16; }
+
+at::Tensor weight_gradient(const at::Tensor& dy, const at::Tensor& x) {
+  return is_rounded(x) ? bf16_product(dy, Trans::kYes, x, Trans::kNo) : at::mm(dy.t(), x);
+}
 
 class FusedLinearFunction : public torch::autograd::Function<FusedLinearFunction> {
  public:
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, const at::Tensor& weight,
                             const std::optional<at::Tensor>& bias, at::TensorList leaves, int64_t num_weight_leaves) {
-    at::Tensor y = linear_product(x, weight, bias);
-    ctx->save_for_backward({x, weight});
+    const at::Tensor input = is_rounded(weight) ? x.to(at::kBFloat16) : x;
+    at::Tensor y = linear_product(input, weight, bias);
+    ctx->save_for_backward({input, weight});
     std::vector<int64_t> rows;
     bool any_weight = false;
     bool any_bias = false;
@@ -37,14 +49,15 @@ class FusedLinearFunction : public torch::autograd::Function<FusedLinearFunction
   static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
     const auto saved = ctx->get_saved_variables();
     const at::Tensor& dy = grads[0];
+    const at::Tensor rounded_dy = is_rounded(saved[1]) ? dy.to(at::kBFloat16) : dy;
     const std::vector<int64_t> rows = ctx->saved_data["rows"].toIntVector();
     const auto num_weights = static_cast<size_t>(ctx->saved_data["num_weight_leaves"].toInt());
     // Inputs in order: x, weight, bias, leaves..., count.
     variable_list out(3);
-    if (ctx->needs_input_grad(0)) out[0] = at::mm(dy, saved[1]);
+    if (ctx->needs_input_grad(0)) out[0] = input_gradient(rounded_dy, saved[1]);
     at::Tensor d_weight;
     at::Tensor d_bias;
-    if (ctx->saved_data["any_weight"].toBool()) d_weight = at::mm(dy.t(), saved[0]);
+    if (ctx->saved_data["any_weight"].toBool()) d_weight = weight_gradient(rounded_dy, saved[0]);
     if (ctx->saved_data["any_bias"].toBool()) d_bias = at::sum(dy, {0});
     int64_t at = 0;
     for (size_t i = 0; i < rows.size(); ++i) {
@@ -58,11 +71,32 @@ class FusedLinearFunction : public torch::autograd::Function<FusedLinearFunction
   }
 };
 
+// y as it is; its gradient is rounded to bfloat16.
+class RoundedGradient : public torch::autograd::Function<RoundedGradient> {
+ public:
+  static at::Tensor forward(AutogradContext* /*ctx*/, const at::Tensor& y) { return y.view_as(y); }
+  static variable_list backward(AutogradContext* /*ctx*/, const variable_list& grads) {
+    return {grads[0].to(at::kBFloat16).to(at::kFloat)};
+  }
+};
+
+// The numbers of `rounded`, with the gradient of `x`: the difference of a number and its rounded value is exact.
+at::Tensor straight_through(const at::Tensor& x, const at::Tensor& rounded) {
+  return x + (rounded.to(at::kFloat) - x.detach());
+}
+
 }  // namespace
 
 at::Tensor linear_product(const at::Tensor& x_NI, const at::Tensor& weight_OI,
                           const std::optional<at::Tensor>& bias_O) {
+  if (is_rounded(weight_OI))
+    return bf16_product(x_NI, Trans::kNo, weight_OI, Trans::kYes, bias_O.value_or(at::Tensor()));
   return bias_O ? at::addmm(*bias_O, x_NI, weight_OI.t()) : at::mm(x_NI, weight_OI.t());
+}
+
+at::Tensor input_gradient(const at::Tensor& dy_NO, const at::Tensor& weight_OI) {
+  if (is_rounded(weight_OI)) return bf16_product(dy_NO, Trans::kNo, weight_OI, Trans::kNo);
+  return at::mm(dy_NO, weight_OI);
 }
 
 std::optional<at::Tensor> optional_bias(const at::Tensor& bias_O) {
@@ -77,6 +111,15 @@ at::Tensor fused_linear(const at::Tensor& x_NI, const at::Tensor& weight_OI, con
   leaves.insert(leaves.end(), bias_leaves.begin(), bias_leaves.end());
   return FusedLinearFunction::apply(x_NI, weight_OI, bias, at::TensorList(leaves),
                                     static_cast<int64_t>(weight_leaves.size()));
+}
+
+at::Tensor linear_plain(const at::Tensor& x_NI, const at::Tensor& leaf_OI, const at::Tensor& weight_OI,
+                        const at::Tensor& bias_O) {
+  if (!is_rounded(weight_OI)) return at::linear(x_NI, leaf_OI, optional_bias(bias_O));
+  const at::Tensor x = straight_through(x_NI, x_NI.detach().to(at::kBFloat16));
+  const at::Tensor weight = leaf_OI.requires_grad() ? straight_through(leaf_OI, weight_OI) : weight_OI.to(at::kFloat);
+  const at::Tensor y = RoundedGradient::apply(at::linear(x, weight));
+  return bias_O.defined() ? y + bias_O : y;
 }
 
 }  // namespace mortise

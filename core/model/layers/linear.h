@@ -1,5 +1,8 @@
 // Linear maps y = x W^T + b with one fused weight matrix, whose trainable leaves are row slices (q, k, v; gate, up).
 // One GEMM forward, one for each of the two gradients, and every leaf gets its slice without a copy.
+//
+// If the weight is bfloat16, x and the gradient of y are rounded to it before the three products, whose sums and results
+// are float32. Bias and leaves are float32. Backward keeps x in bfloat16.
 // Cost: 2 N in out flops forward, twice that backward. Thread rule: as libtorch.
 #pragma once
 
@@ -12,12 +15,18 @@ namespace mortise {
 
 // x W^T + b by one call; for the inside of an autograd function.
 at::Tensor linear_product(const at::Tensor& x_NI, const at::Tensor& weight_OI, const std::optional<at::Tensor>& bias_O);
+// The gradient of x.
+at::Tensor input_gradient(const at::Tensor& dy_NO, const at::Tensor& weight_OI);
 // Nothing for a tensor that is not defined.
 std::optional<at::Tensor> optional_bias(const at::Tensor& bias_O);
 
-// `weight_leaves` are consecutive row slices of weight_OI that cover it, `bias_leaves` of bias_O (empty where bias_O is
+// `weight_leaves` are consecutive row slices of weight_OI, or of the matrix that it was rounded from, that cover it, `bias_leaves` of bias_O (empty where bias_O is
 // undefined). Leaves that don't require grad cost nothing.
 at::Tensor fused_linear(const at::Tensor& x_NI, const at::Tensor& weight_OI, const at::Tensor& bias_O,
                         const std::vector<at::Tensor>& weight_leaves, const std::vector<at::Tensor>& bias_leaves);
+
+// The reference of one leaf, in ATen operations. `weight_OI` is the leaf, or its rounded copy.
+at::Tensor linear_plain(const at::Tensor& x_NI, const at::Tensor& leaf_OI, const at::Tensor& weight_OI,
+                        const at::Tensor& bias_O);
 
 }  // namespace mortise

@@ -47,9 +47,9 @@ struct Adapters : torch::CustomClassHolder {
   std::optional<LoraDropout> dropout;
 };
 
-at::Tensor adapted_product(const at::Tensor& x, const at::Tensor& weight, const std::optional<at::Tensor>& bias,
-                           const Adapters& adapters) {
-  at::Tensor y = linear_product(x, weight, bias);
+at::Tensor adapted_product(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& product,
+                           const std::optional<at::Tensor>& bias, const Adapters& adapters) {
+  at::Tensor y = linear_product(x, product, bias);
   if (!adapters.dropout) return y;
   for (const Part& part : adapters.parts) {
     const LoraMatrix& m = part.matrix;
@@ -88,12 +88,12 @@ class LoraLinearFunction : public torch::autograd::Function<LoraLinearFunction> 
  public:
   // `leaves`: A and B (and the magnitude) of each part, weights and biases that are trained; for their gradients.
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, const at::Tensor& weight,
-                            const std::optional<at::Tensor>& bias, at::TensorList leaves,
+                            const at::Tensor& product, const std::optional<at::Tensor>& bias, at::TensorList leaves,
                             const c10::intrusive_ptr<Adapters>& adapters) {
     static_cast<void>(leaves);
-    ctx->save_for_backward({x, weight});
+    ctx->save_for_backward({x, weight, product});
     ctx->saved_data["adapters"] = c10::IValue::make_capsule(adapters);
-    return adapted_product(x, weight, bias, *adapters);
+    return adapted_product(x, weight, product, bias, *adapters);
   }
 
   static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
@@ -103,9 +103,9 @@ class LoraLinearFunction : public torch::autograd::Function<LoraLinearFunction> 
     const c10::intrusive_ptr<torch::CustomClassHolder> capsule = ctx->saved_data["adapters"].toCapsule();
     const auto& adapters = *static_cast<const Adapters*>(capsule.get());
     const LoraDropout* dropout = adapters.dropout ? &*adapters.dropout : nullptr;
-    variable_list out(3);  // x, weight, bias
+    variable_list out(4);  // x, weight, product, bias
     at::Tensor d_x;
-    if (ctx->needs_input_grad(0)) d_x = at::mm(dy, saved[1]);
+    if (ctx->needs_input_grad(0)) d_x = input_gradient(dy, saved[2]);
     for (const Part& part : adapters.parts) part_gradients(part, x, saved[1], dy, dropout, d_x, out);
     for (const WholeRows& rows : adapters.weights)
       out.push_back(at::mm(dy.narrow(1, rows.first_row, rows.num_rows).t(), x));
@@ -135,9 +135,10 @@ std::vector<WholeRows> trained_rows(std::span<const at::Tensor> leaves, std::spa
 
 }  // namespace
 
-at::Tensor lora_linear(const at::Tensor& x_NI, const at::Tensor& merged_OI, const at::Tensor& bias_O,
-                       std::span<const at::Tensor> leaves, std::span<const at::Tensor> bias_leaves,
-                       std::span<const LoraMatrix> parts, const LoraDropout* dropout) {
+at::Tensor lora_linear(const at::Tensor& x_NI, const at::Tensor& merged_OI, const at::Tensor& product_OI,
+                       const at::Tensor& bias_O, std::span<const at::Tensor> leaves,
+                       std::span<const at::Tensor> bias_leaves, std::span<const LoraMatrix> parts,
+                       const LoraDropout* dropout) {
   const std::optional<at::Tensor> bias = optional_bias(bias_O.defined() ? bias_O.detach() : bias_O);
   auto adapters = c10::make_intrusive<Adapters>();
   if (dropout != nullptr) adapters->dropout = *dropout;
@@ -158,10 +159,11 @@ at::Tensor lora_linear(const at::Tensor& x_NI, const at::Tensor& merged_OI, cons
     }
     row += leaves[i].size(0);
   }
-  if (!at::GradMode::is_enabled()) return adapted_product(x_NI, merged_OI, bias, *adapters);
+  if (!at::GradMode::is_enabled()) return adapted_product(x_NI, merged_OI, product_OI, bias, *adapters);
   adapters->weights = trained_rows(leaves, parts, inputs);
   adapters->biases = trained_rows(bias_leaves, {}, inputs);
-  return LoraLinearFunction::apply(x_NI, merged_OI.detach(), bias, at::TensorList(inputs), adapters);
+  return LoraLinearFunction::apply(x_NI, merged_OI.detach(), product_OI.detach(), bias, at::TensorList(inputs),
+                                   adapters);
 }
 
 at::Tensor lora_linear_plain(const at::Tensor& x_NI, const LoraMatrix& part, const at::Tensor& bias_O,

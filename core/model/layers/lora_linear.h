@@ -34,10 +34,12 @@ struct LoraMatrix {
 
 // y = x merged^T + bias. `parts` are stacked in merged_OI, with the heights of `leaves`, the slices of merged_OI. A
 // leaf without an adapter, or of `bias_leaves` (the slices of bias_O), that requires grad gets its own gradient.
-// `dropout`: null for none; it must live until the call returns.
-at::Tensor lora_linear(const at::Tensor& x_NI, const at::Tensor& merged_OI, const at::Tensor& bias_O,
-                       std::span<const at::Tensor> leaves, std::span<const at::Tensor> bias_leaves,
-                       std::span<const LoraMatrix> parts, const LoraDropout* dropout = nullptr);
+// `dropout`: null for none; it must live until the call returns. `product_OI`: merged_OI, or its copy in bfloat16, by which
+// x and the gradient of y are multiplied; the adapter's own products are in merged_OI's dtype.
+at::Tensor lora_linear(const at::Tensor& x_NI, const at::Tensor& merged_OI, const at::Tensor& product_OI,
+                       const at::Tensor& bias_O, std::span<const at::Tensor> leaves,
+                       std::span<const at::Tensor> bias_leaves, std::span<const LoraMatrix> parts,
+                       const LoraDropout* dropout = nullptr);
 
 // The reference implementation of one part, from the base: x W^T + bias + scale (drop(x) A^T) B^T, for DoRA with its
 // magnitudes, in ATen operations with autograd.

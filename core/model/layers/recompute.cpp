@@ -55,14 +55,17 @@ class RecomputeFunction : public torch::autograd::Function<RecomputeFunction> {
 };
 
 // Counts for the kind of MLP that keeps more. A dense one keeps gate, up and the gated half. A mixture keeps them and its
-// input and output for each of a token's experts, the router's numbers and the shared expert.
-int64_t mlp_numbers(const ModelConfig& config) {
+// input and output for each of a token's experts, the router's numbers and the shared expert. The gated half and the
+// experts' inputs are inputs of products.
+int64_t mlp_bytes(const ModelConfig& config, const NumberSizes& sizes) {
   const MoeConfig& moe = config.moe;
-  const int64_t dense = config.num_expert_layers() < config.num_layers ? 3 * config.intermediate_size : 0;
+  const int64_t gated = 2 * sizes.activation + sizes.product_input;
+  const int64_t dense = config.num_expert_layers() < config.num_layers ? gated * config.intermediate_size : 0;
   if (moe.num_experts == 0) return dense;
-  const int64_t chosen = moe.experts_per_token * (2 * config.hidden_size + 3 * moe.expert_size + 4);
-  const int64_t shared = moe.shared_size > 0 ? 3 * moe.shared_size + config.hidden_size : 0;
-  return std::max(dense, chosen + 2 * moe.num_experts + shared);
+  const int64_t one = (sizes.activation + sizes.product_input) * config.hidden_size + gated * moe.expert_size;
+  const int64_t chosen = moe.experts_per_token * (one + 4 * sizes.activation);
+  const int64_t shared = moe.shared_size > 0 ? gated * moe.shared_size + sizes.activation * config.hidden_size : 0;
+  return std::max(dense, chosen + 2 * moe.num_experts * sizes.activation + shared);
 }
 
 }  // namespace
@@ -72,21 +75,22 @@ ResidualPair recomputed(const ResidualLayer& layer, const at::Tensor& hidden_NH,
   return {out[0], out[1]};
 }
 
-LayerMemory layer_memory(const ModelConfig& config, int64_t element_bytes) {
+LayerMemory layer_memory(const ModelConfig& config, const NumberSizes& sizes) {
   // The inputs of the four products (two normed states, the heads' outputs, the gated half), the two residual sums, the
   // rotated qkv, gate and up; with norms over heads the qkv before them, with norms behind the blocks their inputs; one
   // number a row for each norm, one a head for attention.
   const int64_t norms = config.sandwich_norm ? 4 : 2;
-  const int64_t hidden_states = config.sandwich_norm ? 6 : 4;
+  const int64_t hidden_states = config.sandwich_norm ? 4 : 2;  // next to the two that enter products
   const int64_t qkv = config.qkv_size() * (config.qk_norm ? 2 : 1);
-  const int64_t numbers =
-      hidden_states * config.hidden_size + qkv + config.q_size() + mlp_numbers(config) + config.num_heads + norms;
-  return {numbers * element_bytes, 2 * config.hidden_size * element_bytes};
+  const int64_t numbers = hidden_states * config.hidden_size + qkv + config.num_heads + norms;
+  const int64_t inputs = 2 * config.hidden_size + config.q_size();
+  return {numbers * sizes.activation + inputs * sizes.product_input + mlp_bytes(config, sizes),
+          2 * config.hidden_size * sizes.activation};
 }
 
-int64_t layers_to_recompute(const ModelConfig& config, int64_t element_bytes, int64_t num_tokens,
+int64_t layers_to_recompute(const ModelConfig& config, const NumberSizes& sizes, int64_t num_tokens,
                             int64_t budget_bytes) {
-  const LayerMemory memory = layer_memory(config, element_bytes);
+  const LayerMemory memory = layer_memory(config, sizes);
   const int64_t all_recomputed = config.num_layers * num_tokens * memory.recomputed;
   const int64_t more_to_keep_one = num_tokens * (memory.kept - memory.recomputed);
   const int64_t left = budget_bytes - all_recomputed;

@@ -22,15 +22,25 @@ using ResidualLayer = std::function<ResidualPair(const at::Tensor& hidden_NH, co
 // `layer` refers to lives until backward has run.
 ResidualPair recomputed(const ResidualLayer& layer, const at::Tensor& hidden_NH, const at::Tensor& normed_NH);
 
+// Bytes of a number: of an activation, and of what products keep of their inputs.
+struct NumberSizes {
+  NumberSizes(int64_t of_all) : NumberSizes(of_all, of_all) {}  // NOLINT(google-explicit-constructor): the common case
+  NumberSizes(int64_t of_activation, int64_t of_product_input)
+      : activation(of_activation), product_input(of_product_input) {}
+  int64_t activation;
+  int64_t product_input;
+};
+
 // Bytes that one layer keeps for backward, per token.
 struct LayerMemory {
   int64_t kept = 0;        // bytes of a layer as it is
   int64_t recomputed = 0;  // bytes of a layer that is computed again
 };
-LayerMemory layer_memory(const ModelConfig& config, int64_t element_bytes);
+LayerMemory layer_memory(const ModelConfig& config, const NumberSizes& sizes);
 
 // How many layers, from the first on, must be recomputed so that a pass over `num_tokens` fits into `budget_bytes`; all
 // of them if nothing fits. The first ones, because backward reaches them after it has freed the others' memory.
-int64_t layers_to_recompute(const ModelConfig& config, int64_t element_bytes, int64_t num_tokens, int64_t budget_bytes);
+int64_t layers_to_recompute(const ModelConfig& config, const NumberSizes& sizes, int64_t num_tokens,
+                            int64_t budget_bytes);
 
 }  // namespace mortise

@@ -13,6 +13,9 @@ void sgemm_(const char* transa, const char* transb, const int* m, const int* n, 
 void dgemm_(const char* transa, const char* transb, const int* m, const int* n, const int* k, const double* alpha,
             const double* a, const int* lda, const double* b, const int* ldb, const double* beta, double* c,
             const int* ldc);
+void gemm_bf16bf16f32_(const char* transa, const char* transb, const int* m, const int* n, const int* k,
+                       const float* alpha, const c10::BFloat16* a, const int* lda, const c10::BFloat16* b,
+                       const int* ldb, const float* beta, float* c, const int* ldc);
 // NOLINTEND(readability-identifier-naming)
 }
 
@@ -27,9 +30,9 @@ int to_int(int64_t value, const char* name) {
   return static_cast<int>(value);
 }
 
-template <class T, class Function>
-void call(Function function, Trans trans_a, Trans trans_b, int64_t m, int64_t n, int64_t k, T alpha, const T* a,
-          int64_t lda, const T* b, int64_t ldb, T beta, T* c, int64_t ldc) {
+template <class In, class T, class Function>
+void call(Function function, Trans trans_a, Trans trans_b, int64_t m, int64_t n, int64_t k, T alpha, const In* a,
+          int64_t lda, const In* b, int64_t ldb, T beta, T* c, int64_t ldc) {
   if (m == 0 || n == 0) return;
   const char ta = static_cast<char>(trans_a);
   const char tb = static_cast<char>(trans_b);
@@ -52,6 +55,11 @@ void gemm(Trans trans_a, Trans trans_b, int64_t m, int64_t n, int64_t k, float a
 void gemm(Trans trans_a, Trans trans_b, int64_t m, int64_t n, int64_t k, double alpha, const double* a, int64_t lda,
           const double* b, int64_t ldb, double beta, double* c, int64_t ldc) {
   call(dgemm_, trans_a, trans_b, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc);
+}
+
+void gemm(Trans trans_a, Trans trans_b, int64_t m, int64_t n, int64_t k, float alpha, const c10::BFloat16* a,
+          int64_t lda, const c10::BFloat16* b, int64_t ldb, float beta, float* c, int64_t ldc) {
+  call(gemm_bf16bf16f32_, trans_a, trans_b, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc);
 }
 
 }  // namespace mortise::blas

@@ -3,6 +3,8 @@
 // c10::Error. Cost: 2 M N K flops plus about a microsecond per call.
 #pragma once
 
+#include <c10/util/BFloat16.h>
+
 #include <cstdint>
 
 namespace mortise::blas {
@@ -14,5 +16,8 @@ void gemm(Trans trans_a, Trans trans_b, int64_t m, int64_t n, int64_t k, float a
           const float* b, int64_t ldb, float beta, float* c, int64_t ldc);
 void gemm(Trans trans_a, Trans trans_b, int64_t m, int64_t n, int64_t k, double alpha, const double* a, int64_t lda,
           const double* b, int64_t ldb, double beta, double* c, int64_t ldc);
+// bfloat16 numbers, whose products are added in float32. On CPUs without instructions for it MKL widens them.
+void gemm(Trans trans_a, Trans trans_b, int64_t m, int64_t n, int64_t k, float alpha, const c10::BFloat16* a,
+          int64_t lda, const c10::BFloat16* b, int64_t ldb, float beta, float* c, int64_t ldc);
 
 }  // namespace mortise::blas

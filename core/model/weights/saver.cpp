@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <map>
+#include <memory>
 #include <utility>
 
 #include "foundation/formats/json.h"
@@ -16,6 +17,24 @@ namespace {
 std::span<const std::byte> bytes_of(const at::Tensor& tensor) {
   return {static_cast<const std::byte*>(tensor.const_data_ptr()), tensor.nbytes()};
 }
+
+// A tensor in the dtype of a file, converted piece by piece, so that no copy of it is ever whole in memory.
+class ConvertedTensor : public TensorSource {
+ public:
+  ConvertedTensor(const at::Tensor& tensor, at::ScalarType stored) : flat_(tensor.reshape({-1})), stored_(stored) {}
+
+  Result<> read(uint64_t begin, std::span<std::byte> out) const override {
+    const auto element = static_cast<int64_t>(c10::elementSize(stored_));
+    const at::Tensor piece =
+        flat_.narrow(0, static_cast<int64_t>(begin) / element, static_cast<int64_t>(out.size()) / element).to(stored_);
+    std::ranges::copy(bytes_of(piece), out.begin());
+    return {};
+  }
+
+ private:
+  at::Tensor flat_;
+  at::ScalarType stored_;
+};
 
 int64_t stored_bytes(const NamedParameter& parameter, at::ScalarType stored) {
   return parameter.tensor.numel() * static_cast<int64_t>(dtype_bytes(stored_type(stored)));
@@ -68,11 +87,13 @@ Result<> remove_stale(Env& env, const Path& folder, std::span<const FolderFile> 
 
 FolderFile plan_tensor_file(std::string name, std::vector<NamedTensor> tensors, at::ScalarType stored) {
   const auto write = [tensors = std::move(tensors), stored](WritableFile& out) -> Result<> {
-    std::vector<at::Tensor> held;
     std::vector<TensorView> views;
     for (const NamedTensor& item : tensors) {
-      held.push_back(item.tensor.detach().to(stored).contiguous());
-      views.push_back({item.name, stored_type(stored), held.back().sizes().vec(), bytes_of(held.back())});
+      views.push_back({item.name,
+                       stored_type(stored),
+                       item.tensor.sizes().vec(),
+                       {},
+                       std::make_shared<ConvertedTensor>(item.tensor.detach(), stored)});
     }
     return write_safetensors(out, views, {{"format", "pt"}});
   };

@@ -1,11 +1,12 @@
 // The browser of completions in the page of `mortise report`. A step's rows are one JSON element, which is parsed when
-// the step is looked at; a search over all steps parses them one after the other and lets the page breathe in between.
-// Only the steps that were looked at last stay parsed.
+// the step is looked at; a page on a server asks for them then. A search over all steps takes them one after the other
+// and lets the page breathe in between. Only the steps that were looked at last stay parsed.
 'use strict';
 (() => {
   const { runs, make, number } = window.mortise;
   const browser = document.getElementById('browser');
-  const with_rows = runs.map((run, i) => ({ run, i })).filter(({ run }) => run.completion_steps.length > 0);
+  const server = window.mortise_server;
+  const with_rows = runs.map((run, i) => ({ run, i })).filter(({ run }) => run.completion_steps.length > 0 || server);
   if (with_rows.length === 0) {
     browser.append(make('p', { className: 'soft', text: 'The run wrote no completions. Set trainer.rollout_data_dir to see them here.' }));
     return;
@@ -14,9 +15,10 @@
   // ---- rows and groups ----
   const kKept = 8, kPause_ms = 30, kPerPage = 50;
   const parsed = new Map();  // the last one is the one used last
-  function rows_of(run_index, step) {
+  async function rows_of(run_index, step) {
     const id = `rows-${run_index}-${step}`;
-    const rows = parsed.get(id) ?? JSON.parse(document.getElementById(id).textContent);
+    const rows = parsed.get(id) ?? (server ? await (await server.ask(`ui/rows?run=${run_index}&step=${step}`)).json()
+      : JSON.parse(document.getElementById(id).textContent));
     parsed.delete(id);
     parsed.set(id, rows);
     if (parsed.size > kKept) parsed.delete(parsed.keys().next().value);
@@ -46,7 +48,7 @@
         if (!is_wanted(i)) return false;
         last = performance.now();
       }
-      visit(steps[i], rows_of(run_index, steps[i]));
+      visit(steps[i], await rows_of(run_index, steps[i]));
     }
     return true;
   }
@@ -71,9 +73,22 @@
   function fill_steps() {
     const steps = runs[pick_run.value].completion_steps;
     const all = steps.reduce((sum, { rows }) => sum + rows, 0);
-    pick_step.replaceChildren(make('option', { text: `all steps (${all} rows)`, set: { value: 'all' } }),
-      ...steps.map(({ step, rows }) => make('option', { text: `step ${step} (${rows} rows)`, set: { value: step } })));
-    pick_step.value = steps[steps.length - 1].step;
+    const count_of = (rows) => (Number.isFinite(rows) ? ` (${rows} rows)` : '');
+    pick_step.replaceChildren(make('option', { text: `all steps${count_of(all)}`, set: { value: 'all' } }),
+      ...steps.map(({ step, rows }) => make('option', { text: `step ${step}${count_of(rows)}`, set: { value: step } })));
+    if (steps.length > 0) pick_step.value = steps[steps.length - 1].step;
+  }
+  // The run has more steps: the one that is looked at stays, unless it was the newest.
+  function add_steps(run_index, steps) {
+    const before = runs[run_index].completion_steps, looked_at = pick_step.value;
+    runs[run_index].completion_steps = steps;
+    runs[run_index].all_completion_steps = steps.length;
+    if (Number(pick_run.value) !== run_index) return;
+    const was_newest = before.length === 0 || looked_at === String(before.at(-1).step);
+    fill_steps();
+    const is_busy = list.querySelector('details[open]') !== null;
+    if (!was_newest || is_busy) pick_step.value = looked_at;
+    else show();
   }
 
   // ---- texts ----
@@ -182,9 +197,10 @@
   function group_node(entry, wanted) {
     const node = make('details', { className: 'group' }, make('summary', {
       text: `${pick_step.value === 'all' ? `step ${entry.step}   ` : ''}reward ${number(entry.mean)} ± ${number(entry.std)}   ${entry.end}` }));
-    node.addEventListener('toggle', () => {
-      if (!node.open || node.childElementCount > 1) return;
-      const rows = rows_of(Number(pick_run.value), entry.step).filter((row) => row.prompt_index === entry.prompt);
+    node.addEventListener('toggle', async () => {
+      if (!node.open || node.childElementCount > 1 || node.is_filling) return;
+      node.is_filling = true;
+      const rows = (await rows_of(Number(pick_run.value), entry.step)).filter((row) => row.prompt_index === entry.prompt);
       const history = make('div', { className: 'rows' });
       const button = make('button', { text: 'This prompt in all steps', on: { click: () => { button.remove(); node.append(history); fill_history(history, rows[0].input); } } });
       const truth = rows[0].gts === undefined ? '' : make('div', { className: 'soft', text: `ground truth: ${typeof rows[0].gts === 'string' ? rows[0].gts : JSON.stringify(rows[0].gts)}` });
@@ -205,8 +221,16 @@
   };
   const orders = { batch: null, spread: (a, b) => b.std - a.std, low: (a, b) => a.mean - b.mean, high: (a, b) => b.mean - a.mean };
   let newest = 0;
-  async function show() {
-    const mine = ++newest, run_index = Number(pick_run.value), run = runs[run_index];
+  function show() {
+    const mine = ++newest;
+    show_as(mine).catch((error) => { if (mine === newest) count.textContent = `The completions could not be read: ${error.message}`; });
+  }
+  async function show_as(mine) {
+    const run_index = Number(pick_run.value), run = runs[run_index];
+    if (run.completion_steps.length === 0) {
+      count.textContent = 'The run wrote no completions. Set trainer.rollout_data_dir to see them here.';
+      return;
+    }
     const wanted = search.value.trim().toLowerCase();
     const has = (group) => !wanted || group.rows[0].input.toLowerCase().includes(wanted) || group.rows.some((row) => row.output.toLowerCase().includes(wanted));
     const steps = pick_step.value === 'all' ? run.completion_steps.map(({ step }) => step) : [Number(pick_step.value)];
@@ -243,4 +267,5 @@
   }
   fill_steps();
   show();
+  window.mortise.add_steps = add_steps;
 })();

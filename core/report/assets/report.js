@@ -21,22 +21,22 @@
     ? x.toExponential(2) : String(Math.round(x * 1e4) / 1e4));
 
   // ---- head and findings ----
-  runs.forEach((run, i) => {
+  const steps_of = runs.map((run, i) => {
     const dot = make('span', { className: 'dot' });
     dot.style.background = color(i);
-    byId('runs').append(make('span', { className: 'run', set: { title: run.folder } }, dot,
-      make('span', { text: `${run.name}: ${run.last_step} steps` })));
+    const text = make('span', { text: `${run.name}: ${run.last_step} steps` });
+    byId('runs').append(make('span', { className: 'run', set: { title: run.folder } }, dot, text, make('span', { className: 'state soft' })));
+    return text;
   });
-  for (const run of runs) {
-    if (runs.length > 1) byId('finding-list').append(make('h3', { text: run.name }));
-    for (const finding of run.findings) {
-      byId('finding-list').append(make('div', { className: 'finding' }, make('strong', { text: finding.title }),
+  function show_findings() {
+    byId('finding-list').replaceChildren(...runs.flatMap((run) => [
+      ...(runs.length > 1 ? [make('h3', { text: run.name })] : []),
+      ...run.findings.map((finding) => make('div', { className: 'finding' }, make('strong', { text: finding.title }),
         make('p', { text: finding.evidence }), make('p', { text: finding.advice }),
-        make('p', { className: 'soft', text: `${finding.rule}: ${finding.docs}` })));
-    }
-    if (run.findings.length === 0)
-      byId('finding-list').append(make('p', { className: 'none', text: 'No rule found a fault.' }));
+        make('p', { className: 'soft', text: `${finding.rule}: ${finding.docs}` }))),
+      ...(run.findings.length === 0 ? [make('p', { className: 'none', text: 'No rule found a fault.' })] : [])]));
   }
+  show_findings();
 
   // ---- curves ----
   const groups = [
@@ -51,7 +51,7 @@
       /^sampling\//, /^rollout_corr\/.*mean$/, /^training\/off_policy\//]],
     ['Time and memory', [/^timing_s\//, /^perf\/(throughput|cpu_memory_used_gb|failed_saves|mfu.*)$/]],
   ];
-  const names = [...new Set(runs.flatMap((run) => Object.keys(run.metrics)))].sort();
+  let names = [];
   const charts = [];
   const smoothing = byId('smoothing');
 
@@ -123,6 +123,7 @@
     return box;
   }
   function show_curves() {
+    names = [...new Set(runs.flatMap((run) => Object.keys(run.metrics)))].sort();
     const wanted = byId('metric-search').value.trim().toLowerCase();
     for (const one of charts.splice(0)) one.chart.destroy();
     const all = wanted ? [[`Metrics with "${wanted}"`, names.filter((name) => name.toLowerCase().includes(wanted)).slice(0, 60)]]
@@ -134,12 +135,13 @@
       byId('groups').append(make('p', { className: 'soft', text: 'No metric has this name.' }));
   }
   byId('metric-search').addEventListener('input', show_curves);
-  smoothing.addEventListener('input', () => {
+  function update_curves() {
     for (const { metric, chart } of charts) {
       chart.data.datasets = datasets(metric);
       chart.update();
     }
-  });
+  }
+  smoothing.addEventListener('input', update_curves);
   matchMedia('(prefers-color-scheme: dark)').addEventListener('change', show_curves);
   show_curves();
 
@@ -161,11 +163,31 @@
     run.plugins.map((one) => make('tr', {}, make('td', { text: run.name }), make('td', { text: one.kind }),
       make('td', { text: one.name }), make('td', { text: `${one.pack} ${one.version}` }),
       make('td', { text: String(one.sha256).slice(0, 12) }))))));
-  const events = runs.flatMap((run) => run.events.map((event) => make('tr', {}, make('td', { text: run.name }),
-    make('td', { text: event.time.slice(0, 19).replace('T', ' ') }), make('td', { text: event.level, className: event.level }),
-    make('td', {}, make('pre', { text: event.text })))));
-  byId('event-list').append(events.length ? table(['run', 'time (UTC)', 'level', 'text'], events)
-    : make('p', { className: 'soft', text: 'No warning, no error, no resume.' }));
+  function show_events() {
+    const events = runs.flatMap((run) => run.events.map((event) => make('tr', {}, make('td', { text: run.name }),
+      make('td', { text: event.time.slice(0, 19).replace('T', ' ') }), make('td', { text: event.level, className: event.level }),
+      make('td', {}, make('pre', { text: event.text })))));
+    byId('event-list').replaceChildren(events.length ? table(['run', 'time (UTC)', 'level', 'text'], events)
+      : make('p', { className: 'soft', text: 'No warning, no error, no resume.' }));
+  }
+  show_events();
 
-  window.mortise = { runs, make, number, table };
+  // ---- a run that continues (live.js) ----
+  // A row of a step that is there already takes its place: a validation that was owed writes its step again.
+  function add_row(i, row) {
+    const run = runs[i];
+    let is_new = false;
+    for (const [name, value] of Object.entries(row)) {
+      if (name === 'step' || !(typeof value === 'number' || value === null)) continue;
+      is_new ||= run.metrics[name] === undefined;
+      const [steps, values] = run.metrics[name] ??= [[], []];
+      if (steps.at(-1) === row.step) values[values.length - 1] = value;
+      else { steps.push(row.step); values.push(value); }
+    }
+    run.last_step = Math.max(run.last_step, row.step);
+    steps_of[i].textContent = `${run.name}: ${run.last_step} steps`;
+    return is_new;
+  }
+
+  window.mortise = { runs, make, number, table, show_findings, show_curves, update_curves, show_events, add_row };
 })();

@@ -2,7 +2,8 @@
 //
 // One thread reads, calls the handler and writes. The handler gets a whole request and a reply that any thread may fill,
 // now or later, in one piece or as a stream. Everything a client can make large or slow has a limit: header, body,
-// connections, the time for a request, the time for a write, and what waits to be written. No TLS: put a proxy in front.
+// connections, the time for a request, the time for a write, and what waits to be written. Browsers are told to keep
+// no answer and to show none in a frame of another page. No TLS: put a proxy in front.
 // Thread rule: listen, start and stop from one thread; a reply from any. No reply outlives the server.
 #pragma once
 
@@ -11,6 +12,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -36,6 +38,9 @@ struct HttpRequest {
   std::string authorization;  // the header of this name; empty if there is none
   bool from_browser = false;  // it has an Origin header: a page of some site sent it
   std::string body;
+  // Other headers that tell where a request comes from; empty where they are missing.
+  std::string host, origin, fetch_site, fetch_mode;
+  std::string last_event_id;  // the last event that a stream's client got, when it connects again
 };
 
 // Thread-safe. If it is dropped without an answer, the client gets status 500.
@@ -51,8 +56,13 @@ class HttpReply {
   virtual void on_close(std::function<void()> then) = 0;
 };
 
-// Called with a request whose body has not been read. 0: read on; else the status that refuses it.
-using HttpGate = std::function<int(const HttpRequest&)>;
+// Why a request is not answered.
+struct HttpRefusal {
+  int status = 0;
+  std::string message;
+};
+// Called with a request whose body has not been read. Nothing: read on.
+using HttpGate = std::function<std::optional<HttpRefusal>(const HttpRequest&)>;
 // Called on the server's thread: quick work only.
 using HttpHandler = std::function<void(HttpRequest, std::shared_ptr<HttpReply>)>;
 

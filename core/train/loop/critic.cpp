@@ -44,7 +44,8 @@ int64_t num_epochs_of(const RunConfig& config) { return config.critic.ppo_epochs
 Critic::Critic(Model model_in, const RunSettings& run, FlopCount* flops)
     : model(std::move(model_in)),
       state("critic.model", model),
-      optimizer(make_optimizer(model, run.config.critic.optim, "critic.optim", spread(run))),
+      optimizer(make_optimizer(model, run.config.critic.optim, "critic.optim", spread(run),
+                               {run.key.seed, RandomPurpose::kCriticRounding})),
       schedule(schedule_options(
           run.config.critic.optim, run.total_steps,
           run.config.data.train_batch_size / prompts_per_update(run.config) * num_epochs_of(run.config))),
@@ -88,6 +89,7 @@ Result<Model> load_critic_model(Env& env, const Path& folder, const std::string&
     const NamedParameter* trained = base.find_parameter(parameter.name);
     if (trained != nullptr) parameter.tensor.copy_(trained->tensor.detach());
   }
+  critic.weights_changed();
   return critic;
 }
 

@@ -5,6 +5,8 @@
 
 #include <ATen/core/grad_mode.h>
 
+#include <vector>
+
 #include "learn/optim/weight_shards.h"
 #include "model/model.h"
 
@@ -13,7 +15,7 @@ namespace mortise {
 // Both have the same parameters, and are spread over ranks alike.
 inline void refresh_reference(const Model& policy, Model& reference, double alpha) {
   const at::NoGradGuard no_grad;
-  const auto& from = policy.parameters();
+  const std::vector<NamedParameter> from = policy.numbers();
   auto& to = reference.parameters();
   const WeightShards* const shards = shards_of(policy);
   if (shards != nullptr) {
@@ -21,14 +23,12 @@ inline void refresh_reference(const Model& policy, Model& reference, double alph
     for (const size_t i : shards->units().whole) to[i].tensor.lerp_(from[i].tensor.detach(), alpha);
     return;
   }
-  for (size_t i = 0; i < to.size(); ++i) to[i].tensor.lerp_(from[i].tensor.detach(), alpha);
+  for (size_t i = 0; i < to.size(); ++i)
+    to[i].tensor.lerp_(from[i].tensor.detach().to(to[i].tensor.scalar_type()), alpha);
+  reference.weights_changed();
 }
 
 // The same as alpha 1, with the bits of whatever the policy holds. Neither is spread over ranks.
-inline void copy_weights(const Model& policy, Model& copy) {
-  const at::NoGradGuard no_grad;
-  for (size_t i = 0; i < copy.parameters().size(); ++i)
-    copy.parameters()[i].tensor.copy_(policy.parameters()[i].tensor.detach());
-}
+inline void copy_weights(const Model& policy, Model& copy) { copy.copy_numbers(policy); }
 
 }  // namespace mortise

@@ -1,6 +1,7 @@
 // See rollout_ahead.h.
 #include "train/loop/rollout_ahead.h"
 
+#include <algorithm>
 #include <exception>
 #include <utility>
 
@@ -13,67 +14,109 @@ Error thrown(const std::string& what) {
           "set trainer.mode to sync, and report this"};
 }
 
+std::string key_of(size_t index, const char* name) { return std::to_string(index) + "." + name; }
+
+void save_rollout(const AheadRollout& rollout, size_t index, StateWriter& writer) {
+  const auto& [step, first_round, num_pieces, is_whole, is_done, experience, metrics] = rollout;
+  writer.put_int(key_of(index, "step"), step);
+  writer.put_int(key_of(index, "first_round"), first_round);
+  writer.put_int(key_of(index, "num_pieces"), num_pieces);
+  writer.put_bool(key_of(index, "is_whole"), is_whole);
+  writer.put_vector(key_of(index, "is_done"), is_done);
+  writer.put_bytes(key_of(index, "experience"), encode_experience(experience));
+  metrics.save(writer, key_of(index, "metrics"));
+}
+
+Result<AheadRollout> load_rollout(size_t index, StateReader& reader) {
+  AheadRollout rollout;
+  rollout.step = TRY(reader.get_int(key_of(index, "step")));
+  rollout.first_round = TRY(reader.get_int(key_of(index, "first_round")));
+  rollout.num_pieces = TRY(reader.get_int(key_of(index, "num_pieces")));
+  rollout.is_whole = TRY(reader.get_bool(key_of(index, "is_whole")));
+  rollout.is_done = TRY(reader.get_vector<uint8_t>(key_of(index, "is_done")));
+  const std::string key = key_of(index, "experience");
+  const std::string experience = TRY(reader.get_bytes(key));
+  rollout.experience = TRY(decode_experience(experience, "trainer.rollout_ahead/" + key));
+  TRY(rollout.metrics.load(reader, key_of(index, "metrics")));
+  return rollout;
+}
+
 }  // namespace
 
-Result<> RolloutAhead::begin(int64_t step, Make make) {
+Result<> RolloutAhead::prepare() {
   wait();
-  forget();
   before_ = TRY(changing_.save());
-  step_ = step;
-  thread_ = std::thread([this, make = std::move(make)] { make_it(make); });
+  made_ = rollouts_;
   return {};
 }
 
-void RolloutAhead::make_it(const Make& make) {
+void RolloutAhead::work(const Round& round) {
   try {
-    made_ = make(metrics_);
+    told_ = round(made_);
   } catch (const std::exception& error) {
-    made_ = thrown(error.what());
+    told_ = thrown(error.what());
   }
+}
+
+void RolloutAhead::settle() {
+  if (told_.ok()) {
+    rollouts_ = std::move(made_);
+  } else {
+    const Result<> restored = changing_.load(before_, "the state before the rollout");
+    if (!restored.ok()) told_ = restored.error();
+  }
+  made_.clear();
+  before_ = {};
+}
+
+Result<> RolloutAhead::begin(Round round) {
+  TRY(prepare());
+  thread_ = std::thread([this, round = std::move(round)] { work(round); });
+  return {};
 }
 
 void RolloutAhead::wait() {
   if (!thread_.joinable()) return;
   thread_.join();
-  if (!made_.ok()) {
-    const Result<> restored = changing_.load(before_, "the state before the rollout");
-    if (!restored.ok()) made_ = restored.error();
-  }
-  before_ = {};
+  settle();
+}
+
+Result<> RolloutAhead::make_now(const Round& round) {
+  TRY(prepare());
+  work(round);
+  settle();
+  return told_;
+}
+
+Result<bool> RolloutAhead::has(int64_t step) const {
+  TRY(told_);
+  return std::ranges::any_of(rollouts_, [&](const AheadRollout& one) { return one.step == step && one.is_whole; });
 }
 
 void RolloutAhead::forget() {
-  step_ = 0;
-  made_ = Experience{};
-  metrics_ = {};
+  rollouts_.clear();
+  told_ = {};
 }
 
-Result<Experience> RolloutAhead::take(MetricSet& metrics) {
-  Result<Experience> made = std::move(made_);
-  if (made.ok()) TRY(metrics.merge(metrics_));
-  forget();
-  return made;
+Result<Experience> RolloutAhead::take(int64_t step, MetricSet& metrics) {
+  const auto found = std::ranges::find(rollouts_, step, &AheadRollout::step);
+  TRY(metrics.merge(found->metrics));
+  Experience experience = std::move(found->experience);
+  rollouts_.erase(found);
+  return experience;
 }
 
-// A failed one is not saved: a resume samples the step with its newest weights.
 Result<> RolloutAhead::save_state(StateWriter& writer) const {
-  const bool has_one = step_ > 0 && made_.ok();
-  writer.put_int("step", has_one ? step_ : 0);
-  if (!has_one) return {};
-  writer.put_bytes("experience", encode_experience(*made_));
-  metrics_.save(writer, "metrics");
+  writer.put_int("num_rollouts", static_cast<int64_t>(rollouts_.size()));
+  for (size_t i = 0; i < rollouts_.size(); ++i) save_rollout(rollouts_[i], i, writer);
   return {};
 }
 
 Result<> RolloutAhead::load_state(StateReader& reader) {
   wait();
   forget();
-  const int64_t step = TRY(reader.get_int("step"));
-  if (step == 0) return {};
-  const std::string experience = TRY(reader.get_bytes("experience"));
-  made_ = TRY(decode_experience(experience, "trainer.rollout_ahead/experience"));
-  TRY(metrics_.load(reader, "metrics"));
-  step_ = step;
+  const int64_t num_rollouts = TRY(reader.get_int("num_rollouts"));
+  for (int64_t i = 0; i < num_rollouts; ++i) rollouts_.push_back(TRY(load_rollout(static_cast<size_t>(i), reader)));
   return {};
 }
 

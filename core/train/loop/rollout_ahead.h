@@ -1,17 +1,18 @@
-// RolloutAhead: the experience of the next step, made by a thread of its own while the policy learns from this one's
-// (trainer.mode = "one_step_off").
+// RolloutAhead: the rollouts of the next steps, on which a thread of its own works while the policy learns from this
+// step's (trainer.mode = "one_step_off" and "async").
 //
-// Which weights sample a step does not depend on how long anything takes, so that a run has the same bits every time. A
-// checkpoint after a step holds the experience of the next one, and a resume learns from it. If making it fails, what it
-// changed is set back, and the step that it was for fails: the run then ends as if nothing had been sampled.
-// Thread rule: one thread calls it. Between begin() and wait() nobody else may touch what `make` uses.
+// The thread makes one round while a step learns (ahead_round.h), and the step ends when both have. Which weights sample
+// a token therefore does not depend on how long anything takes, so that a run has the same bits every time. A checkpoint
+// after a step holds all rollouts, finished or not, and a resume goes on with them. If a round fails, what it changed is
+// set back, and the step after it fails: the run then ends as if the round had not begun.
+// Thread rule: one thread calls it. Between begin() and wait() nobody else may touch what the round uses.
 #pragma once
 
 #include <cstdint>
 #include <functional>
-#include <optional>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "experience/selection/experience.h"
 #include "foundation/base/stateful.h"
@@ -19,32 +20,45 @@
 
 namespace mortise {
 
+// The rollout of a step to come.
+struct AheadRollout {
+  int64_t step = 0;
+  int64_t first_round = 0;       // the step that learnt when its first tokens were sampled
+  int64_t num_pieces = 0;        // that its unfinished rows have
+  bool is_whole = false;         // all rows are finished and have their rewards
+  std::vector<uint8_t> is_done;  // by row, until it is whole
+  Experience experience;
+  MetricSet metrics;
+};
+
 class RolloutAhead : public Stateful {
  public:
-  using Make = std::function<Result<Experience>(MetricSet& metrics)>;
+  using Rollouts = std::vector<AheadRollout>;  // by step
+  using Round = std::function<Result<>(Rollouts& rollouts)>;
 
   RolloutAhead() = default;
   RolloutAhead(const RolloutAhead&) = delete;
   RolloutAhead& operator=(const RolloutAhead&) = delete;
   ~RolloutAhead() override { wait(); }
 
-  // `object` changes while an experience is made. Borrowed.
+  // `object` changes in a round. Borrowed.
   Result<> add_changing(Stateful& object) { return changing_.add(object); }
 
-  // Makes the experience of this step in a thread.
-  Result<> begin(int64_t step, Make make);
+  // Makes a round in a thread.
+  Result<> begin(Round round);
   // Until the thread has ended. Nothing to do if there is none.
   void wait();
-  // Is there one for this step, or an error of making it? Precondition: no thread.
-  [[nodiscard]] bool has(int64_t step) const { return step_ == step; }
-  // Rows of what there is; 0: there is none. Precondition: no thread.
-  [[nodiscard]] int64_t num_rows() const {
-    return step_ > 0 && made_.ok() ? static_cast<int64_t>(made_->samples.rows.size()) : 0;
-  }
-  // Leaves out what there is. Precondition: no thread.
+  // begin() and wait(), without a thread.
+  Result<> make_now(const Round& round);
+
+  // Precondition of the rest: no thread.
+  // Is there a whole one for this step? Or the error of the last round.
+  [[nodiscard]] Result<bool> has(int64_t step) const;
+  [[nodiscard]] const Rollouts& rollouts() const { return rollouts_; }
+  // Leaves out what there is.
   void forget();
-  // It, with the metrics of making it; or that error. It is gone then.
-  Result<Experience> take(MetricSet& metrics);
+  // That of the step, with the metrics of making it. It is gone then. Precondition: has(step).
+  Result<Experience> take(int64_t step, MetricSet& metrics);
 
   [[nodiscard]] std::string state_name() const override { return "trainer.rollout_ahead"; }
   [[nodiscard]] bool may_be_missing() const override { return true; }
@@ -52,14 +66,16 @@ class RolloutAhead : public Stateful {
   Result<> load_state(StateReader& reader) override;
 
  private:
-  void make_it(const Make& make);
+  Result<> prepare();
+  void work(const Round& round);
+  void settle();
 
   StatefulRegistry changing_;
-  StateSnapshot before_;  // state of changing_ when the thread began
+  StateSnapshot before_;  // state of changing_ when the round began
   std::thread thread_;
-  int64_t step_ = 0;  // 0: there is nothing
-  Result<Experience> made_ = Experience{};
-  MetricSet metrics_;
+  Rollouts rollouts_;
+  Rollouts made_;  // what the round makes of them
+  Result<> told_;  // by the last round
 };
 
 }  // namespace mortise

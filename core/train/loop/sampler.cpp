@@ -3,6 +3,8 @@
 
 #include <algorithm>
 
+#include "foundation/metrics/live.h"
+#include "train/loop/sent_adapter.h"
 #include "train/loop/shared_rollout.h"
 #include "train/report/stage_timer.h"
 
@@ -14,7 +16,9 @@ Result<> Sampler::send_weights(int64_t version, MetricSet& metrics) {
   if (!backend.holds_weights() || sent_version_ == version) return {};
   const StageTimer timer(metrics, "timing_s/update_weights");
   TRY(backend.begin_update(version));
-  for (const NamedParameter& parameter : model_->parameters()) {
+  const bool sends_adapter = config_->rollout.send_adapter && policy_->trains_lora();
+  const std::vector<NamedParameter> sent = sends_adapter ? TRY(sent_tensors(*policy_)) : model_->numbers();
+  for (const NamedParameter& parameter : sent) {
     const at::Tensor values = parameter.tensor.detach().to(at::kCPU, at::kFloat).contiguous();
     const std::vector<int64_t> shape = values.sizes().vec(), offset(shape.size(), 0);
     const std::span<const float> data(values.const_data_ptr<float>(), static_cast<size_t>(values.numel()));
@@ -31,6 +35,11 @@ Result<> Sampler::make_ready(int64_t version, MetricSet& metrics) {
   return runner_.set_version(version);
 }
 
+// Full weights are sent by the thread that samples, from a copy that nobody changes.
+Result<> Sampler::prepare(int64_t version, MetricSet& metrics) {
+  return config_->rollout.send_adapter ? make_ready(version, metrics) : Result<>();
+}
+
 Result<SampleBatch> Sampler::sample(const PromptBatch& prompts, int64_t batch, int64_t weight_version,
                                     RewardRunner& reward, const ScoreContext& context, MetricSet& metrics) {
   const StageTimer timer(metrics, "timing_s/gen");
@@ -44,6 +53,19 @@ Result<SampleBatch> Sampler::sample(const PromptBatch& prompts, int64_t batch, i
       [&] { return reward.tend(); }));
   samples.mask_truncated = config_->algorithm.mask_truncated_completions;
   return samples;
+}
+
+SampleBatch Sampler::unsampled(const PromptBatch& prompts) const {
+  SampleBatch samples = unsampled_rows(prompts, plan_);
+  samples.mask_truncated = config_->algorithm.mask_truncated_completions;
+  return samples;
+}
+
+Result<> Sampler::sample_pieces(std::span<const OpenRows> batches, int64_t weight_version, MetricSet& metrics) {
+  const StageTimer timer(metrics, "timing_s/gen");
+  TRY(make_ready(weight_version, metrics));
+  const auto show = [](int64_t done, int64_t total) { live_stage("sampling", "rows", done, total); };
+  return runner_.collect_segments(batches, plan_, *tokenizer_, &metrics, show);
 }
 
 Result<SampleBatch> Sampler::greedy(const PromptBatch& prompts, MetricSet& metrics) {

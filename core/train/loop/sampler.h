@@ -4,32 +4,40 @@
 // Thread rule: one thread.
 #pragma once
 
+#include <span>
 #include <utility>
 
 #include "config/run_config.h"
 #include "dist/communicator.h"
 #include "experience/reward/reward_runner.h"
-#include "experience/rollout/rollout_runner.h"
+#include "experience/rollout/row_segments.h"
 #include "model/model.h"
 
 namespace mortise {
 
 class Sampler {
  public:
-  // `plan` is that of a step's first batch. Borrows the tokenizer, the model, the config and the communicator.
-  Sampler(RolloutRunner runner, RolloutPlan plan, const Tokenizer& tokenizer, const Model& model,
+  // `plan` is that of a step's first batch. `model` is what samples, a copy of `policy` or itself. Borrows both, the
+  // tokenizer, the config and the communicator.
+  Sampler(RolloutRunner runner, RolloutPlan plan, const Tokenizer& tokenizer, const Model& model, const Model& policy,
           const RunConfig& config, Communicator& ranks)
       : runner_(std::move(runner)),
         plan_(std::move(plan)),
         tokenizer_(&tokenizer),
         model_(&model),
+        policy_(&policy),
         config_(&config),
         ranks_(&ranks) {}
 
+  // Before something learns while this samples with weights of this version: sends what learning changes.
+  Result<> prepare(int64_t version, MetricSet& metrics);
   // The `batch`-th of the step, from 0: its rows have random streams of their own. `reward` begins with the rows of a
   // prompt while others are still being sampled. `weight_version` is that of the model's weights.
   Result<SampleBatch> sample(const PromptBatch& prompts, int64_t batch, int64_t weight_version, RewardRunner& reward,
                              const ScoreContext& context, MetricSet& metrics);
+  // The rows of the step's first batch before their first piece, and then the next piece of rows of several batches.
+  [[nodiscard]] SampleBatch unsampled(const PromptBatch& prompts) const;
+  Result<> sample_pieces(std::span<const OpenRows> batches, int64_t weight_version, MetricSet& metrics);
   // One greedy completion of each prompt, after sample().
   Result<SampleBatch> greedy(const PromptBatch& prompts, MetricSet& metrics);
   // Completions of a validation's plan, with the weights of this version.
@@ -48,6 +56,7 @@ class Sampler {
   RolloutPlan plan_;
   const Tokenizer* tokenizer_;
   const Model* model_;
+  const Model* policy_;
   const RunConfig* config_;
   Communicator* ranks_;
   int64_t sent_version_ = -1;  // version of the weights that the backend holds, where it holds any

@@ -49,12 +49,15 @@ std::string encode_rows(const SampleBatch& samples, std::span<const int64_t> pro
     out.i64(prompt);
     for (int64_t i = 0; i < samples.num_samples_per_prompt; ++i) {
       const Sample& one = samples.rows[static_cast<size_t>(prompt * samples.num_samples_per_prompt + i)];
-      const auto& [prompt_index, sample_index, token_ids, log_prob, finish_reason, weight_version, text, turns] = one;
+      const auto& [prompt_index, sample_index, token_ids, log_prob, finish_reason, weight_version, text, turns, spans] =
+          one;
       out.i64(prompt_index).i64(sample_index).i64(static_cast<int64_t>(finish_reason)).i64(weight_version).text(text);
       out.u64(token_ids.size());
       for (const int64_t id : token_ids) out.i64(id);
       out.text(float_bytes(log_prob));
       encode_turns(turns, out);
+      out.u64(spans.size());
+      for (const auto& [version, num_tokens] : spans) out.i64(version).i64(num_tokens);
     }
   }
   out.text(encode_metrics(metrics));
@@ -80,6 +83,8 @@ Result<MetricSet> decode_rows(std::string_view bytes, SampleBatch& samples) {
       for (int64_t& id : row.token_ids) id = in.i64();
       row.log_prob = floats_of_bytes(in.text());
       row.turns = decode_turns(in);
+      row.spans.resize(in.count(2 * sizeof(int64_t)));
+      for (VersionSpan& span : row.spans) span = {in.i64(), in.i64()};
     }
   }
   MetricSet metrics = TRY(decode_metrics(in.text()));

@@ -99,13 +99,19 @@ Result<Experience> sample_and_score(const RunSettings& run, PromptSource& source
   out.prompts = TRY(source.next(step));
   const ScoreContext context = score_context(run, step);
   out.samples = TRY(sampler.sample(out.prompts, batch, weight_version, reward, context, metrics));
-  const StageTimer timer(metrics, "timing_s/reward");
-  out.scored = TRY(reward.score(out.prompts, out.samples, context, &metrics));
-  source.note_rewards(out.prompts, out.scored.rewards);
+  TRY(reward_stage(run, source, reward, out, step, metrics));
   return out;
 }
 
 }  // namespace
+
+Result<> reward_stage(const RunSettings& run, PromptSource& source, RewardRunner& reward, Experience& experience,
+                      int64_t step, MetricSet& metrics) {
+  const StageTimer timer(metrics, "timing_s/reward");
+  experience.scored = TRY(reward.score(experience.prompts, experience.samples, score_context(run, step), &metrics));
+  source.note_rewards(experience.prompts, experience.scored.rewards);
+  return {};
+}
 
 Result<Experience> experience_stage(const RunSettings& run, DataParts& data, Sampler& sampler, RewardRunner& reward,
                                     int64_t step, int64_t weight_version, MetricSet& metrics) {

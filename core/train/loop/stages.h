@@ -18,6 +18,10 @@ Result<Experience> experience_stage(const RunSettings& run, DataParts& data, Sam
 Result<Experience> experience_ahead(const RunSettings& run, DataParts& data, Sampler& sampler, RewardRunner& reward,
                                     int64_t step, int64_t weight_version, MetricSet& metrics);
 
+// The rewards of completions that are all there.
+Result<> reward_stage(const RunSettings& run, PromptSource& source, RewardRunner& reward, Experience& experience,
+                      int64_t step, MetricSet& metrics);
+
 // reward_baselines: the reward of each prompt's greedy completion, on all its rows (ReMax).
 Result<> greedy_baseline_stage(const RunSettings& run, Sampler& sampler, RewardRunner& reward,
                                const Experience& experience, StepTable& table, MetricSet& metrics);

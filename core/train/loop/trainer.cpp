@@ -8,6 +8,7 @@
 #include "foundation/base/clock.h"
 #include "foundation/base/log.h"
 #include "learn/objective/loss_settings.h"
+#include "train/loop/ahead_round.h"
 #include "train/loop/reference_refresh.h"
 #include "train/loop/run_loop.h"
 #include "train/loop/stages.h"
@@ -117,33 +118,29 @@ class Trainer {
     return work;
   }
 
-  // The completions of the step with their rewards. Those of the next step begin at once if trainer.mode says so.
+  // The completions of the step with their rewards. Those of next steps begin at once if trainer.mode says so.
   Result<Experience> next_experience(int64_t number, MetricSet& metrics) {
     RolloutAhead& ahead = progress_.ahead;
-    Experience experience = TRY(ahead.has(number) ? ahead.take(metrics) : sample(number, metrics));
-    if (!parts_.policy.sampled) return experience;
-    if (number < run_.total_steps) {
-      refresh_sampled(parts_.policy);
-      const int64_t version = counters_.weight_version;
-      const auto make = [this, step = number + 1, version](MetricSet& made) {
-        return sample_ahead(step, version, made);
-      };
-      TRY(ahead.begin(number + 1, make));
-    }
+    const bool is_there = TRY(ahead.has(number));
+    if (!parts_.policy.sampled) return is_there ? ahead.take(number, metrics) : sample(number, metrics);
+    refresh_sampled(parts_.policy);
+    TRY(parts_.sampler->prepare(counters_.weight_version, metrics));
+    if (!is_there) TRY(ahead.make_now(round_of(number - 1, number)));
+    Experience experience = TRY(ahead.take(number, metrics));
+    if (number < run_.total_steps) TRY(ahead.begin(round_of(number, number + run_.config.trainer.steps_ahead())));
     return experience;
   }
 
-  // Also in a thread of its own, next to the updates of the step before.
-  Result<Experience> sample_ahead(int64_t step, int64_t version, MetricSet& metrics) {
-    return experience_ahead(run_, parts_.data, *parts_.sampler, *parts_.reward, step, version, metrics);
+  // What is sampled next to the updates of step `number`, with the weights that it begins with.
+  RolloutAhead::Round round_of(int64_t number, int64_t last_step) {
+    const AheadRound round{number, std::min(last_step, run_.total_steps), counters_.weight_version};
+    return [this, round](RolloutAhead::Rollouts& rollouts) {
+      return sample_round(run_, parts_.data, *parts_.sampler, *parts_.reward, round, rollouts);
+    };
   }
 
   // Backends and rewards may sample with the policy, so all of its weights are in memory meanwhile.
   Result<Experience> sample(int64_t number, MetricSet& metrics) {
-    if (parts_.policy.sampled) {
-      refresh_sampled(parts_.policy);
-      return sample_ahead(number, counters_.weight_version, metrics);
-    }
     const auto whole = TRY(WholeWeights::gather({&*parts_.policy.model}));
     return experience_stage(run_, parts_.data, *parts_.sampler, *parts_.reward, number, counters_.weight_version,
                             metrics);
@@ -269,7 +266,7 @@ Result<TrainSummary> train(Env& env, const LoadedConfig& loaded, const ResumeReq
   OpenRun run =
       TRY(open_run(env, loaded, ranks, std::move(registry), RunKind::kTrain, checkpoint, resume.allow_change));
   if (run.finished_in) return close_finished(run);
-  tell_ahead(loaded, run.parts->learning.objective->correction());
+  tell_ahead(loaded, *run.parts->learning.objective);
   log_info(describe_loss(run.parts->learning.objective->policy_loss().info(), loaded));
   return Trainer(run).run();
 }

@@ -39,6 +39,17 @@ void add_turns(const SampleTurns& turns, Json& row) {
   if (!turns.failure.empty()) row["environment_error"] = turns.failure;
 }
 
+// Which version of the weights sampled which tokens: [start, end) of each.
+Json versions_of(const std::vector<VersionSpan>& spans) {
+  Json list = Json::array();
+  int64_t start = 0;
+  for (const auto& [version, num_tokens] : spans) {
+    list.push_back({{"version", version}, {"start", start}, {"end", start + num_tokens}});
+    start += num_tokens;
+  }
+  return list;
+}
+
 // Five digits: these numbers are for looking at.
 Json shown_number(float value) {
   if (!std::isfinite(value)) return nullptr;
@@ -106,6 +117,7 @@ Json completion_row(const Completions& all, size_t i) {
   row["prompt_index"] = sample.prompt_index;
   row["sample_index"] = sample.sample_index;
   row["weight_version"] = sample.weight_version;
+  if (!sample.spans.empty()) row["weight_versions"] = versions_of(sample.spans);
   const SampleTurns& turns = sample.turns;
   row["prompt_token_ids"] = turns.prompt_ids.empty() ? prompt.token_ids : turns.prompt_ids;
   row["token_ids"] = sample.token_ids;

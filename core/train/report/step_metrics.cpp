@@ -218,6 +218,14 @@ void add_staleness_metrics(const SampleBatch& samples, int64_t now, MetricSet& m
     const auto age = static_cast<double>(now - sample.weight_version);
     metrics.add("training/off_policy/trajectory_staleness", age);
     metrics.add("training/off_policy/trajectory_staleness_worst", age);
+    if (sample.spans.empty()) continue;
+    metrics.add("training/off_policy/trajectory_spans", static_cast<double>(sample.spans.size()));
+    double ages = 0, tokens = 0;
+    for (const auto& [version, num_tokens] : sample.spans) {
+      ages += static_cast<double>((now - version) * num_tokens);
+      tokens += static_cast<double>(num_tokens);
+    }
+    if (tokens > 0) metrics.add_mean("training/off_policy/token_staleness", ages / tokens, tokens);
   }
 }
 

@@ -28,13 +28,18 @@ class GatheredTensor : public TensorSource {
   at::Tensor tensor_;
 };
 
+// What training changes. The layers' matrices are bfloat16 if there are no masters.
+std::vector<NamedParameter> trained_numbers(const Model& model) {
+  return model.trains_lora() ? model.trainable() : model.numbers();
+}
+
 // The shards of the parameters that are trained. Null: every rank has them.
 WeightShards* spread_parameters(const Model& model) { return model.trains_lora() ? nullptr : shards_of(model); }
 
 }  // namespace
 
 Result<> ModelState::save_state(StateWriter& writer) const {
-  for (const NamedParameter& parameter : model_->trainable()) {
+  for (const NamedParameter& parameter : trained_numbers(*model_)) {
     const at::Tensor tensor = parameter.tensor.detach();
     if (spread_parameters(*model_) != nullptr) {
       writer.put_source(parameter.name, stored_type(tensor.scalar_type()), tensor.sizes().vec(),
@@ -56,7 +61,7 @@ Result<> ModelState::load_state(StateReader& reader) {
   const at::NoGradGuard no_grad;
   WeightShards* const spread = spread_parameters(*model_);
   const auto whole = TRY(WholeWeights::gather({spread != nullptr ? model_ : nullptr}));
-  for (const NamedParameter& parameter : model_->trainable()) {
+  for (const NamedParameter& parameter : trained_numbers(*model_)) {
     const at::Tensor tensor = parameter.tensor.detach();
     const TensorView view =
         TRY(reader.get_tensor(parameter.name, stored_type(tensor.scalar_type()), tensor.sizes().vec()));

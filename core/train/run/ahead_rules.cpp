@@ -3,7 +3,13 @@
 
 #include <fmt/core.h>
 
+#include <mortise/mortise.h>
+
+#include <algorithm>
+
+#include "foundation/base/choice.h"
 #include "foundation/base/log.h"
+#include "foundation/base/shown_text.h"
 #include "foundation/batch/columns.h"
 
 namespace mortise {
@@ -11,44 +17,71 @@ namespace {
 
 constexpr const char* kKey = "trainer.mode";
 
-bool is_ahead(const LoadedConfig& loaded) { return loaded.config.trainer.mode == TrainMode::kOneStepOff; }
+bool is_ahead(const LoadedConfig& loaded) { return loaded.config.trainer.steps_ahead() > 0; }
+
+std::string mode_text(const LoadedConfig& loaded) {
+  return fmt::format("'trainer.mode' is {}", choice_name(loaded.config.trainer.mode));
+}
 
 }  // namespace
 
 // The rollout of the next step and the updates of this one would both talk to the other ranks, in any order.
 Result<> check_ahead_ranks(const LoadedConfig& loaded, const Communicator& ranks) {
   if (!is_ahead(loaded) || ranks.size() == 1) return {};
-  return Error{ErrorKind::kConfig,
-               fmt::format("'trainer.mode' is one_step_off, which works in one process only, and the run has {} ranks",
-                           ranks.size()),
-               loaded.where(kKey), "set it to sync, or start one process"};
+  return Error{
+      ErrorKind::kConfig,
+      fmt::format("{}, which works in one process only, and the run has {} ranks", mode_text(loaded), ranks.size()),
+      loaded.where(kKey), "set it to sync, or start one process"};
 }
 
 Result<> check_ahead_estimator(const LoadedConfig& loaded, const PluginInfo& estimator) {
   if (!is_ahead(loaded) || !estimator.requires_input(column::RewardBaselines::name)) return {};
   return Error{ErrorKind::kConfig,
-               fmt::format("'trainer.mode' is one_step_off, but the advantage estimator '{}' samples again for its "
-                           "baselines, with the weights of its own step",
-                           loaded.config.algorithm.adv_estimator),
+               fmt::format("{}, but the advantage estimator '{}' samples again for its baselines, with the weights of "
+                           "its own step",
+                           mode_text(loaded), loaded.config.algorithm.adv_estimator),
                loaded.where(kKey), "set trainer.mode to sync, or take another advantage estimator"};
 }
 
-void tell_ahead(const LoadedConfig& loaded, const RolloutCorrection& correction) {
+Result<> check_ahead_backend(const LoadedConfig& loaded, const RolloutBackend& backend) {
+  if (loaded.config.trainer.steps_ahead() < 2) return {};
+  if ((backend.info().flags & MORTISE_FLAG_NEEDS_ENGINE) != 0 || backend.holds_weights()) return {};
+  return Error{
+      ErrorKind::kConfig,
+      fmt::format("{}, which continues completions with newer weights, but the rollout backend '{}' never gets "
+                  "any",
+                  mode_text(loaded), loaded.config.rollout.name),
+      loaded.where(kKey), "set trainer.max_staleness to 1, or take another backend"};
+}
+
+void tell_ahead(const LoadedConfig& loaded, ActorObjective& objective) {
   if (!is_ahead(loaded)) return;
-  log_info("trainer.mode is one_step_off: completions come from the weights of one step earlier");
-  if (correction.is_active() || correction.is_bypass()) return;
-  const Error warning{ErrorKind::kConfig, "nothing corrects for completions that are one step old", loaded.where(kKey),
+  const int64_t steps = loaded.config.trainer.steps_ahead();
+  log_info(fmt::format("trainer.mode is {}: completions come from weights that are up to {} old",
+                       choice_name(loaded.config.trainer.mode), counted(steps, "step")));
+  const RolloutCorrection& correction = objective.correction();
+  const bool loss_corrects = objective.policy_loss().info().requires_input(column::RolloutLogProb::name);
+  if (correction.is_active() || correction.is_bypass() || loss_corrects) return;
+  const Error warning{ErrorKind::kConfig, "nothing corrects for completions from older weights", loaded.where(kKey),
                       "set algorithm.rollout_correction.rollout_is = \"token\""};
   log_warn(warning.to_string());
 }
 
-void keep_ahead_if_it_fits(RolloutAhead& ahead, int64_t rows_per_step) {
-  const int64_t rows = ahead.num_rows();
-  if (rows == 0 || rows == rows_per_step) return;
+void keep_ahead_if_it_fits(RolloutAhead& ahead, const TrainerConfig& trainer, int64_t rows_per_step) {
+  int64_t num_rows = 0;
+  bool fits = true;
+  for (const AheadRollout& rollout : ahead.rollouts()) {
+    const auto rows = static_cast<int64_t>(rollout.experience.samples.rows.size());
+    num_rows += rows;
+    const bool is_new_enough = rollout.step - rollout.first_round <= std::max(trainer.steps_ahead(), int64_t{1});
+    const bool is_finished = rollout.is_whole || trainer.steps_ahead() > 0;
+    fits = fits && rows == rows_per_step && is_new_enough && is_finished;
+  }
+  if (fits) return;
   log_warn(
-      fmt::format("the checkpoint holds {} completions for the next step, which now has {}: they are left out, and "
-                  "their prompts come again in the next epoch",
-                  rows, rows_per_step));
+      fmt::format("the checkpoint holds {} completions for the next steps, which do not fit the new settings ({} of a "
+                  "step, {} old at most): they are left out, and their prompts come again in the next epoch",
+                  num_rows, rows_per_step, counted(trainer.steps_ahead(), "step")));
   ahead.forget();
 }
 

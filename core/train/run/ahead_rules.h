@@ -1,11 +1,12 @@
-// What a run with trainer.mode = "one_step_off" needs besides its settings (core/config/learning_rules.cpp checks those),
-// and what it tells. Nothing to do with "sync". Thread rule: one thread.
+// What a run with trainer.mode = "one_step_off" or "async" needs besides its settings, and what it tells. Nothing to do
+// with "sync". core/config/learning_rules.cpp checks the settings. Thread rule: one thread.
 #pragma once
 
 #include "config/load.h"
 #include "dist/communicator.h"
-#include "experience/correction/rollout_correction.h"
+#include "learn/objective/actor_objective.h"
 #include "plugin/host/instance.h"
+#include "plugin/host/kinds/rollout_backend.h"
 #include "train/loop/rollout_ahead.h"
 
 namespace mortise {
@@ -15,11 +16,14 @@ Result<> check_ahead_ranks(const LoadedConfig& loaded, const Communicator& ranks
 // An Error of kind kConfig if the advantage estimator samples again with the weights of its own step.
 Result<> check_ahead_estimator(const LoadedConfig& loaded, const PluginInfo& estimator);
 
-// Says that completions are a step old, and warns if nothing corrects for it.
-void tell_ahead(const LoadedConfig& loaded, const RolloutCorrection& correction);
+// An Error of kind kConfig if completions are sampled in pieces, and the backend cannot go on with newer weights.
+Result<> check_ahead_backend(const LoadedConfig& loaded, const RolloutBackend& backend);
 
-// After a resume with changed settings: a rollout with another number of rows than a step now has is left out, with a
-// warning.
-void keep_ahead_if_it_fits(RolloutAhead& ahead, int64_t rows_per_step);
+// Says how old completions are, and warns if nothing corrects for it.
+void tell_ahead(const LoadedConfig& loaded, ActorObjective& objective);
+
+// After a resume with changed settings: rollouts that have another number of rows than a step now has, or that are older
+// than the new mode allows, are left out, with a warning.
+void keep_ahead_if_it_fits(RolloutAhead& ahead, const TrainerConfig& trainer, int64_t rows_per_step);
 
 }  // namespace mortise

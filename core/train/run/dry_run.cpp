@@ -52,8 +52,10 @@ Result<CriticBytes> critic_bytes(Env& env, const PluginRegistry& registry, const
   if (!needs_critic(*estimator.plugin)) return CriticBytes();
   const Path folder = config.critic.model.path.value_or(config.model.path);
   const ModelConfig critic = TRY(critic_config(env, folder));
-  const auto weights = static_cast<double>(critic.num_parameters() * num_bytes(config.model.dtype));
-  return CriticBytes{weights, weights, optimizer_bytes(critic, std::nullopt, config.critic.optim, config.model.dtype)};
+  const double weights = trained_weight_bytes(critic, config.model.dtype, config.critic.optim);
+  const auto gradients = static_cast<double>(critic.num_parameters() * num_bytes(config.model.dtype));
+  return CriticBytes{weights, gradients,
+                     optimizer_bytes(critic, std::nullopt, config.critic.optim, config.model.dtype)};
 }
 
 // Bytes of the policy's weights in a checkpoint, and whether a resume can start from them alone.
@@ -147,7 +149,10 @@ Result<double> checkpoint_bytes(Env& env, const PolicyFolder& folder, const RunE
   const auto trained = static_cast<double>(run.lora ? run.lora->num_trained : model.num_parameters());
   const double element = config.model.dtype == ModelDtype::kFloat64 ? 8.0 : 4.0;
   double bytes = weights.bytes + run.trained_state_bytes;
-  if (!weights.is_exact) bytes += trained * element;
+  if (!weights.is_exact) {
+    const bool has_masters = run.lora || config.actor.optim.master_weights;
+    bytes += has_masters ? trained * element : weight_bytes(model, config.model.dtype, WeightCopies::kNoMasters);
+  }
   if (config.ref.sync_steps && run.memory.reference > 0) bytes += static_cast<double>(model.num_parameters()) * element;
   bytes += run.critic_state_bytes;
   for (const std::string& name : TRY(list_tokenizer_files(folder.tokenizer_path, env)))
@@ -191,10 +196,10 @@ Result<RunEstimate> estimate(Env& env, PluginRegistry& registry, const LoadedCon
   out.trained_state_bytes = out.memory.moments;
   const CriticBytes critic = TRY(critic_bytes(env, registry, config));
   out.memory.critic = critic.weights + critic.gradients + critic.moments;
-  out.critic_state_bytes = critic.weights + critic.moments;
+  out.critic_state_bytes = critic.gradients + critic.moments;  // a weight takes what its gradient takes
   share_memory(units, config, out.lora.has_value(), num_ranks, critic, out.memory);
   if (const auto teacher = TRY(teacher_config(env, loaded, out.model.vocab_size)))
-    out.memory.teacher = static_cast<double>(teacher->num_parameters() * num_bytes(config.model.dtype));
+    out.memory.teacher = weight_bytes(*teacher, config.model.dtype, WeightCopies::kNoMasters);
   out.memory.reward_models = TRY(reward_model_bytes(env, registry, loaded));
   out.checkpoint_bytes = TRY(checkpoint_bytes(env, folder, out, config));
   if (const auto free = free_bytes_for(env, config.trainer.default_local_dir); free.ok()) out.free_bytes = *free;

@@ -11,21 +11,24 @@
 #include "learn/optim/weight_shards.h"
 #include "model/head/full_kl.h"
 #include "model/layers/recompute.h"
+#include "model/weights/rounded_matrices.h"
 #include "train/run/run_options.h"
 
 namespace mortise {
 
 namespace {
 
+NumberSizes number_sizes(ModelDtype dtype) { return {num_bytes(dtype), num_product_bytes(dtype)}; }
+
 // Bytes that the layers keep for backward in a pass over so many tokens.
 double activation_bytes(const ModelConfig& model, const RunConfig& config, double tokens) {
-  const int64_t element = num_bytes(config.model.dtype);
-  const LayerMemory layer = layer_memory(model, element);
+  const NumberSizes sizes = number_sizes(config.model.dtype);
+  const LayerMemory layer = layer_memory(model, sizes);
   const auto kept = tokens * static_cast<double>(layer.kept);
   const auto layers = static_cast<double>(model.num_layers);
   const std::optional<int64_t> budget = learner_options(config).pass.activation_bytes;
   if (!budget) return kept * layers;
-  const int64_t again = layers_to_recompute(model, element, static_cast<int64_t>(tokens), *budget);
+  const int64_t again = layers_to_recompute(model, sizes, static_cast<int64_t>(tokens), *budget);
   const auto recomputed = static_cast<double>(again);
   // One of them is complete while backward is in it, when the other kept ones are freed.
   const double at_rest = tokens * static_cast<double>(layer.recomputed) * recomputed + kept * (layers - recomputed);
@@ -41,7 +44,7 @@ double head_pass_bytes(const ModelConfig& model, const RunConfig& config, double
   const bool has_full_kl = config.actor.use_kl_loss && config.actor.kl_loss_type == kFullKl;
   if (!has_full_kl && !(config.teacher.path && config.teacher.loss_coef > 0)) return loss;
   const auto chunk = static_cast<double>(full_kl_bytes(rows, model.hidden_size, model.vocab_size, element));
-  const double one_layer = tokens * static_cast<double>(layer_memory(model, element).kept);
+  const double one_layer = tokens * static_cast<double>(layer_memory(model, number_sizes(config.model.dtype)).kept);
   return std::max(loss, std::max(chunk, one_layer));
 }
 
@@ -75,6 +78,19 @@ void share_weights(const UnitBytes& units, const RunConfig& config, bool has_lor
 }  // namespace
 
 // Memory for the tensors is allocated but never touched.
+double weight_bytes(const ModelConfig& model, ModelDtype dtype, WeightCopies copies) {
+  const auto all = static_cast<double>(model.num_parameters());
+  if (dtype != ModelDtype::kBfloat16) return all * static_cast<double>(num_bytes(dtype));
+  ParameterStore store = allocate_parameters(model, at::kFloat, /*requires_grad=*/false);
+  allocate_rounded(store.weights);
+  const auto rounded = static_cast<double>(rounded_numbers(store.weights));
+  return copies == WeightCopies::kMasters ? all * 4.0 + rounded * 2.0 : (all - rounded) * 4.0 + rounded * 2.0;
+}
+
+double trained_weight_bytes(const ModelConfig& model, ModelDtype dtype, const OptimConfig& optim) {
+  return weight_bytes(model, dtype, optim.master_weights ? WeightCopies::kMasters : WeightCopies::kNoMasters);
+}
+
 double optimizer_bytes(const ModelConfig& model, const std::optional<LoraSize>& lora, const OptimConfig& optim,
                        ModelDtype dtype) {
   const at::ScalarType type = dtype == ModelDtype::kFloat64 ? at::kDouble : at::kFloat;
@@ -93,13 +109,19 @@ MemoryEstimate estimate_memory(const ModelConfig& model, const std::optional<Lor
   const auto parameters = static_cast<double>(model.num_parameters());
   const double trained = lora ? static_cast<double>(lora->num_trained) : parameters;
   MemoryEstimate bytes;
-  bytes.weights = parameters * element;
+  const ModelDtype dtype = config.model.dtype;
+  bytes.weights = lora ? weight_bytes(model, dtype, WeightCopies::kMasters)
+                       : trained_weight_bytes(model, dtype, config.actor.optim);
   if (lora) bytes.weights += static_cast<double>(lora->num_added) * element;
   bytes.gradients = trained * element;
   bytes.moments = optimizer_bytes(model, lora, config.actor.optim, config.model.dtype);
   const bool has_reference = config.actor.use_kl_loss || config.algorithm.use_kl_in_reward;
-  // With an adapter it is a view of the base, unless it is refreshed.
-  if (has_reference && (!lora || config.ref.sync_steps)) bytes.reference = parameters * element;
+  const double frozen = weight_bytes(model, dtype, WeightCopies::kNoMasters);
+  // With an adapter it is a view of the base, unless it is refreshed. Only its rounded matrices are its own.
+  if (has_reference && (!lora || config.ref.sync_steps))
+    bytes.reference = config.ref.sync_steps ? weight_bytes(model, dtype, WeightCopies::kMasters) : frozen;
+  else if (has_reference)
+    bytes.reference = weight_bytes(model, dtype, WeightCopies::kMasters) - parameters * element;
   const double row_tokens = static_cast<double>(config.data.max_prompt_length + response_length(config));
   const MicroBatchOptions pass = micro_batch_options(config);
   auto tokens = static_cast<double>(pass.token_budget);
@@ -109,9 +131,9 @@ MemoryEstimate estimate_memory(const ModelConfig& model, const std::optional<Lor
   bytes.activations = activation_bytes(model, config, tokens);
   bytes.head = head_pass_bytes(model, config, tokens);
   // The generator's own copy of the matrices.
-  if (config.model.dtype == ModelDtype::kFloat32 && config.rollout.kernels != DecodeKernels::kPlain)
-    bytes.rollout = parameters * (config.rollout.dtype == DecodeDtype::kBfloat16 ? 2.0 : 4.0);
-  if (config.trainer.mode == TrainMode::kOneStepOff) bytes.rollout += parameters * element;  // what samples
+  if (dtype != ModelDtype::kFloat64 && config.rollout.kernels != DecodeKernels::kPlain)
+    bytes.rollout = config.rollout.dtype == DecodeDtype::kBfloat16 ? parameters * 2.0 : frozen;
+  if (config.trainer.steps_ahead() > 0) bytes.rollout += frozen;  // what samples
   const auto rows = static_cast<double>(std::min(config.rollout.max_num_seqs, plan.rows_per_step));
   bytes.kv_cache = std::min(rows * row_tokens * 2.0 * static_cast<double>(model.kv_size() * model.num_layers) * 4.0,
                             static_cast<double>(config.rollout.kv_cache_mib << 20));

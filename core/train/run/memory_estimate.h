@@ -23,6 +23,12 @@ struct MemoryEstimate {
   }
 };
 
+// How the weights of a model are there (model.dtype).
+enum class WeightCopies { kMasters, kNoMasters };  // without masters: the layers' matrices in bfloat16 alone
+double weight_bytes(const ModelConfig& model, ModelDtype dtype, WeightCopies copies);
+// The same for a model that `optim` steps.
+double trained_weight_bytes(const ModelConfig& model, ModelDtype dtype, const OptimConfig& optim);
+
 // `lora`: of the adapter that is trained, if there is one.
 MemoryEstimate estimate_memory(const ModelConfig& model, const std::optional<LoraSize>& lora, const RunConfig& config);
 

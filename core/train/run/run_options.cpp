@@ -120,9 +120,14 @@ std::unique_ptr<const UpdateRule> update_rule(const OptimConfig& optim) {
   return make_adamw(adamw);
 }
 
-Optimizer make_optimizer(const Model& model, const OptimConfig& optim, std::string state_name,
-                         const ZeroOptions& zero) {
-  return {optimized_parameters(model, optim), update_rule(optim), optim.weight_decay, std::move(state_name), zero};
+Optimizer make_optimizer(Model& model, const OptimConfig& optim, std::string state_name, const ZeroOptions& zero,
+                         const RoundingSeed& rounding) {
+  Optimizer out(optimized_parameters(model, optim), update_rule(optim), optim.weight_decay, std::move(state_name),
+                zero);
+  if (optim.master_weights || !model.has_rounded_matrices() || model.trains_lora()) return out;
+  model.drop_masters();
+  out.step_rounded(std::make_shared<const RoundedStep>(model, out.parameters(), rounding));
+  return out;
 }
 
 ZeroOptions zero_options(const RunConfig& config, Communicator& ranks, const Model& model) {

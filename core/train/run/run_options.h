@@ -13,6 +13,7 @@
 #include "config/load.h"
 #include "config/run_config.h"
 #include "learn/optim/optimizer.h"
+#include "learn/optim/rounded_step.h"
 #include "learn/optim/rules.h"
 #include "learn/optim/schedule.h"
 #include "learn/update/learner_options.h"
@@ -27,7 +28,9 @@ std::vector<OptimizedParameter> optimized_parameters(std::span<const NamedParame
                                                      const at::Tensor& embedding, const at::Tensor& head,
                                                      const OptimConfig& optim);
 std::unique_ptr<const UpdateRule> update_rule(const OptimConfig& optim);
-Optimizer make_optimizer(const Model& model, const OptimConfig& optim, std::string state_name, const ZeroOptions& zero);
+// The optimizer of a model that has to stay where it is. `rounding`: for optim.master_weights = false.
+Optimizer make_optimizer(Model& model, const OptimConfig& optim, std::string state_name, const ZeroOptions& zero,
+                         const RoundingSeed& rounding);
 // How the ranks share an optimizer's state.
 ZeroOptions zero_options(const RunConfig& config, Communicator& ranks, const Model& model);
 // ranks.zero_stage = 3 on several ranks: each rank has a part of the weights.

@@ -19,6 +19,7 @@
 #include "learn/objective/actor_objective.h"
 #include "model/tensor/peak_flops.h"
 #include "model/tensor/torch_version.h"
+#include "train/loop/sent_adapter.h"
 #include "train/run/admission.h"
 #include "train/run/ahead_rules.h"
 #include "train/run/run_data.h"
@@ -94,6 +95,7 @@ Result<> load_reference(const RunSettings& run, bool has_moved, PolicyParts& par
   const Model& from = initial ? *initial : policy;
   parts.reference = shards == nullptr ? from.clone_frozen() : from.frozen_shape();
   parts.reference->set_rope_length(policy.config().rope_length);
+  if (policy.has_rounded_matrices() && !run.config.ref.sync_steps) parts.reference->drop_masters();
   if (shards == nullptr) return {};
   if (initial) spread_weights(run.config, run.ranks, run.config.actor.optim, *initial);
   shards_of(from)->spread_copy(*parts.reference);
@@ -132,6 +134,13 @@ Result<> load_model(const RunSettings& run, const std::optional<Path>& weights_f
   if (run.kind != RunKind::kEval) spread_weights(config, run.ranks, config.actor.optim, model);
   if (wants_reference) TRY(load_reference(run, weights_from.has_value(), policy));
   return {};
+}
+
+// What samples while the policy learns. It takes new numbers, but is not stepped.
+Model sampled_copy(const Model& policy) {
+  Model copy = policy.clone_frozen();
+  if (copy.has_rounded_matrices()) copy.drop_masters();
+  return copy;
 }
 
 Result<> load_data(const RunSettings& run, const PluginRegistry& registry, const PolicyParts& policy, DataParts& data,
@@ -203,8 +212,8 @@ Result<Sampler> load_sampler(const RunSettings& run, PluginRegistry& registry, c
                    RolloutRunner::create(registry, config.rollout.name, config.rollout.params, run.key)));
   runner.use_turns(turns);
   const Model& model = sampled_model(policy);
-  return Sampler(std::move(runner), train_plan(config, model, sampling), policy.folder->tokenizer, model, config,
-                 run.ranks);
+  return Sampler(std::move(runner), train_plan(config, model, sampling), policy.folder->tokenizer, model, *policy.model,
+                 config, run.ranks);
 }
 
 Result<Validator> load_validator(const RunSettings& run, PluginRegistry& registry, const PolicyParts& policy,
@@ -312,9 +321,10 @@ Result<> load_objective(const RunSettings& run, PluginRegistry& registry, Learne
 }
 
 // The optimizer, which `sft` has too.
-void load_optimizer(const RunSettings& run, const Model& policy, LearnerParts& learning) {
+void load_optimizer(const RunSettings& run, Model& policy, LearnerParts& learning) {
   const OptimConfig& optim = run.config.actor.optim;
-  learning.optimizer.emplace(make_optimizer(policy, optim, "actor.optim", zero_options(run.config, run.ranks, policy)));
+  learning.optimizer.emplace(make_optimizer(policy, optim, "actor.optim", zero_options(run.config, run.ranks, policy),
+                                            {run.key.seed, RandomPurpose::kRounding}));
   learning.schedule =
       schedule_options(optim, run.total_steps, run.kind == RunKind::kTrain ? run.plan.updates_per_step : 1);
 }
@@ -379,8 +389,7 @@ Result<std::unique_ptr<RunParts>> assemble(Env& env, const LoadedConfig& loaded,
     policy.encoder = policy.folder->encoder(run.config, &environment.tools);
   }
   TRY(load_data(run, registry, policy, data, saved.stateful));
-  if (kind == RunKind::kTrain && run.config.trainer.mode == TrainMode::kOneStepOff)
-    policy.sampled = policy.model->clone_frozen();
+  if (kind == RunKind::kTrain && run.config.trainer.steps_ahead() > 0) policy.sampled = sampled_copy(*policy.model);
   const Sampling sampling = TRY(load_engine(run.config, policy.folder->tokenizer, sampled_model(policy)));
   const bool environment_rewards = environment.gives_rewards;
   std::shared_ptr<TurnParts> turns;
@@ -391,6 +400,8 @@ Result<std::unique_ptr<RunParts>> assemble(Env& env, const LoadedConfig& loaded,
     parts->sampler.emplace(TRY(load_sampler(run, registry, policy, sampling, turns)));
   if (kind == RunKind::kTrain) {
     Sampler& sampler = *parts->sampler;
+    TRY(check_ahead_backend(run.loaded, sampler.backend()));
+    TRY(check_sent_adapter(run.loaded, *policy.model, sampler.backend()));
     saved.plugins.add("rollout:" + run.config.rollout.name, sampler.backend().instance());
     saved.rollout_plugins.add("rollout:" + run.config.rollout.name, sampler.backend().instance());
   }

@@ -33,6 +33,7 @@ Result<std::optional<Model>> load_teacher(Env& env, const LoadedConfig& loaded, 
   const std::string dtype(choice_name(config.model.dtype));
   const Model stored = TRY(at_place(loaded.where("teacher.path"), Model::load(env, *config.teacher.path, dtype)));
   Model teacher = stored.clone_frozen();
+  if (teacher.has_rounded_matrices()) teacher.drop_masters();
   if (teacher.config().rope_switch() > 0)
     teacher.set_rope_length(config.data.max_prompt_length + response_length(config));
   return std::optional(std::move(teacher));

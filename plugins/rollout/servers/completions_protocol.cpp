@@ -19,7 +19,7 @@ AnswerJson probe_prompts() {
 }
 
 AnswerJson common_body(const ServerRequest& request, const ServerFacts& facts) {
-  return {{"model", facts.model},
+  return {{"model", facts.adapter.empty() ? facts.model : facts.adapter},
           {"prompt", request.prompt_ids},
           {"n", request.num_samples},
           {"max_tokens", request.max_new_tokens},
@@ -189,6 +189,16 @@ std::vector<HttpCall> VllmProtocol::weight_calls(const std::string& folder, std:
           // Prompts that were computed with the old weights must go.
           {"/reset_prefix_cache?reset_running_requests=true", "{}", false, false},
           {"/resume", "{}", false, false}};
+}
+
+// Its prefix cache keeps adapters apart, so nothing has to be emptied.
+std::vector<HttpCall> VllmProtocol::adapter_calls(const std::string& folder, const ServerFacts& facts) const {
+  const AnswerJson load = {{"lora_name", facts.next_adapter}, {"lora_path", folder}};
+  std::vector<HttpCall> calls = {{"/v1/load_lora_adapter", json_line(load), false, false}};
+  if (facts.adapter.empty()) return calls;
+  const AnswerJson unload = {{"lora_name", facts.adapter}};
+  calls.push_back({"/v1/unload_lora_adapter", json_line(unload), false, false});
+  return calls;
 }
 
 std::string OpenaiProtocol::refusal(const ServerRequest& request, const ServerFacts& facts) const {

@@ -21,6 +21,7 @@ class VllmProtocol final : public CompletionsProtocol {
  public:
   std::string refusal(const ServerRequest& request, const ServerFacts& facts) const override;
   std::vector<HttpCall> weight_calls(const std::string& folder, std::int64_t version) const override;
+  std::vector<HttpCall> adapter_calls(const std::string& folder, const ServerFacts& facts) const override;
 };
 
 // Any other server of the interface. `reload_path` is where it is told of new weights; empty: it keeps its own.

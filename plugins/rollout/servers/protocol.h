@@ -58,6 +58,9 @@ struct ServerFacts {
   LogProbs log_probs = LogProbs::kRaw;
   double probe_log_prob = 0;  // what the probe before gave
   std::string identity;       // tells its process from another, if the server has such a name
+  // Names of LoRA adapters on the server, which no other adapter has had: the one that samples, and the one that is
+  // being loaded. Empty: none.
+  std::string adapter, next_adapter;
 };
 
 // Why an answer is refused: `what` is empty where it is good. `final`: another try gives the same.
@@ -81,6 +84,11 @@ class Protocol {
                             std::vector<ServerSample>& samples) const = 0;
   // Loads the weights in `folder` as `version`, in this order. Empty: the server keeps its own.
   virtual std::vector<HttpCall> weight_calls(const std::string& folder, std::int64_t version) const = 0;
+  // Loads the LoRA adapter in `folder` as facts.next_adapter, and then forgets facts.adapter. Empty: it takes none.
+  virtual std::vector<HttpCall> adapter_calls(const std::string& folder, const ServerFacts& facts) const {
+    (void)folder, (void)facts;
+    return {};
+  }
   // A 2xx answer to weight call `number` that is a refusal all the same; empty: it is none.
   virtual std::string read_weight_answer(std::size_t number, const std::string& body) const {
     (void)number, (void)body;

@@ -58,19 +58,27 @@ void ServerBackend::set_version(std::int64_t version, Call) {
 
 void ServerBackend::begin_update(std::int64_t version, Call) {
   coming_version_ = version;
+  adapter_.clear();
   if (weights_) weights_->begin(version);
 }
 
 void ServerBackend::update_weight(const WeightShard& shard, Call) {
+  const bool is_adapter = AdapterTensors::has(shard.name);
+  if (is_adapter && !pool_->takes_adapters())
+    fail(MORTISE_UNIMPLEMENTED, "these servers take no LoRA adapters. Set rollout.send_adapter to false");
   if (!weights_) return;
   if (!shard.whole()) fail(MORTISE_UNIMPLEMENTED, "weights in parts (" + std::string(shard.name) + ")");
+  if (is_adapter) adapter_.add(shard.name, shard.shape.data());
   weights_->add(shard.name, shard.shape.data(), shard.shape.size(),
                 static_cast<const float*>(mortise_tensor_data(&shard.data)));
 }
 
 void ServerBackend::end_update(Call call) {
   if (!weights_) return;
-  pool_->set_weights(weights_->finish(), coming_version_);
+  if (adapter_.empty())
+    pool_->set_weights(weights_->finish(), coming_version_);
+  else
+    pool_->set_adapter(weights_->finish_adapter(adapter_.config()), coming_version_);
   pool_->await_ready(call, options_.update_limit + options_.give_up);
   weights_->forget_old();
 }

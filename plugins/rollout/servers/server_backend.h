@@ -7,6 +7,7 @@
 
 #include <mortise/cpp/mortise.hpp>
 
+#include "adapter_tensors.h"
 #include "server_pool.h"
 #include "weight_folder.h"
 
@@ -42,6 +43,7 @@ class ServerBackend : public WeightedRolloutBackend {
   PoolOptions options_ = read_options();
   std::unique_ptr<ServerPool> pool_;
   std::unique_ptr<WeightFolder> weights_;
+  AdapterTensors adapter_;  // while an adapter is being sent
   std::int64_t coming_version_ = 0;
 
   static PoolOptions read_options();

@@ -2,6 +2,7 @@
 #include "server_pool.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <utility>
 
@@ -16,6 +17,11 @@ constexpr std::size_t kMaxHomes = 1 << 20;
 
 std::int64_t to_ns(double seconds) { return std::int64_t(seconds * 1e9); }
 
+std::int64_t wall_ns() {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::system_clock::now().time_since_epoch())
+      .count();
+}
+
 // Weights that give numbers which are not finite, in the words of vLLM and of `mortise serve`.
 bool has_diverged(const HttpDone& done) {
   return done.status >= 400 && (done.body.find("Out of range float values") != std::string::npos ||
@@ -25,7 +31,7 @@ bool has_diverged(const HttpDone& done) {
 }  // namespace
 
 ServerPool::ServerPool(std::unique_ptr<Protocol> protocol, PoolOptions options)
-    : protocol_(std::move(protocol)), options_(std::move(options)), calls_(options_.headers) {
+    : protocol_(std::move(protocol)), options_(std::move(options)), calls_(options_.headers), began_ns_(wall_ns()) {
   for (const std::string& url : options_.urls) servers_.emplace_back().url = url;
 }
 
@@ -129,6 +135,34 @@ void ServerPool::abort(std::int64_t request_id) {
   }
 }
 
+bool ServerPool::takes_adapters() const {
+  const auto is_mortise = [](const Server& server) { return server.facts.is_mortise; };
+  return !protocol_->adapter_calls("", {}).empty() && std::none_of(servers_.begin(), servers_.end(), is_mortise);
+}
+
+void ServerPool::set_adapter(const std::string& folder, std::int64_t version) {
+  is_adapter_ = true;
+  set_weights(folder, version);
+}
+
+// The calls that give a server the newest weights.
+std::vector<HttpCall> ServerPool::weight_steps(const Server& server) const {
+  return is_adapter_ ? protocol_->adapter_calls(folder_, server.facts) : protocol_->weight_calls(folder_, version_);
+}
+
+void ServerPool::begin_weights(Server& server) {
+  server.phase = Phase::kUpdating;
+  server.step = 0;
+  if (is_adapter_)
+    server.facts.next_adapter = "mortise-" + std::to_string(began_ns_) + "-" + std::to_string(++num_adapters_);
+}
+
+// A server that was started again knows the adapter's name no more, and says so with the name.
+bool ServerPool::has_lost_adapter(const Server& server, const HttpDone& done) const {
+  return is_adapter_ && (done.status == 400 || done.status == 404) && !server.facts.adapter.empty() &&
+         done.body.find(server.facts.adapter) != std::string::npos;
+}
+
 void ServerPool::set_weights(const std::string& folder, std::int64_t version) {
   folder_ = folder;
   version_ = version;
@@ -154,20 +188,19 @@ void ServerPool::tend(std::size_t index, Call call) {
     server.phase = Phase::kProbing;
     server.step = 0;
   }
-  if (server.phase == Phase::kReady && needs_weights(server) && server.in_flight == 0) {
-    server.phase = Phase::kUpdating;
-    server.step = 0;
-  }
+  if (server.phase == Phase::kReady && needs_weights(server) && server.in_flight == 0) begin_weights(server);
   if (server.phase == Phase::kProbing) {
     const std::vector<HttpCall> probes = protocol_->probes(server.facts);
     if (server.step < probes.size()) return control(index, probes[server.step], kProbeLimit);
-    server.phase = needs_weights(server) ? Phase::kUpdating : Phase::kReady;
+    server.phase = Phase::kReady;
     server.step = 0;
+    if (needs_weights(server)) begin_weights(server);
   }
   if (server.phase == Phase::kUpdating) {
-    const std::vector<HttpCall> steps = protocol_->weight_calls(folder_, version_);
+    const std::vector<HttpCall> steps = weight_steps(server);
     if (server.step < steps.size()) return control(index, steps[server.step], options_.update_limit);
     server.version = version_;
+    server.facts.adapter = std::exchange(server.facts.next_adapter, {});
     server.phase = Phase::kReady;
   }
   if (server.phase != Phase::kReady) return;
@@ -180,8 +213,7 @@ void ServerPool::take_control(std::size_t index, HttpDone& done, Call call) {
   server.control_id = 0;
   if (server.checks_identity) return take_identity(index, done, call);
   const bool probes = server.phase == Phase::kProbing;
-  const std::vector<HttpCall> steps =
-      probes ? protocol_->probes(server.facts) : protocol_->weight_calls(folder_, version_);
+  const std::vector<HttpCall> steps = probes ? protocol_->probes(server.facts) : weight_steps(server);
   const bool may_lack = server.step < steps.size() && steps[server.step].optional;
   std::string fault = done.error;
   if (may_lack && (done.status == 404 || done.status == 405)) {
@@ -195,7 +227,8 @@ void ServerPool::take_control(std::size_t index, HttpDone& done, Call call) {
     server.is_unfit = false;
     return;
   }
-  server.is_unfit = probes && done.status != 0 && !done.may_pass;
+  // A server without these calls will not have them later.
+  server.is_unfit = (probes || is_adapter_) && done.status != 0 && !done.may_pass;
   const std::string what = server.step < steps.size() ? steps[server.step].path + ": " : "";
   take_out(index, what + fault, call);
 }
@@ -219,6 +252,7 @@ void ServerPool::take_out(std::size_t index, const std::string& why, Call call) 
   Server& server = servers_[index];
   server.last_error = why;
   server.version = -1;
+  server.facts.adapter.clear();
   server.num_failures = 0;
   if (server.control_id != 0) {
     calls_.cancel(server.control_id);
@@ -315,6 +349,8 @@ void ServerPool::take_answer(Flight flight, HttpDone& done, Call call) {
   if (has_diverged(done))
     fail(MORTISE_DATA_LOSS, server.url + " says that the weights give numbers that are not finite: " + done.error);
   if (!done.error.empty()) {
+    if (has_lost_adapter(server, done))
+      return try_again(std::move(flight), "it has lost the adapter: " + done.error, true, call);
     if (!done.may_pass)
       fail(MORTISE_INVALID_ARGUMENT, server.url + " refuses prompt " + std::to_string(request.id) + ": " + done.error);
     // Without an answer the server may have gone, and may come back with other weights.
@@ -323,7 +359,8 @@ void ServerPool::take_answer(Flight flight, HttpDone& done, Call call) {
                      call);
   }
   // A new connection may lead to a new process, which says nothing of its weights.
-  if (done.new_connection && !server.facts.tells_versions && !server.facts.identity.empty() && !folder_.empty()) {
+  if (done.new_connection && !is_adapter_ && !server.facts.tells_versions && !server.facts.identity.empty() &&
+      !folder_.empty()) {
     server.held.emplace_back(std::move(flight), std::move(done));
     server.checks_identity = true;
     if (server.control_id == 0) control(index_of(server), protocol_->identity_call(), kProbeLimit);
@@ -344,7 +381,8 @@ void ServerPool::count_answer(Flight flight, const HttpDone& done, Call call) {
   const bool was_given = !folder_.empty() && takes_weights();
   const std::int64_t expected = was_given ? server.version : own_version_;
   for (const ServerSample& sample : samples) {
-    const bool says = sample.weight_version >= 0 || server.facts.tells_versions;
+    // An adapter's name is its version: the server would not have found another one.
+    const bool says = !is_adapter_ && (sample.weight_version >= 0 || server.facts.tells_versions);
     if (!was_given || !says || sample.weight_version == expected) continue;
     const std::string why = "sample " + std::to_string(sample.index) + " is of " +
                             (sample.weight_version < 0 ? std::string("an unknown weight version")

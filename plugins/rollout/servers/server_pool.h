@@ -59,9 +59,12 @@ class ServerPool {
   void abort(std::int64_t request_id);
   // From now on all servers need the weights in `folder`; those that are ready finish what they have first.
   void set_weights(const std::string& folder, std::int64_t version);
+  // The same with a LoRA adapter instead. Precondition: takes_adapters().
+  void set_adapter(const std::string& folder, std::int64_t version);
   // The version of weights that were never sent: the servers' own.
   void set_own_version(std::int64_t version) { own_version_ = version; }
   [[nodiscard]] bool takes_weights() const;
+  [[nodiscard]] bool takes_adapters() const;
 
  private:
   enum class Phase { kProbing, kUpdating, kReady, kOut };
@@ -104,6 +107,9 @@ class ServerPool {
   void try_again(Flight flight, const std::string& why, bool takes_out, Call call);
   void take_out(std::size_t index, const std::string& why, Call call);
   [[nodiscard]] bool needs_weights(const Server& server) const;
+  [[nodiscard]] std::vector<HttpCall> weight_steps(const Server& server) const;
+  void begin_weights(Server& server);
+  [[nodiscard]] bool has_lost_adapter(const Server& server, const HttpDone& done) const;
   [[nodiscard]] std::string all_errors() const;
   void check_hope();
 
@@ -118,6 +124,9 @@ class ServerPool {
   std::map<std::pair<std::int64_t, std::int64_t>, std::size_t> homes_;  // (step, row) -> the server of its last turn
   std::string folder_;
   std::int64_t version_ = -1, own_version_ = 0;
+  bool is_adapter_ = false;        // what is in folder_
+  std::int64_t num_adapters_ = 0;  // named so far
+  const std::int64_t began_ns_;    // part of their names, so that another run's on the same server have others
   std::int64_t next_call_ = 1;
   std::int64_t hope_ends_ns_ = 0;  // no server has been ready since; 0: one is
 };

@@ -80,7 +80,7 @@ std::string SglangProtocol::refusal(const ServerRequest& request, const ServerFa
   return "";
 }
 
-HttpCall SglangProtocol::generate(const ServerRequest& request, const ServerFacts&) const {
+HttpCall SglangProtocol::generate(const ServerRequest& request, const ServerFacts& facts) const {
   AnswerJson sampling = {{"max_new_tokens", request.max_new_tokens},
                          {"min_new_tokens", request.forced_tokens()},
                          {"temperature", request.temperature},
@@ -99,10 +99,11 @@ HttpCall SglangProtocol::generate(const ServerRequest& request, const ServerFact
     sampling["stop"] = request.stop_strings;
     sampling["no_stop_trim"] = true;
   }
-  const AnswerJson body = {{"input_ids", request.prompt_ids},
-                           {"sampling_params", std::move(sampling)},
-                           {"return_logprob", true},
-                           {"logprob_start_len", -1}};
+  AnswerJson body = {{"input_ids", request.prompt_ids},
+                     {"sampling_params", std::move(sampling)},
+                     {"return_logprob", true},
+                     {"logprob_start_len", -1}};
+  if (!facts.adapter.empty()) body["lora_path"] = facts.adapter;
   return {"/generate", json_line(body), false, false};
 }
 
@@ -128,12 +129,22 @@ std::vector<HttpCall> SglangProtocol::weight_calls(const std::string& folder, st
   return {{"/update_weights_from_disk", json_line(body), false, false}};
 }
 
+std::vector<HttpCall> SglangProtocol::adapter_calls(const std::string& folder, const ServerFacts& facts) const {
+  const AnswerJson load = {{"lora_name", facts.next_adapter}, {"lora_path", folder}};
+  std::vector<HttpCall> calls = {{"/load_lora_adapter", json_line(load), false, false}};
+  if (facts.adapter.empty()) return calls;
+  const AnswerJson unload = {{"lora_name", facts.adapter}};
+  calls.push_back({"/unload_lora_adapter", json_line(unload), false, false});
+  return calls;
+}
+
 std::string SglangProtocol::read_weight_answer(std::size_t, const std::string& body) const {
   const auto parsed = parse::parse_json(body);
   if (!parsed) return "answered with text that is not JSON";
   const AnswerJson* const success = member_of(*parsed, "success");
   if (success != nullptr && *success == true) return "";
-  const AnswerJson* const message = member_of(*parsed, "message");
+  const AnswerJson* message = member_of(*parsed, "message");
+  if (message == nullptr) message = member_of(*parsed, "error_message");  // adapters have this
   return "did not take the weights: " + (message == nullptr ? std::string("no reason given") : json_line(*message));
 }
 

@@ -150,12 +150,30 @@ std::string WeightFolder::finish() {
   close_shard();
   const std::string index =
       "{\"metadata\":{\"total_size\":" + std::to_string(total_bytes_) + "},\"weight_map\":{" + index_ + "}}\n";
-  const std::string path = partial_ + "/model.safetensors.index.json";
+  write_text("model.safetensors.index.json", index);
+  return publish();
+}
+
+std::string WeightFolder::finish_adapter(const std::string& config) {
+  close_shard();
+  if (num_shards_ > 1) fail(MORTISE_INVALID_ARGUMENT, "the adapter is too large for one file");
+  std::error_code code;
+  fs::rename(partial_ + "/" + shard_file(1), partial_ + "/adapter_model.safetensors", code);
+  if (code) fail_writing("cannot rename the adapter in " + partial_ + ": " + code.message());
+  write_text("adapter_config.json", config);
+  return publish();
+}
+
+void WeightFolder::write_text(const char* name, const std::string& text) {
+  const std::string path = partial_ + "/" + name;
   fd_ = ::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
   if (fd_ < 0) fail_writing("cannot write " + path + ": " + std::strerror(errno));
-  write(index.data(), index.size());
+  write(text.data(), text.size());
   ::close(fd_);
   fd_ = -1;
+}
+
+std::string WeightFolder::publish() {
   std::error_code code;
   fs::rename(partial_, whole_, code);
   if (code) fail_writing("cannot rename " + partial_ + ": " + code.message());

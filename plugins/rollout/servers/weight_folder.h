@@ -24,11 +24,15 @@ class WeightFolder {
   void add(std::string_view name, const std::int64_t* shape, std::int64_t num_dims, const float* data);
   // The path of the whole folder. The one before it is still there: forget_old() removes it.
   std::string finish();
+  // The same where the tensors are those of a LoRA adapter with this adapter_config.json: a folder in PEFT's form.
+  std::string finish_adapter(const std::string& config);
   void forget_old();
 
  private:
   void open_shard();
   void close_shard();
+  void write_text(const char* name, const std::string& text);
+  std::string publish();
   void write(const void* data, std::size_t size);
   [[noreturn]] void fail_writing(const std::string& what) const;
 

@@ -106,6 +106,19 @@ TEST(Check, RestartsNeedAWholeDescent) {
   EXPECT_EQ(check_error({type, "actor.optim.num_cycles=1"}), "ok");
 }
 
+TEST(Check, WhatBfloat16DoesNotGoWith) {
+  const std::string dtype = "model.dtype=bfloat16", no_masters = "actor.optim.master_weights=false";
+  EXPECT_EQ(check_error({dtype, "ranks.zero_stage=2", "model.layers=plain"}), "ok");
+  EXPECT_THAT(check_error({dtype, "ranks.zero_stage=3"}), HasSubstr("ranks do not share the weights of a bfloat16"));
+  EXPECT_THAT(check_error({dtype, "model.layers=plain", "model.lora_rank=2"}), HasSubstr("no adapters in bfloat16"));
+  EXPECT_EQ(check_error({dtype, no_masters}), "ok");
+  EXPECT_THAT(check_error({dtype, no_masters, "ranks.zero_stage=1"}), HasSubstr("steps of master weights only"));
+  EXPECT_THAT(check_error({dtype, no_masters, "model.layers=plain"}), HasSubstr("read master weights"));
+  EXPECT_THAT(check_error({dtype, "critic.optim.master_weights=false", "ranks.zero_stage=1"}),
+              HasSubstr("'critic.optim.master_weights' is false"));
+  EXPECT_EQ(check_error({no_masters, "ranks.zero_stage=1"}), "ok") << "a warning says that it has no effect";
+}
+
 TEST(Check, Errors) {
   EXPECT_THAT(check_error({"actor.clip_ratio_c=0.5"}), HasSubstr("it must be above 1"));
   EXPECT_EQ(check_error({"actor.clip_ratio_c=0"}), "ok");
@@ -122,8 +135,11 @@ TEST(Check, Errors) {
   EXPECT_THAT(check_error({"rollout.min_new_tokens=513"}), HasSubstr("more than the longest completion (512)"));
   EXPECT_THAT(check_error({"rollout.stop=[\"x\"]", "rollout.ignore_eos=true"}), HasSubstr("keeps them from ending"));
   EXPECT_THAT(check_error({"rollout.dtype=bfloat16", "model.dtype=float64"}),
-              HasSubstr("only a float32 model can decode in another"));
+              HasSubstr("a float32 model can decode in bfloat16, but no"));
   EXPECT_EQ(check_error({"rollout.dtype=bfloat16", "rollout.deterministic=true"}), "ok");
+  EXPECT_EQ(check_error({"rollout.dtype=bfloat16", "model.dtype=bfloat16", "rollout.kernels=avx2"}), "ok");
+  EXPECT_THAT(check_error({"rollout.dtype=float32", "model.dtype=bfloat16"}),
+              HasSubstr("no model in a finer format than its own"));
   EXPECT_THAT(check_error({"rollout.kernels=plain", "rollout.dtype=bfloat16"}),
               HasSubstr("override 'rollout.kernels=plain': 'rollout.kernels' is plain, but the plain path has no"));
   EXPECT_THAT(check_error({"model.layers=plain", "model.enable_gradient_checkpointing=true"}),

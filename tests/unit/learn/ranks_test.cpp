@@ -187,6 +187,19 @@ TEST(Ranks, DeterministicUpdatesAreEqualToTheBit) {
   }
 }
 
+// Each rank rounds the weights that all have, whoever stepped them.
+TEST(Ranks, DeterministicBfloat16UpdatesAreEqualToTheBit) {
+  const Case& one = cases().front();
+  const Learnt alone_did = learn(one, "bfloat16", alone(), true);
+  for (const auto& [size, stage] : std::vector<std::pair<int, int>>{{2, 0}, {3, 1}, {3, 2}}) {
+    std::vector<Learnt> by_rank(static_cast<size_t>(size));
+    on_ranks(size, [&, stage = stage](Communicator& communicator) {
+      by_rank[static_cast<size_t>(communicator.rank())] = learn(one, "bfloat16", communicator, true, 2, stage);
+    });
+    for (const Learnt& rank : by_rank) expect_same(rank, alone_did, 0.0);
+  }
+}
+
 // Both ways add the same numbers.
 TEST(Ranks, TheTreeGivesTheSameGradientAsTheSum) {
   for (const Case& one : cases()) {

@@ -128,12 +128,12 @@ TEST(LoraDropout, TheMeanOverManyUpdatesIsTheProductWithoutDropout) {
   const at::Tensor merged = part.base_OI + part.b_OR.matmul(part.a_RI) * part.scale;
   const at::Tensor x = random_tensor({3, 40}, 4);
   at::Tensor sum = at::zeros({3, 24}, at::kDouble), squares = at::zeros({3, 24}, at::kDouble);
-  const at::Tensor none = lora_linear(x, merged, {}, std::span(&merged, 1), {}, std::span(&part, 1));
+  const at::Tensor none = lora_linear(x, merged, merged, {}, std::span(&merged, 1), {}, std::span(&part, 1));
   constexpr int kUpdates = 3000;
   for (int update = 1; update <= kUpdates; ++update) {
     const LoraDropout dropout{kProbability, 9, static_cast<uint64_t>(update), filled(3, 1), filled(3, 0)};
     const at::Tensor change =
-        lora_linear(x, merged, {}, std::span(&merged, 1), {}, std::span(&part, 1), &dropout) - none;
+        lora_linear(x, merged, merged, {}, std::span(&merged, 1), {}, std::span(&part, 1), &dropout) - none;
     sum += change;
     squares += change * change;
   }

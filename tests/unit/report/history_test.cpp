@@ -63,5 +63,16 @@ TEST(RunHistory, OnlyMetricsAreNeeded) {
   EXPECT_THAT(test::error_of(read_run_history(default_env(), dir.path())), HasSubstr("metrics.jsonl:2"));
 }
 
+TEST(RunHistory, TheLastLineMayBeHalfWritten) {
+  const test::TempDir dir;
+  dir.write("metrics.jsonl", "{\"step\": 1, \"reward\": 0.5}\n{\"step\": 2, \"rew");
+  dir.write("log.txt", "2026-01-01T00:00:00.000+00:00 warning whole\n2026-01-01T00:00:00.000+00:00 warning ha");
+  ASSERT_OK_AND_ASSIGN(const RunHistory run, read_run_history(default_env(), dir.path()));
+  EXPECT_EQ(run.last_step, 1);
+  EXPECT_EQ(run.events.size(), 1U);
+  dir.write("metrics.jsonl", "{\"step\": 1, \"rew\n{\"step\": 2, \"reward\": 0.5}\n");
+  EXPECT_THAT(test::error_of(read_run_history(default_env(), dir.path())), HasSubstr("metrics.jsonl:1"));
+}
+
 }  // namespace
 }  // namespace mortise

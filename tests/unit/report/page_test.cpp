@@ -3,6 +3,7 @@
 
 #include <gmock/gmock.h>
 
+#include "report/run_follower.h"
 #include "support/temp_dir.h"
 
 namespace mortise {
@@ -68,6 +69,21 @@ TEST(ReportPage, TheCompletionsAreThoseOfTheFirstTheNewestAndEvenlyBetween) {
   EXPECT_EQ(steps_with(6), (std::vector<int64_t>{1, 5, 9}));
   EXPECT_EQ(steps_with(1), (std::vector<int64_t>{9}));
   EXPECT_EQ(steps_with(1000).size(), 9U);
+}
+
+TEST(ReportPage, OnlyAServedPageUsesTheNetwork) {
+  const RunFolder run(2);
+  run.write_completions(2, "needle");
+  ASSERT_OK_AND_ASSIGN(const ReportRun read, read_report_run(default_env(), run.dir.path(), 100));
+  const std::string file = report_page({read}), served = live_report_page({read});
+  for (const char* word : {"new EventSource", "fetch(", "connect-src"}) {
+    EXPECT_THAT(file, Not(HasSubstr(word)));
+    EXPECT_THAT(served, HasSubstr(word));
+  }
+  EXPECT_THAT(served, Not(HasSubstr("needle"))) << "it asks for completions when somebody looks at them";
+  EXPECT_EQ(element(served, "data")[0]["completion_steps"], Json::array({{{"step", 2}}}));
+  EXPECT_EQ(element(served, "live")["since"], place_of({&read.history}));
+  EXPECT_EQ(element(file, "live"), nullptr);
 }
 
 TEST(ReportPage, LongSeriesBecomeMeans) {

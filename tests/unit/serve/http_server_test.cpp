@@ -66,7 +66,10 @@ class Http : public testing::Test {
   void serve(const HttpLimits& limits = {}) {
     server = HttpServer::listen(
                  "127.0.0.1", 0, limits, [this](HttpRequest request, auto reply) { answer(std::move(request), reply); },
-                 [](const HttpRequest& head) { return head.path == "/locked" ? 401 : 0; })
+                 [](const HttpRequest& head) -> std::optional<HttpRefusal> {
+                   if (head.path != "/locked") return std::nullopt;
+                   return HttpRefusal{401, "it is \"locked\""};
+                 })
                  .value();
     server->start();
   }
@@ -152,7 +155,7 @@ TEST_F(Http, ABodyThatMayNotComeIsNotRead) {
   serve(limits);
   const std::string head = "POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 600\r\n\r\n";
   EXPECT_THAT(RawClient(server->port()).say("POST /locked HTTP/1.1\r\nContent-Length: 600\r\n\r\n").hear_all(),
-              HasSubstr("401"));
+              AllOf(HasSubstr("401"), HasSubstr(R"("message":"it is \"locked\"")")));
   RawClient one(server->port());
   one.say("POST /echo HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: 600\r\n\r\n").hear("100");
   EXPECT_THAT(RawClient(server->port()).say(head).hear_all(), HasSubstr("503")) << "the first holds 600 of 1000 bytes";

@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "fake_model.h"
+#include "kept_reply.h"
 #include "served_texts.h"
 
 namespace mortise::test {
@@ -15,29 +16,6 @@ namespace {
 
 using testing::AllOf;
 using testing::HasSubstr;
-
-class KeptReply final : public HttpReply {
- public:
-  void send(int s, std::string text, std::string_view) override {
-    status = s;
-    body = std::move(text);
-    done_.set_value();
-  }
-  void start_stream(std::string_view type) override {
-    status = 200;
-    streamed_type = std::string(type);
-  }
-  void write(std::string piece) override { body += piece; }
-  void end_stream() override { done_.set_value(); }
-  void on_close(std::function<void()>) override {}
-  void wait() { done_.get_future().wait(); }
-
-  int status = 0;
-  std::string body, streamed_type;
-
- private:
-  std::promise<void> done_;
-};
 
 class Service : public testing::Test {
  protected:
@@ -49,7 +27,12 @@ class Service : public testing::Test {
                                   const std::string& key = "Bearer k", bool from_browser = false) {
     const auto reply = std::make_shared<KeptReply>();
     const size_t question = path.find('?');
-    HttpRequest request{method, path.substr(0, question), "", key, from_browser, body};
+    HttpRequest request;
+    request.method = method;
+    request.path = path.substr(0, question);
+    request.authorization = key;
+    request.from_browser = from_browser;
+    request.body = body;
     if (question != std::string::npos) request.query = path.substr(question + 1);
     service.handle(std::move(request), reply);
     reply->wait();

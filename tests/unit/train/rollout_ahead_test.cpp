@@ -1,5 +1,5 @@
-// RolloutAhead makes the experience of the next step while its caller works. A checkpoint saves that experience. If making
-// it fails, the objects that it changed get their old state back.
+// RolloutAhead makes the rollouts of the next steps while its caller works. A checkpoint saves them. If a round fails, the
+// objects that it changed and the rollouts of earlier rounds get their old state back.
 #include "train/loop/rollout_ahead.h"
 
 #include <gmock/gmock.h>
@@ -33,9 +33,30 @@ Experience one_row(const std::string& text) {
   return made;
 }
 
+// A rollout whose rows are all there; or one whose row goes on.
+AheadRollout rollout_of(int64_t step, const std::string& text, bool is_whole = true) {
+  AheadRollout made;
+  made.step = step;
+  made.first_round = step - 2;
+  made.num_pieces = 1;
+  made.is_whole = is_whole;
+  if (!is_whole) made.is_done = {0};
+  made.experience = one_row(text);
+  made.experience.samples.rows[0].spans = {{4, 1}, {5, 1}};
+  made.metrics.add("timing_s/gen", 2.0);
+  return made;
+}
+
 class RolloutAheadTest : public testing::Test {
  protected:
   void SetUp() override { ASSERT_OK(ahead_.add_changing(place_)); }
+  // A round that makes these.
+  static RolloutAhead::Round adds(std::vector<AheadRollout> made) {
+    return [made](RolloutAhead::Rollouts& rollouts) -> Result<> {
+      rollouts.insert(rollouts.end(), made.begin(), made.end());
+      return {};
+    };
+  }
   Place place_;
   RolloutAhead ahead_;
   MetricSet metrics_;
@@ -43,68 +64,81 @@ class RolloutAheadTest : public testing::Test {
 
 TEST_F(RolloutAheadTest, ItIsMadeWhileItsCallerWorks) {
   std::promise<void> caller_has_worked;
-  ASSERT_OK(ahead_.begin(3, [&](MetricSet& metrics) -> Result<Experience> {
+  ASSERT_OK(ahead_.begin([&](RolloutAhead::Rollouts& rollouts) -> Result<> {
     caller_has_worked.get_future().wait();
-    metrics.add("timing_s/gen", 2.0);
     ++place_.at;
-    return one_row("made");
+    rollouts.push_back(rollout_of(3, "made"));
+    return {};
   }));
   caller_has_worked.set_value();  // would never be reached if begin() made it
   ahead_.wait();
-  EXPECT_FALSE(ahead_.has(2));
-  ASSERT_TRUE(ahead_.has(3));
-  ASSERT_OK_AND_ASSIGN(const Experience made, ahead_.take(metrics_));
+  EXPECT_FALSE(ahead_.has(2).value());
+  ASSERT_TRUE(ahead_.has(3).value());
+  ASSERT_OK_AND_ASSIGN(const Experience made, ahead_.take(3, metrics_));
   EXPECT_EQ(made.samples.rows.at(0).text, "made");
   EXPECT_EQ(metrics_.value("timing_s/gen"), 2.0);
   EXPECT_EQ(place_.at, 1);
-  EXPECT_FALSE(ahead_.has(3));
+  EXPECT_FALSE(ahead_.has(3).value());
+}
+
+TEST_F(RolloutAheadTest, OneThatIsNotWholeIsNotThere) {
+  ASSERT_OK(ahead_.make_now(adds({rollout_of(3, "whole"), rollout_of(4, "begun", false)})));
+  EXPECT_TRUE(ahead_.has(3).value());
+  EXPECT_FALSE(ahead_.has(4).value());
+  ASSERT_OK(ahead_.make_now([](RolloutAhead::Rollouts& rollouts) -> Result<> {
+    rollouts.at(1).is_whole = true;
+    return {};
+  }));
+  EXPECT_TRUE(ahead_.has(4).value()) << "a round goes on with what the one before has begun";
 }
 
 TEST_F(RolloutAheadTest, WhatFailsIsUndoneAndTold) {
+  ASSERT_OK(ahead_.make_now(adds({rollout_of(3, "begun", false)})));
   place_.at = 7;
-  ASSERT_OK(ahead_.begin(3, [&](MetricSet&) -> Result<Experience> {
+  ASSERT_OK(ahead_.begin([&](RolloutAhead::Rollouts& rollouts) -> Result<> {
     place_.at = 8;
+    rollouts.at(0).experience.samples.rows.at(0).text = "more";
+    rollouts.push_back(rollout_of(4, "lost"));
     return Error{ErrorKind::kReward, "no reward", "reward.0", ""};
   }));
   ahead_.wait();
   EXPECT_EQ(place_.at, 7);
-  StateSnapshot snapshot;
-  StateWriter writer("trainer.rollout_ahead", &snapshot);
-  ASSERT_OK(ahead_.save_state(writer));
-  EXPECT_EQ(std::get<int64_t>(snapshot.scalars["trainer.rollout_ahead"]["step"]), 0)
-      << "a failed rollout must not be saved";
-  ASSERT_TRUE(ahead_.has(3));
-  const auto failed = ahead_.take(metrics_);
+  ASSERT_EQ(ahead_.rollouts().size(), 1U) << "a checkpoint would hold what the failed round has begun";
+  EXPECT_EQ(ahead_.rollouts().at(0).experience.samples.rows.at(0).text, "begun");
+  const auto failed = ahead_.has(3);
   ASSERT_FALSE(failed.ok());
   EXPECT_EQ(failed.error().what, "no reward");
 }
 
 TEST_F(RolloutAheadTest, AnExceptionIsAnError) {
-  ASSERT_OK(ahead_.begin(1, [](MetricSet&) -> Result<Experience> { throw std::runtime_error("no memory"); }));
+  ASSERT_OK(ahead_.begin([](RolloutAhead::Rollouts&) -> Result<> { throw std::runtime_error("no memory"); }));
   ahead_.wait();
-  const auto failed = ahead_.take(metrics_);
+  const auto failed = ahead_.has(1);
   ASSERT_FALSE(failed.ok());
   EXPECT_EQ(failed.error().kind, ErrorKind::kInternal);
   EXPECT_THAT(failed.error().what, testing::HasSubstr("no memory"));
 }
 
-TEST_F(RolloutAheadTest, ACheckpointHoldsIt) {
-  ASSERT_OK(ahead_.begin(3, [](MetricSet& metrics) -> Result<Experience> {
-    metrics.add_mean("response_length/mean", 2.0, 1.0);
-    return one_row("kept");
-  }));
-  ahead_.wait();
-  StateSnapshot snapshot;
-  StateWriter writer("trainer.rollout_ahead", &snapshot);
-  ASSERT_OK(ahead_.save_state(writer));
+TEST_F(RolloutAheadTest, ACheckpointHoldsAllOfThem) {
+  ASSERT_OK(ahead_.make_now(adds({rollout_of(3, "kept"), rollout_of(4, "begun", false)})));
+  StatefulRegistry saved, loaded;
   RolloutAhead other;
-  StateReader reader("trainer.rollout_ahead", &snapshot, "checkpoint");
-  ASSERT_OK(other.load_state(reader));
-  EXPECT_THAT(reader.unread_keys(), testing::IsEmpty());
-  ASSERT_TRUE(other.has(3));
-  ASSERT_OK_AND_ASSIGN(const Experience made, other.take(metrics_));
-  EXPECT_EQ(encode_experience(made), encode_experience(one_row("kept")));
-  EXPECT_EQ(metrics_.value("response_length/mean"), 2.0);
+  ASSERT_OK(saved.add(ahead_));
+  ASSERT_OK(loaded.add(other));
+  ASSERT_OK_AND_ASSIGN(const StateSnapshot snapshot, saved.save());
+  ASSERT_OK(loaded.load(snapshot, "checkpoint"));
+  ASSERT_EQ(other.rollouts().size(), 2U);
+  const AheadRollout& begun = other.rollouts().at(1);
+  EXPECT_EQ(begun.step, 4);
+  EXPECT_EQ(begun.first_round, 2);
+  EXPECT_EQ(begun.num_pieces, 1);
+  EXPECT_EQ(begun.is_done, std::vector<uint8_t>{0});
+  EXPECT_FALSE(begun.is_whole);
+  EXPECT_EQ(begun.experience.samples.rows.at(0).spans.at(1).version, 5);
+  ASSERT_TRUE(other.has(3).value());
+  ASSERT_OK_AND_ASSIGN(const Experience made, other.take(3, metrics_));
+  EXPECT_EQ(encode_experience(made), encode_experience(rollout_of(3, "kept").experience));
+  EXPECT_EQ(metrics_.value("timing_s/gen"), 2.0);
 }
 
 }  // namespace

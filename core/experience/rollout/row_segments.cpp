@@ -1,0 +1,92 @@
+// See row_segments.h.
+#include "experience/rollout/row_segments.h"
+
+#include <algorithm>
+
+namespace mortise {
+
+SampleBatch unsampled_rows(const PromptBatch& prompts, const RolloutPlan& plan) {
+  SampleBatch out;
+  out.num_samples_per_prompt = plan.num_samples;
+  for (size_t prompt = 0; prompt < prompts.prompts.size(); ++prompt) {
+    for (int64_t i = 0; i < plan.num_samples; ++i) {
+      Sample& sample = out.rows.emplace_back();
+      sample.prompt_index = static_cast<int64_t>(prompt);
+      sample.sample_index = i;
+    }
+  }
+  return out;
+}
+
+RowSegments::RowSegments(std::span<const OpenRows> batches, const RolloutPlan& plan, const Tokenizer& tokenizer)
+    : plan_(plan), tokenizer_(tokenizer) {
+  int64_t first_id = 0;
+  for (const OpenRows& rows : batches) {
+    Batch& batch = batches_.emplace_back(Batch{rows, first_id, plan.sampling});
+    batch.sampling.max_new_tokens = rows.max_tokens;
+    first_id += static_cast<int64_t>(rows.samples->rows.size());
+    num_rows_ += std::ranges::count(*rows.is_done, uint8_t{0});
+  }
+}
+
+// The first piece of a group is one request, whose prompt the backend computes once.
+void RowSegments::ask(const Batch& batch, std::vector<RolloutRequest>& requests) {
+  const PromptBatch& prompts = *batch.rows.prompts;
+  const auto request = [&](int64_t row, std::span<const int64_t> ids, int64_t num_samples) {
+    RolloutRequest& made = requests.emplace_back();
+    made.request_id = batch.first_id + row;
+    made.prompt_ids = ids;
+    made.num_samples = num_samples;
+    made.first_row_id = plan_.first_row_id + row;
+    made.seed = turn_seed(plan_.seed, batch.rows.piece);
+    made.step = prompts.step;
+    made.sampling = &batch.sampling;
+  };
+  const std::vector<Sample>& rows = batch.rows.samples->rows;
+  for (size_t i = 0; i < rows.size(); ++i) {
+    const std::vector<int64_t>& prompt = prompts.prompts[static_cast<size_t>(rows[i].prompt_index)].token_ids;
+    if (batch.rows.piece == 0) {
+      if (rows[i].sample_index == 0) request(static_cast<int64_t>(i), prompt, plan_.num_samples);
+      continue;
+    }
+    if ((*batch.rows.is_done)[i] != 0) continue;
+    std::vector<int64_t>& context = contexts_.emplace_back(prompt);
+    context.insert(context.end(), rows[i].token_ids.begin(), rows[i].token_ids.end());
+    request(static_cast<int64_t>(i), context, 1);
+  }
+}
+
+std::vector<RolloutRequest> RowSegments::requests() {
+  std::vector<RolloutRequest> all;
+  for (const Batch& batch : batches_) ask(batch, all);
+  return all;
+}
+
+void RowSegments::take(const RolloutSequence& sequence) {
+  const int64_t id = sequence.request_id + sequence.sample_index;
+  const auto after = std::ranges::find_if(batches_, [&](const Batch& batch) { return batch.first_id > id; });
+  const Batch& batch = *std::prev(after);
+  const auto row = static_cast<size_t>(id - batch.first_id);
+  Sample& sample = batch.rows.samples->rows[row];
+  const bool has_log_probs =
+      sample.log_prob.size() == sample.token_ids.size() && sequence.log_prob.size() == sequence.ids.size();
+  sample.token_ids.insert(sample.token_ids.end(), sequence.ids.begin(), sequence.ids.end());
+  if (has_log_probs)
+    sample.log_prob.insert(sample.log_prob.end(), sequence.log_prob.begin(), sequence.log_prob.end());
+  else
+    sample.log_prob.clear();
+  if (batch.rows.piece == 0) sample.weight_version = sequence.weight_version;
+  const auto num_tokens = static_cast<int64_t>(sequence.ids.size());
+  if (!sample.spans.empty() && sample.spans.back().version == sequence.weight_version)
+    sample.spans.back().num_tokens += num_tokens;
+  else if (num_tokens > 0)
+    sample.spans.push_back({sequence.weight_version, num_tokens});
+  sample.finish_reason = static_cast<FinishReason>(sequence.finish_reason);
+  const bool has_room = static_cast<int64_t>(sample.token_ids.size()) < plan_.sampling.max_new_tokens;
+  ++num_arrived_;
+  if (sample.finish_reason == FinishReason::kLength && has_room) return;  // goes on with newer weights
+  (*batch.rows.is_done)[row] = 1;
+  sample.text = tokenizer_.decode(sample.token_ids, /*skip_special_tokens=*/true);
+}
+
+}  // namespace mortise

@@ -1,0 +1,25 @@
+// Memory of tensors that exist without it for a while: shape, gradient and versions stay, and every tensor that shares the
+// storage sees the change. Thread rule: one thread at a time.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/Allocator.h>
+#include <c10/core/CPUAllocator.h>
+
+namespace mortise {
+
+inline void free_memory(const c10::Storage& storage) {
+  storage.unsafeGetStorageImpl()->set_data_ptr_noswap(c10::DataPtr(nullptr, c10::Device(c10::DeviceType::CPU)));
+}
+
+// Its numbers are not set.
+inline void allocate_memory(const c10::Storage& storage) {
+  c10::StorageImpl* const impl = storage.unsafeGetStorageImpl();
+  impl->set_data_ptr_noswap(c10::GetCPUAllocator()->allocate(impl->nbytes()));
+}
+
+inline bool has_memory(const at::Tensor& tensor) {
+  return tensor.numel() == 0 || tensor.storage().unsafeGetStorageImpl()->data() != nullptr;
+}
+
+}  // namespace mortise

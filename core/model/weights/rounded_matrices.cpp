@@ -1,0 +1,147 @@
+// See rounded_matrices.h.
+#include "model/weights/rounded_matrices.h"
+
+#include <ATen/Parallel.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cmath>
+
+#include "model/tensor/storage_memory.h"
+
+namespace mortise {
+namespace {
+
+constexpr int64_t kRandomNumbers = 64;  // 16 bits each: what eight blocks of Philox give
+
+std::array<at::Tensor*, 6> tensors_of(LayerMatrices& matrices) {
+  return {
+      &matrices.qkv_QH,         &matrices.o_HQ, &matrices.gate_up_2IH, &matrices.down_HI, &matrices.expert_gate_up_E2IH,
+      &matrices.expert_down_EHI};
+}
+
+// The masters of a layer, whether there are copies or not.
+LayerMatrices masters_of(const DecoderWeights& weights, size_t layer) {
+  DecoderWeights alone;
+  alone.layers.push_back(weights.layers[layer]);
+  return alone.matrices(0);
+}
+
+// visit(number of the matrix in its layer, master, copy)
+template <class Visit>
+void visit_matrices(const DecoderWeights& weights, size_t layer, const Visit& visit) {
+  LayerMatrices masters = masters_of(weights, layer), copies = weights.rounded[layer];
+  const auto from = tensors_of(masters), to = tensors_of(copies);
+  for (size_t i = 0; i < from.size(); ++i) {
+    if (from[i]->defined()) visit(static_cast<uint32_t>(i), *from[i], *to[i]);
+  }
+}
+
+// The bits below those of bfloat16 carry into them with the probability of their share. Infinities and NaN stay.
+c10::BFloat16 rounded_up_or_down(float x, uint32_t random) {
+  if (!std::isfinite(x)) return c10::BFloat16(x);
+  const uint32_t bits = std::bit_cast<uint32_t>(x) + (random & 0xFFFFU);
+  return {static_cast<uint16_t>(bits >> 16U), c10::BFloat16::from_bits()};
+}
+
+void round_numbers(const float* from, c10::BFloat16* to, int64_t count, PhiloxCounter counter, const PhiloxKey& key) {
+  const int64_t num_groups = (count + kRandomNumbers - 1) / kRandomNumbers;
+  at::parallel_for(0, num_groups, 256, [&](int64_t begin, int64_t end) {
+    std::array<uint32_t, kRandomNumbers / 2> words{};
+    for (int64_t group = begin; group < end; ++group) {
+      const auto block = static_cast<uint64_t>(group) * 8;
+      philox_eight_blocks(
+          words, {static_cast<uint32_t>(block), static_cast<uint32_t>(block >> 32U), counter[2], counter[3]}, key);
+      const int64_t first = group * kRandomNumbers, last = std::min(count, first + kRandomNumbers);
+      for (int64_t i = first; i < last; ++i) {
+        const uint32_t word = words[static_cast<size_t>((i - first) / 2)];
+        to[i] = rounded_up_or_down(from[i], (i - first) % 2 == 0 ? word : word >> 16U);
+      }
+    }
+  });
+}
+
+}  // namespace
+
+void allocate_rounded(DecoderWeights& weights) {
+  std::vector<LayerMatrices> copies;
+  for (size_t layer = 0; layer < weights.layers.size(); ++layer) {
+    LayerMatrices& copy = copies.emplace_back(masters_of(weights, layer));
+    for (at::Tensor* tensor : tensors_of(copy)) {
+      if (tensor->defined()) *tensor = at::empty(tensor->sizes(), tensor->options().dtype(at::kBFloat16));
+    }
+  }
+  weights.rounded = std::move(copies);
+}
+
+int64_t rounded_numbers(const DecoderWeights& weights) {
+  int64_t sum = 0;
+  for (size_t layer = 0; layer < weights.rounded.size(); ++layer) {
+    visit_matrices(weights, layer, [&](uint32_t, const at::Tensor&, const at::Tensor& copy) { sum += copy.numel(); });
+  }
+  return sum;
+}
+
+void round_to_nearest(const DecoderWeights& weights) {
+  const at::NoGradGuard no_grad;
+  for (size_t layer = 0; layer < weights.rounded.size(); ++layer) {
+    visit_matrices(weights, layer, [](uint32_t, const at::Tensor& master, const at::Tensor& copy) {
+      if (has_memory(master)) copy.copy_(master);
+    });
+  }
+}
+
+void copy_rounded(const DecoderWeights& from, const DecoderWeights& to, size_t layer) {
+  const at::NoGradGuard no_grad;
+  LayerMatrices source = from.rounded[layer], target = to.rounded[layer];
+  const auto numbers = tensors_of(source), places = tensors_of(target);
+  for (size_t i = 0; i < numbers.size(); ++i) {
+    if (numbers[i]->defined()) places[i]->copy_(*numbers[i]);
+  }
+}
+
+void free_masters(const DecoderWeights& weights, size_t layer) {
+  visit_matrices(weights, layer,
+                 [](uint32_t, const at::Tensor& master, const at::Tensor&) { free_memory(master.storage()); });
+}
+
+void widen_masters(const DecoderWeights& weights, size_t layer) {
+  const at::NoGradGuard no_grad;
+  visit_matrices(weights, layer, [](uint32_t, const at::Tensor& master, const at::Tensor& copy) {
+    allocate_memory(master.storage());
+    master.variable_data().copy_(copy);  // the same weights: no new version
+  });
+}
+
+void round_stochastically(const DecoderWeights& weights, size_t layer, const PhiloxKey& key) {
+  visit_matrices(weights, layer, [&](uint32_t matrix, const at::Tensor& master, const at::Tensor& copy) {
+    round_numbers(master.const_data_ptr<float>(), copy.mutable_data_ptr<c10::BFloat16>(), master.numel(),
+                  {0, 0, matrix, static_cast<uint32_t>(layer)}, key);
+  });
+}
+
+at::Tensor rounded_slice(const DecoderWeights& weights, const at::Tensor& parameter) {
+  at::Tensor out;
+  const auto layer = static_cast<size_t>(rounded_layer(weights, parameter));
+  visit_matrices(weights, layer, [&](uint32_t, const at::Tensor& master, const at::Tensor& copy) {
+    if (!master.storage().is_alias_of(parameter.storage())) return;
+    out = copy.view({-1}).narrow(0, parameter.storage_offset(), parameter.numel()).view(parameter.sizes());
+  });
+  return out;
+}
+
+int64_t rounded_layer(const DecoderWeights& weights, const at::Tensor& parameter) {
+  for (size_t layer = 0; layer < weights.rounded.size(); ++layer) {
+    bool is_here = false;
+    visit_matrices(weights, layer, [&](uint32_t, const at::Tensor& master, const at::Tensor&) {
+      is_here = is_here || master.storage().is_alias_of(parameter.storage());
+    });
+    if (is_here) return static_cast<int64_t>(layer);
+  }
+  return -1;
+}
+
+}  // namespace mortise

@@ -1,0 +1,45 @@
+// The layers' matrices in bfloat16 (model.dtype = "bfloat16"): copies of the float32 matrices, which are the masters that
+// an optimizer steps. Router, embedding, head, norms and biases have no copy.
+//
+// The masters' memory can be freed. An optimizer then steps layer by layer: a layer gets its masters back, with the
+// numbers of the copies, and after the step they are rounded stochastically (Gupta et al., arXiv:1502.02551): up with
+// the probability that makes the copy's expected value the master. Nearest rounding would drop every step smaller than
+// half the distance of two bfloat16 numbers. The random numbers are counted, so that the bits depend on neither threads
+// nor a resume.
+// Cost: 2 bytes per weight, and one pass over the matrices for each rounding. Thread rule: as libtorch.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+
+#include "foundation/base/rng.h"
+#include "model/layers/decoder_weights.h"
+
+namespace mortise {
+
+// Memory for the copies; their numbers are not set.
+void allocate_rounded(DecoderWeights& weights);
+
+// The count of all rounded numbers.
+[[nodiscard]] int64_t rounded_numbers(const DecoderWeights& weights);
+
+// Rounds every matrix that has memory to the nearest bfloat16 (ties to even). Nothing to do without copies.
+void round_to_nearest(const DecoderWeights& weights);
+
+// The numbers of the copies, from another model of the same shape.
+void copy_rounded(const DecoderWeights& from, const DecoderWeights& to, size_t layer);
+
+// Frees the masters of a layer, or gives them memory and the numbers of their copies.
+void free_masters(const DecoderWeights& weights, size_t layer);
+void widen_masters(const DecoderWeights& weights, size_t layer);
+
+// Rounds the masters of a layer stochastically. Numbers that bfloat16 has stay as they are.
+void round_stochastically(const DecoderWeights& weights, size_t layer, const PhiloxKey& key);
+
+// The part of the copies that holds the numbers of this parameter, in its shape. Precondition: there is one.
+[[nodiscard]] at::Tensor rounded_slice(const DecoderWeights& weights, const at::Tensor& parameter);
+// The layer whose copies hold this parameter; -1 if there is none.
+[[nodiscard]] int64_t rounded_layer(const DecoderWeights& weights, const at::Tensor& parameter);
+
+}  // namespace mortise

@@ -1,0 +1,69 @@
+// Follows the runs of the page: the server sends what is new (docs/playground.md), and the page adds it.
+'use strict';
+(() => {
+  const { runs, add_row, show_findings, show_curves, update_curves, show_events } = window.mortise;
+  const live = JSON.parse(document.getElementById('live').textContent), server = window.mortise_server;
+  const states = [...document.querySelectorAll('.run .state')];
+  const status = runs.map(() => null);
+  let is_connected = false, has_new_metric = false, waits = false;
+
+  const link = document.getElementById('to-playground');
+  link.href = server.with_token('playground');
+  link.hidden = false;
+
+  // Curves are drawn again at most twice a second, however many rows come.
+  function draw_soon() {
+    if (waits) return;
+    waits = true;
+    setTimeout(() => {
+      waits = false;
+      if (has_new_metric) show_curves();
+      else update_curves();
+      has_new_metric = false;
+    }, 500);
+  }
+  const kSilent_s = 30;
+  const words = { done: 'the run is done', stopped: 'the run was stopped by a signal', failed: 'the run failed: the end of log.txt says why' };
+  function show_status() {
+    runs.forEach((run, i) => {
+      const now = status[i];
+      if (!is_connected) { states[i].textContent = '(the server does not answer)'; return; }
+      if (now === null) { states[i].textContent = ''; return; }
+      const age = now.age_s + (performance.now() - now.received_ms) / 1000;
+      const stage = now.stages.at(-1);
+      const doing = stage ? `${stage.name} ${stage.done}/${stage.total} ${stage.unit}` : '';
+      states[i].textContent = words[now.state] ? `(${words[now.state]})` : age > kSilent_s ? `(no news for ${Math.round(age)} s)`
+        : `(step ${now.step}${now.total_steps > 0 ? ` of ${now.total_steps}` : ''}${doing ? `, ${doing}` : ''})`;
+      states[i].title = now.headline;
+    });
+  }
+  setInterval(show_status, 1000);
+
+  const takes = {
+    metrics: ({ run, rows }) => {
+      for (const row of rows) has_new_metric = add_row(run, row) || has_new_metric;
+      draw_soon();
+    },
+    log: ({ run, continues, events }) => {
+      if (continues && runs[run].events.length) runs[run].events.at(-1).text += continues;
+      runs[run].events.push(...events);
+      show_events();
+    },
+    status: (now) => {
+      status[now.run] = { ...now, received_ms: performance.now() };
+      show_status();
+    },
+    findings: ({ run, findings }) => {
+      runs[run].findings = findings;
+      show_findings();
+    },
+    steps: ({ run, steps }) => window.mortise.add_steps(run, steps),
+    // The files are not those of this page: a resume went back, or a new run has its folder.
+    reset: () => setTimeout(() => location.reload(), 1000),
+  };
+  // The browser connects again by itself, and tells the id of the last event.
+  const stream = new EventSource(server.with_token(`events?since=${encodeURIComponent(live.since)}`));
+  stream.addEventListener('open', () => { is_connected = true; show_status(); });
+  stream.addEventListener('error', () => { is_connected = false; show_status(); });
+  for (const [name, take] of Object.entries(takes)) stream.addEventListener(name, (event) => take(JSON.parse(event.data)));
+})();

@@ -1,0 +1,22 @@
+// The LoRA adapter in training, as servers load it next to their base (rollout.send_adapter).
+//
+// It goes through update_weight like weights do, under PEFT's names: base_model.model.MODULE.lora_A.weight and
+// .lora_B.weight. B is multiplied by the adapter's scale, so that the sum is W + B A. Cost: a copy of the adapter.
+// Thread rule: one thread, while nothing learns.
+#pragma once
+
+#include <vector>
+
+#include "config/load.h"
+#include "model/model.h"
+#include "plugin/host/kinds/rollout_backend.h"
+
+namespace mortise {
+
+// An Error of kind kConfig if the run has no such adapter, or a backend that takes no weights.
+Result<> check_sent_adapter(const LoadedConfig& loaded, const Model& policy, const RolloutBackend& backend);
+
+// What is sent: copies of B, and A itself.
+Result<std::vector<NamedParameter>> sent_tensors(const Model& policy);
+
+}  // namespace mortise
