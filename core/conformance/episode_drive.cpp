@@ -5,11 +5,9 @@
 
 #include <array>
 #include <cmath>
-#include <cstring>
-#include <deque>
 #include <new>
 
-#include "conformance/guarded_memory.h"
+#include "conformance/guarded_args.h"
 #include "foundation/base/text.h"
 #include "mortise/kinds/environment.h"
 #include "plugin/host/abi_struct.h"
@@ -24,37 +22,9 @@ EpisodeSlots slots_of_episodes(const Instance& instance) {
   return read_abi_struct(&instance.subject().vtable<EpisodeSlots>());
 }
 
-// Structs and arrays of one call.
-class EpisodeArguments {
- public:
-  explicit EpisodeArguments(size_t tail_bytes) : tail_bytes_(tail_bytes) {}
-
-  template <class T>
-  T* make(const char* name) {
-    GuardedMemory& memory = memory_.emplace_back(name, sizeof(T) + tail_bytes_, alignof(T));
-    std::memset(memory.data(), 0x5D, memory.size());
-    T* out = memory.as<T>();
-    *out = T{};
-    out->struct_size = static_cast<uint32_t>(memory.size());
-    return out;
-  }
-  template <class T>
-  const T* array(const char* name, std::span<const T> values) {
-    GuardedMemory& memory = memory_.emplace_back(name, values.size_bytes(), alignof(T));
-    if (!values.empty()) std::memcpy(memory.data(), values.data(), values.size_bytes());
-    return memory.as<T>();
-  }
-  mortise_text text(const char* name, std::string_view value) {
-    return {array(name, std::span<const char>(value)), value.size()};
-  }
-  void protect() {
-    for (GuardedMemory& one : memory_) one.make_read_only();
-  }
-
- private:
-  size_t tail_bytes_;
-  std::deque<GuardedMemory> memory_;
-};
+mortise_text text_of(GuardedArguments& args, const char* name, std::string_view value) {
+  return {args.array(name, std::span<const char>(value)), value.size()};
+}
 
 EpisodeAnswer copy_of(const mortise_observation& in) {
   EpisodeAnswer out;
@@ -90,14 +60,14 @@ void take_description_text(void* context, mortise_text json) noexcept {
 
 // slot(call, sink) for these episodes.
 template <class Slot>
-EpisodeCall call_with_sink(const Instance& instance, std::vector<int64_t> episodes, EpisodeArguments& args, Slot slot) {
+EpisodeCall call_with_sink(const Instance& instance, std::vector<int64_t> episodes, GuardedArguments& args, Slot slot) {
   EpisodeCall out;
   out.num_given.assign(episodes.size(), 0);
   for (const int64_t episode : episodes) out.answers.emplace_back().episode = episode;
   auto* sink = args.make<mortise_observation_sink>("the sink's struct");
   sink->context = &out;
   sink->observation = take_observation_of;
-  args.protect();
+  args.protect_all();
   out.call = instance.subject().run(static_cast<int64_t>(episodes.size()),
                                     [&](mortise_call* call) { return slot(call, sink); });
   for (const FailedRow& failed : out.call.failed_rows)
@@ -132,7 +102,7 @@ std::string text_of_answer(const EpisodeAnswer& answer) {
 }  // namespace
 
 EpisodeCall call_reset(const Instance& instance, std::span<const EpisodeStart> starts, size_t tail_bytes) {
-  EpisodeArguments args(tail_bytes);
+  GuardedArguments args(tail_bytes);
   std::vector<const mortise_episode_start*> pointers;
   std::vector<int64_t> episodes;
   for (const EpisodeStart& start : starts) {
@@ -142,8 +112,8 @@ EpisodeCall call_reset(const Instance& instance, std::span<const EpisodeStart> s
     out->step = start.step;
     out->seed = start.seed;
     out->sample_index = start.sample_index;
-    out->messages = args.text("messages", start.messages);
-    out->columns = args.text("columns", start.columns);
+    out->messages = text_of(args, "messages", start.messages);
+    out->columns = text_of(args, "columns", start.columns);
     pointers.push_back(out);
     episodes.push_back(start.episode);
   }
@@ -162,7 +132,7 @@ EpisodeCall call_reset(const Instance& instance, std::span<const EpisodeStart> s
 }
 
 EpisodeCall call_step(const Instance& instance, std::span<const EpisodeAction> actions, size_t tail_bytes) {
-  EpisodeArguments args(tail_bytes);
+  GuardedArguments args(tail_bytes);
   std::vector<const mortise_episode_action*> pointers;
   std::vector<int64_t> episodes;
   for (const EpisodeAction& action : actions) {
@@ -171,10 +141,10 @@ EpisodeCall call_step(const Instance& instance, std::span<const EpisodeAction> a
     out->episode = action.episode;
     out->turn = action.turn;
     out->is_last = action.is_last ? 1 : 0;
-    out->text = args.text("text", action.text);
-    out->calls = args.text("calls", action.calls);
+    out->text = text_of(args, "text", action.text);
+    out->calls = text_of(args, "calls", action.calls);
     out->num_ids = static_cast<int64_t>(action.ids.size());
-    out->ids = args.array("ids", std::span<const int64_t>(action.ids));
+    out->ids = args.array("ids", action.ids);
     pointers.push_back(out);
     episodes.push_back(action.episode);
   }
@@ -189,9 +159,9 @@ EpisodeCall call_step(const Instance& instance, std::span<const EpisodeAction> a
 SlotCall call_close(const Instance& instance, std::span<const int64_t> episodes) {
   const auto slot = catchable(slots_of_episodes(instance).close);
   if (slot == nullptr) return {};
-  EpisodeArguments args(0);
+  GuardedArguments args(0);
   const int64_t* array = args.array("episodes", episodes);
-  args.protect();
+  args.protect_all();
   return instance.subject().run(
       0, [&](mortise_call* call) { return slot(instance.self(), call, array, episodes.size()); });
 }
@@ -199,12 +169,12 @@ SlotCall call_close(const Instance& instance, std::span<const int64_t> episodes)
 Result<std::string> call_describe(const Instance& instance, size_t tail_bytes) {
   const auto slot = catchable(slots_of_episodes(instance).describe);
   if (slot == nullptr) return std::string();
-  EpisodeArguments args(tail_bytes);
+  GuardedArguments args(tail_bytes);
   std::string text;
   auto* sink = args.make<mortise_observation_sink>("the sink's struct");
   sink->context = &text;
   sink->description = take_description_text;
-  args.protect();
+  args.protect_all();
   TRY(demand_ok(instance.subject().run(0, [&](mortise_call* call) { return slot(instance.self(), call, sink); }),
                 "describe"));
   return text;

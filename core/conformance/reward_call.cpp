@@ -5,65 +5,29 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
-#include <deque>
 #include <limits>
 #include <new>
 
-#include "conformance/guarded_memory.h"
+#include "conformance/guarded_args.h"
 #include "mortise/kinds/reward.h"
 #include "plugin/host/abi_struct.h"
 
 namespace mortise::check {
 namespace {
 
-class RewardArguments {
- public:
-  explicit RewardArguments(size_t tail_bytes) : tail_bytes_(tail_bytes) {}
+mortise_text_column text_column(GuardedArguments& args, const std::string& name, const TextColumn& column) {
+  return {args.array(name, std::span<const char>(column.bytes)), args.array("offsets of " + name, column.offsets)};
+}
 
-  template <class T>
-  T* make(const char* name) {
-    GuardedMemory& memory = memory_.emplace_back(name, sizeof(T) + tail_bytes_, alignof(T));
-    std::memset(memory.data(), 0x5D, memory.size());
-    T* out = memory.as<T>();
-    *out = T{};
-    out->struct_size = static_cast<uint32_t>(memory.size());
-    return out;
-  }
-  template <class T>
-  const T* array(const std::string& name, const T* data, size_t count) {
-    GuardedMemory& memory = memory_.emplace_back(name, count * sizeof(T), alignof(T));
-    if (count > 0) std::memcpy(memory.data(), data, memory.size());
-    inputs_.push_back(&memory);
-    return memory.as<T>();
-  }
-  template <class T>
-  const T* array(const std::string& name, const std::vector<T>& values) {
-    return array(name, values.data(), values.size());
-  }
-  mortise_text_column text(const std::string& name, const TextColumn& column) {
-    return {array(name, column.bytes.data(), column.bytes.size()), array("offsets of " + name, column.offsets)};
-  }
-  GuardedMemory& output(const char* name, size_t bytes) { return memory_.emplace_back(name, bytes, 8); }
-  void protect_inputs() {
-    for (GuardedMemory* memory : inputs_) memory->make_read_only();
-  }
-
- private:
-  size_t tail_bytes_;
-  std::deque<GuardedMemory> memory_;
-  std::vector<GuardedMemory*> inputs_;
-};
-
-void fill_columns(RewardArguments& args, const RewardBatch& batch, mortise_reward_in& in) {
+void fill_columns(GuardedArguments& args, const RewardBatch& batch, mortise_reward_in& in) {
   std::vector<const mortise_column*> columns;
   for (const DataColumn& column : batch.columns) {
     auto* out = args.make<mortise_column>("the column's struct");
     out->type = static_cast<int32_t>(column.type);
-    out->name = {args.array("name of a column", column.name.data(), column.name.size()), column.name.size()};
+    out->name = {args.array("name of a column", std::span<const char>(column.name)), column.name.size()};
     out->valid = args.array("valid of column " + column.name, column.valid);
     if (column.type == ColumnType::kText || column.type == ColumnType::kJson)
-      out->text = args.text("column " + column.name, column.text);
+      out->text = text_column(args, "column " + column.name, column.text);
     if (column.type == ColumnType::kI64) out->i64 = args.array("column " + column.name, column.i64);
     if (column.type == ColumnType::kF64) out->f64 = args.array("column " + column.name, column.f64);
     columns.push_back(out);
@@ -72,11 +36,11 @@ void fill_columns(RewardArguments& args, const RewardBatch& batch, mortise_rewar
   in.columns = args.array("columns", columns);
 }
 
-void fill(RewardArguments& args, const RewardBatch& batch, mortise_reward_in& in) {
+void fill(GuardedArguments& args, const RewardBatch& batch, mortise_reward_in& in) {
   in.num_rows = batch.num_rows;
-  in.prompt = args.text("prompt", batch.prompt);
-  in.completion = args.text("completion", batch.completion);
-  in.messages = args.text("messages", batch.messages);
+  in.prompt = text_column(args, "prompt", batch.prompt);
+  in.completion = text_column(args, "completion", batch.completion);
+  in.messages = text_column(args, "messages", batch.messages);
   in.prompt_ids = {args.array("prompt_ids", batch.prompt_ids.ids), args.array("offsets", batch.prompt_ids.offsets)};
   in.completion_ids = {args.array("completion_ids", batch.completion_ids.ids),
                        args.array("offsets", batch.completion_ids.offsets)};
@@ -110,7 +74,7 @@ void take_value(void* context, int64_t row, mortise_text name, double value) noe
 
 RewardResult call_reward(const Instance& instance, const RewardBatch& batch, const RewardShape& how) {
   const auto rows = static_cast<size_t>(batch.num_rows);
-  RewardArguments args(how.tail_bytes);
+  GuardedArguments args(how.tail_bytes);
   auto* in = args.make<mortise_reward_in>("the inputs' struct");
   fill(args, batch, *in);
   auto* out = args.make<mortise_reward_out>("the outputs' struct");
@@ -123,7 +87,7 @@ RewardResult call_reward(const Instance& instance, const RewardBatch& batch, con
   RewardSink sink{batch.num_rows, {}, {}};
   out->sink = &sink;
   out->row_value = how.row_value ? take_value : nullptr;
-  args.protect_inputs();
+  args.protect_arrays();
 
   RewardResult result;
   const auto slot = catchable(instance.subject().vtable<mortise_reward_vtable>().score);

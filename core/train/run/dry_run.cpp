@@ -167,10 +167,7 @@ Result<RunEstimate> estimate(Env& env, PluginRegistry& registry, const LoadedCon
   out.model = TRY(read_model_folder_config(env, config.model.path));
   out.lora = TRY(estimate_lora(env, out.model, loaded));
   StartedEnvironment environment;  // its tools are part of the prompts
-  if (config.rollout.multi_turn.enable) {
-    environment = TRY(start_environment(registry, loaded, RunKey()));
-    TRY(check_rewarded(environment, loaded));
-  }
+  if (config.rollout.multi_turn.enable) environment = TRY(start_rewarded_environment(registry, loaded, RunKey()));
   const PromptEncoder encoder = folder.encoder(config, environment.runner ? &environment.tools : nullptr);
   const RunKind kind = config.trainer.val_only ? RunKind::kEval : RunKind::kTrain;
   const RowSource rows{env, loaded, registry, encoder, out.model, kind};

@@ -384,8 +384,7 @@ Result<std::unique_ptr<RunParts>> assemble(Env& env, const LoadedConfig& loaded,
   TRY(load_model(run, weights_from, policy, saved.stateful));
   StartedEnvironment environment;
   if (run.config.rollout.multi_turn.enable && kind != RunKind::kSft) {
-    environment = TRY(start_environment(registry, loaded, run.key));
-    TRY(check_rewarded(environment, loaded));
+    environment = TRY(start_rewarded_environment(registry, loaded, run.key));
     policy.encoder = policy.folder->encoder(run.config, &environment.tools);
   }
   TRY(load_data(run, registry, policy, data, saved.stateful));

@@ -52,8 +52,10 @@ Result<StartedEnvironment> start_environment(PluginRegistry& registry, const Loa
   return out;
 }
 
-Result<> check_rewarded(const StartedEnvironment& environment, const LoadedConfig& loaded) {
-  if (!loaded.config.reward.empty() || environment.gives_rewards) return {};
+Result<StartedEnvironment> start_rewarded_environment(PluginRegistry& registry, const LoadedConfig& loaded,
+                                                      const RunKey& key) {
+  StartedEnvironment environment = TRY(start_environment(registry, loaded, key));
+  if (!loaded.config.reward.empty() || environment.gives_rewards) return environment;
   return Error{ErrorKind::kConfig, "there is no reward: no table [[reward]], and the environment gives none",
                loaded.where("rollout.multi_turn.environment"), "add a table [[reward]]"};
 }

@@ -19,8 +19,9 @@ struct StartedEnvironment {
 
 // The environment of the config, in its workers. An Error has the place of rollout.multi_turn.environment.
 Result<StartedEnvironment> start_environment(PluginRegistry& registry, const LoadedConfig& loaded, const RunKey& key);
-// An Error if neither the environment nor a table [[reward]] gives rewards.
-Result<> check_rewarded(const StartedEnvironment& environment, const LoadedConfig& loaded);
+// The same for a run, which needs rewards: an Error if neither the environment nor a table [[reward]] gives them.
+Result<StartedEnvironment> start_rewarded_environment(PluginRegistry& registry, const LoadedConfig& loaded,
+                                                      const RunKey& key);
 
 // Takes the environment. An Error if the chat template cannot continue a conversation. Borrows the tokenizer.
 Result<std::shared_ptr<TurnParts>> make_turn_parts(StartedEnvironment environment, const LoadedConfig& loaded,
