@@ -379,7 +379,6 @@ Result<std::unique_ptr<RunParts>> assemble(Env& env, const LoadedConfig& loaded,
   PolicyParts& policy = parts->policy;
   DataParts& data = parts->data;
   SavedParts& saved = parts->saved;
-
   TRY(check_plugins(registry, loaded, kind));
   TRY(load_model(run, weights_from, policy, saved.stateful));
   StartedEnvironment environment;
