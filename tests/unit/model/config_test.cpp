@@ -47,7 +47,6 @@ TEST(ModelConfig, ReadsDefaultsOfTransformers) {
 TEST(ModelConfig, RefusesWhatWouldChangeNumbers) {
   const std::pair<const char*, Json> cases[] = {
       {"hidden_act", "gelu"},
-      {"quantization_config", Json{{"bits", 4}}},
       {"layer_types", Json::array({"full_attention", "linear_attention"})},
       {"layer_types", Json::array({"full_attention"})},
       {"partial_rotary_factor", 0.5},
@@ -60,6 +59,9 @@ TEST(ModelConfig, RefusesWhatWouldChangeNumbers) {
     json[key] = value;
     expect_refused(json, key);
   }
+  Json quantized = base();
+  quantized["quantization_config"] = {{"bits", 4}};
+  expect_refused(quantized, "quantization_config.load_in_4bit");
   Json no_window = base();
   no_window["layer_types"] = Json::array({"full_attention", "sliding_attention"});
   expect_refused(no_window, "sliding_window");
