@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <set>
+#include <tuple>
 
 #include "config/config_node.h"
 #include "config/correction_rules.h"
@@ -306,16 +307,21 @@ class Checker {
       error("model.layers", "'model.layers' is plain, and the plain layers have no adapters in bfloat16",
             "set it to fast, or model.dtype=float32");
     }
-    if (has_adapter) return;
-    for (const auto& [table, optim] :
-         {std::pair("actor.optim", &config_.actor.optim), std::pair("critic.optim", &config_.critic.optim)}) {
-      if (optim->master_weights) continue;
+    if (config_.rollout.kernels == DecodeKernels::kPlain && has_adapter) {
+      error("rollout.kernels", "'rollout.kernels' is plain, and the plain layers have no adapters in bfloat16",
+            "remove rollout.kernels, or set model.dtype=float32");
+    }
+    for (const auto& [table, optim, steps_matrices] : {std::tuple("actor.optim", &config_.actor.optim, !has_adapter),
+                                                       std::tuple("critic.optim", &config_.critic.optim, true)}) {
+      if (optim->master_weights || !steps_matrices) continue;
       const std::string key = std::string(table) + ".master_weights";
       if (config_.ranks.zero_stage > 0) {
-        error(key,
-              fmt::format("'{}' is false, and ranks.zero_stage is {}: ranks share steps of master weights only", key,
-                          config_.ranks.zero_stage),
-              "set one of the two to its default");
+        error(
+            key,
+            fmt::format(
+                "'{}' is false, and ranks.zero_stage is {}: ranks can share the optimizer only if there are master weights",
+                key, config_.ranks.zero_stage),
+            "set one of the two to its default");
       }
       if (model.layers == LayerPasses::kPlain) {
         error(key, fmt::format("'{}' is false, but the plain layers of model.layers read master weights", key),
@@ -391,8 +397,8 @@ class Checker {
     const bool decodes_other = rollout.dtype == DecodeDtype::kFloat32 && config_.model.dtype == ModelDtype::kBfloat16;
     if (rollout.dtype != DecodeDtype::kAuto && (config_.model.dtype == ModelDtype::kFloat64 || decodes_other)) {
       error("rollout.dtype",
-            fmt::format("'rollout.dtype' is {}, and model.dtype is {}: a float32 model can decode in bfloat16, but no "
-                        "model in a finer format than its own",
+            fmt::format("'rollout.dtype' is {}, and model.dtype is {}: only a float32 model can decode in another "
+                        "format, which is bfloat16",
                         name_of(rollout.dtype), name_of(config_.model.dtype)),
             "remove one of the two");
     }

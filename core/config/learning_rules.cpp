@@ -88,7 +88,7 @@ class LearningRules {
     }
   }
 
-  // What must see a completion whole, and cannot go on with its next piece.
+  // Settings that need whole completions, not pieces.
   void check_pieces() {
     if (config_.trainer.steps_ahead() < 2) return;
     const RolloutConfig& rollout = config_.rollout;
@@ -103,8 +103,8 @@ class LearningRules {
     for (const auto& [key, is_used] : uses) {
       if (!is_used) continue;
       error(key,
-            fmt::format("'trainer.max_staleness' is {}, so that completions are sampled in pieces, but '{}' looks at "
-                        "whole ones",
+            fmt::format("'trainer.max_staleness' is {}, so that completions are sampled in pieces, but '{}' needs "
+                        "whole completions",
                         config_.trainer.max_staleness, key),
             "set trainer.max_staleness to 1, or remove this key");
     }

@@ -1,11 +1,11 @@
 // Model: a decoder read from, or written to, a Hugging Face folder.
 //
 // The named parameters are the leaves (HF names). They are row slices of the fused matrices in weights(), so an
-// optimizer updates in place and every reader sees it. With dtype "bfloat16" the passes read rounded copies of the layers'
-// matrices (rounded_matrices.h), and the parameters are the float32 masters. Training changes the parameters. After train_lora they hold base and
-// adapter merged, and training changes the adapter. forward_hidden builds an autograd graph if GradMode is on. The
-// vocabulary head is separate (model/head), so that tokens x vocabulary is never in memory. Thread rule: several
-// threads may call const methods while no thread writes the weights. Move-only.
+// optimizer updates in place and every reader sees it. With dtype "bfloat16" the passes read rounded copies of
+// the layers' matrices (rounded_matrices.h), and the parameters are the float32 masters. Training changes the
+// parameters. After train_lora they hold base and adapter merged, and training changes the adapter. forward_hidden
+// builds an autograd graph if GradMode is on. The vocabulary head is separate (model/head), so that tokens x vocabulary
+// is never in memory. Thread rule: several threads may call const methods while no thread writes the weights. Move-only.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -240,9 +240,10 @@ void describe_master_weights(Keys& keys, const OptimizerRules<Optim>& rules) {
                 "count on average.")
       .no_effect(
           rules.when,
-          [](const auto& k) {
+          [is_critic = rules.table == "critic.optim"](const auto& k) {
             const ModelSection& model = k.config.model;
-            return model.dtype != ModelDtype::kBfloat16 || model.lora_rank > 0 || model.lora_adapter_path;
+            const bool trains_adapter = !is_critic && (model.lora_rank > 0 || model.lora_adapter_path);
+            return model.dtype != ModelDtype::kBfloat16 || trains_adapter;
           },
           [](const auto& k) -> std::string {
             return k.config.model.dtype == ModelDtype::kBfloat16 ? "an adapter is trained, in float32"

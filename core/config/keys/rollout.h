@@ -243,7 +243,7 @@ void describe_decoding(Keys& keys) {
   keys.compared(
           "deterministic", &RolloutConfig::deterministic,
           "Sample the same tokens from the same weights for any order of requests, max_num_seqs and number of "
-          "threads, on one kind of CPU. The fast path (any other model.dtype than float64) always does this, at no cost. On the "
+          "threads, on one kind of CPU. The fast path (float32 and bfloat16) always does this, at no cost. On the "
           "plain path (float64, or rollout.kernels plain) true computes every row alone on one thread.")
       .read_by(kInGenerate | kInServe);
   keys.free(

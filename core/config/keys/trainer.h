@@ -120,7 +120,7 @@ void describe_trainer_length(Keys& keys) {
           "max_staleness", &TrainerConfig::max_staleness,
           "With trainer.mode = \"async\": by how many steps the weights that sampled a token may be older than "
           "those that learn from it. A completion gets at most 1/max_staleness of its longest length while a step "
-          "learns. 1 is one_step_off.")
+          "learns. 1 gives the same as one_step_off.")
       .at_least(1)
       .at_most(kMostStaleness)
       .unread_by(kInSft)

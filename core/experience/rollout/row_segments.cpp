@@ -84,7 +84,7 @@ void RowSegments::take(const RolloutSequence& sequence) {
   sample.finish_reason = static_cast<FinishReason>(sequence.finish_reason);
   const bool has_room = static_cast<int64_t>(sample.token_ids.size()) < plan_.sampling.max_new_tokens;
   ++num_arrived_;
-  if (sample.finish_reason == FinishReason::kLength && has_room) return;  // goes on with newer weights
+  if (sample.finish_reason == FinishReason::kLength && has_room) return;  // it continues with newer weights
   (*batch.rows.is_done)[row] = 1;
   sample.text = tokenizer_.decode(sample.token_ids, /*skip_special_tokens=*/true);
 }

@@ -117,7 +117,9 @@ at::Tensor linear_plain(const at::Tensor& x_NI, const at::Tensor& leaf_OI, const
                         const at::Tensor& bias_O) {
   if (!is_rounded(weight_OI)) return at::linear(x_NI, leaf_OI, optional_bias(bias_O));
   const at::Tensor x = straight_through(x_NI, x_NI.detach().to(at::kBFloat16));
-  const at::Tensor weight = leaf_OI.requires_grad() ? straight_through(leaf_OI, weight_OI) : weight_OI.to(at::kFloat);
+  // Without gradients the leaf is not read: it may have no memory.
+  const bool learns = at::GradMode::is_enabled() && leaf_OI.requires_grad();
+  const at::Tensor weight = learns ? straight_through(leaf_OI, weight_OI) : weight_OI.to(at::kFloat);
   const at::Tensor y = RoundedGradient::apply(at::linear(x, weight));
   return bias_O.defined() ? y + bias_O : y;
 }

@@ -20,8 +20,8 @@ at::Tensor input_gradient(const at::Tensor& dy_NO, const at::Tensor& weight_OI);
 // Nothing for a tensor that is not defined.
 std::optional<at::Tensor> optional_bias(const at::Tensor& bias_O);
 
-// `weight_leaves` are consecutive row slices of weight_OI, or of the matrix that it was rounded from, that cover it, `bias_leaves` of bias_O (empty where bias_O is
-// undefined). Leaves that don't require grad cost nothing.
+// `weight_leaves` are consecutive row slices of weight_OI, or of the matrix that it was rounded from, that cover it.
+// `bias_leaves` are the same of bias_O (empty where bias_O is undefined). Leaves that don't require grad cost nothing.
 at::Tensor fused_linear(const at::Tensor& x_NI, const at::Tensor& weight_OI, const at::Tensor& bias_O,
                         const std::vector<at::Tensor>& weight_leaves, const std::vector<at::Tensor>& bias_leaves);
 

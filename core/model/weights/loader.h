@@ -3,8 +3,8 @@
 // It maps one file after the other and copies every tensor straight to its place, in the order of the file, widened to
 // the parameters' dtype. That is one pass over the page cache, without a second copy. A tensor that is missing, has
 // another shape, or is not part of the model is an error that names it. (rotary_emb.inv_freq buffers are known to be
-// redundant, and so is lm_head.weight if it equals tied embeddings or is next to a classifier's head.) Matrices in four bits become plain
-// numbers (four_bit.h). saver.h writes.
+// redundant, and so is lm_head.weight if it equals tied embeddings or is next to a classifier's head.)
+// Matrices in four bits become plain numbers (four_bit.h). saver.h writes.
 #pragma once
 
 #include <vector>

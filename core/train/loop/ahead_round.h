@@ -1,7 +1,7 @@
 // A round of sampling ahead: what is sampled while a step learns (trainer.mode = "one_step_off" and "async").
 //
 // With N = steps_ahead, the round of step j works on the rollouts of steps j + 1 to j + N. Rows of the first are sampled
-// to their end. Those of the others get a share of the longest completion, 1/N of its tokens, and go on in the next
+// to their end. Those of the others get a share of the longest completion, 1/N of its tokens, and continue in the next
 // round with newer weights. So the oldest token that step k learns from is N steps old, and a long row costs a round no
 // more than its share. With N = 1 a round samples one whole rollout. Thread rule: one thread.
 #pragma once

@@ -112,9 +112,24 @@ Result<> RolloutAhead::save_state(StateWriter& writer) const {
   return {};
 }
 
+// Checkpoints once held at most the rollout of the next step, and step 0 if there was none.
+Result<> RolloutAhead::load_only_one(StateReader& reader) {
+  AheadRollout rollout;
+  rollout.step = TRY(reader.get_int("step"));
+  if (rollout.step == 0) return {};
+  rollout.first_round = rollout.step - 1;
+  rollout.is_whole = true;
+  const std::string experience = TRY(reader.get_bytes("experience"));
+  rollout.experience = TRY(decode_experience(experience, "trainer.rollout_ahead/experience"));
+  TRY(rollout.metrics.load(reader, "metrics"));
+  rollouts_.push_back(std::move(rollout));
+  return {};
+}
+
 Result<> RolloutAhead::load_state(StateReader& reader) {
   wait();
   forget();
+  if (!reader.has("num_rollouts")) return load_only_one(reader);
   const int64_t num_rollouts = TRY(reader.get_int("num_rollouts"));
   for (int64_t i = 0; i < num_rollouts; ++i) rollouts_.push_back(TRY(load_rollout(static_cast<size_t>(i), reader)));
   return {};

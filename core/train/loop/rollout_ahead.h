@@ -3,7 +3,7 @@
 //
 // The thread makes one round while a step learns (ahead_round.h), and the step ends when both have. Which weights sample
 // a token therefore does not depend on how long anything takes, so that a run has the same bits every time. A checkpoint
-// after a step holds all rollouts, finished or not, and a resume goes on with them. If a round fails, what it changed is
+// after a step holds all rollouts, finished or not, and a resume continues with them. If a round fails, what it changed is
 // set back, and the step after it fails: the run then ends as if the round had not begun.
 // Thread rule: one thread calls it. Between begin() and wait() nobody else may touch what the round uses.
 #pragma once
@@ -66,6 +66,7 @@ class RolloutAhead : public Stateful {
   Result<> load_state(StateReader& reader) override;
 
  private:
+  Result<> load_only_one(StateReader& reader);
   Result<> prepare();
   void work(const Round& round);
   void settle();

@@ -143,7 +143,7 @@ Result<OpenRun> open_run(Env& env, const LoadedConfig& loaded, Communicator& ran
       const LogProbNeeds needs = log_prob_needs(parts.run, parts.policy, parts.advantage, parts.learning);
       TRY(check_unfinished_step(progress.step.work, parts.run.plan, {needs.reference, parts.critic != nullptr},
                                 checkpoint->path()));
-      keep_ahead_if_it_fits(parts.progress.ahead, loaded.config.trainer, parts.run.plan.rows_per_step);
+      keep_ahead_if_it_fits(parts.progress.ahead, loaded.config, parts.run.plan.rows_per_step);
     }
   }
   const RunCounters& counters = progress.counters;

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 
+#include "config/check.h"
 #include "foundation/base/choice.h"
 #include "foundation/base/log.h"
 #include "foundation/base/shown_text.h"
@@ -21,6 +22,15 @@ bool is_ahead(const LoadedConfig& loaded) { return loaded.config.trainer.steps_a
 
 std::string mode_text(const LoadedConfig& loaded) {
   return fmt::format("'trainer.mode' is {}", choice_name(loaded.config.trainer.mode));
+}
+
+// May all rows that are not finished get further tokens?
+bool has_room(const AheadRollout& rollout, int64_t longest) {
+  for (size_t row = 0; row < rollout.is_done.size(); ++row) {
+    const auto num_tokens = static_cast<int64_t>(rollout.experience.samples.rows[row].token_ids.size());
+    if (rollout.is_done[row] == 0 && num_tokens >= longest) return false;
+  }
+  return true;
 }
 
 }  // namespace
@@ -67,7 +77,8 @@ void tell_ahead(const LoadedConfig& loaded, ActorObjective& objective) {
   log_warn(warning.to_string());
 }
 
-void keep_ahead_if_it_fits(RolloutAhead& ahead, const TrainerConfig& trainer, int64_t rows_per_step) {
+void keep_ahead_if_it_fits(RolloutAhead& ahead, const RunConfig& config, int64_t rows_per_step) {
+  const TrainerConfig& trainer = config.trainer;
   int64_t num_rows = 0;
   bool fits = true;
   for (const AheadRollout& rollout : ahead.rollouts()) {
@@ -75,13 +86,13 @@ void keep_ahead_if_it_fits(RolloutAhead& ahead, const TrainerConfig& trainer, in
     num_rows += rows;
     const bool is_new_enough = rollout.step - rollout.first_round <= std::max(trainer.steps_ahead(), int64_t{1});
     const bool is_finished = rollout.is_whole || trainer.steps_ahead() > 0;
-    fits = fits && rows == rows_per_step && is_new_enough && is_finished;
+    fits = fits && rows == rows_per_step && is_new_enough && is_finished && has_room(rollout, response_length(config));
   }
   if (fits) return;
   log_warn(
-      fmt::format("the checkpoint holds {} completions for the next steps, which do not fit the new settings ({} of a "
-                  "step, {} old at most): they are left out, and their prompts come again in the next epoch",
-                  num_rows, rows_per_step, counted(trainer.steps_ahead(), "step")));
+      fmt::format("the checkpoint holds {} completions for the next steps, which do not fit the new settings. The run "
+                  "leaves them out, and their prompts come again in the next epoch",
+                  num_rows));
   ahead.forget();
 }
 

@@ -1,4 +1,4 @@
-// What a run with trainer.mode = "one_step_off" or "async" needs besides its settings, and what it tells. Nothing to do
+// What a run with trainer.mode = "one_step_off" or "async" needs in addition to its settings, and what it tells. Nothing to do
 // with "sync". core/config/learning_rules.cpp checks the settings. Thread rule: one thread.
 #pragma once
 
@@ -16,14 +16,14 @@ Result<> check_ahead_ranks(const LoadedConfig& loaded, const Communicator& ranks
 // An Error of kind kConfig if the advantage estimator samples again with the weights of its own step.
 Result<> check_ahead_estimator(const LoadedConfig& loaded, const PluginInfo& estimator);
 
-// An Error of kind kConfig if completions are sampled in pieces, and the backend cannot go on with newer weights.
+// An Error of kind kConfig if completions are sampled in pieces, and the backend cannot continue with newer weights.
 Result<> check_ahead_backend(const LoadedConfig& loaded, const RolloutBackend& backend);
 
 // Says how old completions are, and warns if nothing corrects for it.
 void tell_ahead(const LoadedConfig& loaded, ActorObjective& objective);
 
-// After a resume with changed settings: rollouts that have another number of rows than a step now has, or that are older
-// than the new mode allows, are left out, with a warning.
-void keep_ahead_if_it_fits(RolloutAhead& ahead, const TrainerConfig& trainer, int64_t rows_per_step);
+// After a resume with changed settings: leaves out rollouts, with a warning, that have another number of rows than a step
+// now has, are older than the new mode allows, or have unfinished rows of the new longest length.
+void keep_ahead_if_it_fits(RolloutAhead& ahead, const RunConfig& config, int64_t rows_per_step);
 
 }  // namespace mortise

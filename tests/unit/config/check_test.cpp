@@ -112,7 +112,7 @@ TEST(Check, WhatBfloat16DoesNotGoWith) {
   EXPECT_THAT(check_error({dtype, "ranks.zero_stage=3"}), HasSubstr("ranks do not share the weights of a bfloat16"));
   EXPECT_THAT(check_error({dtype, "model.layers=plain", "model.lora_rank=2"}), HasSubstr("no adapters in bfloat16"));
   EXPECT_EQ(check_error({dtype, no_masters}), "ok");
-  EXPECT_THAT(check_error({dtype, no_masters, "ranks.zero_stage=1"}), HasSubstr("steps of master weights only"));
+  EXPECT_THAT(check_error({dtype, no_masters, "ranks.zero_stage=1"}), HasSubstr("only if there are master weights"));
   EXPECT_THAT(check_error({dtype, no_masters, "model.layers=plain"}), HasSubstr("read master weights"));
   EXPECT_THAT(check_error({dtype, "critic.optim.master_weights=false", "ranks.zero_stage=1"}),
               HasSubstr("'critic.optim.master_weights' is false"));
@@ -139,7 +139,7 @@ TEST(Check, Errors) {
   EXPECT_EQ(check_error({"rollout.dtype=bfloat16", "rollout.deterministic=true"}), "ok");
   EXPECT_EQ(check_error({"rollout.dtype=bfloat16", "model.dtype=bfloat16", "rollout.kernels=avx2"}), "ok");
   EXPECT_THAT(check_error({"rollout.dtype=float32", "model.dtype=bfloat16"}),
-              HasSubstr("no model in a finer format than its own"));
+              HasSubstr("only a float32 model can decode in another format"));
   EXPECT_THAT(check_error({"rollout.kernels=plain", "rollout.dtype=bfloat16"}),
               HasSubstr("override 'rollout.kernels=plain': 'rollout.kernels' is plain, but the plain path has no"));
   EXPECT_THAT(check_error({"model.layers=plain", "model.enable_gradient_checkpointing=true"}),

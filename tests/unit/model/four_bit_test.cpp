@@ -7,6 +7,7 @@
 
 #include "foundation/formats/json.h"
 #include "foundation/formats/safetensors.h"
+#include "gradient_fixture.h"
 #include "model/model.h"
 #include "support/golden_models.h"
 #include "torch_helpers.h"
@@ -88,8 +89,16 @@ TEST(FourBit, AnAdapterTrainsOnIt) {
   auto model = Model::load(default_env(), test::golden_model("llama_fp4"));
   ASSERT_TRUE(model.ok()) << model.error().to_string();
   ASSERT_TRUE(model->train_lora({.rank = 4, .alpha = 8.0}, 3).ok());
-  EXPECT_FALSE(model->trainable().empty());
-  for (const NamedParameter& parameter : model->trainable()) EXPECT_TRUE(parameter.tensor.requires_grad());
+  const Fixture setup = make_setup(Family::kLlama, false);
+  const PackedBatch batch = *pack_rows(setup.rows(), {.vocab_size = model->config().vocab_size});
+  const double before = forward_backward(*model, batch, LayerPath::kFast).value;
+  {
+    const at::NoGradGuard no_grad;
+    for (const NamedParameter& parameter : model->trainable())
+      parameter.tensor.sub_(parameter.tensor.grad(), /*alpha=*/1e-2);
+  }
+  model->weights_changed();
+  EXPECT_LT(forward_backward(*model, batch, LayerPath::kFast, /*backward=*/false).value, before);
 }
 
 TEST(FourBit, DamagedPartsAreNamed) {
