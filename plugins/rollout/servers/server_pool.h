@@ -82,7 +82,7 @@ class ServerPool {
     ServerFacts facts;
     Phase phase = Phase::kProbing;
     std::size_t step = 0;                           // the probe or weight call that is next
-    std::vector<HttpCall> weight_steps;             // of the update that is going on
+    std::vector<HttpCall> weight_steps;             // what the update calls, in this order
     std::int64_t control_id = 0;                    // the call that runs for it; 0: none
     std::int64_t version = -1;                      // version of its weights, as far as we know
     std::int64_t coming = -1;                       // what the update gives it, which may not be the newest by then
