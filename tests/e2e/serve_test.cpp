@@ -126,6 +126,16 @@ TEST(Serve, ValidationsOnAServerHaveTheSameNumbers) {
   EXPECT_EQ(task.mortise(no_server + " rollout.val_engine=native").code, 0);
 }
 
+// An evaluation would send A and B alone, and give the numbers of another model.
+TEST(Serve, AnEvaluationSendsNoAdapterThatServersCannotAdd) {
+  const TaskFolder task;
+  const Outcome eval = task.mortise(
+      "eval run.toml data.val_files=data/val.jsonl rollout.val_engine=rollout rollout.send_adapter=true "
+      "model.lora_rank=2 model.use_dora=true");
+  EXPECT_EQ(eval.code, 2) << eval.output;
+  EXPECT_THAT(eval.output, HasSubstr("the adapter is more than A and B"));
+}
+
 TEST(Serve, ANewServerIsNotReachedWithoutItsKey) {
   const TaskFolder task;
   ServerProcess server(task, {"--api-key", "sesame"});

@@ -355,6 +355,19 @@ TEST_F(RolloutServers, NothingIsSampledAfterAFailedLoad) {
   EXPECT_EQ(count_of(seen, "/resume"), 1) << "a server with half its weights must not continue";
 }
 
+// A server that came back loads version 1 while the others get version 2: it must not count as one with version 2.
+TEST_F(RolloutServers, AServerThatIsStillLoadingGetsTheNewerWeightsToo) {
+  Client client("vllm", {{"url", url("late/40") + "," + url("good/40")}, {"breaker_failures", "1"}});
+  ASSERT_EQ(client.send_weights(1, 1.5F), 0) << client.error();
+  for (int tries = 0; tries < 200 && count_of(log("late/40"), "/collective_rpc") < 2; ++tries)
+    ASSERT_EQ(client.sample(1), 0) << client.error();
+  ASSERT_EQ(client.send_weights(2, 2.5F), 0) << client.error();
+  const json seen = log("late/40");
+  EXPECT_EQ(count_of(seen, "/collective_rpc"), 3);
+  EXPECT_EQ(seen["loaded"]["model-00001.safetensors"][1], 2.5);
+  EXPECT_THAT(seen["faults"], IsEmpty()) << seen["faults"];
+}
+
 TEST_F(RolloutServers, OldServersWithoutVersionsWork) {
   Client client("vllm", {{"url", url("no_version")}});
   ASSERT_EQ(client.send_weights(1), 0) << client.error();
@@ -448,6 +461,27 @@ TEST_F(RolloutServers, AServerThatLostItsAdapterGetsItAgain) {
   EXPECT_EQ(count_of(log("forget"), "/v1/load_lora_adapter"), 2);
   ASSERT_THAT(client.log(), testing::Not(IsEmpty()));
   EXPECT_THAT(client.log().front(), HasSubstr("it has lost the adapter"));
+}
+
+// It takes the new adapter, and refuses to unload the one that it has lost.
+TEST_F(RolloutServers, AServerThatWasStartedAgainBetweenTwoAdaptersStaysInUse) {
+  for (const std::string backend : {"vllm", "sglang"}) {
+    SCOPED_TRACE(backend);
+    Client client(backend, {{"url", url(backend == "vllm" ? "reborn/1" : "reborn/2")}});
+    for (const int64_t version : {1, 2}) ASSERT_EQ(client.send_adapter(version), 0) << client.error();
+    ASSERT_EQ(client.sample(1), 0) << client.error();
+    EXPECT_THAT(client.log(), IsEmpty());
+  }
+}
+
+TEST_F(RolloutServers, AServerThatWasOutOfUseKeepsNoOldAdapter) {
+  Client client("vllm", {{"url", url("half/1")}, {"breaker_failures", "1"}});
+  ASSERT_EQ(client.send_adapter(1), 0) << client.error();
+  ASSERT_EQ(client.sample(2), 0) << client.error();
+  const json seen = log("half/1");
+  EXPECT_EQ(count_of(seen, "/v1/load_lora_adapter"), 2);
+  EXPECT_EQ(seen["adapters"].size(), 1U) << "the first one would stay for ever";
+  EXPECT_THAT(seen["faults"], IsEmpty()) << seen["faults"];
 }
 
 TEST_F(RolloutServers, AdaptersThatServersDoNotLoadAreRefused) {

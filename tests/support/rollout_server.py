@@ -17,6 +17,8 @@
 #   key            wants the API key "sesame"
 #   no_adapters    has no calls for LoRA adapters
 #   forget         forgets its LoRA adapters after 2 completions, once
+#   reborn         forgets its LoRA adapters before each load
+#   late/K         half a body, once; its second reload ends after the second one of good/K
 # GET /MODE/log gives what came: {"calls": [[path, body], ...], "loaded": {"file": [names]}, "faults": [...]}.
 import json
 import struct
@@ -130,6 +132,8 @@ class Handler(BaseHTTPRequestHandler):
             mode.version = int(body["new_version"])
             return self.reply(200, {"success": True})
         if path.endswith("load_lora_adapter") and name != "no_adapters":
+            if name == "reborn" and not path.endswith("unload_lora_adapter"):
+                mode.adapters.clear()
             return self.change_adapters(mode, path, body)
         folder = None
         if path == "/collective_rpc" and body["method"] == "reload_weights":
@@ -149,6 +153,8 @@ class Handler(BaseHTTPRequestHandler):
                 return self.reply(200, {"success": False, "message": "bad weights"})
             return self.reply(500, {"error": "reload failed"})
         mode.loaded = names_of(folder)
+        while name == "late" and mode.reloads == 2 and modes[f"good/{count}"].reloads < 2:
+            time.sleep(0.002)
         if path == "/update_weights_from_disk":
             mode.version = int(body["weight_version"])
         self.reply(200, {"success": True, "message": "ok", "results": [None]})
@@ -184,7 +190,7 @@ class Handler(BaseHTTPRequestHandler):
             mode.faults.append("a completion was asked for while the server was paused")
         with lock:
             mode.completions += 1
-            fails = mode.failures < count
+            fails = mode.failures < (1 if name == "late" else count)
             mode.failures += fails
             forgets = name in ("mortise", "restart", "forget") and mode.completions > 2 and not mode.has_forgotten
             mode.has_forgotten = mode.has_forgotten or forgets
@@ -241,6 +247,7 @@ FAULTS = {
     "nan": spoil(not_a_number),
     "hang": lambda self, answer: time.sleep(1_000_000),
     "drop": drop,
+    "late": half,
 }
 
 

@@ -17,7 +17,7 @@ Result<> Sampler::send_weights(int64_t version, MetricSet& metrics) {
   const StageTimer timer(metrics, "timing_s/update_weights");
   TRY(backend.begin_update(version));
   const bool sends_adapter = config_->rollout.send_adapter && policy_->trains_lora();
-  const std::vector<NamedParameter> sent = sends_adapter ? TRY(sent_tensors(*policy_)) : model_->numbers();
+  const std::vector<NamedParameter> sent = sends_adapter ? TRY(sent_tensors(*policy_)) : sampled_numbers(*model_);
   for (const NamedParameter& parameter : sent) {
     const at::Tensor values = parameter.tensor.detach().to(at::kCPU, at::kFloat).contiguous();
     const std::vector<int64_t> shape = values.sizes().vec(), offset(shape.size(), 0);

@@ -9,6 +9,8 @@
 #include <utility>
 #include <vector>
 
+#include "model/weights/rounded_matrices.h"
+
 namespace mortise {
 namespace {
 
@@ -45,12 +47,14 @@ Result<LoraConfig> config_of(const Model& policy) {
 
 }  // namespace
 
-Result<> check_sent_adapter(const LoadedConfig& loaded, const Model& policy, const RolloutBackend& backend) {
+Result<> check_sent_adapter(const LoadedConfig& loaded, const Model& policy, const RolloutBackend& backend,
+                            bool may_lack) {
   const std::string key = "rollout.send_adapter";
   if (!loaded.config.rollout.send_adapter) return {};
   const auto error = [&](std::string what, std::string next) {
     return Error{ErrorKind::kConfig, "'rollout.send_adapter' is true, but " + what, loaded.where(key), std::move(next)};
   };
+  if (!policy.trains_lora() && may_lack) return {};
   if (!policy.trains_lora()) return error("no adapter is trained", "set model.lora_rank, or remove this key");
   if (!policy.trained_lora()->is_plain())
     return error("the adapter is more than A and B (DoRA, PiSSA, OLoRA, modules_to_save or biases)",
@@ -59,6 +63,15 @@ Result<> check_sent_adapter(const LoadedConfig& loaded, const Model& policy, con
     return error(fmt::format("the rollout backend '{}' takes no weights", loaded.config.rollout.name),
                  "remove this key");
   return {};
+}
+
+std::vector<NamedParameter> sampled_numbers(const Model& model) {
+  std::vector<NamedParameter> out = model.parameters();
+  for (NamedParameter& parameter : out) {
+    if (rounded_layer(model.weights(), parameter.tensor) >= 0)
+      parameter.tensor = rounded_slice(model.weights(), parameter.tensor);
+  }
+  return out;
 }
 
 Result<std::vector<NamedParameter>> sent_tensors(const Model& policy) {

@@ -394,12 +394,13 @@ Result<std::unique_ptr<RunParts>> assemble(Env& env, const LoadedConfig& loaded,
   if (environment.runner)
     turns = TRY(make_turn_parts(std::move(environment), loaded, *policy.folder, *policy.encoder, sampling));
   const bool sampler_validates = kind != RunKind::kSft && run.config.rollout.val_engine == ValEngine::kRollout;
-  if (kind == RunKind::kTrain || sampler_validates)
-    parts->sampler.emplace(TRY(load_sampler(run, registry, policy, sampling, turns)));
+  if (kind == RunKind::kTrain || sampler_validates) {
+    Sampler& sampler = parts->sampler.emplace(TRY(load_sampler(run, registry, policy, sampling, turns)));
+    TRY(check_sent_adapter(run.loaded, *policy.model, sampler.backend(), kind == RunKind::kEval));
+  }
   if (kind == RunKind::kTrain) {
     Sampler& sampler = *parts->sampler;
     TRY(check_ahead_backend(run.loaded, sampler.backend()));
-    TRY(check_sent_adapter(run.loaded, *policy.model, sampler.backend()));
     saved.plugins.add("rollout:" + run.config.rollout.name, sampler.backend().instance());
     saved.rollout_plugins.add("rollout:" + run.config.rollout.name, sampler.backend().instance());
   }

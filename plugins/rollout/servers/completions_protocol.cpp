@@ -3,6 +3,7 @@
 
 #include <cmath>
 
+#include "adapter_calls.h"
 #include "json_answer.h"
 
 namespace mortise {
@@ -193,12 +194,7 @@ std::vector<HttpCall> VllmProtocol::weight_calls(const std::string& folder, std:
 
 // Its prefix cache keeps adapters apart, so nothing has to be emptied.
 std::vector<HttpCall> VllmProtocol::adapter_calls(const std::string& folder, const ServerFacts& facts) const {
-  const AnswerJson load = {{"lora_name", facts.next_adapter}, {"lora_path", folder}};
-  std::vector<HttpCall> calls = {{"/v1/load_lora_adapter", json_line(load), false, false}};
-  if (facts.adapter.empty()) return calls;
-  const AnswerJson unload = {{"lora_name", facts.adapter}};
-  calls.push_back({"/v1/unload_lora_adapter", json_line(unload), false, false});
-  return calls;
+  return change_adapter("/v1/load_lora_adapter", "/v1/unload_lora_adapter", folder, facts);
 }
 
 std::string OpenaiProtocol::refusal(const ServerRequest& request, const ServerFacts& facts) const {

@@ -61,6 +61,8 @@ struct ServerFacts {
   // Names of LoRA adapters on the server, which no other adapter has had: the one that samples, and the one that is
   // being loaded. Empty: none.
   std::string adapter, next_adapter;
+  // Those that it may have too, because it was out of use before they were unloaded.
+  std::vector<std::string> left_adapters;
 };
 
 // Why an answer is refused: `what` is empty where it is good. `final`: another try gives the same.
@@ -84,7 +86,7 @@ class Protocol {
                             std::vector<ServerSample>& samples) const = 0;
   // Loads the weights in `folder` as `version`, in this order. Empty: the server keeps its own.
   virtual std::vector<HttpCall> weight_calls(const std::string& folder, std::int64_t version) const = 0;
-  // Loads the LoRA adapter in `folder` as facts.next_adapter, and then forgets facts.adapter. Empty: it takes none.
+  // Loads the LoRA adapter in `folder` as facts.next_adapter, and unloads all others. Empty: it takes none.
   virtual std::vector<HttpCall> adapter_calls(const std::string& folder, const ServerFacts& facts) const {
     (void)folder, (void)facts;
     return {};

@@ -145,16 +145,22 @@ void ServerPool::set_adapter(const std::string& folder, std::int64_t version) {
   set_weights(folder, version);
 }
 
-// The calls that give a server the newest weights.
-std::vector<HttpCall> ServerPool::weight_steps(const Server& server) const {
-  return is_adapter_ ? protocol_->adapter_calls(folder_, server.facts) : protocol_->weight_calls(folder_, version_);
-}
-
+// The whole update is of what is the newest now: there may be newer weights before it ends.
 void ServerPool::begin_weights(Server& server) {
   server.phase = Phase::kUpdating;
   server.step = 0;
+  server.coming = version_;
   if (is_adapter_)
     server.facts.next_adapter = "mortise-" + std::to_string(began_ns_) + "-" + std::to_string(++num_adapters_);
+  server.weight_steps =
+      is_adapter_ ? protocol_->adapter_calls(folder_, server.facts) : protocol_->weight_calls(folder_, version_);
+}
+
+void ServerPool::end_weights(Server& server) {
+  server.phase = Phase::kReady;
+  server.version = server.coming;
+  server.facts.adapter = std::exchange(server.facts.next_adapter, {});
+  server.facts.left_adapters.clear();
 }
 
 // A server that was started again knows the adapter's name no more, and says so with the name.
@@ -197,13 +203,11 @@ void ServerPool::tend(std::size_t index, Call call) {
     if (needs_weights(server)) begin_weights(server);
   }
   if (server.phase == Phase::kUpdating) {
-    const std::vector<HttpCall> steps = weight_steps(server);
+    const std::vector<HttpCall>& steps = server.weight_steps;
     if (server.step < steps.size()) return control(index, steps[server.step], options_.update_limit);
-    server.version = version_;
-    server.facts.adapter = std::exchange(server.facts.next_adapter, {});
-    server.phase = Phase::kReady;
+    end_weights(server);
   }
-  if (server.phase != Phase::kReady) return;
+  if (!is_ready(server)) return;
   if (server.num_pauses > 0) call.log(MORTISE_LOG_INFO, server.url + " is back");
   server.num_pauses = 0;
 }
@@ -213,10 +217,12 @@ void ServerPool::take_control(std::size_t index, HttpDone& done, Call call) {
   server.control_id = 0;
   if (server.checks_identity) return take_identity(index, done, call);
   const bool probes = server.phase == Phase::kProbing;
-  const std::vector<HttpCall> steps = probes ? protocol_->probes(server.facts) : weight_steps(server);
-  const bool may_lack = server.step < steps.size() && steps[server.step].optional;
+  const std::vector<HttpCall> steps = probes ? protocol_->probes(server.facts) : server.weight_steps;
+  const bool is_known = server.step < steps.size();
+  const bool may_lack = is_known && steps[server.step].optional, removes = is_known && steps[server.step].removes;
   std::string fault = done.error;
-  if (may_lack && (done.status == 404 || done.status == 405)) {
+  if ((may_lack && (done.status == 404 || done.status == 405)) ||
+      (removes && (done.status == 400 || done.status == 404))) {
     fault.clear();
   } else if (fault.empty()) {
     fault = probes ? protocol_->read_probe(server.step, done, server.facts)
@@ -224,7 +230,7 @@ void ServerPool::take_control(std::size_t index, HttpDone& done, Call call) {
   }
   if (fault.empty()) {
     ++server.step;
-    server.is_unfit = false;
+    if (!removes) server.is_unfit = false;
     return;
   }
   // A server without these calls will not have them later.
@@ -252,7 +258,8 @@ void ServerPool::take_out(std::size_t index, const std::string& why, Call call) 
   Server& server = servers_[index];
   server.last_error = why;
   server.version = -1;
-  server.facts.adapter.clear();
+  for (std::string* adapter : {&server.facts.adapter, &server.facts.next_adapter})
+    if (!adapter->empty()) server.facts.left_adapters.push_back(std::exchange(*adapter, {}));
   server.num_failures = 0;
   if (server.control_id != 0) {
     calls_.cancel(server.control_id);

@@ -82,8 +82,10 @@ class ServerPool {
     ServerFacts facts;
     Phase phase = Phase::kProbing;
     std::size_t step = 0;                           // the probe or weight call that is next
+    std::vector<HttpCall> weight_steps;             // what the update calls, in this order
     std::int64_t control_id = 0;                    // the call that runs for it; 0: none
     std::int64_t version = -1;                      // version of its weights, as far as we know
+    std::int64_t coming = -1;                       // what the update gives it, which may not be the newest by then
     std::int64_t in_flight = 0;                     // samples
     std::int64_t num_failures = 0, num_pauses = 0;  // in a row
     std::int64_t back_at_ns = 0;
@@ -107,8 +109,8 @@ class ServerPool {
   void try_again(Flight flight, const std::string& why, bool takes_out, Call call);
   void take_out(std::size_t index, const std::string& why, Call call);
   [[nodiscard]] bool needs_weights(const Server& server) const;
-  [[nodiscard]] std::vector<HttpCall> weight_steps(const Server& server) const;
   void begin_weights(Server& server);
+  void end_weights(Server& server);
   [[nodiscard]] bool has_lost_adapter(const Server& server, const HttpDone& done) const;
   [[nodiscard]] std::string all_errors() const;
   void check_hope();

@@ -4,6 +4,7 @@
 
 #include <cmath>
 
+#include "adapter_calls.h"
 #include "json_answer.h"
 
 namespace mortise {
@@ -130,12 +131,7 @@ std::vector<HttpCall> SglangProtocol::weight_calls(const std::string& folder, st
 }
 
 std::vector<HttpCall> SglangProtocol::adapter_calls(const std::string& folder, const ServerFacts& facts) const {
-  const AnswerJson load = {{"lora_name", facts.next_adapter}, {"lora_path", folder}};
-  std::vector<HttpCall> calls = {{"/load_lora_adapter", json_line(load), false, false}};
-  if (facts.adapter.empty()) return calls;
-  const AnswerJson unload = {{"lora_name", facts.adapter}};
-  calls.push_back({"/unload_lora_adapter", json_line(unload), false, false});
-  return calls;
+  return change_adapter("/load_lora_adapter", "/unload_lora_adapter", folder, facts);
 }
 
 std::string SglangProtocol::read_weight_answer(std::size_t, const std::string& body) const {

@@ -1,4 +1,5 @@
-// What servers get of an adapter: W + B A is the model that trains, whatever the adapter's scale.
+// What servers get: W + B A is the model that trains, whatever the adapter's scale, and rounded matrices are those that
+// the passes multiply by.
 #include "train/loop/sent_adapter.h"
 
 #include <ATen/TensorOperators.h>
@@ -12,7 +13,7 @@
 namespace mortise {
 namespace {
 
-Model tiny_lora_base() {
+Model tiny_lora_base(const char* dtype = "float64") {
   const ModelConfig config = make_qwen2_config({.vocab_size = 11,
                                                 .hidden_size = 8,
                                                 .intermediate_size = 12,
@@ -21,7 +22,7 @@ Model tiny_lora_base() {
                                                 .num_kv_heads = 1,
                                                 .initializer_range = 0.3})
                                  .value();
-  return Model::random(config, 1, "float64").value();
+  return Model::random(config, 1, dtype).value();
 }
 
 TEST(SentAdapter, ItsMatricesHoldTheScale) {
@@ -48,6 +49,26 @@ TEST(SentAdapter, ItsMatricesHoldTheScale) {
   }
   for (const NamedParameter& parameter : policy.trainable())
     EXPECT_EQ(parameter.tensor.max().item<double>(), 0.125) << "sending must not change what trains";
+}
+
+// With and without masters: synchronous runs have them, and the copy that samples ahead has not.
+TEST(SampledNumbers, AreTheRoundedMatricesAndTheOtherWeightsAsTheyAre) {
+  Model model = tiny_lora_base("bfloat16");
+  model.weights_changed();
+  std::vector<at::Tensor> want;
+  for (const NamedParameter& parameter : model.parameters()) {
+    const at::Tensor masters = parameter.tensor.detach();
+    const bool is_rounded = parameter.name.ends_with("_proj.weight");
+    want.push_back(is_rounded ? masters.to(at::kBFloat16).to(at::kFloat) : masters.clone());
+    EXPECT_EQ(want.back().equal(masters), !is_rounded) << parameter.name << " would show nothing";
+  }
+  for (const bool has_masters : {true, false}) {
+    if (!has_masters) model.drop_masters();
+    const std::vector<NamedParameter> sent = sampled_numbers(model);
+    ASSERT_EQ(sent.size(), want.size());
+    for (size_t i = 0; i < sent.size(); ++i)
+      EXPECT_TRUE(sent[i].tensor.detach().to(at::kFloat).equal(want[i])) << sent[i].name << " " << has_masters;
+  }
 }
 
 }  // namespace
