@@ -24,6 +24,7 @@
 #include "generated_rows.h"
 #include "hub/config_names.h"
 #include "keys_here.h"
+#include "sampled_folder.h"
 #include "train/run/policy_folder.h"
 #include "train/run/threads.h"
 #include "unknown_word.h"
@@ -34,9 +35,10 @@ namespace {
 constexpr const char* kGenerateHelp =
     R"(usage: mortise generate --model DIR --prompts FILE --out FILE [--config RUN.toml] [KEY=VALUE ...] [--system TEXT] [--json]
 
---model    Hugging Face folder. It needs a tokenizer unless all prompts are token ids. Default: model.path of --config.
---config   the file of a run. Its settings are the defaults of KEY=VALUE; those of training alone have no effect. With
-           rollout.multi_turn.enable whole episodes are played, with the tools or the environment of the run.
+--model    Hugging Face folder. It needs a tokenizer unless all prompts are token ids. Default: model.path of --config, with
+           the adapter of model.lora_adapter_path if it is set.
+--config   the file of a run. Its settings are the defaults of KEY=VALUE. Settings that only training reads have no effect.
+           If rollout.multi_turn.enable is true, it plays whole episodes with the run's tools or environment.
 --prompts  rows with "prompt" (text or messages), "messages" or "prompt_token_ids", in any format of docs/data.md. A row may
            have its own "seed". Its completions then depend on the seed and the row, not on its place in the file.
 --out      JSONL rows in the same order: {"prompt_token_ids", "completions": [{"token_ids", "text", "log_probs",
@@ -44,8 +46,8 @@ constexpr const char* kGenerateHelp =
              log_probs           at the sampling temperature (at 1 if greedy), over the whole vocabulary
              filtered_log_probs  added if penalties, bad_words or filters change the distribution
              top_log_probs       added by rollout.top_log_probs: a list of [token id, log-prob] for each token
-           With rollout.multi_turn.enable: a row for each completion, as in trainer.rollout_data_dir, with "turns",
-           "response_mask" and the rewards of the environment. An interruption then leaves no file.
+           With rollout.multi_turn.enable the file has a row for each completion, as in trainer.rollout_data_dir, with
+           "turns", "response_mask" and the rewards of the environment. An interruption then leaves no file.
            The file appears when all rows are finished. Until then, and after an interruption, FILE.partial has the rows
            that are finished. The next command renames it to FILE.partial.before_N.
 --system   system message for chats without one; the same as data.system_prompt
@@ -270,6 +272,7 @@ Result<LoadedConfig> load_settings(Env& env, const GenerateArguments& parsed) {
     if (path.empty() || warning.where.find("override") == 0) log_warn(warning.to_string());
   }
   TRY(resolve_hub_names(env, loaded, {}));
+  if (!parsed.files.contains("--model")) loaded.config.model.path = sampled_folder(loaded.config.model).string();
   return loaded;
 }
 

@@ -10,6 +10,7 @@
 #include "experience/reward/reward_runner.h"
 #include "experience/rollout/rollout_runner.h"
 #include "foundation/base/choice.h"
+#include "foundation/formats/jsonl.h"
 #include "foundation/formats/rows/row_reader.h"
 #include "generate/extension.h"
 #include "model/model.h"
@@ -44,6 +45,14 @@ Result<> check_options(const LoadedConfig& loaded) {
   if (loaded.config.rollout.top_log_probs == 0) return {};
   return Error{ErrorKind::kConfig, "rows with several turns have no top log-probs",
                loaded.where("rollout.top_log_probs"), "remove it, or set rollout.multi_turn.enable = false"};
+}
+
+// Before episodes are played that nobody could keep. A pipe is not opened twice: its reader would see an end.
+Result<> check_output(Env& env, const Path& out) {
+  const auto info = env.info(out);
+  if (info.ok() && !info->is_file && !info->is_directory) return {};
+  TRY(NewJsonlFile::create(env, out));
+  return {};
 }
 
 RolloutPlan plan_of(const RunConfig& config, const ModelConfig& model, const Sampling& sampling) {
@@ -92,6 +101,7 @@ Result<Json> generate_turns(Env& env, const LoadedConfig& loaded, const Path& pr
   constexpr std::string_view kPlays[] = {"environment"};
   const RunConfig& config = loaded.config;
   TRY(check_options(loaded));
+  TRY(check_output(env, out));
   PluginRegistry registry = TRY(open_registry(loaded));
   TRY(check_plugins(registry, loaded, kPlays));
   Model model = TRY(Model::load(env, config.model.path, std::string(choice_name(config.model.dtype))));

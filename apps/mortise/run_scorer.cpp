@@ -61,6 +61,14 @@ Json reward_json(const RewardColumn& column) {
           {"extra", std::move(extra)}};
 }
 
+// The page's form "text" has prompts that a run with a system prompt or several turns refuses.
+PromptEncoder for_texts(const PromptEncoder& encoder) {
+  PromptEncoderOptions options = encoder.options();
+  options.system_prompt.clear();
+  options.only_chats = false;
+  return PromptEncoder(encoder.tokenizer(), {}, std::move(options));
+}
+
 Result<FinishReason> finish_reason_of(CallFields& fields) {
   const auto name = TRY(fields.text("finish_reason"));
   for (const FinishReason reason : {FinishReason::kStop, FinishReason::kLength, FinishReason::kAbort}) {
@@ -82,6 +90,7 @@ RunScorer::RunScorer(Env& env, LoadedConfig loaded, PolicyFolder folder)
       loaded_(std::move(loaded)),
       folder_(std::move(folder)),
       encoder_(folder_.encoder(loaded_.config)),
+      text_encoder_(for_texts(encoder_)),
       census_(declared_columns(loaded_.config.data.columns)) {
   RowFiles reader(env, existing_files(env, loaded_.config), cell_types(loaded_.config.data), kMostRowsRead);
   while (true) {
@@ -104,7 +113,7 @@ Result<> RunScorer::start_rewards() {
   const RunConfig& config = loaded_.config;
   if (config.reward.empty())
     return Error{ErrorKind::kConfig, "the run has no rewards", loaded_.file,
-                 "choose a checkpoint of a run that has some"};
+                 "choose a checkpoint of a run with a [[reward]] table"};
   if (!registry_) registry_ = TRY(open_registry(loaded_));
   const std::string_view kinds[] = {"reward"};
   TRY(check_plugins(*registry_, loaded_, kinds));
@@ -196,7 +205,8 @@ Result<Json> RunScorer::score(const Json& body) {
   row.erase("prompt_token_ids");
   row[loaded_.config.data.prompt_key] = *prompt;
   PromptBatch prompts;
-  prompts.prompts.push_back(TRY(encoder_.encode(row, "the prompt", 0)));
+  const PromptEncoder& encoder = prompt->is_string() ? text_encoder_ : encoder_;
+  prompts.prompts.push_back(TRY(encoder.encode(row, "the prompt", 0)));
   SampleBatch samples;
   samples.rows.push_back(TRY(sample_of(body)));
   rewards_->use_columns(TRY(column_types(prompts.prompts.front().columns)));

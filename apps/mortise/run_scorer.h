@@ -40,6 +40,7 @@ class RunScorer {
   LoadedConfig loaded_;
   PolicyFolder folder_;
   PromptEncoder encoder_;
+  PromptEncoder text_encoder_;       // the same for prompts that are not chats
   ColumnCensus census_;              // census of the run's data
   std::vector<std::string> places_;  // places of the rows that it has seen
   std::optional<PluginRegistry> registry_;

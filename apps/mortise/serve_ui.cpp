@@ -9,9 +9,12 @@
 #include <span>
 #include <thread>
 
+#include "config/check.h"
 #include "config/load.h"
+#include "foundation/base/log.h"
 #include "foundation/base/signal.h"
 #include "foundation/formats/sha256.h"
+#include "hub/config_names.h"
 #include "serve/http/query.h"
 #include "train/run/threads.h"
 #include "ui_runs.h"
@@ -23,6 +26,20 @@ std::string fresh_token(Env& env) {
   std::array<unsigned char, 24> bytes{};
   env.random_bytes(std::as_writable_bytes(std::span(bytes)));
   return to_hex(bytes);
+}
+
+// The settings are checked, and folders of models may be names on the hub.
+Result<LoadedConfig> load_settings(Env& env, const ServeUiArguments& args, std::vector<std::string>& folders) {
+  LoadedConfig first = TRY(load_config(env, "", args.overrides));
+  first.config.model.path = args.folders.front();
+  for (const Error& warning : TRY(check_config(first, ConfigUse::kServe))) log_warn(warning.to_string());
+  for (const std::string& folder : args.folders) {
+    LoadedConfig loaded = first;
+    loaded.config.model.path = folder;
+    TRY(resolve_hub_names(env, loaded, {}));
+    folders.push_back(loaded.config.model.path);
+  }
+  return first;
 }
 
 // The only place where the token is told.
@@ -38,9 +55,10 @@ void tell_page(const ServeUiArguments& args, const std::string& url, const std::
 
 Result<> serve_ui(const ServeUiArguments& args) {
   Env& env = default_env();
-  const LoadedConfig loaded = TRY(load_config(env, "", args.overrides));
+  std::vector<std::string> folders;
+  const LoadedConfig loaded = TRY(load_settings(env, args, folders));
   use_threads(loaded.config.trainer);
-  const auto runs = TRY(UiRuns::create(env, args.folders, args.overrides));
+  const auto runs = TRY(UiRuns::create(env, folders, args.overrides));
   const std::string token = args.token.empty() ? fresh_token(env) : args.token;
   UiService service(*runs, {token, is_loopback_host(args.host)});
   const auto handle = [&](HttpRequest request, auto reply) { service.handle(std::move(request), reply); };

@@ -8,10 +8,13 @@
 #include "checkpoint/reader.h"
 #include "config/check.h"
 #include "foundation/base/text.h"
+#include "hub/config_names.h"
 #include "model/adapters/lora_config.h"
 #include "report/page.h"
+#include "sampled_folder.h"
 #include "serve/api/call_fields.h"
 #include "served_folder.h"
+#include "train/resume/checkpointing.h"
 #include "train/run/policy_folder.h"
 
 namespace mortise {
@@ -26,6 +29,12 @@ bool is_model(Env& env, const Path& folder) {
 std::string last_name(const Path& folder) {
   const Path normal = folder.lexically_normal();
   return (normal.filename().empty() ? normal.parent_path() : normal).filename().string();
+}
+
+// What changes when somebody writes the file again.
+std::string stamp_of(Env& env, const Path& file) {
+  const auto info = env.info(file);
+  return info.ok() ? fmt::format("{}.{}", info->size_bytes, info->modified_ns) : "none";
 }
 
 // The names that latest and best have.
@@ -91,7 +100,7 @@ Result<LoadedConfig> UiRuns::settings(int run, const Path& model) const {
   std::vector<std::string> own = {"model.path=" + dump_json(Json(model.string()))};
   Path file;
   if (run >= 0) {
-    file = runs_[static_cast<size_t>(run)] / "config.resolved.toml";
+    file = runs_[static_cast<size_t>(run)] / kSettingsFile;
     own.insert(own.end(), {"model.lora_rank=0", "model.lora_adapter_path=null"});  // an adapter's folder names its base
   }
   own.insert(own.end(), overrides_.begin(), overrides_.end());
@@ -103,9 +112,9 @@ void UiRuns::add_checkpoints(size_t run, std::vector<Choice>& out) const {
   const Path& folder = runs_[run];
   const std::string prefix = runs_.size() > 1 ? last_name(folder) + "/" : "";
   const auto index = static_cast<int>(run);
-  const auto loaded = load_config(*env_, folder / "config.resolved.toml", {});
-  if (loaded.ok() && is_model(*env_, loaded->config.model.path))
-    out.push_back({prefix + "initial", prefix + kInitial, loaded->config.model.path, index});
+  const auto loaded = load_config(*env_, folder / kSettingsFile, {});
+  const Path initial = loaded.ok() ? sampled_folder(loaded->config.model) : "";
+  if (loaded.ok() && is_model(*env_, initial)) out.push_back({prefix + "initial", prefix + kInitial, initial, index});
   const auto found = list_checkpoints(*env_, folder);
   if (!found.ok()) return;
   const std::string latest = named_checkpoint(*env_, folder, kLatestFile),
@@ -147,7 +156,7 @@ Result<Json> UiRuns::models() {
                     {"has_chat_template", chats}});
   }
   for (const Path& folder : runs_) {
-    const auto loaded = load_config(*env_, folder / "config.resolved.toml", {});
+    const auto loaded = load_config(*env_, folder / kSettingsFile, {});
     Json run = {{"name", last_name(folder)}, {"has_rewards", false}, {"data_files", Json::array()}};
     if (loaded.ok()) {
       const RunConfig& config = loaded->config;
@@ -162,12 +171,24 @@ Result<Json> UiRuns::models() {
   return Json{{"object", "list"}, {"data", std::move(data)}, {"runs", std::move(runs)}};
 }
 
+// A new run in the same folder has the same names.
+std::string UiRuns::version_of(const std::string& name) {
+  const std::vector<Choice> all = choices();
+  const auto found = std::ranges::find(all, name, &Choice::id);
+  if (found == all.end()) return "";
+  std::vector<Path> files = {found->folder / "config.json", found->folder / kAdapterConfigFile,
+                             found->folder.parent_path() / kManifestFile};
+  if (found->run >= 0) files.push_back(runs_[static_cast<size_t>(found->run)] / kSettingsFile);
+  std::string version = found->folder.string();
+  for (const Path& file : files) version += " " + stamp_of(*env_, file);
+  return version;
+}
+
 Result<std::unique_ptr<LoadedModel>> UiRuns::load_model(const std::string& name) {
   const std::vector<Choice> all = choices();
   const auto found = std::ranges::find(all, name, &Choice::id);
   if (found == all.end())
-    return Error{ErrorKind::kConfig, "there is no model " + quote(name), "",
-                 "GET /v1/models lists those that there are"};
+    return Error{ErrorKind::kConfig, "there is no model " + quote(name), "", "GET /v1/models lists the models"};
   const LoadedConfig loaded = TRY(settings(found->run, found->folder));
   auto folder = TRY(ServedFolder::load(*env_, loaded.config, name, ""));
   return std::unique_ptr<LoadedModel>(std::make_unique<PlaygroundModel>(std::move(folder)));
@@ -177,11 +198,16 @@ Result<RunScorer*> UiRuns::scorer(const Json& body) {
   CallFields fields(body);
   const auto run = static_cast<size_t>(TRY(fields.integer("run", 0, 0, int64_t{1} << 30)));
   if (run >= runs_.size()) return bad_field("run", "is not one of this server's runs", "only runs have rewards");
-  std::unique_ptr<RunScorer>& scorer = scorers_[run];
-  if (scorer) return scorer.get();
+  auto& [version, scorer] = scorers_[run];
+  std::string newest = stamp_of(*env_, runs_[run] / kSettingsFile);
+  if (scorer && version == newest) return scorer.get();
+  scorer = nullptr;  // its workers end before others start
+  version = std::move(newest);
   for (const Choice& choice : choices()) {
     if (choice.run != static_cast<int>(run)) continue;
     LoadedConfig loaded = TRY(settings(choice.run, choice.folder));
+    const Path lock = runs_[run] / kPackLockFile;
+    TRY(resolve_hub_names(*env_, loaded, {&lock, 1}));
     scorer = TRY(RunScorer::create(*env_, std::move(loaded)));
     return scorer.get();
   }

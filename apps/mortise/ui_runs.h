@@ -26,6 +26,7 @@ class UiRuns final : public UiPort {
   Result<Json> data_row(const Json& body) override;
   Result<Json> score(const Json& body) override;
   EventHub::Source open_events(const std::string& place) override;
+  std::string version_of(const std::string& name) override;
   Result<std::unique_ptr<LoadedModel>> load_model(const std::string& name) override;
 
  private:
@@ -34,6 +35,10 @@ class UiRuns final : public UiPort {
     std::string id, title;
     Path folder;
     int run = -1;  // whose settings it is loaded with; -1: the defaults
+  };
+  struct ScorerOfRun {
+    std::string version;  // changes with the settings: another run may take the folder
+    std::unique_ptr<RunScorer> scorer;
   };
   UiRuns(Env& env, std::vector<std::string> overrides) : env_(&env), overrides_(std::move(overrides)) {}
   [[nodiscard]] std::vector<Choice> choices() const;
@@ -45,8 +50,8 @@ class UiRuns final : public UiPort {
   Env* env_;
   std::vector<std::string> overrides_;
   std::vector<Path> runs_, models_;
-  FindingsCache findings_;                                // for the thread of events
-  std::map<size_t, std::unique_ptr<RunScorer>> scorers_;  // for the thread of scores
+  FindingsCache findings_;                 // for the thread of events
+  std::map<size_t, ScorerOfRun> scorers_;  // for the thread of scores
 };
 
 }  // namespace mortise

@@ -39,7 +39,8 @@ class FileTail {
   [[nodiscard]] const TailPlace& place() const { return place_; }
 
  private:
-  [[nodiscard]] bool is_of(std::string_view file) const;
+  [[nodiscard]] bool is_of_file() const;
+  [[nodiscard]] std::string read_news(uint64_t file_size) const;
 
   Env* env_;
   Path path_;

@@ -141,7 +141,12 @@ constexpr std::string_view kServedPolicy = "; connect-src 'self'; base-uri 'none
 Result<std::vector<Json>> read_shown_rows(Env& env, const Path& path) {
   std::vector<Json> rows;
   JsonlReader reader = TRY(JsonlReader::open(env, path));
-  while (std::optional<JsonlRow> row = TRY(reader.next())) rows.push_back(shown_row(std::move(row->value)));
+  while (std::optional<JsonlRow> row = TRY(reader.next())) {
+    if (!row->value.is_object())
+      return Error{ErrorKind::kData, "the row is not a JSON object", fmt::format("{}:{}", path.string(), row->line),
+                   "only a run's own files of completions can be shown"};
+    rows.push_back(shown_row(std::move(row->value)));
+  }
   return rows;
 }
 

@@ -53,6 +53,7 @@ const Json& FindingsCache::of(Env& env, const Path& folder) {
   const bool is_known = !info.ok() || (info->size_bytes == entry.size_bytes && info->modified_ns == entry.modified_ns);
   if (is_known || (entry.computed_ns != 0 && now - entry.computed_ns < kFindingsPeriod_ns)) return entry.findings;
   const auto found = find_faults(env, folder);
+  entry.computed_ns = now;
   if (!found.ok()) return entry.findings;  // a row is half written
   entry = {info->size_bytes, info->modified_ns, now, findings_list(*found)};
   return entry.findings;
@@ -132,9 +133,17 @@ void RunFollower::read_findings(size_t i, std::vector<RunNews>& out) {
   out.push_back({"findings", "", {{"run", i}, {"findings", findings}}});
 }
 
+// A file that could not be read is read again when it has changed.
+void RunFollower::read_settings(Run& run) {
+  const auto info = env_->info(run.folder / "config.resolved.toml");
+  if (!info.ok() || info->modified_ns == run.settings_ns) return;
+  run.settings_ns = info->modified_ns;
+  run.settings = run_settings(*env_, run.folder);
+}
+
 void RunFollower::read_steps(size_t i, std::vector<RunNews>& out) {
   Run& run = runs_[i];
-  if (run.settings.empty()) run.settings = run_settings(*env_, run.folder);
+  if (run.settings.empty()) read_settings(run);
   const auto files = find_completion_files(*env_, run.folder, run.settings);
   if (files.size() == run.num_steps) return;
   run.num_steps = files.size();

@@ -64,12 +64,14 @@ class RunFollower {
     bool log_continues = false;
     std::string status{}, findings{};  // as they were told
     std::map<std::string, std::string> settings{};
-    size_t num_steps = 0;  // that were told
+    int64_t settings_ns = 0;  // when the file that was read last was written
+    size_t num_steps = 0;     // that were told
   };
   void read_metrics(size_t i, std::vector<RunNews>& out);
   void read_log(size_t i, std::vector<RunNews>& out);
   void read_status(size_t i, std::vector<RunNews>& out);
   void read_findings(size_t i, std::vector<RunNews>& out);
+  void read_settings(Run& run);
   void read_steps(size_t i, std::vector<RunNews>& out);
   [[nodiscard]] std::string place() const;
 

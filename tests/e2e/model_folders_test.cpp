@@ -61,6 +61,13 @@ TEST(ModelFolders, AnAdapterIsReadMergedAndGoneOnFrom) {
     completions.push_back(*default_env().read_file(task.path() / "g.jsonl"));
   }
   EXPECT_EQ(completions[0], completions[1]);
+  // A run's file that continues the adapter says it too, without --model.
+  task.write("continued.toml", "[model]\npath = \"model\"\nlora_adapter_path = \"" + adapter + "\"\n");
+  const Outcome continued = task.mortise(
+      "generate --config continued.toml --prompts data/val.jsonl --out g.jsonl rollout.temperature=0 "
+      "rollout.response_length=4 rollout.calculate_log_probs=false");
+  ASSERT_EQ(continued.code, 0) << continued.output;
+  EXPECT_EQ(completions[0], *default_env().read_file(task.path() / "g.jsonl"));
   // Another run begins where this one ended.
   const Outcome next = task.mortise(sft +
                                     "actor.optim.lr=2e-2 sft.total_training_steps=1 trainer.default_local_dir=next "

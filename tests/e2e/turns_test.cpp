@@ -308,6 +308,12 @@ TEST_F(Turns, GenerateCallsToolsWithoutRewards) {
     EXPECT_TRUE(row["score"].is_null()) << row;
     EXPECT_TRUE(row.contains("num_tool_calls")) << row;
   }
+  const Outcome lost = mortise(
+      "generate --model model --prompts absent.jsonl rollout.multi_turn.enable=true "
+      "rollout.multi_turn.tools='[\"tools.py:mul\"]' rollout.multi_turn.format=llama3_pythonic "
+      "rollout.response_length=16 --out nowhere/t.jsonl");
+  EXPECT_NE(lost.code, 0);
+  EXPECT_THAT(lost.output, HasSubstr("nowhere/t.jsonl")) << "it is told before the prompts are read";
   EXPECT_THAT(mortise(generate + "rollout.top_log_probs=2").output, HasSubstr("have no top log-probs"));
   EXPECT_THAT(mortise("generate --model model --prompts few.jsonl rollout.multi_turn.max_user_turns=1 --out t.jsonl "
                       "rollout.response_length=2")

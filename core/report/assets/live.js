@@ -22,7 +22,7 @@
       has_new_metric = false;
     }, 500);
   }
-  const kSilent_s = 30;
+  const kSilent_s = 30, kMostEvents = 2000;  // older events of the log leave the page
   const words = { done: 'the run is done', stopped: 'the run was stopped by a signal', failed: 'the run failed: the end of log.txt says why' };
   function show_status() {
     runs.forEach((run, i) => {
@@ -47,6 +47,7 @@
     log: ({ run, continues, events }) => {
       if (continues && runs[run].events.length) runs[run].events.at(-1).text += continues;
       runs[run].events.push(...events);
+      runs[run].events.splice(0, runs[run].events.length - kMostEvents);
       show_events();
     },
     status: (now) => {

@@ -19,7 +19,7 @@
   const is_chat = () => byId('form').value === 'chat';
 
   // ---- what there is ----
-  let models = [], runs = [], running = null;
+  let models = [], runs = [];
   const run_of = (side) => models.find((one) => one.id === side.pick.value)?.run ?? null;
 
   // ---- tokens ----
@@ -87,9 +87,11 @@
     return body;
   }
   async function complete(side, signal) {
-    const chat = side.chat, body = { model: side.pick.value, stream: true, return_token_ids: true, ...sampling() };
-    if (chat) Object.assign(body, { messages: side.messages, logprobs: true, top_logprobs: kNumTop });
-    else Object.assign(body, { prompt: side.prompt, logprobs: kNumTop });
+    // Whoever clears the side gives it other messages: what this request still says is then for nobody.
+    const chat = side.chat, messages = side.messages, prompt = side.prompt, is_cleared = () => side.messages !== messages;
+    const body = { model: side.pick.value, stream: true, return_token_ids: true, ...sampling() };
+    if (chat) Object.assign(body, { messages, logprobs: true, top_logprobs: kNumTop });
+    else Object.assign(body, { prompt, logprobs: kNumTop });
     const kwargs = runs[run_of(side)]?.chat_template_kwargs;
     if (chat && kwargs && Object.keys(kwargs).length > 0) body.chat_template_kwargs = kwargs;
     const node = make('pre', { className: 'tokens' });
@@ -97,19 +99,23 @@
     side.said.append(turn);
     side.note.textContent = 'The model is loaded when it is first asked.';
     side.answer = null;
+    side.score.disabled = true;
     try {
       const response = await server.ask(chat ? 'v1/chat/completions' : 'v1/completions', body, signal);
+      if (is_cleared()) return;
       side.note.textContent = '';
       const answer = answer_in(node);
       await read_stream(response, answer.take);
+      if (is_cleared()) return;
       side.answer = answer;
-      side.scored = chat ? [...side.messages] : side.prompt;
-      if (chat) side.messages.push({ role: 'assistant', content: answer.text });
+      side.scored = chat ? [...messages] : prompt;
+      if (chat) messages.push({ role: 'assistant', content: answer.text });
       side.note.textContent = `${answer.ids.length} tokens, ${answer.finish === 'length' ? 'cut off at max_tokens' : 'ended by itself'}`;
     } catch (error) {
+      if (is_cleared()) return;
       side.note.textContent = signal.aborted ? 'You stopped it.' : `No answer: ${error.message}`;
       turn.classList.add('failed');
-      if (chat) side.messages.pop();  // the question was not answered
+      if (chat) messages.pop();  // the question was not answered
     }
     side.score.disabled = !(side.answer && runs.some((run) => run.has_rewards));
   }
@@ -118,23 +124,26 @@
   function columns() {
     const text = byId('columns').value.trim();
     const value = text === '' ? {} : JSON.parse(text);
-    if (value === null || typeof value !== 'object' || Array.isArray(value)) throw new Error('they are no object');
+    if (value === null || typeof value !== 'object' || Array.isArray(value)) throw new Error('they are not a JSON object');
     return value;
   }
   async function score(side) {
+    const answer = side.answer;
     side.score.disabled = true;
     side.result.replaceChildren(make('span', { className: 'soft', text: 'The rewards are computed.' }));
     try {
       let row = {};
       try { row = columns(); } catch (error) { throw new Error(`The data columns cannot be read: ${error.message}`); }
-      const body = { run: run_of(side) ?? 0, columns: row, prompt: side.scored, completion: side.answer.text,
-        finish_reason: side.answer.finish };
-      if (run_of(side) !== null) body.token_ids = side.answer.ids;
+      const body = { run: run_of(side) ?? 0, columns: row, prompt: side.scored, completion: answer.text,
+        finish_reason: answer.finish };
+      if (run_of(side) !== null) body.token_ids = answer.ids;
       const scored = await (await server.ask('ui/score', body)).json();
+      if (side.answer !== answer) return;
       side.result.replaceChildren(...scored.rewards.map((one) => make('div', { className: one.error ? 'error' : '',
         text: `${one.name}: ${one.value === null ? `no score (${one.error || 'it does not apply to this row'})` : number(one.value)}${one.weight === 1 ? '' : ` × ${number(one.weight)}`}` })),
         make('div', { className: 'score', text: scored.score === null ? 'no score' : `reward ${number(scored.score)}` }));
     } catch (error) {
+      if (side.answer !== answer) return;
       side.result.replaceChildren(make('div', { className: 'error', text: `no score: ${error.message}` }));
     }
     side.score.disabled = false;
@@ -142,7 +151,7 @@
 
   // ---- the sides ----
   const sides = [0, 1].map((i) => {
-    const side = { messages: [], prompt: '', chat: true, answer: null };
+    const side = { messages: [], prompt: '', chat: true, answer: null, running: null };
     side.pick = make('select', { set: { ariaLabel: `model ${i + 1}` }, on: { change: () => clear(side) } });
     side.said = make('div', { className: 'said' });
     side.note = make('p', { className: 'soft', set: { ariaLive: 'polite' } });
@@ -152,6 +161,7 @@
     return side;
   });
   function clear(side) {
+    side.running?.abort();
     Object.assign(side, { messages: [], prompt: '', answer: null });
     side.said.replaceChildren();
     side.result.replaceChildren();
@@ -171,11 +181,13 @@
     const text = byId('prompt').value;
     if (!text.trim()) return tell('Write a prompt first.');
     tell('');
-    running = new AbortController();
     byId('send').disabled = true;
     byId('stop').disabled = false;
-    for (const side of sides) ask_side(side, text);
-    await Promise.all(sides.map((side) => complete(side, running.signal)));
+    for (const side of sides) {
+      ask_side(side, text);
+      side.running = new AbortController();
+    }
+    await Promise.all(sides.map((side) => complete(side, side.running.signal)));
     byId('send').disabled = false;
     byId('stop').disabled = true;
   }
@@ -221,7 +233,7 @@
   byId('to-report').href = server.with_token('./');
   byId('form').addEventListener('change', () => { sides.forEach(clear); show_form(); });
   byId('send').addEventListener('click', send);
-  byId('stop').addEventListener('click', () => running?.abort());
+  byId('stop').addEventListener('click', () => sides.forEach((side) => side.running?.abort()));
   byId('clear').addEventListener('click', () => { sides.forEach(clear); tell(''); });
   byId('take-row').addEventListener('click', take_row);
   sides[0].pick.addEventListener('change', show_run);

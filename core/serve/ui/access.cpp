@@ -43,10 +43,14 @@ std::optional<HttpRefusal> refuse_request(const HttpRequest& request, const UiAc
   if (access.only_loopback && !is_loopback_host(request.host))
     return HttpRefusal{403, "the request's Host is not this machine; open the address that mortise serve printed"};
   if (request.from_browser && request.origin != "http://" + request.host)
-    return HttpRefusal{403, "requests from other web pages are refused (Origin header)"};
+    return HttpRefusal{403,
+                       "requests from other web pages are refused (Origin header); open the address that "
+                       "mortise serve printed"};
   const bool is_own = request.fetch_site.empty() || request.fetch_site == "same-origin" || request.fetch_site == "none";
   if (!is_own && !opens_page(request))
-    return HttpRefusal{403, "requests from other web pages are refused (Sec-Fetch-Site header)"};
+    return HttpRefusal{403,
+                       "requests from other web pages are refused (Sec-Fetch-Site header); open the address that "
+                       "mortise serve printed"};
   if (!has_token(request, access.token))
     return HttpRefusal{401,
                        "the token is missing or wrong; open the address with ?token=... that mortise serve printed"};

@@ -4,7 +4,10 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <exception>
 #include <utility>
+
+#include "foundation/base/log.h"
 
 namespace mortise {
 namespace {
@@ -42,14 +45,21 @@ void EventHub::add(Source source, std::shared_ptr<HttpReply> reply) {
   });
 }
 
-void EventHub::serve(Page& page) {
+bool EventHub::serve(Page& page) {
   std::string text;
-  for (const UiEvent& event : page.source()) text += event_text(event);
+  try {
+    for (const UiEvent& event : page.source()) text += event_text(event);
+  } catch (const std::exception& error) {
+    log_warn(fmt::format("a page gets no more events: {}", error.what()));
+    page.reply->end_stream();
+    return false;
+  }
   const auto now = std::chrono::steady_clock::now();
   if (text.empty() && now - page.last_written >= kHeartbeat) text = ": still here\n\n";
-  if (text.empty()) return;
+  if (text.empty()) return true;
   page.last_written = now;
   page.reply->write(std::move(text));
+  return true;
 }
 
 void EventHub::run() {
@@ -59,8 +69,12 @@ void EventHub::run() {
     const auto pages = pages_;
     has_new_ = false;
     lock.unlock();
-    for (const auto& page : pages) serve(*page);
+    std::vector<std::shared_ptr<Page>> failed;
+    for (const auto& page : pages) {
+      if (!serve(*page)) failed.push_back(page);
+    }
     lock.lock();
+    for (const auto& page : failed) *page->has_left = true;
     wake_.wait_for(lock, period_, [this] { return is_stopped_ || has_new_; });
   }
   const auto left = std::exchange(pages_, {});

@@ -51,7 +51,7 @@ class EventHub {
     std::chrono::steady_clock::time_point last_written{};
   };
   void run();
-  void serve(Page& page);
+  bool serve(Page& page);  // false: the page failed, and gets no more
 
   std::chrono::milliseconds period_;
   mutable std::mutex mutex_;

@@ -28,7 +28,8 @@ std::optional<int64_t> query_number(const HttpRequest& request, std::string_view
 UiService::UiService(UiPort& port, UiAccess access)
     : port_(&port),
       access_(std::move(access)),
-      models_([port = port_](const std::string& name) { return port->load_model(name); }, kMostModels) {
+      models_([port = port_](const std::string& name) { return port->load_model(name); },
+              [port = port_](const std::string& name) { return port->version_of(name); }, kMostModels) {
   hub_.start();
 }
 
@@ -44,15 +45,21 @@ void UiService::handle(HttpRequest request, const Reply& reply) {
   tell(*reply, 405, "the method must be GET or POST");
 }
 
+void UiService::post_to(WorkThread& thread, const Reply& reply, std::function<void()> work) {
+  const bool is_taken =
+      thread.post(std::move(work), [reply](const std::string& what) { tell(*reply, 500, "internal error: " + what); });
+  if (!is_taken) tell(*reply, 503, kTooManyWait);
+}
+
 void UiService::page(Result<std::string> (UiPort::*make)(), const Reply& reply) {
-  files_.post([this, make, reply] {
+  post_to(files_, reply, [this, make, reply] {
     auto html = (port_->*make)();
     return html.ok() ? reply->send(200, *std::move(html), kHtml) : tell(*reply, html.error());
   });
 }
 
 void UiService::list_models(const Reply& reply) {
-  files_.post([this, reply] {
+  post_to(files_, reply, [this, reply] {
     auto models = port_->models();
     if (!models.ok()) return tell(*reply, models.error());
     (*models)["loaded"] = models_.loaded();
@@ -74,7 +81,7 @@ void UiService::get(const HttpRequest& request, const Reply& reply) {
   if (request.path == "/ui/rows") {
     const auto run = query_number(request, "run"), step = query_number(request, "step");
     if (!run || !step) return tell(*reply, 400, "the query needs run and step, both numbers");
-    return files_.post([this, reply, run = *run, step = *step] {
+    return post_to(files_, reply, [this, reply, run = *run, step = *step] {
       auto rows = port_->rows(run, step);
       return rows.ok() ? reply->send(200, *std::move(rows)) : tell(*reply, rows.error());
     });
@@ -83,7 +90,7 @@ void UiService::get(const HttpRequest& request, const Reply& reply) {
 }
 
 void UiService::answer(Result<Json> (UiPort::*compute)(const Json&), const Json& body, const Reply& reply) {
-  scores_.post([this, compute, body, reply] {
+  post_to(scores_, reply, [this, compute, body, reply] {
     const auto json = (port_->*compute)(body);
     return json.ok() ? reply->send(200, dump_json(*json)) : tell(*reply, json.error());
   });

@@ -35,7 +35,8 @@ class UiPort {
   virtual Result<Json> score(const Json& body) = 0;
   // The news of the runs from `place` on, which the page or an event's id has told.
   virtual EventHub::Source open_events(const std::string& place) = 0;
-  // Called on the model slots' thread.
+  // The next two are called on the model slots' thread. The version changes when the name means other weights.
+  virtual std::string version_of(const std::string& name) = 0;
   virtual Result<std::unique_ptr<LoadedModel>> load_model(const std::string& name) = 0;
 };
 
@@ -57,6 +58,8 @@ class UiService {
 
   void get(const HttpRequest& request, const Reply& reply);
   void post(HttpRequest request, const Reply& reply);
+  // Answers 500 if the work throws, and 503 if the thread has too much to do.
+  void post_to(WorkThread& thread, const Reply& reply, std::function<void()> work);
   void list_models(const Reply& reply);
   void page(Result<std::string> (UiPort::*make)(), const Reply& reply);
   void answer(Result<Json> (UiPort::*compute)(const Json&), const Json& body, const Reply& reply);

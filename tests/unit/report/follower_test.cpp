@@ -65,6 +65,20 @@ std::vector<std::string> names_in(const std::vector<RunNews>& news) {
   return names;
 }
 
+TEST(FileTail, ALongLineComesAloneAndMarksItsEnd) {
+  const test::TempDir dir;
+  const std::string line(5 * FileTail::kMostBytes, 'x');
+  dir.write("log.txt", "short\n" + line + "\nlast\nhalf a li");
+  FileTail tail(default_env(), dir.path() / "log.txt");
+  EXPECT_THAT(tail.read().value(), ElementsAre("short"));
+  EXPECT_EQ(tail.read().value(), std::vector<std::string>{line});
+  FileTail again(default_env(), dir.path() / "log.txt", tail.place());
+  for (FileTail* one : {&tail, &again}) EXPECT_THAT(one->read().value(), ElementsAre("last"));
+  EXPECT_THAT(tail.read().value(), IsEmpty());
+  dir.write("log.txt", "short\n" + line + "\nLast\nhalf a line\n");
+  EXPECT_FALSE(tail.read()) << "the line before the place is another one";
+}
+
 TEST(RunFollower, APageGetsWhatCameSinceItWasMade) {
   FollowedRun run;
   run.step(1);

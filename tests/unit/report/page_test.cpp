@@ -57,6 +57,15 @@ TEST(ReportPage, ACompletionCannotLeaveItsPlace) {
   EXPECT_THAT(page, HasSubstr("default-src 'none'"));
 }
 
+TEST(ReportPage, ARowThatIsNoObjectIsAnError) {
+  const test::TempDir dir;
+  dir.write("1.jsonl", row(1, 0, "2") + "[1, 2]\n");
+  const auto rows = read_shown_rows(default_env(), dir.path() / "1.jsonl");
+  ASSERT_FALSE(rows.ok());
+  EXPECT_THAT(rows.error().to_string(), HasSubstr("1.jsonl:2"));
+  EXPECT_THAT(rows.error().to_string(), HasSubstr("is not a JSON object"));
+}
+
 TEST(ReportPage, TheCompletionsAreThoseOfTheFirstTheNewestAndEvenlyBetween) {
   const RunFolder run(9);
   for (int64_t step = 1; step <= 9; ++step) run.write_completions(step, "7");

@@ -4,8 +4,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <condition_variable>
+#include <future>
 #include <mutex>
+#include <stdexcept>
 
 #include "kept_reply.h"
 #include "serve/http/query.h"
@@ -149,28 +152,31 @@ struct HeldModel final : LoadedModel {
   explicit HeldModel(std::vector<std::shared_ptr<HttpReply>>& held_in) : held(&held_in) {}
   void handle(HttpRequest request, std::shared_ptr<HttpReply> reply) override {
     if (request.body == "answer") return reply->send(200, "answered", "");
+    if (request.body == "throw") throw std::runtime_error("no memory is left");
     held->push_back(reply);
   }
   std::vector<std::shared_ptr<HttpReply>>* held;
 };
 
 struct SlotsTest : testing::Test {
-  std::string ask(const std::string& name) {
+  std::string ask(const std::string& name, const std::string& body = "answer") {
     const auto reply = std::make_shared<KeptReply>();
     HttpRequest request;
-    request.body = "answer";
+    request.body = body;
     slots.handle(name, request, reply);
     reply->wait();
     return std::to_string(reply->status) + " " + reply->body;
   }
   std::vector<std::string> loads;
   std::vector<std::shared_ptr<HttpReply>> held;
+  std::atomic<int> version = 1;
   ModelSlots slots{[this](const std::string& name) -> Result<std::unique_ptr<LoadedModel>> {
+                     if (name == "broken") throw std::runtime_error("no memory is left");
                      if (name == "bad") return Error{ErrorKind::kData, "a tensor is missing", name, ""};
                      loads.push_back(name);
                      return std::unique_ptr<LoadedModel>(std::make_unique<HeldModel>(held));
                    },
-                   2};
+                   [this](const std::string&) { return std::to_string(version); }, 2};
 };
 
 TEST_F(SlotsTest, TheModelThatWasUsedLongestAgoLeaves) {
@@ -196,6 +202,77 @@ TEST_F(SlotsTest, AFailedLoadIsAnswered) {
   EXPECT_EQ(ask("a"), "200 answered");
 }
 
+TEST_F(SlotsTest, AnExceptionIsAnsweredAndEndsNothing) {
+  EXPECT_THAT(ask("broken"), testing::AllOf(HasSubstr("500 "), HasSubstr("no memory is left")));
+  EXPECT_THAT(ask("a", "throw"), testing::AllOf(HasSubstr("500 "), HasSubstr("no memory is left")));
+  EXPECT_EQ(ask("a"), "200 answered");
+}
+
+TEST_F(SlotsTest, ANameWithAnotherVersionIsLoadedAgain) {
+  EXPECT_EQ(ask("a"), "200 answered");
+  const auto open = std::make_shared<KeptReply>();
+  slots.handle("b", {}, open);
+  EXPECT_EQ(ask("a"), "200 answered");  // behind the request for b
+  version = 2;
+  EXPECT_EQ(ask("a"), "200 answered");
+  EXPECT_EQ(ask("b"), "200 answered") << "the old b still answers, so a leaves";
+  EXPECT_THAT(slots.loaded(), ElementsAre("b"));
+  held.clear();
+  EXPECT_EQ(ask("a"), "200 answered");
+  EXPECT_EQ(ask("b"), "200 answered");
+  slots.stop();
+  EXPECT_THAT(loads, ElementsAre("a", "b", "a", "b", "a"));
+}
+
+TEST_F(SlotsTest, TooManyRequestsAreRefused) {
+  for (const char* name : {"a", "b"}) slots.handle(name, {}, std::make_shared<KeptReply>());
+  EXPECT_EQ(ask("b"), "200 answered");  // both are in use now
+  std::vector<std::shared_ptr<KeptReply>> waiting;
+  for (size_t i = 0; i < ModelSlots::kMostWaiting; ++i) {
+    waiting.push_back(std::make_shared<KeptReply>());
+    HttpRequest request;
+    request.body = "answer";
+    slots.handle("c", request, waiting.back());
+  }
+  EXPECT_THAT(ask("c"), testing::AllOf(HasSubstr("503 "), HasSubstr("too many requests wait")));
+  held.clear();
+  for (const auto& reply : waiting) {
+    reply->wait();
+    EXPECT_EQ(reply->status, 200);
+  }
+}
+
+TEST(WorkThread, AnExceptionIsToldAndTooMuchWorkIsNotTaken) {
+  WorkThread thread;
+  std::promise<std::string> told;
+  const auto nothing = [](const std::string&) {};
+  ASSERT_TRUE(thread.post([] { throw std::runtime_error("no memory is left"); },
+                          [&](const std::string& what) { told.set_value(what); }));
+  EXPECT_EQ(told.get_future().get(), "no memory is left");
+  std::promise<void> runs, go_on;
+  ASSERT_TRUE(thread.post(
+      [&] {
+        runs.set_value();
+        go_on.get_future().wait();
+      },
+      nothing));
+  runs.get_future().wait();
+  for (size_t i = 0; i < WorkThread::kMostPosted; ++i) EXPECT_TRUE(thread.post([] {}, nothing));
+  EXPECT_FALSE(thread.post([] {}, nothing));
+  go_on.set_value();
+}
+
+TEST(EventHub, APageWhoseEventsFailLeaves) {
+  EventHub hub(std::chrono::milliseconds(1));
+  hub.start();
+  const auto bad = std::make_shared<StreamReply>(), good = std::make_shared<StreamReply>();
+  hub.add([]() -> std::vector<UiEvent> { throw std::runtime_error("no memory is left"); }, bad);
+  hub.add([n = 0]() mutable { return std::vector<UiEvent>{{"count", "", std::to_string(++n)}}; }, good);
+  EXPECT_THAT(good->text_with("data: 3\n"), HasSubstr("data: 3\n"));
+  EXPECT_EQ(hub.num_pages(), 1U);
+  hub.stop();
+}
+
 struct FakePort final : UiPort {
   Result<std::string> report_page() override { return std::string("<html>report"); }
   Result<std::string> playground_page() override { return std::string("<html>playground"); }
@@ -203,7 +280,10 @@ struct FakePort final : UiPort {
     return std::to_string(run) + "/" + std::to_string(step);
   }
   Result<Json> models() override { return Json{{"data", {{{"id", "m"}}}}}; }
-  Result<Json> data_row(const Json& body) override { return body; }
+  Result<Json> data_row(const Json& body) override {
+    if (body.contains("throw")) throw std::runtime_error("no memory is left");
+    return body;
+  }
   Result<Json> score(const Json&) override { return Error{ErrorKind::kPlugin, "the reward crashed", "", ""}; }
   EventHub::Source open_events(const std::string& place) override {
     return [place, is_told = false]() mutable -> std::vector<UiEvent> {
@@ -211,6 +291,7 @@ struct FakePort final : UiPort {
       return {{"from", "", place}};
     };
   }
+  std::string version_of(const std::string&) override { return ""; }
   Result<std::unique_ptr<LoadedModel>> load_model(const std::string& name) override {
     return Error{ErrorKind::kConfig, "there is no model " + name, "", ""};
   }
@@ -238,6 +319,8 @@ TEST_F(UiServiceTest, Endpoints) {
   EXPECT_THAT(ask("GET", "/ui/rows?run=1"), HasSubstr("400"));
   EXPECT_EQ(ask("GET", "/v1/models"), R"(200 {"data":[{"id":"m"}],"loaded":[]})");
   EXPECT_EQ(ask("POST", "/ui/data_row", R"({"a": 1})"), R"(200 {"a":1})");
+  EXPECT_THAT(ask("POST", "/ui/data_row", R"({"throw": 1})"),
+              testing::AllOf(HasSubstr("500 "), HasSubstr("no memory is left")));
   EXPECT_THAT(ask("POST", "/ui/score", "{}"), HasSubstr("the reward crashed"));
   EXPECT_THAT(ask("POST", "/v1/completions", R"({"model": "x"})"), HasSubstr("there is no model x"));
   EXPECT_THAT(ask("POST", "/v1/completions", "{}"), HasSubstr("must name one of the models"));

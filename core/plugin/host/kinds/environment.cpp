@@ -94,7 +94,7 @@ std::vector<EpisodeAnswer> answer_all(PluginInstance& instance, std::string_view
   }
   for (const FailedRow& failed : called->failed_rows) {
     const auto i = static_cast<size_t>(failed.row);
-    handed.answers[i].failure = failed.text.empty() ? "it failed without a word" : failed.text;
+    handed.answers[i].failure = failed.text.empty() ? "it failed and gave no reason" : failed.text;
     handed.answered[i] = 1;
   }
   if (!handed.fault.empty()) fail_all(handed.answers, handed.fault);
