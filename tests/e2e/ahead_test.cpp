@@ -208,8 +208,8 @@ TEST(Ahead, WhatNeedsWholeRowsIsRefusedWithPieces) {
   const TinyTask task;
   task.write("replay.jsonl", R"({"step": 1, "prompt_index": 0, "sample_index": 0, "token_ids": [5]})");
   const std::vector<std::pair<std::vector<std::string>, std::string>> cases{
-      {{"rollout.stop=[\"7\"]"}, "'rollout.stop' looks at whole ones"},
-      {{"algorithm.filter_groups.enable=true"}, "'algorithm.filter_groups.enable' looks at whole ones"},
+      {{"rollout.stop=[\"7\"]"}, "'rollout.stop' needs whole completions"},
+      {{"algorithm.filter_groups.enable=true"}, "'algorithm.filter_groups.enable' needs whole completions"},
       {{"rollout.name=replay", "rollout.replay.path=replay.jsonl"}, "'replay' never gets any"}};
   for (const auto& [more, text] : cases) {
     const Outcome outcome = task.mortise("train", "out", in_pieces(more));

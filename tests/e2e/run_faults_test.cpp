@@ -111,7 +111,7 @@ void add_names(const Path& file, std::set<std::string>& names) {
 }
 
 // The table of metrics lists what runs write: all of it is in these, but what needs a certain loss, sft, a GPU, a
-// backend with a copy of the weights, tools (turns_test.cpp), or a teacher or filtered log-probs (objective_stages_test.cpp).
+// backend with a copy of the weights, tools (turns_test.cpp), completions in pieces (ahead_test.cpp), or a teacher or filtered log-probs (objective_stages_test.cpp).
 void expect_the_tables_names(const std::set<std::string>& names) {
   const std::set<std::string_view> elsewhere{"training/learnt_tokens",
                                              "cispo_clip_ratio",
@@ -130,7 +130,9 @@ void expect_the_tables_names(const std::set<std::string>& names) {
                                              "training/kept_tokens/mean",
                                              "training/kept_tokens/missing_frac",
                                              "timing_s/teacher",
-                                             "timing_s/kept_tokens"};
+                                             "timing_s/kept_tokens",
+                                             "training/off_policy/trajectory_spans",
+                                             "training/off_policy/token_staleness"};
   for (const MetricInfo& info : metric_table()) {
     const bool made = std::any_of(names.begin(), names.end(),
                                   [&](const std::string& name) { return metric_pattern_matches(info.pattern, name); });

@@ -135,7 +135,7 @@ TEST(Check, Errors) {
   EXPECT_THAT(check_error({"rollout.min_new_tokens=513"}), HasSubstr("more than the longest completion (512)"));
   EXPECT_THAT(check_error({"rollout.stop=[\"x\"]", "rollout.ignore_eos=true"}), HasSubstr("keeps them from ending"));
   EXPECT_THAT(check_error({"rollout.dtype=bfloat16", "model.dtype=float64"}),
-              HasSubstr("a float32 model can decode in bfloat16, but no"));
+              HasSubstr("only a float32 model can decode in another format"));
   EXPECT_EQ(check_error({"rollout.dtype=bfloat16", "rollout.deterministic=true"}), "ok");
   EXPECT_EQ(check_error({"rollout.dtype=bfloat16", "model.dtype=bfloat16", "rollout.kernels=avx2"}), "ok");
   EXPECT_THAT(check_error({"rollout.dtype=float32", "model.dtype=bfloat16"}),
