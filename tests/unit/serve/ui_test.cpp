@@ -243,13 +243,13 @@ TEST_F(SlotsTest, TooManyRequestsAreRefused) {
 }
 
 TEST(WorkThread, AnExceptionIsToldAndTooMuchWorkIsNotTaken) {
-  WorkThread thread;
   std::promise<std::string> told;
+  std::promise<void> runs, go_on;
+  WorkThread thread;  // ends before what its work uses
   const auto nothing = [](const std::string&) {};
   ASSERT_TRUE(thread.post([] { throw std::runtime_error("no memory is left"); },
                           [&](const std::string& what) { told.set_value(what); }));
   EXPECT_EQ(told.get_future().get(), "no memory is left");
-  std::promise<void> runs, go_on;
   ASSERT_TRUE(thread.post(
       [&] {
         runs.set_value();
