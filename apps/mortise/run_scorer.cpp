@@ -8,11 +8,12 @@
 
 #include "config/check.h"
 #include "experience/data/row_files.h"
-#include "experience/engine_params.h"
 #include "experience/plugin_settings.h"
+#include "experience/reward/reward_specs.h"
 #include "foundation/base/signal.h"
 #include "foundation/base/text.h"
 #include "serve/api/call_fields.h"
+#include "train/run/run_data.h"
 #include "train/run/run_parts.h"
 
 namespace mortise {
@@ -29,19 +30,6 @@ std::vector<DataFile> existing_files(Env& env, const RunConfig& config) {
     }
   }
   return files;
-}
-
-// CSV files have no types of their own.
-RowReaderOptions cell_types(const DataConfig& data) {
-  static const std::map<ColumnType, CellType> kCells = {{ColumnType::kI64, CellType::kInteger},
-                                                        {ColumnType::kF64, CellType::kNumber},
-                                                        {ColumnType::kJson, CellType::kJson}};
-  RowReaderOptions options;
-  options.cells = {{"messages", CellType::kJson}, {"prompt_token_ids", CellType::kJson}};
-  for (const auto& [name, type] : declared_columns(data.columns)) {
-    if (const auto cell = kCells.find(type); cell != kCells.end()) options.cells[name] = cell->second;
-  }
-  return options;
 }
 
 Json number_or_null(double value) { return std::isnan(value) ? Json() : Json(value); }
@@ -92,7 +80,7 @@ RunScorer::RunScorer(Env& env, LoadedConfig loaded, PolicyFolder folder)
       encoder_(folder_.encoder(loaded_.config)),
       text_encoder_(for_texts(encoder_)),
       census_(declared_columns(loaded_.config.data.columns)) {
-  RowFiles reader(env, existing_files(env, loaded_.config), cell_types(loaded_.config.data), kMostRowsRead);
+  RowFiles reader(env, existing_files(env, loaded_.config), reading_options(loaded_.config.data), kMostRowsRead);
   while (true) {
     const auto row = reader.next();
     if (!row.ok() || !row->has_value()) return;
@@ -119,21 +107,7 @@ Result<> RunScorer::start_rewards() {
   TRY(check_plugins(*registry_, loaded_, kinds));
   Json max_steps;  // as in a run that sets its length
   if (config.trainer.total_training_steps) max_steps = *config.trainer.total_training_steps;
-  std::vector<RewardSpec> specs;
-  for (const RewardConfig& reward : config.reward) {
-    const PluginRef ref = TRY(registry_->find("reward", reward.use));
-    RewardSpec& spec = specs.emplace_back();
-    spec.use = reward.use;
-    spec.label = reward.name;
-    spec.where = loaded_.where(fmt::format("reward.{}", specs.size() - 1));
-    spec.weight = reward.weight;
-    spec.timeout_ms = reward.timeout.count();
-    spec.row_timeout_ms = row_timeout_ms(reward);
-    spec.limits = worker_limits(config.plugins, reward);
-    spec.limits.memory_where = worker_memory_place(loaded_);
-    spec.params = offer_params(*ref.plugin, reward.params, {{"max_steps", max_steps}});
-    spec.used_in = reward.used_in;
-  }
+  const std::vector<RewardSpec> specs = TRY(reward_specs(loaded_, *registry_, max_steps));
   RunKey key;
   key.seed = static_cast<uint64_t>(config.trainer.seed);
   key.cancelled = &stop_flag();
@@ -154,7 +128,7 @@ Result<Json> RunScorer::data_row(const Json& body) const {
   std::erase_if(files, [&](const DataFile& file) { return file.path.string() != wanted; });
   if (files.empty()) return bad_field("file", "is not one of the run's data files");
   files.resize(1);
-  RowFiles reader(*env_, std::move(files), cell_types(loaded_.config.data));
+  RowFiles reader(*env_, std::move(files), reading_options(loaded_.config.data));
   TRY(reader.skip(number - 1));
   const std::optional<FileRow> row = TRY(reader.next());
   if (!row) return bad_field("number", fmt::format("is {}, but the file has {} rows", number, reader.num_read()));

@@ -139,7 +139,7 @@ def check_report(browser, page, folder, train, faults, keep):
 
 
 def chat(browser, faults):
-    """Two turns: each side goes on with its own answers."""
+    """Two turns: each side continues with its own answers."""
     browser.ask("document.getElementById('clear').click()")
     browser.ask("const form = document.getElementById('form'); form.value = 'chat'; form.dispatchEvent(new Event('change'))")
     for turn in (1, 2):

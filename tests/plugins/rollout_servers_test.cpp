@@ -487,7 +487,7 @@ TEST_F(RolloutServers, AServerThatWasOutOfUseKeepsNoOldAdapter) {
 TEST_F(RolloutServers, AdaptersThatServersDoNotLoadAreRefused) {
   Client uneven("vllm", {{"url", url("good/32")}});
   EXPECT_EQ(uneven.send_adapter(1, {2, 4}), MORTISE_INVALID_ARGUMENT);
-  EXPECT_THAT(uneven.error(), HasSubstr("of one rank"));
+  EXPECT_THAT(uneven.error(), HasSubstr("have the same rank"));
   for (const auto& [backend, mode] : {std::pair("openai", "good/33"), std::pair("vllm", "mortise/1")}) {
     Client other(backend, {{"url", url(mode)}});
     EXPECT_EQ(other.send_adapter(1), MORTISE_UNIMPLEMENTED) << backend;

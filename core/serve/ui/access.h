@@ -1,8 +1,8 @@
 // Who may use the pages of `mortise serve --ui`. A request must have the token, and must not come from another web page.
 //
-// The token is in the "token" of the query (pages, event streams) or in an Authorization header (everything else). A
-// page of another site may make a browser send requests, or give its own name this machine's address (DNS rebinding).
-// Such requests have a foreign Origin, Sec-Fetch-Site or Host. Thread rule: pure functions.
+// Pages and event streams give the token in the address (?token=...). All other requests give it in the Authorization
+// header. A page of another site may make a browser send requests, or give its own name this machine's address (DNS
+// rebinding). Such requests have a foreign Origin, Sec-Fetch-Site or Host. Thread rule: pure functions.
 #pragma once
 
 #include <optional>

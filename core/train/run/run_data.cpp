@@ -23,6 +23,17 @@
 
 namespace mortise {
 
+RowReaderOptions reading_options(const DataConfig& data) {
+  RowReaderOptions options;
+  for (const char* name : {"messages", "prompt_token_ids"}) options.cells[name] = CellType::kJson;
+  for (const auto& [name, type] : declared_columns(data.columns)) {
+    if (type == ColumnType::kI64) options.cells[name] = CellType::kInteger;
+    if (type == ColumnType::kF64) options.cells[name] = CellType::kNumber;
+    if (type == ColumnType::kJson) options.cells[name] = CellType::kJson;
+  }
+  return options;
+}
+
 namespace {
 
 // f(reward, its place in the list, a column that it reads) for each.
@@ -50,19 +61,6 @@ Result<std::vector<std::string>> read_row_keys(const RowSource& rows) {
     return {};
   }));
   return keys;
-}
-
-// CSV files have no types: the cells of columns that data.columns declares, and of chats and token ids, are read as
-// such.
-RowReaderOptions reading_options(const DataConfig& data) {
-  RowReaderOptions options;
-  for (const char* name : {"messages", "prompt_token_ids"}) options.cells[name] = CellType::kJson;
-  for (const auto& [name, type] : declared_columns(data.columns)) {
-    if (type == ColumnType::kI64) options.cells[name] = CellType::kInteger;
-    if (type == ColumnType::kF64) options.cells[name] = CellType::kNumber;
-    if (type == ColumnType::kJson) options.cells[name] = CellType::kJson;
-  }
-  return options;
 }
 
 Result<DatasetOptions> train_options(const RowSource& rows) {

@@ -26,6 +26,10 @@ struct RowSource {
   RunKind kind;
 };
 
+// CSV files have no types: the cells of columns that data.columns declares, and of chats and token ids, are read as
+// such.
+[[nodiscard]] RowReaderOptions reading_options(const DataConfig& data);
+
 // data.train_files as prompts to sample for. Errors name the row: one that has no prompt, that is too long, or that
 // leaves the model too few positions for the longest completion.
 Result<Dataset> load_train_prompts(const RowSource& rows);

@@ -9,6 +9,7 @@
 #include "config/fields.h"
 #include "experience/engine_params.h"
 #include "experience/plugin_settings.h"
+#include "experience/reward/reward_specs.h"
 #include "foundation/base/at_place.h"
 #include "foundation/base/choice.h"
 #include "foundation/base/log.h"
@@ -264,16 +265,7 @@ Result<RewardRunner> load_rewards(const RunSettings& run, PluginRegistry& regist
   const PluginsConfig& plugins = run.config.plugins;
   Json max_steps;  // null where nothing is trained
   if (run.kind == RunKind::kTrain) max_steps = plan_total_steps(run.config, data.source->rows_per_epoch());
-  std::vector<RewardSpec> specs;
-  for (const RewardConfig& reward : run.config.reward) {
-    const PluginRef ref = TRY(registry.find("reward", reward.use));
-    const std::string where = run.loaded.where(fmt::format("reward.{}", specs.size()));
-    WorkerLimits limits = worker_limits(plugins, reward);
-    limits.memory_where = worker_memory_place(run.loaded);
-    specs.push_back({reward.use, reward.name, where, reward.weight, reward.timeout.count(), row_timeout_ms(reward),
-                     std::move(limits), offer_params(*ref.plugin, reward.params, {{"max_steps", max_steps}}),
-                     reward.used_in});
-  }
+  const std::vector<RewardSpec> specs = TRY(reward_specs(run.loaded, registry, max_steps));
   RunKey key = run.key;
   // A step of training is ended first, with all its rewards; an evaluation has nothing to save.
   if (run.kind == RunKind::kEval) key.cancelled = &stop_flag();

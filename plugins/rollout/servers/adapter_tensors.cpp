@@ -18,9 +18,10 @@ void AdapterTensors::add(std::string_view name, const std::int64_t* shape) {
 
 std::string AdapterTensors::config() const {
   if (is_uneven_) {
-    fail(MORTISE_INVALID_ARGUMENT,
-         "rollout servers load adapters of one rank, and this one has several. Remove rank_pattern, or set "
-         "rollout.send_adapter to false");
+    fail(
+        MORTISE_INVALID_ARGUMENT,
+        "rollout servers load only adapters whose matrices have the same rank, and this one has several ranks. Remove rank_pattern, or set "
+        "rollout.send_adapter to false");
   }
   const AnswerJson config = {{"peft_type", "LORA"},        {"task_type", "CAUSAL_LM"},     {"r", rank_},
                              {"lora_alpha", rank_},        {"lora_dropout", 0.0},          {"bias", "none"},

@@ -43,18 +43,7 @@ TEST(Bfloat16Learner, TheSplitShowsFarLessThanTheRounding) {
   }
 }
 
-Model small_model() {
-  return Model::random(make_qwen2_config({.vocab_size = 29,
-                                          .hidden_size = 64,
-                                          .intermediate_size = 96,
-                                          .num_layers = 2,
-                                          .num_heads = 4,
-                                          .num_kv_heads = 2,
-                                          .initializer_range = 0.1})
-                           .value(),
-                       5, "bfloat16")
-      .value();
-}
+Model small_model() { return two_layer_model(29, "bfloat16"); }
 
 std::vector<OptimizedParameter> parameters_of(const Model& model) {
   std::vector<OptimizedParameter> out;

@@ -49,19 +49,6 @@ StepTable oracle_table(const std::vector<std::vector<int64_t>>& rows) {
   return table;
 }
 
-Model fresh_model() {
-  return Model::random(make_qwen2_config({.vocab_size = kVocab,
-                                          .hidden_size = 64,
-                                          .intermediate_size = 96,
-                                          .num_layers = 2,
-                                          .num_heads = 4,
-                                          .num_kv_heads = 2,
-                                          .initializer_range = 0.1})
-                           .value(),
-                       5)
-      .value();
-}
-
 Trained run_updates(const Path& folder, const std::string& dtype) {
   Model model = Model::load(default_env(), folder, dtype).value();
   AdamW optimizer(TestPolicy::parameters(model), {});
@@ -117,7 +104,7 @@ TEST(Bfloat16Oracle, FiftyUpdatesStayAsNearToFloat32AsTorchs) {
     GTEST_SKIP() << "MORTISE_ORACLES_PYTHON is not set: torch has not judged training in bfloat16";
   at::set_num_threads(1);
   const test::TempDir dir;
-  const Model origin_model = fresh_model();
+  const Model origin_model = two_layer_model(kVocab, "float32");
   ASSERT_OK(origin_model.save(default_env(), dir.path() / "model", {}));
   Weights origin;
   for (const NamedParameter& p : origin_model.parameters()) origin[p.name] = p.tensor.detach().clone();

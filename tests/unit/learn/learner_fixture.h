@@ -27,6 +27,19 @@ inline LearnerOptions cut_by(const MicroBatchOptions& cut) {
   return options;
 }
 
+inline Model two_layer_model(int64_t vocab_size, const std::string& dtype) {
+  return Model::random(make_qwen2_config({.vocab_size = vocab_size,
+                                          .hidden_size = 64,
+                                          .intermediate_size = 96,
+                                          .num_layers = 2,
+                                          .num_heads = 4,
+                                          .num_kv_heads = 2,
+                                          .initializer_range = 0.1})
+                           .value(),
+                       5, dtype)
+      .value();
+}
+
 struct RowsShape {
   int64_t vocab = 29;
   int64_t groups = 4;

@@ -1,4 +1,4 @@
-// What a page is told of a run that goes on: every row once, whenever the stream breaks.
+// A page gets every row of a run that trains once, wherever the stream breaks.
 #include "report/run_follower.h"
 
 #include <gmock/gmock.h>

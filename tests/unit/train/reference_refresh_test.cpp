@@ -4,22 +4,10 @@
 #include <ATen/TensorOperators.h>
 #include <gtest/gtest.h>
 
-#include "model/weights/model_config.h"
+#include "tiny_model.h"
 
 namespace mortise {
 namespace {
-
-Model tiny_model(uint64_t seed) {
-  const ModelConfig config = make_qwen2_config({.vocab_size = 11,
-                                                .hidden_size = 8,
-                                                .intermediate_size = 12,
-                                                .num_layers = 1,
-                                                .num_heads = 2,
-                                                .num_kv_heads = 1,
-                                                .initializer_range = 0.3})
-                                 .value();
-  return Model::random(config, seed, "float64").value();
-}
 
 TEST(ReferenceRefresh, MovesEveryParameterByItsShare) {
   const Model policy = tiny_model(1), before = tiny_model(2);

@@ -33,7 +33,7 @@ Experience one_row(const std::string& text) {
   return made;
 }
 
-// A rollout whose rows are all there; or one whose row goes on.
+// A rollout whose row is finished, or one whose row gets more tokens.
 AheadRollout rollout_of(int64_t step, const std::string& text, bool is_whole = true) {
   AheadRollout made;
   made.step = step;
@@ -89,7 +89,7 @@ TEST_F(RolloutAheadTest, OneThatIsNotWholeIsNotThere) {
     rollouts.at(1).is_whole = true;
     return {};
   }));
-  EXPECT_TRUE(ahead_.has(4).value()) << "a round goes on with what the one before has begun";
+  EXPECT_TRUE(ahead_.has(4).value()) << "a round continues what the round before began";
 }
 
 TEST_F(RolloutAheadTest, WhatFailsIsUndoneAndTold) {

@@ -7,27 +7,15 @@
 
 #include <map>
 
-#include "model/weights/model_config.h"
 #include "support/temp_dir.h"
+#include "tiny_model.h"
 
 namespace mortise {
 namespace {
 
-Model tiny_lora_base(const char* dtype = "float64") {
-  const ModelConfig config = make_qwen2_config({.vocab_size = 11,
-                                                .hidden_size = 8,
-                                                .intermediate_size = 12,
-                                                .num_layers = 1,
-                                                .num_heads = 2,
-                                                .num_kv_heads = 1,
-                                                .initializer_range = 0.3})
-                                 .value();
-  return Model::random(config, 1, dtype).value();
-}
-
 TEST(SentAdapter, ItsMatricesHoldTheScale) {
-  const Model base = tiny_lora_base();
-  Model policy = tiny_lora_base();
+  const Model base = tiny_model(1);
+  Model policy = tiny_model(1);
   LoraChoice choice;
   choice.rank = 2;
   choice.alpha = 8;
@@ -53,7 +41,7 @@ TEST(SentAdapter, ItsMatricesHoldTheScale) {
 
 // With and without masters: synchronous runs have them, and the copy that samples ahead has not.
 TEST(SampledNumbers, AreTheRoundedMatricesAndTheOtherWeightsAsTheyAre) {
-  Model model = tiny_lora_base("bfloat16");
+  Model model = tiny_model(1, "bfloat16");
   model.weights_changed();
   std::vector<at::Tensor> want;
   for (const NamedParameter& parameter : model.parameters()) {
