@@ -1,4 +1,4 @@
-# ./dev bench [peers|decode|train|passes|head|losses|languages|tokenizer|rewards|scan|busy|ranks|ahead|scale] [options]: benchmarks of the hot paths. A
+# ./dev bench [peers|decode|train|passes|head|losses|languages|tokenizer|rewards|scan|busy|ranks|ahead|memory|scale] [options]: benchmarks of the hot paths. A
 # ratio compares two programs within one run. Tests never assert a time.
 #   peers     Mortise and TRL in turns (c1, c1v, c2; --runs N, --variant best|kl|default); installs the oracles
 #   decode    the generator against transformers' generate, in turns, and against the machine's roofline (c1, c1v, c2, 0.5b;
@@ -21,6 +21,7 @@
 #             --steps N, --workload c1|c2, --deterministic); installs the oracles
 #   ahead     sampling on a server with one core and training with another, in turn and ahead (trainer.mode), in turns
 #             (--rounds N, --steps N, --workload c1|c2); installs the oracles
+#   memory    the peak memory of runs against what --dry-run says of them (--steps N, CASE...); installs the oracles
 #   scale     the tables of docs/scale.md: a step on 8 to 1,024 GPUs, simulated. --check: runs of 1 to 4 ranks on this machine
 #             against what the same model says of them (--ranks 1,2, --steps N); installs the oracles
 source apps/dev/lib.sh
@@ -75,7 +76,7 @@ case $what in
     build release mortise make_task packs >"$log" 2>&1 || { tail -n 40 "$log" >&2; exit 1; }
     exec "$system_python" apps/bench/busy.py --bin build/release/bin --out build/bench/busy "$@"
     ;;
-  ranks | ahead)
+  ranks | ahead | memory)
     need_apt test
     install_oracles || die $exit_download "the oracles could not be installed (see $(log_file oracles))"
     say "building"

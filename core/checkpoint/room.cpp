@@ -25,13 +25,15 @@ Result<uint64_t> tree_bytes(Env& env, const Path& path) {
 
 }  // namespace
 
-Result<uint64_t> free_bytes_for(Env& env, const Path& path) {
+Path nearest_folder(Env& env, const Path& path) {
   std::error_code failed;
   Path at = std::filesystem::absolute(path, failed).lexically_normal();
   if (failed) at = path;
   while (!env.exists(at) && at.has_relative_path()) at = at.parent_path();
-  return env.free_bytes(at);
+  return at;
 }
+
+Result<uint64_t> free_bytes_for(Env& env, const Path& path) { return env.free_bytes(nearest_folder(env, path)); }
 
 Result<SaveRoom> measure_room(Env& env, const Path& run_dir, const SavePlan& plan) {
   SaveRoom room;

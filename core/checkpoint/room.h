@@ -39,6 +39,9 @@ struct SaveRoom {
 // A folder that does not exist yet is empty.
 Result<SaveRoom> measure_room(Env& env, const Path& run_dir, const SavePlan& plan);
 
+// The path, or where it does not exist yet, the nearest folder above it.
+Path nearest_folder(Env& env, const Path& path);
+
 // Bytes that a user can still write at this path or, where it does not exist yet, at the nearest folder above it.
 Result<uint64_t> free_bytes_for(Env& env, const Path& path);
 

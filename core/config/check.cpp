@@ -41,6 +41,7 @@ class Checker {
       check_optimizer();
       check_model_files();
       check_bfloat16();
+    check_reference_offload();
       if (config_.model.enable_gradient_checkpointing && config_.model.layers == LayerPasses::kPlain) {
         error("model.layers",
               "'model.layers' is plain, but only the fast layers can be recomputed in the backward pass",
@@ -292,6 +293,12 @@ class Checker {
           fmt::format("{} is {}, but cosine_with_restarts goes down num_cycles times", quote(key),
                       format_f64(optim.num_cycles)),
           "set it to 1 or more");
+  }
+
+  void check_reference_offload() {
+    if (config_.ref.offload == Offloading::kNone || config_.ranks.zero_stage < 3) return;
+    error("ref.offload", "'ref.offload' is file, and with ranks.zero_stage = 3 the ranks share the reference's weights",
+          "set it to none, or ranks.zero_stage to 2 or less");
   }
 
   // What does not go together with model.dtype = bfloat16.

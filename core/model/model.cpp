@@ -5,6 +5,7 @@
 #include <ATen/ops/zeros_like.h>
 #include <fmt/core.h>
 
+#include "model/layers/offload_gate.h"
 #include "model/tensor/storage_memory.h"
 #include "model/tensor/torch_guard.h"
 #include "model/weights/loader.h"
@@ -165,7 +166,20 @@ void Model::start_changed() {
 
 void Model::weights_changed() {
   if (trained_lora_ != nullptr && (gate_ == nullptr || gate_->is_whole())) trained_lora_->merge();
-  round_to_nearest(weights_);
+  round_to_nearest(weights_, offload_.get());
+}
+
+Result<> Model::offload_masters(std::shared_ptr<Offload> files) {
+  offload_ = std::move(files);
+  if (trained_lora_ != nullptr) return {};  // its matrices are not what an optimizer steps
+  return mortise::offload_masters(weights_, *offload_);
+}
+
+Result<> Model::offload_weights(const std::shared_ptr<Offload>& files) {
+  offload_ = files;
+  TRY(mortise::offload_masters(weights_, *files));
+  gate_ = TRY(OffloadGate::take(weights_, files));
+  return {};
 }
 
 Model Model::base_view() const {
@@ -291,6 +305,7 @@ std::vector<NamedParameter> Model::numbers() const {
 }
 
 void Model::zero_grad() {
+  if (offload_ != nullptr) offload_->release_all();
   for (NamedParameter& parameter : parameters_) parameter.tensor.mutable_grad().reset();
   if (trained_lora_ == nullptr) return;
   for (NamedParameter& parameter : trained_lora_->parameters()) parameter.tensor.mutable_grad().reset();

@@ -26,6 +26,7 @@
 #include "model/layers/decoder.h"
 #include "model/layers/decoder_weights.h"
 #include "model/layers/weight_gate.h"
+#include "model/tensor/offload.h"
 #include "model/tensor/packing.h"
 #include "model/weights/model_config.h"
 #include "model/weights/parameters.h"
@@ -102,6 +103,11 @@ class Model {
 
   // [N, H], final norm applied. Ids and positions were checked by pack_rows.
   [[nodiscard]] at::Tensor forward_hidden(const PackedBatch& batch, const ForwardOptions& options = {}) const;
+  // Moves the master weights of a bfloat16 model into `files`, which also hold its optimizer's state. zero_grad() and
+  // weights_changed() then give their pages back. After load and train_lora.
+  Result<> offload_masters(std::shared_ptr<Offload> files);
+  // Moves all weights into `files`, from which passes read part after part. For a model without gate and adapter.
+  Result<> offload_weights(const std::shared_ptr<Offload>& files);
   // Passes go through `gate` from now on (weight_gate.h), which decides when a matrix has memory.
   void use_gate(std::shared_ptr<WeightGate> gate) { gate_ = std::move(gate); }
   // Null: all weights are in memory.
@@ -155,6 +161,7 @@ class Model {
   std::shared_ptr<const LoraAdapter> adapter_;  // merged into the parameters; null if there is none
   std::unique_ptr<TrainedLora> trained_lora_;   // null where the parameters themselves are trained
   std::shared_ptr<WeightGate> gate_;            // null: all weights are in memory
+  std::shared_ptr<Offload> offload_;            // null: nothing lies in files
   uint64_t loaded_version_ = 0;
 };
 

@@ -38,6 +38,36 @@ TEST(Resume, Bfloat16FromEveryStep) {
   EXPECT_NE(other.output.find("model.dtype"), std::string::npos) << other.output;
 }
 
+// Masters, the state of both optimizers and a reference that moves lie in files: the numbers are those of memory, and a
+// run may change its mind at every resume.
+TEST(Resume, OffloadedNumbersAreTheSame) {
+  const std::vector<std::string> settings{"trainer.total_training_steps=4",
+                                          "trainer.save_freq=2",
+                                          "model.dtype=bfloat16",
+                                          "actor.use_kl_loss=true",
+                                          "actor.kl_loss_coef=0.05",
+                                          "ref.sync_steps=2",
+                                          "algorithm.adv_estimator=gae",
+                                          "~algorithm.adv_params",
+                                          "critic.optim.lr=1e-2"};
+  const std::vector<std::string> offloads{"actor.optim.offload=file", "critic.optim.offload=file", "ref.offload=file",
+                                          "trainer.offload_dir=" + std::string(MORTISE_BINARY_DIR)};
+  const TinyTask task;
+  const auto run = [&](const std::string& name, std::vector<std::string> more, const std::string& resume) {
+    more.insert(more.begin(), settings.begin(), settings.end());
+    const Outcome done = task.mortise("train", name, more, resume);
+    ASSERT_EQ(done.code, 0) << done.output;
+  };
+  run("memory", {}, "");
+  run("files", offloads, "");
+  const auto expected = bits_of_run(task.path() / "memory", 4);
+  EXPECT_EQ(bits_of_run(task.path() / "files", 4), expected);
+  std::filesystem::remove_all(task.path() / "files/global_step_4");
+  run("files", {}, "");
+  EXPECT_EQ(bits_of_checkpoint(task.path() / "files/global_step_4"),
+            bits_of_checkpoint(task.path() / "memory/global_step_4"));
+}
+
 TEST(Resume, TwentyRunsGiveTheSameBits) {
   const TinyTask task;
   std::map<std::string, std::string> first;

@@ -59,7 +59,7 @@ def run_trl(args, name, run):
 
 def main():
     parser = argparse.ArgumentParser()
-    parser.add_argument("workloads", nargs="*", default=list(WORKLOADS))
+    parser.add_argument("workloads", nargs="*", default=["c1", "c1v", "c2"])
     parser.add_argument("--program", required=True, type=Path)
     parser.add_argument("--packs", required=True, type=Path)
     parser.add_argument("--out", required=True, type=Path)

@@ -55,6 +55,10 @@ constexpr bool uses_adamw(OptimizerName name) {
 enum class MuonLr { kOriginal, kMatchRmsAdamW };
 constexpr auto choice_names(MuonLr) { return std::array<std::string_view, 2>{"original", "match_rms_adamw"}; }
 
+// Where numbers are that an update needs for a short time only.
+enum class Offloading { kNone, kFile };
+constexpr auto choice_names(Offloading) { return std::array<std::string_view, 2>{"none", "file"}; }
+
 struct OptimConfig {
   OptimizerName optimizer = OptimizerName::kAdamW;
   double lr = 1e-6;
@@ -63,6 +67,7 @@ struct OptimConfig {
   std::vector<double> betas = {0.9, 0.999};  // exactly two
   double eps = 1e-8;
   bool master_weights = true;                         // float32 weights next to bfloat16 ones (model.dtype)
+  Offloading offload = Offloading::kNone;             // of the state and the master weights
   std::optional<double> momentum{};                   // sgd, muon; null = 0 for sgd, 0.95 for muon
   std::optional<bool> nesterov{};                     // sgd, muon; null = false for sgd, true for muon
   double dampening = 0.0;                             // sgd
@@ -251,6 +256,14 @@ void describe_master_weights(Keys& keys, const OptimizerRules<Optim>& rules) {
           });
 }
 
+template <class Keys>
+void describe_offload(Keys& keys) {
+  keys.free("offload", &OptimConfig::offload,
+            "Where the optimizer's state is, and the master weights of a bfloat16 model. none: in memory. file: in files "
+            "without names in trainer.offload_dir, from which an update reads one parameter after the other. The numbers "
+            "are the same.");
+}
+
 template <class Keys, class Optim>
 void describe_momentum_and_8bit(Keys& keys, const OptimizerRules<Optim>& rules) {
   const auto no_momentum = rules.unless(OptimizerName::kSgd, OptimizerName::kMuon);
@@ -329,6 +342,7 @@ void describe_optim_section(Catalog& catalog, const std::string& table, Optim op
   const OptimizerRules<Optim> rules{optim, table, when};
   describe_optimizer(keys, rules, verl_lr);
   describe_master_weights(keys, rules);
+  describe_offload(keys);
   describe_momentum_and_8bit(keys, rules);
   describe_adafactor(keys, rules);
   describe_optim_schedule(keys, table, optim, when);

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "config/full_kl.h"
+#include "config/keys/optim.h"
 
 namespace mortise {
 
@@ -15,6 +16,7 @@ struct RefConfig {  // log_prob_* change memory and speed only; null = the actor
   std::optional<int64_t> log_prob_max_token_len_per_gpu;     // tokens per pass, if cut by tokens
   std::optional<int64_t> sync_steps;                         // steps between refreshes; null = the initial model stays
   double mixup_alpha = 0.6;                                  // share of the policy in a refresh; 1 = a copy
+  Offloading offload = Offloading::kNone;                    // of its weights
   bool operator==(const RefConfig&) const = default;
 };
 
@@ -101,6 +103,21 @@ void describe_reference(Keys& keys) {
           kInTrain, [](const auto& k) { return k.config.ref.sync_steps && has_no_reference(k); }, kNoReference);
 }
 
+inline constexpr auto shares_reference = [](const auto& k) -> bool {
+  const bool trains_adapter = k.config.model.lora_rank > 0 || k.config.model.lora_adapter_path;
+  return trains_adapter && !k.config.ref.sync_steps;
+};
+
+template <class Keys>
+void describe_reference_offload(Keys& keys) {
+  keys.free("offload", &RefConfig::offload,
+            "Where the reference's weights are. none: in memory. file: in files without names in trainer.offload_dir, "
+            "from which a pass reads one layer after the other. The numbers are the same.")
+      .no_effect(kInTrain, shares_reference, "the reference is the base of the adapter, which the policy needs too")
+      .no_effect_by_plugins(
+          kInTrain, [](const auto& k) { return !shares_reference(k) && has_no_reference(k); }, kNoReference);
+}
+
 template <class Catalog>
 void describe_ref_section(Catalog& catalog) {
   auto keys = catalog.table(
@@ -108,6 +125,7 @@ void describe_ref_section(Catalog& catalog) {
       [](auto& run) -> RefConfig& { return run.ref; });
   keys.unread_by(kInSft);
   describe_reference(keys);
+  describe_reference_offload(keys);
 }
 
 #endif  // MORTISE_CONFIG_RECORDS

@@ -8,6 +8,7 @@
 #include <string_view>
 #include <vector>
 
+#include "config/keys/optim.h"
 #include "foundation/base/choice.h"
 
 namespace mortise {
@@ -74,6 +75,7 @@ struct TrainerConfig {
   std::optional<double> zero_variance_limit;  // share of groups whose rewards are all equal
   int64_t limit_patience = 1;                 // steps in a row above one of these four before the run stops
   std::optional<int64_t> num_threads;         // null = all cores
+  std::optional<std::string> offload_dir;     // folder on a disk for offloaded numbers; null = next to the run's
   bool deterministic = false;                 // the bits do not depend on the number of ranks
   int64_t rank_check_freq = 20;               // steps between comparisons of the ranks' weights; -1 = never
   // How many steps before its own the rollout of a step begins. 0: trainer.mode is sync.
@@ -135,6 +137,20 @@ void describe_trainer_length(Keys& keys) {
             "Folder that the run writes: metrics, logs, checkpoints, the resolved config.")
       .as_in_verl("")
       .transformers("output_dir", "");
+}
+
+template <class Keys>
+void describe_offload_dir(Keys& keys) {
+  keys.free("offload_dir", &TrainerConfig::offload_dir,
+            "Folder on a disk for the numbers that actor.optim.offload, critic.optim.offload and ref.offload keep out of "
+            "memory. The files have no names and go with the process. null: the folder that default_local_dir is in.")
+      .no_effect(
+          kLearning,
+          [](const auto& k) {
+            return k.config.actor.optim.offload == Offloading::kNone &&
+                   k.config.critic.optim.offload == Offloading::kNone && k.config.ref.offload == Offloading::kNone;
+          },
+          "nothing is offloaded (actor.optim.offload, critic.optim.offload and ref.offload are none)");
 }
 
 template <class Keys>
@@ -390,6 +406,7 @@ void describe_trainer_section(Catalog& catalog) {
       [](const auto& k) { return (k.field->read_by & kInEval) == 0 && k.loaded.where(k.key).starts_with("override"); },
       "`mortise eval` validates once and does not write a run folder");
   describe_trainer_length(keys);
+  describe_offload_dir(keys);
   describe_saving_and_testing(keys);
   describe_checkpoints(keys);
   describe_logs(keys);

@@ -54,7 +54,7 @@ class StateSource : public TensorSource {
 }  // namespace
 
 Optimizer::Optimizer(std::vector<OptimizedParameter> parameters, std::unique_ptr<const UpdateRule> rule,
-                     double weight_decay, std::string state_name, const ZeroOptions& zero)
+                     double weight_decay, std::string state_name, const ZeroOptions& zero, StateMemory memory)
     : parameters_(std::move(parameters)),
       rule_(std::move(rule)),
       weight_decay_(weight_decay),
@@ -68,6 +68,11 @@ Optimizer::Optimizer(std::vector<OptimizedParameter> parameters, std::unique_ptr
   } else {
     for (size_t i = 0; i < parameters_.size(); ++i) parts_.push_back({i, 0, parameters_[i].tensor.numel(), 0, 0});
   }
+  if (memory == StateMemory::kNow) (void)make_state();  // cannot fail without files
+}
+
+Result<> Optimizer::make_state() {
+  c10::NoGradGuard no_grad;
   for (const OwnPart& part : parts_) {
     std::vector<at::Tensor>& tensors = state_.emplace_back();
     for (const StateTensor& state : layout_[part.parameter]) {
@@ -75,8 +80,15 @@ Optimizer::Optimizer(std::vector<OptimizedParameter> parameters, std::unique_ptr
       const std::vector<int64_t> piece{state_range_of(part.begin, part.size, state).size()};
       tensors.push_back(at::zeros(cuts_parameters() ? at::IntArrayRef(piece) : whole,
                                   parameters_[part.parameter].tensor.options().dtype(state.dtype)));
+      if (files_ != nullptr) TRY(files_->take(tensors.back()));
     }
   }
+  return {};
+}
+
+Result<> Optimizer::offload(std::shared_ptr<Offload> files) {
+  files_ = std::move(files);
+  return make_state();
 }
 
 void Optimizer::make_units() {
@@ -156,7 +168,15 @@ void Optimizer::step_parts(std::span<const size_t> indices, double lr, double gr
     parts.push_back(
         {&parameter, weights_of(parts_[i]), std::move(gradient), state_[i], lr * parameter.lr_scale, decay});
   }
-  if (!parts.empty()) rule_->step(parts, num_updates_, grad_factor);
+  if (files_ == nullptr) {
+    if (!parts.empty()) rule_->step(parts, num_updates_, grad_factor);
+    return;
+  }
+  for (StepPart& part : parts) {
+    rule_->step({&part, 1}, num_updates_, grad_factor);
+    files_->release(part.weights);
+    for (const at::Tensor& state : part.state) files_->release(state);
+  }
 }
 
 Result<> Optimizer::step(double lr, double grad_factor) {
@@ -283,7 +303,9 @@ Result<> Optimizer::load_state(StateReader& reader) {
         const FlatRange range = state_range_of(parts_[part].begin, parts_[part].size, layout);
         const auto bytes =
             view.bytes.subspan(static_cast<size_t>(range.begin * element), static_cast<size_t>(range.size() * element));
-        if (!bytes.empty()) std::memcpy(state_[part][state].mutable_data_ptr(), bytes.data(), bytes.size());
+        if (bytes.empty()) continue;
+        std::memcpy(state_[part][state].mutable_data_ptr(), bytes.data(), bytes.size());
+        if (files_ != nullptr) files_->release(state_[part][state]);
       }
     }
   }

@@ -20,6 +20,7 @@
 #include "foundation/base/stateful.h"
 #include "learn/optim/shards.h"
 #include "learn/optim/update_rule.h"
+#include "model/tensor/offload.h"
 
 namespace mortise {
 
@@ -42,11 +43,18 @@ struct ShardUnit {
   at::Tensor own_gradient;  // gradient of this rank's range [shards.of(rank).size()]; null until set, step() takes it
 };
 
+// kLater: there is no state until Optimizer::offload() puts it into files.
+enum class StateMemory { kNow, kLater };
+
 class Optimizer : public Stateful {
  public:
   // Precondition: parameters are contiguous. Of sharding: they have one dtype.
   Optimizer(std::vector<OptimizedParameter> parameters, std::unique_ptr<const UpdateRule> rule, double weight_decay,
-            std::string state_name = "actor.optim", const ZeroOptions& zero = {});
+            std::string state_name = "actor.optim", const ZeroOptions& zero = {}, StateMemory memory = StateMemory::kNow);
+
+  // For kLater: the state lies in `files`. A step has the pages of one parameter at a time, and of its weights too if they
+  // are in `files`. The numbers are the same.
+  Result<> offload(std::shared_ptr<Offload> files);
 
   // One update with learning rate `lr` from the gradients multiplied by `grad_factor` (the clipping factor). A
   // parameter without gradient is left as it is. Gradients may be changed. Sharded: a collective. All ranks then have
@@ -86,6 +94,7 @@ class Optimizer : public Stateful {
     int64_t at = 0;  // its place in the unit's own_gradient
   };
   void make_units();
+  Result<> make_state();
   void step_parts(std::span<const size_t> parts, double lr, double grad_factor);
   [[nodiscard]] std::vector<OwnPart> parts_of(int rank) const;
   [[nodiscard]] bool cuts_parameters() const;
@@ -101,6 +110,7 @@ class Optimizer : public Stateful {
   std::vector<ShardUnit> units_;
   std::shared_ptr<const RoundedStep> rounded_;  // null: the parameters have memory
   StateGather* gather_ = nullptr;
+  std::shared_ptr<Offload> files_;                // null: the state is in memory
   std::vector<std::vector<StateTensor>> layout_;  // by parameter
   std::vector<OwnPart> parts_;
   std::vector<std::vector<at::Tensor>> state_;  // by part

@@ -85,13 +85,25 @@ int64_t rounded_numbers(const DecoderWeights& weights) {
   return sum;
 }
 
-void round_to_nearest(const DecoderWeights& weights) {
+void round_to_nearest(const DecoderWeights& weights, const Offload* offload) {
   const at::NoGradGuard no_grad;
   for (size_t layer = 0; layer < weights.rounded.size(); ++layer) {
-    visit_matrices(weights, layer, [](uint32_t, const at::Tensor& master, const at::Tensor& copy) {
-      if (has_memory(master)) copy.copy_(master);
+    visit_matrices(weights, layer, [&](uint32_t, const at::Tensor& master, const at::Tensor& copy) {
+      if (!has_memory(master)) return;
+      copy.copy_(master);
+      if (offload != nullptr) offload->release(master);
     });
   }
+}
+
+Result<> offload_masters(const DecoderWeights& weights, Offload& offload) {
+  Result<> done;
+  for (size_t layer = 0; layer < weights.rounded.size(); ++layer) {
+    visit_matrices(weights, layer, [&](uint32_t, const at::Tensor& master, const at::Tensor&) {
+      if (done.ok()) done = offload.take(master);
+    });
+  }
+  return done;
 }
 
 void copy_rounded(const DecoderWeights& from, const DecoderWeights& to, size_t layer) {

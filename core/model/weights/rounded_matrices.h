@@ -15,6 +15,7 @@
 
 #include "foundation/base/rng.h"
 #include "model/layers/decoder_weights.h"
+#include "model/tensor/offload.h"
 
 namespace mortise {
 
@@ -24,8 +25,12 @@ void allocate_rounded(DecoderWeights& weights);
 // The count of all rounded numbers.
 [[nodiscard]] int64_t rounded_numbers(const DecoderWeights& weights);
 
-// Rounds every matrix that has memory to the nearest bfloat16 (ties to even). Nothing to do without copies.
-void round_to_nearest(const DecoderWeights& weights);
+// Rounds every matrix that has memory to the nearest bfloat16 (ties to even). Nothing to do without copies. `offload`: where
+// the masters may be; it releases each behind its use.
+void round_to_nearest(const DecoderWeights& weights, const Offload* offload = nullptr);
+
+// Moves the masters into files. Nothing to do without copies.
+Result<> offload_masters(const DecoderWeights& weights, Offload& offload);
 
 // The numbers of the copies, from another model of the same shape.
 void copy_rounded(const DecoderWeights& from, const DecoderWeights& to, size_t layer);

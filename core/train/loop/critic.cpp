@@ -11,6 +11,7 @@
 #include "foundation/base/log.h"
 #include "train/report/stage_timer.h"
 #include "train/report/step_metrics.h"
+#include "train/run/offloading.h"
 #include "train/run/run_options.h"
 
 namespace mortise {
@@ -104,7 +105,9 @@ Result<std::unique_ptr<Critic>> load_critic(const RunSettings& run, const Model&
                  run.loaded.where("critic.model.path"), "take a critic with the policy's tokenizer"};
   }
   if (model.config().rope_switch() > 0) model.set_rope_length(policy.config().rope_length);
-  return std::make_unique<Critic>(std::move(model), run, flops);
+  auto critic = std::make_unique<Critic>(std::move(model), run, flops);
+  TRY(offload_optimizer(run.env, run.loaded, "critic.optim", critic->model, critic->optimizer));
+  return critic;
 }
 
 Result<> value_stage(const Critic* critic, StepTable& table, MetricSet& metrics) {

@@ -53,9 +53,9 @@ Result<CriticBytes> critic_bytes(Env& env, const PluginRegistry& registry, const
   const Path folder = config.critic.model.path.value_or(config.model.path);
   const ModelConfig critic = TRY(critic_config(env, folder));
   const double weights = trained_weight_bytes(critic, config.model.dtype, config.critic.optim);
+  const double moments = optimizer_bytes(critic, std::nullopt, config.critic.optim, config.model.dtype).all;
   const auto gradients = static_cast<double>(critic.num_parameters() * num_bytes(config.model.dtype));
-  return CriticBytes{weights, gradients,
-                     optimizer_bytes(critic, std::nullopt, config.critic.optim, config.model.dtype)};
+  return CriticBytes{weights, gradients, moments, critic};
 }
 
 // Bytes of the policy's weights in a checkpoint, and whether a resume can start from them alone.
@@ -195,6 +195,7 @@ Result<RunEstimate> estimate(Env& env, PluginRegistry& registry, const LoadedCon
   out.memory.critic = critic.weights + critic.gradients + critic.moments;
   out.critic_state_bytes = critic.gradients + critic.moments;  // a weight takes what its gradient takes
   share_memory(units, config, out.lora.has_value(), num_ranks, critic, out.memory);
+  offload_memory(out.model, out.lora, config, critic.weights > 0 ? &critic : nullptr, out.memory);
   if (const auto teacher = TRY(teacher_config(env, loaded, out.model.vocab_size)))
     out.memory.teacher = weight_bytes(*teacher, config.model.dtype, WeightCopies::kNoMasters);
   out.memory.reward_models = TRY(reward_model_bytes(env, registry, loaded));
@@ -247,6 +248,7 @@ Json json_of(const RunEstimate& run, const RunConfig& config) {
             {"reward_models", bytes(memory.reward_models)},
             {"gathered_weights", bytes(memory.gathered)},
             {"whole_weights_in_rollout", bytes(memory.whole)},
+            {"offloaded_to_files", bytes(memory.files)},
             {"total", bytes(memory.total())}}}};
 }
 
@@ -290,6 +292,7 @@ std::string memory_text(const MemoryEstimate& memory, int num_ranks) {
   for (const auto& [name, bytes] : parts) {
     if (bytes > 0) out += fmt::format("#   {:<33}{:>10}\n", name, size(bytes));
   }
+  if (memory.files > 0) out += fmt::format("# offload: about {} in files on the disk\n", size(memory.files));
   return out;
 }
 

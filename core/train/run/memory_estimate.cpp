@@ -91,8 +91,8 @@ double trained_weight_bytes(const ModelConfig& model, ModelDtype dtype, const Op
   return weight_bytes(model, dtype, optim.master_weights ? WeightCopies::kMasters : WeightCopies::kNoMasters);
 }
 
-double optimizer_bytes(const ModelConfig& model, const std::optional<LoraSize>& lora, const OptimConfig& optim,
-                       ModelDtype dtype) {
+StateBytes optimizer_bytes(const ModelConfig& model, const std::optional<LoraSize>& lora, const OptimConfig& optim,
+                           ModelDtype dtype) {
   const at::ScalarType type = dtype == ModelDtype::kFloat64 ? at::kDouble : at::kFloat;
   std::vector<OptimizedParameter> parameters;
   if (lora) {
@@ -101,7 +101,14 @@ double optimizer_bytes(const ModelConfig& model, const std::optional<LoraSize>& 
     const ParameterStore store = allocate_parameters(model, type, /*requires_grad=*/false);
     parameters = optimized_parameters(store.parameters, store.weights.embedding_VH, store.leaves.head, optim);
   }
-  return static_cast<double>(state_bytes(*update_rule(optim), parameters));
+  const std::unique_ptr<const UpdateRule> rule = update_rule(optim);
+  StateBytes out;
+  for (const OptimizedParameter& parameter : parameters) {
+    const auto one = static_cast<double>(state_bytes(*rule, {parameter}));
+    out.all += one;
+    out.largest = std::max(out.largest, one);
+  }
+  return out;
 }
 
 MemoryEstimate estimate_memory(const ModelConfig& model, const std::optional<LoraSize>& lora, const RunConfig& config) {
@@ -114,7 +121,7 @@ MemoryEstimate estimate_memory(const ModelConfig& model, const std::optional<Lor
                        : trained_weight_bytes(model, dtype, config.actor.optim);
   if (lora) bytes.weights += static_cast<double>(lora->num_added) * element;
   bytes.gradients = trained * element;
-  bytes.moments = optimizer_bytes(model, lora, config.actor.optim, config.model.dtype);
+  bytes.moments = optimizer_bytes(model, lora, config.actor.optim, config.model.dtype).all;
   const bool has_reference = config.actor.use_kl_loss || config.algorithm.use_kl_in_reward;
   const double frozen = weight_bytes(model, dtype, WeightCopies::kNoMasters);
   // With an adapter it is a view of the base, unless it is refreshed. Only its rounded matrices are its own.
@@ -138,6 +145,45 @@ MemoryEstimate estimate_memory(const ModelConfig& model, const std::optional<Lor
   bytes.kv_cache = std::min(rows * row_tokens * 2.0 * static_cast<double>(model.kv_size() * model.num_layers) * 4.0,
                             static_cast<double>(config.rollout.kv_cache_mib << 20));
   return bytes;
+}
+
+namespace {
+
+// Moves `bytes` of `part` into files, but those of the largest piece, which an update or a pass has in memory.
+void move_to_files(double bytes, double largest, double& part, MemoryEstimate& memory) {
+  const double moved = std::min(bytes, part);
+  memory.files += moved;
+  part -= std::max(0.0, moved - largest);
+}
+
+// Bytes of the masters of all matrices that have bfloat16 copies.
+double master_bytes(const ModelConfig& model, ModelDtype dtype) {
+  if (dtype != ModelDtype::kBfloat16) return 0;
+  return weight_bytes(model, dtype, WeightCopies::kMasters) - weight_bytes(model, dtype, WeightCopies::kNoMasters);
+}
+
+}  // namespace
+
+void offload_memory(const ModelConfig& model, const std::optional<LoraSize>& lora, const RunConfig& config,
+                    const CriticBytes* critic, MemoryEstimate& memory) {
+  const ModelDtype dtype = config.model.dtype;
+  const auto layers = static_cast<double>(model.num_layers);
+  if (config.actor.optim.offload == Offloading::kFile) {
+    const StateBytes state = optimizer_bytes(model, lora, config.actor.optim, dtype);
+    move_to_files(state.all, state.largest, memory.moments, memory);
+    const double masters = !lora && config.actor.optim.master_weights ? master_bytes(model, dtype) : 0.0;
+    move_to_files(masters, masters / layers, memory.weights, memory);
+  }
+  if (critic != nullptr && config.critic.optim.offload == Offloading::kFile) {
+    const StateBytes state = optimizer_bytes(critic->model, std::nullopt, config.critic.optim, dtype);
+    move_to_files(state.all, state.largest, memory.critic, memory);
+    const double masters = config.critic.optim.master_weights ? master_bytes(critic->model, dtype) : 0.0;
+    move_to_files(masters, masters / static_cast<double>(critic->model.num_layers), memory.critic, memory);
+  }
+  if (config.ref.offload == Offloading::kFile && (!lora || config.ref.sync_steps)) {
+    const double embedding = static_cast<double>(model.vocab_size * model.hidden_size * num_bytes(dtype));
+    move_to_files(memory.reference, std::max(embedding, memory.reference / layers), memory.reference, memory);
+  }
 }
 
 UnitBytes unit_bytes(const ModelConfig& model, double element) {

@@ -14,6 +14,7 @@ namespace mortise {
 struct MemoryEstimate {
   double weights = 0, gradients = 0, moments = 0, reference = 0, activations = 0, rollout = 0, kv_cache = 0;
   double head = 0, critic = 0, reward_models = 0, teacher = 0;
+  double files = 0;     // in files in place of memory (offload)
   double gathered = 0;  // ranks.zero_stage = 3: parts of other ranks during updates
   double whole = 0;     // ... and all weights during rollouts, when there are no gradients and activations
   [[nodiscard]] double total() const {
@@ -32,13 +33,18 @@ double trained_weight_bytes(const ModelConfig& model, ModelDtype dtype, const Op
 // `lora`: of the adapter that is trained, if there is one.
 MemoryEstimate estimate_memory(const ModelConfig& model, const std::optional<LoraSize>& lora, const RunConfig& config);
 
-// Bytes of the optimizer's state of a model, or of its adapter.
-double optimizer_bytes(const ModelConfig& model, const std::optional<LoraSize>& lora, const OptimConfig& optim,
-                       ModelDtype dtype);
+// Bytes of an optimizer's state.
+struct StateBytes {
+  double all = 0, largest = 0;  // of all parameters, and of the one that has most
+};
+// Of a model, or of its adapter.
+StateBytes optimizer_bytes(const ModelConfig& model, const std::optional<LoraSize>& lora, const OptimConfig& optim,
+                           ModelDtype dtype);
 
 // Bytes of a critic, all of whose weights are trained.
 struct CriticBytes {
   double weights = 0, gradients = 0, moments = 0;
+  ModelConfig model = {};  // of its folder
 };
 
 // The units in which ranks.zero_stage = 3 spreads a model, in bytes.
@@ -53,5 +59,9 @@ UnitBytes unit_bytes(const ModelConfig& model, double element);
 // Takes off what the ranks share: ranks.zero_stage.
 void share_memory(const UnitBytes& units, const RunConfig& config, bool has_lora, int num_ranks,
                   const CriticBytes& critic, MemoryEstimate& memory);
+
+// Takes off what lies in files: *.offload. After share_memory(). `critic`: null if there is none.
+void offload_memory(const ModelConfig& model, const std::optional<LoraSize>& lora, const RunConfig& config,
+                    const CriticBytes* critic, MemoryEstimate& memory);
 
 }  // namespace mortise

@@ -123,7 +123,7 @@ std::unique_ptr<const UpdateRule> update_rule(const OptimConfig& optim) {
 Optimizer make_optimizer(Model& model, const OptimConfig& optim, std::string state_name, const ZeroOptions& zero,
                          const RoundingSeed& rounding) {
   Optimizer out(optimized_parameters(model, optim), update_rule(optim), optim.weight_decay, std::move(state_name),
-                zero);
+                zero, optim.offload == Offloading::kNone ? StateMemory::kNow : StateMemory::kLater);
   if (optim.master_weights || !model.has_rounded_matrices() || model.trains_lora()) return out;
   model.drop_masters();
   out.step_rounded(std::make_shared<const RoundedStep>(model, out.parameters(), rounding));

@@ -28,7 +28,8 @@ std::vector<OptimizedParameter> optimized_parameters(std::span<const NamedParame
                                                      const at::Tensor& embedding, const at::Tensor& head,
                                                      const OptimConfig& optim);
 std::unique_ptr<const UpdateRule> update_rule(const OptimConfig& optim);
-// The optimizer of a model that has to stay where it is. `rounding`: for optim.master_weights = false.
+// The optimizer of a model that has to stay where it is. `rounding`: for optim.master_weights = false. With optim.offload
+// it has no state until offload_optimizer() (offloading.h).
 Optimizer make_optimizer(Model& model, const OptimConfig& optim, std::string state_name, const ZeroOptions& zero,
                          const RoundingSeed& rounding);
 // How the ranks share an optimizer's state.

@@ -23,6 +23,7 @@
 #include "train/loop/sent_adapter.h"
 #include "train/run/admission.h"
 #include "train/run/ahead_rules.h"
+#include "train/run/offloading.h"
 #include "train/run/run_data.h"
 #include "train/run/run_options.h"
 #include "train/run/teacher.h"
@@ -89,7 +90,7 @@ Result<> load_reference(const RunSettings& run, bool has_moved, PolicyParts& par
   if (policy.trains_lora()) {
     parts.reference = run.config.ref.sync_steps ? policy.base_view().clone_frozen() : policy.base_view();
     if (shards != nullptr) shards->spread_base(*parts.reference);
-    return {};
+    return run.config.ref.sync_steps ? offload_reference(run.env, run.loaded, *parts.reference) : Result<>();
   }
   std::optional<Model> initial;
   if (has_moved) initial = TRY(Model::load(run.env, run.config.model.path, dtype_of(run.config)));
@@ -97,7 +98,7 @@ Result<> load_reference(const RunSettings& run, bool has_moved, PolicyParts& par
   parts.reference = shards == nullptr ? from.clone_frozen() : from.frozen_shape();
   parts.reference->set_rope_length(policy.config().rope_length);
   if (policy.has_rounded_matrices() && !run.config.ref.sync_steps) parts.reference->drop_masters();
-  if (shards == nullptr) return {};
+  if (shards == nullptr) return offload_reference(run.env, run.loaded, *parts.reference);
   if (initial) spread_weights(run.config, run.ranks, run.config.actor.optim, *initial);
   shards_of(from)->spread_copy(*parts.reference);
   return {};
@@ -313,12 +314,13 @@ Result<> load_objective(const RunSettings& run, PluginRegistry& registry, Learne
 }
 
 // The optimizer, which `sft` has too.
-void load_optimizer(const RunSettings& run, Model& policy, LearnerParts& learning) {
+Result<> load_optimizer(const RunSettings& run, Model& policy, LearnerParts& learning) {
   const OptimConfig& optim = run.config.actor.optim;
   learning.optimizer.emplace(make_optimizer(policy, optim, "actor.optim", zero_options(run.config, run.ranks, policy),
                                             {run.key.seed, RandomPurpose::kRounding}));
   learning.schedule =
       schedule_options(optim, run.total_steps, run.kind == RunKind::kTrain ? run.plan.updates_per_step : 1);
+  return offload_optimizer(run.env, run.loaded, "actor.optim", policy, *learning.optimizer);
 }
 
 // The learner of `train`, once all that it learns with is there.
@@ -418,7 +420,7 @@ Result<std::unique_ptr<RunParts>> assemble(Env& env, const LoadedConfig& loaded,
     run.plan = plan_batches(run.config);
     run.total_steps = plan_total_steps(run.config, data.source->rows_per_epoch());
   }
-  load_optimizer(run, *policy.model, parts->learning);
+  TRY(load_optimizer(run, *policy.model, parts->learning));
   saved.gather.add(*parts->learning.optimizer);
   if (kind == RunKind::kTrain) TRY(load_learning(*parts));
   TRY(saved.stateful.add(*parts->learning.optimizer));

@@ -101,6 +101,25 @@ TEST_P(EveryOptimizer, ResumesWithTheSameBits) {
   expect_equal(problem, expected, one.name);
 }
 
+// The state in files, as numbers and in a checkpoint.
+TEST_P(EveryOptimizer, OffloadedStateHasTheSameBits) {
+  const RuleCase& one = GetParam();
+  const std::vector<at::Tensor> expected = stepped(one, at::kFloat, 4);
+  const RuleProblem problem(one, at::kFloat);
+  Optimizer before(problem.parameters, one.rule(), one.weight_decay, "actor.optim", {}, StateMemory::kLater);
+  ASSERT_OK(before.offload(std::make_shared<Offload>(Path(MORTISE_BINARY_DIR))));
+  for (uint64_t update = 1; update <= 2; ++update) problem.update(before, 0, update, one.lr);
+  StatefulRegistry saved, loaded;
+  ASSERT_OK(saved.add(before));
+  const StateSnapshot snapshot = saved.save().value();
+  Optimizer after(problem.parameters, one.rule(), one.weight_decay, "actor.optim", {}, StateMemory::kLater);
+  ASSERT_OK(after.offload(std::make_shared<Offload>(Path(MORTISE_BINARY_DIR))));
+  ASSERT_OK(loaded.add(after));
+  ASSERT_OK(loaded.load(snapshot, "test"));
+  for (uint64_t update = 3; update <= 4; ++update) problem.update(after, 0, update, one.lr);
+  expect_equal(problem, expected, one.name);
+}
+
 TEST_P(EveryOptimizer, RanksHaveTheBitsOfOneProcess) {
   const RuleCase& one = GetParam();
   for (const at::ScalarType type : {at::kFloat, at::kDouble}) {

@@ -1,0 +1,75 @@
+"""The peak memory of a run against what `mortise train --dry-run` says of it.
+
+  python memory.py --program build/release/bin/mortise --packs build/release/lib/mortise/bench_packs --out build/bench/memory
+      [--workload memory] [--steps 3] [NAME...]
+
+Each case is one run of a model of 75 M parameters that starts from its own folder. A line tells the estimate, the peak that
+the system counted (ru_maxrss), and the estimate over the peak.
+"""
+import json
+import os
+import subprocess
+import sys
+
+from ranks import command_of, parse, prepare
+
+BFLOAT16 = {"model.dtype": "bfloat16"}
+KL = {"actor.use_kl_loss": "true"}
+CRITIC = {"algorithm.adv_estimator": "gae", "~algorithm.adv_params": None}
+CASES = {
+    "float32": {},
+    "float32, KL": KL,
+    "float32, critic": CRITIC,
+    "float32, adamw_8bit": {"actor.optim.optimizer": "adamw_8bit"},
+    "float32, LoRA": {"model.lora_rank": 16},
+    "float32, LoRA, KL": {"model.lora_rank": 16, **KL},
+    "bfloat16": BFLOAT16,
+    "bfloat16, KL": {**BFLOAT16, **KL},
+    "bfloat16, no masters": {**BFLOAT16, "actor.optim.master_weights": "false"},
+    "bfloat16, LoRA": {**BFLOAT16, "model.lora_rank": 16},
+    "float32, state in files": {"actor.optim.offload": "file"},
+    "float32, KL, state and reference in files": {**KL, "actor.optim.offload": "file", "ref.offload": "file"},
+    "bfloat16, KL, state, masters and reference in files": {
+        **BFLOAT16, **KL, "actor.optim.offload": "file", "ref.offload": "file"},
+}
+
+
+def peak_of(command):
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+                               env={**os.environ, "OMP_NUM_THREADS": "2"})
+    errors = process.stderr.read().decode()
+    _, status, usage = os.wait4(process.pid, 0)
+    if status != 0:
+        sys.exit(f"mortise failed: {errors}")
+    return usage.ru_maxrss * 1024
+
+
+def estimate_of(command):
+    done = subprocess.run([*command, "--dry-run", "--json"], capture_output=True, text=True)
+    if done.returncode != 0:
+        sys.exit(f"mortise failed: {done.stderr}")
+    return json.loads(done.stdout)["memory_bytes"]
+
+
+def add_options(parser):
+    parser.set_defaults(workload="memory", steps=3)
+    parser.add_argument("names", nargs="*", default=list(CASES))
+
+
+def main():
+    args = parse(1, add_options)
+    workload = prepare(args)
+    worst = 1.0
+    print(f"{'case':<52} {'estimate':>9} {'peak':>9} ratio")
+    for name in args.names:
+        settings = {key: value for key, value in CASES[name].items() if value is not None}
+        removed = [key for key, value in CASES[name].items() if value is None]
+        command = command_of(args, workload, args.out / "run", {"trainer.num_threads": 2, **settings}) + removed
+        estimate, peak = estimate_of(command)["total"], peak_of(command)
+        worst = max(worst, estimate / peak, peak / estimate)
+        print(f"{name:<52} {estimate / 2**20:>5.0f} MiB {peak / 2**20:>5.0f} MiB {estimate / peak:.2f}", flush=True)
+    print(f"the estimate is at most {100 * (worst - 1):.0f} % off")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,36 @@
+// See offloading.h.
+#include "train/run/offloading.h"
+
+#include <memory>
+
+#include "checkpoint/room.h"
+#include "foundation/base/at_place.h"
+
+namespace mortise {
+namespace {
+
+// The files have no names, so nothing appears next to a run's folder, which may not exist yet.
+std::shared_ptr<Offload> offload_files(Env& env, const TrainerConfig& trainer) {
+  if (trainer.offload_dir) return std::make_shared<Offload>(Path(*trainer.offload_dir));
+  return std::make_shared<Offload>(nearest_folder(env, Path(trainer.default_local_dir)));
+}
+
+}  // namespace
+
+Result<> offload_optimizer(Env& env, const LoadedConfig& loaded, const std::string& table, Model& model,
+                           Optimizer& optimizer) {
+  const RunConfig& config = loaded.config;
+  const OptimConfig& optim = table == "critic.optim" ? config.critic.optim : config.actor.optim;
+  if (optim.offload == Offloading::kNone) return {};
+  const std::shared_ptr<Offload> files = offload_files(env, config.trainer);
+  TRY(at_place(loaded.where("trainer.offload_dir"), optimizer.offload(files)));
+  return at_place(loaded.where("trainer.offload_dir"), model.offload_masters(files));
+}
+
+Result<> offload_reference(Env& env, const LoadedConfig& loaded, Model& reference) {
+  if (loaded.config.ref.offload == Offloading::kNone) return {};
+  return at_place(loaded.where("trainer.offload_dir"),
+                  reference.offload_weights(offload_files(env, loaded.config.trainer)));
+}
+
+}  // namespace mortise

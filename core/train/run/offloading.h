@@ -1,0 +1,22 @@
+// *.offload: which numbers of a run lie in files in place of memory, and where.
+// Thread rule: one thread.
+#pragma once
+
+#include <string>
+
+#include "config/load.h"
+#include "foundation/base/env.h"
+#include "learn/optim/optimizer.h"
+#include "model/model.h"
+
+namespace mortise {
+
+// The state of `optimizer` and the master weights of `model`, if [table] ("actor.optim", "critic.optim") says so. To be
+// called once, before the first step.
+Result<> offload_optimizer(Env& env, const LoadedConfig& loaded, const std::string& table, Model& model,
+                           Optimizer& optimizer);
+
+// The weights of the reference, if ref.offload says so. Not for the view of an adapter's base.
+Result<> offload_reference(Env& env, const LoadedConfig& loaded, Model& reference);
+
+}  // namespace mortise
