@@ -1,6 +1,10 @@
 // See sha256.h.
 #include "foundation/formats/sha256.h"
 
+#include <sys/mman.h>
+
+#include <algorithm>
+
 #include "foundation/formats/sha256_blocks.h"
 
 namespace mortise {
@@ -37,10 +41,19 @@ Sha256Digest sha256(std::string_view text) { return sha256(std::as_bytes(std::sp
 
 std::string sha256_hex(std::string_view text) { return to_hex(sha256(text)); }
 
-Result<std::string> sha256_file_hex(Env& env, const Path& path) {
-  const MappedFile file = TRY(env.map_file(path));
-  return to_hex(sha256(file.bytes()));
+std::string sha256_hex(const MappedFile& file) {
+  constexpr size_t kPiece = size_t{16} << 20;  // whole pages
+  Sha256 hash;
+  for (std::span<const std::byte> rest = file.bytes(); !rest.empty();) {
+    const std::span<const std::byte> piece = rest.first(std::min(kPiece, rest.size()));
+    hash.update(piece);
+    ::madvise(const_cast<std::byte*>(piece.data()), piece.size(), MADV_DONTNEED);  // the file has them
+    rest = rest.subspan(piece.size());
+  }
+  return to_hex(hash.finish());
 }
+
+Result<std::string> sha256_file_hex(Env& env, const Path& path) { return sha256_hex(TRY(env.map_file(path))); }
 
 std::string to_hex(std::span<const unsigned char> bytes) {
   constexpr std::string_view kDigits = "0123456789abcdef";

@@ -248,6 +248,7 @@ Json json_of(const RunEstimate& run, const RunConfig& config) {
             {"reward_models", bytes(memory.reward_models)},
             {"gathered_weights", bytes(memory.gathered)},
             {"whole_weights_in_rollout", bytes(memory.whole)},
+            {"program", bytes(memory.program)},
             {"offloaded_to_files", bytes(memory.files)},
             {"total", bytes(memory.total())}}}};
 }
@@ -286,7 +287,8 @@ std::string memory_text(const MemoryEstimate& memory, int num_ranks) {
                                                   {"gathered weights in updates", memory.gathered},
                                                   {"or in rollouts: all weights", memory.whole},
                                                   {"generator's copy of the weights", memory.rollout},
-                                                  {"KV cache, at most", memory.kv_cache}};
+                                                  {"KV cache, at most", memory.kv_cache},
+                                                  {"the program itself", memory.program}};
   const auto size = [](double bytes) { return format_bytes(static_cast<uint64_t>(bytes)); };
   std::string out = fmt::format("# memory: about {}{}\n", size(memory.total()), num_ranks > 1 ? " per rank" : "");
   for (const auto& [name, bytes] : parts) {

@@ -15,11 +15,12 @@ struct MemoryEstimate {
   double weights = 0, gradients = 0, moments = 0, reference = 0, activations = 0, rollout = 0, kv_cache = 0;
   double head = 0, critic = 0, reward_models = 0, teacher = 0;
   double files = 0;     // in files in place of memory (offload)
+  double program = 130 << 20;  // the program, its libraries and what they keep
   double gathered = 0;  // ranks.zero_stage = 3: parts of other ranks during updates
   double whole = 0;     // ... and all weights during rollouts, when there are no gradients and activations
   [[nodiscard]] double total() const {
     const double update = gradients + activations + head + gathered;
-    return weights + moments + reference + rollout + kv_cache + critic + reward_models + teacher +
+    return program + weights + moments + reference + rollout + kv_cache + critic + reward_models + teacher +
            std::max(update, whole);
   }
 };
