@@ -90,8 +90,7 @@ WeightShards::WeightShards(Model& model, Communicator& communicator, ShardCut cu
     for (const size_t i : units_.parts[part]) seen.push_back(model.parameters()[i].tensor);
     unit.base_only = without(unit.storages, storages_of(seen));
   }
-  if (lora == nullptr) return;
-  while (first_backward_ < num_layers() && !lora->adapts_layer(first_backward_ - 1)) ++first_backward_;
+  first_backward_ = model.lowest_backward();
 }
 
 std::shared_ptr<WeightShards> WeightShards::spread(Model& model, Communicator& communicator, ShardCut cut) {

@@ -2,9 +2,11 @@
 #pragma once
 
 #include <algorithm>
+#include <cstdint>
 #include <optional>
+#include <string>
 
-#include "config/run_config.h"
+#include "config/load.h"
 #include "model/adapters/trained_lora.h"
 #include "model/weights/model_config.h"
 
@@ -29,18 +31,6 @@ double weight_bytes(const ModelConfig& model, ModelDtype dtype, WeightCopies cop
 // The same for a model that `optim` steps.
 double trained_weight_bytes(const ModelConfig& model, ModelDtype dtype, const OptimConfig& optim);
 
-// `lora`: of the adapter that is trained, if there is one.
-MemoryEstimate estimate_memory(const ModelConfig& model, const std::optional<LoraSize>& lora, const RunConfig& config);
-
-// Bytes of the optimizer's state of a model, or of its adapter.
-double optimizer_bytes(const ModelConfig& model, const std::optional<LoraSize>& lora, const OptimConfig& optim,
-                       ModelDtype dtype);
-
-// Bytes of a critic, all of whose weights are trained.
-struct CriticBytes {
-  double weights = 0, gradients = 0, moments = 0;
-};
-
 // The units in which ranks.zero_stage = 3 spreads a model, in bytes.
 struct UnitBytes {
   double all = 0, layer = 0, layers = 0;  // bytes of matrices: all of them, the largest layer, all layers
@@ -48,10 +38,30 @@ struct UnitBytes {
   double largest_end = 0;
 };
 
+// What an optimizer steps of a model, or of its adapter: all but what optim.groups freezes.
+struct TrainedSize {
+  double numbers = 0;           // that are trained
+  double moments = 0;           // bytes of the optimizer's state
+  int64_t lowest_backward = 1;  // model.h
+  UnitBytes units;              // bytes of the model's trained matrices; nothing of an adapter
+};
+// `lora`: of the adapter that is trained, if there is one. `table`: "actor.optim" or "critic.optim".
+Result<TrainedSize> trained_size(const ModelConfig& model, const std::optional<LoraSize>& lora,
+                                 const LoadedConfig& loaded, const std::string& table);
+
+MemoryEstimate estimate_memory(const ModelConfig& model, const std::optional<LoraSize>& lora,
+                               const TrainedSize& trained, const RunConfig& config);
+
+// Bytes of a critic.
+struct CriticBytes {
+  double weights = 0, gradients = 0, moments = 0;
+  double saved_weights = 0;  // in a checkpoint
+};
+
 UnitBytes unit_bytes(const ModelConfig& model, double element);
 
-// Takes off what the ranks share: ranks.zero_stage.
-void share_memory(const UnitBytes& units, const RunConfig& config, bool has_lora, int num_ranks,
-                  const CriticBytes& critic, MemoryEstimate& memory);
+// Takes off what the ranks share: ranks.zero_stage. `trained`: of the policy.
+void share_memory(const UnitBytes& units, const TrainedSize& trained, const RunConfig& config, bool has_lora,
+                  int num_ranks, const CriticBytes& critic, MemoryEstimate& memory);
 
 }  // namespace mortise
