@@ -134,13 +134,15 @@ class GroupReader {
     if (!values.optimizer) return;
     const std::string key = group.key + ".optimizer";
     if (*values.optimizer != "muon" && *values.optimizer != "adamw") {
-      return problem(key, fmt::format("'{}' is {}, but a group can choose only between muon and adamw", key,
-                                      quote(*values.optimizer)),
-                     "remove it");
+      return problem(
+          key,
+          fmt::format("'{}' is {}, but a group can choose only between muon and adamw", key, quote(*values.optimizer)),
+          "remove it");
     }
     if (optim_.optimizer != OptimizerName::kMuon) {
-      return problem(key, fmt::format("'{}' needs '{}.optimizer' = \"muon\", which has both, but it is {}", key, table_,
-                                      choice_name(optim_.optimizer)),
+      return problem(key,
+                     fmt::format("'{}' needs '{}.optimizer' = \"muon\", which has both, but it is {}", key, table_,
+                                 choice_name(optim_.optimizer)),
                      "remove it");
     }
     group.uses_muon = *values.optimizer == "muon";

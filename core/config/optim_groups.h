@@ -14,10 +14,10 @@
 namespace mortise {
 
 struct OptimGroup {
-  std::string key;          // "actor.optim.groups.embeddings"
-  std::string match;        // as written
-  parse::Pattern pattern;   // of `match`
-  double lr_scale = 1.0;    // factor of the learning rate
+  std::string key;                       // "actor.optim.groups.embeddings"
+  std::string match;                     // as written
+  parse::Pattern pattern;                // compiled from `match`
+  double lr_scale = 1.0;                 // factor of the learning rate
   std::optional<double> weight_decay{};  // for all its parameters, biases and norms too; null: as without a group
   std::optional<bool> uses_muon{};       // null: as without a group
   bool freeze = false;

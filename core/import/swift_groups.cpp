@@ -40,7 +40,8 @@ void set_frozen(Translation& t, bool trains_all) {
   }
   const std::string frozen = ratio == 1.0 ? "." : pattern_of(t.texts(kFreeze), text(kFreezePattern));
   const std::string trained = pattern_of(t.texts(kTrain), text(kTrainPattern));
-  if (frozen.empty()) return t.note_given({kFreeze, kFreezePattern, kRatio, kTrain, kTrainPattern}, "nothing is frozen");
+  if (frozen.empty())
+    return t.note_given({kFreeze, kFreezePattern, kRatio, kTrain, kTrainPattern}, "nothing is frozen");
   Json groups = Json::object();
   if (!trained.empty()) groups["trained"] = {{"match", trained}};
   groups["frozen"] = {{"match", frozen}, {"freeze", true}};

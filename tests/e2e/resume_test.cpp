@@ -43,8 +43,8 @@ TEST(Resume, Bfloat16FromEveryStep) {
 TEST(Resume, GroupsOfParametersFromEveryStep) {
   const std::vector<std::vector<std::string>> cases{
       {"actor.optim.groups.ends.match=embed_tokens|lm_head"},
-      {"actor.optim.groups.ends.match=embed_tokens|lm_head", "model.dtype=bfloat16",
-       "actor.optim.master_weights=false", "trainer.save_dtype=bfloat16"},
+      {"actor.optim.groups.ends.match=embed_tokens|lm_head", "model.dtype=bfloat16", "actor.optim.master_weights=false",
+       "trainer.save_dtype=bfloat16"},
       {"actor.optim.groups.ends.match=lora_A", "model.lora_rank=2"}};
   for (const std::vector<std::string>& one : cases) {
     std::vector<std::string> settings{"trainer.total_training_steps=3", "trainer.max_actor_ckpt_to_keep=null",
@@ -62,7 +62,8 @@ TEST(Resume, GroupsOfParametersFromEveryStep) {
     EXPECT_NE(other.output.find("actor.optim.groups.down.lr_scale: 0.5 -> 0.25"), std::string::npos) << other.output;
     if (one.size() > 1) continue;
     const auto embedding = [&](const std::string& folder) {
-      const SafetensorsFile file = SafetensorsFile::open(default_env(), task.path() / folder / "model.safetensors").value();
+      const SafetensorsFile file =
+          SafetensorsFile::open(default_env(), task.path() / folder / "model.safetensors").value();
       const TensorView view = file.get("model.embed_tokens.weight").value();
       return std::string(reinterpret_cast<const char*>(view.bytes.data()), view.bytes.size());
     };

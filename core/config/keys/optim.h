@@ -88,7 +88,7 @@ struct OptimConfig {
   int64_t lr_wsd_decay_steps = -1;                     // warmup_stable_decay; -1 = a tenth of the schedule
   LrDecay lr_wsd_decay_style = LrDecay::kCosine;       // warmup_stable_decay
   ScheduleUnit schedule_unit = ScheduleUnit::kUpdate;  // what the schedule counts (verl: step)
-  Json groups = Json::object();                        // parameters with settings of their own, by name (optim_groups.h)
+  Json groups = Json::object();  // parameters with settings of their own, by name (optim_groups.h)
   bool operator==(const OptimConfig&) const = default;
 };
 
@@ -325,13 +325,13 @@ void describe_adafactor(Keys& keys, const OptimizerRules<Optim>& rules) {
 
 template <class Keys>
 void describe_groups(Keys& keys, const std::string& table) {
-  keys.compared("groups", &OptimConfig::groups,
-                "Parameters with settings of their own, one table for each group: [" + table +
-                    ".groups.embeddings] match = \"embed_tokens|lm_head\", freeze = true. match is a regular expression "
-                    "that is looked for in the parameters' Hugging Face names. The first group that matches a parameter "
-                    "counts. A group may set lr or lr_scale (a factor of lr), weight_decay, optimizer (adamw or muon, "
-                    "where the optimizer is muon), or freeze. A group with match alone keeps its parameters out of the "
-                    "groups behind it.");
+  keys.compared(
+      "groups", &OptimConfig::groups,
+      "Parameters with settings of their own, a table for each group: [" + table +
+          ".groups.embeddings] match = \"embed_tokens|lm_head\", freeze = true. match is a regular expression that is"
+          " looked for in the parameters' Hugging Face names; the first that matches counts. A group may set lr or "
+          "lr_scale (a factor of lr), weight_decay, optimizer (adamw or muon, where optimizer is muon) or freeze. "
+          "With match alone it keeps its parameters out of the groups behind it.");
 }
 
 template <class Catalog, class Optim>

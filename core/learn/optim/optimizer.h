@@ -38,9 +38,10 @@ struct ZeroOptions {
 struct ShardUnit {
   std::vector<size_t> parameters;  // in the order of `shards`
   Shards shards;
-  int64_t part = -1;  // which part of spread weights; -1: every rank has these parameters
-  std::vector<size_t> places = {};  // of the parameters among all of that part, which may have frozen ones
-  at::Tensor own_gradient = {};  // gradient of this rank's range [shards.of(rank).size()]; null until set, step() takes it
+  int64_t part = -1;                // which part of spread weights; -1: every rank has these parameters
+  std::vector<size_t> places = {};  // their places among all parameters of that part, frozen ones too
+  at::Tensor own_gradient =
+      {};  // gradient of this rank's range [shards.of(rank).size()]; null until set, step() takes it
 };
 
 class Optimizer : public Stateful {

@@ -56,7 +56,7 @@ std::string lora_whole_name(const LoraPlan& plan, std::string parameter);
 struct LoraSize {
   int64_t num_trained = 0;  // elements that are trained
   int64_t num_added = 0;    // elements that there are for the adapter: A, B, magnitudes, and the base's numbers kept
-  std::vector<std::string> names;            // of the parameters that are trained, by PEFT
+  std::vector<std::string> names;            // PEFT names of the parameters that are trained
   std::vector<std::vector<int64_t>> shapes;  // their shapes
 };
 LoraSize measure_lora(std::span<const NamedParameter> parameters, const LoraPlan& plan);

@@ -94,8 +94,8 @@ std::vector<int64_t> trained_leaves(at::TensorList leaves) {
   return out;
 }
 
-at::Tensor leaf_gradient(const at::Tensor& fused, int64_t first_row, int64_t num_rows,
-                         std::span<const int64_t> trained, size_t leaf) {
+at::Tensor leaf_gradient(const at::Tensor& fused, int64_t first_row, int64_t num_rows, std::span<const int64_t> trained,
+                         size_t leaf) {
   if (!fused.defined() || trained[leaf] == 0) return {};
   const at::Tensor slice = fused.narrow(0, first_row, num_rows);
   return std::ranges::find(trained, 0) == trained.end() ? slice : slice.clone();

@@ -60,7 +60,7 @@ struct PolicyParts {
   std::optional<PolicyFolder> folder;
   std::optional<PromptEncoder> encoder;
   std::optional<Model> model;
-  ParameterGroups groups;  // of the parameters that are trained
+  ParameterGroups groups;  // settings of their own for trained parameters
   // What samples where the model itself may change meanwhile (trainer.mode). Holds older weights: refresh_sampled().
   std::optional<Model> sampled;
   // Frozen initial policy, where the objective or the reward penalty needs one; of an adapter's run, a view of its

@@ -135,8 +135,7 @@ Result<TrainedSize> trained_size(const ModelConfig& model, const std::optional<L
   const ParameterGroups groups = TRY(group_parameters(loaded, table, names));
   std::erase_if(parameters, [&](const NamedParameter& p) { return is_frozen(groups, p.name); });
   TrainedSize out;
-  const auto stepped =
-      optimized_parameters(parameters, store.weights.embedding_VH, store.leaves.head, optim, groups);
+  const auto stepped = optimized_parameters(parameters, store.weights.embedding_VH, store.leaves.head, optim, groups);
   for (const OptimizedParameter& parameter : stepped) out.numbers += static_cast<double>(parameter.tensor.numel());
   out.moments = static_cast<double>(state_bytes(*update_rule(optim), stepped));
   out.lowest_backward = lowest_backward(model.num_layers, parameters);

@@ -68,8 +68,8 @@ Result<ParameterGroups> group_parameters(const LoadedConfig& loaded, const std::
     for (size_t i = 0; i < groups.size(); ++i) {
       const auto matched = groups[i].pattern.matches(name);
       if (!matched.ok()) {
-        return Error{ErrorKind::kConfig, fmt::format("'{}.match' failed on {}: {}", groups[i].key, name,
-                                                     matched.fault().what),
+        return Error{ErrorKind::kConfig,
+                     fmt::format("'{}.match' failed on {}: {}", groups[i].key, name, matched.fault().what),
                      loaded.where(groups[i].key + ".match"), "write a simpler pattern"};
       }
       if (!*matched) continue;

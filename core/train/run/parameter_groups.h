@@ -3,6 +3,7 @@
 // Thread rule: plain values.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <span>
 #include <string>

@@ -124,8 +124,8 @@ std::unique_ptr<const UpdateRule> update_rule(const OptimConfig& optim) {
 
 Optimizer make_optimizer(Model& model, const OptimConfig& optim, const ParameterGroups& groups, std::string state_name,
                          const ZeroOptions& zero, const RoundingSeed& rounding) {
-  std::vector<OptimizedParameter> parameters = optimized_parameters(
-      model.trainable(), model.weights().embedding_VH, model.head_weight(), optim, groups);
+  std::vector<OptimizedParameter> parameters =
+      optimized_parameters(model.trainable(), model.weights().embedding_VH, model.head_weight(), optim, groups);
   Optimizer out(std::move(parameters), update_rule(optim), optim.weight_decay, std::move(state_name), zero);
   if (optim.master_weights || !model.has_rounded_matrices() || model.trains_lora()) return out;
   model.drop_masters();

@@ -83,7 +83,8 @@ TEST(Check, GroupsOfParameters) {
       {{ends + "freeze=true"}, "'actor.optim.groups.ends' has no match; set actor.optim.groups.ends.match = "},
       {{"actor.optim.groups.ends=1"}, "'actor.optim.groups.ends' is not a table"},
       {{ends + "match=(a", ends + "freeze=true"}, "'actor.optim.groups.ends.match' is not a regular expression: at "},
-      {{ends + "match=a", ends + "frozen=true"}, "unknown key 'actor.optim.groups.ends.frozen'; did you mean 'freeze'?"},
+      {{ends + "match=a", ends + "frozen=true"},
+       "unknown key 'actor.optim.groups.ends.frozen'; did you mean 'freeze'?"},
       {{ends + "match=a", ends + "freeze=yes"}, "'actor.optim.groups.ends.freeze' must be of type true or false"},
       {{ends + "match=a", ends + "lr=-1"}, "'actor.optim.groups.ends.lr' must be at least 0"},
       {{ends + "match=a", ends + "freeze=true", ends + "lr=1e-7"}, "'actor.optim.groups.ends' is frozen, so its other"},
@@ -91,9 +92,11 @@ TEST(Check, GroupsOfParameters) {
       {{ends + "match=a", ends + "lr=1e-7", "actor.optim.lr=0"}, "cannot follow the schedule of 'actor.optim.lr'"},
       {{ends + "match=a", ends + "lr=1e-7", "actor.optim.optimizer=adafactor", "actor.optim.relative_step=true"},
        "'actor.optim.groups.ends.lr' has no effect, because 'actor.optim.relative_step' is true; set lr_scale"},
-      {{ends + "match=a", ends + "optimizer=muon"}, "needs 'actor.optim.optimizer' = \"muon\", which has both, but it is adamw"},
+      {{ends + "match=a", ends + "optimizer=muon"},
+       "needs 'actor.optim.optimizer' = \"muon\", which has both, but it is adamw"},
       {{ends + "match=a", ends + "optimizer=sgd", "actor.optim.optimizer=muon"}, "only between muon and adamw"},
-      {{"critic.optim.groups.a.match=a", "critic.optim.groups.a.lr=x"}, "'critic.optim.groups.a.lr' must be of type number"},
+      {{"critic.optim.groups.a.match=a", "critic.optim.groups.a.lr=x"},
+       "'critic.optim.groups.a.lr' must be of type number"},
   };
   for (const auto& [settings, message] : cases) EXPECT_THAT(check_error(settings), HasSubstr(message));
   EXPECT_EQ(check_error({ends + "match=a", ends + "optimizer=adamw", "actor.optim.optimizer=muon"}), "ok");

@@ -47,8 +47,8 @@ struct GroupedPolicy {
       : loaded(load_config(default_env(), "", settings).value()),
         model(std::move(given)),
         groups(group_and_freeze(loaded, "actor.optim", model).value()),
-        optimizer(make_optimizer(model, loaded.config.actor.optim, groups, "actor.optim", spread(ranks),
-                                 RoundingSeed{})) {
+        optimizer(
+            make_optimizer(model, loaded.config.actor.optim, groups, "actor.optim", spread(ranks), RoundingSeed{})) {
     at::set_num_threads(1);
   }
   GroupedPolicy(const std::string& pattern, const std::string& dtype)
@@ -259,8 +259,8 @@ TEST(ParameterGroups, AdaptersHaveGroupsToo) {
     for (int64_t update = 1; update <= 2; ++update) policy.update(rows().batch, cut_by({4, 0}), 0.02, update);
     const std::vector<NamedParameter>& after = policy.model.trainable();
     for (size_t i = 0; i < after.size(); ++i) {
-      const bool is_still = after[i].name.find("lora_A") != std::string::npos ||
-                            after[i].name.find("layers.0.") != std::string::npos;
+      const bool is_still =
+          after[i].name.find("lora_A") != std::string::npos || after[i].name.find("layers.0.") != std::string::npos;
       EXPECT_EQ(after[i].tensor.detach().equal(before[i]), is_still) << after[i].name;
     }
   }
@@ -291,9 +291,10 @@ TEST(ParameterGroups, ACriticMayLearnItsHeadAlone) {
 
 TEST(ParameterGroups, TheFirstThatMatchesCounts) {
   const std::string g = kGroups;
-  GroupedPolicy policy({"actor.optim.lr=2e-3", g + "a.match='layers\\.1\\.'", g + "a.lr=1e-3", g + "b.match='mlp|k_proj.bias'",
-                        g + "b.weight_decay=0.25", g + "c.match='^model.norm|mlp'", g + "c.freeze=true"},
-                       small_model("float32"));
+  GroupedPolicy policy(
+      {"actor.optim.lr=2e-3", g + "a.match='layers\\.1\\.'", g + "a.lr=1e-3", g + "b.match='mlp|k_proj.bias'",
+       g + "b.weight_decay=0.25", g + "c.match='^model.norm|mlp'", g + "c.freeze=true"},
+      small_model("float32"));
   for (const OptimizedParameter& p : policy.optimizer.parameters()) {
     const bool is_a = p.name.find("layers.1.") != std::string::npos;
     const bool is_b = !is_a && (p.name.find("mlp") != std::string::npos || p.name.ends_with("k_proj.bias"));
@@ -359,12 +360,15 @@ TEST(ParameterGroups, ErrorsNameTheGroupAndCloseNames) {
   EXPECT_EQ(error({g + "a.match='^model.norm'", g + "b.match='.'", g + "b.freeze=true"}), "ok");
   const bool is_tied = model.find_parameter("lm_head.weight") == nullptr;
   if (is_tied)
-    EXPECT_THAT(error({g + "a.match=lm_head"}), HasSubstr("the head of this model is its embedding: write model.embed"));
+    EXPECT_THAT(error({g + "a.match=lm_head"}),
+                HasSubstr("the head of this model is its embedding: write model.embed"));
 }
 
 // Where the backward pass of an update ends.
 TEST(ParameterGroups, TheLowestLayerThatBackwardReaches) {
-  const auto lowest = [](const std::string& pattern) { return GroupedPolicy(pattern, "float32").model.lowest_backward(); };
+  const auto lowest = [](const std::string& pattern) {
+    return GroupedPolicy(pattern, "float32").model.lowest_backward();
+  };
   EXPECT_EQ(lowest(""), 1);
   EXPECT_EQ(lowest("layers"), 1);
   EXPECT_EQ(lowest("embed"), 1);
