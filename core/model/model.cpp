@@ -118,18 +118,16 @@ at::Tensor Model::head_grad() const {
   return head.grad();
 }
 
-// A norm may be part of the layer before it (decoder.cpp), so that vectors count for that one.
 int64_t lowest_backward(int64_t num_layers, std::span<const NamedParameter> trained) {
   constexpr std::string_view kLayer = "model.layers.";
   int64_t lowest = num_layers + 1;
   for (const NamedParameter& parameter : trained) {
     const std::string_view name = parameter.name;
     if (name.ends_with(kEmbeddingName)) return 1;
-    const bool is_vector = parameter.tensor.dim() == 1;
     int64_t layer = num_layers;  // behind all layers
     if (const size_t at = name.find(kLayer); at != std::string_view::npos)
       std::from_chars(name.data() + at + kLayer.size(), name.data() + name.size(), layer);
-    lowest = std::min(lowest, std::max<int64_t>(1, is_vector ? layer : layer + 1));
+    lowest = std::min(lowest, layer + 1);
   }
   return lowest;
 }

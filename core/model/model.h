@@ -45,8 +45,8 @@ struct SaveOptions {
   std::string base_model = {};  // kApart: what the adapter names as its base; empty: as read
 };
 
-// The lowest layer that a backward pass reaches if these parameters of a model are trained, counted from 1. One behind the
-// last layer: none. Only a head is then trained.
+// The lowest layer that has one of these trained parameters, counted from 1; with a trained embedding 1. One behind the
+// last layer: only a head or the last norm is trained. Backward ends there, or at the norm in front of that layer.
 [[nodiscard]] int64_t lowest_backward(int64_t num_layers, std::span<const NamedParameter> trained);
 
 class Model {
@@ -75,7 +75,7 @@ class Model {
   [[nodiscard]] const std::vector<NamedParameter>& trainable() const {
     return trained_lora_ != nullptr ? trained_lora_->parameters() : parameters_;
   }
-  // The lowest layer that the backward pass of an update reaches.
+  // The same of what training changes now.
   [[nodiscard]] int64_t lowest_backward() const;
   // What a checkpoint needs next to trainable(): where a PiSSA or OLoRA adapter started. After a change of it:
   // start_changed().

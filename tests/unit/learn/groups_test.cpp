@@ -372,8 +372,9 @@ TEST(ParameterGroups, TheLowestLayerThatBackwardReaches) {
   EXPECT_EQ(lowest(""), 1);
   EXPECT_EQ(lowest("layers"), 1);
   EXPECT_EQ(lowest("embed"), 1);
-  EXPECT_EQ(lowest("embed|layers\\.0\\."), 1) << "the first norm of layer 1 is part of layer 0";
+  EXPECT_EQ(lowest("embed|layers\\.0\\."), 2);
   EXPECT_EQ(lowest("embed|layers\\.[01]\\.|norm|bias"), 3);
+  EXPECT_EQ(lowest("embed|layers"), 4) << "the last norm is behind the layers";
 }
 
 }  // namespace
