@@ -12,6 +12,7 @@
 #include "config/fields.h"
 #include "config/full_kl.h"
 #include "config/learning_rules.h"
+#include "config/optim_groups.h"
 #include "config/unused.h"
 #include "config/val_sets.h"
 #include "foundation/base/choice.h"
@@ -277,6 +278,9 @@ class Checker {
     check_restarts("critic.optim.num_cycles", config_.critic.optim);
     check_nesterov("actor.optim.nesterov", config_.actor.optim);
     check_nesterov("critic.optim.nesterov", config_.critic.optim);
+    for (const char* table : {"actor.optim", "critic.optim"}) {
+      if (auto groups = optim_groups(loaded_, table); !groups.ok()) problems_.push_back(std::move(groups).error());
+    }
   }
 
   // As in torch.

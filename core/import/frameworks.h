@@ -24,6 +24,8 @@ void translate_verl_objective(Translation& t);
 void translate_verl_rewards(Translation& t);
 void translate_swift(Translation& t, const Processes& processes);
 void translate_swift_rewards(Translation& t);
+// Parameters that ms-swift freezes. `trains_all`: it trains no adapter.
+void set_frozen(Translation& t, bool trains_all);
 // The setting of ms-swift that bounds a completion.
 std::string_view swift_length_name(const Translation& t);
 

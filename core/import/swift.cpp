@@ -232,6 +232,7 @@ void set_model(Translation& t) {
       if (t.is_given(one)) t.note(one, "only with train_type lora");
     }
   }
+  set_frozen(t, t.is_given(name) && t.text(name) == "full");
   if (t.is_given("torch_dtype")) t.note("torch_dtype", "Mortise computes in model.dtype, float32 unless set");
   if (!t.is_null("ref_model") && t.text("ref_model") != t.text("model")) {
     t.problem("ref_model", "a reference other than the model is not supported", "leave ref_model out");

@@ -5,10 +5,14 @@
 #include <ATen/ops/zeros_like.h>
 #include <fmt/core.h>
 
+#include <algorithm>
+#include <charconv>
+
 #include "model/layers/offload_gate.h"
 #include "model/tensor/storage_memory.h"
 #include "model/tensor/torch_guard.h"
 #include "model/weights/loader.h"
+#include "model/weights/names.h"
 #include "model/weights/rounded_matrices.h"
 #include "model/weights/saver.h"
 
@@ -113,6 +117,26 @@ at::Tensor Model::head_grad() const {
   if (!head.requires_grad()) return {};
   if (!head.grad().defined()) head.mutable_grad() = at::zeros_like(head.detach());
   return head.grad();
+}
+
+int64_t lowest_backward(int64_t num_layers, std::span<const NamedParameter> trained) {
+  constexpr std::string_view kLayer = "model.layers.";
+  int64_t lowest = num_layers + 1;
+  for (const NamedParameter& parameter : trained) {
+    const std::string_view name = parameter.name;
+    if (name.ends_with(kEmbeddingName)) return 1;
+    int64_t layer = num_layers;  // behind all layers
+    if (const size_t at = name.find(kLayer); at != std::string_view::npos)
+      std::from_chars(name.data() + at + kLayer.size(), name.data() + name.size(), layer);
+    lowest = std::min(lowest, layer + 1);
+  }
+  return lowest;
+}
+
+int64_t Model::lowest_backward() const {
+  std::vector<NamedParameter> trained = trainable();
+  std::erase_if(trained, [](const NamedParameter& p) { return !p.tensor.requires_grad(); });
+  return mortise::lowest_backward(config_.num_layers, trained);
 }
 
 uint64_t Model::version_sum() const {

@@ -46,6 +46,10 @@ struct SaveOptions {
   std::string base_model = {};  // kApart: what the adapter names as its base; empty: as read
 };
 
+// The lowest layer that has one of these trained parameters, counted from 1; with a trained embedding 1. One behind the
+// last layer: only a head or the last norm is trained. Backward ends there, or at the norm in front of that layer.
+[[nodiscard]] int64_t lowest_backward(int64_t num_layers, std::span<const NamedParameter> trained);
+
 class Model {
  public:
   // A model folder, or that of a LoRA adapter, which is merged into its base. dtype: "float32", "float64" or "bfloat16",
@@ -68,10 +72,12 @@ class Model {
   [[nodiscard]] std::vector<NamedParameter>& parameters() { return parameters_; }
   [[nodiscard]] const std::vector<NamedParameter>& parameters() const { return parameters_; }
   [[nodiscard]] bool has_adapter() const { return adapter_ != nullptr || trained_lora_ != nullptr; }
-  // What training changes: the parameters, or the adapter's.
+  // What training changes: the parameters, or the adapter's. Those that do not require a gradient are frozen.
   [[nodiscard]] const std::vector<NamedParameter>& trainable() const {
     return trained_lora_ != nullptr ? trained_lora_->parameters() : parameters_;
   }
+  // The same of what training changes now.
+  [[nodiscard]] int64_t lowest_backward() const;
   // What a checkpoint needs next to trainable(): where a PiSSA or OLoRA adapter started. After a change of it:
   // start_changed().
   [[nodiscard]] std::span<const NamedParameter> adapter_start() const {

@@ -166,13 +166,16 @@ TEST_P(FullDisk, TheLastSaveIsTriedAgain) {
 TEST(DryRun, KnowsTheSizeOfACheckpoint) {
   const TinyTask task;
   const InFolder inside(task.path());
-  const std::vector<std::vector<std::string>> cases{{},
-                                                    {"trainer.save_dtype=bfloat16"},
-                                                    {"trainer.save_dtype=stored"},
-                                                    {"model.dtype=float64"},
-                                                    {"model.lora_rank=4"},
-                                                    {"model.lora_rank=4", "trainer.save_merged_lora=true"},
-                                                    {"algorithm.adv_estimator=gae", "~algorithm.adv_params"}};
+  const std::vector<std::vector<std::string>> cases{
+      {},
+      {"trainer.save_dtype=bfloat16"},
+      {"trainer.save_dtype=stored"},
+      {"model.dtype=float64"},
+      {"model.lora_rank=4"},
+      {"model.lora_rank=4", "trainer.save_merged_lora=true"},
+      {"algorithm.adv_estimator=gae", "~algorithm.adv_params"},
+      {"algorithm.adv_estimator=gae", "~algorithm.adv_params", "actor.optim.groups.a.match=embed|mlp",
+       "actor.optim.groups.a.freeze=true", "critic.optim.groups.a.match=^model", "critic.optim.groups.a.freeze=true"}};
   const ResumeRequest fresh{"never", false};  // the run in the folder has another length
   for (const std::vector<std::string>& settings : cases) {
     FaultEnv env(default_env());

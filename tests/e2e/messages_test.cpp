@@ -166,6 +166,15 @@ TEST(Messages, WrongNamesAreToldAtOnceWithTheNearest) {
           {"train run.toml --dry-run reward.1.use=reward_model reward.1.model=model",
            3,
            {"'reward.1.model=model'", "this is a language model"}},
+          {"train run.toml --dry-run actor.optim.groups.a.match=embed_token. actor.optim.groups.a.freeze=true "
+           "actor.optim.groups.b.match=q_prj",
+           2,
+           {"'actor.optim.groups.b.match=q_prj': 'actor.optim.groups.b.match' is 'q_prj', which is in no parameter's name",
+            "did you mean 'q_proj'"}},
+          {"sft run.toml data.train_files=data/sft.jsonl data.max_response_length=8 actor.optim.groups.a.match=. "
+           "actor.optim.groups.a.freeze=true",
+           2,
+           {"'actor.optim.groups' freezes every parameter; leave some to be trained"}},
           {"train run.toml --dry-run data.val_files=no.jsonl",
            3,
            {"no.jsonl", "does not exist; correct data.val_files"}},
@@ -354,6 +363,13 @@ TEST(Messages, SummariesAsJson) {
   EXPECT_EQ(bytes(single, "reference"), bytes(single, "weights"));
   EXPECT_LT(bytes(rounded, "activations"), bytes(single, "activations"));
   EXPECT_EQ(bytes(rounded, "optimizer"), bytes(single, "optimizer"));
+  const Json frozen =
+      summary("train run.toml --dry-run actor.optim.groups.a.match=embed_tokens actor.optim.groups.a.freeze=true");
+  const auto num_trained = frozen["trained_parameters"].get<int64_t>();
+  EXPECT_LT(num_trained, frozen["parameters"].get<int64_t>());
+  EXPECT_EQ(bytes(frozen["memory_bytes"], "gradients"), 4 * num_trained);
+  EXPECT_EQ(bytes(frozen["memory_bytes"], "optimizer"), 8 * num_trained);
+  EXPECT_EQ(bytes(frozen["memory_bytes"], "weights"), bytes(dry["memory_bytes"], "weights"));
   EXPECT_GT(full["memory_bytes"]["head"], dry["memory_bytes"]["head"]);  // the reference uses memory as well
   EXPECT_GT(dry["memory_bytes"]["head"], 0);
   EXPECT_EQ(dry["memory_bytes"]["reward_models"], 0);

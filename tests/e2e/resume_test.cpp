@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "checkpoint/reader.h"
+#include "foundation/formats/safetensors.h"
 #include "process.h"
 #include "run_bits.h"
 
@@ -53,19 +54,51 @@ TEST(Resume, OffloadedNumbersAreTheSame) {
   const std::vector<std::string> offloads{"actor.optim.offload=file", "critic.optim.offload=file", "ref.offload=file",
                                           "trainer.offload_dir=" + std::string(MORTISE_BINARY_DIR)};
   const TinyTask task;
-  const auto run = [&](const std::string& name, std::vector<std::string> more, const std::string& resume) {
+  const auto run = [&](const std::string& name, std::vector<std::string> more) {
     more.insert(more.begin(), settings.begin(), settings.end());
-    const Outcome done = task.mortise("train", name, more, resume);
+    const Outcome done = task.mortise("train", name, more);
     ASSERT_EQ(done.code, 0) << done.output;
   };
-  run("memory", {}, "");
-  run("files", offloads, "");
+  run("memory", {});
+  run("files", offloads);
   const auto expected = bits_of_run(task.path() / "memory", 4);
   EXPECT_EQ(bits_of_run(task.path() / "files", 4), expected);
   std::filesystem::remove_all(task.path() / "files/global_step_4");
-  run("files", {}, "");
+  run("files", {});
   EXPECT_EQ(bits_of_checkpoint(task.path() / "files/global_step_4"),
             bits_of_checkpoint(task.path() / "memory/global_step_4"));
+}
+
+// Frozen parameters keep the bits of the model's folder, and a resume compares the groups and their order.
+TEST(Resume, GroupsOfParametersFromEveryStep) {
+  const std::vector<std::vector<std::string>> cases{
+      {"actor.optim.groups.ends.match=embed_tokens|lm_head"},
+      {"actor.optim.groups.ends.match=embed_tokens|lm_head", "model.dtype=bfloat16", "actor.optim.master_weights=false",
+       "trainer.save_dtype=bfloat16"},
+      {"actor.optim.groups.ends.match=lora_A", "model.lora_rank=2"}};
+  for (const std::vector<std::string>& one : cases) {
+    std::vector<std::string> settings{"trainer.total_training_steps=3", "trainer.max_actor_ckpt_to_keep=null",
+                                      "actor.optim.groups.ends.freeze=true", "actor.optim.groups.down.match=down_proj",
+                                      "actor.optim.groups.down.lr_scale=0.5"};
+    settings.insert(settings.end(), one.begin(), one.end());
+    const TinyTask task;
+    const Outcome straight = task.mortise("train", "straight", settings);
+    ASSERT_EQ(straight.code, 0) << straight.output;
+    expect_same_bits_from_every_step(task, settings, 3);
+    settings[0] = "trainer.total_training_steps=4";
+    settings[4] = "actor.optim.groups.down.lr_scale=0.25";
+    const Outcome other = task.mortise("train", "straight", settings);
+    EXPECT_NE(other.code, 0);
+    EXPECT_NE(other.output.find("actor.optim.groups.down.lr_scale: 0.5 -> 0.25"), std::string::npos) << other.output;
+    if (one.size() > 1) continue;
+    const auto embedding = [&](const std::string& folder) {
+      const SafetensorsFile file =
+          SafetensorsFile::open(default_env(), task.path() / folder / "model.safetensors").value();
+      const TensorView view = file.get("model.embed_tokens.weight").value();
+      return std::string(reinterpret_cast<const char*>(view.bytes.data()), view.bytes.size());
+    };
+    EXPECT_TRUE(embedding("model") == embedding("straight/global_step_3/huggingface"));
+  }
 }
 
 TEST(Resume, TwentyRunsGiveTheSameBits) {

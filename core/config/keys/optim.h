@@ -10,6 +10,7 @@
 
 #include "config/keys/model.h"
 #include "foundation/base/choice.h"
+#include "foundation/formats/json.h"
 
 namespace mortise {
 
@@ -92,6 +93,7 @@ struct OptimConfig {
   int64_t lr_wsd_decay_steps = -1;                     // warmup_stable_decay; -1 = a tenth of the schedule
   LrDecay lr_wsd_decay_style = LrDecay::kCosine;       // warmup_stable_decay
   ScheduleUnit schedule_unit = ScheduleUnit::kUpdate;  // what the schedule counts (verl: step)
+  Json groups = Json::object();  // parameters with settings of their own, by name (optim_groups.h)
   bool operator==(const OptimConfig&) const = default;
 };
 
@@ -334,6 +336,17 @@ void describe_adafactor(Keys& keys, const OptimizerRules<Optim>& rules) {
       .no_effect(rules.when, other, rules.why());
 }
 
+template <class Keys>
+void describe_groups(Keys& keys, const std::string& table) {
+  keys.compared(
+      "groups", &OptimConfig::groups,
+      "Parameters with settings of their own, a table for each group: [" + table +
+          ".groups.embeddings] match = \"embed_tokens|lm_head\", freeze = true. match is a regular expression that is"
+          " looked for in the parameters' Hugging Face names; the first that matches counts. A group may set lr or "
+          "lr_scale (a factor of lr), weight_decay, optimizer (adamw or muon, where optimizer is muon) or freeze. "
+          "With match alone it keeps its parameters out of the groups behind it.");
+}
+
 template <class Catalog, class Optim>
 void describe_optim_section(Catalog& catalog, const std::string& table, Optim optim, Uses when,
                             const std::string& verl_lr) {
@@ -346,6 +359,7 @@ void describe_optim_section(Catalog& catalog, const std::string& table, Optim op
   describe_momentum_and_8bit(keys, rules);
   describe_adafactor(keys, rules);
   describe_optim_schedule(keys, table, optim, when);
+  describe_groups(keys, table);
 }
 
 #endif  // MORTISE_CONFIG_RECORDS

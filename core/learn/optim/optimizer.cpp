@@ -66,7 +66,7 @@ Optimizer::Optimizer(std::vector<OptimizedParameter> parameters, std::unique_ptr
   if (is_sharded()) {
     parts_ = parts_of(zero_.communicator->rank());
   } else {
-    for (size_t i = 0; i < parameters_.size(); ++i) parts_.push_back({i, 0, parameters_[i].tensor.numel(), 0, 0});
+    for (size_t i = 0; i < parameters_.size(); ++i) parts_.push_back({i, 0, parameters_[i].tensor.numel()});
   }
   if (memory == StateMemory::kNow) (void)make_state();  // cannot fail without files
 }
@@ -94,22 +94,38 @@ Result<> Optimizer::offload(std::shared_ptr<Offload> files) {
 void Optimizer::make_units() {
   if (zero_.stage <= 0 || zero_.communicator == nullptr || zero_.communicator->size() == 1 || parameters_.empty())
     return;
-  const auto add = [&](std::vector<size_t> parameters, int64_t part) {
-    if (parameters.empty()) return;
-    std::vector<int64_t> sizes;
-    for (const size_t i : parameters) sizes.push_back(parameters_[i].tensor.numel());
-    const ShardCut cut = rule_->needs_whole_parameters() ? ShardCut::kTensors : ShardCut::kBlocks;
-    units_.push_back({std::move(parameters), Shards(sizes, zero_.communicator->size(), cut), part, {}});
-  };
   if (zero_.weights == nullptr) {
     std::vector<size_t> all(parameters_.size());
     std::iota(all.begin(), all.end(), size_t{0});
-    add(std::move(all), -1);
+    units_.push_back({all, cut_of(all)});
     return;
   }
   const WeightUnits& spread = zero_.weights->units();
-  add(spread.whole, -1);
-  for (size_t part = 0; part < spread.parts.size(); ++part) add(spread.parts[part], static_cast<int64_t>(part));
+  add_spread_unit(spread.whole, -1);
+  for (size_t part = 0; part < spread.parts.size(); ++part)
+    add_spread_unit(spread.parts[part], static_cast<int64_t>(part));
+}
+
+Shards Optimizer::cut_of(std::span<const size_t> parameters) const {
+  std::vector<int64_t> sizes;
+  for (const size_t i : parameters) sizes.push_back(parameters_[i].tensor.numel());
+  const ShardCut cut = rule_->needs_whole_parameters() ? ShardCut::kTensors : ShardCut::kBlocks;
+  return Shards(sizes, zero_.communicator->size(), cut);
+}
+
+// `indices`: of the model's parameters, some of which may be frozen. What a rank steps is what it owns of the weights.
+void Optimizer::add_spread_unit(std::span<const size_t> indices, int64_t part) {
+  std::vector<size_t> own, places;
+  for (size_t place = 0; place < indices.size(); ++place) {
+    const std::string& name = zero_.weights->parameters()[indices[place]].name;
+    const auto found = std::ranges::find(parameters_, name, &OptimizedParameter::name);
+    if (found == parameters_.end()) continue;
+    own.push_back(static_cast<size_t>(found - parameters_.begin()));
+    places.push_back(place);
+  }
+  if (own.empty()) return;
+  const Shards shards = part < 0 ? cut_of(own) : zero_.weights->shards_of(part).only(places);
+  units_.push_back({own, shards, part, places});
 }
 
 std::vector<Optimizer::OwnPart> Optimizer::parts_of(int rank) const {
@@ -118,8 +134,11 @@ std::vector<Optimizer::OwnPart> Optimizer::parts_of(int rank) const {
     int64_t at = 0;
     const Shards& shards = units_[unit].shards;
     for (const TensorPart& part : shards.parts(shards.of(rank))) {
-      parts.push_back({units_[unit].parameters[part.tensor], part.begin, part.size, unit, at});
+      OwnPart& own = parts.emplace_back(OwnPart{units_[unit].parameters[part.tensor], part.begin, part.size, unit, at});
       at += part.size;
+      if (units_[unit].part < 0) continue;
+      const Shards& weights = zero_.weights->shards_of(units_[unit].part);
+      own.at_weights = weights.begin_of(units_[unit].places[part.tensor]) + part.begin - weights.of(rank).begin;
     }
   }
   return parts;
@@ -130,7 +149,7 @@ bool Optimizer::cuts_parameters() const { return is_sharded() && !rule_->needs_w
 at::Tensor Optimizer::weights_of(const OwnPart& part) const {
   const at::Tensor tensor = parameters_[part.parameter].tensor.detach();
   if (is_sharded() && units_[part.unit].part >= 0) {
-    const at::Tensor own = zero_.weights->own(units_[part.unit].part).narrow(0, part.at, part.size);
+    const at::Tensor own = zero_.weights->own(units_[part.unit].part).narrow(0, part.at_weights, part.size);
     return cuts_parameters() ? own : own.view(tensor.sizes());
   }
   return cuts_parameters() ? tensor.view({-1}).narrow(0, part.begin, part.size) : tensor;
@@ -184,6 +203,7 @@ Result<> Optimizer::step(double lr, double grad_factor) {
   ++num_updates_;
   if (rounded_ != nullptr) {  // without shards a part is a parameter
     for (size_t group = 0; group < rounded_->groups().size(); ++group) {
+      if (rounded_->groups()[group].empty()) continue;  // frozen
       rounded_->open(group);
       step_parts(rounded_->groups()[group], lr, grad_factor);
       rounded_->close(group, num_updates_);

@@ -39,8 +39,10 @@ struct ZeroOptions {
 struct ShardUnit {
   std::vector<size_t> parameters;  // in the order of `shards`
   Shards shards;
-  int64_t part = -1;        // which part of spread weights; -1: every rank has these parameters
-  at::Tensor own_gradient;  // gradient of this rank's range [shards.of(rank).size()]; null until set, step() takes it
+  int64_t part = -1;                // which part of spread weights; -1: every rank has these parameters
+  std::vector<size_t> places = {};  // their places among all parameters of that part, frozen ones too
+  at::Tensor own_gradient =
+      {};  // gradient of this rank's range [shards.of(rank).size()]; null until set, step() takes it
 };
 
 // kLater: there is no state until Optimizer::offload() puts it into files.
@@ -91,10 +93,13 @@ class Optimizer : public Stateful {
     size_t parameter = 0;
     int64_t begin = 0, size = 0;  // numbers of the parameter
     size_t unit = 0;
-    int64_t at = 0;  // its place in the unit's own_gradient
+    int64_t at = 0;          // its place in the unit's own_gradient
+    int64_t at_weights = 0;  // its place among this rank's numbers of the unit's part
   };
   void make_units();
   Result<> make_state();
+  void add_spread_unit(std::span<const size_t> indices, int64_t part);
+  [[nodiscard]] Shards cut_of(std::span<const size_t> parameters) const;
   void step_parts(std::span<const size_t> parts, double lr, double grad_factor);
   [[nodiscard]] std::vector<OwnPart> parts_of(int rank) const;
   [[nodiscard]] bool cuts_parameters() const;

@@ -42,6 +42,19 @@ Shards::Shards(std::span<const int64_t> sizes, int num_ranks, ShardCut cut) : be
   }
 }
 
+Shards Shards::only(std::span<const size_t> tensors) const {
+  Shards out;
+  out.begins_ = {0};
+  for (const size_t tensor : tensors) out.begins_.push_back(out.begins_.back() + begins_[tensor + 1] - begins_[tensor]);
+  int64_t end = 0;
+  for (const FlatRange& range : ranges_) {
+    const int64_t begin = end;
+    for (const size_t tensor : tensors) end += range.within({begins_[tensor], begins_[tensor + 1]}).size();
+    out.ranges_.push_back({begin, end});
+  }
+  return out;
+}
+
 int64_t Shards::largest() const {
   int64_t most = 0;
   for (const FlatRange& range : ranges_) most = std::max(most, range.size());

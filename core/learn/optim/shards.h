@@ -44,6 +44,9 @@ class Shards {
   // `sizes`: the numbers of each parameter.
   Shards(std::span<const int64_t> sizes, int num_ranks, ShardCut cut = ShardCut::kBlocks);
 
+  // Some of the tensors, in rising order, with the owners that their numbers have here.
+  [[nodiscard]] Shards only(std::span<const size_t> tensors) const;
+
   [[nodiscard]] int num_ranks() const { return static_cast<int>(ranges_.size()); }
   [[nodiscard]] FlatRange of(int rank) const { return ranges_[static_cast<size_t>(rank)]; }
   [[nodiscard]] int64_t largest() const;  // numbers that one rank owns
@@ -53,6 +56,8 @@ class Shards {
   [[nodiscard]] int64_t begin_of(size_t tensor) const { return begins_[tensor]; }
 
  private:
+  Shards() = default;
+
   std::vector<int64_t> begins_;  // one more than there are tensors
   std::vector<FlatRange> ranges_;
 };

@@ -28,6 +28,7 @@ struct OptimizedParameter {
   ParameterRole role = ParameterRole::kHidden;
   double lr_scale = 1.0;                    // factor of the learning rate
   std::optional<double> weight_decay = {};  // instead of the optimizer's
+  std::optional<bool> uses_muon = {};       // whether Muon steps it by Muon, if it is a matrix; null: by its role
 };
 
 // One tensor of state. In a checkpoint it is "<name>.<parameter>"; it starts as zeros.

@@ -90,8 +90,8 @@ WeightShards::WeightShards(Model& model, Communicator& communicator, ShardCut cu
     for (const size_t i : units_.parts[part]) seen.push_back(model.parameters()[i].tensor);
     unit.base_only = without(unit.storages, storages_of(seen));
   }
-  if (lora == nullptr) return;
-  while (first_backward_ < num_layers() && !lora->adapts_layer(first_backward_ - 1)) ++first_backward_;
+  // The norm in front of a layer is computed behind the layer before it (decoder.cpp).
+  first_backward_ = std::max<int64_t>(1, model.lowest_backward() - 1);
 }
 
 std::shared_ptr<WeightShards> WeightShards::spread(Model& model, Communicator& communicator, ShardCut cut) {

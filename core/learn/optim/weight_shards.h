@@ -6,7 +6,7 @@
 // very bits of the owners, so passes compute what they would with whole weights. With an adapter in training, the base is
 // spread, and a layer's merged matrices are computed when it arrives.
 //
-// Cost: a rank receives every part once in a forward pass and every layer once in a backward pass. Next to its own shard
+// Cost: a rank receives every part once in a forward pass and every layer that backward reaches once in a backward pass. Next to its own shard
 // a rank then has two layers, or the embedding or the head. Thread rule: one thread at a time. open, close,
 // finish_forward, run_backward, gather_all are collectives as weight_gate.h says.
 #pragma once
@@ -61,6 +61,8 @@ class WeightShards : public WeightGate {
   void take_changes();
 
   [[nodiscard]] const WeightUnits& units() const { return units_; }
+  // The parameters that they count.
+  [[nodiscard]] const std::vector<NamedParameter>& parameters() const { return model_->stored_parameters(); }
   // This rank's numbers of a part [shards_of(part).of(rank).size()].
   [[nodiscard]] const at::Tensor& own(int64_t part) const { return parts_[static_cast<size_t>(part)].own; }
   [[nodiscard]] const Shards& shards_of(int64_t part) const { return parts_[static_cast<size_t>(part)].shards; }

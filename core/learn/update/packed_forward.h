@@ -24,7 +24,8 @@ struct PackedForward {
   // From the gradient of hidden_RH into the model, for GradientSum::end_round.
   [[nodiscard]] std::function<void()> backward_pass(const at::Tensor& d_hidden_RH) const {
     return [forward = *this, d_hidden_RH] {
-      forward.selected_RH.backward(d_hidden_RH);
+      // Where only the head is trained, the hidden states have no gradient.
+      if (forward.selected_RH.requires_grad()) forward.selected_RH.backward(d_hidden_RH);
       forward.count_backward();
     };
   }

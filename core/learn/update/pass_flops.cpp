@@ -19,6 +19,18 @@ double visible_pairs(const PackedBatch& batch, int64_t window) {
   return pairs;
 }
 
+// Share of the numbers of the layers' matrices that are trained themselves, not by an adapter.
+double trained_share(const Model& model) {
+  double trained = 0.0, all = 0.0;
+  for (const NamedParameter& parameter : model.parameters()) {
+    if (parameter.tensor.dim() < 2 || parameter.name.find(".layers.") == std::string::npos) continue;
+    const auto size = static_cast<double>(parameter.tensor.numel());
+    all += size;
+    trained += parameter.tensor.requires_grad() ? size : 0.0;
+  }
+  return trained / all;
+}
+
 }  // namespace
 
 PassFlops pass_flops(const Model& model, const PackedBatch& batch) {
@@ -32,15 +44,19 @@ PassFlops pass_flops(const Model& model, const PackedBatch& batch) {
   const double weights =
       size(config.hidden_size) * (size(config.num_layers) * size(config.qkv_size() + config.q_size()) + units);
   const int64_t outputs = config.is_classifier ? config.num_labels : config.vocab_size;
-  const double products =
-      2.0 * (size(batch.num_tokens()) * weights + size(batch.num_targets()) * size(config.hidden_size) * size(outputs));
+  const double in_layers = 2.0 * size(batch.num_tokens()) * weights;
+  const double in_head = 2.0 * size(batch.num_targets()) * size(config.hidden_size) * size(outputs);
   const double all_pairs = visible_pairs(batch, 0);
   double attention = 0.0;  // scores and the sum of the values, by layer
   for (int64_t layer = 0; layer < config.num_layers; ++layer) {
     const int64_t window = config.window(layer);
     attention += 4.0 * size(config.q_size()) * (window > 0 ? visible_pairs(batch, window) : all_pairs);
   }
-  return {products + attention, (model.trains_lora() ? 1.0 : 2.0) * products + 2.0 * attention};
+  // Backward needs the inputs' gradients in the layers that it reaches, and those of the weights that are trained.
+  const double reached = size(config.num_layers + 1 - model.lowest_backward()) / size(config.num_layers);
+  const double head_factor = model.head_weight().requires_grad() ? 2.0 : 1.0;
+  return {in_layers + in_head + attention,
+          (reached + trained_share(model)) * in_layers + head_factor * in_head + 2.0 * reached * attention};
 }
 
 }  // namespace mortise

@@ -11,7 +11,7 @@ namespace mortise {
 
 struct PassFlops {
   double forward = 0.0;
-  double backward = 0.0;  // for the weights and the activations; with an adapter, whose base is frozen, for the latter
+  double backward = 0.0;  // for the activations, and for the weights that are trained and have no adapter
 };
 
 PassFlops pass_flops(const Model& model, const PackedBatch& batch);

@@ -273,27 +273,39 @@ Result<LoraPlan> plan_lora_of_folder(Env& env, const Path& folder, std::span<con
   return plan;
 }
 
+std::string lora_tensor_name(const std::string& module, std::string_view tensor) {
+  return fmt::format("{}{}.{}", kLoraPrefix, module, tensor);
+}
+
+std::string lora_whole_name(const LoraPlan& plan, std::string parameter) {
+  const size_t dot = parameter.rfind('.');
+  if (contains(plan.modules, parameter.substr(0, dot))) parameter.insert(dot, ".base_layer");
+  return fmt::format("{}{}", kLoraPrefix, parameter);
+}
+
 LoraSize measure_lora(std::span<const NamedParameter> parameters, const LoraPlan& plan) {
   LoraSize size;
-  const auto add = [&](std::vector<int64_t> shape) {
+  const auto add = [&](std::string name, std::vector<int64_t> shape) {
     int64_t numel = 1;
     for (const int64_t side : shape) numel *= side;
     size.num_trained += numel;
+    size.names.push_back(std::move(name));
     size.shapes.push_back(std::move(shape));
     return numel;
   };
   for (const NamedParameter& parameter : parameters) {
     const int64_t numel = parameter.tensor.numel();
     if (contains(plan.whole, parameter.name)) {
-      add(parameter.tensor.sizes().vec());
+      add(lora_whole_name(plan, parameter.name), parameter.tensor.sizes().vec());
       size.num_added += numel;
     }
     const auto found = std::ranges::find(plan.modules, module_of(parameter.name));
     if (found == plan.modules.end() || parameter.tensor.dim() != 2) continue;
     const int64_t rank = plan.ranks[static_cast<size_t>(found - plan.modules.begin())].rank;
     const int64_t out = parameter.tensor.size(0), in = parameter.tensor.size(1);
-    size.num_added += add({rank, in}) + add({out, rank}) + numel;
-    if (plan.config.use_dora) size.num_added += add({out});
+    const auto name = [&](std::string_view tensor) { return lora_tensor_name(*found, tensor); };
+    size.num_added += add(name("lora_A.weight"), {rank, in}) + add(name("lora_B.weight"), {out, rank}) + numel;
+    if (plan.config.use_dora) size.num_added += add(name("lora_magnitude_vector"), {out});
     if (changes_base(plan.config.init)) size.num_added += numel + rank * (in + out);
   }
   return size;

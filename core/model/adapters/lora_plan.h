@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "foundation/base/adapter_choice.h"
@@ -47,10 +48,16 @@ Result<LoraPlan> plan_fresh_lora(std::span<const NamedParameter> parameters, con
 // The adapter of a folder. A tensor that cannot be trained is an error that names it.
 Result<LoraPlan> plan_lora_of_folder(Env& env, const Path& folder, std::span<const NamedParameter> parameters);
 
+// PEFT's names: a tensor of an adapted module ("lora_A.weight"), and a parameter that is trained as a whole. It names the
+// bias of an adapted matrix by its wrapper.
+std::string lora_tensor_name(const std::string& module, std::string_view tensor);
+std::string lora_whole_name(const LoraPlan& plan, std::string parameter);
+
 struct LoraSize {
   int64_t num_trained = 0;  // elements that are trained
   int64_t num_added = 0;    // elements that there are for the adapter: A, B, magnitudes, and the base's numbers kept
-  std::vector<std::vector<int64_t>> shapes;  // shapes of the parameters that are trained
+  std::vector<std::string> names;            // PEFT names of the parameters that are trained
+  std::vector<std::vector<int64_t>> shapes;  // their shapes
 };
 LoraSize measure_lora(std::span<const NamedParameter> parameters, const LoraPlan& plan);
 

@@ -169,36 +169,32 @@ void TrainedLora::add_matrices(const std::vector<at::Tensor>& base_leaves, const
 
 LoraMatrix TrainedLora::add_matrix(size_t module, const at::Tensor& base_OI) {
   const int64_t rank = plan_.ranks[module].rank;
-  const std::string prefix = fmt::format("{}{}.", kLoraPrefix, plan_.modules[module]);
+  const auto name = [&](std::string_view tensor) { return lora_tensor_name(plan_.modules[module], tensor); };
   LoraMatrix out;
   out.base_OI = changes_base(plan_.config.init) ? at::empty_like(base_OI, at::MemoryFormat::Contiguous) : base_OI;
   out.scale = plan_.ranks[module].scale;
   out.module = static_cast<int64_t>(module);
   out.a_RI = at::zeros({rank, base_OI.size(1)}, base_OI.options()).requires_grad_(true);
   out.b_OR = at::zeros({base_OI.size(0), rank}, base_OI.options()).requires_grad_(true);
-  parameters_.push_back({prefix + "lora_A.weight", out.a_RI, true});
-  parameters_.push_back({prefix + "lora_B.weight", out.b_OR, true});
+  parameters_.push_back({name("lora_A.weight"), out.a_RI, true});
+  parameters_.push_back({name("lora_B.weight"), out.b_OR, true});
   if (plan_.config.use_dora) {
     out.magnitude_O = at::ones({base_OI.size(0)}, base_OI.options()).requires_grad_(true);
     out.norm_O = at::ones({base_OI.size(0)}, base_OI.options());
-    parameters_.push_back({prefix + "lora_magnitude_vector", out.magnitude_O, true});
+    parameters_.push_back({name("lora_magnitude_vector"), out.magnitude_O, true});
   }
   if (changes_base(plan_.config.init)) {
-    start_.push_back({prefix + "lora_A.start", at::zeros(out.a_RI.sizes(), base_OI.options()), false});
-    start_.push_back({prefix + "lora_B.start", at::zeros(out.b_OR.sizes(), base_OI.options()), false});
+    start_.push_back({name("lora_A.start"), at::zeros(out.a_RI.sizes(), base_OI.options()), false});
+    start_.push_back({name("lora_B.start"), at::zeros(out.b_OR.sizes(), base_OI.options()), false});
   }
   return out;
 }
 
-// PEFT names the bias of an adapted matrix by its wrapper.
 void TrainedLora::add_whole(const ParameterStore& store) {
   for (const NamedParameter& parameter : store.parameters) {
     if (std::ranges::find(plan_.whole, parameter.name) == plan_.whole.end()) continue;
-    std::string name = parameter.name;
-    const size_t dot = name.rfind('.');
-    if (std::ranges::find(plan_.modules, name.substr(0, dot)) != plan_.modules.end()) name.insert(dot, ".base_layer");
     NamedParameter& added = parameters_.emplace_back(
-        NamedParameter{fmt::format("{}{}", kLoraPrefix, name), parameter.tensor, parameter.decay});
+        NamedParameter{lora_whole_name(plan_, parameter.name), parameter.tensor, parameter.decay});
     added.tensor.requires_grad_(true);
   }
 }

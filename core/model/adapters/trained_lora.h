@@ -41,8 +41,6 @@ class TrainedLora {
   void merge_layer(int64_t layer);
   // The fused matrices of a layer that hold merged rows.
   [[nodiscard]] std::vector<at::Tensor> merged_matrices(int64_t layer) const;
-  // Has a matrix of the layer an adapter?
-  [[nodiscard]] bool adapts_layer(int64_t layer) const { return !merged_matrices(layer).empty(); }
   // Only A and B of the whole base are trained: no DoRA, PiSSA or OLoRA, nothing as a whole.
   [[nodiscard]] bool is_plain() const { return !plan_.config.use_dora && start_.empty() && plan_.whole.empty(); }
 

@@ -137,7 +137,7 @@ class GroupedLinear : public torch::autograd::Function<GroupedLinear> {
     ctx->save_for_backward({input, weight_EOI});
     ctx->saved_data["offsets"] = offsets;
     ctx->saved_data["num_leaves"] = static_cast<int64_t>(leaves.size());
-    ctx->saved_data["trains"] = std::ranges::any_of(leaves, [](const at::Tensor& t) { return t.requires_grad(); });
+    ctx->saved_data["trained"] = trained_leaves(leaves);
     return y;
   }
 
@@ -155,13 +155,15 @@ class GroupedLinear : public torch::autograd::Function<GroupedLinear> {
       grouped_product(dy, weight, Trans::kNo, offsets, out[0]);
     }
     at::Tensor dw;
-    if (ctx->saved_data["trains"].toBool()) {
+    const std::vector<int64_t> trained = ctx->saved_data["trained"].toIntVector();
+    if (std::ranges::find(trained, 1) != trained.end()) {
       dw = at::empty(weight.sizes(), options);
       grouped_weight_gradient(dy, x, offsets, dw);
       dw = dw.view({weight.size(0) * weight.size(1), weight.size(2)});
     }
     const int64_t rows = num_leaves == 0 ? 0 : weight.size(0) * weight.size(1) / num_leaves;
-    for (int64_t i = 0; i < num_leaves; ++i) out.push_back(dw.defined() ? dw.narrow(0, i * rows, rows) : at::Tensor());
+    for (int64_t i = 0; i < num_leaves; ++i)
+      out.push_back(leaf_gradient(dw, i * rows, rows, trained, static_cast<size_t>(i)));
     out.emplace_back();  // offsets
     return out;
   }

@@ -8,6 +8,7 @@
 #include <ATen/ops/sum.h>
 #include <torch/csrc/autograd/custom_function.h>
 
+#include <algorithm>
 #include <optional>
 
 #include "model/tensor/bf16_product.h"
@@ -33,8 +34,7 @@ class FusedLinearFunction : public torch::autograd::Function<FusedLinearFunction
     at::Tensor y = linear_product(input, weight, bias);
     ctx->save_for_backward({input, weight});
     std::vector<int64_t> rows;
-    bool any_weight = false;
-    bool any_bias = false;
+    bool any_weight = false, any_bias = false;
     for (size_t i = 0; i < leaves.size(); ++i) {
       rows.push_back(leaves[i].size(0));
       (static_cast<int64_t>(i) < num_weight_leaves ? any_weight : any_bias) |= leaves[i].requires_grad();
@@ -43,6 +43,7 @@ class FusedLinearFunction : public torch::autograd::Function<FusedLinearFunction
     ctx->saved_data["num_weight_leaves"] = num_weight_leaves;
     ctx->saved_data["any_weight"] = any_weight;
     ctx->saved_data["any_bias"] = any_bias;
+    ctx->saved_data["trained"] = trained_leaves(leaves);
     return y;
   }
 
@@ -60,10 +61,10 @@ class FusedLinearFunction : public torch::autograd::Function<FusedLinearFunction
     if (ctx->saved_data["any_weight"].toBool()) d_weight = weight_gradient(rounded_dy, saved[0]);
     if (ctx->saved_data["any_bias"].toBool()) d_bias = at::sum(dy, {0});
     int64_t at = 0;
+    const std::vector<int64_t> trained = ctx->saved_data["trained"].toIntVector();
     for (size_t i = 0; i < rows.size(); ++i) {
       if (i == num_weights) at = 0;
-      const at::Tensor& fused = i < num_weights ? d_weight : d_bias;
-      out.push_back(fused.defined() ? fused.narrow(0, at, rows[i]) : at::Tensor());
+      out.push_back(leaf_gradient(i < num_weights ? d_weight : d_bias, at, rows[i], trained, i));
       at += rows[i];
     }
     out.emplace_back();
@@ -86,6 +87,19 @@ at::Tensor straight_through(const at::Tensor& x, const at::Tensor& rounded) {
 }
 
 }  // namespace
+
+std::vector<int64_t> trained_leaves(at::TensorList leaves) {
+  std::vector<int64_t> out;
+  for (const at::Tensor& leaf : leaves) out.push_back(leaf.requires_grad() ? 1 : 0);
+  return out;
+}
+
+at::Tensor leaf_gradient(const at::Tensor& fused, int64_t first_row, int64_t num_rows, std::span<const int64_t> trained,
+                         size_t leaf) {
+  if (!fused.defined() || trained[leaf] == 0) return {};
+  const at::Tensor slice = fused.narrow(0, first_row, num_rows);
+  return std::ranges::find(trained, 0) == trained.end() ? slice : slice.clone();
+}
 
 at::Tensor linear_product(const at::Tensor& x_NI, const at::Tensor& weight_OI,
                           const std::optional<at::Tensor>& bias_O) {

@@ -8,7 +8,9 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <cstdint>
 #include <optional>
+#include <span>
 #include <vector>
 
 namespace mortise {
@@ -17,11 +19,18 @@ namespace mortise {
 at::Tensor linear_product(const at::Tensor& x_NI, const at::Tensor& weight_OI, const std::optional<at::Tensor>& bias_O);
 // The gradient of x.
 at::Tensor input_gradient(const at::Tensor& dy_NO, const at::Tensor& weight_OI);
+// Which leaves require a gradient, as 0 and 1, for the inside of an autograd function.
+std::vector<int64_t> trained_leaves(at::TensorList leaves);
+// The rows of a leaf in the gradient of its fused matrix. Nothing for a frozen leaf. A copy if others are frozen: a kept
+// slice would keep their rows too.
+at::Tensor leaf_gradient(const at::Tensor& fused, int64_t first_row, int64_t num_rows, std::span<const int64_t> trained,
+                         size_t leaf);
 // Nothing for a tensor that is not defined.
 std::optional<at::Tensor> optional_bias(const at::Tensor& bias_O);
 
 // `weight_leaves` are consecutive row slices of weight_OI, or of the matrix that it was rounded from, that cover it.
-// `bias_leaves` are the same of bias_O (empty where bias_O is undefined). Leaves that don't require grad cost nothing.
+// `bias_leaves` are the same of bias_O (empty where bias_O is undefined). Leaves that don't require grad get no gradient;
+// if none does, none is computed.
 at::Tensor fused_linear(const at::Tensor& x_NI, const at::Tensor& weight_OI, const at::Tensor& bias_O,
                         const std::vector<at::Tensor>& weight_leaves, const std::vector<at::Tensor>& bias_leaves);
 

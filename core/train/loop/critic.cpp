@@ -42,10 +42,10 @@ int64_t num_epochs_of(const RunConfig& config) { return config.critic.ppo_epochs
 
 }  // namespace
 
-Critic::Critic(Model model_in, const RunSettings& run, FlopCount* flops)
+Critic::Critic(Model model_in, const ParameterGroups& groups, const RunSettings& run, FlopCount* flops)
     : model(std::move(model_in)),
       state("critic.model", model),
-      optimizer(make_optimizer(model, run.config.critic.optim, "critic.optim", spread(run),
+      optimizer(make_optimizer(model, run.config.critic.optim, groups, "critic.optim", spread(run),
                                {run.key.seed, RandomPurpose::kCriticRounding})),
       schedule(schedule_options(
           run.config.critic.optim, run.total_steps,
@@ -105,7 +105,8 @@ Result<std::unique_ptr<Critic>> load_critic(const RunSettings& run, const Model&
                  run.loaded.where("critic.model.path"), "take a critic with the policy's tokenizer"};
   }
   if (model.config().rope_switch() > 0) model.set_rope_length(policy.config().rope_length);
-  auto critic = std::make_unique<Critic>(std::move(model), run, flops);
+  const ParameterGroups groups = TRY(group_and_freeze(run.loaded, "critic.optim", model));
+  auto critic = std::make_unique<Critic>(std::move(model), groups, run, flops);
   TRY(offload_optimizer(run.env, run.loaded, "critic.optim", critic->model, critic->optimizer));
   return critic;
 }

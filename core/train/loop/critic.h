@@ -15,7 +15,7 @@
 namespace mortise {
 
 struct Critic {
-  Critic(Model model_in, const RunSettings& run, FlopCount* flops);
+  Critic(Model model_in, const ParameterGroups& groups, const RunSettings& run, FlopCount* flops);
   Critic(const Critic&) = delete;
   Critic& operator=(const Critic&) = delete;
 

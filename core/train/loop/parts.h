@@ -32,6 +32,7 @@
 #include "train/resume/model_state.h"
 #include "train/resume/run_inputs.h"
 #include "train/resume/run_state.h"
+#include "train/run/parameter_groups.h"
 #include "train/run/policy_folder.h"
 
 namespace mortise {
@@ -59,6 +60,7 @@ struct PolicyParts {
   std::optional<PolicyFolder> folder;
   std::optional<PromptEncoder> encoder;
   std::optional<Model> model;
+  ParameterGroups groups;  // settings of their own for trained parameters
   // What samples where the model itself may change meanwhile (trainer.mode). Holds older weights: refresh_sampled().
   std::optional<Model> sampled;
   // Frozen initial policy, where the objective or the reward penalty needs one; of an adapter's run, a view of its

@@ -28,6 +28,18 @@ void add_plan_keys(const OptimConfig& optim, const std::string& table, std::vect
     keys.push_back(table + ".lr_warmup_steps_ratio");
 }
 
+// The first group that matches a parameter counts, and flat settings have no order.
+std::string changed_order(const OptimConfig& before, const OptimConfig& now, const std::string& table) {
+  const auto names_of = [](const Json& groups) {
+    std::vector<std::string> names;
+    for (const auto& [name, group] : groups.items()) names.push_back(name);
+    return names;
+  };
+  const std::vector<std::string> was = names_of(before.groups), is = names_of(now.groups);
+  if (was == is || !std::ranges::is_permutation(was, is)) return "";
+  return fmt::format("\n  {}.groups: the order {} -> {}", table, join(was, ", "), join(is, ", "));
+}
+
 // The settings that a resume compares: what each key's record says (config/fields.h).
 std::map<std::string, std::string> settings_of(const RunConfig& config, RunKind kind, bool length_counts) {
   std::map<std::string, std::string> out = flat_settings(config);
@@ -131,6 +143,8 @@ std::string changed_settings(const RunConfig& before, const RunConfig& now, RunK
     if (keys.empty()) keys = keys_that_plan_ahead(before, kind);
     out += fmt::format(" (the length of the run counts because of {})", join(keys, " and "));
   }
+  out += changed_order(before.actor.optim, now.actor.optim, "actor.optim");
+  if (kind != RunKind::kSft) out += changed_order(before.critic.optim, now.critic.optim, "critic.optim");
   return out;
 }
 

@@ -47,15 +47,18 @@ Result<std::optional<LoraSize>> estimate_lora(Env& env, const ModelConfig& model
   return std::optional(measure_lora(store.parameters, *plan));
 }
 
-Result<CriticBytes> critic_bytes(Env& env, const PluginRegistry& registry, const RunConfig& config) {
+Result<CriticBytes> critic_bytes(Env& env, const PluginRegistry& registry, const LoadedConfig& loaded) {
+  const RunConfig& config = loaded.config;
   const PluginRef estimator = TRY(registry.find("advantage_estimator", config.algorithm.adv_estimator));
   if (!needs_critic(*estimator.plugin)) return CriticBytes();
   const Path folder = config.critic.model.path.value_or(config.model.path);
   const ModelConfig critic = TRY(critic_config(env, folder));
   const double weights = trained_weight_bytes(critic, config.model.dtype, config.critic.optim);
-  const double moments = optimizer_bytes(critic, std::nullopt, config.critic.optim, config.model.dtype).all;
-  const auto gradients = static_cast<double>(critic.num_parameters() * num_bytes(config.model.dtype));
-  return CriticBytes{weights, gradients, moments, critic};
+  const TrainedSize trained = TRY(trained_size(critic, std::nullopt, loaded, "critic.optim"));
+  const auto element = static_cast<double>(num_bytes(config.model.dtype));
+  return CriticBytes{weights, trained.numbers * element, trained.moments,
+                     static_cast<double>(critic.num_parameters()) * element, trained.largest_moments,
+                     config.critic.optim.master_weights ? master_bytes(critic, config.model.dtype) : 0.0};
 }
 
 // Bytes of the policy's weights in a checkpoint, and whether a resume can start from them alone.
@@ -134,6 +137,7 @@ struct RunEstimate {
   std::optional<LoraSize> lora;
   int64_t train_rows = 0, val_rows = 0, steps = 0;
   BatchPlan plan;
+  TrainedSize trained;
   MemoryEstimate memory;
   RankEstimate ranks;
   double trained_state_bytes = 0, critic_state_bytes = 0;  // in a checkpoint
@@ -187,15 +191,16 @@ Result<RunEstimate> estimate(Env& env, PluginRegistry& registry, const LoadedCon
   TRY(settle_columns(rows, train ? &*train : nullptr, val));
   out.plan = plan_batches(config);
   out.steps = plan_total_steps(config, out.train_rows);
-  out.memory = estimate_memory(out.model, out.lora, config);
+  out.trained = TRY(trained_size(out.model, out.lora, loaded, "actor.optim"));
+  out.memory = estimate_memory(out.model, out.lora, out.trained, config);
   const UnitBytes units = unit_bytes(out.model, static_cast<double>(num_bytes(config.model.dtype)));
   out.ranks = estimate_ranks(config, out.plan, units, out.memory.gradients, num_ranks);
   out.trained_state_bytes = out.memory.moments;
-  const CriticBytes critic = TRY(critic_bytes(env, registry, config));
+  const CriticBytes critic = TRY(critic_bytes(env, registry, loaded));
   out.memory.critic = critic.weights + critic.gradients + critic.moments;
-  out.critic_state_bytes = critic.gradients + critic.moments;  // a weight takes what its gradient takes
-  share_memory(units, config, out.lora.has_value(), num_ranks, critic, out.memory);
-  offload_memory(out.model, out.lora, config, critic.weights > 0 ? &critic : nullptr, out.memory);
+  out.critic_state_bytes = critic.saved_weights + critic.moments;
+  share_memory(units, out.trained, config, out.lora.has_value(), num_ranks, critic, out.memory);
+  offload_memory(out.model, out.trained, config, out.lora.has_value(), critic, out.memory);
   if (const auto teacher = TRY(teacher_config(env, loaded, out.model.vocab_size)))
     out.memory.teacher = weight_bytes(*teacher, config.model.dtype, WeightCopies::kNoMasters);
   out.memory.reward_models = TRY(reward_model_bytes(env, registry, loaded));
@@ -211,7 +216,7 @@ Json json_of(const RunEstimate& run, const RunConfig& config) {
   if (run.free_bytes) free = *run.free_bytes;
   return {{"config", config_to_json(config)},
           {"parameters", run.model.num_parameters()},
-          {"trained_parameters", run.lora ? run.lora->num_trained : run.model.num_parameters()},
+          {"trained_parameters", static_cast<int64_t>(run.trained.numbers)},
           {"train_rows", run.train_rows},
           {"val_rows", run.val_rows},
           {"steps_per_epoch", run.train_rows / run.plan.prompts_per_step},
@@ -310,6 +315,9 @@ std::string estimate_text(const RunEstimate& run, const LoadedConfig& loaded, co
   out += fmt::format("# model: {}, {}", counted(run.model.num_parameters(), "parameter"),
                      counted(run.model.num_layers, "layer"));
   if (run.lora) out += "; trained: an adapter of " + format_count(run.lora->num_trained);
+  const int64_t trainable = run.lora ? run.lora->num_trained : run.model.num_parameters();
+  const int64_t num_frozen = trainable - static_cast<int64_t>(run.trained.numbers);
+  if (num_frozen > 0) out += fmt::format("; frozen by actor.optim.groups: {}", format_count(num_frozen));
   out += "\n";
   out += fmt::format("# data: {}, {} per epoch", counted(run.train_rows, "training row"),
                      counted(run.train_rows / plan.prompts_per_step, "step"));

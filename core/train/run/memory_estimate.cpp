@@ -21,18 +21,20 @@ namespace {
 NumberSizes number_sizes(ModelDtype dtype) { return {num_bytes(dtype), num_product_bytes(dtype)}; }
 
 // Bytes that the layers keep for backward in a pass over so many tokens.
-double activation_bytes(const ModelConfig& model, const RunConfig& config, double tokens) {
+// The layers below `lowest` are not part of backward.
+double activation_bytes(const ModelConfig& model, const RunConfig& config, int64_t lowest, double tokens) {
   const NumberSizes sizes = number_sizes(config.model.dtype);
   const LayerMemory layer = layer_memory(model, sizes);
   const auto kept = tokens * static_cast<double>(layer.kept);
-  const auto layers = static_cast<double>(model.num_layers);
+  const int64_t below = lowest - 1, layers = model.num_layers - below;
   const std::optional<int64_t> budget = learner_options(config).pass.activation_bytes;
-  if (!budget) return kept * layers;
-  const int64_t again = layers_to_recompute(model, sizes, static_cast<int64_t>(tokens), *budget);
-  const auto recomputed = static_cast<double>(again);
+  if (!budget) return kept * static_cast<double>(layers);
+  const int64_t first_kept = layers_to_recompute(model, sizes, static_cast<int64_t>(tokens), *budget);
+  const int64_t again = std::max<int64_t>(0, first_kept - below);
   // One of them is complete while backward is in it, when the other kept ones are freed.
-  const double at_rest = tokens * static_cast<double>(layer.recomputed) * recomputed + kept * (layers - recomputed);
-  return again == model.num_layers ? at_rest + kept : at_rest;
+  const double at_rest = tokens * static_cast<double>(layer.recomputed) * static_cast<double>(again) +
+                         kept * static_cast<double>(layers - again);
+  return again > 0 && again == layers ? at_rest + kept : at_rest;
 }
 
 // Bytes of the head in a pass over so many tokens, with the KL over the whole vocabulary if there is one: its chunk
@@ -61,8 +63,8 @@ void share_states(const RunConfig& config, int num_ranks, const CriticBytes& cri
 
 // The same for stage 3. A pass has two layers at a time, one of which travels, or the embedding or the head. A layer's
 // gradient goes to its owners when it is complete; those of embedding and head do when the pass ends.
-void share_weights(const UnitBytes& units, const RunConfig& config, bool has_lora, int num_ranks,
-                   const CriticBytes& critic, MemoryEstimate& memory) {
+void share_weights(const UnitBytes& units, const UnitBytes& trained, const RunConfig& config, bool has_lora,
+                   int num_ranks, const CriticBytes& critic, MemoryEstimate& memory) {
   if (config.ranks.zero_stage < 3) return;
   const double others = units.all * (1.0 - 1.0 / num_ranks);
   const double merged = has_lora ? memory.weights - units.all : 0.0;  // an adapter's, and what merged matrices take
@@ -72,7 +74,7 @@ void share_weights(const UnitBytes& units, const RunConfig& config, bool has_lor
   if (memory.reference > 0) memory.reference -= others;
   if (critic.weights > 0) memory.critic -= critic.weights * (1.0 - 1.0 / num_ranks);
   if (has_lora || config.trainer.deterministic) return;
-  memory.gradients = units.all / num_ranks + units.ends + units.layer;
+  memory.gradients = trained.all / num_ranks + trained.ends + trained.layer;
 }
 
 }  // namespace
@@ -91,37 +93,72 @@ double trained_weight_bytes(const ModelConfig& model, ModelDtype dtype, const Op
   return weight_bytes(model, dtype, optim.master_weights ? WeightCopies::kMasters : WeightCopies::kNoMasters);
 }
 
-StateBytes optimizer_bytes(const ModelConfig& model, const std::optional<LoraSize>& lora, const OptimConfig& optim,
-                           ModelDtype dtype) {
-  const at::ScalarType type = dtype == ModelDtype::kFloat64 ? at::kDouble : at::kFloat;
-  std::vector<OptimizedParameter> parameters;
-  if (lora) {
-    for (const auto& shape : lora->shapes) parameters.push_back({"", at::empty(shape, type)});
-  } else {
-    const ParameterStore store = allocate_parameters(model, type, /*requires_grad=*/false);
-    parameters = optimized_parameters(store.parameters, store.weights.embedding_VH, store.leaves.head, optim);
-  }
-  const std::unique_ptr<const UpdateRule> rule = update_rule(optim);
-  StateBytes out;
-  for (const OptimizedParameter& parameter : parameters) {
-    const auto one = static_cast<double>(state_bytes(*rule, {parameter}));
-    out.all += one;
-    out.largest = std::max(out.largest, one);
+namespace {
+
+// Bytes of the matrices of some parameters, by the part of the model.
+UnitBytes bytes_by_unit(const ModelConfig& model, std::span<const NamedParameter> parameters, double element) {
+  const WeightUnits units = weight_units(model, parameters);
+  UnitBytes out;
+  for (size_t part = 0; part < units.parts.size(); ++part) {
+    double bytes = 0;
+    for (const size_t i : units.parts[part]) bytes += static_cast<double>(parameters[i].tensor.numel()) * element;
+    out.all += bytes;
+    const bool is_end = part == 0 || part + 1 == units.parts.size();
+    (is_end ? out.ends : out.layers) += bytes;
+    double& most = is_end ? out.largest_end : out.layer;
+    most = std::max(most, bytes);
   }
   return out;
 }
 
-MemoryEstimate estimate_memory(const ModelConfig& model, const std::optional<LoraSize>& lora, const RunConfig& config) {
+}  // namespace
+
+UnitBytes unit_bytes(const ModelConfig& model, double element) {
+  const ParameterStore store = allocate_parameters(model, at::kFloat, /*requires_grad=*/false);
+  return bytes_by_unit(model, store.parameters, element);
+}
+
+Result<TrainedSize> trained_size(const ModelConfig& model, const std::optional<LoraSize>& lora,
+                                 const LoadedConfig& loaded, const std::string& table) {
+  const ModelDtype dtype = loaded.config.model.dtype;
+  const OptimConfig& optim = table == "critic.optim" ? loaded.config.critic.optim : loaded.config.actor.optim;
+  const at::ScalarType type = dtype == ModelDtype::kFloat64 ? at::kDouble : at::kFloat;
+  const ParameterStore store = allocate_parameters(model, type, /*requires_grad=*/false);
+  std::vector<NamedParameter> parameters = store.parameters;
+  if (lora) {
+    parameters.clear();
+    for (size_t i = 0; i < lora->shapes.size(); ++i)
+      parameters.push_back({lora->names[i], at::empty(lora->shapes[i], type), true});
+  }
+  std::vector<std::string> names;
+  for (const NamedParameter& parameter : parameters) names.push_back(parameter.name);
+  const ParameterGroups groups = TRY(group_parameters(loaded, table, names));
+  std::erase_if(parameters, [&](const NamedParameter& p) { return is_frozen(groups, p.name); });
+  TrainedSize out;
+  const auto stepped = optimized_parameters(parameters, store.weights.embedding_VH, store.leaves.head, optim, groups);
+  for (const OptimizedParameter& parameter : stepped) out.numbers += static_cast<double>(parameter.tensor.numel());
+  const std::unique_ptr<const UpdateRule> rule = update_rule(optim);
+  for (const OptimizedParameter& parameter : stepped) {
+    const auto state = static_cast<double>(state_bytes(*rule, {parameter}));
+    out.moments += state;
+    out.largest_moments = std::max(out.largest_moments, state);
+  }
+  out.lowest_backward = lowest_backward(model.num_layers, parameters);
+  if (!lora) out.units = bytes_by_unit(model, parameters, static_cast<double>(num_bytes(dtype)));
+  return out;
+}
+
+MemoryEstimate estimate_memory(const ModelConfig& model, const std::optional<LoraSize>& lora,
+                               const TrainedSize& trained, const RunConfig& config) {
   const auto element = static_cast<double>(num_bytes(config.model.dtype));
   const auto parameters = static_cast<double>(model.num_parameters());
-  const double trained = lora ? static_cast<double>(lora->num_trained) : parameters;
   MemoryEstimate bytes;
   const ModelDtype dtype = config.model.dtype;
   bytes.weights = lora ? weight_bytes(model, dtype, WeightCopies::kMasters)
                        : trained_weight_bytes(model, dtype, config.actor.optim);
   if (lora) bytes.weights += static_cast<double>(lora->num_added) * element;
-  bytes.gradients = trained * element;
-  bytes.moments = optimizer_bytes(model, lora, config.actor.optim, config.model.dtype).all;
+  bytes.gradients = trained.numbers * element;
+  bytes.moments = trained.moments;
   const bool has_reference = config.actor.use_kl_loss || config.algorithm.use_kl_in_reward;
   const double frozen = weight_bytes(model, dtype, WeightCopies::kNoMasters);
   // With an adapter it is a view of the base, unless it is refreshed. Only its rounded matrices are its own.
@@ -135,7 +172,7 @@ MemoryEstimate estimate_memory(const ModelConfig& model, const std::optional<Lor
   if (pass.rows > 0) tokens = row_tokens * static_cast<double>(pass.rows);
   const BatchPlan plan = plan_batches(config);
   tokens = std::min(tokens, row_tokens * static_cast<double>(std::max<int64_t>(1, plan.rows_per_update)));
-  bytes.activations = activation_bytes(model, config, tokens);
+  bytes.activations = activation_bytes(model, config, trained.lowest_backward, tokens);
   bytes.head = head_pass_bytes(model, config, tokens);
   // The generator's own copy of the matrices.
   if (dtype != ModelDtype::kFloat64 && config.rollout.kernels != DecodeKernels::kPlain)
@@ -156,57 +193,37 @@ void move_to_files(double bytes, double largest, double& part, MemoryEstimate& m
   part -= std::max(0.0, moved - largest);
 }
 
-// Bytes of the masters of all matrices that have bfloat16 copies.
+}  // namespace
+
 double master_bytes(const ModelConfig& model, ModelDtype dtype) {
   if (dtype != ModelDtype::kBfloat16) return 0;
   return weight_bytes(model, dtype, WeightCopies::kMasters) - weight_bytes(model, dtype, WeightCopies::kNoMasters);
 }
 
-}  // namespace
-
-void offload_memory(const ModelConfig& model, const std::optional<LoraSize>& lora, const RunConfig& config,
-                    const CriticBytes* critic, MemoryEstimate& memory) {
+void offload_memory(const ModelConfig& model, const TrainedSize& trained, const RunConfig& config, bool has_lora,
+                    const CriticBytes& critic, MemoryEstimate& memory) {
   const ModelDtype dtype = config.model.dtype;
   const auto layers = static_cast<double>(model.num_layers);
   if (config.actor.optim.offload == Offloading::kFile) {
-    const StateBytes state = optimizer_bytes(model, lora, config.actor.optim, dtype);
-    move_to_files(state.all, state.largest, memory.moments, memory);
-    const double masters = !lora && config.actor.optim.master_weights ? master_bytes(model, dtype) : 0.0;
+    move_to_files(trained.moments, trained.largest_moments, memory.moments, memory);
+    const double masters = !has_lora && config.actor.optim.master_weights ? master_bytes(model, dtype) : 0.0;
     move_to_files(masters, masters / layers, memory.weights, memory);
   }
-  if (critic != nullptr && config.critic.optim.offload == Offloading::kFile) {
-    const StateBytes state = optimizer_bytes(critic->model, std::nullopt, config.critic.optim, dtype);
-    move_to_files(state.all, state.largest, memory.critic, memory);
-    const double masters = config.critic.optim.master_weights ? master_bytes(critic->model, dtype) : 0.0;
-    move_to_files(masters, masters / static_cast<double>(critic->model.num_layers), memory.critic, memory);
+  if (config.critic.optim.offload == Offloading::kFile) {
+    move_to_files(critic.moments, critic.largest_moments, memory.critic, memory);
+    move_to_files(critic.masters, critic.masters / layers, memory.critic, memory);
   }
-  if (config.ref.offload == Offloading::kFile && (!lora || config.ref.sync_steps)) {
+  if (config.ref.offload == Offloading::kFile && (!has_lora || config.ref.sync_steps)) {
     const double embedding = static_cast<double>(model.vocab_size * model.hidden_size * num_bytes(dtype));
     move_to_files(memory.reference, std::max(embedding, memory.reference / layers), memory.reference, memory);
   }
 }
 
-UnitBytes unit_bytes(const ModelConfig& model, double element) {
-  const ParameterStore store = allocate_parameters(model, at::kFloat, /*requires_grad=*/false);
-  const WeightUnits units = weight_units(model, store.parameters);
-  UnitBytes out;
-  for (size_t part = 0; part < units.parts.size(); ++part) {
-    double bytes = 0;
-    for (const size_t i : units.parts[part]) bytes += static_cast<double>(store.parameters[i].tensor.numel()) * element;
-    out.all += bytes;
-    const bool is_end = part == 0 || part + 1 == units.parts.size();
-    (is_end ? out.ends : out.layers) += bytes;
-    double& most = is_end ? out.largest_end : out.layer;
-    most = std::max(most, bytes);
-  }
-  return out;
-}
-
-void share_memory(const UnitBytes& units, const RunConfig& config, bool has_lora, int num_ranks,
-                  const CriticBytes& critic, MemoryEstimate& memory) {
+void share_memory(const UnitBytes& units, const TrainedSize& trained, const RunConfig& config, bool has_lora,
+                  int num_ranks, const CriticBytes& critic, MemoryEstimate& memory) {
   if (num_ranks == 1) return;
   share_states(config, num_ranks, critic, memory);
-  share_weights(units, config, has_lora, num_ranks, critic, memory);
+  share_weights(units, trained.units, config, has_lora, num_ranks, critic, memory);
 }
 
 }  // namespace mortise

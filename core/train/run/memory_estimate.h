@@ -2,9 +2,11 @@
 #pragma once
 
 #include <algorithm>
+#include <cstdint>
 #include <optional>
+#include <string>
 
-#include "config/run_config.h"
+#include "config/load.h"
 #include "model/adapters/trained_lora.h"
 #include "model/weights/model_config.h"
 
@@ -14,7 +16,7 @@ namespace mortise {
 struct MemoryEstimate {
   double weights = 0, gradients = 0, moments = 0, reference = 0, activations = 0, rollout = 0, kv_cache = 0;
   double head = 0, critic = 0, reward_models = 0, teacher = 0;
-  double files = 0;     // in files in place of memory (offload)
+  double files = 0;            // in files in place of memory (offload)
   double program = 130 << 20;  // the program, its libraries and what they keep
   double gathered = 0;  // ranks.zero_stage = 3: parts of other ranks during updates
   double whole = 0;     // ... and all weights during rollouts, when there are no gradients and activations
@@ -31,23 +33,6 @@ double weight_bytes(const ModelConfig& model, ModelDtype dtype, WeightCopies cop
 // The same for a model that `optim` steps.
 double trained_weight_bytes(const ModelConfig& model, ModelDtype dtype, const OptimConfig& optim);
 
-// `lora`: of the adapter that is trained, if there is one.
-MemoryEstimate estimate_memory(const ModelConfig& model, const std::optional<LoraSize>& lora, const RunConfig& config);
-
-// Bytes of an optimizer's state.
-struct StateBytes {
-  double all = 0, largest = 0;  // of all parameters, and of the one that has most
-};
-// Of a model, or of its adapter.
-StateBytes optimizer_bytes(const ModelConfig& model, const std::optional<LoraSize>& lora, const OptimConfig& optim,
-                           ModelDtype dtype);
-
-// Bytes of a critic, all of whose weights are trained.
-struct CriticBytes {
-  double weights = 0, gradients = 0, moments = 0;
-  ModelConfig model = {};  // of its folder
-};
-
 // The units in which ranks.zero_stage = 3 spreads a model, in bytes.
 struct UnitBytes {
   double all = 0, layer = 0, layers = 0;  // bytes of matrices: all of them, the largest layer, all layers
@@ -55,14 +40,40 @@ struct UnitBytes {
   double largest_end = 0;
 };
 
+// What an optimizer steps of a model, or of its adapter: all but what optim.groups freezes.
+struct TrainedSize {
+  double numbers = 0;           // that are trained
+  double moments = 0;           // bytes of the optimizer's state
+  double largest_moments = 0;   // the same of the parameter that has most
+  int64_t lowest_backward = 1;  // model.h
+  UnitBytes units;              // bytes of the model's trained matrices; nothing of an adapter
+};
+// `lora`: of the adapter that is trained, if there is one. `table`: "actor.optim" or "critic.optim".
+Result<TrainedSize> trained_size(const ModelConfig& model, const std::optional<LoraSize>& lora,
+                                 const LoadedConfig& loaded, const std::string& table);
+
+MemoryEstimate estimate_memory(const ModelConfig& model, const std::optional<LoraSize>& lora,
+                               const TrainedSize& trained, const RunConfig& config);
+
+// Bytes of a critic.
+struct CriticBytes {
+  double weights = 0, gradients = 0, moments = 0;
+  double saved_weights = 0;    // in a checkpoint
+  double largest_moments = 0;  // of the parameter that has most
+  double masters = 0;          // of `weights`, those that have bfloat16 copies
+};
+
 UnitBytes unit_bytes(const ModelConfig& model, double element);
 
-// Takes off what the ranks share: ranks.zero_stage.
-void share_memory(const UnitBytes& units, const RunConfig& config, bool has_lora, int num_ranks,
-                  const CriticBytes& critic, MemoryEstimate& memory);
+// Takes off what the ranks share: ranks.zero_stage. `trained`: of the policy.
+void share_memory(const UnitBytes& units, const TrainedSize& trained, const RunConfig& config, bool has_lora,
+                  int num_ranks, const CriticBytes& critic, MemoryEstimate& memory);
 
-// Takes off what lies in files: *.offload. After share_memory(). `critic`: null if there is none.
-void offload_memory(const ModelConfig& model, const std::optional<LoraSize>& lora, const RunConfig& config,
-                    const CriticBytes* critic, MemoryEstimate& memory);
+// Bytes of the masters of the matrices that have bfloat16 copies.
+double master_bytes(const ModelConfig& model, ModelDtype dtype);
+
+// Takes off what lies in files: *.offload. After share_memory().
+void offload_memory(const ModelConfig& model, const TrainedSize& trained, const RunConfig& config, bool has_lora,
+                    const CriticBytes& critic, MemoryEstimate& memory);
 
 }  // namespace mortise

@@ -81,11 +81,17 @@ SaveOptions save_options(const RunConfig& config) {
 
 std::vector<OptimizedParameter> optimized_parameters(std::span<const NamedParameter> parameters,
                                                      const at::Tensor& embedding, const at::Tensor& head,
-                                                     const OptimConfig& optim) {
+                                                     const OptimConfig& optim, const ParameterGroups& groups) {
   std::vector<OptimizedParameter> out;
   for (const NamedParameter& p : parameters) {
+    if (is_frozen(groups, p.name)) continue;
     OptimizedParameter& one =
         out.emplace_back(OptimizedParameter{p.name, p.tensor, p.decay || optim.decay_all_parameters});
+    if (const auto found = groups.find(p.name); found != groups.end()) {
+      one.lr_scale = found->second.lr_scale;
+      one.weight_decay = found->second.weight_decay;
+      one.uses_muon = found->second.uses_muon;
+    }
     // Storages, because weights that are spread over ranks have no address now.
     if (p.tensor.storage().is_alias_of(embedding.storage()))
       one.role = ParameterRole::kEmbedding;
@@ -93,10 +99,6 @@ std::vector<OptimizedParameter> optimized_parameters(std::span<const NamedParame
       one.role = ParameterRole::kHead;
   }
   return out;
-}
-
-std::vector<OptimizedParameter> optimized_parameters(const Model& model, const OptimConfig& optim) {
-  return optimized_parameters(model.trainable(), model.weights().embedding_VH, model.head_weight(), optim);
 }
 
 std::unique_ptr<const UpdateRule> update_rule(const OptimConfig& optim) {
@@ -120,10 +122,12 @@ std::unique_ptr<const UpdateRule> update_rule(const OptimConfig& optim) {
   return make_adamw(adamw);
 }
 
-Optimizer make_optimizer(Model& model, const OptimConfig& optim, std::string state_name, const ZeroOptions& zero,
-                         const RoundingSeed& rounding) {
-  Optimizer out(optimized_parameters(model, optim), update_rule(optim), optim.weight_decay, std::move(state_name),
-                zero, optim.offload == Offloading::kNone ? StateMemory::kNow : StateMemory::kLater);
+Optimizer make_optimizer(Model& model, const OptimConfig& optim, const ParameterGroups& groups, std::string state_name,
+                         const ZeroOptions& zero, const RoundingSeed& rounding) {
+  std::vector<OptimizedParameter> parameters =
+      optimized_parameters(model.trainable(), model.weights().embedding_VH, model.head_weight(), optim, groups);
+  Optimizer out(std::move(parameters), update_rule(optim), optim.weight_decay, std::move(state_name), zero,
+                optim.offload == Offloading::kNone ? StateMemory::kNow : StateMemory::kLater);
   if (optim.master_weights || !model.has_rounded_matrices() || model.trains_lora()) return out;
   model.drop_masters();
   out.step_rounded(std::make_shared<const RoundedStep>(model, out.parameters(), rounding));

@@ -18,20 +18,20 @@
 #include "learn/optim/schedule.h"
 #include "learn/update/learner_options.h"
 #include "model/model.h"
+#include "train/run/parameter_groups.h"
 
 namespace mortise {
 
-// [*.optim] for a model and its optimizer.
-std::vector<OptimizedParameter> optimized_parameters(const Model& model, const OptimConfig& optim);
-// The same of parameters that may be without memory. `embedding` and `head`: the model's, which may be one.
+// [*.optim] for parameters, which may be without memory, and their optimizer: those that are not frozen. `embedding` and
+// `head`: the model's, which may be one.
 std::vector<OptimizedParameter> optimized_parameters(std::span<const NamedParameter> parameters,
                                                      const at::Tensor& embedding, const at::Tensor& head,
-                                                     const OptimConfig& optim);
+                                                     const OptimConfig& optim, const ParameterGroups& groups);
 std::unique_ptr<const UpdateRule> update_rule(const OptimConfig& optim);
 // The optimizer of a model that has to stay where it is. `rounding`: for optim.master_weights = false. With optim.offload
 // it has no state until offload_optimizer() (offloading.h).
-Optimizer make_optimizer(Model& model, const OptimConfig& optim, std::string state_name, const ZeroOptions& zero,
-                         const RoundingSeed& rounding);
+Optimizer make_optimizer(Model& model, const OptimConfig& optim, const ParameterGroups& groups, std::string state_name,
+                         const ZeroOptions& zero, const RoundingSeed& rounding);
 // How the ranks share an optimizer's state.
 ZeroOptions zero_options(const RunConfig& config, Communicator& ranks, const Model& model);
 // ranks.zero_stage = 3 on several ranks: each rank has a part of the weights.

@@ -125,6 +125,7 @@ Result<> load_model(const RunSettings& run, const std::optional<Path>& weights_f
   // Sampling and training turn all sequences of the run alike, whatever their length.
   if (model.config().rope_switch() > 0) model.set_rope_length(config.data.max_prompt_length + response_length(config));
   TRY(load_adapter(run, model));
+  if (run.kind != RunKind::kEval) policy.groups = TRY(group_and_freeze(run.loaded, "actor.optim", model));
   TRY(check_shared_adapter(run, model));
   if (model.trains_lora() || !TRY(model.saves_exactly(save_options(config)))) {
     policy.model_state.emplace(ModelState::kPolicy, model);
@@ -314,13 +315,14 @@ Result<> load_objective(const RunSettings& run, PluginRegistry& registry, Learne
 }
 
 // The optimizer, which `sft` has too.
-Result<> load_optimizer(const RunSettings& run, Model& policy, LearnerParts& learning) {
+Result<> load_optimizer(const RunSettings& run, PolicyParts& policy, LearnerParts& learning) {
   const OptimConfig& optim = run.config.actor.optim;
-  learning.optimizer.emplace(make_optimizer(policy, optim, "actor.optim", zero_options(run.config, run.ranks, policy),
+  learning.optimizer.emplace(make_optimizer(*policy.model, optim, policy.groups, "actor.optim",
+                                            zero_options(run.config, run.ranks, *policy.model),
                                             {run.key.seed, RandomPurpose::kRounding}));
   learning.schedule =
       schedule_options(optim, run.total_steps, run.kind == RunKind::kTrain ? run.plan.updates_per_step : 1);
-  return offload_optimizer(run.env, run.loaded, "actor.optim", policy, *learning.optimizer);
+  return offload_optimizer(run.env, run.loaded, "actor.optim", *policy.model, *learning.optimizer);
 }
 
 // The learner of `train`, once all that it learns with is there.
@@ -420,7 +422,7 @@ Result<std::unique_ptr<RunParts>> assemble(Env& env, const LoadedConfig& loaded,
     run.plan = plan_batches(run.config);
     run.total_steps = plan_total_steps(run.config, data.source->rows_per_epoch());
   }
-  TRY(load_optimizer(run, *policy.model, parts->learning));
+  TRY(load_optimizer(run, policy, parts->learning));
   saved.gather.add(*parts->learning.optimizer);
   if (kind == RunKind::kTrain) TRY(load_learning(*parts));
   TRY(saved.stateful.add(*parts->learning.optimizer));

@@ -74,6 +74,34 @@ TEST(Check, BatchesMustDivide) {
   EXPECT_THAT(warnings({"actor.ppo_micro_batch_size_per_gpu=128"}), ElementsAre());
 }
 
+TEST(Check, GroupsOfParameters) {
+  const std::string ends = "actor.optim.groups.ends.";
+  EXPECT_EQ(check_error({ends + "match=lm_head|embed", ends + "lr=1e-7", ends + "weight_decay=0"}), "ok");
+  EXPECT_EQ(check_error({ends + "match=lm_head", ends + "freeze=true"}), "ok");
+  EXPECT_EQ(check_error({ends + "match=lm_head"}), "ok") << "a group that keeps its parameters from the others";
+  const std::pair<std::vector<std::string>, const char*> cases[] = {
+      {{ends + "freeze=true"}, "'actor.optim.groups.ends' has no match; set actor.optim.groups.ends.match = "},
+      {{"actor.optim.groups.ends=1"}, "'actor.optim.groups.ends' is not a table"},
+      {{ends + "match=(a", ends + "freeze=true"}, "'actor.optim.groups.ends.match' is not a regular expression: at "},
+      {{ends + "match=a", ends + "frozen=true"},
+       "unknown key 'actor.optim.groups.ends.frozen'; did you mean 'freeze'?"},
+      {{ends + "match=a", ends + "freeze=yes"}, "'actor.optim.groups.ends.freeze' must be of type true or false"},
+      {{ends + "match=a", ends + "lr=-1"}, "'actor.optim.groups.ends.lr' must be at least 0"},
+      {{ends + "match=a", ends + "freeze=true", ends + "lr=1e-7"}, "'actor.optim.groups.ends' is frozen, so its other"},
+      {{ends + "match=a", ends + "lr=1e-7", ends + "lr_scale=2"}, "has both lr and lr_scale"},
+      {{ends + "match=a", ends + "lr=1e-7", "actor.optim.lr=0"}, "cannot follow the schedule of 'actor.optim.lr'"},
+      {{ends + "match=a", ends + "lr=1e-7", "actor.optim.optimizer=adafactor", "actor.optim.relative_step=true"},
+       "'actor.optim.groups.ends.lr' has no effect, because 'actor.optim.relative_step' is true; set lr_scale"},
+      {{ends + "match=a", ends + "optimizer=muon"},
+       "needs 'actor.optim.optimizer' = \"muon\", which has both, but it is adamw"},
+      {{ends + "match=a", ends + "optimizer=sgd", "actor.optim.optimizer=muon"}, "only between muon and adamw"},
+      {{"critic.optim.groups.a.match=a", "critic.optim.groups.a.lr=x"},
+       "'critic.optim.groups.a.lr' must be of type number"},
+  };
+  for (const auto& [settings, message] : cases) EXPECT_THAT(check_error(settings), HasSubstr(message));
+  EXPECT_EQ(check_error({ends + "match=a", ends + "optimizer=adamw", "actor.optim.optimizer=muon"}), "ok");
+}
+
 TEST(Check, NormaliseThenSumNeedsGroups) {  // which estimators it suits is in train/run/check_plugins
   const std::string on = "algorithm.multi_objective_aggregation=normalize_then_sum";
   EXPECT_EQ(check_error({on}), "ok");

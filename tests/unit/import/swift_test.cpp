@@ -235,6 +235,27 @@ TEST(ImportSwift, RewardModelsComeBehindTheFunctions) {
               HasSubstr("is not supported: "));
 }
 
+// First what trains in any case, then what is frozen.
+TEST(ImportSwift, FrozenParametersBecomeGroups) {
+  const std::string full = std::string(kBatch) + "--train_type full ";
+  EXPECT_TRUE(swift(full).actor.optim.groups.empty());
+  EXPECT_EQ(swift(full + "--freeze_parameters model.embed_tokens model.layers.0").actor.optim.groups,
+            Json({{"frozen", {{"match", "^model\\.embed_tokens|^model\\.layers\\.0"}, {"freeze", true}}}}));
+  const Json both = swift(full +
+                          "--freeze_parameters_ratio 1 --trainable_parameters lm_head "
+                          "--trainable_parameters_regex 'layers.1[0-9]'")
+                        .actor.optim.groups;
+  EXPECT_EQ(dump_json(both), R"({"trained":{"match":"^lm_head|(?:layers.1[0-9])"
+}
+, "frozen" : { "match" : ".", "freeze" : true }
+})");
+  EXPECT_EQ(swift(full + "--freeze_parameters_regex 'mlp|norm'").actor.optim.groups["frozen"]["match"], "mlp|norm");
+EXPECT_TRUE(swift(full + "--trainable_parameters lm_head").actor.optim.groups.empty()) << "nothing is frozen";
+EXPECT_TRUE(swift(std::string(kBatch) + "--train_type lora --freeze_parameters model").actor.optim.groups.empty());
+EXPECT_THAT(swift_error(full + "--freeze_parameters_ratio 0.5"),
+            HasSubstr("freeze_parameters_ratio = 0.5 is not supp"));
+}
+
 TEST(ImportSwift, WhatWouldChangeTheNumbersIsRefused) {
   for (const char* arguments :
        {"--rlhf_type dpo", "--async_generate true", "--multi_turn_scheduler x", "--teacher_model_server http://x",

@@ -121,6 +121,21 @@ TEST(ChangedSettings, OfSftTheCriticsScheduleDoesNotMatter) {
   EXPECT_THAT(changed_settings(before, now, RunKind::kTrain), testing::HasSubstr("trainer.total_training_steps"));
 }
 
+// The first group that matches a parameter counts.
+TEST(ChangedSettings, TheOrderOfGroupsIsComparedToo) {
+  RunConfig before;
+  before.actor.optim.groups = {{"a", {{"match", "x"}}}, {"b", {{"match", "y"}}}};
+  RunConfig now = before;
+  EXPECT_EQ(changed_settings(before, now, RunKind::kTrain), "");
+  now.actor.optim.groups = {{"b", {{"match", "y"}}}, {"a", {{"match", "x"}}}};
+  EXPECT_EQ(changed_settings(before, now, RunKind::kSft), "\n  actor.optim.groups: the order a, b -> b, a");
+  std::swap(now.actor.optim.groups, now.critic.optim.groups);
+  before.critic.optim.groups = before.actor.optim.groups;
+  before.actor.optim.groups = now.actor.optim.groups;
+  EXPECT_EQ(changed_settings(before, now, RunKind::kTrain), "\n  critic.optim.groups: the order a, b -> b, a");
+  EXPECT_EQ(changed_settings(before, now, RunKind::kSft), "");
+}
+
 // A step of 2 updates of 2 rows, saved after its first update, with the columns that updates read.
 class UnfinishedStep : public testing::Test {
  protected:

@@ -43,14 +43,14 @@ class MuonRule : public UpdateRule {
   [[nodiscard]] bool needs_whole_parameters() const override { return true; }
 
   [[nodiscard]] std::vector<StateTensor> state_of(const OptimizedParameter& parameter) const override {
-    if (!is_hidden_matrix(parameter)) return adamw_->state_of(parameter);
+    if (!is_orthogonal(parameter)) return adamw_->state_of(parameter);
     return {{"momentum_buffer", parameter.tensor.scalar_type(), parameter.tensor.sizes().vec()}};
   }
 
   void step(std::span<StepPart> parts, int64_t update, double grad_factor) const override {
     std::vector<StepPart> rest;
     for (StepPart& part : parts) {
-      if (!is_hidden_matrix(*part.parameter)) {
+      if (!is_orthogonal(*part.parameter)) {
         rest.push_back(part);
       } else if (part.weights.numel() > 0) {
         if (grad_factor != 1.0) part.gradient.mul_(grad_factor);
@@ -61,8 +61,8 @@ class MuonRule : public UpdateRule {
   }
 
  private:
-  static bool is_hidden_matrix(const OptimizedParameter& parameter) {
-    return parameter.role == ParameterRole::kHidden && parameter.tensor.dim() >= 2;
+  static bool is_orthogonal(const OptimizedParameter& parameter) {
+    return parameter.tensor.dim() >= 2 && parameter.uses_muon.value_or(parameter.role == ParameterRole::kHidden);
   }
 
   void step_stack(const StepPart& part) const {
