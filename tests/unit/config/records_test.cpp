@@ -68,6 +68,7 @@ TEST(Records, NoOtherFileListsKeys) {
                                        "core/import/hf_schedule.cpp",
                                        "core/import/lora.cpp",
                                        "core/import/swift.cpp",
+                                       "core/import/swift_chord.cpp",
                                        "core/import/swift_rules.cpp",
                                        "core/import/trl.cpp",
                                        "core/import/trl_rules.cpp",
