@@ -21,7 +21,7 @@ std::string sums(int count) {
   return rows;
 }
 
-const std::string kFew =
+const std::string kFourSteps =
     "train run.toml data.train_batch_size=8 actor.ppo_mini_batch_size=4 trainer.total_training_steps=4 "
     "trainer.save_freq=1 trainer.logger='[]' ";
 const std::string kMix = "sft_mix.files=mix.jsonl sft_mix.train_batch_size=3 ";
@@ -42,7 +42,7 @@ class SftMix : public testing::Test {
 
 TEST_F(SftMix, ReportsEveryUpdatesRows) {
   const Outcome done = task_.mortise(
-      kFew + kMix + "sft_mix.mu_peak=0.8 sft_mix.mu_valley=0.2 sft_mix.mu_warmup_steps=2 sft_mix.mu_decay_steps=4");
+      kFourSteps + kMix + "sft_mix.mu_peak=0.8 sft_mix.mu_valley=0.2 sft_mix.mu_warmup_steps=2 sft_mix.mu_decay_steps=4");
   ASSERT_EQ(done.code, 0) << done.output;
   const std::vector<Json> rows = rows_of(task_.path() / "out/metrics.jsonl");
   ASSERT_EQ(rows.size(), 4U);
@@ -94,7 +94,7 @@ TEST_F(SftMix, AResumeContinuesInThePassOverTheRows) {
   // The first checkpoint is after six rows of ten, the second after the second row of the next pass.
   const auto resumed = [](const TaskFolder& task, int64_t stop, const std::string& more) {
     task.write("mix.jsonl", sums(10));
-    const std::string command = kFew + kMix + "actor.shuffle=true sft_mix.phi=true " + more;
+    const std::string command = kFourSteps + kMix + "actor.shuffle=true sft_mix.phi=true " + more;
     ASSERT_EQ(task.mortise(command).code, 0);
     std::filesystem::rename(task.path() / "out", task.path() / "whole");
     cut_back(task.path() / "whole", task.path() / "out", stop, 4);
@@ -112,12 +112,12 @@ TEST_F(SftMix, AResumeContinuesInThePassOverTheRows) {
 
 // Rows may be added to a run that had none; rows that differ are told.
 TEST_F(SftMix, AResumeTellsOfOtherRows) {
-  ASSERT_EQ(task_.mortise(kFew + "trainer.total_training_steps=2").code, 0);
-  EXPECT_EQ(task_.mortise(kFew + kMix).code, 2);
-  const Outcome added = task_.mortise(kFew + kMix + "trainer.total_training_steps=3 --allow-change");
+  ASSERT_EQ(task_.mortise(kFourSteps + "trainer.total_training_steps=2").code, 0);
+  EXPECT_EQ(task_.mortise(kFourSteps + kMix).code, 2);
+  const Outcome added = task_.mortise(kFourSteps + kMix + "trainer.total_training_steps=3 --allow-change");
   EXPECT_EQ(added.code, 0) << added.output;
   task_.write("mix.jsonl", sums(9) + sums(1));
-  const Outcome edited = task_.mortise(kFew + kMix);
+  const Outcome edited = task_.mortise(kFourSteps + kMix);
   EXPECT_NE(edited.code, 0);
   EXPECT_THAT(edited.output, HasSubstr("sft_mix.files: the training rows differ from those of the checkpoint"));
 }

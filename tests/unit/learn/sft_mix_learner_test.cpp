@@ -4,6 +4,7 @@
 #include <ATen/ops/gather.h>
 #include <ATen/ops/log_softmax.h>
 #include <ATen/ops/tensor.h>
+#include <c10/core/GradMode.h>
 
 #include <cmath>
 
@@ -186,16 +187,31 @@ TEST(SftMix, DoesNotDependOnTheCut) {
   }
 }
 
-// A supervised row that is not finite must not be learnt from, nor the policy's rows with it.
+// A supervised token whose embedding is not finite: neither its row nor the policy's rows are learnt.
 TEST(SftMix, SkipsAnUpdateThatIsNotFinite) {
   TestObjective run({"actor.loss_agg_mode=token-mean"});
   TestPolicy policy("float32");
-  const RandomRows data(true), examples = recorded();
-  policy.model.parameters().front().tensor.mutable_data_ptr<float>()[0] = std::nanf("");
-  const auto before = policy.model.parameters().back().tensor.detach().clone();
-  const SupervisedMix mix{{&examples.batch, false, 0}, kMu};
-  EXPECT_TRUE(mixed(policy, run.objective, data.batch, cut_by(kAll), mix).report.skipped);
-  EXPECT_TRUE(policy.model.parameters().back().tensor.equal(before));
+  const RandomRows data(true, {.vocab = 20}), examples = recorded();
+  const std::vector<std::vector<int64_t>>& prompts = examples.prompts;
+  const bool has_more = std::ranges::any_of(
+      prompts, [](const auto& ids) { return std::ranges::any_of(ids, [](int64_t id) { return id >= 20; }); });
+  ASSERT_TRUE(has_more);
+  {
+    c10::NoGradGuard no_grad;
+    policy.model.weights().embedding_VH.slice(0, 20).fill_(std::nanf(""));
+  }
+  ActorLearner learner(policy.model, policy.optimizer, run.objective, cut_by({3, 0}));
+  const at::Tensor& weight = policy.model.parameters().back().tensor;
+  const at::Tensor before = weight.detach().clone();
+  UpdatePlace place;
+  place.lr = 1e-2;
+  place.mix = {{&examples.batch, false, 0}, kMu};
+  const UpdateReport mixed = learner.update(data.batch, all_rows(data.batch), place).value();
+  EXPECT_TRUE(mixed.skipped);
+  EXPECT_TRUE(weight.equal(before));
+  place.mix = {};
+  EXPECT_FALSE(learner.update(data.batch, all_rows(data.batch), place).value().skipped);
+  EXPECT_FALSE(weight.equal(before));
 }
 
 TEST(SftMix, MuRisesFallsByACosineAndStays) {
@@ -207,7 +223,7 @@ TEST(SftMix, MuRisesFallsByACosineAndStays) {
   EXPECT_EQ(sft_mix_mu(mix, 0), 0.0);
   EXPECT_DOUBLE_EQ(sft_mix_mu(mix, 2), 0.45);
   EXPECT_DOUBLE_EQ(sft_mix_mu(mix, 4), 0.9);
-  EXPECT_NEAR(sft_mix_mu(mix, 6), 0.818832222631, 1e-11);  // 0.05 + 0.85 (1 + cos(pi / 5)) / 2
+  EXPECT_NEAR(sft_mix_mu(mix, 6), 0.818832222609, 1e-11);  // 0.05 + 0.85 (1 + cos(pi / 5)) / 2
   EXPECT_NEAR(sft_mix_mu(mix, 9), 0.475, 1e-15);
   EXPECT_EQ(sft_mix_mu(mix, 14), 0.05);
   EXPECT_EQ(sft_mix_mu(mix, 1000), 0.05);
