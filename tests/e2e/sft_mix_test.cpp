@@ -32,17 +32,18 @@ class SftMix : public testing::Test {
   [[nodiscard]] Outcome dry(const std::string& settings) const {
     return task_.mortise("train run.toml --dry-run " + settings);
   }
-  void expect_refused(const std::string& settings, const std::string& text) const {
+  void expect_refused(const std::string& settings, const std::string& text, int code = 2) const {
     const Outcome outcome = dry(settings);
-    EXPECT_EQ(outcome.code, 2) << settings << outcome.output;
+    EXPECT_EQ(outcome.code, code) << settings << outcome.output;
     EXPECT_THAT(outcome.output, HasSubstr(text));
   }
   TaskFolder task_;
 };
 
 TEST_F(SftMix, ReportsEveryUpdatesRows) {
-  const Outcome done = task_.mortise(
-      kFourSteps + kMix + "sft_mix.mu_peak=0.8 sft_mix.mu_valley=0.2 sft_mix.mu_warmup_steps=2 sft_mix.mu_decay_steps=4");
+  const Outcome done =
+      task_.mortise(kFourSteps + kMix +
+                    "sft_mix.mu_peak=0.8 sft_mix.mu_valley=0.2 sft_mix.mu_warmup_steps=2 sft_mix.mu_decay_steps=4");
   ASSERT_EQ(done.code, 0) << done.output;
   const std::vector<Json> rows = rows_of(task_.path() / "out/metrics.jsonl");
   ASSERT_EQ(rows.size(), 4U);
@@ -79,15 +80,13 @@ TEST_F(SftMix, WhatCannotBeIsRefused) {
   expect_refused(kMix + "sft_mix.rows_per_mean=2", "does not divide the 3 rows of an update");
   expect_refused(kMix + "sft_mix.mu_peak=0", "mu is always 0");
   expect_refused(kMix + "sft_mix.mu_peak=1.5", "sft_mix.mu_peak");
-  expect_refused("sft_mix.files=absent.jsonl", "sft_mix.files");
+  expect_refused("sft_mix.files=absent.jsonl", "correct sft_mix.files", 3);
   const Outcome unused = dry("sft_mix.mu_peak=0.5");
   EXPECT_EQ(unused.code, 0);
   EXPECT_THAT(unused.output, HasSubstr("'sft_mix' has no effect: sft_mix.files is empty"));
   task_.write("bad.jsonl", R"({"prompt": "1+1="})"
                            "\n");
-  const Outcome bad = dry("sft_mix.files=bad.jsonl");
-  EXPECT_EQ(bad.code, 3) << bad.output;
-  EXPECT_THAT(bad.output, HasSubstr("bad.jsonl:1"));
+  expect_refused("sft_mix.files=bad.jsonl", "bad.jsonl:1", 3);
 }
 
 TEST_F(SftMix, AResumeContinuesInThePassOverTheRows) {

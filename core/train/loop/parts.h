@@ -94,7 +94,7 @@ struct DataParts {
   std::optional<PromptSource> source;
   std::optional<Dataset> sft_mix_rows;  // sft_mix.files
   std::optional<PromptSource> sft_mix;  // one of them at a time
-  std::optional<GroupFilter> filter;  // for algorithm.filter_groups
+  std::optional<GroupFilter> filter;    // for algorithm.filter_groups
 };
 
 struct AdvantageParts {
