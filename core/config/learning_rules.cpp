@@ -20,6 +20,7 @@ class LearningRules {
     if (config_.rollout.filtered_log_probs) check_filtered();
     check_mode();
     check_teacher();
+    check_sft_mix();
     check_rows();
     return std::move(problems_);
   }
@@ -116,6 +117,22 @@ class LearningRules {
     if (teacher.loss_coef > 0 || teacher.advantage_coef > 0) {
       error(teacher.loss_coef > 0 ? "teacher.loss_coef" : "teacher.advantage_coef",
             "there is no teacher to learn from ('teacher.path' is null)", "set teacher.path to the teacher's folder");
+    }
+  }
+
+  void check_sft_mix() {
+    const SftMixConfig& mix = config_.sft_mix;
+    if (!mix.is_on()) return;
+    if (mix.rows_per_mean && mix.train_batch_size % *mix.rows_per_mean != 0) {
+      error("sft_mix.rows_per_mean",
+            fmt::format("'sft_mix.rows_per_mean' is {}, which does not divide the {} rows of an update "
+                        "(sft_mix.train_batch_size)",
+                        *mix.rows_per_mean, mix.train_batch_size),
+            "make sft_mix.train_batch_size a multiple of it");
+    }
+    if (mix.mu_peak == 0 && mix.valley() == 0) {
+      error("sft_mix.files", "'sft_mix.files' is set, but mu is always 0 (sft_mix.mu_peak and sft_mix.mu_valley)",
+            "set sft_mix.mu_peak above 0, or remove the table");
     }
   }
 

@@ -1,4 +1,5 @@
-// Rules for what a run learns from: filtered log-probs, a teacher, chosen rows. check_config asks. Pure function.
+// Rules for what a run learns from: filtered log-probs, a teacher, supervised rows, chosen rows. check_config asks. Pure
+// function.
 #pragma once
 
 #include <string>

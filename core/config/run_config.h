@@ -26,6 +26,7 @@
 #include "config/keys/reward.h"
 #include "config/keys/rollout.h"
 #include "config/keys/sft.h"
+#include "config/keys/sft_mix.h"
 #include "config/keys/teacher.h"
 #include "config/keys/trainer.h"
 
@@ -38,6 +39,7 @@ struct RunConfig {
   ActorConfig actor;
   RefConfig ref;
   TeacherConfig teacher;
+  SftMixConfig sft_mix;
   RolloutConfig rollout;
   std::vector<RewardConfig> reward;
   TrainerConfig trainer;
@@ -65,6 +67,7 @@ void describe_run(Catalog& catalog) {
   describe_actor_section(catalog);
   describe_ref_section(catalog);
   describe_teacher_section(catalog);
+  describe_sft_mix_section(catalog);
   describe_critic_section(catalog);
   describe_rollout_section(catalog);
   describe_reward_section(catalog);

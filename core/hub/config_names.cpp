@@ -115,6 +115,7 @@ Result<> resolve_hub_names(Env& env, LoadedConfig& loaded, std::span<const Path>
   if (config.critic.model.path) TRY(resolver.model("critic.model.path", *config.critic.model.path));
   for (std::string& file : config.data.train_files) TRY(resolver.data("data.train_files", file));
   for (std::string& file : config.data.val_files) TRY(resolver.data("data.val_files", file));
+  for (std::string& file : config.sft_mix.files) TRY(resolver.data("sft_mix.files", file));
   for (auto& [name, set] : config.data.val_sets.items()) TRY(resolve_set(resolver, name, set));
   for (size_t i = 0; i < config.reward.size(); ++i) {
     for (const auto& [key, value] : config.reward[i].params.items()) {

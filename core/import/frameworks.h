@@ -34,7 +34,8 @@ std::string_view swift_length_name(const Translation& t);
 // The batch arithmetic of GRPO trainers that count completions per process, as their __post_init__ does it.
 struct HfBatches {
   int64_t updates_per_step = 1;
-  bool is_known = false;  // false: a problem was reported
+  int64_t micro_steps = 1;  // in an update, of all processes
+  bool is_known = false;    // false: a problem was reported
 };
 // `default_accumulation`: gradient_accumulation_steps where it is null.
 HfBatches translate_hf_batches(Translation& t, const Processes& processes);
@@ -42,6 +43,7 @@ HfBatches translate_hf_batches(Translation& t, const Processes& processes);
 void translate_hf_schedule(Translation& t, const HfBatches& batches, double learning_rate);
 // optim and optim_args.
 void translate_hf_optimizer(Translation& t);
+void translate_swift_chord(Translation& t, const HfBatches& batches);    // supervised rows in each update
 void translate_swift_optimizer(Translation& t);                          // with its own setting `optimizer`
 void translate_verl_optimizer(Translation& t, const std::string& part);  // "actor" or "critic"
 // Checkpoints, validation, logging; validation samples as training does. `validates_as_it_saves`: where eval_strategy

@@ -158,6 +158,7 @@ HfBatches translate_hf_batches(Translation& t, const Processes& processes) {
   if (group < 2)
     t.problem("num_generations", "num_generations is 1, so there is nothing to compare a completion with", "");
   plan.updates_per_step = steps / accumulation * passes;
+  plan.micro_steps = accumulation * processes.count;
   plan.is_known = true;
   t.set("rollout.n", group, {"num_generations"});
   t.set("data.train_batch_size", rows * steps / group,

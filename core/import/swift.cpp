@@ -368,6 +368,7 @@ void translate_swift(Translation& t, const Processes& processes) {
   set_advantages(t);
   set_sampler(t);
   set_teacher(t);
+  translate_swift_chord(t, batches);
   set_model(t);
   translate_swift_rewards(t);
 }

@@ -11,7 +11,6 @@ using namespace reasons;
 constexpr std::string_view kModel = "is read from the model's folder";
 constexpr std::string_view kOneTurn = "completions have one turn";
 constexpr std::string_view kTeacher = "Mortise has no gate by a teacher; see teacher.advantage_coef";
-constexpr std::string_view kChord = "Mortise does not mix in supervised rows";
 constexpr std::string_view kOther = "belongs to another rlhf_type";
 
 constexpr PeerRule kObjective[] = {
@@ -73,13 +72,13 @@ constexpr PeerRule kObjective[] = {
     no_effect("teacher_model_revision", kModel),
     no_effect("teacher_deepspeed", "the teacher runs as the policy does"),
     no_effect("offload_teacher_model", "nothing is offloaded"),
-    refuse("chord_sft_dataset", "[[]]", kChord),
-    no_effect("chord_sft_per_device_train_batch_size", "only with chord_sft_dataset"),
-    no_effect("chord_enable_phi_function", "only with chord_sft_dataset"),
-    no_effect("chord_mu_warmup_steps", "only with chord_sft_dataset"),
-    no_effect("chord_mu_decay_steps", "only with chord_sft_dataset"),
-    no_effect("chord_mu_peak", "only with chord_sft_dataset"),
-    no_effect("chord_mu_valley", "only with chord_sft_dataset"),
+    compute("chord_sft_dataset", "[]", "sft_mix.files"),
+    compute("chord_sft_per_device_train_batch_size", "null", "sft_mix.train_batch_size, sft_mix.rows_per_mean"),
+    compute("chord_enable_phi_function", "false", "sft_mix.phi"),
+    compute("chord_mu_warmup_steps", "null", "sft_mix.mu_warmup_steps"),
+    compute("chord_mu_decay_steps", "null", "sft_mix.mu_decay_steps"),
+    compute("chord_mu_peak", "null", "sft_mix.mu_peak"),
+    compute("chord_mu_valley", "null", "sft_mix.mu_valley"),
 };
 
 constexpr PeerRule kRewards[] = {

@@ -48,6 +48,7 @@ class Kill : public testing::TestWithParam<RunCase> {
     // Other moments for each configuration.
     random_ = RandomStream({.seed = 11 + place + 1000 * static_cast<uint64_t>(from_environment("MORTISE_SEED", 0))});
     task_.write("data/code.jsonl", code_rows());
+    task_.write("data/mix.jsonl", mix_rows());
     settings_ = GetParam().settings;
     settings_.push_back(std::string(is_sft() ? "sft" : "trainer") +
                         ".total_training_steps=" + std::to_string(num_steps()));

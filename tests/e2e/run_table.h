@@ -23,12 +23,24 @@ inline std::vector<std::string> with_isolation(const std::string& isolation) {
   return all;
 }
 
+inline std::string sum_prompt(int a, int b) { return std::to_string(a) + "+" + std::to_string(b) + "="; }
+
 // In data/code.jsonl of a task: any completion that is a Python program passes.
 inline std::string code_rows() {
   std::string rows;
   for (int i = 10; i < 22; ++i) {
-    const std::string prompt = std::to_string(i) + "+" + std::to_string(2 * i) + "=";
+    const std::string prompt = sum_prompt(i, 2 * i);
     rows += dump_json(Json{{"prompt", prompt}, {"test_cases", {{"tests", {"assert True"}}}}}) + "\n";
+  }
+  return rows;
+}
+
+// In data/mix.jsonl of a task: rows to mix in. An update of three begins and ends inside a pass over these five.
+inline std::string mix_rows() {
+  std::string rows;
+  for (int i = 10; i < 15; ++i) {
+    const Json row{{"prompt", sum_prompt(i, 3 * i)}, {"response", std::to_string(4 * i)}};
+    rows += dump_json(row) + "\n";
   }
   return rows;
 }
@@ -66,6 +78,16 @@ inline const std::vector<RunCase>& run_table() {
        {"model.dtype=bfloat16", "actor.optim.master_weights=false", "trainer.save_dtype=bfloat16",
         "algorithm.adv_estimator=gae", "~algorithm.adv_params", "critic.optim.lr=1e-2"}},
       {"streaming", "train", {"data.streaming=true", "data.shuffle_buffer_size=5"}},
+      // Supervised rows in every update but the first, whose mu is 0.
+      {"sft_mix",
+       "train",
+       {"sft_mix.files=data/mix.jsonl", "sft_mix.train_batch_size=3", "sft_mix.phi=true", "sft_mix.mu_peak=0.5",
+        "sft_mix.mu_valley=0.1", "sft_mix.mu_warmup_steps=2", "sft_mix.mu_decay_steps=20", "model.lora_rank=2",
+        "model.lora_dropout=0.2"}},
+      {"streamed_sft_mix",
+       "train",
+       {"sft_mix.files=data/mix.jsonl", "sft_mix.train_batch_size=3", "data.streaming=true",
+        "data.shuffle_buffer_size=2"}},
   };
   return *table;
 }

@@ -86,20 +86,17 @@ void describe_data_files(Keys& keys) {
                 "Column of the prompt: text, or a list of {role, content} messages.")
       .as_in_verl("\"prompt\"")
       .read_by(kInGenerate);
+  // A file may serve `mortise sft` too.
+  const auto unread_in_train = [](const auto& k) { return !k.config.sft_mix.is_on() && !k.loaded.is_set("sft"); };
   keys.compared(
           "response_key", &DataConfig::response_key,
           "Column of the completion to learn: text, or a list of {role, content} messages that continue the prompt's "
-          "(TRL: completion). Only `mortise sft` reads it.")
-      .unread_by(kInTrain)
-      .no_effect(
-          kInTrain, [](const auto& k) { return !k.loaded.is_set("sft"); }, "only `mortise sft` reads it");
-  keys.compared(
-          "messages_key", &DataConfig::messages_key,
-          "Column of a whole chat to learn, for rows without a completion: a list of {role, content} messages. Only "
-          "`mortise sft` reads it.")
-      .unread_by(kInTrain)
-      .no_effect(
-          kInTrain, [](const auto& k) { return !k.loaded.is_set("sft"); }, "only `mortise sft` reads it");
+          "(TRL: completion). `mortise sft` reads it, and training for the rows of sft_mix.files.")
+      .no_effect(kInTrain, unread_in_train, "only `mortise sft` and sft_mix.files read it");
+  keys.compared("messages_key", &DataConfig::messages_key,
+                "Column of a whole chat to learn, for rows without a completion: a list of {role, content} messages. "
+                "`mortise sft` reads it, and training for the rows of sft_mix.files.")
+      .no_effect(kInTrain, unread_in_train, "only `mortise sft` and sft_mix.files read it");
 }
 
 template <class Keys>

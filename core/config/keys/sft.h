@@ -1,4 +1,5 @@
-// [sft]: `mortise sft`. Model, data, optimizer and trainer are those of training.
+// [sft]: `mortise sft`. Model, data, optimizer and trainer are those of training. Its keys for the encoding of rows also
+// hold for the rows of [sft_mix].
 #pragma once
 
 #include <cstdint>
@@ -20,7 +21,7 @@ struct SftConfig {
 #ifdef MORTISE_CONFIG_RECORDS  // read by fields.cpp alone, so that a new text recompiles one file
 
 template <class Keys>
-void describe_sft(Keys& keys) {
+void describe_sft_run(Keys& keys) {
   keys.length("total_training_steps", &SftConfig::total_training_steps, "Number of updates.")
       .at_least(1)
       .trl("max_steps");
@@ -34,6 +35,11 @@ void describe_sft(Keys& keys) {
             "Stop as soon as a validation (mean reward of greedy completions) reaches this value. null: never.")
       .at_least(0)
       .at_most(1);
+}
+
+// What of a row is learnt: for the rows of sft_mix.files as well.
+template <class Keys>
+void describe_sft_rows(Keys& keys) {
   keys.compared(
           "assistant_only_loss", &SftConfig::assistant_only_loss,
           "Learn only the parts of each chat that its chat template marks as the assistant's with {% generation %} "
@@ -60,8 +66,9 @@ void describe_sft_section(Catalog& catalog) {
       "`mortise sft`: supervised learning of data.response_key, or of whole chats. Model, data and optimizer are set "
       "as for training.",
       [](auto& run) -> SftConfig& { return run.sft; });
+  describe_sft_rows(keys);
   keys.unread_by(kInTrain);
-  describe_sft(keys);
+  describe_sft_run(keys);
 }
 
 #endif  // MORTISE_CONFIG_RECORDS

@@ -17,7 +17,7 @@ Result<PromptSource> PromptSource::create(const Dataset& dataset, const PromptSo
     return Error{ErrorKind::kData,
                  fmt::format("the training data has {} prompts, fewer than {} = {}", feed->rows_per_epoch(),
                              options.batch_size_key, options.batch_size),
-                 "data.train_files", fmt::format("lower {} or add data", options.batch_size_key)};
+                 options.files_key, fmt::format("lower {} or add data", options.batch_size_key)};
   }
   PromptSource source(dataset, options, std::move(feed));
   TRY(source.feed_->go_to(0, 0, nullptr));
@@ -70,7 +70,7 @@ Result<> PromptSource::check_rows(StateReader& reader) const {
     log_warn(what);
     return {};
   }
-  return Error{ErrorKind::kData, what, "data.train_files",
+  return Error{ErrorKind::kData, what, options_.files_key,
                "restore the files, give --allow-change to continue with these, or start over with --resume never"};
 }
 
@@ -80,7 +80,7 @@ Result<> PromptSource::load_state(StateReader& reader) {
     return Error{ErrorKind::kData,
                  fmt::format("the checkpoint was made with {} training rows, but the data files now have {}", size,
                              dataset_->size()),
-                 "data.train_files", "restore the files, or start over with --resume never"};
+                 options_.files_key, "restore the files, or start over with --resume never"};
   }
   TRY(check_rows(reader));
   epoch_ = TRY(reader.get_int("epoch"));

@@ -22,6 +22,8 @@ struct PromptSourceOptions {
   int64_t batch_size = 1;  // prompts per step
   RowOrder order;
   std::string batch_size_key = "data.train_batch_size";  // the setting that batch_size comes from, for messages
+  std::string files_key = "data.train_files";            // the setting that names the files, for messages
+  std::string state_name = "data.prompt_source";         // in checkpoints
 };
 
 class PromptSource : public Stateful {
@@ -38,9 +40,11 @@ class PromptSource : public Stateful {
   [[nodiscard]] int64_t batches_per_epoch() const { return rows_per_epoch() / options_.batch_size; }
   [[nodiscard]] int64_t epoch() const { return epoch_; }
 
-  bool takes_changes = false;  // loading: warns about changed rows instead of refusing them (--allow-change)
+  bool takes_changes = false;      // loading: warns about changed rows instead of refusing them (--allow-change)
+  bool begins_if_missing = false;  // loading: a checkpoint without a place in these rows begins with the first
 
-  [[nodiscard]] std::string state_name() const override { return "data.prompt_source"; }
+  [[nodiscard]] std::string state_name() const override { return options_.state_name; }
+  [[nodiscard]] bool may_be_missing() const override { return begins_if_missing; }
   Result<> save_state(StateWriter& writer) const override;
   Result<> load_state(StateReader& reader) override;
 

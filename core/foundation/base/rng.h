@@ -27,6 +27,7 @@ enum class RandomPurpose : uint32_t {
   kAdapterInit = 9,  // fresh adapters
   kRounding = 10,    // stochastic rounding of the policy's weights; step is the update
   kCriticRounding = 11,
+  kSftMix = 12,  // the supervised rows of updates: their order, and their LoRA dropout
   kTest = 99,
 };
 

@@ -10,12 +10,12 @@
 #include <cmath>
 #include <limits>
 #include <optional>
-#include <unordered_map>
 
 #include "foundation/batch/float_bytes.h"
 #include "learn/update/column_pass.h"
 #include "learn/update/finite_step.h"
 #include "learn/update/kept_pass.h"
+#include "learn/update/policy_update.h"
 #include "learn/update/vocabulary_terms.h"
 #include "model/head/kept_head.h"
 #include "model/head/squared_probs.h"
@@ -29,8 +29,10 @@ void copy_to_floats(const at::Tensor& values, std::span<float> out) {
   std::copy_n(converted.const_data_ptr<float>(), out.size(), out.begin());
 }
 
-at::Tensor tensor_of(std::span<float> values, at::ScalarType dtype) {
+// `share` times the values.
+at::Tensor tensor_of(std::span<float> values, double share, at::ScalarType dtype) {
   const at::Tensor view = at::from_blob(values.data(), {static_cast<int64_t>(values.size())}, at::kFloat);
+  if (share != 1.0) return view.to(dtype).mul(share);
   return dtype == at::kFloat ? view : view.to(dtype);
 }
 
@@ -44,85 +46,10 @@ bool all_finite(std::span<const float> values, std::span<const uint8_t> mask) {
 
 }  // namespace
 
-struct ActorLearner::Update {
-  const StepTable& table;
-  std::span<const int64_t> rows;
-  UpdatePlace place;
-  PassOptions pass;
-  UpdateCounts counts;                         // counts over the whole update
-  std::unordered_map<int64_t, size_t> places;  // row of the table -> row of the update
-  MicroPlan micro_batches;
-  RankShare share;  // this rank's micro-batches
-
-  Update(const StepTable& table_in, std::span<const int64_t> rows_in, const UpdatePlace& place_in,
-         const LearnerOptions& options)
-      : table(table_in),
-        rows(rows_in),
-        place(place_in),
-        pass(options.update_pass(place_in.update_index)),
-        counts(count_rows(table_in, rows_in)),
-        micro_batches(plan_micro_batches(table_in, rows_in, options.micro_batch)),
-        share(loads(), options.ranks) {
-    for (size_t i = 0; i < rows.size(); ++i) places[rows[i]] = i;
-  }
-
-  // What each micro-batch costs: its tokens, and twice as much again if it runs backward.
-  [[nodiscard]] std::vector<int64_t> loads() const {
-    std::vector<int64_t> loads = micro_tokens(table, micro_batches);
-    for (size_t i = 0; i < loads.size(); ++i) {
-      if (std::ranges::any_of(micro_batches[i], [&](int64_t row) { return has_advantage(table, row); })) loads[i] *= 3;
-    }
-    return loads;
-  }
-
-  [[nodiscard]] bool has_trace() const { return !place.trace.log_prob.empty(); }
-
-  // LeafReport::kept of the slice.
-  [[nodiscard]] std::vector<float> kept_of(UpdateSlice& slice) const {
-    if (place.log_prob_out.empty() && !has_trace()) return {};
-    const std::span<const float> log_prob = slice.log_prob(), entropy = slice.entropy();
-    std::vector<float> kept(log_prob.begin(), log_prob.end());
-    if (!has_trace()) return kept;
-    kept.insert(kept.end(), entropy.begin(), entropy.end());
-    kept.insert(kept.end(), slice.clipped.begin(), slice.clipped.end());
-    return kept;
-  }
-
-  // What is kept of the micro-batch's tokens, to their places in what the update gives.
-  void keep(const std::vector<int64_t>& micro, std::span<const float> kept) const {
-    size_t size = 0;
-    for (const int64_t row : micro) size += static_cast<size_t>(table.row_tokens(row));
-    const auto put = [&](std::span<const float> values, std::span<float> out) {
-      if (out.empty()) return;
-      for (const int64_t row : micro) {
-        const auto count = static_cast<size_t>(table.row_tokens(row));
-        std::ranges::copy(values.first(count), out.begin() + table.row_offsets()[static_cast<size_t>(row)]);
-        values = values.subspan(count);
-      }
-    };
-    put(kept.first(size), place.log_prob_out);
-    if (!has_trace()) return;
-    put(kept.first(size), place.trace.log_prob);
-    put(kept.subspan(size, size), place.trace.entropy);
-    put(kept.subspan(2 * size), place.trace.clipped);
-  }
-
-  // visit(token of the micro-batch, token of the whole update) in the order of the micro-batch.
-  template <class Visit>
-  void for_tokens(const std::vector<int64_t>& micro, const UpdateSlice& whole, const Visit& visit) const {
-    size_t at_micro = 0;
-    for (const int64_t row : micro) {
-      const size_t r = places.at(row);
-      const auto offsets = whole.table.row_offsets();
-      for (int64_t t = offsets[r]; t < offsets[r + 1]; ++t) visit(at_micro++, static_cast<size_t>(t));
-    }
-  }
-};
-
 ActorLearner::ActorLearner(Model& model, Optimizer& optimizer, ActorObjective& objective, const LearnerOptions& options)
     : model_(&model), optimizer_(&optimizer), objective_(&objective), options_(options) {}
 
-Result<UpdateSlice> ActorLearner::slice(const Update& update, std::span<const int64_t> rows) const {
+Result<UpdateSlice> ActorLearner::slice(const PolicyUpdate& update, std::span<const int64_t> rows) const {
   std::vector<int64_t> row_id;
   for (const int64_t row : rows) row_id.push_back(static_cast<int64_t>(update.places.at(row)));
   UpdateSlice out = TRY(make_slice(update.table, rows, std::move(row_id), objective_->aggregation(), update.counts));
@@ -171,7 +98,7 @@ LogProbs ActorLearner::head_probs(const Model& model, const PackedForward& forwa
                        options_.head);
 }
 
-Result<BackwardPass> ActorLearner::one_pass(UpdateSlice& slice, const PackedForward& forward,
+Result<BackwardPass> ActorLearner::one_pass(UpdateSlice& slice, const PackedForward& forward, double share,
                                             const at::Tensor& d_extra_RH, LeafReport& report) {
   const at::Tensor d_hidden_RH = at::empty_like(forward.hidden_RH);
   std::optional<Error> error;  // the head cannot carry a Result; the first one stops all further calls
@@ -207,8 +134,9 @@ Result<BackwardPass> ActorLearner::one_pass(UpdateSlice& slice, const PackedForw
       return;
     }
     for (size_t t = begin; t < end; ++t) {
-      chunk.grad_log_prob[t - begin] = static_cast<double>(slice.grad_log_prob[t]);
-      if (!chunk.grad_entropy.empty()) chunk.grad_entropy[t - begin] = static_cast<double>(slice.grad_entropy[t]);
+      chunk.grad_log_prob[t - begin] = share * static_cast<double>(slice.grad_log_prob[t]);
+      if (!chunk.grad_entropy.empty())
+        chunk.grad_entropy[t - begin] = share * static_cast<double>(slice.grad_entropy[t]);
     }
   };
   const EntropyUse use = objective_->uses_entropy_gradient() ? EntropyUse::kGradient : EntropyUse::kValue;
@@ -223,13 +151,14 @@ Result<BackwardPass> ActorLearner::one_pass(UpdateSlice& slice, const PackedForw
   return report.has_gradient ? forward.backward_pass(d_hidden_RH) : BackwardPass();
 }
 
-BackwardPass ActorLearner::inject(const PackedForward& forward, const KeptTokens& kept, std::span<float> grad_log_prob,
-                                  std::span<float> grad_entropy, std::span<const TokenNorm> norms,
-                                  const at::Tensor& d_extra_RH) {
+BackwardPass ActorLearner::inject(const PackedForward& forward, const KeptTokens& kept, double share,
+                                  std::span<float> grad_log_prob, std::span<float> grad_entropy,
+                                  std::span<const TokenNorm> norms, const at::Tensor& d_extra_RH) {
   const at::Tensor d_hidden_RH = at::empty_like(forward.hidden_RH);
   const auto dtype = forward.hidden_RH.scalar_type();
-  const at::Tensor by_log_prob = tensor_of(grad_log_prob, dtype);
-  const at::Tensor by_entropy = objective_->uses_entropy_gradient() ? tensor_of(grad_entropy, dtype) : at::Tensor();
+  const at::Tensor by_log_prob = tensor_of(grad_log_prob, share, dtype);
+  const at::Tensor by_entropy =
+      objective_->uses_entropy_gradient() ? tensor_of(grad_entropy, share, dtype) : at::Tensor();
   if (kept.empty()) {
     head_backward(forward.hidden_RH, model_->head(), forward.targets_R, options_.temperature, by_log_prob, by_entropy,
                   d_hidden_RH, model_->head_grad(), norms, options_.head);
@@ -241,7 +170,7 @@ BackwardPass ActorLearner::inject(const PackedForward& forward, const KeptTokens
   return forward.backward_pass(d_hidden_RH);
 }
 
-Result<BackwardPass> ActorLearner::two_pass(UpdateSlice& slice, const PackedForward& forward,
+Result<BackwardPass> ActorLearner::two_pass(UpdateSlice& slice, const PackedForward& forward, double share,
                                             const at::Tensor& d_extra_RH, LeafReport& report) {
   const LogProbs probs = head_probs(*model_, forward, slice.table.kept(), true);
   copy_to_floats(probs.log_prob_R, slice.log_prob());
@@ -252,12 +181,12 @@ Result<BackwardPass> ActorLearner::two_pass(UpdateSlice& slice, const PackedForw
   report.sums.add(TRY(objective_->evaluate(slice.input(), slice.grad(), &report.metrics)));
   report.has_gradient = slice.has_gradient() || d_extra_RH.defined();
   if (!report.has_gradient) return BackwardPass();
-  return inject(forward, slice.table.kept(), slice.grad_log_prob, slice.grad_entropy, probs.norms_R, d_extra_RH);
+  return inject(forward, slice.table.kept(), share, slice.grad_log_prob, slice.grad_entropy, probs.norms_R, d_extra_RH);
 }
 
 // Log-probs and entropies of the whole update, without gradient; `norms` of this rank's rows, and only where they had to
 // be computed.
-Result<> ActorLearner::measure_whole_update(const Update& update, UpdateSlice& whole,
+Result<> ActorLearner::measure_whole_update(const PolicyUpdate& update, UpdateSlice& whole,
                                             std::vector<TokenNorm>& norms) const {
   if (update.place.old_is_current && !has_dropout() && !whole.on_policy && whole.table.has<column::OldEntropy>()) {
     std::ranges::copy(whole.old_log_prob(), whole.log_prob().begin());
@@ -267,7 +196,7 @@ Result<> ActorLearner::measure_whole_update(const Update& update, UpdateSlice& w
   const std::span<float> whole_log_prob = whole.log_prob(), whole_entropy = whole.entropy();
   c10::NoGradGuard no_grad;
   norms.resize(whole.num_tokens());
-  std::vector<std::string> parts(update.micro_batches.size());
+  std::vector<std::string> parts(update.num_micro_batches());  // the supervised ones stay empty
   const auto measure = [&](size_t i) -> Result<> {
     const std::vector<int64_t>& micro = update.micro_batches[i];
     const PackedForward out = TRY(forward_rows(*model_, update.table, micro, update.pass));
@@ -282,11 +211,11 @@ Result<> ActorLearner::measure_whole_update(const Update& update, UpdateSlice& w
     return {};
   };
   for (const std::optional<size_t>& micro : update.share.rounds()) {
-    if (micro) TRY(measure(*micro));
+    if (micro && !update.is_supervised(*micro)) TRY(measure(*micro));
     TRY(finish_forward({model_}));
   }
   TRY(update.share.exchange(parts, "log-probs of the update"));
-  for (size_t i = 0; i < parts.size(); ++i) {
+  for (size_t i = 0; i < update.micro_batches.size(); ++i) {
     const std::vector<float> numbers = floats_of_bytes(parts[i]);
     update.for_tokens(update.micro_batches[i], whole, [&](size_t from, size_t to) {
       whole_log_prob[to] = numbers[from];
@@ -297,7 +226,7 @@ Result<> ActorLearner::measure_whole_update(const Update& update, UpdateSlice& w
 }
 
 // One micro-batch with its part of the gradient of the whole update's objective.
-Result<LeafReport> ActorLearner::compute_injected(const Update& update, const std::vector<int64_t>& micro,
+Result<LeafReport> ActorLearner::compute_injected(const PolicyUpdate& update, const std::vector<int64_t>& micro,
                                                   const UpdateSlice& whole, std::span<const TokenNorm> norms,
                                                   BackwardPass& backward) {
   LeafReport leaf;
@@ -312,18 +241,19 @@ Result<LeafReport> ActorLearner::compute_injected(const Update& update, const st
   if (!has_gradient && !has_vocabulary_terms(*objective_, options_)) return leaf;
   const PackedForward out = TRY(forward_rows(*model_, update.table, micro, update.pass));
   const UpdateSlice part = TRY(slice(update, micro));
-  const VocabularyTerms terms = TRY(vocabulary_terms(*objective_, *model_, part, out, options_));
+  const VocabularyTerms terms = TRY(vocabulary_terms(*objective_, *model_, part, out, options_, update.policy_share()));
   leaf.sums = terms.sums;
   TRY(leaf.metrics.merge(terms.metrics));
   leaf.has_gradient = has_gradient || terms.d_hidden_RH.defined();
   if (leaf.has_gradient)
-    backward = inject(out, part.table.kept(), grad_log_prob, grad_entropy, micro_norms, terms.d_hidden_RH);
+    backward = inject(out, part.table.kept(), update.policy_share(), grad_log_prob, grad_entropy, micro_norms,
+                      terms.d_hidden_RH);
   return leaf;
 }
 
 // The objective sees the whole update, on every rank. The micro-batches then run backward.
-Result<> ActorLearner::backward_whole_update(Update& update, UpdateReport& report, std::vector<LeafReport>& leaves,
-                                             GradientSum& gradient) {
+Result<> ActorLearner::backward_whole_update(PolicyUpdate& update, UpdateReport& report,
+                                             std::vector<LeafReport>& leaves, GradientSum& gradient) {
   UpdateSlice whole = TRY(slice(update, update.rows));
   std::vector<TokenNorm> norms;
   TRY(measure_whole_update(update, whole, norms));
@@ -336,7 +266,9 @@ Result<> ActorLearner::backward_whole_update(Update& update, UpdateReport& repor
   for (const std::optional<size_t>& micro : update.share.rounds()) {
     BackwardPass backward;
     if (micro) {
-      leaves[*micro] = TRY(compute_injected(update, update.micro_batches[*micro], whole, norms, backward));
+      leaves[*micro] = TRY(update.is_supervised(*micro)
+                               ? update.compute_supervised(*model_, *micro, backward)
+                               : compute_injected(update, update.micro_batches[*micro], whole, norms, backward));
       show_micro_batch("update", *micro, leaves.size());
     }
     TRY(finish_forward({model_, reference_of_rounds()}));
@@ -346,7 +278,7 @@ Result<> ActorLearner::backward_whole_update(Update& update, UpdateReport& repor
 }
 
 // One micro-batch whose objective needs no other.
-Result<LeafReport> ActorLearner::compute_rows(const Update& update, const std::vector<int64_t>& micro,
+Result<LeafReport> ActorLearner::compute_rows(const PolicyUpdate& update, const std::vector<int64_t>& micro,
                                               BackwardPass& backward) {
   LeafReport leaf;
   UpdateSlice part = TRY(slice(update, micro));
@@ -355,11 +287,11 @@ Result<LeafReport> ActorLearner::compute_rows(const Update& update, const std::v
     leaf.sums.add(TRY(objective_->evaluate(part.input(), part.grad(), &leaf.metrics)));
     return leaf;
   }
-  const VocabularyTerms terms = TRY(vocabulary_terms(*objective_, *model_, part, out, options_));
+  const VocabularyTerms terms = TRY(vocabulary_terms(*objective_, *model_, part, out, options_, update.policy_share()));
   if (objective_->coupling() == Coupling::kToken && part.table.kept().empty())
-    backward = TRY(one_pass(part, out, terms.d_hidden_RH, leaf));
+    backward = TRY(one_pass(part, out, update.policy_share(), terms.d_hidden_RH, leaf));
   else
-    backward = TRY(two_pass(part, out, terms.d_hidden_RH, leaf));
+    backward = TRY(two_pass(part, out, update.policy_share(), terms.d_hidden_RH, leaf));
   if (leaf.skipped) return leaf;
   leaf.sums.add(terms.sums);
   TRY(leaf.metrics.merge(terms.metrics));
@@ -367,11 +299,11 @@ Result<LeafReport> ActorLearner::compute_rows(const Update& update, const std::v
   return leaf;
 }
 
-Result<> ActorLearner::accumulate(Update& update, UpdateReport& report) {
+Result<> ActorLearner::accumulate(PolicyUpdate& update, UpdateReport& report) {
   GradientSum gradient(*model_, *optimizer_, update.share, options_.ranks);
-  std::vector<LeafReport> leaves(update.micro_batches.size());
+  std::vector<LeafReport> leaves(update.num_micro_batches());
   // If a micro-batch is the whole update, it sees the whole update.
-  if (objective_->coupling() > Coupling::kRow && leaves.size() > 1) {
+  if (objective_->coupling() > Coupling::kRow && update.micro_batches.size() > 1) {
     TRY(backward_whole_update(update, report, leaves, gradient));
     if (report.skipped) return {};
   } else {
@@ -380,7 +312,9 @@ Result<> ActorLearner::accumulate(Update& update, UpdateReport& report) {
       BackwardPass backward;
       const bool works = micro && !is_skipped;
       if (works) {
-        leaves[*micro] = TRY(compute_rows(update, update.micro_batches[*micro], backward));
+        leaves[*micro] =
+            TRY(update.is_supervised(*micro) ? update.compute_supervised(*model_, *micro, backward)
+                                             : compute_rows(update, update.micro_batches[*micro], backward));
         show_micro_batch("update", *micro, leaves.size());
         is_skipped = leaves[*micro].skipped;
       }
@@ -389,13 +323,19 @@ Result<> ActorLearner::accumulate(Update& update, UpdateReport& report) {
     }
   }
   TRY(exchange_leaves(update.share, leaves));
+  double supervised_loss = 0.0;
   for (size_t i = 0; i < leaves.size(); ++i) {
-    report.sums.add(leaves[i].sums);
     TRY(report.metrics.merge(leaves[i].metrics));
+    if (update.is_supervised(i)) {
+      supervised_loss += leaves[i].sums.loss;
+      continue;
+    }
+    report.sums.add(leaves[i].sums);
     report.skipped = leaves[i].skipped;
     if (report.skipped) return {};
     if (!leaves[i].kept.empty()) update.keep(update.micro_batches[i], leaves[i].kept);
   }
+  update.add_supervised_loss(supervised_loss, report);
   return gradient.finish(leaves);
 }
 
@@ -404,7 +344,7 @@ Result<UpdateReport> ActorLearner::update(const StepTable& table, std::span<cons
   UpdateReport report;
   report.lr = place.lr;
   model_->zero_grad();
-  Update update(table, rows, place, options_);
+  PolicyUpdate update(table, rows, place, options_);
   TRY(accumulate(update, report));
   if (report.skipped) {
     report.grad_norm = report.sums.loss = std::numeric_limits<double>::quiet_NaN();

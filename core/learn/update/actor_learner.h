@@ -25,6 +25,7 @@
 #include "learn/update/learner_options.h"
 #include "learn/update/micro_batches.h"
 #include "learn/update/packed_forward.h"
+#include "learn/update/supervised_part.h"
 #include "learn/update/update_slice.h"
 #include "model/head/log_prob_head.h"
 #include "model/model.h"
@@ -44,6 +45,12 @@ struct TokenTrace {
   std::span<float> log_prob = {}, entropy = {}, clipped = {};
 };
 
+// Supervised rows of an update: its loss is (1 - mu) times that of the policy's rows plus mu times theirs.
+struct SupervisedMix {
+  SupervisedRows rows;  // none without a table
+  double mu = 0.0;
+};
+
 // Where in the run an update is.
 struct UpdatePlace {
   double lr = 0.0;
@@ -52,7 +59,10 @@ struct UpdatePlace {
   bool old_is_current = false;         // no update was made since old_log_prob and old_entropy were measured
   std::span<float> log_prob_out = {};  // [N of the table] receives the policy's log-probs of the rows; may be empty
   TokenTrace trace = {};
+  SupervisedMix mix = {};
 };
+
+struct PolicyUpdate;  // policy_update.h
 
 class ActorLearner {
  public:
@@ -81,29 +91,31 @@ class ActorLearner {
   [[nodiscard]] bool has_dropout() const { return model_->lora_dropout() > 0.0; }
 
  private:
-  struct Update;  // one call of update()
-  Result<UpdateSlice> slice(const Update& update, std::span<const int64_t> rows) const;
+  Result<UpdateSlice> slice(const PolicyUpdate& update, std::span<const int64_t> rows) const;
   [[nodiscard]] LogProbs head_probs(const Model& model, const PackedForward& forward, const KeptTokens& kept,
                                     bool want_entropy) const;
-  // A micro-batch up to its backward pass, which runs at the end of the round. `d_extra_RH`: what else goes back through
-  // its hidden states; may be undefined.
-  Result<BackwardPass> one_pass(UpdateSlice& slice, const PackedForward& forward, const at::Tensor& d_extra_RH,
-                                LeafReport& report);
-  Result<BackwardPass> two_pass(UpdateSlice& slice, const PackedForward& forward, const at::Tensor& d_extra_RH,
-                                LeafReport& report);
-  Result<LeafReport> compute_rows(const Update& update, const std::vector<int64_t>& micro, BackwardPass& backward);
-  Result<LeafReport> compute_injected(const Update& update, const std::vector<int64_t>& micro, const UpdateSlice& whole,
-                                      std::span<const TokenNorm> norms, BackwardPass& backward);
-  Result<> backward_whole_update(Update& update, UpdateReport& report, std::vector<LeafReport>& leaves,
+  // A micro-batch up to its backward pass, which runs at the end of the round. `share`: the factor of the objective's
+  // gradient. `d_extra_RH`: what else goes back through its hidden states; may be undefined.
+  Result<BackwardPass> one_pass(UpdateSlice& slice, const PackedForward& forward, double share,
+                                const at::Tensor& d_extra_RH, LeafReport& report);
+  Result<BackwardPass> two_pass(UpdateSlice& slice, const PackedForward& forward, double share,
+                                const at::Tensor& d_extra_RH, LeafReport& report);
+  Result<LeafReport> compute_rows(const PolicyUpdate& update, const std::vector<int64_t>& micro,
+                                  BackwardPass& backward);
+  Result<LeafReport> compute_injected(const PolicyUpdate& update, const std::vector<int64_t>& micro,
+                                      const UpdateSlice& whole, std::span<const TokenNorm> norms,
+                                      BackwardPass& backward);
+  Result<> backward_whole_update(PolicyUpdate& update, UpdateReport& report, std::vector<LeafReport>& leaves,
                                  GradientSum& gradient);
-  Result<> measure_whole_update(const Update& update, UpdateSlice& whole, std::vector<TokenNorm>& norms) const;
-  BackwardPass inject(const PackedForward& forward, const KeptTokens& kept, std::span<float> grad_log_prob,
-                      std::span<float> grad_entropy, std::span<const TokenNorm> norms, const at::Tensor& d_extra_RH);
+  Result<> measure_whole_update(const PolicyUpdate& update, UpdateSlice& whole, std::vector<TokenNorm>& norms) const;
+  BackwardPass inject(const PackedForward& forward, const KeptTokens& kept, double share,
+                      std::span<float> grad_log_prob, std::span<float> grad_entropy, std::span<const TokenNorm> norms,
+                      const at::Tensor& d_extra_RH);
   // The reference, if its passes are part of the update's rounds.
   [[nodiscard]] const Model* reference_of_rounds() const {
     return objective_->uses_full_kl() ? options_.reference : nullptr;
   }
-  Result<> accumulate(Update& update, UpdateReport& report);
+  Result<> accumulate(PolicyUpdate& update, UpdateReport& report);
 
   Model* model_;
   Optimizer* optimizer_;

@@ -26,7 +26,7 @@ Result<HeadSide> side_of(const Model& model, const StepTable& table, const Learn
 using Compare = std::function<std::vector<double>(std::span<const double> weight, const at::Tensor& d_hidden_RH,
                                                   const at::Tensor& d_weight_VH)>;
 
-// Adds coefficient * w_t * value_t and its gradient. The values are returned.
+// Adds the gradient of the sum of coefficient * w_t * value_t. The values are returned.
 std::vector<double> add_term(double coefficient, const Model& policy, const UpdateSlice& slice,
                              const PackedForward& forward, const Compare& compare, VocabularyTerms& out) {
   const auto mask = slice.mask();
@@ -48,14 +48,14 @@ std::vector<double> add_term(double coefficient, const Model& policy, const Upda
 }
 
 Result<> add_full_kl(const ActorObjective& objective, const Model& policy, const UpdateSlice& slice,
-                     const PackedForward& forward, const LearnerOptions& options, VocabularyTerms& out) {
+                     const PackedForward& forward, const LearnerOptions& options, double share, VocabularyTerms& out) {
   if (options.reference == nullptr)
     return Error{ErrorKind::kConfig, "the KL over the whole vocabulary needs the reference model", "actor.kl_loss_type",
                  "use an estimator"};
   const HeadSide reference = TRY(side_of(*options.reference, slice.table, options));
   const HeadSide own{forward.hidden_RH, policy.head()};
   const std::vector<double> kl = add_term(
-      objective.kl_loss_coef(), policy, slice, forward,
+      share * objective.kl_loss_coef(), policy, slice, forward,
       [&](std::span<const double> weight, const at::Tensor& d_hidden_RH, const at::Tensor& d_weight_VH) {
         return head_full_kl(own, reference, options.temperature, weight, d_hidden_RH, d_weight_VH, options.head);
       },
@@ -72,12 +72,12 @@ Result<> add_full_kl(const ActorObjective& objective, const Model& policy, const
 }
 
 Result<> add_teacher(const Model& policy, const UpdateSlice& slice, const PackedForward& forward,
-                     const LearnerOptions& options, VocabularyTerms& out) {
+                     const LearnerOptions& options, double share, VocabularyTerms& out) {
   const TeacherLoss& loss = options.teacher_loss;
   const HeadSide teacher = TRY(side_of(*loss.teacher, slice.table, options));
   const HeadSide own{forward.hidden_RH, policy.head()};
   const std::vector<double> values = add_term(
-      loss.coef, policy, slice, forward,
+      share * loss.coef, policy, slice, forward,
       [&](std::span<const double> weight, const at::Tensor& d_hidden_RH, const at::Tensor& d_weight_VH) {
         return head_divergence(own, teacher, loss.beta, options.temperature, weight, d_hidden_RH, d_weight_VH,
                                options.head);
@@ -104,11 +104,11 @@ bool has_vocabulary_terms(const ActorObjective& objective, const LearnerOptions&
 }
 
 Result<VocabularyTerms> vocabulary_terms(const ActorObjective& objective, const Model& policy, const UpdateSlice& slice,
-                                         const PackedForward& forward, const LearnerOptions& options) {
+                                         const PackedForward& forward, const LearnerOptions& options, double share) {
   VocabularyTerms out;
   if (slice.num_tokens() == 0) return out;
-  if (objective.uses_full_kl()) TRY(add_full_kl(objective, policy, slice, forward, options, out));
-  if (options.teacher_loss.teacher != nullptr) TRY(add_teacher(policy, slice, forward, options, out));
+  if (objective.uses_full_kl()) TRY(add_full_kl(objective, policy, slice, forward, options, share, out));
+  if (options.teacher_loss.teacher != nullptr) TRY(add_teacher(policy, slice, forward, options, share, out));
   return out;
 }
 

@@ -25,9 +25,10 @@ struct VocabularyTerms {
 
 [[nodiscard]] bool has_vocabulary_terms(const ActorObjective& objective, const LearnerOptions& options);
 
-// `slice` and `forward` are those of the micro-batch's rows. Adds to the gradient of the policy's head. Nothing if there
-// is no such term; an error if the objective has one and there is no reference.
+// `slice` and `forward` are those of the micro-batch's rows. `share` is the factor of the gradient, not of the sums. Adds
+// to the gradient of the policy's head. Nothing if there is no such term; an error if the objective has one and there is
+// no reference.
 Result<VocabularyTerms> vocabulary_terms(const ActorObjective& objective, const Model& policy, const UpdateSlice& slice,
-                                         const PackedForward& forward, const LearnerOptions& options);
+                                         const PackedForward& forward, const LearnerOptions& options, double share);
 
 }  // namespace mortise

@@ -94,7 +94,9 @@ struct DataParts {
   std::vector<ValRows> val;
   ColumnTypes columns;  // the data's columns, as rewards see them
   std::optional<PromptSource> source;
-  std::optional<GroupFilter> filter;  // for algorithm.filter_groups
+  std::optional<Dataset> sft_mix_rows;  // sft_mix.files
+  std::optional<PromptSource> sft_mix;  // one of them at a time
+  std::optional<GroupFilter> filter;    // for algorithm.filter_groups
 };
 
 struct AdvantageParts {

@@ -152,6 +152,7 @@ Result<OpenRun> open_run(Env& env, const LoadedConfig& loaded, Communicator& ran
   RunLogOptions options{progress.owed_validation.last_final(counters.step), counters.num_updates - num_unfinished,
                         parts.run.total_steps, checkpoint.has_value()};
   if (parts.data.train) options.rejects.push_back(&parts.data.train->rejects());
+  if (parts.data.sft_mix_rows) options.rejects.push_back(&parts.data.sft_mix_rows->rejects());
   for (const ValRows& val : parts.data.val) options.rejects.push_back(&val.rows.rejects());
   Path resumed = checkpoint ? checkpoint->path() : Path();
   const auto make_room = [&]() -> Result<> { return make_room_for(parts.checkpoint_source(), checkpoint, resumed); };

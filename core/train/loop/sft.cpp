@@ -6,6 +6,7 @@
 
 #include "foundation/base/clock.h"
 #include "learn/update/sft_learner.h"
+#include "train/loop/recorded_rows.h"
 #include "train/loop/run_loop.h"
 #include "train/loop/stages.h"
 #include "train/report/journal.h"
@@ -48,43 +49,20 @@ class SftRun {
     return plan;
   }
 
-  // Prompts with their recorded completions, as the learner takes sampled ones.
-  static SampleBatch recorded_samples(const PromptBatch& prompts) {
-    SampleBatch samples;
-    for (size_t i = 0; i < prompts.prompts.size(); ++i) {
-      Sample& sample = samples.rows.emplace_back();
-      sample.prompt_index = static_cast<int64_t>(i);
-      sample.token_ids = prompts.prompts[i].response_ids;
-    }
-    return samples;
-  }
-
-  // What is learnt from says the row's own mask.
-  static StepTable table_of(const PromptBatch& prompts, const SampleBatch& samples) {
-    StepTable table = make_step_table(prompts, samples);
-    std::vector<uint8_t> mask;
-    for (const Prompt& prompt : prompts.prompts)
-      mask.insert(mask.end(), prompt.response_mask.begin(), prompt.response_mask.end());
-    table.put<column::ResponseMask>(std::move(mask));
-    return table;
-  }
-
   // One update; true when the wanted accuracy is reached.
   Result<bool> step(int64_t number) {
     const Stopwatch watch(parts_.run.env);
     const RunConfig& config = parts_.run.config;
     saver_.step_begins();
-    const PromptBatch prompts = TRY(parts_.data.source->next(number));
-    const SampleBatch samples = recorded_samples(prompts);
-    const StepTable table = table_of(prompts, samples);
+    const RecordedRows rows = recorded_rows(TRY(parts_.data.source->next(number)));
     const double lr = learning_rate(parts_.learning.schedule, counters_.num_updates);
     const SftReport report =
-        TRY(sft_update(*parts_.policy.model, *parts_.learning.optimizer, table,
+        TRY(sft_update(*parts_.policy.model, *parts_.learning.optimizer, rows.table,
                        learner_options(config, parts_.run.ranks), {lr, counters_.num_updates + 1}));
     counters_.step = number;
     record_update(counters_, report.skipped);
-    StepTally tally{number, prompts.epoch, parts_.data.source->rows_per_epoch() / config.sft.train_batch_size};
-    tally.num_tokens = count_tokens(prompts, samples);
+    StepTally tally{number, rows.prompts.epoch, parts_.data.source->rows_per_epoch() / config.sft.train_batch_size};
+    tally.num_tokens = count_tokens(rows.prompts, rows.samples);
     counters_.num_tokens += tally.num_tokens;
 
     MetricSet metrics;

@@ -12,6 +12,7 @@
 #include "foundation/base/log.h"
 #include "foundation/base/rng.h"
 #include "foundation/base/shown_text.h"
+#include "train/loop/sft_mix.h"
 #include "train/report/stage_timer.h"
 #include "train/report/step_metrics.h"
 #include "train/run/run_options.h"
@@ -290,6 +291,10 @@ Result<UpdateReport> update_once(LearnerParts& learning, const StepTable& table,
 
 namespace {
 
+SupervisedMix mix_of(const SftMixConfig& config, const DrawnMix& drawn) {
+  return {{&drawn.rows.table, config.phi, config.rows_per_mean.value_or(0)}, drawn.mu};
+}
+
 // Room for what the updates of the step see of tokens, where completion files have it.
 TokenTrace token_trace(const TrainerConfig& trainer, StepWork& work) {
   StepTable& table = work.table;
@@ -303,8 +308,8 @@ TokenTrace token_trace(const TrainerConfig& trainer, StepWork& work) {
 
 }  // namespace
 
-Result<> update_stage(const RunSettings& run, LearnerParts& learning, RunCounters& counters, StepWork& work,
-                      const std::function<Result<>()>& before_update) {
+Result<> update_stage(const RunSettings& run, DataParts& data, LearnerParts& learning, RunCounters& counters,
+                      StepWork& work, const std::function<Result<>()>& before_update) {
   const ActorConfig& actor = run.config.actor;
   if (work.step < run.config.trainer.critic_warmup) return {};
   ComputeTimer timer(work.metrics, "timing_s/update_actor", "perf/mfu/actor", learning.compute);
@@ -337,7 +342,11 @@ Result<> update_stage(const RunSettings& run, LearnerParts& learning, RunCounter
       place.old_is_current = pass == 0 && begin == 0 && !correction.is_bypass();
       if (measures_old && pass == 0) place.log_prob_out = first_log_prob;
       place.trace = trace;
+      DrawnMix mix;
+      if (data.sft_mix) mix = TRY(draw_mix(run.config.sft_mix, *data.sft_mix, unit, work.step));
+      if (mix.mu > 0.0) place.mix = mix_of(run.config.sft_mix, mix);
       work.updates.push_back(TRY(update_once(learning, learnt, part, place)));
+      if (data.sft_mix) work.updates.back().metrics.add_mean("actor/sft_mix_mu", mix.mu, 1.0);
       record_update(counters, work.updates.back().skipped);
     }
   }

@@ -167,7 +167,7 @@ class Trainer {
       return saver_.save_inside_if_due();
     };
     TRY(parts_.sampler->rest());
-    TRY(update_stage(run_, parts_.learning, counters_, work, before_update));
+    TRY(update_stage(run_, parts_.data, parts_.learning, counters_, work, before_update));
     if (parts_.policy.reference_state && work.step % *run_.config.ref.sync_steps == 0)
       refresh_reference(*parts_.policy.model, *parts_.policy.reference, run_.config.ref.mixup_alpha);
     progress_.ahead.wait();

@@ -226,7 +226,9 @@ Result<> load_run(const Checkpoint& checkpoint, bool allow_change, RunCounters& 
   TRY(counters.load_state(reader));
   saved.plugins.takes_changes = allow_change;
   saved.inputs.takes_changes = allow_change;
-  if (data.source) data.source->takes_changes = allow_change;
+  for (std::optional<PromptSource>* source : {&data.source, &data.sft_mix}) {
+    if (*source) (*source)->takes_changes = allow_change;
+  }
   return load_objects(checkpoint, policy, saved);
 }
 

@@ -107,6 +107,10 @@ RankEstimate estimate_ranks(const RunConfig& config, const BatchPlan& plan, cons
   const int64_t row_tokens = config.data.max_prompt_length + response_length(config);
   const int64_t rows_per_pass = cut.rows > 0 ? cut.rows : std::max<int64_t>(1, cut.token_budget / row_tokens);
   out.most_passes = (plan.rows_per_update + rows_per_pass - 1) / rows_per_pass;
+  if (config.sft_mix.is_on()) {
+    const int64_t most = cut.rows > 0 ? cut.rows : std::max<int64_t>(1, cut.token_budget / recorded_length(config));
+    out.most_passes += (config.sft_mix.train_batch_size + most - 1) / most;
+  }
   const double share = static_cast<double>(num_ranks - 1) / num_ranks;
   const int64_t passes_of_rank = (out.most_passes + num_ranks - 1) / num_ranks;
   if (config.ranks.zero_stage == 0) {
@@ -135,7 +139,7 @@ RankEstimate estimate_ranks(const RunConfig& config, const BatchPlan& plan, cons
 struct RunEstimate {
   ModelConfig model;
   std::optional<LoraSize> lora;
-  int64_t train_rows = 0, val_rows = 0, steps = 0;
+  int64_t train_rows = 0, val_rows = 0, mix_rows = 0, steps = 0;
   BatchPlan plan;
   TrainedSize trained;
   MemoryEstimate memory;
@@ -181,6 +185,7 @@ Result<RunEstimate> estimate(Env& env, PluginRegistry& registry, const LoadedCon
     train = TRY(load_train_prompts(rows));
     const PromptSource source = TRY(PromptSource::create(*train, train_source_options(config)));
     out.train_rows = source.rows_per_epoch();
+    if (const auto mix = TRY(load_sft_mix_rows(rows, folder.tokenizer))) out.mix_rows = mix->size();
   }
   const std::vector<ValRows> val = TRY(load_val_rows(rows));
   for (const ValRows& one : val) out.val_rows += one.rows.size();
@@ -219,6 +224,8 @@ Json json_of(const RunEstimate& run, const RunConfig& config) {
           {"trained_parameters", static_cast<int64_t>(run.trained.numbers)},
           {"train_rows", run.train_rows},
           {"val_rows", run.val_rows},
+          {"sft_mix_rows", run.mix_rows},
+          {"sft_mix_rows_per_update", run.mix_rows > 0 ? config.sft_mix.train_batch_size : 0},
           {"steps_per_epoch", run.train_rows / run.plan.prompts_per_step},
           {"prompts_per_step", run.plan.prompts_per_step},
           {"rows_per_step", run.plan.rows_per_step},
@@ -326,6 +333,10 @@ std::string estimate_text(const RunEstimate& run, const LoadedConfig& loaded, co
   out += fmt::format("# step: {} x {} = {}; {} of {}\n", counted(plan.prompts_per_step, "prompt"),
                      counted(loaded.config.rollout.n, "sample"), counted(plan.rows_per_step, "row"),
                      counted(plan.updates_per_step, "update"), counted(plan.rows_per_update, "row"));
+  if (run.mix_rows > 0) {
+    out += fmt::format("# sft_mix: {} in each update, of {}\n",
+                       counted(loaded.config.sft_mix.train_batch_size, "supervised row"), run.mix_rows);
+  }
   out +=
       fmt::format("# run: {}, {}\n", counted(run.steps, "step"), counted(run.steps * plan.updates_per_step, "update"));
   if (!run.resumes_from.empty())

@@ -3,6 +3,7 @@
 
 #include <ATen/ops/empty.h>
 
+#include <algorithm>
 #include <string>
 #include <vector>
 
@@ -15,6 +16,11 @@
 #include "train/run/run_options.h"
 
 namespace mortise {
+
+int64_t recorded_length(const RunConfig& config) {
+  const int64_t text = config.data.max_prompt_length + config.data.max_response_length;
+  return std::max(text, config.sft.max_length.value_or(text));
+}
 
 namespace {
 
@@ -35,6 +41,13 @@ double activation_bytes(const ModelConfig& model, const RunConfig& config, int64
   const double at_rest = tokens * static_cast<double>(layer.recomputed) * static_cast<double>(again) +
                          kept * static_cast<double>(layers - again);
   return again > 0 && again == layers ? at_rest + kept : at_rest;
+}
+
+// Tokens of the largest pass over rows of which each has at most `row_tokens`, `num_rows` of them in an update.
+double pass_tokens(const RunConfig& config, int64_t row_tokens, int64_t num_rows) {
+  const MicroBatchOptions pass = micro_batch_options(config);
+  const int64_t tokens = pass.rows > 0 ? row_tokens * pass.rows : std::max(pass.token_budget, row_tokens);
+  return static_cast<double>(std::min(tokens, row_tokens * std::max<int64_t>(1, num_rows)));
 }
 
 // Bytes of the head in a pass over so many tokens, with the KL over the whole vocabulary if there is one: its chunk
@@ -166,12 +179,11 @@ MemoryEstimate estimate_memory(const ModelConfig& model, const std::optional<Lor
     bytes.reference = config.ref.sync_steps ? weight_bytes(model, dtype, WeightCopies::kMasters) : frozen;
   else if (has_reference)
     bytes.reference = weight_bytes(model, dtype, WeightCopies::kMasters) - parameters * element;
-  const double row_tokens = static_cast<double>(config.data.max_prompt_length + response_length(config));
-  const MicroBatchOptions pass = micro_batch_options(config);
-  auto tokens = static_cast<double>(pass.token_budget);
-  if (pass.rows > 0) tokens = row_tokens * static_cast<double>(pass.rows);
+  const int64_t row_tokens = config.data.max_prompt_length + response_length(config);
   const BatchPlan plan = plan_batches(config);
-  tokens = std::min(tokens, row_tokens * static_cast<double>(std::max<int64_t>(1, plan.rows_per_update)));
+  double tokens = pass_tokens(config, row_tokens, plan.rows_per_update);
+  if (config.sft_mix.is_on())
+    tokens = std::max(tokens, pass_tokens(config, recorded_length(config), config.sft_mix.train_batch_size));
   bytes.activations = activation_bytes(model, config, trained.lowest_backward, tokens);
   bytes.head = head_pass_bytes(model, config, tokens);
   // The generator's own copy of the matrices.
@@ -179,8 +191,9 @@ MemoryEstimate estimate_memory(const ModelConfig& model, const std::optional<Lor
     bytes.rollout = config.rollout.dtype == DecodeDtype::kBfloat16 ? parameters * 2.0 : frozen;
   if (config.trainer.steps_ahead() > 0) bytes.rollout += frozen;  // what samples
   const auto rows = static_cast<double>(std::min(config.rollout.max_num_seqs, plan.rows_per_step));
-  bytes.kv_cache = std::min(rows * row_tokens * 2.0 * static_cast<double>(model.kv_size() * model.num_layers) * 4.0,
-                            static_cast<double>(config.rollout.kv_cache_mib << 20));
+  bytes.kv_cache = std::min(
+      rows * static_cast<double>(row_tokens) * 2.0 * static_cast<double>(model.kv_size() * model.num_layers) * 4.0,
+      static_cast<double>(config.rollout.kv_cache_mib << 20));
   return bytes;
 }
 

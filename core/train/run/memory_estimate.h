@@ -27,6 +27,9 @@ struct MemoryEstimate {
   }
 };
 
+// The most tokens of a recorded row: of `mortise sft`, or of sft_mix.
+int64_t recorded_length(const RunConfig& config);
+
 // How the weights of a model are there (model.dtype).
 enum class WeightCopies { kMasters, kNoMasters };  // without masters: the layers' matrices in bfloat16 alone
 double weight_bytes(const ModelConfig& model, ModelDtype dtype, WeightCopies copies);

@@ -17,6 +17,7 @@
 #include "experience/reward/named_columns.h"
 #include "foundation/base/at_place.h"
 #include "foundation/base/log.h"
+#include "foundation/base/rng.h"
 #include "foundation/base/text.h"
 #include "train/run/plugin_files.h"
 #include "train/run/policy_folder.h"
@@ -288,9 +289,10 @@ Result<std::vector<ValRows>> load_val_rows(const RowSource& rows) {
   return out;
 }
 
-Result<Dataset> load_sft_rows(const RowSource& rows, const Tokenizer& tokenizer) {
+namespace {
+
+Result<Dataset> read_recorded_rows(const RowSource& rows, const Tokenizer& tokenizer, DatasetOptions options) {
   const RunConfig& config = rows.loaded.config;
-  DatasetOptions options = TRY(train_options(rows));
   SftEncoderOptions encoding;
   encoding.response_key = config.data.response_key;
   encoding.messages_key = config.data.messages_key;
@@ -310,6 +312,24 @@ Result<Dataset> load_sft_rows(const RowSource& rows, const Tokenizer& tokenizer)
                 return check_whole_row(*model, row, where);
               });
   return read_train_rows(rows, encode, options);
+}
+
+}  // namespace
+
+Result<Dataset> load_sft_rows(const RowSource& rows, const Tokenizer& tokenizer) {
+  return read_recorded_rows(rows, tokenizer, TRY(train_options(rows)));
+}
+
+Result<std::optional<Dataset>> load_sft_mix_rows(const RowSource& rows, const Tokenizer& tokenizer) {
+  const RunConfig& config = rows.loaded.config;
+  if (!config.sft_mix.is_on()) return std::optional<Dataset>();
+  RowSource recorded = rows;
+  recorded.kind = RunKind::kSft;
+  DatasetOptions options = TRY(train_options(recorded));
+  options.files = config.sft_mix.files;
+  options.key = "sft_mix.files";
+  options.max_samples = DataConfig().train_max_samples;
+  return std::optional(TRY(read_recorded_rows(recorded, tokenizer, std::move(options))));
 }
 
 Result<ColumnTypes> settle_columns(const RowSource& rows, const Dataset* train, std::span<const ValRows> val) {
@@ -333,6 +353,15 @@ PromptSourceOptions sft_source_options(const RunConfig& config) {
   PromptSourceOptions source = common_source_options(config);
   source.batch_size = config.sft.train_batch_size;
   source.batch_size_key = "sft.train_batch_size";
+  return source;
+}
+
+PromptSourceOptions sft_mix_source_options(const RunConfig& config) {
+  PromptSourceOptions source;
+  source.order.seed = random_u64({common_source_options(config).order.seed, RandomPurpose::kSftMix});
+  source.order.shuffle_buffer_size = config.data.shuffle_buffer_size;
+  source.files_key = "sft_mix.files";
+  source.state_name = "sft_mix.rows";
   return source;
 }
 

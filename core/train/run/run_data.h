@@ -2,6 +2,7 @@
 // Thread rule: free functions without state.
 #pragma once
 
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -37,6 +38,8 @@ Result<Dataset> load_train_prompts(const RowSource& rows);
 Result<std::vector<ValRows>> load_val_rows(const RowSource& rows);
 // data.train_files of `sft`: prompts with their recorded completions.
 Result<Dataset> load_sft_rows(const RowSource& rows, const Tokenizer& tokenizer);
+// sft_mix.files, the same; nothing if there are none.
+Result<std::optional<Dataset>> load_sft_mix_rows(const RowSource& rows, const Tokenizer& tokenizer);
 
 // The data columns as rewards see them. All training and validation rows together decide their types; `eval` reads the
 // training files for them, if they exist, so that it scores as the run did. An error if a column's values are of
@@ -44,8 +47,9 @@ Result<Dataset> load_sft_rows(const RowSource& rows, const Tokenizer& tokenizer)
 // are those that the run learns from, or evaluates; for validation rows of a run it is a warning. `train` may be null.
 Result<ColumnTypes> settle_columns(const RowSource& rows, const Dataset* train, std::span<const ValRows> val);
 
-// How `train` or `sft` takes its batches from the rows.
+// How `train` or `sft` takes its batches from the rows, and an update the rows of sft_mix, one by one.
 PromptSourceOptions train_source_options(const RunConfig& config);
 PromptSourceOptions sft_source_options(const RunConfig& config);
+PromptSourceOptions sft_mix_source_options(const RunConfig& config);
 
 }  // namespace mortise

@@ -157,6 +157,12 @@ Result<> load_data(const RunSettings& run, const PluginRegistry& registry, const
       TRY(stateful.add(*data.filter));
     }
     data.source = TRY(PromptSource::create(*data.train, train_source_options(config)));
+    data.sft_mix_rows = TRY(load_sft_mix_rows(rows, policy.folder->tokenizer));
+    if (data.sft_mix_rows) {
+      data.sft_mix = TRY(PromptSource::create(*data.sft_mix_rows, sft_mix_source_options(config)));
+      data.sft_mix->begins_if_missing = true;
+      TRY(stateful.add(*data.sft_mix));
+    }
   } else if (run.kind == RunKind::kSft) {
     data.train = TRY(load_sft_rows(rows, policy.folder->tokenizer));
     data.source = TRY(PromptSource::create(*data.train, sft_source_options(config)));

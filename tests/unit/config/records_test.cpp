@@ -68,6 +68,7 @@ TEST(Records, NoOtherFileListsKeys) {
                                        "core/import/hf_schedule.cpp",
                                        "core/import/lora.cpp",
                                        "core/import/swift.cpp",
+                                       "core/import/swift_chord.cpp",
                                        "core/import/swift_rules.cpp",
                                        "core/import/trl.cpp",
                                        "core/import/trl_rules.cpp",
@@ -108,7 +109,9 @@ TEST(Records, CommandsThatReadAKey) {
   EXPECT_EQ(find_field("trainer.seed")->read_by, kInGenerate | kInEval);
   EXPECT_EQ(find_field("model.dtype")->read_by, kInGenerate | kInServe);
   EXPECT_EQ(find_field("rollout.multi_turn.tools")->read_by, kInGenerate);
-  EXPECT_EQ(find_field("sft.max_length")->unread, kInTrain);
+  EXPECT_EQ(find_field("sft.test_freq")->unread, kInTrain);
+  EXPECT_EQ(find_field("sft.max_length")->unread, 0U);  // sft_mix reads it
+  EXPECT_EQ(find_field("sft_mix.mu_peak")->unread, kInSft);
   EXPECT_EQ(find_field("critic.optim.lr")->unread, kInSft);
   EXPECT_EQ(find_field("actor.optim.lr")->unread, 0U);
 }

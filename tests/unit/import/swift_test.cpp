@@ -44,6 +44,34 @@ TEST(ImportSwift, ATeacherAddsItsLogRatioToTheAdvantages) {
   EXPECT_EQ(swift(std::string(kBatch) + "--teacher_kl_coef 0.5").teacher.advantage_coef, 0.0);
 }
 
+TEST(ImportSwift, ChordMixesSupervisedRowsIntoUpdates) {
+  const std::string chord =
+      "--chord_sft_dataset a.jsonl b.jsonl --chord_sft_per_device_train_batch_size 3 --chord_mu_warmup_steps 2 "
+      "--chord_mu_decay_steps 10 --chord_mu_peak 0.9 --chord_mu_valley 0.05 --loss_scale default ";
+  const RunConfig one = swift(std::string(kBatch) + chord);
+  EXPECT_EQ(one.sft_mix.files, (std::vector<std::string>{"a.jsonl", "b.jsonl"}));
+  EXPECT_EQ(one.sft_mix.train_batch_size, 3);
+  EXPECT_EQ(one.sft_mix.rows_per_mean, std::nullopt);
+  EXPECT_FALSE(one.sft_mix.phi);
+  EXPECT_EQ(one.sft_mix.mu_peak, 0.9);
+  EXPECT_EQ(one.sft_mix.mu_valley, 0.05);
+  EXPECT_EQ(one.sft_mix.mu_warmup_steps, 2);
+  EXPECT_EQ(one.sft_mix.mu_decay_steps, 10);
+  EXPECT_TRUE(one.sft.assistant_only_loss);
+  // Every micro-step draws its own rows, and takes its own mean.
+  const RunConfig four = swift("--per_device_train_batch_size 4 --gradient_accumulation_steps 4 --max_length 100 " +
+                               chord + "--chord_enable_phi_function true");
+  EXPECT_EQ(four.sft_mix.train_batch_size, 12);
+  EXPECT_EQ(four.sft_mix.rows_per_mean, 3);
+  EXPECT_TRUE(four.sft_mix.phi);
+  EXPECT_EQ(four.sft.max_length, 100);
+  EXPECT_FALSE(swift(std::string(kBatch) + "--chord_mu_peak 0.5").sft_mix.is_on());
+  EXPECT_THAT(swift_error(std::string(kBatch) + "--chord_sft_dataset a.jsonl --chord_mu_peak 0.5"),
+              HasSubstr("needs chord_sft_per_device_train_batch_size, chord_mu_warmup_steps"));
+  EXPECT_THAT(swift_error(std::string(kBatch) + chord + "--chord_sft_dataset AI-ModelScope/rows#50"),
+              HasSubstr("is not a file of rows"));
+}
+
 TEST(ImportSwift, AdaptersMustBeSaidToBeOff) {
   const Result<ImportedConfig> silent = import_text("swift", "per_device_train_batch_size: 8");
   ASSERT_TRUE(silent.ok());
@@ -257,9 +285,8 @@ EXPECT_THAT(swift_error(full + "--freeze_parameters_ratio 0.5"),
 }
 
 TEST(ImportSwift, WhatWouldChangeTheNumbersIsRefused) {
-  for (const char* arguments :
-       {"--rlhf_type dpo", "--async_generate true", "--multi_turn_scheduler x", "--teacher_model_server http://x",
-        "--teacher_adapters a", "--chord_sft_dataset a b", "--vllm_quantization fp8"}) {
+  for (const char* arguments : {"--rlhf_type dpo", "--async_generate true", "--multi_turn_scheduler x",
+                                "--teacher_model_server http://x", "--teacher_adapters a", "--vllm_quantization fp8"}) {
     EXPECT_THAT(swift_error(std::string(kBatch) + arguments), HasSubstr("is not supported: ")) << arguments;
   }
   // An adapter that starts from the weights' own directions learns otherwise than one with B = 0.

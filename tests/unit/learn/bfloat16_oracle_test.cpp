@@ -5,6 +5,7 @@
 // are from its float32 run. Mortise rounds what enters the products of the layers; torch rounds their results too, and
 // as a bfloat16 model also norms, the residual sums and the logits. Mortise must therefore be the nearest to float32,
 // and no further from either of torch's than these are from float32 and each other.
+#include <ATen/ops/empty.h>
 #include <ATen/ops/linalg_vector_norm.h>
 
 #include <cstdlib>

@@ -25,6 +25,7 @@ struct Case {
   const char* name;
   std::vector<std::string> overrides;
   bool on_policy = false;
+  bool mixes = false;  // supervised rows into every update
 };
 
 const std::vector<Case>& cases() {
@@ -36,6 +37,8 @@ const std::vector<Case>& cases() {
       {"masks over the update", {"actor.top_entropy_quantile=0.4", "actor.entropy_coeff=0.05"}},
       {"an estimated KL", {"actor.use_kl_loss=true", "actor.kl_loss_coef=0.3"}},
       {"the whole KL", {"actor.use_kl_loss=true", "actor.kl_loss_coef=0.3", "actor.kl_loss_type=full"}},
+      {"supervised rows", {"actor.policy_loss.loss_mode=vanilla"}, false, true},
+      {"supervised rows and masks over the update", {"actor.top_entropy_quantile=0.4"}, false, true},
   };
   return all;
 }
@@ -60,7 +63,7 @@ Learnt learn(const Case& one, const std::string& dtype, Communicator& communicat
   TestPolicy policy(dtype, kShape.vocab, 2, /*seed=*/5, {&communicator, zero_stage}),
       reference(dtype, kShape.vocab, 2, /*seed=*/6, {&communicator, zero_stage});
   const auto objective = objective_of(one.overrides);
-  const RandomRows data(one.on_policy, kShape);
+  const RandomRows data(one.on_policy, kShape), recorded(false, {.vocab = kShape.vocab, .groups = 8, .samples = 1});
   LearnerOptions options = cut_by(kCut);
   options.reference = &reference.model;
   options.ranks = {&communicator, deterministic};
@@ -72,6 +75,7 @@ Learnt learn(const Case& one, const std::string& dtype, Communicator& communicat
     column->resize(static_cast<size_t>(data.batch.num_tokens()));
   for (int64_t update = 1; update <= num_updates; ++update) {
     UpdatePlace place{.lr = 1e-2, .update_index = update, .log_prob_out = out.first_log_prob};
+    if (one.mixes) place.mix = {{&recorded.batch, true, 2}, 0.4};
     place.trace = {out.trace_log_prob, out.trace_entropy, out.trace_clipped};
     out.reports.push_back(learner.update(data.batch, all_rows(data.batch), place).value());
   }
