@@ -8,6 +8,7 @@
 
 #include "config/full_kl.h"
 #include "foundation/base/choice.h"
+#include "foundation/base/text.h"
 
 namespace mortise {
 namespace {
@@ -22,6 +23,7 @@ class LearningRules {
     check_teacher();
     check_sft_mix();
     check_rows();
+    if (config_.algorithm.replay_buffer.enable) check_replay_buffer();
     return std::move(problems_);
   }
 
@@ -69,9 +71,37 @@ class LearningRules {
     }
   }
 
+  // A step of it samples rows in pieces, with the weights of several steps.
+  void check_over_sampling() {
+    const std::string_view key = "rollout.over_sampling";
+    const std::string is_on = fmt::format("'rollout.over_sampling' is {}, so that completions are sampled in pieces",
+                                          format_f64(config_.rollout.over_sampling));
+    if (config_.trainer.mode != TrainMode::kSync) {
+      error(key,
+            fmt::format("{}, and 'trainer.mode' is {}, which samples them ahead", is_on,
+                        choice_name(config_.trainer.mode)),
+            "set rollout.over_sampling to 1, or trainer.mode to sync");
+    }
+    if (config_.data.train_batch_size == 1) {
+      error(key, "'rollout.over_sampling' needs several groups per step, but data.train_batch_size is 1",
+            "set data.train_batch_size=2 or more, or rollout.over_sampling to 1");
+    }
+    if (config_.rollout.filtered_log_probs) {
+      error("rollout.filtered_log_probs",
+            is_on + ", but 'rollout.filtered_log_probs' finds what the filters left with the weights of the step",
+            "remove one of the two");
+    }
+    check_pieces(is_on, "set rollout.over_sampling to 1, or remove this key");
+  }
+
   void check_mode() {
+    if (config_.rollout.over_sampling > 1) check_over_sampling();
     if (config_.trainer.mode == TrainMode::kSync) return;
-    check_pieces();
+    if (config_.trainer.steps_ahead() > 1) {
+      check_pieces(fmt::format("'trainer.max_staleness' is {}, so that completions are sampled in pieces",
+                               config_.trainer.max_staleness),
+                   "set trainer.max_staleness to 1, or remove this key");
+    }
     const std::string is_ahead =
         fmt::format("'trainer.mode' is {}, which samples during the updates, but ", choice_name(config_.trainer.mode));
     if (config_.trainer.save_freq_updates > 0) {
@@ -90,8 +120,7 @@ class LearningRules {
   }
 
   // Settings that need whole completions, not pieces.
-  void check_pieces() {
-    if (config_.trainer.steps_ahead() < 2) return;
+  void check_pieces(const std::string& because, const std::string& next) {
     const RolloutConfig& rollout = config_.rollout;
     const std::vector<std::pair<std::string_view, bool>> uses{
         {"algorithm.filter_groups.enable", config_.algorithm.filter_groups.enable},
@@ -103,11 +132,7 @@ class LearningRules {
         {"rollout.frequency_penalty", rollout.frequency_penalty != 0}};
     for (const auto& [key, is_used] : uses) {
       if (!is_used) continue;
-      error(key,
-            fmt::format("'trainer.max_staleness' is {}, so that completions are sampled in pieces, but '{}' needs "
-                        "whole completions",
-                        config_.trainer.max_staleness, key),
-            "set trainer.max_staleness to 1, or remove this key");
+      error(key, fmt::format("{}, but '{}' needs whole completions", because, key), next);
     }
   }
 
@@ -157,6 +182,30 @@ class LearningRules {
     }
   }
 
+  // What would not be right for groups of earlier steps.
+  void check_replay_buffer() {
+    const std::string_view key = "algorithm.replay_buffer.enable";
+    const std::string is_on = "'algorithm.replay_buffer.enable' is true, but ";
+    const AlgorithmConfig& algorithm = config_.algorithm;
+    if (config_.rollout.n < 2)
+      error(key, is_on + "rollout.n is 1, and the rewards of one completion never differ", "set rollout.n=2 or more");
+    if (algorithm.filter_groups.enable)
+      error(key, is_on + "algorithm.filter_groups already leaves out the groups that it replaces",
+            "remove one of the two");
+    if (algorithm.multi_objective_aggregation == RewardAggregation::kNormalizeThenSum) {
+      error(key, is_on + "normalize_then_sum compares each reward, and the buffer only their sum",
+            "remove algorithm.multi_objective_aggregation, or set it to false");
+    }
+    if (algorithm.use_kl_in_reward) {
+      error(key, is_on + "algorithm.use_kl_in_reward gives a KL to rows whose rewards are those of an earlier step",
+            "use actor.use_kl_loss, or set it to false");
+    }
+    if (config_.rollout.filtered_log_probs) {
+      error(key, is_on + "rollout.filtered_log_probs finds what the filters left with the weights of the step",
+            "remove one of the two");
+    }
+  }
+
   const LoadedConfig& loaded_;
   const RunConfig& config_;
   std::vector<Error> problems_;
@@ -172,6 +221,16 @@ Result<> check_filtered_estimator(const LoadedConfig& loaded, const std::string&
                fmt::format("'rollout.filtered_log_probs' is true, but {} reads probabilities of the whole vocabulary",
                            estimator),
                loaded.where("rollout.filtered_log_probs"), "remove one of the two"};
+}
+
+Result<> check_replay_estimator(const LoadedConfig& loaded, const std::string& estimator, bool compares_sums_alone) {
+  if (!loaded.config.algorithm.replay_buffer.enable || compares_sums_alone) return {};
+  return Error{ErrorKind::kConfig,
+               fmt::format("'algorithm.replay_buffer.enable' is true, but the advantage estimator {} does not only "
+                           "compare the summed rewards of a prompt's completions",
+                           estimator),
+               loaded.where("algorithm.replay_buffer.enable"),
+               "choose another algorithm.adv_estimator, or set it to false"};
 }
 
 }  // namespace mortise

@@ -16,4 +16,8 @@ std::vector<Error> check_learning_rules(const LoadedConfig& loaded);
 // estimator of that name asks for some.
 Result<> check_filtered_estimator(const LoadedConfig& loaded, const std::string& estimator, bool reads_vocabulary);
 
+// A replayed group gets the advantage that it had if the estimator compares the summed rewards of a group and reads
+// nothing of the step's weights. `compares_sums_alone`: the estimator of that name is so.
+Result<> check_replay_estimator(const LoadedConfig& loaded, const std::string& estimator, bool compares_sums_alone);
+
 }  // namespace mortise

@@ -85,6 +85,23 @@ bool check_cut(Translation& t, const Cut& cut, const Processes& processes) {
   return true;
 }
 
+// An update over several whole generation batches: no weights change between them, so that they are one batch. Passes over
+// a batch that lie in one update give the same gradient each.
+void join_batches(Translation& t, Cut& cut, int64_t& passes) {
+  if (cut.accumulation == cut.steps * passes && passes == 1) return;
+  const bool has_whole_groups = cut.rows * cut.steps % cut.group == 0;
+  if (cut.accumulation % (cut.steps * passes) != 0 || !has_whole_groups) return;
+  if (t.text("scale_rewards") == "batch") {
+    return t.problem("scale_rewards",
+                     "scale_rewards batch with updates over several generation batches is not supported: each of them "
+                     "would have a standard deviation of its own",
+                     "make steps_per_generation equal to gradient_accumulation_steps");
+  }
+  cut.accumulation /= passes;
+  cut.steps = cut.accumulation;
+  passes = 1;
+}
+
 // The best checkpoint is kept; transformers also loads it at the end.
 void set_best_model(Translation& t) {
   const bool loads = t.flag("load_best_model_at_end");
@@ -149,12 +166,13 @@ void set_logging(Translation& t) {
 HfBatches translate_hf_batches(Translation& t, const Processes& processes) {
   HfBatches plan;
   const int64_t rows = count_of(t, "per_device_train_batch_size") * processes.count;
-  const int64_t accumulation =
-      t.is_null("gradient_accumulation_steps") ? 1 : count_of(t, "gradient_accumulation_steps");
+  const int64_t micro_steps = t.is_null("gradient_accumulation_steps") ? 1 : count_of(t, "gradient_accumulation_steps");
   const int64_t group = count_of(t, "num_generations");
-  const int64_t passes = count_of(t, "num_iterations");
-  const int64_t steps = steps_per_generation(t, rows, accumulation);
-  if (!check_cut(t, {rows, steps, accumulation, group}, processes)) return plan;
+  int64_t passes = count_of(t, "num_iterations");
+  Cut cut{rows, steps_per_generation(t, rows, micro_steps), micro_steps, group};
+  join_batches(t, cut, passes);
+  if (!check_cut(t, cut, processes)) return plan;
+  const int64_t steps = cut.steps, accumulation = cut.accumulation;
   if (group < 2)
     t.problem("num_generations", "num_generations is 1, so there is nothing to compare a completion with", "");
   plan.updates_per_step = steps / accumulation * passes;

@@ -94,6 +94,17 @@ void set_kl(Translation& t) {
   t.set("actor.kl_params.max_kl", kNoCap, {"beta"}, "TRL clamps nothing");
 }
 
+// TRL's experimental trainer takes the newest log-probs for the old ones, and also draws from the step itself.
+void set_replay_buffer(Translation& t) {
+  if (t.is_null("replay_buffer_size")) return;
+  const int64_t size = t.integer("replay_buffer_size");
+  if (size <= 0) return t.note("replay_buffer_size", "there is no buffer");
+  t.set("algorithm.replay_buffer.enable", true, {"replay_buffer_size"},
+        "old log-probs are those that a group was sampled with");
+  t.set("algorithm.replay_buffer.size", size, {"replay_buffer_size"});
+  t.set("algorithm.replay_buffer.max_age", 0, {"replay_buffer_size"}, "TRL drops no group for its age");
+}
+
 // TRL's bonus is a mean over tokens for every loss_type; here it is aggregated like the loss.
 bool is_mean_over_tokens(Translation& t) {
   const std::string type = t.text("loss_type");
@@ -353,6 +364,7 @@ void translate_trl(Translation& t, const Processes& processes) {
   translate_reference(t, batches);
   set_entropy(t);
   set_advantages(t);
+  set_replay_buffer(t);
   set_generation(t);
   set_sampler(t);
   set_model(t);

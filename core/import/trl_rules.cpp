@@ -123,6 +123,8 @@ constexpr PeerRule kScript[] = {
     no_effect("ignore_bias_buffers", "changes where the work runs, not what is computed"),
     compute("reward_model_name_or_path", "null", kRewardModelTable),
     compute("reward_funcs", "null", "[[reward]]"),
+    // the experimental GRPOWithReplayBufferConfig
+    compute("replay_buffer_size", "null", "algorithm.replay_buffer.enable and .size"),
     // older names
     compute("max_prompt_length", "null", "data.max_prompt_length, data.truncation"),
     compute("torch_dtype", "null", "model.dtype"),

@@ -4,18 +4,30 @@
 //   a line per prompt  {"prompt_token_ids": [..], "completions": [[..], ..], "finish_reasons": ["stop", ..], ...}
 //   what `mortise generate` writes: the same, but each completion is an object with token_ids, finish_reason, log_probs
 //   a completion dump of a run (trainer.rollout_data_dir; the steps' files joined): a line per completion
+// Rows with several turns come from a completion dump only. Each request of a turn gets the tokens of that turn. The
+// tools or the environment of the run answer them again, and must give the recorded observations: the request's prompt
+// is compared with the row up to there.
 // log_probs (and filtered_log_probs) are reported if the file has them. Other keys are ignored, so that the same file
 // can be the data set. The prompt ids must equal the requested ones, and the number of completions must equal the
 // number of samples. After the last line the file starts again (the next epoch). The position in the file is state and
 // survives a resume. Cost: one prompt's completions in memory per outstanding request.
+#include <algorithm>
 #include <deque>
 #include <fstream>
+#include <map>
 
 #include <mortise/cpp/mortise.hpp>
 
 #include "replay_line.h"
 
 namespace {
+
+// A row with several turns, as far as it is answered.
+struct TurnRow {
+  mortise::ReplayLine line;
+  std::int64_t number = 0;  // the line in the file
+  std::size_t next = 0;     // first token of the next turn
+};
 
 struct Sequence {
   std::int64_t request_id, sample_index;
@@ -35,6 +47,8 @@ class Replay : public mortise::RolloutBackend {
     open();
     std::string line;
     if (!std::getline(file_, line)) mortise::fail(MORTISE_DATA_LOSS, path + ": this is a folder or an empty file");
+    const auto first = mortise::read_replay_line(line);
+    has_turns_ = first && first->has_turns;
     open();
   }
 
@@ -103,8 +117,9 @@ class Replay : public mortise::RolloutBackend {
     ++lines_read_;
   }
 
-  [[noreturn]] void refuse(const std::string& why) const {
-    mortise::fail(MORTISE_INVALID_ARGUMENT, path + ":" + std::to_string(line_) + ": " + why);
+  [[noreturn]] void refuse(const std::string& why) const { refuse(line_, why); }
+  [[noreturn]] void refuse(std::int64_t line, const std::string& why) const {
+    mortise::fail(MORTISE_INVALID_ARGUMENT, path + ":" + std::to_string(line) + ": " + why);
   }
 
   void check_prompt(const std::vector<std::int64_t>& have, const mortise_rollout_request& request) const {
@@ -148,7 +163,79 @@ class Replay : public mortise::RolloutBackend {
     }
   }
 
+  // Lines of a step are its rows in order, and requests come in any order.
+  TurnRow& row_of(const mortise_rollout_request& request) {
+    if (request.step != step_) {
+      for (const auto& [row, left] : turn_rows_)
+        refuse(left.number,
+               "the run asked for fewer turns of this row than it has; are the settings of "
+               "rollout.multi_turn those of the run that wrote the file?");
+      step_ = request.step;
+      rows_read_ = 0;
+    }
+    for (; rows_read_ <= request.first_row_id; ++rows_read_) {
+      std::string text;
+      next_line(text);
+      auto line = mortise::read_replay_line(text);
+      if (!line) refuse(line.fault());
+      if (!line->has_turns) refuse("the row has no turns, unlike those before");
+      if (!line->completions.front().ids.empty()) turn_rows_[rows_read_] = {*std::move(line), line_};
+    }
+    const auto found = turn_rows_.find(request.first_row_id);
+    if (found == turn_rows_.end())
+      refuse("row " + std::to_string(request.first_row_id) + " of step " + std::to_string(step_) +
+             " has no further turn in this file");
+    return found->second;
+  }
+
+  // The row up to its next turn must be the prompt that is asked for.
+  void check_turn(const TurnRow& row, const mortise_rollout_request& request) const {
+    const mortise::Span<const std::int64_t> asked(request.prompt_ids, request.num_prompt_ids);
+    std::vector<std::int64_t> have = row.line.prompt_ids;
+    const std::vector<std::int64_t>& ids = row.line.completions.front().ids;
+    have.insert(have.end(), ids.begin(), ids.begin() + std::ptrdiff_t(row.next));
+    if (std::equal(have.begin(), have.end(), asked.begin(), asked.end())) return;
+    const auto differing = std::mismatch(have.begin(), have.end(), asked.begin(), asked.end());
+    refuse(row.number, "the conversation differs from the one asked for at token " +
+                           std::to_string(differing.first - have.begin()) + " of " + std::to_string(have.size()) +
+                           "; are the prompts used in the order of this file, and do the tools answer as they did?");
+  }
+
+  void take_turn(const mortise_rollout_request& request) {
+    if (request.num_samples != 1)
+      refuse(line_ + 1,
+             "the rows have several turns, and the run's have one; set rollout.multi_turn as it was for the file");
+    TurnRow& row = row_of(request);
+    check_turn(row, request);
+    const mortise::ReplayCompletion& whole = row.line.completions.front();
+    const auto sampled = whole.is_sampled.begin();
+    const auto begin = std::ptrdiff_t(row.next);
+    const auto end = std::find(sampled + begin, whole.is_sampled.end(), false) - sampled;
+    const auto next = std::find(sampled + end, whole.is_sampled.end(), true) - sampled;
+    const auto longest = request.sampling != nullptr ? request.sampling->max_new_tokens : INT64_MAX;
+    if (end - begin > longest) {
+      refuse(row.number, "a turn has " + std::to_string(end - begin) + " tokens, the longest one asked for " +
+                             std::to_string(longest) + "; raise rollout.multi_turn.max_turn_length or the lengths");
+    }
+    mortise::ReplayCompletion turn;
+    const auto copy = [&](const auto& from, auto& to) {
+      if (!from.empty()) to.assign(from.begin() + begin, from.begin() + end);
+    };
+    copy(whole.ids, turn.ids);
+    copy(whole.log_prob, turn.log_prob);
+    copy(whole.filtered_log_prob, turn.filtered_log_prob);
+    // A row may end by its length or by its environment after a turn that ended by itself.
+    const bool is_last = next == std::ptrdiff_t(whole.ids.size());
+    const bool is_cut = whole.finish_reason == MORTISE_FINISH_LENGTH && end - begin == longest;
+    const bool is_aborted = whole.finish_reason == MORTISE_FINISH_ABORT && !whole.environment_failed;
+    turn.finish_reason = is_last && (is_cut || is_aborted) ? whole.finish_reason : MORTISE_FINISH_STOP;
+    ready_.push_back({request.request_id, 0, std::move(turn)});
+    row.next = std::size_t(next);
+    if (is_last) turn_rows_.erase(request.first_row_id);
+  }
+
   void take(const mortise_rollout_request& request) {
+    if (has_turns_) return take_turn(request);
     mortise::ReplayLine row = read_row(request);
     if (row.sample_index >= 0) read_group(row, request);
     if (std::int64_t(row.completions.size()) != request.num_samples) {
@@ -171,6 +258,9 @@ class Replay : public mortise::RolloutBackend {
   std::int64_t line_ = 0;        // line of the file, from 1
   std::int64_t lines_read_ = 0;  // lines that the run has read
   std::int64_t version_ = 0;
+  bool has_turns_ = false;                     // the file is of rows with several turns
+  std::int64_t step_ = -1, rows_read_ = 0;     // the step whose rows are read, and how many of them
+  std::map<std::int64_t, TurnRow> turn_rows_;  // by row of the step, until the last turn is asked for
   std::deque<Sequence> ready_;
 };
 

@@ -1,6 +1,7 @@
 // Parses one line of a replay file.
 #include "replay_line.h"
 
+#include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
 #include <utility>
@@ -82,6 +83,18 @@ Parts parts_of(const Json& row, const Json& absent) {
           member(row, "filtered_log_probs", absent)};
 }
 
+// Which tokens of a row with several turns were sampled: a row begins with a sampled one.
+Read<std::vector<bool>> read_turns(const Json& mask, std::size_t count) {
+  const Fault wrong = "response_mask needs a 1 or a 0 per token, beginning with a 1";
+  if (!mask.is_array() || mask.size() != count || (count > 0 && mask[0] != 1)) return wrong;
+  std::vector<bool> is_sampled;
+  for (const Json& one : mask) {
+    if (one != 0 && one != 1) return wrong;
+    is_sampled.push_back(one == 1);
+  }
+  return is_sampled;
+}
+
 // A line of a completion dump.
 Read<ReplayLine> read_dumped(const Json& row, ReplayLine out) {
   const Json absent;
@@ -89,12 +102,18 @@ Read<ReplayLine> read_dumped(const Json& row, ReplayLine out) {
   if (!index.is_number_integer() || index.get<std::int64_t>() < 0)
     return Fault("sample_index is not a place in the group");
   out.sample_index = index.get<std::int64_t>();
-  const Json& mask = member(row, "response_mask", absent);
-  for (const Json& sampled : mask.is_array() ? mask : Json::array()) {
-    if (sampled != 1) return Fault("the row has several turns, which a replay cannot split again");
-  }
   auto completion = read_completion(parts_of(row, absent), "the completion");
   if (!completion) return std::move(completion).fault();
+  out.has_turns = row.contains("turns");
+  const Json& mask = member(row, "response_mask", absent);
+  if (!out.has_turns && mask.is_array() && std::find(mask.begin(), mask.end(), 0) != mask.end())
+    return Fault("response_mask leaves out tokens, but the row has no turns");
+  if (out.has_turns) {
+    auto is_sampled = read_turns(mask, completion->ids.size());
+    if (!is_sampled) return std::move(is_sampled).fault();
+    completion->is_sampled = *std::move(is_sampled);
+    completion->environment_failed = row.contains("environment_error");
+  }
   out.completions.push_back(*std::move(completion));
   return out;
 }

@@ -16,6 +16,8 @@ struct ReplayCompletion {
   std::vector<std::int64_t> ids{};         // may be empty if aborted
   std::vector<float> log_prob{};           // one per id, at temperature; empty: not recorded
   std::vector<float> filtered_log_prob{};  // one per id, after penalties and filters; empty: not recorded
+  std::vector<bool> is_sampled{};          // one per id of a row with several turns, false: an observation; else empty
+  bool environment_failed = false;         // on a row with several turns, after the last of them
 };
 
 struct ReplayLine {
@@ -24,6 +26,7 @@ struct ReplayLine {
   // The place in the group, in a completion dump (trainer.rollout_data_dir), which has a line per completion. -1: the line
   // has all completions of its prompt.
   std::int64_t sample_index = -1;
+  bool has_turns = false;  // a completion dump of a run with rollout.multi_turn
 };
 
 // The line, or what is wrong with it.

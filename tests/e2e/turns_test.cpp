@@ -103,6 +103,26 @@ std::vector<std::pair<int, int64_t>> runs_of(const Json& mask) {
   return runs;
 }
 
+// The tools or the game answer again, and the recorded turns are those of the run that recorded them.
+TEST_F(Turns, AReplayOfADumpIsTheSameRun) {
+  ASSERT_EQ(mortise("train run.toml").code, 0);
+  std::string all;
+  for (const int step : {1, 2}) {
+    for (const Json& row : dumped(step)) all += dump_json(row) + "\n";
+  }
+  dir_.write("all.jsonl", all);
+  const std::string replay =
+      "train run.toml trainer.default_local_dir=again trainer.rollout_data_dir=again/dump rollout.name=replay "
+      "rollout.replay.path=all.jsonl ";
+  const Outcome again = mortise(replay);
+  ASSERT_EQ(again.code, 0) << again.output;
+  for (const char* file : {"dump/1.jsonl", "dump/2.jsonl", "global_step_2/huggingface/model.safetensors"})
+    EXPECT_EQ(hash_of(out() / file), hash_of(out("again") / file)) << file;
+  const Outcome other = mortise(replay + "trainer.default_local_dir=other rollout.multi_turn.max_assistant_turns=1");
+  EXPECT_NE(other.code, 0);
+  EXPECT_THAT(other.output, HasSubstr("the run asked for fewer turns of this row than it has"));
+}
+
 TEST_F(Turns, ARowHoldsItsTurnsAndTheAnswersToThem) {
   const Outcome done = mortise("train run.toml");
   ASSERT_EQ(done.code, 0) << done.output;

@@ -13,7 +13,7 @@ while read -r tag name; do
 done <<<"$columns"
 
 # Most files of core/ that may name a column, columns.h not counted. Masks, weights and the policy's log-probs are in every computation.
-declare -A most=([ResponseMask]=16 [LogProb]=8 [Weight]=8 [Values]=7 [Advantages]=8 [OldLogProb]=10 [RolloutLogProb]=7)
+declare -A most=([ResponseMask]=16 [LogProb]=8 [Weight]=8 [Values]=7 [Advantages]=8 [OldLogProb]=11 [RolloutLogProb]=8)
 usual=6
 while read -r tag name; do
   files=$(grep -rlE "column::$tag\b" core --include='*.h' --include='*.cpp' | grep -v "^$header$" | sort || true)

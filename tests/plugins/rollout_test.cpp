@@ -49,11 +49,13 @@ struct Sink {
 };
 
 int32_t submit(Backend& b, int64_t id, std::vector<int64_t> prompt, int64_t n,
-               const mortise_sampling* sampling = nullptr) {
+               const mortise_sampling* sampling = nullptr, int64_t step = 0) {
   mortise_rollout_request request{};
   request.sampling = sampling;
   request.struct_size = sizeof request;
   request.request_id = id;
+  request.first_row_id = id;
+  request.step = step;
   request.prompt_ids = prompt.data();
   request.num_prompt_ids = int64_t(prompt.size());
   request.num_samples = n;
@@ -132,6 +134,69 @@ TEST_F(Replay, ReadsGeneratedRowsAndDumps) {
   EXPECT_EQ(sink.taken[3].request_id, 11);
 }
 
+// Rows of two steps: one with two turns and an observation between them, one whose only turn was cut.
+class ReplayOfTurns : public Replay {
+ protected:
+  ReplayOfTurns() {
+    std::ofstream(path)
+        << R"({"prompt_token_ids": [1], "token_ids": [2, 8, 9, 3, 4], "log_probs": [-1, 0, 0, -2, -3], "sample_index": 0,)"
+        << R"( "finish_reason": "length", "response_mask": [1, 0, 0, 1, 1], "turns": []})"
+        << "\n"
+        << R"({"prompt_token_ids": [1], "token_ids": [5, 6], "sample_index": 1, "finish_reason": "length",)"
+        << R"( "response_mask": [1, 1], "turns": []})"
+        << "\n"
+        << R"({"prompt_token_ids": [7], "token_ids": [2], "sample_index": 0, "finish_reason": "abort",)"
+        << R"( "response_mask": [1], "turns": [], "environment_error": "x"})"
+        << "\n";
+    sampling.struct_size = sizeof sampling;
+    sampling.max_new_tokens = 2;
+  }
+  mortise_sampling sampling{};
+};
+
+TEST_F(ReplayOfTurns, EachRequestGetsItsTurn) {
+  Backend b(backend("replay"), {{"path", path}});
+  ASSERT_EQ(submit(b, 1, {1}, 1, &sampling, 1), 0) << b.call.error;  // in any order
+  ASSERT_EQ(submit(b, 0, {1}, 1, &sampling, 1), 0) << b.call.error;
+  sampling.max_new_tokens = 5;
+  ASSERT_EQ(submit(b, 0, {1, 2, 8, 9}, 1, &sampling, 1), 0) << b.call.error;
+  ASSERT_EQ(submit(b, 0, {7}, 1, &sampling, 2), 0) << b.call.error;
+  Sink sink;
+  uint64_t outstanding = 0;
+  ASSERT_EQ(b.vtable->poll(b.self, &b.call, &sink.view, 0, &outstanding), 0);
+  ASSERT_EQ(sink.taken.size(), 4U);
+  EXPECT_THAT(sink.taken[0].ids, ElementsAre(5, 6));
+  EXPECT_EQ(sink.taken[0].reason, MORTISE_FINISH_LENGTH);
+  EXPECT_THAT(sink.taken[1].ids, ElementsAre(2));
+  EXPECT_EQ(sink.taken[1].reason, MORTISE_FINISH_STOP);
+  EXPECT_THAT(sink.taken[1].log_prob, ElementsAre(-1.0F));
+  EXPECT_THAT(sink.taken[2].ids, ElementsAre(3, 4));
+  EXPECT_THAT(sink.taken[2].log_prob, ElementsAre(-2.0F, -3.0F));
+  EXPECT_EQ(sink.taken[2].reason, MORTISE_FINISH_STOP) << "the row's length was reached after the turn";
+  EXPECT_THAT(sink.taken[3].ids, ElementsAre(2));
+  EXPECT_EQ(sink.taken[3].reason, MORTISE_FINISH_STOP) << "the environment failed, not the sampler";
+}
+
+TEST_F(ReplayOfTurns, RefusesOtherAnswersOfTheEnvironment) {
+  Backend other(backend("replay"), {{"path", path}});
+  ASSERT_EQ(submit(other, 0, {1}, 1, &sampling, 1), 0) << other.call.error;
+  EXPECT_EQ(submit(other, 0, {1, 2, 8, 7}, 1, &sampling, 1), MORTISE_INVALID_ARGUMENT);
+  EXPECT_THAT(other.call.error,
+              HasSubstr("samples.jsonl:1: the conversation differs from the one asked for at token 3 of 4"));
+  Backend fewer(backend("replay"), {{"path", path}});
+  ASSERT_EQ(submit(fewer, 0, {1}, 1, &sampling, 1), 0) << fewer.call.error;
+  EXPECT_EQ(submit(fewer, 0, {7}, 1, &sampling, 2), MORTISE_INVALID_ARGUMENT);
+  EXPECT_THAT(fewer.call.error, HasSubstr("samples.jsonl:1: the run asked for fewer turns of this row than it has"));
+  Backend more(backend("replay"), {{"path", path}});
+  ASSERT_EQ(submit(more, 1, {1}, 1, &sampling, 1), 0) << more.call.error;
+  EXPECT_EQ(submit(more, 1, {1, 5, 6, 8}, 1, &sampling, 1), MORTISE_INVALID_ARGUMENT);
+  EXPECT_THAT(more.call.error, HasSubstr("row 1 of step 1 has no further turn"));
+  Backend cut(backend("replay"), {{"path", path}});
+  sampling.max_new_tokens = 1;
+  EXPECT_EQ(submit(cut, 1, {1}, 1, &sampling, 1), MORTISE_INVALID_ARGUMENT);
+  EXPECT_THAT(cut.call.error, HasSubstr("samples.jsonl:2: a turn has 2 tokens, the longest one asked for 1"));
+}
+
 TEST_F(Replay, RefusesDumpsThatDoNotFit) {
   const std::string first =
       R"({"prompt_token_ids": [1], "token_ids": [2], "sample_index": 0, "finish_reason": "stop"})";
@@ -143,7 +208,11 @@ TEST_F(Replay, RefusesDumpsThatDoNotFit) {
        "samples.jsonl:2: the prompt differs"},
       {R"({"prompt_token_ids": [1], "token_ids": [2], "finish_reason": "stop"})", "sample_index is not a place"},
       {R"({"prompt_token_ids": [1], "token_ids": [2, 3], "sample_index": 0, "finish_reason": "stop", "response_mask": [1, 0]})",
-       "several turns"},
+       "response_mask leaves out tokens, but the row has no turns"},
+      {R"({"prompt_token_ids": [1], "token_ids": [2, 3], "sample_index": 0, "finish_reason": "stop", "response_mask": [0, 1], "turns": []})",
+       "beginning with a 1"},
+      {R"({"prompt_token_ids": [1], "token_ids": [2, 3], "sample_index": 0, "finish_reason": "stop", "response_mask": [1, 1], "turns": []})",
+       "samples.jsonl:1: the rows have several turns, and the run's have one"},
       {R"({"prompt_token_ids": [1], "completions": [{"token_ids": [2], "finish_reason": "stop", "log_probs": [1, 2]}]})",
        "completion 0: log_probs needs one number per token"},
       {R"({"prompt_token_ids": [1], "completions": [{"token_ids": [2], "finish_reason": "stop", "log_probs": ["x"]}]})",

@@ -61,6 +61,13 @@ struct FilterGroupsConfig {           // dynamic sampling of DAPO
   bool operator==(const FilterGroupsConfig&) const = default;
 };
 
+struct ReplayBufferConfig {  // groups of earlier steps, in the place of groups that teach nothing
+  bool enable = false;       // replace groups whose rewards do not differ
+  int64_t size = 64;         // groups that are kept
+  int64_t max_age = 8;       // steps; older groups are dropped. 0 = any age
+  bool operator==(const ReplayBufferConfig&) const = default;
+};
+
 // How PF-PPO turns a row's score into its chance to be drawn.
 enum class Reweight { kPow, kMaxMin, kMaxRandom };
 constexpr auto choice_names(Reweight) { return std::array<std::string_view, 3>{"pow", "max_min", "max_random"}; }
@@ -86,6 +93,7 @@ struct AlgorithmConfig {
   KlControlConfig kl_ctrl;
   bool mask_truncated_completions = false;  // rows cut at the length limit carry no loss
   FilterGroupsConfig filter_groups;
+  ReplayBufferConfig replay_buffer;
   int64_t best_of_n = 0;    // rows of a group that are learnt from, by reward; 0 = all
   bool use_pf_ppo = false;  // draw the step's rows again by their scores
   PfPpoConfig pf_ppo;
@@ -226,6 +234,22 @@ void describe_filter_range(Keys& keys) {
       .no_effect(kInTrain, keeps_all_groups, kKeepsAllGroups);
 }
 
+template <class Keys>
+void describe_replay_buffer(Keys& keys) {
+  keys.compared("enable", &ReplayBufferConfig::enable,
+                "Keep groups whose rewards differ, and learn from them again in the place of later groups whose "
+                "rewards do not differ. The step draws them by their spread of rewards. Their old log-probs are those "
+                "that they were sampled with.");
+  keys.compared("size", &ReplayBufferConfig::size,
+                "Groups that the buffer keeps. A full one keeps the groups with the largest spread of rewards.")
+      .at_least(1)
+      .at_most(1 << 16)
+      .trl("replay_buffer_size");
+  keys.compared("max_age", &ReplayBufferConfig::max_age,
+                "Steps after which a group is dropped: the bound of its staleness. 0: groups of any age, as in TRL.")
+      .at_least(0);
+}
+
 // Which of a step's rows the updates see.
 template <class Keys>
 void describe_row_choice(Keys& keys) {
@@ -344,6 +368,14 @@ void describe_algorithm_section(Catalog& catalog) {
   groups.unread_by(kInSft);
   describe_filter_groups(groups);
   describe_filter_range(groups);
+  auto buffer = catalog.table("algorithm.replay_buffer",
+                              "Groups of earlier steps in the place of groups whose rewards do not differ.",
+                              [](auto& run) -> ReplayBufferConfig& { return run.algorithm.replay_buffer; });
+  buffer.unread_by(kInSft);
+  buffer.no_effect(
+      kInTrain, [](const auto& k) { return !k.config.algorithm.replay_buffer.enable; },
+      "algorithm.replay_buffer.enable is false");
+  describe_replay_buffer(buffer);
   describe_row_choice(keys);
   auto draw = catalog.table("algorithm.pf_ppo", "How algorithm.use_pf_ppo draws rows.",
                             [](auto& run) -> PfPpoConfig& { return run.algorithm.pf_ppo; });

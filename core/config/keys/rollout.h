@@ -61,6 +61,7 @@ struct RolloutConfig {
   DecodeDtype dtype = DecodeDtype::kAuto;        // matrices while decoding; auto = model.dtype
   DecodeKernels kernels = DecodeKernels::kAuto;  // what decodes
   bool deterministic = false;                    // same tokens for any order of prompts, max_num_seqs and threads
+  double over_sampling = 1.0;                    // groups that are sampled per group that a step learns from
   bool sleep_while_training = false;             // the backend frees memory while the run trains
   bool calculate_log_probs = true;               // keep what the sampler gave; needed for training/rollout_probs_diff_*
   bool filtered_log_probs = false;               // train on log-probs of what penalties and filters leave
@@ -263,6 +264,14 @@ inline constexpr auto edits_tokens = [](const RolloutConfig& rollout) -> bool {
 
 template <class Keys>
 void describe_sampled(Keys& keys) {
+  keys.compared(
+          "over_sampling", &RolloutConfig::over_sampling,
+          "Groups that are sampled at the same time, per group that a step learns from. Above 1 the step ends as "
+          "soon as data.train_batch_size groups are finished, in the order of their tokens. The others keep their "
+          "tokens, with the log-probs that they were sampled with, and continue in the next step with newer "
+          "weights. 1: the step waits for every completion.")
+      .at_least(1)
+      .below(2);
   keys.compared("calculate_log_probs", &RolloutConfig::calculate_log_probs,
                 "Keep the sampler's own log-probabilities, to measure training/rollout_probs_diff_* in each step.")
       .as_in_verl("true")

@@ -59,10 +59,12 @@ RewardColumn column_of(const Json& json) {
 }
 
 Json prompt_json(const Prompt& prompt) {
-  return {{"token_ids", prompt.token_ids},       {"text", prompt.text},
-          {"messages", prompt.messages},         {"data_source", prompt.data_source},
-          {"columns", prompt.columns},           {"dataset_row", prompt.dataset_row},
-          {"response_ids", prompt.response_ids}, {"response_mask", prompt.response_mask}};
+  Json json = {{"token_ids", prompt.token_ids},       {"text", prompt.text},
+               {"messages", prompt.messages},         {"data_source", prompt.data_source},
+               {"columns", prompt.columns},           {"dataset_row", prompt.dataset_row},
+               {"response_ids", prompt.response_ids}, {"response_mask", prompt.response_mask}};
+  if (prompt.sampled_in_step > 0) json["sampled_in_step"] = prompt.sampled_in_step;
+  return json;
 }
 
 Prompt prompt_of(const Json& json) {
@@ -73,6 +75,7 @@ Prompt prompt_of(const Json& json) {
   prompt.data_source = json.at("data_source").get<std::string>();
   prompt.columns = json.at("columns");
   prompt.dataset_row = json.at("dataset_row").get<int64_t>();
+  prompt.sampled_in_step = json.value("sampled_in_step", int64_t{0});
   prompt.response_ids = json.at("response_ids").get<std::vector<int64_t>>();
   prompt.response_mask = json.at("response_mask").get<std::vector<uint8_t>>();
   return prompt;
@@ -167,6 +170,7 @@ Experience take_groups(const Experience& from, std::span<const int64_t> groups) 
     if (!column.errors.empty()) part.errors = pick(column.errors, rows);
     out.scored.columns.push_back(std::move(part));
   }
+  if (from.scored.rewards.empty()) return out;  // not scored yet
   out.scored.rewards = pick(from.scored.rewards, rows);
   out.scored.row_valid = pick(from.scored.row_valid, rows);
   if (!from.scored.token_scores.empty()) out.scored.token_scores = pick(from.scored.token_scores, rows);

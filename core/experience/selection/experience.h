@@ -22,7 +22,7 @@ struct Experience {
   [[nodiscard]] int64_t num_groups() const { return static_cast<int64_t>(prompts.prompts.size()); }
 };
 
-// These groups of `from`, in this order, with new numbers.
+// These groups of `from`, in this order, with new numbers. They may have no rewards yet.
 Experience take_groups(const Experience& from, std::span<const int64_t> groups);
 
 // Adds the groups of `more`, which has the same rewards and n. The result has the step and epoch of `more`.

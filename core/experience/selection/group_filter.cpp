@@ -5,6 +5,7 @@
 #include <cmath>
 #include <numeric>
 
+#include "experience/selection/row_choice.h"
 #include "foundation/base/suggest.h"
 #include "foundation/base/text.h"
 
@@ -27,17 +28,6 @@ Result<std::vector<double>> metric_of(const ScoredBatch& scored, const std::stri
   return Error{ErrorKind::kConfig,
                fmt::format("'algorithm.filter_groups.metric' is {}, which no reward gives", quote(name)),
                where_of(step), use_one_of(known)};
-}
-
-// True if the population standard deviation is above 0, without rounding.
-bool differs(std::span<const double> values) {
-  const double* first = nullptr;
-  for (const double& value : values) {
-    if (std::isnan(value)) continue;
-    if (first != nullptr && value != *first) return true;
-    first = &value;
-  }
-  return false;
 }
 
 }  // namespace
@@ -67,7 +57,7 @@ Result<> GroupFilter::add(const Experience& batch) {
   std::vector<int64_t> groups;
   for (int64_t g = 0; g < batch.num_groups(); ++g) {
     const std::span<const double> values = std::span(metric).subspan(static_cast<size_t>(g) * n, n);
-    if ((n == 1 ? !std::isnan(values[0]) : differs(values)) && is_in_range(values)) groups.push_back(g);
+    if ((n == 1 ? !std::isnan(values[0]) : values_differ(values)) && is_in_range(values)) groups.push_back(g);
   }
   ++num_batches_;
   num_idle_ = groups.empty() ? num_idle_ + batch.num_groups() : 0;

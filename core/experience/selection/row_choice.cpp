@@ -11,7 +11,8 @@
 namespace mortise {
 
 namespace {
-constexpr uint32_t kDraw = 1;  // the token of the keys; permutations of rows have 0
+// The tokens of the keys; permutations of rows have 0.
+constexpr uint32_t kDraw = 1, kDrawGroup = 2;
 }  // namespace
 
 std::vector<uint8_t> best_rows(std::span<const double> rewards, int64_t n, int64_t best) {
@@ -61,6 +62,47 @@ std::vector<float> draw_rows(std::span<const double> scores, const PfPpoConfig& 
     const double target = unit_double(bits) * up_to.back();
     const auto row = std::ranges::upper_bound(up_to, target) - up_to.begin();
     drawn.push_back(static_cast<float>(std::min(row, std::ssize(up_to) - 1)));
+  }
+  return drawn;
+}
+
+bool values_differ(std::span<const double> values) {
+  const double* first = nullptr;
+  for (const double& value : values) {
+    if (std::isnan(value)) continue;
+    if (first != nullptr && value != *first) return true;
+    first = &value;
+  }
+  return false;
+}
+
+double spread_of(std::span<const double> values) {
+  double sum = 0, count = 0, spread = 0;
+  for (const double value : values) {
+    if (std::isnan(value)) continue;
+    sum += value;
+    count += 1;
+  }
+  for (const double value : values) spread += std::isnan(value) ? 0.0 : std::abs(value - sum / count);
+  return spread;
+}
+
+std::vector<size_t> draw_groups(std::span<const double> weights, size_t count, uint64_t seed, int64_t step) {
+  std::vector<double> left(weights.begin(), weights.end());
+  std::vector<size_t> drawn;
+  for (size_t draw = 0; draw < std::min(count, weights.size()); ++draw) {
+    const uint64_t bits =
+        random_u64({seed, RandomPurpose::kMinibatchShuffle, static_cast<uint64_t>(step), draw, kDrawGroup});
+    double target = unit_double(bits) * std::accumulate(left.begin(), left.end(), 0.0);
+    size_t last = 0;  // with a weight: what rounding leaves of the target falls on it
+    for (size_t place = 0; place < left.size(); ++place) {
+      if (left[place] == 0.0) continue;
+      last = place;
+      if (target < left[place]) break;
+      target -= left[place];
+    }
+    drawn.push_back(last);
+    left[last] = 0.0;
   }
   return drawn;
 }

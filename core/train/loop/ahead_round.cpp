@@ -10,9 +10,6 @@ namespace mortise {
 
 namespace {
 
-// The tokens of a row in one round, unless it is the row's last.
-int64_t share_of(int64_t longest, int64_t num_rounds) { return (longest + num_rounds - 1) / num_rounds; }
-
 AheadRollout whole_rollout(Experience experience, MetricSet metrics) {
   AheadRollout out;
   out.is_whole = true;
@@ -36,18 +33,6 @@ Result<AheadRollout> begin_rollout(const RunSettings& run, DataParts& data, Samp
   return out;
 }
 
-// The next piece of the rollout's rows.
-OpenRows next_piece(AheadRollout& rollout, const AheadRound& round, int64_t longest, int64_t num_rounds) {
-  SampleBatch& samples = rollout.experience.samples;
-  // All rows that are not done have the same number of tokens.
-  const auto open = std::ranges::find(rollout.is_done, uint8_t{0});
-  const auto row = static_cast<size_t>(open - rollout.is_done.begin());
-  const int64_t room = longest - static_cast<int64_t>(samples.rows[row].token_ids.size());
-  OpenRows rows{&rollout.experience.prompts, &samples, &rollout.is_done, rollout.num_pieces++, room};
-  if (rollout.step > round.number + 1) rows.max_tokens = std::min(room, share_of(longest, num_rounds));
-  return rows;
-}
-
 Result<> score_finished(const RunSettings& run, DataParts& data, RewardRunner& reward, AheadRollout& rollout) {
   if (std::ranges::find(rollout.is_done, uint8_t{0}) != rollout.is_done.end()) return {};
   TRY(reward_stage(run, *data.source, reward, rollout.experience, rollout.step, rollout.metrics));
@@ -58,6 +43,14 @@ Result<> score_finished(const RunSettings& run, DataParts& data, RewardRunner& r
 
 }  // namespace
 
+OpenRows next_piece(AheadRollout& rollout, int64_t longest) {
+  SampleBatch& samples = rollout.experience.samples;
+  const auto open = std::ranges::find(rollout.is_done, uint8_t{0});
+  const auto row = static_cast<size_t>(open - rollout.is_done.begin());
+  const int64_t room = longest - static_cast<int64_t>(samples.rows[row].token_ids.size());
+  return {&rollout.experience.prompts, &samples, &rollout.is_done, rollout.num_pieces++, room};
+}
+
 Result<> sample_round(const RunSettings& run, DataParts& data, Sampler& sampler, RewardRunner& reward,
                       const AheadRound& round, RolloutAhead::Rollouts& rollouts) {
   for (int64_t step = round.number + 1; step <= round.last_step; ++step) {
@@ -67,13 +60,16 @@ Result<> sample_round(const RunSettings& run, DataParts& data, Sampler& sampler,
     begun.first_round = round.number;
     rollouts.push_back(std::move(begun));
   }
+  const int64_t longest = sampler.plan().sampling.max_new_tokens;
+  const int64_t share = share_of(longest, run.config.trainer.steps_ahead());
   std::vector<AheadRollout*> open;
   std::vector<OpenRows> pieces;
   for (AheadRollout& rollout : rollouts) {
     if (rollout.is_whole || rollout.step > round.last_step) continue;
     open.push_back(&rollout);
-    pieces.push_back(
-        next_piece(rollout, round, sampler.plan().sampling.max_new_tokens, run.config.trainer.steps_ahead()));
+    OpenRows piece = next_piece(rollout, longest);
+    if (rollout.step > round.number + 1) piece.max_tokens = std::min(piece.max_tokens, share);
+    pieces.push_back(piece);
   }
   if (open.empty()) return {};
   // The next step is the one that waits for the round.

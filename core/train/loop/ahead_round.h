@@ -19,6 +19,13 @@ struct AheadRound {
   int64_t weight_version = 0;
 };
 
+// The tokens of a row in one of `num_rounds` rounds, unless it is the row's last.
+inline int64_t share_of(int64_t longest, int64_t num_rounds) { return (longest + num_rounds - 1) / num_rounds; }
+
+// The next piece of a rollout's rows that are not done, to their end. Precondition: there are some, and all of them have
+// the same number of tokens.
+OpenRows next_piece(AheadRollout& rollout, int64_t longest);
+
 Result<> sample_round(const RunSettings& run, DataParts& data, Sampler& sampler, RewardRunner& reward,
                       const AheadRound& round, RolloutAhead::Rollouts& rollouts);
 

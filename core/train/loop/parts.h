@@ -14,6 +14,7 @@
 #include "experience/data/dataset.h"
 #include "experience/data/prompt_source.h"
 #include "experience/selection/group_filter.h"
+#include "experience/selection/replay_buffer.h"
 #include "foundation/base/env.h"
 #include "learn/objective/entropy_controller.h"
 #include "learn/objective/kl_controller.h"
@@ -24,6 +25,7 @@
 #include "model/model.h"
 #include "plugin/host/kinds/reward.h"
 #include "train/loop/best_validation.h"
+#include "train/loop/over_sampling.h"
 #include "train/loop/reference_refresh.h"
 #include "train/loop/rollout_ahead.h"
 #include "train/loop/step_state.h"
@@ -96,7 +98,9 @@ struct DataParts {
   std::optional<PromptSource> source;
   std::optional<Dataset> sft_mix_rows;  // sft_mix.files
   std::optional<PromptSource> sft_mix;  // one of them at a time
-  std::optional<GroupFilter> filter;    // for algorithm.filter_groups
+  std::optional<GroupFilter> filter;          // for algorithm.filter_groups
+  std::optional<ReplayBuffer> replay_buffer;  // for algorithm.replay_buffer
+  std::optional<OverSampling> over_sampling;  // for rollout.over_sampling
 };
 
 struct AdvantageParts {

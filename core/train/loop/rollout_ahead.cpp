@@ -27,7 +27,7 @@ void save_rollout(const AheadRollout& rollout, size_t index, StateWriter& writer
   metrics.save(writer, key_of(index, "metrics"));
 }
 
-Result<AheadRollout> load_rollout(size_t index, StateReader& reader) {
+Result<AheadRollout> load_rollout(size_t index, StateReader& reader, const std::string& owner) {
   AheadRollout rollout;
   rollout.step = TRY(reader.get_int(key_of(index, "step")));
   rollout.first_round = TRY(reader.get_int(key_of(index, "first_round")));
@@ -36,12 +36,33 @@ Result<AheadRollout> load_rollout(size_t index, StateReader& reader) {
   rollout.is_done = TRY(reader.get_vector<uint8_t>(key_of(index, "is_done")));
   const std::string key = key_of(index, "experience");
   const std::string experience = TRY(reader.get_bytes(key));
-  rollout.experience = TRY(decode_experience(experience, "trainer.rollout_ahead/" + key));
+  rollout.experience = TRY(decode_experience(experience, owner + "/" + key));
   TRY(rollout.metrics.load(reader, key_of(index, "metrics")));
   return rollout;
 }
 
 }  // namespace
+
+bool has_room(const AheadRollout& rollout, int64_t longest) {
+  for (size_t row = 0; row < rollout.is_done.size(); ++row) {
+    const auto num_tokens = static_cast<int64_t>(rollout.experience.samples.rows[row].token_ids.size());
+    if (rollout.is_done[row] == 0 && num_tokens >= longest) return false;
+  }
+  return true;
+}
+
+void save_rollouts(const RolloutAhead::Rollouts& rollouts, StateWriter& writer) {
+  writer.put_int("num_rollouts", static_cast<int64_t>(rollouts.size()));
+  for (size_t i = 0; i < rollouts.size(); ++i) save_rollout(rollouts[i], i, writer);
+}
+
+Result<RolloutAhead::Rollouts> load_rollouts(StateReader& reader, const std::string& owner) {
+  RolloutAhead::Rollouts rollouts;
+  const int64_t num_rollouts = TRY(reader.get_int("num_rollouts"));
+  for (int64_t i = 0; i < num_rollouts; ++i)
+    rollouts.push_back(TRY(load_rollout(static_cast<size_t>(i), reader, owner)));
+  return rollouts;
+}
 
 Result<> RolloutAhead::prepare() {
   wait();
@@ -107,8 +128,7 @@ Result<Experience> RolloutAhead::take(int64_t step, MetricSet& metrics) {
 }
 
 Result<> RolloutAhead::save_state(StateWriter& writer) const {
-  writer.put_int("num_rollouts", static_cast<int64_t>(rollouts_.size()));
-  for (size_t i = 0; i < rollouts_.size(); ++i) save_rollout(rollouts_[i], i, writer);
+  save_rollouts(rollouts_, writer);
   return {};
 }
 
@@ -130,8 +150,7 @@ Result<> RolloutAhead::load_state(StateReader& reader) {
   wait();
   forget();
   if (!reader.has("num_rollouts")) return load_only_one(reader);
-  const int64_t num_rollouts = TRY(reader.get_int("num_rollouts"));
-  for (int64_t i = 0; i < num_rollouts; ++i) rollouts_.push_back(TRY(load_rollout(static_cast<size_t>(i), reader)));
+  rollouts_ = TRY(load_rollouts(reader, state_name()));
   return {};
 }
 

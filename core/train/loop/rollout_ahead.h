@@ -79,4 +79,11 @@ class RolloutAhead : public Stateful {
   Result<> told_;  // by the last round
 };
 
+// May all rows that are not finished get further tokens?
+bool has_room(const AheadRollout& rollout, int64_t longest);
+
+// Rollouts in checkpoints. An Error names `owner`.
+void save_rollouts(const RolloutAhead::Rollouts& rollouts, StateWriter& writer);
+Result<RolloutAhead::Rollouts> load_rollouts(StateReader& reader, const std::string& owner);
+
 }  // namespace mortise

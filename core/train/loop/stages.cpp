@@ -116,6 +116,11 @@ Result<> reward_stage(const RunSettings& run, PromptSource& source, RewardRunner
 
 Result<Experience> experience_stage(const RunSettings& run, DataParts& data, Sampler& sampler, RewardRunner& reward,
                                     int64_t step, int64_t weight_version, MetricSet& metrics) {
+  if (data.over_sampling) {
+    Experience out = TRY(data.over_sampling->sample(*data.source, sampler, step, weight_version, metrics));
+    TRY(reward_stage(run, *data.source, reward, out, step, metrics));
+    return out;
+  }
   const auto next = [&](int64_t batch) {
     return sample_and_score(run, *data.source, sampler, reward, step, batch, weight_version, metrics);
   };
@@ -135,6 +140,12 @@ Result<Experience> experience_ahead(const RunSettings& run, DataParts& data, Sam
   Experience experience = TRY(experience_stage(run, data, sampler, reward, step, weight_version, metrics));
   if (data.filter) data.filter->commit();
   return experience;
+}
+
+void commit_groups(DataParts& data, bool samples_ahead) {
+  if (data.filter && !samples_ahead) data.filter->commit();
+  if (data.replay_buffer) data.replay_buffer->commit();
+  if (data.over_sampling) data.over_sampling->commit();
 }
 
 Result<> greedy_baseline_stage(const RunSettings& run, Sampler& sampler, RewardRunner& reward,
@@ -177,7 +188,8 @@ LogProbNeeds log_prob_needs(const RunSettings& run, const PolicyParts& policy, c
   needs.teacher = policy.teacher && run.config.teacher.advantage_coef != 0;
   // One update over the whole batch starts where the batch was sampled: its own log-probs are the old ones.
   needs.old = run.plan.updates_per_step > 1 || penalizes || objective.correction().is_active() || needs.teacher ||
-              run.config.algorithm.use_pf_ppo || advantage.estimator->info().requires_input(column::OldLogProb::name);
+              run.config.algorithm.use_pf_ppo || run.config.algorithm.replay_buffer.enable ||
+              advantage.estimator->info().requires_input(column::OldLogProb::name);
   needs.reference = policy.reference && (penalizes || objective.needs_ref_log_prob());
   return needs;
 }
@@ -317,7 +329,7 @@ Result<> update_stage(const RunSettings& run, DataParts& data, LearnerParts& lea
   // The policy's own log-probs before it learns: known, or read off the first pass over the rows.
   const RolloutCorrection& correction = learning.objective->correction();
   const bool measures_old = !table.has<column::OldLogProb>() || correction.is_bypass();
-  if (work.updates.empty())
+  if (work.updates.empty() && !table.has<column::FirstLogProb>())
     std::ranges::copy(table.get<column::OldLogProb>(), table.make<column::FirstLogProb>().begin());
   const std::span<float> first_log_prob = table.edit<column::FirstLogProb>();
   const TokenTrace trace = token_trace(run.config.trainer, work);
@@ -339,7 +351,8 @@ Result<> update_stage(const RunSettings& run, DataParts& data, LearnerParts& lea
       place.lr = learning_rate(learning.schedule, unit);
       place.step = work.step;
       place.update_index = counters.num_updates + 1;
-      place.old_is_current = pass == 0 && begin == 0 && !correction.is_bypass();
+      place.old_is_current =
+          pass == 0 && begin == 0 && !correction.is_bypass() && !run.config.algorithm.replay_buffer.enable;
       if (measures_old && pass == 0) place.log_prob_out = first_log_prob;
       place.trace = trace;
       DrawnMix mix;

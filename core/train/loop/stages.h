@@ -18,6 +18,10 @@ Result<Experience> experience_stage(const RunSettings& run, DataParts& data, Sam
 Result<Experience> experience_ahead(const RunSettings& run, DataParts& data, Sampler& sampler, RewardRunner& reward,
                                     int64_t step, int64_t weight_version, MetricSet& metrics);
 
+// Before the step's updates: what its groups have changed for later steps counts from now on. A run that samples ahead has
+// the filter's part done by experience_ahead.
+void commit_groups(DataParts& data, bool samples_ahead);
+
 // The rewards of completions that are all there.
 Result<> reward_stage(const RunSettings& run, PromptSource& source, RewardRunner& reward, Experience& experience,
                       int64_t step, MetricSet& metrics);

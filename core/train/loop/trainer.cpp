@@ -10,6 +10,7 @@
 #include "learn/objective/loss_settings.h"
 #include "train/loop/ahead_round.h"
 #include "train/loop/reference_refresh.h"
+#include "train/loop/replay_stages.h"
 #include "train/loop/run_loop.h"
 #include "train/loop/stages.h"
 #include "train/report/journal.h"
@@ -96,6 +97,7 @@ class Trainer {
     MetricSet& metrics = work.metrics;
     run_.ranks.enter("rollout", number);
     work.experience = TRY(next_experience(number, metrics));
+    replay_stage(run_, parts_.data, work.experience, metrics);
     const auto& [prompts, samples, scored] = work.experience;
     add_staleness_metrics(samples, counters_.weight_version, metrics);
     StepTable& table = work.table = make_step_table(prompts, samples);
@@ -105,6 +107,7 @@ class Trainer {
     TRY(log_prob_stage(run_, parts_.policy, parts_.learning,
                        log_prob_needs(run_, parts_.policy, parts_.advantage, parts_.learning), table, metrics));
     TRY(correction_stage(run_, parts_.learning.objective->correction(), table, metrics));
+    TRY(replayed_log_prob_stage(run_, *parts_.learning.objective, prompts, table));
     TRY(advantage_stage(run_, parts_.advantage, work.experience, number, table, metrics));
     add_variance_proxies(table, metrics);
     row_choice_stage(run_, scored, number, table);
@@ -113,7 +116,7 @@ class Trainer {
     run_.ranks.enter("updates", number);
     TRY(critic_stage(run_.config, parts_.critic.get(), parts_.learning.compute, learnt_rows(table, drawn), number,
                      counters_, metrics));
-    if (parts_.data.filter && !parts_.policy.sampled) parts_.data.filter->commit();
+    commit_groups(parts_.data, parts_.policy.sampled.has_value());
     work.step = number;
     return work;
   }
@@ -195,8 +198,7 @@ class Trainer {
     const Stopwatch dump(run_.env);
     TRY(open_.log->write_samples(work.step, prompts, samples, scored, &work.table));
     if (run_.config.trainer.rollout_data_dir) metrics.add("timing_s/dump_rollout_generations", dump.elapsed_s());
-    add_length_metrics(prompts, samples, run_.config.data.max_prompt_length, metrics);
-    add_reward_metrics(samples, scored, metrics);
+    if (!parts_.data.replay_buffer) add_sample_metrics(run_, work.experience, metrics);
     add_advantage_metrics(scored, work.table, metrics);
     add_update_metrics(work.updates, objective, metrics);
     finish_variance_proxies(work.table.num_rows(), metrics);

@@ -117,6 +117,7 @@ Json completion_row(const Completions& all, size_t i) {
   row["prompt_index"] = sample.prompt_index;
   row["sample_index"] = sample.sample_index;
   row["weight_version"] = sample.weight_version;
+  if (prompt.sampled_in_step > 0) row["sampled_in_step"] = prompt.sampled_in_step;
   if (!sample.spans.empty()) row["weight_versions"] = versions_of(sample.spans);
   const SampleTurns& turns = sample.turns;
   row["prompt_token_ids"] = turns.prompt_ids.empty() ? prompt.token_ids : turns.prompt_ids;

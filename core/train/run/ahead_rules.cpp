@@ -11,26 +11,31 @@
 #include "foundation/base/choice.h"
 #include "foundation/base/log.h"
 #include "foundation/base/shown_text.h"
+#include "foundation/base/text.h"
 #include "foundation/batch/columns.h"
+#include "train/loop/over_sampling.h"
 
 namespace mortise {
 namespace {
 
-constexpr const char* kKey = "trainer.mode";
+bool over_samples(const LoadedConfig& loaded) { return loaded.config.rollout.over_sampling > 1; }
 
-bool is_ahead(const LoadedConfig& loaded) { return loaded.config.trainer.steps_ahead() > 0; }
+// Completions may come from weights of an earlier step.
+bool is_ahead(const LoadedConfig& loaded) { return loaded.config.trainer.steps_ahead() > 0 || over_samples(loaded); }
+
+std::string ahead_key(const LoadedConfig& loaded) {
+  return over_samples(loaded) ? "rollout.over_sampling" : "trainer.mode";
+}
 
 std::string mode_text(const LoadedConfig& loaded) {
+  if (over_samples(loaded))
+    return fmt::format("'rollout.over_sampling' is {}", format_f64(loaded.config.rollout.over_sampling));
   return fmt::format("'trainer.mode' is {}", choice_name(loaded.config.trainer.mode));
 }
 
-// May all rows that are not finished get further tokens?
-bool has_room(const AheadRollout& rollout, int64_t longest) {
-  for (size_t row = 0; row < rollout.is_done.size(); ++row) {
-    const auto num_tokens = static_cast<int64_t>(rollout.experience.samples.rows[row].token_ids.size());
-    if (rollout.is_done[row] == 0 && num_tokens >= longest) return false;
-  }
-  return true;
+// The setting that goes with everything.
+const char* switched_off(const LoadedConfig& loaded) {
+  return over_samples(loaded) ? "set rollout.over_sampling to 1" : "set trainer.mode to sync";
 }
 
 }  // namespace
@@ -41,7 +46,7 @@ Result<> check_ahead_ranks(const LoadedConfig& loaded, const Communicator& ranks
   return Error{
       ErrorKind::kConfig,
       fmt::format("{}, which works in one process only, and the run has {} ranks", mode_text(loaded), ranks.size()),
-      loaded.where(kKey), "set it to sync, or start one process"};
+      loaded.where(ahead_key(loaded)), fmt::format("{}, or start one process", switched_off(loaded))};
 }
 
 Result<> check_ahead_estimator(const LoadedConfig& loaded, const PluginInfo& estimator) {
@@ -50,30 +55,34 @@ Result<> check_ahead_estimator(const LoadedConfig& loaded, const PluginInfo& est
                fmt::format("{}, but the advantage estimator '{}' samples again for its baselines, with the weights of "
                            "its own step",
                            mode_text(loaded), loaded.config.algorithm.adv_estimator),
-               loaded.where(kKey), "set trainer.mode to sync, or take another advantage estimator"};
+               loaded.where(ahead_key(loaded)),
+               fmt::format("{}, or take another advantage estimator", switched_off(loaded))};
 }
 
 Result<> check_ahead_backend(const LoadedConfig& loaded, const RolloutBackend& backend) {
-  if (loaded.config.trainer.steps_ahead() < 2) return {};
+  if (loaded.config.trainer.steps_ahead() < 2 && !over_samples(loaded)) return {};
   if ((backend.info().flags & MORTISE_FLAG_NEEDS_ENGINE) != 0 || backend.holds_weights()) return {};
   return Error{
       ErrorKind::kConfig,
       fmt::format("{}, which continues completions with newer weights, but the rollout backend '{}' never gets "
                   "any",
                   mode_text(loaded), loaded.config.rollout.name),
-      loaded.where(kKey), "set trainer.max_staleness to 1, or take another backend"};
+      loaded.where(ahead_key(loaded)),
+      fmt::format("set {} to 1, or take another backend",
+                  over_samples(loaded) ? "rollout.over_sampling" : "trainer.max_staleness")};
 }
 
 void tell_ahead(const LoadedConfig& loaded, ActorObjective& objective) {
   if (!is_ahead(loaded)) return;
-  const int64_t steps = loaded.config.trainer.steps_ahead();
-  log_info(fmt::format("trainer.mode is {}: completions come from weights that are up to {} old",
-                       choice_name(loaded.config.trainer.mode), counted(steps, "step")));
+  const int64_t steps = over_samples(loaded) ? OverSampling::kRounds : loaded.config.trainer.steps_ahead();
+  const std::string_view what = over_samples(loaded) ? "the first tokens of a completion" : "completions";
+  log_info(
+      fmt::format("{}: {} come from weights that are up to {} old", mode_text(loaded), what, counted(steps, "step")));
   const RolloutCorrection& correction = objective.correction();
   const bool loss_corrects = objective.policy_loss().info().requires_input(column::RolloutLogProb::name);
   if (correction.is_active() || correction.is_bypass() || loss_corrects) return;
-  const Error warning{ErrorKind::kConfig, "nothing corrects for completions from older weights", loaded.where(kKey),
-                      "set algorithm.rollout_correction.rollout_is = \"token\""};
+  const Error warning{ErrorKind::kConfig, "nothing corrects for completions from older weights",
+                      loaded.where(ahead_key(loaded)), "set algorithm.rollout_correction.rollout_is = \"token\""};
   log_warn(warning.to_string());
 }
 

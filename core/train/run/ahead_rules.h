@@ -1,5 +1,5 @@
-// What a run with trainer.mode = "one_step_off" or "async" needs in addition to its settings, and what it tells. Nothing to do
-// with "sync". core/config/learning_rules.cpp checks the settings. Thread rule: one thread.
+// What a run needs in addition to its settings, and what it tells, if completions may come from weights of an earlier
+// step: with trainer.mode = "one_step_off" or "async", or with rollout.over_sampling above 1. Nothing to do without. core/config/learning_rules.cpp checks the settings. Thread rule: one thread.
 #pragma once
 
 #include "config/load.h"

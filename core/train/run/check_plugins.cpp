@@ -57,6 +57,11 @@ Result<> check_reward_aggregation(const PluginInfo& estimator, const LoadedConfi
   return {};
 }
 
+bool compares_sums_alone(const PluginInfo& estimator) {
+  return (estimator.flags & MORTISE_FLAG_COMPARES_GROUP) != 0 &&
+         (estimator.flags & MORTISE_FLAG_NORMALIZES_REWARDS) == 0 && estimator.requires_inputs.empty();
+}
+
 Result<PluginFacts> facts_of(const PluginInfo& loss, const PluginInfo& estimator, const RunConfig& config) {
   PluginFacts facts;
   facts.loss = loss.name;
@@ -148,6 +153,7 @@ Result<> check_plugins(const PluginRegistry& registry, const LoadedConfig& loade
   TRY(check_reward_aggregation(*estimator.plugin, loaded));
   TRY(check_filtered_estimator(loaded, estimator.plugin->name,
                                estimator.plugin->requires_input(column::SumPiSquared::name)));
+  TRY(check_replay_estimator(loaded, estimator.plugin->name, compares_sums_alone(*estimator.plugin)));
   const PluginFacts facts = TRY(facts_of(*loss.plugin, *estimator.plugin, loaded.config));
   for (const Error& warning : unused_keys(loaded, ConfigUse::kTrain, &facts)) log_warn_once(warning.to_string());
   TRY(check_reference(loaded, facts));

@@ -156,6 +156,10 @@ Result<> load_data(const RunSettings& run, const PluginRegistry& registry, const
       data.filter.emplace(config.algorithm.filter_groups, config.data.train_batch_size);
       TRY(stateful.add(*data.filter));
     }
+    if (config.algorithm.replay_buffer.enable)
+      TRY(stateful.add(data.replay_buffer.emplace(config.algorithm.replay_buffer, run.key.seed)));
+    if (config.rollout.over_sampling > 1)
+      TRY(stateful.add(data.over_sampling.emplace(config.rollout.over_sampling, config.data.train_batch_size)));
     data.source = TRY(PromptSource::create(*data.train, train_source_options(config)));
     data.sft_mix_rows = TRY(load_sft_mix_rows(rows, policy.folder->tokenizer));
     if (data.sft_mix_rows) {

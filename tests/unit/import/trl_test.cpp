@@ -87,11 +87,36 @@ TEST(ImportTrl, BatchesAreCountedAsTrlCountsThem) {
   EXPECT_THAT(error("num_generations: 3"), HasSubstr("does not hold whole groups of 3"));
   EXPECT_THAT(error("per_device_train_batch_size: 4\nsteps_per_generation: 2"),
               HasSubstr("an update of 4 completions"));
-  EXPECT_THAT(error("gradient_accumulation_steps: 4\nsteps_per_generation: 2"), HasSubstr("does not divide"));
+  EXPECT_THAT(error("gradient_accumulation_steps: 4\nsteps_per_generation: 3"), HasSubstr("does not divide"));
+  EXPECT_THAT(error("gradient_accumulation_steps: 2\nsteps_per_generation: 2\nnum_iterations: 3\nmax_steps: 4"),
+              HasSubstr("set 3 or 6"));
   EXPECT_THAT(error("num_iterations: 2\nmax_steps: 5"), HasSubstr("set 4 or 6"));
   EXPECT_THAT(error("num_generations: 1"), HasSubstr("nothing to compare"));
   EXPECT_THAT(error("num_train_epochs: 1.5"), HasSubstr("give max_steps instead"));
   EXPECT_THAT(error("per_device_train_batch_size: 1.5"), HasSubstr("must be an integer"));
+}
+
+// No weights change between generation batches of one update, nor between passes over them.
+TEST(ImportTrl, AnUpdateOverSeveralGenerationBatchesIsOneBatch) {
+  for (const char* text :
+       {"gradient_accumulation_steps: 4\nsteps_per_generation: 2\nmax_steps: 5",
+        "gradient_accumulation_steps: 8\nsteps_per_generation: 2\nnum_iterations: 2\nmax_steps: 5"}) {
+    const RunConfig config = trl(text);
+    EXPECT_EQ(config.data.train_batch_size, 4) << text;  // 4 micro-steps of 8 completions
+    EXPECT_EQ(config.actor.ppo_mini_batch_size, 4) << text;
+    EXPECT_EQ(config.actor.ppo_epochs, 1) << text;
+    EXPECT_EQ(config.trainer.total_training_steps, 5) << text;
+  }
+  const std::string several = "gradient_accumulation_steps: 4\nsteps_per_generation: 2\n";
+  EXPECT_THAT(import_error("trl", several + "scale_rewards: batch"), HasSubstr("a standard deviation of its own"));
+  EXPECT_THAT(import_error("trl", several + "per_device_train_batch_size: 3"), HasSubstr("does not divide"));
+}
+
+TEST(ImportTrl, AReplayBuffer) {
+  EXPECT_FALSE(trl("").algorithm.replay_buffer.enable);
+  EXPECT_FALSE(trl("replay_buffer_size: 0").algorithm.replay_buffer.enable);
+  const ReplayBufferConfig buffer = trl("replay_buffer_size: 32").algorithm.replay_buffer;
+  EXPECT_EQ(buffer, (ReplayBufferConfig{true, 32, 0}));
 }
 
 TEST(ImportTrl, EveryLossType) {
