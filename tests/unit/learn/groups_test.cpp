@@ -11,6 +11,7 @@
 #include "learn/update/sft_learner.h"
 #include "learner_fixture.h"
 #include "optimizer_cases.h"
+#include "support/temp_dir.h"
 #include "support/thread_ranks.h"
 #include "train/run/run_options.h"
 
@@ -64,7 +65,9 @@ struct GroupedPolicy {
     return {std::string(kGroups) + "still.match='" + pattern + "'", std::string(kGroups) + "still.freeze=true"};
   }
 
-  SftReport update(const StepTable& batch, const LearnerOptions& options, double lr, int64_t index = 1) {
+  // Not clipped, because clipping changes the gradients too.
+  SftReport update(const StepTable& batch, LearnerOptions options, double lr, int64_t index = 1) {
+    options.grad_clip = 0.0;
     auto report = sft_update(model, optimizer, batch, options, {lr, index});
     EXPECT_TRUE(report.ok()) << report.error().to_string();
     return std::move(report).value();
@@ -208,10 +211,9 @@ TEST(ParameterGroups, EveryRankAndStageLearnsTheSame) {
             for (size_t i = 0; i < rank.weights.size(); ++i) {
               const at::Tensor &got = rank.weights[i], &want = alone_did.weights[i];
               const std::string& name = start.parameters()[i].name;
-              if (deterministic)
-                EXPECT_TRUE(got.equal(want)) << name;
-              else if (optimizer == "adamw")  // muon rounds to bfloat16
-                EXPECT_LE((got - want).norm().item<double>(), 1e-9 * (1.0 + want.norm().item<double>())) << name;
+              // Muon rounds to bfloat16.
+              const double tolerance = deterministic ? 0.0 : optimizer == "adamw" ? 1e-9 : 1e-1;
+              EXPECT_LE((got - want).norm().item<double>(), tolerance * (1.0 + want.norm().item<double>())) << name;
               EXPECT_TRUE(got.equal(by_rank[0].weights[i])) << name;
             }
           }
@@ -269,14 +271,14 @@ TEST(ParameterGroups, AdaptersHaveGroupsToo) {
 TEST(ParameterGroups, ACriticMayLearnItsHeadAlone) {
   Model model = Model::random(as_classifier(small_model("float64").config(), 1).value(), 3, "float64").value();
   const Model start = Model::random(as_classifier(small_model("float64").config(), 1).value(), 3, "float64").value();
-  const LoadedConfig loaded =
-      load_config(default_env(), "",
-                  {"critic.optim.groups.body.match='^model'", "critic.optim.groups.body.freeze=true"})
-          .value();
+  const std::vector<std::string> settings{"critic.optim.groups.body.match='^model'",
+                                          "critic.optim.groups.body.freeze=true"};
+  const LoadedConfig loaded = load_config(default_env(), "", settings).value();
   const ParameterGroups groups = group_and_freeze(loaded, "critic.optim", model).value();
   EXPECT_EQ(model.lowest_backward(), 4);
   Optimizer optimizer = make_optimizer(model, loaded.config.critic.optim, groups, "critic.optim", {}, RoundingSeed{});
-  StepTable batch = RandomRows(false, {.vocab = 17}).batch;
+  RandomRows data(false, {.vocab = 17});
+  StepTable& batch = data.batch;
   batch.put<column::Returns>(std::vector<float>(static_cast<size_t>(batch.num_tokens()), 1.0F));
   CriticOptions options;
   options.learner = cut_by(kAll);
@@ -358,10 +360,8 @@ TEST(ParameterGroups, ErrorsNameTheGroupAndCloseNames) {
   EXPECT_THAT(error({g + "a.match='.'", g + "a.freeze=true"}),
               HasSubstr("'actor.optim.groups' freezes every parameter"));
   EXPECT_EQ(error({g + "a.match='^model.norm'", g + "b.match='.'", g + "b.freeze=true"}), "ok");
-  const bool is_tied = model.find_parameter("lm_head.weight") == nullptr;
-  if (is_tied)
-    EXPECT_THAT(error({g + "a.match=lm_head"}),
-                HasSubstr("the head of this model is its embedding: write model.embed"));
+  std::erase(names, "lm_head.weight");  // as if the head were the embedding
+  EXPECT_THAT(error({g + "a.match=lm_head"}), HasSubstr("the head of this model is its embedding: write model.embed"));
 }
 
 // Where the backward pass of an update ends.
