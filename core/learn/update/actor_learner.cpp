@@ -3,6 +3,7 @@
 
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/from_blob.h>
+#include <ATen/ops/zeros_like.h>
 #include <c10/core/GradMode.h>
 
 #include <algorithm>
@@ -16,6 +17,8 @@
 #include "learn/update/column_pass.h"
 #include "learn/update/finite_step.h"
 #include "learn/update/kept_pass.h"
+#include "learn/update/router_losses.h"
+#include "learn/update/row_experts.h"
 #include "learn/update/vocabulary_terms.h"
 #include "model/head/kept_head.h"
 #include "model/head/squared_probs.h"
@@ -53,8 +56,9 @@ struct ActorLearner::Update {
   std::unordered_map<int64_t, size_t> places;  // row of the table -> row of the update
   MicroPlan micro_batches;
   RankShare share;  // this rank's micro-batches
+  RouterLosses routers;
 
-  Update(const StepTable& table_in, std::span<const int64_t> rows_in, const UpdatePlace& place_in,
+  Update(const Model& model, const StepTable& table_in, std::span<const int64_t> rows_in, const UpdatePlace& place_in,
          const LearnerOptions& options)
       : table(table_in),
         rows(rows_in),
@@ -62,7 +66,10 @@ struct ActorLearner::Update {
         pass(options.update_pass(place_in.update_index)),
         counts(count_rows(table_in, rows_in)),
         micro_batches(plan_micro_batches(table_in, rows_in, options.micro_batch)),
-        share(loads(), options.ranks) {
+        share(loads(), options.ranks),
+        routers(model, table_in, rows_in, options) {
+    pass.router = routers.terms();
+    pass.replays_experts = true;
     for (size_t i = 0; i < rows.size(); ++i) places[rows[i]] = i;
   }
 
@@ -133,18 +140,25 @@ Result<UpdateSlice> ActorLearner::slice(const Update& update, std::span<const in
 }
 
 Result<std::vector<float>> ActorLearner::log_probs(const Model& model, const StepTable& table,
-                                                   const MicroBatchOptions* passes, std::vector<float>* entropy) const {
+                                                   const MicroBatchOptions* passes, std::vector<float>* entropy,
+                                                   ExpertChoices* experts) const {
   std::vector<float> out;
   std::vector<std::vector<float>*> columns{&out};
   if (entropy != nullptr) columns.push_back(entropy);
   const MicroBatchOptions& cut = passes != nullptr ? *passes : options_.micro_batch;
+  LearnerOptions options = options_;
+  options.pass.replays_experts = &model == model_;
+  options.pass.records_experts = experts != nullptr;
+  RowExperts taken(table);
   const auto compute = [&](const PackedForward& forward, std::span<const int64_t> rows) {
+    if (experts != nullptr) taken.note(rows, forward.experts);
     const LogProbs result = head_probs(model, forward, table.kept_of(rows), entropy != nullptr);
     std::vector<at::Tensor> numbers{result.log_prob_R};
     if (entropy != nullptr) numbers.push_back(result.entropy_R);
     return numbers;
   };
-  TRY(run_column_pass(model, table, cut, options_, "log-probs", compute, columns));
+  TRY(run_column_pass(model, table, cut, options, "log-probs", compute, columns));
+  if (experts != nullptr) *experts = TRY(taken.of_all_ranks(*options_.ranks.communicator));
   return out;
 }
 
@@ -154,12 +168,16 @@ Result<std::vector<float>> ActorLearner::sums_of_squared_probs(const Model& mode
     return std::vector<at::Tensor>{head_sum_pi_squared(forward.hidden_RH, model.head(), options_.temperature)};
   };
   std::vector<float>* const columns[] = {&out};
-  TRY(run_column_pass(model, table, options_.micro_batch, options_, "sums of squared probabilities", compute, columns));
+  LearnerOptions options = options_;
+  options.pass.replays_experts = true;
+  TRY(run_column_pass(model, table, options_.micro_batch, options, "sums of squared probabilities", compute, columns));
   return out;
 }
 
 Result<KeptCount> ActorLearner::keep_tokens(StepTable& table, const Sampling& sampling) const {
-  return put_kept_tokens(*model_, table, sampling, options_);
+  LearnerOptions options = options_;
+  options.pass.replays_experts = true;
+  return put_kept_tokens(*model_, table, sampling, options);
 }
 
 // Over the kept tokens, if there are any, else over the whole vocabulary.
@@ -296,8 +314,17 @@ Result<> ActorLearner::measure_whole_update(const Update& update, UpdateSlice& w
   return {};
 }
 
+// What else goes back through the hidden states. Losses of routers send their own gradients on the way, even if that is 0.
+Result<VocabularyTerms> ActorLearner::extra_terms(Update& update, const UpdateSlice& part, const PackedForward& forward,
+                                                  LeafReport& leaf) {
+  VocabularyTerms terms = TRY(vocabulary_terms(*objective_, *model_, part, forward, options_));
+  update.routers.note(forward, leaf);
+  if (update.routers.is_on() && !terms.d_hidden_RH.defined()) terms.d_hidden_RH = at::zeros_like(forward.hidden_RH);
+  return terms;
+}
+
 // One micro-batch with its part of the gradient of the whole update's objective.
-Result<LeafReport> ActorLearner::compute_injected(const Update& update, const std::vector<int64_t>& micro,
+Result<LeafReport> ActorLearner::compute_injected(Update& update, const std::vector<int64_t>& micro,
                                                   const UpdateSlice& whole, std::span<const TokenNorm> norms,
                                                   BackwardPass& backward) {
   LeafReport leaf;
@@ -309,10 +336,10 @@ Result<LeafReport> ActorLearner::compute_injected(const Update& update, const st
     if (!norms.empty()) micro_norms.push_back(norms[from]);
   });
   const bool has_gradient = any_nonzero(grad_log_prob) || any_nonzero(grad_entropy);
-  if (!has_gradient && !has_vocabulary_terms(*objective_, options_)) return leaf;
+  if (!has_gradient && !has_vocabulary_terms(*objective_, options_) && !update.routers.is_on()) return leaf;
   const PackedForward out = TRY(forward_rows(*model_, update.table, micro, update.pass));
   const UpdateSlice part = TRY(slice(update, micro));
-  const VocabularyTerms terms = TRY(vocabulary_terms(*objective_, *model_, part, out, options_));
+  const VocabularyTerms terms = TRY(extra_terms(update, part, out, leaf));
   leaf.sums = terms.sums;
   TRY(leaf.metrics.merge(terms.metrics));
   leaf.has_gradient = has_gradient || terms.d_hidden_RH.defined();
@@ -346,7 +373,7 @@ Result<> ActorLearner::backward_whole_update(Update& update, UpdateReport& repor
 }
 
 // One micro-batch whose objective needs no other.
-Result<LeafReport> ActorLearner::compute_rows(const Update& update, const std::vector<int64_t>& micro,
+Result<LeafReport> ActorLearner::compute_rows(Update& update, const std::vector<int64_t>& micro,
                                               BackwardPass& backward) {
   LeafReport leaf;
   UpdateSlice part = TRY(slice(update, micro));
@@ -355,7 +382,7 @@ Result<LeafReport> ActorLearner::compute_rows(const Update& update, const std::v
     leaf.sums.add(TRY(objective_->evaluate(part.input(), part.grad(), &leaf.metrics)));
     return leaf;
   }
-  const VocabularyTerms terms = TRY(vocabulary_terms(*objective_, *model_, part, out, options_));
+  const VocabularyTerms terms = TRY(extra_terms(update, part, out, leaf));
   if (objective_->coupling() == Coupling::kToken && part.table.kept().empty())
     backward = TRY(one_pass(part, out, terms.d_hidden_RH, leaf));
   else
@@ -370,6 +397,7 @@ Result<LeafReport> ActorLearner::compute_rows(const Update& update, const std::v
 Result<> ActorLearner::accumulate(Update& update, UpdateReport& report) {
   GradientSum gradient(*model_, *optimizer_, update.share, options_.ranks);
   std::vector<LeafReport> leaves(update.micro_batches.size());
+  TRY(update.routers.count(update.micro_batches, update.share, update.pass));
   // If a micro-batch is the whole update, it sees the whole update.
   if (objective_->coupling() > Coupling::kRow && leaves.size() > 1) {
     TRY(backward_whole_update(update, report, leaves, gradient));
@@ -396,6 +424,7 @@ Result<> ActorLearner::accumulate(Update& update, UpdateReport& report) {
     if (report.skipped) return {};
     if (!leaves[i].kept.empty()) update.keep(update.micro_batches[i], leaves[i].kept);
   }
+  update.routers.report(leaves, report.sums.loss, report.metrics);
   return gradient.finish(leaves);
 }
 
@@ -404,7 +433,7 @@ Result<UpdateReport> ActorLearner::update(const StepTable& table, std::span<cons
   UpdateReport report;
   report.lr = place.lr;
   model_->zero_grad();
-  Update update(table, rows, place, options_);
+  Update update(*model_, table, rows, place, options_);
   TRY(accumulate(update, report));
   if (report.skipped) {
     report.grad_norm = report.sums.loss = std::numeric_limits<double>::quiet_NaN();

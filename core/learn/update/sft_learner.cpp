@@ -6,6 +6,7 @@
 #include "learn/update/finite_step.h"
 #include "learn/update/gradient_sum.h"
 #include "learn/update/packed_forward.h"
+#include "learn/update/router_losses.h"
 #include "model/head/log_prob_head.h"
 
 namespace mortise {
@@ -15,7 +16,7 @@ namespace {
 // Loss and gradient of one micro-batch; `weight` is that of a token that is learnt.
 Result<LeafReport> sft_backward(const Model& model, const StepTable& table, const std::vector<int64_t>& micro,
                                 const LearnerOptions& options, const PassOptions& pass, double weight,
-                                BackwardPass& backward) {
+                                RouterLosses& routers, BackwardPass& backward) {
   LeafReport leaf;
   std::vector<uint8_t> mask;
   for (const int64_t row : micro) {
@@ -24,6 +25,7 @@ Result<LeafReport> sft_backward(const Model& model, const StepTable& table, cons
   }
   if (mask.empty()) return leaf;
   const PackedForward forward = TRY(forward_rows(model, table, micro, pass));
+  routers.note(forward, leaf);
   const at::Tensor d_hidden_RH = at::empty_like(forward.hidden_RH);
   const auto on_chunk = [&](const HeadChunk& chunk) {
     for (int64_t t = chunk.begin; t < chunk.end; ++t) {
@@ -49,16 +51,20 @@ Result<SftReport> sft_update(Model& model, Optimizer& optimizer, const StepTable
   if (report.num_tokens == 0) return report;
   const double weight = 1.0 / static_cast<double>(report.num_tokens);
 
-  const PassOptions pass = options.update_pass(place.update_index);
+  PassOptions pass = options.update_pass(place.update_index);
   model.zero_grad();
-  const MicroPlan plan = plan_micro_batches(table, all_rows(table), options.micro_batch);
+  const std::vector<int64_t> rows = all_rows(table);
+  const MicroPlan plan = plan_micro_batches(table, rows, options.micro_batch);
   const RankShare share(micro_tokens(table, plan), options.ranks);
+  RouterLosses routers(model, table, rows, options);
+  pass.router = routers.terms();
+  TRY(routers.count(plan, share, pass));
   GradientSum gradient(model, optimizer, share, options.ranks);
   std::vector<LeafReport> leaves(plan.size());
   for (const std::optional<size_t>& micro : share.rounds()) {
     BackwardPass backward;
     if (micro) {
-      leaves[*micro] = TRY(sft_backward(model, table, plan[*micro], options, pass, weight, backward));
+      leaves[*micro] = TRY(sft_backward(model, table, plan[*micro], options, pass, weight, routers, backward));
       show_micro_batch("update", *micro, plan.size());
     }
     TRY(finish_forward({&model}));
@@ -66,6 +72,7 @@ Result<SftReport> sft_update(Model& model, Optimizer& optimizer, const StepTable
   }
   TRY(exchange_leaves(share, leaves));
   for (const LeafReport& leaf : leaves) report.loss += leaf.sums.loss;
+  routers.report(leaves, report.loss, report.metrics);
   TRY(gradient.finish(leaves));
   const FiniteStep done = TRY(step_if_finite(model, optimizer, report.loss, place.lr, options.grad_clip));
   report.grad_norm = done.grad_norm;

@@ -14,11 +14,12 @@ namespace mortise {
 struct MemoryEstimate {
   double weights = 0, gradients = 0, moments = 0, reference = 0, activations = 0, rollout = 0, kv_cache = 0;
   double head = 0, critic = 0, reward_models = 0, teacher = 0;
+  double experts = 0;   // that the tokens of a step took (actor.router_replay.mode)
   double gathered = 0;  // ranks.zero_stage = 3: parts of other ranks during updates
   double whole = 0;     // ... and all weights during rollouts, when there are no gradients and activations
   [[nodiscard]] double total() const {
     const double update = gradients + activations + head + gathered;
-    return weights + moments + reference + rollout + kv_cache + critic + reward_models + teacher +
+    return weights + moments + reference + rollout + kv_cache + critic + reward_models + teacher + experts +
            std::max(update, whole);
   }
 };
