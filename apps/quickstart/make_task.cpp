@@ -1,11 +1,12 @@
 // Makes the quickstart's task: additions of two-digit numbers, a tokenizer with characters as tokens, and a tiny Qwen2
 // model with fresh weights.
 //
-//   make_task DIR [--seed N] [--tiny]
+//   make_task DIR [--seed N] [--tiny | --experts]
 //     DIR/model/                    a normal Hugging Face folder
 //     DIR/data/{sft,train}.jsonl    {"prompt": "12+34=", "response": "46", "answer": "46", "data_source": "addition"}
 //     DIR/data/val.jsonl            pairs that are in neither of them
-// Deterministic in the seed. --tiny: a model too small to learn it, for tests of everything else.
+// Deterministic in the seed. --tiny: a model too small to learn it, for tests of everything else. --experts: a small
+// Qwen3-MoE.
 #include <fmt/core.h>
 
 #include <cstdio>
@@ -15,6 +16,7 @@
 #include "foundation/base/rng.h"
 #include "foundation/base/text.h"
 #include "foundation/formats/jsonl.h"
+#include "model/families/families.h"
 #include "model/model.h"
 #include "text/tokenizer/tokenizer.h"
 
@@ -50,7 +52,19 @@ Result<> write_data(const Path& dir, uint64_t seed) {
   return write_rows(dir / "sft.jsonl", order, kNumValidation, num_pairs);
 }
 
-Result<> write_model(const Path& dir, uint64_t seed, bool tiny) {
+enum class TaskModel { kQuickstart, kTiny, kExperts };
+
+void add_experts(ModelConfig& config) {
+  config.family = find_family("qwen3_moe");
+  config.qkv_bias = false;
+  config.qk_norm = true;
+  config.initializer_range = 0.2;
+  config.moe = {.num_experts = 16, .experts_per_token = 4, .expert_size = 24, .is_dense = {}};
+  config.moe.is_dense.assign(static_cast<size_t>(config.num_layers), false);
+  config.moe.normalizes = true;
+}
+
+Result<> write_model(const Path& dir, uint64_t seed, TaskModel kind) {
   TRY(default_env().create_dirs(dir));
   CharTokenizerSpec spec;
   spec.characters = "0123456789+=";
@@ -61,9 +75,10 @@ Result<> write_model(const Path& dir, uint64_t seed, bool tiny) {
   TRY(write_file(default_env(), dir / "tokenizer_config.json", files.tokenizer_config_json));
   Qwen2Shape shape;
   shape.vocab_size = static_cast<int64_t>(spec.characters.size() + spec.special_tokens.size());
-  shape.hidden_size = tiny ? 32 : 128;
-  shape.intermediate_size = tiny ? 64 : 512;
-  shape.num_layers = tiny ? 1 : 3;
+  const bool is_small = kind != TaskModel::kQuickstart;
+  shape.hidden_size = is_small ? 32 : 128;
+  shape.intermediate_size = is_small ? 64 : 512;
+  shape.num_layers = kind == TaskModel::kTiny ? 1 : 3;
   shape.num_heads = 4;
   shape.num_kv_heads = 2;
   shape.max_position_embeddings = 64;
@@ -71,13 +86,14 @@ Result<> write_model(const Path& dir, uint64_t seed, bool tiny) {
   ModelConfig config = TRY(make_qwen2_config(shape));
   config.pad_token_id = 0;
   config.eos_token_ids = {1};
+  if (kind == TaskModel::kExperts) add_experts(config);
   const Model model = TRY(Model::random(config, seed));
   return model.save(default_env(), dir);
 }
 
-Result<> make_task(const std::string& dir, uint64_t seed, bool tiny) {
+Result<> make_task(const std::string& dir, uint64_t seed, TaskModel kind) {
   TRY(write_data(Path(dir) / "data", seed));
-  return write_model(Path(dir) / "model", seed, tiny);
+  return write_model(Path(dir) / "model", seed, kind);
 }
 
 }  // namespace
@@ -86,24 +102,27 @@ Result<> make_task(const std::string& dir, uint64_t seed, bool tiny) {
 
 int main(int argc, char** argv) {
   constexpr const char* kUsage =
-      "usage: make_task DIR [--seed N] [--tiny]\n\n"
+      "usage: make_task DIR [--seed N] [--tiny | --experts]\n\n"
       "Writes the quickstart's task into DIR: DIR/data has pairs such as 12+34=46, DIR/model an untrained model.\n"
       "  --seed N  seed of the pairs and of the weights (default: 42)\n"
-      "  --tiny    a model too small to learn the task, for tests\n";
+      "  --tiny    a model too small to learn the task, for tests\n"
+      "  --experts a small mixture of experts\n";
   std::vector<std::string> args(argv + 1, argv + argc);
   if (args.size() == 1 && (args[0] == "--help" || args[0] == "-h")) {
     std::fputs(kUsage, stdout);
     return 0;
   }
   std::optional<uint64_t> seed = 42;
-  const bool tiny = !args.empty() && args.back() == "--tiny";
-  if (tiny) args.pop_back();
+  mortise::TaskModel kind = mortise::TaskModel::kQuickstart;
+  if (!args.empty() && args.back() == "--tiny") kind = mortise::TaskModel::kTiny;
+  if (!args.empty() && args.back() == "--experts") kind = mortise::TaskModel::kExperts;
+  if (kind != mortise::TaskModel::kQuickstart) args.pop_back();
   if (args.size() == 3 && args[1] == "--seed") seed = mortise::parse_u64(args[2]);
   if ((args.size() != 1 && args.size() != 3) || !seed || args[0].starts_with('-')) {
     std::fputs(kUsage, stderr);
     return 2;
   }
-  const auto result = mortise::make_task(args[0], *seed, tiny);
+  const auto result = mortise::make_task(args[0], *seed, kind);
   if (result.ok()) return 0;
   std::fprintf(stderr, "error: %s\n", result.error().to_string().c_str());
   return static_cast<int>(result.error().kind);

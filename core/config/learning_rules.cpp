@@ -24,6 +24,7 @@ class LearningRules {
     check_sft_mix();
     check_rows();
     if (config_.algorithm.replay_buffer.enable) check_replay_buffer();
+    check_router_replay();
     return std::move(problems_);
   }
 
@@ -203,6 +204,30 @@ class LearningRules {
     if (config_.rollout.filtered_log_probs) {
       error(key, is_on + "rollout.filtered_log_probs finds what the filters left with the weights of the step",
             "remove one of the two");
+    }
+  }
+
+  // Updates must take the experts of whole completions, and those of the pass that they follow.
+  void check_router_replay() {
+    const std::string_view key = "actor.router_replay.mode";
+    const RouterReplay mode = config_.actor.router_replay.mode;
+    if (mode == RouterReplay::kR3 && config_.rollout.multi_turn.enable) {
+      error(key, "'actor.router_replay.mode' is R3, which works with completions of one turn only",
+            "set it to R2, or rollout.multi_turn.enable to false");
+    }
+    if (mode == RouterReplay::kR3 && config_.trainer.steps_ahead() >= 2) {
+      error(key,
+            fmt::format("'actor.router_replay.mode' is R3, but 'trainer.max_staleness' is {}, so that completions are "
+                        "sampled in pieces",
+                        config_.trainer.max_staleness),
+            "set it to R2, or trainer.max_staleness to 1");
+    }
+    if (mode == RouterReplay::kR2 && config_.algorithm.rollout_correction.bypass_mode) {
+      error(
+          key,
+          "'actor.router_replay.mode' is R2, but with 'algorithm.rollout_correction.bypass_mode' no pass computes old "
+          "log-probs",
+          "set it to R3, or remove bypass_mode");
     }
   }
 

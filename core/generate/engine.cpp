@@ -19,6 +19,7 @@ SchedulerOptions scheduler_options(const EngineOptions& options, const KvCache& 
   out.holds_pages = options.path == GeneratePath::kFast;
   out.max_unused_prefix_pages = std::max<int64_t>(0, options.prefix_cache_bytes) / kv.shape().page_bytes();
   out.tokenizer = options.tokenizer;
+  out.shares_prefixes = !options.records_experts;
   return out;
 }
 
@@ -106,6 +107,7 @@ Result<std::unique_ptr<GenerateEngine>> GenerateEngine::create(const Model& mode
   RunnerOptions runner{options.purpose, options.isa, threads, options.max_batch_tokens, options.shared_weights};
   runner.weights = options.weights;
   runner.deterministic = options.deterministic;
+  runner.records_experts = options.records_experts && model.config().num_expert_layers() > 0;
   if (options.path == GeneratePath::kPlain && options.weights != WeightFormat::kFloat32) {
     return Error{ErrorKind::kConfig, "the plain generation path has no bfloat16 weights", "rollout.dtype",
                  "remove rollout.dtype, or load the model as float32"};

@@ -35,6 +35,8 @@ struct EngineOptions {
   Isa isa = Isa::kAuto;
   WeightFormat weights = WeightFormat::kFloat32;  // what the fast path reads; bfloat16 changes numbers
   bool deterministic = false;                     // see above; has no cost on the fast path
+  // Sequences tell the experts that their tokens took. Prompts that begin alike are then computed each by itself.
+  bool records_experts = false;
   RandomPurpose purpose = RandomPurpose::kSampling;
   std::shared_ptr<SharedWeights> shared_weights;   // for all engines on one model; null: this one's own
   int64_t prefix_cache_bytes = int64_t{64} << 20;  // most that unused prompts may keep of the KV cache

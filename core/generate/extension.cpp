@@ -99,6 +99,8 @@ int32_t poll(void* self, mortise_call* call, const mortise_rollout_sink* sink, i
       out.ids = sequence.ids.data();
       out.log_prob = sequence.log_prob.data();
       out.filtered_log_prob = sequence.filtered_log_prob.empty() ? nullptr : sequence.filtered_log_prob.data();
+      if (!sequence.experts.empty()) out.experts = sequence.experts.data();
+      out.num_experts = sequence.experts.size();
       return sink->sequence(sink->context, &out) == 0;
     };
     *outstanding = TRY(engine.poll(give, std::chrono::nanoseconds(timeout_ns)));

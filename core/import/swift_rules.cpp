@@ -184,7 +184,6 @@ constexpr PeerRule kRun[] = {
     compute("stopping_strategy", "\"first_exhausted\"", "data.stopping_strategy"),
     no_effect("check_model", kModel),
     no_effect("acc_strategy", kOther),
-    no_effect("router_aux_loss_coef", "only for mixtures of experts, which Mortise does not train"),
     no_effect("create_checkpoint_symlink", "`latest` names the newest checkpoint"),
     no_effect("add_version", "trainer.default_local_dir is taken as it is"),
     no_effect("resume_only_model", "name the folder as model.path"),

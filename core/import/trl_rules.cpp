@@ -15,7 +15,6 @@ constexpr PeerRule kGrpo[] = {
     // model
     compute("model_init_kwargs", "null", "model.dtype"),
     no_effect("trust_remote_code", "no code of a model's folder is ever run"),
-    no_effect("router_aux_loss_coef", "only for mixtures of experts, which Mortise does not train"),
     no_effect("disable_dropout", "models run without dropout"),
     no_effect("cast_lm_head_to_fp32", "the head computes in model.dtype (float32)"),
     no_effect("remove_unused_columns", "rewards see every column"),

@@ -13,6 +13,7 @@ using namespace verl_names;
 
 constexpr std::string_view kImages = "Mortise has no images, videos or sounds";
 constexpr std::string_view kLora = "an adapter is given by model.lora_rank or model.lora_adapter_path";
+constexpr std::string_view kReplayFiles = "experts go from the sampler to the updates in memory";
 constexpr std::string_view kCorrection = "its keys are read one by one";
 
 constexpr PeerRule kData[] = {
@@ -130,10 +131,11 @@ constexpr PeerRule kActor[] = {
     refuse("actor.qat.enable", "[false]", "Mortise does not quantize weights"),
     refuse("actor.fsdp_config.qat.enable", "[false]", "Mortise does not quantize weights"),
     refuse("actor.megatron.qat.enable", "[false]", "Mortise does not quantize weights"),
-    refuse("actor.megatron.router_replay.mode", R"(["disabled", null])", "Mortise has no mixtures of experts"),
-    refuse("actor.router_replay.mode", R"(["disabled", null])", "Mortise has no mixtures of experts"),
+    refuse("actor.megatron.router_replay.mode", R"(["disabled", null])", "write it as actor.router_replay.mode"),
+    refuse("actor.router_replay.record_file", "[null]", kReplayFiles),
+    refuse("actor.router_replay.replay_file", "[null]", kReplayFiles),
     no_effect_below("actor.qat.*", kQat, "only with qat.enable"),
-    no_effect_below("actor.router_replay.*", kRouterReplay, "Mortise has no mixtures of experts"),
+    no_effect_below("actor.router_replay.*", kRouterReplay, kWhereItRuns),
     no_effect("actor.fsdp_config.dtype", kPrecision),
     no_effect("actor.megatron.dtype", kPrecision),
     no_effect("actor.fsdp_config.model_dtype", kPrecision),
@@ -141,7 +143,7 @@ constexpr PeerRule kActor[] = {
     no_effect_below("actor.megatron.*", kMegatron, kWhereItRuns),
     no_effect_below("actor.fsdp_config.qat.*", kQat, "only with qat.enable"),
     no_effect_below("actor.fsdp_config.offload.*", kOffload, kMemory),
-    no_effect_below("actor.megatron.router_replay.*", kRouterReplay, "Mortise has no mixtures of experts"),
+    no_effect_below("actor.megatron.router_replay.*", kRouterReplay, kWhereItRuns),
     no_effect_below("actor.megatron.qat.*", kQat, "only with qat.enable"),
     no_effect_below("actor.megatron.offload.*", kOffload, kMemory),
     no_effect_below("actor.veomni.*", kVeomni, kWhereItRuns),

@@ -11,7 +11,7 @@ namespace {
 using namespace reasons;
 using namespace verl_names;
 
-constexpr std::string_view kExperts = "Mortise has no mixtures of experts";
+constexpr std::string_view kExperts = "only the policy takes experts again";
 constexpr std::string_view kQuantised = "Mortise does not quantize weights";
 constexpr std::string_view kSandbox = "_target_ url max_concurrent memory_limit_mb";
 constexpr std::string_view kModule = "_target_ path name";
@@ -64,7 +64,7 @@ constexpr PeerRule kRules[] = {
     refuse("rollout.over_sample_rate", "[0]",
            "set rollout.over_sampling: groups that are sampled per group that a step learns from"),
     refuse("rollout.quantization", "[null]", "the sampler uses the trainer's weights unchanged"),
-    refuse("rollout.enable_rollout_routing_replay", "[false]", kExperts),
+    no_effect("rollout.enable_rollout_routing_replay", "actor.router_replay.mode decides"),
     refuse("rollout.skip_rollout", "[false]", "rollout.name = \"replay\" reads recorded completions"),
     refuse("rollout.skip.enable", "[false]", "rollout.name = \"replay\" reads recorded completions"),
     no_effect("rollout.log_prob_micro_batch_size", kMemory),

@@ -111,6 +111,15 @@ const StageCase kStages[] = {
      {"algorithm.adv_estimator=optimal_token_baseline", "~algorithm.adv_params"},
      1,
      "variance_proxy/proxy2_total_power"},
+    {"the experts of the pass for old log-probs",
+     {"model.path=moe/model", "actor.router_replay.mode=R2", "actor.router_aux_loss_coef=0.1"},
+     2,
+     "actor/router_aux_loss"},
+    {"the sampler's experts, with groups left over",
+     {"model.path=moe/model", "actor.router_replay.mode=R3", "actor.router_z_loss_coef=0.1",
+      "algorithm.filter_groups.enable=true", "data.gen_batch_size=7"},
+     1,
+     "actor/router_z_loss"},
 };
 
 void add_names(const Path& file, std::set<std::string>& names) {
@@ -157,6 +166,7 @@ void expect_the_tables_names(const std::set<std::string>& names) {
 TEST(RunFaults, GoesOnInsideAStepWithEveryStage) {
   const TinyTask task;
   const InFolder inside(task.path());
+  ASSERT_EQ(run(program("make_task") + " moe --seed 3 --experts", task.path()).code, 0);
   std::set<std::string> names;
   for (const StageCase& stage : kStages) {
     SCOPED_TRACE(stage.name);

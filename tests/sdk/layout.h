@@ -136,7 +136,13 @@ AT(mortise_sampling, bad_word_ids, 136);
 SAME(sizeof(mortise_rollout_request), 72);
 AT(mortise_rollout_request, prompt_ids, 16);
 AT(mortise_rollout_request, sampling, 64);
+#if MORTISE_TARGET_MINOR >= 2
+SAME(sizeof(mortise_rollout_sequence), 80);
+AT(mortise_rollout_sequence, experts, 64);
+AT(mortise_rollout_sequence, num_experts, 72);
+#else
 SAME(sizeof(mortise_rollout_sequence), 64);
+#endif
 AT(mortise_rollout_sequence, ids, 40);
 AT(mortise_rollout_sequence, filtered_log_prob, 56);
 SAME(sizeof(mortise_rollout_sink), 24);

@@ -8,6 +8,7 @@
 
 #include "config/keys/control.h"
 #include "config/keys/optim.h"
+#include "config/keys/router.h"
 #include "foundation/base/choice.h"
 #include "foundation/base/isolation.h"
 #include "foundation/batch/token_weight.h"
@@ -55,6 +56,9 @@ struct ActorConfig {
   std::string kl_loss_type = "low_var_kl";              // KL plugin
   Json kl_params = Json::object();                      // further parameters of that plugin
   Isolation kl_isolation = Isolation::kNone;            // whether it runs in a worker process
+  std::optional<double> router_aux_loss_coef = 0.0;     // for mixtures of experts; null = the model's own
+  double router_z_loss_coef = 0.0;                      // for mixtures of experts
+  RouterReplayConfig router_replay;
   EntropyControlConfig entropy_ctrl;
   PolicyLossConfig policy_loss;
   OptimConfig optim;
@@ -347,6 +351,8 @@ void describe_actor_section(Catalog& catalog) {
   describe_aggregation(keys);
   describe_entropy_and_kl(keys);
   describe_actor_masks(keys);
+  describe_router_losses<ActorConfig>(keys);
+  describe_router_replay(catalog);
   auto loss = catalog.table("actor.policy_loss", "The policy loss: its name and its parameters.",
                             [](auto& run) -> PolicyLossConfig& { return run.actor.policy_loss; });
   loss.unread_by(kInSft);

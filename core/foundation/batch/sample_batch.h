@@ -75,6 +75,7 @@ struct Sample {
   std::string text;            // decoded without special tokens
   SampleTurns turns{};
   std::vector<VersionSpan> spans{};  // its tokens by version, in order; empty: weight_version sampled all of them
+  std::vector<uint16_t> experts{};   // that prompt and completion took (expert_choices.h); empty: not given
 };
 
 struct SampleBatch {

@@ -4,6 +4,7 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <cstring>
 #include <numeric>
 
 namespace mortise {
@@ -14,6 +15,8 @@ namespace {
 constexpr std::string_view kTokenKeys = "tokens.", kRowKeys = "rows.";
 constexpr std::string_view kKeptOffsets = "kept.offsets", kKeptIds = "kept.ids", kKeptSeen = "kept.is_seen",
                            kKeptShift = "kept.shift", kKeptPenalty = "kept.repetition_penalty";
+constexpr std::string_view kExperts = "experts.taken", kExpertOffsets = "experts.offsets",
+                           kExpertWidth = "experts.width";
 
 std::string key_of(Level level, std::string_view name) {
   return std::string(level == Level::kRow ? kRowKeys : kTokenKeys).append(name);
@@ -76,6 +79,11 @@ StepTable StepTable::take(std::span<const int64_t> rows, std::vector<int64_t> ro
   for (const int64_t r : rows) taken.push_back(row(r));
   StepTable out(std::move(taken), std::move(row_id));
   out.kept_ = kept_of(rows);
+  for (const int64_t r : rows) {
+    if (experts_.empty()) break;
+    out.experts_.append(experts_.of_row(r),
+                        experts_.offsets[static_cast<size_t>(r) + 1] - experts_.offsets[static_cast<size_t>(r)]);
+  }
   for (const auto& [name, stored] : columns_) {
     std::visit(
         [&, column = std::string_view(name), level = stored.level](const auto& from) {
@@ -109,6 +117,12 @@ void StepTable::save_columns(StateWriter& writer) const {
     writer.put_vector(kKeptSeen, is_seen);
     writer.put_vector(kKeptShift, shift);
     writer.put_double(kKeptPenalty, repetition_penalty);
+  }
+  if (!experts_.empty()) {
+    const auto& [width, offsets, experts] = experts_;
+    writer.put_int(kExpertWidth, width);
+    writer.put_vector(kExpertOffsets, offsets);
+    writer.put_bytes(kExperts, {reinterpret_cast<const char*>(experts.data()), experts.size() * sizeof(uint16_t)});
   }
   for (const auto& [name, stored] : columns_) {
     std::visit([&, key = key_of(stored.level, name)](const auto& values) { writer.put_vector(key, values); },
@@ -162,8 +176,27 @@ Result<> StepTable::load_kept(StateReader& reader) {
                "resume from another checkpoint"};
 }
 
+Result<> StepTable::load_experts(StateReader& reader) {
+  experts_ = {};
+  if (!reader.has(kExperts)) return {};
+  experts_.width = TRY(reader.get_int(kExpertWidth));
+  experts_.offsets = TRY(reader.get_vector<int64_t>(kExpertOffsets));
+  const std::string bytes = TRY(reader.get_bytes(kExperts));
+  experts_.experts.resize(bytes.size() / sizeof(uint16_t));
+  std::memcpy(experts_.experts.data(), bytes.data(), experts_.experts.size() * sizeof(uint16_t));
+  bool fits = experts_.width > 0 && experts_.num_rows() == num_rows() && experts_.offsets.front() == 0;
+  for (int64_t r = 0; fits && r < num_rows(); ++r) {
+    const auto length = static_cast<int64_t>(row(r).prompt_ids.size() + row(r).response_ids.size());
+    fits = experts_.offsets[static_cast<size_t>(r) + 1] - experts_.offsets[static_cast<size_t>(r)] == length;
+  }
+  if (fits && static_cast<int64_t>(experts_.experts.size()) == experts_.offsets.back() * experts_.width) return {};
+  return Error{ErrorKind::kData, "the experts do not fit to the step's tokens", "state 'step'",
+               "resume from another checkpoint"};
+}
+
 Result<> StepTable::load_columns(StateReader& reader) {
   TRY(load_kept(reader));
+  TRY(load_experts(reader));
   return load_columns(reader, static_cast<column::All*>(nullptr));
 }
 

@@ -19,6 +19,7 @@
 
 #include "foundation/base/stateful.h"
 #include "foundation/batch/columns.h"
+#include "foundation/batch/expert_choices.h"
 #include "foundation/batch/kept_tokens.h"
 #include "foundation/batch/prompt_batch.h"
 #include "foundation/batch/sample_batch.h"
@@ -95,13 +96,17 @@ class StepTable {
   [[nodiscard]] KeptTokens kept_of(std::span<const int64_t> rows) const;
   void keep(KeptTokens kept) { kept_ = std::move(kept); }
 
+  // The experts that passes of the policy take again; empty: its routers choose.
+  [[nodiscard]] const ExpertChoices& experts() const { return experts_; }
+  void replay(ExpertChoices experts) { experts_ = std::move(experts); }
+
   [[nodiscard]] StepView view() const;
   // The columns by token, of the tokens [begin, end) alone. `layout` says how these lie in rows.
   [[nodiscard]] StepView view(size_t begin, size_t end, const Layout& layout) const;
   // The columns of some rows, copied. `row_id` says their places in what the new table is part of.
   [[nodiscard]] StepTable take(std::span<const int64_t> rows, std::vector<int64_t> row_id) const;
 
-  // The columns, and the kept tokens, in checkpoints. The rows are not in them: a table is made from its samples first. A column that this
+  // The columns, the kept tokens and the experts in checkpoints. The rows are not in them: a table is made from its samples first. A column that this
   // build does not declare, or one of another type or size, is an error.
   void save_columns(StateWriter& writer) const;
   Result<> load_columns(StateReader& reader);
@@ -129,11 +134,13 @@ class StepTable {
   template <class... Columns>
   Result<> load_columns(StateReader& reader, std::tuple<Columns...>* columns);
   Result<> load_kept(StateReader& reader);
+  Result<> load_experts(StateReader& reader);
 
   std::vector<TableRow> rows_;
   std::vector<int64_t> row_offsets_{0}, row_id_, group_index_;
   std::map<std::string, Stored, std::less<>> columns_;
   KeptTokens kept_;
+  ExpertChoices experts_;
 };
 
 // The rows of the samples with their masks, and the sampler's log-probs if all samples have theirs. Aborted rows carry

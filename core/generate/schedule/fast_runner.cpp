@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <new>
 
+#include "foundation/batch/expert_choices.h"
 #include "generate/decode/forward.h"
 #include "generate/decode/packed_weights.h"
 #include "generate/sample/head_sampler.h"
@@ -17,6 +18,7 @@ class FastRunner final : public StepRunner {
       : model_(model),
         kv_(kv),
         purpose_(options.purpose),
+        width_(options.records_experts ? model.config().num_expert_layers() * model.config().moe.experts_per_token : 0),
         format_(options.weights),
         shared_(options.shared_weights ? options.shared_weights : std::make_shared<SharedWeights>()),
         weights_(shared_->weights),
@@ -73,6 +75,7 @@ class FastRunner final : public StepRunner {
       group.prefilled = true;
       group.last_hidden.resize(static_cast<size_t>(model_.config().hidden_size));
       const int64_t length = group.num_prompt_ids();
+      group.experts.assign(static_cast<size_t>(length * width_), kNoExpert);
       forward_.reserve_positions(length + group.request.sampling.max_new_tokens);
       // Known pages are of prompts admitted before: computed, or in an earlier row of these passes.
       for (int64_t i = group.num_known; i < length; ++i) {
@@ -82,6 +85,7 @@ class FastRunner final : public StepRunner {
         row.own_pages = group.pages.data();
         row.own_length = i + 1;
         row.hidden = i + 1 == length ? group.last_hidden.data() : nullptr;
+        if (width_ > 0) row.experts = group.experts.data() + i * width_;
         push(row);
       }
     }
@@ -113,18 +117,22 @@ class FastRunner final : public StepRunner {
   PassRow token_row(RunningSample& sample, int64_t count, float* hidden) {
     if (static_cast<int64_t>(sample.pages.size()) < KvShape::pages_for(count)) sample.pages.push_back(kv_.take());
     const int64_t prompt = sample.group->num_prompt_ids();
+    std::vector<uint16_t>& experts = sample.sequence.experts;
+    experts.resize(static_cast<size_t>(count * width_), kNoExpert);
     return {sample.sequence.ids.back(),
             prompt + count - 1,
             sample.group->pages.data(),
             prompt,
             sample.pages.data(),
             count,
-            hidden};
+            hidden,
+            width_ > 0 ? experts.data() + (count - 1) * width_ : nullptr};
   }
 
   const Model& model_;
   KvCache& kv_;
   RandomPurpose purpose_;
+  int64_t width_;  // experts that are recorded of a token
   WeightFormat format_;
   std::shared_ptr<SharedWeights> shared_;
   PackedWeights& weights_;

@@ -4,6 +4,7 @@
 #include <c10/core/InferenceMode.h>
 
 #include "generate/schedule/runner.h"
+#include "model/layers/router.h"
 
 namespace mortise {
 namespace {
@@ -23,7 +24,10 @@ class OneThread {
 class PlainRunner final : public StepRunner {
  public:
   PlainRunner(const Model& model, const RunnerOptions& options)
-      : model_(model), purpose_(options.purpose), deterministic_(options.deterministic) {}
+      : model_(model),
+        purpose_(options.purpose),
+        records_(options.records_experts),
+        deterministic_(options.deterministic) {}
 
   Result<> next_tokens(std::span<const std::unique_ptr<RunningSample>> samples, std::span<SampledToken> out) override {
     if (!deterministic_) return run(samples, out);
@@ -49,7 +53,14 @@ class PlainRunner final : public StepRunner {
     const PackedBatch batch = TRY(pack_rows(rows, options));
     try {
       const c10::InferenceMode inference;
-      const at::Tensor hidden = model_.forward_hidden(batch, {LayerPath::kPlain, {}});
+      ForwardOptions forward;
+      forward.path = LayerPath::kPlain;
+      if (records_) {
+        forward.routing = std::make_shared<RouterPass>();
+        make_room(model_.config(), batch.num_tokens(), *forward.routing);
+      }
+      const at::Tensor hidden = model_.forward_hidden(batch, forward);
+      if (records_) note_experts(batch, *forward.routing, samples);
       for (size_t i = 0; i < samples.size(); ++i) {
         const at::Tensor last = hidden.narrow(0, batch.last_index[i], 1);
         const at::Tensor logits = head_logits(last, model_.head()).to(at::kFloat).contiguous();
@@ -66,8 +77,22 @@ class PlainRunner final : public StepRunner {
     return {};
   }
 
+  // The whole sequence passes the model with every token. Earlier tokens take what they took before.
+  static void note_experts(const PackedBatch& batch, const RouterPass& pass,
+                           std::span<const std::unique_ptr<RunningSample>> samples) {
+    for (size_t i = 0; i < samples.size(); ++i) {
+      const PackedSegment& segment = batch.segments[i];
+      std::vector<uint16_t> taken = experts_of(pass, segment.begin, segment.length);
+      GenerateGroup& group = *samples[i]->group;
+      const auto in_prompt = static_cast<std::ptrdiff_t>(taken.size()) / segment.length * group.num_prompt_ids();
+      if (group.experts.empty()) group.experts.assign(taken.begin(), taken.begin() + in_prompt);
+      samples[i]->sequence.experts.assign(taken.begin() + in_prompt, taken.end());
+    }
+  }
+
   const Model& model_;
   RandomPurpose purpose_;
+  bool records_;
   bool deterministic_;
 };
 

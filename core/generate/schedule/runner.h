@@ -32,6 +32,7 @@ struct RunnerOptions {
   int64_t max_batch_tokens = 256;                 // rows of one pass
   std::shared_ptr<SharedWeights> shared_weights;  // null: the runner's own
   WeightFormat weights = WeightFormat::kFloat32;  // how the fast path stores weights
+  bool records_experts = false;                   // sequences tell the experts that their tokens took
   bool deterministic = false;                     // the plain path: each sample alone on one thread
 };
 

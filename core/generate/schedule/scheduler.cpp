@@ -3,6 +3,8 @@
 
 #include <algorithm>
 
+#include "foundation/batch/expert_choices.h"
+
 namespace mortise {
 namespace {
 
@@ -45,17 +47,18 @@ bool Scheduler::hold_prompt(GenerateGroup& group, int64_t further_pages) {
   const int64_t pages = prompt_pages(group.request);
   if (!options_.holds_pages) return reserve(pages + further_pages);
   const std::span<const int64_t> ids = group.request.prompt_ids;
-  PrefixCache::Node* const known = prefixes_.acquire(ids, group.pages);
+  PrefixCache::Node* const known = options_.shares_prefixes ? prefixes_.acquire(ids, group.pages) : nullptr;
   const auto num_known = static_cast<int64_t>(group.pages.size());
   if (!reserve(pages - num_known + further_pages)) {
-    prefixes_.release(known);
+    if (known != nullptr) prefixes_.release(known);
     group.pages.clear();
     return false;
   }
   while (static_cast<int64_t>(group.pages.size()) < pages) group.pages.push_back(kv_.take());
   const auto first = static_cast<size_t>(num_known);
-  const auto last = static_cast<size_t>(PrefixCache::num_blocks(ids));
-  group.prefix = prefixes_.insert(ids, known, std::span(group.pages).subspan(first, last - first));
+  const auto last = static_cast<size_t>(num_shared_blocks(ids));
+  if (options_.shares_prefixes)
+    group.prefix = prefixes_.insert(ids, known, std::span(group.pages).subspan(first, last - first));
   group.num_known = num_known * kPageTokens;
   num_prefilled_tokens_ += ids.size() - static_cast<size_t>(group.num_known);
   return true;
@@ -107,8 +110,23 @@ void Scheduler::accept(std::span<const SampledToken> tokens) {
   drop_finished_groups();
 }
 
+namespace {
+
+// The prompt's experts in front of its own. The last token did not pass the model.
+void put_prompt_experts(RunningSample& sample) {
+  const std::vector<uint16_t>& prompt = sample.group->experts;
+  if (prompt.empty()) return;
+  std::vector<uint16_t>& own = sample.sequence.experts;
+  const size_t width = prompt.size() / sample.group->request.prompt_ids.size();
+  own.resize(sample.sequence.ids.size() * width, kNoExpert);
+  own.insert(own.begin(), prompt.begin(), prompt.end());
+}
+
+}  // namespace
+
 void Scheduler::finish(RunningSample& sample, FinishReason reason) {
   sample.sequence.finish_reason = reason;
+  put_prompt_experts(sample);
   kv_.give_back(sample.pages);
   kv_.unreserve(sample.reserved_pages);
   --sample.group->num_running;
@@ -118,12 +136,12 @@ void Scheduler::finish(RunningSample& sample, FinishReason reason) {
 
 void Scheduler::release(GenerateGroup& group) {
   if (!group.has_pages) return;
-  const int64_t shared = options_.holds_pages ? PrefixCache::num_blocks(group.request.prompt_ids) : 0;
+  const int64_t shared = num_shared_blocks(group.request.prompt_ids);
   kv_.unreserve(prompt_pages(group.request) - shared);
   if (options_.holds_pages) {
     group.pages.erase(group.pages.begin(), group.pages.begin() + shared);  // those stay in the tree
     kv_.give_back(group.pages);
-    prefixes_.release(group.prefix);
+    if (options_.shares_prefixes) prefixes_.release(group.prefix);
   }
   group.prefix = nullptr;
   group.num_known = 0;

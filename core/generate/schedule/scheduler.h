@@ -43,6 +43,7 @@ struct GeneratedSequence {
   std::vector<float> log_prob;
   std::vector<float> filtered_log_prob;  // empty where nothing was penalised, barred or filtered
   std::vector<TokenLogProb> top;         // [tokens * num_top_log_probs], best first
+  std::vector<uint16_t> experts;         // that prompt and completion took (expert_choices.h); empty: not recorded
 };
 
 // A prompt and what its samples share.
@@ -55,6 +56,7 @@ struct GenerateGroup {
   std::vector<float*> pages;            // the prompt's pages; empty if the runner keeps none
   int64_t num_known = 0;                // tokens whose pages were already there
   PrefixCache::Node* prefix = nullptr;  // the part of `pages` in the prefix cache
+  std::vector<uint16_t> experts;        // that the prompt took; empty: not recorded
   std::vector<float> last_hidden;       // [H] of the last prompt token, final norm applied: where every sample begins
 
   [[nodiscard]] int64_t num_prompt_ids() const { return static_cast<int64_t>(request.prompt_ids.size()); }
@@ -73,6 +75,7 @@ struct SchedulerOptions {
   int64_t max_num_seqs = 256;
   bool holds_pages = true;               // the runner keeps keys and values in pages
   int64_t max_unused_prefix_pages = 0;   // pages of prompts that are done
+  bool shares_prefixes = true;           // prompts that begin alike share pages
   const Tokenizer* tokenizer = nullptr;  // for stop strings; null: no request has any
 };
 
@@ -107,6 +110,9 @@ class Scheduler {
   int64_t take_sample(GenerateGroup& group);  // the index of the next one to start
   bool admit_one(GenerateGroup& group, int64_t weight_version);
   bool hold_prompt(GenerateGroup& group, int64_t further_pages);
+  [[nodiscard]] int64_t num_shared_blocks(std::span<const int64_t> ids) const {
+    return options_.holds_pages && options_.shares_prefixes ? PrefixCache::num_blocks(ids) : 0;
+  }
   [[nodiscard]] bool reserve(int64_t pages);
   static std::optional<FinishReason> end_of(RunningSample& sample);
   void finish(RunningSample& sample, FinishReason reason);

@@ -3,6 +3,7 @@
 
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/from_blob.h>
+#include <ATen/ops/zeros_like.h>
 #include <c10/core/GradMode.h>
 
 #include <algorithm>
@@ -16,6 +17,8 @@
 #include "learn/update/finite_step.h"
 #include "learn/update/kept_pass.h"
 #include "learn/update/policy_update.h"
+#include "learn/update/router_losses.h"
+#include "learn/update/row_experts.h"
 #include "learn/update/vocabulary_terms.h"
 #include "model/head/kept_head.h"
 #include "model/head/squared_probs.h"
@@ -60,18 +63,25 @@ Result<UpdateSlice> ActorLearner::slice(const PolicyUpdate& update, std::span<co
 }
 
 Result<std::vector<float>> ActorLearner::log_probs(const Model& model, const StepTable& table,
-                                                   const MicroBatchOptions* passes, std::vector<float>* entropy) const {
+                                                   const MicroBatchOptions* passes, std::vector<float>* entropy,
+                                                   ExpertChoices* experts) const {
   std::vector<float> out;
   std::vector<std::vector<float>*> columns{&out};
   if (entropy != nullptr) columns.push_back(entropy);
   const MicroBatchOptions& cut = passes != nullptr ? *passes : options_.micro_batch;
+  LearnerOptions options = options_;
+  options.pass.replays_experts = &model == model_;
+  options.pass.records_experts = experts != nullptr;
+  RowExperts taken(table);
   const auto compute = [&](const PackedForward& forward, std::span<const int64_t> rows) {
+    if (experts != nullptr) taken.note(rows, forward.experts);
     const LogProbs result = head_probs(model, forward, table.kept_of(rows), entropy != nullptr);
     std::vector<at::Tensor> numbers{result.log_prob_R};
     if (entropy != nullptr) numbers.push_back(result.entropy_R);
     return numbers;
   };
-  TRY(run_column_pass(model, table, cut, options_, "log-probs", compute, columns));
+  TRY(run_column_pass(model, table, cut, options, "log-probs", compute, columns));
+  if (experts != nullptr) *experts = TRY(taken.of_all_ranks(*options_.ranks.communicator));
   return out;
 }
 
@@ -81,12 +91,16 @@ Result<std::vector<float>> ActorLearner::sums_of_squared_probs(const Model& mode
     return std::vector<at::Tensor>{head_sum_pi_squared(forward.hidden_RH, model.head(), options_.temperature)};
   };
   std::vector<float>* const columns[] = {&out};
-  TRY(run_column_pass(model, table, options_.micro_batch, options_, "sums of squared probabilities", compute, columns));
+  LearnerOptions options = options_;
+  options.pass.replays_experts = true;
+  TRY(run_column_pass(model, table, options_.micro_batch, options, "sums of squared probabilities", compute, columns));
   return out;
 }
 
 Result<KeptCount> ActorLearner::keep_tokens(StepTable& table, const Sampling& sampling) const {
-  return put_kept_tokens(*model_, table, sampling, options_);
+  LearnerOptions options = options_;
+  options.pass.replays_experts = true;
+  return put_kept_tokens(*model_, table, sampling, options);
 }
 
 // Over the kept tokens, if there are any, else over the whole vocabulary.
@@ -225,8 +239,17 @@ Result<> ActorLearner::measure_whole_update(const PolicyUpdate& update, UpdateSl
   return {};
 }
 
+// What else goes back through the hidden states. Losses of routers send their own gradients on the way, even if that is 0.
+Result<VocabularyTerms> ActorLearner::extra_terms(PolicyUpdate& update, const UpdateSlice& part, const PackedForward& forward,
+                                                  LeafReport& leaf) {
+  VocabularyTerms terms = TRY(vocabulary_terms(*objective_, *model_, part, forward, options_, update.policy_share()));
+  update.routers.note(forward, leaf);
+  if (update.routers.is_on() && !terms.d_hidden_RH.defined()) terms.d_hidden_RH = at::zeros_like(forward.hidden_RH);
+  return terms;
+}
+
 // One micro-batch with its part of the gradient of the whole update's objective.
-Result<LeafReport> ActorLearner::compute_injected(const PolicyUpdate& update, const std::vector<int64_t>& micro,
+Result<LeafReport> ActorLearner::compute_injected(PolicyUpdate& update, const std::vector<int64_t>& micro,
                                                   const UpdateSlice& whole, std::span<const TokenNorm> norms,
                                                   BackwardPass& backward) {
   LeafReport leaf;
@@ -238,10 +261,10 @@ Result<LeafReport> ActorLearner::compute_injected(const PolicyUpdate& update, co
     if (!norms.empty()) micro_norms.push_back(norms[from]);
   });
   const bool has_gradient = any_nonzero(grad_log_prob) || any_nonzero(grad_entropy);
-  if (!has_gradient && !has_vocabulary_terms(*objective_, options_)) return leaf;
+  if (!has_gradient && !has_vocabulary_terms(*objective_, options_) && !update.routers.is_on()) return leaf;
   const PackedForward out = TRY(forward_rows(*model_, update.table, micro, update.pass));
   const UpdateSlice part = TRY(slice(update, micro));
-  const VocabularyTerms terms = TRY(vocabulary_terms(*objective_, *model_, part, out, options_, update.policy_share()));
+  const VocabularyTerms terms = TRY(extra_terms(update, part, out, leaf));
   leaf.sums = terms.sums;
   TRY(leaf.metrics.merge(terms.metrics));
   leaf.has_gradient = has_gradient || terms.d_hidden_RH.defined();
@@ -278,7 +301,7 @@ Result<> ActorLearner::backward_whole_update(PolicyUpdate& update, UpdateReport&
 }
 
 // One micro-batch whose objective needs no other.
-Result<LeafReport> ActorLearner::compute_rows(const PolicyUpdate& update, const std::vector<int64_t>& micro,
+Result<LeafReport> ActorLearner::compute_rows(PolicyUpdate& update, const std::vector<int64_t>& micro,
                                               BackwardPass& backward) {
   LeafReport leaf;
   UpdateSlice part = TRY(slice(update, micro));
@@ -287,7 +310,7 @@ Result<LeafReport> ActorLearner::compute_rows(const PolicyUpdate& update, const 
     leaf.sums.add(TRY(objective_->evaluate(part.input(), part.grad(), &leaf.metrics)));
     return leaf;
   }
-  const VocabularyTerms terms = TRY(vocabulary_terms(*objective_, *model_, part, out, options_, update.policy_share()));
+  const VocabularyTerms terms = TRY(extra_terms(update, part, out, leaf));
   if (objective_->coupling() == Coupling::kToken && part.table.kept().empty())
     backward = TRY(one_pass(part, out, update.policy_share(), terms.d_hidden_RH, leaf));
   else
@@ -302,6 +325,7 @@ Result<LeafReport> ActorLearner::compute_rows(const PolicyUpdate& update, const 
 Result<> ActorLearner::accumulate(PolicyUpdate& update, UpdateReport& report) {
   GradientSum gradient(*model_, *optimizer_, update.share, options_.ranks);
   std::vector<LeafReport> leaves(update.num_micro_batches());
+  TRY(update.routers.count(update.micro_batches, update.share, update.pass));
   // If a micro-batch is the whole update, it sees the whole update.
   if (objective_->coupling() > Coupling::kRow && update.micro_batches.size() > 1) {
     TRY(backward_whole_update(update, report, leaves, gradient));
@@ -336,6 +360,7 @@ Result<> ActorLearner::accumulate(PolicyUpdate& update, UpdateReport& report) {
     if (!leaves[i].kept.empty()) update.keep(update.micro_batches[i], leaves[i].kept);
   }
   update.add_supervised_loss(supervised_loss, report);
+  update.routers.report(leaves, report.sums.loss, report.metrics);
   return gradient.finish(leaves);
 }
 
@@ -344,7 +369,7 @@ Result<UpdateReport> ActorLearner::update(const StepTable& table, std::span<cons
   UpdateReport report;
   report.lr = place.lr;
   model_->zero_grad();
-  PolicyUpdate update(table, rows, place, options_);
+  PolicyUpdate update(*model_, table, rows, place, options_);
   TRY(accumulate(update, report));
   if (report.skipped) {
     report.grad_norm = report.sums.loss = std::numeric_limits<double>::quiet_NaN();

@@ -27,6 +27,7 @@
 #include "learn/update/packed_forward.h"
 #include "learn/update/supervised_part.h"
 #include "learn/update/update_slice.h"
+#include "learn/update/vocabulary_terms.h"
 #include "model/head/log_prob_head.h"
 #include "model/model.h"
 
@@ -70,9 +71,10 @@ class ActorLearner {
 
   // log_prob [N] of every response token of the table under `model` (the policy or the reference), without gradient. `passes` says
   // how the rows are cut; null: as in updates. `entropy` receives [N] too where it is not null.
+  // The policy takes the experts of the table again, if it has some. `experts` receives those that rows took, if not null.
   Result<std::vector<float>> log_probs(const Model& model, const StepTable& table,
-                                       const MicroBatchOptions* passes = nullptr,
-                                       std::vector<float>* entropy = nullptr) const;
+                                       const MicroBatchOptions* passes = nullptr, std::vector<float>* entropy = nullptr,
+                                       ExpertChoices* experts = nullptr) const;
 
   // [N] sum of the squared probabilities of the vocabulary at every response token.
   Result<std::vector<float>> sums_of_squared_probs(const Model& model, const StepTable& table) const;
@@ -100,9 +102,10 @@ class ActorLearner {
                                 const at::Tensor& d_extra_RH, LeafReport& report);
   Result<BackwardPass> two_pass(UpdateSlice& slice, const PackedForward& forward, double share,
                                 const at::Tensor& d_extra_RH, LeafReport& report);
-  Result<LeafReport> compute_rows(const PolicyUpdate& update, const std::vector<int64_t>& micro,
-                                  BackwardPass& backward);
-  Result<LeafReport> compute_injected(const PolicyUpdate& update, const std::vector<int64_t>& micro,
+  Result<VocabularyTerms> extra_terms(PolicyUpdate& update, const UpdateSlice& part, const PackedForward& forward,
+                                      LeafReport& leaf);
+  Result<LeafReport> compute_rows(PolicyUpdate& update, const std::vector<int64_t>& micro, BackwardPass& backward);
+  Result<LeafReport> compute_injected(PolicyUpdate& update, const std::vector<int64_t>& micro,
                                       const UpdateSlice& whole, std::span<const TokenNorm> norms,
                                       BackwardPass& backward);
   Result<> backward_whole_update(PolicyUpdate& update, UpdateReport& report, std::vector<LeafReport>& leaves,

@@ -10,12 +10,14 @@ namespace mortise {
 namespace {
 
 std::string encode_leaf(const LeafReport& leaf) {
-  const auto& [sums, metrics, skipped, has_gradient, kept] = leaf;
+  const auto& [sums, metrics, skipped, has_gradient, kept, router] = leaf;
   const auto& [loss, pg_loss, kl_loss, kl, entropy, entropy_loss, num_tokens] = sums;
   Encoder out;
   for (const double number : {loss, pg_loss, kl_loss, kl, entropy, entropy_loss}) out.f64(number);
   out.i64(num_tokens).i64(skipped ? 1 : 0).i64(has_gradient ? 1 : 0);
   out.text(encode_metrics(metrics)).text(float_bytes(kept));
+  out.u64(router.size());
+  for (const double number : router) out.f64(number);
   return out.bytes();
 }
 
@@ -30,6 +32,8 @@ Result<LeafReport> decode_leaf(std::string_view bytes) {
   leaf.has_gradient = in.i64() != 0;
   leaf.metrics = TRY(decode_metrics(in.text()));
   leaf.kept = floats_of_bytes(in.text());
+  leaf.router.resize(in.count(sizeof(double)));
+  for (double& number : leaf.router) number = in.f64();
   if (!in.done()) return Error{ErrorKind::kInternal, "the report of another rank's micro-batch cannot be read", "", ""};
   return leaf;
 }

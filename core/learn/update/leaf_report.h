@@ -14,10 +14,11 @@ namespace mortise {
 struct LeafReport {
   ObjectiveSums sums;
   MetricSet metrics;
-  bool skipped = false;       // a log-prob was not finite: it has no sums and no gradient
-  bool has_gradient = false;  // it ran backward
-  std::vector<float> kept;    // one per token, if the update keeps something of them: log-probs, then with a trace
-                              // entropies and what was clipped
+  bool skipped = false;        // a log-prob was not finite: it has no sums and no gradient
+  bool has_gradient = false;   // it ran backward
+  std::vector<float> kept;     // one per token, if the update keeps something of them: log-probs, then with a trace
+                               // entropies and what was clipped
+  std::vector<double> router;  // what the routers told (router_losses.h); empty: nothing
 };
 
 // `leaves` by micro-batch: those of this rank before the call, all of them after it. Leaves of a rank behind its first

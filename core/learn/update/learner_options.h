@@ -2,7 +2,10 @@
 // and speed.
 #pragma once
 
+#include <ATen/core/Tensor.h>
+
 #include <cstdint>
+#include <memory>
 #include <optional>
 
 #include "learn/update/micro_batches.h"
@@ -12,6 +15,18 @@
 #include "model/layers/decoder.h"
 
 namespace mortise {
+
+// What the losses of routers add to the gradient (RouterPass). `balance_E` may be filled in until backward runs.
+struct RouterTerms {
+  at::Tensor balance_E;
+  double z_factor = 0.0;
+};
+
+// Coefficients of the routers' losses (router_losses.h). aux_coef not set: the model's own.
+struct RouterLossOptions {
+  std::optional<double> aux_coef = 0.0;
+  double z_coef = 0.0;
+};
 
 // One pass of rows through the model. Except for dropout, no gradient depends on it.
 struct PassOptions {
@@ -26,7 +41,10 @@ struct PassOptions {
     uint64_t update = 0;  // in the run
   };
   std::optional<Dropout> dropout;
-  FlopCount* flops = nullptr;  // every pass adds its operations; null: no count
+  std::shared_ptr<const RouterTerms> router = {};  // the routers of the policy have losses; null: they have none
+  bool replays_experts = false;                    // takes the experts of the table again, if it has them
+  bool records_experts = false;                    // PackedForward::experts
+  FlopCount* flops = nullptr;                      // every pass adds its operations; null: no count
 };
 
 // Draws the policy to a teacher at every completion token (model/head/divergence.h).
@@ -43,6 +61,7 @@ struct LearnerOptions {
   HeadOptions head;
   const Model* reference = nullptr;  // for a KL over the whole vocabulary; borrowed
   TeacherLoss teacher_loss;
+  RouterLossOptions router_losses;
   RankOptions ranks;
   uint64_t seed = 0;  // the run's seed; for dropout
 

@@ -1,11 +1,83 @@
 // Packs the rows, runs the decoder, and selects the predicting hidden states.
 #include "learn/update/packed_forward.h"
 
+#include <ATen/ops/empty.h>
+#include <ATen/ops/full.h>
 #include <ATen/ops/index_select.h>
+
+#include <algorithm>
 
 #include "model/layers/recompute.h"
 
 namespace mortise {
+
+namespace {
+
+// How many rows each token belongs to.
+at::Tensor row_counts(const PackedBatch& packed) {
+  at::Tensor out = at::empty({packed.num_tokens()}, at::TensorOptions().dtype(at::kDouble));
+  auto* const counts = out.mutable_data_ptr<double>();
+  for (const PackedSegment& segment : packed.segments)
+    std::fill_n(counts + segment.begin, segment.length, static_cast<double>(segment.num_rows));
+  return out;
+}
+
+// The experts of the table's rows by packed token.
+at::Tensor given_experts(const ModelConfig& config, const StepTable& table, std::span<const int64_t> rows,
+                         const PackedBatch& packed) {
+  const ExpertChoices& choices = table.experts();
+  const int64_t k = config.moe.experts_per_token, layers = choices.width / k, tokens = packed.num_tokens();
+  at::Tensor out = at::full({layers, tokens, k}, -1, at::kLong);
+  auto* const given = out.mutable_data_ptr<int64_t>();
+  for (size_t b = 0; b < rows.size(); ++b) {
+    const PackedRow& place = packed.rows[b];
+    const auto num_prompt = static_cast<int64_t>(table.row(rows[b]).prompt_ids.size());
+    const std::span<const uint16_t> of_row = choices.of_row(rows[b]);
+    for (int64_t i = 0; i < num_prompt + place.num_response; ++i) {
+      const int64_t token = i < num_prompt ? place.prompt + i : place.response + i - num_prompt;
+      for (int64_t layer = 0; layer < layers; ++layer) {
+        const auto from = of_row.subspan(static_cast<size_t>(i * choices.width + layer * k), static_cast<size_t>(k));
+        if (from[0] != kNoExpert) std::ranges::copy(from, given + (layer * tokens + token) * k);
+      }
+    }
+  }
+  return out;
+}
+
+// Response tokens that were not computed get no expert.
+ExpertChoices taken_experts(const StepTable& table, std::span<const int64_t> rows, const PackedBatch& packed,
+                            const RouterPass& pass) {
+  ExpertChoices out;
+  for (size_t b = 0; b < rows.size(); ++b) {
+    const PackedRow& place = packed.rows[b];
+    const TableRow& row = table.row(rows[b]);
+    std::vector<uint16_t> of_row = experts_of(pass, place.prompt, static_cast<int64_t>(row.prompt_ids.size()));
+    const std::vector<uint16_t> response = experts_of(pass, place.response, place.num_response);
+    of_row.insert(of_row.end(), response.begin(), response.end());
+    const auto num_tokens = static_cast<int64_t>(row.prompt_ids.size() + row.response_ids.size());
+    of_row.resize(static_cast<size_t>(num_tokens * pass.taken_LNK.size(0) * pass.taken_LNK.size(2)), kNoExpert);
+    out.append(of_row, num_tokens);
+  }
+  return out;
+}
+
+// Null: the routers are told nothing, and tell nothing.
+std::shared_ptr<RouterPass> router_pass(const Model& model, const StepTable& table, std::span<const int64_t> rows,
+                                        const PackedBatch& packed, const PassOptions& options) {
+  const bool replays = options.replays_experts && !table.experts().empty();
+  const bool records = options.records_experts && model.config().num_expert_layers() > 0;
+  if (options.router == nullptr && !replays && !records) return nullptr;
+  auto pass = std::make_shared<RouterPass>();
+  if (options.router != nullptr || records) make_room(model.config(), packed.num_tokens(), *pass);
+  if (replays) pass->given_LNK = given_experts(model.config(), table, rows, packed);
+  if (options.router == nullptr) return pass;
+  pass->weight_N = row_counts(packed);
+  pass->balance_E = options.router->balance_E;
+  pass->z_factor = options.router->z_factor;
+  return pass;
+}
+
+}  // namespace
 
 Result<PackedForward> forward_rows(const Model& model, const StepTable& table, std::span<const int64_t> rows,
                                    const PassOptions& options) {
@@ -18,6 +90,7 @@ Result<PackedForward> forward_rows(const Model& model, const StepTable& table, s
   }
   PackOptions pack;
   pack.share_prefix = options.share_prompts;
+  pack.keep_last_token = options.router != nullptr;  // it counts in the losses of routers
   pack.vocab_size = model.config().vocab_size;
   pack.max_positions = model.config().max_length();
   const PackedBatch packed = TRY(pack_rows(pack_list, pack));
@@ -34,8 +107,10 @@ Result<PackedForward> forward_rows(const Model& model, const StepTable& table, s
                                        packed.owners_N, packed.positions_N};
   }
   PackedForward out;
+  out.routing = forward.routing = router_pass(model, table, rows, packed, options);
   out.selected_RH = at::index_select(model.forward_hidden(packed, forward), 0, packed.predict_index_R);
   out.hidden_RH = out.selected_RH.detach();
+  if (options.records_experts && out.routing != nullptr) out.experts = taken_experts(table, rows, packed, *out.routing);
   out.targets_R = packed.targets_R;
   if (options.flops != nullptr) {
     const PassFlops cost = pass_flops(model, packed);

@@ -6,6 +6,7 @@
 
 #include <functional>
 #include <initializer_list>
+#include <memory>
 #include <span>
 
 #include "learn/update/learner_options.h"
@@ -15,9 +16,11 @@
 namespace mortise {
 
 struct PackedForward {
-  at::Tensor selected_RH;  // in the autograd graph where GradMode is on
-  at::Tensor hidden_RH;    // the same, detached: what the head works on
-  at::Tensor targets_R;    // int64, the response tokens row by row
+  at::Tensor selected_RH;                    // in the autograd graph where GradMode is on
+  at::Tensor hidden_RH;                      // the same, detached: what the head works on
+  at::Tensor targets_R;                      // int64, the response tokens row by row
+  std::shared_ptr<RouterPass> routing = {};  // what the routers were told, and told; null: nothing
+  ExpertChoices experts = {};                // that the rows took, if the pass records them
   FlopCount* flops = nullptr;
   double backward_flops = 0.0;
 

@@ -13,6 +13,7 @@
 #include "foundation/base/rng.h"
 #include "learn/update/actor_learner.h"
 #include "learn/update/rank_share.h"
+#include "learn/update/router_losses.h"
 #include "learn/update/supervised_part.h"
 #include "learn/update/update_slice.h"
 
@@ -28,9 +29,10 @@ struct PolicyUpdate {
   MicroPlan micro_batches;                     // cut from `rows`
   std::optional<SupervisedPart> supervised;    // its micro-batches are numbered after those
   RankShare share;                             // this rank's micro-batches
+  RouterLosses routers;                        // of the policy's rows, whatever their share in the loss is
 
-  PolicyUpdate(const StepTable& table_in, std::span<const int64_t> rows_in, const UpdatePlace& place_in,
-               const LearnerOptions& options)
+  PolicyUpdate(const Model& model, const StepTable& table_in, std::span<const int64_t> rows_in,
+               const UpdatePlace& place_in, const LearnerOptions& options)
       : table(table_in),
         rows(rows_in),
         place(place_in),
@@ -38,7 +40,10 @@ struct PolicyUpdate {
         counts(count_rows(table_in, rows_in)),
         micro_batches(plan_micro_batches(table_in, rows_in, options.micro_batch)),
         supervised(make_supervised(place_in.mix, options)),
-        share(loads(), options.ranks) {
+        share(loads(), options.ranks),
+        routers(model, table_in, rows_in, options) {
+    pass.router = routers.terms();
+    pass.replays_experts = true;
     for (size_t i = 0; i < rows.size(); ++i) places[rows[i]] = i;
   }
 
@@ -60,9 +65,12 @@ struct PolicyUpdate {
   }
   [[nodiscard]] bool is_supervised(size_t micro) const { return micro >= micro_batches.size(); }
 
-  // One of the supervised micro-batches. LoRA dropout drops other features than in the policy's rows.
+  // One of the supervised micro-batches. LoRA dropout drops other features than in the policy's rows, and its routers
+  // choose freely and have no losses.
   Result<LeafReport> compute_supervised(const Model& model, size_t micro, BackwardPass& backward) const {
     PassOptions own = pass;
+    own.router = nullptr;
+    own.replays_experts = false;
     if (own.dropout) own.dropout->seed = random_u64({own.dropout->seed, RandomPurpose::kSftMix});
     return supervised->compute(model, micro - micro_batches.size(), own, place.mix.mu, backward);
   }

@@ -8,6 +8,7 @@
 #include <numeric>
 
 #include "learn/update/packed_forward.h"
+#include "learn/update/router_losses.h"
 #include "model/head/log_prob_head.h"
 
 namespace mortise {
@@ -48,7 +49,7 @@ SupervisedPart::SupervisedPart(const SupervisedRows& rows, const LearnerOptions&
 }
 
 Result<LeafReport> SupervisedPart::compute(const Model& model, size_t micro, const PassOptions& pass,
-                                           double coefficient, BackwardPass& backward) const {
+                                           double coefficient, BackwardPass& backward, RouterLosses* routers) const {
   LeafReport leaf;
   std::vector<double> weight;  // by token; 0: not learnt
   for (const int64_t row : plan_[micro]) {
@@ -57,6 +58,7 @@ Result<LeafReport> SupervisedPart::compute(const Model& model, size_t micro, con
   }
   if (weight.empty()) return leaf;
   const PackedForward forward = TRY(forward_rows(model, *rows_.table, plan_[micro], pass));
+  if (routers != nullptr) routers->note(forward, leaf);
   const at::Tensor d_hidden_RH = at::empty_like(forward.hidden_RH);
   double sum_of_probs = 0, count = 0;
   const auto on_chunk = [&](const HeadChunk& chunk) {

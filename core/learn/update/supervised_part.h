@@ -15,6 +15,8 @@
 
 namespace mortise {
 
+class RouterLosses;
+
 // Recorded rows, and how their tokens count.
 struct SupervisedRows {
   const StepTable* table = nullptr;  // borrowed; response_mask says what is learnt
@@ -28,13 +30,15 @@ class SupervisedPart {
 
   [[nodiscard]] int64_t num_tokens() const { return num_tokens_; }  // that are learnt
   [[nodiscard]] size_t num_micro_batches() const { return plan_.size(); }
+  [[nodiscard]] const MicroPlan& plan() const { return plan_; }
   // Tokens that a pass over each micro-batch computes.
   [[nodiscard]] std::vector<int64_t> loads() const { return micro_tokens(*rows_.table, plan_); }
 
   // The forward pass of a micro-batch. `backward` is then its backward pass, and the report has its part of L in
-  // sums.loss. The gradient is that of `coefficient` L, the head's already added.
+  // sums.loss. The gradient is that of `coefficient` L, the head's already added. `routers`: null, or the losses of the
+  // routers in `pass`.
   Result<LeafReport> compute(const Model& model, size_t micro, const PassOptions& pass, double coefficient,
-                             BackwardPass& backward) const;
+                             BackwardPass& backward, RouterLosses* routers = nullptr) const;
 
  private:
   SupervisedRows rows_;

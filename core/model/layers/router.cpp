@@ -35,6 +35,22 @@ class AddGradient : public torch::autograd::Function<AddGradient> {
   }
 };
 
+// The same for probabilities; `more` is weight times balance, as both are when backward runs.
+class AddBalance : public torch::autograd::Function<AddBalance> {
+ public:
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& probs_NE, const at::Tensor& weight_N,
+                            const at::Tensor& balance_E) {
+    ctx->saved_data["weight"] = weight_N;
+    ctx->saved_data["balance"] = balance_E;  // not a saved variable: it may still be filled in
+    return probs_NE.view_as(probs_NE);
+  }
+  static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
+    const at::Tensor weight = ctx->saved_data["weight"].toTensor(), balance = ctx->saved_data["balance"].toTensor();
+    const at::Tensor more = weight.unsqueeze(1) * balance.unsqueeze(0);
+    return {grads[0] + more.to(grads[0].scalar_type()), at::Tensor(), at::Tensor()};
+  }
+};
+
 at::Tensor choose(const at::Tensor& logits_NE, const MoeConfig& moe, int64_t layer, const RouterPass* pass) {
   const at::NoGradGuard no_grad;
   const at::Tensor probs = at::softmax(logits_NE.detach(), 1, at::kFloat);
@@ -73,6 +89,19 @@ void make_room(const ModelConfig& config, int64_t num_tokens, RouterPass& pass) 
   pass.z_L = at::zeros({layers}, real);
 }
 
+std::vector<uint16_t> experts_of(const RouterPass& pass, int64_t begin, int64_t length) {
+  const int64_t layers = pass.taken_LNK.size(0), tokens = pass.taken_LNK.size(1), k = pass.taken_LNK.size(2);
+  const int64_t* const taken = pass.taken_LNK.const_data_ptr<int64_t>();
+  std::vector<uint16_t> out;
+  out.reserve(static_cast<size_t>(length * layers * k));
+  for (int64_t n = begin; n < begin + length; ++n) {
+    for (int64_t l = 0; l < layers; ++l) {
+      for (int64_t i = 0; i < k; ++i) out.push_back(static_cast<uint16_t>(taken[(l * tokens + n) * k + i]));
+    }
+  }
+  return out;
+}
+
 Routing route(const at::Tensor& x_NH, const at::Tensor& router_EH, const MoeConfig& moe, int64_t layer,
               RouterPass* pass) {
   at::Tensor logits = at::linear(x_NH, router_EH);
@@ -86,10 +115,7 @@ Routing route(const at::Tensor& x_NH, const at::Tensor& router_EH, const MoeConf
   at::Tensor probs = at::softmax(logits, 1);
   const at::Tensor experts = choose(logits, moe, layer, pass);
   if (pass != nullptr && pass->records) tell(logits, probs, experts, layer, *pass);
-  if (has_losses && pass->balance_E.defined()) {
-    const at::Tensor slope = pass->weight_N.unsqueeze(1) * pass->balance_E.unsqueeze(0);
-    probs = AddGradient::apply(probs, slope.to(probs.scalar_type()));
-  }
+  if (has_losses && pass->balance_E.defined()) probs = AddBalance::apply(probs, pass->weight_N, pass->balance_E);
   at::Tensor weights = at::gather(probs, 1, experts);
   if (moe.normalizes) weights = weights / at::sum(weights, {1}, /*keepdim=*/true);
   return {experts, weights};

@@ -11,17 +11,20 @@
 
 #include <cstdint>
 #include <memory>
+#include <vector>
 
 #include "model/weights/model_config.h"
 
 namespace mortise {
 
-// What routers are told, and tell, in one pass over N tokens. L counts the layers with experts, K a token's experts, E all experts.
+// What routers are told, and tell, in one pass over N tokens. L counts the layers with experts, K a token's experts, E all
+// experts.
 struct RouterPass {
   // What the routers are told; undefined: nothing.
-  at::Tensor given_LNK;   // int64, any order; -1 as the first of a token: the router's own choice
-  at::Tensor weight_N;    // float64: how often a token counts in the router's losses
-  at::Tensor balance_E;   // float64: d loss / d (probability of the expert), of a token that counts once
+  at::Tensor given_LNK;  // int64, any order; -1 as the first of a token: the router's own choice
+  at::Tensor weight_N;   // float64: how often a token counts in the router's losses
+  at::Tensor
+      balance_E;  // float64: d loss / d (probability of the expert), of a token that counts once; backward reads it
   double z_factor = 0.0;  // d loss / d (logsumexp of the logits)^2, of a token that counts once
   // What they tell. Sums are over tokens by their weights.
   bool records = false;
@@ -32,6 +35,9 @@ struct RouterPass {
 };
 // Room for what `num_tokens` tokens tell.
 void make_room(const ModelConfig& config, int64_t num_tokens, RouterPass& pass);
+
+// The experts that tokens [begin, begin + length) took, token by token (foundation/batch/expert_choices.h).
+std::vector<uint16_t> experts_of(const RouterPass& pass, int64_t begin, int64_t length);
 
 struct Routing {
   at::Tensor experts_NK;  // int64, ascending in a row

@@ -51,14 +51,16 @@ class Packer {
     const bool shares = options_.share_prefix && row.group_key >= 0 && !row.prompt_ids.empty();
     if (shares) {
       const int64_t prompt = shared_prompt(row);
-      const PackedSegment& at = batch_.segments[static_cast<size_t>(prompt)];
+      PackedSegment& at = batch_.segments[static_cast<size_t>(prompt)];
+      if (num_response > 0) ++at.num_rows;
       const int64_t last = at.begin + at.length - 1;
       const int64_t begin = size();
-      if (inputs > 0) open_segment(row, prompt, at.length, {}, row.response_ids.first(inputs));
+      if (inputs > 0) open_segment(row, prompt, at.length, {}, row.response_ids.first(inputs), /*num_rows=*/1);
       finish_row(row, last, begin, inputs);
     } else {
       const int64_t begin = size();
-      if (!row.prompt_ids.empty()) open_segment(row, -1, 0, row.prompt_ids, row.response_ids.first(inputs));
+      if (!row.prompt_ids.empty())
+        open_segment(row, -1, 0, row.prompt_ids, row.response_ids.first(inputs), num_response > 0 ? 1 : 0);
       const auto prompt_length = static_cast<int64_t>(row.prompt_ids.size());
       finish_row(row, begin + prompt_length - 1, begin + prompt_length, inputs);
     }
@@ -84,8 +86,8 @@ class Packer {
 
   // A new segment of tokens of the row's prompt and then of its response.
   int64_t open_segment(const PackRow& row, int64_t prefix, int64_t position, std::span<const int64_t> prompt,
-                       std::span<const int64_t> response) {
-    PackedSegment segment{size(), static_cast<int64_t>(prompt.size() + response.size()), prefix, position};
+                       std::span<const int64_t> response, int64_t num_rows) {
+    PackedSegment segment{size(), static_cast<int64_t>(prompt.size() + response.size()), prefix, position, num_rows};
     ids_.insert(ids_.end(), prompt.begin(), prompt.end());
     ids_.insert(ids_.end(), response.begin(), response.end());
     owners_.insert(owners_.end(), prompt.size(), token_owner(row, true));
@@ -105,7 +107,7 @@ class Packer {
         return candidate;
       }
     }
-    known.push_back(open_segment(row, -1, 0, row.prompt_ids, {}));
+    known.push_back(open_segment(row, -1, 0, row.prompt_ids, {}, 0));
     return known.back();
   }
 
@@ -115,6 +117,8 @@ class Packer {
       predict_.push_back(i == 0 ? last_prompt : begin + static_cast<int64_t>(i) - 1);
       targets_.push_back(row.response_ids[i]);
     }
+    const auto num_prompt = static_cast<int64_t>(row.prompt_ids.size());
+    batch_.rows.push_back({last_prompt + 1 - num_prompt, begin, static_cast<int64_t>(inputs)});
     batch_.row_offsets.push_back(static_cast<int64_t>(targets_.size()));
     if (options_.keep_last_token) {
       batch_.last_index.push_back(row.prompt_ids.empty() ? -1

@@ -22,6 +22,14 @@ struct PackedSegment {
   int64_t length = 0;           // > 0
   int64_t prefix_segment = -1;  // index of a segment before this one that itself has no prefix, or -1
   int64_t position = 0;         // position of its first token
+  int64_t num_rows = 0;         // rows with a response that it belongs to
+};
+
+// Where the tokens of a row are in the packed list. Rows may share a prompt.
+struct PackedRow {
+  int64_t prompt = 0;        // its first prompt token
+  int64_t response = 0;      // its first response token
+  int64_t num_response = 0;  // response tokens that are computed
 };
 
 // N tokens, R response tokens, B rows.
@@ -32,6 +40,7 @@ struct PackedBatch {
   at::Tensor owners_N;               // int64: see token_owner
   at::Tensor predict_index_R;        // int64: the packed token whose hidden state predicts response token r
   at::Tensor targets_R;              // int64: the response tokens, row by row
+  std::vector<PackedRow> rows;       // [B]
   std::vector<int64_t> row_offsets;  // [B+1] into R
   std::vector<int64_t>
       last_index;  // [B]: the packed token of each row's last token, -1 for an empty row; only with keep_last_token

@@ -70,6 +70,7 @@ class SftRun {
     metrics.add_mean("grad_norm", report.grad_norm, 1.0);
     metrics.add("learning_rate", lr);
     metrics.add("actor/skipped_updates", report.skipped ? 1.0 : 0.0);
+    TRY(metrics.merge(report.metrics));
     metrics.add("training/learnt_tokens", static_cast<double>(report.num_tokens));
     tally.seconds = watch.elapsed_s();
     tally.num_failed_saves = saver_.num_failed();

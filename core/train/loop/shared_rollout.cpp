@@ -1,6 +1,7 @@
 // Samples this rank's prompts, and exchanges the rows.
 #include "train/loop/shared_rollout.h"
 
+#include <cstring>
 #include <utility>
 
 #include "foundation/batch/float_bytes.h"
@@ -49,8 +50,8 @@ std::string encode_rows(const SampleBatch& samples, std::span<const int64_t> pro
     out.i64(prompt);
     for (int64_t i = 0; i < samples.num_samples_per_prompt; ++i) {
       const Sample& one = samples.rows[static_cast<size_t>(prompt * samples.num_samples_per_prompt + i)];
-      const auto& [prompt_index, sample_index, token_ids, log_prob, finish_reason, weight_version, text, turns, spans] =
-          one;
+      const auto& [prompt_index, sample_index, token_ids, log_prob, finish_reason, weight_version, text, turns, spans,
+                   experts] = one;
       out.i64(prompt_index).i64(sample_index).i64(static_cast<int64_t>(finish_reason)).i64(weight_version).text(text);
       out.u64(token_ids.size());
       for (const int64_t id : token_ids) out.i64(id);
@@ -58,6 +59,7 @@ std::string encode_rows(const SampleBatch& samples, std::span<const int64_t> pro
       encode_turns(turns, out);
       out.u64(spans.size());
       for (const auto& [version, num_tokens] : spans) out.i64(version).i64(num_tokens);
+      out.text({reinterpret_cast<const char*>(experts.data()), experts.size() * sizeof(uint16_t)});
     }
   }
   out.text(encode_metrics(metrics));
@@ -85,6 +87,9 @@ Result<MetricSet> decode_rows(std::string_view bytes, SampleBatch& samples) {
       row.turns = decode_turns(in);
       row.spans.resize(in.count(2 * sizeof(int64_t)));
       for (VersionSpan& span : row.spans) span = {in.i64(), in.i64()};
+      const std::string experts = in.text();
+      row.experts.resize(experts.size() / sizeof(uint16_t));
+      std::memcpy(row.experts.data(), experts.data(), row.experts.size() * sizeof(uint16_t));
     }
   }
   MetricSet metrics = TRY(decode_metrics(in.text()));

@@ -206,7 +206,11 @@ Result<> log_prob_stage(const RunSettings& run, const PolicyParts& policy, const
     // The first update is at these weights still: one that looks at all its rows at once need not run them again.
     std::vector<float> entropy;
     std::vector<float>* const measured = learner.sees_whole_update() ? &entropy : nullptr;
-    table.put<column::OldLogProb>(TRY(learner.log_probs(*policy.model, table, nullptr, measured)));
+    ExpertChoices experts;
+    const bool records = run.config.actor.router_replay.mode == RouterReplay::kR2;
+    table.put<column::OldLogProb>(
+        TRY(learner.log_probs(*policy.model, table, nullptr, measured, records ? &experts : nullptr)));
+    if (records) table.replay(std::move(experts));
     table.put<column::OldEntropy>(std::move(entropy));
   }
   if (needs.reference) {

@@ -11,6 +11,7 @@
 #include "train/loop/ahead_round.h"
 #include "train/loop/reference_refresh.h"
 #include "train/loop/replay_stages.h"
+#include "train/loop/router_replay.h"
 #include "train/loop/run_loop.h"
 #include "train/loop/stages.h"
 #include "train/report/journal.h"
@@ -101,6 +102,7 @@ class Trainer {
     const auto& [prompts, samples, scored] = work.experience;
     add_staleness_metrics(samples, counters_.weight_version, metrics);
     StepTable& table = work.table = make_step_table(prompts, samples);
+    TRY(replay_stage(run_, parts_.policy.model->config(), work.experience, table));
     run_.ranks.enter("log-probs", number);
     TRY(kept_tokens_stage(parts_.sampler->plan(), *parts_.learning.learner, table, metrics));
     TRY(put_baselines(work.experience, table, metrics));

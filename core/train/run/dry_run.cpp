@@ -20,6 +20,7 @@
 #include "train/run/memory_estimate.h"
 #include "train/run/plugin_files.h"
 #include "train/run/policy_folder.h"
+#include "train/run/router_rules.h"
 #include "train/run/run_data.h"
 #include "train/run/run_options.h"
 #include "train/run/run_parts.h"
@@ -182,6 +183,7 @@ Result<RunEstimate> estimate(Env& env, PluginRegistry& registry, const LoadedCon
   std::optional<Dataset> train;
   if (kind == RunKind::kTrain) {
     TRY(check_policy(env, config.model.path));
+    TRY(check_routers(loaded, out.model));
     train = TRY(load_train_prompts(rows));
     const PromptSource source = TRY(PromptSource::create(*train, train_source_options(config)));
     out.train_rows = source.rows_per_epoch();
@@ -255,6 +257,7 @@ Json json_of(const RunEstimate& run, const RunConfig& config) {
             {"head", bytes(memory.head)},
             {"rollout_weights", bytes(memory.rollout)},
             {"kv_cache", bytes(memory.kv_cache)},
+            {"experts", bytes(memory.experts)},
             {"critic", bytes(memory.critic)},
             {"teacher", bytes(memory.teacher)},
             {"reward_models", bytes(memory.reward_models)},
@@ -300,6 +303,7 @@ std::string memory_text(const MemoryEstimate& memory, int num_ranks) {
                                                   {"or in rollouts: all weights", memory.whole},
                                                   {"generator's copy of the weights", memory.rollout},
                                                   {"KV cache, at most", memory.kv_cache},
+                                                  {"experts of the step's tokens", memory.experts},
                                                   {"the program itself", memory.program}};
   const auto size = [](double bytes) { return format_bytes(static_cast<uint64_t>(bytes)); };
   std::string out = fmt::format("# memory: about {}{}\n", size(memory.total()), num_ranks > 1 ? " per rank" : "");
@@ -357,6 +361,7 @@ Result<std::string> dry_run(Env& env, const LoadedConfig& loaded, bool json, con
   PluginRegistry registry = TRY(open_registry(loaded));
   TRY(check_plugins(registry, loaded, RunKind::kTrain));
   TRY(check_plugin_files(env, registry, loaded));
+  TRY(check_replay_backend(loaded, *TRY(registry.find("rollout_backend", loaded.config.rollout.name)).plugin));
   RunEstimate run = TRY(estimate(env, registry, loaded, num_ranks));
   // Refused here as it would be by the run.
   const std::optional<Checkpoint> checkpoint =

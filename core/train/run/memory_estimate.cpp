@@ -194,6 +194,10 @@ MemoryEstimate estimate_memory(const ModelConfig& model, const std::optional<Lor
   bytes.kv_cache = std::min(
       rows * static_cast<double>(row_tokens) * 2.0 * static_cast<double>(model.kv_size() * model.num_layers) * 4.0,
       static_cast<double>(config.rollout.kv_cache_mib << 20));
+  if (config.actor.router_replay.mode != RouterReplay::kDisabled) {
+    const auto width = static_cast<double>(model.num_expert_layers() * model.moe.experts_per_token);
+    bytes.experts = static_cast<double>(plan.rows_per_step * row_tokens) * width * 2.0;
+  }
   return bytes;
 }
 

@@ -18,11 +18,12 @@ struct MemoryEstimate {
   double head = 0, critic = 0, reward_models = 0, teacher = 0;
   double files = 0;            // in files in place of memory (offload)
   double program = 130 << 20;  // the program, its libraries and what they keep
+  double experts = 0;          // that the tokens of a step took (actor.router_replay.mode)
   double gathered = 0;  // ranks.zero_stage = 3: parts of other ranks during updates
   double whole = 0;     // ... and all weights during rollouts, when there are no gradients and activations
   [[nodiscard]] double total() const {
     const double update = gradients + activations + head + gathered;
-    return program + weights + moments + reference + rollout + kv_cache + critic + reward_models + teacher +
+    return program + weights + moments + reference + rollout + kv_cache + critic + reward_models + teacher + experts +
            std::max(update, whole);
   }
 };

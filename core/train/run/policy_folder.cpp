@@ -105,6 +105,7 @@ EngineOptions rollout_engine_options(const RunConfig& config, const Tokenizer* t
   if (config.rollout.kernels == DecodeKernels::kPlain || config.model.dtype == ModelDtype::kFloat64)
     options.path = GeneratePath::kPlain;
   options.isa = isa_of(config.rollout.kernels);
+  options.records_experts = config.actor.router_replay.mode == RouterReplay::kR3;
   return options;
 }
 

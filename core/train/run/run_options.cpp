@@ -29,6 +29,7 @@ LearnerOptions learner_options(const RunConfig& config, Communicator& ranks) {
   options.grad_clip = config.actor.grad_clip;
   options.seed = static_cast<uint64_t>(config.trainer.seed);
   options.micro_batch = micro_batch_options(config);
+  options.router_losses = {config.actor.router_aux_loss_coef, config.actor.router_z_loss_coef};
   if (config.model.layers == LayerPasses::kPlain) options.pass.path = LayerPath::kPlain;
   if (config.model.enable_gradient_checkpointing)
     options.pass.activation_bytes = config.model.activation_memory_mib.value_or(0) << 20;

@@ -24,6 +24,7 @@
 #include "train/run/admission.h"
 #include "train/run/ahead_rules.h"
 #include "train/run/offloading.h"
+#include "train/run/router_rules.h"
 #include "train/run/run_data.h"
 #include "train/run/run_options.h"
 #include "train/run/teacher.h"
@@ -122,6 +123,7 @@ Result<> load_model(const RunSettings& run, const std::optional<Path>& weights_f
   policy.encoder = policy.folder->encoder(config);
   if (run.kind != RunKind::kEval) TRY(check_policy(run.env, config.model.path));
   Model& model = policy.model.emplace(TRY(load_policy(run, weights_from)));
+  if (run.kind != RunKind::kEval) TRY(check_routers(run.loaded, model.config()));
   // Sampling and training turn all sequences of the run alike, whatever their length.
   if (model.config().rope_switch() > 0) model.set_rope_length(config.data.max_prompt_length + response_length(config));
   TRY(load_adapter(run, model));
@@ -223,6 +225,7 @@ Result<Sampler> load_sampler(const RunSettings& run, PluginRegistry& registry, c
   RolloutRunner runner =
       TRY(at_place(run.loaded.where("rollout.name"),
                    RolloutRunner::create(registry, config.rollout.name, config.rollout.params, run.key)));
+  if (run.kind == RunKind::kTrain) TRY(check_replay_backend(run.loaded, runner.backend().info()));
   runner.use_turns(turns);
   const Model& model = sampled_model(policy);
   return Sampler(std::move(runner), train_plan(config, model, sampling), policy.folder->tokenizer, model, *policy.model,

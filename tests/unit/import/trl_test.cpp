@@ -37,6 +37,8 @@ TEST(ImportTrl, DefaultsAreTrls) {
   EXPECT_EQ(config.actor.grad_clip, 1.0);
   EXPECT_EQ(config.trainer.total_epochs, 3);
   EXPECT_FALSE(config.trainer.val_before_train);
+  EXPECT_FALSE(config.actor.router_aux_loss_coef.has_value()) << "the model's own";
+  EXPECT_EQ(trl("router_aux_loss_coef: 0.02").actor.router_aux_loss_coef, 0.02);
 }
 
 TEST(ImportTrl, ServersBecomeTheBackendAndItsCorrection) {

@@ -84,6 +84,17 @@ TEST(ImportVerl, LossesAndTheirParameters) {
   EXPECT_THAT(verl_error("actor_rollout_ref.actor.policy_loss.loss_mode=bypass_mode"), HasSubstr("not supported"));
 }
 
+TEST(ImportVerl, RoutingReplay) {
+  EXPECT_EQ(verl(grpo("")).actor.router_replay.mode, RouterReplay::kDisabled);
+  EXPECT_EQ(verl(grpo("actor_rollout_ref.actor.router_replay.mode=R2")).actor.router_replay.mode, RouterReplay::kR2);
+  EXPECT_EQ(verl(grpo("actor_rollout_ref.actor.router_replay.mode=R3 "
+                      "actor_rollout_ref.rollout.enable_rollout_routing_replay=True"))
+                .actor.router_replay.mode,
+            RouterReplay::kR3);
+  EXPECT_THAT(verl_error(grpo("actor_rollout_ref.actor.router_replay.replay_file=experts.pt")),
+              HasSubstr("experts go from the sampler to the updates in memory"));
+}
+
 // Since version 0.9 verl reads loss_agg_mode with gspo; before, it took the mean over rows, as the paper does.
 TEST(ImportVerl, GspoIsAggregatedAsTheFileSays) {
   const std::string gspo = grpo("actor_rollout_ref.actor.policy_loss.loss_mode=gspo ");

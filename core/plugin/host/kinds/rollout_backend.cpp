@@ -64,9 +64,10 @@ int32_t take_sequence(void* context, const mortise_rollout_sequence* given) noex
     const auto in = read_abi_struct(given);
     const auto size = static_cast<size_t>(in.num_ids < 0 || in.ids == nullptr ? 0 : in.num_ids);
     RolloutSequence sequence{
-        in.request_id, in.sample_index, in.finish_reason, in.weight_version, {in.ids, size}, {}, {}};
+        in.request_id, in.sample_index, in.finish_reason, in.weight_version, {in.ids, size}, {}, {}, {}};
     if (in.log_prob != nullptr) sequence.log_prob = {in.log_prob, size};
     if (in.filtered_log_prob != nullptr) sequence.filtered_log_prob = {in.filtered_log_prob, size};
+    if (in.experts != nullptr) sequence.experts = {in.experts, static_cast<size_t>(in.num_experts)};
     state.fault = state.ledger->take(sequence, in.num_ids != 0 && size == 0);
     if (!state.fault.empty()) return 1;
     return (*state.sink)(sequence) ? 0 : 1;

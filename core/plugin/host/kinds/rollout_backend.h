@@ -38,6 +38,7 @@ struct RolloutSequence {
   std::span<const int64_t> ids{};
   std::span<const float> log_prob{};           // empty: the backend has none
   std::span<const float> filtered_log_prob{};  // empty: not computed
+  std::span<const uint16_t> experts{};         // that prompt and completion took (expert_choices.h); empty: not given
 };
 
 // Takes one sequence. False: deliver no more now (this one is taken); the rest comes with the next poll.

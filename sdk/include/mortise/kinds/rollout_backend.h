@@ -61,6 +61,12 @@ typedef struct mortise_rollout_sequence {
   const int64_t* ids;             /* [num_ids], the end token included */
   const float* log_prob;          /* [num_ids] at temperature, unfiltered; null when the backend has none */
   const float* filtered_log_prob; /* [num_ids] after penalties, forbidden tokens and filters; or null */
+#if MORTISE_TARGET_MINOR >= 2
+  /* since 0.2. Experts that each token of prompt and completion took, layer by layer in a mixture of experts; 65535 as
+   * the first of a layer's: not known. The last token may be unknown. Null: not given. */
+  const uint16_t* experts;
+  uint64_t num_experts; /* since 0.2. numbers in `experts`: tokens x layers with experts x experts per token */
+#endif
 } mortise_rollout_sequence;
 
 typedef struct mortise_rollout_sink {

@@ -113,6 +113,8 @@ impl Sink<'_> {
             ids: sequence.ids.as_ptr(),
             log_prob,
             filtered_log_prob: std::ptr::null(),
+            experts: std::ptr::null(),
+            num_experts: 0,
         };
         (self.raw.sequence)(self.raw.context, &raw) == 0
     }

@@ -378,6 +378,8 @@ pub struct mortise_rollout_sequence {
     pub ids: *const i64,
     pub log_prob: *const f32,
     pub filtered_log_prob: *const f32,
+    pub experts: *const u16,
+    pub num_experts: u64,
 }
 
 #[repr(C)]

@@ -93,7 +93,8 @@ fn layouts_are_those_of_the_c_headers() {
         struct_size, flags, request_id, prompt_ids, num_prompt_ids, num_samples, first_row_id, seed, step, sampling
     });
     check!(text, checked, mortise_rollout_sequence {
-        struct_size, finish_reason, request_id, sample_index, weight_version, num_ids, ids, log_prob, filtered_log_prob
+        struct_size, finish_reason, request_id, sample_index, weight_version, num_ids, ids, log_prob, filtered_log_prob,
+        experts, num_experts
     });
     check!(text, checked, mortise_rollout_sink { struct_size, flags, context, sequence });
     check!(text, checked, mortise_rollout_backend_vtable {
