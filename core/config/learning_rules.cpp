@@ -125,6 +125,7 @@ class LearningRules {
     const RolloutConfig& rollout = config_.rollout;
     const std::vector<std::pair<std::string_view, bool>> uses{
         {"algorithm.filter_groups.enable", config_.algorithm.filter_groups.enable},
+        {"actor.router_replay.mode", config_.actor.router_replay.mode == RouterReplay::kR3},
         {"rollout.multi_turn.enable", rollout.multi_turn.enable},
         {"rollout.stop", !rollout.stop.empty()},
         {"rollout.bad_words", !rollout.bad_words.empty()},
@@ -214,13 +215,6 @@ class LearningRules {
     if (mode == RouterReplay::kR3 && config_.rollout.multi_turn.enable) {
       error(key, "'actor.router_replay.mode' is R3, which works with completions of one turn only",
             "set it to R2, or rollout.multi_turn.enable to false");
-    }
-    if (mode == RouterReplay::kR3 && config_.trainer.steps_ahead() >= 2) {
-      error(key,
-            fmt::format("'actor.router_replay.mode' is R3, but 'trainer.max_staleness' is {}, so that completions are "
-                        "sampled in pieces",
-                        config_.trainer.max_staleness),
-            "set it to R2, or trainer.max_staleness to 1");
     }
     if (mode == RouterReplay::kR2 && config_.algorithm.rollout_correction.bypass_mode) {
       error(

@@ -95,7 +95,8 @@ TEST(Routers, WhatCannotWorkIsRefused) {
   const std::string r3 = "actor.router_replay.mode=R3 ";
   EXPECT_THAT(refused(task, r3 + "rollout.name=replay rollout.replay.path=data/train.jsonl"),
               HasSubstr("does not tell which experts it took"));
-  EXPECT_THAT(refused(task, r3 + "trainer.mode=async trainer.max_staleness=2"), HasSubstr("sampled in pieces"));
+  for (const char* pieces : {"trainer.mode=async trainer.max_staleness=2", "rollout.over_sampling=1.5"})
+    EXPECT_THAT(refused(task, r3 + pieces), HasSubstr("sampled in pieces, but 'actor.router_replay.mode'"));
   EXPECT_THAT(refused(task, "actor.router_replay.mode=R2 algorithm.rollout_correction.bypass_mode=true"),
               HasSubstr("no pass computes old log-probs"));
   const Outcome fits = task.mortise("train run.toml --dry-run " + r3);
