@@ -113,18 +113,6 @@ TEST(ObjectiveStages, AReplayTakesWhatGenerateWrites) {
   EXPECT_LT(number_of(rows_of(task.path() / "out/metrics.jsonl").front(), "training/rollout_probs_diff_max"), 1e-5);
 }
 
-double mean_score_of_last(const Path& metrics, size_t count, const std::string& name) {
-  const std::vector<Json> rows = rows_of(metrics);
-  double sum = 0;
-  size_t found = 0;
-  for (size_t i = rows.size(); i-- > 0 && found < count;) {
-    if (!rows[i].contains(name)) continue;
-    sum += number_of(rows[i], name);
-    ++found;
-  }
-  return sum / static_cast<double>(found);
-}
-
 // The recipes on a task that fresh weights learn in seconds: begin with a 7.
 TEST(ObjectiveStages, TheRecipesLearn) {
   const std::string configs = std::string(MORTISE_SOURCE_DIR) + "/configs/";

@@ -46,6 +46,19 @@ inline double number_of(const Json& row, const std::string& name) {
   return row.contains(name) && row[name].is_number() ? row[name].get<double>() : std::nan("");
 }
 
+// The mean of the last numbers of that name in a metrics.jsonl.
+inline double mean_score_of_last(const Path& metrics, size_t count, const std::string& name) {
+  const std::vector<Json> rows = rows_of(metrics);
+  double sum = 0;
+  size_t found = 0;
+  for (size_t i = rows.size(); i-- > 0 && found < count;) {
+    if (!rows[i].contains(name)) continue;
+    sum += number_of(rows[i], name);
+    ++found;
+  }
+  return sum / static_cast<double>(found);
+}
+
 // A folder with the quickstart's task: an untrained tiny model in model/, data/{train,val,sft}.jsonl, and a short
 // run.toml whose reward wants a completion that begins with 7.
 class TaskFolder {

@@ -121,5 +121,27 @@ TEST_F(SftMix, AResumeTellsOfOtherRows) {
   EXPECT_THAT(edited.output, HasSubstr("sft_mix.files: the training rows differ from those of the checkpoint"));
 }
 
+// Fresh weights write a wanted text of three digits about once in 3000 completions. The recipe learns it from examples;
+// without them no completion is rewarded.
+TEST_F(SftMix, TheRecipeLearnsWhatSamplingDoesNotFind) {
+  std::string examples;
+  for (int i = 10; i < 20; ++i)
+    examples += dump_json(Json{{"prompt", std::to_string(i) + "+11="}, {"response", "123"}}) + "\n";
+  task_.write("examples.jsonl", examples);
+  const auto last_score = [&](const std::string& more) {
+    const Outcome done = task_.mortise(
+        "train " + std::string(MORTISE_SOURCE_DIR) +
+        "/configs/chord.toml model.path=model data.train_files=data/train.jsonl data.val_files=[] reward.0.use=regex "
+        "reward.0.pattern='^123$' reward.0.column=null data.train_batch_size=8 actor.ppo_mini_batch_size=8 "
+        "trainer.total_training_steps=50 sft_mix.mu_decay_steps=30 sft_mix.train_batch_size=8 "
+        "trainer.default_local_dir=out trainer.num_threads=2 trainer.logger='[]' --resume never " +
+        more);
+    EXPECT_EQ(done.code, 0) << done.output;
+    return mean_score_of_last(task_.path() / "out/metrics.jsonl", 3, "critic/score/mean");
+  };
+  EXPECT_LT(last_score("sft_mix.files=[]"), 0.05);
+  EXPECT_GT(last_score("sft_mix.files=examples.jsonl"), 0.6);
+}
+
 }  // namespace
 }  // namespace mortise::test
