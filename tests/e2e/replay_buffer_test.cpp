@@ -51,7 +51,7 @@ TEST(ReplayBufferRuns, GroupsComeBackAsTheyWere) {
         EXPECT_EQ(row[name], first[name]) << name;
     }
     EXPECT_DOUBLE_EQ(number_of(metrics, "training/replay_buffer/replaced"), of_step);
-    if (of_step > 0) EXPECT_GT(number_of(metrics, "training/off_policy/trajectory_staleness"), 0.0);
+    EXPECT_EQ(number_of(metrics, "training/off_policy/trajectory_staleness") > 0.0, of_step > 0);
     num_replayed += of_step;
   }
   EXPECT_GT(num_replayed, 0.0);
@@ -158,8 +158,7 @@ TEST(OverSamplingRuns, WhatNeedsWholeCompletionsIsRefused) {
   EXPECT_THAT(refused("algorithm.adv_estimator=remax"), HasSubstr("samples again for its baselines"));
   task.write("rows.jsonl", "{}\n");
   EXPECT_THAT(refused("rollout.name=replay rollout.replay.path=rows.jsonl"), HasSubstr("never gets any"));
-  EXPECT_THAT(task.mortise("train run.toml --dry-run rollout.over_sampling=1.2").output,
-              testing::Not(HasSubstr("error")));
+  EXPECT_EQ(task.mortise("train run.toml --dry-run rollout.over_sampling=1.2").code, 0);
 }
 
 }  // namespace
