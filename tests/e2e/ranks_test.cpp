@@ -369,6 +369,11 @@ TEST_F(Ranks, RanksWithOtherSettingsAreRefused) {
   EXPECT_FALSE(default_env().exists(task_.path() / "out"));
 }
 
+TEST_F(Ranks, OverSamplingIsForOneProcess) {
+  Group group(std::vector(2, words("train", "out", {"rollout.over_sampling=1.5"})), task_.path());
+  group.expect_refused(2, "'rollout.over_sampling' is 1.5, which works in one process only, and the run has 2 ranks");
+}
+
 // The same settings, and another model behind the same relative path.
 TEST_F(Ranks, ARankWithOtherWeightsIsNamed) {
   const TempDir other;

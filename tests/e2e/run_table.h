@@ -62,7 +62,7 @@ inline const std::vector<RunCase>& run_table() {
       {"replay_buffer",
        "train",
        {"algorithm.replay_buffer.enable=true", "algorithm.adv_estimator=grpo", "~algorithm.adv_params",
-        "algorithm.use_kl_in_reward=false", "rollout.n=2"}},
+        "algorithm.use_kl_in_reward=false", "rollout.n=3", "reward.0.pattern=^[0-2]"}},
       {"code_reward",
        "train",
        {"data.train_files=data/code.jsonl", "reward.0.use=code", "~reward.0.pattern", "reward.0.time_limit=60",

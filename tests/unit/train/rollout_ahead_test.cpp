@@ -29,7 +29,7 @@ Experience one_row(const std::string& text) {
   made.scored.rewards = {1.0};
   made.scored.row_valid = {1};
   made.prompts.step = 3;
-  made.prompts.prompts.push_back({{1, 2}, "1+", "", "unknown", Json::object(), 3, {4, 5}, {0, 1}});
+  made.prompts.prompts.push_back({{1, 2}, "1+", "", "unknown", Json::object(), 3, 2, {4, 5}, {0, 1}});
   return made;
 }
 

@@ -36,7 +36,7 @@ StepWork some_work() {
   work.experience.scored.rewards = {2.05, kNotMeasured, 0.15};
   work.experience.scored.row_valid = {1, 0, 1};
   work.experience.prompts.step = 8;
-  work.experience.prompts.prompts.push_back({{1, 2}, "1+", "", "unknown", Json::object(), 3, {4, 5}, {0, 1}});
+  work.experience.prompts.prompts.push_back({{1, 2}, "1+", "", "unknown", Json::object(), 3, 2, {4, 5}, {0, 1}});
   work.table = make_step_table(work.experience.prompts, work.experience.samples);
   work.table.put<column::OldEntropy>({0.5F, 0.25F, 0.125F});
   work.table.put<column::FirstLogProb>({-0.25F, 0.0F, -3.0F});
