@@ -80,8 +80,9 @@ class TomlWriter {
   void add_line(std::string& lines, const Field& field, const std::string& key, const Json& value) {
     const std::string written = value.is_null() ? "null" : toml_value(value);
     if (options_.only_set && !loaded_.is_set(key) && written == field.default_text()) return;
-    if (value.is_null() && preset_sets(key)) {
-      lines.append(last_part_of(key)).append(" = \"null\"");  // left out, the preset's value would come back
+    if (value.is_null() && (preset_sets(key) || field.default_text() != written)) {
+      lines.append(last_part_of(key))
+          .append(" = \"null\"");  // left out, the preset's value or the default would come back
     } else {
       lines.append(value.is_null() ? "# " : "").append(last_part_of(key)).append(" = ").append(written);
     }

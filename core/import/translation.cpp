@@ -300,7 +300,7 @@ void Translation::apply_default(const PeerRule& rule) {
   if (rule.values.empty() || rule.name.ends_with(".*")) return;
   const Field* field = find_field(rule.target);
   const Json fallback = rule_json(rule.values);
-  if (field == nullptr || fallback.is_null()) return;
+  if (field == nullptr || (fallback.is_null() && !field->is_nullable())) return;
   RunConfig defaults;
   if (!field->in_run || same_setting(field_value(field->in_run(defaults)), "", fallback)) return;
   set(rule.target, fitted(*field, nullptr, fallback), {rule.name});
@@ -323,8 +323,10 @@ void Translation::add_table(std::vector<Line>& lines, const std::string& table) 
   const auto add = [&](const std::string& key) {
     const Assignment& assignment = assignments_.find(key)->second;
     const std::string leaf = table.empty() ? key : key.substr(table.size() + 1);
-    const std::string written = assignment.value.is_null() ? fmt::format("# {} = null", leaf)
-                                                           : fmt::format("{} = {}", leaf, toml_value(assignment.value));
+    const Field* const field = find_field(key);
+    const bool is_default = assignment.value.is_null() && (field == nullptr || field->default_text() == "null");
+    const std::string written =
+        is_default ? fmt::format("# {} = null", leaf) : fmt::format("{} = {}", leaf, toml_value(assignment.value));
     const std::string remark = assignment.remark.empty() ? "" : "; " + assignment.remark;
     body.push_back({fmt::format("{}  # {}", written, one_line(assignment.origin + remark)), assignment.origin});
   };

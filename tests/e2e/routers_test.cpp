@@ -39,7 +39,7 @@ TEST(Routers, LossesBalanceTheExperts) {
 TEST(Routers, SupervisedLearningHasTheLossesToo) {
   const TaskFolder task("--experts");
   const Outcome done = task.mortise(
-      "sft run.toml data.train_files='[\"data/sft.jsonl\"]' sft.total_training_steps=3 "
+      "sft run.toml data.train_files='[\"data/sft.jsonl\"]' sft.total_training_steps=3 data.max_response_length=8 "
       "sft.train_batch_size=8 trainer.logger='[]' " +
       kLosses);
   ASSERT_EQ(done.code, 0) << done.output;

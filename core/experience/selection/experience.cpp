@@ -133,8 +133,8 @@ Json sample_json(const Sample& sample) {
   if (sample.turns.num_assistant > 0) json["turns"] = turns_json(sample.turns);
   if (!sample.spans.empty()) json["spans"] = spans_json(sample.spans);
   if (!sample.experts.empty()) {
-    const auto* const bytes = reinterpret_cast<const uint8_t*>(sample.experts.data());
-    json["experts"] = Json::binary({bytes, bytes + sample.experts.size() * sizeof(uint16_t)});
+    const auto* const bytes = reinterpret_cast<const char*>(sample.experts.data());
+    json["experts"] = std::string(bytes, sample.experts.size() * sizeof(uint16_t));
   }
   return json;
 }
@@ -151,7 +151,7 @@ Sample sample_of(const Json& json) {
   if (const auto turns = json.find("turns"); turns != json.end()) sample.turns = sample_turns_of(*turns);
   if (const auto spans = json.find("spans"); spans != json.end()) sample.spans = spans_of(*spans);
   if (const auto experts = json.find("experts"); experts != json.end()) {
-    const std::vector<uint8_t>& bytes = experts->get_binary();
+    const auto& bytes = experts->get_ref<const std::string&>();
     sample.experts.resize(bytes.size() / sizeof(uint16_t));
     std::memcpy(sample.experts.data(), bytes.data(), sample.experts.size() * sizeof(uint16_t));
   }

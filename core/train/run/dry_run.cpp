@@ -361,7 +361,8 @@ Result<std::string> dry_run(Env& env, const LoadedConfig& loaded, bool json, con
   PluginRegistry registry = TRY(open_registry(loaded));
   TRY(check_plugins(registry, loaded, RunKind::kTrain));
   TRY(check_plugin_files(env, registry, loaded));
-  TRY(check_replay_backend(loaded, *TRY(registry.find("rollout_backend", loaded.config.rollout.name)).plugin));
+  const PluginRef backend = TRY(registry.find("rollout_backend", loaded.config.rollout.name));
+  TRY(check_replay_backend(loaded, *backend.plugin));
   RunEstimate run = TRY(estimate(env, registry, loaded, num_ranks));
   // Refused here as it would be by the run.
   const std::optional<Checkpoint> checkpoint =

@@ -35,6 +35,7 @@ TEST(Show, ParametersAndOddTextsRoundTrip) {
   config.model.path = "quote\" back\\slash\ttab\nline \x01\x7f ü 😀 ' = # [";
   config.data.train_files = {"", "a,b", "null"};
   config.data.seed = 9007199254740993;
+  config.actor.router_aux_loss_coef.reset();  // null, and its default is a number
   config.actor.clip_ratio_low = 0.1 + 0.2;
   config.actor.optim.lr = 5e-324;
   config.actor.grad_clip = 1e300;

@@ -154,7 +154,7 @@ TEST(RouterLosses, AreThoseOfTransformers) {
   StepTable table(std::move(learnt));
   table.put<column::ResponseMask>(std::vector<uint8_t>(num_tokens, 1));
   ASSERT_OK(write_file(default_env(), dir.path() / "rows.json", dump_json(problem)));
-  const std::vector<std::string> names{"qwen2_moe", "qwen3_moe_layers", "mixtral"};
+  const std::vector<std::string> names{"qwen2_moe", "qwen3_moe", "mixtral"};
   std::string command = std::string(python) + " " MORTISE_SOURCE_DIR "/tests/unit/learn/router_oracle.py " +
                         (dir.path() / "rows.json").string() + " " + dir.path().string();
   for (const std::string& name : names) command += " " MORTISE_SOURCE_DIR "/tests/golden/models/" + name;
