@@ -27,8 +27,7 @@ Result<> verify_entry(Env& env, const Path& folder, const ManifestEntry& entry) 
   if (file.bytes().size() != entry.size_bytes)
     return damaged_entry(
         entry, fmt::format("has {} bytes, but the manifest says {}", file.bytes().size(), entry.size_bytes), folder);
-  if (sha256_hex(file) != entry.sha256)
-    return damaged_entry(entry, "was changed (its SHA-256 differs)", folder);
+  if (sha256_hex(file) != entry.sha256) return damaged_entry(entry, "was changed (its SHA-256 differs)", folder);
   return {};
 }
 

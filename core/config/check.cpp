@@ -42,7 +42,7 @@ class Checker {
       check_optimizer();
       check_model_files();
       check_bfloat16();
-    check_reference_offload();
+      check_reference_offload();
       if (config_.model.enable_gradient_checkpointing && config_.model.layers == LayerPasses::kPlain) {
         error("model.layers",
               "'model.layers' is plain, but only the fast layers can be recomputed in the backward pass",

@@ -106,6 +106,8 @@ struct Field {
   bool inline_params = false;        // a Json whose keys are written next to the other keys of the parent table
   OnResume on_resume = OnResume::kCompared;
   Uses unread = 0;  // commands that do not read it; a resume of those does not compare it
+  // Those commands read it after all if this holds for the run. Null: never.
+  std::function<bool(const RunConfig&)> read_if;
   // kInGenerate, kInServe: the command takes it; kInEval: a key of [trainer] that `mortise eval` reads
   Uses read_by = 0;
   std::vector<PeerName> peers;

@@ -7,6 +7,7 @@
 // once, at the first look at the list.
 #pragma once
 
+#include <algorithm>
 #include <functional>
 #include <optional>
 #include <string>
@@ -15,6 +16,7 @@
 #include <vector>
 
 #include "config/fields.h"
+#include "config/load.h"
 #include "foundation/base/choice.h"
 
 namespace mortise {
@@ -203,6 +205,22 @@ class KeyTable {
   // All keys that follow.
   KeyTable& unread_by(Uses commands) { return unread_ |= commands, *this; }
   KeyTable& read_by(Uses commands) { return read_by_ |= commands, *this; }
+  // For keys of this table that say how supervised rows are read: `mortise sft` reads them, and training only for the
+  // rows of [sft_mix]. A file with settings of `mortise sft` alone serves both commands, so nothing is told of it.
+  [[nodiscard]] KeyTable of_supervised_rows() const {
+    KeyTable keys = *this;
+    keys.unread_by(kInTrain);
+    keys.read_if_ = [](const RunConfig& run) { return run.sft_mix.is_on(); };
+    const auto serves_sft = [](const LoadedConfig& loaded) {
+      return std::ranges::any_of(all_fields(), [&](const Field& field) {
+        return field.key.starts_with("sft.") && !field.read_if && loaded.is_set(field.key);
+      });
+    };
+    keys.none_has_effect(
+        kInTrain, [=](const KeyUse& k) { return !k.config.sft_mix.is_on() && !serves_sft(k.loaded); },
+        "only `mortise sft` and sft_mix.files read it");
+    return keys;
+  }
   // The whole table, if it was set; call it before the keys of the next table.
   template <class Condition, class Reason = std::string>
   KeyTable& no_effect(Uses when, Condition condition, Reason reason) {
@@ -229,6 +247,7 @@ class KeyTable {
     field.doc = std::move(doc);
     field.on_resume = on_resume;
     field.unread = unread_;
+    field.read_if = read_if_;
     field.read_by = read_by_;
     field.no_effect = rules_;
     if constexpr (ChoiceMember<T>::kIs) {
@@ -247,6 +266,7 @@ class KeyTable {
   std::string name_;
   std::function<Section&(Owner&)> section_;
   Uses unread_ = 0, read_by_ = 0;
+  std::function<bool(const RunConfig&)> read_if_;
   std::vector<NoEffectRule> rules_;
 };
 

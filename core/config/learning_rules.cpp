@@ -202,6 +202,14 @@ class LearningRules {
       error(key, is_on + "algorithm.use_kl_in_reward gives a KL to rows whose rewards are those of an earlier step",
             "use actor.use_kl_loss, or set it to false");
     }
+    if (config_.teacher.advantage_coef != 0) {
+      error(key, is_on + "teacher.advantage_coef gives advantages to groups whose rewards do not differ",
+            "use teacher.loss_coef, or set it to 0");
+    }
+    if (config_.trainer.rollout_probs_diff_limit) {
+      error(key, is_on + "trainer.rollout_probs_diff_limit would stop the run for rows that an older policy sampled",
+            "remove one of the two");
+    }
     if (config_.rollout.filtered_log_probs) {
       error(key, is_on + "rollout.filtered_log_probs finds what the filters left with the weights of the step",
             "remove one of the two");

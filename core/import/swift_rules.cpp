@@ -71,7 +71,7 @@ constexpr PeerRule kObjective[] = {
     no_effect("teacher_model_type", kModel),
     no_effect("teacher_model_revision", kModel),
     no_effect("teacher_deepspeed", "the teacher runs as the policy does"),
-    no_effect("offload_teacher_model", "nothing is offloaded"),
+    no_effect("offload_teacher_model", "the teacher stays in memory"),
     compute("chord_sft_dataset", "[]", "sft_mix.files"),
     compute("chord_sft_per_device_train_batch_size", "null", "sft_mix.train_batch_size, sft_mix.rows_per_mean"),
     compute("chord_enable_phi_function", "false", "sft_mix.phi"),

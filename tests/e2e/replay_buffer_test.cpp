@@ -58,12 +58,17 @@ TEST(ReplayBufferRuns, GroupsComeBackAsTheyWere) {
 }
 
 // One update a step: the ratio of its own rows is 1, and that of replayed ones is the policy's probability over the
-// sampler's. With a rollout correction all ratios are 1, and its weights correct instead.
+// sampler's. With the weights of a rollout correction all ratios are 1, and the weights correct instead.
 TEST(ReplayBufferRuns, TheRatioOfAReplayedRowIsToThePolicyThatSampledIt) {
-  for (const bool is_corrected : {false, true}) {
+  const std::string correction = "algorithm.rollout_correction.";
+  const std::vector<std::pair<std::string, bool>> cases{
+      {"", false},
+      {correction + "rollout_rs=token_k1 " + correction + "rollout_rs_threshold=1000", false},  // rejects nothing
+      {correction + "rollout_is=token", true}};
+  for (const auto& [settings, is_corrected] : cases) {
     const TaskFolder task;
-    const Outcome done = task.mortise(kBuffer + "trainer.rollout_data_dir=dump trainer.rollout_data_tokens=100 " +
-                                      (is_corrected ? "algorithm.rollout_correction.rollout_is=token" : ""));
+    const Outcome done =
+        task.mortise(kBuffer + "trainer.rollout_data_dir=dump trainer.rollout_data_tokens=100 " + settings);
     ASSERT_EQ(done.code, 0) << done.output;
     double farthest = 0;
     for (int64_t step = 1; step <= 6; ++step) {
@@ -100,6 +105,12 @@ TEST(ReplayBufferRuns, WhatWouldNotBeRightIsRefused) {
   EXPECT_THAT(refused(on + "algorithm.filter_groups.enable=true"), HasSubstr("already leaves out the groups"));
   EXPECT_THAT(refused(on + "algorithm.multi_objective_aggregation=normalize_then_sum"), HasSubstr("only their sum"));
   EXPECT_THAT(refused(on + "algorithm.use_kl_in_reward=true"), HasSubstr("those of an earlier step"));
+  EXPECT_THAT(refused(on + "teacher.path=model teacher.advantage_coef=0.5"),
+              HasSubstr("groups whose rewards do not differ"));
+  EXPECT_THAT(refused(on + "trainer.rollout_probs_diff_limit=0.1"), HasSubstr("an older policy sampled"));
+  const Outcome remembers = task.mortise("train run.toml algorithm.adv_estimator=bnpo " + on);
+  EXPECT_EQ(remembers.code, 2) << remembers.output;
+  EXPECT_THAT(remembers.output, HasSubstr("remembers the rewards of earlier steps"));
   EXPECT_THAT(refused(on + "rollout.filtered_log_probs=true rollout.top_k=5"), HasSubstr("the weights of the step"));
   for (const std::string estimator : {"gae", "remax", "gdpo", "optimal_token_baseline", "reinforce_plus_plus"}) {
     EXPECT_THAT(refused(on + "algorithm.adv_estimator=" + estimator),

@@ -42,15 +42,10 @@ TEST(Resume, Bfloat16FromEveryStep) {
 // Masters, the state of both optimizers and a reference that moves lie in files: the numbers are those of memory, and a
 // run may change its mind at every resume.
 TEST(Resume, OffloadedNumbersAreTheSame) {
-  const std::vector<std::string> settings{"trainer.total_training_steps=4",
-                                          "trainer.save_freq=2",
-                                          "model.dtype=bfloat16",
-                                          "actor.use_kl_loss=true",
-                                          "actor.kl_loss_coef=0.05",
-                                          "ref.sync_steps=2",
-                                          "algorithm.adv_estimator=gae",
-                                          "~algorithm.adv_params",
-                                          "critic.optim.lr=1e-2"};
+  const std::vector<std::string> settings{
+      "trainer.total_training_steps=4", "trainer.save_freq=2",     "model.dtype=bfloat16",
+      "actor.use_kl_loss=true",         "actor.kl_loss_coef=0.05", "ref.sync_steps=2",
+      "algorithm.adv_estimator=gae",    "~algorithm.adv_params",   "critic.optim.lr=1e-2"};
   const std::vector<std::string> offloads{"actor.optim.offload=file", "critic.optim.offload=file", "ref.offload=file",
                                           "trainer.offload_dir=" + std::string(MORTISE_BINARY_DIR)};
   const TinyTask task;

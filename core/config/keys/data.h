@@ -86,17 +86,17 @@ void describe_data_files(Keys& keys) {
                 "Column of the prompt: text, or a list of {role, content} messages.")
       .as_in_verl("\"prompt\"")
       .read_by(kInGenerate);
-  // A file may serve `mortise sft` too.
-  const auto unread_in_train = [](const auto& k) { return !k.config.sft_mix.is_on() && !k.loaded.is_set("sft"); };
-  keys.compared(
-          "response_key", &DataConfig::response_key,
-          "Column of the completion to learn: text, or a list of {role, content} messages that continue the prompt's "
-          "(TRL: completion). `mortise sft` reads it, and training for the rows of sft_mix.files.")
-      .no_effect(kInTrain, unread_in_train, "only `mortise sft` and sft_mix.files read it");
-  keys.compared("messages_key", &DataConfig::messages_key,
-                "Column of a whole chat to learn, for rows without a completion: a list of {role, content} messages. "
-                "`mortise sft` reads it, and training for the rows of sft_mix.files.")
-      .no_effect(kInTrain, unread_in_train, "only `mortise sft` and sft_mix.files read it");
+  // Training has such rows only with sft_mix.files. A run without them may change these keys at a resume, because
+  // neither key says anything of the prompts that it samples from.
+  auto of_rows = keys.of_supervised_rows();
+  of_rows.compared(
+      "response_key", &DataConfig::response_key,
+      "Column of the completion to learn: text, or a list of {role, content} messages that continue the prompt's "
+      "(TRL: completion). `mortise sft` reads it, and training for the rows of sft_mix.files.");
+  of_rows.compared(
+      "messages_key", &DataConfig::messages_key,
+      "Column of a whole chat to learn, for rows without a completion: a list of {role, content} messages. "
+      "`mortise sft` reads it, and training for the rows of sft_mix.files.");
 }
 
 template <class Keys>

@@ -68,7 +68,7 @@ struct OptimConfig {
   std::vector<double> betas = {0.9, 0.999};  // exactly two
   double eps = 1e-8;
   bool master_weights = true;                         // float32 weights next to bfloat16 ones (model.dtype)
-  Offloading offload = Offloading::kNone;             // of the state and the master weights
+  Offloading offload = Offloading::kNone;             // whether files hold the state and the masters
   std::optional<double> momentum{};                   // sgd, muon; null = 0 for sgd, 0.95 for muon
   std::optional<bool> nesterov{};                     // sgd, muon; null = false for sgd, true for muon
   double dampening = 0.0;                             // sgd
@@ -260,10 +260,11 @@ void describe_master_weights(Keys& keys, const OptimizerRules<Optim>& rules) {
 
 template <class Keys>
 void describe_offload(Keys& keys) {
-  keys.free("offload", &OptimConfig::offload,
-            "Where the optimizer's state is, and the master weights of a bfloat16 model. none: in memory. file: in files "
-            "without names in trainer.offload_dir, from which an update reads one parameter after the other. The numbers "
-            "are the same.");
+  keys.free(
+      "offload", &OptimConfig::offload,
+      "Where the optimizer's state is, and the master weights of a bfloat16 model. none: in memory. file: in files "
+      "without names in trainer.offload_dir, from which an update reads one parameter after the other. The numbers "
+      "are the same.");
 }
 
 template <class Keys, class Optim>

@@ -16,7 +16,7 @@ struct RefConfig {  // log_prob_* change memory and speed only; null = the actor
   std::optional<int64_t> log_prob_max_token_len_per_gpu;     // tokens per pass, if cut by tokens
   std::optional<int64_t> sync_steps;                         // steps between refreshes; null = the initial model stays
   double mixup_alpha = 0.6;                                  // share of the policy in a refresh; 1 = a copy
-  Offloading offload = Offloading::kNone;                    // of its weights
+  Offloading offload = Offloading::kNone;                    // whether files hold its weights
   bool operator==(const RefConfig&) const = default;
 };
 

@@ -44,10 +44,12 @@ void describe_router_replay(Catalog& catalog) {
   auto keys = catalog.table("actor.router_replay", "Which experts updates take in a mixture of experts.",
                             [](auto& run) -> RouterReplayConfig& { return run.actor.router_replay; });
   keys.unread_by(kInSft | kInObjective);
-  keys.compared("mode", &RouterReplayConfig::mode,
-                "Routing replay for mixtures of experts. disabled: in each pass the routers choose experts anew. R2: "
-                "updates take the experts of the pass that computes old log-probs. R3: that pass and all updates take "
-                "the experts that the sampler took. The weights of the experts come from the current router logits.")
+  keys.compared(
+          "mode", &RouterReplayConfig::mode,
+          "Routing replay for mixtures of experts. disabled: in each pass the routers choose experts anew. R2: "
+          "updates take the experts of the pass that computes old log-probs; a step with one update needs no such pass, "
+          "because the update has the same weights. R3: that pass and all updates take "
+          "the experts that the sampler took. The weights of the experts come from the current router logits.")
       .as_in_verl("\"disabled\"");
 }
 

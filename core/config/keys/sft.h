@@ -39,7 +39,7 @@ void describe_sft_run(Keys& keys) {
 
 // What of a row is learnt: for the rows of sft_mix.files as well.
 template <class Keys>
-void describe_sft_rows(Keys& keys) {
+void describe_sft_rows(Keys keys) {
   keys.compared(
           "assistant_only_loss", &SftConfig::assistant_only_loss,
           "Learn only the parts of each chat that its chat template marks as the assistant's with {% generation %} "
@@ -66,7 +66,7 @@ void describe_sft_section(Catalog& catalog) {
       "`mortise sft`: supervised learning of data.response_key, or of whole chats. Model, data and optimizer are set "
       "as for training.",
       [](auto& run) -> SftConfig& { return run.sft; });
-  describe_sft_rows(keys);
+  describe_sft_rows(keys.of_supervised_rows());
   keys.unread_by(kInTrain);
   describe_sft_run(keys);
 }

@@ -141,9 +141,10 @@ void describe_trainer_length(Keys& keys) {
 
 template <class Keys>
 void describe_offload_dir(Keys& keys) {
-  keys.free("offload_dir", &TrainerConfig::offload_dir,
-            "Folder on a disk for the numbers that actor.optim.offload, critic.optim.offload and ref.offload keep out of "
-            "memory. The files have no names and go with the process. null: the folder that default_local_dir is in.")
+  keys.free(
+          "offload_dir", &TrainerConfig::offload_dir,
+          "Folder on a disk for the numbers that actor.optim.offload, critic.optim.offload and ref.offload keep out of "
+          "memory. The files have no names and go with the process. null: the folder that default_local_dir is in.")
       .no_effect(
           kLearning,
           [](const auto& k) {

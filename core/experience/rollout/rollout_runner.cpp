@@ -137,7 +137,7 @@ class Collection {
     sample.sample_index = sequence.sample_index;
     sample.token_ids.assign(sequence.ids.begin(), sequence.ids.end());
     sample.log_prob.assign(sequence.log_prob.begin(), sequence.log_prob.end());
-    sample.experts.assign(sequence.experts.begin(), sequence.experts.end());
+    if (!plan_.is_validation) sample.experts.assign(sequence.experts.begin(), sequence.experts.end());
     sample.finish_reason = static_cast<FinishReason>(sequence.finish_reason);
     sample.weight_version = sequence.weight_version;
     sample.text = tokenizer_.decode(sample.token_ids, /*skip_special_tokens=*/true);

@@ -15,31 +15,39 @@ std::span<const double> rewards_of(const Experience& experience, int64_t group) 
   return std::span(experience.scored.rewards).subspan(static_cast<size_t>(group) * n, n);
 }
 
-// Groups of another n, or with other rewards, cannot be in one batch.
-bool fits_together(const Experience& one, const Experience& other) {
-  return one.samples.num_samples_per_prompt == other.samples.num_samples_per_prompt &&
-         std::ranges::equal(one.scored.columns, other.scored.columns, {}, &RewardColumn::name, &RewardColumn::name);
+}  // namespace
+
+ReplayBuffer::Group ReplayBuffer::group_of(const Experience& rows, std::string bytes) {
+  Group group;
+  group.step = rows.prompts.prompts.front().sampled_in_step;
+  group.spread = spread_of(rewards_of(rows, 0));
+  group.num_rows = rows.samples.num_samples_per_prompt;
+  for (const RewardColumn& column : rows.scored.columns) group.rewards.push_back(column.name);
+  group.bytes = std::make_shared<const std::string>(std::move(bytes));
+  return group;
 }
 
-}  // namespace
+// Groups of another n, or with other rewards, cannot be in one batch.
+bool ReplayBuffer::fits(const Group& group, const Experience& fresh) {
+  return group.num_rows == fresh.samples.num_samples_per_prompt &&
+         std::ranges::equal(group.rewards, fresh.scored.columns, {}, {}, &RewardColumn::name);
+}
 
 std::vector<ReplayBuffer::Group> ReplayBuffer::usable(const Experience& fresh, int64_t step) const {
   std::vector<Group> out;
   for (const Group& group : groups_) {
     const bool is_too_old = config_.max_age > 0 && step - group.step > config_.max_age;
-    if (!is_too_old && fits_together(group.rows, fresh)) out.push_back(group);
+    if (!is_too_old && fits(group, fresh)) out.push_back(group);
   }
   return out;
 }
 
 void ReplayBuffer::add(const Experience& fresh, int64_t step, const std::vector<int64_t>& groups) {
   for (const int64_t group : groups) {
-    Group& added = next_.emplace_back();
-    added.step = step;
-    added.spread = spread_of(rewards_of(fresh, group));
-    added.rows = take_groups(fresh, std::vector<int64_t>{group});
-    added.rows.prompts.prompts.front().sampled_in_step = step;
-    for (RewardColumn& column : added.rows.scored.columns) column.num_failed = 0;  // its own step has counted them
+    Experience rows = take_groups(fresh, std::vector<int64_t>{group});
+    rows.prompts.prompts.front().sampled_in_step = step;
+    for (RewardColumn& column : rows.scored.columns) column.num_failed = 0;  // its own step has counted them
+    next_.push_back(group_of(rows, encode_experience(rows)));
   }
   std::ranges::stable_sort(next_, [](const Group& a, const Group& b) {
     return a.spread != b.spread ? a.spread > b.spread : a.step > b.step;
@@ -47,7 +55,7 @@ void ReplayBuffer::add(const Experience& fresh, int64_t step, const std::vector<
   if (std::ssize(next_) > config_.size) next_.resize(static_cast<size_t>(config_.size));
 }
 
-Experience ReplayBuffer::exchange(const Experience& fresh, int64_t step, MetricSet& metrics) {
+Result<Experience> ReplayBuffer::exchange(const Experience& fresh, int64_t step, MetricSet& metrics) {
   std::vector<int64_t> differing, flat;
   for (int64_t group = 0; group < fresh.num_groups(); ++group)
     (values_differ(rewards_of(fresh, group)) ? differing : flat).push_back(group);
@@ -63,7 +71,7 @@ Experience ReplayBuffer::exchange(const Experience& fresh, int64_t step, MetricS
   for (size_t i = 0; i < drawn.size(); ++i) {
     const Group& group = next_[drawn[i]];
     order[static_cast<size_t>(flat[i])] = pool.num_groups();
-    append_groups(pool, group.rows);
+    append_groups(pool, TRY(decode_experience(*group.bytes, state_name())));
     age += static_cast<double>(step - group.step);
   }
   Experience learnt = take_groups(pool, order);
@@ -81,21 +89,18 @@ Experience ReplayBuffer::exchange(const Experience& fresh, int64_t step, MetricS
 }
 
 Result<> ReplayBuffer::save_state(StateWriter& writer) const {
-  Experience all;
-  for (const Group& group : groups_) append_groups(all, group.rows);
-  writer.put_bytes("groups", encode_experience(all));
+  writer.put_int("num_groups", std::ssize(groups_));
+  for (size_t i = 0; i < groups_.size(); ++i) writer.put_bytes(std::to_string(i), *groups_[i].bytes);
   return {};
 }
 
 Result<> ReplayBuffer::load_state(StateReader& reader) {
   groups_.clear();
-  const std::string bytes = TRY(reader.get_bytes("groups"));
-  const Experience all = TRY(decode_experience(bytes, state_name()));
-  for (int64_t group = 0; group < all.num_groups(); ++group) {
-    Group& loaded = groups_.emplace_back();
-    loaded.rows = take_groups(all, std::vector<int64_t>{group});
-    loaded.step = loaded.rows.prompts.prompts.front().sampled_in_step;
-    loaded.spread = spread_of(rewards_of(loaded.rows, 0));
+  const int64_t num_groups = TRY(reader.get_int("num_groups"));
+  for (int64_t i = 0; i < num_groups; ++i) {
+    std::string bytes = TRY(reader.get_bytes(std::to_string(i)));
+    const Experience rows = TRY(decode_experience(bytes, state_name()));
+    if (rows.num_groups() == 1) groups_.push_back(group_of(rows, std::move(bytes)));
   }
   return {};
 }

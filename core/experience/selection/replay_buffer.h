@@ -9,6 +9,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -24,7 +25,8 @@ class ReplayBuffer : public Stateful {
   ReplayBuffer(const ReplayBufferConfig& config, uint64_t seed) : config_(config), seed_(seed) {}
 
   // What the step learns from. Prompts of drawn groups say their step (Prompt::sampled_in_step).
-  [[nodiscard]] Experience exchange(const Experience& fresh, int64_t step, MetricSet& metrics);
+  // An Error if a group cannot be read back.
+  [[nodiscard]] Result<Experience> exchange(const Experience& fresh, int64_t step, MetricSet& metrics);
   // The step's learning has begun: its groups are in the buffer from now on.
   void commit() { groups_ = std::move(next_); }
 
@@ -36,12 +38,17 @@ class ReplayBuffer : public Stateful {
 
  private:
   struct Group {
-    int64_t step = 0;   // that sampled it
-    double spread = 0;  // spread_of its rewards
-    Experience rows{};  // one group
+    int64_t step = 0;                       // that sampled it
+    double spread = 0;                      // spread_of its rewards
+    int64_t num_rows = 0;                   // n
+    std::vector<std::string> rewards = {};  // names of the reward columns
+    // encode_experience of the group, which checkpoints hold as it is.
+    std::shared_ptr<const std::string> bytes = {};
   };
+  static Group group_of(const Experience& rows, std::string bytes);
   // Those of groups_ that the step may learn from.
   [[nodiscard]] std::vector<Group> usable(const Experience& fresh, int64_t step) const;
+  static bool fits(const Group& group, const Experience& fresh);
   void add(const Experience& fresh, int64_t step, const std::vector<int64_t>& groups);
 
   ReplayBufferConfig config_;

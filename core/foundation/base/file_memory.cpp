@@ -64,7 +64,7 @@ FileMemory::~FileMemory() {
   if (data_ != nullptr) ::munmap(data_, size_);
 }
 
-// Of a shared mapping this only forgets where the pages are: the numbers are in the system's cache or in the file.
-void FileMemory::release() const { ::madvise(data_, size_, MADV_DONTNEED); }
+// The mapping is shared, so this only forgets where the pages are: the numbers are in the system's cache or in the file.
+void FileMemory::release(std::span<std::byte> pages) { ::madvise(pages.data(), pages.size(), MADV_DONTNEED); }
 
 }  // namespace mortise

@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstddef>
+#include <span>
 #include <utility>
 
 #include "foundation/base/env.h"
@@ -27,8 +28,8 @@ class FileMemory {
 
   [[nodiscard]] std::byte* data() const { return data_; }
   [[nodiscard]] size_t size() const { return size_; }
-  // This process keeps none of the pages. The numbers stay.
-  void release() const;
+  // This process keeps none of these pages of such memory. The numbers stay. `pages` begins at a page.
+  static void release(std::span<std::byte> pages);
 
  private:
   FileMemory(std::byte* data, size_t size) : data_(data), size_(size) {}

@@ -29,7 +29,7 @@ class Sha256 {
 [[nodiscard]] Sha256Digest sha256(std::span<const std::byte> bytes);
 [[nodiscard]] Sha256Digest sha256(std::string_view text);
 [[nodiscard]] std::string sha256_hex(std::string_view text);
-// Of a mapped file, whose pages leave this process behind the hash: reading a file of any size takes little memory.
+// Hashes a mapped file, whose pages leave this process behind the hash: reading a file of any size takes little memory.
 [[nodiscard]] std::string sha256_hex(const MappedFile& file);
 Result<std::string> sha256_file_hex(Env& env, const Path& path);
 

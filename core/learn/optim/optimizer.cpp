@@ -78,9 +78,9 @@ Result<> Optimizer::make_state() {
     for (const StateTensor& state : layout_[part.parameter]) {
       const at::IntArrayRef whole = state.shape;
       const std::vector<int64_t> piece{state_range_of(part.begin, part.size, state).size()};
-      tensors.push_back(at::zeros(cuts_parameters() ? at::IntArrayRef(piece) : whole,
-                                  parameters_[part.parameter].tensor.options().dtype(state.dtype)));
-      if (files_ != nullptr) TRY(files_->take(tensors.back()));
+      const at::IntArrayRef sizes = cuts_parameters() ? at::IntArrayRef(piece) : whole;
+      const at::TensorOptions options = parameters_[part.parameter].tensor.options().dtype(state.dtype);
+      tensors.push_back(files_ == nullptr ? at::zeros(sizes, options) : TRY(files_->zeros(sizes, options)));
     }
   }
   return {};

@@ -52,7 +52,8 @@ class Optimizer : public Stateful {
  public:
   // Precondition: parameters are contiguous. Of sharding: they have one dtype.
   Optimizer(std::vector<OptimizedParameter> parameters, std::unique_ptr<const UpdateRule> rule, double weight_decay,
-            std::string state_name = "actor.optim", const ZeroOptions& zero = {}, StateMemory memory = StateMemory::kNow);
+            std::string state_name = "actor.optim", const ZeroOptions& zero = {},
+            StateMemory memory = StateMemory::kNow);
 
   // For kLater: the state lies in `files`. A step has the pages of one parameter at a time, and of its weights too if they
   // are in `files`. The numbers are the same.

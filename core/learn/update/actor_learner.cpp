@@ -240,8 +240,8 @@ Result<> ActorLearner::measure_whole_update(const PolicyUpdate& update, UpdateSl
 }
 
 // What else goes back through the hidden states. Losses of routers send their own gradients on the way, even if that is 0.
-Result<VocabularyTerms> ActorLearner::extra_terms(PolicyUpdate& update, const UpdateSlice& part, const PackedForward& forward,
-                                                  LeafReport& leaf) {
+Result<VocabularyTerms> ActorLearner::extra_terms(PolicyUpdate& update, const UpdateSlice& part,
+                                                  const PackedForward& forward, LeafReport& leaf) {
   VocabularyTerms terms = TRY(vocabulary_terms(*objective_, *model_, part, forward, options_, update.policy_share()));
   update.routers.note(forward, leaf);
   if (update.routers.is_on() && !terms.d_hidden_RH.defined()) terms.d_hidden_RH = at::zeros_like(forward.hidden_RH);

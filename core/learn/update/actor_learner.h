@@ -105,9 +105,8 @@ class ActorLearner {
   Result<VocabularyTerms> extra_terms(PolicyUpdate& update, const UpdateSlice& part, const PackedForward& forward,
                                       LeafReport& leaf);
   Result<LeafReport> compute_rows(PolicyUpdate& update, const std::vector<int64_t>& micro, BackwardPass& backward);
-  Result<LeafReport> compute_injected(PolicyUpdate& update, const std::vector<int64_t>& micro,
-                                      const UpdateSlice& whole, std::span<const TokenNorm> norms,
-                                      BackwardPass& backward);
+  Result<LeafReport> compute_injected(PolicyUpdate& update, const std::vector<int64_t>& micro, const UpdateSlice& whole,
+                                      std::span<const TokenNorm> norms, BackwardPass& backward);
   Result<> backward_whole_update(PolicyUpdate& update, UpdateReport& report, std::vector<LeafReport>& leaves,
                                  GradientSum& gradient);
   Result<> measure_whole_update(const PolicyUpdate& update, UpdateSlice& whole, std::vector<TokenNorm>& norms) const;

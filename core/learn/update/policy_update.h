@@ -29,7 +29,7 @@ struct PolicyUpdate {
   MicroPlan micro_batches;                     // cut from `rows`
   std::optional<SupervisedPart> supervised;    // its micro-batches are numbered after those
   RankShare share;                             // this rank's micro-batches
-  RouterLosses routers;                        // of the policy's rows, whatever their share in the loss is
+  RouterLosses routers;                        // only the policy's rows have them; mu does not scale them
 
   PolicyUpdate(const Model& model, const StepTable& table_in, std::span<const int64_t> rows_in,
                const UpdatePlace& place_in, const LearnerOptions& options)

@@ -3,6 +3,10 @@
 // Thread rule: as WeightGate.
 #pragma once
 
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <functional>
 #include <memory>
 #include <utility>
 #include <vector>

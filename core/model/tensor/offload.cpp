@@ -1,6 +1,7 @@
 // See offload.h.
 #include "model/tensor/offload.h"
 
+#include <ATen/ops/empty.h>
 #include <c10/core/Allocator.h>
 
 #include <cstring>
@@ -9,34 +10,67 @@
 
 namespace mortise {
 
-const FileMemory* Offload::find(const at::Tensor& tensor) const {
-  const void* const data = tensor.storage().unsafeGetStorageImpl()->data();
-  for (const auto& file : files_) {
-    if (file->data() == data) return file.get();
+namespace {
+
+constexpr size_t kPage = 4096;
+constexpr size_t kSharedFile = size_t{64} << 20;  // larger tensors have files of their own
+
+size_t whole_pages(size_t num_bytes) { return (num_bytes + kPage - 1) / kPage * kPage; }
+
+void use_memory(const c10::Storage& storage, std::shared_ptr<std::byte> numbers) {
+  std::byte* const data = numbers.get();
+  const auto let_go = [](void* held) { delete static_cast<std::shared_ptr<std::byte>*>(held); };
+  storage.unsafeGetStorageImpl()->set_data_ptr_noswap(c10::DataPtr(
+      data, new std::shared_ptr<std::byte>(std::move(numbers)), let_go, c10::Device(c10::DeviceType::CPU)));
+}
+
+}  // namespace
+
+Result<std::shared_ptr<std::byte>> Offload::make_room(size_t num_bytes) {
+  const size_t size = whole_pages(num_bytes);
+  const bool shares = size < kSharedFile;
+  if (!shares || open_ == nullptr || used_ + size > open_->size()) {
+    auto file = std::make_shared<FileMemory>(TRY(FileMemory::create(folder_, shares ? kSharedFile : size)));
+    files_.push_back(file);
+    if (!shares) {
+      bytes_of_[file->data()] = size;
+      return std::shared_ptr<std::byte>(file, file->data());
+    }
+    open_ = std::move(file);
+    used_ = 0;
   }
-  return nullptr;
+  std::byte* const data = open_->data() + used_;
+  used_ += size;
+  bytes_of_[data] = size;
+  return std::shared_ptr<std::byte>(open_, data);
 }
 
 Result<> Offload::take(const at::Tensor& tensor) {
-  if (tensor.numel() == 0 || !has_memory(tensor) || find(tensor) != nullptr) return {};
+  if (tensor.numel() == 0 || !has_memory(tensor)) return {};
   c10::StorageImpl* const storage = tensor.storage().unsafeGetStorageImpl();
-  auto file = std::make_unique<std::shared_ptr<const FileMemory>>(
-      std::make_shared<const FileMemory>(TRY(FileMemory::create(folder_, storage->nbytes()))));
-  std::byte* const data = (*file)->data();
-  std::memcpy(data, storage->data(), storage->nbytes());
-  files_.push_back(*file);
-  const auto let_go = [](void* held) { delete static_cast<std::shared_ptr<const FileMemory>*>(held); };
-  storage->set_data_ptr_noswap(c10::DataPtr(data, file.release(), let_go, c10::Device(c10::DeviceType::CPU)));
-  files_.back()->release();
+  if (bytes_of_.contains(storage->data())) return {};
+  std::shared_ptr<std::byte> room = TRY(make_room(storage->nbytes()));
+  std::memcpy(room.get(), storage->data(), storage->nbytes());
+  use_memory(tensor.storage(), std::move(room));
+  release(tensor);
   return {};
 }
 
+Result<at::Tensor> Offload::zeros(at::IntArrayRef sizes, const at::TensorOptions& options) {
+  at::Tensor tensor = at::empty(sizes, options);  // memory that is never touched takes none
+  if (tensor.numel() == 0) return tensor;
+  use_memory(tensor.storage(), TRY(make_room(tensor.storage().nbytes())));
+  return tensor;
+}
+
 void Offload::release(const at::Tensor& tensor) const {
-  if (const FileMemory* const file = find(tensor)) file->release();
+  auto* const data = static_cast<std::byte*>(tensor.storage().unsafeGetStorageImpl()->mutable_data());
+  if (const auto found = bytes_of_.find(data); found != bytes_of_.end())
+    FileMemory::release(std::span(data, found->second));
 }
 
 void Offload::release_all() const {
-  for (const auto& file : files_) file->release();
+  for (const auto& file : files_) FileMemory::release({file->data(), file->size()});
 }
 
 }  // namespace mortise

@@ -1,12 +1,19 @@
 // Offload: tensors whose numbers lie in files (foundation/base/file_memory.h) in place of memory. Shapes, versions and
 // every tensor that shares a storage stay as they were; only the address of the numbers changes.
-// Thread rule: take() on one thread while nothing uses the storage; release() from any thread.
+//
+// Small tensors share a file: a process may have 65,530 mappings (vm.max_map_count), and a mixture of experts has tens of
+// thousands of parameters. Each tensor begins at a page of its own.
+// Thread rule: take() and zeros() on one thread while nothing uses the storage; release() from any thread.
 #pragma once
 
 #include <ATen/core/Tensor.h>
 #include <c10/core/Storage.h>
 
+#include <cstddef>
 #include <memory>
+#include <span>
+#include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "foundation/base/env.h"
@@ -23,15 +30,21 @@ class Offload {
   // Moves the numbers of the tensor's storage into a file. Does nothing if they are there already, or if the storage has
   // no memory.
   Result<> take(const at::Tensor& tensor);
+  // A tensor of zeros in a file, whose pages are not touched.
+  Result<at::Tensor> zeros(at::IntArrayRef sizes, const at::TensorOptions& options);
   // The process keeps no pages of the tensor's storage until something uses it again. Does nothing if it was not taken.
   void release(const at::Tensor& tensor) const;
   void release_all() const;
 
  private:
-  [[nodiscard]] const FileMemory* find(const at::Tensor& tensor) const;
+  // Room of so many bytes, which is zeros. Whoever holds the pointer holds its file.
+  Result<std::shared_ptr<std::byte>> make_room(size_t num_bytes);
 
   Path folder_;
-  std::vector<std::shared_ptr<const FileMemory>> files_;  // the storages hold them too
+  std::shared_ptr<FileMemory> open_;  // the file that small tensors share
+  size_t used_ = 0;                   // bytes of it
+  std::vector<std::shared_ptr<const FileMemory>> files_;
+  std::unordered_map<const void*, size_t> bytes_of_;  // by the address of the numbers
 };
 
 }  // namespace mortise

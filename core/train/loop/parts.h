@@ -96,8 +96,8 @@ struct DataParts {
   std::vector<ValRows> val;
   ColumnTypes columns;  // the data's columns, as rewards see them
   std::optional<PromptSource> source;
-  std::optional<Dataset> sft_mix_rows;  // sft_mix.files
-  std::optional<PromptSource> sft_mix;  // one of them at a time
+  std::optional<Dataset> sft_mix_rows;        // sft_mix.files
+  std::optional<PromptSource> sft_mix;        // one of them at a time
   std::optional<GroupFilter> filter;          // for algorithm.filter_groups
   std::optional<ReplayBuffer> replay_buffer;  // for algorithm.replay_buffer
   std::optional<OverSampling> over_sampling;  // for rollout.over_sampling

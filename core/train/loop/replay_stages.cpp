@@ -14,19 +14,19 @@ void add_sample_metrics(const RunSettings& run, const Experience& experience, Me
   add_reward_metrics(experience.samples, experience.scored, metrics);
 }
 
-void replay_stage(const RunSettings& run, DataParts& data, Experience& experience, MetricSet& metrics) {
-  if (!data.replay_buffer) return;
+Result<> replay_stage(const RunSettings& run, DataParts& data, Experience& experience, MetricSet& metrics) {
+  if (!data.replay_buffer) return {};
   add_sample_metrics(run, experience, metrics);
-  experience = data.replay_buffer->exchange(experience, experience.prompts.step, metrics);
+  experience = TRY(data.replay_buffer->exchange(experience, experience.prompts.step, metrics));
+  return {};
 }
 
 Result<> replayed_log_prob_stage(const RunSettings& run, ActorObjective& objective, const PromptBatch& prompts,
                                  StepTable& table) {
   const RolloutCorrection& correction = objective.correction();
-  const bool is_corrected = correction.is_active() || correction.is_bypass() ||
+  const bool is_corrected = correction.weighs_loss() || correction.is_bypass() ||
                             objective.policy_loss().info().requires_input(column::RolloutLogProb::name);
-  const auto is_replayed = [](const Prompt& prompt) { return prompt.sampled_in_step > 0; };
-  if (is_corrected || std::ranges::none_of(prompts.prompts, is_replayed) || table.num_tokens() == 0) return {};
+  if (is_corrected || !run.config.algorithm.replay_buffer.enable || table.num_tokens() == 0) return {};
   if (!table.has<column::RolloutLogProb>()) {
     return Error{ErrorKind::kConfig,
                  fmt::format("'algorithm.replay_buffer' needs the log-probs of the sampler, and the rollout backend "
@@ -35,6 +35,8 @@ Result<> replayed_log_prob_stage(const RunSettings& run, ActorObjective& objecti
                  run.loaded.where("algorithm.replay_buffer.enable"),
                  "take a backend that gives them (native does), or set it to false"};
   }
+  const auto is_replayed = [](const Prompt& prompt) { return prompt.sampled_in_step > 0; };
+  if (std::ranges::none_of(prompts.prompts, is_replayed)) return {};
   std::ranges::copy(table.get<column::OldLogProb>(), table.make<column::FirstLogProb>().begin());
   const auto sampled = table.get<column::RolloutLogProb>();
   const std::span<float> old = table.edit<column::OldLogProb>();

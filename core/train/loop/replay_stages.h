@@ -10,7 +10,7 @@ namespace mortise {
 void add_sample_metrics(const RunSettings& run, const Experience& experience, MetricSet& metrics);
 
 // Replaces the step's groups whose rewards do not differ by groups of the buffer.
-void replay_stage(const RunSettings& run, DataParts& data, Experience& experience, MetricSet& metrics);
+Result<> replay_stage(const RunSettings& run, DataParts& data, Experience& experience, MetricSet& metrics);
 
 // old_log_prob of replayed rows: the log-probs that they were sampled with, unless something else corrects for them
 // (rollout correction, or a loss that reads them). The policy's own log-probs stay in first_log_prob.

@@ -98,7 +98,7 @@ class Trainer {
     MetricSet& metrics = work.metrics;
     run_.ranks.enter("rollout", number);
     work.experience = TRY(next_experience(number, metrics));
-    replay_stage(run_, parts_.data, work.experience, metrics);
+    TRY(replay_stage(run_, parts_.data, work.experience, metrics));
     const auto& [prompts, samples, scored] = work.experience;
     add_staleness_metrics(samples, counters_.weight_version, metrics);
     StepTable& table = work.table = make_step_table(prompts, samples);

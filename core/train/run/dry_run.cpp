@@ -57,8 +57,11 @@ Result<CriticBytes> critic_bytes(Env& env, const PluginRegistry& registry, const
   const double weights = trained_weight_bytes(critic, config.model.dtype, config.critic.optim);
   const TrainedSize trained = TRY(trained_size(critic, std::nullopt, loaded, "critic.optim"));
   const auto element = static_cast<double>(num_bytes(config.model.dtype));
-  return CriticBytes{weights, trained.numbers * element, trained.moments,
-                     static_cast<double>(critic.num_parameters()) * element, trained.largest_moments,
+  return CriticBytes{weights,
+                     trained.numbers * element,
+                     trained.moments,
+                     static_cast<double>(critic.num_parameters()) * element,
+                     trained.largest_moments,
                      config.critic.optim.master_weights ? master_bytes(critic, config.model.dtype) : 0.0};
 }
 

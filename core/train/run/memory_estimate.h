@@ -19,8 +19,8 @@ struct MemoryEstimate {
   double files = 0;            // in files in place of memory (offload)
   double program = 130 << 20;  // the program, its libraries and what they keep
   double experts = 0;          // that the tokens of a step took (actor.router_replay.mode)
-  double gathered = 0;  // ranks.zero_stage = 3: parts of other ranks during updates
-  double whole = 0;     // ... and all weights during rollouts, when there are no gradients and activations
+  double gathered = 0;         // ranks.zero_stage = 3: parts of other ranks during updates
+  double whole = 0;            // ... and all weights during rollouts, when there are no gradients and activations
   [[nodiscard]] double total() const {
     const double update = gradients + activations + head + gathered;
     return program + weights + moments + reference + rollout + kv_cache + critic + reward_models + teacher + experts +
@@ -63,8 +63,8 @@ MemoryEstimate estimate_memory(const ModelConfig& model, const std::optional<Lor
 struct CriticBytes {
   double weights = 0, gradients = 0, moments = 0;
   double saved_weights = 0;    // in a checkpoint
-  double largest_moments = 0;  // of the parameter that has most
-  double masters = 0;          // of `weights`, those that have bfloat16 copies
+  double largest_moments = 0;  // those of the parameter that has most
+  double masters = 0;          // the part of `weights` that has bfloat16 copies
 };
 
 UnitBytes unit_bytes(const ModelConfig& model, double element);

@@ -304,6 +304,15 @@ Result<> load_advantage(const RunSettings& run, PluginRegistry& registry, Advant
   advantage.estimator = TRY(at_place(
       run.loaded.where("algorithm.adv_estimator"),
       AdvantageRunner::create(registry, config.adv_estimator, params, run.key, advantage_workers(run.loaded))));
+  if (config.replay_buffer.enable && TRY(advantage.estimator->instance().save_state())) {
+    return Error{
+        ErrorKind::kConfig,
+        fmt::format("'algorithm.replay_buffer.enable' is true, but {} remembers the rewards of earlier steps, and "
+                    "would count those of the buffer's groups again",
+                    advantage.estimator->instance().label()),
+        run.loaded.where("algorithm.replay_buffer.enable"),
+        "set it to false, or choose another algorithm.adv_estimator"};
+  }
   saved.plugins.add("advantage:" + config.adv_estimator, advantage.estimator->instance());
   if (config.use_kl_in_reward) {
     advantage.reward_kl = TRY(at_place(

@@ -25,7 +25,7 @@ Experience step_of(int64_t step, const std::vector<std::pair<double, double>>& r
 
 // The step's data rows after the exchange.
 std::vector<int64_t> learnt(ReplayBuffer& buffer, const Experience& fresh, MetricSet& metrics) {
-  const Experience out = buffer.exchange(fresh, fresh.prompts.step, metrics);
+  const Experience out = buffer.exchange(fresh, fresh.prompts.step, metrics).value();
   EXPECT_EQ(out.prompts.step, fresh.prompts.step);
   EXPECT_EQ(out.prompts.epoch, fresh.prompts.epoch);
   EXPECT_EQ(out.samples.rows.size(), fresh.samples.rows.size());
@@ -43,7 +43,7 @@ TEST(ReplayBuffer, GroupsOfEarlierStepsReplaceThoseWhoseRewardsDoNotDiffer) {
   EXPECT_FALSE(first.value("training/replay_buffer/age").has_value());
 
   const Experience fresh = step_of(3, {{0.5, 0.25}, {0, 0}, {1, 1}});
-  const Experience out = buffer.exchange(fresh, 3, second);
+  const Experience out = buffer.exchange(fresh, 3, second).value();
   EXPECT_EQ(rows_in(out), (std::vector<int64_t>{300, 101, 302}));  // one group is there, and two would be needed
   EXPECT_EQ(out.scored.rewards, (std::vector<double>{0.5, 0.25, 0, 1, 1, 1}));
   EXPECT_EQ(out.prompts.prompts[0].sampled_in_step, 0);
@@ -78,7 +78,7 @@ TEST(ReplayBuffer, AFullOneKeepsTheLargestSpreadAndTheNewest) {
   MetricSet metrics;
   learnt(buffer, step_of(1, {{0, 1}, {0, 4}, {0, 2}}), metrics);  // leaves out the first
   learnt(buffer, step_of(2, {{0, 2}, {5, 6}}), metrics);          // the newer 2 stays, the older goes
-  const Experience out = buffer.exchange(step_of(3, {{0, 0}, {0, 0}, {0, 0}}), 3, metrics);
+  const Experience out = buffer.exchange(step_of(3, {{0, 0}, {0, 0}, {0, 0}}), 3, metrics).value();
   std::vector<int64_t> rows = rows_in(out);
   std::sort(rows.begin(), rows.end());
   EXPECT_EQ(rows, (std::vector<int64_t>{101, 200, 302}));
@@ -96,8 +96,8 @@ TEST(ReplayBuffer, ACheckpointHoldsAllOfIt) {
   ASSERT_TRUE(other.load_state(reader).ok());
   for (int64_t step = 3; step < 7; ++step) {
     const Experience fresh = step_of(step, {{0, 0}, {2, 2}, {0, 1}});
-    EXPECT_EQ(encode_experience(buffer.exchange(fresh, step, metrics)),
-              encode_experience(other.exchange(fresh, step, metrics)));
+    EXPECT_EQ(encode_experience(buffer.exchange(fresh, step, metrics).value()),
+              encode_experience(other.exchange(fresh, step, metrics).value()));
     buffer.commit();
     other.commit();
   }

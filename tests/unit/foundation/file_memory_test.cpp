@@ -44,7 +44,7 @@ TEST(FileMemory, KeepsNumbersWithoutKeepingPages) {
   for (size_t i = 0; i < kBytes; ++i) ASSERT_EQ(memory.data()[i], std::byte{0});
   for (size_t i = 0; i < kBytes; ++i) memory.data()[i] = static_cast<std::byte>(i * 7);
   EXPECT_GE(pages_here(memory), kBytes / 4096 / 16);  // pages may be larger than 4 KiB
-  memory.release();
+  FileMemory::release({memory.data(), memory.size()});
   EXPECT_EQ(pages_here(memory), 0U);
   for (size_t i = 0; i < kBytes; ++i) ASSERT_EQ(memory.data()[i], static_cast<std::byte>(i * 7)) << i;
 }
