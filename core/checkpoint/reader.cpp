@@ -118,7 +118,9 @@ Result<Checkpoint> Checkpoint::open(Env& env, const Path& checkpoint_dir) {
   return checkpoint;
 }
 
-Result<> Checkpoint::load_into(StatefulRegistry& registry) const { return registry.load(state_, path_.string()); }
+Result<> Checkpoint::load_into(StatefulRegistry& registry, const std::set<std::string>& dropped) const {
+  return registry.load(state_, path_.string(), dropped);
+}
 
 Result<Path> Checkpoint::entry(std::string_view path) const {
   if (manifest_.find(path) != nullptr) return path_ / path;

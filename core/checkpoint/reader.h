@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -57,8 +58,8 @@ class Checkpoint {
   [[nodiscard]] const Path& path() const { return path_; }
   // Tensor views borrow from this object.
   [[nodiscard]] const StateSnapshot& state() const { return state_; }
-  // state() into the objects, with all of stateful.h's refusals.
-  Result<> load_into(StatefulRegistry& registry) const;
+  // state() into the objects, with all of stateful.h's refusals. `dropped`: objects of the state that are left out.
+  Result<> load_into(StatefulRegistry& registry, const std::set<std::string>& dropped = {}) const;
   // The full path of an entry; an Error for one that is not in the manifest.
   Result<Path> entry(std::string_view path) const;
 

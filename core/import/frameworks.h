@@ -35,10 +35,14 @@ std::string_view swift_length_name(const Translation& t);
 struct HfBatches {
   int64_t updates_per_step = 1;
   int64_t micro_steps = 1;  // in an update, of all processes
+  int64_t num_joined = 1;   // generation batches of the framework in an update
   bool is_known = false;    // false: a problem was reported
 };
-// `default_accumulation`: gradient_accumulation_steps where it is null.
-HfBatches translate_hf_batches(Translation& t, const Processes& processes);
+// The name of the setting by which the framework normalizes over a whole generation batch. Empty: it does not.
+using BatchNormalizer = std::string_view (*)(Translation& t);
+HfBatches translate_hf_batches(Translation& t, const Processes& processes, BatchNormalizer batch_normalizer);
+// For a loss_type whose divisor is the tokens of a generation batch: warns if an update has several of these batches.
+void warn_of_own_divisors(Translation& t, const HfBatches& batches);
 // Length of the run, learning-rate schedule, betas, clipping. `learning_rate`: the framework's, which a floor is a share of.
 void translate_hf_schedule(Translation& t, const HfBatches& batches, double learning_rate);
 // optim and optim_args.

@@ -85,21 +85,31 @@ bool check_cut(Translation& t, const Cut& cut, const Processes& processes) {
   return true;
 }
 
-// An update over several whole generation batches: no weights change between them, so that they are one batch. Passes over
-// a batch that lie in one update give the same gradient each.
-void join_batches(Translation& t, Cut& cut, int64_t& passes) {
-  if (cut.accumulation == cut.steps * passes && passes == 1) return;
+void refuse_own_normalization(Translation& t, std::string_view name, const Cut& cut, int64_t num_joined) {
+  const bool has_size = !t.is_null("generation_batch_size");
+  t.problem(
+      name,
+      fmt::format("{} = {} normalizes within each generation batch. An update has {} of these batches, and Mortise "
+                  "would normalize over all of them",
+                  name, dump_json(t.value(name)), num_joined),
+      fmt::format("set {} to {}", has_size ? "generation_batch_size" : "steps_per_generation",
+                  cut.steps * num_joined * (has_size ? cut.rows : 1)));
+}
+
+// An update over several whole generation batches becomes an update over one batch, because no weights change between
+// them. What the framework computes within each of them then differs: see BatchNormalizer and warn_of_own_divisors. Passes
+// over a batch that lie in one update give the same gradient each. Returns the number of generation batches in an update.
+int64_t join_batches(Translation& t, Cut& cut, int64_t& passes, BatchNormalizer batch_normalizer) {
+  if (cut.accumulation == cut.steps * passes && passes == 1) return 1;
   const bool has_whole_groups = cut.rows * cut.steps % cut.group == 0;
-  if (cut.accumulation % (cut.steps * passes) != 0 || !has_whole_groups) return;
-  if (t.text("scale_rewards") == "batch") {
-    return t.problem("scale_rewards",
-                     "scale_rewards batch with updates over several generation batches is not supported: each of them "
-                     "would have a standard deviation of its own",
-                     "make steps_per_generation equal to gradient_accumulation_steps");
-  }
+  if (cut.accumulation % (cut.steps * passes) != 0 || !has_whole_groups) return 1;
+  const int64_t num_joined = cut.accumulation / (cut.steps * passes);
+  const std::string_view name = num_joined > 1 ? batch_normalizer(t) : "";
+  if (!name.empty()) refuse_own_normalization(t, name, cut, num_joined);
   cut.accumulation /= passes;
   cut.steps = cut.accumulation;
   passes = 1;
+  return num_joined;
 }
 
 // The best checkpoint is kept; transformers also loads it at the end.
@@ -163,20 +173,20 @@ void set_logging(Translation& t) {
 
 }  // namespace
 
-HfBatches translate_hf_batches(Translation& t, const Processes& processes) {
+HfBatches translate_hf_batches(Translation& t, const Processes& processes, BatchNormalizer batch_normalizer) {
   HfBatches plan;
   const int64_t rows = count_of(t, "per_device_train_batch_size") * processes.count;
   const int64_t micro_steps = t.is_null("gradient_accumulation_steps") ? 1 : count_of(t, "gradient_accumulation_steps");
   const int64_t group = count_of(t, "num_generations");
   int64_t passes = count_of(t, "num_iterations");
   Cut cut{rows, steps_per_generation(t, rows, micro_steps), micro_steps, group};
-  join_batches(t, cut, passes);
+  plan.num_joined = join_batches(t, cut, passes, batch_normalizer);
   if (!check_cut(t, cut, processes)) return plan;
   const int64_t steps = cut.steps, accumulation = cut.accumulation;
   if (group < 2)
     t.problem("num_generations", "num_generations is 1, so there is nothing to compare a completion with", "");
   plan.updates_per_step = steps / accumulation * passes;
-  plan.micro_steps = accumulation * processes.count;
+  plan.micro_steps = micro_steps * processes.count;  // passes that are left out here are micro-steps there
   plan.is_known = true;
   t.set("rollout.n", group, {"num_generations"});
   t.set("data.train_batch_size", rows * steps / group,
@@ -191,6 +201,14 @@ HfBatches translate_hf_batches(Translation& t, const Processes& processes) {
         "changes memory and speed only");
   if (passes != 1) t.set("actor.ppo_epochs", passes, {"num_iterations"});
   return plan;
+}
+
+void warn_of_own_divisors(Translation& t, const HfBatches& batches) {
+  if (batches.num_joined == 1) return;
+  t.warn("loss_type",
+         fmt::format("an update has {} generation batches. There the loss of each is divided by its own tokens, so a "
+                     "token of a batch with few tokens counts more. Here all tokens of the update count alike",
+                     batches.num_joined));
 }
 
 namespace {

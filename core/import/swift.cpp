@@ -32,9 +32,11 @@ void copy_params(Translation& t, std::initializer_list<std::string_view> names) 
   }
 }
 
-void set_aggregation(Translation& t, const Loss& loss) {
+void set_aggregation(Translation& t, const Loss& loss, const HfBatches& batches) {
   const std::string mode(loss.aggregation);
-  if (mode == "token-mean" && loss.type != "bnpo" && t.flag("overlong_filter"))
+  const bool divides_batches = mode == "token-mean" && loss.type != "bnpo";
+  if (divides_batches) warn_of_own_divisors(t, batches);
+  if (divides_batches && t.flag("overlong_filter"))
     t.set("algorithm.mask_truncated_completions", true, {"overlong_filter"},
           "their tokens are not in the divisor here; in ms-swift they are");
   t.set("actor.loss_agg_mode", mode, {"loss_type"}, mode == "token-mean" ? "over all tokens of the update" : "");
@@ -42,7 +44,7 @@ void set_aggregation(Translation& t, const Loss& loss) {
   if (loss.type == "dr_grpo") t.set("actor.loss_scale_by_rows", true, {"loss_type"});
 }
 
-void set_loss(Translation& t) {
+void set_loss(Translation& t, const HfBatches& batches) {
   // The command line gives one item as a list of one.
   const std::vector<std::string> types = t.texts("loss_type");
   const auto* loss = types.size() == 1 ? std::ranges::find(kLosses, types[0], &Loss::type) : std::end(kLosses);
@@ -84,7 +86,7 @@ void set_loss(Translation& t) {
     t.set("actor.policy_loss.fipo_safety_threshold", bounds ? t.value("fipo_safety_threshold") : Json("inf"),
           {"fipo_safety_threshold"}, bounds ? "" : "off");
   }
-  set_aggregation(t, *loss);
+  set_aggregation(t, *loss, batches);
 }
 
 std::string scale_of(Translation& t, const std::string& estimator) {
@@ -93,6 +95,12 @@ std::string scale_of(Translation& t, const std::string& estimator) {
   if (scale.is_boolean()) return scale.get<bool>() ? "group" : "none";
   if (!scale.is_null()) return t.text("scale_rewards");
   return estimator == "grpo" ? "group" : estimator == "rloo" ? "none" : "batch";
+}
+
+std::string_view swift_batch_normalizer(Translation& t) {
+  const std::string scale = scale_of(t, t.text("advantage_estimator"));
+  if (scale != "batch" && scale != "gdpo") return "";
+  return t.is_null("scale_rewards") ? "advantage_estimator" : "scale_rewards";
 }
 
 // ms-swift removes the rows of its off-policy mask from the mask itself. Here they only leave the policy term.
@@ -356,12 +364,12 @@ void set_sampler(Translation& t) {
 }  // namespace
 
 void translate_swift(Translation& t, const Processes& processes) {
-  const HfBatches batches = translate_hf_batches(t, processes);
+  const HfBatches batches = translate_hf_batches(t, processes, swift_batch_normalizer);
   translate_hf_schedule(t, batches, set_learning_rate(t));
   translate_swift_optimizer(t);
   set_data(t);
   translate_hf_files(t, batches, !t.texts("val_dataset").empty());
-  set_loss(t);
+  set_loss(t, batches);
   note_unused(t);
   set_kl(t);
   translate_reference(t, batches);

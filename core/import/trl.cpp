@@ -24,15 +24,16 @@ constexpr Aggregation kAggregations[] = {
     {"luspo", "seq-mean-token-sum"}, {"dr_grpo", "seq-mean-token-sum-norm"},
 };
 
-void set_aggregation(Translation& t, const std::string& type) {
+void set_aggregation(Translation& t, const std::string& type, const HfBatches& batches) {
   const auto* found = std::ranges::find(kAggregations, type, &Aggregation::loss_type);
   const std::string mode(found->mode);
+  if (mode == "token-mean" && type != "bnpo") warn_of_own_divisors(t, batches);
   t.set("actor.loss_agg_mode", mode, {"loss_type"}, mode == "token-mean" ? "over all tokens of the update" : "");
   if (mode.starts_with("seq-mean")) t.set("actor.loss_agg_rows", "all", {"loss_type"}, "rows without tokens count");
   if (type == "dr_grpo") t.set("actor.loss_scale_by_rows", true, {"loss_type"});
 }
 
-void set_loss(Translation& t) {
+void set_loss(Translation& t, const HfBatches& batches) {
   const std::string type = t.text("loss_type"), level = t.text("importance_sampling_level");
   if (std::ranges::find(kAggregations, type, &Aggregation::loss_type) == std::end(kAggregations)) {
     return t.problem("loss_type", fmt::format("loss_type {} is not known", quote(type)),
@@ -62,7 +63,7 @@ void set_loss(Translation& t) {
   } else {
     translate_clipped_loss(t, type, level);
   }
-  set_aggregation(t, type);
+  set_aggregation(t, type, batches);
 }
 
 // Settings that the chosen loss does not read.
@@ -142,10 +143,20 @@ void set_entropy(Translation& t) {
   if (adaptive) t.set("actor.entropy_ctrl.type", "adaptive", {"use_adaptive_entropy"});
 }
 
+std::string trl_std_of(Translation& t) {
+  const Json scale = t.value("scale_rewards");
+  if (scale.is_boolean()) return scale.get<bool>() ? "group" : "none";
+  return t.text("scale_rewards");
+}
+
+std::string_view trl_batch_normalizer(Translation& t) {
+  if (t.text("multi_objective_aggregation") == "normalize_then_sum") return "multi_objective_aggregation";
+  return trl_std_of(t) == "batch" ? "scale_rewards" : "";
+}
+
 void set_advantages(Translation& t) {
   const std::string order = t.text("multi_objective_aggregation");
-  const Json scale = t.value("scale_rewards");
-  const std::string std_of = scale.is_boolean() ? (scale.get<bool>() ? "group" : "none") : t.text("scale_rewards");
+  const std::string std_of = trl_std_of(t);
   const auto param = [&t](std::string_view name, Json value, std::string_view from) {
     t.set("algorithm.adv_params." + std::string(name), std::move(value), {from});
   };
@@ -354,11 +365,11 @@ void set_sampler(Translation& t) {
 }  // namespace
 
 void translate_trl(Translation& t, const Processes& processes) {
-  const HfBatches batches = translate_hf_batches(t, processes);
+  const HfBatches batches = translate_hf_batches(t, processes, trl_batch_normalizer);
   translate_hf_schedule(t, batches, t.number("learning_rate"));
   translate_hf_optimizer(t);
   translate_hf_files(t, batches, false);
-  set_loss(t);
+  set_loss(t, batches);
   note_unused(t);
   set_kl(t);
   translate_reference(t, batches);

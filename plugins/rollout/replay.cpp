@@ -6,7 +6,8 @@
 //   a completion dump of a run (trainer.rollout_data_dir; the steps' files joined): a line per completion
 // Rows with several turns come from a completion dump only. Each request of a turn gets the tokens of that turn. The
 // tools or the environment of the run answer them again, and must give the recorded observations: the request's prompt
-// is compared with the row up to there.
+// is compared with the row up to there. A row that failed before its first turn has no request. Its line is skipped, at
+// the latest when its step ends. All other rows and turns of a step must have been asked for by then.
 // log_probs (and filtered_log_probs) are reported if the file has them. Other keys are ignored, so that the same file
 // can be the data set. The prompt ids must equal the requested ones, and the number of completions must equal the
 // number of samples. After the last line the file starts again (the next epoch). The position in the file is state and
@@ -15,6 +16,8 @@
 #include <deque>
 #include <fstream>
 #include <map>
+#include <optional>
+#include <utility>
 
 #include <mortise/cpp/mortise.hpp>
 
@@ -87,10 +90,17 @@ class Replay : public mortise::RolloutBackend {
 
   const void* extension(const char* id) override;
 
-  std::int64_t place() const { return lines_read_; }
+  // The lines read. A place is saved between steps, where no turn is left.
+  std::int64_t place() {
+    finish_step();
+    return lines_read_;
+  }
   // Goes to where `lines` lines have been read; they were valid when the state was saved.
   void seek(std::int64_t lines) {
     open();
+    lines_read_ = 0;
+    step_ = line_step_ = -1;
+    turn_rows_.clear();
     std::string line;
     while (lines_read_ < lines) next_line(line);
   }
@@ -106,10 +116,13 @@ class Replay : public mortise::RolloutBackend {
     file_.open(path);
     if (!file_) mortise::fail(MORTISE_NOT_FOUND, "cannot read rollout.replay.path '" + path + "'");
     line_ = 0;
+    ahead_.reset();
   }
 
   void next_line(std::string& line) {
-    if (!std::getline(file_, line)) {
+    if (ahead_) {
+      line = *std::exchange(ahead_, std::nullopt);
+    } else if (!std::getline(file_, line)) {
       open();
       if (!std::getline(file_, line)) mortise::fail(MORTISE_DATA_LOSS, path + ": the file is empty");
     }
@@ -163,13 +176,37 @@ class Replay : public mortise::RolloutBackend {
     }
   }
 
+  // The line after the last one read, which stays the next one. Nothing: the file ends.
+  const std::string* look_ahead() {
+    std::string line;
+    if (!ahead_ && std::getline(file_, line)) ahead_ = std::move(line);
+    return ahead_ ? &*ahead_ : nullptr;
+  }
+
+  // All turns of the step have been asked for. Lines of its last rows that have no turns were not read yet.
+  void finish_step() {
+    for (const auto& [row, left] : turn_rows_)
+      refuse(
+          left.number,
+          "the run asked for fewer turns of this row than it has; are the settings of rollout.multi_turn those of the "
+          "run that wrote the file?");
+    if (line_step_ < 0) return;
+    while (const std::string* text = look_ahead()) {
+      const auto line = mortise::read_replay_line(*text);
+      if (!line || !line->has_turns || line->step != line_step_) return;
+      if (!line->completions.front().ids.empty())
+        refuse(line_ + 1, "the run did not ask for this row of the file's step " + std::to_string(line_step_) +
+                              "; are data.train_batch_size, rollout.n and the environment those of the run that wrote "
+                              "the file?");
+      std::string skipped;
+      next_line(skipped);
+    }
+  }
+
   // Lines of a step are its rows in order, and requests come in any order.
   TurnRow& row_of(const mortise_rollout_request& request) {
     if (request.step != step_) {
-      for (const auto& [row, left] : turn_rows_)
-        refuse(left.number,
-               "the run asked for fewer turns of this row than it has; are the settings of "
-               "rollout.multi_turn those of the run that wrote the file?");
+      finish_step();
       step_ = request.step;
       rows_read_ = 0;
     }
@@ -179,6 +216,7 @@ class Replay : public mortise::RolloutBackend {
       auto line = mortise::read_replay_line(text);
       if (!line) refuse(line.fault());
       if (!line->has_turns) refuse("the row has no turns, unlike those before");
+      line_step_ = line->step;
       if (!line->completions.front().ids.empty()) turn_rows_[rows_read_] = {*std::move(line), line_};
     }
     const auto found = turn_rows_.find(request.first_row_id);
@@ -258,8 +296,10 @@ class Replay : public mortise::RolloutBackend {
   std::int64_t line_ = 0;        // line of the file, from 1
   std::int64_t lines_read_ = 0;  // lines that the run has read
   std::int64_t version_ = 0;
+  std::optional<std::string> ahead_;           // the next line, if it has been looked at
   bool has_turns_ = false;                     // the file is of rows with several turns
   std::int64_t step_ = -1, rows_read_ = 0;     // the step whose rows are read, and how many of them
+  std::int64_t line_step_ = -1;                // the step that the last line read names; -1: none
   std::map<std::int64_t, TurnRow> turn_rows_;  // by row of the step, until the last turn is asked for
   std::deque<Sequence> ready_;
 };
@@ -267,8 +307,9 @@ class Replay : public mortise::RolloutBackend {
 // The state is the number of lines read, as eight bytes, least significant first.
 std::int32_t save(void* self, mortise_call* call, const mortise_state_sink* sink) noexcept {
   return mortise::detail::run<Replay>(self, call, [&](Replay& replay, mortise::Call) {
+    const auto lines = std::uint64_t(replay.place());
     std::uint8_t bytes[8];
-    for (int i = 0; i < 8; ++i) bytes[i] = std::uint8_t(std::uint64_t(replay.place()) >> (8 * i));
+    for (int i = 0; i < 8; ++i) bytes[i] = std::uint8_t(lines >> (8 * i));
     sink->write(sink->context, {bytes, sizeof bytes});
   });
 }

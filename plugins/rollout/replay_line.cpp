@@ -104,6 +104,8 @@ Read<ReplayLine> read_dumped(const Json& row, ReplayLine out) {
   out.sample_index = index.get<std::int64_t>();
   auto completion = read_completion(parts_of(row, absent), "the completion");
   if (!completion) return std::move(completion).fault();
+  const Json& step = member(row, "step", absent);
+  if (step.is_number_integer()) out.step = step.get<std::int64_t>();
   out.has_turns = row.contains("turns");
   const Json& mask = member(row, "response_mask", absent);
   if (!out.has_turns && mask.is_array() && std::find(mask.begin(), mask.end(), 0) != mask.end())

@@ -27,6 +27,7 @@ struct ReplayLine {
   // has all completions of its prompt.
   std::int64_t sample_index = -1;
   bool has_turns = false;  // a completion dump of a run with rollout.multi_turn
+  std::int64_t step = -1;  // the step of the run that wrote the completion dump; -1: the line has none
 };
 
 // The line, or what is wrong with it.

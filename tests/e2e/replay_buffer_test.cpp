@@ -172,5 +172,17 @@ TEST(OverSamplingRuns, WhatNeedsWholeCompletionsIsRefused) {
   EXPECT_EQ(task.mortise("train run.toml --dry-run rollout.over_sampling=1.2").code, 0);
 }
 
+// 1.1 x 50 is a little above 55 in floating point.
+TEST(OverSamplingRuns, ARoundedProductIsNotOneGroupMore) {
+  const TaskFolder task;
+  const Outcome done = task.mortise(
+      "train run.toml data.train_batch_size=50 actor.ppo_mini_batch_size=50 rollout.n=3 trainer.logger='[]' "
+      "trainer.total_training_steps=1 rollout.over_sampling=1.1 algorithm.rollout_correction.rollout_is=token");
+  ASSERT_EQ(done.code, 0) << done.output;
+  const std::vector<Json> steps = rows_of(task.path() / "out/metrics.jsonl");
+  ASSERT_FALSE(steps.empty());
+  EXPECT_EQ(number_of(steps[0], "training/over_sampling/carried"), 5.0);
+}
+
 }  // namespace
 }  // namespace mortise::test

@@ -96,6 +96,33 @@ TEST(Resume, GroupsOfParametersFromEveryStep) {
   }
 }
 
+// The optimizer has no state of a frozen parameter, so no resume can begin to train it, or stop.
+TEST(Resume, OtherFrozenParametersAreRefusedByName) {
+  const TinyTask task;
+  const auto train = [&](const std::string& out, bool freezes, std::vector<std::string> more) {
+    if (freezes) {
+      more.insert(more.begin(),
+                  {"actor.optim.groups.still.match=embed_tokens", "actor.optim.groups.still.freeze=true"});
+    }
+    return task.mortise("train", out, more);
+  };
+  const auto refused = [&](const std::string& out, bool freezes, const std::string& text) {
+    const Outcome outcome = train(out, freezes, {"trainer.total_training_steps=2", "--allow-change"});
+    EXPECT_EQ(outcome.code, 2) << outcome.output;
+    const std::string next =
+        "set actor.optim.groups back, or start a new run with model.path = \"" + out + "/global_step_1/huggingface\"";
+    for (const std::string& part : {text, next})
+      EXPECT_NE(outcome.output.find(part), std::string::npos) << part << "\n" << outcome.output;
+  };
+  const std::string one = "trainer.total_training_steps=1";
+  ASSERT_EQ(train("trained", false, {one}).code, 0);
+  ASSERT_EQ(train("frozen", true, {one}).code, 0);
+  refused("trained", true,
+          "'actor.optim.groups' freezes model.embed_tokens.weight, which the run of the checkpoint trained");
+  refused("frozen", false,
+          "'actor.optim.groups' does not freeze model.embed_tokens.weight, which the run of the checkpoint froze");
+}
+
 TEST(Resume, TwentyRunsGiveTheSameBits) {
   const TinyTask task;
   std::map<std::string, std::string> first;

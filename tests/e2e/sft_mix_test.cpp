@@ -9,6 +9,7 @@
 namespace mortise::test {
 namespace {
 
+using testing::AllOf;
 using testing::HasSubstr;
 
 // Sums of one digit each have two tokens with their end.
@@ -107,6 +108,26 @@ TEST_F(SftMix, AResumeContinuesInThePassOverTheRows) {
   };
   for (const int64_t stop : {1, 2}) resumed(TaskFolder(), stop, "");
   resumed(TaskFolder(), 2, "data.streaming=true data.shuffle_buffer_size=4");
+}
+
+// CHORD's second stage: a run continues without the examples. Switched on again, they begin with the first.
+TEST_F(SftMix, AResumeMayLeaveTheRowsOut) {
+  const auto train = [&](const std::string& mix, const std::string& steps, const std::string& more = "") {
+    return task_.mortise(kFourSteps + mix + "trainer.total_training_steps=" + steps + " " + more);
+  };
+  ASSERT_EQ(train(kMix, "1").code, 0);
+  const Outcome refused = train("", "2");
+  EXPECT_EQ(refused.code, 2) << refused.output;
+  EXPECT_THAT(refused.output, AllOf(HasSubstr("sft_mix.files"), HasSubstr("Give --allow-change")));
+  const Outcome without = train("", "2", "--allow-change");
+  EXPECT_EQ(without.code, 0) << without.output;
+  EXPECT_THAT(without.output, HasSubstr("the state of 'sft_mix.rows' in the checkpoint is dropped"));
+  const std::vector<Json> rows = rows_of(task_.path() / "out/metrics.jsonl");
+  ASSERT_EQ(rows.size(), 2U);
+  EXPECT_TRUE(rows[0].contains("actor/sft_mix_loss"));
+  EXPECT_FALSE(rows[1].contains("actor/sft_mix_loss"));
+  const Outcome again = train(kMix, "3", "--allow-change");
+  EXPECT_EQ(again.code, 0) << again.output;
 }
 
 // Rows may be added to a run that had none; rows that differ are told.

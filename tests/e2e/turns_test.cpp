@@ -25,6 +25,8 @@ class Game:
     def reset(self, prompt, answer, seed):
         assert prompt[0]["role"] == "user" and isinstance(seed, int)
         self.answer, self.turn = answer, 0
+        if self.answer == os.environ.get("GAME_LOST"):
+            raise ValueError("the board is lost")
         return "%d" % (seed % 2)
 
     def step(self, text):
@@ -66,7 +68,7 @@ logger = []
 save_freq = 1
 max_actor_ckpt_to_keep = 2
 [plugins]
-env = ["GAME_CRASH", "GAME_HANG", "GAME_RAISE"]
+env = ["GAME_CRASH", "GAME_HANG", "GAME_RAISE", "GAME_LOST"]
 )";
 
 class Turns : public ::testing::Test {
@@ -87,6 +89,14 @@ class Turns : public ::testing::Test {
     return run(variables + " " + program() + " " + args, dir_.path());
   }
   [[nodiscard]] Path out(const std::string& name = "out") const { return dir_.path() / name; }
+  // The dumps of both steps as one file.
+  void join_dumps() const {
+    std::string all;
+    for (const int step : {1, 2}) {
+      for (const Json& row : dumped(step)) all += dump_json(row) + "\n";
+    }
+    dir_.write("all.jsonl", all);
+  }
   [[nodiscard]] std::vector<Json> dumped(int step) const {
     return rows_of(out() / "dump" / (std::to_string(step) + ".jsonl"));
   }
@@ -103,24 +113,44 @@ std::vector<std::pair<int, int64_t>> runs_of(const Json& mask) {
   return runs;
 }
 
+const std::string kReplay =
+    "train run.toml trainer.default_local_dir=again trainer.rollout_data_dir=again/dump rollout.name=replay "
+    "rollout.replay.path=all.jsonl ";
+
 // The tools or the game answer again, and the recorded turns are those of the run that recorded them.
 TEST_F(Turns, AReplayOfADumpIsTheSameRun) {
   ASSERT_EQ(mortise("train run.toml").code, 0);
-  std::string all;
-  for (const int step : {1, 2}) {
-    for (const Json& row : dumped(step)) all += dump_json(row) + "\n";
-  }
-  dir_.write("all.jsonl", all);
-  const std::string replay =
-      "train run.toml trainer.default_local_dir=again trainer.rollout_data_dir=again/dump rollout.name=replay "
-      "rollout.replay.path=all.jsonl ";
-  const Outcome again = mortise(replay);
+  join_dumps();
+  const Outcome again = mortise(kReplay);
   ASSERT_EQ(again.code, 0) << again.output;
   for (const char* file : {"dump/1.jsonl", "dump/2.jsonl", "global_step_2/huggingface/model.safetensors"})
     EXPECT_EQ(hash_of(out() / file), hash_of(out("again") / file)) << file;
-  const Outcome other = mortise(replay + "trainer.default_local_dir=other rollout.multi_turn.max_assistant_turns=1");
-  EXPECT_NE(other.code, 0);
-  EXPECT_THAT(other.output, HasSubstr("the run asked for fewer turns of this row than it has"));
+  for (const std::string steps : {"1", "2"}) {  // nothing is asked for after the last step
+    const Outcome other =
+        mortise(kReplay + "trainer.default_local_dir=other" + steps + " trainer.total_training_steps=" + steps +
+                " rollout.multi_turn.max_assistant_turns=1");
+    EXPECT_NE(other.code, 0) << steps;
+    EXPECT_THAT(other.output, HasSubstr("the run asked for fewer turns of this row than it has")) << steps;
+  }
+}
+
+// The last rows of step 1 fail before their first turn, so a replay does not ask for them.
+TEST_F(Turns, AReplayOfFailedRowsIsTheSameRun) {
+  ASSERT_EQ(mortise("train run.toml trainer.total_training_steps=1 trainer.default_local_dir=first "
+                    "trainer.rollout_data_dir=first/dump")
+                .code,
+            0);
+  const auto last = rows_of(out("first") / "dump/1.jsonl").back()["input"].get<std::string>();
+  const std::string lost = "GAME_LOST=" + std::to_string(std::stoi(last.substr(1)) - 10);  // "?17*7=" of the answer 7
+  const std::string may_fail = " plugins.max_failed_fraction=0.5";
+  const Outcome done = mortise("train run.toml" + may_fail, lost);
+  ASSERT_EQ(done.code, 0) << done.output;
+  ASSERT_TRUE(dumped(1).back()["token_ids"].empty());
+  join_dumps();
+  const Outcome again = mortise(kReplay + may_fail, lost);
+  ASSERT_EQ(again.code, 0) << again.output;
+  for (const char* file : {"dump/1.jsonl", "dump/2.jsonl", "global_step_2/huggingface/model.safetensors"})
+    EXPECT_EQ(hash_of(out() / file), hash_of(out("again") / file)) << file;
 }
 
 TEST_F(Turns, ARowHoldsItsTurnsAndTheAnswersToThem) {

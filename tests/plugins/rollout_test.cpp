@@ -197,6 +197,77 @@ TEST_F(ReplayOfTurns, RefusesOtherAnswersOfTheEnvironment) {
   EXPECT_THAT(cut.call.error, HasSubstr("samples.jsonl:2: a turn has 2 tokens, the longest one asked for 1"));
 }
 
+std::string saved_state(Backend& b, int32_t expected = 0) {
+  std::string saved;
+  const auto* state = static_cast<const mortise_state*>(b.vtable->get_extension(b.self, MORTISE_EXT_STATE));
+  const mortise_state_sink sink{sizeof sink, 0, &saved, [](void* to, mortise_bytes bytes) noexcept {
+                                  static_cast<std::string*>(to)->append(static_cast<const char*>(bytes.data),
+                                                                        bytes.size);
+                                }};
+  EXPECT_EQ(state->save(b.self, &b.call, &sink), expected) << b.call.error;
+  return saved;
+}
+
+void load_state(Backend& b, const std::string& saved) {
+  const auto* state = static_cast<const mortise_state*>(b.vtable->get_extension(b.self, MORTISE_EXT_STATE));
+  ASSERT_EQ(state->load(b.self, &b.call, {saved.data(), saved.size()}), 0) << b.call.error;
+}
+
+// Two rows for each of these steps: one with a turn, and one that failed before its first turn.
+std::string rows_of_steps(const std::vector<int>& steps) {
+  std::string text;
+  for (const int step : steps) {
+    const std::string head = "{\"step\": " + std::to_string(step) + ", \"prompt_token_ids\": [";
+    text += head + std::to_string(step) + R"(], "token_ids": [5, 6], "sample_index": 0, "finish_reason": "length",)" +
+            R"( "response_mask": [1, 1], "turns": []})" + "\n";
+    text += head + R"(9], "token_ids": [], "sample_index": 0, "finish_reason": "abort", "response_mask": [],)" +
+            R"( "turns": [], "environment_error": "x"})" + "\n";
+  }
+  return text;
+}
+
+// The failed rows have no request. They are the last of their steps, so no later row of the step leads past them.
+TEST_F(ReplayOfTurns, AFailedLastRowDoesNotShiftTheNextStep) {
+  std::ofstream(path) << rows_of_steps({1, 2});
+  std::string saved;
+  {
+    Backend b(backend("replay"), {{"path", path}});
+    ASSERT_EQ(submit(b, 0, {1}, 1, &sampling, 1), 0) << b.call.error;
+    ASSERT_EQ(submit(b, 0, {2}, 1, &sampling, 2), 0) << b.call.error;
+    ASSERT_EQ(submit(b, 0, {1}, 1, &sampling, 3), 0) << "the file starts again: " << b.call.error;
+    saved = saved_state(b);
+    ASSERT_EQ(submit(b, 0, {2}, 1, &sampling, 4), 0) << "after a save: " << b.call.error;
+  }
+  Backend resumed(backend("replay"), {{"path", path}});
+  load_state(resumed, saved);
+  EXPECT_EQ(submit(resumed, 0, {2}, 1, &sampling, 4), 0) << "after a resume: " << resumed.call.error;
+}
+
+// A file of one step, which serves every step of the run.
+TEST_F(ReplayOfTurns, AStepDoesNotSkipItsNextReading) {
+  std::ofstream(path) << rows_of_steps({1});
+  Backend b(backend("replay"), {{"path", path}});
+  for (const int64_t step : {1, 2, 3}) EXPECT_EQ(submit(b, 0, {1}, 1, &sampling, step), 0) << b.call.error;
+}
+
+// The last step of a run, or of a process, is followed by a save alone.
+TEST_F(ReplayOfTurns, ASaveRefusesTurnsThatNobodyAskedFor) {
+  Backend fewer(backend("replay"), {{"path", path}});
+  EXPECT_EQ(saved_state(fewer).size(), 8U);
+  ASSERT_EQ(submit(fewer, 0, {1}, 1, &sampling, 1), 0) << fewer.call.error;
+  EXPECT_EQ(saved_state(fewer, MORTISE_INVALID_ARGUMENT), "");
+  EXPECT_THAT(fewer.call.error, HasSubstr("samples.jsonl:1: the run asked for fewer turns of this row than it has"));
+  sampling.max_new_tokens = 5;
+  ASSERT_EQ(submit(fewer, 0, {1, 2, 8, 9}, 1, &sampling, 1), 0) << fewer.call.error;
+  EXPECT_EQ(saved_state(fewer).size(), 8U) << "no turn is left";
+
+  std::ofstream(path) << rows_of_steps({1, 1});
+  Backend rest(backend("replay"), {{"path", path}});
+  ASSERT_EQ(submit(rest, 0, {1}, 1, &sampling, 1), 0) << rest.call.error;
+  EXPECT_EQ(saved_state(rest, MORTISE_INVALID_ARGUMENT), "");
+  EXPECT_THAT(rest.call.error, HasSubstr("samples.jsonl:3: the run did not ask for this row of the file's step 1"));
+}
+
 TEST_F(Replay, RefusesDumpsThatDoNotFit) {
   const std::string first =
       R"({"prompt_token_ids": [1], "token_ids": [2], "sample_index": 0, "finish_reason": "stop"})";
@@ -303,13 +374,8 @@ TEST_F(Replay, ResumesAtItsPlace) {
     Backend b(backend("replay"), {{"path", path}});
     for (int64_t i = 0; i < 3; ++i)
       ASSERT_EQ(submit(b, i, i % 2 == 0 ? std::vector<int64_t>{3, 4} : std::vector<int64_t>{7}, 2), 0);
-    const auto* state = static_cast<const mortise_state*>(b.vtable->get_extension(b.self, MORTISE_EXT_STATE));
-    ASSERT_NE(state, nullptr);
-    const mortise_state_sink sink{sizeof sink, 0, &saved, [](void* to, mortise_bytes bytes) noexcept {
-                                    static_cast<std::string*>(to)->append(static_cast<const char*>(bytes.data),
-                                                                          bytes.size);
-                                  }};
-    ASSERT_EQ(state->save(b.self, &b.call, &sink), 0);
+    ASSERT_NE(b.vtable->get_extension(b.self, MORTISE_EXT_STATE), nullptr);
+    saved = saved_state(b);
   }
   Backend b(backend("replay"), {{"path", path}});
   const auto* state = static_cast<const mortise_state*>(b.vtable->get_extension(b.self, MORTISE_EXT_STATE));

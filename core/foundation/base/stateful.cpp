@@ -242,7 +242,8 @@ Result<StateSnapshot> StatefulRegistry::save() const {
   return snapshot;
 }
 
-Result<> StatefulRegistry::load(const StateSnapshot& snapshot, std::string_view where) {
+Result<> StatefulRegistry::load(const StateSnapshot& snapshot, std::string_view where,
+                                const std::set<std::string>& dropped) {
   const std::vector<std::string> registered = names();
   for (const Stateful* object : objects_) {
     if (!snapshot.scalars.contains(object->state_name()) && !object->may_be_missing())
@@ -250,7 +251,7 @@ Result<> StatefulRegistry::load(const StateSnapshot& snapshot, std::string_view 
                    std::string(where), "it was saved by a run without it: make the setup the same, or start over"};
   }
   for (const auto& [name, values] : snapshot.scalars) {
-    if (std::find(registered.begin(), registered.end(), name) == registered.end())
+    if (std::find(registered.begin(), registered.end(), name) == registered.end() && !dropped.contains(name))
       return Error{ErrorKind::kData,
                    fmt::format("the checkpoint holds state of '{}', which this run does not have", name),
                    std::string(where), "make the setup the same as when it was saved, or start over"};

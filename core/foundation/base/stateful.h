@@ -2,8 +2,9 @@
 // without knowing them.
 //
 // An object writes named scalars, texts and tensors under its own name. Nothing is lost silently. On load, every
-// registered object must be present (unless it says may_be_missing), every object in the checkpoint must be registered,
-// and every key that an object wrote must be read. A missing key or a wrong type is an Error that names "object/key".
+// registered object must be present (unless it says may_be_missing), every object in the checkpoint must be registered
+// (unless the caller drops it), and every key that an object wrote must be read. A missing key or a wrong type is an
+// Error that names "object/key".
 // Thread rule: one thread at a time.
 #pragma once
 
@@ -82,6 +83,7 @@ class StateReader {
  public:
   StateReader(std::string object, const StateSnapshot* snapshot, std::string where);
 
+  [[nodiscard]] const std::string& where() const { return where_; }  // the checkpoint, for errors
   [[nodiscard]] bool has(std::string_view key) const;
   Result<bool> get_bool(std::string_view key);
   Result<int64_t> get_int(std::string_view key);
@@ -135,8 +137,9 @@ class StatefulRegistry {
   [[nodiscard]] std::vector<std::string> names() const;
 
   [[nodiscard]] Result<StateSnapshot> save() const;
-  // `where` names the checkpoint in errors. After an error some objects may already have the new state, so stop.
-  Result<> load(const StateSnapshot& snapshot, std::string_view where);
+  // `where` names the checkpoint in errors. Objects of the snapshot that `dropped` names are left out. After an error
+  // some objects may already have the new state, so stop.
+  Result<> load(const StateSnapshot& snapshot, std::string_view where, const std::set<std::string>& dropped = {});
 
  private:
   std::vector<Stateful*> objects_;

@@ -11,7 +11,9 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <map>
 #include <numeric>
+#include <set>
 
 #include "learn/optim/rounded_step.h"
 #include "learn/optim/state_gather.h"
@@ -30,6 +32,49 @@ int64_t numel_of(const StateTensor& state) {
 
 std::string key_of(const StateTensor& state, const OptimizedParameter& parameter) {
   return fmt::format("{}.{}", state.name, parameter.name);
+}
+
+// The states that each parameter has, from keys as key_of() makes them.
+using StatesByParameter = std::map<std::string, std::set<std::string>>;
+
+StatesByParameter states_by_parameter(const std::vector<std::string>& keys) {
+  StatesByParameter states;
+  for (const std::string& key : keys) {
+    const size_t dot = key.find('.');
+    if (dot != std::string::npos) states[key.substr(dot + 1)].insert(key.substr(0, dot));
+  }
+  return states;
+}
+
+// The first parameter of `some` that `others` lack; null if there is none.
+const std::string* first_without(const StatesByParameter& some, const StatesByParameter& others) {
+  const auto found = std::ranges::find_if(some, [&](const auto& one) { return !others.contains(one.first); });
+  return found == some.end() ? nullptr : &found->first;
+}
+
+// An Error if other parameters are frozen than in the run that saved the state. Another optimizer has other states of
+// the same parameters, and a model without the adapter that was trained has other parameters: load_state() then says
+// which state is missing.
+Result<> check_frozen(const StatesByParameter& saved, const StatesByParameter& own, const std::string& table,
+                      const std::string& where) {
+  bool is_same_model = false;
+  for (const auto& [name, states] : own) {
+    const auto before = saved.find(name);
+    if (before == saved.end()) continue;
+    if (before->second != states) return {};
+    is_same_model = true;
+  }
+  if (!is_same_model) return {};
+  const std::string* frozen = first_without(saved, own);
+  const std::string* trained = first_without(own, saved);
+  if (frozen == nullptr && trained == nullptr) return {};
+  const std::string what =
+      frozen != nullptr
+          ? fmt::format("'{}.groups' freezes {}, which the run of the checkpoint trained", table, *frozen)
+          : fmt::format("'{}.groups' does not freeze {}, which the run of the checkpoint froze", table, *trained);
+  return Error{
+      ErrorKind::kConfig, what, where,
+      fmt::format("set {}.groups back, or start a new run with model.path = \"{}/huggingface\"", table, where)};
 }
 
 // A tensor of state of one parameter, which lies on several ranks.
@@ -312,6 +357,11 @@ Result<> Optimizer::save_state(StateWriter& writer) const {
 // Every rank reads all tensors of the checkpoint, which it maps, and copies its own parts.
 Result<> Optimizer::load_state(StateReader& reader) {
   num_updates_ = TRY(reader.get_int("num_updates"));
+  std::vector<std::string> own;
+  for (size_t i = 0; i < parameters_.size(); ++i) {
+    for (const StateTensor& state : layout_[i]) own.push_back(key_of(state, parameters_[i]));
+  }
+  TRY(check_frozen(states_by_parameter(reader.unread_keys()), states_by_parameter(own), state_name_, reader.where()));
   for (size_t i = 0; i < parameters_.size(); ++i) {
     for (size_t state = 0; state < layout_[i].size(); ++state) {
       const StateTensor& layout = layout_[i][state];

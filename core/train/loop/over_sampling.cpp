@@ -36,7 +36,8 @@ AheadRollout part_of(const AheadRollout& rollout, const std::vector<int64_t>& gr
 
 OverSampling::OverSampling(double rate, int64_t groups_per_step)
     : groups_per_step_(groups_per_step),
-      num_groups_(std::min(static_cast<int64_t>(std::ceil(rate * static_cast<double>(groups_per_step))),
+      // 1.1 x 100 is a little above 110 in floating point.
+      num_groups_(std::min(static_cast<int64_t>(std::ceil(rate * static_cast<double>(groups_per_step) - 1e-9)),
                            2 * groups_per_step - 1)) {}
 
 // Rollouts that --allow-change has made too long, or of another rollout.n.

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 
 #include "config/fields.h"
 #include "config/show.h"
@@ -15,6 +16,7 @@
 #include "train/resume/checkpointing.h"
 #include "train/resume/model_state.h"
 #include "train/resume/pack_lock.h"
+#include "train/run/run_data.h"
 #include "train/run/run_parts.h"
 
 namespace mortise {
@@ -40,15 +42,26 @@ std::string changed_order(const OptimConfig& before, const OptimConfig& now, con
   return fmt::format("\n  {}.groups: the order {} -> {}", table, join(was, ", "), join(is, ", "));
 }
 
-// The settings that a resume compares: what each key's record says (config/fields.h).
-std::map<std::string, std::string> settings_of(const RunConfig& config, RunKind kind, bool length_counts) {
+// Which settings a resume compares: what each key's record says (config/fields.h).
+struct Comparison {
+  const RunConfig& before;
+  const RunConfig& now;
+  RunKind kind;
+  bool length_counts;
+
+  [[nodiscard]] bool compares(const Field& record) const {
+    const bool is_unread = (record.unread & (kind == RunKind::kSft ? kInSft : kInTrain)) != 0;
+    // A file may serve several commands.
+    if (is_unread && (!record.read_if || (!record.read_if(before) && !record.read_if(now)))) return false;
+    return record.on_resume == OnResume::kCompared || (record.on_resume == OnResume::kLength && length_counts);
+  }
+};
+
+std::map<std::string, std::string> settings_of(const RunConfig& config, const Comparison& comparison) {
   std::map<std::string, std::string> out = flat_settings(config);
-  const Uses command = kind == RunKind::kSft ? kInSft : kInTrain;
   std::erase_if(out, [&](const auto& entry) {
     const Field* record = find_record(entry.first);
-    if (record == nullptr) return false;
-    if ((record->unread & command) != 0) return true;  // a file may serve several commands
-    return record->on_resume == OnResume::kFree || (record->on_resume == OnResume::kLength && !length_counts);
+    return record != nullptr && !comparison.compares(*record);
   });
   return out;
 }
@@ -128,8 +141,9 @@ std::vector<std::string> keys_that_plan_ahead(const RunConfig& config, RunKind k
 
 std::string changed_settings(const RunConfig& before, const RunConfig& now, RunKind kind) {
   const bool length_counts = !keys_that_plan_ahead(before, kind).empty() || !keys_that_plan_ahead(now, kind).empty();
-  std::map<std::string, std::string> was = settings_of(before, kind, length_counts);
-  const std::map<std::string, std::string> is = settings_of(now, kind, length_counts);
+  const Comparison comparison{before, now, kind, length_counts};
+  std::map<std::string, std::string> was = settings_of(before, comparison);
+  const std::map<std::string, std::string> is = settings_of(now, comparison);
   for (const auto& [key, value] : is) was.try_emplace(key, "not set");
   std::string out;
   for (const auto& [key, value] : was) {
@@ -177,16 +191,42 @@ Result<std::optional<Checkpoint>> find_resume(Env& env, const LoadedConfig& load
 
 namespace {
 
+// The states that a checkpoint may lack (Stateful::may_be_missing) because a resume may switch their parts on.
+std::set<std::string> switched_states() {
+  return {ReplayBuffer({}, 0).state_name(), OverSampling(1, 1).state_name(), sft_mix_source_options({}).state_name};
+}
+
+}  // namespace
+
+Result<std::set<std::string>> states_to_drop(const StateSnapshot& state, const std::vector<std::string>& of_run,
+                                             bool allow_change, const Path& checkpoint) {
+  std::set<std::string> dropped;
+  for (const std::string& name : switched_states()) {
+    if (!state.scalars.contains(name) || std::ranges::find(of_run, name) != of_run.end()) continue;
+    if (!allow_change) {
+      return Error{ErrorKind::kConfig,
+                   fmt::format("the checkpoint holds state of '{}', which this run does not have", name),
+                   checkpoint.string(), "give --allow-change to continue without it"};
+    }
+    log_warn(fmt::format("the state of '{}' in the checkpoint is dropped, because this run does not have it", name));
+    dropped.insert(name);
+  }
+  return dropped;
+}
+
+namespace {
+
 // trainer.save_dtype decides where the exact weights are saved, in the model folder or in the state, and may differ
 // from the checkpoint's. They are read from where the checkpoint has them.
-Result<> load_objects(const Checkpoint& checkpoint, PolicyParts& policy, const SavedParts& into) {
+Result<> load_objects(const Checkpoint& checkpoint, bool allow_change, PolicyParts& policy, const SavedParts& into) {
   StatefulRegistry objects = into.stateful;
   const bool in_state = checkpoint.state().scalars.contains(ModelState::kPolicy);
   std::optional<ModelState> saved;
   if (in_state && !policy.model_state) TRY(objects.add(saved.emplace(ModelState::kPolicy, *policy.model)));
   // resume_weights has had them read from the folder. An adapter's are in the state alone.
   if (!in_state && policy.model_state && !policy.model->trains_lora()) objects.remove(*policy.model_state);
-  return checkpoint.load_into(objects);
+  return checkpoint.load_into(
+      objects, TRY(states_to_drop(checkpoint.state(), objects.names(), allow_change, checkpoint.path())));
 }
 
 }  // namespace
@@ -229,7 +269,7 @@ Result<> load_run(const Checkpoint& checkpoint, bool allow_change, RunCounters& 
   for (std::optional<PromptSource>* source : {&data.source, &data.sft_mix}) {
     if (*source) (*source)->takes_changes = allow_change;
   }
-  return load_objects(checkpoint, policy, saved);
+  return load_objects(checkpoint, allow_change, policy, saved);
 }
 
 }  // namespace mortise

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -47,6 +48,11 @@ std::string changed_settings(const RunConfig& before, const RunConfig& now, RunK
 // another command is refused before all else. The policy's weights are read from where the checkpoint has them.
 Result<> load_run(const Checkpoint& checkpoint, bool allow_change, RunCounters& counters, PolicyParts& policy,
                   DataParts& data, SavedParts& saved);
+
+// The states of a checkpoint whose parts this run has switched off, such as sft_mix.files; load_run leaves them out.
+// `of_run`: the names of the states that the run has. An Error without --allow-change.
+Result<std::set<std::string>> states_to_drop(const StateSnapshot& state, const std::vector<std::string>& of_run,
+                                             bool allow_change, const Path& checkpoint);
 
 // The columns that the updates of an unfinished step read.
 struct ColumnNeeds {

@@ -143,9 +143,7 @@ Result<TrainedSize> trained_size(const ModelConfig& model, const std::optional<L
     for (size_t i = 0; i < lora->shapes.size(); ++i)
       parameters.push_back({lora->names[i], at::empty(lora->shapes[i], type), true});
   }
-  std::vector<std::string> names;
-  for (const NamedParameter& parameter : parameters) names.push_back(parameter.name);
-  const ParameterGroups groups = TRY(group_parameters(loaded, table, names));
+  const ParameterGroups groups = TRY(group_parameters(loaded, table, parameters));
   std::erase_if(parameters, [&](const NamedParameter& p) { return is_frozen(groups, p.name); });
   TrainedSize out;
   const auto stepped = optimized_parameters(parameters, store.weights.embedding_VH, store.leaves.head, optim, groups);

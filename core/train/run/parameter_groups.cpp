@@ -17,6 +17,7 @@ namespace {
 // How often a group's pattern matched, and how often it was the first.
 struct GroupUse {
   size_t num_matched = 0, num_taken = 0;
+  bool takes_matrix = false;
 };
 
 // The parts of all names between dots, and the names, each once: what a pattern may have meant.
@@ -44,11 +45,17 @@ Error matches_nothing(const LoadedConfig& loaded, const OptimGroup& group, std::
 
 Result<> check_use(const LoadedConfig& loaded, const OptimGroup& group, const GroupUse& use,
                    std::span<const std::string> names) {
-  if (use.num_taken > 0) return {};
   if (use.num_matched == 0) return matches_nothing(loaded, group, names);
+  if (use.num_taken == 0) {
+    return Error{ErrorKind::kConfig,
+                 fmt::format("'{}' has no parameter: those that it matches are in groups before it", group.key),
+                 loaded.where(group.key), "remove it, or write it before the others"};
+  }
+  if (!group.uses_muon.value_or(false) || use.takes_matrix) return {};
+  const std::string key = group.key + ".optimizer";
   return Error{ErrorKind::kConfig,
-               fmt::format("'{}' has no parameter: those that it matches are in groups before it", group.key),
-               loaded.where(group.key), "remove it, or write it before the others"};
+               fmt::format("'{}' is muon, which steps matrices only, but the group has no matrix", key),
+               loaded.where(key), fmt::format("remove it, or match matrices with {}.match", group.key)};
 }
 
 }  // namespace
@@ -59,12 +66,14 @@ bool is_frozen(const ParameterGroups& groups, std::string_view name) {
 }
 
 Result<ParameterGroups> group_parameters(const LoadedConfig& loaded, const std::string& table,
-                                         std::span<const std::string> names) {
+                                         std::span<const NamedParameter> parameters) {
   const std::vector<OptimGroup> groups = TRY(optim_groups(loaded, table));
   ParameterGroups out;
   if (groups.empty()) return out;
   std::vector<GroupUse> uses(groups.size());
-  for (const std::string& name : names) {
+  std::vector<std::string> names;
+  for (const NamedParameter& parameter : parameters) {
+    const std::string& name = names.emplace_back(parameter.name);
     for (size_t i = 0; i < groups.size(); ++i) {
       const auto matched = groups[i].pattern.matches(name);
       if (!matched.ok()) {
@@ -74,7 +83,9 @@ Result<ParameterGroups> group_parameters(const LoadedConfig& loaded, const std::
       }
       if (!*matched) continue;
       ++uses[i].num_matched;
-      if (out.emplace(name, groups[i]).second) ++uses[i].num_taken;
+      if (!out.emplace(name, groups[i]).second) continue;
+      ++uses[i].num_taken;
+      if (parameter.tensor.dim() >= 2) uses[i].takes_matrix = true;
     }
   }
   for (size_t i = 0; i < groups.size(); ++i) TRY(check_use(loaded, groups[i], uses[i], names));
@@ -86,9 +97,7 @@ Result<ParameterGroups> group_parameters(const LoadedConfig& loaded, const std::
 }
 
 Result<ParameterGroups> group_and_freeze(const LoadedConfig& loaded, const std::string& table, Model& model) {
-  std::vector<std::string> names;
-  for (const NamedParameter& parameter : model.trainable()) names.push_back(parameter.name);
-  ParameterGroups groups = TRY(group_parameters(loaded, table, names));
+  ParameterGroups groups = TRY(group_parameters(loaded, table, model.trainable()));
   for (const NamedParameter& parameter : model.trainable()) {
     if (is_frozen(groups, parameter.name)) parameter.tensor.requires_grad_(false);
   }

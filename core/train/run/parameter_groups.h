@@ -19,10 +19,10 @@ using ParameterGroups = std::map<std::string, OptimGroup, std::less<>>;
 
 [[nodiscard]] bool is_frozen(const ParameterGroups& groups, std::string_view name);
 
-// The groups of `table` ("actor.optim") for these parameters. Errors (kConfig): a group that gets no parameter, or no
-// parameter that is left to train.
+// The groups of `table` ("actor.optim") for these parameters. Errors (kConfig): a group that gets no parameter, one for
+// Muon that gets no matrix, or no parameter that is left to train.
 Result<ParameterGroups> group_parameters(const LoadedConfig& loaded, const std::string& table,
-                                         std::span<const std::string> names);
+                                         std::span<const NamedParameter> parameters);
 // The same for a model, whose frozen parameters require no gradient from now on.
 Result<ParameterGroups> group_and_freeze(const LoadedConfig& loaded, const std::string& table, Model& model);
 

@@ -354,6 +354,9 @@ INSTANTIATE_TEST_SUITE_P(
         WarnCase{{"data.shuffle=false", "data.seed=3"}, "'data.seed' has no effect: data.shuffle is false"},
         WarnCase{{"data.filter_overlong_prompts=true", "data.truncation=left"}, "'data.truncation' has no effect"},
         WarnCase{{"data.response_key=text"}, "only `mortise sft` and sft_mix.files read it"},
+        WarnCase{{"sft.max_length=64"}, "'sft.max_length' has no effect: only `mortise sft` and sft_mix.files read it"},
+        WarnCase{{"sft.assistant_only_loss=true"}, "'sft.assistant_only_loss' has no effect"},
+        WarnCase{{"sft.completion_only_loss=true"}, "'sft.completion_only_loss' has no effect"},
         WarnCase{{"sft_mix.mu_peak=0.2"}, "sft_mix.files is empty"},
         WarnCase{{"sft_mix.files=rows.jsonl", "sft_mix.mu_decay_steps=3"}, "not another number than sft_mix.mu_peak"},
         WarnCase{{"sft_mix.files=rows.jsonl", "sft_mix.mu_peak=0.2", "sft_mix.mu_valley=0.1"},
@@ -383,7 +386,8 @@ TEST(Check, WhatHasAnEffectDoesNotWarn) {
   EXPECT_THAT(warnings({"critic.ppo_max_token_len_per_gpu=2048"}), ElementsAre());
   EXPECT_THAT(warnings({"data.filter_overlong_prompts=true", "data.truncation=error", "data.seed=3"}), ElementsAre());
   EXPECT_THAT(warnings({"actor.shuffle=true"}), ElementsAre());
-  EXPECT_THAT(warnings({"sft.train_batch_size=4", "data.response_key=text"}), ElementsAre());
+  EXPECT_THAT(warnings({"sft.train_batch_size=4", "data.response_key=text", "sft.max_length=64"}), ElementsAre());
+  EXPECT_THAT(warnings({"sft_mix.files=rows.jsonl", "data.messages_key=chat", "sft.max_length=64"}), ElementsAre());
   EXPECT_THAT(warnings({"actor.loss_agg_mode=token-mean", "critic.loss_agg_mode=seq-mean-token-sum-norm",
                         "actor.loss_scale_factor=8", "actor.loss_agg_rows=all"}),
               ElementsAre())

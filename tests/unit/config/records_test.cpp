@@ -110,7 +110,12 @@ TEST(Records, CommandsThatReadAKey) {
   EXPECT_EQ(find_field("model.dtype")->read_by, kInGenerate | kInServe);
   EXPECT_EQ(find_field("rollout.multi_turn.tools")->read_by, kInGenerate);
   EXPECT_EQ(find_field("sft.test_freq")->unread, kInTrain);
-  EXPECT_EQ(find_field("sft.max_length")->unread, 0U);  // sft_mix reads it
+  EXPECT_EQ(find_field("sft.max_length")->unread, kInTrain);
+  RunConfig run;
+  EXPECT_FALSE(find_field("sft.max_length")->read_if(run));
+  run.sft_mix.files = {"rows.jsonl"};
+  EXPECT_TRUE(find_field("sft.max_length")->read_if(run));
+  EXPECT_EQ(find_field("sft.test_freq")->read_if, nullptr);
   EXPECT_EQ(find_field("sft_mix.mu_peak")->unread, kInSft);
   EXPECT_EQ(find_field("critic.optim.lr")->unread, kInSft);
   EXPECT_EQ(find_field("actor.optim.lr")->unread, 0U);

@@ -79,6 +79,7 @@ TEST(Stateful, AnObjectMayBeNewerThanTheCheckpoint) {
   ASSERT_OK(now.load(new_one, "here"));
   EXPECT_EQ(newer.n, 3);
   EXPECT_THAT(error_of(before.load(new_one, "here")), HasSubstr("state of 'newer', which this run does not have"));
+  EXPECT_OK(before.load(new_one, "here", {"newer"}));  // the caller drops it
 }
 
 TEST(Stateful, RoundTrip) {

@@ -65,6 +65,12 @@ TEST(ImportSwift, ChordMixesSupervisedRowsIntoUpdates) {
   EXPECT_EQ(four.sft_mix.rows_per_mean, 3);
   EXPECT_TRUE(four.sft_mix.phi);
   EXPECT_EQ(four.sft.max_length, 100);
+  // Passes that lie in one update are micro-steps too: each of the eight draws its rows.
+  const RunConfig passes = swift(
+      std::string(kBatch) + "--gradient_accumulation_steps 8 --steps_per_generation 2 --num_iterations 2 " + chord);
+  EXPECT_EQ(passes.data.train_batch_size, 4);
+  EXPECT_EQ(passes.sft_mix.train_batch_size, 24);
+  EXPECT_EQ(passes.sft_mix.rows_per_mean, 3);
   EXPECT_FALSE(swift(std::string(kBatch) + "--chord_mu_peak 0.5").sft_mix.is_on());
   EXPECT_THAT(swift_error(std::string(kBatch) + "--chord_sft_dataset a.jsonl --chord_mu_peak 0.5"),
               HasSubstr("needs chord_sft_per_device_train_batch_size, chord_mu_warmup_steps"));
@@ -157,6 +163,24 @@ TEST(ImportSwift, LossesLevelsAndEstimators) {
   EXPECT_EQ(config.algorithm.adv_estimator, "gdpo");
   EXPECT_EQ(config.algorithm.adv_params["epsilon"], 1e-8);
   EXPECT_TRUE(config.actor.use_kl_loss) << "ms-swift puts it back into the loss";
+}
+
+// An update over several generation batches is one over one batch, unless ms-swift normalizes within each of them.
+TEST(ImportSwift, NormalizationOfOneOfSeveralGenerationBatchesIsRefused) {
+  const std::string several = std::string(kBatch) + "--gradient_accumulation_steps 4 --steps_per_generation 2 ";
+  EXPECT_EQ(swift(several).data.train_batch_size, 4);
+  EXPECT_EQ(swift(several + "--scale_rewards false").algorithm.adv_estimator, "dr_grpo");
+  EXPECT_EQ(swift(several + "--advantage_estimator rloo").algorithm.adv_estimator, "rloo");
+  EXPECT_EQ(swift(several + "--advantage_estimator reinforce_plus_plus --scale_rewards group").data.train_batch_size,
+            4);
+  EXPECT_THAT(swift_error(several + "--advantage_estimator reinforce_plus_plus"),
+              HasSubstr("advantage_estimator = \"reinforce_plus_plus\" normalizes within each generation batch"));
+  for (const std::string scale : {"gdpo", "batch"})
+    EXPECT_THAT(swift_error(several + "--scale_rewards " + scale),
+                HasSubstr("scale_rewards = \"" + scale + "\" normalizes within each generation batch"));
+  const auto warned = import_text("swift", "--train_type full " + several + "--loss_type cispo", "run.sh");
+  ASSERT_TRUE(warned.ok()) << warned.error().to_string();
+  EXPECT_THAT(warned->warnings, ElementsAre(HasSubstr("an update has 2 generation batches")));
 }
 
 TEST(ImportSwift, AShellScriptOfItsExamples) {

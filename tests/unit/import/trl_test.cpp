@@ -110,8 +110,45 @@ TEST(ImportTrl, AnUpdateOverSeveralGenerationBatchesIsOneBatch) {
     EXPECT_EQ(config.trainer.total_training_steps, 5) << text;
   }
   const std::string several = "gradient_accumulation_steps: 4\nsteps_per_generation: 2\n";
-  EXPECT_THAT(import_error("trl", several + "scale_rewards: batch"), HasSubstr("a standard deviation of its own"));
   EXPECT_THAT(import_error("trl", several + "per_device_train_batch_size: 3"), HasSubstr("does not divide"));
+  const std::string in_json = R"({"gradient_accumulation_steps": 4, "steps_per_generation": 2, "scale_rewards": )";
+  EXPECT_EQ(imported("trl", in_json + "false}", "grpo.json").algorithm.adv_estimator, "dr_grpo");
+  EXPECT_EQ(imported("trl", in_json + "true}", "grpo.json").algorithm.adv_estimator, "grpo");
+}
+
+// Their means and deviations would be those of the joined batch.
+TEST(ImportTrl, NormalizationOfOneOfSeveralGenerationBatchesIsRefused) {
+  const std::string several = "gradient_accumulation_steps: 4\nsteps_per_generation: 2\n";
+  EXPECT_THAT(import_error("trl", several + "scale_rewards: batch"),
+              HasSubstr("scale_rewards = \"batch\" normalizes within each generation batch. An update has 2 of these"));
+  EXPECT_THAT(import_error("trl", several + "scale_rewards: batch"), HasSubstr("set steps_per_generation to 4"));
+  EXPECT_THAT(import_error("trl", "gradient_accumulation_steps: 4\ngeneration_batch_size: 16\nscale_rewards: batch"),
+              HasSubstr("set generation_batch_size to 32"));
+  EXPECT_THAT(
+      import_error("trl", several + "multi_objective_aggregation: normalize_then_sum"),
+      HasSubstr("multi_objective_aggregation = \"normalize_then_sum\" normalizes within each generation batch"));
+  // Both passes over the one batch of an update.
+  const RunConfig one =
+      trl("gradient_accumulation_steps: 4\nsteps_per_generation: 2\nnum_iterations: 2\n"
+          "max_steps: 5\nscale_rewards: batch");
+  EXPECT_EQ(one.data.train_batch_size, 2);
+  EXPECT_EQ(one.algorithm.adv_params["std"], "batch");
+}
+
+TEST(ImportTrl, DivisorsOfSeveralGenerationBatchesAreTold) {
+  const auto warnings_of = [](const std::string& text) {
+    const auto result = import_text("trl", text);
+    return result ? result->warnings : std::vector<std::string>{result.error().to_string()};
+  };
+  const std::string several = "gradient_accumulation_steps: 4\nsteps_per_generation: 2\n";
+  EXPECT_THAT(warnings_of(several), ElementsAre(HasSubstr("an update has 2 generation batches")));  // dapo
+  for (const std::string type : {"dapo", "cispo", "vespo"})
+    EXPECT_THAT(warnings_of(several + "loss_type: " + type), ElementsAre(HasSubstr("divided by its own tokens")))
+        << type;
+  for (const std::string type : {"grpo", "bnpo", "dr_grpo", "sapo"})
+    EXPECT_THAT(warnings_of(several + "loss_type: " + type), ElementsAre()) << type;
+  EXPECT_THAT(warnings_of("gradient_accumulation_steps: 4\nsteps_per_generation: 2\nnum_iterations: 2"), ElementsAre());
+  EXPECT_THAT(warnings_of("gradient_accumulation_steps: 4"), ElementsAre());
 }
 
 TEST(ImportTrl, AReplayBuffer) {

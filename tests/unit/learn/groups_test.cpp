@@ -21,6 +21,7 @@ namespace {
 using test::on_ranks;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 constexpr const char* kGroups = "actor.optim.groups.";
 
@@ -341,13 +342,44 @@ TEST(ParameterGroups, FrozenOnesHaveNoState) {
   EXPECT_EQ(snapshot.tensors.size(), 2 * policy.optimizer.parameters().size());
 }
 
+TEST(ParameterGroups, AResumeNamesTheParameterThatIsFrozenOtherwise) {
+  const auto told = [](const std::vector<std::string>& before, const std::vector<std::string>& now) {
+    const auto policy = [](const std::vector<std::string>& settings) {
+      return GroupedPolicy(settings, small_model("float32"));
+    };
+    GroupedPolicy saved = policy(before), loaded = policy(now);
+    StatefulRegistry from, into;
+    EXPECT_OK(from.add(saved.optimizer));
+    EXPECT_OK(into.add(loaded.optimizer));
+    const StateSnapshot snapshot = from.save().value();
+    const Result<> done = into.load(snapshot, "run/global_step_1");
+    return done.ok() ? std::string("ok") : done.error().to_string();
+  };
+  const std::vector<std::string> none, ends = GroupedPolicy::frozen("embed_tokens|lm_head");
+  EXPECT_EQ(told(ends, ends), "ok");
+  const auto back =
+      HasSubstr("set actor.optim.groups back, or start a new run with model.path = \"run/global_step_1/huggingface\"");
+  const std::string freezes = "'actor.optim.groups' freezes ", lets = "'actor.optim.groups' does not freeze ";
+  EXPECT_THAT(told(none, ends), AllOf(HasSubstr(freezes + "lm_head.weight, which the run of the checkpoint trained"),
+                                      HasSubstr("run/global_step_1: "), back));
+  EXPECT_THAT(told(ends, none), AllOf(HasSubstr(lets + "lm_head.weight, which the run of the checkpoint froze"), back));
+  EXPECT_THAT(told(ends, GroupedPolicy::frozen("layers")), HasSubstr(freezes)) << "and others are not frozen now";
+  // It could be an adapter.
+  EXPECT_THAT(told(ends, GroupedPolicy::frozen("layers|norm")), HasSubstr("is missing"));
+  // Another optimizer has other states of the same parameters, whatever is frozen.
+  for (const std::string optimizer : {"muon", "lion", "adafactor"}) {
+    std::vector<std::string> other = ends;
+    other.push_back("actor.optim.optimizer=" + optimizer);
+    EXPECT_THAT(told(none, other), AllOf(HasSubstr("state 'actor.optim/"), Not(HasSubstr("groups")))) << optimizer;
+  }
+}
+
 TEST(ParameterGroups, ErrorsNameTheGroupAndCloseNames) {
   const Model model = small_model("float32");
-  std::vector<std::string> names;
-  for (const NamedParameter& p : model.parameters()) names.push_back(p.name);
+  std::vector<NamedParameter> parameters = model.parameters();
   const auto error = [&](const std::vector<std::string>& settings) {
     const LoadedConfig loaded = load_config(default_env(), "", settings).value();
-    const auto groups = group_parameters(loaded, "actor.optim", names);
+    const auto groups = group_parameters(loaded, "actor.optim", parameters);
     return groups.ok() ? std::string("ok") : groups.error().to_string();
   };
   const std::string g = kGroups;
@@ -360,7 +392,17 @@ TEST(ParameterGroups, ErrorsNameTheGroupAndCloseNames) {
   EXPECT_THAT(error({g + "a.match='.'", g + "a.freeze=true"}),
               HasSubstr("'actor.optim.groups' freezes every parameter"));
   EXPECT_EQ(error({g + "a.match='^model.norm'", g + "b.match='.'", g + "b.freeze=true"}), "ok");
-  std::erase(names, "lm_head.weight");  // as if the head were the embedding
+  const std::string muon = "actor.optim.optimizer=muon";
+  EXPECT_THAT(
+      error({muon, g + "a.match='norm|bias'", g + "a.optimizer=muon"}),
+      AllOf(HasSubstr("'actor.optim.groups.a.optimizer' is muon, which steps matrices only, but the group has no "
+                      "matrix"),
+            HasSubstr("match matrices with actor.optim.groups.a.match")));
+  EXPECT_EQ(error({muon, g + "a.match='norm|bias'", g + "a.optimizer=adamw"}), "ok");
+  EXPECT_EQ(error({muon, g + "a.match='norm|down_proj'", g + "a.optimizer=muon"}), "ok");
+  EXPECT_THAT(error({muon, g + "a.match=_proj.weight", g + "b.match='_proj|norm'", g + "b.optimizer=muon"}),
+              HasSubstr("'actor.optim.groups.b.optimizer' is muon"));
+  std::erase_if(parameters, [](const NamedParameter& p) { return p.name == "lm_head.weight"; });  // tied embeddings
   EXPECT_THAT(error({g + "a.match=lm_head"}), HasSubstr("the head of this model is its embedding: write model.embed"));
 }
 

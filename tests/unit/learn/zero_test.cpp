@@ -3,6 +3,7 @@
 #include <ATen/ops/empty.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <numeric>
 
 #include "foundation/base/rng.h"
@@ -40,6 +41,43 @@ TEST(Shards, RangesAreCutAtBlocksAndCoverEverything) {
     }
     EXPECT_EQ(end, total);
   }
+}
+
+// An optimizer of spread weights steps the tensors that are not frozen. Each number stays with the rank that has it.
+TEST(Shards, OnlySomeTensorsKeepTheirOwners) {
+  const int64_t block = Shards::kBlock;
+  const std::vector<int64_t> sizes{7, 3 * block + 11, 37, 2 * block + 5, 100};
+  const std::vector<std::vector<size_t>> choices{{1}, {3}, {1, 3}, {0, 3}, {2, 3, 4}, {1, 2}, {0, 1, 2, 3, 4}};
+  bool cuts_a_tensor = false;
+  for (const int size : {1, 2, 3, 4, 9}) {
+    const Shards all(sizes, size);
+    for (const std::vector<size_t>& chosen : choices) {
+      const Shards some = all.only(chosen);
+      ASSERT_EQ(some.num_ranks(), size);
+      int64_t end = 0;
+      for (int rank = 0; rank < size; ++rank) {
+        EXPECT_EQ(some.of(rank).begin, end);
+        end = some.of(rank).end;
+        std::vector<TensorPart> expected = all.parts(all.of(rank));
+        std::erase_if(expected, [&](const TensorPart& part) { return std::ranges::count(chosen, part.tensor) == 0; });
+        const std::vector<TensorPart> parts = some.parts(some.of(rank));
+        ASSERT_EQ(parts.size(), expected.size()) << "rank " << rank << " of " << size;
+        for (size_t i = 0; i < parts.size(); ++i) {
+          EXPECT_EQ(chosen[parts[i].tensor], expected[i].tensor);
+          EXPECT_EQ(parts[i].begin, expected[i].begin);
+          EXPECT_EQ(parts[i].size, expected[i].size);
+          cuts_a_tensor |= parts[i].begin > 0;
+        }
+      }
+      int64_t total = 0;
+      for (size_t i = 0; i < chosen.size(); ++i) {
+        EXPECT_EQ(some.begin_of(i), total);
+        total += sizes[chosen[i]];
+      }
+      EXPECT_EQ(end, total);
+    }
+  }
+  EXPECT_TRUE(cuts_a_tensor) << "the tensors are too small";
 }
 
 TEST(Shards, FewTensorsLeaveRanksWithNothing) {

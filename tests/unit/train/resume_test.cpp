@@ -121,6 +121,28 @@ TEST(ChangedSettings, OfSftTheCriticsScheduleDoesNotMatter) {
   EXPECT_THAT(changed_settings(before, now, RunKind::kTrain), testing::HasSubstr("trainer.total_training_steps"));
 }
 
+// Supervised rows may be switched on or off, so either run counts.
+TEST(ChangedSettings, KeysOfSupervisedRowsAreComparedOnlyIfARunMixesThemIn) {
+  const RunConfig before = base_config(LrSchedule::kConstant);
+  RunConfig now = before;
+  now.sft.max_length = 64;
+  now.sft.assistant_only_loss = true;
+  now.sft.completion_only_loss = false;
+  now.data.response_key = "answer";
+  now.data.messages_key = "chat";
+  EXPECT_EQ(changed_settings(before, now, RunKind::kTrain), "");
+  EXPECT_EQ(std::ranges::count(changed_settings(before, now, RunKind::kSft), '\n'), 5);
+  RunConfig mixed = now;
+  mixed.sft_mix.files = {"mix.jsonl"};
+  for (const std::string& changed :
+       {changed_settings(before, mixed, RunKind::kTrain), changed_settings(mixed, before, RunKind::kTrain)}) {
+    EXPECT_EQ(std::ranges::count(changed, '\n'), 6) << changed;
+    for (const char* key : {"sft.max_length", "sft.assistant_only_loss", "sft.completion_only_loss",
+                            "data.response_key", "data.messages_key", "sft_mix.files"})
+      EXPECT_THAT(changed, testing::HasSubstr("\n  " + std::string(key) + ": "));
+  }
+}
+
 // The first group that matches a parameter counts.
 TEST(ChangedSettings, TheOrderOfGroupsIsComparedToo) {
   RunConfig before;
@@ -134,6 +156,27 @@ TEST(ChangedSettings, TheOrderOfGroupsIsComparedToo) {
   before.actor.optim.groups = now.actor.optim.groups;
   EXPECT_EQ(changed_settings(before, now, RunKind::kTrain), "\n  critic.optim.groups: the order a, b -> b, a");
   EXPECT_EQ(changed_settings(before, now, RunKind::kSft), "");
+}
+
+// What a resume may switch on, it may switch off.
+TEST(StatesToDrop, AreThoseOfPartsThatTheRunHasSwitchedOff) {
+  StateSnapshot state;
+  for (const char* name : {"run", "sft_mix.rows", "algorithm.replay_buffer", "rollout.over_sampling", "critic.optim"})
+    state.scalars[name];
+  const auto dropped = [&](const std::vector<std::string>& of_run, bool allow_change = true) {
+    return states_to_drop(state, of_run, allow_change, "out/global_step_1");
+  };
+  EXPECT_EQ(dropped({"run"}).value(),
+            (std::set<std::string>{"algorithm.replay_buffer", "rollout.over_sampling", "sft_mix.rows"}))
+      << "a critic's state is never dropped";
+  EXPECT_EQ(dropped({"run", "rollout.over_sampling", "sft_mix.rows"}).value(),
+            (std::set<std::string>{"algorithm.replay_buffer"}));
+  EXPECT_EQ(dropped({"algorithm.replay_buffer", "rollout.over_sampling", "sft_mix.rows"}, false)->size(), 0U);
+  const Result<std::set<std::string>> refused = dropped({"algorithm.replay_buffer", "rollout.over_sampling"}, false);
+  ASSERT_FALSE(refused.ok());
+  EXPECT_THAT(refused.error().to_string(),
+              testing::AllOf(testing::HasSubstr("holds state of 'sft_mix.rows', which this run does not have"),
+                             testing::HasSubstr("give --allow-change to continue without it")));
 }
 
 // A step of 2 updates of 2 rows, saved after its first update, with the columns that updates read.

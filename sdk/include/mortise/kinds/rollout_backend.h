@@ -63,7 +63,9 @@ typedef struct mortise_rollout_sequence {
   const float* filtered_log_prob; /* [num_ids] after penalties, forbidden tokens and filters; or null */
 #if MORTISE_TARGET_MINOR >= 2
   /* since 0.2. Experts that each token of prompt and completion took, layer by layer in a mixture of experts; 65535 as
-   * the first of a layer's: not known. The last token may be unknown. Null: not given. */
+   * the first of a layer's: not known. The last token may be unknown. Null: not given. Today training takes them
+   * only from backends that sample with the engine (MORTISE_FLAG_NEEDS_ENGINE). It refuses
+   * actor.router_replay.mode = "R3" with others. */
   const uint16_t* experts;
   uint64_t num_experts; /* since 0.2. numbers in `experts`: tokens x layers with experts x experts per token */
 #endif
