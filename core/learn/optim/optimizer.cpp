@@ -96,6 +96,24 @@ class StateSource : public TensorSource {
   size_t element_bytes_;
 };
 
+// A tensor of state that lies in a file. Its pages leave the process behind the reader, so that a save needs none of them.
+class OffloadedSource : public TensorSource {
+ public:
+  explicit OffloadedSource(at::Tensor state) : state_(std::move(state)) {}
+
+  Result<> read(uint64_t begin, std::span<std::byte> out) const override {
+    constexpr uint64_t kPage = 4096;
+    auto* const data = static_cast<std::byte*>(state_.data_ptr());  // begins at a page
+    std::memcpy(out.data(), data + begin, out.size());
+    const uint64_t first = begin / kPage * kPage, last = (begin + out.size()) / kPage * kPage;
+    if (last > first) FileMemory::release({data + first, last - first});
+    return {};
+  }
+
+ private:
+  at::Tensor state_;
+};
+
 }  // namespace
 
 Optimizer::Optimizer(std::vector<OptimizedParameter> parameters, std::unique_ptr<const UpdateRule> rule,
@@ -343,8 +361,13 @@ Result<> Optimizer::save_state(StateWriter& writer) const {
     for (size_t state = 0; state < layout_[i].size(); ++state) {
       const StateTensor& layout = layout_[i][state];
       const std::string key = key_of(layout, parameters_[i]);
-      if (!is_sharded()) {
+      if (!is_sharded() && files_ == nullptr) {
         put_tensor(writer, key, state_[i][state]);
+        continue;
+      }
+      if (!is_sharded()) {
+        writer.put_source(key, dtype_of_scalar(layout.dtype), layout.shape,
+                          std::make_shared<OffloadedSource>(state_[i][state]));
         continue;
       }
       writer.put_source(key, dtype_of_scalar(layout.dtype), layout.shape,

@@ -101,19 +101,36 @@ TEST_P(EveryOptimizer, ResumesWithTheSameBits) {
   expect_equal(problem, expected, one.name);
 }
 
-// The state in files, as numbers and in a checkpoint.
+// The state in files: the numbers, what a checkpoint has of it, and a resume from the state of a run in memory.
 TEST_P(EveryOptimizer, OffloadedStateHasTheSameBits) {
   const RuleCase& one = GetParam();
   const std::vector<at::Tensor> expected = stepped(one, at::kFloat, 4);
-  const RuleProblem problem(one, at::kFloat);
-  Optimizer before(problem.parameters, one.rule(), one.weight_decay, "actor.optim", {}, StateMemory::kLater);
-  ASSERT_OK(before.offload(std::make_shared<Offload>(Path(MORTISE_BINARY_DIR))));
-  for (uint64_t update = 1; update <= 2; ++update) problem.update(before, 0, update, one.lr);
+  const test::TempDir dir;
+  const auto save = [&](const Optimizer& optimizer, const char* name) {
+    StateSnapshot snapshot;
+    StateWriter writer("actor.optim", &snapshot);
+    EXPECT_OK(optimizer.save_state(writer));
+    EXPECT_OK(write_safetensors_file(default_env(), dir / name, snapshot.tensors));
+  };
+  const auto in_files = [&](const RuleProblem& problem) {
+    Optimizer optimizer(problem.parameters, one.rule(), one.weight_decay, "actor.optim", {}, StateMemory::kLater);
+    EXPECT_OK(optimizer.offload(std::make_shared<Offload>(Path(MORTISE_BINARY_DIR))));
+    return optimizer;
+  };
+  const RuleProblem problem(one, at::kFloat), same(one, at::kFloat);
+  Optimizer before(problem.parameters, one.rule(), one.weight_decay);
+  Optimizer offloaded = in_files(same);
+  for (uint64_t update = 1; update <= 2; ++update) {
+    problem.update(before, 0, update, one.lr);
+    same.update(offloaded, 0, update, one.lr);
+  }
+  save(before, "memory");
+  save(offloaded, "files");
+  EXPECT_TRUE(dir.read("memory") == dir.read("files"));
   StatefulRegistry saved, loaded;
   ASSERT_OK(saved.add(before));
   const StateSnapshot snapshot = saved.save().value();
-  Optimizer after(problem.parameters, one.rule(), one.weight_decay, "actor.optim", {}, StateMemory::kLater);
-  ASSERT_OK(after.offload(std::make_shared<Offload>(Path(MORTISE_BINARY_DIR))));
+  Optimizer after = in_files(problem);
   ASSERT_OK(loaded.add(after));
   ASSERT_OK(loaded.load(snapshot, "test"));
   for (uint64_t update = 3; update <= 4; ++update) problem.update(after, 0, update, one.lr);
