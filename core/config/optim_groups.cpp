@@ -49,9 +49,7 @@ struct GroupValues {
 class GroupReader {
  public:
   GroupReader(const LoadedConfig& loaded, std::string table)
-      : loaded_(loaded),
-        table_(std::move(table)),
-        optim_(table_ == "actor.optim" ? loaded.config.actor.optim : loaded.config.critic.optim) {}
+      : loaded_(loaded), table_(std::move(table)), optim_(optim_of(loaded.config, table_)) {}
 
   Result<std::vector<OptimGroup>> read() {
     std::vector<OptimGroup> groups;

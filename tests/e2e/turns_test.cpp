@@ -141,7 +141,8 @@ TEST_F(Turns, AReplayOfFailedRowsIsTheSameRun) {
                 .code,
             0);
   const auto last = rows_of(out("first") / "dump/1.jsonl").back()["input"].get<std::string>();
-  const std::string lost = "GAME_LOST=" + std::to_string(std::stoi(last.substr(1)) - 10);  // "?17*7=" of the answer 7
+  // The input "?17*7=" belongs to a game whose answer is 7.
+  const std::string lost = "GAME_LOST=" + std::to_string(std::stoi(last.substr(1)) - 10);
   const std::string may_fail = " plugins.max_failed_fraction=0.5";
   const Outcome done = mortise("train run.toml" + may_fail, lost);
   ASSERT_EQ(done.code, 0) << done.output;

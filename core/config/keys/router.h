@@ -46,7 +46,7 @@ void describe_router_replay(Catalog& catalog) {
   keys.unread_by(kInSft | kInObjective);
   keys.compared(
           "mode", &RouterReplayConfig::mode,
-          "Routing replay for mixtures of experts. disabled: in each pass the routers choose experts anew. R2: "
+          "Routing replay for mixtures of experts. disabled: the routers choose the experts of each pass. R2: "
           "updates take the experts of the pass that computes old log-probs; a step with one update needs no such pass, "
           "because the update has the same weights. R3: that pass and all updates take "
           "the experts that the sampler took. The weights of the experts come from the current router logits.")

@@ -100,7 +100,11 @@ Result<> ReplayBuffer::load_state(StateReader& reader) {
   for (int64_t i = 0; i < num_groups; ++i) {
     std::string bytes = TRY(reader.get_bytes(std::to_string(i)));
     const Experience rows = TRY(decode_experience(bytes, state_name()));
-    if (rows.num_groups() == 1) groups_.push_back(group_of(rows, std::move(bytes)));
+    if (rows.num_groups() != 1) {
+      return Error{ErrorKind::kData, "an entry of the replay buffer is not one group", state_name(),
+                   "this checkpoint is damaged; resume from an earlier one"};
+    }
+    groups_.push_back(group_of(rows, std::move(bytes)));
   }
   return {};
 }

@@ -96,24 +96,6 @@ class StateSource : public TensorSource {
   size_t element_bytes_;
 };
 
-// A tensor of state that lies in a file. Its pages leave the process behind the reader, so that a save needs none of them.
-class OffloadedSource : public TensorSource {
- public:
-  explicit OffloadedSource(at::Tensor state) : state_(std::move(state)) {}
-
-  Result<> read(uint64_t begin, std::span<std::byte> out) const override {
-    constexpr uint64_t kPage = 4096;
-    auto* const data = static_cast<std::byte*>(state_.data_ptr());  // begins at a page
-    std::memcpy(out.data(), data + begin, out.size());
-    const uint64_t first = begin / kPage * kPage, last = (begin + out.size()) / kPage * kPage;
-    if (last > first) FileMemory::release({data + first, last - first});
-    return {};
-  }
-
- private:
-  at::Tensor state_;
-};
-
 }  // namespace
 
 Optimizer::Optimizer(std::vector<OptimizedParameter> parameters, std::unique_ptr<const UpdateRule> rule,
@@ -366,8 +348,7 @@ Result<> Optimizer::save_state(StateWriter& writer) const {
         continue;
       }
       if (!is_sharded()) {
-        writer.put_source(key, dtype_of_scalar(layout.dtype), layout.shape,
-                          std::make_shared<OffloadedSource>(state_[i][state]));
+        writer.put_source(key, dtype_of_scalar(layout.dtype), layout.shape, Offload::source(state_[i][state]));
         continue;
       }
       writer.put_source(key, dtype_of_scalar(layout.dtype), layout.shape,

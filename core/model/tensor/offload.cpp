@@ -24,6 +24,22 @@ void use_memory(const c10::Storage& storage, std::shared_ptr<std::byte> numbers)
       data, new std::shared_ptr<std::byte>(std::move(numbers)), let_go, c10::Device(c10::DeviceType::CPU)));
 }
 
+class OffloadedSource : public TensorSource {
+ public:
+  explicit OffloadedSource(at::Tensor tensor) : tensor_(std::move(tensor)) {}
+
+  Result<> read(uint64_t begin, std::span<std::byte> out) const override {
+    auto* const data = static_cast<std::byte*>(tensor_.data_ptr());  // begins at a page
+    std::memcpy(out.data(), data + begin, out.size());
+    const uint64_t first = begin / kPage * kPage, last = (begin + out.size()) / kPage * kPage;
+    if (last > first) FileMemory::release({data + first, last - first});
+    return {};
+  }
+
+ private:
+  at::Tensor tensor_;
+};
+
 }  // namespace
 
 Result<std::shared_ptr<std::byte>> Offload::make_room(size_t num_bytes) {
@@ -71,6 +87,10 @@ void Offload::release(const at::Tensor& tensor) const {
 
 void Offload::release_all() const {
   for (const auto& file : files_) FileMemory::release({file->data(), file->size()});
+}
+
+std::shared_ptr<const TensorSource> Offload::source(const at::Tensor& tensor) {
+  return std::make_shared<OffloadedSource>(tensor);
 }
 
 }  // namespace mortise

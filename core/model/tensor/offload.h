@@ -19,6 +19,7 @@
 #include "foundation/base/env.h"
 #include "foundation/base/file_memory.h"
 #include "foundation/base/result.h"
+#include "foundation/base/tensor_view.h"
 
 namespace mortise {
 
@@ -35,6 +36,9 @@ class Offload {
   // The process keeps no pages of the tensor's storage until something uses it again. Does nothing if it was not taken.
   void release(const at::Tensor& tensor) const;
   void release_all() const;
+  // The bytes of a tensor that was taken, for a checkpoint. The pages leave the process behind the reader, so that a save
+  // needs no memory for them.
+  [[nodiscard]] static std::shared_ptr<const TensorSource> source(const at::Tensor& tensor);
 
  private:
   // Room of so many bytes, which is zeros. Whoever holds the pointer holds its file.

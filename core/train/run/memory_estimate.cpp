@@ -9,6 +9,7 @@
 
 #include "config/check.h"
 #include "config/full_kl.h"
+#include "config/optim_groups.h"
 #include "learn/optim/weight_shards.h"
 #include "model/head/full_kl.h"
 #include "model/layers/recompute.h"
@@ -134,7 +135,7 @@ UnitBytes unit_bytes(const ModelConfig& model, double element) {
 Result<TrainedSize> trained_size(const ModelConfig& model, const std::optional<LoraSize>& lora,
                                  const LoadedConfig& loaded, const std::string& table) {
   const ModelDtype dtype = loaded.config.model.dtype;
-  const OptimConfig& optim = table == "critic.optim" ? loaded.config.critic.optim : loaded.config.actor.optim;
+  const OptimConfig& optim = optim_of(loaded.config, table);
   const at::ScalarType type = dtype == ModelDtype::kFloat64 ? at::kDouble : at::kFloat;
   const ParameterStore store = allocate_parameters(model, type, /*requires_grad=*/false);
   std::vector<NamedParameter> parameters = store.parameters;

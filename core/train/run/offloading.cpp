@@ -4,6 +4,7 @@
 #include <memory>
 
 #include "checkpoint/room.h"
+#include "config/optim_groups.h"
 #include "foundation/base/at_place.h"
 
 namespace mortise {
@@ -20,7 +21,7 @@ std::shared_ptr<Offload> offload_files(Env& env, const TrainerConfig& trainer) {
 Result<> offload_optimizer(Env& env, const LoadedConfig& loaded, const std::string& table, Model& model,
                            Optimizer& optimizer) {
   const RunConfig& config = loaded.config;
-  const OptimConfig& optim = table == "critic.optim" ? config.critic.optim : config.actor.optim;
+  const OptimConfig& optim = optim_of(config, table);
   if (optim.offload == Offloading::kNone) return {};
   const std::shared_ptr<Offload> files = offload_files(env, config.trainer);
   TRY(at_place(loaded.where("trainer.offload_dir"), optimizer.offload(files)));

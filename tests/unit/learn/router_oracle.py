@@ -3,8 +3,9 @@
 Usage: router_oracle.py PROBLEM.json OUT_FOLDER MODEL_FOLDER...
 
 PROBLEM.json has {"rows", "prompt_lengths"}: token ids, padded here with an attention mask. The loss is the mean of
--log p over the tokens behind the prompts plus 0.7 times the load-balancing loss. Writes "loss", "aux_loss" and
-"grad.<parameter>" of each model to OUT_FOLDER/<its folder's name>.safetensors, in the names of the folder's files.
+-log p over the tokens behind the prompts plus 0.7 times the load-balancing loss. The script writes one file
+for each model, OUT_FOLDER/<name of the model's folder>.safetensors. It holds "loss", "aux_loss" and "grad.<parameter>";
+parameters have the names that they have in the model's folder.
 """
 
 import json
