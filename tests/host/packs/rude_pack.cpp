@@ -7,8 +7,10 @@
 #include <limits>
 #include <stdexcept>
 #include <string>
+#include <string_view>
 #include <thread>
 
+#include "mortise/kinds/environment.h"
 #include "mortise/mortise.h"
 
 namespace {
@@ -227,6 +229,27 @@ constexpr mortise_reward_vtable reward_vtable(int32_t (*slot)(void*, mortise_cal
   return {sizeof(mortise_reward_vtable), 0, create, destroy, nullptr, MORTISE_REWARD_ROW, 0, slot};
 }
 
+// --- environments --------------------------------------------------------------------------------------------------
+// The text of a turn says what the environment does with it.
+int32_t answer_as_told(void*, mortise_call* call, const mortise_episode_action* const* actions, uint64_t num_actions,
+                       const mortise_observation_sink* sink) noexcept {
+  for (uint64_t i = 0; i < num_actions; ++i) {
+    const std::string_view told(actions[i]->text.data, actions[i]->text.size);
+    mortise_observation out{};
+    out.struct_size = sizeof out;
+    out.episode = told == "another" ? 4711 : actions[i]->episode;
+    out.reward = told == "infinite" ? std::numeric_limits<double>::infinity() : 0.5;
+    if (told == "fail") host->fail_row(call, static_cast<int64_t>(i), MORTISE_INVALID_ARGUMENT, text_of("as told"));
+    if (told == "silent") continue;
+    sink->observation(sink->context, &out);
+    out.reward = 1.0;
+    if (told == "twice") sink->observation(sink->context, &out);
+  }
+  return MORTISE_OK;
+}
+constexpr mortise_environment_vtable kAnswers = {
+    sizeof(mortise_environment_vtable), 0, create, destroy, nullptr, 0, 0, nullptr, nullptr, answer_as_told, nullptr};
+
 // --- KL, advantages ------------------------------------------------------------------------------------------------
 int32_t constant_kl(void*, mortise_call*, const mortise_kl_estimator_in* in, mortise_kl_estimator_out* out) noexcept {
   for (int64_t t = 0; t < in->layout->num_tokens; ++t) {
@@ -333,6 +356,7 @@ const mortise_descriptor kAll[] = {
     describe(MORTISE_KIND_REWARD, "row_outside", &kRowOutside),
     describe(MORTISE_KIND_REWARD, "reward_behind", &kRewardBehind),
     with_params(describe(MORTISE_KIND_REWARD, "probe", &kProbe), 4, kProbeParams),
+    describe(MORTISE_KIND_ENVIRONMENT, "answers", &kAnswers),
     describe(MORTISE_KIND_KL_ESTIMATOR, "constant", &kConstantKl),
     requiring(describe(MORTISE_KIND_ADVANTAGE_ESTIMATOR, "needs_values", &kNeedsValues), kValues)};
 constexpr uint32_t kCount = sizeof(kAll) / sizeof(kAll[0]);

@@ -39,6 +39,10 @@ struct Handed {
       return;
     }
     EpisodeAnswer& answer = answers[i];
+    if (answered[i] != 0) {
+      answer.failure = "gave two observations for the episode; tell the pack's author";
+      return;
+    }
     answered[i] = 1;
     answer.done = in.done != 0;
     answer.reward = in.reward;
