@@ -40,7 +40,7 @@ endfunction()
 # define macros. Code with floating-point clones for several CPUs stays alone too, because inlining may change its bits.
 function(mortise_unity target)
   if(MORTISE_UNITY)
-    set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 8)
+    set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 32)
   endif()
 endfunction()
 

@@ -192,7 +192,7 @@ Result<std::vector<std::vector<int64_t>>> pieces_for(const Subject& subject) {
   }
 }
 
-Result<> split(Subject& subject) {
+Result<> batch_split(Subject& subject) {
   const auto pieces = TRY(pieces_for(subject));
   const Instance instance = TRY(subject.create(make_host()));
   const TokenBatch batch = usual_batch();
@@ -306,7 +306,8 @@ constexpr Case kNumericsCases[] = {
     {"numerics.zero_weight", "R22", kLosses, "weight 0 means gradient 0", zero_weight},
     {"numerics.masked_inert", "R22", kTokens, "values at masked tokens change nothing", masked_inert},
     {"numerics.permutation", "R24", kTokens, "the order of the rows changes nothing", permutation},
-    {"numerics.split", "R24", kLosses, "splitting the batch, as far as the coupling allows, changes nothing", split},
+    {"numerics.split", "R24", kLosses, "splitting the batch, as far as the coupling allows, changes nothing",
+     batch_split},
     {"numerics.metrics_split", "R25", kLosses, "metrics of pieces add up to those of the whole", metrics_split},
     {"numerics.thread_order", "R24", kTokens, "the order in which threads take pieces changes no bit", thread_order},
 };

@@ -18,10 +18,10 @@
 namespace mortise::check {
 namespace {
 
-HostShape shape;
+HostShape simulated;  // the host that plugins meet now
 
 const void* get_extension(const char* id) noexcept {
-  if (!shape.extensions || id == nullptr) return nullptr;
+  if (!simulated.extensions || id == nullptr) return nullptr;
   if (std::strcmp(id, MORTISE_EXT_SCORE_MODEL) == 0) return echo_scorer();
   return std::strcmp(id, MORTISE_EXT_GENERATE) == 0 ? echo_engine() : nullptr;
 }
@@ -33,12 +33,12 @@ void log(mortise_call*, int32_t level, mortise_text text) noexcept {
 }
 
 int32_t cancelled(mortise_call*) noexcept {
-  return shape.cancel_ns != 0 && default_env().monotonic_ns() >= shape.cancel_ns ? 1 : 0;
+  return simulated.cancel_ns != 0 && default_env().monotonic_ns() >= simulated.cancel_ns ? 1 : 0;
 }
-int64_t deadline_ns(mortise_call*) noexcept { return shape.cancel_ns; }
+int64_t deadline_ns(mortise_call*) noexcept { return simulated.cancel_ns; }
 
 void* alloc(mortise_call* call, uint64_t size, uint64_t align) noexcept {
-  return shape.memory ? host_table()->alloc(call, size, align) : nullptr;
+  return simulated.memory ? host_table()->alloc(call, size, align) : nullptr;
 }
 
 void parallel_for(mortise_call*, int64_t n, int64_t grain, void (*fn)(void*, int64_t, int64_t), void* arg) noexcept {
@@ -46,7 +46,7 @@ void parallel_for(mortise_call*, int64_t n, int64_t grain, void (*fn)(void*, int
   if (n <= 0 || fn == nullptr) return;
   const int64_t piece = std::max<int64_t>(grain, 1), num_pieces = (n + piece - 1) / piece;
   for (int64_t i = 0; i < num_pieces; ++i) {
-    const int64_t k = shape.backwards ? num_pieces - 1 - i : i;
+    const int64_t k = simulated.backwards ? num_pieces - 1 - i : i;
     fn(arg, k * piece, std::min(n, (k + 1) * piece));
   }
 }
@@ -61,13 +61,13 @@ int32_t noted(const char* service, const char* name, int32_t code) {
   return code;
 }
 int32_t param_f64(mortise_call* call, const char* name, double* out) noexcept {
-  return shape.params ? noted("param_f64", name, host_table()->param_f64(call, name, out)) : MORTISE_NOT_FOUND;
+  return simulated.params ? noted("param_f64", name, host_table()->param_f64(call, name, out)) : MORTISE_NOT_FOUND;
 }
 int32_t param_i64(mortise_call* call, const char* name, int64_t* out) noexcept {
-  return shape.params ? noted("param_i64", name, host_table()->param_i64(call, name, out)) : MORTISE_NOT_FOUND;
+  return simulated.params ? noted("param_i64", name, host_table()->param_i64(call, name, out)) : MORTISE_NOT_FOUND;
 }
 int32_t param_bool(mortise_call* call, const char* name, int32_t* out) noexcept {
-  return shape.params ? noted("param_bool", name, host_table()->param_bool(call, name, out)) : MORTISE_NOT_FOUND;
+  return simulated.params ? noted("param_bool", name, host_table()->param_bool(call, name, out)) : MORTISE_NOT_FOUND;
 }
 
 // Text exactly as the ABI promises it, without a zero at its end. One copy per text, because there may be many
@@ -87,7 +87,7 @@ mortise_text without_end(mortise_text text) {
   return {it->second.as<const char>(), text.size};
 }
 int32_t param_text(mortise_call* call, const char* name, mortise_text* out) noexcept {
-  if (!shape.params) return MORTISE_NOT_FOUND;
+  if (!simulated.params) return MORTISE_NOT_FOUND;
   const int32_t code = noted("param_text", name, host_table()->param_text(call, name, out));
   if (code == MORTISE_OK) *out = without_end(*out);
   return code;
@@ -101,7 +101,7 @@ HostLog& host_log() {
 }
 
 const mortise_host* make_host(const HostShape& wanted) {
-  shape = wanted;
+  simulated = wanted;
   static auto* const tables = new std::deque<GuardedMemory>;
   GuardedMemory& memory = tables->emplace_back("the host's table", sizeof(mortise_host) + wanted.tail_bytes, 8);
   std::memset(memory.data(), 0x5D, memory.size());  // 0x5d5d...: no address of user space

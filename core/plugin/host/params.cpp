@@ -81,18 +81,18 @@ std::optional<Json> converted(const ParamInfo& param, const Json& value) {
 
 // A secret's value is in no message; one that is too short for redacted() to find could show up anywhere.
 std::optional<ParamError> check_secret(const ParamInfo& param, const Json& value) {
-  constexpr std::string_view kNext = "give the name of an environment variable that holds it: env:NAME";
-  if (!value.is_string()) return ParamError{param.name, quote(param.name) + " must be text", std::string(kNext)};
+  constexpr std::string_view kEnvNext = "give the name of an environment variable that holds it: env:NAME";
+  if (!value.is_string()) return ParamError{param.name, quote(param.name) + " must be text", std::string(kEnvNext)};
   const std::string text = value.get<std::string>();
   if (text == "$" + param.name) {
     return ParamError{param.name, quote(param.name) + " is a secret that was taken out when a run wrote its config",
-                      std::string(kNext)};
+                      std::string(kEnvNext)};
   }
   if (text.empty() || text.size() >= kShortestSecret || !secret_reference(text).empty()) return std::nullopt;
   return ParamError{param.name,
                     fmt::format("{} is a secret of fewer than {} bytes, which logs could not hide", quote(param.name),
                                 kShortestSecret),
-                    std::string(kNext)};
+                    std::string(kEnvNext)};
 }
 
 std::optional<ParamError> check_value(const ParamInfo& param, const Json& value) {
