@@ -181,25 +181,29 @@ class Checker {
     }
   }
 
-  void check_batches() {
-    const DataConfig& data = config_.data;
-    const ActorConfig& actor = config_.actor;
-    const std::string batch = std::to_string(data.train_batch_size);
-    const std::string mini = std::to_string(actor.ppo_mini_batch_size);
+  // Whether the updates of a step hold at most all of its prompts.
+  bool check_update_prompts() {
+    const int64_t batch = config_.data.train_batch_size, mini = config_.actor.ppo_mini_batch_size;
     const std::string_view key = "actor.ppo_mini_batch_size";
-    if (actor.ppo_mini_batch_size > data.train_batch_size) {
+    if (mini > batch) {
       error(key,
             fmt::format("an update of {} prompts does not fit into a step of {} (actor.ppo_mini_batch_size, "
                         "data.train_batch_size)",
                         mini, batch),
-            "set actor.ppo_mini_batch_size=" + batch);
-      return;
-    }
-    if (data.train_batch_size % actor.ppo_mini_batch_size != 0) {
+            fmt::format("set actor.ppo_mini_batch_size={}", batch));
+    } else if (batch % mini != 0) {
       error(key,
             fmt::format("data.train_batch_size ({}) is not a multiple of actor.ppo_mini_batch_size ({})", batch, mini),
-            "choose a divisor of " + batch);
+            fmt::format("choose a divisor of {}", batch));
     }
+    return mini <= batch;
+  }
+
+  void check_batches() {
+    const DataConfig& data = config_.data;
+    const ActorConfig& actor = config_.actor;
+    const std::string batch = std::to_string(data.train_batch_size);
+    if (!actor.rows_per_update && !check_update_prompts()) return;
     if (const int64_t critic = config_.critic.ppo_mini_batch_size.value_or(1); data.train_batch_size % critic != 0) {
       error(
           "critic.ppo_mini_batch_size",
@@ -210,7 +214,14 @@ class Checker {
       problems_.push_back(std::move(rows).error());
       return;
     }
-    const int64_t rows = actor.ppo_mini_batch_size * config_.rollout.n;
+    const int64_t rows = plan_batches(config_).rows_per_update;
+    if (const int64_t in_step = data.train_batch_size * config_.rollout.n; in_step % rows != 0) {
+      error("actor.rows_per_update",
+            fmt::format("a step has {} rows (data.train_batch_size times rollout.n), which is not a multiple of "
+                        "actor.rows_per_update ({})",
+                        in_step, rows),
+            fmt::format("choose a divisor of {}", in_step));
+    }
     if (actor.ppo_micro_batch_size_per_gpu.value_or(0) > rows) {
       warn("actor.ppo_micro_batch_size_per_gpu", fmt::format("a pass of {} rows is larger than an update, which has {}",
                                                              *actor.ppo_micro_batch_size_per_gpu, rows));
@@ -544,15 +555,27 @@ BatchPlan plan_batches(const RunConfig& config) {
   BatchPlan plan;
   plan.prompts_per_step = config.data.train_batch_size;
   plan.rows_per_step = plan.prompts_per_step * config.rollout.n;
-  plan.rows_per_update = config.actor.ppo_mini_batch_size * config.rollout.n;
-  plan.updates_per_epoch_pass = config.data.train_batch_size / config.actor.ppo_mini_batch_size;
+  plan.rows_per_update = config.actor.rows_per_update.value_or(config.actor.ppo_mini_batch_size * config.rollout.n);
+  plan.updates_per_epoch_pass = plan.rows_per_step / plan.rows_per_update;
   plan.updates_per_step = plan.updates_per_epoch_pass * config.actor.ppo_epochs;
   return plan;
 }
 
+namespace {
+
+constexpr double kMaxUpdates = 9007199254740992.0;  // 2^53
+
+// As transformers rounds: any part of a step is a step.
+double steps_of_run(const RunConfig& config, int64_t num_prompts) {
+  const TrainerConfig& trainer = config.trainer;
+  if (trainer.total_training_steps) return static_cast<double>(*trainer.total_training_steps);
+  return std::ceil(trainer.total_epochs * static_cast<double>(num_prompts / config.data.train_batch_size));
+}
+
+}  // namespace
+
 int64_t plan_total_steps(const RunConfig& config, int64_t num_prompts) {
-  if (config.trainer.total_training_steps) return *config.trainer.total_training_steps;
-  return config.trainer.total_epochs * (num_prompts / config.data.train_batch_size);
+  return static_cast<int64_t>(std::min(steps_of_run(config, num_prompts), kMaxUpdates));
 }
 
 Result<> check_num_rows(const LoadedConfig& loaded, int64_t num_prompts, std::string_view key) {
@@ -569,16 +592,11 @@ Result<> check_num_rows(const LoadedConfig& loaded, int64_t num_prompts, int64_t
 }
 
 Result<> check_run_length(const LoadedConfig& loaded, int64_t num_prompts) {
-  constexpr double kMaxUpdates = 9007199254740992.0;  // 2^53
   const RunConfig& config = loaded.config;
-  const TrainerConfig& trainer = config.trainer;
-  const auto number = [](int64_t value) { return static_cast<double>(value); };
-  const double steps = trainer.total_training_steps
-                           ? number(*trainer.total_training_steps)
-                           : number(trainer.total_epochs) * number(num_prompts / config.data.train_batch_size);
-  const double updates = steps * number(plan_batches(config).updates_per_step);
+  const double updates = steps_of_run(config, num_prompts) * static_cast<double>(plan_batches(config).updates_per_step);
   if (updates <= kMaxUpdates) return {};
-  const std::string_view key = trainer.total_training_steps ? "trainer.total_training_steps" : "trainer.total_epochs";
+  const std::string_view key =
+      config.trainer.total_training_steps ? "trainer.total_training_steps" : "trainer.total_epochs";
   return Error{ErrorKind::kConfig, fmt::format("the run would have {} updates, more than 2^53", format_f64(updates)),
                loaded.where(key), "lower " + std::string(key)};
 }

@@ -28,13 +28,14 @@ Result<> check_pass_length(const LoadedConfig& loaded, const std::string& key, c
 struct BatchPlan {
   int64_t prompts_per_step = 0;        // data.train_batch_size
   int64_t rows_per_step = 0;           // prompts_per_step * rollout.n
-  int64_t rows_per_update = 0;         // ppo_mini_batch_size * rollout.n
+  int64_t rows_per_update = 0;         // actor.rows_per_update, else ppo_mini_batch_size * rollout.n
   int64_t updates_per_epoch_pass = 0;  // updates in one pass over the step's rows
   int64_t updates_per_step = 0;        // times actor.ppo_epochs
 };
 BatchPlan plan_batches(const RunConfig& config);
 
-// Steps of the whole run: total_training_steps, else total_epochs * (num_prompts / train_batch_size), dropping the rest.
+// Steps of the whole run: total_training_steps, else total_epochs times the whole batches of an epoch, rounded up. After
+// check_run_length, so that they are few enough.
 int64_t plan_total_steps(const RunConfig& config, int64_t num_prompts);
 
 // Maximum completions of a step, a validation or a `generate`: more do not fit into any memory.

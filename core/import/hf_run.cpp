@@ -52,7 +52,6 @@ std::string more_processes(const Processes& processes) {
 bool check_cut(Translation& t, const Cut& cut, const Processes& processes) {
   const auto& [rows, steps, accumulation, group] = cut;
   const std::string of = fmt::format(" of {} {}", processes.count, processes.count == 1 ? "process" : "processes");
-  const std::string per_update = std::to_string(rows * accumulation);
   if (rows * steps > kMostRows || rows * accumulation > kMostRows) {
     t.problem("per_device_train_batch_size", "a step has more completions than Mortise supports", "");
     return false;
@@ -70,16 +69,6 @@ bool check_cut(Translation& t, const Cut& cut, const Processes& processes) {
               fmt::format("a generation batch of {} completions{} does not hold whole groups of {} (num_generations)",
                           rows * steps, of, group),
               more_processes(processes) + "change num_generations; the framework refuses it too");
-    return false;
-  }
-  if ((rows * accumulation) % group != 0) {
-    t.problem(
-        "num_generations",
-        fmt::format("an update of {} completions{} does not hold whole groups of {} (num_generations), and updates "
-                    "here are counted in prompts",
-                    per_update, of, group),
-        fmt::format("{}make per_device_train_batch_size x gradient_accumulation_steps x --processes a multiple of {}",
-                    more_processes(processes), group));
     return false;
   }
   return true;
@@ -110,6 +99,20 @@ int64_t join_batches(Translation& t, Cut& cut, int64_t& passes, BatchNormalizer 
   cut.steps = cut.accumulation;
   passes = 1;
   return num_joined;
+}
+
+void set_update_size(Translation& t, const Cut& cut) {
+  const int64_t rows = cut.rows * cut.accumulation;
+  if (rows % cut.group == 0) {
+    t.set("actor.ppo_mini_batch_size", rows / cut.group,
+          {"per_device_train_batch_size", "gradient_accumulation_steps", "num_generations"},
+          cut.steps == cut.accumulation ? "in prompts"
+                                        : "in prompts; there the rows of a generation batch are dealt out at random");
+    return;
+  }
+  t.set("actor.rows_per_update", rows, {"per_device_train_batch_size", "gradient_accumulation_steps"},
+        fmt::format("in completions, because an update does not hold whole groups of {}", cut.group));
+  t.set("actor.shuffle", true, {"steps_per_generation"}, "the rows of a generation batch are dealt out at random");
 }
 
 // The best checkpoint is kept; transformers also loads it at the end.
@@ -193,10 +196,7 @@ HfBatches translate_hf_batches(Translation& t, const Processes& processes, Batch
         {"per_device_train_batch_size", "gradient_accumulation_steps", "steps_per_generation", "generation_batch_size",
          "num_generations"},
         processes.count == 1 ? "in prompts" : fmt::format("in prompts, of {} processes", processes.count));
-  t.set("actor.ppo_mini_batch_size", rows * accumulation / group,
-        {"per_device_train_batch_size", "gradient_accumulation_steps", "num_generations"},
-        steps == accumulation ? "in prompts"
-                              : "in prompts; there the rows of a generation batch are dealt out at random");
+  set_update_size(t, cut);
   t.set("actor.ppo_micro_batch_size_per_gpu", t.integer("per_device_train_batch_size"), {"per_device_train_batch_size"},
         "changes memory and speed only");
   if (passes != 1) t.set("actor.ppo_epochs", passes, {"num_iterations"});

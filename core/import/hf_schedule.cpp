@@ -25,12 +25,13 @@ void set_run_length(Translation& t, const HfBatches& batches) {
           per_step == 1 ? "" : "there in updates, here in generation batches of " + std::to_string(per_step));
   } else {
     const double epochs = t.number("num_train_epochs");
-    if (epochs >= 1 && epochs == std::floor(epochs) && epochs <= 1e9) {
+    if (!(epochs > 0 && epochs <= 1e9)) {
+      t.problem("num_train_epochs", "num_train_epochs is " + format_f64(epochs), "set it above 0, or give max_steps");
+    } else if (epochs == std::floor(epochs)) {
       t.set("trainer.total_epochs", static_cast<int64_t>(epochs), {"num_train_epochs"});
     } else {
-      t.problem("num_train_epochs",
-                fmt::format("num_train_epochs is {}, but Mortise trains whole epochs only", format_f64(epochs)),
-                "give max_steps instead");
+      t.set("trainer.total_epochs", epochs, {"num_train_epochs"},
+            per_step == 1 ? "" : fmt::format("rounded up to whole steps of {} updates", per_step));
     }
   }
 }

@@ -70,6 +70,29 @@ TEST(ObjectiveStages, AResumeFindsTheirStates) {
   expect_resumed_bits(kFew + "algorithm.use_pf_ppo=true algorithm.adv_estimator=gae reward.0.pattern='^.[0-6]'", 2, 4);
 }
 
+// Updates counted in rows: whole groups are the updates that prompts count, and parts of groups resume.
+TEST(ObjectiveStages, UpdatesOfRowsAreThoseOfPromptsOrHoldPartsOfGroups) {
+  const TaskFolder by_prompts, by_rows;
+  ASSERT_EQ(by_prompts.mortise(kFew).code, 0);
+  const Outcome same = by_rows.mortise(kFew + "actor.rows_per_update=32");
+  ASSERT_EQ(same.code, 0) << same.output;
+  expect_same_bits(bits_of_run(by_rows.path() / "out", 4), bits_of_run(by_prompts.path() / "out", 4), "32 rows");
+
+  const std::string parts = kFew + "actor.rows_per_update=4 actor.shuffle=true actor.ppo_epochs=2 ";
+  expect_resumed_bits(parts, 2, 4);
+  const TaskFolder task;
+  ASSERT_EQ(task.mortise(parts).code, 0);
+  EXPECT_EQ(rows_of(task.path() / "out/updates.jsonl").size(), 4U * 2 * 64 / 4);
+  const auto refused = [&](const std::string& settings) {
+    const Outcome outcome = task.mortise("train run.toml --dry-run data.train_batch_size=8 " + settings);
+    EXPECT_EQ(outcome.code, 2) << settings << outcome.output;
+    return outcome.output;
+  };
+  EXPECT_THAT(refused("actor.rows_per_update=12"), HasSubstr("choose a divisor of 64"));
+  EXPECT_THAT(refused("actor.rows_per_update=4 actor.policy_loss.loss_mode=real"),
+              HasSubstr("set actor.ppo_mini_batch_size in its place"));
+}
+
 // A run on its own dump, and on what `generate` writes.
 TEST(ObjectiveStages, AReplayOfADumpIsTheSameRun) {
   const TaskFolder task;

@@ -34,6 +34,7 @@ struct EntropyControlConfig {
 
 struct ActorConfig {
   int64_t ppo_mini_batch_size = 256;                    // prompts per update, over all ranks
+  std::optional<int64_t> rows_per_update;               // where updates hold parts of groups; null = whole groups
   std::optional<int64_t> ppo_micro_batch_size_per_gpu;  // rows per forward; null = by ppo_max_token_len_per_gpu
   bool use_dynamic_bsz = false;                         // cut by tokens even if a row count is given
   std::optional<int64_t> ppo_max_token_len_per_gpu;     // tokens per micro-batch, if cut by tokens; null = auto
@@ -68,7 +69,11 @@ struct ActorConfig {
 #ifdef MORTISE_CONFIG_RECORDS  // read by fields.cpp alone, so that a new text recompiles one file
 
 inline constexpr auto has_one_update_a_pass = [](const auto& k) -> bool {
-  return k.config.actor.shuffle && k.config.actor.ppo_mini_batch_size >= k.config.data.train_batch_size;
+  const auto& config = k.config;
+  if (!config.actor.shuffle) return false;
+  if (config.actor.rows_per_update)
+    return *config.actor.rows_per_update >= config.data.train_batch_size * config.rollout.n;
+  return config.actor.ppo_mini_batch_size >= config.data.train_batch_size;
 };
 
 template <class Keys>
@@ -78,7 +83,15 @@ void describe_actor_batches(Keys& keys) {
           "Prompts per update (one optimizer step). An update learns from rollout.n times as many rows. Must divide "
           "data.train_batch_size.")
       .at_least(1)
-      .as_in_verl("256");
+      .as_in_verl("256")
+      .no_effect(
+          kInTrain, [](const auto& k) { return k.config.actor.rows_per_update.has_value(); },
+          "actor.rows_per_update decides");
+  keys.compared("rows_per_update", &ActorConfig::rows_per_update,
+                "Rows (completions) per update, in place of ppo_mini_batch_size. An update may then hold a part of a "
+                "group, as in TRL. Must divide data.train_batch_size times rollout.n. With shuffle, single rows are "
+                "distributed, not groups. null: ppo_mini_batch_size prompts with all their rows.")
+      .at_least(1);
   keys.free("ppo_micro_batch_size_per_gpu", &ActorConfig::ppo_micro_batch_size_per_gpu,
             "Maximum rows in one forward and backward pass. Changes memory and speed, never the gradient. An update is "
             "cut into as few passes as hold it, with about the same number of tokens in each. Rows of a prompt stay "
@@ -106,10 +119,9 @@ void describe_actor_batches(Keys& keys) {
       .trl("num_iterations");
   keys.compared("shuffle", &ActorConfig::shuffle,
                 "Distribute the step's rows over its updates in a new random order in every pass of ppo_epochs. Groups "
-                "stay together.")
+                "stay together, unless rows_per_update is set.")
       .as_in_verl("false")
-      .no_effect(kInTrain, has_one_update_a_pass,
-                 "an update has all rows of its step (actor.ppo_mini_batch_size equals data.train_batch_size)");
+      .no_effect(kInTrain, has_one_update_a_pass, "an update has all rows of its step");
   keys.compared("grad_clip", &ActorConfig::grad_clip,
                 "Maximum L2 norm of the gradient of an update. A larger gradient is scaled down to it. 0: no clipping.")
       .at_least(0)

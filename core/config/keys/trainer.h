@@ -35,7 +35,7 @@ constexpr auto choice_names(TrainMode) { return std::array<std::string_view, 3>{
 inline constexpr int64_t kMostStaleness = 64;  // the largest max_staleness
 
 struct TrainerConfig {
-  int64_t total_epochs = 1;  // passes over the training files (verl: 30)
+  double total_epochs = 1.0;  // passes over the training files (verl: 30)
   std::optional<int64_t>
       total_training_steps;  // null = from total_epochs; counts steps (TRL: max_steps counts updates)
   TrainMode mode = TrainMode::kSync;
@@ -91,9 +91,10 @@ struct TrainerConfig {
 template <class Keys>
 void describe_trainer_length(Keys& keys) {
   keys.length("total_epochs", &TrainerConfig::total_epochs,
-              "Number of passes over the training files. Ignored if total_training_steps is set. (verl's default: 30.)")
-      .at_least(1)
-      .at_most(1'000'000'000)
+              "Number of passes over the training files. A fraction is rounded up to whole steps. Ignored if "
+              "total_training_steps is set. (verl's default: 30.)")
+      .above(0)
+      .at_most(1e9)
       .trl("num_train_epochs")
       .unread_by(kInSft)
       .no_effect(

@@ -66,18 +66,22 @@ ScoreContext score_context(const RunSettings& run, int64_t step) {
 
 // The rows of each update: mini-batches of whole prompts, in order, or in a new order each pass.
 std::vector<int64_t> row_order(const RunSettings& run, int64_t step, int64_t pass) {
-  const int64_t prompts = run.plan.prompts_per_step;
-  const int64_t n = run.config.rollout.n;
-  std::vector<int64_t> order(static_cast<size_t>(prompts));
+  const bool shuffles_rows = run.config.actor.rows_per_update.has_value();
+  const int64_t rows_together = shuffles_rows ? 1 : run.config.rollout.n;
+  std::vector<int64_t> order(static_cast<size_t>(run.plan.rows_per_step / rows_together));
   std::iota(order.begin(), order.end(), 0);
   if (run.config.actor.shuffle) {
     const auto key = static_cast<uint64_t>(step * run.config.actor.ppo_epochs + pass);
-    order = random_permutation(prompts, run.key.seed, RandomPurpose::kMinibatchShuffle, key);
+    order = random_permutation(std::ssize(order), run.key.seed, RandomPurpose::kMinibatchShuffle, key);
   }
   std::vector<int64_t> rows;
-  for (const int64_t prompt : order) {
-    for (int64_t j = 0; j < n; ++j) rows.push_back(prompt * n + j);
+  for (const int64_t place : order) {
+    for (int64_t j = 0; j < rows_together; ++j) rows.push_back(place * rows_together + j);
   }
+  if (!shuffles_rows) return rows;
+  // Rows of a group that are in one update stand together in it, as everywhere.
+  for (auto part = rows.begin(); part != rows.end(); part += run.plan.rows_per_update)
+    std::sort(part, part + run.plan.rows_per_update);
   return rows;
 }
 

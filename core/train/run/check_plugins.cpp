@@ -57,6 +57,17 @@ Result<> check_reward_aggregation(const PluginInfo& estimator, const LoadedConfi
   return {};
 }
 
+// A loss over groups would see parts of them.
+Result<> check_partial_groups(const PluginInfo& loss, const LoadedConfig& loaded) {
+  const auto& rows = loaded.config.actor.rows_per_update;
+  if (!rows || loss.coupling != Coupling::kGroup) return {};
+  return Error{ErrorKind::kConfig,
+               fmt::format("{} compares the completions of a prompt, and actor.rows_per_update lets an update hold a "
+                           "part of them",
+                           loss.name),
+               loaded.where("actor.rows_per_update"), "set actor.ppo_mini_batch_size in its place"};
+}
+
 bool compares_sums_alone(const PluginInfo& estimator) {
   return (estimator.flags & MORTISE_FLAG_COMPARES_GROUP) != 0 &&
          (estimator.flags & MORTISE_FLAG_NORMALIZES_REWARDS) == 0 && estimator.requires_inputs.empty();
@@ -150,6 +161,7 @@ Result<> check_plugins(const PluginRegistry& registry, const LoadedConfig& loade
   TRY(check_plugins(registry, loaded, all));
   const PluginRef loss = TRY(registry.find("policy_loss", loaded.config.actor.policy_loss.loss_mode));
   const PluginRef estimator = TRY(registry.find("advantage_estimator", loaded.config.algorithm.adv_estimator));
+  TRY(check_partial_groups(*loss.plugin, loaded));
   TRY(check_reward_aggregation(*estimator.plugin, loaded));
   TRY(check_filtered_estimator(loaded, estimator.plugin->name,
                                estimator.plugin->requires_input(column::SumPiSquared::name)));

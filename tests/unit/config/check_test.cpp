@@ -416,6 +416,8 @@ TEST(BatchPlan, Arithmetic) {
 TEST(BatchPlan, TotalSteps) {
   EXPECT_EQ(plan_total_steps(config_of(kGood, {"trainer.total_epochs=3"}), 100), 9)
       << "the last 4 rows of an epoch drop";
+  EXPECT_EQ(plan_total_steps(config_of(kGood, {"trainer.total_epochs=1.5"}), 100), 5) << "4.5 steps, rounded up";
+  EXPECT_EQ(plan_total_steps(config_of(kGood, {"trainer.total_epochs=0.01"}), 100), 1);
   EXPECT_EQ(plan_total_steps(config_of(kGood, {"trainer.total_training_steps=7"}), 100), 7);
   EXPECT_EQ(plan_total_steps(config_of(kGood), 31), 0);
 }

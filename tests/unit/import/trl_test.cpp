@@ -82,19 +82,23 @@ TEST(ImportTrl, BatchesAreCountedAsTrlCountsThem) {
   EXPECT_EQ(config.trainer.save_freq, 63) << "500 updates, 8 in a step";
   EXPECT_EQ(trl("generation_batch_size: 64").data.train_batch_size, 8);
   EXPECT_EQ(trl("gradient_accumulation_steps: 4").data.train_batch_size, 4);
+  EXPECT_EQ(trl("num_train_epochs: 1.5").trainer.total_epochs, 1.5);
+  const RunConfig partial = trl("per_device_train_batch_size: 4\nsteps_per_generation: 2");
+  EXPECT_EQ(partial.data.train_batch_size, 1);
+  EXPECT_EQ(partial.actor.rows_per_update, 4) << "half a group of 8";
+  EXPECT_TRUE(partial.actor.shuffle);
+  EXPECT_FALSE(config.actor.rows_per_update.has_value());
 
   const auto error = [](std::string_view more) { return import_error("trl", more); };
   EXPECT_THAT(error("generation_batch_size: 64\nsteps_per_generation: 8"), HasSubstr("both given"));
   EXPECT_THAT(error("generation_batch_size: 60"), HasSubstr("not a multiple of the rows of a micro-step (8)"));
   EXPECT_THAT(error("num_generations: 3"), HasSubstr("does not hold whole groups of 3"));
-  EXPECT_THAT(error("per_device_train_batch_size: 4\nsteps_per_generation: 2"),
-              HasSubstr("an update of 4 completions"));
   EXPECT_THAT(error("gradient_accumulation_steps: 4\nsteps_per_generation: 3"), HasSubstr("does not divide"));
   EXPECT_THAT(error("gradient_accumulation_steps: 2\nsteps_per_generation: 2\nnum_iterations: 3\nmax_steps: 4"),
               HasSubstr("set 3 or 6"));
   EXPECT_THAT(error("num_iterations: 2\nmax_steps: 5"), HasSubstr("set 4 or 6"));
   EXPECT_THAT(error("num_generations: 1"), HasSubstr("nothing to compare"));
-  EXPECT_THAT(error("num_train_epochs: 1.5"), HasSubstr("give max_steps instead"));
+  EXPECT_THAT(error("num_train_epochs: 0"), HasSubstr("set it above 0, or give max_steps"));
   EXPECT_THAT(error("per_device_train_batch_size: 1.5"), HasSubstr("must be an integer"));
 }
 
