@@ -46,6 +46,7 @@ void add_layer(std::vector<FusedLeaves>& out, LayerWeights& w, LayerLeaves& l) {
   add_group(out, w.qkv_bias_Q, l.qkv_biases);
   add_group(out, w.q_norm_D, l.q_norm);
   add_group(out, w.k_norm_D, l.k_norm);
+  add_group(out, w.sinks_A, l.sinks);
   add_group(out, w.o_weight_HQ, l.o_weight);
   add_group(out, w.o_bias_H, l.o_bias);
   add_group(out, w.attention_norm_H, l.attention_norm);
@@ -56,8 +57,11 @@ void add_layer(std::vector<FusedLeaves>& out, LayerWeights& w, LayerLeaves& l) {
   add_group(out, w.down_bias_H, l.down_bias);
   add_group(out, w.mlp_norm_H, l.mlp_norm);
   add_group(out, w.experts.router_EH, l.experts.router);
+  add_group(out, w.experts.router_bias_E, l.experts.router_bias);
   add_group(out, w.experts.gate_up_E2IH, l.experts.gate_up);
+  add_group(out, w.experts.gate_up_bias_E2I, l.experts.gate_up_bias);
   add_group(out, w.experts.down_EHI, l.experts.down);
+  add_group(out, w.experts.down_bias_EH, l.experts.down_bias);
   add_group(out, w.experts.shared_gate_1H, l.experts.shared_gate);
 }
 
