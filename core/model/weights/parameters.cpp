@@ -201,31 +201,46 @@ ParameterStore allocate_parameters(const ModelConfig& config, at::ScalarType dty
   return store;
 }
 
-void initialize_parameters(ParameterStore& store, const ModelConfig& config, uint64_t seed) {
-  const at::NoGradGuard no_grad;
-  for (size_t p = 0; p < store.parameters.size(); ++p) {
-    NamedParameter& parameter = store.parameters[p];
-    at::Tensor tensor = parameter.tensor.detach();
-    if (is_norm(parameter) || is_bias(parameter)) {
-      tensor.fill_(is_norm(parameter) && !config.norm_plus_one ? 1.0 : 0.0);
-      continue;
-    }
-    const bool is_double = tensor.scalar_type() == at::kDouble;
-    const int64_t columns = tensor.numel() / tensor.size(0);
-    at::parallel_for(0, tensor.size(0), 16, [&](int64_t begin, int64_t end) {
-      for (int64_t row = begin; row < end; ++row) {
-        RandomStream stream({seed, RandomPurpose::kInit, p, static_cast<uint64_t>(row), 0});
-        for (int64_t i = 0; i < columns; ++i) {
-          const double value = stream.next_normal() * config.initializer_range;
-          if (is_double) {
-            tensor.mutable_data_ptr<double>()[row * columns + i] = value;
-          } else {
-            tensor.mutable_data_ptr<float>()[row * columns + i] = static_cast<float>(value);
-          }
+namespace {
+
+// The p-th of a model's parameters.
+void initialize_parameter(const NamedParameter& parameter, size_t p, const ModelConfig& config, uint64_t seed) {
+  at::Tensor tensor = parameter.tensor.detach();
+  if (is_norm(parameter) || is_bias(parameter)) {
+    tensor.fill_(is_norm(parameter) && !config.norm_plus_one ? 1.0 : 0.0);
+    return;
+  }
+  const bool is_double = tensor.scalar_type() == at::kDouble;
+  const int64_t columns = tensor.numel() / tensor.size(0);
+  at::parallel_for(0, tensor.size(0), 16, [&](int64_t begin, int64_t end) {
+    for (int64_t row = begin; row < end; ++row) {
+      RandomStream stream({seed, RandomPurpose::kInit, p, static_cast<uint64_t>(row), 0});
+      for (int64_t i = 0; i < columns; ++i) {
+        const double value = stream.next_normal() * config.initializer_range;
+        if (is_double) {
+          tensor.mutable_data_ptr<double>()[row * columns + i] = value;
+        } else {
+          tensor.mutable_data_ptr<float>()[row * columns + i] = static_cast<float>(value);
         }
       }
-    });
-  }
+    }
+  });
+}
+
+}  // namespace
+
+void initialize_parameters(ParameterStore& store, const ModelConfig& config, uint64_t seed) {
+  const at::NoGradGuard no_grad;
+  for (size_t p = 0; p < store.parameters.size(); ++p) initialize_parameter(store.parameters[p], p, config, seed);
+}
+
+void replace_head_by_score(ParameterStore& store, const ModelConfig& config, uint64_t seed) {
+  const at::NoGradGuard no_grad;
+  std::erase_if(store.parameters, [](const NamedParameter& p) { return p.name == kHeadName || p.name == kScoreHead; });
+  Builder builder(store, store.leaves.embedding.scalar_type(), /*requires_grad=*/false);
+  store.weights.head_VH = builder.empty({config.num_labels, config.hidden_size});
+  store.leaves.head = builder.leaf(kScoreHead, store.weights.head_VH);  // the last one, as in allocate_parameters
+  initialize_parameter(store.parameters.back(), store.parameters.size() - 1, config, seed);
 }
 
 }  // namespace mortise
