@@ -43,6 +43,7 @@ class Checker {
       check_model_files();
       check_bfloat16();
       check_reference_offload();
+      check_critic_adapter();
       if (config_.model.enable_gradient_checkpointing && config_.model.layers == LayerPasses::kPlain) {
         error("model.layers",
               "'model.layers' is plain, but only the fast layers can be recomputed in the backward pass",
@@ -316,6 +317,14 @@ class Checker {
           "set it to none, or ranks.zero_stage to 2 or less");
   }
 
+  void check_critic_adapter() {
+    if (config_.critic.model.lora_rank == 0 || config_.ranks.zero_stage < 3) return;
+    error("critic.model.lora_rank",
+          "'critic.model.lora_rank' is above 0, and with ranks.zero_stage = 3 the ranks share all weights, which an "
+          "adapter with a value head does not allow",
+          "set it to 0, or ranks.zero_stage to 2 or less");
+  }
+
   // What does not go together with model.dtype = bfloat16.
   void check_bfloat16() {
     const ModelSection& model = config_.model;
@@ -325,7 +334,7 @@ class Checker {
       error("ranks.zero_stage", "'ranks.zero_stage' is 3, and ranks do not share the weights of a bfloat16 model",
             "set it to 2 or less, or model.dtype=float32");
     }
-    if (model.layers == LayerPasses::kPlain && has_adapter) {
+    if (model.layers == LayerPasses::kPlain && (has_adapter || config_.critic.model.lora_rank > 0)) {
       error("model.layers", "'model.layers' is plain, and the plain layers have no adapters in bfloat16",
             "set it to fast, or model.dtype=float32");
     }
@@ -334,7 +343,8 @@ class Checker {
             "remove rollout.kernels, or set model.dtype=float32");
     }
     for (const auto& [table, optim, steps_matrices] : {std::tuple("actor.optim", &config_.actor.optim, !has_adapter),
-                                                       std::tuple("critic.optim", &config_.critic.optim, true)}) {
+                                                       std::tuple("critic.optim", &config_.critic.optim,
+                                                                  config_.critic.model.lora_rank == 0)}) {
       if (optim->master_weights || !steps_matrices) continue;
       const std::string key = std::string(table) + ".master_weights";
       if (config_.ranks.zero_stage > 0) {

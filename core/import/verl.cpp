@@ -144,6 +144,19 @@ void warn_of_other_defaults(Translation& t) {
                           quote(name)));
 }
 
+void set_critic_adapter(Translation& t) {
+  if (t.integer("critic.model.lora_rank") > 0) {
+    for (const char* key : {"critic.model.lora_rank", "critic.model.lora_alpha"}) t.set(key, t.value(key), {key});
+    for (const char* key : {"critic.model.target_modules", "critic.model.exclude_modules"}) {
+      if (!t.is_null(key)) t.set(key, t.texts(key), {key});
+    }
+    return;
+  }
+  t.note_given({"critic.model.lora_rank"}, "as here");
+  t.note_given({"critic.model.lora_alpha", "critic.model.target_modules", "critic.model.exclude_modules"},
+               "only with lora_rank");
+}
+
 void set_model(Translation& t) {
   if (t.is_null("model.path")) {
     t.ask("model", "path = \"...\"  # the model's folder");
@@ -194,6 +207,7 @@ void translate_verl(Translation& t) {
   warn_of_other_defaults(t);
   translate_verl_rewards(t);
   if (!has_critic(t)) return;
+  set_critic_adapter(t);
   set_schedule(t, "critic");
   translate_verl_optimizer(t, "critic");
   const std::string_view mode = t.is_null("critic.loss_agg_mode") ? "actor.loss_agg_mode" : "critic.loss_agg_mode";

@@ -95,7 +95,7 @@ inline constexpr std::string_view kLora =
 // Settings of a critic's model that change no number.
 inline constexpr std::string_view kCriticModel =
     "_target_ use_shm trust_remote_code custom_chat_template enable_gradient_checkpointing enable_activation_offload "
-    "use_remove_padding lora_alpha target_modules target_parameters exclude_modules use_liger use_fused_kernels "
+    "use_remove_padding use_liger use_fused_kernels "
     "fused_kernel_options.impl_backend tiled_mlp.enabled tiled_mlp.num_shards";
 // Settings of a sampler that serves a reward model.
 inline constexpr std::string_view kRollout =

@@ -12,6 +12,7 @@ using namespace reasons;
 using namespace verl_names;
 
 constexpr std::string_view kExperts = "only the policy takes experts again";
+constexpr std::string_view kCriticLora = "the critic's adapter is given by critic.model.lora_rank";
 constexpr std::string_view kQuantised = "Mortise does not quantize weights";
 constexpr std::string_view kSandbox = "_target_ url max_concurrent memory_limit_mb";
 constexpr std::string_view kModule = "_target_ path name";
@@ -139,7 +140,11 @@ constexpr PeerRule kRules[] = {
     no_effect("critic.optim.lr_wsd_decay_style", "only with lr_decay_style WSD"),
     refuse("critic.optim.use_checkpoint_opt_param_scheduler", "[false]", kMegatronOptimizer),
     refuse("critic.loss_scale_factor", "[null]", "the value loss divides by data.max_response_length"),
-    refuse("critic.model.lora_rank", "[0]", "all weights of the critic are trained"),
+    compute("critic.model.lora_rank", "0", "critic.model.lora_rank"),
+    compute("critic.model.lora_alpha", "16", "critic.model.lora_alpha"),
+    compute("critic.model.target_modules", "\"all-linear\"", "critic.model.target_modules"),
+    compute("critic.model.exclude_modules", "null", "critic.model.exclude_modules"),
+    refuse("critic.model.target_parameters", "[null]", "an adapter covers whole matrices"),
     no_effect("critic.enable", "a run has a critic if the estimator asks for values"),
     compute("critic.optim.clip_grad", "1.0", "must be critic.grad_clip"),
     refuse("critic.shuffle", "[null, false]", "the critic takes the rows of a step in order"),
@@ -147,9 +152,9 @@ constexpr PeerRule kRules[] = {
     compute("critic.optim.override_optimizer_config", "null", "critic.optim: settings of the optimizer"),
     refuse("critic.optim.zero_indexed_step", "[true]", "the first update of a warm-up has the learning rate 0"),
     refuse("critic.model.override_config", "[null, {}]", "change the critic's config.json instead"),
-    refuse("critic.model.lora_adapter_path", "[null]", "all weights of the critic are trained"),
-    refuse("critic.model.lora.rank", "[0]", "all weights of the critic are trained"),
-    refuse("critic.model.lora.adapter_path", "[null]", "all weights of the critic are trained"),
+    refuse("critic.model.lora_adapter_path", "[null]", kCriticLora),
+    refuse("critic.model.lora.rank", "[0]", kCriticLora),
+    refuse("critic.model.lora.adapter_path", "[null]", kCriticLora),
     refuse("critic.model.hf_config_path", "[null]", "the configuration is the critic folder's"),
     refuse("critic.model.mtp.enable_train", "[false]", "Mortise has no heads for later tokens"),
     no_effect("critic.model.tokenizer_path", "the tokenizer is the model's"),

@@ -158,7 +158,9 @@ Result<> Model::adapt(LoraPlan plan) {
   const bool rounds = has_rounded_matrices();
   weights_.rounded.clear();
   ParameterStore store{std::move(weights_), std::move(leaves_), std::move(parameters_)};
-  trained_lora_ = std::make_unique<TrainedLora>(std::move(plan), store);
+  using BaseMemory = TrainedLora::BaseMemory;
+  trained_lora_ = std::make_unique<TrainedLora>(std::move(plan), store,
+                                                shares_memory_ ? BaseMemory::kShared : BaseMemory::kOwn);
   adopt(std::move(store));
   if (rounds) add_rounded_matrices();  // merged matrices have memory of their own
   return {};
@@ -210,6 +212,17 @@ Model Model::base_view() const {
   Model view;
   view.config_ = config_;
   view.adopt(trained_lora_->base());
+  if (has_rounded_matrices()) view.add_rounded_matrices();
+  return view;
+}
+
+Model Model::base_as_classifier(ModelConfig config, uint64_t seed) const {
+  Model view;
+  view.config_ = std::move(config);
+  view.shares_memory_ = true;
+  ParameterStore store = trained_lora_->base();
+  replace_head_by_score(store, view.config_, seed);
+  view.adopt(std::move(store));
   if (has_rounded_matrices()) view.add_rounded_matrices();
   return view;
 }

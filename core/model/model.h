@@ -98,6 +98,9 @@ class Model {
   void weights_changed();
   // The model without its adapter, frozen, in the same memory. Precondition: trains_lora().
   [[nodiscard]] Model base_view() const;
+  // That base as a classifier of `config`, with a new head by `seed`. An adapter of it (train_lora) leaves the shared memory
+  // as it is. Precondition: trains_lora(), and no gate.
+  [[nodiscard]] Model base_as_classifier(ModelConfig config, uint64_t seed) const;
   // Frees the float32 matrices of the layers, which passes do not read: the rounded ones are then the weights. Precondition:
   // has_rounded_matrices(), and no adapter.
   void drop_masters();
@@ -166,6 +169,7 @@ class Model {
   std::shared_ptr<const StoredLayout> layout_;  // layout of the folder that was read; null for a model made here
   std::shared_ptr<const LoraAdapter> adapter_;  // merged into the parameters; null if there is none
   std::unique_ptr<TrainedLora> trained_lora_;   // null where the parameters themselves are trained
+  bool shares_memory_ = false;                  // the parameters are another model's too
   std::shared_ptr<WeightGate> gate_;            // null: all weights are in memory
   std::shared_ptr<Offload> offload_;            // null: nothing lies in files
   uint64_t loaded_version_ = 0;

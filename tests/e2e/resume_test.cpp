@@ -64,6 +64,28 @@ TEST(Resume, OffloadedNumbersAreTheSame) {
             bits_of_checkpoint(task.path() / "memory/global_step_4"));
 }
 
+// The critic's adapter shares the memory of the policy's base, or it has a copy of another folder: the same numbers.
+TEST(Resume, ACriticsAdapterFromEveryStep) {
+  std::vector<std::string> settings{"trainer.total_training_steps=3", "trainer.max_actor_ckpt_to_keep=null",
+                                    "model.lora_rank=2",              "critic.model.lora_rank=3",
+                                    "algorithm.adv_estimator=gae",    "~algorithm.adv_params",
+                                    "critic.optim.lr=1e-2"};
+  const TinyTask task;
+  const Outcome straight = task.mortise("train", "straight", settings);
+  ASSERT_EQ(straight.code, 0) << straight.output;
+  expect_same_bits_from_every_step(task, settings, 3);
+  std::filesystem::copy(task.path() / "model", task.path() / "copy", std::filesystem::copy_options::recursive);
+  settings.emplace_back("critic.model.path=copy");
+  const Outcome apart = task.mortise("train", "apart", settings);
+  ASSERT_EQ(apart.code, 0) << apart.output;
+  const auto shared_bits = bits_of_run(task.path() / "straight", 3), apart_bits = bits_of_run(task.path() / "apart", 3);
+  for (const char* name : {"metrics.jsonl", "updates.jsonl", "state.safetensors"})
+    EXPECT_EQ(shared_bits.at(name), apart_bits.at(name)) << name;
+  const auto rows = rows_of(task.path() / "straight/metrics.jsonl");
+  EXPECT_GT(rows[0]["critic/grad_norm"].get<double>(), 0.0);
+  EXPECT_NE(rows[2]["critic/values/mean"], rows[0]["critic/values/mean"]);
+}
+
 // Frozen parameters keep the bits of the model's folder, and a resume compares the groups and their order.
 TEST(Resume, GroupsOfParametersFromEveryStep) {
   const std::vector<std::vector<std::string>> cases{

@@ -24,6 +24,16 @@ void softmax(float* x, int64_t size) {
   for (int64_t i = 0; i < size; ++i) x[i] /= sum;
 }
 
+// gpt-oss: the logits of the first `count` become their softmax, but for its divisor.
+void exp_of_chosen(std::vector<std::pair<float, int64_t>>& chosen, int64_t count) {
+  float most = chosen.front().first;
+  for (int64_t i = 1; i < count; ++i) most = std::max(most, chosen[static_cast<size_t>(i)].first);
+  for (int64_t i = 0; i < count; ++i) {
+    float& score = chosen[static_cast<size_t>(i)].first;
+    score = std::exp(score - most);
+  }
+}
+
 }  // namespace
 
 void DecodeForward::route(const Member& m, int64_t index, int64_t begin, int64_t end) const {
@@ -37,8 +47,9 @@ void DecodeForward::route(const Member& m, int64_t index, int64_t begin, int64_t
   std::vector<std::pair<float, int64_t>> queue;
   for (int64_t i = begin; i < end; ++i) {
     float* const probs = router_.data() + i * router_stride_;
-    softmax(probs, moe.num_experts);
+    if (!moe.is_stacked) softmax(probs, moe.num_experts);
     take_top(probs, moe.num_experts, k, queue);
+    if (moe.is_stacked) exp_of_chosen(queue, k);
     float sum = 0.0F;
     for (int64_t j = 0; j < k; ++j) sum += queue[static_cast<size_t>(j)].first;
     std::sort(queue.begin(), queue.begin() + k, [](const auto& a, const auto& b) { return a.second < b.second; });
@@ -101,13 +112,12 @@ void DecodeForward::add_experts(const Member& m, const PackedLayer& layer) const
                 static_cast<size_t>(hidden) * sizeof(float));
   }
   m.join();
-  const auto gate_mul = config_.activation == Activation::kSilu ? kernels_.silu_mul : kernels_.gelu_mul;
   float* const both = m.scratch->data() + kMaxQueryBlock * m.score_stride;
   share_panels(m, layer, &PackedExpert::gate_up, [&](size_t e, int64_t p) {
     const int64_t rows = sort.begin[e + 1] - sort.begin[e];
     layer.experts[e].gate_up.multiply(kernels_, p, x + sort.begin[e] * hidden_stride_, hidden_stride_, rows, both,
                                       kPanel, false);
-    gate_mul(both, kPanel, rows, units + sort.begin[e] * expert_stride_ + p * (kPanel / 2), expert_stride_);
+    gate_panel(both, rows, units + sort.begin[e] * expert_stride_ + p * (kPanel / 2), expert_stride_);
   });
   m.join();
   share_panels(m, layer, &PackedExpert::down, [&](size_t e, int64_t p) {

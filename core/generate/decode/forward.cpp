@@ -251,6 +251,7 @@ void DecodeForward::attention(const Member& m, int64_t index, int64_t begin, int
   args.scale = static_cast<float>(config_.score_scale());
   args.softcap = static_cast<float>(config_.attention_softcap);
   const int64_t window = config_.window(index);
+  const float* const sinks = m.weights->layers[static_cast<size_t>(index)].sinks;
   args.scores = m.scratch->data();
   args.score_stride = m.score_stride;
   for (int64_t i = begin; i < end; ++i) {
@@ -262,22 +263,33 @@ void DecodeForward::attention(const Member& m, int64_t index, int64_t begin, int
     for (int64_t h = 0; h < config_.num_kv_heads; ++h) {
       args.q = qkv_.data() + i * qkv_stride_ + h * group * dim;
       args.out = attended_.data() + i * attended_stride_ + h * group * dim;
+      args.sinks = sinks == nullptr ? nullptr : sinks + h * group;
       args.offset = m.kv.offset(index, h);
       kernels_.attend(args);
     }
   }
 }
 
+void DecodeForward::gate_panel(const float* both, int64_t rows, float* out, int64_t out_stride) const {
+  const MoeConfig& moe = config_.moe;
+  if (moe.is_stacked) {
+    kernels_.clamped_mul(both, kPanel, rows, static_cast<float>(moe.swiglu_alpha), static_cast<float>(moe.swiglu_limit),
+                         out, out_stride);
+  } else {
+    (config_.activation == Activation::kSilu ? kernels_.silu_mul : kernels_.gelu_mul)(both, kPanel, rows, out,
+                                                                                      out_stride);
+  }
+}
+
 void DecodeForward::gated_mlp(const Member& m, const PackedLayer& layer) const {
   const PassRange panels = share(layer.gate_up.panels, m.part, m.parts);
   const int64_t rows = m.last - m.first;
-  const auto gate_mul = config_.activation == Activation::kSilu ? kernels_.silu_mul : kernels_.gelu_mul;
   float* const both = m.scratch->data() + kMaxQueryBlock * m.score_stride;
   const float* const normed = normed_.data() + m.first * hidden_stride_;
   for (int64_t p = panels.begin; p < panels.end; ++p) {
     layer.gate_up.multiply(kernels_, p, normed, hidden_stride_, rows, both, kPanel, false);
     float* const out = mlp_.data() + m.first * mlp_stride_ + p * (kPanel / 2);
-    gate_mul(both, kPanel, rows, out, mlp_stride_);
+    gate_panel(both, rows, out, mlp_stride_);
     if (layer.shared_gate == nullptr) continue;
     for (int64_t i = 0; i < rows; ++i) {
       const float scale = shared_scale_.data()[m.first + i];

@@ -20,36 +20,42 @@ int64_t gate_up_row(int64_t p, int64_t c, int64_t rows) {
   if (unit >= half) return -1;
   return c < 16 ? unit : half + unit;
 }
+// The same from rows in pairs, gate and up of a unit (gpt-oss).
+int64_t pair_row(int64_t p, int64_t c, int64_t rows) {
+  const int64_t unit = p * 16 + c % 16;
+  return unit < rows / 2 ? 2 * unit + c / 16 : -1;
+}
 int64_t router_row(int64_t p, int64_t c, int64_t rows) { return plain_row(p, c, rows); }
 using RowOf = int64_t (*)(int64_t, int64_t, int64_t);
 
 uint32_t bf16_bits(float x) { return c10::BFloat16(x).x; }
 uint32_t bf16_bits(c10::BFloat16 x) { return x.x; }
 
-// Inputs [begin, end) of a column into its place in the panel; begin is even.
-void pack_column(const float* source, int64_t begin, int64_t end, float* panel) {
-  for (int64_t k = begin; k < end; ++k) panel[k * 32] = source == nullptr ? 0.0F : source[k];
+// Inputs [begin, end) of a column, `step` numbers from one to the next, into its place in the panel; begin is even.
+void pack_column(const float* source, int64_t step, int64_t begin, int64_t end, float* panel) {
+  for (int64_t k = begin; k < end; ++k) panel[k * 32] = source == nullptr ? 0.0F : source[k * step];
 }
 template <class Number>
-void pack_column(const Number* source, int64_t begin, int64_t end, uint32_t* panel) {
+void pack_column(const Number* source, int64_t step, int64_t begin, int64_t end, uint32_t* panel) {
   for (int64_t k = begin; k < end; k += 2) {
-    const uint32_t low = source == nullptr ? 0 : bf16_bits(source[k]);
-    const uint32_t high = source == nullptr || k + 1 == end ? 0 : bf16_bits(source[k + 1]);
+    const uint32_t low = source == nullptr ? 0 : bf16_bits(source[k * step]);
+    const uint32_t high = source == nullptr || k + 1 == end ? 0 : bf16_bits(source[(k + 1) * step]);
     panel[k / 2 * 32] = low | (high << 16);
   }
 }
 
 // 16 inputs at a time, so that both sides stay in a few cache lines.
 template <class Number, class Word>
-void pack_panel(const Number* weight, int64_t in, int64_t rows, RowOf row_of, int64_t p, Word* panel) {
+void pack_panel(const at::Tensor& weight, RowOf row_of, int64_t p, Word* panel) {
   const Number* source[32];
+  const int64_t in = weight.size(1), row_stride = weight.stride(0), step = weight.stride(1);
   for (int64_t c = 0; c < 32; ++c) {
-    const int64_t row = row_of(p, c, rows);
-    source[c] = row < 0 ? nullptr : weight + row * in;
+    const int64_t row = row_of(p, c, weight.size(0));
+    source[c] = row < 0 ? nullptr : weight.const_data_ptr<Number>() + row * row_stride;
   }
   for (int64_t begin = 0; begin < in; begin += 16) {
     const int64_t end = std::min(begin + 16, in);
-    for (int64_t c = 0; c < 32; ++c) pack_column(source[c], begin, end, panel + c);
+    for (int64_t c = 0; c < 32; ++c) pack_column(source[c], step, begin, end, panel + c);
   }
 }
 
@@ -63,11 +69,11 @@ void fill_linear(const at::Tensor& weight, const at::Tensor& bias, RowOf row_of,
       float* const panel = out.data + p * out.panel_words();
       auto* const words = reinterpret_cast<uint32_t*>(panel);
       if (is_rounded) {
-        pack_panel(weight.const_data_ptr<c10::BFloat16>(), out.in, out.out, row_of, p, words);
+        pack_panel<c10::BFloat16>(weight, row_of, p, words);
       } else if (out.format == WeightFormat::kFloat32) {
-        pack_panel(weight.const_data_ptr<float>(), out.in, out.out, row_of, p, panel);
+        pack_panel<float>(weight, row_of, p, panel);
       } else {
-        pack_panel(weight.const_data_ptr<float>(), out.in, out.out, row_of, p, words);
+        pack_panel<float>(weight, row_of, p, words);
       }
     }
   });
@@ -94,11 +100,19 @@ void visit_layers(const DecoderWeights& weights, std::vector<PackedLayer>& layer
       visit(matrices.down_HI, from.down_bias_H, plain_row, to.down);
     }
     if (!from.experts.defined()) continue;
-    visit(from.experts.router_EH, {}, router_row, to.router);
+    const ExpertWeights& experts = from.experts;
+    visit(experts.router_EH, experts.router_bias_E, router_row, to.router);
     for (size_t e = 0; e < to.experts.size(); ++e) {
       const auto index = static_cast<int64_t>(e);
-      visit(matrices.expert_gate_up_E2IH.select(0, index), {}, gate_up_row, to.experts[e].gate_up);
-      visit(matrices.expert_down_EHI.select(0, index), {}, plain_row, to.experts[e].down);
+      const at::Tensor gate_up = matrices.expert_gate_up_E2IH.select(0, index);
+      const at::Tensor down = matrices.expert_down_EHI.select(0, index);
+      if (experts.down_bias_EH.defined()) {  // stacked
+        visit(gate_up.t(), experts.gate_up_bias_E2I.select(0, index), pair_row, to.experts[e].gate_up);
+        visit(down.t(), experts.down_bias_EH.select(0, index), plain_row, to.experts[e].down);
+      } else {
+        visit(gate_up, {}, gate_up_row, to.experts[e].gate_up);
+        visit(down, {}, plain_row, to.experts[e].down);
+      }
     }
   }
 }
@@ -123,7 +137,8 @@ void PackedWeights::lay_out(const DecoderWeights& weights, WeightFormat format) 
     if (weight.scalar_type() == at::kBFloat16) out.format = WeightFormat::kBfloat16;
     out.out = weight.size(0);
     out.in = weight.size(1);
-    out.panels = row_of == gate_up_row ? (out.out / 2 + 15) / 16 : (out.out + 31) / 32;
+    const bool has_pairs = row_of == gate_up_row || row_of == pair_row;
+    out.panels = has_pairs ? (out.out / 2 + 15) / 16 : (out.out + 31) / 32;
     places.emplace_back(&out.data, take(out.panels * out.panel_words()));
     if (bias.defined()) places.emplace_back(&out.bias, take(out.panels * 32));
   };
@@ -157,6 +172,7 @@ void PackedWeights::pack(const ModelConfig& config, const DecoderWeights& weight
     to.mlp_norm = norm_of(config, from.mlp_norm_H);
     to.q_norm = norm_of(config, from.q_norm_D);
     to.k_norm = norm_of(config, from.k_norm_D);
+    to.sinks = data_of(from.sinks_A);
     to.shared_gate = data_of(from.experts.shared_gate_1H);
   }
   embedding = data_of(weights.embedding_VH);

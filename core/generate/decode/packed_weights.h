@@ -62,6 +62,7 @@ struct PackedLayer {
   const float* mlp_norm = nullptr;  // null unless sandwich_norm
   const float* q_norm = nullptr;    // null unless qk_norm
   const float* k_norm = nullptr;
+  const float* sinks = nullptr;  // by head; null unless attention_sinks
   PackedLinear qkv;
   PackedLinear o;
   // The MLP of a dense layer, or the shared expert of one with experts (without panels if there is none).

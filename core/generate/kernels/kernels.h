@@ -34,10 +34,11 @@ struct AttendArgs {
   int64_t value_stride = 0;  // head_dim rounded up to 16; the rest is zeros
   int64_t offset = 0;        // floats from the start of a page
   float scale = 0;
-  float softcap = 0;         // scores become softcap tanh(score / softcap); 0: they do not
-  KvSpan spans[2];           // the prompt's, then the row's own; lengths may be 0
-  float* scores = nullptr;   // scratch [kMaxQueryBlock][score_stride]
-  int64_t score_stride = 0;  // >= 16 * pages of both spans
+  float softcap = 0;             // scores become softcap tanh(score / softcap); 0: they do not
+  const float* sinks = nullptr;  // [num_queries]: a score more of each query, without a value; null: none
+  KvSpan spans[2];               // the prompt's, then the row's own; lengths may be 0
+  float* scores = nullptr;       // scratch [kMaxQueryBlock][score_stride]
+  int64_t score_stride = 0;      // >= 16 * pages of both spans
 };
 
 struct Kernels {
@@ -54,6 +55,9 @@ struct Kernels {
   void (*silu_mul)(const float* gate_up, int64_t gate_up_stride, int64_t m, float* out, int64_t out_stride);
   // The same with tanh-GELU in the place of silu.
   void (*gelu_mul)(const float* gate_up, int64_t gate_up_stride, int64_t m, float* out, int64_t out_stride);
+  // The gate of gpt-oss (model/layers/clamped_gate.h): (up + 1) * gate * sigmoid(alpha * gate) of clamped numbers.
+  void (*clamped_mul)(const float* gate_up, int64_t gate_up_stride, int64_t m, float alpha, float limit, float* out,
+                      int64_t out_stride);
   // Rotates pairs (i, i + head_dim/2) of each head in place.
   void (*rope)(float* x, int64_t num_heads, int64_t head_dim, const float* cos, const float* sin);
   void (*attend)(const AttendArgs& args);

@@ -23,8 +23,9 @@ constexpr std::string_view kLayers = "model.layers.";
 // Routers, experts and the gates of shared experts: transformers keeps a layer's experts in one tensor, for which PEFT
 // has another form of adapter.
 bool is_of_mixture(const std::string& name) {
-  return name.find(".experts.") != std::string::npos || name.ends_with(".mlp.gate.weight") ||
-         name.ends_with(".block_sparse_moe.gate.weight") || name.ends_with(".shared_expert_gate.weight");
+  return name.find(".experts.") != std::string::npos || name.find(".mlp.router.") != std::string::npos ||
+         name.ends_with(".mlp.gate.weight") || name.ends_with(".block_sparse_moe.gate.weight") ||
+         name.ends_with(".shared_expert_gate.weight");
 }
 
 // "model.norm" of "model.norm.weight".
@@ -67,7 +68,9 @@ Result<> check_entries(std::span<const std::string> entries, std::span<const Nam
     if (std::ranges::any_of(modules, [&](const std::string& module) { return is_named_by(module, entry); })) continue;
     for (const NamedParameter& parameter : parameters) {
       if (!is_of_mixture(parameter.name)) continue;
-      if (is_named_by(module_of(parameter.name), entry)) return refuse_mixture(module_of(parameter.name), where);
+      for (const std::string& module : {module_of(parameter.name), parameter.name}) {  // gpt-oss: experts.down_proj
+        if (is_named_by(module, entry)) return refuse_mixture(module, where);
+      }
     }
     std::set<std::string> names = {std::string(kAllLinear)};
     for (const std::string& module : modules) names.insert(last_part(module));
@@ -138,7 +141,7 @@ std::vector<std::string> whole_parameters(std::span<const NamedParameter> parame
                                           std::span<const std::string> modules, std::span<const std::string> saved) {
   std::vector<std::string> out;
   for (const NamedParameter& parameter : parameters) {
-    const bool is_bias = parameter.name.ends_with(".bias");
+    const bool is_bias = parameter.name.ends_with("bias");
     const bool of_rule = is_bias && (bias == LoraBias::kAll ||
                                      (bias == LoraBias::kLoraOnly && contains(modules, module_of(parameter.name))));
     if (of_rule || contains(saved, parameter.name)) out.push_back(parameter.name);

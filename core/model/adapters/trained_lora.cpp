@@ -46,6 +46,7 @@ void add_layer(std::vector<FusedLeaves>& out, LayerWeights& w, LayerLeaves& l) {
   add_group(out, w.qkv_bias_Q, l.qkv_biases);
   add_group(out, w.q_norm_D, l.q_norm);
   add_group(out, w.k_norm_D, l.k_norm);
+  add_group(out, w.sinks_A, l.sinks);
   add_group(out, w.o_weight_HQ, l.o_weight);
   add_group(out, w.o_bias_H, l.o_bias);
   add_group(out, w.attention_norm_H, l.attention_norm);
@@ -56,8 +57,11 @@ void add_layer(std::vector<FusedLeaves>& out, LayerWeights& w, LayerLeaves& l) {
   add_group(out, w.down_bias_H, l.down_bias);
   add_group(out, w.mlp_norm_H, l.mlp_norm);
   add_group(out, w.experts.router_EH, l.experts.router);
+  add_group(out, w.experts.router_bias_E, l.experts.router_bias);
   add_group(out, w.experts.gate_up_E2IH, l.experts.gate_up);
+  add_group(out, w.experts.gate_up_bias_E2I, l.experts.gate_up_bias);
   add_group(out, w.experts.down_EHI, l.experts.down);
+  add_group(out, w.experts.down_bias_EH, l.experts.down_bias);
   add_group(out, w.experts.shared_gate_1H, l.experts.shared_gate);
 }
 
@@ -102,9 +106,9 @@ at::Tensor row_norms(const at::Tensor& matrix_OI) { return at::linalg_vector_nor
 
 }  // namespace
 
-TrainedLora::TrainedLora(LoraPlan plan, ParameterStore& store) : plan_(std::move(plan)) {
+TrainedLora::TrainedLora(LoraPlan plan, ParameterStore& store, BaseMemory memory) : plan_(std::move(plan)) {
   for (NamedParameter& parameter : store.parameters) parameter.tensor.requires_grad_(false);
-  keep_base(store);
+  keep_base(store, memory);
   for (size_t i = 0; i < base_.leaves.layers.size(); ++i) {
     const LayerLeaves& base = base_.leaves.layers[i];
     LayerLeaves& merged = store.leaves.layers[i];
@@ -118,9 +122,11 @@ TrainedLora::TrainedLora(LoraPlan plan, ParameterStore& store) : plan_(std::move
   add_whole(store);
 }
 
-// base_: the tensors of `store`, with numbers of their own where `store` will change them.
-void TrainedLora::keep_base(const ParameterStore& store) {
+// base_: the tensors of `store`. Where `store` will change them, one of both gets numbers of its own.
+void TrainedLora::keep_base(ParameterStore& store, BaseMemory memory) {
   base_ = store;
+  ParameterStore& copied = memory == BaseMemory::kShared ? store : base_;
+  const bool ties_head = store.leaves.head.is_same(store.leaves.embedding);
   std::unordered_map<const void*, size_t> index_of;  // leaf -> parameter
   for (size_t i = 0; i < base_.parameters.size(); ++i) index_of[base_.parameters[i].tensor.unsafeGetTensorImpl()] = i;
   const auto changes = [&](const at::Tensor* leaf) {
@@ -129,19 +135,19 @@ void TrainedLora::keep_base(const ParameterStore& store) {
     return name.ends_with(kWeightEnd) &&
            std::ranges::find(plan_.modules, name.substr(0, name.size() - kWeightEnd.size())) != plan_.modules.end();
   };
-  for (FusedLeaves& group : fused_leaves(base_)) {
+  for (FusedLeaves& group : fused_leaves(copied)) {
     if (std::ranges::none_of(group.leaves, changes)) continue;
     const at::Tensor own = group.fused->detach().clone();
     for (at::Tensor* leaf : group.leaves) {
-      NamedParameter& parameter = base_.parameters[index_of.at(leaf->unsafeGetTensorImpl())];
+      NamedParameter& parameter = copied.parameters[index_of.at(leaf->unsafeGetTensorImpl())];
       *leaf = own.as_strided(leaf->sizes(), leaf->strides(), leaf->storage_offset() - group.fused->storage_offset());
       parameter.tensor = *leaf;
     }
     *group.fused = own;
   }
-  if (store.leaves.head.is_same(store.leaves.embedding)) {
-    base_.leaves.head = base_.leaves.embedding;
-    base_.weights.head_VH = base_.weights.embedding_VH;
+  if (ties_head) {
+    copied.leaves.head = copied.leaves.embedding;
+    copied.weights.head_VH = copied.weights.embedding_VH;
   }
   for (size_t i = 0; i < base_.parameters.size(); ++i) index_of_[base_.parameters[i].tensor.unsafeGetTensorImpl()] = i;
 }

@@ -29,8 +29,10 @@ namespace mortise {
 class TrainedLora {
  public:
   // The parameters of `store` are frozen from now on, but for those that are trained as a whole, and its adapted leaves
-  // hold the merged matrices. A and B are zero; see initialize() and load().
-  TrainedLora(LoraPlan plan, ParameterStore& store);
+  // hold the merged matrices. A and B are zero; see initialize() and load(). With kShared the memory of `store` belongs to
+  // another model too and stays the base, and the merged matrices get memory of their own.
+  enum class BaseMemory { kOwn, kShared };
+  TrainedLora(LoraPlan plan, ParameterStore& store, BaseMemory memory);
 
   Result<> initialize(uint64_t seed);
   Result<> load(Env& env, const Path& folder);
@@ -70,7 +72,7 @@ class TrainedLora {
     at::Tensor base_OI, merged_OI;  // the same rows
     LoraMatrix factors;             // undefined: not adapted
   };
-  void keep_base(const ParameterStore& store);
+  void keep_base(ParameterStore& store, BaseMemory memory);
   void add_matrices(const std::vector<at::Tensor>& base_leaves, const std::vector<at::Tensor>& merged_leaves,
                     std::vector<LoraMatrix>& lora, int64_t layer);
   LoraMatrix add_matrix(size_t module, const at::Tensor& base_OI);

@@ -6,14 +6,14 @@
 namespace mortise {
 
 // One per file in this folder.
-extern const FamilyInfo kGemma2Family, kGemma3Family, kLlamaFamily, kMistralFamily, kMixtralFamily, kPhi3Family,
-    kQwen2Family, kQwen2MoeFamily, kQwen3Family, kQwen3MoeFamily;
+extern const FamilyInfo kGemma2Family, kGemma3Family, kGptOssFamily, kLlamaFamily, kMistralFamily, kMixtralFamily,
+    kPhi3Family, kQwen2Family, kQwen2MoeFamily, kQwen3Family, kQwen3MoeFamily;
 
 namespace {
 
-constexpr const FamilyInfo* kFamilies[] = {&kQwen2Family,    &kQwen3Family,  &kLlamaFamily, &kMistralFamily,
-                                           &kGemma2Family,   &kGemma3Family, &kPhi3Family,  &kQwen2MoeFamily,
-                                           &kQwen3MoeFamily, &kMixtralFamily};
+constexpr const FamilyInfo* kFamilies[] = {&kQwen2Family,    &kQwen3Family,   &kLlamaFamily, &kMistralFamily,
+                                           &kGemma2Family,   &kGemma3Family,  &kPhi3Family,  &kQwen2MoeFamily,
+                                           &kQwen3MoeFamily, &kMixtralFamily, &kGptOssFamily};
 
 }  // namespace
 

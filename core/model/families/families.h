@@ -35,6 +35,7 @@ struct FamilyInfo {
   Result<> (*read)(const ConfigReader& reader, ModelConfig& config);
   // Adds the keys that `read` looks at to a config.json that is written from scratch.
   void (*write)(const ModelConfig& config, Json& json);
+  bool reads_mxfp4 = false;  // its files may hold the experts in MXFP4
 };
 
 std::span<const FamilyInfo* const> family_table();

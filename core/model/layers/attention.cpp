@@ -1,14 +1,20 @@
 // See attention.h.
 #include "model/layers/attention.h"
 
+#include <ATen/TensorOperators.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
+#include <ATen/ops/exp.h>
+#include <ATen/ops/sum.h>
 #include <torch/csrc/autograd/custom_function.h>
 
 #include <algorithm>
+#include <limits>
+#include <optional>
 #include <vector>
 
 #include "model/layers/attention_softmax.h"
+#include "model/layers/linear.h"
 #include "model/tensor/blas.h"
 #include "model/tensor/kernel.h"
 
@@ -65,7 +71,9 @@ struct Attention {
   T* lse;         // [N, Hq]
   const T* dout;  // backward: [N, Hq D]
   T* dqkv;
-  T* parts;  // [part_tokens][Hkv] blocks of [prefix, 2 D]: k and v gradients of a prefix from one segment
+  const T* sinks;  // by head; null: none
+  T* dot;          // backward, with sinks: [N, Hq] sums of p dp
+  T* parts;        // [part_tokens][Hkv] blocks of [prefix, 2 D]: k and v gradients of a prefix from one segment
   int64_t row;
 
   int64_t dim() const { return shape.head_dim; }
@@ -102,11 +110,14 @@ BlockKeys block_keys(const Attention<T>& a, const Span& span, int64_t first, int
 }
 
 template <class T>
-ScoreBlock score_shape(const Attention<T>& a, const Span& span, const BlockKeys& keys, int64_t first, int64_t rows) {
+ScoreBlock score_shape(const Attention<T>& a, const Span& span, const BlockKeys& keys, int64_t head, int64_t first,
+                       int64_t rows) {
   const int64_t low = keys.prefix_first + keys.own_first;
   const int64_t place = span.prefix_length + first;
   const int64_t lag = a.shape.window > 0 ? a.shape.window - 1 - (place - low) : rows;
-  return {rows, keys.width(), place - low + 1, lag, a.shape.softcap};
+  const double sink =
+      a.sinks == nullptr ? -std::numeric_limits<double>::infinity() : static_cast<double>(a.sinks[head]);
+  return {rows, keys.width(), place - low + 1, lag, a.shape.softcap, sink};
 }
 
 // scores = scale * q [rows] x keys.
@@ -131,8 +142,8 @@ void forward_task(const Attention<T>& a, const Span& span, int64_t kv_head, T* s
       const BlockKeys keys = block_keys(a, span, first, rows);
       const int64_t token = span.begin + first;
       score_block(a, span, kv_head, a.qkv + a.q_at(token, head), rows, keys, scores);
-      attention_softmax_(scores, score_shape(a, span, keys, first, rows), a.lse + token * a.shape.num_heads + head,
-                         a.shape.num_heads);
+      attention_softmax_(scores, score_shape(a, span, keys, head, first, rows),
+                         a.lse + token * a.shape.num_heads + head, a.shape.num_heads);
       T* out = a.out + token * a.out_row() + head * a.dim();
       blas::gemm(Trans::kNo, Trans::kNo, rows, a.dim(), keys.own, T(1), scores + keys.prefix, keys.width(),
                  a.qkv + a.v_at(span.begin + keys.own_first, kv_head), a.row, T(0), out, a.out_row());
@@ -166,8 +177,9 @@ void backward_block(const Attention<T>& a, const Span& span, int64_t kv_head, in
     blas::gemm(Trans::kNo, Trans::kYes, rows, keys.prefix, dim, T(1), dout, a.out_row(),
                a.qkv + a.v_at(prefix, kv_head), a.row, T(0), dp, width);
   }
-  attention_softmax_grad_(scores, dp, score_shape(a, span, keys, first, rows), a.lse + token * a.shape.num_heads + head,
-                          a.shape.num_heads);
+  const int64_t place = token * a.shape.num_heads + head;
+  attention_softmax_grad_(scores, dp, score_shape(a, span, keys, head, first, rows), a.lse + place,
+                          a.dot == nullptr ? nullptr : a.dot + place, a.shape.num_heads);
   blas::gemm(Trans::kNo, Trans::kNo, rows, dim, keys.own, scale, dp + keys.prefix, width, a.qkv + a.k_at(own, kv_head),
              a.row, T(0), dq, a.row);
   blas::gemm(Trans::kYes, Trans::kNo, keys.own, dim, rows, scale, dp + keys.prefix, width, q, a.row, keep,
@@ -244,9 +256,10 @@ void run_backward(const Attention<T>& a, const Spans& spans) {
 
 class RopeAttentionFunction : public torch::autograd::Function<RopeAttentionFunction> {
  public:
-  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& qkv, const at::Tensor& segments,
-                            const at::Tensor& positions, const RopeTable& table, const AttentionShape& shape,
-                            const std::function<void(const at::Tensor&)>& on_qkv) {
+  // `sinks` as an input, for its gradient; an undefined tensor counts as a constant.
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& qkv, const std::optional<at::Tensor>& sinks,
+                            const at::Tensor& segments, const at::Tensor& positions, const RopeTable& table,
+                            const AttentionShape& shape, const std::function<void(const at::Tensor&)>& on_qkv) {
     rope_rotate_(qkv, positions, table, shape.num_heads + shape.num_kv_heads, shape.head_dim, /*inverse=*/false);
     if (on_qkv) on_qkv(qkv);
     at::Tensor out = at::empty({qkv.size(0), shape.num_heads * shape.head_dim}, qkv.options());
@@ -258,10 +271,11 @@ class RopeAttentionFunction : public torch::autograd::Function<RopeAttentionFunc
       a.qkv = qkv.const_data_ptr<T>();
       a.out = out.mutable_data_ptr<T>();
       a.lse = lse.mutable_data_ptr<T>();
+      if (sinks) a.sinks = sinks->const_data_ptr<T>();
       a.row = qkv.size(1);
       run_forward(a, read_spans(segments));
     });
-    ctx->save_for_backward({qkv, segments, positions, table.cos_PR2, table.sin_PR2, lse});
+    ctx->save_for_backward({qkv, segments, positions, table.cos_PR2, table.sin_PR2, lse, sinks.value_or(at::Tensor())});
     ctx->saved_data["heads"] = std::vector<int64_t>{shape.num_heads, shape.num_kv_heads, shape.head_dim};
     ctx->saved_data["window"] = shape.window;
     ctx->saved_data["scale"] = shape.scale;
@@ -280,6 +294,8 @@ class RopeAttentionFunction : public torch::autograd::Function<RopeAttentionFunc
     if (window < spans.longest_row) shape.window = window;  // else no row can leave it
     const at::Tensor dout = grads[0].contiguous();
     at::Tensor dqkv = at::empty_like(qkv);
+    const at::Tensor& sinks = saved[6];
+    const at::Tensor dot = sinks.defined() ? at::empty_like(saved[5]) : at::Tensor();
     at::Tensor parts = at::empty({spans.part_tokens, shape.num_kv_heads, 2 * shape.head_dim}, qkv.options());
     if (shape.window > 0) {
       dqkv.zero_();
@@ -294,12 +310,18 @@ class RopeAttentionFunction : public torch::autograd::Function<RopeAttentionFunc
       a.dout = dout.const_data_ptr<T>();
       a.dqkv = dqkv.mutable_data_ptr<T>();
       a.parts = parts.mutable_data_ptr<T>();
+      if (sinks.defined()) {
+        a.sinks = sinks.const_data_ptr<T>();
+        a.dot = dot.mutable_data_ptr<T>();
+      }
       a.row = qkv.size(1);
       run_backward(a, spans);
     });
     rope_rotate_(dqkv, saved[2], RopeTable{saved[3], saved[4]}, shape.num_heads + shape.num_kv_heads, shape.head_dim,
                  /*inverse=*/true);
-    return {dqkv, at::Tensor(), at::Tensor(), at::Tensor(), at::Tensor(), at::Tensor()};
+    at::Tensor dsinks;  // a sink's probability times (0 - sum p dp)
+    if (sinks.defined() && ctx->needs_input_grad(1)) dsinks = at::sum(at::exp(sinks - saved[5]) * dot, {0}).neg();
+    return {dqkv, dsinks, at::Tensor(), at::Tensor(), at::Tensor(), at::Tensor(), at::Tensor()};
   }
 };
 
@@ -320,7 +342,8 @@ at::Tensor segments_tensor(std::span<const PackedSegment> segments) {
 at::Tensor rope_attention(const at::Tensor& qkv_NQ, const at::Tensor& segments_S4, const at::Tensor& positions_N,
                           const RopeTable& table, const AttentionShape& shape,
                           const std::function<void(const at::Tensor&)>& on_qkv) {
-  return RopeAttentionFunction::apply(qkv_NQ, segments_S4, positions_N, table, shape, on_qkv);
+  return RopeAttentionFunction::apply(qkv_NQ, optional_bias(shape.sinks_A), segments_S4, positions_N, table, shape,
+                                      on_qkv);
 }
 
 }  // namespace mortise

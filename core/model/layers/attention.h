@@ -7,6 +7,7 @@
 // log-sum-exp (Dao et al. 2022) and adds a shared prompt's gradients from per-segment parts in a fixed order, so the
 // result does not depend on threads. Cost: 4 sum(Lq Lk) Hq D flops forward, 2.5 times that backward; a window W makes
 // Lk at most W + 128.
+// A sink is a trained score of a head that every query also looks at, and that has no value (Xiao et al. 2023; gpt-oss).
 // Memory: lse [N, Hq]; scratch of one query block x its keys per thread.
 #pragma once
 
@@ -24,9 +25,10 @@ struct AttentionShape {
   int64_t num_heads = 0;
   int64_t num_kv_heads = 0;
   int64_t head_dim = 0;
-  double scale = 0.0;    // factor of the scores
-  int64_t window = 0;    // tokens that a token sees, itself included; 0: all before it
-  double softcap = 0.0;  // scores become softcap tanh(score / softcap); 0: they do not
+  double scale = 0.0;       // factor of the scores
+  int64_t window = 0;       // tokens that a token sees, itself included; 0: all before it
+  double softcap = 0.0;     // scores become softcap tanh(score / softcap); 0: they do not
+  at::Tensor sinks_A = {};  // by head; undefined: none
 };
 
 // [S, 4] int64: begin, length, prefix segment, (unused here) position.

@@ -51,8 +51,10 @@ at::Tensor rope_attention_plain(const at::Tensor& qkv_NQ, const at::Tensor& segm
     }
     at::Tensor scores = at::matmul(q, k.transpose(1, 2)) * shape.scale;
     if (shape.softcap > 0.0) scores = at::tanh(scores / shape.softcap) * shape.softcap;
-    const at::Tensor p =
-        at::softmax(scores.masked_fill(mask.logical_not(), -std::numeric_limits<double>::infinity()), -1);
+    scores = scores.masked_fill(mask.logical_not(), -std::numeric_limits<double>::infinity());
+    if (shape.sinks_A.defined())
+      scores = at::cat({scores, shape.sinks_A.reshape({hq, 1, 1}).expand({hq, own.size(0), 1})}, -1);
+    const at::Tensor p = at::softmax(scores, -1).narrow(-1, 0, keys.size(0));
     outputs.push_back(at::matmul(p, v).transpose(0, 1).reshape({own.size(0), hq * dim}));
   }
   return at::cat(outputs, 0);

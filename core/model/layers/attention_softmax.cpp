@@ -19,12 +19,13 @@ MORTISE_INLINE void cap_row(T* __restrict scores, int64_t begin, int64_t end, T 
 
 // scores[begin, end) become exp(score - max); the rest of the row becomes 0. Returns lse and 1 / sum.
 template <class T>
-MORTISE_INLINE void softmax_row(T* __restrict scores, int64_t begin, int64_t end, int64_t width, T* lse,
+MORTISE_INLINE void softmax_row(T* __restrict scores, int64_t begin, int64_t end, int64_t width, T sink, T* lse,
                                 T* inverse_sum) {
-  T max = -std::numeric_limits<T>::infinity();
+  T max = sink;
 #pragma omp simd reduction(max : max)
   for (int64_t i = begin; i < end; ++i) max = scores[i] > max ? scores[i] : max;
   T sum = 0;
+  if (sink > -std::numeric_limits<T>::infinity()) sum = fast_exp(sink - max);
 #pragma omp simd reduction(+ : sum)
   for (int64_t i = begin; i < end; ++i) {
     const T e = fast_exp(scores[i] - max);
@@ -38,8 +39,9 @@ MORTISE_INLINE void softmax_row(T* __restrict scores, int64_t begin, int64_t end
 }
 
 // p = exp(score - lse) remains in scores, and ds = p (dp - sum p dp) replaces dp. Both are 0 outside [begin, end).
+// Returns sum p dp.
 template <class T>
-MORTISE_INLINE void softmax_grad_row(T* __restrict scores, T* __restrict dp, int64_t begin, int64_t end, T lse) {
+MORTISE_INLINE T softmax_grad_row(T* __restrict scores, T* __restrict dp, int64_t begin, int64_t end, T lse) {
   T dot = 0;
 #pragma omp simd reduction(+ : dot)
   for (int64_t i = begin; i < end; ++i) {
@@ -49,11 +51,12 @@ MORTISE_INLINE void softmax_grad_row(T* __restrict scores, T* __restrict dp, int
   }
 #pragma omp simd
   for (int64_t i = begin; i < end; ++i) dp[i] = scores[i] * (dp[i] - dot);
+  return dot;
 }
 
 // The same for capped scores: the cap's slope 1 - (score / cap)^2 goes into ds.
 template <class T>
-MORTISE_INLINE void capped_grad_row(T* __restrict scores, T* __restrict dp, int64_t begin, int64_t end, T lse, T cap) {
+MORTISE_INLINE T capped_grad_row(T* __restrict scores, T* __restrict dp, int64_t begin, int64_t end, T lse, T cap) {
   const T inverse = T(1) / cap;
   T dot = 0;
 #pragma omp simd reduction(+ : dot)
@@ -68,6 +71,7 @@ MORTISE_INLINE void capped_grad_row(T* __restrict scores, T* __restrict dp, int6
     scores[i] = p;
     dp[i] = p * (dp[i] - dot) * (T(1) - t * t);
   }
+  return dot;
 }
 
 // A block of query rows. Scores become probabilities.
@@ -77,24 +81,25 @@ MORTISE_INLINE void softmax_block(T* scores, const ScoreBlock& block, T* lse, in
     T* row = scores + r * block.width;
     T inverse_sum;
     if (block.cap > 0.0) cap_row(row, block.begin(r), block.end(r), static_cast<T>(block.cap));
-    softmax_row(row, block.begin(r), block.end(r), block.width, lse + r * lse_stride, &inverse_sum);
+    softmax_row(row, block.begin(r), block.end(r), block.width, static_cast<T>(block.sink), lse + r * lse_stride,
+                &inverse_sum);
 #pragma omp simd
     for (int64_t i = block.begin(r); i < block.end(r); ++i) row[i] *= inverse_sum;
   }
 }
 
 template <class T>
-MORTISE_INLINE void softmax_grad_block(T* scores, T* dp, const ScoreBlock& block, const T* lse, int64_t lse_stride) {
+MORTISE_INLINE void softmax_grad_block(T* scores, T* dp, const ScoreBlock& block, const T* lse, T* dots,
+                                       int64_t lse_stride) {
   for (int64_t r = 0; r < block.rows; ++r) {
     T* row = scores + r * block.width;
     T* grad = dp + r * block.width;
     const int64_t begin = block.begin(r);
     const int64_t end = block.end(r);
-    if (block.cap > 0.0) {
-      capped_grad_row(row, grad, begin, end, lse[r * lse_stride], static_cast<T>(block.cap));
-    } else {
-      softmax_grad_row(row, grad, begin, end, lse[r * lse_stride]);
-    }
+    const T dot = block.cap > 0.0
+                      ? capped_grad_row(row, grad, begin, end, lse[r * lse_stride], static_cast<T>(block.cap))
+                      : softmax_grad_row(row, grad, begin, end, lse[r * lse_stride]);
+    if (dots != nullptr) dots[r * lse_stride] = dot;
     for (int64_t i = 0; i < begin; ++i) row[i] = grad[i] = 0;
     for (int64_t i = end; i < block.width; ++i) row[i] = grad[i] = 0;
   }
@@ -106,11 +111,13 @@ MORTISE_CPU_CLONES void forward_kernel(float* s, const ScoreBlock& block, float*
 MORTISE_CPU_CLONES void forward_kernel(double* s, const ScoreBlock& block, double* lse, int64_t ld) {
   softmax_block(s, block, lse, ld);
 }
-MORTISE_CPU_CLONES void backward_kernel(float* s, float* dp, const ScoreBlock& block, const float* lse, int64_t ld) {
-  softmax_grad_block(s, dp, block, lse, ld);
+MORTISE_CPU_CLONES void backward_kernel(float* s, float* dp, const ScoreBlock& block, const float* lse, float* dots,
+                                        int64_t ld) {
+  softmax_grad_block(s, dp, block, lse, dots, ld);
 }
-MORTISE_CPU_CLONES void backward_kernel(double* s, double* dp, const ScoreBlock& block, const double* lse, int64_t ld) {
-  softmax_grad_block(s, dp, block, lse, ld);
+MORTISE_CPU_CLONES void backward_kernel(double* s, double* dp, const ScoreBlock& block, const double* lse, double* dots,
+                                        int64_t ld) {
+  softmax_grad_block(s, dp, block, lse, dots, ld);
 }
 
 }  // namespace
@@ -121,12 +128,13 @@ void attention_softmax_(float* scores, const ScoreBlock& block, float* lse, int6
 void attention_softmax_(double* scores, const ScoreBlock& block, double* lse, int64_t lse_stride) {
   forward_kernel(scores, block, lse, lse_stride);
 }
-void attention_softmax_grad_(float* scores, float* dp, const ScoreBlock& block, const float* lse, int64_t lse_stride) {
-  backward_kernel(scores, dp, block, lse, lse_stride);
-}
-void attention_softmax_grad_(double* scores, double* dp, const ScoreBlock& block, const double* lse,
+void attention_softmax_grad_(float* scores, float* dp, const ScoreBlock& block, const float* lse, float* dot,
                              int64_t lse_stride) {
-  backward_kernel(scores, dp, block, lse, lse_stride);
+  backward_kernel(scores, dp, block, lse, dot, lse_stride);
+}
+void attention_softmax_grad_(double* scores, double* dp, const ScoreBlock& block, const double* lse, double* dot,
+                             int64_t lse_stride) {
+  backward_kernel(scores, dp, block, lse, dot, lse_stride);
 }
 
 }  // namespace mortise

@@ -14,6 +14,7 @@ struct ScoreBlock {
   int64_t first_end;
   int64_t lag;  // row r's first column is r - lag; at least `rows` without a window
   double cap;
+  double sink;  // a score more, whose probability counts in the sum and is no column; -infinity: none
 
   int64_t begin(int64_t r) const { return r > lag ? r - lag : 0; }
   int64_t end(int64_t r) const { return first_end + r; }
@@ -24,8 +25,10 @@ void attention_softmax_(float* scores, const ScoreBlock& block, float* lse, int6
 void attention_softmax_(double* scores, const ScoreBlock& block, double* lse, int64_t lse_stride);
 
 // Scores become probabilities again, and dp [rows, width] (gradients of the probabilities) those of the scores.
-void attention_softmax_grad_(float* scores, float* dp, const ScoreBlock& block, const float* lse, int64_t lse_stride);
-void attention_softmax_grad_(double* scores, double* dp, const ScoreBlock& block, const double* lse,
+// dot[r * lse_stride] gets the sum of p dp of a row; null: it is not wanted.
+void attention_softmax_grad_(float* scores, float* dp, const ScoreBlock& block, const float* lse, float* dot,
+                             int64_t lse_stride);
+void attention_softmax_grad_(double* scores, double* dp, const ScoreBlock& block, const double* lse, double* dot,
                              int64_t lse_stride);
 
 }  // namespace mortise

@@ -35,9 +35,10 @@ struct Pass {
   std::shared_ptr<RouterPass> routing;
   std::shared_ptr<WeightGate> gate;
 
-  AttentionShape shape(int64_t layer) const {
+  AttentionShape shape(int64_t layer, const at::Tensor& sinks) const {
     AttentionShape out{config.num_heads, config.num_kv_heads, config.head_dim, config.score_scale()};
     out.window = config.window(layer);
+    out.sinks_A = sinks;
     out.softcap = config.attention_softcap;
     return out;
   }
@@ -101,7 +102,7 @@ at::Tensor attention_fast(const Pass& pass, int64_t layer, const LayerWeights& w
     qkv = qk_norm(qkv, pass.scale(l.q_norm), pass.scale(l.k_norm), pass.config.num_heads, pass.config.num_kv_heads,
                   pass.config.rms_norm_eps);
   }
-  return rope_attention(qkv, pass.segments, pass.positions, pass.rope(layer), pass.shape(layer),
+  return rope_attention(qkv, pass.segments, pass.positions, pass.rope(layer), pass.shape(layer, l.sinks),
                         layer_callback(pass, layer));
 }
 
@@ -112,14 +113,14 @@ at::Tensor attention_plain(const Pass& pass, int64_t layer, const LayerMatrices&
     qkv = qk_norm_plain(qkv, pass.scale(l.q_norm), pass.scale(l.k_norm), pass.config.num_heads,
                         pass.config.num_kv_heads, pass.config.rms_norm_eps);
   }
-  return rope_attention_plain(qkv, pass.segments, pass.positions, pass.rope(layer), pass.shape(layer),
+  return rope_attention_plain(qkv, pass.segments, pass.positions, pass.rope(layer), pass.shape(layer, l.sinks),
                               layer_callback(pass, layer));
 }
 
 Routing route_tokens(const Pass& pass, int64_t layer, const LayerLeaves& l, const at::Tensor& x) {
   int64_t place = 0;  // among the layers with experts
   for (int64_t i = 0; i < layer; ++i) place += pass.config.has_experts(i) ? 1 : 0;
-  return route(x, l.experts.router, pass.config.moe, place, pass.routing.get());
+  return route(x, l.experts.router, l.experts.router_bias, pass.config.moe, place, pass.routing.get());
 }
 
 // The experts' sum, and the shared expert's output behind its gate.
@@ -138,7 +139,7 @@ at::Tensor mlp_fast(const Pass& pass, int64_t layer, const LayerWeights& w, cons
   }
   if (!w.experts.defined()) return out;
   const Routing routing = route_tokens(pass, layer, l, x);
-  return add_shared(l, x, mixture(x, routing, m, l.experts, pass.config.activation), out);
+  return add_shared(l, x, mixture(x, routing, m, l.experts, pass.config), out);
 }
 
 at::Tensor mlp_plain(const Pass& pass, int64_t layer, const LayerMatrices& m, const LayerLeaves& l,
@@ -151,7 +152,7 @@ at::Tensor mlp_plain(const Pass& pass, int64_t layer, const LayerMatrices& m, co
   }
   if (!l.experts.router.defined()) return out;
   const Routing routing = route_tokens(pass, layer, l, x);
-  return add_shared(l, x, mixture_plain(x, routing, m, l.experts, pass.config.activation), out);
+  return add_shared(l, x, mixture_plain(x, routing, m, l.experts, pass.config), out);
 }
 
 // From one block border to the next; `next_norm` is that of the layer behind, or the final one.

@@ -42,11 +42,15 @@ struct ForwardOptions {
   std::shared_ptr<WeightGate> gate = {};
 };
 
-// The leaves of ExpertWeights; gate and up of expert e are gate_up[2 e] and gate_up[2 e + 1].
+// The leaves of ExpertWeights; gate and up of expert e are gate_up[2 e] and gate_up[2 e + 1]. In the stacked form
+// gate_up and down are one leaf each.
 struct ExpertLeaves {
   at::Tensor router;
+  at::Tensor router_bias;
   std::vector<at::Tensor> gate_up;
+  at::Tensor gate_up_bias;
   std::vector<at::Tensor> down;
+  at::Tensor down_bias;
   at::Tensor shared_gate;
 };
 
@@ -57,6 +61,7 @@ struct LayerLeaves {
   std::vector<at::Tensor> qkv_biases;
   at::Tensor q_norm;
   at::Tensor k_norm;
+  at::Tensor sinks;
   at::Tensor o_weight;
   at::Tensor o_bias;
   at::Tensor attention_norm;

@@ -9,11 +9,15 @@
 
 namespace mortise {
 
-// A mixture of experts, in the layers that have one. The experts lie one behind the other.
+// A mixture of experts, in the layers that have one. The experts lie one behind the other. In the stacked form of
+// gpt-oss gate_up is [E, H, 2 I], a unit's gate before its up, and down is [E, I, H].
 struct ExpertWeights {
   at::Tensor router_EH;
-  at::Tensor gate_up_E2IH;  // by expert: rows of gate, then up
+  at::Tensor router_bias_E;     // stacked; undefined else, as the other biases
+  at::Tensor gate_up_E2IH;      // by expert: rows of gate, then up
+  at::Tensor gate_up_bias_E2I;  // a unit's gate before its up
   at::Tensor down_EHI;
+  at::Tensor down_bias_EH;
   at::Tensor shared_gate_1H;  // scales the shared expert's output; undefined if there is none
 
   [[nodiscard]] bool defined() const { return router_EH.defined(); }
@@ -25,6 +29,7 @@ struct LayerWeights {
   at::Tensor qkv_bias_Q;     // undefined if the family has none
   at::Tensor q_norm_D;       // undefined unless qk_norm
   at::Tensor k_norm_D;
+  at::Tensor sinks_A;           // by head; undefined unless attention_sinks
   at::Tensor o_weight_HQ;       // [H, Hq D]
   at::Tensor o_bias_H;          // undefined if there is none
   at::Tensor attention_norm_H;  // behind attention, before the residual sum; undefined unless sandwich_norm

@@ -14,6 +14,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "model/layers/clamped_gate.h"
 #include "model/layers/gated.h"
 #include "model/layers/linear.h"
 #include "model/tensor/blas.h"
@@ -126,15 +127,17 @@ void grouped_weight_gradient(const at::Tensor& dy_MO, const at::Tensor& x_MI, co
   });
 }
 
+// x[rows of e] op(weight[e]): the weights are [E, out, in], or in the stacked form [E, in, out].
 class GroupedLinear : public torch::autograd::Function<GroupedLinear> {
  public:
   // `leaves`: equal row slices of the weights, expert by expert.
-  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, const at::Tensor& weight_EOI,
-                            at::TensorList leaves, const std::vector<int64_t>& offsets) {
-    at::Tensor y = at::empty({x.size(0), weight_EOI.size(1)}, x.options());
-    const at::Tensor input = x.to(weight_EOI.scalar_type());
-    grouped_product(input, weight_EOI, Trans::kYes, offsets, y);
-    ctx->save_for_backward({input, weight_EOI});
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, const at::Tensor& weight_EAB,
+                            at::TensorList leaves, const std::vector<int64_t>& offsets, bool is_stacked) {
+    at::Tensor y = at::empty({x.size(0), weight_EAB.size(is_stacked ? 2 : 1)}, x.options());
+    const at::Tensor input = x.to(weight_EAB.scalar_type());
+    grouped_product(input, weight_EAB, is_stacked ? Trans::kNo : Trans::kYes, offsets, y);
+    ctx->save_for_backward({input, weight_EAB});
+    ctx->saved_data["is_stacked"] = is_stacked;
     ctx->saved_data["offsets"] = offsets;
     ctx->saved_data["num_leaves"] = static_cast<int64_t>(leaves.size());
     ctx->saved_data["trained"] = trained_leaves(leaves);
@@ -149,23 +152,71 @@ class GroupedLinear : public torch::autograd::Function<GroupedLinear> {
     const at::Tensor dy = grads[0].to(weight.scalar_type()).contiguous();
     const std::vector<int64_t> offsets = ctx->saved_data["offsets"].toIntVector();
     const int64_t num_leaves = ctx->saved_data["num_leaves"].toInt();
+    const bool is_stacked = ctx->saved_data["is_stacked"].toBool();
     variable_list out(2);  // x, weight
     if (ctx->needs_input_grad(0)) {
       out[0] = at::empty(x.sizes(), options);
-      grouped_product(dy, weight, Trans::kNo, offsets, out[0]);
+      grouped_product(dy, weight, is_stacked ? Trans::kYes : Trans::kNo, offsets, out[0]);
     }
     at::Tensor dw;
     const std::vector<int64_t> trained = ctx->saved_data["trained"].toIntVector();
     if (std::ranges::find(trained, 1) != trained.end()) {
       dw = at::empty(weight.sizes(), options);
-      grouped_weight_gradient(dy, x, offsets, dw);
-      dw = dw.view({weight.size(0) * weight.size(1), weight.size(2)});
+      grouped_weight_gradient(is_stacked ? x : dy, is_stacked ? dy : x, offsets, dw);
+      if (!is_stacked) dw = dw.view({weight.size(0) * weight.size(1), weight.size(2)});
+    }
+    if (is_stacked) {
+      out.push_back(dw);
+      out.insert(out.end(), 2, at::Tensor());  // offsets, is_stacked
+      return out;
     }
     const int64_t rows = num_leaves == 0 ? 0 : weight.size(0) * weight.size(1) / num_leaves;
     for (int64_t i = 0; i < num_leaves; ++i)
       out.push_back(leaf_gradient(dw, i * rows, rows, trained, static_cast<size_t>(i)));
-    out.emplace_back();  // offsets
+    out.insert(out.end(), 2, at::Tensor());  // offsets, is_stacked
     return out;
+  }
+};
+
+// y[rows of e] + bias[e]. CONSUMES y: the product that makes it does not need it for backward.
+class AddExpertBias : public torch::autograd::Function<AddExpertBias> {
+ public:
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& y, const at::Tensor& bias_EO,
+                            const std::vector<int64_t>& offsets) {
+    ctx->saved_data["offsets"] = offsets;
+    for_each_expert(y, bias_EO, offsets, [](auto* row, auto* bias, int64_t i) { row[i] += bias[i]; });
+    ctx->mark_dirty({y});
+    return y;
+  }
+
+  static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
+    const std::vector<int64_t> offsets = ctx->saved_data["offsets"].toIntVector();
+    at::Tensor d_bias;
+    if (ctx->needs_input_grad(1)) {
+      d_bias = at::zeros({static_cast<int64_t>(offsets.size()) - 1, grads[0].size(1)}, grads[0].options());
+      for_each_expert(grads[0].contiguous(), d_bias, offsets,
+                      [](auto* row, auto* sum, int64_t i) { sum[i] += row[i]; });
+    }
+    return {grads[0], d_bias, at::Tensor()};
+  }
+
+ private:
+  // body(row, numbers of its expert, column) for every number, an expert's rows in their order.
+  template <class Body>
+  static void for_each_expert(const at::Tensor& rows_MO, const at::Tensor& each_EO, const std::vector<int64_t>& offsets,
+                              const Body& body) {
+    const int64_t width = rows_MO.size(1);
+    dispatch_float(rows_MO, [&](auto zero) {
+      using T = decltype(zero);
+      T* const rows = rows_MO.mutable_data_ptr<T>();
+      T* const each = each_EO.mutable_data_ptr<T>();
+      parallel_tasks<T>(each_EO.size(0), 0, [&](int64_t e, T*) {
+        const auto expert = static_cast<size_t>(e);
+        for (int64_t r = offsets[expert]; r < offsets[expert + 1]; ++r) {
+          for (int64_t i = 0; i < width; ++i) body(rows + r * width, each + e * width, i);
+        }
+      });
+    });
   }
 };
 
@@ -258,30 +309,57 @@ class CombineRows : public torch::autograd::Function<CombineRows> {
 }  // namespace
 
 at::Tensor mixture(const at::Tensor& x_NH, const Routing& routing, const LayerMatrices& matrices,
-                   const ExpertLeaves& leaves, Activation activation) {
-  const Dispatch rows = sort_by_expert(routing.experts_NK, leaves.router.size(0));
+                   const ExpertLeaves& leaves, const ModelConfig& config) {
+  const MoeConfig& moe = config.moe;
+  const Dispatch rows = sort_by_expert(routing.experts_NK, moe.num_experts);
   const at::Tensor x = GatherRows::apply(x_NH, rows.tokens_M, rows.places_NK);
-  const at::Tensor gate_up =
-      GroupedLinear::apply(x, matrices.expert_gate_up_E2IH, at::TensorList(leaves.gate_up), rows.offsets);
-  const at::Tensor y = GroupedLinear::apply(gated(gate_up, activation), matrices.expert_down_EHI,
-                                            at::TensorList(leaves.down), rows.offsets);
+  at::Tensor gate_up = GroupedLinear::apply(x, matrices.expert_gate_up_E2IH, at::TensorList(leaves.gate_up),
+                                            rows.offsets, moe.is_stacked);
+  if (moe.is_stacked) gate_up = AddExpertBias::apply(gate_up, leaves.gate_up_bias, rows.offsets);
+  const at::Tensor units =
+      moe.is_stacked ? clamped_gate(gate_up, moe.swiglu_alpha, moe.swiglu_limit) : gated(gate_up, config.activation);
+  at::Tensor y =
+      GroupedLinear::apply(units, matrices.expert_down_EHI, at::TensorList(leaves.down), rows.offsets, moe.is_stacked);
+  if (moe.is_stacked) y = AddExpertBias::apply(y, leaves.down_bias, rows.offsets);
   return CombineRows::apply(y, routing.weights_NK, rows.places_NK);
 }
 
+namespace {
+
+// One expert of the stacked form, which is its leaf's slice, or the rounded matrix with the leaf's gradient.
+at::Tensor stacked_linear_plain(const at::Tensor& x, const at::Tensor& leaf_EIO, const at::Tensor& matrix_EIO,
+                                const at::Tensor& bias_EO, int64_t expert) {
+  return linear_plain(x, leaf_EIO.select(0, expert).t(), matrix_EIO.select(0, expert).t(), bias_EO.select(0, expert));
+}
+
+at::Tensor expert_plain(const at::Tensor& x, const LayerMatrices& matrices, const ExpertLeaves& leaves,
+                        const ModelConfig& config, size_t e) {
+  const auto expert = static_cast<int64_t>(e);
+  const MoeConfig& moe = config.moe;
+  if (moe.is_stacked) {
+    const at::Tensor pairs =
+        stacked_linear_plain(x, leaves.gate_up.front(), matrices.expert_gate_up_E2IH, leaves.gate_up_bias, expert);
+    return stacked_linear_plain(clamped_gate_plain(pairs, moe.swiglu_alpha, moe.swiglu_limit), leaves.down.front(),
+                                matrices.expert_down_EHI, leaves.down_bias, expert);
+  }
+  const std::vector<at::Tensor> both = matrices.expert_gate_up_E2IH.select(0, expert).chunk(2, 0);
+  const at::Tensor gate_up = at::cat(
+      {linear_plain(x, leaves.gate_up[2 * e], both[0], {}), linear_plain(x, leaves.gate_up[2 * e + 1], both[1], {})},
+      1);
+  return linear_plain(gated_plain(gate_up, config.activation), leaves.down[e],
+                      matrices.expert_down_EHI.select(0, expert), {});
+}
+
+}  // namespace
+
 at::Tensor mixture_plain(const at::Tensor& x_NH, const Routing& routing, const LayerMatrices& matrices,
-                         const ExpertLeaves& leaves, Activation activation) {
+                         const ExpertLeaves& leaves, const ModelConfig& config) {
   at::Tensor out = at::zeros_like(x_NH);
-  for (size_t e = 0; e < leaves.down.size(); ++e) {
+  for (size_t e = 0; e < static_cast<size_t>(config.moe.num_experts); ++e) {
     const at::Tensor taken = at::nonzero(routing.experts_NK == static_cast<int64_t>(e));
     const at::Tensor tokens = taken.select(1, 0);
     const at::Tensor x = at::index_select(x_NH, 0, tokens);
-    const auto expert = static_cast<int64_t>(e);
-    const std::vector<at::Tensor> both = matrices.expert_gate_up_E2IH.select(0, expert).chunk(2, 0);
-    const at::Tensor gate_up = at::cat(
-        {linear_plain(x, leaves.gate_up[2 * e], both[0], {}), linear_plain(x, leaves.gate_up[2 * e + 1], both[1], {})},
-        1);
-    const at::Tensor y =
-        linear_plain(gated_plain(gate_up, activation), leaves.down[e], matrices.expert_down_EHI.select(0, expert), {});
+    const at::Tensor y = expert_plain(x, matrices, leaves, config, e);
     const at::Tensor flat = tokens * routing.experts_NK.size(1) + taken.select(1, 1);
     const at::Tensor weight = at::index_select(routing.weights_NK.reshape({-1}), 0, flat);
     out = out.index_add(0, tokens, y * weight.unsqueeze(1));

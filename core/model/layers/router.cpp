@@ -17,6 +17,8 @@
 #include <ATen/ops/zeros.h>
 #include <torch/csrc/autograd/custom_function.h>
 
+#include "model/layers/linear.h"
+
 namespace mortise {
 namespace {
 
@@ -53,8 +55,9 @@ class AddBalance : public torch::autograd::Function<AddBalance> {
 
 at::Tensor choose(const at::Tensor& logits_NE, const MoeConfig& moe, int64_t layer, const RouterPass* pass) {
   const at::NoGradGuard no_grad;
-  const at::Tensor probs = at::softmax(logits_NE.detach(), 1, at::kFloat);
-  at::Tensor chosen = std::get<1>(at::topk(probs, moe.experts_per_token, 1));
+  const at::Tensor logits = logits_NE.detach();
+  const at::Tensor scores = moe.is_stacked ? logits : at::softmax(logits, 1, at::kFloat);
+  at::Tensor chosen = std::get<1>(at::topk(scores, moe.experts_per_token, 1));
   if (pass != nullptr && pass->given_LNK.defined()) {
     const at::Tensor given = pass->given_LNK.select(0, layer);
     chosen = at::where(given.narrow(1, 0, 1) >= 0, given, chosen);
@@ -102,9 +105,9 @@ std::vector<uint16_t> experts_of(const RouterPass& pass, int64_t begin, int64_t 
   return out;
 }
 
-Routing route(const at::Tensor& x_NH, const at::Tensor& router_EH, const MoeConfig& moe, int64_t layer,
-              RouterPass* pass) {
-  at::Tensor logits = at::linear(x_NH, router_EH);
+Routing route(const at::Tensor& x_NH, const at::Tensor& router_EH, const at::Tensor& bias_E, const MoeConfig& moe,
+              int64_t layer, RouterPass* pass) {
+  at::Tensor logits = at::linear(x_NH, router_EH, optional_bias(bias_E));
   const bool has_losses = pass != nullptr && pass->weight_N.defined();
   if (has_losses && pass->z_factor != 0.0) {
     const at::Tensor plain = logits.detach();

@@ -1,6 +1,7 @@
 // The router of a mixture of experts: probabilities = softmax(x W^T) over the experts, the largest of which a token
 // takes (Shazeer et al. 2017). As in transformers, the softmax that chooses is float32, and torch.topk breaks ties; so
-// a model in float64 takes the same experts, with weights of its own precision.
+// a model in float64 takes the same experts, with weights of its own precision. The router of gpt-oss has a bias, and
+// chooses by its logits.
 //
 // A pass may be told which experts to take (routing replay), and tells which were taken. The router's losses are
 // functions of probabilities and counts over a whole update. The learner knows these, and backward adds its factors.
@@ -45,7 +46,7 @@ struct Routing {
 };
 
 // `layer` counts the layers with experts; `pass` may be null.
-Routing route(const at::Tensor& x_NH, const at::Tensor& router_EH, const MoeConfig& moe, int64_t layer,
-              RouterPass* pass);
+Routing route(const at::Tensor& x_NH, const at::Tensor& router_EH, const at::Tensor& bias_E, const MoeConfig& moe,
+              int64_t layer, RouterPass* pass);
 
 }  // namespace mortise

@@ -5,6 +5,7 @@
 #include <fmt/core.h>
 
 #include <array>
+#include <cmath>
 #include <cstring>
 #include <optional>
 #include <vector>
@@ -19,6 +20,11 @@ namespace {
 constexpr std::string_view kStatePart = ".quant_state.bitsandbytes__";
 constexpr std::array kForms = {"nf4", "fp4"};
 constexpr int64_t kMaxBlock = 1 << 20;
+constexpr std::string_view kBlocks = "_blocks", kScales = "_scales";
+constexpr int64_t kMxfp4Block = 32;
+constexpr int kMxfp4Bias = 127;
+constexpr std::array kMxfp4Values = {0.0F,  0.5F,  1.0F,  1.5F,  2.0F,  3.0F,  4.0F,  6.0F,
+                                     -0.0F, -0.5F, -1.0F, -1.5F, -2.0F, -3.0F, -4.0F, -6.0F};
 
 // What X.quant_state.* says.
 struct State {
@@ -158,6 +164,58 @@ bool is_four_bit(const TensorView& view, const FindTensor& find) { return find_s
 Result<at::Tensor> read_four_bit(const TensorView& view, at::IntArrayRef shape, const FindTensor& find,
                                  const std::string& where) {
   return Reader(view, find, where).read(shape);
+}
+
+std::string_view mxfp4_matrix(std::string_view name) {
+  for (const std::string_view ending : {kBlocks, kScales}) {
+    if (name.ends_with(ending)) return name.substr(0, name.size() - ending.size());
+  }
+  return {};
+}
+
+bool is_mxfp4_scales(std::string_view name) { return name.ends_with(kScales); }
+
+Result<> read_mxfp4(const TensorView& blocks, const FindTensor& find, const std::string& where,
+                    const at::Tensor& target) {
+  const auto fault = [&](const std::string& what) {
+    return Error{ErrorKind::kData, fmt::format("tensor {} {}", quote(blocks.name), what), where,
+                 "download the folder again"};
+  };
+  const int64_t experts = target.size(0), in = target.size(1), out = target.size(2);
+  if (in % kMxfp4Block != 0)
+    return fault(fmt::format("is in MXFP4, but {} values are no whole blocks of {}", in, kMxfp4Block));
+  const std::vector<int64_t> scale_shape = {experts, out, in / kMxfp4Block};
+  std::vector<int64_t> shape = scale_shape;
+  shape.push_back(kMxfp4Block / 2);
+  if (blocks.dtype != DType::kU8 || blocks.shape != shape) {
+    return fault(fmt::format("is {} {}, the configuration asks for U8 {}", dtype_name(blocks.dtype),
+                             shape_text(blocks.shape), shape_text(shape)));
+  }
+  const std::string scale_name = std::string(mxfp4_matrix(blocks.name)) + std::string(kScales);
+  const TensorView* const scales = find(scale_name);
+  if (scales == nullptr) return fault(fmt::format("is in MXFP4, but {} is missing", quote(scale_name)));
+  if (scales->dtype != DType::kU8 || scales->shape != scale_shape) {
+    return fault(fmt::format("is in MXFP4, but {} is {} {} instead of U8 {}", quote(scale_name),
+                             dtype_name(scales->dtype), shape_text(scales->shape), shape_text(scale_shape)));
+  }
+  const at::Tensor row = at::empty({in}, at::kFloat);
+  auto* const values = row.mutable_data_ptr<float>();
+  size_t block = 0;
+  for (int64_t e = 0; e < experts; ++e) {
+    for (int64_t o = 0; o < out; ++o) {
+      for (int64_t i = 0; i < in; i += kMxfp4Block, ++block) {
+        const int exponent = static_cast<int>(scales->bytes[block]) - kMxfp4Bias;
+        for (size_t pair = 0; pair < kMxfp4Block / 2; ++pair) {
+          const auto byte = static_cast<uint8_t>(blocks.bytes[block * (kMxfp4Block / 2) + pair]);
+          float* const at = values + i + static_cast<int64_t>(2 * pair);
+          at[0] = std::ldexp(kMxfp4Values[byte & 15U], exponent);
+          at[1] = std::ldexp(kMxfp4Values[byte >> 4U], exponent);
+        }
+      }
+      target.select(0, e).select(1, o).copy_(row);
+    }
+  }
+  return {};
 }
 
 }  // namespace mortise

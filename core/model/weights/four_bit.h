@@ -9,7 +9,14 @@
 //   X.quant_state.bitsandbytes__nf4       JSON: blocksize, dtype and shape of the matrix, the scales' mean
 //
 //   value = quant_map[half byte] * scale of its block, in float32, then rounded to the dtype of the matrix
-// The values have the bits of bitsandbytes' own dequantize_4bit. Thread rule: one thread.
+// The values have the bits of bitsandbytes' own dequantize_4bit.
+//
+// The experts of gpt-oss are stored in MXFP4 (OCP Microscaling Formats 1.0). X [E, in, out] is
+//
+//   X_blocks [E, out, in / 32, 16]   two values to a byte, the first in the low half: sign, two bits of exponent, one more
+//   X_scales [E, out, in / 32]       the exponent of each block of 32 values, plus 127
+// Every value is exact in bfloat16 and in float32, if its exponent is not beyond that of the format.
+// Thread rule: one thread.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -35,5 +42,13 @@ using FindTensor = std::function<const TensorView*(const std::string& name)>;
 // The matrix, whose shape must be `shape`. Errors name the tensor and `where`, its file.
 Result<at::Tensor> read_four_bit(const TensorView& view, at::IntArrayRef shape, const FindTensor& find,
                                  const std::string& where);
+
+// The name of the matrix, if `name` is one of the two parts of one in MXFP4; else empty.
+[[nodiscard]] std::string_view mxfp4_matrix(std::string_view name);
+[[nodiscard]] bool is_mxfp4_scales(std::string_view name);
+
+// target [E, in, out] = the matrix of `blocks`.
+Result<> read_mxfp4(const TensorView& blocks, const FindTensor& find, const std::string& where,
+                    const at::Tensor& target);
 
 }  // namespace mortise

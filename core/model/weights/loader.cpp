@@ -100,21 +100,42 @@ class Loader {
       return {};
     }
     if (config_.four_bit && is_four_bit_part(view.name)) return {};  // read with its matrix
+    if (const auto matrix = mxfp4_parameter(view.name); matrix != index_.end()) return load_mxfp4(view, where, *matrix);
     if (const auto parts = stacked_experts(view.name); !parts.empty()) return load_stacked(view, where, parts);
     if (left_over_.empty()) left_over_where_ = where;
     left_over_.push_back(view.name);
     return {};
   }
 
+  // In any file, if matrices are in four bits.
+  [[nodiscard]] const TensorView* find_tensor(const std::string& name) const {
+    for (const SafetensorsFile& file : opened_) {
+      if (const TensorView* found = file.find(name); found != nullptr) return found;
+    }
+    return nullptr;
+  }
+
   Result<> fill(const TensorView& view, const std::string& where, const at::Tensor& target) {
-    const FindTensor find = [this](const std::string& name) -> const TensorView* {
-      for (const SafetensorsFile& file : opened_) {
-        if (const TensorView* found = file.find(name); found != nullptr) return found;
-      }
-      return nullptr;
-    };
+    const FindTensor find = [this](const std::string& name) { return find_tensor(name); };
     if (!is_four_bit(view, find)) return copy_stored(view, where, target);
     target.copy_(TRY(read_four_bit(view, target.sizes(), find, where)));
+    kept_bytes_ = kMaxKeptBytes + 1;  // a save writes plain numbers
+    return {};
+  }
+
+  // The matrix of which a tensor is a part in MXFP4; the end if there is none.
+  [[nodiscard]] std::unordered_map<std::string, size_t>::const_iterator mxfp4_parameter(const std::string& name) const {
+    if (!config_.four_bit || !config_.moe.is_stacked) return index_.end();
+    const auto found = index_.find(std::string(mxfp4_matrix(name)));
+    return found != index_.end() && parameters_[found->second].tensor.dim() == 3 ? found : index_.end();
+  }
+
+  Result<> load_mxfp4(const TensorView& view, const std::string& where,
+                      const std::pair<const std::string, size_t>& matrix) {
+    if (is_mxfp4_scales(view.name)) return {};  // read with its blocks
+    const FindTensor find = [this](const std::string& name) { return find_tensor(name); };
+    TRY(read_mxfp4(view, find, where, parameters_[matrix.second].tensor.detach()));
+    filled_[matrix.second] = true;
     kept_bytes_ = kMaxKeptBytes + 1;  // a save writes plain numbers
     return {};
   }

@@ -21,15 +21,20 @@ Result<> refuse_unsupported(const ConfigReader& reader) {
 
 constexpr const char* kQuantization = "quantization_config";
 
-// bitsandbytes in four bits is the only form that is read.
+// bitsandbytes in four bits, and MXFP4 for the experts of gpt-oss, whose other matrices are plain.
 Result<> read_quantization(const ConfigReader& reader, ModelConfig& config) {
   const Json* quantization = reader.find(kQuantization);
   if (quantization == nullptr) return {};
   if (!quantization->is_object()) return reader.wrong(kQuantization, "an object");
   const ConfigReader inner(*quantization, reader.where(), fmt::format("{}.", kQuantization));
-  constexpr const char* kSupported = "unquantised weights, and bitsandbytes with load_in_4bit";
-  if (TRY(inner.text_or("quant_method", "bitsandbytes")) != "bitsandbytes")
-    return inner.unsupported("quant_method", kSupported);
+  constexpr const char* kSupported =
+      "unquantised weights, bitsandbytes with load_in_4bit, and mxfp4 for the experts of gpt-oss";
+  const std::string method = TRY(inner.text_or("quant_method", "bitsandbytes"));
+  if (method == "mxfp4" && config.family->reads_mxfp4) {
+    config.four_bit = true;
+    return {};
+  }
+  if (method != "bitsandbytes") return inner.unsupported("quant_method", kSupported);
   if (!TRY(inner.flag_or("load_in_4bit", false))) return inner.unsupported("load_in_4bit", kSupported);
   config.four_bit = true;
   return {};
@@ -186,6 +191,8 @@ int64_t ModelConfig::num_parameters() const {
   // The router, the experts, and the shared one with its gate.
   int64_t mixture = hidden_size * moe.num_experts * (1 + 3 * moe.expert_size);
   if (moe.shared_size > 0) mixture += hidden_size * (1 + 3 * moe.shared_size);
+  if (moe.is_stacked) mixture += moe.num_experts * (1 + 2 * moe.expert_size + hidden_size);  // biases
+  if (attention_sinks) layer += num_heads;
   if (qk_norm) layer += 2 * head_dim;
   if (sandwich_norm) layer += 2 * hidden_size;
   int64_t head = tie_word_embeddings ? 0 : vocab_size * hidden_size;

@@ -47,8 +47,13 @@ struct MoeConfig {
   int64_t shared_size = 0;        // size of the expert that every token passes, behind a gate of its own; 0: none
   bool normalizes = false;        // the weights of a token's experts are divided by their sum
   bool mixtral_names = false;     // block_sparse_moe.experts.N.w1, w3, w2 in the files
-  double aux_loss_coef = 0.001;   // router_aux_loss_coef
-  std::vector<bool> is_dense;     // by layer
+  // gpt-oss: one tensor for all experts of a layer, [E, in, out], with units as pairs (gate, up), and biases for experts
+  // and router, which chooses by its logits. Units are clamped (layers/clamped_gate.h).
+  bool is_stacked = false;
+  double swiglu_alpha = 1.702;
+  double swiglu_limit = 7.0;
+  double aux_loss_coef = 0.001;  // router_aux_loss_coef
+  std::vector<bool> is_dense;    // by layer
 };
 
 struct ModelConfig {
@@ -67,6 +72,7 @@ struct ModelConfig {
   bool qkv_bias = false;  // by family, or attention_bias
   bool o_bias = false;
   bool mlp_bias = false;
+  bool attention_sinks = false;    // a trained score for each head, which takes probability and has no value
   bool qk_norm = false;            // RMSNorm over each head of q and k
   bool norm_plus_one = false;      // norms multiply with 1 + weight
   bool sandwich_norm = false;      // a norm behind attention and MLP too, before the residual sum
@@ -92,8 +98,8 @@ struct ModelConfig {
   std::optional<int64_t> bos_token_id;
   std::optional<int64_t> pad_token_id;
 
-  // The weight files hold matrices in four bits, in bitsandbytes' form. A save writes plain numbers: `config_text` does
-  // not have the key any more.
+  // The weight files hold matrices in four bits, in bitsandbytes' form or in MXFP4. A save writes plain numbers:
+  // `config_text` does not have the key any more.
   bool four_bit = false;
 
   // Keys of dropout that are not 0, as "'attention_dropout' = 0.1": nothing to inference, and refused for training.

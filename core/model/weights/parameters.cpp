@@ -67,6 +67,8 @@ void add_attention(Builder& builder, const ModelConfig& config, const std::strin
     leaves.q_norm = builder.leaf(prefix + "q_norm.weight", weights.q_norm_D = builder.empty({config.head_dim}));
     leaves.k_norm = builder.leaf(prefix + "k_norm.weight", weights.k_norm_D = builder.empty({config.head_dim}));
   }
+  if (config.attention_sinks)
+    leaves.sinks = builder.leaf(prefix + "sinks", weights.sinks_A = builder.empty({config.num_heads}));
   weights.o_weight_HQ = builder.empty({config.hidden_size, config.q_size()});
   leaves.o_weight = builder.leaf(prefix + "o_proj.weight", weights.o_weight_HQ);
   if (config.o_bias) {
@@ -97,10 +99,29 @@ void add_mlp(Builder& builder, const ModelConfig& config, const std::string& pre
   }
 }
 
+// gpt-oss: one tensor for all experts.
+void add_stacked_experts(Builder& builder, const ModelConfig& config, const std::string& prefix, LayerWeights& weights,
+                         LayerLeaves& leaves) {
+  const int64_t count = config.moe.num_experts, width = config.moe.expert_size, hidden = config.hidden_size;
+  ExpertWeights& all = weights.experts;
+  ExpertLeaves& out = leaves.experts;
+  const auto add = [&](const char* name, at::Tensor& weight, const std::vector<int64_t>& shape) {
+    weight = builder.empty(shape);
+    return builder.leaf(prefix + name, weight);
+  };
+  out.router = add("router.weight", all.router_EH, {count, hidden});
+  out.router_bias = add("router.bias", all.router_bias_E, {count});
+  out.gate_up = {add("experts.gate_up_proj", all.gate_up_E2IH, {count, hidden, 2 * width})};
+  out.gate_up_bias = add("experts.gate_up_proj_bias", all.gate_up_bias_E2I, {count, 2 * width});
+  out.down = {add("experts.down_proj", all.down_EHI, {count, width, hidden})};
+  out.down_bias = add("experts.down_proj_bias", all.down_bias_EH, {count, hidden});
+}
+
 // The router, the experts in their order, and then the shared one with its gate.
 void add_experts(Builder& builder, const ModelConfig& config, const std::string& layer, LayerWeights& weights,
                  LayerLeaves& leaves) {
   const MoeConfig& moe = config.moe;
+  if (moe.is_stacked) return add_stacked_experts(builder, config, layer + "mlp.", weights, leaves);
   const int64_t width = moe.expert_size;
   const std::string prefix = layer + (moe.mixtral_names ? "block_sparse_moe." : "mlp.");
   const char* const gate = moe.mixtral_names ? "w1" : "gate_proj";
@@ -139,6 +160,7 @@ void add_norms(Builder& builder, const ModelConfig& config, const std::string& p
 }
 
 bool is_norm(const NamedParameter& parameter) { return parameter.name.find("norm") != std::string::npos; }
+bool is_bias(const NamedParameter& parameter) { return parameter.name.ends_with("bias"); }
 
 }  // namespace
 
@@ -179,31 +201,46 @@ ParameterStore allocate_parameters(const ModelConfig& config, at::ScalarType dty
   return store;
 }
 
-void initialize_parameters(ParameterStore& store, const ModelConfig& config, uint64_t seed) {
-  const at::NoGradGuard no_grad;
-  for (size_t p = 0; p < store.parameters.size(); ++p) {
-    NamedParameter& parameter = store.parameters[p];
-    at::Tensor tensor = parameter.tensor.detach();
-    if (tensor.dim() == 1) {
-      tensor.fill_(is_norm(parameter) && !config.norm_plus_one ? 1.0 : 0.0);
-      continue;
-    }
-    const bool is_double = tensor.scalar_type() == at::kDouble;
-    const int64_t columns = tensor.size(1);
-    at::parallel_for(0, tensor.size(0), 16, [&](int64_t begin, int64_t end) {
-      for (int64_t row = begin; row < end; ++row) {
-        RandomStream stream({seed, RandomPurpose::kInit, p, static_cast<uint64_t>(row), 0});
-        for (int64_t i = 0; i < columns; ++i) {
-          const double value = stream.next_normal() * config.initializer_range;
-          if (is_double) {
-            tensor.mutable_data_ptr<double>()[row * columns + i] = value;
-          } else {
-            tensor.mutable_data_ptr<float>()[row * columns + i] = static_cast<float>(value);
-          }
+namespace {
+
+// The p-th of a model's parameters.
+void initialize_parameter(const NamedParameter& parameter, size_t p, const ModelConfig& config, uint64_t seed) {
+  at::Tensor tensor = parameter.tensor.detach();
+  if (is_norm(parameter) || is_bias(parameter)) {
+    tensor.fill_(is_norm(parameter) && !config.norm_plus_one ? 1.0 : 0.0);
+    return;
+  }
+  const bool is_double = tensor.scalar_type() == at::kDouble;
+  const int64_t columns = tensor.numel() / tensor.size(0);
+  at::parallel_for(0, tensor.size(0), 16, [&](int64_t begin, int64_t end) {
+    for (int64_t row = begin; row < end; ++row) {
+      RandomStream stream({seed, RandomPurpose::kInit, p, static_cast<uint64_t>(row), 0});
+      for (int64_t i = 0; i < columns; ++i) {
+        const double value = stream.next_normal() * config.initializer_range;
+        if (is_double) {
+          tensor.mutable_data_ptr<double>()[row * columns + i] = value;
+        } else {
+          tensor.mutable_data_ptr<float>()[row * columns + i] = static_cast<float>(value);
         }
       }
-    });
-  }
+    }
+  });
+}
+
+}  // namespace
+
+void initialize_parameters(ParameterStore& store, const ModelConfig& config, uint64_t seed) {
+  const at::NoGradGuard no_grad;
+  for (size_t p = 0; p < store.parameters.size(); ++p) initialize_parameter(store.parameters[p], p, config, seed);
+}
+
+void replace_head_by_score(ParameterStore& store, const ModelConfig& config, uint64_t seed) {
+  const at::NoGradGuard no_grad;
+  std::erase_if(store.parameters, [](const NamedParameter& p) { return p.name == kHeadName || p.name == kScoreHead; });
+  Builder builder(store, store.leaves.embedding.scalar_type(), /*requires_grad=*/false);
+  store.weights.head_VH = builder.empty({config.num_labels, config.hidden_size});
+  store.leaves.head = builder.leaf(kScoreHead, store.weights.head_VH);  // the last one, as in allocate_parameters
+  initialize_parameter(store.parameters.back(), store.parameters.size() - 1, config, seed);
 }
 
 }  // namespace mortise

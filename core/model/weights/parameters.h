@@ -34,4 +34,8 @@ ParameterStore allocate_parameters(const ModelConfig& config, at::ScalarType dty
 // parameter depends only on (seed, p, row, column).
 void initialize_parameters(ParameterStore& store, const ModelConfig& config, uint64_t seed);
 
+// Puts a classifier's head in the place of the vocabulary's, with the numbers that initialize_parameters gives it in a
+// model of `config`.
+void replace_head_by_score(ParameterStore& store, const ModelConfig& config, uint64_t seed);
+
 }  // namespace mortise

@@ -9,10 +9,6 @@
 namespace mortise {
 namespace {
 
-double yarn_attention_factor(double factor, double mscale) {
-  return factor <= 1.0 ? 1.0 : 0.1 * mscale * std::log(factor) + 1.0;
-}
-
 Result<> read_yarn(const ConfigReader& rope, const ModelConfig& config, RopeConfig& out) {
   // 0 counts as absent for both, as in transformers.
   const double beta_fast = TRY(rope.number_or("beta_fast", 32.0));
@@ -27,7 +23,7 @@ Result<> read_yarn(const ConfigReader& rope, const ModelConfig& config, RopeConf
   const double mscale_all = TRY(rope.number_or("mscale_all_dim", 0.0));
   const double derived = mscale != 0.0 && mscale_all != 0.0
                              ? yarn_attention_factor(out.factor, mscale) / yarn_attention_factor(out.factor, mscale_all)
-                             : yarn_attention_factor(out.factor, 1.0);
+                             : yarn_attention_factor(out.factor);
   out.attention_factor = TRY(rope.number_or("attention_factor", derived));
   return {};
 }
@@ -146,6 +142,10 @@ ConfigReader inner_reader(const ConfigReader& top, const Json& object, const std
 }
 
 }  // namespace
+
+double yarn_attention_factor(double factor, double mscale) {
+  return factor <= 1.0 ? 1.0 : 0.1 * mscale * std::log(factor) + 1.0;
+}
 
 Result<> read_rope(const ConfigReader& top, ModelConfig& config, RopeDialect dialect) {
   config.rope.theta = TRY(read_theta(top, "rope_theta", config.family->defaults.rope_theta));

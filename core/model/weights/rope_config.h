@@ -15,6 +15,9 @@ enum class RopeDialect { kCommon, kPhi3 };
 // One rotation for all layers: config.rope. Needs config.head_dim.
 Result<> read_rope(const ConfigReader& reader, ModelConfig& config, RopeDialect dialect = RopeDialect::kCommon);
 
+// By how much YaRN of so large a factor multiplies cos and sin.
+double yarn_attention_factor(double factor, double mscale = 1.0);
+
 // Gemma 3: config.rope for full attention, config.window_rope for windowed layers. Classic files give the second base
 // as rope_local_base_freq; rope_scaling belongs to full attention only.
 Result<> read_rope_by_layer_type(const ConfigReader& reader, double full_theta, double window_theta,

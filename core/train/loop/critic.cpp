@@ -59,6 +59,27 @@ ZeroOptions Critic::spread(const RunSettings& run) {
   return zero_options(run.config, run.ranks, model);
 }
 
+LoraChoice critic_lora_choice(const CriticModelConfig& model) {
+  LoraChoice choice;
+  choice.rank = model.lora_rank;
+  choice.alpha = model.lora_alpha;
+  choice.target_modules = model.target_modules;
+  choice.exclude_modules = model.exclude_modules;
+  choice.modules_to_save = {"score"};
+  return choice;
+}
+
+bool shares_policy_base(const RunConfig& config) {
+  const bool has_adapter = config.model.lora_rank > 0 || config.model.lora_adapter_path;
+  const Path policy = config.model.path, critic = config.critic.model.path.value_or(config.model.path);
+  return has_adapter && config.critic.model.lora_rank > 0 && policy.lexically_normal() == critic.lexically_normal();
+}
+
+std::string critic_lora_place(const LoadedConfig& loaded, const Error& error) {
+  const bool is_key = error.where == "target_modules" || error.where == "exclude_modules";
+  return loaded.where("critic.model." + (is_key ? error.where : std::string("lora_rank")));
+}
+
 bool needs_critic(const PluginInfo& estimator) { return estimator.requires_input(column::Values::name); }
 
 MicroBatchOptions critic_pass_options(const RunConfig& config) {
@@ -94,10 +115,28 @@ Result<Model> load_critic_model(Env& env, const Path& folder, const std::string&
   return critic;
 }
 
+namespace {
+
+Result<Model> load_start(const RunSettings& run, const Model& policy, const Path& folder) {
+  if (shares_policy_base(run.config))
+    return policy.base_as_classifier(TRY(critic_config(run.env, folder)), run.key.seed);
+  return load_critic_model(run.env, folder, std::string(choice_name(run.config.model.dtype)), run.key.seed);
+}
+
+Result<> add_adapter(const RunSettings& run, Model& critic) {
+  const CriticModelConfig& model = run.config.critic.model;
+  if (model.lora_rank == 0) return {};
+  auto made = critic.train_lora(critic_lora_choice(model), run.key.seed);
+  if (!made.ok()) made.error().where = critic_lora_place(run.loaded, made.error());
+  return made;
+}
+
+}  // namespace
+
 Result<std::unique_ptr<Critic>> load_critic(const RunSettings& run, const Model& policy, FlopCount* flops) {
   const RunConfig& config = run.config;
   const Path folder = config.critic.model.path.value_or(config.model.path);
-  Model model = TRY(load_critic_model(run.env, folder, std::string(choice_name(config.model.dtype)), run.key.seed));
+  Model model = TRY(load_start(run, policy, folder));
   if (model.config().vocab_size != policy.config().vocab_size) {
     return Error{ErrorKind::kData,
                  fmt::format("the critic's vocabulary has {} tokens, the policy's {}", model.config().vocab_size,
@@ -105,6 +144,7 @@ Result<std::unique_ptr<Critic>> load_critic(const RunSettings& run, const Model&
                  run.loaded.where("critic.model.path"), "take a critic with the policy's tokenizer"};
   }
   if (model.config().rope_switch() > 0) model.set_rope_length(policy.config().rope_length);
+  TRY(add_adapter(run, model));
   const ParameterGroups groups = TRY(group_and_freeze(run.loaded, "critic.optim", model));
   auto critic = std::make_unique<Critic>(std::move(model), groups, run, flops);
   TRY(offload_optimizer(run.env, run.loaded, "critic.optim", critic->model, critic->optimizer));

@@ -38,6 +38,15 @@ Result<Model> load_critic_model(Env& env, const Path& folder, const std::string&
 // Does the estimator ask for values? A run then has a critic.
 bool needs_critic(const PluginInfo& estimator);
 
+// The adapter that it trains, with its head as a whole. Precondition: critic.model.lora_rank > 0.
+LoraChoice critic_lora_choice(const CriticModelConfig& model);
+
+// Does its adapter stand on the policy's frozen base, in the same memory?
+bool shares_policy_base(const RunConfig& config);
+
+// Where an Error about the adapter's settings is.
+std::string critic_lora_place(const LoadedConfig& loaded, const Error& error);
+
 // How its passes are cut: as [critic] says, else as the actor's.
 MicroBatchOptions critic_pass_options(const RunConfig& config);
 

@@ -48,21 +48,46 @@ Result<std::optional<LoraSize>> estimate_lora(Env& env, const ModelConfig& model
   return std::optional(measure_lora(store.parameters, *plan));
 }
 
+// The same of the critic's adapter.
+Result<std::optional<LoraSize>> estimate_critic_lora(const ModelConfig& critic, const LoadedConfig& loaded) {
+  const CriticModelConfig& section = loaded.config.critic.model;
+  if (section.lora_rank == 0) return std::optional<LoraSize>();
+  const ParameterStore store = allocate_parameters(critic, at::kFloat, /*requires_grad=*/false);
+  auto plan = plan_fresh_lora(store.parameters, critic_lora_choice(section));
+  if (!plan.ok()) {
+    plan.error().where = critic_lora_place(loaded, plan.error());
+    return std::move(plan).error();
+  }
+  return std::optional(measure_lora(store.parameters, *plan));
+}
+
 Result<CriticBytes> critic_bytes(Env& env, const PluginRegistry& registry, const LoadedConfig& loaded) {
   const RunConfig& config = loaded.config;
   const PluginRef estimator = TRY(registry.find("advantage_estimator", config.algorithm.adv_estimator));
   if (!needs_critic(*estimator.plugin)) return CriticBytes();
   const Path folder = config.critic.model.path.value_or(config.model.path);
   const ModelConfig critic = TRY(critic_config(env, folder));
-  const double weights = trained_weight_bytes(critic, config.model.dtype, config.critic.optim);
-  const TrainedSize trained = TRY(trained_size(critic, std::nullopt, loaded, "critic.optim"));
-  const auto element = static_cast<double>(num_bytes(config.model.dtype));
+  const ModelDtype dtype = config.model.dtype;
+  const std::optional<LoraSize> lora = TRY(estimate_critic_lora(critic, loaded));
+  const TrainedSize trained = TRY(trained_size(critic, lora, loaded, "critic.optim"));
+  const auto element = static_cast<double>(num_bytes(dtype));
+  if (lora) {
+    double weights = weight_bytes(critic, dtype, WeightCopies::kMasters) + static_cast<double>(lora->num_added) * element;
+    if (shares_policy_base(config)) weights -= static_cast<double>(critic.num_parameters()) * element;
+    return CriticBytes{weights,
+                       trained.numbers * element,
+                       trained.moments,
+                       static_cast<double>(lora->num_trained) * element,
+                       trained.largest_moments,
+                       0.0};
+  }
+  const double weights = trained_weight_bytes(critic, dtype, config.critic.optim);
   return CriticBytes{weights,
                      trained.numbers * element,
                      trained.moments,
                      static_cast<double>(critic.num_parameters()) * element,
                      trained.largest_moments,
-                     config.critic.optim.master_weights ? master_bytes(critic, config.model.dtype) : 0.0};
+                     config.critic.optim.master_weights ? master_bytes(critic, dtype) : 0.0};
 }
 
 // Bytes of the policy's weights in a checkpoint, and whether a resume can start from them alone.

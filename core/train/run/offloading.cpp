@@ -1,6 +1,8 @@
 // See offloading.h.
 #include "train/run/offloading.h"
 
+#include <malloc.h>
+
 #include <memory>
 
 #include "checkpoint/room.h"
@@ -16,6 +18,10 @@ std::shared_ptr<Offload> offload_files(Env& env, const TrainerConfig& trainer) {
   return std::make_shared<Offload>(nearest_folder(env, Path(trainer.default_local_dir)));
 }
 
+// The memory of numbers that went into files. The program else keeps freed pages for its next step (keep_freed_memory),
+// but these numbers do not come back.
+void return_freed_pages() { ::malloc_trim(0); }
+
 }  // namespace
 
 Result<> offload_optimizer(Env& env, const LoadedConfig& loaded, const std::string& table, Model& model,
@@ -25,13 +31,17 @@ Result<> offload_optimizer(Env& env, const LoadedConfig& loaded, const std::stri
   if (optim.offload == Offloading::kNone) return {};
   const std::shared_ptr<Offload> files = offload_files(env, config.trainer);
   TRY(at_place(loaded.where("trainer.offload_dir"), optimizer.offload(files)));
-  return at_place(loaded.where("trainer.offload_dir"), model.offload_masters(files));
+  TRY(at_place(loaded.where("trainer.offload_dir"), model.offload_masters(files)));
+  return_freed_pages();
+  return {};
 }
 
 Result<> offload_reference(Env& env, const LoadedConfig& loaded, Model& reference) {
   if (loaded.config.ref.offload == Offloading::kNone) return {};
-  return at_place(loaded.where("trainer.offload_dir"),
-                  reference.offload_weights(offload_files(env, loaded.config.trainer)));
+  TRY(at_place(loaded.where("trainer.offload_dir"),
+               reference.offload_weights(offload_files(env, loaded.config.trainer))));
+  return_freed_pages();
+  return {};
 }
 
 }  // namespace mortise

@@ -1,10 +1,11 @@
 """Makes a golden folder of a tiny random model with transformers, in float64.
 
-usage: make_folder.py FOLDER [--prompts 3,9,17] [--seed 0] [--four-bit nf4|fp4 [--double-quant]]
+usage: make_folder.py FOLDER [--prompts 3,9,17] [--seed 0] [--four-bit nf4|fp4|mxfp4 [--double-quant]]
 FOLDER has config.json (and generation_config.json); config.classic.json and config.v5.json in it must mean the same.
 Writes model.safetensors, forward.safetensors and greedy.json (README.md in this folder describes them).
 --four-bit stores the matrices as bitsandbytes does, and adds quantization_config to config.json. The expected numbers
-are those of the matrices that bitsandbytes' dequantize_4bit gives.
+are those of the matrices that bitsandbytes' dequantize_4bit gives. mxfp4 is the form of gpt-oss's experts; transformers
+widens them.
 """
 import argparse
 import copy
@@ -18,6 +19,7 @@ from safetensors.torch import save_file
 from transformers import AutoConfig, AutoModelForCausalLM
 
 NEW_TOKENS = 24
+MXFP4_BLOCK = 32
 LEAST_MARGIN = 6e-3  # between the two best logits of every greedy step: no other order of sums changes the argmax
 
 
@@ -27,11 +29,17 @@ def experts_of(folder: Path):
     return {"experts_implementation": "eager"} if is_mixture else {}
 
 
+def attention_of(folder: Path):
+    """transformers computes gpt-oss's sinks only in its eager attention."""
+    model_type = json.loads((folder / "config.json").read_text())["model_type"]
+    return {"attn_implementation": "eager" if model_type == "gpt_oss" else "sdpa"}
+
+
 def random_model(folder: Path, seed: int):
     """Weights that give logits of some size, norms that do something."""
     torch.manual_seed(seed)
     model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(folder), dtype=torch.float32,
-                                             attn_implementation="sdpa", **experts_of(folder))
+                                             **attention_of(folder), **experts_of(folder))
     for name, parameter in model.named_parameters():
         scale, shift = (0.1, 1.0) if "norm" in name else (0.3, 0.0) if "embed" in name else (0.15, 0.0)
         parameter.copy_(torch.randn_like(parameter) * scale + shift)
@@ -54,6 +62,40 @@ def in_four_bits(plain, saved: str, form: str, double_quant: bool):
             state[name + ".weight"] = dequantize_4bit(module.weight.data, module.weight.quant_state).float()
     plain.load_state_dict(state, strict=False)
     return plain
+
+
+def pack_mxfp4(matrix):
+    """(E, in, out) as blocks of 16 bytes and their exponents, which are those of the published files."""
+    from transformers.integrations.mxfp4 import FP4_VALUES
+    values = torch.tensor(FP4_VALUES)
+    blocks = matrix.transpose(1, 2).reshape(matrix.shape[0], matrix.shape[2], -1, MXFP4_BLOCK)
+    largest = blocks.abs().amax(-1, keepdim=True).clamp(min=2.0**-100)
+    exponents = largest.log2().floor() - 2  # the largest value is 6 = 1.5 * 2^2
+    nearest = (blocks[..., None] / 2.0**exponents[..., None] - values).abs().argmin(-1)
+    packed = (nearest[..., ::2] | nearest[..., 1::2] << 4).to(torch.uint8)
+    return packed, (exponents[..., 0] + 127).to(torch.uint8)
+
+
+def in_mxfp4(plain, saved: str):
+    """Saves `plain` as gpt-oss is published. Returns the model that transformers reads from it, in float32."""
+    from transformers import Mxfp4Config
+    state = {}
+    for name, tensor in plain.state_dict().items():
+        if name.endswith(("gate_up_proj", "down_proj")):
+            state[name + "_blocks"], state[name + "_scales"] = pack_mxfp4(tensor)
+        else:
+            state[name] = tensor.to(torch.bfloat16)
+    config_json = plain.config.to_dict()
+    config_json["quantization_config"] = {
+        "modules_to_not_convert": ["model.layers.*.self_attn", "model.layers.*.mlp.router", "model.embed_tokens",
+                                   "lm_head"],
+        "quant_method": "mxfp4"}
+    Path(saved, "config.json").write_text(json.dumps(config_json))
+    save_file(state, Path(saved) / "model.safetensors", metadata={"format": "pt"})
+    how = Mxfp4Config(dequantize=True)
+    widened = AutoModelForCausalLM.from_pretrained(saved, quantization_config=how, dtype=torch.bfloat16,
+                                                   attn_implementation="eager", experts_implementation="eager")
+    return widened.float().eval()
 
 
 def rows(vocab_size: int, generator):
@@ -107,7 +149,7 @@ def check_forms(folder: Path, logits, ids, mask):
         with tempfile.TemporaryDirectory() as other:
             shutil.copy(folder / form, Path(other) / "config.json")
             shutil.copy(folder / "model.safetensors", other)
-            model = AutoModelForCausalLM.from_pretrained(other, dtype=torch.float64, attn_implementation="sdpa",
+            model = AutoModelForCausalLM.from_pretrained(other, dtype=torch.float64, **attention_of(folder),
                                                          **experts_of(folder))
             difference = (logits_of(model.eval(), ids, mask) - logits).abs().max().item()
         assert difference < 1e-9, f"{form} gives logits that differ by {difference}"
@@ -118,7 +160,7 @@ def main():
     parser.add_argument("folder", type=Path)
     parser.add_argument("--prompts", default="3,9,17", help="their lengths")
     parser.add_argument("--seed", type=int, default=0, help="the first that is tried")
-    parser.add_argument("--four-bit", choices=["nf4", "fp4"], help="how the matrices are stored")
+    parser.add_argument("--four-bit", choices=["nf4", "fp4", "mxfp4"], help="how the matrices are stored")
     parser.add_argument("--double-quant", action="store_true", help="the scales are quantised too")
     args = parser.parse_args()
     torch.set_grad_enabled(False)
@@ -131,7 +173,9 @@ def main():
     saved = tempfile.mkdtemp()
     for seed in range(args.seed, args.seed + 500):
         single = random_model(args.folder, seed)
-        if args.four_bit:
+        if args.four_bit == "mxfp4":
+            single = in_mxfp4(single, saved)
+        elif args.four_bit:
             single = in_four_bits(single, saved, args.four_bit, args.double_quant)
         model = copy.deepcopy(single).double()
         made = [greedy(model, prompt, ends) for prompt in prompts]

@@ -143,6 +143,10 @@ TEST(Check, WhatBfloat16DoesNotGoWith) {
   EXPECT_THAT(check_error({dtype, no_masters, "model.layers=plain"}), HasSubstr("read master weights"));
   EXPECT_THAT(check_error({dtype, "critic.optim.master_weights=false", "ranks.zero_stage=1"}),
               HasSubstr("'critic.optim.master_weights' is false"));
+  EXPECT_THAT(check_error({dtype, "critic.model.lora_rank=4", "model.layers=plain"}),
+              HasSubstr("the plain layers have no adapters in bfloat16"));
+  EXPECT_THAT(check_error({"critic.model.lora_rank=4", "ranks.zero_stage=3"}), HasSubstr("critic.model.lora_rank"));
+  EXPECT_EQ(check_error({"critic.model.lora_rank=4", "ranks.zero_stage=2"}), "ok");
   EXPECT_EQ(check_error({no_masters, "ranks.zero_stage=1"}), "ok") << "a warning says that it has no effect";
 }
 

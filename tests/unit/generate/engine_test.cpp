@@ -94,7 +94,7 @@ void expect_log_probs_of_model(const Model& model, const std::vector<GenerateReq
 // Windows that begin inside the prompt's pages and later inside the row's own, caps, two rotations, sandwich norms.
 TEST(Engine, LogProbsOfEveryKindOfLayerAreThoseOfTheModel) {
   for (const char* name : {"mistral_sliding", "gemma2", "gemma3_text", "phi3", "qwen3_moe", "qwen3_moe_raw",
-                           "qwen3_moe_layers", "qwen2_moe", "qwen2_moe_sliding", "mixtral"}) {
+                           "qwen3_moe_layers", "qwen2_moe", "qwen2_moe_sliding", "mixtral", "gpt_oss"}) {
     const auto model = Model::load(default_env(), Path(MORTISE_SOURCE_DIR) / "tests/golden/models" / name);
     ASSERT_TRUE(model.ok()) << model.error().to_string();
     SamplingParams params = sampled(24);

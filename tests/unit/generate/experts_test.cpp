@@ -13,7 +13,7 @@
 namespace mortise {
 namespace {
 
-Model mixture_model() {
+Model mixture_model(bool is_stacked = false) {
   Qwen2Shape shape;
   shape.vocab_size = 300;
   shape.hidden_size = 48;
@@ -26,6 +26,7 @@ Model mixture_model() {
   ModelConfig config = make_qwen2_config(shape).value();
   config.moe = {.num_experts = 12, .experts_per_token = 3, .expert_size = 24, .is_dense = {false, true, false}};
   config.moe.normalizes = true;
+  config.moe.is_stacked = config.attention_sinks = config.o_bias = is_stacked;
   return Model::random(std::move(config), 3).value();
 }
 
@@ -76,8 +77,7 @@ const GenerateRequest& request_of(const std::vector<GenerateRequest>& requests, 
   return requests[static_cast<size_t>(id - 1)];
 }
 
-TEST(Experts, TheEngineTellsThoseOfTheModel) {
-  const Model model = mixture_model();
+void expect_experts_of(const Model& model) {
   const auto requests = alike_requests();
   for (const GeneratePath path : {GeneratePath::kFast, GeneratePath::kPlain}) {
     EngineOptions options;
@@ -101,6 +101,9 @@ TEST(Experts, TheEngineTellsThoseOfTheModel) {
     }
   }
 }
+
+TEST(Experts, TheEngineTellsThoseOfTheModel) { expect_experts_of(mixture_model()); }
+TEST(Experts, TheEngineTellsThoseOfGptOss) { expect_experts_of(mixture_model(/*is_stacked=*/true)); }
 
 TEST(Experts, RecordingChangesNoToken) {
   const Model model = mixture_model();

@@ -154,6 +154,23 @@ TEST_P(KernelsTest, GeluMulMatchesDouble) {
   }
 }
 
+TEST_P(KernelsTest, ClampedMulMatchesDouble) {
+  auto both = random_floats(3 * 40, 9, 4.0F);
+  both[0] = -200.0F;
+  both[1] = 200.0F;
+  both[17] = -200.0F;
+  std::vector<float> out(3 * 20);
+  kernels_->clamped_mul(both.data(), 40, 3, 1.702F, 2.5F, out.data(), 20);
+  for (size_t i = 0; i < 3; ++i) {
+    for (size_t j = 0; j < 16; ++j) {
+      const double gate = std::min(static_cast<double>(both[i * 40 + j]), 2.5);
+      const double up = std::clamp(static_cast<double>(both[i * 40 + 16 + j]), -2.5, 2.5);
+      const double want = (up + 1.0) * gate / (1.0 + std::exp(-1.702 * gate));
+      ASSERT_NEAR(out[i * 20 + j], want, 2e-6 * (1.0 + std::abs(want))) << j;
+    }
+  }
+}
+
 TEST_P(KernelsTest, SoftcapMatchesDouble) {
   auto x = random_floats(160, 21, 30.0F);
   x[0] = 0.0F;
@@ -210,6 +227,7 @@ struct Pages {
 };
 
 TEST_P(KernelsTest, AttendMatchesDouble) {
+  const auto sinks = random_floats(7, 50, 3.0F);  // the cases without a prefix have none
   for (const int64_t dim : {8, 12, 16, 64, 80}) {
     for (const auto& [prefix, own] : {std::pair<int64_t, int64_t>{0, 1}, {5, 1}, {16, 17}, {37, 20}}) {
       const Pages first(dim, prefix, 20);
@@ -225,6 +243,7 @@ TEST_P(KernelsTest, AttendMatchesDouble) {
         args.head_dim = dim;
         args.value_stride = first.stride;
         args.scale = 0.3F;
+        args.sinks = prefix > 0 ? sinks.data() : nullptr;
         args.spans[0] = {first.pointers.data(), prefix};
         args.spans[1] = {second.pointers.data(), own};
         args.scores = scores.data();
@@ -233,7 +252,7 @@ TEST_P(KernelsTest, AttendMatchesDouble) {
         for (int64_t i = 0; i < queries; ++i) {
           std::vector<double> mass;
           std::vector<double> want(static_cast<size_t>(dim), 0.0);
-          double sum = 0;
+          double sum = prefix > 0 ? std::exp(static_cast<double>(sinks[static_cast<size_t>(i)])) : 0.0;
           for (const auto& [part, length] : {std::pair{&first, prefix}, std::pair{&second, own}}) {
             for (int64_t t = 0; t < length; ++t) {
               double score = 0;

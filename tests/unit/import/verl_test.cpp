@@ -110,6 +110,20 @@ TEST(ImportVerl, GspoIsAggregatedAsTheFileSays) {
   }
 }
 
+TEST(ImportVerl, ACriticMayHaveAnAdapter) {
+  const std::string gae = "algorithm.adv_estimator=gae critic.model.path=m ";
+  EXPECT_EQ(verl(grpo(gae)).critic.model.lora_rank, 0);
+  const CriticModelConfig model =
+      verl(grpo(gae + "critic.model.lora_rank=8 critic.model.lora_alpha=32 critic.model.target_modules=[q_proj,v_proj]"))
+          .critic.model;
+  EXPECT_EQ(model.lora_rank, 8);
+  EXPECT_EQ(model.lora_alpha, 32.0);
+  EXPECT_EQ(model.target_modules, (std::vector<std::string>{"q_proj", "v_proj"}));
+  EXPECT_EQ(verl(grpo(gae + "critic.model.lora_rank=8")).critic.model.target_modules,
+            std::vector<std::string>{"all-linear"});
+  EXPECT_THAT(verl_error(grpo(gae + "critic.model.lora_adapter_path=a")), HasSubstr("critic.model.lora_rank"));
+}
+
 // Hydra refuses an unknown name, and so does the import, even next to the settings of an engine.
 TEST(ImportVerl, MisspeltNamesAreErrors) {
   for (const char* name : {"actor_rollout_ref.rollout.temprature=0.7", "actor_rollout_ref.rollout.topp=0.9",

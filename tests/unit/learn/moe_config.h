@@ -19,4 +19,14 @@ inline ModelConfig moe_config() {
   return config;
 }
 
+// The form of gpt-oss, with a window and sinks.
+inline ModelConfig stacked_moe_config() {
+  ModelConfig config = moe_config();
+  config.moe.is_dense = {false, false, false};
+  config.moe.is_stacked = config.attention_sinks = config.qkv_bias = config.o_bias = true;
+  config.moe.swiglu_limit = 0.8;
+  config.windows = {5, 0, 5};
+  return config;
+}
+
 }  // namespace mortise

@@ -27,10 +27,10 @@ Path four_bit_scratch(const std::string& name) {
   return folder;
 }
 
-// A copy of qwen2_nf4 whose tensors `change` has changed.
+// A copy of a golden folder whose tensors `change` has changed.
 template <class Change>
-Path four_bit_folder(const std::string& name, Change change) {
-  const Path from = test::golden_model("qwen2_nf4"), folder = four_bit_scratch(name);
+Path four_bit_folder(const std::string& name, Change change, const char* golden = "qwen2_nf4") {
+  const Path from = test::golden_model(golden), folder = four_bit_scratch(name);
   fs::copy_file(from / "config.json", folder / "config.json");
   const auto file = SafetensorsFile::open(default_env(), from / "model.safetensors");
   std::vector<TensorView> tensors(file->tensors().begin(), file->tensors().end());
@@ -49,18 +49,68 @@ std::string four_bit_error(const Path& folder) {
 }
 
 TEST(FourBit, ASaveWritesPlainNumbersThatReadBackTheSame) {
-  const auto model = Model::load(default_env(), test::golden_model("qwen2_nf4"));
-  ASSERT_TRUE(model.ok()) << model.error().to_string();
-  for (const char* stored : {"float32", "stored"}) {
-    const Path folder = four_bit_scratch(std::string("saved_") + stored);
-    const auto saved = model->save(default_env(), folder, {stored});
-    ASSERT_TRUE(saved.ok()) << saved.error().to_string();
-    EXPECT_EQ(default_env().read_file(folder / "config.json")->find("quantization_config"), std::string::npos);
-    const auto back = Model::load(default_env(), folder);
-    ASSERT_TRUE(back.ok()) << back.error().to_string();
-    for (size_t i = 0; i < model->parameters().size(); ++i)
-      EXPECT_CLOSE(back->parameters()[i].tensor, model->parameters()[i].tensor, 0.0);
+  for (const char* golden : {"qwen2_nf4", "gpt_oss_mxfp4"}) {
+    const auto model = Model::load(default_env(), test::golden_model(golden));
+    ASSERT_TRUE(model.ok()) << model.error().to_string();
+    for (const char* stored : {"float32", "stored"}) {
+      const Path folder = four_bit_scratch(std::string("saved_") + stored);
+      const auto saved = model->save(default_env(), folder, {stored});
+      ASSERT_TRUE(saved.ok()) << saved.error().to_string();
+      EXPECT_EQ(default_env().read_file(folder / "config.json")->find("quantization_config"), std::string::npos);
+      const auto back = Model::load(default_env(), folder);
+      ASSERT_TRUE(back.ok()) << back.error().to_string();
+      for (size_t i = 0; i < model->parameters().size(); ++i)
+        EXPECT_CLOSE(back->parameters()[i].tensor, model->parameters()[i].tensor, 0.0);
+    }
   }
+}
+
+// The numbers of the standard: sign, two bits of exponent, one more; a byte's low half first.
+TEST(FourBit, Mxfp4IsReadByTheStandard) {
+  std::vector<std::byte> blocks, scales;
+  const std::string matrix = "model.layers.0.mlp.experts.down_proj";
+  const Path folder = four_bit_folder(
+      "mxfp4",
+      [&](std::vector<TensorView>& tensors) {
+        TensorView& block_view = tensor_named(tensors, matrix + "_blocks");
+        TensorView& scale_view = tensor_named(tensors, matrix + "_scales");
+        blocks.assign(block_view.bytes.begin(), block_view.bytes.end());
+        scales.assign(scale_view.bytes.begin(), scale_view.bytes.end());
+        for (size_t i = 0; i < 8; ++i) blocks[i] = static_cast<std::byte>(2 * i + 16 * (2 * i + 1));
+        scales[0] = std::byte{130};  // 2^3
+        block_view.bytes = blocks;
+        scale_view.bytes = scales;
+      },
+      "gpt_oss_mxfp4");
+  const auto model = Model::load(default_env(), folder);
+  ASSERT_TRUE(model.ok()) << model.error().to_string();
+  const at::Tensor down = model->weights().layers[0].experts.down_EHI;  // [E, in, out]
+  const float expected[] = {0, 4, 8, 12, 16, 24, 32, 48, -0.0F, -4, -8, -12, -16, -24, -32, -48};
+  for (int64_t i = 0; i < 16; ++i) EXPECT_EQ(down[0][i][0].item<float>(), expected[i]) << i;
+}
+
+TEST(FourBit, DamagedMxfp4IsNamed) {
+  const std::string matrix = "model.layers.1.mlp.experts.gate_up_proj";
+  const auto with = [&](auto change) {
+    return four_bit_error(four_bit_folder("mxfp4_damaged", change, "gpt_oss_mxfp4"));
+  };
+  const auto without = [&](const std::string& part) {
+    return with([&](std::vector<TensorView>& tensors) {
+      std::erase_if(tensors, [&](const TensorView& view) { return view.name == matrix + part; });
+    });
+  };
+  EXPECT_THAT(without("_scales"), HasSubstr("'" + matrix + "_scales' is missing"));
+  EXPECT_THAT(without("_blocks"), HasSubstr("'" + matrix + "'"));
+  const auto reshaped = [&](const std::string& part, std::vector<int64_t> shape) {
+    return with([&](std::vector<TensorView>& tensors) { tensor_named(tensors, matrix + part).shape = shape; });
+  };
+  EXPECT_THAT(reshaped("_blocks", {5, 64, 2, 16}), HasSubstr("the configuration asks for U8 [5, 128, 1, 16]"));
+  EXPECT_THAT(reshaped("_scales", {5, 64, 2}), HasSubstr("instead of U8 [5, 128, 1]"));
+  std::vector<std::byte> numbers(5 * 128 * 32 * sizeof(float));
+  const auto both = with([&](std::vector<TensorView>& tensors) {
+    tensors.push_back({"model.layers.1.mlp.experts.surplus_blocks", DType::kU8, {4}, std::span(numbers).first(4)});
+  });
+  EXPECT_THAT(both, HasSubstr("'model.layers.1.mlp.experts.surplus_blocks' is not part of this model"));
 }
 
 TEST(FourBit, PartsOfAMatrixMayLieInSeveralFiles) {

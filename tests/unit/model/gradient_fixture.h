@@ -14,7 +14,19 @@
 namespace mortise {
 
 // The options of ModelConfig go by the families that have them.
-enum class Family { kQwen2, kQwen3, kLlama, kMistral, kGemma2, kGemma3, kPhi3, kQwen2Moe, kQwen3Moe, kMixtral };
+enum class Family {
+  kQwen2,
+  kQwen3,
+  kLlama,
+  kMistral,
+  kGemma2,
+  kGemma3,
+  kPhi3,
+  kQwen2Moe,
+  kQwen3Moe,
+  kMixtral,
+  kGptOss
+};
 
 // A model with every option of a family, and rows in two groups.
 struct Fixture {
@@ -75,6 +87,11 @@ inline ModelConfig small_config(Family family, bool tied) {
     config.qkv_bias = family == Family::kQwen2Moe;
     config.qk_norm = family == Family::kQwen3Moe;
   }
+  if (family == Family::kGptOss) {
+    config.qkv_bias = config.o_bias = config.attention_sinks = config.moe.is_stacked = true;
+    config.windows = {4, 0};
+    config.moe.swiglu_limit = 0.8;
+  }
   return config;
 }
 
@@ -91,7 +108,8 @@ inline Fixture make_setup(Family family, bool tied, const std::string& dtype = "
   const at::NoGradGuard no_grad;
   uint64_t seed = 50;
   for (NamedParameter& p : setup.model.parameters()) {
-    if (p.tensor.dim() == 1) p.tensor.add_(random_tensor(p.tensor.sizes().vec(), seed++, p.tensor.scalar_type(), 0.2));
+    if (p.tensor.dim() == 1 || p.name.ends_with("bias"))
+      p.tensor.add_(random_tensor(p.tensor.sizes().vec(), seed++, p.tensor.scalar_type(), 0.2));
   }
   const size_t lengths[] = {3, 7, 1, 2, 5, 4};
   for (size_t i = 0; i < setup.keys.size(); ++i) {

@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "model/layers/attention.h"
+#include "model/layers/clamped_gate.h"
 #include "model/layers/gated.h"
 #include "model/layers/linear.h"
 #include "model/layers/rms_norm.h"
@@ -167,18 +168,23 @@ AttentionCase make_attention_case(const std::vector<std::pair<int64_t, int64_t>>
   return out;
 }
 
-void expect_same_attention(const AttentionCase& c, const AttentionShape& shape, const RopeConfig& rope = {}) {
+void expect_same_attention(const AttentionCase& c, const AttentionShape& shape, const RopeConfig& rope = {},
+                           bool has_sinks = false) {
   const at::Tensor segments = segments_tensor(c.segments);
   const auto layer = [&](bool is_fast) {
     return [&, is_fast](const Inputs& in) {
       const RopeTable table = make_rope_table(rope, shape.head_dim, 400, in[0].scalar_type());
+      AttentionShape own = shape;
+      if (has_sinks) own.sinks_A = in[1];
       // The fast layer rotates its input in place: give it a producer, as in the decoder.
-      return Inputs{is_fast ? rope_attention(in[0] * 1.0, segments, c.positions, table, shape)
-                            : rope_attention_plain(in[0], segments, c.positions, table, shape)};
+      return Inputs{is_fast ? rope_attention(in[0] * 1.0, segments, c.positions, table, own)
+                            : rope_attention_plain(in[0], segments, c.positions, table, own)};
     };
   };
   const int64_t width = (shape.num_heads + 2 * shape.num_kv_heads) * shape.head_dim;
-  expect_same(layer(true), layer(false), {random_tensor({c.num_tokens, width}, 7)});
+  Inputs inputs = {random_tensor({c.num_tokens, width}, 7)};
+  if (has_sinks) inputs.push_back(random_tensor({shape.num_heads}, 8));
+  expect_same(layer(true), layer(false), inputs);
 }
 
 TEST(Layers, AttentionWithSharedPrompts) {
@@ -202,6 +208,23 @@ TEST(Layers, AttentionWithWindowsAndCaps) {
     for (const int64_t window : {1, 100, 129, 200}) expect_same_attention(large, {2, 1, 4, 0.5, window, cap});
   }
   expect_same_attention(large, {2, 1, 4, 0.5, 0, 2.0});
+}
+
+TEST(Layers, AttentionWithSinks) {
+  const AttentionCase small = make_attention_case({{5, -1}, {3, 0}, {1, 0}, {7, 0}, {4, -1}, {6, 4}, {2, -1}, {9, -1}});
+  const AttentionCase large = make_attention_case({{130, -1}, {128, 0}, {129, 0}, {257, -1}});
+  for (const int64_t window : {0, 1, 5}) expect_same_attention(small, {4, 2, 8, 0.35, window, 0.0}, {}, true);
+  expect_same_attention(small, {4, 2, 8, 0.35, 0, 2.0}, {}, true);
+  for (const int64_t window : {0, 129}) expect_same_attention(large, {2, 1, 4, 0.5, window, 0.0}, {}, true);
+}
+
+TEST(Layers, ClampedGate) {
+  const auto layer = [](bool is_fast) {
+    return [is_fast](const Inputs& in) {
+      return Inputs{is_fast ? clamped_gate(in[0], 1.702, 0.7) : clamped_gate_plain(in[0], 1.702, 0.7)};
+    };
+  };
+  expect_same(layer(true), layer(false), {random_tensor({37, 26}, 3)});
 }
 
 TEST(Layers, AttentionWithPartlyRotatedHeads) {

@@ -40,7 +40,8 @@ TEST_P(Adapted, FastEqualsPlain) {
 
 INSTANTIATE_TEST_SUITE_P(Families, Adapted,
                          testing::Values(std::pair{Family::kQwen2, true}, std::pair{Family::kLlama, false},
-                                         std::pair{Family::kGemma3, false}, std::pair{Family::kPhi3, false}));
+                                         std::pair{Family::kGemma3, false}, std::pair{Family::kPhi3, false},
+                                         std::pair{Family::kGptOss, false}));
 
 // One element of each A and B.
 TEST(Lora, GradientsEqualFiniteDifferences) {
@@ -121,6 +122,44 @@ TEST(Lora, TheReferenceIsTheBaseInTheSameMemory) {
     if (p.tensor.const_data_ptr() != setup.model.parameters()[i].tensor.const_data_ptr()) ++num_own;
   }
   EXPECT_EQ(num_own, 8U);  // q, k and v are in one matrix, of which k is adapted; and o; of two layers
+}
+
+// A critic on the policy's base: both adapters are trained, and none changes what the other one reads.
+TEST(Lora, AClassifierStandsOnTheSameBase) {
+  for (const bool tied : {false, true}) {
+    Fixture setup = make_setup(Family::kQwen2, tied);
+    const PackedBatch batch = *pack_rows(setup.rows(), {.vocab_size = 23});
+    start_adapter(setup.model, {.rank = 3, .alpha = 6.0});
+    ModelConfig config = *as_classifier(setup.model.config(), 1);
+    Model critic = setup.model.base_as_classifier(config, 9);
+    const LoraChoice choice{.rank = 2, .modules_to_save = {"score"}};
+    start_adapter(critic, choice);
+    EXPECT_TRUE(critic.weights().embedding_VH.is_alias_of(setup.model.weights().embedding_VH));
+    EXPECT_EQ(critic.find_parameter("lm_head.weight"), nullptr);
+    // One with a base of its own has the same numbers.
+    Model apart = *Model::random(config, 9, "float64");
+    {
+      const at::NoGradGuard no_grad;
+      const Model base = setup.model.base_view();
+      for (NamedParameter& p : apart.parameters()) {
+        const NamedParameter* const same = base.find_parameter(p.name);
+        if (same != nullptr) p.tensor.copy_(same->tensor);
+      }
+    }
+    start_adapter(apart, choice);
+    const at::Tensor states = setup.model.forward_hidden(batch).detach();
+    EXPECT_CLOSE(critic.forward_hidden(batch).detach(), apart.forward_hidden(batch).detach(), 0.0);
+    EXPECT_CLOSE(critic.head_weight().detach(), apart.head_weight().detach(), 0.0);
+    {
+      const at::NoGradGuard no_grad;
+      for (const NamedParameter& p : critic.trainable()) p.tensor.add_(0.1);
+    }
+    critic.weights_changed();
+    EXPECT_CLOSE(setup.model.forward_hidden(batch).detach(), states, 0.0);
+    EXPECT_GT(max_difference(critic.forward_hidden(batch).detach(), apart.forward_hidden(batch).detach()), 1e-3);
+    setup.model.weights_changed();  // merges again, from the base
+    EXPECT_CLOSE(setup.model.forward_hidden(batch).detach(), states, 0.0);
+  }
 }
 
 TEST(Lora, SavedApartItIsReadBackByTheReaderAndGoneOnFrom) {

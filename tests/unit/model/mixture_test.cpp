@@ -46,7 +46,13 @@ TEST(Mixture, ConfigIsCheckedByName) {
       {"mixtral", "num_local_experts", 0, "num_local_experts"},
       {"mixtral", "num_local_experts", 40000, "num_local_experts"},
       {"mixtral", "num_experts", 5, "num_experts"},
-      {"mixtral", "hidden_act", "relu", "hidden_act"}};
+      {"mixtral", "hidden_act", "relu", "hidden_act"},
+      {"gpt_oss", "num_experts", 4, "num_experts"},
+      {"gpt_oss", "num_experts_per_tok", 6, "num_experts_per_tok"},
+      {"gpt_oss", "swiglu_limit", 0, "swiglu_limit"},
+      {"gpt_oss", "sliding_window", nullptr, "sliding_window"},
+      {"gpt_oss", "quantization_config", Json{{"quant_method", "gptq"}}, "quantization_config.quant_method"},
+      {"mixtral", "quantization_config", Json{{"quant_method", "mxfp4"}}, "quantization_config.quant_method"}};
   for (const auto& [name, key, value, expected] : bad) {
     const auto read = read_with(name, key, value);
     ASSERT_FALSE(read.ok()) << name << " " << key << " " << dump_json(value);
@@ -70,6 +76,32 @@ TEST(Mixture, LayersMayBeDense) {
     for (const NamedParameter& p : model.parameters()) count += p.tensor.numel();
     EXPECT_EQ(count, config.num_parameters());
   }
+}
+
+// The published files have no swiglu_alpha; transformers' defaults stand in for absent keys.
+TEST(Mixture, GptOssTakesTheDefaultsOfTransformers) {
+  Json json = *parse_json(*default_env().read_file(test::golden_model("gpt_oss") / "config.json"), "config.json");
+  for (const char* key : {"attention_bias", "head_dim", "layer_types", "num_local_experts", "num_experts_per_tok",
+                          "rope_scaling", "rope_theta", "router_aux_loss_coef", "sliding_window", "swiglu_limit"})
+    json.erase(key);
+  const ModelConfig config = *parse_model_config(dump_json(json), "", "m/config.json");
+  EXPECT_TRUE(config.qkv_bias && config.o_bias && config.attention_sinks);
+  EXPECT_EQ(config.head_dim, 64);
+  EXPECT_EQ(config.windows, (std::vector<int64_t>{128, 0}));
+  EXPECT_EQ(config.moe.num_experts, 128);
+  EXPECT_EQ(config.moe.experts_per_token, 4);
+  EXPECT_EQ(config.moe.swiglu_limit, 7.0);
+  EXPECT_EQ(config.moe.swiglu_alpha, 1.702);
+  EXPECT_EQ(config.rope.type, RopeType::kYarn);
+  EXPECT_EQ(config.rope.theta, 150000.0);
+  EXPECT_EQ(config.rope.factor, 32.0);
+  EXPECT_EQ(config.rope.original_max_position_embeddings, 4096.0);
+  EXPECT_NEAR(config.rope.attention_factor, 1.3465735902799727, 1e-15);  // 0.1 log(32) + 1
+  EXPECT_FALSE(config.rope.truncate);
+  const Model model = *Model::random(*read_model_config(default_env(), test::golden_model("gpt_oss")), 1);
+  int64_t count = 0;
+  for (const NamedParameter& p : model.parameters()) count += p.tensor.numel();
+  EXPECT_EQ(count, model.config().num_parameters());
 }
 
 TEST(Mixture, NoiseIsRefusedForTrainingOnly) {
@@ -138,8 +170,10 @@ TEST(Mixture, StackedExpertsOfAnotherShapeAreRefused) {
 }
 
 TEST(Mixture, AdaptersOfExpertsAreRefusedByName) {
-  for (const auto& [name, entry] : {std::pair{"mixtral", "w1"}, std::pair{"qwen3_moe", "gate_proj"},
-                                    std::pair{"qwen3_moe", "mlp.gate"}, std::pair{"qwen2_moe", "shared_expert_gate"}}) {
+  for (const auto& [name, entry] :
+       {std::pair{"mixtral", "w1"}, std::pair{"qwen3_moe", "gate_proj"}, std::pair{"qwen3_moe", "mlp.gate"},
+        std::pair{"qwen2_moe", "shared_expert_gate"}, std::pair{"gpt_oss", "down_proj"},
+        std::pair{"gpt_oss", "experts.gate_up_proj"}, std::pair{"gpt_oss", "router"}}) {
     Model model = *Model::load(default_env(), test::golden_model(name));
     const auto trained = model.train_lora({.rank = 2, .target_modules = {entry}}, 1);
     ASSERT_FALSE(trained.ok()) << name << " " << entry;
@@ -156,7 +190,7 @@ ForwardOptions with_pass(LayerPath path, const std::shared_ptr<RouterPass>& pass
 
 // The experts that a pass took, given back in another order, give the same states; others give others.
 TEST(Mixture, GivenExpertsAreTaken) {
-  for (const Family family : {Family::kQwen2Moe, Family::kQwen3Moe, Family::kMixtral}) {
+  for (const Family family : {Family::kQwen2Moe, Family::kQwen3Moe, Family::kMixtral, Family::kGptOss}) {
     const Fixture setup = make_setup(family, false);
     const PackedBatch batch = *pack_rows(setup.rows(), {.vocab_size = 23});
     const at::NoGradGuard no_grad;

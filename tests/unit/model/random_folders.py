@@ -17,7 +17,8 @@ import torch
 from safetensors.torch import save_file
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSequenceClassification, logging
 
-FAMILIES = ["qwen2", "qwen3", "llama", "mistral", "gemma2", "gemma3_text", "phi3", "qwen2_moe", "qwen3_moe", "mixtral"]
+FAMILIES = ["qwen2", "qwen3", "llama", "mistral", "gemma2", "gemma3_text", "phi3", "qwen2_moe", "qwen3_moe", "mixtral",
+            "gpt_oss"]
 # What the reader needs, or what would make a large model where it is not there.
 KEPT = {"model_type", "architectures", "vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads",
         "transformers_version", "dtype", "torch_dtype"}
@@ -47,6 +48,7 @@ CHANGES = [
     ("norm_topk_prob", True), ("norm_topk_prob", False), ("num_experts_per_tok", 1), ("num_experts_per_tok", 9), ("decoder_sparse_step", 2),
     ("mlp_only_layers", [0]), ("mlp_only_layers", None), ("mlp_only_layers", [7]), ("router_aux_loss_coef", 0.5), ("output_router_logits", True),
     ("router_jitter_noise", 0.1), ("qkv_bias", False), ("shared_expert_intermediate_size", 7), ("moe_intermediate_size", 5), ("num_experts", 0),
+    ("swiglu_limit", 0.4), ("swiglu_alpha", 1.1),
     ("layer_norm_eps", 0.3), ("norm_eps", 0.3), ("rotary_pct", 0.5), ("alibi", True), ("scale_embedding", True), ("tie_encoder_decoder", True),
 ]
 
@@ -86,7 +88,7 @@ def random_config(rng):
     if family != "phi3":
         keys["hidden_size"] = heads * rng.choice([head_dim, 10])
         keys["head_dim"] = head_dim
-    if family in ("llama", "qwen3", "gemma2", "gemma3_text", "qwen3_moe"):
+    if family in ("llama", "qwen3", "gemma2", "gemma3_text", "qwen3_moe", "gpt_oss"):
         keys["attention_bias"] = rng.random() < 0.3
     if family == "llama":
         keys["mlp_bias"] = rng.random() < 0.3
@@ -102,7 +104,9 @@ def random_config(rng):
         keys["original_max_position_embeddings"] = rng.choice([8, 40])
     else:
         keys["rope_parameters"] = random_rope(rng, kinds, head_dim // 2)
-    if family == "mixtral":
+    if family == "gpt_oss":
+        keys["swiglu_limit"] = rng.choice([0.5, 7.0])
+    if family in ("mixtral", "gpt_oss"):
         keys.update(num_local_experts=rng.randint(2, 5), num_experts_per_tok=rng.choice([1, 2]))
     elif family.endswith("_moe"):
         keys.update(num_experts=rng.randint(3, 6), num_experts_per_tok=rng.randint(1, 3), moe_intermediate_size=rng.choice([7, 16]),
@@ -112,6 +116,8 @@ def random_config(rng):
         keys.update(shared_expert_intermediate_size=rng.choice([9, 24]), qkv_bias=rng.random() < 0.7)
     if family.startswith("qwen"):
         keys.update(use_sliding_window=rng.random() < 0.5, sliding_window=rng.choice([2, 5]), max_window_layers=rng.randint(0, layers))
+    elif family == "gpt_oss":
+        keys["sliding_window"] = rng.choice([3, 50])
     elif family in ("mistral", "phi3", "mixtral"):
         keys["sliding_window"] = rng.choice([None, 3, 50])
     elif family.startswith("gemma"):
@@ -119,7 +125,7 @@ def random_config(rng):
                     final_logit_softcapping=rng.choice([None, 4.0, 30.0]))
         if family == "gemma2":
             keys["attn_logit_softcapping"] = rng.choice([None, 3.0, 50.0])
-    if family in ("qwen2", "qwen3", "gemma2", "gemma3_text", "qwen2_moe") and rng.random() < 0.3:
+    if family in ("qwen2", "qwen3", "gemma2", "gemma3_text", "qwen2_moe", "gpt_oss") and rng.random() < 0.3:
         kinds = ["full_attention", "sliding_attention"] if keys.get("use_sliding_window", True) else ["full_attention"]
         keys["layer_types"] = [rng.choice(kinds) for _ in range(layers)]
     return AutoConfig.for_model(family, **keys)

@@ -44,8 +44,9 @@ TEST_P(TemplateGolden, Renders) {
 }
 
 INSTANTIATE_TEST_SUITE_P(All, TemplateGolden,
-                         ::testing::Values("bracketed", "chatml", "dated", "expressions", "extras", "filters",
-                                           "generation", "loops", "macros", "reasoning", "tool_calls", "turns"),
+                         ::testing::Values("bracketed", "channels", "chatml", "dated", "expressions", "extras",
+                                           "filters", "generation", "loops", "macros", "reasoning", "tool_calls",
+                                           "turns"),
                          [](const auto& param) { return std::string(param.param); });
 
 class FolderTemplateGolden : public ::testing::TestWithParam<const char*> {};

@@ -117,8 +117,8 @@ TEST(TokenizerStreams, NeverShowHalfACharacter) {
 
 INSTANTIATE_TEST_SUITE_P(All, TokenizerGolden,
                          ::testing::Values("added_flags", "deepseek_digits", "gemma_replace", "gpt2_string_merges",
-                                           "legacy_gpt2", "legacy_qwen2", "llama2_prepend", "llama3", "metaspace_first",
-                                           "qwen2", "wordlevel"),
+                                           "gpt_oss", "legacy_gpt2", "legacy_qwen2", "llama2_prepend", "llama3",
+                                           "metaspace_first", "qwen2", "wordlevel"),
                          [](const auto& param) { return std::string(param.param); });
 
 }  // namespace

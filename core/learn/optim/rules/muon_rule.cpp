@@ -61,7 +61,9 @@ class MuonRule : public UpdateRule {
   }
 
  private:
+  // The biases of all experts in one tensor (gpt-oss) are rows, but no matrix.
   static bool is_orthogonal(const OptimizedParameter& parameter) {
+    if (parameter.name.ends_with("bias")) return false;
     return parameter.tensor.dim() >= 2 && parameter.uses_muon.value_or(parameter.role == ParameterRole::kHidden);
   }
 
