@@ -106,6 +106,11 @@ class RolloutClient {
     uint64_t accepted = 0;
     return backend_.vtable->submit(backend_.self, &backend_.call, list, 1, &accepted);
   }
+  // Sends what has room, and takes the answers that are there.
+  int32_t poll_once() {
+    uint64_t outstanding = 0;
+    return backend_.vtable->poll(backend_.self, &backend_.call, &sink.view, 0, &outstanding);
+  }
   // Polls until nothing is outstanding, or the status is not 0.
   int32_t collect() {
     uint64_t outstanding = 1;

@@ -1,15 +1,13 @@
 // The backends vllm, sglang and openai against a strict server that also misbehaves (tests/support/rollout_server.py).
-#include <arpa/inet.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <sys/socket.h>
-#include <unistd.h>
 
 #include <nlohmann/json.hpp>
 #include <set>
 
 #include "e2e/python_service.h"
 #include "plugins/rollout_client.h"
+#include "support/http_get.h"
 
 namespace mortise::test {
 namespace {
@@ -18,24 +16,6 @@ using nlohmann::json;
 using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
-
-// The body of a GET.
-std::string fetch(const std::string& port, const std::string& path) {
-  const int fd = ::socket(AF_INET, SOCK_STREAM, 0);
-  sockaddr_in to{};
-  to.sin_family = AF_INET;
-  to.sin_port = htons(uint16_t(std::stoi(port)));
-  to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  std::string got;
-  const std::string request = "GET " + path + " HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n";
-  if (::connect(fd, reinterpret_cast<const sockaddr*>(&to), sizeof to) == 0 &&
-      ::send(fd, request.data(), request.size(), MSG_NOSIGNAL) == ssize_t(request.size())) {
-    char part[4096];
-    for (ssize_t size = 0; (size = ::recv(fd, part, sizeof part, 0)) > 0;) got.append(part, size_t(size));
-  }
-  ::close(fd);
-  return got.substr(std::min(got.size(), got.find("\r\n\r\n") + 4));
-}
 
 // One service for all tests; each has modes of its own.
 class RolloutServers : public testing::Test {
@@ -54,8 +34,7 @@ class RolloutServers : public testing::Test {
   }
   static std::string url(const std::string& mode) { return service_->url("/" + mode); }
   static json log(const std::string& mode) {
-    const std::string address = service_->url("");
-    return json::parse(fetch(address.substr(address.rfind(':') + 1), "/" + mode + "/log"), nullptr, false);
+    return json::parse(http_get(service_->port(), "/" + mode + "/log").body, nullptr, false);
   }
   static int64_t count_of(const json& log, const std::string& path) {
     int64_t count = 0;
@@ -136,7 +115,7 @@ TEST_F(RolloutServers, FailuresThatDoNotPassEndTheRunAndSayWhy) {
   RolloutClient broken("vllm", {{"url", url("errors/1000")}, {"retries", "2"}});
   EXPECT_EQ(broken.sample(1), MORTISE_UNAVAILABLE);
   EXPECT_THAT(broken.error(), HasSubstr("failed 3 times"));
-  EXPECT_THAT(broken.error(), HasSubstr("EngineDeadError"));
+  EXPECT_THAT(broken.error(), HasSubstr("EngineCore encountered an issue"));
 }
 
 TEST_F(RolloutServers, TheProbeTellsAtOnceWhatAServerCannotDo) {
@@ -381,6 +360,14 @@ TEST_F(RolloutServers, AServerThatWasOutOfUseKeepsNoOldAdapter) {
   EXPECT_EQ(count_of(seen, "/v1/load_lora_adapter"), 2);
   EXPECT_EQ(seen["adapters"].size(), 1U) << "the first one would stay for ever";
   EXPECT_THAT(seen["faults"], IsEmpty()) << seen["faults"];
+}
+
+TEST_F(RolloutServers, AnAdapterNeedsTheBaseThatTheServerStartedWith) {
+  RolloutClient whole("vllm", {{"url", url("good/34")}});
+  ASSERT_EQ(whole.send_weights(1), 0) << whole.error();
+  RolloutClient client("vllm", {{"url", url("good/34")}});
+  EXPECT_EQ(client.send_adapter(1), MORTISE_UNAVAILABLE);
+  EXPECT_THAT(client.error(), HasSubstr("its base is not that of its start any more"));
 }
 
 TEST_F(RolloutServers, AdaptersThatServersDoNotLoadAreRefused) {

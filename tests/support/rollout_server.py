@@ -38,6 +38,7 @@ SGLANG_FIELDS = {"input_ids", "sampling_params", "return_logprob", "logprob_star
 SGLANG_SAMPLING = set(
     "max_new_tokens min_new_tokens temperature top_p top_k min_p repetition_penalty presence_penalty frequency_penalty n "
     "sampling_seed stop_token_ids ignore_eos stop no_stop_trim".split())
+DEAD = "EngineCore encountered an issue. See stack trace (above) for the root cause."  # its last words
 lock = threading.Lock()
 modes = {}
 
@@ -287,7 +288,7 @@ def half(self, answer):
 
 
 FAULTS = {
-    "errors": lambda self, answer: self.reply(*vllm.error("EngineDeadError", "InternalServerError", code=500)),
+    "errors": lambda self, answer: self.reply(*vllm.error(DEAD, "InternalServerError", code=500)),
     "half": half,
     "garbage": lambda self, answer: self.reply(200, "<html>busy</html>"),
     "count": spoil(lambda choices: choices.pop()),

@@ -181,6 +181,20 @@ Fault CompletionsProtocol::read_answer(const std::string& body, const ServerRequ
   return check_samples(request, samples);
 }
 
+std::vector<HttpCall> VllmProtocol::probes(const ServerFacts& facts) const {
+  std::vector<HttpCall> calls = CompletionsProtocol::probes(facts);
+  if (!facts.is_mortise) calls.push_back({"/weight_info", "", true, true});
+  return calls;
+}
+
+std::string VllmProtocol::read_probe(std::size_t number, const HttpDone& answer, ServerFacts& facts) const {
+  if (number < 3) return CompletionsProtocol::read_probe(number, answer, facts);
+  const auto parsed = parse::parse_json(answer.body);
+  const AnswerJson* const version = parsed ? member_of(*parsed, "weight_version") : nullptr;
+  facts.was_updated = version != nullptr && *version != "default";
+  return "";
+}
+
 std::string VllmProtocol::refusal(const ServerRequest& request, const ServerFacts& facts) const {
   if (facts.is_mortise) return "";
   if (std::string why = too_long(request, facts); !why.empty()) return why;

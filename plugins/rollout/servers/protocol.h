@@ -61,6 +61,7 @@ struct ServerFacts {
   LogProbs log_probs = LogProbs::kRaw;
   double probe_log_prob = 0;  // what the probe before gave
   std::string identity;       // tells its process from another, if the server has such a name
+  bool was_updated = false;   // somebody has given it other weights than those that it started with
   // Names of LoRA adapters on the server, which no other adapter has had: the one that samples, and the one that is
   // being loaded. Empty: none.
   std::string adapter, next_adapter;

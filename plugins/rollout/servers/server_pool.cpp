@@ -146,7 +146,12 @@ void ServerPool::set_adapter(const std::string& folder, std::int64_t version) {
 }
 
 // The whole update is of what is the newest now: there may be newer weights before it ends.
-void ServerPool::begin_weights(Server& server) {
+void ServerPool::begin_weights(std::size_t index, Call call) {
+  Server& server = servers_[index];
+  if (is_adapter_ && server.facts.was_updated) {
+    server.is_unfit = true;
+    return take_out(index, "its base is not that of its start any more: a run has sent it weights. Start it again", call);
+  }
   server.phase = Phase::kUpdating;
   server.step = 0;
   server.coming = version_;
@@ -194,13 +199,13 @@ void ServerPool::tend(std::size_t index, Call call) {
     server.phase = Phase::kProbing;
     server.step = 0;
   }
-  if (server.phase == Phase::kReady && needs_weights(server) && server.in_flight == 0) begin_weights(server);
+  if (server.phase == Phase::kReady && needs_weights(server) && server.in_flight == 0) begin_weights(index, call);
   if (server.phase == Phase::kProbing) {
     const std::vector<HttpCall> probes = protocol_->probes(server.facts);
     if (server.step < probes.size()) return control(index, probes[server.step], kProbeLimit);
     server.phase = Phase::kReady;
     server.step = 0;
-    if (needs_weights(server)) begin_weights(server);
+    if (needs_weights(server)) begin_weights(index, call);
   }
   if (server.phase == Phase::kUpdating) {
     const std::vector<HttpCall>& steps = server.weight_steps;

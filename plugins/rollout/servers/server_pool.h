@@ -109,7 +109,7 @@ class ServerPool {
   void try_again(Flight flight, const std::string& why, bool takes_out, Call call);
   void take_out(std::size_t index, const std::string& why, Call call);
   [[nodiscard]] bool needs_weights(const Server& server) const;
-  void begin_weights(Server& server);
+  void begin_weights(std::size_t index, Call call);
   void end_weights(Server& server);
   [[nodiscard]] bool has_lost_adapter(const Server& server, const HttpDone& done) const;
   [[nodiscard]] std::string all_errors() const;

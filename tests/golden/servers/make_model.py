@@ -19,14 +19,14 @@ def model_of(seed):
     torch.manual_seed(seed)
     return Qwen3ForCausalLM(Qwen3Config(
         vocab_size=len(tokens), hidden_size=32, intermediate_size=48, num_hidden_layers=1, num_attention_heads=2,
-        num_key_value_heads=1, head_dim=32, max_position_embeddings=64, initializer_range=0.4, tie_word_embeddings=True,
+        num_key_value_heads=1, head_dim=32, max_position_embeddings=64, initializer_range=0.4, tie_word_embeddings=False,
         pad_token_id=0, eos_token_id=1, bos_token_id=None, dtype=torch.float32))
 
 
 model_of(1).save_pretrained(here / "model")
 fast.save_pretrained(here / "model")
 (here / "model" / "generation_config.json").unlink()
-model_of(2).save_pretrained(here / "other")
+model_of(14).save_pretrained(here / "other")
 for path in (here / "other").iterdir():
     if path.name != "model.safetensors":
         path.unlink()
