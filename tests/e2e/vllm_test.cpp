@@ -48,9 +48,14 @@ class RealServer : public testing::Test {
 
   // Words of a run that samples on the server, with its results in `out`.
   static std::vector<std::string> train(const std::string& out, const std::vector<std::string>& more) {
-    std::vector<std::string> words = {
-        program(), "train", "run.toml", "rollout.name=vllm", "rollout.vllm.slots=64", "rollout.vllm.url=" + vllm_->url(),
-        "trainer.save_freq=-1", "trainer.default_local_dir=" + out};
+    std::vector<std::string> words = {program(),
+                                      "train",
+                                      "run.toml",
+                                      "rollout.name=vllm",
+                                      "rollout.vllm.slots=64",
+                                      "rollout.vllm.url=" + vllm_->url(),
+                                      "trainer.save_freq=-1",
+                                      "trainer.default_local_dir=" + out};
     words.insert(words.end(), more.begin(), more.end());
     return words;
   }
@@ -112,8 +117,8 @@ class NamedSamples {
   void expect_right(const TaskFolder& task) const {
     const Path file = task.write("named.jsonl", lines_);
     const std::string script = std::string(MORTISE_SOURCE_DIR) + "/tests/support/vllm_oracle.py";
-    const Outcome judged =
-        run(std::string(RealVllm::python()) + " " + script + " model " + file.string() + " 2>&1 | tail -n 1", task.path());
+    const Outcome judged = run(
+        std::string(RealVllm::python()) + " " + script + " model " + file.string() + " 2>&1 | tail -n 1", task.path());
     const Json found = Json::parse(judged.output, nullptr, false);
     ASSERT_TRUE(found.is_object()) << judged.output;
     std::printf("log-probs of %s\n", judged.output.c_str());
@@ -217,7 +222,8 @@ TEST_F(RealServer, AServerThatHangsIsUsedAgainWhenItAnswers) {
 TEST_F(RealServer, SpoiledAnswersAreAskedForAgain) {
   const PythonService proxy(task_->path(), "spoiling_proxy.py " + vllm_->url());
   ASSERT_TRUE(proxy.started());
-  RolloutClient client("vllm", {{"url", proxy.url("")}, {"breaker_failures", "3"}, {"request_limit", "5"}, {"retries", "20"}});
+  RolloutClient client("vllm",
+                       {{"url", proxy.url("")}, {"breaker_failures", "3"}, {"request_limit", "5"}, {"retries", "20"}});
   client.sampling.max_new_tokens = 16;
   ASSERT_EQ(client.send(5, weights_of(task_->path() / "model", 5)), 0) << client.error();
   for (int64_t id = 0; id < 24; ++id) ASSERT_EQ(client.submit(id, 2, prompt_of(id)), 0);

@@ -66,8 +66,8 @@ class RolloutClient {
       std::vector<int64_t> shape = sent.shape, strides(shape.size(), 1), offset(shape.size(), 0);
       for (size_t d = shape.size(); d-- > 1;) strides[d - 1] = strides[d] * shape[d];
       std::vector<float> data = sent.data;
-      const mortise_tensor tensor{
-          data.data(), MORTISE_CPU, 0, int32_t(shape.size()), MORTISE_FLOAT, 32, 1, shape.data(), strides.data(), 0};
+      const mortise_tensor tensor{data.data(),  MORTISE_CPU,    0, int32_t(shape.size()), MORTISE_FLOAT, 32, 1,
+                                  shape.data(), strides.data(), 0};
       const mortise_text name{sent.name.data(), sent.name.size()};
       if (status == 0)
         status = slots.update_weight(backend_.self, &backend_.call, name, &tensor, shape.data(), offset.data());
@@ -83,8 +83,8 @@ class RolloutClient {
   int32_t send_adapter(int64_t version, const std::vector<int64_t>& ranks = {2, 2}) {
     std::vector<SentTensor> tensors;
     for (size_t i = 0; i < ranks.size(); ++i) {
-      const std::string module = "base_model.model.model.layers." + std::to_string(i) + ".self_attn." +
-                                 (i == 0 ? "q_proj" : "v_proj");
+      const std::string module =
+          "base_model.model.model.layers." + std::to_string(i) + ".self_attn." + (i == 0 ? "q_proj" : "v_proj");
       const std::vector<float> data(size_t(ranks[i] * 3), 0.25F);
       tensors.push_back({module + ".lora_A.weight", {ranks[i], 3}, data});
       tensors.push_back({module + ".lora_B.weight", {3, ranks[i]}, data});

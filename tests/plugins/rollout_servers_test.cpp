@@ -254,9 +254,9 @@ TEST_F(RolloutServers, OldServersWithoutVersionsWork) {
 
 TEST_F(RolloutServers, SeveralServersShareTheWorkAndReplaceEachOther) {
   RolloutClient client("vllm", {{"url", url("good/7") + ", " + url("good/8") + "," + url("errors/1000")},
-                         {"slots", "4"},
-                         {"breaker_failures", "1"},
-                         {"backoff", "0.05"}});
+                                {"slots", "4"},
+                                {"breaker_failures", "1"},
+                                {"backoff", "0.05"}});
   ASSERT_EQ(client.send_weights(1), 0) << client.error();
   ASSERT_EQ(client.sample(12), 0) << client.error();
   EXPECT_EQ(client.sink.taken.size(), 24U);

@@ -22,6 +22,7 @@
 #   reborn         forgets its LoRA adapters before each load
 #   late/K         half a body, once; its second reload ends after the second one of good/K
 # GET /MODE/log gives what came: {"calls": [[path, body], ...], "loaded": {"file": [names]}, "faults": [...]}.
+import copy
 import json
 import math
 import struct
@@ -348,6 +349,8 @@ def vllm_answer(body, name, mode):
             log_probs = log_probs_of(len(ids), body.get("temperature", 1), body.get("top_k", 0), name)
             samples.append((prompt, ids, log_probs, reason))
     answer = vllm.completion(body, samples)
+    if body["prompt"] == vllm.RECORDED["probe"]["body"]["prompt"]:
+        answer = copy.deepcopy((vllm.PROCESSED if name == "processed" else vllm.RECORDED)["probe"]["answer"])
     for choice in answer["choices"]:
         if name == "no_ids":
             del choice["token_ids"], choice["prompt_token_ids"]

@@ -16,6 +16,7 @@ def read_exchanges(file):
 
 
 RECORDED = read_exchanges("vllm.jsonl")
+PROCESSED = read_exchanges("vllm_processed.jsonl")
 COMPLETION = RECORDED["greedy"]["answer"]
 
 

@@ -150,7 +150,8 @@ void ServerPool::begin_weights(std::size_t index, Call call) {
   Server& server = servers_[index];
   if (is_adapter_ && server.facts.was_updated) {
     server.is_unfit = true;
-    return take_out(index, "its base is not that of its start any more: a run has sent it weights. Start it again", call);
+    return take_out(index, "its base is not that of its start any more: a run has sent it weights. Start it again",
+                    call);
   }
   server.phase = Phase::kUpdating;
   server.step = 0;
