@@ -19,7 +19,7 @@ namespace {
 
 using testing::HasSubstr;
 
-constexpr double kMostDifference = 1e-4;  // of log-probs and probabilities: float32 kernels of two libraries
+constexpr double kMostDifference = 1e-4;  // for log-probs and probabilities: float32 kernels of two libraries
 constexpr int64_t kMaxLength = 64;
 
 std::string text_in(const Path& path) {
