@@ -233,6 +233,24 @@ TEST_F(RolloutServers, NothingIsSampledWithAPrefixCacheOfOldWeights) {
   EXPECT_THAT(client.log().front(), HasSubstr("the server did not do it: {\"success\": false}"));
 }
 
+TEST_F(RolloutServers, RequestsInFlightAtAnUpdateKeepTheirVersion) {
+  RolloutClient client("vllm", {{"url", url("good/35")}, {"slots", "2"}});
+  for (const int64_t version : {1, 2}) {  // the same version again is another update
+    ASSERT_EQ(client.send_weights(1), 0) << client.error();
+    client.sink.taken.clear();
+    for (int64_t id = 0; id < 3; ++id) ASSERT_EQ(client.submit(id, 2), 0);
+    ASSERT_EQ(client.poll_once(), 0) << client.error();  // sends the first
+    ASSERT_EQ(client.send_weights(version), 0) << client.error();
+    ASSERT_EQ(client.collect(), 0) << client.error();
+    ASSERT_EQ(client.sink.taken.size(), 6U);
+    for (const auto& [key, sample] : client.sink.taken)
+      EXPECT_EQ(sample.version, key.first == 0 ? 1 : version) << "prompt " << key.first;
+  }
+  const json seen = log("good/35");
+  EXPECT_EQ(count_of(seen, "/collective_rpc"), 4);
+  EXPECT_THAT(seen["faults"], IsEmpty()) << seen["faults"];
+}
+
 // A server that came back loads version 1 while the others get version 2: it must not count as one with version 2.
 TEST_F(RolloutServers, AServerThatIsStillLoadingGetsTheNewerWeightsToo) {
   RolloutClient client("vllm", {{"url", url("late/40") + "," + url("good/40")}, {"breaker_failures", "1"}});

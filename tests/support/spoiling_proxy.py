@@ -1,4 +1,4 @@
-# Stands between a client and a real rollout server, and spoils every second answer to a completion with a seed, each kind of
+# Stands between a client and a real rollout server, and spoils every third answer to a completion with a seed, each kind of
 # fault in turn.
 #   spoiling_proxy.py http://127.0.0.1:PORT
 # Prints its port, then serves until its standard input ends. GET /spoiled gives how often each fault came.
@@ -84,15 +84,16 @@ class Handler(BaseHTTPRequestHandler):
             return None
         with lock:
             num_completions += 1
-            if num_completions % 2 == 0:
+            if num_completions % 3 != 0:
                 return None
-            fault = list(FAULTS)[num_completions // 2 % len(FAULTS)]
+            fault = list(FAULTS)[num_completions // 3 % len(FAULTS)]
             spoiled[fault] = spoiled.get(fault, 0) + 1
             return fault
 
 
 server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
 server.daemon_threads = True
+server.handle_error = lambda *_: None  # a client that gave up has closed its connection
 threading.Thread(target=server.serve_forever, daemon=True).start()
 print(server.server_address[1], flush=True)
 sys.stdin.read()
