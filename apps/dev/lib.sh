@@ -139,30 +139,36 @@ check_torch() {
   [[ -z $missing ]] || die $exit_platform "libtorch needs libraries that are not here: $missing"
 }
 
-# have_oracles, install_oracles: the Python wheels that tests compare with. Nothing that we build uses them.
-oracle_names() { grep -v '^#' tests/oracles_requirements.txt | tr '\n' ' '; }
-oracles_stamp() { stamp_of tests/oracles.lock; }
-have_oracles() { is_current "$oracles_dir" "$(oracles_stamp)" && [[ -x $oracles_dir/bin/python ]]; }
-fill_oracles() {
-  "$oracles_dir/bin/python" -m pip install --quiet --disable-pip-version-check --no-deps --no-compile --no-cache-dir --only-binary=:all: \
-    --require-hashes --requirement tests/oracles.lock
+# have_wheels NAME, install_wheels NAME: a virtual environment with the wheels of tests/NAME.lock. Only tests and benchmarks
+# use these; nothing that we build does.
+#   oracles   what tests compare with
+#   vllm      a real vLLM for the CPU
+wheels_stamp() { stamp_of "tests/$1.lock"; }
+have_wheels() { is_current "$MORTISE_CACHE/$1" "$(wheels_stamp "$1")" && [[ -x $MORTISE_CACHE/$1/bin/python ]]; }
+fill_wheels() {
+  "$MORTISE_CACHE/$1/bin/python" -m pip install --quiet --disable-pip-version-check --no-deps --no-compile --no-cache-dir --only-binary=:all: \
+    --require-hashes --requirement "tests/$1.lock"
 }
-install_oracles() {
-  have_oracles && return
+install_wheels() {
+  local dir=$MORTISE_CACHE/$1
+  have_wheels "$1" && return
   mkdir -p "$MORTISE_CACHE"
   (
     flock 9
-    have_oracles && exit 0
+    have_wheels "$1" && exit 0
     # The scripts of a venv contain its path, so make it in place, and write the stamp last. Update an existing venv; if
     # that fails, make a new one.
-    rm -f "$oracles_dir/.stamp"
-    if [[ ! -x $oracles_dir/bin/python ]] || ! fill_oracles; then
-      rm -rf "$oracles_dir"
-      "$system_python" -m venv "$oracles_dir" && fill_oracles || exit 1  # -e has no effect in commands before ||
+    rm -f "$dir/.stamp"
+    if [[ ! -x $dir/bin/python ]] || ! fill_wheels "$1"; then
+      rm -rf "$dir"
+      "$system_python" -m venv "$dir" && fill_wheels "$1" || exit 1  # -e has no effect in commands before ||
     fi
-    oracles_stamp >"$oracles_dir/.stamp"
-  ) 9>"$MORTISE_CACHE/.oracles.lock" >"$(log_file oracles)" 2>&1 </dev/null
+    wheels_stamp "$1" >"$dir/.stamp"
+  ) 9>"$MORTISE_CACHE/.$1.lock" >"$(log_file "$1")" 2>&1 </dev/null
 }
+oracle_names() { grep -v '^#' tests/oracles_requirements.txt | tr '\n' ' '; }
+have_oracles() { have_wheels oracles; }
+install_oracles() { install_wheels oracles; }
 
 # configure PRESET: runs cmake once, and again after the preset's file changed.
 configure() {

@@ -1,19 +1,22 @@
-# ./dev test [--quick] [--long] [--only NAME [--preset P]]: runs the tests that every change must pass. CI runs this.
+# ./dev test [--quick] [--long] [--servers] [--only NAME [--preset P]]: runs the tests that every change must pass. CI runs this.
 #   release   all tests
 #   asan      the tests of rooms without libtorch, with AddressSanitizer and UBSan, compiled by clang
 #   tsan      the same with the ctest label "threads" only, with ThreadSanitizer
 # --quick stops after release. --long sets MORTISE_LONG=1: tests run their full counts, and each may take four hours.
+# --servers runs only the tests of rollout servers, with a real vLLM for the CPU. It installs vLLM (2.7 GB to fetch, 5.2 GB on
+# disk, once) and needs 5 GB of memory and about 15 minutes. --long includes it.
 # --only runs one test again, by its name in the last lines: PROGRAM.SUITE.CASE, or the name of a ctest entry.
 # The last lines say how long each stage and its ten slowest entries took. They list the skipped tests with the reason, and
 # the failed tests with the command that runs each alone. With CI=true a missing oracle fails the tests that need it. The
 # very last line is "N passed, N failed". The exit code is 1 if anything failed.
 source apps/dev/lib.sh
 # Seconds for an entry that tests/seconds.txt does not list. Under a sanitizer it takes several times as long.
-quick= only= only_preset=release test_seconds=600 sanitized_seconds=1800
+quick= long= only= servers= only_preset=release test_seconds=600 sanitized_seconds=1800
 while [[ $# -gt 0 ]]; do
   case $1 in
     --quick) quick=1; shift ;;
-    --long) export MORTISE_LONG=1; test_seconds=14400 sanitized_seconds=14400; shift ;;
+    --long) long=1; export MORTISE_LONG=1; test_seconds=14400 sanitized_seconds=14400; shift ;;
+    --servers) servers=1; shift ;;
     --only) only=${2:?"--only needs the name of a test"}; shift 2 ;;
     --preset) only_preset=${2:?"--preset needs a name"}; shift 2 ;;
     -h | --help) sed -n '/^source/q; s/^# \{0,1\}//p' "$0"; exit 0 ;;
@@ -22,6 +25,8 @@ while [[ $# -gt 0 ]]; do
 done
 [[ $only_preset =~ ^(release|asan|tsan)$ ]] || die $exit_usage "test has no preset '$only_preset': it has release, asan and tsan"
 [[ -n $only || $only_preset == release ]] || die $exit_usage "--preset belongs to --only; without it, all presets are tested"
+
+[[ -z $servers || -z $only$quick ]] || die $exit_usage "--servers chooses the tests: leave --only and --quick out"
 
 passed=0 failed=0 skipped=0 skip_notes= failure_notes= stage_notes=
 started=$SECONDS stage_began=$SECONDS
@@ -84,6 +89,19 @@ test_release() {
   stage_ends "waiting for the oracles"
   if have_oracles; then export MORTISE_ORACLES_PYTHON=$oracles_dir/bin/python; fi
   run_tests release
+}
+
+# need_vllm: installs it, and lets the tests know. Tests without it say that they are skipped.
+need_vllm() {
+  have_wheels vllm || say "installing vLLM for the tests (2.7 GB, once) into $MORTISE_CACHE/vllm"
+  install_wheels vllm || die $exit_download "vLLM could not be installed (see $(log_file vllm))"
+  export MORTISE_VLLM_PYTHON=$MORTISE_CACHE/vllm/bin/python
+  stage_ends "installing vLLM"
+}
+
+test_servers() {
+  build_or_note release mortise mortise-worker make_task packs test_vllm test_plugins_servers || return 0
+  run_tests release -R '^(test_vllm|test_plugins_servers|test_recorded_servers.*)$'
 }
 
 test_asan() {
@@ -157,7 +175,8 @@ need_torch
 need_arrow
 stage_ends "set-up"
 oracles_job=
-if [[ -n $only ]]; then test_only "$only" "$only_preset"; else test_all; fi
+if [[ -n $servers$long || $only == test_vllm* ]]; then need_vllm; fi
+if [[ -n $servers ]]; then test_servers; elif [[ -n $only ]]; then test_only "$only" "$only_preset"; else test_all; fi
 
 say "done in $((SECONDS - started)) s:"
 printf '%s' "$stage_notes"

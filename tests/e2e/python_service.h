@@ -3,6 +3,7 @@
 
 #include <chrono>
 #include <cstdio>
+#include <cstdlib>
 #include <string>
 #include <thread>
 
@@ -33,7 +34,13 @@ class PythonService {
   [[nodiscard]] std::string url(const std::string& path, const std::string& login = "") const {
     return "http://" + login + "127.0.0.1:" + port_ + path;
   }
+  [[nodiscard]] int port() const { return std::atoi(port_.c_str()); }
   [[nodiscard]] bool started() const { return !port_.empty(); }
+  // A line for its standard input.
+  void tell(const std::string& line) {
+    std::fputs((line + "\n").c_str(), pipe_);
+    std::fflush(pipe_);
+  }
 
  private:
   FILE* pipe_ = nullptr;

@@ -20,6 +20,7 @@ expect 2 "unknown command 'nosuch'" ./dev nosuch
 expect 2 "test takes no '--nosuch'" ./dev test --nosuch
 expect 2 "test has no preset 'nosuch'" ./dev test --only a --preset nosuch
 expect 2 "--preset belongs to --only" ./dev test --preset asan
+expect 2 "--servers chooses the tests" ./dev test --servers --quick
 expect 2 "no preset 'nosuch'" ./dev build --preset nosuch
 
 # A user without root on a machine that has none of the packages.

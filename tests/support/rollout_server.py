@@ -1,6 +1,7 @@
-# A strict rollout server for tests of the backends vllm, sglang and openai: the requests and answers of vLLM 0.32 (as
-# they were seen on the wire) and of SGLang 0.5.23 (from its source), and every way in which such a server fails. Prints
-# its port, then serves until its standard input ends.
+# A strict rollout server for tests of the backends vllm, sglang and openai: the requests and answers of vLLM 0.32 (those
+# of a real one, see vllm_recorded.py) and of SGLang 0.5.23 (from its source), and every way in which such a server fails.
+# Stricter than a real one in that fields that it does not know are faults. Prints its port, then serves until its standard
+# input ends.
 #
 # The first part of a path picks a behaviour: http://127.0.0.1:PORT/MODE/v1/completions.
 #   good           answers; so do all others but for what they say
@@ -14,13 +15,16 @@
 #   mortise        says that it is `mortise serve`, with versions; forgets its weights after 2 completions, once
 #   restart        another process start time after 2 completions, with closed connections, once
 #   reload/K       500 for the first K reloads            no_version  has no /update_weight_version
+#   held/K         cannot empty its prefix cache K times
 #   key            wants the API key "sesame"
 #   no_adapters    has no calls for LoRA adapters
 #   forget         forgets its LoRA adapters after 2 completions, once
 #   reborn         forgets its LoRA adapters before each load
 #   late/K         half a body, once; its second reload ends after the second one of good/K
 # GET /MODE/log gives what came: {"calls": [[path, body], ...], "loaded": {"file": [names]}, "faults": [...]}.
+import copy
 import json
+import math
 import struct
 import sys
 import threading
@@ -28,14 +32,14 @@ import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
-VLLM_FIELDS = set(
-    "model prompt n max_tokens temperature top_p top_k min_p presence_penalty frequency_penalty repetition_penalty "
-    "logprobs return_token_ids ignore_eos stop_token_ids min_tokens stop include_stop_str_in_output seed mortise "
-    "typical_p bad_word_ids".split())
+import vllm_recorded as vllm
+
+MORTISE_FIELDS = {"mortise", "typical_p", "bad_word_ids"}
 SGLANG_FIELDS = {"input_ids", "sampling_params", "return_logprob", "logprob_start_len", "lora_path"}
 SGLANG_SAMPLING = set(
     "max_new_tokens min_new_tokens temperature top_p top_k min_p repetition_penalty presence_penalty frequency_penalty n "
     "sampling_seed stop_token_ids ignore_eos stop no_stop_trim".split())
+DEAD = "EngineCore encountered an issue. See stack trace (above) for the root cause."  # its last words
 lock = threading.Lock()
 modes = {}
 
@@ -45,6 +49,8 @@ class Mode:
         self.calls, self.faults, self.loaded = [], [], {}
         self.completions = self.failures = self.reloads = 0
         self.version, self.paused, self.start, self.has_forgotten = None, False, 1000.5, False
+        self.sleeps = False
+        self.num_nan = 0  # completions that give NaN
         self.adapters = {}  # by name: the configuration, and the names of the tensors with the first number
 
 
@@ -69,10 +75,12 @@ class Handler(BaseHTTPRequestHandler):
     def log_message(self, *args):
         pass
 
-    def reply(self, status, body, cut=None):
+    # A body that is text is sent as it is.
+    def reply(self, status, body, cut=None, kind="application/json"):
         body = (body if isinstance(body, str) else json.dumps(body)).encode()
         self.send_response(status)
-        self.send_header("Content-Type", "application/json")
+        if kind:
+            self.send_header("Content-Type", kind)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         self.wfile.write(body if cut is None else body[:cut])
@@ -95,17 +103,31 @@ class Handler(BaseHTTPRequestHandler):
         if name == "key" and self.headers["Authorization"] != "Bearer sesame":
             return self.reply(401, {"error": "Unauthorized"})
         if path == "/v1/models":
-            return self.reply(200, {"object": "list", "data": [
-                {"id": "m", "object": "model", "owned_by": "mortise" if name == "mortise" else "vllm"}]})
+            return self.reply(200, vllm.models(mode.adapters, "mortise" if name == "mortise" else "vllm"))
         if path == "/metrics":
-            return self.reply(200, f"# TYPE x gauge\nprocess_start_time_seconds {mode.start}\nx 1\n")
+            kind = vllm.RECORDED["metrics"]["type"]
+            return self.reply(200, f"# TYPE x gauge\nprocess_start_time_seconds {mode.start}\nx 1\n", kind=kind)
         if path == "/get_model_info":
             return self.reply(200, {"model_path": "m"})
+        if path == "/health":
+            return self.reply(200, "", kind=None)
+        if path == "/is_paused":
+            return self.reply(200, {"is_paused": mode.paused})
+        if path == "/is_sleeping":
+            return self.reply(200, {"is_sleeping": mode.sleeps})
+        if path == "/weight_info":
+            return self.reply(200, {"weight_version": "default" if mode.version is None else str(mode.version)})
+        if path == "/v1/completions":
+            return self.reply(405, {"detail": "Method Not Allowed"})
         self.reply(404, {"detail": "Not Found"})
 
     def do_POST(self):
-        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        text = self.rfile.read(int(self.headers["Content-Length"]))
         name, count, mode, path = self.route()
+        try:
+            body = json.loads(text)
+        except ValueError:
+            return self.reply(*vllm.mistyped("json_invalid", f"body.{len(text)}"))
         with lock:
             mode.calls.append([path, body])
         try:
@@ -117,25 +139,47 @@ class Handler(BaseHTTPRequestHandler):
         if name == "key" and self.headers["Authorization"] != "Bearer sesame":
             return self.reply(401, {"error": "Unauthorized"})
         if path == "/v1/completions":
-            return self.complete(name, count, mode, body, vllm_fault(body, mode), vllm_answer)
+            note_faults(body, mode)
+            return self.complete(name, count, mode, body, vllm.refusal(body, mode.adapters), vllm_answer)
         if path == "/generate":
-            return self.complete(name, count, mode, body, sglang_fault(body, mode), sglang_answer)
-        if path == "/pause?mode=wait":
+            fault = sglang_fault(body, mode)
+            if fault:
+                mode.faults.append(fault)
+            refused = (400, {"error": {"message": fault}}) if fault else None
+            return self.complete(name, count, mode, body, refused, sglang_answer)
+        if path.startswith("/pause?mode="):
+            if path[12:] not in ("wait", "keep", "abort"):
+                return self.reply(*vllm.mistyped("literal_error", "query.mode"))
             mode.paused = True
             return self.reply(200, {"status": "paused"})
         if path == "/resume":
             mode.paused = False
             return self.reply(200, {"status": "resumed"})
         if path == "/reset_prefix_cache?reset_running_requests=true":
-            return self.reply(200, {"success": True})
+            fails = name == "held" and mode.failures < count
+            mode.failures += fails
+            return self.reply(200, {"success": not fails})
+        if path in ("/sleep?level=1", "/wake_up"):
+            mode.sleeps = path != "/wake_up"
+            return self.reply(200, {"status": "awake", "tags": None} if path == "/wake_up" else {"status": "sleeping", "level": 1})
+        if path == "/abort_requests":
+            return self.reply(200, {"status": "aborted", "aborted": 0})
         if path == "/update_weight_version" and name != "no_version":
+            if not isinstance(body.get("new_version"), str):
+                kind = "string_type" if "new_version" in body else "missing"
+                return self.reply(*vllm.mistyped(kind, "body.new_version"))
             mode.version = int(body["new_version"])
-            return self.reply(200, {"success": True})
+            return self.reply(200, {"success": True, "new_version": body["new_version"]})
         if path.endswith("load_lora_adapter") and name != "no_adapters":
             if name == "reborn" and not path.endswith("unload_lora_adapter"):
                 mode.adapters.clear()
             return self.change_adapters(mode, path, body)
+        self.load(name, count, mode, path, body)
+
+    def load(self, name, count, mode, path, body):
         folder = None
+        if path == "/collective_rpc" and "method" not in body:
+            return self.reply(*vllm.error("Missing 'method' in request body", "Bad Request"))
         if path == "/collective_rpc" and body["method"] == "reload_weights":
             folder = body["kwargs"]["weights_path"]
             if not mode.paused:
@@ -147,25 +191,30 @@ class Handler(BaseHTTPRequestHandler):
         if folder is None:
             return self.reply(404, {"detail": "Not Found"})
         mode.reloads += 1
-        if name == "reload" and mode.reloads <= count:
+        if (name == "reload" and mode.reloads <= count) or not Path(folder).is_dir():
             mode.version = None
             if path == "/update_weights_from_disk":
                 return self.reply(200, {"success": False, "message": "bad weights"})
-            return self.reply(500, {"error": "reload failed"})
+            return self.reply(500, vllm.RECORDED["reload from nowhere"]["answer"])
         mode.loaded = names_of(folder)
+        # The key-value cache keeps NaN until something else is written there.
+        is_nan = any(value is not None and math.isnan(value) for _, value in mode.loaded.values())
+        mode.num_nan = sys.maxsize if is_nan else min(mode.num_nan, 1)
         while name == "late" and mode.reloads == 2 and modes[f"good/{count}"].reloads < 2:
             time.sleep(0.002)
         if path == "/update_weights_from_disk":
             mode.version = int(body["weight_version"])
-        self.reply(200, {"success": True, "message": "ok", "results": [None]})
+            return self.reply(200, {"success": True, "message": "ok", "num_paused_requests": 0})
+        self.reply(200, {"results": [None]})
 
     # Both kinds of servers refuse a name that they have, and one that they do not have.
     def change_adapters(self, mode, path, body):
-        adapter = body["lora_name"]
         loads = not path.endswith("unload_lora_adapter")
-        if loads == (adapter in mode.adapters):
+        status, answer = vllm.change_adapter(body, mode.adapters, loads)
+        adapter = body.get("lora_name")
+        if status != 200:
             mode.faults.append(f"{path} of {adapter}")
-            return self.reply(400, {"error": {"message": f"The lora adapter '{adapter}' is there or not"}})
+            return self.reply(status, answer)
         if loads:
             folder = Path(body["lora_path"])
             files = sorted(path.name for path in folder.iterdir())
@@ -175,13 +224,15 @@ class Handler(BaseHTTPRequestHandler):
         else:
             del mode.adapters[adapter]
         if path.startswith("/v1"):
-            return self.reply(200, f"Success: LoRA adapter '{adapter}' changed.")
+            return self.reply(200, answer, kind=None)
         self.reply(200, {"success": True, "loaded_adapters": {}})
 
-    def complete(self, name, count, mode, body, fault, make):
-        if fault:
-            mode.faults.append(fault)
-            return self.reply(400, {"error": {"message": fault}})
+    def complete(self, name, count, mode, body, refused, make):
+        if refused:
+            return self.reply(*refused)
+        if mode.num_nan > 0:
+            mode.num_nan -= 1
+            return self.reply(400, vllm.RECORDED["greedy with NaN"]["answer"])
         is_probe = "seed" not in body and "mortise" not in body and "sampling_seed" not in body.get("sampling_params", {})
         answer = make(body, name, mode)
         if is_probe:
@@ -199,14 +250,14 @@ class Handler(BaseHTTPRequestHandler):
             self.close_connection = True
             if name == "forget":
                 mode.adapters.clear()
-                return self.reply(404, unknown_model(body))
+                return self.reply(*vllm.unknown_model(body["model"], []))
             if name == "restart":
                 return  # the connection breaks; the next one leads to the new process
             answer = make(body, name, mode)
         if name == "refuse":
             return self.reply(400, {"error": {"message": "the prompt is too long"}})
         if name == "diverged":
-            return self.reply(400, {"error": {"message": "Out of range float values are not JSON compliant: nan"}})
+            return self.reply(400, vllm.RECORDED["greedy with NaN"]["answer"])
         if fails and name in FAULTS:
             return FAULTS[name](self, answer)
         self.reply(200, answer)
@@ -238,7 +289,7 @@ def half(self, answer):
 
 
 FAULTS = {
-    "errors": lambda self, answer: self.reply(500, {"error": {"message": "EngineDeadError"}}),
+    "errors": lambda self, answer: self.reply(*vllm.error(DEAD, "InternalServerError", code=500)),
     "half": half,
     "garbage": lambda self, answer: self.reply(200, "<html>busy</html>"),
     "count": spoil(lambda choices: choices.pop()),
@@ -251,17 +302,14 @@ FAULTS = {
 }
 
 
-def unknown_model(body):
-    return {"error": {"message": f"The model `{body['model']}` does not exist.", "code": 404}}
-
-
-def vllm_fault(body, mode):
-    unknown = set(body) - VLLM_FIELDS
+# What vLLM would ignore, and what a backend must never send.
+def note_faults(body, mode):
+    unknown = set(body) - vllm.KNOWN - MORTISE_FIELDS
     if unknown:
-        return f"unknown fields {sorted(unknown)}"
-    if body["model"] != "m" and body["model"] not in mode.adapters:
-        return unknown_model(body)["error"]["message"]
-    return None
+        mode.faults.append(f"unknown fields {sorted(unknown)}")
+    refused = vllm.refusal(body, mode.adapters)
+    if refused and refused[0] != 404:
+        mode.faults.append(refused[1]["error"]["message"])
 
 
 def sglang_fault(body, mode):
@@ -272,7 +320,15 @@ def sglang_fault(body, mode):
 
 
 def tokens_of(seed, prompt, index, limit):
-    return [(seed + index + sum(prompt)) % 50 + 1 + t for t in range(min(limit, 3))]
+    return [(seed + index + sum(prompt)) % 50 + 3 + t % 3 for t in range(limit)]
+
+
+# Up to the first stop id, with the reason why it ends there.
+def cut(ids, stop_ids):
+    for place, token in enumerate(ids):
+        if token in stop_ids:
+            return ids[:place + 1], "stop"
+    return ids, "length"
 
 
 # The only likely token has log-prob -0.5 (temperature 1), -0.125 (4); with one token left 0.
@@ -284,21 +340,23 @@ def log_probs_of(count, temperature, top_k, name):
 
 
 def vllm_answer(body, name, mode):
-    prompts = body["prompt"] if isinstance(body["prompt"][0], list) else [body["prompt"]]
-    choices = []
-    for prompt in prompts:
+    samples = []
+    for prompt in vllm.prompts_of(body):
         for i in range(body.get("n", 1)):
             seed = body["mortise"]["first_row_id"] if "mortise" in body else body.get("seed", 0)
-            ids = tokens_of(seed, prompt, i, body["max_tokens"])
+            ids, reason = cut(tokens_of(seed, prompt, i, min(body["max_tokens"], vllm.MAX_MODEL_LEN - len(prompt))),
+                              body.get("stop_token_ids", []))
             log_probs = log_probs_of(len(ids), body.get("temperature", 1), body.get("top_k", 0), name)
-            choice = {"index": len(choices), "text": "", "finish_reason": "length", "stop_reason": None,
-                      "logprobs": {"tokens": [""] * len(ids), "token_logprobs": log_probs}}
-            if name != "no_ids":
-                choice.update(token_ids=ids, prompt_token_ids=prompt)
-            if name == "mortise":
-                choice["weight_version"] = mode.version
-            choices.append(choice)
-    return {"id": "cmpl-1", "object": "text_completion", "choices": choices, "usage": {}}
+            samples.append((prompt, ids, log_probs, reason))
+    answer = vllm.completion(body, samples)
+    if body["prompt"] == vllm.RECORDED["probe"]["body"]["prompt"]:
+        answer = copy.deepcopy((vllm.PROCESSED if name == "processed" else vllm.RECORDED)["probe"]["answer"])
+    for choice in answer["choices"]:
+        if name == "no_ids":
+            del choice["token_ids"], choice["prompt_token_ids"]
+        if name == "mortise":
+            choice["weight_version"] = mode.version
+    return answer
 
 
 def sglang_answer(body, name, mode):

@@ -243,6 +243,10 @@ Result<CompletionCall> read_completion_call(const Json& body, bool is_chat, cons
     one.first_row_id += static_cast<int64_t>(i) * call.num_samples;
     const int64_t room = model.max_length - static_cast<int64_t>(one.prompt_ids.size());
     one.sampling.max_new_tokens = max_tokens > 0 ? max_tokens : std::max<int64_t>(1, room);
+    if (one.sampling.min_new_tokens > one.sampling.max_new_tokens) {
+      return bad_field("min_tokens", fmt::format("is {}, but only {} tokens may be sampled",
+                                                 one.sampling.min_new_tokens, one.sampling.max_new_tokens));
+    }
   }
   return call;
 }

@@ -50,7 +50,7 @@ Fault check_samples(const ServerRequest& request, const std::vector<ServerSample
 
 void place_log_probs(const ServerRequest& request, LogProbs kind, std::vector<float> given, ServerSample& sample) {
   const bool is_greedy = request.temperature == 0;  // such log-probs are at temperature 1 here and there
-  const bool is_plain = is_greedy || !request.changes_distribution();
+  const bool is_plain = is_greedy ? !request.changes_logits() : !request.changes_distribution();
   if (kind == LogProbs::kTempered || (kind == LogProbs::kProcessed && is_plain) ||
       (kind == LogProbs::kRaw && (is_greedy || request.temperature == 1)))
     sample.log_prob = std::move(given);
@@ -86,8 +86,12 @@ std::int64_t ServerRequest::spaced_seed() const {
 
 bool ServerRequest::changes_distribution() const {
   const bool filters = top_k > 0 || top_p < 1 || min_p > 0 || typical_p < 1;
+  return filters || changes_logits();
+}
+
+bool ServerRequest::changes_logits() const {
   const bool penalizes = repetition_penalty != 1 || presence_penalty != 0 || frequency_penalty != 0;
-  return filters || penalizes || forced_tokens() > 0 || !bad_words.empty();
+  return penalizes || forced_tokens() > 0 || !bad_words.empty();
 }
 
 }  // namespace mortise

@@ -79,6 +79,15 @@ std::string read_choice(const AnswerJson& choice, const ServerRequest& request, 
   return read_log_probs(choice, request, facts, sample);
 }
 
+// vLLM would end such a completion early, and say that it has reached its length.
+std::string too_long(const ServerRequest& request, const ServerFacts& facts) {
+  const std::int64_t num_prompt = std::int64_t(request.prompt_ids.size());
+  if (facts.max_length == 0 || num_prompt + request.max_new_tokens <= facts.max_length) return "";
+  return "a prompt of " + std::to_string(num_prompt) + " tokens with up to " + std::to_string(request.max_new_tokens) +
+         " new ones (its limit for both together is " + std::to_string(facts.max_length) +
+         "). Start it with a larger --max-model-len, or lower data.max_prompt_length or data.max_response_length";
+}
+
 }  // namespace
 
 std::vector<HttpCall> CompletionsProtocol::probes(const ServerFacts& facts) const {
@@ -113,6 +122,8 @@ std::string CompletionsProtocol::read_probe(std::size_t number, const HttpDone& 
     const AnswerJson* const id = member_of(list->front(), "id");
     if (id == nullptr || !id->is_string()) return "has a model without an id in /v1/models";
     facts.model = id->get<std::string>();
+    const AnswerJson* const max_length = member_of(list->front(), "max_model_len");
+    facts.max_length = max_length != nullptr && max_length->is_number_integer() ? max_length->get<std::int64_t>() : 0;
     const AnswerJson* const owner = member_of(list->front(), "owned_by");
     facts.is_mortise = facts.tells_versions = owner != nullptr && *owner == "mortise";
     if (facts.is_mortise) facts.log_probs = LogProbs::kTempered;
@@ -170,8 +181,23 @@ Fault CompletionsProtocol::read_answer(const std::string& body, const ServerRequ
   return check_samples(request, samples);
 }
 
+std::vector<HttpCall> VllmProtocol::probes(const ServerFacts& facts) const {
+  std::vector<HttpCall> calls = CompletionsProtocol::probes(facts);
+  if (!facts.is_mortise) calls.push_back({"/weight_info", "", true, true});
+  return calls;
+}
+
+std::string VllmProtocol::read_probe(std::size_t number, const HttpDone& answer, ServerFacts& facts) const {
+  if (number < 3) return CompletionsProtocol::read_probe(number, answer, facts);
+  const auto parsed = parse::parse_json(answer.body);
+  const AnswerJson* const version = parsed ? member_of(*parsed, "weight_version") : nullptr;
+  facts.was_updated = version != nullptr && *version != "default";
+  return "";
+}
+
 std::string VllmProtocol::refusal(const ServerRequest& request, const ServerFacts& facts) const {
   if (facts.is_mortise) return "";
+  if (std::string why = too_long(request, facts); !why.empty()) return why;
   if (request.typical_p != 1) return "rollout.typical_p (vLLM has no such filter). Set it to 1";
   if (!request.bad_words.empty()) {
     return "rollout.bad_words (vLLM takes texts and tokenizes them in its own way, so other ids could be forbidden). "
@@ -192,6 +218,13 @@ std::vector<HttpCall> VllmProtocol::weight_calls(const std::string& folder, std:
           {"/resume", "{}", false, false}};
 }
 
+// With {"success": false} the prefix cache still has what the old weights computed.
+std::string VllmProtocol::read_weight_answer(std::size_t, const std::string& body) const {
+  const auto parsed = parse::parse_json(body);  // some calls answer with text, or with nothing
+  const AnswerJson* const success = parsed ? member_of(*parsed, "success") : nullptr;
+  return success != nullptr && *success == false ? "the server did not do it: " + excerpt(body) : "";
+}
+
 // Its prefix cache keeps adapters apart, so nothing has to be emptied.
 std::vector<HttpCall> VllmProtocol::adapter_calls(const std::string& folder, const ServerFacts& facts) const {
   return change_adapter("/v1/load_lora_adapter", "/v1/unload_lora_adapter", folder, facts);
@@ -199,6 +232,7 @@ std::vector<HttpCall> VllmProtocol::adapter_calls(const std::string& folder, con
 
 std::string OpenaiProtocol::refusal(const ServerRequest& request, const ServerFacts& facts) const {
   if (facts.is_mortise) return "";
+  if (std::string why = too_long(request, facts); !why.empty()) return why;
   if (request.typical_p != 1) return "rollout.typical_p";
   if (!request.bad_words.empty()) return "rollout.bad_words";
   if (request.forced_tokens() > 0) return "rollout.ignore_eos and rollout.min_new_tokens";

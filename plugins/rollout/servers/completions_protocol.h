@@ -19,8 +19,11 @@ class CompletionsProtocol : public Protocol {
 
 class VllmProtocol final : public CompletionsProtocol {
  public:
+  std::vector<HttpCall> probes(const ServerFacts& facts) const override;
+  std::string read_probe(std::size_t number, const HttpDone& answer, ServerFacts& facts) const override;
   std::string refusal(const ServerRequest& request, const ServerFacts& facts) const override;
   std::vector<HttpCall> weight_calls(const std::string& folder, std::int64_t version) const override;
+  std::string read_weight_answer(std::size_t number, const std::string& body) const override;
   std::vector<HttpCall> adapter_calls(const std::string& folder, const ServerFacts& facts) const override;
 };
 

@@ -30,6 +30,8 @@ struct ServerRequest {
   std::int64_t spaced_seed() const;
   // Is a token drawn from anything but the model's distribution at temperature?
   bool changes_distribution() const;
+  // Do logits differ from the model's before temperature and filters?
+  bool changes_logits() const;
   // End ids are forbidden before this many tokens.
   std::int64_t forced_tokens() const { return ignore_eos ? max_new_tokens : min_new_tokens; }
 };
@@ -55,9 +57,11 @@ struct ServerFacts {
   std::string model;            // the name that its API wants
   bool is_mortise = false;      // it takes the random key of the run, and samples what the trainer itself would
   bool tells_versions = false;  // each answer has the version of its weights
+  std::int64_t max_length = 0;  // tokens of a prompt and its completion together; 0: it does not say
   LogProbs log_probs = LogProbs::kRaw;
   double probe_log_prob = 0;  // what the probe before gave
   std::string identity;       // tells its process from another, if the server has such a name
+  bool was_updated = false;   // somebody has given it other weights than those that it started with
   // Names of LoRA adapters on the server, which no other adapter has had: the one that samples, and the one that is
   // being loaded. Empty: none.
   std::string adapter, next_adapter;

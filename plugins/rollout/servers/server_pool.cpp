@@ -38,7 +38,7 @@ ServerPool::ServerPool(std::unique_ptr<Protocol> protocol, PoolOptions options)
 bool ServerPool::takes_weights() const { return !protocol_->weight_calls("", 0).empty(); }
 
 bool ServerPool::needs_weights(const Server& server) const {
-  return !folder_.empty() && server.version != version_ && takes_weights();
+  return !folder_.empty() && server.update != update_ && takes_weights();
 }
 
 bool ServerPool::is_ready(const Server& server) const {
@@ -146,10 +146,17 @@ void ServerPool::set_adapter(const std::string& folder, std::int64_t version) {
 }
 
 // The whole update is of what is the newest now: there may be newer weights before it ends.
-void ServerPool::begin_weights(Server& server) {
+void ServerPool::begin_weights(std::size_t index, Call call) {
+  Server& server = servers_[index];
+  if (is_adapter_ && server.facts.was_updated) {
+    server.is_unfit = true;
+    return take_out(index, "its base is not that of its start any more: a run has sent it weights. Start it again",
+                    call);
+  }
   server.phase = Phase::kUpdating;
   server.step = 0;
-  server.coming = version_;
+  server.coming_version = version_;
+  server.coming_update = update_;
   if (is_adapter_)
     server.facts.next_adapter = "mortise-" + std::to_string(began_ns_) + "-" + std::to_string(++num_adapters_);
   server.weight_steps =
@@ -158,7 +165,8 @@ void ServerPool::begin_weights(Server& server) {
 
 void ServerPool::end_weights(Server& server) {
   server.phase = Phase::kReady;
-  server.version = server.coming;
+  server.version = server.coming_version;
+  server.update = server.coming_update;
   server.facts.adapter = std::exchange(server.facts.next_adapter, {});
   server.facts.left_adapters.clear();
 }
@@ -172,9 +180,9 @@ bool ServerPool::has_lost_adapter(const Server& server, const HttpDone& done) co
 void ServerPool::set_weights(const std::string& folder, std::int64_t version) {
   folder_ = folder;
   version_ = version;
+  ++update_;
   homes_.clear();  // no prefix is worth anything now
   for (Server& server : servers_) {
-    server.version = -1;
     if (server.phase == Phase::kOut) server.back_at_ns = std::min(server.back_at_ns, monotonic_ns());
   }
 }
@@ -194,13 +202,13 @@ void ServerPool::tend(std::size_t index, Call call) {
     server.phase = Phase::kProbing;
     server.step = 0;
   }
-  if (server.phase == Phase::kReady && needs_weights(server) && server.in_flight == 0) begin_weights(server);
+  if (server.phase == Phase::kReady && needs_weights(server) && server.in_flight == 0) begin_weights(index, call);
   if (server.phase == Phase::kProbing) {
     const std::vector<HttpCall> probes = protocol_->probes(server.facts);
     if (server.step < probes.size()) return control(index, probes[server.step], kProbeLimit);
     server.phase = Phase::kReady;
     server.step = 0;
-    if (needs_weights(server)) begin_weights(server);
+    if (needs_weights(server)) begin_weights(index, call);
   }
   if (server.phase == Phase::kUpdating) {
     const std::vector<HttpCall>& steps = server.weight_steps;
@@ -257,7 +265,7 @@ void ServerPool::take_identity(std::size_t index, const HttpDone& done, Call cal
 void ServerPool::take_out(std::size_t index, const std::string& why, Call call) {
   Server& server = servers_[index];
   server.last_error = why;
-  server.version = -1;
+  server.version = server.update = -1;
   for (std::string* adapter : {&server.facts.adapter, &server.facts.next_adapter})
     if (!adapter->empty()) server.facts.left_adapters.push_back(std::exchange(*adapter, {}));
   server.num_failures = 0;

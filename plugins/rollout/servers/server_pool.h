@@ -81,11 +81,13 @@ class ServerPool {
     std::string url;
     ServerFacts facts;
     Phase phase = Phase::kProbing;
-    std::size_t step = 0;                           // the probe or weight call that is next
-    std::vector<HttpCall> weight_steps;             // what the update calls, in this order
-    std::int64_t control_id = 0;                    // the call that runs for it; 0: none
-    std::int64_t version = -1;                      // version of its weights, as far as we know
-    std::int64_t coming = -1;                       // what the update gives it, which may not be the newest by then
+    std::size_t step = 0;                // the probe or weight call that is next
+    std::vector<HttpCall> weight_steps;  // what the update calls, in this order
+    std::int64_t control_id = 0;         // the call that runs for it; 0: none
+    std::int64_t version = -1;           // version of its weights, as far as we know
+    std::int64_t update = -1;            // number of the update that gave it these
+    // What the running update gives it, which may not be the newest by its end.
+    std::int64_t coming_version = -1, coming_update = -1;
     std::int64_t in_flight = 0;                     // samples
     std::int64_t num_failures = 0, num_pauses = 0;  // in a row
     std::int64_t back_at_ns = 0;
@@ -109,7 +111,7 @@ class ServerPool {
   void try_again(Flight flight, const std::string& why, bool takes_out, Call call);
   void take_out(std::size_t index, const std::string& why, Call call);
   [[nodiscard]] bool needs_weights(const Server& server) const;
-  void begin_weights(Server& server);
+  void begin_weights(std::size_t index, Call call);
   void end_weights(Server& server);
   [[nodiscard]] bool has_lost_adapter(const Server& server, const HttpDone& done) const;
   [[nodiscard]] std::string all_errors() const;
@@ -126,6 +128,7 @@ class ServerPool {
   std::map<std::pair<std::int64_t, std::int64_t>, std::size_t> homes_;  // (step, row) -> the server of its last turn
   std::string folder_;
   std::int64_t version_ = -1, own_version_ = 0;
+  std::int64_t update_ = 0;        // counts the weights in folder_: a version may be sent again
   bool is_adapter_ = false;        // what is in folder_
   std::int64_t num_adapters_ = 0;  // named so far
   const std::int64_t began_ns_;    // part of their names, so that another run's on the same server have others

@@ -1,0 +1,36 @@
+// A GET to a server on this machine, for tests that want nothing from a library.
+#pragma once
+
+#include <arpa/inet.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <string>
+
+namespace mortise::test {
+
+struct HttpGot {
+  std::string head, body;  // both are empty if nobody answers
+  [[nodiscard]] bool ok() const { return head.find(" 200 ") < head.find('\n'); }
+};
+
+inline HttpGot http_get(int port, const std::string& path) {
+  const int fd = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  sockaddr_in to{};
+  to.sin_family = AF_INET;
+  to.sin_port = htons(uint16_t(port));
+  to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  std::string got;
+  const std::string request = "GET " + path + " HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n";
+  if (::connect(fd, reinterpret_cast<const sockaddr*>(&to), sizeof to) == 0 &&
+      ::send(fd, request.data(), request.size(), MSG_NOSIGNAL) == ssize_t(request.size())) {
+    char part[4096];
+    for (ssize_t size = 0; (size = ::recv(fd, part, sizeof part, 0)) > 0;) got.append(part, size_t(size));
+  }
+  ::close(fd);
+  const size_t end = std::min(got.size(), got.find("\r\n\r\n") + 4);
+  return {got.substr(0, end), got.substr(end)};
+}
+
+}  // namespace mortise::test
