@@ -34,8 +34,9 @@ CriticOptions options_of(const RunConfig& config, Communicator& ranks, FlopCount
   return options;
 }
 
-int64_t prompts_per_update(const RunConfig& config) {
-  return config.critic.ppo_mini_batch_size.value_or(config.actor.ppo_mini_batch_size);
+int64_t rows_of_update(const RunSettings& run) {
+  const std::optional<int64_t>& prompts = run.config.critic.ppo_mini_batch_size;
+  return prompts ? *prompts * run.config.rollout.n : run.plan.rows_per_update;
 }
 
 int64_t num_epochs_of(const RunConfig& config) { return config.critic.ppo_epochs.value_or(config.actor.ppo_epochs); }
@@ -49,9 +50,9 @@ Critic::Critic(Model model_in, const ParameterGroups& groups, const RunSettings&
                                {run.key.seed, RandomPurpose::kCriticRounding})),
       schedule(schedule_options(
           run.config.critic.optim, run.total_steps,
-          run.config.data.train_batch_size / prompts_per_update(run.config) * num_epochs_of(run.config))),
+          run.plan.rows_per_step / rows_of_update(run) * num_epochs_of(run.config))),
       learner(model, optimizer, options_of(run.config, run.ranks, flops)),
-      rows_per_update(prompts_per_update(run.config) * run.config.rollout.n),
+      rows_per_update(rows_of_update(run)),
       num_epochs(num_epochs_of(run.config)) {}
 
 ZeroOptions Critic::spread(const RunSettings& run) {

@@ -21,7 +21,7 @@
 namespace mortise {
 namespace {
 
-constexpr int64_t kOracleUpdates = 50, kVocab = 61, kPrompt = 4, kRowTokens = 20, kRows = 6;
+constexpr int64_t kOracleUpdates = 50, kOracleVocab = 61, kPrompt = 4, kRowTokens = 20, kRows = 6;
 
 using Weights = std::map<std::string, at::Tensor>;
 
@@ -34,7 +34,7 @@ std::vector<std::vector<int64_t>> oracle_tokens() {
   RandomStream stream({13, RandomPurpose::kTest, 0, 0, 0});
   std::vector<std::vector<int64_t>> rows(kRows);
   for (auto& row : rows) {
-    for (int64_t t = 0; t < kRowTokens; ++t) row.push_back(static_cast<int64_t>(stream.next_below(kVocab)));
+    for (int64_t t = 0; t < kRowTokens; ++t) row.push_back(static_cast<int64_t>(stream.next_below(kOracleVocab)));
   }
   return rows;
 }
@@ -105,7 +105,7 @@ TEST(Bfloat16Oracle, FiftyUpdatesStayAsNearToFloat32AsTorchs) {
     GTEST_SKIP() << "MORTISE_ORACLES_PYTHON is not set: torch has not judged training in bfloat16";
   at::set_num_threads(1);
   const test::TempDir dir;
-  const Model origin_model = two_layer_model(kVocab, "float32");
+  const Model origin_model = two_layer_model(kOracleVocab, "float32");
   ASSERT_OK(origin_model.save(default_env(), dir.path() / "model", {}));
   Weights origin;
   for (const NamedParameter& p : origin_model.parameters()) origin[p.name] = p.tensor.detach().clone();
