@@ -342,9 +342,9 @@ class Checker {
       error("rollout.kernels", "'rollout.kernels' is plain, and the plain layers have no adapters in bfloat16",
             "remove rollout.kernels, or set model.dtype=float32");
     }
-    for (const auto& [table, optim, steps_matrices] : {std::tuple("actor.optim", &config_.actor.optim, !has_adapter),
-                                                       std::tuple("critic.optim", &config_.critic.optim,
-                                                                  config_.critic.model.lora_rank == 0)}) {
+    for (const auto& [table, optim, steps_matrices] :
+         {std::tuple("actor.optim", &config_.actor.optim, !has_adapter),
+          std::tuple("critic.optim", &config_.critic.optim, config_.critic.model.lora_rank == 0)}) {
       if (optim->master_weights || !steps_matrices) continue;
       const std::string key = std::string(table) + ".master_weights";
       if (config_.ranks.zero_stage > 0) {

@@ -159,8 +159,8 @@ Result<> Model::adapt(LoraPlan plan) {
   weights_.rounded.clear();
   ParameterStore store{std::move(weights_), std::move(leaves_), std::move(parameters_)};
   using BaseMemory = TrainedLora::BaseMemory;
-  trained_lora_ = std::make_unique<TrainedLora>(std::move(plan), store,
-                                                shares_memory_ ? BaseMemory::kShared : BaseMemory::kOwn);
+  trained_lora_ =
+      std::make_unique<TrainedLora>(std::move(plan), store, shares_memory_ ? BaseMemory::kShared : BaseMemory::kOwn);
   adopt(std::move(store));
   if (rounds) add_rounded_matrices();  // merged matrices have memory of their own
   return {};

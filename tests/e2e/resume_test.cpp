@@ -66,9 +66,12 @@ TEST(Resume, OffloadedNumbersAreTheSame) {
 
 // The critic's adapter shares the memory of the policy's base, or it has a copy of another folder: the same numbers.
 TEST(Resume, ACriticsAdapterFromEveryStep) {
-  std::vector<std::string> settings{"trainer.total_training_steps=3", "trainer.max_actor_ckpt_to_keep=null",
-                                    "model.lora_rank=2",              "critic.model.lora_rank=3",
-                                    "algorithm.adv_estimator=gae",    "~algorithm.adv_params",
+  std::vector<std::string> settings{"trainer.total_training_steps=3",
+                                    "trainer.max_actor_ckpt_to_keep=null",
+                                    "model.lora_rank=2",
+                                    "critic.model.lora_rank=3",
+                                    "algorithm.adv_estimator=gae",
+                                    "~algorithm.adv_params",
                                     "critic.optim.lr=1e-2"};
   const TinyTask task;
   const Outcome straight = task.mortise("train", "straight", settings);

@@ -87,26 +87,23 @@ void describe_critic_model(Keys& keys) {
       .as_in_verl("null");
   const auto has_no_adapter = [](const auto& k) { return k.config.critic.model.lora_rank == 0; };
   constexpr const char* kAllTrained = "critic.model.lora_rank is 0, so all weights of the critic are trained";
-  keys.compared("lora_rank", &CriticModelConfig::lora_rank,
-                "Rank of a LoRA adapter of the critic. The adapter and the value head are trained and the weights are "
-                "frozen. If the policy has an adapter too and both start from the same folder, they share the memory of "
-                "the base. 0: no adapter; all weights are trained.")
+  keys.compared(
+          "lora_rank", &CriticModelConfig::lora_rank,
+          "Rank of a LoRA adapter of the critic. The adapter and the value head are trained and the weights are "
+          "frozen. If the policy has an adapter too and both start from the same folder, they share the memory of "
+          "the base. 0: no adapter; all weights are trained.")
       .at_least(0)
-      .at_most(65536)
-      .as_in_verl("0");
+      .at_most(65536);
   keys.compared("lora_alpha", &CriticModelConfig::lora_alpha,
                 "Scale of the adapter: its product is multiplied by lora_alpha / lora_rank.")
       .above(0)
       .at_most(1e9)
-      .as_in_verl("16")
       .no_effect(kInTrain, has_no_adapter, kAllTrained);
   keys.compared("target_modules", &CriticModelConfig::target_modules,
                 "Matrices that get an adapter. See model.target_modules.")
-      .as_in_verl("\"all-linear\"")
       .no_effect(kInTrain, has_no_adapter, kAllTrained);
   keys.compared("exclude_modules", &CriticModelConfig::exclude_modules,
                 "Matrices that get no adapter although target_modules matches them.")
-      .as_in_verl("null")
       .no_effect(kInTrain, has_no_adapter, kAllTrained);
 }
 

@@ -72,7 +72,8 @@ Result<CriticBytes> critic_bytes(Env& env, const PluginRegistry& registry, const
   const TrainedSize trained = TRY(trained_size(critic, lora, loaded, "critic.optim"));
   const auto element = static_cast<double>(num_bytes(dtype));
   if (lora) {
-    double weights = weight_bytes(critic, dtype, WeightCopies::kMasters) + static_cast<double>(lora->num_added) * element;
+    double weights =
+        weight_bytes(critic, dtype, WeightCopies::kMasters) + static_cast<double>(lora->num_added) * element;
     if (shares_policy_base(config)) weights -= static_cast<double>(critic.num_parameters()) * element;
     return CriticBytes{weights,
                        trained.numbers * element,

@@ -114,7 +114,8 @@ TEST(ImportVerl, ACriticMayHaveAnAdapter) {
   const std::string gae = "algorithm.adv_estimator=gae critic.model.path=m ";
   EXPECT_EQ(verl(grpo(gae)).critic.model.lora_rank, 0);
   const CriticModelConfig model =
-      verl(grpo(gae + "critic.model.lora_rank=8 critic.model.lora_alpha=32 critic.model.target_modules=[q_proj,v_proj]"))
+      verl(
+          grpo(gae + "critic.model.lora_rank=8 critic.model.lora_alpha=32 critic.model.target_modules=[q_proj,v_proj]"))
           .critic.model;
   EXPECT_EQ(model.lora_rank, 8);
   EXPECT_EQ(model.lora_alpha, 32.0);

@@ -26,16 +26,7 @@ using ::testing::Not;
 constexpr const char* kGroups = "actor.optim.groups.";
 
 Model small_model(const std::string& dtype, int64_t num_layers = 3) {
-  return Model::random(make_qwen2_config({.vocab_size = 17,
-                                          .hidden_size = 16,
-                                          .intermediate_size = 24,
-                                          .num_layers = num_layers,
-                                          .num_heads = 4,
-                                          .num_kv_heads = 2,
-                                          .initializer_range = 0.3})
-                           .value(),
-                       5, dtype)
-      .value();
+  return Model::random(small_config(17, num_layers), 5, dtype).value();
 }
 
 // A model with the groups of some overrides, and its optimizer.

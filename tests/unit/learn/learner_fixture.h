@@ -16,6 +16,7 @@
 #include "learn/optim/adamw.h"
 #include "learn/optim/weight_shards.h"
 #include "learn/update/actor_learner.h"
+#include "small_config.h"
 
 namespace mortise {
 
@@ -115,15 +116,7 @@ struct TestPolicy {
 
   explicit TestPolicy(const std::string& dtype, int64_t vocab = 29, int64_t num_layers = 2, uint64_t seed = 5,
                       const ZeroOptions& zero = {})
-      : TestPolicy(make_qwen2_config({.vocab_size = vocab,
-                                      .hidden_size = 16,
-                                      .intermediate_size = 24,
-                                      .num_layers = num_layers,
-                                      .num_heads = 4,
-                                      .num_kv_heads = 2,
-                                      .initializer_range = 0.3})
-                       .value(),
-                   dtype, seed, zero) {}
+      : TestPolicy(small_config(vocab, num_layers), dtype, seed, zero) {}
   TestPolicy(ModelConfig config, const std::string& dtype, uint64_t seed, const ZeroOptions& zero = {})
       : model(Model::random(std::move(config), seed, dtype).value()),
         optimizer(parameters(model), {}, "actor.optim", spread(zero)) {

@@ -1,19 +1,12 @@
 // A small mixture of experts with a dense layer, for tests of the learner.
 #pragma once
 
-#include "model/weights/model_config.h"
+#include "small_config.h"
 
 namespace mortise {
 
 inline ModelConfig moe_config() {
-  ModelConfig config = make_qwen2_config({.vocab_size = 29,
-                                          .hidden_size = 16,
-                                          .intermediate_size = 24,
-                                          .num_layers = 3,
-                                          .num_heads = 4,
-                                          .num_kv_heads = 2,
-                                          .initializer_range = 0.3})
-                           .value();
+  ModelConfig config = small_config(29, 3);
   config.moe = {.num_experts = 3, .experts_per_token = 2, .expert_size = 12, .is_dense = {false, true, false}};
   config.moe.normalizes = true;
   return config;

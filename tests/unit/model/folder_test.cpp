@@ -109,8 +109,7 @@ TEST(ModelFolder, UntrainedFoldersAreSavedByteForByte) {
   for (const auto& entry : fs::directory_iterator(Path(MORTISE_SOURCE_DIR) / "tests/golden/models")) {
     const std::string name = entry.path().filename().string();
     // Matrices in four bits are saved as plain numbers (four_bit_test.cpp).
-    if (!entry.is_directory() || name.starts_with("lora_") || name.ends_with("_nf4") || name.ends_with("_fp4"))
-      continue;
+    if (!entry.is_directory() || name.starts_with("lora_") || name.ends_with("_nf4") || name.ends_with("fp4")) continue;
     const auto model = Model::load(default_env(), golden(name));
     ASSERT_TRUE(model.ok()) << model.error().to_string();
     const Path folder = scratch("same_" + name);

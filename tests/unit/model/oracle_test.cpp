@@ -158,7 +158,7 @@ TEST(TransformersOracle, LoadsWhatWeSaveAndGivesOurNumbers) {
   }
   for (const char* name :
        {"qwen2_yarn", "qwen3_tied", "llama3_rope", "llama_bias", "mistral_sliding", "gemma2", "gemma3_text", "phi3",
-        "qwen2_moe_sliding", "qwen3_moe_layers", "qwen3_moe_raw", "mixtral"}) {
+        "qwen2_moe_sliding", "qwen3_moe_layers", "qwen3_moe_raw", "mixtral", "gpt_oss"}) {
     folders.push_back(save_case(remade_model(name), std::string("remade_") + name));
   }
   folders.push_back(save_case(golden_model("gemma2"), "shards", {.max_shard_bytes = 20000}));
@@ -169,6 +169,8 @@ TEST(TransformersOracle, LoadsWhatWeSaveAndGivesOurNumbers) {
   folders.push_back(save_adapter_case("phi3", {.rank = 3, .alpha = 3.0, .exclude_modules = {"1.self_attn.qkv_proj"}}));
   folders.push_back(save_adapter_case("qwen2_moe", {.rank = 2, .alpha = 3.0}));
   folders.push_back(save_adapter_case("mixtral", {.rank = 2, .alpha = 3.0}));
+  folders.push_back(save_adapter_case("gpt_oss", {.rank = 2, .alpha = 3.0}));
+  folders.push_back(save_case(golden_model("gpt_oss_mxfp4"), "widened_mxfp4"));
   folders.push_back(save_case(longrope_model("phi3", 0.5, 6.0), "phi3_long"));
   folders.push_back(save_case(longrope_model("phi3", 0.5, 9.0), "phi3_short"));
   folders.push_back(save_case(longrope_model("llama3_rope", 1.0, 6.0), "llama_long"));
