@@ -52,7 +52,8 @@ class Handler(BaseHTTPRequestHandler):
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         self.wfile.write(body[:cut])
-        self.close_connection = cut is not None
+        if cut is not None:
+            self.close_connection = True
 
     def do_GET(self):
         if self.path == "/spoiled":
