@@ -43,7 +43,6 @@ class Checker {
       check_model_files();
       check_bfloat16();
       check_reference_offload();
-      check_critic_adapter();
       if (config_.model.enable_gradient_checkpointing && config_.model.layers == LayerPasses::kPlain) {
         error("model.layers",
               "'model.layers' is plain, but only the fast layers can be recomputed in the backward pass",
@@ -182,8 +181,7 @@ class Checker {
     }
   }
 
-  // Whether the updates of a step hold at most all of its prompts.
-  bool check_update_prompts() {
+  bool update_fits_step() {
     const int64_t batch = config_.data.train_batch_size, mini = config_.actor.ppo_mini_batch_size;
     const std::string_view key = "actor.ppo_mini_batch_size";
     if (mini > batch) {
@@ -204,7 +202,7 @@ class Checker {
     const DataConfig& data = config_.data;
     const ActorConfig& actor = config_.actor;
     const std::string batch = std::to_string(data.train_batch_size);
-    if (!actor.rows_per_update && !check_update_prompts()) return;
+    if (!actor.rows_per_update && !update_fits_step()) return;
     if (const int64_t critic = config_.critic.ppo_mini_batch_size.value_or(1); data.train_batch_size % critic != 0) {
       error(
           "critic.ppo_mini_batch_size",
@@ -216,7 +214,8 @@ class Checker {
       return;
     }
     const int64_t rows = plan_batches(config_).rows_per_update;
-    if (const int64_t in_step = data.train_batch_size * config_.rollout.n; in_step % rows != 0) {
+    if (const int64_t in_step = data.train_batch_size * config_.rollout.n;
+        actor.rows_per_update && in_step % rows != 0) {
       error("actor.rows_per_update",
             fmt::format("a step has {} rows (data.train_batch_size times rollout.n), which is not a multiple of "
                         "actor.rows_per_update ({})",
@@ -317,19 +316,11 @@ class Checker {
           "set it to none, or ranks.zero_stage to 2 or less");
   }
 
-  void check_critic_adapter() {
-    if (config_.critic.model.lora_rank == 0 || config_.ranks.zero_stage < 3) return;
-    error("critic.model.lora_rank",
-          "'critic.model.lora_rank' is above 0, and with ranks.zero_stage = 3 the ranks share all weights, which an "
-          "adapter with a value head does not allow",
-          "set it to 0, or ranks.zero_stage to 2 or less");
-  }
-
   // What does not go together with model.dtype = bfloat16.
   void check_bfloat16() {
     const ModelSection& model = config_.model;
     if (model.dtype != ModelDtype::kBfloat16) return;
-    const bool has_adapter = model.lora_rank > 0 || model.lora_adapter_path;
+    const bool has_adapter = model.trains_adapter();
     if (config_.ranks.zero_stage == 3) {
       error("ranks.zero_stage", "'ranks.zero_stage' is 3, and ranks do not share the weights of a bfloat16 model",
             "set it to 2 or less, or model.dtype=float32");
@@ -543,72 +534,6 @@ class Checker {
 
 Result<std::vector<Error>> check_config(const LoadedConfig& loaded, ConfigUse use) {
   return Checker(loaded, use).run();
-}
-
-int64_t response_length(const RunConfig& config) {
-  return config.rollout.response_length.value_or(config.data.max_response_length);
-}
-
-Result<> check_pass_length(const LoadedConfig& loaded, const std::string& key, const std::optional<int64_t>& tokens) {
-  const RunConfig& config = loaded.config;
-  const double longest =
-      static_cast<double>(config.data.max_prompt_length) + static_cast<double>(response_length(config));
-  if (!tokens || longest <= static_cast<double>(*tokens)) return {};
-  return Error{
-      ErrorKind::kConfig,
-      fmt::format("one row may have {} tokens (data.max_prompt_length + the longest completion), but a pass only {}",
-                  format_f64(longest), *tokens),
-      loaded.where(key), fmt::format("raise {} or lower the lengths", key)};
-}
-
-BatchPlan plan_batches(const RunConfig& config) {
-  BatchPlan plan;
-  plan.prompts_per_step = config.data.train_batch_size;
-  plan.rows_per_step = plan.prompts_per_step * config.rollout.n;
-  plan.rows_per_update = config.actor.rows_per_update.value_or(config.actor.ppo_mini_batch_size * config.rollout.n);
-  plan.updates_per_epoch_pass = plan.rows_per_step / plan.rows_per_update;
-  plan.updates_per_step = plan.updates_per_epoch_pass * config.actor.ppo_epochs;
-  return plan;
-}
-
-namespace {
-
-constexpr double kMaxUpdates = 9007199254740992.0;  // 2^53
-
-// As transformers rounds: any part of a step is a step.
-double steps_of_run(const RunConfig& config, int64_t num_prompts) {
-  const TrainerConfig& trainer = config.trainer;
-  if (trainer.total_training_steps) return static_cast<double>(*trainer.total_training_steps);
-  return std::ceil(trainer.total_epochs * static_cast<double>(num_prompts / config.data.train_batch_size));
-}
-
-}  // namespace
-
-int64_t plan_total_steps(const RunConfig& config, int64_t num_prompts) {
-  return static_cast<int64_t>(std::min(steps_of_run(config, num_prompts), kMaxUpdates));
-}
-
-Result<> check_num_rows(const LoadedConfig& loaded, int64_t num_prompts, std::string_view key) {
-  const RolloutConfig& rollout = loaded.config.rollout;
-  return check_num_rows(loaded, num_prompts, key == "rollout.n" ? rollout.n : rollout.val_kwargs.n, key);
-}
-
-Result<> check_num_rows(const LoadedConfig& loaded, int64_t num_prompts, int64_t n, std::string_view key) {
-  if (num_prompts <= kMaxRows / n) return {};
-  return Error{ErrorKind::kConfig,
-               fmt::format("{} prompts with {} completions each ({}) are too many: at most {} at once",
-                           format_count(num_prompts), format_count(n), key, format_count(kMaxRows)),
-               loaded.where(key), fmt::format("lower {} or the number of prompts", key)};
-}
-
-Result<> check_run_length(const LoadedConfig& loaded, int64_t num_prompts) {
-  const RunConfig& config = loaded.config;
-  const double updates = steps_of_run(config, num_prompts) * static_cast<double>(plan_batches(config).updates_per_step);
-  if (updates <= kMaxUpdates) return {};
-  const std::string_view key =
-      config.trainer.total_training_steps ? "trainer.total_training_steps" : "trainer.total_epochs";
-  return Error{ErrorKind::kConfig, fmt::format("the run would have {} updates, more than 2^53", format_f64(updates)),
-               loaded.where(key), "lower " + std::string(key)};
 }
 
 }  // namespace mortise

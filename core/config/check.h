@@ -1,15 +1,12 @@
-// check_config: the rules between keys, and the batch arithmetic that follows from them.
+// check_config: the rules between keys.
 //
 // Errors come all at once, like those of load_config; settings that are allowed but have no effect, or are rarely
 // meant, are warnings. Pure functions. Source of the rules: verl's validate_config and TRL's GRPOConfig.__post_init__.
 #pragma once
 
-#include <cstdint>
-#include <optional>
-#include <string>
-#include <string_view>
 #include <vector>
 
+#include "config/batch_plan.h"
 #include "config/key_use.h"
 #include "config/load.h"
 
@@ -17,35 +14,5 @@ namespace mortise {
 
 // The warnings (kind kConfig; print with to_string()), or one Error with every problem.
 Result<std::vector<Error>> check_config(const LoadedConfig& loaded, ConfigUse use);
-
-// Tokens of the longest completion: rollout.response_length, else data.max_response_length.
-int64_t response_length(const RunConfig& config);
-
-// A pass must hold the longest possible row. `tokens`: its size as the key says; null = large enough.
-Result<> check_pass_length(const LoadedConfig& loaded, const std::string& key, const std::optional<int64_t>& tokens);
-
-// How a step is cut. Nothing is rounded: check_config refuses sizes that do not divide.
-struct BatchPlan {
-  int64_t prompts_per_step = 0;        // data.train_batch_size
-  int64_t rows_per_step = 0;           // prompts_per_step * rollout.n
-  int64_t rows_per_update = 0;         // actor.rows_per_update, else ppo_mini_batch_size * rollout.n
-  int64_t updates_per_epoch_pass = 0;  // updates in one pass over the step's rows
-  int64_t updates_per_step = 0;        // times actor.ppo_epochs
-};
-BatchPlan plan_batches(const RunConfig& config);
-
-// Steps of the whole run: total_training_steps, else total_epochs times the whole batches of an epoch, rounded up. After
-// check_run_length, so that they are few enough.
-int64_t plan_total_steps(const RunConfig& config, int64_t num_prompts);
-
-// Maximum completions of a step, a validation or a `generate`: more do not fit into any memory.
-inline constexpr int64_t kMaxRows = int64_t{1} << 24;
-// An error if num_prompts prompts have too many completions. `key`: rollout.n or rollout.val_kwargs.n.
-Result<> check_num_rows(const LoadedConfig& loaded, int64_t num_prompts, std::string_view key);
-// The same for n completions each.
-Result<> check_num_rows(const LoadedConfig& loaded, int64_t num_prompts, int64_t n, std::string_view key);
-
-// The number of updates of the whole run must be at most 2^53, which a double holds exactly: schedules divide by it.
-Result<> check_run_length(const LoadedConfig& loaded, int64_t num_prompts);
 
 }  // namespace mortise

@@ -8,6 +8,7 @@
 #include <cmath>
 #include <unordered_map>
 
+#include "config/batch_plan.h"
 #include "config/key_record.h"
 #include "config/load.h"
 #include "config/toml_text.h"

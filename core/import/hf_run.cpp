@@ -101,18 +101,22 @@ int64_t join_batches(Translation& t, Cut& cut, int64_t& passes, BatchNormalizer 
   return num_joined;
 }
 
-void set_update_size(Translation& t, const Cut& cut) {
+// `passes` over the rows of a step.
+void set_update_size(Translation& t, const Cut& cut, RowOrder order, int64_t passes) {
   const int64_t rows = cut.rows * cut.accumulation;
+  const bool is_random = order == RowOrder::kRandom && cut.steps != cut.accumulation;
   if (rows % cut.group == 0) {
     t.set("actor.ppo_mini_batch_size", rows / cut.group,
           {"per_device_train_batch_size", "gradient_accumulation_steps", "num_generations"},
-          cut.steps == cut.accumulation ? "in prompts"
-                                        : "in prompts; there the rows of a generation batch are dealt out at random");
+          is_random ? "in prompts; there the rows of a generation batch are distributed at random" : "in prompts");
     return;
   }
   t.set("actor.rows_per_update", rows, {"per_device_train_batch_size", "gradient_accumulation_steps"},
         fmt::format("in completions, because an update does not hold whole groups of {}", cut.group));
-  t.set("actor.shuffle", true, {"steps_per_generation"}, "the rows of a generation batch are dealt out at random");
+  if (!is_random) return;
+  t.set("actor.shuffle", true, {"steps_per_generation"},
+        passes == 1 ? "the rows of a generation batch are distributed at random"
+                    : "the rows of a generation batch are distributed at random, here anew in each of num_iterations");
 }
 
 // The best checkpoint is kept; transformers also loads it at the end.
@@ -176,7 +180,8 @@ void set_logging(Translation& t) {
 
 }  // namespace
 
-HfBatches translate_hf_batches(Translation& t, const Processes& processes, BatchNormalizer batch_normalizer) {
+HfBatches translate_hf_batches(Translation& t, const Processes& processes, BatchNormalizer batch_normalizer,
+                               RowOrder order) {
   HfBatches plan;
   const int64_t rows = count_of(t, "per_device_train_batch_size") * processes.count;
   const int64_t micro_steps = t.is_null("gradient_accumulation_steps") ? 1 : count_of(t, "gradient_accumulation_steps");
@@ -196,7 +201,7 @@ HfBatches translate_hf_batches(Translation& t, const Processes& processes, Batch
         {"per_device_train_batch_size", "gradient_accumulation_steps", "steps_per_generation", "generation_batch_size",
          "num_generations"},
         processes.count == 1 ? "in prompts" : fmt::format("in prompts, of {} processes", processes.count));
-  set_update_size(t, cut);
+  set_update_size(t, cut, order, passes);
   t.set("actor.ppo_micro_batch_size_per_gpu", t.integer("per_device_train_batch_size"), {"per_device_train_batch_size"},
         "changes memory and speed only");
   if (passes != 1) t.set("actor.ppo_epochs", passes, {"num_iterations"});

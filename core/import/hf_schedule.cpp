@@ -26,7 +26,8 @@ void set_run_length(Translation& t, const HfBatches& batches) {
   } else {
     const double epochs = t.number("num_train_epochs");
     if (!(epochs > 0 && epochs <= 1e9)) {
-      t.problem("num_train_epochs", "num_train_epochs is " + format_f64(epochs), "set it above 0, or give max_steps");
+      t.problem("num_train_epochs", "num_train_epochs is " + format_f64(epochs),
+                "set it above 0 and at most 1e9, or give max_steps");
     } else if (epochs == std::floor(epochs)) {
       t.set("trainer.total_epochs", static_cast<int64_t>(epochs), {"num_train_epochs"});
     } else {

@@ -89,8 +89,10 @@ TEST(ObjectiveStages, UpdatesOfRowsAreThoseOfPromptsOrHoldPartsOfGroups) {
     return outcome.output;
   };
   EXPECT_THAT(refused("actor.rows_per_update=12"), HasSubstr("choose a divisor of 64"));
-  EXPECT_THAT(refused("actor.rows_per_update=4 actor.policy_loss.loss_mode=real"),
-              HasSubstr("set actor.ppo_mini_batch_size in its place"));
+  for (const char* whole : {"actor.policy_loss.loss_mode=real", "actor.loss_agg_mode=prompt-mean",
+                            "algorithm.adv_estimator=gae critic.loss_agg_mode=prompt-mean"})
+    EXPECT_THAT(refused(std::string("actor.rows_per_update=4 ") + whole),
+                HasSubstr("remove it, and set actor.ppo_mini_batch_size"));
 }
 
 // A run on its own dump, and on what `generate` writes.

@@ -69,11 +69,7 @@ struct ActorConfig {
 #ifdef MORTISE_CONFIG_RECORDS  // read by fields.cpp alone, so that a new text recompiles one file
 
 inline constexpr auto has_one_update_a_pass = [](const auto& k) -> bool {
-  const auto& config = k.config;
-  if (!config.actor.shuffle) return false;
-  if (config.actor.rows_per_update)
-    return *config.actor.rows_per_update >= config.data.train_batch_size * config.rollout.n;
-  return config.actor.ppo_mini_batch_size >= config.data.train_batch_size;
+  return k.config.actor.shuffle && plan_batches(k.config).updates_per_epoch_pass <= 1;
 };
 
 template <class Keys>
@@ -89,8 +85,8 @@ void describe_actor_batches(Keys& keys) {
           "actor.rows_per_update decides");
   keys.compared("rows_per_update", &ActorConfig::rows_per_update,
                 "Rows (completions) per update, in place of ppo_mini_batch_size. An update may then hold a part of a "
-                "group, as in TRL. Must divide data.train_batch_size times rollout.n. With shuffle, single rows are "
-                "distributed, not groups. null: ppo_mini_batch_size prompts with all their rows.")
+                "group, as in TRL. Must divide data.train_batch_size times rollout.n. With shuffle, the engine "
+                "distributes single rows, so groups are split. null: ppo_mini_batch_size prompts with all their rows.")
       .at_least(1);
   keys.free("ppo_micro_batch_size_per_gpu", &ActorConfig::ppo_micro_batch_size_per_gpu,
             "Maximum rows in one forward and backward pass. Changes memory and speed, never the gradient. An update is "

@@ -57,7 +57,8 @@ void describe_critic(Keys& keys) {
   keys.compared("grad_clip", &CriticConfig::grad_clip, "Maximum L2 norm of the gradient of an update. 0: no clipping.")
       .at_least(0)
       .as_in_verl("1.0");
-  keys.compared("ppo_mini_batch_size", &CriticConfig::ppo_mini_batch_size, "Prompts per update. null: the actor's.")
+  keys.compared("ppo_mini_batch_size", &CriticConfig::ppo_mini_batch_size,
+                "Prompts per update. null: as many rows per update as the policy.")
       .at_least(1)
       .as_in_verl("null");
   keys.free("ppo_micro_batch_size_per_gpu", &CriticConfig::ppo_micro_batch_size_per_gpu,

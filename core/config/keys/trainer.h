@@ -344,8 +344,8 @@ void describe_limits(Keys& keys) {
           kInTrain,
           [](const auto& k) {
             const auto& config = k.config;
-            return config.model.lora_dropout > 0 && config.model.lora_rank > 0 && config.actor.ppo_epochs == 1 &&
-                   config.actor.ppo_mini_batch_size >= config.data.train_batch_size;
+            return config.model.lora_dropout > 0 && config.model.lora_rank > 0 &&
+                   plan_batches(config).updates_per_step <= 1;
           },
           "a step has one update, and with model.lora_dropout its log-probs are not those of the sampler's policy");
   keys.free("kl_limit", &TrainerConfig::kl_limit,

@@ -57,15 +57,20 @@ Result<> check_reward_aggregation(const PluginInfo& estimator, const LoadedConfi
   return {};
 }
 
-// A loss over groups would see parts of them.
-Result<> check_partial_groups(const PluginInfo& loss, const LoadedConfig& loaded) {
-  const auto& rows = loaded.config.actor.rows_per_update;
-  if (!rows || loss.coupling != Coupling::kGroup) return {};
+// A loss over groups, and means over prompts, would see parts of them.
+Result<> check_partial_groups(const PluginInfo& loss, const LoadedConfig& loaded, const PluginFacts& facts) {
+  const RunConfig& config = loaded.config;
+  if (!plan_batches(config).cuts_groups) return {};
+  const bool averages_critic =
+      facts.has_critic && !config.critic.ppo_mini_batch_size && config.critic.loss_agg_mode == LossAggMode::kPromptMean;
+  std::string who;
+  if (loss.coupling == Coupling::kGroup) who = loss.name + " compares the completions of a prompt";
+  if (facts.aggregation == LossAggMode::kPromptMean) who = "actor.loss_agg_mode is a mean over prompts";
+  if (averages_critic) who = "critic.loss_agg_mode is a mean over prompts";
+  if (who.empty()) return {};
   return Error{ErrorKind::kConfig,
-               fmt::format("{} compares the completions of a prompt, and actor.rows_per_update lets an update hold a "
-                           "part of them",
-                           loss.name),
-               loaded.where("actor.rows_per_update"), "set actor.ppo_mini_batch_size in its place"};
+               who + ", and with actor.rows_per_update an update may hold a part of a prompt's completions",
+               loaded.where("actor.rows_per_update"), "remove it, and set actor.ppo_mini_batch_size"};
 }
 
 bool compares_sums_alone(const PluginInfo& estimator) {
@@ -161,12 +166,12 @@ Result<> check_plugins(const PluginRegistry& registry, const LoadedConfig& loade
   TRY(check_plugins(registry, loaded, all));
   const PluginRef loss = TRY(registry.find("policy_loss", loaded.config.actor.policy_loss.loss_mode));
   const PluginRef estimator = TRY(registry.find("advantage_estimator", loaded.config.algorithm.adv_estimator));
-  TRY(check_partial_groups(*loss.plugin, loaded));
   TRY(check_reward_aggregation(*estimator.plugin, loaded));
   TRY(check_filtered_estimator(loaded, estimator.plugin->name,
                                estimator.plugin->requires_input(column::SumPiSquared::name)));
   TRY(check_replay_estimator(loaded, estimator.plugin->name, compares_sums_alone(*estimator.plugin)));
   const PluginFacts facts = TRY(facts_of(*loss.plugin, *estimator.plugin, loaded.config));
+  TRY(check_partial_groups(*loss.plugin, loaded, facts));
   for (const Error& warning : unused_keys(loaded, ConfigUse::kTrain, &facts)) log_warn_once(warning.to_string());
   TRY(check_reference(loaded, facts));
   return check_critic(loaded, facts);

@@ -417,6 +417,17 @@ TEST(BatchPlan, Arithmetic) {
   EXPECT_EQ(plan.updates_per_step, 6);
 }
 
+TEST(BatchPlan, UpdatesOfRowsMayCutGroups) {
+  const auto cuts = [](const std::vector<std::string>& overrides) {
+    return plan_batches(config_of(kGood, overrides)).cuts_groups;
+  };
+  EXPECT_FALSE(cuts({}));
+  EXPECT_TRUE(cuts({"actor.rows_per_update=4"})) << "groups have 8 rows";
+  EXPECT_FALSE(cuts({"actor.rows_per_update=16"}));
+  EXPECT_TRUE(cuts({"actor.rows_per_update=16", "actor.shuffle=true"}));
+  EXPECT_EQ(plan_batches(config_of(kGood, {"actor.rows_per_update=16"})).updates_per_step, 16);
+}
+
 TEST(BatchPlan, TotalSteps) {
   EXPECT_EQ(plan_total_steps(config_of(kGood, {"trainer.total_epochs=3"}), 100), 9)
       << "the last 4 rows of an epoch drop";

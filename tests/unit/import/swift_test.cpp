@@ -322,6 +322,9 @@ TEST(ImportSwift, WhatWouldChangeTheNumbersIsRefused) {
               HasSubstr("the reward 'mine' does not exist in Mortise"));
   EXPECT_THAT(swift_error(std::string(kBatch) + "--reward_funcs soft_overlong"), HasSubstr("soft_cache_length"));
   EXPECT_THAT(swift_error("--per_device_train_batch_size 4"), HasSubstr("does not hold whole groups of 8"));
+  const RunConfig halves = swift("--per_device_train_batch_size 4 --steps_per_generation 2");
+  EXPECT_EQ(halves.actor.rows_per_update, 4);
+  EXPECT_FALSE(halves.actor.shuffle) << "ms-swift keeps the order of the rows";
   const std::string mask = std::string(kBatch) + "--off_policy_sequence_mask_delta 0.5 ";
   EXPECT_THAT(swift_error(mask), HasSubstr("with a KL in the loss (beta) is not supported"));
   EXPECT_THAT(swift_error(mask + "--beta 0 --loss_type bnpo"), HasSubstr("with loss_type bnpo is not supported"));

@@ -98,7 +98,7 @@ TEST(ImportTrl, BatchesAreCountedAsTrlCountsThem) {
               HasSubstr("set 3 or 6"));
   EXPECT_THAT(error("num_iterations: 2\nmax_steps: 5"), HasSubstr("set 4 or 6"));
   EXPECT_THAT(error("num_generations: 1"), HasSubstr("nothing to compare"));
-  EXPECT_THAT(error("num_train_epochs: 0"), HasSubstr("set it above 0, or give max_steps"));
+  EXPECT_THAT(error("num_train_epochs: 0"), HasSubstr("set it above 0 and at most 1e9, or give max_steps"));
   EXPECT_THAT(error("per_device_train_batch_size: 1.5"), HasSubstr("must be an integer"));
 }
 
