@@ -25,7 +25,7 @@ std::string name_of(const Mesh& mesh) {
 }
 
 // The model has four heads and two key-value heads: groups of four repeat them.
-const std::vector<Mesh> kMeshes{{2, 2}, {4, 2}, {4, 4}, {8, 4}, {4, 2, 1}, {4, 2, 2}, {4, 2, 3}, {4, 4, 3}};
+const std::vector<Mesh> kMeshes{{2, 2}, {4, 4}, {4, 2, 1}, {4, 2, 2}, {4, 2, 3}};
 
 std::vector<Learnt> learn_on(const Mesh& mesh, const Case& one, const std::string& dtype, bool deterministic,
                              int64_t num_updates) {
@@ -70,12 +70,10 @@ TEST(Sequence, Float32GradientsAreEqualTo1e6) {
 // One size of the groups: the same bits for any number of groups and every stage.
 TEST(Sequence, DeterministicUpdatesAreEqualToTheBit) {
   for (const Case& one : cases()) {
-    for (const std::string dtype : {"float64", "float32"}) {
-      const std::vector<Learnt> one_group = learn_on({2, 2}, one, dtype, true, 2);
-      for (const Mesh& mesh : std::vector<Mesh>{{4, 2}, {6, 2}, {4, 2, 1}, {4, 2, 2}, {4, 2, 3}}) {
-        SCOPED_TRACE(std::string(one.name) + ", " + dtype + ", " + name_of(mesh));
-        for (const Learnt& rank : learn_on(mesh, one, dtype, true, 2)) expect_same(rank, one_group[0], 0.0);
-      }
+    const std::vector<Learnt> one_group = learn_on({2, 2}, one, "float32", true, 2);
+    for (const Mesh& mesh : std::vector<Mesh>{{6, 2}, {4, 2, 1}, {4, 2, 3}}) {
+      SCOPED_TRACE(std::string(one.name) + ", " + name_of(mesh));
+      for (const Learnt& rank : learn_on(mesh, one, "float32", true, 2)) expect_same(rank, one_group[0], 0.0);
     }
   }
 }
