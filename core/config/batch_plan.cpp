@@ -26,15 +26,16 @@ int64_t response_length(const RunConfig& config) {
   return config.rollout.response_length.value_or(config.data.max_response_length);
 }
 
-Result<> check_pass_length(const LoadedConfig& loaded, const std::string& key, const std::optional<int64_t>& tokens) {
+Result<> check_pass_length(const LoadedConfig& loaded, const std::string& key, const std::optional<int64_t>& tokens,
+                           int64_t num_ranks) {
   const RunConfig& config = loaded.config;
   const double longest =
       static_cast<double>(config.data.max_prompt_length) + static_cast<double>(response_length(config));
-  if (!tokens || longest <= static_cast<double>(*tokens)) return {};
+  if (!tokens || longest <= static_cast<double>(*tokens) * static_cast<double>(num_ranks)) return {};
   return Error{
       ErrorKind::kConfig,
       fmt::format("one row may have {} tokens (data.max_prompt_length + the longest completion), but a pass only {}",
-                  format_f64(longest), *tokens),
+                  format_f64(longest), *tokens * num_ranks),
       loaded.where(key), fmt::format("raise {} or lower the lengths", key)};
 }
 

@@ -13,8 +13,10 @@ namespace mortise {
 // Tokens of the longest completion: rollout.response_length, else data.max_response_length.
 int64_t response_length(const RunConfig& config);
 
-// A pass must hold the longest possible row. `tokens`: its size as the key says; null = large enough.
-Result<> check_pass_length(const LoadedConfig& loaded, const std::string& key, const std::optional<int64_t>& tokens);
+// A pass must hold the longest possible row. `tokens`: those of each of `num_ranks` that share it, as the key says; null =
+// large enough.
+Result<> check_pass_length(const LoadedConfig& loaded, const std::string& key, const std::optional<int64_t>& tokens,
+                           int64_t num_ranks);
 
 // How a step is cut. Nothing is rounded: check_config refuses sizes that do not divide.
 struct BatchPlan {

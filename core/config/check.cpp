@@ -228,7 +228,8 @@ class Checker {
     }
     // train/check_plugins checks those of the reference and the critic, which only some plugins need.
     if (!actor.use_dynamic_bsz && actor.ppo_micro_batch_size_per_gpu) return;
-    auto good = check_pass_length(loaded_, "actor.ppo_max_token_len_per_gpu", actor.ppo_max_token_len_per_gpu);
+    auto good = check_pass_length(loaded_, "actor.ppo_max_token_len_per_gpu", actor.ppo_max_token_len_per_gpu,
+                                  actor.ulysses_sequence_parallel_size);
     if (!good.ok()) problems_.push_back(std::move(good).error());
   }
 

@@ -63,6 +63,11 @@ Result<> check_root(int root, int size, std::string_view call, std::string_view 
   return {};
 }
 
+Result<> check_group_size(int part, int size) {
+  if (part >= 1 && size % part == 0) return {};
+  return wrong_argument("neighbours", "start", fmt::format("{} ranks do not form groups of {}", size, part));
+}
+
 Result<> check_peer(int peer, int rank, int size, std::string_view call, std::string_view stage) {
   TRY(check_root(peer, size, call, stage));
   if (peer == rank) return wrong_argument(call, stage, fmt::format("rank {} cannot be its own partner", rank));

@@ -20,6 +20,8 @@ Result<> check_parts(const at::Tensor& whole, const at::Tensor& part, int size, 
 Result<> check_sizes(const at::Tensor& tensor, std::span<const int64_t> sizes, int size, std::string_view call,
                      std::string_view stage);
 Result<> check_root(int root, int size, std::string_view call, std::string_view stage);
+// `part` ranks of a group of `size`, which divide it.
+Result<> check_group_size(int part, int size);
 // Another rank of the group.
 Result<> check_peer(int peer, int rank, int size, std::string_view call, std::string_view stage);
 

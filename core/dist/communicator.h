@@ -4,8 +4,8 @@
 // Callers therefore never ask whether a run is distributed.
 //
 // Order rule: every rank calls the same collectives, in the same order, with the same sizes and types. all_reduce_sum,
-// start_all_reduce_sum, reduce_scatter_sum, all_gather, start_all_gather, all_to_all, broadcast, barrier, exchange and
-// broadcast_bytes are collectives. send and recv concern two ranks, and each pair of ranks calls them in the same order.
+// start_all_reduce_sum, reduce_scatter_sum, all_gather, start_all_gather, all_to_all, broadcast, barrier, exchange
+// and broadcast_bytes are collectives. send and recv concern two ranks, and each pair of ranks calls them in the same order.
 //
 // Thread rule: one call at a time. The calls may come from different threads (autograd's start the reduction of a
 // bucket), if the order rule holds. enter, check and fail may be called by any thread at any time.
@@ -86,6 +86,11 @@ class Communicator {
   // To and from another rank, never this one.
   virtual Result<> send(const at::Tensor& tensor, int to, std::string_view stage) = 0;
   virtual Result<> recv(const at::Tensor& tensor, int from, std::string_view stage) = 0;
+
+  // The group of the ranks [k size, (k + 1) size) to which this rank belongs; `size` divides that of this group. Its ranks
+  // count from 0, and its collectives concern nobody else. It lives as long as this communicator, and every call with one
+  // size gives the same one. Its ranks make the call together. Errors name the ranks of the whole run; leave() does nothing.
+  virtual Result<Communicator*> neighbours(int size) = 0;
 
   // Every rank's bytes, in rank order, on every rank. Sizes may differ and may be 0.
   virtual Result<std::vector<std::string>> exchange(const std::string& bytes, std::string_view stage) = 0;

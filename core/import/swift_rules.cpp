@@ -136,7 +136,6 @@ constexpr PeerRule kRun[] = {
     refuse("use_galore", "[false]", "Mortise has no low-rank optimizers"),
     refuse("enable_dft_loss", "[false]", kOther),
     refuse("split_dataset_ratio", "[0]", "write the validation rows to a separate file"),
-    refuse("sequence_parallel_size", "[1]", "Mortise does not split rows over processes"),
     no_effect("model_type", kModel),
     no_effect("model_revision", kModel),
     no_effect("task_type", kModel),

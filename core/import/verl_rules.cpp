@@ -159,7 +159,6 @@ constexpr PeerRule kActor[] = {
     no_effect("actor.use_prefix_grouper", kMemory),
     no_effect("actor.use_remove_padding", "rows are always packed without padding"),
     no_effect("actor.pad_to_length", "rows are always packed without padding"),
-    no_effect("actor.ulysses_sequence_parallel_size", kWhereItRuns),
     no_effect("actor.entropy_from_logits_with_chunking", kMemory),
     no_effect("actor.entropy_from_logits_chunk_size", kMemory),
     no_effect("actor.entropy_checkpointing", kMemory),

@@ -1,7 +1,6 @@
 // Runs of several processes: the same numbers as of one, whatever they use; files, checkpoints and stops.
 #include <gtest/gtest.h>
 
-#include <cmath>
 #include <deque>
 
 #include "checkpoint/retention.h"
@@ -111,21 +110,6 @@ class Ranks : public testing::Test {
 
   TinyTask task_;
 };
-
-// Two runs to rounding: every number of every step and update, and the same samples.
-void expect_near_rows(const Path& a, const Path& b, const char* file, double tolerance) {
-  const std::vector<Json> rows_a = rows_of(a / file), rows_b = rows_of(b / file);
-  ASSERT_EQ(rows_a.size(), rows_b.size());
-  ASSERT_FALSE(rows_a.empty());
-  for (size_t i = 0; i < rows_a.size(); ++i) {
-    for (const auto& [name, value] : rows_b[i].items()) {
-      if (is_time(name) || name.starts_with("global_seqlen/") || !value.is_number()) continue;
-      ASSERT_TRUE(rows_a[i].contains(name)) << name;
-      const double expected = value.get<double>(), actual = rows_a[i][name].get<double>();
-      EXPECT_NEAR(actual, expected, tolerance * (1.0 + std::abs(expected))) << file << " " << i << " " << name;
-    }
-  }
-}
 
 std::vector<RunCase> more_cases() {
   std::vector<RunCase> cases = run_table();

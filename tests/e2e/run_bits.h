@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cmath>
 #include <filesystem>
 #include <map>
 #include <string>
@@ -83,6 +84,21 @@ inline void expect_same_bits(const std::map<std::string, std::string>& actual,
                   << at->second.substr(std::min(from, at->second.size()), 200);
   }
   for (const auto& [name, value] : actual) EXPECT_TRUE(expected.contains(name)) << what << ": " << name << " is new";
+}
+
+// Two runs to rounding: every number of the file's rows, but for times and how ranks share the tokens.
+inline void expect_near_rows(const Path& a, const Path& b, const char* file, double tolerance) {
+  const std::vector<Json> rows_a = rows_of(a / file), rows_b = rows_of(b / file);
+  ASSERT_EQ(rows_a.size(), rows_b.size());
+  ASSERT_FALSE(rows_a.empty());
+  for (size_t i = 0; i < rows_a.size(); ++i) {
+    for (const auto& [name, value] : rows_b[i].items()) {
+      if (is_time(name) || name.starts_with("global_seqlen/") || !value.is_number()) continue;
+      ASSERT_TRUE(rows_a[i].contains(name)) << name;
+      const double expected = value.get<double>(), actual = rows_a[i][name].get<double>();
+      EXPECT_NEAR(actual, expected, tolerance * (1.0 + std::abs(expected))) << file << " " << i << " " << name;
+    }
+  }
 }
 
 // The folder of a run as it was right after a step.

@@ -4,6 +4,7 @@
 #include <condition_variable>
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <string>
 #include <utility>
@@ -46,14 +47,28 @@ class MeetingPoint {
     const std::lock_guard lock(mutex_);
     failed_ = true;
     changed_.notify_all();
+    for (const auto& [place, part] : parts_) part->fail();
   }
-  [[nodiscard]] size_t num_sent() const { return num_sent_; }
+  // Where the `index`-th group of `size` of these ranks meets.
+  MeetingPoint& part(int size, int index) {
+    const std::lock_guard lock(mutex_);
+    std::unique_ptr<MeetingPoint>& found = parts_[{size, index}];
+    if (found == nullptr) found = std::make_unique<MeetingPoint>(size);
+    return *found;
+  }
+  // Bytes that the ranks sent, in groups as well.
+  [[nodiscard]] size_t num_sent() const {
+    size_t sum = num_sent_;
+    for (const auto& [place, part] : parts_) sum += part->num_sent();
+    return sum;
+  }
 
  private:
   std::mutex mutex_;
   std::condition_variable changed_;
   std::vector<std::string> bytes_, shown_;
   std::map<std::string, int64_t> counters_;
+  std::map<std::pair<int, int>, std::unique_ptr<MeetingPoint>> parts_;
   int64_t turn_ = 0;
   int num_here_ = 0;
   size_t num_sent_ = 0;

@@ -9,6 +9,7 @@
 
 #include <cstring>
 #include <functional>
+#include <map>
 #include <memory>
 #include <numeric>
 #include <span>
@@ -110,6 +111,11 @@ class ThreadRank : public Communicator {
   }
   Result<> send(const at::Tensor&, int, std::string_view) override { return unused(); }
   Result<> recv(const at::Tensor&, int, std::string_view) override { return unused(); }
+  Result<Communicator*> neighbours(int size) override {
+    std::unique_ptr<ThreadRank>& found = parts_[size];
+    if (found == nullptr) found = std::make_unique<ThreadRank>(point_->part(size, rank_ / size), rank_ % size, size);
+    return found.get();
+  }
   Result<std::vector<std::string>> exchange(const std::string& bytes, std::string_view) override {
     return point_->meet(rank_, bytes);
   }
@@ -143,6 +149,7 @@ class ThreadRank : public Communicator {
 
   MeetingPoint* point_;
   int rank_, size_;
+  std::map<int, std::unique_ptr<ThreadRank>> parts_;
 };
 
 // Runs `work` as so many ranks at once. Returns the bytes that they sent.

@@ -38,6 +38,7 @@ struct ActorConfig {
   std::optional<int64_t> ppo_micro_batch_size_per_gpu;  // rows per forward; null = by ppo_max_token_len_per_gpu
   bool use_dynamic_bsz = false;                         // cut by tokens even if a row count is given
   std::optional<int64_t> ppo_max_token_len_per_gpu;     // tokens per micro-batch, if cut by tokens; null = auto
+  int64_t ulysses_sequence_parallel_size = 1;           // ranks that share the tokens of a pass
   int64_t ppo_epochs = 1;                               // passes over the batch of a step (TRL: num_iterations)
   bool shuffle = false;                                 // a new order of rows in every pass
   double grad_clip = 1.0;                               // L2 norm limit (TRL: max_grad_norm); 0 = no clipping
@@ -101,13 +102,22 @@ void describe_actor_batches(Keys& keys) {
             "Cut passes by ppo_max_token_len_per_gpu even if ppo_micro_batch_size_per_gpu is set.");
   keys.free("ppo_max_token_len_per_gpu", &ActorConfig::ppo_max_token_len_per_gpu,
             "Maximum tokens (prompt and completion, without padding) in one pass, if passes are cut by tokens. The "
-            "passes then have about the same number of tokens. Changes memory and speed, never the gradient. null: "
-            "2048, or the longest possible row if that is more.")
+            "passes then have about the same number of tokens. With ulysses_sequence_parallel_size it counts the "
+            "tokens of each rank. Changes memory and speed, never the gradient. null: 2048, or the longest possible "
+            "row if that is more.")
       .at_least(1)
       .no_effect(
           kInTrain,
           [](const auto& k) { return !k.config.actor.use_dynamic_bsz && k.config.actor.ppo_micro_batch_size_per_gpu; },
           "passes are cut by actor.ppo_micro_batch_size_per_gpu (set actor.use_dynamic_bsz=true)");
+  keys.free(
+          "ulysses_sequence_parallel_size", &ActorConfig::ulysses_sequence_parallel_size,
+          "Ranks that share the tokens of each pass of the policy (sequence parallel). Long rows then need less memory "
+          "on each. Must divide the number of ranks, and the model's heads must divide among so many ranks. 1: every "
+          "rank computes passes of its own.")
+      .at_least(1)
+      .as_in_verl("1")
+      .swift("sequence_parallel_size", "1");
   keys.compared("ppo_epochs", &ActorConfig::ppo_epochs, "Passes of the updates over the rows of a step.")
       .at_least(1)
       .at_most(1'000'000)

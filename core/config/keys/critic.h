@@ -27,6 +27,7 @@ struct CriticConfig {                                   // a run has a critic if
   std::optional<int64_t> ppo_mini_batch_size;           // prompts per update; null = the actor's, as all below
   std::optional<int64_t> ppo_micro_batch_size_per_gpu;  // rows per forward
   std::optional<int64_t> ppo_max_token_len_per_gpu;     // tokens per pass, if cut by tokens
+  int64_t ulysses_sequence_parallel_size = 1;           // ranks that share the tokens of a pass
   std::optional<int64_t> ppo_epochs;                    // passes over the batch of a step
   CriticModelConfig model;
   OptimConfig optim{.lr = 1e-5};
@@ -73,6 +74,12 @@ void describe_critic(Keys& keys) {
       .at_least(1)
       .as_in_verl("null")
       .no_effect(kInTrain, cuts_critic_by_rows, why_critic_by_rows);
+  keys.free(
+          "ulysses_sequence_parallel_size", &CriticConfig::ulysses_sequence_parallel_size,
+          "Ranks that share the tokens of each pass of the critic, as actor.ulysses_sequence_parallel_size does for the "
+          "policy. It does not follow the actor's.")
+      .at_least(1)
+      .as_in_verl("1");
   keys.compared("ppo_epochs", &CriticConfig::ppo_epochs,
                 "Passes of the updates over the rows of a step. null: the actor's.")
       .at_least(1)

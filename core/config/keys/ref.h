@@ -14,6 +14,7 @@ struct RefConfig {  // log_prob_* change memory and speed only; null = the actor
   std::optional<int64_t> log_prob_micro_batch_size_per_gpu;  // rows per pass
   std::optional<bool> log_prob_use_dynamic_bsz;              // cut by tokens even if a row count is given
   std::optional<int64_t> log_prob_max_token_len_per_gpu;     // tokens per pass, if cut by tokens
+  std::optional<int64_t> ulysses_sequence_parallel_size;     // ranks that share the tokens of a pass
   std::optional<int64_t> sync_steps;                         // steps between refreshes; null = the initial model stays
   double mixup_alpha = 0.6;                                  // share of the policy in a refresh; 1 = a copy
   Offloading offload = Offloading::kNone;                    // whether files hold its weights
@@ -81,6 +82,11 @@ void describe_reference(Keys& keys) {
       .at_least(1)
       .as_in_verl("null")
       .no_effect(kInTrain, cuts_reference_by_rows, why_reference_by_rows)
+      .no_effect_by_plugins(kInTrain, has_no_reference_passes, why_no_reference_passes);
+  keys.free("ulysses_sequence_parallel_size", &RefConfig::ulysses_sequence_parallel_size,
+            "Ranks that share the tokens of each pass of the reference. null: actor.ulysses_sequence_parallel_size.")
+      .at_least(1)
+      .as_in_verl("null")
       .no_effect_by_plugins(kInTrain, has_no_reference_passes, why_no_reference_passes);
   keys.compared(
           "sync_steps", &RefConfig::sync_steps,

@@ -11,6 +11,8 @@
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
+#include <map>
+#include <memory>
 #include <thread>
 #include <utility>
 
@@ -93,11 +95,44 @@ class NothingPendingHere : public PendingCollective {
   Result<> wait() override { return {}; }
 };
 
+// GLOO_SOCKET_IFNAME names the network interfaces, as in PyTorch.
+std::vector<std::shared_ptr<::gloo::transport::Device>> devices(const std::string& address) {
+  std::vector<std::shared_ptr<::gloo::transport::Device>> found;
+  if (const char* names = std::getenv("GLOO_SOCKET_IFNAME"); names != nullptr && *names != '\0') {
+    std::string rest = names;
+    while (!rest.empty()) {
+      const size_t end = rest.find(',');
+      found.push_back(c10d::ProcessGroupGloo::createDeviceForInterface(rest.substr(0, end)));
+      rest = end == std::string::npos ? "" : rest.substr(end + 1);
+    }
+  } else if (!address.empty()) {
+    found.push_back(c10d::ProcessGroupGloo::createDeviceForHostname(address));
+  } else {
+    found.push_back(c10d::ProcessGroupGloo::createDefaultDevice());
+  }
+  return found;
+}
+
+// Connects the ranks of a group; throws if that fails. `name` tells its keys in the store from those of other groups.
+c10::intrusive_ptr<c10d::ProcessGroupGloo> connect_group(const c10::intrusive_ptr<c10d::Store>& store,
+                                                         const std::string& name, const GlooOptions& options) {
+  auto gloo = c10d::ProcessGroupGloo::Options::create(options.timeout);
+  gloo->devices = devices(options.address);
+  return c10::make_intrusive<c10d::ProcessGroupGloo>(c10::make_intrusive<c10d::PrefixStore>(name, store), options.rank,
+                                                     options.size, gloo);
+}
+
 class GlooCommunicator : public Communicator {
  public:
-  GlooCommunicator(c10::intrusive_ptr<c10d::ProcessGroupGloo> group, c10::intrusive_ptr<c10d::Store> counters,
-                   std::shared_ptr<RankWatch> watch, const GlooOptions& options)
-      : group_(std::move(group)), counters_(std::move(counters)), watch_(std::move(watch)), options_(options) {}
+  // `is_part`: some ranks of a larger group, whose watch it shares.
+  GlooCommunicator(c10::intrusive_ptr<c10d::ProcessGroupGloo> group, c10::intrusive_ptr<c10d::Store> store,
+                   std::shared_ptr<RankWatch> watch, const GlooOptions& options, bool is_part)
+      : group_(std::move(group)),
+        store_(std::move(store)),
+        counters_(c10::make_intrusive<c10d::PrefixStore>("counters", store_)),
+        watch_(std::move(watch)),
+        options_(options),
+        is_part_(is_part) {}
   GlooCommunicator(const GlooCommunicator&) = delete;
   GlooCommunicator& operator=(const GlooCommunicator&) = delete;
 
@@ -209,6 +244,23 @@ class GlooCommunicator : public Communicator {
     return run_pair(stage, [&] { return group_->recv(tensors, from, 0); });
   }
 
+  Result<Communicator*> neighbours(int size) override {
+    TRY(check_group_size(size, options_.size));
+    const auto found = parts_.find(size);
+    if (found != parts_.end()) return found->second.get();
+    constexpr std::string_view kStage = "start of a group";
+    TRY(watch_->begin_call(kStage, false));
+    GlooOptions own = options_;
+    own.rank = options_.rank % size;
+    own.size = size;
+    try {
+      auto group = connect_group(store_, fmt::format("gloo/{}/{}", size, options_.rank / size), own);
+      return (parts_[size] = std::make_unique<GlooCommunicator>(std::move(group), store_, watch_, own, true)).get();
+    } catch (const std::exception& error) {
+      return watch_->explain_failure(kStage, text_of(error));
+    }
+  }
+
   Result<std::vector<std::string>> exchange(const std::string& bytes, std::string_view stage) override {
     const at::Tensor sizes = at::zeros({size()}, at::kLong);
     const at::Tensor own = at::zeros({1}, at::kLong);
@@ -256,8 +308,10 @@ class GlooCommunicator : public Communicator {
   Result<> check(std::string_view stage) override { return watch_->check(stage); }
   void fail(const Error& error) override { watch_->fail(error); }
   Result<> leave() override {
+    if (is_part_) return {};
     TRY(watch_->leave());
     left_ = true;
+    for (const auto& [size, part] : parts_) part->left_ = true;
     return {};
   }
 
@@ -275,7 +329,7 @@ class GlooCommunicator : public Communicator {
 
   template <class Start>
   Result<Call> start(std::string_view stage, const Start& begin) {
-    TRY(watch_->begin_call(stage, true));
+    TRY(watch_->begin_call(stage, !is_part_));
     try {
       return Call(watch_, stage, begin());
     } catch (const std::exception& error) {
@@ -317,29 +371,14 @@ class GlooCommunicator : public Communicator {
   }
 
   c10::intrusive_ptr<c10d::ProcessGroupGloo> group_;
+  c10::intrusive_ptr<c10d::Store> store_;
   c10::intrusive_ptr<c10d::Store> counters_;
   std::shared_ptr<RankWatch> watch_;
   GlooOptions options_;
+  bool is_part_ = false;  // its calls do not count in the order of calls, which all ranks of a run share
   bool left_ = false;
+  std::map<int, std::unique_ptr<GlooCommunicator>> parts_;  // by size
 };
-
-// GLOO_SOCKET_IFNAME names the network interfaces, as in PyTorch.
-std::vector<std::shared_ptr<::gloo::transport::Device>> devices(const std::string& address) {
-  std::vector<std::shared_ptr<::gloo::transport::Device>> found;
-  if (const char* names = std::getenv("GLOO_SOCKET_IFNAME"); names != nullptr && *names != '\0') {
-    std::string rest = names;
-    while (!rest.empty()) {
-      const size_t end = rest.find(',');
-      found.push_back(c10d::ProcessGroupGloo::createDeviceForInterface(rest.substr(0, end)));
-      rest = end == std::string::npos ? "" : rest.substr(end + 1);
-    }
-  } else if (!address.empty()) {
-    found.push_back(c10d::ProcessGroupGloo::createDeviceForHostname(address));
-  } else {
-    found.push_back(c10d::ProcessGroupGloo::createDefaultDevice());
-  }
-  return found;
-}
 
 }  // namespace
 
@@ -348,13 +387,9 @@ Result<std::unique_ptr<Communicator>> gloo_communicator(std::unique_ptr<C10dStor
   const std::shared_ptr<RankWatch> kept = std::move(watch);
   TRY(kept->begin_call("start", true));
   try {
-    auto gloo = c10d::ProcessGroupGloo::Options::create(options.timeout);
-    gloo->devices = devices(options.address);
-    auto group = c10::make_intrusive<c10d::ProcessGroupGloo>(
-        c10::make_intrusive<c10d::PrefixStore>("gloo", store->handle()->store), options.rank, options.size, gloo);
-    auto counters = c10::make_intrusive<c10d::PrefixStore>("counters", store->handle()->store);
+    auto group = connect_group(store->handle()->store, "gloo", options);
     return std::unique_ptr<Communicator>(
-        std::make_unique<GlooCommunicator>(std::move(group), std::move(counters), kept, options));
+        std::make_unique<GlooCommunicator>(std::move(group), store->handle()->store, kept, options, false));
   } catch (const std::exception& error) {
     return kept->explain_failure("start", text_of(error));
   }

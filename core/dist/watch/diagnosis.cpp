@@ -70,12 +70,17 @@ std::optional<Verdict> late_rank(const Situation& s, const WatchLimits& limits) 
   if (s.waited_s <= limits.wait_s) return std::nullopt;
   std::vector<std::string> late;
   int first = -1;
-  for (size_t i = 0; i < s.ranks.size(); ++i) {
-    const RankView& view = s.ranks[i];
-    if (static_cast<int>(i) == s.rank || view.state.calls >= s.calls) continue;
-    if (first < 0) first = static_cast<int>(i);
-    late.push_back(fmt::format("{} is still {}", view.description, place_text(view.state)));
-  }
+  const auto find_late = [&](const auto& is_late) {
+    for (size_t i = 0; i < s.ranks.size(); ++i) {
+      const RankView& view = s.ranks[i];
+      if (static_cast<int>(i) == s.rank || !is_late(view)) continue;
+      if (first < 0) first = static_cast<int>(i);
+      late.push_back(fmt::format("{} is still {}", view.description, place_text(view.state)));
+    }
+  };
+  find_late([&](const RankView& view) { return view.state.calls < s.calls; });
+  // A call of some ranks only, which is not counted.
+  if (late.empty()) find_late([](const RankView& view) { return is_alive(view) && !view.state.waits; });
   if (late.empty())
     return blame(-1, fmt::format("all ranks wait for each other for {:.0f} s in the same collective", s.waited_s));
   constexpr size_t kMaxNamed = 8;

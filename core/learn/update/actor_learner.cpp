@@ -72,6 +72,7 @@ Result<std::vector<float>> ActorLearner::log_probs(const Model& model, const Ste
   LearnerOptions options = options_;
   options.pass.replays_experts = &model == model_;
   options.pass.records_experts = experts != nullptr;
+  if (&model == options_.reference) options.share_tokens(options_.reference_sequence);
   RowExperts taken(table);
   const auto compute = [&](const PackedForward& forward, std::span<const int64_t> rows) {
     if (experts != nullptr) taken.note(rows, forward.experts);
@@ -103,11 +104,14 @@ Result<KeptCount> ActorLearner::keep_tokens(StepTable& table, const Sampling& sa
   return put_kept_tokens(*model_, table, sampling, options);
 }
 
-// Over the kept tokens, if there are any, else over the whole vocabulary.
+// The numbers of this rank's targets: over the kept tokens, if there are any, else over the whole vocabulary. `kept` is
+// that of all targets.
 LogProbs ActorLearner::head_probs(const Model& model, const PackedForward& forward, const KeptTokens& kept,
                                   bool want_entropy) const {
-  if (!kept.empty())
-    return kept_log_prob(forward.hidden_RH, model.head(), forward.targets_R, options_.temperature, kept);
+  if (!kept.empty()) {
+    return kept_log_prob(forward.hidden_RH, model.head(), forward.targets_R, options_.temperature,
+                         forward.targets.own(kept));
+  }
   return head_log_prob(forward.hidden_RH, model.head(), forward.targets_R, options_.temperature, want_entropy,
                        options_.head);
 }
@@ -170,15 +174,15 @@ BackwardPass ActorLearner::inject(const PackedForward& forward, const KeptTokens
                                   std::span<const TokenNorm> norms, const at::Tensor& d_extra_RH) {
   const at::Tensor d_hidden_RH = at::empty_like(forward.hidden_RH);
   const auto dtype = forward.hidden_RH.scalar_type();
-  const at::Tensor by_log_prob = tensor_of(grad_log_prob, share, dtype);
+  const at::Tensor by_log_prob = forward.targets.own(tensor_of(grad_log_prob, share, dtype));
   const at::Tensor by_entropy =
-      objective_->uses_entropy_gradient() ? tensor_of(grad_entropy, share, dtype) : at::Tensor();
+      forward.targets.own(objective_->uses_entropy_gradient() ? tensor_of(grad_entropy, share, dtype) : at::Tensor());
   if (kept.empty()) {
     head_backward(forward.hidden_RH, model_->head(), forward.targets_R, options_.temperature, by_log_prob, by_entropy,
                   d_hidden_RH, model_->head_grad(), norms, options_.head);
   } else {
-    kept_backward(forward.hidden_RH, model_->head(), forward.targets_R, options_.temperature, kept, by_log_prob,
-                  by_entropy, d_hidden_RH, model_->head_grad());
+    kept_backward(forward.hidden_RH, model_->head(), forward.targets_R, options_.temperature, forward.targets.own(kept),
+                  by_log_prob, by_entropy, d_hidden_RH, model_->head_grad());
   }
   if (d_extra_RH.defined()) d_hidden_RH.add_(d_extra_RH);
   return forward.backward_pass(d_hidden_RH);
@@ -187,8 +191,8 @@ BackwardPass ActorLearner::inject(const PackedForward& forward, const KeptTokens
 Result<BackwardPass> ActorLearner::two_pass(UpdateSlice& slice, const PackedForward& forward, double share,
                                             const at::Tensor& d_extra_RH, LeafReport& report) {
   const LogProbs probs = head_probs(*model_, forward, slice.table.kept(), true);
-  copy_to_floats(probs.log_prob_R, slice.log_prob());
-  copy_to_floats(probs.entropy_R, slice.entropy());
+  copy_to_floats(forward.targets.whole(probs.log_prob_R), slice.log_prob());
+  copy_to_floats(forward.targets.whole(probs.entropy_R), slice.entropy());
   if (slice.on_policy) std::ranges::copy(slice.log_prob(), slice.old_log_prob().begin());
   report.skipped = !all_finite(slice.log_prob(), slice.mask());
   if (report.skipped) return BackwardPass();
@@ -216,11 +220,14 @@ Result<> ActorLearner::measure_whole_update(const PolicyUpdate& update, UpdateSl
     const PackedForward out = TRY(forward_rows(*model_, update.table, micro, update.pass));
     const KeptTokens kept = update.table.kept_of(micro);
     const LogProbs probs = head_probs(*model_, out, kept, true);
-    std::vector<float> numbers(2 * static_cast<size_t>(out.targets_R.numel()));
+    std::vector<float> numbers(2 * static_cast<size_t>(out.targets.num_targets()));
     const std::span<float> log_prob = std::span(numbers).first(numbers.size() / 2);
-    copy_to_floats(probs.log_prob_R, log_prob);
-    copy_to_floats(probs.entropy_R, std::span(numbers).subspan(log_prob.size()));
-    if (kept.empty()) update.for_tokens(micro, whole, [&](size_t from, size_t to) { norms[to] = probs.norms_R[from]; });
+    copy_to_floats(out.targets.whole(probs.log_prob_R), log_prob);
+    copy_to_floats(out.targets.whole(probs.entropy_R), std::span(numbers).subspan(log_prob.size()));
+    if (kept.empty()) {
+      const std::vector<TokenNorm> of_micro = out.targets.in_place(probs.norms_R);
+      update.for_tokens(micro, whole, [&](size_t from, size_t to) { norms[to] = of_micro[from]; });
+    }
     parts[i] = float_bytes(numbers);
     return {};
   };
@@ -268,6 +275,7 @@ Result<LeafReport> ActorLearner::compute_injected(PolicyUpdate& update, const st
   leaf.sums = terms.sums;
   TRY(leaf.metrics.merge(terms.metrics));
   leaf.has_gradient = has_gradient || terms.d_hidden_RH.defined();
+  if (!micro_norms.empty()) micro_norms = out.targets.own(std::move(micro_norms));
   if (leaf.has_gradient)
     backward = inject(out, part.table.kept(), update.policy_share(), grad_log_prob, grad_entropy, micro_norms,
                       terms.d_hidden_RH);
@@ -306,12 +314,12 @@ Result<LeafReport> ActorLearner::compute_rows(PolicyUpdate& update, const std::v
   LeafReport leaf;
   UpdateSlice part = TRY(slice(update, micro));
   const PackedForward out = TRY(forward_rows(*model_, update.table, micro, update.pass));
-  if (out.targets_R.numel() == 0) {  // rows without tokens still count in metrics per row
+  if (out.targets.num_targets() == 0) {  // rows without tokens still count in metrics per row
     leaf.sums.add(TRY(objective_->evaluate(part.input(), part.grad(), &leaf.metrics)));
     return leaf;
   }
   const VocabularyTerms terms = TRY(extra_terms(update, part, out, leaf));
-  if (objective_->coupling() == Coupling::kToken && part.table.kept().empty())
+  if (objective_->coupling() == Coupling::kToken && part.table.kept().empty() && out.targets.is_whole())
     backward = TRY(one_pass(part, out, update.policy_share(), terms.d_hidden_RH, leaf));
   else
     backward = TRY(two_pass(part, out, update.policy_share(), terms.d_hidden_RH, leaf));

@@ -96,7 +96,8 @@ class ActorLearner {
   Result<UpdateSlice> slice(const PolicyUpdate& update, std::span<const int64_t> rows) const;
   [[nodiscard]] LogProbs head_probs(const Model& model, const PackedForward& forward, const KeptTokens& kept,
                                     bool want_entropy) const;
-  // A micro-batch up to its backward pass, which runs at the end of the round. `share`: the factor of the objective's
+  // A micro-batch up to its backward pass, which runs at the end of the round. With sequence parallel it takes two passes:
+  // the objective sees the log-probs of all ranks of the group. `share`: the factor of the objective's
   // gradient. `d_extra_RH`: what else goes back through its hidden states; may be undefined.
   Result<BackwardPass> one_pass(UpdateSlice& slice, const PackedForward& forward, double share,
                                 const at::Tensor& d_extra_RH, LeafReport& report);

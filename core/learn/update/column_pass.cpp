@@ -33,7 +33,10 @@ Result<> run_column_pass(const Model& model, const StepTable& table, const Micro
   for (const std::optional<size_t>& micro : share.rounds()) {
     if (micro) {
       const PackedForward forward = TRY(forward_rows(model, table, plan[*micro], options.pass));
-      parts[*micro] = bytes_of_columns(compute(forward, plan[*micro]));
+      std::vector<at::Tensor> columns = compute(forward, plan[*micro]);
+      for (at::Tensor& column : columns) column = forward.targets.whole(column.detach());
+      if (options.pass.sequence != nullptr) TRY(options.pass.sequence->status());
+      parts[*micro] = bytes_of_columns(columns);
       show_micro_batch(stage, *micro, plan.size());
     }
     TRY(finish_forward({&model}));

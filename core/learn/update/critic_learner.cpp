@@ -45,15 +45,16 @@ Result<LeafReport> CriticLearner::compute(const StepTable& table, std::span<cons
                                           const UpdateCounts& counts, BackwardPass& backward) {
   LeafReport leaf;
   const PackedForward forward = TRY(forward_rows(*model_, table, micro, options_.learner.pass));
-  if (forward.targets_R.numel() == 0) return leaf;
+  if (forward.targets.num_targets() == 0) return leaf;
   const at::Tensor vpreds_R = values_of(*model_, forward);
-  const std::vector<float> vpreds = floats_of(vpreds_R);
+  const std::vector<float> vpreds = floats_of(forward.targets.whole(vpreds_R.detach()));
   StepTable part = table.take(micro, {});
   TRY(put_weights(options_.aggregation, counts, part));
   std::vector<float> grad(vpreds.size());
   leaf.sums.loss = value_objective(vpreds, part.view(), options_.cliprange_value, grad, leaf.metrics);
   const at::Tensor grad_R = at::from_blob(grad.data(), {static_cast<int64_t>(grad.size())}, at::kFloat);
-  const at::Tensor d_vpreds_R = grad_R.to(vpreds_R.scalar_type(), /*non_blocking=*/false, /*copy=*/true);
+  const at::Tensor d_vpreds_R =
+      forward.targets.own(grad_R).to(vpreds_R.scalar_type(), /*non_blocking=*/false, /*copy=*/true);
   backward = [forward, vpreds_R, d_vpreds_R] {
     vpreds_R.backward(d_vpreds_R);
     forward.count_backward();

@@ -99,16 +99,26 @@ Result<> GradientSum::end_round(std::optional<size_t> leaf, const BackwardPass& 
   } else if (backward) {
     backward();
   }
+  if (ranks_.sequence != nullptr) TRY(ranks_.sequence->status());
   if (!ranks_.deterministic || !leaf) return {};
   const c10::NoGradGuard no_grad;
   GradientNode node{0, *leaf, {}};
   if (backward) {
     fill_absent_gradients(*parameters_);
+    if (ranks_.sequence != nullptr) TRY(sum_over_tokens());
     node.gradients = grads_of(*parameters_);
   }
   forget_gradients();
-  add_node(nodes_, std::move(node));
+  if (share_->is_told(*leaf)) add_node(nodes_, std::move(node));
   return {};
+}
+
+// The gradient of a micro-batch whose tokens several ranks share, on each of them: a leaf of the tree.
+Result<> GradientSum::sum_over_tokens() {
+  return sum_in_buckets([this](const at::Tensor& numbers) -> Result<> {
+    ranks_.sequence->sum(numbers);
+    return ranks_.sequence->status();
+  });
 }
 
 // All ranks run backward together, and, unless deterministic, send what others own.
@@ -159,15 +169,21 @@ Result<> GradientSum::finish(const std::vector<LeafReport>& leaves) {
 Result<> GradientSum::reduce_all() {
   fill_absent_gradients(*parameters_);
   if (ranks_.communicator->size() == 1) return {};  // saves the copies into buckets
+  return sum_in_buckets(
+      [this](const at::Tensor& numbers) { return ranks_.communicator->all_reduce_sum(numbers, kStage); });
+}
+
+// Every gradient becomes what `sum` makes of it.
+Result<> GradientSum::sum_in_buckets(const std::function<Result<>(const at::Tensor&)>& sum) {
   const std::vector<at::Tensor> grads = grads_of(*parameters_);
   for (const auto& [begin, end] : buckets_of(*parameters_)) {
     const auto bucket = std::span(grads).subspan(begin, end - begin);
     if (bucket.size() == 1 && bucket[0].is_contiguous()) {
-      TRY(ranks_.communicator->all_reduce_sum(bucket[0], kStage));
+      TRY(sum(bucket[0]));
       continue;
     }
     const at::Tensor flat = flatten(bucket);
-    TRY(ranks_.communicator->all_reduce_sum(flat, kStage));
+    TRY(sum(flat));
     unflatten(flat, bucket);
   }
   return {};

@@ -5,6 +5,10 @@
 // in the order of a fixed binary tree (gradient_tree.h). Ranks have ranges of leaves. Each keeps the sums of the largest
 // nodes inside its range, at most 2 log2(leaves) of them. The bits depend on the plan alone.
 //
+// With sequence parallel, a rank's gradient of a micro-batch is that of its own tokens. The sums over ranks are as above.
+// Deterministic: the ranks of a group first add the gradient of each micro-batch, and its first rank has the nodes. The
+// bits then depend on the size of the group too.
+//
 // The sum goes to every rank, or, if the optimizer is sharded, each part of it only to the rank that owns it. With
 // ZeRO 2, that happens after every micro-batch, and a rank then frees its own gradient. With ZeRO 3, it happens layer by
 // layer while backward runs. Deterministic sums keep whole gradients.
@@ -48,6 +52,8 @@ class GradientSum {
 
  private:
   Result<> reduce_all();
+  Result<> sum_over_tokens();
+  Result<> sum_in_buckets(const std::function<Result<>(const at::Tensor&)>& sum);
   Result<> reduce_tree(const std::vector<LeafReport>& leaves);
   Result<> reduce_tree_to_owners(ShardUnit& unit, const std::vector<LeafReport>& leaves);
   Result<> reduce_to_owners(ShardUnit& unit);

@@ -100,6 +100,19 @@ KeptTokens in_table_order(const StepTable& table, const MicroPlan& plan, const s
   return out;
 }
 
+// The bytes of a micro-batch of which this rank has found the places of its own tokens.
+Result<std::string> bytes_of_all(const TargetShare& targets, const KeptTokens& own, int64_t num_missing) {
+  if (targets.is_whole()) return bytes_of_kept(own, num_missing);
+  std::vector<KeptTokens> parts;
+  int64_t sum_missing = 0;
+  for (const std::string& bytes : TRY(targets.group()->exchange(bytes_of_kept(own, num_missing))))
+    parts.push_back(TRY(kept_of_bytes(bytes, &sum_missing)));
+  KeptTokens whole;
+  targets.visit_whole(
+      [&](int rank, int64_t place) { whole.append(parts[static_cast<size_t>(rank)], place, place + 1); });
+  return bytes_of_kept(whole, sum_missing);
+}
+
 }  // namespace
 
 Result<KeptCount> put_kept_tokens(const Model& model, StepTable& table, const Sampling& sampling,
@@ -111,9 +124,11 @@ Result<KeptCount> put_kept_tokens(const Model& model, StepTable& table, const Sa
   const auto find = [&](size_t i) -> Result<> {
     const PackedForward forward = TRY(forward_rows(model, table, plan[i], options.pass));
     int64_t num_missing = 0;
+    std::vector<PlaceEdits> edits = edits_of(table, plan[i], sampling);
+    if (!edits.empty()) edits = forward.targets.own(std::move(edits));
     const KeptTokens kept = find_kept_tokens(forward.hidden_RH, model.head(), forward.targets_R, sampling,
-                                             mask_of(table, plan[i]), edits_of(table, plan[i], sampling), &num_missing);
-    bytes[i] = bytes_of_kept(kept, num_missing);
+                                             forward.targets.own(mask_of(table, plan[i])), edits, &num_missing);
+    bytes[i] = TRY(bytes_of_all(forward.targets, kept, num_missing));
     return {};
   };
   for (const std::optional<size_t>& micro : share.rounds()) {

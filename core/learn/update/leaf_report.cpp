@@ -43,11 +43,11 @@ Result<LeafReport> decode_leaf(std::string_view bytes) {
 Result<> exchange_leaves(const RankShare& share, std::vector<LeafReport>& leaves) {
   std::vector<std::string> parts(leaves.size());
   for (size_t i = 0; i < leaves.size(); ++i) {
-    if (share.is_mine(i)) parts[i] = encode_leaf(leaves[i]);
+    if (share.is_told(i)) parts[i] = encode_leaf(leaves[i]);
   }
   TRY(share.exchange(parts, "reports of micro-batches"));
   for (size_t i = 0; i < leaves.size(); ++i) {
-    if (!share.is_mine(i)) leaves[i] = TRY(decode_leaf(parts[i]));
+    if (!share.is_told(i)) leaves[i] = TRY(decode_leaf(parts[i]));
   }
   return {};
 }

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <utility>
 
 #include "learn/update/micro_batches.h"
 #include "learn/update/pass_flops.h"
@@ -44,6 +45,7 @@ struct PassOptions {
   std::shared_ptr<const RouterTerms> router = {};  // the routers of the policy have losses; null: they have none
   bool replays_experts = false;                    // takes the experts of the table again, if it has them
   bool records_experts = false;                    // PackedForward::experts
+  std::shared_ptr<SequenceGroup> sequence = {};    // shares the tokens of the pass; null: this rank has all
   FlopCount* flops = nullptr;                      // every pass adds its operations; null: no count
 };
 
@@ -63,8 +65,11 @@ struct LearnerOptions {
   TeacherLoss teacher_loss;
   RouterLossOptions router_losses;
   RankOptions ranks;
-  uint64_t seed = 0;  // the run's seed; for dropout
+  std::shared_ptr<SequenceGroup> reference_sequence = {};  // as RankOptions::sequence, for log-probs of the reference
+  uint64_t seed = 0;                                       // the run's seed; for dropout
 
+  // Passes share their tokens in this group from now on.
+  void share_tokens(std::shared_ptr<SequenceGroup> group) { ranks.sequence = pass.sequence = std::move(group); }
   // The passes of an update: the run's n-th.
   [[nodiscard]] PassOptions update_pass(int64_t update) const {
     PassOptions out = pass;

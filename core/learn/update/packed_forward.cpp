@@ -1,9 +1,11 @@
 // Packs the rows, runs the decoder, and selects the predicting hidden states.
 #include "learn/update/packed_forward.h"
 
+#include <ATen/TensorOperators.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/index_select.h>
+#include <ATen/ops/zeros.h>
 
 #include <algorithm>
 
@@ -61,20 +63,70 @@ ExpertChoices taken_experts(const StepTable& table, std::span<const int64_t> row
   return out;
 }
 
+// This rank's part of what there is for every packed token.
+at::Tensor own_tokens(const SequenceShard* shard, const at::Tensor& whole, int64_t dim = 0) {
+  return shard == nullptr ? whole : shard->own(whole, dim);
+}
+
 // Null: the routers are told nothing, and tell nothing.
 std::shared_ptr<RouterPass> router_pass(const Model& model, const StepTable& table, std::span<const int64_t> rows,
-                                        const PackedBatch& packed, const PassOptions& options) {
+                                        const PackedBatch& packed, const SequenceShard* shard,
+                                        const PassOptions& options) {
   const bool replays = options.replays_experts && !table.experts().empty();
   const bool records = options.records_experts && model.config().num_expert_layers() > 0;
   if (options.router == nullptr && !replays && !records) return nullptr;
   auto pass = std::make_shared<RouterPass>();
-  if (options.router != nullptr || records) make_room(model.config(), packed.num_tokens(), *pass);
-  if (replays) pass->given_LNK = given_experts(model.config(), table, rows, packed);
+  if (options.router != nullptr || records)
+    make_room(model.config(), shard != nullptr ? shard->count() : packed.num_tokens(), *pass);
+  if (replays) pass->given_LNK = own_tokens(shard, given_experts(model.config(), table, rows, packed), 1);
   if (options.router == nullptr) return pass;
-  pass->weight_N = row_counts(packed);
+  pass->weight_N = own_tokens(shard, row_counts(packed));
   pass->balance_E = options.router->balance_E;
   pass->z_factor = options.router->z_factor;
   return pass;
+}
+
+// The same with the experts that the tokens of all ranks took.
+RouterPass of_all_ranks(const RouterPass& pass, const SequenceShard& shard, SequenceGroup& group) {
+  RouterPass out = pass;
+  const at::Tensor& own = pass.taken_LNK;
+  out.taken_LNK = at::zeros({own.size(0), shard.offsets.back(), own.size(2)}, own.options());
+  out.taken_LNK.narrow(1, shard.begin(), shard.count()).copy_(own);
+  group.sum(out.taken_LNK);
+  return out;
+}
+
+// How the pass over the packed rows runs, but for its routers.
+ForwardOptions forward_options(const Model& model, const PackedBatch& packed, const SequenceShard* shard,
+                               const PassOptions& options) {
+  ForwardOptions forward;
+  forward.path = options.path;
+  if (options.activation_bytes) {
+    const int64_t element = model.dtype() == at::kDouble ? 8 : 4;
+    const NumberSizes sizes(element, model.has_rounded_matrices() ? 2 : element);
+    // As many on all ranks that share the tokens: a layer that is computed again exchanges them again.
+    const int64_t num_tokens = shard != nullptr ? shard->largest() : packed.num_tokens();
+    forward.recomputed_layers = layers_to_recompute(model.config(), sizes, num_tokens, *options.activation_bytes);
+  }
+  if (options.dropout && model.lora_dropout() > 0.0) {
+    forward.lora_dropout = LoraDropout{model.lora_dropout(), options.dropout->seed, options.dropout->update,
+                                       own_tokens(shard, packed.owners_N), own_tokens(shard, packed.positions_N)};
+  }
+  return forward;
+}
+
+// The hidden states that predict the targets which this rank has, and these.
+Result<> select_targets(const PackedBatch& packed, const std::shared_ptr<const SequenceShard>& shard,
+                        const PassOptions& options, const at::Tensor& hidden, PackedForward& out) {
+  if (shard != nullptr) TRY(options.sequence->status());
+  out.targets = shard != nullptr ? TargetShare(options.sequence, *shard, packed.predict_index_R)
+                                 : TargetShare(packed.num_targets());
+  out.targets_R = out.targets.own(packed.targets_R);
+  at::Tensor place = out.targets.own(packed.predict_index_R);
+  if (shard != nullptr) place = place - shard->begin();
+  out.selected_RH = at::index_select(hidden, 0, place);
+  out.hidden_RH = out.selected_RH.detach();
+  return {};
 }
 
 }  // namespace
@@ -94,29 +146,23 @@ Result<PackedForward> forward_rows(const Model& model, const StepTable& table, s
   pack.vocab_size = model.config().vocab_size;
   pack.max_positions = model.config().max_length();
   const PackedBatch packed = TRY(pack_rows(pack_list, pack));
-  ForwardOptions forward;
-  forward.path = options.path;
-  if (options.activation_bytes) {
-    const int64_t element = model.dtype() == at::kDouble ? 8 : 4;
-    const NumberSizes sizes(element, model.has_rounded_matrices() ? 2 : element);
-    forward.recomputed_layers =
-        layers_to_recompute(model.config(), sizes, packed.num_tokens(), *options.activation_bytes);
-  }
-  if (options.dropout && model.lora_dropout() > 0.0) {
-    forward.lora_dropout = LoraDropout{model.lora_dropout(), options.dropout->seed, options.dropout->update,
-                                       packed.owners_N, packed.positions_N};
-  }
+  const std::shared_ptr<const SequenceShard> shard =
+      options.sequence != nullptr ? std::make_shared<SequenceShard>(options.sequence, packed.num_tokens()) : nullptr;
+  ForwardOptions forward = forward_options(model, packed, shard.get(), options);
+  forward.sequence = shard;
   PackedForward out;
-  out.routing = forward.routing = router_pass(model, table, rows, packed, options);
-  out.selected_RH = at::index_select(model.forward_hidden(packed, forward), 0, packed.predict_index_R);
-  out.hidden_RH = out.selected_RH.detach();
-  if (options.records_experts && out.routing != nullptr) out.experts = taken_experts(table, rows, packed, *out.routing);
-  out.targets_R = packed.targets_R;
+  out.routing = forward.routing = router_pass(model, table, rows, packed, shard.get(), options);
+  TRY(select_targets(packed, shard, options, model.forward_hidden(packed, forward), out));
+  if (options.records_experts && out.routing != nullptr) {
+    out.experts = taken_experts(
+        table, rows, packed, shard == nullptr ? *out.routing : of_all_ranks(*out.routing, *shard, *options.sequence));
+  }
   if (options.flops != nullptr) {
+    const double num_ranks = options.sequence != nullptr ? options.sequence->size() : 1;
     const PassFlops cost = pass_flops(model, packed);
-    options.flops->total += cost.forward;
+    options.flops->total += cost.forward / num_ranks;
     out.flops = options.flops;
-    out.backward_flops = cost.backward;
+    out.backward_flops = cost.backward / num_ranks;
   }
   return out;
 }

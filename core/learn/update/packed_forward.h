@@ -1,4 +1,5 @@
-// One micro-batch through the model: packed rows in, the hidden state that predicts each response token out.
+// One micro-batch through the model: packed rows in, the hidden state that predicts each response token out. With
+// sequence parallel a rank has those of its own tokens.
 // Shared by the policy's updates, the supervised warm start and the log-prob passes.
 #pragma once
 
@@ -16,9 +17,11 @@
 namespace mortise {
 
 struct PackedForward {
+  // The response tokens that this rank has: all of them without sequence parallel.
   at::Tensor selected_RH;                    // in the autograd graph where GradMode is on
   at::Tensor hidden_RH;                      // the same, detached: what the head works on
   at::Tensor targets_R;                      // int64, the response tokens row by row
+  TargetShare targets;                       // which ones these are
   std::shared_ptr<RouterPass> routing = {};  // what the routers were told, and told; null: nothing
   ExpertChoices experts = {};                // that the rows took, if the pass records them
   FlopCount* flops = nullptr;

@@ -59,6 +59,13 @@ std::vector<int> deal_in_ranges(std::span<const int64_t> loads, int num_ranks) {
   return owners;
 }
 
+RankShare::RankShare(std::span<const int64_t> loads, const RankOptions& ranks) : communicator_(ranks.communicator) {
+  const int size = ranks.sequence_size(), num_groups = communicator_->size() / size;
+  first_of_group_ = communicator_->rank() / size * size;
+  owners_ = ranks.deterministic ? deal_in_ranges(loads, num_groups) : deal_by_load(loads, num_groups);
+  for (int& owner : owners_) owner *= size;
+}
+
 std::vector<std::optional<size_t>> RankShare::rounds() const {
   std::vector<size_t> counts(static_cast<size_t>(communicator_->size()), 0);
   std::vector<std::optional<size_t>> rounds;
@@ -73,13 +80,13 @@ std::vector<std::optional<size_t>> RankShare::rounds() const {
 Result<> RankShare::exchange(std::vector<std::string>& parts, std::string_view stage) const {
   Encoder own;
   for (size_t i = 0; i < parts.size(); ++i) {
-    if (is_mine(i)) own.text(parts[i]);
+    if (is_told(i)) own.text(parts[i]);
   }
   const std::vector<std::string> all = TRY(communicator_->exchange(own.bytes(), stage));
   std::vector<Decoder> readers(all.begin(), all.end());
   for (size_t i = 0; i < parts.size(); ++i) {
     Decoder& in = readers[static_cast<size_t>(owners_[i])];
-    if (!is_mine(i))
+    if (!is_told(i))
       parts[i] = in.text();
     else
       in.text();

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -14,6 +15,7 @@
 #include "dist/communicator.h"
 #include "foundation/base/result.h"
 #include "learn/update/micro_batches.h"
+#include "learn/update/sequence_group.h"
 
 namespace mortise {
 
@@ -25,6 +27,10 @@ struct RankOptions {
   Communicator* communicator = &alone();  // borrowed
   // Sums of gradients have the same bits for any number of ranks (gradient_sum.h).
   bool deterministic = false;
+  // The ranks that share the tokens of each micro-batch. Null: a rank has whole micro-batches.
+  std::shared_ptr<SequenceGroup> sequence = {};
+
+  [[nodiscard]] int sequence_size() const { return sequence != nullptr ? sequence->size() : 1; }
 };
 
 using MicroPlan = std::vector<std::vector<int64_t>>;
@@ -40,22 +46,25 @@ using MicroPlan = std::vector<std::vector<int64_t>>;
 class RankShare {
  public:
   // `loads` of the micro-batches, in any unit.
-  RankShare(std::span<const int64_t> loads, const RankOptions& ranks)
-      : communicator_(ranks.communicator),
-        owners_(ranks.deterministic ? deal_in_ranges(loads, ranks.communicator->size())
-                                    : deal_by_load(loads, ranks.communicator->size())) {}
+  RankShare(std::span<const int64_t> loads, const RankOptions& ranks);
 
-  [[nodiscard]] bool is_mine(size_t micro) const { return owners_[micro] == communicator_->rank(); }
+  // Does this rank, or the group of ranks that share tokens with it, compute it?
+  [[nodiscard]] bool is_mine(size_t micro) const { return owners_[micro] == first_of_group_; }
+  // Does this rank tell the others what it gave?
+  [[nodiscard]] bool is_told(size_t micro) const { return owners_[micro] == communicator_->rank(); }
+  // The rank of each, or the first one of its group.
   [[nodiscard]] std::span<const int> owners() const { return owners_; }
   // This rank's micro-batches in ascending order, one a round. All ranks have as many rounds as the rank with most
   // micro-batches: nothing in those where this one has none left.
   [[nodiscard]] std::vector<std::optional<size_t>> rounds() const;
 
-  // `parts` are bytes by micro-batch: those of this rank's before the call, all of them after it. `stage` is a literal.
+  // `parts` are bytes by micro-batch: those of this rank's before the call, all of them after it. In a group that shares
+  // tokens, those of the first rank count. `stage` is a literal.
   Result<> exchange(std::vector<std::string>& parts, std::string_view stage) const;
 
  private:
   Communicator* communicator_;
+  int first_of_group_;
   std::vector<int> owners_;
 };
 

@@ -72,7 +72,9 @@ Result<> RouterLosses::count(const MicroPlan& plan, const RankShare& share, cons
   for (const std::optional<size_t>& micro : share.rounds()) {
     if (micro && *micro < plan.size()) {  // the share may have micro-batches of other rows too
       const PackedForward forward = TRY(forward_rows(*model_, *table_, plan[*micro], pass));
-      parts[*micro] = bytes_of(at::sum(forward.routing->count_LE, {0}));
+      const at::Tensor count_E = at::sum(forward.routing->count_LE, {0});
+      forward.targets.sum(count_E);
+      parts[*micro] = bytes_of(count_E);
       show_micro_batch("router counts", *micro, plan.size());
     }
     TRY(finish_forward({model_}));
@@ -87,9 +89,11 @@ Result<> RouterLosses::count(const MicroPlan& plan, const RankShare& share, cons
 void RouterLosses::note(const PackedForward& forward, LeafReport& leaf) {
   if (!is_on()) return;
   const RouterPass& pass = *forward.routing;
-  if (terms_->balance_E.defined() && !is_counted_) set_balance(at::sum(pass.count_LE, {0}));
   const at::Tensor told =
       at::cat({pass.count_LE.reshape({-1}), at::sum(pass.probs_LE, {0}), at::sum(pass.z_L).reshape({1})});
+  forward.targets.sum(told);
+  if (terms_->balance_E.defined() && !is_counted_)
+    set_balance(at::sum(told.narrow(0, 0, pass.count_LE.numel()).view(pass.count_LE.sizes()), {0}));
   const std::span<const double> values(told.const_data_ptr<double>(), static_cast<size_t>(told.numel()));
   leaf.router.assign(values.begin(), values.end());
 }

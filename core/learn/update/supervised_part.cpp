@@ -1,7 +1,9 @@
 // Weighs the tokens of recorded rows, and runs their micro-batches.
 #include "learn/update/supervised_part.h"
 
+#include <ATen/TensorIndexing.h>
 #include <ATen/ops/empty_like.h>
+#include <ATen/ops/tensor.h>
 
 #include <algorithm>
 #include <cmath>
@@ -59,8 +61,9 @@ Result<LeafReport> SupervisedPart::compute(const Model& model, size_t micro, con
   if (weight.empty()) return leaf;
   const PackedForward forward = TRY(forward_rows(model, *rows_.table, plan_[micro], pass));
   if (routers != nullptr) routers->note(forward, leaf);
+  weight = forward.targets.own(std::move(weight));
   const at::Tensor d_hidden_RH = at::empty_like(forward.hidden_RH);
-  double sum_of_probs = 0, count = 0;
+  double loss = 0, sum_of_probs = 0, count = 0;
   const auto on_chunk = [&](const HeadChunk& chunk) {
     for (int64_t t = chunk.begin; t < chunk.end; ++t) {
       const double w = weight[static_cast<size_t>(t)];
@@ -68,7 +71,7 @@ Result<LeafReport> SupervisedPart::compute(const Model& model, size_t micro, con
       const auto i = static_cast<size_t>(t - chunk.begin);
       const double log_prob = chunk.log_prob[i], prob = std::exp(log_prob);
       const double weighted = rows_.phi ? w * prob * (1.0 - prob) : w;
-      leaf.sums.loss -= weighted * log_prob;
+      loss -= weighted * log_prob;
       chunk.grad_log_prob[i] = -coefficient * weighted;
       sum_of_probs += prob;
       ++count;
@@ -76,6 +79,11 @@ Result<LeafReport> SupervisedPart::compute(const Model& model, size_t micro, con
   };
   head_one_pass(forward.hidden_RH, model.head(), forward.targets_R, /*temperature=*/1.0, EntropyUse::kNone, on_chunk,
                 d_hidden_RH, model.head_grad(), head_);
+  const at::Tensor sums = at::tensor({loss, sum_of_probs, count}, at::kDouble);
+  forward.targets.sum(sums);
+  leaf.sums.loss = sums[0].item<double>();
+  sum_of_probs = sums[1].item<double>();
+  count = sums[2].item<double>();
   if (count > 0) leaf.metrics.add_mean("actor/sft_mix_prob", sum_of_probs / count, count);
   backward = forward.backward_pass(d_hidden_RH);
   leaf.has_gradient = true;

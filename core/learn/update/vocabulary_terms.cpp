@@ -22,11 +22,11 @@ Result<HeadSide> side_of(const Model& model, const StepTable& table, const Learn
   return HeadSide{forward.hidden_RH, model.head()};
 }
 
-// The values of one term, [R], from the weights of its tokens and where its gradients go.
+// The values of one term from the weights of its tokens, of this rank's targets, and where its gradients go.
 using Compare = std::function<std::vector<double>(std::span<const double> weight, const at::Tensor& d_hidden_RH,
                                                   const at::Tensor& d_weight_VH)>;
 
-// Adds the gradient of the sum of coefficient * w_t * value_t. The values are returned.
+// Adds the gradient of the sum of coefficient * w_t * value_t. The values [R] of all targets are returned.
 std::vector<double> add_term(double coefficient, const Model& policy, const UpdateSlice& slice,
                              const PackedForward& forward, const Compare& compare, VocabularyTerms& out) {
   const auto mask = slice.mask();
@@ -39,12 +39,12 @@ std::vector<double> add_term(double coefficient, const Model& policy, const Upda
     d_hidden_RH = at::empty_like(forward.hidden_RH);
     d_weight_VH = policy.head_grad();
   }
-  std::vector<double> values = compare(weight, d_hidden_RH, d_weight_VH);
+  std::vector<double> values = compare(forward.targets.own(std::move(weight)), d_hidden_RH, d_weight_VH);
   if (out.d_hidden_RH.defined() && d_hidden_RH.defined())
     out.d_hidden_RH.add_(d_hidden_RH);
   else if (d_hidden_RH.defined())
     out.d_hidden_RH = d_hidden_RH;
-  return values;
+  return forward.targets.whole(values);
 }
 
 Result<> add_full_kl(const ActorObjective& objective, const Model& policy, const UpdateSlice& slice,

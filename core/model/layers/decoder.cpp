@@ -34,6 +34,7 @@ struct Pass {
   std::optional<LoraDropout> lora_dropout;
   std::shared_ptr<RouterPass> routing;
   std::shared_ptr<WeightGate> gate;
+  std::shared_ptr<const SequenceShard> sequence;
 
   AttentionShape shape(int64_t layer, const at::Tensor& sinks) const {
     AttentionShape out{config.num_heads, config.num_kv_heads, config.head_dim, config.score_scale()};
@@ -95,6 +96,17 @@ std::function<void(const at::Tensor&)> layer_callback(const Pass& pass, int64_t 
   return [&pass, layer](const at::Tensor& qkv) { pass.on_qkv(layer, qkv); };
 }
 
+// attend(qkv, shape) on the heads that this rank has.
+template <class Attend>
+at::Tensor on_own_heads(const Pass& pass, int64_t layer, const at::Tensor& sinks, const at::Tensor& qkv,
+                        const Attend& attend) {
+  const AttentionShape shape = pass.shape(layer, sinks);
+  if (pass.sequence == nullptr) return attend(qkv, shape);
+  const at::Tensor heads = heads_of_all_tokens(qkv, shape, pass.sequence);
+  const TokenExchange& ranks = *pass.sequence->exchange;
+  return tokens_of_all_heads(attend(heads, shape_on_rank(shape, ranks.rank(), ranks.size())), shape, pass.sequence);
+}
+
 at::Tensor attention_fast(const Pass& pass, int64_t layer, const LayerWeights& w, const LayerMatrices& m,
                           const LayerLeaves& l, const at::Tensor& x) {
   at::Tensor qkv = fused(pass, x, w.qkv_weight_QH, m.qkv_QH, w.qkv_bias_Q, l.qkv_weights, l.qkv_biases, l.qkv_lora);
@@ -102,8 +114,9 @@ at::Tensor attention_fast(const Pass& pass, int64_t layer, const LayerWeights& w
     qkv = qk_norm(qkv, pass.scale(l.q_norm), pass.scale(l.k_norm), pass.config.num_heads, pass.config.num_kv_heads,
                   pass.config.rms_norm_eps);
   }
-  return rope_attention(qkv, pass.segments, pass.positions, pass.rope(layer), pass.shape(layer, l.sinks),
-                        layer_callback(pass, layer));
+  return on_own_heads(pass, layer, l.sinks, qkv, [&](const at::Tensor& heads, const AttentionShape& shape) {
+    return rope_attention(heads, pass.segments, pass.positions, pass.rope(layer), shape, layer_callback(pass, layer));
+  });
 }
 
 at::Tensor attention_plain(const Pass& pass, int64_t layer, const LayerMatrices& m, const LayerLeaves& l,
@@ -113,8 +126,10 @@ at::Tensor attention_plain(const Pass& pass, int64_t layer, const LayerMatrices&
     qkv = qk_norm_plain(qkv, pass.scale(l.q_norm), pass.scale(l.k_norm), pass.config.num_heads,
                         pass.config.num_kv_heads, pass.config.rms_norm_eps);
   }
-  return rope_attention_plain(qkv, pass.segments, pass.positions, pass.rope(layer), pass.shape(layer, l.sinks),
-                              layer_callback(pass, layer));
+  return on_own_heads(pass, layer, l.sinks, qkv, [&](const at::Tensor& heads, const AttentionShape& shape) {
+    return rope_attention_plain(heads, pass.segments, pass.positions, pass.rope(layer), shape,
+                                layer_callback(pass, layer));
+  });
 }
 
 Routing route_tokens(const Pass& pass, int64_t layer, const LayerLeaves& l, const at::Tensor& x) {
@@ -238,13 +253,15 @@ at::Tensor decoder_forward(const ModelConfig& config, const DecoderWeights& weig
            {},
            options.lora_dropout,
            options.routing,
-           options.gate});
+           options.gate,
+           options.sequence});
   if (config.window_rope) {
     pass->window_table =
         make_rope_table(*config.window_rope, config.head_dim, num_positions, dtype, config.rope_length);
   }
   if (options.gate != nullptr) options.gate->open(0, GatePass::kForward);
-  at::Tensor hidden = at::embedding(leaves.embedding, batch.token_ids_N);
+  const at::Tensor ids = options.sequence == nullptr ? batch.token_ids_N : options.sequence->own(batch.token_ids_N);
+  at::Tensor hidden = at::embedding(leaves.embedding, ids);
   if (options.gate != nullptr) options.gate->close(0, GatePass::kForward);
   if (config.embedding_scale != 1.0) hidden = hidden * config.embedding_scale;
   if (batch.num_tokens() > 0) {

@@ -15,6 +15,7 @@
 #include "model/layers/decoder_weights.h"
 #include "model/layers/lora_linear.h"
 #include "model/layers/router.h"
+#include "model/layers/sequence.h"
 #include "model/layers/weight_gate.h"
 #include "model/tensor/packing.h"
 #include "model/weights/model_config.h"
@@ -40,6 +41,9 @@ struct ForwardOptions {
   // Brings matrices into memory where they are not all there; null: they are. Model::forward_hidden sets it. The head is
   // left open: WeightGate::finish_forward closes it.
   std::shared_ptr<WeightGate> gate = {};
+  // The ranks that share the tokens of the batch; null: this one has all. Positions and segments are those of all tokens,
+  // but `lora_dropout` and `routing` are about this rank's own. Not together with on_qkv.
+  std::shared_ptr<const SequenceShard> sequence = {};
 };
 
 // The leaves of ExpertWeights; gate and up of expert e are gate_up[2 e] and gate_up[2 e + 1]. In the stacked form
@@ -86,7 +90,7 @@ struct DecoderLeaves {
   at::Tensor head;
 };
 
-// [N, H], final norm applied.
+// [N, H], final norm applied: this rank's tokens.
 at::Tensor decoder_forward(const ModelConfig& config, const DecoderWeights& weights, const DecoderLeaves& leaves,
                            const PackedBatch& batch, const ForwardOptions& options);
 

@@ -13,6 +13,7 @@
 #include "train/report/step_metrics.h"
 #include "train/run/offloading.h"
 #include "train/run/run_options.h"
+#include "train/run/sequence_rules.h"
 
 namespace mortise {
 
@@ -28,6 +29,7 @@ CriticOptions options_of(const RunConfig& config, Communicator& ranks, FlopCount
       config.actor.loss_scale_factor.value_or(static_cast<double>(config.data.max_response_length));
   options.aggregation.loss_scale_by_rows = config.actor.loss_scale_by_rows;
   options.learner = learner_options(config, ranks);
+  options.learner.share_tokens(sequence_group(ranks, critic.ulysses_sequence_parallel_size));
   options.learner.micro_batch = critic_pass_options(config);
   options.learner.grad_clip = critic.grad_clip;
   options.learner.pass.flops = flops;
@@ -89,6 +91,7 @@ MicroBatchOptions critic_pass_options(const RunConfig& config) {
   if (critic.ppo_micro_batch_size_per_gpu)
     passes.actor.ppo_micro_batch_size_per_gpu = critic.ppo_micro_batch_size_per_gpu;
   if (critic.ppo_max_token_len_per_gpu) passes.actor.ppo_max_token_len_per_gpu = critic.ppo_max_token_len_per_gpu;
+  passes.actor.ulysses_sequence_parallel_size = critic.ulysses_sequence_parallel_size;
   return micro_batch_options(passes);
 }
 
@@ -137,6 +140,9 @@ Result<> add_adapter(const RunSettings& run, Model& critic) {
 Result<std::unique_ptr<Critic>> load_critic(const RunSettings& run, const Model& policy, FlopCount* flops) {
   const RunConfig& config = run.config;
   const Path folder = config.critic.model.path.value_or(config.model.path);
+  TRY(check_sequence_parallel(run.loaded, "critic.ulysses_sequence_parallel_size",
+                              config.critic.ulysses_sequence_parallel_size, TRY(critic_config(run.env, folder)),
+                              "the critic", run.ranks.size()));
   Model model = TRY(load_start(run, policy, folder));
   if (model.config().vocab_size != policy.config().vocab_size) {
     return Error{ErrorKind::kData,

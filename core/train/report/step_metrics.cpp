@@ -379,7 +379,12 @@ void add_rank_metrics(const StepTable& table, const LearnerOptions& options, Met
   const MicroPlan plan = plan_micro_batches(table, all_rows(table), options.micro_batch);
   const RankShare share(micro_tokens(table, plan), options.ranks);
   for (size_t i = 0; i < plan.size(); ++i) {
-    for (const int64_t row : plan[i]) balanced[static_cast<size_t>(share.owners()[i])] += tokens_of(row);
+    const auto first = static_cast<size_t>(share.owners()[i]);
+    const auto sharing = static_cast<size_t>(options.ranks.sequence_size());  // ranks, each with a part of the tokens
+    for (const int64_t row : plan[i]) {
+      for (size_t rank = first; rank < first + sharing; ++rank)
+        balanced[rank] += tokens_of(row) / static_cast<double>(sharing);
+    }
   }
   const auto [least, most] = std::ranges::minmax(before);
   metrics.add_mean("global_seqlen/mean", mean_of(before), 1.0);

@@ -25,6 +25,7 @@
 #include "train/resume/pack_lock.h"
 #include "train/run/run_options.h"
 #include "train/run/run_parts.h"
+#include "train/run/sequence_rules.h"
 
 namespace mortise {
 
@@ -97,7 +98,8 @@ Result<> check_critic(const LoadedConfig& loaded, const PluginFacts& facts) {
   const RunConfig& config = loaded.config;
   if (facts.has_critic) {
     if (critic_pass_options(config).rows > 0) return {};
-    return check_pass_length(loaded, "critic.ppo_max_token_len_per_gpu", config.critic.ppo_max_token_len_per_gpu);
+    return check_pass_length(loaded, "critic.ppo_max_token_len_per_gpu", config.critic.ppo_max_token_len_per_gpu,
+                             config.critic.ulysses_sequence_parallel_size);
   }
   const int64_t warmup = config.trainer.critic_warmup;
   if (warmup <= 1) return {};
@@ -114,7 +116,8 @@ Result<> check_reference(const LoadedConfig& loaded, const PluginFacts& facts) {
   const bool by_kl = config.actor.use_kl_loss && config.actor.kl_loss_type != kFullKl;
   if (!by_kl && !config.algorithm.use_kl_in_reward && !facts.loss_reads_reference) return {};
   if (reference_pass_options(config).rows > 0) return {};
-  return check_pass_length(loaded, "ref.log_prob_max_token_len_per_gpu", config.ref.log_prob_max_token_len_per_gpu);
+  return check_pass_length(loaded, "ref.log_prob_max_token_len_per_gpu", config.ref.log_prob_max_token_len_per_gpu,
+                           reference_sequence_size(config));
 }
 
 // Names of losses in other frameworks whose plugin has another name here, or which are not plugins.

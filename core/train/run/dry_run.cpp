@@ -20,10 +20,12 @@
 #include "train/run/memory_estimate.h"
 #include "train/run/plugin_files.h"
 #include "train/run/policy_folder.h"
+#include "train/run/rank_estimate.h"
 #include "train/run/router_rules.h"
 #include "train/run/run_data.h"
 #include "train/run/run_options.h"
 #include "train/run/run_parts.h"
+#include "train/run/sequence_rules.h"
 #include "train/run/teacher.h"
 #include "train/run/turn_parts.h"
 
@@ -61,12 +63,14 @@ Result<std::optional<LoraSize>> estimate_critic_lora(const ModelConfig& critic, 
   return std::optional(measure_lora(store.parameters, *plan));
 }
 
-Result<CriticBytes> critic_bytes(Env& env, const PluginRegistry& registry, const LoadedConfig& loaded) {
+Result<CriticBytes> critic_bytes(Env& env, const PluginRegistry& registry, const LoadedConfig& loaded, int num_ranks) {
   const RunConfig& config = loaded.config;
   const PluginRef estimator = TRY(registry.find("advantage_estimator", config.algorithm.adv_estimator));
   if (!needs_critic(*estimator.plugin)) return CriticBytes();
   const Path folder = config.critic.model.path.value_or(config.model.path);
   const ModelConfig critic = TRY(critic_config(env, folder));
+  TRY(check_sequence_parallel(loaded, "critic.ulysses_sequence_parallel_size",
+                              config.critic.ulysses_sequence_parallel_size, critic, "the critic", num_ranks));
   const ModelDtype dtype = config.model.dtype;
   const std::optional<LoraSize> lora = TRY(estimate_critic_lora(critic, loaded));
   const TrainedSize trained = TRY(trained_size(critic, lora, loaded, "critic.optim"));
@@ -116,56 +120,6 @@ Result<SavedWeights> saved_weights(Env& env, const ModelConfig& model, const std
   return SavedWeights{count * element, !lora && element >= (is_double ? 8.0 : 4.0)};
 }
 
-// How a step is shared by the ranks of the run, and what a rank sends for it.
-struct RankEstimate {
-  int num_ranks = 1;
-  int64_t most_prompts = 0, fewest_prompts = 0;  // that a rank samples and scores
-  int64_t most_passes = 0;                       // micro-batches of an update; ranks beyond them have nothing to do
-  double gradient_bytes = 0;                     // sent by each rank in an update
-  double weight_bytes = 0;                       // the same of new weights, with ranks.zero_stage
-  double step_weight_bytes = 0;  // the same for the rollout and the log-prob passes of a step, with stage 3
-  double row_bytes = 0;          // sent by each rank in a step for its completions and log-probs, at most
-};
-
-RankEstimate estimate_ranks(const RunConfig& config, const BatchPlan& plan, const UnitBytes& units,
-                            double trained_bytes, int num_ranks) {
-  RankEstimate out;
-  out.num_ranks = num_ranks;
-  out.fewest_prompts = plan.prompts_per_step / num_ranks;
-  out.most_prompts = (plan.prompts_per_step + num_ranks - 1) / num_ranks;
-  const MicroBatchOptions cut = micro_batch_options(config);
-  const int64_t row_tokens = config.data.max_prompt_length + response_length(config);
-  const int64_t rows_per_pass = cut.rows > 0 ? cut.rows : std::max<int64_t>(1, cut.token_budget / row_tokens);
-  out.most_passes = (plan.rows_per_update + rows_per_pass - 1) / rows_per_pass;
-  if (config.sft_mix.is_on()) {
-    const int64_t most = cut.rows > 0 ? cut.rows : std::max<int64_t>(1, cut.token_budget / recorded_length(config));
-    out.most_passes += (config.sft_mix.train_batch_size + most - 1) / most;
-  }
-  const double share = static_cast<double>(num_ranks - 1) / num_ranks;
-  const int64_t passes_of_rank = (out.most_passes + num_ranks - 1) / num_ranks;
-  if (config.ranks.zero_stage == 0) {
-    out.gradient_bytes = 2.0 * trained_bytes * share;  // all_reduce
-  } else {
-    const bool after_each_pass = config.ranks.zero_stage >= 2 && !config.trainer.deterministic;
-    out.gradient_bytes = trained_bytes * share * static_cast<double>(after_each_pass ? passes_of_rank : 1);
-    out.weight_bytes = trained_bytes * share;
-  }
-  if (config.ranks.zero_stage == 3) {
-    const auto rounds = static_cast<double>(passes_of_rank);
-    const bool has_reference = config.actor.use_kl_loss || config.algorithm.use_kl_in_reward;
-    // Forward needs all parts, backward the layers. A step also samples, and has a pass for the old log-probs and one
-    // of the reference.
-    out.weight_bytes = share * rounds * (units.all + units.layers);
-    out.step_weight_bytes =
-        share * units.all * (1.0 + rounds * static_cast<double>(plan.updates_per_step) * (has_reference ? 2.0 : 1.0));
-  }
-  // Each token: 8 bytes for its id, about as many of text, and 4 each for the sampler's, the old and the reference's
-  // log-prob. Every other rank gets them.
-  constexpr double kBytesPerToken = 28.0;
-  out.row_bytes = static_cast<double>(plan.rows_per_step * response_length(config)) * kBytesPerToken * share;
-  return out;
-}
-
 struct RunEstimate {
   ModelConfig model;
   std::optional<LoraSize> lora;
@@ -213,6 +167,7 @@ Result<RunEstimate> estimate(Env& env, PluginRegistry& registry, const LoadedCon
   if (kind == RunKind::kTrain) {
     TRY(check_policy(env, config.model.path));
     TRY(check_routers(loaded, out.model));
+    TRY(check_policy_sequence(env, loaded, num_ranks, /*trains=*/true));
     train = TRY(load_train_prompts(rows));
     const PromptSource source = TRY(PromptSource::create(*train, train_source_options(config)));
     out.train_rows = source.rows_per_epoch();
@@ -230,14 +185,14 @@ Result<RunEstimate> estimate(Env& env, PluginRegistry& registry, const LoadedCon
   out.trained = TRY(trained_size(out.model, out.lora, loaded, "actor.optim"));
   out.memory = estimate_memory(out.model, out.lora, out.trained, config);
   const UnitBytes units = unit_bytes(out.model, static_cast<double>(num_bytes(config.model.dtype)));
-  out.ranks = estimate_ranks(config, out.plan, units, out.memory.gradients, num_ranks);
+  out.ranks = estimate_ranks(config, out.model, out.plan, units, out.memory.gradients, num_ranks);
   out.trained_state_bytes = out.memory.moments;
-  const CriticBytes critic = TRY(critic_bytes(env, registry, loaded));
+  const CriticBytes critic = TRY(critic_bytes(env, registry, loaded, num_ranks));
   out.memory.critic = critic.weights + critic.gradients + critic.moments;
   out.critic_state_bytes = critic.saved_weights + critic.moments;
   share_memory(units, out.trained, config, out.lora.has_value(), num_ranks, critic, out.memory);
   offload_memory(out.model, out.trained, config, out.lora.has_value(), critic, out.memory);
-  if (const auto teacher = TRY(teacher_config(env, loaded, out.model.vocab_size)))
+  if (const auto teacher = TRY(teacher_config(env, loaded, out.model.vocab_size, num_ranks)))
     out.memory.teacher = weight_bytes(*teacher, config.model.dtype, WeightCopies::kNoMasters);
   out.memory.reward_models = TRY(reward_model_bytes(env, registry, loaded));
   out.checkpoint_bytes = TRY(checkpoint_bytes(env, folder, out, config));
@@ -250,71 +205,54 @@ Json json_of(const RunEstimate& run, const RunConfig& config) {
   const auto bytes = [](double value) { return static_cast<uint64_t>(value); };
   Json free;
   if (run.free_bytes) free = *run.free_bytes;
-  return {{"config", config_to_json(config)},
-          {"parameters", run.model.num_parameters()},
-          {"trained_parameters", static_cast<int64_t>(run.trained.numbers)},
-          {"train_rows", run.train_rows},
-          {"val_rows", run.val_rows},
-          {"sft_mix_rows", run.mix_rows},
-          {"sft_mix_rows_per_update", run.mix_rows > 0 ? config.sft_mix.train_batch_size : 0},
-          {"steps_per_epoch", run.train_rows / run.plan.prompts_per_step},
-          {"prompts_per_step", run.plan.prompts_per_step},
-          {"rows_per_step", run.plan.rows_per_step},
-          {"rows_per_update", run.plan.rows_per_update},
-          {"updates_per_step", run.plan.updates_per_step},
-          {"steps", run.steps},
-          {"updates", run.steps * run.plan.updates_per_step},
-          {"resumes_from", run.resumes_from.empty() ? Json() : Json(run.resumes_from)},
-          {"ranks",
-           {{"num_ranks", run.ranks.num_ranks},
-            {"most_prompts_per_rank", run.ranks.most_prompts},
-            {"fewest_prompts_per_rank", run.ranks.fewest_prompts},
-            {"passes_per_update", run.ranks.most_passes},
-            {"zero_stage", config.ranks.zero_stage},
-            {"bytes_sent_per_update", bytes(run.ranks.gradient_bytes + run.ranks.weight_bytes)},
-            {"gradient_bytes_sent_per_update", bytes(run.ranks.gradient_bytes)},
-            {"weight_bytes_sent_per_step", bytes(run.ranks.step_weight_bytes)},
-            {"row_bytes_sent_per_step", bytes(run.ranks.row_bytes)}}},
-          {"checkpoint_bytes", bytes(run.checkpoint_bytes)},
-          {"free_bytes", free},
-          {"memory_bytes",
-           {{"weights", bytes(memory.weights)},
-            {"gradients", bytes(memory.gradients)},
-            {"optimizer", bytes(memory.moments)},
-            {"reference", bytes(memory.reference)},
-            {"activations", bytes(memory.activations)},
-            {"head", bytes(memory.head)},
-            {"rollout_weights", bytes(memory.rollout)},
-            {"kv_cache", bytes(memory.kv_cache)},
-            {"experts", bytes(memory.experts)},
-            {"critic", bytes(memory.critic)},
-            {"teacher", bytes(memory.teacher)},
-            {"reward_models", bytes(memory.reward_models)},
-            {"gathered_weights", bytes(memory.gathered)},
-            {"whole_weights_in_rollout", bytes(memory.whole)},
-            {"program", bytes(memory.program)},
-            {"offloaded_to_files", bytes(memory.files)},
-            {"total", bytes(memory.total())}}}};
-}
-
-std::string ranks_text(const RankEstimate& ranks, const BatchPlan& plan) {
-  if (ranks.num_ranks == 1) return "";
-  const auto size = [](double bytes) { return format_bytes(static_cast<uint64_t>(bytes)); };
-  std::string prompts = std::to_string(ranks.fewest_prompts);
-  if (ranks.most_prompts != ranks.fewest_prompts) prompts += " or " + std::to_string(ranks.most_prompts);
-  std::string out =
-      fmt::format("# ranks: {} processes; each samples and scores {} {} of a step; they share about {} of an update\n",
-                  ranks.num_ranks, prompts, ranks.most_prompts == 1 ? "prompt" : "prompts",
-                  ranks.most_passes == 1 ? "1 pass" : fmt::format("{} passes", ranks.most_passes));
-  if (ranks.most_passes < ranks.num_ranks)
-    out += "# ranks: some have no pass in an update; lower actor.ppo_max_token_len_per_gpu\n";
-  const double per_update = ranks.gradient_bytes + ranks.weight_bytes;
-  const double per_step =
-      per_update * static_cast<double>(plan.updates_per_step) + ranks.step_weight_bytes + ranks.row_bytes;
-  const std::string weights =
-      ranks.weight_bytes > 0 ? fmt::format(" and {} of weights", size(ranks.weight_bytes)) : std::string();
-  return out + fmt::format("# wire: each rank sends {} of gradients{} in an update, and at most {} in a step\n",
-                           size(ranks.gradient_bytes), weights, size(per_step));
+  return {
+      {"config", config_to_json(config)},
+      {"parameters", run.model.num_parameters()},
+      {"trained_parameters", static_cast<int64_t>(run.trained.numbers)},
+      {"train_rows", run.train_rows},
+      {"val_rows", run.val_rows},
+      {"sft_mix_rows", run.mix_rows},
+      {"sft_mix_rows_per_update", run.mix_rows > 0 ? config.sft_mix.train_batch_size : 0},
+      {"steps_per_epoch", run.train_rows / run.plan.prompts_per_step},
+      {"prompts_per_step", run.plan.prompts_per_step},
+      {"rows_per_step", run.plan.rows_per_step},
+      {"rows_per_update", run.plan.rows_per_update},
+      {"updates_per_step", run.plan.updates_per_step},
+      {"steps", run.steps},
+      {"updates", run.steps * run.plan.updates_per_step},
+      {"resumes_from", run.resumes_from.empty() ? Json() : Json(run.resumes_from)},
+      {"ranks",
+       {{"num_ranks", run.ranks.num_ranks},
+        {"most_prompts_per_rank", run.ranks.most_prompts},
+        {"fewest_prompts_per_rank", run.ranks.fewest_prompts},
+        {"passes_per_update", run.ranks.most_passes},
+        {"zero_stage", config.ranks.zero_stage},
+        {"sequence_parallel_size", run.ranks.sequence_size},
+        {"bytes_sent_per_update", bytes(run.ranks.gradient_bytes + run.ranks.weight_bytes + run.ranks.sequence_bytes)},
+        {"sequence_bytes_sent_per_update", bytes(run.ranks.sequence_bytes)},
+        {"gradient_bytes_sent_per_update", bytes(run.ranks.gradient_bytes)},
+        {"weight_bytes_sent_per_step", bytes(run.ranks.step_weight_bytes)},
+        {"row_bytes_sent_per_step", bytes(run.ranks.row_bytes)}}},
+      {"checkpoint_bytes", bytes(run.checkpoint_bytes)},
+      {"free_bytes", free},
+      {"memory_bytes",
+       {{"weights", bytes(memory.weights)},
+        {"gradients", bytes(memory.gradients)},
+        {"optimizer", bytes(memory.moments)},
+        {"reference", bytes(memory.reference)},
+        {"activations", bytes(memory.activations)},
+        {"head", bytes(memory.head)},
+        {"rollout_weights", bytes(memory.rollout)},
+        {"kv_cache", bytes(memory.kv_cache)},
+        {"experts", bytes(memory.experts)},
+        {"critic", bytes(memory.critic)},
+        {"teacher", bytes(memory.teacher)},
+        {"reward_models", bytes(memory.reward_models)},
+        {"gathered_weights", bytes(memory.gathered)},
+        {"whole_weights_in_rollout", bytes(memory.whole)},
+        {"program", bytes(memory.program)},
+        {"offloaded_to_files", bytes(memory.files)},
+        {"total", bytes(memory.total())}}}};
 }
 
 // A line for each part, and their sum.

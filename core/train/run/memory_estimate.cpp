@@ -4,6 +4,7 @@
 #include <ATen/ops/empty.h>
 
 #include <algorithm>
+#include <cmath>
 #include <string>
 #include <vector>
 
@@ -183,6 +184,7 @@ MemoryEstimate estimate_memory(const ModelConfig& model, const std::optional<Lor
   double tokens = pass_tokens(config, row_tokens, plan.rows_per_update);
   if (config.sft_mix.is_on())
     tokens = std::max(tokens, pass_tokens(config, recorded_length(config), config.sft_mix.train_batch_size));
+  tokens = std::ceil(tokens / static_cast<double>(config.actor.ulysses_sequence_parallel_size));
   bytes.activations = activation_bytes(model, config, trained.lowest_backward, tokens);
   bytes.head = head_pass_bytes(model, config, tokens);
   // The generator's own copy of the matrices.

@@ -8,6 +8,7 @@
 #include "foundation/base/choice.h"
 #include "foundation/base/text.h"
 #include "learn/optim/weight_shards.h"
+#include "train/run/sequence_rules.h"
 
 namespace mortise {
 
@@ -16,15 +17,24 @@ MicroBatchOptions micro_batch_options(const RunConfig& config) {
   constexpr int64_t kTokens = 2048;
   const ActorConfig& actor = config.actor;
   MicroBatchOptions options;
-  options.token_budget = actor.ppo_max_token_len_per_gpu.value_or(
-      std::max(kTokens, config.data.max_prompt_length + response_length(config)));
+  const int64_t num_ranks = actor.ulysses_sequence_parallel_size;  // each has a part of the tokens
+  options.token_budget = actor.ppo_max_token_len_per_gpu
+                             ? *actor.ppo_max_token_len_per_gpu * num_ranks
+                             : std::max(kTokens * num_ranks, config.data.max_prompt_length + response_length(config));
   if (actor.ppo_micro_batch_size_per_gpu && !actor.use_dynamic_bsz) options.rows = *actor.ppo_micro_batch_size_per_gpu;
   return options;
+}
+
+std::shared_ptr<SequenceGroup> sequence_group(Communicator& ranks, int64_t size) {
+  if (size == 1 || ranks.size() == 1) return nullptr;
+  return std::make_shared<SequenceGroup>(ranks, static_cast<int>(size));
 }
 
 LearnerOptions learner_options(const RunConfig& config, Communicator& ranks) {
   LearnerOptions options;
   options.ranks = {&ranks, config.trainer.deterministic};
+  options.share_tokens(sequence_group(ranks, config.actor.ulysses_sequence_parallel_size));
+  options.reference_sequence = sequence_group(ranks, reference_sequence_size(config));
   options.temperature = config.rollout.temperature > 0.0 ? config.rollout.temperature : 1.0;
   options.grad_clip = config.actor.grad_clip;
   options.seed = static_cast<uint64_t>(config.trainer.seed);
@@ -43,6 +53,7 @@ MicroBatchOptions reference_pass_options(const RunConfig& config) {
   if (ref.log_prob_micro_batch_size_per_gpu) actor.ppo_micro_batch_size_per_gpu = ref.log_prob_micro_batch_size_per_gpu;
   if (ref.log_prob_max_token_len_per_gpu) actor.ppo_max_token_len_per_gpu = ref.log_prob_max_token_len_per_gpu;
   actor.use_dynamic_bsz = ref.log_prob_use_dynamic_bsz.value_or(actor.use_dynamic_bsz);
+  actor.ulysses_sequence_parallel_size = reference_sequence_size(config);
   return micro_batch_options(merged);
 }
 

@@ -27,6 +27,7 @@
 #include "train/run/router_rules.h"
 #include "train/run/run_data.h"
 #include "train/run/run_options.h"
+#include "train/run/sequence_rules.h"
 #include "train/run/teacher.h"
 #include "train/run/threads.h"
 #include "train/run/turn_parts.h"
@@ -121,7 +122,10 @@ Result<> load_model(const RunSettings& run, const std::optional<Path>& weights_f
   use_threads(config.trainer);
   policy.folder = TRY(PolicyFolder::load(run.env, config));
   policy.encoder = policy.folder->encoder(config);
-  if (run.kind != RunKind::kEval) TRY(check_policy(run.env, config.model.path));
+  if (run.kind != RunKind::kEval) {
+    TRY(check_policy(run.env, config.model.path));
+    TRY(check_policy_sequence(run.env, run.loaded, run.ranks.size(), run.kind == RunKind::kTrain));
+  }
   Model& model = policy.model.emplace(TRY(load_policy(run, weights_from)));
   if (run.kind != RunKind::kEval) TRY(check_routers(run.loaded, model.config()));
   // Sampling and training turn all sequences of the run alike, whatever their length.
@@ -358,7 +362,7 @@ Result<> load_learner(const RunSettings& run, PolicyParts& policy, LearnerParts&
   LearnerOptions options = learner_options(run.config, run.ranks);
   options.pass.flops = &learning.compute.flops;
   if (policy.reference) options.reference = &*policy.reference;
-  policy.teacher = TRY(load_teacher(run.env, run.loaded, policy.model->config().vocab_size));
+  policy.teacher = TRY(load_teacher(run.env, run.loaded, policy.model->config().vocab_size, run.ranks.size()));
   if (policy.teacher && run.config.teacher.loss_coef > 0)
     options.teacher_loss = {&*policy.teacher, run.config.teacher.loss_coef, run.config.teacher.divergence_beta};
   learning.learner.emplace(*policy.model, *learning.optimizer, *learning.objective, options);

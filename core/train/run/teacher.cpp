@@ -6,10 +6,12 @@
 #include "config/check.h"
 #include "foundation/base/at_place.h"
 #include "foundation/base/choice.h"
+#include "train/run/sequence_rules.h"
 
 namespace mortise {
 
-Result<std::optional<ModelConfig>> teacher_config(Env& env, const LoadedConfig& loaded, int64_t vocab_size) {
+Result<std::optional<ModelConfig>> teacher_config(Env& env, const LoadedConfig& loaded, int64_t vocab_size,
+                                                  int num_ranks) {
   const TeacherConfig& teacher = loaded.config.teacher;
   if (!teacher.path || (teacher.loss_coef == 0 && teacher.advantage_coef == 0)) return std::optional<ModelConfig>();
   const std::string where = loaded.where("teacher.path");
@@ -23,11 +25,13 @@ Result<std::optional<ModelConfig>> teacher_config(Env& env, const LoadedConfig& 
                  fmt::format("the teacher's vocabulary has {} tokens, the policy's {}", config.vocab_size, vocab_size),
                  where, "take a teacher with the policy's tokenizer"};
   }
+  TRY(check_sequence_parallel(loaded, "actor.ulysses_sequence_parallel_size",
+                              loaded.config.actor.ulysses_sequence_parallel_size, config, "the teacher", num_ranks));
   return std::optional(std::move(config));
 }
 
-Result<std::optional<Model>> load_teacher(Env& env, const LoadedConfig& loaded, int64_t vocab_size) {
-  const auto known = TRY(teacher_config(env, loaded, vocab_size));
+Result<std::optional<Model>> load_teacher(Env& env, const LoadedConfig& loaded, int64_t vocab_size, int num_ranks) {
+  const auto known = TRY(teacher_config(env, loaded, vocab_size, num_ranks));
   if (!known) return std::optional<Model>();
   const RunConfig& config = loaded.config;
   const std::string dtype(choice_name(config.model.dtype));

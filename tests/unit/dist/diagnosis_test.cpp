@@ -93,6 +93,10 @@ TEST_F(Diagnosis, ARankThatLivesButDoesNotArrive) {
   s.waited_s = 1801;
   EXPECT_EQ(verdict(), (Verdict{2, "ranks waited 1801 s: rank 2 is still in 'rollout' of step 12"}));
   ranks[2].state.calls = 7;
+  ranks[0].state.waits = true;
+  EXPECT_EQ(verdict(), (Verdict{2, "ranks waited 1801 s: rank 2 is still in 'rollout' of step 12"}))
+      << "calls of some ranks only are not counted";
+  ranks[2].state.waits = true;
   EXPECT_EQ(verdict(), (Verdict{-1, "all ranks wait for each other for 1801 s in the same collective"}));
   s.waits = false;
   EXPECT_EQ(verdict(), std::nullopt) << "this rank computes";

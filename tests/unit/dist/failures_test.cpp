@@ -69,6 +69,33 @@ TEST(Processes, KilledAtAnyMomentAreNamedByAllSurvivors) {
   }
 }
 
+// The same inside an exchange of neighbours, also for ranks that wait in another group or in none.
+TEST(Processes, KilledInAGroupAreNamedByAllSurvivors) {
+  constexpr int kSize = 4;
+  for (const int victim : {1, 2}) {
+    RankProcesses ranks(kSize, {"0", std::to_string(victim), "400"}, {{"GROUP_SIZE", "2"}});
+    ranks.wait_until_joined();
+    std::this_thread::sleep_for(milliseconds(1000));  // its neighbour waits for it nearly always
+    ranks.send(victim, SIGKILL);
+    for (int rank = 0; rank < kSize; ++rank) {
+      if (rank == victim) continue;
+      EXPECT_EQ(ranks.code(rank, seconds(30)), kRankFailureCode) << ranks.output(rank);
+      EXPECT_THAT(ranks.output(rank), HasSubstr(fmt::format("rank {} (process {} on ", victim, ranks.pid(victim))));
+      EXPECT_THAT(ranks.output(rank), HasSubstr(") was killed or crashed in '"));
+    }
+    const int neighbour = victim == 1 ? 0 : 3;
+    EXPECT_THAT(ranks.output(neighbour),
+                HasSubstr(fmt::format("this rank ({}) was in 'sequence parallel'", neighbour)));
+  }
+}
+
+TEST(Processes, ASlowRankOfAGroupIsNamed) {
+  RankProcesses ranks(4, {"3", "1", "6000000"}, {{"WAIT_MS", "3000"}, {"GROUP_SIZE", "2"}});
+  EXPECT_EQ(ranks.code(0, seconds(60)), kRankFailureCode);
+  EXPECT_THAT(ranks.output(0), HasSubstr("rank 1 (process "));
+  EXPECT_THAT(ranks.output(0), HasSubstr("is still in 'layers' of step 2; this rank (0) was in '"));
+}
+
 // SIGSTOP: the process is there, its connections are open, and it says nothing.
 TEST(Processes, StoppedAreNamedByAllOthers) {
   constexpr int kSize = 3;

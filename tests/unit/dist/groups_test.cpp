@@ -213,6 +213,48 @@ TEST_P(Groups, AllToAllMovesPartsOfAnySize) {
   });
 }
 
+// Neighbours have collectives of their own, for every size of a part, next to those of the whole group.
+TEST_P(Groups, NeighboursAreGroupsOfTheirOwn) {
+  in_group(GetParam(), [](Communicator& ranks) {
+    for (int size = 1; size <= ranks.size(); ++size) {
+      if (ranks.size() % size != 0) {
+        const auto refused = ranks.neighbours(size);
+        ASSERT_FALSE(refused.ok());
+        EXPECT_EQ(refused.error().kind, ErrorKind::kInternal);
+        continue;
+      }
+      const auto part = ranks.neighbours(size);
+      ASSERT_TRUE(part.ok()) << part.error().to_string();
+      EXPECT_EQ(*ranks.neighbours(size), *part) << "one group for each size";
+      Communicator& group = **part;
+      const int first = ranks.rank() / size * size;
+      ASSERT_EQ(group.size(), size);
+      EXPECT_EQ(group.rank(), ranks.rank() - first);
+      for (const at::ScalarType type : {at::kFloat, at::kDouble, at::kBFloat16, at::kLong}) {
+        std::vector<int64_t> sent, received;
+        std::vector<at::Tensor> parts, expected;
+        for (int other = 0; other < size; ++other) {
+          sent.push_back(7 * (first + other));
+          received.push_back(7 * ranks.rank());
+          parts.push_back(at::full({sent.back()}, ranks.rank() * 10 + first + other, type));
+          expected.push_back(at::full({received.back()}, (first + other) * 10 + ranks.rank(), type));
+        }
+        const at::Tensor output = at::zeros_like(at::cat(expected));
+        const Result<> moved = group.all_to_all(at::cat(parts), sent, output, received, "sequence parallel");
+        ASSERT_TRUE(moved.ok()) << moved.error().to_string();
+        EXPECT_TRUE(output.equal(at::cat(expected))) << type << " " << size;
+        const at::Tensor everyone = at::ones({3}, at::kDouble);
+        ASSERT_TRUE(ranks.all_reduce_sum(everyone, "gradients").ok());
+        EXPECT_EQ(everyone[2].item<double>(), ranks.size());
+      }
+      const at::Tensor sum = at::full({5}, ranks.rank() + 1.0, at::kDouble);
+      ASSERT_TRUE(group.all_reduce_sum(sum, "sequence parallel").ok());
+      EXPECT_EQ(sum[4].item<double>(), size * (first + 1) + size * (size - 1) / 2.0);
+      EXPECT_EQ(group.exchange(std::to_string(ranks.rank()), "samples")->back(), std::to_string(first + size - 1));
+    }
+  });
+}
+
 TEST_P(Groups, ExchangeBytesOfAnySize) {
   in_group(GetParam(), [](Communicator& ranks) {
     const auto text_of_rank = [](int rank, size_t scale) {

@@ -1,7 +1,8 @@
 // A rank as a process: joins its group, runs steps of collectives, and ends as `mortise train` does. For failures_test.
 //
 //   rank_program STEPS SLOW_RANK SLOW_MS: the rank SLOW_RANK sleeps so long in 'rollout' of each step. STEPS 0: for ever.
-// FAIL_RANK in the environment: that rank ends with an error of its own in step 3.
+// FAIL_RANK in the environment: that rank ends with an error of its own in step 3. GROUP_SIZE: so many neighbours exchange
+// numbers in each step, and SLOW_RANK sleeps before that, in 'layers', from step 2 on.
 #include <ATen/ops/full.h>
 #include <fmt/core.h>
 
@@ -10,6 +11,7 @@
 #include <cstdlib>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "dist/join.h"
 
@@ -18,10 +20,22 @@ namespace {
 
 Result<> run_step(Communicator& ranks, int64_t step, int slow_rank, int slow_ms) {
   ranks.enter("rollout", step);
-  if (ranks.rank() == slow_rank) std::this_thread::sleep_for(std::chrono::milliseconds(slow_ms));
+  if (ranks.rank() == slow_rank && std::getenv("GROUP_SIZE") == nullptr)
+    std::this_thread::sleep_for(std::chrono::milliseconds(slow_ms));
   if (const char* failing = std::getenv("FAIL_RANK");
       failing != nullptr && step == 3 && ranks.rank() == std::atoi(failing))
     return Error{ErrorKind::kData, "row 7 has no prompt", "data.jsonl:7", {}};
+  if (const char* size = std::getenv("GROUP_SIZE"); size != nullptr) {
+    ranks.enter("layers", step);
+    if (ranks.rank() == slow_rank && step > 1) std::this_thread::sleep_for(std::chrono::milliseconds(slow_ms));
+    Communicator& group = *TRY(ranks.neighbours(std::atoi(size)));
+    const at::Tensor sent = at::full({group.size() * 1000}, ranks.rank(), at::kDouble);
+    const at::Tensor received = at::full({group.size() * 1000}, -1.0, at::kDouble);
+    const std::vector<int64_t> sizes(static_cast<size_t>(group.size()), 1000);
+    TRY(group.all_to_all(sent, sizes, received, sizes, "sequence parallel"));
+    if (received[-1].item<double>() != ranks.rank() - group.rank() + group.size() - 1.0)
+      return Error{ErrorKind::kInternal, "wrong numbers of the group", {}, {}};
+  }
   const at::Tensor gradient = at::full({10007}, ranks.rank() + 1.0, at::kDouble);
   auto pending = TRY(ranks.start_all_reduce_sum(gradient, "gradients"));
   const auto texts = TRY(ranks.exchange(std::string(1000, 'x'), "metrics"));

@@ -1,0 +1,101 @@
+// Counts the passes and the bytes of ranks.
+#include "train/run/rank_estimate.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+
+#include "foundation/base/text.h"
+#include "train/run/run_options.h"
+
+namespace mortise {
+
+namespace {
+
+// What a rank sends in an update so that each rank of its group has some heads of all tokens.
+double sequence_bytes(const RunConfig& config, const ModelConfig& model, const BatchPlan& plan, int num_ranks) {
+  const int64_t size = config.actor.ulysses_sequence_parallel_size;
+  const int64_t rows_of_all = plan.rows_per_update * (config.data.max_prompt_length + response_length(config));
+  const int64_t numbers = 2 * model.num_heads + 2 * std::max(model.num_kv_heads, size);  // there and back
+  const double passes = config.model.enable_gradient_checkpointing ? 3.0 : 2.0;  // forward, forward again, backward
+  return static_cast<double>(rows_of_all) / num_ranks * static_cast<double>(numbers * model.head_dim) *
+         static_cast<double>(model.num_layers * num_bytes(config.model.dtype)) * passes *
+         static_cast<double>(size - 1) / static_cast<double>(size);
+}
+
+}  // namespace
+
+RankEstimate estimate_ranks(const RunConfig& config, const ModelConfig& model, const BatchPlan& plan,
+                            const UnitBytes& units, double trained_bytes, int num_ranks) {
+  RankEstimate out;
+  out.num_ranks = num_ranks;
+  out.fewest_prompts = plan.prompts_per_step / num_ranks;
+  out.most_prompts = (plan.prompts_per_step + num_ranks - 1) / num_ranks;
+  const MicroBatchOptions cut = micro_batch_options(config);
+  const int64_t row_tokens = config.data.max_prompt_length + response_length(config);
+  const int64_t rows_per_pass = cut.rows > 0 ? cut.rows : std::max<int64_t>(1, cut.token_budget / row_tokens);
+  out.most_passes = (plan.rows_per_update + rows_per_pass - 1) / rows_per_pass;
+  if (config.sft_mix.is_on()) {
+    const int64_t most = cut.rows > 0 ? cut.rows : std::max<int64_t>(1, cut.token_budget / recorded_length(config));
+    out.most_passes += (config.sft_mix.train_batch_size + most - 1) / most;
+  }
+  out.sequence_size = config.actor.ulysses_sequence_parallel_size;
+  out.sequence_bytes = sequence_bytes(config, model, plan, num_ranks);
+  const double share = static_cast<double>(num_ranks - 1) / num_ranks;
+  const int64_t num_groups = num_ranks / out.sequence_size;
+  const int64_t passes_of_rank = (out.most_passes + num_groups - 1) / num_groups;
+  if (config.trainer.deterministic && out.sequence_size > 1) {  // each micro-batch's gradient in the group
+    out.sequence_bytes += 2.0 * trained_bytes * static_cast<double>(passes_of_rank * (out.sequence_size - 1)) /
+                          static_cast<double>(out.sequence_size);
+  }
+  if (config.ranks.zero_stage == 0) {
+    out.gradient_bytes = 2.0 * trained_bytes * share;  // all_reduce
+  } else {
+    const bool after_each_pass = config.ranks.zero_stage >= 2 && !config.trainer.deterministic;
+    out.gradient_bytes = trained_bytes * share * static_cast<double>(after_each_pass ? passes_of_rank : 1);
+    out.weight_bytes = trained_bytes * share;
+  }
+  if (config.ranks.zero_stage == 3) {
+    const auto rounds = static_cast<double>(passes_of_rank);
+    const bool has_reference = config.actor.use_kl_loss || config.algorithm.use_kl_in_reward;
+    // Forward needs all parts, backward the layers. A step also samples, and has a pass for the old log-probs and one
+    // of the reference.
+    out.weight_bytes = share * rounds * (units.all + units.layers);
+    out.step_weight_bytes =
+        share * units.all * (1.0 + rounds * static_cast<double>(plan.updates_per_step) * (has_reference ? 2.0 : 1.0));
+  }
+  // Each token: 8 bytes for its id, about as many of text, and 4 each for the sampler's, the old and the reference's
+  // log-prob. Every other rank gets them.
+  constexpr double kBytesPerToken = 28.0;
+  out.row_bytes = static_cast<double>(plan.rows_per_step * response_length(config)) * kBytesPerToken * share;
+  return out;
+}
+
+std::string ranks_text(const RankEstimate& ranks, const BatchPlan& plan) {
+  if (ranks.num_ranks == 1) return "";
+  const auto size = [](double bytes) { return format_bytes(static_cast<uint64_t>(bytes)); };
+  std::string prompts = std::to_string(ranks.fewest_prompts);
+  if (ranks.most_prompts != ranks.fewest_prompts) prompts += " or " + std::to_string(ranks.most_prompts);
+  std::string out =
+      fmt::format("# ranks: {} processes; each samples and scores {} {} of a step; they share about {} of an update\n",
+                  ranks.num_ranks, prompts, ranks.most_prompts == 1 ? "prompt" : "prompts",
+                  ranks.most_passes == 1 ? "1 pass" : fmt::format("{} passes", ranks.most_passes));
+  const int64_t num_groups = ranks.num_ranks / ranks.sequence_size;
+  if (ranks.sequence_size > 1) {
+    out += fmt::format(
+        "# mesh: dp {} x sp {}; {} ranks share the tokens of each pass, and send each other {} in an "
+        "update\n",
+        num_groups, ranks.sequence_size, ranks.sequence_size, size(ranks.sequence_bytes));
+  }
+  if (ranks.most_passes < num_groups)
+    out += "# ranks: some have no pass in an update; lower actor.ppo_max_token_len_per_gpu\n";
+  const double per_update = ranks.gradient_bytes + ranks.weight_bytes + ranks.sequence_bytes;
+  const double per_step =
+      per_update * static_cast<double>(plan.updates_per_step) + ranks.step_weight_bytes + ranks.row_bytes;
+  const std::string weights =
+      ranks.weight_bytes > 0 ? fmt::format(" and {} of weights", size(ranks.weight_bytes)) : std::string();
+  return out + fmt::format("# wire: each rank sends {} of gradients{} in an update, and at most {} in a step\n",
+                           size(ranks.gradient_bytes), weights, size(per_step));
+}
+
+}  // namespace mortise

@@ -1,0 +1,34 @@
+// How the ranks of a run share a step, and what each of them sends, for `--dry-run`. Pure functions.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "config/check.h"
+#include "config/run_config.h"
+#include "model/weights/model_config.h"
+#include "train/run/memory_estimate.h"
+
+namespace mortise {
+
+// How a step is shared, and what a rank sends for it.
+struct RankEstimate {
+  int num_ranks = 1;
+  int64_t most_prompts = 0, fewest_prompts = 0;  // that a rank samples and scores
+  int64_t most_passes = 0;                       // micro-batches of an update; ranks beyond them have nothing to do
+  double gradient_bytes = 0;                     // sent by each rank in an update
+  double weight_bytes = 0;                       // the same of new weights, with ranks.zero_stage
+  double step_weight_bytes = 0;  // the same for the rollout and the log-prob passes of a step, with stage 3
+  double row_bytes = 0;          // sent by each rank in a step for its completions and log-probs, at most
+  int64_t sequence_size = 1;     // ranks that share the tokens of a pass
+  double sequence_bytes = 0;     // sent by each of them in an update for heads of each other's tokens, at most
+};
+
+// `units`: of the policy's weights; `trained_bytes`: of its gradient.
+RankEstimate estimate_ranks(const RunConfig& config, const ModelConfig& model, const BatchPlan& plan,
+                            const UnitBytes& units, double trained_bytes, int num_ranks);
+
+// Lines for people; none for one process.
+std::string ranks_text(const RankEstimate& ranks, const BatchPlan& plan);
+
+}  // namespace mortise

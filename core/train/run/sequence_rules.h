@@ -1,0 +1,22 @@
+// What the keys of sequence parallel ask of the run and of its models. Reads only the models' config.json.
+#pragma once
+
+#include <string>
+
+#include "config/load.h"
+#include "foundation/base/env.h"
+#include "model/weights/model_config.h"
+
+namespace mortise {
+
+// Ranks that share the tokens of a pass of the reference.
+[[nodiscard]] int64_t reference_sequence_size(const RunConfig& config);
+
+// An Error of kind kConfig if the ranks do not form groups of this size, or the model's heads do not divide among them.
+// `key`: the one that says the size. `whose`: "the policy".
+Result<> check_sequence_parallel(const LoadedConfig& loaded, const std::string& key, int64_t size,
+                                 const ModelConfig& model, const std::string& whose, int num_ranks);
+// The same of the policy, and, if `trains`, of its reference.
+Result<> check_policy_sequence(Env& env, const LoadedConfig& loaded, int num_ranks, bool trains);
+
+}  // namespace mortise

@@ -1,0 +1,274 @@
+// Sequence parallel: updates of ranks that share the tokens of their passes give the numbers of one rank. Losses of every
+// coupling, the critic, supervised updates, mixtures of experts, adapters with dropout, windows, recomputed layers,
+// every stage of ZeRO, and groups as large as a half and as the whole run.
+#include <c10/core/GradMode.h>
+
+#include <optional>
+
+#include "foundation/batch/expert_choices.h"
+#include "learnt.h"
+#include "moe_config.h"
+
+namespace mortise {
+namespace {
+
+using test::on_ranks;
+
+struct Mesh {
+  int num_ranks, sequence_size;
+  int64_t zero_stage = 0;
+};
+
+std::string name_of(const Mesh& mesh) {
+  return std::to_string(mesh.num_ranks / mesh.sequence_size) + " x " + std::to_string(mesh.sequence_size) + ", ZeRO " +
+         std::to_string(mesh.zero_stage);
+}
+
+// The model has four heads and two key-value heads: groups of four repeat them.
+const std::vector<Mesh> kMeshes{{2, 2}, {4, 4}, {4, 2, 1}, {4, 2, 2}, {4, 2, 3}};
+
+std::vector<Learnt> learn_on(const Mesh& mesh, const Case& one, const std::string& dtype, bool deterministic,
+                             int64_t num_updates) {
+  std::vector<Learnt> by_rank(static_cast<size_t>(mesh.num_ranks));
+  on_ranks(mesh.num_ranks, [&](Communicator& communicator) {
+    by_rank[static_cast<size_t>(communicator.rank())] =
+        learn(one, dtype, communicator, deterministic, num_updates, mesh.zero_stage, mesh.sequence_size);
+  });
+  return by_rank;
+}
+
+TEST(Sequence, Float64UpdatesAreEqualTo1e12) {
+  for (const Case& one : cases()) {
+    const Learnt alone_did = learn(one, "float64", alone(), false);
+    for (const Mesh& mesh : kMeshes) {
+      SCOPED_TRACE(std::string(one.name) + ", " + name_of(mesh));
+      const std::vector<Learnt> by_rank = learn_on(mesh, one, "float64", false, 2);
+      expect_same(by_rank[0], alone_did, 1e-12, false);
+      for (const Learnt& other : by_rank) expect_same(other, by_rank[0], 0.0);  // ranks never differ among themselves
+    }
+  }
+}
+
+TEST(Sequence, Float32GradientsAreEqualTo1e6) {
+  for (const Case& one : cases()) {
+    SCOPED_TRACE(one.name);
+    const Learnt alone_did = learn(one, "float32", alone(), false, 1);
+    const std::vector<Learnt> by_rank = learn_on({4, 2}, one, "float32", false, 1);
+    expect_same_reports(by_rank[0].reports[0], alone_did.reports[0], 1e-5);
+    double squared_difference = 0.0, squared_norm = 0.0;
+    for (size_t i = 0; i < alone_did.gradients.size(); ++i) {
+      const double norm = alone_did.gradients[i].norm().item<double>();
+      const double difference = (by_rank[0].gradients[i] - alone_did.gradients[i]).norm().item<double>();
+      squared_norm += norm * norm;
+      squared_difference += difference * difference;
+    }
+    EXPECT_GT(squared_norm, 0.0);
+    EXPECT_LE(std::sqrt(squared_difference / squared_norm), 1e-6);
+  }
+}
+
+// One size of the groups: the same bits for any number of groups and every stage.
+TEST(Sequence, DeterministicUpdatesAreEqualToTheBit) {
+  for (const Case& one : cases()) {
+    const std::vector<Learnt> one_group = learn_on({2, 2}, one, "float32", true, 2);
+    for (const Mesh& mesh : std::vector<Mesh>{{6, 2}, {4, 2, 1}, {4, 2, 3}}) {
+      SCOPED_TRACE(std::string(one.name) + ", " + name_of(mesh));
+      for (const Learnt& rank : learn_on(mesh, one, "float32", true, 2)) expect_same(rank, one_group[0], 0.0);
+    }
+  }
+}
+
+TEST(Sequence, CriticAndSupervisedUpdatesAreEqualToo) {
+  for (const auto& weights_after : {&weights_after_critic, &weights_after_sft}) {
+    const std::vector<at::Tensor> expected = weights_after("float64", alone(), false, 0, 1);
+    for (const bool deterministic : {false, true}) {
+      for (const Mesh& mesh : kMeshes) {
+        SCOPED_TRACE(name_of(mesh));
+        on_ranks(mesh.num_ranks, [&](Communicator& communicator) {
+          const std::vector<at::Tensor> weights =
+              weights_after("float64", communicator, deterministic, mesh.zero_stage, mesh.sequence_size);
+          for (size_t i = 0; i < weights.size(); ++i)
+            EXPECT_LE((weights[i] - expected[i]).norm().item<double>(), 1e-12 * expected[i].norm().item<double>());
+        });
+      }
+    }
+  }
+}
+
+// The gradient of one update of the policy that `make` gives, on each rank; the sums are made by the ranks.
+using Gradients = std::vector<at::Tensor>;
+
+struct Variant {
+  const char* name;
+  std::function<ModelConfig()> config;
+  std::function<void(Model&)> change = {};
+  std::function<void(LearnerOptions&)> options = {};
+  bool filters = false;  // the sampler's filters
+};
+
+ModelConfig dense_config() {
+  return make_qwen2_config({.vocab_size = kShape.vocab,
+                            .hidden_size = 16,
+                            .intermediate_size = 24,
+                            .num_layers = 3,
+                            .num_heads = 4,
+                            .num_kv_heads = 2,
+                            .initializer_range = 0.3})
+      .value();
+}
+
+void adapt(Model& model, double dropout) {
+  EXPECT_TRUE(model.train_lora({.rank = 3, .alpha = 6.0, .dropout = dropout}, 4).ok());
+  uint64_t seed = 30;
+  for (const NamedParameter& p : model.trainable()) {
+    RandomStream stream({seed++, RandomPurpose::kTest, 0, 0, 0});
+    at::Tensor values = p.tensor.detach();
+    for (int64_t i = 0; i < values.numel(); ++i) values.mutable_data_ptr<double>()[i] = 0.3 * stream.next_normal();
+  }
+  model.weights_changed();
+}
+
+const std::vector<Variant>& variants() {
+  static const std::vector<Variant> all{
+      {"norms of q and k, windows, caps",
+       [] {
+         ModelConfig config = dense_config();
+         config.qk_norm = true;
+         config.attention_softcap = 2.0;
+         config.windows = {5, 0, 3};
+         return config;
+       }},
+      {"plain layers", dense_config, {}, [](LearnerOptions& options) { options.pass.path = LayerPath::kPlain; }},
+      {"all layers again", dense_config, {}, [](LearnerOptions& options) { options.pass.activation_bytes = 0; }},
+      {"prompts not shared", dense_config, {}, [](LearnerOptions& options) { options.pass.share_prompts = false; }},
+      {"an adapter with dropout, all layers again", dense_config, [](Model& model) { adapt(model, 0.3); },
+       [](LearnerOptions& options) { options.pass.activation_bytes = 0; }},
+      {"experts with losses of their routers",
+       moe_config,
+       {},
+       [](LearnerOptions& options) {
+         options.router_losses = {0.3, 0.02};
+       }},
+      {"filters of the sampler", dense_config, {}, {}, true},
+  };
+  return all;
+}
+
+struct Update {
+  Gradients gradients;
+  UpdateReport report;
+};
+
+Update update_of(const Variant& variant, Communicator& communicator, int sequence_size, const MicroBatchOptions& cut) {
+  const RowsShape shape{.vocab = 17, .groups = 5, .samples = 4, .max_length = 12};
+  RandomRows data(false, shape);
+  Model model = Model::random(variant.config(), 5, "float64").value();
+  if (variant.change) variant.change(model);
+  std::vector<OptimizedParameter> trained;
+  for (const NamedParameter& p : model.trainable()) trained.push_back({p.name, p.tensor, true});
+  AdamW optimizer(trained, AdamWOptions{});
+  const auto objective = objective_of({"actor.policy_loss.loss_mode=vanilla", "actor.entropy_coeff=0.02"});
+  LearnerOptions options = cut_by(cut);
+  if (variant.options) variant.options(options);
+  options.grad_clip = 0.0;
+  options.seed = 17;
+  share(options, communicator, false, sequence_size);
+  ActorLearner learner(model, optimizer, objective->objective, options);
+  if (variant.filters) {
+    const auto mask = data.batch.get<column::ResponseMask>();
+    data.batch.put<column::SampleMask>({mask.begin(), mask.end()});
+    const Sampling sampling{.temperature = 1.0, .top_p = 0.8, .min_p = 0.01, .repetition_penalty = 1.2};
+    EXPECT_LT(learner.keep_tokens(data.batch, sampling).value().num_kept, 17 * data.batch.num_tokens());
+  }
+  Update out;
+  out.report = learner.update(data.batch, all_rows(data.batch), {.update_index = 5}).value();
+  for (const OptimizedParameter& p : optimizer.parameters()) out.gradients.push_back(p.tensor.grad().clone());
+  return out;
+}
+
+TEST(Sequence, EveryKindOfLayerGivesTheSameGradient) {
+  for (const Variant& variant : variants()) {
+    for (const MicroBatchOptions& cut : {MicroBatchOptions{3, 0}, MicroBatchOptions{1000, 0}}) {
+      const Update expected = update_of(variant, alone(), 1, cut);
+      for (const Mesh& mesh : std::vector<Mesh>{{2, 2}, {4, 2}, {4, 4}}) {
+        SCOPED_TRACE(std::string(variant.name) + ", " + name_of(mesh));
+        on_ranks(mesh.num_ranks, [&](Communicator& communicator) {
+          const Update got = update_of(variant, communicator, mesh.sequence_size, cut);
+          expect_same_reports(got.report, expected.report, 1e-10);
+          double difference = 0.0, norm = 0.0;
+          for (size_t i = 0; i < got.gradients.size(); ++i) {
+            difference += std::pow((got.gradients[i] - expected.gradients[i]).norm().item<double>(), 2);
+            norm += std::pow(expected.gradients[i].norm().item<double>(), 2);
+          }
+          EXPECT_GT(norm, 0.0);
+          EXPECT_LE(std::sqrt(difference / norm), 1e-11);
+        });
+      }
+    }
+  }
+}
+
+// Fewer tokens than ranks: some have none, and take part in every exchange.
+TEST(Sequence, RanksWithoutTokensHelpTheOthers) {
+  const auto learn_few = [](Communicator& communicator, int sequence_size) {
+    const RowsShape shape{.vocab = 17, .groups = 1, .samples = 1, .max_length = 1};
+    const RandomRows data(false, shape);
+    TestPolicy policy("float64", 17);
+    const auto objective = objective_of({"actor.policy_loss.loss_mode=vanilla"});
+    LearnerOptions options = cut_by({1, 0});
+    share(options, communicator, false, sequence_size);
+    return policy.gradients(objective->objective, data.batch, options);
+  };
+  const Gradients expected = learn_few(alone(), 1);
+  on_ranks(4, [&](Communicator& communicator) {
+    const Gradients got = learn_few(communicator, 4);
+    for (size_t i = 0; i < got.size(); ++i)
+      EXPECT_LE((got[i] - expected[i]).norm().item<double>(), 1e-12 * (1.0 + expected[i].norm().item<double>())) << i;
+  });
+}
+
+// What routing replay keeps of a pass is whole on every rank.
+TEST(Sequence, ExpertsOfAllTokensAreRecorded) {
+  const RandomRows data(false);
+  const auto record = [&](Communicator& communicator, int sequence_size) {
+    TestPolicy policy(moe_config(), "float64", 5);
+    const auto objective = objective_of({"actor.policy_loss.loss_mode=vanilla"});
+    LearnerOptions options = cut_by({3, 0});
+    share(options, communicator, false, sequence_size);
+    const ActorLearner learner(policy.model, policy.optimizer, objective->objective, options);
+    ExpertChoices experts;
+    EXPECT_TRUE(learner.log_probs(policy.model, data.batch, nullptr, nullptr, &experts).ok());
+    std::vector<uint16_t> all;
+    for (int64_t row = 0; row < data.batch.num_rows(); ++row) {
+      const auto of_row = experts.of_row(row);
+      all.insert(all.end(), of_row.begin(), of_row.end());
+    }
+    return all;
+  };
+  const std::vector<uint16_t> expected = record(alone(), 1);
+  EXPECT_GT(expected.size(), 100U);
+  on_ranks(4, [&](Communicator& communicator) { EXPECT_EQ(record(communicator, 2), expected); });
+}
+
+// Each rank keeps the activations of its own tokens alone.
+TEST(Sequence, ARankHasAPartOfTheTokens) {
+  const RandomRows data(false, kShape);
+  const std::vector<int64_t> rows = all_rows(data.batch);
+  TestPolicy whole("float64", kShape.vocab);
+  const int64_t all = forward_rows(whole.model, data.batch, rows).value().targets_R.numel();
+  std::vector<int64_t> own(4, 0);
+  on_ranks(4, [&](Communicator& communicator) {
+    TestPolicy policy("float64", kShape.vocab);
+    PassOptions pass;
+    pass.sequence = std::make_shared<SequenceGroup>(communicator, 4);
+    const PackedForward forward = forward_rows(policy.model, data.batch, rows, pass).value();
+    EXPECT_EQ(forward.targets.num_targets(), all);
+    EXPECT_EQ(forward.hidden_RH.size(0), forward.targets_R.numel());
+    own[static_cast<size_t>(communicator.rank())] = forward.targets_R.numel();
+  });
+  EXPECT_EQ(own[0] + own[1] + own[2] + own[3], all);
+  EXPECT_LT(*std::ranges::max_element(own), all / 2);
+}
+
+}  // namespace
+}  // namespace mortise
