@@ -108,7 +108,8 @@ Result<PackedForward> forward_rows(const Model& model, const StepTable& table, s
   }
   PackedForward out;
   out.routing = forward.routing = router_pass(model, table, rows, packed, options);
-  out.selected_RH = at::index_select(model.forward_hidden(packed, forward), 0, packed.predict_index_R);
+  const at::Tensor hidden = model.forward_hidden(packed, forward);
+  out.selected_RH = at::index_select(hidden, 0, packed.predict_index_R.to(hidden.device()));
   out.hidden_RH = out.selected_RH.detach();
   if (options.records_experts && out.routing != nullptr) out.experts = taken_experts(table, rows, packed, *out.routing);
   out.targets_R = packed.targets_R;

@@ -105,6 +105,7 @@ Result<std::unique_ptr<Critic>> load_critic(const RunSettings& run, const Model&
                  run.loaded.where("critic.model.path"), "take a critic with the policy's tokenizer"};
   }
   if (model.config().rope_switch() > 0) model.set_rope_length(policy.config().rope_length);
+  TRY(model.move_to(run.device));
   const ParameterGroups groups = TRY(group_and_freeze(run.loaded, "critic.optim", model));
   auto critic = std::make_unique<Critic>(std::move(model), groups, run, flops);
   TRY(offload_optimizer(run.env, run.loaded, "critic.optim", critic->model, critic->optimizer));

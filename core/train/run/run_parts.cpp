@@ -26,6 +26,7 @@
 #include "train/run/offloading.h"
 #include "train/run/router_rules.h"
 #include "train/run/run_data.h"
+#include "train/run/run_device.h"
 #include "train/run/run_options.h"
 #include "train/run/teacher.h"
 #include "train/run/threads.h"
@@ -94,7 +95,10 @@ Result<> load_reference(const RunSettings& run, bool has_moved, PolicyParts& par
     return run.config.ref.sync_steps ? offload_reference(run.env, run.loaded, *parts.reference) : Result<>();
   }
   std::optional<Model> initial;
-  if (has_moved) initial = TRY(Model::load(run.env, run.config.model.path, dtype_of(run.config)));
+  if (has_moved) {
+    initial = TRY(Model::load(run.env, run.config.model.path, dtype_of(run.config)));
+    TRY(initial->move_to(run.device));
+  }
   const Model& from = initial ? *initial : policy;
   parts.reference = shards == nullptr ? from.clone_frozen() : from.frozen_shape();
   parts.reference->set_rope_length(policy.config().rope_length);
@@ -124,6 +128,7 @@ Result<> load_model(const RunSettings& run, const std::optional<Path>& weights_f
   if (run.kind != RunKind::kEval) TRY(check_policy(run.env, config.model.path));
   Model& model = policy.model.emplace(TRY(load_policy(run, weights_from)));
   if (run.kind != RunKind::kEval) TRY(check_routers(run.loaded, model.config()));
+  TRY(model.move_to(run.device));
   // Sampling and training turn all sequences of the run alike, whatever their length.
   if (model.config().rope_switch() > 0) model.set_rope_length(config.data.max_prompt_length + response_length(config));
   TRY(load_adapter(run, model));
@@ -354,7 +359,8 @@ Result<> load_learner(const RunSettings& run, PolicyParts& policy, LearnerParts&
     policy.reference_state.emplace("ref.model", *policy.reference);
     TRY(stateful.add(*policy.reference_state));
   }
-  learning.compute.peak_flops = measured_peak_flops(policy.model->dtype());
+  // Of a device the peak is not known, and perf/mfu is left out.
+  if (!run.device.by_operators) learning.compute.peak_flops = measured_peak_flops(policy.model->dtype());
   LearnerOptions options = learner_options(run.config, run.ranks);
   options.pass.flops = &learning.compute.flops;
   if (policy.reference) options.reference = &*policy.reference;
@@ -373,6 +379,7 @@ Result<> load_learning(RunParts& parts) {
   TRY(load_learner(run, parts.policy, parts.learning, parts.saved.stateful));
   const PluginInfo& estimator = parts.advantage.estimator->info();
   TRY(check_ahead_estimator(run.loaded, estimator));
+  TRY(check_device_estimator(run.loaded, run.device, estimator));
   if (!needs_critic(estimator)) return {};
   parts.critic = TRY(load_critic(run, *parts.policy.model, &parts.learning.compute.flops));
   parts.saved.gather.add(parts.critic->optimizer);
@@ -388,6 +395,8 @@ Result<std::unique_ptr<RunParts>> assemble(Env& env, const LoadedConfig& loaded,
   auto parts = std::make_unique<RunParts>(env, loaded, ranks);
   RunSettings& run = parts->run;
   run.kind = kind;
+  run.device = TRY(open_run_device(loaded, ranks, kind));
+  if (loaded.config.model.device != RunConfig().model.device) log_info("device: " + run.device.text);
   run.key.seed = static_cast<uint64_t>(loaded.config.trainer.seed);
   run.key.check_writes = loaded.config.plugins.check;
   run.key.call_timeout_ms = loaded.config.plugins.call_timeout.count();
