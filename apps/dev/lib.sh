@@ -2,7 +2,7 @@
 # file. It needs only bash and apt, as on a fresh Debian 12 machine, and runs in the source root.
 set -euo pipefail
 
-readonly exit_usage=2 exit_need_root=10 exit_download=11 exit_platform=12  # docs/exit_codes.md
+readonly exit_usage=2 exit_need_root=10 exit_download=11 exit_platform=12 exit_no_device=13  # docs/exit_codes.md
 export MORTISE_CACHE=${MORTISE_CACHE:-$HOME/.cache/mortise}
 export MORTISE_DEPS_DIR=${MORTISE_DEPS_DIR:-$MORTISE_CACHE/deps}
 readonly torch_dir=$MORTISE_DEPS_DIR/torch-2.11.0

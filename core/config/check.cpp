@@ -9,9 +9,9 @@
 
 #include "config/config_node.h"
 #include "config/correction_rules.h"
+#include "config/device_rules.h"
 #include "config/fields.h"
 #include "config/full_kl.h"
-#include "config/device_rules.h"
 #include "config/learning_rules.h"
 #include "config/optim_groups.h"
 #include "config/unused.h"

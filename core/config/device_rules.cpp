@@ -29,10 +29,10 @@ class DeviceRules {
 
  private:
   void refuse(const std::string& key, std::string_view does, std::string next) {
-    problems_.push_back({ErrorKind::kConfig,
-                         fmt::format("'{}' {}, which model.device = \"{}\" cannot do yet", key, does,
-                                     config_.model.device),
-                         loaded_.where(key), fmt::format("{}, or set model.device = \"cpu\"", next)});
+    problems_.push_back(
+        {ErrorKind::kConfig,
+         fmt::format("'{}' {}, which model.device = \"{}\" cannot do yet", key, does, config_.model.device),
+         loaded_.where(key), fmt::format("{}, or set model.device = \"cpu\"", next)});
   }
 
   void check_model() {
@@ -44,7 +44,8 @@ class DeviceRules {
 
   void check_sampling() {
     const RolloutConfig& rollout = config_.rollout;
-    if (rollout.kernels != DecodeKernels::kAuto) refuse("rollout.kernels", "names kernels of the CPU", "set it to auto");
+    if (rollout.kernels != DecodeKernels::kAuto)
+      refuse("rollout.kernels", "names kernels of the CPU", "set it to auto");
     if (rollout.dtype != DecodeDtype::kAuto)
       refuse("rollout.dtype", "samples from a rounded copy of the weights", "set it to auto");
     if (rollout.deterministic)
@@ -58,8 +59,7 @@ class DeviceRules {
   void check_optimizer(const std::string& table, const OptimConfig& optim) {
     if (optim.optimizer != OptimizerName::kAdamW)
       refuse(table + ".optimizer", fmt::format("is {}", choice_name(optim.optimizer)), "set it to adamw");
-    if (optim.offload != Offloading::kNone)
-      refuse(table + ".offload", "keeps numbers in files", "set it to none");
+    if (optim.offload != Offloading::kNone) refuse(table + ".offload", "keeps numbers in files", "set it to none");
     if (!optim.master_weights) refuse(table + ".master_weights", "is false", "set it to true");
   }
 

@@ -89,7 +89,8 @@ Result<> check_device_path(const EngineOptions& options) {
   if (options.weights != WeightFormat::kFloat32)
     return Error{ErrorKind::kConfig, what + ", without a rounded copy", "rollout.dtype", "set it to auto"};
   if (options.records_experts)
-    return Error{ErrorKind::kConfig, what + ", and does not record experts", "actor.router_replay.mode", "set it to R2"};
+    return Error{ErrorKind::kConfig, what + ", and does not record experts", "actor.router_replay.mode",
+                 "set it to R2"};
   return {};
 }
 

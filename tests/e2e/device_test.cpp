@@ -33,8 +33,9 @@ void expect_same_numbers(const Path& got, const Path& want, double tolerance) {
 }
 
 TEST(DeviceRuns, LearnWhatTheCpuLearns) {
-  for (const char* settings : {"model.dtype=float64", "model.dtype=float64 actor.ppo_epochs=2 algorithm.adv_estimator=gae",
-                               "model.dtype=float64 actor.policy_loss.loss_mode=gspo trainer.mode=one_step_off"}) {
+  for (const char* settings :
+       {"model.dtype=float64", "model.dtype=float64 actor.ppo_epochs=2 algorithm.adv_estimator=gae",
+        "model.dtype=float64 actor.policy_loss.loss_mode=gspo trainer.mode=one_step_off"}) {
     const TaskFolder task;
     const Outcome cpu = task.mortise(kFew + settings + " trainer.default_local_dir=cpu");
     ASSERT_EQ(cpu.code, 0) << cpu.output;
@@ -52,14 +53,16 @@ TEST(DeviceRuns, AResumeHasTheSameBits) {
 
 TEST(DeviceRuns, SupervisedRunsAndValidations) {
   const TaskFolder task;
-  const std::string sft = "sft run.toml data.train_files='[\"data/sft.jsonl\"]' data.max_response_length=8 "
-                          "sft.total_training_steps=4 sft.train_batch_size=8 model.dtype=float64 trainer.logger='[]' ";
+  const std::string sft =
+      "sft run.toml data.train_files='[\"data/sft.jsonl\"]' data.max_response_length=8 "
+      "sft.total_training_steps=4 sft.train_batch_size=8 model.dtype=float64 trainer.logger='[]' ";
   const Outcome cpu = task.mortise(sft + "trainer.default_local_dir=cpu");
   ASSERT_EQ(cpu.code, 0) << cpu.output;
   const Outcome device = task.mortise(sft + kAsDevice);
   ASSERT_EQ(device.code, 0) << device.output;
   expect_same_numbers(task.path() / "out", task.path() / "cpu", 1e-8);
-  const std::string eval = "eval run.toml data.val_files='[\"data/val.jsonl\"]' model.path=out/global_step_4/huggingface ";
+  const std::string eval =
+      "eval run.toml data.val_files='[\"data/val.jsonl\"]' model.path=out/global_step_4/huggingface ";
   const Outcome scored = task.mortise(eval + kAsDevice), plain = task.mortise(eval);
   EXPECT_EQ(scored.code, 0) << scored.output;
   EXPECT_EQ(plain.code, 0) << plain.output;

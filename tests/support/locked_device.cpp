@@ -90,7 +90,8 @@ at::Tensor empty_strided(c10::IntArrayRef size, c10::IntArrayRef stride, std::op
                          std::optional<at::Layout> /*layout*/, std::optional<at::Device> /*device*/,
                          std::optional<bool> /*pinned*/) {
   constexpr c10::DispatchKeySet kKeys(c10::DispatchKey::PrivateUse1);
-  return at::detail::empty_strided_generic(size, stride, &LockedMemory::instance(), kKeys, c10::dtype_or_default(dtype));
+  return at::detail::empty_strided_generic(size, stride, &LockedMemory::instance(), kKeys,
+                                           c10::dtype_or_default(dtype));
 }
 
 // The same memory as a tensor of the host, to be used while it is open.
@@ -139,7 +140,8 @@ void check_devices(const c10::OperatorHandle& op, const torch::jit::Stack& stack
     const at::Tensor& tensor = stack[i].toTensor();
     const bool is_number = tensor.defined() && tensor.dim() == 0;  // CUDA takes numbers of the host
     TORCH_CHECK(!tensor.defined() || is_number || tensor.is_privateuseone(), op.schema().name(),
-                ": expected all tensors to be on the device, but argument ", i + count - stack.size(), " is on the host");
+                ": expected all tensors to be on the device, but argument ", i + count - stack.size(),
+                " is on the host");
   }
 }
 

@@ -214,8 +214,8 @@ class DeviceRunner final : public StepRunner {
       slots_.push_back({sample.get(), length_of(*sample)});
     }
     if (rows.empty()) return {};
-    const PackedBatch batch = TRY(pack_rows(
-        rows, {.share_prefix = false, .keep_last_token = true, .vocab_size = model_.config().vocab_size}));
+    const PackedBatch batch = TRY(
+        pack_rows(rows, {.share_prefix = false, .keep_last_token = true, .vocab_size = model_.config().vocab_size}));
     ForwardOptions options;
     options.on_qkv = [&](int64_t layer, const at::Tensor& qkv) {
       for (size_t i = 0; i < row_of.size(); ++i) {

@@ -287,7 +287,8 @@ std::vector<double> block_norms(const std::vector<at::Tensor>& tensors) {
   }
   std::vector<double> norms;
   if (blocks.empty()) return norms;
-  const at::Tensor all = at::stack(at::_foreach_norm(blocks)).to(at::TensorOptions().device(at::kCPU).dtype(at::kDouble));
+  const at::Tensor all =
+      at::stack(at::_foreach_norm(blocks)).to(at::TensorOptions().device(at::kCPU).dtype(at::kDouble));
   norms.assign(all.const_data_ptr<double>(), all.const_data_ptr<double>() + all.numel());
   return norms;
 }

@@ -34,8 +34,8 @@ class DeviceTensorSource : public TensorSource {
   explicit DeviceTensorSource(const at::Tensor& tensor) : flat_(tensor.detach().reshape({-1})) {}
   Result<> read(uint64_t begin, std::span<std::byte> out) const override {
     const auto element = static_cast<uint64_t>(flat_.element_size());
-    const at::Tensor piece = flat_.narrow(0, static_cast<int64_t>(begin / element),
-                                          static_cast<int64_t>(out.size() / element)).to(at::kCPU);
+    const at::Tensor piece =
+        flat_.narrow(0, static_cast<int64_t>(begin / element), static_cast<int64_t>(out.size() / element)).to(at::kCPU);
     std::copy_n(static_cast<const std::byte*>(piece.const_data_ptr()), out.size(), out.begin());
     return {};
   }

@@ -53,7 +53,8 @@ Result<LeafReport> CriticLearner::compute(const StepTable& table, std::span<cons
   std::vector<float> grad(vpreds.size());
   leaf.sums.loss = value_objective(vpreds, part.view(), options_.cliprange_value, grad, leaf.metrics);
   const at::Tensor grad_R = at::from_blob(grad.data(), {static_cast<int64_t>(grad.size())}, at::kFloat);
-  const at::Tensor d_vpreds_R = grad_R.to(vpreds_R.options().requires_grad(false), /*non_blocking=*/false, /*copy=*/true);
+  const at::Tensor d_vpreds_R =
+      grad_R.to(vpreds_R.options().requires_grad(false), /*non_blocking=*/false, /*copy=*/true);
   backward = [forward, vpreds_R, d_vpreds_R] {
     vpreds_R.backward(d_vpreds_R);
     forward.count_backward();

@@ -2,9 +2,9 @@
 #include "model/device/compute_device.h"
 
 #include <ATen/Context.h>
-#include "model/tensor/torch_version.h"
 #include <dlfcn.h>
 #include <fmt/core.h>
+#include "model/tensor/torch_version.h"
 
 #include <cstdlib>
 #include <filesystem>

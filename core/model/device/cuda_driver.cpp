@@ -32,7 +32,8 @@ class Driver {
     driver.library_ = dlopen(path.c_str(), RTLD_NOW);
     if (driver.library_ == nullptr) {
       return no_gpu(fmt::format("no NVIDIA driver was found: {}", dlerror()),
-                    fmt::format("install the driver on a machine with a GPU, start the container with access to it, {}", kUseCpu));
+                    fmt::format("install the driver on a machine with a GPU, start the container with access to it, {}",
+                                kUseCpu));
     }
     return driver;
   }

@@ -145,7 +145,8 @@ at::Tensor mlp_fast(const Pass& pass, int64_t layer, const LayerWeights& w, cons
   if (l.down_weight.defined()) {
     const at::Tensor gate_up = fused(pass, x, w.gate_up_weight_2IH, m.gate_up_2IH, w.gate_up_bias_2I, l.gate_up_weights,
                                      l.gate_up_biases, l.gate_up_lora);
-    out = single(pass, pass.code.gated(gate_up, pass.config.activation), l.down_weight, m.down_HI, l.down_bias, l.down_lora);
+    out = single(pass, pass.code.gated(gate_up, pass.config.activation), l.down_weight, m.down_HI, l.down_bias,
+                 l.down_lora);
   }
   if (!w.experts.defined()) return out;
   const Routing routing = route_tokens(pass, layer, l, x);
@@ -262,9 +263,8 @@ at::Tensor decoder_forward(const ModelConfig& config, const DecoderWeights& weig
   if (options.gate != nullptr) options.gate->close(0, GatePass::kForward);
   if (config.embedding_scale != 1.0) hidden = hidden * config.embedding_scale;
   if (batch.num_tokens() > 0) {
-    hidden = options.path == LayerPath::kPlain
-                 ? forward_plain(*pass, weights, leaves, hidden)
-                 : forward_fast(pass, weights, leaves, options.recomputed_layers, hidden);
+    hidden = options.path == LayerPath::kPlain ? forward_plain(*pass, weights, leaves, hidden)
+                                               : forward_fast(pass, weights, leaves, options.recomputed_layers, hidden);
   }
   if (options.gate != nullptr) options.gate->open(config.num_layers + 1, GatePass::kForward);
   return hidden;

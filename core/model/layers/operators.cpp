@@ -56,8 +56,8 @@ at::Tensor rope_attention_operators(const at::Tensor& qkv_NQ, const at::Tensor& 
 }  // namespace
 
 const LayerCode& operator_layers() {
-  static const LayerCode code = {rms_norm_plain,           add_rms_norm_operators, qk_norm_plain,
-                                 rope_attention_operators, gated_plain,            mixture_plain};
+  static const LayerCode code = {rms_norm_plain, add_rms_norm_operators, qk_norm_plain, rope_attention_operators,
+                                 gated_plain,    mixture_plain};
   return code;
 }
 

@@ -109,8 +109,7 @@ Routing route(const at::Tensor& x_NH, const at::Tensor& router_EH, const MoeConf
   const bool has_losses = pass != nullptr && pass->weight_N.defined();
   if (has_losses && pass->z_factor != 0.0) {
     const at::Tensor plain = logits.detach();
-    const at::Tensor slope =
-        at::logsumexp(plain, {1}) * pass->weight_N.to(plain.options()) * (2.0 * pass->z_factor);
+    const at::Tensor slope = at::logsumexp(plain, {1}) * pass->weight_N.to(plain.options()) * (2.0 * pass->z_factor);
     logits = AddGradient::apply(logits, slope.unsqueeze(1) * at::softmax(plain, 1));
   }
   at::Tensor probs = at::softmax(logits, 1);

@@ -60,11 +60,12 @@ std::string device_line(const LoadedConfig& loaded, double bytes) {
 
 Result<> check_device_estimator(const LoadedConfig& loaded, const ComputeDevice& device, const PluginInfo& estimator) {
   if (!device.by_operators || !estimator.requires_input(column::SumPiSquared::name)) return {};
-  return Error{ErrorKind::kConfig,
-               fmt::format("the advantage estimator '{}' reads sums of squared probabilities, which model.device = \"{}\" "
-                           "cannot compute yet",
-                           loaded.config.algorithm.adv_estimator, loaded.config.model.device),
-               loaded.where("algorithm.adv_estimator"), "take another estimator, or set model.device = \"cpu\""};
+  return Error{
+      ErrorKind::kConfig,
+      fmt::format("the advantage estimator '{}' reads sums of squared probabilities, which model.device = \"{}\" "
+                  "cannot compute yet",
+                  loaded.config.algorithm.adv_estimator, loaded.config.model.device),
+      loaded.where("algorithm.adv_estimator"), "take another estimator, or set model.device = \"cpu\""};
 }
 
 }  // namespace mortise

@@ -43,7 +43,8 @@ void expect_same(const Sequences& got, const Sequences& want, float tolerance, c
 
 // Windows, caps, two rotations, experts; more tokens than the slots grow by at once.
 TEST(DeviceRunner, TokensAreThoseOfTheNativeEngine) {
-  for (const char* name : {"qwen2_tied", "mistral_sliding", "gemma2", "gemma3_text", "phi3", "qwen3_moe", "qwen2_moe"}) {
+  for (const char* name :
+       {"qwen2_tied", "mistral_sliding", "gemma2", "gemma3_text", "phi3", "qwen3_moe", "qwen2_moe"}) {
     auto model = Model::load(default_env(), test::golden_model(name));
     ASSERT_TRUE(model.ok()) << model.error().to_string();
     const std::vector<GenerateRequest> requests = mixed_requests(model->config().vocab_size, 20);

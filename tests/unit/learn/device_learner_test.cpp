@@ -26,8 +26,8 @@ struct Pair {
   }
 };
 
-UpdateReport update(TestPolicy& policy, ActorObjective& objective, const StepTable& batch, const LearnerOptions& options,
-                    int64_t step) {
+UpdateReport update(TestPolicy& policy, ActorObjective& objective, const StepTable& batch,
+                    const LearnerOptions& options, int64_t step) {
   ActorLearner learner(policy.model, policy.optimizer, objective, options);
   auto done = learner.update(batch, all_rows(batch), {.lr = 0.01, .step = step, .update_index = step});
   EXPECT_TRUE(done.ok()) << done.error().to_string();

@@ -19,7 +19,9 @@ class CudaDriver : public testing::Test {
     for (const char* name : {"VERSION", "INIT", "COUNT", "CAPABILITY"}) unsetenv(name_of(name).c_str());
   }
   static std::string name_of(const std::string& answer) { return "FAKE_DRIVER_" + answer; }
-  static void answer(const std::string& name, const std::string& value) { setenv(name_of(name).c_str(), value.c_str(), 1); }
+  static void answer(const std::string& name, const std::string& value) {
+    setenv(name_of(name).c_str(), value.c_str(), 1);
+  }
   // The error for cuda:`index`; empty if there is none.
   [[nodiscard]] std::string error(int index = 0, bool needs_bfloat16 = false) const {
     const auto gpu = ask_driver(places_, index, needs_bfloat16);

@@ -51,7 +51,8 @@ std::vector<float> learn(PlacedPolicy& policy, const std::vector<std::string>& s
   auto numbers = learner.log_probs(policy.model.clone_frozen(), rows.batch, nullptr, &entropy);
   EXPECT_TRUE(numbers.ok()) << numbers.error().to_string();
   for (int64_t step = 1; step <= 3; ++step) {
-    const auto done = learner.update(rows.batch, all_rows(rows.batch), {.lr = 0.01, .step = step, .update_index = step});
+    const auto done =
+        learner.update(rows.batch, all_rows(rows.batch), {.lr = 0.01, .step = step, .update_index = step});
     EXPECT_TRUE(done.ok()) << done.error().to_string();
     EXPECT_GT(done->grad_norm, 0.0);
   }
@@ -135,7 +136,8 @@ TEST(LockedDevice, SavesAndLoadsThroughTheHost) {
   for (const char* dtype : {"", "bfloat16"}) {
     ASSERT_TRUE(on_cpu.model.save(env, dir / "cpu", {.dtype = dtype}).ok());
     ASSERT_TRUE(on_device.model.save(env, dir / "device", {.dtype = dtype}).ok());
-    EXPECT_EQ(env.read_file(dir / "cpu/model.safetensors").value(), env.read_file(dir / "device/model.safetensors").value());
+    EXPECT_EQ(env.read_file(dir / "cpu/model.safetensors").value(),
+              env.read_file(dir / "device/model.safetensors").value());
   }
   EXPECT_EQ(digest_of_model(on_device.model), digest_of_model(on_cpu.model));
 
@@ -147,7 +149,8 @@ TEST(LockedDevice, SavesAndLoadsThroughTheHost) {
   std::deque<std::string> bytes;  // what a checkpoint's file would hold
   for (TensorView& view : snapshot.tensors) {
     if (view.source == nullptr) continue;
-    std::string& text = bytes.emplace_back(dtype_bytes(view.dtype) * static_cast<size_t>(num_elements(view.shape).value()), '\0');
+    std::string& text =
+        bytes.emplace_back(dtype_bytes(view.dtype) * static_cast<size_t>(num_elements(view.shape).value()), '\0');
     ASSERT_TRUE(view.source->read(0, std::as_writable_bytes(std::span(text))).ok());
     view.bytes = std::as_bytes(std::span(text));
   }
@@ -165,7 +168,8 @@ TEST(LockedDevice, TheHostCannotReadItsMemory) {
   EXPECT_DEATH(
       {
         const PlacedPolicy policy(locked());
-        const auto* const data = static_cast<const volatile float*>(policy.model.parameters().front().tensor.const_data_ptr());
+        const auto* const data =
+            static_cast<const volatile float*>(policy.model.parameters().front().tensor.const_data_ptr());
         static_cast<void>(*data);
       },
       "");
