@@ -152,7 +152,7 @@ int main(int argc, char** argv) {
   int code = 1;
   try {
     code = run(argc, argv);
-  } catch (const c10::OutOfMemoryError& exception) {  // of a device
+  } catch (const c10::OutOfMemoryError& exception) {  // only a GPU throws it
     const mortise::Error error{mortise::ErrorKind::kInternal,
                                std::string("the GPU has no memory left: ") + exception.what_without_backtrace(),
                                "model.device",

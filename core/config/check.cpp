@@ -17,7 +17,6 @@
 #include "config/unused.h"
 #include "config/val_sets.h"
 #include "foundation/base/choice.h"
-#include "foundation/base/device_name.h"
 #include "foundation/base/secrets.h"
 #include "foundation/base/text.h"
 #include "foundation/batch/sampling.h"
@@ -63,7 +62,8 @@ class Checker {
       check_validation();
     }
     if (use_ != ConfigUse::kObjective && use_ != ConfigUse::kSft) check_rollout();
-    if (use_ == ConfigUse::kTrain || use_ == ConfigUse::kSft || use_ == ConfigUse::kEval) check_device();
+    if (use_ == ConfigUse::kTrain || use_ == ConfigUse::kSft || use_ == ConfigUse::kEval)
+      for (Error& problem : check_device(loaded_, use_)) problems_.push_back(std::move(problem));
     if (!problems_.empty()) return join_problems(std::move(problems_));
     for (Error& warning : unused_keys(loaded_, use_)) warnings_.push_back(std::move(warning));
     return std::move(warnings_);
@@ -80,18 +80,6 @@ class Checker {
   void needs_files(const std::string& key) {
     error(key, quote(key) + (loaded_.is_set(key) ? " is an empty list" : " is not set"),
           "set it to a file of rows, such as \"train.jsonl\"");
-  }
-
-  // "auto" takes the CPU where a device cannot do what the run needs.
-  void check_device() {
-    const std::optional<DeviceName> device = parse_device_name(config_.model.device);
-    if (!device) {
-      error("model.device", fmt::format("'model.device' is {}", quote(config_.model.device)),
-            fmt::format("choose {}", kDeviceNames));
-      return;
-    }
-    if (device->kind == DeviceKind::kCpu || device->kind == DeviceKind::kAuto) return;
-    for (Error& problem : check_device_rules(loaded_, use_)) problems_.push_back(std::move(problem));
   }
 
   void check_given() {

@@ -3,12 +3,15 @@
 
 #include <fmt/core.h>
 
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
 
 #include "config/full_kl.h"
 #include "foundation/base/choice.h"
+#include "foundation/base/device_name.h"
+#include "foundation/base/text.h"
 
 namespace mortise {
 namespace {
@@ -77,6 +80,28 @@ class DeviceRules {
 };
 
 }  // namespace
+
+std::vector<Error> check_device(const LoadedConfig& loaded, ConfigUse use) {
+  const std::string& text = loaded.config.model.device;
+  const std::optional<DeviceName> device = parse_device_name(text);
+  if (!device) {
+    return {{ErrorKind::kConfig, fmt::format("'model.device' is {}", quote(text)), loaded.where("model.device"),
+             fmt::format("choose {}", kDeviceNames)}};
+  }
+  if (device->kind == DeviceKind::kCpu || device->kind == DeviceKind::kAuto) return {};
+  return check_device_rules(loaded, use);
+}
+
+Result<> check_device_estimator(const LoadedConfig& loaded, const std::string& estimator, bool reads_vocabulary) {
+  const std::string& text = loaded.config.model.device;
+  if (!reads_vocabulary || text == ModelSection().device) return {};
+  return Error{
+      ErrorKind::kConfig,
+      fmt::format("the advantage estimator '{}' reads sums of squared probabilities, which model.device = \"{}\" "
+                  "cannot compute yet",
+                  estimator, text),
+      loaded.where("algorithm.adv_estimator"), "take another estimator, or set model.device = \"cpu\""};
+}
 
 std::vector<Error> check_device_rules(const LoadedConfig& loaded, ConfigUse use) {
   return DeviceRules(loaded).run(use);

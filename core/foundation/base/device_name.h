@@ -17,7 +17,7 @@ enum class DeviceKind {
 
 struct DeviceName {
   DeviceKind kind = DeviceKind::kCpu;
-  int index = 0;  // of the GPU
+  int index = 0;  // the GPU's number, from 0
 };
 
 inline constexpr std::string_view kDeviceNames = "auto, cpu, cuda, cuda:N or cpu-as-device";

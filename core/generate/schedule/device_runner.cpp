@@ -26,7 +26,7 @@ namespace mortise {
 namespace {
 
 constexpr int64_t kGrowTokens = 256;          // slots grow by so many tokens
-constexpr int64_t kLogitBytes = 64LL << 20U;  // of a block of rows on the host
+constexpr int64_t kLogitBytes = 64LL << 20U;  // bytes of a block of rows on the host
 
 at::Tensor tensor_of_ids(const std::vector<int64_t>& values, at::Device device) {
   const at::Tensor out = at::empty({static_cast<int64_t>(values.size())}, at::kLong);
@@ -92,7 +92,8 @@ class SlotCache {
     at::Tensor hidden = place > length_N.unsqueeze(1);
     if (shape.window > 0) hidden = hidden.logical_or(place <= length_N.unsqueeze(1) - shape.window);
     scores = scores.masked_fill(hidden.unsqueeze(1).unsqueeze(1), -std::numeric_limits<double>::infinity());
-    const at::Tensor out = at::matmul(at::softmax(scores, -1), seen(values_[at]).permute({0, 2, 1, 3}));
+    at::Tensor out = at::matmul(at::softmax(scores, -1), seen(values_[at]).permute({0, 2, 1, 3}));
+    if (shape.rounds) out = out.to(at::kBFloat16).to(dtype);  // as in training
     return out.reshape({n, shape.num_heads * dim});
   }
 
@@ -201,7 +202,7 @@ class DeviceRunner final : public StepRunner {
       return std::ranges::any_of(slots_, [&](const Slot& slot) { return slot.sample == &sample; });
     };
     std::vector<PackRow> rows;
-    std::vector<int64_t> row_of;  // of each new slot
+    std::vector<int64_t> row_of;  // by new slot
     std::map<const GenerateGroup*, int64_t> prompts;
     const auto first = static_cast<int64_t>(slots_.size());
     for (const std::unique_ptr<RunningSample>& sample : samples) {

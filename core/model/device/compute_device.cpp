@@ -14,10 +14,8 @@
 namespace mortise {
 namespace {
 
-constexpr const char* kCudaHalf = "libtorch_cuda.so";
-
 Result<> load_libraries(const std::string& folder) {
-  const std::string path = folder + "/" + kCudaHalf;
+  const std::string path = folder + "/" + kCudaLibrary;
   std::error_code ignored;
   if (!std::filesystem::exists(path, ignored)) {
     return Error{ErrorKind::kConfig, fmt::format("libtorch's CUDA half is not in {}", folder), "model.device",
@@ -53,7 +51,7 @@ std::string cuda_library_folder() {
   if (dladdr(reinterpret_cast<const void*>(&at::globalContext), &info) == 0 || info.dli_fname == nullptr) return {};
   std::error_code ignored;
   const std::filesystem::path own = std::filesystem::weakly_canonical(info.dli_fname, ignored).parent_path();
-  if (std::filesystem::exists(own / kCudaHalf, ignored)) return own.string();  // a whole wheel
+  if (std::filesystem::exists(own / kCudaLibrary, ignored)) return own.string();  // a whole wheel
   // deps/torch-VERSION/torch/lib, and deps/torch-cuda-VERSION/torch/lib
   const std::filesystem::path deps = own.parent_path().parent_path().parent_path();
   return (deps / fmt::format("torch-cuda-{}", kTorchVersion) / "torch/lib").string();

@@ -23,7 +23,7 @@
 namespace mortise::by_operators {
 namespace {
 
-constexpr int64_t kColumns = 16384;  // of a block of the vocabulary
+constexpr int64_t kColumns = 16384;  // columns of a block of the vocabulary
 constexpr int64_t kMostRows = 4096;
 
 std::vector<double> on_host(const at::Tensor& values) {

@@ -10,6 +10,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <functional>
+#include <span>
 
 #include "model/head/log_prob_head.h"
 

@@ -3,6 +3,7 @@
 
 #include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/arange.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/embedding.h>
 #include <ATen/ops/linear.h>
@@ -240,23 +241,28 @@ at::Tensor decoder_forward(const ModelConfig& config, const DecoderWeights& weig
                            const PackedBatch& batch, const ForwardOptions& options) {
   const int64_t num_positions = batch.max_position() + 1;
   const at::TensorOptions numbers = leaves.embedding.options();
-  const auto table_of = [&](const RopeConfig& rope) {
-    return make_rope_table(rope, config.head_dim, num_positions, numbers.dtype().toScalarType(), config.rope_length)
-        .to(numbers.device());
-  };
+  const at::ScalarType dtype = leaves.embedding.scalar_type();
   const bool by_operators = options.path == LayerPath::kOperators;
-  const auto pass = std::make_shared<Pass>(Pass{config,
-                                                by_operators ? operator_layers() : kCpuKernels,
-                                                options.on_qkv,
-                                                options.attend,
-                                                segments_tensor(batch.segments),
-                                                batch.positions_N.to(numbers.device()),
-                                                table_of(config.rope),
-                                                {},
-                                                options.lora_dropout,
-                                                options.routing,
-                                                options.gate,
-                                                !weights.rounded.empty()});
+  // By operators the table has a row for each token, in their order.
+  const at::Tensor places = batch.positions_N.to(numbers.device());
+  const auto table_of = [&](const RopeConfig& rope) {
+    if (!by_operators) return make_rope_table(rope, config.head_dim, num_positions, dtype, config.rope_length);
+    const int64_t length = config.rope_length > 0 ? config.rope_length : num_positions;
+    return token_rope_table(rope, config.head_dim, places, length, dtype);
+  };
+  const auto pass =
+      std::make_shared<Pass>(Pass{config,
+                                  by_operators ? operator_layers() : kCpuKernels,
+                                  options.on_qkv,
+                                  options.attend,
+                                  segments_tensor(batch.segments),
+                                  by_operators ? at::arange(batch.num_tokens(), places.options()) : places,
+                                  table_of(config.rope),
+                                  {},
+                                  options.lora_dropout,
+                                  options.routing,
+                                  options.gate,
+                                  !weights.rounded.empty()});
   if (config.window_rope) pass->window_table = table_of(*config.window_rope);
   if (options.gate != nullptr) options.gate->open(0, GatePass::kForward);
   at::Tensor hidden = at::embedding(leaves.embedding, batch.token_ids_N.to(numbers.device()));

@@ -3,7 +3,11 @@
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/cat.h>
+#include <ATen/ops/cos.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/sin.h>
 
+#include <algorithm>
 #include <vector>
 
 #include "model/layers/experts.h"
@@ -54,6 +58,15 @@ at::Tensor rope_attention_operators(const at::Tensor& qkv_NQ, const at::Tensor& 
 }
 
 }  // namespace
+
+RopeTable token_rope_table(const RopeConfig& rope, int64_t head_dim, const at::Tensor& positions_N, int64_t length,
+                           at::ScalarType dtype) {
+  const std::vector<double> frequencies = rope_inverse_frequencies(rope, head_dim, length);
+  const at::Tensor host = at::empty({static_cast<int64_t>(frequencies.size())}, at::kDouble);
+  std::copy(frequencies.begin(), frequencies.end(), host.mutable_data_ptr<double>());
+  const at::Tensor angles = positions_N.to(at::kDouble).unsqueeze(1) * host.to(positions_N.device());
+  return {(at::cos(angles) * rope.attention_factor).to(dtype), (at::sin(angles) * rope.attention_factor).to(dtype)};
+}
 
 const LayerCode& operator_layers() {
   static const LayerCode code = {rms_norm_plain, add_rms_norm_operators, qk_norm_plain, rope_attention_operators,

@@ -34,4 +34,9 @@ struct LayerCode {
 
 const LayerCode& operator_layers();
 
+// The rotations of each token, [N, R/2], where positions_N lies: a pass of few tokens far behind makes no table of all
+// positions before them. `length` as in rope_inverse_frequencies().
+RopeTable token_rope_table(const RopeConfig& rope, int64_t head_dim, const at::Tensor& positions_N, int64_t length,
+                           at::ScalarType dtype);
+
 }  // namespace mortise

@@ -22,7 +22,6 @@ std::vector<double> rope_inverse_frequencies(const RopeConfig& rope, int64_t hea
 struct RopeTable {
   at::Tensor cos_PR2;
   at::Tensor sin_PR2;
-  [[nodiscard]] RopeTable to(at::Device device) const { return {cos_PR2.to(device), sin_PR2.to(device)}; }
 };
 // length 0: num_positions.
 RopeTable make_rope_table(const RopeConfig& rope, int64_t head_dim, int64_t num_positions, at::ScalarType dtype,

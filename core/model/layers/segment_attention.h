@@ -16,7 +16,7 @@
 
 namespace mortise {
 
-// Of each sequence. No keys are fewer than its queries.
+// By sequence. A sequence has at least as many keys as queries.
 struct SegmentLengths {
   std::vector<int64_t> queries;
   std::vector<int64_t> keys;

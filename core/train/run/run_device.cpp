@@ -7,7 +7,6 @@
 #include "foundation/base/at_place.h"
 #include "foundation/base/shown_text.h"
 #include "foundation/base/text.h"
-#include "foundation/batch/columns.h"
 
 namespace mortise {
 namespace {
@@ -56,16 +55,6 @@ std::string device_line(const LoadedConfig& loaded, double bytes) {
   return fmt::format("# device: {}, {} with {}; about {} of the memory above lie there{}\n", text, one_line(gpu->name),
                      format_bytes(gpu->memory_bytes), format_bytes(static_cast<uint64_t>(bytes)),
                      fits ? "" : ", which do not fit");
-}
-
-Result<> check_device_estimator(const LoadedConfig& loaded, const ComputeDevice& device, const PluginInfo& estimator) {
-  if (!device.by_operators || !estimator.requires_input(column::SumPiSquared::name)) return {};
-  return Error{
-      ErrorKind::kConfig,
-      fmt::format("the advantage estimator '{}' reads sums of squared probabilities, which model.device = \"{}\" "
-                  "cannot compute yet",
-                  loaded.config.algorithm.adv_estimator, loaded.config.model.device),
-      loaded.where("algorithm.adv_estimator"), "take another estimator, or set model.device = \"cpu\""};
 }
 
 }  // namespace mortise

@@ -18,7 +18,4 @@ Result<ComputeDevice> open_run_device(const LoadedConfig& loaded, const Communic
 // alone and loads nothing.
 std::string device_line(const LoadedConfig& loaded, double bytes);
 
-// An Error if the advantage estimator reads what only the CPU computes.
-Result<> check_device_estimator(const LoadedConfig& loaded, const ComputeDevice& device, const PluginInfo& estimator);
-
 }  // namespace mortise

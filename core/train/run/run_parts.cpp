@@ -126,6 +126,7 @@ Result<> load_model(const RunSettings& run, const std::optional<Path>& weights_f
   policy.folder = TRY(PolicyFolder::load(run.env, config));
   policy.encoder = policy.folder->encoder(config);
   if (run.kind != RunKind::kEval) TRY(check_policy(run.env, config.model.path));
+  if (config.model.device != ModelSection().device) log_info("device: " + run.device.text);
   Model& model = policy.model.emplace(TRY(load_policy(run, weights_from)));
   if (run.kind != RunKind::kEval) TRY(check_routers(run.loaded, model.config()));
   TRY(model.move_to(run.device));
@@ -359,7 +360,7 @@ Result<> load_learner(const RunSettings& run, PolicyParts& policy, LearnerParts&
     policy.reference_state.emplace("ref.model", *policy.reference);
     TRY(stateful.add(*policy.reference_state));
   }
-  // Of a device the peak is not known, and perf/mfu is left out.
+  // The peak of a device is not known. perf/mfu is left out.
   if (!run.device.by_operators) learning.compute.peak_flops = measured_peak_flops(policy.model->dtype());
   LearnerOptions options = learner_options(run.config, run.ranks);
   options.pass.flops = &learning.compute.flops;
@@ -379,7 +380,6 @@ Result<> load_learning(RunParts& parts) {
   TRY(load_learner(run, parts.policy, parts.learning, parts.saved.stateful));
   const PluginInfo& estimator = parts.advantage.estimator->info();
   TRY(check_ahead_estimator(run.loaded, estimator));
-  TRY(check_device_estimator(run.loaded, run.device, estimator));
   if (!needs_critic(estimator)) return {};
   parts.critic = TRY(load_critic(run, *parts.policy.model, &parts.learning.compute.flops));
   parts.saved.gather.add(parts.critic->optimizer);
@@ -396,7 +396,6 @@ Result<std::unique_ptr<RunParts>> assemble(Env& env, const LoadedConfig& loaded,
   RunSettings& run = parts->run;
   run.kind = kind;
   run.device = TRY(open_run_device(loaded, ranks, kind));
-  if (loaded.config.model.device != RunConfig().model.device) log_info("device: " + run.device.text);
   run.key.seed = static_cast<uint64_t>(loaded.config.trainer.seed);
   run.key.check_writes = loaded.config.plugins.check;
   run.key.call_timeout_ms = loaded.config.plugins.call_timeout.count();

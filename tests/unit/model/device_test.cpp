@@ -104,9 +104,12 @@ TEST(Device, Bfloat16IsAsFarFromFloat32AsTheKernels) {
   EXPECT_GT(max_difference(by_operators.log_prob, by_kernels.log_prob), 0.0);  // attention is rounded
   EXPECT_GT(far, 1e-4);
   EXPECT_LT(max_difference(by_operators.log_prob, want.log_prob), 2.5 * far);
-  const auto gradients = gradients_of(device.model.parameters()), plain = gradients_of(exact.model.parameters());
-  for (size_t i = 0; i < gradients.size(); ++i)
-    EXPECT_LT(relative_l2(gradients[i], plain[i]), 0.05) << exact.model.parameters()[i].name;
+  const auto plain = gradients_of(exact.model.parameters());
+  const auto of_kernels = gradients_of(kernels.model.parameters()), gradients = gradients_of(device.model.parameters());
+  for (size_t i = 0; i < gradients.size(); ++i) {
+    const double tolerance = 2.5 * std::max(0.01, relative_l2(of_kernels[i], plain[i]));
+    EXPECT_LT(relative_l2(gradients[i], plain[i]), tolerance) << exact.model.parameters()[i].name;
+  }
 }
 
 // ---- the head, in chunks of tokens and blocks of the vocabulary ----
@@ -123,7 +126,7 @@ class DeviceHead : public testing::TestWithParam<HeadCase> {
     hidden_ = random_tensor({c.tokens, c.width}, 1);
     weight_ = random_tensor({c.vocab, c.width}, 2);
     targets_ = at::zeros({c.tokens}, at::kLong);
-    for (int64_t i = 0; i < c.tokens; ++i)  // of all blocks, and the last column
+    for (int64_t i = 0; i < c.tokens; ++i)  // they fall into all blocks, and on the last column
       targets_.mutable_data_ptr<int64_t>()[i] = i == 0 ? c.vocab - 1 : i * 7919 % c.vocab;
     grad_ = random_tensor({c.tokens}, 3);
     grad_entropy_ = random_tensor({c.tokens}, 4);
@@ -187,8 +190,8 @@ TEST_P(DeviceHead, OnePassCallsInOrderAndAddsToTheWeightsGradient) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Shapes, DeviceHead,
-                         testing::Values(HeadCase{5, 8, 23, 0.0}, HeadCase{130, 4, 33001, 0.0},
-                                         HeadCase{70, 4, 16384, 3.0}));
+                         testing::Values(HeadCase{5, 8, 23, 0.0}, HeadCase{130, 3, 16390, 0.0},
+                                         HeadCase{65, 3, 16384, 3.0}));
 
 // Logits far apart: nothing overflows, and a probability of 1 has log-prob and entropy 0.
 TEST(Device, HeadHandlesExtremeLogits) {
