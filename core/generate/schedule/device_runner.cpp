@@ -26,7 +26,7 @@ namespace mortise {
 namespace {
 
 constexpr int64_t kGrowTokens = 256;          // slots grow by so many tokens
-constexpr int64_t kLogitBytes = 64LL << 20U;  // bytes of a block of rows on the host
+constexpr int64_t kHostLogitBytes = 64LL << 20U;  // bytes of a block of rows on the host
 
 at::Tensor tensor_of_ids(const std::vector<int64_t>& values, at::Device device) {
   const at::Tensor out = at::empty({static_cast<int64_t>(values.size())}, at::kLong);
@@ -237,7 +237,7 @@ class DeviceRunner final : public StepRunner {
     std::map<const RunningSample*, size_t> places;
     for (size_t i = 0; i < samples.size(); ++i) places[samples[i].get()] = i;
     const int64_t vocab = model_.config().vocab_size;
-    const int64_t block = std::max<int64_t>(1, kLogitBytes / (vocab * 4));
+    const int64_t block = std::max<int64_t>(1, kHostLogitBytes / (vocab * 4));
     for (int64_t begin = 0; begin < hidden.size(0); begin += block) {
       const int64_t rows = std::min(block, hidden.size(0) - begin);
       const at::Tensor logits = head_logits(hidden.narrow(0, begin, rows), model_.head())

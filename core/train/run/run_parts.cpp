@@ -387,6 +387,14 @@ Result<> load_learning(RunParts& parts) {
   return parts.saved.stateful.add(parts.critic->optimizer);
 }
 
+RunKey run_key(const RunConfig& config) {
+  RunKey key;
+  key.seed = static_cast<uint64_t>(config.trainer.seed);
+  key.check_writes = config.plugins.check;
+  key.call_timeout_ms = config.plugins.call_timeout.count();
+  return key;
+}
+
 }  // namespace
 
 Result<std::unique_ptr<RunParts>> assemble(Env& env, const LoadedConfig& loaded, Communicator& ranks,
@@ -396,9 +404,7 @@ Result<std::unique_ptr<RunParts>> assemble(Env& env, const LoadedConfig& loaded,
   RunSettings& run = parts->run;
   run.kind = kind;
   run.device = TRY(open_run_device(loaded, ranks, kind));
-  run.key.seed = static_cast<uint64_t>(loaded.config.trainer.seed);
-  run.key.check_writes = loaded.config.plugins.check;
-  run.key.call_timeout_ms = loaded.config.plugins.call_timeout.count();
+  run.key = run_key(loaded.config);
   RunProgress& progress = parts->progress;
   progress.counters.kind = kind == RunKind::kTrain ? "train" : kind == RunKind::kSft ? "sft" : "eval";
   PluginRegistry& registry = parts->registry.emplace(std::move(plugins));
