@@ -1,8 +1,9 @@
-// bench_passes [c1|c1v|c2|all] [repeats] [unshared] [bfloat16]: forward and backward of one packed batch (prompt shared),
+// bench_passes [c1|c1v|c2|all] [repeats] [unshared] [bfloat16] [device=NAME]: forward and backward of one packed batch (prompt shared),
 // head in one pass, by phase; no optimizer. Prints one JSON object per workload: minima over the repeats, wall time by
 // phase and processor time in all (the figure to trust on a busy machine, with OMP_NUM_THREADS=1). With bfloat16 it runs
 // a float32 and a bfloat16 model in turns, and says how many times as fast the second one is and which instructions for
-// bfloat16 the CPU has. Threads: OMP_NUM_THREADS, else 2.
+// bfloat16 the CPU has. device=NAME: as model.device; without such a device it ends with code 13. Threads:
+// OMP_NUM_THREADS, else 2.
 #include <ATen/Parallel.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty_like.h>
@@ -66,7 +67,7 @@ void step(Model& model, const PackedBatch& batch, Times& best) {
   const double start = seconds();
   const double cpu_start = cpu_seconds();
   const at::Tensor hidden = model.forward_hidden(batch);
-  const at::Tensor rows = hidden.index_select(0, batch.predict_index_R);
+  const at::Tensor rows = hidden.index_select(0, batch.predict_index_R.to(hidden.device()));
   const double forward = seconds();
   const double cpu_forward = cpu_seconds();
   const at::Tensor d_rows = at::empty_like(rows);
@@ -77,6 +78,7 @@ void step(Model& model, const PackedBatch& batch, Times& best) {
   const double head = seconds();
   const double cpu_head = cpu_seconds();
   rows.backward(d_rows);
+  on_host(model.head_grad().narrow(0, 0, 1));  // a device has done all of it when this is here
   const double end = seconds();
   best.cpu_backward = std::min(best.cpu_backward, cpu_seconds() - cpu_head);
   best.cpu_forward = std::min(best.cpu_forward, cpu_forward - cpu_start);
@@ -113,9 +115,37 @@ std::string bfloat16_instructions() {
 
 double cpu_seconds_of(const Times& times) { return times.cpu_forward + times.cpu_head + times.cpu_backward; }
 
-}  // namespace
+constexpr int kExitNoDevice = 13;
 
-int main(int argc, char** argv) {
+Model model_on(const ComputeDevice& device, const Workload& w, const char* dtype) {
+  Model model = *Model::random(*make_qwen2_config(w.shape), 1, dtype);
+  const Result<> moved = model.move_to(device);
+  if (moved.ok()) return model;
+  std::fprintf(stderr, "%s\n", moved.error().to_string().c_str());
+  std::exit(1);
+}
+
+// That of a word "device=NAME"; the CPU without one. The first use of libtorch.
+ComputeDevice wanted_device(int argc, char** argv) {
+  constexpr std::string_view kWord = "device=";
+  for (int i = 1; i < argc; ++i) {
+    const std::string_view word = argv[i];
+    if (!word.starts_with(kWord)) continue;
+    const auto name = parse_device_name(word.substr(kWord.size()));
+    if (!name || name->kind == DeviceKind::kAuto) {
+      std::fprintf(stderr, "a device is cpu, cuda, cuda:N or cpu-as-device\n");
+      std::exit(2);
+    }
+    auto opened = open_device(*name, /*needs_bfloat16=*/true);
+    if (opened.ok()) return *std::move(opened);
+    std::fprintf(stderr, "no device to measure: %s\n", opened.error().to_string().c_str());
+    std::exit(kExitNoDevice);
+  }
+  return {};
+}
+
+int main_of(int argc, char** argv) {
+  const ComputeDevice device = wanted_device(argc, argv);
   if (std::getenv("OMP_NUM_THREADS") == nullptr) at::set_num_threads(2);
   std::string which = "all";
   int repeats = 5;
@@ -126,6 +156,8 @@ int main(int argc, char** argv) {
       shares = false;
     } else if (word == "bfloat16") {
       has_bfloat16 = true;
+    } else if (word.starts_with("device=")) {
+      continue;
     } else if (std::atoi(argv[i]) > 0) {
       repeats = std::atoi(argv[i]);
     } else {
@@ -134,8 +166,8 @@ int main(int argc, char** argv) {
   }
   for (const Workload& w : kWorkloads) {
     if (which != "all" && which != w.name) continue;
-    Model model = *Model::random(*make_qwen2_config(w.shape), 1);
-    Model rounded = *Model::random(*make_qwen2_config(w.shape), 1, has_bfloat16 ? "bfloat16" : "float32");
+    Model model = model_on(device, w, "float32");
+    Model rounded = model_on(device, w, has_bfloat16 ? "bfloat16" : "float32");
     const PackedBatch batch = make_batch(w, shares);
     Times best, best_rounded;
     for (int i = 0; i < repeats + 1; ++i) {
@@ -152,3 +184,7 @@ int main(int argc, char** argv) {
   }
   return 0;
 }
+
+}  // namespace
+
+int main(int argc, char** argv) { return main_of(argc, argv); }

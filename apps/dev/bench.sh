@@ -1,4 +1,4 @@
-# ./dev bench [peers|decode|train|passes|head|losses|languages|tokenizer|rewards|scan|busy|ranks|ahead|memory|scale] [options]: benchmarks of the hot paths. A
+# ./dev bench [peers|decode|train|passes|head|losses|device|languages|tokenizer|rewards|scan|busy|ranks|ahead|memory|scale] [options]: benchmarks of the hot paths. A
 # ratio compares two programs within one run. Tests never assert a time.
 #   peers     Mortise and TRL in turns (c1, c1v, c2; --runs N, --variant best|kl|default); installs the oracles
 #   decode    the generator against transformers' generate, in turns, and against the machine's roofline (c1, c1v, c2, 0.5b;
@@ -7,6 +7,7 @@
 #             --rounds N); installs the oracles
 #   passes    forward, backward and head at the benchmark shapes ([c1|c1v|c2|all] [repeats] [unshared] [bfloat16])
 #   head      the fused head: memory by tokens and vocabulary, time against plain torch ([memory|time|all] [rounds])
+#   device    the same as passes on a GPU, in float32 and bfloat16 ([c1|c1v|c2|all] [repeats] [cpu-as-device])
 #   losses    every policy loss with gradient over 4.2 M tokens, through its plugin and in eager torch, and the time of one
 #             core's pass over the same memory ([rounds] [loss ...])
 #   languages one loss and one reward in C++ and in Rust, through the same host ([rounds]); needs cargo
@@ -57,6 +58,15 @@ case $what in
     need_apt test
     install_oracles || die $exit_download "the oracles could not be installed (see $(log_file oracles))"
     exec "$oracles_dir/bin/python" apps/bench/peers/decode_peer.py --program build/release/bin/bench_decode --out build/bench "$@"
+    ;;
+  device)
+    name=cuda words=()
+    for word in "$@"; do
+      case $word in cuda | cuda:* | cpu-as-device) name=$word ;; *) words+=("$word") ;; esac
+    done
+    say "building"
+    build release bench_passes >"$log" 2>&1 || { tail -n 40 "$log" >&2; exit 1; }
+    exec build/release/bin/bench_passes "device=$name" bfloat16 "${words[@]}"
     ;;
   tokenizer)
     need_apt test

@@ -1,6 +1,7 @@
 # ./dev deps: installs what ./dev build and ./dev test need, and nothing else.
 source apps/dev/lib.sh
 # --arrow: only Arrow's libraries, for Parquet and Arrow data files. Then build again.
+# --cuda: only libtorch's CUDA half, for runs on a GPU. The build does not change.
 case ${1:-} in
   "") ;;
   --arrow)
@@ -9,7 +10,14 @@ case ${1:-} in
     say "in place: $arrow_dir; build again to read Parquet and Arrow files"
     exit 0
     ;;
-  -h | --help) echo "usage: ./dev deps [--arrow]"; exit 0 ;;
+  --cuda)
+    need_apt build
+    need_torch
+    need_cuda
+    say "in place: $cuda_dir; runs with model.device = \"cuda\" find it there (docs/cuda.md)"
+    exit 0
+    ;;
+  -h | --help) echo "usage: ./dev deps [--arrow | --cuda]"; exit 0 ;;
   *) die $exit_usage "deps takes no '$1'" ;;
 esac
 need_apt build test

@@ -2,10 +2,11 @@
 # file. It needs only bash and apt, as on a fresh Debian 12 machine, and runs in the source root.
 set -euo pipefail
 
-readonly exit_usage=2 exit_need_root=10 exit_download=11 exit_platform=12  # docs/exit_codes.md
+readonly exit_usage=2 exit_need_root=10 exit_download=11 exit_platform=12 exit_no_device=13  # docs/exit_codes.md
 export MORTISE_CACHE=${MORTISE_CACHE:-$HOME/.cache/mortise}
 export MORTISE_DEPS_DIR=${MORTISE_DEPS_DIR:-$MORTISE_CACHE/deps}
 readonly torch_dir=$MORTISE_DEPS_DIR/torch-2.11.0
+readonly cuda_dir=$MORTISE_DEPS_DIR/torch-cuda-2.11.0
 readonly arrow_dir=$MORTISE_DEPS_DIR/pyarrow-26.0.1
 readonly oracles_dir=$MORTISE_CACHE/oracles
 # Debian's own Python: another one in PATH may have another version.
@@ -91,6 +92,38 @@ need_torch() {
     check_torch "$new/kept"
     echo "$stamp" >"$new/kept/.stamp"
     put_in_place "$new/kept" "$torch_dir"
+    rm -rf "$new"
+  fi
+  exec {lock}>&-
+}
+
+# need_cuda: installs libtorch's CUDA half and NVIDIA's libraries into $cuda_dir, where the program looks for them. Only runs
+# with model.device = "cuda" load them.
+need_cuda() {
+  local stamp new missing
+  stamp=$(stamp_of apps/dev/cuda_requirements.txt)
+  is_current "$cuda_dir" "$stamp" && return
+  [[ $(uname -m) == x86_64 ]] || die $exit_platform "the pinned libtorch is for x86_64, this machine is $(uname -m)"
+  mkdir -p "$MORTISE_DEPS_DIR"
+  exec {lock}>"$MORTISE_DEPS_DIR/.lock"
+  flock "$lock"
+  if ! is_current "$cuda_dir" "$stamp"; then
+    rm -rf "$cuda_dir".new.*  # a killed run left it
+    new=$(mktemp -d "$cuda_dir.new.XXXXXX")
+    say "fetching libtorch's CUDA half (2.3 GB, once; 4 GB on the disk) into $cuda_dir"
+    TMPDIR=$new "$system_python" -m pip install --quiet --disable-pip-version-check --no-deps --no-compile --no-cache-dir \
+      --require-hashes --requirement apps/dev/cuda_requirements.txt --target "$new/all" --only-binary=:all: --python-version 3.11 \
+      --implementation cp --platform manylinux_2_28_x86_64 --platform manylinux_2_27_x86_64 --platform manylinux_2_25_x86_64 \
+      --platform manylinux_2_18_x86_64 --platform manylinux2014_x86_64 >"$(log_file cuda)" 2>&1 </dev/null ||
+      die $exit_download "libtorch's CUDA half could not be fetched: $(tail -n 5 "$(log_file cuda)")"
+    mkdir -p "$new/kept/torch/lib"
+    mv "$new"/all/torch/lib/{libtorch_cuda.so,libtorch_cuda_linalg.so,libtorch_nvshmem.so,libc10_cuda.so} "$new/kept/torch/lib/"
+    mv "$new"/all/nvidia "$new"/all/*.dist-info "$new/kept/"
+    missing=$(LD_LIBRARY_PATH=$torch_dir/torch/lib ldd "$new/kept/torch/lib/libtorch_cuda.so" | grep 'not found' || true)
+    [[ -z $missing ]] || die $exit_platform "libtorch's CUDA half needs libraries that are not here: $missing"
+    find "$new/kept/nvidia" -name include -type d -prune -exec rm -rf {} +
+    echo "$stamp" >"$new/kept/.stamp"
+    put_in_place "$new/kept" "$cuda_dir"
     rm -rf "$new"
   fi
   exec {lock}>&-

@@ -1,4 +1,5 @@
-# ./dev test [--quick] [--long] [--servers] [--only NAME [--preset P]]: runs the tests that every change must pass. CI runs this.
+# ./dev test [--quick] [--long] [--only NAME [--preset P]] [--servers] [--device [NAME]]: runs the tests that every change must pass.
+# CI runs this.
 #   release   all tests
 #   asan      the tests of rooms without libtorch, with AddressSanitizer and UBSan, compiled by clang
 #   tsan      the same with the ctest label "threads" only, with ThreadSanitizer
@@ -6,18 +7,25 @@
 # --servers runs only the tests of rollout servers, with a real vLLM for the CPU. It installs vLLM (2.7 GB to fetch, 5.2 GB on
 # disk, once) and needs 5 GB of memory and about 15 minutes. --long includes it.
 # --only runs one test again, by its name in the last lines: PROGRAM.SUITE.CASE, or the name of a ctest entry.
+# --device runs the tests that need a GPU on cuda, or on NAME (cuda:N), and nothing else. Without a GPU it says what is missing
+# and ends with code 13.
 # The last lines say how long each stage and its ten slowest entries took. They list the skipped tests with the reason, and
 # the failed tests with the command that runs each alone. With CI=true a missing oracle fails the tests that need it. The
 # very last line is "N passed, N failed". The exit code is 1 if anything failed.
 source apps/dev/lib.sh
 # Seconds for an entry that tests/seconds.txt does not list. Under a sanitizer it takes several times as long.
-quick= long= only= servers= only_preset=release test_seconds=600 sanitized_seconds=1800
+quick= long= only= servers= device= only_preset=release test_seconds=600 sanitized_seconds=1800
 while [[ $# -gt 0 ]]; do
   case $1 in
     --quick) quick=1; shift ;;
     --long) long=1; export MORTISE_LONG=1; test_seconds=14400 sanitized_seconds=14400; shift ;;
     --servers) servers=1; shift ;;
     --only) only=${2:?"--only needs the name of a test"}; shift 2 ;;
+    --device)
+      device=cuda
+      if [[ ${2:-} == cuda* || ${2:-} == cpu-as-device ]]; then device=$2 && shift; fi
+      shift
+      ;;
     --preset) only_preset=${2:?"--preset needs a name"}; shift 2 ;;
     -h | --help) sed -n '/^source/q; s/^# \{0,1\}//p' "$0"; exit 0 ;;
     *) die $exit_usage "test takes no '$1'" ;;
@@ -175,6 +183,13 @@ need_torch
 need_arrow
 stage_ends "set-up"
 oracles_job=
+if [[ -n $device ]]; then
+  say "building the tests of a device"
+  build release device_tests >"$(log_file build-device)" 2>&1 || { tail -n 40 "$(log_file build-device)" >&2; exit 1; }
+  status=0
+  (cd tests && ../build/release/tests/device_tests "$device") || status=$?
+  exit "$status"
+fi
 if [[ -n $servers$long || $only == test_vllm* ]]; then need_vllm; fi
 if [[ -n $servers ]]; then test_servers; elif [[ -n $only ]]; then test_only "$only" "$only_preset"; else test_all; fi
 

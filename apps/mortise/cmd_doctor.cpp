@@ -17,6 +17,7 @@
 #include "foundation/base/shown_text.h"
 #include "foundation/base/text.h"
 #include "foundation/formats/json.h"
+#include "model/device/compute_device.h"
 #include "model/tensor/torch_version.h"
 #include "mortise/pack.h"
 #include "packs/admission.h"
@@ -95,6 +96,20 @@ MachineFinding look_at_memory() {
                               "run needs",
                               available / kKibPerGib, total / kKibPerGib),
           .next = {}};
+}
+
+MachineFinding look_at_gpu(Env& env) {
+  const auto gpu = ask_driver({}, 0, /*needs_bfloat16=*/false);
+  if (!gpu.ok()) return {.subject = "GPU", .text = "none that a run could use: " + gpu.error().what, .next = {}};
+  MachineFinding out{
+      .subject = "GPU",
+      .text = fmt::format("{} with {}, for model.device = \"cuda\"", gpu->name, format_bytes(gpu->memory_bytes)),
+      .next = {}};
+  if (!env.exists(Path(cuda_library_folder()) / kCudaLibrary)) {
+    out.health = Health::kNote;
+    out.next = "fetch libtorch's CUDA half with `./dev deps --cuda` to use it";
+  }
+  return out;
 }
 
 MachineFinding look_at_open_files() {
@@ -241,7 +256,7 @@ MachineFinding program_that_runs(Env& env, const std::string& subject, const std
 }
 
 std::vector<MachineFinding> examine(Env& env, const Path& folder) {
-  std::vector<MachineFinding> all{look_at_processor(), look_at_memory(), look_at_open_files()};
+  std::vector<MachineFinding> all{look_at_processor(), look_at_memory(), look_at_gpu(env), look_at_open_files()};
   const auto add = [&](std::vector<MachineFinding> some) {
     all.insert(all.end(), std::make_move_iterator(some.begin()), std::make_move_iterator(some.end()));
   };

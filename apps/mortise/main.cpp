@@ -1,5 +1,6 @@
 // The program `mortise`: finds the command, runs it, returns its exit code (docs/exit_codes.md).
 #include <ATen/Parallel.h>
+#include <c10/util/Exception.h>
 #include <fmt/core.h>
 #include <malloc.h>
 #include <poll.h>
@@ -151,6 +152,14 @@ int main(int argc, char** argv) {
   int code = 1;
   try {
     code = run(argc, argv);
+  } catch (const c10::OutOfMemoryError& exception) {  // only a GPU throws it
+    const mortise::Error error{mortise::ErrorKind::kInternal,
+                               std::string("the GPU has no memory left: ") + exception.what_without_backtrace(),
+                               "model.device",
+                               "lower actor.ppo_max_token_len_per_gpu or rollout.max_num_seqs; `mortise train RUN.toml "
+                               "--dry-run` says what the run needs"};
+    mortise::log_error(error);
+    code = static_cast<int>(error.kind);
   } catch (const std::exception& exception) {  // the border to libtorch and to allocation failures
     const mortise::Error error{mortise::ErrorKind::kInternal, exception.what(), "mortise",
                                "this is a bug in Mortise; please report it"};

@@ -9,6 +9,7 @@
 
 #include "config/config_node.h"
 #include "config/correction_rules.h"
+#include "config/device_rules.h"
 #include "config/fields.h"
 #include "config/full_kl.h"
 #include "config/learning_rules.h"
@@ -61,6 +62,8 @@ class Checker {
       check_validation();
     }
     if (use_ != ConfigUse::kObjective && use_ != ConfigUse::kSft) check_rollout();
+    if (use_ == ConfigUse::kTrain || use_ == ConfigUse::kSft || use_ == ConfigUse::kEval)
+      for (Error& problem : check_device(loaded_, use_)) problems_.push_back(std::move(problem));
     if (!problems_.empty()) return join_problems(std::move(problems_));
     for (Error& warning : unused_keys(loaded_, use_)) warnings_.push_back(std::move(warning));
     return std::move(warnings_);

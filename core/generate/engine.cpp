@@ -13,10 +13,10 @@ namespace {
 
 KvShape kv_shape(const ModelConfig& config) { return {config.num_layers, config.num_kv_heads, config.head_dim}; }
 
-SchedulerOptions scheduler_options(const EngineOptions& options, const KvCache& kv) {
+SchedulerOptions scheduler_options(const EngineOptions& options, const KvCache& kv, bool on_device) {
   SchedulerOptions out;
   out.max_num_seqs = options.max_num_seqs;
-  out.holds_pages = options.path == GeneratePath::kFast;
+  out.holds_pages = options.path == GeneratePath::kFast && !on_device;
   out.max_unused_prefix_pages = std::max<int64_t>(0, options.prefix_cache_bytes) / kv.shape().page_bytes();
   out.tokenizer = options.tokenizer;
   out.shares_prefixes = !options.records_experts;
@@ -83,6 +83,17 @@ Result<> check_ends(const GenerateRequest& request, int64_t vocab_size, bool has
   return {};
 }
 
+// What a model on a device cannot do.
+Result<> check_device_path(const EngineOptions& options) {
+  const std::string what = "a model on a device samples with the weights as they are";
+  if (options.weights != WeightFormat::kFloat32)
+    return Error{ErrorKind::kConfig, what + ", without a rounded copy", "rollout.dtype", "set it to auto"};
+  if (options.records_experts)
+    return Error{ErrorKind::kConfig, what + ", and does not record experts", "actor.router_replay.mode",
+                 "set it to R2"};
+  return {};
+}
+
 }  // namespace
 
 GenerateEngine::GenerateEngine(const Model& model, const EngineOptions& options)
@@ -90,7 +101,7 @@ GenerateEngine::GenerateEngine(const Model& model, const EngineOptions& options)
       options_(options),
       kv_(kv_shape(model.config()),
           std::max<int64_t>(1, options.kv_cache_bytes / kv_shape(model.config()).page_bytes())),
-      scheduler_(kv_, scheduler_options(options, kv_)) {}
+      scheduler_(kv_, scheduler_options(options, kv_, model.device().by_operators)) {}
 
 Result<std::unique_ptr<GenerateEngine>> GenerateEngine::create(const Model& model, const EngineOptions& options) {
   if (options.max_num_seqs < 1 || options.max_batch_tokens < 1 || options.kv_cache_bytes < 1 ||
@@ -112,7 +123,10 @@ Result<std::unique_ptr<GenerateEngine>> GenerateEngine::create(const Model& mode
     return Error{ErrorKind::kConfig, "the plain generation path has no bfloat16 weights", "rollout.dtype",
                  "remove rollout.dtype, or load the model as float32"};
   }
-  if (options.path == GeneratePath::kPlain) {
+  if (model.device().by_operators) {
+    TRY(check_device_path(options));
+    engine->runner_ = make_device_runner(model, runner);
+  } else if (options.path == GeneratePath::kPlain) {
     engine->runner_ = make_plain_runner(model, runner);
   } else {
     engine->runner_ = TRY(make_fast_runner(model, engine->kv_, runner));

@@ -92,6 +92,26 @@ void Model::add_rounded_matrices() {
   round_to_nearest(weights_);
 }
 
+Result<> Model::move_to(const ComputeDevice& device) {
+  if (trained_lora_ != nullptr || gate_ != nullptr || offload_ != nullptr)
+    return Error{ErrorKind::kInternal, "a model moves to a device before its adapter or its files are made", "", ""};
+  return guard_torch("moving the model to " + device.text, [&]() -> Result<> {
+    device_ = device;
+    if (device.device == weights_.embedding_VH.device()) return {};
+    const at::NoGradGuard no_grad;
+    const bool is_unchanged = version_sum() == loaded_version_, rounds = has_rounded_matrices();
+    const std::vector<NamedParameter> from = std::move(parameters_);
+    adopt(allocate_parameters(config_, from.front().tensor.scalar_type(), /*requires_grad=*/true, device.device));
+    for (size_t i = 0; i < from.size(); ++i) {
+      parameters_[i].tensor.detach().copy_(from[i].tensor.detach());
+      parameters_[i].tensor.set_requires_grad(from[i].tensor.requires_grad());
+    }
+    if (rounds) add_rounded_matrices();
+    if (is_unchanged) loaded_version_ = version_sum();
+    return {};
+  });
+}
+
 const NamedParameter* Model::find_parameter(std::string_view name) const {
   for (const NamedParameter& parameter : parameters_) {
     if (parameter.name == name) return &parameter;
@@ -100,14 +120,16 @@ const NamedParameter* Model::find_parameter(std::string_view name) const {
 }
 
 at::Tensor Model::forward_hidden(const PackedBatch& batch, const ForwardOptions& options) const {
-  if (gate_ == nullptr) return decoder_forward(config_, weights_, leaves_, batch, options);
-  ForwardOptions gated = options;
-  gated.gate = gate_;
-  return decoder_forward(config_, weights_, leaves_, batch, gated);
+  ForwardOptions own = options;
+  if (gate_ != nullptr) own.gate = gate_;
+  if (device_.by_operators) own.path = LayerPath::kOperators;
+  return decoder_forward(config_, weights_, leaves_, batch, own);
 }
 
 VocabularyHead Model::head() const {
-  return {leaves_.head.detach(), config_.is_classifier ? 0.0 : config_.final_softcap};
+  VocabularyHead head{leaves_.head.detach(), config_.is_classifier ? 0.0 : config_.final_softcap};
+  head.by_operators = device_.by_operators;
+  return head;
 }
 
 at::Tensor Model::head_weight() const { return leaves_.head; }
@@ -211,6 +233,7 @@ Result<> Model::offload_weights(const std::shared_ptr<Offload>& files) {
 Model Model::base_view() const {
   Model view;
   view.config_ = config_;
+  view.device_ = device_;
   view.adopt(trained_lora_->base());
   if (has_rounded_matrices()) view.add_rounded_matrices();
   return view;
@@ -308,7 +331,8 @@ Model Model::frozen_shape() const {
   const at::NoGradGuard no_grad;
   Model copy;
   copy.config_ = config_;
-  copy.adopt(allocate_parameters(config_, dtype(), /*requires_grad=*/false));
+  copy.device_ = device_;
+  copy.adopt(allocate_parameters(config_, dtype(), /*requires_grad=*/false, device_.device));
   if (has_rounded_matrices()) allocate_rounded(copy.weights_);
   return copy;
 }

@@ -22,6 +22,7 @@
 #include "foundation/base/result.h"
 #include "model/adapters/lora.h"
 #include "model/adapters/trained_lora.h"
+#include "model/device/compute_device.h"
 #include "model/head/log_prob_head.h"
 #include "model/layers/decoder.h"
 #include "model/layers/decoder_weights.h"
@@ -60,6 +61,11 @@ class Model {
   Result<> read_weights(Env& env, const Path& folder);
   // Normal(0, initializer_range) matrices, zero biases, norms that multiply by 1; a function of (config, seed).
   static Result<Model> random(ModelConfig config, uint64_t seed, const std::string& dtype = "float32");
+
+  // Moves all numbers to a device, whose code computes every pass from then on. Before an adapter is trained, and before
+  // anything holds the parameters. Copies of the model lie there too. save() and plan_save() read through the host.
+  Result<> move_to(const ComputeDevice& device);
+  [[nodiscard]] const ComputeDevice& device() const { return device_; }
 
   Model(Model&&) = default;
   Model& operator=(Model&&) = default;
@@ -173,6 +179,7 @@ class Model {
   std::shared_ptr<WeightGate> gate_;            // null: all weights are in memory
   std::shared_ptr<Offload> offload_;            // null: nothing lies in files
   uint64_t loaded_version_ = 0;
+  ComputeDevice device_;
 };
 
 }  // namespace mortise

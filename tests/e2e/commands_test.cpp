@@ -70,7 +70,8 @@ TEST(Commands, DoctorTriesWhatARunNeeds) {
   ASSERT_TRUE(report.ok()) << well.output;
   EXPECT_EQ(well.code, 0) << well.output;
   EXPECT_EQ((*report)["works"], true);
-  for (const char* subject : {"disk", "packs", "workers"}) EXPECT_EQ(health_of(*report, subject), "ok") << well.output;
+  for (const char* subject : {"disk", "packs", "workers", "GPU"})
+    EXPECT_EQ(health_of(*report, subject), "ok") << well.output;
   EXPECT_TRUE(std::filesystem::is_empty(task.path() / "runs"));  // nothing is left there
   // A file stands where the folder is to be.
   task.write("no_folder", "text");

@@ -31,6 +31,7 @@ constexpr auto choice_names(LayerPasses) { return std::array<std::string_view, 2
 struct ModelSection {
   std::string path;                                 // Hugging Face folder (TRL: model_name_or_path); "" = not given
   ModelDtype dtype = ModelDtype::kFloat32;          // weights, gradients, activations
+  std::string device = "cpu";                       // where the model lies, computes and samples
   LayerPasses layers = LayerPasses::kFast;          // what computes them in training
   bool enable_gradient_checkpointing = false;       // compute layers again in backward (TRL: gradient_checkpointing)
   std::optional<int64_t> activation_memory_mib;     // with that: layers kept as long as they fit; null = none
@@ -159,6 +160,13 @@ void describe_model(Keys& keys) {
           "steps float32 master weights; gradients, norms, embedding, head and loss are float32. Sampling and "
           "the reference use the same rounded matrices. It is faster only on CPUs with bfloat16 instructions.")
       .read_by(kInGenerate | kInServe);
+  keys.compared(
+      "device", &ModelSection::device,
+      "Where the policy, its reference and its critic lie, learn and sample. cpu: on the CPU, by Mortise's own "
+      "kernels. cuda or cuda:N: on a GPU (number N, from 0), by libtorch's operators; `./dev deps --cuda` "
+      "fetches the libraries (docs/cuda.md). auto: the first GPU if there is one and it can do what the run "
+      "needs, else the CPU. cpu-as-device: the code of a GPU on the CPU. It is slow and for tests. Losses, "
+      "rewards and reward models stay on the CPU.");
   keys.compared(
       "layers", &ModelSection::layers,
       "What computes the layers in training. fast uses Mortise's own kernels. plain uses the libtorch operations "

@@ -3,6 +3,7 @@
 
 #include <ATen/ops/_foreach_norm.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/stack.h>
 #include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
 #include <c10/core/GradMode.h>
@@ -286,7 +287,9 @@ std::vector<double> block_norms(const std::vector<at::Tensor>& tensors) {
   }
   std::vector<double> norms;
   if (blocks.empty()) return norms;
-  for (const at::Tensor& norm : at::_foreach_norm(blocks)) norms.push_back(norm.item<double>());
+  const at::Tensor all =
+      at::stack(at::_foreach_norm(blocks)).to(at::TensorOptions().device(at::kCPU).dtype(at::kDouble));
+  norms.assign(all.const_data_ptr<double>(), all.const_data_ptr<double>() + all.numel());
   return norms;
 }
 
@@ -360,6 +363,7 @@ Result<> Optimizer::save_state(StateWriter& writer) const {
 
 // Every rank reads all tensors of the checkpoint, which it maps, and copies its own parts.
 Result<> Optimizer::load_state(StateReader& reader) {
+  const c10::NoGradGuard no_grad;
   num_updates_ = TRY(reader.get_int("num_updates"));
   std::vector<std::string> own;
   for (size_t i = 0; i < parameters_.size(); ++i) {
@@ -378,7 +382,7 @@ Result<> Optimizer::load_state(StateReader& reader) {
         const auto bytes =
             view.bytes.subspan(static_cast<size_t>(range.begin * element), static_cast<size_t>(range.size() * element));
         if (bytes.empty()) continue;
-        std::memcpy(state_[part][state].mutable_data_ptr(), bytes.data(), bytes.size());
+        copy_from_bytes(state_[part][state], bytes);
         if (files_ != nullptr) files_->release(state_[part][state]);
       }
     }

@@ -14,7 +14,7 @@ namespace {
 std::string bytes_of_columns(const std::vector<at::Tensor>& columns) {
   std::string bytes;
   for (const at::Tensor& column : columns) {
-    const at::Tensor plain = column.detach().to(at::kFloat).contiguous();
+    const at::Tensor plain = on_host(column.detach()).to(at::kFloat).contiguous();
     bytes += float_bytes({plain.const_data_ptr<float>(), static_cast<size_t>(plain.numel())});
   }
   return bytes;

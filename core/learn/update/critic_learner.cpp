@@ -20,7 +20,7 @@ at::Tensor values_of(const Model& model, const PackedForward& forward) {
 }
 
 std::vector<float> floats_of(const at::Tensor& values) {
-  const at::Tensor plain = values.detach().to(at::kFloat).contiguous();
+  const at::Tensor plain = on_host(values.detach()).to(at::kFloat).contiguous();
   const float* data = plain.const_data_ptr<float>();
   return {data, data + plain.numel()};
 }
@@ -54,7 +54,7 @@ Result<LeafReport> CriticLearner::compute(const StepTable& table, std::span<cons
   leaf.sums.loss = value_objective(vpreds, part.view(), options_.cliprange_value, grad, leaf.metrics);
   const at::Tensor grad_R = at::from_blob(grad.data(), {static_cast<int64_t>(grad.size())}, at::kFloat);
   const at::Tensor d_vpreds_R =
-      forward.targets.own(grad_R).to(vpreds_R.scalar_type(), /*non_blocking=*/false, /*copy=*/true);
+      forward.targets.own(grad_R).to(vpreds_R.options().requires_grad(false), /*non_blocking=*/false, /*copy=*/true);
   backward = [forward, vpreds_R, d_vpreds_R] {
     vpreds_R.backward(d_vpreds_R);
     forward.count_backward();

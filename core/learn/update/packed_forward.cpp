@@ -124,7 +124,7 @@ Result<> select_targets(const PackedBatch& packed, const std::shared_ptr<const S
   out.targets_R = out.targets.own(packed.targets_R);
   at::Tensor place = out.targets.own(packed.predict_index_R);
   if (shard != nullptr) place = place - shard->begin();
-  out.selected_RH = at::index_select(hidden, 0, place);
+  out.selected_RH = at::index_select(hidden, 0, place.to(hidden.device()));
   out.hidden_RH = out.selected_RH.detach();
   return {};
 }

@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "model/head/chunks.h"
+#include "model/head/operator_head.h"
 #include "model/head/row_softmax.h"
 #include "model/head/second_pass.h"
 #include "model/head/target_term.h"
@@ -237,6 +238,8 @@ LogProbs head_log_prob(const at::Tensor& hidden_RH, const VocabularyHead& head, 
                        double temperature, bool want_entropy, const HeadOptions& options) {
   const at::NoGradGuard no_grad;
   check_head(hidden_RH, head.weight_VH, targets_R, temperature);
+  if (head.by_operators)
+    return by_operators::head_log_prob(hidden_RH, head, targets_R, temperature, want_entropy, options);
   const int64_t num = hidden_RH.size(0);
   LogProbs out;
   out.log_prob_R = at::empty({num}, hidden_RH.options().requires_grad(false));
@@ -272,6 +275,11 @@ void head_backward(const at::Tensor& hidden_RH, const VocabularyHead& head, cons
     check_head(hidden_RH, head.weight_VH, targets_R, temperature);
     check_gradients(hidden_RH, head.weight_VH, d_hidden_RH, d_weight_VH);
     TORCH_CHECK(static_cast<int64_t>(norms_R.size()) == hidden_RH.size(0), "head: norms");
+    if (head.by_operators) {
+      by_operators::head_second_pass(hidden_RH, head, targets_R, temperature, norms_R, span_of(grad),
+                                     span_of(grad_entropy), d_hidden_RH, d_weight_VH, options);
+      return;
+    }
     head_second_pass({hidden_RH, head, targets_R, temperature, norms_R, span_of(grad), span_of(grad_entropy)},
                      d_hidden_RH, d_weight_VH, options);
     return;
@@ -292,6 +300,11 @@ void head_one_pass(const at::Tensor& hidden_RH, const VocabularyHead& head, cons
   const at::NoGradGuard no_grad;
   check_head(hidden_RH, head.weight_VH, targets_R, temperature);
   check_gradients(hidden_RH, head.weight_VH, d_hidden_RH, d_weight_VH);
+  if (head.by_operators) {
+    by_operators::head_one_pass(hidden_RH, head, targets_R, temperature, entropy, on_chunk, d_hidden_RH, d_weight_VH,
+                                options);
+    return;
+  }
   const int64_t num = hidden_RH.size(0);
   const Keep keep = entropy == EntropyUse::kGradient || head.softcap > 0.0 ? Keep::kLogits : Keep::kExp;
   dispatch_float(hidden_RH, [&](auto zero) {

@@ -33,6 +33,7 @@ struct VocabularyHead {
       : weight_VH(std::move(weight)), softcap(cap) {}
   at::Tensor weight_VH;
   double softcap = 0.0;
+  bool by_operators = false;  // by ATen operations on the weight's device (operator_head.h), not by the CPU kernels
 };
 
 // All that a second look at a token's distribution needs of the first.

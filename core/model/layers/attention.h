@@ -29,6 +29,7 @@ struct AttentionShape {
   int64_t window = 0;       // tokens that a token sees, itself included; 0: all before it
   double softcap = 0.0;     // scores become softcap tanh(score / softcap); 0: they do not
   at::Tensor sinks_A = {};  // by head; undefined: none
+  bool rounds = false;      // by operators alone: q, k and v are rounded to bfloat16, which the fused operators take
 };
 
 // [S, 4] int64: begin, length, prefix segment, (unused here) position.

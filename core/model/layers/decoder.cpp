@@ -3,6 +3,7 @@
 
 #include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/arange.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/embedding.h>
 #include <ATen/ops/linear.h>
@@ -12,21 +13,25 @@
 #include <span>
 #include <utility>
 
-#include "model/layers/attention.h"
 #include "model/layers/experts.h"
 #include "model/layers/gated.h"
 #include "model/layers/linear.h"
 #include "model/layers/lora_linear.h"
+#include "model/layers/operators.h"
 #include "model/layers/recompute.h"
 #include "model/layers/rms_norm.h"
 
 namespace mortise {
 namespace {
 
+const LayerCode kCpuKernels = {rms_norm, add_rms_norm, qk_norm, rope_attention, gated, mixture};
+
 // What every layer of one forward shares. A layer that is computed again reads it in backward too.
 struct Pass {
   const ModelConfig& config;
+  const LayerCode& code;
   std::function<void(int64_t layer, const at::Tensor& qkv_NQ)> on_qkv;
+  std::function<at::Tensor(int64_t layer, const at::Tensor& qkv_NQ, const AttentionShape& shape)> attend;
   at::Tensor segments;
   at::Tensor positions;
   RopeTable table;
@@ -34,6 +39,7 @@ struct Pass {
   std::optional<LoraDropout> lora_dropout;
   std::shared_ptr<RouterPass> routing;
   std::shared_ptr<WeightGate> gate;
+  bool rounds;  // the matrices are bfloat16
   std::shared_ptr<const SequenceShard> sequence;
 
   AttentionShape shape(int64_t layer, const at::Tensor& sinks) const {
@@ -41,6 +47,7 @@ struct Pass {
     out.window = config.window(layer);
     out.sinks_A = sinks;
     out.softcap = config.attention_softcap;
+    out.rounds = rounds;
     return out;
   }
   const LoraDropout* dropout() const { return lora_dropout ? &*lora_dropout : nullptr; }
@@ -111,11 +118,17 @@ at::Tensor attention_fast(const Pass& pass, int64_t layer, const LayerWeights& w
                           const LayerLeaves& l, const at::Tensor& x) {
   at::Tensor qkv = fused(pass, x, w.qkv_weight_QH, m.qkv_QH, w.qkv_bias_Q, l.qkv_weights, l.qkv_biases, l.qkv_lora);
   if (pass.config.qk_norm) {
-    qkv = qk_norm(qkv, pass.scale(l.q_norm), pass.scale(l.k_norm), pass.config.num_heads, pass.config.num_kv_heads,
-                  pass.config.rms_norm_eps);
+    qkv = pass.code.qk_norm(qkv, pass.scale(l.q_norm), pass.scale(l.k_norm), pass.config.num_heads,
+                            pass.config.num_kv_heads, pass.config.rms_norm_eps);
+  }
+  if (pass.attend) {
+    const AttentionShape shape = pass.shape(layer, l.sinks);
+    const int64_t rotated = shape.num_heads + shape.num_kv_heads;
+    return pass.attend(layer, rope_rotate_plain(qkv, pass.positions, pass.rope(layer), rotated, shape.head_dim), shape);
   }
   return on_own_heads(pass, layer, l.sinks, qkv, [&](const at::Tensor& heads, const AttentionShape& shape) {
-    return rope_attention(heads, pass.segments, pass.positions, pass.rope(layer), shape, layer_callback(pass, layer));
+    return pass.code.rope_attention(heads, pass.segments, pass.positions, pass.rope(layer), shape,
+                                    layer_callback(pass, layer));
   });
 }
 
@@ -150,11 +163,12 @@ at::Tensor mlp_fast(const Pass& pass, int64_t layer, const LayerWeights& w, cons
   if (l.down_weight.defined()) {
     const at::Tensor gate_up = fused(pass, x, w.gate_up_weight_2IH, m.gate_up_2IH, w.gate_up_bias_2I, l.gate_up_weights,
                                      l.gate_up_biases, l.gate_up_lora);
-    out = single(pass, gated(gate_up, pass.config.activation), l.down_weight, m.down_HI, l.down_bias, l.down_lora);
+    out = single(pass, pass.code.gated(gate_up, pass.config.activation), l.down_weight, m.down_HI, l.down_bias,
+                 l.down_lora);
   }
   if (!w.experts.defined()) return out;
   const Routing routing = route_tokens(pass, layer, l, x);
-  return add_shared(l, x, mixture(x, routing, m, l.experts, pass.config), out);
+  return add_shared(l, x, pass.code.mixture(x, routing, m, l.experts, pass.config), out);
 }
 
 at::Tensor mlp_plain(const Pass& pass, int64_t layer, const LayerMatrices& m, const LayerLeaves& l,
@@ -177,11 +191,11 @@ ResidualPair layer_fast(const Pass& pass, int64_t layer, const LayerWeights& w, 
   const double eps = pass.config.rms_norm_eps;
   const at::Tensor mixed = attention_fast(pass, layer, w, m, l, normed_in);
   at::Tensor out = single(pass, mixed, l.o_weight, m.o_HQ, l.o_bias, l.o_lora);
-  if (l.attention_norm.defined()) out = rms_norm(out, pass.scale(l.attention_norm), eps);
-  const auto [hidden, normed] = add_rms_norm(out, hidden_in, pass.scale(l.post_norm), eps);
+  if (l.attention_norm.defined()) out = pass.code.rms_norm(out, pass.scale(l.attention_norm), eps);
+  const auto [hidden, normed] = pass.code.add_rms_norm(out, hidden_in, pass.scale(l.post_norm), eps);
   out = mlp_fast(pass, layer, w, m, l, normed);
-  if (l.mlp_norm.defined()) out = rms_norm(out, pass.scale(l.mlp_norm), eps);
-  return add_rms_norm(out, hidden, pass.scale(next_norm), eps);
+  if (l.mlp_norm.defined()) out = pass.code.rms_norm(out, pass.scale(l.mlp_norm), eps);
+  return pass.code.add_rms_norm(out, hidden, pass.scale(next_norm), eps);
 }
 
 // Opens and closes the part of a layer around it, in forward and in backward.
@@ -198,7 +212,7 @@ ResidualPair with_weights(const Pass& pass, size_t index, const ResidualPair& st
 
 at::Tensor forward_fast(const std::shared_ptr<const Pass>& pass, const DecoderWeights& weights,
                         const DecoderLeaves& leaves, int64_t num_recomputed, at::Tensor hidden) {
-  at::Tensor normed = rms_norm(hidden, pass->scale(leaves.layers[0].input_norm), pass->config.rms_norm_eps);
+  at::Tensor normed = pass->code.rms_norm(hidden, pass->scale(leaves.layers[0].input_norm), pass->config.rms_norm_eps);
   for (size_t i = 0; i < weights.layers.size(); ++i) {
     const auto index = static_cast<int64_t>(i);
     const LayerWeights& w = weights.layers[i];
@@ -243,30 +257,39 @@ at::Tensor forward_plain(const Pass& pass, const DecoderWeights& weights, const 
 at::Tensor decoder_forward(const ModelConfig& config, const DecoderWeights& weights, const DecoderLeaves& leaves,
                            const PackedBatch& batch, const ForwardOptions& options) {
   const int64_t num_positions = batch.max_position() + 1;
+  const at::TensorOptions numbers = leaves.embedding.options();
   const at::ScalarType dtype = leaves.embedding.scalar_type();
-  const auto pass = std::make_shared<Pass>(
-      Pass{config,
-           options.on_qkv,
-           segments_tensor(batch.segments),
-           batch.positions_N,
-           make_rope_table(config.rope, config.head_dim, num_positions, dtype, config.rope_length),
-           {},
-           options.lora_dropout,
-           options.routing,
-           options.gate,
-           options.sequence});
-  if (config.window_rope) {
-    pass->window_table =
-        make_rope_table(*config.window_rope, config.head_dim, num_positions, dtype, config.rope_length);
-  }
+  const bool by_operators = options.path == LayerPath::kOperators;
+  // By operators the table has a row for each token, in their order.
+  const at::Tensor places = batch.positions_N.to(numbers.device());
+  const auto table_of = [&](const RopeConfig& rope) {
+    if (!by_operators) return make_rope_table(rope, config.head_dim, num_positions, dtype, config.rope_length);
+    const int64_t length = config.rope_length > 0 ? config.rope_length : num_positions;
+    return token_rope_table(rope, config.head_dim, places, length, dtype);
+  };
+  const auto pass =
+      std::make_shared<Pass>(Pass{config,
+                                  by_operators ? operator_layers() : kCpuKernels,
+                                  options.on_qkv,
+                                  options.attend,
+                                  segments_tensor(batch.segments),
+                                  by_operators ? at::arange(batch.num_tokens(), places.options()) : places,
+                                  table_of(config.rope),
+                                  {},
+                                  options.lora_dropout,
+                                  options.routing,
+                                  options.gate,
+                                  !weights.rounded.empty(),
+                                  options.sequence});
+  if (config.window_rope) pass->window_table = table_of(*config.window_rope);
   if (options.gate != nullptr) options.gate->open(0, GatePass::kForward);
   const at::Tensor ids = options.sequence == nullptr ? batch.token_ids_N : options.sequence->own(batch.token_ids_N);
-  at::Tensor hidden = at::embedding(leaves.embedding, ids);
+  at::Tensor hidden = at::embedding(leaves.embedding, ids.to(numbers.device()));
   if (options.gate != nullptr) options.gate->close(0, GatePass::kForward);
   if (config.embedding_scale != 1.0) hidden = hidden * config.embedding_scale;
   if (batch.num_tokens() > 0) {
-    hidden = options.path == LayerPath::kFast ? forward_fast(pass, weights, leaves, options.recomputed_layers, hidden)
-                                              : forward_plain(*pass, weights, leaves, hidden);
+    hidden = options.path == LayerPath::kPlain ? forward_plain(*pass, weights, leaves, hidden)
+                                               : forward_fast(pass, weights, leaves, options.recomputed_layers, hidden);
   }
   if (options.gate != nullptr) options.gate->open(config.num_layers + 1, GatePass::kForward);
   return hidden;

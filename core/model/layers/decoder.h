@@ -12,6 +12,7 @@
 #include <optional>
 #include <vector>
 
+#include "model/layers/attention.h"
 #include "model/layers/decoder_weights.h"
 #include "model/layers/lora_linear.h"
 #include "model/layers/router.h"
@@ -22,15 +23,19 @@
 
 namespace mortise {
 
-// The implementation of the layers: hand-written kernels, or ATen operations as their reference.
-enum class LayerPath { kFast, kPlain };
+// The implementation of the layers: hand-written kernels, ATen operations as their reference, or the operations that run on
+// any device (operators.h). A model that lies on a device takes kOperators, whatever the options say.
+enum class LayerPath { kFast, kPlain, kOperators };
 
 struct ForwardOptions {
   LayerPath path = LayerPath::kFast;
   // Called after each layer's projection and rotation with qkv [N, (Hq + 2 Hkv) D] (q and k rotated), which a prefill
   // copies into its KV cache. The tensor may be read only during the call.
-  std::function<void(int64_t layer, const at::Tensor& qkv_NQ)> on_qkv;
-  // If a graph is recorded, the first so many fast layers keep only their input, and backward computes them again
+  std::function<void(int64_t layer, const at::Tensor& qkv_NQ)> on_qkv = {};
+  // kOperators: takes the place of attention over the batch's own segments, as decoding needs. Gets the rotated qkv, and
+  // returns [N, Hq D].
+  std::function<at::Tensor(int64_t layer, const at::Tensor& qkv_NQ, const AttentionShape& shape)> attend = {};
+  // If a graph is recorded, the first so many layers (but of kPlain none) keep only their input, and backward computes them again
   // (recompute.h). Not together with on_qkv. The model must not move until then.
   int64_t recomputed_layers = 0;
   // The dropout of the adapter in training. Not set: no dropout.

@@ -49,7 +49,7 @@ class AddBalance : public torch::autograd::Function<AddBalance> {
   static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
     const at::Tensor weight = ctx->saved_data["weight"].toTensor(), balance = ctx->saved_data["balance"].toTensor();
     const at::Tensor more = weight.unsqueeze(1) * balance.unsqueeze(0);
-    return {grads[0] + more.to(grads[0].scalar_type()), at::Tensor(), at::Tensor()};
+    return {grads[0] + more.to(grads[0].options()), at::Tensor(), at::Tensor()};
   }
 };
 
@@ -59,7 +59,7 @@ at::Tensor choose(const at::Tensor& logits_NE, const MoeConfig& moe, int64_t lay
   const at::Tensor scores = moe.is_stacked ? logits : at::softmax(logits, 1, at::kFloat);
   at::Tensor chosen = std::get<1>(at::topk(scores, moe.experts_per_token, 1));
   if (pass != nullptr && pass->given_LNK.defined()) {
-    const at::Tensor given = pass->given_LNK.select(0, layer);
+    const at::Tensor given = pass->given_LNK.select(0, layer).to(chosen.device());
     chosen = at::where(given.narrow(1, 0, 1) >= 0, given, chosen);
   }
   return std::get<0>(at::sort(chosen, 1));
@@ -70,8 +70,9 @@ void tell(const at::Tensor& logits_NE, const at::Tensor& probs_NE, const at::Ten
           const RouterPass& pass) {
   const at::NoGradGuard no_grad;
   pass.taken_LNK.select(0, layer).copy_(experts_NK);
-  at::Tensor weight = pass.weight_N;
-  if (!weight.defined()) weight = at::ones({logits_NE.size(0)}, at::kDouble);
+  const at::TensorOptions real = logits_NE.options().dtype(at::kDouble);
+  const at::Tensor weight =
+      pass.weight_N.defined() ? pass.weight_N.to(real) : at::ones({logits_NE.size(0)}, real.requires_grad(false));
   const at::Tensor probs = probs_NE.detach().to(at::kDouble);
   const at::Tensor taken = at::zeros(probs.sizes(), probs.options()).scatter_(1, experts_NK, 1.0);
   pass.count_LE.select(0, layer).copy_(at::mv(taken.t(), weight));
@@ -111,8 +112,7 @@ Routing route(const at::Tensor& x_NH, const at::Tensor& router_EH, const at::Ten
   const bool has_losses = pass != nullptr && pass->weight_N.defined();
   if (has_losses && pass->z_factor != 0.0) {
     const at::Tensor plain = logits.detach();
-    const at::Tensor slope =
-        at::logsumexp(plain, {1}) * pass->weight_N.to(plain.scalar_type()) * (2.0 * pass->z_factor);
+    const at::Tensor slope = at::logsumexp(plain, {1}) * pass->weight_N.to(plain.options()) * (2.0 * pass->z_factor);
     logits = AddGradient::apply(logits, slope.unsqueeze(1) * at::softmax(plain, 1));
   }
   at::Tensor probs = at::softmax(logits, 1);

@@ -2,6 +2,7 @@
 #include "model/tensor/bf16_product.h"
 
 #include <ATen/ops/empty.h>
+#include <ATen/ops/mm.h>
 #include <ATen/ops/zeros.h>
 #include <c10/util/Exception.h>
 
@@ -15,6 +16,10 @@ at::Tensor bf16_product(const at::Tensor& a, Trans trans_a, const at::Tensor& b,
   const bool swaps_a = trans_a == Trans::kYes, swaps_b = trans_b == Trans::kYes;
   const int64_t m = left.size(swaps_a ? 1 : 0), k = left.size(swaps_a ? 0 : 1), n = right.size(swaps_b ? 0 : 1);
   TORCH_CHECK(right.size(swaps_b ? 1 : 0) == k, "product: the shapes do not match");
+  if (!left.is_cpu()) {
+    const at::Tensor product = at::mm(swaps_a ? left.t() : left, swaps_b ? right.t() : right, at::kFloat);
+    return added.defined() ? product.add_(added) : product;
+  }
   const at::TensorOptions options = left.options().dtype(at::kFloat);
   const bool adds = added.defined();
   const at::Tensor out = k == 0 ? at::zeros({m, n}, options) : at::empty({m, n}, options);

@@ -14,10 +14,10 @@ namespace {
 
 class Builder {
  public:
-  Builder(ParameterStore& store, at::ScalarType dtype, bool requires_grad)
-      : store_(store), dtype_(dtype), requires_grad_(requires_grad) {}
+  Builder(ParameterStore& store, const at::TensorOptions& numbers, bool requires_grad)
+      : store_(store), numbers_(numbers), requires_grad_(requires_grad) {}
 
-  at::Tensor empty(std::vector<int64_t> shape) const { return at::empty(shape, at::TensorOptions().dtype(dtype_)); }
+  at::Tensor empty(std::vector<int64_t> shape) const { return at::empty(shape, numbers_); }
 
   // A leaf that shares the memory of `tensor`.
   at::Tensor leaf(const std::string& name, const at::Tensor& tensor) {
@@ -42,7 +42,7 @@ class Builder {
 
  private:
   ParameterStore& store_;
-  at::ScalarType dtype_;
+  at::TensorOptions numbers_;
   bool requires_grad_;
 };
 
@@ -164,9 +164,10 @@ bool is_bias(const NamedParameter& parameter) { return parameter.name.ends_with(
 
 }  // namespace
 
-ParameterStore allocate_parameters(const ModelConfig& config, at::ScalarType dtype, bool requires_grad) {
+ParameterStore allocate_parameters(const ModelConfig& config, at::ScalarType dtype, bool requires_grad,
+                                   at::Device device) {
   ParameterStore store;
-  Builder builder(store, dtype, requires_grad);
+  Builder builder(store, at::TensorOptions().dtype(dtype).device(device), requires_grad);
   store.weights.embedding_VH = builder.empty({config.vocab_size, config.hidden_size});
   store.leaves.embedding = builder.leaf(kEmbeddingName, store.weights.embedding_VH);
   for (int64_t i = 0; i < config.num_layers; ++i) {

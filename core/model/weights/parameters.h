@@ -28,7 +28,8 @@ struct ParameterStore {
 };
 
 // Uninitialised memory for every parameter of the config.
-ParameterStore allocate_parameters(const ModelConfig& config, at::ScalarType dtype, bool requires_grad);
+ParameterStore allocate_parameters(const ModelConfig& config, at::ScalarType dtype, bool requires_grad,
+                                   at::Device device = at::kCPU);
 
 // Normal(0, initializer_range) matrices, zero biases, norms that multiply by 1. Element (row, column) of the p-th
 // parameter depends only on (seed, p, row, column).

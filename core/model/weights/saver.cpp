@@ -26,7 +26,8 @@ class ConvertedTensor : public TensorSource {
   Result<> read(uint64_t begin, std::span<std::byte> out) const override {
     const auto element = static_cast<int64_t>(c10::elementSize(stored_));
     const at::Tensor piece =
-        flat_.narrow(0, static_cast<int64_t>(begin) / element, static_cast<int64_t>(out.size()) / element).to(stored_);
+        flat_.narrow(0, static_cast<int64_t>(begin) / element, static_cast<int64_t>(out.size()) / element)
+            .to(at::TensorOptions().device(at::kCPU).dtype(stored_));
     std::ranges::copy(bytes_of(piece), out.begin());
     return {};
   }
@@ -135,7 +136,9 @@ std::vector<FolderFile> plan_weights_as_read(std::span<const NamedParameter> par
         if (slot.parameter.empty()) {
           TRY(out.append_text(slot.bytes));
         } else {
-          TRY(out.append(bytes_of(by_name.at(slot.parameter).to(*torch_type(slot.dtype)).contiguous())));
+          TRY(out.append(bytes_of(by_name.at(slot.parameter)
+                                      .to(at::TensorOptions().device(at::kCPU).dtype(*torch_type(slot.dtype)))
+                                      .contiguous())));
         }
       }
       return {};

@@ -151,6 +151,7 @@ Result<std::unique_ptr<Critic>> load_critic(const RunSettings& run, const Model&
                  run.loaded.where("critic.model.path"), "take a critic with the policy's tokenizer"};
   }
   if (model.config().rope_switch() > 0) model.set_rope_length(policy.config().rope_length);
+  TRY(model.move_to(run.device));
   TRY(add_adapter(run, model));
   const ParameterGroups groups = TRY(group_and_freeze(run.loaded, "critic.optim", model));
   auto critic = std::make_unique<Critic>(std::move(model), groups, run, flops);

@@ -22,6 +22,7 @@
 #include "learn/optim/schedule.h"
 #include "learn/optim/state_gather.h"
 #include "learn/update/actor_learner.h"
+#include "model/device/compute_device.h"
 #include "model/model.h"
 #include "plugin/host/kinds/reward.h"
 #include "train/loop/best_validation.h"
@@ -53,6 +54,7 @@ struct RunSettings {
   Communicator& ranks;  // the processes of the run
   RunKey key;
   RunKind kind = RunKind::kTrain;
+  ComputeDevice device;
   BatchPlan plan;           // how `train` is cut into batches
   int64_t total_steps = 0;  // steps of a run that learns
 };

@@ -1,6 +1,8 @@
 // Opens or resumes a run, and runs its steps until the end or a stop request.
 #include "train/loop/run_loop.h"
 
+#include "train/run/run_device.h"
+
 #include <fmt/core.h>
 
 #include "config/show.h"
@@ -104,7 +106,8 @@ void tell_best(const RunSettings& run, const BestValidation& best) {
 
 }  // namespace
 
-Result<> meet_ranks(Communicator& ranks, const LoadedConfig& loaded) {
+Result<> meet_ranks(Communicator& ranks, const LoadedConfig& loaded, RunKind kind) {
+  TRY(open_run_device(loaded, ranks, kind));
   if (!ranks.is_main()) {
     LogOptions options;
     options.console_level = LogLevel::kError;

@@ -101,7 +101,7 @@ class SftRun {
 }  // namespace
 
 Result<SftSummary> sft(Env& env, const LoadedConfig& loaded, const ResumeRequest& resume, Communicator& ranks) {
-  TRY(meet_ranks(ranks, loaded));
+  TRY(meet_ranks(ranks, loaded, RunKind::kSft));
   PluginRegistry registry = TRY(open_registry(loaded));
   const std::optional<Checkpoint> checkpoint = TRY(find_resume(env, loaded, ranks, registry, RunKind::kSft, resume));
   OpenRun run = TRY(open_run(env, loaded, ranks, std::move(registry), RunKind::kSft, checkpoint, resume.allow_change));

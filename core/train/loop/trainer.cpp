@@ -262,7 +262,7 @@ Result<TrainSummary> validate_only(Env& env, const LoadedConfig& loaded, Communi
 }  // namespace
 
 Result<TrainSummary> train(Env& env, const LoadedConfig& loaded, const ResumeRequest& resume, Communicator& ranks) {
-  TRY(meet_ranks(ranks, loaded));
+  TRY(meet_ranks(ranks, loaded, RunKind::kTrain));
   PluginRegistry registry = TRY(open_registry(loaded));
   const std::optional<Checkpoint> checkpoint = TRY(find_resume(env, loaded, ranks, registry, RunKind::kTrain, resume));
   TRY(check_ahead_ranks(loaded, ranks));
@@ -276,7 +276,7 @@ Result<TrainSummary> train(Env& env, const LoadedConfig& loaded, const ResumeReq
 }
 
 Result<Json> evaluate(Env& env, const LoadedConfig& loaded, Communicator& ranks) {
-  TRY(meet_ranks(ranks, loaded));
+  TRY(meet_ranks(ranks, loaded, RunKind::kEval));
   PluginRegistry registry = TRY(open_registry(loaded));
   const auto parts = TRY(assemble(env, loaded, ranks, std::move(registry), RunKind::kEval, std::nullopt));
   if (ranks.is_main()) {

@@ -7,6 +7,7 @@
 #include <memory>
 #include <utility>
 
+#include "learn/optim/tensor_state.h"
 #include "learn/optim/weight_shards.h"
 #include "model/weights/weight_files.h"
 
@@ -46,14 +47,9 @@ Result<> ModelState::save_state(StateWriter& writer) const {
                         std::make_shared<GatheredTensor>(tensor));
       continue;
     }
-    const std::span<const std::byte> bytes(static_cast<const std::byte*>(tensor.const_data_ptr()), tensor.nbytes());
-    writer.put_tensor(parameter.name, stored_type(tensor.scalar_type()), tensor.sizes().vec(), bytes);
+    put_tensor(writer, parameter.name, tensor);
   }
-  for (const NamedParameter& start : model_->adapter_start()) {
-    const std::span<const std::byte> bytes(static_cast<const std::byte*>(start.tensor.const_data_ptr()),
-                                           start.tensor.nbytes());
-    writer.put_tensor(start.name, stored_type(start.tensor.scalar_type()), start.tensor.sizes().vec(), bytes);
-  }
+  for (const NamedParameter& start : model_->adapter_start()) put_tensor(writer, start.name, start.tensor);
   return {};
 }
 

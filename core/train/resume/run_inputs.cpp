@@ -150,7 +150,7 @@ std::string digest_of_model(const Model& model) {
   Sha256 all;
   all.update(model.config().config_text);
   for (const NamedParameter& parameter : model.numbers()) {
-    const at::Tensor tensor = parameter.tensor.detach();
+    const at::Tensor tensor = on_host(parameter.tensor.detach());
     const std::span<const std::byte> bytes(static_cast<const std::byte*>(tensor.const_data_ptr()), tensor.nbytes());
     const Sha256Digest digest = digest_of(bytes);
     all.update(parameter.name);

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "config/check.h"
+#include "config/device_rules.h"
 #include "config/fields.h"
 #include "config/full_kl.h"
 #include "config/learning_rules.h"
@@ -170,8 +171,9 @@ Result<> check_plugins(const PluginRegistry& registry, const LoadedConfig& loade
   const PluginRef loss = TRY(registry.find("policy_loss", loaded.config.actor.policy_loss.loss_mode));
   const PluginRef estimator = TRY(registry.find("advantage_estimator", loaded.config.algorithm.adv_estimator));
   TRY(check_reward_aggregation(*estimator.plugin, loaded));
-  TRY(check_filtered_estimator(loaded, estimator.plugin->name,
-                               estimator.plugin->requires_input(column::SumPiSquared::name)));
+  const bool reads_vocabulary = estimator.plugin->requires_input(column::SumPiSquared::name);
+  TRY(check_filtered_estimator(loaded, estimator.plugin->name, reads_vocabulary));
+  TRY(check_device_estimator(loaded, estimator.plugin->name, reads_vocabulary));
   TRY(check_replay_estimator(loaded, estimator.plugin->name, compares_sums_alone(*estimator.plugin)));
   const PluginFacts facts = TRY(facts_of(*loss.plugin, *estimator.plugin, loaded.config));
   TRY(check_partial_groups(*loss.plugin, loaded, facts));

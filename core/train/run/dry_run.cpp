@@ -23,6 +23,7 @@
 #include "train/run/rank_estimate.h"
 #include "train/run/router_rules.h"
 #include "train/run/run_data.h"
+#include "train/run/run_device.h"
 #include "train/run/run_options.h"
 #include "train/run/run_parts.h"
 #include "train/run/sequence_rules.h"
@@ -314,6 +315,7 @@ std::string estimate_text(const RunEstimate& run, const LoadedConfig& loaded, co
     out += fmt::format("# resume: the run continues from {}\n", one_line(run.resumes_from));
   out += ranks_text(run.ranks, plan);
   out += memory_text(memory, run.ranks.num_ranks);
+  out += device_line(loaded, memory.on_device());
   out += fmt::format("# disk: about {} for each checkpoint", size(run.checkpoint_bytes));
   if (run.free_bytes)
     out += fmt::format("; {} are free at {}", format_bytes(*run.free_bytes),

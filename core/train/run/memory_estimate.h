@@ -21,6 +21,10 @@ struct MemoryEstimate {
   double experts = 0;          // that the tokens of a step took (actor.router_replay.mode)
   double gathered = 0;         // ranks.zero_stage = 3: parts of other ranks during updates
   double whole = 0;            // ... and all weights during rollouts, when there are no gradients and activations
+  // What lies on a device, if model.device names one.
+  [[nodiscard]] double on_device() const {
+    return weights + gradients + moments + reference + rollout + kv_cache + critic + activations + head;
+  }
   [[nodiscard]] double total() const {
     const double update = gradients + activations + head + gathered;
     return program + weights + moments + reference + rollout + kv_cache + critic + reward_models + teacher + experts +

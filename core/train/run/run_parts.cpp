@@ -26,6 +26,7 @@
 #include "train/run/offloading.h"
 #include "train/run/router_rules.h"
 #include "train/run/run_data.h"
+#include "train/run/run_device.h"
 #include "train/run/run_options.h"
 #include "train/run/sequence_rules.h"
 #include "train/run/teacher.h"
@@ -95,7 +96,10 @@ Result<> load_reference(const RunSettings& run, bool has_moved, PolicyParts& par
     return run.config.ref.sync_steps ? offload_reference(run.env, run.loaded, *parts.reference) : Result<>();
   }
   std::optional<Model> initial;
-  if (has_moved) initial = TRY(Model::load(run.env, run.config.model.path, dtype_of(run.config)));
+  if (has_moved) {
+    initial = TRY(Model::load(run.env, run.config.model.path, dtype_of(run.config)));
+    TRY(initial->move_to(run.device));
+  }
   const Model& from = initial ? *initial : policy;
   parts.reference = shards == nullptr ? from.clone_frozen() : from.frozen_shape();
   parts.reference->set_rope_length(policy.config().rope_length);
@@ -126,8 +130,10 @@ Result<> load_model(const RunSettings& run, const std::optional<Path>& weights_f
     TRY(check_policy(run.env, config.model.path));
     TRY(check_policy_sequence(run.env, run.loaded, run.ranks.size(), run.kind == RunKind::kTrain));
   }
+  if (config.model.device != ModelSection().device) log_info("device: " + run.device.text);
   Model& model = policy.model.emplace(TRY(load_policy(run, weights_from)));
   if (run.kind != RunKind::kEval) TRY(check_routers(run.loaded, model.config()));
+  TRY(model.move_to(run.device));
   // Sampling and training turn all sequences of the run alike, whatever their length.
   if (model.config().rope_switch() > 0) model.set_rope_length(config.data.max_prompt_length + response_length(config));
   TRY(load_adapter(run, model));
@@ -358,7 +364,8 @@ Result<> load_learner(const RunSettings& run, PolicyParts& policy, LearnerParts&
     policy.reference_state.emplace("ref.model", *policy.reference);
     TRY(stateful.add(*policy.reference_state));
   }
-  learning.compute.peak_flops = measured_peak_flops(policy.model->dtype());
+  // The peak of a device is not known. perf/mfu is left out.
+  if (!run.device.by_operators) learning.compute.peak_flops = measured_peak_flops(policy.model->dtype());
   LearnerOptions options = learner_options(run.config, run.ranks);
   options.pass.flops = &learning.compute.flops;
   if (policy.reference) options.reference = &*policy.reference;
@@ -384,6 +391,14 @@ Result<> load_learning(RunParts& parts) {
   return parts.saved.stateful.add(parts.critic->optimizer);
 }
 
+RunKey run_key(const RunConfig& config) {
+  RunKey key;
+  key.seed = static_cast<uint64_t>(config.trainer.seed);
+  key.check_writes = config.plugins.check;
+  key.call_timeout_ms = config.plugins.call_timeout.count();
+  return key;
+}
+
 }  // namespace
 
 Result<std::unique_ptr<RunParts>> assemble(Env& env, const LoadedConfig& loaded, Communicator& ranks,
@@ -392,9 +407,8 @@ Result<std::unique_ptr<RunParts>> assemble(Env& env, const LoadedConfig& loaded,
   auto parts = std::make_unique<RunParts>(env, loaded, ranks);
   RunSettings& run = parts->run;
   run.kind = kind;
-  run.key.seed = static_cast<uint64_t>(loaded.config.trainer.seed);
-  run.key.check_writes = loaded.config.plugins.check;
-  run.key.call_timeout_ms = loaded.config.plugins.call_timeout.count();
+  run.device = TRY(open_run_device(loaded, ranks, kind));
+  run.key = run_key(loaded.config);
   RunProgress& progress = parts->progress;
   progress.counters.kind = kind == RunKind::kTrain ? "train" : kind == RunKind::kSft ? "sft" : "eval";
   PluginRegistry& registry = parts->registry.emplace(std::move(plugins));

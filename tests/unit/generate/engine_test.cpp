@@ -49,9 +49,10 @@ TEST_P(Golden, GreedyContinuations) {
   const Json golden = Json::parse(*text);
   SamplingParams params = greedy(golden["max_new_tokens"].get<int64_t>());
   params.stop_ids = model->config().eos_token_ids;
-  for (const GeneratePath path : {GeneratePath::kFast, GeneratePath::kPlain}) {
+  for (const char* name : {"fast", "plain", "device"}) {
     EngineOptions options;
-    options.path = path;
+    if (name == std::string("plain")) options.path = GeneratePath::kPlain;
+    if (name == std::string("device")) ASSERT_TRUE(model->move_to({.by_operators = true}).ok());
     auto engine = make_engine(*model, options);
     std::vector<GenerateRequest> requests;
     for (const Json& item : golden["cases"]) {

@@ -149,6 +149,7 @@ const std::vector<Variant>& variants() {
        [](LearnerOptions& options) {
          options.router_losses = {0.3, 0.02};
        }},
+      {"windows, sinks and experts of gpt-oss", stacked_moe_config, {}, {}},
       {"filters of the sampler", dense_config, {}, {}, true},
   };
   return all;

@@ -1,5 +1,5 @@
 // Logits, log-probs and entropies of the reference folders (transformers in float64), in all config forms and on both
-// layer paths.
+// layer paths, and by the code of a device.
 #include <ATen/ops/from_blob.h>
 
 #include <filesystem>
@@ -55,7 +55,8 @@ TEST_P(Reference, EqualsTransformers) {
   for (const std::string dtype : {"float32", "float64"}) {
     auto model = Model::load(default_env(), folder, dtype);
     ASSERT_TRUE(model.ok()) << model.error().to_string();
-    for (const LayerPath path : {LayerPath::kFast, LayerPath::kPlain}) {
+    for (const LayerPath path : {LayerPath::kFast, LayerPath::kPlain, LayerPath::kOperators}) {
+      if (path == LayerPath::kOperators) ASSERT_TRUE(model->move_to({.by_operators = true}).ok());  // the head too
       const auto got =
           evaluate_padded(*model, stored(*file, "in.input_ids"), stored(*file, "in.attention_mask"), {path, {}});
       ASSERT_TRUE(got.ok()) << got.error().to_string();

@@ -19,6 +19,11 @@ struct FusedGroup {
   std::vector<at::Tensor> params, grads, exp_avgs, exp_avg_sqs, steps;
 };
 
+// The kernel reads its numbers on the device of the weights.
+at::Tensor number_on(const at::Tensor& weights, double value) {
+  return at::scalar_tensor(value, weights.options().dtype(at::kFloat).requires_grad(false));
+}
+
 class AdamWRule : public UpdateRule {
  public:
   explicit AdamWRule(const AdamWOptions& options) : options_(options) {}
@@ -37,7 +42,7 @@ class AdamWRule : public UpdateRule {
       group.grads.push_back(part.gradient);
       group.exp_avgs.push_back(part.state[0]);
       group.exp_avg_sqs.push_back(part.state[1]);
-      group.steps.push_back(at::scalar_tensor(static_cast<double>(update), at::kFloat));
+      group.steps.push_back(number_on(part.weights, static_cast<double>(update)));
     }
     for (auto& [settings, group] : groups) step_group(group, settings.first, settings.second, grad_factor);
   }
@@ -47,7 +52,7 @@ class AdamWRule : public UpdateRule {
     std::optional<at::Tensor> grad_scale;  // the kernel divides by it, which saves a pass over the gradients
     if (grad_factor != 1.0) {
       if (group.params.front().scalar_type() == at::kFloat)
-        grad_scale = at::scalar_tensor(1.0 / grad_factor, at::kFloat);
+        grad_scale = number_on(group.params.front(), 1.0 / grad_factor);
       else
         at::_foreach_mul_(group.grads, grad_factor);  // the scale is float32 only, too coarse for float64 training
     }

@@ -1,0 +1,73 @@
+// See compute_device.h.
+#include "model/device/compute_device.h"
+
+#include <ATen/Context.h>
+#include <dlfcn.h>
+#include <fmt/core.h>
+#include "model/tensor/torch_version.h"
+
+#include <cstdlib>
+#include <filesystem>
+
+#include "foundation/base/text.h"
+
+namespace mortise {
+namespace {
+
+Result<> load_libraries(const std::string& folder) {
+  const std::string path = folder + "/" + kCudaLibrary;
+  std::error_code ignored;
+  if (!std::filesystem::exists(path, ignored)) {
+    return Error{ErrorKind::kConfig, fmt::format("libtorch's CUDA half is not in {}", folder), "model.device",
+                 "fetch it with `./dev deps --cuda` (2.3 GB), or set model.device = \"cpu\""};
+  }
+  // A fixed order of sums in cuBLAS. Read when its library starts.
+  setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8", /*overwrite=*/0);
+  if (dlopen(path.c_str(), RTLD_NOW | RTLD_GLOBAL) == nullptr) {
+    return Error{ErrorKind::kConfig, fmt::format("libtorch's CUDA half cannot be loaded: {}", dlerror()),
+                 "model.device", "fetch it again: remove its folder and run `./dev deps --cuda`"};
+  }
+  return {};
+}
+
+Result<ComputeDevice> open_cuda(int index, bool needs_bfloat16, const CudaPlaces& places) {
+  const GpuFacts gpu = TRY(ask_driver(places, index, needs_bfloat16));
+  TRY(load_libraries(places.libraries.empty() ? cuda_library_folder() : places.libraries));
+  if (!at::globalContext().hasCUDA()) {
+    return Error{ErrorKind::kInternal, "libtorch finds no CUDA although the driver works", "model.device",
+                 "report this with the output of `mortise doctor` and `nvidia-smi`"};
+  }
+  // Where an operation has a deterministic form, take it. Others warn, which the log shows.
+  at::globalContext().setDeterministicAlgorithms(true, /*warn_only=*/true);
+  ComputeDevice out{at::Device(at::kCUDA, static_cast<c10::DeviceIndex>(index)), /*by_operators=*/true, {}};
+  out.text = fmt::format("cuda:{}, {} with {}", index, gpu.name, format_bytes(gpu.memory_bytes));
+  return out;
+}
+
+}  // namespace
+
+std::string cuda_library_folder() {
+  Dl_info info{};
+  if (dladdr(reinterpret_cast<const void*>(&at::globalContext), &info) == 0 || info.dli_fname == nullptr) return {};
+  std::error_code ignored;
+  const std::filesystem::path own = std::filesystem::weakly_canonical(info.dli_fname, ignored).parent_path();
+  if (std::filesystem::exists(own / kCudaLibrary, ignored)) return own.string();  // a whole wheel
+  // deps/torch-VERSION/torch/lib, and deps/torch-cuda-VERSION/torch/lib
+  const std::filesystem::path deps = own.parent_path().parent_path().parent_path();
+  return (deps / fmt::format("torch-cuda-{}", kTorchVersion) / "torch/lib").string();
+}
+
+Result<ComputeDevice> open_device(const DeviceName& name, bool needs_bfloat16, const CudaPlaces& places) {
+  switch (name.kind) {
+    case DeviceKind::kCuda:
+      return open_cuda(name.index, needs_bfloat16, places);
+    case DeviceKind::kCpuAsDevice:
+      return ComputeDevice{at::kCPU, /*by_operators=*/true, "the CPU, with the code of a device"};
+    case DeviceKind::kAuto:
+    case DeviceKind::kCpu:
+      break;
+  }
+  return ComputeDevice{};
+}
+
+}  // namespace mortise

@@ -1,0 +1,42 @@
+// The layers as ATen operations, which run on any device, and the table by which the decoder takes them or the CPU kernels.
+//
+// Attention gathers the keys and values of each segment behind those of its prompt and then works on whole sequences
+// (segment_attention.h). Norms, rotation, activation and experts are the plain versions of each layer. Linear maps are
+// common to both: they are libtorch's products.
+// Cost: as the kernels in products; the other operations pass the activations several times and keep more for backward.
+// Thread rule: as libtorch.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <functional>
+#include <utility>
+
+#include "model/layers/attention.h"
+#include "model/layers/decoder.h"
+#include "model/layers/router.h"
+
+namespace mortise {
+
+struct LayerCode {
+  at::Tensor (*rms_norm)(const at::Tensor& x_NH, const at::Tensor& weight_H, double eps);
+  std::pair<at::Tensor, at::Tensor> (*add_rms_norm)(const at::Tensor& x_NH, const at::Tensor& residual_NH,
+                                                    const at::Tensor& weight_H, double eps);
+  at::Tensor (*qk_norm)(const at::Tensor& qkv_NQ, const at::Tensor& q_weight_D, const at::Tensor& k_weight_D,
+                        int64_t num_heads, int64_t num_kv_heads, double eps);
+  at::Tensor (*rope_attention)(const at::Tensor& qkv_NQ, const at::Tensor& segments_S4, const at::Tensor& positions_N,
+                               const RopeTable& table, const AttentionShape& shape,
+                               const std::function<void(const at::Tensor&)>& on_qkv);
+  at::Tensor (*gated)(const at::Tensor& gate_up_N2I, Activation activation);
+  at::Tensor (*mixture)(const at::Tensor& x_NH, const Routing& routing, const LayerMatrices& matrices,
+                        const ExpertLeaves& leaves, const ModelConfig& config);
+};
+
+const LayerCode& operator_layers();
+
+// The rotations of each token, [N, R/2], where positions_N lies: a pass of few tokens far behind makes no table of all
+// positions before them. `length` as in rope_inverse_frequencies().
+RopeTable token_rope_table(const RopeConfig& rope, int64_t head_dim, const at::Tensor& positions_N, int64_t length,
+                           at::ScalarType dtype);
+
+}  // namespace mortise

@@ -1,0 +1,65 @@
+// See segment_attention.h.
+#include "model/layers/segment_attention.h"
+
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/matmul.h>
+#include <ATen/ops/ones.h>
+#include <ATen/ops/softmax.h>
+#include <ATen/ops/tanh.h>
+
+#include <limits>
+
+#include "model/layers/cuda_attention.h"
+
+namespace mortise {
+namespace {
+
+// [L, H, D] as [H, L, D], with each head repeated for its group.
+at::Tensor by_head(const at::Tensor& rows_LHD, int64_t repeat) {
+  return rows_LHD.transpose(0, 1).repeat_interleave(repeat, 0);
+}
+
+at::Tensor one_sequence(const at::Tensor& q_LHD, const at::Tensor& k_LHD, const at::Tensor& v_LHD,
+                        const AttentionShape& shape) {
+  const int64_t group = shape.num_heads / shape.num_kv_heads, before = k_LHD.size(0) - q_LHD.size(0);
+  const at::Tensor k = by_head(k_LHD, group), v = by_head(v_LHD, group);
+  at::Tensor scores = at::matmul(by_head(q_LHD, 1), k.transpose(1, 2)) * shape.scale;
+  if (shape.softcap > 0.0) scores = at::tanh(scores / shape.softcap) * shape.softcap;
+  at::Tensor seen = at::ones({q_LHD.size(0), k_LHD.size(0)}, q_LHD.options().dtype(at::kBool).requires_grad(false));
+  seen = seen.tril(before);
+  if (shape.window > 0) seen = seen.triu(before - shape.window + 1);
+  scores = scores.masked_fill(seen.logical_not(), -std::numeric_limits<double>::infinity());
+  if (shape.sinks_A.defined()) {
+    const int64_t heads = shape.num_heads;
+    scores = at::cat({scores, shape.sinks_A.reshape({heads, 1, 1}).expand({heads, q_LHD.size(0), 1})}, -1);
+  }
+  const at::Tensor p = at::softmax(scores, -1).narrow(-1, 0, k_LHD.size(0));
+  return at::matmul(p, v).transpose(0, 1);
+}
+
+at::Tensor each_sequence(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const SegmentLengths& lengths,
+                         const AttentionShape& shape) {
+  const std::vector<at::Tensor> queries = q.split_with_sizes(lengths.queries);
+  const std::vector<at::Tensor> keys = k.split_with_sizes(lengths.keys), values = v.split_with_sizes(lengths.keys);
+  std::vector<at::Tensor> out;
+  for (size_t s = 0; s < queries.size(); ++s) out.push_back(one_sequence(queries[s], keys[s], values[s], shape));
+  return at::cat(out, 0);
+}
+
+}  // namespace
+
+at::Tensor segment_attention(const at::Tensor& q_NHD, const at::Tensor& k_MHD, const at::Tensor& v_MHD,
+                             const SegmentLengths& lengths, const AttentionShape& shape) {
+  const at::ScalarType dtype = q_NHD.scalar_type();
+  if (has_cuda_attention(q_NHD, shape)) {
+    if (!shape.rounds) return cuda_attention(q_NHD, k_MHD, v_MHD, lengths, shape);
+    const auto rounded = [](const at::Tensor& x) { return x.to(at::kBFloat16); };
+    return cuda_attention(rounded(q_NHD), rounded(k_MHD), rounded(v_MHD), lengths, shape).to(dtype);
+  }
+  if (!shape.rounds) return each_sequence(q_NHD, k_MHD, v_MHD, lengths, shape);
+  const auto rounded = [dtype](const at::Tensor& x) { return x.to(at::kBFloat16).to(dtype); };
+  return rounded(each_sequence(rounded(q_NHD), rounded(k_MHD), rounded(v_MHD), lengths, shape));
+}
+
+}  // namespace mortise

@@ -1,0 +1,207 @@
+// device_tests [DEVICE] [GoogleTest options]: what a device run computes, against the CPU's kernels in float64. DEVICE is that
+// of model.device; default: cuda. If the machine has none, it says why and ends with code 13 (docs/exit_codes.md).
+//
+// The shapes reach the fused attention operators (head size 16, no window) and the plain path (windows, caps).
+#include <ATen/ops/empty.h>
+
+#include <chrono>
+#include <cstdio>
+
+#include "generate/engine.h"
+#include "learn/update/actor_learner.h"
+#include "model/layers/segment_attention.h"
+#include "unit/learn/learner_fixture.h"
+#include "unit/model/gradient_fixture.h"
+
+namespace mortise {
+namespace {
+
+ComputeDevice device_under_test;  // NOLINT: main() opens it before the first test
+
+constexpr int kExitNoDevice = 13;
+
+// Head size 16, grouped heads, and what else a family has.
+ModelConfig config_of(Family family) {
+  ModelConfig config = small_config(family, false);
+  config.hidden_size = 64;
+  config.head_dim = 16;
+  config.intermediate_size = 96;
+  if (config.moe.num_experts > 0) config.moe.expert_size = 48;
+  config.initializer_range = 0.1;
+  return config;
+}
+
+Model model_of(Family family, const std::string& dtype, bool on_device) {
+  Model model = *Model::random(config_of(family), 11, dtype);
+  if (on_device) {
+    const auto moved = model.move_to(device_under_test);
+    EXPECT_TRUE(moved.ok()) << (moved.ok() ? "" : moved.error().to_string());
+  }
+  return model;
+}
+
+std::vector<at::Tensor> host_gradients(Model& model) {
+  std::vector<at::Tensor> out;
+  for (const at::Tensor& gradient : gradients_of(model.parameters()))
+    out.push_back(gradient.defined() ? on_host(gradient).to(at::kDouble) : gradient);
+  model.zero_grad();
+  return out;
+}
+
+Loss loss_of(Model& model, const std::vector<PackRow>& rows) {
+  const PackedBatch batch = *pack_rows(rows, {.vocab_size = 23});
+  const at::Tensor hidden = model.forward_hidden(batch);
+  const at::Tensor selected = hidden.index_select(0, batch.predict_index_R.to(hidden.device()));
+  const LogProbs out = head_log_prob(selected.detach().contiguous(), model.head(), batch.targets_R, 0.9, true);
+  const at::Tensor probe = random_tensor({64}, 77).narrow(0, 0, batch.num_targets()).contiguous();
+  const at::Tensor d_selected = at::empty_like(selected);
+  head_backward(selected.detach().contiguous(), model.head(), batch.targets_R, 0.9, probe, probe * 0.1, d_selected,
+                model.head_grad());
+  selected.backward(d_selected);
+  return {(out.log_prob_R.to(at::kDouble) * probe).sum().item<double>(), out.log_prob_R.to(at::kDouble)};
+}
+
+class DeviceFamilies : public testing::TestWithParam<Family> {};
+
+TEST_P(DeviceFamilies, LogProbsAndGradientsEqualTheCpus) {
+  const Fixture rows = make_setup(Family::kQwen2, false);
+  Model cpu = model_of(GetParam(), "float64", false);
+  const Loss want = loss_of(cpu, rows.rows());
+  const auto want_gradients = host_gradients(cpu);
+  for (const auto& [dtype, tolerance] : {std::pair{"float32", 1e-4}, std::pair{"bfloat16", 0.08}}) {
+    Model model = model_of(GetParam(), dtype, true);
+    const Loss got = loss_of(model, rows.rows());
+    EXPECT_LE(max_difference(got.log_prob, want.log_prob), tolerance) << dtype;
+    const auto gradients = host_gradients(model);
+    for (size_t i = 0; i < gradients.size(); ++i)
+      EXPECT_LT(relative_l2(gradients[i], want_gradients[i]), tolerance) << dtype << model.parameters()[i].name;
+  }
+}
+
+TEST_P(DeviceFamilies, TwoPassesHaveTheSameBits) {
+  const Fixture rows = make_setup(Family::kQwen2, false);
+  for (const char* dtype : {"float32", "bfloat16"}) {
+    Model model = model_of(GetParam(), dtype, true);
+    const Loss first = loss_of(model, rows.rows());
+    const auto want = host_gradients(model);
+    EXPECT_TRUE(loss_of(model, rows.rows()).log_prob.equal(first.log_prob)) << dtype;
+    const auto got = host_gradients(model);
+    for (size_t i = 0; i < got.size(); ++i)
+      EXPECT_TRUE(got[i].equal(want[i])) << dtype << " " << model.parameters()[i].name;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(All, DeviceFamilies,
+                         testing::Values(Family::kQwen2, Family::kQwen3, Family::kMistral, Family::kGemma2,
+                                         Family::kGemma3, Family::kPhi3, Family::kQwen3Moe));
+
+// Longer sequences than a tile of the fused operators, with and without a prompt before them.
+TEST(DeviceAttention, EqualsThePlainOneInFloat64) {
+  const AttentionShape shape{4, 2, 32, 0.17};
+  const SegmentLengths lengths{{150, 1, 70, 33}, {150, 200, 270, 33}};
+  const auto run = [&](at::Device device, at::ScalarType dtype, bool rounds) {
+    AttentionShape own = shape;
+    own.rounds = rounds;
+    const auto input = [&](int64_t rows, int64_t heads, uint64_t seed) {
+      return random_tensor({rows, heads, 32}, seed)
+          .to(at::TensorOptions().device(device).dtype(dtype))
+          .requires_grad_(true);
+    };
+    const at::Tensor q = input(254, 4, 1), k = input(653, 2, 2), v = input(653, 2, 3);
+    const at::Tensor out = segment_attention(q, k, v, lengths, own);
+    const at::Tensor probe = random_tensor({254, 4, 32}, 4).to(out.options().requires_grad(false));
+    (out * probe).sum().backward();
+    std::vector<at::Tensor> all{out, q.grad(), k.grad(), v.grad()};
+    for (at::Tensor& one : all) one = on_host(one.detach()).to(at::kDouble);
+    return all;
+  };
+  const auto want = run(at::kCPU, at::kDouble, false);
+  const auto single = run(device_under_test.device, at::kFloat, false);
+  const auto rounded = run(device_under_test.device, at::kFloat, true);
+  for (size_t i = 0; i < want.size(); ++i) {
+    EXPECT_LT(relative_l2(single[i], want[i]), 1e-5) << i;
+    EXPECT_LT(relative_l2(rounded[i], want[i]), 0.02) << i;
+  }
+}
+
+TEST(DeviceLearning, UpdatesFollowTheCpus) {
+  const RandomRows rows(false);
+  for (const char* loss : {"vanilla", "gspo"}) {
+    const std::vector<std::string> settings{std::string("actor.policy_loss.loss_mode=") + loss,
+                                            "actor.entropy_coeff=0.01"};
+    const auto learn = [&](bool on_device) {
+      Model model = *Model::random(two_layer_model(29, "float32").config(), 5);
+      const Result<> moved = model.move_to(on_device ? device_under_test : ComputeDevice());
+      EXPECT_TRUE(moved.ok()) << (moved.ok() ? "" : moved.error().to_string());
+      AdamW optimizer(TestPolicy::parameters(model), {});
+      TestObjective objective(settings);
+      ActorLearner learner(model, optimizer, objective.objective, cut_by({4, 0}));
+      std::vector<double> numbers;
+      for (int64_t step = 1; step <= 4; ++step) {
+        const auto done =
+            learner.update(rows.batch, all_rows(rows.batch), {.lr = 1e-3, .step = step, .update_index = step});
+        EXPECT_TRUE(done.ok()) << done.error().to_string();
+        numbers.insert(numbers.end(), {done->sums.loss, done->grad_norm});
+      }
+      return numbers;
+    };
+    const std::vector<double> want = learn(false), got = learn(true);
+    for (size_t i = 0; i < want.size(); ++i)
+      EXPECT_NEAR(got[i], want[i], 2e-3 * std::max(1.0, std::abs(want[i]))) << loss;
+  }
+}
+
+// A token's log-prob is the one that training computes for it.
+TEST(DeviceSampling, LogProbsAreThoseOfTraining) {
+  for (const Family family : {Family::kQwen3, Family::kGemma2}) {
+    const Model model = model_of(family, "float32", true);
+    EngineOptions options;
+    options.max_num_seqs = 5;
+    auto engine = GenerateEngine::create(model, options).value();
+    std::vector<GenerateRequest> requests;
+    for (int64_t id = 1; id <= 4; ++id) {
+      GenerateRequest& request = requests.emplace_back();
+      request.request_id = id;
+      request.prompt_ids = {id, 5, 7, 9};
+      request.num_samples = 2;
+      request.sampling.max_new_tokens = 8 + id;
+    }
+    ASSERT_TRUE(engine->submit(requests).ok());
+    size_t num_tokens = 0;
+    const auto check = [&](const GeneratedSequence& one) {
+      const PackRow row{requests[static_cast<size_t>(one.request_id - 1)].prompt_ids, one.ids, -1};
+      const PackedBatch batch = *pack_rows({&row, 1}, {.vocab_size = 23});
+      const at::NoGradGuard no_grad;
+      const at::Tensor hidden = model.forward_hidden(batch);
+      const LogProbs want = head_log_prob(hidden.index_select(0, batch.predict_index_R.to(hidden.device())),
+                                          model.head(), batch.targets_R, 1.0, false);
+      for (size_t t = 0; t < one.ids.size(); ++t, ++num_tokens)
+        EXPECT_NEAR(one.log_prob[t], want.log_prob_R.const_data_ptr<float>()[t], 2e-4);
+      return true;
+    };
+    const auto left = engine->poll(check, std::chrono::nanoseconds(-1));
+    ASSERT_TRUE(left.ok()) << left.error().to_string();
+    EXPECT_EQ(num_tokens, 2U * (9 + 10 + 11 + 12));
+  }
+}
+
+}  // namespace
+}  // namespace mortise
+
+int main(int argc, char** argv) {
+  testing::InitGoogleTest(&argc, argv);
+  const std::string name = argc > 1 ? argv[1] : "cuda";
+  const auto parsed = mortise::parse_device_name(name);
+  if (!parsed || parsed->kind == mortise::DeviceKind::kAuto || parsed->kind == mortise::DeviceKind::kCpu) {
+    std::fprintf(stderr, "usage: device_tests [cuda | cuda:N | cpu-as-device]\n");
+    return 2;
+  }
+  auto opened = mortise::open_device(*parsed, /*needs_bfloat16=*/true);
+  if (!opened.ok()) {
+    std::fprintf(stderr, "no device to test: %s\n", opened.error().to_string().c_str());
+    return mortise::kExitNoDevice;
+  }
+  std::printf("testing on %s\n", opened->text.c_str());
+  mortise::device_under_test = *std::move(opened);
+  return RUN_ALL_TESTS();
+}

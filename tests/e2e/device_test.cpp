@@ -1,0 +1,109 @@
+// Whole runs with model.device: by the code of a device on the CPU they learn what they learn without it, and are resumed
+// to the same bits. A machine without a GPU, and settings that a device cannot do, are told before anything is loaded.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "program.h"
+#include "run_bits.h"
+
+namespace mortise::test {
+namespace {
+
+using testing::HasSubstr;
+
+const std::string kAsDevice = "model.device=cpu-as-device ";
+const std::string kFew =
+    "train run.toml data.train_batch_size=8 actor.ppo_mini_batch_size=4 trainer.total_training_steps=3 "
+    "trainer.save_freq=1 trainer.logger='[]' actor.use_kl_loss=true ";
+
+// Every number of every step but the times; float64 hides no fault in the last bits of float32.
+void expect_same_numbers(const Path& got, const Path& want, double tolerance) {
+  const std::vector<Json> a = rows_of(got / "metrics.jsonl"), b = rows_of(want / "metrics.jsonl");
+  ASSERT_EQ(a.size(), b.size());
+  ASSERT_GE(b.size(), 3U);
+  for (size_t i = 0; i < b.size(); ++i) {
+    for (const auto& [name, value] : b[i].items()) {
+      if (is_time(name) || !value.is_number()) continue;
+      const double expected = value.get<double>();
+      EXPECT_NEAR(number_of(a[i], name), expected, tolerance * std::max(1.0, std::abs(expected))) << name << " " << i;
+    }
+  }
+}
+
+TEST(DeviceRuns, LearnWhatTheCpuLearns) {
+  for (const char* settings :
+       {"model.dtype=float64", "model.dtype=float64 actor.ppo_epochs=2 algorithm.adv_estimator=gae",
+        "model.dtype=float64 actor.policy_loss.loss_mode=gspo trainer.mode=one_step_off"}) {
+    const TaskFolder task;
+    const Outcome cpu = task.mortise(kFew + settings + " trainer.default_local_dir=cpu");
+    ASSERT_EQ(cpu.code, 0) << cpu.output;
+    const Outcome device = task.mortise(kFew + kAsDevice + settings);
+    ASSERT_EQ(device.code, 0) << device.output;
+    EXPECT_THAT(device.output, HasSubstr("device: the CPU, with the code of a device"));
+    expect_same_numbers(task.path() / "out", task.path() / "cpu", 1e-8);
+  }
+}
+
+TEST(DeviceRuns, AResumeHasTheSameBits) {
+  expect_resumed_bits(kFew + kAsDevice, 2, 3);
+  expect_resumed_bits(kFew + kAsDevice + "model.dtype=bfloat16", 2, 3);
+}
+
+TEST(DeviceRuns, SupervisedRunsAndValidations) {
+  const TaskFolder task;
+  const std::string sft =
+      "sft run.toml data.train_files='[\"data/sft.jsonl\"]' data.max_response_length=8 "
+      "sft.total_training_steps=4 sft.train_batch_size=8 model.dtype=float64 trainer.logger='[]' ";
+  const Outcome cpu = task.mortise(sft + "trainer.default_local_dir=cpu");
+  ASSERT_EQ(cpu.code, 0) << cpu.output;
+  const Outcome device = task.mortise(sft + kAsDevice);
+  ASSERT_EQ(device.code, 0) << device.output;
+  expect_same_numbers(task.path() / "out", task.path() / "cpu", 1e-8);
+  const std::string eval =
+      "eval run.toml data.val_files='[\"data/val.jsonl\"]' model.path=out/global_step_4/huggingface ";
+  const Outcome scored = task.mortise(eval + kAsDevice), plain = task.mortise(eval);
+  EXPECT_EQ(scored.code, 0) << scored.output;
+  EXPECT_EQ(plain.code, 0) << plain.output;
+}
+
+// What a device cannot do yet, by the name of the setting and before the model is looked for.
+TEST(DeviceRuns, WhatADeviceCannotDoIsRefused) {
+  const TaskFolder task;
+  for (const char* setting :
+       {"model.lora_rank=4", "model.layers=plain", "rollout.kernels=base", "rollout.dtype=bfloat16",
+        "rollout.deterministic=true", "rollout.top_k=5 rollout.filtered_log_probs=true", "actor.optim.optimizer=sgd",
+        "actor.optim.offload=file", "ref.offload=file actor.use_kl_loss=true", "ranks.zero_stage=1",
+        "actor.use_kl_loss=true actor.kl_loss_type=full", "teacher.path=model teacher.loss_coef=1"}) {
+    const Outcome outcome = task.mortise("train run.toml model.path=absent " + kAsDevice + setting);
+    EXPECT_EQ(outcome.code, 2) << setting << outcome.output;
+    EXPECT_THAT(outcome.output, HasSubstr("cannot do yet")) << setting;
+    EXPECT_THAT(outcome.output, HasSubstr("or set model.device = \"cpu\"")) << setting;
+  }
+  const Outcome unknown = task.mortise("train run.toml model.device=gpu");
+  EXPECT_EQ(unknown.code, 2);
+  EXPECT_THAT(unknown.output, HasSubstr("choose auto, cpu, cuda, cuda:N or cpu-as-device"));
+  const Outcome estimator = task.mortise("train run.toml algorithm.adv_estimator=optimal_token_baseline " + kAsDevice);
+  EXPECT_EQ(estimator.code, 2) << estimator.output;
+  EXPECT_THAT(estimator.output, HasSubstr("sums of squared probabilities"));
+}
+
+// On a machine with a GPU there is nothing to test.
+TEST(DeviceRuns, WithoutAGpu) {
+  const TaskFolder task;
+  const Outcome outcome = task.mortise("train run.toml model.device=cuda");
+  if (outcome.code == 0) GTEST_SKIP() << "this machine has a GPU";
+  EXPECT_EQ(outcome.code, 2);
+  EXPECT_THAT(outcome.output, HasSubstr("no NVIDIA driver was found"));
+  EXPECT_FALSE(default_env().exists(task.path() / "out"));
+  const Outcome dry = task.mortise("train run.toml --dry-run model.device=cuda");
+  EXPECT_EQ(dry.code, 0) << dry.output;
+  EXPECT_THAT(dry.output, HasSubstr("# device: cuda, but this machine has none: no NVIDIA driver was found"));
+  const Outcome automatic = task.mortise("train run.toml model.device=auto trainer.total_training_steps=1");
+  EXPECT_EQ(automatic.code, 0) << automatic.output;
+  EXPECT_THAT(automatic.output, HasSubstr("device: the CPU, because no NVIDIA driver was found"));
+}
+
+}  // namespace
+}  // namespace mortise::test

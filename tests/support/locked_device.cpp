@@ -1,0 +1,183 @@
+// See locked_device.h.
+#include "support/locked_device.h"
+
+#include <ATen/EmptyTensor.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/native/CPUFallback.h>
+#include <ATen/ops/_reshape_alias_native.h>
+#include <ATen/ops/as_strided_native.h>
+#include <ATen/ops/from_blob.h>
+#include <ATen/ops/mm.h>
+#include <ATen/ops/view_native.h>
+#include <c10/core/Allocator.h>
+#include <c10/core/impl/DeviceGuardImplInterface.h>
+#include <sys/mman.h>
+#include <torch/library.h>
+
+#include <algorithm>
+#include <atomic>
+#include <map>
+#include <mutex>
+
+namespace mortise::test {
+namespace {
+
+std::atomic<long> num_operators{0};
+
+// Allocations by address. They are unlocked together, and locked again when the last copy is done.
+class LockedMemory final : public c10::Allocator {
+ public:
+  static LockedMemory& instance() {
+    static LockedMemory memory;
+    return memory;
+  }
+
+  c10::DataPtr allocate(size_t bytes) override {
+    const std::lock_guard lock(mutex_);
+    const size_t size = (std::max<size_t>(bytes, 1) + 4095) / 4096 * 4096;
+    void* const data =
+        mmap(nullptr, size, num_open_ > 0 ? kOpen : PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    TORCH_CHECK(data != MAP_FAILED, "no memory for the locked device");
+    sizes_[data] = size;
+    return {data, data, &release, c10::Device(c10::kPrivateUse1, 0)};
+  }
+  c10::DeleterFnPtr raw_deleter() const override { return &release; }
+  void copy_data(void* to, const void* from, size_t bytes) const override {
+    instance().open();
+    default_copy_data(to, from, bytes);
+    instance().close();
+  }
+
+  void open() {
+    const std::lock_guard lock(mutex_);
+    if (num_open_++ == 0) protect(kOpen);
+  }
+  void close() {
+    const std::lock_guard lock(mutex_);
+    if (--num_open_ == 0) protect(PROT_NONE);
+  }
+
+ private:
+  static constexpr int kOpen = PROT_READ | PROT_WRITE;
+
+  static void release(void* data) {
+    LockedMemory& self = instance();
+    const std::lock_guard lock(self.mutex_);
+    const auto found = self.sizes_.find(data);
+    if (found == self.sizes_.end()) return;
+    munmap(data, found->second);
+    self.sizes_.erase(found);
+  }
+  void protect(int rights) {
+    for (const auto& [data, size] : sizes_) mprotect(data, size, rights);
+  }
+
+  std::mutex mutex_;
+  std::map<void*, size_t> sizes_;
+  int num_open_ = 0;
+};
+
+class LockedGuard final : public c10::impl::NoOpDeviceGuardImpl<c10::DeviceType::PrivateUse1> {};
+
+at::Tensor empty(c10::IntArrayRef size, std::optional<at::ScalarType> dtype, std::optional<at::Layout> /*layout*/,
+                 std::optional<at::Device> /*device*/, std::optional<bool> /*pinned*/,
+                 std::optional<at::MemoryFormat> format) {
+  constexpr c10::DispatchKeySet kKeys(c10::DispatchKey::PrivateUse1);
+  return at::detail::empty_generic(size, &LockedMemory::instance(), kKeys, c10::dtype_or_default(dtype), format);
+}
+
+at::Tensor empty_strided(c10::IntArrayRef size, c10::IntArrayRef stride, std::optional<at::ScalarType> dtype,
+                         std::optional<at::Layout> /*layout*/, std::optional<at::Device> /*device*/,
+                         std::optional<bool> /*pinned*/) {
+  constexpr c10::DispatchKeySet kKeys(c10::DispatchKey::PrivateUse1);
+  return at::detail::empty_strided_generic(size, stride, &LockedMemory::instance(), kKeys,
+                                           c10::dtype_or_default(dtype));
+}
+
+// The same memory as a tensor of the host, to be used while it is open.
+at::Tensor host_view(const at::Tensor& tensor) {
+  if (tensor.is_cpu()) return tensor;
+  auto* const data = static_cast<char*>(tensor.storage().mutable_data()) +
+                     tensor.storage_offset() * static_cast<int64_t>(tensor.element_size());
+  return at::from_blob(data, tensor.sizes(), tensor.strides(), at::TensorOptions().dtype(tensor.scalar_type()));
+}
+
+at::Tensor copy_from(const at::Tensor& from, const at::Tensor& to, bool /*non_blocking*/) {
+  LockedMemory::instance().open();
+  host_view(to).copy_(host_view(from));
+  LockedMemory::instance().close();
+  return to;
+}
+
+at::Tensor copy_from_and_resize(const at::Tensor& from, const at::Tensor& to) {
+  if (to.sizes() != from.sizes()) to.resize_(from.sizes());
+  return copy_from(from, to, false);
+}
+
+const at::Tensor& resize(const at::Tensor& self, c10::SymIntArrayRef size, std::optional<at::MemoryFormat> /*format*/) {
+  const c10::IntArrayRef sizes = C10_AS_INTARRAYREF_SLOW(size);
+  int64_t count = 1;
+  for (const int64_t one : sizes) count *= one;
+  const size_t bytes = static_cast<size_t>(count) * self.element_size();
+  TORCH_CHECK(self.storage_offset() == 0, "the locked device does not resize views");
+  if (self.storage().nbytes() < bytes) {
+    self.storage().set_data_ptr_noswap(LockedMemory::instance().allocate(bytes));
+    self.storage().set_nbytes(bytes);
+  }
+  self.unsafeGetTensorImpl()->set_sizes_contiguous(sizes);
+  return self;
+}
+
+// Only CUDA has this operator.
+at::Tensor product_in(const at::Tensor& a, const at::Tensor& b, at::ScalarType dtype) {
+  return at::mm(a.to(dtype), b.to(dtype));
+}
+
+void check_devices(const c10::OperatorHandle& op, const torch::jit::Stack& stack) {
+  const size_t count = op.schema().arguments().size();
+  for (size_t i = stack.size() - count; i < stack.size(); ++i) {
+    if (!stack[i].isTensor()) continue;
+    const at::Tensor& tensor = stack[i].toTensor();
+    const bool is_number = tensor.defined() && tensor.dim() == 0;  // CUDA takes numbers of the host
+    TORCH_CHECK(!tensor.defined() || is_number || tensor.is_privateuseone(), op.schema().name(),
+                ": expected all tensors to be on the device, but argument ", i + count - stack.size(),
+                " is on the host");
+  }
+}
+
+void run_on_host(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
+  check_devices(op, *stack);
+  ++num_operators;
+  at::native::cpu_fallback(op, stack);
+}
+
+TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
+  m.impl("empty.memory_format", empty);
+  m.impl("empty_strided", empty_strided);
+  m.impl("_copy_from", copy_from);
+  m.impl("_copy_from_and_resize", copy_from_and_resize);
+  m.impl("resize_", resize);
+  m.impl("mm.dtype", product_in);
+  m.impl("view", at::native::view);
+  m.impl("as_strided", at::native::as_strided_tensorimpl);
+  m.impl("_reshape_alias", at::native::_reshape_alias);
+}
+
+TORCH_LIBRARY_IMPL(_, PrivateUse1, m) { m.fallback(torch::CppFunction::makeFromBoxedFunction<&run_on_host>()); }
+
+}  // namespace
+
+C10_REGISTER_GUARD_IMPL(PrivateUse1, LockedGuard);
+
+c10::Device locked_device() {
+  static const bool registered = [] {
+    c10::SetAllocator(c10::kPrivateUse1, &LockedMemory::instance());
+    return true;
+  }();
+  static_cast<void>(registered);
+  return {c10::kPrivateUse1, 0};
+}
+
+long operators_on_locked_device() { return num_operators; }
+
+}  // namespace mortise::test

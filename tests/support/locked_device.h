@@ -1,0 +1,21 @@
+// A device for tests: its memory cannot be read or written by the host, as that of a GPU. It stands in for CUDA in tests of
+// what a device run does at its borders.
+//
+// libtorch calls such a device "privateuseone". Its operators copy their inputs to the host, run there and copy back. The
+// pages of its memory are locked except while libtorch copies to or from them, so that a kernel or a memcpy of Mortise on a
+// device tensor ends the test with a segmentation fault. Operators that mix tensors of host and device are refused, as CUDA
+// refuses them.
+// Thread rule: any thread.
+#pragma once
+
+#include <c10/core/Device.h>
+
+namespace mortise::test {
+
+// Registers it once in a process.
+c10::Device locked_device();
+
+// How many operators have run on it.
+long operators_on_locked_device();
+
+}  // namespace mortise::test

@@ -1,0 +1,210 @@
+// The code of a device on CPU tensors: operators in place of the kernels give the kernels' numbers and gradients, for
+// every family, every packing, and heads of several blocks.
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/ones.h>
+#include <ATen/ops/zeros.h>
+
+#include "gradient_fixture.h"
+
+namespace mortise {
+namespace {
+
+const ComputeDevice kAsDevice{.by_operators = true, .text = "the CPU, as a device"};
+
+std::vector<at::Tensor> gradients_and_zero(Model& model) {
+  std::vector<at::Tensor> out = gradients_of(model.parameters());
+  model.zero_grad();
+  return out;
+}
+
+class DeviceFamily : public testing::TestWithParam<std::pair<Family, bool>> {
+ protected:
+  Fixture setup() const { return make_setup(GetParam().first, GetParam().second); }
+  // The gradients of the loss by the kernels, and then by operators.
+  static void expect_equal(Fixture& setup, const PackedBatch& batch, double tolerance) {
+    const Loss kernels = forward_backward(setup.model, batch, LayerPath::kFast);
+    const auto want = gradients_and_zero(setup.model);
+    ASSERT_TRUE(setup.model.move_to(kAsDevice).ok());
+    const Loss operators = forward_backward(setup.model, batch, LayerPath::kFast);
+    const auto got = gradients_and_zero(setup.model);
+    EXPECT_NEAR(operators.value, kernels.value, tolerance);
+    EXPECT_CLOSE(operators.log_prob, kernels.log_prob, tolerance);
+    for (size_t i = 0; i < want.size(); ++i)
+      EXPECT_LT(relative_l2(got[i], want[i]), tolerance) << setup.model.parameters()[i].name;
+  }
+};
+
+TEST_P(DeviceFamily, OperatorsEqualKernels) {
+  Fixture setup = this->setup();
+  expect_equal(setup, *pack_rows(setup.rows(), {.vocab_size = 23}), 1e-10);
+}
+
+TEST_P(DeviceFamily, Float32IsClose) {
+  Fixture setup = make_setup(GetParam().first, GetParam().second, "float32");
+  expect_equal(setup, *pack_rows(setup.rows(), {.vocab_size = 23}), 3e-5);
+}
+
+TEST_P(DeviceFamily, NeitherSharingNorSplittingChangesAGradient) {
+  Fixture setup = this->setup();
+  ASSERT_TRUE(setup.model.move_to(kAsDevice).ok());
+  const PackedBatch shared = *pack_rows(setup.rows(), {.vocab_size = 23});
+  const Loss whole = forward_backward(setup.model, shared, LayerPath::kFast);
+  const auto want = gradients_and_zero(setup.model);
+  const PackedBatch apart = *pack_rows(setup.rows(), {.share_prefix = false, .vocab_size = 23});
+  EXPECT_CLOSE(forward_backward(setup.model, apart, LayerPath::kFast).log_prob, whole.log_prob, 1e-12);
+  const auto unshared = gradients_and_zero(setup.model);
+  int64_t first = 0;
+  for (const PackRow& row : setup.rows()) {
+    const PackedBatch one = *pack_rows(std::span(&row, 1), {.vocab_size = 23});
+    forward_backward(setup.model, one, LayerPath::kFast, true, first);
+    first += one.num_targets();
+  }
+  const auto summed = gradients_and_zero(setup.model);
+  for (size_t i = 0; i < want.size(); ++i) {
+    EXPECT_LT(relative_l2(unshared[i], want[i]), 1e-12) << setup.model.parameters()[i].name;
+    EXPECT_LT(relative_l2(summed[i], want[i]), 1e-12) << setup.model.parameters()[i].name;
+  }
+}
+
+TEST_P(DeviceFamily, RecomputedLayersGiveTheSameBits) {
+  Fixture setup = this->setup();
+  ASSERT_TRUE(setup.model.move_to(kAsDevice).ok());
+  const PackedBatch batch = *pack_rows(setup.rows(), {.vocab_size = 23});
+  std::vector<std::vector<at::Tensor>> gradients;
+  for (const int64_t recomputed : {0, 1, 2}) {
+    const at::Tensor hidden = setup.model.forward_hidden(batch, {.recomputed_layers = recomputed});
+    (hidden * random_tensor(hidden.sizes().vec(), 4)).sum().backward();
+    gradients.push_back(gradients_and_zero(setup.model));
+  }
+  for (size_t i = 0; i < gradients[0].size(); ++i) {
+    if (!gradients[0][i].defined()) continue;  // an untied head
+    EXPECT_TRUE(gradients[1][i].equal(gradients[0][i])) << setup.model.parameters()[i].name;
+    EXPECT_TRUE(gradients[2][i].equal(gradients[0][i])) << setup.model.parameters()[i].name;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Families, DeviceFamily,
+                         testing::Values(std::pair{Family::kQwen2, true}, std::pair{Family::kQwen3, false},
+                                         std::pair{Family::kLlama, false}, std::pair{Family::kMistral, false},
+                                         std::pair{Family::kGemma2, true}, std::pair{Family::kGemma3, false},
+                                         std::pair{Family::kPhi3, false}, std::pair{Family::kQwen2Moe, false},
+                                         std::pair{Family::kQwen3Moe, true}, std::pair{Family::kMixtral, false}));
+
+// The kernels keep attention in float32; a device rounds its inputs and its result to bfloat16.
+TEST(Device, Bfloat16IsAsFarFromFloat32AsTheKernels) {
+  Fixture exact = make_setup(Family::kQwen3, true, "float32");
+  Fixture kernels = make_setup(Family::kQwen3, true, "bfloat16"), device = make_setup(Family::kQwen3, true, "bfloat16");
+  ASSERT_TRUE(device.model.move_to(kAsDevice).ok());
+  const PackedBatch batch = *pack_rows(exact.rows(), {.vocab_size = 23});
+  const Loss want = forward_backward(exact.model, batch, LayerPath::kFast);
+  const Loss by_kernels = forward_backward(kernels.model, batch, LayerPath::kFast);
+  const Loss by_operators = forward_backward(device.model, batch, LayerPath::kFast);
+  const double far = max_difference(by_kernels.log_prob, want.log_prob);
+  EXPECT_GT(max_difference(by_operators.log_prob, by_kernels.log_prob), 0.0);  // attention is rounded
+  EXPECT_GT(far, 1e-4);
+  EXPECT_LT(max_difference(by_operators.log_prob, want.log_prob), 2.5 * far);
+  const auto plain = gradients_of(exact.model.parameters());
+  const auto of_kernels = gradients_of(kernels.model.parameters()), gradients = gradients_of(device.model.parameters());
+  for (size_t i = 0; i < gradients.size(); ++i) {
+    const double tolerance = 2.5 * std::max(0.01, relative_l2(of_kernels[i], plain[i]));
+    EXPECT_LT(relative_l2(gradients[i], plain[i]), tolerance) << exact.model.parameters()[i].name;
+  }
+}
+
+// ---- the head, in chunks of tokens and blocks of the vocabulary ----
+
+struct HeadCase {
+  int64_t tokens, width, vocab;
+  double softcap;
+};
+
+class DeviceHead : public testing::TestWithParam<HeadCase> {
+ protected:
+  void SetUp() override {
+    const HeadCase c = GetParam();
+    hidden_ = random_tensor({c.tokens, c.width}, 1);
+    weight_ = random_tensor({c.vocab, c.width}, 2);
+    targets_ = at::zeros({c.tokens}, at::kLong);
+    for (int64_t i = 0; i < c.tokens; ++i)  // they fall into all blocks, and on the last column
+      targets_.mutable_data_ptr<int64_t>()[i] = i == 0 ? c.vocab - 1 : i * 7919 % c.vocab;
+    grad_ = random_tensor({c.tokens}, 3);
+    grad_entropy_ = random_tensor({c.tokens}, 4);
+  }
+  [[nodiscard]] VocabularyHead head() const {
+    VocabularyHead out{weight_, GetParam().softcap};
+    out.by_operators = true;
+    return out;
+  }
+  // By autograd over all logits.
+  void plain(LogProbs& out, at::Tensor& d_hidden, at::Tensor& d_weight) const {
+    const at::Tensor h = hidden_.clone().requires_grad_(true), w = weight_.clone().requires_grad_(true);
+    out = head_log_prob_plain(h, {w, GetParam().softcap}, targets_, kTemperature);
+    ((out.log_prob_R * grad_).sum() + (out.entropy_R * grad_entropy_).sum()).backward();
+    d_hidden = h.grad();
+    d_weight = w.grad();
+  }
+
+  static constexpr double kTemperature = 0.8;
+  const HeadOptions small_{.chunk_bytes = 1};  // 64 tokens
+  at::Tensor hidden_, weight_, targets_, grad_, grad_entropy_;
+};
+
+TEST_P(DeviceHead, BothPassesEqualAutograd) {
+  LogProbs want;
+  at::Tensor d_hidden, d_weight;
+  plain(want, d_hidden, d_weight);
+  const LogProbs got = head_log_prob(hidden_, head(), targets_, kTemperature, true, small_);
+  EXPECT_CLOSE(got.log_prob_R, want.log_prob_R, 1e-11);
+  EXPECT_CLOSE(got.entropy_R, want.entropy_R, 1e-11);
+  for (const bool has_norms : {false, true}) {
+    const at::Tensor dh = at::zeros(hidden_.sizes(), at::kDouble), dw = at::zeros(weight_.sizes(), at::kDouble);
+    const std::span<const TokenNorm> norms = has_norms ? std::span(got.norms_R) : std::span<const TokenNorm>();
+    head_backward(hidden_, head(), targets_, kTemperature, grad_, grad_entropy_, dh, dw, norms, small_);
+    EXPECT_LT(relative_l2(dh, d_hidden), 1e-11);
+    EXPECT_LT(relative_l2(dw, d_weight), 1e-11);
+  }
+}
+
+TEST_P(DeviceHead, OnePassCallsInOrderAndAddsToTheWeightsGradient) {
+  LogProbs want;
+  at::Tensor d_hidden, d_weight;
+  plain(want, d_hidden, d_weight);
+  const at::Tensor dh = at::zeros(hidden_.sizes(), at::kDouble), dw = weight_.clone();
+  int64_t next = 0;
+  const auto on_chunk = [&](const HeadChunk& chunk) {
+    EXPECT_EQ(chunk.begin, next);
+    next = chunk.end;
+    for (int64_t t = chunk.begin; t < chunk.end; ++t) {
+      const auto i = static_cast<size_t>(t - chunk.begin);
+      EXPECT_NEAR(chunk.log_prob[i], want.log_prob_R[t].item<double>(), 1e-11);
+      EXPECT_NEAR(chunk.entropy[i], want.entropy_R[t].item<double>(), 1e-11);
+      chunk.grad_log_prob[i] = grad_[t].item<double>();
+      chunk.grad_entropy[i] = grad_entropy_[t].item<double>();
+    }
+  };
+  head_one_pass(hidden_, head(), targets_, kTemperature, EntropyUse::kGradient, on_chunk, dh, dw, small_);
+  EXPECT_EQ(next, GetParam().tokens);
+  EXPECT_LT(relative_l2(dh, d_hidden), 1e-11);
+  EXPECT_LT(relative_l2(dw - weight_, d_weight), 1e-11);
+}
+
+INSTANTIATE_TEST_SUITE_P(Shapes, DeviceHead,
+                         testing::Values(HeadCase{5, 8, 23, 0.0}, HeadCase{130, 3, 16390, 0.0},
+                                         HeadCase{65, 3, 16384, 3.0}));
+
+// Logits far apart: nothing overflows, and a probability of 1 has log-prob and entropy 0.
+TEST(Device, HeadHandlesExtremeLogits) {
+  const at::Tensor hidden = at::ones({1, 1}, at::kDouble), weight = at::zeros({20000, 1}, at::kDouble);
+  weight.narrow(0, 19999, 1).fill_(1e4);
+  weight.narrow(0, 3, 1).fill_(-1e4);
+  VocabularyHead head{weight};
+  head.by_operators = true;
+  const at::Tensor targets = at::full({1}, 19999, at::kLong);
+  const LogProbs out = head_log_prob(hidden, head, targets, 1.0, true);
+  EXPECT_EQ(out.log_prob_R.item<double>(), 0.0);
+  EXPECT_EQ(out.entropy_R.item<double>(), 0.0);
+}
+
+}  // namespace
+}  // namespace mortise
