@@ -120,7 +120,7 @@ void PackedWeights::lay_out(const DecoderWeights& weights, WeightFormat format) 
   const auto shape = [&](const at::Tensor& weight, const at::Tensor& bias, RowOf row_of, PackedLinear& out) {
     out = {};
     out.format = row_of == router_row ? WeightFormat::kFloat32 : format;
-    if (weight.scalar_type() == at::kBFloat16) out.format = WeightFormat::kBfloat16;
+    if (weight.scalar_type() == at::kBFloat16) out.format = WeightFormat::kRounded;
     out.out = weight.size(0);
     out.in = weight.size(1);
     out.panels = row_of == gate_up_row ? (out.out / 2 + 15) / 16 : (out.out + 31) / 32;
