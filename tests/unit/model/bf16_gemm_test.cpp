@@ -20,13 +20,13 @@ namespace {
 using blas::Trans;
 
 // [rows][k] numbers, stored in either order, as float and rounded to bfloat16.
-struct Matrix {
+struct ProductMatrix {
   int64_t rows, k;
   bool k_contiguous;
   std::vector<float> exact;
   std::vector<c10::BFloat16> rounded;
 
-  Matrix(int64_t num_rows, int64_t num_k, bool contiguous, uint32_t seed)
+  ProductMatrix(int64_t num_rows, int64_t num_k, bool contiguous, uint32_t seed)
       : rows(num_rows), k(num_k), k_contiguous(contiguous) {
     std::mt19937 generator(seed);
     std::normal_distribution<float> normal;
@@ -43,7 +43,7 @@ struct Matrix {
   }
 };
 
-double product_at(const Matrix& a, const Matrix& b, int64_t i, int64_t j) {
+double product_at(const ProductMatrix& a, const ProductMatrix& b, int64_t i, int64_t j) {
   double sum = 0.0;
   for (int64_t k = 0; k < a.k; ++k) sum += a.at(i, k) * b.at(j, k);
   return sum;
@@ -52,7 +52,7 @@ double product_at(const Matrix& a, const Matrix& b, int64_t i, int64_t j) {
 constexpr float kBefore = 3.0F;
 constexpr int64_t kGap = 3;  // numbers between the rows of the result, which must stay
 
-void expect_product(const Matrix& a, const Matrix& b, bool add, const std::vector<float>& c) {
+void expect_product(const ProductMatrix& a, const ProductMatrix& b, bool add, const std::vector<float>& c) {
   const int64_t stride = b.rows + kGap;
   const double limit = 2e-6 * (1.0 + static_cast<double>(a.k));
   for (int64_t i = 0; i < a.rows; ++i) {
@@ -65,14 +65,15 @@ void expect_product(const Matrix& a, const Matrix& b, bool add, const std::vecto
 }
 
 // Fewer rows than a tile, tiles and a rest, more than one task; odd and even k, more than one block of k.
-constexpr int64_t kSizes[][3] = {{1, 1, 1}, {5, 40, 3}, {14, 32, 64}, {70, 141, 33}, {29, 65, 1027}, {3, 7, 2050}};
+constexpr int64_t kProductSizes[][3] = {{1, 1, 1},     {5, 40, 3},     {14, 32, 64},
+                                        {70, 141, 33}, {29, 65, 1027}, {3, 7, 2050}};
 
 TEST(Bf16Gemm, EveryLayoutIsTheProductOfTheRoundedNumbers) {
   const Bf16Kernels* const kernels = find_bf16_kernels();
   if (kernels == nullptr) GTEST_SKIP() << "this CPU lacks AVX512_BF16";
-  for (const auto& [m, n, k] : kSizes) {
+  for (const auto& [m, n, k] : kProductSizes) {
     for (int form = 0; form < 16; ++form) {
-      const Matrix a(m, k, (form & 1) == 0, 1), b(n, k, (form & 2) == 0, 2);
+      const ProductMatrix a(m, k, (form & 1) == 0, 1), b(n, k, (form & 2) == 0, 2);
       const bool is_float = (form & 4) != 0, add = (form & 8) != 0;
       std::vector<float> c(static_cast<size_t>(m * (n + kGap)), kBefore);
       bf16_gemm(*kernels, m, n, k, a.operand(is_float), b.operand(!is_float), add, c.data(), n + kGap);
@@ -82,9 +83,9 @@ TEST(Bf16Gemm, EveryLayoutIsTheProductOfTheRoundedNumbers) {
 }
 
 TEST(Bf16Gemm, BlasGemmIsTheSameProductOnEveryCpu) {
-  for (const auto& [m, n, k] : kSizes) {
+  for (const auto& [m, n, k] : kProductSizes) {
     for (int form = 0; form < 8; ++form) {
-      const Matrix a(m, k, (form & 1) == 0, 1), b(n, k, (form & 2) == 0, 2);
+      const ProductMatrix a(m, k, (form & 1) == 0, 1), b(n, k, (form & 2) == 0, 2);
       const bool add = (form & 4) != 0;
       std::vector<float> c(static_cast<size_t>(m * (n + kGap)), kBefore);
       blas::gemm(a.k_contiguous ? Trans::kNo : Trans::kYes, b.k_contiguous ? Trans::kYes : Trans::kNo, m, n, k, 1.0F,
@@ -99,7 +100,7 @@ TEST(Bf16Gemm, BitsDependNeitherOnThreadsNorOnOtherRows) {
   const Bf16Kernels* const kernels = find_bf16_kernels();
   if (kernels == nullptr) GTEST_SKIP() << "this CPU lacks AVX512_BF16";
   const int64_t m = 2300, n = 70, k = 1100;  // more than one block of rows and of k
-  const Matrix a(m, k, true, 1), b(n, k, true, 2);
+  const ProductMatrix a(m, k, true, 1), b(n, k, true, 2);
   std::vector<float> two(static_cast<size_t>(m * n)), one = two;
   at::set_num_threads(2);
   bf16_gemm(*kernels, m, n, k, a.operand(false), b.operand(false), false, two.data(), n);
