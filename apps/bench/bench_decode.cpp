@@ -1,6 +1,6 @@
-// bench_decode [WORKLOAD ...] [--threads N] [--repeats N] [--bfloat16] [--serve]: generation alone at the benchmark
-// shapes (random weights, end token forbidden), for several numbers of rows, and as the whole phase of a training step
-// with the packing of new weights. Prints one JSON object per line, with the minimum over the repeats. cpu_seconds is
+// bench_decode [WORKLOAD ...] [--threads N] [--repeats N] [--bfloat16 | --rounded] [--serve]: generation alone at the
+// benchmark shapes (random weights, end token forbidden), for several numbers of rows, and as the whole phase of a
+// training step with the packing of new weights. --bfloat16: rollout.dtype; --rounded: model.dtype. Prints one JSON object per line, with the minimum over the repeats. cpu_seconds is
 // the process's own time on all threads, with waiting at barriers. With --threads 1 it is reliable on a busy machine
 // too. --serve: decode_server.h.
 #include <ATen/Parallel.h>
@@ -82,10 +82,10 @@ void report(const Workload& w, GenerateEngine& engine, const char* what, int64_t
   std::fflush(stdout);
 }
 
-void bench(const Workload& w, int threads, int repeats, WeightFormat weights) {
+void bench(const Workload& w, int threads, int repeats, WeightFormat weights, const char* dtype) {
   auto config = make_qwen2_config(w.shape);
   if (!config.ok()) std::abort();
-  const auto model = Model::random(*std::move(config), 7);
+  const auto model = Model::random(*std::move(config), 7, dtype);
   if (!model.ok()) std::abort();
   EngineOptions options;
   options.num_threads = threads;
@@ -109,6 +109,7 @@ int main(int argc, char** argv) {
   int threads = at::get_num_threads();
   int repeats = 5;
   WeightFormat weights = WeightFormat::kFloat32;
+  const char* dtype = "float32";
   bool serve = false;
   std::vector<std::string> names;
   for (int i = 1; i < argc; ++i) {
@@ -118,6 +119,8 @@ int main(int argc, char** argv) {
       repeats = std::atoi(argv[++i]);
     else if (std::strcmp(argv[i], "--bfloat16") == 0)
       weights = WeightFormat::kBfloat16;
+    else if (std::strcmp(argv[i], "--rounded") == 0)
+      dtype = "bfloat16";
     else if (std::strcmp(argv[i], "--serve") == 0)
       serve = true;
     else
@@ -125,7 +128,7 @@ int main(int argc, char** argv) {
   }
   if (serve) return serve_decoding(threads);
   for (const Workload& w : kWorkloads) {
-    if (names.empty() || std::ranges::find(names, w.name) != names.end()) bench(w, threads, repeats, weights);
+    if (names.empty() || std::ranges::find(names, w.name) != names.end()) bench(w, threads, repeats, weights, dtype);
   }
   return 0;
 }

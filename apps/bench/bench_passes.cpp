@@ -1,9 +1,10 @@
 // bench_passes [c1|c1v|c2|all] [repeats] [unshared] [bfloat16] [device=NAME]: forward and backward of one packed batch (prompt shared),
 // head in one pass, by phase; no optimizer. Prints one JSON object per workload: minima over the repeats, wall time by
-// phase and processor time in all (the figure to trust on a busy machine, with OMP_NUM_THREADS=1). With bfloat16 it runs
-// a float32 and a bfloat16 model in turns, and says how many times as fast the second one is and which instructions for
-// bfloat16 the CPU has. device=NAME: as model.device; without such a device it ends with code 13. Threads:
-// OMP_NUM_THREADS, else 2.
+// phase and processor time in all (the figure to trust on a busy machine, with OMP_NUM_THREADS=1). roofline_share: the
+// time that the products of layers and head would take at the peak that this machine reaches in each format, as a share
+// of the processor time. With bfloat16 it runs a float32 and a bfloat16 model in turns, and says how many times as fast
+// the second one is and which instructions for bfloat16 the CPU has. device=NAME: as model.device; without such a device
+// it ends with code 13. Threads: OMP_NUM_THREADS, else 2.
 #include <ATen/Parallel.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty_like.h>
@@ -21,6 +22,7 @@
 #include "foundation/base/rng.h"
 #include "model/head/log_prob_head.h"
 #include "model/model.h"
+#include "model/tensor/peak_flops.h"
 #include "workloads.h"
 
 namespace {
@@ -89,14 +91,28 @@ void step(Model& model, const PackedBatch& batch, Times& best) {
   best.total = std::min(best.total, end - start);
 }
 
-void print(const Workload& w, const char* dtype, const PackedBatch& batch, const Times& best, const std::string& more) {
+double cpu_seconds_of(const Times& times) { return times.cpu_forward + times.cpu_head + times.cpu_backward; }
+
+// The least seconds of the products of the layers and of the head, forward and backward. Attention is not counted.
+double product_floor(const Model& model, const PackedBatch& batch) {
+  const ModelConfig& c = model.config();
+  const int64_t layer = c.hidden_size * (c.qkv_size() + c.q_size() + 3 * c.intermediate_size);
+  const auto of_layers = static_cast<double>(6 * c.num_layers * layer * batch.num_tokens());
+  const auto of_head = static_cast<double>(6 * c.hidden_size * c.vocab_size * batch.targets_R.numel());
+  return of_layers / measured_peak_flops(model.has_rounded_matrices() ? at::kBFloat16 : at::kFloat) +
+         of_head / measured_peak_flops(at::kFloat);
+}
+
+void print(const Workload& w, const Model& model, const PackedBatch& batch, const Times& best,
+           const std::string& more) {
   std::printf(
       "{\"workload\":\"%s\",\"dtype\":\"%s\",\"threads\":%d,\"tokens\":%ld,\"forward_s\":%.4f,\"head_s\":%.4f,"
       "\"backward_s\":%.4f,\"total_s\":%.4f,",
-      w.name, dtype, at::get_num_threads(), static_cast<long>(batch.num_tokens()), best.forward, best.head,
-      best.backward, best.total);
-  std::printf("\"cpu_forward_s\":%.4f,\"cpu_head_s\":%.4f,\"cpu_backward_s\":%.4f%s}\n", best.cpu_forward,
-              best.cpu_head, best.cpu_backward, more.c_str());
+      w.name, model.has_rounded_matrices() ? "bfloat16" : "float32", at::get_num_threads(),
+      static_cast<long>(batch.num_tokens()), best.forward, best.head, best.backward, best.total);
+  const double share = product_floor(model, batch) * at::get_num_threads() / cpu_seconds_of(best);
+  std::printf("\"cpu_forward_s\":%.4f,\"cpu_head_s\":%.4f,\"cpu_backward_s\":%.4f,\"roofline_share\":%.3f%s}\n",
+              best.cpu_forward, best.cpu_head, best.cpu_backward, share, more.c_str());
 }
 
 // The instructions of this CPU that multiply bfloat16 numbers, by the names of /proc/cpuinfo.
@@ -112,8 +128,6 @@ std::string bfloat16_instructions() {
   }
   return found.empty() ? "none" : found;
 }
-
-double cpu_seconds_of(const Times& times) { return times.cpu_forward + times.cpu_head + times.cpu_backward; }
 
 constexpr int kExitNoDevice = 13;
 
@@ -174,13 +188,13 @@ int main_of(int argc, char** argv) {
       step(model, batch, best);
       if (has_bfloat16) step(rounded, batch, best_rounded);
     }
-    print(w, "float32", batch, best, "");
+    print(w, model, batch, best, "");
     if (!has_bfloat16) continue;
     char ratios[160];
     std::snprintf(ratios, sizeof(ratios), ",\"speedup\":%.3f,\"cpu_speedup\":%.3f,\"bfloat16_instructions\":\"%s\"",
                   best.total / best_rounded.total, cpu_seconds_of(best) / cpu_seconds_of(best_rounded),
                   bfloat16_instructions().c_str());
-    print(w, "bfloat16", batch, best_rounded, ratios);
+    print(w, rounded, batch, best_rounded, ratios);
   }
   return 0;
 }

@@ -67,7 +67,7 @@ class GenerateEngine {
   // Frees packed weights and, unless samples are running, the KV cache. The engine makes both again when it needs them.
   void free_caches();
 
-  // Name of what computes: "avx512", "avx2", "base" or "plain".
+  // Name of what computes: "avx512bf16", "avx512", "avx2", "base" or "plain".
   [[nodiscard]] std::string_view path_name() const { return runner_->name(); }
   [[nodiscard]] uint64_t num_generated_tokens() const { return num_generated_tokens_; }
   // Number of computed prompt tokens, without those whose pages were already there.

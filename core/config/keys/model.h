@@ -158,7 +158,7 @@ void describe_model(Keys& keys) {
           "Number format. float32 and float64: weights, gradients, optimizer state and activations; use float64 to "
           "check numbers. bfloat16: the layers' matrices and what they multiply, with float32 sums. The optimizer "
           "steps float32 master weights; gradients, norms, embedding, head and loss are float32. Sampling and "
-          "the reference use the same rounded matrices. It is faster only on CPUs with bfloat16 instructions.")
+          "the reference use the same rounded matrices. docs/precision.md says on which CPUs it is faster.")
       .read_by(kInGenerate | kInServe);
   keys.compared(
       "device", &ModelSection::device,

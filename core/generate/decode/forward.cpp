@@ -154,6 +154,13 @@ void DecodeForward::norm_rows(const float* weight, int64_t begin, int64_t end) c
   }
 }
 
+// Before a product with matrices that take rounded inputs.
+void DecodeForward::round_rows(const Member& m, const FloatBuffer& buffer, int64_t stride, int64_t size) const {
+  if (!m.weights->rounds_inputs()) return;
+  const PassRange mine = m.my_rows();
+  for (int64_t i = mine.begin; i < mine.end; ++i) kernels_.round_bf16(buffer.data() + i * stride, size);
+}
+
 // x += linear(input), with a norm in between where the family has one; whole rows are then ready for this member.
 void DecodeForward::project(const Member& m, const PackedLinear& linear, const float* input, int64_t input_stride,
                             const float* norm) const {
@@ -177,6 +184,7 @@ void DecodeForward::keys_and_values(const Member& m, int64_t index) const {
   const PackedLayer& layer = m.weights->layers[static_cast<size_t>(index)];
   const PassRange mine = m.my_rows();
   norm_rows(layer.input_norm, mine.begin, mine.end);
+  round_rows(m, normed_, hidden_stride_, config_.hidden_size);
   m.join();
   multiply(kernels_, layer.qkv, normed_.data() + m.first * hidden_stride_, hidden_stride_,
            qkv_.data() + m.first * qkv_stride_, qkv_stride_, m.last - m.first, share(layer.qkv.panels, m.part, m.parts),
@@ -190,10 +198,12 @@ void DecodeForward::attention_and_mlp(const Member& m, int64_t index) const {
   const PackedLayer& layer = m.weights->layers[static_cast<size_t>(index)];
   const PassRange mine = m.my_rows();
   attention(m, index, mine.begin, mine.end);
+  round_rows(m, attended_, attended_stride_, config_.q_size());
   m.join();
   project(m, layer.o, attended_.data() + m.first * attended_stride_, attended_stride_, layer.attention_norm);
   norm_rows(layer.post_norm, mine.begin, mine.end);
   if (!layer.experts.empty()) route(m, index, mine.begin, mine.end);
+  round_rows(m, normed_, hidden_stride_, config_.hidden_size);
   m.join();
   if (layer.gate_up.panels > 0) {
     gated_mlp(m, layer);
@@ -290,10 +300,13 @@ void DecodeForward::gated_mlp(const Member& m, const PackedLayer& layer) const {
     layer.gate_up.multiply(kernels_, p, normed, hidden_stride_, rows, both, kPanel, false);
     float* const out = mlp_.data() + m.first * mlp_stride_ + p * (kPanel / 2);
     gate_panel(both, rows, out, mlp_stride_);
-    if (layer.shared_gate == nullptr) continue;
     for (int64_t i = 0; i < rows; ++i) {
-      const float scale = shared_scale_.data()[m.first + i];
-      for (int64_t j = 0; j < kPanel / 2; ++j) out[i * mlp_stride_ + j] *= scale;
+      float* const units = out + i * mlp_stride_;
+      if (layer.shared_gate != nullptr) {
+        const float scale = shared_scale_.data()[m.first + i];
+        for (int64_t j = 0; j < kPanel / 2; ++j) units[j] *= scale;
+      }
+      if (layer.down.format == WeightFormat::kRounded) kernels_.round_bf16(units, kPanel / 2);
     }
   }
 }

@@ -71,6 +71,7 @@ class DecodeForward {
   void share_panels(const Member& m, const PackedLayer& layer, PackedLinear PackedExpert::*matrix,
                     const Work& work) const;
   void norm_rows(const float* weight, int64_t begin, int64_t end) const;
+  void round_rows(const Member& m, const FloatBuffer& buffer, int64_t stride, int64_t size) const;
   void project(const Member& m, const PackedLinear& linear, const float* x, int64_t x_stride, const float* norm) const;
 
   ModelConfig config_;

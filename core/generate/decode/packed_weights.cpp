@@ -134,7 +134,7 @@ void PackedWeights::lay_out(const DecoderWeights& weights, WeightFormat format) 
   const auto shape = [&](const at::Tensor& weight, const at::Tensor& bias, RowOf row_of, PackedLinear& out) {
     out = {};
     out.format = row_of == router_row ? WeightFormat::kFloat32 : format;
-    if (weight.scalar_type() == at::kBFloat16) out.format = WeightFormat::kBfloat16;
+    if (weight.scalar_type() == at::kBFloat16) out.format = WeightFormat::kRounded;
     out.out = weight.size(0);
     out.in = weight.size(1);
     const bool has_pairs = row_of == gate_up_row || row_of == pair_row;

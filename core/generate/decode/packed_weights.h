@@ -3,8 +3,8 @@
 // the model.
 //
 // Matrices are float32, or rounded to bfloat16, which halves the bytes that a step reads. Those that the model itself has
-// in bfloat16 stay so in every format. Biases, norms, embedding
-// look-ups, activations and sums stay float32.
+// in bfloat16 stay so in every format, and what they are multiplied with is rounded to bfloat16, as in training. Biases,
+// norms, embedding look-ups, other activations and sums stay float32.
 // Cost: one copy of all matrices, and about 1 ns per weight to make it, on all members of the team. At the benchmark
 // shapes that is 2 to 4 % of the generation that follows. Row-major weights would need gathers, or a packing inside
 // each GEMM as in BLAS (measured: 60 to 95 GFLOP/s against 110). Thread rule: const after pack().
@@ -23,7 +23,11 @@
 
 namespace mortise {
 
-enum class WeightFormat { kFloat32, kBfloat16 };
+enum class WeightFormat {
+  kFloat32,
+  kBfloat16,
+  kRounded,  // bfloat16, and so are its inputs: the matrices of a model that has them in bfloat16
+};
 
 struct PackedLinear {
   int64_t in = 0;
@@ -43,10 +47,10 @@ struct PackedLinear {
     const float* const panel_bias = bias == nullptr ? nullptr : bias + p * 32;
     if (format == WeightFormat::kFloat32) {
       kernels.gemm_panel(x, x_stride, rows, in, panel, panel_bias, y, y_stride, add);
-    } else {
-      kernels.gemm_panel_bf16(x, x_stride, rows, in, reinterpret_cast<const uint32_t*>(panel), panel_bias, y, y_stride,
-                              add);
+      return;
     }
+    const auto product = format == WeightFormat::kRounded ? kernels.gemm_panel_rounded : kernels.gemm_panel_bf16;
+    product(x, x_stride, rows, in, reinterpret_cast<const uint32_t*>(panel), panel_bias, y, y_stride, add);
   }
 };
 
@@ -84,6 +88,8 @@ class PackedWeights {
   // Bytes of the layers' matrices, without the head.
   [[nodiscard]] int64_t num_layer_weights() const { return num_layer_weights_; }
   [[nodiscard]] int64_t layer_bytes() const { return layer_bytes_; }
+  // Whether the layers' products take inputs that are rounded to bfloat16.
+  [[nodiscard]] bool rounds_inputs() const { return layers.front().qkv.format == WeightFormat::kRounded; }
 
   std::vector<PackedLayer> layers;
   const float* embedding = nullptr;  // [V][H]

@@ -1,6 +1,8 @@
 // Chooses the kernels by what the CPU has.
 #include "generate/kernels/kernels.h"
 
+#include "model/tensor/bf16_kernels.h"
+
 namespace mortise {
 
 const Kernels* find_kernels(Isa isa) {
@@ -8,12 +10,13 @@ const Kernels* find_kernels(Isa isa) {
   const bool has_avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
   const bool has_avx512 = has_avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl") &&
                           __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512bw");
+  const bool has_bf16 = has_avx512 && __builtin_cpu_supports("avx512bf16");
+  const bool wants_bf16 = isa == Isa::kAvx512Bf16 || (isa == Isa::kAuto && has_fast_bf16_dot());
+  if (wants_bf16 && has_bf16) return &isa_avx512bf16::kKernels;
   if ((isa == Isa::kAuto || isa == Isa::kAvx512) && has_avx512) return &isa_avx512::kKernels;
   if ((isa == Isa::kAuto || isa == Isa::kAvx2) && has_avx2) return &isa_avx2::kKernels;
-  if (isa == Isa::kAvx2 || isa == Isa::kAvx512) return nullptr;
-#else
-  if (isa == Isa::kAvx2 || isa == Isa::kAvx512) return nullptr;
 #endif
+  if (isa != Isa::kAuto && isa != Isa::kBase) return nullptr;
   return &isa_base::kKernels;
 }
 

@@ -2,10 +2,10 @@
 //
 // Every output of gemm_panel is one chain of multiply-adds in the order of k, for any number of rows in the call. A
 // row's numbers therefore do not depend on its batch. Registers hold bfloat16 weights as floats: the same bits as float
-// weights of those values, for half the memory traffic. (The dot products of AVX-512 BF16 would round the activations
-// too. With activations split into two halves they need as many instructions as this.) Attention reads keys as pages
-// [head_dim][16 tokens], so scores are vectors over positions without horizontal sums. Cost: gemm_panel 2*m*k*32 flops;
-// attend O(context * head_dim) per query head. Thread rule: pure functions. This header and its implementations include
+// weights of those values, for half the memory traffic. If the activations are bfloat16 numbers too (gemm_panel_rounded),
+// AVX512_BF16 adds two products with one instruction. Attention reads keys as pages [head_dim][16 tokens], so scores are
+// vectors over positions without horizontal sums. Cost: gemm_panel 2*m*k*32 flops; attend O(context * head_dim) per query
+// head. Thread rule: pure functions. This header and its implementations include
 // no library code, because inline functions compiled for a newer CPU must not leak.
 #pragma once
 
@@ -49,6 +49,12 @@ struct Kernels {
   // The same with bfloat16 weights [(k + 1) / 2][32]: a word holds those of an even k (low half) and of the next one.
   void (*gemm_panel_bf16)(const float* x, int64_t x_stride, int64_t m, int64_t k, const uint32_t* panel,
                           const float* bias, float* y, int64_t y_stride, bool add);
+  // The same if every x is a bfloat16 number (round_bf16): a chain of the sums of two products with AVX512_BF16, elsewhere
+  // gemm_panel_bf16.
+  void (*gemm_panel_rounded)(const float* x, int64_t x_stride, int64_t m, int64_t k, const uint32_t* panel,
+                             const float* bias, float* y, int64_t y_stride, bool add);
+  // Each x becomes the nearest bfloat16 number, to even where two are as near.
+  void (*round_bf16)(float* x, int64_t n);
   // y = x / sqrt(mean(x^2) + eps) * weight
   void (*rms_norm)(const float* x, const float* weight, float eps, int64_t size, float* y);
   // out[i][j] = silu(gate_up[i][j]) * gate_up[i][16 + j], j < 16
@@ -69,9 +75,9 @@ struct Kernels {
   void (*exp_scaled)(const float* x, int64_t n, float max, float inverse_temperature, float* out);
 };
 
-enum class Isa { kAuto, kBase, kAvx2, kAvx512 };
+enum class Isa { kAuto, kBase, kAvx2, kAvx512, kAvx512Bf16 };
 
-// The kernels for an instruction set (kAuto: the best that this CPU has), or null where this CPU lacks it.
+// The kernels for an instruction set (kAuto: the fastest on this CPU), or null where this CPU lacks it.
 const Kernels* find_kernels(Isa isa);
 
 namespace isa_base {
@@ -82,6 +88,9 @@ namespace isa_avx2 {
 extern const Kernels kKernels;
 }
 namespace isa_avx512 {
+extern const Kernels kKernels;
+}
+namespace isa_avx512bf16 {
 extern const Kernels kKernels;
 }
 #endif

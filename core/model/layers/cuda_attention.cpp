@@ -98,8 +98,8 @@ class EfficientAttention : public torch::autograd::Function<EfficientAttention> 
 
 bool has_cuda_attention(const at::Tensor& q_NHD, const AttentionShape& shape) {
   const int64_t dim = shape.head_dim;
-  return q_NHD.is_cuda() && shape.window == 0 && shape.softcap == 0.0 && !shape.sinks_A.defined() && dim % 8 == 0 && dim <= 256 &&
-         q_NHD.scalar_type() == at::kFloat;
+  return q_NHD.is_cuda() && shape.window == 0 && shape.softcap == 0.0 && !shape.sinks_A.defined() && dim % 8 == 0 &&
+         dim <= 256 && q_NHD.scalar_type() == at::kFloat;
 }
 
 at::Tensor cuda_attention(const at::Tensor& q_NHD, const at::Tensor& k_MHD, const at::Tensor& v_MHD,

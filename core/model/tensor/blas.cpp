@@ -5,6 +5,8 @@
 
 #include <limits>
 
+#include "model/tensor/bf16_gemm.h"
+
 extern "C" {
 // NOLINTBEGIN(readability-identifier-naming)
 void sgemm_(const char* transa, const char* transb, const int* m, const int* n, const int* k, const float* alpha,
@@ -59,6 +61,11 @@ void gemm(Trans trans_a, Trans trans_b, int64_t m, int64_t n, int64_t k, double 
 
 void gemm(Trans trans_a, Trans trans_b, int64_t m, int64_t n, int64_t k, float alpha, const c10::BFloat16* a,
           int64_t lda, const c10::BFloat16* b, int64_t ldb, float beta, float* c, int64_t ldc) {
+  if (has_fast_bf16_dot() && alpha == 1.0F && (beta == 0.0F || beta == 1.0F)) {
+    bf16_gemm(*find_bf16_kernels(), m, n, k, {a, lda, trans_a == Trans::kNo}, {b, ldb, trans_b == Trans::kYes},
+              beta == 1.0F, c, ldc);
+    return;
+  }
   call(gemm_bf16bf16f32_, trans_a, trans_b, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc);
 }
 

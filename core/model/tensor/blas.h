@@ -16,7 +16,8 @@ void gemm(Trans trans_a, Trans trans_b, int64_t m, int64_t n, int64_t k, float a
           const float* b, int64_t ldb, float beta, float* c, int64_t ldc);
 void gemm(Trans trans_a, Trans trans_b, int64_t m, int64_t n, int64_t k, double alpha, const double* a, int64_t lda,
           const double* b, int64_t ldb, double beta, double* c, int64_t ldc);
-// bfloat16 numbers, whose products are added in float32. On CPUs without instructions for it MKL widens them.
+// bfloat16 numbers, whose products are added in float32: by bf16_gemm.h on CPUs where it is faster (with alpha 1 and beta
+// 0 or 1), else by MKL. On CPUs without instructions for it, and on AMD's, MKL widens the numbers.
 void gemm(Trans trans_a, Trans trans_b, int64_t m, int64_t n, int64_t k, float alpha, const c10::BFloat16* a,
           int64_t lda, const c10::BFloat16* b, int64_t ldb, float beta, float* c, int64_t ldc);
 

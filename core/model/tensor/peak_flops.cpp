@@ -14,17 +14,18 @@
 namespace mortise {
 namespace {
 
-template <class T>
+// In, Out: the numbers of operands and of the result.
+template <class In, class Out>
 double measure() {
   constexpr int64_t kSize = 512;  // three matrices fit in the caches
   constexpr int kRepeats = 5;     // the first wakes the threads up
-  const std::vector<T> a(kSize * kSize, T(0.5)), b(kSize * kSize, T(0.25));
-  std::vector<T> c(kSize * kSize);
+  const std::vector<In> a(kSize * kSize, In(0.5)), b(kSize * kSize, In(0.25));
+  std::vector<Out> c(kSize * kSize);
   double best = 0.0;
   for (int i = 0; i < kRepeats; ++i) {
     const auto start = std::chrono::steady_clock::now();
-    blas::gemm(blas::Trans::kNo, blas::Trans::kNo, kSize, kSize, kSize, T(1), a.data(), kSize, b.data(), kSize, T(0),
-               c.data(), kSize);
+    blas::gemm(blas::Trans::kNo, blas::Trans::kNo, kSize, kSize, kSize, Out(1), a.data(), kSize, b.data(), kSize,
+               Out(0), c.data(), kSize);
     const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
     best = std::max(best, 2.0 * kSize * kSize * kSize / std::max(seconds, 1e-9));
   }
@@ -36,8 +37,9 @@ double measure() {
 double measured_peak_flops(at::ScalarType dtype) {
   static std::map<std::pair<at::ScalarType, int>, double> known;
   double& peak = known[{dtype, at::get_num_threads()}];
-  if (peak == 0.0) peak = dtype == at::kDouble ? measure<double>() : measure<float>();
-  return peak;
+  if (peak != 0.0) return peak;
+  if (dtype == at::kBFloat16) return peak = measure<c10::BFloat16, float>();
+  return peak = dtype == at::kDouble ? measure<double, double>() : measure<float, float>();
 }
 
 }  // namespace mortise

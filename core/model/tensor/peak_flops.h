@@ -7,7 +7,8 @@
 
 namespace mortise {
 
-// Floating-point operations per second, a multiply-add being two. `dtype`: kFloat or kDouble.
+// Floating-point operations per second, a multiply-add being two. `dtype`: kFloat, kDouble, or kBFloat16 (with float32
+// sums).
 double measured_peak_flops(at::ScalarType dtype);
 
 }  // namespace mortise

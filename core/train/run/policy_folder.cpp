@@ -85,6 +85,8 @@ Isa isa_of(DecodeKernels kernels) {
       return Isa::kAvx2;
     case DecodeKernels::kAvx512:
       return Isa::kAvx512;
+    case DecodeKernels::kAvx512Bf16:
+      return Isa::kAvx512Bf16;
     case DecodeKernels::kAuto:
     case DecodeKernels::kPlain:
       break;

@@ -364,8 +364,10 @@ Result<> load_learner(const RunSettings& run, PolicyParts& policy, LearnerParts&
     policy.reference_state.emplace("ref.model", *policy.reference);
     TRY(stateful.add(*policy.reference_state));
   }
-  // The peak of a device is not known. perf/mfu is left out.
-  if (!run.device.by_operators) learning.compute.peak_flops = measured_peak_flops(policy.model->dtype());
+  if (!run.device.by_operators) {  // the peak of a device is not known: perf/mfu is left out
+    learning.compute.peak_flops =
+        measured_peak_flops(policy.model->has_rounded_matrices() ? at::kBFloat16 : policy.model->dtype());
+  }
   LearnerOptions options = learner_options(run.config, run.ranks);
   options.pass.flops = &learning.compute.flops;
   if (policy.reference) options.reference = &*policy.reference;

@@ -1,6 +1,6 @@
 // The same tokens and log-probabilities, bit for bit, for any number of slots, order of requests, number of threads and
-// cut of the prompts into passes: on the fast path with float32 and bfloat16 weights, on the plain one where
-// `deterministic` asks for it.
+// cut of the prompts into passes: on the fast path with float32 and bfloat16 weights and of a model with bfloat16
+// matrices, on the plain one where `deterministic` asks for it.
 #include <ATen/Parallel.h>
 #include <gtest/gtest.h>
 
@@ -23,6 +23,8 @@ const Kind kKinds[] = {
     {"small_bfloat16", GeneratePath::kFast, WeightFormat::kBfloat16, "float32", 48},
     {"large", GeneratePath::kFast, WeightFormat::kFloat32, "float32", 192},
     {"large_bfloat16", GeneratePath::kFast, WeightFormat::kBfloat16, "float32", 192},
+    {"small_rounded", GeneratePath::kFast, WeightFormat::kFloat32, "bfloat16", 48},
+    {"large_rounded", GeneratePath::kFast, WeightFormat::kFloat32, "bfloat16", 192},
     {"plain_float32", GeneratePath::kPlain, WeightFormat::kFloat32, "float32", 48},
     {"plain_float64", GeneratePath::kPlain, WeightFormat::kFloat32, "float64", 48},
 };

@@ -7,6 +7,7 @@
 #include <bit>
 #include <cmath>
 #include <cstring>
+#include <limits>
 #include <random>
 #include <vector>
 
@@ -68,17 +69,24 @@ uint32_t bf16_bits(float x) {  // round to nearest, ties to even; finite numbers
   return (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16;
 }
 
+// Rounds the weights of a panel [k][32], and packs them.
+std::vector<uint32_t> round_panel(std::vector<float>& weights) {
+  const size_t k = weights.size() / 32;
+  std::vector<uint32_t> words((k + 1) / 2 * 32, 0x7FC00000);  // beyond k: NaN
+  for (size_t i = 0; i < weights.size(); ++i) {
+    const uint32_t bits = bf16_bits(weights[i]);
+    weights[i] = std::bit_cast<float>(bits << 16);
+    uint32_t& word = words[i / 64 * 32 + i % 32];
+    word = i / 32 % 2 == 0 ? (word & 0xFFFF0000U) | bits : (word & 0xFFFFU) | (bits << 16);
+  }
+  return words;
+}
+
 // A product with bfloat16 weights is that with float weights of the same values, bit for bit: odd k, all tiles.
 TEST_P(KernelsTest, Bf16GemmIsTheGemmOfRoundedWeights) {
   for (const int64_t k : {1, 2, 13, 64, 131}) {
     auto rounded = random_floats(static_cast<size_t>(k * 32), 2);
-    std::vector<uint32_t> words(static_cast<size_t>((k + 1) / 2 * 32), 0x7FC00000);  // beyond k: NaN
-    for (int64_t i = 0; i < k * 32; ++i) {
-      const uint32_t bits = bf16_bits(rounded[static_cast<size_t>(i)]);
-      rounded[static_cast<size_t>(i)] = std::bit_cast<float>(bits << 16);
-      uint32_t& word = words[static_cast<size_t>(i / 64 * 32 + i % 32)];
-      word = i / 32 % 2 == 0 ? (word & 0xFFFF0000U) | bits : (word & 0xFFFFU) | (bits << 16);
-    }
+    const std::vector<uint32_t> words = round_panel(rounded);
     const auto bias = random_floats(32, 3);
     for (const int64_t m : {1, 2, 3, 5, 7, 8, 9, 17}) {
       const auto x = random_floats(static_cast<size_t>(m * k), 1);
@@ -91,6 +99,47 @@ TEST_P(KernelsTest, Bf16GemmIsTheGemmOfRoundedWeights) {
       }
     }
   }
+}
+
+// Against sums in double of the same numbers: odd k, all tiles, more than one block of k. A row has the same bits alone.
+TEST_P(KernelsTest, RoundedGemmIsTheGemmOfBfloat16Numbers) {
+  for (const int64_t k : {1, 2, 13, 131, 256, 515}) {
+    auto weights = random_floats(static_cast<size_t>(k * 32), 2);
+    const std::vector<uint32_t> words = round_panel(weights);
+    const auto bias = random_floats(32, 3);
+    for (const int64_t m : {1, 3, 8, 9, 17}) {
+      auto x = random_floats(static_cast<size_t>(m * k), 1);
+      kernels_->round_bf16(x.data(), m * k);
+      std::vector<float> want(static_cast<size_t>(m * 32)), got = want, alone(32);
+      kernels_->gemm_panel_rounded(x.data(), k, m, k, words.data(), bias.data(), got.data(), 32, false);
+      for (int64_t i = 0; i < m; ++i) {
+        for (int64_t j = 0; j < 32; ++j) {
+          auto want_ij = static_cast<double>(bias[static_cast<size_t>(j)]);
+          for (int64_t c = 0; c < k; ++c) {
+            want_ij += static_cast<double>(x[static_cast<size_t>(i * k + c)]) *
+                       static_cast<double>(weights[static_cast<size_t>(c * 32 + j)]);
+          }
+          ASSERT_NEAR(got[static_cast<size_t>(i * 32 + j)], want_ij, 2e-6 * (1.0 + static_cast<double>(k)));
+        }
+        kernels_->gemm_panel_rounded(x.data() + i * k, k, 1, k, words.data(), bias.data(), alone.data(), 32, false);
+        ASSERT_EQ(std::memcmp(alone.data(), got.data() + i * 32, 32 * sizeof(float)), 0) << "row " << i;
+      }
+      kernels_->gemm_panel_rounded(x.data(), k, m, k, words.data(), bias.data(), want.data(), 32, true);
+      EXPECT_EQ(want, got) << "added to zeros";
+    }
+  }
+}
+
+TEST_P(KernelsTest, RoundsToTheNearestBfloat16) {
+  auto x = random_floats(50, 1);
+  for (const float special : {1.00390625F, 1.01171875F, -1.00390625F, 3.39e38F, 0.0F, -0.0F}) x.push_back(special);
+  auto got = x;
+  got.push_back(std::numeric_limits<float>::infinity());
+  got.push_back(std::bit_cast<float>(0x7F800001U));  // a NaN with no bit in the upper half
+  kernels_->round_bf16(got.data(), static_cast<int64_t>(got.size()));
+  for (size_t i = 0; i < x.size(); ++i) ASSERT_EQ(std::bit_cast<uint32_t>(got[i]), bf16_bits(x[i]) << 16) << x[i];
+  EXPECT_EQ(got[x.size()], std::numeric_limits<float>::infinity());
+  EXPECT_TRUE(std::isnan(got.back()));
 }
 
 // The guarantee behind batch independence: a row has the same bits alone and among others.
@@ -363,10 +412,13 @@ TEST_P(KernelsTest, ExpScaledHasSmallRelativeError) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    AllIsas, KernelsTest, testing::Values(Isa::kBase, Isa::kAvx2, Isa::kAvx512), [](const auto& test) {
-      return std::string(test.param == Isa::kBase ? "base" : test.param == Isa::kAvx2 ? "avx2" : "avx512");
-    });
+INSTANTIATE_TEST_SUITE_P(AllIsas, KernelsTest, testing::Values(Isa::kBase, Isa::kAvx2, Isa::kAvx512, Isa::kAvx512Bf16),
+                         [](const auto& test) {
+                           return std::string(test.param == Isa::kBase     ? "base"
+                                              : test.param == Isa::kAvx2   ? "avx2"
+                                              : test.param == Isa::kAvx512 ? "avx512"
+                                                                           : "avx512bf16");
+                         });
 
 }  // namespace
 }  // namespace mortise

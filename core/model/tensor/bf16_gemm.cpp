@@ -1,0 +1,135 @@
+// The operands are packed in blocks that fit in the caches (Goto and van de Geijn 2008); then tasks of some tiles each
+// share the block's result.
+#include "model/tensor/bf16_gemm.h"
+
+#include <algorithm>
+#include <memory>
+#include <new>
+
+#include "model/tensor/kernel.h"
+
+namespace mortise {
+namespace {
+
+constexpr int64_t kBlockK = 1024;
+constexpr int64_t kBlockRowPanels = 160;    // of kTileRows: 4.4 MiB with kBlockK
+constexpr int64_t kBlockColumnPanels = 48;  // of kTileColumns: 3 MiB
+constexpr int64_t kTaskRowPanels = 4;       // a task's left panels stay in the second cache
+constexpr int64_t kTaskColumnPanels = 4;
+
+int64_t ceil_of(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+struct FreeAligned {
+  void operator()(uint32_t* p) const { ::operator delete[](p, std::align_val_t(64)); }
+};
+
+// Memory of the calling thread, which grows.
+class PanelMemory {
+ public:
+  uint32_t* reserve(int64_t words) {
+    if (words > words_) {
+      data_.reset();
+      data_.reset(new (std::align_val_t(64)) uint32_t[static_cast<size_t>(words)]);
+      words_ = words;
+    }
+    return data_.get();
+  }
+
+ private:
+  std::unique_ptr<uint32_t[], FreeAligned> data_;
+  int64_t words_ = 0;
+};
+
+struct Range {
+  int64_t begin = 0, end = 0;
+  [[nodiscard]] int64_t size() const { return end - begin; }
+};
+
+// The panels [panels) of an operand with `rows` rows.
+void pack_panels(const Bf16Kernels& kernels, const Bf16Operand& from, int64_t rows, int64_t width, const Range& panels,
+                 const Range& k, uint32_t* to) {
+  const int64_t words = ceil_of(k.size(), 2) * width;
+  const int64_t grain = std::max<int64_t>(1, 32768 / words);
+  parallel_tasks<char>(ceil_of(panels.size(), grain), 0, [&](int64_t task, char*) {
+    for (int64_t i = task * grain; i < std::min(panels.size(), (task + 1) * grain); ++i) {
+      const int64_t first = (panels.begin + i) * width;
+      kernels.pack(from, first, std::min(width, rows - first), width, k.begin, k.size(), to + i * words);
+    }
+  });
+}
+
+// One block of k of a block of the result, whose operands are packed.
+struct PackedBlock {
+  Range rows, columns;  // in panels
+  int64_t pairs = 0;
+  const uint32_t* left = nullptr;
+  const uint32_t* right = nullptr;
+};
+
+struct Result {
+  int64_t m = 0, n = 0;
+  float* data = nullptr;
+  int64_t stride = 0;
+};
+
+void multiply(const Bf16Kernels& kernels, const PackedBlock& block, const Result& c, bool add) {
+  const int64_t tasks_across = ceil_of(block.columns.size(), kTaskColumnPanels);
+  const int64_t num_tasks = ceil_of(block.rows.size(), kTaskRowPanels) * tasks_across;
+  parallel_tasks<char>(num_tasks, 0, [&](int64_t task, char*) {
+    const int64_t first_i = task / tasks_across * kTaskRowPanels, first_j = task % tasks_across * kTaskColumnPanels;
+    for (int64_t j = first_j; j < std::min(block.columns.size(), first_j + kTaskColumnPanels); ++j) {
+      for (int64_t i = first_i; i < std::min(block.rows.size(), first_i + kTaskRowPanels); ++i) {
+        const int64_t row = (block.rows.begin + i) * kTileRows, column = (block.columns.begin + j) * kTileColumns;
+        kernels.tile(block.left + i * block.pairs * kTileRows, block.right + j * block.pairs * kTileColumns,
+                     block.pairs, std::min(kTileRows, c.m - row), std::min(kTileColumns, c.n - column),
+                     c.data + row * c.stride + column, c.stride, add);
+      }
+    }
+  });
+}
+
+}  // namespace
+
+void bf16_gemm(const Bf16Kernels& kernels, int64_t m, int64_t n, int64_t k, const Bf16Operand& left,
+               const Bf16Operand& right, bool add, float* c, int64_t c_stride) {
+  if (m == 0 || n == 0) return;
+  const int64_t num_steps = std::max<int64_t>(1, ceil_of(k, kBlockK));  // K = 0 sets zeros
+  const int64_t step_k = ceil_of(ceil_of(k, num_steps), 2) * 2;
+  const int64_t down = ceil_of(m, kTileRows), across = ceil_of(n, kTileColumns);
+  thread_local PanelMemory left_memory, right_memory;
+  uint32_t* const left_panels = left_memory.reserve(std::min(down, kBlockRowPanels) * kTileRows * step_k / 2);
+  uint32_t* const right_panels = right_memory.reserve(std::min(across, kBlockColumnPanels) * kTileColumns * step_k / 2);
+  for (int64_t step = 0; step < num_steps; ++step) {
+    const Range ks{std::min(k, step * step_k), std::min(k, (step + 1) * step_k)};
+    for (int64_t column = 0; column < across; column += kBlockColumnPanels) {
+      const Range columns{column, std::min(across, column + kBlockColumnPanels)};
+      pack_panels(kernels, right, n, kTileColumns, columns, ks, right_panels);
+      for (int64_t row = 0; row < down; row += kBlockRowPanels) {
+        const Range rows{row, std::min(down, row + kBlockRowPanels)};
+        pack_panels(kernels, left, m, kTileRows, rows, ks, left_panels);
+        multiply(kernels, {rows, columns, ceil_of(ks.size(), 2), left_panels, right_panels}, {m, n, c, c_stride},
+                 add || step > 0);
+      }
+    }
+  }
+}
+
+const Bf16Kernels* find_bf16_kernels() {
+#ifdef __x86_64__
+  static const bool has_them = __builtin_cpu_supports("avx512bf16") != 0 && __builtin_cpu_supports("avx512bw") != 0 &&
+                               __builtin_cpu_supports("avx512vl") != 0;
+  return has_them ? &isa_avx512bf16::kBf16Kernels : nullptr;
+#else
+  return nullptr;
+#endif
+}
+
+bool has_fast_bf16_dot() {
+#ifdef __x86_64__
+  return find_bf16_kernels() != nullptr && __builtin_cpu_is("amd") != 0;
+#else
+  return false;
+#endif
+}
+
+}  // namespace mortise
