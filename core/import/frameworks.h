@@ -41,9 +41,9 @@ struct HfBatches {
 // The name of the setting by which the framework normalizes over a whole generation batch. Empty: it does not.
 using BatchNormalizer = std::string_view (*)(Translation& t);
 // How its rows come to the updates: in their order (ms-swift), or dealt out at random (TRL).
-enum class RowOrder { kKept, kRandom };
+enum class DealtRows { kInOrder, kAtRandom };
 HfBatches translate_hf_batches(Translation& t, const Processes& processes, BatchNormalizer batch_normalizer,
-                               RowOrder order);
+                               DealtRows order);
 // For a loss_type whose divisor is the tokens of a generation batch: warns if an update has several of these batches.
 void warn_of_own_divisors(Translation& t, const HfBatches& batches);
 // Length of the run, learning-rate schedule, betas, clipping. `learning_rate`: the framework's, which a floor is a share of.

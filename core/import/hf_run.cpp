@@ -102,9 +102,9 @@ int64_t join_batches(Translation& t, Cut& cut, int64_t& passes, BatchNormalizer 
 }
 
 // `passes` over the rows of a step.
-void set_update_size(Translation& t, const Cut& cut, RowOrder order, int64_t passes) {
+void set_update_size(Translation& t, const Cut& cut, DealtRows order, int64_t passes) {
   const int64_t rows = cut.rows * cut.accumulation;
-  const bool is_random = order == RowOrder::kRandom && cut.steps != cut.accumulation;
+  const bool is_random = order == DealtRows::kAtRandom && cut.steps != cut.accumulation;
   if (rows % cut.group == 0) {
     t.set("actor.ppo_mini_batch_size", rows / cut.group,
           {"per_device_train_batch_size", "gradient_accumulation_steps", "num_generations"},
@@ -181,7 +181,7 @@ void set_logging(Translation& t) {
 }  // namespace
 
 HfBatches translate_hf_batches(Translation& t, const Processes& processes, BatchNormalizer batch_normalizer,
-                               RowOrder order) {
+                               DealtRows order) {
   HfBatches plan;
   const int64_t rows = count_of(t, "per_device_train_batch_size") * processes.count;
   const int64_t micro_steps = t.is_null("gradient_accumulation_steps") ? 1 : count_of(t, "gradient_accumulation_steps");

@@ -364,7 +364,7 @@ void set_sampler(Translation& t) {
 }  // namespace
 
 void translate_swift(Translation& t, const Processes& processes) {
-  const HfBatches batches = translate_hf_batches(t, processes, swift_batch_normalizer, RowOrder::kKept);
+  const HfBatches batches = translate_hf_batches(t, processes, swift_batch_normalizer, DealtRows::kInOrder);
   translate_hf_schedule(t, batches, set_learning_rate(t));
   translate_swift_optimizer(t);
   set_data(t);

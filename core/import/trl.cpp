@@ -365,7 +365,7 @@ void set_sampler(Translation& t) {
 }  // namespace
 
 void translate_trl(Translation& t, const Processes& processes) {
-  const HfBatches batches = translate_hf_batches(t, processes, trl_batch_normalizer, RowOrder::kRandom);
+  const HfBatches batches = translate_hf_batches(t, processes, trl_batch_normalizer, DealtRows::kAtRandom);
   translate_hf_schedule(t, batches, t.number("learning_rate"));
   translate_hf_optimizer(t);
   translate_hf_files(t, batches, false);
