@@ -98,7 +98,7 @@ class ServerPool {
     bool is_unfit = false;  // its probe says that waiting does not help
     bool checks_identity = false;
     std::vector<std::pair<Flight, HttpDone>> held;  // answers that wait for it
-    std::string first_error, last_error;            // of the time that it is out of use
+    std::string first_error, last_error;            // since it was last in use
   };
 
   void advance(int timeout_ms, Call call);
