@@ -1,7 +1,7 @@
 # Writes tests/NAME.lock from tests/NAME_requirements.txt: every wheel with its hash. Run it by hand after you change a
 # version:
 #   bash apps/dev/lock_oracles.sh [oracles|vllm]
-# A line "# alone: NAME==VERSION" is a wheel that is locked without what it says that it needs.
+# A line "# alone: NAME==VERSION" locks this wheel without its dependencies.
 source apps/dev/lib.sh
 need_apt build test
 name=${1:-oracles}

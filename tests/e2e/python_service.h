@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
+#include <filesystem>
 #include <string>
 #include <thread>
 
@@ -17,9 +18,10 @@ class PythonService {
   // `words`: the script's name and its arguments.
   PythonService(const Path& folder, const std::string& words) {
     const Path port_file = folder / "port";
+    std::filesystem::remove(port_file);  // another service's, if it had the same folder
     const std::string script = std::string(MORTISE_SOURCE_DIR) + "/tests/support/" + words;
     pipe_ = ::popen(("exec python3 " + script + " 2>&1 >" + port_file.string()).c_str(), "w");
-    for (int i = 0; i < 5'000 && port_.empty(); ++i) {
+    for (int i = 0; pipe_ != nullptr && i < 5'000 && port_.empty(); ++i) {
       std::this_thread::sleep_for(std::chrono::milliseconds(20));
       const auto text = default_env().read_file(port_file);
       if (text.ok() && text->ends_with('\n')) port_ = text->substr(0, text->size() - 1);
@@ -38,6 +40,7 @@ class PythonService {
   [[nodiscard]] bool started() const { return !port_.empty(); }
   // A line for its standard input.
   void tell(const std::string& line) {
+    if (pipe_ == nullptr) return;
     std::fputs((line + "\n").c_str(), pipe_);
     std::fflush(pipe_);
   }

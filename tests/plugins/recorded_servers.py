@@ -1,14 +1,12 @@
 # The answers of a real vLLM (tests/golden/servers) against those of two servers that speak its protocol: the tests' own
 # rollout_server.py, and `mortise serve`.
-#   recorded_servers.py TESTS_FOLDER           the tests' server: the same status, fields and types for every request
+#   recorded_servers.py TESTS_FOLDER           the tests' server: the same status, fields and types for every request;
+#                                              and which log-probs --logprobs-mode processed_logprobs changes
 #   recorded_servers.py TESTS_FOLDER PROGRAM   `mortise serve`: also the same greedy tokens and their log-probs
 # Prints each difference. Exit code 1 if there is one.
 import json
-import math
-import os
 import re
 import shutil
-import struct
 import subprocess
 import sys
 import tempfile
@@ -21,6 +19,8 @@ program = sys.argv[2] if len(sys.argv) > 2 else None
 golden = tests / "golden" / "servers"
 sys.path.insert(0, str(tests / "support"))
 sys.dont_write_bytecode = True
+from nan_weights import write_nan
+
 LOG_PROB_TOLERANCE = 2e-5  # float32 kernels of two libraries
 # What `mortise serve` answers in another way on purpose: its status, by the name of the request.
 OTHER_STATUS = {
@@ -113,12 +113,26 @@ def compare_mortise(line, status, text):
     return ""
 
 
-def write_nan(folder):
-    """The first weights as NaN, as the recorder made them."""
-    data = bytearray((golden / "model" / "model.safetensors").read_bytes())
-    start = 8 + struct.unpack("<Q", data[:8])[0]
-    data[start:] = struct.pack("<f", math.nan) * ((len(data) - start) // 4)
-    (folder / "model.safetensors").write_bytes(data)
+def log_probs_of(exchange):
+    return [choice["logprobs"]["token_logprobs"] for choice in exchange["answer"]["choices"]]
+
+
+def compare_kinds():
+    """What the backend's place_log_probs takes for granted: when processed log-probs are the raw ones."""
+    from vllm_recorded import PROCESSED, RECORDED
+    are_equal = {"probe": False, "greedy": True, "sampled": True, "at half the temperature": False, "filtered": False,
+                 "penalties": False}
+    if set(PROCESSED) != set(are_equal):
+        faults.append(f"vllm_processed.jsonl has {sorted(PROCESSED)}")
+    for name, equal in are_equal.items():
+        raw, processed = log_probs_of(RECORDED[name]), log_probs_of(PROCESSED[name])
+        if (raw == processed) != equal:
+            faults.append(f"{name}: raw log-probs {raw}, processed ones {processed}")
+        if raw[0][0] > -1e-5:
+            faults.append(f"{name}: the raw log-prob {raw[0][0]} cannot tell the kinds apart")
+    for log_probs in log_probs_of(PROCESSED["probe"]):
+        if log_probs[0] < -1e-5:
+            faults.append(f"probe: {log_probs} is not the log-prob of the only token left")
 
 
 def body_of(line, folder):
@@ -152,7 +166,7 @@ def main():
         for part in ("model", "other", "adapter"):
             shutil.copytree(golden / part, folder / part)
         (folder / "nan").mkdir()
-        write_nan(folder / "nan")
+        write_nan(golden / "model", folder / "nan")
         service, url = start()
         try:
             with open(golden / "vllm.jsonl") as lines:
@@ -164,7 +178,9 @@ def main():
         finally:
             service.kill()
             service.wait()
-    if program is not None and num_compared < 8:
+    if program is None:
+        compare_kinds()
+    elif num_compared < 8:
         faults.append(f"only {num_compared} greedy completions were compared")
     print("\n".join(faults) or "all answers are those of vLLM")
     return 1 if faults else 0

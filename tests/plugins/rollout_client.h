@@ -91,7 +91,7 @@ class RolloutClient {
     }
     return send(version, tensors);
   }
-  int32_t submit(int64_t id, int64_t n) { return submit(id, n, {5, 6, id + 7}); }
+  int32_t submit(int64_t id, int64_t n) { return submit(id, n, {5, 6, 7 + id % 7}); }
   int32_t submit(int64_t id, int64_t n, const std::vector<int64_t>& prompt) {
     mortise_rollout_request request{};
     request.struct_size = sizeof request;

@@ -106,6 +106,31 @@ TEST_F(RolloutServers, AServerThatHangsIsGivenUp) {
   EXPECT_EQ(client.sink.taken.size(), 2U);
 }
 
+// A probe that hangs is no sign of life: each one waits for minutes.
+TEST_F(RolloutServers, ARunEndsWhenAllServersHang) {
+  RolloutClient client("vllm", {{"url", url("stuck/1")}, {"request_limit", "0.3"}, {"give_up", "0.2"}});
+  ASSERT_EQ(client.sample(1), 0) << client.error();
+  EXPECT_EQ(client.sample(1), MORTISE_UNAVAILABLE);
+  EXPECT_THAT(client.error(), HasSubstr("all rollout servers are out of use"));
+  EXPECT_THAT(client.error(), HasSubstr("timed out"));
+}
+
+TEST_F(RolloutServers, ALongPromptGoesToTheServerThatTakesIt) {
+  RolloutClient client("vllm", {{"url", url("short/1") + "," + url("good/41")}});
+  ASSERT_EQ(client.created(), 0) << client.error();
+  client.sampling.max_new_tokens = 6;
+  ASSERT_EQ(client.sample(3), 0) << client.error();
+  EXPECT_EQ(client.sink.taken.size(), 6U);
+  EXPECT_EQ(count_of(log("short/1"), "/v1/completions"), 1) << "the probe alone";
+  client.sampling.max_new_tokens = 62;
+  EXPECT_EQ(client.submit(9, 1), MORTISE_INVALID_ARGUMENT) << "none takes it";
+  RolloutClient alone("vllm", {{"url", url("short/2")}});
+  alone.sampling.max_new_tokens = 6;
+  EXPECT_EQ(alone.submit(9, 1), MORTISE_INVALID_ARGUMENT);
+  EXPECT_THAT(alone.error(),
+              HasSubstr("cannot complete a prompt of 3 tokens with 6 new ones: its context is 8 tokens"));
+}
+
 TEST_F(RolloutServers, FailuresThatDoNotPassEndTheRunAndSayWhy) {
   RolloutClient refused("vllm", {{"url", url("refuse")}});
   EXPECT_EQ(refused.sample(1), MORTISE_INVALID_ARGUMENT);
@@ -122,6 +147,7 @@ TEST_F(RolloutServers, TheProbeTellsAtOnceWhatAServerCannotDo) {
   RolloutClient blind("vllm", {{"url", url("no_ids")}});
   EXPECT_EQ(blind.created(), MORTISE_UNAVAILABLE);
   EXPECT_THAT(blind.error(), HasSubstr("gives no token_ids"));
+  EXPECT_THAT(blind.error(), testing::Not(HasSubstr("Start the servers"))) << "it is running";
   RolloutClient locked("vllm", {{"url", url("key")}});
   EXPECT_EQ(locked.created(), MORTISE_UNAVAILABLE);
   EXPECT_THAT(locked.error(), HasSubstr("status 401"));
@@ -165,6 +191,20 @@ TEST_F(RolloutServers, LogProbsAreSortedIntoWhatTheyAre) {
   };
   EXPECT_EQ(greedy(0).log_prob.front(), -0.5F) << "greedy: no filter counts";
   EXPECT_THAT(greedy(0.5).log_prob, IsEmpty()) << "greedy: penalties count";
+  // SGLang's have penalties in them, whichever kind they are.
+  const auto from_sglang = [&](const std::string& mode, double presence_penalty, int64_t min_new_tokens) {
+    RolloutClient client("sglang", {{"url", url(mode)}});
+    client.sampling.presence_penalty = presence_penalty;
+    client.sampling.min_new_tokens = min_new_tokens;
+    EXPECT_EQ(client.sample(1), 0) << client.error();
+    return client.sink.taken.begin()->second;
+  };
+  for (const std::string mode : {"good", "raw"}) {
+    SCOPED_TRACE(mode);
+    EXPECT_EQ(from_sglang(mode, 0, 0).log_prob.front(), -0.5F);
+    EXPECT_THAT(from_sglang(mode, 0.5, 0).log_prob, IsEmpty());
+    EXPECT_THAT(from_sglang(mode, 0, 2).log_prob, IsEmpty()) << "end tokens are forbidden";
+  }
 }
 
 TEST_F(RolloutServers, OptionsAreSentOrRefusedByName) {
@@ -187,9 +227,19 @@ TEST_F(RolloutServers, OptionsAreSentOrRefusedByName) {
   client.sampling.typical_p = 1;
   client.sampling.max_new_tokens = 62;
   EXPECT_EQ(client.submit(9, 1), MORTISE_INVALID_ARGUMENT) << "a completion that vLLM would cut";
-  EXPECT_THAT(client.error(), HasSubstr("its limit for both together is 64"));
+  EXPECT_THAT(client.error(), HasSubstr("3 tokens with 62 new ones: its context is 64 tokens"));
   client.sampling.max_new_tokens = 61;
   EXPECT_EQ(client.submit(9, 1), 0) << client.error();
+  for (const double temperature : {2.5, 0.005}) {  // vLLM refuses the first, and samples at 0.01 for the second
+    client.sampling.temperature = temperature;
+    EXPECT_EQ(client.submit(9, 1), MORTISE_INVALID_ARGUMENT) << temperature;
+    EXPECT_THAT(client.error(), HasSubstr("rollout.temperature"));
+  }
+  for (const double temperature : {2.0, 0.01, 0.0}) {
+    client.sampling.temperature = temperature;
+    EXPECT_EQ(client.submit(9, 1), 0) << client.error();
+  }
+  client.sampling.temperature = 1;
   const int64_t length = 1, id = 7;
   client.sampling.num_bad_words = 1;
   client.sampling.bad_word_lengths = &length;
@@ -230,7 +280,43 @@ TEST_F(RolloutServers, NothingIsSampledWithAPrefixCacheOfOldWeights) {
   const json seen = log("held/2");
   EXPECT_EQ(count_of(seen, "/reset_prefix_cache?reset_running_requests=true"), 3);
   EXPECT_EQ(count_of(seen, "/resume"), 1);
-  EXPECT_THAT(client.log().front(), HasSubstr("the server did not do it: {\"success\": false}"));
+  EXPECT_THAT(client.log().front(), HasSubstr("the server refused the call: {\"success\": false}"));
+  EXPECT_THAT(seen["faults"], IsEmpty()) << "a paused server answers no probe that samples: " << seen["faults"];
+}
+
+// The run before this one ended after a load that failed. Its server is paused, with a part of the weights.
+TEST_F(RolloutServers, APausedServerGetsWeightsBeforeItSamples) {
+  {
+    RolloutClient before("vllm",
+                         {{"url", url("reload/3")}, {"backoff", "30"}, {"update_limit", "0.2"}, {"give_up", "0.1"}});
+    ASSERT_EQ(before.created(), 0) << before.error();
+    EXPECT_EQ(before.send_weights(1), MORTISE_UNAVAILABLE);
+    EXPECT_THAT(before.error(), HasSubstr("/collective_rpc: status 500"));
+  }
+  RolloutClient without("vllm", {{"url", url("reload/3")}, {"give_up", "0.2"}});
+  EXPECT_EQ(without.sample(1), MORTISE_UNAVAILABLE) << "it has no weights to send";
+  EXPECT_THAT(without.error(), HasSubstr("it is paused"));
+  RolloutClient adapter("vllm", {{"url", url("reload/3")}});
+  EXPECT_EQ(adapter.send_adapter(1), MORTISE_UNAVAILABLE) << "its base may be half another one";
+  EXPECT_THAT(adapter.error(), HasSubstr("it is paused"));
+  RolloutClient client("vllm", {{"url", url("reload/3")}});
+  ASSERT_EQ(client.created(), 0) << client.error();
+  ASSERT_EQ(client.send_weights(2), 0) << client.error();
+  ASSERT_EQ(client.sample(1), 0) << client.error();
+  for (const auto& [key, sample] : client.sink.taken) EXPECT_EQ(sample.version, 2);
+  const json seen = log("reload/3");
+  EXPECT_THAT(seen["faults"], IsEmpty()) << seen["faults"];
+  EXPECT_EQ(count_of(seen, "/collective_rpc"), 4);
+  EXPECT_EQ(count_of(seen, "/resume"), 1);
+}
+
+// The first error of an outage is its cause.
+TEST_F(RolloutServers, LoadsThatFailForEverEndTheRunWithTheFirstError) {
+  RolloutClient client("vllm", {{"url", url("lost/1")}, {"slots", "2"}, {"give_up", "2"}});
+  ASSERT_EQ(client.send_weights(1), 0) << client.error();
+  EXPECT_EQ(client.sample(6), MORTISE_UNAVAILABLE);
+  EXPECT_THAT(client.error(), HasSubstr("all rollout servers are out of use"));
+  EXPECT_THAT(client.error(), HasSubstr("it was started again, and has lost its weights; later: /collective_rpc: "));
 }
 
 TEST_F(RolloutServers, RequestsInFlightAtAnUpdateKeepTheirVersion) {
@@ -381,11 +467,14 @@ TEST_F(RolloutServers, AServerThatWasOutOfUseKeepsNoOldAdapter) {
 }
 
 TEST_F(RolloutServers, AnAdapterNeedsTheBaseThatTheServerStartedWith) {
-  RolloutClient whole("vllm", {{"url", url("good/34")}});
-  ASSERT_EQ(whole.send_weights(1), 0) << whole.error();
-  RolloutClient client("vllm", {{"url", url("good/34")}});
-  EXPECT_EQ(client.send_adapter(1), MORTISE_UNAVAILABLE);
-  EXPECT_THAT(client.error(), HasSubstr("its base is not that of its start any more"));
+  for (const auto& [backend, mode] : {std::pair("vllm", "good/34"), std::pair("sglang", "good/36")}) {
+    SCOPED_TRACE(backend);
+    RolloutClient whole(backend, {{"url", url(mode)}});
+    ASSERT_EQ(whole.send_weights(1), 0) << whole.error();
+    RolloutClient client(backend, {{"url", url(mode)}});
+    EXPECT_EQ(client.send_adapter(1), MORTISE_UNAVAILABLE);
+    EXPECT_THAT(client.error(), HasSubstr("it no longer has the weights that it was started with"));
+  }
 }
 
 TEST_F(RolloutServers, AdaptersThatServersDoNotLoadAreRefused) {

@@ -14,8 +14,11 @@
 #   diverged       400 as vLLM says that weights are NaN  no_ids      knows no return_token_ids
 #   mortise        says that it is `mortise serve`, with versions; forgets its weights after 2 completions, once
 #   restart        another process start time after 2 completions, with closed connections, once
+#   lost           the same; all reloads after it fail
 #   reload/K       500 for the first K reloads            no_version  has no /update_weight_version
 #   held/K         cannot empty its prefix cache K times
+#   stuck/K        no answer to any completion, probes too, after K of them
+#   short/K        a context of 8 tokens
 #   key            wants the API key "sesame"
 #   no_adapters    has no calls for LoRA adapters
 #   forget         forgets its LoRA adapters after 2 completions, once
@@ -103,7 +106,10 @@ class Handler(BaseHTTPRequestHandler):
         if name == "key" and self.headers["Authorization"] != "Bearer sesame":
             return self.reply(401, {"error": "Unauthorized"})
         if path == "/v1/models":
-            return self.reply(200, vllm.models(mode.adapters, "mortise" if name == "mortise" else "vllm"))
+            answer = vllm.models(mode.adapters, "mortise" if name == "mortise" else "vllm")
+            if name == "short":
+                answer["data"][0]["max_model_len"] = 8
+            return self.reply(200, answer)
         if path == "/metrics":
             kind = vllm.RECORDED["metrics"]["type"]
             return self.reply(200, f"# TYPE x gauge\nprocess_start_time_seconds {mode.start}\nx 1\n", kind=kind)
@@ -191,7 +197,8 @@ class Handler(BaseHTTPRequestHandler):
         if folder is None:
             return self.reply(404, {"detail": "Not Found"})
         mode.reloads += 1
-        if (name == "reload" and mode.reloads <= count) or not Path(folder).is_dir():
+        fails = (name == "reload" and mode.reloads <= count) or (name == "lost" and mode.has_forgotten)
+        if fails or not Path(folder).is_dir():
             mode.version = None
             if path == "/update_weights_from_disk":
                 return self.reply(200, {"success": False, "message": "bad weights"})
@@ -230,20 +237,25 @@ class Handler(BaseHTTPRequestHandler):
     def complete(self, name, count, mode, body, refused, make):
         if refused:
             return self.reply(*refused)
+        # vLLM queues what comes while it is paused. A backend that asks then would wait for nothing.
+        if mode.paused:
+            mode.faults.append("a completion was asked for while the server was paused")
+        while mode.paused:
+            time.sleep(0.002)
         if mode.num_nan > 0:
             mode.num_nan -= 1
             return self.reply(400, vllm.RECORDED["greedy with NaN"]["answer"])
         is_probe = "seed" not in body and "mortise" not in body and "sampling_seed" not in body.get("sampling_params", {})
         answer = make(body, name, mode)
+        if name == "stuck" and mode.completions >= count:
+            time.sleep(1_000_000)
         if is_probe:
             return self.reply(200, answer)
-        if mode.paused:
-            mode.faults.append("a completion was asked for while the server was paused")
         with lock:
             mode.completions += 1
             fails = mode.failures < (1 if name == "late" else count)
             mode.failures += fails
-            forgets = name in ("mortise", "restart", "forget") and mode.completions > 2 and not mode.has_forgotten
+            forgets = name in ("mortise", "restart", "lost", "forget") and mode.completions > 2 and not mode.has_forgotten
             mode.has_forgotten = mode.has_forgotten or forgets
         if forgets:
             mode.version, mode.start = None, mode.start + 1
@@ -251,7 +263,7 @@ class Handler(BaseHTTPRequestHandler):
             if name == "forget":
                 mode.adapters.clear()
                 return self.reply(*vllm.unknown_model(body["model"], []))
-            if name == "restart":
+            if name in ("restart", "lost"):
                 return  # the connection breaks; the next one leads to the new process
             answer = make(body, name, mode)
         if name == "refuse":
@@ -373,6 +385,7 @@ def sglang_answer(body, name, mode):
 
 server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
 server.daemon_threads = True
+server.handle_error = lambda *_: None  # a client that gave up has closed its connection
 threading.Thread(target=server.serve_forever, daemon=True).start()
 print(server.server_address[1], flush=True)
 sys.stdin.read()

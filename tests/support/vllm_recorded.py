@@ -5,8 +5,7 @@ import json
 from pathlib import Path
 
 GOLDEN = Path(__file__).resolve().parent.parent / "golden" / "servers"
-VOCABULARY = 64
-MAX_MODEL_LEN = 64
+VOCABULARY = json.loads((GOLDEN / "model" / "config.json").read_text())["vocab_size"]
 INT64 = 2**63 - 1
 
 
@@ -18,6 +17,7 @@ def read_exchanges(file):
 RECORDED = read_exchanges("vllm.jsonl")
 PROCESSED = read_exchanges("vllm_processed.jsonl")
 COMPLETION = RECORDED["greedy"]["answer"]
+MAX_MODEL_LEN = RECORDED["models"]["answer"]["data"][0]["max_model_len"]
 
 
 def error(message, kind="BadRequestError", param=None, code=400):
@@ -35,17 +35,19 @@ def is_number(value):
 
 # Fields by type, with what vLLM says of a value that it refuses.
 COUNTS = {"n": 1, "max_tokens": 1, "min_tokens": 0, "top_k": 0, "logprobs": 0, "seed": -INT64}
-BOUNDS = {  # the reason, and whether it names the parameter
-    "temperature": (lambda x: x >= 0, "temperature must be non-negative", True),
-    "top_p": (lambda x: 0 < x <= 1, "top_p must be in (0, 1]", True),
-    "min_p": (lambda x: 0 <= x <= 1, "min_p must be in [0, 1]", False),
-    "repetition_penalty": (lambda x: x > 0, "repetition_penalty must be greater than zero", False),
-    "presence_penalty": (lambda x: -2 <= x <= 2, "presence_penalty must be in [-2, 2]", False),
-    "frequency_penalty": (lambda x: -2 <= x <= 2, "frequency_penalty must be in [-2, 2]", False),
-}
+BOUNDS = [  # the reason, and whether it names the parameter
+    ("temperature", lambda x: x >= 0, "temperature must be non-negative", True),
+    ("temperature", lambda x: x <= 2, "temperature must be in [0, 2]", True),
+    ("top_p", lambda x: 0 < x <= 1, "top_p must be in (0, 1]", True),
+    ("min_p", lambda x: 0 <= x <= 1, "min_p must be in [0, 1]", False),
+    ("repetition_penalty", lambda x: x > 0, "repetition_penalty must be greater than zero", False),
+    ("presence_penalty", lambda x: -2 <= x <= 2, "presence_penalty must be in [-2, 2]", False),
+    ("frequency_penalty", lambda x: -2 <= x <= 2, "frequency_penalty must be in [-2, 2]", False),
+]
+NUMBERS = {name for name, *_ in BOUNDS}
 FLAGS = {"return_token_ids", "ignore_eos", "include_stop_str_in_output"}
 LISTS = {"stop_token_ids": int, "stop": str}
-KNOWN = {"model", "prompt", *COUNTS, *BOUNDS, *FLAGS, *LISTS}
+KNOWN = {"model", "prompt", *COUNTS, *NUMBERS, *FLAGS, *LISTS}
 
 
 def type_refusal(body):
@@ -59,7 +61,7 @@ def type_refusal(body):
             return mistyped("int_from_float", f"body.{name}")
     if body.get("seed") is not None and abs(body["seed"]) > INT64:
         return mistyped("less_than_equal", "body.seed")
-    for name in BOUNDS:
+    for name in NUMBERS:
         if name in body and not is_number(body[name]):
             return mistyped("float_type", f"body.{name}")
     for name in FLAGS:
@@ -96,7 +98,7 @@ def prompt_refusal(body):
 
 
 def range_refusal(body):
-    for name, (holds, reason, names_it) in BOUNDS.items():
+    for name, holds, reason, names_it in BOUNDS:
         value = body.get(name)
         if value is not None and not holds(value):
             tail = f" (parameter={name}, value={value})" if names_it else ""

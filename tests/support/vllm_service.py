@@ -1,13 +1,15 @@
 # A real vLLM on the CPU, started as docs/servers.md says.
 #   vllm_service.py PYTHON MODEL MAX_LENGTH LOGS_FOLDER
 # Prints the port, and then obeys the lines of its standard input: start, kill (all processes, by SIGKILL), stop (the HTTP
-# server takes connections and answers nothing), continue. When its standard input ends, vLLM ends too, whatever ended the
-# test: the engine of vLLM outlives a killed HTTP server.
+# server takes connections and answers nothing), continue. LOGS_FOLDER/obeyed says how many lines it has obeyed. When the
+# k-th vLLM ends, LOGS_FOLDER/vllmK.ended appears. When its standard input ends, vLLM ends too, whatever ended the test: the
+# engine of vLLM outlives a killed HTTP server.
 import os
 import signal
 import socket
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 python, model, max_length, folder = sys.argv[1:]
@@ -35,20 +37,30 @@ def start():
     with open(Path(folder) / f"vllm{num_starts}.txt", "w") as log:
         server = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
                                   env={**os.environ, **settings})
+    threading.Thread(target=watch, args=(server, Path(folder) / f"vllm{num_starts}.ended"), daemon=True).start()
+
+
+def watch(process, ended):
+    process.wait()
+    ended.touch()
 
 
 def kill():
     global server
     if server is not None:
-        os.killpg(server.pid, signal.SIGKILL)
+        try:
+            os.killpg(server.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass  # all have ended
         server.wait()
         server = None
 
 
 print(port, flush=True)
 try:
-    for line in sys.stdin:
+    for num_obeyed, line in enumerate(sys.stdin, 1):
         {"start": start, "kill": kill, "stop": lambda: server.send_signal(signal.SIGSTOP),
          "continue": lambda: server.send_signal(signal.SIGCONT)}[line.strip()]()
+        (Path(folder) / "obeyed").write_text(str(num_obeyed))
 finally:
     kill()

@@ -50,6 +50,7 @@ struct ModelSection {
   std::vector<std::string> modules_to_save;                  // modules that are trained as a whole
   LoraBias lora_bias = LoraBias::kNone;                      // the biases that are trained
   std::optional<std::string> lora_adapter_path;  // PEFT folder of an adapter to continue; sets rank, modules
+  [[nodiscard]] bool trains_adapter() const { return lora_rank > 0 || lora_adapter_path.has_value(); }
   bool operator==(const ModelSection&) const = default;
 };
 

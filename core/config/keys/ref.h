@@ -110,8 +110,7 @@ void describe_reference(Keys& keys) {
 }
 
 inline constexpr auto shares_reference = [](const auto& k) -> bool {
-  const bool trains_adapter = k.config.model.lora_rank > 0 || k.config.model.lora_adapter_path;
-  return trains_adapter && !k.config.ref.sync_steps;
+  return k.config.model.trains_adapter() && !k.config.ref.sync_steps;
 };
 
 template <class Keys>

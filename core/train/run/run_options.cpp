@@ -81,11 +81,10 @@ std::string lora_place(const LoadedConfig& loaded, const Error& error) {
 
 SaveOptions save_options(const RunConfig& config) {
   const TrainerConfig& trainer = config.trainer;
-  const bool has_adapter = config.model.lora_rank > 0 || config.model.lora_adapter_path;
   SaveOptions options;
   if (trainer.save_dtype != SaveDtype::kTrain) options.dtype = choice_name(trainer.save_dtype);
   if (trainer.max_shard_size) options.max_shard_bytes = parse_byte_size(*trainer.max_shard_size).value_or(0);
-  if (has_adapter && !trainer.save_merged_lora) options.lora = LoraSave::kApart;
+  if (config.model.trains_adapter() && !trainer.save_merged_lora) options.lora = LoraSave::kApart;
   // A relative path would lead elsewhere from the checkpoint's folder.
   options.base_model = std::filesystem::absolute(config.model.path).lexically_normal().string();
   return options;

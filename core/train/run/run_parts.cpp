@@ -57,7 +57,7 @@ uint64_t sampling_seed(const RunConfig& config) {
 
 Result<> load_adapter(const RunSettings& run, Model& policy) {
   const ModelSection& model = run.config.model;
-  if (policy.has_adapter() && (model.lora_rank > 0 || model.lora_adapter_path)) {
+  if (policy.has_adapter() && model.trains_adapter()) {
     return Error{ErrorKind::kConfig, "model.path is the folder of an adapter, and another one is to be trained",
                  run.loaded.where("model.path"),
                  "name the base's folder, and the adapter as model.lora_adapter_path to continue it"};

@@ -11,6 +11,12 @@ namespace {
 
 constexpr double kCertain = -1e-5;  // log-probs above it are those of the only token left
 
+constexpr const char* kModelsPath = "/v1/models";
+constexpr const char* kMetricsPath = "/metrics";
+constexpr const char* kPausedPath = "/is_paused";
+constexpr const char* kVersionPath = "/weight_info";
+constexpr const char* kCompletionsPath = "/v1/completions";
+
 // Four prompts of one token, of which only the likeliest next token may be sampled: its log-prob is 0 if it was taken
 // after the filters, and the model's own if before.
 AnswerJson probe_prompts() {
@@ -83,25 +89,28 @@ std::string read_choice(const AnswerJson& choice, const ServerRequest& request, 
 std::string too_long(const ServerRequest& request, const ServerFacts& facts) {
   const std::int64_t num_prompt = std::int64_t(request.prompt_ids.size());
   if (facts.max_length == 0 || num_prompt + request.max_new_tokens <= facts.max_length) return "";
-  return "a prompt of " + std::to_string(num_prompt) + " tokens with up to " + std::to_string(request.max_new_tokens) +
-         " new ones (its limit for both together is " + std::to_string(facts.max_length) +
-         "). Start it with a larger --max-model-len, or lower data.max_prompt_length or data.max_response_length";
+  return "complete a prompt of " + std::to_string(num_prompt) + " tokens with " +
+         std::to_string(request.max_new_tokens) + " new ones: its context is " + std::to_string(facts.max_length) +
+         " tokens. Raise the server's limit (vLLM: --max-model-len), or lower data.max_response_length";
 }
+
+// vLLM refuses what is above, and samples at kColdest what is below without a word.
+constexpr double kHottest = 2, kColdest = 0.01;
 
 }  // namespace
 
 std::vector<HttpCall> CompletionsProtocol::probes(const ServerFacts& facts) const {
-  std::vector<HttpCall> calls = {{"/v1/models", "", true, false}};
+  std::vector<HttpCall> calls = {{kModelsPath, "", true, false}};
   if (facts.is_mortise) return calls;
+  calls.push_back(identity_call());
   AnswerJson body = {
       {"model", facts.model}, {"prompt", probe_prompts()}, {"max_tokens", 1}, {"temperature", 1.0}, {"top_k", 1},
       {"logprobs", 0},        {"return_token_ids", true}};
-  calls.push_back({"/v1/completions", json_line(body), false, false});
-  calls.push_back(identity_call());
+  calls.push_back({kCompletionsPath, json_line(body), false, false, false, true});
   return calls;
 }
 
-HttpCall CompletionsProtocol::identity_call() const { return {"/metrics", "", true, true}; }
+HttpCall CompletionsProtocol::identity_call() const { return {kMetricsPath, "", true, true}; }
 
 // Prometheus' client for Python tells when its process started.
 std::string CompletionsProtocol::read_identity(const std::string& body) const {
@@ -110,13 +119,14 @@ std::string CompletionsProtocol::read_identity(const std::string& body) const {
 }
 
 std::string CompletionsProtocol::read_probe(std::size_t number, const HttpDone& answer, ServerFacts& facts) const {
-  if (number == 2) {
+  const std::string path = probes(facts)[number].path;
+  if (path == kMetricsPath) {
     facts.identity = read_identity(answer.body);
     return "";
   }
   const auto parsed = parse::parse_json(answer.body);
   if (!parsed) return "answered with text that is not JSON (" + parsed.fault().to_string() + ")";
-  if (number == 0) {
+  if (path == kModelsPath) {
     const AnswerJson* const list = member_of(*parsed, "data");
     if (list == nullptr || !list->is_array() || list->empty()) return "has no model in /v1/models";
     const AnswerJson* const id = member_of(list->front(), "id");
@@ -165,7 +175,7 @@ HttpCall CompletionsProtocol::generate(const ServerRequest& request, const Serve
     if (!request.bad_words.empty()) body["bad_word_ids"] = request.bad_words;
     body["mortise"] = {{"seed", request.seed}, {"step", request.step}, {"first_row_id", request.first_row_id}};
   }
-  return {"/v1/completions", json_line(body), false, false};
+  return {kCompletionsPath, json_line(body), false, false, false, true};
 }
 
 Fault CompletionsProtocol::read_answer(const std::string& body, const ServerRequest& request, const ServerFacts& facts,
@@ -183,27 +193,40 @@ Fault CompletionsProtocol::read_answer(const std::string& body, const ServerRequ
 
 std::vector<HttpCall> VllmProtocol::probes(const ServerFacts& facts) const {
   std::vector<HttpCall> calls = CompletionsProtocol::probes(facts);
-  if (!facts.is_mortise) calls.push_back({"/weight_info", "", true, true});
+  if (facts.is_mortise) return calls;
+  // While vLLM is paused, a completion waits: the probe that samples comes after these.
+  calls.insert(calls.end() - 1, {{kPausedPath, "", true, true}, {kVersionPath, "", true, true}});
   return calls;
 }
 
 std::string VllmProtocol::read_probe(std::size_t number, const HttpDone& answer, ServerFacts& facts) const {
-  if (number < 3) return CompletionsProtocol::read_probe(number, answer, facts);
+  const std::string path = probes(facts)[number].path;
+  if (path != kPausedPath && path != kVersionPath) return CompletionsProtocol::read_probe(number, answer, facts);
   const auto parsed = parse::parse_json(answer.body);
-  const AnswerJson* const version = parsed ? member_of(*parsed, "weight_version") : nullptr;
-  facts.was_updated = version != nullptr && *version != "default";
+  const AnswerJson* const value =
+      parsed ? member_of(*parsed, path == kPausedPath ? "is_paused" : "weight_version") : nullptr;
+  if (path == kPausedPath)
+    facts.is_paused = value != nullptr && *value == true;
+  else
+    facts.was_updated = value != nullptr && *value != "default";
   return "";
 }
 
 std::string VllmProtocol::refusal(const ServerRequest& request, const ServerFacts& facts) const {
   if (facts.is_mortise) return "";
   if (std::string why = too_long(request, facts); !why.empty()) return why;
-  if (request.typical_p != 1) return "rollout.typical_p (vLLM has no such filter). Set it to 1";
+  if (request.typical_p != 1) return "do rollout.typical_p (vLLM has no such filter). Set it to 1";
+  if (request.temperature > kHottest) return "do a temperature above 2 (vLLM refuses it). Lower rollout.temperature";
+  if (request.temperature > 0 && request.temperature < kColdest) {
+    return "do a temperature between 0 and 0.01 (vLLM would sample at 0.01). Set rollout.temperature to 0, or to 0.01 or "
+           "more";
+  }
   if (!request.bad_words.empty()) {
-    return "rollout.bad_words (vLLM takes texts and tokenizes them in its own way, so other ids could be forbidden). "
+    return "do rollout.bad_words (vLLM takes texts and tokenizes them in its own way, so other ids could be forbidden). "
            "Leave them out";
   }
-  if (request.temperature == 0 && request.num_samples > 1) return "several greedy completions of a prompt";
+  if (request.temperature == 0 && request.num_samples > 1)
+    return "do several greedy completions of a prompt. Set rollout.n to 1";
   return "";
 }
 
@@ -222,7 +245,7 @@ std::vector<HttpCall> VllmProtocol::weight_calls(const std::string& folder, std:
 std::string VllmProtocol::read_weight_answer(std::size_t, const std::string& body) const {
   const auto parsed = parse::parse_json(body);  // some calls answer with text, or with nothing
   const AnswerJson* const success = parsed ? member_of(*parsed, "success") : nullptr;
-  return success != nullptr && *success == false ? "the server did not do it: " + excerpt(body) : "";
+  return success != nullptr && *success == false ? "the server refused the call: " + excerpt(body) : "";
 }
 
 // Its prefix cache keeps adapters apart, so nothing has to be emptied.
@@ -233,12 +256,12 @@ std::vector<HttpCall> VllmProtocol::adapter_calls(const std::string& folder, con
 std::string OpenaiProtocol::refusal(const ServerRequest& request, const ServerFacts& facts) const {
   if (facts.is_mortise) return "";
   if (std::string why = too_long(request, facts); !why.empty()) return why;
-  if (request.typical_p != 1) return "rollout.typical_p";
-  if (!request.bad_words.empty()) return "rollout.bad_words";
-  if (request.forced_tokens() > 0) return "rollout.ignore_eos and rollout.min_new_tokens";
-  if (request.top_k > 0) return "rollout.top_k";
-  if (request.min_p > 0) return "rollout.min_p";
-  if (request.repetition_penalty != 1) return "rollout.repetition_penalty";
+  if (request.typical_p != 1) return "do rollout.typical_p";
+  if (!request.bad_words.empty()) return "do rollout.bad_words";
+  if (request.forced_tokens() > 0) return "do rollout.ignore_eos and rollout.min_new_tokens";
+  if (request.top_k > 0) return "do rollout.top_k";
+  if (request.min_p > 0) return "do rollout.min_p";
+  if (request.repetition_penalty != 1) return "do rollout.repetition_penalty";
   return "";
 }
 

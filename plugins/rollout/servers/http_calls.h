@@ -20,6 +20,7 @@ struct HttpCall {
   bool is_get = false;    // else POST
   bool optional = false;  // an old server may lack it (404, 405)
   bool removes = false;   // a refusal (400, 404) says that what it removes is not there
+  bool samples = false;   // the server computes with its weights
 };
 
 struct HttpDone {

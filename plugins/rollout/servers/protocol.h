@@ -61,7 +61,9 @@ struct ServerFacts {
   LogProbs log_probs = LogProbs::kRaw;
   double probe_log_prob = 0;  // what the probe before gave
   std::string identity;       // tells its process from another, if the server has such a name
-  bool was_updated = false;   // somebody has given it other weights than those that it started with
+  // A run has loaded whole weights into it since its start. The probe sees this only if that run named their version.
+  bool was_updated = false;
+  bool is_paused = false;  // at the last probe: a run loads weights into it, or ended before it resumed it
   // Names of LoRA adapters on the server, which no other adapter has had: the one that samples, and the one that is
   // being loaded. Empty: none.
   std::string adapter, next_adapter;
@@ -80,10 +82,10 @@ struct Fault {
 class Protocol {
  public:
   virtual ~Protocol() = default;
-  // The calls that find out about a server, one after the other, and what each answer says.
+  // The calls that find out about a server, one after the other, and what each answer says. Those that sample come last.
   virtual std::vector<HttpCall> probes(const ServerFacts& facts) const = 0;
   virtual std::string read_probe(std::size_t number, const HttpDone& answer, ServerFacts& facts) const = 0;
-  // Which option of the request the server cannot obey; empty: it can.
+  // What the server cannot do for the request, after "<address> cannot "; empty: it can do all.
   virtual std::string refusal(const ServerRequest& request, const ServerFacts& facts) const = 0;
   virtual HttpCall generate(const ServerRequest& request, const ServerFacts& facts) const = 0;
   virtual Fault read_answer(const std::string& body, const ServerRequest& request, const ServerFacts& facts,

@@ -49,7 +49,10 @@ std::string ServerPool::all_errors() const {
   std::string out;
   for (const Server& server : servers_) {
     if (server.last_error.empty()) continue;
-    out += (out.empty() ? "" : "; ") + server.url + ": " + server.last_error;
+    out += (out.empty() ? "" : "; ") + server.url + ": ";
+    if (server.num_pauses > 1 && !server.is_unfit && server.first_error != server.last_error)
+      out += server.first_error + "; later: ";
+    out += server.last_error;
   }
   return out.empty() ? "they have not answered" : out;
 }
@@ -57,19 +60,22 @@ std::string ServerPool::all_errors() const {
 void ServerPool::await_ready(Call call, double limit_s) {
   const std::int64_t deadline = monotonic_ns() + to_ns(limit_s);
   const auto all = [&](auto is_so) { return std::all_of(servers_.begin(), servers_.end(), is_so); };
-  const auto any_ready = [&] {
-    return std::any_of(servers_.begin(), servers_.end(), [&](const Server& server) { return is_ready(server); });
+  // A paused server waits for the weights of this run, which come when all is set up.
+  const auto is_enough = [&](const Server& server) {
+    return is_ready(server) || (folder_.empty() && takes_weights() && server.facts.is_paused);
   };
+  const auto any_ready = [&] { return std::any_of(servers_.begin(), servers_.end(), is_enough); };
   const auto is_settled = [&](const Server& server) { return is_ready(server) || server.phase == Phase::kOut; };
   do {
     if (call.cancelled()) fail(MORTISE_CANCELLED, "cancelled");
     const bool is_late = monotonic_ns() > deadline;
     if (is_late && any_ready()) return;
     if (is_late || all([](const Server& server) { return server.is_unfit; })) {
+      const bool knows_why = std::any_of(servers_.begin(), servers_.end(), [](const Server& s) { return s.is_unfit; });
       fail(MORTISE_UNAVAILABLE, "no rollout server became ready: " + all_errors() +
-                                    ". Start the servers, or correct the address and the key");
+                                    (knows_why ? "" : ". Start the servers, or correct the address and the key"));
     }
-    work(kPoolSliceMs, call);
+    advance(kPoolSliceMs, call);
   } while (!any_ready() || !all(is_settled));
 }
 
@@ -79,11 +85,7 @@ bool ServerPool::has_room() const {
 }
 
 void ServerPool::submit(ServerRequest request) {
-  for (const Server& server : servers_) {
-    if (server.phase != Phase::kReady) continue;
-    const std::string refused = protocol_->refusal(request, server.facts);
-    if (!refused.empty()) fail(MORTISE_INVALID_ARGUMENT, server.url + " cannot do " + refused);
-  }
+  refuse_what_none_takes(request);
   queue_.push_back({std::move(request), 0, 0, SIZE_MAX});
 }
 
@@ -145,13 +147,33 @@ void ServerPool::set_adapter(const std::string& folder, std::int64_t version) {
   set_weights(folder, version);
 }
 
+bool ServerPool::can_take(const Server& server, const ServerRequest& request) const {
+  return protocol_->refusal(request, server.facts).empty();
+}
+
+void ServerPool::refuse_what_none_takes(const ServerRequest& request) const {
+  const Server* one = nullptr;  // that refuses it
+  for (const Server& server : servers_) {
+    if (!server.is_known) continue;
+    if (can_take(server, request)) return;
+    if (one == nullptr) one = &server;
+  }
+  if (one == nullptr) return;
+  fail(MORTISE_INVALID_ARGUMENT, one->url + " cannot " + protocol_->refusal(request, one->facts));
+}
+
 // The whole update is of what is the newest now: there may be newer weights before it ends.
 void ServerPool::begin_weights(std::size_t index, Call call) {
   Server& server = servers_[index];
-  if (is_adapter_ && server.facts.was_updated) {
+  if (is_adapter_ && (server.facts.was_updated || server.facts.is_paused)) {
     server.is_unfit = true;
-    return take_out(index, "its base is not that of its start any more: a run has sent it weights. Start it again",
-                    call);
+    const char* const why =
+        server.facts.was_updated
+            ? "it no longer has the weights that it was started with, because a run sent it whole weights. Restart it, or "
+              "set rollout.send_adapter to false"
+            : "it is paused, so a run may have sent it a part of its weights. Restart it, or set "
+              "rollout.send_adapter to false";
+    return take_out(index, why, call);
   }
   server.phase = Phase::kUpdating;
   server.step = 0;
@@ -164,7 +186,9 @@ void ServerPool::begin_weights(std::size_t index, Call call) {
 }
 
 void ServerPool::end_weights(Server& server) {
-  server.phase = Phase::kReady;
+  server.step = std::exchange(server.next_probe, 0);
+  server.phase = server.step == 0 ? Phase::kReady : Phase::kProbing;
+  server.owes_load = server.facts.is_paused = false;
   server.version = server.coming_version;
   server.update = server.coming_update;
   server.facts.adapter = std::exchange(server.facts.next_adapter, {});
@@ -200,24 +224,42 @@ void ServerPool::tend(std::size_t index, Call call) {
   if (server.control_id != 0) return;
   if (server.phase == Phase::kOut && monotonic_ns() >= server.back_at_ns) {
     server.phase = Phase::kProbing;
-    server.step = 0;
+    server.step = server.next_probe = 0;
+    server.facts.is_paused = server.facts.was_updated = false;
   }
   if (server.phase == Phase::kReady && needs_weights(server) && server.in_flight == 0) begin_weights(index, call);
-  if (server.phase == Phase::kProbing) {
-    const std::vector<HttpCall> probes = protocol_->probes(server.facts);
-    if (server.step < probes.size()) return control(index, probes[server.step], kProbeLimit);
-    server.phase = Phase::kReady;
-    server.step = 0;
-    if (needs_weights(server)) begin_weights(index, call);
-  }
-  if (server.phase == Phase::kUpdating) {
+  if (server.phase == Phase::kProbing) probe(index, call);
+  if (server.phase == Phase::kUpdating && server.control_id == 0) {
     const std::vector<HttpCall>& steps = server.weight_steps;
     if (server.step < steps.size()) return control(index, steps[server.step], options_.update_limit);
     end_weights(server);
+    if (server.phase == Phase::kProbing) probe(index, call);
   }
   if (!is_ready(server)) return;
   if (server.num_pauses > 0) call.log(MORTISE_LOG_INFO, server.url + " is back");
   server.num_pauses = 0;
+}
+
+// Its next probe, or what follows the last one.
+void ServerPool::probe(std::size_t index, Call call) {
+  Server& server = servers_[index];
+  const std::vector<HttpCall> probes = protocol_->probes(server.facts);
+  if (server.step == probes.size()) {
+    server.phase = Phase::kReady;
+    server.is_known = true;
+    server.step = 0;
+    if (needs_weights(server)) begin_weights(index, call);
+    return;
+  }
+  const HttpCall& next = probes[server.step];
+  if (!next.samples || !(server.owes_load || server.facts.is_paused)) return control(index, next, kProbeLimit);
+  if (needs_weights(server)) {
+    server.next_probe = server.step;
+    return begin_weights(index, call);
+  }
+  // Only a run that has weights may end the pause: nobody else knows what the server has.
+  take_out(index, "it is paused, because a run loads weights into it or ended meanwhile. If no run uses it, restart it",
+           call);
 }
 
 void ServerPool::take_control(std::size_t index, HttpDone& done, Call call) {
@@ -264,7 +306,9 @@ void ServerPool::take_identity(std::size_t index, const HttpDone& done, Call cal
 
 void ServerPool::take_out(std::size_t index, const std::string& why, Call call) {
   Server& server = servers_[index];
+  if (server.num_pauses == 0) server.first_error = why;
   server.last_error = why;
+  server.owes_load = server.owes_load || (server.phase == Phase::kUpdating && !is_adapter_);
   server.version = server.update = -1;
   for (std::string* adapter : {&server.facts.adapter, &server.facts.next_adapter})
     if (!adapter->empty()) server.facts.left_adapters.push_back(std::exchange(*adapter, {}));
@@ -300,7 +344,7 @@ std::optional<std::size_t> ServerPool::choose(const Pending& pending) const {
   const ServerRequest& request = pending.request;
   const auto room = [&](std::size_t i) {
     const Server& server = servers_[i];
-    if (!is_ready(server) || server.control_id != 0) return std::int64_t(-1);
+    if (!is_ready(server) || server.control_id != 0 || !can_take(server, request)) return std::int64_t(-1);
     const std::int64_t free = options_.slots - server.in_flight;
     return server.in_flight == 0 || free >= request.num_samples ? std::max<std::int64_t>(free, 0) : -1;
   };
@@ -325,10 +369,14 @@ void ServerPool::assign() {
       continue;
     }
     const std::optional<std::size_t> chosen = choose(*it);
-    if (!chosen) return;  // in order: a large group is not overtaken for ever
+    if (!chosen) {
+      refuse_what_none_takes(it->request);
+      const auto refuses = [&](const Server& server) { return !can_take(server, it->request); };
+      if (std::none_of(servers_.begin(), servers_.end(), refuses)) return;  // a large group is not overtaken for ever
+      ++it;  // it waits for one of a few servers, which the others need not wait for
+      continue;
+    }
     Server& server = servers_[*chosen];
-    const std::string refused = protocol_->refusal(it->request, server.facts);
-    if (!refused.empty()) fail(MORTISE_INVALID_ARGUMENT, server.url + " cannot do " + refused);
     const std::int64_t id = next_call_++;
     calls_.start(id, server.url, protocol_->generate(it->request, server.facts), options_.request_limit);
     server.in_flight += it->request.num_samples;
@@ -426,23 +474,33 @@ void ServerPool::take(HttpDone& done, Call call) {
   take_answer(std::move(flight), done, call);
 }
 
-// Fails when no server has been ready for too long.
+// Fails when no server that can take the next request has been in use for too long. A probe of a server that was out of
+// use is no hope yet, because it may hang. A load may take its time, but what fails after it has had its chance.
 void ServerPool::check_hope() {
-  const bool any =
-      std::any_of(servers_.begin(), servers_.end(), [](const Server& server) { return server.phase != Phase::kOut; });
+  const auto takes_next = [&](const Server& server) {
+    return queue_.empty() || can_take(server, queue_.front().request);
+  };
+  const bool any = std::any_of(servers_.begin(), servers_.end(),
+                               [&](const Server& server) { return server.num_pauses == 0 && takes_next(server); });
   if (any) {
     hope_ends_ns_ = 0;
     return;
   }
   const std::int64_t now = monotonic_ns();
   if (hope_ends_ns_ == 0) hope_ends_ns_ = now + to_ns(options_.give_up);
-  if (now > hope_ends_ns_) fail(MORTISE_UNAVAILABLE, "all rollout servers are out of use: " + all_errors());
+  const bool loads = std::any_of(servers_.begin(), servers_.end(),
+                                 [](const Server& server) { return server.phase == Phase::kUpdating; });
+  if (now > hope_ends_ns_ && !loads) fail(MORTISE_UNAVAILABLE, "all rollout servers are out of use: " + all_errors());
 }
 
-void ServerPool::work(int timeout_ms, Call call) {
+void ServerPool::advance(int timeout_ms, Call call) {
   for (std::size_t i = 0; i < servers_.size(); ++i) tend(i, call);
   assign();
   for (HttpDone& done : calls_.wait(timeout_ms)) take(done, call);
+}
+
+void ServerPool::work(int timeout_ms, Call call) {
+  advance(timeout_ms, call);
   check_hope();
 }
 

@@ -2,7 +2,8 @@
 //
 // A server is probed, gets the newest weights, and is then ready. A failed connection, or several bad answers in a row,
 // take it out for a pause that doubles; it comes back through a probe and the weights, because it may have started
-// again. A request goes to the ready server with the most free slots; later turns of a row go where its prefix is. Its
+// again. After a load that failed, and on a server that is paused, the weights come before the probes that sample: half
+// loaded weights can kill vLLM, and a paused one answers no completion. A request goes to the ready server with the most free slots; later turns of a row go where its prefix is. Its
 // answer counts once: an attempt is given up before the next begins, and an answer is taken whole or not at all.
 // Threading: one thread at a time; none is left behind.
 #pragma once
@@ -82,6 +83,9 @@ class ServerPool {
     ServerFacts facts;
     Phase phase = Phase::kProbing;
     std::size_t step = 0;                // the probe or weight call that is next
+    std::size_t next_probe = 0;          // after the weights; 0: none
+    bool owes_load = false;              // its last load of whole weights did not end well
+    bool is_known = false;               // its facts are complete: it was probed to the end
     std::vector<HttpCall> weight_steps;  // what the update calls, in this order
     std::int64_t control_id = 0;         // the call that runs for it; 0: none
     std::int64_t version = -1;           // version of its weights, as far as we know
@@ -94,10 +98,12 @@ class ServerPool {
     bool is_unfit = false;  // its probe says that waiting does not help
     bool checks_identity = false;
     std::vector<std::pair<Flight, HttpDone>> held;  // answers that wait for it
-    std::string last_error;
+    std::string first_error, last_error;            // since it was last in use
   };
 
+  void advance(int timeout_ms, Call call);
   void tend(std::size_t index, Call call);
+  void probe(std::size_t index, Call call);
   void control(std::size_t index, const HttpCall& call, double limit_s);
   void take_control(std::size_t index, HttpDone& done, Call call);
   void assign();
@@ -116,6 +122,8 @@ class ServerPool {
   [[nodiscard]] bool has_lost_adapter(const Server& server, const HttpDone& done) const;
   [[nodiscard]] std::string all_errors() const;
   void check_hope();
+  [[nodiscard]] bool can_take(const Server& server, const ServerRequest& request) const;
+  void refuse_what_none_takes(const ServerRequest& request) const;
 
   std::unique_ptr<Protocol> protocol_;
   PoolOptions options_;

@@ -1,5 +1,6 @@
 // See sglang_protocol.h. Its log-probs are taken after the temperature and before filters, which is what training wants;
-// with SGLANG_RETURN_ORIGINAL_LOGPROB=1 they are before both. Two probes at different temperatures tell which.
+// with SGLANG_RETURN_ORIGINAL_LOGPROB=1 they are before both. Two probes at different temperatures tell which. Penalties
+// and the ban on end tokens change the logits before its sampler, so they are part of both kinds.
 #include "sglang_protocol.h"
 
 #include <cmath>
@@ -15,7 +16,7 @@ HttpCall probe_at(double temperature) {
                            {"sampling_params", {{"max_new_tokens", 1}, {"temperature", temperature}, {"top_k", 1}}},
                            {"return_logprob", true},
                            {"logprob_start_len", -1}};
-  return {"/generate", json_line(body), false, false};
+  return {"/generate", json_line(body), false, false, false, true};
 }
 
 // meta_info.output_token_logprobs: [[log-prob, id, text or null], ...].
@@ -46,7 +47,7 @@ std::string read_sample(const AnswerJson& answer, const ServerRequest& request, 
     return "ended with " + (reason == nullptr ? std::string("no finish_reason") : json_line(*reason));
   sample.finish_reason = *type == "stop" ? MORTISE_FINISH_STOP : MORTISE_FINISH_LENGTH;
   sample.weight_version = read_version(member_of(meta, "weight_version"));
-  place_log_probs(request, facts.log_probs, std::move(given), sample);
+  if (!request.changes_logits()) place_log_probs(request, facts.log_probs, std::move(given), sample);
   return "";
 }
 
@@ -67,7 +68,9 @@ std::string SglangProtocol::read_probe(std::size_t number, const HttpDone& answe
   if (log_probs.empty()) return "answered a probe without a token";
   if (number == 1) {
     facts.probe_log_prob = log_probs.front();
-    facts.tells_versions = member_of(*member_of(first, "meta_info"), "weight_version") != nullptr;
+    const AnswerJson* const version = member_of(*member_of(first, "meta_info"), "weight_version");
+    facts.tells_versions = version != nullptr;
+    facts.was_updated = version != nullptr && *version != "default";
     return "";
   }
   const bool same = std::abs(facts.probe_log_prob - log_probs.front()) < 1e-4;
@@ -76,8 +79,8 @@ std::string SglangProtocol::read_probe(std::size_t number, const HttpDone& answe
 }
 
 std::string SglangProtocol::refusal(const ServerRequest& request, const ServerFacts&) const {
-  if (request.typical_p != 1) return "rollout.typical_p (SGLang has no such filter). Set it to 1";
-  if (!request.bad_words.empty()) return "rollout.bad_words (SGLang has none). Leave them out";
+  if (request.typical_p != 1) return "do rollout.typical_p (SGLang has no such filter). Set it to 1";
+  if (!request.bad_words.empty()) return "do rollout.bad_words (SGLang has none). Leave them out";
   return "";
 }
 
@@ -105,7 +108,7 @@ HttpCall SglangProtocol::generate(const ServerRequest& request, const ServerFact
                      {"return_logprob", true},
                      {"logprob_start_len", -1}};
   if (!facts.adapter.empty()) body["lora_path"] = facts.adapter;
-  return {"/generate", json_line(body), false, false};
+  return {"/generate", json_line(body), false, false, false, true};
 }
 
 Fault SglangProtocol::read_answer(const std::string& body, const ServerRequest& request, const ServerFacts& facts,

@@ -3,15 +3,17 @@
 #   python3 record.py http://127.0.0.1:8000 vllm.jsonl
 #   python3 record.py http://127.0.0.1:8001 vllm_processed.jsonl   the log-probs only; started with processed_logprobs
 import json
-import math
-import struct
 import sys
 import tempfile
 import urllib.error
 import urllib.request
 from pathlib import Path
 
-here = Path(__file__).parent
+here = Path(__file__).resolve().parent
+sys.path.insert(0, str(here.parent.parent / "support"))
+sys.dont_write_bytecode = True
+from nan_weights import write_nan
+
 url, file = sys.argv[1:]
 # What a run sends with each prompt.
 generate = {"model": "m", "prompt": [3, 12, 4, 13], "n": 1, "max_tokens": 6, "temperature": 1.0, "top_p": 1.0,
@@ -30,13 +32,6 @@ def reload(folder):
 
 def without(body, *names):
     return {name: value for name, value in body.items() if name not in names}
-
-
-def weights_of_nan(folder):
-    data = bytearray((here / "model" / "model.safetensors").read_bytes())
-    start = 8 + struct.unpack("<Q", data[:8])[0]
-    data[start:] = struct.pack("<f", math.nan) * ((len(data) - start) // 4)
-    (folder / "model.safetensors").write_bytes(data)
 
 
 def exchanges(nan_folder):
@@ -166,7 +161,7 @@ def kept(text, kind):
 
 
 with tempfile.TemporaryDirectory() as nan_folder, open(here / file, "w") as out:
-    weights_of_nan(Path(nan_folder))
+    write_nan(here / "model", Path(nan_folder))
     for name, method, path, body in exchanges(nan_folder):
         status, kind, text = ask(method, path, body)
         line = {"name": name, "method": method, "path": path, "body": body, "status": status, "type": kind,
