@@ -188,7 +188,6 @@ need_torch
 need_arrow
 stage_ends "set-up"
 oracles_job=
-<<<<<<< HEAD
 if [[ -n $device ]]; then
   say "building the tests of a device"
   build release device_tests >"$(log_file build-device)" 2>&1 || { tail -n 40 "$(log_file build-device)" >&2; exit 1; }
@@ -196,10 +195,8 @@ if [[ -n $device ]]; then
   (cd tests && ../build/release/tests/device_tests "$device") || status=$?
   exit "$status"
 fi
-if [[ -n $servers$long || $only == test_vllm* ]]; then need_vllm; fi
-=======
-if [[ -n $servers || $only == test_vllm* || (-n $long && -z $only) ]]; then want_vllm; fi
->>>>>>> main
+if [[ -n $servers$long || $only == test_vllm* ]]; then want_vllm; fi
+if [[ -n $servers ]]; then test_servers; elif [[ -n $only ]]; then test_only "$only" "$only_preset"; else test_all; fi
 if [[ -n $servers ]]; then test_servers; elif [[ -n $only ]]; then test_only "$only" "$only_preset"; else test_all; fi
 
 say "done in $((SECONDS - started)) s:"
