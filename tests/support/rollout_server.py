@@ -15,7 +15,7 @@
 #   mortise        says that it is `mortise serve`, with versions; forgets its weights after 2 completions, once
 #   restart        another process start time after 2 completions, with closed connections, once
 #   reload/K       500 for the first K reloads            no_version  has no /update_weight_version
-#   held/K         cannot empty its prefix cache K times
+#   held/K         cannot empty its prefix cache K times  no_start    does not tell when it started
 #   key            wants the API key "sesame"
 #   no_adapters    has no calls for LoRA adapters
 #   forget         forgets its LoRA adapters after 2 completions, once
@@ -106,6 +106,8 @@ class Handler(BaseHTTPRequestHandler):
             return self.reply(200, vllm.models(mode.adapters, "mortise" if name == "mortise" else "vllm"))
         if path == "/metrics":
             kind = vllm.RECORDED["metrics"]["type"]
+            if name == "no_start":
+                return self.reply(200, "# TYPE x gauge\nx 1\n", kind=kind)
             return self.reply(200, f"# TYPE x gauge\nprocess_start_time_seconds {mode.start}\nx 1\n", kind=kind)
         if path == "/get_model_info":
             return self.reply(200, {"model_path": "m"})

@@ -208,6 +208,7 @@ void ServerPool::tend(std::size_t index, Call call) {
     if (server.step < probes.size()) return control(index, probes[server.step], kProbeLimit);
     server.phase = Phase::kReady;
     server.step = 0;
+    warn_of_restarts(server, call);
     if (needs_weights(server)) begin_weights(index, call);
   }
   if (server.phase == Phase::kUpdating) {
@@ -218,6 +219,16 @@ void ServerPool::tend(std::size_t index, Call call) {
   if (!is_ready(server)) return;
   if (server.num_pauses > 0) call.log(MORTISE_LOG_INFO, server.url + " is back");
   server.num_pauses = 0;
+}
+
+// A server behind several processes has no start time. Then stale weights could not be told from new ones.
+void ServerPool::warn_of_restarts(Server& server, Call call) const {
+  const bool tells = server.facts.tells_versions || !server.facts.identity.empty();
+  if (tells || !takes_weights() || std::exchange(server.is_warned_of, true)) return;
+  call.log(MORTISE_LOG_WARN, server.url +
+                                 " gives neither weight versions nor process_start_time_seconds in /metrics: if "
+                                 "it is started again, nobody notices that its weights are old. With vLLM, start "
+                                 "one API server (--api-server-count 1)");
 }
 
 void ServerPool::take_control(std::size_t index, HttpDone& done, Call call) {
