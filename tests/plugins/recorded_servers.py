@@ -5,7 +5,6 @@
 # Prints each difference. Exit code 1 if there is one.
 import json
 import math
-import os
 import re
 import shutil
 import struct
@@ -19,8 +18,6 @@ from pathlib import Path
 tests = Path(sys.argv[1])
 program = sys.argv[2] if len(sys.argv) > 2 else None
 golden = tests / "golden" / "servers"
-sys.path.insert(0, str(tests / "support"))
-sys.dont_write_bytecode = True
 LOG_PROB_TOLERANCE = 2e-5  # float32 kernels of two libraries
 # What `mortise serve` answers in another way on purpose: its status, by the name of the request.
 OTHER_STATUS = {

@@ -32,6 +32,7 @@ import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
+sys.dont_write_bytecode = True
 import vllm_recorded as vllm
 
 MORTISE_FIELDS = {"mortise", "typical_p", "bad_word_ids"}
