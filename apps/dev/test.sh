@@ -195,8 +195,7 @@ if [[ -n $device ]]; then
   (cd tests && ../build/release/tests/device_tests "$device") || status=$?
   exit "$status"
 fi
-if [[ -n $servers$long || $only == test_vllm* ]]; then want_vllm; fi
-if [[ -n $servers ]]; then test_servers; elif [[ -n $only ]]; then test_only "$only" "$only_preset"; else test_all; fi
+if [[ -n $servers || $only == test_vllm* || (-n $long && -z $only) ]]; then want_vllm; fi
 if [[ -n $servers ]]; then test_servers; elif [[ -n $only ]]; then test_only "$only" "$only_preset"; else test_all; fi
 
 say "done in $((SECONDS - started)) s:"

@@ -5,6 +5,7 @@
 #   recorded_servers.py TESTS_FOLDER PROGRAM   `mortise serve`: also the same greedy tokens and their log-probs
 # Prints each difference. Exit code 1 if there is one.
 import json
+import math
 import re
 import shutil
 import subprocess

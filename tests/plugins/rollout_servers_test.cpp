@@ -350,6 +350,14 @@ TEST_F(RolloutServers, AServerThatIsStillLoadingGetsTheNewerWeightsToo) {
   EXPECT_THAT(seen["faults"], IsEmpty()) << seen["faults"];
 }
 
+TEST_F(RolloutServers, AServerWhoseRestartsAreNotNoticedIsNamedOnce) {
+  RolloutClient client("vllm", {{"url", url("no_start")}});
+  ASSERT_EQ(client.send_weights(1), 0) << client.error();
+  ASSERT_EQ(client.sample(1), 0) << client.error();
+  ASSERT_EQ(client.log().size(), 1U);
+  EXPECT_THAT(client.log().front(), HasSubstr("nobody notices that its weights are old"));
+}
+
 TEST_F(RolloutServers, OldServersWithoutVersionsWork) {
   RolloutClient client("vllm", {{"url", url("no_version")}});
   ASSERT_EQ(client.send_weights(1), 0) << client.error();

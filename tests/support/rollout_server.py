@@ -19,6 +19,7 @@
 #   held/K         cannot empty its prefix cache K times
 #   stuck/K        no answer to any completion, probes too, after K of them
 #   short/K        a context of 8 tokens
+#   no_start       does not tell when it started
 #   key            wants the API key "sesame"
 #   no_adapters    has no calls for LoRA adapters
 #   forget         forgets its LoRA adapters after 2 completions, once
@@ -35,6 +36,7 @@ import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
+sys.dont_write_bytecode = True
 import vllm_recorded as vllm
 
 MORTISE_FIELDS = {"mortise", "typical_p", "bad_word_ids"}
@@ -112,6 +114,8 @@ class Handler(BaseHTTPRequestHandler):
             return self.reply(200, answer)
         if path == "/metrics":
             kind = vllm.RECORDED["metrics"]["type"]
+            if name == "no_start":
+                return self.reply(200, "# TYPE x gauge\nx 1\n", kind=kind)
             return self.reply(200, f"# TYPE x gauge\nprocess_start_time_seconds {mode.start}\nx 1\n", kind=kind)
         if path == "/get_model_info":
             return self.reply(200, {"model_path": "m"})

@@ -5,6 +5,7 @@
 # k-th vLLM ends, LOGS_FOLDER/vllmK.ended appears. When its standard input ends, vLLM ends too, whatever ended the test: the
 # engine of vLLM outlives a killed HTTP server.
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -45,15 +46,30 @@ def watch(process, ended):
     ended.touch()
 
 
+def shared_memory():
+    """The shared memory of its processes, gigabytes that outlive a SIGKILL."""
+    names = set()
+    for maps in Path("/proc").glob("[0-9]*/maps"):
+        try:
+            if os.getpgid(int(maps.parent.name)) == server.pid:
+                names |= set(re.findall(r"/dev/shm/(?:psm_|sem\.mp-)\S+", maps.read_text()))
+        except (ProcessLookupError, PermissionError, FileNotFoundError):
+            pass  # it has ended
+    return names
+
+
 def kill():
     global server
     if server is not None:
+        names = shared_memory()
         try:
             os.killpg(server.pid, signal.SIGKILL)
         except ProcessLookupError:
             pass  # all have ended
         server.wait()
         server = None
+        for name in names:
+            Path(name).unlink(missing_ok=True)
 
 
 print(port, flush=True)

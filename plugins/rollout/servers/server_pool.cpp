@@ -248,6 +248,7 @@ void ServerPool::probe(std::size_t index, Call call) {
     server.phase = Phase::kReady;
     server.is_known = true;
     server.step = 0;
+    warn_of_restarts(server, call);
     if (needs_weights(server)) begin_weights(index, call);
     return;
   }
@@ -260,6 +261,16 @@ void ServerPool::probe(std::size_t index, Call call) {
   // Only a run that has weights may end the pause: nobody else knows what the server has.
   take_out(index, "it is paused, because a run loads weights into it or ended meanwhile. If no run uses it, restart it",
            call);
+}
+
+// A server behind several processes has no start time. Then stale weights could not be told from new ones.
+void ServerPool::warn_of_restarts(Server& server, Call call) const {
+  const bool tells = server.facts.tells_versions || !server.facts.identity.empty();
+  if (tells || !takes_weights() || std::exchange(server.is_warned_of, true)) return;
+  call.log(MORTISE_LOG_WARN, server.url +
+                                 " gives neither weight versions nor process_start_time_seconds in /metrics: if "
+                                 "it is started again, nobody notices that its weights are old. With vLLM, start "
+                                 "one API server (--api-server-count 1)");
 }
 
 void ServerPool::take_control(std::size_t index, HttpDone& done, Call call) {

@@ -97,6 +97,7 @@ class ServerPool {
     std::int64_t back_at_ns = 0;
     bool is_unfit = false;  // its probe says that waiting does not help
     bool checks_identity = false;
+    bool is_warned_of = false;                      // that its restarts would not be noticed
     std::vector<std::pair<Flight, HttpDone>> held;  // answers that wait for it
     std::string first_error, last_error;            // since it was last in use
   };
@@ -117,6 +118,7 @@ class ServerPool {
   void try_again(Flight flight, const std::string& why, bool takes_out, Call call);
   void take_out(std::size_t index, const std::string& why, Call call);
   [[nodiscard]] bool needs_weights(const Server& server) const;
+  void warn_of_restarts(Server& server, Call call) const;
   void begin_weights(std::size_t index, Call call);
   void end_weights(Server& server);
   [[nodiscard]] bool has_lost_adapter(const Server& server, const HttpDone& done) const;
