@@ -87,7 +87,7 @@ TEST(SequenceParallelRun, DeterministicRunsDoNotDependOnTheNumberOfGroups) {
     return default_env().read_file(task.path() / out / "updates.jsonl").value();
   };
   EXPECT_EQ(updates("out"), updates("straight"));
-  const std::string weights = "global_step_3/model.safetensors";
+  const std::string weights = "global_step_3/huggingface/model.safetensors";
   ASSERT_TRUE(default_env().exists(task.path() / "straight" / weights));
   EXPECT_EQ(hash_of(task.path() / "out" / weights), hash_of(task.path() / "straight" / weights));
 }
