@@ -51,7 +51,7 @@ TEST_P(SequenceParallel, Float64RunsAreEqualToRounding) {
       joined({"model.dtype=float64", section + ".total_training_steps=" + std::to_string(kSteps)}, GetParam().settings);
   const Outcome alone = launch(task, 1, GetParam().command, "alone", joined(settings, mesh(1)));
   ASSERT_EQ(alone.code, 0) << alone.output;
-  for (const auto& [num_ranks, size] : std::vector<std::pair<int, int>>{{2, 2}, {4, 2}, {4, 4}}) {
+  for (const auto& [num_ranks, size] : std::vector<std::pair<int, int>>{{4, 2}, {4, 4}}) {
     const std::string out = "dp_" + std::to_string(num_ranks / size) + "_sp_" + std::to_string(size);
     const Outcome shared = launch(task, num_ranks, GetParam().command, out, joined(settings, mesh(size)));
     ASSERT_EQ(shared.code, 0) << shared.output;
@@ -87,7 +87,7 @@ TEST(SequenceParallelRun, DeterministicRunsDoNotDependOnTheNumberOfGroups) {
     return default_env().read_file(task.path() / out / "updates.jsonl").value();
   };
   EXPECT_EQ(updates("out"), updates("straight"));
-  const std::string weights = "global_step_3/model.safetensors";
+  const std::string weights = "global_step_3/huggingface/model.safetensors";
   ASSERT_TRUE(default_env().exists(task.path() / "straight" / weights));
   EXPECT_EQ(hash_of(task.path() / "out" / weights), hash_of(task.path() / "straight" / weights));
 }

@@ -82,11 +82,11 @@ class TargetShare {
   // The values of all ranks.
   [[nodiscard]] at::Tensor whole(const at::Tensor& own_O) const;
   [[nodiscard]] std::vector<double> whole(const std::vector<double>& own_O) const;
-  // What each rank has, in the bytes of its tokens' order, gathered into [R]: part(rank, place among its own).
-  template <class Part>
-  void visit_whole(const Part& part) const {
+  // visit(rank, place among those of that rank) for all targets in order. Precondition: !is_whole().
+  template <class Visit>
+  void visit_whole(const Visit& visit) const {
     std::vector<int64_t> next(static_cast<size_t>(group_->size()), 0);
-    for (const int rank : owners_) part(rank, next[static_cast<size_t>(rank)]++);
+    for (const int rank : owners_) visit(rank, next[static_cast<size_t>(rank)]++);
   }
   // The sum over the ranks of a number that each has of its own tokens.
   void sum(const at::Tensor& tensor) const {

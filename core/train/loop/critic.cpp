@@ -139,9 +139,9 @@ Result<> add_adapter(const RunSettings& run, Model& critic) {
 Result<std::unique_ptr<Critic>> load_critic(const RunSettings& run, const Model& policy, FlopCount* flops) {
   const RunConfig& config = run.config;
   const Path folder = config.critic.model.path.value_or(config.model.path);
+  const ModelConfig shape = TRY(critic_config(run.env, folder));
   TRY(check_sequence_parallel(run.loaded, "critic.ulysses_sequence_parallel_size",
-                              config.critic.ulysses_sequence_parallel_size, TRY(critic_config(run.env, folder)),
-                              "the critic", run.ranks.size()));
+                              config.critic.ulysses_sequence_parallel_size, shape, "the critic", run.ranks.size()));
   Model model = TRY(load_start(run, policy, folder));
   if (model.config().vocab_size != policy.config().vocab_size) {
     return Error{ErrorKind::kData,

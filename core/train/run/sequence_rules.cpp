@@ -3,7 +3,7 @@
 
 #include <fmt/core.h>
 
-#include "foundation/base/text.h"
+#include "foundation/base/shown_text.h"
 #include "model/adapters/lora.h"
 #include "model/layers/sequence.h"
 

@@ -12,6 +12,17 @@ std::string verl_error(std::string_view overrides) { return import_error("verl",
 constexpr std::string_view kGrpo = "algorithm.adv_estimator=grpo\n";
 std::string grpo(std::string_view more) { return std::string(kGrpo) + std::string(more); }
 
+TEST(ImportVerl, SequenceParallel) {
+  const RunConfig config =
+      verl(grpo("actor_rollout_ref.actor.ulysses_sequence_parallel_size=4\n"
+                "actor_rollout_ref.actor.use_kl_loss=true\n"
+                "actor_rollout_ref.ref.ulysses_sequence_parallel_size=2\n"));
+  EXPECT_EQ(config.actor.ulysses_sequence_parallel_size, 4);
+  EXPECT_EQ(config.ref.ulysses_sequence_parallel_size, 2);
+  EXPECT_EQ(verl("critic.ulysses_sequence_parallel_size=8").critic.ulysses_sequence_parallel_size, 8);
+  EXPECT_EQ(verl(kGrpo).ref.ulysses_sequence_parallel_size, std::nullopt) << "as the actor's";
+}
+
 TEST(ImportVerl, TheWholeFileWithItsDefaultsImports) {
   ASSERT_OK_AND_ASSIGN(const std::string text,
                        default_env().read_file(Path(MORTISE_SOURCE_DIR) / "tests/golden/import/verl_ppo_trainer.yaml"));
