@@ -117,7 +117,8 @@ void DecodeForward::add_experts(const Member& m, const PackedLayer& layer) const
     const int64_t rows = sort.begin[e + 1] - sort.begin[e];
     layer.experts[e].gate_up.multiply(kernels_, p, x + sort.begin[e] * hidden_stride_, hidden_stride_, rows, both,
                                       kPanel, false);
-    gate_panel(both, rows, units + sort.begin[e] * expert_stride_ + p * (kPanel / 2), expert_stride_);
+    gate_panel(config_.moe.is_stacked, both, rows, units + sort.begin[e] * expert_stride_ + p * (kPanel / 2),
+               expert_stride_);
   });
   m.join();
   share_panels(m, layer, &PackedExpert::down, [&](size_t e, int64_t p) {
