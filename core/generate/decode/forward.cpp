@@ -280,9 +280,9 @@ void DecodeForward::attention(const Member& m, int64_t index, int64_t begin, int
   }
 }
 
-void DecodeForward::gate_panel(const float* both, int64_t rows, float* out, int64_t out_stride) const {
+void DecodeForward::gate_panel(bool is_clamped, const float* both, int64_t rows, float* out, int64_t out_stride) const {
   const MoeConfig& moe = config_.moe;
-  if (moe.is_stacked) {
+  if (is_clamped) {
     kernels_.clamped_mul(both, kPanel, rows, static_cast<float>(moe.swiglu_alpha), static_cast<float>(moe.swiglu_limit),
                          out, out_stride);
   } else {
@@ -299,7 +299,7 @@ void DecodeForward::gated_mlp(const Member& m, const PackedLayer& layer) const {
   for (int64_t p = panels.begin; p < panels.end; ++p) {
     layer.gate_up.multiply(kernels_, p, normed, hidden_stride_, rows, both, kPanel, false);
     float* const out = mlp_.data() + m.first * mlp_stride_ + p * (kPanel / 2);
-    gate_panel(both, rows, out, mlp_stride_);
+    gate_panel(/*is_clamped=*/false, both, rows, out, mlp_stride_);
     for (int64_t i = 0; i < rows; ++i) {
       float* const units = out + i * mlp_stride_;
       if (layer.shared_gate != nullptr) {

@@ -61,8 +61,8 @@ class DecodeForward {
   void attention(const Member& m, int64_t index, int64_t begin, int64_t end) const;
   void rotate_and_store(const Member& m, int64_t index, int64_t begin, int64_t end) const;
   void gated_mlp(const Member& m, const PackedLayer& layer) const;
-  // A panel of gate and up to the 16 numbers of each row that the next product takes.
-  void gate_panel(const float* both, int64_t rows, float* out, int64_t out_stride) const;
+  // A panel of gate and up to the 16 numbers of each row that the next product takes. `is_clamped`: by gpt-oss's gate.
+  void gate_panel(bool is_clamped, const float* both, int64_t rows, float* out, int64_t out_stride) const;
   // A mixture of experts (expert_pass.cpp).
   void route(const Member& m, int64_t index, int64_t begin, int64_t end) const;
   void add_experts(const Member& m, const PackedLayer& layer) const;

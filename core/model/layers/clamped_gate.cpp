@@ -113,7 +113,7 @@ at::Tensor clamped_gate(const at::Tensor& pairs_N2I, double alpha, double limit)
 }
 
 at::Tensor clamped_gate_plain(const at::Tensor& pairs_N2I, double alpha, double limit) {
-  const at::Tensor pairs = pairs_N2I.reshape({pairs_N2I.size(0), -1, 2});
+  const at::Tensor pairs = pairs_N2I.reshape({pairs_N2I.size(0), pairs_N2I.size(1) / 2, 2});
   const at::Tensor gate = at::clamp_max(pairs.select(2, 0), limit);
   const at::Tensor up = at::clamp(pairs.select(2, 1), -limit, limit);
   return (up + 1.0) * (gate * at::sigmoid(gate * alpha));

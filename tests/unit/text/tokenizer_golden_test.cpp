@@ -112,7 +112,7 @@ TEST(TokenizerStreams, NeverShowHalfACharacter) {
     for (int i = 0; i < count; ++i) expect_whole_characters(*tokenizer, random, i % 2 == 0);
     ++num_folders;
   }
-  EXPECT_EQ(num_folders, 11);
+  EXPECT_EQ(num_folders, 12);
 }
 
 INSTANTIATE_TEST_SUITE_P(All, TokenizerGolden,
