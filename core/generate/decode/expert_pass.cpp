@@ -47,9 +47,9 @@ void DecodeForward::route(const Member& m, int64_t index, int64_t begin, int64_t
   std::vector<std::pair<float, int64_t>> queue;
   for (int64_t i = begin; i < end; ++i) {
     float* const probs = router_.data() + i * router_stride_;
-    if (!moe.is_stacked) softmax(probs, moe.num_experts);
+    if (!moe.is_gpt_oss) softmax(probs, moe.num_experts);
     take_top(probs, moe.num_experts, k, queue);
-    if (moe.is_stacked) exp_of_chosen(queue, k);
+    if (moe.is_gpt_oss) exp_of_chosen(queue, k);
     float sum = 0.0F;
     for (int64_t j = 0; j < k; ++j) sum += queue[static_cast<size_t>(j)].first;
     std::sort(queue.begin(), queue.begin() + k, [](const auto& a, const auto& b) { return a.second < b.second; });

@@ -272,7 +272,7 @@ void DecodeForward::attention(const Member& m, int64_t index, int64_t begin, int
 
 void DecodeForward::gate_panel(const float* both, int64_t rows, float* out, int64_t out_stride) const {
   const MoeConfig& moe = config_.moe;
-  if (moe.is_stacked) {
+  if (moe.is_gpt_oss) {
     kernels_.clamped_mul(both, kPanel, rows, static_cast<float>(moe.swiglu_alpha), static_cast<float>(moe.swiglu_limit),
                          out, out_stride);
   } else {
