@@ -27,7 +27,7 @@ LOG_PROB_TOLERANCE = 2e-5  # float32 kernels of two libraries
 OTHER_STATUS = {
     "wrong method": 404,
     "unknown field": 400,  # vLLM ignores what it does not know
-    "too many stop texts": 200, "several greedy ones": 200, "presence penalty of 3": 200, "too many log-probs": 200,
+    "too many stop texts": 200, "several greedy ones": 200, "presence penalty of 3": 200, "hot": 200, "too many log-probs": 200,
     "long completion": 400,  # vLLM ends it early
     "new version as a number": 200,
     "greedy with NaN": 500, "greedy with the first weights": 200,
@@ -44,10 +44,12 @@ def ask(url, line, text):
     request = urllib.request.Request(url + line["path"], text, {"Content-Type": "application/json"}, method=line["method"])
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
-        with opener.open(request, timeout=60) as answer:
+        with opener.open(request, timeout=60 if line["status"] else 1) as answer:
             return answer.status, answer.headers.get("Content-Type"), answer.read().decode()
     except urllib.error.HTTPError as error:
         return error.code, error.headers.get("Content-Type"), error.read().decode()
+    except TimeoutError:
+        return None, None, None  # as vLLM, which answers nothing while it is paused
 
 
 def shape(value):
@@ -72,6 +74,8 @@ def choices_shape(answer):
 def compare_fake(line, status, kind, text):
     if (status, kind) != (line["status"], line["type"]):
         return f"status and type {status} {kind}, not {line['status']} {line['type']}"
+    if status is None:
+        return ""
     if kind is None:
         return "" if text == line["answer"] else f"{text!r}, not {line['answer']!r}"
     if not kind.startswith("application/json"):
@@ -93,7 +97,7 @@ def compare_fake(line, status, kind, text):
 def compare_mortise(line, status, text):
     wanted_status = OTHER_STATUS.get(line["name"], line["status"])
     if status != wanted_status:
-        return f"status {status} ({text[:200]}), not {wanted_status}"
+        return f"status {status} ({str(text)[:200]}), not {wanted_status}"
     if not all(code == 200 for code in (status, line["status"])) or "choices" not in (line["answer"] or {}):
         return ""
     answer = json.loads(text)

@@ -47,9 +47,9 @@ void DecodeForward::route(const Member& m, int64_t index, int64_t begin, int64_t
   std::vector<std::pair<float, int64_t>> queue;
   for (int64_t i = begin; i < end; ++i) {
     float* const probs = router_.data() + i * router_stride_;
-    if (!moe.is_stacked) softmax(probs, moe.num_experts);
+    if (!moe.is_gpt_oss) softmax(probs, moe.num_experts);
     take_top(probs, moe.num_experts, k, queue);
-    if (moe.is_stacked) exp_of_chosen(queue, k);
+    if (moe.is_gpt_oss) exp_of_chosen(queue, k);
     float sum = 0.0F;
     for (int64_t j = 0; j < k; ++j) sum += queue[static_cast<size_t>(j)].first;
     std::sort(queue.begin(), queue.begin() + k, [](const auto& a, const auto& b) { return a.second < b.second; });
@@ -118,7 +118,7 @@ void DecodeForward::add_experts(const Member& m, const PackedLayer& layer) const
     layer.experts[e].gate_up.multiply(kernels_, p, x + sort.begin[e] * hidden_stride_, hidden_stride_, rows, both,
                                       kPanel, false);
     float* const out = units + sort.begin[e] * expert_stride_ + p * (kPanel / 2);
-    gate_panel(config_.moe.is_stacked, both, rows, out, expert_stride_);
+    gate_panel(config_.moe.is_gpt_oss, both, rows, out, expert_stride_);
     if (layer.experts[e].down.format != WeightFormat::kRounded) return;
     for (int64_t i = 0; i < rows; ++i) kernels_.round_bf16(out + i * expert_stride_, kPanel / 2);
   });

@@ -141,9 +141,9 @@ std::vector<std::string> whole_parameters(std::span<const NamedParameter> parame
                                           std::span<const std::string> modules, std::span<const std::string> saved) {
   std::vector<std::string> out;
   for (const NamedParameter& parameter : parameters) {
-    const bool is_bias = parameter.name.ends_with("bias");
-    const bool of_rule = is_bias && (bias == LoraBias::kAll ||
-                                     (bias == LoraBias::kLoraOnly && contains(modules, module_of(parameter.name))));
+    const bool of_rule =
+        is_bias(parameter.name) &&
+        (bias == LoraBias::kAll || (bias == LoraBias::kLoraOnly && contains(modules, module_of(parameter.name))));
     if (of_rule || contains(saved, parameter.name)) out.push_back(parameter.name);
   }
   return out;

@@ -28,7 +28,7 @@ Result<> read_experts(const ConfigReader& reader, ModelConfig& config) {
   moe.num_experts = reader.has("num_local_experts") ? TRY(reader.positive("num_local_experts"))
                                                     : TRY(reader.positive_or("num_experts", 128));
   moe.expert_size = config.intermediate_size;
-  moe.normalizes = moe.is_stacked = true;
+  moe.normalizes = moe.is_gpt_oss = true;
   moe.is_dense.assign(static_cast<size_t>(config.num_layers), false);
   moe.swiglu_alpha = TRY(reader.number_or("swiglu_alpha", moe.swiglu_alpha));
   moe.swiglu_limit = TRY(reader.number_or("swiglu_limit", moe.swiglu_limit));
@@ -40,7 +40,7 @@ Result<> read(const ConfigReader& reader, ModelConfig& config) {
   config.head_dim = TRY(reader.positive_or("head_dim", 64));
   config.qkv_bias = config.o_bias = TRY(reader.flag_or("attention_bias", true));
   config.attention_sinks = true;
-  // transformers has a gate of its own here and does not look at the key.
+  // transformers always uses the clamped gate and ignores hidden_act.
   config.activation = Activation::kSilu;
   TRY(read_rope(reader, config));
   if (!reader.has("rope_scaling") && !reader.has("rope_parameters")) config.rope = default_rope(config.rope.theta);

@@ -9,11 +9,11 @@
 
 namespace mortise {
 
-// A mixture of experts, in the layers that have one. The experts lie one behind the other. In the stacked form of
-// gpt-oss gate_up is [E, H, 2 I], a unit's gate before its up, and down is [E, I, H].
+// A mixture of experts, in the layers that have one. The experts lie one behind the other. Trap: the names give the shapes
+// of all families but gpt-oss, where gate_up is [E, H, 2 I], a unit's gate before its up, and down is [E, I, H].
 struct ExpertWeights {
   at::Tensor router_EH;
-  at::Tensor router_bias_E;     // stacked; undefined else, as the other biases
+  at::Tensor router_bias_E;     // gpt-oss; undefined else, as the other biases
   at::Tensor gate_up_E2IH;      // by expert: rows of gate, then up
   at::Tensor gate_up_bias_E2I;  // a unit's gate before its up
   at::Tensor down_EHI;
@@ -49,7 +49,7 @@ struct LayerMatrices {
   at::Tensor o_HQ;
   at::Tensor gate_up_2IH;
   at::Tensor down_HI;
-  at::Tensor expert_gate_up_E2IH;
+  at::Tensor expert_gate_up_E2IH;  // see ExpertWeights for the shapes of gpt-oss
   at::Tensor expert_down_EHI;
 };
 

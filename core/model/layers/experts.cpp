@@ -314,13 +314,13 @@ at::Tensor mixture(const at::Tensor& x_NH, const Routing& routing, const LayerMa
   const Dispatch rows = sort_by_expert(routing.experts_NK, moe.num_experts);
   const at::Tensor x = GatherRows::apply(x_NH, rows.tokens_M, rows.places_NK);
   at::Tensor gate_up = GroupedLinear::apply(x, matrices.expert_gate_up_E2IH, at::TensorList(leaves.gate_up),
-                                            rows.offsets, moe.is_stacked);
-  if (moe.is_stacked) gate_up = AddExpertBias::apply(gate_up, leaves.gate_up_bias, rows.offsets);
+                                            rows.offsets, moe.is_gpt_oss);
+  if (moe.is_gpt_oss) gate_up = AddExpertBias::apply(gate_up, leaves.gate_up_bias, rows.offsets);
   const at::Tensor units =
-      moe.is_stacked ? clamped_gate(gate_up, moe.swiglu_alpha, moe.swiglu_limit) : gated(gate_up, config.activation);
+      moe.is_gpt_oss ? clamped_gate(gate_up, moe.swiglu_alpha, moe.swiglu_limit) : gated(gate_up, config.activation);
   at::Tensor y =
-      GroupedLinear::apply(units, matrices.expert_down_EHI, at::TensorList(leaves.down), rows.offsets, moe.is_stacked);
-  if (moe.is_stacked) y = AddExpertBias::apply(y, leaves.down_bias, rows.offsets);
+      GroupedLinear::apply(units, matrices.expert_down_EHI, at::TensorList(leaves.down), rows.offsets, moe.is_gpt_oss);
+  if (moe.is_gpt_oss) y = AddExpertBias::apply(y, leaves.down_bias, rows.offsets);
   return CombineRows::apply(y, routing.weights_NK, rows.places_NK);
 }
 
@@ -336,7 +336,7 @@ at::Tensor expert_plain(const at::Tensor& x, const LayerMatrices& matrices, cons
                         const ModelConfig& config, size_t e) {
   const auto expert = static_cast<int64_t>(e);
   const MoeConfig& moe = config.moe;
-  if (moe.is_stacked) {
+  if (moe.is_gpt_oss) {
     const at::Tensor pairs =
         stacked_linear_plain(x, leaves.gate_up.front(), matrices.expert_gate_up_E2IH, leaves.gate_up_bias, expert);
     return stacked_linear_plain(clamped_gate_plain(pairs, moe.swiglu_alpha, moe.swiglu_limit), leaves.down.front(),

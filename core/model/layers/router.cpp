@@ -56,7 +56,7 @@ class AddBalance : public torch::autograd::Function<AddBalance> {
 at::Tensor choose(const at::Tensor& logits_NE, const MoeConfig& moe, int64_t layer, const RouterPass* pass) {
   const at::NoGradGuard no_grad;
   const at::Tensor logits = logits_NE.detach();
-  const at::Tensor scores = moe.is_stacked ? logits : at::softmax(logits, 1, at::kFloat);
+  const at::Tensor scores = moe.is_gpt_oss ? logits : at::softmax(logits, 1, at::kFloat);
   at::Tensor chosen = std::get<1>(at::topk(scores, moe.experts_per_token, 1));
   if (pass != nullptr && pass->given_LNK.defined()) {
     const at::Tensor given = pass->given_LNK.select(0, layer).to(chosen.device());

@@ -82,8 +82,8 @@ class Loader {
   Result<> load_tensor(const TensorView& view, const std::string& where, StoredSlot& slot) {
     const auto found = index_.find(view.name);
     if (found != index_.end()) {
+      TRY(claim(found->second, view, where));
       TRY(fill(view, where, parameters_[found->second].tensor.detach()));
-      filled_[found->second] = true;
       if (view.name == kEmbeddingName) layout_.dtype = view.dtype;
       slot.parameter = view.name;
       return {};
@@ -107,6 +107,18 @@ class Loader {
     return {};
   }
 
+  // Only one tensor may hold the numbers of a parameter.
+  Result<> claim(size_t index, const TensorView& view, const std::string& where) {
+    if (filled_[index]) {
+      return Error{ErrorKind::kData,
+                   fmt::format("the numbers of {} are in two tensors, and one of them is {}",
+                               quote(parameters_[index].name), quote(view.name)),
+                   where, "download the folder again, or take one of the two out"};
+    }
+    filled_[index] = true;
+    return {};
+  }
+
   // In any file, if matrices are in four bits.
   [[nodiscard]] const TensorView* find_tensor(const std::string& name) const {
     for (const SafetensorsFile& file : opened_) {
@@ -125,7 +137,7 @@ class Loader {
 
   // The matrix of which a tensor is a part in MXFP4; the end if there is none.
   [[nodiscard]] std::unordered_map<std::string, size_t>::const_iterator mxfp4_parameter(const std::string& name) const {
-    if (!config_.four_bit || !config_.moe.is_stacked) return index_.end();
+    if (!config_.four_bit || !config_.moe.is_gpt_oss) return index_.end();
     const auto found = index_.find(std::string(mxfp4_matrix(name)));
     return found != index_.end() && parameters_[found->second].tensor.dim() == 3 ? found : index_.end();
   }
@@ -134,8 +146,8 @@ class Loader {
                       const std::pair<const std::string, size_t>& matrix) {
     if (is_mxfp4_scales(view.name)) return {};  // read with its blocks
     const FindTensor find = [this](const std::string& name) { return find_tensor(name); };
+    TRY(claim(matrix.second, view, where));
     TRY(read_mxfp4(view, find, where, parameters_[matrix.second].tensor.detach()));
-    filled_[matrix.second] = true;
     kept_bytes_ = kMaxKeptBytes + 1;  // a save writes plain numbers
     return {};
   }
@@ -186,8 +198,8 @@ class Loader {
       TensorView part = view;
       part.shape = slice;
       part.bytes = view.bytes.subspan(i * bytes, bytes);
+      TRY(claim(index, view, where));
       TRY(copy_stored(part, where, parameters_[index].tensor.detach()));
-      filled_[index] = true;
     }
     kept_bytes_ = kMaxKeptBytes + 1;  // a save is made afresh, expert by expert
     return {};

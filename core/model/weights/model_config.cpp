@@ -191,7 +191,7 @@ int64_t ModelConfig::num_parameters() const {
   // The router, the experts, and the shared one with its gate.
   int64_t mixture = hidden_size * moe.num_experts * (1 + 3 * moe.expert_size);
   if (moe.shared_size > 0) mixture += hidden_size * (1 + 3 * moe.shared_size);
-  if (moe.is_stacked) mixture += moe.num_experts * (1 + 2 * moe.expert_size + hidden_size);  // biases
+  if (moe.is_gpt_oss) mixture += moe.num_experts * (1 + 2 * moe.expert_size + hidden_size);  // biases
   if (attention_sinks) layer += num_heads;
   if (qk_norm) layer += 2 * head_dim;
   if (sandwich_norm) layer += 2 * hidden_size;

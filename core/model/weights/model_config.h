@@ -47,9 +47,9 @@ struct MoeConfig {
   int64_t shared_size = 0;        // size of the expert that every token passes, behind a gate of its own; 0: none
   bool normalizes = false;        // the weights of a token's experts are divided by their sum
   bool mixtral_names = false;     // block_sparse_moe.experts.N.w1, w3, w2 in the files
-  // gpt-oss: one tensor for all experts of a layer, [E, in, out], with units as pairs (gate, up), and biases for experts
-  // and router, which chooses by its logits. Units are clamped (layers/clamped_gate.h).
-  bool is_stacked = false;
+  // All that gpt-oss does in its own way: one tensor for all experts of a layer, [E, in, out], with units as pairs (gate,
+  // up), and biases for experts and router, which chooses by its logits. Units are clamped (layers/clamped_gate.h).
+  bool is_gpt_oss = false;
   double swiglu_alpha = 1.702;
   double swiglu_limit = 7.0;
   double aux_loss_coef = 0.001;  // router_aux_loss_coef

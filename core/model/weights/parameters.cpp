@@ -23,7 +23,7 @@ class Builder {
   at::Tensor leaf(const std::string& name, const at::Tensor& tensor) {
     at::Tensor out = tensor.detach();
     out.requires_grad_(requires_grad_);
-    const bool decay = name.find("bias") == std::string::npos && name.find("norm") == std::string::npos;
+    const bool decay = !is_bias(name) && name.find("norm") == std::string::npos;
     store_.parameters.push_back({name, out, decay});
     return out;
   }
@@ -121,7 +121,7 @@ void add_stacked_experts(Builder& builder, const ModelConfig& config, const std:
 void add_experts(Builder& builder, const ModelConfig& config, const std::string& layer, LayerWeights& weights,
                  LayerLeaves& leaves) {
   const MoeConfig& moe = config.moe;
-  if (moe.is_stacked) return add_stacked_experts(builder, config, layer + "mlp.", weights, leaves);
+  if (moe.is_gpt_oss) return add_stacked_experts(builder, config, layer + "mlp.", weights, leaves);
   const int64_t width = moe.expert_size;
   const std::string prefix = layer + (moe.mixtral_names ? "block_sparse_moe." : "mlp.");
   const char* const gate = moe.mixtral_names ? "w1" : "gate_proj";
@@ -160,7 +160,6 @@ void add_norms(Builder& builder, const ModelConfig& config, const std::string& p
 }
 
 bool is_norm(const NamedParameter& parameter) { return parameter.name.find("norm") != std::string::npos; }
-bool is_bias(const NamedParameter& parameter) { return parameter.name.ends_with("bias"); }
 
 }  // namespace
 
@@ -207,7 +206,7 @@ namespace {
 // The p-th of a model's parameters.
 void initialize_parameter(const NamedParameter& parameter, size_t p, const ModelConfig& config, uint64_t seed) {
   at::Tensor tensor = parameter.tensor.detach();
-  if (is_norm(parameter) || is_bias(parameter)) {
+  if (is_norm(parameter) || is_bias(parameter.name)) {
     tensor.fill_(is_norm(parameter) && !config.norm_plus_one ? 1.0 : 0.0);
     return;
   }

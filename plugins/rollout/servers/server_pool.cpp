@@ -244,7 +244,7 @@ void ServerPool::tend(std::size_t index, Call call) {
 void ServerPool::probe(std::size_t index, Call call) {
   Server& server = servers_[index];
   const std::vector<HttpCall> probes = protocol_->probes(server.facts);
-  if (server.step == probes.size()) {
+  if (server.step >= probes.size()) {
     server.phase = Phase::kReady;
     server.is_known = true;
     server.step = 0;

@@ -24,6 +24,7 @@ probe = {"model": "m", "prompt": [[1], [2], [3], [5]], "max_tokens": 1, "tempera
          "return_token_ids": True}
 chat = "/v1/completions"
 rpc = "/collective_rpc"
+WAIT = {"greedy while paused"}
 
 
 def reload(folder):
@@ -59,7 +60,8 @@ def exchanges(nan_folder):
             "text for a number": {**generate, "n": "two"}, "fraction for a count": {**generate, "n": 1.5},
             "no completions": {**generate, "n": 0}, "several greedy ones": {**greedy, "n": 2},
             "no tokens": {**generate, "max_tokens": 0}, "below zero": {**generate, "max_tokens": -1},
-            "cold": {**generate, "temperature": -1.0}, "top_p of 2": {**generate, "top_p": 2.0},
+            "cold": {**generate, "temperature": -1.0}, "hot": {**generate, "temperature": 2.5},
+            "top_p of 2": {**generate, "top_p": 2.0},
             "top_p of 0": {**generate, "top_p": 0.0}, "top_k of -2": {**generate, "top_k": -2},
             "min_p of 2": {**generate, "min_p": 2.0}, "repetition penalty of 0": {**generate, "repetition_penalty": 0.0},
             "presence penalty of 3": {**generate, "presence_penalty": 3.0},
@@ -81,6 +83,7 @@ def exchanges(nan_folder):
     yield "pause", "POST", "/pause?mode=wait", {}
     yield "pause again", "POST", "/pause?mode=wait", {}
     yield "is paused now", "GET", "/is_paused", None
+    yield "greedy while paused", "POST", chat, greedy
     yield "reload", "POST", rpc, reload(str(here / "other"))
     yield "new version", "POST", "/update_weight_version", {"new_version": "7"}
     yield "new version as a number", "POST", "/update_weight_version", {"new_version": 7}
@@ -135,14 +138,17 @@ def adapters():
     yield "greedy with the unloaded adapter", "POST", chat, {**greedy, "model": "a-1"}
 
 
-def ask(method, path, body):
+def ask(name, method, path, body):
+    """Status, type and text; three times None for a request that waits because the server is paused."""
     data = None if body is None else (body if isinstance(body, str) else json.dumps(body)).encode()
     request = urllib.request.Request(url + path, data, {"Content-Type": "application/json"}, method=method)
     try:
-        with urllib.request.urlopen(request, timeout=300) as answer:
+        with urllib.request.urlopen(request, timeout=5 if name in WAIT else 300) as answer:
             return answer.status, answer.headers.get("Content-Type"), answer.read().decode()
     except urllib.error.HTTPError as error:
         return error.code, error.headers.get("Content-Type"), error.read().decode()
+    except TimeoutError:
+        return None, None, None
 
 
 def kept(text, kind):
@@ -163,9 +169,9 @@ def kept(text, kind):
 with tempfile.TemporaryDirectory() as nan_folder, open(here / file, "w") as out:
     write_nan(here / "model", Path(nan_folder))
     for name, method, path, body in exchanges(nan_folder):
-        status, kind, text = ask(method, path, body)
+        status, kind, text = ask(name, method, path, body)
         line = {"name": name, "method": method, "path": path, "body": body, "status": status, "type": kind,
                 "answer": kept(text, kind)}
         written = json.dumps(line).replace(str(here) + "/", "").replace(nan_folder, "nan")
         out.write(written + "\n")
-        print(f"{status} {name}: {text[:150]!r}", flush=True)
+        print(f"{status} {name}: {str(text)[:150]!r}", flush=True)

@@ -13,7 +13,7 @@
 namespace mortise {
 namespace {
 
-Model mixture_model(bool is_stacked = false) {
+Model mixture_model(bool is_gpt_oss = false) {
   Qwen2Shape shape;
   shape.vocab_size = 300;
   shape.hidden_size = 48;
@@ -26,7 +26,7 @@ Model mixture_model(bool is_stacked = false) {
   ModelConfig config = make_qwen2_config(shape).value();
   config.moe = {.num_experts = 12, .experts_per_token = 3, .expert_size = 24, .is_dense = {false, true, false}};
   config.moe.normalizes = true;
-  config.moe.is_stacked = config.attention_sinks = config.o_bias = is_stacked;
+  config.moe.is_gpt_oss = config.attention_sinks = config.o_bias = is_gpt_oss;
   return Model::random(std::move(config), 3).value();
 }
 
@@ -103,7 +103,7 @@ void expect_experts_of(const Model& model) {
 }
 
 TEST(Experts, TheEngineTellsThoseOfTheModel) { expect_experts_of(mixture_model()); }
-TEST(Experts, TheEngineTellsThoseOfGptOss) { expect_experts_of(mixture_model(/*is_stacked=*/true)); }
+TEST(Experts, TheEngineTellsThoseOfGptOss) { expect_experts_of(mixture_model(/*is_gpt_oss=*/true)); }
 
 TEST(Experts, RecordingChangesNoToken) {
   const Model model = mixture_model();
@@ -122,8 +122,7 @@ TEST(Experts, RecordingChangesNoToken) {
 }
 
 // Rounded weights choose other experts at some tokens. The whole difference of these tokens is gone with their experts.
-TEST(Experts, TakenAgainTheyGiveTheSamplersNumbers) {
-  const Model model = mixture_model();
+void expect_the_samplers_numbers(const Model& model) {
   EngineOptions options;
   options.records_experts = true;
   options.weights = WeightFormat::kBfloat16;
@@ -143,6 +142,11 @@ TEST(Experts, TakenAgainTheyGiveTheSamplersNumbers) {
   }
   EXPECT_GT(num_others, 0) << "bfloat16 changed no choice, so nothing is tested";
   EXPECT_LT(again, own / 2);
+}
+
+TEST(Experts, TakenAgainTheyGiveTheSamplersNumbers) { expect_the_samplers_numbers(mixture_model()); }
+TEST(Experts, TakenAgainThoseOfGptOssGiveTheSamplersNumbers) {
+  expect_the_samplers_numbers(mixture_model(/*is_gpt_oss=*/true));
 }
 
 }  // namespace

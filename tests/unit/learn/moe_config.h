@@ -16,7 +16,7 @@ inline ModelConfig moe_config() {
 inline ModelConfig stacked_moe_config() {
   ModelConfig config = moe_config();
   config.moe.is_dense = {false, false, false};
-  config.moe.is_stacked = config.attention_sinks = config.qkv_bias = config.o_bias = true;
+  config.moe.is_gpt_oss = config.attention_sinks = config.qkv_bias = config.o_bias = true;
   config.moe.swiglu_limit = 0.8;
   config.windows = {5, 0, 5};
   return config;

@@ -106,11 +106,17 @@ TEST(FourBit, DamagedMxfp4IsNamed) {
   };
   EXPECT_THAT(reshaped("_blocks", {5, 64, 2, 16}), HasSubstr("the configuration asks for U8 [5, 128, 1, 16]"));
   EXPECT_THAT(reshaped("_scales", {5, 64, 2}), HasSubstr("instead of U8 [5, 128, 1]"));
-  std::vector<std::byte> numbers(5 * 128 * 32 * sizeof(float));
-  const auto both = with([&](std::vector<TensorView>& tensors) {
+  const std::vector<std::byte> numbers(5 * 32 * 128 * sizeof(float));
+  const auto surplus = with([&](std::vector<TensorView>& tensors) {
     tensors.push_back({"model.layers.1.mlp.experts.surplus_blocks", DType::kU8, {4}, std::span(numbers).first(4)});
   });
-  EXPECT_THAT(both, HasSubstr("'model.layers.1.mlp.experts.surplus_blocks' is not part of this model"));
+  EXPECT_THAT(surplus, HasSubstr("'model.layers.1.mlp.experts.surplus_blocks' is not part of this model"));
+  for (const bool is_first : {false, true}) {
+    const auto both = with([&](std::vector<TensorView>& tensors) {
+      tensors.insert(is_first ? tensors.begin() : tensors.end(), {matrix, DType::kF32, {5, 32, 128}, numbers});
+    });
+    EXPECT_THAT(both, HasSubstr("the numbers of '" + matrix + "' are in two tensors"));
+  }
 }
 
 TEST(FourBit, PartsOfAMatrixMayLieInSeveralFiles) {

@@ -88,7 +88,7 @@ inline ModelConfig small_config(Family family, bool tied) {
     config.qk_norm = family == Family::kQwen3Moe;
   }
   if (family == Family::kGptOss) {
-    config.qkv_bias = config.o_bias = config.attention_sinks = config.moe.is_stacked = true;
+    config.qkv_bias = config.o_bias = config.attention_sinks = config.moe.is_gpt_oss = true;
     config.windows = {4, 0};
     config.moe.swiglu_limit = 0.8;
   }

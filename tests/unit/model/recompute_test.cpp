@@ -29,6 +29,11 @@ ModelConfig config_of(Family family) {
     config.windows = {4, 0, 4, 0};
     config.attention_softcap = 5.0;
   }
+  if (family == Family::kGptOss) {
+    config.moe = {.num_experts = 3, .experts_per_token = 2, .expert_size = 24, .is_dense = {false, false, false, false}};
+    config.qkv_bias = config.o_bias = config.attention_sinks = config.moe.normalizes = config.moe.is_gpt_oss = true;
+    config.windows = {4, 0, 4, 0};
+  }
   return config;
 }
 
@@ -62,9 +67,9 @@ std::vector<at::Tensor> gradients(Model& model, const PackedBatch& batch, int64_
 
 class Recompute : public testing::TestWithParam<Family> {};
 
-TEST_P(Recompute, GivesTheSameBits) {
+void expect_the_same_bits(Family family) {
   for (const std::string dtype : {"float32", "float64", "bfloat16"}) {
-    Model model = Model::random(config_of(GetParam()), 4, dtype).value();
+    Model model = Model::random(config_of(family), 4, dtype).value();
     const PackedBatch batch = batch_of(5, 9);
     const auto kept = gradients(model, batch, 0);
     ASSERT_GE(kept.size(), static_cast<size_t>(kLayers) * 9);
@@ -75,6 +80,9 @@ TEST_P(Recompute, GivesTheSameBits) {
     }
   }
 }
+
+TEST_P(Recompute, GivesTheSameBits) { expect_the_same_bits(GetParam()); }
+TEST(RecomputedExperts, GiveTheSameBits) { expect_the_same_bits(Family::kGptOss); }
 
 // The estimate that a budget goes by is what libtorch's allocator sees.
 TEST_P(Recompute, KeepsWhatTheEstimateSays) {

@@ -102,7 +102,7 @@ TEST_P(RoundedModel, TheSamePassWithoutMasters) {
 
 INSTANTIATE_TEST_SUITE_P(Families, RoundedModel,
                          testing::Values(Family::kQwen2, Family::kQwen3, Family::kLlama, Family::kGemma2, Family::kPhi3,
-                                         Family::kQwen2Moe, Family::kMixtral));
+                                         Family::kQwen2Moe, Family::kMixtral, Family::kGptOss));
 
 // The merged matrices are rounded; the adapter itself stays float32.
 TEST(RoundedLora, IsTheMergedModel) {
