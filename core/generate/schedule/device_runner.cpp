@@ -25,7 +25,7 @@
 namespace mortise {
 namespace {
 
-constexpr int64_t kGrowTokens = 256;          // slots grow by so many tokens
+constexpr int64_t kGrowTokens = 256;              // slots grow by so many tokens
 constexpr int64_t kHostLogitBytes = 64LL << 20U;  // bytes of a block of rows on the host
 
 at::Tensor tensor_of_ids(const std::vector<int64_t>& values, at::Device device) {

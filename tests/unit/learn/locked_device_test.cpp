@@ -4,8 +4,8 @@
 
 #include "generate/engine.h"
 #include "learn/update/critic_learner.h"
-#include "support/locked_device.h"
 #include "learner_fixture.h"
+#include "support/locked_device.h"
 
 namespace mortise {
 namespace {
