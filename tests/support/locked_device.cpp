@@ -3,6 +3,7 @@
 
 #include <ATen/EmptyTensor.h>
 #include <ATen/core/Tensor.h>
+#include <ATen/detail/PrivateUse1HooksInterface.h>
 #include <ATen/native/CPUFallback.h>
 #include <ATen/ops/_reshape_alias_native.h>
 #include <ATen/ops/as_strided_native.h>
@@ -78,6 +79,14 @@ class LockedMemory final : public c10::Allocator {
 };
 
 class LockedGuard final : public c10::impl::NoOpDeviceGuardImpl<c10::DeviceType::PrivateUse1> {};
+
+// Autograd asks whether there is an accelerator.
+class LockedHooks final : public at::PrivateUse1HooksInterface {
+ public:
+  bool isBuilt() const override { return true; }
+  bool isAvailable() const override { return true; }
+  bool hasPrimaryContext(c10::DeviceIndex /*device*/) const override { return true; }
+};
 
 at::Tensor empty(c10::IntArrayRef size, std::optional<at::ScalarType> dtype, std::optional<at::Layout> /*layout*/,
                  std::optional<at::Device> /*device*/, std::optional<bool> /*pinned*/,
@@ -171,7 +180,9 @@ C10_REGISTER_GUARD_IMPL(PrivateUse1, LockedGuard);
 
 c10::Device locked_device() {
   static const bool registered = [] {
+    static LockedHooks hooks;
     c10::SetAllocator(c10::kPrivateUse1, &LockedMemory::instance());
+    at::RegisterPrivateUse1HooksInterface(&hooks);
     return true;
   }();
   static_cast<void>(registered);
