@@ -12,8 +12,8 @@ namespace mortise {
 namespace {
 
 constexpr int64_t kBlockK = 1024;
-constexpr int64_t kBlockRowPanels = 160;    // panels have kTileRows rows: 4.4 MiB with kBlockK
-constexpr int64_t kBlockColumnPanels = 48;  // and kTileColumns columns: 3 MiB
+constexpr int64_t kBlockRowPanels = 160;    // 4.4 MiB with kTileRows and kBlockK
+constexpr int64_t kBlockColumnPanels = 48;  // 3 MiB
 constexpr int64_t kTaskRowPanels = 4;       // a task's left panels stay in the second cache
 constexpr int64_t kTaskColumnPanels = 4;
 
