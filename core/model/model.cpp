@@ -188,11 +188,11 @@ Result<> Model::adapt(LoraPlan plan) {
   return {};
 }
 
-Result<> Model::train_lora(const LoraChoice& choice, uint64_t seed) {
+Result<> Model::train_lora(const LoraChoice& choice, uint64_t seed, RandomPurpose purpose) {
   return guard_torch("making an adapter", [&]() -> Result<> {
     LoraPlan plan = TRY(plan_fresh_lora(parameters_, choice));
     TRY(adapt(std::move(plan)));
-    TRY(trained_lora_->initialize(seed));
+    TRY(trained_lora_->initialize(seed, purpose));
     round_to_nearest(weights_);
     return {};
   });

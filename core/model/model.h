@@ -20,6 +20,7 @@
 
 #include "foundation/base/env.h"
 #include "foundation/base/result.h"
+#include "foundation/base/rng.h"
 #include "model/adapters/lora.h"
 #include "model/adapters/trained_lora.h"
 #include "model/device/compute_device.h"
@@ -94,7 +95,7 @@ class Model {
 
   // Freezes the weights and trains a fresh adapter, or the one of a folder, in their place. If a setting of `choice`
   // does not fit, the error's place is its name ("rank_pattern").
-  Result<> train_lora(const LoraChoice& choice, uint64_t seed);
+  Result<> train_lora(const LoraChoice& choice, uint64_t seed, RandomPurpose purpose = RandomPurpose::kAdapterInit);
   Result<> train_lora(Env& env, const Path& adapter_folder);
   [[nodiscard]] bool trains_lora() const { return trained_lora_ != nullptr; }
   // The dropout of the adapter in training, for the ForwardOptions::lora_dropout of updates. 0: no dropout.

@@ -408,6 +408,26 @@ TEST(Messages, ADryRunCountsTheBaseThatACriticShares) {
   EXPECT_GT(base, 0.8 * weights);  // the critic has no vocabulary head
   EXPECT_LE(base, weights);
   EXPECT_LT(shared["checkpoint_bytes"], whole["checkpoint_bytes"]);
+  const Json spelled =
+      summary("model.lora_rank=2 critic.model.lora_rank=2 critic.model.path=" + (task.path() / "model/").string());
+  EXPECT_EQ(spelled["memory_bytes"]["critic"], shared["memory_bytes"]["critic"]);
+}
+
+// A save of a folder in four bits writes plain numbers, of the dtype of its embedding.
+TEST(Messages, ADryRunKnowsWhatASaveOfFourBitsWrites) {
+  const TaskFolder task;
+  const Path golden = Path(MORTISE_SOURCE_DIR) / "tests/golden/models/gpt_oss_mxfp4";
+  for (const char* name : {"config.json", "model.safetensors"})
+    std::filesystem::copy_file(golden / name, task.path() / "model" / name,
+                               std::filesystem::copy_options::overwrite_existing);
+  const auto bytes = [&](const std::string& dtype) {
+    const Outcome outcome =
+        task.mortise("train run.toml --dry-run --json trainer.save_dtype=" + dtype + " 2>/dev/null");
+    EXPECT_EQ(outcome.code, 0) << outcome.output;
+    return parse_json(outcome.output, "dry-run").value()["checkpoint_bytes"].get<int64_t>();
+  };
+  EXPECT_EQ(bytes("stored"), bytes("bfloat16"));
+  EXPECT_LT(bytes("stored"), bytes("float32") + bytes("bfloat16"));
 }
 
 TEST(Messages, HelpEverywhere) {

@@ -237,6 +237,26 @@ TEST_F(Ranks, ARunResumesWithAnotherStageOfZero) {
   expect_same_bits(bits("out"), bits("straight"), "resumed");
 }
 
+// The critic's adapter in bfloat16, on ranks that share the optimizers. Stage 3 would spread its base too.
+TEST_F(Ranks, ACriticsAdapterHasTheSameBits) {
+  std::vector<std::string> settings{
+      "trainer.deterministic=true",  "model.dtype=bfloat16",  "model.lora_rank=2",   "critic.model.lora_rank=3",
+      "algorithm.adv_estimator=gae", "~algorithm.adv_params", "critic.optim.lr=1e-2"};
+  run_alone("train", "alone", settings);
+  const auto expected = bits("alone");
+  for (const int stage : {1, 2}) {
+    if (HasFailure()) return;
+    std::vector<std::string> shared = settings;
+    shared.push_back("ranks.zero_stage=" + std::to_string(stage));
+    const std::string out = "zero_" + std::to_string(stage);
+    run_group(2, "train", out, shared);
+    expect_same_bits(bits(out), expected, out);
+  }
+  settings[1] = "ranks.zero_stage=3";
+  Group group(std::vector(size_t{2}, words("train", "refused", settings)), task_.path());
+  group.expect_refused(2, "set critic.model.lora_rank to 0, or ranks.zero_stage to 2 or less");
+}
+
 // The rewards of a step fail on every rank: all help to save the steps before it.
 TEST_F(Ranks, FinishedStepsOfASharedStateAreSavedWhenARewardFails) {
   std::string rows;

@@ -89,6 +89,31 @@ TEST(Resume, ACriticsAdapterFromEveryStep) {
   EXPECT_NE(rows[2]["critic/values/mean"], rows[0]["critic/values/mean"]);
 }
 
+void flip_last_byte(const Path& file) {
+  std::string bytes = default_env().read_file(file).value();
+  bytes.back() = static_cast<char>(bytes.back() ^ 1);
+  ASSERT_OK(write_file(default_env(), file, bytes));
+}
+
+// In bfloat16. No checkpoint holds the base, so that a resume compares it.
+TEST(Resume, ACriticsAdapterOnABaseOfItsOwn) {
+  const std::vector<std::string> settings{"trainer.total_training_steps=2", "trainer.max_actor_ckpt_to_keep=null",
+                                          "model.dtype=bfloat16",           "critic.model.path=base",
+                                          "critic.model.lora_rank=3",       "algorithm.adv_estimator=gae",
+                                          "~algorithm.adv_params",          "critic.optim.lr=1e-2"};
+  const TinyTask task;
+  std::filesystem::copy(task.path() / "model", task.path() / "base", std::filesystem::copy_options::recursive);
+  const Outcome straight = task.mortise("train", "straight", settings);
+  ASSERT_EQ(straight.code, 0) << straight.output;
+  expect_same_bits_from_every_step(task, settings, 2);
+  flip_last_byte(task.path() / "base/model.safetensors");
+  const Outcome edited = task.mortise("train", "straight", settings);
+  EXPECT_EQ(edited.code, 3) << edited.output;
+  EXPECT_NE(edited.output.find("made:\n  critic.model.path: the model under the critic's adapter\nRestore it"),
+            std::string::npos)
+      << edited.output;
+}
+
 // Frozen parameters keep the bits of the model's folder, and a resume compares the groups and their order.
 TEST(Resume, GroupsOfParametersFromEveryStep) {
   const std::vector<std::vector<std::string>> cases{
@@ -356,12 +381,6 @@ TEST(Resume, TheWorkingFolderIsNotSetAside) {
   const Outcome nowhere = task.mortise("train", "x", {one, "trainer.default_local_dir=\"\""});
   EXPECT_EQ(nowhere.code, 2) << nowhere.output;
   EXPECT_NE(nowhere.output.find("'trainer.default_local_dir' is empty"), std::string::npos) << nowhere.output;
-}
-
-void flip_last_byte(const Path& file) {
-  std::string bytes = default_env().read_file(file).value();
-  bytes.back() = static_cast<char>(bytes.back() ^ 1);
-  ASSERT_OK(write_file(default_env(), file, bytes));
 }
 
 // Files that no checkpoint holds and that every start reads: a resume detects an edit if the run learns from the file.

@@ -28,6 +28,7 @@ enum class RandomPurpose : uint32_t {
   kRounding = 10,    // stochastic rounding of the policy's weights; step is the update
   kCriticRounding = 11,
   kSftMix = 12,  // the supervised rows of updates: their order, and their LoRA dropout
+  kCriticAdapterInit = 13,
   kTest = 99,
 };
 

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <string_view>
 
 #include "learn/optim/update_rule.h"
 
@@ -58,5 +59,8 @@ struct MuonOptions {
   bool match_rms_adamw = false;  // adjust_lr_fn
 };
 std::unique_ptr<const UpdateRule> make_muon(const MuonOptions& options);
+
+// Is this parameter a matrix, or a stack of matrices, that Muon can step?
+[[nodiscard]] bool is_muon_matrix(std::string_view name, const at::Tensor& tensor);
 
 }  // namespace mortise

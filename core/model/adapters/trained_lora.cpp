@@ -76,9 +76,9 @@ std::vector<FusedLeaves> fused_leaves(ParameterStore& store) {
   return out;
 }
 
-void fill_rows(const at::Tensor& a_RI, uint64_t seed, uint64_t matrix, const auto& draw) {
+void fill_rows(const at::Tensor& a_RI, const RngKey& key, const auto& draw) {
   for (int64_t row = 0; row < a_RI.size(0); ++row) {
-    RandomStream stream({seed, RandomPurpose::kAdapterInit, matrix, static_cast<uint64_t>(row), 0});
+    RandomStream stream({key.seed, key.purpose, key.step, static_cast<uint64_t>(row), 0});
     const at::Tensor values = a_RI.select(0, row);
     for (int64_t i = 0; i < a_RI.size(1); ++i) {
       const double value = draw(stream);
@@ -91,14 +91,14 @@ void fill_rows(const at::Tensor& a_RI, uint64_t seed, uint64_t matrix, const aut
   }
 }
 
-// A of a start that leaves the base as it is.
-void fill_a(const at::Tensor& a_RI, LoraInit init, uint64_t seed, uint64_t matrix) {
+// A of a start that leaves the base as it is. The step of `key` is the number of the matrix.
+void fill_a(const at::Tensor& a_RI, LoraInit init, const RngKey& key) {
   if (init == LoraInit::kGaussian) {
     const double deviation = 1.0 / static_cast<double>(a_RI.size(0));
-    fill_rows(a_RI, seed, matrix, [&](RandomStream& stream) { return stream.next_normal() * deviation; });
+    fill_rows(a_RI, key, [&](RandomStream& stream) { return stream.next_normal() * deviation; });
   } else {
     const double bound = 1.0 / std::sqrt(static_cast<double>(a_RI.size(1)));
-    fill_rows(a_RI, seed, matrix, [&](RandomStream& stream) { return (2.0 * stream.next_double() - 1.0) * bound; });
+    fill_rows(a_RI, key, [&](RandomStream& stream) { return (2.0 * stream.next_double() - 1.0) * bound; });
   }
 }
 
@@ -122,7 +122,7 @@ TrainedLora::TrainedLora(LoraPlan plan, ParameterStore& store, BaseMemory memory
   add_whole(store);
 }
 
-// base_: the tensors of `store`. Where `store` will change them, one of both gets numbers of its own.
+// base_: the tensors of `store`. If `store` will change them, one of the two gets a copy.
 void TrainedLora::keep_base(ParameterStore& store, BaseMemory memory) {
   base_ = store;
   ParameterStore& copied = memory == BaseMemory::kShared ? store : base_;
@@ -247,14 +247,14 @@ void TrainedLora::start_magnitudes() {
   }
 }
 
-Result<> TrainedLora::initialize(uint64_t seed) {
+Result<> TrainedLora::initialize(uint64_t seed, RandomPurpose purpose) {
   const at::NoGradGuard no_grad;
   if (changes_base(plan_.config.init)) {
     TRY(take_start());
   } else {
     for (size_t m = 0; m < matrices_.size(); ++m) {
       matrices_[m].factors.b_OR.detach().zero_();
-      fill_a(matrices_[m].factors.a_RI.detach(), plan_.config.init, seed, m);
+      fill_a(matrices_[m].factors.a_RI.detach(), plan_.config.init, {seed, purpose, m});
     }
   }
   start_magnitudes();

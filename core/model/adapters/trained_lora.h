@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "foundation/base/env.h"
+#include "foundation/base/rng.h"
 #include "model/adapters/lora_plan.h"
 #include "model/layers/decoder.h"
 #include "model/weights/parameters.h"
@@ -34,7 +35,7 @@ class TrainedLora {
   enum class BaseMemory { kOwn, kShared };
   TrainedLora(LoraPlan plan, ParameterStore& store, BaseMemory memory);
 
-  Result<> initialize(uint64_t seed);
+  Result<> initialize(uint64_t seed, RandomPurpose purpose);
   Result<> load(Env& env, const Path& folder);
   // After every change of the parameters.
   void merge();

@@ -5,6 +5,8 @@
 
 #include <ATen/core/grad_mode.h>
 
+#include <filesystem>
+#include <system_error>
 #include <vector>
 
 #include "foundation/base/choice.h"
@@ -72,9 +74,10 @@ LoraChoice critic_lora_choice(const CriticModelConfig& model) {
 }
 
 bool shares_policy_base(const RunConfig& config) {
-  const bool has_adapter = config.model.lora_rank > 0 || config.model.lora_adapter_path;
-  const Path policy = config.model.path, critic = config.critic.model.path.value_or(config.model.path);
-  return has_adapter && config.critic.model.lora_rank > 0 && policy.lexically_normal() == critic.lexically_normal();
+  if (!config.model.trains_adapter() || config.critic.model.lora_rank == 0) return false;
+  if (!config.critic.model.path) return true;
+  std::error_code failed;  // such a folder is refused where it is read
+  return std::filesystem::equivalent(config.model.path, *config.critic.model.path, failed);
 }
 
 std::string critic_lora_place(const LoadedConfig& loaded, const Error& error) {
@@ -120,6 +123,15 @@ Result<Model> load_critic_model(Env& env, const Path& folder, const std::string&
 
 namespace {
 
+// The head of an adapter is trained as a whole, see check_shared_adapter.
+Result<> check_spread_adapter(const RunSettings& run) {
+  if (run.config.critic.model.lora_rank == 0 || !spreads_weights(run.config, run.ranks)) return {};
+  return Error{ErrorKind::kConfig,
+               "a critic cannot have an adapter with ranks.zero_stage = 3, which spreads all weights over the ranks",
+               run.loaded.where("critic.model.lora_rank"),
+               "set critic.model.lora_rank to 0, or ranks.zero_stage to 2 or less"};
+}
+
 Result<Model> load_start(const RunSettings& run, const Model& policy, const Path& folder) {
   if (shares_policy_base(run.config))
     return policy.base_as_classifier(TRY(critic_config(run.env, folder)), run.key.seed);
@@ -129,7 +141,7 @@ Result<Model> load_start(const RunSettings& run, const Model& policy, const Path
 Result<> add_adapter(const RunSettings& run, Model& critic) {
   const CriticModelConfig& model = run.config.critic.model;
   if (model.lora_rank == 0) return {};
-  auto made = critic.train_lora(critic_lora_choice(model), run.key.seed);
+  auto made = critic.train_lora(critic_lora_choice(model), run.key.seed, RandomPurpose::kCriticAdapterInit);
   if (!made.ok()) made.error().where = critic_lora_place(run.loaded, made.error());
   return made;
 }
@@ -138,6 +150,7 @@ Result<> add_adapter(const RunSettings& run, Model& critic) {
 
 Result<std::unique_ptr<Critic>> load_critic(const RunSettings& run, const Model& policy, FlopCount* flops) {
   const RunConfig& config = run.config;
+  TRY(check_spread_adapter(run));
   const Path folder = config.critic.model.path.value_or(config.model.path);
   const ModelConfig shape = TRY(critic_config(run.env, folder));
   TRY(check_sequence_parallel(run.loaded, "critic.ulysses_sequence_parallel_size",

@@ -41,7 +41,7 @@ bool needs_critic(const PluginInfo& estimator);
 // The adapter that it trains, with its head as a whole. Precondition: critic.model.lora_rank > 0.
 LoraChoice critic_lora_choice(const CriticModelConfig& model);
 
-// Does its adapter stand on the policy's frozen base, in the same memory?
+// Does it share the policy's frozen base, in the same memory?
 bool shares_policy_base(const RunConfig& config);
 
 // Where an Error about the adapter's settings is.

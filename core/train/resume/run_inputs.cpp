@@ -93,9 +93,12 @@ void add_models(const PolicyParts& policy, const Critic* critic, RunInputs& inpu
                sha256_hex(policy.reference->config().config_text));
   }
   if (policy.teacher) inputs.add("teacher", "teacher.path: the teacher's weights", digest_of_model(*policy.teacher));
-  if (critic != nullptr)
-    inputs.add("critic_config", "critic.model.path: config.json of the critic",
-               sha256_hex(critic->model.config().config_text));
+  if (critic == nullptr) return;
+  inputs.add("critic_config", "critic.model.path: config.json of the critic",
+             sha256_hex(critic->model.config().config_text));
+  if (critic->model.trains_lora())
+    inputs.add("critic_base", "critic.model.path: the model under the critic's adapter",
+               digest_of_model(critic->model.base_view()));
 }
 
 Result<> add_policy_files(const RunSettings& run, const PolicyParts& policy, RunInputs& inputs) {

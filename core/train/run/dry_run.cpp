@@ -11,9 +11,11 @@
 #include "config/show.h"
 #include "foundation/base/shown_text.h"
 #include "foundation/base/text.h"
+#include "foundation/formats/safetensors.h"
 #include "learn/objective/loss_settings.h"
 #include "model/adapters/trained_lora.h"
 #include "model/weights/model_config.h"
+#include "model/weights/names.h"
 #include "model/weights/weight_files.h"
 #include "train/loop/critic.h"
 #include "train/loop/trainer.h"
@@ -34,34 +36,34 @@ namespace mortise {
 
 namespace {
 
-// Bytes of the adapter that would be trained. Memory for the weights is allocated but never touched.
-Result<std::optional<LoraSize>> estimate_lora(Env& env, const ModelConfig& model, const LoadedConfig& loaded) {
-  const ModelSection& section = loaded.config.model;
-  if (section.lora_rank == 0 && !section.lora_adapter_path) return std::optional<LoraSize>();
+// Bytes of a fresh adapter. Memory for the weights is allocated but never touched.
+Result<std::optional<LoraSize>> fresh_lora_size(const ModelConfig& model, const LoraChoice& choice,
+                                                const LoadedConfig& loaded,
+                                                std::string (*place_of)(const LoadedConfig&, const Error&)) {
   const ParameterStore store = allocate_parameters(model, at::kFloat, /*requires_grad=*/false);
-  if (section.lora_adapter_path) {
-    const LoraPlan plan = TRY(plan_lora_of_folder(env, *section.lora_adapter_path, store.parameters));
-    return std::optional(measure_lora(store.parameters, plan));
-  }
-  auto plan = plan_fresh_lora(store.parameters, lora_choice(section));
+  auto plan = plan_fresh_lora(store.parameters, choice);
   if (!plan.ok()) {
-    plan.error().where = lora_place(loaded, plan.error());
+    plan.error().where = place_of(loaded, plan.error());
     return std::move(plan).error();
   }
   return std::optional(measure_lora(store.parameters, *plan));
+}
+
+// The same of the adapter that would be trained.
+Result<std::optional<LoraSize>> estimate_lora(Env& env, const ModelConfig& model, const LoadedConfig& loaded) {
+  const ModelSection& section = loaded.config.model;
+  if (!section.trains_adapter()) return std::optional<LoraSize>();
+  if (!section.lora_adapter_path) return fresh_lora_size(model, lora_choice(section), loaded, lora_place);
+  const ParameterStore store = allocate_parameters(model, at::kFloat, /*requires_grad=*/false);
+  const LoraPlan plan = TRY(plan_lora_of_folder(env, *section.lora_adapter_path, store.parameters));
+  return std::optional(measure_lora(store.parameters, plan));
 }
 
 // The same of the critic's adapter.
 Result<std::optional<LoraSize>> estimate_critic_lora(const ModelConfig& critic, const LoadedConfig& loaded) {
   const CriticModelConfig& section = loaded.config.critic.model;
   if (section.lora_rank == 0) return std::optional<LoraSize>();
-  const ParameterStore store = allocate_parameters(critic, at::kFloat, /*requires_grad=*/false);
-  auto plan = plan_fresh_lora(store.parameters, critic_lora_choice(section));
-  if (!plan.ok()) {
-    plan.error().where = critic_lora_place(loaded, plan.error());
-    return std::move(plan).error();
-  }
-  return std::optional(measure_lora(store.parameters, *plan));
+  return fresh_lora_size(critic, critic_lora_choice(section), loaded, critic_lora_place);
 }
 
 Result<CriticBytes> critic_bytes(Env& env, const PluginRegistry& registry, const LoadedConfig& loaded, int num_ranks) {
@@ -96,6 +98,20 @@ Result<CriticBytes> critic_bytes(Env& env, const PluginRegistry& registry, const
                      config.critic.optim.master_weights ? master_bytes(critic, dtype) : 0.0};
 }
 
+// Bytes of a number that a save as "stored" writes. Matrices in four bits become plain numbers of the embedding's dtype.
+Result<double> stored_number_bytes(Env& env, const ModelConfig& model, const Path& folder) {
+  uint64_t stored = 0;
+  for (const std::string& name : TRY(env.list_dir(folder))) {
+    if (!name.ends_with(".safetensors")) continue;
+    stored += TRY(env.info(folder / name)).size_bytes;
+    if (!model.four_bit) continue;
+    const SafetensorsFile file = TRY(SafetensorsFile::open(env, folder / name));
+    if (const TensorView* embedding = file.find(kEmbeddingName); embedding != nullptr)
+      return static_cast<double>(dtype_bytes(embedding->dtype));
+  }
+  return static_cast<double>(stored) / static_cast<double>(model.num_parameters());
+}
+
 // Bytes of the policy's weights in a checkpoint, and whether a resume can start from them alone.
 struct SavedWeights {
   double bytes = 0;
@@ -110,11 +126,7 @@ Result<SavedWeights> saved_weights(Env& env, const ModelConfig& model, const std
       static_cast<double>(lora && save.lora == LoraSave::kApart ? lora->num_trained : model.num_parameters());
   double element = is_double ? 8.0 : 4.0;
   if (save.dtype == "stored") {
-    uint64_t stored = 0;
-    for (const std::string& name : TRY(env.list_dir(config.model.path))) {
-      if (name.ends_with(".safetensors")) stored += TRY(env.info(Path(config.model.path) / name)).size_bytes;
-    }
-    element = static_cast<double>(stored) / static_cast<double>(model.num_parameters());
+    element = TRY(stored_number_bytes(env, model, config.model.path));
   } else if (!save.dtype.empty()) {
     element = static_cast<double>(c10::elementSize(TRY(parse_scalar_type(save.dtype))));
   }

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "foundation/base/text.h"
+#include "learn/optim/rules.h"
 #include "model/weights/names.h"
 
 namespace mortise {
@@ -85,7 +86,7 @@ Result<ParameterGroups> group_parameters(const LoadedConfig& loaded, const std::
       ++uses[i].num_matched;
       if (!out.emplace(name, groups[i]).second) continue;
       ++uses[i].num_taken;
-      if (parameter.tensor.dim() >= 2) uses[i].takes_matrix = true;
+      if (is_muon_matrix(name, parameter.tensor)) uses[i].takes_matrix = true;
     }
   }
   for (size_t i = 0; i < groups.size(); ++i) TRY(check_use(loaded, groups[i], uses[i], names));

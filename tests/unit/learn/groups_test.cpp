@@ -10,6 +10,7 @@
 #include "learn/update/critic_learner.h"
 #include "learn/update/sft_learner.h"
 #include "learner_fixture.h"
+#include "moe_config.h"
 #include "optimizer_cases.h"
 #include "support/temp_dir.h"
 #include "support/thread_ranks.h"
@@ -395,6 +396,9 @@ TEST(ParameterGroups, ErrorsNameTheGroupAndCloseNames) {
               HasSubstr("'actor.optim.groups.b.optimizer' is muon"));
   std::erase_if(parameters, [](const NamedParameter& p) { return p.name == "lm_head.weight"; });  // tied embeddings
   EXPECT_THAT(error({g + "a.match=lm_head"}), HasSubstr("the head of this model is its embedding: write model.embed"));
+  parameters = Model::random(stacked_moe_config(), 5).value().parameters();  // the biases of all experts in one tensor
+  EXPECT_THAT(error({muon, g + "a.match=_proj_bias", g + "a.optimizer=muon"}), HasSubstr("the group has no matrix"));
+  EXPECT_EQ(error({muon, g + "a.match=experts", g + "a.optimizer=muon"}), "ok");
 }
 
 // Where the backward pass of an update ends.

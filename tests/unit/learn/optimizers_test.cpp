@@ -4,6 +4,7 @@
 
 #include <ATen/Parallel.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/zeros_like.h>
 #include <gtest/gtest.h>
 
 #include "foundation/formats/safetensors.h"
@@ -221,6 +222,35 @@ TEST(Optimizers, StatesHaveTheSizesOfTheirPapers) {
   embedding[0].role = ParameterRole::kEmbedding;
   EXPECT_EQ(state_bytes(*make_adamw_8bit({}), embedding), 8 * kNumbers) << "in full";
   EXPECT_EQ(state_bytes(*make_muon({}), embedding), 8 * kNumbers) << "AdamW's";
+  const std::vector<OptimizedParameter> biases{
+      {"model.layers.0.mlp.experts.gate_up_proj_bias", at::empty({5, 64}, at::kFloat)}};
+  EXPECT_EQ(state_bytes(*make_muon({}), biases), 8 * 5 * 64) << "of all experts in one tensor: AdamW's";
+}
+
+// What the first update of Muon at a rate of 1 makes of zeros.
+at::Tensor muon_step(const std::string& name, const at::Tensor& gradient, const MuonOptions& options) {
+  const std::vector<OptimizedParameter> parameters{{name, at::zeros_like(gradient)}};
+  Optimizer optimizer(parameters, make_muon(options), 0.0);
+  parameters[0].tensor.mutable_grad() = gradient.clone();
+  EXPECT_OK(optimizer.step(1.0, 1.0));
+  return parameters[0].tensor;
+}
+
+// gpt-oss stores an expert as [in, out]: its step is that of the same matrix as [out, in].
+TEST(Optimizers, MuonTurnsTheStackedExpertsOfGptOss) {
+  at::set_num_threads(1);
+  for (const auto& [name, shape] : {std::pair{"mlp.experts.gate_up_proj", std::vector<int64_t>{3, 16, 64}},
+                                    std::pair{"mlp.experts.down_proj", std::vector<int64_t>{3, 64, 16}}}) {
+    for (const bool match_rms : {false, true}) {
+      MuonOptions options;
+      options.match_rms_adamw = match_rms;
+      const at::Tensor gradient = random_of(shape, 7, at::kFloat);
+      const at::Tensor got = muon_step(std::string("model.layers.0.") + name, gradient, options);
+      const at::Tensor turned = muon_step("stack", gradient.transpose(1, 2).contiguous(), options).transpose(1, 2);
+      // Muon computes in bfloat16. Without the turn one of the two is twice the other.
+      EXPECT_LT(got.sub(turned).norm().item<double>(), 0.02 * turned.norm().item<double>()) << name << match_rms;
+    }
+  }
 }
 
 }  // namespace

@@ -124,8 +124,20 @@ TEST(Lora, TheReferenceIsTheBaseInTheSameMemory) {
   EXPECT_EQ(num_own, 8U);  // q, k and v are in one matrix, of which k is adapted; and o; of two layers
 }
 
+// Two adapters of one run do not start from the same numbers.
+TEST(Lora, AStartDependsOnItsPurpose) {
+  const auto start = [](RandomPurpose purpose) {
+    Model model = make_setup(Family::kQwen2, false).model;
+    EXPECT_TRUE(model.train_lora({.rank = 2}, 5, purpose).ok());
+    return model.trainable().front().tensor.detach().clone();
+  };
+  const at::Tensor policy = start(RandomPurpose::kAdapterInit);
+  EXPECT_TRUE(policy.equal(start(RandomPurpose::kAdapterInit)));
+  EXPECT_GT(max_difference(policy, start(RandomPurpose::kCriticAdapterInit)), 0.01);
+}
+
 // A critic on the policy's base: both adapters are trained, and none changes what the other one reads.
-TEST(Lora, AClassifierStandsOnTheSameBase) {
+TEST(Lora, AClassifierSharesTheBase) {
   for (const bool tied : {false, true}) {
     Fixture setup = make_setup(Family::kQwen2, tied);
     const PackedBatch batch = *pack_rows(setup.rows(), {.vocab_size = 23});

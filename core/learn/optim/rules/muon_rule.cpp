@@ -6,7 +6,8 @@
 //   p -= lr weight_decay p;  p -= lr ratio o
 //   ratio of a matrix with A rows and B columns: sqrt(max(1, A/B)), or 0.2 sqrt(max(A, B)) with match_rms_adamw
 //     (Liu et al., arXiv:2502.16982)
-// A parameter with more than two axes is a stack of matrices, each of which is made orthogonal alone.
+// A parameter with more than two axes is a stack of matrices, each of which is made orthogonal alone. A and B are the sizes
+// of a matrix [out, in]: those of gpt-oss's experts, which are [in, out], change places.
 #include <ATen/ops/addmm.h>
 #include <ATen/ops/lerp.h>
 #include <ATen/ops/linalg_vector_norm.h>
@@ -14,8 +15,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "learn/optim/rules.h"
+#include "model/weights/names.h"
 
 namespace mortise {
 
@@ -61,15 +64,15 @@ class MuonRule : public UpdateRule {
   }
 
  private:
-  // The biases of all experts in one tensor (gpt-oss) are rows, but no matrix.
   static bool is_orthogonal(const OptimizedParameter& parameter) {
-    if (parameter.name.ends_with("bias")) return false;
-    return parameter.tensor.dim() >= 2 && parameter.uses_muon.value_or(parameter.role == ParameterRole::kHidden);
+    return is_muon_matrix(parameter.name, parameter.tensor) &&
+           parameter.uses_muon.value_or(parameter.role == ParameterRole::kHidden);
   }
 
   void step_stack(const StepPart& part) const {
     const int64_t rows = part.weights.size(-2), columns = part.weights.size(-1);
-    const auto a = static_cast<double>(rows), b = static_cast<double>(columns);
+    auto a = static_cast<double>(rows), b = static_cast<double>(columns);
+    if (is_expert_stack(part.parameter->name)) std::swap(a, b);
     const double ratio = options_.match_rms_adamw ? 0.2 * std::sqrt(std::max(a, b)) : std::sqrt(std::max(1.0, a / b));
     const at::Tensor gradient = part.gradient.reshape({-1, rows, columns});
     const at::Tensor weights = part.weights.view({-1, rows, columns});
@@ -88,6 +91,9 @@ class MuonRule : public UpdateRule {
 };
 
 }  // namespace
+
+// The biases of all experts in one tensor (gpt-oss) are rows, not a matrix.
+bool is_muon_matrix(std::string_view name, const at::Tensor& tensor) { return tensor.dim() >= 2 && !is_bias(name); }
 
 std::unique_ptr<const UpdateRule> make_muon(const MuonOptions& options) { return std::make_unique<MuonRule>(options); }
 
