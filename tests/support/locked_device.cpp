@@ -183,6 +183,7 @@ c10::Device locked_device() {
     static LockedHooks hooks;
     c10::SetAllocator(c10::kPrivateUse1, &LockedMemory::instance());
     at::RegisterPrivateUse1HooksInterface(&hooks);
+    c10::register_privateuse1_backend("locked");
     return true;
   }();
   static_cast<void>(registered);
