@@ -30,7 +30,8 @@ ModelConfig config_of(Family family) {
     config.attention_softcap = 5.0;
   }
   if (family == Family::kGptOss) {
-    config.moe = {.num_experts = 3, .experts_per_token = 2, .expert_size = 24, .is_dense = {false, false, false, false}};
+    config.moe = {
+        .num_experts = 3, .experts_per_token = 2, .expert_size = 24, .is_dense = {false, false, false, false}};
     config.qkv_bias = config.o_bias = config.attention_sinks = config.moe.normalizes = config.moe.is_gpt_oss = true;
     config.windows = {4, 0, 4, 0};
   }
