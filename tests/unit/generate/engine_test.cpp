@@ -52,7 +52,9 @@ TEST_P(Golden, GreedyContinuations) {
   for (const char* name : {"fast", "plain", "device"}) {
     EngineOptions options;
     if (name == std::string("plain")) options.path = GeneratePath::kPlain;
-    if (name == std::string("device")) ASSERT_TRUE(model->move_to({.by_operators = true}).ok());
+    if (name == std::string("device")) {
+      ASSERT_TRUE(model->move_to({.by_operators = true}).ok());
+    }
     auto engine = make_engine(*model, options);
     std::vector<GenerateRequest> requests;
     for (const Json& item : golden["cases"]) {

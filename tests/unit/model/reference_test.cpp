@@ -56,7 +56,9 @@ TEST_P(Reference, EqualsTransformers) {
     auto model = Model::load(default_env(), folder, dtype);
     ASSERT_TRUE(model.ok()) << model.error().to_string();
     for (const LayerPath path : {LayerPath::kFast, LayerPath::kPlain, LayerPath::kOperators}) {
-      if (path == LayerPath::kOperators) ASSERT_TRUE(model->move_to({.by_operators = true}).ok());  // the head too
+      if (path == LayerPath::kOperators) {  // the head too
+        ASSERT_TRUE(model->move_to({.by_operators = true}).ok());
+      }
       const auto got =
           evaluate_padded(*model, stored(*file, "in.input_ids"), stored(*file, "in.attention_mask"), {path, {}});
       ASSERT_TRUE(got.ok()) << got.error().to_string();
