@@ -18,7 +18,7 @@ using testing::Not;
 using testing::SizeIs;
 
 constexpr const char* kShort = " trainer.total_training_steps=3 trainer.num_threads=1 ";
-constexpr const char* kChats = " model.custom_chat_template=chat.jinja data.max_prompt_length=8 ";
+constexpr const char* kChatSettings = " model.custom_chat_template=chat.jinja data.max_prompt_length=8 ";
 
 // The numbers of a run's steps, without times.
 std::vector<std::string> numbers_of(const Path& metrics) {
@@ -54,7 +54,7 @@ TEST(Data, VerlsParquetTrainsAsTheSameRowsInJsonl) {
   for (const char* rows : {"verl.parquet", "verl.jsonl"}) {
     const Outcome outcome =
         task.mortise("train run.toml data.train_files=" + std::string(rows) + " trainer.default_local_dir=" + rows +
-                     "_out" + reward + rows + kShort + kChats);
+                     "_out" + reward + rows + kShort + kChatSettings);
     ASSERT_EQ(outcome.code, 0) << outcome.output;
   }
   EXPECT_THAT(numbers_of(task.path() / "verl.parquet_out/metrics.jsonl"), SizeIs(3));
@@ -71,12 +71,12 @@ TEST(Data, TrlsSavedFolderTrainsAsTheSameRowsInJsonl) {
   for (const char* rows : {"saved", "trl.jsonl"}) {
     const Outcome outcome =
         task.mortise("train run.toml data.train_files=" + std::string(rows) + " trainer.default_local_dir=" + rows +
-                     "_out reward.0.use=exact_match reward.0.column=solution '~reward.0.pattern'" + kShort + kChats);
+                     "_out reward.0.use=exact_match reward.0.column=solution '~reward.0.pattern'" + kShort + kChatSettings);
     ASSERT_EQ(outcome.code, 0) << outcome.output;
   }
   EXPECT_EQ(numbers_of(task.path() / "saved_out/metrics.jsonl"),
             numbers_of(task.path() / "trl.jsonl_out/metrics.jsonl"));
-  const Outcome whole = task.mortise("train run.toml --dry-run data.train_files=verl.parquet.x" + std::string(kChats));
+  const Outcome whole = task.mortise("train run.toml --dry-run data.train_files=verl.parquet.x" + std::string(kChatSettings));
   EXPECT_EQ(whole.code, 3);
   EXPECT_THAT(whole.output, HasSubstr("the data file does not exist"));
 }
