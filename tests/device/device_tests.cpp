@@ -1,7 +1,7 @@
-// device_tests [DEVICE] [GoogleTest options]: what a device run computes, against the CPU's kernels in float64. DEVICE is that
-// of model.device; default: cuda. If the machine has none, it says why and ends with code 13 (docs/exit_codes.md).
+// device_tests [DEVICE] [GoogleTest options]: what a device run computes, against the CPU's kernels in float64. DEVICE is
+// that of model.device; default: cuda. If the machine has none, it says why and ends with code 13 (docs/exit_codes.md).
 //
-// The shapes reach the fused attention operators (head size 16, no window) and the plain path (windows, caps).
+// The shapes reach the fused attention operators (head size 16, no window) and the plain path (windows, caps, sinks).
 #include <ATen/ops/empty.h>
 
 #include <chrono>
@@ -93,10 +93,10 @@ TEST_P(DeviceFamilies, TwoPassesHaveTheSameBits) {
 
 INSTANTIATE_TEST_SUITE_P(All, DeviceFamilies,
                          testing::Values(Family::kQwen2, Family::kQwen3, Family::kMistral, Family::kGemma2,
-                                         Family::kGemma3, Family::kPhi3, Family::kQwen3Moe));
+                                         Family::kGemma3, Family::kPhi3, Family::kQwen3Moe, Family::kGptOss));
 
 // Longer sequences than a tile of the fused operators, with and without a prompt before them.
-TEST(DeviceAttention, EqualsThePlainOneInFloat64) {
+TEST(DeviceAttention, EqualsThePlainOneInFloat64WithTheSameBitsTwice) {
   const AttentionShape shape{4, 2, 32, 0.17};
   const SegmentLengths lengths{{150, 1, 70, 33}, {150, 200, 270, 33}};
   const auto run = [&](at::Device device, at::ScalarType dtype, bool rounds) {
@@ -118,9 +118,13 @@ TEST(DeviceAttention, EqualsThePlainOneInFloat64) {
   const auto want = run(at::kCPU, at::kDouble, false);
   const auto single = run(device_under_test.device, at::kFloat, false);
   const auto rounded = run(device_under_test.device, at::kFloat, true);
+  const auto single_again = run(device_under_test.device, at::kFloat, false);
+  const auto rounded_again = run(device_under_test.device, at::kFloat, true);
   for (size_t i = 0; i < want.size(); ++i) {
     EXPECT_LT(relative_l2(single[i], want[i]), 1e-5) << i;
     EXPECT_LT(relative_l2(rounded[i], want[i]), 0.02) << i;
+    EXPECT_TRUE(single_again[i].equal(single[i])) << i;
+    EXPECT_TRUE(rounded_again[i].equal(rounded[i])) << i;
   }
 }
 

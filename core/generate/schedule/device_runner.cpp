@@ -1,6 +1,6 @@
-// The path of a model on a device. Keys and values are tensors there: one slot for each running sample, as long as the longest.
-// A step is one pass of the samples' last tokens through the model's own layers by operators, and one of the sequences
-// that are new. Logits come to the host in blocks of rows, where sample_plain draws the tokens.
+// The path of a model on a device. Keys and values are tensors there: one slot for each running sample, as long as the
+// longest. A step is one pass of the samples' last tokens through the model's own layers by operators, and passes of at
+// most max_batch_tokens over the sequences that are new (a longer one is a pass of its own). Logits come to the host in blocks of rows, where sample_plain draws the tokens.
 //
 // Slots stay dense: the last one moves into the place of a sample that has left.
 // Cost of a step: it reads all slots up to the longest sequence, and masks what is not there.
@@ -8,18 +8,16 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/cat.h>
-#include <ATen/ops/empty.h>
 #include <ATen/ops/matmul.h>
-#include <ATen/ops/softmax.h>
-#include <ATen/ops/tanh.h>
+#include <ATen/ops/tensor.h>
 #include <ATen/ops/zeros.h>
 #include <c10/core/InferenceMode.h>
 
 #include <algorithm>
-#include <limits>
 #include <map>
 
 #include "generate/schedule/runner.h"
+#include "model/layers/attention.h"
 #include "model/tensor/torch_guard.h"
 
 namespace mortise {
@@ -27,12 +25,6 @@ namespace {
 
 constexpr int64_t kGrowTokens = 256;              // slots grow by so many tokens
 constexpr int64_t kHostLogitBytes = 64LL << 20U;  // bytes of a block of rows on the host
-
-at::Tensor tensor_of_ids(const std::vector<int64_t>& values, at::Device device) {
-  const at::Tensor out = at::empty({static_cast<int64_t>(values.size())}, at::kLong);
-  std::ranges::copy(values, out.mutable_data_ptr<int64_t>());
-  return out.to(device);
-}
 
 // Keys and values of the running samples, [slots, tokens, heads, D] for each layer.
 class SlotCache {
@@ -86,13 +78,11 @@ class SlotCache {
     const auto seen = [&](const at::Tensor& part) { return part.narrow(0, 0, n).narrow(1, 0, longest + 1).to(dtype); };
     at::Tensor q = qkv_NQ.narrow(1, 0, shape.num_heads * dim).reshape({n, hk, group, dim});
     if (shape.rounds) q = q.to(at::kBFloat16).to(dtype);
-    at::Tensor scores = at::matmul(q, seen(keys_[at]).permute({0, 2, 3, 1})) * shape.scale;
-    if (shape.softcap > 0.0) scores = at::tanh(scores / shape.softcap) * shape.softcap;
-    const at::Tensor place = at::arange(longest + 1, length_N.options()).unsqueeze(0);
-    at::Tensor hidden = place > length_N.unsqueeze(1);
-    if (shape.window > 0) hidden = hidden.logical_or(place <= length_N.unsqueeze(1) - shape.window);
-    scores = scores.masked_fill(hidden.unsqueeze(1).unsqueeze(1), -std::numeric_limits<double>::infinity());
-    at::Tensor out = at::matmul(at::softmax(scores, -1), seen(values_[at]).permute({0, 2, 1, 3}));
+    const at::Tensor products = at::matmul(q, seen(keys_[at]).permute({0, 2, 3, 1}));  // [N, Hk, group, tokens]
+    const at::Tensor p =
+        attention_probabilities(products.reshape({n, shape.num_heads, 1, longest + 1}), length_N.reshape({n, 1, 1, 1}),
+                                at::arange(longest + 1, length_N.options()), shape);
+    at::Tensor out = at::matmul(p.reshape(products.sizes()), seen(values_[at]).permute({0, 2, 1, 3}));
     if (shape.rounds) out = out.to(at::kBFloat16).to(dtype);  // as in training
     return out.reshape({n, shape.num_heads * dim});
   }
@@ -121,7 +111,7 @@ class SlotCache {
 class DeviceRunner final : public StepRunner {
  public:
   DeviceRunner(const Model& model, const RunnerOptions& options)
-      : model_(model), purpose_(options.purpose), cache_(model) {}
+      : model_(model), purpose_(options.purpose), max_pass_tokens_(options.max_batch_tokens), cache_(model) {}
 
   Result<> next_tokens(std::span<const std::unique_ptr<RunningSample>> samples, std::span<SampledToken> out) override {
     return guard_torch("sampling on " + model_.device().text, [&]() -> Result<> {
@@ -130,9 +120,14 @@ class DeviceRunner final : public StepRunner {
       int64_t longest = 0;
       for (const std::unique_ptr<RunningSample>& sample : samples) longest = std::max(longest, length_of(*sample));
       cache_.reserve(static_cast<int64_t>(samples.size()), longest + 1);
+      const std::vector<NewRow> rows = new_rows(samples);
       std::vector<at::Tensor> hidden;
       if (!slots_.empty()) hidden.push_back(decode());
-      TRY(enter(samples, hidden));
+      for (std::span<const NewRow> left = rows; !left.empty();) {
+        const size_t count = rows_of_pass(left);
+        hidden.push_back(TRY(enter(left.first(count))));
+        left = left.subspan(count);
+      }
       sample_rows(at::cat(hidden, 0), samples, out);
       return {};
     });
@@ -150,12 +145,18 @@ class DeviceRunner final : public StepRunner {
     const RunningSample* sample = nullptr;
     int64_t length = 0;  // tokens with keys and values
   };
+  // A sequence without a slot. Samples of a group that have no token yet share the pass of their prompt.
+  struct NewRow {
+    PackRow row;
+    int64_t length = 0;
+    std::vector<const RunningSample*> samples;
+  };
 
   static int64_t length_of(const RunningSample& sample) {
     return sample.group->num_prompt_ids() + static_cast<int64_t>(sample.sequence.ids.size());
   }
-  // Whether a slot holds all of a sample but its last token. A new sample may have the address of one that has left, but
-  // then it has fewer tokens.
+  // Whether a slot holds all of a sample but its last token. A new sample may have the address of one that has left,
+  // but then it has fewer tokens.
   static bool continues(const Slot& slot, const RunningSample& sample) {
     return slot.sample == &sample && !sample.sequence.ids.empty() && slot.length == length_of(sample) - 1;
   }
@@ -186,8 +187,8 @@ class DeviceRunner final : public StepRunner {
       lengths.push_back(slot.length++);
     }
     const at::Device device = model_.device().device;
-    batch.token_ids_N = tensor_of_ids(ids, device);
-    batch.positions_N = tensor_of_ids(lengths, device);
+    batch.token_ids_N = at::tensor(ids, at::kLong).to(device);
+    batch.positions_N = at::tensor(lengths, at::kLong).to(device);
     const int64_t longest = *std::ranges::max_element(lengths);
     ForwardOptions options;
     options.attend = [&](int64_t layer, const at::Tensor& qkv, const AttentionShape& shape) {
@@ -196,39 +197,55 @@ class DeviceRunner final : public StepRunner {
     return model_.forward_hidden(batch, options);
   }
 
-  // Gives the others slots. Samples of a group that have no token yet share the pass of their prompt.
-  Result<> enter(std::span<const std::unique_ptr<RunningSample>> samples, std::vector<at::Tensor>& hidden) {
-    const auto has_slot = [&](const RunningSample& sample) {
-      return std::ranges::any_of(slots_, [&](const Slot& slot) { return slot.sample == &sample; });
-    };
-    std::vector<PackRow> rows;
-    std::vector<int64_t> row_of;  // by new slot
-    std::map<const GenerateGroup*, int64_t> prompts;
-    const auto first = static_cast<int64_t>(slots_.size());
+  [[nodiscard]] std::vector<NewRow> new_rows(std::span<const std::unique_ptr<RunningSample>> samples) const {
+    std::vector<NewRow> rows;
+    std::map<const GenerateGroup*, size_t> prompts;
     for (const std::unique_ptr<RunningSample>& sample : samples) {
-      if (has_slot(*sample)) continue;
-      const auto next = static_cast<int64_t>(rows.size());
+      if (std::ranges::any_of(slots_, [&](const Slot& slot) { return slot.sample == sample.get(); })) continue;
       const bool is_fresh = sample->sequence.ids.empty();
-      const int64_t row = is_fresh ? prompts.try_emplace(sample->group, next).first->second : next;
-      if (row == next) rows.push_back({sample->group->request.prompt_ids, sample->sequence.ids, -1});
-      row_of.push_back(row);
-      slots_.push_back({sample.get(), length_of(*sample)});
+      const size_t row = is_fresh ? prompts.try_emplace(sample->group, rows.size()).first->second : rows.size();
+      if (row == rows.size())
+        rows.push_back({{sample->group->request.prompt_ids, sample->sequence.ids, -1}, length_of(*sample), {}});
+      rows[row].samples.push_back(sample.get());
     }
-    if (rows.empty()) return {};
+    return rows;
+  }
+
+  // The rows of the next pass: at least one.
+  [[nodiscard]] size_t rows_of_pass(std::span<const NewRow> rows) const {
+    size_t count = 1;
+    for (int64_t tokens = rows[0].length; count < rows.size(); ++count) {
+      tokens += rows[count].length;
+      if (tokens > max_pass_tokens_) break;
+    }
+    return count;
+  }
+
+  // Gives the samples of these rows slots in one pass. Returns the hidden states of their last tokens.
+  Result<at::Tensor> enter(std::span<const NewRow> rows) {
+    std::vector<PackRow> pass;
+    for (const NewRow& row : rows) pass.push_back(row.row);
     const PackedBatch batch = TRY(
-        pack_rows(rows, {.share_prefix = false, .keep_last_token = true, .vocab_size = model_.config().vocab_size}));
+        pack_rows(pass, {.share_prefix = false, .keep_last_token = true, .vocab_size = model_.config().vocab_size}));
+    const auto first = static_cast<int64_t>(slots_.size());
+    std::vector<size_t> row_of;  // by new slot
+    std::vector<int64_t> last;
+    for (size_t r = 0; r < rows.size(); ++r) {
+      for (const RunningSample* const sample : rows[r].samples) {
+        slots_.push_back({sample, rows[r].length});
+        row_of.push_back(r);
+        last.push_back(batch.last_index[r]);
+      }
+    }
     ForwardOptions options;
     options.on_qkv = [&](int64_t layer, const at::Tensor& qkv) {
       for (size_t i = 0; i < row_of.size(); ++i) {
-        const PackedSegment& segment = batch.segments[static_cast<size_t>(row_of[i])];
+        const PackedSegment& segment = batch.segments[row_of[i]];
         cache_.fill(layer, first + static_cast<int64_t>(i), qkv.narrow(0, segment.begin, segment.length));
       }
     };
-    std::vector<int64_t> last;
-    for (const int64_t row : row_of) last.push_back(batch.last_index[static_cast<size_t>(row)]);
     const at::Tensor all = model_.forward_hidden(batch, options);
-    hidden.push_back(all.index_select(0, tensor_of_ids(last, all.device())));
-    return {};
+    return all.index_select(0, at::tensor(last, at::kLong).to(all.device()));
   }
 
   // `hidden` is in the order of the slots.
@@ -260,6 +277,7 @@ class DeviceRunner final : public StepRunner {
 
   const Model& model_;
   RandomPurpose purpose_;
+  int64_t max_pass_tokens_;
   SlotCache cache_;
   std::vector<Slot> slots_;
 };

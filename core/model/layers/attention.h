@@ -47,4 +47,10 @@ at::Tensor rope_attention_plain(const at::Tensor& qkv_NQ, const at::Tensor& segm
                                 const RopeTable& table, const AttentionShape& shape,
                                 const std::function<void(const at::Tensor&)>& on_qkv = {});
 
+// The weights of the keys for each query, in ATen operations: scaled and capped scores, of which a query sees its own place
+// and those before it (the last shape.window of them), softmax with the heads' sinks. `products` [..., Hq, Lq, Lk] are
+// q k^T. The places are int64 and broadcast against the last two dimensions: [..., Lq, 1] and [Lk].
+at::Tensor attention_probabilities(const at::Tensor& products, const at::Tensor& query_places,
+                                   const at::Tensor& key_places, const AttentionShape& shape);
+
 }  // namespace mortise

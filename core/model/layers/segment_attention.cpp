@@ -2,13 +2,9 @@
 #include "model/layers/segment_attention.h"
 
 #include <ATen/TensorOperators.h>
+#include <ATen/ops/arange.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/matmul.h>
-#include <ATen/ops/ones.h>
-#include <ATen/ops/softmax.h>
-#include <ATen/ops/tanh.h>
-
-#include <limits>
 
 #include "model/layers/cuda_attention.h"
 
@@ -24,17 +20,10 @@ at::Tensor one_sequence(const at::Tensor& q_LHD, const at::Tensor& k_LHD, const 
                         const AttentionShape& shape) {
   const int64_t group = shape.num_heads / shape.num_kv_heads, before = k_LHD.size(0) - q_LHD.size(0);
   const at::Tensor k = by_head(k_LHD, group), v = by_head(v_LHD, group);
-  at::Tensor scores = at::matmul(by_head(q_LHD, 1), k.transpose(1, 2)) * shape.scale;
-  if (shape.softcap > 0.0) scores = at::tanh(scores / shape.softcap) * shape.softcap;
-  at::Tensor seen = at::ones({q_LHD.size(0), k_LHD.size(0)}, q_LHD.options().dtype(at::kBool).requires_grad(false));
-  seen = seen.tril(before);
-  if (shape.window > 0) seen = seen.triu(before - shape.window + 1);
-  scores = scores.masked_fill(seen.logical_not(), -std::numeric_limits<double>::infinity());
-  if (shape.sinks_A.defined()) {
-    const int64_t heads = shape.num_heads;
-    scores = at::cat({scores, shape.sinks_A.reshape({heads, 1, 1}).expand({heads, q_LHD.size(0), 1})}, -1);
-  }
-  const at::Tensor p = at::softmax(scores, -1).narrow(-1, 0, k_LHD.size(0));
+  const at::Tensor places = at::arange(k_LHD.size(0), at::TensorOptions(q_LHD.device()).dtype(at::kLong));
+  const at::Tensor own_places = places.narrow(0, before, q_LHD.size(0)).unsqueeze(1);
+  const at::Tensor p =
+      attention_probabilities(at::matmul(by_head(q_LHD, 1), k.transpose(1, 2)), own_places, places, shape);
   return at::matmul(p, v).transpose(0, 1);
 }
 

@@ -1,8 +1,8 @@
-// Attention over sequences that lie end to end, on any device. Each sequence has its queries last: query i of Lq sees the
-// keys up to Lk - Lq + i, and with a window only the last of them.
+// Attention over sequences that lie end to end, on any device. Each sequence has its queries last: query i of Lq sees
+// the keys up to Lk - Lq + i, and with a window only the last of them.
 //
-// On CUDA without window, cap and sinks it is libtorch's fused operators (cuda_attention.h), which keep a number per query and
-// head for backward. Elsewhere it is one sequence after the other with an explicit mask, and backward keeps the
+// On CUDA without window, cap and sinks it is libtorch's fused operators (cuda_attention.h), which keep a number per query
+// and head for backward. Elsewhere it is one sequence after the other with an explicit mask, and backward keeps the
 // probabilities, Hq Lq Lk numbers for each sequence.
 // Thread rule: pure functions.
 #pragma once

@@ -41,10 +41,10 @@ void expect_same(const Sequences& got, const Sequences& want, float tolerance, c
   }
 }
 
-// Windows, caps, two rotations, experts; more tokens than the slots grow by at once.
+// Windows, caps, sinks, two rotations, experts; more tokens than the slots grow by at once.
 TEST(DeviceRunner, TokensAreThoseOfTheNativeEngine) {
   for (const char* name :
-       {"qwen2_tied", "mistral_sliding", "gemma2", "gemma3_text", "phi3", "qwen3_moe", "qwen2_moe"}) {
+       {"qwen2_tied", "mistral_sliding", "gemma2", "gemma3_text", "phi3", "qwen3_moe", "qwen2_moe", "gpt_oss"}) {
     auto model = Model::load(default_env(), test::golden_model(name));
     ASSERT_TRUE(model.ok()) << model.error().to_string();
     const std::vector<GenerateRequest> requests = mixed_requests(model->config().vocab_size, 20);
@@ -66,15 +66,17 @@ TEST(DeviceRunner, Float64TokensAreThoseOfThePlainPath) {
   expect_same(run_all(*make_engine(model), requests), want, 1e-6F, "float64");
 }
 
-// Few slots: samples leave while others run, groups are admitted in parts, and slots move and are used again.
+// Few slots: samples leave while others run, groups are admitted in parts, and slots move and are used again. Small
+// passes: new sequences enter in several of them, and a prompt may be longer than one.
 TEST(DeviceRunner, NoScheduleChangesAToken) {
   Model model = tiny_model();
   move_to_device(model);
   const std::vector<GenerateRequest> requests = mixed_requests(300, 24);
   const Sequences want = run_all(*make_engine(model), requests);
-  for (const int64_t max_num_seqs : {1, 2, 3, 5}) {
+  for (const auto& [max_num_seqs, max_batch_tokens] : {std::pair{1, 256}, {2, 256}, {3, 256}, {5, 20}, {256, 8}}) {
     EngineOptions options;
     options.max_num_seqs = max_num_seqs;
+    options.max_batch_tokens = max_batch_tokens;
     auto engine = make_engine(model, options);
     for (const char* round : {"first", "again"})
       expect_same(run_all(*engine, requests), want, 5e-5F, std::to_string(max_num_seqs) + " at once, " + round);

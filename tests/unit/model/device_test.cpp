@@ -89,7 +89,8 @@ INSTANTIATE_TEST_SUITE_P(Families, DeviceFamily,
                                          std::pair{Family::kLlama, false}, std::pair{Family::kMistral, false},
                                          std::pair{Family::kGemma2, true}, std::pair{Family::kGemma3, false},
                                          std::pair{Family::kPhi3, false}, std::pair{Family::kQwen2Moe, false},
-                                         std::pair{Family::kQwen3Moe, true}, std::pair{Family::kMixtral, false}));
+                                         std::pair{Family::kQwen3Moe, true}, std::pair{Family::kMixtral, false},
+                                         std::pair{Family::kGptOss, false}));
 
 // The kernels keep attention in float32; a device rounds its inputs and its result to bfloat16.
 TEST(Device, Bfloat16IsAsFarFromFloat32AsTheKernels) {
