@@ -23,6 +23,7 @@
 #include "foundation/base/open_files.h"
 #include "foundation/base/signal.h"
 #include "foundation/base/text.h"
+#include "model/tensor/torch_guard.h"
 #include "plugin/host/process_watch.h"
 #include "plugin/host/running_code.h"
 #include "train/loop/score_extension.h"
@@ -153,11 +154,7 @@ int main(int argc, char** argv) {
   try {
     code = run(argc, argv);
   } catch (const c10::OutOfMemoryError& exception) {  // only a GPU throws it
-    const mortise::Error error{mortise::ErrorKind::kInternal,
-                               std::string("the GPU has no memory left: ") + exception.what_without_backtrace(),
-                               "model.device",
-                               "lower actor.ppo_max_token_len_per_gpu or rollout.max_num_seqs; `mortise train RUN.toml "
-                               "--dry-run` says what the run needs"};
+    const mortise::Error error = mortise::gpu_memory_error("", exception);
     mortise::log_error(error);
     code = static_cast<int>(error.kind);
   } catch (const std::exception& exception) {  // the border to libtorch and to allocation failures

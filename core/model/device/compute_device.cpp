@@ -2,17 +2,24 @@
 #include "model/device/compute_device.h"
 
 #include <ATen/Context.h>
+#include <c10/util/Exception.h>
 #include <dlfcn.h>
 #include <fmt/core.h>
-#include "model/tensor/torch_version.h"
 
 #include <cstdlib>
 #include <filesystem>
 
+#include "foundation/base/log.h"
 #include "foundation/base/text.h"
+#include "model/tensor/torch_version.h"
 
 namespace mortise {
 namespace {
+
+class LogWarnings final : public c10::WarningHandler {
+ public:
+  void process(const c10::Warning& warning) override { log_warn_once("libtorch: " + warning.msg()); }
+};
 
 Result<> load_libraries(const std::string& folder) {
   const std::string path = folder + "/" + kCudaLibrary;
@@ -37,8 +44,11 @@ Result<ComputeDevice> open_cuda(int index, bool needs_bfloat16, const CudaPlaces
     return Error{ErrorKind::kInternal, "libtorch finds no CUDA although the driver works", "model.device",
                  "report this with the output of `mortise doctor` and `nvidia-smi`"};
   }
-  // Where an operation has a deterministic form, take it. Others warn, which the log shows.
+  // Where an operation has a deterministic form, take it; cuda_attention.cpp asks for that of attention. Others warn.
+  static LogWarnings warnings;
+  c10::WarningUtils::set_warning_handler(&warnings);  // of this thread; autograd's threads pass their warnings on to it
   at::globalContext().setDeterministicAlgorithms(true, /*warn_only=*/true);
+  at::globalContext().setDeterministicFillUninitializedMemory(false);  // would fill every new tensor
   ComputeDevice out{at::Device(at::kCUDA, static_cast<c10::DeviceIndex>(index)), /*by_operators=*/true, {}};
   out.text = fmt::format("cuda:{}, {} with {}", index, gpu.name, format_bytes(gpu.memory_bytes));
   return out;

@@ -26,7 +26,7 @@ namespace {
 constexpr int64_t kColumns = 16384;  // columns of a block of the vocabulary
 constexpr int64_t kMostRows = 4096;
 
-std::vector<double> on_host(const at::Tensor& values) {
+std::vector<double> host_doubles(const at::Tensor& values) {
   const at::Tensor host = values.to(at::TensorOptions().device(at::kCPU).dtype(at::kDouble)).contiguous();
   const auto* const data = host.const_data_ptr<double>();
   return {data, data + host.numel()};
@@ -157,7 +157,7 @@ LogProbs head_log_prob(const at::Tensor& hidden_RH, const VocabularyHead& head, 
     const OperatorHead::Forward chunk = pass.forward(begin, end);
     out.log_prob_R.narrow(0, begin, end - begin).copy_(chunk.log_prob);
     if (want_entropy) out.entropy_R.narrow(0, begin, end - begin).copy_(chunk.norms.entropy);
-    const std::vector<double> lse = on_host(chunk.norms.lse), entropy = on_host(chunk.norms.entropy);
+    const std::vector<double> lse = host_doubles(chunk.norms.lse), entropy = host_doubles(chunk.norms.entropy);
     for (size_t i = 0; i < lse.size(); ++i) out.norms_R.push_back({lse[i], entropy[i]});
   }
   return out;
@@ -188,9 +188,9 @@ void head_one_pass(const at::Tensor& hidden_RH, const VocabularyHead& head, cons
   for (int64_t begin = 0; begin < pass.num_rows(); begin += pass.chunk_rows()) {
     const int64_t end = std::min(pass.num_rows(), begin + pass.chunk_rows());
     const OperatorHead::Forward chunk = pass.forward(begin, end);
-    const std::vector<double> log_prob = on_host(chunk.log_prob);
+    const std::vector<double> log_prob = host_doubles(chunk.log_prob);
     std::vector<double> entropies;
-    if (entropy != EntropyUse::kNone) entropies = on_host(chunk.norms.entropy);
+    if (entropy != EntropyUse::kNone) entropies = host_doubles(chunk.norms.entropy);
     std::vector<double> grad(log_prob.size(), 0.0);
     std::vector<double> grad_entropy(entropy == EntropyUse::kGradient ? grad.size() : 0, 0.0);
     on_chunk({begin, end, log_prob, entropies, grad, grad_entropy});

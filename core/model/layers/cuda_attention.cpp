@@ -1,6 +1,7 @@
 // See cuda_attention.h.
 #include "model/layers/cuda_attention.h"
 
+#include <ATen/Context.h>
 #include <ATen/ops/_efficient_attention_backward.h>
 #include <ATen/ops/_efficient_attention_forward.h>
 #include <ATen/ops/_flash_attention_backward.h>
@@ -35,6 +36,23 @@ struct Sequences {
   int64_t most_queries, most_keys;
 };
 
+// Both operators have a deterministic backward, and take it only while operations without one are errors. Elsewhere a
+// run asks for warnings (compute_device.cpp).
+class DeterministicBackward {
+ public:
+  DeterministicBackward() : warns_(at::globalContext().deterministicAlgorithmsWarnOnly()) { set(false); }
+  ~DeterministicBackward() { set(warns_); }
+  DeterministicBackward(const DeterministicBackward&) = delete;
+  DeterministicBackward& operator=(const DeterministicBackward&) = delete;
+
+ private:
+  static void set(bool warns) {
+    at::Context& context = at::globalContext();
+    if (context.deterministicAlgorithms()) context.setDeterministicAlgorithms(true, warns);
+  }
+  bool warns_;
+};
+
 class FlashAttention : public torch::autograd::Function<FlashAttention> {
  public:
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
@@ -52,6 +70,7 @@ class FlashAttention : public torch::autograd::Function<FlashAttention> {
 
   static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
     const auto s = ctx->get_saved_variables();
+    const DeterministicBackward fixed_order;
     auto [dq, dk, dv] = at::_flash_attention_backward(
         grads[0].contiguous(), s[0], s[1], s[2], s[3], s[4], s[5], s[6], ctx->saved_data["most_queries"].toInt(),
         ctx->saved_data["most_keys"].toInt(), /*dropout_p=*/0.0, /*is_causal=*/true, s[7], s[8],
@@ -82,6 +101,7 @@ class EfficientAttention : public torch::autograd::Function<EfficientAttention> 
 
   static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
     const auto s = ctx->get_saved_variables();
+    const DeterministicBackward fixed_order;
     // One split of the keys adds each gradient in one order.
     const auto result = at::_efficient_attention_backward(
         grads[0].contiguous(), s[0], s[1], s[2], /*bias=*/std::nullopt, s[3], s[5], s[6],

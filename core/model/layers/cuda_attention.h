@@ -1,5 +1,5 @@
-// libtorch's fused attention on CUDA: _flash_attention_* for bfloat16, _efficient_attention_* for float32. This file and
-// bf16_product.cpp have the only operators of a device run that the CPU lacks, so no test without a GPU computes them.
+// libtorch's fused attention on CUDA: _flash_attention_* for bfloat16, _efficient_attention_* for float32. This file
+// and bf16_product.cpp have the only operators of a device run that the CPU lacks, so no test without a GPU computes them.
 // Thread rule: as libtorch.
 #pragma once
 
