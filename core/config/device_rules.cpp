@@ -24,7 +24,7 @@ class DeviceRules {
 
   std::vector<Error> run(ConfigUse use) {
     check_model();
-    if (use != ConfigUse::kSft) check_sampling();
+    if (use != ConfigUse::kSft) check_sampling(use);
     if (use == ConfigUse::kEval) return std::move(problems_);
     check_optimizer("actor.optim", config_.actor.optim);
     if (config_.ranks.zero_stage > 0) refuse("ranks.zero_stage", "shares an optimizer among ranks", "set it to 0");
@@ -32,12 +32,28 @@ class DeviceRules {
     return std::move(problems_);
   }
 
+  std::vector<Error> run(const DevicePlugins& plugins) {
+    if (plugins.has_critic) {
+      check_optimizer("critic.optim", config_.critic.optim);
+      if (config_.critic.model.lora_rank > 0) refuse("critic.model.lora_rank", "trains an adapter", "set it to 0");
+    }
+    if (plugins.has_reference && config_.ref.offload != Offloading::kNone)
+      refuse("ref.offload", "keeps numbers in files", "set it to none");
+    if (plugins.reads_vocabulary) {
+      refuse("algorithm.adv_estimator",
+             fmt::format("is {}, which reads sums of squared probabilities", plugins.estimator),
+             "take another estimator");
+    }
+    return std::move(problems_);
+  }
+
  private:
   void refuse(const std::string& key, std::string_view does, std::string next) {
-    problems_.push_back(
-        {ErrorKind::kConfig,
-         fmt::format("'{}' {}, which model.device = \"{}\" cannot do yet", key, does, config_.model.device),
-         loaded_.where(key), fmt::format("{}, or set model.device = \"cpu\"", next)});
+    const bool is_auto = !names_device(loaded_);
+    const std::string who =
+        is_auto ? "which runs on a GPU" : fmt::format("which model.device = \"{}\"", config_.model.device);
+    problems_.push_back({ErrorKind::kConfig, fmt::format("'{}' {}, {} cannot do yet", key, does, who),
+                         loaded_.where(key), fmt::format("{}, or set model.device = \"cpu\"", next)});
   }
 
   void check_model() {
@@ -47,7 +63,7 @@ class DeviceRules {
     if (model.layers == LayerPasses::kPlain) refuse("model.layers", "takes the plain layers", "set it to fast");
   }
 
-  void check_sampling() {
+  void check_sampling(ConfigUse use) {
     const RolloutConfig& rollout = config_.rollout;
     if (rollout.kernels != DecodeKernels::kAuto)
       refuse("rollout.kernels", "names kernels of the CPU", "set it to auto");
@@ -57,7 +73,7 @@ class DeviceRules {
       refuse("rollout.deterministic", "asks for the same tokens for any order of requests", "set it to false");
     if (rollout.filtered_log_probs)
       refuse("rollout.filtered_log_probs", "computes log-probs over the kept tokens alone", "set it to false");
-    if (config_.actor.router_replay.mode == RouterReplay::kR3)
+    if (use == ConfigUse::kTrain && config_.actor.router_replay.mode == RouterReplay::kR3)
       refuse("actor.router_replay.mode", "records experts while it samples", "set it to R2");
   }
 
@@ -72,9 +88,6 @@ class DeviceRules {
   }
 
   void check_objective() {
-    check_optimizer("critic.optim", config_.critic.optim);
-    if (config_.critic.model.lora_rank > 0) refuse("critic.model.lora_rank", "trains an adapter", "set it to 0");
-    if (config_.ref.offload != Offloading::kNone) refuse("ref.offload", "keeps numbers in files", "set it to none");
     if (config_.actor.use_kl_loss && config_.actor.kl_loss_type == kFullKl)
       refuse("actor.kl_loss_type", "compares whole vocabularies", "use an estimator");
     if (config_.teacher.path) refuse("teacher.path", "compares with a teacher", "remove it");
@@ -94,23 +107,20 @@ std::vector<Error> check_device(const LoadedConfig& loaded, ConfigUse use) {
     return {{ErrorKind::kConfig, fmt::format("'model.device' is {}", quote(text)), loaded.where("model.device"),
              fmt::format("choose {}", kDeviceNames)}};
   }
-  if (device->kind == DeviceKind::kCpu || device->kind == DeviceKind::kAuto) return {};
-  return check_device_rules(loaded, use);
-}
-
-Result<> check_device_estimator(const LoadedConfig& loaded, const std::string& estimator, bool reads_vocabulary) {
-  const std::string& text = loaded.config.model.device;
-  if (!reads_vocabulary || text == ModelSection().device) return {};
-  return Error{
-      ErrorKind::kConfig,
-      fmt::format("the advantage estimator '{}' reads sums of squared probabilities, which model.device = \"{}\" "
-                  "cannot compute yet",
-                  estimator, text),
-      loaded.where("algorithm.adv_estimator"), "take another estimator, or set model.device = \"cpu\""};
+  return names_device(loaded) ? check_device_rules(loaded, use) : std::vector<Error>();
 }
 
 std::vector<Error> check_device_rules(const LoadedConfig& loaded, ConfigUse use) {
   return DeviceRules(loaded).run(use);
+}
+
+std::vector<Error> check_device_plugin_rules(const LoadedConfig& loaded, const DevicePlugins& plugins) {
+  return DeviceRules(loaded).run(plugins);
+}
+
+bool names_device(const LoadedConfig& loaded) {
+  const DeviceKind kind = parse_device_name(loaded.config.model.device).value_or(DeviceName()).kind;
+  return kind != DeviceKind::kCpu && kind != DeviceKind::kAuto;
 }
 
 }  // namespace mortise

@@ -1,5 +1,5 @@
-// Rules for a run on a device (model.device): what its code does not compute yet. check_config asks, and a run with "auto"
-// before it takes a GPU. Pure functions.
+// Rules for a run on a device (model.device): what its code does not compute yet. check_config and check_plugins ask, as
+// does a run with "auto" before it takes a GPU. Pure functions.
 #pragma once
 
 #include <string>
@@ -10,16 +10,24 @@
 
 namespace mortise {
 
-// What is wrong with model.device in this config; empty if nothing is. "auto" takes the CPU where a device cannot do what
+// What is wrong with model.device in this config; empty if nothing is. "auto" takes the CPU if a device cannot do what
 // the run needs.
 std::vector<Error> check_device(const LoadedConfig& loaded, ConfigUse use);
 
-// Each setting that a device cannot have; empty if there is none. What depends on the number of ranks or on plugins, the
-// run checks.
+// Each setting that a device cannot have; empty if there is none. The run checks what depends on the number of ranks.
 std::vector<Error> check_device_rules(const LoadedConfig& loaded, ConfigUse use);
 
-// A device computes no probabilities of the whole vocabulary. `reads_vocabulary`: the advantage estimator of that name asks
-// for some. "auto" is refused too: which device it takes is not known yet.
-Result<> check_device_estimator(const LoadedConfig& loaded, const std::string& estimator, bool reads_vocabulary);
+// What the plugins of a run that trains need.
+struct DevicePlugins {
+  std::string estimator;          // its name
+  bool reads_vocabulary = false;  // it asks for sums over probabilities of the whole vocabulary
+  bool has_critic = false;        // it asks for values
+  bool has_reference = false;     // the loss or a KL compares with one
+};
+// The same for settings whose effect depends on the plugins.
+std::vector<Error> check_device_plugin_rules(const LoadedConfig& loaded, const DevicePlugins& plugins);
+
+// model.device names a device (not "auto"), which must be able to do what the run needs.
+[[nodiscard]] bool names_device(const LoadedConfig& loaded);
 
 }  // namespace mortise

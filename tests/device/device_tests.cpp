@@ -1,5 +1,6 @@
-// device_tests [DEVICE] [GoogleTest options]: what a device run computes, against the CPU's kernels in float64. DEVICE is
-// that of model.device; default: cuda. If the machine has none, it says why and ends with code 13 (docs/exit_codes.md).
+// device_tests [DEVICE] [GoogleTest options]: what a device run computes, against the CPU's kernels in float64. DEVICE
+// is that of model.device; default: cuda. If the machine has none, it says why and ends with code 13
+// (docs/exit_codes.md).
 //
 // The shapes reach the fused attention operators (head size 16, no window) and the plain path (windows, caps, sinks).
 #include <ATen/ops/empty.h>

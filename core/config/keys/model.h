@@ -161,7 +161,7 @@ void describe_model(Keys& keys) {
           "steps float32 master weights; gradients, norms, embedding, head and loss are float32. Sampling and "
           "the reference use the same rounded matrices. docs/precision.md says on which CPUs it is faster.")
       .read_by(kInGenerate | kInServe);
-  keys.compared(
+  keys.free(  // a resume compares the device itself (train/resume/run_inputs.h)
       "device", &ModelSection::device,
       "Where the policy, its reference and its critic lie, learn and sample. cpu: on the CPU, by Mortise's own "
       "kernels. cuda or cuda:N: on a GPU (number N, from 0), by libtorch's operators; `./dev deps --cuda` "

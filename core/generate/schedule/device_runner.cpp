@@ -1,6 +1,7 @@
 // The path of a model on a device. Keys and values are tensors there: one slot for each running sample, as long as the
-// longest. A step is one pass of the samples' last tokens through the model's own layers by operators, and passes of at
-// most max_batch_tokens over the sequences that are new (a longer one is a pass of its own). Logits come to the host in blocks of rows, where sample_plain draws the tokens.
+// longest. A step is one pass of the samples' last tokens through the model's own layers by operators, and passes over
+// the sequences that are new, of at most max_batch_tokens (a longer sequence is a pass of its own). Logits come to the
+// host in blocks of rows, where sample_plain draws the tokens.
 //
 // Slots stay dense: the last one moves into the place of a sample that has left.
 // Cost of a step: it reads all slots up to the longest sequence, and masks what is not there.

@@ -21,13 +21,13 @@ class LogWarnings final : public c10::WarningHandler {
   void process(const c10::Warning& warning) override { log_warn_once("libtorch: " + warning.msg()); }
 };
 
-Result<> load_libraries(const std::string& folder) {
-  const std::string path = folder + "/" + kCudaLibrary;
-  std::error_code ignored;
-  if (!std::filesystem::exists(path, ignored)) {
-    return Error{ErrorKind::kConfig, fmt::format("libtorch's CUDA half is not in {}", folder), "model.device",
-                 "fetch it with `./dev deps --cuda` (2.3 GB), or set model.device = \"cpu\""};
-  }
+std::string folder_of(const CudaPlaces& places) {
+  return places.libraries.empty() ? cuda_library_folder() : places.libraries;
+}
+
+Result<> load_libraries(const CudaPlaces& places) {
+  TRY(find_cuda_library(places));
+  const std::string path = folder_of(places) + "/" + kCudaLibrary;
   // A fixed order of sums in cuBLAS. Read when its library starts.
   setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8", /*overwrite=*/0);
   if (dlopen(path.c_str(), RTLD_NOW | RTLD_GLOBAL) == nullptr) {
@@ -39,7 +39,7 @@ Result<> load_libraries(const std::string& folder) {
 
 Result<ComputeDevice> open_cuda(int index, bool needs_bfloat16, const CudaPlaces& places) {
   const GpuFacts gpu = TRY(ask_driver(places, index, needs_bfloat16));
-  TRY(load_libraries(places.libraries.empty() ? cuda_library_folder() : places.libraries));
+  TRY(load_libraries(places));
   if (!at::globalContext().hasCUDA()) {
     return Error{ErrorKind::kInternal, "libtorch finds no CUDA although the driver works", "model.device",
                  "report this with the output of `mortise doctor` and `nvidia-smi`"};
@@ -65,6 +65,14 @@ std::string cuda_library_folder() {
   // deps/torch-VERSION/torch/lib, and deps/torch-cuda-VERSION/torch/lib
   const std::filesystem::path deps = own.parent_path().parent_path().parent_path();
   return (deps / fmt::format("torch-cuda-{}", kTorchVersion) / "torch/lib").string();
+}
+
+Result<> find_cuda_library(const CudaPlaces& places) {
+  const std::string folder = folder_of(places);
+  std::error_code ignored;
+  if (std::filesystem::exists(folder + "/" + kCudaLibrary, ignored)) return {};
+  return Error{ErrorKind::kConfig, fmt::format("libtorch's CUDA half is not in {}", folder), "model.device",
+               "fetch it with `./dev deps --cuda` (2.3 GB), or set model.device = \"cpu\""};
 }
 
 Result<ComputeDevice> open_device(const DeviceName& name, bool needs_bfloat16, const CudaPlaces& places) {

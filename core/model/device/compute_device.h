@@ -25,6 +25,9 @@ struct ComputeDevice {
 // `needs_bfloat16`: the run multiplies bfloat16 matrices.
 Result<ComputeDevice> open_device(const DeviceName& name, bool needs_bfloat16, const CudaPlaces& places = {});
 
+// Looks whether libtorch's CUDA half is there, and loads nothing.
+Result<> find_cuda_library(const CudaPlaces& places = {});
+
 inline constexpr const char* kCudaLibrary = "libtorch_cuda.so";
 // The folder in which `./dev deps --cuda` puts libtorch's CUDA half: next to the libtorch that is loaded.
 [[nodiscard]] std::string cuda_library_folder();

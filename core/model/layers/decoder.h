@@ -23,8 +23,8 @@
 
 namespace mortise {
 
-// The implementation of the layers: hand-written kernels, ATen operations as their reference, or the operations that run on
-// any device (operators.h). A model that lies on a device takes kOperators, whatever the options say.
+// The implementation of the layers: hand-written kernels, ATen operations as their reference, or the operations that run
+// on any device (operators.h). A model that lies on a device takes kOperators, whatever the options say.
 enum class LayerPath { kFast, kPlain, kOperators };
 
 struct ForwardOptions {
@@ -35,8 +35,8 @@ struct ForwardOptions {
   // kOperators: takes the place of attention over the batch's own segments, as decoding needs. Gets the rotated qkv, and
   // returns [N, Hq D].
   std::function<at::Tensor(int64_t layer, const at::Tensor& qkv_NQ, const AttentionShape& shape)> attend = {};
-  // If a graph is recorded, the first so many layers (but of kPlain none) keep only their input, and backward computes them again
-  // (recompute.h). Not together with on_qkv. The model must not move until then.
+  // If a graph is recorded, the first so many layers (but of kPlain none) keep only their input, and backward computes
+  // them again (recompute.h). Not together with on_qkv. The model must not move until then.
   int64_t recomputed_layers = 0;
   // The dropout of the adapter in training. Not set: no dropout.
   std::optional<LoraDropout> lora_dropout = {};

@@ -1,8 +1,6 @@
 // Opens or resumes a run, and runs its steps until the end or a stop request.
 #include "train/loop/run_loop.h"
 
-#include "train/run/run_device.h"
-
 #include <fmt/core.h>
 
 #include "config/show.h"
@@ -15,6 +13,7 @@
 #include "train/resume/resume.h"
 #include "train/resume/set_aside.h"
 #include "train/run/ahead_rules.h"
+#include "train/run/run_device.h"
 #include "train/run/threads.h"
 
 namespace mortise {
@@ -107,7 +106,7 @@ void tell_best(const RunSettings& run, const BestValidation& best) {
 }  // namespace
 
 Result<> meet_ranks(Communicator& ranks, const LoadedConfig& loaded, RunKind kind) {
-  TRY(open_run_device(loaded, ranks, kind));
+  TRY(open_run_device(loaded, ranks, kind, nullptr));
   if (!ranks.is_main()) {
     LogOptions options;
     options.console_level = LogLevel::kError;

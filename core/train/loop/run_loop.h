@@ -26,8 +26,8 @@ struct OpenRun {
 Result<OpenRun> open_run(Env& env, const LoadedConfig& loaded, Communicator& ranks, PluginRegistry registry,
                          RunKind kind, const std::optional<Checkpoint>& checkpoint, bool allow_change);
 
-// The first that the ranks of a run do: they open the device, and all must have the same settings, and threads where bits depend on them. From now
-// on only the main rank's log lines go to the console.
+// The first that the ranks of a run do: they open the device, and all must have the same settings, and threads where
+// bits depend on them. From now on only the main rank's log lines go to the console.
 Result<> meet_ranks(Communicator& ranks, const LoadedConfig& loaded, RunKind kind);
 
 // The main rank opens the files of the run. The others then have a log that writes nothing, and rank_K.log.

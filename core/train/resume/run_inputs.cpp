@@ -81,6 +81,12 @@ Result<std::string> digest_of_model_folder(Env& env, const Path& folder) {
   return sha256_hex(digest);
 }
 
+// Which GPU it is does not matter, nor whether "auto" chose it.
+void add_device(const ComputeDevice& device, RunInputs& inputs) {
+  const std::string kind = device.device.is_cuda() ? "a GPU" : device.by_operators ? "cpu-as-device" : "the CPU";
+  inputs.add("device", "model.device: where the models learn and sample, now " + kind, kind);
+}
+
 void add_models(const PolicyParts& policy, const Critic* critic, RunInputs& inputs) {
   if (policy.model->trains_lora()) {
     const Model base = policy.model->base_view();
@@ -194,6 +200,7 @@ Result<RunInputs> make_inputs(const RunSettings& run, const PluginRegistry& regi
                               const DataParts& data, const Critic* critic) {
   RunInputs inputs;
   const bool samples = run.kind == RunKind::kTrain;  // a warm start makes no plugin but its rewards
+  add_device(run.device, inputs);
   add_models(policy, critic, inputs);
   TRY(add_policy_files(run, policy, inputs));
   if (samples) add_columns(data, inputs);

@@ -1,6 +1,7 @@
 // RunInputs: digests of what a run reads at every start because its checkpoints do not contain it, so that a resume
-// detects an edit: the reference's weights or the base of an adapter, the tokenizer and the chat template, the files,
-// folders and models that parameters of plugins name, and the files that plugins tell of by mortise.reads/1.
+// detects an edit: the kind of the device (other code gives other last bits), the reference's weights or the base of an
+// adapter, the tokenizer and the chat template, the files, folders and models that parameters of plugins name, and the
+// files that plugins tell of by mortise.reads/1.
 // data.prompt_source digests the training rows. Mortise cannot detect changes in files that a plugin does not tell of.
 //
 // The digests are of the weights as loaded, so a copy of the folder in other files is the same. Cost: once at the

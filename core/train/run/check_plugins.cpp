@@ -162,6 +162,20 @@ Error one_error(std::vector<Error> problems) {
 
 }  // namespace
 
+std::vector<Error> device_plugin_problems(const PluginRegistry& registry, const LoadedConfig& loaded) {
+  const RunConfig& config = loaded.config;
+  const auto loss = registry.find("policy_loss", config.actor.policy_loss.loss_mode);
+  const auto estimator = registry.find("advantage_estimator", config.algorithm.adv_estimator);
+  if (!loss.ok() || !estimator.ok()) return {};
+  DevicePlugins plugins;
+  plugins.estimator = estimator->plugin->name;
+  plugins.reads_vocabulary = estimator->plugin->requires_input(column::SumPiSquared::name);
+  plugins.has_critic = needs_critic(*estimator->plugin);
+  plugins.has_reference = config.actor.use_kl_loss || config.algorithm.use_kl_in_reward ||
+                          loss->plugin->requires_input(column::RefLogProb::name);
+  return check_device_plugin_rules(loaded, plugins);
+}
+
 Result<> check_plugins(const PluginRegistry& registry, const LoadedConfig& loaded, RunKind kind) {
   constexpr std::string_view kWithoutLearning[] = {"reward", "environment"};
   if (kind != RunKind::kTrain) return check_plugins(registry, loaded, kWithoutLearning);
@@ -173,9 +187,11 @@ Result<> check_plugins(const PluginRegistry& registry, const LoadedConfig& loade
   TRY(check_reward_aggregation(*estimator.plugin, loaded));
   const bool reads_vocabulary = estimator.plugin->requires_input(column::SumPiSquared::name);
   TRY(check_filtered_estimator(loaded, estimator.plugin->name, reads_vocabulary));
-  TRY(check_device_estimator(loaded, estimator.plugin->name, reads_vocabulary));
   TRY(check_replay_estimator(loaded, estimator.plugin->name, compares_sums_alone(*estimator.plugin)));
   const PluginFacts facts = TRY(facts_of(*loss.plugin, *estimator.plugin, loaded.config));
+  if (names_device(loaded)) {
+    if (auto problems = device_plugin_problems(registry, loaded); !problems.empty()) return std::move(problems.front());
+  }
   TRY(check_partial_groups(*loss.plugin, loaded, facts));
   for (const Error& warning : unused_keys(loaded, ConfigUse::kTrain, &facts)) log_warn_once(warning.to_string());
   TRY(check_reference(loaded, facts));

@@ -141,6 +141,7 @@ struct RunEstimate {
   TrainedSize trained;
   MemoryEstimate memory;
   RankEstimate ranks;
+  DeviceChoice device;
   double trained_state_bytes = 0, critic_state_bytes = 0;  // in a checkpoint
   double checkpoint_bytes = 0;
   std::optional<uint64_t> free_bytes;  // where the run saves; nothing if the system cannot tell
@@ -196,7 +197,8 @@ Result<RunEstimate> estimate(Env& env, PluginRegistry& registry, const LoadedCon
   out.plan = plan_batches(config);
   out.steps = plan_total_steps(config, out.train_rows);
   out.trained = TRY(trained_size(out.model, out.lora, loaded, "actor.optim"));
-  out.memory = estimate_memory(out.model, out.lora, out.trained, config);
+  out.device = choose_device(loaded, num_ranks, kind, &registry);
+  out.memory = estimate_memory(out.model, out.lora, out.trained, config, out.device.is_by_operators());
   const UnitBytes units = unit_bytes(out.model, static_cast<double>(num_bytes(config.model.dtype)));
   out.ranks = estimate_ranks(config, out.model, out.plan, units, out.memory.gradients, num_ranks);
   out.trained_state_bytes = out.memory.moments;
@@ -246,6 +248,7 @@ Json json_of(const RunEstimate& run, const RunConfig& config) {
         {"gradient_bytes_sent_per_update", bytes(run.ranks.gradient_bytes)},
         {"weight_bytes_sent_per_step", bytes(run.ranks.step_weight_bytes)},
         {"row_bytes_sent_per_step", bytes(run.ranks.row_bytes)}}},
+      {"device", device_json(run.device, memory.on_device())},
       {"checkpoint_bytes", bytes(run.checkpoint_bytes)},
       {"free_bytes", free},
       {"memory_bytes",
@@ -327,7 +330,7 @@ std::string estimate_text(const RunEstimate& run, const LoadedConfig& loaded, co
     out += fmt::format("# resume: the run continues from {}\n", one_line(run.resumes_from));
   out += ranks_text(run.ranks, plan);
   out += memory_text(memory, run.ranks.num_ranks);
-  out += device_line(loaded, memory.on_device());
+  out += device_line(loaded, run.device, memory.on_device());
   out += fmt::format("# disk: about {} for each checkpoint", size(run.checkpoint_bytes));
   if (run.free_bytes)
     out += fmt::format("; {} are free at {}", format_bytes(*run.free_bytes),

@@ -11,7 +11,6 @@
 #include "config/check.h"
 #include "config/full_kl.h"
 #include "config/optim_groups.h"
-#include "foundation/base/device_name.h"
 #include "learn/optim/weight_shards.h"
 #include "model/head/full_kl.h"
 #include "model/layers/recompute.h"
@@ -163,7 +162,7 @@ Result<TrainedSize> trained_size(const ModelConfig& model, const std::optional<L
 }
 
 MemoryEstimate estimate_memory(const ModelConfig& model, const std::optional<LoraSize>& lora,
-                               const TrainedSize& trained, const RunConfig& config) {
+                               const TrainedSize& trained, const RunConfig& config, bool by_operators) {
   const auto element = static_cast<double>(num_bytes(config.model.dtype));
   const auto parameters = static_cast<double>(model.num_parameters());
   MemoryEstimate bytes;
@@ -189,8 +188,7 @@ MemoryEstimate estimate_memory(const ModelConfig& model, const std::optional<Lor
   bytes.activations = activation_bytes(model, config, trained.lowest_backward, tokens);
   bytes.head = head_pass_bytes(model, config, tokens);
   // The generator's own copy of the matrices.
-  const bool on_cpu = parse_device_name(config.model.device).value_or(DeviceName()).kind == DeviceKind::kCpu;
-  if (on_cpu && dtype != ModelDtype::kFloat64 && config.rollout.kernels != DecodeKernels::kPlain)
+  if (!by_operators && dtype != ModelDtype::kFloat64 && config.rollout.kernels != DecodeKernels::kPlain)
     bytes.rollout = config.rollout.dtype == DecodeDtype::kBfloat16 ? parameters * 2.0 : frozen;
   if (config.trainer.steps_ahead() > 0) bytes.rollout += frozen;  // what samples
   const auto rows = static_cast<double>(std::min(config.rollout.max_num_seqs, plan.rows_per_step));

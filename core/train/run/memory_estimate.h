@@ -60,8 +60,9 @@ struct TrainedSize {
 Result<TrainedSize> trained_size(const ModelConfig& model, const std::optional<LoraSize>& lora,
                                  const LoadedConfig& loaded, const std::string& table);
 
+// `by_operators`: the run has the code of a device.
 MemoryEstimate estimate_memory(const ModelConfig& model, const std::optional<LoraSize>& lora,
-                               const TrainedSize& trained, const RunConfig& config);
+                               const TrainedSize& trained, const RunConfig& config, bool by_operators);
 
 // Bytes of a critic.
 struct CriticBytes {

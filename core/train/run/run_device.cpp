@@ -3,10 +3,14 @@
 
 #include <fmt/core.h>
 
+#include <utility>
+#include <vector>
+
 #include "config/device_rules.h"
 #include "foundation/base/at_place.h"
 #include "foundation/base/shown_text.h"
 #include "foundation/base/text.h"
+#include "train/run/run_parts.h"
 
 namespace mortise {
 namespace {
@@ -17,44 +21,93 @@ ConfigUse use_of(RunKind kind) {
 
 bool needs_bfloat16(const LoadedConfig& loaded) { return loaded.config.model.dtype == ModelDtype::kBfloat16; }
 
-ComputeDevice cpu_because(const Error& reason) {
+Result<> check_machine(int index, bool needs_bfloat16, std::optional<GpuFacts>& gpu) {
+  gpu = TRY(ask_driver({}, index, needs_bfloat16));
+  return find_cuda_library();
+}
+
+ComputeDevice cpu_because(const std::string& reason) {
   ComputeDevice out;
-  out.text = "the CPU, because " + reason.what;
+  if (!reason.empty()) out.text = "the CPU, because " + reason;
   return out;
+}
+
+// Why a run with "auto" does not take the GPU; empty if it does.
+std::string why_no_gpu(const LoadedConfig& loaded, int num_ranks, RunKind kind, const PluginRegistry* registry,
+                       std::optional<GpuFacts>& gpu) {
+  if (num_ranks > 1) return "several ranks have no device yet";
+  std::vector<Error> problems = check_device_rules(loaded, use_of(kind));
+  if (problems.empty() && kind == RunKind::kTrain && registry != nullptr)
+    problems = device_plugin_problems(*registry, loaded);
+  if (!problems.empty()) return problems.front().what;
+  const Result<> machine = check_machine(0, needs_bfloat16(loaded), gpu);
+  return machine.ok() ? "" : machine.error().what;
+}
+
+std::string name_of(const DeviceName& name) {
+  if (name.kind == DeviceKind::kCuda) return fmt::format("cuda:{}", name.index);
+  return name.kind == DeviceKind::kCpuAsDevice ? "cpu-as-device" : "cpu";
 }
 
 }  // namespace
 
-Result<ComputeDevice> open_run_device(const LoadedConfig& loaded, const Communicator& ranks, RunKind kind) {
+DeviceChoice choose_device(const LoadedConfig& loaded, int num_ranks, RunKind kind, const PluginRegistry* registry) {
   const std::string& text = loaded.config.model.device;
-  const DeviceName name = parse_device_name(text).value_or(DeviceName());  // check_config has refused others
-  if (name.kind == DeviceKind::kCpu) return ComputeDevice();
-  if (name.kind == DeviceKind::kAuto) {
-    if (ranks.size() > 1) return cpu_because({ErrorKind::kConfig, "several ranks have no device yet", "", ""});
-    if (const std::vector<Error> problems = check_device_rules(loaded, use_of(kind)); !problems.empty())
-      return cpu_because(problems.front());
-    auto opened = open_device({DeviceKind::kCuda}, needs_bfloat16(loaded));
-    return opened.ok() ? *std::move(opened) : cpu_because(opened.error());
+  DeviceChoice out;
+  out.name = parse_device_name(text).value_or(DeviceName());  // check_config has refused others
+  if (out.name.kind == DeviceKind::kCpu) return out;
+  if (out.name.kind == DeviceKind::kAuto) {
+    out.why_cpu = why_no_gpu(loaded, num_ranks, kind, registry, out.gpu);
+    out.name = {out.why_cpu.empty() ? DeviceKind::kCuda : DeviceKind::kCpu};
+    return out;
   }
-  if (ranks.size() > 1) {
-    return Error{ErrorKind::kConfig,
-                 fmt::format("'model.device' is {}, and several ranks cannot use a device yet", quote(text)),
-                 loaded.where("model.device"), "start one process, or set model.device = \"cpu\""};
+  if (num_ranks > 1) {
+    out.problem = Error{ErrorKind::kConfig,
+                        fmt::format("'model.device' is {}, and several ranks cannot use a device yet", quote(text)),
+                        loaded.where("model.device"), "start one process, or set model.device = \"cpu\""};
+  } else if (out.name.kind == DeviceKind::kCuda) {
+    const Result<> machine = check_machine(out.name.index, needs_bfloat16(loaded), out.gpu);
+    if (!machine.ok()) out.problem = at_place(loaded.where("model.device"), machine).error();
   }
-  return at_place(loaded.where("model.device"), open_device(name, needs_bfloat16(loaded)));
+  return out;
 }
 
-std::string device_line(const LoadedConfig& loaded, double bytes) {
+Result<ComputeDevice> open_run_device(const LoadedConfig& loaded, const Communicator& ranks, RunKind kind,
+                                      const PluginRegistry* registry) {
+  const DeviceChoice choice = choose_device(loaded, ranks.size(), kind, registry);
+  if (choice.problem) return *choice.problem;
+  if (choice.name.kind == DeviceKind::kCpu) return cpu_because(choice.why_cpu);
+  auto opened = open_device(choice.name, needs_bfloat16(loaded));
+  if (!opened.ok() && !names_device(loaded)) return cpu_because(opened.error().what);
+  return at_place(loaded.where("model.device"), std::move(opened));
+}
+
+std::string device_line(const LoadedConfig& loaded, const DeviceChoice& choice, double bytes) {
   const std::string& text = loaded.config.model.device;
-  const DeviceName name = parse_device_name(text).value_or(DeviceName());
-  if (name.kind == DeviceKind::kCpu) return "";
-  if (name.kind == DeviceKind::kCpuAsDevice) return "# device: the CPU, with the code of a device\n";
-  const auto gpu = ask_driver({}, name.index, needs_bfloat16(loaded));
-  if (!gpu.ok()) return fmt::format("# device: {}, but this machine has none: {}\n", text, one_line(gpu.error().what));
-  const bool fits = bytes <= static_cast<double>(gpu->memory_bytes);
-  return fmt::format("# device: {}, {} with {}; about {} of the memory above lie there{}\n", text, one_line(gpu->name),
-                     format_bytes(gpu->memory_bytes), format_bytes(static_cast<uint64_t>(bytes)),
-                     fits ? "" : ", which do not fit");
+  if (choice.problem) return fmt::format("# device: {} cannot be used: {}\n", text, one_line(choice.problem->what));
+  if (choice.name.kind == DeviceKind::kCpuAsDevice) return "# device: the CPU, with the code of a device\n";
+  if (choice.name.kind == DeviceKind::kCpu)
+    return choice.why_cpu.empty() ? "" : fmt::format("# device: the CPU, because {}\n", one_line(choice.why_cpu));
+  const GpuFacts& gpu = *choice.gpu;
+  const bool fits = bytes <= static_cast<double>(gpu.memory_bytes);
+  return fmt::format("# device: {}, {} with {}; about {} of the memory above are on it{}\n", name_of(choice.name),
+                     one_line(gpu.name), format_bytes(gpu.memory_bytes), format_bytes(static_cast<uint64_t>(bytes)),
+                     fits ? "" : "; that does not fit");
+}
+
+Json device_json(const DeviceChoice& choice, double bytes) {
+  const auto text = [](const std::string& value) { return value.empty() ? Json() : Json(value); };
+  Json out = {{"name", name_of(choice.name)},
+              {"why_cpu", text(choice.why_cpu)},
+              {"problem", text(choice.problem ? choice.problem->what : "")},
+              {"gpu", Json()},
+              {"gpu_memory_bytes", Json()},
+              {"memory_bytes", Json()}};
+  if (choice.is_by_operators()) out["memory_bytes"] = static_cast<uint64_t>(bytes);
+  if (!choice.gpu) return out;
+  out["gpu"] = choice.gpu->name;
+  out["gpu_memory_bytes"] = choice.gpu->memory_bytes;
+  return out;
 }
 
 }  // namespace mortise

@@ -1,21 +1,38 @@
 // model.device of a run: which device it is here, and what it says in a dry run.
 #pragma once
 
+#include <optional>
 #include <string>
 
 #include "config/load.h"
 #include "dist/communicator.h"
+#include "foundation/formats/json.h"
 #include "model/device/compute_device.h"
+#include "plugin/host/registry.h"
 #include "train/loop/parts.h"
 
 namespace mortise {
 
-// The first use of libtorch in a run (compute_device.h); later calls give the same again. "auto" takes the CPU if the run
-// or the machine cannot use a GPU, and says why in the text. An Error with several ranks, which have no device yet.
-Result<ComputeDevice> open_run_device(const LoadedConfig& loaded, const Communicator& ranks, RunKind kind);
+// What model.device means for a run on this machine.
+struct DeviceChoice {
+  DeviceName name = {};               // never kAuto
+  std::optional<GpuFacts> gpu = {};   // of kCuda
+  std::string why_cpu = {};           // "auto" takes the CPU, because of this
+  std::optional<Error> problem = {};  // the run cannot have the device that the key names
+  [[nodiscard]] bool is_by_operators() const { return name.kind != DeviceKind::kCpu; }
+};
 
-// A line of --dry-run about the device that this machine has, and whether `bytes` fit; empty for the CPU. Asks the driver
-// alone and loads nothing.
-std::string device_line(const LoadedConfig& loaded, double bytes);
+// Asks the rules and the driver, and loads nothing. "auto" takes the CPU if the run or the machine cannot use a GPU.
+// `registry`: the plugins of the run, which the rules look at; null: they are not known yet.
+DeviceChoice choose_device(const LoadedConfig& loaded, int num_ranks, RunKind kind, const PluginRegistry* registry);
+
+// Opens the chosen device, or says why it cannot. Its first call is the first use of libtorch in a run
+// (compute_device.h).
+Result<ComputeDevice> open_run_device(const LoadedConfig& loaded, const Communicator& ranks, RunKind kind,
+                                      const PluginRegistry* registry);
+
+// For --dry-run: whether `bytes` fit on the device. The line is empty if the config says "cpu".
+std::string device_line(const LoadedConfig& loaded, const DeviceChoice& choice, double bytes);
+Json device_json(const DeviceChoice& choice, double bytes);
 
 }  // namespace mortise

@@ -409,7 +409,6 @@ Result<std::unique_ptr<RunParts>> assemble(Env& env, const LoadedConfig& loaded,
   auto parts = std::make_unique<RunParts>(env, loaded, ranks);
   RunSettings& run = parts->run;
   run.kind = kind;
-  run.device = TRY(open_run_device(loaded, ranks, kind));
   run.key = run_key(loaded.config);
   RunProgress& progress = parts->progress;
   progress.counters.kind = kind == RunKind::kTrain ? "train" : kind == RunKind::kSft ? "sft" : "eval";
@@ -418,6 +417,7 @@ Result<std::unique_ptr<RunParts>> assemble(Env& env, const LoadedConfig& loaded,
   DataParts& data = parts->data;
   SavedParts& saved = parts->saved;
   TRY(check_plugins(registry, loaded, kind));
+  run.device = TRY(open_run_device(loaded, ranks, kind, &registry));
   TRY(load_model(run, weights_from, policy, saved.stateful));
   StartedEnvironment environment;
   if (run.config.rollout.multi_turn.enable && kind != RunKind::kSft) {

@@ -9,6 +9,7 @@
 #include <optional>
 #include <span>
 #include <string_view>
+#include <vector>
 
 #include "config/load.h"
 #include "experience/reward/reward_runner.h"
@@ -66,5 +67,9 @@ Result<> check_plugins(const PluginRegistry& registry, const LoadedConfig& loade
 // Only for the plugins of these kinds.
 Result<> check_plugins(const PluginRegistry& registry, const LoadedConfig& loaded,
                        std::span<const std::string_view> kinds);
+
+// What the plugins of a run that trains need and a device cannot do (config/device_rules.h). Nothing if a plugin is not
+// there, which check_plugins says.
+std::vector<Error> device_plugin_problems(const PluginRegistry& registry, const LoadedConfig& loaded);
 
 }  // namespace mortise
