@@ -61,6 +61,7 @@ TEST(Records, WhatReadsTheListNamesNoKey) {
 TEST(Records, NoOtherFileListsKeys) {
   // kinds.h has the table that says which keys name plugins.
   const std::set<std::string> expected{"core/config/check.cpp",
+                                       "core/config/device_rules.cpp",
                                        "core/config/learning_rules.cpp",
                                        "core/config/presets.cpp",
                                        "core/import/hf_rules.cpp",
@@ -77,7 +78,8 @@ TEST(Records, NoOtherFileListsKeys) {
                                        "core/import/verl_rules.cpp",
                                        "core/import/verl_service_rules.cpp",
                                        "core/plugin/host/kinds/kinds.h",
-                                       "core/train/resume/pack_lock.cpp"};
+                                       "core/train/resume/pack_lock.cpp",
+                                       "core/train/run/check_plugins.cpp"};
   constexpr size_t kMany = 8;
   for (const auto& [file, text] : sources_without_records()) {
     const std::set<std::string> named = keys_named_by(text);
