@@ -1,10 +1,10 @@
-// bench_passes [c1|c1v|c2|all] [repeats] [unshared] [bfloat16] [device=NAME]: forward and backward of one packed batch (prompt shared),
-// head in one pass, by phase; no optimizer. Prints one JSON object per workload: minima over the repeats, wall time by
-// phase and processor time in all (the figure to trust on a busy machine, with OMP_NUM_THREADS=1). roofline_share: the
-// time that the products of layers and head would take at the peak that this machine reaches in each format, as a share
-// of the processor time. With bfloat16 it runs a float32 and a bfloat16 model in turns, and says how many times as fast
-// the second one is and which instructions for bfloat16 the CPU has. device=NAME: as model.device; without such a device
-// it ends with code 13. Threads: OMP_NUM_THREADS, else 2.
+// bench_passes [c1|c1v|c2|all] [repeats] [unshared] [bfloat16] [device=NAME]: forward and backward of one packed batch
+// (prompt shared), head in one pass, by phase; no optimizer. Prints one JSON object per workload: minima over the
+// repeats, wall time by phase and processor time in all (the figure to trust on a busy machine, with
+// OMP_NUM_THREADS=1). roofline_share: the time that the products of layers and head would take at the peak that this
+// machine reaches in each format, as a share of the processor time. With bfloat16 it runs a float32 and a bfloat16
+// model in turns, and says how many times as fast the second one is and which instructions for bfloat16 the CPU has.
+// device=NAME: as model.device; it ends with code 13 if there is no such device. Threads: OMP_NUM_THREADS, else 2.
 #include <ATen/Parallel.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty_like.h>
@@ -64,12 +64,20 @@ struct Times {
   double cpu_forward = 1e9, cpu_head = 1e9, cpu_backward = 1e9;
 };
 
+// A GPU computes behind the host, in order: it has done all of it when a number is here.
+void wait_for_device(const Model& model) {
+  const at::Tensor& any = model.parameters().front().tensor;
+  if (!any.is_cpu()) on_host(any.detach().flatten().narrow(0, 0, 1));
+}
+
 void step(Model& model, const PackedBatch& batch, Times& best) {
   model.zero_grad();
+  wait_for_device(model);
   const double start = seconds();
   const double cpu_start = cpu_seconds();
   const at::Tensor hidden = model.forward_hidden(batch);
   const at::Tensor rows = hidden.index_select(0, batch.predict_index_R.to(hidden.device()));
+  wait_for_device(model);
   const double forward = seconds();
   const double cpu_forward = cpu_seconds();
   const at::Tensor d_rows = at::empty_like(rows);
@@ -77,10 +85,11 @@ void step(Model& model, const PackedBatch& batch, Times& best) {
     for (size_t i = 0; i < chunk.grad_log_prob.size(); ++i) chunk.grad_log_prob[i] = (i % 2 == 0 ? 1e-3 : -1e-3);
   };
   head_one_pass(rows.detach(), model.head(), batch.targets_R, 1.0, EntropyUse::kValue, loss, d_rows, model.head_grad());
+  wait_for_device(model);
   const double head = seconds();
   const double cpu_head = cpu_seconds();
   rows.backward(d_rows);
-  on_host(model.head_grad().narrow(0, 0, 1));  // a device has done all of it when this is here
+  wait_for_device(model);
   const double end = seconds();
   best.cpu_backward = std::min(best.cpu_backward, cpu_seconds() - cpu_head);
   best.cpu_forward = std::min(best.cpu_forward, cpu_forward - cpu_start);
@@ -128,8 +137,6 @@ std::string bfloat16_instructions() {
   }
   return found.empty() ? "none" : found;
 }
-
-constexpr int kExitNoDevice = 13;
 
 Model model_on(const ComputeDevice& device, const Workload& w, const char* dtype) {
   Model model = *Model::random(*make_qwen2_config(w.shape), 1, dtype);

@@ -97,8 +97,9 @@ need_torch() {
   exec {lock}>&-
 }
 
-# need_cuda: installs libtorch's CUDA half and NVIDIA's libraries into $cuda_dir, where the program looks for them. Only runs
-# with model.device = "cuda" load them.
+# need_cuda: installs libtorch's CUDA half and NVIDIA's libraries into $cuda_dir, where the program looks for them. Only
+# runs with model.device = "cuda" load them. Three pins are those of torch_requirements.txt: both halves come from one
+# wheel, and a library looks for NVIDIA's next to itself.
 need_cuda() {
   local stamp new missing
   stamp=$(stamp_of apps/dev/cuda_requirements.txt)
@@ -119,7 +120,7 @@ need_cuda() {
     mkdir -p "$new/kept/torch/lib"
     mv "$new"/all/torch/lib/{libtorch_cuda.so,libtorch_cuda_linalg.so,libtorch_nvshmem.so,libc10_cuda.so} "$new/kept/torch/lib/"
     mv "$new"/all/nvidia "$new"/all/*.dist-info "$new/kept/"
-    missing=$(LD_LIBRARY_PATH=$torch_dir/torch/lib ldd "$new/kept/torch/lib/libtorch_cuda.so" | grep 'not found' || true)
+    missing=$(LD_LIBRARY_PATH=$torch_dir/torch/lib ldd "$new"/kept/torch/lib/*.so | grep 'not found' || true)
     [[ -z $missing ]] || die $exit_platform "libtorch's CUDA half needs libraries that are not here: $missing"
     find "$new/kept/nvidia" -name include -type d -prune -exec rm -rf {} +
     echo "$stamp" >"$new/kept/.stamp"

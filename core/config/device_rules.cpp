@@ -3,14 +3,12 @@
 
 #include <fmt/core.h>
 
-#include <algorithm>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
 
 #include "config/full_kl.h"
-#include "config/optim_groups.h"
 #include "foundation/base/choice.h"
 #include "foundation/base/device_name.h"
 #include "foundation/base/text.h"
@@ -80,9 +78,6 @@ class DeviceRules {
   void check_optimizer(const std::string& table, const OptimConfig& optim) {
     if (optim.optimizer != OptimizerName::kAdamW)
       refuse(table + ".optimizer", fmt::format("is {}", choice_name(optim.optimizer)), "set it to adamw");
-    const auto groups = optim_groups(loaded_, table);
-    if (groups.ok() && std::ranges::any_of(*groups, [](const OptimGroup& group) { return group.uses_muon == true; }))
-      refuse(table + ".groups", "has a group with Muon", "set its optimizer to adamw");
     if (optim.offload != Offloading::kNone) refuse(table + ".offload", "keeps numbers in files", "set it to none");
     if (!optim.master_weights) refuse(table + ".master_weights", "is false", "set it to true");
   }

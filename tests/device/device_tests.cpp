@@ -19,8 +19,6 @@ namespace {
 
 ComputeDevice device_under_test;  // NOLINT: main() opens it before the first test
 
-constexpr int kExitNoDevice = 13;
-
 // Head size 16, grouped heads, and what else a family has.
 ModelConfig config_of(Family family) {
   ModelConfig config = small_config(family, false);

@@ -70,8 +70,9 @@ TEST(Commands, DoctorTriesWhatARunNeeds) {
   ASSERT_TRUE(report.ok()) << well.output;
   EXPECT_EQ(well.code, 0) << well.output;
   EXPECT_EQ((*report)["works"], true);
-  for (const char* subject : {"disk", "packs", "workers", "GPU"})
-    EXPECT_EQ(health_of(*report, subject), "ok") << well.output;
+  for (const char* subject : {"disk", "packs", "workers"}) EXPECT_EQ(health_of(*report, subject), "ok") << well.output;
+  // A note on a machine with a GPU and without libtorch's CUDA half.
+  EXPECT_THAT(health_of(*report, "GPU"), testing::AnyOf("ok", "note")) << well.output;
   EXPECT_TRUE(std::filesystem::is_empty(task.path() / "runs"));  // nothing is left there
   // A file stands where the folder is to be.
   task.write("no_folder", "text");

@@ -1,5 +1,5 @@
 // Whole runs with model.device: by the code of a device on the CPU they learn what they learn without it, and are resumed
-// to the same bits. A machine without a GPU, and settings that a device cannot do, are told before anything is loaded.
+// to the same bits. A machine without a GPU, and settings that a device cannot do, are named before anything is loaded.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -61,26 +61,57 @@ TEST(DeviceRuns, SupervisedRunsAndValidations) {
   const Outcome device = task.mortise(sft + kAsDevice);
   ASSERT_EQ(device.code, 0) << device.output;
   expect_same_numbers(task.path() / "out", task.path() / "cpu", 1e-8);
-  const std::string eval =
-      "eval run.toml data.val_files='[\"data/val.jsonl\"]' model.path=out/global_step_4/huggingface ";
-  const Outcome scored = task.mortise(eval + kAsDevice), plain = task.mortise(eval);
-  EXPECT_EQ(scored.code, 0) << scored.output;
-  EXPECT_EQ(plain.code, 0) << plain.output;
+  const auto eval = [&](const std::string& settings) {
+    const Outcome outcome = task.mortise(
+        "eval run.toml --json data.val_files='[\"data/val.jsonl\"]' model.path=out/global_step_4/huggingface "
+        "model.dtype=float64 " +
+        settings + "2>/dev/null");
+    EXPECT_EQ(outcome.code, 0) << outcome.output;
+    return parse_json(outcome.output, "eval").value();
+  };
+  const Json scored = eval(kAsDevice), plain = eval("");
+  EXPECT_GE(plain.size(), 2U);
+  for (const auto& [name, value] : plain.items()) {
+    if (is_time(name) || !value.is_number()) continue;
+    EXPECT_NEAR(number_of(scored, name), value.get<double>(), 1e-8) << name;
+  }
 }
 
-// What a device cannot do yet, by the name of the setting and before the model is looked for.
+// What a resume compares is where the models are, not the text of the key.
+TEST(DeviceRuns, AResumeNeedsTheSameKindOfDevice) {
+  const TaskFolder task;
+  ASSERT_EQ(task.mortise(kFew).code, 0);
+  const Outcome other = task.mortise(kFew + kAsDevice);
+  EXPECT_EQ(other.code, 3) << other.output;
+  EXPECT_THAT(other.output, HasSubstr("model.device: where the models learn and sample, now cpu-as-device"));
+  EXPECT_EQ(task.mortise(kFew + kAsDevice + "--allow-change").code, 0);
+}
+
+// What a device cannot do yet, by the name of the setting and before the model is looked for. Settings of a critic or a
+// reference count only if the run has one, which its plugins say.
 TEST(DeviceRuns, WhatADeviceCannotDoIsRefused) {
   const TaskFolder task;
   for (const char* setting :
        {"model.lora_rank=4", "model.layers=plain", "rollout.kernels=base", "rollout.dtype=bfloat16",
         "rollout.deterministic=true", "rollout.top_k=5 rollout.filtered_log_probs=true", "actor.optim.optimizer=sgd",
-        "actor.optim.offload=file", "ref.offload=file actor.use_kl_loss=true", "ranks.zero_stage=1",
+        "actor.optim.optimizer=muon", "actor.optim.offload=file", "ranks.zero_stage=1",
+        "model.dtype=bfloat16 actor.optim.master_weights=false", "actor.router_replay.mode=R3",
         "actor.use_kl_loss=true actor.kl_loss_type=full", "teacher.path=model teacher.loss_coef=1"}) {
     const Outcome outcome = task.mortise("train run.toml model.path=absent " + kAsDevice + setting);
     EXPECT_EQ(outcome.code, 2) << setting << outcome.output;
     EXPECT_THAT(outcome.output, HasSubstr("cannot do yet")) << setting;
     EXPECT_THAT(outcome.output, HasSubstr("or set model.device = \"cpu\"")) << setting;
   }
+  for (const char* setting :
+       {"ref.offload=file actor.use_kl_loss=true", "algorithm.adv_estimator=gae critic.model.lora_rank=4",
+        "algorithm.adv_estimator=gae critic.optim.offload=file"}) {
+    const Outcome outcome = task.mortise("train run.toml " + kAsDevice + setting);
+    EXPECT_EQ(outcome.code, 2) << setting << outcome.output;
+    EXPECT_THAT(outcome.output, HasSubstr("cannot do yet")) << setting;
+  }
+  const Outcome without =
+      task.mortise("train run.toml --dry-run ref.offload=file critic.optim.offload=file " + kAsDevice);
+  EXPECT_EQ(without.code, 0) << without.output;
   const Outcome unknown = task.mortise("train run.toml model.device=gpu");
   EXPECT_EQ(unknown.code, 2);
   EXPECT_THAT(unknown.output, HasSubstr("choose auto, cpu, cuda, cuda:N or cpu-as-device"));
@@ -99,10 +130,13 @@ TEST(DeviceRuns, WithoutAGpu) {
   EXPECT_FALSE(default_env().exists(task.path() / "out"));
   const Outcome dry = task.mortise("train run.toml --dry-run model.device=cuda");
   EXPECT_EQ(dry.code, 0) << dry.output;
-  EXPECT_THAT(dry.output, HasSubstr("# device: cuda, but this machine has none: no NVIDIA driver was found"));
+  EXPECT_THAT(dry.output, HasSubstr("# device: cuda cannot be used: no NVIDIA driver was found"));
   const Outcome automatic = task.mortise("train run.toml model.device=auto trainer.total_training_steps=1");
   EXPECT_EQ(automatic.code, 0) << automatic.output;
   EXPECT_THAT(automatic.output, HasSubstr("device: the CPU, because no NVIDIA driver was found"));
+  EXPECT_EQ(task.mortise("train run.toml model.device=cpu trainer.total_training_steps=1").code, 0);  // a resume
+  const Outcome json = task.mortise("train run.toml --dry-run --json model.device=auto 2>/dev/null");
+  EXPECT_EQ(parse_json(json.output, "dry run").value()["device"]["name"], "cpu");
 }
 
 }  // namespace

@@ -28,6 +28,9 @@ Result<ComputeDevice> open_device(const DeviceName& name, bool needs_bfloat16, c
 // Looks whether libtorch's CUDA half is there, and loads nothing.
 Result<> find_cuda_library(const CudaPlaces& places = {});
 
+// The exit code of tests and benchmarks on a machine without the device (docs/exit_codes.md).
+inline constexpr int kExitNoDevice = 13;
+
 inline constexpr const char* kCudaLibrary = "libtorch_cuda.so";
 // The folder in which `./dev deps --cuda` puts libtorch's CUDA half: next to the libtorch that is loaded.
 [[nodiscard]] std::string cuda_library_folder();
