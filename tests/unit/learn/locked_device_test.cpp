@@ -5,6 +5,7 @@
 #include "generate/engine.h"
 #include "learner_fixture.h"
 #include "support/locked_device.h"
+#include "unit/model/gradient_fixture.h"
 
 namespace mortise {
 namespace {
@@ -27,12 +28,13 @@ struct PlacedPolicy {
   }
 };
 
+// Dense layers, and mixtures of experts: of both forms, one with sinks and windows.
 TEST(LockedDevice, SamplingDrawsTheSameTokens) {
-  const auto sample = [](const ComputeDevice& device) {
-    const PlacedPolicy policy(device);
+  const auto sample = [](const ModelConfig& config, const ComputeDevice& device) {
+    const Model model = PlacedPolicy::place(*Model::random(config, 5), device);
     EngineOptions options;
     options.max_num_seqs = 3;
-    auto engine = GenerateEngine::create(policy.model, options).value();
+    auto engine = GenerateEngine::create(model, options).value();
     std::vector<GenerateRequest> requests;
     for (int64_t id = 1; id <= 3; ++id) {
       GenerateRequest& request = requests.emplace_back();
@@ -53,7 +55,10 @@ TEST(LockedDevice, SamplingDrawsTheSameTokens) {
     EXPECT_EQ(ids.size(), 6U);
     return ids;
   };
-  EXPECT_EQ(sample(locked()), sample(as_device()));
+  for (const Family family : {Family::kQwen2, Family::kQwen3Moe, Family::kGptOss}) {
+    const ModelConfig config = small_config(family, false);
+    EXPECT_EQ(sample(config, locked()), sample(config, as_device()));
+  }
 }
 
 TEST(LockedDevice, TheHostCannotReadItsMemory) {

@@ -6,6 +6,7 @@
 #include <ATen/ops/zeros.h>
 
 #include "gradient_fixture.h"
+#include "model/tensor/torch_guard.h"
 
 namespace mortise {
 namespace {
@@ -193,6 +194,17 @@ TEST_P(DeviceHead, OnePassCallsInOrderAndAddsToTheWeightsGradient) {
 INSTANTIATE_TEST_SUITE_P(Shapes, DeviceHead,
                          testing::Values(HeadCase{5, 8, 23, 0.0}, HeadCase{130, 3, 16390, 0.0},
                                          HeadCase{65, 3, 16384, 3.0}));
+
+// Also of passes that name what they do, such as sampling.
+TEST(Device, AGpuWithoutMemorySaysWhatToLower) {
+  const Result<> full = guard_torch("sampling", []() -> Result<> {
+    TORCH_CHECK_WITH(OutOfMemoryError, false, "CUDA out of memory. Tried to allocate 2 GiB");
+    return {};
+  });
+  ASSERT_FALSE(full.ok());
+  EXPECT_NE(full.error().what.find("sampling: the GPU has no memory left: CUDA out of memory"), std::string::npos);
+  EXPECT_NE(full.error().next.find("actor.ppo_max_token_len_per_gpu"), std::string::npos);
+}
 
 // Logits far apart: nothing overflows, and a probability of 1 has log-prob and entropy 0.
 TEST(Device, HeadHandlesExtremeLogits) {
