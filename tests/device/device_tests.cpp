@@ -26,6 +26,9 @@ ModelConfig config_of(Family family) {
   config.head_dim = 16;
   config.intermediate_size = 96;
   if (config.moe.num_experts > 0) config.moe.expert_size = 48;
+  for (std::vector<double>* factors : {&config.rope.short_factor, &config.rope.long_factor}) {
+    if (!factors->empty()) factors->assign(4, factors->front());  // half of a head is rotated, in pairs
+  }
   config.initializer_range = 0.1;
   return config;
 }
