@@ -2,6 +2,8 @@
 // implementation that tests compare it with.
 #pragma once
 
+#include <ATen/core/Tensor.h>
+
 #include <cstdint>
 #include <memory>
 #include <optional>
