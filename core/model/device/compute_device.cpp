@@ -46,7 +46,7 @@ Result<ComputeDevice> open_cuda(int index, bool needs_bfloat16, const CudaPlaces
   }
   // Where an operation has a deterministic form, take it; cuda_attention.cpp asks for that of attention. Others warn.
   static LogWarnings warnings;
-  c10::WarningUtils::set_warning_handler(&warnings);  // of this thread; autograd's threads pass their warnings on to it
+  c10::WarningUtils::set_warning_handler(&warnings);  // this thread's; autograd's threads pass theirs on to it
   at::globalContext().setDeterministicAlgorithms(true, /*warn_only=*/true);
   at::globalContext().setDeterministicFillUninitializedMemory(false);  // would fill every new tensor
   ComputeDevice out{at::Device(at::kCUDA, static_cast<c10::DeviceIndex>(index)), /*by_operators=*/true, {}};

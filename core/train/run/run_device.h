@@ -16,7 +16,7 @@ namespace mortise {
 // What model.device means for a run on this machine.
 struct DeviceChoice {
   DeviceName name = {};               // never kAuto
-  std::optional<GpuFacts> gpu = {};   // of kCuda
+  std::optional<GpuFacts> gpu = {};   // what the driver says of it, if it is kCuda
   std::string why_cpu = {};           // "auto" takes the CPU, because of this
   std::optional<Error> problem = {};  // the run cannot have the device that the key names
   [[nodiscard]] bool is_by_operators() const { return name.kind != DeviceKind::kCpu; }
