@@ -120,6 +120,18 @@ TEST(DeviceRuns, WhatADeviceCannotDoIsRefused) {
   EXPECT_THAT(estimator.output, HasSubstr("sums of squared probabilities"));
 }
 
+// On any machine: the log says which setting decided it.
+TEST(DeviceRuns, AutoTakesTheCpuForWhatADeviceCannotDo) {
+  for (const char* setting : {"algorithm.adv_estimator=optimal_token_baseline", "model.lora_rank=2"}) {
+    const TaskFolder task;
+    const Outcome outcome =
+        task.mortise(std::string("train run.toml trainer.total_training_steps=1 model.device=auto ") + setting);
+    EXPECT_EQ(outcome.code, 0) << outcome.output;
+    EXPECT_THAT(outcome.output, HasSubstr("device: the CPU, because '")) << setting;
+    EXPECT_THAT(outcome.output, HasSubstr("which runs on a GPU cannot do yet")) << setting;
+  }
+}
+
 // On a machine with a GPU there is nothing to test.
 TEST(DeviceRuns, WithoutAGpu) {
   const TaskFolder task;
