@@ -26,6 +26,10 @@ ModelConfig config_of(Family family) {
   config.head_dim = 16;
   config.intermediate_size = 96;
   if (config.moe.num_experts > 0) config.moe.expert_size = 48;
+  if (!config.rope.short_factor.empty()) {  // one for each pair of rotated numbers
+    config.rope.short_factor.assign(4, config.rope.short_factor.front());
+    config.rope.long_factor.assign(4, config.rope.long_factor.front());
+  }
   for (std::vector<double>* factors : {&config.rope.short_factor, &config.rope.long_factor}) {
     if (!factors->empty()) factors->assign(4, factors->front());  // half of a head is rotated, in pairs
   }
