@@ -30,9 +30,6 @@ ModelConfig config_of(Family family) {
     config.rope.short_factor.assign(4, config.rope.short_factor.front());
     config.rope.long_factor.assign(4, config.rope.long_factor.front());
   }
-  for (std::vector<double>* factors : {&config.rope.short_factor, &config.rope.long_factor}) {
-    if (!factors->empty()) factors->assign(4, factors->front());  // half of a head is rotated, in pairs
-  }
   config.initializer_range = 0.1;
   return config;
 }
