@@ -69,14 +69,15 @@ TEST(Data, TrlsSavedFolderTrainsAsTheSameRowsInJsonl) {
   const TaskFolder task;
   if (!write_rows(task)) GTEST_SKIP() << "MORTISE_ORACLES_PYTHON is not set: datasets did not save a folder";
   for (const char* rows : {"saved", "trl.jsonl"}) {
-    const Outcome outcome =
-        task.mortise("train run.toml data.train_files=" + std::string(rows) + " trainer.default_local_dir=" + rows +
-                     "_out reward.0.use=exact_match reward.0.column=solution '~reward.0.pattern'" + kShort + kChatSettings);
+    const Outcome outcome = task.mortise(
+        "train run.toml data.train_files=" + std::string(rows) + " trainer.default_local_dir=" + rows +
+        "_out reward.0.use=exact_match reward.0.column=solution '~reward.0.pattern'" + kShort + kChatSettings);
     ASSERT_EQ(outcome.code, 0) << outcome.output;
   }
   EXPECT_EQ(numbers_of(task.path() / "saved_out/metrics.jsonl"),
             numbers_of(task.path() / "trl.jsonl_out/metrics.jsonl"));
-  const Outcome whole = task.mortise("train run.toml --dry-run data.train_files=verl.parquet.x" + std::string(kChatSettings));
+  const Outcome whole =
+      task.mortise("train run.toml --dry-run data.train_files=verl.parquet.x" + std::string(kChatSettings));
   EXPECT_EQ(whole.code, 3);
   EXPECT_THAT(whole.output, HasSubstr("the data file does not exist"));
 }

@@ -70,11 +70,15 @@ std::optional<Verdict> late_rank(const Situation& s, const WatchLimits& limits) 
   if (s.waited_s <= limits.wait_s) return std::nullopt;
   std::vector<std::string> late;
   int first = -1;
+  bool first_waits = false;  // for another late one: then that one is to blame
   const auto find_late = [&](const auto& is_late) {
     for (size_t i = 0; i < s.ranks.size(); ++i) {
       const RankView& view = s.ranks[i];
       if (static_cast<int>(i) == s.rank || !is_late(view)) continue;
-      if (first < 0) first = static_cast<int>(i);
+      if (first < 0 || (first_waits && !view.state.waits)) {
+        first = static_cast<int>(i);
+        first_waits = view.state.waits;
+      }
       late.push_back(fmt::format("{} is still {}", view.description, place_text(view.state)));
     }
   };

@@ -108,12 +108,12 @@ std::string format_bytes(uint64_t bytes) {
 
 std::optional<int64_t> parse_byte_size(std::string_view text) {
   constexpr std::pair<std::string_view, int64_t> kByteUnits[] = {{"KiB", int64_t{1} << 10},
-                                                             {"MiB", int64_t{1} << 20},
-                                                             {"GiB", int64_t{1} << 30},
-                                                             {"KB", 1000},
-                                                             {"MB", 1'000'000},
-                                                             {"GB", 1'000'000'000},
-                                                             {"B", 1}};
+                                                                 {"MiB", int64_t{1} << 20},
+                                                                 {"GiB", int64_t{1} << 30},
+                                                                 {"KB", 1000},
+                                                                 {"MB", 1'000'000},
+                                                                 {"GB", 1'000'000'000},
+                                                                 {"B", 1}};
   int64_t factor = 1;
   for (const auto& [unit, bytes] : kByteUnits) {
     if (!text.ends_with(unit)) continue;

@@ -302,11 +302,10 @@ void DecodeForward::gated_mlp(const Member& m, const PackedLayer& layer) const {
     gate_panel(/*is_clamped=*/false, both, rows, out, mlp_stride_);
     for (int64_t i = 0; i < rows; ++i) {
       float* const units = out + i * mlp_stride_;
-      if (layer.shared_gate != nullptr) {
-        const float scale = shared_scale_.data()[m.first + i];
-        for (int64_t j = 0; j < kPanel / 2; ++j) units[j] *= scale;
-      }
-      if (layer.down.format == WeightFormat::kRounded) kernels_.round_bf16(units, kPanel / 2);
+      if (m.weights->rounds_inputs()) kernels_.round_bf16(units, kPanel / 2);
+      if (layer.shared_gate == nullptr) continue;
+      const float scale = shared_scale_.data()[m.first + i];
+      for (int64_t j = 0; j < kPanel / 2; ++j) units[j] *= scale;
     }
   }
 }

@@ -174,6 +174,8 @@ void PackedWeights::pack(const ModelConfig& config, const DecoderWeights& weight
     to.k_norm = norm_of(config, from.k_norm_D);
     to.sinks = data_of(from.sinks_A);
     to.shared_gate = data_of(from.experts.shared_gate_1H);
+    // Its inputs are rounded before they are scaled, as in training, and are then no bfloat16 numbers any more.
+    if (to.shared_gate != nullptr && to.down.format == WeightFormat::kRounded) to.down.format = WeightFormat::kBfloat16;
   }
   embedding = data_of(weights.embedding_VH);
   final_norm = norm_of(config, weights.final_norm_H);

@@ -49,7 +49,7 @@ struct Range {
 void pack_panels(const Bf16Kernels& kernels, const Bf16Operand& from, int64_t rows, int64_t width, const Range& panels,
                  const Range& k, uint32_t* to) {
   const int64_t words = ceil_of(k.size(), 2) * width;
-  const int64_t grain = std::max<int64_t>(1, 32768 / words);
+  const int64_t grain = std::max<int64_t>(1, 32768 / std::max<int64_t>(1, words));
   parallel_tasks<char>(ceil_of(panels.size(), grain), 0, [&](int64_t task, char*) {
     for (int64_t i = task * grain; i < std::min(panels.size(), (task + 1) * grain); ++i) {
       const int64_t first = (panels.begin + i) * width;

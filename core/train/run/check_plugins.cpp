@@ -94,13 +94,22 @@ Result<PluginFacts> facts_of(const PluginInfo& loss, const PluginInfo& estimator
   return facts;
 }
 
+// The passes of a critic or a reference hold the longest row. Without `key` they have the policy's tokens for each of
+// their own `num_ranks`.
+Result<> check_own_pass_length(const LoadedConfig& loaded, const std::string& key, const std::optional<int64_t>& tokens,
+                               int64_t num_ranks) {
+  if (tokens) return check_pass_length(loaded, key, tokens, num_ranks);
+  return check_pass_length(loaded, "actor.ppo_max_token_len_per_gpu", loaded.config.actor.ppo_max_token_len_per_gpu,
+                           num_ranks);
+}
+
 // Keys that need plugins which ask for what they set: an error where the run would not do what the key says.
 Result<> check_critic(const LoadedConfig& loaded, const PluginFacts& facts) {
   const RunConfig& config = loaded.config;
   if (facts.has_critic) {
     if (critic_pass_options(config).rows > 0) return {};
-    return check_pass_length(loaded, "critic.ppo_max_token_len_per_gpu", config.critic.ppo_max_token_len_per_gpu,
-                             config.critic.ulysses_sequence_parallel_size);
+    return check_own_pass_length(loaded, "critic.ppo_max_token_len_per_gpu", config.critic.ppo_max_token_len_per_gpu,
+                                 config.critic.ulysses_sequence_parallel_size);
   }
   const int64_t warmup = config.trainer.critic_warmup;
   if (warmup <= 1) return {};
@@ -117,8 +126,8 @@ Result<> check_reference(const LoadedConfig& loaded, const PluginFacts& facts) {
   const bool by_kl = config.actor.use_kl_loss && config.actor.kl_loss_type != kFullKl;
   if (!by_kl && !config.algorithm.use_kl_in_reward && !facts.loss_reads_reference) return {};
   if (reference_pass_options(config).rows > 0) return {};
-  return check_pass_length(loaded, "ref.log_prob_max_token_len_per_gpu", config.ref.log_prob_max_token_len_per_gpu,
-                           reference_sequence_size(config));
+  return check_own_pass_length(loaded, "ref.log_prob_max_token_len_per_gpu", config.ref.log_prob_max_token_len_per_gpu,
+                               reference_sequence_size(config));
 }
 
 // Names of losses in other frameworks whose plugin has another name here, or which are not plugins.

@@ -42,7 +42,7 @@ RankEstimate estimate_ranks(const RunConfig& config, const ModelConfig& model, c
   out.sequence_size = config.actor.ulysses_sequence_parallel_size;
   out.sequence_bytes = sequence_bytes(config, model, plan, num_ranks);
   const double share = static_cast<double>(num_ranks - 1) / num_ranks;
-  const int64_t num_groups = num_ranks / out.sequence_size;
+  const int64_t num_groups = std::max<int64_t>(1, num_ranks / out.sequence_size);  // fewer ranks only validate
   const int64_t passes_of_rank = (out.most_passes + num_groups - 1) / num_groups;
   if (config.trainer.deterministic && out.sequence_size > 1) {  // each micro-batch's gradient in the group
     out.sequence_bytes += 2.0 * trained_bytes * static_cast<double>(passes_of_rank * (out.sequence_size - 1)) /
@@ -80,10 +80,10 @@ std::string ranks_text(const RankEstimate& ranks, const BatchPlan& plan) {
       fmt::format("# ranks: {} processes; each samples and scores {} {} of a step; they share about {} of an update\n",
                   ranks.num_ranks, prompts, ranks.most_prompts == 1 ? "prompt" : "prompts",
                   ranks.most_passes == 1 ? "1 pass" : fmt::format("{} passes", ranks.most_passes));
-  const int64_t num_groups = ranks.num_ranks / ranks.sequence_size;
+  const int64_t num_groups = std::max<int64_t>(1, ranks.num_ranks / ranks.sequence_size);
   if (ranks.sequence_size > 1) {
     out += fmt::format(
-        "# mesh: dp {} x sp {}; {} ranks share the tokens of each pass, and send each other {} in an "
+        "# mesh: dp {} x sp {}; {} ranks share the tokens of each pass, and send each other about {} in an "
         "update\n",
         num_groups, ranks.sequence_size, ranks.sequence_size, size(ranks.sequence_bytes));
   }
@@ -94,7 +94,7 @@ std::string ranks_text(const RankEstimate& ranks, const BatchPlan& plan) {
       per_update * static_cast<double>(plan.updates_per_step) + ranks.step_weight_bytes + ranks.row_bytes;
   const std::string weights =
       ranks.weight_bytes > 0 ? fmt::format(" and {} of weights", size(ranks.weight_bytes)) : std::string();
-  return out + fmt::format("# wire: each rank sends {} of gradients{} in an update, and at most {} in a step\n",
+  return out + fmt::format("# wire: each rank sends {} of gradients{} in an update, and about {} in a step\n",
                            size(ranks.gradient_bytes), weights, size(per_step));
 }
 

@@ -21,7 +21,7 @@ struct RankEstimate {
   double step_weight_bytes = 0;  // the same for the rollout and the log-prob passes of a step, with stage 3
   double row_bytes = 0;          // sent by each rank in a step for its completions and log-probs, at most
   int64_t sequence_size = 1;     // ranks that share the tokens of a pass
-  double sequence_bytes = 0;     // sent by each of them in an update for heads of each other's tokens, at most
+  double sequence_bytes = 0;     // sent by each of them in an update for the policy's heads of each other's tokens
 };
 
 // `units`: of the policy's weights; `trained_bytes`: of its gradient.

@@ -96,9 +96,8 @@ std::vector<float> training_log_probs(const Model& model, const GenerateRequest&
 // A model with bfloat16 matrices rounds the inputs of its products in sampling as in training. What is left are last bits
 // of float32 sums, some of which turn a rounding over. Without the rounding, in a float32 model of the same matrices, the
 // distance is many times as large.
-TEST(Bfloat16, ARoundedModelSamplesWithTheNumbersOfItsTraining) {
-  const Model model = tiny_model(3, "bfloat16");
-  Model unrounded = tiny_model(3);
+// `model` has bfloat16 matrices, `unrounded` the same ones with float32 inputs.
+void expect_numbers_of_training(const Model& model, Model unrounded) {
   round_matrices(unrounded, "lm_head");
   for (const Isa isa : {Isa::kBase, Isa::kAvx2, Isa::kAvx512, Isa::kAvx512Bf16}) {
     if (find_kernels(isa) == nullptr) continue;
@@ -118,6 +117,18 @@ TEST(Bfloat16, ARoundedModelSamplesWithTheNumbersOfItsTraining) {
     EXPECT_GT(far, 0.0);
     EXPECT_LT(near, far / 4) << find_kernels(isa)->name;
   }
+}
+
+TEST(Bfloat16, ARoundedModelSamplesWithTheNumbersOfItsTraining) {
+  expect_numbers_of_training(tiny_model(3, "bfloat16"), tiny_model(3));
+}
+
+// A shared expert has a gate behind its rounded units. Every token takes all other experts.
+TEST(Bfloat16, ASharedExpertSamplesWithTheNumbersOfItsTraining) {
+  ModelConfig config = tiny_model(3).config();
+  config.moe = {.num_experts = 2, .experts_per_token = 2, .expert_size = 24, .is_dense = {false, false}};
+  config.moe.shared_size = 40;
+  expect_numbers_of_training(Model::random(config, 3, "bfloat16").value(), Model::random(config, 3).value());
 }
 
 TEST(Bfloat16, EnginesOfBothFormatsMayShareTheirWeights) {
