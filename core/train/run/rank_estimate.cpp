@@ -12,9 +12,14 @@ namespace mortise {
 
 namespace {
 
+// Ranks that share the tokens of a pass of the policy. A run that only validates has no such passes.
+int64_t sequence_size(const RunConfig& config) {
+  return config.trainer.val_only ? 1 : config.actor.ulysses_sequence_parallel_size;
+}
+
 // What a rank sends in an update so that each rank of its group has some heads of all tokens.
 double sequence_bytes(const RunConfig& config, const ModelConfig& model, const BatchPlan& plan, int num_ranks) {
-  const int64_t size = config.actor.ulysses_sequence_parallel_size;
+  const int64_t size = sequence_size(config);
   const int64_t rows_of_all = plan.rows_per_update * (config.data.max_prompt_length + response_length(config));
   const int64_t numbers = 2 * model.num_heads + 2 * std::max(model.num_kv_heads, size);  // there and back
   const double passes = config.model.enable_gradient_checkpointing ? 3.0 : 2.0;  // forward, forward again, backward
@@ -39,10 +44,10 @@ RankEstimate estimate_ranks(const RunConfig& config, const ModelConfig& model, c
     const int64_t most = cut.rows > 0 ? cut.rows : std::max<int64_t>(1, cut.token_budget / recorded_length(config));
     out.most_passes += (config.sft_mix.train_batch_size + most - 1) / most;
   }
-  out.sequence_size = config.actor.ulysses_sequence_parallel_size;
+  out.sequence_size = sequence_size(config);
   out.sequence_bytes = sequence_bytes(config, model, plan, num_ranks);
   const double share = static_cast<double>(num_ranks - 1) / num_ranks;
-  const int64_t num_groups = std::max<int64_t>(1, num_ranks / out.sequence_size);  // fewer ranks only validate
+  const int64_t num_groups = num_ranks / out.sequence_size;
   const int64_t passes_of_rank = (out.most_passes + num_groups - 1) / num_groups;
   if (config.trainer.deterministic && out.sequence_size > 1) {  // each micro-batch's gradient in the group
     out.sequence_bytes += 2.0 * trained_bytes * static_cast<double>(passes_of_rank * (out.sequence_size - 1)) /
@@ -80,7 +85,7 @@ std::string ranks_text(const RankEstimate& ranks, const BatchPlan& plan) {
       fmt::format("# ranks: {} processes; each samples and scores {} {} of a step; they share about {} of an update\n",
                   ranks.num_ranks, prompts, ranks.most_prompts == 1 ? "prompt" : "prompts",
                   ranks.most_passes == 1 ? "1 pass" : fmt::format("{} passes", ranks.most_passes));
-  const int64_t num_groups = std::max<int64_t>(1, ranks.num_ranks / ranks.sequence_size);
+  const int64_t num_groups = ranks.num_ranks / ranks.sequence_size;
   if (ranks.sequence_size > 1) {
     out += fmt::format(
         "# mesh: dp {} x sp {}; {} ranks share the tokens of each pass, and send each other about {} in an "

@@ -102,6 +102,15 @@ TEST_F(Diagnosis, ARankThatLivesButDoesNotArrive) {
   EXPECT_EQ(verdict(), std::nullopt) << "this rank computes";
 }
 
+// Rank 0 shares a pass with rank 2 and waits for it: both are late, and only rank 2 is to blame.
+TEST_F(Diagnosis, ALateRankThatWaitsForAnotherIsNotToBlame) {
+  ranks[0].state.calls = 6;
+  ranks[0].state.waits = true;
+  s.waited_s = limits.wait_s + 1;
+  ASSERT_TRUE(verdict());
+  EXPECT_EQ(verdict()->rank, 2);
+}
+
 TEST_F(Diagnosis, ARankThatFinishedWhileOthersWork) {
   ranks[2].state.status = RankStatus::kLeft;
   s.waited_s = 4;

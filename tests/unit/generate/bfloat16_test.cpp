@@ -93,9 +93,6 @@ std::vector<float> training_log_probs(const Model& model, const GenerateRequest&
   return {out.const_data_ptr<float>(), out.const_data_ptr<float>() + out.numel()};
 }
 
-// A model with bfloat16 matrices rounds the inputs of its products in sampling as in training. What is left are last bits
-// of float32 sums, some of which turn a rounding over. Without the rounding, in a float32 model of the same matrices, the
-// distance is many times as large.
 // `model` has bfloat16 matrices, `unrounded` the same ones with float32 inputs.
 void expect_numbers_of_training(const Model& model, Model unrounded) {
   round_matrices(unrounded, "lm_head");
@@ -119,6 +116,9 @@ void expect_numbers_of_training(const Model& model, Model unrounded) {
   }
 }
 
+// A model with bfloat16 matrices rounds the inputs of its products in sampling as in training. What is left are last bits
+// of float32 sums, some of which turn a rounding over. Without the rounding, in a float32 model of the same matrices, the
+// distance is many times as large.
 TEST(Bfloat16, ARoundedModelSamplesWithTheNumbersOfItsTraining) {
   expect_numbers_of_training(tiny_model(3, "bfloat16"), tiny_model(3));
 }
