@@ -108,17 +108,16 @@ class Unigram final : public TokenModel {
     StepBudget budget(piece.size());
     std::vector<Step> best(piece.size() + 1);
     best[0].begin = 0;
-    // In single precision a sum is compared before it is rounded, as SentencePiece does: that decides ties.
     const auto offer = [&](size_t begin, size_t end, double score, int32_t id) {
       Step& step = best[end];
-      if (step.begin == std::string_view::npos || score > step.score) step = {sum(score, 0.0), begin, id};
+      if (step.begin == std::string_view::npos || score > step.score) step = {score, begin, id};
     };
     for (size_t begin = 0; begin < piece.size();) {
       const size_t char_end = begin + unicode::utf8_length(piece[begin]);
       const double so_far = best[begin].score;
       bool covered = false;
       const size_t num_steps = trie_.walk(piece, begin, [&](size_t end, int32_t id) {
-        offer(begin, end, so_far + scores_[static_cast<size_t>(id)], id);
+        offer(begin, end, sum(so_far, scores_[static_cast<size_t>(id)]), id);
         covered = covered || end == char_end;
       });
       if (!budget.spend(num_steps)) return StepBudget::spent();
