@@ -115,8 +115,9 @@ void set_update_size(Translation& t, const Cut& cut, DealtRows order, int64_t pa
         fmt::format("in completions, because an update does not hold whole groups of {}", cut.group));
   if (!is_random) return;
   t.set("actor.shuffle", true, {"steps_per_generation"},
-        passes == 1 ? "the rows of a generation batch are distributed at random"
-                    : "the rows of a generation batch are distributed at random, here anew in each of num_iterations");
+        passes == 1
+            ? "the rows of a generation batch are distributed at random"
+            : "the rows of a generation batch are distributed at random; here each of num_iterations has a new order");
 }
 
 // The best checkpoint is kept; transformers also loads it at the end.

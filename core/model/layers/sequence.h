@@ -6,8 +6,8 @@
 // the same one. Backward makes the opposite exchanges.
 //
 // Cost of a layer for each of S ranks with n of N tokens, forward: n (Hq + 2 max(Hkv, S)) D numbers out of qkv, of which
-// 1/S stays, and n Hq D back. Backward sends as many. Thread rule: one thread at a time. The exchanges are collectives
-// of the group: its ranks run the same layers in the same order.
+// 1/S stays, and n Hq D back. Backward sends as many. Thread rule: one thread at a time. The exchanges are
+// collectives in the group: its ranks run the same layers in the same order.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -224,7 +224,7 @@ TEST(Optimizers, StatesHaveTheSizesOfTheirPapers) {
   EXPECT_EQ(state_bytes(*make_muon({}), embedding), 8 * kNumbers) << "AdamW's";
   const std::vector<OptimizedParameter> biases{
       {"model.layers.0.mlp.experts.gate_up_proj_bias", at::empty({5, 64}, at::kFloat)}};
-  EXPECT_EQ(state_bytes(*make_muon({}), biases), 8 * 5 * 64) << "of all experts in one tensor: AdamW's";
+  EXPECT_EQ(state_bytes(*make_muon({}), biases), 8 * 5 * 64) << "AdamW steps the biases of all experts";
 }
 
 // What the first update of Muon at a rate of 1 makes of zeros.

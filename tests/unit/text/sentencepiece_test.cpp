@@ -1,6 +1,5 @@
 // Folders with only tokenizer.model: hand-made files that are read or refused, and models that the sentencepiece
 // library trained, with its ids and texts (sentencepiece_oracle.py).
-#include <algorithm>
 #include <cstring>
 #include <map>
 #include <random>
@@ -169,15 +168,12 @@ TEST(SentencePieceOracle, TrainedModelsGiveTheSame) {
   for (const std::string& name : names) {
     const auto tokenizer = Tokenizer::load(dir / "models" / name);
     ASSERT_OK(tokenizer);
-    int num_different = 0, num_ties = 0;
+    int num_different = 0;
     for (const Json& row : read_rows(dir / "models" / name / "rows.jsonl")) {
       const auto ids = tokenizer->encode(row["text"].get<std::string>());
       ASSERT_OK(ids);
       const std::string decoded = tokenizer->decode(*ids);
       if (*ids == ids_of(row["ids"]) && (row["decoded"].is_null() || Json(decoded) == row["decoded"])) continue;
-      // Behind a user-defined piece the library adds to the sum of the whole text. Its rounding may then decide between two
-      // cuts into the same tokens, whose scores are equal.
-      if (std::ranges::is_permutation(*ids, ids_of(row["ids"])) && ++num_ties <= 1 + count / 1000) continue;
       if (++num_different <= 3) ADD_FAILURE() << name << " " << row << " " << Json(*ids) << " " << Json(decoded);
     }
     EXPECT_EQ(num_different, 0) << name;
