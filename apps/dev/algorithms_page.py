@@ -33,7 +33,7 @@ Where to set the parameters of a plugin:
 | advantage estimator | `algorithm.adv_params` |
 | reward | its `[[reward]]` table |
 | rollout backend | `[rollout.NAME]` |
-| environment (a draft) | `rollout.multi_turn.params` |
+| environment | `rollout.multi_turn.params` |
 
 The engine does the rest in the same way for every loss: aggregation (`actor.loss_agg_mode`), masks, importance weights
 and the KL term ([objective.md](objective.md)).

@@ -154,7 +154,6 @@ void print_next_steps(const NewPlugin& plan, const std::vector<std::string>& fil
   }
   std::cout << "  mortise plugin check build/lib/mortise/packs/" << plan.pack << ".so\n";
   const KindInfo* const kind = find_kind_named(plan.kind);
-  if (kind != nullptr && kind->is_draft) std::cout << "\nnote: " << draft_note(*kind) << "\n";
   std::cout << "\nin a run's config:\n  [plugins]\n  paths = [\"" << fs::absolute(plan.dir).lexically_normal().string()
             << "/build/lib/mortise/packs\"]\n  " << (kind == nullptr ? "name" : kind->example) << " = \"" << plan.pack
             << "/" << plan.name << "\"\n";

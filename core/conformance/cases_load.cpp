@@ -27,12 +27,13 @@ constexpr double kQuickSeconds = 1.0;
 // bring other libraries along, whose constructors nobody has agreed to run.
 Result<const mortise_pack*> open_raw(const std::string& path, const std::string& host_torch) {
   const PackFile file = TRY(PackFile::open(path));
-  if (!inspect_pack(file, host_torch).ok())
+  const auto info = inspect_pack(file, host_torch);
+  if (!info.ok())
     return not_applicable("the engine refuses the file, so none of its code runs here; see load.opens");
   void* library = ::dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) return broken(std::string("cannot be loaded: ") + ::dlerror());
-  const void* symbol = ::dlsym(library, kPackSymbol);
-  if (symbol == nullptr) return broken("has no symbol mortise_pack_v0");
+  const void* symbol = ::dlsym(library, pack_symbol(info->abi));
+  if (symbol == nullptr) return broken(std::string("has no symbol ") + pack_symbol(info->abi));
   return static_cast<const mortise_pack*>(symbol);
 }
 
@@ -79,8 +80,10 @@ Result<> demand_size(const T* ptr, bool is_older, const std::string& what) {
 
 Result<> sizes(Subject& subject) {
   const mortise_pack* pack = TRY(open_raw(subject));
-  if (pack->abi_minor > MORTISE_ABI_MINOR) return not_applicable("it is built for a later minor of the ABI");
-  const bool is_older = pack->abi_minor < MORTISE_ABI_MINOR;
+  const int32_t abi = subject.pack().abi;
+  const int32_t minor = meant_minor(abi, static_cast<int32_t>(pack->abi_minor));
+  if (minor > newest_minor(abi)) return not_applicable("it is built for a later minor of the ABI");
+  const bool is_older = abi == 0 || minor < newest_minor(abi);
   TRY(demand_size(pack, is_older, "the pack"));
   for (uint32_t i = 0; i < pack->num_plugins; ++i) {
     const mortise_descriptor* d = pack->plugins[i];

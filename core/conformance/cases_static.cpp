@@ -47,7 +47,8 @@ Result<> note(Subject& subject) {
 
 Result<> one_export(Subject& subject) {
   const File f = TRY(read_file(subject));
-  if (f.elf.exports == std::vector<std::string>{kPackSymbol}) return {};
+  std::vector<std::string> own{kPackSymbolV0, kPackSymbol};
+  if (f.elf.exports == own || f.elf.exports == std::vector{own[0]} || f.elf.exports == std::vector{own[1]}) return {};
   std::vector<std::string> names;
   for (const std::string& name : f.elf.exports) {
     if (names.size() < 5) names.push_back(quote(name));
@@ -89,10 +90,11 @@ Result<> text_relocations(Subject& subject) {
 
 Result<> host_version(Subject& subject) {
   const PackInfo info = TRY(read_info(subject));
-  const auto minor = [](int32_t m) { return "0." + std::to_string(m); };
-  if (info.min_host_minor > MORTISE_ABI_MINOR)
+  const auto minor = [&](int32_t m) { return fmt::format("{}.{}", info.abi, m); };
+  const int32_t newest = newest_minor(info.abi);
+  if (info.min_host_minor > newest)
     return broken(fmt::format("needs a host of ABI {}, newer than this one ({}); build it with MORTISE_TARGET_MINOR={}",
-                              minor(info.min_host_minor), minor(MORTISE_ABI_MINOR), MORTISE_ABI_MINOR));
+                              minor(info.min_host_minor), minor(newest), newest));
   if (info.min_host_minor > info.abi_minor)
     return broken(fmt::format("needs a host of ABI {} though it is built for {}", minor(info.min_host_minor),
                               minor(info.abi_minor)));
@@ -156,7 +158,7 @@ Result<> roles(Subject& subject) {
 constexpr Case kStaticCases[] = {
     {"static.readable", "R10", kPack, "the file is a complete ELF64 shared object", readable, false},
     {"static.note", "R13", kPack, "it has one correct metadata note", note, false},
-    {"static.one_export", "R10", kPack, "it exports mortise_pack_v0 and nothing else", one_export, false},
+    {"static.one_export", "R10", kPack, "it exports mortise_pack_v1 and nothing else", one_export, false},
     {"static.needs", "R11", kPack, "it needs only the C and C++ runtimes, or the libraries in its note", needs, false},
     {"static.run_path", "R11", kPack, "it has no run path", run_path, false},
     {"static.nodelete", "R12", kPack, "it cannot be unloaded", nodelete, false},

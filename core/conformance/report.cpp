@@ -105,8 +105,6 @@ std::string report_text(const CheckReport& report, bool verbose) {
                        (first->plugin.empty() ? std::string("the pack")
                                               : fmt::format("{} {}", short_kind(first->kind), first->plugin)),
                        counts_text(report, *first));
-    if (const KindInfo* const kind = find_kind(first->kind); kind != nullptr && kind->is_draft)
-      out += fmt::format("    note: {}\n", draft_note(*kind));
     for (const Outcome& outcome : report.outcomes) {
       const bool foreign = !outcome.plugin.empty() && (outcome.one->kinds & kind_bit(outcome.kind)) == 0;
       const bool told = outcome.is_fault() || (outcome.status == "passed" && !outcome.text.empty());
@@ -138,7 +136,6 @@ Json report_json(const CheckReport& report) {
                 {"status", outcome.status},
                 {"text", outcome.text},
                 {"seconds", outcome.seconds}};
-    if (const KindInfo* const kind = find_kind(outcome.kind); kind != nullptr && kind->is_draft) one["draft"] = true;
     if (!outcome.output.empty()) one["output"] = outcome.output;
     out["cases"].push_back(std::move(one));
   }

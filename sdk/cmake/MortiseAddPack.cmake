@@ -1,7 +1,7 @@
 # mortise_add_pack(NAME SOURCES file ... [ID id] [VERSION v] [LIBS target ...] [NEEDS lib.so.N ...] [TARGET_MINOR n] [TORCH])
 # mortise_add_pack_test(NAME SOURCES file ... [LIBS target ...])
 #
-# Builds NAME.so, a Mortise pack: everything hidden but mortise_pack_v0, never unloaded, all symbols bound on load, with
+# Builds NAME.so, a Mortise pack: everything hidden but mortise_pack_v1, never unloaded, all symbols bound on load, with
 # its metadata as an ELF note. The note is made by loading the freshly linked library once (mortise_note) and linking
 # again. ID is the pack's reverse-domain id (default: NAME), VERSION its semantic version (default: the project's).
 # The target NAME.mpack, which is not a part of `all`, makes the archive ID-VERSION.mpack next to NAME.so with the program
@@ -10,7 +10,7 @@
 # of a pack with CUDA sources names the toolkit's version.
 # LIBS are linked in, statically if the pack is to stay portable; a shared library other than the C and C++ runtimes
 # must be named in NEEDS, or the host refuses the pack. Output: MORTISE_PACK_DIR, by default BINARY_DIR/lib/mortise/packs.
-# TARGET_MINOR is the minor of the ABI that the sources use, 1 unless given (mortise/abi.h).
+# TARGET_MINOR is the minor of the ABI that the sources use, the oldest unless given (mortise/abi.h).
 # TORCH makes a torch-locked pack (mortise/cpp/torch.hpp): built against the libtorch in MORTISE_TORCH_DIR (a variable or
 # an environment variable: the folder with include/ and lib/; else that of python3's torch), whose exact version goes
 # into the note; only a program with that very version loads it.

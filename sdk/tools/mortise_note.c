@@ -1,7 +1,7 @@
 /* mortise_note PACK.so [KEY=VALUE ...] [--need LIB ...]: prints, as a C file, the metadata note of a freshly built
  * pack.
  *
- * It loads the library once, reads the table of the exported `mortise_pack_v0`, and writes the same facts as JSON into
+ * It loads the library once, reads the table of the exported `mortise_pack_v1` (or `mortise_pack_v0`), and writes the same facts as JSON into
  * an ELF note (section .note.mortise, owner "Mortise", type 1), which the build compiles and links in. The host then
  * reads names, parameters and needs without running any code of the pack. KEY=VALUE pairs go into "build", --need
  * LIB into "needs": the libraries beyond the C and C++ runtimes that the pack needs.
@@ -207,8 +207,8 @@ static int check_pack(const mortise_pack* pack) {
   return 0;
 }
 
-static void put_pack(const mortise_pack* pack, int num_args, char** args) {
-  put("{\"abi\":%d,\"abi_minor\":%u,\"min_host_minor\":%u,\"pack\":{\"id\":", MORTISE_ABI_MAJOR, pack->abi_minor,
+static void put_pack(const mortise_pack* pack, int major, int num_args, char** args) {
+  put("{\"abi\":%d,\"abi_minor\":%u,\"min_host_minor\":%u,\"pack\":{\"id\":", major, pack->abi_minor,
       pack->min_host_minor);
   put_string(pack->id);
   put(",\"version\":");
@@ -264,9 +264,14 @@ int main(int argc, char** argv) {
     fprintf(stderr, "mortise_note: %s\n", dlerror());
     return 1;
   }
-  const mortise_pack* pack = dlsym(library, "mortise_pack_v0");
+  int major = MORTISE_ABI_MAJOR;
+  const mortise_pack* pack = dlsym(library, "mortise_pack_v1");
+  if (pack == NULL) { /* a source of ABI 0 */
+    major = 0;
+    pack = dlsym(library, "mortise_pack_v0");
+  }
   if (pack == NULL) {
-    fprintf(stderr, "mortise_note: %s does not export mortise_pack_v0; is MORTISE_PACK in one of its sources?\n",
+    fprintf(stderr, "mortise_note: %s does not export mortise_pack_v1; is MORTISE_PACK in one of its sources?\n",
             argv[1]);
     return 1;
   }
@@ -275,7 +280,7 @@ int main(int argc, char** argv) {
     return 1;
   }
   if (check_pack(pack) != 0) return 1;
-  put_pack(pack, argc - 2, argv + 2);
+  put_pack(pack, major, argc - 2, argv + 2);
   print_c(strrchr(argv[1], '/') != NULL ? strrchr(argv[1], '/') + 1 : argv[1]);
   free(text);
   return 0;

@@ -330,14 +330,6 @@ void expect_clean(const Path& pack, std::vector<std::string> only = {}, CheckOpt
 
 TEST(PluginCheck, FindsNothingInPluginsWithoutFault) { expect_clean(packs("broken/test.broken.so"), {"fine_*:*.*"}); }
 
-TEST(PluginCheck, SaysThatAKindIsADraft) {
-  const CheckReport draft = check(packs("broken/test.broken.so"), {"fine_environment:load.slots"});
-  EXPECT_THAT(report_text(draft, false), HasSubstr("environment is a draft (mortise.environment/0)"));
-  EXPECT_EQ(report_json(draft)["cases"][0]["draft"], true);
-  const CheckReport settled = check(packs("broken/test.broken.so"), {"fine_rollout:load.slots"});
-  EXPECT_THAT(report_text(settled, false), testing::Not(HasSubstr("draft")));
-}
-
 TEST(PluginCheck, FindsNothingInTheSamplePackInC) {
   expect_clean(Path(MORTISE_BINARY_DIR) / "tests" / "sdk_packs" / "test.c.so");
 }

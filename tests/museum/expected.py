@@ -33,6 +33,7 @@ REWARDS = {
     "answers": ["seven", "no", "24", "a\u00e9\u4e2d", None],
 }
 ROLLOUT = {"prompts": [[1, 2, 3], [9, 30]], "num_samples": 2, "max_new_tokens": 5, "version": 3}
+EPISODES = [{"episode": 5, "turn": 0, "text": "h\u00e9llo", "ids": [3, 4]}, {"episode": 9, "turn": 1, "text": "", "ids": [7]}]
 
 
 def exact(name):
@@ -94,6 +95,12 @@ def rollout_backend(number):
     return {"sequences": sequences}
 
 
+def environment(number):
+    return {"answers": [{
+        "episode": e["episode"], "done": e["turn"] >= 1, "reward": bits(number * len(e["ids"]) + F(len(e["text"].encode()), 8), "d"),
+        "messages": "" if e["turn"] >= 1 else '[{"role":"user","content":"more"}]'} for e in EPISODES]}
+
+
 def main():
     half = F(1, 2)
     cases = [
@@ -103,8 +110,9 @@ def main():
         ("reward", {}, reward(3 * half, 2, False)),
         ("reward", {"scale": 0.25, "number": 7, "flip": True, "column": "solution"}, reward(half / 2, 7, True)),
         ("rollout_backend", {"number": 32}, rollout_backend(32)), ("rollout_backend", {"number": 7}, rollout_backend(7)),
+        ("environment", {}, environment(2)), ("environment", {"number": -3}, environment(-3)),
     ]
-    out = {"tokens": TOKENS, "rewards": REWARDS, "rollout": ROLLOUT,
+    out = {"tokens": TOKENS, "rewards": REWARDS, "rollout": ROLLOUT, "episodes": EPISODES,
            "cases": [{"kind": kind, "params": params, "expected": expected} for kind, params, expected in cases]}
     with open(sys.argv[1], "w", encoding="utf-8") as file:
         json.dump(out, file, indent=1, ensure_ascii=True)

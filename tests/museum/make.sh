@@ -1,5 +1,6 @@
 #!/bin/bash
-# make.sh BUILD: makes the pieces of the museum with each compiler, and manifest.json. BUILD has bin/mortise_note.
+# make.sh BUILD: makes the pieces of ABI 1.0 with each compiler, in pieces/v1 with their manifest.json. BUILD has
+# bin/mortise_note. The pieces of pieces/v0 were made before the freeze, from the headers of that time, and stay.
 #
 # It needs the compilers named below under these names (Debian 12: apt-get install gcc-11 g++-11 gcc-12 g++-12 clang-13
 # clang-14 clang-15 clang-16; bookworm has no gcc-10). rust_std.sh fetches Rust. CI needs neither: it only loads the pieces.
@@ -9,13 +10,15 @@ here=$(cd "$(dirname "$0")" && pwd)
 sdk=$here/../../sdk
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
-mkdir -p "$here/pieces"
-rm -f "$here"/pieces/*.so
+pieces=$here/pieces/v1
+mkdir -p "$pieces"
+rm -f "$pieces"/*.so
 entries=()
+all="policy_loss kl_estimator advantage_estimator reward rollout_backend environment"
 
 # finish NAME LANGUAGE COMPILER GROWTH KINDS FLAGS: hashes the piece and notes how it was made.
 finish() {
-  local file=$here/pieces/$1.so
+  local file=$pieces/$1.so
   entries+=("{\"file\":\"$1.so\",\"sha256\":\"$(sha256sum "$file" | cut -d' ' -f1)\",\"language\":\"$2\",\"compiler\":\"$3\",\"growth\":\"$4\",\"kinds\":\"$5\",\"flags\":\"$6\"}")
 }
 
@@ -24,8 +27,8 @@ kinds_of() {
     *LOSS*KL*) echo "policy_loss kl_estimator" ;;
     *LOSS*) echo policy_loss ;;
     *KL*) echo kl_estimator ;;
-    *ROWS*) echo "advantage_estimator reward rollout_backend" ;;
-    *) echo all ;;
+    *ROWS*) echo "advantage_estimator reward rollout_backend environment" ;;
+    *) echo "$all" ;;
   esac
 }
 
@@ -33,15 +36,14 @@ kinds_of() {
 piece() {
   local name=$1 language=$2 growth=$3 source=$4 cc=$5
   shift 5
-  local minor=2 link=(-shared "-Wl,--version-script=$sdk/cmake/pack.map" -Wl,-z,nodelete -Wl,-z,now -Wl,-z,relro
+  local link=(-shared "-Wl,--version-script=$sdk/cmake/pack.map" -Wl,-z,nodelete -Wl,-z,now -Wl,-z,relro
     -Wl,-z,noexecstack -Wl,-z,noseparate-code -Wl,--as-needed -Wl,--gc-sections -s)
-  [[ $growth != older ]] || minor=1
   "$cc" "$@" -ffp-contract=off -fPIC -fvisibility=hidden -ffunction-sections -fdata-sections -I "$sdk/include" \
-    -DMORTISE_PACK_ID='"museum.piece"' -DMORTISE_PACK_VERSION='"1.0.0"' -DMORTISE_TARGET_MINOR=$minor -c "$source" -o "$work/piece.o"
+    -DMORTISE_PACK_ID='"museum.piece"' -DMORTISE_PACK_VERSION='"1.0.0"' -c "$source" -o "$work/piece.o"
   "$cc" "$work/piece.o" "${link[@]}" -o "$work/fresh.so"
   "$build/bin/mortise_note" "$work/fresh.so" compiler="$cc" >"$work/note.c"
   "$cc" -x c -fPIC -c "$work/note.c" -o "$work/note.o"
-  "$cc" "$work/piece.o" "$work/note.o" "${link[@]}" -o "$here/pieces/$name.so"
+  "$cc" "$work/piece.o" "$work/note.o" "${link[@]}" -o "$pieces/$name.so"
   mapfile -t version < <("$cc" --version)
   finish "$name" "$language" "${version[0]}" "$growth" "$(kinds_of "$*")" "$*"
 }
@@ -52,7 +54,6 @@ for cc in gcc-11 gcc-12 clang-13 clang-14 clang-15 clang-16; do
   done
 done
 for cc in gcc-11 clang-16; do
-  piece "c11-$cc-O3-older" C11 older "$here/source/museum.c" "$cc" -std=c11 -O3 -DOLDER
   piece "c11-$cc-O3-newer" C11 newer "$here/source/museum.c" "$cc" -std=c11 -O3 -DNEWER
 done
 # Without optimisation the C++ layer is large: each piece has one kind, and no frame pointers.
@@ -69,14 +70,14 @@ done
 
 "$here/rust_std.sh" "$work/rust"
 (cd "$here/source/rust" && CARGO_TARGET_DIR=$work/crate EXTRA_RUSTFLAGS="-C link-arg=-Wl,-z,noseparate-code" "$work/rust/cargo" build --release)
-install -m 644 "$work/crate/x86_64-unknown-linux-gnu/release/libmuseum.so" "$here/pieces/rust-O3.so"
-finish rust-O3 Rust "$(LD_LIBRARY_PATH=$work/rust/rust/usr/lib/x86_64-linux-gnu "$work/rust/rust/usr/bin/rustc" --version) (Debian)" none all \
+install -m 644 "$work/crate/x86_64-unknown-linux-gnu/release/libmuseum.so" "$pieces/rust-O3.so"
+finish rust-O3 Rust "$(LD_LIBRARY_PATH=$work/rust/rust/usr/lib/x86_64-linux-gnu "$work/rust/rust/usr/bin/rustc" --version) (Debian)" none "$all" \
   "-C opt-level=3 -C lto -C strip=symbols -C panic=abort"
 rm -f "$here/source/rust/Cargo.lock"
 
 {
-  echo '{"abi": "0.2", "pieces": ['
+  echo '{"abi": "1.0", "pieces": ['
   printf '%s\n' "${entries[@]}" | sed '$!s/$/,/'
   echo ']}'
-} >"$here/manifest.json"
-ls -l "$here/pieces"
+} >"$pieces/manifest.json"
+ls -l "$pieces"

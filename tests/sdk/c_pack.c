@@ -28,7 +28,7 @@ static const mortise_descriptor bytes = {.struct_size = sizeof(mortise_descripto
                                          .vtable = &vtable};
 static const mortise_descriptor* const plugins[] = {&bytes};
 
-MORTISE_EXPORT const mortise_pack mortise_pack_v0 = {.struct_size = sizeof(mortise_pack),
+MORTISE_EXPORT const mortise_pack mortise_pack_v1 = {.struct_size = sizeof(mortise_pack),
                                                      .abi_minor = MORTISE_TARGET_MINOR,
                                                      .min_host_minor = MORTISE_MIN_HOST_MINOR,
                                                      .num_plugins = 1,

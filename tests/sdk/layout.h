@@ -1,5 +1,4 @@
-// The layouts of ABI minors 1 and 2: the offsets that packs built with them rely on. For C11 and C++; a change here
-// breaks packs.
+// The layout of ABI 1.0: the offsets that packs rely on. For C11 and C++; a change here breaks packs.
 #pragma once
 
 #include "mortise/mortise.h"
@@ -29,17 +28,12 @@ AT(mortise_layout, num_tokens, 16);
 AT(mortise_layout, row_offsets, 24);
 AT(mortise_layout, row_id, 32);
 AT(mortise_layout, group_index, 40);
-#if MORTISE_TARGET_MINOR >= 2
 SAME(sizeof(mortise_param), 72);
 AT(mortise_param, role, 64);
 AT(mortise_param, flags, 68);
 SAME(sizeof(mortise_descriptor), 96);
 AT(mortise_descriptor, update_metrics, 80);
 AT(mortise_descriptor, get_extension, 88);
-#else
-SAME(sizeof(mortise_param), 64);
-SAME(sizeof(mortise_descriptor), 80);
-#endif
 AT(mortise_param, type, 4);
 AT(mortise_param, name, 8);
 AT(mortise_param, default_text, 16);
@@ -136,13 +130,9 @@ AT(mortise_sampling, bad_word_ids, 136);
 SAME(sizeof(mortise_rollout_request), 72);
 AT(mortise_rollout_request, prompt_ids, 16);
 AT(mortise_rollout_request, sampling, 64);
-#if MORTISE_TARGET_MINOR >= 2
 SAME(sizeof(mortise_rollout_sequence), 80);
 AT(mortise_rollout_sequence, experts, 64);
 AT(mortise_rollout_sequence, num_experts, 72);
-#else
-SAME(sizeof(mortise_rollout_sequence), 64);
-#endif
 AT(mortise_rollout_sequence, ids, 40);
 AT(mortise_rollout_sequence, filtered_log_prob, 56);
 SAME(sizeof(mortise_rollout_sink), 24);
@@ -167,8 +157,6 @@ SAME(sizeof(mortise_reads_sink), 32);
 AT(mortise_reads_sink, column, 24);
 SAME(sizeof(mortise_reads), 16);
 AT(mortise_reads, tell, 8);
-#if MORTISE_TARGET_MINOR >= 2
 SAME(sizeof(mortise_device), 24);
 AT(mortise_device, num_device_types, 8);
 AT(mortise_device, device_types, 16);
-#endif

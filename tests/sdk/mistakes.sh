@@ -50,14 +50,7 @@ refused "Dual has no erf(); see its functions in mortise/cpp/autodiff.hpp" <<'CP
 struct Bell : mortise::TokenLoss { template <class Real> Real token(Real logp, double old_logp, double adv) const { return adv * erf(logp - old_logp); } };
 MORTISE_PACK(MORTISE_TOKEN_LOSS("bell", Bell))
 CPP
-refused "roles are of ABI 0.2: build the pack with mortise_add_pack(... TARGET_MINOR 2)" <<'CPP'
-struct Match : mortise::Reward {
-  std::string column = param("column", "answer", "what is right").column();
-  double score(const mortise::Row&) { return 0; }
-};
-MORTISE_PACK(MORTISE_REWARD("match", Match))
-CPP
-refused "only a text can stand for a column, a file, a folder or a secret" -DMORTISE_TARGET_MINOR=2 <<'CPP'
+refused "only a text can stand for a column, a file, a folder or a secret" <<'CPP'
 struct Match : mortise::Reward {
   double hit = param("hit", 1.0, "of a match").file();
   double score(const mortise::Row&) { return hit; }
@@ -84,7 +77,7 @@ static const mortise_param* const params[] = {&one, &one};
 static const mortise_reward_vtable vtable = {sizeof(mortise_reward_vtable), 0, 0, 0, 0, 0, 0, 0};
 static const mortise_descriptor plugin = {sizeof(mortise_descriptor), 0, MORTISE_KIND_REWARD, NAME, "one", 0, 0, COUNT, params, 0, 0, &vtable};
 static const mortise_descriptor* const plugins[] = {&plugin, &plugin};
-const mortise_pack mortise_pack_v0 = {sizeof(mortise_pack), 1, 1, PLUGINS, ID, "1.0.0", plugins, 0};
+const mortise_pack mortise_pack_v1 = {sizeof(mortise_pack), 1, 1, PLUGINS, ID, "1.0.0", plugins, 0};
 C
 unusable() {
   local text=$1
@@ -109,6 +102,6 @@ with "the default of 'hit' is '3.0', out of its own range" acme.match match hit 
 with "the default of 'hit' is 'yes', not true or false" acme.match match hit MORTISE_PARAM_BOOL '"yes"'
 unusable "two plugins of kind mortise.reward/1 are named 'match'" -DPLUGINS=2
 unusable "plugin 'match' has two parameters 'hit'" -DPLUGINS=1 -DCOUNT=2
-unusable "does not export mortise_pack_v0" -DPLUGINS=1 -Dmortise_pack_v0=mortise_pack_v1
+unusable "does not export mortise_pack_v1" -DPLUGINS=1 -Dmortise_pack_v1=mortise_pack_v7
 
 [[ $num_wrong -eq 0 ]] && echo "mistakes: all are told by their cause"

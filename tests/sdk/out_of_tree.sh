@@ -31,7 +31,7 @@ cmake --build "$scratch/build" >"$scratch/log" 2>&1 || fail "build: $(tail -n 40
 pack="$scratch/build/lib/mortise/packs/acme.match.so"
 [[ -f $pack ]] || fail "no pack at $pack"
 exports=$(nm -D --defined-only "$pack" | awk '{print $3}')
-[[ $exports == mortise_pack_v0 ]] || fail "exports are: $exports"
+[[ $exports == mortise_pack_v1 ]] || fail "exports are: $exports"
 dynamic=$(readelf -d "$pack")
 grep -q NODELETE <<<"$dynamic" || fail "not linked with -z nodelete"
 grep -qE 'R(UN)?PATH' <<<"$dynamic" && fail "has a run path"
@@ -42,5 +42,5 @@ export PKG_CONFIG_PATH=$(dirname "$(find "$scratch/prefix" -name mortise-sdk.pc)
 # A pack without MORTISE_PACK must fail to build, with a reason.
 echo '#include <mortise/cpp/mortise.hpp>' >"$scratch/match/match.cpp"
 if cmake --build "$scratch/build" >"$scratch/log" 2>&1; then fail "a pack without an exported object was built"; fi
-grep -q "does not export mortise_pack_v0" "$scratch/log" || fail "the reason is missing: $(tail -n 5 "$scratch/log")"
+grep -q "does not export mortise_pack_v1" "$scratch/log" || fail "the reason is missing: $(tail -n 5 "$scratch/log")"
 echo "out of tree: built and checked acme.match"

@@ -167,8 +167,8 @@ inline const mortise_host* host() {
 inline const mortise_pack* load_pack(const std::string& path) {
   void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) throw std::runtime_error(dlerror());
-  const auto* pack = static_cast<const mortise_pack*>(dlsym(library, "mortise_pack_v0"));
-  if (pack == nullptr) throw std::runtime_error(path + " has no mortise_pack_v0");
+  const auto* pack = static_cast<const mortise_pack*>(dlsym(library, "mortise_pack_v1"));
+  if (pack == nullptr) throw std::runtime_error(path + " has no mortise_pack_v1");
   return pack;
 }
 

@@ -78,7 +78,7 @@ Result<const mortise_pack*> open_library(PackFile& file, const PackInfo& info) {
     const std::string label = label_of(info);
     const RunningCode running(label, "static constructors", 0);
     library.load(file.descriptor_path(), boost::dll::load_mode::rtld_now | boost::dll::load_mode::rtld_local);
-    const mortise_pack* pack = &library.get<const mortise_pack>(kPackSymbol);
+    const mortise_pack* pack = &library.get<const mortise_pack>(pack_symbol(info.abi));
     loaded().handles.push_back(std::move(library));
     file.keep_open();
     return pack;

@@ -14,7 +14,7 @@
 namespace mortise {
 namespace {
 
-// Sizes that every struct of ABI 0.1 has at least.
+// Sizes that every struct has at least, of ABI 0.1 too.
 constexpr size_t kMinPackSize = offsetof(mortise_pack, open);
 constexpr size_t kMinDescriptorSize = offsetof(mortise_descriptor, vtable) + sizeof(void*);
 constexpr size_t kMinParamSize = offsetof(mortise_param, choices) + sizeof(void*);
@@ -36,7 +36,7 @@ class TableReader {
   // No struct of an ABI that this program knows is larger. A pack that claims so would have foreign memory read as fields.
   template <class Struct>
   [[nodiscard]] bool is_too_large(const Struct& in) const {
-    return info_.abi_minor <= MORTISE_ABI_MINOR && in.struct_size > sizeof(Struct);
+    return info_.abi_minor <= newest_minor(info_.abi) && in.struct_size > sizeof(Struct);
   }
 
   Result<std::vector<std::string>> names(const char* const* list, std::string_view what) const {
@@ -87,7 +87,7 @@ class TableReader {
     if (in.coupling < MORTISE_COUPLING_TOKEN || in.coupling > MORTISE_COUPLING_UPDATE)
       return bad(fmt::format("plugin {} has an unknown coupling", quote(in.name)));
     PluginInfo out;
-    out.kind = table_text(in.kind);
+    out.kind = current_kind(table_text(in.kind));
     out.name = table_text(in.name);
     out.summary = text_or_empty(in.summary);
     out.doc = text_or_empty(in.doc);
@@ -105,6 +105,10 @@ class TableReader {
  private:
   const PackInfo& info_;
 };
+
+// A source of ABI 0 that was compiled with the headers of ABI 1 has their minor in its table. A note that was written by
+// hand still has the old one.
+bool is_of_new_headers(const PackInfo& table) { return table.abi == 0 && table.abi_minor == 0; }
 
 std::string describe_difference(const PluginInfo& table, const PluginInfo& note) {
   const std::string plugin = fmt::format("plugin {}: ", quote(table.name));
@@ -134,8 +138,8 @@ Result<PackInfo> read_table(const mortise_pack& pack, const PackInfo& info) {
   PackInfo out = info;
   out.id = table_text(in.id);
   out.version = table_text(in.version);
-  out.abi_minor = static_cast<int32_t>(in.abi_minor);
-  out.min_host_minor = static_cast<int32_t>(in.min_host_minor);
+  out.abi_minor = meant_minor(info.abi, static_cast<int32_t>(in.abi_minor));
+  out.min_host_minor = meant_minor(info.abi, static_cast<int32_t>(in.min_host_minor));
   out.plugins.clear();
   for (uint32_t i = 0; i < in.num_plugins; ++i) out.plugins.push_back(TRY(reader.plugin(in.plugins[i])));
   return out;
@@ -147,7 +151,8 @@ Result<> compare_with_note(const PackInfo& table, const PackInfo& note) {
     difference = fmt::format("pack id {} against {}", quote(table.id), quote(note.id));
   else if (table.version != note.version)
     difference = fmt::format("version {} against {}", quote(table.version), quote(note.version));
-  else if (table.abi_minor != note.abi_minor || table.min_host_minor != note.min_host_minor)
+  else if (!is_of_new_headers(table) &&
+           (table.abi_minor != note.abi_minor || table.min_host_minor != note.min_host_minor))
     difference = "ABI minors";
   else if (table.plugins.size() != note.plugins.size())
     difference = "number of plugins";

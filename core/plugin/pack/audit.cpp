@@ -44,6 +44,10 @@ bool is_runtime(std::string_view name) {
 #endif
 }
 
+bool exports(const ElfSummary& elf, std::string_view symbol) {
+  return std::binary_search(elf.exports.begin(), elf.exports.end(), symbol);
+}
+
 bool is_torch(std::string_view name) { return name.starts_with("libtorch") || name.starts_with("libc10"); }
 
 Result<> audit_needed(const ElfSummary& elf, const PackInfo& pack) {
@@ -72,7 +76,7 @@ Result<> audit_needed(const ElfSummary& elf, const PackInfo& pack) {
 Result<> audit_major(const ElfSummary& elf, std::string_view where) {
   constexpr std::string_view kStem = "mortise_pack_v";
   static_assert(std::string_view(kPackSymbol).starts_with(kStem));
-  if (std::binary_search(elf.exports.begin(), elf.exports.end(), kPackSymbol)) return {};
+  if (exports(elf, kPackSymbol) || exports(elf, kPackSymbolV0)) return {};
   for (const std::string& name : elf.exports) {
     const std::string_view major = name.starts_with(kStem) ? std::string_view(name).substr(kStem.size()) : "";
     if (!major.empty() && major.find_first_not_of("0123456789") == std::string_view::npos)
@@ -86,19 +90,20 @@ Result<> audit_elf(const ElfSummary& elf, std::string_view where) {
     return Error{ErrorKind::kPlugin, std::move(what), std::string(where), std::move(next)};
   };
   if (elf.is_program) return refuse("a program, not a shared object", "link the pack with -shared");
-  const bool has_symbol = std::binary_search(elf.exports.begin(), elf.exports.end(), kPackSymbol);
-  if (!has_symbol) {
+  const bool has_new = exports(elf, kPackSymbol), has_old = exports(elf, kPackSymbolV0);
+  if (!has_new && !has_old) {
     return refuse("does not export " + quote(kPackSymbol),
                   "declare the pack with MORTISE_PACK and build it with mortise_add_pack()");
   }
-  if (elf.exports.size() != 1) {
+  const size_t num_own = static_cast<size_t>(has_new) + static_cast<size_t>(has_old);
+  if (elf.exports.size() != num_own) {
     std::vector<std::string> others;
     for (const std::string& name : elf.exports) {
-      if (name != kPackSymbol && others.size() < 3) others.push_back(quote(name));
+      if (name != kPackSymbol && name != kPackSymbolV0 && others.size() < 3) others.push_back(quote(name));
     }
-    const size_t more = elf.exports.size() - 1 - others.size();
-    return refuse(fmt::format("exports more than {}: {}{}", quote(kPackSymbol), join(others, ", "),
-                              (more > 0 ? fmt::format(" and {} more", more) : "")),
+    const size_t more = elf.exports.size() - num_own - others.size();
+    return refuse(fmt::format("exports more than {}: {}{}", quote(has_new ? kPackSymbol : kPackSymbolV0),
+                              join(others, ", "), (more > 0 ? fmt::format(" and {} more", more) : "")),
                   "link it with the SDK's version script (mortise_add_pack() does)");
   }
   if (!elf.unexpected.empty()) {
@@ -118,12 +123,20 @@ Result<> audit_elf(const ElfSummary& elf, std::string_view where) {
 }
 
 Result<> audit_pack(const ElfSummary& elf, const PackInfo& pack, std::string_view host_torch) {
-  if (pack.min_host_minor > MORTISE_ABI_MINOR) {
+  // A file with both names is read as one of the newer ABI, and so its note has to describe that table.
+  const bool has_new = exports(elf, kPackSymbol);
+  if (pack.abi == 0 ? has_new : !has_new && exports(elf, kPackSymbolV0)) {
     return Error{ErrorKind::kPlugin,
-                 fmt::format("needs a host of plugin ABI {}.{}, this one has {}.{}", MORTISE_ABI_MAJOR,
-                             pack.min_host_minor, MORTISE_ABI_MAJOR, MORTISE_ABI_MINOR),
+                 fmt::format("its metadata note is of plugin ABI {}, but it exports {}", pack.abi,
+                             quote(has_new ? kPackSymbol : kPackSymbolV0)),
+                 pack.path, "build the pack again with mortise_add_pack()"};
+  }
+  if (pack.min_host_minor > newest_minor(pack.abi)) {
+    return Error{ErrorKind::kPlugin,
+                 fmt::format("needs a host of plugin ABI {}.{}, this one has {}.{}", pack.abi, pack.min_host_minor,
+                             pack.abi, newest_minor(pack.abi)),
                  pack.path,
-                 "update mortise, or build the pack with MORTISE_TARGET_MINOR=" + std::to_string(MORTISE_ABI_MINOR)};
+                 fmt::format("update mortise, or build the pack with MORTISE_TARGET_MINOR={}", newest_minor(pack.abi))};
   }
   if (pack.tier == "torch-locked" && pack.torch != host_torch) {
     const std::string host = host_torch.empty() ? "has no libtorch" : "has libtorch " + std::string(host_torch);

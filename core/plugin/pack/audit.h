@@ -14,9 +14,13 @@
 
 namespace mortise {
 
-inline constexpr const char* kPackSymbol = "mortise_pack_v0";
+// The symbol names the ABI's major. ABI 0 is the time before the freeze; its last minor has the same structs as 1.0.
+inline constexpr const char* kPackSymbol = "mortise_pack_v1";
+inline constexpr const char* kPackSymbolV0 = "mortise_pack_v0";
+// The symbol of the majors that this program reads.
+[[nodiscard]] constexpr const char* pack_symbol(int32_t abi) { return abi == 0 ? kPackSymbolV0 : kPackSymbol; }
 
-// Its symbol names the ABI's major. Another major is reported first, because its note may have another form.
+// Another major is reported first, because its note may have another form.
 [[nodiscard]] Result<> audit_major(const ElfSummary& elf, std::string_view where);
 // Only the shared object.
 [[nodiscard]] Result<> audit_elf(const ElfSummary& elf, std::string_view where);

@@ -139,7 +139,7 @@ Result<ParamInfo> parse_param(const Json& object, const std::string& where) {
 Result<PluginInfo> parse_plugin(const Json& object, const std::string& where) {
   Fields fields(object, where);
   PluginInfo plugin;
-  plugin.kind = fields.text("kind");
+  plugin.kind = current_kind(fields.text("kind"));
   plugin.name = fields.text("name");
   plugin.summary = fields.text("summary", false);
   plugin.doc = fields.text("doc", false);
@@ -181,7 +181,7 @@ Result<Json> parse_note_json(std::string_view text, const std::string& where) {
 }  // namespace
 
 Error other_abi(std::string_view abi, std::string_view where) {
-  return {ErrorKind::kPlugin, fmt::format("built for plugin ABI {}, this program has ABI {}", abi, MORTISE_ABI_MAJOR),
+  return {ErrorKind::kPlugin, fmt::format("built for plugin ABI {}, this program has ABI {} and reads ABI 0", abi, MORTISE_ABI_MAJOR),
           std::string(where), "build the pack again with this version's SDK"};
 }
 
@@ -248,9 +248,10 @@ Result<PackInfo> parse_note(std::string_view text, std::string_view where) {
   pack.abi = static_cast<int32_t>(fields.integer("abi", 0, INT32_MAX));
   TRY(fields.done());
   // Another major may spell everything else differently, so nothing more is read.
-  if (pack.abi != MORTISE_ABI_MAJOR) return other_abi(std::to_string(pack.abi), where);
-  pack.abi_minor = static_cast<int32_t>(fields.integer("abi_minor", 0, INT32_MAX));
-  pack.min_host_minor = static_cast<int32_t>(fields.integer("min_host_minor", 0, INT32_MAX, false));
+  if (pack.abi != MORTISE_ABI_MAJOR && pack.abi != 0) return other_abi(std::to_string(pack.abi), where);
+  pack.abi_minor = meant_minor(pack.abi, static_cast<int32_t>(fields.integer("abi_minor", 0, INT32_MAX)));
+  const auto min_host = static_cast<int32_t>(fields.integer("min_host_minor", 0, INT32_MAX, false));
+  pack.min_host_minor = meant_minor(pack.abi, min_host);
   pack.allowed_needs = fields.texts("needs");
   const Json* who = json_find(root, "pack");
   if (who == nullptr) fields.fail("'pack' is missing");

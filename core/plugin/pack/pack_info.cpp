@@ -3,7 +3,13 @@
 
 #include <algorithm>
 
+#include "mortise/kinds/environment.h"
+
 namespace mortise {
+
+std::string current_kind(std::string id) {
+  return id == "mortise.environment/0" ? std::string(MORTISE_KIND_ENVIRONMENT) : id;
+}
 
 std::string_view param_type_name(ParamType type) {
   switch (type) {

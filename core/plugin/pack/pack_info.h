@@ -9,6 +9,8 @@
 #include <string_view>
 #include <vector>
 
+#include "mortise/abi.h"
+
 namespace mortise {
 
 // Values are those of MORTISE_PARAM_*, MORTISE_ROLE_* and MORTISE_COUPLING_* (sdk/include/mortise/pack.h).
@@ -55,12 +57,23 @@ struct PluginInfo {
   [[nodiscard]] bool consumes_stage(std::string_view stage) const;
 };
 
+// The newest minor of an ABI that this program knows. ABI 0 has ended with 0.2.
+inline constexpr int32_t kLastMinorV0 = 2;
+[[nodiscard]] constexpr int32_t newest_minor(int32_t abi) { return abi == 0 ? kLastMinorV0 : MORTISE_ABI_MINOR; }
+// The minor that a pack's number stands for. In ABI 1 the numbers 1 and 2 are those of sources of ABI 0 and mean 1.0.
+[[nodiscard]] constexpr int32_t meant_minor(int32_t abi, int32_t minor) {
+  return abi != 0 && minor <= kLastMinorV0 ? 0 : minor;
+}
+
+// The id of a pack's kind today. Environments were the draft mortise.environment/0 in ABI 0.2, with the same structs.
+[[nodiscard]] std::string current_kind(std::string id);
+
 struct PackInfo {
   std::string path;    // absolute
   std::string sha256;  // hash of the whole file, 64 hex digits
   std::string id;      // "acme.match"
   std::string version;
-  int32_t abi = 0;
+  int32_t abi = MORTISE_ABI_MAJOR;
   int32_t abi_minor = 0;
   int32_t min_host_minor = 0;
   std::string tier = "portable";           // portable, torch-locked

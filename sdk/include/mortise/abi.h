@@ -1,10 +1,14 @@
 /* Mortise plugin ABI: versions, status codes, text views and the struct_size rule.
  *
- * A pack is a shared object with ONE exported symbol, the constant `mortise_pack_v0` (pack.h). The host reads its
+ * A pack is a shared object with ONE exported symbol, the constant `mortise_pack_v1` (pack.h). The host reads its
  * metadata from an ELF note without running any code, then loads it once and never unloads it. All headers here are
- * C11 and C++17, need only <stdint.h> and <stddef.h>, and hold no libtorch.
+ * C11 and C++17, need only <stdint.h> and <stddef.h>, and hold no libtorch. Machines have 64-bit pointers and little
+ * endian numbers; a struct is aligned to 8 bytes at most.
  *
- * How to read these headers. Every struct and slot exists since minor 0.1 unless its comment says "since". The comment
+ * This ABI is frozen: a pack of 1.x loads in every program that reads ABI 1, and no field, number or word of a
+ * comment gets another meaning.
+ *
+ * How to read these headers. Every struct and slot exists since 1.0 unless its comment says "since". The comment
  * of a slot says when the host calls it, its inputs and outputs, and how it fails. It ends with the thread tag:
  *   [control]  one thread at a time, and nothing else of the pack runs
  *   [compute]  one call per instance at a time, on any thread; several with MORTISE_FLAG_CONCURRENT
@@ -14,7 +18,16 @@
  *
  * Growth rules (RULES.md R1-R9): the first field of every growing struct is `struct_size`; whoever fills the struct
  * sets it. New fields go to the end. A reader takes min(its size, struct_size) and treats the rest as zero; zero means
- * "not given". Vtables and growing structs are always passed by pointer. No bool, enum, long, bitfield or union.
+ * "not given". Vtables and growing structs are always passed by pointer. No bool, enum, long, bitfield or union. No
+ * struct ends with a hole: a later field that fell into it would not change struct_size. A field `padding` is 0.
+ *
+ * Numbers and flags that a reader does not know. Later minors may add numbers to a list (MORTISE_FINISH_*, column
+ * types) and flags. Each reader ignores an unknown flag; a pack that cannot run in a host that ignores its new flag raises
+ * min_host_minor. A plugin reads an unknown number of the host as the comment of the list says. A host refuses an unknown
+ * number of a plugin, unless the comment of the list says otherwise.
+ *
+ * Texts. A name or id that a programmer writes (`const char*`) is ASCII and ends with a zero byte. All else is a
+ * mortise_text.
  */
 #ifndef MORTISE_ABI_H_
 #define MORTISE_ABI_H_
@@ -22,26 +35,32 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* ABI 0 is the time before the freeze: a minor version may still change meanings. The frozen ABI is mortise_pack_v1. */
-#define MORTISE_ABI_MAJOR 0
-#define MORTISE_ABI_MINOR 2
+#define MORTISE_ABI_MAJOR 1
+#define MORTISE_ABI_MINOR 0
 
 /* The minor for which an author builds. Newer members are hidden, so that a pack built with a new SDK loads in an old
- * host until its author asks for more: mortise_add_pack(... TARGET_MINOR 2), or -D. Code that makes no pack (a host, a
- * test, the note maker) sees everything. */
+ * host until its author asks for more: mortise_add_pack(... TARGET_MINOR n), or -D. Code that makes no pack (a host, a
+ * test, the note maker) sees everything.
+ *
+ * The numbers 1 and 2 are minors of ABI 0, and 1.0 has all that 0.2 had. Sources of that time may still ask for them and
+ * get 1.0. No minor of ABI 1 has these numbers: the one after 1.0 is 1.3. */
 #ifndef MORTISE_TARGET_MINOR
 #ifdef MORTISE_PACK_ID
-#define MORTISE_TARGET_MINOR 1
+#define MORTISE_TARGET_MINOR 0
 #else
 #define MORTISE_TARGET_MINOR MORTISE_ABI_MINOR
 #endif
 #endif
-#if MORTISE_TARGET_MINOR < 1 || MORTISE_TARGET_MINOR > MORTISE_ABI_MINOR
+#if MORTISE_TARGET_MINOR < 0 || (MORTISE_TARGET_MINOR > MORTISE_ABI_MINOR && MORTISE_TARGET_MINOR > 2)
 #error "MORTISE_TARGET_MINOR is no minor that these headers know: take a newer SDK, or a value up to MORTISE_ABI_MINOR"
 #endif
-/* The oldest host that runs a pack of this target. All that minor 2 added is told by the pack, and a 0.1 host leaves it
- * unread. */
-#define MORTISE_MIN_HOST_MINOR 1
+/* What a pack writes into abi_minor and min_host_minor: the minor it was built for, and the oldest host that runs it. */
+#if MORTISE_TARGET_MINOR <= 2
+#define MORTISE_PACK_MINOR 0
+#else
+#define MORTISE_PACK_MINOR MORTISE_TARGET_MINOR
+#endif
+#define MORTISE_MIN_HOST_MINOR 0
 
 #ifdef __cplusplus
 #define MORTISE_NOEXCEPT noexcept
@@ -52,7 +71,11 @@
 #endif
 #define MORTISE_EXPORT __attribute__((visibility("default")))
 
-/* Status of a slot: 0, or one of the sixteen canonical codes. int32_t everywhere. */
+#if !defined(__LP64__) || (defined(__BYTE_ORDER__) && __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__)
+#error "The plugin ABI is for 64-bit little endian machines: build the pack for x86_64 or aarch64"
+#endif
+
+/* Status of a slot: 0, or one of the sixteen canonical codes. int32_t everywhere. Any other is read as UNKNOWN. */
 #define MORTISE_OK 0
 #define MORTISE_CANCELLED 1
 #define MORTISE_UNKNOWN 2

@@ -9,7 +9,7 @@
 #include "abi.h"
 #include "tensor.h"
 
-/* log levels */
+/* log levels; another number is read as the nearest of these */
 #define MORTISE_LOG_DEBUG 0
 #define MORTISE_LOG_INFO 1
 #define MORTISE_LOG_WARN 2
@@ -49,7 +49,7 @@ typedef struct mortise_host {
   /* The finished part of the call's work, 0 to 1, to show to users. */
   void (*progress)(mortise_call* call, double fraction) MORTISE_NOEXCEPT;
 
-  /* Scratch memory that lives until the call ends; null if memory runs out. `align` is a power of two up to 4096. */
+  /* Scratch memory of the host that lives until the call ends; null if memory runs out. `align` is a power of two up to 4096. */
   void* (*alloc)(mortise_call* call, uint64_t size, uint64_t align)MORTISE_NOEXCEPT;
 
   /* The cudaStream_t of the call's device, or null on the CPU. */

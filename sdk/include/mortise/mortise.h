@@ -1,4 +1,4 @@
-/* All of the stable plugin ABI. Read abi.h, tensor.h, host.h, pack.h, then the header of your kind. */
+/* All of the plugin ABI. Read abi.h, tensor.h, host.h, pack.h, then the header of your kind. */
 #ifndef MORTISE_MORTISE_H_
 #define MORTISE_MORTISE_H_
 
@@ -6,10 +6,12 @@
 #include "ext/device.h"
 #include "ext/generate.h"
 #include "ext/reads.h"
+#include "ext/row_text.h"
 #include "ext/score_model.h"
 #include "ext/state.h"
 #include "host.h"
 #include "kinds/advantage_estimator.h"
+#include "kinds/environment.h"
 #include "kinds/kl_estimator.h"
 #include "kinds/policy_loss.h"
 #include "kinds/reward.h"

@@ -18,8 +18,7 @@
 #define MORTISE_PARAM_TEXT 3
 
 /* What the text of a parameter names. The host then checks it before the run, follows it across a resume, or hides
- * it. All since 0.2; an unknown role is read as PLAIN. Roles other than PLAIN are for MORTISE_PARAM_TEXT. */
-#if MORTISE_TARGET_MINOR >= 2
+ * it. An unknown role is read as PLAIN. Roles other than PLAIN are for MORTISE_PARAM_TEXT. */
 #define MORTISE_ROLE_PLAIN 0
 #define MORTISE_ROLE_COLUMN 1 /* a data column, or a dotted path into a JSON column; empty: none */
 #define MORTISE_ROLE_FILE 2   /* a file that results depend on; empty: none */
@@ -27,7 +26,6 @@
 #define MORTISE_ROLE_MODEL 4  /* the folder of a model, which the plugin loads; empty: none */
 /* A password or key, best written as env:NAME. The host never shows or saves the value. */
 #define MORTISE_ROLE_SECRET 5
-#endif
 
 /* One parameter: what a user may set next to the plugin's name in the config. eg: clip_ratio, f64, "0.2", 0 to 1. */
 typedef struct mortise_param {
@@ -42,10 +40,8 @@ typedef struct mortise_param {
   int32_t has_range;
   uint32_t num_choices; /* for TEXT: the allowed values; 0 = any */
   const char* const* choices;
-#if MORTISE_TARGET_MINOR >= 2
-  int32_t role;   /* since 0.2. MORTISE_ROLE_*; 0 = PLAIN */
-  uint32_t flags; /* since 0.2. 0 */
-#endif
+  int32_t role;   /* MORTISE_ROLE_*; 0 = PLAIN */
+  uint32_t flags; /* 0 */
 } mortise_param;
 
 /* How far the outputs of one row depend on other rows or tokens; the engine splits batches accordingly. */
@@ -76,13 +72,11 @@ typedef struct mortise_param {
 /* Losses and KL estimators: a successful call writes every element of its value and of grad_log_prob, also those of
  * masked tokens, so the host does not zero them first. The loops of the C++ layer do this. */
 #define MORTISE_FLAG_WRITES_ALL 1024u
-#if MORTISE_TARGET_MINOR >= 2
-/* Advantage estimators, since 0.2: the rewards of each function are normalised within their group before they are added
+/* Advantage estimators: the rewards of each function are normalised within their group before they are added
  * up. The engine refuses to do the same a second time. */
 #define MORTISE_FLAG_NORMALIZES_REWARDS 2048u
-/* Since 0.2: the descriptor's get_extension has "mortise.reads/1". A host loads a pack early for that flag alone. */
+/* The descriptor's get_extension has "mortise.reads/1". A host loads a pack early for that flag alone. */
 #define MORTISE_FLAG_TELLS_READS 4096u
-#endif
 
 typedef struct mortise_descriptor {
   uint32_t struct_size;
@@ -101,26 +95,25 @@ typedef struct mortise_descriptor {
   /* Engine stages that the plugin applies itself. eg: "rollout_is_weights". Null-terminated array or null. */
   const char* const* consumes;
   const void* vtable; /* the kind's: const mortise_policy_loss_vtable* ... */
-#if MORTISE_TARGET_MINOR >= 2
-  /* Since 0.2. Policy losses: metrics of theirs that are written for every update too, besides clip_ratio/low_mean,
+  /* Policy losses: metrics of theirs that are written for every update too, besides clip_ratio/low_mean,
    * high_mean and region_mean. "NAME", or "COLUMN=NAME" for another name in the file of updates; eg:
    * "vespo_phi_mean=vespo/phi_seq_mean". Null-terminated array or null. */
   const char* const* update_metrics;
-  /* Since 0.2. Optional: the plugin's table for extension `id` that needs no instance, eg "mortise.reads/1", or null.
+  /* Optional: the plugin's table for extension `id` that needs no instance, eg "mortise.reads/1", or null.
    * [control] */
   const void* (*get_extension)(const char* id)MORTISE_NOEXCEPT;
-#endif
 } mortise_descriptor;
 
 typedef struct mortise_pack {
   uint32_t struct_size;
-  uint32_t abi_minor;      /* MORTISE_TARGET_MINOR of the build */
+  uint32_t abi_minor;      /* MORTISE_PACK_MINOR */
   uint32_t min_host_minor; /* oldest host that can run it: MORTISE_MIN_HOST_MINOR */
   uint32_t num_plugins;
   const char* id;      /* reverse-domain, eg: "acme.match" */
   const char* version; /* semantic version, eg: "1.0.0" */
   const mortise_descriptor* const* plugins;
-  /* Optional. Called once after loading, before any create. [control] Non-zero refuses the pack. */
+  /* Optional. Called once after loading, before any create. Non-zero refuses the pack; say why with host->log and a
+   * null call. [control] */
   int32_t (*open)(const mortise_host* host) MORTISE_NOEXCEPT;
 } mortise_pack;
 
@@ -137,6 +130,9 @@ typedef struct mortise_pack {
   /* Optional: the instance's table for extension `id`, eg "mortise.state/1", or null. [control] */              \
   const void* (*get_extension)(void* self, const char* id)MORTISE_NOEXCEPT;
 
+MORTISE_EXTERN_C MORTISE_EXPORT const mortise_pack mortise_pack_v1;
+/* The name in ABI 0. A source that defines it still compiles, and the pack still loads, as one of ABI 0.2. A host that
+ * finds both names reads mortise_pack_v1. */
 MORTISE_EXTERN_C MORTISE_EXPORT const mortise_pack mortise_pack_v0;
 
 #endif /* MORTISE_PACK_H_ */

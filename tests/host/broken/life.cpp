@@ -15,8 +15,8 @@
 
 extern "C" __attribute__((visibility("hidden"))) const mortise_descriptor* const __start_mortise_plugins[];
 extern "C" __attribute__((visibility("hidden"))) const mortise_descriptor* const __stop_mortise_plugins[];
-const mortise_pack mortise_pack_v0 = {
-    sizeof(mortise_pack),    MORTISE_TARGET_MINOR,
+const mortise_pack mortise_pack_v1 = {
+    sizeof(mortise_pack),    MORTISE_PACK_MINOR,
     MORTISE_MIN_HOST_MINOR,  uint32_t(__stop_mortise_plugins - __start_mortise_plugins),
     MORTISE_PACK_ID,         MORTISE_PACK_VERSION,
     __start_mortise_plugins, nullptr};

@@ -23,7 +23,7 @@
 #endif
 
 #define NOTE                                                                                                      \
-  "{\"abi\":0,\"abi_minor\":2,\"min_host_minor\":1,\"pack\":{\"id\":\"test.broken_file\",\"version\":\"1.0.0\"}," \
+  "{\"abi\":1,\"abi_minor\":0,\"min_host_minor\":0,\"pack\":{\"id\":\"test.broken_file\",\"version\":\"1.0.0\"}," \
   "\"plugins\":[{\"kind\":\"mortise.kl_estimator/1\",\"name\":\"one\",\"summary\":\"" SUMMARY                     \
   "\",\"doc\":null,"                                                                                              \
   "\"flags\":0,\"coupling\":\"token\",\"requires\":[" REQUIRES                                                    \
@@ -45,7 +45,7 @@ __attribute__((constructor)) static void take_time(void) { usleep(1300000); }
 #endif
 #ifdef TEXT_RELOCATION
 /* The address of something, in the code. */
-__asm__(".text\n.balign 8\n.quad mortise_pack_v0\n");
+__asm__(".text\n.balign 8\n.quad mortise_pack_v1\n");
 #endif
 
 /* The first THREADS instances leave a thread behind each. */
@@ -97,7 +97,7 @@ static int32_t open_pack(const mortise_host* host) {
 #define open_pack NULL
 #endif
 
-const mortise_pack mortise_pack_v0 = {.struct_size = sizeof(mortise_pack),
+const mortise_pack mortise_pack_v1 = {.struct_size = sizeof(mortise_pack),
                                       .abi_minor = MORTISE_ABI_MINOR,
                                       .min_host_minor = 1,
                                       .num_plugins = 1,

@@ -24,7 +24,7 @@
 #include "mortise/mortise.h"
 
 #ifndef NOTE_ABI
-#define NOTE_ABI "0"
+#define NOTE_ABI "1"
 #endif
 #ifndef NOTE_MIN_HOST
 #define NOTE_MIN_HOST "1"
@@ -405,7 +405,7 @@ static int32_t open_pack(const mortise_host* host) {
   return is("open_fails") ? MORTISE_FAILED_PRECONDITION : MORTISE_OK;
 }
 
-const mortise_pack mortise_pack_v0 = {.struct_size = PACK_SIZE,
+const mortise_pack mortise_pack_v1 = {.struct_size = PACK_SIZE,
                                       .abi_minor = 1,
                                       .min_host_minor = 1,
                                       .num_plugins = 5,

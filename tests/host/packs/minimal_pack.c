@@ -19,7 +19,7 @@
 #define PLUGIN_NAME "one"
 #endif
 #ifndef NOTE_ABI
-#define NOTE_ABI "0"
+#define NOTE_ABI "1"
 #endif
 #ifndef NOTE_MIN_HOST
 #define NOTE_MIN_HOST "1"
@@ -46,6 +46,9 @@
 #endif
 #ifndef ABI_MINOR
 #define ABI_MINOR MORTISE_TARGET_MINOR
+#endif
+#ifndef TABLE_MINOR
+#define TABLE_MINOR ABI_MINOR
 #endif
 #ifndef KIND
 #define KIND MORTISE_KIND_REWARD
@@ -201,10 +204,13 @@ int32_t throwing_open(const mortise_host* host);
 #ifdef WITHOUT_SYMBOL
 __attribute__((visibility("default"))) const mortise_pack some_other_name = {
 #else
-const mortise_pack mortise_pack_v0 = {
+#ifndef PACK_SYMBOL
+#define PACK_SYMBOL mortise_pack_v1
+#endif
+const mortise_pack PACK_SYMBOL = {
 #endif
     .struct_size = sizeof(mortise_pack),
-    .abi_minor = ABI_MINOR,
+    .abi_minor = TABLE_MINOR,
     .min_host_minor = 1,
     .num_plugins = 1,
     .id = PACK_ID,
@@ -212,6 +218,9 @@ const mortise_pack mortise_pack_v0 = {
     .plugins = plugins,
     .open = open_pack};
 
+#ifdef BOTH_SYMBOLS /* the one of ABI 0 has no plugins, and no host that knows ABI 1 looks at it */
+const mortise_pack mortise_pack_v0 = {.struct_size = sizeof(mortise_pack), .id = "test.nobody", .version = "0.0.0"};
+#endif
 #ifdef EXTRA_EXPORT
 __attribute__((visibility("default"))) int leaked_helper(void) { return 1; }
 __attribute__((visibility("default"))) int leaked_state = 2;

@@ -2,12 +2,12 @@
 # TEST_PACKS_DIR so that a test chooses what its registry sees.
 set(TEST_PACKS_DIR "${CMAKE_BINARY_DIR}/tests/packs")
 set(packs_source "${CMAKE_CURRENT_LIST_DIR}")
-file(CONFIGURE OUTPUT "${TEST_PACKS_DIR}/exports.map" CONTENT "{ global: mortise_pack_v0; local: *; };\n")
+file(CONFIGURE OUTPUT "${TEST_PACKS_DIR}/exports.map" CONTENT "{ global: mortise_pack_v[01]; local: *; };\n")
 
 add_library(test_other_library SHARED "${packs_source}/other_library.c")
 set_target_properties(test_other_library PROPERTIES LIBRARY_OUTPUT_DIRECTORY "${TEST_PACKS_DIR}/lib")
 
-# As an author of ABI 0.1 built them, unless TARGET_MINOR says otherwise.
+# They ask for the minors 1 and 2 of ABI 0, as sources of that time do.
 # minimal_pack(NAME [FOLDER folder] [TARGET_MINOR n] [DEFS ...] [LIBS ...] [LINK ...] [DELETABLE] [ALL_EXPORTS])
 function(minimal_pack name)
   cmake_parse_arguments(ARG "DELETABLE;ALL_EXPORTS" "FOLDER;TARGET_MINOR" "DEFS;LIBS;LINK" ${ARGN})
@@ -44,9 +44,18 @@ minimal_pack(no_symbol DEFS WITHOUT_SYMBOL)
 minimal_pack(extra_export DEFS EXTRA_EXPORT ALL_EXPORTS)
 minimal_pack(wrong_abi DEFS NOTE_ABI="7")
 minimal_pack(damaged_note DEFS NOTE_ABI="zero")
-minimal_pack(other_major ALL_EXPORTS DEFS mortise_pack_v0=mortise_pack_v7 NOTE_ABI="seven")
+minimal_pack(other_major ALL_EXPORTS DEFS PACK_SYMBOL=mortise_pack_v7 NOTE_ABI="seven")
+# Packs of ABI 0: with the minors that its authors wrote, with the minor of today's headers in the table alone, and with a
+# note that does not fit. A pack with both symbols is of ABI 1.
+minimal_pack(abi_0 DEFS PACK_SYMBOL=mortise_pack_v0 NOTE_ABI="0" PACK_ID="test.abi_0")
+minimal_pack(abi_0_headers DEFS PACK_SYMBOL=mortise_pack_v0 NOTE_ABI="0" TABLE_MINOR=0 PACK_ID="test.abi_0_headers")
+minimal_pack(abi_0_newer DEFS PACK_SYMBOL=mortise_pack_v0 NOTE_ABI="0" NOTE_MIN_HOST="3" CONSTRUCTOR)
+minimal_pack(abi_0_note DEFS NOTE_ABI="0")
+minimal_pack(abi_1_note DEFS PACK_SYMBOL=mortise_pack_v0)
+minimal_pack(both_symbols DEFS BOTH_SYMBOLS PACK_ID="test.both_symbols")
+minimal_pack(both_symbols_abi_0 DEFS BOTH_SYMBOLS NOTE_ABI="0")
 minimal_pack(newer_host DEFS NOTE_MIN_HOST="99" CONSTRUCTOR)
-# Packs of other minors: today's with a role, a later one with a role that nobody here knows, roles and flags that lie
+# Packs with a role: today's, and one of a later minor that nobody here knows; roles and flags that lie
 minimal_pack(minor_2 TARGET_MINOR 2 DEFS PACK_ID="test.minor_2" ROLE=MORTISE_ROLE_COLUMN NOTE_ROLE="column")
 minimal_pack(minor_9 TARGET_MINOR 2 DEFS PACK_ID="test.minor_9" ABI_MINOR=9 ROLE=99 NOTE_ROLE="later")
 minimal_pack(secret_default TARGET_MINOR 2

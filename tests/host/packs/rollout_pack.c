@@ -136,7 +136,7 @@ static const mortise_descriptor partial_weights = {.struct_size = sizeof(mortise
                                                    .vtable = &partial};
 static const mortise_descriptor* const plugins[] = {&echo, &partial_weights};
 
-const mortise_pack mortise_pack_v0 = {.struct_size = sizeof(mortise_pack),
+const mortise_pack mortise_pack_v1 = {.struct_size = sizeof(mortise_pack),
                                       .abi_minor = 1,
                                       .min_host_minor = 1,
                                       .num_plugins = 2,

@@ -373,5 +373,5 @@ constexpr Pointers kPointers = make_pointers();
 
 }  // namespace
 
-extern "C" MORTISE_EXPORT const mortise_pack mortise_pack_v0 = {
+extern "C" MORTISE_EXPORT const mortise_pack mortise_pack_v1 = {
     sizeof(mortise_pack), 1, 1, kCount, "test.rude", "1.0.0", kPointers.all, nullptr};

@@ -1,8 +1,7 @@
 /* The museum's pack in C11: one plugin "piece" of every kind. museum.cpp and rust/ compute the same.
  *
  * All numbers of the museum's inputs are multiples of 1/8 with few bits, so that every order of operations gives the same
- * floats. -DOLDER makes the tables as an author of ABI 0.1 did; -DNEWER as one of a later minor, with fields behind those
- * that today's host knows.
+ * floats. -DNEWER makes the tables as an author of a later minor did, with fields behind those that the host knows.
  */
 #include <mortise/mortise.h>
 #include <stdlib.h>
@@ -187,6 +186,25 @@ static int32_t poll(void* self, mortise_call* call, const mortise_rollout_sink* 
   return MORTISE_OK;
 }
 
+/* An episode has two turns. The reward of a turn depends on its ids and its text. */
+static int32_t step(void* self, mortise_call* call, const mortise_episode_action* const* actions, uint64_t num,
+                    const mortise_observation_sink* sink) {
+  static const char more[] = "[{\"role\":\"user\",\"content\":\"more\"}]";
+  piece* p = self;
+  (void)call;
+  for (uint64_t i = 0; i < num; ++i) {
+    const mortise_episode_action* a = actions[i];
+    const int done = a->turn >= 1;
+    const mortise_observation out = {.struct_size = sizeof out,
+                                     .done = done,
+                                     .episode = a->episode,
+                                     .reward = (double)(p->number * a->num_ids) + (double)a->text.size / 8,
+                                     .messages = {done ? NULL : more, done ? 0 : sizeof more - 1}};
+    sink->observation(sink->context, &out);
+  }
+  return MORTISE_OK;
+}
+
 #define VTABLE(kind, type, make, slots) \
   static const struct {                 \
     type now;                           \
@@ -199,6 +217,7 @@ VTABLE(advantage, mortise_advantage_estimator_vtable, make_estimator, .compute =
 VTABLE(reward, mortise_reward_vtable, make_reward, .score = score);
 VTABLE(rollout, mortise_rollout_backend_vtable, make_estimator,
        .set_version = set_version COMMA.submit = submit COMMA.poll = poll);
+VTABLE(environment, mortise_environment_vtable, make_estimator, .step = step);
 
 #define PARAM(id, kind, word, text, says) \
   static const mortise_param id = {       \
@@ -211,9 +230,6 @@ static const mortise_param* const loss_params[] = {&scale};
 static const mortise_param* const estimator_params[] = {&number};
 static const mortise_param* const reward_params[] = {&scale, &number, &flip, &column};
 
-#ifdef OLDER /* today's headers at the first minor: the struct ends earlier */
-_Static_assert(sizeof(mortise_descriptor) == offsetof(mortise_descriptor, vtable) + sizeof(void*), "0.1");
-#endif
 #define PLUGIN(id, kind_id, couples, num, list, table) \
   static const struct {                                \
     mortise_descriptor now;                            \
@@ -232,18 +248,19 @@ PLUGIN(advantage_plugin, MORTISE_KIND_ADVANTAGE_ESTIMATOR, MORTISE_COUPLING_UPDA
        advantage_table);
 PLUGIN(reward_plugin, MORTISE_KIND_REWARD, MORTISE_COUPLING_TOKEN, 4, reward_params, reward_table);
 PLUGIN(rollout_plugin, MORTISE_KIND_ROLLOUT_BACKEND, MORTISE_COUPLING_TOKEN, 1, estimator_params, rollout_table);
-static const mortise_descriptor* const plugins[] = {&loss_plugin.now, &kl_plugin.now, &advantage_plugin.now,
-                                                    &reward_plugin.now, &rollout_plugin.now};
+PLUGIN(environment_plugin, MORTISE_KIND_ENVIRONMENT, MORTISE_COUPLING_TOKEN, 1, estimator_params, environment_table);
+static const mortise_descriptor* const plugins[] = {&loss_plugin.now,   &kl_plugin.now,      &advantage_plugin.now,
+                                                    &reward_plugin.now, &rollout_plugin.now, &environment_plugin.now};
 
 #ifdef NEWER
 #define BUILT_FOR 9
 #else
-#define BUILT_FOR MORTISE_TARGET_MINOR
+#define BUILT_FOR MORTISE_PACK_MINOR
 #endif
-const mortise_pack mortise_pack_v0 = {.struct_size = sizeof(mortise_pack),
+const mortise_pack mortise_pack_v1 = {.struct_size = sizeof(mortise_pack),
                                       .abi_minor = BUILT_FOR,
                                       .min_host_minor = MORTISE_MIN_HOST_MINOR,
-                                      .num_plugins = 5,
+                                      .num_plugins = 6,
                                       .id = MORTISE_PACK_ID,
                                       .version = MORTISE_PACK_VERSION,
                                       .plugins = plugins};

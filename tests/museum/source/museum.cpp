@@ -1,5 +1,6 @@
 // The museum's packs on the C++ layer: plugins "piece", which compute what those of museum.c compute. -DLOSS, -DKL and
 // -DROWS choose the kinds: small packs instead of one that is large without optimisation.
+#include <mortise/cpp/environment.hpp>
 #include <mortise/cpp/mortise.hpp>
 
 #include <algorithm>
@@ -105,6 +106,18 @@ struct Rollout : mortise::RolloutBackend {
   }
   void abort(std::int64_t, mortise::Call) override { waiting.clear(); }
 };
+struct Environment : mortise::Environment {
+  static constexpr const char* summary = "a piece of the museum";
+  static constexpr bool keeps_episodes = false;
+  std::int64_t number = param("number", 2, "factor");
+  mortise::Observation step(const mortise::EpisodeAction& action, mortise::Call) override {
+    mortise::Observation out;
+    out.done = action.turn >= 1;
+    out.reward = double(number * std::int64_t(action.ids.size())) + double(action.text.size()) / 8;
+    if (!out.done) out.messages = "[{\"role\":\"user\",\"content\":\"more\"}]";
+    return out;
+  }
+};
 #endif
 
 }  // namespace
@@ -119,5 +132,6 @@ MORTISE_KL_ESTIMATOR("piece", Kl)
 MORTISE_ADVANTAGE_ESTIMATOR("piece", Advantage)
 MORTISE_REWARD("piece", Reward)
 MORTISE_ROLLOUT_BACKEND("piece", Rollout)
+MORTISE_ENVIRONMENT("piece", Environment)
 #endif
 MORTISE_PACK()

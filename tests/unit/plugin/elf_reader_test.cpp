@@ -28,7 +28,7 @@ std::vector<std::byte> bytes_of(const Path& path) {
 TEST(ElfReaderTest, ReadsWhatTheLoaderWillSee) {
   const auto bytes = bytes_of(pack_path("minimal"));
   ASSERT_OK_AND_ASSIGN(const ElfSummary elf, read_elf(bytes, "minimal.so"));
-  EXPECT_THAT(elf.exports, ElementsAre("mortise_pack_v0"));
+  EXPECT_THAT(elf.exports, ElementsAre("mortise_pack_v1"));
   EXPECT_THAT(elf.needed, Contains("libc.so.6"));
   EXPECT_THAT(elf.undefined, Contains("malloc"));
   EXPECT_TRUE(elf.runpaths.empty());
@@ -42,7 +42,7 @@ TEST(ElfReaderTest, ReadsWhatTheLoaderWillSee) {
 
 TEST(ElfReaderTest, SeesEveryFault) {
   const auto summary = [](const char* name) { return std::move(read_elf(bytes_of(pack_path(name)), name)).value(); };
-  EXPECT_THAT(summary("extra_export").exports, ElementsAre("leaked_helper", "leaked_state", "mortise_pack_v0"));
+  EXPECT_THAT(summary("extra_export").exports, ElementsAre("leaked_helper", "leaked_state", "mortise_pack_v1"));
   EXPECT_TRUE(summary("no_symbol").exports.empty());
   EXPECT_THAT(summary("run_path").runpaths, ElementsAre("/tmp/somewhere"));
   EXPECT_TRUE(summary("exec_stack").executable_stack);
@@ -91,7 +91,7 @@ TEST(ElfReaderTest, TruncatedAnywhereIsAnErrorOrTheSameNote) {
   for (size_t size = 0; size < bytes.size(); size += 7) {
     const auto elf = read_elf(std::span(bytes).first(size), "x.so");
     if (elf.ok()) {
-      EXPECT_THAT(elf->exports, ElementsAre("mortise_pack_v0")) << size;
+      EXPECT_THAT(elf->exports, ElementsAre("mortise_pack_v1")) << size;
     } else {
       EXPECT_EQ(elf.error().kind, ErrorKind::kPlugin);
     }

@@ -36,12 +36,16 @@ INSTANTIATE_TEST_SUITE_P(
     All, BrokenPackTest,
     testing::Values(Broken{"no_note", "no metadata note", "mortise_add_pack"},
                     Broken{"two_notes", "two metadata notes", "mortise_add_pack"},
-                    Broken{"no_symbol", "does not export 'mortise_pack_v0'", "MORTISE_PACK"},
+                    Broken{"no_symbol", "does not export 'mortise_pack_v1'", "MORTISE_PACK"},
                     Broken{"extra_export", "'leaked_helper', 'leaked_state'", "version script"},
-                    Broken{"wrong_abi", "plugin ABI 7, this program has ABI 0", "build the pack again"},
+                    Broken{"wrong_abi", "plugin ABI 7, this program has ABI 1", "build the pack again"},
                     Broken{"damaged_note", "the metadata note is damaged: ", "with the SDK's mortise_add_pack()"},
-                    Broken{"other_major", "plugin ABI 7, this program has ABI 0", "this version's SDK"},
-                    Broken{"newer_host", "needs a host of plugin ABI 0.99, this one has 0.2", "update mortise"},
+                    Broken{"other_major", "plugin ABI 7, this program has ABI 1", "this version's SDK"},
+                    Broken{"newer_host", "needs a host of plugin ABI 1.99, this one has 1.0", "update mortise"},
+                    Broken{"abi_0_newer", "needs a host of plugin ABI 0.3, this one has 0.2", "TARGET_MINOR=2"},
+                    Broken{"abi_0_note", "its metadata note is of plugin ABI 0, but it exports 'mortise_pack_v1'", "build"},
+                    Broken{"abi_1_note", "its metadata note is of plugin ABI 1, but it exports 'mortise_pack_v0'", "build"},
+                    Broken{"both_symbols_abi_0", "note is of plugin ABI 0, but it exports 'mortise_pack_v1'", "build"},
                     Broken{"needs_other", "'libtest_other_library.so', which its note does not list", "NEEDS"},
                     Broken{"needs_openmp", "second OpenMP runtime", "host->parallel_for"},
                     Broken{"run_path", "run path '/tmp/somewhere'", "-rpath"},
@@ -81,7 +85,7 @@ TEST(InspectTest, ANoteMadeByTheSdkIsReadInFull) {
 // Packs that our compilers would not make from minimal_pack.c.
 TEST(InspectTest, AuditsSayWhatToDo) {
   ElfSummary elf;
-  elf.exports = {"mortise_pack_v0"};
+  elf.exports = {"mortise_pack_v1"};
   elf.nodelete = true;
   EXPECT_OK(audit_elf(elf, "x.so"));
   elf.text_relocations = true;

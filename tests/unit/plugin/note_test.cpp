@@ -12,7 +12,7 @@ using testing::HasSubstr;
 // A whole note with one part replaced.
 std::string note(const std::string& from = "", const std::string& to = "") {
   std::string text =
-      R"({"abi":0,"abi_minor":1,"min_host_minor":1,"pack":{"id":"acme.match","version":"1.0.0"},)"
+      R"({"abi":1,"abi_minor":1,"min_host_minor":1,"pack":{"id":"acme.match","version":"1.0.0"},)"
       R"("plugins":[{"kind":"mortise.policy_loss/1","name":"tilted","summary":"s","doc":null,"flags":2,)"
       R"("coupling":"row",)"
       R"("requires":["ref_log_prob"],"consumes":["rollout_is_weights"],)"
@@ -102,10 +102,10 @@ TEST_P(BadNoteTest, IsRefusedWithItsReason) {
 
 INSTANTIATE_TEST_SUITE_P(
     All, BadNoteTest,
-    testing::Values(BadNote{R"("abi":0)", R"("abi":1)", "built for plugin ABI 1, this program has ABI 0"},
-                    BadNote{R"("abi":0,)", "", "'abi' is missing"},
-                    BadNote{R"("abi":0)", R"("abi":"0")", "'abi' must be an integer"},
-                    BadNote{R"("abi":0)", R"("abi":99999999999999999999)", "'abi' must be an integer"},
+    testing::Values(BadNote{R"("abi":1)", R"("abi":2)", "built for plugin ABI 2, this program has ABI 1 and reads ABI 0"},
+                    BadNote{R"("abi":1,)", "", "'abi' is missing"},
+                    BadNote{R"("abi":1)", R"("abi":"0")", "'abi' must be an integer"},
+                    BadNote{R"("abi":1)", R"("abi":99999999999999999999)", "'abi' must be an integer"},
                     BadNote{R"("id":"acme.match")", R"("id":"Acme")", "pack id 'Acme'"},
                     BadNote{R"("id":"acme.match")", R"("id":"../../etc")", "pack id"},
                     BadNote{R"("version":"1.0.0")", R"("version":"one")", "version 'one'"},
@@ -121,7 +121,7 @@ INSTANTIATE_TEST_SUITE_P(
                     BadNote{R"({"abi")", R"({{"abi")", "x.so"}));
 
 TEST(NoteTest, RefusesTwoPluginsOfOneName) {
-  const std::string twice = R"({"abi":0,"abi_minor":1,"pack":{"id":"a.b","version":"1.0.0"},)"
+  const std::string twice = R"({"abi":1,"abi_minor":1,"pack":{"id":"a.b","version":"1.0.0"},)"
                             R"("plugins":[{"kind":"k/1","name":"x"},{"kind":"k/1","name":"x"}]})";
   EXPECT_THAT(error_of(parse_note(twice, "x.so")), HasSubstr("two plugins 'x'"));
 }
@@ -132,7 +132,7 @@ TEST(NoteTest, DeepNestingIsRefusedNotCrashed) {
 }
 
 TEST(NoteTest, NobodyIsAskedToCorrectWhatAToolWrites) {
-  const auto damaged = parse_note(note(R"("abi":0)", R"("abi":0 0)"), "x.so");
+  const auto damaged = parse_note(note(R"("abi":1)", R"("abi":1 0)"), "x.so");
   ASSERT_FALSE(damaged.ok());
   EXPECT_THAT(damaged.error().what, testing::StartsWith("the metadata note is damaged: "));
   EXPECT_THAT(damaged.error().next, testing::AllOf(HasSubstr("build the pack again"), HasSubstr("mortise_add_pack()")));

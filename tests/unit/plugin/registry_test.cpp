@@ -7,6 +7,7 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <map>
 
 #include "plugin/host/instance.h"
 #include "plugin/host/kinds/reward.h"
@@ -171,7 +172,18 @@ TEST(LoadTest, TheSameBytesAreLoadedOnce) {
   EXPECT_EQ(a.pack, b.pack);
 }
 
-// Structs of 0.1 are shorter; a later minor may have roles that this host does not know.
+// Packs of ABI 0 load, also those that were compiled with the headers of ABI 1. Of two symbols the newer one counts.
+TEST(LoadTest, PacksOfAbi0) {
+  PluginRegistry registry = open_registry({"abi_0", "abi_0_headers", "both_symbols"});
+  for (const auto& [pack, abi] : std::map<std::string, int>{{"abi_0", 0}, {"abi_0_headers", 0}, {"both_symbols", 1}}) {
+    ASSERT_OK_AND_ASSIGN(const LoadedPlugin loaded, registry.load("reward", "test." + pack + "/one"));
+    EXPECT_EQ(loaded.pack->abi, abi) << pack;
+    EXPECT_EQ(loaded.pack->id, "test." + pack);
+    EXPECT_OK(PluginInstance::create(registry, "reward", "test." + pack + "/one", nlohmann::ordered_json::object(), {}));
+  }
+}
+
+// A source of ABI 0 that asks for its minor 2 gets 1.0. A later minor may have roles that this host does not know.
 TEST(LoadTest, PacksOfOtherMinors) {
   PluginRegistry registry = open_registry({"minimal", "minor_2", "minor_9"});
   const auto role_of = [&](const std::string& pack) {

@@ -1,4 +1,4 @@
-// An environment by name, called in this process: what a row meets between its turns (mortise.environment/0, a draft).
+// An environment by name, called in this process: what a row meets between its turns (mortise.environment/1).
 //
 // Each episode gets one answer for each call: an observation, or the reason why it failed. Threading: one call at a
 // time per object.

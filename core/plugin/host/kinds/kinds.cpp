@@ -10,13 +10,6 @@ const KindInfo* find_kind_named(std::string_view name) {
   return found == std::end(kKinds) ? nullptr : found;
 }
 
-std::string draft_note(const KindInfo& kind) {
-  if (!kind.is_draft) return "";
-  std::string note = "the kind ";
-  note.append(kind.name).append(" is a draft (").append(kind.id);
-  return note.append("): its structs may change with any version of Mortise, and the pack must then be built again");
-}
-
 std::vector<std::string> kind_names() {
   std::vector<std::string> names;
   for (const KindInfo& kind : kKinds) names.emplace_back(kind.name);

@@ -47,7 +47,6 @@ struct KindInfo {
   bool has_coupling;                         // `coupling` of the descriptor means something
   size_t vtable_size;                        // size in this ABI
   std::span<const KindSlot> slots;           // mandatory ones, after create and destroy
-  bool is_draft = false;                     // its structs may change with any version
 };
 
 namespace kind_tables {
@@ -151,8 +150,7 @@ inline constexpr KindInfo kKinds[] = {
      .inputs = {},
      .has_coupling = false,
      .vtable_size = sizeof(mortise_environment_vtable),
-     .slots = kind_tables::kEnvironmentSlots,
-     .is_draft = true},
+     .slots = kind_tables::kEnvironmentSlots},
 };
 inline constexpr size_t kNumKinds = std::size(kKinds);
 
@@ -172,8 +170,6 @@ inline constexpr size_t kNumKinds = std::size(kKinds);
 
 // In the order of the table.
 [[nodiscard]] std::vector<std::string> kind_names();
-// For people, if the kind is a draft: what that means for a pack. "" otherwise.
-[[nodiscard]] std::string draft_note(const KindInfo& kind);
 // For people: "policy_loss, kl_estimator, advantage_estimator, reward, rollout_backend or environment".
 [[nodiscard]] std::string kind_list();
 

@@ -11,7 +11,7 @@
 #include "foundation/base/shown_text.h"
 #include "foundation/base/text.h"
 #include "foundation/formats/json.h"
-#include "mortise/ext/draft/row_text.h"
+#include "mortise/ext/row_text.h"
 #include "plugin/host/abi_struct.h"
 #include "plugin/host/guarded_output.h"
 #include "plugin/host/host_services.h"
@@ -181,6 +181,7 @@ Result<Reward> Reward::create(const LoadedPlugin& plugin, InstanceIdentity ident
 
 Result<Reward> Reward::checked(PluginInstance instance) {
   register_host_extension(MORTISE_EXT_ROW_TEXT, &kRowText);
+  register_host_extension("mortise.row_text/0", &kRowText);  // the draft of ABI 0.2 had the same table
   Reward made(std::move(instance));
   const auto vtable = vtable_of<Vtable>(made.instance_);
   TRY(check_slots(made.instance_, {{"score", vtable.score != nullptr}}));

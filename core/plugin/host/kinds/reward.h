@@ -76,7 +76,7 @@ struct RewardBatch {
   bool is_validation = false;
 };
 
-// A named number of a row, or (mortise.row_text/0) a named text.
+// A named number of a row, or (mortise.row_text/1) a named text.
 struct RowValue {
   int64_t row = 0;
   std::string name{};

@@ -1,4 +1,4 @@
-/* Environment, a draft: what a row meets between its turns. mortise.hpp does not include this header.
+/* Environment: what a row meets between its turns. mortise.hpp does not include this header.
  *
  * The derived class has step(), and reset() and close() if its episodes have state. An exception fails the one episode
  * of the call: its row gets no reward, and the run continues. See kinds/environment.h for the life of an episode.

@@ -70,7 +70,7 @@ class BatchLoss : public LossFunction {
  public:
   static constexpr std::int32_t coupling = MORTISE_COUPLING_UPDATE;
   // A class hides this with true if its tensors may lie on a CUDA device (mortise.device/1); LossBatch::device_type says
-  // where they are. Needs TARGET_MINOR 2.
+  // where they are.
   static constexpr bool accepts_cuda = false;
 };
 
@@ -267,7 +267,6 @@ struct ContextLossPlugin {
   }
 };
 
-#if MORTISE_TARGET_MINOR >= 2
 inline constexpr std::int32_t kCpuAndCuda[] = {MORTISE_CPU, MORTISE_CUDA};
 inline constexpr mortise_device kTakesCuda = {sizeof(mortise_device), 0, 2, kCpuAndCuda};
 
@@ -275,7 +274,6 @@ template <class T>
 const void* cuda_loss_extension(const char* id) noexcept {
   return std::string_view(id) == MORTISE_EXT_DEVICE ? &kTakesCuda : T::plugin_extension(id);
 }
-#endif
 
 template <class T>
 struct BatchLossPlugin {
@@ -290,11 +288,7 @@ struct BatchLossPlugin {
       sizeof(mortise_policy_loss_vtable), 0, create<T>, destroy<T>, get_extension<T>, compute};
   static mortise_descriptor describe(const char* name) {
     mortise_descriptor d = detail::describe<T>(MORTISE_KIND_POLICY_LOSS, name, T::coupling, &vtable);
-#if MORTISE_TARGET_MINOR >= 2
     if (T::accepts_cuda) d.get_extension = cuda_loss_extension<T>;
-#else
-    static_assert(!T::accepts_cuda, "accepts_cuda is of ABI 0.2: build with mortise_add_pack(... TARGET_MINOR 2)");
-#endif
     return d;
   }
 };

@@ -250,15 +250,9 @@ class Param {
 
  private:
   static constexpr double kInfinity = std::numeric_limits<double>::infinity();
-  template <int kTarget = MORTISE_TARGET_MINOR>
   Param& role(std::int32_t role) {
     static_assert(std::is_same_v<T, std::string>, "only a text can stand for a column, a file, a folder or a secret");
-    static_assert(kTarget >= 2, "roles are of ABI 0.2: build the pack with mortise_add_pack(... TARGET_MINOR 2)");
-#if MORTISE_TARGET_MINOR >= 2
     entry_.param.role = role;
-#else
-    (void)role;
-#endif
     return *this;
   }
   void open_range() {
@@ -286,10 +280,10 @@ class Plugin {
   // Null-terminated, eg: static constexpr const char* requires_inputs[] = {"ref_log_prob", nullptr};
   static constexpr const char* const* requires_inputs = nullptr;
   static constexpr const char* const* consumes = nullptr;
-  // As `update_metrics` of the descriptor; null-terminated. Needs TARGET_MINOR 2.
+  // As `update_metrics` of the descriptor; null-terminated.
   static constexpr const char* const* update_metrics = nullptr;
   // The plugin's table for an extension that needs no instance, eg "mortise.reads/1". A class hides it with a static
-  // function of its own. Needs TARGET_MINOR 2.
+  // function of its own.
   static const void* plugin_extension(const char*) noexcept { return nullptr; }
 
   virtual ~Plugin() = default;
@@ -405,12 +399,8 @@ mortise_descriptor describe(const char* kind, const char* name, std::int32_t cou
   d.coupling = coupling;
   d.requires_inputs = T::requires_inputs;
   d.consumes = T::consumes;
-#if MORTISE_TARGET_MINOR >= 2
   d.update_metrics = T::update_metrics;
   d.get_extension = T::plugin_extension;
-#else
-  static_assert(T::update_metrics == nullptr, "update_metrics is of ABI 0.2: use mortise_add_pack(... TARGET_MINOR 2)");
-#endif
   try {
     ParamTable* table = &param_tables().emplace_back();
     const Building b{table, nullptr, nullptr};
@@ -456,8 +446,8 @@ mortise_descriptor describe(const char* kind, const char* name, std::int32_t cou
   __VA_ARGS__                                                                                                 \
   extern "C" __attribute__((visibility("hidden"))) const mortise_descriptor* const __start_mortise_plugins[]; \
   extern "C" __attribute__((visibility("hidden"))) const mortise_descriptor* const __stop_mortise_plugins[];  \
-  const mortise_pack mortise_pack_v0 = {                                                                      \
-      sizeof(mortise_pack),    MORTISE_TARGET_MINOR,                                                          \
+  const mortise_pack mortise_pack_v1 = {                                                                      \
+      sizeof(mortise_pack),    MORTISE_PACK_MINOR,                                                            \
       MORTISE_MIN_HOST_MINOR,  std::uint32_t(__stop_mortise_plugins - __start_mortise_plugins),               \
       MORTISE_PACK_ID,         MORTISE_PACK_VERSION,                                                          \
       __start_mortise_plugins, nullptr};

@@ -2,7 +2,7 @@
  *     static constexpr std::uint32_t flags = MORTISE_FLAG_TELLS_READS;
  *     static const void* plugin_extension(const char* id) noexcept { return mortise::reads_extension<Match>(id); }
  *     void reads(mortise::Reads& out) const { out.files("path", "imports", "what they are", folder, {"a.txt"}); }
- * `reads` sees the parameters; setup() has not run. It looks at files alone. Header-only; needs TARGET_MINOR 2.
+ * `reads` sees the parameters; setup() has not run. It looks at files alone. Header-only.
  */
 #ifndef MORTISE_CPP_READS_HPP_
 #define MORTISE_CPP_READS_HPP_
@@ -10,8 +10,6 @@
 #include <cstring>
 
 #include "plugin.hpp"
-
-#if MORTISE_TARGET_MINOR >= 2
 
 namespace mortise {
 
@@ -73,5 +71,4 @@ const void* reads_extension(const char* id) noexcept {
 
 }  // namespace mortise
 
-#endif  // MORTISE_TARGET_MINOR >= 2
 #endif  // MORTISE_CPP_READS_HPP_

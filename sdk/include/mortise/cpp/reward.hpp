@@ -17,7 +17,7 @@
 #include <type_traits>
 #include <utility>
 
-#include "../ext/draft/row_text.h"
+#include "../ext/row_text.h"
 #include "plugin.hpp"
 
 namespace mortise {
@@ -63,7 +63,7 @@ inline constexpr double two_to_63 = 9223372036854775808.0;
 // One completion with all its data. Valid until score returns.
 class Row {
  public:
-  // `texts`: mortise.row_text/0 of the host, or null.
+  // `texts`: mortise.row_text/1 of the host, or null.
   Row(const mortise_reward_in* in, mortise_reward_out* out, std::int64_t index, const mortise_row_text* texts = nullptr)
       : in_(in), out_(out), texts_(texts), i_(index) {}
 
@@ -145,7 +145,7 @@ class Row {
     if (MORTISE_HAS(out_, row_value)) out_->row_value(out_->sink, i_, to_text(name), value);
   }
   // Adds a named text to this row, for the completion files. "pred" is the answer that was found in the completion:
-  // maj@k of a validation counts these. Lost in a host without mortise.row_text/0.
+  // maj@k of a validation counts these. Lost in a host without mortise.row_text/1.
   template <class Text, class = std::enable_if_t<std::is_convertible_v<const Text&, std::string_view>>>
   void note(std::string_view name, const Text& text) const {
     if (texts_ != nullptr && texts_->note != nullptr) texts_->note(out_->sink, i_, to_text(name), to_text(text));

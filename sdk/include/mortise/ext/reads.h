@@ -1,4 +1,4 @@
-/* Plugin extension mortise.reads/1, since 0.2: what an instance with given parameters will read besides its inputs, told
+/* Plugin extension mortise.reads/1: what an instance with given parameters will read besides its inputs, told
  * before any instance is made.
  *
  * descriptor->get_extension(MORTISE_EXT_READS) returns a `const mortise_reads*`; the descriptor's flags have

@@ -1,16 +1,17 @@
-/* Kind mortise.environment/0, a draft: what a row meets between its turns. Its structs may still change; a host takes
- * a pack only if both were built from the same draft. mortise.h does not include this header.
+/* Kind mortise.environment/1: what a row meets between its turns.
  *
  * A row is an episode. Life of an episode: reset, then step after each assistant turn until a step says done or the
  * host ends it, then close. The host tokenizes observations, masks them out of the loss, and keeps all limits.
  * Episodes do not outlive a step of the run. Pointers are valid until the slot returns.
+ *
+ * ABI 0.2 had this kind as the draft mortise.environment/0. A host takes packs of it as packs of this kind.
  */
 #ifndef MORTISE_KINDS_ENVIRONMENT_H_
 #define MORTISE_KINDS_ENVIRONMENT_H_
 
 #include "../pack.h"
 
-#define MORTISE_KIND_ENVIRONMENT "mortise.environment/0"
+#define MORTISE_KIND_ENVIRONMENT "mortise.environment/1"
 #include "reward.h" /* MORTISE_FINISH_* */
 
 typedef struct mortise_episode_start {

@@ -11,13 +11,13 @@
 
 #define MORTISE_KIND_REWARD "mortise.reward/1"
 
-/* column types */
+/* column types; a plugin treats a column of another type as absent */
 #define MORTISE_COLUMN_TEXT 0 /* UTF-8 */
 #define MORTISE_COLUMN_I64 1
 #define MORTISE_COLUMN_F64 2
 #define MORTISE_COLUMN_JSON 3 /* UTF-8 JSON text of the value */
 
-/* why a completion ended */
+/* why a completion ended; a plugin reads another number as STOP */
 #define MORTISE_FINISH_STOP 0   /* an end token, which is its last id, or a stop string */
 #define MORTISE_FINISH_LENGTH 1 /* cut at the longest allowed length */
 #define MORTISE_FINISH_ABORT 2  /* aborted by the backend; partial */
@@ -68,6 +68,7 @@ typedef struct mortise_reward_in {
   int64_t step;                         /* step of the run, from 1; 0 outside a run */
   int64_t max_response_length;          /* tokens; 0 = unknown */
   int32_t is_validation;                /* 1 while validating */
+  int32_t padding;
 } mortise_reward_in;
 
 typedef struct mortise_reward_out {

@@ -4,6 +4,9 @@
  * outstanding; after each update set_version(version). Backends with their own copies of the weights also implement
  * begin_update / update_weight / end_update. The built-in `native` backend forwards every slot to the engine's own
  * generator, whose table (extension mortise.generate/1) has the same type.
+ *
+ * A sequence has one version of the weights. Before its weights change, a backend ends the completions that it has begun,
+ * or aborts them; the engine itself continues a partial completion with new weights, by a request with a longer prompt.
  */
 #ifndef MORTISE_KINDS_ROLLOUT_BACKEND_H_
 #define MORTISE_KINDS_ROLLOUT_BACKEND_H_
@@ -61,14 +64,12 @@ typedef struct mortise_rollout_sequence {
   const int64_t* ids;             /* [num_ids], the end token included */
   const float* log_prob;          /* [num_ids] at temperature, unfiltered; null when the backend has none */
   const float* filtered_log_prob; /* [num_ids] after penalties, forbidden tokens and filters; or null */
-#if MORTISE_TARGET_MINOR >= 2
-  /* since 0.2. Experts that each token of prompt and completion took, layer by layer in a mixture of experts; 65535 as
+  /* Experts that each token of prompt and completion took, layer by layer in a mixture of experts; 65535 as
    * the first of a layer's: not known. The last token may be unknown. Null: not given. Today training takes them
    * only from backends that sample with the engine (MORTISE_FLAG_NEEDS_ENGINE). It refuses
    * actor.router_replay.mode = "R3" with others. */
   const uint16_t* experts;
-  uint64_t num_experts; /* since 0.2. numbers in `experts`: tokens x layers with experts x experts per token */
-#endif
+  uint64_t num_experts; /* numbers in `experts`: tokens x layers with experts x experts per token */
 } mortise_rollout_sequence;
 
 typedef struct mortise_rollout_sink {

@@ -1,4 +1,4 @@
-/* Calls of an environment in an author's test: one episode at a time. The kind is a draft. See host.h. */
+/* Calls of an environment in an author's test: one episode at a time. See host.h. */
 #ifndef MORTISE_TESTING_ENVIRONMENT_H_
 #define MORTISE_TESTING_ENVIRONMENT_H_
 

@@ -217,8 +217,9 @@ static inline const mortise_host* mortise_test_host(void) {
 static inline const mortise_descriptor* mortise_test_find(const char* path, const char* kind, const char* name) {
   void* library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
   if (library == NULL) mortise_test_die("cannot be loaded", dlerror());
-  const mortise_pack* pack = (const mortise_pack*)dlsym(library, "mortise_pack_v0");
-  if (pack == NULL) mortise_test_die("exports no mortise_pack_v0", path);
+  const mortise_pack* pack = (const mortise_pack*)dlsym(library, "mortise_pack_v1");
+  if (pack == NULL) pack = (const mortise_pack*)dlsym(library, "mortise_pack_v0"); /* built for ABI 0 */
+  if (pack == NULL) mortise_test_die("exports no mortise_pack_v1", path);
   for (uint32_t i = 0; i < pack->num_plugins; ++i) {
     const mortise_descriptor* d = pack->plugins[i];
     if (strcmp(d->kind, kind) == 0 && strcmp(d->name, name) == 0) return d;

@@ -1,4 +1,4 @@
-//! Environments: what a row meets between its turns. The kind is a draft, so its structs may change.
+//! Environments: what a row meets between its turns.
 
 use crate::tensor::array;
 use crate::{bytes_of, guarded, run_mut, sys, text_of, vtable_of, Call, FinishReason, Params, Result};

@@ -159,7 +159,7 @@ macro_rules! __kind {
     (id kl_estimator) => { "mortise.kl_estimator/1" };
     (id advantage_estimator) => { "mortise.advantage_estimator/1" };
     (id rollout_backend) => { "mortise.rollout_backend/1" };
-    (id environment) => { "mortise.environment/0" };
+    (id environment) => { "mortise.environment/1" };
     (coupling sequence_loss) => { ($crate::sys::MORTISE_COUPLING_ROW, "row") };
     (coupling advantage_estimator) => { ($crate::sys::MORTISE_COUPLING_UPDATE, "update") };
     (coupling $other:ident) => { ($crate::sys::MORTISE_COUPLING_TOKEN, "token") };
@@ -309,7 +309,7 @@ macro_rules! pack {
             ),+]);
             #[no_mangle]
             #[allow(non_upper_case_globals)]
-            pub static mortise_pack_v0: $crate::Static<$crate::sys::mortise_pack> = $crate::Static($crate::sys::mortise_pack {
+            pub static mortise_pack_v1: $crate::Static<$crate::sys::mortise_pack> = $crate::Static($crate::sys::mortise_pack {
                 struct_size: ::std::mem::size_of::<$crate::sys::mortise_pack>() as u32,
                 abi_minor: $crate::sys::MORTISE_TARGET_MINOR,
                 min_host_minor: $crate::sys::MORTISE_MIN_HOST_MINOR,
@@ -321,7 +321,7 @@ macro_rules! pack {
             });
 
             const PIECES: &[$crate::Piece] = &[
-                $crate::Piece::Raw("{\"abi\":0,\"abi_minor\":2,\"min_host_minor\":1,\"pack\":{\"id\":"),
+                $crate::Piece::Raw("{\"abi\":1,\"abi_minor\":0,\"min_host_minor\":0,\"pack\":{\"id\":"),
                 $crate::Piece::Quoted($id),
                 $crate::Piece::Raw(",\"version\":"), $crate::Piece::Quoted(env!("CARGO_PKG_VERSION")),
                 $crate::Piece::Raw("},\"plugins\":["),
@@ -360,7 +360,7 @@ macro_rules! pack {
                 name: *b"Mortise\0",
                 text: $crate::note_text::<PADDED>(PIECES),
             };
-            &mortise_pack_v0
+            &mortise_pack_v1
         }
     };
 }

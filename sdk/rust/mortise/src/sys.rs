@@ -4,10 +4,10 @@
 
 use std::os::raw::{c_char, c_void};
 
-pub const MORTISE_ABI_MAJOR: u32 = 0;
-pub const MORTISE_ABI_MINOR: u32 = 2;
-pub const MORTISE_TARGET_MINOR: u32 = 2;
-pub const MORTISE_MIN_HOST_MINOR: u32 = 1;
+pub const MORTISE_ABI_MAJOR: u32 = 1;
+pub const MORTISE_ABI_MINOR: u32 = 0;
+pub const MORTISE_TARGET_MINOR: u32 = 0;
+pub const MORTISE_MIN_HOST_MINOR: u32 = 0;
 
 pub const MORTISE_OK: i32 = 0;
 pub const MORTISE_CANCELLED: i32 = 1;
@@ -258,6 +258,7 @@ pub struct mortise_reward_in {
     pub step: i64,
     pub max_response_length: i64,
     pub is_validation: i32,
+    pub padding: i32,
 }
 
 #[repr(C)]
@@ -423,7 +424,7 @@ vtable!(mortise_rollout_backend_vtable {
     wake: Option<extern "C" fn(this: *mut c_void, call: *mut mortise_call) -> i32>,
 });
 
-/// Kind `mortise.environment/0`, a draft: its structs may change with any version.
+/// Kind `mortise.environment/1`.
 #[repr(C)]
 pub struct mortise_episode_start {
     pub struct_size: u32,

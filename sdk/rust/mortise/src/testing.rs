@@ -362,6 +362,7 @@ impl Plugin {
             step: batch.step,
             max_response_length: batch.max_response_length,
             is_validation: batch.is_validation as i32,
+            padding: 0,
         };
         let (mut rewards, mut tokens) = (vec![f64::NAN; n], vec![0f32; n * num_ids]);
         let asks = self.call.descriptor.flags & sys::MORTISE_FLAG_TOKEN_REWARDS != 0;

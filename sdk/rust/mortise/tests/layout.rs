@@ -65,7 +65,8 @@ fn layouts_are_those_of_the_c_headers() {
     check!(text, checked, mortise_column { struct_size, r#type, name, valid, text, i64, f64 });
     check!(text, checked, mortise_reward_in {
         struct_size, flags, num_rows, prompt, completion, messages, prompt_ids, completion_ids, finish_reason,
-        group_index, sample_index, row_id, num_columns, columns, step, max_response_length, is_validation
+        group_index, sample_index, row_id, num_columns, columns, step, max_response_length, is_validation,
+        padding
     });
     check!(text, checked, mortise_reward_out { struct_size, flags, rewards, token_rewards, row_value, sink });
     check!(text, checked, mortise_reward_vtable {

@@ -1,5 +1,6 @@
 //! The museum's pack in Rust: one plugin "piece" of every kind, which compute what those of museum.c compute.
-use mortise::{Call, Dual, FinishReason, Group, Meter, Params, Request, Result, Row, Sequence, Sink};
+use mortise::{Call, Dual, EpisodeAction, EpisodeStart, FinishReason, Group, Meter, Observation};
+use mortise::{Params, Request, Result, Row, Sequence, Sink};
 use std::time::Duration;
 
 pub struct Loss(f64);
@@ -106,6 +107,25 @@ impl mortise::RolloutBackend for Rollout {
     }
 }
 
+pub struct Environment {
+    number: i64,
+}
+impl mortise::Environment for Environment {
+    fn new(params: &Params) -> Result<Self> {
+        Ok(Environment { number: params.i64("number")? })
+    }
+    fn reset(&mut self, _: &EpisodeStart, _: &Call) -> Result<Observation> {
+        Ok(Observation::default())
+    }
+    fn step(&mut self, action: &EpisodeAction, _: &Call) -> Result<Observation> {
+        let done = action.turn() >= 1;
+        let reward = (self.number * action.ids().len() as i64) as f64 + action.text().len() as f64 / 8.0;
+        let messages = if done { "" } else { "[{\"role\":\"user\",\"content\":\"more\"}]" };
+        Ok(Observation { messages: messages.into(), reward: Some(reward), done, ..Observation::default() })
+    }
+    const KEEPS_EPISODES: bool = false;
+}
+
 mortise::pack! {
     id: "museum.rust",
     policy_loss "piece": Loss, "a piece of the museum", params: [scale: f64 = 1.5, "factor"];
@@ -116,5 +136,6 @@ mortise::pack! {
         number: i64 = 2, "summand";
         flip: bool = false, "changes the sign";
         column: text = "answer", "column of the answer"];
-    rollout_backend "piece": Rollout, "a piece of the museum", params: [number: i64 = 2, "size of the vocabulary"]
+    rollout_backend "piece": Rollout, "a piece of the museum", params: [number: i64 = 2, "size of the vocabulary"];
+    environment "piece": Environment, "a piece of the museum", params: [number: i64 = 2, "factor"]
 }
