@@ -66,7 +66,7 @@ static void put_names(const char* key, const char* const* names) {
   put("]");
 }
 
-/* 0 for a pack of ABI 0.1, and for a role that this SDK does not know. */
+/* 0 for a pack of ABI 0.1 and for a role that this SDK does not know. */
 static int32_t role_of(const mortise_param* p) {
   return MORTISE_HAS(p, role) && p->role > 0 && p->role <= MORTISE_ROLE_SECRET ? p->role : 0;
 }

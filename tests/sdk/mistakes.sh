@@ -103,5 +103,11 @@ with "the default of 'hit' is 'yes', not true or false" acme.match match hit MOR
 unusable "two plugins of kind mortise.reward/1 are named 'match'" -DPLUGINS=2
 unusable "plugin 'match' has two parameters 'hit'" -DPLUGINS=1 -DCOUNT=2
 unusable "does not export mortise_pack_v1" -DPLUGINS=1 -Dmortise_pack_v1=mortise_pack_v7
+# A source of ABI 0 makes a pack of ABI 0, and one of ABI 1 a pack of ABI 1.
+for abi in 0 1; do
+  unusable fine -DPLUGINS=1 -DMORTISE_TARGET_MINOR=2 -Dmortise_pack_v1=mortise_pack_v$abi
+  gcc -I"$include" -x c -c "$scratch/note.c" -o "$scratch/note.o" && grep -qF "{\"abi\":$abi," "$scratch/note.o" ||
+    wrong "the note of a pack with mortise_pack_v$abi is not of ABI $abi"
+done
 
 [[ $num_wrong -eq 0 ]] && echo "mistakes: all are told by their cause"

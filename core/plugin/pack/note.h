@@ -1,6 +1,6 @@
 // The metadata note of a pack (`.note.mortise`, owner "Mortise", type 1): JSON text to PackInfo.
 //
-//   {"abi":0, "abi_minor":2, "min_host_minor":1, "pack":{"id":"acme.match", "version":"1.0.0"},
+//   {"abi":1, "abi_minor":0, "min_host_minor":0, "pack":{"id":"acme.match", "version":"1.0.0"},
 //    "plugins":[{"kind":"mortise.reward/1", "name":"exact_match", "summary":"...", "doc":"..."|null, "flags":0,
 //                "coupling":"token"|"row"|"group"|"update", "requires":[], "consumes":[], "update_metrics":[],
 //                "params":[{"name":"hit", "type":"f64"|"i64"|"bool"|"text", "default":"1.0"|null, "min":0, "max":1,

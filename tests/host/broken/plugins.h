@@ -70,7 +70,9 @@ extern const mortise_param* const params[2];
                                                        broken::params,                                     \
                                                        nullptr,                                            \
                                                        nullptr,                                            \
-                                                       &vtable_##name};                                    \
+                                                       &vtable_##name,                                     \
+                                                       nullptr,                                            \
+                                                       nullptr};                                           \
   MORTISE_DESCRIPTOR(descriptor_##name)
 
 #endif /* MORTISE_TESTS_BROKEN_PLUGINS_H_ */

@@ -1,4 +1,4 @@
-/* What a plugin will read besides its inputs, told before an instance is made (mortise.reads/1, ABI 0.2). In the class:
+/* What a plugin will read besides its inputs, told before an instance is made (mortise.reads/1). In the class:
  *     static constexpr std::uint32_t flags = MORTISE_FLAG_TELLS_READS;
  *     static const void* plugin_extension(const char* id) noexcept { return mortise::reads_extension<Match>(id); }
  *     void reads(mortise::Reads& out) const { out.files("path", "imports", "what they are", folder, {"a.txt"}); }
