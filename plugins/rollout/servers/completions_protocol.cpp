@@ -205,11 +205,20 @@ std::string VllmProtocol::read_probe(std::size_t number, const HttpDone& answer,
   const auto parsed = parse::parse_json(answer.body);
   const AnswerJson* const value =
       parsed ? member_of(*parsed, path == kPausedPath ? "is_paused" : "weight_version") : nullptr;
-  if (path == kPausedPath)
+  if (path == kPausedPath) {
     facts.is_paused = value != nullptr && *value == true;
-  else
+  } else {
     facts.was_updated = value != nullptr && *value != "default";
+    facts.gives_back_version = value != nullptr;
+  }
   return "";
+}
+
+HttpCall VllmProtocol::version_call() const { return {kVersionPath, "", true, false}; }
+
+std::int64_t VllmProtocol::read_version_answer(const std::string& body) const {
+  const auto parsed = parse::parse_json(body);
+  return parsed ? read_version(member_of(*parsed, "weight_version")) : -1;
 }
 
 std::string VllmProtocol::refusal(const ServerRequest& request, const ServerFacts& facts) const {

@@ -24,6 +24,9 @@ class VllmProtocol final : public CompletionsProtocol {
   std::string refusal(const ServerRequest& request, const ServerFacts& facts) const override;
   std::vector<HttpCall> weight_calls(const std::string& folder, std::int64_t version) const override;
   std::string read_weight_answer(std::size_t number, const std::string& body) const override;
+  bool takes_marks() const override { return true; }
+  HttpCall version_call() const override;
+  std::int64_t read_version_answer(const std::string& body) const override;
   std::vector<HttpCall> adapter_calls(const std::string& folder, const ServerFacts& facts) const override;
 };
 

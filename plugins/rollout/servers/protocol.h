@@ -63,6 +63,7 @@ struct ServerFacts {
   std::string identity;       // tells its process from another, if the server has such a name
   // A run has loaded whole weights into it since its start. The probe sees this only if that run named their version.
   bool was_updated = false;
+  bool gives_back_version = false;  // it can be asked for the name of the version that it was given last
   bool is_paused = false;  // at the last probe: a run loads weights into it, or ended before it resumed it
   // Names of LoRA adapters on the server, which no other adapter has had: the one that samples, and the one that is
   // being loaded. Empty: none.
@@ -90,7 +91,7 @@ class Protocol {
   virtual HttpCall generate(const ServerRequest& request, const ServerFacts& facts) const = 0;
   virtual Fault read_answer(const std::string& body, const ServerRequest& request, const ServerFacts& facts,
                             std::vector<ServerSample>& samples) const = 0;
-  // Loads the weights in `folder` as `version`, in this order. Empty: the server keeps its own.
+  // Loads the weights in `folder` under the name `version` (version_names.h), in this order. Empty: the server keeps its own.
   virtual std::vector<HttpCall> weight_calls(const std::string& folder, std::int64_t version) const = 0;
   // Loads the LoRA adapter in `folder` as facts.next_adapter, and unloads all others. Empty: it takes none.
   virtual std::vector<HttpCall> adapter_calls(const std::string& folder, const ServerFacts& facts) const {
@@ -101,6 +102,14 @@ class Protocol {
   virtual std::string read_weight_answer(std::size_t number, const std::string& body) const {
     (void)number, (void)body;
     return "";
+  }
+  // Whether the server gives back the name of a version as it was given.
+  virtual bool takes_marks() const { return false; }
+  // Asks for that name, where facts.gives_back_version; -1: none, or not one of ours.
+  virtual HttpCall version_call() const { return {}; }
+  virtual std::int64_t read_version_answer(const std::string& body) const {
+    (void)body;
+    return -1;
   }
   // Tells the server's process from one that was started later, where answers do not tell versions.
   virtual HttpCall identity_call() const { return {}; }

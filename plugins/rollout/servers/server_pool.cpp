@@ -94,7 +94,8 @@ std::uint64_t ServerPool::outstanding() const {
   for (const Pending& pending : queue_) out += std::uint64_t(pending.request.num_samples);
   for (const auto& [id, flight] : flights_) out += std::uint64_t(flight.pending.request.num_samples);
   for (const Server& server : servers_)
-    for (const auto& [flight, answer] : server.held) out += std::uint64_t(flight.pending.request.num_samples);
+    for (const auto* const waiting : {&server.held, &server.unconfirmed})
+      for (const auto& [flight, answer] : *waiting) out += std::uint64_t(flight.pending.request.num_samples);
   return out;
 }
 
@@ -120,15 +121,14 @@ void ServerPool::abort(std::int64_t request_id) {
     it = flights_.erase(it);
   }
   for (Server& server : servers_) {
-    for (auto it = server.held.begin(); it != server.held.end();) {
-      const ServerRequest& request = it->first.pending.request;
-      if (!is_meant(request)) {
-        ++it;
-        continue;
-      }
-      server.in_flight -= request.num_samples;
-      give_back(request);
-      it = server.held.erase(it);
+    for (auto* const waiting : {&server.held, &server.unconfirmed}) {
+      std::erase_if(*waiting, [&](const auto& one) {
+        const ServerRequest& request = one.first.pending.request;
+        if (!is_meant(request)) return false;
+        server.in_flight -= request.num_samples;
+        give_back(request);
+        return true;
+      });
     }
   }
   for (auto it = queue_.begin(); it != queue_.end();) {
@@ -182,7 +182,7 @@ void ServerPool::begin_weights(std::size_t index, Call call) {
   if (is_adapter_)
     server.facts.next_adapter = "mortise-" + std::to_string(began_ns_) + "-" + std::to_string(++num_adapters_);
   server.weight_steps =
-      is_adapter_ ? protocol_->adapter_calls(folder_, server.facts) : protocol_->weight_calls(folder_, version_);
+      is_adapter_ ? protocol_->adapter_calls(folder_, server.facts) : protocol_->weight_calls(folder_, name_of(version_));
 }
 
 void ServerPool::end_weights(Server& server) {
@@ -235,6 +235,7 @@ void ServerPool::tend(std::size_t index, Call call) {
     end_weights(server);
     if (server.phase == Phase::kProbing) probe(index, call);
   }
+  check_version(index);
   if (!is_ready(server)) return;
   if (server.num_pauses > 0) call.log(MORTISE_LOG_INFO, server.url + " is back");
   server.num_pauses = 0;
@@ -277,6 +278,7 @@ void ServerPool::take_control(std::size_t index, HttpDone& done, Call call) {
   Server& server = servers_[index];
   server.control_id = 0;
   if (server.checks_identity) return take_identity(index, done, call);
+  if (server.checks_version) return take_version(index, done, call);
   const bool probes = server.phase == Phase::kProbing;
   const std::vector<HttpCall> steps = probes ? protocol_->probes(server.facts) : server.weight_steps;
   const bool is_known = server.step < steps.size();
@@ -285,6 +287,7 @@ void ServerPool::take_control(std::size_t index, HttpDone& done, Call call) {
   if ((may_lack && (done.status == 404 || done.status == 405)) ||
       (removes && (done.status == 400 || done.status == 404))) {
     fault.clear();
+    if (!probes && may_lack) server.facts.gives_back_version = false;  // nor was it given this one
   } else if (fault.empty()) {
     fault = probes ? protocol_->read_probe(server.step, done, server.facts)
                    : protocol_->read_weight_answer(server.step, done.body);
@@ -308,7 +311,7 @@ void ServerPool::take_identity(std::size_t index, const HttpDone& done, Call cal
   const bool is_same = done.error.empty() && protocol_->read_identity(done.body) == server.facts.identity;
   for (auto& [flight, answer] : held) {
     if (is_same)
-      count_answer(std::move(flight), answer, call);
+      confirm(std::move(flight), std::move(answer), call);
     else
       try_again(std::move(flight), "the server was started again meanwhile", false, call);
   }
@@ -337,8 +340,9 @@ void ServerPool::take_out(std::size_t index, const std::string& why, Call call) 
   server.back_at_ns = monotonic_ns() + to_ns(pause);
   // What it still has is lost, or was made by weights that we know nothing of.
   std::vector<Flight> lost;
-  server.checks_identity = false;
-  for (auto& [flight, answer] : std::exchange(server.held, {})) lost.push_back(std::move(flight));
+  server.checks_identity = server.checks_version = false;
+  for (auto* const waiting : {&server.held, &server.unconfirmed})
+    for (auto& [flight, answer] : std::exchange(*waiting, {})) lost.push_back(std::move(flight));
   for (auto it = flights_.begin(); it != flights_.end();) {
     if (it->second.server != index) {
       ++it;
@@ -440,7 +444,7 @@ void ServerPool::take_answer(Flight flight, HttpDone& done, Call call) {
     if (server.control_id == 0) control(index_of(server), protocol_->identity_call(), kProbeLimit);
     return;
   }
-  count_answer(std::move(flight), done, call);
+  confirm(std::move(flight), std::move(done), call);
 }
 
 void ServerPool::count_answer(Flight flight, const HttpDone& done, Call call) {
@@ -457,10 +461,11 @@ void ServerPool::count_answer(Flight flight, const HttpDone& done, Call call) {
   for (const ServerSample& sample : samples) {
     // An adapter's name is its version: the server would not have found another one.
     const bool says = !is_adapter_ && (sample.weight_version >= 0 || server.facts.tells_versions);
-    if (!was_given || !says || sample.weight_version == expected) continue;
+    if (!was_given || !says || sample.weight_version == name_of(expected)) continue;
+    refuse_other_run(server, sample.weight_version);
     const std::string why = "sample " + std::to_string(sample.index) + " is of " +
                             (sample.weight_version < 0 ? std::string("an unknown weight version")
-                                                       : "weight version " + std::to_string(sample.weight_version)) +
+                                                       : "weight version " + std::to_string(version_of(sample.weight_version))) +
                             ", but the server was given version " + std::to_string(expected);
     return try_again(std::move(flight), why, true, call);  // it gets the weights again
   }

@@ -96,9 +96,11 @@ class ServerPool {
     std::int64_t num_failures = 0, num_pauses = 0;  // in a row
     std::int64_t back_at_ns = 0;
     bool is_unfit = false;  // its probe says that waiting does not help
-    bool checks_identity = false;
+    bool checks_identity = false, checks_version = false;
     bool is_warned_of = false;                      // that its restarts would not be noticed
     std::vector<std::pair<Flight, HttpDone>> held;  // answers that wait for it
+    std::vector<std::pair<Flight, HttpDone>> unconfirmed;  // answers that wait for checks_version
+    std::int64_t next_check_ns = 0;
     std::string first_error, last_error;            // since it was last in use
   };
 
@@ -112,6 +114,11 @@ class ServerPool {
   void take(HttpDone& done, Call call);
   void take_answer(Flight flight, HttpDone& done, Call call);
   void count_answer(Flight flight, const HttpDone& done, Call call);
+  void confirm(Flight flight, HttpDone done, Call call);
+  void check_version(std::size_t index);
+  void take_version(std::size_t index, const HttpDone& done, Call call);
+  [[nodiscard]] std::int64_t name_of(std::int64_t version) const;
+  void refuse_other_run(const Server& server, std::int64_t name) const;
   void take_identity(std::size_t index, const HttpDone& done, Call call);
   [[nodiscard]] std::size_t index_of(const Server& server) const { return std::size_t(&server - servers_.data()); }
   [[nodiscard]] bool is_ready(const Server& server) const;

@@ -15,6 +15,7 @@ class SglangProtocol final : public Protocol {
                     std::vector<ServerSample>& samples) const override;
   std::vector<HttpCall> weight_calls(const std::string& folder, std::int64_t version) const override;
   std::vector<HttpCall> adapter_calls(const std::string& folder, const ServerFacts& facts) const override;
+  bool takes_marks() const override { return true; }
   std::string read_weight_answer(std::size_t number, const std::string& body) const override;
 };
 
