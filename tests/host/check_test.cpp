@@ -175,7 +175,7 @@ constexpr FileFault kFileFaults[] = {
     {"static.nodelete", "deletable/deletable.so", "-z nodelete"},
     {"static.stack", "exec_stack/exec_stack.so", "executable stack"},
     {"static.text_relocations", "broken/text_relocations.so", "-fPIC"},
-    {"static.host_version", "newer_host/newer_host.so", "needs a host of ABI 0.99"},
+    {"static.host_version", "newer_host/newer_host.so", "needs a host of ABI 1.99"},
     {"static.described", "broken/described.so", "'one' has no summary"},
     {"static.roles", "secret_default/secret_default.so", "a default, which anyone can read"},
     {"static.known_names", "broken/known_names.so", "did you mean 'ref_log_prob'"},

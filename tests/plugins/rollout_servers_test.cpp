@@ -59,6 +59,7 @@ TEST_F(RolloutServers, AsksAndAnswersAsVllm) {
     EXPECT_THAT(sample.log_prob, ElementsAre(-0.5F, -0.75F, -1.0F));
     EXPECT_THAT(sample.filtered, IsEmpty());
   }
+  EXPECT_THAT(client.log(), IsEmpty()) << client.log().front();
   const json seen = log("good/20");
   EXPECT_THAT(seen["faults"], IsEmpty()) << seen["faults"];
   std::vector<std::string> paths;
@@ -497,6 +498,32 @@ TEST_F(RolloutServers, AdaptersThatServersDoNotLoadAreRefused) {
   RolloutClient old("vllm", {{"url", url("no_adapters")}});
   EXPECT_EQ(old.send_adapter(1), MORTISE_UNAVAILABLE) << "it would wait for ever";
   EXPECT_THAT(old.error(), HasSubstr("/v1/load_lora_adapter: "));
+}
+
+// Both runs call their versions 0, 1, 2 ...; the mark before the number tells them apart.
+TEST_F(RolloutServers, WeightsOfAnotherRunEndThisOne) {
+  for (const auto& [backend, mode] : {std::pair("vllm", "taken/4"), std::pair("sglang", "taken/5")}) {
+    SCOPED_TRACE(backend);
+    RolloutClient client(backend, {{"url", url(mode)}});
+    ASSERT_EQ(client.send_weights(5), 0) << client.error();
+    ASSERT_EQ(client.sample(2), 0) << client.error();
+    for (const auto& [key, sample] : client.sink.taken) EXPECT_EQ(sample.version, 5);
+    EXPECT_EQ(client.sample(6), MORTISE_FAILED_PRECONDITION);
+    EXPECT_THAT(client.error(), HasSubstr(url(mode) + " has the weights of another run (version 5 of run 777777; this is"));
+    EXPECT_THAT(client.error(), HasSubstr("Give each run servers of its own"));
+  }
+}
+
+// Neither its answers nor its start time say so.
+TEST_F(RolloutServers, AServerThatLostItsWeightsUnnoticedGetsThemAgain) {
+  RolloutClient client("vllm", {{"url", url("blank")}, {"slots", "2"}});
+  ASSERT_EQ(client.send_weights(5), 0) << client.error();
+  ASSERT_EQ(client.sample(6), 0) << client.error();
+  EXPECT_EQ(client.sink.taken.size(), 12U);
+  EXPECT_EQ(client.sink.num_twice, 0);
+  EXPECT_EQ(count_of(log("blank"), "/collective_rpc"), 2);
+  ASSERT_THAT(client.log(), testing::Not(IsEmpty()));
+  EXPECT_THAT(client.log().front(), HasSubstr("it has weights without a version, but was given version 5"));
 }
 
 TEST_F(RolloutServers, AnyServerOfTheInterfaceWithItsOwnWeightsOrAReload) {

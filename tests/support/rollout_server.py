@@ -24,6 +24,8 @@
 #   no_adapters    has no calls for LoRA adapters
 #   forget         forgets its LoRA adapters after 2 completions, once
 #   reborn         forgets its LoRA adapters before each load
+#   taken/K        after K completions another run loads its weights, as version 5
+#   blank          loses its weights after 2 completions, and keeps its start time and connections, once
 #   late/K         half a body, once; its second reload ends after the second one of good/K
 # GET /MODE/log gives what came: {"calls": [[path, body], ...], "loaded": {"file": [names]}, "faults": [...]}.
 import copy
@@ -270,6 +272,10 @@ class Handler(BaseHTTPRequestHandler):
             if name in ("restart", "lost"):
                 return  # the connection breaks; the next one leads to the new process
             answer = make(body, name, mode)
+        if name == "taken" and mode.completions > count:
+            mode.version = 777777000000005
+        if name == "blank" and mode.completions > 2 and not mode.has_forgotten:
+            mode.version, mode.has_forgotten = None, True
         if name == "refuse":
             return self.reply(400, {"error": {"message": "the prompt is too long"}})
         if name == "diverged":

@@ -7,12 +7,12 @@
 #include <utility>
 
 #include "../../shared/deadline.h"
+#include "version_names.h"
 
 namespace mortise {
 namespace {
 
 constexpr double kMaxPause = 30;
-constexpr double kProbeLimit = 120;  // a first request compiles, on some servers
 constexpr std::size_t kMaxHomes = 1 << 20;
 
 std::int64_t to_ns(double seconds) { return std::int64_t(seconds * 1e9); }
@@ -122,13 +122,14 @@ void ServerPool::abort(std::int64_t request_id) {
   }
   for (Server& server : servers_) {
     for (auto* const waiting : {&server.held, &server.unconfirmed}) {
-      std::erase_if(*waiting, [&](const auto& one) {
+      const auto gives_back = [&](const std::pair<Flight, HttpDone>& one) {
         const ServerRequest& request = one.first.pending.request;
         if (!is_meant(request)) return false;
         server.in_flight -= request.num_samples;
         give_back(request);
         return true;
-      });
+      };
+      waiting->erase(std::remove_if(waiting->begin(), waiting->end(), gives_back), waiting->end());
     }
   }
   for (auto it = queue_.begin(); it != queue_.end();) {
@@ -235,6 +236,7 @@ void ServerPool::tend(std::size_t index, Call call) {
     end_weights(server);
     if (server.phase == Phase::kProbing) probe(index, call);
   }
+  check_identity(index);
   check_version(index);
   if (!is_ready(server)) return;
   if (server.num_pauses > 0) call.log(MORTISE_LOG_INFO, server.url + " is back");
@@ -440,9 +442,7 @@ void ServerPool::take_answer(Flight flight, HttpDone& done, Call call) {
   if (done.new_connection && !is_adapter_ && !server.facts.tells_versions && !server.facts.identity.empty() &&
       !folder_.empty()) {
     server.held.emplace_back(std::move(flight), std::move(done));
-    server.checks_identity = true;
-    if (server.control_id == 0) control(index_of(server), protocol_->identity_call(), kProbeLimit);
-    return;
+    return check_identity(index_of(server));
   }
   confirm(std::move(flight), std::move(done), call);
 }

@@ -24,7 +24,8 @@
 
 namespace mortise {
 
-inline constexpr int kPoolSliceMs = 50;  // how long one look at the network waits
+inline constexpr int kPoolSliceMs = 50;    // how long one look at the network waits
+inline constexpr double kProbeLimit = 120;  // seconds; a first request compiles, on some servers
 
 struct PoolOptions {
   std::vector<std::string> urls;
@@ -115,6 +116,7 @@ class ServerPool {
   void take_answer(Flight flight, HttpDone& done, Call call);
   void count_answer(Flight flight, const HttpDone& done, Call call);
   void confirm(Flight flight, HttpDone done, Call call);
+  void check_identity(std::size_t index);
   void check_version(std::size_t index);
   void take_version(std::size_t index, const HttpDone& done, Call call);
   [[nodiscard]] std::int64_t name_of(std::int64_t version) const;

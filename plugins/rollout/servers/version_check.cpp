@@ -9,6 +9,7 @@
 #include <string>
 #include <utility>
 
+#include "../../shared/deadline.h"
 #include "server_pool.h"
 #include "version_names.h"
 
@@ -72,6 +73,14 @@ void ServerPool::refuse_other_run(const Server& server, std::int64_t name) const
        server.url + " has the weights of another run (version " + std::to_string(version_of(name)) + " of run " +
            std::to_string(mark_of(name)) + "; this is run " + std::to_string(run_mark()) +
            "), which has loaded them over those of this run. Give each run servers of its own, then resume this one");
+}
+
+// Asks which process it is, if answers wait for that.
+void ServerPool::check_identity(std::size_t index) {
+  Server& server = servers_[index];
+  if (server.phase != Phase::kReady || server.control_id != 0 || server.held.empty()) return;
+  server.checks_identity = true;
+  control(index, protocol_->identity_call(), kProbeLimit);
 }
 
 // Counts an answer, or keeps it until the server has said whose weights it has.
