@@ -1,12 +1,26 @@
-# ./dev pictures: makes docs/pictures/ from real runs: the terminal, the report page, and the learning curves of the README,
-# the cookbook and the guides. It takes about ten minutes on two cores. runs/pictures/ keeps finished runs: remove it to
-# run them again.
+# ./dev pictures [NAME...]: makes docs/pictures/ from real runs: the terminal, the report page, and the learning curves of the
+# README, the cookbook and the guides. All of them take about fifteen minutes on two cores. With names it makes only these
+# pictures, with the runs that they need: ./dev pictures recipe_dapo choose_lr. --list prints the names. runs/pictures/
+# keeps finished runs: remove it to run them again.
 source apps/dev/lib.sh
-case ${1:-} in
-  "") ;;
-  -h | --help) sed -n '/^source/q; s/^# \{0,1\}//p' "$0"; exit 0 ;;
-  *) die $exit_usage "pictures takes no '$1'" ;;
-esac
+mapfile -t all < <("$system_python" apps/dev/picture_list.py)
+wanted=()
+while [[ $# -gt 0 ]]; do
+  case $1 in
+    -h | --help) sed -n '/^source/q; s/^# \{0,1\}//p' "$0"; exit 0 ;;
+    --list) printf '%s\n' "${all[@]}"; exit 0 ;;
+    *)
+      [[ " ${all[*]} " == *" $1 "* ]] || die $exit_usage "there is no picture '$1'; './dev pictures --list' prints their names"
+      wanted+=("$1")
+      ;;
+  esac
+  shift
+done
+[[ ${#wanted[@]} -gt 0 ]] || wanted=("${all[@]}")
+is_wanted() { [[ " ${wanted[*]} " == *" $1 "* ]]; }
+mapfile -t runs < <("$system_python" apps/dev/picture_list.py --runs "${wanted[@]}")
+needs_run() { [[ " ${runs[*]} " == *" $1 "* ]]; }
+
 need_apt build test pictures
 need_torch
 venv=$MORTISE_CACHE/pictures
@@ -34,30 +48,46 @@ if [[ ! -d runs/quickstart/warm ]]; then
   $bin/mortise sft configs/quickstart_sft.toml >"$(log_file pictures-sft)" 2>&1
   cp -r "runs/quickstart/warm_run/$(<runs/quickstart/warm_run/latest)/huggingface" runs/quickstart/warm
 fi
-if [[ ! -d runs/tools/warm/global_step_400 ]]; then
-  rm -rf runs/tools
-  $bin/make_tool_task runs/tools
-  $bin/mortise sft configs/sft_tools.toml >"$(log_file pictures-sft-tools)" 2>&1
+# warm_chats NAME STEPS [ARGUMENT...]: the task of configs/NAME.toml and its warm start.
+warm_chats() {
+  local name=$1 steps=$2
+  shift 2
+  needs_run "recipe_$name" && [[ ! -d runs/$name/warm/global_step_$steps ]] || return 0
+  rm -rf "runs/$name"
+  $bin/make_tool_task "runs/$name" "$@"
+  $bin/mortise sft "configs/sft_$name.toml" >"$(log_file "pictures-sft-$name")" 2>&1
+}
+warm_chats tools 400
+warm_chats search 800 --search
+mkdir -p runs/pictures/recipe_warm_start
+cp runs/quickstart/warm_run/metrics.jsonl runs/pictures/recipe_warm_start
+[[ -f runs/quickstart/data/examples.jsonl ]] || head -n 500 runs/quickstart/data/sft.jsonl >runs/quickstart/data/examples.jsonl
+
+if [[ ${#runs[@]} -gt 0 ]]; then
+  say "training"
+  bash apps/dev/pictures_runs.sh $bin/mortise "${runs[@]}"
 fi
-say "training"
-bash apps/dev/pictures_runs.sh $bin/mortise
-"$venv/bin/python" apps/dev/curves.py runs/pictures $out
+"$venv/bin/python" apps/dev/curves.py runs/pictures $out "${wanted[@]}"
 
-say "recording the terminal"
-rm -rf runs/pictures/terminal
-"$venv/bin/python" apps/dev/terminal_svg.py $out/terminal.svg 15 $bin/mortise train configs/quickstart.toml \
-  trainer.default_local_dir=runs/pictures/terminal trainer.validation_data_dir=null trainer.test_freq=10
+if is_wanted terminal; then
+  say "recording the terminal"
+  rm -rf runs/pictures/terminal
+  "$venv/bin/python" apps/dev/terminal_svg.py $out/terminal.svg 15 $bin/mortise train configs/quickstart.toml \
+    trainer.default_local_dir=runs/pictures/terminal trainer.validation_data_dir=null trainer.test_freq=10
+fi
 
-say "photographing the report"
-$bin/mortise report runs/pictures/base runs/pictures/lr_4e-4 -o runs/pictures/report.html
-for scheme in light dark; do
-  chromium --headless --no-sandbox --disable-gpu --hide-scrollbars --virtual-time-budget=20000 --window-size=1000,900 \
-    --user-data-dir="$PWD/runs/pictures/profile" --blink-settings=preferredColorScheme=$([[ $scheme == dark ]] && echo 0 || echo 1) \
-    --screenshot="$PWD/$out/report_$scheme.png" "file://$PWD/runs/pictures/report.html" >"$(log_file "pictures-$scheme")" 2>&1
-  "$venv/bin/python" - "$out/report_$scheme.png" <<'PYTHON'
+if is_wanted report; then
+  say "photographing the report"
+  $bin/mortise report runs/pictures/base runs/pictures/lr_4e-4 -o runs/pictures/report.html
+  for scheme in light dark; do
+    chromium --headless --no-sandbox --disable-gpu --hide-scrollbars --virtual-time-budget=20000 --window-size=1000,900 \
+      --user-data-dir="$PWD/runs/pictures/profile" --blink-settings=preferredColorScheme=$([[ $scheme == dark ]] && echo 0 || echo 1) \
+      --screenshot="$PWD/$out/report_$scheme.png" "file://$PWD/runs/pictures/report.html" >"$(log_file "pictures-$scheme")" 2>&1
+    "$venv/bin/python" - "$out/report_$scheme.png" <<'PYTHON'
 import sys
 from PIL import Image
 Image.open(sys.argv[1]).convert("RGB").quantize(128).save(sys.argv[1], optimize=True)
 PYTHON
-done
+  done
+fi
 du -sh $out

@@ -1,13 +1,14 @@
-# pictures_runs.sh PROGRAM SOURCE: the runs that ./dev pictures draws, into runs/pictures/NAME. A finished run is kept.
-# They are short, so that all of them take about ten minutes on two cores. They need the warm start of the quickstart.
+# pictures_runs.sh PROGRAM RUN...: trains those of the runs of ./dev pictures that are named, into runs/pictures/RUN. A
+# finished run is kept. They are short and need the tasks and warm starts that pictures.sh makes.
 set -euo pipefail
 program=$1
+named=" ${*:2} "
 export OMP_WAIT_POLICY=passive
 # train NAME FILE [OVERRIDE...]
 train() {
   local name=$1 file=$2
   shift 2
-  [[ -f runs/pictures/$name/finished ]] && return
+  [[ $named == *" $name "* && ! -f runs/pictures/$name/finished ]] || return 0
   rm -rf "runs/pictures/$name"
   echo "== run $name"
   "$program" train "$file" "$@" trainer.default_local_dir="runs/pictures/$name" trainer.validation_data_dir=null \
@@ -21,9 +22,14 @@ done
 for recipe in gspo dapo dr_grpo ppo; do
   train "recipe_$recipe" "configs/$recipe.toml" trainer.total_training_steps=60 trainer.test_freq=10
 done
+train recipe_bfloat16 configs/bfloat16.toml trainer.test_freq=10
 train recipe_distill configs/distill.toml trainer.total_training_steps=60 trainer.test_freq=10 \
   teacher.path="runs/pictures/seed_1/global_step_300/huggingface"
 train recipe_tools configs/tools.toml
+train recipe_search configs/search.toml
+train recipe_chord configs/chord.toml trainer.test_freq=20
+train chord_grpo configs/chord.toml trainer.test_freq=20 sft_mix.files=[]
+train chord_examples configs/chord.toml trainer.test_freq=20 sft_mix.mu_peak=1 sft_mix.mu_valley=1
 # One change at a time. A fourth of the quickstart's completions make these runs short, and need a lower learning rate.
 small=(rollout.n=4 trainer.total_training_steps=100 trainer.test_freq=10)
 base_lr=actor.optim.lr=1e-4

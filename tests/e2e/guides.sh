@@ -30,6 +30,25 @@ missing = {run: ends["last"] for run, ends in json.loads((docs / "pictures/resul
 sys.exit(f"not in the pages: {missing}" if missing else 0)
 PYTHON
 
+# ./dev pictures trains the runs that the list names: all of them, and for one picture only its own.
+pictures() { python3 "$source_dir/apps/dev/picture_list.py" "$@"; }
+trained() { # RUN...: the runs that the script starts
+  (cd "$(mktemp -d -p "$scratch")" && mkdir -p runs/pictures && bash "$source_dir/apps/dev/pictures_runs.sh" "$fake" "$@") |
+    sed -n 's/^== run //p' | sort
+}
+fake=$scratch/writes_folder
+printf '%s\n' '#!/bin/bash' 'for word; do case $word in trainer.default_local_dir=*) mkdir -p "${word#*=}" ;; esac; done' >"$fake"
+chmod +x "$fake"
+mapfile -t names < <(pictures)
+mapfile -t runs < <(pictures --runs "${names[@]}" | grep -vx recipe_warm_start)
+[[ ${#runs[@]} -ge 20 && $(trained "${runs[@]}") == "$(printf '%s\n' "${runs[@]}")" ]] || fail "pictures_runs.sh trains other runs than picture_list.py names"
+[[ $(pictures --runs choose_kl | paste -sd' ') == "base kl_0.01 kl_0.3" ]] || fail "choose_kl needs other runs"
+mapfile -t runs < <(pictures --runs recipe_distill)
+[[ $(trained "${runs[@]}" | paste -sd' ') == "recipe_distill seed_1" ]] || fail "distill trains other runs than itself and its teacher"
+for name in "${names[@]}"; do
+  compgen -G "$source_dir/docs/pictures/${name}[._]*" >/dev/null || fail "docs/pictures/ lacks $name: run ./dev pictures $name"
+done
+
 cd "$scratch"
 cp -r "$source_dir/configs" configs
 task() { "$build_dir/bin/$1" "${@:2}" >log 2>&1 || fail "$1: $(cat log)"; }

@@ -1,5 +1,5 @@
 """Looks at a page of `mortise report` in headless Chromium: no console errors, nothing wider than the page at 1200 and
-400 pixels, light and dark, and a browser of completions that finds, filters, colors and compares.
+400 pixels, light and dark, and a browser of completions that finds, filters, colors and compares, also in 100,000 rows.
 
 usage: report_page.py BUILD_DIR [--keep FOLDER]
 
@@ -8,10 +8,11 @@ Exits with 77 (skipped) where there is no Chromium. --keep writes the page and i
 
 import json
 import pathlib
-import shutil
 import subprocess
 import sys
 import tempfile
+
+from chromium import Chromium, find_chromium
 
 STEPS, PROMPTS, SAMPLES = 6, 5, 4
 HOSTILE = "</script><script>window.hacked = 1</script><img src=x onerror='window.hacked = 1'>"
@@ -82,18 +83,18 @@ def completion(step, prompt, sample):
     return row
 
 
-def write_run(run):
+def write_run(run, steps=STEPS, prompts=PROMPTS, samples=SAMPLES):
     (run / "dump").mkdir(parents=True)
     (run / "config.resolved.toml").write_text('[trainer]\nrollout_data_dir = "dump"\n')
     (run / "log.txt").write_text("2026-01-01T00:00:00.000+00:00 warning " + "a_long_word_" * 40 + "\n")
     with open(run / "metrics.jsonl", "w") as metrics:
-        for step in range(1, STEPS + 1):
+        for step in range(1, steps + 1):
             row = {"step": step, "reward": 0.1 * step, "critic/score/mean": 0.1 * step, "entropy": 1 / step,
                    "frac_reward_zero_std": 0.9, "timing_s/gen": 1.0, "timing_s/update_actor": 2.0,
                    "val-core/a_source_with_a_long_name/reward/mean@1": 0.5, "val-aux/a_source_with_a_long_name/reward/stderr@1": 0.1}
             metrics.write(json.dumps(row) + "\n")
-    for step in range(1, STEPS + 1):
-        rows = [completion(step, prompt, sample) for prompt in range(PROMPTS) for sample in range(SAMPLES)]
+    for step in range(1, steps + 1):
+        rows = [completion(step, prompt, sample) for prompt in range(prompts) for sample in range(samples)]
         (run / f"dump/{step}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
 
 
@@ -105,9 +106,47 @@ def look(chromium, folder, scheme, arguments):
     return [line for line in done.stderr.splitlines() if ":CONSOLE" in line]
 
 
+# 100,000 rows in 50 steps. A search over all of them gives way to the page on its way, which then tells how far it is, and
+# neither lists nor parses more than it shows.
+LARGE = (50, 500, 4)
+SEARCHED = """
+(async () => {
+  const count = document.querySelector('#browser p'), told = new Set();
+  new MutationObserver(() => told.add(count.textContent)).observe(count, { childList: true, characterData: true, subtree: true });
+  const box = document.querySelector('#browser input'), step = document.querySelectorAll('#browser select')[1];
+  const search = async (text) => {
+    box.value = text;
+    box.dispatchEvent(new Event('input'));
+    const end = (text === 'needle' ? '1 of' : '25000 of') + ' 25000 prompts.';
+    for (let i = 0; i < 1200 && !told.has(end); ++i) await new Promise((go) => setTimeout(go, 50));
+    return count.textContent;
+  };
+  step.value = 'all';
+  const one = await search('needle'), all = await search('says');
+  const pauses = [...told].filter((text) => text.endsWith(' of 50 steps are searched.')).length;
+  return { one, all, pauses, elements: document.querySelectorAll('*').length };
+})()
+"""
+
+
+def look_at_large_run(build, folder):
+    write_run(folder / "large", *LARGE)
+    subprocess.run([build / "bin/mortise", "report", folder / "large", "--completions", "100000", "-o", folder / "large.html"],
+                   check=True, stdout=subprocess.DEVNULL)
+    browser = Chromium(folder)
+    try:
+        browser.open(f"file://{folder}/large.html")
+        seen = browser.ask(SEARCHED)
+    finally:
+        browser.close()
+    is_well = (seen["one"].startswith("1 of 25000 prompts.") and seen["all"].startswith("25000 of 25000 prompts.") and
+               seen["pauses"] >= 2 and seen["elements"] < 1000)
+    return browser.console + ([] if is_well else [f"100,000 rows: {seen}"])
+
+
 def main():
     build = pathlib.Path(sys.argv[1])
-    chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    chromium = find_chromium()
     if chromium is None:
         print("skipped: there is no Chromium on this machine (Debian's package chromium)")
         return 77
@@ -130,6 +169,7 @@ def main():
         for width in widths:
             if not any(result.startswith(f"{width} []") for result in results):
                 faults.append(f"{scheme}, {width} pixels: {[one for one in results if one.startswith(str(width))]}")
+    faults += look_at_large_run(build, folder.resolve())
     print("\n".join(faults) or f"{chromium}: light and dark at {widths} pixels are well")
     return 1 if faults else 0
 

@@ -341,7 +341,7 @@ Result<> RewardRunner::tend() {
 
 // A row is done when the slowest function is.
 void RewardRunner::show_progress() const {
-  if (functions_.empty()) return;
+  if (functions_.empty() || num_given_ == 0) return;  // sampling is shown first
   int64_t done = num_given_;
   for (const Function& function : functions_) {
     if (scores(function, context_)) done = std::min(done, function.reward->num_done());
