@@ -264,7 +264,7 @@ TEST(CheckpointParts, OneRankAloneCannotSaveWhatOthersHave) {
   const test::TempDir dir;
   RankState state(1, {1, 2});
   const auto saved = CheckpointWriter(fast_env(), dir.path()).save(request_of(state, {1, {}}));
-  EXPECT_THAT(error_of(saved), HasSubstr("'run/moments' lies on several ranks"));
+  EXPECT_THAT(error_of(saved), HasSubstr("lies on several ranks"));
 }
 
 // An index that was written by someone else: every disagreement with the files is refused.

@@ -157,7 +157,7 @@ TEST(RankSaver, RanksSaveOneCheckpointTogether) {
   ASSERT_OK_AND_ASSIGN(const Checkpoint checkpoint, Checkpoint::open(default_env(), saved));
   for (const char* name : {"state-00001-of-00003.safetensors", "state-00002-of-00003.safetensors",
                            "state-00003-of-00003.safetensors", "huggingface/model.safetensors.index.json"})
-    EXPECT_OK(checkpoint.entry(name)) << name;
+    EXPECT_OK(checkpoint.entry(name));
   // Both forms of the weights are those of the model that was read.
   ASSERT_OK_AND_ASSIGN(Model model, Model::load(default_env(), test::golden_model("qwen2_tied"), "float32"));
   ASSERT_OK_AND_ASSIGN(Model written, Model::load(default_env(), saved / "huggingface", "float32"));
