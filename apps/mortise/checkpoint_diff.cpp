@@ -153,8 +153,7 @@ Result<std::optional<ChangedTensor>> compare_tensor(const std::string& name, con
   }
   if (is_same) return std::optional<ChangedTensor>();
   if (!is_floating) out.note = "not a floating type";
-  if (is_floating && out.num_different == 0)
-    out.note = "equal numbers with other bits (zeros of another sign, or NaN)";
+  if (is_floating && out.num_different == 0) out.note = "equal numbers with other bits (zeros of another sign, or NaN)";
   return std::optional(out);
 }
 

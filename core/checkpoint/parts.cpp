@@ -125,9 +125,8 @@ StateShare share_state(const StateSnapshot& state, const SaveShare& share) {
     const bool is_whole = one->is_everywhere();
     const bool is_own = is_whole ? writers.at(tensor.name) == share.rank : one->count() > 0;
     if (all == 0 ? share.rank != 0 : !is_own) continue;
-    const StatePiece& piece =
-        out.pieces.emplace_back(StatePiece{tensor.name, tensor.dtype, tensor.shape, is_whole ? 0 : one->begin(),
-                                           is_whole ? all : one->count(), out.file});
+    const StatePiece& piece = out.pieces.emplace_back(StatePiece{
+        tensor.name, tensor.dtype, tensor.shape, is_whole ? 0 : one->begin(), is_whole ? all : one->count(), out.file});
     TensorView& view = out.shard.emplace_back(one->own());
     view.name = tensor.name;
     view.shape = piece.count == all ? tensor.shape : std::vector<int64_t>{piece.count};

@@ -253,7 +253,8 @@ Result<SavedCheckpoint> CheckpointWriter::commit(const Path& temporary, const Ch
     TRY(folder.use_folder(temporary));
     std::vector<ManifestEntry> entries = entries_of(parts);
     const std::string index = TRY(state_index_text(parts, ranked_tensors(request.state)));
-    entries.push_back(TRY(folder.add(std::string(kStateIndexFile), [&](auto& file) { return file.append_text(index); })));
+    entries.push_back(
+        TRY(folder.add(std::string(kStateIndexFile), [&](auto& file) { return file.append_text(index); })));
     const Manifest manifest = manifest_of(request, std::move(entries));
     TRY(find_parts(*env_, temporary, manifest));
     TRY(folder.add_manifest(manifest));

@@ -89,7 +89,7 @@ class CheckpointWriter {
   Env* env_;
   Path run_dir_;
   CheckpointWriterOptions options_;
-  std::vector<std::string> warnings_;  // of begin()
+  std::vector<std::string> warnings_;  // from begin()
 };
 
 }  // namespace mortise

@@ -180,8 +180,7 @@ TEST_F(Ranks, ARunResumesWithAnotherNumberOfRanks) {
   const auto until = [&](int64_t step, int stage) {
     return std::vector<std::string>{"trainer.deterministic=true",
                                     "trainer.total_training_steps=" + std::to_string(step),
-                                    "actor.optim.lr_scheduler_type=constant",
-                                    "actor.optim.lr_warmup_steps=0",
+                                    "actor.optim.lr_scheduler_type=constant", "actor.optim.lr_warmup_steps=0",
                                     "ranks.zero_stage=" + std::to_string(stage)};
   };
   run_alone("train", "straight", until(3, 0));
@@ -206,8 +205,8 @@ TEST_F(Ranks, EachRankWritesItsPartOfACheckpoint) {
   run_group(3, "train", "out", spread);
   if (HasFailure()) return;
   const Path saved = task_.path() / "out/global_step_3", alone = task_.path() / "alone/global_step_3";
-  for (const char* name : {"state-00001-of-00003.safetensors", "state.safetensors.index.json",
-                           "huggingface/model.safetensors.index.json"})
+  for (const char* name :
+       {"state-00001-of-00003.safetensors", "state.safetensors.index.json", "huggingface/model.safetensors.index.json"})
     EXPECT_TRUE(default_env().exists(saved / name)) << name;
   EXPECT_FALSE(default_env().exists(alone / "state.safetensors.index.json"));
   expect_same_bits(bits("out"), bits("alone"), "saved by three ranks");

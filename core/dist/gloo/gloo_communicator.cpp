@@ -211,7 +211,8 @@ class GlooCommunicator : public Communicator {
                                                                   std::string_view stage) override {
     TRY(check_sum_argument(tensor, "start_all_reduce_sum", stage));
     if (tensor.numel() == 0) return std::unique_ptr<PendingCollective>(std::make_unique<NothingPendingHere>());
-    Call call = TRY(start(stage, tensor, [&](auto& group) { return start_reduce(group, tensor, c10d::ReduceOp::SUM); }));
+    Call call =
+        TRY(start(stage, tensor, [&](auto& group) { return start_reduce(group, tensor, c10d::ReduceOp::SUM); }));
     return std::unique_ptr<PendingCollective>(std::make_unique<PendingCall>(std::move(call)));
   }
 

@@ -17,7 +17,8 @@ Result<> read_tensor_bytes(const TensorView& tensor, uint64_t begin, std::span<s
 
 Result<> RankedTensor::read(uint64_t begin, std::span<std::byte> out) const {
   if (!is_everywhere_)
-    return Error{ErrorKind::kInternal, "a tensor of the state lies on several ranks, and one of them saves alone", "", ""};
+    return Error{ErrorKind::kInternal, "a tensor of the state lies on several ranks, and one of them saves alone", "",
+                 ""};
   return read_tensor_bytes(own_, begin, out);
 }
 

@@ -28,7 +28,7 @@ class RankedTensor : public TensorSource {
   [[nodiscard]] int64_t begin() const { return begin_; }
   [[nodiscard]] int64_t count() const { return count_; }
 
-  // Of the whole tensor, so that one process can save what every rank has.
+  // Bytes of the whole tensor, so that one process can save what every rank has.
   Result<> read(uint64_t begin, std::span<std::byte> out) const override;
 
  private:

@@ -108,7 +108,7 @@ class Optimizer : public Stateful {
   std::string state_name_;
   ZeroOptions zero_;
   std::vector<ShardUnit> units_;
-  std::shared_ptr<const RoundedStep> rounded_;  // null: the parameters have memory
+  std::shared_ptr<const RoundedStep> rounded_;    // null: the parameters have memory
   std::shared_ptr<Offload> files_;                // null: the state is in memory
   std::vector<std::vector<StateTensor>> layout_;  // by parameter
   std::vector<OwnPart> parts_;

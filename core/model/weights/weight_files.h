@@ -66,7 +66,7 @@ struct FolderFile {
   std::string name;
   std::function<Result<>(WritableFile&)> write;
   std::vector<std::string> parameters = {};  // those whose numbers it holds; empty for other files
-  int64_t weight_bytes = 0;                  // of these numbers, as stored
+  int64_t weight_bytes = 0;                  // their size, as stored
 };
 // One with its bytes in memory.
 FolderFile text_folder_file(std::string name, std::string bytes);

@@ -102,8 +102,7 @@ Result<CheckpointRequest> checkpoint_request(const CheckpointSource& source, con
   if (!source.run.ranks.is_main()) return request;
   const Path& folder = source.policy.folder->tokenizer_path;
   for (const std::string& name : TRY(list_tokenizer_files(folder, source.run.env)))
-    request.files.push_back(
-        checkpoint_text_file("huggingface/" + name, TRY(source.run.env.read_file(folder / name))));
+    request.files.push_back(checkpoint_text_file("huggingface/" + name, TRY(source.run.env.read_file(folder / name))));
   request.files.push_back(checkpoint_text_file(std::string(kSettingsFile), config_to_toml(source.run.loaded)));
   request.files.push_back(
       checkpoint_text_file(std::string(kPackLockFile), pack_lock_text(source.registry, source.run.loaded)));

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string_view>
 #include <vector>
 
 #include "checkpoint/writer.h"
@@ -33,7 +34,7 @@ struct CheckpointSource {
 // Files of huggingface/ with the ranks that write them. All ranks make the same plan.
 struct PolicyPlan {
   std::vector<FolderFile> files;
-  std::vector<int> ranks;  // of each file
+  std::vector<int> ranks;  // the writer of each file
 };
 Result<PolicyPlan> plan_policy(const CheckpointSource& source);
 

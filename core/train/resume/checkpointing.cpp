@@ -225,8 +225,8 @@ Result<std::string> repeat_if_full(const std::function<Result<std::string>()>& s
   for (int64_t attempt = 1;; ++attempt, wait *= 4) {
     Result<std::string> saved = save();
     if (saved.ok() || saved.error().kind != ErrorKind::kDisk || attempt == RunSaver::kLastAttempts) return saved;
-    log_warn(fmt::format("the last save failed and is tried again ({} of {}): {}", attempt + 1,
-                         RunSaver::kLastAttempts, saved.error().to_string()));
+    log_warn(fmt::format("the last save failed and is tried again ({} of {}): {}", attempt + 1, RunSaver::kLastAttempts,
+                         saved.error().to_string()));
     std::this_thread::sleep_for(wait);
   }
 }

@@ -65,10 +65,10 @@ DeviceChoice choose_device(const LoadedConfig& loaded, const RankCount& ranks, R
   }
   if (out.name.kind != DeviceKind::kCuda) return out;
   if (ranks.size > 1 && text != "cuda") {
-    out.problem = Error{ErrorKind::kConfig,
-                        fmt::format("'model.device' is {}, which is one GPU, and there are {} ranks", quote(text),
-                                    ranks.size),
-                        loaded.where("model.device"), "set model.device = \"cuda\": each rank then takes its own GPU"};
+    out.problem =
+        Error{ErrorKind::kConfig,
+              fmt::format("'model.device' is {}, which is one GPU, and there are {} ranks", quote(text), ranks.size),
+              loaded.where("model.device"), "set model.device = \"cuda\": each rank then takes its own GPU"};
     return out;
   }
   if (ranks.size > 1) out.name.index = ranks.local_rank;

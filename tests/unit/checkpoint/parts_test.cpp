@@ -228,8 +228,8 @@ TEST(CheckpointParts, AFailureOfRankZeroLeavesAnOldOrTheNewOne) {
 TEST(CheckpointParts, ARankThatDoesNotSeeTheFolderSaysSo) {
   const test::TempDir dir, other;
   RankState state(1, {1, 2});
-  const auto part = CheckpointWriter(fast_env(), dir.path())
-                        .write_part(other / "global_step_1", request_of(state, {1, {}}), {1, 2});
+  const auto part =
+      CheckpointWriter(fast_env(), dir.path()).write_part(other / "global_step_1", request_of(state, {1, {}}), {1, 2});
   EXPECT_THAT(error_of(part), HasSubstr("does not see the folder"));
   EXPECT_THAT(error_of(part), HasSubstr("on a disk that all ranks share"));
 }
@@ -245,7 +245,8 @@ TEST(CheckpointParts, AFileThatRankZeroDoesNotSeeIsNamed) {
     ASSERT_OK_AND_ASSIGN(parts.emplace_back(), writer.write_part(temporary, request_of(state, {1, {}}), state.share));
   }
   ASSERT_OK(default_env().unlink(temporary / "huggingface/part_1"));
-  EXPECT_THAT(error_of(writer.commit(temporary, request, parts)), HasSubstr("rank 0 does not see 'huggingface/part_1'"));
+  EXPECT_THAT(error_of(writer.commit(temporary, request, parts)),
+              HasSubstr("rank 0 does not see 'huggingface/part_1'"));
   EXPECT_TRUE(default_env().list_dir(dir.path())->empty());
 }
 
@@ -289,7 +290,9 @@ TEST(CheckpointParts, AnIndexThatDoesNotFitItsFilesIsRefused) {
   EXPECT_THAT(error_with([](Json& one) { one["dtype"] = "F64"; }), HasSubstr("does not hold"));
   EXPECT_THAT(error_with([](Json& one) { one["dtype"] = "F31"; }), HasSubstr("is unknown"));
   EXPECT_THAT(error_with([](Json& one) { one["shape"] = {6, 4}; }), HasSubstr("does not hold"));
-  EXPECT_THAT(error_with([](Json& one) { one["shape"] = {int64_t{1} << 40, int64_t{1} << 40}; }),
+  EXPECT_THAT(error_with([](Json& one) {
+                one["shape"] = {int64_t{1} << 40, int64_t{1} << 40};
+              }),
               HasSubstr("too large"));
   EXPECT_THAT(error_with([](Json& one) { one["pieces"] = Json::array(); }), HasSubstr("has no pieces"));
   Json index = good;

@@ -101,8 +101,11 @@ class RanksThatSave {
 
   explicit RanksThatSave(const Path& dir) : dir_(dir) {
     const std::vector<std::string> settings{
-        "trainer.default_local_dir=" + out().string(), "trainer.logger=[]", "trainer.save_freq=1",
-        "trainer.max_shard_size=20KB", "trainer.max_actor_ckpt_to_keep=1",
+        "trainer.default_local_dir=" + out().string(),
+        "trainer.logger=[]",
+        "trainer.save_freq=1",
+        "trainer.max_shard_size=20KB",
+        "trainer.max_actor_ckpt_to_keep=1",
         "model.path=" + (Path(MORTISE_SOURCE_DIR) / "tests/golden/reward_model/model").string()};
     auto loaded = load_config(default_env(), "", settings);
     EXPECT_OK(loaded);
@@ -201,8 +204,9 @@ TEST(RankSaver, AFullDiskOfOneRankCountsOnAll) {
                                testing::HasSubstr("the disk is full"), testing::HasSubstr("out/global_step_3")));
   });
   const std::vector<std::string> names = default_env().list_dir(ranks.out()).value();
-  EXPECT_THAT(names, testing::AllOf(testing::Contains("global_step_3"), testing::Not(testing::Contains("global_step_1")),
-                                    testing::Each(testing::Not(testing::StartsWith(".tmp_")))));
+  EXPECT_THAT(names,
+              testing::AllOf(testing::Contains("global_step_3"), testing::Not(testing::Contains("global_step_1")),
+                             testing::Each(testing::Not(testing::StartsWith(".tmp_")))));
 }
 
 TEST(RankSaver, LargeModelsAreCutForTheRanks) {
