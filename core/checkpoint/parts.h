@@ -34,7 +34,7 @@ struct SaveShare {
 struct StatePiece {
   std::string name;  // "object/key"
   DType dtype = DType::kF32;
-  std::vector<int64_t> shape;    // of the whole tensor
+  std::vector<int64_t> shape;    // the whole tensor's
   int64_t begin = 0, count = 0;  // numbers of it
   std::string file;
 };

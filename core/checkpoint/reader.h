@@ -71,7 +71,7 @@ class Checkpoint {
   Path path_;
   Manifest manifest_;
   SafetensorsFile tensors_;
-  StateShards shards_;  // of several ranks
+  StateShards shards_;  // the files of several ranks
   StateSnapshot state_;
 };
 
