@@ -79,7 +79,8 @@ class Cluster:
     per_machine: int = 8
     reached: float = 0.4  # share of the ceilings that programs reach
     call: float = 20e-6   # what a collective costs however small it is, times log2(ranks)
-    disk: float = 2e9     # bytes/s of the one rank that writes a checkpoint
+    disk: float = 2e9     # bytes/s with which the ranks of a machine write a checkpoint
+    all_disks: float = 40e9  # bytes/s that the shared file system takes from all machines
     mtbf_hours: float = 50700.0  # hours between failures of one GPU
     weight: int = 2   # bytes of a weight; of its gradient; of master copy and moments
     gradient: int = 4
@@ -255,7 +256,8 @@ def simulate(c, s, work, stage, ranks, slow=None, shared=True):
 
 def checkpoint_plan(c, s, ranks):
     """Seconds of a save, the best interval (Young 1974) and the share of the time that is lost."""
-    save = s.parameters * (c.weight + c.state) / c.disk
+    rate = min(c.disk * max(1, ranks // c.per_machine), c.all_disks)
+    save = s.parameters * (c.weight + c.state) / rate
     between = c.mtbf_hours * 3600 / ranks
     restart = 120 + save
     interval = math.sqrt(2 * save * between)
@@ -314,7 +316,7 @@ def print_tables(c, work):
     for s in (SHAPES[0], SHAPES[2], SHAPES[5]):
         for ranks in (8, 256, 1024):
             save, between, interval, lost = checkpoint_plan(c, s, ranks)
-            print(f"| {s.name} | {ranks} | {save:.0f} s | {between / 3600:.0f} h | {interval / 60:.0f} min | {lost:.2%} |")
+            print(f"| {s.name} | {ranks} | {save:.1f} s | {between / 3600:.0f} h | {interval / 60:.0f} min | {lost:.2%} |")
 
 
 # The check on this machine.

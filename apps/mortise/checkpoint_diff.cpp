@@ -12,6 +12,7 @@
 #include "checkpoint_command.h"
 #include "config/load.h"
 #include "config/show.h"
+#include "foundation/base/tensor_pieces.h"
 #include "foundation/base/text.h"
 #include "model/weights/weight_files.h"
 #include "train/resume/checkpointing.h"
@@ -90,69 +91,70 @@ std::string form_of(const TensorView& view) {
   return fmt::format("{} [{}]", dtype_name(view.dtype), join(sizes, ", "));
 }
 
-// `count` floating numbers of a view from `begin` on, as doubles. A file of another program may not be aligned, so the
-// bytes are copied first.
-at::Tensor doubles_of(const TensorView& view, int64_t begin, int64_t count, std::vector<std::byte>& copy) {
+// As many of a tensor's numbers as are compared at once, so that a large model needs no second copy of its weights.
+constexpr int64_t kPiece = 1 << 20;
+
+// `count` numbers from `begin` on. A file of another program may not be aligned, so the bytes are copied.
+Result<std::vector<std::byte>> piece_of(const TensorView& view, int64_t begin, int64_t count) {
   const size_t width = dtype_bytes(view.dtype);
-  const auto part = view.bytes.subspan(static_cast<size_t>(begin) * width, static_cast<size_t>(count) * width);
-  copy.assign(part.begin(), part.end());
-  return at::from_blob(copy.data(), {count}, at::TensorOptions().dtype(*torch_type(view.dtype)))
+  std::vector<std::byte> bytes(static_cast<size_t>(count) * width);
+  TRY(read_tensor_bytes(view, static_cast<uint64_t>(begin) * width, bytes));
+  return bytes;
+}
+
+at::Tensor doubles_of(std::vector<std::byte>& bytes, DType dtype, int64_t count) {
+  return at::from_blob(bytes.data(), {count}, at::TensorOptions().dtype(*torch_type(dtype)))
       .to(at::kDouble, false, /*copy=*/true);
 }
 
-// Both have one form. Works in pieces, so that a large model needs no second copy of its weights.
-void compare_floats(const TensorView& a, const TensorView& b, ChangedTensor& out) {
-  constexpr int64_t kPiece = 1 << 20;
-  const size_t width = dtype_bytes(a.dtype);
-  std::vector<std::byte> copy_a, copy_b;
-  for (int64_t begin = 0; begin < out.num_numbers; begin += kPiece) {
-    const int64_t count = std::min(kPiece, out.num_numbers - begin);
-    const auto offset = static_cast<size_t>(begin) * width;
-    if (std::memcmp(a.bytes.data() + offset, b.bytes.data() + offset, static_cast<size_t>(count) * width) == 0)
-      continue;
-    const at::Tensor x = doubles_of(a, begin, count, copy_a);
-    const at::Tensor y = doubles_of(b, begin, count, copy_b);
-    const auto* left = x.const_data_ptr<double>();
-    const auto* right = y.const_data_ptr<double>();
-    for (int64_t i = 0; i < count; ++i) {
-      if (left[i] == right[i] || (std::isnan(left[i]) && std::isnan(right[i]))) continue;
-      ++out.num_different;
-      const double difference = std::abs(left[i] - right[i]);
-      if (std::isnan(difference) || difference > out.max_abs_difference) out.max_abs_difference = difference;
-      if (std::isnan(out.max_abs_difference)) out.max_abs_difference = std::numeric_limits<double>::quiet_NaN();
-    }
+void compare_floats(std::vector<std::byte>& a, std::vector<std::byte>& b, DType dtype, int64_t count,
+                    ChangedTensor& out) {
+  const at::Tensor x = doubles_of(a, dtype, count), y = doubles_of(b, dtype, count);
+  const auto* left = x.const_data_ptr<double>();
+  const auto* right = y.const_data_ptr<double>();
+  for (int64_t i = 0; i < count; ++i) {
+    if (left[i] == right[i] || (std::isnan(left[i]) && std::isnan(right[i]))) continue;
+    ++out.num_different;
+    const double difference = std::abs(left[i] - right[i]);
+    if (std::isnan(difference) || difference > out.max_abs_difference) out.max_abs_difference = difference;
+    if (std::isnan(out.max_abs_difference)) out.max_abs_difference = std::numeric_limits<double>::quiet_NaN();
   }
 }
 
-void compare_bytes(const TensorView& a, const TensorView& b, ChangedTensor& out) {
-  const size_t width = dtype_bytes(a.dtype);
-  for (int64_t i = 0; i < out.num_numbers; ++i) {
-    const auto offset = static_cast<size_t>(i) * width;
-    if (std::memcmp(a.bytes.data() + offset, b.bytes.data() + offset, width) != 0) ++out.num_different;
+void compare_bytes(const std::vector<std::byte>& a, const std::vector<std::byte>& b, size_t width, ChangedTensor& out) {
+  for (size_t offset = 0; offset < a.size(); offset += width) {
+    if (std::memcmp(a.data() + offset, b.data() + offset, width) != 0) ++out.num_different;
   }
-  out.note = "not a floating type";
 }
 
 // Nothing where the two hold the same bits.
-std::optional<ChangedTensor> compare_tensor(const std::string& name, const TensorView* a, const TensorView* b) {
+Result<std::optional<ChangedTensor>> compare_tensor(const std::string& name, const TensorView* a, const TensorView* b) {
   ChangedTensor out{.name = name, .note = {}};
   if (a == nullptr || b == nullptr) {
     out.note = a == nullptr ? "only in the second" : "only in the first";
-    return out;
+    return std::optional(out);
   }
   if (a->dtype != b->dtype || a->shape != b->shape) {
     out.note = fmt::format("{} -> {}", form_of(*a), form_of(*b));
-    return out;
+    return std::optional(out);
   }
-  if (a->bytes.empty() || std::memcmp(a->bytes.data(), b->bytes.data(), a->bytes.size()) == 0) return {};
   out.num_numbers = num_elements(a->shape).value_or(0);
-  if (torch_type(a->dtype)) {
-    compare_floats(*a, *b, out);
-    if (out.num_different == 0) out.note = "equal numbers with other bits (zeros of another sign, or NaN)";
-  } else {
-    compare_bytes(*a, *b, out);
+  const bool is_floating = torch_type(a->dtype).has_value();
+  bool is_same = true;
+  for (int64_t begin = 0; begin < out.num_numbers; begin += kPiece) {
+    const int64_t count = std::min(kPiece, out.num_numbers - begin);
+    std::vector<std::byte> left = TRY(piece_of(*a, begin, count)), right = TRY(piece_of(*b, begin, count));
+    if (left == right) continue;
+    is_same = false;
+    if (is_floating)
+      compare_floats(left, right, a->dtype, count, out);
+    else
+      compare_bytes(left, right, dtype_bytes(a->dtype), out);
   }
-  return out;
+  if (is_same) return std::optional<ChangedTensor>();
+  if (!is_floating) out.note = "not a floating type";
+  if (is_floating && out.num_different == 0) out.note = "equal numbers with other bits (zeros of another sign, or NaN)";
+  return std::optional(out);
 }
 
 void print_texts(const char* title, const Changes& changes, std::ostream& out) {
@@ -184,7 +186,7 @@ Result<CheckpointDifferences> compare_checkpoints(Env& env, const Checkpoint& be
   for (const auto& [name, view] : second.views) pairs[name].second = &view;
   out.num_tensors = static_cast<int64_t>(pairs.size());
   for (const auto& [name, pair] : pairs) {
-    if (auto changed = compare_tensor(name, pair.first, pair.second)) out.tensors.push_back(*std::move(changed));
+    if (auto changed = TRY(compare_tensor(name, pair.first, pair.second))) out.tensors.push_back(*std::move(changed));
   }
   return out;
 }

@@ -20,6 +20,8 @@ Error damaged_entry(const ManifestEntry& entry, std::string_view problem, const 
           "this checkpoint is damaged; resume from an earlier one"};
 }
 
+}  // namespace
+
 Result<> verify_entry(Env& env, const Path& folder, const ManifestEntry& entry) {
   const Path path = folder / entry.path;
   if (!env.exists(path)) return damaged_entry(entry, "is missing", folder);
@@ -30,8 +32,6 @@ Result<> verify_entry(Env& env, const Path& folder, const ManifestEntry& entry) 
   if (sha256_hex(file) != entry.sha256) return damaged_entry(entry, "was changed (its SHA-256 differs)", folder);
   return {};
 }
-
-}  // namespace
 
 std::string state_scalar_text(const StateScalar& scalar) {
   struct Visitor {
@@ -114,7 +114,20 @@ Result<Checkpoint> Checkpoint::open(Env& env, const Path& checkpoint_dir) {
   checkpoint.tensors_ = TRY(SafetensorsFile::open(env, checkpoint_dir / kStateTensorsFile));
   const Path json_path = checkpoint_dir / kStateJsonFile;
   const std::string text = TRY(env.read_file(json_path, limits::kMaxTextFileBytes));
-  checkpoint.state_ = TRY(parse_state(text, checkpoint.tensors_.tensors(), json_path.string()));
+  const auto own = checkpoint.tensors_.tensors();
+  std::vector<TensorView> tensors(own.begin(), own.end());
+  if (checkpoint.manifest_.find(kStateIndexFile) != nullptr) {
+    const std::string index = TRY(env.read_file(checkpoint_dir / kStateIndexFile, limits::kMaxTextFileBytes));
+    checkpoint.shards_ = TRY(open_state_shards(env, checkpoint_dir, checkpoint.manifest_, index));
+    const std::vector<TensorView>& more = checkpoint.shards_.tensors;
+    tensors.insert(tensors.end(), more.begin(), more.end());
+  }
+  checkpoint.state_ = TRY(parse_state(text, tensors, json_path.string()));
+  const auto& sorted = checkpoint.state_.tensors;
+  const auto twice = std::ranges::adjacent_find(sorted, {}, &TensorView::name);
+  if (twice != sorted.end())
+    return Error{ErrorKind::kData, fmt::format("two files of the state hold {}", quote(twice->name)),
+                 checkpoint_dir.string(), "this checkpoint is damaged; resume from an earlier one"};
   return checkpoint;
 }
 

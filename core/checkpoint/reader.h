@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "checkpoint/manifest.h"
+#include "checkpoint/parts.h"
 #include "foundation/base/env.h"
 #include "foundation/base/stateful.h"
 #include "foundation/formats/safetensors.h"
@@ -36,6 +37,9 @@ Result<std::vector<CheckpointRef>> list_checkpoints(Env& env, const Path& run_di
 // The checkpoint that RUN/best names; empty if there is no such file. Unchecked.
 Path best_checkpoint(Env& env, const Path& run_dir);
 
+// Reads one entry and compares size and SHA-256.
+Result<> verify_entry(Env& env, const Path& checkpoint_dir, const ManifestEntry& entry);
+
 // Reads every entry and compares size and SHA-256; the Error names the first entry that is missing or changed.
 Result<Manifest> verify_checkpoint(Env& env, const Path& checkpoint_dir);
 
@@ -56,7 +60,7 @@ class Checkpoint {
 
   [[nodiscard]] const Manifest& manifest() const { return manifest_; }
   [[nodiscard]] const Path& path() const { return path_; }
-  // Tensor views borrow from this object.
+  // Tensor views borrow from this object. A tensor that several ranks wrote in pieces has a source instead of bytes.
   [[nodiscard]] const StateSnapshot& state() const { return state_; }
   // state() into the objects, with all of stateful.h's refusals. `dropped`: objects of the state that are left out.
   Result<> load_into(StatefulRegistry& registry, const std::set<std::string>& dropped = {}) const;
@@ -67,6 +71,7 @@ class Checkpoint {
   Path path_;
   Manifest manifest_;
   SafetensorsFile tensors_;
+  StateShards shards_;  // the files of several ranks
   StateSnapshot state_;
 };
 

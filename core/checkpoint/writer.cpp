@@ -45,15 +45,30 @@ class HashingFile final : public WritableFile {
   uint64_t size_bytes_ = 0;
 };
 
-// Every file of a checkpoint but its manifest, in the order of a save.
-Result<> visit_files(const CheckpointRequest& request, const std::function<Result<>(WritableFile&)>& write_tensors,
-                     const std::function<Result<>(const std::string& path,
-                                                  const std::function<Result<>(WritableFile&)>& write)>& visit) {
-  TRY(visit(std::string(kStateJsonFile),
-            [&](WritableFile& file) { return file.append_text(state_json_text(request.state)); }));
-  TRY(visit(std::string(kStateTensorsFile), write_tensors));
-  for (const CheckpointFile& file : request.files) TRY(visit(file.path, file.write));
-  return {};
+// A file of a checkpoint: tensors, or what a function writes.
+struct OwnFile {
+  std::string path;
+  const std::vector<TensorView>* tensors = nullptr;
+  std::function<Result<>(WritableFile&)> write;
+};
+
+// Every file that a rank writes, in the order of a save. Borrows from both arguments.
+std::vector<OwnFile> files_of(const CheckpointRequest& request, const StateShare& state, const SaveShare& share) {
+  std::vector<OwnFile> files;
+  const auto add_tensors = [&](std::string path, const std::vector<TensorView>& tensors) {
+    files.push_back(
+        {std::move(path), &tensors, [&tensors](WritableFile& file) { return write_safetensors(file, tensors); }});
+  };
+  if (share.rank == 0) {
+    files.push_back({std::string(kStateJsonFile), nullptr,
+                     [&](WritableFile& file) { return file.append_text(state_json_text(request.state)); }});
+    add_tensors(std::string(kStateTensorsFile), state.main);
+  }
+  if (!state.shard.empty()) add_tensors(state.file, state.shard);
+  for (const CheckpointFile& file : request.files) {
+    if (share.size == 1 || file.rank == share.rank) files.push_back({file.path, nullptr, file.write});
+  }
+  return files;
 }
 
 // Takes bytes and keeps only their number.
@@ -74,56 +89,79 @@ class CountingFile final : public WritableFile {
   uint64_t size_bytes_ = 0;
 };
 
-// One save into a temporary folder.
+// Writes files into a temporary folder.
 class FolderWriter {
  public:
   FolderWriter(Env& env, Path folder, bool sync) : env_(&env), folder_(std::move(folder)), sync_(sync) {}
 
-  Result<Manifest> write(const CheckpointRequest& request) {
-    TRY(make_folder(folder_));
-    const auto write_tensors = [&](WritableFile& file) { return write_safetensors(file, request.state.tensors); };
-    TRY(visit_files(request, write_tensors, [&](const auto& path, const auto& write) { return add(path, write); }));
-    manifest_.place = request.place;
-    manifest_.info = request.info;
-    std::sort(manifest_.entries.begin(), manifest_.entries.end(),
-              [](const ManifestEntry& a, const ManifestEntry& b) { return a.path < b.path; });
-    const auto file = TRY(env_->open_for_write(folder_ / kManifestFile, WriteMode::kExclusive));
-    TRY(file->append_text(manifest_text(manifest_)));
-    if (sync_) TRY(file->sync());
-    TRY(file->close());
-    if (sync_) {
-      for (const Path& folder : folders_) TRY(env_->sync_dir(folder));
-    }
-    return manifest_;
-  }
-
- private:
   Result<> make_folder(const Path& folder) {
     if (!folders_.insert(folder).second) return {};
     // Each folder between the root and this one is new too, and its name must reach the disk as well.
     if (folder != folder_ && folder.parent_path() != folder_) TRY(make_folder(folder.parent_path()));
     return env_->create_dirs(folder);
   }
-  Result<> add(const std::string& path, const std::function<Result<>(WritableFile&)>& write) {
+  // Into a folder that another rank has made.
+  Result<> use_folder(const Path& folder) {
+    if (!folders_.insert(folder).second) return {};
+    if (env_->exists(folder)) return {};
+    return Error{ErrorKind::kDisk, "this rank does not see the folder that rank 0 has made for the checkpoint",
+                 folder.string(), "set trainer.default_local_dir to a folder on a disk that all ranks share"};
+  }
+  Result<ManifestEntry> add(const std::string& path, const std::function<Result<>(WritableFile&)>& write) {
     if (!is_safe_entry_path(path) || path == kManifestFile)
       return Error{ErrorKind::kInternal, fmt::format("'{}' cannot be a file of a checkpoint", path), folder_.string(),
                    ""};
-    const Path target = folder_ / path;
-    TRY(make_folder(target.parent_path()));
-    HashingFile file(TRY(env_->open_for_write(target, WriteMode::kExclusive)));
+    HashingFile file(TRY(env_->open_for_write(folder_ / path, WriteMode::kExclusive)));
     TRY(write(file));
     if (sync_) TRY(file.sync());
     TRY(file.close());
-    manifest_.entries.push_back(file.entry(path));
+    return file.entry(path);
+  }
+  Result<> add_manifest(const Manifest& manifest) {
+    const auto file = TRY(env_->open_for_write(folder_ / kManifestFile, WriteMode::kExclusive));
+    TRY(file->append_text(manifest_text(manifest)));
+    if (sync_) TRY(file->sync());
+    return file->close();
+  }
+  Result<> sync_folders() {
+    for (const Path& folder : folders_) {
+      if (sync_) TRY(env_->sync_dir(folder));
+    }
     return {};
   }
 
+ private:
   Env* env_;
   Path folder_;
   bool sync_;
   std::set<Path> folders_;
-  Manifest manifest_;
 };
+
+Manifest manifest_of(const CheckpointRequest& request, std::vector<ManifestEntry> entries) {
+  std::ranges::sort(entries, {}, &ManifestEntry::path);
+  return {request.place, request.info, std::move(entries)};
+}
+
+std::vector<ManifestEntry> entries_of(std::span<const WrittenPart> parts) {
+  std::vector<ManifestEntry> all;
+  for (const WrittenPart& part : parts) all.insert(all.end(), part.entries.begin(), part.entries.end());
+  return all;
+}
+
+// Every rank has read its own files back. Are they here, as large as they were there?
+Result<> find_parts(Env& env, const Path& folder, const Manifest& manifest) {
+  for (size_t i = 0; i < manifest.entries.size(); ++i) {
+    const ManifestEntry& entry = manifest.entries[i];
+    if (i > 0 && manifest.entries[i - 1].path == entry.path)
+      return Error{ErrorKind::kInternal, fmt::format("two ranks wrote {}", quote(entry.path)), folder.string(), ""};
+    const auto info = env.info(folder / entry.path);
+    if (!info.ok() || info->size_bytes != entry.size_bytes)
+      return Error{ErrorKind::kDisk,
+                   fmt::format("rank 0 does not see {}, which another rank has written", quote(entry.path)),
+                   folder.string(), "set trainer.default_local_dir to a folder on a disk that all ranks share"};
+  }
+  return {};
+}
 
 }  // namespace
 
@@ -131,70 +169,154 @@ CheckpointFile checkpoint_text_file(std::string path, std::string bytes) {
   return {std::move(path), [text = std::move(bytes)](WritableFile& file) { return file.append_text(text); }};
 }
 
-Result<uint64_t> measure_checkpoint(const CheckpointRequest& request) {
-  std::set<Path> folders{Path()};
-  Manifest manifest;
-  manifest.place = request.place;
-  manifest.info = request.info;
-  uint64_t total = 0;
-  const auto add = [&](const std::string& path, const std::function<Result<>(WritableFile&)>& write) -> Result<> {
+Result<WrittenPart> measure_part(const CheckpointRequest& request, const SaveShare& share) {
+  const StateShare state = share_state(request.state, share);
+  WrittenPart part;
+  part.pieces = state.pieces;
+  for (const OwnFile& one : files_of(request, state, share)) {
     CountingFile file;
-    TRY(write(file));
-    for (Path folder = Path(path).parent_path(); folders.insert(folder).second;) folder = folder.parent_path();
-    manifest.entries.push_back({path, file.size_bytes(), std::string(64, '0')});
-    total += disk_blocks(file.size_bytes());
-    return {};
-  };
-  // Their bytes may lie on other ranks, which are not asked.
-  const auto measure_tensors = [&](WritableFile& file) -> Result<> {
-    static_cast<CountingFile&>(file).add(TRY(measure_safetensors(request.state.tensors)));
-    return {};
-  };
-  TRY(visit_files(request, measure_tensors, add));
-  return total + disk_blocks(manifest_text(manifest).size()) + folders.size() * disk_blocks(1);
+    // Tensors of the state are not read.
+    if (one.tensors != nullptr)
+      file.add(TRY(measure_safetensors(*one.tensors)));
+    else
+      TRY(one.write(file));
+    part.entries.push_back({one.path, file.size_bytes(), std::string(64, '0')});
+  }
+  return part;
+}
+
+Result<uint64_t> measure_parts(const CheckpointRequest& request, std::span<const WrittenPart> parts) {
+  std::vector<ManifestEntry> entries = entries_of(parts);
+  if (parts.size() > 1) {
+    const std::string index = TRY(state_index_text(parts, ranked_tensors(request.state)));
+    entries.push_back({std::string(kStateIndexFile), index.size(), std::string(64, '0')});
+  }
+  std::set<Path> folders{Path()};
+  uint64_t total = 0;
+  for (const ManifestEntry& entry : entries) {
+    for (Path folder = Path(entry.path).parent_path(); folders.insert(folder).second;) folder = folder.parent_path();
+    total += disk_blocks(entry.size_bytes);
+  }
+  const std::string manifest = manifest_text(manifest_of(request, std::move(entries)));
+  return total + disk_blocks(manifest.size()) + folders.size() * disk_blocks(1);
+}
+
+Result<uint64_t> measure_checkpoint(const CheckpointRequest& request) {
+  const WrittenPart all = TRY(measure_part(request, {}));
+  return measure_parts(request, {&all, 1});
 }
 
 CheckpointWriter::CheckpointWriter(Env& env, Path run_dir, const CheckpointWriterOptions& options)
     : env_(&env), run_dir_(std::move(run_dir)), options_(options) {}
 
+Result<Path> CheckpointWriter::begin(const CheckpointRequest& request) {
+  const Path temporary = temporary_beside(*env_, run_dir_ / checkpoint_name(request.place));
+  const auto make = [&]() -> Result<> {
+    TRY(create_dirs_synced(*env_, run_dir_));
+    warnings_ = remove_leftovers(*env_, run_dir_);
+    FolderWriter folder(*env_, temporary, options_.sync);
+    TRY(folder.make_folder(temporary));
+    for (const CheckpointFile& file : request.files) {
+      if (is_safe_entry_path(file.path)) TRY(folder.make_folder((temporary / file.path).parent_path()));
+    }
+    return folder.sync_folders();
+  };
+  if (Result<> made = make(); !made.ok()) {
+    abandon(temporary);
+    return std::move(made).error();
+  }
+  return temporary;
+}
+
+Result<WrittenPart> CheckpointWriter::write_part(const Path& temporary, const CheckpointRequest& request,
+                                                 const SaveShare& share) {
+  const StateShare state = share_state(request.state, share);
+  FolderWriter folder(*env_, temporary, options_.sync);
+  TRY(folder.use_folder(temporary));
+  WrittenPart part;
+  part.pieces = state.pieces;
+  for (const OwnFile& file : files_of(request, state, share)) {
+    TRY(folder.use_folder((temporary / file.path).parent_path()));
+    part.entries.push_back(TRY(folder.add(file.path, file.write)));
+  }
+  TRY(folder.sync_folders());
+  for (const ManifestEntry& entry : part.entries) TRY(verify_entry(*env_, temporary, entry));
+  return part;
+}
+
+Result<SavedCheckpoint> CheckpointWriter::commit(const Path& temporary, const CheckpointRequest& request,
+                                                 std::span<const WrittenPart> parts) {
+  SavedCheckpoint saved;
+  saved.warnings = std::exchange(warnings_, {});
+  const auto finish = [&]() -> Result<> {
+    FolderWriter folder(*env_, temporary, options_.sync);
+    TRY(folder.use_folder(temporary));
+    std::vector<ManifestEntry> entries = entries_of(parts);
+    const std::string index = TRY(state_index_text(parts, ranked_tensors(request.state)));
+    entries.push_back(
+        TRY(folder.add(std::string(kStateIndexFile), [&](auto& file) { return file.append_text(index); })));
+    const Manifest manifest = manifest_of(request, std::move(entries));
+    TRY(find_parts(*env_, temporary, manifest));
+    TRY(folder.add_manifest(manifest));
+    TRY(folder.sync_folders());
+    for (const ManifestEntry& entry : manifest.entries) saved.size_bytes += entry.size_bytes;
+    return publish(temporary, request.place, saved);
+  };
+  if (Result<> done = finish(); !done.ok()) {
+    abandon(temporary);
+    return std::move(done).error();
+  }
+  return saved;
+}
+
+void CheckpointWriter::abandon(const Path& temporary) { (void)remove_tree(*env_, temporary); }
+
 Result<SavedCheckpoint> CheckpointWriter::save(const CheckpointRequest& request) {
   SavedCheckpoint saved;
-  const std::string name = checkpoint_name(request.place);
-  saved.path = run_dir_ / name;
-  const Path temporary = temporary_beside(*env_, saved.path);
-  const Path replaced = run_dir_ / (".replaced_" + name);
-
+  const Path temporary = temporary_beside(*env_, run_dir_ / checkpoint_name(request.place));
   const auto write_and_verify = [&]() -> Result<> {
     TRY(create_dirs_synced(*env_, run_dir_));
     saved.warnings = remove_leftovers(*env_, run_dir_);
-    const Manifest written = TRY(FolderWriter(*env_, temporary, options_.sync).write(request));
+    const StateShare state = share_state(request.state, {});
+    FolderWriter folder(*env_, temporary, options_.sync);
+    TRY(folder.make_folder(temporary));
+    std::vector<ManifestEntry> entries;
+    for (const OwnFile& file : files_of(request, state, {})) {
+      if (is_safe_entry_path(file.path)) TRY(folder.make_folder((temporary / file.path).parent_path()));
+      entries.push_back(TRY(folder.add(file.path, file.write)));
+    }
+    TRY(folder.add_manifest(manifest_of(request, std::move(entries))));
+    TRY(folder.sync_folders());
     const Manifest read_back = TRY(verify_checkpoint(*env_, temporary));
     for (const ManifestEntry& entry : read_back.entries) saved.size_bytes += entry.size_bytes;
-    return {};
+    return publish(temporary, request.place, saved);
   };
-  const auto commit = [&]() -> Result<> {
-    // If both exist, the older one is better: remove_leftovers has found saved.path damaged.
-    if (env_->exists(saved.path) && env_->exists(replaced)) TRY(remove_checkpoint(*env_, saved.path));
-    if (env_->exists(saved.path)) TRY(env_->rename(saved.path, replaced));
-    Result<> renamed = env_->rename(temporary, saved.path);
-    if (!renamed.ok()) {
-      if (env_->exists(replaced)) (void)env_->rename(replaced, saved.path);
-      return renamed;
-    }
-    return options_.sync ? env_->sync_dir(run_dir_) : Result<>();
-  };
-  Result<> done = write_and_verify();
-  if (done.ok()) done = commit();
-  if (!done.ok()) {
-    (void)remove_tree(*env_, temporary);
+  if (Result<> done = write_and_verify(); !done.ok()) {
+    abandon(temporary);
     return std::move(done).error();
   }
-  // From here on the checkpoint is complete, and a failure is only a warning. Nothing older is deleted before it is
-  // announced.
+  return saved;
+}
+
+// By rename. From then on the checkpoint is complete, and a failure is only a warning.
+Result<> CheckpointWriter::publish(const Path& temporary, const CheckpointPlace& place, SavedCheckpoint& saved) {
+  const std::string name = checkpoint_name(place);
+  const Path replaced = run_dir_ / (".replaced_" + name);
+  saved.path = run_dir_ / name;
+  // If both exist, the older one is better: remove_leftovers has found saved.path damaged.
+  if (env_->exists(saved.path) && env_->exists(replaced)) TRY(remove_checkpoint(*env_, saved.path));
+  if (env_->exists(saved.path)) TRY(env_->rename(saved.path, replaced));
+  Result<> renamed = env_->rename(temporary, saved.path);
+  if (!renamed.ok()) {
+    if (env_->exists(replaced)) (void)env_->rename(replaced, saved.path);
+    return renamed;
+  }
+  if (options_.sync) TRY(env_->sync_dir(run_dir_));
+  // Nothing older is deleted before it is announced.
   if (Result<> latest = write_file_atomic(*env_, run_dir_ / kLatestFile, name + "\n"); !latest.ok()) {
     saved.warnings.push_back("'latest' was not updated: " + latest.error().to_string());
     saved.not_announced = std::move(latest).error();
-    return saved;
+    return {};
   }
   if (env_->exists(replaced)) {
     if (const Result<> removed = remove_tree(*env_, replaced); !removed.ok())
@@ -202,7 +324,7 @@ Result<SavedCheckpoint> CheckpointWriter::save(const CheckpointRequest& request)
   }
   for (std::string& warning : apply_retention(*env_, run_dir_, options_.keep_last, saved.path))
     saved.warnings.push_back(std::move(warning));
-  return saved;
+  return {};
 }
 
 }  // namespace mortise

@@ -26,6 +26,8 @@ class DeviceRules {
     if (use == ConfigUse::kEval) return std::move(problems_);
     check_optimizer("actor.optim", config_.actor.optim);
     if (config_.ranks.zero_stage > 0) refuse("ranks.zero_stage", "shares an optimizer among ranks", "set it to 0");
+    check_tokens("actor.ulysses_sequence_parallel_size", config_.actor.ulysses_sequence_parallel_size);
+    check_tokens("ref.ulysses_sequence_parallel_size", config_.ref.ulysses_sequence_parallel_size.value_or(1));
     if (use == ConfigUse::kTrain) check_objective();
     return std::move(problems_);
   }
@@ -33,6 +35,7 @@ class DeviceRules {
   std::vector<Error> run(const DevicePlugins& plugins) {
     if (plugins.has_critic) {
       check_optimizer("critic.optim", config_.critic.optim);
+      check_tokens("critic.ulysses_sequence_parallel_size", config_.critic.ulysses_sequence_parallel_size);
       if (config_.critic.model.lora_rank > 0) refuse("critic.model.lora_rank", "trains an adapter", "set it to 0");
     }
     if (plugins.has_reference && config_.ref.offload != Offloading::kNone)
@@ -80,6 +83,10 @@ class DeviceRules {
       refuse(table + ".optimizer", fmt::format("is {}", choice_name(optim.optimizer)), "set it to adamw");
     if (optim.offload != Offloading::kNone) refuse(table + ".offload", "keeps numbers in files", "set it to none");
     if (!optim.master_weights) refuse(table + ".master_weights", "is false", "set it to true");
+  }
+
+  void check_tokens(const std::string& key, int64_t num_ranks) {
+    if (num_ranks > 1) refuse(key, "shares the tokens of a pass among ranks", "set it to 1");
   }
 
   void check_objective() {

@@ -18,8 +18,9 @@ Error wrong_argument(std::string_view call, std::string_view stage, const std::s
 
 Result<> check_moved_argument(const at::Tensor& tensor, std::string_view call, std::string_view stage) {
   if (!tensor.defined()) return wrong_argument(call, stage, "the tensor is undefined");
-  if (!tensor.device().is_cpu() || tensor.layout() != at::kStrided || !tensor.is_contiguous())
-    return wrong_argument(call, stage, "the tensor is not contiguous on the CPU");
+  const bool has_place = tensor.is_cpu() || tensor.is_cuda();
+  if (!has_place || tensor.layout() != at::kStrided || !tensor.is_contiguous())
+    return wrong_argument(call, stage, "the tensor is not contiguous on the CPU or a GPU");
   return {};
 }
 
@@ -35,6 +36,7 @@ Result<> check_parts(const at::Tensor& whole, const at::Tensor& part, int size, 
                      std::string_view stage) {
   TRY(check_moved_argument(whole, call, stage));
   TRY(check_moved_argument(part, call, stage));
+  if (whole.device() != part.device()) return wrong_argument(call, stage, "one tensor is on another device");
   if (whole.scalar_type() != part.scalar_type())
     return wrong_argument(
         call, stage,

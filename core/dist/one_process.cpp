@@ -92,7 +92,11 @@ class OneProcess : public Communicator {
  private:
   static Result<> copy(const at::Tensor& from, const at::Tensor& to, std::string_view call, std::string_view stage) {
     TRY(check_parts(from, to, 1, call, stage));
-    if (from.nbytes() > 0) std::memmove(to.data_ptr(), from.data_ptr(), from.nbytes());
+    if (from.nbytes() == 0) return {};
+    if (from.is_cpu())
+      std::memmove(to.data_ptr(), from.data_ptr(), from.nbytes());
+    else
+      to.view({-1}).copy_(from.view({-1}));
     return {};
   }
 

@@ -3,14 +3,20 @@
 // (docs/exit_codes.md).
 //
 // The shapes reach the fused attention operators (head size 16, no window) and the plain path (windows, caps, sinks).
+#include <ATen/detail/CUDAHooksInterface.h>
 #include <ATen/ops/empty.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
+#include <functional>
 
+#include "dist/nccl/carry_device.h"
 #include "generate/engine.h"
 #include "learn/update/actor_learner.h"
 #include "model/layers/segment_attention.h"
+#include "support/collectives.h"
+#include "support/rank_group.h"
 #include "unit/learn/learner_fixture.h"
 #include "unit/model/gradient_fixture.h"
 
@@ -190,6 +196,39 @@ TEST(DeviceSampling, LogProbsAreThoseOfTraining) {
     ASSERT_TRUE(left.ok()) << left.error().to_string();
     EXPECT_EQ(num_tokens, 2U * (9 + 10 + 11 + 12));
   }
+}
+
+// NCCL on a GPU, Gloo on the CPU: the same promises. NCCL wants a GPU for each rank, so a machine with one GPU has groups of
+// one rank.
+void on_ranks_of_devices(const std::function<void(Communicator&, const at::Device&)>& body) {
+  const bool is_gpu = device_under_test.device.is_cuda();
+  const int most = is_gpu ? std::min<int>(2, at::detail::getCUDAHooks().deviceCount()) : 2;
+  for (int size = 1; size <= most; ++size) {
+    test::in_real_group(size, [&](Communicator& ranks) {
+      at::Device device = device_under_test.device;
+      if (is_gpu && size > 1) device.set_index(static_cast<c10::DeviceIndex>(ranks.rank()));
+      const Result<> carried = carry_device(ranks, device);
+      ASSERT_TRUE(carried.ok()) << carried.error().to_string();
+      body(ranks, device);
+    });
+  }
+}
+
+TEST(DeviceRanks, AddNumbers) {
+  on_ranks_of_devices([](Communicator& ranks, const at::Device& device) {
+    test::expect_sums_in_every_type_and_size(ranks, device);
+    test::expect_buckets_in_any_order_of_waiting(ranks, device);
+    test::expect_the_same_bits_on_every_rank(ranks, device);
+    test::expect_each_rank_gets_its_part_of_a_sum(ranks, device);
+  });
+}
+
+TEST(DeviceRanks, MoveNumbers) {
+  on_ranks_of_devices([](Communicator& ranks, const at::Device& device) {
+    test::expect_gather_and_broadcast_move_every_type(ranks, device);
+    test::expect_all_to_all_moves_parts_of_any_size(ranks, device);
+    test::expect_numbers_around_a_ring(ranks, device);
+  });
 }
 
 }  // namespace

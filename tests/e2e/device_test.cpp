@@ -46,6 +46,38 @@ TEST(DeviceRuns, LearnWhatTheCpuLearns) {
   }
 }
 
+// Data parallel on devices, with the code of a device on CPU tensors: what one rank learns, and the same bits if the run is
+// deterministic. A resume may change the number of ranks.
+TEST(DeviceRuns, RanksLearnWhatOneRankLearns) {
+  const std::string settings = kFew + kAsDevice + "actor.ppo_max_token_len_per_gpu=30 trainer.num_threads=1 ";
+  for (const std::string how : {"model.dtype=float64 ", "trainer.deterministic=true "}) {
+    const TaskFolder task;
+    const Outcome one = task.mortise(settings + how + "trainer.default_local_dir=one");
+    ASSERT_EQ(one.code, 0) << one.output;
+    const Outcome two = task.mortise("launch --nproc 2 " + settings + how);
+    ASSERT_EQ(two.code, 0) << two.output;
+    EXPECT_THAT(two.output, HasSubstr("device: the CPU, with the code of a device"));
+    expect_near_rows(task.path() / "out", task.path() / "one", "updates.jsonl", 1e-10);
+    expect_near_rows(task.path() / "out", task.path() / "one", "metrics.jsonl", 1e-10);
+    if (how.find("deterministic") == std::string::npos) continue;
+    const char* weights = "global_step_3/huggingface/model.safetensors";
+    EXPECT_EQ(hash_of(task.path() / "out" / weights), hash_of(task.path() / "one" / weights));
+    cut_back(task.path() / "out", task.path() / "resumed", 2, 3);
+    const Outcome resumed = task.mortise(settings + how + "trainer.default_local_dir=resumed");
+    ASSERT_EQ(resumed.code, 0) << resumed.output;
+    EXPECT_EQ(hash_of(task.path() / "resumed" / weights), hash_of(task.path() / "one" / weights));
+  }
+}
+
+// Each rank takes the GPU of its own number.
+TEST(DeviceRuns, SeveralRanksDoNotShareAGpu) {
+  const TaskFolder task;
+  const Outcome one_gpu = task.mortise("launch --nproc 2 train run.toml model.device=cuda:0");
+  EXPECT_EQ(one_gpu.code, 2) << one_gpu.output;
+  EXPECT_THAT(one_gpu.output, HasSubstr("which is one GPU, and there are 2 ranks"));
+  EXPECT_THAT(one_gpu.output, HasSubstr("each rank then takes its own GPU"));
+}
+
 TEST(DeviceRuns, AResumeHasTheSameBits) {
   expect_resumed_bits(kFew + kAsDevice, 2, 3);
   expect_resumed_bits(kFew + kAsDevice + "model.dtype=bfloat16", 2, 3);
@@ -96,7 +128,8 @@ TEST(DeviceRuns, WhatADeviceCannotDoIsRefused) {
         "rollout.deterministic=true", "rollout.top_k=5 rollout.filtered_log_probs=true", "actor.optim.optimizer=sgd",
         "actor.optim.optimizer=muon", "actor.optim.offload=file", "ranks.zero_stage=1",
         "model.dtype=bfloat16 actor.optim.master_weights=false", "actor.router_replay.mode=R3",
-        "actor.use_kl_loss=true actor.kl_loss_type=full", "teacher.path=model teacher.loss_coef=1"}) {
+        "actor.ulysses_sequence_parallel_size=2", "actor.use_kl_loss=true actor.kl_loss_type=full",
+        "teacher.path=model teacher.loss_coef=1"}) {
     const Outcome outcome = task.mortise("train run.toml model.path=absent " + kAsDevice + setting);
     EXPECT_EQ(outcome.code, 2) << setting << outcome.output;
     EXPECT_THAT(outcome.output, HasSubstr("cannot do yet")) << setting;

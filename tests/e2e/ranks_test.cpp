@@ -3,6 +3,7 @@
 
 #include <deque>
 
+#include "checkpoint/reader.h"
 #include "checkpoint/retention.h"
 #include "dist/launch/local_address.h"
 #include "foundation/base/clock.h"
@@ -174,23 +175,75 @@ TEST_F(Ranks, OnlyTheMainRankWritesTheRunAndEachHasALog) {
   }
 }
 
-// 1 -> 4 -> 2 ranks.
+// 1 -> 4 -> 2 ranks, with all of the state on every rank and with other stages of ZeRO.
 TEST_F(Ranks, ARunResumesWithAnotherNumberOfRanks) {
-  const std::vector<std::string> settings{"trainer.deterministic=true"};
-  run_alone("train", "alone", settings);
-  const auto until = [&](int64_t step) {
-    std::vector<std::string> more = settings;
-    more.push_back("trainer.total_training_steps=" + std::to_string(step));
-    more.emplace_back("actor.optim.lr_scheduler_type=constant");
-    more.emplace_back("actor.optim.lr_warmup_steps=0");
-    return more;
+  const auto until = [&](int64_t step, int stage) {
+    return std::vector<std::string>{"trainer.deterministic=true",
+                                    "trainer.total_training_steps=" + std::to_string(step),
+                                    "actor.optim.lr_scheduler_type=constant", "actor.optim.lr_warmup_steps=0",
+                                    "ranks.zero_stage=" + std::to_string(stage)};
   };
-  run_alone("train", "straight", until(3));
-  run_alone("train", "out", until(1));
-  run_group(4, "train", "out", until(2));
-  run_group(2, "train", "out", until(3));
+  run_alone("train", "straight", until(3, 0));
+  run_alone("train", "first", until(1, 0));
+  for (const auto& [stage_of_4, stage_of_2] : std::vector<std::pair<int, int>>{{0, 0}, {3, 1}, {1, 3}}) {
+    if (HasFailure()) return;
+    const std::string out = "out_" + std::to_string(stage_of_4);
+    std::filesystem::copy(task_.path() / "first", task_.path() / out, std::filesystem::copy_options::recursive);
+    run_group(4, "train", out, until(2, stage_of_4));
+    run_group(2, "train", out, until(3, stage_of_2));
+    if (HasFailure()) return;
+    expect_same_bits(bits(out), bits("straight"), "resumed");
+  }
+}
+
+// The files of all ranks, as users and other programs see them.
+TEST_F(Ranks, EachRankWritesItsPartOfACheckpoint) {
+  const std::vector<std::string> settings{"trainer.deterministic=true", "trainer.max_shard_size=6KB"};
+  std::vector<std::string> spread = settings;
+  spread.emplace_back("ranks.zero_stage=3");
+  run_alone("train", "alone", settings);
+  run_group(3, "train", "out", spread);
   if (HasFailure()) return;
-  expect_same_bits(bits("out"), bits("straight"), "resumed");
+  const Path saved = task_.path() / "out/global_step_3", alone = task_.path() / "alone/global_step_3";
+  for (const char* name :
+       {"state-00001-of-00003.safetensors", "state.safetensors.index.json", "huggingface/model.safetensors.index.json"})
+    EXPECT_TRUE(default_env().exists(saved / name)) << name;
+  EXPECT_FALSE(default_env().exists(alone / "state.safetensors.index.json"));
+  expect_same_bits(bits("out"), bits("alone"), "saved by three ranks");
+  const auto mortise = [&](const std::string& words) { return run(program() + " " + words, task_.path()); };
+  EXPECT_EQ(mortise("checkpoint verify out").code, 0);
+  const Outcome listed = mortise("checkpoint list out");
+  EXPECT_NE(listed.output.find("complete, the latest"), std::string::npos) << listed.output;
+  const Outcome differences = mortise("checkpoint diff alone out --json");
+  ASSERT_EQ(differences.code, 0) << differences.output;
+  const Json found = parse_json(differences.output, "diff").value();
+  EXPECT_TRUE(found["tensors"].empty()) << found["tensors"];
+  EXPECT_GT(found["num_tensors"].get<int64_t>(), 20);
+  const auto tensors = [&](const std::string& out) {
+    const Outcome inspected = mortise("checkpoint inspect --json " + out);
+    return parse_json(inspected.output, "inspect").value()["state"]["actor.optim"]["tensors"];
+  };
+  EXPECT_EQ(tensors("out"), tensors("alone"));
+  ASSERT_EQ(mortise("checkpoint export out model_out").code, 0);
+  ASSERT_EQ(mortise("checkpoint export alone model_alone").code, 0);
+  const std::vector<std::string> names = default_env().list_dir(task_.path() / "model_alone").value();
+  EXPECT_GT(names.size(), 4U);
+  for (const std::string& name : names)
+    EXPECT_EQ(hash_of(task_.path() / "model_out" / name), hash_of(task_.path() / "model_alone" / name)) << name;
+  // A byte of another rank's file counts too.
+  const Path part = saved / "state-00003-of-00003.safetensors";
+  std::string bytes = default_env().read_file(part).value();
+  bytes.back() = static_cast<char>(bytes.back() ^ 1);
+  ASSERT_OK(write_file(default_env(), part, bytes));
+  const Outcome damaged = mortise("checkpoint verify out/global_step_3");
+  EXPECT_EQ(damaged.code, 3);
+  EXPECT_NE(damaged.output.find("'state-00003-of-00003.safetensors' was changed"), std::string::npos);
+  const char* python = std::getenv("MORTISE_ORACLES_PYTHON");
+  if (python == nullptr || *python == '\0') return;
+  const Outcome checked = run("HF_HUB_OFFLINE=1 " + std::string(python) + " " + MORTISE_SOURCE_DIR +
+                                  "/tests/e2e/transformers_folder.py " + program() + " model_out .",
+                              task_.path());
+  EXPECT_EQ(checked.code, 0) << checked.output;
 }
 
 // What a rank has of the optimizers and of the weights differs, the numbers do not, and neither do the files. The ranks
@@ -330,6 +383,35 @@ TEST_F(Ranks, AKilledRankEndsTheOthersAndARestartGivesTheSameBits) {
     if (HasFailure()) return;
     expect_same_bits(bits(out), expected, out + " after " + std::to_string(num_kills) + " kills");
     ASSERT_OK(remove_tree(default_env(), task_.path() / out));
+  }
+}
+
+// Each rank is killed while it writes its part of the second checkpoint.
+TEST_F(Ranks, ARankThatIsKilledWhileItSavesLeavesTheLastGoodCheckpoint) {
+  const std::vector<std::string> settings{"trainer.deterministic=true", "ranks.zero_stage=2"};
+  run_group(3, "train", "straight", settings);
+  if (HasFailure()) return;
+  const auto expected = bits("straight");
+  for (size_t victim = 0; victim < 3 && !HasFailure(); ++victim) {
+    const std::string out = "killed_" + std::to_string(victim);
+    std::filesystem::create_directories(task_.path() / out);
+    FolderWatch watch(task_.path() / out);
+    Group group(std::vector(size_t{3}, words("train", out, settings)), task_.path());
+    ASSERT_TRUE(watch.wait_for(".tmp_global_step_2", 1, group[victim])) << group.text_of(victim);
+    group[victim].signal(SIGKILL);
+    const std::vector<int> codes = group.wait();
+    for (size_t rank = 0; rank < codes.size(); ++rank) {
+      EXPECT_EQ(codes[rank], rank == victim ? -SIGKILL : 7) << rank << ": " << group.text_of(rank);
+    }
+    const auto found = find_newest_valid(default_env(), task_.path() / out);
+    ASSERT_OK(found);
+    ASSERT_TRUE(found->has_value());
+    EXPECT_GE((*found)->ref.place.step, 1);
+    run_group(3, "train", out, settings);
+    if (HasFailure()) return;
+    expect_same_bits(bits(out), expected, out);
+    const std::vector<std::string> left = default_env().list_dir(task_.path() / out).value();
+    for (const std::string& name : left) EXPECT_FALSE(name.starts_with(".tmp_")) << name;
   }
 }
 

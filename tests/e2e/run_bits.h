@@ -5,8 +5,12 @@
 #include <cmath>
 #include <filesystem>
 #include <map>
+#include <span>
 #include <string>
+#include <vector>
 
+#include "foundation/formats/json.h"
+#include "foundation/formats/safetensors.h"
 #include "foundation/formats/sha256.h"
 #include "program.h"
 
@@ -24,18 +28,63 @@ inline std::string hash_of(const Path& path) {
   return hash.ok() ? *hash : hash.error().to_string();
 }
 
-// The files of a checkpoint by name, as digests. Of the scalars it has the text, without the time spent. It leaves out
+// Takes bytes and keeps their digest.
+class DigestFile final : public WritableFile {
+ public:
+  Result<> append(std::span<const std::byte> bytes) override {
+    hash_.update(bytes);
+    return {};
+  }
+  Result<> sync() override { return {}; }
+  Result<> close() override { return {}; }
+  [[nodiscard]] const Path& path() const override { return path_; }
+  std::string digest() { return to_hex(hash_.finish()); }
+
+ private:
+  Path path_;
+  Sha256 hash_;
+};
+
+// The digest of the state.safetensors that one process would have written in place of the files of several ranks.
+inline std::string digest_of_joined_state(const Path& dir) {
+  const Json index = read_json_file(default_env(), dir / "state.safetensors.index.json").value();
+  std::map<std::string, SafetensorsFile> files;
+  const auto file = [&](const std::string& name) -> const SafetensorsFile& {
+    if (!files.contains(name)) files.emplace(name, SafetensorsFile::open(default_env(), dir / name).value());
+    return files.at(name);
+  };
+  const auto own = file("state.safetensors").tensors();
+  std::vector<TensorView> all(own.begin(), own.end());
+  std::map<std::string, std::string> joined;
+  for (const auto& [name, tensor] : index["tensors"].items()) {
+    std::string& bytes = joined[name];
+    for (const Json& piece : tensor["pieces"]) {
+      const TensorView view = file(piece["file"].get<std::string>()).get(name).value();
+      bytes.append(reinterpret_cast<const char*>(view.bytes.data()), view.bytes.size());
+    }
+    all.push_back({name, parse_dtype(tensor["dtype"].get<std::string>()).value(),
+                   tensor["shape"].get<std::vector<int64_t>>(), std::as_bytes(std::span(bytes)), nullptr});
+  }
+  DigestFile digest;
+  EXPECT_OK(write_safetensors(digest, all));
+  return digest.digest();
+}
+
+// The files of a checkpoint by name, as digests. The files of several ranks count as the one of one process. Of the scalars it has the text, without the time spent. It leaves out
 // the settings and the manifest, which contain how often the run saves and the digest of the times.
 inline std::map<std::string, std::string> bits_of_checkpoint(const Path& dir) {
   std::map<std::string, std::string> bits;
   for (const auto& entry : std::filesystem::recursive_directory_iterator(dir)) {
     if (!entry.is_regular_file()) continue;
     const std::string name = entry.path().lexically_relative(dir).string();
-    if (name == "manifest.json" || name == "config.resolved.toml") continue;
+    if (name == "manifest.json" || name == "config.resolved.toml" || name.starts_with("state-")) continue;
+    if (name == "state.safetensors.index.json") continue;
     if (name == "state.json") {
       Json state = read_json_file(default_env(), entry.path()).value();
       state["run"].erase("train_seconds");
       bits[name] = dump_json(state, 1);
+    } else if (name == "state.safetensors" && default_env().exists(dir / "state.safetensors.index.json")) {
+      bits[name] = digest_of_joined_state(dir);
     } else {
       bits[name] = sha256_file_hex(default_env(), entry.path()).value();
     }

@@ -46,7 +46,7 @@ void describe_ranks_section(Catalog& catalog) {
           "has the optimizer moments of a part of the weights. 2: as 1, and each rank frees its gradient after every "
           "micro-batch and keeps the sum for its part only. 3: as 2, and each rank keeps only a part of the weights of the "
           "policy, the reference and the critic; passes gather them layer by layer, and a rollout gathers all of them. "
-          "Checkpoints do not depend on it. "
+          "A run can resume with another stage. "
           "(DeepSpeed: zero_optimization.stage.)")
       .at_least(0)
       .at_most(3);

@@ -9,15 +9,19 @@
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 
 #include <algorithm>
+#include <atomic>
 #include <cstdlib>
 #include <cstring>
 #include <map>
 #include <memory>
+#include <optional>
 #include <thread>
 #include <utility>
 
 #include "dist/arguments.h"
 #include "dist/gloo/c10d_handle.h"
+#include "dist/nccl/carry_device.h"
+#include "dist/nccl/nccl_module.h"
 
 namespace mortise {
 
@@ -30,7 +34,7 @@ std::string text_of(const std::exception& error) {
   return torch != nullptr ? torch->what_without_backtrace() : error.what();
 }
 
-// Gloo moves bytes of any type this way.
+// Bytes of any type move this way.
 at::Tensor as_bytes(const at::Tensor& tensor) { return tensor.view({-1}).view(at::kByte); }
 
 std::vector<int64_t> in_bytes(std::span<const int64_t> sizes, const at::Tensor& tensor) {
@@ -39,23 +43,65 @@ std::vector<int64_t> in_bytes(std::span<const int64_t> sizes, const at::Tensor& 
   return bytes;
 }
 
+// At least a byte: Gloo takes no memory without an address.
+at::Tensor as_some_bytes(const at::Tensor& tensor) {
+  return tensor.numel() > 0 ? as_bytes(tensor) : at::empty({1}, tensor.options().dtype(at::kByte)).narrow(0, 0, 0);
+}
+
 at::Tensor byte_tensor(const std::string& bytes, int64_t padded) {
   at::Tensor tensor = at::zeros({padded}, at::kByte);
   if (!bytes.empty()) std::memcpy(tensor.data_ptr(), bytes.data(), bytes.size());
   return tensor;
 }
 
-// One call that Gloo's threads work on.
+// Finishes the completion when a device has done the work. A device tells nobody when it is done, so a thread looks.
+class DeviceLook {
+ public:
+  DeviceLook(Work work, std::shared_ptr<Completion> completion)
+      : thread_([this, work = std::move(work), completion = std::move(completion)] {
+          while (!is_over_ && !has_ended(*work)) std::this_thread::sleep_for(std::chrono::microseconds(50));
+          completion->finish();
+        }) {}
+  DeviceLook(const DeviceLook&) = delete;
+  DeviceLook& operator=(const DeviceLook&) = delete;
+  ~DeviceLook() {
+    is_over_ = true;
+    thread_.join();
+  }
+
+ private:
+  static bool has_ended(c10d::Work& work) {
+    try {
+      return work.isCompleted();
+    } catch (const std::exception&) {
+      return true;  // wait() throws it again
+    }
+  }
+
+  std::atomic<bool> is_over_ = false;
+  std::thread thread_;
+};
+
+// One call that Gloo's threads, or a device, work on.
 class Call {
  public:
-  Call(std::shared_ptr<RankWatch> watch, std::string_view stage, Work work)
-      : watch_(std::move(watch)), stage_(stage), work_(std::move(work)), completion_(watch_->new_completion()) {
+  Call(std::shared_ptr<RankWatch> watch, std::string_view stage, Work work, bool is_on_device)
+      : watch_(std::move(watch)),
+        stage_(stage),
+        work_(std::move(work)),
+        completion_(watch_->new_completion()),
+        is_on_device_(is_on_device) {
+    if (is_on_device_) return;
     work_->getFuture()->addCallback([completion = completion_](c10::ivalue::Future&) { completion->finish(); });
   }
   Result<> wait() {
     if (done_) return {};
     done_ = true;
-    TRY(watch_->wait(completion_, stage_));
+    {
+      std::optional<DeviceLook> look;
+      if (is_on_device_) look.emplace(work_, completion_);
+      TRY(watch_->wait(completion_, stage_));
+    }
     try {
       work_->wait();
     } catch (const std::exception& error) {
@@ -69,6 +115,7 @@ class Call {
   std::string stage_;
   Work work_;
   std::shared_ptr<Completion> completion_;
+  bool is_on_device_;
   bool done_ = false;
 };
 
@@ -138,7 +185,16 @@ class GlooCommunicator : public Communicator {
 
   // Gloo's threads may wait for a rank that never answers, and its destructor would wait for them.
   ~GlooCommunicator() override {
-    if (!left_) static_cast<void>(group_.release());
+    if (left_) return;
+    static_cast<void>(group_.release());
+    static_cast<void>(device_group_.release());
+  }
+
+  // From now on tensors of this device may be given, which NCCL moves.
+  Result<> carry(const at::Device& device) {
+    if (device.is_cpu() || device_group_) return {};
+    device_group_ = TRY(open_nccl_group({store_, options_.rank, options_.size, options_.timeout}));
+    return {};
   }
 
   [[nodiscard]] int rank() const override { return options_.rank; }
@@ -155,7 +211,8 @@ class GlooCommunicator : public Communicator {
                                                                   std::string_view stage) override {
     TRY(check_sum_argument(tensor, "start_all_reduce_sum", stage));
     if (tensor.numel() == 0) return std::unique_ptr<PendingCollective>(std::make_unique<NothingPendingHere>());
-    Call call = TRY(start(stage, [&] { return start_reduce(tensor, c10d::ReduceOp::SUM); }));
+    Call call =
+        TRY(start(stage, tensor, [&](auto& group) { return start_reduce(group, tensor, c10d::ReduceOp::SUM); }));
     return std::unique_ptr<PendingCollective>(std::make_unique<PendingCall>(std::move(call)));
   }
 
@@ -174,9 +231,9 @@ class GlooCommunicator : public Communicator {
     if (output.numel() == 0) return {};
     at::Tensor terms = at::empty({size(), output.numel()}, input.options());
     at::Tensor parts = input.view({size(), output.numel()});
-    TRY(run(stage, [&] {
+    TRY(run(stage, input, [&](auto& group) {
       std::vector<int64_t> equal;
-      return group_->alltoall_base(terms, parts, equal, equal);
+      return group.alltoall_base(terms, parts, equal, equal);
     }));
     const at::Tensor sum = output.view({-1});
     sum.copy_(terms[0]);
@@ -189,7 +246,7 @@ class GlooCommunicator : public Communicator {
     if (input.numel() == 0) return {};
     at::Tensor part = as_bytes(input);
     at::Tensor whole = as_bytes(output);
-    return run(stage, [&] { return group_->_allgather_base(whole, part); });
+    return run(stage, input, [&](auto& group) { return group._allgather_base(whole, part); });
   }
 
   Result<std::unique_ptr<PendingCollective>> start_all_gather(const at::Tensor& input, const at::Tensor& output,
@@ -198,7 +255,7 @@ class GlooCommunicator : public Communicator {
     if (input.numel() == 0) return std::unique_ptr<PendingCollective>(std::make_unique<NothingPendingHere>());
     at::Tensor part = as_bytes(input);
     at::Tensor whole = as_bytes(output);
-    Call call = TRY(start(stage, [&] { return group_->_allgather_base(whole, part); }));
+    Call call = TRY(start(stage, input, [&](auto& group) { return group._allgather_base(whole, part); }));
     return std::unique_ptr<PendingCollective>(std::make_unique<PendingCall>(std::move(call)));
   }
 
@@ -206,12 +263,10 @@ class GlooCommunicator : public Communicator {
                       std::span<const int64_t> output_sizes, std::string_view stage) override {
     TRY(check_sizes(input, input_sizes, size(), "all_to_all", stage));
     TRY(check_sizes(output, output_sizes, size(), "all_to_all", stage));
-    // At least a byte: Gloo takes no memory without an address.
-    at::Tensor from = input.numel() > 0 ? as_bytes(input) : at::empty({1}, at::kByte).narrow(0, 0, 0);
-    at::Tensor to = output.numel() > 0 ? as_bytes(output) : at::empty({1}, at::kByte).narrow(0, 0, 0);
-    return run(stage, [&] {
+    at::Tensor from = as_some_bytes(input), to = as_some_bytes(output);
+    return run(stage, input, [&](auto& group) {
       std::vector<int64_t> sent = in_bytes(input_sizes, input), received = in_bytes(output_sizes, output);
-      return group_->alltoall_base(to, from, received, sent);
+      return group.alltoall_base(to, from, received, sent);
     });
   }
 
@@ -222,11 +277,11 @@ class GlooCommunicator : public Communicator {
     std::vector<at::Tensor> tensors{as_bytes(tensor)};
     c10d::BroadcastOptions options;
     options.rootRank = root;
-    return run(stage, [&] { return group_->broadcast(tensors, options); });
+    return run(stage, tensor, [&](auto& group) { return group.broadcast(tensors, options); });
   }
 
   Result<> barrier(std::string_view stage) override {
-    return run(stage, [&] { return group_->barrier(); });
+    return run(stage, at::Tensor(), [&](auto& group) { return group.barrier(); });
   }
 
   Result<> send(const at::Tensor& tensor, int to, std::string_view stage) override {
@@ -234,14 +289,14 @@ class GlooCommunicator : public Communicator {
     TRY(check_moved_argument(tensor, "send", stage));
     if (tensor.numel() == 0) return {};
     std::vector<at::Tensor> tensors{as_bytes(tensor)};
-    return run_pair(stage, [&] { return group_->send(tensors, to, 0); });
+    return run_pair(stage, tensor, [&](auto& group) { return group.send(tensors, to, 0); });
   }
   Result<> recv(const at::Tensor& tensor, int from, std::string_view stage) override {
     TRY(check_peer(from, rank(), size(), "recv", stage));
     TRY(check_moved_argument(tensor, "recv", stage));
     if (tensor.numel() == 0) return {};
     std::vector<at::Tensor> tensors{as_bytes(tensor)};
-    return run_pair(stage, [&] { return group_->recv(tensors, from, 0); });
+    return run_pair(stage, tensor, [&](auto& group) { return group.recv(tensors, from, 0); });
   }
 
   Result<Communicator*> neighbours(int size) override {
@@ -316,42 +371,53 @@ class GlooCommunicator : public Communicator {
   }
 
  private:
-  Work start_reduce(const at::Tensor& tensor, c10d::ReduceOp::RedOpType op) {
+  static Work start_reduce(c10d::Backend& group, const at::Tensor& tensor, c10d::ReduceOp::RedOpType op) {
     std::vector<at::Tensor> tensors{tensor};
     c10d::AllreduceOptions options;
     options.reduceOp = op;
-    return group_->allreduce(tensors, options);
+    return group.allreduce(tensors, options);
   }
   Result<> reduce(const at::Tensor& tensor, c10d::ReduceOp::RedOpType op, std::string_view stage) {
     if (tensor.numel() == 0) return {};
-    return run(stage, [&] { return start_reduce(tensor, op); });
+    return run(stage, tensor, [&](auto& group) { return start_reduce(group, tensor, op); });
+  }
+
+  static bool is_on_device(const at::Tensor& tensor) { return tensor.defined() && !tensor.is_cpu(); }
+  // What moves a tensor. Not defined: no tensor moves.
+  Result<c10d::Backend*> group_of(const at::Tensor& tensor) {
+    if (!is_on_device(tensor)) return static_cast<c10d::Backend*>(group_.get());
+    if (device_group_) return device_group_.get();
+    return Error{ErrorKind::kInternal, "the ranks have no group for tensors of a device", {}, "please report this"};
   }
 
   template <class Start>
-  Result<Call> start(std::string_view stage, const Start& begin) {
+  Result<Call> start(std::string_view stage, const at::Tensor& tensor, const Start& begin) {
+    c10d::Backend* const group = TRY(group_of(tensor));
     TRY(watch_->begin_call(stage, !is_part_));
     try {
-      return Call(watch_, stage, begin());
+      return Call(watch_, stage, begin(*group), is_on_device(tensor));
     } catch (const std::exception& error) {
       return watch_->explain_failure(stage, text_of(error));
     }
   }
   template <class Start>
-  Result<> run(std::string_view stage, const Start& begin) {
-    Call call = TRY(start(stage, begin));
+  Result<> run(std::string_view stage, const at::Tensor& tensor, const Start& begin) {
+    Call call = TRY(start(stage, tensor, begin));
     return call.wait();
   }
 
-  // send and recv have no future: a thread waits for them. abort() ends it when the group has failed.
+  // Gloo's send and recv have no future: a thread waits for them. abort() ends it when the group has failed.
   template <class Start>
-  Result<> run_pair(std::string_view stage, const Start& begin) {
+  Result<> run_pair(std::string_view stage, const at::Tensor& tensor, const Start& begin) {
+    c10d::Backend* const group = TRY(group_of(tensor));
     TRY(watch_->begin_call(stage, false));
     Work work;
     try {
-      work = begin();
+      work = begin(*group);
     } catch (const std::exception& error) {
       return watch_->explain_failure(stage, text_of(error));
     }
+    if (is_on_device(tensor)) return Call(watch_, stage, work, true).wait();
     std::string failure;
     const std::shared_ptr<Completion> completion = watch_->new_completion();
     std::thread waiter([&] {
@@ -371,6 +437,7 @@ class GlooCommunicator : public Communicator {
   }
 
   c10::intrusive_ptr<c10d::ProcessGroupGloo> group_;
+  c10::intrusive_ptr<c10d::Backend> device_group_;  // null: all tensors are on the CPU
   c10::intrusive_ptr<c10d::Store> store_;
   c10::intrusive_ptr<c10d::Store> counters_;
   std::shared_ptr<RankWatch> watch_;
@@ -381,6 +448,11 @@ class GlooCommunicator : public Communicator {
 };
 
 }  // namespace
+
+Result<> carry_device(Communicator& ranks, const at::Device& device) {
+  auto* const group = dynamic_cast<GlooCommunicator*>(&ranks);  // one process moves nothing between ranks
+  return group == nullptr ? Result<>() : group->carry(device);
+}
 
 Result<std::unique_ptr<Communicator>> gloo_communicator(std::unique_ptr<C10dStore> store,
                                                         std::unique_ptr<RankWatch> watch, const GlooOptions& options) {

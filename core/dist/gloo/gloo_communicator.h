@@ -1,4 +1,4 @@
-// The communicator of several processes, over libtorch's Gloo. CPU tensors; TCP between all pairs of ranks.
+// The communicator of several processes, over libtorch's Gloo: TCP between all pairs of ranks. carry_device() adds NCCL.
 #pragma once
 
 #include <chrono>

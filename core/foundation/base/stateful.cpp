@@ -176,18 +176,20 @@ Result<TensorView> StateReader::get_tensor(std::string_view key) {
   const TensorView* tensor = find_tensor(*snapshot_, fmt::format("{}/{}", object_, key));
   if (tensor == nullptr) return missing(key);
   if (tensor->source != nullptr)
-    return Error{ErrorKind::kInternal, fmt::format("state '{}' has not been written yet", tensor->name), where_, ""};
+    return Error{ErrorKind::kData, fmt::format("state '{}' has no memory of its own", tensor->name), where_, ""};
   read_.insert(std::string(key));
   return *tensor;
 }
 
 Result<TensorView> StateReader::get_tensor(std::string_view key, DType dtype, std::span<const int64_t> shape) {
-  TensorView tensor = TRY(get_tensor(key));
-  if (tensor.dtype == dtype && std::equal(shape.begin(), shape.end(), tensor.shape.begin(), tensor.shape.end()))
-    return tensor;
+  const TensorView* tensor = find_tensor(*snapshot_, fmt::format("{}/{}", object_, key));
+  if (tensor == nullptr) return missing(key);
+  read_.insert(std::string(key));
+  if (tensor->dtype == dtype && std::equal(shape.begin(), shape.end(), tensor->shape.begin(), tensor->shape.end()))
+    return *tensor;
   return Error{ErrorKind::kData,
-               fmt::format("state '{}' is {}{}, this run needs {}{}", tensor.name, dtype_name(tensor.dtype),
-                           shape_text(tensor.shape), dtype_name(dtype), shape_text(shape)),
+               fmt::format("state '{}' is {}{}, this run needs {}{}", tensor->name, dtype_name(tensor->dtype),
+                           shape_text(tensor->shape), dtype_name(dtype), shape_text(shape)),
                where_, "the model or its settings changed since the checkpoint was saved"};
 }
 

@@ -100,7 +100,8 @@ class StateReader {
     return values;
   }
   Result<TensorView> get_tensor(std::string_view key);
-  // As get_tensor, and refuses another dtype or shape than expected, naming both.
+  // The same, but a tensor that lies in several files has a source instead of bytes (read_tensor_bytes takes both).
+  // Refuses another dtype or shape than expected, naming both.
   Result<TensorView> get_tensor(std::string_view key, DType dtype, std::span<const int64_t> shape);
 
   // Keys written at save time that nothing has read, sorted.

@@ -16,10 +16,11 @@
 #include <numeric>
 #include <set>
 
+#include "foundation/base/tensor_pieces.h"
 #include "learn/optim/rounded_step.h"
-#include "learn/optim/state_gather.h"
 #include "learn/optim/tensor_state.h"
 #include "learn/optim/weight_shards.h"
+#include "model/weights/weight_files.h"
 
 namespace mortise {
 
@@ -77,25 +78,6 @@ Result<> check_frozen(const StatesByParameter& saved, const StatesByParameter& o
       ErrorKind::kConfig, what, where,
       fmt::format("set {}.groups back, or start a new run with model.path = \"{}/huggingface\"", table, where)};
 }
-
-// A tensor of state of one parameter, which lies on several ranks.
-class StateSource : public TensorSource {
- public:
-  StateSource(StateGather& gather, const Optimizer& optimizer, size_t parameter, size_t state, size_t element_bytes)
-      : gather_(&gather), optimizer_(&optimizer), parameter_(parameter), state_(state), element_bytes_(element_bytes) {}
-
-  Result<> read(uint64_t begin, std::span<std::byte> out) const override {
-    const auto first = static_cast<int64_t>(begin / element_bytes_);
-    const FlatRange range{first, first + static_cast<int64_t>(out.size() / element_bytes_)};
-    return gather_->read(*optimizer_, parameter_, state_, range, out);
-  }
-
- private:
-  StateGather* gather_;
-  const Optimizer* optimizer_;
-  size_t parameter_, state_;
-  size_t element_bytes_;
-};
 
 }  // namespace
 
@@ -204,13 +186,6 @@ at::Tensor Optimizer::weights_of(const OwnPart& part) const {
 FlatRange Optimizer::state_range_of(int64_t begin, int64_t size, const StateTensor& state) const {
   if (!cuts_parameters()) return {0, numel_of(state)};
   return {begin / state.numbers_each, (begin + size + state.numbers_each - 1) / state.numbers_each};
-}
-
-FlatRange Optimizer::state_range(int rank, size_t parameter, size_t state) const {
-  for (const OwnPart& part : parts_of(rank)) {
-    if (part.parameter == parameter) return state_range_of(part.begin, part.size, layout_[parameter][state]);
-  }
-  return {};
 }
 
 // Undefined if there is none.
@@ -328,40 +303,35 @@ Result<double> Optimizer::grad_norm() const {
   return norm_of(norms);
 }
 
-at::Tensor Optimizer::own_state(size_t parameter, size_t state, const FlatRange& range) const {
+// What this rank has of a state tensor: all, or the range of its part of the parameter, which may be empty.
+void Optimizer::put_state(StateWriter& writer, size_t parameter, size_t state) const {
   const StateTensor& layout = layout_[parameter][state];
-  for (size_t i = 0; i < parts_.size() && range.size() > 0; ++i) {
-    if (parts_[i].parameter != parameter) continue;
-    const int64_t begin = state_range_of(parts_[i].begin, parts_[i].size, layout).begin;
-    return state_[i][state].view({-1}).narrow(0, range.begin - begin, range.size()).clone();
+  const std::string key = key_of(layout, parameters_[parameter]);
+  const DType dtype = dtype_of_scalar(layout.dtype);
+  if (!is_sharded()) {  // a part is a parameter
+    const bool is_alone = zero_.communicator == nullptr || zero_.communicator->size() == 1;
+    put_whole(writer, key, view_for_save(state_[parameter][state], files_ != nullptr), is_alone);
+    return;
   }
-  return at::empty({0}, layout.dtype);
+  TensorView own{"", dtype, {0}, {}, nullptr};
+  FlatRange range;
+  for (size_t i = 0; i < parts_.size(); ++i) {
+    if (parts_[i].parameter != parameter) continue;
+    range = state_range_of(parts_[i].begin, parts_[i].size, layout);
+    own = view_for_save(state_[i][state].view({-1}), files_ != nullptr);
+  }
+  writer.put_source(key, dtype, layout.shape, std::make_shared<RankedTensor>(own, range.begin, range.size()));
 }
 
 Result<> Optimizer::save_state(StateWriter& writer) const {
   writer.put_int("num_updates", num_updates_);
-  if (is_sharded() && gather_ == nullptr)
-    return Error{ErrorKind::kInternal, fmt::format("nothing gathers the sharded state of '{}'", state_name_), "", ""};
   for (size_t i = 0; i < parameters_.size(); ++i) {
-    for (size_t state = 0; state < layout_[i].size(); ++state) {
-      const StateTensor& layout = layout_[i][state];
-      const std::string key = key_of(layout, parameters_[i]);
-      if (!is_sharded() && files_ == nullptr) {
-        put_tensor(writer, key, state_[i][state]);
-        continue;
-      }
-      if (!is_sharded()) {
-        writer.put_source(key, dtype_of_scalar(layout.dtype), layout.shape, Offload::source(state_[i][state]));
-        continue;
-      }
-      writer.put_source(key, dtype_of_scalar(layout.dtype), layout.shape,
-                        std::make_shared<StateSource>(*gather_, *this, i, state, c10::elementSize(layout.dtype)));
-    }
+    for (size_t state = 0; state < layout_[i].size(); ++state) put_state(writer, i, state);
   }
   return {};
 }
 
-// Every rank reads all tensors of the checkpoint, which it maps, and copies its own parts.
+// Every rank reads its own parts from the files of the checkpoint, which it maps.
 Result<> Optimizer::load_state(StateReader& reader) {
   const c10::NoGradGuard no_grad;
   num_updates_ = TRY(reader.get_int("num_updates"));
@@ -375,14 +345,10 @@ Result<> Optimizer::load_state(StateReader& reader) {
       const StateTensor& layout = layout_[i][state];
       const TensorView view =
           TRY(reader.get_tensor(key_of(layout, parameters_[i]), dtype_of_scalar(layout.dtype), layout.shape));
-      const auto element = static_cast<int64_t>(c10::elementSize(layout.dtype));
       for (size_t part = 0; part < parts_.size(); ++part) {
         if (parts_[part].parameter != i) continue;
         const FlatRange range = state_range_of(parts_[part].begin, parts_[part].size, layout);
-        const auto bytes =
-            view.bytes.subspan(static_cast<size_t>(range.begin * element), static_cast<size_t>(range.size() * element));
-        if (bytes.empty()) continue;
-        copy_from_bytes(state_[part][state], bytes);
+        TRY(copy_numbers(view, layout.dtype, range.begin, state_[part][state]));
         if (files_ != nullptr) files_->release(state_[part][state]);
       }
     }

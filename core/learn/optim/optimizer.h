@@ -5,7 +5,7 @@
 // are spread (weight_shards.h), each of their parts is a unit, and a rank steps its own numbers only. Every bit is that of
 // one process with the same gradient. A rule that needs whole parameters gets ranges that are cut between parameters.
 //
-// State (the rule's tensors and the update count) goes into checkpoints, in the same form whether sharded or not.
+// State (the rule's tensors and the update count) goes into checkpoints. On several ranks each has its part (RankedTensor).
 // Thread rule: one thread at a time.
 #pragma once
 
@@ -25,7 +25,6 @@
 namespace mortise {
 
 class RoundedStep;
-class StateGather;
 class WeightShards;
 
 // How ranks share the state (ranks.zero_stage).
@@ -77,12 +76,6 @@ class Optimizer : public Stateful {
   [[nodiscard]] std::vector<ShardUnit>& units() { return units_; }
   // For a model without master weights; not together with shards.
   void step_rounded(std::shared_ptr<const RoundedStep> rounded) { rounded_ = std::move(rounded); }
-  // Sharded: the numbers of a state tensor (an index of state_of) of a parameter that a rank has.
-  [[nodiscard]] FlatRange state_range(int rank, size_t parameter, size_t state) const;
-  // A copy of this rank's numbers of it. `range` lies in its own range.
-  [[nodiscard]] at::Tensor own_state(size_t parameter, size_t state, const FlatRange& range) const;
-  // Sharded: save_state() reads the state through it. Borrowed.
-  void save_through(StateGather& gather) { gather_ = &gather; }
 
   [[nodiscard]] std::string state_name() const override { return state_name_; }
   Result<> save_state(StateWriter& writer) const override;
@@ -107,6 +100,7 @@ class Optimizer : public Stateful {
   [[nodiscard]] at::Tensor weights_of(const OwnPart& part) const;
   [[nodiscard]] at::Tensor gradient_of(const OwnPart& part) const;
   [[nodiscard]] FlatRange state_range_of(int64_t begin, int64_t size, const StateTensor& state) const;
+  void put_state(StateWriter& writer, size_t parameter, size_t state) const;
 
   std::vector<OptimizedParameter> parameters_;
   std::unique_ptr<const UpdateRule> rule_;
@@ -114,8 +108,7 @@ class Optimizer : public Stateful {
   std::string state_name_;
   ZeroOptions zero_;
   std::vector<ShardUnit> units_;
-  std::shared_ptr<const RoundedStep> rounded_;  // null: the parameters have memory
-  StateGather* gather_ = nullptr;
+  std::shared_ptr<const RoundedStep> rounded_;    // null: the parameters have memory
   std::shared_ptr<Offload> files_;                // null: the state is in memory
   std::vector<std::vector<StateTensor>> layout_;  // by parameter
   std::vector<OwnPart> parts_;

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
-#include <ATen/ops/from_blob.h>
 
 #include <algorithm>
 #include <memory>
@@ -10,6 +9,8 @@
 #include <string_view>
 
 #include "foundation/base/stateful.h"
+#include "foundation/base/tensor_pieces.h"
+#include "model/tensor/offload.h"
 
 namespace mortise {
 
@@ -44,22 +45,29 @@ class DeviceTensorSource : public TensorSource {
   at::Tensor flat_;
 };
 
-// The numbers of `tensor` from the bytes of a checkpoint.
-inline void copy_from_bytes(const at::Tensor& tensor, std::span<const std::byte> bytes) {
-  auto* const data = const_cast<std::byte*>(bytes.data());  // only read from
-  tensor.copy_(at::from_blob(data, tensor.sizes(), at::TensorOptions().dtype(tensor.scalar_type())));
+// A tensor as it is saved, without a name: its memory, or for a device or a file (`is_in_file`) what reads it piece by
+// piece. Borrowed.
+inline TensorView view_for_save(const at::Tensor& tensor, bool is_in_file) {
+  TensorView view{"", dtype_of_tensor(tensor), tensor.sizes().vec(), {}, nullptr};
+  if (tensor.numel() == 0) return view;
+  if (is_in_file)
+    view.source = Offload::source(tensor);
+  else if (!tensor.is_cpu())
+    view.source = std::make_shared<DeviceTensorSource>(tensor);
+  else
+    view.bytes = {static_cast<const std::byte*>(tensor.const_data_ptr()), tensor.nbytes()};
+  return view;
 }
 
-// Borrowed until the snapshot has been written.
-inline void put_tensor(StateWriter& writer, std::string_view key, const at::Tensor& tensor) {
-  const auto shape = tensor.sizes();
-  if (!tensor.is_cpu()) {
-    writer.put_source(key, dtype_of_tensor(tensor), {shape.data(), shape.size()},
-                      std::make_shared<DeviceTensorSource>(tensor));
-    return;
-  }
-  writer.put_tensor(key, dtype_of_tensor(tensor), {shape.data(), shape.size()},
-                    {static_cast<const std::byte*>(tensor.const_data_ptr()), tensor.nbytes()});
+// A tensor of which this process has all. Borrowed until the snapshot has been written. `is_alone` false: every rank has
+// the same bits, and any of them may write it.
+inline void put_whole(StateWriter& writer, std::string_view key, const TensorView& view, bool is_alone) {
+  if (!is_alone)
+    writer.put_source(key, view.dtype, view.shape, std::make_shared<RankedTensor>(view));
+  else if (view.source != nullptr)
+    writer.put_source(key, view.dtype, view.shape, view.source);
+  else
+    writer.put_tensor(key, view.dtype, view.shape, view.bytes);
 }
 
 }  // namespace mortise

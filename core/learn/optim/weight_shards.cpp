@@ -312,11 +312,11 @@ Result<> WeightShards::status() const {
   return {};
 }
 
-Result<> WeightShards::gather_all(bool keeps) {
+Result<> WeightShards::gather_all(const KeepsPart& keeps) {
   if (num_whole_++ > 0) return {};
   for (int64_t part = 0; part < static_cast<int64_t>(parts_.size()); ++part) {
     if (is_tied_ && part == num_layers() + 1) continue;
-    gather(part, keeps);
+    gather(part, !keeps || keeps(part));
     if (part < num_layers()) prefetch(part + 1);
   }
   // Copies that others have made of them are stale.
@@ -344,7 +344,7 @@ void WeightShards::move_towards(const WeightShards& other, double weight) {
   }
 }
 
-Result<WholeWeights> WholeWeights::gather(std::initializer_list<const Model*> models, bool keeps) {
+Result<WholeWeights> WholeWeights::gather(std::initializer_list<const Model*> models, const KeepsPart& keeps) {
   WholeWeights out;
   for (const Model* model : models) {
     WeightShards* const shards = model == nullptr ? nullptr : shards_of(*model);

@@ -37,6 +37,9 @@ struct WeightUnits {
 };
 [[nodiscard]] WeightUnits weight_units(const ModelConfig& config, std::span<const NamedParameter> parameters);
 
+// Does a rank keep this part of gathered weights? Empty: all of them.
+using KeepsPart = std::function<bool(int64_t part)>;
+
 class WeightShards : public WeightGate {
  public:
   // Keeps this rank's numbers of the model's matrices and frees the rest. `model` has to stay where it is. `cut`: where
@@ -54,12 +57,13 @@ class WeightShards : public WeightGate {
   [[nodiscard]] bool is_whole() const override { return num_whole_ > 0; }
   [[nodiscard]] Result<> status() const override;
 
-  // A collective. All parts have memory until release_all(). `keeps` false: this rank only helps the others.
-  Result<> gather_all(bool keeps = true);
+  // A collective. The parts that this rank keeps have memory until release_all(); with others it only helps the other ranks.
+  Result<> gather_all(const KeepsPart& keeps = {});
   void release_all();
   // While all parts have memory: their numbers were changed, by all ranks alike.
   void take_changes();
 
+  [[nodiscard]] int rank() const { return communicator_->rank(); }
   [[nodiscard]] const WeightUnits& units() const { return units_; }
   // The parameters that they count.
   [[nodiscard]] const std::vector<NamedParameter>& parameters() const { return model_->stored_parameters(); }
@@ -121,10 +125,10 @@ class WeightShards : public WeightGate {
   std::optional<Error> error_;
 };
 
-// All weights of some models in memory while it lives. Models without a gate, and null, are left as they are.
+// All weights of some models, or those that `keeps` names, in memory while it lives. Models without a gate, and null, are left as they are.
 class WholeWeights {
  public:
-  static Result<WholeWeights> gather(std::initializer_list<const Model*> models, bool keeps = true);
+  static Result<WholeWeights> gather(std::initializer_list<const Model*> models, const KeepsPart& keeps = {});
   WholeWeights(WholeWeights&& other) noexcept : shards_(std::exchange(other.shards_, {})) {}
   WholeWeights& operator=(WholeWeights&&) = delete;
   ~WholeWeights() {

@@ -118,7 +118,11 @@ std::vector<FolderFile> plan_weights(std::span<const NamedParameter> parameters,
       elements += parameter.tensor.numel();
       bytes += stored_bytes(parameter, stored);
     }
-    files.push_back(plan_tensor_file(name, std::move(tensors), stored));
+    FolderFile& file = files.emplace_back(plan_tensor_file(name, std::move(tensors), stored));
+    for (size_t i = cuts[shard]; i < cuts[shard + 1]; ++i) {
+      file.parameters.push_back(parameters[i].name);
+      file.weight_bytes += stored_bytes(parameters[i], stored);
+    }
   }
   if (num_shards > 1) files.push_back(index_file(file_of, elements, bytes));
   return files;
@@ -143,7 +147,12 @@ std::vector<FolderFile> plan_weights_as_read(std::span<const NamedParameter> par
       }
       return {};
     };
-    files.push_back({file.name, write});
+    FolderFile& planned = files.emplace_back(FolderFile{file.name, write});
+    for (const StoredSlot& slot : file.slots) {
+      if (slot.parameter.empty()) continue;
+      planned.parameters.push_back(slot.parameter);
+      planned.weight_bytes += by_name.at(slot.parameter).numel() * static_cast<int64_t>(dtype_bytes(slot.dtype));
+    }
   }
   if (!layout->index_text.empty()) files.push_back(text_folder_file(kIndexFile, layout->index_text));
   return files;

@@ -4,9 +4,12 @@
 #include <ATen/ops/from_blob.h>
 #include <fmt/core.h>
 
+#include <algorithm>
 #include <map>
 
+#include "foundation/base/limits.h"
 #include "foundation/base/rename_target.h"
+#include "foundation/base/tensor_pieces.h"
 #include "foundation/base/text.h"
 #include "foundation/formats/json.h"
 
@@ -109,6 +112,20 @@ std::string scalar_type_name(at::ScalarType type) {
   }
 }
 
+Result<> copy_numbers(const TensorView& stored, at::ScalarType type, int64_t begin, const at::Tensor& target) {
+  const auto element = static_cast<int64_t>(c10::elementSize(type));
+  const int64_t most = static_cast<int64_t>(limits::kWriteChunkBytes) / element;
+  const at::Tensor flat = target.view({-1});
+  std::vector<std::byte> bytes;
+  for (int64_t done = 0; done < flat.numel(); done += most) {
+    const int64_t count = std::min(most, flat.numel() - done);
+    bytes.resize(static_cast<size_t>(count * element));
+    TRY(read_tensor_bytes(stored, static_cast<uint64_t>((begin + done) * element), bytes));
+    flat.narrow(0, done, count).copy_(at::from_blob(bytes.data(), {count}, at::TensorOptions().dtype(type)));
+  }
+  return {};
+}
+
 Result<> copy_stored(const TensorView& view, const std::string& where, at::Tensor target) {
   const std::optional<at::ScalarType> type = torch_type(view.dtype);
   if (!type) {
@@ -121,6 +138,7 @@ Result<> copy_stored(const TensorView& view, const std::string& where, at::Tenso
                              shape_text(view.shape), shape_text(target.sizes())),
                  where, "configuration and weights must belong together: download the folder again"};
   }
+  if (view.source != nullptr) return copy_numbers(view, *type, 0, target);
   auto* bytes = const_cast<std::byte*>(view.bytes.data());  // only read from
   target.copy_(at::from_blob(bytes, view.shape, at::TensorOptions().dtype(*type)));
   return {};

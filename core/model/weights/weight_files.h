@@ -57,10 +57,16 @@ std::string scalar_type_name(at::ScalarType type);
 // target = the stored values, converted to its dtype. Errors name tensor and file.
 Result<> copy_stored(const TensorView& view, const std::string& where, at::Tensor target);
 
+// target = as many numbers of `stored`, which are of this type, from the number `begin` on. Piece by piece, so that a
+// tensor in several files is never whole in memory. `target` is contiguous.
+Result<> copy_numbers(const TensorView& stored, at::ScalarType type, int64_t begin, const at::Tensor& target);
+
 // A file of a model folder to write, which a save puts into a folder and a checkpoint into its own.
 struct FolderFile {
   std::string name;
   std::function<Result<>(WritableFile&)> write;
+  std::vector<std::string> parameters = {};  // those whose numbers it holds; empty for other files
+  int64_t weight_bytes = 0;                  // their size, as stored
 };
 // One with its bytes in memory.
 FolderFile text_folder_file(std::string name, std::string bytes);

@@ -64,6 +64,18 @@ Result<> do_on_main_rank(Communicator& ranks, std::string_view stage, const std:
   return {};
 }
 
+Result<std::vector<std::string>> on_every_rank(Communicator& ranks, std::string_view stage,
+                                               const std::function<Result<std::string>()>& work) {
+  const std::vector<std::string> encoded = TRY(ranks.exchange(encode_decision(work()), stage));
+  std::vector<std::string> texts;
+  for (size_t rank = 0; rank < encoded.size(); ++rank) {
+    Result<std::string> text = decode_decision(encoded[rank]);
+    if (!text.ok() && ranks.size() > 1) text.error().what = fmt::format("rank {}: {}", rank, text.error().what);
+    texts.push_back(TRY(std::move(text)));
+  }
+  return texts;
+}
+
 Result<bool> on_any_rank(Communicator& ranks, std::string_view stage, bool value) {
   int64_t count = value ? 1 : 0;
   TRY(ranks.all_reduce_sum(std::span(&count, 1), stage));

@@ -6,6 +6,7 @@
 #include <functional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "dist/communicator.h"
 #include "foundation/base/result.h"
@@ -17,6 +18,11 @@ Result<std::string> on_main_rank(Communicator& ranks, std::string_view stage,
                                  const std::function<Result<std::string>()>& work);
 // The same of work without a result.
 Result<> do_on_main_rank(Communicator& ranks, std::string_view stage, const std::function<Result<>()>& work);
+
+// Runs `work` on every rank. The texts of all ranks in rank order, or the Error of the first rank that failed, which it
+// names. Every rank has the same answer.
+Result<std::vector<std::string>> on_every_rank(Communicator& ranks, std::string_view stage,
+                                               const std::function<Result<std::string>()>& work);
 
 // True on every rank if it is true on one.
 Result<bool> on_any_rank(Communicator& ranks, std::string_view stage, bool value);

@@ -20,7 +20,6 @@
 #include "learn/objective/kl_controller.h"
 #include "learn/optim/optimizer.h"
 #include "learn/optim/schedule.h"
-#include "learn/optim/state_gather.h"
 #include "learn/update/actor_learner.h"
 #include "model/device/compute_device.h"
 #include "model/model.h"
@@ -134,9 +133,6 @@ struct RunProgress {
 
 // What checkpoints hold besides their model folder.
 struct SavedParts {
-  explicit SavedParts(Communicator& ranks) : gather(ranks) {}
-
-  StateGather gather;  // for optimizers that ranks.zero_stage spreads over the ranks
   PluginStates plugins;
   PluginStates rollout_plugins;  // those of plugins that sample and score
   RunInputs inputs;              // inputs of a run that learns

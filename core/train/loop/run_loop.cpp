@@ -62,7 +62,9 @@ Result<> compare_weights(const RunSettings& settings, const Model& policy, const
 
 // Moves out of the way what the run's folder holds of another branch or run, and looks whether checkpoints fit.
 // `resumed` is where the checkpoint is, which may move.
-Result<> make_room_for(const CheckpointSource& source, const std::optional<Checkpoint>& checkpoint, Path& resumed) {
+// `next_bytes`: what the next checkpoint takes.
+Result<> make_room_for(const CheckpointSource& source, uint64_t next_bytes, const std::optional<Checkpoint>& checkpoint,
+                       Path& resumed) {
   Env& env = source.run.env;
   const Path run_dir = source.run.config.trainer.default_local_dir;
   const CheckpointHome home = checkpoint ? home_of(resumed, run_dir) : CheckpointHome::kElsewhere;
@@ -71,7 +73,7 @@ Result<> make_room_for(const CheckpointSource& source, const std::optional<Check
   else if (home == CheckpointHome::kBelow)
     resumed = TRY(return_to_branch(env, run_dir, resumed, checkpoint->manifest().place));
   const bool continues = home != CheckpointHome::kElsewhere;  // what is in the folder
-  TRY(check_room(source, continues));
+  TRY(check_room(source, next_bytes, continues));
   if (continues) return {};
   return checkpoint ? begin_from_other_run(env, run_dir, resumed) : set_earlier_run_aside(env, run_dir);
 }
@@ -157,11 +159,13 @@ Result<OpenRun> open_run(Env& env, const LoadedConfig& loaded, Communicator& ran
   if (parts.data.sft_mix_rows) options.rejects.push_back(&parts.data.sft_mix_rows->rejects());
   for (const ValRows& val : parts.data.val) options.rejects.push_back(&val.rows.rejects());
   Path resumed = checkpoint ? checkpoint->path() : Path();
-  const auto make_room = [&]() -> Result<> { return make_room_for(parts.checkpoint_source(), checkpoint, resumed); };
-  {
-    const auto whole = TRY(parts.checkpoint_source().gather_weights());
-    TRY(do_on_main_rank(ranks, "looking for room on the disk", make_room));
-  }
+  // If nothing more is learnt, nothing more is saved.
+  const bool learns = counters.step < parts.run.total_steps;
+  const uint64_t next_bytes = learns ? TRY(measure_next_checkpoint(parts.checkpoint_source())) : 0;
+  const auto make_room = [&]() -> Result<> {
+    return make_room_for(parts.checkpoint_source(), next_bytes, checkpoint, resumed);
+  };
+  TRY(do_on_main_rank(ranks, "looking for room on the disk", make_room));
   if (checkpoint) TRY(restore_best(parts.run, parts.progress.best));
   out.log = std::make_unique<RunLog>(TRY(open_log_on_ranks(parts.run, &*parts.registry, options)));
   if (parts.reward) out.log->keep_failed_batches_of(*parts.reward);

@@ -5,48 +5,25 @@
 
 #include <algorithm>
 #include <chrono>
+#include <functional>
 #include <thread>
 #include <utility>
 
 #include "checkpoint/reader.h"
 #include "checkpoint/retention.h"
 #include "checkpoint/room.h"
-#include "config/show.h"
 #include "foundation/base/clock.h"
 #include "foundation/base/log.h"
 #include "foundation/base/shown_text.h"
 #include "foundation/base/text.h"
 #include "train/loop/decision.h"
 #include "train/report/run_log.h"
-#include "train/resume/pack_lock.h"
-#include "train/run/run_options.h"
 
 namespace mortise {
 
 namespace {
 
-// The policy as a Hugging Face folder: config, weights (or an adapter in PEFT's form), tokenizer files as they came.
-Result<std::vector<CheckpointFile>> policy_files(const CheckpointSource& source) {
-  std::vector<CheckpointFile> files;
-  for (FolderFile& file : TRY(source.policy.model->plan_save(save_options(source.run.config))))
-    files.push_back({"huggingface/" + file.name, std::move(file.write)});
-  const Path& folder = source.policy.folder->tokenizer_path;
-  for (const std::string& name : TRY(list_tokenizer_files(folder, source.run.env)))
-    files.push_back(checkpoint_text_file("huggingface/" + name, TRY(source.run.env.read_file(folder / name))));
-  return files;
-}
-
-Result<CheckpointRequest> checkpoint_request(const CheckpointSource& source, const CheckpointPlace& place,
-                                             StateSnapshot state) {
-  CheckpointRequest request;
-  request.place = place;
-  request.state = std::move(state);
-  request.files = TRY(policy_files(source));
-  request.files.push_back(checkpoint_text_file(std::string(kSettingsFile), config_to_toml(source.run.loaded)));
-  request.files.push_back(
-      checkpoint_text_file(std::string(kPackLockFile), pack_lock_text(source.registry, source.run.loaded)));
-  return request;
-}
+constexpr std::string_view kSaveStage = "saving the checkpoint";
 
 int64_t num_kept(const RunConfig& config) { return config.trainer.max_actor_ckpt_to_keep.value_or(0); }
 
@@ -86,23 +63,13 @@ Result<> warn_of_all_saves(const CheckpointSource& source, const Path& run_dir, 
 
 }  // namespace
 
-Result<WholeWeights> CheckpointSource::gather_weights() const {
-  // If an adapter is trained, the folder may hold the adapter alone.
-  const bool has_policy = !policy.model->trains_lora() || save_options(run.config).lora != LoraSave::kApart;
-  return WholeWeights::gather(
-      {has_policy ? &*policy.model : nullptr, policy.reference_state ? reference_of(policy) : nullptr, critic},
-      run.ranks.is_main());
-}
-
-Result<> check_room(const CheckpointSource& source, bool resumes) {
+Result<> check_room(const CheckpointSource& source, uint64_t next_bytes, bool resumes) {
   if (source.progress.counters.step >= source.run.total_steps) return {};  // nothing more is learnt
   const Path run_dir = source.run.config.trainer.default_local_dir;
   SavePlan plan;
   plan.place = {source.progress.counters.step, {}};
   plan.keep_last = num_kept(source.run.config);
-  StateSnapshot state = TRY(source.stateful.save());
-  const CheckpointRequest request = TRY(checkpoint_request(source, plan.place, std::move(state)));
-  plan.checkpoint_bytes = TRY(measure_checkpoint(request));
+  plan.checkpoint_bytes = next_bytes;
   plan.starts_over = !resumes;
   if (source.run.config.trainer.save_freq_updates <= 0)
     plan.num_saves = std::min(plan.num_saves, num_saves_to_come(source));
@@ -170,7 +137,7 @@ Result<> RunSaver::finish() { return saved_step_ == source_.progress.counters.st
 // Rewards and limits are judged on all rows by every rank. Any other error may be that of one rank, whose part of a
 // shared state is then gone.
 bool RunSaver::can_keep(const Error& why) const {
-  if (shares_state()) return why.kind == ErrorKind::kReward;
+  if (source_.is_spread) return why.kind == ErrorKind::kReward;
   return why.kind != ErrorKind::kNumerics && source_.run.ranks.is_main();
 }
 
@@ -202,50 +169,84 @@ Result<> RunSaver::save(Kind kind) {
   return save_state({source_.progress.counters.step, {}}, TRY(source_.stateful.save()), kind);
 }
 
-// The rows come first, so that a resume finds them. Old checkpoints go behind it (trainer.max_actor_ckpt_to_keep).
-Result<Path> RunSaver::save_once(const CheckpointRequest& request) {
-  TRY(log_->sync());
+// Old checkpoints go behind it (trainer.max_actor_ckpt_to_keep).
+CheckpointWriter RunSaver::writer() const {
   CheckpointWriterOptions options;
   options.keep_last = num_kept(source_.run.config);
-  CheckpointWriter writer(source_.run.env, source_.run.config.trainer.default_local_dir, options);
-  SavedCheckpoint saved = TRY(writer.save(request));
-  if (saved.not_announced) return *std::move(saved.not_announced);
-  for (const std::string& warning : saved.warnings) log_warn(warning);
-  return saved.path;
+  return {source_.run.env, source_.run.config.trainer.default_local_dir, options};
 }
 
+Result<std::string> RunSaver::tell_saved(Result<SavedCheckpoint> saved) const {
+  const SavedCheckpoint done = TRY(std::move(saved));
+  if (done.not_announced) return *done.not_announced;
+  for (const std::string& warning : done.warnings) log_warn(warning);
+  return done.path.string();
+}
+
+// The rows come first, so that a resume finds them.
+Result<std::string> RunSaver::save_alone(const Result<CheckpointRequest>& request) {
+  if (!request.ok()) return request.error();
+  TRY(log_->sync());
+  return tell_saved(writer().save(*request));
+}
+
+// A collective, also where a rank has no request.
+Result<std::string> RunSaver::save_together(const Result<CheckpointRequest>& request) {
+  Communicator& ranks = source_.run.ranks;
+  CheckpointWriter writer = this->writer();
+  const auto begin = [&]() -> Result<std::string> {
+    if (!request.ok()) return request.error();
+    TRY(log_->sync());
+    return TRY(writer.begin(*request)).string();
+  };
+  const Path temporary = TRY(on_main_rank(ranks, kSaveStage, begin));
+  const auto write = [&]() -> Result<std::string> {
+    if (!request.ok()) return request.error();
+    return written_part_text(TRY(writer.write_part(temporary, *request, save_share(ranks))));
+  };
+  const Result<std::vector<std::string>> written = on_every_rank(ranks, kSaveStage, write);
+  const auto commit = [&]() -> Result<std::string> {
+    if (!written.ok()) {
+      writer.abandon(temporary);
+      return written.error();
+    }
+    std::vector<WrittenPart> parts;
+    for (const std::string& text : *written) parts.push_back(TRY(parse_written_part(text)));
+    return tell_saved(writer.commit(temporary, *request, parts));
+  };
+  return on_main_rank(ranks, kSaveStage, commit);
+}
+
+namespace {
+
 // What the run has learnt since the checkpoint before depends on it, and a full disk may be full for a moment.
-Result<Path> RunSaver::save_at_last(const CheckpointRequest& request) {
+Result<std::string> repeat_if_full(const std::function<Result<std::string>()>& save) {
   std::chrono::milliseconds wait(250);
   for (int64_t attempt = 1;; ++attempt, wait *= 4) {
-    Result<Path> saved = save_once(request);
-    if (saved.ok() || saved.error().kind != ErrorKind::kDisk || attempt == kLastAttempts) return saved;
-    log_warn(fmt::format("the last save failed and is tried again ({} of {}): {}", attempt + 1, kLastAttempts,
+    Result<std::string> saved = save();
+    if (saved.ok() || saved.error().kind != ErrorKind::kDisk || attempt == RunSaver::kLastAttempts) return saved;
+    log_warn(fmt::format("the last save failed and is tried again ({} of {}): {}", attempt + 1, RunSaver::kLastAttempts,
                          saved.error().to_string()));
     std::this_thread::sleep_for(wait);
   }
 }
 
+}  // namespace
+
 Result<> RunSaver::save_state(const CheckpointPlace& place, StateSnapshot state, Kind kind) {
   const Stopwatch watch(source_.run.env);
-  const auto write = [&]() -> Result<std::string> {
-    const CheckpointRequest request = TRY(checkpoint_request(source_, place, std::move(state)));
-    const Path path = TRY(kind == Kind::kDue ? save_once(request) : save_at_last(request));
-    if (!place.update && source_.progress.best.is_best(place.step)) TRY(mark_best(path));
-    return path.string();
-  };
-  const auto save_all = [&]() -> Result<std::string> {
-    Result<std::string> saved = write();
-    if (shares_state()) TRY(source_.gather->finish());
-    return saved;
-  };
-  const auto whole = TRY(source_.gather_weights());
-  if (shares_state()) TRY(source_.gather->serve());
-  // Every rank counts the failures alike, and stops in the same step. A run that ends by another error has no others to
-  // ask, if they do not share its state: they may be gone.
-  const Result<std::string> saved = kind == Kind::kKept && !shares_state()
-                                        ? save_all()
-                                        : on_main_rank(source_.run.ranks, "saving the checkpoint", save_all);
+  const bool is_together = saves_together(kind);
+  const PolicyPlan plan = TRY(plan_policy(source_));
+  const auto whole = TRY(gather_for(source_, plan));
+  const Result<CheckpointRequest> request = checkpoint_request(source_, plan, place, std::move(state));
+  const auto save = [&] { return is_together ? save_together(request) : save_alone(request); };
+  Result<std::string> saved = kind == Kind::kDue ? save() : repeat_if_full(save);
+  if (saved.ok() && !place.update && source_.progress.best.is_best(place.step)) {
+    const auto mark = [&] { return mark_best(*saved); };
+    const Result<> marked = is_together ? do_on_main_rank(source_.run.ranks, kSaveStage, mark) : mark();
+    if (!marked.ok()) saved = marked.error();
+  }
+  if (!saved.ok() && saved.error().kind == ErrorKind::kRankFailure) return saved.error();
   if (!saved.ok()) return tell_failed(place, saved.error(), kind);
   if (num_failed_ > 0) log_warn("saving works again after " + counted(num_failed_, "failed save"));
   num_failed_ = 0;

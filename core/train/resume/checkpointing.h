@@ -9,42 +9,26 @@
 
 #include "checkpoint/place.h"
 #include "checkpoint/writer.h"
-#include "learn/optim/weight_shards.h"
-#include "plugin/host/registry.h"
-#include "train/loop/parts.h"
+#include "train/resume/checkpoint_files.h"
 
 namespace mortise {
 
 class RunLog;
 
-inline constexpr std::string_view kSettingsFile = "config.resolved.toml";
-inline constexpr std::string_view kPackLockFile = "mortise.lock";
-
-// What a checkpoint is made from. Borrows all of it.
-struct CheckpointSource {
-  const RunSettings& run;
-  const PluginRegistry& registry;    // for mortise.lock
-  const PolicyParts& policy;         // for huggingface/
-  const RunProgress& progress;       // the step, and the updates that are done inside one
-  const StatefulRegistry& stateful;  // the state
-  StateGather* gather = nullptr;     // gathers what other ranks have of it; null: nothing
-  const Model* critic = nullptr;     // null if there is none
-
-  // A collective: rank 0 has the weights that a checkpoint holds, until the answer goes.
-  [[nodiscard]] Result<WholeWeights> gather_weights() const;
-};
-
 // Before the first step: is there room on the disk for the next two checkpoints (for one, if the run saves only one more),
 // with what retention frees between them? An Error of kind kDisk says how much is missing and what to free. Warns if all
 // checkpoints of the run will not fit.
-// `resumes`: what is in the run's folder stays there.
-Result<> check_room(const CheckpointSource& source, bool resumes);
+// `next_bytes`: of the next checkpoint (measure_next_checkpoint). `resumes`: what is in the run's folder stays there.
+Result<> check_room(const CheckpointSource& source, uint64_t next_bytes, bool resumes);
 
 // When a run saves and what becomes of a save that fails: the same for `train` and `sft`.
 //
 // A save first brings the rows of `log` to the disk, so that a resume finds them. A save that fails is told, the
 // checkpoints before it stay, and the run tries again at the next save; kMaxFailedSaves in a row stop it. A save that has
 // no next one is tried kLastAttempts times.
+//
+// Several ranks save together, each its own files (checkpoint/writer.h), and count the failures alike. After an error that
+// only some ranks may have, rank 0 saves alone, if it has the whole state.
 class RunSaver {
  public:
   static constexpr int64_t kMaxFailedSaves = 3;
@@ -87,13 +71,17 @@ class RunSaver {
   };
   Result<> save(Kind kind);
   Result<> save_state(const CheckpointPlace& place, StateSnapshot state, Kind kind);
-  Result<Path> save_once(const CheckpointRequest& request);
-  Result<Path> save_at_last(const CheckpointRequest& request);
+  Result<std::string> save_alone(const Result<CheckpointRequest>& request);
+  Result<std::string> save_together(const Result<CheckpointRequest>& request);
+  Result<std::string> tell_saved(Result<SavedCheckpoint> saved) const;
+  [[nodiscard]] CheckpointWriter writer() const;
   Result<> mark_best(const Path& checkpoint) const;
   Result<> tell_failed(const CheckpointPlace& place, Error error, Kind kind);
   void tell_kept(int64_t step) const;
   [[nodiscard]] bool can_keep(const Error& why) const;
-  [[nodiscard]] bool shares_state() const { return source_.gather != nullptr && !source_.gather->is_empty(); }
+  [[nodiscard]] bool saves_together(Kind kind) const {
+    return source_.run.ranks.size() > 1 && (kind != Kind::kKept || source_.is_spread);
+  }
 
   CheckpointSource source_;
   RunLog* log_;

@@ -3,9 +3,8 @@
 
 #include <ATen/core/grad_mode.h>
 
-#include <algorithm>
+#include <map>
 #include <memory>
-#include <utility>
 
 #include "learn/optim/tensor_state.h"
 #include "learn/optim/weight_shards.h"
@@ -15,18 +14,10 @@ namespace mortise {
 
 namespace {
 
-// A tensor that has memory only while its checkpoint is written.
-class GatheredTensor : public TensorSource {
- public:
-  explicit GatheredTensor(at::Tensor tensor) : tensor_(std::move(tensor)) {}
-  Result<> read(uint64_t begin, std::span<std::byte> out) const override {
-    const auto* const bytes = static_cast<const std::byte*>(tensor_.const_data_ptr());
-    std::copy_n(bytes + begin, out.size(), out.begin());
-    return {};
-  }
-
- private:
-  at::Tensor tensor_;
+// Numbers of a parameter from `begin` on; not defined if this rank has none.
+struct OwnNumbers {
+  int64_t begin = 0;
+  at::Tensor numbers;
 };
 
 // What training changes. The layers' matrices are bfloat16 if there are no masters.
@@ -37,19 +28,45 @@ std::vector<NamedParameter> trained_numbers(const Model& model) {
 // The shards of the parameters that are trained. Null: every rank has them.
 WeightShards* spread_parameters(const Model& model) { return model.trains_lora() ? nullptr : shards_of(model); }
 
+// This rank's numbers of the parameters that are spread.
+std::map<std::string, OwnNumbers> own_pieces(const WeightShards& shards, int rank) {
+  std::map<std::string, OwnNumbers> pieces;
+  for (size_t part = 0; part < shards.units().parts.size(); ++part) {
+    const std::vector<size_t>& parameters = shards.units().parts[part];
+    if (parameters.empty()) continue;
+    const auto number = static_cast<int64_t>(part);
+    const Shards& cut = shards.shards_of(number);
+    int64_t at = 0;
+    for (const TensorPart& own : cut.parts(cut.of(rank))) {
+      const at::Tensor numbers = shards.own(number).narrow(0, at, own.size);
+      pieces[shards.parameters()[parameters[own.tensor]].name] = {own.begin, numbers};
+      at += own.size;
+    }
+    for (const size_t parameter : parameters) pieces[shards.parameters()[parameter].name];  // others have all of it
+  }
+  return pieces;
+}
+
 }  // namespace
 
 Result<> ModelState::save_state(StateWriter& writer) const {
+  const WeightShards* const spread = spread_parameters(*model_);
+  std::map<std::string, OwnNumbers> pieces;
+  if (spread != nullptr) pieces = own_pieces(*spread, spread->rank());
   for (const NamedParameter& parameter : trained_numbers(*model_)) {
     const at::Tensor tensor = parameter.tensor.detach();
-    if (spread_parameters(*model_) != nullptr) {
-      writer.put_source(parameter.name, stored_type(tensor.scalar_type()), tensor.sizes().vec(),
-                        std::make_shared<GatheredTensor>(tensor));
+    const auto piece = pieces.find(parameter.name);
+    if (piece == pieces.end()) {
+      put_whole(writer, parameter.name, view_for_save(tensor, false), /*is_alone=*/false);
       continue;
     }
-    put_tensor(writer, parameter.name, tensor);
+    const auto& [begin, numbers] = piece->second;
+    const TensorView own = numbers.defined() ? view_for_save(numbers, false) : TensorView{"", {}, {0}, {}, nullptr};
+    writer.put_source(parameter.name, stored_type(tensor.scalar_type()), tensor.sizes().vec(),
+                      std::make_shared<RankedTensor>(own, begin, numbers.defined() ? numbers.numel() : 0));
   }
-  for (const NamedParameter& start : model_->adapter_start()) put_tensor(writer, start.name, start.tensor);
+  for (const NamedParameter& start : model_->adapter_start())
+    put_whole(writer, start.name, view_for_save(start.tensor, false), /*is_alone=*/false);
   return {};
 }
 

@@ -197,7 +197,7 @@ Result<RunEstimate> estimate(Env& env, PluginRegistry& registry, const LoadedCon
   out.plan = plan_batches(config);
   out.steps = plan_total_steps(config, out.train_rows);
   out.trained = TRY(trained_size(out.model, out.lora, loaded, "actor.optim"));
-  out.device = choose_device(loaded, num_ranks, kind, &registry);
+  out.device = choose_device(loaded, {num_ranks, 0}, kind, &registry);
   out.memory = estimate_memory(out.model, out.lora, out.trained, config, out.device.is_by_operators());
   const UnitBytes units = unit_bytes(out.model, static_cast<double>(num_bytes(config.model.dtype)));
   out.ranks = estimate_ranks(config, out.model, out.plan, units, out.memory.gradients, num_ranks);

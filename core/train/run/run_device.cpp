@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "config/device_rules.h"
+#include "dist/nccl/carry_device.h"
 #include "foundation/base/at_place.h"
 #include "foundation/base/shown_text.h"
 #include "foundation/base/text.h"
@@ -35,7 +36,7 @@ ComputeDevice cpu_because(const std::string& reason) {
 // Why a run with "auto" does not take the GPU; empty if it does.
 std::string why_no_gpu(const LoadedConfig& loaded, int num_ranks, RunKind kind, const PluginRegistry* registry,
                        std::optional<GpuFacts>& gpu) {
-  if (num_ranks > 1) return "several ranks have no device yet";
+  if (num_ranks > 1) return "several ranks take GPUs only with model.device = \"cuda\"";
   std::vector<Error> problems = check_device_rules(loaded, use_of(kind));
   if (problems.empty() && kind == RunKind::kTrain && registry != nullptr)
     problems = device_plugin_problems(*registry, loaded);
@@ -51,34 +52,39 @@ std::string name_of(const DeviceName& name) {
 
 }  // namespace
 
-DeviceChoice choose_device(const LoadedConfig& loaded, int num_ranks, RunKind kind, const PluginRegistry* registry) {
+DeviceChoice choose_device(const LoadedConfig& loaded, const RankCount& ranks, RunKind kind,
+                           const PluginRegistry* registry) {
   const std::string& text = loaded.config.model.device;
   DeviceChoice out;
   out.name = parse_device_name(text).value_or(DeviceName());  // check_config has refused others
   if (out.name.kind == DeviceKind::kCpu) return out;
   if (out.name.kind == DeviceKind::kAuto) {
-    out.why_cpu = why_no_gpu(loaded, num_ranks, kind, registry, out.gpu);
+    out.why_cpu = why_no_gpu(loaded, ranks.size, kind, registry, out.gpu);
     out.name = {out.why_cpu.empty() ? DeviceKind::kCuda : DeviceKind::kCpu};
     return out;
   }
-  if (num_ranks > 1) {
-    out.problem = Error{ErrorKind::kConfig,
-                        fmt::format("'model.device' is {}, and several ranks cannot use a device yet", quote(text)),
-                        loaded.where("model.device"), "start one process, or set model.device = \"cpu\""};
-  } else if (out.name.kind == DeviceKind::kCuda) {
-    const Result<> machine = check_machine(out.name.index, needs_bfloat16(loaded), out.gpu);
-    if (!machine.ok()) out.problem = at_place(loaded.where("model.device"), machine).error();
+  if (out.name.kind != DeviceKind::kCuda) return out;
+  if (ranks.size > 1 && text != "cuda") {
+    out.problem =
+        Error{ErrorKind::kConfig,
+              fmt::format("'model.device' is {}, which is one GPU, and there are {} ranks", quote(text), ranks.size),
+              loaded.where("model.device"), "set model.device = \"cuda\": each rank then takes its own GPU"};
+    return out;
   }
+  if (ranks.size > 1) out.name.index = ranks.local_rank;
+  const Result<> machine = check_machine(out.name.index, needs_bfloat16(loaded), out.gpu);
+  if (!machine.ok()) out.problem = at_place(loaded.where("model.device"), machine).error();
   return out;
 }
 
-Result<ComputeDevice> open_run_device(const LoadedConfig& loaded, const Communicator& ranks, RunKind kind,
+Result<ComputeDevice> open_run_device(const LoadedConfig& loaded, Communicator& ranks, RunKind kind,
                                       const PluginRegistry* registry) {
-  const DeviceChoice choice = choose_device(loaded, ranks.size(), kind, registry);
+  const DeviceChoice choice = choose_device(loaded, {ranks.size(), ranks.local_rank()}, kind, registry);
   if (choice.problem) return *choice.problem;
   if (choice.name.kind == DeviceKind::kCpu) return cpu_because(choice.why_cpu);
   auto opened = open_device(choice.name, needs_bfloat16(loaded));
   if (!opened.ok() && !names_device(loaded)) return cpu_because(opened.error().what);
+  if (opened.ok()) TRY(at_place(loaded.where("model.device"), carry_device(ranks, opened->device)));
   return at_place(loaded.where("model.device"), std::move(opened));
 }
 

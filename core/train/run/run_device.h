@@ -22,13 +22,20 @@ struct DeviceChoice {
   [[nodiscard]] bool is_by_operators() const { return name.kind != DeviceKind::kCpu; }
 };
 
-// Asks the rules and the driver, and loads nothing. "auto" takes the CPU if the run or the machine cannot use a GPU.
+// How many ranks a run has, and this one's number on its machine.
+struct RankCount {
+  int size = 1;
+  int local_rank = 0;
+};
+
+// Asks the rules and the driver, and loads nothing. With several ranks, each takes the GPU of its number on the machine. "auto" takes the CPU if the run or the machine cannot use a GPU.
 // `registry`: the plugins of the run, which the rules look at; null: they are not known yet.
-DeviceChoice choose_device(const LoadedConfig& loaded, int num_ranks, RunKind kind, const PluginRegistry* registry);
+DeviceChoice choose_device(const LoadedConfig& loaded, const RankCount& ranks, RunKind kind,
+                           const PluginRegistry* registry);
 
 // Opens the chosen device, or says why it cannot. Its first call is the first use of libtorch in a run
-// (compute_device.h).
-Result<ComputeDevice> open_run_device(const LoadedConfig& loaded, const Communicator& ranks, RunKind kind,
+// (compute_device.h). Several ranks can then move tensors of the device.
+Result<ComputeDevice> open_run_device(const LoadedConfig& loaded, Communicator& ranks, RunKind kind,
                                       const PluginRegistry* registry);
 
 // For --dry-run: whether `bytes` fit on the device. The line is empty if the config says "cpu".

@@ -388,7 +388,6 @@ Result<> load_learning(RunParts& parts) {
   TRY(check_ahead_estimator(run.loaded, estimator));
   if (!needs_critic(estimator)) return {};
   parts.critic = TRY(load_critic(run, *parts.policy.model, &parts.learning.compute.flops));
-  parts.saved.gather.add(parts.critic->optimizer);
   TRY(parts.saved.stateful.add(parts.critic->state));
   return parts.saved.stateful.add(parts.critic->optimizer);
 }
@@ -465,7 +464,6 @@ Result<std::unique_ptr<RunParts>> assemble(Env& env, const LoadedConfig& loaded,
     run.total_steps = plan_total_steps(run.config, data.source->rows_per_epoch());
   }
   TRY(load_optimizer(run, policy, parts->learning));
-  saved.gather.add(*parts->learning.optimizer);
   if (kind == RunKind::kTrain) TRY(load_learning(*parts));
   TRY(saved.stateful.add(*parts->learning.optimizer));
   const auto whole = TRY(WholeWeights::gather({&*policy.model, reference_of(policy)}));  // to hash them

@@ -25,13 +25,13 @@ namespace mortise {
 
 struct RunParts {
   RunParts(Env& env, const LoadedConfig& loaded, Communicator& ranks)
-      : run(env, loaded, ranks), progress(loaded.config), saved(ranks) {}
+      : run(env, loaded, ranks), progress(loaded.config) {}
   RunParts(const RunParts&) = delete;
   RunParts& operator=(const RunParts&) = delete;
   ~RunParts();
 
   [[nodiscard]] CheckpointSource checkpoint_source() {
-    return {run, *registry, policy, progress, saved.stateful, &saved.gather, critic ? &critic->model : nullptr};
+    return {run, *registry, policy, progress, saved.stateful, run.config.ranks.zero_stage > 0 && run.ranks.size() > 1};
   }
 
   RunSettings run;

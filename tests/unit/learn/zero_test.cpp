@@ -4,12 +4,12 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <map>
 #include <numeric>
 
 #include "foundation/base/rng.h"
-#include "foundation/formats/safetensors.h"
 #include "learn/optim/adamw.h"
-#include "learn/optim/state_gather.h"
+#include "support/joined_state.h"
 #include "support/temp_dir.h"
 #include "support/thread_ranks.h"
 
@@ -169,62 +169,48 @@ TEST(Zero, ShardedUpdatesHaveTheBitsOfWholeOnes) {
   }
 }
 
-// A sharded optimizer saves what a whole one would, and each loads what the other saved.
+// Sharded optimizers save together what a whole one would, and each loads what another number of ranks saved.
 TEST(Zero, SavedStatesDoNotDependOnTheRanks) {
   at::set_num_threads(1);
-  const test::TempDir dir;
-  const auto path_of = [&](int size) { return dir.path() / (std::to_string(size) + ".safetensors"); };
-  const auto restore = [&](AdamW& optimizer, int from) {
-    auto file = SafetensorsFile::open(default_env(), path_of(from));
-    ASSERT_OK(file);
-    StateSnapshot snapshot;
-    snapshot.scalars["actor.optim"]["num_updates"] = int64_t{1};
-    snapshot.tensors.assign(file->tensors().begin(), file->tensors().end());
-    std::ranges::sort(snapshot.tensors, {}, &TensorView::name);
-    StateReader reader("actor.optim", &snapshot, "test");
-    ASSERT_OK(optimizer.load_state(reader));
-    EXPECT_TRUE(reader.unread_keys().empty());
-  };
   const AfterUpdates expected = learnt_alone(at::kFloat, 2);
+  std::map<int, test::JoinedState> saved;
   for (const int size : {1, 2, 3}) {
-    const int before = size == 1 ? 3 : size - 1;
-    for (const bool saves : {true, false}) {
-      if (!saves && size == 1) continue;  // rank 3's file is not there yet
-      on_ranks(size, [&](Communicator& ranks) {
-        const Problem problem(at::kFloat);
-        AdamW optimizer(problem.parameters, {}, "actor.optim", {&ranks, 1});
-        double norm = 0.0;
-        if (!saves) {  // from the file of another number of ranks
-          AdamW whole(problem.parameters, {});
-          problem.update(whole, 0, 1, norm);  // the weights
-          restore(optimizer, before);
-          problem.update(optimizer, ranks.rank(), 2, norm);
-          for (size_t i = 0; i < expected.weights.size(); ++i)
-            EXPECT_TRUE(problem.parameters[i].tensor.equal(expected.weights[i])) << i << " on " << size << " ranks";
-          return;
-        }
-        problem.update(optimizer, ranks.rank(), 1, norm);
-        StateGather gather(ranks);
-        gather.add(optimizer);
-        EXPECT_EQ(gather.is_empty(), size == 1);
-        if (ranks.is_main()) {
-          StateSnapshot snapshot;
-          StateWriter writer("actor.optim", &snapshot);
-          ASSERT_OK(optimizer.save_state(writer));
-          ASSERT_OK(writer.status());
-          ASSERT_OK(write_safetensors_file(default_env(), path_of(size), snapshot.tensors));
-          EXPECT_EQ(measure_safetensors(snapshot.tensors).value(),
-                    default_env().info(path_of(size)).value().size_bytes);
-          ASSERT_OK(gather.finish());
-        } else {
-          ASSERT_OK(gather.serve());
-        }
-      });
-    }
+    test::JoinedState& joined = saved[size];
+    on_ranks(size, [&, size](Communicator& ranks) {
+      const Problem problem(at::kFloat);
+      AdamW optimizer(problem.parameters, {}, "actor.optim", {&ranks, 1});
+      double norm = 0.0;
+      problem.update(optimizer, ranks.rank(), 1, norm);
+      StateSnapshot snapshot;
+      StateWriter writer("actor.optim", &snapshot);
+      ASSERT_OK(optimizer.save_state(writer));
+      ASSERT_OK(writer.status());
+      const bool is_whole = size == 1;
+      for (const TensorView& tensor : snapshot.tensors) EXPECT_EQ(tensor.source == nullptr, is_whole) << tensor.name;
+      joined.add(snapshot);
+    });
   }
-  const std::string whole = default_env().read_file(path_of(1)).value();
-  EXPECT_EQ(default_env().read_file(path_of(2)).value() == whole, true);
-  EXPECT_EQ(default_env().read_file(path_of(3)).value() == whole, true);
+  const StateSnapshot whole = saved[1].snapshot();
+  for (const int from : {2, 3}) {
+    const StateSnapshot state = saved[from].snapshot();
+    ASSERT_EQ(state.tensors.size(), whole.tensors.size());
+    for (size_t i = 0; i < state.tensors.size(); ++i) {
+      EXPECT_EQ(state.tensors[i].name, whole.tensors[i].name);
+      EXPECT_EQ(std::ranges::equal(state.tensors[i].bytes, whole.tensors[i].bytes), true) << state.tensors[i].name;
+    }
+    on_ranks(from == 2 ? 3 : 2, [&](Communicator& ranks) {
+      const Problem problem(at::kFloat);
+      AdamW alone(problem.parameters, {}), optimizer(problem.parameters, {}, "actor.optim", {&ranks, 1});
+      double norm = 0.0;
+      problem.update(alone, 0, 1, norm);  // the weights
+      StateReader reader("actor.optim", &state, "test");
+      ASSERT_OK(optimizer.load_state(reader));
+      EXPECT_TRUE(reader.unread_keys().empty());
+      problem.update(optimizer, ranks.rank(), 2, norm);
+      for (size_t i = 0; i < expected.weights.size(); ++i)
+        EXPECT_TRUE(problem.parameters[i].tensor.equal(expected.weights[i])) << i << " from " << from << " ranks";
+    });
+  }
 }
 
 }  // namespace

@@ -3,10 +3,13 @@
 
 #include "checkpoint/reader.h"
 #include "config/load.h"
+#include "support/fault_env.h"
 #include "support/golden_models.h"
 #include "support/temp_dir.h"
+#include "support/thread_ranks.h"
 #include "train/report/run_log.h"
 #include "train/resume/checkpointing.h"
+#include "train/resume/model_state.h"
 
 namespace mortise {
 namespace {
@@ -89,6 +92,128 @@ TEST_F(SaverTest, NothingIsKeptTwiceOrFromBeforeWhatWasLearnt) {
   EXPECT_EQ(step_of("global_step_3"), -1) << "diverged weights";
   saver.keep_last_step(kFailed);
   EXPECT_EQ(step_of("global_step_3"), 3) << "a finished step whose validation failed";
+}
+
+// Ranks as threads that save one run together: a model in several files, and a counter.
+class RanksThatSave {
+ public:
+  static constexpr int kSize = 3;
+
+  explicit RanksThatSave(const Path& dir) : dir_(dir) {
+    const std::vector<std::string> settings{
+        "trainer.default_local_dir=" + out().string(),
+        "trainer.logger=[]",
+        "trainer.save_freq=1",
+        "trainer.max_shard_size=20KB",
+        "trainer.max_actor_ckpt_to_keep=1",
+        "model.path=" + (Path(MORTISE_SOURCE_DIR) / "tests/golden/reward_model/model").string()};
+    auto loaded = load_config(default_env(), "", settings);
+    EXPECT_OK(loaded);
+    loaded_ = *std::move(loaded);
+  }
+  [[nodiscard]] Path out() const { return dir_ / "out"; }
+
+  // `steps` says what a rank does with its saver.
+  using Steps = std::function<void(Communicator&, RunSaver&, RunCounters&, test::FaultEnv&)>;
+  void run(const Steps& steps) {
+    test::on_ranks(kSize, [&](Communicator& ranks) { run_rank(ranks, steps); });
+  }
+
+ private:
+  void run_rank(Communicator& ranks, const Steps& steps) {
+    test::FaultEnv env(default_env());
+    RunSettings settings(env, *loaded_, ranks);
+    settings.total_steps = 100;
+    auto log = ranks.is_main() ? RunLog::open(default_env(), *loaded_, nullptr, {})
+                               : RunLog::open_silent(default_env(), loaded_->config.trainer, ranks.rank());
+    ASSERT_OK(log);
+    RegistryOptions no_packs;
+    no_packs.use_environment = no_packs.use_user_packs = false;
+    no_packs.builtin_dir = dir_;
+    auto registry = PluginRegistry::open(no_packs);
+    ASSERT_OK(registry);
+    PolicyParts policy;
+    ASSERT_OK_AND_ASSIGN(policy.folder, PolicyFolder::load(default_env(), loaded_->config));
+    ASSERT_OK_AND_ASSIGN(policy.model, Model::load(default_env(), test::golden_model("qwen2_tied"), "float32"));
+    RunProgress progress(loaded_->config);
+    ModelState model("actor.model", *policy.model);
+    StatefulRegistry stateful;
+    ASSERT_OK(stateful.add(progress.counters));
+    ASSERT_OK(stateful.add(model));
+    RunSaver saver({settings, *registry, policy, progress, stateful}, *log);
+    steps(ranks, saver, progress.counters, env);
+  }
+
+  Path dir_;
+  std::optional<LoadedConfig> loaded_;
+};
+
+TEST(RankSaver, RanksSaveOneCheckpointTogether) {
+  const test::TempDir dir;
+  RanksThatSave ranks(dir.path());
+  ranks.run([&](Communicator&, RunSaver& saver, RunCounters& counters, test::FaultEnv&) {
+    counters.step = 5;
+    ASSERT_OK(saver.save_if_due());
+    EXPECT_THAT(saver.last_checkpoint(), testing::EndsWith("out/global_step_5"));
+  });
+  const Path saved = ranks.out() / "global_step_5";
+  ASSERT_OK_AND_ASSIGN(const Checkpoint checkpoint, Checkpoint::open(default_env(), saved));
+  for (const char* name : {"state-00001-of-00003.safetensors", "state-00002-of-00003.safetensors",
+                           "state-00003-of-00003.safetensors", "huggingface/model.safetensors.index.json"})
+    EXPECT_OK(checkpoint.entry(name));
+  // Both forms of the weights are those of the model that was read.
+  ASSERT_OK_AND_ASSIGN(Model model, Model::load(default_env(), test::golden_model("qwen2_tied"), "float32"));
+  ASSERT_OK_AND_ASSIGN(Model written, Model::load(default_env(), saved / "huggingface", "float32"));
+  ASSERT_EQ(written.numbers().size(), model.numbers().size());
+  for (size_t i = 0; i < model.numbers().size(); ++i)
+    EXPECT_TRUE(written.numbers()[i].tensor.equal(model.numbers()[i].tensor)) << model.numbers()[i].name;
+  for (const NamedParameter& parameter : written.numbers()) parameter.tensor.detach().zero_();
+  ModelState state("actor.model", written);
+  StateReader reader("actor.model", &checkpoint.state(), saved.string());
+  ASSERT_OK(state.load_state(reader));
+  for (size_t i = 0; i < model.numbers().size(); ++i)
+    EXPECT_TRUE(written.numbers()[i].tensor.equal(model.numbers()[i].tensor)) << model.numbers()[i].name;
+}
+
+// The disk of one rank is full: all count the failure, keep the last good checkpoint, and stop in the same step.
+TEST(RankSaver, AFullDiskOfOneRankCountsOnAll) {
+  const test::TempDir dir;
+  RanksThatSave ranks(dir.path());
+  ranks.run([&](Communicator& group, RunSaver& saver, RunCounters& counters, test::FaultEnv& env) {
+    const auto save = [&](int64_t step) {
+      counters.step = step;
+      return saver.save_if_due();
+    };
+    ASSERT_OK(save(1));
+    if (group.rank() == 2) env.disk_full_after(1000);
+    ASSERT_OK(save(2));
+    EXPECT_EQ(saver.num_failed(), 1);
+    EXPECT_THAT(saver.last_checkpoint(), testing::EndsWith("global_step_1"));
+    if (group.rank() == 2) env.heal();
+    ASSERT_OK(save(3));
+    EXPECT_EQ(saver.num_failed(), 0);
+    EXPECT_THAT(saver.last_checkpoint(), testing::EndsWith("global_step_3"));
+    if (group.rank() == 2) env.disk_full_after(1000);
+    ASSERT_OK(save(4));
+    ASSERT_OK(save(5));
+    const Result<> third = save(6);
+    ASSERT_FALSE(third.ok());
+    EXPECT_EQ(third.error().kind, ErrorKind::kDisk);
+    EXPECT_THAT(third.error().to_string(),
+                testing::AllOf(testing::HasSubstr("3 saves in a row failed"), testing::HasSubstr("rank 2: "),
+                               testing::HasSubstr("the disk is full"), testing::HasSubstr("out/global_step_3")));
+  });
+  const std::vector<std::string> names = default_env().list_dir(ranks.out()).value();
+  EXPECT_THAT(names,
+              testing::AllOf(testing::Contains("global_step_3"), testing::Not(testing::Contains("global_step_1")),
+                             testing::Each(testing::Not(testing::StartsWith(".tmp_")))));
+}
+
+TEST(RankSaver, LargeModelsAreCutForTheRanks) {
+  EXPECT_EQ(rank_file_bytes(100 * (int64_t{1} << 20), 4), 0) << "too small to be worth several files";
+  EXPECT_EQ(rank_file_bytes(300 * (int64_t{1} << 20), 4), 75 * (int64_t{1} << 20));
+  EXPECT_EQ(rank_file_bytes(130 * (int64_t{1} << 20), 4), 65 * (int64_t{1} << 20));
+  EXPECT_EQ(rank_file_bytes(int64_t{1} << 40, 1), 0);
 }
 
 }  // namespace

@@ -1,0 +1,262 @@
+// See parts.h.
+#include "checkpoint/parts.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <map>
+#include <memory>
+#include <utility>
+
+#include "foundation/base/limits.h"
+#include "foundation/base/tensor_pieces.h"
+#include "foundation/base/text.h"
+#include "foundation/formats/json.h"
+
+namespace mortise {
+namespace {
+
+constexpr int64_t kIndexVersion = 1;
+
+int64_t numbers_of(std::span<const int64_t> shape) { return num_elements(shape).value_or(0); }
+
+const RankedTensor* ranked(const TensorView& tensor) { return dynamic_cast<const RankedTensor*>(tensor.source.get()); }
+
+// The rank that writes each of the tensors which every rank has, by name: the largest first, to the rank with least.
+std::map<std::string, int> writers_of(const StateSnapshot& state, int num_ranks) {
+  std::vector<std::pair<uint64_t, std::string>> by_size;
+  for (const TensorView& tensor : state.tensors) {
+    const RankedTensor* const one = ranked(tensor);
+    if (one == nullptr || !one->is_everywhere()) continue;
+    by_size.emplace_back(static_cast<uint64_t>(numbers_of(tensor.shape)) * dtype_bytes(tensor.dtype), tensor.name);
+  }
+  std::ranges::sort(by_size, [](const auto& a, const auto& b) {
+    return a.first != b.first ? a.first > b.first : a.second < b.second;
+  });
+  std::vector<uint64_t> loads(static_cast<size_t>(num_ranks), 0);
+  std::map<std::string, int> writers;
+  for (const auto& [bytes, name] : by_size) {
+    const auto least = std::ranges::min_element(loads);
+    *least += bytes;
+    writers[name] = static_cast<int>(least - loads.begin());
+  }
+  return writers;
+}
+
+Json shape_json(std::span<const int64_t> shape) { return Json(std::vector<int64_t>(shape.begin(), shape.end())); }
+
+Result<std::vector<int64_t>> read_shape(const Json& object, std::string_view where) {
+  const Json* const list = json_find(object, "shape");
+  if (list == nullptr || !list->is_array() || list->size() > limits::kMaxTensorRank)
+    return Error{ErrorKind::kData, "key 'shape' is no list of sizes", std::string(where), ""};
+  std::vector<int64_t> shape;
+  for (const Json& size : *list) {
+    if (!size.is_number_integer()) return Error{ErrorKind::kData, "a size is no integer", std::string(where), ""};
+    shape.push_back(size.get<int64_t>());
+  }
+  if (!num_elements(shape)) return Error{ErrorKind::kData, "a shape is too large", std::string(where), ""};
+  return shape;
+}
+
+Result<DType> read_dtype(const Json& object, std::string_view where) {
+  const std::string name = TRY(json_string(object, "dtype", where));
+  if (const auto dtype = parse_dtype(name)) return *dtype;
+  return Error{ErrorKind::kData, fmt::format("the number format {} is unknown", quote(name)), std::string(where), ""};
+}
+
+}  // namespace
+
+std::string written_part_text(const WrittenPart& part) {
+  Json entries = Json::array(), pieces = Json::array();
+  for (const ManifestEntry& entry : part.entries)
+    entries.push_back(Json{{"path", entry.path}, {"bytes", entry.size_bytes}, {"sha256", entry.sha256}});
+  for (const StatePiece& piece : part.pieces)
+    pieces.push_back(Json{{"name", piece.name},
+                          {"dtype", dtype_name(piece.dtype)},
+                          {"shape", shape_json(piece.shape)},
+                          {"begin", piece.begin},
+                          {"count", piece.count},
+                          {"file", piece.file}});
+  return dump_json(Json{{"entries", std::move(entries)}, {"pieces", std::move(pieces)}});
+}
+
+Result<WrittenPart> parse_written_part(std::string_view text) {
+  constexpr std::string_view kWhere = "what a rank has saved";
+  const Json root = TRY(parse_json(text, kWhere));
+  const Json* const entries = json_find(root, "entries");
+  const Json* const pieces = json_find(root, "pieces");
+  if (entries == nullptr || !entries->is_array() || pieces == nullptr || !pieces->is_array())
+    return Error{ErrorKind::kInternal, "a rank says in another form what it has saved", "",
+                 "start all ranks from one build of Mortise"};
+  WrittenPart part;
+  for (const Json& value : *entries) {
+    ManifestEntry& entry = part.entries.emplace_back();
+    entry.path = TRY(json_string(value, "path", kWhere));
+    entry.size_bytes = static_cast<uint64_t>(TRY(json_int(value, "bytes", kWhere)));
+    entry.sha256 = TRY(json_string(value, "sha256", kWhere));
+  }
+  for (const Json& value : *pieces) {
+    StatePiece& piece = part.pieces.emplace_back();
+    piece.name = TRY(json_string(value, "name", kWhere));
+    piece.dtype = TRY(read_dtype(value, kWhere));
+    piece.shape = TRY(read_shape(value, kWhere));
+    piece.begin = TRY(json_int(value, "begin", kWhere));
+    piece.count = TRY(json_int(value, "count", kWhere));
+    piece.file = TRY(json_string(value, "file", kWhere));
+  }
+  return part;
+}
+
+StateShare share_state(const StateSnapshot& state, const SaveShare& share) {
+  StateShare out;
+  if (share.size == 1) {
+    out.main = state.tensors;
+    return out;
+  }
+  out.file = fmt::format("state-{:05}-of-{:05}.safetensors", share.rank + 1, share.size);
+  const std::map<std::string, int> writers = writers_of(state, share.size);
+  for (const TensorView& tensor : state.tensors) {
+    const RankedTensor* const one = ranked(tensor);
+    if (one == nullptr) {
+      if (share.rank == 0) out.main.push_back(tensor);
+      continue;
+    }
+    const int64_t all = numbers_of(tensor.shape);
+    const bool is_whole = one->is_everywhere();
+    const bool is_own = is_whole ? writers.at(tensor.name) == share.rank : one->count() > 0;
+    if (all == 0 ? share.rank != 0 : !is_own) continue;
+    const StatePiece& piece = out.pieces.emplace_back(StatePiece{
+        tensor.name, tensor.dtype, tensor.shape, is_whole ? 0 : one->begin(), is_whole ? all : one->count(), out.file});
+    TensorView& view = out.shard.emplace_back(one->own());
+    view.name = tensor.name;
+    view.shape = piece.count == all ? tensor.shape : std::vector<int64_t>{piece.count};
+  }
+  return out;
+}
+
+std::set<std::string> ranked_tensors(const StateSnapshot& state) {
+  std::set<std::string> names;
+  for (const TensorView& tensor : state.tensors) {
+    if (ranked(tensor) != nullptr && numbers_of(tensor.shape) > 0) names.insert(tensor.name);
+  }
+  return names;
+}
+
+Result<std::string> state_index_text(std::span<const WrittenPart> parts, const std::set<std::string>& expected) {
+  std::map<std::string, std::vector<const StatePiece*>> by_name;
+  for (const std::string& name : expected) by_name[name];
+  for (const WrittenPart& part : parts) {
+    for (const StatePiece& piece : part.pieces) by_name[piece.name].push_back(&piece);
+  }
+  Json tensors = Json::object();
+  for (auto& [name, pieces] : by_name) {
+    std::ranges::sort(pieces, {}, &StatePiece::begin);
+    Json list = Json::array();
+    int64_t next = 0;
+    bool fits = !pieces.empty();
+    for (const StatePiece* piece : pieces) {
+      fits = fits && piece->begin == next && piece->shape == pieces.front()->shape &&
+             piece->dtype == pieces.front()->dtype;
+      next += piece->count;
+      list.push_back(Json{{"file", piece->file}, {"count", piece->count}});
+    }
+    if (!fits || next != numbers_of(pieces.front()->shape))
+      return Error{ErrorKind::kInternal, fmt::format("the ranks did not save {} exactly once", quote(name)), "",
+                   "report this: the ranks disagree about who has which part of the state"};
+    tensors[name] = Json{{"dtype", dtype_name(pieces.front()->dtype)},
+                         {"shape", shape_json(pieces.front()->shape)},
+                         {"pieces", std::move(list)}};
+  }
+  return dump_json(Json{{"version", kIndexVersion}, {"tensors", std::move(tensors)}}, 1) + "\n";
+}
+
+namespace {
+
+class ShardReader {
+ public:
+  ShardReader(Env& env, const Path& folder, const Manifest& manifest)
+      : env_(&env), folder_(folder), manifest_(&manifest), where_((folder / kStateIndexFile).string()) {}
+
+  Result<StateShards> read(std::string_view index) {
+    const Json root = TRY(parse_json(index, where_));
+    if (const int64_t version = TRY(json_int(root, "version", where_)); version != kIndexVersion)
+      return Error{ErrorKind::kData,
+                   fmt::format("this index has version {}, this program reads {}", version, kIndexVersion), where_,
+                   "use the version of mortise that wrote it"};
+    const Json* const tensors = json_find(root, "tensors");
+    if (tensors == nullptr || !tensors->is_object()) return refuse("it has no 'tensors'");
+    for (const auto& [name, value] : tensors->get_ref<const Json::object_t&>()) TRY(add(name, value));
+    for (const auto& [name, place] : places_) {
+      if (place.num_used != out_.files[place.file].tensors().size())
+        return refuse(fmt::format("{} has tensors that the index does not name", quote(name)));
+    }
+    return std::move(out_);
+  }
+
+ private:
+  struct Place {
+    size_t file = 0;
+    size_t num_used = 0;  // tensors of it that the index has named
+  };
+
+  [[nodiscard]] Error refuse(std::string what) const {
+    return {ErrorKind::kData, "index of the state: " + std::move(what), where_,
+            "this checkpoint is damaged; resume from an earlier one"};
+  }
+
+  Result<Place*> open(const std::string& name) {
+    const auto known = places_.find(name);
+    if (known != places_.end()) return &known->second;
+    if (manifest_->find(name) == nullptr) return refuse(fmt::format("the manifest has no file {}", quote(name)));
+    out_.files.push_back(TRY(SafetensorsFile::open(*env_, folder_ / name)));
+    return &(places_[name] = Place{out_.files.size() - 1});
+  }
+
+  Result<> add(const std::string& name, const Json& value) {
+    TensorView tensor;
+    tensor.name = name;
+    tensor.dtype = TRY(read_dtype(value, where_));
+    tensor.shape = TRY(read_shape(value, where_));
+    const Json* const pieces = json_find(value, "pieces");
+    if (pieces == nullptr || !pieces->is_array() || pieces->empty())
+      return refuse(fmt::format("{} has no pieces", quote(name)));
+    std::vector<std::span<const std::byte>> found;
+    std::set<std::string> files;
+    int64_t rest = numbers_of(tensor.shape);
+    for (const Json& piece : *pieces) {
+      const std::string file = TRY(json_string(piece, "file", where_));
+      const int64_t count = TRY(json_int(piece, "count", where_));
+      Place* const place = TRY(open(file));
+      const TensorView* const stored = out_.files[place->file].find(name);
+      if (!files.insert(file).second) return refuse(fmt::format("{} is twice in {}", quote(name), quote(file)));
+      if (stored == nullptr || stored->dtype != tensor.dtype || count < 0 || count > rest ||
+          numbers_of(stored->shape) != count)
+        return refuse(fmt::format("{} does not hold {} numbers of {}", quote(file), count, quote(name)));
+      ++place->num_used;
+      rest -= count;
+      found.push_back(stored->bytes);
+    }
+    if (rest != 0) return refuse(fmt::format("{} numbers of {} are missing", rest, quote(name)));
+    if (found.size() == 1)
+      tensor.bytes = found.front();
+    else
+      tensor.source = std::make_shared<JoinedTensor>(std::move(found));
+    out_.tensors.push_back(std::move(tensor));
+    return {};
+  }
+
+  Env* env_;
+  Path folder_;
+  const Manifest* manifest_;
+  std::string where_;
+  StateShards out_;
+  std::map<std::string, Place> places_;
+};
+
+}  // namespace
+
+Result<StateShards> open_state_shards(Env& env, const Path& folder, const Manifest& manifest, std::string_view index) {
+  return ShardReader(env, folder, manifest).read(index);
+}
+
+}  // namespace mortise

@@ -1,0 +1,47 @@
+// See nccl_module.h.
+#include "dist/nccl/nccl_module.h"
+
+#include <dlfcn.h>
+#include <fmt/core.h>
+
+#include <filesystem>
+
+namespace mortise {
+
+namespace {
+
+// PREFIX/lib/mortise, seen from PREFIX/bin/mortise or from a test in PREFIX/tests.
+std::string module_path() {
+  std::error_code ignored;
+  const std::filesystem::path program = std::filesystem::read_symlink("/proc/self/exe", ignored);
+  return (program.parent_path().parent_path() / "lib/mortise" / kNcclModule).string();
+}
+
+Error cannot(const std::string& what, const std::string& next) {
+  return {ErrorKind::kConfig, what, "model.device", next + ", or start one process"};
+}
+
+}  // namespace
+
+Result<c10::intrusive_ptr<c10d::Backend>> open_nccl_group(NcclRequest request, const std::string& given) {
+  const std::string path = given.empty() ? module_path() : given;
+  std::error_code ignored;
+  if (!std::filesystem::exists(path, ignored))
+    return cannot(fmt::format("several ranks on GPUs need {}, and {} is not there", kNcclModule, path),
+                  "build Mortise where nvcc and NCCL's header are (CUDA's toolkit and libnccl-dev)");
+  void* const module = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
+  if (module == nullptr) {
+    const char* const reason = dlerror();
+    return cannot(fmt::format("{} cannot be loaded: {}", path, reason == nullptr ? "no reason given" : reason),
+                  "fetch libtorch's CUDA half again with `./dev deps --cuda`");
+  }
+  const auto entry = reinterpret_cast<NcclEntry>(dlsym(module, kNcclEntry));
+  if (entry == nullptr)
+    return cannot(fmt::format("{} has no function {}", path, kNcclEntry), "build all of Mortise again");
+  c10d::Backend* const group = entry(&request);
+  if (group != nullptr) return c10::intrusive_ptr<c10d::Backend>::reclaim(group);
+  return Error{ErrorKind::kConfig, fmt::format("NCCL cannot connect the ranks: {}", request.error), "model.device",
+               "give each rank a GPU of its own (NCCL_DEBUG=INFO says more)"};
+}
+
+}  // namespace mortise

@@ -1,0 +1,41 @@
+// See tensor_pieces.h.
+#include "foundation/base/tensor_pieces.h"
+
+#include <algorithm>
+
+#include "foundation/base/text.h"
+
+namespace mortise {
+
+Result<> read_tensor_bytes(const TensorView& tensor, uint64_t begin, std::span<std::byte> out) {
+  if (tensor.source != nullptr) return tensor.source->read(begin, out);
+  if (begin > tensor.bytes.size() || out.size() > tensor.bytes.size() - begin)
+    return Error{ErrorKind::kInternal, "bytes outside the tensor " + quote(tensor.name), "", ""};
+  std::ranges::copy(tensor.bytes.subspan(begin, out.size()), out.begin());
+  return {};
+}
+
+Result<> RankedTensor::read(uint64_t begin, std::span<std::byte> out) const {
+  if (!is_everywhere_)
+    return Error{ErrorKind::kInternal, "a tensor of the state lies on several ranks, and one of them saves alone", "",
+                 ""};
+  return read_tensor_bytes(own_, begin, out);
+}
+
+Result<> JoinedTensor::read(uint64_t begin, std::span<std::byte> out) const {
+  for (const std::span<const std::byte> piece : pieces_) {
+    if (begin >= piece.size()) {
+      begin -= piece.size();
+      continue;
+    }
+    const size_t size = std::min<size_t>(out.size(), piece.size() - begin);
+    std::ranges::copy(piece.subspan(begin, size), out.begin());
+    out = out.subspan(size);
+    begin = 0;
+    if (out.empty()) return {};
+  }
+  if (out.empty()) return {};
+  return Error{ErrorKind::kInternal, "bytes behind the end of a tensor in several files", "", ""};
+}
+
+}  // namespace mortise

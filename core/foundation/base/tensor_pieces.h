@@ -1,0 +1,50 @@
+// Tensors that lie in pieces: on several ranks while a checkpoint is written, in several files when it is read.
+// Thread rule: as TensorSource, one thread at a time.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "foundation/base/tensor_view.h"
+
+namespace mortise {
+
+// The bytes of a tensor from `begin` on, from its memory or its source.
+Result<> read_tensor_bytes(const TensorView& tensor, uint64_t begin, std::span<std::byte> out);
+
+// What this rank has of a tensor that the ranks of a run save together. Either a range of its numbers, whose rest other
+// ranks have, or all of it. In the second case every rank has the same bits, and any of them may write the tensor.
+class RankedTensor : public TensorSource {
+ public:
+  // Numbers [begin, begin + count) of the whole. `own` gives their bytes and outlives what it borrows from.
+  RankedTensor(TensorView own, int64_t begin, int64_t count) : own_(std::move(own)), begin_(begin), count_(count) {}
+  explicit RankedTensor(TensorView whole) : own_(std::move(whole)), is_everywhere_(true) {}
+
+  [[nodiscard]] bool is_everywhere() const { return is_everywhere_; }
+  [[nodiscard]] const TensorView& own() const { return own_; }
+  [[nodiscard]] int64_t begin() const { return begin_; }
+  [[nodiscard]] int64_t count() const { return count_; }
+
+  // Bytes of the whole tensor, so that one process can save what every rank has.
+  Result<> read(uint64_t begin, std::span<std::byte> out) const override;
+
+ private:
+  TensorView own_;
+  int64_t begin_ = 0, count_ = 0;
+  bool is_everywhere_ = false;
+};
+
+// A tensor whose bytes lie one behind another in several places, which are borrowed.
+class JoinedTensor : public TensorSource {
+ public:
+  explicit JoinedTensor(std::vector<std::span<const std::byte>> pieces) : pieces_(std::move(pieces)) {}
+  Result<> read(uint64_t begin, std::span<std::byte> out) const override;
+
+ private:
+  std::vector<std::span<const std::byte>> pieces_;
+};
+
+}  // namespace mortise

@@ -1,0 +1,308 @@
+// One checkpoint written by several ranks: the same state for readers, whatever the number of ranks, and the last good
+// checkpoint if one of them fails.
+#include "checkpoint/parts.h"
+
+#include <gmock/gmock.h>
+
+#include <memory>
+
+#include "checkpoint/room.h"
+#include "foundation/base/tensor_pieces.h"
+#include "foundation/formats/json.h"
+#include "unit/checkpoint/run_state.h"
+
+namespace mortise {
+namespace {
+
+using test::error_of;
+using test::fast_env;
+using ::testing::HasSubstr;
+
+std::span<const std::byte> bytes_from(const std::vector<float>& values, size_t begin, size_t count) {
+  return std::as_bytes(std::span(values).subspan(begin, count));
+}
+
+// A run on several ranks: a counter of rank 0, moments of which each rank has a range, and weights that all have.
+struct RankState final : Stateful {
+  RankState(int64_t at_step, SaveShare of_rank) : step(at_step), share(of_rank) {
+    for (int i = 0; i < 30; ++i) moments.push_back(static_cast<float>(step) + 0.25F * static_cast<float>(i));
+    for (int i = 0; i < 12; ++i) weights.push_back(static_cast<float>(step) - 0.5F * static_cast<float>(i));
+  }
+  [[nodiscard]] std::string state_name() const override { return "run"; }
+  Result<> save_state(StateWriter& writer) const override {
+    writer.put_int("step", step);
+    writer.put_bytes("journal", share.rank == 0 ? "of rank 0" : "of another rank");
+    const std::array<int64_t, 2> shape{6, 5};
+    // Unequal ranges: rank 0 of three has none.
+    const auto begin = static_cast<size_t>(30 * share.rank * share.rank / (share.size * share.size));
+    const auto end = static_cast<size_t>(30 * (share.rank + 1) * (share.rank + 1) / (share.size * share.size));
+    const size_t first = share.size == 3 && share.rank == 1 ? 0 : begin;
+    const size_t count = share.size == 3 && share.rank == 0 ? 0 : end - first;
+    TensorView own{"", DType::kF32, {static_cast<int64_t>(count)}, bytes_from(moments, first, count), nullptr};
+    writer.put_source("moments", DType::kF32, shape,
+                      std::make_shared<RankedTensor>(own, static_cast<int64_t>(first), static_cast<int64_t>(count)));
+    for (const int64_t rows : {1, 2, 3}) {
+      const std::array<int64_t, 2> sizes{rows, 2};
+      const auto size = static_cast<size_t>(rows * 2);
+      TensorView whole{"", DType::kF32, {rows, 2}, bytes_from(weights, 12 - size, size), nullptr};
+      writer.put_source("weights" + std::to_string(rows), DType::kF32, sizes, std::make_shared<RankedTensor>(whole));
+    }
+    return {};
+  }
+  Result<> load_state(StateReader& reader) override {
+    step = TRY(reader.get_int("step"));
+    EXPECT_EQ(TRY(reader.get_bytes("journal")), "of rank 0");
+    const std::array<int64_t, 2> shape{6, 5};
+    const TensorView all = TRY(reader.get_tensor("moments", DType::kF32, shape));
+    read_moments.resize(30);
+    TRY(read_tensor_bytes(all, 0, std::as_writable_bytes(std::span(read_moments))));
+    std::array<float, 7> middle{};  // over the ends of pieces
+    TRY(read_tensor_bytes(all, 9 * sizeof(float), std::as_writable_bytes(std::span(middle))));
+    EXPECT_TRUE(std::ranges::equal(middle, std::span(read_moments).subspan(9, 7)));
+    for (const int64_t rows : {1, 2, 3}) {
+      const std::array<int64_t, 2> sizes{rows, 2};
+      const TensorView one = TRY(reader.get_tensor("weights" + std::to_string(rows), DType::kF32, sizes));
+      const auto values = one.as<float>();
+      read_weights.assign(values.begin(), values.end());
+    }
+    return {};
+  }
+
+  int64_t step;
+  SaveShare share;
+  std::vector<float> moments, weights, read_moments, read_weights;
+};
+
+CheckpointRequest request_of(RankState& state, const CheckpointPlace& place) {
+  StatefulRegistry registry;
+  EXPECT_OK(registry.add(state));
+  CheckpointRequest request;
+  request.place = place;
+  request.state = registry.save().value();
+  for (int rank = 0; rank < 5; ++rank) {
+    request.files.push_back(checkpoint_text_file("huggingface/part_" + std::to_string(rank), std::to_string(rank)));
+    request.files.back().rank = rank % state.share.size;
+  }
+  return request;
+}
+
+// Saves as so many ranks, one after another. `env_of_last`: that of the last rank.
+Result<SavedCheckpoint> save_on_ranks(Env& env, const Path& dir, int64_t step, int size, Env& env_of_last,
+                                      const CheckpointWriterOptions& options = {.keep_last = 1, .sync = true}) {
+  std::vector<RankState> states;
+  for (int rank = 0; rank < size; ++rank) states.emplace_back(step, SaveShare{rank, size});
+  std::vector<CheckpointRequest> requests;
+  for (RankState& state : states) requests.push_back(request_of(state, {step, {}}));
+  CheckpointWriter main(env, dir, options);
+  const Path temporary = TRY(main.begin(requests[0]));
+  std::vector<WrittenPart> parts;
+  for (int rank = 0; rank < size; ++rank) {
+    CheckpointWriter writer(rank + 1 == size ? env_of_last : env, dir, options);
+    auto part = writer.write_part(temporary, requests[static_cast<size_t>(rank)], {rank, size});
+    if (!part.ok()) {
+      main.abandon(temporary);
+      return std::move(part).error();
+    }
+    parts.push_back(TRY(parse_written_part(written_part_text(*part))));
+  }
+  return main.commit(temporary, requests[0], parts);
+}
+
+void expect_loads(const Path& checkpoint, int64_t step) {
+  ASSERT_OK_AND_ASSIGN(const Checkpoint opened, Checkpoint::open(default_env(), checkpoint));
+  const RankState expected(step, {});
+  RankState state(0, {});
+  StatefulRegistry registry;
+  ASSERT_OK(registry.add(state));
+  ASSERT_OK(opened.load_into(registry));
+  EXPECT_EQ(state.step, step);
+  EXPECT_EQ(state.read_moments, expected.moments);
+  EXPECT_TRUE(std::ranges::equal(state.read_weights, std::span(expected.weights).subspan(6, 6)));
+  for (int rank = 0; rank < 5; ++rank) {
+    ASSERT_OK_AND_ASSIGN(const Path file, opened.entry("huggingface/part_" + std::to_string(rank)));
+    EXPECT_EQ(default_env().read_file(file).value(), std::to_string(rank));
+  }
+}
+
+int64_t newest_step(const Path& dir) {
+  const auto found = find_newest_valid(default_env(), dir);
+  EXPECT_OK(found);
+  return found.ok() && found->has_value() ? (*found)->ref.place.step : 0;
+}
+
+TEST(CheckpointParts, AnyNumberOfRanksSavesWhatReadersSee) {
+  for (const int size : {2, 3, 5}) {
+    const test::TempDir dir;
+    ASSERT_OK_AND_ASSIGN(const SavedCheckpoint saved, save_on_ranks(fast_env(), dir.path(), 7, size, fast_env()));
+    expect_loads(saved.path, 7);
+    ASSERT_OK(verify_checkpoint(default_env(), saved.path));
+  }
+}
+
+// What every rank has is spread by size: 6, 4 and 2 numbers, so 6 on one rank and 4 + 2 on the other.
+TEST(CheckpointParts, RanksShareWhatAllOfThemHave) {
+  std::vector<uint64_t> bytes;
+  for (const int rank : {0, 1}) {
+    RankState state(1, {rank, 2});
+    const CheckpointRequest request = request_of(state, {1, {}});
+    uint64_t sum = 0;
+    for (const TensorView& tensor : share_state(request.state, {rank, 2}).shard) {
+      if (tensor.name.find("weights") != std::string::npos) sum += tensor.bytes.size();
+    }
+    bytes.push_back(sum);
+  }
+  EXPECT_THAT(bytes, testing::ElementsAre(24, 24));
+}
+
+TEST(CheckpointParts, TheRoomOfAllRanksIsMeasured) {
+  const test::TempDir dir;
+  constexpr int kSize = 3;
+  std::vector<WrittenPart> parts;
+  RankState first(4, {0, kSize});
+  const CheckpointRequest request = request_of(first, {4, {}});
+  for (int rank = 0; rank < kSize; ++rank) {
+    RankState state(4, {rank, kSize});
+    ASSERT_OK_AND_ASSIGN(parts.emplace_back(), measure_part(request_of(state, {4, {}}), {rank, kSize}));
+  }
+  ASSERT_OK_AND_ASSIGN(const uint64_t measured, measure_parts(request, parts));
+  ASSERT_OK_AND_ASSIGN(const SavedCheckpoint saved, save_on_ranks(fast_env(), dir.path(), 4, kSize, fast_env()));
+  uint64_t bytes = disk_blocks(1);
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(saved.path))
+    bytes += disk_blocks(entry.is_regular_file() ? entry.file_size() : 1);
+  EXPECT_EQ(measured, bytes);
+}
+
+// One rank fails at each of its operations: the disk is full there, or an operation fails. The others do not commit.
+TEST(CheckpointParts, AFailingRankLeavesTheLastGoodOne) {
+  for (const int code : {ENOSPC, EIO}) {
+    for (int64_t k = 1;; ++k) {
+      const test::TempDir dir;
+      ASSERT_OK(save_on_ranks(fast_env(), dir.path(), 1, 3, fast_env()));
+      test::FaultEnv env(default_env());
+      env.fail_at(k, code);
+      const Result<SavedCheckpoint> saved = save_on_ranks(fast_env(), dir.path(), 2, 3, env);
+      const bool is_beyond = k > env.num_operations();
+      ASSERT_EQ(saved.ok(), is_beyond) << k;
+      ASSERT_EQ(newest_step(dir.path()), is_beyond ? 2 : 1) << k;
+      ASSERT_THAT(*default_env().list_dir(dir.path()),
+                  testing::ElementsAre(is_beyond ? "global_step_2" : "global_step_1", "latest"))
+          << k;
+      if (!is_beyond) {
+        EXPECT_EQ(saved.error().kind, ErrorKind::kDisk) << error_of(saved);
+      } else {
+        EXPECT_GT(k, 6);
+        break;
+      }
+    }
+  }
+}
+
+// Rank 0 fails or dies at each of its operations, those of the commit too.
+TEST(CheckpointParts, AFailureOfRankZeroLeavesAnOldOrTheNewOne) {
+  for (const bool dies : {false, true}) {
+    for (int64_t k = 1;; ++k) {
+      const test::TempDir dir;
+      ASSERT_OK(save_on_ranks(fast_env(), dir.path(), 1, 2, fast_env()));
+      test::FaultEnv env(default_env());
+      if (dies)
+        env.crash_at(k);
+      else
+        env.fail_at(k);
+      const Result<SavedCheckpoint> saved = save_on_ranks(env, dir.path(), 2, 2, fast_env());
+      const int64_t step = newest_step(dir.path());
+      ASSERT_THAT(step, testing::AnyOf(1, 2)) << k;
+      expect_loads(dir.path() / ("global_step_" + std::to_string(step)), step);
+      if (saved.ok() && saved->warnings.empty()) {
+        ASSERT_EQ(step, 2) << k;
+      }
+      ASSERT_OK(save_on_ranks(fast_env(), dir.path(), 3, 2, fast_env()));
+      ASSERT_THAT(*default_env().list_dir(dir.path()), testing::ElementsAre("global_step_3", "latest")) << k;
+      if (k > env.num_operations()) {
+        EXPECT_GT(k, 25);
+        break;
+      }
+    }
+  }
+}
+
+TEST(CheckpointParts, ARankThatDoesNotSeeTheFolderSaysSo) {
+  const test::TempDir dir, other;
+  RankState state(1, {1, 2});
+  const auto part =
+      CheckpointWriter(fast_env(), dir.path()).write_part(other / "global_step_1", request_of(state, {1, {}}), {1, 2});
+  EXPECT_THAT(error_of(part), HasSubstr("does not see the folder"));
+  EXPECT_THAT(error_of(part), HasSubstr("on a disk that all ranks share"));
+}
+
+TEST(CheckpointParts, AFileThatRankZeroDoesNotSeeIsNamed) {
+  const test::TempDir dir;
+  std::vector<RankState> states{{1, {0, 2}}, {1, {1, 2}}};
+  CheckpointWriter writer(fast_env(), dir.path());
+  const CheckpointRequest request = request_of(states[0], {1, {}});
+  ASSERT_OK_AND_ASSIGN(const Path temporary, writer.begin(request));
+  std::vector<WrittenPart> parts;
+  for (RankState& state : states) {
+    ASSERT_OK_AND_ASSIGN(parts.emplace_back(), writer.write_part(temporary, request_of(state, {1, {}}), state.share));
+  }
+  ASSERT_OK(default_env().unlink(temporary / "huggingface/part_1"));
+  EXPECT_THAT(error_of(writer.commit(temporary, request, parts)),
+              HasSubstr("rank 0 does not see 'huggingface/part_1'"));
+  EXPECT_TRUE(default_env().list_dir(dir.path())->empty());
+}
+
+TEST(CheckpointParts, AMissingRankIsNoCheckpoint) {
+  const test::TempDir dir;
+  RankState state(1, {1, 2});
+  CheckpointWriter writer(fast_env(), dir.path());
+  const CheckpointRequest request = request_of(state, {1, {}});
+  ASSERT_OK_AND_ASSIGN(const Path temporary, writer.begin(request));
+  std::vector<WrittenPart> parts(1);
+  ASSERT_OK_AND_ASSIGN(parts[0], writer.write_part(temporary, request, {1, 2}));
+  EXPECT_THAT(error_of(writer.commit(temporary, request, parts)), HasSubstr("did not save 'run/moments' exactly once"));
+}
+
+TEST(CheckpointParts, OneRankAloneCannotSaveWhatOthersHave) {
+  const test::TempDir dir;
+  RankState state(1, {1, 2});
+  const auto saved = CheckpointWriter(fast_env(), dir.path()).save(request_of(state, {1, {}}));
+  EXPECT_THAT(error_of(saved), HasSubstr("lies on several ranks"));
+}
+
+// An index that was written by someone else: every disagreement with the files is refused.
+TEST(CheckpointParts, AnIndexThatDoesNotFitItsFilesIsRefused) {
+  const test::TempDir dir;
+  ASSERT_OK_AND_ASSIGN(const SavedCheckpoint saved, save_on_ranks(fast_env(), dir.path(), 1, 2, fast_env()));
+  ASSERT_OK_AND_ASSIGN(const Manifest manifest, verify_checkpoint(default_env(), saved.path));
+  const Json good = read_json_file(default_env(), saved.path / kStateIndexFile).value();
+  const auto error_with = [&](const std::function<void(Json&)>& change) {
+    Json index = good;
+    change(index["tensors"]["run/moments"]);
+    const auto opened = open_state_shards(default_env(), saved.path, manifest, dump_json(index));
+    return opened.ok() ? "" : opened.error().to_string();
+  };
+  EXPECT_EQ(error_with([](Json&) {}), "");
+  EXPECT_THAT(error_with([](Json& one) { one["pieces"][0]["file"] = "../state.safetensors"; }),
+              HasSubstr("the manifest has no file"));
+  EXPECT_THAT(error_with([](Json& one) { one["pieces"][0]["count"] = 3; }), HasSubstr("does not hold 3 numbers"));
+  EXPECT_THAT(error_with([](Json& one) { one["pieces"][0]["count"] = -1; }), HasSubstr("does not hold -1 numbers"));
+  EXPECT_THAT(error_with([](Json& one) { one["pieces"].erase(0); }), HasSubstr("numbers of 'run/moments' are missing"));
+  EXPECT_THAT(error_with([](Json& one) { one["pieces"][1] = one["pieces"][0]; }), HasSubstr("is twice in"));
+  EXPECT_THAT(error_with([](Json& one) { one["dtype"] = "F64"; }), HasSubstr("does not hold"));
+  EXPECT_THAT(error_with([](Json& one) { one["dtype"] = "F31"; }), HasSubstr("is unknown"));
+  EXPECT_THAT(error_with([](Json& one) { one["shape"] = {6, 4}; }), HasSubstr("does not hold"));
+  EXPECT_THAT(error_with([](Json& one) {
+                one["shape"] = {int64_t{1} << 40, int64_t{1} << 40};
+              }),
+              HasSubstr("too large"));
+  EXPECT_THAT(error_with([](Json& one) { one["pieces"] = Json::array(); }), HasSubstr("has no pieces"));
+  Json index = good;
+  index["tensors"].erase("run/weights1");
+  EXPECT_THAT(error_of(open_state_shards(default_env(), saved.path, manifest, dump_json(index))),
+              HasSubstr("has tensors that the index does not name"));
+  index["version"] = 2;
+  EXPECT_THAT(error_of(open_state_shards(default_env(), saved.path, manifest, dump_json(index))),
+              HasSubstr("has version 2"));
+}
+
+}  // namespace
+}  // namespace mortise
