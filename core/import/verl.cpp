@@ -35,6 +35,22 @@ void set_batches(Translation& t) {
   if (has_critic(t)) same("critic.optim.clip_grad", "critic.grad_clip");
 }
 
+// verl's engines have the size in tables of their own too. It counts where the part's own setting is 1, as in verl.
+void set_sequence_parallel(Translation& t, const std::string& part, std::initializer_list<std::string_view> engines) {
+  const std::string key = part + ".ulysses_sequence_parallel_size";
+  for (const std::string_view name : engines) {
+    if (!t.is_given(name)) continue;
+    const int64_t size = t.is_null(name) ? 1 : t.integer(name);
+    if (size <= 1) {
+      t.note(name, fmt::format("1 leaves {} as it is", key));
+    } else if (t.is_set(key) && t.value_set(key) != 1) {
+      t.note(name, fmt::format("{} wins", key));
+    } else {
+      t.set(key, size, {name}, "changes memory and speed only");
+    }
+  }
+}
+
 // `part`: "actor" or "critic".
 void set_schedule(Translation& t, const std::string& part) {
   const std::string table = part + ".optim.", type_key = table + "lr_scheduler_type", style = table + "warmup_style";
@@ -195,6 +211,10 @@ void prepare_verl(Translation& t) {
 void translate_verl(Translation& t) {
   translate_verl_objective(t);
   set_batches(t);
+  set_sequence_parallel(t, "actor",
+                        {"actor.fsdp_config.ulysses_sequence_parallel_size", "actor.veomni.ulysses_parallel_size"});
+  set_sequence_parallel(t, "ref",
+                        {"ref.fsdp_config.ulysses_sequence_parallel_size", "ref.veomni.ulysses_parallel_size"});
   set_schedule(t, "actor");
   translate_verl_optimizer(t, "actor");
   set_run_length(t);
@@ -208,6 +228,10 @@ void translate_verl(Translation& t) {
   translate_verl_rewards(t);
   if (!has_critic(t)) return;
   set_critic_adapter(t);
+  set_sequence_parallel(
+      t, "critic",
+      {"critic.fsdp.ulysses_sequence_parallel_size", "critic.fsdp_config.ulysses_sequence_parallel_size",
+       "critic.model.fsdp_config.ulysses_sequence_parallel_size", "critic.veomni.ulysses_parallel_size"});
   set_schedule(t, "critic");
   translate_verl_optimizer(t, "critic");
   const std::string_view mode = t.is_null("critic.loss_agg_mode") ? "actor.loss_agg_mode" : "critic.loss_agg_mode";

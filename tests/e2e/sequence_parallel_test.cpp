@@ -122,21 +122,25 @@ TEST(SequenceParallelRun, WhatCannotBeSharedIsRefusedByName) {
   refused(1, {"algorithm.adv_estimator=gae", "~algorithm.adv_params", "critic.ulysses_sequence_parallel_size=2"},
           "'critic.ulysses_sequence_parallel_size' is 2, but 1 rank cannot form groups of 2");
   refused(1, {"actor.ppo_max_token_len_per_gpu=5"}, "one row may have 11 tokens");
+  for (const std::string key : {"actor", "ref", "critic"}) {
+    const std::string name = key + ".ulysses_sequence_parallel_size";
+    refused(1, {name + "=9223372036854775807"}, name);
+  }
 }
 
 TEST(SequenceParallelRun, TheDryRunShowsTheMesh) {
   const TinyTask task;
-  const auto dry = [&](int num_ranks, int size, const std::string& format) {
+  const auto dry = [&](int num_ranks, int size, const std::string& format, const std::vector<std::string>& more = {}) {
     std::string line = program() + " launch --log-dir logs --nproc " + std::to_string(num_ranks);
-    for (const std::string& word : task.words("train", "out", mesh(size)))
+    for (const std::string& word : task.words("train", "out", joined(mesh(size), more)))
       if (word != program()) line += " '" + word + "'";
     const Outcome outcome = run(line + " --dry-run" + format, task.path());
     EXPECT_EQ(outcome.code, 0) << outcome.output;
     return outcome.output;
   };
   EXPECT_THAT(dry(4, 2, ""), HasSubstr("# mesh: dp 2 x sp 2; 2 ranks share the tokens of each pass"));
-  const auto numbers = [&](int size) {
-    const std::string output = dry(4, size, " --json");
+  const auto numbers = [&](int size, const std::vector<std::string>& more = {}) {
+    const std::string output = dry(4, size, " --json", more);
     return parse_json(output.substr(output.find('{')), "dry run").value();
   };
   const Json whole = numbers(1), shared = numbers(4);
@@ -144,6 +148,14 @@ TEST(SequenceParallelRun, TheDryRunShowsTheMesh) {
   EXPECT_GT(shared.at("ranks").at("sequence_bytes_sent_per_update").get<int64_t>(), 0);
   const auto activations = [](const Json& one) { return one.at("memory_bytes").at("activations").get<double>(); };
   EXPECT_NEAR(activations(shared), activations(whole) / 4.0, activations(whole) / 50.0);
+  // A critic has a size of its own.
+  const std::vector<std::string> critic{"algorithm.adv_estimator=gae", "~algorithm.adv_params",
+                                        "critic.ppo_max_token_len_per_gpu=20"};
+  const Json critic_whole = numbers(4, joined(critic, {"critic.ulysses_sequence_parallel_size=1"}));
+  EXPECT_EQ(activations(critic_whole), activations(whole));
+  const Json critic_shared =
+      numbers(4, joined(critic, {"critic.ulysses_sequence_parallel_size=4", "critic.ppo_max_token_len_per_gpu=5"}));
+  EXPECT_EQ(activations(critic_shared), activations(shared));
 }
 
 TEST(SequenceParallelRun, ARankThatIsKilledIsNamed) {

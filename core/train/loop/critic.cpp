@@ -38,10 +38,7 @@ CriticOptions options_of(const RunConfig& config, Communicator& ranks, FlopCount
   return options;
 }
 
-int64_t rows_of_update(const RunSettings& run) {
-  const std::optional<int64_t>& prompts = run.config.critic.ppo_mini_batch_size;
-  return prompts ? *prompts * run.config.rollout.n : run.plan.rows_per_update;
-}
+int64_t rows_of_update(const RunSettings& run) { return critic_rows_per_update(run.config, run.plan); }
 
 int64_t num_epochs_of(const RunConfig& config) { return config.critic.ppo_epochs.value_or(config.actor.ppo_epochs); }
 
@@ -95,6 +92,11 @@ MicroBatchOptions critic_pass_options(const RunConfig& config) {
   if (critic.ppo_max_token_len_per_gpu) passes.actor.ppo_max_token_len_per_gpu = critic.ppo_max_token_len_per_gpu;
   passes.actor.ulysses_sequence_parallel_size = critic.ulysses_sequence_parallel_size;
   return micro_batch_options(passes);
+}
+
+int64_t critic_rows_per_update(const RunConfig& config, const BatchPlan& plan) {
+  const std::optional<int64_t>& prompts = config.critic.ppo_mini_batch_size;
+  return prompts ? *prompts * config.rollout.n : plan.rows_per_update;
 }
 
 Result<ModelConfig> critic_config(Env& env, const Path& folder) {

@@ -78,6 +78,8 @@ Result<CriticBytes> critic_bytes(Env& env, const PluginRegistry& registry, const
   const std::optional<LoraSize> lora = TRY(estimate_critic_lora(critic, loaded));
   const TrainedSize trained = TRY(trained_size(critic, lora, loaded, "critic.optim"));
   const auto element = static_cast<double>(num_bytes(dtype));
+  const double activations = critic_activation_bytes(critic, trained, config, critic_pass_options(config),
+                                                     critic_rows_per_update(config, plan_batches(config)));
   if (lora) {
     double weights =
         weight_bytes(critic, dtype, WeightCopies::kMasters) + static_cast<double>(lora->num_added) * element;
@@ -87,7 +89,8 @@ Result<CriticBytes> critic_bytes(Env& env, const PluginRegistry& registry, const
                        trained.moments,
                        static_cast<double>(lora->num_trained) * element,
                        trained.largest_moments,
-                       0.0};
+                       0.0,
+                       activations};
   }
   const double weights = trained_weight_bytes(critic, dtype, config.critic.optim);
   return CriticBytes{weights,
@@ -95,7 +98,8 @@ Result<CriticBytes> critic_bytes(Env& env, const PluginRegistry& registry, const
                      trained.moments,
                      static_cast<double>(critic.num_parameters()) * element,
                      trained.largest_moments,
-                     config.critic.optim.master_weights ? master_bytes(critic, dtype) : 0.0};
+                     config.critic.optim.master_weights ? master_bytes(critic, dtype) : 0.0,
+                     activations};
 }
 
 // Bytes of a number that a save as "stored" writes. Matrices in four bits become plain numbers of the embedding's dtype.
@@ -207,6 +211,8 @@ Result<RunEstimate> estimate(Env& env, PluginRegistry& registry, const LoadedCon
   out.critic_state_bytes = critic.saved_weights + critic.moments;
   share_memory(units, out.trained, config, out.lora.has_value(), num_ranks, critic, out.memory);
   offload_memory(out.model, out.trained, config, out.lora.has_value(), critic, out.memory);
+  // Policy and critic learn one after the other.
+  out.memory.activations = std::max(out.memory.activations, critic.activations);
   if (const auto teacher = TRY(teacher_config(env, loaded, out.model.vocab_size, num_ranks)))
     out.memory.teacher = weight_bytes(*teacher, config.model.dtype, WeightCopies::kNoMasters);
   out.memory.reward_models = TRY(reward_model_bytes(env, registry, loaded));

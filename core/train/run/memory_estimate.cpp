@@ -46,8 +46,7 @@ double activation_bytes(const ModelConfig& model, const RunConfig& config, int64
 }
 
 // Tokens of the largest pass over rows of which each has at most `row_tokens`, `num_rows` of them in an update.
-double pass_tokens(const RunConfig& config, int64_t row_tokens, int64_t num_rows) {
-  const MicroBatchOptions pass = micro_batch_options(config);
+double pass_tokens(const MicroBatchOptions& pass, int64_t row_tokens, int64_t num_rows) {
   const int64_t tokens = pass.rows > 0 ? row_tokens * pass.rows : std::max(pass.token_budget, row_tokens);
   return static_cast<double>(std::min(tokens, row_tokens * std::max<int64_t>(1, num_rows)));
 }
@@ -181,9 +180,10 @@ MemoryEstimate estimate_memory(const ModelConfig& model, const std::optional<Lor
     bytes.reference = weight_bytes(model, dtype, WeightCopies::kMasters) - parameters * element;
   const int64_t row_tokens = config.data.max_prompt_length + response_length(config);
   const BatchPlan plan = plan_batches(config);
-  double tokens = pass_tokens(config, row_tokens, plan.rows_per_update);
+  const MicroBatchOptions cut = micro_batch_options(config);
+  double tokens = pass_tokens(cut, row_tokens, plan.rows_per_update);
   if (config.sft_mix.is_on())
-    tokens = std::max(tokens, pass_tokens(config, recorded_length(config), config.sft_mix.train_batch_size));
+    tokens = std::max(tokens, pass_tokens(cut, recorded_length(config), config.sft_mix.train_batch_size));
   tokens = std::ceil(tokens / static_cast<double>(config.actor.ulysses_sequence_parallel_size));
   bytes.activations = activation_bytes(model, config, trained.lowest_backward, tokens);
   bytes.head = head_pass_bytes(model, config, tokens);
@@ -200,6 +200,14 @@ MemoryEstimate estimate_memory(const ModelConfig& model, const std::optional<Lor
     bytes.experts = static_cast<double>(plan.rows_per_step * row_tokens) * width * 2.0;
   }
   return bytes;
+}
+
+double critic_activation_bytes(const ModelConfig& critic, const TrainedSize& trained, const RunConfig& config,
+                               const MicroBatchOptions& cut, int64_t rows_per_update) {
+  const int64_t row_tokens = config.data.max_prompt_length + response_length(config);
+  const auto num_ranks = static_cast<double>(config.critic.ulysses_sequence_parallel_size);
+  const double tokens = std::ceil(pass_tokens(cut, row_tokens, rows_per_update) / num_ranks);
+  return activation_bytes(critic, config, trained.lowest_backward, tokens);
 }
 
 namespace {

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "config/load.h"
+#include "learn/update/micro_batches.h"
 #include "model/adapters/trained_lora.h"
 #include "model/weights/model_config.h"
 
@@ -70,7 +71,11 @@ struct CriticBytes {
   double saved_weights = 0;    // in a checkpoint
   double largest_moments = 0;  // those of the parameter that has most
   double masters = 0;          // the part of `weights` that has bfloat16 copies
+  double activations = 0;      // in its largest pass on a rank
 };
+// CriticBytes::activations. `cut` and `rows_per_update` are those of the critic.
+double critic_activation_bytes(const ModelConfig& critic, const TrainedSize& trained, const RunConfig& config,
+                               const MicroBatchOptions& cut, int64_t rows_per_update);
 
 UnitBytes unit_bytes(const ModelConfig& model, double element);
 

@@ -23,6 +23,28 @@ TEST(ImportVerl, SequenceParallel) {
   EXPECT_EQ(verl(kGrpo).ref.ulysses_sequence_parallel_size, std::nullopt) << "as the actor's";
 }
 
+TEST(ImportVerl, SequenceParallelOfAnEngine) {
+  for (const std::string engine : {"fsdp_config.ulysses_sequence_parallel_size", "veomni.ulysses_parallel_size"}) {
+    SCOPED_TRACE(engine);
+    const RunConfig config = verl(grpo("actor_rollout_ref.actor." + engine + "=4\nactor_rollout_ref.ref." + engine +
+                                       "=2\nactor_rollout_ref.actor.use_kl_loss=true\n"));
+    EXPECT_EQ(config.actor.ulysses_sequence_parallel_size, 4);
+    EXPECT_EQ(config.ref.ulysses_sequence_parallel_size, 2);
+    const std::string own = "actor_rollout_ref.actor.ulysses_sequence_parallel_size=";
+    const auto both = [&](int size) {
+      return verl(grpo(own + std::to_string(size) + "\nactor_rollout_ref.actor." + engine + "=4\n"));
+    };
+    EXPECT_EQ(both(1).actor.ulysses_sequence_parallel_size, 4);
+    EXPECT_EQ(both(8).actor.ulysses_sequence_parallel_size, 8) << "wins, as in verl";
+    EXPECT_EQ(verl(grpo("actor_rollout_ref.ref." + engine + "=1")).ref.ulysses_sequence_parallel_size, std::nullopt);
+    for (const std::string table : {"", "model."}) {
+      if (engine.starts_with("veomni") && !table.empty()) continue;
+      EXPECT_EQ(verl("critic." + table + engine + "=2").critic.ulysses_sequence_parallel_size, 2);
+    }
+  }
+  EXPECT_EQ(verl("critic.fsdp.ulysses_sequence_parallel_size=2").critic.ulysses_sequence_parallel_size, 2);
+}
+
 TEST(ImportVerl, TheWholeFileWithItsDefaultsImports) {
   ASSERT_OK_AND_ASSIGN(const std::string text,
                        default_env().read_file(Path(MORTISE_SOURCE_DIR) / "tests/golden/import/verl_ppo_trainer.yaml"));

@@ -15,29 +15,20 @@ namespace {
 // Float32 sums in another order differ in their last bits. Where such a number enters a product, its rounding to
 // bfloat16 turns over once in some ten thousand numbers, which changes it by up to 2^-8. Both together stay far below the
 // rounding itself, which is what the gradient of the float32 model shows.
-double difference_of_all(const std::vector<at::Tensor>& a, const std::vector<at::Tensor>& b) {
-  double difference = 0.0, norm = 0.0;
-  for (size_t i = 0; i < a.size(); ++i) {
-    difference += (a[i] - b[i]).pow(2).sum().item<double>();
-    norm += b[i].pow(2).sum().item<double>();
-  }
-  return std::sqrt(difference / norm);
-}
-
 TEST(Bfloat16Learner, TheSplitShowsFarLessThanTheRounding) {
   TestObjective vanilla({"actor.policy_loss.loss_mode=vanilla", "actor.entropy_coeff=0.05"});
   const RandomRows rows(false);
   TestPolicy policy("bfloat16"), exact("float32");
   const auto whole = policy.gradients(vanilla.objective, rows.batch, cut_by(kAll));
   for (const at::Tensor& gradient : whole) ASSERT_EQ(gradient.scalar_type(), at::kFloat);
-  const double rounding = difference_of_all(whole, exact.gradients(vanilla.objective, rows.batch, cut_by(kAll)));
+  const double rounding = relative_l2_of_all(whole, exact.gradients(vanilla.objective, rows.batch, cut_by(kAll)));
   EXPECT_GT(rounding, 2e-3);
   EXPECT_LT(rounding, 5e-2);
   for (const MicroBatchOptions& cut : {MicroBatchOptions{1, 0}, MicroBatchOptions{3, 0}, MicroBatchOptions{0, 24}}) {
     LearnerOptions options = cut_by(cut);
     for (const bool recompute : {false, true}) {
       if (recompute) options.pass.activation_bytes = 0;
-      const double split = difference_of_all(policy.gradients(vanilla.objective, rows.batch, options), whole);
+      const double split = relative_l2_of_all(policy.gradients(vanilla.objective, rows.batch, options), whole);
       EXPECT_LT(split, 0.2 * rounding) << cut.rows << " " << cut.token_budget;
     }
   }

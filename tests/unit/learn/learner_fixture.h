@@ -162,4 +162,15 @@ inline double worst_relative_l2(const std::vector<at::Tensor>& a, const std::vec
   return worst;
 }
 
+// |a - b| / |b| over all parameters together, of which some b may be zeros.
+inline double relative_l2_of_all(const std::vector<at::Tensor>& a, const std::vector<at::Tensor>& b) {
+  double difference = 0.0, norm = 0.0;
+  for (size_t i = 0; i < a.size(); ++i) {
+    difference += (a[i] - b[i]).pow(2).sum().item<double>();
+    norm += b[i].pow(2).sum().item<double>();
+  }
+  EXPECT_GT(norm, 0.0) << "there is no gradient, so nothing is compared";
+  return std::sqrt(difference / norm);
+}
+
 }  // namespace mortise

@@ -47,10 +47,14 @@ struct Learnt {
   std::vector<float> trace_log_prob, trace_entropy, trace_clipped;
 };
 
+// Null: a rank has whole micro-batches.
+inline std::shared_ptr<SequenceGroup> sequence_group_of(Communicator& communicator, int size) {
+  return size == 1 ? nullptr : std::make_shared<SequenceGroup>(communicator, size);
+}
+
 inline void share(LearnerOptions& options, Communicator& communicator, bool deterministic, int sequence_size) {
   options.ranks = {&communicator, deterministic};
-  if (sequence_size == 1) return;
-  const auto group = std::make_shared<SequenceGroup>(communicator, sequence_size);
+  const auto group = sequence_group_of(communicator, sequence_size);
   options.share_tokens(group);
   options.reference_sequence = group;
 }
