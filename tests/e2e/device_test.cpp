@@ -49,7 +49,8 @@ TEST(DeviceRuns, LearnWhatTheCpuLearns) {
 // Data parallel on devices, with the code of a device on CPU tensors: what one rank learns, and the same bits if the run is
 // deterministic. A resume may change the number of ranks.
 TEST(DeviceRuns, RanksLearnWhatOneRankLearns) {
-  const std::string settings = kFew + kAsDevice + "actor.ppo_max_token_len_per_gpu=30 trainer.num_threads=1 ";
+  const std::string settings =
+      kFew + kAsDevice + "'reward.0.pattern=^[0-4]' actor.ppo_max_token_len_per_gpu=30 trainer.num_threads=1 ";
   for (const std::string how : {"model.dtype=float64 ", "trainer.deterministic=true "}) {
     const TaskFolder task;
     const Outcome one = task.mortise(settings + how + "trainer.default_local_dir=one");
@@ -57,6 +58,7 @@ TEST(DeviceRuns, RanksLearnWhatOneRankLearns) {
     const Outcome two = task.mortise("launch --nproc 2 " + settings + how);
     ASSERT_EQ(two.code, 0) << two.output;
     EXPECT_THAT(two.output, HasSubstr("device: the CPU, with the code of a device"));
+    EXPECT_GT(number_of(rows_of(task.path() / "one/updates.jsonl").back(), "grad_norm"), 1e-6) << "nothing to learn";
     expect_near_rows(task.path() / "out", task.path() / "one", "updates.jsonl", 1e-10);
     expect_near_rows(task.path() / "out", task.path() / "one", "metrics.jsonl", 1e-10);
     if (how.find("deterministic") == std::string::npos) continue;
