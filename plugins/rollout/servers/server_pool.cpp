@@ -182,8 +182,8 @@ void ServerPool::begin_weights(std::size_t index, Call call) {
   server.coming_update = update_;
   if (is_adapter_)
     server.facts.next_adapter = "mortise-" + std::to_string(began_ns_) + "-" + std::to_string(++num_adapters_);
-  server.weight_steps =
-      is_adapter_ ? protocol_->adapter_calls(folder_, server.facts) : protocol_->weight_calls(folder_, name_of(version_));
+  server.weight_steps = is_adapter_ ? protocol_->adapter_calls(folder_, server.facts)
+                                    : protocol_->weight_calls(folder_, name_of(version_));
 }
 
 void ServerPool::end_weights(Server& server) {
@@ -463,10 +463,11 @@ void ServerPool::count_answer(Flight flight, const HttpDone& done, Call call) {
     const bool says = !is_adapter_ && (sample.weight_version >= 0 || server.facts.tells_versions);
     if (!was_given || !says || sample.weight_version == name_of(expected)) continue;
     refuse_other_run(server, sample.weight_version);
-    const std::string why = "sample " + std::to_string(sample.index) + " is of " +
-                            (sample.weight_version < 0 ? std::string("an unknown weight version")
-                                                       : "weight version " + std::to_string(version_of(sample.weight_version))) +
-                            ", but the server was given version " + std::to_string(expected);
+    const std::string why =
+        "sample " + std::to_string(sample.index) + " is of " +
+        (sample.weight_version < 0 ? std::string("an unknown weight version")
+                                   : "weight version " + std::to_string(version_of(sample.weight_version))) +
+        ", but the server was given version " + std::to_string(expected);
     return try_again(std::move(flight), why, true, call);  // it gets the weights again
   }
   server.in_flight -= request.num_samples;
