@@ -312,10 +312,10 @@ void ServerPool::take_identity(std::size_t index, const HttpDone& done, Call cal
   std::vector<std::pair<Flight, HttpDone>> held = std::exchange(server.held, {});
   const bool is_same = done.error.empty() && protocol_->read_identity(done.body) == server.facts.identity;
   for (auto& [flight, answer] : held) {
-    if (is_same)
+    if (is_same && server.phase == Phase::kReady)
       confirm(std::move(flight), std::move(answer), call);
     else
-      try_again(std::move(flight), "the server was started again meanwhile", false, call);
+      try_again(std::move(flight), is_same ? server.last_error : "the server was started again meanwhile", false, call);
   }
   if (!is_same) take_out(index, "it was started again, and has lost its weights", call);
 }

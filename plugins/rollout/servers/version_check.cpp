@@ -115,7 +115,12 @@ void ServerPool::take_version(std::size_t index, const HttpDone& done, Call call
         name < 0 ? "weights without a version" : "weight version " + std::to_string(version_of(name));
     return take_out(index, "it has " + has + ", but was given version " + std::to_string(server.version), call);
   }
-  for (auto& [flight, answer] : std::exchange(server.unconfirmed, {})) count_answer(std::move(flight), answer, call);
+  for (auto& [flight, answer] : std::exchange(server.unconfirmed, {})) {
+    if (server.phase == Phase::kReady)
+      count_answer(std::move(flight), answer, call);
+    else  // a bad answer before has taken the server out of use, and its version with it
+      try_again(std::move(flight), server.last_error, false, call);
+  }
 }
 
 }  // namespace mortise
