@@ -28,8 +28,7 @@ constexpr double kQuickSeconds = 1.0;
 Result<const mortise_pack*> open_raw(const std::string& path, const std::string& host_torch) {
   const PackFile file = TRY(PackFile::open(path));
   const auto info = inspect_pack(file, host_torch);
-  if (!info.ok())
-    return not_applicable("the engine refuses the file, so none of its code runs here; see load.opens");
+  if (!info.ok()) return not_applicable("the engine refuses the file, so none of its code runs here; see load.opens");
   void* library = ::dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) return broken(std::string("cannot be loaded: ") + ::dlerror());
   const void* symbol = ::dlsym(library, pack_symbol(info->abi));

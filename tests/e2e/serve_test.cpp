@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cstdlib>
+#include <memory>
 #include <optional>
 #include <thread>
 
@@ -91,6 +92,35 @@ TEST(Serve, ARunIsTheSameWhenItsServerDiesInTheMiddle) {
   EXPECT_EQ(expected.size(), 16U);
   EXPECT_EQ(rows_of(task.path() / "served/updates.jsonl"), expected);
   EXPECT_THAT(text_in(task.path() / "train.txt"), HasSubstr("out of use")) << "the server died before the last step";
+  EXPECT_EQ(server.stop(), 0);
+}
+
+// Each run would sample with the other's weights. Sooner or later one of them sees that, and says so.
+TEST(Serve, OneOfTwoRunsOnOneServerStops) {
+  const TaskFolder task;
+  ServerProcess server(task);
+  std::vector<std::unique_ptr<Process>> runs;
+  for (const std::string name : {"first", "second"}) {
+    const std::string settings = with_server(server.url()) + " trainer.total_training_steps=2000";
+    std::vector<std::string> words = {program(), "train", "run.toml"};
+    for (const std::string_view word : split(settings, ' '))
+      if (!word.empty()) words.emplace_back(word);
+    words.push_back("trainer.default_local_dir=" + name);
+    runs.push_back(std::make_unique<Process>(words, task.path(), task.path() / (name + ".txt")));
+  }
+  size_t ended = runs.size();
+  const Stopwatch watch(default_env());
+  while (ended == runs.size() && watch.elapsed_s() < 120) {
+    for (size_t i = 0; i < runs.size() && ended == runs.size(); ++i)
+      if (runs[i]->poll()) ended = i;
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  }
+  ASSERT_LT(ended, runs.size()) << "both runs go on";
+  EXPECT_EQ(runs[ended]->wait(), 4);
+  const std::string said = text_in(task.path() / (ended == 0 ? "first.txt" : "second.txt"));
+  EXPECT_THAT(said, HasSubstr(server.url() + " has the weights of another run"));
+  EXPECT_THAT(said, HasSubstr("Give each run servers of its own"));
+  runs[1 - ended]->kill_and_wait();
   EXPECT_EQ(server.stop(), 0);
 }
 

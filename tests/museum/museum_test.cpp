@@ -243,7 +243,8 @@ TEST(Museum, PiecesAreThoseOfTheManifest) {
   EXPECT_EQ(languages, (std::set<std::string>{"C11", "C++17", "C++20", "Rust"}));
   for (const auto& entry : std::filesystem::recursive_directory_iterator(kPieces)) {
     if (entry.is_directory() || entry.path().filename() == "manifest.json") continue;
-    EXPECT_EQ(listed.count(entry.path().lexically_relative(kPieces).string()), 1U) << entry.path() << " is in no manifest";
+    EXPECT_EQ(listed.count(entry.path().lexically_relative(kPieces).string()), 1U)
+        << entry.path() << " is in no manifest";
   }
 }
 

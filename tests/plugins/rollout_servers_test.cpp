@@ -509,7 +509,8 @@ TEST_F(RolloutServers, WeightsOfAnotherRunEndThisOne) {
     ASSERT_EQ(client.sample(2), 0) << client.error();
     for (const auto& [key, sample] : client.sink.taken) EXPECT_EQ(sample.version, 5);
     EXPECT_EQ(client.sample(6), MORTISE_FAILED_PRECONDITION);
-    EXPECT_THAT(client.error(), HasSubstr(url(mode) + " has the weights of another run (version 5 of run 777777; this is"));
+    EXPECT_THAT(client.error(),
+                HasSubstr(url(mode) + " has the weights of another run (version 5 of run 777777; this is"));
     EXPECT_THAT(client.error(), HasSubstr("Give each run servers of its own"));
   }
 }

@@ -172,7 +172,8 @@ Result<PluginInstance> PluginInstance::create(const LoadedPlugin& plugin, Instan
   const CallSite site{&impl->identity, "create", 0};
   if (head->struct_size < kMinHeadSize) return guard_error(site, "its vtable is too small", "build the pack again");
   const KindInfo* kind = find_kind(plugin.plugin->kind);
-  if (kind != nullptr && plugin.pack->abi_minor <= newest_minor(plugin.pack->abi) && head->struct_size > kind->vtable_size)
+  if (kind != nullptr && plugin.pack->abi_minor <= newest_minor(plugin.pack->abi) &&
+      head->struct_size > kind->vtable_size)
     return guard_error(site, "its vtable is too large", "build the pack again");
   impl->vtable = read_abi_struct(head);
   if (impl->vtable.create == nullptr || impl->vtable.destroy == nullptr) {

@@ -181,7 +181,8 @@ Result<Json> parse_note_json(std::string_view text, const std::string& where) {
 }  // namespace
 
 Error other_abi(std::string_view abi, std::string_view where) {
-  return {ErrorKind::kPlugin, fmt::format("built for plugin ABI {}, this program has ABI {} and reads ABI 0", abi, MORTISE_ABI_MAJOR),
+  return {ErrorKind::kPlugin,
+          fmt::format("built for plugin ABI {}, this program has ABI {} and reads ABI 0", abi, MORTISE_ABI_MAJOR),
           std::string(where), "build the pack again with this version's SDK"};
 }
 

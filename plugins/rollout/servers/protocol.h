@@ -64,7 +64,7 @@ struct ServerFacts {
   // A run has loaded whole weights into it since its start. The probe sees this only if that run named their version.
   bool was_updated = false;
   bool gives_back_version = false;  // it can be asked for the name of the version that it was given last
-  bool is_paused = false;  // at the last probe: a run loads weights into it, or ended before it resumed it
+  bool is_paused = false;           // at the last probe: a run loads weights into it, or ended before it resumed it
   // Names of LoRA adapters on the server, which no other adapter has had: the one that samples, and the one that is
   // being loaded. Empty: none.
   std::string adapter, next_adapter;

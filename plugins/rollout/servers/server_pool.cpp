@@ -182,8 +182,8 @@ void ServerPool::begin_weights(std::size_t index, Call call) {
   server.coming_update = update_;
   if (is_adapter_)
     server.facts.next_adapter = "mortise-" + std::to_string(began_ns_) + "-" + std::to_string(++num_adapters_);
-  server.weight_steps =
-      is_adapter_ ? protocol_->adapter_calls(folder_, server.facts) : protocol_->weight_calls(folder_, name_of(version_));
+  server.weight_steps = is_adapter_ ? protocol_->adapter_calls(folder_, server.facts)
+                                    : protocol_->weight_calls(folder_, name_of(version_));
 }
 
 void ServerPool::end_weights(Server& server) {
@@ -312,10 +312,10 @@ void ServerPool::take_identity(std::size_t index, const HttpDone& done, Call cal
   std::vector<std::pair<Flight, HttpDone>> held = std::exchange(server.held, {});
   const bool is_same = done.error.empty() && protocol_->read_identity(done.body) == server.facts.identity;
   for (auto& [flight, answer] : held) {
-    if (is_same)
+    if (is_same && server.phase == Phase::kReady)
       confirm(std::move(flight), std::move(answer), call);
     else
-      try_again(std::move(flight), "the server was started again meanwhile", false, call);
+      try_again(std::move(flight), is_same ? server.last_error : "the server was started again meanwhile", false, call);
   }
   if (!is_same) take_out(index, "it was started again, and has lost its weights", call);
 }
@@ -463,10 +463,11 @@ void ServerPool::count_answer(Flight flight, const HttpDone& done, Call call) {
     const bool says = !is_adapter_ && (sample.weight_version >= 0 || server.facts.tells_versions);
     if (!was_given || !says || sample.weight_version == name_of(expected)) continue;
     refuse_other_run(server, sample.weight_version);
-    const std::string why = "sample " + std::to_string(sample.index) + " is of " +
-                            (sample.weight_version < 0 ? std::string("an unknown weight version")
-                                                       : "weight version " + std::to_string(version_of(sample.weight_version))) +
-                            ", but the server was given version " + std::to_string(expected);
+    const std::string why =
+        "sample " + std::to_string(sample.index) + " is of " +
+        (sample.weight_version < 0 ? std::string("an unknown weight version")
+                                   : "weight version " + std::to_string(version_of(sample.weight_version))) +
+        ", but the server was given version " + std::to_string(expected);
     return try_again(std::move(flight), why, true, call);  // it gets the weights again
   }
   server.in_flight -= request.num_samples;

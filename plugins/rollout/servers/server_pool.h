@@ -24,7 +24,7 @@
 
 namespace mortise {
 
-inline constexpr int kPoolSliceMs = 50;    // how long one look at the network waits
+inline constexpr int kPoolSliceMs = 50;     // how long one look at the network waits
 inline constexpr double kProbeLimit = 120;  // seconds; a first request compiles, on some servers
 
 struct PoolOptions {
@@ -98,11 +98,11 @@ class ServerPool {
     std::int64_t back_at_ns = 0;
     bool is_unfit = false;  // its probe says that waiting does not help
     bool checks_identity = false, checks_version = false;
-    bool is_warned_of = false;                      // that its restarts would not be noticed
-    std::vector<std::pair<Flight, HttpDone>> held;  // answers that wait for it
+    bool is_warned_of = false;                             // that its restarts would not be noticed
+    std::vector<std::pair<Flight, HttpDone>> held;         // answers that wait for it
     std::vector<std::pair<Flight, HttpDone>> unconfirmed;  // answers that wait for checks_version
     std::int64_t next_check_ns = 0;
-    std::string first_error, last_error;            // since it was last in use
+    std::string first_error, last_error;  // since it was last in use
   };
 
   void advance(int timeout_ms, Call call);

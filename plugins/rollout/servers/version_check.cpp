@@ -33,7 +33,8 @@ std::uint64_t hash_of(const std::string& text) {
 // What all ranks of this run share and no other run has; empty for a run of one process.
 bool has_ranks() {
   constexpr std::array kSizes = {"WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_NTASKS"};
-  return std::any_of(kSizes.begin(), kSizes.end(), [](const char* name) { return std::atol(variable(name).c_str()) > 1; });
+  return std::any_of(kSizes.begin(), kSizes.end(),
+                     [](const char* name) { return std::atol(variable(name).c_str()) > 1; });
 }
 std::string shared_by_ranks() {
   std::string all;
@@ -110,10 +111,16 @@ void ServerPool::take_version(std::size_t index, const HttpDone& done, Call call
   const std::int64_t name = protocol_->read_version_answer(done.body);
   refuse_other_run(server, name);
   if (name != name_of(server.version)) {
-    const std::string has = name < 0 ? "weights without a version" : "weight version " + std::to_string(version_of(name));
+    const std::string has =
+        name < 0 ? "weights without a version" : "weight version " + std::to_string(version_of(name));
     return take_out(index, "it has " + has + ", but was given version " + std::to_string(server.version), call);
   }
-  for (auto& [flight, answer] : std::exchange(server.unconfirmed, {})) count_answer(std::move(flight), answer, call);
+  for (auto& [flight, answer] : std::exchange(server.unconfirmed, {})) {
+    if (server.phase == Phase::kReady)
+      count_answer(std::move(flight), answer, call);
+    else  // a bad answer before has taken the server out of use, and its version with it
+      try_again(std::move(flight), server.last_error, false, call);
+  }
 }
 
 }  // namespace mortise

@@ -26,7 +26,8 @@ namespace {
 
 const mortise_param kScale = {
     sizeof(mortise_param), MORTISE_PARAM_F64, "scale", "1.0", "factor of the result", 0, 0, 0, 0, nullptr, 0, 0};
-const mortise_param kMode = {sizeof(mortise_param), MORTISE_PARAM_TEXT, "mode", "plain", "how", 0, 0, 0, 0, nullptr, 0, 0};
+const mortise_param kMode = {
+    sizeof(mortise_param), MORTISE_PARAM_TEXT, "mode", "plain", "how", 0, 0, 0, 0, nullptr, 0, 0};
 
 int num_alive = 0;  // instances of contract_create_destroy
 

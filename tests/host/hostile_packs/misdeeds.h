@@ -55,7 +55,7 @@ inline constexpr Misdeed kMisdeeds[] = {
      .what = "needs a newer host",
      .flags = "-DNOTE_MIN_HOST='\"99\"'",
      .phase = Phase::kFile,
-     .inside = "0.99",
+     .inside = "1.99",
      .check = "static.host_version"},
     {.name = "wrong_kind",
      .what = "has kinds of another major",

@@ -295,11 +295,14 @@ const mortise_advantage_estimator_vtable kNeedsValues = {sizeof(kNeedsValues), 0
                                                          needs_values};
 
 const char* const kModes[] = {"slow", "fast"};
-const mortise_param kLevel = {sizeof(mortise_param), MORTISE_PARAM_I64, "level", "3", "how much", 1, 9, 1, 0, nullptr, 0, 0};
-const mortise_param kMode = {sizeof(mortise_param), MORTISE_PARAM_TEXT, "mode", "slow", "how", 0, 0, 0, 2, kModes, 0, 0};
+const mortise_param kLevel = {
+    sizeof(mortise_param), MORTISE_PARAM_I64, "level", "3", "how much", 1, 9, 1, 0, nullptr, 0, 0};
+const mortise_param kMode = {
+    sizeof(mortise_param), MORTISE_PARAM_TEXT, "mode", "slow", "how", 0, 0, 0, 2, kModes, 0, 0};
 const mortise_param kFlag = {
     sizeof(mortise_param), MORTISE_PARAM_BOOL, "flag", "false", "whether", 0, 0, 0, 0, nullptr, 0, 0};
-const mortise_param kUnset = {sizeof(mortise_param), MORTISE_PARAM_F64, "unset", "none", "maybe", 0, 1, 1, 0, nullptr, 0, 0};
+const mortise_param kUnset = {
+    sizeof(mortise_param), MORTISE_PARAM_F64, "unset", "none", "maybe", 0, 1, 1, 0, nullptr, 0, 0};
 const mortise_param kMust = {
     sizeof(mortise_param), MORTISE_PARAM_F64, "must", nullptr, "has no default", 0, 0, 0, 0, nullptr, 0, 0};
 const mortise_param* const kProbeParams[] = {&kLevel, &kMode, &kFlag, &kUnset};
@@ -307,8 +310,20 @@ const mortise_param* const kMustParams[] = {&kMust};
 const char* const kValues[] = {"values", nullptr};
 
 constexpr mortise_descriptor describe(const char* kind, const char* name, const void* vtable) {
-  return {sizeof(mortise_descriptor), 0, kind,    name,    "rude",  nullptr,
-          MORTISE_COUPLING_TOKEN,     0, nullptr, nullptr, nullptr, vtable, nullptr, nullptr};
+  return {sizeof(mortise_descriptor),
+          0,
+          kind,
+          name,
+          "rude",
+          nullptr,
+          MORTISE_COUPLING_TOKEN,
+          0,
+          nullptr,
+          nullptr,
+          nullptr,
+          vtable,
+          nullptr,
+          nullptr};
 }
 constexpr mortise_descriptor loss(const char* name, const mortise_policy_loss_vtable* v) {
   return describe(MORTISE_KIND_POLICY_LOSS, name, v);

@@ -179,7 +179,8 @@ TEST(LoadTest, PacksOfAbi0) {
     ASSERT_OK_AND_ASSIGN(const LoadedPlugin loaded, registry.load("reward", "test." + pack + "/one"));
     EXPECT_EQ(loaded.pack->abi, abi) << pack;
     EXPECT_EQ(loaded.pack->id, "test." + pack);
-    EXPECT_OK(PluginInstance::create(registry, "reward", "test." + pack + "/one", nlohmann::ordered_json::object(), {}));
+    EXPECT_OK(
+        PluginInstance::create(registry, "reward", "test." + pack + "/one", nlohmann::ordered_json::object(), {}));
   }
 }
 

@@ -21,8 +21,8 @@
 /* eg: both: num_device_types 2, device_types {MORTISE_CPU, MORTISE_CUDA}. */
 typedef struct mortise_device {
   uint32_t struct_size;
-  uint32_t flags; /* 0 */
-  uint32_t num_device_types; /* 4 unused bytes follow */
+  uint32_t flags;              /* 0 */
+  uint32_t num_device_types;   /* 4 unused bytes follow */
   const int32_t* device_types; /* MORTISE_CPU, MORTISE_CUDA; each once */
 } mortise_device;
 
