@@ -69,108 +69,80 @@ put_in_place() {
   rm -rf "$old"
 }
 
-# need_torch: installs libtorch into $torch_dir, without the parts that a CPU build does not use.
-need_torch() {
-  local stamp new
-  stamp=$(stamp_of apps/dev/torch_requirements.txt)
-  is_current "$torch_dir" "$stamp" && return
-  [[ $(uname -m) == x86_64 ]] || die $exit_platform "the pinned libtorch is for x86_64, this machine is $(uname -m)"
+# fetch_libraries DIR LIST NAME SIZE KEEP PLATFORM...: installs the wheels that LIST pins by hash into DIR, unless it has
+# them. `KEEP FROM TO` moves the parts that are used. Processes that start at once wait for one another.
+fetch_libraries() {
+  local dir=$1 list=$2 name=$3 size=$4 keep=$5 stamp new log one platforms=()
+  shift 5
+  stamp=$(stamp_of "$list")
+  is_current "$dir" "$stamp" && return
+  [[ $(uname -m) == x86_64 ]] || die $exit_platform "the pinned $name is for x86_64, this machine is $(uname -m)"
+  for one; do platforms+=(--platform "$one"); done
+  log=$(log_file "$(basename "$list" _requirements.txt)")
   mkdir -p "$MORTISE_DEPS_DIR"
   exec {lock}>"$MORTISE_DEPS_DIR/.lock"
   flock "$lock"
-  if ! is_current "$torch_dir" "$stamp"; then
-    rm -rf "$torch_dir".new.*  # a killed run left it
-    new=$(mktemp -d "$torch_dir.new.XXXXXX")
-    say "fetching libtorch 2.11.0 (550 MB, once) into $torch_dir"
+  if ! is_current "$dir" "$stamp"; then
+    rm -rf "$dir".new.*  # a killed run left it
+    new=$(mktemp -d "$dir.new.XXXXXX")
+    say "fetching $name $size into $dir"
     # TMPDIR: pip unpacks there first, and /tmp may be small.
     TMPDIR=$new "$system_python" -m pip install --quiet --disable-pip-version-check --no-deps --no-compile --no-cache-dir \
-      --require-hashes --requirement apps/dev/torch_requirements.txt --target "$new/all" --only-binary=:all: --python-version 3.11 \
-      --implementation cp --platform manylinux_2_28_x86_64 --platform manylinux_2_25_x86_64 --platform manylinux2014_x86_64 \
-      >"$(log_file torch)" 2>&1 </dev/null ||
-      die $exit_download "libtorch could not be fetched: $(tail -n 5 "$(log_file torch)")"
-    keep_cpu_part "$new/all" "$new/kept"
-    check_torch "$new/kept"
+      --require-hashes --requirement "$list" --target "$new/all" --only-binary=:all: --python-version 3.11 \
+      --implementation cp "${platforms[@]}" >"$log" 2>&1 </dev/null ||
+      die $exit_download "$name could not be fetched: $(tail -n 5 "$log")"
+    "$keep" "$new/all" "$new/kept"
     echo "$stamp" >"$new/kept/.stamp"
-    put_in_place "$new/kept" "$torch_dir"
+    put_in_place "$new/kept" "$dir"
     rm -rf "$new"
   fi
   exec {lock}>&-
+}
+
+# need_torch: installs libtorch into $torch_dir, without the parts that a CPU build does not use.
+need_torch() {
+  fetch_libraries "$torch_dir" apps/dev/torch_requirements.txt libtorch "2.11.0 (550 MB, once)" keep_cpu_part \
+    manylinux_2_28_x86_64 manylinux_2_25_x86_64 manylinux2014_x86_64
+}
+keep_cpu_part() {  # headers, the CPU libraries, and the licences
+  mkdir -p "$2/torch/lib" "$2/nvidia/cu13/lib"
+  mv "$1"/torch/lib/{libc10.so,libtorch_cpu.so,libgomp*} "$2/torch/lib/"
+  mv "$1"/torch/{include,version.py} "$2/torch/"
+  mv "$1"/nvidia/cu13/lib/{libcudart.so.13,libcupti.so.13} "$2/nvidia/cu13/lib/"
+  mv "$1"/*.dist-info "$2/"
+  check_libraries libtorch "$2/torch/lib/libtorch_cpu.so"
+}
+check_libraries() {  # NAME FILE...: that they find all libraries that they need
+  local missing
+  missing=$(ldd "${@:2}" | grep 'not found' || true)
+  [[ -z $missing ]] || die $exit_platform "$1 needs libraries that are not here: $missing"
 }
 
 # need_cuda: installs libtorch's CUDA half and NVIDIA's libraries into $cuda_dir, where the program looks for them. Only
 # runs with model.device = "cuda" load them. Three pins are those of torch_requirements.txt: both halves come from one
 # wheel, and a library looks for NVIDIA's next to itself.
 need_cuda() {
-  local stamp new missing
-  stamp=$(stamp_of apps/dev/cuda_requirements.txt)
-  is_current "$cuda_dir" "$stamp" && return
-  [[ $(uname -m) == x86_64 ]] || die $exit_platform "the pinned libtorch is for x86_64, this machine is $(uname -m)"
-  mkdir -p "$MORTISE_DEPS_DIR"
-  exec {lock}>"$MORTISE_DEPS_DIR/.lock"
-  flock "$lock"
-  if ! is_current "$cuda_dir" "$stamp"; then
-    rm -rf "$cuda_dir".new.*  # a killed run left it
-    new=$(mktemp -d "$cuda_dir.new.XXXXXX")
-    say "fetching libtorch's CUDA half (2.3 GB, once; 4 GB on the disk) into $cuda_dir"
-    TMPDIR=$new "$system_python" -m pip install --quiet --disable-pip-version-check --no-deps --no-compile --no-cache-dir \
-      --require-hashes --requirement apps/dev/cuda_requirements.txt --target "$new/all" --only-binary=:all: --python-version 3.11 \
-      --implementation cp --platform manylinux_2_28_x86_64 --platform manylinux_2_27_x86_64 --platform manylinux_2_25_x86_64 \
-      --platform manylinux_2_18_x86_64 --platform manylinux2014_x86_64 >"$(log_file cuda)" 2>&1 </dev/null ||
-      die $exit_download "libtorch's CUDA half could not be fetched: $(tail -n 5 "$(log_file cuda)")"
-    mkdir -p "$new/kept/torch/lib"
-    mv "$new"/all/torch/lib/{libtorch_cuda.so,libtorch_cuda_linalg.so,libtorch_nvshmem.so,libc10_cuda.so} "$new/kept/torch/lib/"
-    mv "$new"/all/nvidia "$new"/all/*.dist-info "$new/kept/"
-    missing=$(LD_LIBRARY_PATH=$torch_dir/torch/lib ldd "$new"/kept/torch/lib/*.so | grep 'not found' || true)
-    [[ -z $missing ]] || die $exit_platform "libtorch's CUDA half needs libraries that are not here: $missing"
-    find "$new/kept/nvidia" -name include -type d -prune -exec rm -rf {} +
-    echo "$stamp" >"$new/kept/.stamp"
-    put_in_place "$new/kept" "$cuda_dir"
-    rm -rf "$new"
-  fi
-  exec {lock}>&-
+  fetch_libraries "$cuda_dir" apps/dev/cuda_requirements.txt "libtorch's CUDA half" "(2.3 GB, once; 4 GB on the disk)" \
+    keep_cuda_part manylinux_2_28_x86_64 manylinux_2_27_x86_64 manylinux_2_25_x86_64 manylinux_2_18_x86_64 manylinux2014_x86_64
+}
+keep_cuda_part() {
+  mkdir -p "$2/torch/lib"
+  mv "$1"/torch/lib/{libtorch_cuda.so,libtorch_cuda_linalg.so,libtorch_nvshmem.so,libc10_cuda.so} "$2/torch/lib/"
+  mv "$1"/nvidia "$1"/*.dist-info "$2/"
+  LD_LIBRARY_PATH=$torch_dir/torch/lib check_libraries "libtorch's CUDA half" "$2"/torch/lib/*.so
+  find "$2/nvidia" -name include -type d -prune -exec rm -rf {} +
 }
 
 # need_arrow: installs Arrow's C++ headers and libraries into $arrow_dir. Only those who read Parquet or Arrow files need
 # them.
 need_arrow() {
-  local stamp new
-  stamp=$(stamp_of apps/dev/arrow_requirements.txt)
-  is_current "$arrow_dir" "$stamp" && return
-  mkdir -p "$MORTISE_DEPS_DIR"
-  exec {lock}>"$MORTISE_DEPS_DIR/.lock"
-  flock "$lock"
-  if ! is_current "$arrow_dir" "$stamp"; then
-    rm -rf "$arrow_dir".new.*  # a killed run left it
-    new=$(mktemp -d "$arrow_dir.new.XXXXXX")
-    say "fetching Arrow 26.0.1 (50 MB, once) into $arrow_dir"
-    TMPDIR=$new "$system_python" -m pip install --quiet --disable-pip-version-check --no-deps --no-compile --no-cache-dir \
-      --require-hashes --requirement apps/dev/arrow_requirements.txt --target "$new/all" --only-binary=:all: --python-version 3.11 \
-      --implementation cp --platform manylinux_2_28_x86_64 >"$(log_file arrow)" 2>&1 </dev/null ||
-      die $exit_download "Arrow could not be fetched: $(tail -n 5 "$(log_file arrow)")"
-    mkdir -p "$new/kept/lib"
-    mv "$new"/all/pyarrow/{libarrow,libparquet}.so.2600 "$new/kept/lib/"
-    mv "$new"/all/pyarrow/include "$new"/all/*.dist-info "$new/kept/"
-    rm -rf "$new/kept/include/arrow/python"
-    echo "$stamp" >"$new/kept/.stamp"
-    put_in_place "$new/kept" "$arrow_dir"
-    rm -rf "$new"
-  fi
-  exec {lock}>&-
+  fetch_libraries "$arrow_dir" apps/dev/arrow_requirements.txt Arrow "26.0.1 (50 MB, once)" keep_arrow_part manylinux_2_28_x86_64
 }
-
-# keep_cpu_part FROM TO: moves headers, the CPU libraries, and the licences.
-keep_cpu_part() {
-  mkdir -p "$2/torch/lib" "$2/nvidia/cu13/lib"
-  mv "$1"/torch/lib/{libc10.so,libtorch_cpu.so,libgomp*} "$2/torch/lib/"
-  mv "$1"/torch/{include,version.py} "$2/torch/"
-  mv "$1"/nvidia/cu13/lib/{libcudart.so.13,libcupti.so.13} "$2/nvidia/cu13/lib/"
-  mv "$1"/*.dist-info "$2/"
-}
-
-check_torch() {
-  local missing
-  missing=$(ldd "$1/torch/lib/libtorch_cpu.so" | grep 'not found' || true)
-  [[ -z $missing ]] || die $exit_platform "libtorch needs libraries that are not here: $missing"
+keep_arrow_part() {
+  mkdir -p "$2/lib"
+  mv "$1"/pyarrow/{libarrow,libparquet}.so.2600 "$2/lib/"
+  mv "$1"/pyarrow/include "$1"/*.dist-info "$2/"
+  rm -rf "$2/include/arrow/python"
 }
 
 # have_wheels NAME, install_wheels NAME: a virtual environment with the wheels of tests/NAME.lock. Only tests and benchmarks

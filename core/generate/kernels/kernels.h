@@ -1,12 +1,13 @@
 // The table of CPU kernels for decoding: one implementation (kernels_impl.inc), compiled once per instruction set.
 //
 // Every output of gemm_panel is one chain of multiply-adds in the order of k, for any number of rows in the call. A
-// row's numbers therefore do not depend on its batch. Registers hold bfloat16 weights as floats: the same bits as float
-// weights of those values, for half the memory traffic. If the activations are bfloat16 numbers too (gemm_panel_rounded),
-// AVX512_BF16 adds two products with one instruction. Attention reads keys as pages [head_dim][16 tokens], so scores are
-// vectors over positions without horizontal sums. Cost: gemm_panel 2*m*k*32 flops; attend O(context * head_dim) per query
-// head. Thread rule: pure functions. This header and its implementations include
-// no library code, because inline functions compiled for a newer CPU must not leak.
+// row's numbers therefore do not depend on its batch. bfloat16 weights become floats in registers: the bits are those of
+// float weights, with half the memory traffic. If the activations are bfloat16 too (gemm_panel_rounded), AVX512_BF16
+// adds two products with one instruction. Attention reads keys as pages [head_dim][16 tokens], so scores are vectors
+// over positions without horizontal sums.
+//
+// Cost: gemm_panel 2*m*k*32 flops; attend O(context * head_dim) per query head. Thread rule: pure functions. This header
+// and its implementations include no library code, because inline functions compiled for a newer CPU must not leak.
 #pragma once
 
 #include <cstdint>

@@ -17,9 +17,12 @@ namespace mortise {
 // The numbers of a micro-batch from its forward pass; `rows` are its rows in the table.
 using ColumnCompute = std::function<std::vector<at::Tensor>(const PackedForward&, std::span<const int64_t> rows)>;
 
-// Calls `compute` with the forward pass of each micro-batch of this rank, and its rows. It gives one tensor for each of `out`, [R] of
-// the targets that this rank has. They then have [N], by the table's tokens. `options` say how passes run and who shares them; `cut`, how the rows are
-// cut. `stage` is a literal.
+// Calls `compute` with the forward pass of each micro-batch of this rank, and its rows.
+//   compute   gives one tensor [R] for each of `out`: a number for each target of this rank
+//   out       gets [N], one number for each token of the table
+//   cut       how the rows are cut into micro-batches
+//   options   how passes run, and which ranks share them
+//   stage     a literal: the name of the progress bar
 Result<> run_column_pass(const Model& model, const StepTable& table, const MicroBatchOptions& cut,
                          const LearnerOptions& options, std::string_view stage, const ColumnCompute& compute,
                          std::span<std::vector<float>* const> out);

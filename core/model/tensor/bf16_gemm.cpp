@@ -12,7 +12,7 @@ namespace mortise {
 namespace {
 
 constexpr int64_t kBlockK = 1024;
-constexpr int64_t kBlockRowPanels = 160;    // 4.4 MiB with kTileRows and kBlockK
+constexpr int64_t kBlockRowPanels = 160;    // 4.4 MiB with kBf16TileRows and kBlockK
 constexpr int64_t kBlockColumnPanels = 48;  // 3 MiB
 constexpr int64_t kTaskRowPanels = 4;       // a task's left panels stay in the second cache
 constexpr int64_t kTaskColumnPanels = 4;
@@ -66,22 +66,24 @@ struct PackedBlock {
   const uint32_t* right = nullptr;
 };
 
-struct Result {
+// Where the product goes.
+struct ProductPlace {
   int64_t m = 0, n = 0;
   float* data = nullptr;
   int64_t stride = 0;
 };
 
-void multiply(const Bf16Kernels& kernels, const PackedBlock& block, const Result& c, bool add) {
+void multiply(const Bf16Kernels& kernels, const PackedBlock& block, const ProductPlace& c, bool add) {
   const int64_t tasks_across = ceil_of(block.columns.size(), kTaskColumnPanels);
   const int64_t num_tasks = ceil_of(block.rows.size(), kTaskRowPanels) * tasks_across;
   parallel_tasks<char>(num_tasks, 0, [&](int64_t task, char*) {
     const int64_t first_i = task / tasks_across * kTaskRowPanels, first_j = task % tasks_across * kTaskColumnPanels;
     for (int64_t j = first_j; j < std::min(block.columns.size(), first_j + kTaskColumnPanels); ++j) {
       for (int64_t i = first_i; i < std::min(block.rows.size(), first_i + kTaskRowPanels); ++i) {
-        const int64_t row = (block.rows.begin + i) * kTileRows, column = (block.columns.begin + j) * kTileColumns;
-        kernels.tile(block.left + i * block.pairs * kTileRows, block.right + j * block.pairs * kTileColumns,
-                     block.pairs, std::min(kTileRows, c.m - row), std::min(kTileColumns, c.n - column),
+        const int64_t row = (block.rows.begin + i) * kBf16TileRows,
+                      column = (block.columns.begin + j) * kBf16TileColumns;
+        kernels.tile(block.left + i * block.pairs * kBf16TileRows, block.right + j * block.pairs * kBf16TileColumns,
+                     block.pairs, std::min(kBf16TileRows, c.m - row), std::min(kBf16TileColumns, c.n - column),
                      c.data + row * c.stride + column, c.stride, add);
       }
     }
@@ -95,18 +97,19 @@ void bf16_gemm(const Bf16Kernels& kernels, int64_t m, int64_t n, int64_t k, cons
   if (m == 0 || n == 0) return;
   const int64_t num_steps = std::max<int64_t>(1, ceil_of(k, kBlockK));  // K = 0 sets zeros
   const int64_t step_k = ceil_of(ceil_of(k, num_steps), 2) * 2;
-  const int64_t down = ceil_of(m, kTileRows), across = ceil_of(n, kTileColumns);
+  const int64_t down = ceil_of(m, kBf16TileRows), across = ceil_of(n, kBf16TileColumns);
   thread_local PanelMemory left_memory, right_memory;
-  uint32_t* const left_panels = left_memory.reserve(std::min(down, kBlockRowPanels) * kTileRows * step_k / 2);
-  uint32_t* const right_panels = right_memory.reserve(std::min(across, kBlockColumnPanels) * kTileColumns * step_k / 2);
+  uint32_t* const left_panels = left_memory.reserve(std::min(down, kBlockRowPanels) * kBf16TileRows * step_k / 2);
+  uint32_t* const right_panels =
+      right_memory.reserve(std::min(across, kBlockColumnPanels) * kBf16TileColumns * step_k / 2);
   for (int64_t step = 0; step < num_steps; ++step) {
     const Range ks{std::min(k, step * step_k), std::min(k, (step + 1) * step_k)};
     for (int64_t column = 0; column < across; column += kBlockColumnPanels) {
       const Range columns{column, std::min(across, column + kBlockColumnPanels)};
-      pack_panels(kernels, right, n, kTileColumns, columns, ks, right_panels);
+      pack_panels(kernels, right, n, kBf16TileColumns, columns, ks, right_panels);
       for (int64_t row = 0; row < down; row += kBlockRowPanels) {
         const Range rows{row, std::min(down, row + kBlockRowPanels)};
-        pack_panels(kernels, left, m, kTileRows, rows, ks, left_panels);
+        pack_panels(kernels, left, m, kBf16TileRows, rows, ks, left_panels);
         multiply(kernels, {rows, columns, ceil_of(ks.size(), 2), left_panels, right_panels}, {m, n, c, c_stride},
                  add || step > 0);
       }

@@ -11,20 +11,19 @@
 
 namespace mortise {
 
-inline constexpr int64_t kTileRows = 14;     // rows of a tile: what the registers hold
-inline constexpr int64_t kTileColumns = 32;  // columns of a tile
+inline constexpr int64_t kBf16TileRows = 14;     // rows of a tile: what the registers hold
+inline constexpr int64_t kBf16TileColumns = 32;  // columns of a tile
 
 // An operand: number (i, k) is at i * stride + k if its rows are contiguous (k_contiguous), else at k * stride + i.
 struct Bf16Operand {
-  const void* data = nullptr;  // bfloat16; float if is_float, which packing rounds to the nearest
+  const void* data = nullptr;  // bfloat16
   int64_t stride = 0;
   bool k_contiguous = true;
-  bool is_float = false;
 };
 
 struct Bf16Kernels {
-  // The panel of rows [first, first + count) and of k in [k_first, k_first + k_count). `width`: kTileRows or
-  // kTileColumns; count <= width.
+  // The panel of rows [first, first + count) and of k in [k_first, k_first + k_count). `width`: kBf16TileRows or
+  // kBf16TileColumns; count <= width.
   void (*pack)(const Bf16Operand& from, int64_t first, int64_t count, int64_t width, int64_t k_first, int64_t k_count,
                uint32_t* panel);
   // c[rows][columns] = (add = false) or += left panel x right panel.
@@ -35,8 +34,8 @@ struct Bf16Kernels {
 // The kernels, if this CPU has the instructions (AVX512_BF16).
 const Bf16Kernels* find_bf16_kernels();
 
-// Whether dot products of bfloat16 are faster than float32 on this CPU: on AMD's from Zen 4 on, twice. On Intel's they do
-// half as many operations in a second as float32, and MKL, which has AMX there, multiplies faster.
+// Whether dot products of bfloat16 are faster than those of float32 on this CPU. On AMD's from Zen 4 on they are twice as
+// fast. On Intel's they are half as fast, and MKL multiplies faster with AMX.
 bool has_fast_bf16_dot();
 
 #ifdef __x86_64__

@@ -19,21 +19,13 @@ inline __mmask32 first_halves(int64_t n) { return n >= 32 ? ~__mmask32(0) : (__m
 // 16 pairs of k from k on, of row i; numbers from the n-th on are zeros.
 inline __m512i pairs_of_row(const Bf16Operand& from, int64_t i, int64_t k, int64_t n) {
   const int64_t at = i * from.stride + k;
-  if (!from.is_float) return _mm512_maskz_loadu_epi16(first_halves(n), static_cast<const uint16_t*>(from.data) + at);
-  const float* const p = static_cast<const float*>(from.data) + at;
-  const __m512 low = _mm512_maskz_loadu_ps(first_lanes(n), p);
-  const __m512 high = _mm512_maskz_loadu_ps(first_lanes(n - kLanes), p + kLanes);
-  return reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(high, low));
+  return _mm512_maskz_loadu_epi16(first_halves(n), static_cast<const uint16_t*>(from.data) + at);
 }
 
 // Number k of 16 rows from row i on, in the low halves of words.
 inline __m512i numbers_of_rows(const Bf16Operand& from, int64_t i, int64_t k, __mmask16 lanes) {
   const int64_t at = k * from.stride + i;
-  if (!from.is_float) {
-    return _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(lanes, static_cast<const uint16_t*>(from.data) + at));
-  }
-  const __m512 x = _mm512_maskz_loadu_ps(lanes, static_cast<const float*>(from.data) + at);
-  return _mm512_cvtepu16_epi32(reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(x)));
+  return _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(lanes, static_cast<const uint16_t*>(from.data) + at));
 }
 
 // r[i] word j becomes r[j] word i.
@@ -100,7 +92,7 @@ void tile_rows(const uint32_t* left, const uint32_t* right, int64_t pairs, int64
   __m512 sums[kRows][2];
 #pragma GCC unroll 16
   for (int i = 0; i < kRows; ++i) sums[i][0] = sums[i][1] = _mm512_setzero_ps();
-  for (int64_t pair = 0; pair < pairs; ++pair, left += kTileRows, right += kTileColumns) {
+  for (int64_t pair = 0; pair < pairs; ++pair, left += kBf16TileRows, right += kBf16TileColumns) {
     const auto low = reinterpret_cast<__m512bh>(_mm512_loadu_si512(right));
     const auto high = reinterpret_cast<__m512bh>(_mm512_loadu_si512(right + kLanes));
 #pragma GCC unroll 16
@@ -123,9 +115,9 @@ void tile_rows(const uint32_t* left, const uint32_t* right, int64_t pairs, int64
 }
 
 using TileRows = void (*)(const uint32_t*, const uint32_t*, int64_t, int64_t, float*, int64_t, bool);
-constexpr TileRows kTiles[kTileRows] = {tile_rows<1>,  tile_rows<2>,  tile_rows<3>,  tile_rows<4>, tile_rows<5>,
-                                        tile_rows<6>,  tile_rows<7>,  tile_rows<8>,  tile_rows<9>, tile_rows<10>,
-                                        tile_rows<11>, tile_rows<12>, tile_rows<13>, tile_rows<14>};
+constexpr TileRows kTiles[kBf16TileRows] = {tile_rows<1>,  tile_rows<2>,  tile_rows<3>,  tile_rows<4>, tile_rows<5>,
+                                            tile_rows<6>,  tile_rows<7>,  tile_rows<8>,  tile_rows<9>, tile_rows<10>,
+                                            tile_rows<11>, tile_rows<12>, tile_rows<13>, tile_rows<14>};
 
 void tile(const uint32_t* left, const uint32_t* right, int64_t pairs, int64_t rows, int64_t columns, float* c,
           int64_t c_stride, bool add) {
