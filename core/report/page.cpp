@@ -114,6 +114,11 @@ std::string fill(std::string_view page, const std::vector<Part>& parts) {
   return out += page;
 }
 
+// What comes before the body. `policy`: more of the content security policy.
+std::string head_of(std::string_view title, std::string_view policy) {
+  return fill(assets::kHeadHtml, {{"; POLICY", policy}, {"TITLE", title}, {"/*STYLE*/", assets::kReportCss}});
+}
+
 struct PageKind {
   std::string_view policy;         // more of the content security policy
   std::string_view live = "null";  // JSON: where the events begin
@@ -122,16 +127,14 @@ struct PageKind {
 
 std::string fill_report(const Json& runs, const std::string& rows, const PageKind& kind) {
   const std::string data = script_json(runs);
-  return fill(assets::kReportHtml, {{"; POLICY", kind.policy},
-                                    {"/*STYLE*/", assets::kReportCss},
-                                    {"<!--ROWS-->", rows},
-                                    {"\"DATA\"", data},
-                                    {"\"LIVE\"", kind.live},
-                                    {"/*CHART*/", assets::kChartJs},
-                                    {"/*TOKEN*/", kind.token},
-                                    {"/*SCRIPT*/", assets::kReportJs},
-                                    {"/*BROWSER*/", assets::kCompletionsJs},
-                                    {"/*FOLLOW*/", kind.follow}});
+  return head_of("Mortise report", kind.policy) + fill(assets::kReportHtml, {{"<!--ROWS-->", rows},
+                                                                             {"\"DATA\"", data},
+                                                                             {"\"LIVE\"", kind.live},
+                                                                             {"/*CHART*/", assets::kChartJs},
+                                                                             {"/*TOKEN*/", kind.token},
+                                                                             {"/*SCRIPT*/", assets::kReportJs},
+                                                                             {"/*BROWSER*/", assets::kCompletionsJs},
+                                                                             {"/*FOLLOW*/", kind.follow}});
 }
 
 constexpr std::string_view kServedPolicy = "; connect-src 'self'; base-uri 'none'; form-action 'none'";
@@ -208,10 +211,8 @@ std::string live_report_page(const std::vector<ReportRun>& runs) {
 }
 
 std::string playground_page() {
-  return fill(assets::kPlaygroundHtml, {{"; POLICY", kServedPolicy},
-                                        {"/*STYLE*/", assets::kReportCss},
-                                        {"/*TOKEN*/", assets::kTokenJs},
-                                        {"/*SCRIPT*/", assets::kPlaygroundJs}});
+  return head_of("Mortise playground", kServedPolicy) +
+         fill(assets::kPlaygroundHtml, {{"/*TOKEN*/", assets::kTokenJs}, {"/*SCRIPT*/", assets::kPlaygroundJs}});
 }
 
 Json findings_json(const std::vector<ReportRun>& runs) {

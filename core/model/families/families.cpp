@@ -1,5 +1,6 @@
 // The table of families and what they share; see families.h.
 #include "model/families/families.h"
+#include "model/weights/rope_config.h"
 
 #include <algorithm>
 
@@ -24,6 +25,13 @@ const FamilyInfo* find_family(std::string_view model_type) {
     if (info->model_type == model_type) return info;
   }
   return nullptr;
+}
+
+Result<> read_mistral_block(const ConfigReader& reader, ModelConfig& config) {
+  config.head_dim = TRY(reader.positive_or("head_dim", config.hidden_size / config.num_heads));
+  TRY(read_activation(reader, "hidden_act", Activation::kSilu, config));
+  TRY(read_rope(reader, config));
+  return {};
 }
 
 Result<> read_activation(const ConfigReader& reader, std::string_view key, Activation fallback, ModelConfig& config) {

@@ -53,6 +53,8 @@ struct QwenMoeDefaults {
 
 // The key of the gate's activation ("hidden_act", "hidden_activation"): silu or gelu_pytorch_tanh.
 Result<> read_activation(const ConfigReader& reader, std::string_view key, Activation fallback, ModelConfig& config);
+// Mistral and its mixtures of experts: the sizes of heads, silu, one rotation. Their windows differ.
+Result<> read_mistral_block(const ConfigReader& reader, ModelConfig& config);
 std::string_view activation_name(Activation activation);
 // Layers that `layer_types` calls sliding_attention get `window`; without the key those for which slides(layer) holds.
 Result<> read_windows(const ConfigReader& reader, std::optional<int64_t> window,

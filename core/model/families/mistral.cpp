@@ -1,14 +1,11 @@
 // Mistral: Llama without biases, and with an attention window in every layer or none (Jiang et al. 2023).
 #include "model/families/families.h"
-#include "model/weights/rope_config.h"
 
 namespace mortise {
 namespace {
 
 Result<> read(const ConfigReader& reader, ModelConfig& config) {
-  config.head_dim = TRY(reader.positive_or("head_dim", config.hidden_size / config.num_heads));
-  TRY(read_activation(reader, "hidden_act", Activation::kSilu, config));
-  TRY(read_rope(reader, config));
+  TRY(read_mistral_block(reader, config));
   // null means none, but an absent key means 4096 (transformers' default).
   if (!reader.is_null("sliding_window")) set_window(TRY(reader.positive_or("sliding_window", 4096)), config);
   return {};

@@ -3,15 +3,12 @@
 
 #include "foundation/base/text.h"
 #include "model/families/families.h"
-#include "model/weights/rope_config.h"
 
 namespace mortise {
 namespace {
 
 Result<> read(const ConfigReader& reader, ModelConfig& config) {
-  config.head_dim = TRY(reader.positive_or("head_dim", config.hidden_size / config.num_heads));
-  TRY(read_activation(reader, "hidden_act", Activation::kSilu, config));
-  TRY(read_rope(reader, config));
+  TRY(read_mistral_block(reader, config));
   if (reader.has("sliding_window")) set_window(TRY(reader.positive("sliding_window")), config);
   MoeConfig& moe = config.moe;
   if (reader.has("num_experts") && reader.has("num_local_experts") &&

@@ -20,6 +20,12 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
+template <class T>
+MORTISE_INLINE T within(T x, T limit) {
+  const T low = x < -limit ? -limit : x;
+  return low > limit ? limit : low;
+}
+
 // `pairs` and `dpairs` hold `count` units, a gate before its up.
 template <class T>
 MORTISE_INLINE void clamped_forward(const T* __restrict pairs, T* __restrict out, int64_t count, T alpha, T limit) {
@@ -27,8 +33,7 @@ MORTISE_INLINE void clamped_forward(const T* __restrict pairs, T* __restrict out
   for (int64_t i = 0; i < count; ++i) {
     const T raw_gate = pairs[2 * i], raw_up = pairs[2 * i + 1];
     const T gate = raw_gate > limit ? limit : raw_gate;
-    const T low = raw_up < -limit ? -limit : raw_up;
-    const T up = low > limit ? limit : low;
+    const T up = within(raw_up, limit);
     out[i] = (up + T(1)) * gate / (T(1) + fast_exp(-alpha * gate));
   }
 }
@@ -41,8 +46,7 @@ MORTISE_INLINE void clamped_backward(const T* __restrict pairs, const T* __restr
   for (int64_t i = 0; i < count; ++i) {
     const T raw_gate = pairs[2 * i], raw_up = pairs[2 * i + 1];
     const T gate = raw_gate > limit ? limit : raw_gate;
-    const T low = raw_up < -limit ? -limit : raw_up;
-    const T up = low > limit ? limit : low;
+    const T up = within(raw_up, limit);
     const T s = T(1) / (T(1) + fast_exp(-alpha * gate));
     const T dgate = dout[i] * (up + T(1)) * s * (T(1) + alpha * gate * (T(1) - s));
     const T dup = dout[i] * gate * s;

@@ -53,6 +53,12 @@ class DeterministicBackward {
   bool warns_;
 };
 
+void save_sizes(AutogradContext* ctx, int64_t most_queries, int64_t most_keys, double scale) {
+  ctx->saved_data["most_queries"] = most_queries;
+  ctx->saved_data["most_keys"] = most_keys;
+  ctx->saved_data["scale"] = scale;
+}
+
 class FlashAttention : public torch::autograd::Function<FlashAttention> {
  public:
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
@@ -62,9 +68,7 @@ class FlashAttention : public torch::autograd::Function<FlashAttention> {
         q, k, v, query_begins, key_begins, most_queries, most_keys, /*dropout_p=*/0.0, /*is_causal=*/true,
         /*return_debug_mask=*/false, std::optional<double>(scale));
     ctx->save_for_backward({q, k, v, out, lse, query_begins, key_begins, rng_state, unused});
-    ctx->saved_data["most_queries"] = most_queries;
-    ctx->saved_data["most_keys"] = most_keys;
-    ctx->saved_data["scale"] = scale;
+    save_sizes(ctx, most_queries, most_keys, scale);
     return out;
   }
 
@@ -93,9 +97,7 @@ class EfficientAttention : public torch::autograd::Function<EfficientAttention> 
     const at::Tensor& out = std::get<0>(result);
     ctx->save_for_backward(
         {q, k, v, out, std::get<1>(result), query_begins, key_begins, std::get<2>(result), std::get<3>(result)});
-    ctx->saved_data["most_queries"] = most_queries;
-    ctx->saved_data["most_keys"] = most_keys;
-    ctx->saved_data["scale"] = scale;
+    save_sizes(ctx, most_queries, most_keys, scale);
     return out;
   }
 

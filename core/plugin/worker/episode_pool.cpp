@@ -31,14 +31,7 @@ Result<std::unique_ptr<EpisodeRunner>> EpisodePool::start(const PluginRef& ref, 
                                                           const RunKey& key, const WorkerLimits& limits,
                                                           const PoolOptions& options, int64_t timeout_ms) {
   std::unique_ptr<EpisodePool> pool(new EpisodePool(identity.label, timeout_ms, *options.system));
-  LoadMessage load;
-  load.path = ref.pack->path;
-  load.sha256 = ref.pack->sha256;
-  load.kind = ref.plugin->kind;
-  load.name = ref.plugin->name;
-  load.identity = std::move(identity);
-  load.limits = limits;
-  load.check_writes = key.check_writes;
+  const LoadMessage load = load_message(ref, std::move(identity), limits, key);
   pool->supervisor_ = TRY(Supervisor::start(load, options));
   pool->keeps_episodes_ = pool->supervisor_->ready().granularity != 0;
   TRY(pool->ask_description());

@@ -38,14 +38,7 @@ class IsolatedInstance : public RemoteInstance {
  public:
   static Result<std::unique_ptr<RemoteInstance>> start(const PluginRef& ref, const InstanceIdentity& identity,
                                                        const RunKey& key, const WorkerPlace& place) {
-    LoadMessage load;
-    load.path = ref.pack->path;
-    load.sha256 = ref.pack->sha256;
-    load.kind = ref.plugin->kind;
-    load.name = ref.plugin->name;
-    load.identity = identity;
-    load.limits = place.limits;
-    load.check_writes = key.check_writes;
+    LoadMessage load = load_message(ref, identity, place.limits, key);
     load.call_timeout_ms = key.call_timeout_ms;
     load.num_threads = plugin_threads();
     PoolOptions pool = place.pool;

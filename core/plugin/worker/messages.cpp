@@ -4,6 +4,8 @@
 #include <fmt/core.h>
 
 #include "foundation/formats/json.h"
+#include "plugin/host/instance.h"
+#include "plugin/host/registry.h"
 #include "plugin/worker/channel.h"
 
 namespace mortise {
@@ -41,6 +43,19 @@ std::vector<MetricRecord> read_metrics(Decoder& in) {
 }
 
 }  // namespace
+
+LoadMessage load_message(const PluginRef& ref, InstanceIdentity identity, const WorkerLimits& limits,
+                         const RunKey& key) {
+  LoadMessage load;
+  load.path = ref.pack->path;
+  load.sha256 = ref.pack->sha256;
+  load.kind = ref.plugin->kind;
+  load.name = ref.plugin->name;
+  load.identity = std::move(identity);
+  load.limits = limits;
+  load.check_writes = key.check_writes;
+  return load;
+}
 
 std::string encode(const HelloMessage& m) { return Encoder().i64(m.protocol).i64(m.abi_minor).bytes(); }
 Result<> decode(std::string_view body, HelloMessage& m) {

@@ -27,6 +27,8 @@ namespace mortise {
 
 class Encoder;
 class Decoder;
+struct PluginRef;
+struct RunKey;
 
 // A named number or text of a row, in the messages of workers and of ranks.
 void put_row_value(Encoder& out, const RowValue& value);
@@ -71,6 +73,10 @@ struct LoadMessage {
   int64_t call_timeout_ms = 0;  // RunKey's, of losses and estimators
   int64_t num_threads = 1;      // threads of host->parallel_for
 };
+
+// How a worker loads the plugin `ref`. What only some kinds need keeps its default.
+LoadMessage load_message(const PluginRef& ref, InstanceIdentity identity, const WorkerLimits& limits,
+                         const RunKey& key);
 
 struct LoadedMessage {
   int64_t num_threads = 1;  // threads of the fork server, after loading

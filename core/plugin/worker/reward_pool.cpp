@@ -29,14 +29,7 @@ std::string seconds(int64_t ms) { return format_duration(static_cast<double>(ms)
 Result<std::unique_ptr<RewardFunction>> RewardPool::start(const PluginRef& ref, InstanceIdentity identity,
                                                           const RunKey& key, const WorkerLimits& limits,
                                                           const PoolOptions& options) {
-  LoadMessage load;
-  load.path = ref.pack->path;
-  load.sha256 = ref.pack->sha256;
-  load.kind = ref.plugin->kind;
-  load.name = ref.plugin->name;
-  load.identity = std::move(identity);
-  load.limits = limits;
-  load.check_writes = key.check_writes;
+  const LoadMessage load = load_message(ref, std::move(identity), limits, key);
   std::unique_ptr<RewardPool> pool(new RewardPool(*options.system));
   pool->label_ = load.identity.label;
   pool->key_ = key;
