@@ -3,6 +3,7 @@
 
 #include <c10/util/Exception.h>
 
+#include <algorithm>
 #include <limits>
 
 #include "model/tensor/bf16_gemm.h"
@@ -41,8 +42,9 @@ void call(Function function, Trans trans_a, Trans trans_b, int64_t m, int64_t n,
   const int im = to_int(m, "m");
   const int in = to_int(n, "n");
   const int ik = to_int(k, "k");
-  const int ia = to_int(lda, "lda");
-  const int ib = to_int(ldb, "ldb");
+  // Without columns a matrix may have the leading dimension 0, which BLAS refuses.
+  const int ia = to_int(std::max<int64_t>(lda, 1), "lda");
+  const int ib = to_int(std::max<int64_t>(ldb, 1), "ldb");
   const int ic = to_int(ldc, "ldc");
   function(&tb, &ta, &in, &im, &ik, &alpha, b, &ib, a, &ia, &beta, c, &ic);
 }
