@@ -19,6 +19,7 @@
 #include <cmath>
 #include <vector>
 
+#include "foundation/metrics/op_timer.h"
 #include "model/head/chunks.h"
 #include "model/head/operator_head.h"
 #include "model/head/row_softmax.h"
@@ -110,14 +111,22 @@ class HeadPass {
 
  private:
   int64_t columns(int64_t block) const { return std::min(columns_, vocab_ - block * columns_); }
+  double product_flops(int64_t n) const { return 2.0 * static_cast<double>(rows_ * n * width_); }
+  double product_bytes(int64_t n) const {
+    return sizeof(T) * static_cast<double>(rows_ * n + rows_ * width_ + n * width_);
+  }
   T* block_logits(int64_t block) const { return logits_.get() + block * columns_ * rows_; }
   RowStats& at(int64_t block, int64_t row) { return block_stats_[static_cast<size_t>(block * chunk_rows_ + row)]; }
 
   void forward_block(int64_t block, T* logits) {
     const int64_t first = block * columns_;
     const int64_t n = columns(block);
-    blas::gemm(Trans::kNo, Trans::kYes, rows_, n, width_, T(1), hidden_ + begin_ * width_, width_,
-               weight_ + first * width_, width_, T(0), logits, n);
+    {
+      const OpTimer timer("head, forward", product_flops(n), product_bytes(n));
+      blas::gemm(Trans::kNo, Trans::kYes, rows_, n, width_, T(1), hidden_ + begin_ * width_, width_,
+                 weight_ + first * width_, width_, T(0), logits, n);
+    }
+    const OpTimer timer("head, softmax", 0, 2.0 * sizeof(T) * static_cast<double>(rows_ * n));
     for (int64_t r = 0; r < rows_; ++r) {
       T* row = logits + r * n;
       if (softcap_ > 0.0) row_softcap_(row, n, softcap_);
@@ -140,6 +149,8 @@ class HeadPass {
                       bool want_hidden, T* d_weight, T* scratch) {
     const int64_t first = block * columns_;
     const int64_t n = columns(block);
+    const double products = (want_hidden ? 1.0 : 0.0) + (d_weight != nullptr ? 1.0 : 0.0);
+    const OpTimer timer("head, backward", products * product_flops(n), products * product_bytes(n));
     T* rows = block_logits(block);
     if (keep_ == Keep::kLogits) {
       for (int64_t r = 0; r < rows_; ++r) {
