@@ -3,7 +3,6 @@
 
 #include <c10/util/Exception.h>
 
-#include <algorithm>
 #include <limits>
 
 #include "model/tensor/bf16_gemm.h"
@@ -43,8 +42,8 @@ void call(Function function, Trans trans_a, Trans trans_b, int64_t m, int64_t n,
   const int in = to_int(n, "n");
   const int ik = to_int(k, "k");
   // Without columns a matrix may have the leading dimension 0, which BLAS refuses.
-  const int ia = to_int(std::max<int64_t>(lda, 1), "lda");
-  const int ib = to_int(std::max<int64_t>(ldb, 1), "ldb");
+  const int ia = to_int(lda == 0 ? 1 : lda, "lda");
+  const int ib = to_int(ldb == 0 ? 1 : ldb, "ldb");
   const int ic = to_int(ldc, "ldc");
   function(&tb, &ta, &in, &im, &ik, &alpha, b, &ib, a, &ia, &beta, c, &ic);
 }
