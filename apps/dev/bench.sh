@@ -1,6 +1,8 @@
-# ./dev bench [peers|decode|train|passes|head|losses|device|languages|tokenizer|rewards|scan|busy|ranks|ahead|memory|scale] [options]: benchmarks of the hot paths. A
+# ./dev bench [peers|step|decode|train|passes|head|losses|device|languages|tokenizer|rewards|scan|busy|ranks|ahead|memory|scale] [options]: benchmarks of the hot paths. A
 # ratio compares two programs within one run. Tests never assert a time.
-#   peers     Mortise and TRL in turns (c1, c1v, c2; --runs N, --variant best|kl|default); installs the oracles
+#   peers     Mortise and TRL in turns (c1, c1v, c2; --runs N, --variant best|kl|default|bfloat16); installs the oracles
+#   step      where the time of a step goes, by stage and kind of operation, against this machine's limits ([c1|c1v|c2 ...]
+#             [float32|bfloat16] --steps N); a table, and JSON in build/bench; installs the oracles
 #   decode    the generator against transformers' generate, in turns, and against the machine's roofline (c1, c1v, c2, 0.5b;
 #             --rounds N, --threads N, --cache static); installs the oracles. --alone: the generator only, in more detail
 #   train     packed forward and backward over rows of log-normal lengths, against transformers' padded passes (--rows N,
@@ -40,6 +42,15 @@ case $what in
     mkdir -p build/bench
     exec "$oracles_dir/bin/python" apps/bench/peers/peers.py --program build/release/bin/mortise --packs build/release/lib/mortise/bench_packs \
       --out build/bench "$@"
+    ;;
+  step)
+    need_apt test
+    install_oracles || die $exit_download "the oracles could not be installed (see $(log_file oracles))"
+    say "building"
+    build release bench_step >"$log" 2>&1 || { tail -n 40 "$log" >&2; exit 1; }
+    mkdir -p build/bench
+    exec "$oracles_dir/bin/python" apps/bench/peers/step.py --program build/release/bin/bench_step \
+      --packs build/release/lib/mortise/bench_packs --out build/bench "$@"
     ;;
   train)
     need_apt test

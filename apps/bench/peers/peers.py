@@ -1,6 +1,6 @@
 """Mortise and TRL on the workloads of workloads.json: same models, prompts, lengths and batch shapes.
 
-  python peers.py --program build/release/bin/mortise --packs DIR --out build/bench [c1 c1v c2] [--runs 3] [--variant best|kl|default]
+  python peers.py --program build/release/bin/mortise --packs DIR --out build/bench [c1 c1v c2] [--runs 3] [--variant best|kl|default|bfloat16]
 
 Runs are interleaved (Mortise, TRL, Mortise, ...). A run has 10 steps, of which the first 3 are dropped. The result is the
 median over the runs of each run's median step. Prints a table, and writes one JSON object per run to OUT/peers.jsonl.
@@ -18,16 +18,45 @@ HERE = Path(__file__).resolve().parent
 WORKLOADS = json.loads((HERE / "workloads.json").read_text())
 
 
-def run_mortise(args, name, run):
+def mortise_settings(args, name, out):
+    """The settings of a workload, over those of step.toml. The run writes into `out`."""
     w = WORKLOADS[name]
-    out = args.out / f"mortise-{name}"
-    subprocess.run(["rm", "-rf", out], check=True)
-    settings = {
+    return {
         "model.path": args.out / name / "model", "data.train_files": json.dumps([str(args.out / name / "prompts.jsonl")]),
         "data.max_prompt_length": w["prompt_length"], "data.max_response_length": w["completion_length"],
         "data.train_batch_size": w["prompts_per_step"], "actor.ppo_mini_batch_size": w["prompts_per_step"],
         "rollout.n": w["num_generations"], "trainer.total_training_steps": args.steps, "trainer.default_local_dir": out,
         "plugins.paths": json.dumps([str(args.packs)])}
+
+
+def make_models(args, names):
+    """Makes the models and prompts of the workloads that have none yet."""
+    missing = [n for n in names if not (args.out / n / "prompts.jsonl").exists()]
+    if missing:
+        subprocess.run([sys.executable, HERE / "make_models.py", args.out, *missing], check=True, stdout=subprocess.DEVNULL)
+
+
+def bfloat16_instructions():
+    """The names in /proc/cpuinfo of this CPU's instructions that multiply bfloat16 numbers."""
+    words = next((line for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("flags")), "").split()
+    return [name for name in ("avx512_bf16", "amx_bf16") if name in words]
+
+
+def tell_bfloat16():
+    found = bfloat16_instructions()
+    if found:
+        return "bfloat16: this CPU multiplies it by " + " and ".join(found)
+    return ("bfloat16: this CPU has no instructions that multiply it (avx512_bf16 or amx_bf16). Both programs widen the numbers, "
+            "so the times say nothing about a CPU that has them.")
+
+
+def run_mortise(args, name, run):
+    w = WORKLOADS[name]
+    out = args.out / f"mortise-{name}"
+    subprocess.run(["rm", "-rf", out], check=True)
+    settings = mortise_settings(args, name, out)
+    if args.variant == "bfloat16":
+        settings |= {"model.dtype": "bfloat16"}
     if args.variant == "kl":
         settings |= {"actor.use_kl_loss": "true", "actor.kl_loss_coef": 0.04}
     command = [args.program, "train", HERE / "step.toml", *(f"{k}={v}" for k, v in settings.items())]
@@ -48,7 +77,8 @@ def run_mortise(args, name, run):
 
 
 def run_trl(args, name, run):
-    command = [sys.executable, HERE / "trl_side.py", args.out, name, "--variant", args.variant, "--steps", str(args.steps), "--drop", str(args.drop)]
+    variant = ["--variant", "best", "--bf16"] if args.variant == "bfloat16" else ["--variant", args.variant]
+    command = [sys.executable, HERE / "trl_side.py", args.out, name, *variant, "--steps", str(args.steps), "--drop", str(args.drop)]
     began = time.monotonic()
     text = subprocess.run(command, check=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL).stdout.decode()
     r = json.loads(text.strip().splitlines()[-1])
@@ -66,20 +96,22 @@ def main():
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--steps", type=int, default=10)
     parser.add_argument("--drop", type=int, default=3)
-    parser.add_argument("--variant", default="best", choices=["best", "kl", "default"])
+    parser.add_argument("--variant", default="best", choices=["best", "kl", "default", "bfloat16"])
     args = parser.parse_args()
-    missing = [n for n in args.workloads if not (args.out / n / "prompts.jsonl").exists()]
-    if missing:
-        subprocess.run([sys.executable, HERE / "make_models.py", args.out, *missing], check=True, stdout=subprocess.DEVNULL)
+    make_models(args, args.workloads)
+    if args.variant == "bfloat16":
+        print(tell_bfloat16(), file=sys.stderr)
     results = []
     with open(args.out / "peers.jsonl", "a") as log:
         for name in args.workloads:
             for run in range(args.runs):
                 for engine in (run_mortise, run_trl):
                     results.append(engine(args, name, run))
-                    log.write(json.dumps({**results[-1], "variant": args.variant}) + "\n")
+                    log.write(json.dumps({**results[-1], "variant": args.variant, "bfloat16_instructions": bfloat16_instructions()}) + "\n")
                     log.flush()
                     print(f"  {results[-1]['engine']:8s} {name:4s} run {run + 1}: {results[-1]['step_s']:.4f} s a step", file=sys.stderr)
+    if args.variant == "bfloat16":
+        print("\n" + tell_bfloat16())
     keys = ["step_s", "generation_s", "scoring_s", "update_s", "peak_rss_mb"]
     print(f"\n{'workload':9s}{'engine':9s}" + "".join(f"{k:>14s}" for k in keys))
     for name in args.workloads:

@@ -2,6 +2,7 @@
 #include "foundation/metrics/names.h"
 
 #include <array>
+#include <unordered_map>
 
 namespace mortise {
 namespace {
@@ -244,9 +245,12 @@ bool metric_pattern_matches(std::string_view pattern, std::string_view name) {
 }
 
 const MetricInfo* find_metric(std::string_view name) {
-  for (const MetricInfo& info : kTable) {
-    if (info.pattern == name) return &info;
-  }
+  static const auto kWhole = [] {
+    std::unordered_map<std::string_view, const MetricInfo*> out;
+    for (const MetricInfo& info : kTable) out.try_emplace(info.pattern, &info);
+    return out;
+  }();
+  if (const auto at = kWhole.find(name); at != kWhole.end()) return at->second;
   for (const MetricInfo& info : kTable) {
     if (info.pattern.find('{') != std::string_view::npos && metric_pattern_matches(info.pattern, name)) return &info;
   }

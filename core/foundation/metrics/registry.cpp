@@ -80,10 +80,11 @@ void MetricSet::add(std::string_view name, double sum, double weight) {
 void MetricSet::add_summary(std::string_view prefix, const std::vector<double>& values) {
   if (values.empty()) return;
   const std::string name(prefix);
-  for (const double value : values) {
-    add(name + "/mean", value, 1);
-    add(name + "/max", value);
-    add(name + "/min", value);
+  for (const char* const kind : {"/mean", "/max", "/min"}) {
+    const std::string key = name + kind;
+    add(key, values.front(), 1);
+    Entry& entry = entries_.find(key)->second;  // looked up once: there is a value for each row
+    for (size_t i = 1; i < values.size(); ++i) accumulate(entry, values[i], 1);
   }
 }
 

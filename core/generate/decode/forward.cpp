@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "foundation/metrics/op_timer.h"
 #include "generate/decode/pass_member.h"
 #include "model/layers/rope.h"
 
@@ -63,6 +64,7 @@ void DecodeForward::reserve_positions(int64_t num_positions) {
 }
 
 void DecodeForward::run(const PackedWeights& weights, std::span<const PassRow> rows, const KvShape& kv, Team& team) {
+  const OpTimer timer("norms, rotation, keys and values");
   const auto count = static_cast<int64_t>(rows.size());
   const int members = team.members_for(count * weights.num_layer_weights());
   int64_t score_stride = 16;
@@ -137,9 +139,18 @@ void DecodeForward::move_wanted_rows(const Member& m) const {
 
 namespace {
 
+double product_flops(const PackedLinear& weight, int64_t rows, PassRange panels) {
+  return 2.0 * static_cast<double>(rows * weight.in * kPanel * (panels.end - panels.begin));
+}
+
+double panel_bytes(const PackedLinear& weight, PassRange panels) {
+  return 4.0 * static_cast<double>(weight.panel_words() * (panels.end - panels.begin));
+}
+
 // y[first..last) (+)= x * weight over this member's panels.
 void multiply(const Kernels& kernels, const PackedLinear& weight, const float* x, int64_t x_stride, float* y,
               int64_t y_stride, int64_t rows, PassRange panels, bool add) {
+  const OpTimer timer("linear", product_flops(weight, rows, panels), panel_bytes(weight, panels));
   for (int64_t p = panels.begin; p < panels.end; ++p) {
     weight.multiply(kernels, p, x, x_stride, rows, y + p * kPanel, y_stride, add);
   }
@@ -254,6 +265,13 @@ void DecodeForward::rotate_and_store(const Member& m, int64_t index, int64_t beg
 void DecodeForward::attention(const Member& m, int64_t index, int64_t begin, int64_t end) const {
   const int64_t dim = config_.head_dim;
   const int64_t group = config_.num_heads / config_.num_kv_heads;
+  double context = 0;
+  for (int64_t i = begin; i < end; ++i) {
+    const PassRow& row = m.rows[static_cast<size_t>(i)];
+    context += static_cast<double>(row.prefix_length + row.own_length);
+  }
+  const OpTimer timer("attention", 4.0 * context * static_cast<double>(config_.num_heads * dim),
+                      8.0 * context * static_cast<double>(config_.num_kv_heads * dim));
   AttendArgs args;
   args.num_queries = group;
   args.head_dim = dim;
@@ -294,6 +312,7 @@ void DecodeForward::gate_panel(bool is_clamped, const float* both, int64_t rows,
 void DecodeForward::gated_mlp(const Member& m, const PackedLayer& layer) const {
   const PassRange panels = share(layer.gate_up.panels, m.part, m.parts);
   const int64_t rows = m.last - m.first;
+  const OpTimer timer("linear", product_flops(layer.gate_up, rows, panels), panel_bytes(layer.gate_up, panels));
   float* const both = m.scratch->data() + kMaxQueryBlock * m.score_stride;
   const float* const normed = normed_.data() + m.first * hidden_stride_;
   for (int64_t p = panels.begin; p < panels.end; ++p) {

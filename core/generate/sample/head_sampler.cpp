@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <limits>
 
+#include "foundation/metrics/op_timer.h"
+
 namespace mortise {
 namespace {
 
@@ -30,10 +32,15 @@ void HeadSampler::score_chunks(const PackedLinear& head, int64_t first_row, int6
   const float* const x = input(first_row);
   for (int64_t c = chunk_begin; c < chunk_end; ++c) {
     const int64_t panel_end = std::min((c + 1) * kPanelsPerChunk, head.panels);
-    for (int64_t p = c * kPanelsPerChunk; p < panel_end; ++p) {
-      head.multiply(kernels_, p, x, input_stride_, rows, logits_.data() + p * kPanelColumns, logit_stride_, false);
-    }
     const int64_t size = panel_end * kPanelColumns - c * kChunkLogits;
+    {
+      const OpTimer timer("head", 2.0 * static_cast<double>(rows * head.in * size),
+                          4.0 * static_cast<double>(head.panel_words() * (panel_end - c * kPanelsPerChunk)));
+      for (int64_t p = c * kPanelsPerChunk; p < panel_end; ++p) {
+        head.multiply(kernels_, p, x, input_stride_, rows, logits_.data() + p * kPanelColumns, logit_stride_, false);
+      }
+    }
+    const OpTimer timer("softmax", 0, 4.0 * static_cast<double>(rows * size));
     for (int64_t i = 0; i < rows; ++i) {
       float* const row = logits_.data() + i * logit_stride_;
       if (softcap_ > 0.0F) kernels_.softcap(row + c * kChunkLogits, size, softcap_);
@@ -48,6 +55,7 @@ void HeadSampler::score_chunks(const PackedLinear& head, int64_t first_row, int6
 
 void HeadSampler::sample_jobs(std::span<const SampleJob> jobs, std::span<SampledToken> out, int64_t first_row,
                               SamplingScratch& scratch) const {
+  const OpTimer timer("choice of tokens");
   for (size_t j = 0; j < jobs.size(); ++j) {
     const SampleJob& job = jobs[j];
     const int64_t i = job.row - first_row;

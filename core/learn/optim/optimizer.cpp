@@ -17,6 +17,7 @@
 #include <set>
 
 #include "foundation/base/tensor_pieces.h"
+#include "foundation/metrics/op_timer.h"
 #include "learn/optim/rounded_step.h"
 #include "learn/optim/tensor_state.h"
 #include "learn/optim/weight_shards.h"
@@ -208,6 +209,10 @@ void Optimizer::step_parts(std::span<const size_t> indices, double lr, double gr
     parts.push_back(
         {&parameter, weights_of(parts_[i]), std::move(gradient), state_[i], lr * parameter.lr_scale, decay});
   }
+  double bytes = 0;  // it reads and writes the weights and what the rule keeps, and reads the gradient
+  for (const StepPart& part : parts)
+    bytes += (2.0 * static_cast<double>(part.state.size()) + 3.0) * static_cast<double>(part.weights.nbytes());
+  const OpTimer timer("optimizer", 0, bytes);
   if (files_ == nullptr) {
     if (!parts.empty()) rule_->step(parts, num_updates_, grad_factor);
     return;

@@ -19,6 +19,7 @@
 #include <cmath>
 #include <vector>
 
+#include "foundation/metrics/op_timer.h"
 #include "model/head/chunks.h"
 #include "model/head/operator_head.h"
 #include "model/head/row_softmax.h"
@@ -36,13 +37,18 @@ constexpr int64_t kMaxChunkRows = 512;
 constexpr int64_t kBlockColumns = 2048;
 constexpr int64_t kScratchRows = 4;  // a worker's scratch, counted for two workers, whatever their number
 
+// Columns of a block. Products of narrow hidden states are cheap, so reading and writing the logits costs most: 1 MiB of
+// float32 in a chunk stays in a core's cache. Wide ones are multiplied faster in large blocks.
+int64_t block_columns(int64_t width) { return width < 256 ? kBlockColumns / 4 : kBlockColumns; }
+
 enum class Keep { kNothing, kExp, kLogits };  // what the logits buffer holds after the forward phase
 
 // Logits that nothing reads again are in a worker's scratch, one block of columns at a time. The chunk's memory then
 // holds more rows, and the weight is read from memory fewer times.
 int64_t row_elements(Keep keep, int64_t width, int64_t vocab) {
-  return keep == Keep::kNothing ? kScratchRows * kBlockColumns
-                                : vocab + (num_column_blocks(vocab, kBlockColumns) + kScratchRows) * width;
+  const int64_t columns = block_columns(width);
+  return keep == Keep::kNothing ? kScratchRows * columns
+                                : vocab + (num_column_blocks(vocab, columns) + kScratchRows) * width;
 }
 
 template <class T>
@@ -58,7 +64,8 @@ class HeadPass {
         keep_(keep),
         width_(hidden.size(1)),
         vocab_(head.weight_VH.size(0)),
-        num_blocks_(num_column_blocks(vocab_, kBlockColumns)) {
+        columns_(block_columns(width_)),
+        num_blocks_(num_column_blocks(vocab_, columns_)) {
     const int64_t row_bytes = row_elements(keep_, width_, vocab_) * static_cast<int64_t>(sizeof(T));
     chunk_rows_ = head_chunk_rows(hidden.size(0), row_bytes, kMaxChunkRows, options);
     const auto rows = static_cast<size_t>(chunk_rows_);
@@ -79,9 +86,9 @@ class HeadPass {
     begin_ = begin;
     rows_ = end - begin;
     const bool in_scratch = keep_ == Keep::kNothing;
-    parallel_tasks<T>(
-        num_blocks_, in_scratch ? rows_ * std::min(kBlockColumns, vocab_) : 0,
-        [&](int64_t block, T* scratch) { forward_block(block, in_scratch ? scratch : block_logits(block)); });
+    parallel_tasks<T>(num_blocks_, in_scratch ? rows_ * std::min(columns_, vocab_) : 0, [&](int64_t block, T* scratch) {
+      forward_block(block, in_scratch ? scratch : block_logits(block));
+    });
     for (int64_t r = 0; r < rows_; ++r) {
       RowStats stats = at(0, r);
       for (int64_t block = 1; block < num_blocks_; ++block) stats = stats.merged(at(block, r), inverse_temperature_);
@@ -103,15 +110,23 @@ class HeadPass {
   }
 
  private:
-  int64_t columns(int64_t block) const { return std::min(kBlockColumns, vocab_ - block * kBlockColumns); }
-  T* block_logits(int64_t block) const { return logits_.get() + block * kBlockColumns * rows_; }
+  int64_t columns(int64_t block) const { return std::min(columns_, vocab_ - block * columns_); }
+  double product_flops(int64_t n) const { return 2.0 * static_cast<double>(rows_ * n * width_); }
+  double product_bytes(int64_t n) const {
+    return sizeof(T) * static_cast<double>(rows_ * n + rows_ * width_ + n * width_);
+  }
+  T* block_logits(int64_t block) const { return logits_.get() + block * columns_ * rows_; }
   RowStats& at(int64_t block, int64_t row) { return block_stats_[static_cast<size_t>(block * chunk_rows_ + row)]; }
 
   void forward_block(int64_t block, T* logits) {
-    const int64_t first = block * kBlockColumns;
+    const int64_t first = block * columns_;
     const int64_t n = columns(block);
-    blas::gemm(Trans::kNo, Trans::kYes, rows_, n, width_, T(1), hidden_ + begin_ * width_, width_,
-               weight_ + first * width_, width_, T(0), logits, n);
+    {
+      const OpTimer timer("head, forward", product_flops(n), product_bytes(n));
+      blas::gemm(Trans::kNo, Trans::kYes, rows_, n, width_, T(1), hidden_ + begin_ * width_, width_,
+                 weight_ + first * width_, width_, T(0), logits, n);
+    }
+    const OpTimer timer("head, softmax", 0, 2.0 * sizeof(T) * static_cast<double>(rows_ * n));
     for (int64_t r = 0; r < rows_; ++r) {
       T* row = logits + r * n;
       if (softcap_ > 0.0) row_softcap_(row, n, softcap_);
@@ -132,8 +147,10 @@ class HeadPass {
 
   void backward_block(int64_t block, std::span<const double> grad_log_prob, std::span<const double> grad_entropy,
                       bool want_hidden, T* d_weight, T* scratch) {
-    const int64_t first = block * kBlockColumns;
+    const int64_t first = block * columns_;
     const int64_t n = columns(block);
+    const double products = (want_hidden ? 1.0 : 0.0) + (d_weight != nullptr ? 1.0 : 0.0);
+    const OpTimer timer("head, backward", products * product_flops(n), products * product_bytes(n));
     T* rows = block_logits(block);
     if (keep_ == Keep::kLogits) {
       for (int64_t r = 0; r < rows_; ++r) {
@@ -194,6 +211,7 @@ class HeadPass {
   Keep keep_;
   int64_t width_;
   int64_t vocab_;
+  int64_t columns_;  // the vocabulary's, in a block
   int64_t num_blocks_;
   int64_t chunk_rows_ = 0;
   int64_t begin_ = 0;

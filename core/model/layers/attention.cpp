@@ -13,6 +13,7 @@
 #include <optional>
 #include <vector>
 
+#include "foundation/metrics/op_timer.h"
 #include "model/layers/attention_softmax.h"
 #include "model/layers/linear.h"
 #include "model/tensor/blas.h"
@@ -254,12 +255,24 @@ void run_backward(const Attention<T>& a, const Spans& spans) {
   });
 }
 
+// Multiply-adds of one product of the queries and their keys for every head, each counted as two: what a causal mask
+// leaves. Windows are not taken off.
+double score_flops(const AttentionShape& shape, const Spans& spans) {
+  double pairs = 0;
+  for (const Span& span : spans.spans)
+    pairs += static_cast<double>(span.length) *
+             (static_cast<double>(span.prefix_length) + 0.5 * static_cast<double>(span.length + 1));
+  return 2.0 * pairs * static_cast<double>(shape.num_heads * shape.head_dim);
+}
+
 class RopeAttentionFunction : public torch::autograd::Function<RopeAttentionFunction> {
  public:
   // `sinks` as an input, for its gradient; an undefined tensor counts as a constant.
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& qkv, const std::optional<at::Tensor>& sinks,
                             const at::Tensor& segments, const at::Tensor& positions, const RopeTable& table,
                             const AttentionShape& shape, const std::function<void(const at::Tensor&)>& on_qkv) {
+    const Spans spans = read_spans(segments);
+    const OpTimer timer("attention, forward", 2.0 * score_flops(shape, spans), 2.0 * static_cast<double>(qkv.nbytes()));
     rope_rotate_(qkv, positions, table, shape.num_heads + shape.num_kv_heads, shape.head_dim, /*inverse=*/false);
     if (on_qkv) on_qkv(qkv);
     at::Tensor out = at::empty({qkv.size(0), shape.num_heads * shape.head_dim}, qkv.options());
@@ -273,7 +286,7 @@ class RopeAttentionFunction : public torch::autograd::Function<RopeAttentionFunc
       a.lse = lse.mutable_data_ptr<T>();
       if (sinks) a.sinks = sinks->const_data_ptr<T>();
       a.row = qkv.size(1);
-      run_forward(a, read_spans(segments));
+      run_forward(a, spans);
     });
     ctx->save_for_backward({qkv, segments, positions, table.cos_PR2, table.sin_PR2, lse, sinks.value_or(at::Tensor())});
     ctx->saved_data["heads"] = std::vector<int64_t>{shape.num_heads, shape.num_kv_heads, shape.head_dim};
@@ -292,6 +305,8 @@ class RopeAttentionFunction : public torch::autograd::Function<RopeAttentionFunc
     shape.softcap = ctx->saved_data["softcap"].toDouble();
     const int64_t window = ctx->saved_data["window"].toInt();
     if (window < spans.longest_row) shape.window = window;  // else no row can leave it
+    const OpTimer timer("attention, backward", 5.0 * score_flops(shape, spans),
+                        3.0 * static_cast<double>(qkv.nbytes()));
     const at::Tensor dout = grads[0].contiguous();
     at::Tensor dqkv = at::empty_like(qkv);
     const at::Tensor& sinks = saved[6];

@@ -71,10 +71,7 @@ at::Tensor single(const Pass& pass, const at::Tensor& x, const at::Tensor& weigh
     const std::span<const at::Tensor> biases(&bias, bias.defined() ? 1 : 0);
     return lora_linear(x, weight, product, bias, std::span(&weight, 1), biases, lora, pass.dropout());
   }
-  if (product.scalar_type() == at::kBFloat16) {
-    return fused_linear(x, product, bias, {weight}, bias.defined() ? std::vector{bias} : std::vector<at::Tensor>());
-  }
-  return at::linear(x, weight, optional_bias(bias));
+  return fused_linear(x, product, bias, {weight}, bias.defined() ? std::vector{bias} : std::vector<at::Tensor>());
 }
 
 at::Tensor single_plain(const Pass& pass, const at::Tensor& x, const at::Tensor& weight, const at::Tensor& product,

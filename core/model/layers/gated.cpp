@@ -10,6 +10,7 @@
 
 #include <numbers>
 
+#include "foundation/metrics/op_timer.h"
 #include "model/tensor/kernel.h"
 #include "model/tensor/vector_math.h"
 
@@ -106,6 +107,7 @@ class GatedFunction : public torch::autograd::Function<GatedFunction> {
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& gate_up, int64_t activation_code) {
     const auto activation = static_cast<Activation>(activation_code);
     const int64_t width = gate_up.size(1) / 2;
+    const OpTimer timer("gate, forward", 0, 1.5 * static_cast<double>(gate_up.nbytes()));
     at::Tensor out = at::empty({gate_up.size(0), width}, gate_up.options());
     dispatch_float(gate_up, [&](auto zero) {
       using T = decltype(zero);
@@ -124,6 +126,7 @@ class GatedFunction : public torch::autograd::Function<GatedFunction> {
     const auto activation = static_cast<Activation>(ctx->saved_data["activation"].toInt());
     const at::Tensor dout = grads[0].contiguous();
     const int64_t width = gate_up.size(1) / 2;
+    const OpTimer timer("gate, backward", 0, 2.5 * static_cast<double>(gate_up.nbytes()));
     at::Tensor dgate_up = at::empty_like(gate_up);
     dispatch_float(gate_up, [&](auto zero) {
       using T = decltype(zero);

@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <optional>
 
+#include "foundation/metrics/op_timer.h"
 #include "model/tensor/bf16_product.h"
 
 namespace mortise {
@@ -26,10 +27,15 @@ at::Tensor weight_gradient(const at::Tensor& dy, const at::Tensor& x) {
   return is_rounded(x) ? bf16_product(dy, Trans::kYes, x, Trans::kNo) : at::mm(dy.t(), x);
 }
 
+double size_of(const at::Tensor& x) { return static_cast<double>(x.nbytes()); }
+
 class FusedLinearFunction : public torch::autograd::Function<FusedLinearFunction> {
  public:
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, const at::Tensor& weight,
                             const std::optional<at::Tensor>& bias, at::TensorList leaves, int64_t num_weight_leaves) {
+    const OpTimer timer(
+        "linear, forward", 2.0 * static_cast<double>(x.size(0) * weight.numel()),
+        size_of(x) + size_of(weight) + static_cast<double>(x.size(0) * weight.size(0) * x.element_size()));
     const at::Tensor input = is_rounded(weight) ? x.to(at::kBFloat16) : x;
     at::Tensor y = linear_product(input, weight, bias);
     ctx->save_for_backward({input, weight});
@@ -50,6 +56,10 @@ class FusedLinearFunction : public torch::autograd::Function<FusedLinearFunction
   static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
     const auto saved = ctx->get_saved_variables();
     const at::Tensor& dy = grads[0];
+    const double products =
+        (ctx->needs_input_grad(0) ? 1.0 : 0.0) + (ctx->saved_data["any_weight"].toBool() ? 1.0 : 0.0);
+    const OpTimer timer("linear, backward", products * 2.0 * static_cast<double>(dy.size(0) * saved[1].numel()),
+                        products * (size_of(saved[0]) + size_of(saved[1]) + size_of(dy)));
     const at::Tensor rounded_dy = is_rounded(saved[1]) ? dy.to(at::kBFloat16) : dy;
     const std::vector<int64_t> rows = ctx->saved_data["rows"].toIntVector();
     const auto num_weights = static_cast<size_t>(ctx->saved_data["num_weight_leaves"].toInt());

@@ -13,6 +13,7 @@
 #include <cmath>
 #include <optional>
 
+#include "foundation/metrics/op_timer.h"
 #include "model/tensor/kernel.h"
 
 namespace mortise {
@@ -118,14 +119,22 @@ MORTISE_CPU_CLONES void backward_kernel(const NormRows<double>& a, int64_t b, in
   backward_rows(a, b, e, dw);
 }
 
+// The bytes of `arrays` arrays of the normed numbers.
+template <class T>
+double bytes_of(const NormRows<T>& rows, int64_t num_rows, int64_t arrays) {
+  return static_cast<double>(num_rows * rows.groups * rows.width * arrays) * sizeof(T);
+}
+
 template <class T>
 void run_forward(const NormRows<T>& rows, int64_t num_rows) {
+  const OpTimer timer("norms, forward", 0, bytes_of(rows, num_rows, rows.residual == nullptr ? 2 : 4));
   const int64_t grain = std::max<int64_t>(1, 16384 / (rows.groups * rows.width));
   at::parallel_for(0, num_rows, grain, [&](int64_t begin, int64_t end) { forward_kernel(rows, begin, end); });
 }
 
 template <class T>
 void run_backward(const NormRows<T>& rows, int64_t num_rows) {
+  const OpTimer timer("norms, backward", 0, bytes_of(rows, num_rows, rows.extra == nullptr ? 3 : 4));
   const int64_t num_blocks = (num_rows + kRowsPerBlock - 1) / kRowsPerBlock;
   std::vector<T> partial(static_cast<size_t>(num_blocks * rows.width), T(0));
   at::parallel_for(0, num_blocks, 1, [&](int64_t begin, int64_t end) {

@@ -41,8 +41,9 @@ void call(Function function, Trans trans_a, Trans trans_b, int64_t m, int64_t n,
   const int im = to_int(m, "m");
   const int in = to_int(n, "n");
   const int ik = to_int(k, "k");
-  const int ia = to_int(lda, "lda");
-  const int ib = to_int(ldb, "ldb");
+  // Without columns a matrix may have the leading dimension 0, which BLAS refuses.
+  const int ia = to_int(lda == 0 ? 1 : lda, "lda");
+  const int ib = to_int(ldb == 0 ? 1 : ldb, "ldb");
   const int ic = to_int(ldc, "ldc");
   function(&tb, &ta, &in, &im, &ik, &alpha, b, &ib, a, &ia, &beta, c, &ic);
 }

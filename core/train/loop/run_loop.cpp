@@ -9,6 +9,7 @@
 #include "foundation/base/signal.h"
 #include "foundation/base/text.h"
 #include "foundation/metrics/live.h"
+#include "foundation/metrics/op_timer.h"
 #include "train/loop/decision.h"
 #include "train/resume/resume.h"
 #include "train/resume/set_aside.h"
@@ -211,7 +212,10 @@ Result<TrainSummary> run_steps(OpenRun& run, RunSaver& saver, bool is_done,
     const int64_t num_updates = counters.num_updates;
     settings.ranks.enter("step", counters.step + 1);
     live_step(counters.step + 1);
-    auto done = step(counters.step + 1);
+    auto done = [&] {
+      const OpTimer timer("step");
+      return step(counters.step + 1);
+    }();
     if (!done.ok()) {
       if (counters.num_updates == num_updates) saver.keep_finished_steps(done.error());
       return std::move(done).error();

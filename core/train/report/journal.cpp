@@ -5,6 +5,7 @@
 
 #include "foundation/base/clock.h"
 #include "foundation/base/log.h"
+#include "foundation/metrics/op_timer.h"
 
 namespace mortise {
 
@@ -33,6 +34,7 @@ Result<> RunJournal::write_step(int64_t step, MetricSet& metrics, Result<>& vali
         "the validation after step {} failed: a resume begins with it (data.val_files=[] leaves it out)", step));
     progress_->owed_validation.metrics = metrics;
   }
+  const OpTimer timer("write");
   return log_->write_step(step, metrics);
 }
 

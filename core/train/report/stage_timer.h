@@ -3,6 +3,7 @@
 #pragma once
 
 #include "foundation/base/clock.h"
+#include "foundation/metrics/op_timer.h"
 #include "foundation/metrics/registry.h"
 #include "learn/update/pass_flops.h"
 
@@ -10,7 +11,7 @@ namespace mortise {
 
 class StageTimer {
  public:
-  StageTimer(MetricSet& metrics, const char* name) : metrics_(&metrics), name_(name) {}
+  StageTimer(MetricSet& metrics, const char* name) : metrics_(&metrics), name_(name), op_(name) {}
   StageTimer(const StageTimer&) = delete;
   StageTimer& operator=(const StageTimer&) = delete;
   ~StageTimer() { metrics_->add(name_, watch_.elapsed_s()); }
@@ -18,6 +19,7 @@ class StageTimer {
  private:
   MetricSet* metrics_;
   const char* name_;
+  OpTimer op_;
   Stopwatch watch_;
 };
 
@@ -31,7 +33,7 @@ class ComputeTimer {
  public:
   // `share` is the name of a mean (perf/mfu/*), weighed by the seconds.
   ComputeTimer(MetricSet& metrics, const char* seconds, const char* share, const ComputeUse& use)
-      : metrics_(&metrics), seconds_(seconds), share_(share), use_(&use), before_(use.flops.total) {}
+      : metrics_(&metrics), seconds_(seconds), share_(share), use_(&use), before_(use.flops.total), op_(seconds) {}
   ComputeTimer(const ComputeTimer&) = delete;
   ComputeTimer& operator=(const ComputeTimer&) = delete;
   ~ComputeTimer() {
@@ -47,6 +49,7 @@ class ComputeTimer {
   const char *seconds_, *share_;
   const ComputeUse* use_;
   double before_, left_out_ = 0.0;
+  OpTimer op_;
   Stopwatch watch_;
 };
 

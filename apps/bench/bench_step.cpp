@@ -1,0 +1,133 @@
+// bench_step RUN.toml OUT.json [key=value ...]: trains as `mortise train` does, on one thread, and says where the
+// processor time of a step goes: by stage, and in it by kind of operation. A row's floor is the time that its arithmetic or its bytes need
+// at the limits of this machine, which the program measures first; the larger of the two counts. The table goes to
+// standard output, the same numbers as JSON to OUT.json.
+#include <fmt/core.h>
+#include <malloc.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include "config/check.h"
+#include "foundation/base/log.h"
+#include "foundation/formats/json.h"
+#include "model/tensor/torch_guard.h"
+#include "op_table.h"
+#include "roofline.h"
+#include "train/loop/trainer.h"
+
+namespace {
+
+using namespace mortise;  // NOLINT: a program of one file
+
+constexpr int kWarmUp = 2;
+
+// As the program does (apps/mortise/main.cpp): freed memory stays with the process.
+void keep_freed_memory() {
+  constexpr int kLarge = 1 << 30;
+  mallopt(M_MMAP_THRESHOLD, kLarge);
+  mallopt(M_TRIM_THRESHOLD, kLarge);
+  mallopt(M_TOP_PAD, 64 << 20);
+}
+
+struct Row {
+  std::string stage, operation;
+  OpUse use;
+  double floor_s = 0;
+};
+
+std::vector<Row> rows_of(const OpTable& table, const Roofline& limits) {
+  std::vector<Row> rows;
+  for (const auto& [key, use] : table.rows()) {
+    Row row{key.first, key.second, use};
+    constexpr std::string_view kTiming = "timing_s/";
+    if (row.stage.starts_with(kTiming)) row.stage.erase(0, kTiming.size());
+    if (row.stage.empty()) row.stage = "metrics and the rest";
+    if (row.operation.empty()) row.operation = "the rest";
+    row.floor_s = std::max(use.flops / limits.flops_per_s, use.bytes / limits.read_bytes_per_s);
+    rows.push_back(std::move(row));
+  }
+  std::ranges::sort(rows, [](const Row& a, const Row& b) { return a.use.seconds > b.use.seconds; });
+  return rows;
+}
+
+Json json_of(const OpTable& table, const std::vector<Row>& rows, const Roofline& limits) {
+  Json out = Json::object();
+  out["steps"] = table.num_steps() - kWarmUp;
+  out["step_s"] = table.step_seconds();
+  out["limits"] = {{"flops_per_s", limits.flops_per_s}, {"read_bytes_per_s", limits.read_bytes_per_s}};
+  out["rows"] = Json::array();
+  for (const Row& row : rows) {
+    out["rows"].push_back({{"stage", row.stage},
+                           {"operation", row.operation},
+                           {"seconds", row.use.seconds},
+                           {"calls", row.use.calls},
+                           {"flops", row.use.flops},
+                           {"bytes", row.use.bytes},
+                           {"floor_s", row.floor_s}});
+  }
+  return out;
+}
+
+void print(const OpTable& table, const std::vector<Row>& rows, const Roofline& limits) {
+  double sum = 0, floor = 0;
+  for (const Row& row : rows) {
+    sum += row.use.seconds;
+    floor += row.floor_s;
+  }
+  std::printf("one thread; %.0f GFLOP/s in float32 and %.1f GB/s read from memory are this machine's limits\n",
+              limits.flops_per_s / 1e9, limits.read_bytes_per_s / 1e9);
+  std::printf("processor time: %.2f ms for the least of %d steps; %.2f ms for the sum of the least times below\n\n",
+              1e3 * table.step_seconds(), table.num_steps() - kWarmUp, 1e3 * sum);
+  std::printf("%-22s%-34s%10s%8s%10s%10s%10s%8s\n", "stage", "operation", "ms", "share", "calls", "GFLOP/s", "GB/s",
+              "floor");
+  for (const Row& row : rows) {
+    const double s = row.use.seconds;
+    std::printf("%-22s%-34s%10.3f%7.1f%%%10ld%10.1f%10.1f%7.0f%%\n", row.stage.c_str(), row.operation.c_str(), 1e3 * s,
+                100 * s / sum, static_cast<long>(row.use.calls), row.use.flops / s / 1e9, row.use.bytes / s / 1e9,
+                100 * row.floor_s / s);
+  }
+  std::printf("%-56s%10.3f%46s%7.0f%%\n", "sum", 1e3 * sum, "", 100 * floor / sum);
+}
+
+Result<> run(const std::vector<std::string>& words, OpTable& table) {
+  const LoadedConfig loaded = TRY(load_config(default_env(), words[0], std::span(words).subspan(2)));
+  for (const Error& warning : TRY(check_config(loaded, ConfigUse::kTrain))) log_warn(warning.to_string());
+  if (loaded.config.trainer.num_threads != 1)
+    return Error{ErrorKind::kConfig, "the timers listen to one thread", "bench_step", "set trainer.num_threads=1"};
+  op_listener = &table;
+  Result<> done = guard_torch("train", [&]() -> Result<> {
+    TRY(train(default_env(), loaded, {}));
+    return {};
+  });
+  op_listener = nullptr;
+  TRY(std::move(done));
+  if (table.num_steps() > kWarmUp) return {};
+  return Error{ErrorKind::kConfig, fmt::format("a measurement needs more than {} steps", kWarmUp), "bench_step",
+               "raise trainer.total_training_steps"};
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  keep_freed_memory();
+  const std::vector<std::string> words(argv + 1, argv + argc);
+  if (words.size() < 2) {
+    std::fprintf(stderr, "usage: bench_step RUN.toml OUT.json [key=value ...]\n");
+    return 2;
+  }
+  const Roofline limits = measure_roofline(1);
+  OpTable table("step", kWarmUp);
+  const Result<> done = run(words, table);
+  if (!done.ok()) {
+    log_error(done.error());
+    return static_cast<int>(done.error().kind);
+  }
+  const std::vector<Row> rows = rows_of(table, limits);
+  std::ofstream(words[1]) << dump_json(json_of(table, rows, limits)) << "\n";
+  print(table, rows, limits);
+  return 0;
+}
