@@ -7,9 +7,7 @@
 namespace mortise::test {
 namespace {
 
-std::string recipe(const std::string& name) {
-  return std::string(MORTISE_SOURCE_DIR) + "/configs/" + name + ".toml ";
-}
+std::string recipe(const std::string& name) { return std::string(MORTISE_SOURCE_DIR) + "/configs/" + name + ".toml "; }
 
 // What every recipe of the quickstart's task gets here: fresh weights, and completions that must begin with a 7.
 const std::string kSevens =
@@ -46,8 +44,7 @@ TEST(RecipeRuns, ReplayBuffer) {
 TEST(RecipeRuns, FrozenGroups) {
   const TaskFolder task;
   // The head is frozen with the embedding, so larger steps of the layers have to do the work.
-  learns_sevens(task, "frozen",
-                "actor.optim.lr=1e-2 trainer.save_freq=15 trainer.max_actor_ckpt_to_keep=2", 0.4);
+  learns_sevens(task, "frozen", "actor.optim.lr=1e-2 trainer.save_freq=15 trainer.max_actor_ckpt_to_keep=2", 0.4);
   const Outcome diff = task.mortise("checkpoint diff out/global_step_15 out/global_step_30 --json");
   EXPECT_THAT(diff.output, testing::HasSubstr("model.layers.2.mlp")) << diff.output;
   EXPECT_THAT(diff.output, testing::Not(testing::HasSubstr("embed_tokens"))) << diff.output;
@@ -109,7 +106,8 @@ TEST(RecipeRuns, ATextGame) {
   const TempDir dir;
   const Outcome made = run(program("make_tool_task") + " runs/game", dir.path());
   ASSERT_EQ(made.code, 0) << made.output;
-  const Outcome done = run(program() + " train " + recipe("game") + "trainer.num_threads=2 trainer.logger='[]'", dir.path());
+  const Outcome done =
+      run(program() + " train " + recipe("game") + "trainer.num_threads=2 trainer.logger='[]'", dir.path());
   ASSERT_EQ(done.code, 0) << done.output;
   const std::vector<Json> lines = rows_of(dir.path() / "runs/game/train/metrics.jsonl");
   std::vector<double> rewards;

@@ -76,12 +76,13 @@ TEST_F(TurnRendererTest, ATemplateThatCannotContinueIsRefused) {
 // As gpt-oss's: an answer needs a turn with the call, whose name it repeats.
 TEST_F(TurnRendererTest, AnswersFollowACallWhereTheTemplateWantsOne) {
   const TurnRenderer turns =
-      renderer("{% set last = namespace(name=none) %}{% for m in messages %}{% if m.role == 'tool' %}"
-               "{% if last.name is none %}{{ raise_exception('no call') }}{% endif %}"
-               "b:{{ last.name }}={{ m.content }} {% elif m.tool_calls is defined %}"
-               "{% set last.name = m.tool_calls[0].function.name %}a:{{ last.name }}<|end|>"
-               "{% else %}{{ 'c' if m.role == 'user' else 'a' }}:{{ m.content }}<|end|>{% endif %}{% endfor %}"
-               "{% if add_generation_prompt %}a:{% endif %}")
+      renderer(
+          "{% set last = namespace(name=none) %}{% for m in messages %}{% if m.role == 'tool' %}"
+          "{% if last.name is none %}{{ raise_exception('no call') }}{% endif %}"
+          "b:{{ last.name }}={{ m.content }} {% elif m.tool_calls is defined %}"
+          "{% set last.name = m.tool_calls[0].function.name %}a:{{ last.name }}<|end|>"
+          "{% else %}{{ 'c' if m.role == 'user' else 'a' }}:{{ m.content }}<|end|>{% endif %}{% endfor %}"
+          "{% if add_generation_prompt %}a:{% endif %}")
           .value();
   const char* answer = R"([{"role": "tool", "name": "fgh", "content": "12"}])";
   EXPECT_EQ(between(turns, "fgh<|end|>", answer), "b:fgh=12 a:");

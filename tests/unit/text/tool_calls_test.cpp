@@ -102,7 +102,8 @@ TEST(ToolCalls, GptOssNamesTheFunctionInTheHeader) {
     EXPECT_EQ(calls.size(), 1U) << text;
     return calls.empty() ? std::string() : calls.front().fault;
   };
-  EXPECT_THAT(fault("<|channel|>commentary to=browser.open<|message|>{}"), HasSubstr("'browser.open', not to functions"));
+  EXPECT_THAT(fault("<|channel|>commentary to=browser.open<|message|>{}"),
+              HasSubstr("'browser.open', not to functions"));
   EXPECT_THAT(fault("<|channel|>commentary to=functions.f"), HasSubstr("no <|message|>"));
   EXPECT_THAT(fault("<|channel|>commentary to=functions.f<|message|>{"), HasSubstr("not valid JSON"));
 }

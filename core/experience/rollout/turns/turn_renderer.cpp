@@ -86,7 +86,8 @@ Result<std::string> TurnRenderer::text_after_call(const Json& columns, const Jso
   all.insert(all.end(), messages.begin(), messages.end());
   const Rendered rendered = TRY(chats_.render(columns, all, /*add_generation_prompt=*/true, kWhere));
   if (!rendered.text.starts_with(turn.text))
-    return no_turns("it writes a turn with a call in another way when the answer follows (it is not prefix-preserving)");
+    return no_turns(
+        "it writes a turn with a call in another way when the answer follows (it is not prefix-preserving)");
   for (const int64_t id : stop_ids_) {
     const std::string end = tokenizer_->decode(std::vector<int64_t>{id}, /*skip_special_tokens=*/false);
     const size_t at = turn.text.rfind(end);
