@@ -81,7 +81,7 @@ class ModelRules {
       error("ranks.zero_stage", "'ranks.zero_stage' is 3, and ranks do not share the weights of a bfloat16 model",
             "set it to 2 or less, or model.dtype=float32");
     }
-    if (model.layers == LayerPasses::kPlain && (has_adapter || config_.critic.model.lora_rank > 0)) {
+    if (model.layers == LayerPasses::kPlain && (has_adapter || config_.critic.model.trains_adapter())) {
       error("model.layers", "'model.layers' is plain, and the plain layers have no adapters in bfloat16",
             "set it to fast, or model.dtype=float32");
     }
@@ -91,7 +91,7 @@ class ModelRules {
     }
     for (const auto& [table, optim, steps_matrices] :
          {std::tuple("actor.optim", &config_.actor.optim, !has_adapter),
-          std::tuple("critic.optim", &config_.critic.optim, config_.critic.model.lora_rank == 0)}) {
+          std::tuple("critic.optim", &config_.critic.optim, !config_.critic.model.trains_adapter())}) {
       if (optim->master_weights || !steps_matrices) continue;
       const std::string key = std::string(table) + ".master_weights";
       if (config_.ranks.zero_stage > 0) {

@@ -12,7 +12,7 @@ using namespace reasons;
 using namespace verl_names;
 
 constexpr std::string_view kExperts = "only the policy takes experts again";
-constexpr std::string_view kCriticLora = "the critic's adapter is given by critic.model.lora_rank";
+constexpr std::string_view kCriticLora = "the critic's adapter is given by critic.model.lora_rank or lora_adapter_path";
 constexpr std::string_view kQuantised = "Mortise does not quantize weights";
 constexpr std::string_view kSandbox = "_target_ url max_concurrent memory_limit_mb";
 constexpr std::string_view kModule = "_target_ path name";
@@ -152,7 +152,7 @@ constexpr PeerRule kRules[] = {
     compute("critic.optim.override_optimizer_config", "null", "critic.optim: settings of the optimizer"),
     refuse("critic.optim.zero_indexed_step", "[true]", "the first update of a warm-up has the learning rate 0"),
     refuse("critic.model.override_config", "[null, {}]", "change the critic's config.json instead"),
-    refuse("critic.model.lora_adapter_path", "[null]", kCriticLora),
+    compute("critic.model.lora_adapter_path", "null", "critic.model.lora_adapter_path"),
     refuse("critic.model.lora.rank", "[0]", kCriticLora),
     refuse("critic.model.lora.adapter_path", "[null]", kCriticLora),
     refuse("critic.model.hf_config_path", "[null]", "the configuration is the critic folder's"),
