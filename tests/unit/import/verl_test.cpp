@@ -454,6 +454,8 @@ TEST(ImportVerl, TurnsKeepTheirLimitsAndVerlsSingleCall) {
   EXPECT_EQ(turns.max_tool_response_length, 1000);
   EXPECT_EQ(choice_name(turns.tool_response_truncate_side), "left");
   EXPECT_EQ(choice_name(turns.format), "qwen3_coder");
+  const MultiTurnConfig channels = verl(grpo(table + "enable=True" + table + "format=gpt-oss")).rollout.multi_turn;
+  EXPECT_EQ(channels.format, ToolFormat::kGptOss);
   EXPECT_FALSE(verl(grpo("")).rollout.multi_turn.max_parallel_calls) << "a run of one turn says nothing of them";
 }
 
@@ -465,6 +467,8 @@ TEST(ImportVerl, WhatWouldChangeTheNumbersIsRefused) {
         "actor_rollout_ref.model.external_lib=my.lib"}) {
     EXPECT_THAT(verl_error(grpo(setting)), HasSubstr("is not supported: ")) << setting;
   }
+  EXPECT_THAT(verl_error(grpo("actor_rollout_ref.rollout.over_sample_rate=0.1")),
+              HasSubstr("learns from fewer; rollout.over_sampling begins more groups"));
   EXPECT_THAT(verl_error(grpo("actor_rollout_ref.model.override_config.rope_theta=1")),
               HasSubstr("would change the model"));
   EXPECT_THAT(import_error("verl", "trainer: {total_epochs: \"${oc.env:EPOCHS}\"}"), HasSubstr("is not resolved"));
