@@ -5,76 +5,61 @@
 
 #include <algorithm>
 #include <set>
-#include <tuple>
 
 #include "config/config_node.h"
 #include "config/correction_rules.h"
 #include "config/device_rules.h"
 #include "config/fields.h"
+#include "config/findings.h"
 #include "config/full_kl.h"
 #include "config/learning_rules.h"
-#include "config/optim_groups.h"
+#include "config/model_rules.h"
+#include "config/sampling_rules.h"
 #include "config/unused.h"
-#include "config/val_sets.h"
-#include "foundation/base/choice.h"
 #include "foundation/base/secrets.h"
 #include "foundation/base/text.h"
-#include "foundation/batch/sampling.h"
 
 namespace mortise {
 namespace {
-
-std::string name_of(auto choice) { return std::string(choice_name(choice)); }
 
 class Checker {
  public:
   Checker(const LoadedConfig& loaded, ConfigUse use) : loaded_(loaded), config_(loaded.config), use_(use) {}
 
-  // For users of the model, without a run.
-  [[nodiscard]] bool samples_alone() const { return use_ == ConfigUse::kGenerate || use_ == ConfigUse::kServe; }
-
   Result<std::vector<Error>> run() {
     const bool trains = use_ == ConfigUse::kTrain;
-    if (use_ != ConfigUse::kObjective && !samples_alone()) check_given();
+    if (use_ != ConfigUse::kObjective && !samples_alone(use_)) check_given();
     if (trains || use_ == ConfigUse::kEval) check_rewards();
     check_columns();
     check_rows();
     if (trains || use_ == ConfigUse::kSft) {
-      check_optimizer();
-      check_model_files();
-      check_bfloat16();
-      check_reference_offload();
-      if (config_.model.enable_gradient_checkpointing && config_.model.layers == LayerPasses::kPlain) {
-        error("model.layers",
-              "'model.layers' is plain, but only the fast layers can be recomputed in the backward pass",
-              "remove model.enable_gradient_checkpointing");
-      }
+      check_model_rules(loaded_, found_);
     }
     if (trains || use_ == ConfigUse::kObjective) check_objective();
     if (trains) {
       check_aggregation();
       check_batches();
       check_training();
-      for (Error& problem : check_learning_rules(loaded_)) problems_.push_back(std::move(problem));
+      for (Error& problem : check_learning_rules(loaded_)) found_.problems.push_back(std::move(problem));
     }
     if (use_ == ConfigUse::kSft) {
       check_sft();
       check_validation();
     }
-    if (use_ != ConfigUse::kObjective && use_ != ConfigUse::kSft) check_rollout();
+    if (use_ != ConfigUse::kObjective && use_ != ConfigUse::kSft) check_sampling_rules(loaded_, use_, found_);
     if (use_ == ConfigUse::kTrain || use_ == ConfigUse::kSft || use_ == ConfigUse::kEval)
-      for (Error& problem : check_device(loaded_, use_)) problems_.push_back(std::move(problem));
-    if (!problems_.empty()) return join_problems(std::move(problems_));
-    for (Error& warning : unused_keys(loaded_, use_)) warnings_.push_back(std::move(warning));
-    return std::move(warnings_);
+      for (Error& problem : check_device(loaded_, use_)) found_.problems.push_back(std::move(problem));
+    if (!found_.problems.empty()) return join_problems(std::move(found_.problems));
+    for (Error& warning : unused_keys(loaded_, use_)) found_.warnings.push_back(std::move(warning));
+    return std::move(found_.warnings);
   }
 
  private:
   void error(std::string_view key, std::string what, std::string next) {
-    problems_.push_back({ErrorKind::kConfig, std::move(what), loaded_.where(key), std::move(next)});
+    found_.error(loaded_, key, std::move(what), std::move(next));
   }
   void warn(std::string_view key, std::string what, std::string next = "") {
-    warnings_.push_back({ErrorKind::kConfig, std::move(what), loaded_.where(key), std::move(next)});
+    found_.warn(loaded_, key, std::move(what), std::move(next));
   }
 
   void needs_files(const std::string& key) {
@@ -213,7 +198,7 @@ class Checker {
           "choose a divisor of " + batch);
     }
     if (auto rows = check_num_rows(loaded_, data.train_batch_size, "rollout.n"); !rows.ok()) {
-      problems_.push_back(std::move(rows).error());
+      found_.problems.push_back(std::move(rows).error());
       return;
     }
     const int64_t rows = plan_batches(config_).rows_per_update;
@@ -233,7 +218,7 @@ class Checker {
     if (!actor.use_dynamic_bsz && actor.ppo_micro_batch_size_per_gpu) return;
     auto good = check_pass_length(loaded_, "actor.ppo_max_token_len_per_gpu", actor.ppo_max_token_len_per_gpu,
                                   actor.ulysses_sequence_parallel_size);
-    if (!good.ok()) problems_.push_back(std::move(good).error());
+    if (!good.ok()) found_.problems.push_back(std::move(good).error());
   }
 
   void check_correction() {
@@ -241,7 +226,7 @@ class Checker {
     if (auto rules = parse_correction_rules(correction); !rules.ok()) {
       Error problem = std::move(rules).error();
       problem.where = loaded_.where(problem.where);
-      problems_.push_back(std::move(problem));
+      found_.problems.push_back(std::move(problem));
     }
     const std::string& loss = config_.actor.policy_loss.loss_mode;
     if (!correction.bypass_mode || correction.loss_type != BypassLoss::kReinforce ||
@@ -287,89 +272,6 @@ class Checker {
     }
   }
 
-  void check_optimizer() {
-    if (config_.actor.optim.lr == 0) warn("actor.optim.lr", "the learning rate is 0, so nothing will be learnt");
-    check_restarts("actor.optim.num_cycles", config_.actor.optim);
-    check_restarts("critic.optim.num_cycles", config_.critic.optim);
-    check_nesterov("actor.optim.nesterov", config_.actor.optim);
-    check_nesterov("critic.optim.nesterov", config_.critic.optim);
-    for (const char* table : {"actor.optim", "critic.optim"}) {
-      if (auto groups = optim_groups(loaded_, table); !groups.ok()) problems_.push_back(std::move(groups).error());
-    }
-  }
-
-  // As in torch.
-  void check_nesterov(const std::string& key, const OptimConfig& optim) {
-    if (optim.optimizer != OptimizerName::kSgd || !optim.nesterov.value_or(false)) return;
-    if (optim.momentum.value_or(0.0) > 0.0 && optim.dampening == 0.0) return;
-    error(key, fmt::format("{} is true, but sgd has {}", quote(key), optim.dampening > 0 ? "dampening" : "no momentum"),
-          "set momentum above 0 and dampening to 0");
-  }
-
-  void check_restarts(const std::string& key, const OptimConfig& optim) {
-    if (optim.lr_scheduler_type != LrSchedule::kCosineWithRestarts || optim.num_cycles >= 1) return;
-    error(key,
-          fmt::format("{} is {}, but cosine_with_restarts goes down num_cycles times", quote(key),
-                      format_f64(optim.num_cycles)),
-          "set it to 1 or more");
-  }
-
-  void check_reference_offload() {
-    if (config_.ref.offload == Offloading::kNone || config_.ranks.zero_stage < 3) return;
-    error("ref.offload", "'ref.offload' is file, and with ranks.zero_stage = 3 the ranks share the reference's weights",
-          "set it to none, or ranks.zero_stage to 2 or less");
-  }
-
-  // What does not go together with model.dtype = bfloat16.
-  void check_bfloat16() {
-    const ModelSection& model = config_.model;
-    if (model.dtype != ModelDtype::kBfloat16) return;
-    const bool has_adapter = model.trains_adapter();
-    if (config_.ranks.zero_stage == 3) {
-      error("ranks.zero_stage", "'ranks.zero_stage' is 3, and ranks do not share the weights of a bfloat16 model",
-            "set it to 2 or less, or model.dtype=float32");
-    }
-    if (model.layers == LayerPasses::kPlain && (has_adapter || config_.critic.model.lora_rank > 0)) {
-      error("model.layers", "'model.layers' is plain, and the plain layers have no adapters in bfloat16",
-            "set it to fast, or model.dtype=float32");
-    }
-    if (config_.rollout.kernels == DecodeKernels::kPlain && has_adapter) {
-      error("rollout.kernels", "'rollout.kernels' is plain, and the plain layers have no adapters in bfloat16",
-            "remove rollout.kernels, or set model.dtype=float32");
-    }
-    for (const auto& [table, optim, steps_matrices] :
-         {std::tuple("actor.optim", &config_.actor.optim, !has_adapter),
-          std::tuple("critic.optim", &config_.critic.optim, config_.critic.model.lora_rank == 0)}) {
-      if (optim->master_weights || !steps_matrices) continue;
-      const std::string key = std::string(table) + ".master_weights";
-      if (config_.ranks.zero_stage > 0) {
-        error(
-            key,
-            fmt::format(
-                "'{}' is false, and ranks.zero_stage is {}: ranks can share the optimizer only if there are master weights",
-                key, config_.ranks.zero_stage),
-            "set one of the two to its default");
-      }
-      if (model.layers == LayerPasses::kPlain) {
-        error(key, fmt::format("'{}' is false, but the plain layers of model.layers read master weights", key),
-              "set it to true, or model.layers=fast");
-      }
-    }
-  }
-
-  // Which part of the model is trained, and how it is saved.
-  void check_model_files() {
-    const ModelSection& model = config_.model;
-    const bool fresh = model.lora_rank > 0 && !model.lora_adapter_path;
-    if (fresh && model.target_modules.empty())
-      error("model.target_modules", "'model.target_modules' names no matrix", "use [\"all-linear\"]");
-    const TrainerConfig& trainer = config_.trainer;
-    if (trainer.max_shard_size && !parse_byte_size(*trainer.max_shard_size)) {
-      error("trainer.max_shard_size", "'trainer.max_shard_size' is " + quote(*trainer.max_shard_size),
-            "write a number of bytes, or a size such as 500MB, 5GB or 2GiB");
-    }
-  }
-
   void check_training() {
     const AlgorithmConfig& algorithm = config_.algorithm;
     const FilterGroupsConfig& filter = algorithm.filter_groups;
@@ -412,100 +314,11 @@ class Checker {
     }
   }
 
-  void check_rollout() {
-    const RolloutConfig& rollout = config_.rollout;
-    if (rollout.min_new_tokens > response_length(config_)) {
-      error("rollout.min_new_tokens",
-            fmt::format("'rollout.min_new_tokens' ({}) is more than the longest completion ({})",
-                        rollout.min_new_tokens, response_length(config_)),
-            "lower it");
-    }
-    check_temperature("rollout.temperature", rollout.temperature);
-    const bool decodes_other = rollout.dtype == DecodeDtype::kFloat32 && config_.model.dtype == ModelDtype::kBfloat16;
-    if (rollout.dtype != DecodeDtype::kAuto && (config_.model.dtype == ModelDtype::kFloat64 || decodes_other)) {
-      error("rollout.dtype",
-            fmt::format("'rollout.dtype' is {}, and model.dtype is {}: only a float32 model can decode in another "
-                        "format, which is bfloat16",
-                        name_of(rollout.dtype), name_of(config_.model.dtype)),
-            "remove one of the two");
-    }
-    check_kernels();
-    if (rollout.ignore_eos && !rollout.stop.empty()) {
-      error("rollout.stop", "'rollout.stop' ends completions, but 'rollout.ignore_eos' keeps them from ending",
-            "remove one of them");
-    }
-    for (const std::string_view key : {"rollout.stop", "rollout.bad_words"}) {
-      const auto& texts = key == "rollout.stop" ? rollout.stop : rollout.bad_words;
-      if (std::find(texts.begin(), texts.end(), "") != texts.end())
-        error(key, fmt::format("'{}' contains an empty text", key), "remove it");
-    }
-    if (samples_alone()) {
-      if (rollout.n > 1 && rollout.temperature == 0) {
-        warn("rollout.n",
-             "greedy completions of one prompt are all the same, but rollout.n asks for " + std::to_string(rollout.n),
-             "set rollout.temperature above 0");
-      }
-      return;
-    }
-    check_validation_sampling();
-  }
-
-  // The plain path computes in the model's own numbers, the fast one in float32 alone.
-  void check_kernels() {
-    const RolloutConfig& rollout = config_.rollout;
-    if (rollout.kernels == DecodeKernels::kPlain && rollout.dtype == DecodeDtype::kBfloat16) {
-      error("rollout.kernels", "'rollout.kernels' is plain, but the plain path has no bfloat16 matrices",
-            "remove rollout.dtype");
-    }
-    if (rollout.kernels != DecodeKernels::kAuto && rollout.kernels != DecodeKernels::kPlain &&
-        config_.model.dtype == ModelDtype::kFloat64) {
-      error("rollout.kernels",
-            fmt::format("'rollout.kernels' is {}, and model.dtype is {}: the fast path computes in float32",
-                        name_of(rollout.kernels), name_of(config_.model.dtype)),
-            "remove rollout.kernels, or set it to plain");
-    }
-  }
-
-  // Below this, the divided logits overflow float32.
-  void check_temperature(std::string_view key, double temperature) {
-    if (temperature == 0 || temperature >= kLeastTemperature) return;
-    error(key, fmt::format("'{}' is {}, and logits divided by it overflow", key, format_f64(temperature)),
-          "use 0 for greedy, or at least 1e-6");
-  }
-
-  void check_validation_sampling() {
-    auto sets = val_sets(loaded_);
-    if (!sets.ok()) return problems_.push_back(std::move(sets).error());
-    for (const ValSet& set : *sets)
-      check_sampling_of_set(set.name.empty() ? "rollout.val_kwargs" : "data.val_sets." + set.name, set.kwargs);
-  }
-
-  void check_sampling_of_set(const std::string& table, const ValKwargs& validation) {
-    check_temperature(table + ".temperature", validation.temperature);
-    const bool samples = validation.do_sample && validation.temperature > 0;
-    if (validation.do_sample && !samples) {
-      warn(table + ".do_sample",
-           fmt::format("{0}.do_sample is true, but {0}.temperature is 0: validation is greedy", table),
-           fmt::format("set {}.temperature=1.0, or remove do_sample", table));
-    } else if (validation.n > 1 && !samples) {
-      warn(table + ".n",
-           fmt::format("validation asks for {} completions of each prompt, but greedy ones are all the same",
-                       validation.n),
-           fmt::format("set {0}.do_sample=true and {0}.temperature", table));
-    }
-    for (const int64_t k : validation.pass_k) {
-      if (k <= validation.n) continue;
-      error(table + ".pass_k",
-            fmt::format("pass@{} needs {} completions of each prompt, but {}.n is {}", k, k, table, validation.n),
-            fmt::format("set {}.n={} or more", table, k));
-    }
-  }
-
   void check_sft() {
     if (config_.trainer.val_only) {
       error("trainer.val_only", "'trainer.val_only' only validates, but sft trains", "use `mortise eval`");
     }
-    if (config_.data.validates()) check_validation_sampling();
+    if (config_.data.validates()) check_validation_sampling(loaded_, found_);
   }
 
   // sft validates if it has rows and rewards for it.
@@ -530,8 +343,7 @@ class Checker {
   const LoadedConfig& loaded_;
   const RunConfig& config_;
   ConfigUse use_;
-  std::vector<Error> problems_;
-  std::vector<Error> warnings_;
+  ConfigFindings found_;
 };
 
 }  // namespace

@@ -36,7 +36,9 @@ class DeviceRules {
     if (plugins.has_critic) {
       check_optimizer("critic.optim", config_.critic.optim);
       check_tokens("critic.ulysses_sequence_parallel_size", config_.critic.ulysses_sequence_parallel_size);
-      if (config_.critic.model.lora_rank > 0) refuse("critic.model.lora_rank", "trains an adapter", "set it to 0");
+      const CriticModelConfig& critic = config_.critic.model;
+      if (critic.lora_rank > 0) refuse("critic.model.lora_rank", "trains an adapter", "set it to 0");
+      if (critic.lora_adapter_path) refuse("critic.model.lora_adapter_path", "trains an adapter", "remove it");
     }
     if (plugins.has_reference && config_.ref.offload != Offloading::kNone)
       refuse("ref.offload", "keeps numbers in files", "set it to none");

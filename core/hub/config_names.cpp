@@ -113,6 +113,8 @@ Result<> resolve_hub_names(Env& env, LoadedConfig& loaded, std::span<const Path>
   if (config.model.lora_adapter_path) TRY(resolver.model("model.lora_adapter_path", *config.model.lora_adapter_path));
   if (config.teacher.path) TRY(resolver.model("teacher.path", *config.teacher.path));
   if (config.critic.model.path) TRY(resolver.model("critic.model.path", *config.critic.model.path));
+  if (config.critic.model.lora_adapter_path)
+    TRY(resolver.model("critic.model.lora_adapter_path", *config.critic.model.lora_adapter_path));
   for (std::string& file : config.data.train_files) TRY(resolver.data("data.train_files", file));
   for (std::string& file : config.data.val_files) TRY(resolver.data("data.val_files", file));
   for (std::string& file : config.sft_mix.files) TRY(resolver.data("sft_mix.files", file));

@@ -108,7 +108,10 @@ void set_update_size(Translation& t, const Cut& cut, DealtRows order, int64_t pa
   if (rows % cut.group == 0) {
     t.set("actor.ppo_mini_batch_size", rows / cut.group,
           {"per_device_train_batch_size", "gradient_accumulation_steps", "num_generations"},
-          is_random ? "in prompts; there the rows of a generation batch are distributed at random" : "in prompts");
+          is_random ? fmt::format("in prompts; there the rows of a generation batch are distributed at random. "
+                                  "actor.rows_per_update = {} with actor.shuffle = true does the same",
+                                  rows)
+                    : "in prompts");
     return;
   }
   t.set("actor.rows_per_update", rows, {"per_device_train_batch_size", "gradient_accumulation_steps"},

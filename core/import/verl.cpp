@@ -161,6 +161,15 @@ void warn_of_other_defaults(Translation& t) {
 }
 
 void set_critic_adapter(Translation& t) {
+  constexpr const char* kFolder = "critic.model.lora_adapter_path";
+  if (!t.is_null(kFolder)) {
+    t.set(kFolder, t.text(kFolder), {kFolder}, "it must hold the value head");
+    t.note_given({"critic.model.lora_rank", "critic.model.lora_alpha", "critic.model.target_modules",
+                  "critic.model.exclude_modules"},
+                 "the adapter has its own");
+    return;
+  }
+  t.note_given({kFolder}, "as here");
   if (t.integer("critic.model.lora_rank") > 0) {
     for (const char* key : {"critic.model.lora_rank", "critic.model.lora_alpha"}) t.set(key, t.value(key), {key});
     for (const char* key : {"critic.model.target_modules", "critic.model.exclude_modules"}) {

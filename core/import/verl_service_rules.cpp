@@ -12,7 +12,7 @@ using namespace reasons;
 using namespace verl_names;
 
 constexpr std::string_view kExperts = "only the policy takes experts again";
-constexpr std::string_view kCriticLora = "the critic's adapter is given by critic.model.lora_rank";
+constexpr std::string_view kCriticLora = "the critic's adapter is given by critic.model.lora_rank or lora_adapter_path";
 constexpr std::string_view kQuantised = "Mortise does not quantize weights";
 constexpr std::string_view kSandbox = "_target_ url max_concurrent memory_limit_mb";
 constexpr std::string_view kModule = "_target_ path name";
@@ -64,7 +64,8 @@ constexpr PeerRule kRules[] = {
     refuse("rollout.agent.agent_loop_config_path", "[null]", kPython),
     refuse("rollout.agent.custom_async_server.path", "[null]", kPython),
     refuse("rollout.over_sample_rate", "[0]",
-           "set rollout.over_sampling: groups that are sampled per group that a step learns from"),
+           "verl aborts the last completions of a step and learns from fewer; rollout.over_sampling begins more groups "
+           "and continues the last ones in the next step"),
     refuse("rollout.quantization", "[null]", "the sampler uses the trainer's weights unchanged"),
     no_effect("rollout.enable_rollout_routing_replay", "actor.router_replay.mode decides"),
     refuse("rollout.skip_rollout", "[false]", "rollout.name = \"replay\" reads recorded completions"),
@@ -153,7 +154,7 @@ constexpr PeerRule kRules[] = {
     compute("critic.optim.override_optimizer_config", "null", "critic.optim: settings of the optimizer"),
     refuse("critic.optim.zero_indexed_step", "[true]", "the first update of a warm-up has the learning rate 0"),
     refuse("critic.model.override_config", "[null, {}]", "change the critic's config.json instead"),
-    refuse("critic.model.lora_adapter_path", "[null]", kCriticLora),
+    compute("critic.model.lora_adapter_path", "null", "critic.model.lora_adapter_path"),
     refuse("critic.model.lora.rank", "[0]", kCriticLora),
     refuse("critic.model.lora.adapter_path", "[null]", kCriticLora),
     refuse("critic.model.hf_config_path", "[null]", "the configuration is the critic folder's"),

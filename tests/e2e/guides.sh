@@ -55,9 +55,12 @@ task() { "$build_dir/bin/$1" "${@:2}" >log 2>&1 || fail "$1: $(cat log)"; }
 task make_task runs/quickstart
 task make_tool_task runs/tools
 task make_tool_task runs/search --search
-mkdir -p runs/tools/warm/global_step_400 runs/search/warm/global_step_800 runs/quickstart/train/global_step_1300
+task make_tool_task runs/game
+task make_task runs/experts --experts
+mkdir -p runs/experts/warm/global_step_300 runs/tools/warm/global_step_400 runs/search/warm/global_step_800 runs/quickstart/train/global_step_1300
 cp -r runs/quickstart/model runs/quickstart/init
 cp -r runs/quickstart/model runs/quickstart/train/global_step_1300/huggingface
+cp -r runs/experts/model runs/experts/warm/global_step_300/huggingface
 cp -r runs/tools/model runs/tools/warm/global_step_400/huggingface
 cp -r runs/search/model runs/search/warm/global_step_800/huggingface
 mv runs/quickstart/model runs/quickstart/warm

@@ -19,6 +19,9 @@ const std::string kRun =
     "trainer.save_freq=1 trainer.logger='[]' ";
 const std::string kBuffer = kRun + "algorithm.replay_buffer.enable=true algorithm.replay_buffer.max_age=3 ";
 
+const std::string kTwoAhead =
+    "trainer.mode=async trainer.max_staleness=2 algorithm.rollout_correction.rollout_is=token ";
+
 std::vector<Json> dumped(const TaskFolder& task, int64_t step) {
   return rows_of(task.path() / "dump" / (std::to_string(step) + ".jsonl"));
 }
@@ -91,6 +94,42 @@ TEST(ReplayBufferRuns, AResumeFindsIt) {
   expect_resumed_bits(kBuffer, 3, 6);
   expect_resumed_bits(kBuffer + "actor.ppo_mini_batch_size=4 actor.ppo_epochs=2 trainer.mode=one_step_off", 4, 6);
   expect_resumed_bits(kBuffer + "algorithm.rollout_correction.bypass_mode=true", 3, 6);
+  expect_resumed_bits(kBuffer + kTwoAhead, 4, 6);
+}
+
+// Rows that several versions of the weights sampled come back with all of them, and the limit of age counts from the
+// step that first learnt from them.
+TEST(ReplayBufferRuns, GroupsThatWereSampledAheadComeBackAsTheyWere) {
+  const TaskFolder task;
+  const Outcome done = task.mortise(kBuffer + kTwoAhead + "trainer.rollout_data_dir=dump");
+  ASSERT_EQ(done.code, 0) << done.output;
+  std::map<int64_t, std::map<std::string, Json>> seen;  // by step, by tokens
+  size_t num_replayed = 0, num_spanning = 0;
+  for (int64_t step = 1; step <= 6; ++step) {
+    for (const Json& row : dumped(task, step)) {
+      const std::string tokens = dump_json(Json{row["prompt_token_ids"], row["token_ids"], row["sample_index"]});
+      if (!row.contains("sampled_in_step")) {
+        EXPECT_GE(row["weight_version"], step - 3);
+        seen[step][tokens] = row;
+        continue;
+      }
+      const auto from = row["sampled_in_step"].get<int64_t>();
+      EXPECT_LT(from, step);
+      EXPECT_GE(from, step - 3);
+      ASSERT_TRUE(seen[from].contains(tokens)) << row;
+      const Json& first = seen[from][tokens];
+      for (const char* name : {"score", "log_probs", "weight_version", "advantage"})
+        EXPECT_EQ(row[name], first[name]) << name;
+      ASSERT_EQ(row.contains("weight_versions"), first.contains("weight_versions"));
+      if (first.contains("weight_versions")) {
+        EXPECT_EQ(row["weight_versions"], first["weight_versions"]);
+        num_spanning += first["weight_versions"].size() > 1 ? 1 : 0;
+      }
+      ++num_replayed;
+    }
+  }
+  EXPECT_GT(num_replayed, 0U);
+  EXPECT_GT(num_spanning, 0U);
 }
 
 TEST(ReplayBufferRuns, WhatWouldNotBeRightIsRefused) {

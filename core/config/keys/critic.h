@@ -17,6 +17,8 @@ struct CriticModelConfig {
   double lora_alpha = 16.0;         // the adapter's product counts lora_alpha / lora_rank times
   std::vector<std::string> target_modules = {"all-linear"};  // ends of names of the adapted matrices
   std::vector<std::string> exclude_modules;                  // exceptions from target_modules
+  std::optional<std::string> lora_adapter_path;  // PEFT folder of an adapter to continue; sets rank, modules
+  [[nodiscard]] bool trains_adapter() const { return lora_rank > 0 || lora_adapter_path.has_value(); }
   bool operator==(const CriticModelConfig&) const = default;
 };
 
@@ -94,26 +96,41 @@ void describe_critic_model(Keys& keys) {
                 "Model folder that the critic starts from. A sequence classifier with one label is used as it is. A "
                 "language model gets a random value head. null: model.path.")
       .as_in_verl("null");
-  const auto has_no_adapter = [](const auto& k) { return k.config.critic.model.lora_rank == 0; };
-  constexpr const char* kAllTrained = "critic.model.lora_rank is 0, so all weights of the critic are trained";
+  const auto has_no_adapter = [](const auto& k) {
+    return k.config.critic.model.lora_rank == 0 || k.config.critic.model.lora_adapter_path;
+  };
+  const auto why_none = [](const auto& k) -> std::string {
+    return k.config.critic.model.lora_adapter_path
+               ? "the adapter of critic.model.lora_adapter_path has its own"
+               : "critic.model.lora_rank is 0, so all weights of the critic are trained";
+  };
   keys.compared(
           "lora_rank", &CriticModelConfig::lora_rank,
           "Rank of a LoRA adapter of the critic. The adapter and the value head are trained and the weights are "
           "frozen. If the policy has an adapter too and both start from the same folder, they share the memory of "
           "the base. 0: no adapter; all weights are trained.")
       .at_least(0)
-      .at_most(65536);
+      .at_most(65536)
+      .no_effect(
+          kInTrain, [](const auto& k) { return k.config.critic.model.lora_adapter_path.has_value(); },
+          "the adapter of critic.model.lora_adapter_path has its own");
   keys.compared("lora_alpha", &CriticModelConfig::lora_alpha,
                 "Scale of the adapter: its product is multiplied by lora_alpha / lora_rank.")
       .above(0)
       .at_most(1e9)
-      .no_effect(kInTrain, has_no_adapter, kAllTrained);
+      .no_effect(kInTrain, has_no_adapter, why_none);
   keys.compared("target_modules", &CriticModelConfig::target_modules,
                 "Matrices that get an adapter. See model.target_modules.")
-      .no_effect(kInTrain, has_no_adapter, kAllTrained);
+      .no_effect(kInTrain, has_no_adapter, why_none);
   keys.compared("exclude_modules", &CriticModelConfig::exclude_modules,
                 "Matrices that get no adapter although target_modules matches them.")
-      .no_effect(kInTrain, has_no_adapter, kAllTrained);
+      .no_effect(kInTrain, has_no_adapter, why_none);
+  keys.compared(
+          "lora_adapter_path", &CriticModelConfig::lora_adapter_path,
+          "Folder of a LoRA adapter in PEFT's format that the critic continues, such as that of a reward model. It "
+          "must hold the value head (task type SEQ_CLS). All settings of the adapter come from the folder. null: "
+          "a new adapter if lora_rank is above 0.")
+      .as_in_verl("null");
 }
 
 template <class Catalog>

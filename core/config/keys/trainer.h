@@ -189,9 +189,7 @@ void describe_saving_and_testing(Keys& keys) {
   keys.free("val_only", &TrainerConfig::val_only, "Validate once and stop.").as_in_verl("false");
 }
 
-inline constexpr auto trains_adapter = [](const auto& k) {
-  return k.config.model.lora_rank > 0 || k.config.model.lora_adapter_path;
-};
+inline constexpr auto trains_adapter = [](const auto& k) { return k.config.model.trains_adapter(); };
 
 template <class Keys>
 void describe_best_model(Keys& keys) {

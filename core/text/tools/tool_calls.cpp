@@ -186,6 +186,42 @@ std::vector<ToolCall> mistral_calls(std::string_view text) {
   return calls;
 }
 
+// Messages one after the other, each a header, <|message|> and a body. The header of a call names who gets it: to=X,
+// before the channel or after it. The header of the first message begins in the prompt.
+std::vector<ToolCall> harmony_calls(std::string_view text) {
+  constexpr std::string_view kStart = "<|start|>", kMessage = "<|message|>", kTo = "to=", kFunctions = "functions.";
+  std::vector<ToolCall> calls;
+  while (!text.empty()) {
+    const size_t next = text.find(kStart, 1);
+    const std::string_view message = text.substr(0, next);
+    text = next == std::string_view::npos ? std::string_view() : text.substr(next);
+    const size_t header_end = message.find(kMessage);
+    const std::string_view header = message.substr(0, header_end);
+    const size_t to = header.find(kTo);
+    if (to == std::string_view::npos) continue;
+    const std::string_view rest = header.substr(to + kTo.size());
+    std::string_view name = rest.substr(0, rest.find_first_of(" \t\n<"));
+    if (!name.starts_with(kFunctions)) {
+      calls.push_back(faulty(fmt::format("the call goes to {}, not to functions.NAME", quote(name))));
+      continue;
+    }
+    name.remove_prefix(kFunctions.size());
+    if (header_end == std::string_view::npos) {
+      calls.push_back(faulty(fmt::format("the call of {} has no <|message|> with arguments", quote(name))));
+      continue;
+    }
+    std::string_view body = message.substr(header_end + kMessage.size());
+    for (const std::string_view end : {std::string_view("<|call|>"), std::string_view("<|end|>")})
+      body = body.substr(0, body.find(end));
+    auto arguments = parse_json(trim(body), "");
+    if (arguments.ok())
+      calls.push_back(call_of(Json{{"name", std::string(name)}, {"arguments", *std::move(arguments)}}));
+    else
+      calls.push_back(faulty("the arguments are not valid JSON: " + arguments.error().what));
+  }
+  return calls;
+}
+
 }  // namespace
 
 std::vector<ToolCall> find_tool_calls(std::string_view text, ToolFormat format, const Json& tools) {
@@ -203,6 +239,8 @@ std::vector<ToolCall> find_tool_calls(std::string_view text, ToolFormat format, 
       return read_python_calls(text);
     case ToolFormat::kMistral:
       return mistral_calls(text);
+    case ToolFormat::kGptOss:
+      return harmony_calls(text);
   }
   return calls;
 }

@@ -5,12 +5,15 @@
 
 #include <ATen/core/grad_mode.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <system_error>
 #include <vector>
 
 #include "foundation/base/choice.h"
 #include "foundation/base/log.h"
+#include "model/adapters/trained_lora.h"
+#include "model/weights/parameters.h"
 #include "train/report/stage_timer.h"
 #include "train/report/step_metrics.h"
 #include "train/run/offloading.h"
@@ -71,7 +74,7 @@ LoraChoice critic_lora_choice(const CriticModelConfig& model) {
 }
 
 bool shares_policy_base(const RunConfig& config) {
-  if (!config.model.trains_adapter() || config.critic.model.lora_rank == 0) return false;
+  if (!config.model.trains_adapter() || !config.critic.model.trains_adapter()) return false;
   if (!config.critic.model.path) return true;
   std::error_code failed;  // such a folder is refused where it is read
   return std::filesystem::equivalent(config.model.path, *config.critic.model.path, failed);
@@ -127,7 +130,7 @@ namespace {
 
 // The head of an adapter is trained as a whole, see check_shared_adapter.
 Result<> check_spread_adapter(const RunSettings& run) {
-  if (run.config.critic.model.lora_rank == 0 || !spreads_weights(run.config, run.ranks)) return {};
+  if (!run.config.critic.model.trains_adapter() || !spreads_weights(run.config, run.ranks)) return {};
   return Error{ErrorKind::kConfig,
                "a critic cannot have an adapter with ranks.zero_stage = 3, which spreads all weights over the ranks",
                run.loaded.where("critic.model.lora_rank"),
@@ -140,8 +143,29 @@ Result<Model> load_start(const RunSettings& run, const Model& policy, const Path
   return load_critic_model(run.env, folder, std::string(choice_name(run.config.model.dtype)), run.key.seed);
 }
 
+// The folder's own head is the value head, and the pass of a critic drops no features.
+Result<> continue_adapter(const RunSettings& run, const std::string& folder, Model& critic) {
+  const std::string key = "critic.model.lora_adapter_path";
+  auto loaded = critic.train_lora(run.env, folder);
+  if (!loaded.ok()) {
+    if (loaded.error().where.empty()) loaded.error().where = run.loaded.where(key);
+    return loaded;
+  }
+  if (critic.lora_dropout() > 0) {
+    return Error{ErrorKind::kConfig, "the critic's adapter was trained with lora_dropout, which a critic does not have",
+                 run.loaded.where(key), "set lora_dropout to 0 in its adapter_config.json"};
+  }
+  const auto is_head = [](const NamedParameter& parameter) {
+    return parameter.name.ends_with(std::string(".") + kScoreHead);
+  };
+  if (std::ranges::any_of(critic.trained_lora()->parameters(), is_head)) return {};
+  return Error{ErrorKind::kConfig, "the critic's adapter holds no value head (score), so that it would stay random",
+               run.loaded.where(key), "name it as critic.model.path, and set critic.model.lora_rank for a new adapter"};
+}
+
 Result<> add_adapter(const RunSettings& run, Model& critic) {
   const CriticModelConfig& model = run.config.critic.model;
+  if (model.lora_adapter_path) return continue_adapter(run, *model.lora_adapter_path, critic);
   if (model.lora_rank == 0) return {};
   auto made = critic.train_lora(critic_lora_choice(model), run.key.seed, RandomPurpose::kCriticAdapterInit);
   if (!made.ok()) made.error().where = critic_lora_place(run.loaded, made.error());

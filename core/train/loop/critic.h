@@ -38,7 +38,7 @@ Result<Model> load_critic_model(Env& env, const Path& folder, const std::string&
 // Does the estimator ask for values? A run then has a critic.
 bool needs_critic(const PluginInfo& estimator);
 
-// The adapter that it trains, with its head as a whole. Precondition: critic.model.lora_rank > 0.
+// The adapter that it trains, with its head as a whole. Precondition: critic.model.lora_rank > 0, and no folder of an adapter.
 LoraChoice critic_lora_choice(const CriticModelConfig& model);
 
 // Does it share the policy's frozen base, in the same memory?

@@ -107,7 +107,7 @@ void add_models(const PolicyParts& policy, const Critic* critic, RunInputs& inpu
                digest_of_model(critic->model.base_view()));
 }
 
-Result<> add_policy_files(const RunSettings& run, const PolicyParts& policy, RunInputs& inputs) {
+Result<> add_model_files(const RunSettings& run, const PolicyParts& policy, bool has_critic, RunInputs& inputs) {
   const ModelSection& model = run.config.model;
   const Path& tokenizer = policy.folder->tokenizer_path;
   const std::vector<std::string> names = TRY(list_tokenizer_files(tokenizer, run.env));
@@ -120,6 +120,11 @@ Result<> add_policy_files(const RunSettings& run, const PolicyParts& policy, Run
   if (model.lora_adapter_path) {
     digest = TRY(digest_of_file(run.env, Path(*model.lora_adapter_path) / kAdapterConfigFile));
     inputs.add("adapter_config", "model.lora_adapter_path: adapter_config.json", std::move(digest));
+  }
+  const std::optional<std::string>& of_critic = run.config.critic.model.lora_adapter_path;
+  if (has_critic && of_critic) {
+    digest = TRY(digest_of_file(run.env, Path(*of_critic) / kAdapterConfigFile));
+    inputs.add("critic_adapter_config", "critic.model.lora_adapter_path: adapter_config.json", std::move(digest));
   }
   return {};
 }
@@ -202,7 +207,7 @@ Result<RunInputs> make_inputs(const RunSettings& run, const PluginRegistry& regi
   const bool samples = run.kind == RunKind::kTrain;  // a warm start makes no plugin but its rewards
   add_device(run.device, inputs);
   add_models(policy, critic, inputs);
-  TRY(add_policy_files(run, policy, inputs));
+  TRY(add_model_files(run, policy, critic != nullptr, inputs));
   if (samples) add_columns(data, inputs);
   for (const PluginFile& file : plugin_files(registry, run.config)) {
     if (!samples && !file.key.starts_with("reward.")) continue;

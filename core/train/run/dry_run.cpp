@@ -49,19 +49,25 @@ Result<std::optional<LoraSize>> fresh_lora_size(const ModelConfig& model, const 
   return std::optional(measure_lora(store.parameters, *plan));
 }
 
+// The same of a folder's adapter.
+Result<std::optional<LoraSize>> lora_size_of_folder(Env& env, const Path& folder, const ModelConfig& model) {
+  const ParameterStore store = allocate_parameters(model, at::kFloat, /*requires_grad=*/false);
+  const LoraPlan plan = TRY(plan_lora_of_folder(env, folder, store.parameters));
+  return std::optional(measure_lora(store.parameters, plan));
+}
+
 // The same of the adapter that would be trained.
 Result<std::optional<LoraSize>> estimate_lora(Env& env, const ModelConfig& model, const LoadedConfig& loaded) {
   const ModelSection& section = loaded.config.model;
   if (!section.trains_adapter()) return std::optional<LoraSize>();
   if (!section.lora_adapter_path) return fresh_lora_size(model, lora_choice(section), loaded, lora_place);
-  const ParameterStore store = allocate_parameters(model, at::kFloat, /*requires_grad=*/false);
-  const LoraPlan plan = TRY(plan_lora_of_folder(env, *section.lora_adapter_path, store.parameters));
-  return std::optional(measure_lora(store.parameters, plan));
+  return lora_size_of_folder(env, *section.lora_adapter_path, model);
 }
 
 // The same of the critic's adapter.
-Result<std::optional<LoraSize>> estimate_critic_lora(const ModelConfig& critic, const LoadedConfig& loaded) {
+Result<std::optional<LoraSize>> estimate_critic_lora(Env& env, const ModelConfig& critic, const LoadedConfig& loaded) {
   const CriticModelConfig& section = loaded.config.critic.model;
+  if (section.lora_adapter_path) return lora_size_of_folder(env, *section.lora_adapter_path, critic);
   if (section.lora_rank == 0) return std::optional<LoraSize>();
   return fresh_lora_size(critic, critic_lora_choice(section), loaded, critic_lora_place);
 }
@@ -75,7 +81,7 @@ Result<CriticBytes> critic_bytes(Env& env, const PluginRegistry& registry, const
   TRY(check_sequence_parallel(loaded, "critic.ulysses_sequence_parallel_size",
                               config.critic.ulysses_sequence_parallel_size, critic, "the critic", num_ranks));
   const ModelDtype dtype = config.model.dtype;
-  const std::optional<LoraSize> lora = TRY(estimate_critic_lora(critic, loaded));
+  const std::optional<LoraSize> lora = TRY(estimate_critic_lora(env, critic, loaded));
   const TrainedSize trained = TRY(trained_size(critic, lora, loaded, "critic.optim"));
   const auto element = static_cast<double>(num_bytes(dtype));
   const double activations = critic_activation_bytes(critic, trained, config, critic_pass_options(config),

@@ -24,6 +24,7 @@
 #include "train/run/admission.h"
 #include "train/run/ahead_rules.h"
 #include "train/run/offloading.h"
+#include "train/run/policy_parts.h"
 #include "train/run/router_rules.h"
 #include "train/run/run_data.h"
 #include "train/run/run_device.h"
@@ -49,113 +50,8 @@ Result<PluginRegistry> open_registry(const LoadedConfig& loaded) {
 
 namespace {
 
-std::string dtype_of(const RunConfig& config) { return std::string(choice_name(config.model.dtype)); }
-
 uint64_t sampling_seed(const RunConfig& config) {
   return static_cast<uint64_t>(config.rollout.seed.value_or(config.trainer.seed));
-}
-
-Result<> load_adapter(const RunSettings& run, Model& policy) {
-  const ModelSection& model = run.config.model;
-  if (policy.has_adapter() && model.trains_adapter()) {
-    return Error{ErrorKind::kConfig, "model.path is the folder of an adapter, and another one is to be trained",
-                 run.loaded.where("model.path"),
-                 "name the base's folder, and the adapter as model.lora_adapter_path to continue it"};
-  }
-  if (model.lora_adapter_path) {
-    auto loaded = policy.train_lora(run.env, *model.lora_adapter_path);
-    if (!loaded.ok() && loaded.error().where.empty())
-      loaded.error().where = run.loaded.where("model.lora_adapter_path");
-    return loaded;
-  }
-  if (model.lora_rank == 0) return {};
-  auto made = policy.train_lora(lora_choice(model), run.key.seed);
-  if (!made.ok()) made.error().where = lora_place(run.loaded, made.error());
-  return made;
-}
-
-// Ranks that share the weights compute merged matrices again from parts of the base, which plain LoRA alone allows.
-Result<> check_shared_adapter(const RunSettings& run, const Model& policy) {
-  if (run.config.ranks.zero_stage < 3 || run.ranks.size() == 1 || !policy.trains_lora()) return {};
-  if (policy.trained_lora()->is_plain() && !run.config.ref.sync_steps) return {};
-  return Error{
-      ErrorKind::kConfig,
-      "ranks.zero_stage = 3 cannot be used with DoRA, PiSSA, OLoRA, biases or whole modules of an adapter, nor "
-      "with ref.sync_steps",
-      run.loaded.where("ranks.zero_stage"), "set it to 2 or less"};
-}
-
-// The initial policy; for an adapter's run the base without it, which a refresh changes in a copy. `has_moved`: the
-// current model is not the initial one. Its weights are spread over ranks if the policy's are.
-Result<> load_reference(const RunSettings& run, bool has_moved, PolicyParts& parts) {
-  const Model& policy = *parts.model;
-  const WeightShards* const shards = shards_of(policy);
-  if (policy.trains_lora()) {
-    parts.reference = run.config.ref.sync_steps ? policy.base_view().clone_frozen() : policy.base_view();
-    if (shards != nullptr) shards->spread_base(*parts.reference);
-    return run.config.ref.sync_steps ? offload_reference(run.env, run.loaded, *parts.reference) : Result<>();
-  }
-  std::optional<Model> initial;
-  if (has_moved) {
-    initial = TRY(Model::load(run.env, run.config.model.path, dtype_of(run.config)));
-    TRY(initial->move_to(run.device));
-  }
-  const Model& from = initial ? *initial : policy;
-  parts.reference = shards == nullptr ? from.clone_frozen() : from.frozen_shape();
-  parts.reference->set_rope_length(policy.config().rope_length);
-  if (policy.has_rounded_matrices() && !run.config.ref.sync_steps) parts.reference->drop_masters();
-  if (shards == nullptr) return offload_reference(run.env, run.loaded, *parts.reference);
-  if (initial) spread_weights(run.config, run.ranks, run.config.actor.optim, *initial);
-  shards_of(from)->spread_copy(*parts.reference);
-  return {};
-}
-
-// `weights_from` is a checkpoint's folder. What save_dtype "stored" means, model.path says.
-Result<Model> load_policy(const RunSettings& run, const std::optional<Path>& weights_from) {
-  const RunConfig& config = run.config;
-  if (!weights_from) return Model::load(run.env, config.model.path, dtype_of(config));
-  if (config.trainer.save_dtype != SaveDtype::kStored) return Model::load(run.env, *weights_from, dtype_of(config));
-  Model model = TRY(Model::load(run.env, config.model.path, dtype_of(config)));
-  TRY(model.read_weights(run.env, *weights_from));
-  return model;
-}
-
-Result<> load_model(const RunSettings& run, const std::optional<Path>& weights_from, PolicyParts& policy,
-                    StatefulRegistry& stateful) {
-  const RunConfig& config = run.config;
-  use_threads(config.trainer);
-  policy.folder = TRY(PolicyFolder::load(run.env, config));
-  policy.encoder = policy.folder->encoder(config);
-  if (run.kind != RunKind::kEval) {
-    TRY(check_policy(run.env, config.model.path));
-    TRY(check_policy_sequence(run.env, run.loaded, run.ranks.size(), run.kind == RunKind::kTrain));
-  }
-  if (config.model.device != ModelSection().device) log_info("device: " + run.device.text);
-  Model& model = policy.model.emplace(TRY(load_policy(run, weights_from)));
-  if (run.kind != RunKind::kEval) TRY(check_routers(run.loaded, model.config()));
-  TRY(model.move_to(run.device));
-  // Sampling and training turn all sequences of the run alike, whatever their length.
-  if (model.config().rope_switch() > 0) model.set_rope_length(config.data.max_prompt_length + response_length(config));
-  TRY(load_adapter(run, model));
-  if (run.kind != RunKind::kEval) policy.groups = TRY(group_and_freeze(run.loaded, "actor.optim", model));
-  TRY(check_shared_adapter(run, model));
-  if (model.trains_lora() || !TRY(model.saves_exactly(save_options(config)))) {
-    policy.model_state.emplace(ModelState::kPolicy, model);
-    TRY(stateful.add(*policy.model_state));
-  }
-  const bool wants_reference =
-      run.kind == RunKind::kTrain && (config.actor.use_kl_loss || config.algorithm.use_kl_in_reward);
-  // Before the reference is copied, so that no rank ever has both whole.
-  if (run.kind != RunKind::kEval) spread_weights(config, run.ranks, config.actor.optim, model);
-  if (wants_reference) TRY(load_reference(run, weights_from.has_value(), policy));
-  return {};
-}
-
-// What samples while the policy learns. It takes new numbers, but is not stepped.
-Model sampled_copy(const Model& policy) {
-  Model copy = policy.clone_frozen();
-  if (copy.has_rounded_matrices()) copy.drop_masters();
-  return copy;
 }
 
 Result<> load_data(const RunSettings& run, const PluginRegistry& registry, const PolicyParts& policy, DataParts& data,

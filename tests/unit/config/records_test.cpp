@@ -57,13 +57,16 @@ TEST(Records, WhatReadsTheListNamesNoKey) {
 }
 
 // Files that name many keys must be about something else than keys: rules between keys, presets, translations of another
-// framework's settings that need a formula, or the plugins that a config names.
+// framework's settings that need a formula, the plugins that a config names, or the keys that take a name of the hub.
 TEST(Records, NoOtherFileListsKeys) {
   // kinds.h has the table that says which keys name plugins.
   const std::set<std::string> expected{"core/config/check.cpp",
                                        "core/config/device_rules.cpp",
                                        "core/config/learning_rules.cpp",
+                                       "core/config/model_rules.cpp",
                                        "core/config/presets.cpp",
+                                       "core/config/sampling_rules.cpp",
+                                       "core/hub/config_names.cpp",
                                        "core/import/hf_rules.cpp",
                                        "core/import/hf_run.cpp",
                                        "core/import/hf_schedule.cpp",

@@ -73,6 +73,23 @@ TEST_F(TurnRendererTest, ATemplateThatCannotContinueIsRefused) {
   EXPECT_EQ(why("{% for m in messages %}{{ m.content }} {% endfor %}", false), "accepted");
 }
 
+// As gpt-oss's: an answer needs a turn with the call, whose name it repeats.
+TEST_F(TurnRendererTest, AnswersFollowACallWhereTheTemplateWantsOne) {
+  const TurnRenderer turns =
+      renderer(
+          "{% set last = namespace(name=none) %}{% for m in messages %}{% if m.role == 'tool' %}"
+          "{% if last.name is none %}{{ raise_exception('no call') }}{% endif %}"
+          "b:{{ last.name }}={{ m.content }} {% elif m.tool_calls is defined %}"
+          "{% set last.name = m.tool_calls[0].function.name %}a:{{ last.name }}<|end|>"
+          "{% else %}{{ 'c' if m.role == 'user' else 'a' }}:{{ m.content }}<|end|>{% endif %}{% endfor %}"
+          "{% if add_generation_prompt %}a:{% endif %}")
+          .value();
+  const char* answer = R"([{"role": "tool", "name": "fgh", "content": "12"}])";
+  EXPECT_EQ(between(turns, "fgh<|end|>", answer), "b:fgh=12 a:");
+  EXPECT_EQ(between(turns, "fgh", answer), "<|end|>b:fgh=12 a:");
+  EXPECT_EQ(between(turns, "1<|end|>", R"([{"role": "user", "content": "5"}])"), "c:5<|end|>a:");
+}
+
 TEST_F(TurnRendererTest, AnObservationOfResetBecomesPartOfThePrompt) {
   const TurnRenderer turns = renderer(kGrouped).value();
   Prompt prompt;

@@ -85,5 +85,28 @@ TEST(ToolCalls, MistralHasAListOrNamesWithArguments) {
             expected);
 }
 
+// The channels of gpt-oss: thoughts are no call, and the name stands before or after the channel.
+TEST(ToolCalls, GptOssNamesTheFunctionInTheHeader) {
+  const Json oslo = Json::array({weather("Oslo")});
+  EXPECT_EQ(calls_in("<|channel|>analysis<|message|>I send it to=functions.weather soon.<|end|><|start|>assistant"
+                     "<|channel|>commentary to=functions.weather <|constrain|>json<|message|>{\"city\": \"Oslo\"}",
+                     ToolFormat::kGptOss),
+            oslo);
+  EXPECT_EQ(calls_in(" to=functions.weather<|channel|>commentary json<|message|>{\"city\": \"Oslo\"}<|call|>",
+                     ToolFormat::kGptOss),
+            oslo);
+  EXPECT_EQ(calls_in("<|channel|>final<|message|>It is cold: {\"city\": 1}", ToolFormat::kGptOss), Json::array());
+  EXPECT_EQ(calls_in("", ToolFormat::kGptOss), Json::array());
+  const auto fault = [](std::string_view text) {
+    const auto calls = find_tool_calls(text, ToolFormat::kGptOss, Json());
+    EXPECT_EQ(calls.size(), 1U) << text;
+    return calls.empty() ? std::string() : calls.front().fault;
+  };
+  EXPECT_THAT(fault("<|channel|>commentary to=browser.open<|message|>{}"),
+              HasSubstr("'browser.open', not to functions"));
+  EXPECT_THAT(fault("<|channel|>commentary to=functions.f"), HasSubstr("no <|message|>"));
+  EXPECT_THAT(fault("<|channel|>commentary to=functions.f<|message|>{"), HasSubstr("not valid JSON"));
+}
+
 }  // namespace
 }  // namespace mortise

@@ -17,6 +17,10 @@ constexpr const char* kTemplatePlace = "model.path: the chat template";
 
 Json question() { return {{"role", "user"}, {"content", "mortisequestion"}}; }
 Json marked_turn() { return {{"role", "assistant"}, {"content", kMark}}; }
+Json calling_turn(const std::string& tool) {
+  const Json call = {{"type", "function"}, {"function", {{"name", tool}, {"arguments", Json::object()}}}};
+  return {{"role", "assistant"}, {"content", ""}, {"tool_calls", Json::array({call})}};
+}
 
 Error no_turns(const std::string& why) {
   return {ErrorKind::kConfig, "the chat template cannot continue a conversation after a turn: " + why, kTemplatePlace,
@@ -28,7 +32,9 @@ Error no_turns(const std::string& why) {
 Result<TurnRenderer> TurnRenderer::create(const Tokenizer& tokenizer, ChatRenderer chats, std::vector<int64_t> stop_ids,
                                           bool has_tools) {
   TurnRenderer made(tokenizer, std::move(chats), std::move(stop_ids));
-  TRY(made.check(has_tools));
+  const Result<> checked = made.check(has_tools);
+  made.needs_calls_ = has_tools && !checked.ok() && made.answers_calls();
+  if (!checked.ok() && !made.needs_calls_) return checked.error();
   return made;
 }
 
@@ -53,6 +59,16 @@ Result<> TurnRenderer::check(bool has_tools) const {
   return {};
 }
 
+bool TurnRenderer::answers_calls() const {
+  const std::string tool(kMark);
+  const auto turn = chats_.render(Json::object(), Json::array({question(), calling_turn(tool)}),
+                                  /*add_generation_prompt=*/false, kTemplatePlace);
+  if (!turn.ok() || turn->text.find(kMark) == std::string::npos) return false;
+  const Json answer = {{"role", "tool"}, {"name", tool}, {"tool_call_id", "000000001"}, {"content", kAnswer}};
+  const auto after = text_after_call(Json::object(), Json::array({answer}));
+  return after.ok() && after->find(kAnswer) != std::string::npos;
+}
+
 bool TurnRenderer::ends_with_stop(std::span<const int64_t> sampled) const {
   return !sampled.empty() && std::ranges::find(stop_ids_, sampled.back()) != stop_ids_.end();
 }
@@ -62,7 +78,28 @@ std::string TurnRenderer::turn_text(std::span<const int64_t> sampled) const {
   return tokenizer_->decode(sampled, /*skip_special_tokens=*/false);
 }
 
+// With the token that ends the turn with the call.
+Result<std::string> TurnRenderer::text_after_call(const Json& columns, const Json& messages) const {
+  constexpr const char* kWhere = "rollout.multi_turn";
+  Json all = Json::array({question(), calling_turn(messages.front().value("name", "tool"))});
+  const Rendered turn = TRY(chats_.render(columns, all, /*add_generation_prompt=*/false, kWhere));
+  all.insert(all.end(), messages.begin(), messages.end());
+  const Rendered rendered = TRY(chats_.render(columns, all, /*add_generation_prompt=*/true, kWhere));
+  if (!rendered.text.starts_with(turn.text))
+    return no_turns(
+        "it writes a turn with a call in another way when the answer follows (it is not prefix-preserving)");
+  for (const int64_t id : stop_ids_) {
+    const std::string end = tokenizer_->decode(std::vector<int64_t>{id}, /*skip_special_tokens=*/false);
+    const size_t at = turn.text.rfind(end);
+    if (end.empty() || at == std::string::npos || !trim(std::string_view(turn.text).substr(at + end.size())).empty())
+      continue;
+    return rendered.text.substr(at);
+  }
+  return no_turns("none of the model's end tokens ends a turn with a call");
+}
+
 Result<std::string> TurnRenderer::text_after_turn(const Json& columns, const Json& messages) const {
+  if (needs_calls_ && messages.front().value("role", "") == "tool") return text_after_call(columns, messages);
   Json all = Json::array({question(), marked_turn()});
   all.insert(all.end(), messages.begin(), messages.end());
   const Rendered rendered = TRY(chats_.render(columns, all, /*add_generation_prompt=*/true, "rollout.multi_turn"));

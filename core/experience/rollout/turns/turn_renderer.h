@@ -3,7 +3,8 @@
 // Nothing that was sampled is tokenized again. A short conversation with a mark in the place of the assistant's turn is
 // rendered with the chat template. What follows the mark is the suffix: the rest of that turn, the observation, and the
 // prompt for the next turn. The part that the model has sampled itself, its end token, is left out. So every template
-// works that writes the messages before a turn alike whatever comes after it. Cost: one rendering per observation.
+// works that writes the messages before a turn alike whatever comes after it. Some templates take a tool's answer only
+// after a turn that calls it (gpt-oss). Such a turn is rendered alone and with the answer; what is new is the suffix. Cost: one rendering per observation.
 // Thread rule: const methods from any thread.
 #pragma once
 
@@ -40,11 +41,14 @@ class TurnRenderer {
       : tokenizer_(&tokenizer), chats_(std::move(chats)), stop_ids_(std::move(stop_ids)) {}
   [[nodiscard]] bool ends_with_stop(std::span<const int64_t> sampled) const;
   [[nodiscard]] Result<std::string> text_after_turn(const Json& columns, const Json& messages) const;
+  [[nodiscard]] Result<std::string> text_after_call(const Json& columns, const Json& messages) const;
   [[nodiscard]] Result<> check(bool has_tools) const;
+  [[nodiscard]] bool answers_calls() const;
 
   const Tokenizer* tokenizer_;
   ChatRenderer chats_;
   std::vector<int64_t> stop_ids_;
+  bool needs_calls_ = false;  // the template takes answers of tools only after a turn with a call
 };
 
 }  // namespace mortise

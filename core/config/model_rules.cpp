@@ -1,0 +1,134 @@
+// See model_rules.h.
+#include "config/model_rules.h"
+
+#include <fmt/core.h>
+
+#include <string>
+#include <string_view>
+#include <tuple>
+#include <utility>
+
+#include "config/optim_groups.h"
+#include "foundation/base/text.h"
+
+namespace mortise {
+namespace {
+
+class ModelRules {
+ public:
+  ModelRules(const LoadedConfig& loaded, ConfigFindings& found)
+      : loaded_(loaded), config_(loaded.config), found_(found) {}
+
+  void check() {
+    check_optimizer();
+    check_model_files();
+    check_bfloat16();
+    check_reference_offload();
+    if (config_.model.enable_gradient_checkpointing && config_.model.layers == LayerPasses::kPlain) {
+      error("model.layers", "'model.layers' is plain, but only the fast layers can be recomputed in the backward pass",
+            "remove model.enable_gradient_checkpointing");
+    }
+  }
+
+ private:
+  void error(std::string_view key, std::string what, std::string next) {
+    found_.error(loaded_, key, std::move(what), std::move(next));
+  }
+  void warn(std::string_view key, std::string what, std::string next = "") {
+    found_.warn(loaded_, key, std::move(what), std::move(next));
+  }
+
+  void check_optimizer() {
+    if (config_.actor.optim.lr == 0) warn("actor.optim.lr", "the learning rate is 0, so nothing will be learnt");
+    check_restarts("actor.optim.num_cycles", config_.actor.optim);
+    check_restarts("critic.optim.num_cycles", config_.critic.optim);
+    check_nesterov("actor.optim.nesterov", config_.actor.optim);
+    check_nesterov("critic.optim.nesterov", config_.critic.optim);
+    for (const char* table : {"actor.optim", "critic.optim"}) {
+      if (auto groups = optim_groups(loaded_, table); !groups.ok())
+        found_.problems.push_back(std::move(groups).error());
+    }
+  }
+
+  // As in torch.
+  void check_nesterov(const std::string& key, const OptimConfig& optim) {
+    if (optim.optimizer != OptimizerName::kSgd || !optim.nesterov.value_or(false)) return;
+    if (optim.momentum.value_or(0.0) > 0.0 && optim.dampening == 0.0) return;
+    error(key, fmt::format("{} is true, but sgd has {}", quote(key), optim.dampening > 0 ? "dampening" : "no momentum"),
+          "set momentum above 0 and dampening to 0");
+  }
+
+  void check_restarts(const std::string& key, const OptimConfig& optim) {
+    if (optim.lr_scheduler_type != LrSchedule::kCosineWithRestarts || optim.num_cycles >= 1) return;
+    error(key,
+          fmt::format("{} is {}, but cosine_with_restarts goes down num_cycles times", quote(key),
+                      format_f64(optim.num_cycles)),
+          "set it to 1 or more");
+  }
+
+  void check_reference_offload() {
+    if (config_.ref.offload == Offloading::kNone || config_.ranks.zero_stage < 3) return;
+    error("ref.offload", "'ref.offload' is file, and with ranks.zero_stage = 3 the ranks share the reference's weights",
+          "set it to none, or ranks.zero_stage to 2 or less");
+  }
+
+  // What does not go together with model.dtype = bfloat16.
+  void check_bfloat16() {
+    const ModelSection& model = config_.model;
+    if (model.dtype != ModelDtype::kBfloat16) return;
+    const bool has_adapter = model.trains_adapter();
+    if (config_.ranks.zero_stage == 3) {
+      error("ranks.zero_stage", "'ranks.zero_stage' is 3, and ranks do not share the weights of a bfloat16 model",
+            "set it to 2 or less, or model.dtype=float32");
+    }
+    if (model.layers == LayerPasses::kPlain && (has_adapter || config_.critic.model.trains_adapter())) {
+      error("model.layers", "'model.layers' is plain, and the plain layers have no adapters in bfloat16",
+            "set it to fast, or model.dtype=float32");
+    }
+    if (config_.rollout.kernels == DecodeKernels::kPlain && has_adapter) {
+      error("rollout.kernels", "'rollout.kernels' is plain, and the plain layers have no adapters in bfloat16",
+            "remove rollout.kernels, or set model.dtype=float32");
+    }
+    for (const auto& [table, optim, steps_matrices] :
+         {std::tuple("actor.optim", &config_.actor.optim, !has_adapter),
+          std::tuple("critic.optim", &config_.critic.optim, !config_.critic.model.trains_adapter())}) {
+      if (optim->master_weights || !steps_matrices) continue;
+      const std::string key = std::string(table) + ".master_weights";
+      if (config_.ranks.zero_stage > 0) {
+        error(
+            key,
+            fmt::format(
+                "'{}' is false, and ranks.zero_stage is {}: ranks can share the optimizer only if there are master weights",
+                key, config_.ranks.zero_stage),
+            "set one of the two to its default");
+      }
+      if (model.layers == LayerPasses::kPlain) {
+        error(key, fmt::format("'{}' is false, but the plain layers of model.layers read master weights", key),
+              "set it to true, or model.layers=fast");
+      }
+    }
+  }
+
+  // Which part of the model is trained, and how it is saved.
+  void check_model_files() {
+    const ModelSection& model = config_.model;
+    const bool fresh = model.lora_rank > 0 && !model.lora_adapter_path;
+    if (fresh && model.target_modules.empty())
+      error("model.target_modules", "'model.target_modules' names no matrix", "use [\"all-linear\"]");
+    const TrainerConfig& trainer = config_.trainer;
+    if (trainer.max_shard_size && !parse_byte_size(*trainer.max_shard_size)) {
+      error("trainer.max_shard_size", "'trainer.max_shard_size' is " + quote(*trainer.max_shard_size),
+            "write a number of bytes, or a size such as 500MB, 5GB or 2GiB");
+    }
+  }
+
+  const LoadedConfig& loaded_;
+  const RunConfig& config_;
+  ConfigFindings& found_;
+};
+
+}  // namespace
+
+void check_model_rules(const LoadedConfig& loaded, ConfigFindings& found) { ModelRules(loaded, found).check(); }
+
+}  // namespace mortise

@@ -1,0 +1,127 @@
+// Recipes of configs/ in short runs that learn: the task is one that fresh weights learn in seconds.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "program.h"
+
+namespace mortise::test {
+namespace {
+
+std::string recipe(const std::string& name) { return std::string(MORTISE_SOURCE_DIR) + "/configs/" + name + ".toml "; }
+
+// What every recipe of the quickstart's task gets here: fresh weights, and completions that must begin with a 7.
+const std::string kSevens =
+    "model.path=model data.train_files=data/train.jsonl data.val_files=[] reward.0.use=regex reward.0.pattern='^7' "
+    "reward.0.column=null data.train_batch_size=16 actor.ppo_mini_batch_size=16 rollout.n=8 "
+    "trainer.total_training_steps=30 actor.optim.lr=3e-3 actor.optim.lr_scheduler_type=constant "
+    "actor.optim.lr_warmup_steps=0 trainer.default_local_dir=out trainer.num_threads=2 trainer.logger='[]' ";
+
+// Runs the recipe and returns its metrics, a line per step. About one completion in fourteen begins right.
+std::vector<Json> learns_sevens(const TaskFolder& task, const std::string& name, const std::string& more = "",
+                                double least = 0.7) {
+  const Outcome done = task.mortise("train " + recipe(name) + kSevens + more);
+  EXPECT_EQ(done.code, 0) << done.output;
+  const Path metrics = task.path() / "out/metrics.jsonl";
+  EXPECT_GT(mean_score_of_last(metrics, 3, "critic/score/mean"), least) << name;
+  return rows_of(metrics);
+}
+
+TEST(RecipeRuns, OverSampling) {
+  const TaskFolder task;
+  const std::vector<Json> steps = learns_sevens(task, "over_sampling");
+  ASSERT_EQ(steps.size(), 30U);
+  for (const Json& step : steps) EXPECT_EQ(number_of(step, "training/over_sampling/carried"), 4.0);
+}
+
+TEST(RecipeRuns, ReplayBuffer) {
+  const TaskFolder task;
+  double replaced = 0;
+  for (const Json& step : learns_sevens(task, "replay_buffer"))
+    replaced += number_of(step, "training/replay_buffer/replaced");
+  EXPECT_GT(replaced, 0.0);
+}
+
+TEST(RecipeRuns, FrozenGroups) {
+  const TaskFolder task;
+  // The head is frozen with the embedding, so larger steps of the layers have to do the work.
+  learns_sevens(task, "frozen", "actor.optim.lr=1e-2 trainer.save_freq=15 trainer.max_actor_ckpt_to_keep=2", 0.4);
+  const Outcome diff = task.mortise("checkpoint diff out/global_step_15 out/global_step_30 --json");
+  EXPECT_THAT(diff.output, testing::HasSubstr("model.layers.2.mlp")) << diff.output;
+  EXPECT_THAT(diff.output, testing::Not(testing::HasSubstr("embed_tokens"))) << diff.output;
+}
+
+TEST(RecipeRuns, AdaptersOfActorAndCritic) {
+  const TaskFolder task;
+  const std::vector<Json> steps = learns_sevens(
+      task, "lora", "rollout.n=1 data.train_batch_size=64 actor.ppo_mini_batch_size=32 critic.optim.lr=3e-3", 0.4);
+  EXPECT_GT(number_of(steps.back(), "critic/grad_norm"), 0.0);
+  EXPECT_TRUE(default_env().exists(task.path() / "out/global_step_30/huggingface/adapter_config.json"));
+}
+
+TEST(RecipeRuns, Bfloat16) {
+  const TaskFolder task;
+  learns_sevens(task, "bfloat16");
+}
+
+TEST(RecipeRuns, CurriculumOfTwoFiles) {
+  const TaskFolder task;
+  learns_sevens(task, "curriculum", R"(data.train_files='["data/train.jsonl","data/sft.jsonl"]')");
+}
+
+TEST(RecipeRuns, SeveralValidationSets) {
+  const TaskFolder task;
+  const std::string sets = "data.val_files=data/val.jsonl data.val_sets.sampled.files=data/val.jsonl ";
+  const std::vector<Json> steps = learns_sevens(
+      task, "validation_sets", sets + "data.val_max_samples=50 trainer.test_freq=15 trainer.save_freq=15");
+  const Json& last = steps.back();
+  const std::string sampled = "val-core/sampled/addition/reward/";
+  EXPECT_LE(number_of(last, sampled + "pass@1"), number_of(last, sampled + "pass@4"));
+  EXPECT_LE(number_of(last, sampled + "pass@4"), number_of(last, sampled + "pass@8"));
+  EXPECT_GT(number_of(last, sampled + "pass@1"), 0.5);
+  EXPECT_TRUE(last.contains("val-core/addition/reward/mean@1"));
+  EXPECT_TRUE(default_env().exists(task.path() / "out/best"));
+}
+
+TEST(RecipeRuns, MixtureOfExperts) {
+  const TaskFolder task("--experts");
+  const std::vector<Json> steps = learns_sevens(task, "experts", "actor.ppo_mini_batch_size=8");
+  EXPECT_GT(number_of(steps.back(), "actor/router_aux_loss"), 0.0);
+}
+
+// The warm start of the mixture has the quickstart's task.
+TEST(RecipeRuns, WarmStartOfTheMixture) {
+  const TaskFolder task("--experts");
+  const Outcome done = task.mortise("sft " + recipe("sft_experts") +
+                                    "model.path=model data.train_files=data/sft.jsonl data.val_files=data/val.jsonl "
+                                    "sft.total_training_steps=100 trainer.default_local_dir=out trainer.num_threads=2 "
+                                    "trainer.logger='[]'");
+  ASSERT_EQ(done.code, 0) << done.output;
+  const std::vector<Json> updates = rows_of(task.path() / "out/updates.jsonl");
+  ASSERT_EQ(updates.size(), 100U);
+  EXPECT_LT(number_of(updates.back(), "loss"), 0.8 * number_of(updates.front(), "loss"));
+}
+
+// The recipe as its first lines say.
+TEST(RecipeRuns, ATextGame) {
+  const TempDir dir;
+  const Outcome made = run(program("make_tool_task") + " runs/game", dir.path());
+  ASSERT_EQ(made.code, 0) << made.output;
+  const Outcome done =
+      run(program() + " train " + recipe("game") + "trainer.num_threads=2 trainer.logger='[]'", dir.path());
+  ASSERT_EQ(done.code, 0) << done.output;
+  const std::vector<Json> lines = rows_of(dir.path() / "runs/game/train/metrics.jsonl");
+  std::vector<double> rewards;
+  for (const Json& line : lines) {
+    if (line.contains("critic/score/mean")) rewards.push_back(number_of(line, "critic/score/mean"));
+  }
+  ASSERT_EQ(rewards.size(), 80U);
+  const auto mean_of = [&](size_t first, size_t last) {
+    double sum = 0;
+    for (size_t i = first; i < last; ++i) sum += rewards[i];
+    return sum / static_cast<double>(last - first);
+  };
+  EXPECT_GT(mean_of(60, 80), mean_of(0, 5) + 0.2);
+}
+
+}  // namespace
+}  // namespace mortise::test
