@@ -2,6 +2,8 @@
  *
  * The table is passed to `open` and to every `create` and stays valid for the life of the process. Every slot is [any]:
  * callable from any thread, also inside parallel_for, for as long as its `call` is alive. Text passed in is copied.
+ * A slot whose comment begins with "Or null" may be null: test it with MORTISE_HAS before each call. All others are
+ * there.
  */
 #ifndef MORTISE_HOST_H_
 #define MORTISE_HOST_H_
@@ -23,9 +25,11 @@
 
 typedef struct mortise_host {
   uint32_t struct_size;
+  /* Of ABI 1, the host's. A pack of ABI 0 sees 2, the last minor of that. Test for a field, not for this number. */
   uint32_t abi_minor;
 
-  /* The extension table named `id` ("mortise.generate/1"), or null when this host has none. Valid for ever. */
+  /* The extension table named `id` ("mortise.generate/1"), or null when this host has none. A table is valid for ever.
+   * Ask in `create` or later: during `open` an extension of the engine may not be there yet. */
   const void* (*get_extension)(const char* id)MORTISE_NOEXCEPT;
 
   /* A line in the run's log, prefixed with plugin@pack. `call` may be null outside a call. */
@@ -35,28 +39,32 @@ typedef struct mortise_host {
    * tokens and the number of such tokens); for SUM, MAX and MIN `weight` is ignored. eg: "actor/pg_clipfrac". */
   void (*metric)(mortise_call* call, mortise_text name, double sum, double weight, int32_t reduction) MORTISE_NOEXCEPT;
 
-  /* Sets the error text of this call and returns `code`: return host->fail(call, MORTISE_INVALID_ARGUMENT, text); */
+  /* Sets the error text of this call and returns `code`: return host->fail(call, MORTISE_INVALID_ARGUMENT, text); The
+   * first text of a call counts. */
   int32_t (*fail)(mortise_call* call, int32_t code, mortise_text text) MORTISE_NOEXCEPT;
 
-  /* Rewards only: row `row` (index in this call's batch) could not be scored. Its reward is NaN, and it is counted. */
+  /* Rewards and environments: row or episode `row` (index in this call's batch) failed. It gets no reward and is
+   * counted; the others of the call are as they would be without it. Returns `code`; the slot itself then continues. */
   int32_t (*fail_row)(mortise_call* call, int64_t row, int32_t code, mortise_text text) MORTISE_NOEXCEPT;
 
-  /* Non-zero once the run is stopping (training ends its step first) or the deadline has passed: return
-   * MORTISE_CANCELLED soon. */
+  /* Or null. Non-zero once the run is stopping (training ends its step first) or the deadline has passed: return soon,
+   * with the result, MORTISE_CANCELLED or MORTISE_DEADLINE_EXCEEDED. */
   int32_t (*cancelled)(mortise_call* call) MORTISE_NOEXCEPT;
-  /* CLOCK_MONOTONIC nanoseconds by which the slot must return; 0 = none. */
+  /* Or null. CLOCK_MONOTONIC nanoseconds by which the slot must return; 0 = none. */
   int64_t (*deadline_ns)(mortise_call* call) MORTISE_NOEXCEPT;
-  /* The finished part of the call's work, 0 to 1, to show to users. */
+  /* Or null. The finished part of the call's work, 0 to 1, to show to users. */
   void (*progress)(mortise_call* call, double fraction) MORTISE_NOEXCEPT;
 
-  /* Scratch memory of the host that lives until the call ends; null if memory runs out. `align` is a power of two up to 4096. */
+  /* Or null. Scratch memory of the host, in its own memory, that lives until the slot returns; null if memory runs out.
+   * `align` is a power of two up to 4096. */
   void* (*alloc)(mortise_call* call, uint64_t size, uint64_t align)MORTISE_NOEXCEPT;
 
-  /* The cudaStream_t of the call's device, or null on the CPU. */
+  /* Or null. The cudaStream_t of the call's tensors. Null on the CPU; but null is also the legacy default stream, so
+   * ask device_type of a tensor where they are. */
   void* (*stream)(mortise_call* call)MORTISE_NOEXCEPT;
 
-  /* Runs fn(arg, begin, end) over [0, n) on the host's threads in pieces of at least `grain`; returns when all are
-   * done. Nested calls run inline. fn must not throw. */
+  /* Or null. Runs fn(arg, begin, end) over [0, n) on the host's threads in pieces of at least `grain`; returns when all
+   * are done. Nested calls run inline. fn must not throw. */
   void (*parallel_for)(mortise_call* call, int64_t n, int64_t grain, void (*fn)(void* arg, int64_t begin, int64_t end),
                        void* arg) MORTISE_NOEXCEPT;
 
@@ -66,7 +74,7 @@ typedef struct mortise_host {
 
   /* Parameters of the instance, validated and defaulted against the declared table before `create` is called.
    * Return 0, or MORTISE_NOT_FOUND / MORTISE_INVALID_ARGUMENT for a name or type that was not declared. Text stays
-   * valid while the instance lives. */
+   * valid while the instance lives; in a slot without an instance (reads.h), until the slot returns. */
   int32_t (*param_f64)(mortise_call* call, const char* name, double* out) MORTISE_NOEXCEPT;
   int32_t (*param_i64)(mortise_call* call, const char* name, int64_t* out) MORTISE_NOEXCEPT;
   int32_t (*param_bool)(mortise_call* call, const char* name, int32_t* out) MORTISE_NOEXCEPT;

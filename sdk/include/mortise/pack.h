@@ -2,6 +2,9 @@
  *
  * The ELF note `.note.mortise` (owner "Mortise", type 1) has the same facts as JSON, and the host reads it without
  * running code. mortise_add_pack() of the SDK's CMake package makes it. On load, note and table must agree.
+ *
+ * One file may hold the packs of several majors: a symbol mortise_pack_vN and a note with "abi": N for each. A host
+ * takes the newest major that it reads, and ignores the symbols and notes of the others.
  */
 #ifndef MORTISE_PACK_H_
 #define MORTISE_PACK_H_
@@ -65,9 +68,9 @@ typedef struct mortise_param {
 #define MORTISE_FLAG_COMPARES_GROUP 128u
 /* Rewards: the plugin gives rewards per token, in mortise_reward_out.token_rewards, which the host then provides. */
 #define MORTISE_FLAG_TOKEN_REWARDS 256u
-/* Needs a host extension that only the engine's own process has (mortise.score_model/1, mortise.generate/1). A host that
- * runs rewards in workers runs this one in the engine's process, unconfined, and says so. Prompts for such a rollout
- * backend must fit the engine's model. */
+/* Needs a host extension that only the engine's own process has (mortise.score_model/1, mortise.generate/1). A host
+ * that runs rewards in workers runs this one in the engine's process, unconfined, and says so. Prompts for such a
+ * rollout backend must fit the engine's model. */
 #define MORTISE_FLAG_NEEDS_ENGINE 512u
 /* Losses and KL estimators: a successful call writes every element of its value and of grad_log_prob, also those of
  * masked tokens, so the host does not zero them first. The loops of the C++ layer do this. */
@@ -88,11 +91,13 @@ typedef struct mortise_descriptor {
   int32_t coupling;    /* MORTISE_COUPLING_*; policy losses and KL estimators */
   uint32_t num_params;
   const mortise_param* const* params;
-  /* Names of optional inputs that this plugin needs. The engine plans them before the first step: "values" asks for a
-   * critic, "reward_baselines" for a greedy completion of every prompt, "ref_log_prob" for a reference model.
-   * Null-terminated array or null. */
+  /* Names of optional inputs that this plugin needs: fields of its kind's input struct whose comment says "optional" or
+   * "or null". The engine plans them before the first step: "values" asks for a critic, "reward_baselines" for a greedy
+   * completion of every prompt, "ref_log_prob" for a reference model. A host refuses a run with a name that it cannot
+   * give. Null-terminated array or null. */
   const char* const* requires_inputs;
-  /* Engine stages that the plugin applies itself. eg: "rollout_is_weights". Null-terminated array or null. */
+  /* Engine stages that the plugin applies itself. The one name is "rollout_is_weights", of policy losses. A host
+   * refuses a run with another. Null-terminated array or null. */
   const char* const* consumes;
   const void* vtable; /* the kind's: const mortise_policy_loss_vtable* ... */
   /* Policy losses: metrics of theirs that are written for every update too, besides clip_ratio/low_mean,
@@ -112,16 +117,15 @@ typedef struct mortise_pack {
   const char* id;      /* reverse-domain, eg: "acme.match" */
   const char* version; /* semantic version, eg: "1.0.0" */
   const mortise_descriptor* const* plugins;
-  /* Optional. Called once after loading, before any create. Non-zero refuses the pack; say why with host->log and a
-   * null call. [control] */
+  /* Optional. Called once after loading, before all else of the pack. Non-zero refuses the pack; say why with host->log
+   * and a null call. [control] */
   int32_t (*open)(const mortise_host* host) MORTISE_NOEXCEPT;
 } mortise_pack;
 
 /* The slots at the beginning of every vtable. `create` (mandatory) constructs a complete instance with the host's
  * parameters, or fails with host->fail and does not change *self; there is no separate init. The host calls `destroy`
- * (mandatory) once for every instance that create made, never during another call. It must end all threads. Runs never
- * share an instance; there may be several instances of one plugin at a time. [control] = one thread at a time, and
- * nothing else of the pack runs; [compute] = one call per instance, any thread. */
+ * (mandatory) once for every instance that create made, never during another call of it. It must end all threads of the
+ * instance. Runs never share an instance; there may be several instances of one plugin at a time. */
 #define MORTISE_VTABLE_HEAD                                                                                      \
   uint32_t struct_size;                                                                                          \
   uint32_t flags;                                                                                /* 0 */         \

@@ -2,9 +2,9 @@
  *
  * `mortise_tensor` has the layout of DLPack's DLTensor (stable since DLPack 0.2), so you may cast a pointer to one into
  * a pointer to the other. It is written out here, so you need no other header. The host guarantees: row-major and
- * contiguous data, strides that are never null, 64-byte alignment, float32 for losses and estimators, int64 for ids,
- * uint8 for masks. byte_offset may be non-zero: apply it. A view is borrowed until the slot returns. Inputs are
- * read-only.
+ * contiguous data, strides that are never null, float32 for losses and estimators, int64 for ids, uint8 for masks. The
+ * first element, at data + byte_offset, is aligned to 64 bytes. byte_offset may be non-zero: apply it. A view is
+ * borrowed until the slot returns, and its data too (on a device: see device.h). Inputs are read-only.
  *
  * Per-token tensors are flat: N tokens of B rows; row i is tokens row_offsets[i] .. row_offsets[i+1]. The padded (B,T)
  * case is row_offsets[i] = i*T. Tokens with mask 0 (a row may have holes) have no meaning.

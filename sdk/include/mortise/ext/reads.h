@@ -3,8 +3,8 @@
  *
  * descriptor->get_extension(MORTISE_EXT_READS) returns a `const mortise_reads*`; the descriptor's flags have
  * MORTISE_FLAG_TELLS_READS, because the host loads the pack early for it. Files that a parameter itself names need no
- * word here: MORTISE_ROLE_FILE and its siblings are enough. The host asks in its own process, reads the parameters as in
- * `create` (host->param_*), and expects the slots to look at files alone: no program is started, nothing is written.
+ * word here: MORTISE_ROLE_FILE and its siblings are enough. The host asks in its own process, reads the parameters as
+ * in `create` (host->param_*), and expects the slots to look at files alone: no program is started, nothing is written.
  */
 #ifndef MORTISE_EXT_READS_H_
 #define MORTISE_EXT_READS_H_
@@ -39,7 +39,7 @@ typedef struct mortise_reads_sink {
   uint32_t struct_size;
   uint32_t flags;
   void* context;
-  /* Both copy what they are given, and may be called until the slot returns. */
+  /* Both copy what they are given. Call them from the thread that runs the slot, until it returns. */
   void (*files)(void* context, const mortise_file_set* set) MORTISE_NOEXCEPT;
   void (*column)(void* context, const mortise_needed_column* column) MORTISE_NOEXCEPT;
 } mortise_reads_sink;
@@ -47,8 +47,8 @@ typedef struct mortise_reads_sink {
 typedef struct mortise_reads {
   uint32_t struct_size;
   uint32_t flags; /* 0 */
-  /* Mandatory. Tells all that an instance with the parameters of `call` will read. A file that is not there is left out.
-   * Failing stops the run before its first step. [control] */
+  /* Mandatory. Tells all that an instance with the parameters of `call` will read. A file that is not there is left
+   * out. Failing stops the run before its first step. [control] */
   int32_t (*tell)(const mortise_host* host, mortise_call* call, const mortise_reads_sink* sink) MORTISE_NOEXCEPT;
 } mortise_reads;
 

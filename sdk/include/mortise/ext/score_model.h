@@ -1,9 +1,10 @@
 /* Host extension mortise.score_model/1: reward models that the engine loads and runs for a plugin.
  *
  * host->get_extension(MORTISE_EXT_SCORE_MODEL) is a `const mortise_score_model_vtable*`, or null in a process without
- * an engine, such as a worker of rewards. A reward that needs it declares MORTISE_FLAG_NEEDS_ENGINE, and the host then
- * runs the reward in the engine's own process. A model is a local Hugging Face folder of a sequence classifier with one
- * label, with its own tokenizer and chat template: open it once in `create`, score rows with it, close it in `destroy`.
+ * an engine, such as a worker of rewards. A reward that needs it declares MORTISE_FLAG_NEEDS_ENGINE. The host then runs
+ * the reward in the engine's own process, and the table is there from its `create` on. A model is a local Hugging Face
+ * folder of a sequence classifier with one label, with its own tokenizer and chat template: open it once in `create`,
+ * score rows with it, close it in `destroy`.
  */
 #ifndef MORTISE_EXT_SCORE_MODEL_H_
 #define MORTISE_EXT_SCORE_MODEL_H_
@@ -47,7 +48,8 @@ typedef struct mortise_score_model_out {
   uint32_t flags;
   double* scores;      /* [num_rows] the classifier's logit; NaN for a row that failed */
   int64_t* num_tokens; /* [num_rows] or null: tokens of the row, before truncation */
-  /* Why a row has no score. `sink` is this struct's. */
+  /* Of the plugin: takes the reason why a row has no score. `sink` is this struct's. Called from the thread that runs
+   * `score`, until it returns; `text` is borrowed until row_failed returns. */
   void (*row_failed)(void* sink, int64_t row, int32_t code, mortise_text text) MORTISE_NOEXCEPT;
   void* sink;
 } mortise_score_model_out;

@@ -56,10 +56,11 @@ typedef struct mortise_observation_sink {
   uint32_t struct_size;
   uint32_t flags;
   void* context;
-  /* One observation for each episode of the call that did not fail. Call it from the thread that runs the slot. */
+  /* One observation for each episode of the call that did not fail. Copies it and its texts. Call it from the thread
+   * that runs the slot, until it returns. */
   void (*observation)(void* context, const mortise_observation* observation) MORTISE_NOEXCEPT;
   /* In `describe`: a JSON object. "tools": list of the tools that prompts offer, in the form that chat templates take.
-   * "rewards": true if observations have rewards. */
+   * "rewards": true if observations have rewards. Copied; from the thread that runs the slot. */
   void (*description)(void* context, mortise_text json) MORTISE_NOEXCEPT;
 } mortise_observation_sink;
 

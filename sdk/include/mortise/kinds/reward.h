@@ -80,8 +80,8 @@ typedef struct mortise_reward_out {
    * sum of its token rewards. rewards[i] counts at the row's last token, the others at their tokens. They must be
    * finite and belong to rows with a reward. If there is nothing to say about the whole row, set rewards[i] to 0. */
   float* token_rewards;
-  /* A named number of a row, for the completion files and the metric `reward_extra/NAME`. The first argument is this
-   * struct's `sink`. [any], until the slot returns. */
+  /* A named number of a row, for the completion files and the metric `reward_extra/NAME`; or null. The first argument
+   * is this struct's `sink`, and the name is copied. [any], until the slot returns. */
   void (*row_value)(void* sink, int64_t row, mortise_text name, double value) MORTISE_NOEXCEPT;
   void* sink;
 } mortise_reward_out;

@@ -5,8 +5,9 @@
  * begin_update / update_weight / end_update. The built-in `native` backend forwards every slot to the engine's own
  * generator, whose table (extension mortise.generate/1) has the same type.
  *
- * A sequence has one version of the weights. Before its weights change, a backend ends the completions that it has begun,
- * or aborts them; the engine itself continues a partial completion with new weights, by a request with a longer prompt.
+ * A sequence has one version of the weights. Before its weights change, a backend ends the completions that it has
+ * begun, or aborts them; the engine itself continues a partial completion with new weights, by a request with a longer
+ * prompt.
  */
 #ifndef MORTISE_KINDS_ROLLOUT_BACKEND_H_
 #define MORTISE_KINDS_ROLLOUT_BACKEND_H_
@@ -65,9 +66,7 @@ typedef struct mortise_rollout_sequence {
   const float* log_prob;          /* [num_ids] at temperature, unfiltered; null when the backend has none */
   const float* filtered_log_prob; /* [num_ids] after penalties, forbidden tokens and filters; or null */
   /* Experts that each token of prompt and completion took, layer by layer in a mixture of experts; 65535 as
-   * the first of a layer's: not known. The last token may be unknown. Null: not given. Today training takes them
-   * only from backends that sample with the engine (MORTISE_FLAG_NEEDS_ENGINE). It refuses
-   * actor.router_replay.mode = "R3" with others. */
+   * the first of a layer's: not known. The last token may be unknown. Null: not given. A host need not use them. */
   const uint16_t* experts;
   uint64_t num_experts; /* numbers in `experts`: tokens x layers with experts x experts per token */
 } mortise_rollout_sequence;
@@ -85,8 +84,13 @@ typedef struct mortise_rollout_backend_vtable {
   MORTISE_VTABLE_HEAD
   /* The engine's weights now carry this version. Mandatory. [control] */
   int32_t (*set_version)(void* self, mortise_call* call, int64_t version) MORTISE_NOEXCEPT;
-  /* Optional, all three or none: new weights for backends with their own copies. `offset` and `global_shape` give the
-   * shard's place. [control] */
+  /* Optional, all three or none: new weights for backends with their own copies. Between begin and end the host calls
+   * update_weight for every weight of the model, a tied one once, in any order. Names are those of the model's folder.
+   * When the user wants only a LoRA adapter sent, the A and B of the adapter come instead, under PEFT's names
+   * (.lora_A., .lora_B.), and the weights are those of the base plus B A. A weight may come in several shards:
+   * `global_shape` and `offset` have shard->ndim numbers each and give the shard's place. A shard is float32 in host
+   * memory, whatever the model computes in: a host sends another type or device only to a backend that asks for it with
+   * an extension. All pointers are borrowed until the slot returns. A failure stops the run. [control] */
   int32_t (*begin_update)(void* self, mortise_call* call, int64_t version) MORTISE_NOEXCEPT;
   int32_t (*update_weight)(void* self, mortise_call* call, mortise_text name, const mortise_tensor* shard,
                            const int64_t* global_shape, const int64_t* offset) MORTISE_NOEXCEPT;
@@ -95,9 +99,10 @@ typedef struct mortise_rollout_backend_vtable {
    * backend copies requests and what they point to. Mandatory. [compute] */
   int32_t (*submit)(void* self, mortise_call* call, const mortise_rollout_request* const* requests,
                     uint64_t num_requests, uint64_t* accepted) MORTISE_NOEXCEPT;
-  /* Works or waits up to timeout_ns (0 = deliver what is ready), gives finished sequences to the sink, and sets how
-   * many are still outstanding. MORTISE_DATA_LOSS: the weights give numbers that are not finite; the run ends as a
-   * diverged one. Mandatory. [compute] */
+  /* Works or waits up to timeout_ns (0 = deliver what is ready), gives finished sequences to the sink, and sets in
+   * `outstanding` how many samples of accepted requests it has not given to the sink yet: 0 once all were given.
+   * MORTISE_DATA_LOSS: the weights give numbers that are not finite; the run ends as a diverged one. Mandatory.
+   * [compute] */
   int32_t (*poll)(void* self, mortise_call* call, const mortise_rollout_sink* sink, int64_t timeout_ns,
                   uint64_t* outstanding) MORTISE_NOEXCEPT;
   /* Aborts request_id (-1 = all). The next poll delivers partial sequences with FINISH_ABORT. Optional. [compute] */
