@@ -90,7 +90,7 @@ Result<> sizes(Subject& subject) {
     const std::string who = quote(d->name == nullptr ? "" : d->name);
     for (uint32_t k = 0; k < d->num_params; ++k)
       TRY(demand_size(d->params[k], is_older, fmt::format("parameter {} of {}", k, who)));
-    const KindInfo* const kind = d->kind == nullptr ? nullptr : find_kind(d->kind);
+    const KindInfo* const kind = d->kind == nullptr ? nullptr : find_kind(current_kind(d->kind));
     if (kind == nullptr) continue;
     if (d->vtable == nullptr) return broken(fmt::format("the vtable of {} is null", who));
     const uint32_t given = static_cast<const VtableHead*>(d->vtable)->struct_size;

@@ -289,10 +289,10 @@ int32_t param_text(mortise_call* call, const char* name, mortise_text* out) noex
   return MORTISE_RESOURCE_EXHAUSTED;
 }
 
-constexpr mortise_host make_table() {
+constexpr mortise_host make_table(int32_t abi) {
   mortise_host host{};
   host.struct_size = sizeof(mortise_host);
-  host.abi_minor = MORTISE_ABI_MINOR;
+  host.abi_minor = static_cast<uint32_t>(newest_minor(abi));
   host.get_extension = get_extension;
   host.log = log;
   host.metric = metric;
@@ -312,7 +312,8 @@ constexpr mortise_host make_table() {
   return host;
 }
 
-constexpr mortise_host kHost = make_table();
+constexpr mortise_host kHost = make_table(MORTISE_ABI_MAJOR);
+constexpr mortise_host kHostV0 = make_table(0);
 
 }  // namespace
 
@@ -322,7 +323,7 @@ std::string status_name(int32_t code) {
   return "status " + std::to_string(code);
 }
 
-const mortise_host* host_table() { return &kHost; }
+const mortise_host* host_table(int32_t abi) { return abi == 0 ? &kHostV0 : &kHost; }
 
 void register_host_extension(std::string_view id, const void* extension) {
   Extensions& all = extensions();

@@ -23,8 +23,8 @@ namespace mortise {
 // "DEADLINE_EXCEEDED" for 4; "status 99" for a code that is not one of the sixteen.
 [[nodiscard]] std::string status_name(int32_t code);
 
-// The one table of this process.
-[[nodiscard]] const mortise_host* host_table();
+// The table of this process for packs of the ABI `abi`. The two differ in abi_minor alone.
+[[nodiscard]] const mortise_host* host_table(int32_t abi = MORTISE_ABI_MAJOR);
 
 // A parameter with its text kept NUL-free and stable for param_text.
 struct InstanceIdentity {

@@ -11,6 +11,7 @@
 #include "foundation/formats/sha256.h"
 #include "foundation/metrics/registry.h"
 #include "mortise/ext/state.h"
+#include "mortise/kinds/environment.h"
 #include "mortise/pack.h"
 #include "plugin/host/abi_struct.h"
 #include "plugin/host/devices.h"
@@ -28,9 +29,12 @@ struct VtableHead {
 };
 constexpr size_t kMinHeadSize = offsetof(VtableHead, get_extension);
 
-// The random streams of two plugins of one run differ; those of one plugin do not depend on version or path.
+// The random streams of two plugins of one run differ; those of one plugin do not depend on version or path. A pack of
+// ABI 0 keeps the numbers that it had under the id of its time, so that a run resumes with them.
 uint64_t plugin_seed(uint64_t run_seed, const PluginRef& ref) {
-  const Sha256Digest digest = sha256(fmt::format("{}\n{}\n{}", ref.plugin->kind, ref.pack->id, ref.plugin->name));
+  const bool is_draft = ref.pack->abi == 0 && ref.plugin->kind == MORTISE_KIND_ENVIRONMENT;
+  const std::string_view kind = is_draft ? kDraftEnvironment : ref.plugin->kind;
+  const Sha256Digest digest = sha256(fmt::format("{}\n{}\n{}", kind, ref.pack->id, ref.plugin->name));
   uint64_t mixed = 0;
   for (size_t i = 0; i < 8; ++i) mixed = mixed << 8 | digest[i];
   return run_seed ^ mixed;
@@ -185,7 +189,7 @@ Result<PluginInstance> PluginInstance::create(const LoadedPlugin& plugin, Instan
   const auto create_slot = catchable(made.vtable.create);
   bool bad_file = false;  // the fault is a file among its parameters, not the plugin
   auto called = instance.call("create", 0, nullptr, {}, [&](mortise_call* call) {
-    const int32_t status = create_slot(host_table(), call, &made.self);
+    const int32_t status = create_slot(host_table(plugin.pack->abi), call, &made.self);
     bad_file = call->bad_file || status == MORTISE_NOT_FOUND || status == MORTISE_PERMISSION_DENIED ||
                status == MORTISE_DATA_LOSS;
     return status;

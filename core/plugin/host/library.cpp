@@ -14,6 +14,7 @@
 #include "foundation/base/text.h"
 #include "plugin/host/abi_struct.h"
 #include "plugin/host/host_services.h"
+#include "plugin/host/kinds/reward.h"
 #include "plugin/host/running_code.h"
 #include "plugin/host/table.h"
 #include "plugin/pack/audit.h"
@@ -88,12 +89,13 @@ Result<const mortise_pack*> open_library(PackFile& file, const PackInfo& info) {
 }
 
 Result<> call_open(const mortise_pack& pack, const PackInfo& info) {
+  register_row_text();  // a plugin may ask for it from its first call on, and keep the answer
   if (!MORTISE_HAS(&pack, open)) return {};
   int32_t code = 0;
   const std::string label = label_of(info);
   const RunningCode running(label, "open", 0);
   try {
-    code = catchable(pack.open)(host_table());
+    code = catchable(pack.open)(host_table(info.abi));
   } catch (const std::exception& e) {
     return refused(info, std::string("its open() threw: ") + e.what(), "tell the pack's author");
   } catch (...) {

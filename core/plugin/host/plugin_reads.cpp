@@ -82,7 +82,7 @@ Result<PluginReads> plugin_reads(const PluginRegistry& registry, const PluginRef
     const mortise_reads reads = found == nullptr ? mortise_reads{} : read_abi_struct(found);
     if (reads.tell == nullptr) return MORTISE_OK;
     has_table = true;
-    return catchable(reads.tell)(host_table(), context, &sink);
+    return catchable(reads.tell)(host_table(loaded.pack->abi), context, &sink);
   };
   double seconds = 0;
   auto done = run_guarded(site, call, 0, tell, &seconds);

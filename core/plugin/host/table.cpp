@@ -4,6 +4,7 @@
 #include <fmt/core.h>
 
 #include <cstddef>
+#include <cstdint>
 #include <cstring>
 #include <limits>
 #include <utility>
@@ -108,7 +109,16 @@ class TableReader {
 
 // A source of ABI 0 that was compiled with the headers of ABI 1 has their minor in its table. A note that was written by
 // hand still has the old one.
-bool is_of_new_headers(const PackInfo& table) { return table.abi == 0 && table.abi_minor == 0; }
+bool is_of_new_headers(const PackInfo& table, const PackInfo& note) {
+  return table.abi == 0 && table.abi_minor == 0 && note.abi_minor >= 1 && note.abi_minor <= kLastMinorV0;
+}
+
+bool has_other_minors(const PackInfo& table, const PackInfo& note) {
+  // What such a table says of the host is that of the new headers too: none of its own.
+  const bool is_new = is_of_new_headers(table, note);
+  if (!is_new && table.abi_minor != note.abi_minor) return true;
+  return table.min_host_minor != note.min_host_minor && !(is_new && table.min_host_minor == 0);
+}
 
 std::string describe_difference(const PluginInfo& table, const PluginInfo& note) {
   const std::string plugin = fmt::format("plugin {}: ", quote(table.name));
@@ -134,6 +144,7 @@ Result<PackInfo> read_table(const mortise_pack& pack, const PackInfo& info) {
   if (reader.is_too_large(pack)) return reader.bad("it is too large");
   const mortise_pack in = read_abi_struct(&pack);
   if (in.id == nullptr || in.version == nullptr) return reader.bad("no id or version");
+  if (in.abi_minor > INT32_MAX || in.min_host_minor > INT32_MAX) return reader.bad("ABI minors");
   if (in.num_plugins > kMaxCount || (in.num_plugins > 0 && in.plugins == nullptr)) return reader.bad("plugins");
   PackInfo out = info;
   out.id = table_text(in.id);
@@ -151,8 +162,7 @@ Result<> compare_with_note(const PackInfo& table, const PackInfo& note) {
     difference = fmt::format("pack id {} against {}", quote(table.id), quote(note.id));
   else if (table.version != note.version)
     difference = fmt::format("version {} against {}", quote(table.version), quote(note.version));
-  else if (!is_of_new_headers(table) &&
-           (table.abi_minor != note.abi_minor || table.min_host_minor != note.min_host_minor))
+  else if (has_other_minors(table, note))
     difference = "ABI minors";
   else if (table.plugins.size() != note.plugins.size())
     difference = "number of plugins";

@@ -73,14 +73,18 @@ Result<> audit_needed(const ElfSummary& elf, const PackInfo& pack) {
 
 }  // namespace
 
-Result<> audit_major(const ElfSummary& elf, std::string_view where) {
+std::string_view major_of_symbol(std::string_view symbol) {
   constexpr std::string_view kStem = "mortise_pack_v";
   static_assert(std::string_view(kPackSymbol).starts_with(kStem));
+  if (!symbol.starts_with(kStem)) return {};
+  const std::string_view major = symbol.substr(kStem.size());
+  return major.find_first_not_of("0123456789") == std::string_view::npos ? major : std::string_view();
+}
+
+Result<> audit_major(const ElfSummary& elf, std::string_view where) {
   if (exports(elf, kPackSymbol) || exports(elf, kPackSymbolV0)) return {};
   for (const std::string& name : elf.exports) {
-    const std::string_view major = name.starts_with(kStem) ? std::string_view(name).substr(kStem.size()) : "";
-    if (!major.empty() && major.find_first_not_of("0123456789") == std::string_view::npos)
-      return other_abi(major, where);
+    if (const std::string_view major = major_of_symbol(name); !major.empty()) return other_abi(major, where);
   }
   return {};
 }
@@ -95,13 +99,16 @@ Result<> audit_elf(const ElfSummary& elf, std::string_view where) {
     return refuse("does not export " + quote(kPackSymbol),
                   "declare the pack with MORTISE_PACK and build it with mortise_add_pack()");
   }
-  const size_t num_own = static_cast<size_t>(has_new) + static_cast<size_t>(has_old);
-  if (elf.exports.size() != num_own) {
-    std::vector<std::string> others;
-    for (const std::string& name : elf.exports) {
-      if (name != kPackSymbol && name != kPackSymbolV0 && others.size() < 3) others.push_back(quote(name));
-    }
-    const size_t more = elf.exports.size() - num_own - others.size();
+  std::vector<std::string> others;
+  size_t more = 0;
+  for (const std::string& name : elf.exports) {
+    if (!major_of_symbol(name).empty()) continue;
+    if (others.size() < 3)
+      others.push_back(quote(name));
+    else
+      ++more;
+  }
+  if (!others.empty()) {
     return refuse(fmt::format("exports more than {}: {}{}", quote(has_new ? kPackSymbol : kPackSymbolV0),
                               join(others, ", "), (more > 0 ? fmt::format(" and {} more", more) : "")),
                   "link it with the SDK's version script (mortise_add_pack() does)");
@@ -130,6 +137,12 @@ Result<> audit_pack(const ElfSummary& elf, const PackInfo& pack, std::string_vie
                  fmt::format("its metadata note is of plugin ABI {}, but it exports {}", pack.abi,
                              quote(has_new ? kPackSymbol : kPackSymbolV0)),
                  pack.path, "build the pack again with mortise_add_pack()"};
+  }
+  if (pack.abi == 0 && pack.min_host_minor > newest_minor(0)) {
+    return Error{ErrorKind::kPlugin,
+                 fmt::format("needs a host of plugin ABI 0.{}, and ABI 0 has ended with 0.{}", pack.min_host_minor,
+                             newest_minor(0)),
+                 pack.path, "build the pack again with this version's SDK"};
   }
   if (pack.min_host_minor > newest_minor(pack.abi)) {
     return Error{ErrorKind::kPlugin,

@@ -170,6 +170,14 @@ Result<PluginInfo> parse_plugin(const Json& object, const std::string& where) {
 
 std::string note_place(std::string_view where) { return std::string(where) + " (note)"; }
 
+// The key "abi" of a note of any major; nothing: it has another form.
+std::optional<int64_t> major_of_note(std::string_view text, std::string_view where) {
+  const auto root = parse_json(text, where, {.error_kind = ErrorKind::kPlugin});
+  const Json* const abi = root.ok() && root->is_object() ? json_find(*root, "abi") : nullptr;
+  if (abi == nullptr || !abi->is_number_integer()) return std::nullopt;
+  return abi->get<int64_t>();
+}
+
 Result<Json> parse_note_json(std::string_view text, const std::string& where) {
   auto parsed = parse_json(text, where, {.error_kind = ErrorKind::kPlugin});
   if (parsed.ok()) return parsed;
@@ -182,7 +190,7 @@ Result<Json> parse_note_json(std::string_view text, const std::string& where) {
 
 Error other_abi(std::string_view abi, std::string_view where) {
   return {ErrorKind::kPlugin,
-          fmt::format("built for plugin ABI {}, this program has ABI {} and reads ABI 0", abi, MORTISE_ABI_MAJOR),
+          fmt::format("built for plugin ABI {}, this program reads ABI {} and 0", abi, MORTISE_ABI_MAJOR),
           std::string(where), "build the pack again with this version's SDK"};
 }
 
@@ -201,23 +209,27 @@ bool is_pack_id(std::string_view id) {
 }
 
 Result<std::string_view> find_note(const ElfSummary& elf, std::string_view where) {
-  const ElfNote* found = nullptr;
+  const auto refused = [&](std::string_view what) {
+    return Error{ErrorKind::kPlugin, std::string(what), std::string(where), std::string(kNext)};
+  };
+  std::vector<std::string_view> notes;
   for (const ElfNote& note : elf.notes) {
     if (note.owner != kNoteOwner || note.type != kNoteType) continue;
-    if (found != nullptr) {
-      return Error{ErrorKind::kPlugin, "two metadata notes in one pack", std::string(where), std::string(kNext)};
-    }
-    found = &note;
+    if (note.desc.size() > kMaxNoteBytes) return refused("the metadata note is longer than 1 MiB");
+    // Padding zeros may be counted into the description.
+    notes.push_back(note.desc.substr(0, note.desc.find('\0')));
   }
-  if (found == nullptr) {
-    return Error{ErrorKind::kPlugin, "not a Mortise pack: no metadata note (.note.mortise)", std::string(where),
-                 std::string(kNext)};
+  if (notes.empty()) return refused("not a Mortise pack: no metadata note (.note.mortise)");
+  if (notes.size() == 1) return notes.front();
+  // A file may hold packs of several majors, with a note for each. The newest that this program reads counts.
+  for (const int64_t abi : {int64_t{MORTISE_ABI_MAJOR}, int64_t{0}}) {
+    const auto is_of = [&](std::string_view note) { return major_of_note(note, where) == abi; };
+    const auto found = std::ranges::find_if(notes, is_of);
+    if (found == notes.end()) continue;
+    if (std::ranges::count_if(notes, is_of) > 1) return refused("two metadata notes in one pack");
+    return *found;
   }
-  if (found->desc.size() > kMaxNoteBytes) {
-    return Error{ErrorKind::kPlugin, "the metadata note is longer than 1 MiB", std::string(where), std::string(kNext)};
-  }
-  // Padding zeros may be counted into the description.
-  return found->desc.substr(0, found->desc.find('\0'));
+  return notes.front();
 }
 
 bool is_cuda_version(std::string_view text) {

@@ -8,7 +8,7 @@
 namespace mortise {
 
 std::string current_kind(std::string id) {
-  return id == "mortise.environment/0" ? std::string(MORTISE_KIND_ENVIRONMENT) : id;
+  return id == kDraftEnvironment ? std::string(MORTISE_KIND_ENVIRONMENT) : id;
 }
 
 std::string_view param_type_name(ParamType type) {

@@ -65,7 +65,9 @@ inline constexpr int32_t kLastMinorV0 = 2;
   return abi != 0 && minor <= kLastMinorV0 ? 0 : minor;
 }
 
-// The id of a pack's kind today. Environments were the draft mortise.environment/0 in ABI 0.2, with the same structs.
+// Environments had this id in ABI 0.2, with the same structs.
+inline constexpr std::string_view kDraftEnvironment = "mortise.environment/0";
+// The id of a pack's kind today.
 [[nodiscard]] std::string current_kind(std::string id);
 
 struct PackInfo {

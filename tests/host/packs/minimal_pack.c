@@ -60,6 +60,8 @@
 #define NOTE_BUILD "{}"
 #endif
 
+/* The note of a major that nobody here knows. Only its "abi" has a form that is known. */
+#define NEXT_NOTE "{\"abi\":2,\"plugins\":\"elsewhere\"}"
 #define NOTE \
   "{\"abi\":" NOTE_ABI ",\"abi_minor\":" TEXT_OF(ABI_MINOR) ",\"min_host_minor\":" NOTE_MIN_HOST ",\"pack\":{\"id\":\"" PACK_ID  \
   "\",\"version\":\"" NOTE_VERSION "\"},\"plugins\":[{\"kind\":\"" NOTE_KIND "\",\"name\":\"" PLUGIN_NAME   \
@@ -67,18 +69,22 @@
   "\"params\":[{\"name\":\"factor\",\"type\":\"f64\",\"default\":\"1.0\",\"min\":0,\"max\":" NOTE_PARAM_MAX \
   ",\"doc\":\"what every row gets\"}" NOTE_ROLE_PARAM "]}],\"needs\":[],\"build\":" NOTE_BUILD "}"
 
-#define MAKE_NOTE(variable)                                                         \
+#define MAKE_NOTE(variable, TEXT)                                                   \
   __attribute__((section(".note.mortise"), used, aligned(4))) static const struct { \
     uint32_t name_size, text_size, type;                                            \
     char name[8];                                                                   \
-    char text[(sizeof(NOTE) - 1 + 3) / 4 * 4];                                      \
-  } variable = {8, sizeof(NOTE) - 1, 1, "Mortise", NOTE}
+    char text[(sizeof(TEXT) - 1 + 3) / 4 * 4];                                      \
+  } variable = {8, sizeof(TEXT) - 1, 1, "Mortise", TEXT}
 
+#ifdef NEXT_MAJOR
+MAKE_NOTE(next_note, NEXT_NOTE);
+__attribute__((visibility("default"))) const int mortise_pack_v2 = 2;
+#endif
 #ifndef WITHOUT_NOTE
-MAKE_NOTE(first_note);
+MAKE_NOTE(first_note, NOTE);
 #endif
 #ifdef SECOND_NOTE
-MAKE_NOTE(second_note);
+MAKE_NOTE(second_note, NOTE);
 #endif
 
 #ifdef CONSTRUCTOR
@@ -197,6 +203,11 @@ static int32_t open_pack(const mortise_host* host) {
 #elif defined(OPEN_THROWS)
 int32_t throwing_open(const mortise_host* host);
 #define open_pack throwing_open
+#elif defined(SEES_MINOR)
+/* What the host shows from the first call on: its minor, and the texts of rows. */
+static int32_t open_pack(const mortise_host* host) {
+  return host->abi_minor == SEES_MINOR && host->get_extension(SEES_EXTENSION) != NULL ? MORTISE_OK : MORTISE_INTERNAL;
+}
 #else
 #define open_pack NULL
 #endif

@@ -2,7 +2,7 @@
 # TEST_PACKS_DIR so that a test chooses what its registry sees.
 set(TEST_PACKS_DIR "${CMAKE_BINARY_DIR}/tests/packs")
 set(packs_source "${CMAKE_CURRENT_LIST_DIR}")
-file(CONFIGURE OUTPUT "${TEST_PACKS_DIR}/exports.map" CONTENT "{ global: mortise_pack_v[01]; local: *; };\n")
+file(CONFIGURE OUTPUT "${TEST_PACKS_DIR}/exports.map" CONTENT "{ global: mortise_pack_v[0-9]; local: *; };\n")
 
 add_library(test_other_library SHARED "${packs_source}/other_library.c")
 set_target_properties(test_other_library PROPERTIES LIBRARY_OUTPUT_DIRECTORY "${TEST_PACKS_DIR}/lib")
@@ -54,6 +54,13 @@ minimal_pack(abi_0_note DEFS NOTE_ABI="0")
 minimal_pack(abi_1_note DEFS PACK_SYMBOL=mortise_pack_v0)
 minimal_pack(both_symbols DEFS BOTH_SYMBOLS PACK_ID="test.both_symbols")
 minimal_pack(both_symbols_abi_0 DEFS BOTH_SYMBOLS NOTE_ABI="0")
+# One file for two majors, the second of which nobody here knows
+minimal_pack(next_major DEFS NEXT_MAJOR PACK_ID="test.next_major")
+minimal_pack(next_major_abi_0 DEFS NEXT_MAJOR PACK_SYMBOL=mortise_pack_v0 NOTE_ABI="0" PACK_ID="test.next_major_abi_0")
+# Its open() looks at the host
+minimal_pack(sees_host DEFS PACK_ID="test.sees_host" SEES_MINOR=0 SEES_EXTENSION="mortise.row_text/1")
+minimal_pack(sees_host_abi_0 DEFS PACK_SYMBOL=mortise_pack_v0 NOTE_ABI="0" PACK_ID="test.sees_host_abi_0" SEES_MINOR=2
+  SEES_EXTENSION="mortise.row_text/0")
 minimal_pack(newer_host DEFS NOTE_MIN_HOST="99" CONSTRUCTOR)
 # Packs with a role: today's, and one of a later minor that nobody here knows; roles and flags that lie
 minimal_pack(minor_2 TARGET_MINOR 2 DEFS PACK_ID="test.minor_2" ROLE=MORTISE_ROLE_COLUMN NOTE_ROLE="column")

@@ -102,8 +102,7 @@ TEST_P(BadNoteTest, IsRefusedWithItsReason) {
 
 INSTANTIATE_TEST_SUITE_P(
     All, BadNoteTest,
-    testing::Values(BadNote{R"("abi":1)", R"("abi":2)",
-                            "built for plugin ABI 2, this program has ABI 1 and reads ABI 0"},
+    testing::Values(BadNote{R"("abi":1)", R"("abi":2)", "built for plugin ABI 2, this program reads ABI 1 and 0"},
                     BadNote{R"("abi":1,)", "", "'abi' is missing"},
                     BadNote{R"("abi":1)", R"("abi":"0")", "'abi' must be an integer"},
                     BadNote{R"("abi":1)", R"("abi":99999999999999999999)", "'abi' must be an integer"},

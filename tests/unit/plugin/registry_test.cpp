@@ -184,6 +184,22 @@ TEST(LoadTest, PacksOfAbi0) {
   }
 }
 
+// A host takes the newest major that it reads, and ignores the symbols and notes of others.
+TEST(LoadTest, AFileMayHoldPacksOfSeveralMajors) {
+  PluginRegistry registry = open_registry({"next_major", "next_major_abi_0"});
+  ASSERT_OK_AND_ASSIGN(const LoadedPlugin newer, registry.load("reward", "test.next_major/one"));
+  EXPECT_EQ(newer.pack->abi, 1);
+  ASSERT_OK_AND_ASSIGN(const LoadedPlugin older, registry.load("reward", "test.next_major_abi_0/one"));
+  EXPECT_EQ(older.pack->abi, 0);
+}
+
+// Each pack sees the minor of its own ABI, and the texts of rows from its first call on.
+TEST(LoadTest, WhatOpenSeesOfTheHost) {
+  PluginRegistry registry = open_registry({"sees_host", "sees_host_abi_0"});
+  EXPECT_OK(registry.load("reward", "test.sees_host/one"));
+  EXPECT_OK(registry.load("reward", "test.sees_host_abi_0/one"));
+}
+
 // A source of ABI 0 that asks for its minor 2 gets 1.0. A later minor may have roles that this host does not know.
 TEST(LoadTest, PacksOfOtherMinors) {
   PluginRegistry registry = open_registry({"minimal", "minor_2", "minor_9"});

@@ -102,6 +102,18 @@ TEST(TableTest, ALaterMinorMayHaveGrown) {
   EXPECT_THAT(error_of(read_table(table.pack, info)), HasSubstr("too large"));
 }
 
+// A source of ABI 0 that was compiled with newer headers has their minor in its table, and no other excuse.
+TEST(TableTest, MinorsOfATableOfAbi0) {
+  PackInfo note, table;
+  note.abi = table.abi = 0;
+  note.abi_minor = 2, note.min_host_minor = 1;
+  EXPECT_OK(compare_with_note(table, note));
+  table.min_host_minor = 99;
+  EXPECT_THAT(error_of(compare_with_note(table, note)), HasSubstr("ABI minors"));
+  table.min_host_minor = 0, note.abi_minor = 9;
+  EXPECT_THAT(error_of(compare_with_note(table, note)), HasSubstr("ABI minors"));
+}
+
 TEST(TableTest, EveryFaultIsNamed) {
   const std::pair<std::function<void(Table&)>, const char*> faults[] = {
       {[](Table& t) { t.pack.struct_size = 8; }, "it is too small"},
@@ -110,6 +122,8 @@ TEST(TableTest, EveryFaultIsNamed) {
       {[](Table& t) { t.param.struct_size = 1U << 31; }, "a parameter of 'one' is too large"},
       {[](Table& t) { t.pack.id = nullptr; }, "no id or version"},
       {[](Table& t) { t.pack.version = nullptr; }, "no id or version"},
+      {[](Table& t) { t.pack.abi_minor = UINT32_MAX; }, "ABI minors"},
+      {[](Table& t) { t.pack.min_host_minor = 1U << 31; }, "ABI minors"},
       {[](Table& t) { t.pack.plugins = nullptr; }, "plugins"},
       {[](Table& t) { t.pack.num_plugins = 1U << 20; }, "plugins"},
       {[](Table& t) { t.plugins[0] = nullptr; }, "a plugin descriptor is null or too small"},

@@ -141,6 +141,11 @@ void take_token_rewards(const mortise_reward_in& in, std::span<const float> toke
 
 }  // namespace
 
+void register_row_text() {
+  register_host_extension(MORTISE_EXT_ROW_TEXT, &kRowText);
+  register_host_extension("mortise.row_text/0", &kRowText);  // the draft of ABI 0.2 had the same table
+}
+
 bool gives_token_rewards(const PluginInfo& plugin) { return (plugin.flags & MORTISE_FLAG_TOKEN_REWARDS) != 0; }
 
 std::string token_reward_fault(double reward, std::span<const float> tokens) {
@@ -180,8 +185,6 @@ Result<Reward> Reward::create(const LoadedPlugin& plugin, InstanceIdentity ident
 }
 
 Result<Reward> Reward::checked(PluginInstance instance) {
-  register_host_extension(MORTISE_EXT_ROW_TEXT, &kRowText);
-  register_host_extension("mortise.row_text/0", &kRowText);  // the draft of ABI 0.2 had the same table
   Reward made(std::move(instance));
   const auto vtable = vtable_of<Vtable>(made.instance_);
   TRY(check_slots(made.instance_, {{"score", vtable.score != nullptr}}));

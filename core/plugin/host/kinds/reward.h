@@ -95,6 +95,8 @@ struct RewardOutput {
   double seconds = 0;
 };
 
+// Offers mortise.row_text/1 to all plugins of this process.
+void register_row_text();
 // Whether it declares rewards per token. The engine then asks for them.
 [[nodiscard]] bool gives_token_rewards(const PluginInfo& plugin);
 // The fault in the token rewards of a row with this reward; "" if there is none.
