@@ -515,6 +515,33 @@ TEST_F(RolloutServers, WeightsOfAnotherRunEndThisOne) {
   }
 }
 
+// A program that gave no marks called its version 5 too.
+TEST_F(RolloutServers, WeightsWithoutAMarkEndARunThatHasOne) {
+  RolloutClient client("vllm", {{"url", url("plain/2")}});
+  ASSERT_EQ(client.send_weights(5), 0) << client.error();
+  ASSERT_EQ(client.sample(2), 0) << client.error();
+  EXPECT_EQ(client.sample(2), MORTISE_FAILED_PRECONDITION);
+  EXPECT_THAT(client.error(), HasSubstr("has the weights of another run (version 5 of a run without a mark; this is"));
+}
+
+// The second answer comes after the question and before its reply, which says nothing about it.
+TEST_F(RolloutServers, AnAnswerAfterTheQuestionNeedsAnotherOne) {
+  RolloutClient client("vllm", {{"url", url("overtaken")}});
+  ASSERT_EQ(client.send_weights(5), 0) << client.error();
+  EXPECT_EQ(client.sample(2), MORTISE_FAILED_PRECONDITION);
+  EXPECT_THAT(client.error(), HasSubstr("has the weights of another run"));
+}
+
+// A proxy that fails now and then costs no work.
+TEST_F(RolloutServers, TheVersionIsAskedForAgain) {
+  RolloutClient client("vllm", {{"url", url("busy/2")}});
+  ASSERT_EQ(client.send_weights(5), 0) << client.error();
+  ASSERT_EQ(client.sample(3), 0) << client.error();
+  EXPECT_EQ(client.sink.taken.size(), 6U);
+  EXPECT_EQ(count_of(log("busy/2"), "/v1/completions"), 3 + 1) << "a probe, and none twice";
+  EXPECT_THAT(client.log(), IsEmpty());
+}
+
 // Neither its answers nor its start time say so.
 TEST_F(RolloutServers, AServerThatLostItsWeightsUnnoticedGetsThemAgain) {
   RolloutClient client("vllm", {{"url", url("blank")}, {"slots", "2"}});

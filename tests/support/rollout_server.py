@@ -25,6 +25,10 @@
 #   forget         forgets its LoRA adapters after 2 completions, once
 #   reborn         forgets its LoRA adapters before each load
 #   taken/K        after K completions another run loads its weights, as version 5
+#   plain/K        the same, as version 5 without the mark of a run
+#   busy/K         answers its first K questions for the version with 503
+#   overtaken      while it answers the first question for the version, another run loads its weights, and all
+#                  completions but the first are of these
 #   blank          loses its weights after 2 completions, and keeps its start time and connections, once
 #   late/K         half a body, once; its second reload ends after the second one of good/K
 # GET /MODE/log gives what came: {"calls": [[path, body], ...], "loaded": {"file": [names]}, "faults": [...]}.
@@ -54,7 +58,7 @@ modes = {}
 class Mode:
     def __init__(self):
         self.calls, self.faults, self.loaded = [], [], {}
-        self.completions = self.failures = self.reloads = 0
+        self.completions = self.failures = self.reloads = self.questions = 0
         self.version, self.paused, self.start, self.has_forgotten = None, False, 1000.5, False
         self.sleeps = False
         self.num_nan = 0  # completions that give NaN
@@ -103,7 +107,7 @@ class Handler(BaseHTTPRequestHandler):
         return name, count, mode, "/" + "/".join(rest)
 
     def do_GET(self):
-        name, _, mode, path = self.route()
+        name, count, mode, path = self.route()
         if path == "/log":
             return self.reply(200, {"calls": mode.calls, "loaded": mode.loaded, "faults": mode.faults,
                                     "adapters": sorted(mode.adapters)})
@@ -127,6 +131,14 @@ class Handler(BaseHTTPRequestHandler):
             return self.reply(200, {"is_paused": mode.paused})
         if path == "/is_sleeping":
             return self.reply(200, {"is_sleeping": mode.sleeps})
+        if path == "/weight_info" and mode.reloads > 0:
+            mode.questions += 1
+            if name == "busy" and mode.questions <= count:
+                return self.reply(503, {"detail": "Service Unavailable"})
+            if name == "overtaken" and mode.questions == 1:
+                before, mode.version = mode.version, 777777000000005
+                time.sleep(0.5)
+                return self.reply(200, {"weight_version": str(before)})
         if path == "/weight_info":
             return self.reply(200, {"weight_version": "default" if mode.version is None else str(mode.version)})
         if path == "/v1/completions":
@@ -263,6 +275,9 @@ class Handler(BaseHTTPRequestHandler):
             mode.failures += fails
             forgets = name in ("mortise", "restart", "lost", "forget") and mode.completions > 2 and not mode.has_forgotten
             mode.has_forgotten = mode.has_forgotten or forgets
+            number = mode.completions
+        while name == "overtaken" and number > 1 and mode.questions == 0:
+            time.sleep(0.002)
         if forgets:
             mode.version, mode.start = None, mode.start + 1
             self.close_connection = True
@@ -274,6 +289,8 @@ class Handler(BaseHTTPRequestHandler):
             answer = make(body, name, mode)
         if name == "taken" and mode.completions > count:
             mode.version = 777777000000005
+        if name == "plain" and mode.completions > count:
+            mode.version = 5
         if name == "blank" and mode.completions > 2 and not mode.has_forgotten:
             mode.version, mode.has_forgotten = None, True
         if name == "refuse":

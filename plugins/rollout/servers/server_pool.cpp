@@ -94,7 +94,7 @@ std::uint64_t ServerPool::outstanding() const {
   for (const Pending& pending : queue_) out += std::uint64_t(pending.request.num_samples);
   for (const auto& [id, flight] : flights_) out += std::uint64_t(flight.pending.request.num_samples);
   for (const Server& server : servers_)
-    for (const auto* const waiting : {&server.held, &server.unconfirmed})
+    for (const auto* const waiting : {&server.held, &server.unconfirmed, &server.asked})
       for (const auto& [flight, answer] : *waiting) out += std::uint64_t(flight.pending.request.num_samples);
   return out;
 }
@@ -121,7 +121,7 @@ void ServerPool::abort(std::int64_t request_id) {
     it = flights_.erase(it);
   }
   for (Server& server : servers_) {
-    for (auto* const waiting : {&server.held, &server.unconfirmed}) {
+    for (auto* const waiting : server.waiting()) {
       const auto gives_back = [&](const std::pair<Flight, HttpDone>& one) {
         const ServerRequest& request = one.first.pending.request;
         if (!is_meant(request)) return false;
@@ -226,7 +226,7 @@ void ServerPool::tend(std::size_t index, Call call) {
   if (server.phase == Phase::kOut && monotonic_ns() >= server.back_at_ns) {
     server.phase = Phase::kProbing;
     server.step = server.next_probe = 0;
-    server.facts.is_paused = server.facts.was_updated = false;
+    server.facts.is_paused = server.facts.was_updated = server.facts.gives_back_version = false;
   }
   if (server.phase == Phase::kReady && needs_weights(server) && server.in_flight == 0) begin_weights(index, call);
   if (server.phase == Phase::kProbing) probe(index, call);
@@ -309,7 +309,7 @@ void ServerPool::take_control(std::size_t index, HttpDone& done, Call call) {
 void ServerPool::take_identity(std::size_t index, const HttpDone& done, Call call) {
   Server& server = servers_[index];
   server.checks_identity = false;
-  std::vector<std::pair<Flight, HttpDone>> held = std::exchange(server.held, {});
+  std::vector<std::pair<Flight, HttpDone>> held = std::exchange(server.asked, {});
   const bool is_same = done.error.empty() && protocol_->read_identity(done.body) == server.facts.identity;
   for (auto& [flight, answer] : held) {
     if (is_same && server.phase == Phase::kReady)
@@ -343,7 +343,8 @@ void ServerPool::take_out(std::size_t index, const std::string& why, Call call) 
   // What it still has is lost, or was made by weights that we know nothing of.
   std::vector<Flight> lost;
   server.checks_identity = server.checks_version = false;
-  for (auto* const waiting : {&server.held, &server.unconfirmed})
+  server.num_unanswered = 0;
+  for (auto* const waiting : server.waiting())
     for (auto& [flight, answer] : std::exchange(*waiting, {})) lost.push_back(std::move(flight));
   for (auto it = flights_.begin(); it != flights_.end();) {
     if (it->second.server != index) {
@@ -361,7 +362,8 @@ std::optional<std::size_t> ServerPool::choose(const Pending& pending) const {
   const ServerRequest& request = pending.request;
   const auto room = [&](std::size_t i) {
     const Server& server = servers_[i];
-    if (!is_ready(server) || server.control_id != 0 || !can_take(server, request)) return std::int64_t(-1);
+    const bool is_asked = server.control_id != 0 && !server.checks_version;  // that question takes no answer away
+    if (!is_ready(server) || is_asked || !can_take(server, request)) return std::int64_t(-1);
     const std::int64_t free = options_.slots - server.in_flight;
     return server.in_flight == 0 || free >= request.num_samples ? std::max<std::int64_t>(free, 0) : -1;
   };
@@ -463,11 +465,11 @@ void ServerPool::count_answer(Flight flight, const HttpDone& done, Call call) {
     const bool says = !is_adapter_ && (sample.weight_version >= 0 || server.facts.tells_versions);
     if (!was_given || !says || sample.weight_version == name_of(expected)) continue;
     refuse_other_run(server, sample.weight_version);
-    const std::string why =
-        "sample " + std::to_string(sample.index) + " is of " +
-        (sample.weight_version < 0 ? std::string("an unknown weight version")
-                                   : "weight version " + std::to_string(version_of(sample.weight_version))) +
-        ", but the server was given version " + std::to_string(expected);
+    const std::string why = "sample " + std::to_string(sample.index) + " is of " +
+                            (sample.weight_version < 0 ? std::string("an unknown weight version")
+                                                       : "weight version " + std::to_string(sample.weight_version)) +
+                            ", but the server was given version " +
+                            std::to_string(sample.weight_version < 0 ? expected : name_of(expected));
     return try_again(std::move(flight), why, true, call);  // it gets the weights again
   }
   server.in_flight -= request.num_samples;

@@ -8,6 +8,7 @@
 // Threading: one thread at a time; none is left behind.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <deque>
 #include <map>
@@ -68,8 +69,6 @@ class ServerPool {
   [[nodiscard]] bool takes_weights() const;
   [[nodiscard]] bool takes_adapters() const;
 
- private:
-  enum class Phase { kProbing, kUpdating, kReady, kOut };
   struct Pending {
     ServerRequest request;
     std::int64_t num_tries = 0, not_before_ns = 0;
@@ -79,6 +78,9 @@ class ServerPool {
     std::size_t server;
     Pending pending;
   };
+
+ private:
+  enum class Phase { kProbing, kUpdating, kReady, kOut };
   struct Server {
     std::string url;
     ServerFacts facts;
@@ -98,10 +100,14 @@ class ServerPool {
     std::int64_t back_at_ns = 0;
     bool is_unfit = false;  // its probe says that waiting does not help
     bool checks_identity = false, checks_version = false;
-    bool is_warned_of = false;                             // that its restarts would not be noticed
-    std::vector<std::pair<Flight, HttpDone>> held;         // answers that wait for it
-    std::vector<std::pair<Flight, HttpDone>> unconfirmed;  // answers that wait for checks_version
-    std::int64_t next_check_ns = 0;
+    bool is_warned_of = false;  // that its restarts would not be noticed
+    // Answers that wait until it is asked for its identity, or for its version, and those that the running question is
+    // about: they came before it.
+    std::vector<std::pair<Flight, HttpDone>> held, unconfirmed, asked;
+    std::int64_t next_check_ns = 0, num_unanswered = 0;
+    [[nodiscard]] std::array<std::vector<std::pair<Flight, HttpDone>>*, 3> waiting() {
+      return {&held, &unconfirmed, &asked};
+    }
     std::string first_error, last_error;  // since it was last in use
   };
 
