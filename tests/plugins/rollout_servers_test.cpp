@@ -526,8 +526,9 @@ TEST_F(RolloutServers, WeightsWithoutAMarkEndARunThatHasOne) {
 
 // The second answer comes after the question and before its reply, which says nothing about it.
 TEST_F(RolloutServers, AnAnswerAfterTheQuestionNeedsAnotherOne) {
-  RolloutClient client("vllm", {{"url", url("overtaken")}});
+  RolloutClient client("vllm", {{"url", url("overtaken/2")}});
   ASSERT_EQ(client.send_weights(5), 0) << client.error();
+  ASSERT_EQ(client.sample(2), 0) << client.error();  // answers over new connections wait for another question first
   EXPECT_EQ(client.sample(2), MORTISE_FAILED_PRECONDITION);
   EXPECT_THAT(client.error(), HasSubstr("has the weights of another run"));
 }

@@ -27,8 +27,8 @@
 #   taken/K        after K completions another run loads its weights, as version 5
 #   plain/K        the same, as version 5 without the mark of a run
 #   busy/K         answers its first K questions for the version with 503
-#   overtaken      while it answers the first question for the version, another run loads its weights, and all
-#                  completions but the first are of these
+#   overtaken/K    while it answers the first question for the version after K completions, another run loads its
+#                  weights, and all later completions but one are of these
 #   blank          loses its weights after 2 completions, and keeps its start time and connections, once
 #   late/K         half a body, once; its second reload ends after the second one of good/K
 # GET /MODE/log gives what came: {"calls": [[path, body], ...], "loaded": {"file": [names]}, "faults": [...]}.
@@ -135,8 +135,8 @@ class Handler(BaseHTTPRequestHandler):
             mode.questions += 1
             if name == "busy" and mode.questions <= count:
                 return self.reply(503, {"detail": "Service Unavailable"})
-            if name == "overtaken" and mode.questions == 1:
-                before, mode.version = mode.version, 777777000000005
+            if name == "overtaken" and mode.completions > count and not mode.has_forgotten:
+                before, mode.version, mode.has_forgotten = mode.version, 777777000000005, True
                 time.sleep(0.5)
                 return self.reply(200, {"weight_version": str(before)})
         if path == "/weight_info":
@@ -276,7 +276,7 @@ class Handler(BaseHTTPRequestHandler):
             forgets = name in ("mortise", "restart", "lost", "forget") and mode.completions > 2 and not mode.has_forgotten
             mode.has_forgotten = mode.has_forgotten or forgets
             number = mode.completions
-        while name == "overtaken" and number > 1 and mode.questions == 0:
+        while name == "overtaken" and number > count + 1 and not mode.has_forgotten:
             time.sleep(0.002)
         if forgets:
             mode.version, mode.start = None, mode.start + 1
