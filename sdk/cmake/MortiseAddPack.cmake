@@ -1,4 +1,5 @@
-# mortise_add_pack(NAME SOURCES file ... [ID id] [VERSION v] [LIBS target ...] [NEEDS lib.so.N ...] [TARGET_MINOR n] [TORCH])
+# mortise_add_pack(NAME SOURCES file ... [ID id] [VERSION v] [LIBS target ...] [NEEDS lib.so.N ...] [TARGET_MINOR n]
+#   [MIN_HOST_MINOR n] [TORCH])
 # mortise_add_pack_test(NAME SOURCES file ... [LIBS target ...])
 #
 # Builds NAME.so, a Mortise pack: everything hidden but mortise_pack_v1, never unloaded, all symbols bound on load, with
@@ -10,7 +11,8 @@
 # of a pack with CUDA sources names the toolkit's version.
 # LIBS are linked in, statically if the pack is to stay portable; a shared library other than the C and C++ runtimes
 # must be named in NEEDS, or the host refuses the pack. Output: MORTISE_PACK_DIR, by default BINARY_DIR/lib/mortise/packs.
-# TARGET_MINOR is the minor of the ABI that the sources use, the oldest unless given (mortise/abi.h).
+# TARGET_MINOR is the minor of the ABI that the sources use, the oldest unless given (mortise/abi.h). MIN_HOST_MINOR is
+# that of the oldest host that can run the pack, 0 unless given: older hosts refuse it.
 # TORCH makes a torch-locked pack (mortise/cpp/torch.hpp): built against the libtorch in MORTISE_TORCH_DIR (a variable or
 # an environment variable: the folder with include/ and lib/; else that of python3's torch), whose exact version goes
 # into the note; only a program with that very version loads it.
@@ -45,7 +47,7 @@ function(_mortise_find_torch name)
 endfunction()
 
 function(mortise_add_pack name)
-  cmake_parse_arguments(ARG "TORCH" "ID;VERSION;TARGET_MINOR" "SOURCES;LIBS;NEEDS" ${ARGN})
+  cmake_parse_arguments(ARG "TORCH" "ID;VERSION;TARGET_MINOR;MIN_HOST_MINOR" "SOURCES;LIBS;NEEDS" ${ARGN})
   if(ARG_UNPARSED_ARGUMENTS)
     message(FATAL_ERROR "mortise_add_pack(${name}): unknown arguments ${ARG_UNPARSED_ARGUMENTS}")
   endif()
@@ -76,6 +78,9 @@ function(mortise_add_pack name)
   target_compile_definitions(${name}_objects PRIVATE MORTISE_PACK_ID="${ARG_ID}" MORTISE_PACK_VERSION="${ARG_VERSION}")
   if(ARG_TARGET_MINOR)
     target_compile_definitions(${name}_objects PRIVATE MORTISE_TARGET_MINOR=${ARG_TARGET_MINOR})
+  endif()
+  if(ARG_MIN_HOST_MINOR)
+    target_compile_definitions(${name}_objects PRIVATE MORTISE_MIN_HOST_MINOR=${ARG_MIN_HOST_MINOR})
   endif()
   # no-math-errno and no-trapping-math let selects become blends; neither changes a value.
   foreach(option -fno-math-errno -fno-trapping-math)

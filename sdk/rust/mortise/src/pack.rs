@@ -280,14 +280,26 @@ macro_rules! __descriptor {
 /// Makes the pack: its id, and for each plugin `kind "name": Class, "summary"` with its parameters
 /// `name: f64|i64|bool|text = default [in low..=high] [as column|file|folder|model|secret], "meaning"`. Plugins are
 /// separated by semicolons. The kinds are `reward`, `policy_loss` (a `TokenLoss`), `sequence_loss`, `kl_estimator`,
-/// `advantage_estimator`, `rollout_backend` and `environment`. `as` says what the text stands for, so that the host
+/// `advantage_estimator`, `rollout_backend` and `environment`. `as` says what the text names, so that the host
 /// checks, follows or hides it. Behind the parameters, in this order and each optional: `requires: ["values"]` names
 /// optional inputs that the plugin needs; `update_metrics: ["name", "column=name"]` names metrics of a loss that the run
 /// writes for every update; `reads: Class` names a class with `TellsReads`. The version is the crate's. Use the macro
-/// once per crate. Your own types may have any names, because the macro writes all names of this crate as paths.
+/// once per crate. If the pack cannot run in an older host, write `min_host_minor: n,` behind the id. Your own types may have any names, because the macro writes all names of this crate as paths.
 #[macro_export]
 macro_rules! pack {
+    (id: $id:literal, min_host_minor: $min_host:literal, $($plugins:tt)+) => {
+        $crate::__pack! { $min_host; id: $id, $($plugins)+ }
+    };
+    ($($all:tt)+) => {
+        $crate::__pack! { $crate::sys::MORTISE_MIN_HOST_MINOR; $($all)+ }
+    };
+}
+
+#[doc(hidden)]
+#[macro_export]
+macro_rules! __pack {
     (
+        $min_host:expr;
         id: $id:literal,
         $(
             $kind:ident $name:literal : $class:ty, $summary:literal,
@@ -312,7 +324,7 @@ macro_rules! pack {
             pub static mortise_pack_v1: $crate::Static<$crate::sys::mortise_pack> = $crate::Static($crate::sys::mortise_pack {
                 struct_size: ::std::mem::size_of::<$crate::sys::mortise_pack>() as u32,
                 abi_minor: $crate::sys::MORTISE_TARGET_MINOR,
-                min_host_minor: $crate::sys::MORTISE_MIN_HOST_MINOR,
+                min_host_minor: $min_host,
                 num_plugins: NUM_PLUGINS as u32,
                 id: $crate::__c_text!($id),
                 version: $crate::__c_text!(env!("CARGO_PKG_VERSION")),
@@ -321,7 +333,10 @@ macro_rules! pack {
             });
 
             const PIECES: &[$crate::Piece] = &[
-                $crate::Piece::Raw("{\"abi\":1,\"abi_minor\":0,\"min_host_minor\":0,\"pack\":{\"id\":"),
+                $crate::Piece::Raw("{\"abi\":"), $crate::Piece::Number($crate::sys::MORTISE_ABI_MAJOR),
+                $crate::Piece::Raw(",\"abi_minor\":"), $crate::Piece::Number($crate::sys::MORTISE_TARGET_MINOR),
+                $crate::Piece::Raw(",\"min_host_minor\":"), $crate::Piece::Number($min_host),
+                $crate::Piece::Raw(",\"pack\":{\"id\":"),
                 $crate::Piece::Quoted($id),
                 $crate::Piece::Raw(",\"version\":"), $crate::Piece::Quoted(env!("CARGO_PKG_VERSION")),
                 $crate::Piece::Raw("},\"plugins\":["),
