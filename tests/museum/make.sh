@@ -27,6 +27,7 @@ kinds_of() {
     *LOSS*KL*) echo "policy_loss kl_estimator" ;;
     *LOSS*) echo policy_loss ;;
     *KL*) echo kl_estimator ;;
+    *EXTENSIONS*) echo environment ;;
     *ROWS*) echo "advantage_estimator reward rollout_backend environment" ;;
     *) echo "$all" ;;
   esac
@@ -55,6 +56,11 @@ for cc in gcc-11 gcc-12 clang-13 clang-14 clang-15 clang-16; do
 done
 for cc in gcc-11 clang-16; do
   piece "c11-$cc-O3-newer" C11 newer "$here/source/museum.c" "$cc" -std=c11 -O3 -DNEWER
+done
+# What is around the kinds. Those of pieces/v0 have -DDRAFT and the headers of 0.2.
+for flags in "gcc-11 -O3" "clang-16 -O0"; do
+  read -r cc level <<<"$flags"
+  piece "c11-$cc$level-extensions" C11 none "$here/source/extensions.c" "$cc" -std=c11 "$level" -DEXTENSIONS
 done
 # Without optimisation the C++ layer is large: each piece has one kind, and no frame pointers.
 for cc in g++-11 clang++-16; do

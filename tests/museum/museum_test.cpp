@@ -12,12 +12,14 @@
 #include "foundation/formats/json.h"
 #include "foundation/formats/sha256.h"
 #include "foundation/metrics/registry.h"
+#include "plugin/host/host_services.h"
 #include "plugin/host/kinds/advantage_estimator.h"
 #include "plugin/host/kinds/environment.h"
 #include "plugin/host/kinds/kl_estimator.h"
 #include "plugin/host/kinds/policy_loss.h"
 #include "plugin/host/kinds/reward.h"
 #include "plugin/host/kinds/rollout_backend.h"
+#include "plugin/host/plugin_reads.h"
 #include "support/temp_dir.h"
 
 namespace mortise::test {
@@ -175,13 +177,17 @@ Result<Json> run_environment(PluginRegistry& registry, const Json& params, const
   return Json{{"answers", std::move(answers)}};
 }
 
-Result<Json> run(const Path& piece, const Json& one, const Json& inputs) {
+Result<PluginRegistry> registry_of(const Path& piece) {
   RegistryOptions options;
   options.use_environment = false;
   options.use_user_packs = false;
   options.builtin_dir = "/nonexistent/packs";
   options.files.emplace_back(piece);
-  PluginRegistry registry = TRY(PluginRegistry::open(options));
+  return PluginRegistry::open(options);
+}
+
+Result<Json> run(const Path& piece, const Json& one, const Json& inputs) {
+  PluginRegistry registry = TRY(registry_of(piece));
   const std::string kind = one.at("kind").get<std::string>();
   const Json& params = one.at("params");
   if (kind == "policy_loss") return run_loss(registry, params, inputs);
@@ -219,6 +225,93 @@ TEST(Museum, EveryPieceGivesItsBits) {
       ASSERT_TRUE(got.ok()) << got.error().to_string();
       EXPECT_EQ(*got, one.at("expected"));
     }
+  }
+}
+
+const char* const kExtensionPieces[] = {"v0/c11-gcc-11-O3-extensions.so", "v0/c11-clang-16-O0-extensions.so",
+                                        "v1/c11-gcc-11-O3-extensions.so", "v1/c11-clang-16-O0-extensions.so"};
+
+RewardBatch rows_of(const std::vector<std::string>& completions) {
+  RewardBatch rows;
+  for (const std::string& text : completions) {
+    rows.completion.append(text);
+    rows.completion_ids.append(std::vector<int64_t>(text.size(), 1));
+    rows.row_id.push_back(rows.num_rows);
+    rows.group_index.push_back(rows.num_rows++);
+  }
+  return rows;
+}
+
+// Texts and numbers of rows, rewards of tokens, failed rows and the state, of both ABIs.
+TEST(Museum, RewardsUseTheExtensions) {
+  for (const char* const piece : kExtensionPieces) {
+    SCOPED_TRACE(piece);
+    auto registry = registry_of(kPieces / piece);
+    ASSERT_TRUE(registry.ok()) << registry.error().to_string();
+    auto reward = Reward::create(*registry, "texts", Json::object(), {});
+    ASSERT_TRUE(reward.ok()) << reward.error().to_string();
+    ASSERT_TRUE(reward->score(rows_of({"a"}), nullptr).ok());
+    auto state = reward->instance().save_state();
+    ASSERT_TRUE(state.ok() && state->has_value());
+    auto resumed = Reward::create(*registry, "texts", Json::object(), {});
+    ASSERT_TRUE(resumed.ok() && resumed->instance().load_state(**state).ok());
+    const auto out = resumed->score(rows_of({"four", "", "x"}), nullptr);
+    ASSERT_TRUE(out.ok()) << out.error().to_string();
+    EXPECT_EQ(out->rewards[0], 2.0) << "the second call, one before the resume";
+    EXPECT_TRUE(std::isnan(out->rewards[1]));
+    ASSERT_EQ(out->failed_rows.size(), 1U);
+    EXPECT_EQ(out->failed_rows[0].text, "an empty completion");
+    EXPECT_EQ(out->token_rewards[0], (std::vector<float>{0.125F, 0, 0, 0}));
+    ASSERT_EQ(out->row_values.size(), 4U);
+    EXPECT_EQ(out->row_values[0].value, 4.0);
+    EXPECT_EQ(out->row_values[1].name, "pred");
+    EXPECT_EQ(out->row_values[1].text, "four");
+  }
+}
+
+TEST(Museum, TheyTellWhatTheyRead) {
+  for (const char* const piece : kExtensionPieces) {
+    SCOPED_TRACE(piece);
+    auto registry = registry_of(kPieces / piece);
+    ASSERT_TRUE(registry.ok()) << registry.error().to_string();
+    const auto ref = registry->find("reward", "texts");
+    ASSERT_TRUE(ref.ok());
+    EXPECT_EQ(ref->plugin->find_param("table")->role, ParamRole::kFile);
+    const auto reads = plugin_reads(*registry, *ref, Json::object());
+    ASSERT_TRUE(reads.ok()) << reads.error().to_string();
+    ASSERT_EQ(reads->files.size(), 1U);
+    EXPECT_EQ(reads->files[0].files, std::vector<std::string>{"table.txt"});
+    ASSERT_EQ(reads->columns.size(), 1U);
+    EXPECT_EQ(reads->columns[0].name, "level");
+  }
+}
+
+// A draft environment keeps its random numbers, which come from the id of its time.
+TEST(Museum, EnvironmentsOfBothAbis) {
+  for (const std::string piece : kExtensionPieces) {
+    SCOPED_TRACE(piece);
+    auto registry = registry_of(kPieces / piece);
+    ASSERT_TRUE(registry.ok()) << registry.error().to_string();
+    auto environment = Environment::create(*registry, "piece", Json::object(), {});
+    ASSERT_TRUE(environment.ok()) << environment.error().to_string();
+    const auto description = environment->description();
+    EXPECT_TRUE(description.ok() && *description == R"({"tools":[],"rewards":true})");
+    EpisodeStart start;
+    start.episode = 7;
+    start.messages = "[]";
+    start.columns = "{}";
+    const auto answers = environment->reset({&start, 1}, {});
+    ASSERT_EQ(answers.size(), 1U);
+    EXPECT_EQ(answers[0].failure, "");
+    EXPECT_EQ(answers[0].messages, R"([{"role":"user","content":"begin"}])");
+    environment->close(std::vector<int64_t>{7}, 1);
+
+    const auto ref = registry->find("environment", "piece");
+    ASSERT_TRUE(ref.ok());
+    const auto identity = PluginInstance::identify(*ref, Json::object(), {});
+    ASSERT_TRUE(identity.ok());
+    const std::string hash = sha256_hex(fmt::format("mortise.environment/{}\nmuseum.piece\npiece", piece[1]));
+    EXPECT_EQ(fmt::format("{:016x}", identity->rng_seed), hash.substr(0, 16));
   }
 }
 

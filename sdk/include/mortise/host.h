@@ -25,7 +25,7 @@
 
 typedef struct mortise_host {
   uint32_t struct_size;
-  /* Of ABI 1, the host's. A pack of ABI 0 sees 2, the last minor of that. Test for a field, not for this number. */
+  /* The host's minor of ABI 1. A pack of ABI 0 sees 2, the last minor of that. Test for a field, not for this. */
   uint32_t abi_minor;
 
   /* The extension table named `id` ("mortise.generate/1"), or null when this host has none. A table is valid for ever.

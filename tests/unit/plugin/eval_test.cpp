@@ -362,7 +362,8 @@ TEST(ListTest, TellsWhatIsUsedAndWhatIsNot) {
   EXPECT_EQ(ran.code, 0);
   EXPECT_THAT(ran.out, AllOf(HasSubstr("reward  one"), HasSubstr("test.minimal"), HasSubstr("1.0.0"),
                              HasSubstr("portable"), HasSubstr(test::pack_path("minimal").string())));
-  EXPECT_THAT(ran.out, AllOf(HasSubstr("not used:"), HasSubstr("built for plugin ABI 7, this program reads ABI 1 and 0")));
+  EXPECT_THAT(ran.out,
+              AllOf(HasSubstr("not used:"), HasSubstr("built for plugin ABI 7, this program reads ABI 1 and 0")));
   args.emplace_back("--json");
   const Json json = parsed(mortise_plugin(args).out);
   bool found = false;

@@ -48,8 +48,8 @@ typedef struct mortise_score_model_out {
   uint32_t flags;
   double* scores;      /* [num_rows] the classifier's logit; NaN for a row that failed */
   int64_t* num_tokens; /* [num_rows] or null: tokens of the row, before truncation */
-  /* Of the plugin: takes the reason why a row has no score. `sink` is this struct's. Called from the thread that runs
-   * `score`, until it returns; `text` is borrowed until row_failed returns. */
+  /* The plugin's function: takes the reason why a row has no score. `sink` is this struct's. Called from the thread
+   * that runs `score`, until it returns; `text` is borrowed until row_failed returns. */
   void (*row_failed)(void* sink, int64_t row, int32_t code, mortise_text text) MORTISE_NOEXCEPT;
   void* sink;
 } mortise_score_model_out;
