@@ -12,6 +12,7 @@
 #include "checkpoint/room.h"
 #include "checkpoint/state_files.h"
 #include "foundation/base/rename_target.h"
+#include "foundation/base/text.h"
 #include "foundation/formats/safetensors.h"
 #include "foundation/formats/sha256.h"
 
@@ -153,13 +154,27 @@ Result<> find_parts(Env& env, const Path& folder, const Manifest& manifest) {
   for (size_t i = 0; i < manifest.entries.size(); ++i) {
     const ManifestEntry& entry = manifest.entries[i];
     if (i > 0 && manifest.entries[i - 1].path == entry.path)
-      return Error{ErrorKind::kInternal, fmt::format("two ranks wrote {}", quote(entry.path)), folder.string(), ""};
+      return Error{ErrorKind::kInternal, fmt::format("two ranks wrote {}", quote(entry.path)), folder.string(),
+                   "report this: the ranks disagree about who writes which file"};
     const auto info = env.info(folder / entry.path);
     if (!info.ok() || info->size_bytes != entry.size_bytes)
       return Error{ErrorKind::kDisk,
                    fmt::format("rank 0 does not see {}, which another rank has written", quote(entry.path)),
                    folder.string(), "set trainer.default_local_dir to a folder on a disk that all ranks share"};
   }
+  return {};
+}
+
+// What rank 0 has written last, as a reader sees it. The other files were read back by the ranks that wrote them.
+Result<> read_back(Env& env, const Path& folder, const Manifest& written) {
+  const std::string text = TRY(env.read_file(folder / kManifestFile));
+  if (text != manifest_text(written))
+    return Error{ErrorKind::kDisk, "the manifest reads back differently than it was written", folder.string(),
+                 "look for a failing disk"};
+  const ManifestEntry* const index = written.find(std::string(kStateIndexFile));
+  TRY(verify_entry(env, folder, *index));
+  const std::string stored = TRY(env.read_file(folder / kStateIndexFile));
+  TRY(open_state_shards(env, folder, written, stored));
   return {};
 }
 
@@ -259,6 +274,7 @@ Result<SavedCheckpoint> CheckpointWriter::commit(const Path& temporary, const Ch
     TRY(find_parts(*env_, temporary, manifest));
     TRY(folder.add_manifest(manifest));
     TRY(folder.sync_folders());
+    TRY(read_back(*env_, temporary, manifest));
     for (const ManifestEntry& entry : manifest.entries) saved.size_bytes += entry.size_bytes;
     return publish(temporary, request.place, saved);
   };

@@ -9,7 +9,7 @@
 //
 // Several ranks write one checkpoint together: rank 0 makes the temporary folder, every rank writes its files there (what
 // parts.h gives it of the state, and files of its own), syncs and reads them back, and rank 0 then writes the manifest of
-// all and commits. If a rank fails, rank 0 removes the folder. All ranks must see it.
+// all and commits. If a rank fails, rank 0 removes the folder. All ranks must see this folder.
 //
 // An existing NAME (a damaged one, or a save repeated after a resume) is first renamed to .replaced_NAME, which readers
 // still consider, and removed at the end.

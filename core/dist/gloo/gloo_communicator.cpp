@@ -74,7 +74,7 @@ class DeviceLook {
     try {
       return work.isCompleted();
     } catch (const std::exception&) {
-      return true;  // wait() throws it again
+      return true;  // wait() looks for the exception
     }
   }
 
@@ -103,7 +103,10 @@ class Call {
       TRY(watch_->wait(completion_, stage_));
     }
     try {
+      // A device's work is also complete when it has failed, and its wait() only orders streams: it throws nothing then.
+      if (is_on_device_) throw_failure();
       work_->wait();
+      if (is_on_device_) throw_failure();
     } catch (const std::exception& error) {
       return watch_->explain_failure(stage_, text_of(error));
     }
@@ -111,6 +114,10 @@ class Call {
   }
 
  private:
+  void throw_failure() const {
+    if (const std::exception_ptr failure = work_->exception()) std::rethrow_exception(failure);
+  }
+
   std::shared_ptr<RankWatch> watch_;
   std::string stage_;
   Work work_;
@@ -194,7 +201,14 @@ class GlooCommunicator : public Communicator {
   Result<> carry(const at::Device& device) {
     if (device.is_cpu() || device_group_) return {};
     device_group_ = TRY(open_nccl_group({store_, options_.rank, options_.size, options_.timeout}));
-    return {};
+    // The ranks connect at the first collective. A number now shows before a model is loaded whether they can.
+    const at::Tensor one = at::ones({1}, at::TensorOptions().device(device));
+    Result<> sum = reduce(one, c10d::ReduceOp::SUM, "connecting the GPUs");
+    if (!sum.ok()) {
+      sum.error().what += "; NCCL may not be able to connect the ranks";
+      sum.error().next += "; look whether each rank has a GPU of its own (NCCL_DEBUG=INFO says more)";
+    }
+    return sum;
   }
 
   [[nodiscard]] int rank() const override { return options_.rank; }
@@ -366,6 +380,7 @@ class GlooCommunicator : public Communicator {
     if (is_part_) return {};
     TRY(watch_->leave());
     left_ = true;
+    if (device_group_) device_group_->shutdown();
     for (const auto& [size, part] : parts_) part->left_ = true;
     return {};
   }

@@ -28,7 +28,7 @@ Result<c10::intrusive_ptr<c10d::Backend>> open_nccl_group(NcclRequest request, c
   std::error_code ignored;
   if (!std::filesystem::exists(path, ignored))
     return cannot(fmt::format("several ranks on GPUs need {}, and {} is not there", kNcclModule, path),
-                  "build Mortise where nvcc and NCCL's header are (CUDA's toolkit and libnccl-dev)");
+                  "build Mortise where nvcc and NCCL's header are (CUDA's toolkit and libnccl-dev 2.28.9 or newer)");
   void* const module = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (module == nullptr) {
     const char* const reason = dlerror();
@@ -40,8 +40,8 @@ Result<c10::intrusive_ptr<c10d::Backend>> open_nccl_group(NcclRequest request, c
     return cannot(fmt::format("{} has no function {}", path, kNcclEntry), "build all of Mortise again");
   c10d::Backend* const group = entry(&request);
   if (group != nullptr) return c10::intrusive_ptr<c10d::Backend>::reclaim(group);
-  return Error{ErrorKind::kConfig, fmt::format("NCCL cannot connect the ranks: {}", request.error), "model.device",
-               "give each rank a GPU of its own (NCCL_DEBUG=INFO says more)"};
+  return Error{ErrorKind::kConfig, fmt::format("NCCL cannot make a group of the ranks: {}", request.error),
+               "model.device", "give each rank a GPU of its own (NCCL_DEBUG=INFO says more)"};
 }
 
 }  // namespace mortise

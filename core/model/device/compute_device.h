@@ -1,7 +1,8 @@
 // Where a model lies and computes: on the CPU with its own kernels, or on a device by ATen operations.
 //
 // libtorch's CUDA half is loaded late, and only for a run that asks for a GPU. libtorch remembers what it found when it
-// was first asked for CUDA, so open_device() must be the first use of libtorch in the process.
+// was first asked for CUDA, so open_device() should be the first use of libtorch in the process. Several ranks have
+// joined with Gloo before; docs/cuda.md says that runs of them on GPUs have not been tested.
 // Thread rule: one thread.
 #pragma once
 

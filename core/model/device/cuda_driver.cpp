@@ -88,6 +88,7 @@ Result<GpuFacts> ask_driver(const CudaPlaces& places, int index, bool needs_bflo
   }
   TRY(driver.call("cuDeviceGet", &device, index));
   GpuFacts gpu;
+  gpu.num_visible = count;
   std::array<char, 256> name{};
   TRY(driver.call("cuDeviceGetName", name.data(), static_cast<int>(name.size()) - 1, device));
   gpu.name = name.data();

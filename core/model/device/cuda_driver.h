@@ -19,6 +19,7 @@ struct GpuFacts {
   std::string name;
   int major = 0, minor = 0;  // compute capability
   uint64_t memory_bytes = 0;
+  int num_visible = 0;  // GPUs that this process sees
 };
 
 // The GPU number `index`, if a run can use it. `needs_bfloat16`: see open_device().

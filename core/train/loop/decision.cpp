@@ -84,7 +84,10 @@ Result<bool> on_any_rank(Communicator& ranks, std::string_view stage, bool value
 
 Result<> check_same_on_ranks(Communicator& ranks, std::string_view stage, const std::string& bytes,
                              const Error& unless) {
-  const std::vector<std::string> all = TRY(ranks.exchange(bytes, stage));
+  return check_same(TRY(ranks.exchange(bytes, stage)), unless);
+}
+
+Result<> check_same(std::span<const std::string> all, const Error& unless) {
   std::map<std::string, int64_t> votes;
   for (const std::string& one : all) ++votes[one];
   if (votes.size() == 1) return {};

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <functional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -31,5 +32,7 @@ Result<bool> on_any_rank(Communicator& ranks, std::string_view stage, bool value
 // that differ from most others (from rank 0, if no bytes are those of most). Its `what` is plural: "the weights".
 Result<> check_same_on_ranks(Communicator& ranks, std::string_view stage, const std::string& bytes,
                              const Error& unless);
+// The same of what every rank has already heard of all, in rank order.
+Result<> check_same(std::span<const std::string> all, const Error& unless);
 
 }  // namespace mortise

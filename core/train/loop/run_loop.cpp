@@ -56,9 +56,7 @@ Result<> compare_weights(const RunSettings& settings, const Model& policy, const
   std::string digests = digest_of_model(policy);
   if (critic != nullptr) digests += digest_of_model(critic->model);
   return check_same_on_ranks(settings.ranks, "comparing the weights", digests,
-                             {ErrorKind::kRankFailure, "the weights", "step " + std::to_string(step),
-                              "resume from the last checkpoint without the machine of that rank, whose memory or "
-                              "processor may be faulty"});
+                             {ErrorKind::kRankFailure, "the weights", "step " + std::to_string(step), kLeaveRankOut});
 }
 
 // Moves out of the way what the run's folder holds of another branch or run, and looks whether checkpoints fit.
@@ -167,6 +165,7 @@ Result<OpenRun> open_run(Env& env, const LoadedConfig& loaded, Communicator& ran
     return make_room_for(parts.checkpoint_source(), next_bytes, checkpoint, resumed);
   };
   TRY(do_on_main_rank(ranks, "looking for room on the disk", make_room));
+  if (learns) TRY(check_shared_folder(parts.run));
   if (checkpoint) TRY(restore_best(parts.run, parts.progress.best));
   out.log = std::make_unique<RunLog>(TRY(open_log_on_ranks(parts.run, &*parts.registry, options)));
   if (parts.reward) out.log->keep_failed_batches_of(*parts.reward);

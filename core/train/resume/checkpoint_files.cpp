@@ -1,6 +1,8 @@
 // See checkpoint_files.h.
 #include "train/resume/checkpoint_files.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <map>
 #include <numeric>
@@ -9,8 +11,11 @@
 #include <utility>
 
 #include "config/show.h"
+#include "foundation/base/tensor_pieces.h"
+#include "foundation/formats/sha256.h"
 #include "train/loop/decision.h"
 #include "train/resume/pack_lock.h"
+#include "train/resume/run_inputs.h"
 #include "train/run/run_options.h"
 
 namespace mortise {
@@ -107,6 +112,26 @@ Result<CheckpointRequest> checkpoint_request(const CheckpointSource& source, con
   request.files.push_back(
       checkpoint_text_file(std::string(kPackLockFile), pack_lock_text(source.registry, source.run.loaded)));
   return request;
+}
+
+Result<std::string> digest_of_shared(const CheckpointSource& source, const StateSnapshot& state) {
+  constexpr uint64_t kChunk = uint64_t{1} << 20;
+  Sha256 all;
+  // Weights that are spread have one owner each. The others only receive them.
+  if (shards_of(*source.policy.model) == nullptr) all.update(digest_of_model(*source.policy.model));
+  std::vector<std::byte> bytes(kChunk);
+  for (const TensorView& tensor : state.tensors) {
+    const auto* const ranked = dynamic_cast<const RankedTensor*>(tensor.source.get());
+    if (ranked == nullptr || !ranked->is_everywhere()) continue;
+    const uint64_t size = static_cast<uint64_t>(num_elements(tensor.shape).value_or(0)) * dtype_bytes(tensor.dtype);
+    all.update(fmt::format("{} {} ", tensor.name, size));
+    for (uint64_t begin = 0; begin < size; begin += kChunk) {
+      const auto chunk = std::span(bytes).first(static_cast<size_t>(std::min(kChunk, size - begin)));
+      TRY(read_tensor_bytes(tensor, begin, chunk));
+      all.update(std::span<const std::byte>(chunk));
+    }
+  }
+  return to_hex(all.finish());
 }
 
 SaveShare save_share(const Communicator& ranks) { return {ranks.rank(), ranks.size()}; }

@@ -17,6 +17,9 @@ namespace mortise {
 inline constexpr std::string_view kSettingsFile = "config.resolved.toml";
 inline constexpr std::string_view kPackLockFile = "mortise.lock";
 inline constexpr int64_t kSmallestRankFile = int64_t{64} << 20;
+// What to do if ranks that must have the same numbers differ.
+inline constexpr const char* kLeaveRankOut =
+    "resume from the last checkpoint without the machine of that rank, whose memory or processor may be faulty";
 
 // What a checkpoint is made from. Borrows all of it.
 struct CheckpointSource {
@@ -46,6 +49,10 @@ Result<CheckpointRequest> checkpoint_request(const CheckpointSource& source, con
                                              const CheckpointPlace& place, StateSnapshot state);
 
 [[nodiscard]] SaveShare save_share(const Communicator& ranks);
+
+// A digest of everything in a checkpoint that all ranks have and any of them may write: the policy, unless its weights are
+// spread, and the tensors of the state. Ranks with different digests must not write one checkpoint.
+Result<std::string> digest_of_shared(const CheckpointSource& source, const StateSnapshot& state);
 
 // A collective. The room that the next checkpoint takes on the disk, the files of all ranks together.
 Result<uint64_t> measure_next_checkpoint(const CheckpointSource& source);

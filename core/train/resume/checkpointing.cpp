@@ -14,6 +14,7 @@
 #include "checkpoint/room.h"
 #include "foundation/base/clock.h"
 #include "foundation/base/log.h"
+#include "foundation/base/rename_target.h"
 #include "foundation/base/shown_text.h"
 #include "foundation/base/text.h"
 #include "train/loop/decision.h"
@@ -92,6 +93,33 @@ Result<> check_room(const CheckpointSource& source, uint64_t next_bytes, bool re
                fmt::format("there is no room for {}: {} are needed and {} are free", planned,
                            format_bytes(room.needed_bytes), format_bytes(room.free_bytes)),
                run_dir.string(), how_to_make_room(room, plan, room.needed_bytes - room.free_bytes)};
+}
+
+Result<> check_shared_folder(const RunSettings& run) {
+  constexpr std::string_view kStage = "looking for the run's folder";
+  constexpr int kLooks = 20;  // a network's disk may show a new file late
+  if (run.ranks.size() == 1) return {};
+  const Path run_dir = run.config.trainer.default_local_dir;
+  const auto make = [&]() -> Result<std::string> {
+    TRY(create_dirs_synced(run.env, run_dir));
+    const Path file = temporary_beside(run.env, run_dir / "shared");
+    const auto opened = TRY(run.env.open_for_write(file, WriteMode::kExclusive));
+    TRY(opened->close());
+    return file.filename().string();
+  };
+  const std::string name = TRY(on_main_rank(run.ranks, kStage, make));
+  const auto look = [&]() -> Result<std::string> {
+    for (int i = 0; i < kLooks; ++i) {
+      if (run.env.exists(run_dir / name)) return std::string();
+      std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    }
+    return Error{ErrorKind::kConfig, "this rank does not see the run's folder of rank 0", run_dir.string(),
+                 "set trainer.default_local_dir to a folder on a disk that all ranks share"};
+  };
+  const auto seen = on_every_rank(run.ranks, kStage, look);
+  if (run.ranks.is_main()) (void)run.env.unlink(run_dir / name);  // the next save removes what is left of it
+  if (!seen.ok()) return seen.error();
+  return {};
 }
 
 void RunSaver::step_begins() {
@@ -193,6 +221,15 @@ Result<std::string> RunSaver::save_alone(const Result<CheckpointRequest>& reques
 // A collective, also where a rank has no request.
 Result<std::string> RunSaver::save_together(const Result<CheckpointRequest>& request) {
   Communicator& ranks = source_.run.ranks;
+  // Each rank writes some of what all have, so that one with other numbers would spoil the checkpoint, and a good one would
+  // be deleted for it.
+  const auto digest = [&]() -> Result<std::string> {
+    if (!request.ok()) return request.error();
+    return digest_of_shared(source_, request->state);
+  };
+  const std::vector<std::string> digests = TRY(on_every_rank(ranks, kSaveStage, digest));
+  TRY(check_same(digests, {ErrorKind::kRankFailure, "the weights or optimizer states", checkpoint_name(request->place),
+                           kLeaveRankOut}));
   CheckpointWriter writer = this->writer();
   const auto begin = [&]() -> Result<std::string> {
     if (!request.ok()) return request.error();

@@ -21,6 +21,10 @@ class RunLog;
 // `next_bytes`: of the next checkpoint (measure_next_checkpoint). `resumes`: what is in the run's folder stays there.
 Result<> check_room(const CheckpointSource& source, uint64_t next_bytes, bool resumes);
 
+// Before the first step: every rank sees the run's folder, where all will write their parts of a checkpoint. A collective.
+// The Error, of kind kConfig, names the rank that does not.
+Result<> check_shared_folder(const RunSettings& run);
+
 // When a run saves and what becomes of a save that fails: the same for `train` and `sft`.
 //
 // A save first brings the rows of `log` to the disk, so that a resume finds them. A save that fails is told, the

@@ -27,6 +27,18 @@ Result<> check_machine(int index, bool needs_bfloat16, std::optional<GpuFacts>& 
   return find_cuda_library();
 }
 
+// Rank K of a machine takes GPU K. A launcher may show each rank one GPU only, which is number 0 there.
+Result<> check_gpu_of_rank(int local_rank, bool needs_bfloat16, DeviceChoice& choice) {
+  const int num_visible = choice.gpu->num_visible;
+  if (num_visible == 1) return {};
+  choice.name.index = local_rank;
+  if (local_rank < num_visible) return check_machine(local_rank, needs_bfloat16, choice.gpu);
+  return Error{
+      ErrorKind::kConfig,
+      fmt::format("rank {} of this machine needs a GPU of its own, and it sees {} GPUs", local_rank, num_visible), "",
+      fmt::format("start at most {} ranks on a machine, or show each rank its own GPU", num_visible)};
+}
+
 ComputeDevice cpu_because(const std::string& reason) {
   ComputeDevice out;
   if (!reason.empty()) out.text = "the CPU, because " + reason;
@@ -71,8 +83,9 @@ DeviceChoice choose_device(const LoadedConfig& loaded, const RankCount& ranks, R
               loaded.where("model.device"), "set model.device = \"cuda\": each rank then takes its own GPU"};
     return out;
   }
-  if (ranks.size > 1) out.name.index = ranks.local_rank;
-  const Result<> machine = check_machine(out.name.index, needs_bfloat16(loaded), out.gpu);
+  const bool is_bfloat16 = needs_bfloat16(loaded);
+  Result<> machine = check_machine(0, is_bfloat16, out.gpu);
+  if (machine.ok() && ranks.local_rank > 0) machine = check_gpu_of_rank(ranks.local_rank, is_bfloat16, out);
   if (!machine.ok()) out.problem = at_place(loaded.where("model.device"), machine).error();
   return out;
 }

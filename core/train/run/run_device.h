@@ -28,13 +28,14 @@ struct RankCount {
   int local_rank = 0;
 };
 
-// Asks the rules and the driver, and loads nothing. With several ranks, each takes the GPU of its number on the machine. "auto" takes the CPU if the run or the machine cannot use a GPU.
+// Asks the rules and the driver, and loads nothing. With several ranks, "cuda" is the GPU of the rank's number on the
+// machine. "auto" takes the CPU if the run or the machine cannot use a GPU.
 // `registry`: the plugins of the run, which the rules look at; null: they are not known yet.
 DeviceChoice choose_device(const LoadedConfig& loaded, const RankCount& ranks, RunKind kind,
                            const PluginRegistry* registry);
 
-// Opens the chosen device, or says why it cannot. Its first call is the first use of libtorch in a run
-// (compute_device.h). Several ranks can then move tensors of the device.
+// Opens the chosen device, or says why it cannot. In a run of one process its first call is
+// the first use of libtorch (compute_device.h); several ranks have joined before, with Gloo. Several ranks can then move tensors of the device.
 Result<ComputeDevice> open_run_device(const LoadedConfig& loaded, Communicator& ranks, RunKind kind,
                                       const PluginRegistry* registry);
 

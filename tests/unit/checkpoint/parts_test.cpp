@@ -250,6 +250,24 @@ TEST(CheckpointParts, AFileThatRankZeroDoesNotSeeIsNamed) {
   EXPECT_TRUE(default_env().list_dir(dir.path())->empty());
 }
 
+// A file of the right size that holds another type: rank 0 sees it before it commits, so that the last good one stays.
+TEST(CheckpointParts, AnIndexThatFitsNoFileIsNotCommitted) {
+  const test::TempDir dir;
+  ASSERT_OK(save_on_ranks(fast_env(), dir.path(), 1, 2, fast_env()));
+  std::vector<RankState> states{{2, {0, 2}}, {2, {1, 2}}};
+  CheckpointWriter writer(fast_env(), dir.path(), {.keep_last = 1, .sync = false});
+  const CheckpointRequest request = request_of(states[0], {2, {}});
+  ASSERT_OK_AND_ASSIGN(const Path temporary, writer.begin(request));
+  std::vector<WrittenPart> parts;
+  for (RankState& state : states) {
+    ASSERT_OK_AND_ASSIGN(parts.emplace_back(), writer.write_part(temporary, request_of(state, {2, {}}), state.share));
+    for (StatePiece& piece : parts.back().pieces) piece.dtype = DType::kI32;
+  }
+  EXPECT_THAT(error_of(writer.commit(temporary, request, parts)), HasSubstr("does not hold"));
+  EXPECT_EQ(newest_step(dir.path()), 1);
+  EXPECT_THAT(*default_env().list_dir(dir.path()), testing::ElementsAre("global_step_1", "latest"));
+}
+
 TEST(CheckpointParts, AMissingRankIsNoCheckpoint) {
   const test::TempDir dir;
   RankState state(1, {1, 2});

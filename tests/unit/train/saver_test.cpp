@@ -114,7 +114,7 @@ class RanksThatSave {
   [[nodiscard]] Path out() const { return dir_ / "out"; }
 
   // `steps` says what a rank does with its saver.
-  using Steps = std::function<void(Communicator&, RunSaver&, RunCounters&, test::FaultEnv&)>;
+  using Steps = std::function<void(Communicator&, RunSaver&, RunCounters&, test::FaultEnv&, const Model&)>;
   void run(const Steps& steps) {
     test::on_ranks(kSize, [&](Communicator& ranks) { run_rank(ranks, steps); });
   }
@@ -141,7 +141,7 @@ class RanksThatSave {
     ASSERT_OK(stateful.add(progress.counters));
     ASSERT_OK(stateful.add(model));
     RunSaver saver({settings, *registry, policy, progress, stateful}, *log);
-    steps(ranks, saver, progress.counters, env);
+    steps(ranks, saver, progress.counters, env, *policy.model);
   }
 
   Path dir_;
@@ -151,7 +151,7 @@ class RanksThatSave {
 TEST(RankSaver, RanksSaveOneCheckpointTogether) {
   const test::TempDir dir;
   RanksThatSave ranks(dir.path());
-  ranks.run([&](Communicator&, RunSaver& saver, RunCounters& counters, test::FaultEnv&) {
+  ranks.run([&](Communicator&, RunSaver& saver, RunCounters& counters, test::FaultEnv&, const Model&) {
     counters.step = 5;
     ASSERT_OK(saver.save_if_due());
     EXPECT_THAT(saver.last_checkpoint(), testing::EndsWith("out/global_step_5"));
@@ -179,7 +179,7 @@ TEST(RankSaver, RanksSaveOneCheckpointTogether) {
 TEST(RankSaver, AFullDiskOfOneRankCountsOnAll) {
   const test::TempDir dir;
   RanksThatSave ranks(dir.path());
-  ranks.run([&](Communicator& group, RunSaver& saver, RunCounters& counters, test::FaultEnv& env) {
+  ranks.run([&](Communicator& group, RunSaver& saver, RunCounters& counters, test::FaultEnv& env, const Model&) {
     const auto save = [&](int64_t step) {
       counters.step = step;
       return saver.save_if_due();
@@ -207,6 +207,44 @@ TEST(RankSaver, AFullDiskOfOneRankCountsOnAll) {
   EXPECT_THAT(names,
               testing::AllOf(testing::Contains("global_step_3"), testing::Not(testing::Contains("global_step_1")),
                              testing::Each(testing::Not(testing::StartsWith(".tmp_")))));
+}
+
+// One number of one rank differs. Nothing is saved, and the good checkpoint stays although only one is kept.
+TEST(RankSaver, ARankWithOtherWeightsSavesNothing) {
+  const test::TempDir dir;
+  RanksThatSave ranks(dir.path());
+  ranks.run([&](Communicator& group, RunSaver& saver, RunCounters& counters, test::FaultEnv&, const Model& model) {
+    counters.step = 1;
+    ASSERT_OK(saver.save_if_due());
+    if (group.rank() == 1) model.numbers().back().tensor.detach().view({-1})[0] += 1;
+    counters.step = 2;
+    const Result<> saved = saver.save_if_due();
+    ASSERT_FALSE(saved.ok());
+    EXPECT_EQ(saved.error().kind, ErrorKind::kRankFailure);
+    EXPECT_THAT(saved.error().to_string(), testing::HasSubstr("of rank 1 differ from those of the other ranks"));
+  });
+  const std::vector<std::string> names = default_env().list_dir(ranks.out()).value();
+  EXPECT_THAT(names, testing::AllOf(testing::Contains("global_step_1"), testing::Contains("latest"),
+                                    testing::Not(testing::Contains("global_step_2")),
+                                    testing::Each(testing::Not(testing::StartsWith(".tmp_")))));
+}
+
+TEST(RankSaver, RanksMustSeeOneFolder) {
+  const test::TempDir dir;
+  for (const bool is_shared : {true, false}) {
+    test::on_ranks(2, [&](Communicator& ranks) {
+      const Path out = dir.path() / (is_shared || ranks.is_main() ? "out" : "elsewhere");
+      const std::vector<std::string> options{"trainer.default_local_dir=" + out.string()};
+      ASSERT_OK_AND_ASSIGN(const LoadedConfig loaded, load_config(default_env(), "", options));
+      const RunSettings settings(default_env(), loaded, ranks);
+      const Result<> checked = check_shared_folder(settings);
+      ASSERT_EQ(checked.ok(), is_shared);
+      if (is_shared) return;
+      EXPECT_EQ(checked.error().kind, ErrorKind::kConfig);
+      EXPECT_THAT(checked.error().to_string(), testing::HasSubstr("rank 1: this rank does not see the run's folder"));
+    });
+    EXPECT_THAT(default_env().list_dir(dir.path() / "out").value(), testing::IsEmpty());
+  }
 }
 
 TEST(RankSaver, LargeModelsAreCutForTheRanks) {
