@@ -84,8 +84,9 @@ DeviceChoice choose_device(const LoadedConfig& loaded, const RankCount& ranks, R
     return out;
   }
   const bool is_bfloat16 = needs_bfloat16(loaded);
-  Result<> machine = check_machine(0, is_bfloat16, out.gpu);
-  if (machine.ok() && ranks.local_rank > 0) machine = check_gpu_of_rank(ranks.local_rank, is_bfloat16, out);
+  Result<> machine = check_machine(out.name.index, is_bfloat16, out.gpu);  // 0 with several ranks
+  if (machine.ok() && ranks.size > 1 && ranks.local_rank > 0)
+    machine = check_gpu_of_rank(ranks.local_rank, is_bfloat16, out);
   if (!machine.ok()) out.problem = at_place(loaded.where("model.device"), machine).error();
   return out;
 }

@@ -34,8 +34,8 @@ struct RankCount {
 DeviceChoice choose_device(const LoadedConfig& loaded, const RankCount& ranks, RunKind kind,
                            const PluginRegistry* registry);
 
-// Opens the chosen device, or says why it cannot. In a run of one process its first call is
-// the first use of libtorch (compute_device.h); several ranks have joined before, with Gloo. Several ranks can then move tensors of the device.
+// Opens the chosen device, or says why it cannot. In a run of one process its first call is the first use of libtorch
+// (compute_device.h); several ranks have joined before, with Gloo. They can then move tensors of the device.
 Result<ComputeDevice> open_run_device(const LoadedConfig& loaded, Communicator& ranks, RunKind kind,
                                       const PluginRegistry* registry);
 
