@@ -186,28 +186,55 @@ std::vector<ToolCall> mistral_calls(std::string_view text) {
   return calls;
 }
 
+constexpr std::string_view kFunctions = "functions.";
+
+// Who gets a message: X of to=X, which begins the header or follows a space or a token. nullopt: it goes to nobody.
+std::optional<std::string_view> harmony_recipient(std::string_view header) {
+  constexpr std::string_view kTo = "to=";
+  for (size_t at = header.find(kTo); at != std::string_view::npos; at = header.find(kTo, at + 1)) {
+    if (at > 0 && std::string_view(" \t\n>").find(header[at - 1]) == std::string_view::npos) continue;
+    const std::string_view rest = header.substr(at + kTo.size());
+    return rest.substr(0, rest.find_first_of(" \t\n<"));
+  }
+  return std::nullopt;
+}
+
+// A fault of a call whose function is known: the answer repeats its name.
+ToolCall faulty_call(std::string_view name, std::string why) {
+  ToolCall call = faulty(std::move(why));
+  call.name = std::string(name);
+  return call;
+}
+
 // Messages one after the other, each a header, <|message|> and a body. The header of a call names who gets it: to=X,
-// before the channel or after it. The header of the first message begins in the prompt.
+// before the channel or after it. The header of the first message begins in the prompt. A message of another role than
+// the assistant's calls nothing, and neither does plain text without the tokens of a message.
 std::vector<ToolCall> harmony_calls(std::string_view text) {
-  constexpr std::string_view kStart = "<|start|>", kMessage = "<|message|>", kTo = "to=", kFunctions = "functions.";
+  constexpr std::string_view kStart = "<|start|>", kMessage = "<|message|>", kChannel = "<|channel|>";
+  constexpr std::string_view kOwnRole = "<|start|>assistant";
   std::vector<ToolCall> calls;
   while (!text.empty()) {
     const size_t next = text.find(kStart, 1);
     const std::string_view message = text.substr(0, next);
     text = next == std::string_view::npos ? std::string_view() : text.substr(next);
     const size_t header_end = message.find(kMessage);
-    const std::string_view header = message.substr(0, header_end);
-    const size_t to = header.find(kTo);
-    if (to == std::string_view::npos) continue;
-    const std::string_view rest = header.substr(to + kTo.size());
-    std::string_view name = rest.substr(0, rest.find_first_of(" \t\n<"));
+    std::string_view header = message.substr(0, header_end);
+    if (header.starts_with(kOwnRole))
+      header.remove_prefix(kOwnRole.size());
+    else if (header.starts_with(kStart))
+      continue;
+    const std::optional<std::string_view> recipient = harmony_recipient(header);
+    if (!recipient) continue;
+    std::string_view name = *recipient;
+    const bool has_body = header_end != std::string_view::npos;
     if (!name.starts_with(kFunctions)) {
-      calls.push_back(faulty(fmt::format("the call goes to {}, not to functions.NAME", quote(name))));
+      if (has_body || header.find(kChannel) != std::string_view::npos)
+        calls.push_back(faulty_call(name, fmt::format("the call goes to {}, not to functions.NAME", quote(name))));
       continue;
     }
     name.remove_prefix(kFunctions.size());
-    if (header_end == std::string_view::npos) {
-      calls.push_back(faulty(fmt::format("the call of {} has no <|message|> with arguments", quote(name))));
+    if (!has_body) {
+      calls.push_back(faulty_call(name, fmt::format("the call of {} has no <|message|> with arguments", quote(name))));
       continue;
     }
     std::string_view body = message.substr(header_end + kMessage.size());
@@ -217,7 +244,7 @@ std::vector<ToolCall> harmony_calls(std::string_view text) {
     if (arguments.ok())
       calls.push_back(call_of(Json{{"name", std::string(name)}, {"arguments", *std::move(arguments)}}));
     else
-      calls.push_back(faulty("the arguments are not valid JSON: " + arguments.error().what));
+      calls.push_back(faulty_call(name, "the arguments are not valid JSON: " + arguments.error().what));
   }
   return calls;
 }

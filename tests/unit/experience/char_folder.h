@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "support/temp_dir.h"
 #include "text/tokenizer/tokenizer.h"
@@ -10,10 +11,12 @@ namespace mortise::test {
 
 class CharFolder {
  public:
-  CharFolder() {
+  explicit CharFolder(const std::string& characters = "0123456789+=abcdefgh :",
+                      const std::vector<std::string>& more_special_tokens = {}) {
     CharTokenizerSpec spec;
-    spec.characters = "0123456789+=abcdefgh :";
+    spec.characters = characters;
     spec.special_tokens = {"<|pad|>", "<|end|>"};
+    spec.special_tokens.insert(spec.special_tokens.end(), more_special_tokens.begin(), more_special_tokens.end());
     spec.roles = {{"pad_token", "<|pad|>"}, {"eos_token", "<|end|>"}};
     const CharTokenizerFiles files = make_char_tokenizer(spec).value();
     dir_.write("tokenizer.json", files.tokenizer_json);

@@ -7,6 +7,7 @@
 #include "char_folder.h"
 #include "experience/rollout/turns/tool_answer.h"
 #include "experience/rollout/turns/turn_loop.h"
+#include "foundation/base/env.h"
 
 namespace mortise {
 namespace {
@@ -73,21 +74,71 @@ TEST_F(TurnRendererTest, ATemplateThatCannotContinueIsRefused) {
   EXPECT_EQ(why("{% for m in messages %}{{ m.content }} {% endfor %}", false), "accepted");
 }
 
-// As gpt-oss's: an answer needs a turn with the call, whose name it repeats.
+// As gpt-oss's: an answer needs a turn with the call, whose name it repeats. `end` ends a turn with a call.
+std::string calling_template(const std::string& end, const std::string& head = "") {
+  return head +
+         "{% set last = namespace(name=none) %}{% for m in messages %}{% if m.role == 'tool' %}"
+         "{% if last.name is none %}{{ raise_exception('no call') }}{% endif %}"
+         "b:{{ last.name }}={{ m.content }} {% elif m.tool_calls is defined %}"
+         "{% set last.name = m.tool_calls[0].function.name %}a:{{ last.name }}" +
+         end +
+         "{% else %}{{ 'c' if m.role == 'user' else 'a' }}:{{ m.content }}<|end|>{% endif %}{% endfor %}"
+         "{% if add_generation_prompt %}a:{% endif %}";
+}
+
 TEST_F(TurnRendererTest, AnswersFollowACallWhereTheTemplateWantsOne) {
-  const TurnRenderer turns =
-      renderer(
-          "{% set last = namespace(name=none) %}{% for m in messages %}{% if m.role == 'tool' %}"
-          "{% if last.name is none %}{{ raise_exception('no call') }}{% endif %}"
-          "b:{{ last.name }}={{ m.content }} {% elif m.tool_calls is defined %}"
-          "{% set last.name = m.tool_calls[0].function.name %}a:{{ last.name }}<|end|>"
-          "{% else %}{{ 'c' if m.role == 'user' else 'a' }}:{{ m.content }}<|end|>{% endif %}{% endfor %}"
-          "{% if add_generation_prompt %}a:{% endif %}")
-          .value();
+  const TurnRenderer turns = renderer(calling_template("<|end|>")).value();
   const char* answer = R"([{"role": "tool", "name": "fgh", "content": "12"}])";
   EXPECT_EQ(between(turns, "fgh<|end|>", answer), "b:fgh=12 a:");
   EXPECT_EQ(between(turns, "fgh", answer), "<|end|>b:fgh=12 a:");
   EXPECT_EQ(between(turns, "1<|end|>", R"([{"role": "user", "content": "5"}])"), "c:5<|end|>a:");
+}
+
+TEST_F(TurnRendererTest, EachAnswerHasTheNameOfItsOwnCall) {
+  const TurnRenderer turns = renderer(calling_template("<|end|>")).value();
+  EXPECT_EQ(between(turns, "1<|end|>", R"([{"role": "tool", "name": "f", "content": "1"},
+      {"role": "tool", "name": "g", "content": "2"}, {"role": "tool", "name": "g", "content": "3"},
+      {"role": "tool", "name": "f", "content": "4"}, {"role": "user", "content": "5"}])"),
+            "b:f=1 b:g=2 b:g=3 b:f=4 c:5<|end|>a:");
+}
+
+TEST_F(TurnRendererTest, ATemplateWithCallsIsRefusedForItsOwnFault) {
+  const auto ends_otherwise = renderer(calling_template("h"));
+  ASSERT_FALSE(ends_otherwise.ok());
+  EXPECT_THAT(ends_otherwise.error().to_string(), HasSubstr("none of the model's end tokens"));
+  EXPECT_THAT(ends_otherwise.error().to_string(), HasSubstr("eos_token_id in generation_config.json"));
+  // It tells of the tools only after a call, so that no prompt has what the later turns have.
+  const auto rewrites = renderer(
+      calling_template("<|end|>", "{% for m in messages %}{% if m.tool_calls is defined %}h{% endif %}{% endfor %}"));
+  ASSERT_FALSE(rewrites.ok());
+  EXPECT_THAT(rewrites.error().to_string(), HasSubstr("no call"));
+}
+
+// The constructs of gpt-oss's own template, with answers of two functions.
+TEST(TurnRenderer, ContinuesTheChannelsOfGptOss) {
+  std::string characters;
+  for (char c = ' '; c <= '~'; ++c) characters += c;
+  const test::CharFolder folder(characters + "\n",
+                                {"<|start|>", "<|message|>", "<|channel|>", "<|call|>", "<|return|>"});
+  const Tokenizer tokenizer = folder.tokenizer();
+  const std::string source = default_env().read_file("golden/text/chat_templates/channels/template.jinja").value();
+  const auto create = [&](const std::vector<std::string>& ends) {
+    std::vector<int64_t> ids;
+    for (const std::string& end : ends) ids.push_back(*tokenizer.token_id(end));
+    return TurnRenderer::create(
+        tokenizer, ChatRenderer(ChatTemplates::single(source, "t", tokenizer).value(), Json::object()), ids, true);
+  };
+  const auto turns = create({"<|return|>", "<|call|>"});
+  ASSERT_TRUE(turns.ok()) << turns.error().to_string();
+  const Json answers = Json::parse(
+      R"([{"role": "tool", "name": "f", "content": "12"}, {"role": "tool", "name": "g", "content": "34"}])");
+  const auto sampled = tokenizer.encode(" to=functions.f<|channel|>commentary json<|message|>{}<|call|>").value();
+  EXPECT_EQ(tokenizer.decode(turns->suffix(Prompt(), sampled, answers).value(), /*skip_special_tokens=*/false),
+            "<|start|>functions.f to=assistant<|channel|>commentary<|message|>\"12\"<|end|>"
+            "<|start|>functions.g to=assistant<|channel|>commentary<|message|>\"34\"<|end|><|start|>assistant");
+  const auto without_call = create({"<|return|>"});
+  ASSERT_FALSE(without_call.ok());
+  EXPECT_THAT(without_call.error().to_string(), HasSubstr("none of the model's end tokens"));
 }
 
 TEST_F(TurnRendererTest, AnObservationOfResetBecomesPartOfThePrompt) {

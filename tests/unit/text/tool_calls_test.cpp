@@ -108,5 +108,33 @@ TEST(ToolCalls, GptOssNamesTheFunctionInTheHeader) {
   EXPECT_THAT(fault("<|channel|>commentary to=functions.f<|message|>{"), HasSubstr("not valid JSON"));
 }
 
+// The answer to a call repeats the function's name, also if the call cannot be read.
+TEST(ToolCalls, GptOssKeepsTheNameOfAFaultyCall) {
+  const auto names = [](std::string_view text) {
+    std::vector<std::string> out;
+    for (const ToolCall& call : find_tool_calls(text, ToolFormat::kGptOss, Json())) {
+      EXPECT_NE(call.fault, "") << text;
+      out.push_back(call.name);
+    }
+    return out;
+  };
+  using Names = std::vector<std::string>;
+  EXPECT_EQ(names(" to=functions.f<|channel|>commentary json<|message|>{\"a\": 3,<|call|>"), Names{"f"});
+  EXPECT_EQ(names("<|channel|>commentary to=functions.f"), Names{"f"});
+  EXPECT_EQ(names(" to=functions.f"), Names{"f"});
+  EXPECT_EQ(names("<|channel|>commentary to=functions.f<|message|>[1]"), Names{"f"});
+  EXPECT_EQ(names("<|channel|>commentary to=browser.open<|message|>{}"), Names{"browser.open"});
+  EXPECT_EQ(names(" to=functions.f<|message|>{<|end|><|start|>assistant to=functions.g<|message|>{"),
+            (Names{"f", "g"}));
+}
+
+TEST(ToolCalls, GptOssCallsNothingInMessagesOfOthersAndInPlainText) {
+  for (const std::string_view text :
+       {"<|channel|>final<|message|>7<|end|><|start|>user to=functions.f<|message|>{}",
+        "<|channel|>final<|message|>7<|end|><|start|>functions.mul to=assistant<|channel|>commentary<|message|>42",
+        "I set auto=5 now", "I go to=5 now", "<|channel|>final auto=5<|message|>7"})
+    EXPECT_EQ(calls_in(text, ToolFormat::kGptOss), Json::array()) << text;
+}
+
 }  // namespace
 }  // namespace mortise

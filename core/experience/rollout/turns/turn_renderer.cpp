@@ -27,13 +27,21 @@ Error no_turns(const std::string& why) {
           "name another template with model.custom_chat_template, or set rollout.multi_turn.enable = false"};
 }
 
+Error no_end_of_call() {
+  return {ErrorKind::kConfig, "none of the model's end tokens is the one with which the chat template ends a call",
+          "model.path: the end tokens", "add the id of that token to eos_token_id in generation_config.json"};
+}
+
+bool is_answer(const Json& message) { return message.value("role", "") == "tool"; }
+std::string name_of(const Json& answer) { return answer.value("name", "tool"); }
+
 }  // namespace
 
 Result<TurnRenderer> TurnRenderer::create(const Tokenizer& tokenizer, ChatRenderer chats, std::vector<int64_t> stop_ids,
                                           bool has_tools) {
   TurnRenderer made(tokenizer, std::move(chats), std::move(stop_ids));
   const Result<> checked = made.check(has_tools);
-  made.needs_calls_ = has_tools && !checked.ok() && made.answers_calls();
+  if (has_tools && !checked.ok()) made.needs_calls_ = TRY(made.answers_calls());
   if (!checked.ok() && !made.needs_calls_) return checked.error();
   return made;
 }
@@ -59,14 +67,23 @@ Result<> TurnRenderer::check(bool has_tools) const {
   return {};
 }
 
-bool TurnRenderer::answers_calls() const {
+// An Error where such a template would do, but for the model's end tokens.
+Result<bool> TurnRenderer::answers_calls() const {
+  if (!check(/*has_tools=*/false).ok()) return false;
+  const Json row = Json::object();
   const std::string tool(kMark);
-  const auto turn = chats_.render(Json::object(), Json::array({question(), calling_turn(tool)}),
-                                  /*add_generation_prompt=*/false, kTemplatePlace);
-  if (!turn.ok() || turn->text.find(kMark) == std::string::npos) return false;
-  const Json answer = {{"role", "tool"}, {"name", tool}, {"tool_call_id", "000000001"}, {"content", kAnswer}};
-  const auto after = text_after_call(Json::object(), Json::array({answer}));
-  return after.ok() && after->find(kAnswer) != std::string::npos;
+  Json all = Json::array({question()});
+  const auto before = chats_.render(row, all, /*add_generation_prompt=*/false, kTemplatePlace);
+  all.push_back(calling_turn(tool));
+  const auto turn = chats_.render(row, all, /*add_generation_prompt=*/false, kTemplatePlace);
+  all.push_back({{"role", "tool"}, {"name", tool}, {"tool_call_id", "000000001"}, {"content", kAnswer}});
+  const auto after = chats_.render(row, all, /*add_generation_prompt=*/true, kTemplatePlace);
+  if (!before.ok() || !turn.ok() || !after.ok()) return false;
+  if (!turn->text.starts_with(before->text) || !after->text.starts_with(turn->text)) return false;
+  if (turn->text.find(kMark) == std::string::npos) return false;
+  if (after->text.find(kAnswer, turn->text.size()) == std::string::npos) return false;
+  if (!end_of_call(turn->text)) return no_end_of_call();
+  return true;
 }
 
 bool TurnRenderer::ends_with_stop(std::span<const int64_t> sampled) const {
@@ -78,28 +95,48 @@ std::string TurnRenderer::turn_text(std::span<const int64_t> sampled) const {
   return tokenizer_->decode(sampled, /*skip_special_tokens=*/false);
 }
 
-// With the token that ends the turn with the call.
-Result<std::string> TurnRenderer::text_after_call(const Json& columns, const Json& messages) const {
+// Where the token begins that ends the turn with a call, the last of `text`.
+std::optional<size_t> TurnRenderer::end_of_call(const std::string& text) const {
+  for (const int64_t id : stop_ids_) {
+    const std::string end = tokenizer_->decode(std::vector<int64_t>{id}, /*skip_special_tokens=*/false);
+    const size_t at = text.rfind(end);
+    if (!end.empty() && at != std::string::npos && trim(std::string_view(text).substr(at + end.size())).empty())
+      return at;
+  }
+  return std::nullopt;
+}
+
+// The first answers follow the token that ends the turn, and the last ones end with the prompt for the next turn.
+Result<std::string> TurnRenderer::text_after_call(const Json& columns, const Json& answers, bool is_first,
+                                                  bool is_last) const {
   constexpr const char* kWhere = "rollout.multi_turn";
-  Json all = Json::array({question(), calling_turn(messages.front().value("name", "tool"))});
+  Json all = Json::array({question(), calling_turn(name_of(answers.front()))});
   const Rendered turn = TRY(chats_.render(columns, all, /*add_generation_prompt=*/false, kWhere));
-  all.insert(all.end(), messages.begin(), messages.end());
-  const Rendered rendered = TRY(chats_.render(columns, all, /*add_generation_prompt=*/true, kWhere));
+  all.insert(all.end(), answers.begin(), answers.end());
+  const Rendered rendered = TRY(chats_.render(columns, all, /*add_generation_prompt=*/is_last, kWhere));
   if (!rendered.text.starts_with(turn.text))
     return no_turns(
         "it writes a turn with a call in another way when the answer follows (it is not prefix-preserving)");
-  for (const int64_t id : stop_ids_) {
-    const std::string end = tokenizer_->decode(std::vector<int64_t>{id}, /*skip_special_tokens=*/false);
-    const size_t at = turn.text.rfind(end);
-    if (end.empty() || at == std::string::npos || !trim(std::string_view(turn.text).substr(at + end.size())).empty())
-      continue;
-    return rendered.text.substr(at);
+  if (!is_first) return rendered.text.substr(turn.text.size());
+  const std::optional<size_t> end = end_of_call(turn.text);
+  if (!end) return no_end_of_call();
+  return rendered.text.substr(*end);
+}
+
+// Answers of one function after another are rendered together.
+Result<std::string> TurnRenderer::text_after_calls(const Json& columns, const Json& messages) const {
+  std::string out;
+  for (size_t begin = 0, end = 0; begin < messages.size(); begin = end) {
+    const auto is_of_first = [&](const Json& m) { return !is_answer(m) || name_of(m) == name_of(messages[begin]); };
+    Json answers = Json::array();
+    for (end = begin; end < messages.size() && is_of_first(messages[end]); ++end) answers.push_back(messages[end]);
+    out += TRY(text_after_call(columns, answers, begin == 0, end == messages.size()));
   }
-  return no_turns("none of the model's end tokens ends a turn with a call");
+  return out;
 }
 
 Result<std::string> TurnRenderer::text_after_turn(const Json& columns, const Json& messages) const {
-  if (needs_calls_ && messages.front().value("role", "") == "tool") return text_after_call(columns, messages);
+  if (needs_calls_ && is_answer(messages.front())) return text_after_calls(columns, messages);
   Json all = Json::array({question(), marked_turn()});
   all.insert(all.end(), messages.begin(), messages.end());
   const Rendered rendered = TRY(chats_.render(columns, all, /*add_generation_prompt=*/true, "rollout.multi_turn"));

@@ -4,11 +4,14 @@
 // rendered with the chat template. What follows the mark is the suffix: the rest of that turn, the observation, and the
 // prompt for the next turn. The part that the model has sampled itself, its end token, is left out. So every template
 // works that writes the messages before a turn alike whatever comes after it. Some templates take a tool's answer only
-// after a turn that calls it (gpt-oss). Such a turn is rendered alone and with the answer; what is new is the suffix. Cost: one rendering per observation.
+// after a turn that calls it (gpt-oss). Such a turn is rendered alone and with the answer; what is new is the suffix.
+// Such a template writes the name of the last call, so that answers to calls of several functions are rendered apart.
+// Cost: one or two renderings per observation, for such templates two for each function.
 // Thread rule: const methods from any thread.
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -41,9 +44,12 @@ class TurnRenderer {
       : tokenizer_(&tokenizer), chats_(std::move(chats)), stop_ids_(std::move(stop_ids)) {}
   [[nodiscard]] bool ends_with_stop(std::span<const int64_t> sampled) const;
   [[nodiscard]] Result<std::string> text_after_turn(const Json& columns, const Json& messages) const;
-  [[nodiscard]] Result<std::string> text_after_call(const Json& columns, const Json& messages) const;
+  [[nodiscard]] std::optional<size_t> end_of_call(const std::string& text) const;
+  [[nodiscard]] Result<std::string> text_after_call(const Json& columns, const Json& answers, bool is_first,
+                                                    bool is_last) const;
   [[nodiscard]] Result<> check(bool has_tools) const;
-  [[nodiscard]] bool answers_calls() const;
+  [[nodiscard]] Result<std::string> text_after_calls(const Json& columns, const Json& messages) const;
+  [[nodiscard]] Result<bool> answers_calls() const;
 
   const Tokenizer* tokenizer_;
   ChatRenderer chats_;
