@@ -1,7 +1,7 @@
 """Draws curves of docs/ from the runs in RUNS, and writes their first and last numbers into OUT/results.json. Numbers of
 pictures that are not named stay as they are.
 
-usage: curves.py RUNS OUT [PICTURE...]     the names of picture_list.py; others are passed over; all curves without names
+usage: curves.py RUNS OUT [PICTURE...]     draws the curves of these names and skips other names; without names, all
 """
 
 import json

@@ -76,7 +76,7 @@ fetch_libraries() {
   shift 5
   stamp=$(stamp_of "$list")
   is_current "$dir" "$stamp" && return
-  [[ $(uname -m) == x86_64 ]] || die $exit_platform "the pinned $name is for x86_64, this machine is $(uname -m)"
+  [[ $(uname -m) == x86_64 ]] || die $exit_platform "$name is pinned for x86_64 only, and this machine is $(uname -m)"
   for one; do platforms+=(--platform "$one"); done
   log=$(log_file "$(basename "$list" _requirements.txt)")
   mkdir -p "$MORTISE_DEPS_DIR"

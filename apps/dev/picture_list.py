@@ -44,7 +44,7 @@ CURVES = {
     "choose_clip": sweep("actor.clip_ratio, four updates per step", {"clip_0.02": "0.02", "clip_0.2": "0.2", "clip_0.8": "0.8"}),
     "choose_kl": sweep("actor.kl_loss_coef", {"base": "no KL", "kl_0.01": "0.01", "kl_0.3": "0.3"}),
 }
-# Pictures that are no curves, with the runs that they show.
+# Pictures other than curves, with the runs that they show.
 OTHERS = {"terminal": [], "report": ["base", "lr_4e-4"]}
 NEEDS = {"recipe_distill": ["seed_1"]}  # its teacher
 
@@ -58,4 +58,5 @@ def runs_of(pictures):
 
 
 if __name__ == "__main__":
-    print("\n".join(runs_of(sys.argv[2:]) if sys.argv[1:2] == ["--runs"] else [*CURVES, *OTHERS]))
+    for name in runs_of(sys.argv[2:]) if sys.argv[1:2] == ["--runs"] else [*CURVES, *OTHERS]:
+        print(name)

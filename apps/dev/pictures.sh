@@ -3,11 +3,13 @@
 # pictures, with the runs that they need: ./dev pictures recipe_dapo choose_lr. --list prints the names. runs/pictures/
 # keeps finished runs: remove it to run them again.
 source apps/dev/lib.sh
-mapfile -t all < <("$system_python" apps/dev/picture_list.py)
+case ${1:-} in -h | --help) sed -n '/^source/q; s/^# \{0,1\}//p' "$0"; exit 0 ;; esac
+need_apt build  # has Python, which reads the list
+names=$("$system_python" apps/dev/picture_list.py)
+mapfile -t all <<<"$names"
 wanted=()
 while [[ $# -gt 0 ]]; do
   case $1 in
-    -h | --help) sed -n '/^source/q; s/^# \{0,1\}//p' "$0"; exit 0 ;;
     --list) printf '%s\n' "${all[@]}"; exit 0 ;;
     *)
       [[ " ${all[*]} " == *" $1 "* ]] || die $exit_usage "there is no picture '$1'; './dev pictures --list' prints their names"
@@ -18,10 +20,12 @@ while [[ $# -gt 0 ]]; do
 done
 [[ ${#wanted[@]} -gt 0 ]] || wanted=("${all[@]}")
 is_wanted() { [[ " ${wanted[*]} " == *" $1 "* ]]; }
-mapfile -t runs < <("$system_python" apps/dev/picture_list.py --runs "${wanted[@]}")
+runs=()
+names=$("$system_python" apps/dev/picture_list.py --runs "${wanted[@]}")
+[[ -z $names ]] || mapfile -t runs <<<"$names"
 needs_run() { [[ " ${runs[*]} " == *" $1 "* ]]; }
 
-need_apt build test pictures
+need_apt test pictures
 need_torch
 venv=$MORTISE_CACHE/pictures
 stamp=$(stamp_of apps/dev/pictures_requirements.txt)
@@ -48,6 +52,12 @@ if [[ ! -d runs/quickstart/warm ]]; then
   $bin/mortise sft configs/quickstart_sft.toml >"$(log_file pictures-sft)" 2>&1
   cp -r "runs/quickstart/warm_run/$(<runs/quickstart/warm_run/latest)/huggingface" runs/quickstart/warm
 fi
+# All curves start from the warm start of seed 42. `./dev quickstart --seed 7` leaves another one.
+resolved=runs/quickstart/warm_run/config.resolved.toml
+if [[ ${#runs[@]} -gt 0 || $(is_wanted terminal && echo yes) ]]; then
+  [[ -f $resolved && $(sed -n '/^\[trainer\]/,/^\[/s/^seed = //p' $resolved) == 42 ]] ||
+    die $exit_usage "runs/quickstart holds no warm start of seed 42. Move the folder away, then try again: it is made anew"
+fi
 # warm_chats NAME STEPS [ARGUMENT...]: the task of configs/NAME.toml and its warm start.
 warm_chats() {
   local name=$1 steps=$2
@@ -59,8 +69,10 @@ warm_chats() {
 }
 warm_chats tools 400
 warm_chats search 800 --search
-mkdir -p runs/pictures/recipe_warm_start
-cp runs/quickstart/warm_run/metrics.jsonl runs/pictures/recipe_warm_start
+if needs_run recipe_warm_start; then
+  mkdir -p runs/pictures/recipe_warm_start
+  cp runs/quickstart/warm_run/metrics.jsonl runs/pictures/recipe_warm_start
+fi
 [[ -f runs/quickstart/data/examples.jsonl ]] || head -n 500 runs/quickstart/data/sft.jsonl >runs/quickstart/data/examples.jsonl
 
 if [[ ${#runs[@]} -gt 0 ]]; then

@@ -43,6 +43,7 @@ mapfile -t names < <(pictures)
 mapfile -t runs < <(pictures --runs "${names[@]}" | grep -vx recipe_warm_start)
 [[ ${#runs[@]} -ge 20 && $(trained "${runs[@]}") == "$(printf '%s\n' "${runs[@]}")" ]] || fail "pictures_runs.sh trains other runs than picture_list.py names"
 [[ $(pictures --runs choose_kl | paste -sd' ') == "base kl_0.01 kl_0.3" ]] || fail "choose_kl needs other runs"
+[[ $(pictures --runs terminal | wc -l) == 0 ]] || fail "the terminal needs no run, but the list names one"
 mapfile -t runs < <(pictures --runs recipe_distill)
 [[ $(trained "${runs[@]}" | paste -sd' ') == "recipe_distill seed_1" ]] || fail "distill trains other runs than itself and its teacher"
 for name in "${names[@]}"; do

@@ -1,8 +1,9 @@
 #!/bin/bash
-# page_commands.sh SOURCE BUILD_DIR: the `mortise` commands of README.md and docs/ that no other test replays run as they
-# stand: blocks of code that have such a command, and table cells that are one. They run in a folder with what a reader
-# has: runs, a model, data rows, settings of other frameworks. A server is ended when it has said where it listens, and
-# recipes of configs/ train as a dry run.
+# page_commands.sh SOURCE BUILD_DIR: runs the `mortise` commands of README.md and docs/ that no other test replays: blocks
+# of code that have such a command, and table cells that are one. docs/cuda.md and the list `not_run` below are left out;
+# any other command that does not run is a failure. They run in a folder with what a reader has: runs, a model, data
+# rows, settings of other frameworks. A server takes a free port and is ended when it has said where it listens. An
+# import may overwrite its file. Recipes of configs/ train as a dry run.
 set -euo pipefail
 source_dir=$1 build_dir=$2
 scratch=$(mktemp -d)
@@ -87,21 +88,42 @@ echo 'swift rlhf --rlhf_type grpo --train_type full --model DIR --dataset rows.j
 
 # ---- the commands of the pages ----
 blocks() { # PAGE: the blocks without a language or of sh that have a command, without usage lines such as [--port N]
-  awk '/^```/ { if (on) { if (has) printf "%s", text; on = 0 } else { on = ($0 == "```" || $0 == "```sh") ? 1 : 2; has = 0; text = "" } next }
+  awk '/^```/ { if (on) { if (has) printf "%s", text; on = 0 } else { on = /^```(sh|bash)?$/ ? 1 : 2; has = 0; text = "" } next }
        on == 1 { text = text $0 "\n"; if ($0 ~ /^(build\/release\/bin\/)?mortise / && $0 !~ /\[--/) has = 1 }' "$1"
 }
-cells() { grep -oE '\| `mortise [^`]*` *(\(\[[^)]*\)\) *)?\|' "$1" | grep -oE 'mortise [^`]*' | grep -E ' (RUN|PATH|FILE|[a-z_]+[/.][a-z_/.]+|doctor|plugin list)( |$)' || true; }
+cells() { grep -oE '\| `mortise [^`]*` *(\(\[[^)]*\)\) *)?\|' "$1" | grep -oE 'mortise [^`]*' | grep -E ' (RUN|PATH|FILE|[a-z_]+[/.][a-z_/.0-9]+|doctor|plugin list)( |$)' || true; }
+every() { # PAGE: all lines of code and all table cells that begin with a command
+  awk '/^ *```/ { on = !on; next } on && /^ *(\$ )?(build\/release\/bin\/)?mortise /' "$1"
+  grep -oE '\| *`mortise [^`]*`' "$1" | sed -E 's/^\| *`//; s/`$//' || true
+}
+# Names of commands without their arguments, usage, and the example that servers_page.sh replays.
+cat >not_run <<'LINES'
+mortise generate
+mortise model logprob
+mortise plugin check
+mortise plugin new KIND ID --lang
+mortise serve
+mortise serve --model DIR [--host ADDRESS] [--port N] [--api-key KEY] [--served-model-name NAME] [KEY=VALUE ...]
+mortise serve --model model --port 0 > server.txt &
+mortise train run.toml rollout.name=vllm rollout.vllm.url=$url trainer.default_local_dir=with_server
+mortise train run.toml trainer.default_local_dir=alone
+LINES
 count=0
 while read -r page; do
   ! is_left_out "$page" || continue
   { blocks "$source_dir/$page"; cells "$source_dir/$page"; } >commands
+  while IFS= read -r line; do
+    grep -qxF -- "$line" commands not_run || fail "$page: this test does not run '$line': make it run, or name it in not_run"
+  done < <(every "$source_dir/$page")
   [[ -s commands ]] || continue
   rm -rf "$scratch/page"
   cp -r "$home" "$scratch/page"
   [[ $page != docs/checkpoints.md ]] || rm -rf "$scratch/page/DIR"  # the export writes it
   (cd "$scratch/page" && bash -euo pipefail -x commands >log 2>&1 </dev/null) ||
     fail "$page: a command failed: $(tail -n 20 "$scratch/page/log")"
-  count=$((count + $(grep -cE '^(build/release/bin/)?mortise ' commands)))
+  on_page=$(grep -cE '^(build/release/bin/)?mortise ' commands)
+  echo "$page: $on_page commands"
+  count=$((count + on_page))
 done < <(cd "$source_dir" && echo README.md && find docs -name '*.md' | sort)
 echo "page_commands: $count commands run"
 [[ $count -ge 25 ]] || fail "only $count commands were found"

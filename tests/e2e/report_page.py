@@ -106,8 +106,8 @@ def look(chromium, folder, scheme, arguments):
     return [line for line in done.stderr.splitlines() if ":CONSOLE" in line]
 
 
-# 100,000 rows in 50 steps. A search over all of them gives way to the page on its way, which then tells how far it is, and
-# neither lists nor parses more than it shows.
+# A search over 100,000 rows in 50 steps pauses, so that the page can tell how far it is. It lists only the rows that it
+# shows.
 LARGE = (50, 500, 4)
 SEARCHED = """
 (async () => {
