@@ -48,10 +48,10 @@ Json shape_json(std::span<const int64_t> shape) { return Json(std::vector<int64_
 Result<std::vector<int64_t>> read_shape(const Json& object, std::string_view where) {
   const Json* const list = json_find(object, "shape");
   if (list == nullptr || !list->is_array() || list->size() > limits::kMaxTensorRank)
-    return Error{ErrorKind::kData, "key 'shape' is no list of sizes", std::string(where), ""};
+    return Error{ErrorKind::kData, "key 'shape' is not a list", std::string(where), ""};
   std::vector<int64_t> shape;
   for (const Json& size : *list) {
-    if (!size.is_number_integer()) return Error{ErrorKind::kData, "a size is no integer", std::string(where), ""};
+    if (!size.is_number_integer()) return Error{ErrorKind::kData, "a size is not an integer", std::string(where), ""};
     shape.push_back(size.get<int64_t>());
   }
   if (!num_elements(shape)) return Error{ErrorKind::kData, "a shape is too large", std::string(where), ""};
@@ -86,7 +86,7 @@ Result<WrittenPart> parse_written_part(std::string_view text) {
   const Json* const entries = json_find(root, "entries");
   const Json* const pieces = json_find(root, "pieces");
   if (entries == nullptr || !entries->is_array() || pieces == nullptr || !pieces->is_array())
-    return Error{ErrorKind::kInternal, "a rank says in another form what it has saved", "",
+    return Error{ErrorKind::kInternal, "rank 0 cannot read another rank's list of saved files", "",
                  "start all ranks from one build of Mortise"};
   WrittenPart part;
   for (const Json& value : *entries) {

@@ -60,9 +60,7 @@ class ModelRules {
 
   void check_restarts(const std::string& key, const OptimConfig& optim) {
     if (optim.lr_scheduler_type != LrSchedule::kCosineWithRestarts || optim.num_cycles >= 1) return;
-    error(key,
-          fmt::format("{} is {}, but cosine_with_restarts goes down num_cycles times", quote(key),
-                      format_f64(optim.num_cycles)),
+    error(key, fmt::format("{} is {}: cosine_with_restarts needs at least 1", quote(key), format_f64(optim.num_cycles)),
           "set it to 1 or more");
   }
 

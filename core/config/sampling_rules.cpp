@@ -33,11 +33,12 @@ class SamplingRules {
     check_temperature("rollout.temperature", rollout.temperature);
     const bool decodes_other = rollout.dtype == DecodeDtype::kFloat32 && config_.model.dtype == ModelDtype::kBfloat16;
     if (rollout.dtype != DecodeDtype::kAuto && (config_.model.dtype == ModelDtype::kFloat64 || decodes_other)) {
-      error("rollout.dtype",
-            fmt::format("'rollout.dtype' is {}, and model.dtype is {}: only a float32 model can decode in another "
-                        "format, which is bfloat16",
-                        choice_name(rollout.dtype), choice_name(config_.model.dtype)),
-            "remove one of the two");
+      error(
+          "rollout.dtype",
+          fmt::format("'rollout.dtype' is {}, but model.dtype is {}. Only a float32 model can sample in another format "
+                      "(bfloat16)",
+                      choice_name(rollout.dtype), choice_name(config_.model.dtype)),
+          "remove one of the two");
     }
     check_kernels();
     if (rollout.ignore_eos && !rollout.stop.empty()) {

@@ -108,9 +108,9 @@ void set_update_size(Translation& t, const Cut& cut, DealtRows order, int64_t pa
   if (rows % cut.group == 0) {
     t.set("actor.ppo_mini_batch_size", rows / cut.group,
           {"per_device_train_batch_size", "gradient_accumulation_steps", "num_generations"},
-          is_random ? fmt::format("in prompts; there the rows of a generation batch are distributed at random. "
-                                  "actor.rows_per_update = {} with actor.shuffle = true does the same",
-                                  rows)
+          is_random ? fmt::format("in prompts. TRL draws the rows of an update at random; for that, set "
+                                  "actor.rows_per_update = {} and actor.shuffle = true{}",
+                                  rows, passes == 1 ? "" : "; here each of num_iterations has a new order")
                     : "in prompts");
     return;
   }
@@ -118,9 +118,8 @@ void set_update_size(Translation& t, const Cut& cut, DealtRows order, int64_t pa
         fmt::format("in completions, because an update does not hold whole groups of {}", cut.group));
   if (!is_random) return;
   t.set("actor.shuffle", true, {"steps_per_generation"},
-        passes == 1
-            ? "the rows of a generation batch are distributed at random"
-            : "the rows of a generation batch are distributed at random; here each of num_iterations has a new order");
+        passes == 1 ? "TRL draws the rows of an update at random"
+                    : "TRL draws the rows of an update at random; here each of num_iterations has a new order");
 }
 
 // The best checkpoint is kept; transformers also loads it at the end.

@@ -94,7 +94,7 @@ TEST(Generate, RoundedWeightsNeedAFloat32Model) {
       "generate --model model --prompts few.jsonl --out g.jsonl rollout.response_length=2 rollout.dtype=bfloat16 "
       "model.dtype=float64");
   EXPECT_EQ(outcome.code, 2) << outcome.output;
-  EXPECT_NE(outcome.output.find("only a float32 model can decode in another format"), std::string::npos)
+  EXPECT_NE(outcome.output.find("Only a float32 model can sample in another format"), std::string::npos)
       << outcome.output;
 }
 

@@ -91,7 +91,7 @@ void describe_environment(Keys& keys) {
   keys.compared("format", &MultiTurnConfig::format,
                 "How the model writes tool calls, as its chat template shows them. hermes: Qwen2.5, Qwen3, Hermes. "
                 "qwen3_coder: XML. llama3_json and llama3_pythonic: Llama 3.1 and newer. mistral: [TOOL_CALLS]. "
-                "gpt-oss: the channel commentary of the harmony format.")
+                "gpt-oss: the commentary channel of the harmony format.")
       .as_in_verl("\"hermes\"");
   keys.compared(
       "reward_weight", &MultiTurnConfig::reward_weight,

@@ -231,9 +231,11 @@ void describe_checkpoints(Keys& keys) {
             "of each file of model.path, with the same bytes for weights that were not trained. If a format rounds, "
             "the checkpoint's state also holds the exact weights, so that a resume loses nothing. You may change it on "
             "a resume.");
-  keys.free("max_shard_size", &TrainerConfig::max_shard_size,
-            "Maximum size of a weight file in that folder, as \"5GB\" or \"500MB\". More weights go into more files "
-            "with an index. null: one file, or the files of model.path if save_dtype is stored.")
+  keys.free(
+          "max_shard_size", &TrainerConfig::max_shard_size,
+          "Maximum size of a weight file in that folder, as \"5GB\" or \"500MB\". More weights go into more files "
+          "with an index. null: one file (with several ranks about one for each rank, of at least 64 MiB), or the files "
+          "of model.path if save_dtype is stored.")
       .no_effect(
           kLearning, [](const auto& k) { return trains_adapter(k) && !k.config.trainer.save_merged_lora; },
           "an adapter is saved as one file");

@@ -10,7 +10,7 @@ namespace mortise {
 Result<> read_tensor_bytes(const TensorView& tensor, uint64_t begin, std::span<std::byte> out) {
   if (tensor.source != nullptr) return tensor.source->read(begin, out);
   if (begin > tensor.bytes.size() || out.size() > tensor.bytes.size() - begin)
-    return Error{ErrorKind::kInternal, "bytes outside the tensor " + quote(tensor.name), "", ""};
+    return Error{ErrorKind::kInternal, "bytes outside the tensor " + quote(tensor.name), "", "please report this"};
   std::ranges::copy(tensor.bytes.subspan(begin, out.size()), out.begin());
   return {};
 }
@@ -35,7 +35,7 @@ Result<> JoinedTensor::read(uint64_t begin, std::span<std::byte> out) const {
     if (out.empty()) return {};
   }
   if (out.empty()) return {};
-  return Error{ErrorKind::kInternal, "bytes behind the end of a tensor in several files", "", ""};
+  return Error{ErrorKind::kInternal, "bytes behind the end of a tensor in several files", "", "please report this"};
 }
 
 }  // namespace mortise

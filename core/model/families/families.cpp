@@ -1,8 +1,9 @@
 // The table of families and what they share; see families.h.
 #include "model/families/families.h"
-#include "model/weights/rope_config.h"
 
 #include <algorithm>
+
+#include "model/weights/rope_config.h"
 
 namespace mortise {
 

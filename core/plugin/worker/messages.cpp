@@ -3,6 +3,8 @@
 
 #include <fmt/core.h>
 
+#include <utility>
+
 #include "foundation/formats/json.h"
 #include "plugin/host/instance.h"
 #include "plugin/host/registry.h"

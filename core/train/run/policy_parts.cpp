@@ -19,9 +19,9 @@ std::string dtype_of(const RunConfig& config) { return std::string(choice_name(c
 Result<> load_adapter(const RunSettings& run, Model& policy) {
   const ModelSection& model = run.config.model;
   if (policy.has_adapter() && model.trains_adapter()) {
-    return Error{ErrorKind::kConfig, "model.path is the folder of an adapter, and another one is to be trained",
+    return Error{ErrorKind::kConfig, "model.path is an adapter, and the settings ask for a new one",
                  run.loaded.where("model.path"),
-                 "name the base's folder, and the adapter as model.lora_adapter_path to continue it"};
+                 "set model.path to the base model, and model.lora_adapter_path to the adapter to continue it"};
   }
   if (model.lora_adapter_path) {
     auto loaded = policy.train_lora(run.env, *model.lora_adapter_path);

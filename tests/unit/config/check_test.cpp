@@ -165,11 +165,11 @@ TEST(Check, Errors) {
   EXPECT_THAT(check_error({"rollout.min_new_tokens=513"}), HasSubstr("more than the longest completion (512)"));
   EXPECT_THAT(check_error({"rollout.stop=[\"x\"]", "rollout.ignore_eos=true"}), HasSubstr("keeps them from ending"));
   EXPECT_THAT(check_error({"rollout.dtype=bfloat16", "model.dtype=float64"}),
-              HasSubstr("only a float32 model can decode in another format"));
+              HasSubstr("Only a float32 model can sample in another format"));
   EXPECT_EQ(check_error({"rollout.dtype=bfloat16", "rollout.deterministic=true"}), "ok");
   EXPECT_EQ(check_error({"rollout.dtype=bfloat16", "model.dtype=bfloat16", "rollout.kernels=avx2"}), "ok");
   EXPECT_THAT(check_error({"rollout.dtype=float32", "model.dtype=bfloat16"}),
-              HasSubstr("only a float32 model can decode in another format"));
+              HasSubstr("Only a float32 model can sample in another format"));
   EXPECT_THAT(check_error({"rollout.kernels=plain", "rollout.dtype=bfloat16"}),
               HasSubstr("override 'rollout.kernels=plain': 'rollout.kernels' is plain, but the plain path has no"));
   EXPECT_THAT(check_error({"model.layers=plain", "model.enable_gradient_checkpointing=true"}),
