@@ -11,7 +11,8 @@ namespace mortise::test {
 namespace {
 
 // A folder with an adapter of rank 2 of the tiny model's first query matrix, and a value head of zeros.
-void write_critic_adapter(const TinyTask& task, const std::string& name, bool has_head) {
+enum class Head { kStored, kOnlyNamed, kNone };
+void write_critic_adapter(const TinyTask& task, const std::string& name, Head head_use, double dropout = 0) {
   constexpr size_t kRank = 2, kWidth = 32;
   std::vector<float> a(kRank * kWidth), b(kRank * kWidth), head(kWidth, 0.0F);
   for (size_t i = 0; i < a.size(); ++i) a[i] = 0.01F * static_cast<float>(i % 13) - 0.05F;
@@ -19,12 +20,13 @@ void write_critic_adapter(const TinyTask& task, const std::string& name, bool ha
   const std::string prefix = "base_model.model.", module = prefix + "model.layers.0.self_attn.q_proj.";
   std::vector<TensorView> tensors = {view_of<float>(module + "lora_A.weight", a, {kRank, kWidth}),
                                      view_of<float>(module + "lora_B.weight", b, {kWidth, kRank})};
-  if (has_head) tensors.push_back(view_of<float>(prefix + "score.weight", head, {1, kWidth}));
+  if (head_use == Head::kStored) tensors.push_back(view_of<float>(prefix + "score.weight", head, {1, kWidth}));
   std::filesystem::create_directories(task.path() / name);
   ASSERT_OK(write_safetensors_file(default_env(), task.path() / name / "adapter_model.safetensors", tensors));
   Json config = {{"peft_type", "LORA"}, {"task_type", "SEQ_CLS"}, {"base_model_name_or_path", "model"},
                  {"r", kRank},          {"lora_alpha", 4},        {"target_modules", {"q_proj"}}};
-  if (has_head) config["modules_to_save"] = {"score"};
+  if (head_use != Head::kNone) config["modules_to_save"] = {"classifier", "score"};  // PEFT writes both
+  if (dropout > 0) config["lora_dropout"] = dropout;
   task.write(name + "/adapter_config.json", dump_json(config));
 }
 
@@ -37,18 +39,34 @@ TEST(CriticAdapter, ContinuesThatOfAFolder) {
                                     "~algorithm.adv_params",
                                     "critic.optim.lr=1e-2"};
   const TinyTask task;
-  write_critic_adapter(task, "adapter", /*has_head=*/true);
+  write_critic_adapter(task, "adapter", Head::kStored);
   const Outcome straight = task.mortise("train", "straight", settings);
   ASSERT_EQ(straight.code, 0) << straight.output;
   const auto rows = rows_of(task.path() / "straight/metrics.jsonl");
   EXPECT_EQ(rows[0]["critic/values/mean"].get<double>(), 0.0);
   EXPECT_NE(rows[2]["critic/values/mean"].get<double>(), 0.0);
   expect_same_bits_from_every_step(task, settings, 3);
-  write_critic_adapter(task, "headless", /*has_head=*/false);
-  settings[2] = "critic.model.lora_adapter_path=headless";
-  const Outcome headless = task.mortise("train", "headless_run", settings);
-  EXPECT_EQ(headless.code, 2) << headless.output;
-  EXPECT_NE(headless.output.find("the critic's adapter holds no value head"), std::string::npos) << headless.output;
+}
+
+// A head that nothing has trained would value tokens at random. --dry-run refuses it as the run does.
+TEST(CriticAdapter, IsRefusedWithoutItsHeadAndWithDropout) {
+  const TinyTask task;
+  write_critic_adapter(task, "headless", Head::kNone);
+  write_critic_adapter(task, "named", Head::kOnlyNamed);
+  write_critic_adapter(task, "dropout", Head::kStored, 0.1);
+  const auto expect_refused = [&](const std::string& folder, int code, const std::string& why) {
+    std::vector<std::string> settings{"critic.model.lora_adapter_path=" + folder, "algorithm.adv_estimator=gae",
+                                      "~algorithm.adv_params"};
+    for (const char* const how : {"", "--dry-run"}) {
+      if (*how != '\0') settings.emplace_back(how);
+      const Outcome refused = task.mortise("train", folder + "_run", settings);
+      EXPECT_EQ(refused.code, code) << folder << how << refused.output;
+      EXPECT_NE(refused.output.find(why), std::string::npos) << folder << how << refused.output;
+    }
+  };
+  expect_refused("headless", 2, "the critic's adapter holds no value head");
+  expect_refused("named", 3, "modules_to_save names 'score.weight', and the adapter's file has no such tensor");
+  expect_refused("dropout", 2, "trained with lora_dropout");
 }
 
 }  // namespace

@@ -249,7 +249,7 @@ void describe_master_weights(Keys& keys, const OptimizerRules<Optim>& rules) {
           rules.when,
           [is_critic = rules.table == "critic.optim"](const auto& k) {
             const ModelSection& model = k.config.model;
-            const bool trains_adapter = is_critic ? k.config.critic.model.lora_rank > 0 : model.trains_adapter();
+            const bool trains_adapter = is_critic ? k.config.critic.model.trains_adapter() : model.trains_adapter();
             return model.dtype != ModelDtype::kBfloat16 || trains_adapter;
           },
           [](const auto& k) -> std::string {

@@ -239,12 +239,35 @@ Result<LoraPlan> plan_fresh_lora(std::span<const NamedParameter> parameters, con
   return plan;
 }
 
+namespace {
+
+// A parameter of modules_to_save that the file lacks would go on from the base's numbers, or from random ones.
+Result<> check_saved(std::span<const std::string> saved, const LoraTensors& tensors, const std::string& where) {
+  for (const std::string& name : saved) {
+    const auto holds = [&](const TensorView* view) {
+      const std::string stored = whole_parameter_name(view->name);
+      return stored == name ||
+             (name == kEmbeddingName && stored == kHeadName);  // one matrix, if modules_to_save has it
+    };
+    if (std::ranges::any_of(tensors.others, holds)) continue;
+    return Error{ErrorKind::kData,
+                 fmt::format("modules_to_save names {}, and the adapter's file has no such tensor", quote(name)), where,
+                 "save the whole adapter again, or remove the name from modules_to_save"};
+  }
+  return {};
+}
+
+}  // namespace
+
 Result<LoraPlan> plan_lora_of_folder(Env& env, const Path& folder, std::span<const NamedParameter> parameters) {
   LoraPlan plan;
   plan.config = TRY(read_lora_config(env, folder));
   const LoraTensors tensors = TRY(read_lora_tensors(env, folder));
   const std::string where = tensors.file.path().string();
-  std::vector<std::string> saved = TRY(saved_parameters(parameters, plan.config.modules_to_save, plan.config.where));
+  std::vector<std::string> entries = plan.config.modules_to_save;
+  if (plan.config.task_type == "SEQ_CLS") std::erase(entries, "classifier");  // PEFT names both heads that there may be
+  std::vector<std::string> saved = TRY(saved_parameters(parameters, entries, plan.config.where));
+  TRY(check_saved(saved, tensors, plan.config.where));
   for (const TensorView* view : tensors.others) {
     const std::string name = whole_parameter_name(view->name);
     const bool is_known = std::ranges::any_of(parameters, [&](const auto& p) { return p.name == name; });

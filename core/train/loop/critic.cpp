@@ -24,6 +24,8 @@ namespace mortise {
 
 namespace {
 
+constexpr const char* kAdapterKey = "critic.model.lora_adapter_path";
+
 CriticOptions options_of(const RunConfig& config, Communicator& ranks, FlopCount* flops) {
   const CriticConfig& critic = config.critic;
   CriticOptions options;
@@ -85,6 +87,17 @@ std::string critic_lora_place(const LoadedConfig& loaded, const Error& error) {
   return loaded.where("critic.model." + (is_key ? error.where : std::string("lora_rank")));
 }
 
+Result<> check_critic_plan(const LoadedConfig& loaded, const LoraPlan& plan) {
+  if (plan.config.dropout > 0) {
+    return Error{ErrorKind::kConfig, "the critic's adapter was trained with lora_dropout, which a critic does not have",
+                 loaded.where(kAdapterKey), "set lora_dropout to 0 in its adapter_config.json"};
+  }
+  if (std::ranges::find(plan.whole, kScoreHead) != plan.whole.end()) return {};
+  return Error{ErrorKind::kConfig, "the critic's adapter holds no value head (score), so that the head would not learn",
+               loaded.where(kAdapterKey),
+               "name it as critic.model.path, and set critic.model.lora_rank for a new adapter"};
+}
+
 bool needs_critic(const PluginInfo& estimator) { return estimator.requires_input(column::Values::name); }
 
 MicroBatchOptions critic_pass_options(const RunConfig& config) {
@@ -131,10 +144,13 @@ namespace {
 // The head of an adapter is trained as a whole, see check_shared_adapter.
 Result<> check_spread_adapter(const RunSettings& run) {
   if (!run.config.critic.model.trains_adapter() || !spreads_weights(run.config, run.ranks)) return {};
-  return Error{ErrorKind::kConfig,
-               "a critic cannot have an adapter with ranks.zero_stage = 3, which spreads all weights over the ranks",
-               run.loaded.where("critic.model.lora_rank"),
-               "set critic.model.lora_rank to 0, or ranks.zero_stage to 2 or less"};
+  const bool is_folder = run.config.critic.model.lora_adapter_path.has_value();
+  const std::string key = is_folder ? kAdapterKey : "critic.model.lora_rank";
+  return Error{
+      ErrorKind::kConfig,
+      "a critic cannot have an adapter with ranks.zero_stage = 3, which spreads all weights over the ranks",
+      run.loaded.where(key),
+      fmt::format("{}, or set ranks.zero_stage to 2 or less", is_folder ? "remove " + key : "set " + key + " to 0")};
 }
 
 Result<Model> load_start(const RunSettings& run, const Model& policy, const Path& folder) {
@@ -143,24 +159,12 @@ Result<Model> load_start(const RunSettings& run, const Model& policy, const Path
   return load_critic_model(run.env, folder, std::string(choice_name(run.config.model.dtype)), run.key.seed);
 }
 
-// The folder's own head is the value head, and the pass of a critic drops no features.
 Result<> continue_adapter(const RunSettings& run, const std::string& folder, Model& critic) {
-  const std::string key = "critic.model.lora_adapter_path";
+  const LoraPlan plan = TRY(plan_lora_of_folder(run.env, folder, critic.parameters()));
+  TRY(check_critic_plan(run.loaded, plan));
   auto loaded = critic.train_lora(run.env, folder);
-  if (!loaded.ok()) {
-    if (loaded.error().where.empty()) loaded.error().where = run.loaded.where(key);
-    return loaded;
-  }
-  if (critic.lora_dropout() > 0) {
-    return Error{ErrorKind::kConfig, "the critic's adapter was trained with lora_dropout, which a critic does not have",
-                 run.loaded.where(key), "set lora_dropout to 0 in its adapter_config.json"};
-  }
-  const auto is_head = [](const NamedParameter& parameter) {
-    return parameter.name.ends_with(std::string(".") + kScoreHead);
-  };
-  if (std::ranges::any_of(critic.trained_lora()->parameters(), is_head)) return {};
-  return Error{ErrorKind::kConfig, "the critic's adapter holds no value head (score), so that it would stay random",
-               run.loaded.where(key), "name it as critic.model.path, and set critic.model.lora_rank for a new adapter"};
+  if (!loaded.ok() && loaded.error().where.empty()) loaded.error().where = run.loaded.where(kAdapterKey);
+  return loaded;
 }
 
 Result<> add_adapter(const RunSettings& run, Model& critic) {

@@ -8,6 +8,7 @@
 #include "foundation/batch/step_table.h"
 #include "learn/optim/schedule.h"
 #include "learn/update/critic_learner.h"
+#include "model/adapters/lora_plan.h"
 #include "plugin/pack/pack_info.h"
 #include "train/loop/parts.h"
 #include "train/resume/model_state.h"
@@ -38,8 +39,13 @@ Result<Model> load_critic_model(Env& env, const Path& folder, const std::string&
 // Does the estimator ask for values? A run then has a critic.
 bool needs_critic(const PluginInfo& estimator);
 
-// The adapter that it trains, with its head as a whole. Precondition: critic.model.lora_rank > 0, and no folder of an adapter.
+// The adapter that it trains, with its head as a whole. Precondition: critic.model.lora_rank > 0, and no folder of an
+// adapter.
 LoraChoice critic_lora_choice(const CriticModelConfig& model);
+
+// Refuses an adapter of a folder without a value head, which a critic continues, and one with dropout, because the passes
+// of a critic drop no features.
+Result<> check_critic_plan(const LoadedConfig& loaded, const LoraPlan& plan);
 
 // Does it share the policy's frozen base, in the same memory?
 bool shares_policy_base(const RunConfig& config);

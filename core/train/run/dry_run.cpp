@@ -67,7 +67,12 @@ Result<std::optional<LoraSize>> estimate_lora(Env& env, const ModelConfig& model
 // The same of the critic's adapter.
 Result<std::optional<LoraSize>> estimate_critic_lora(Env& env, const ModelConfig& critic, const LoadedConfig& loaded) {
   const CriticModelConfig& section = loaded.config.critic.model;
-  if (section.lora_adapter_path) return lora_size_of_folder(env, *section.lora_adapter_path, critic);
+  if (section.lora_adapter_path) {
+    const ParameterStore store = allocate_parameters(critic, at::kFloat, /*requires_grad=*/false);
+    const LoraPlan plan = TRY(plan_lora_of_folder(env, *section.lora_adapter_path, store.parameters));
+    TRY(check_critic_plan(loaded, plan));
+    return std::optional(measure_lora(store.parameters, plan));
+  }
   if (section.lora_rank == 0) return std::optional<LoraSize>();
   return fresh_lora_size(critic, critic_lora_choice(section), loaded, critic_lora_place);
 }
