@@ -38,16 +38,16 @@ class FusedLinearFunction : public torch::autograd::Function<FusedLinearFunction
         size_of(x) + size_of(weight) + static_cast<double>(x.size(0) * weight.size(0) * x.element_size()));
     const at::Tensor input = is_rounded(weight) ? x.to(at::kBFloat16) : x;
     at::Tensor y = linear_product(input, weight, bias);
-    ctx->save_for_backward({input, weight});
     std::vector<int64_t> rows;
     bool any_weight = false, any_bias = false;
     for (size_t i = 0; i < leaves.size(); ++i) {
       rows.push_back(leaves[i].size(0));
       (static_cast<int64_t>(i) < num_weight_leaves ? any_weight : any_bias) |= leaves[i].requires_grad();
     }
+    // Only the gradient of a weight reads the input. A frozen weight keeps none.
+    ctx->save_for_backward({any_weight ? input : at::Tensor(), weight});
     ctx->saved_data["rows"] = rows;
     ctx->saved_data["num_weight_leaves"] = num_weight_leaves;
-    ctx->saved_data["any_weight"] = any_weight;
     ctx->saved_data["any_bias"] = any_bias;
     ctx->saved_data["trained"] = trained_leaves(leaves);
     return y;
@@ -56,10 +56,11 @@ class FusedLinearFunction : public torch::autograd::Function<FusedLinearFunction
   static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
     const auto saved = ctx->get_saved_variables();
     const at::Tensor& dy = grads[0];
-    const double products =
-        (ctx->needs_input_grad(0) ? 1.0 : 0.0) + (ctx->saved_data["any_weight"].toBool() ? 1.0 : 0.0);
+    const bool any_weight = saved[0].defined();
+    const double products = (ctx->needs_input_grad(0) ? 1.0 : 0.0) + (any_weight ? 1.0 : 0.0);
+    const double input_bytes = static_cast<double>(dy.size(0) * saved[1].size(1) * saved[1].element_size());
     const OpTimer timer("linear, backward", products * 2.0 * static_cast<double>(dy.size(0) * saved[1].numel()),
-                        products * (size_of(saved[0]) + size_of(saved[1]) + size_of(dy)));
+                        products * (input_bytes + size_of(saved[1]) + size_of(dy)));
     const at::Tensor rounded_dy = is_rounded(saved[1]) ? dy.to(at::kBFloat16) : dy;
     const std::vector<int64_t> rows = ctx->saved_data["rows"].toIntVector();
     const auto num_weights = static_cast<size_t>(ctx->saved_data["num_weight_leaves"].toInt());
@@ -68,7 +69,7 @@ class FusedLinearFunction : public torch::autograd::Function<FusedLinearFunction
     if (ctx->needs_input_grad(0)) out[0] = input_gradient(rounded_dy, saved[1]);
     at::Tensor d_weight;
     at::Tensor d_bias;
-    if (ctx->saved_data["any_weight"].toBool()) d_weight = weight_gradient(rounded_dy, saved[0]);
+    if (any_weight) d_weight = weight_gradient(rounded_dy, saved[0]);
     if (ctx->saved_data["any_bias"].toBool()) d_bias = at::sum(dy, {0});
     int64_t at = 0;
     const std::vector<int64_t> trained = ctx->saved_data["trained"].toIntVector();

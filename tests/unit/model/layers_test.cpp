@@ -9,6 +9,7 @@
 #include "model/layers/linear.h"
 #include "model/layers/rms_norm.h"
 #include "model/tensor/vector_math.h"
+#include "support/counting_allocator.h"
 #include "torch_helpers.h"
 
 namespace mortise {
@@ -280,6 +281,28 @@ TEST(Layers, RotationsUndoThemselves) {
   EXPECT_CLOSE(y.narrow(1, 16, 8), x.narrow(1, 16, 8), 0.0);  // the third head does not change
   rope_rotate_(y, positions, table, 2, 8, true);
   EXPECT_CLOSE(x, y, 1e-14);
+}
+
+// The bytes that a linear map keeps for its backward pass, without its output.
+int64_t kept_bytes(bool weight_learns) {
+  CountingAllocator& tensors = CountingAllocator::install();
+  const at::Tensor x = random_tensor({64, 32}, 1, at::kFloat).requires_grad_(true);
+  const at::Tensor leaf = random_tensor({16, 32}, 2, at::kFloat).requires_grad_(weight_learns);
+  const int64_t before = tensors.bytes();
+  at::Tensor hidden = x + x;
+  const at::Tensor y = fused_linear(hidden, leaf.detach(), {}, {leaf}, {});
+  hidden.reset();
+  const int64_t kept = tensors.bytes() - before - static_cast<int64_t>(y.nbytes());
+  y.sum().backward();
+  EXPECT_EQ(leaf.grad().defined(), weight_learns);
+  EXPECT_LT(relative_l2(x.grad(), 2.0 * leaf.new_ones({64, 16}).mm(leaf.detach())), 1e-6);
+  return kept;
+}
+
+// Such as the matrices next to those of an adapter.
+TEST(Linear, AFrozenWeightKeepsNoInput) {
+  EXPECT_EQ(kept_bytes(/*weight_learns=*/false), 0);
+  EXPECT_EQ(kept_bytes(/*weight_learns=*/true), 64 * 32 * 4);
 }
 
 }  // namespace
