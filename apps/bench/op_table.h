@@ -1,5 +1,6 @@
 // Collects what the timers of a run say (foundation/metrics/op_timer.h): for each stage of a step, and for each kind of
-// operation in a stage, the least processor time that a step spent in it. The time of inner timers is not counted in outer ones.
+// operation in a stage, the least processor time that a step spent in it. The time of inner timers is not counted in
+// outer ones.
 //
 // On a busy machine, other programs slow down memory and shared caches, in another place of each step. The least time of
 // many steps is therefore close to the time of the work alone. If steps differ in the calls of an operation (a

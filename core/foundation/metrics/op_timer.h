@@ -1,9 +1,10 @@
 // Tells a listener where the time of a step goes: stages, and the kinds of operations inside them. `./dev bench step`
-// listens; without a listener a timer costs one load and one branch. Timers nest; the listener subtracts the inner ones.
+// listens; without a listener a timer costs one load and two branches. Timers nest; the listener subtracts the inner ones.
 // Thread rule: any thread may have timers. A listener is told on the thread of the timer.
 #pragma once
 
 #include <atomic>
+#include <type_traits>
 
 namespace mortise {
 
@@ -17,6 +18,11 @@ class OpListener {
   virtual void ends(double flops, double bytes) = 0;
 };
 
+// What an operation needs at least.
+struct OpWork {
+  double flops = 0, bytes = 0;
+};
+
 inline std::atomic<OpListener*> op_listener = nullptr;  // set before the threads that have timers start
 
 class OpTimer {
@@ -24,6 +30,16 @@ class OpTimer {
   explicit OpTimer(const char* name, double flops = 0, double bytes = 0)
       : listener_(op_listener.load(std::memory_order_relaxed)), flops_(flops), bytes_(bytes) {
     if (listener_ != nullptr) listener_->begins(name);
+  }
+  // `work` gives an OpWork. Nobody calls it without a listener: for work that takes a loop to count.
+  template <class Work>
+  requires std::is_invocable_r_v<OpWork, Work> OpTimer(const char* name, const Work& work)
+      : listener_(op_listener.load(std::memory_order_relaxed)) {
+    if (listener_ == nullptr) return;
+    const OpWork needed = work();
+    flops_ = needed.flops;
+    bytes_ = needed.bytes;
+    listener_->begins(name);
   }
   OpTimer(const OpTimer&) = delete;
   OpTimer& operator=(const OpTimer&) = delete;
@@ -33,7 +49,7 @@ class OpTimer {
 
  private:
   OpListener* listener_;
-  double flops_, bytes_;
+  double flops_ = 0, bytes_ = 0;
 };
 
 }  // namespace mortise

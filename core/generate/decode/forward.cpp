@@ -265,13 +265,15 @@ void DecodeForward::rotate_and_store(const Member& m, int64_t index, int64_t beg
 void DecodeForward::attention(const Member& m, int64_t index, int64_t begin, int64_t end) const {
   const int64_t dim = config_.head_dim;
   const int64_t group = config_.num_heads / config_.num_kv_heads;
-  double context = 0;
-  for (int64_t i = begin; i < end; ++i) {
-    const PassRow& row = m.rows[static_cast<size_t>(i)];
-    context += static_cast<double>(row.prefix_length + row.own_length);
-  }
-  const OpTimer timer("attention", 4.0 * context * static_cast<double>(config_.num_heads * dim),
-                      8.0 * context * static_cast<double>(config_.num_kv_heads * dim));
+  const OpTimer timer("attention", [&] {
+    double context = 0;
+    for (int64_t i = begin; i < end; ++i) {
+      const PassRow& row = m.rows[static_cast<size_t>(i)];
+      context += static_cast<double>(row.prefix_length + row.own_length);
+    }
+    return OpWork{4.0 * context * static_cast<double>(config_.num_heads * dim),
+                  8.0 * context * static_cast<double>(config_.num_kv_heads * dim)};
+  });
   AttendArgs args;
   args.num_queries = group;
   args.head_dim = dim;

@@ -209,10 +209,12 @@ void Optimizer::step_parts(std::span<const size_t> indices, double lr, double gr
     parts.push_back(
         {&parameter, weights_of(parts_[i]), std::move(gradient), state_[i], lr * parameter.lr_scale, decay});
   }
-  double bytes = 0;  // it reads and writes the weights and what the rule keeps, and reads the gradient
-  for (const StepPart& part : parts)
-    bytes += (2.0 * static_cast<double>(part.state.size()) + 3.0) * static_cast<double>(part.weights.nbytes());
-  const OpTimer timer("optimizer", 0, bytes);
+  const OpTimer timer("optimizer", [&] {
+    OpWork work;  // it reads and writes the weights and what the rule keeps, and reads the gradient
+    for (const StepPart& part : parts)
+      work.bytes += (2.0 * static_cast<double>(part.state.size()) + 3.0) * static_cast<double>(part.weights.nbytes());
+    return work;
+  });
   if (files_ == nullptr) {
     if (!parts.empty()) rule_->step(parts, num_updates_, grad_factor);
     return;

@@ -272,7 +272,9 @@ class RopeAttentionFunction : public torch::autograd::Function<RopeAttentionFunc
                             const at::Tensor& segments, const at::Tensor& positions, const RopeTable& table,
                             const AttentionShape& shape, const std::function<void(const at::Tensor&)>& on_qkv) {
     const Spans spans = read_spans(segments);
-    const OpTimer timer("attention, forward", 2.0 * score_flops(shape, spans), 2.0 * static_cast<double>(qkv.nbytes()));
+    const OpTimer timer("attention, forward", [&] {
+      return OpWork{2.0 * score_flops(shape, spans), 2.0 * static_cast<double>(qkv.nbytes())};
+    });
     rope_rotate_(qkv, positions, table, shape.num_heads + shape.num_kv_heads, shape.head_dim, /*inverse=*/false);
     if (on_qkv) on_qkv(qkv);
     at::Tensor out = at::empty({qkv.size(0), shape.num_heads * shape.head_dim}, qkv.options());
@@ -305,8 +307,9 @@ class RopeAttentionFunction : public torch::autograd::Function<RopeAttentionFunc
     shape.softcap = ctx->saved_data["softcap"].toDouble();
     const int64_t window = ctx->saved_data["window"].toInt();
     if (window < spans.longest_row) shape.window = window;  // else no row can leave it
-    const OpTimer timer("attention, backward", 5.0 * score_flops(shape, spans),
-                        3.0 * static_cast<double>(qkv.nbytes()));
+    const OpTimer timer("attention, backward", [&] {
+      return OpWork{5.0 * score_flops(shape, spans), 3.0 * static_cast<double>(qkv.nbytes())};
+    });
     const at::Tensor dout = grads[0].contiguous();
     at::Tensor dqkv = at::empty_like(qkv);
     const at::Tensor& sinks = saved[6];

@@ -24,7 +24,7 @@ TEST(OpTimer, TellsTheListenerOfNestedOperations) {
   {
     const OpTimer stage("gen");
     { const OpTimer product("linear", 6, 12); }
-    const OpTimer softmax("softmax", 0, 8);
+    const OpTimer softmax("softmax", [] { return OpWork{0, 8}; });
   }
   op_listener = nullptr;
   const std::vector<std::string> expected{"begin gen",     "begin linear", "end 6 12",
@@ -41,6 +41,12 @@ TEST(OpTimer, PairsItsCallsIfTheListenerChanges) {
     op_listener = nullptr;
   }
   { const OpTimer later("unheard"); }
+  {
+    const OpTimer later("unheard", [] {
+      ADD_FAILURE() << "work is counted, and nobody listens";
+      return OpWork();
+    });
+  }
   EXPECT_EQ(recorder.seen, (std::vector<std::string>{"begin open", "end 0 0"}));
 }
 
