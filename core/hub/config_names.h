@@ -1,6 +1,4 @@
-// Replaces names of the hub in a configuration by folders and files of the cache: model.path, critic.model.path,
-// model.lora_adapter_path, data.train_files, data.val_files, sft_mix.files, and parameters of rewards that begin with
-// "hf://".
+// Replaces names of the hub in a configuration by folders and files of the cache. docs/hub.md lists the keys.
 //
 // A run is bound to commits: its mortise.lock names them, and a resume takes these, wherever a branch points by then.
 // Threading: one thread.

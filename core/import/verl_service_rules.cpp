@@ -63,9 +63,10 @@ constexpr PeerRule kRules[] = {
     refuse("rollout.agent.default_agent_loop", R"(["single_turn_agent", "tool_agent", null])", kPython),
     refuse("rollout.agent.agent_loop_config_path", "[null]", kPython),
     refuse("rollout.agent.custom_async_server.path", "[null]", kPython),
-    refuse("rollout.over_sample_rate", "[0]",
-           "verl aborts the last completions of a step and learns from fewer; rollout.over_sampling begins more groups "
-           "and continues the last ones in the next step"),
+    refuse(
+        "rollout.over_sample_rate", "[0]",
+        "verl aborts the last completions of a step and learns from fewer. Remove it, and set rollout.over_sampling, "
+        "which continues the last ones in the next step"),
     refuse("rollout.quantization", "[null]", "the sampler uses the trainer's weights unchanged"),
     no_effect("rollout.enable_rollout_routing_replay", "actor.router_replay.mode decides"),
     refuse("rollout.skip_rollout", "[false]", "rollout.name = \"replay\" reads recorded completions"),

@@ -88,6 +88,10 @@ TEST(ImportTrl, BatchesAreCountedAsTrlCountsThem) {
   EXPECT_EQ(partial.actor.rows_per_update, 4) << "half a group of 8";
   EXPECT_TRUE(partial.actor.shuffle);
   EXPECT_FALSE(config.actor.rows_per_update.has_value());
+  // Whole groups in each update: the import's comment says how to have TRL's order.
+  EXPECT_THAT(imported_toml("trl", text, "peer.yaml", 4),
+              HasSubstr("actor.rows_per_update = 32 and actor.shuffle = true; here each of num_iterations has a new "
+                        "order"));
 
   const auto error = [](std::string_view more) { return import_error("trl", more); };
   EXPECT_THAT(error("generation_batch_size: 64\nsteps_per_generation: 8"), HasSubstr("both given"));

@@ -490,7 +490,7 @@ TEST(ImportVerl, WhatWouldChangeTheNumbersIsRefused) {
     EXPECT_THAT(verl_error(grpo(setting)), HasSubstr("is not supported: ")) << setting;
   }
   EXPECT_THAT(verl_error(grpo("actor_rollout_ref.rollout.over_sample_rate=0.1")),
-              HasSubstr("learns from fewer; rollout.over_sampling begins more groups"));
+              HasSubstr("learns from fewer. Remove it, and set rollout.over_sampling"));
   EXPECT_THAT(verl_error(grpo("actor_rollout_ref.model.override_config.rope_theta=1")),
               HasSubstr("would change the model"));
   EXPECT_THAT(import_error("verl", "trainer: {total_epochs: \"${oc.env:EPOCHS}\"}"), HasSubstr("is not resolved"));
