@@ -1,6 +1,12 @@
-// Recipes of configs/ in short runs that learn: the task is one that fresh weights learn in seconds.
+// Recipes of configs/ in short runs that learn: the task is one that fresh weights learn in seconds. So the model, the
+// data, the reward, the learning rate and the sizes are not the recipe's, but for the text game. Other tests look at
+// what its other settings do: routers_test at router replay, data_test at the order of rows, the unit tests of
+// optimizers at groups.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdio>
 
 #include "program.h"
 
@@ -22,7 +28,9 @@ std::vector<Json> learns_sevens(const TaskFolder& task, const std::string& name,
   const Outcome done = task.mortise("train " + recipe(name) + kSevens + more);
   EXPECT_EQ(done.code, 0) << done.output;
   const Path metrics = task.path() / "out/metrics.jsonl";
-  EXPECT_GT(mean_score_of_last(metrics, 3, "critic/score/mean"), least) << name;
+  const double score = mean_score_of_last(metrics, 3, "critic/score/mean");
+  std::printf("%s: a mean score of %.3f in the last 3 steps, at least %.1f is wanted\n", name.c_str(), score, least);
+  EXPECT_GT(score, least) << name;
   return rows_of(metrics);
 }
 
@@ -65,7 +73,18 @@ TEST(RecipeRuns, Bfloat16) {
 
 TEST(RecipeRuns, CurriculumOfTwoFiles) {
   const TaskFolder task;
-  learns_sevens(task, "curriculum", R"(data.train_files='["data/train.jsonl","data/sft.jsonl"]')");
+  std::string rows;
+  for (int i = 0; i < 40; ++i)
+    rows += R"({"prompt": "0+0+0=", "answer": "0"})"
+            "\n";
+  task.write("second.jsonl", rows);
+  const std::vector<Json> steps = learns_sevens(
+      task, "curriculum", R"(data.train_files='["data/train.jsonl","second.jsonl"]' trainer.rollout_data_dir=dump)");
+  for (size_t step = 1; step <= steps.size(); ++step) {
+    const std::vector<Json> dump = rows_of(task.path() / ("dump/" + std::to_string(step) + ".jsonl"));
+    const auto is_second = [](const Json& row) { return row["input"] == "0+0+0="; };
+    EXPECT_EQ(std::ranges::count_if(dump, is_second), 4 * 8) << "a quarter of 16 prompts, 8 times each";
+  }
 }
 
 TEST(RecipeRuns, SeveralValidationSets) {
