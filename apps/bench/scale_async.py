@@ -212,7 +212,8 @@ class Flow:
         self.ledger = Ledger(self.work, math.ceil(staleness))
         self.ranks = [Rank() for _ in range(samplers)]
         self.stamps = [0] * samplers
-        self.open, self.ripe, self.oldest = {}, [], Counter()  # groups; the finished ones; open ones by their version
+        self.open, self.ripe = {}, {}  # groups by number; the finished ones by the version that began them
+        self.num_unlearnt = Counter()  # by that version
         self.events, self.now, self.learning, self.updates = [], 0.0, None, 0
         self.ends = []  # (seconds, tokens) of each step
         self.tokens = 0
@@ -230,7 +231,7 @@ class Flow:
     def begin(self, rank):
         group = self.ledger.begin(self.version)
         self.open[group.number] = group
-        self.oldest[group.begun] += 1
+        self.num_unlearnt[group.begun] += 1
         rank.seconds += prefill_seconds(self.c, self.s, self.work.prompt_length)
         for i, length in enumerate(group.lengths):
             rank.begin(length, self.work.prompt_length, (group.number, i))
@@ -269,24 +270,36 @@ class Flow:
             group.done[i] = group.lengths[i]
             group.left -= 1
             if group.left == 0:
-                self.ripe.append(self.open.pop(number))
-                self.oldest[group.begun] -= 1
+                self.ripe.setdefault(group.begun, deque()).append(self.open.pop(number))
         while self.may_begin() and self.has_room(rank):
             self.begin(rank)
         self.schedule(r)
 
-    def learn_if_ready(self):
+    def next_groups(self):
+        """How many finished groups of each version the next update takes, the oldest first, or None if it has to wait.
+
+        The groups that remain must fit into the updates before they are too old. Else the trainer waits for old ones.
+        """
         size = self.work.prompts // self.parts
-        if self.learning or len(self.ripe) < size:
+        if sum(map(len, self.ripe.values())) < size:
+            return None
+        taken, missing, remain = {}, size, 0
+        for begun in sorted(version for version, count in self.num_unlearnt.items() if count):
+            taken[begun] = min(len(self.ripe.get(begun, ())), missing)
+            missing -= taken[begun]
+            remain += self.num_unlearnt[begun] - taken[begun]
+            if remain > (begun + self.ledger.bound + 1) * self.work.prompts - (self.updates + 1) * size:
+                return None
+        return taken
+
+    def learn_if_ready(self):
+        taken = None if self.learning else self.next_groups()
+        if taken is None:
             return
-        # Groups that would be too old in the next step go first, and the trainer waits if they are not finished.
-        limit = self.version - math.ceil(self.staleness)
-        self.ripe.sort(key=lambda group: group.begun > limit)
-        old = sum(group.begun <= limit for group in self.ripe)
-        waiting = sum(count for begun, count in self.oldest.items() if begun <= limit)
-        if waiting + old - min(old, size) > (self.parts - 1 - self.updates % self.parts) * size:
-            return
-        self.learning, self.ripe = self.ripe[:size], self.ripe[size:]
+        self.learning = []
+        for begun, count in taken.items():
+            self.learning += [self.ripe[begun].popleft() for _ in range(count)]
+            self.num_unlearnt[begun] -= count
         sampled = self.ledger.learn(self.learning, self.version)
         self.tokens += sampled
         seconds = self.setting.learn_seconds(sampled, self.gpus - len(self.ranks), 1 / self.parts)
@@ -320,7 +333,7 @@ class Flow:
                 group = self.open[number]
                 group.done[i] = group.lengths[i] - (end - rank.steps)
         self.ledger.sampled += sum(rank.tokens for rank in self.ranks)
-        self.ledger.close(list(self.open.values()) + self.ripe)
+        self.ledger.close(list(self.open.values()) + [group for groups in self.ripe.values() for group in groups])
 
 
 def flow(setting, gpus, samplers, staleness, parts=1):
