@@ -1,6 +1,6 @@
 """What a GRPO step costs on 8 to 1,024 GPUs, simulated, and a check of the same model against runs on this machine.
 
-  python scale.py                     the tables of docs/scale.md
+  python scale.py                     the tables of docs/scale.md (scale_async.py: the modes that sample ahead)
   python scale.py --check --program build/release/bin/mortise --packs build/release/lib/mortise/bench_packs --out build/bench/scale
       [--workload c2] [--ranks 1,2,3,4] [--steps 6]
 
