@@ -1,6 +1,6 @@
 """What a GRPO step costs on 8 to 1,024 GPUs, simulated, and a check of the same model against runs on this machine.
 
-  python scale.py                     the tables of docs/scale.md
+  python scale.py                     the tables of docs/scale.md (scale_async.py: the modes that sample ahead)
   python scale.py --check --program build/release/bin/mortise --packs build/release/lib/mortise/bench_packs --out build/bench/scale
       [--workload c2] [--ranks 1,2,3,4] [--steps 6]
 
@@ -10,17 +10,8 @@ The check measures one rank at two batch sizes, and predicts runs of more ranks 
 """
 import argparse
 import heapq
-import json
 import math
-import os
 import random
-import shutil
-import socket
-import statistics
-import subprocess
-import sys
-import threading
-import time
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -124,23 +115,33 @@ def decode_seconds(c, s, live, context):
 
 
 class Rank:
-    """A rank in a rollout: the rows that it decodes, as (end, begin) in decode steps of its own."""
+    """A rank in a rollout: the rows that it decodes, as (end in its own decode steps, context less steps, name)."""
 
-    def __init__(self, slow):
-        self.rows, self.steps, self.seconds, self.slow = [], 0, 0.0, slow
+    def __init__(self, slow=1.0):
+        self.rows, self.steps, self.seconds, self.slow, self.base, self.tokens = [], 0, 0.0, slow, 0, 0
 
-    def begin(self, lengths):
-        for length in lengths:
-            heapq.heappush(self.rows, (self.steps + length, self.steps))
+    def begin(self, length, context, name=0):
+        heapq.heappush(self.rows, (self.steps + length, context - self.steps, name))
+        self.base += context - self.steps
 
-    def until_next_end(self, c, s, work):
-        end = self.rows[0][0]
-        middle = (self.steps + end) / 2
-        context = sum(work.prompt_length + middle - begin for _, begin in self.rows)
-        self.seconds += (end - self.steps) * decode_seconds(c, s, len(self.rows), context) * self.slow
-        self.steps = end
-        while self.rows and self.rows[0][0] <= end:
-            heapq.heappop(self.rows)
+    def per_step(self, c, s):
+        """Seconds of a decode step, on average until a row ends."""
+        context = self.base + len(self.rows) * (self.steps + self.rows[0][0]) / 2
+        return decode_seconds(c, s, len(self.rows), context) * self.slow
+
+    def decode(self, steps, per_step):
+        self.seconds += steps * per_step
+        self.steps += steps
+        self.tokens += steps * len(self.rows)
+
+    def until_next_end(self, c, s):
+        """The rows that end next."""
+        self.decode(self.rows[0][0] - self.steps, self.per_step(c, s))
+        ended = []
+        while self.rows and self.rows[0][0] <= self.steps:
+            ended.append(heapq.heappop(self.rows))
+            self.base -= ended[-1][1]
+        return ended
 
 
 def rollout_seconds(c, s, work, lengths, ranks, slots, slow=None, shared=True):
@@ -167,7 +168,8 @@ def rollout_seconds(c, s, work, lengths, ranks, slots, slow=None, shared=True):
             prompt = next_prompt(r)
             if prompt is None:
                 return
-            rank.begin(groups[prompt])
+            for length in groups[prompt]:
+                rank.begin(length, work.prompt_length)
 
     events = []
     for r, rank in enumerate(all_ranks):
@@ -176,7 +178,7 @@ def rollout_seconds(c, s, work, lengths, ranks, slots, slow=None, shared=True):
             heapq.heappush(events, (rank.seconds, r))
     while events:
         _, r = heapq.heappop(events)
-        all_ranks[r].until_next_end(c, s, work)
+        all_ranks[r].until_next_end(c, s)
         fill(r)
         if all_ranks[r].rows:
             heapq.heappush(events, (all_ranks[r].seconds, r))
@@ -212,22 +214,30 @@ def memory_of(c, s, stage, ranks):
     return weights + gradients + n * c.state / (ranks if stage > 0 else 1)
 
 
+def slots_of(c, s, work, state=0.0):
+    """Rows that a rank decodes at a time, next to its weights and `state` bytes of the optimizer."""
+    cache = max(0.0, c.memory * 0.9 - s.parameters * c.weight - state)
+    return max(1, min(work.max_rows, int(cache / (s.kv_bytes() * (work.prompt_length + work.mean_length)))))
+
+
 def simulate(c, s, work, stage, ranks, slow=None, shared=True):
-    step = Step()
     lengths = work.lengths()
-    held = s.parameters * c.weight + (s.parameters * c.state / (ranks if stage > 0 else 1))
-    cache = max(0.0, c.memory * 0.9 - held)
-    slots = max(1, min(work.max_rows, int(cache / (s.kv_bytes() * (work.prompt_length + work.mean_length)))))
+    step = learn(c, s, work, sum(lengths), stage, ranks, max((slow or {}).values(), default=1.0))
+    slots = slots_of(c, s, work, s.parameters * c.state / (ranks if stage > 0 else 1))
     key = (s.name, ranks, slots, shared, tuple((slow or {}).items()))
     if key not in ROLLOUTS:
         ROLLOUTS[key] = max(rollout_seconds(c, s, work, lengths, ranks, slots, slow, shared))
     step.seconds["rollout"] = ROLLOUTS[key]
     if stage == 3:
         step.seconds["gather for it"] = gather_seconds(c, s.parameters * c.weight, ranks)
-    responses = sum(lengths)
+    return step
+
+
+def learn(c, s, work, responses, stage, ranks, slowest=1.0):
+    """The part of a step after the rollout, for so many response tokens."""
+    step = Step()
     tokens = responses + work.prompts * work.prompt_length  # a prompt is computed once for its completions
     flops = train_flops(s, tokens, responses, work.prompt_length + work.mean_length / 2) / ranks
-    slowest = max((slow or {}).values(), default=1.0)
     compute = flops / (c.flops * c.reached) * slowest
     passes = max(1, math.ceil(tokens / ranks / work.pass_tokens))
     gradients = s.parameters * c.gradient
@@ -319,59 +329,6 @@ def print_tables(c, work):
             print(f"| {s.name} | {ranks} | {save:.1f} s | {between / 3600:.0f} h | {interval / 60:.0f} min | {lost:.2%} |")
 
 
-# The check on this machine.
-
-def wire_rate():
-    """Bytes/s through a TCP connection on the loopback device, from one process to itself."""
-    server = socket.create_server(("127.0.0.1", 0))
-    block, count = b"\0" * (1 << 20), 256
-    def serve():
-        with server.accept()[0] as connection:
-            while connection.recv(1 << 20):
-                pass
-    thread = threading.Thread(target=serve)
-    thread.start()
-    begin = time.perf_counter()
-    with socket.create_connection(server.getsockname()) as client:
-        for _ in range(count):
-            client.sendall(block)
-    thread.join()
-    return count * len(block) / (time.perf_counter() - begin)
-
-
-def measure(args, workload, prompts, ranks, stage):
-    from ranks import run  # the same runs as ./dev bench ranks
-    args.threads = ranks  # one for each
-    return run(args, {**workload, "prompts_per_step": prompts}, ranks, stage)[0]
-
-
-def check(args):
-    """One rank at two batch sizes gives the costs; more ranks are predicted from them and then measured."""
-    from ranks import count_parameters, prepare
-    workload = prepare(args)
-    full = workload["prompts_per_step"]
-    cores = len(os.sched_getaffinity(0))
-    whole, half = measure(args, workload, full, 1, 0), measure(args, workload, full // 2, 1, 0)
-    slope = {part: (whole[part] - half[part]) / (full - full // 2) for part in ("gen", "old_log_prob", "update_actor")}
-    fixed = {part: whole[part] - slope[part] * full for part in slope}
-    rest = whole["step"] - sum(whole[part] for part in slope)
-    bytes_of = 4 * count_parameters(args.out / "models" / args.workload / "model")
-    rate = wire_rate()
-    print(f"{cores} processors; loopback {rate / 1e9:.2f} GB/s; one rank: {whole['step']:.3f} s a step\n")
-    print("| ranks | ZeRO | predicted | measured | measured / predicted |\n|---|---|---|---|---|")
-    for ranks in args.ranks_list:
-        for stage in ((0,) if ranks == 1 else (0, 2, 3)):
-            most = -(-full // ranks)
-            crowd = max(1.0, ranks / cores)  # ranks that share a processor
-            passes = most  # a prompt's group is a micro-batch
-            sent = (ranks - 1) / ranks * bytes_of * {0: 2, 2: passes + 1, 3: passes * 3 + 1}[stage]
-            seconds = rest + sum(fixed[part] + slope[part] * most for part in slope)
-            # Whoever sends keeps a processor busy, and so does whoever receives.
-            seconds = seconds * crowd + ranks * sent / rate / min(ranks, cores)
-            real = measure(args, workload, full, ranks, stage)["step"]
-            print(f"| {ranks} | {stage} | {seconds:.3f} s | {real:.3f} s | {real / seconds:.2f} |")
-
-
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--check", action="store_true")
@@ -391,6 +348,7 @@ def main():
         setattr(args, name, getattr(args, name).resolve())
     args.ranks_list = [int(count) for count in args.ranks.split(",")]
     args.deterministic = False
+    from scale_check import check
     check(args)
 
 

@@ -26,7 +26,8 @@
 #             (--rounds N, --steps N, --workload c1|c2); installs the oracles
 #   memory    the peak memory of runs against what --dry-run says of them (--steps N, CASE...); installs the oracles
 #   scale     the tables of docs/scale.md: a step on 8 to 1,024 GPUs, simulated. --check: runs of 1 to 4 ranks on this machine
-#             against what the same model says of them (--ranks 1,2, --steps N); installs the oracles
+#             against what the same model says of them (--ranks 1,2, --steps N); installs the oracles. --async: when sampling
+#             ahead pays on 8 to 10,240 GPUs, simulated (docs/async.md); 'ahead' measures it on this machine
 source apps/dev/lib.sh
 what=${1:-peers}
 [[ $# -gt 0 ]] && shift
@@ -106,6 +107,7 @@ case $what in
       --packs build/release/lib/mortise/bench_packs --out "build/bench/$what" "$@"
     ;;
   scale)
+    if [[ ${1:-} == --async ]]; then exec "$system_python" apps/bench/scale_async.py "${@:2}"; fi
     if [[ ${1:-} != --check ]]; then exec "$system_python" apps/bench/scale.py "$@"; fi
     need_apt test
     install_oracles || die $exit_download "the oracles could not be installed (see $(log_file oracles))"

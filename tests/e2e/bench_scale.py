@@ -1,0 +1,113 @@
+# The simulators behind docs/scale.md and docs/async.md. bench_scale.py SOURCE_DIR. Needs the standard library alone.
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+sys.path.insert(0, str(Path(sys.argv[1]) / "apps/bench"))
+from async_modes import Flow, Ledger, Setting, best_split, flow, in_pieces, over_sampling, sync
+from scale import SHAPES, Cluster, Rank, Work, simulate
+
+NUM_WRONG = 0
+
+
+def expect(right, text):
+    global NUM_WRONG
+    if not right:
+        print(f"wrong: {text}")
+        NUM_WRONG += 1
+
+
+def expect_refused(text, do):
+    try:
+        do()
+    except AssertionError as error:
+        expect(text in str(error), f"expected '{text}', got '{error}'")
+        return
+    expect(False, f"no assertion says '{text}'")
+
+
+LONG_TAIL = Work(prompts=32, samples=4, prompt_length=64, mean_length=400, max_length=4096, spread=1.0)
+SETTING = Setting(Cluster(), SHAPES[2], LONG_TAIL)
+
+
+def rank_counts_what_it_decodes():
+    rank = Rank()
+    rank.begin(3, 10)
+    rank.begin(5, 20)
+    expect([row[0] for row in rank.until_next_end(SETTING.c, SETTING.s)] == [3], "the shorter row ends first")
+    expect(rank.base == 20 and rank.tokens == 6, "a row that ended is not read again")
+    rank.until_next_end(SETTING.c, SETTING.s)
+    expect(rank.tokens == 8 and not rank.rows, "each row gives as many tokens as it is long")
+
+
+def sync_is_the_step_of_scale():
+    work = Work(prompts=64, samples=8)
+    rate, sampling, learning = sync(Setting(Cluster(), SHAPES[0], work), 8)
+    step = simulate(Cluster(), SHAPES[0], work, 0, 8)
+    # The mean over other lengths than those of scale.py, and with the passes over the prompts.
+    expect(abs(sampling / step.seconds["rollout"] - 1) < 0.1, f"sampling {sampling}, in scale.py {step.seconds['rollout']}")
+    rest = step.total - step.seconds["rollout"]
+    expect(abs(learning / rest - 1) < 0.1, f"learning {learning}, in scale.py {rest}")
+
+
+def equal_lengths_leave_nothing_to_wait_for():
+    setting = replace(SETTING, work=replace(LONG_TAIL, spread=0.0))
+    tokens = 32 * 4 * 400
+    groups = [Ledger(setting.work, 0).begin(0) for _ in range(32)]
+    sampling = setting.round_seconds(Ledger(setting.work, 0), [setting.bag(group, 4096) for group in groups], 4)
+    step = max(sampling, setting.learn_seconds(tokens, 4)) + setting.send_seconds(8)
+    rate = in_pieces(setting, 8, 4, 1)
+    expect(abs(rate * step / tokens - 1) < 1e-9, f"one_step_off takes the longer of both: {rate}, {tokens / step}")
+    expect(abs(over_sampling(setting, 8) / sync(setting, 8)[0] - 1) < 0.01, "over-sampling wins nothing from equal lengths")
+
+
+def more_staleness_waits_less():
+    rates = [best_split(SETTING, 16, lambda samplers: flow(SETTING, 16, samplers, staleness))[0] for staleness in (0, 1, 4)]
+    expect(rates[0] < rates[1] < rates[2], f"rates with staleness 0, 1, 4: {rates}")
+    base = sync(SETTING, 16)[0]
+    expect(base < in_pieces(SETTING, 16, 12, 4), "async wins with a long tail")
+    expect(flow(SETTING, 16, 12, 4) == flow(SETTING, 16, 12, 4), "two runs have the same numbers")
+
+
+def the_ledger_finds_faults():
+    class TooMany(Flow):
+        def may_begin(self):
+            return self.ledger.begun < (self.staleness + self.version + 3) * self.work.prompts
+
+    class NeverWaits(Flow):
+        def next_groups(self):
+            size, taken = self.work.prompts, {}
+            for begun in sorted(self.ripe, reverse=True):
+                taken[begun] = min(len(self.ripe[begun]), size - sum(taken.values()))
+            return taken if sum(taken.values()) == size else None
+
+    class Loses(Flow):
+        def close(self):
+            self.open.popitem()
+            for rank in self.ranks:
+                rank.rows = [row for row in rank.rows if row[2][0] in self.open]
+            super().close()
+
+    class Invents(Flow):
+        def close(self):
+            self.ranks[0].tokens += 1
+            super().close()
+
+    Flow(SETTING, 16, 12, 1).run(12)
+    Flow(SETTING, 16, 12, 0.5, 4).run(12)
+    expect_refused("steps old", lambda: NeverWaits(SETTING, 16, 12, 1).run(12))
+    expect_refused("wait for each other", lambda: TooMany(SETTING, 16, 15, 0).run(12))
+    expect_refused("is lost", lambda: Loses(SETTING, 16, 12, 1).run(12))
+    expect_refused("tokens are lost", lambda: Invents(SETTING, 16, 12, 1).run(12))
+    ledger = Ledger(LONG_TAIL, 1)
+    group = ledger.begin(0)
+    expect_refused("not finished", lambda: ledger.learn([group], 0))
+    group.done = list(group.lengths)
+    ledger.learn([group], 0)
+    expect_refused("twice", lambda: ledger.learn([group], 1))
+
+
+for check in (rank_counts_what_it_decodes, sync_is_the_step_of_scale, equal_lengths_leave_nothing_to_wait_for,
+              more_staleness_waits_less, the_ledger_finds_faults):
+    check()
+sys.exit(NUM_WRONG != 0)
