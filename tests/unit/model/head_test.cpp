@@ -112,8 +112,8 @@ TEST(Head, Float32BackwardIsCloseToDouble) {
   }
 }
 
-// Around the second pass's own borders: blocks of 1,024 columns and waves of them, chunks of tokens, slices of
-// d_hidden.
+// Around the second pass's own borders: blocks of columns, whose size changes at the width 256, and waves of them,
+// chunks of tokens, slices of d_hidden.
 struct SecondPassShape {
   int64_t rows, width, vocab, chunk_bytes;
 };
@@ -124,6 +124,8 @@ constexpr SecondPassShape kSecondPassShapes[] = {
     {130, 5, 4500, int64_t{56} << 20},
     {300, 7, 1025, 1},
     {300, 520, 1030, int64_t{56} << 20},
+    {20, 255, 2100, 1},
+    {20, 256, 2100, 1},
     {40, 4, 9000, 40 * 8 * 11 * 1040},  // waves of eight blocks
 };
 
