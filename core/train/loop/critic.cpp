@@ -146,11 +146,11 @@ Result<> check_spread_adapter(const RunSettings& run) {
   if (!run.config.critic.model.trains_adapter() || !spreads_weights(run.config, run.ranks)) return {};
   const bool is_folder = run.config.critic.model.lora_adapter_path.has_value();
   const std::string key = is_folder ? kAdapterKey : "critic.model.lora_rank";
-  return Error{
-      ErrorKind::kConfig,
-      "a critic cannot have an adapter with ranks.zero_stage = 3, which spreads all weights over the ranks",
-      run.loaded.where(key),
-      fmt::format("{}, or set ranks.zero_stage to 2 or less", is_folder ? "remove " + key : "set " + key + " to 0")};
+  return Error{ErrorKind::kConfig,
+               "a critic cannot have an adapter with ranks.zero_stage = 3, which spreads all weights over the ranks",
+               run.loaded.where(key),
+               fmt::format("{} {}{}, or set ranks.zero_stage to 2 or less", is_folder ? "remove" : "set", key,
+                           is_folder ? "" : " to 0")};
 }
 
 Result<Model> load_start(const RunSettings& run, const Model& policy, const Path& folder) {
