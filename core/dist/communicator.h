@@ -55,7 +55,8 @@ class Communicator {
   [[nodiscard]] virtual int local_rank() const = 0;  // number of this rank on its machine
   [[nodiscard]] bool is_main() const { return rank() == 0; }
 
-  // Tensors are contiguous, on the CPU or on this rank's GPU (nccl/carry_device.h). Sums take float32, float64 and int64; the others take every type.
+  // Tensors are contiguous, on the CPU or on this rank's GPU (nccl/carry_device.h). Sums take float32, float64 and int64;
+  // the others take every type.
 
   // tensor = the sum over ranks, in place, on every rank.
   virtual Result<> all_reduce_sum(const at::Tensor& tensor, std::string_view stage) = 0;
