@@ -13,6 +13,7 @@
 #include "foundation/formats/safetensors.h"
 #include "model/model.h"
 #include "model/padded_eval.h"
+#include "support/temp_dir.h"
 #include "torch_helpers.h"
 
 namespace mortise {
