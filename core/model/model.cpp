@@ -304,9 +304,9 @@ Result<std::vector<FolderFile>> Model::plan_save(const SaveOptions& options) con
   std::vector<FolderFile> files;
   std::string config_text = config_.config_text;
   if (!stored) {
-    files = plan_weights_as_read(numbers(), layout_);
+    files = plan_weights_as_read(numbers(), layout_, offload_);
   } else {
-    files = plan_weights(numbers(), *stored, options.max_shard_bytes);
+    files = plan_weights(numbers(), *stored, options.max_shard_bytes, offload_);
     config_text = TRY(model_config_text(config_, scalar_type_name(*stored)));
   }
   // A folder without a generation_config.json keeps its end ids in config.json.

@@ -18,10 +18,12 @@ std::span<const std::byte> bytes_of(const at::Tensor& tensor) {
   return {static_cast<const std::byte*>(tensor.const_data_ptr()), tensor.nbytes()};
 }
 
-// A tensor in the dtype of a file, converted piece by piece, so that no copy of it is ever whole in memory.
+// A tensor in the dtype of a file, converted piece by piece, so that no copy of it is ever whole in memory. If its numbers
+// lie in a file of `offload`, their pages leave the process behind the reader.
 class ConvertedTensor : public TensorSource {
  public:
-  ConvertedTensor(const at::Tensor& tensor, at::ScalarType stored) : flat_(tensor.reshape({-1})), stored_(stored) {}
+  ConvertedTensor(const at::Tensor& tensor, at::ScalarType stored, std::shared_ptr<const Offload> offload)
+      : flat_(tensor.reshape({-1})), stored_(stored), offload_(std::move(offload)) {}
 
   Result<> read(uint64_t begin, std::span<std::byte> out) const override {
     const auto element = static_cast<int64_t>(c10::elementSize(stored_));
@@ -29,12 +31,14 @@ class ConvertedTensor : public TensorSource {
         flat_.narrow(0, static_cast<int64_t>(begin) / element, static_cast<int64_t>(out.size()) / element)
             .to(at::TensorOptions().device(at::kCPU).dtype(stored_));
     std::ranges::copy(bytes_of(piece), out.begin());
+    if (offload_ != nullptr) offload_->release(flat_);
     return {};
   }
 
  private:
   at::Tensor flat_;
   at::ScalarType stored_;
+  std::shared_ptr<const Offload> offload_;
 };
 
 int64_t stored_bytes(const NamedParameter& parameter, at::ScalarType stored) {
@@ -86,15 +90,17 @@ Result<> remove_stale(Env& env, const Path& folder, std::span<const FolderFile> 
 
 }  // namespace
 
-FolderFile plan_tensor_file(std::string name, std::vector<NamedTensor> tensors, at::ScalarType stored) {
-  const auto write = [tensors = std::move(tensors), stored](WritableFile& out) -> Result<> {
+FolderFile plan_tensor_file(std::string name, std::vector<NamedTensor> tensors, at::ScalarType stored,
+                            std::shared_ptr<const Offload> offload) {
+  const auto write = [tensors = std::move(tensors), stored,
+                      offload = std::move(offload)](WritableFile& out) -> Result<> {
     std::vector<TensorView> views;
     for (const NamedTensor& item : tensors) {
       views.push_back({item.name,
                        stored_type(stored),
                        item.tensor.sizes().vec(),
                        {},
-                       std::make_shared<ConvertedTensor>(item.tensor.detach(), stored)});
+                       std::make_shared<ConvertedTensor>(item.tensor.detach(), stored, offload)});
     }
     return write_safetensors(out, views, {{"format", "pt"}});
   };
@@ -102,7 +108,7 @@ FolderFile plan_tensor_file(std::string name, std::vector<NamedTensor> tensors, 
 }
 
 std::vector<FolderFile> plan_weights(std::span<const NamedParameter> parameters, at::ScalarType stored,
-                                     int64_t max_shard_bytes) {
+                                     int64_t max_shard_bytes, const std::shared_ptr<const Offload>& offload) {
   const std::vector<size_t> cuts = cut_shards(parameters, stored, max_shard_bytes);
   const size_t num_shards = cuts.size() - 1;
   std::map<std::string, std::string> file_of;
@@ -118,7 +124,7 @@ std::vector<FolderFile> plan_weights(std::span<const NamedParameter> parameters,
       elements += parameter.tensor.numel();
       bytes += stored_bytes(parameter, stored);
     }
-    FolderFile& file = files.emplace_back(plan_tensor_file(name, std::move(tensors), stored));
+    FolderFile& file = files.emplace_back(plan_tensor_file(name, std::move(tensors), stored, offload));
     for (size_t i = cuts[shard]; i < cuts[shard + 1]; ++i) {
       file.parameters.push_back(parameters[i].name);
       file.weight_bytes += stored_bytes(parameters[i], stored);
@@ -129,20 +135,22 @@ std::vector<FolderFile> plan_weights(std::span<const NamedParameter> parameters,
 }
 
 std::vector<FolderFile> plan_weights_as_read(std::span<const NamedParameter> parameters,
-                                             std::shared_ptr<const StoredLayout> layout) {
+                                             std::shared_ptr<const StoredLayout> layout,
+                                             std::shared_ptr<const Offload> offload) {
   std::map<std::string, at::Tensor> by_name;
   for (const NamedParameter& parameter : parameters) by_name[parameter.name] = parameter.tensor.detach();
   std::vector<FolderFile> files;
   for (const StoredFile& file : layout->files) {
-    const auto write = [layout, by_name, &file](WritableFile& out) -> Result<> {  // `file` lives in the layout
+    const auto write = [layout, by_name, offload, &file](WritableFile& out) -> Result<> {  // `file` lives in the layout
       TRY(out.append_text(file.head));
       for (const StoredSlot& slot : file.slots) {
         if (slot.parameter.empty()) {
           TRY(out.append_text(slot.bytes));
         } else {
-          TRY(out.append(bytes_of(by_name.at(slot.parameter)
-                                      .to(at::TensorOptions().device(at::kCPU).dtype(*torch_type(slot.dtype)))
-                                      .contiguous())));
+          const at::Tensor& numbers = by_name.at(slot.parameter);
+          TRY(out.append(
+              bytes_of(numbers.to(at::TensorOptions().device(at::kCPU).dtype(*torch_type(slot.dtype))).contiguous())));
+          if (offload != nullptr) offload->release(numbers);
         }
       }
       return {};

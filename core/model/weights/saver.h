@@ -3,7 +3,8 @@
 //
 // This file plans the files. The holder of the plan (a folder, a checkpoint) writes them before the parameters change
 // or go. Tensors of the stored dtype are written from where they are. For another dtype, a converted copy of one file
-// is in memory while it is written. Thread rule: only reads the parameters.
+// is in memory while it is written. `offload`: where numbers of the parameters lie in files, if they do; a save keeps no
+// pages of them. Thread rule: only reads the parameters.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -15,6 +16,7 @@
 
 #include "foundation/base/env.h"
 #include "foundation/base/result.h"
+#include "model/tensor/offload.h"
 #include "model/weights/parameters.h"
 #include "model/weights/weight_files.h"
 
@@ -22,18 +24,20 @@ namespace mortise {
 
 // max_shard_bytes: the size limit of a file, unless a single tensor is larger; 0: one file.
 std::vector<FolderFile> plan_weights(std::span<const NamedParameter> parameters, at::ScalarType stored,
-                                     int64_t max_shard_bytes);
+                                     int64_t max_shard_bytes, const std::shared_ptr<const Offload>& offload = nullptr);
 
 // Files, order, headers and dtypes of `layout`.
 std::vector<FolderFile> plan_weights_as_read(std::span<const NamedParameter> parameters,
-                                             std::shared_ptr<const StoredLayout> layout);
+                                             std::shared_ptr<const StoredLayout> layout,
+                                             std::shared_ptr<const Offload> offload = nullptr);
 
 // One file of tensors under names of their own.
 struct NamedTensor {
   std::string name;
   at::Tensor tensor;
 };
-FolderFile plan_tensor_file(std::string name, std::vector<NamedTensor> tensors, at::ScalarType stored);
+FolderFile plan_tensor_file(std::string name, std::vector<NamedTensor> tensors, at::ScalarType stored,
+                            std::shared_ptr<const Offload> offload = nullptr);
 
 // Writes all files, each atomically, and removes the weights of an earlier save that a reader would find next to them.
 Result<> write_folder(Env& env, const Path& folder, std::span<const FolderFile> files);

@@ -13,6 +13,7 @@
 #include "foundation/formats/safetensors.h"
 #include "model/model.h"
 #include "model/padded_eval.h"
+#include "support/temp_dir.h"
 #include "torch_helpers.h"
 
 namespace mortise {
@@ -393,6 +394,43 @@ TEST(LoraFolder, HeadsOfRewardModelsThatCannotBeAreRefusedByName) {
   expect_load_error(reward_adapter("SEQ_CLS", "score.weight", {1, 49}, values), "score.weight' has shape");
   expect_load_error(reward_adapter("SEQ_CLS", "score.weight", {49}, values), "labels x hidden_size");
   expect_load_error(reward_adapter("SEQ_CLS", "score.bias", {49}, values), "neither the adapter nor its base");
+}
+
+// Bytes of files without names that this process has in memory.
+uint64_t pages_of_unnamed_files() {
+  std::ifstream maps("/proc/self/smaps");
+  uint64_t kib = 0;
+  bool is_unnamed = false;
+  for (std::string line; std::getline(maps, line);) {
+    if (line.starts_with("Rss:")) {
+      if (is_unnamed) kib += std::stoull(line.substr(4));
+    } else if (!line.empty() && !std::isupper(static_cast<unsigned char>(line.front()))) {
+      is_unnamed = line.ends_with(" (deleted)") && line.find(MORTISE_BINARY_DIR) != std::string::npos;
+    }
+  }
+  return kib * 1024;
+}
+
+// Masters in files stay there while they are saved, as they are and converted.
+TEST(ModelFolder, ASaveKeepsNoPagesOfMastersInFiles) {
+  const ModelConfig config = *make_qwen2_config({.vocab_size = 64, .hidden_size = 256, .intermediate_size = 1024});
+  Result<Model> model = Model::random(config, 3, "bfloat16");
+  ASSERT_OK(model);
+  const Path folder = scratch("masters");
+  ASSERT_OK(model->save(default_env(), folder));
+  const std::string expected = text_of(folder / "model.safetensors");
+  const auto files = std::make_shared<Offload>(Path(MORTISE_BINARY_DIR));
+  ASSERT_OK(model->offload_masters(files));
+  EXPECT_EQ(pages_of_unnamed_files(), 0U);
+  ASSERT_OK(model->save(default_env(), folder));
+  EXPECT_EQ(pages_of_unnamed_files(), 0U);
+  EXPECT_TRUE(text_of(folder / "model.safetensors") == expected);
+  ASSERT_OK(model->save(default_env(), folder, {"bfloat16"}));
+  EXPECT_EQ(pages_of_unnamed_files(), 0U);
+  const NamedParameter* matrix = model->find_parameter("model.layers.0.mlp.up_proj.weight");
+  ASSERT_NE(matrix, nullptr);
+  EXPECT_GT(matrix->tensor.sum().item<double>(), -1e9);
+  EXPECT_GT(pages_of_unnamed_files(), 0U);  // a reader of the numbers does have them
 }
 
 // Loading takes no second copy: under a limit of little more than the parameters themselves it succeeds.
