@@ -129,7 +129,7 @@ TEST(Check, TokenBudget) {
 
 TEST(Check, RestartsNeedAWholeDescent) {
   const std::string type = "actor.optim.lr_scheduler_type=cosine_with_restarts";
-  EXPECT_THAT(check_error({type}), HasSubstr("'actor.optim.num_cycles' is 0.5, but cosine_with_restarts"));
+  EXPECT_THAT(check_error({type}), HasSubstr("'actor.optim.num_cycles' is 0.5: cosine_with_restarts needs at least 1"));
   EXPECT_EQ(check_error({type, "actor.optim.num_cycles=1"}), "ok");
 }
 
