@@ -307,7 +307,7 @@ TEST_F(Ranks, ACriticsAdapterHasTheSameBits) {
   }
   settings[1] = "ranks.zero_stage=3";
   Group group(std::vector(size_t{2}, words("train", "refused", settings)), task_.path());
-  group.expect_refused(2, "set critic.model.lora_rank to 0, or ranks.zero_stage to 2 or less");
+  group.expect_refused(2, "set critic.model.lora_rank to 0, or set ranks.zero_stage to 2 or less");
 }
 
 // The rewards of a step fail on every rank: all help to save the steps before it.
