@@ -56,7 +56,7 @@ fi
 resolved=runs/quickstart/warm_run/config.resolved.toml
 if [[ ${#runs[@]} -gt 0 || $(is_wanted terminal && echo yes) ]]; then
   [[ -f $resolved && $(sed -n '/^\[trainer\]/,/^\[/s/^seed = //p' $resolved) == 42 ]] ||
-    die $exit_usage "runs/quickstart holds no warm start of seed 42. Move the folder away, then try again: it is made anew"
+    die $exit_usage "runs/quickstart has no warm start with seed 42. Move that folder away and try again; the script then makes a new one"
 fi
 # warm_chats NAME STEPS [ARGUMENT...]: the task of configs/NAME.toml and its warm start.
 warm_chats() {

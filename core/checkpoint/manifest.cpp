@@ -14,12 +14,17 @@ namespace {
 
 constexpr std::string_view kFormat = "mortise-checkpoint";
 constexpr int64_t kVersion = 1;
+constexpr int64_t kSpreadVersion = 2;  // a program that reads 1 alone does not know the index
+
+int64_t version_of(const Manifest& manifest) {
+  return manifest.find(kStateIndexFile) == nullptr ? kVersion : kSpreadVersion;
+}
 
 std::string text_with_digest(const Manifest& manifest, std::string_view digest) {
   Json entries = Json::array();
   for (const ManifestEntry& entry : manifest.entries)
     entries.push_back(Json{{"path", entry.path}, {"bytes", entry.size_bytes}, {"sha256", entry.sha256}});
-  Json root{{"format", kFormat}, {"version", kVersion}, {"step", manifest.place.step}};
+  Json root{{"format", kFormat}, {"version", version_of(manifest)}, {"step", manifest.place.step}};
   if (manifest.place.update) root["update"] = *manifest.place.update;
   root["info"] = manifest.info;
   root["entries"] = std::move(entries);
@@ -74,9 +79,10 @@ Result<Manifest> parse_manifest(std::string_view text, std::string_view where) {
   const Json root = TRY(parse_json(text, where));
   const std::string format = TRY(json_string(root, "format", where));
   if (format != kFormat) return damaged("format is " + quote(format), where);
-  if (const int64_t version = TRY(json_int(root, "version", where)); version != kVersion)
+  if (const int64_t version = TRY(json_int(root, "version", where)); version < kVersion || version > kSpreadVersion)
     return Error{ErrorKind::kData,
-                 fmt::format("this checkpoint has format version {}, this program reads {}", version, kVersion),
+                 fmt::format("this checkpoint has format version {}, this program reads {} to {}", version, kVersion,
+                             kSpreadVersion),
                  std::string(where), "use the version of mortise that wrote it"};
   Manifest manifest;
   manifest.place.step = TRY(json_int(root, "step", where));

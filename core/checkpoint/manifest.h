@@ -7,7 +7,7 @@
 //     "entries": [{"path": "state.json", "bytes": 812, "sha256": "..."}], sorted by path
 //     "sha256": "..."                                                     of this text with the value left empty
 //   }
-// The text is canonical: a manifest that is not byte for byte what the writer would have written is refused, so any
+// Version 2 has the index of a state that several ranks wrote (parts.h); one process writes version 1. The text is canonical: a manifest that is not byte for byte what the writer would have written is refused, so any
 // flipped bit is found. Paths are relative, '/'-separated, without "..", so a hostile manifest reads nothing outside.
 #pragma once
 
@@ -23,6 +23,7 @@
 namespace mortise {
 
 inline constexpr std::string_view kManifestFile = "manifest.json";
+inline constexpr std::string_view kStateIndexFile = "state.safetensors.index.json";  // parts.h draws it
 
 struct ManifestEntry {
   std::string path;

@@ -22,8 +22,6 @@
 
 namespace mortise {
 
-inline constexpr std::string_view kStateIndexFile = "state.safetensors.index.json";
-
 // Which of the ranks that write a checkpoint together this process is. One rank writes everything.
 struct SaveShare {
   int rank = 0;

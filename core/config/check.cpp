@@ -22,9 +22,9 @@
 namespace mortise {
 namespace {
 
-class Checker {
+class Checker : ConfigRules {
  public:
-  Checker(const LoadedConfig& loaded, ConfigUse use) : loaded_(loaded), config_(loaded.config), use_(use) {}
+  Checker(const LoadedConfig& loaded, ConfigUse use, ConfigFindings& found) : ConfigRules(loaded, found), use_(use) {}
 
   Result<std::vector<Error>> run() {
     const bool trains = use_ == ConfigUse::kTrain;
@@ -55,13 +55,6 @@ class Checker {
   }
 
  private:
-  void error(std::string_view key, std::string what, std::string next) {
-    found_.error(loaded_, key, std::move(what), std::move(next));
-  }
-  void warn(std::string_view key, std::string what, std::string next = "") {
-    found_.warn(loaded_, key, std::move(what), std::move(next));
-  }
-
   void needs_files(const std::string& key) {
     error(key, quote(key) + (loaded_.is_set(key) ? " is an empty list" : " is not set"),
           "set it to a file of rows, such as \"train.jsonl\"");
@@ -340,16 +333,14 @@ class Checker {
     }
   }
 
-  const LoadedConfig& loaded_;
-  const RunConfig& config_;
   ConfigUse use_;
-  ConfigFindings found_;
 };
 
 }  // namespace
 
 Result<std::vector<Error>> check_config(const LoadedConfig& loaded, ConfigUse use) {
-  return Checker(loaded, use).run();
+  ConfigFindings found;
+  return Checker(loaded, use, found).run();
 }
 
 }  // namespace mortise

@@ -13,14 +13,26 @@ namespace mortise {
 
 struct ConfigFindings {
   std::vector<Error> problems, warnings;
+};
 
+// Base of the classes that hold rules. Borrows the configuration and the findings, to which it adds.
+class ConfigRules {
+ public:
+  ConfigRules(const LoadedConfig& loaded, ConfigFindings& found)
+      : loaded_(loaded), config_(loaded.config), found_(found) {}
+
+ protected:
   // `key`: the setting whose place the message names.
-  void error(const LoadedConfig& loaded, std::string_view key, std::string what, std::string next) {
-    problems.push_back({ErrorKind::kConfig, std::move(what), loaded.where(key), std::move(next)});
+  void error(std::string_view key, std::string what, std::string next) {
+    found_.problems.push_back({ErrorKind::kConfig, std::move(what), loaded_.where(key), std::move(next)});
   }
-  void warn(const LoadedConfig& loaded, std::string_view key, std::string what, std::string next) {
-    warnings.push_back({ErrorKind::kConfig, std::move(what), loaded.where(key), std::move(next)});
+  void warn(std::string_view key, std::string what, std::string next = "") {
+    found_.warnings.push_back({ErrorKind::kConfig, std::move(what), loaded_.where(key), std::move(next)});
   }
+
+  const LoadedConfig& loaded_;
+  const RunConfig& config_;
+  ConfigFindings& found_;
 };
 
 }  // namespace mortise

@@ -14,10 +14,9 @@
 namespace mortise {
 namespace {
 
-class ModelRules {
+class ModelRules : ConfigRules {
  public:
-  ModelRules(const LoadedConfig& loaded, ConfigFindings& found)
-      : loaded_(loaded), config_(loaded.config), found_(found) {}
+  using ConfigRules::ConfigRules;
 
   void check() {
     check_optimizer();
@@ -31,13 +30,6 @@ class ModelRules {
   }
 
  private:
-  void error(std::string_view key, std::string what, std::string next) {
-    found_.error(loaded_, key, std::move(what), std::move(next));
-  }
-  void warn(std::string_view key, std::string what, std::string next = "") {
-    found_.warn(loaded_, key, std::move(what), std::move(next));
-  }
-
   void check_optimizer() {
     if (config_.actor.optim.lr == 0) warn("actor.optim.lr", "the learning rate is 0, so nothing will be learnt");
     check_restarts("actor.optim.num_cycles", config_.actor.optim);
@@ -119,10 +111,6 @@ class ModelRules {
             "write a number of bytes, or a size such as 500MB, 5GB or 2GiB");
     }
   }
-
-  const LoadedConfig& loaded_;
-  const RunConfig& config_;
-  ConfigFindings& found_;
 };
 
 }  // namespace

@@ -17,10 +17,10 @@
 namespace mortise {
 namespace {
 
-class SamplingRules {
+class SamplingRules : ConfigRules {
  public:
   SamplingRules(const LoadedConfig& loaded, ConfigUse use, ConfigFindings& found)
-      : loaded_(loaded), config_(loaded.config), use_(use), found_(found) {}
+      : ConfigRules(loaded, found), use_(use) {}
 
   void check() {
     const RolloutConfig& rollout = config_.rollout;
@@ -69,13 +69,6 @@ class SamplingRules {
   }
 
  private:
-  void error(std::string_view key, std::string what, std::string next) {
-    found_.error(loaded_, key, std::move(what), std::move(next));
-  }
-  void warn(std::string_view key, std::string what, std::string next = "") {
-    found_.warn(loaded_, key, std::move(what), std::move(next));
-  }
-
   // The plain path computes in the model's own numbers, the fast one in float32 alone.
   void check_kernels() {
     const RolloutConfig& rollout = config_.rollout;
@@ -120,10 +113,7 @@ class SamplingRules {
     }
   }
 
-  const LoadedConfig& loaded_;
-  const RunConfig& config_;
   ConfigUse use_;
-  ConfigFindings& found_;
 };
 
 }  // namespace

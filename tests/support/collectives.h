@@ -1,5 +1,5 @@
-// What every communicator promises of tensors, on the CPU (Gloo) and on GPUs (NCCL): each function is called by all ranks
-// of a group, with the place of their tensors.
+// What every communicator promises of tensors, on the CPU (Gloo) and on GPUs (NCCL): all ranks of a
+// group call each function and give the device of their tensors.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -8,6 +8,7 @@
 
 #include "config/keys/control.h"
 #include "config/keys/optim.h"
+#include "config/keys/ranks.h"
 #include "config/keys/router.h"
 #include "foundation/base/choice.h"
 #include "foundation/base/isolation.h"
@@ -116,7 +117,7 @@ void describe_actor_batches(Keys& keys) {
           "on each. Must divide the number of ranks, and the model's heads must divide among so many ranks. 1: every "
           "rank computes passes of its own.")
       .at_least(1)
-      .at_most(65536)
+      .at_most(kMostRanks)
       .as_in_verl("1")
       .swift("sequence_parallel_size", "1");
   keys.compared("ppo_epochs", &ActorConfig::ppo_epochs, "Passes of the updates over the rows of a step.")

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "config/keys/optim.h"
+#include "config/keys/ranks.h"
 #include "foundation/batch/token_weight.h"
 
 namespace mortise {
@@ -81,7 +82,7 @@ void describe_critic(Keys& keys) {
           "Ranks that share the tokens of each pass of the critic, as actor.ulysses_sequence_parallel_size does for the "
           "policy. It does not follow the actor's.")
       .at_least(1)
-      .at_most(65536)
+      .at_most(kMostRanks)
       .as_in_verl("1");
   keys.compared("ppo_epochs", &CriticConfig::ppo_epochs,
                 "Passes of the updates over the rows of a step. null: the actor's.")

@@ -9,6 +9,8 @@
 
 namespace mortise {
 
+inline constexpr double kMostRanks = 65536;  // that share the tokens of a pass
+
 struct RanksConfig {
   std::chrono::milliseconds join_timeout{600'000};    // until all ranks have started
   std::chrono::milliseconds answer_timeout{30'000};   // a rank that is silent for longer hangs

@@ -7,6 +7,7 @@
 
 #include "config/full_kl.h"
 #include "config/keys/optim.h"
+#include "config/keys/ranks.h"
 
 namespace mortise {
 
@@ -86,7 +87,7 @@ void describe_reference(Keys& keys) {
   keys.free("ulysses_sequence_parallel_size", &RefConfig::ulysses_sequence_parallel_size,
             "Ranks that share the tokens of each pass of the reference. null: actor.ulysses_sequence_parallel_size.")
       .at_least(1)
-      .at_most(65536)
+      .at_most(kMostRanks)
       .as_in_verl("null")
       .no_effect_by_plugins(kInTrain, has_no_reference_passes, why_no_reference_passes);
   keys.compared(

@@ -5,6 +5,9 @@
 #include <fmt/core.h>
 
 #include <filesystem>
+#include <system_error>
+
+#include "foundation/base/this_program.h"
 
 namespace mortise {
 
@@ -12,9 +15,7 @@ namespace {
 
 // PREFIX/lib/mortise, seen from PREFIX/bin/mortise or from a test in PREFIX/tests.
 std::string module_path() {
-  std::error_code ignored;
-  const std::filesystem::path program = std::filesystem::read_symlink("/proc/self/exe", ignored);
-  return (program.parent_path().parent_path() / "lib/mortise" / kNcclModule).string();
+  return (this_program().parent_path().parent_path() / "lib/mortise" / kNcclModule).string();
 }
 
 Error cannot(const std::string& what, const std::string& next) {

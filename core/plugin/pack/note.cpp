@@ -170,7 +170,7 @@ Result<PluginInfo> parse_plugin(const Json& object, const std::string& where) {
 
 std::string note_place(std::string_view where) { return std::string(where) + " (note)"; }
 
-// The key "abi" of a note of any major; nothing: it has another form.
+// The ABI major that a note names under "abi". Empty if the text is no JSON object with such a number.
 std::optional<int64_t> major_of_note(std::string_view text, std::string_view where) {
   const auto root = parse_json(text, where, {.error_kind = ErrorKind::kPlugin});
   const Json* const abi = root.ok() && root->is_object() ? json_find(*root, "abi") : nullptr;

@@ -43,8 +43,8 @@ bool needs_critic(const PluginInfo& estimator);
 // adapter.
 LoraChoice critic_lora_choice(const CriticModelConfig& model);
 
-// Refuses an adapter of a folder without a value head, which a critic continues, and one with dropout, because the passes
-// of a critic drop no features.
+// Refuses an adapter of a folder without a value head, which a critic continues, and one with dropout, because a
+// critic has no dropout.
 Result<> check_critic_plan(const LoadedConfig& loaded, const LoraPlan& plan);
 
 // Does it share the policy's frozen base, in the same memory?

@@ -20,6 +20,8 @@ std::int64_t num_samples_of(const std::vector<std::pair<ServerPool::Flight, Http
   return out;
 }
 
+std::string run_text(std::int64_t mark) { return mark == 0 ? "a run without a mark" : "run " + std::to_string(mark); }
+
 }  // namespace
 
 std::int64_t ServerPool::name_of(std::int64_t version) const {
@@ -31,9 +33,8 @@ std::int64_t ServerPool::name_of(std::int64_t version) const {
 void ServerPool::refuse_other_run(const Server& server, std::int64_t name) const {
   if (!protocol_->takes_marks() || name < 0 || mark_of(name) == run_mark()) return;
   fail(MORTISE_FAILED_PRECONDITION,
-       server.url + " has the weights of another run (version " + std::to_string(version_of(name)) +
-           (mark_of(name) == 0 ? " of a run without a mark" : " of run " + std::to_string(mark_of(name))) +
-           "; this is run " + (run_mark() == 0 ? "without a mark" : std::to_string(run_mark())) +
+       server.url + " has the weights of another run (version " + std::to_string(version_of(name)) + " of " +
+           run_text(mark_of(name)) + "; this is " + run_text(run_mark()) +
            "), which has loaded them over those of this run. Give each run servers of its own, then resume this one");
 }
 

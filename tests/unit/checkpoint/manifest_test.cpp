@@ -3,6 +3,9 @@
 
 #include <gmock/gmock.h>
 
+#include <algorithm>
+#include <string>
+
 #include "support/temp_dir.h"
 
 namespace mortise {
@@ -66,9 +69,20 @@ TEST(Manifest, RefusesWithTheRightWords) {
   manifest = example();
   manifest.entries.push_back(manifest.entries.back());
   EXPECT_THAT(error_of(parse_manifest(manifest_text(manifest), "m")), HasSubstr("twice"));
-  EXPECT_THAT(error_of(parse_manifest(R"({"format":"mortise-checkpoint","version":2})", "m")),
-              HasSubstr("format version 2"));
+  EXPECT_THAT(error_of(parse_manifest(R"({"format":"mortise-checkpoint","version":3})", "m")),
+              HasSubstr("format version 3, this program reads 1 to 2"));
   EXPECT_THAT(error_of(parse_manifest(R"({"format":"other","version":1})", "m")), HasSubstr("format is 'other'"));
+}
+
+// A program of before the index then says that it is too old, in place of a missing tensor.
+TEST(Manifest, TheIndexOfSeveralRanksHasAVersionOfItsOwn) {
+  Manifest manifest = example();
+  EXPECT_THAT(manifest_text(manifest), HasSubstr(R"("version": 1)"));
+  manifest.entries.push_back({std::string(kStateIndexFile), 1, std::string(64, 'a')});
+  std::ranges::sort(manifest.entries, {}, &ManifestEntry::path);
+  const std::string text = manifest_text(manifest);
+  EXPECT_THAT(text, HasSubstr(R"("version": 2)"));
+  EXPECT_TRUE(parse_manifest(text, "m").ok());
 }
 
 TEST(Manifest, SafePaths) {
