@@ -1,8 +1,8 @@
 // bench_decode [WORKLOAD ...] [--threads N] [--repeats N] [--bfloat16 | --rounded] [--serve]: generation alone at the
 // benchmark shapes (random weights, end token forbidden), for several numbers of rows, and as the whole phase of a
-// training step with the packing of new weights. --bfloat16: rollout.dtype; --rounded: model.dtype. Prints one JSON object per line, with the minimum over the repeats. cpu_seconds is
-// the process's own time on all threads, with waiting at barriers. With --threads 1 it is reliable on a busy machine
-// too. --serve: decode_server.h.
+// training step with the packing of new weights. --bfloat16: rollout.dtype; --rounded: model.dtype. Prints one JSON
+// object per line, with the minimum over the repeats. cpu_seconds is the process's own time on all threads, with
+// waiting at barriers. With --threads 1 it is reliable on a busy machine too. --serve: decode_server.h.
 #include <ATen/Parallel.h>
 
 #include <time.h>

@@ -32,7 +32,7 @@ namespace {
 namespace po = boost::program_options;
 constexpr const char* kDoctorUsage =
     "usage: mortise doctor [--dir DIR] [--json]\n\n"
-    "Tries what a run needs of this machine: processor, memory, packs, workers, sandbox, disk. For everything that does\n"
+    "Checks what a run needs of this machine: processor, memory, packs, workers, sandbox, disk. For everything that does\n"
     "not work it says what to do. The exit code is 0 if nothing fails.\n\n"
     "--dir    folder in which runs are to write; the command creates it, and writes, syncs and removes a small\n         file there. Default: .\n"
     "--json   print one JSON object\n";

@@ -108,7 +108,7 @@ int cmd_eval(Arguments args) {
   po::options_description options("options", kHelpWidth);
   options.add_options()("help,h", "this text")("json", "one JSON object on standard output")(
       "n", po::value<int64_t>()->default_value(0, "as set"),
-      "completions of each prompt, in every validation set; sampled with temperature 1 where the settings are greedy")(
+      "completions of each prompt, in every validation set; sampled with temperature 1 if the settings are greedy")(
       "checkpoint", po::value<std::string>()->default_value("", "newest"),
       "of a run's folder: best, or a global_step_N");
   if (wants_help(args)) {

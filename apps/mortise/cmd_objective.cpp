@@ -116,7 +116,8 @@ Result<> eval_actor(const ObjectiveCommand& command, MetricSet& metrics) {
   key.seed = static_cast<uint64_t>(config.trainer.seed);
   ActorObjective objective = TRY(ActorObjective::create(registry, command.config, key));
   if (objective.uses_full_kl())
-    return Error{ErrorKind::kConfig, "'actor.kl_loss_type' is full, and a file of log-probs says nothing of the rest",
+    return Error{ErrorKind::kConfig,
+                 "'actor.kl_loss_type' is full, but a file of log-probs does not hold the whole vocabulary",
                  command.config.where("actor.kl_loss_type"),
                  "use an estimator here; `mortise train` computes the KL over the whole vocabulary"};
   EvalTensors in = TRY(EvalTensors::open(command.inputs, "log_prob"));

@@ -26,7 +26,7 @@ constexpr std::array kPackCommands{
     PackCommand{"list", "lists the installed packs", pack_list},
     PackCommand{"remove", "removes an installed pack", pack_remove},
     PackCommand{"outdated", "shows which installed packs have newer versions in their index", pack_outdated},
-    PackCommand{"trust", "whose packs are taken: adds, lists, removes and revokes keys", pack_trust},
+    PackCommand{"trust", "says whose packs you accept: adds, lists, removes and revokes keys", pack_trust},
     PackCommand{"lock", "pins the packs of a run by their hashes, for train --locked", pack_lock},
     PackCommand{"publish", "adds archives to an index: a folder for any web server", pack_publish},
 };

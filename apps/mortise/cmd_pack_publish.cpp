@@ -55,11 +55,12 @@ po::options_description publish_options() {
       "secret", po::value<std::string>(), "the secret key that signs the index")(
       "password-file", po::value<std::string>(), "file with the password of the secret key")(
       "name", po::value<std::string>()->default_value(""), "the publisher's name")(
-      "days", po::value<int64_t>()->default_value(90), "how long the index is good: publish again before it expires")(
+      "days", po::value<int64_t>()->default_value(90), "days until the index expires: publish again before that")(
       "revoke", po::value<PackWords>()->composing(),
-      "a key (its id or KEY.pub) or an archive: nobody is to use it any more")(
+      "revoke a key (its id or KEY.pub) or an archive, so that nobody uses it any more")(
       "reason", po::value<std::string>()->default_value(""), "why, with --revoke")(
-      "next-key", po::value<PackWords>()->composing(), "KEY.pub=acme.*: a further key that readers are to trust")(
+      "next-key", po::value<PackWords>()->composing(),
+      "KEY.pub=acme.*: a further key that readers trust for these ids")(
       "signer", po::value<PackWords>()->composing(),
       "KEY.pub: one of the keys that sign from now on; name all of them. Readers take them over if the former ones, "
       "too, signed this index")("threshold", po::value<uint32_t>(), "how many of the signers must sign; default: 1")(

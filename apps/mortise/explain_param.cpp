@@ -104,7 +104,7 @@ Result<std::string> no_param(const ParamKey& key, const std::vector<PluginRef>& 
   std::string next = did_you_mean(key.param, known);
   if (next.empty() && !key.plugin.empty())
     next = fmt::format("`mortise plugin describe {}` lists its parameters", key.plugin);
-  if (next.empty() && !loaded.file.empty()) next = "without --config all plugins are looked at";
+  if (next.empty() && !loaded.file.empty()) next = "without --config, the command looks at all plugins";
   if (next.empty()) return std::string();
   std::string what = fmt::format("no {} has a parameter {}", key.kind, quote(key.param));
   if (refs.size() == 1)

@@ -39,12 +39,12 @@ struct Command {
 };
 
 constexpr std::array kCommands{
-    Command{"train", "train by reinforcement learning, as a TOML file says", mortise::cmd_train, true},
+    Command{"train", "train by reinforcement learning with the settings of a TOML file", mortise::cmd_train, true},
     Command{"sft", "fine-tune on given answers, as a warm start", mortise::cmd_sft, true},
     Command{"launch", "start a command as several processes on this machine", mortise::cmd_launch},
     Command{"eval", "validate a model on the validation files", mortise::cmd_eval, true},
     Command{"generate", "write completions for the prompts of a file", mortise::cmd_generate},
-    Command{"serve", "answer clients over HTTP, as vLLM does", mortise::cmd_serve},
+    Command{"serve", "serve a model over HTTP, as vLLM does", mortise::cmd_serve},
     Command{"model", "compute log-probs and logits of given tokens", mortise::cmd_model},
     Command{"checkpoint", "list, verify, inspect, compare and export checkpoints", mortise::cmd_checkpoint},
     Command{"tokenizer", "turn text into ids and back", mortise::cmd_tokenizer},

@@ -7,8 +7,9 @@
 //     "entries": [{"path": "state.json", "bytes": 812, "sha256": "..."}], sorted by path
 //     "sha256": "..."                                                     of this text with the value left empty
 //   }
-// Version 2 has the index of a state that several ranks wrote (parts.h); one process writes version 1. The text is canonical: a manifest that is not byte for byte what the writer would have written is refused, so any
-// flipped bit is found. Paths are relative, '/'-separated, without "..", so a hostile manifest reads nothing outside.
+// Version 2 has the index of a state that several ranks wrote (parts.h); one process writes version 1.
+// The text is canonical: the reader refuses a manifest that differs in any byte from what the writer would have written,
+// so it finds any flipped bit. Paths are relative, with '/' and without "..", so a hostile manifest reads nothing outside.
 #pragma once
 
 #include <cstdint>

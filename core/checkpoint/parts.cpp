@@ -8,6 +8,7 @@
 #include <memory>
 #include <utility>
 
+#include "foundation/base/hints.h"
 #include "foundation/base/limits.h"
 #include "foundation/base/tensor_pieces.h"
 #include "foundation/base/text.h"
@@ -200,8 +201,7 @@ class ShardReader {
   };
 
   [[nodiscard]] Error refuse(std::string what) const {
-    return {ErrorKind::kData, "index of the state: " + std::move(what), where_,
-            "this checkpoint is damaged; resume from an earlier one"};
+    return {ErrorKind::kData, "index of the state: " + std::move(what), where_, hints::kDamagedCheckpoint};
   }
 
   Result<Place*> open(const std::string& name) {

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "checkpoint/state_files.h"
+#include "foundation/base/hints.h"
 #include "foundation/base/limits.h"
 #include "foundation/base/text.h"
 #include "foundation/formats/sha256.h"
@@ -17,7 +18,7 @@ constexpr std::string_view kReplaced = ".replaced_";
 
 Error damaged_entry(const ManifestEntry& entry, std::string_view problem, const Path& folder) {
   return {ErrorKind::kData, fmt::format("checkpoint entry {} {}", quote(entry.path), problem), folder.string(),
-          "this checkpoint is damaged; resume from an earlier one"};
+          hints::kDamagedCheckpoint};
 }
 
 }  // namespace
@@ -127,7 +128,7 @@ Result<Checkpoint> Checkpoint::open(Env& env, const Path& checkpoint_dir) {
   const auto twice = std::ranges::adjacent_find(sorted, {}, &TensorView::name);
   if (twice != sorted.end())
     return Error{ErrorKind::kData, fmt::format("two files of the state hold {}", quote(twice->name)),
-                 checkpoint_dir.string(), "this checkpoint is damaged; resume from an earlier one"};
+                 checkpoint_dir.string(), hints::kDamagedCheckpoint};
   return checkpoint;
 }
 

@@ -11,6 +11,7 @@
 #include "checkpoint/retention.h"
 #include "checkpoint/room.h"
 #include "checkpoint/state_files.h"
+#include "foundation/base/hints.h"
 #include "foundation/base/rename_target.h"
 #include "foundation/base/text.h"
 #include "foundation/formats/safetensors.h"
@@ -106,7 +107,7 @@ class FolderWriter {
     if (!folders_.insert(folder).second) return {};
     if (env_->exists(folder)) return {};
     return Error{ErrorKind::kDisk, "this rank does not see the folder that rank 0 has made for the checkpoint",
-                 folder.string(), "set trainer.default_local_dir to a folder on a disk that all ranks share"};
+                 folder.string(), hints::kSharedDisk};
   }
   Result<ManifestEntry> add(const std::string& path, const std::function<Result<>(WritableFile&)>& write) {
     if (!is_safe_entry_path(path) || path == kManifestFile)
@@ -160,7 +161,7 @@ Result<> find_parts(Env& env, const Path& folder, const Manifest& manifest) {
     if (!info.ok() || info->size_bytes != entry.size_bytes)
       return Error{ErrorKind::kDisk,
                    fmt::format("rank 0 does not see {}, which another rank has written", quote(entry.path)),
-                   folder.string(), "set trainer.default_local_dir to a folder on a disk that all ranks share"};
+                   folder.string(), hints::kSharedDisk};
   }
   return {};
 }

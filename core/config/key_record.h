@@ -157,6 +157,16 @@ class KeyRecord {
   KeyRecord& no_effect(Uses when, Condition condition, Reason reason) {
     return field_.no_effect.push_back(no_effect_rule(when, std::move(condition), std::move(reason))), *this;
   }
+  // In `mortise sft` it never has an effect.
+  KeyRecord& not_in_sft(std::string reason = "sft does not sample completions to learn from") {
+    return no_effect(
+        kInSft, [](const auto&) { return true; }, std::move(reason));
+  }
+  // `mortise sft` reads the key `own` instead. A file that sets both serves both commands, so nothing is told of it.
+  KeyRecord& own_key_in_sft(const std::string& own) {
+    return no_effect(
+        kInSft, [own](const KeyUse& k) { return !k.loaded.is_set(own); }, "sft has its own key, " + own);
+  }
   // The same for a condition or reason that asks the plugins in use (k.plugins). Not told of a key that a preset set:
   // presets name settings for their own plugins, which the file may have replaced.
   template <class Condition, class Reason = std::string>

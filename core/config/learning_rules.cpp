@@ -66,7 +66,7 @@ class LearningRules {
     }
     if (config_.algorithm.filter_groups.enable) {
       error(key,
-            "'rollout.filtered_log_probs' finds what the filters left with the weights of the step, but "
+            "'rollout.filtered_log_probs' computes the kept tokens with the weights of the step, but "
             "algorithm.filter_groups keeps groups of earlier weights",
             "remove one of the two");
     }
@@ -89,7 +89,7 @@ class LearningRules {
     }
     if (config_.rollout.filtered_log_probs) {
       error("rollout.filtered_log_probs",
-            is_on + ", but 'rollout.filtered_log_probs' finds what the filters left with the weights of the step",
+            is_on + ", but 'rollout.filtered_log_probs' computes the kept tokens with the weights of the step",
             "remove one of the two");
     }
     check_pieces(is_on, "set rollout.over_sampling to 1, or remove this key");
@@ -111,7 +111,7 @@ class LearningRules {
     }
     if (config_.rollout.filtered_log_probs) {
       error("rollout.filtered_log_probs",
-            is_ahead + "'rollout.filtered_log_probs' finds what the filters left with the weights of the step",
+            is_ahead + "'rollout.filtered_log_probs' computes the kept tokens with the weights of the step",
             "set one of the two back");
     }
     if (config_.rollout.sleep_while_training) {
@@ -211,7 +211,7 @@ class LearningRules {
             "remove one of the two");
     }
     if (config_.rollout.filtered_log_probs) {
-      error(key, is_on + "rollout.filtered_log_probs finds what the filters left with the weights of the step",
+      error(key, is_on + "rollout.filtered_log_probs computes the kept tokens with the weights of the step",
             "remove one of the two");
     }
   }

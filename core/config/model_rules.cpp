@@ -31,7 +31,7 @@ class ModelRules : ConfigRules {
 
  private:
   void check_optimizer() {
-    if (config_.actor.optim.lr == 0) warn("actor.optim.lr", "the learning rate is 0, so nothing will be learnt");
+    if (config_.actor.optim.lr == 0) warn("actor.optim.lr", "the learning rate is 0, so nothing will be learned");
     check_restarts("actor.optim.num_cycles", config_.actor.optim);
     check_restarts("critic.optim.num_cycles", config_.critic.optim);
     check_nesterov("actor.optim.nesterov", config_.actor.optim);

@@ -123,7 +123,7 @@ class GroupReader {
     }
     if (optim_.lr == 0.0) {
       return problem(key, fmt::format("'{}' cannot follow the schedule of '{}.lr', which is 0", key, table_),
-                     fmt::format("set {}.lr above 0, and lr_scale = 0 in groups that shall not learn", table_));
+                     fmt::format("set {}.lr above 0, and lr_scale = 0 in groups that must not learn", table_));
     }
     group.lr_scale = *values.lr / optim_.lr;
   }

@@ -1,8 +1,8 @@
 // A folder with what a name of the hub means, from the cache or the hub.
 //
-// What is in the cache already is not asked for again. Downloads continue where they broke off, are checked against the hub's
-// hashes, and show their progress. Only formats that run no code are taken. Threading: one thread per call; several
-// processes may ask for the same name at once.
+// What is in the cache already is not asked for again. Downloads continue where they broke off, are checked against the
+// hub's hashes, and show their progress. Only formats that run no code are taken. Threading: one thread per call;
+// several processes may ask for the same name at once.
 #pragma once
 
 #include <optional>

@@ -8,6 +8,7 @@
 #include "foundation/base/text.h"
 #include "foundation/formats/json.h"
 #include "import/frameworks.h"
+#include "import/reasons.h"
 
 namespace mortise {
 namespace {
@@ -206,7 +207,7 @@ HfBatches translate_hf_batches(Translation& t, const Processes& processes, Batch
         processes.count == 1 ? "in prompts" : fmt::format("in prompts, of {} processes", processes.count));
   set_update_size(t, cut, order, passes);
   t.set("actor.ppo_micro_batch_size_per_gpu", t.integer("per_device_train_batch_size"), {"per_device_train_batch_size"},
-        "changes memory and speed only");
+        reasons::kSpeed);
   if (passes != 1) t.set("actor.ppo_epochs", passes, {"num_iterations"});
   return plan;
 }

@@ -12,6 +12,11 @@ inline constexpr std::string_view kPrecision =
 inline constexpr std::string_view kFourBits =
     "Mortise reads weights in four bits but does not quantize: let bitsandbytes save the model with load_in_4bit, "
     "and name that folder as the model";
+inline constexpr std::string_view kQuantization = "Mortise does not quantize weights";
+inline constexpr std::string_view kKernels = "the same formulas in other kernels";
+inline constexpr std::string_view kPadding = "rows are always packed without padding";
+inline constexpr std::string_view kRowBound = "data.max_prompt_length and data.max_response_length bound a row";
+inline constexpr std::string_view kSpeed = "changes memory and speed only";
 inline constexpr std::string_view kHydra = "used only by Hydra";
 inline constexpr std::string_view kToolFiles =
     "tools are Python functions, rollout.multi_turn.tools = [\"FILE.py:FUNCTION\"]";

@@ -8,6 +8,7 @@
 
 #include "foundation/base/text.h"
 #include "import/frameworks.h"
+#include "import/reasons.h"
 
 namespace mortise {
 namespace {
@@ -19,9 +20,9 @@ void set_batches(Translation& t) {
   const bool by_tokens = t.flag("actor.use_dynamic_bsz");
   if (by_tokens) t.set("actor.use_dynamic_bsz", true, {"actor.use_dynamic_bsz"});
   const std::string_view rows = "actor.ppo_micro_batch_size_per_gpu", tokens = "actor.ppo_max_token_len_per_gpu";
-  if (!t.is_null(rows) && !by_tokens) t.set(rows, t.integer(rows), {rows}, "changes memory and speed only");
+  if (!t.is_null(rows) && !by_tokens) t.set(rows, t.integer(rows), {rows}, reasons::kSpeed);
   if (!t.is_null(rows) && by_tokens) t.note(rows, "actor.use_dynamic_bsz is true");
-  if (!t.is_null(tokens) && by_tokens) t.set(tokens, t.integer(tokens), {tokens}, "changes memory and speed only");
+  if (!t.is_null(tokens) && by_tokens) t.set(tokens, t.integer(tokens), {tokens}, reasons::kSpeed);
   if (!t.is_null(tokens) && !by_tokens) t.note(tokens, "actor.use_dynamic_bsz is false");
 
   const auto same = [&t](std::string_view name, std::string_view other) {
@@ -46,7 +47,7 @@ void set_sequence_parallel(Translation& t, const std::string& part, std::initial
     } else if (t.is_set(key) && t.value_set(key) != 1) {
       t.note(name, fmt::format("{} wins", key));
     } else {
-      t.set(key, size, {name}, "changes memory and speed only");
+      t.set(key, size, {name}, reasons::kSpeed);
     }
   }
 }

@@ -13,7 +13,6 @@ using namespace verl_names;
 
 constexpr std::string_view kExperts = "only the policy takes experts again";
 constexpr std::string_view kCriticLora = "the critic's adapter is given by critic.model.lora_rank or lora_adapter_path";
-constexpr std::string_view kQuantised = "Mortise does not quantize weights";
 constexpr std::string_view kSandbox = "_target_ url max_concurrent memory_limit_mb";
 constexpr std::string_view kModule = "_target_ path name";
 constexpr std::string_view kWorkers = "rewards run in their own worker processes";
@@ -43,8 +42,8 @@ constexpr PeerRule kRules[] = {
     no_effect_below("ref.megatron.qat.*", kQat, "only with qat.enable"),
     no_effect_below("ref.megatron.offload.*", kOffload, kMemory),
     no_effect_below("ref.torchtitan.offload.*", kOffload, kMemory),
-    refuse("ref.fsdp_config.qat.enable", "[false]", kQuantised),
-    refuse("ref.megatron.qat.enable", "[false]", kQuantised),
+    refuse("ref.fsdp_config.qat.enable", "[false]", kQuantization),
+    refuse("ref.megatron.qat.enable", "[false]", kQuantization),
     no_effect_below("ref.profiler.*", kProfiler, kWhereItRuns),
     no_effect("ref._target_", kHydra),
     // the sampler
@@ -115,7 +114,7 @@ constexpr PeerRule kRules[] = {
     no_effect_below("rollout.mtp.*", kMtp, kEngine),
     no_effect_below("rollout.qat.*", kQat, kEngine),
     no_effect_below("rollout.layer_name_map.*", "qkv_layer_name gate_proj_layer_name", kEngine),
-    no_effect("rollout.max_model_len", "data.max_prompt_length and data.max_response_length bound a row"),
+    no_effect("rollout.max_model_len", kRowBound),
     no_effect("rollout.logprobs_mode", "log-probs are of the policy at rollout.temperature"),
     no_effect("rollout.skip_dump_dir", "only with skip_rollout"),
     no_effect_below("rollout.skip.*", "_target_ enable dump_dir steps action max_dump_step", "only if it is enabled"),
@@ -188,8 +187,8 @@ constexpr PeerRule kRules[] = {
     no_effect_below("critic.megatron.qat.*", kQat, "only with qat.enable"),
     no_effect_below("critic.megatron.offload.*", kOffload, kMemory),
     no_effect_below("critic.torchtitan.offload.*", kOffload, kMemory),
-    refuse("critic.fsdp.qat.enable", "[false]", kQuantised),
-    refuse("critic.megatron.qat.enable", "[false]", kQuantised),
+    refuse("critic.fsdp.qat.enable", "[false]", kQuantization),
+    refuse("critic.megatron.qat.enable", "[false]", kQuantization),
     no_effect_below("critic.fsdp.*", kFsdp, kWhereItRuns),
     no_effect_below("critic.fsdp_config.*", kFsdp, kWhereItRuns),
     no_effect_below("critic.megatron.*", kMegatron, kWhereItRuns),

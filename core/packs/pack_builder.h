@@ -3,7 +3,8 @@
 // A folder may hold pack.toml (the author's, description.h), README.md, LICENSE, sbom.json, golden tests in tests/
 // (*.toml with the .jsonl and .safetensors files that they name), and builds: those that its pack.toml lists, else every
 // .so of the folder itself, of lib/ and of build/lib/mortise/packs/. Several shared objects are builds of one pack for
-// several platforms; where some are named, a folder brings only its other files. No code of a build runs: what it holds is read from its note.
+// several platforms; where some are named, a folder brings only its other files. No code of a build runs: what it holds
+// is read from its note.
 #pragma once
 
 #include <string>

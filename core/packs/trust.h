@@ -97,7 +97,7 @@ Result<FolderLock> lock_trust(Env& env, const PackPlaces& places);
 // Reads, changes and writes under the lock, and returns what was written.
 Result<Trust> change_trust(Env& env, const PackPlaces& places, const std::function<Result<>(Trust&)>& change);
 
-// Which packs a run takes besides those of the installation. Both may hold at once.
+// Which packs a run uses in addition to those of the installation. Both may hold at once.
 struct TrustPolicy {
   bool must_be_locked = false, must_be_signed = false;
   [[nodiscard]] std::string text() const;  // "any", "locked", "signed", "locked and signed"

@@ -185,7 +185,7 @@ TEST(Ahead, AResumeWithOtherRowsLeavesTheRolloutOut) {
               std::string::npos)
         << outcome.output;
     const std::vector<Json> rows = rows_of(task.path() / n / "metrics.jsonl");
-    EXPECT_EQ(rows.at(2)["training/off_policy/trajectory_staleness"], 0.0) << "sampled anew";
+    EXPECT_EQ(rows.at(2)["training/off_policy/trajectory_staleness"], 0.0) << "sampled again";
   }
 }
 

@@ -67,7 +67,7 @@ TEST(Damage, AMetricsFileWithADamagedLineIsSetAside) {
       lines.erase(lines.begin() + 1);
       without[file] = joined(lines);
     }
-    expect_same_bits(bits, without, "resumed beside a damaged line");
+    expect_same_bits(bits, without, "resumed next to a damaged line");
   }
 }
 

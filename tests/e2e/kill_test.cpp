@@ -85,7 +85,7 @@ class Kill : public testing::TestWithParam<RunCase> {
       if (console.find(" of the next\n") != std::string::npos) ++num_unfinished_;
       // Checks that the run resumed, because a run from scratch would give the same bits.
       if (newest.step >= 0) {
-        ASSERT_EQ(count_aside(name), num_aside) << "began anew beside a checkpoint\n" << console;
+        ASSERT_EQ(count_aside(name), num_aside) << "began again next to a checkpoint\n" << console;
         ASSERT_TRUE(code != 0 || console.find("resumed from") != std::string::npos) << console;
       }
       if (code == 0) break;

@@ -169,7 +169,7 @@ TEST(Messages, WrongNamesAreToldAtOnceWithTheNearest) {
           {"train run.toml --dry-run actor.optim.groups.a.match=embed_token. actor.optim.groups.a.freeze=true "
            "actor.optim.groups.b.match=q_prj",
            2,
-           {"'actor.optim.groups.b.match=q_prj': 'actor.optim.groups.b.match' is 'q_prj', which is in no parameter's name",
+           {"'actor.optim.groups.b.match=q_prj': 'actor.optim.groups.b.match' is 'q_prj', which matches no parameter's name",
             "did you mean 'q_proj'"}},
           {"sft run.toml data.train_files=data/sft.jsonl data.max_response_length=8 actor.optim.groups.a.match=. "
            "actor.optim.groups.a.freeze=true",

@@ -88,7 +88,7 @@ grep -qF "\"source\": \"$index\"" mortise.lock || fail "the lock does not name t
 grep -qF "\"source\": \"$index\"" out/global_step_1/mortise.lock || fail "the checkpoint has no lock"
 cd ..
 
-# Another machine: it is told what to install from where, and goes on.
+# Another machine: it is told what to install from where, and continues.
 cp -r bob/model bob/data bob/run.toml bob/mortise.lock bob/out carol/
 cd carol
 as carol 0 'trusted: the key' mortise pack trust ../alice/k.pub --ids 'test.*' --name Alice --index "$index"

@@ -23,7 +23,7 @@ TEST(Packs, AResumeWithAnotherPackOfTheSameNameAsks) {
       "train run.toml plugins.paths='[\"packs\"]' reward.0.use=fussy '~reward.0.pattern' trainer.total_training_steps=";
   ASSERT_EQ(task.mortise(train + "1").code, 0);
   EXPECT_EQ(task.mortise(train + "2").code, 0) << "nothing has changed";
-  std::ofstream(pack, std::ios::app) << "built anew";
+  std::ofstream(pack, std::ios::app) << "built again";
   const Outcome refused = task.mortise(train + "3");
   EXPECT_EQ(refused.code, 2) << refused.output;
   EXPECT_THAT(refused.output,

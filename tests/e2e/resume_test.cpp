@@ -373,7 +373,7 @@ TEST(Resume, TheWorkingFolderIsNotSetAside) {
   for (const std::string& out : {std::string("."), task.path().string()}) {
     const Outcome again = task.mortise("train", out, {one, "--resume", "never"});
     EXPECT_EQ(again.code, 2) << again.output;
-    EXPECT_NE(again.output.find("cannot be renamed to set it aside: this run was started in it; resume that run"),
+    EXPECT_NE(again.output.find("cannot be renamed, because this run was started in it; resume that run"),
               std::string::npos)
         << again.output;
   }
@@ -397,9 +397,9 @@ TEST(Resume, EditedInputsAreSeen) {
   };
   const auto refused = [](const Outcome& outcome, const std::vector<std::string>& whats) {
     EXPECT_EQ(outcome.code, 3) << outcome.output;
-    std::string all = "the run reads something else than when the checkpoint was made:";
+    std::string all = "inputs of the run have changed since the checkpoint:";
     for (const std::string& what : whats) all += "\n  " + what;
-    EXPECT_NE(outcome.output.find(all + "\nRestore it"), std::string::npos) << outcome.output;
+    EXPECT_NE(outcome.output.find(all + "\nRestore them"), std::string::npos) << outcome.output;
   };
   ASSERT_EQ(train("kl", scored).code, 0);
   ASSERT_EQ(train("refreshed", refreshed).code, 0);

@@ -139,10 +139,9 @@ TEST(Rewards, AResumeSeesAnEditOfWhatAPythonFunctionImports) {
     task.write("rewards/" + edited + ".py", before + "# edited\n");
     const Outcome refused = train("");
     EXPECT_EQ(refused.code, 3) << refused.output;
-    EXPECT_THAT(
-        refused.output,
-        HasSubstr("the run reads something else than when the checkpoint was made:\n  reward.0.path: modules that "
-                  "rewards/score.py imports from its folder (late.py, parts/__init__.py, parts/helper.py)"));
+    EXPECT_THAT(refused.output,
+                HasSubstr("inputs of the run have changed since the checkpoint:\n  reward.0.path: modules that "
+                          "rewards/score.py imports from its folder (late.py, parts/__init__.py, parts/helper.py)"));
     EXPECT_EQ(train("--allow-change").code, 0);
     task.write("rewards/" + edited + ".py", before);
   }

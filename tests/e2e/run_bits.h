@@ -70,8 +70,9 @@ inline std::string digest_of_joined_state(const Path& dir) {
   return digest.digest();
 }
 
-// The files of a checkpoint by name, as digests. The files of several ranks count as the one of one process. Of the scalars it has the text, without the time spent. It leaves out
-// the settings and the manifest, which contain how often the run saves and the digest of the times.
+// The files of a checkpoint by name, as digests. The files of several ranks count as the one of one process. Of the
+// scalars it has the text, without the time spent. It leaves out the settings and the manifest, which contain how often
+// the run saves and the digest of the times.
 inline std::map<std::string, std::string> bits_of_checkpoint(const Path& dir) {
   std::map<std::string, std::string> bits;
   for (const auto& entry : std::filesystem::recursive_directory_iterator(dir)) {

@@ -115,7 +115,7 @@ TEST_F(Secrets, NothingThatARunWritesHoldsOne) {
   EXPECT_NE(changed.code, 0) << changed.output;
   // The settings that a run wrote contain no login.
   const Outcome copied = task.mortise("train out/config.resolved.toml trainer.default_local_dir=copy");
-  EXPECT_THAT(copied.output, HasSubstr("a URL whose login was taken out"));
+  EXPECT_THAT(copied.output, HasSubstr("a URL whose login a run removed"));
   const Outcome shown = task.mortise("config show run.toml --origins");
   for (const Outcome* one : {&outcome, &resumed, &changed, &copied, &shown})
     for (const auto& [name, value] : secrets_) EXPECT_THAT(one->output, Not(HasSubstr(value))) << name;

@@ -119,7 +119,7 @@ def check_report(browser, page, folder, train, faults, keep):
     browser.wait_for("document.querySelectorAll('canvas').length > 0")
     shown = browser.ask("window.mortise.runs[0].metrics['critic/score/mean'][0]")
     faults.expect(shown == list(range(1, STEPS + 1)), f"the curve has the steps {shown}")
-    # What comes now comes by the stream: a row, a warning, and a completion that wants to run a script.
+    # What comes now is sent by the stream: a row, a warning, and a completion that wants to run a script.
     rows = [json.loads(line) for line in open(folder / "dump" / f"{STEPS}.jsonl")]
     (folder / "dump" / f"{STEPS + 1}.jsonl").write_text("".join(
         json.dumps({**row, "output": HOSTILE, "input": HOSTILE, "step": STEPS + 1}) + "\n" for row in rows))

@@ -145,10 +145,10 @@ TEST(Workers, AValidationThatFailedIsMadeByAResume) {
     return task.mortise(with_faulty_pack("plugins.isolation=none trainer.default_local_dir=" + out + " " + more));
   };
   const std::string checks = "data.val_files=data/val.jsonl data.val_max_samples=4 trainer.test_freq=";
-  const std::string fails = " reward.0.trains_only=true", mended = " reward.0.trains_only=false";
+  const std::string fails = " reward.0.trains_only=true", corrected = " reward.0.trains_only=false";
   for (const std::string frequency : {"2", "-1"}) {  // after steps 2 and 3, or only after step 3
     const std::string straight = "straight" + frequency, out = "out" + frequency;
-    const Outcome expected = train(straight, checks + frequency + mended);
+    const Outcome expected = train(straight, checks + frequency + corrected);
     ASSERT_EQ(expected.code, 0) << expected.output;
     const Outcome failed = train(out, checks + frequency + fails);
     EXPECT_EQ(failed.code, 9) << failed.output;
@@ -161,11 +161,11 @@ TEST(Workers, AValidationThatFailedIsMadeByAResume) {
     std::filesystem::copy(task.path() / out, task.path() / ("without" + frequency),
                           std::filesystem::copy_options::recursive);
 
-    const Outcome resumed = train(out, checks + frequency + mended + " --allow-change");
+    const Outcome resumed = train(out, checks + frequency + corrected + " --allow-change");
     ASSERT_EQ(resumed.code, 0) << resumed.output;
     expect_same_bits(bits_of_run(task.path() / out, 3), bits_of_run(task.path() / straight, 3), out);
     EXPECT_TRUE(rows_of(task.path() / out / "metrics.jsonl").back().contains("val-core/addition/reward/mean@1"));
-    const Outcome finished = train(out, checks + frequency + mended + " --allow-change");
+    const Outcome finished = train(out, checks + frequency + corrected + " --allow-change");
     EXPECT_EQ(finished.code, 0) << finished.output;
     EXPECT_THAT(finished.output, HasSubstr("this run is finished: nothing to do"));
 

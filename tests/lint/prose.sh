@@ -1,6 +1,7 @@
 # Prose that fits a screen: lines of Markdown have at most 120 characters (code, tables, headings, HTML and what ./dev docs
 # writes aside), and titles of commits at most 72, for commits made since the rule. No comment begins with "of", also
-# behind code: it has a subject.
+# behind code: it has a subject. A comment's line in C, C++, CUDA or Rust has at most 125 characters. Comments and pages use
+# no old or invented word where a plain one says the same.
 source "$(dirname "$0")/lib.sh"
 while IFS= read -r line; do
   [[ -z $line ]] || fault "$line"
@@ -29,6 +30,29 @@ comments() { # MARK ENDINGS: MARK begins a comment in files whose names end so
 while IFS= read -r line; do
   [[ -z $line ]] || fault "$line"
 done < <(comments '//|/[*]' '\.(h|hpp|c|cpp|cu|cuh|rs)$'; comments '#' '(\.(py|toml|sh|awk|cmake)|CMakeLists\.txt|/dev)$')
+while IFS= read -r line; do
+  [[ -z $line ]] || fault "$line"
+done < <(texts | grep -E '\.(h|hpp|c|cpp|cu|cuh|rs)$' | LC_ALL=C xargs -r awk '
+  /^[ \t]*\/\// {
+    gsub(/[\200-\277]/, "")
+    if (length($0) > 125) print FILENAME ":" FNR ": a comment of " length($0) " characters (at most 125)"
+  }')
+# Words, each with what to write instead. Words of a picture that a type defines once (a supervisor) are fine.
+while IFS= read -r line; do
+  [[ -z $line ]] || fault "$line"
+done < <(texts | grep -E '\.(h|hpp|c|cpp|cu|cuh|rs|md|sh|py|toml|cmake)$' | grep -vE '^(tests/lint/|third_party_notes/)' | LC_ALL=C xargs -r awk '
+  BEGIN {
+    split("mend=fix mends=fixes mended=fixed anew=again reckon=compute reckons=computes reckoned=computed thereof=its whereof=of_which zygote=fork_server crew=pool", pairs, " ")
+    for (i in pairs) { split(pairs[i], pair, "="); plain[pair[1]] = pair[2] }
+  }
+  {
+    text = tolower($0)
+    while (match(text, /[a-z_]+/)) {
+      word = substr(text, RSTART, RLENGTH)
+      text = substr(text, RSTART + RLENGTH)
+      if (word in plain) { gsub("_", " ", plain[word]); print FILENAME ":" FNR ": the word \"" word "\": write \"" plain[word] "\"" }
+    }
+  }')
 first=${MORTISE_PROSE_SINCE:-f6a1802}  # the last commit before the rule; the self-test names its own
 if git -C . rev-parse --quiet --verify "$first^{commit}" >/dev/null 2>&1; then
   while IFS= read -r title; do

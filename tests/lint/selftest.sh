@@ -256,6 +256,16 @@ case $name in
     rejects 'core/b.c:1: a comment begins with "of"' core/b.c
     printf 'a = 1  %s one\nb = 2  %s of a model\n' '#' '#' | write configs/b.toml
     rejects 'configs/b.toml:2: a comment begins with "of"' configs/b.toml
+    printf '%s\n' "// $(printf 'w%.0s' {1..122})" "int a;  // $long" "// \"$(printf '\xe2\x96\x81%.0s' {1..100})\" and more words" | write core/c.h
+    accepts "comments of 125 characters, and long lines of code"
+    printf '  /// %s\n' "$(printf 'w%.0s' {1..120})" | write sdk/a.rs
+    rejects "sdk/a.rs:1: a comment of 126 characters (at most 125)" sdk/a.rs
+    printf 'The mending crews of men_anew.\n' | write docs/b.md
+    accepts "words that only look like refused ones"
+    printf 'Start.\n\nStart Anew, or not.\n' | write docs/b.md
+    rejects 'docs/b.md:3: the word "anew": write "again"' docs/b.md
+    printf 'return error("mend it");\n' | write core/b.cpp
+    rejects 'core/b.cpp:1: the word "mend": write "fix"' core/b.cpp
     git -C "$tree" init -q
     for title in before "$(printf 't%.0s' {1..72})" "$(printf 'u%.0s' {1..73})"; do
       git -C "$tree" -c user.name=a -c user.email=a@b commit -q --allow-empty -m "$title"
@@ -265,6 +275,26 @@ case $name in
     export MORTISE_PROSE_SINCE=HEAD~1
     git -C "$tree" -c user.name=a -c user.email=a@b commit -q --amend --allow-empty -m "short"
     accepts "titles of 72 characters and less"
+    ;;
+  links)
+    printf '# One `a.b`\n\n## What is equal, and [why](https://x.y)\n\n[here](#what-is-equal-and-why), [there](b/c.md#two)\n' | write docs/a.md
+    printf '## Two\n\n[up](../a.md#one-ab), [folder](..), [web](https://example.org/#no), `[code](none.md)`\n\n```\n## No heading\n[code](none.md)\n```\n' | write docs/b/c.md
+    accepts "links to pages, folders, headings and the web; code"
+    printf '[a](a.md)\n\n[b](b/d.md)\n' | write docs/d.md
+    rejects "docs/d.md:3: there is no docs/b/d.md" docs/d.md
+    printf '[a](a.md#two)\n' | write docs/d.md
+    rejects "docs/d.md:1: docs/a.md has no heading #two" docs/d.md
+    printf '[a](b/c.md#no-heading)\n' | write docs/d.md
+    rejects "docs/d.md:1: docs/b/c.md has no heading #no-heading" docs/d.md
+    ;;
+  repeated_texts)
+    fact='"a sentence that says what to do, in many words"'
+    for file in core/a/a core/b/b; do printf 'f(%s);\ng(%s);\n' "$fact" "$fact" | write $file.cpp; done
+    for file in core/import/a core/import/b; do echo "f($fact);" | write $file.cpp; done
+    for file in a b c; do printf 'f("few words only");\n// %s\n' "$fact" | write apps/$file.cpp; done
+    accepts "two files, tables of the import, comments and short texts"
+    echo "f($fact);" | write core/c/c.h
+    rejects 'in many words" is in core/a/a.cpp core/b/b.cpp core/c/c.h: write it in one place' core/c
     ;;
   readmes)
     for folder in core core/text docs; do echo "# $folder" | write $folder/README.md; done

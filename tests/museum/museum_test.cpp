@@ -315,7 +315,7 @@ TEST(Museum, EnvironmentsOfBothAbis) {
   }
 }
 
-// Nobody makes a piece anew without saying so, and the museum stays small.
+// Nobody makes a piece again without saying so, and the museum stays small.
 TEST(Museum, PiecesAreThoseOfTheManifest) {
   std::set<std::string> listed;
   std::set<std::string> growth, languages;

@@ -107,7 +107,7 @@ TEST_F(CodeReward, AProgramHasLimits) {
   EXPECT_FALSE(
       runs(plugin, "f = open('/tmp/x', 'wb')\nfor _ in range(40): f.write(bytes(1 << 16))\nf.close()\nprint('ok')"));
   EXPECT_FALSE(runs(plugin, "print('x' * 100000); print('ok')"));
-  EXPECT_FALSE(runs(plugin, "import os; os.memfd_create('x'); print('ok')")) << "memory beside the address space";
+  EXPECT_FALSE(runs(plugin, "import os; os.memfd_create('x'); print('ok')")) << "memory outside the address space";
   EXPECT_FALSE(runs(plugin, "import ctypes; assert ctypes.CDLL(None).shmget(0, 4096, 0o1600) >= 0; print('ok')"));
   EXPECT_TRUE(runs(plugin, "print('ok')"));
 }

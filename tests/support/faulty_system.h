@@ -4,7 +4,7 @@
 //   system.fail({"memfd_create", 2, EMFILE});      the second call of that name fails
 //   system.fail({"fork", 1, EAGAIN, 20});          the first twenty
 // A failing "recvmsg" takes its bytes and loses the descriptors that came with them, as the kernel does when no number
-// is free. Counts are of this process; a forked one goes on from those of its parent.
+// is free. Counts are of this process; a forked one continues from those of its parent.
 #pragma once
 
 #include <sys/mman.h>

@@ -3,7 +3,7 @@
 # Scores a row by the length of its completion. POST /NAME picks a behaviour:
 #   /score         {"rewards": [...]}             /list     the list alone
 #   /flaky/K       503 for the first K requests   /down     always 503
-#   /entries       objects: score, a number beside it, null, an error, nonsense
+#   /entries       objects: score, a number next to it, null, an error, nonsense
 #   /together/K    no answer before K requests have come
 #   /client_error  400   /slow  never            /wrong  one reward too few   /text  no JSON   /secret  needs the token
 #   /echo          400 with the token that came

@@ -156,8 +156,7 @@ void describe_data_sources(Keys& keys) {
           "Sort the rows of each epoch by the mean reward that their completions had in the run so far. ascending: "
           "hard rows first. descending: easy rows first. Rows without a reward so far come last, in the order that "
           "shuffle gives.")
-      .no_effect(
-          kInSft, [](const auto&) { return true; }, "sft has no rewards of training rows");
+      .not_in_sft("sft has no rewards of training rows");
   keys.compared(
       "streaming", &DataConfig::streaming,
       "Read the training rows from their files while training, for data sets that are larger than memory. All rows are "
@@ -189,9 +188,7 @@ void describe_data_order(Keys& keys) {
       .at_least(1)
       .as_in_verl("1024")
       .trl("generation_batch_size (there in completions)")
-      .no_effect(
-          kInSft, [](const auto& k) { return !k.loaded.is_set("sft.train_batch_size"); },
-          "sft has its own key, sft.train_batch_size");
+      .own_key_in_sft("sft.train_batch_size");
   keys.compared(
           "gen_batch_size", &DataConfig::gen_batch_size,
           "Prompts in one generation batch of algorithm.filter_groups. A step draws such batches until it has enough "

@@ -279,8 +279,8 @@ void describe_sampled(Keys& keys) {
   keys.compared(
           "filtered_log_probs", &RolloutConfig::filtered_log_probs,
           "Train on the log-probabilities of the distribution that completions are drawn from: after penalties, "
-          "forbidden tokens and the filters top_k, top_p, min_p and typical_p. The step keeps the set of tokens that "
-          "these leave at each place, and all its log-probs (also the reference's) and entropies are over that set "
+          "forbidden tokens and the filters top_k, top_p, min_p and typical_p. The step stores the set of tokens "
+          "that these keep at each position, and all its log-probs (also the reference's) and entropies are over that set "
           "(the sampling mask of DeepSeek-V3.2, arXiv 2512.02556). false: they are the model's own, over the whole "
           "vocabulary.")
       .no_effect(

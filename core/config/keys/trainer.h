@@ -100,18 +100,14 @@ void describe_trainer_length(Keys& keys) {
       .no_effect(
           kInTrain, [](const auto& k) { return k.config.trainer.total_training_steps.has_value(); },
           "trainer.total_training_steps wins")
-      .no_effect(
-          kInSft, [](const auto& k) { return !k.loaded.is_set("sft.total_training_steps"); },
-          "sft has its own key, sft.total_training_steps");
+      .own_key_in_sft("sft.total_training_steps");
   keys.length("total_training_steps", &TrainerConfig::total_training_steps,
               "Steps (batches of prompts) of the whole run. null: total_epochs times the batches of an epoch.")
       .at_least(1)
       .as_in_verl("null")
       .trl("max_steps (there in updates)")
       .unread_by(kInSft)
-      .no_effect(
-          kInSft, [](const auto& k) { return !k.loaded.is_set("sft.total_training_steps"); },
-          "sft has its own key, sft.total_training_steps");
+      .own_key_in_sft("sft.total_training_steps");
   keys.compared("mode", &TrainerConfig::mode,
                 "When the completions of a step are sampled. sync: with the weights that the step before has made. "
                 "one_step_off: while the step before learns, with the weights that it began with, so that sampling and "
@@ -167,17 +163,14 @@ void describe_saving_and_testing(Keys& keys) {
             "checkpoint (unfinished_step_N_update_U) holds the samples, and is deleted when the next one is complete. "
             "-1 or 0: none; a killed run starts its current step again.")
       .at_least(-1)
-      .no_effect(
-          kInSft, [](const auto&) { return true; }, "a step of sft is one update");
+      .not_in_sft("a step of sft is one update");
   keys.free("test_freq", &TrainerConfig::test_freq,
             "Steps between validations. The last step is always validated. -1 or 0: only the last.")
       .at_least(-1)
       .trl("eval_steps")
       .no_effect(
           kInTrain, [](const auto& k) { return !k.config.data.validates(); }, "data.val_files is not given")
-      .no_effect(
-          kInSft, [](const auto& k) { return !k.loaded.is_set("sft.test_freq"); },
-          "sft has its own key, sft.test_freq");
+      .own_key_in_sft("sft.test_freq");
   keys.free("val_before_train", &TrainerConfig::val_before_train, "Validate before the first step.")
       .trl("eval_on_start")
       .no_effect(
@@ -299,8 +292,7 @@ void describe_logs(Keys& keys) {
             "Folder for all completions of training with their rewards, their advantages and the reasons of failed "
             "rewards. Each step is a JSONL file (docs/metrics.md lists its fields). null: none are written.")
       .as_in_verl("null")
-      .no_effect(
-          kInSft, [](const auto&) { return true; }, "sft does not sample completions to learn from");
+      .not_in_sft();
   keys.free("rollout_data_tokens", &TrainerConfig::rollout_data_tokens,
             "Completions in each file of rollout_data_dir that also have the numbers of their tokens: text, advantage, "
             "log-probs, ratio, entropy, and whether the loss clipped the token. They are the first ones of the step. "
@@ -310,13 +302,11 @@ void describe_logs(Keys& keys) {
       .no_effect(
           kInTrain, [](const auto& k) { return !k.config.trainer.rollout_data_dir; },
           "trainer.rollout_data_dir is not set")
-      .no_effect(
-          kInSft, [](const auto&) { return true; }, "sft does not sample completions to learn from");
+      .not_in_sft();
   keys.free("num_completions_to_print", &TrainerConfig::num_completions_to_print,
             "Completions shown on the console after each step, as a table with the reasons of failed rewards. 0: none.")
       .at_least(0)
-      .no_effect(
-          kInSft, [](const auto&) { return true; }, "sft does not sample completions to learn from");
+      .not_in_sft();
   keys.free("nonfinite_update_limit", &TrainerConfig::nonfinite_update_limit,
             "Updates with a gradient that is not finite are skipped and counted. The run stops if there are more than "
             "this many.")
@@ -338,8 +328,7 @@ void describe_limits(Keys& keys) {
             "Stop the run (exit code 5) if training/rollout_probs_diff_mean is above this. It is the mean difference "
             "between the sampler's and the trainer's probabilities. null: never.")
       .at_least(0)
-      .no_effect(
-          kInSft, [](const auto&) { return true; }, "sft does not sample completions to learn from")
+      .not_in_sft()
       .no_effect(
           kInTrain,
           [](const auto& k) {
@@ -352,15 +341,13 @@ void describe_limits(Keys& keys) {
             "Stop the run (exit code 5) if the KL to the reference (kl, else actor/reward_kl_penalty) is above this, "
             "in nats per token. null: never.")
       .above(0)
-      .no_effect(
-          kInSft, [](const auto&) { return true; }, "sft does not sample completions to learn from");
+      .not_in_sft();
   keys.free("nan_reward_limit", &TrainerConfig::nan_reward_limit,
             "Stop the run (exit code 9) if frac_reward_nan is above this. It is the share of completions without a "
             "reward, because none applies or all failed. null: never.")
       .at_least(0)
       .below(1)
-      .no_effect(
-          kInSft, [](const auto&) { return true; }, "sft does not sample completions to learn from");
+      .not_in_sft();
   keys.free("zero_variance_limit", &TrainerConfig::zero_variance_limit,
             "Stop the run (exit code 9) if frac_reward_zero_std is above this. It is the share of groups whose rewards "
             "are all the same. null: never.")
@@ -369,15 +356,13 @@ void describe_limits(Keys& keys) {
       .no_effect(
           kInTrain, [](const auto& k) { return k.config.algorithm.filter_groups.enable; },
           "algorithm.filter_groups drops the groups that it counts")
-      .no_effect(
-          kInSft, [](const auto&) { return true; }, "sft does not sample completions to learn from");
+      .not_in_sft();
   keys.free("limit_patience", &TrainerConfig::limit_patience,
             "Steps in a row that must be above rollout_probs_diff_limit, kl_limit, nan_reward_limit or "
             "zero_variance_limit before the run stops.")
       .at_least(1)
       .no_effect(kInTrain, has_no_limit, "none of its limits is set")
-      .no_effect(
-          kInSft, [](const auto&) { return true; }, "sft does not sample completions to learn from");
+      .not_in_sft();
   keys.free("num_threads", &TrainerConfig::num_threads,
             "Threads that compute. The last bits of a run depend on it. null: OMP_NUM_THREADS, else as many as the "
             "process may use by its CPU affinity and the quota of its control group (container).")

@@ -9,7 +9,7 @@
 #endif
 
 // mortise_cuda_switch(save, next): pushes the registers that a function must keep, notes the stack's top in *save, and
-// goes on with the stack whose top is `next`. A new fiber begins at mortise_cuda_first. The register rbx then holds the
+// continues with the stack whose top is `next`. A new fiber begins at mortise_cuda_first. The register rbx then holds the
 // fiber's function, and r12 the argument of that function.
 extern "C" void mortise_cuda_switch(void** save, void* next);
 extern "C" void mortise_cuda_first();

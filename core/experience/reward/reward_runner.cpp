@@ -302,8 +302,8 @@ Result<ScoredBatch> RewardRunner::score(const PromptBatch& prompts, const Sample
 
 Error RewardRunner::keep_rows(Error error, const PromptBatch& prompts, const SampleBatch& samples,
                               const ScoredBatch& scored, const ScoreContext& context) const {
-  if (!keeper_) return error;
-  const auto file = keeper_(prompts, samples, scored, context);
+  if (!failed_batches_) return error;
+  const auto file = failed_batches_(prompts, samples, scored, context);
   if (!file.ok())
     log_warn("the rows on which a reward failed could not be written: " + file.error().to_string());
   else if (*file)

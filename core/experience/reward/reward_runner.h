@@ -47,8 +47,8 @@ struct ScoreContext {
 
 // Writes the rows of a batch that is about to stop the run, each with the reason why a reward failed on it. Returns the
 // file; nothing if the config wants none.
-using FailedBatchKeeper = std::function<Result<std::optional<Path>>(const PromptBatch&, const SampleBatch&,
-                                                                    const ScoredBatch&, const ScoreContext&)>;
+using FailedBatchSink = std::function<Result<std::optional<Path>>(const PromptBatch&, const SampleBatch&,
+                                                                  const ScoredBatch&, const ScoreContext&)>;
 
 // The processes that share the scoring of each batch. This room does not know how they talk.
 struct ScoreRanks {
@@ -91,7 +91,7 @@ class RewardRunner {
   Result<> tend();
 
   // Called by score() before its Error that too many rows failed, which names the file.
-  void keep_failed_batches(FailedBatchKeeper keeper) { keeper_ = std::move(keeper); }
+  void keep_failed_batches(FailedBatchSink sink) { failed_batches_ = std::move(sink); }
 
   [[nodiscard]] size_t num_functions() const { return functions_.size(); }
   // Every function, with the name that its state is saved under.
@@ -120,7 +120,7 @@ class RewardRunner {
   std::vector<Function> functions_;
   double max_failed_fraction_;
   ScoreRanks ranks_;
-  FailedBatchKeeper keeper_;
+  FailedBatchSink failed_batches_;
   std::optional<double> environment_weight_;
   ColumnTypes types_;
   ScoreContext context_;

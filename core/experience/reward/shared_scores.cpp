@@ -6,6 +6,7 @@
 #include <limits>
 #include <utility>
 
+#include "foundation/base/hints.h"
 #include "foundation/batch/float_bytes.h"
 #include "plugin/worker/channel.h"
 #include "plugin/worker/messages.h"
@@ -35,7 +36,7 @@ std::string encode_part(const ScorePart& part) {
 
 Result<ScorePart> decode_part(std::string_view bytes, size_t num_rows) {
   const Error unreadable{ErrorKind::kInternal, "the rewards of another rank cannot be read", "",
-                         "start all ranks from one build of Mortise with the same settings"};
+                         hints::kOneBuildOfRanks};
   Decoder in(bytes);
   ScorePart part;
   part.rows.begin = in.i64();

@@ -5,6 +5,7 @@
 #include <span>
 
 #include "experience/selection/row_choice.h"
+#include "foundation/base/hints.h"
 
 namespace mortise {
 
@@ -102,7 +103,7 @@ Result<> ReplayBuffer::load_state(StateReader& reader) {
     const Experience rows = TRY(decode_experience(bytes, state_name()));
     if (rows.num_groups() != 1) {
       return Error{ErrorKind::kData, "an entry of the replay buffer is not one group", state_name(),
-                   "this checkpoint is damaged; resume from an earlier one"};
+                   hints::kDamagedCheckpoint};
     }
     groups_.push_back(group_of(rows, std::move(bytes)));
   }

@@ -106,8 +106,8 @@ class StepTable {
   // The columns of some rows, copied. `row_id` says their places in what the new table is part of.
   [[nodiscard]] StepTable take(std::span<const int64_t> rows, std::vector<int64_t> row_id) const;
 
-  // The columns, the kept tokens and the experts in checkpoints. The rows are not in them: a table is made from its samples first. A column that this
-  // build does not declare, or one of another type or size, is an error.
+  // The columns, the kept tokens and the experts in checkpoints. The rows are not in them: a table is made from its
+  // samples first. A column that this build does not declare, or one of another type or size, is an error.
   void save_columns(StateWriter& writer) const;
   Result<> load_columns(StateReader& reader);
 

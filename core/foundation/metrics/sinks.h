@@ -47,7 +47,8 @@ struct ConsoleOptions {
 
 // "step 12/300  2m05s left  reward 0.532  0.41 s/step  kl 0.0012  len 7.1  8,412 tok/s", the most important first, as a
 // narrow terminal cuts the line at the right. A terminal has it as a moving line, plain output a line every so often,
-// and the log's file a line for every step. Only the numbers that a row has are shown. The time left follows the pace of the last minute.
+// and the log's file a line for every step. Only the numbers that a row has are shown. The time left follows the pace
+// of the last minute.
 std::unique_ptr<MetricSink> make_console_sink(Env& env, const ConsoleOptions& options);
 
 // The text of that line; seconds_left < 0 leaves it out. For tests and for other places that show progress.

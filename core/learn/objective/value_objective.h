@@ -13,7 +13,8 @@
 
 namespace mortise {
 
-// The loss of the predictions `vpreds` [N], with V_old, R, the mask and w from the view; grad_vpreds [N] is written whole. Adds critic/vf_clipfrac, critic/vf_loss and critic/vpred_mean.
+// The loss of the predictions `vpreds` [N], with V_old, R, the mask and w from the view; grad_vpreds [N] is written
+// whole. Adds critic/vf_clipfrac, critic/vf_loss and critic/vpred_mean.
 double value_objective(std::span<const float> vpreds, const StepView& view, double cliprange_value,
                        std::span<float> grad_vpreds, MetricSet& metrics);
 

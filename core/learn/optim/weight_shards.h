@@ -6,9 +6,9 @@
 // very bits of the owners, so passes compute what they would with whole weights. With an adapter in training, the base is
 // spread, and a layer's merged matrices are computed when it arrives.
 //
-// Cost: a rank receives every part once in a forward pass and every layer that backward reaches once in a backward pass. Next to its own shard
-// a rank then has two layers, or the embedding or the head. Thread rule: one thread at a time. open, close,
-// finish_forward, run_backward, gather_all are collectives as weight_gate.h says.
+// Cost: a rank receives every part once in a forward pass and every layer that backward reaches once in a backward
+// pass. Next to its own shard a rank then has two layers, or the embedding or the head. Thread rule: one thread at a
+// time. open, close, finish_forward, run_backward, gather_all are collectives as weight_gate.h says.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -125,7 +125,8 @@ class WeightShards : public WeightGate {
   std::optional<Error> error_;
 };
 
-// All weights of some models, or those that `keeps` names, in memory while it lives. Models without a gate, and null, are left as they are.
+// All weights of some models, or those that `keeps` names, in memory while it lives. Models without a gate, and null,
+// are left as they are.
 class WholeWeights {
  public:
   static Result<WholeWeights> gather(std::initializer_list<const Model*> models, const KeepsPart& keeps = {});

@@ -69,8 +69,8 @@ class ActorLearner {
  public:
   ActorLearner(Model& model, Optimizer& optimizer, ActorObjective& objective, const LearnerOptions& options);
 
-  // log_prob [N] of every response token of the table under `model` (the policy or the reference), without gradient. `passes` says
-  // how the rows are cut; null: as in updates. `entropy` receives [N] too where it is not null.
+  // log_prob [N] of every response token of the table under `model` (the policy or the reference), without gradient.
+  // `passes` says how the rows are cut; null: as in updates. `entropy` receives [N] too where it is not null.
   // The policy takes the experts of the table again, if it has some. `experts` receives those that rows took, if not null.
   Result<std::vector<float>> log_probs(const Model& model, const StepTable& table,
                                        const MicroBatchOptions* passes = nullptr, std::vector<float>* entropy = nullptr,

@@ -1,5 +1,5 @@
-// LeafReport: what one micro-batch of an update gave besides its gradient. Reports are added up in the order of the plan
-// on every rank, so that the numbers of an update are the same on all ranks and for any number of ranks.
+// LeafReport: what one micro-batch of an update gives next to its gradient. Every rank adds the reports up in the order
+// of the plan, so the numbers of an update are the same on all ranks and for any number of ranks.
 // Private to this folder.
 #pragma once
 

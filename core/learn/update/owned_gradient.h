@@ -21,8 +21,8 @@ struct RankGradient {
 // Adds the terms [piece], which come in the order of the gradients, to a piece of what this rank owns.
 using AddTerms = std::function<void(const std::vector<at::Tensor>& terms, const at::Tensor& owned)>;
 
-// Gives every gradient to `add`, piece by piece. `owned` has the numbers of this rank's range of the flat order. All ranks give the same
-// list, but for the tensors. A rank sends and receives at most 32 MiB at a time. Collective.
+// Gives every gradient to `add`, piece by piece. `owned` has the numbers of this rank's range of the flat order. All
+// ranks give the same list, but for the tensors. A rank sends and receives at most 32 MiB at a time. Collective.
 Result<> reduce_to_owned(Communicator& communicator, const Shards& shards, std::span<const RankGradient> gradients,
                          const AddTerms& add, const at::Tensor& owned);
 

@@ -8,6 +8,7 @@
 #include <numeric>
 
 #include "dist/one_process.h"
+#include "foundation/base/hints.h"
 #include "plugin/worker/channel.h"
 
 namespace mortise {
@@ -92,7 +93,7 @@ Result<> RankShare::exchange(std::vector<std::string>& parts, std::string_view s
       in.text();
     if (!in.ok()) {
       return Error{ErrorKind::kInternal, fmt::format("rank {} sent fewer results than its share", owners_[i]),
-                   std::string(stage), "start all ranks from one build of Mortise with the same settings"};
+                   std::string(stage), hints::kOneBuildOfRanks};
     }
   }
   return {};

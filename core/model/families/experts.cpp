@@ -12,12 +12,7 @@ constexpr int64_t kMaxExpertSize = int64_t{1} << 20;
 constexpr int64_t kMaxUnits = int64_t{1} << 26;  // units of all experts of a layer
 
 Result<int64_t> read_count(const ConfigReader& reader, const QwenMoeDefaults& defaults) {
-  const char* key = "num_experts";
-  if (defaults.has_alias && reader.has("num_local_experts")) {
-    if (reader.has(key) && *reader.find(key) != *reader.find("num_local_experts"))
-      return reader.wrong(key, "the same as num_local_experts, which is another name of it");
-    key = "num_local_experts";
-  }
+  const char* key = defaults.has_alias ? TRY(key_of_num_experts(reader)) : "num_experts";
   const int64_t count = reader.has(key) ? TRY(reader.whole(key)) : defaults.num_experts;
   if (count > kMaxExperts) return reader.wrong(key, "at most 32768");
   return count;
@@ -46,6 +41,14 @@ Result<std::vector<bool>> read_dense_layers(const ConfigReader& reader, const Mo
 }
 
 }  // namespace
+
+Result<const char*> key_of_num_experts(const ConfigReader& reader) {
+  const char* const other = "num_local_experts";
+  if (!reader.has(other)) return "num_experts";
+  if (reader.has("num_experts") && *reader.find("num_experts") != *reader.find(other))
+    return reader.wrong("num_experts", "the same as num_local_experts, which is another name of it");
+  return other;
+}
 
 Result<> read_routing(const ConfigReader& reader, int64_t default_per_token, ModelConfig& config) {
   MoeConfig& moe = config.moe;

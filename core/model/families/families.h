@@ -67,6 +67,8 @@ void write_qwen_windows(const ModelConfig& config, Json& json);
 // The keys of Qwen's mixtures of experts; sizes are checked. `num_experts` may be 0: every layer is dense.
 Result<> read_qwen_experts(const ConfigReader& reader, const QwenMoeDefaults& defaults, ModelConfig& config);
 void write_qwen_experts(const ModelConfig& config, Json& json);
+// The number of experts has two keys: num_local_experts if the file has it, else num_experts. If both, they must agree.
+Result<const char*> key_of_num_experts(const ConfigReader& reader);
 // num_experts_per_tok, which must not be above the number of experts, and router_aux_loss_coef.
 Result<> read_routing(const ConfigReader& reader, int64_t default_per_token, ModelConfig& config);
 // layer_types of a config with windows.

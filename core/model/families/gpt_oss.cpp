@@ -22,11 +22,7 @@ RopeConfig default_rope(double theta) {
 
 Result<> read_experts(const ConfigReader& reader, ModelConfig& config) {
   MoeConfig& moe = config.moe;
-  if (reader.has("num_experts") && reader.has("num_local_experts") &&
-      *reader.find("num_experts") != *reader.find("num_local_experts"))
-    return reader.wrong("num_experts", "the same as num_local_experts, which is another name of it");
-  moe.num_experts = reader.has("num_local_experts") ? TRY(reader.positive("num_local_experts"))
-                                                    : TRY(reader.positive_or("num_experts", 128));
+  moe.num_experts = TRY(reader.positive_or(TRY(key_of_num_experts(reader)), 128));
   moe.expert_size = config.intermediate_size;
   moe.normalizes = moe.is_gpt_oss = true;
   moe.is_dense.assign(static_cast<size_t>(config.num_layers), false);

@@ -11,11 +11,7 @@ Result<> read(const ConfigReader& reader, ModelConfig& config) {
   TRY(read_mistral_block(reader, config));
   if (reader.has("sliding_window")) set_window(TRY(reader.positive("sliding_window")), config);
   MoeConfig& moe = config.moe;
-  if (reader.has("num_experts") && reader.has("num_local_experts") &&
-      *reader.find("num_experts") != *reader.find("num_local_experts"))
-    return reader.wrong("num_experts", "the same as num_local_experts, which is another name of it");
-  moe.num_experts = reader.has("num_local_experts") ? TRY(reader.positive("num_local_experts"))
-                                                    : TRY(reader.positive_or("num_experts", 8));
+  moe.num_experts = TRY(reader.positive_or(TRY(key_of_num_experts(reader)), 8));
   moe.expert_size = config.intermediate_size;
   moe.normalizes = moe.mixtral_names = true;
   moe.is_dense.assign(static_cast<size_t>(config.num_layers), false);

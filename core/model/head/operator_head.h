@@ -1,10 +1,10 @@
-// The fused head by ATen operations, on the device of its tensors. log_prob_head.h calls it for a VocabularyHead that asks for
-// it, and says what each function means.
+// The fused head by ATen operations, on the device of its tensors. log_prob_head.h calls it for a VocabularyHead that
+// asks for it, and says what each function means.
 //
 // A chunk of tokens goes over blocks of the vocabulary with a running maximum and sum, so at most one block of logits is in
 // memory. Backward computes the logits again. Log-probs, entropies and their gradients are on the host.
-// Cost: 2RHV flops forward, 6RHV backward; of a one-pass 8RHV. Memory: about four blocks. Thread rule: as libtorch. Private to
-// this folder.
+// Cost: 2RHV flops forward, 6RHV backward; of a one-pass 8RHV. Memory: about four blocks. Thread rule: as libtorch.
+// Private to this folder.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -273,7 +273,7 @@ Result<void> PluginInstance::load_state(std::string_view bytes) {
   const auto* found = static_cast<const mortise_state*>(extension(MORTISE_EXT_STATE));
   const mortise_state state = found == nullptr ? mortise_state{} : read_abi_struct(found);
   if (state.load == nullptr) {
-    return error("load", 0, "the checkpoint holds state of this plugin, which it cannot take",
+    return error("load", 0, "the checkpoint holds state of this plugin, but the plugin cannot load any",
                  "use the pack version of the checkpoint");
   }
   const auto slot = catchable(state.load);

@@ -115,7 +115,7 @@ Result<const Library*> Library::load(const PackInfo& expected, std::string_view 
 
   PackFile file = TRY(PackFile::open(expected.path));
   if (file.sha256() != expected.sha256) {
-    return refused(expected, "the file has changed since it was looked at", "start again when its build is done");
+    return refused(expected, "the file has changed since it was checked", "start again when its build is done");
   }
   TRY(file.seal());
   const PackInfo note = TRY(inspect_pack(file, host_torch));

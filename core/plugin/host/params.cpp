@@ -85,7 +85,7 @@ std::optional<ParamError> check_secret(const ParamInfo& param, const Json& value
   if (!value.is_string()) return ParamError{param.name, quote(param.name) + " must be text", std::string(kEnvNext)};
   const std::string text = value.get<std::string>();
   if (text == "$" + param.name) {
-    return ParamError{param.name, quote(param.name) + " is a secret that was taken out when a run wrote its config",
+    return ParamError{param.name, quote(param.name) + " is a secret that a run removed when it wrote its config",
                       std::string(kEnvNext)};
   }
   if (text.empty() || text.size() >= kShortestSecret || !secret_reference(text).empty()) return std::nullopt;

@@ -1,8 +1,8 @@
 // Plugins by name: where to search for packs, which are refused and why, and which plugin a name means.
 //
-// Search order: config files and folders, MORTISE_PLUGIN_PATH, the store of installed packs, the user's data folder, the packs of the installation;
-// never the current directory. Looking reads notes only: no code of a pack runs before one of its plugins is loaded,
-// and a pack that was loaded stays for the life of the process.
+// Search order: config files and folders, MORTISE_PLUGIN_PATH, the store of installed packs, the user's data folder,
+// the packs of the installation; never the current directory. Looking reads notes only: no code of a pack runs before
+// one of its plugins is loaded, and a pack that was loaded stays for the life of the process.
 // Cost: opening reads and hashes every pack once. Threading: open and load on one thread; the rest is read-only.
 #pragma once
 

@@ -3,6 +3,7 @@
 
 #include <cstring>
 
+#include "foundation/base/hints.h"
 #include "plugin/host/abi_struct.h"
 
 namespace mortise {
@@ -175,7 +176,7 @@ Result<BatchView> BatchView::open(std::span<const std::byte> area) {
   }
   if (head.magic != kMagic || area.size() < sizeof head || !parts.ok() || head.num_rows < 0) {
     return Error{ErrorKind::kPlugin, "the rows given to a worker cannot be read", "shared memory of a worker",
-                 "trainer and mortise-worker must be of one build"};
+                 hints::kOneBuildOfWorkers};
   }
   return view;
 }

@@ -188,11 +188,12 @@ Result<std::optional<Frame>> Channel::next_buffered() {
   FrameHead head;
   if (rest.size() < sizeof head) return std::optional<Frame>();
   std::memcpy(&head, rest.data(), sizeof head);
-  if (head.size > kMaxBody || head.num_fds > kMaxFds) return channel_error("the peer sent what is no message");
+  if (head.size > kMaxBody || head.num_fds > kMaxFds)
+    return channel_error("the other process sent bytes that are not a message");
   if (rest.size() < sizeof head + head.size) return std::optional<Frame>();
   if (fds_.size() < head.num_fds) {
-    if (lost_fds_) return channel_error("a descriptor could not be taken in", resource_advice(EMFILE, ""));
-    return channel_error("the peer sent a message without its descriptors");
+    if (lost_fds_) return channel_error("a descriptor could not be received", resource_advice(EMFILE, ""));
+    return channel_error("the other process sent a message without its descriptors");
   }
   Frame frame;
   frame.kind = head.kind;

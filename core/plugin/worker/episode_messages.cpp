@@ -3,6 +3,7 @@
 
 #include <fmt/core.h>
 
+#include "foundation/base/hints.h"
 #include "plugin/worker/channel.h"
 
 namespace mortise {
@@ -11,7 +12,7 @@ namespace {
 Result<> finish_episodes(const Decoder& in, const char* what) {
   if (in.done()) return {};
   return Error{ErrorKind::kPlugin, fmt::format("a message '{}' cannot be read", what), "connection to a worker",
-               "trainer and mortise-worker must be of one build"};
+               hints::kOneBuildOfWorkers};
 }
 
 constexpr size_t kLeastStart = 56, kLeastAction = 64;  // bytes

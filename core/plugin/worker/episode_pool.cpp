@@ -187,7 +187,7 @@ void EpisodePool::take_answer(Lane& lane, const Frame& frame, const Sink& sink) 
   lane.since_ns = system_.monotonic_ns();
   EpisodeAnswer answer;
   if (!decode(frame.body, answer).ok() || answer.episode != asked) {
-    fail(lane, asked, "its worker sent what cannot be read", sink);
+    fail(lane, asked, "its worker sent a message that cannot be read", sink);
     return;
   }
   if (!answer.failure.empty()) {

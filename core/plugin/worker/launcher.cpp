@@ -14,6 +14,7 @@
 #include <cstring>
 #include <initializer_list>
 
+#include "foundation/base/hints.h"
 #include "foundation/base/open_files.h"
 #include "foundation/base/text.h"
 #include "foundation/base/this_program.h"
@@ -176,7 +177,7 @@ Result<> ForkServerClient::greet(const LoadMessage& load) {
       hello.abi_minor != MORTISE_ABI_MINOR) {
     return launch_error(fmt::format("speaks protocol {}, ABI minor {}, the trainer {} and {}", hello.protocol,
                                     hello.abi_minor, kProtocol, MORTISE_ABI_MINOR),
-                        "install mortise and mortise-worker of one build");
+                        hints::kOneBuildOfWorkers);
   }
   TRY(channel_.send(kLoad, encode(load), {}, kHelloTimeoutMs));
   const Frame frame = TRY(next(kLoadTimeoutMs, "had loaded " + load.path));

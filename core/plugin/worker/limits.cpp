@@ -72,7 +72,7 @@ Result<> limit_memory(const WorkerLimits& limits, uint64_t pack_bytes) {
         fmt::format("plugins.worker_memory_mib = {} leaves no room for the worker itself, which needs {} MiB before it "
                     "does any work",
                     limits.memory_bytes >> 20, need_mib),
-        limits.memory_where, fmt::format("set {} and what the plugin needs besides, or 0 for no limit", need_mib)};
+        limits.memory_where, fmt::format("set at least {} plus what the plugin needs, or 0 for no limit", need_mib)};
   }
   return set_limit(RLIMIT_AS, "memory", static_cast<rlim_t>(limits.memory_bytes));
 }

@@ -5,6 +5,7 @@
 
 #include <utility>
 
+#include "foundation/base/hints.h"
 #include "foundation/formats/json.h"
 #include "plugin/host/instance.h"
 #include "plugin/host/registry.h"
@@ -16,7 +17,7 @@ namespace {
 Result<> finish(const Decoder& in, const char* what) {
   if (in.done()) return {};
   return Error{ErrorKind::kPlugin, fmt::format("a message '{}' cannot be read", what), "connection to a worker",
-               "trainer and mortise-worker must be of one build"};
+               hints::kOneBuildOfWorkers};
 }
 
 int64_t flag(bool value) { return value ? 1 : 0; }
@@ -102,7 +103,7 @@ Result<> decode(std::string_view body, LoadMessage& m) {
   auto read = parse::parse_cbor(params);
   if (!read) {
     return Error{ErrorKind::kPlugin, "the parameters in a message 'load' cannot be read: " + read.fault().what,
-                 "connection to a worker", "trainer and mortise-worker must be of one build"};
+                 "connection to a worker", hints::kOneBuildOfWorkers};
   }
   m.identity.params = *std::move(read);
   return {};

@@ -13,7 +13,7 @@ namespace {
 Result<> refuse_redacted(const PluginRef& ref, const nlohmann::ordered_json& params) {
   for (const auto& [key, value] : params.items()) {
     if (!value.is_string() || !parse::is_redacted(value.get_ref<const std::string&>())) continue;
-    return Error{ErrorKind::kConfig, quote(key) + " is a URL whose login was taken out when a run wrote its config",
+    return Error{ErrorKind::kConfig, quote(key) + " is a URL whose login a run removed when it wrote its config",
                  ref.label(), "give the URL again, or the name of an environment variable that holds it: env:NAME"};
   }
   return {};

@@ -246,7 +246,7 @@ Result<> RewardPool::take_frame(Slot& slot, const Frame& frame) {
     if (decode(frame.body, report).ok()) {
       work->reports.push_back(std::move(report));
     } else {
-      fail_rows(work->piece, 0, work->piece.count, MORTISE_DATA_LOSS, "its worker sent what cannot be read");
+      fail_rows(work->piece, 0, work->piece.count, MORTISE_DATA_LOSS, "its worker sent a message that cannot be read");
     }
     return {};
   }

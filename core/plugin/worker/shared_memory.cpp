@@ -13,6 +13,7 @@
 #include <string>
 #include <utility>
 
+#include "foundation/base/hints.h"
 #include "foundation/base/open_files.h"
 
 #ifndef F_SEAL_FUTURE_WRITE
@@ -54,7 +55,7 @@ Result<SharedMemory> SharedMemory::map(const Fd& fd, size_t offset, size_t size,
   const auto file_size = static_cast<size_t>(status.st_size);
   if (offset > file_size || size > file_size - offset) {  // touching memory past the end would be a SIGBUS
     return Error{ErrorKind::kPlugin, "the memory given to a worker ends before its rows do",
-                 "shared memory of a worker", "trainer and mortise-worker must be of one build"};
+                 "shared memory of a worker", hints::kOneBuildOfWorkers};
   }
   SharedMemory memory;
   memory.size_ = std::max<size_t>(size, 1);

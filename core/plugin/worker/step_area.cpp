@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <cstring>
 
+#include "foundation/base/hints.h"
 #include "plugin/host/guarded_output.h"
 
 namespace mortise {
@@ -111,8 +112,7 @@ Result<> check_message(const StepKind& kind, const ComputeMessage& message) {
                     message.input_bytes >= input_places(kind, message).end &&
                     message.output_bytes >= output_places(message).end;
   if (good) return {};
-  return Error{ErrorKind::kPlugin, "asked for a call whose arrays are not there", "worker",
-               "trainer and mortise-worker must be of one build"};
+  return Error{ErrorKind::kPlugin, "asked for a call whose arrays are not there", "worker", hints::kOneBuildOfWorkers};
 }
 
 void write_inputs(const StepKind& kind, const ComputeMessage& message, const StepCall& call, std::byte* input) {

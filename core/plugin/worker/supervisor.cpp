@@ -134,7 +134,7 @@ Result<Slot*> Supervisor::wait_idle(int timeout_ms) {
     if (Slot* const slot = take_idle()) return slot;
     const int64_t left_ms = (deadline - system_.monotonic_ns()) / kMsInNs;
     if (left_ms <= 0) {
-      return Error{ErrorKind::kPlugin, fmt::format("no worker got ready within {} ms", timeout_ms),
+      return Error{ErrorKind::kPlugin, fmt::format("no worker was ready within {} ms", timeout_ms),
                    load_.identity.label,
                    start_error_ ? start_error_->to_string() : "look at what its create() waits for"};
     }

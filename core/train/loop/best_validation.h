@@ -16,8 +16,9 @@ class BestValidation : public Stateful {
  public:
   explicit BestValidation(const TrainerConfig& config);
 
-  // Once after the validation of each `step`, with its metrics. The policy before the first step (0) is in no checkpoint, so it is
-  // never the best; only the metric's name is checked. An Error of kind kConfig: the validation has no such metric.
+  // Once after the validation of each `step`, with its metrics. The policy before the first step (0) is in no
+  // checkpoint, so it is never the best; only the metric's name is checked. An Error of kind kConfig: the validation
+  // has no such metric.
   Result<> judge(int64_t step, const MetricSet& metrics);
 
   // The best validation so far is the one of this step.

@@ -93,7 +93,7 @@ Result<> check_critic_plan(const LoadedConfig& loaded, const LoraPlan& plan) {
                  loaded.where(kAdapterKey), "set lora_dropout to 0 in its adapter_config.json"};
   }
   if (std::ranges::find(plan.whole, kScoreHead) != plan.whole.end()) return {};
-  return Error{ErrorKind::kConfig, "the critic's adapter holds no value head (score), so that the head would not learn",
+  return Error{ErrorKind::kConfig, "the critic's adapter holds no value head (score), so the head would not be trained",
                loaded.where(kAdapterKey),
                "name it as critic.model.path, and set critic.model.lora_rank for a new adapter"};
 }

@@ -131,7 +131,7 @@ struct RunProgress {
   BestValidation best;
 };
 
-// What checkpoints hold besides their model folder.
+// What checkpoints hold in addition to their model folder.
 struct SavedParts {
   PluginStates plugins;
   PluginStates rollout_plugins;  // those of plugins that sample and score

@@ -4,6 +4,7 @@
 #include <cstring>
 #include <utility>
 
+#include "foundation/base/hints.h"
 #include "foundation/batch/float_bytes.h"
 #include "foundation/metrics/live.h"
 #include "plugin/worker/channel.h"
@@ -68,7 +69,7 @@ std::string encode_rows(const SampleBatch& samples, std::span<const int64_t> pro
 
 Result<MetricSet> decode_rows(std::string_view bytes, SampleBatch& samples) {
   const Error unreadable{ErrorKind::kInternal, "the completions of another rank cannot be read", "",
-                         "start all ranks from one build of Mortise with the same settings"};
+                         hints::kOneBuildOfRanks};
   Decoder in(bytes);
   const auto num_prompts = static_cast<int64_t>(samples.rows.size()) / samples.num_samples_per_prompt;
   for (size_t left = in.count(sizeof(int64_t)); left > 0; --left) {

@@ -30,12 +30,13 @@ StopLimits::StopLimits(const TrainerConfig& config) : patience_(config.limit_pat
                      ErrorKind::kReward,
                      "look at rewards/NAME/not_applicable and rewards/NAME/failed in metrics.jsonl",
                      0});
-  limits_.push_back({"zero_variance_limit",
-                     config.zero_variance_limit,
-                     {"frac_reward_zero_std"},
-                     ErrorKind::kReward,
-                     "all completions of most prompts earn the same: take easier or harder prompts, or raise rollout.n",
-                     0});
+  limits_.push_back(
+      {"zero_variance_limit",
+       config.zero_variance_limit,
+       {"frac_reward_zero_std"},
+       ErrorKind::kReward,
+       "all completions of most prompts get the same reward: take easier or harder prompts, or raise rollout.n",
+       0});
 }
 
 Error StopLimits::broken(const Limit& limit, int64_t step, const MetricValue& metric) const {
@@ -56,9 +57,10 @@ Result<> StopLimits::check(int64_t step, const MetricSet& metrics, bool learnt) 
     }
     if (!seen && !learnt) continue;
     if (!seen) {
-      return Error{ErrorKind::kConfig, fmt::format("there is no {} to hold against its limit", limit.metrics.front()),
+      return Error{ErrorKind::kConfig,
+                   fmt::format("the step has no {}, so its limit cannot be checked", limit.metrics.front()),
                    fmt::format("trainer.{}, step {}", limit.key, step),
-                   "the rollout backend must give log-probabilities, or take the limit out"};
+                   "use a rollout backend that gives log-probabilities, or remove the limit"};
     }
     limit.num_beyond = seen->value <= *limit.most ? 0 : limit.num_beyond + 1;
     if (limit.num_beyond >= patience_ && !first) first = broken(limit, step, *seen);

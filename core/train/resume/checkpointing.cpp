@@ -13,6 +13,7 @@
 #include "checkpoint/retention.h"
 #include "checkpoint/room.h"
 #include "foundation/base/clock.h"
+#include "foundation/base/hints.h"
 #include "foundation/base/log.h"
 #include "foundation/base/rename_target.h"
 #include "foundation/base/shown_text.h"
@@ -114,7 +115,7 @@ Result<> check_shared_folder(const RunSettings& run) {
       std::this_thread::sleep_for(std::chrono::milliseconds(100));
     }
     return Error{ErrorKind::kConfig, "this rank does not see the run's folder of rank 0", run_dir.string(),
-                 "set trainer.default_local_dir to a folder on a disk that all ranks share"};
+                 hints::kSharedDisk};
   };
   const auto seen = on_every_rank(run.ranks, kStage, look);
   if (run.ranks.is_main()) (void)run.env.unlink(run_dir / name);  // the next save removes what is left of it

@@ -71,7 +71,7 @@ Result<std::string> changed_packs(Env& env, const LoadedConfig& loaded, const Pl
                                   const Path& lock) {
   const PackChanges changes = TRY(pack_changes(env, lock, registry, loaded.config));
   if (!changes.builtin.empty())
-    log_warn("the program's own plugins are others than those that began the run:" + changes.builtin);
+    log_warn("the program's built-in plugins differ from those that the run began with:" + changes.builtin);
   return changes.others;
 }
 
@@ -246,11 +246,12 @@ Result<> check_unfinished_step(const StepWork& work, const BatchPlan& plan, Colu
   if (static_cast<int64_t>(work.experience.samples.rows.size()) == plan.rows_per_step &&
       static_cast<int64_t>(work.updates.size()) < plan.updates_per_step && has_old && has_reference)
     return {};
-  return Error{ErrorKind::kConfig,
-               fmt::format("the checkpoint was saved inside step {}, which the changed settings would cut into other "
-                           "updates or give a reference",
-                           work.step),
-               checkpoint.string(), "give --resume and a global_step_N folder to change them between steps"};
+  return Error{
+      ErrorKind::kConfig,
+      fmt::format("the checkpoint was saved inside step {}, and with the changed settings this step would have "
+                  "other updates or a reference",
+                  work.step),
+      checkpoint.string(), "give --resume and a global_step_N folder to change them between steps"};
 }
 
 Result<> load_policy_state(const Checkpoint& checkpoint, Model& policy) {

@@ -194,11 +194,12 @@ Result<> RunInputs::load_state(StateReader& reader) {
     log_warn("the run continues although these changed since the checkpoint:" + changed);
     return {};
   }
-  return Error{ErrorKind::kData,
-               fmt::format("the run reads something else than when the checkpoint was made:{}\nRestore it, give "
-                           "--allow-change to continue with what is there now, or --resume never to start over.",
-                           changed),
-               "", ""};
+  return Error{
+      ErrorKind::kData,
+      fmt::format("inputs of the run have changed since the checkpoint:{}\nRestore them, give --allow-change to "
+                  "continue with the present ones, or --resume never to start over.",
+                  changed),
+      "", ""};
 }
 
 Result<RunInputs> make_inputs(const RunSettings& run, const PluginRegistry& registry, const PolicyParts& policy,

@@ -50,9 +50,9 @@ Result<> OwedValidation::load_state(StateReader& reader) {
 }
 
 Result<> PluginStates::save_state(StateWriter& writer) const {
-  for (const StateKeeper& keeper : keepers_) {
-    std::optional<std::string> bytes = TRY(keeper.save());
-    if (bytes) writer.put_bytes(keeper.name, std::move(*bytes));
+  for (const StatefulPlugin& plugin : plugins_) {
+    std::optional<std::string> bytes = TRY(plugin.save());
+    if (bytes) writer.put_bytes(plugin.name, std::move(*bytes));
   }
   return {};
 }
@@ -63,25 +63,25 @@ Result<> PluginStates::load_state(StateReader& reader) {
 }
 
 Result<> PluginStates::load_own(StateReader& reader) {
-  for (const StateKeeper& keeper : keepers_) {
-    if (!reader.has(keeper.name)) {
-      TRY(check_absent(keeper));
+  for (const StatefulPlugin& plugin : plugins_) {
+    if (!reader.has(plugin.name)) {
+      TRY(check_absent(plugin));
       continue;
     }
-    const std::string bytes = TRY(reader.get_bytes(keeper.name));
-    TRY(keeper.load(bytes));
+    const std::string bytes = TRY(reader.get_bytes(plugin.name));
+    TRY(plugin.load(bytes));
   }
   return {};
 }
 
-Result<> PluginStates::check_absent(const StateKeeper& keeper) const {
-  const std::optional<std::string> state = TRY(keeper.save());
+Result<> PluginStates::check_absent(const StatefulPlugin& plugin) const {
+  const std::optional<std::string> state = TRY(plugin.save());
   if (!state) return {};
   if (takes_changes) {
-    log_warn(fmt::format("the state of the plugin {} starts empty: the checkpoint has none", keeper.name));
+    log_warn(fmt::format("the state of the plugin {} starts empty: the checkpoint has none", plugin.name));
     return {};
   }
-  return Error{ErrorKind::kData, "the checkpoint holds no state of the plugin " + keeper.name, "",
+  return Error{ErrorKind::kData, "the checkpoint holds no state of the plugin " + plugin.name, "",
                "give --allow-change to let it start empty"};
 }
 
@@ -93,7 +93,7 @@ Result<> PluginStates::check_others(StateReader& reader) const {
                    "give --allow-change to continue without it"};
     }
     TRY(reader.get_bytes(key));
-    log_warn(fmt::format("the state of the plugin {} is left: this run does not have it", key));
+    log_warn(fmt::format("the run drops the state of the plugin {}, which it does not have", key));
   }
   return {};
 }

@@ -55,7 +55,7 @@ class PluginStates : public Stateful {
   // RewardFunction and must outlive this object.
   template <class Instance>
   void add(std::string name, Instance& instance) {
-    keepers_.push_back({std::move(name), [&instance] { return instance.save_state(); },
+    plugins_.push_back({std::move(name), [&instance] { return instance.save_state(); },
                         [&instance](std::string_view bytes) { return instance.load_state(bytes); }});
   }
 
@@ -66,14 +66,14 @@ class PluginStates : public Stateful {
   Result<> load_own(StateReader& reader);
 
  private:
-  struct StateKeeper {
+  struct StatefulPlugin {
     std::string name;
     std::function<Result<std::optional<std::string>>()> save;
     std::function<Result<>(std::string_view)> load;
   };
-  Result<> check_absent(const StateKeeper& keeper) const;
+  Result<> check_absent(const StatefulPlugin& plugin) const;
   Result<> check_others(StateReader& reader) const;
-  std::vector<StateKeeper> keepers_;
+  std::vector<StatefulPlugin> plugins_;
 };
 
 }  // namespace mortise

@@ -84,8 +84,7 @@ Result<> set_earlier_run_aside(Env& env, const Path& run_dir) {
   if (holds_working_folder(run_dir)) {
     return Error{
         ErrorKind::kConfig,
-        "an earlier run is in this folder, which cannot be renamed to set it aside: this run was started in it",
-        run_dir.string(),
+        "this folder holds an earlier run and cannot be renamed, because this run was started in it", run_dir.string(),
         "resume that run, move its files away, or name another trainer.default_local_dir, as in \"runs/first\""};
   }
   Path from = run_dir.lexically_normal();

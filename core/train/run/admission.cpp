@@ -37,10 +37,10 @@ Result<> check_locked_run(const RunLock& lock, const PluginRegistry& registry, c
   for (const PluginUse& use : plugin_uses(loaded.config)) {
     const auto ref = registry.find(use.kind, use.name);
     if (!ref.ok() || lock.find(ref->pack->id, ref->pack->sha256) != nullptr) continue;
-    return Error{
-        ErrorKind::kPlugin,
-        fmt::format("the {} {} is of {}, which is not in {}", use.kind, quote(use.name), ref->pack->label(), lock.path),
-        loaded.where(use.name_key), "lock it with `mortise pack lock RUN.toml`"};
+    return Error{ErrorKind::kPlugin,
+                 fmt::format("the {} {} comes from {}, which is not in {}", use.kind, quote(use.name),
+                             ref->pack->label(), lock.path),
+                 loaded.where(use.name_key), "lock it with `mortise pack lock RUN.toml`"};
   }
   return {};
 }

@@ -1,5 +1,6 @@
 // What a run needs in addition to its settings, and what it tells, if completions may come from weights of an earlier
-// step: with trainer.mode = "one_step_off" or "async", or with rollout.over_sampling above 1. Nothing to do without. core/config/learning_rules.cpp checks the settings. Thread rule: one thread.
+// step: with trainer.mode = "one_step_off" or "async", or with rollout.over_sampling above 1. Nothing to do without.
+// core/config/learning_rules.cpp checks the settings. Thread rule: one thread.
 #pragma once
 
 #include "config/load.h"

@@ -35,7 +35,7 @@ std::vector<std::string> words_of(std::span<const std::string> names) {
 
 Error matches_nothing(const LoadedConfig& loaded, const OptimGroup& group, std::span<const std::string> names) {
   const std::string key = group.key + ".match";
-  Error error{ErrorKind::kConfig, fmt::format("'{}' is {}, which is in no parameter's name", key, quote(group.match)),
+  Error error{ErrorKind::kConfig, fmt::format("'{}' is {}, which matches no parameter's name", key, quote(group.match)),
               loaded.where(key), did_you_mean(group.match, words_of(names))};
   const auto has = [&](std::string_view name) { return std::ranges::find(names, name) != names.end(); };
   if (group.match.find("lm_head") != std::string::npos && has(kEmbeddingName) && !has(kHeadName))
@@ -49,13 +49,13 @@ Result<> check_use(const LoadedConfig& loaded, const OptimGroup& group, const Gr
   if (use.num_matched == 0) return matches_nothing(loaded, group, names);
   if (use.num_taken == 0) {
     return Error{ErrorKind::kConfig,
-                 fmt::format("'{}' has no parameter: those that it matches are in groups before it", group.key),
+                 fmt::format("'{}' has no parameter left: earlier groups have all that it matches", group.key),
                  loaded.where(group.key), "remove it, or write it before the others"};
   }
   if (!group.uses_muon.value_or(false) || use.takes_matrix) return {};
   const std::string key = group.key + ".optimizer";
   return Error{ErrorKind::kConfig,
-               fmt::format("'{}' is muon, which steps matrices only, but the group has no matrix", key),
+               fmt::format("'{}' is muon, which updates matrices only, but the group has no matrix", key),
                loaded.where(key), fmt::format("remove it, or match matrices with {}.match", group.key)};
 }
 

@@ -67,8 +67,8 @@ std::vector<int64_t> stop_ids_of(const ModelConfig& model, const Tokenizer* toke
     const bool is_outside = id < 0 || id >= model.vocab_size;
     if (is_outside)
       log_warn_once(fmt::format(
-          "the end id {} (eos_token_id of the model folder) is outside the vocabulary of {} and never comes", id,
-          model.vocab_size));
+          "the end id {} (eos_token_id of the model folder) is outside the vocabulary of {} and can never be sampled",
+          id, model.vocab_size));
     return is_outside;
   });
   return ids;

@@ -167,7 +167,7 @@ void warn_of_row_timeouts(const LoadedConfig& loaded,
     if (functions[i].second->granularity() != Granularity::kBatch || !loaded.is_set(key)) continue;
     const Error warning{ErrorKind::kConfig,
                         "'row_timeout' has no effect: the reward scores the rows of a step in one call",
-                        loaded.where(key), "set timeout, or the reward's own limit for a row where it has one"};
+                        loaded.where(key), "set timeout, or the reward's own limit for a row if it has one"};
     log_warn(warning.to_string());
   }
 }

@@ -91,7 +91,8 @@ class Protocol {
   virtual HttpCall generate(const ServerRequest& request, const ServerFacts& facts) const = 0;
   virtual Fault read_answer(const std::string& body, const ServerRequest& request, const ServerFacts& facts,
                             std::vector<ServerSample>& samples) const = 0;
-  // Loads the weights in `folder` under the name `version` (version_names.h), in this order. Empty: the server keeps its own.
+  // Loads the weights in `folder` under the name `version` (version_names.h), in this order. Empty: the server keeps
+  // its own.
   virtual std::vector<HttpCall> weight_calls(const std::string& folder, std::int64_t version) const = 0;
   // Loads the LoRA adapter in `folder` as facts.next_adapter, and unloads all others. Empty: it takes none.
   virtual std::vector<HttpCall> adapter_calls(const std::string& folder, const ServerFacts& facts) const {

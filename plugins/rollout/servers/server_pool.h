@@ -3,9 +3,9 @@
 // A server is probed, gets the newest weights, and is then ready. A failed connection, or several bad answers in a row,
 // take it out for a pause that doubles; it comes back through a probe and the weights, because it may have started
 // again. After a load that failed, and on a server that is paused, the weights come before the probes that sample: half
-// loaded weights can kill vLLM, and a paused one answers no completion. A request goes to the ready server with the most free slots; later turns of a row go where its prefix is. Its
-// answer counts once: an attempt is given up before the next begins, and an answer is taken whole or not at all.
-// Threading: one thread at a time; none is left behind.
+// loaded weights can kill vLLM, and a paused one answers no completion. A request goes to the ready server with the
+// most free slots; later turns of a row go where its prefix is. Its answer counts once: an attempt is given up before
+// the next begins, and an answer is taken whole or not at all. Threading: one thread at a time; none is left behind.
 #pragma once
 
 #include <array>

@@ -31,8 +31,9 @@ struct Use {
 };
 
 // For each use, at the same time: two steps with the kind's plugin "hostile", which misbehaves at the second one.
-// Rewards misbehave at one of four rows. Limits: kCallLimitMs for a call, kRowLimitMs for a row, 2 GiB of memory, 1 GiB in a worker. Each
-// process tells its errors and exits as the program does. `mark` is a file that the pack's static constructor makes.
+// Rewards misbehave at one of four rows. Limits: kCallLimitMs for a call, kRowLimitMs for a row, 2 GiB of memory, 1 GiB
+// in a worker. Each process tells its errors and exits as the program does. `mark` is a file that the pack's static
+// constructor makes.
 std::map<Use, Ended> use_plugins(const Path& pack, const std::vector<Use>& uses, const Path& mark);
 
 }  // namespace mortise::test

@@ -41,7 +41,7 @@ class HostilePacks : public testing::Test {
   static inline TempDir* folder_ = nullptr;
 };
 
-// A plugin in the engine's own process, or a loss or an estimator in a worker: either the message, or the run goes on.
+// A plugin in the engine's own process, or a loss or an estimator in a worker: either the message, or the run continues.
 // A signal is never what ends the program.
 void expect_message(const Misdeed& misdeed, const Use& use, const Ended& ended) {
   std::string_view expected = misdeed.inside;
@@ -53,7 +53,7 @@ void expect_message(const Misdeed& misdeed, const Use& use, const Ended& ended) 
   EXPECT_THAT(ended.output, ContainsRegex("error: " + use.kind + " " + kWho + ", [a-z_]+, step 2: "));
 }
 
-// A reward in a worker: the run goes on, and only the bad row has no reward.
+// A reward in a worker: the run continues, and only the bad row has no reward.
 void expect_in_worker(const Misdeed& misdeed, const Ended& ended) {
   if (misdeed.phase != Phase::kCall || misdeed.ends_worker_run) {
     EXPECT_EQ(ended.code, 4) << ended.output;

@@ -23,7 +23,7 @@ struct Misdeed {
   std::string_view flags = "";  // further options of the compiler
   Phase phase = Phase::kCall;
   // A part of the message about a plugin in the engine's process, and of a rollout backend where it differs. Empty: the
-  // call succeeds, and the run goes on.
+  // call succeeds, and the run continues.
   std::string_view inside = "";
   std::string_view rollout = {};
   // A part of the reason of the failed row of a reward in a worker; empty: the row is scored.

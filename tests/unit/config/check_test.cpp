@@ -312,7 +312,7 @@ INSTANTIATE_TEST_SUITE_P(
         WarnCase{{"actor.optim.min_lr_ratio=0.1"}, "lr_scheduler_type is constant"},
         WarnCase{{"actor.optim.lr_scheduler_type=linear", "actor.optim.num_cycles=1"}, "lr_scheduler_type is linear"},
         WarnCase{{"actor.optim.lr_warmup_steps=3", "actor.optim.lr_warmup_steps_ratio=0.1"}, "lr_warmup_steps wins"},
-        WarnCase{{"actor.optim.lr=0"}, "nothing will be learnt"},
+        WarnCase{{"actor.optim.lr=0"}, "nothing will be learned"},
         WarnCase{{"model.dtype=bfloat16", "critic.model.lora_rank=4", "critic.optim.master_weights=false"},
                  "'critic.optim.master_weights' has no effect: an adapter is trained, in float32"},
         WarnCase{{"actor.clip_ratio=0.1", "actor.clip_ratio_low=0.1", "actor.clip_ratio_high=0.2"},

@@ -376,18 +376,18 @@ TEST(ParameterGroups, ErrorsNameTheGroupAndCloseNames) {
   };
   const std::string g = kGroups;
   EXPECT_THAT(error({g + "a.match='embed_token$'", g + "a.freeze=true"}),
-              AllOf(HasSubstr("'actor.optim.groups.a.match' is 'embed_token$', which is in no parameter's name"),
+              AllOf(HasSubstr("'actor.optim.groups.a.match' is 'embed_token$', which matches no parameter's name"),
                     HasSubstr("did you mean 'embed_tokens'")));
   EXPECT_THAT(error({g + "a.match=zzzzzzzz"}), HasSubstr("names are like model.embed_tokens.weight and "));
   EXPECT_THAT(error({g + "a.match=mlp", g + "b.match=down_proj"}),
-              HasSubstr("'actor.optim.groups.b' has no parameter: those that it matches are in groups before it"));
+              HasSubstr("'actor.optim.groups.b' has no parameter left: earlier groups have all that it matches"));
   EXPECT_THAT(error({g + "a.match='.'", g + "a.freeze=true"}),
               HasSubstr("'actor.optim.groups' freezes every parameter"));
   EXPECT_EQ(error({g + "a.match='^model.norm'", g + "b.match='.'", g + "b.freeze=true"}), "ok");
   const std::string muon = "actor.optim.optimizer=muon";
   EXPECT_THAT(
       error({muon, g + "a.match='norm|bias'", g + "a.optimizer=muon"}),
-      AllOf(HasSubstr("'actor.optim.groups.a.optimizer' is muon, which steps matrices only, but the group has no "
+      AllOf(HasSubstr("'actor.optim.groups.a.optimizer' is muon, which updates matrices only, but the group has no "
                       "matrix"),
             HasSubstr("match matrices with actor.optim.groups.a.match")));
   EXPECT_EQ(error({muon, g + "a.match='norm|bias'", g + "a.optimizer=adamw"}), "ok");

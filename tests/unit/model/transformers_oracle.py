@@ -24,7 +24,7 @@ def load_adapted(folder: str):
         return PeftModel.from_pretrained(model, folder)
     pairs = load_file(Path(folder) / "adapter_model.safetensors")
     names = [name.removesuffix(".lora_A.weight") for name in pairs if name.endswith(".lora_A.weight")]
-    assert len(names) * 2 == len(pairs), "tensors beside lora_A and lora_B"
+    assert len(names) * 2 == len(pairs), "tensors other than lora_A and lora_B"
     with torch.no_grad():
         for name in names:
             weight = model.get_submodule(name.removeprefix("base_model.model.")).weight

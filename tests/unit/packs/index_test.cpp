@@ -261,7 +261,7 @@ TEST_F(PackIndexAttacks, ASecondKeyOfAnIdIsAKeyOfItsOwn) {
   last_signer_ = twin.public_key;
   publish(PublishRequest{{}, {{key_.public_key, {"test.*"}}}, {}, "", 0}, &twin);
   EXPECT_THAT(read(), HasSubstr("rule P20"));
-  // It revokes itself by its id: the key of the same id goes on.
+  // It revokes itself by its id: the key of the same id stays.
   std::filesystem::remove_all(mine);
   publish(PublishRequest{{}, {}, {}, "", 0}, &evil);
   publish(PublishRequest{{}, {}, {{twin.public_key.text(), "", "", "gone", false}}, "", 0}, &evil);

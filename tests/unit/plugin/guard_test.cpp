@@ -248,7 +248,8 @@ TEST_F(RudeTest, StateGoesAroundByteForByte) {
   auto plain = PolicyLoss::create(registry_, "plain", nlohmann::ordered_json::object(), {});
   ASSERT_OK(plain);
   EXPECT_EQ(plain->instance().save_state().value(), std::nullopt);
-  EXPECT_THAT(error_of(plain->instance().load_state("x")), HasSubstr("state of this plugin, which it cannot take"));
+  EXPECT_THAT(error_of(plain->instance().load_state("x")),
+              HasSubstr("state of this plugin, but the plugin cannot load any"));
 }
 
 TEST_F(RudeTest, StraightThroughHasTheGradientOfK2) {

@@ -39,7 +39,7 @@ TEST(ParamsTest, ASecretIsHiddenWhereverItIsSaid) {
   const auto fault = [&](const char* value) { return error_of(validate_params(plugin, {{"api_key", value}})); };
   EXPECT_THAT(fault("short"),
               testing::AllOf(HasSubstr("fewer than 6 bytes"), HasSubstr("env:NAME"), testing::Not(HasSubstr("short"))));
-  EXPECT_THAT(fault("$api_key"), HasSubstr("was taken out when a run wrote its config"));
+  EXPECT_THAT(fault("$api_key"), HasSubstr("that a run removed when it wrote its config"));
   EXPECT_EQ(fault(""), "ok");
   EXPECT_EQ(fault("env:SERVICE_KEY"), "ok");
   const std::string secret = "pass\"word of the service";

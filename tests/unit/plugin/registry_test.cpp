@@ -237,7 +237,7 @@ TEST(LoadTest, AFileThatChangedSinceTheScanIsRefused) {
   auto registry = PluginRegistry::open(options);
   ASSERT_OK(registry);
   std::filesystem::copy_file(pack_path("twin_b"), temp / "pack.so", std::filesystem::copy_options::overwrite_existing);
-  EXPECT_THAT(error_of(registry->load("reward", "twin")), HasSubstr("has changed since it was looked at"));
+  EXPECT_THAT(error_of(registry->load("reward", "twin")), HasSubstr("has changed since it was checked"));
 }
 
 // Copies a pack under another hash, so that this process has not loaded it yet.

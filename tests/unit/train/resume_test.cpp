@@ -222,7 +222,7 @@ TEST_F(UnfinishedStep, OfAnotherBuildIsRefusedByTheColumnThatItLacks) {
 
 TEST_F(UnfinishedStep, ContinuesOnlyIfItsUpdatesAreStillTheSame) {
   work_.table.put<column::Advantages>(std::vector<float>(4));
-  const auto is_cut_otherwise = testing::HasSubstr("which the changed settings would cut into other updates");
+  const auto is_cut_otherwise = testing::HasSubstr("with the changed settings this step would have other updates");
   EXPECT_THAT(refusal({.reference = true}), is_cut_otherwise);
   work_.table.put<column::RefLogProb>(std::vector<float>(4));
   EXPECT_EQ(refusal({.reference = true}), "");

@@ -59,7 +59,7 @@ TEST(OwedValidation, ComesBackWithTheNumbersOfItsStep) {
   ASSERT_OK(load_state(after, saved(before)));
   ASSERT_TRUE(after.metrics.has_value());
   EXPECT_EQ(after.metrics->value("actor/pg_loss"), 0.3);
-  EXPECT_EQ(after.last_final(7), 6) << "the line of step 7 is written anew";
+  EXPECT_EQ(after.last_final(7), 6) << "the line of step 7 is written again";
   ASSERT_OK(load_state(after, saved(*std::make_unique<OwedValidation>())));
   EXPECT_FALSE(after.metrics.has_value());
   ASSERT_OK(load_state(before, StateSnapshot()));  // a checkpoint of before there were any
@@ -113,7 +113,7 @@ TEST(RunInputs, WhatDiffersIsNamedAllAtOnce) {
   EXPECT_OK(load_state(same, snapshot));
   EXPECT_OK(load_state(fewer, snapshot));  // which files a run reads, its settings say
   const std::string error = error_of(load_state(other, snapshot));
-  EXPECT_THAT(error, HasSubstr("\n  what reference\n  what reward.0.path\nRestore it, give --allow-change"));
+  EXPECT_THAT(error, HasSubstr("\n  what reference\n  what reward.0.path\nRestore them, give --allow-change"));
   other.takes_changes = true;
   EXPECT_OK(load_state(other, snapshot));
   const StateSnapshot first = saved(fewer);

@@ -1,5 +1,5 @@
-// The slot `compute` as policy losses, KL estimators and advantage estimators share it: its check and its call. Each kind fills the
-// fields that only its own structs have. Private to this folder.
+// The slot `compute` as policy losses, KL estimators and advantage estimators share it: its check and its call. Each
+// kind fills the fields that only its own structs have. Private to this folder.
 //
 // Thread rule: that of PluginInstance.
 #pragma once
@@ -17,7 +17,8 @@ Result<> check_compute(const PluginInstance& instance) {
   return check_slots(instance, {{kStepSlot.data(), vtable_of<Vtable>(instance).compute != nullptr}});
 }
 
-// Fills the layout and the columns, lets `fill(in, out)` do the rest with `args`, calls the slot, and checks the guard words.
+// Fills the layout and the columns, lets `fill(in, out)` do the rest with `args`, calls the slot, and checks the guard
+// words.
 template <class Vtable, class In, class Out, class Fill>
 Result<CallReport> call_compute(PluginInstance& instance, TensorArgs& args, const StepCall& call, MetricSet* metrics,
                                 const CallOptions& options, const Fill& fill) {

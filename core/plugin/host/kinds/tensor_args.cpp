@@ -161,7 +161,7 @@ Result<> check_sizes(const PluginInstance& instance, std::string_view slot, int6
     if (input.size == 0 && !input.mandatory) {
       return instance.error(slot, step,
                             fmt::format("requires the input {}, which this run does not have", quote(input.name)),
-                            "switch on what makes it, or choose another plugin");
+                            "turn on the setting that computes it, or choose another plugin");
     }
     Error error = instance.error(
         slot, step, fmt::format("{} has {} elements instead of {}", quote(input.name), input.size, input.want),

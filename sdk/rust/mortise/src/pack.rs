@@ -284,7 +284,8 @@ macro_rules! __descriptor {
 /// checks, follows or hides it. Behind the parameters, in this order and each optional: `requires: ["values"]` names
 /// optional inputs that the plugin needs; `update_metrics: ["name", "column=name"]` names metrics of a loss that the run
 /// writes for every update; `reads: Class` names a class with `TellsReads`. The version is the crate's. Use the macro
-/// once per crate. If the pack cannot run in an older host, write `min_host_minor: n,` behind the id. Your own types may have any names, because the macro writes all names of this crate as paths.
+/// once per crate. If the pack cannot run in an older host, write `min_host_minor: n,` behind the id. Your own types
+/// may have any names, because the macro writes all names of this crate as paths.
 #[macro_export]
 macro_rules! pack {
     (id: $id:literal, min_host_minor: $min_host:literal, $($plugins:tt)+) => {

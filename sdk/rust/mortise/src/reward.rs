@@ -134,8 +134,8 @@ impl<'a> Row<'a> {
         let column = self.column(name)?;
         if column.r#type == sys::MORTISE_COLUMN_JSON { Some(self.cell(column.text)) } else { None }
     }
-    /// Adds a reward at one of `completion_ids`, in addition to what `score` returns, which counts at the last token. Only if
-    /// `TOKEN_REWARDS` is true. Panics, which fails the row, if there is no such token.
+    /// Adds a reward at one of `completion_ids`, in addition to what `score` returns, which counts at the last token.
+    /// Only if `TOKEN_REWARDS` is true. Panics, which fails the row, if there is no such token.
     pub fn reward_token(&self, token: usize, reward: f32) {
         if self.output.token_rewards.is_null() {
             return; // a host that does not ask

@@ -1,0 +1,48 @@
+# Links in pages lead somewhere: [text](path#heading) names a file or folder of the tree, and a heading that the page has.
+# Links of the web are not followed. Headings become anchors as on GitHub: lower case, spaces to '-', no punctuation.
+source "$(dirname "$0")/lib.sh"
+pages=$(texts | grep '\.md$' || true)
+[[ -n $pages ]] || finish
+anchors=$(LC_ALL=C xargs -r awk '
+  FNR == 1 { in_code = 0 }
+  /^[ \t]*(```|~~~)/ { in_code = !in_code; next }
+  !in_code && /^#+ / {
+    sub(/^#+ +/, "")
+    while (match($0, /\[[^]]*\]\([^)]*\)/)) {  # a link in a heading: its text
+      link = substr($0, RSTART, RLENGTH)
+      text = substr(link, 2, index(link, "]") - 2)
+      $0 = substr($0, 1, RSTART - 1) text substr($0, RSTART + RLENGTH)
+    }
+    line = tolower($0)
+    gsub(/[^a-z0-9_ -]/, "", line)
+    gsub(/ /, "-", line)
+    print FILENAME "#" line
+  }' <<<"$pages")
+links=$(LC_ALL=C xargs -r awk '
+  FNR == 1 { in_code = 0 }
+  /^[ \t]*(```|~~~)/ { in_code = !in_code; next }
+  in_code { next }
+  {
+    line = $0
+    gsub(/`[^`]*`/, "", line)
+    while (match(line, /\]\([^) ]+\)/)) {
+      print FILENAME "\t" FNR "\t" substr(line, RSTART + 2, RLENGTH - 3)
+      line = substr(line, RSTART + RLENGTH)
+    }
+  }' <<<"$pages")
+while IFS=$'\t' read -r page number target; do
+  case $target in '' | http:* | https:* | mailto:*) continue ;; esac
+  path=${target%%#*}
+  file=$page
+  if [[ -n $path ]]; then
+    file=$(realpath -ms --relative-to=. "$(dirname "$page")/$path")
+    if [[ ! -e $file ]]; then
+      fault "$page:$number: there is no $file"
+      continue
+    fi
+  fi
+  if [[ $target == *#* && $file == *.md ]] && ! grep -qxF -- "$file#${target#*#}" <<<"$anchors"; then
+    fault "$page:$number: $file has no heading #${target#*#}"
+  fi
+done <<<"$links"
+finish
