@@ -145,7 +145,7 @@ class Rank:
 
 
 def rollout_seconds(c, s, work, lengths, ranks, slots, slow=None, shared=True):
-    """When each rank is done. Ranks take prompts as core/train/loop/prompt_queue does; `shared`: also from one another."""
+    """When each rank is done. Ranks take prompts as core/train/sampling/prompt_queue does; `shared`: also from one another."""
     groups = [lengths[i * work.samples:(i + 1) * work.samples] for i in range(work.prompts)]
     blocks = [[work.prompts * r // ranks, work.prompts * (r + 1) // ranks] for r in range(ranks)]
     all_ranks = [Rank((slow or {}).get(r, 1.0)) for r in range(ranks)]

@@ -25,9 +25,7 @@
 #include "model/model.h"
 #include "plugin/host/kinds/reward.h"
 #include "train/loop/best_validation.h"
-#include "train/loop/over_sampling.h"
 #include "train/loop/reference_refresh.h"
-#include "train/loop/rollout_ahead.h"
 #include "train/loop/step_state.h"
 #include "train/loop/stop_limits.h"
 #include "train/report/stage_timer.h"
@@ -36,6 +34,8 @@
 #include "train/resume/run_state.h"
 #include "train/run/parameter_groups.h"
 #include "train/run/policy_folder.h"
+#include "train/sampling/over_sampling.h"
+#include "train/sampling/rollout_ahead.h"
 
 namespace mortise {
 

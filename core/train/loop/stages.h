@@ -5,7 +5,7 @@
 #include <functional>
 
 #include "train/loop/parts.h"
-#include "train/loop/sampler.h"
+#include "train/sampling/sampler.h"
 
 namespace mortise {
 

@@ -8,10 +8,8 @@
 #include "foundation/base/clock.h"
 #include "foundation/base/log.h"
 #include "learn/objective/loss_settings.h"
-#include "train/loop/ahead_round.h"
 #include "train/loop/reference_refresh.h"
 #include "train/loop/replay_stages.h"
-#include "train/loop/router_replay.h"
 #include "train/loop/run_loop.h"
 #include "train/loop/stages.h"
 #include "train/report/journal.h"
@@ -19,6 +17,8 @@
 #include "train/resume/checkpointing.h"
 #include "train/run/ahead_rules.h"
 #include "train/run/run_options.h"
+#include "train/sampling/ahead_round.h"
+#include "train/sampling/router_replay.h"
 
 namespace mortise {
 

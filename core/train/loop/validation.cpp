@@ -8,9 +8,9 @@
 #include <map>
 
 #include "config/check.h"
-#include "train/loop/shared_rollout.h"
 #include "train/loop/val_statistics.h"
 #include "train/report/step_metrics.h"
+#include "train/sampling/shared_rollout.h"
 
 namespace mortise {
 

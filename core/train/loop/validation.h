@@ -23,7 +23,7 @@
 #include "experience/rollout/rollout_runner.h"
 #include "foundation/metrics/registry.h"
 #include "text/tokenizer/tokenizer.h"
-#include "train/loop/sampler.h"
+#include "train/sampling/sampler.h"
 
 namespace mortise {
 

@@ -13,7 +13,7 @@
 #include "foundation/base/shown_text.h"
 #include "foundation/base/text.h"
 #include "foundation/batch/columns.h"
-#include "train/loop/over_sampling.h"
+#include "train/sampling/over_sampling.h"
 
 namespace mortise {
 namespace {

@@ -8,7 +8,7 @@
 #include "learn/objective/actor_objective.h"
 #include "plugin/host/instance.h"
 #include "plugin/host/kinds/rollout_backend.h"
-#include "train/loop/rollout_ahead.h"
+#include "train/sampling/rollout_ahead.h"
 
 namespace mortise {
 

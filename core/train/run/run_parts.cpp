@@ -20,7 +20,6 @@
 #include "learn/objective/actor_objective.h"
 #include "model/tensor/peak_flops.h"
 #include "model/tensor/torch_version.h"
-#include "train/loop/sent_adapter.h"
 #include "train/run/admission.h"
 #include "train/run/ahead_rules.h"
 #include "train/run/offloading.h"
@@ -33,6 +32,7 @@
 #include "train/run/teacher.h"
 #include "train/run/threads.h"
 #include "train/run/turn_parts.h"
+#include "train/sampling/sent_adapter.h"
 
 namespace mortise {
 

@@ -16,10 +16,10 @@
 #include "plugin/host/registry.h"
 #include "train/loop/critic.h"
 #include "train/loop/parts.h"
-#include "train/loop/sampler.h"
 #include "train/loop/stages.h"
 #include "train/loop/validation.h"
 #include "train/resume/checkpointing.h"
+#include "train/sampling/sampler.h"
 
 namespace mortise {
 

@@ -1,5 +1,5 @@
 // The queue from which ranks take prompts: each prompt once, and those of a rank that is busy go to the others.
-#include "train/loop/prompt_queue.h"
+#include "train/sampling/prompt_queue.h"
 
 #include <gtest/gtest.h>
 

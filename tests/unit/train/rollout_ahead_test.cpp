@@ -1,6 +1,6 @@
 // RolloutAhead makes the rollouts of the next steps while its caller works. A checkpoint saves them. If a round fails, the
 // objects that it changed and the rollouts of earlier rounds get their old state back.
-#include "train/loop/rollout_ahead.h"
+#include "train/sampling/rollout_ahead.h"
 
 #include <gmock/gmock.h>
 

@@ -1,6 +1,6 @@
 // What servers get: W + B A is the model that trains, whatever the adapter's scale, and rounded matrices are those that
 // the passes multiply by.
-#include "train/loop/sent_adapter.h"
+#include "train/sampling/sent_adapter.h"
 
 #include <ATen/TensorOperators.h>
 #include <gmock/gmock.h>

@@ -1,5 +1,5 @@
 // See rollout_ahead.h.
-#include "train/loop/rollout_ahead.h"
+#include "train/sampling/rollout_ahead.h"
 
 #include <algorithm>
 #include <exception>

@@ -1,12 +1,12 @@
 // Sends the weights to the backend, samples, and lets the backend sleep.
-#include "train/loop/sampler.h"
+#include "train/sampling/sampler.h"
 
 #include <algorithm>
 
 #include "foundation/metrics/live.h"
-#include "train/loop/sent_adapter.h"
-#include "train/loop/shared_rollout.h"
 #include "train/report/stage_timer.h"
+#include "train/sampling/sent_adapter.h"
+#include "train/sampling/shared_rollout.h"
 
 namespace mortise {
 

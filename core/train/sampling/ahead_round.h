@@ -9,7 +9,7 @@
 #include <cstdint>
 
 #include "train/loop/parts.h"
-#include "train/loop/sampler.h"
+#include "train/sampling/sampler.h"
 
 namespace mortise {
 

@@ -16,8 +16,8 @@
 
 #include "experience/data/prompt_source.h"
 #include "foundation/base/stateful.h"
-#include "train/loop/rollout_ahead.h"
-#include "train/loop/sampler.h"
+#include "train/sampling/rollout_ahead.h"
+#include "train/sampling/sampler.h"
 
 namespace mortise {
 

@@ -1,5 +1,5 @@
 // Counts claims in counters that all ranks share.
-#include "train/loop/prompt_queue.h"
+#include "train/sampling/prompt_queue.h"
 
 #include <fmt/core.h>
 

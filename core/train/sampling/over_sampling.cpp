@@ -1,5 +1,5 @@
 // See over_sampling.h.
-#include "train/loop/over_sampling.h"
+#include "train/sampling/over_sampling.h"
 
 #include <algorithm>
 #include <cmath>
@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "foundation/base/log.h"
-#include "train/loop/ahead_round.h"
+#include "train/sampling/ahead_round.h"
 
 namespace mortise {
 

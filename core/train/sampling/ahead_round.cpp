@@ -1,5 +1,5 @@
 // See ahead_round.h.
-#include "train/loop/ahead_round.h"
+#include "train/sampling/ahead_round.h"
 
 #include <algorithm>
 #include <utility>

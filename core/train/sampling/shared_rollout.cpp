@@ -1,5 +1,5 @@
 // Samples this rank's prompts, and exchanges the rows.
-#include "train/loop/shared_rollout.h"
+#include "train/sampling/shared_rollout.h"
 
 #include <cstring>
 #include <utility>
@@ -9,7 +9,7 @@
 #include "foundation/metrics/live.h"
 #include "plugin/worker/channel.h"
 #include "plugin/worker/metric_bytes.h"
-#include "train/loop/prompt_queue.h"
+#include "train/sampling/prompt_queue.h"
 
 namespace mortise {
 

@@ -1,5 +1,5 @@
 // See sent_adapter.h.
-#include "train/loop/sent_adapter.h"
+#include "train/sampling/sent_adapter.h"
 
 #include <ATen/ops/mul.h>
 #include <fmt/core.h>

@@ -1,5 +1,5 @@
 // See router_replay.h.
-#include "train/loop/router_replay.h"
+#include "train/sampling/router_replay.h"
 
 #include <fmt/core.h>
 
