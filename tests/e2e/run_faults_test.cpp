@@ -128,15 +128,13 @@ void add_names(const Path& file, std::set<std::string>& names) {
   }
 }
 
-// The table of metrics lists what runs write: all of it is in these, but what needs a certain loss, sft, a GPU, a
+// The table of metrics lists what runs write: all of it is in these, but what needs a certain loss, sft, a
 // backend with a copy of the weights, tools (turns_test.cpp), or a teacher or filtered log-probs
 // (objective_stages_test.cpp).
 void expect_the_tables_names(const std::set<std::string>& names) {
   const std::set<std::string_view> elsewhere{"training/learnt_tokens",
                                              "cispo_clip_ratio",
                                              "vespo_phi_mean",
-                                             "perf/max_memory_allocated_gb",
-                                             "perf/max_memory_reserved_gb",
                                              "timing_s/update_weights",
                                              "tool_call_counts/mean",
                                              "tool_call_counts/max",

@@ -287,6 +287,16 @@ case $name in
     printf '[a](b/c.md#no-heading)\n' | write docs/d.md
     rejects "docs/d.md:1: docs/b/c.md has no heading #no-heading" docs/d.md
     ;;
+  metric_names)
+    mkdir -p "$tree/plugins"
+    printf '    {"length/mean", "tokens", "a", kMean},\n    {"time/{any}", "s", "b", kSum},\n    {"perf/rate", "", "c", kLast},\n' |
+      write core/foundation/metrics/names.cpp
+    printf 'add_summary("length", all);\nadd("perf/" + name("rate"));\n' | write core/train/a.cpp
+    accepts "names in one text, from pieces, of summaries, and patterns"
+    printf '    {"perf/most", "", "d", kMax},\n' >>"$tree/core/foundation/metrics/names.cpp"
+    printf '// most of perf\nint most;\n' | write core/train/b.cpp
+    rejects "nothing writes perf/most (no text has the word most)" core/train/b.cpp
+    ;;
   repeated_texts)
     fact='"a sentence that says what to do, in many words"'
     for file in core/a/a core/b/b; do printf 'f(%s);\ng(%s);\n' "$fact" "$fact" | write $file.cpp; done

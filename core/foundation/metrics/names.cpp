@@ -196,8 +196,6 @@ constexpr auto kTable = std::to_array<MetricInfo>({
     {"perf/mfu/actor", "fraction", "part of the machine's measured peak that the policy's updates reach", kMean},
     {"perf/mfu/actor_infer", "fraction", "the same for the old log-probs' pass", kMean},
     {"perf/mfu/critic", "fraction", "the same for the critic's updates", kMean},
-    {"perf/max_memory_allocated_gb", "GiB", "most device memory in use (GPU only)", kMax},
-    {"perf/max_memory_reserved_gb", "GiB", "most device memory reserved (GPU only)", kMax},
     {"perf/cpu_memory_used_gb", "GiB", "resident memory of the process", kMax},
     {"perf/failed_saves", "", "checkpoints that could not be saved since the last good one; 3 stop the run", kLast},
 

@@ -57,7 +57,7 @@ TEST(MetricNames, KnowsThePeersNames) {
       {"timing_per_token_ms/adv", Reduction::kMean},
       {"perf/throughput", Reduction::kMean},
       {"perf/total_num_tokens", Reduction::kSum},
-      {"perf/max_memory_allocated_gb", Reduction::kMax},
+      {"perf/cpu_memory_used_gb", Reduction::kMax},
       {"training/global_step", Reduction::kLast},
       {"training/rollout_probs_diff_std", Reduction::kMean},
       {"training/rollout_actor_probs_pearson_corr", Reduction::kMean},
