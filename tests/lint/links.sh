@@ -1,5 +1,5 @@
 # Links in pages lead somewhere: [text](path#heading) names a file or folder of the tree, and a heading that the page has.
-# Links of the web are not followed. Headings become anchors as on GitHub: lower case, spaces to '-', no punctuation.
+# Paths of the tree in `code` exist too. Links of the web are not followed. Headings become anchors as on GitHub: lower case, spaces to '-', no punctuation.
 source "$(dirname "$0")/lib.sh"
 pages=$(texts | grep '\.md$' || true)
 [[ -n $pages ]] || finish
@@ -45,4 +45,25 @@ while IFS=$'\t' read -r page number target; do
     fault "$page:$number: $file has no heading #${target#*#}"
   fi
 done <<<"$links"
+# Paths of the tree in `code`, outside of blocks. A name without its ending (`step_table`) or a pattern is fine, and so are
+# the examples of CONTRIBUTING.md: the kind judge, the family acme.
+while IFS=$'\t' read -r page number path; do
+  [[ -n $path && ! $path =~ judge|acme|LANG ]] || continue
+  compgen -G "$path*" >/dev/null || fault "$page:$number: there is no $path"
+done < <(LC_ALL=C xargs -r awk '
+  FNR == 1 { in_code = 0 }
+  /^[ \t]*(```|~~~)/ { in_code = !in_code; next }
+  in_code { next }
+  {
+    line = $0
+    while (match(line, /`[^`]+`/)) {
+      count = split(substr(line, RSTART + 1, RLENGTH - 2), words, " ")
+      line = substr(line, RSTART + RLENGTH)
+      for (i = 1; i <= count; ++i) {
+        sub(/[.,:;]+$/, "", words[i])
+        if (words[i] ~ /^(core|apps|plugins|sdk|tests|docs|configs|cmake|third_party_notes)\/[A-Za-z0-9_.\/*-]+$/)
+          print FILENAME "\t" FNR "\t" words[i]
+      }
+    }
+  }' <<<"$pages")
 finish

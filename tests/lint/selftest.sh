@@ -282,6 +282,10 @@ case $name in
     accepts "links to pages, folders, headings and the web; code"
     printf '[a](a.md)\n\n[b](b/d.md)\n' | write docs/d.md
     rejects "docs/d.md:3: there is no docs/b/d.md" docs/d.md
+    printf 'See `docs/a`, `docs/b/*.md` and `core/a/judge.h`.\n\n```\ndocs/none.md\n```\n' | write docs/d.md
+    accepts "paths with and without an ending, patterns, the example of a kind"
+    printf '# D\n\nSee `docs/b/d.md`.\n' | write docs/d.md
+    rejects "docs/d.md:3: there is no docs/b/d.md" docs/d.md
     printf '[a](a.md#two)\n' | write docs/d.md
     rejects "docs/d.md:1: docs/a.md has no heading #two" docs/d.md
     printf '[a](b/c.md#no-heading)\n' | write docs/d.md
