@@ -6,7 +6,6 @@
 #include <elf.h>
 
 #include <algorithm>
-#include <array>
 #include <cstdio>
 #include <cstring>
 #include <limits>
@@ -14,6 +13,8 @@
 #include <set>
 
 #include "foundation/base/text.h"
+#include "plugin/pack/elf_bytes.h"
+#include "plugin/pack/elf_tags.h"
 
 namespace mortise {
 namespace {
@@ -33,105 +34,7 @@ constexpr uint64_t kMaxSymbols = 1 << 20;
 constexpr uint64_t kMaxDynamicEntries = 1 << 16;
 constexpr uint64_t kMaxNotes = 1 << 10;
 
-// Reads of T at any offset, or nothing where the bytes are not all in the file.
-class Bytes {
- public:
-  explicit Bytes(std::span<const std::byte> file) : file_(file) {}
-  [[nodiscard]] uint64_t size() const { return file_.size(); }
-
-  [[nodiscard]] bool contains(uint64_t offset, uint64_t count) const {
-    return offset <= file_.size() && count <= file_.size() - offset;
-  }
-  template <class T>
-  [[nodiscard]] std::optional<T> read(uint64_t offset) const {
-    if (!contains(offset, sizeof(T))) return std::nullopt;
-    T value;
-    std::memcpy(&value, file_.data() + offset, sizeof(T));
-    return value;
-  }
-  [[nodiscard]] std::string_view text(uint64_t offset, uint64_t count) const {
-    return {reinterpret_cast<const char*>(file_.data()) + offset, count};
-  }
-
- private:
-  std::span<const std::byte> file_;
-};
-
 constexpr uint64_t kPageBytes = 4096;  // the smallest page that a loader maps
-
-// The tags that linkers write into an ordinary shared object and that load nothing except what DT_NEEDED names. It is a
-// list of allowed tags, because a loader may learn new ones.
-constexpr std::array kAllowedTags = {
-    int64_t{DT_NEEDED},
-    int64_t{DT_PLTRELSZ},
-    int64_t{DT_PLTGOT},
-    int64_t{DT_HASH},
-    int64_t{DT_STRTAB},
-    int64_t{DT_SYMTAB},
-    int64_t{DT_RELA},
-    int64_t{DT_RELASZ},
-    int64_t{DT_RELAENT},
-    int64_t{DT_STRSZ},
-    int64_t{DT_SYMENT},
-    int64_t{DT_INIT},
-    int64_t{DT_FINI},
-    int64_t{DT_SONAME},
-    int64_t{DT_RPATH},
-    int64_t{DT_SYMBOLIC},
-    int64_t{DT_PLTREL},
-    int64_t{DT_DEBUG},
-    int64_t{DT_TEXTREL},
-    int64_t{DT_JMPREL},
-    int64_t{DT_BIND_NOW},
-    int64_t{DT_INIT_ARRAY},
-    int64_t{DT_FINI_ARRAY},
-    int64_t{DT_INIT_ARRAYSZ},
-    int64_t{DT_FINI_ARRAYSZ},
-    int64_t{DT_RUNPATH},
-    int64_t{DT_FLAGS},
-    int64_t{35} /* DT_RELRSZ */,
-    int64_t{36} /* DT_RELR */,
-    int64_t{37} /* DT_RELRENT */,
-    int64_t{DT_GNU_HASH},
-    int64_t{DT_TLSDESC_PLT},
-    int64_t{DT_TLSDESC_GOT},
-    int64_t{DT_VERSYM},
-    int64_t{DT_RELACOUNT},
-    int64_t{DT_RELCOUNT},
-    int64_t{DT_FLAGS_1},
-    int64_t{DT_VERDEF},
-    int64_t{DT_VERDEFNUM},
-    int64_t{DT_VERNEED},
-    int64_t{DT_VERNEEDNUM},
-#if defined(__x86_64__)
-    int64_t{0x70000000} /* DT_X86_64_PLT */,
-    int64_t{0x70000001} /* DT_X86_64_PLTSZ */,
-    int64_t{0x70000003} /* DT_X86_64_PLTENT */,
-#elif defined(__aarch64__)
-    int64_t{0x70000001} /* DT_AARCH64_BTI_PLT */,
-    int64_t{0x70000003} /* DT_AARCH64_PAC_PLT */,
-    int64_t{0x70000005} /* DT_AARCH64_VARIANT_PCS */,
-#endif
-};
-
-// DF_1_PIE marks a program, which the audit refuses by name.
-constexpr uint64_t kAllowedFlags1 = DF_1_NOW | DF_1_NODELETE | DF_1_ORIGIN | DF_1_PIE;
-constexpr uint64_t kAllowedFlags = DF_ORIGIN | DF_SYMBOLIC | DF_TEXTREL | DF_BIND_NOW | DF_STATIC_TLS;
-
-struct Tag {
-  int64_t number;
-  std::string_view name;
-  bool has_text;  // its value is a place in the string table
-};
-// Those that an attacker would use, by name.
-constexpr std::array<Tag, 8> kNamedTags = {{{DT_AUXILIARY, "DT_AUXILIARY", true},
-                                            {DT_FILTER, "DT_FILTER", true},
-                                            {DT_AUDIT, "DT_AUDIT", true},
-                                            {DT_DEPAUDIT, "DT_DEPAUDIT", true},
-                                            {DT_CONFIG, "DT_CONFIG", true},
-                                            {DT_PREINIT_ARRAY, "DT_PREINIT_ARRAY", false},
-                                            {DT_REL, "DT_REL", false},
-                                            {DT_GNU_LIBLIST, "DT_GNU_LIBLIST", false}}};
 
 std::string hex_text(uint64_t value) {
   char buffer[32];
@@ -186,7 +89,7 @@ class Reader {
   [[nodiscard]] std::optional<uint64_t> file_offset(uint64_t address, uint64_t count) const;
   [[nodiscard]] std::optional<std::string> string_at(uint64_t index) const;
 
-  Bytes bytes_;
+  ElfBytes bytes_;
   std::string_view where_;
   std::vector<Elf64_Phdr> headers_;
   Dynamic dynamic_;
@@ -307,8 +210,7 @@ void Reader::note_entry(const Elf64_Dyn& entry) {
       dynamic_.has_soname = true;
       break;
     default:
-      if (std::find(kAllowedTags.begin(), kAllowedTags.end(), entry.d_tag) == kAllowedTags.end())
-        dynamic_.unexpected.push_back(entry);
+      if (!is_allowed_tag(entry.d_tag)) dynamic_.unexpected.push_back(entry);
       break;
   }
 }
@@ -375,18 +277,17 @@ Result<> Reader::read_strings() {
 
 Result<> Reader::read_unexpected() {
   for (const Elf64_Dyn& entry : dynamic_.unexpected) {
-    const auto known =
-        std::find_if(kNamedTags.begin(), kNamedTags.end(), [&](const Tag& tag) { return tag.number == entry.d_tag; });
-    if (known == kNamedTags.end()) {
+    const NamedTag* known = find_named_tag(entry.d_tag);
+    if (known == nullptr) {
       out_.unexpected.push_back("tag " + hex_text(static_cast<uint64_t>(entry.d_tag)));
       continue;
     }
     const auto text = known->has_text ? string_at(entry.d_un.d_val) : std::nullopt;
     out_.unexpected.push_back(std::string(known->name) + (text ? " " + quote(*text) : ""));
   }
-  if (const uint64_t flags = dynamic_.flags & ~kAllowedFlags; flags != 0)
+  if (const uint64_t flags = dynamic_.flags & ~kAllowedDynamicFlags; flags != 0)
     out_.unexpected.push_back("DT_FLAGS " + hex_text(flags));
-  if (const uint64_t flags = dynamic_.flags_1 & ~kAllowedFlags1; flags != 0)
+  if (const uint64_t flags = dynamic_.flags_1 & ~kAllowedDynamicFlags1; flags != 0)
     out_.unexpected.push_back("DT_FLAGS_1 " + hex_text(flags));
   return {};
 }
@@ -485,31 +386,6 @@ Result<> Reader::read_notes() {
 
 Result<ElfSummary> read_elf(std::span<const std::byte> file, std::string_view where) {
   return Reader(file, where).read();
-}
-
-Result<> check_section_headers(std::span<const std::byte> file, std::string_view where) {
-  const Bytes bytes(file);
-  const auto bad = [&](std::string what) {
-    return Error{ErrorKind::kPlugin, "damaged ELF file: " + std::move(what), std::string(where),
-                 "build the pack again; do not drop its section headers"};
-  };
-  const auto header = bytes.read<Elf64_Ehdr>(0);
-  if (!header) return bad("it ends inside the file header");
-  if (header->e_shnum == 0 || header->e_shoff == 0) return bad("no section headers");
-  if (header->e_shentsize != sizeof(Elf64_Shdr)) return bad("section headers of a wrong size");
-  if (!bytes.contains(header->e_shoff, uint64_t{header->e_shnum} * sizeof(Elf64_Shdr))) {
-    return bad("section headers lie outside the file");
-  }
-  if (header->e_shstrndx >= header->e_shnum) return bad("no section names");
-  for (uint64_t i = 0; i < header->e_shnum; ++i) {
-    const auto section = *bytes.read<Elf64_Shdr>(header->e_shoff + i * sizeof(Elf64_Shdr));
-    if (section.sh_type == SHT_NOBITS || section.sh_type == SHT_NULL) continue;
-    if (!bytes.contains(section.sh_offset, section.sh_size))
-      return bad(fmt::format("section {} lies outside the file", i));
-  }
-  const auto names = *bytes.read<Elf64_Shdr>(header->e_shoff + uint64_t{header->e_shstrndx} * sizeof(Elf64_Shdr));
-  if (names.sh_type != SHT_STRTAB || names.sh_size == 0) return bad("section names are no string table");
-  return {};
 }
 
 }  // namespace mortise
