@@ -77,7 +77,7 @@ Result<std::optional<Prompt>> SftEncoder::encode_text(const Json& row, const std
   if (options_.assistant_only_loss) {
     return bad_sft_row(
         "sft.assistant_only_loss needs rows that are chats, but this completion is text", where,
-        "write prompt and completion as messages, or remove the key, because prompts are not learnt anyway");
+        "write prompt and completion as messages, or remove the key, because prompts are not learned anyway");
   }
   Prompt prompt = TRY(prompts_->encode(row, where, options_.vocab_size));
   if (options_.filter_overlong && prompts_->is_overlong(prompt)) return std::optional<Prompt>();

@@ -293,7 +293,7 @@ Result<ScoredBatch> RewardRunner::score(const PromptBatch& prompts, const Sample
       std::ranges::any_of(scored.columns, [](const RewardColumn& column) { return column.num_failed > 0; });
   if (num_rows > 0 && !any_failed && std::ranges::count(scored.row_valid, 1) == 0) {
     log_warn(fmt::format(
-        "no reward applies to any row of {}, so nothing can be learnt from it. Check that the data column that a "
+        "no reward applies to any row of {}, so nothing can be learned from it. Check that the data column that a "
         "reward reads exists, has the type that it reads, and is not null. Columns: {}",
         occasion(context), columns_phrase(make_reward_batch(prompts, samples, types_, context).columns)));
   }
