@@ -172,7 +172,7 @@ class LearningRules {
     }
     if (algorithm.use_pf_ppo && config_.trainer.rollout_data_tokens > 0) {
       error("algorithm.use_pf_ppo",
-            "'algorithm.use_pf_ppo' cannot be used with trainer.rollout_data_tokens, because a row may be learnt from "
+            "'algorithm.use_pf_ppo' cannot be used with trainer.rollout_data_tokens, because a row may be learned from "
             "several times or not at all",
             "remove one of the two");
     }

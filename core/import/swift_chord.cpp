@@ -44,7 +44,7 @@ void set_rows(Translation& t) {
   if (scale != std::vector<std::string>{"default"}) {
     t.warn(kRows,
            "ms-swift learns only the last answer of each chat of chord_sft_dataset unless loss_scale is default. Here "
-           "all answers are learnt: give rows of several turns as a prompt and a completion");
+           "all answers are learned: give rows of several turns as a prompt and a completion");
   }
 }
 
