@@ -15,6 +15,14 @@ done < <(texts | grep '\.md$' | grep -vxF docs/algorithms.md | LC_ALL=C xargs -r
   }
   length($0) > 120 { print FILENAME ":" FNR ": " length($0) " characters (at most 120)" }
 ')
+# A page of docs/ begins with what it is for: the first thing under its title is a sentence.
+while IFS= read -r line; do
+  [[ -z $line ]] || fault "$line"
+done < <(texts | grep -E '^docs/.*\.md$' | LC_ALL=C xargs -r awk '
+  FNR == 1 { is_open = 1; next }
+  !is_open || /^[ \t]*$/ { next }
+  { is_open = 0 }
+  /^(```|\||#|!|<|[-*] |\*\*|[0-9]+\.)/ { print FILENAME ":" FNR ": the page begins without a sentence that says what it is for" }')
 # Comments of whole lines, and behind code. One that begins with "of" may continue a sentence of the line above.
 comments() { # MARK ENDINGS: MARK begins a comment in files whose names end so
   texts | grep -E "$2" | LC_ALL=C xargs -r awk -v mark="$1" '

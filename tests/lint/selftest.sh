@@ -78,12 +78,9 @@ case $name in
   rooms)
     printf '| 0 | `foundation` | all | no |\n' | write docs/architecture.md
     echo 'int a;' | write core/foundation/a.cpp
-    echo 'see `core/foundation/a.cpp`, `core/foundation` and `tests/plugins/NAME.cpp`' | write docs/a.md
-    accepts "a table that agrees with the folders; names of what is there"
+    accepts "a table that agrees with the folders"
     echo 'int b;' | write core/extra/b.cpp
     rejects "core/extra: docs/architecture.md has no row for it" core/extra
-    echo 'see `core/foundation/b.cpp`' | write docs/b.md
-    rejects "docs/b.md:1: there is no core/foundation/b.cpp" docs/b.md
     printf '| 0 | `foundation` | all | no |\n| 1 | `gone` | nothing | yes |\n' | write docs/architecture.md
     rejects "the room 'gone' is not in core/" docs/architecture.md
     ;;
@@ -243,8 +240,10 @@ case $name in
     long=$(printf 'word %.0s' {1..30})
     printf '# %s\n\nshort\n\n| %s |\n\n```\n%s\n```\n\n    %s\n' "$long" "$long" "$long" "$long" | write docs/a.md
     accepts "short prose; long headings, tables and code"
-    printf 'short\n\n- %s\n' "$long" | write docs/b.md
-    rejects "docs/b.md:3: 152 characters (at most 120)" docs/b.md
+    printf '# B\n\n| what | for |\n|---|---|\n' | write docs/b.md
+    rejects "docs/b.md:3: the page begins without a sentence" docs/b.md
+    printf 'short\n\nA page.\n\n- %s\n' "$long" | write docs/b.md
+    rejects "docs/b.md:5: 152 characters (at most 120)" docs/b.md
     printf '// What the models have, each\n// of them.\nint a;  // one of a row, and\n        // of a group\n' | write core/a.h
     printf 'a = 1  # one of two\nb = "#of"\n' | write configs/a.toml
     accepts "of inside a sentence"
@@ -282,10 +281,13 @@ case $name in
     accepts "links to pages, folders, headings and the web; code"
     printf '[a](a.md)\n\n[b](b/d.md)\n' | write docs/d.md
     rejects "docs/d.md:3: there is no docs/b/d.md" docs/d.md
-    printf 'See `docs/a`, `docs/b/*.md` and `core/a/judge.h`.\n\n```\ndocs/none.md\n```\n' | write docs/d.md
+    printf 'See `docs/a`, `docs/b/*.md`, `docs/NAME.md` and `core/a/judge.h`.\n\n```\ndocs/none.md\n```\n' | write docs/d.md
     accepts "paths with and without an ending, patterns, the example of a kind"
     printf '# D\n\nSee `docs/b/d.md`.\n' | write docs/d.md
     rejects "docs/d.md:3: there is no docs/b/d.md" docs/d.md
+    printf 'See `docs/b/c.m`, or `docs/*.txt`.\n' | write docs/README.md
+    rejects "docs/README.md:1: there is no docs/b/c.m" nothing
+    rejects "docs/README.md:1: there is no docs/*.txt" docs/README.md
     printf '[a](a.md#two)\n' | write docs/d.md
     rejects "docs/d.md:1: docs/a.md has no heading #two" docs/d.md
     printf '[a](b/c.md#no-heading)\n' | write docs/d.md
