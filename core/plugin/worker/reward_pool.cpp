@@ -13,7 +13,7 @@
 namespace mortise {
 namespace {
 
-constexpr int kSendTimeoutMs = 1000;  // a worker that does not read for so long is as good as dead
+constexpr int kPieceSendTimeoutMs = 1000;  // a worker that does not read for so long is as good as dead
 constexpr int kIdleTimeoutMs = 60'000;
 constexpr int64_t kStopMs = 1000;        // for a plugin that asks whether the run is stopping
 constexpr int64_t kNoMemoryMs = 10'000;  // without an output area; then the rows of a piece fail
@@ -164,7 +164,7 @@ Result<> RewardPool::give(Slot& slot, const RowPiece& piece) {
   for (int64_t i = 0; i < piece.count; ++i) slot.area.done[i].store(0, std::memory_order_relaxed);
   slot.area.head->at_hand.store(-1);
   slot.area.head->cancelled.store(false);
-  TRY(slot.channel.send(kPiece, encode(message), fds, kSendTimeoutMs));
+  TRY(slot.channel.send(kPiece, encode(message), fds, kPieceSendTimeoutMs));
   slot.output.close_file();  // the worker has it
   slot.busy = true;
   at_work_.push_back({&slot, piece, system_.monotonic_ns(), {}, {}});

@@ -10,9 +10,9 @@
 namespace mortise {
 namespace {
 
-constexpr int64_t kGraceMs = 50;       // for a plugin that checks its deadline and stops
+constexpr int64_t kRowGraceMs = 50;    // for a plugin that checks its deadline and stops
 constexpr int64_t kPickUpMs = 10'000;  // for a worker to begin with its next row
-constexpr int kMaxTries = 3;
+constexpr int kMaxPieceTries = 3;
 
 std::string seconds(int64_t ms) { return format_duration(static_cast<double>(ms) * 1e-3); }
 
@@ -61,7 +61,7 @@ Result<> RewardPool::settle(Slot& slot, const std::string& text, bool may_blame)
 // Unscored rows of a piece go to another worker, unless too many workers have ended at it.
 void RewardPool::put_back(RowPiece piece, bool blamed, const std::string& text) {
   piece.num_tries += blamed ? 0 : 1;
-  if (piece.num_tries >= kMaxTries) fail_rows(piece, 0, piece.count, MORTISE_ABORTED, text);
+  if (piece.num_tries >= kMaxPieceTries) fail_rows(piece, 0, piece.count, MORTISE_ABORTED, text);
   while (piece.count > 0 && !account_.is_open(todo_.row_of(piece, 0))) ++piece.first, --piece.count;
   if (piece.count > 0) todo_.put_back(piece);
 }
@@ -85,7 +85,7 @@ Result<> RewardPool::recover() {
 
 Result<> RewardPool::enforce_deadlines() {
   const int64_t now = system_.monotonic_ns();
-  if (deadline_ns_ > 0 && now > deadline_ns_ + kGraceMs * kMsInNs) {
+  if (deadline_ns_ > 0 && now > deadline_ns_ + kRowGraceMs * kMsInNs) {
     const std::string text = "the batch took longer than timeout = " + seconds(request_.timeout_ms);
     while (!at_work_.empty()) TRY(end_worker(*at_work_.front().slot, text));
     fail_the_rest(MORTISE_DEADLINE_EXCEEDED, "not scored: " + text);
@@ -109,7 +109,7 @@ Result<> RewardPool::enforce_deadlines() {
 int64_t RewardPool::row_deadline_ns(const Work& work) const {
   const OutputHead& head = *work.slot->area.head;
   if (head.at_hand.load(std::memory_order_acquire) >= 0)
-    return head.started_ns.load() + (request_.row_timeout_ms + kGraceMs) * kMsInNs;
+    return head.started_ns.load() + (request_.row_timeout_ms + kRowGraceMs) * kMsInNs;
   return std::max(head.started_ns.load(), work.given_ns) + (request_.row_timeout_ms + kPickUpMs) * kMsInNs;
 }
 
@@ -125,11 +125,11 @@ void RewardPool::fail_the_rest(int32_t code, const std::string& text) {
 int RewardPool::time_to_next_deadline() const {
   const int64_t now = system_.monotonic_ns();
   int64_t wait_ms = 1000;  // now and then for a stop of the run
-  if (deadline_ns_ > 0) wait_ms = std::min(wait_ms, (deadline_ns_ - now) / kMsInNs + kGraceMs + 1);
+  if (deadline_ns_ > 0) wait_ms = std::min(wait_ms, (deadline_ns_ - now) / kMsInNs + kRowGraceMs + 1);
   if (request_.row_timeout_ms > 0 && granularity() != Granularity::kBatch) {
     for (const Work& work : at_work_) {
       // One that has not begun may do so right after this look.
-      const int64_t soonest = now + (request_.row_timeout_ms + kGraceMs) * kMsInNs;
+      const int64_t soonest = now + (request_.row_timeout_ms + kRowGraceMs) * kMsInNs;
       wait_ms = std::min(wait_ms, (std::min(soonest, row_deadline_ns(work)) - now) / kMsInNs + 1);
     }
   }
