@@ -81,8 +81,15 @@ build_ahead() {
   ahead_job=$!
 }
 finish_build_ahead() {
-  [[ -z $ahead_job ]] || wait "$ahead_job" || true
+  [[ -n $ahead_job ]] || return 0
+  usual_priority "$ahead_job"
+  wait "$ahead_job" || true
   ahead_job=
+}
+usual_priority() {  # PROCESS: for it and those that it started. Only root may do this; others wait a little longer.
+  local one
+  chrt --other --pid 0 "$1" 2>/dev/null || return 0
+  for one in $(cat "/proc/$1/task/$1/children" 2>/dev/null); do usual_priority "$one"; done
 }
 
 # run_tests PRESET [CTEST OPTIONS...]
