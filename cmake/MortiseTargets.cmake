@@ -3,7 +3,7 @@
 # Tests are compiled more often than they run.
 set(MORTISE_TEST_OPTIMISATION -O0)
 
-# mortise_precompile(TARGET room|test [TORCH]): the precompiled header that such targets share. A target of its own
+# mortise_precompile(TARGET room|program|test [TORCH]): the precompiled header that such targets share. A target of its own
 # makes each one. The compiler accepts it only with the maker's optimisation and position independence, so a target with
 # other flags makes its own (target_precompile_headers).
 function(mortise_precompile target kind)
@@ -22,10 +22,12 @@ function(mortise_precompile target kind)
       add_executable(${maker} EXCLUDE_FROM_ALL "${PROJECT_BINARY_DIR}/pch/${maker}.cpp")
       target_link_libraries(${maker} PRIVATE GTest::gtest GTest::gmock)
       target_compile_options(${maker} PRIVATE ${MORTISE_TEST_OPTIMISATION})
+    elseif(kind STREQUAL "program")
+      add_executable(${maker} EXCLUDE_FROM_ALL "${PROJECT_BINARY_DIR}/pch/${maker}.cpp")
     else()
       add_library(${maker} OBJECT EXCLUDE_FROM_ALL "${PROJECT_BINARY_DIR}/pch/${maker}.cpp")
     endif()
-    target_link_libraries(${maker} PRIVATE mortise_flags)
+    target_link_libraries(${maker} PRIVATE mortise_flags nlohmann_json::nlohmann_json)  # the header that the targets read too
     if("TORCH" IN_LIST ARGN)
       target_link_libraries(${maker} PRIVATE mortise_torch)
     endif()
@@ -71,8 +73,19 @@ function(mortise_room name)
   endif()
 endfunction()
 
+# The paths that tests/support/test_folders.h declares: one small file for all test programs.
+function(mortise_test_folders)
+  if(TARGET mortise_test_folders)
+    return()
+  endif()
+  add_library(mortise_test_folders STATIC "${PROJECT_SOURCE_DIR}/tests/support/test_folders.cpp")
+  target_include_directories(mortise_test_folders PRIVATE "${PROJECT_SOURCE_DIR}/tests")
+  target_compile_definitions(mortise_test_folders PRIVATE SOURCE_FOLDER="${PROJECT_SOURCE_DIR}" BUILD_FOLDER="${PROJECT_BINARY_DIR}")
+  target_link_libraries(mortise_test_folders PRIVATE mortise_flags)
+endfunction()
+
 # mortise_test(NAME SOURCES ... [USES room ...] [LIBS target ...] [TORCH] [EACH suite|case] [PROCESSORS n] [THREADS]): one
-# GoogleTest program. It runs in the source root's tests folder, with MORTISE_SOURCE_DIR and MORTISE_BINARY_DIR defined.
+# GoogleTest program. It runs in the source root's tests folder, with MORTISE_SOURCE_DIR and MORTISE_BINARY_DIR (tests/support/test_folders.h).
 #   EACH        one ctest entry NAME.SUITE or NAME.SUITE.CASE for each, found by asking the program. Without it the program
 #               is one entry NAME. Slow programs need it: their entries run side by side, each within its own limit.
 #   PROCESSORS  how many processors one entry keeps busy (default 1).
@@ -83,7 +96,8 @@ function(mortise_test name)
   mortise_unity(${name})
   target_link_libraries(${name} PRIVATE mortise_flags GTest::gtest GTest::gmock GTest::gtest_main ${ARG_LIBS})
   target_include_directories(${name} PRIVATE "${PROJECT_SOURCE_DIR}/tests")
-  target_compile_definitions(${name} PRIVATE MORTISE_SOURCE_DIR="${PROJECT_SOURCE_DIR}" MORTISE_BINARY_DIR="${PROJECT_BINARY_DIR}")
+  mortise_test_folders()
+  target_link_libraries(${name} PRIVATE mortise_test_folders)
   foreach(room IN LISTS ARG_USES)
     target_link_libraries(${name} PRIVATE mortise_${room})
   endforeach()
@@ -96,6 +110,19 @@ function(mortise_test name)
   target_compile_options(${name} PRIVATE ${MORTISE_TEST_OPTIMISATION})
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY "${CMAKE_BINARY_DIR}/tests")
   mortise_test_entries(${name} "${ARG_EACH}" "${ARG_PROCESSORS}" "${ARG_THREADS}")
+endfunction()
+
+# mortise_test_costs(): tests/seconds.txt also orders those entries of this folder that are no GoogleTest programs.
+function(mortise_test_costs)
+  set(file "${PROJECT_SOURCE_DIR}/tests/seconds.txt")
+  set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS "${file}")
+  file(STRINGS "${file}" lines REGEX "^[^#]")
+  get_property(names DIRECTORY PROPERTY TESTS)
+  foreach(line IN LISTS lines)
+    if(line MATCHES "^([^ ]+) +([0-9]+)$" AND CMAKE_MATCH_1 IN_LIST names)
+      set_tests_properties(${CMAKE_MATCH_1} PROPERTIES COST ${CMAKE_MATCH_2})
+    endif()
+  endforeach()
 endfunction()
 
 # ctest makes the entries when it starts: only then can the program say which cases it has.

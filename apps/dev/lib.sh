@@ -155,6 +155,13 @@ fill_wheels() {
   "$MORTISE_CACHE/$1/bin/python" -m pip install --quiet --disable-pip-version-check --no-deps --no-compile --no-cache-dir --only-binary=:all: \
     --require-hashes --requirement "tests/$1.lock"
 }
+# Importing these libraries takes seconds if Python must compile them, and containers often set PYTHONDONTWRITEBYTECODE. Python
+# runs this line when it starts in the environment: it compiles each module once, into a folder of the environment.
+keep_bytecode() {
+  local packages
+  packages=$("$1/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))') &&
+    echo "import sys; sys.dont_write_bytecode = False; sys.pycache_prefix = '$1/bytecode'" >"$packages/mortise_bytecode.pth"
+}
 install_wheels() {
   local dir=$MORTISE_CACHE/$1
   have_wheels "$1" && return
@@ -169,6 +176,7 @@ install_wheels() {
       rm -rf "$dir"
       "$system_python" -m venv "$dir" && fill_wheels "$1" || exit 1  # -e has no effect in commands before ||
     fi
+    keep_bytecode "$dir" || exit 1
     wheels_stamp "$1" >"$dir/.stamp"
   ) 9>"$MORTISE_CACHE/.$1.lock" >"$(log_file "$1")" 2>&1 </dev/null
 }
@@ -193,5 +201,7 @@ configure() {
 build() {
   local preset=$1
   shift
+  # Into an empty cache, ccache compiles without preprocessing each file first. Clones at other paths find less of that.
+  [[ $(ccache --print-stats 2>/dev/null | awk '$1 == "files_in_cache" { print $2 }') != 0 ]] || export CCACHE_DEPEND=1
   configure "$preset" && ninja -C "build/$preset" -j "$num_jobs" "$@"
 }

@@ -3,6 +3,8 @@
 
 #include <sys/wait.h>
 
+#include <algorithm>
+#include <cctype>
 #include <cmath>
 #include <cstdlib>
 #include <string>
@@ -59,12 +61,25 @@ inline double mean_score_of_last(const Path& metrics, size_t count, const std::s
   return sum / static_cast<double>(found);
 }
 
+// Puts into dir what `MAKER . OPTIONS` makes there. The maker loads libtorch, which takes longer than all that it does, and
+// its result depends on nothing else: one folder of the build keeps it for all tests until the maker is built again.
+inline Outcome copy_task(const std::string& maker, const std::string& options, const Path& dir) {
+  std::string name = maker + options;
+  std::replace_if(
+      name.begin(), name.end(), [](unsigned char c) { return std::isalnum(c) == 0; }, '_');
+  const std::string tasks = std::string(MORTISE_BINARY_DIR) + "/tests/tasks", kept = tasks + "/" + name;
+  return run("mkdir -p " + tasks + " && exec 9>" + tasks + "/lock && flock 9 && { [ " + kept + "/.made -nt " +
+                 program(maker) + " ] || { rm -rf " + kept + " && mkdir " + kept + " && " + program(maker) + " " +
+                 kept + " " + options + " && touch " + kept + "/.made ; } ; } && cp -r " + kept + "/* .",
+             dir);
+}
+
 // A folder with the quickstart's task: an untrained tiny model in model/, data/{train,val,sft}.jsonl, and a short
 // run.toml whose reward wants a completion that begins with 7.
 class TaskFolder {
  public:
   explicit TaskFolder(const std::string& options = "") {
-    const Outcome made = run(program("make_task") + " . --seed 3 " + options, dir_.path());
+    const Outcome made = copy_task("make_task", "--seed 3 " + options, dir_.path());
     if (made.code != 0) ADD_FAILURE() << made.output;
     dir_.write("run.toml", R"(
 [model]

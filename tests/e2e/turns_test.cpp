@@ -74,7 +74,7 @@ env = ["GAME_CRASH", "GAME_HANG", "GAME_RAISE", "GAME_LOST"]
 class Turns : public ::testing::Test {
  protected:
   Turns() {
-    const Outcome made = run(program("make_tool_task") + " . --seed 3", dir_.path());
+    const Outcome made = copy_task("make_tool_task", "--seed 3", dir_.path());
     EXPECT_EQ(made.code, 0) << made.output;
     dir_.write("game.py", kGame);
     dir_.write("run.toml", kToml);

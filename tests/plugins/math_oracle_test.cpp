@@ -19,8 +19,8 @@ TEST(MathOracle, AgreesWithSympy) {
   const int count = std::getenv("MORTISE_LONG") != nullptr ? 20'000 : 300;
   const test::TempDir dir;
   const std::string out = (dir / "rows.jsonl").string();
-  const std::string command = "'" + std::string(python) + "' '" MORTISE_SOURCE_DIR "/tests/plugins/math_oracle.py' " +
-                              std::to_string(count) + " 20261122 > '" + out + "'";
+  const std::string command = "'" + std::string(python) + "' '" + MORTISE_SOURCE_DIR +
+                              "/tests/plugins/math_oracle.py' " + std::to_string(count) + " 20261122 > '" + out + "'";
   ASSERT_EQ(std::system(command.c_str()), 0) << command;
   std::ifstream file(out);
   int total = 0, equal = 0, different = 0;

@@ -176,13 +176,12 @@ Path log_of(const Path& pack, const Use& use) {
 
 std::string build_pack(const Misdeed& misdeed, const Path& folder) {
   const std::string name(misdeed.name), log = (folder / (name + ".log")).string();
-  const std::string source = MORTISE_SOURCE_DIR "/tests/host/hostile_packs/hostile.c";
-  const std::string command = std::string(MORTISE_C_COMPILER) +
-                              " -std=gnu11 -O0 -w -fexceptions -fPIC -shared -fvisibility=hidden -I " MORTISE_SOURCE_DIR
-                              "/sdk/include -Wl,-z,nodelete '-DMISDEED=\"" +
-                              name + "\"' '-DTICKS=\"" + (folder / (name + ".ticks")).string() + "\"' " + source + " " +
-                              std::string(misdeed.flags) + " -o " + (folder / (name + ".so")).string() + " > " + log +
-                              " 2>&1";
+  const std::string source = std::string(MORTISE_SOURCE_DIR) + "/tests/host/hostile_packs/hostile.c";
+  const std::string command =
+      std::string(MORTISE_C_COMPILER) + " -std=gnu11 -O0 -w -fexceptions -fPIC -shared -fvisibility=hidden -I " +
+      MORTISE_SOURCE_DIR + "/sdk/include -Wl,-z,nodelete '-DMISDEED=\"" + name + "\"' '-DTICKS=\"" +
+      (folder / (name + ".ticks")).string() + "\"' " + source + " " + std::string(misdeed.flags) + " -o " +
+      (folder / (name + ".so")).string() + " > " + log + " 2>&1";
   if (std::system(command.c_str()) == 0) return "";
   return default_env().read_file(log).value();
 }

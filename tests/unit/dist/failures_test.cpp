@@ -222,7 +222,7 @@ TEST(Processes, StartedByTorchrun) {
   const test::TempDir folder;
   const std::string torchrun =
       fmt::format("{} -m torch.distributed.run --no-python --standalone --nproc-per-node 3 --max-restarts 1 ", python);
-  const std::string program = MORTISE_BINARY_DIR "/tests/rank_program";
+  const std::string program = std::string(MORTISE_BINARY_DIR) + "/tests/rank_program";
   EXPECT_EQ(run_command(torchrun + program + " 20", folder), 0) << folder.read("out");
   const std::string out = folder.read("out");
   for (int rank = 0; rank < 3; ++rank) EXPECT_THAT(out, HasSubstr(fmt::format("joined {} of 3", rank)));

@@ -69,7 +69,7 @@ class RankProcesses {
       dup2(out, STDERR_FILENO);
       for (const auto& [name, value] : environment) setenv(name.c_str(), value.c_str(), 1);
       setenv("OMP_NUM_THREADS", "1", 1);
-      std::vector<std::string> all{MORTISE_BINARY_DIR "/tests/rank_program"};
+      std::vector<std::string> all{std::string(MORTISE_BINARY_DIR) + "/tests/rank_program"};
       if (environment.contains("OWN_PROCESSES"))  // ranks that cannot see each other's processes, as on two machines
         all.insert(all.begin(), {"unshare", "-pf", "--kill-child=SIGKILL", "--mount-proc"});
       all.insert(all.end(), words.begin(), words.end());

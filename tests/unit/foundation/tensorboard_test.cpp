@@ -104,9 +104,8 @@ void write_resumed_run(const Path& dir) {
 std::optional<int> ask_package(const Path& dir, const std::string& run) {
   const char* python = std::getenv("MORTISE_ORACLES_PYTHON");
   if (python == nullptr) return std::nullopt;
-  const std::string command = "'" + std::string(python) +
-                              "' '" MORTISE_SOURCE_DIR "/tests/unit/foundation/tensorboard_oracle.py' '" +
-                              dir.string() + "' " + run;
+  const std::string command = "'" + std::string(python) + "' '" + MORTISE_SOURCE_DIR +
+                              "/tests/unit/foundation/tensorboard_oracle.py' '" + dir.string() + "' " + run;
   return std::system(command.c_str());
 }
 

@@ -64,9 +64,8 @@ Path only_child(const Path& folder, const std::string& prefix = "") {
 int ask_package(const std::string& tracker, const Path& path) {
   const char* python = std::getenv("MORTISE_ORACLES_PYTHON");
   if (python == nullptr || *python == '\0') return -1;
-  return std::system(("'" + std::string(python) +
-                      "' '" MORTISE_SOURCE_DIR "/tests/unit/foundation/trackers_oracle.py' " + tracker + " '" +
-                      path.string() + "'")
+  return std::system(("'" + std::string(python) + "' '" + MORTISE_SOURCE_DIR +
+                      "/tests/unit/foundation/trackers_oracle.py' " + tracker + " '" + path.string() + "'")
                          .c_str());
 }
 

@@ -113,10 +113,10 @@ TEST(Bfloat16Oracle, FiftyUpdatesStayAsNearToFloat32AsTorchs) {
   problem["prompt_length"] = kPrompt;
   problem["rows"] = oracle_tokens();
   ASSERT_OK(write_file(default_env(), dir.path() / "rows.json", dump_json(problem)));
-  const std::string command = "'" + std::string(python) +
-                              "' '" MORTISE_SOURCE_DIR "/tests/unit/learn/bfloat16_oracle.py' '" +
-                              (dir.path() / "model").string() + "' '" + (dir.path() / "rows.json").string() + "' '" +
-                              (dir.path() / "out.safetensors").string() + "' 2>/dev/null";
+  const std::string command = "'" + std::string(python) + "' '" + MORTISE_SOURCE_DIR +
+                              "/tests/unit/learn/bfloat16_oracle.py' '" + (dir.path() / "model").string() + "' '" +
+                              (dir.path() / "rows.json").string() + "' '" + (dir.path() / "out.safetensors").string() +
+                              "' 2>/dev/null";
   ASSERT_EQ(std::system(command.c_str()), 0) << command;
   const auto theirs = read_oracle(dir.path() / "out.safetensors", origin);
   const Trained exact = run_updates(dir.path() / "model", "float32"),

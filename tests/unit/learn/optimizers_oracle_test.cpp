@@ -29,9 +29,8 @@ class OptimizersOracle : public ::testing::Test {
     if (python == nullptr || *python == '\0') return;
     dir_ = std::make_unique<test::TempDir>();
     const Path out = *dir_ / "out.safetensors";
-    const std::string command = "'" + std::string(python) +
-                                "' '" MORTISE_SOURCE_DIR "/tests/unit/learn/optimizers_oracle.py' '" + out.string() +
-                                "' 2>/dev/null";
+    const std::string command = "'" + std::string(python) + "' '" + MORTISE_SOURCE_DIR +
+                                "/tests/unit/learn/optimizers_oracle.py' '" + out.string() + "' 2>/dev/null";
     ASSERT_EQ(std::system(command.c_str()), 0) << command;
     auto opened = SafetensorsFile::open(default_env(), out);
     ASSERT_OK(opened);

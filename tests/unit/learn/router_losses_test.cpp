@@ -159,9 +159,10 @@ TEST(RouterLosses, AreThoseOfTransformers) {
   table.put<column::ResponseMask>(std::vector<uint8_t>(num_tokens, 1));
   ASSERT_OK(write_file(default_env(), dir.path() / "rows.json", dump_json(problem)));
   const std::vector<std::string> names{"qwen2_moe", "qwen3_moe", "mixtral", "gpt_oss"};
-  std::string command = std::string(python) + " " MORTISE_SOURCE_DIR "/tests/unit/learn/router_oracle.py " +
+  std::string command = std::string(python) + " " + MORTISE_SOURCE_DIR + "/tests/unit/learn/router_oracle.py " +
                         (dir.path() / "rows.json").string() + " " + dir.path().string();
-  for (const std::string& name : names) command += " " MORTISE_SOURCE_DIR "/tests/golden/models/" + name;
+  for (const std::string& name : names)
+    command += std::string(" ") + MORTISE_SOURCE_DIR + "/tests/golden/models/" + name;
   ASSERT_EQ(std::system((command + " 2>/dev/null").c_str()), 0) << command;
   for (const std::string& name : names) {
     SCOPED_TRACE(name);
