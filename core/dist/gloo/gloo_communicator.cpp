@@ -315,19 +315,12 @@ class GlooCommunicator : public Communicator {
 
   Result<Communicator*> neighbours(int size) override {
     TRY(check_group_size(size, options_.size));
-    const auto found = parts_.find(size);
-    if (found != parts_.end()) return found->second.get();
-    constexpr std::string_view kStage = "start of a group";
-    TRY(watch_->begin_call(kStage, false));
-    GlooOptions own = options_;
-    own.rank = options_.rank % size;
-    own.size = size;
-    try {
-      auto group = connect_group(store_, fmt::format("gloo/{}/{}", size, options_.rank / size), own);
-      return (parts_[size] = std::make_unique<GlooCommunicator>(std::move(group), store_, watch_, own, true)).get();
-    } catch (const std::exception& error) {
-      return watch_->explain_failure(kStage, text_of(error));
-    }
+    return part(fmt::format("gloo/{}/{}", size, options_.rank / size), options_.rank % size, size);
+  }
+
+  Result<Communicator*> strided(int step) override {
+    TRY(check_group_size(step, options_.size));
+    return part(fmt::format("gloo/every/{}/{}", step, options_.rank % step), options_.rank / step, options_.size / step);
   }
 
   Result<std::vector<std::string>> exchange(const std::string& bytes, std::string_view stage) override {
@@ -381,11 +374,28 @@ class GlooCommunicator : public Communicator {
     TRY(watch_->leave());
     left_ = true;
     if (device_group_) device_group_->shutdown();
-    for (const auto& [size, part] : parts_) part->left_ = true;
+    for (const auto& [name, part] : parts_) part->left_ = true;
     return {};
   }
 
  private:
+  // `name` tells its keys in the store from those of other groups.
+  Result<Communicator*> part(const std::string& name, int rank, int size) {
+    const auto found = parts_.find(name);
+    if (found != parts_.end()) return found->second.get();
+    constexpr std::string_view kStage = "start of a group";
+    TRY(watch_->begin_call(kStage, false));
+    GlooOptions own = options_;
+    own.rank = rank;
+    own.size = size;
+    try {
+      auto group = connect_group(store_, name, own);
+      return (parts_[name] = std::make_unique<GlooCommunicator>(std::move(group), store_, watch_, own, true)).get();
+    } catch (const std::exception& error) {
+      return watch_->explain_failure(kStage, text_of(error));
+    }
+  }
+
   static Work start_reduce(c10d::Backend& group, const at::Tensor& tensor, c10d::ReduceOp::RedOpType op) {
     std::vector<at::Tensor> tensors{tensor};
     c10d::AllreduceOptions options;
@@ -459,7 +469,7 @@ class GlooCommunicator : public Communicator {
   GlooOptions options_;
   bool is_part_ = false;  // its calls do not count in the order of calls, which all ranks of a run share
   bool left_ = false;
-  std::map<int, std::unique_ptr<GlooCommunicator>> parts_;  // by size
+  std::map<std::string, std::unique_ptr<GlooCommunicator>> parts_;  // by name
 };
 
 }  // namespace
