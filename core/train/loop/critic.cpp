@@ -37,6 +37,7 @@ CriticOptions options_of(const RunConfig& config, Communicator& ranks, FlopCount
   options.aggregation.loss_scale_by_rows = config.actor.loss_scale_by_rows;
   options.learner = learner_options(config, ranks);
   options.learner.share_tokens(sequence_group(ranks, critic.ulysses_sequence_parallel_size));
+  options.learner.ranks.tensor_size = 1;  // the critic has whole layers
   options.learner.micro_batch = critic_pass_options(config);
   options.learner.grad_clip = critic.grad_clip;
   options.learner.pass.flops = flops;

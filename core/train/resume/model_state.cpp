@@ -6,6 +6,7 @@
 #include <map>
 #include <memory>
 
+#include "learn/optim/split_state.h"
 #include "learn/optim/tensor_state.h"
 #include "learn/optim/weight_shards.h"
 #include "model/weights/weight_files.h"
@@ -50,6 +51,11 @@ std::map<std::string, OwnNumbers> own_pieces(const WeightShards& shards, int ran
 }  // namespace
 
 Result<> ModelState::save_state(StateWriter& writer) const {
+  if (const TensorPart* const part = model_->tensor_part(); part != nullptr) {
+    for (size_t i = 0; i < part->parameters().size(); ++i)
+      put_part(writer, part->parameters()[i].name, *part, i, part->parameters()[i].tensor.detach());
+    return {};
+  }
   const WeightShards* const spread = spread_parameters(*model_);
   std::map<std::string, OwnNumbers> pieces;
   if (spread != nullptr) pieces = own_pieces(*spread, spread->rank());
@@ -72,6 +78,11 @@ Result<> ModelState::save_state(StateWriter& writer) const {
 
 Result<> ModelState::load_state(StateReader& reader) {
   const at::NoGradGuard no_grad;
+  if (const TensorPart* const part = model_->tensor_part(); part != nullptr) {
+    for (size_t i = 0; i < part->parameters().size(); ++i)
+      TRY(read_part(reader, part->parameters()[i].name, *part, i, part->parameters()[i].tensor.detach()));
+    return {};
+  }
   WeightShards* const spread = spread_parameters(*model_);
   const auto whole = TRY(WholeWeights::gather({spread != nullptr ? model_ : nullptr}));
   for (const NamedParameter& parameter : trained_numbers(*model_)) {

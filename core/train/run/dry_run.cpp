@@ -196,7 +196,7 @@ Result<RunEstimate> estimate(Env& env, PluginRegistry& registry, const LoadedCon
   if (kind == RunKind::kTrain) {
     TRY(check_policy(env, config.model.path));
     TRY(check_routers(loaded, out.model));
-    TRY(check_policy_sequence(env, loaded, num_ranks, /*trains=*/true));
+    TRY(check_policy_groups(env, loaded, num_ranks, /*trains=*/true));
     train = TRY(load_train_prompts(rows));
     const PromptSource source = TRY(PromptSource::create(*train, train_source_options(config)));
     out.train_rows = source.rows_per_epoch();
@@ -220,7 +220,7 @@ Result<RunEstimate> estimate(Env& env, PluginRegistry& registry, const LoadedCon
   const CriticBytes critic = TRY(critic_bytes(env, registry, loaded, num_ranks));
   out.memory.critic = critic.weights + critic.gradients + critic.moments;
   out.critic_state_bytes = critic.saved_weights + critic.moments;
-  share_memory(units, out.trained, config, out.lora.has_value(), num_ranks, critic, out.memory);
+  share_memory(out.model, units, out.trained, config, out.lora.has_value(), num_ranks, critic, out.memory);
   offload_memory(out.model, out.trained, config, out.lora.has_value(), critic, out.memory);
   // Policy and critic learn one after the other.
   out.memory.activations = std::max(out.memory.activations, critic.activations);
@@ -260,8 +260,10 @@ Json json_of(const RunEstimate& run, const RunConfig& config) {
         {"passes_per_update", run.ranks.most_passes},
         {"zero_stage", config.ranks.zero_stage},
         {"sequence_parallel_size", run.ranks.sequence_size},
-        {"bytes_sent_per_update", bytes(run.ranks.gradient_bytes + run.ranks.weight_bytes + run.ranks.sequence_bytes)},
+        {"tensor_parallel_size", run.ranks.tensor_size},
+        {"bytes_sent_per_update", bytes(run.ranks.bytes_of_update())},
         {"sequence_bytes_sent_per_update", bytes(run.ranks.sequence_bytes)},
+        {"tensor_bytes_sent_per_update", bytes(run.ranks.tensor_bytes)},
         {"gradient_bytes_sent_per_update", bytes(run.ranks.gradient_bytes)},
         {"weight_bytes_sent_per_step", bytes(run.ranks.step_weight_bytes)},
         {"row_bytes_sent_per_step", bytes(run.ranks.row_bytes)}}},

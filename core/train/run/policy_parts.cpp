@@ -71,6 +71,7 @@ Result<> load_reference(const RunSettings& run, bool has_moved, PolicyParts& par
     initial = TRY(Model::load(run.env, run.config.model.path, dtype_of(run.config)));
     TRY(initial->move_to(run.device));
   }
+  if (initial) split_layers(run.config, run.ranks, *initial);
   const Model& from = initial ? *initial : policy;
   parts.reference = shards == nullptr ? from.clone_frozen() : from.frozen_shape();
   parts.reference->set_rope_length(policy.config().rope_length);
@@ -89,7 +90,7 @@ Result<> load_model(const RunSettings& run, const std::optional<Path>& weights_f
   policy.encoder = policy.folder->encoder(config);
   if (run.kind != RunKind::kEval) {
     TRY(check_policy(run.env, config.model.path));
-    TRY(check_policy_sequence(run.env, run.loaded, run.ranks.size(), run.kind == RunKind::kTrain));
+    TRY(check_policy_groups(run.env, run.loaded, run.ranks.size(), run.kind == RunKind::kTrain));
   }
   if (config.model.device != ModelSection().device) log_info("device: " + run.device.text);
   Model& model = policy.model.emplace(TRY(load_policy(run, weights_from)));
@@ -107,7 +108,10 @@ Result<> load_model(const RunSettings& run, const std::optional<Path>& weights_f
   const bool wants_reference =
       run.kind == RunKind::kTrain && (config.actor.use_kl_loss || config.algorithm.use_kl_in_reward);
   // Before the reference is copied, so that no rank ever has both whole.
-  if (run.kind != RunKind::kEval) spread_weights(config, run.ranks, config.actor.optim, model);
+  if (run.kind != RunKind::kEval) {
+    spread_weights(config, run.ranks, config.actor.optim, model);
+    split_layers(config, run.ranks, model);
+  }
   if (wants_reference) TRY(load_reference(run, weights_from.has_value(), policy));
   return {};
 }

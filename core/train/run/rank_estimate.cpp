@@ -28,6 +28,22 @@ double sequence_bytes(const RunConfig& config, const ModelConfig& model, const B
          static_cast<double>(size - 1) / static_cast<double>(size);
 }
 
+// What a rank sends in an update to add up the layers of its group: two sums forward, and two backward.
+double tensor_bytes(const RunConfig& config, const ModelConfig& model, const BatchPlan& plan, const RankEstimate& ranks) {
+  const int64_t rows_of_all = plan.rows_per_update * (config.data.max_prompt_length + response_length(config));
+  const auto size = static_cast<double>(ranks.tensor_size);
+  const double sums = config.model.enable_gradient_checkpointing ? 6.0 : 4.0;  // forward again in backward
+  return static_cast<double>(rows_of_all) / static_cast<double>(ranks.num_groups()) * sums *
+         static_cast<double>(model.hidden_size * model.num_layers * num_bytes(config.model.dtype)) * 2.0 *
+         (size - 1.0) / size;
+}
+
+// Weights that a rank sends in a step so that each of its group can sample.
+double split_weight_bytes(const UnitBytes& units, const RankEstimate& ranks) {
+  const auto size = static_cast<double>(ranks.tensor_size);
+  return units.layers / size * (size - 1.0);
+}
+
 }  // namespace
 
 RankEstimate estimate_ranks(const RunConfig& config, const ModelConfig& model, const BatchPlan& plan,
@@ -46,14 +62,22 @@ RankEstimate estimate_ranks(const RunConfig& config, const ModelConfig& model, c
   }
   out.sequence_size = sequence_size(config);
   out.sequence_bytes = sequence_bytes(config, model, plan, num_ranks);
+  out.tensor_size = config.trainer.val_only ? 1 : config.actor.tensor_model_parallel_size;
+  out.tensor_bytes = tensor_bytes(config, model, plan, out);
   const double share = static_cast<double>(num_ranks - 1) / num_ranks;
-  const int64_t num_groups = num_ranks / out.sequence_size;
+  const int64_t num_groups = out.num_groups();
   const int64_t passes_of_rank = (out.most_passes + num_groups - 1) / num_groups;
   if (config.trainer.deterministic && out.sequence_size > 1) {  // each micro-batch's gradient in the group
     out.sequence_bytes += 2.0 * trained_bytes * static_cast<double>(passes_of_rank * (out.sequence_size - 1)) /
                           static_cast<double>(out.sequence_size);
   }
-  if (config.ranks.zero_stage == 0) {
+  if (out.tensor_size > 1) {
+    const auto groups = static_cast<double>(num_groups);
+    const double own = trained_bytes * (1.0 - numbers_of_others(model, out.tensor_size) /
+                                                  static_cast<double>(model.num_parameters()));
+    out.gradient_bytes = 2.0 * own * (groups - 1.0) / groups;  // all_reduce of those with the same part
+    out.step_weight_bytes = split_weight_bytes(units, out);
+  } else if (config.ranks.zero_stage == 0) {
     out.gradient_bytes = 2.0 * trained_bytes * share;  // all_reduce
   } else {
     const bool after_each_pass = config.ranks.zero_stage >= 2 && !config.trainer.deterministic;
@@ -85,18 +109,22 @@ std::string ranks_text(const RankEstimate& ranks, const BatchPlan& plan) {
       fmt::format("# ranks: {} processes; each samples and scores {} {} of a step; they share about {} of an update\n",
                   ranks.num_ranks, prompts, ranks.most_prompts == 1 ? "prompt" : "prompts",
                   ranks.most_passes == 1 ? "1 pass" : fmt::format("{} passes", ranks.most_passes));
-  const int64_t num_groups = ranks.num_ranks / ranks.sequence_size;
+  const int64_t num_groups = ranks.num_groups();
   if (ranks.sequence_size > 1) {
     out += fmt::format(
         "# mesh: dp {} x sp {}; {} ranks share the tokens of each pass, and send each other about {} in an "
         "update\n",
         num_groups, ranks.sequence_size, ranks.sequence_size, size(ranks.sequence_bytes));
   }
+  if (ranks.tensor_size > 1) {
+    out += fmt::format(
+        "# mesh: dp {} x tp {}; {} ranks share the layers in updates, and send each other about {} in an update\n",
+        num_groups, ranks.tensor_size, ranks.tensor_size, size(ranks.tensor_bytes));
+  }
   if (ranks.most_passes < num_groups)
     out += "# ranks: some have no pass in an update; lower actor.ppo_max_token_len_per_gpu\n";
-  const double per_update = ranks.gradient_bytes + ranks.weight_bytes + ranks.sequence_bytes;
   const double per_step =
-      per_update * static_cast<double>(plan.updates_per_step) + ranks.step_weight_bytes + ranks.row_bytes;
+      ranks.bytes_of_update() * static_cast<double>(plan.updates_per_step) + ranks.step_weight_bytes + ranks.row_bytes;
   const std::string weights =
       ranks.weight_bytes > 0 ? fmt::format(" and {} of weights", size(ranks.weight_bytes)) : std::string();
   return out + fmt::format("# wire: each rank sends {} of gradients{} in an update, and about {} in a step\n",

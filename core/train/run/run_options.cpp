@@ -8,6 +8,7 @@
 #include "foundation/base/choice.h"
 #include "foundation/base/text.h"
 #include "learn/optim/weight_shards.h"
+#include "learn/update/tensor_group.h"
 #include "train/run/sequence_rules.h"
 
 namespace mortise {
@@ -33,6 +34,7 @@ std::shared_ptr<SequenceGroup> sequence_group(Communicator& ranks, int64_t size)
 LearnerOptions learner_options(const RunConfig& config, Communicator& ranks) {
   LearnerOptions options;
   options.ranks = {&ranks, config.trainer.deterministic};
+  options.ranks.tensor_size = tensor_size(config, ranks);
   options.share_tokens(sequence_group(ranks, config.actor.ulysses_sequence_parallel_size));
   options.reference_sequence = sequence_group(ranks, reference_sequence_size(config));
   options.temperature = config.rollout.temperature > 0.0 ? config.rollout.temperature : 1.0;
@@ -146,7 +148,7 @@ Optimizer make_optimizer(Model& model, const OptimConfig& optim, const Parameter
 }
 
 ZeroOptions zero_options(const RunConfig& config, Communicator& ranks, const Model& model) {
-  return {&ranks, config.ranks.zero_stage, model.trains_lora() ? nullptr : shards_of(model)};
+  return {&ranks, config.ranks.zero_stage, model.trains_lora() ? nullptr : shards_of(model), model.tensor_part()};
 }
 
 bool spreads_weights(const RunConfig& config, const Communicator& ranks) {
@@ -157,6 +159,15 @@ void spread_weights(const RunConfig& config, Communicator& ranks, const OptimCon
   if (!spreads_weights(config, ranks)) return;
   const bool whole = !model.trains_lora() && update_rule(optim)->needs_whole_parameters();
   WeightShards::spread(model, ranks, whole ? ShardCut::kTensors : ShardCut::kBlocks);
+}
+
+int tensor_size(const RunConfig& config, const Communicator& ranks) {
+  return ranks.size() == 1 ? 1 : static_cast<int>(config.actor.tensor_model_parallel_size);
+}
+
+void split_layers(const RunConfig& config, Communicator& ranks, Model& model) {
+  const int size = tensor_size(config, ranks);
+  if (size > 1) model.split_layers(std::make_shared<TensorGroup>(ranks, size));
 }
 
 ScheduleOptions schedule_options(const OptimConfig& optim, int64_t total_steps, int64_t updates_per_step) {

@@ -38,6 +38,10 @@ ZeroOptions zero_options(const RunConfig& config, Communicator& ranks, const Mod
 bool spreads_weights(const RunConfig& config, const Communicator& ranks);
 // Keeps this rank's part of the weights that `optim` trains, if so. The model has to stay where it is.
 void spread_weights(const RunConfig& config, Communicator& ranks, const OptimConfig& optim, Model& model);
+// Ranks that share the layers of the policy and its reference. 1: each has whole layers.
+[[nodiscard]] int tensor_size(const RunConfig& config, const Communicator& ranks);
+// Keeps this rank's part of the layers, if ranks share them.
+void split_layers(const RunConfig& config, Communicator& ranks, Model& model);
 ScheduleOptions schedule_options(const OptimConfig& optim, int64_t total_steps, int64_t updates_per_step);
 
 // The adapter that [model] asks for; without a meaning if lora_rank is 0.

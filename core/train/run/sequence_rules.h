@@ -1,4 +1,4 @@
-// What the keys of sequence parallel ask of the run and of its models. Reads only the models' config.json.
+// What the keys of sequence parallel and tensor parallel ask of the run and of its models. Reads only the models' config.json.
 #pragma once
 
 #include <string>
@@ -16,7 +16,10 @@ namespace mortise {
 // `key`: the one that says the size. `whose`: "the policy".
 Result<> check_sequence_parallel(const LoadedConfig& loaded, const std::string& key, int64_t size,
                                  const ModelConfig& model, const std::string& whose, int num_ranks);
-// The same of the policy, and, if `trains`, of its reference.
-Result<> check_policy_sequence(Env& env, const LoadedConfig& loaded, int num_ranks, bool trains);
+// The same of actor.tensor_model_parallel_size and the policy. What settings do not go together with it:
+// config/tensor_rules.h.
+Result<> check_tensor_parallel(const LoadedConfig& loaded, const ModelConfig& model, int num_ranks);
+// All of these for the policy, and, if `trains`, for its reference.
+Result<> check_policy_groups(Env& env, const LoadedConfig& loaded, int num_ranks, bool trains);
 
 }  // namespace mortise

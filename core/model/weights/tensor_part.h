@@ -1,0 +1,69 @@
+// TensorPart: what one rank has of a model whose layers several ranks share (tensor_split.h).
+//
+// It has leaves and fused matrices of its own for what is split. The others (embedding, norms, head, and biases behind
+// sums) are the model's. The matrices of the model itself have no memory, except between gather_all() and release_all(),
+// when every rank has all of them: to sample, to compare and to save.
+// Cost of gather_all: each rank receives the parts of the others. Thread rule: one thread at a time. gather_all and
+// gathered are collectives of the group.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/Storage.h>
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string_view>
+#include <vector>
+
+#include "foundation/base/result.h"
+#include "model/layers/tensor_ranks.h"
+#include "model/weights/parameters.h"
+#include "model/weights/tensor_split.h"
+
+namespace mortise {
+
+// Does a rank keep this layer of gathered weights? Empty: all of them.
+using KeepsLayer = std::function<bool(int64_t layer)>;
+
+class TensorPart {
+ public:
+  // Takes this rank's numbers of `whole`, if `copies`, and frees the memory of what is split. `config` is that of the whole.
+  TensorPart(const ModelConfig& config, const ParameterStore& whole, std::shared_ptr<TensorRanks> ranks, bool copies);
+
+  [[nodiscard]] const std::shared_ptr<TensorRanks>& ranks() const { return ranks_; }
+  [[nodiscard]] const ModelConfig& config() const { return config_; }  // of this rank's layers
+  void set_rope_length(int64_t length) { config_.rope_length = length; }
+  [[nodiscard]] const DecoderWeights& weights() const { return store_.weights; }
+  [[nodiscard]] const DecoderLeaves& leaves() const { return store_.leaves; }
+  // This rank's numbers of the model's parameters, in their order.
+  [[nodiscard]] const std::vector<NamedParameter>& parameters() const { return store_.parameters; }
+  [[nodiscard]] std::vector<NamedParameter>& parameters() { return store_.parameters; }
+  [[nodiscard]] const TensorSplit& split(size_t parameter) const { return splits_[parameter]; }
+  // The place of a parameter. Precondition: there is one of this name.
+  [[nodiscard]] size_t find(std::string_view name) const;
+  [[nodiscard]] at::IntArrayRef whole_sizes(size_t parameter) const { return whole_[parameter].sizes(); }
+
+  // What all ranks have of something with the shape of this parameter's part, such as its gradient.
+  [[nodiscard]] at::Tensor gathered(size_t parameter, const at::Tensor& own) const;
+  // The layers that this rank keeps have memory until release_all(); with others it only helps the other ranks.
+  Result<> gather_all(const KeepsLayer& keeps = {});
+  void release_all();
+  [[nodiscard]] bool is_whole() const { return num_whole_ > 0; }
+  // While all have memory: their numbers were changed, by all ranks alike.
+  void take_changes();
+
+ private:
+  [[nodiscard]] at::Tensor parts_of(const at::Tensor& own) const;  // of all ranks, one in each row
+
+  std::shared_ptr<TensorRanks> ranks_;
+  ModelConfig config_;
+  ParameterStore store_;
+  std::vector<at::Tensor> whole_;                    // the model's parameters, by place
+  std::vector<TensorSplit> splits_;                  // by place
+  std::vector<std::vector<size_t>> by_layer_;        // places of what is split
+  std::vector<std::vector<c10::Storage>> storages_;  // by layer: where these lie in the model
+  int64_t num_whole_ = 0;
+};
+
+}  // namespace mortise
