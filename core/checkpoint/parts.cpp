@@ -246,7 +246,7 @@ class ShardReader {
         return refuse(fmt::format("{} does not hold {} numbers of {}", quote(file), count, quote(name)));
       if (json_find(piece, "columns") != nullptr) {
         const int64_t columns = TRY(json_int(piece, "columns", where_));
-        if (tensor.shape.size() != 2 || columns < 1 || columns > tensor.shape[1] || columns * tensor.shape[0] != count)
+        if (tensor.shape.size() != 2 || columns < 1 || columns > tensor.shape[1] || tensor.shape[0] * columns != count)
           return refuse(fmt::format("{} numbers of {} are not {} of its columns", count, quote(name), columns));
         ++num_in_columns;
       }
