@@ -18,7 +18,7 @@ class TensorRules : ConfigRules {
 
   void check() {
     if (config_.actor.tensor_model_parallel_size == 1) return;
-    check_ranks();
+    if (config_.ranks.zero_stage > 0) refuse("ranks.zero_stage", "spreads the training state", "set it to 0");
     check_numbers();
     if (config_.model.trains_adapter()) {
       const char* const key = config_.model.lora_adapter_path ? "model.lora_adapter_path" : "model.lora_rank";
@@ -29,14 +29,6 @@ class TensorRules : ConfigRules {
   }
 
  private:
-  void check_ranks() {
-    if (config_.ranks.zero_stage > 0) refuse("ranks.zero_stage", "spreads the training state", "set it to 0");
-    if (config_.actor.ulysses_sequence_parallel_size > 1)
-      refuse("actor.ulysses_sequence_parallel_size", "shares the tokens of a pass", "set it to 1");
-    if (config_.ref.ulysses_sequence_parallel_size.value_or(1) > 1)
-      refuse("ref.ulysses_sequence_parallel_size", "shares the tokens of a pass", "set it to 1");
-  }
-
   void check_numbers() {
     if (config_.model.dtype == ModelDtype::kBfloat16)
       refuse("model.dtype", "rounds the matrices of the layers", "set it to float32");

@@ -20,8 +20,12 @@ std::vector<std::string> joined(std::vector<std::string> a, const std::vector<st
   return a;
 }
 
-std::vector<std::string> mesh(int tensor_size) {
-  return {"actor.tensor_model_parallel_size=" + std::to_string(tensor_size), "actor.ppo_max_token_len_per_gpu=20"};
+// Passes of at most 20 tokens, however many ranks share them.
+std::vector<std::string> mesh(int tensor_size, int sequence_size = 1) {
+  return {"actor.tensor_model_parallel_size=" + std::to_string(tensor_size),
+          "actor.ulysses_sequence_parallel_size=" + std::to_string(sequence_size),
+          "actor.ppo_max_token_len_per_gpu=" + std::to_string(20 / sequence_size),
+          "critic.ppo_max_token_len_per_gpu=20"};
 }
 
 std::string command_line(const TinyTask& task, int num_ranks, const std::string& command, const std::string& out,
@@ -53,9 +57,9 @@ TEST_P(TensorParallelRuns, Float64RunsAreEqualToRounding) {
       joined({"model.dtype=float64", section + ".total_training_steps=" + std::to_string(kSteps)}, GetParam().settings);
   const Outcome alone = launch(task, 1, GetParam().command, "alone", joined(settings, mesh(1)));
   ASSERT_EQ(alone.code, 0) << alone.output;
-  for (const auto& [num_ranks, size] : std::vector<std::pair<int, int>>{{4, 2}, {4, 4}}) {
-    const std::string out = "dp_" + std::to_string(num_ranks / size) + "_tp_" + std::to_string(size);
-    const Outcome shared = launch(task, num_ranks, GetParam().command, out, joined(settings, mesh(size)));
+  for (const auto& [sequence, size] : std::vector<std::pair<int, int>>{{1, 2}, {1, 4}, {2, 2}}) {
+    const std::string out = "sp_" + std::to_string(sequence) + "_tp_" + std::to_string(size);
+    const Outcome shared = launch(task, 4, GetParam().command, out, joined(settings, mesh(size, sequence)));
     ASSERT_EQ(shared.code, 0) << shared.output;
     expect_near_rows(task.path() / out, task.path() / "alone", "metrics.jsonl", 1e-11);
     expect_near_rows(task.path() / out, task.path() / "alone", "updates.jsonl", 1e-11);
@@ -125,14 +129,18 @@ TEST(TensorParallelRun, WhatCannotBeSharedIsRefusedByName) {
   refused(3, mesh(3),
           "'actor.tensor_model_parallel_size' is 3, but the 4 query heads, 2 key-value heads and ");
   for (const std::string setting :
-       {"ranks.zero_stage=1", "actor.ulysses_sequence_parallel_size=2", "ref.ulysses_sequence_parallel_size=2",
-        "model.dtype=bfloat16", "actor.optim.optimizer=muon", "actor.optim.optimizer=adamw_8bit", "actor.optim.offload=file",
+       {"ranks.zero_stage=1", "model.dtype=bfloat16", "actor.optim.optimizer=muon", "actor.optim.optimizer=adamw_8bit", "actor.optim.offload=file",
         "ref.offload=file", "ref.sync_steps=1", "model.lora_rank=2", "trainer.mode=one_step_off"}) {
     SCOPED_TRACE(setting);
     refused(1, joined(mesh(2), {setting}), "cannot be used with actor.tensor_model_parallel_size = 2 yet");
     refused(1, joined(mesh(2), {setting}), "'" + setting.substr(0, setting.find('=')) + "'");
   }
   refused(1, {"actor.tensor_model_parallel_size=9223372036854775807"}, "actor.tensor_model_parallel_size");
+  refused(2, mesh(2, 2),
+          "'actor.ulysses_sequence_parallel_size' is 2, but 2 ranks cannot form groups of 4 (with "
+          "actor.tensor_model_parallel_size = 2)");
+  refused(2, {"actor.tensor_model_parallel_size=2", "ref.ulysses_sequence_parallel_size=2"},
+          "'ref.ulysses_sequence_parallel_size' is 2, but 2 ranks cannot form groups of 4");
 }
 
 TEST(TensorParallelRun, TheDryRunShowsTheMesh) {
@@ -144,6 +152,8 @@ TEST(TensorParallelRun, TheDryRunShowsTheMesh) {
     return outcome.output;
   };
   EXPECT_THAT(dry(4, 2, ""), HasSubstr("# mesh: dp 2 x tp 2; 2 ranks share the layers in updates"));
+  const Outcome both = run(command_line(task, 4, "train", "out", mesh(2, 2)) + " --dry-run", task.path());
+  EXPECT_THAT(both.output, HasSubstr("# mesh: dp 1 x sp 2 x tp 2; 2 ranks share the tokens of each pass, and send"));
   const auto numbers = [&](int size) {
     const std::string output = dry(4, size, " --json");
     return parse_json(output.substr(output.find('{')), "dry run").value();

@@ -167,6 +167,15 @@ Routing route_tokens(const Pass& pass, int64_t layer, const LayerLeaves& l, cons
   return route(x, l.experts.router, l.experts.router_bias, pass.config.moe, place, pass.routing.get());
 }
 
+// What mixture(x, routing) gives, if ranks may share the units of each expert. A rank then has a term of the gradient of a
+// token's weights.
+template <class Mixture>
+at::Tensor shared_mixture(const Pass& pass, const at::Tensor& x, const Routing& routing, const Mixture& mixture) {
+  if (pass.tensor == nullptr) return mixture(x, routing);
+  const Routing own{routing.experts_NK, entered(pass, routing.weights_NK)};
+  return leave_split(mixture(entered(pass, x), own), pass.tensor);
+}
+
 // The experts' sum, and the shared expert's output behind its gate.
 at::Tensor add_shared(const LayerLeaves& l, const at::Tensor& x, const at::Tensor& sum, const at::Tensor& shared) {
   if (!shared.defined()) return sum;
@@ -183,8 +192,11 @@ at::Tensor mlp_fast(const Pass& pass, int64_t layer, const LayerWeights& w, cons
                  l.down_lora);
   }
   if (!w.experts.defined()) return out;
-  const Routing routing = route_tokens(pass, layer, l, x);
-  return add_shared(l, x, pass.code.mixture(x, routing, m, l.experts, pass.config), out);
+  const at::Tensor sum =
+      shared_mixture(pass, x, route_tokens(pass, layer, l, x), [&](const at::Tensor& in, const Routing& routing) {
+        return pass.code.mixture(in, routing, m, l.experts, pass.config);
+      });
+  return add_shared(l, x, sum, out);
 }
 
 at::Tensor mlp_plain(const Pass& pass, int64_t layer, const LayerMatrices& m, const LayerLeaves& l,
@@ -196,8 +208,11 @@ at::Tensor mlp_plain(const Pass& pass, int64_t layer, const LayerMatrices& m, co
                        l.down_lora);
   }
   if (!l.experts.router.defined()) return out;
-  const Routing routing = route_tokens(pass, layer, l, x);
-  return add_shared(l, x, mixture_plain(x, routing, m, l.experts, pass.config), out);
+  const at::Tensor sum =
+      shared_mixture(pass, x, route_tokens(pass, layer, l, x), [&](const at::Tensor& in, const Routing& routing) {
+        return mixture_plain(in, routing, m, l.experts, pass.config);
+      });
+  return add_shared(l, x, sum, out);
 }
 
 // From one block border to the next; `next_norm` is that of the layer behind, or the final one.

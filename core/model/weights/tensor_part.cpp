@@ -31,6 +31,10 @@ void share_layer(const LayerWeights& weights, const LayerLeaves& leaves, LayerWe
   to_leaves.post_norm = leaves.post_norm;
   to_leaves.down_bias = leaves.down_bias;
   to_leaves.mlp_norm = leaves.mlp_norm;
+  to.experts.router_EH = weights.experts.router_EH;
+  to.experts.shared_gate_1H = weights.experts.shared_gate_1H;
+  to_leaves.experts.router = leaves.experts.router;
+  to_leaves.experts.shared_gate = leaves.experts.shared_gate;
 }
 
 void share_common(const ParameterStore& whole, ParameterStore& part) {
@@ -66,6 +70,7 @@ TensorPart::TensorPart(const ModelConfig& config, const ParameterStore& whole, s
   storages_.resize(by_layer_.size());
   for (size_t i = 0; i < whole.parameters.size(); ++i) {
     const NamedParameter& parameter = whole.parameters[i];
+    places_.emplace(parameter.name, i);
     const TensorSplit& split = splits_.emplace_back(split_of(config, parameter.name, ranks_->size()));
     const at::Tensor& all = whole_.emplace_back(parameter.tensor.detach());
     at::Tensor& own = store_.parameters[i].tensor;
@@ -82,11 +87,6 @@ TensorPart::TensorPart(const ModelConfig& config, const ParameterStore& whole, s
       known.push_back(all.storage());
   }
   for (const auto& layer : storages_) std::ranges::for_each(layer, free_memory);
-}
-
-size_t TensorPart::find(std::string_view name) const {
-  const auto found = std::ranges::find(store_.parameters, name, &NamedParameter::name);
-  return static_cast<size_t>(found - store_.parameters.begin());
 }
 
 at::Tensor TensorPart::parts_of(const at::Tensor& own) const {

@@ -13,7 +13,8 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <string_view>
+#include <string>
+#include <unordered_map>
 #include <vector>
 
 #include "foundation/base/result.h"
@@ -41,7 +42,7 @@ class TensorPart {
   [[nodiscard]] std::vector<NamedParameter>& parameters() { return store_.parameters; }
   [[nodiscard]] const TensorSplit& split(size_t parameter) const { return splits_[parameter]; }
   // The place of a parameter. Precondition: there is one of this name.
-  [[nodiscard]] size_t find(std::string_view name) const;
+  [[nodiscard]] size_t find(const std::string& name) const { return places_.at(name); }
   [[nodiscard]] at::IntArrayRef whole_sizes(size_t parameter) const { return whole_[parameter].sizes(); }
 
   // What all ranks have of something with the shape of this parameter's part, such as its gradient.
@@ -59,6 +60,7 @@ class TensorPart {
   std::shared_ptr<TensorRanks> ranks_;
   ModelConfig config_;
   ParameterStore store_;
+  std::unordered_map<std::string, size_t> places_;   // of parameters, by name
   std::vector<at::Tensor> whole_;                    // the model's parameters, by place
   std::vector<TensorSplit> splits_;                  // by place
   std::vector<std::vector<size_t>> by_layer_;        // places of what is split

@@ -1,6 +1,7 @@
 // Which numbers of each parameter a rank has if the ranks of a group share the matrices of the layers (tensor parallel,
-// layers/tensor_ranks.h). Rank r of T has the r-th part of the query heads, of the key-value heads and of the MLP's units.
-// With fewer key-value heads than ranks, neighbours have the same one. Thread rule: pure functions of values.
+// layers/tensor_ranks.h). Rank r of T has the r-th part of the query heads, of the key-value heads, and of the units of every
+// MLP: of each expert too. With fewer key-value heads than ranks, neighbours have the same one.
+// Thread rule: pure functions of values.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -32,7 +33,7 @@ struct TensorSplit {
   }
 };
 
-// Can so many ranks share the layers? `config` has no experts and no fused projections.
+// Can so many ranks share the layers? `config` has no fused projections, and no experts of gpt-oss.
 [[nodiscard]] bool can_split_layers(const ModelConfig& config, int64_t num_ranks);
 // The layers of one rank. Precondition: can_split_layers.
 [[nodiscard]] ModelConfig split_config(const ModelConfig& config, int64_t num_ranks);

@@ -26,17 +26,18 @@ MicroBatchOptions micro_batch_options(const RunConfig& config) {
   return options;
 }
 
-std::shared_ptr<SequenceGroup> sequence_group(Communicator& ranks, int64_t size) {
+std::shared_ptr<SequenceGroup> sequence_group(Communicator& ranks, int64_t size, int tensor_size) {
   if (size == 1 || ranks.size() == 1) return nullptr;
-  return std::make_shared<SequenceGroup>(ranks, static_cast<int>(size));
+  return std::make_shared<SequenceGroup>(ranks, static_cast<int>(size), tensor_size);
 }
 
 LearnerOptions learner_options(const RunConfig& config, Communicator& ranks) {
   LearnerOptions options;
   options.ranks = {&ranks, config.trainer.deterministic};
   options.ranks.tensor_size = tensor_size(config, ranks);
-  options.share_tokens(sequence_group(ranks, config.actor.ulysses_sequence_parallel_size));
-  options.reference_sequence = sequence_group(ranks, reference_sequence_size(config));
+  const int tensor = options.ranks.tensor_size;
+  options.share_tokens(sequence_group(ranks, config.actor.ulysses_sequence_parallel_size, tensor));
+  options.reference_sequence = sequence_group(ranks, reference_sequence_size(config), tensor);
   options.temperature = config.rollout.temperature > 0.0 ? config.rollout.temperature : 1.0;
   options.grad_clip = config.actor.grad_clip;
   options.seed = static_cast<uint64_t>(config.trainer.seed);

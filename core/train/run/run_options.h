@@ -55,7 +55,8 @@ SaveOptions save_options(const RunConfig& config);
 // How updates (also of sft) are computed, cut into passes, and shared by ranks.
 LearnerOptions learner_options(const RunConfig& config, Communicator& ranks = alone());
 // The group of ranks that share the tokens of a pass. Null: there is none, or this process is alone.
-std::shared_ptr<SequenceGroup> sequence_group(Communicator& ranks, int64_t size);
+// `tensor_size`: how many share the layers.
+std::shared_ptr<SequenceGroup> sequence_group(Communicator& ranks, int64_t size, int tensor_size = 1);
 MicroBatchOptions micro_batch_options(const RunConfig& config);
 // The same of the reference's passes, [ref] over [actor].
 MicroBatchOptions reference_pass_options(const RunConfig& config);

@@ -13,9 +13,11 @@ namespace mortise {
 [[nodiscard]] int64_t reference_sequence_size(const RunConfig& config);
 
 // An Error of kind kConfig if the ranks do not form groups of this size, or the model's heads do not divide among them.
-// `key`: the one that says the size. `whose`: "the policy".
+// `key`: the one that says the size. `whose`: "the policy". `tensor_size`: how many ranks share its layers; `model` is then
+// what one of them has.
 Result<> check_sequence_parallel(const LoadedConfig& loaded, const std::string& key, int64_t size,
-                                 const ModelConfig& model, const std::string& whose, int num_ranks);
+                                 const ModelConfig& model, const std::string& whose, int num_ranks,
+                                 int64_t tensor_size = 1);
 // The same of actor.tensor_model_parallel_size and the policy. What settings do not go together with it:
 // config/tensor_rules.h.
 Result<> check_tensor_parallel(const LoadedConfig& loaded, const ModelConfig& model, int num_ranks);

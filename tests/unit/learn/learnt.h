@@ -48,15 +48,15 @@ struct Learnt {
 };
 
 // Null: a rank has whole micro-batches.
-inline std::shared_ptr<SequenceGroup> sequence_group_of(Communicator& communicator, int size) {
-  return size == 1 ? nullptr : std::make_shared<SequenceGroup>(communicator, size);
+inline std::shared_ptr<SequenceGroup> sequence_group_of(Communicator& communicator, int size, int tensor_size = 1) {
+  return size == 1 ? nullptr : std::make_shared<SequenceGroup>(communicator, size, tensor_size);
 }
 
 inline void share(LearnerOptions& options, Communicator& communicator, bool deterministic, int sequence_size,
                   int tensor_size = 1) {
   options.ranks = {&communicator, deterministic};
   options.ranks.tensor_size = tensor_size;
-  const auto group = sequence_group_of(communicator, sequence_size);
+  const auto group = sequence_group_of(communicator, sequence_size, tensor_size);
   options.share_tokens(group);
   options.reference_sequence = group;
 }

@@ -8,6 +8,7 @@
 
 #include "learnt.h"
 #include "model/tensor/storage_memory.h"
+#include "moe_config.h"
 #include "support/joined_state.h"
 
 namespace mortise {
@@ -17,22 +18,23 @@ using test::on_ranks;
 using Gradients = std::vector<at::Tensor>;
 
 struct Mesh {
-  int num_ranks, tensor_size;
+  int num_ranks, tensor_size, sequence_size = 1;
 };
 
 std::string name_of(const Mesh& mesh) {
-  return std::to_string(mesh.num_ranks / mesh.tensor_size) + " x " + std::to_string(mesh.tensor_size);
+  return std::to_string(mesh.num_ranks / mesh.tensor_size / mesh.sequence_size) + " x " +
+         std::to_string(mesh.sequence_size) + " x " + std::to_string(mesh.tensor_size);
 }
 
 // The model has four heads and two key-value heads: groups of four repeat them.
-const std::vector<Mesh> kMeshes{{2, 2}, {4, 4}, {4, 2}};
+const std::vector<Mesh> kMeshes{{2, 2}, {4, 4}, {4, 2}, {4, 2, 2}};
 
 std::vector<Learnt> learn_on(const Mesh& mesh, const Case& one, const std::string& dtype, bool deterministic,
                              int64_t num_updates) {
   std::vector<Learnt> by_rank(static_cast<size_t>(mesh.num_ranks));
   on_ranks(mesh.num_ranks, [&](Communicator& communicator) {
     by_rank[static_cast<size_t>(communicator.rank())] =
-        learn(one, dtype, communicator, deterministic, num_updates, 0, 1, mesh.tensor_size);
+        learn(one, dtype, communicator, deterministic, num_updates, 0, mesh.sequence_size, mesh.tensor_size);
   });
   return by_rank;
 }
@@ -67,20 +69,24 @@ TEST(TensorParallel, DeterministicUpdatesAreEqualToTheBit) {
       SCOPED_TRACE(std::string(one.name) + ", " + name_of(mesh));
       for (const Learnt& rank : learn_on(mesh, one, "float32", true, 2)) expect_same(rank, one_group[0], 0.0);
     }
+    // The same with groups that share tokens as well.
+    SCOPED_TRACE(one.name);
+    const std::vector<Learnt> one_block = learn_on({4, 2, 2}, one, "float32", true, 2);
+    for (const Learnt& rank : learn_on({8, 2, 2}, one, "float32", true, 2)) expect_same(rank, one_block[0], 0.0);
   }
 }
 
 TEST(TensorParallel, SupervisedUpdatesAreEqualToo) {
-  const auto weights_after = [](Communicator& communicator, bool deterministic, int tensor_size) {
-    TestPolicy policy("float64", kShape.vocab, 2, /*seed=*/5, {&communicator}, tensor_size);
-    return weights_after_sft_of(policy, communicator, deterministic, 1, tensor_size);
+  const auto weights_after = [](Communicator& communicator, bool deterministic, const Mesh& mesh) {
+    TestPolicy policy("float64", kShape.vocab, 2, /*seed=*/5, {&communicator}, mesh.tensor_size);
+    return weights_after_sft_of(policy, communicator, deterministic, mesh.sequence_size, mesh.tensor_size);
   };
-  const std::vector<at::Tensor> expected = weights_after(alone(), false, 1);
+  const std::vector<at::Tensor> expected = weights_after(alone(), false, {1, 1});
   for (const bool deterministic : {false, true}) {
     for (const Mesh& mesh : kMeshes) {
       SCOPED_TRACE(name_of(mesh));
       on_ranks(mesh.num_ranks, [&](Communicator& communicator) {
-        const std::vector<at::Tensor> weights = weights_after(communicator, deterministic, mesh.tensor_size);
+        const std::vector<at::Tensor> weights = weights_after(communicator, deterministic, mesh);
         for (size_t i = 0; i < weights.size(); ++i)
           EXPECT_LE((weights[i] - expected[i]).norm().item<double>(), 1e-12 * expected[i].norm().item<double>());
       });
@@ -115,6 +121,12 @@ std::vector<Variant> variants() {
          config.sandwich_norm = config.norm_plus_one = config.tie_word_embeddings = true;
        })},
       {"one key-value head", three_layers([](ModelConfig& config) { config.num_kv_heads = 1; })},
+      {"experts with losses of their routers", moe_config(),
+       [](LearnerOptions& options) {
+         options.router_losses = {0.3, 0.02};
+       }},
+      {"experts in plain layers", moe_config(),
+       [](LearnerOptions& options) { options.pass.path = LayerPath::kPlain; }},
       {"plain layers", three_layers(), [](LearnerOptions& options) { options.pass.path = LayerPath::kPlain; }},
       {"all layers again", three_layers(), [](LearnerOptions& options) { options.pass.activation_bytes = 0; }},
       {"prompts not shared", three_layers(), [](LearnerOptions& options) { options.pass.share_prompts = false; }},
@@ -141,7 +153,8 @@ void randomize(Model& model) {
   }
 }
 
-Update update_of(const Variant& variant, Communicator& communicator, int tensor_size) {
+Update update_of(const Variant& variant, Communicator& communicator, const Mesh& mesh) {
+  const int tensor_size = mesh.tensor_size;
   const RandomRows data(false, kShape);
   Model model = Model::random(variant.config, 5, "float64").value();
   randomize(model);
@@ -152,7 +165,7 @@ Update update_of(const Variant& variant, Communicator& communicator, int tensor_
   LearnerOptions options = cut_by(kCut);
   if (variant.options) variant.options(options);
   options.grad_clip = 0.0;
-  share(options, communicator, false, 1, tensor_size);
+  share(options, communicator, false, mesh.sequence_size, tensor_size);
   ActorLearner learner(model, optimizer, objective->objective, options);
   Update out;
   out.report = learner.update(data.batch, all_rows(data.batch), {}).value();
@@ -162,12 +175,12 @@ Update update_of(const Variant& variant, Communicator& communicator, int tensor_
 
 TEST(TensorParallel, EveryKindOfLayerGivesTheSameGradient) {
   for (const Variant& variant : variants()) {
-    const Update expected = update_of(variant, alone(), 1);
+    const Update expected = update_of(variant, alone(), {1, 1});
     for (const at::Tensor& gradient : expected.gradients) ASSERT_GT(gradient.norm().item<double>(), 0.0);
     for (const Mesh& mesh : kMeshes) {
       SCOPED_TRACE(std::string(variant.name) + ", " + name_of(mesh));
       on_ranks(mesh.num_ranks, [&](Communicator& communicator) {
-        const Update got = update_of(variant, communicator, mesh.tensor_size);
+        const Update got = update_of(variant, communicator, mesh);
         expect_same_reports(got.report, expected.report, 1e-10);
         for (size_t i = 0; i < got.gradients.size(); ++i)
           EXPECT_LE((got.gradients[i] - expected.gradients[i]).norm().item<double>(),
