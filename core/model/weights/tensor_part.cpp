@@ -124,11 +124,4 @@ void TensorPart::release_all() {
   for (const auto& layer : storages_) std::ranges::for_each(layer, free_memory);
 }
 
-void TensorPart::take_changes() {
-  const at::NoGradGuard no_grad;
-  for (size_t i = 0; i < whole_.size(); ++i) {
-    if (split(i).is_split()) store_.parameters[i].tensor.detach().copy_(split(i).part_of(whole_[i], ranks_->rank()));
-  }
-}
-
 }  // namespace mortise

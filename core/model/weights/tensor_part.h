@@ -51,8 +51,6 @@ class TensorPart {
   Result<> gather_all(const KeepsLayer& keeps = {});
   void release_all();
   [[nodiscard]] bool is_whole() const { return num_whole_ > 0; }
-  // While all have memory: their numbers were changed, by all ranks alike.
-  void take_changes();
 
  private:
   [[nodiscard]] at::Tensor parts_of(const at::Tensor& own) const;  // of all ranks, one in each row

@@ -125,6 +125,12 @@ std::vector<Variant> variants() {
        [](LearnerOptions& options) {
          options.router_losses = {0.3, 0.02};
        }},
+      {"a shared expert",
+       [] {
+         ModelConfig config = moe_config();
+         config.moe.shared_size = 8;
+         return config;
+       }()},
       {"experts in plain layers", moe_config(),
        [](LearnerOptions& options) { options.pass.path = LayerPath::kPlain; }},
       {"plain layers", three_layers(), [](LearnerOptions& options) { options.pass.path = LayerPath::kPlain; }},
