@@ -6,6 +6,7 @@
 #include <string>
 #include <string_view>
 
+#include "foundation/base/adapter_choice.h"
 #include "foundation/base/choice.h"
 #include "foundation/base/text.h"
 
@@ -20,15 +21,22 @@ class TensorRules : ConfigRules {
     if (config_.actor.tensor_model_parallel_size == 1) return;
     if (config_.ranks.zero_stage > 0) refuse("ranks.zero_stage", "spreads the training state", "set it to 0");
     check_numbers();
-    if (config_.model.trains_adapter()) {
-      const char* const key = config_.model.lora_adapter_path ? "model.lora_adapter_path" : "model.lora_rank";
-      refuse(key, "trains an adapter", config_.model.lora_adapter_path ? "remove it" : "set it to 0");
-    }
+    if (config_.model.lora_rank > 0 && !config_.model.lora_adapter_path) check_adapter();
     if (config_.trainer.steps_ahead() > 0)
       refuse("trainer.mode", "samples with other weights than those that learn", "set it to sync");
   }
 
  private:
+  void check_adapter() {
+    const ModelSection& model = config_.model;
+    if (model.lora_dropout > 0) refuse("model.lora_dropout", "drops features of an adapter's input", "set it to 0");
+    if (model.use_dora) refuse("model.use_dora", "trains magnitudes of rows", "set it to false");
+    if (changes_base(model.init_lora_weights))
+      refuse("model.init_lora_weights", "begins with a part of the base", "set it to default or gaussian");
+    if (!model.modules_to_save.empty()) refuse("model.modules_to_save", "trains modules as a whole", "remove it");
+    if (model.lora_bias != LoraBias::kNone) refuse("model.lora_bias", "trains biases", "set it to none");
+  }
+
   void check_numbers() {
     if (config_.model.dtype == ModelDtype::kBfloat16)
       refuse("model.dtype", "rounds the matrices of the layers", "set it to float32");

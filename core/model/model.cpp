@@ -212,7 +212,9 @@ void Model::start_changed() {
 }
 
 void Model::weights_changed() {
-  if (trained_lora_ != nullptr && (gate_ == nullptr || gate_->is_whole())) trained_lora_->merge();
+  if (tensor_ != nullptr)
+    tensor_->merge();
+  else if (trained_lora_ != nullptr && (gate_ == nullptr || gate_->is_whole())) trained_lora_->merge();
   round_to_nearest(weights_, offload_.get());
 }
 
@@ -229,11 +231,17 @@ Result<> Model::offload_weights(const std::shared_ptr<Offload>& files) {
   return {};
 }
 
-void Model::split_layers(std::shared_ptr<TensorRanks> ranks) { split_layers(std::move(ranks), /*copies=*/true); }
+void Model::split_layers(const std::shared_ptr<TensorRanks>& ranks) { split_layers(ranks, /*copies=*/true); }
 
-void Model::split_layers(std::shared_ptr<TensorRanks> ranks, bool copies) {
+void Model::split_layers(const std::shared_ptr<TensorRanks>& ranks, bool copies) {
   const ParameterStore whole{weights_, leaves_, parameters_};
-  tensor_ = std::make_shared<TensorPart>(config_, whole, std::move(ranks), copies);
+  tensor_ = std::make_shared<ModelPart>(config_, whole, ranks, copies);
+  if (trained_lora_ != nullptr) {
+    auto base = std::make_shared<ModelPart>(config_, trained_lora_->base(), ranks, copies);
+    base->free_whole();
+    tensor_->adapt(leaves_, std::move(base));
+  }
+  tensor_->free_whole();
 }
 
 bool Model::is_whole() const {
@@ -246,6 +254,7 @@ Model Model::base_view() const {
   view.device_ = device_;
   view.adopt(trained_lora_->base());
   if (has_rounded_matrices()) view.add_rounded_matrices();
+  if (tensor_ != nullptr) view.tensor_ = tensor_->base();
   return view;
 }
 

@@ -32,7 +32,7 @@
 #include "model/tensor/packing.h"
 #include "model/weights/model_config.h"
 #include "model/weights/parameters.h"
-#include "model/weights/tensor_part.h"
+#include "model/weights/model_part.h"
 
 namespace mortise {
 
@@ -130,12 +130,12 @@ class Model {
   void use_gate(std::shared_ptr<WeightGate> gate) { gate_ = std::move(gate); }
   // Null: all weights are in memory.
   [[nodiscard]] WeightGate* gate() const { return gate_.get(); }
-  // Tensor parallel: this rank has its part of the layers from now on (weights/tensor_part.h), which training changes.
-  // Passes are collectives of the ranks. After parameters were frozen. For a model without adapter, gate and rounded
-  // matrices.
-  void split_layers(std::shared_ptr<TensorRanks> ranks);
+  // Tensor parallel: this rank has its part of the layers from now on (weights/model_part.h), which training changes.
+  // Passes are collectives of the ranks. After parameters were frozen. For a model without gate and rounded matrices, with
+  // a plain adapter or none.
+  void split_layers(const std::shared_ptr<TensorRanks>& ranks);
   // Null: this rank has whole layers.
-  [[nodiscard]] TensorPart* tensor_part() const { return tensor_.get(); }
+  [[nodiscard]] ModelPart* model_part() const { return tensor_.get(); }
   // Do all weights have memory here?
   [[nodiscard]] bool is_whole() const;
   // Shapes of the layers in this rank's passes.
@@ -178,7 +178,7 @@ class Model {
   Model() = default;
   void adopt(ParameterStore store);
   void add_rounded_matrices();
-  void split_layers(std::shared_ptr<TensorRanks> ranks, bool copies);
+  void split_layers(const std::shared_ptr<TensorRanks>& ranks, bool copies);
   Result<> adapt(LoraPlan plan);
   // How `options` store the weights: the dtype, or nothing for "as they were read".
   [[nodiscard]] Result<std::optional<at::ScalarType>> stored_dtype(const SaveOptions& options) const;
@@ -194,7 +194,7 @@ class Model {
   std::unique_ptr<TrainedLora> trained_lora_;   // null where the parameters themselves are trained
   bool shares_memory_ = false;                  // the parameters are another model's too
   std::shared_ptr<WeightGate> gate_;            // null: all weights are in memory
-  std::shared_ptr<TensorPart> tensor_;          // null: this rank has whole layers
+  std::shared_ptr<ModelPart> tensor_;          // null: this rank has whole layers
   std::shared_ptr<Offload> offload_;            // null: nothing lies in files
   uint64_t loaded_version_ = 0;
   ComputeDevice device_;

@@ -76,6 +76,9 @@ INSTANTIATE_TEST_SUITE_P(
                     RunCase{"recomputed_layers_and_lion",
                             "train",
                             {"actor.optim.optimizer=lion", "model.enable_gradient_checkpointing=true"}},
+                    RunCase{"lora_with_a_reference",
+                            "train",
+                            {"model.lora_rank=2", "actor.policy_loss.loss_mode=gspo", "actor.use_kl_loss=true"}},
                     RunCase{"sft", "sft", {}}),
     [](const auto& one) { return std::string(one.param.name); });
 
@@ -130,11 +133,14 @@ TEST(TensorParallelRun, WhatCannotBeSharedIsRefusedByName) {
           "'actor.tensor_model_parallel_size' is 3, but the 4 query heads, 2 key-value heads and ");
   for (const std::string setting :
        {"ranks.zero_stage=1", "model.dtype=bfloat16", "actor.optim.optimizer=muon", "actor.optim.optimizer=adamw_8bit", "actor.optim.offload=file",
-        "ref.offload=file", "ref.sync_steps=1", "model.lora_rank=2", "trainer.mode=one_step_off"}) {
+        "ref.offload=file", "ref.sync_steps=1", "trainer.mode=one_step_off"}) {
     SCOPED_TRACE(setting);
     refused(1, joined(mesh(2), {setting}), "cannot be used with actor.tensor_model_parallel_size = 2 yet");
     refused(1, joined(mesh(2), {setting}), "'" + setting.substr(0, setting.find('=')) + "'");
   }
+  for (const std::string setting : {"model.lora_dropout=0.2", "model.use_dora=true", "model.init_lora_weights=pissa",
+                                    "model.modules_to_save=[lm_head]", "model.lora_bias=all"})
+    refused(1, joined(mesh(2), {"model.lora_rank=2", setting}), "'" + setting.substr(0, setting.find('=')) + "'");
   refused(1, {"actor.tensor_model_parallel_size=9223372036854775807"}, "actor.tensor_model_parallel_size");
   refused(2, mesh(2, 2),
           "'actor.ulysses_sequence_parallel_size' is 2, but 2 ranks cannot form groups of 4 (with "

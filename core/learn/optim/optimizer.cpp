@@ -287,7 +287,7 @@ double norm_of(std::span<const double> norms) {
 // What all ranks of the group have counts once. Of the rest each rank has a term, or its neighbour has it.
 Result<double> Optimizer::norm_of_parts() const {
   c10::NoGradGuard no_grad;
-  const TensorPart& part = *zero_.tensor;
+  const ModelPart& part = *zero_.tensor;
   const int size = part.ranks()->size();
   double common = 0.0;
   const at::Tensor own = at::zeros({1}, at::kDouble), all = at::zeros({size}, at::kDouble);

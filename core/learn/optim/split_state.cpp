@@ -14,7 +14,7 @@ namespace mortise {
 
 namespace {
 
-std::vector<int64_t> whole_sizes(const TensorPart& part, size_t parameter) {
+std::vector<int64_t> whole_sizes(const ModelPart& part, size_t parameter) {
   return part.whole_sizes(parameter).vec();
 }
 
@@ -33,7 +33,7 @@ Result<> read_columns(const TensorView& view, at::ScalarType type, const TensorS
 
 }  // namespace
 
-void put_part(StateWriter& writer, std::string_view key, const TensorPart& part, size_t parameter,
+void put_part(StateWriter& writer, std::string_view key, const ModelPart& part, size_t parameter,
               const at::Tensor& own) {
   const TensorSplit& split = part.split(parameter);
   const TensorView view = view_for_save(own, false);
@@ -53,7 +53,7 @@ void put_part(StateWriter& writer, std::string_view key, const TensorPart& part,
   writer.put_source(key, view.dtype, sizes, std::move(ranked));
 }
 
-Result<> read_part(StateReader& reader, std::string_view key, const TensorPart& part, size_t parameter,
+Result<> read_part(StateReader& reader, std::string_view key, const ModelPart& part, size_t parameter,
                    const at::Tensor& own) {
   const TensorSplit& split = part.split(parameter);
   const at::ScalarType type = own.scalar_type();

@@ -343,7 +343,7 @@ void WeightShards::move_towards(const WeightShards& other, double weight) {
 Result<WholeWeights> WholeWeights::gather(std::initializer_list<const Model*> models, const KeepsPart& keeps) {
   WholeWeights out;
   for (const Model* model : models) {
-    if (TensorPart* const part = model == nullptr ? nullptr : model->tensor_part(); part != nullptr) {
+    if (ModelPart* const part = model == nullptr ? nullptr : model->model_part(); part != nullptr) {
       out.parts_.push_back(part);
       TRY(part->gather_all(!keeps ? KeepsLayer() : [&](int64_t layer) { return keeps(layer + 1); }));
     }

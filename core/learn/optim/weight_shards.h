@@ -135,13 +135,13 @@ class WholeWeights {
   WholeWeights& operator=(WholeWeights&&) = delete;
   ~WholeWeights() {
     for (WeightShards* shards : shards_) shards->release_all();
-    for (TensorPart* part : parts_) part->release_all();
+    for (ModelPart* part : parts_) part->release_all();
   }
 
  private:
   WholeWeights() = default;
   std::vector<WeightShards*> shards_;
-  std::vector<TensorPart*> parts_;
+  std::vector<ModelPart*> parts_;
 };
 
 // The shards of a model; null if it is whole on every rank.

@@ -101,7 +101,7 @@ Result<> GradientSum::end_round(std::optional<size_t> leaf, const BackwardPass& 
     backward();
   }
   if (ranks_.sequence != nullptr) TRY(ranks_.sequence->status());
-  if (model_->tensor_part() != nullptr) TRY(model_->tensor_part()->ranks()->status());
+  if (model_->model_part() != nullptr) TRY(model_->model_part()->ranks()->status());
   if (!ranks_.deterministic || !leaf) return {};
   const c10::NoGradGuard no_grad;
   GradientNode node{0, *leaf, {}};
@@ -186,13 +186,16 @@ Result<> GradientSum::reduce_all() {
 
 // Neighbours in the group that have the same numbers get the sum of their terms.
 Result<> GradientSum::add_terms() {
-  const TensorPart* const part = model_->tensor_part();
+  const ModelPart* const part = model_->model_part();
   if (part == nullptr) return {};
   std::map<int, std::vector<at::Tensor>> by_size;
   for (const OptimizedParameter& parameter : *parameters_) {
-    const TensorSplit& split = part->split(part->find(parameter.name));
-    if (!split.has_terms) continue;
-    const int size = split.is_split() ? static_cast<int>(split.repeats) : part->ranks()->size();
+    int size = part->ranks()->size();  // of an adapter's A and B
+    if (!model_->trains_lora()) {
+      const TensorSplit& split = part->split(part->find(parameter.name));
+      if (!split.has_terms) continue;
+      if (split.is_split()) size = static_cast<int>(split.repeats);
+    }
     by_size[size].push_back(parameter.tensor.grad());
   }
   for (const auto& [size, grads] : by_size) {

@@ -153,7 +153,7 @@ Result<PackedForward> forward_rows(const Model& model, const StepTable& table, s
   PackedForward out;
   out.routing = forward.routing = router_pass(model, table, rows, packed, shard.get(), options);
   TRY(select_targets(packed, shard, options, model.forward_hidden(packed, forward), out));
-  const TensorRanks* const tensor = model.tensor_part() != nullptr ? model.tensor_part()->ranks().get() : nullptr;
+  const TensorRanks* const tensor = model.model_part() != nullptr ? model.model_part()->ranks().get() : nullptr;
   if (tensor != nullptr) TRY(tensor->status());
   if (options.records_experts && out.routing != nullptr) {
     out.experts = taken_experts(

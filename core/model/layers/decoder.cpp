@@ -62,6 +62,14 @@ at::Tensor entered(const Pass& pass, const at::Tensor& x) {
   return pass.tensor == nullptr ? x : enter_split(x, pass.tensor);
 }
 
+// The adapted matrices that this rank has.
+std::vector<LoraMatrix> own_parts(const Pass& pass, const std::vector<LoraMatrix>& lora) {
+  if (pass.tensor == nullptr) return lora;
+  std::vector<LoraMatrix> out;
+  for (const LoraMatrix& matrix : lora) out.push_back(part_on_rank(matrix, pass.tensor->rank(), pass.tensor->size()));
+  return out;
+}
+
 // product(bias) of a matrix whose columns the ranks may share. The bias is added once, behind the sum over them.
 template <class Product>
 at::Tensor left(const Pass& pass, const at::Tensor& bias, const Product& product) {
@@ -73,15 +81,17 @@ at::Tensor left(const Pass& pass, const at::Tensor& bias, const Product& product
 // The leaves under one another in a fused matrix, adapted or not. `product`: the matrix, or its rounded copy.
 at::Tensor fused(const Pass& pass, const at::Tensor& x, const at::Tensor& weight, const at::Tensor& product,
                  const at::Tensor& bias, const std::vector<at::Tensor>& weights, const std::vector<at::Tensor>& biases,
-                 const std::vector<LoraMatrix>& lora) {
+                 const std::vector<LoraMatrix>& all_lora) {
   const at::Tensor in = entered(pass, x);
+  const std::vector<LoraMatrix> lora = own_parts(pass, all_lora);
   if (!lora.empty()) return lora_linear(in, weight, product, bias, weights, biases, lora, pass.dropout());
   return fused_linear(in, product, bias, weights, biases);
 }
 
 // The same from one matrix, which is its own leaf: o or down.
 at::Tensor single(const Pass& pass, const at::Tensor& x, const at::Tensor& weight, const at::Tensor& product,
-                  const at::Tensor& all_bias, const std::vector<LoraMatrix>& lora) {
+                  const at::Tensor& all_bias, const std::vector<LoraMatrix>& all_lora) {
+  const std::vector<LoraMatrix> lora = own_parts(pass, all_lora);
   return left(pass, all_bias, [&](const at::Tensor& bias) {
     const std::span<const at::Tensor> biases(&bias, bias.defined() ? 1 : 0);
     if (!lora.empty())
@@ -91,7 +101,8 @@ at::Tensor single(const Pass& pass, const at::Tensor& x, const at::Tensor& weigh
 }
 
 at::Tensor single_plain(const Pass& pass, const at::Tensor& x, const at::Tensor& weight, const at::Tensor& product,
-                        const at::Tensor& all_bias, const std::vector<LoraMatrix>& lora) {
+                        const at::Tensor& all_bias, const std::vector<LoraMatrix>& all_lora) {
+  const std::vector<LoraMatrix> lora = own_parts(pass, all_lora);
   return left(pass, all_bias, [&](const at::Tensor& bias) {
     return lora.empty() ? linear_plain(x, weight, product, bias)
                         : lora_linear_plain(x, lora.front(), bias, pass.dropout());
@@ -100,8 +111,9 @@ at::Tensor single_plain(const Pass& pass, const at::Tensor& x, const at::Tensor&
 
 at::Tensor fused_plain(const Pass& pass, const at::Tensor& x, const std::vector<at::Tensor>& weights,
                        const at::Tensor& product, const std::vector<at::Tensor>& biases,
-                       const std::vector<LoraMatrix>& lora) {
+                       const std::vector<LoraMatrix>& all_lora) {
   const at::Tensor in = entered(pass, x);
+  const std::vector<LoraMatrix> lora = own_parts(pass, all_lora);
   std::vector<at::Tensor> parts;
   int64_t row = 0;
   for (size_t i = 0; i < weights.size(); ++i) {

@@ -58,7 +58,7 @@ std::map<std::string, int64_t> parts_by_name(const Model& model) {
   // Every rank has these, but of split layers only its part of their biases.
   for (const size_t i : units.whole) {
     const std::string& name = parameters[i].name;
-    parts[name] = model.tensor_part() != nullptr ? layer_of(name).value_or(-2) + 1 : -1;
+    parts[name] = model.model_part() != nullptr ? layer_of(name).value_or(-2) + 1 : -1;
   }
   return parts;
 }
@@ -124,7 +124,7 @@ Result<std::string> digest_of_shared(const CheckpointSource& source, const State
   Sha256 all;
   // Weights that are spread have one owner each. The others only receive them. Split layers: digest_of_part.
   const Model& policy = *source.policy.model;
-  if (shards_of(policy) == nullptr && policy.tensor_part() == nullptr) all.update(digest_of_model(policy));
+  if (shards_of(policy) == nullptr && policy.model_part() == nullptr) all.update(digest_of_model(policy));
   std::vector<std::byte> bytes(kChunk);
   for (const TensorView& tensor : state.tensors) {
     const auto* const ranked = dynamic_cast<const RankedTensor*>(tensor.source.get());

@@ -223,10 +223,10 @@ Result<std::string> RunSaver::save_alone(const Result<CheckpointRequest>& reques
 // Ranks that have the same part of split layers have the same numbers of it.
 Result<> RunSaver::check_same_parts(const Error& unless) const {
   const Model& policy = *source_.policy.model;
-  if (policy.tensor_part() == nullptr) return {};
+  if (policy.model_part() == nullptr) return {};
   const auto digest = [&]() -> Result<std::string> { return digest_of_part(policy); };
   const std::vector<std::string> all = TRY(on_every_rank(source_.run.ranks, kSaveStage, digest));
-  const auto num_parts = static_cast<size_t>(policy.tensor_part()->ranks()->size());
+  const auto num_parts = static_cast<size_t>(policy.model_part()->ranks()->size());
   for (size_t part = 0; part < num_parts; ++part) {
     std::map<std::string, int64_t> votes;
     for (size_t rank = part; rank < all.size(); rank += num_parts) ++votes[all[rank]];

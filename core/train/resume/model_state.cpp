@@ -29,6 +29,9 @@ std::vector<NamedParameter> trained_numbers(const Model& model) {
 // The shards of the parameters that are trained. Null: every rank has them.
 WeightShards* spread_parameters(const Model& model) { return model.trains_lora() ? nullptr : shards_of(model); }
 
+// The same if ranks share the layers.
+const ModelPart* split_parameters(const Model& model) { return model.trains_lora() ? nullptr : model.model_part(); }
+
 // This rank's numbers of the parameters that are spread.
 std::map<std::string, OwnNumbers> own_pieces(const WeightShards& shards, int rank) {
   std::map<std::string, OwnNumbers> pieces;
@@ -51,7 +54,7 @@ std::map<std::string, OwnNumbers> own_pieces(const WeightShards& shards, int ran
 }  // namespace
 
 Result<> ModelState::save_state(StateWriter& writer) const {
-  if (const TensorPart* const part = model_->tensor_part(); part != nullptr) {
+  if (const ModelPart* const part = split_parameters(*model_); part != nullptr) {
     for (size_t i = 0; i < part->parameters().size(); ++i)
       put_part(writer, part->parameters()[i].name, *part, i, part->parameters()[i].tensor.detach());
     return {};
@@ -78,7 +81,7 @@ Result<> ModelState::save_state(StateWriter& writer) const {
 
 Result<> ModelState::load_state(StateReader& reader) {
   const at::NoGradGuard no_grad;
-  if (const TensorPart* const part = model_->tensor_part(); part != nullptr) {
+  if (const ModelPart* const part = split_parameters(*model_); part != nullptr) {
     for (size_t i = 0; i < part->parameters().size(); ++i)
       TRY(read_part(reader, part->parameters()[i].name, *part, i, part->parameters()[i].tensor.detach()));
     return {};

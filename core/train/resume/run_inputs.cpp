@@ -182,8 +182,8 @@ std::string digest_of_model(const Model& model) {
 }
 
 std::string digest_of_part(const Model& model) {
-  if (model.tensor_part() == nullptr) return "";
-  return digest_of_parameters("", model.tensor_part()->parameters());
+  if (model.model_part() == nullptr) return "";
+  return digest_of_parameters("", model.model_part()->parameters());
 }
 
 void RunInputs::add(std::string name, std::string what, std::string digest) {

@@ -261,8 +261,13 @@ void share_layers(const ModelConfig& model, const UnitBytes& units, const Traine
   const int64_t num_ranks = config.actor.tensor_model_parallel_size;
   if (num_ranks == 1) return;
   const double others = numbers_of_others(model, num_ranks), element = static_cast<double>(num_bytes(config.model.dtype));
-  const double trained_others = others * trained.units.layers / units.layers;  // the rest is frozen
   memory.whole = units.layers;
+  if (config.model.trains_adapter()) {  // the part of the base, and the same merged
+    memory.weights = (static_cast<double>(model.num_parameters()) - others + trained.numbers) * element +
+                     units.layers / static_cast<double>(num_ranks);
+    return;
+  }
+  const double trained_others = others * trained.units.layers / units.layers;  // the rest is frozen
   memory.weights -= others * element;
   memory.gradients -= trained_others * element;
   memory.moments -= trained_others * trained.moments / trained.numbers;

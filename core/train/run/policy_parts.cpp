@@ -46,6 +46,17 @@ Result<> check_shared_adapter(const RunSettings& run, const Model& policy) {
       run.loaded.where("ranks.zero_stage"), "set it to 2 or less"};
 }
 
+// The same of ranks that share the layers. What the configuration says was refused before (config/tensor_rules.h); this is
+// about an adapter that was read.
+Result<> check_split_adapter(const RunSettings& run, const Model& policy) {
+  if (tensor_size(run.config, run.ranks) == 1 || !policy.trains_lora()) return {};
+  if (policy.trained_lora()->is_plain() && policy.lora_dropout() == 0.0) return {};
+  return Error{ErrorKind::kConfig,
+               "actor.tensor_model_parallel_size cannot be used with dropout, DoRA, PiSSA, OLoRA, biases or whole modules "
+               "of an adapter",
+               run.loaded.where("actor.tensor_model_parallel_size"), "set it to 1"};
+}
+
 // `weights_from` is a checkpoint's folder. What save_dtype "stored" means, model.path says.
 Result<Model> load_policy(const RunSettings& run, const std::optional<Path>& weights_from) {
   const RunConfig& config = run.config;
@@ -101,6 +112,7 @@ Result<> load_model(const RunSettings& run, const std::optional<Path>& weights_f
   TRY(load_adapter(run, model));
   if (run.kind != RunKind::kEval) policy.groups = TRY(group_and_freeze(run.loaded, "actor.optim", model));
   TRY(check_shared_adapter(run, model));
+  if (run.kind != RunKind::kEval) TRY(check_split_adapter(run, model));
   if (model.trains_lora() || !TRY(model.saves_exactly(save_options(config)))) {
     policy.model_state.emplace(ModelState::kPolicy, model);
     TRY(stateful.add(*policy.model_state));

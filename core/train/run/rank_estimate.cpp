@@ -77,7 +77,8 @@ RankEstimate estimate_ranks(const RunConfig& config, const ModelConfig& model, c
   const double share = static_cast<double>(num_ranks - 1) / num_ranks;
   const int64_t num_groups = out.num_groups();
   const int64_t passes_of_rank = (out.most_passes + num_groups - 1) / num_groups;
-  const double own_bytes = out.tensor_size == 1 ? trained_bytes
+  const bool is_whole = out.tensor_size == 1 || config.model.trains_adapter();
+  const double own_bytes = is_whole ? trained_bytes
                                                 : trained_bytes * (1.0 - numbers_of_others(model, out.tensor_size) /
                                                                              static_cast<double>(model.num_parameters()));
   if (config.trainer.deterministic && out.sequence_size > 1) {  // each micro-batch's gradient in the group
@@ -87,6 +88,9 @@ RankEstimate estimate_ranks(const RunConfig& config, const ModelConfig& model, c
   if (out.tensor_size > 1) {
     const double same = static_cast<double>(num_ranks) / static_cast<double>(out.tensor_size);
     out.gradient_bytes = 2.0 * own_bytes * (same - 1.0) / same;  // all_reduce of those with the same part
+    if (config.model.trains_adapter())  // each has a term of it
+      out.tensor_bytes += 2.0 * trained_bytes * static_cast<double>(out.tensor_size - 1) /
+                          static_cast<double>(out.tensor_size);
     out.step_weight_bytes = split_weight_bytes(units, out);
   } else if (config.ranks.zero_stage == 0) {
     out.gradient_bytes = 2.0 * trained_bytes * share;  // all_reduce

@@ -149,7 +149,8 @@ Optimizer make_optimizer(Model& model, const OptimConfig& optim, const Parameter
 }
 
 ZeroOptions zero_options(const RunConfig& config, Communicator& ranks, const Model& model) {
-  return {&ranks, config.ranks.zero_stage, model.trains_lora() ? nullptr : shards_of(model), model.tensor_part()};
+  if (model.trains_lora()) return {&ranks, config.ranks.zero_stage};
+  return {&ranks, config.ranks.zero_stage, shards_of(model), model.model_part()};
 }
 
 bool spreads_weights(const RunConfig& config, const Communicator& ranks) {

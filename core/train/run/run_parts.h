@@ -32,7 +32,7 @@ struct RunParts {
 
   [[nodiscard]] CheckpointSource checkpoint_source() {
     const bool is_spread = run.ranks.size() > 1 && run.config.ranks.zero_stage > 0;
-    return {run, *registry, policy, progress, saved.stateful, is_spread || policy.model->tensor_part() != nullptr};
+    return {run, *registry, policy, progress, saved.stateful, is_spread || policy.model->model_part() != nullptr};
   }
 
   RunSettings run;

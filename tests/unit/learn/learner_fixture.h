@@ -138,7 +138,7 @@ struct TestPolicy {
   static ZeroOptions spread_model(Model& model, ZeroOptions zero) {
     if (zero.stage >= 3 && zero.communicator->size() > 1)
       zero.weights = WeightShards::spread(model, *zero.communicator, ShardCut::kBlocks).get();
-    zero.tensor = model.tensor_part();
+    zero.tensor = model.model_part();
     return zero;
   }
 

@@ -80,7 +80,8 @@ inline std::vector<at::Tensor> gradients_of(const Model& model, const Optimizer&
   std::vector<at::Tensor> gradients;
   for (size_t i = 0; i < optimizer.parameters().size(); ++i) {
     const at::Tensor own = optimizer.parameters()[i].tensor.grad();
-    gradients.push_back(model.tensor_part() != nullptr ? model.tensor_part()->gathered(i, own).clone() : own.clone());
+    const bool is_split = model.model_part() != nullptr && !model.trains_lora();
+    gradients.push_back(is_split ? model.model_part()->gathered(i, own).clone() : own.clone());
   }
   return gradients;
 }

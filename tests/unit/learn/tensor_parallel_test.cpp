@@ -104,6 +104,7 @@ struct Variant {
   const char* name;
   ModelConfig config;
   std::function<void(LearnerOptions&)> options = {};
+  std::vector<std::string> adapts = {};  // matrices with an adapter
 };
 
 std::vector<Variant> variants() {
@@ -136,6 +137,10 @@ std::vector<Variant> variants() {
       {"plain layers", three_layers(), [](LearnerOptions& options) { options.pass.path = LayerPath::kPlain; }},
       {"all layers again", three_layers(), [](LearnerOptions& options) { options.pass.activation_bytes = 0; }},
       {"prompts not shared", three_layers(), [](LearnerOptions& options) { options.pass.share_prompts = false; }},
+      {"an adapter", three_layers(), {}, {"all-linear"}},
+      {"an adapter of some matrices", three_layers(), {}, {"k_proj", "down_proj"}},
+      {"an adapter, plain layers", three_layers(),
+       [](LearnerOptions& options) { options.pass.path = LayerPath::kPlain; }, {"all-linear"}},
       {"a teacher", three_layers(),
        [](LearnerOptions& options) {
          static const Model teacher = Model::random(three_layers(), 6, "float64").value().clone_frozen();
@@ -145,14 +150,14 @@ std::vector<Variant> variants() {
 }
 
 struct Update {
-  Gradients gradients;
+  Gradients gradients, weights;
   UpdateReport report;
 };
 
 // Zeros and ones hide mistakes: every number of the model is random.
-void randomize(Model& model) {
+void randomize(std::span<const NamedParameter> parameters) {
   uint64_t seed = 30;
-  for (const NamedParameter& p : model.parameters()) {
+  for (const NamedParameter& p : parameters) {
     RandomStream stream({seed++, RandomPurpose::kTest, 0, 0, 0});
     at::Tensor values = p.tensor.detach();
     for (int64_t i = 0; i < values.numel(); ++i) values.mutable_data_ptr<double>()[i] = 0.3 * stream.next_normal();
@@ -163,10 +168,16 @@ Update update_of(const Variant& variant, Communicator& communicator, const Mesh&
   const int tensor_size = mesh.tensor_size;
   const RandomRows data(false, kShape);
   Model model = Model::random(variant.config, 5, "float64").value();
-  randomize(model);
+  randomize(model.parameters());
+  if (!variant.adapts.empty()) {
+    EXPECT_TRUE(model.train_lora({.rank = 3, .alpha = 6.0, .target_modules = variant.adapts}, 4).ok());
+    randomize(model.trainable());
+    model.weights_changed();
+  }
   if (tensor_size > 1) model.split_layers(std::make_shared<TensorGroup>(communicator, tensor_size));
-  AdamW optimizer(TestPolicy::parameters(model), AdamWOptions{}, "actor.optim",
-                  TestPolicy::spread_model(model, {&communicator}));
+  ZeroOptions zero{&communicator};
+  if (!model.trains_lora()) zero.tensor = model.model_part();
+  AdamW optimizer(TestPolicy::parameters(model), AdamWOptions{}, "actor.optim", zero);
   const auto objective = objective_of({"actor.policy_loss.loss_mode=vanilla", "actor.entropy_coeff=0.02"});
   LearnerOptions options = cut_by(kCut);
   if (variant.options) variant.options(options);
@@ -174,8 +185,10 @@ Update update_of(const Variant& variant, Communicator& communicator, const Mesh&
   share(options, communicator, false, mesh.sequence_size, tensor_size);
   ActorLearner learner(model, optimizer, objective->objective, options);
   Update out;
-  out.report = learner.update(data.batch, all_rows(data.batch), {}).value();
+  out.report = learner.update(data.batch, all_rows(data.batch), {.lr = 1e-3}).value();
   out.gradients = gradients_of(model, optimizer);
+  const auto whole = WholeWeights::gather({&model}).value();
+  out.weights = weights_of(model);
   return out;
 }
 
@@ -192,6 +205,9 @@ TEST(TensorParallel, EveryKindOfLayerGivesTheSameGradient) {
           EXPECT_LE((got.gradients[i] - expected.gradients[i]).norm().item<double>(),
                     1e-11 * (1.0 + expected.gradients[i].norm().item<double>()))
               << i;
+        // With an adapter: the merged matrices.
+        for (size_t i = 0; i < got.weights.size(); ++i)
+          EXPECT_LE((got.weights[i] - expected.weights[i]).abs().max().item<double>(), 1e-8) << i;
       });
     }
   }
@@ -201,7 +217,7 @@ TEST(TensorParallel, EveryKindOfLayerGivesTheSameGradient) {
 TEST(TensorParallel, ARankHoldsItsPartOfTheLayers) {
   on_ranks(4, [](Communicator& communicator) {
     TestPolicy policy("float32", kShape.vocab, 2, 5, {&communicator}, 4), whole("float32", kShape.vocab, 2, 5);
-    const TensorPart& part = *policy.model.tensor_part();
+    const ModelPart& part = *policy.model.model_part();
     int64_t own = 0, of_others = 0;
     for (size_t i = 0; i < part.parameters().size(); ++i) {
       const NamedParameter& parameter = part.parameters()[i];

@@ -1,7 +1,8 @@
-// See tensor_part.h.
-#include "model/weights/tensor_part.h"
+// See model_part.h.
+#include "model/weights/model_part.h"
 
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/addmm.h>
 #include <ATen/ops/empty.h>
 
 #include <algorithm>
@@ -60,7 +61,7 @@ void join_parts(const TensorSplit& split, const at::Tensor& parts, const at::Ten
 
 }  // namespace
 
-TensorPart::TensorPart(const ModelConfig& config, const ParameterStore& whole, std::shared_ptr<TensorRanks> ranks,
+ModelPart::ModelPart(const ModelConfig& config, const ParameterStore& whole, std::shared_ptr<TensorRanks> ranks,
                        bool copies)
     : ranks_(std::move(ranks)), config_(split_config(config, ranks_->size())) {
   const at::NoGradGuard no_grad;
@@ -86,16 +87,51 @@ TensorPart::TensorPart(const ModelConfig& config, const ParameterStore& whole, s
     if (std::ranges::none_of(known, [&](const c10::Storage& one) { return one.is_alias_of(all.storage()); }))
       known.push_back(all.storage());
   }
+}
+
+void ModelPart::free_whole() const {
   for (const auto& layer : storages_) std::ranges::for_each(layer, free_memory);
 }
 
-at::Tensor TensorPart::parts_of(const at::Tensor& own) const {
+void ModelPart::adapt_matrices(const std::vector<LoraMatrix>& whole, const std::vector<at::Tensor>& base,
+                                const std::vector<at::Tensor>& merged, std::vector<LoraMatrix>& out) {
+  out = whole;
+  for (size_t i = 0; i < out.size(); ++i) {
+    if (!out[i].defined()) continue;
+    out[i].base_OI = base[i];
+    merged_.push_back({merged[i].detach(), out[i]});
+  }
+}
+
+void ModelPart::adapt(const DecoderLeaves& whole, std::shared_ptr<ModelPart> base) {
+  base_ = std::move(base);
+  for (size_t i = 0; i < whole.layers.size(); ++i) {
+    const LayerLeaves& from = whole.layers[i];
+    const LayerLeaves& base_leaves = base_->leaves().layers[i];
+    LayerLeaves& own = store_.leaves.layers[i];
+    adapt_matrices(from.qkv_lora, base_leaves.qkv_weights, own.qkv_weights, own.qkv_lora);
+    adapt_matrices(from.o_lora, {base_leaves.o_weight}, {own.o_weight}, own.o_lora);
+    adapt_matrices(from.gate_up_lora, base_leaves.gate_up_weights, own.gate_up_weights, own.gate_up_lora);
+    adapt_matrices(from.down_lora, {base_leaves.down_weight}, {own.down_weight}, own.down_lora);
+  }
+}
+
+void ModelPart::merge() const {
+  const at::NoGradGuard no_grad;
+  for (const Merged& one : merged_) {
+    const LoraMatrix f = part_on_rank(one.factors, ranks_->rank(), ranks_->size());
+    at::Tensor out = one.merged_OI;
+    at::addmm_out(out, f.base_OI, f.b_OR, f.a_RI, /*beta=*/1.0, /*alpha=*/f.scale);
+  }
+}
+
+at::Tensor ModelPart::parts_of(const at::Tensor& own) const {
   const at::Tensor parts = at::empty({ranks_->size(), own.numel()}, own.options());
   ranks_->gather(own.contiguous().view({-1}), parts.view({-1}));
   return parts;
 }
 
-at::Tensor TensorPart::gathered(size_t parameter, const at::Tensor& own) const {
+at::Tensor ModelPart::gathered(size_t parameter, const at::Tensor& own) const {
   const at::NoGradGuard no_grad;
   if (!split(parameter).is_split()) return own;
   const at::Tensor whole = at::empty(whole_sizes(parameter), own.options());
@@ -103,7 +139,7 @@ at::Tensor TensorPart::gathered(size_t parameter, const at::Tensor& own) const {
   return whole;
 }
 
-Result<> TensorPart::gather_all(const KeepsLayer& keeps) {
+Result<> ModelPart::gather_all(const KeepsLayer& keeps) {
   if (num_whole_++ > 0) return {};
   const at::NoGradGuard no_grad;
   for (size_t layer = 0; layer < by_layer_.size(); ++layer) {
@@ -119,9 +155,8 @@ Result<> TensorPart::gather_all(const KeepsLayer& keeps) {
   return ranks_->status();
 }
 
-void TensorPart::release_all() {
-  if (num_whole_-- > 1) return;
-  for (const auto& layer : storages_) std::ranges::for_each(layer, free_memory);
+void ModelPart::release_all() {
+  if (num_whole_-- == 1) free_whole();
 }
 
 }  // namespace mortise

@@ -1,4 +1,7 @@
-// TensorPart: what one rank has of a model whose layers several ranks share (tensor_split.h).
+// ModelPart: what one rank has of a model whose layers several ranks share (tensor_split.h).
+//
+// With a plain adapter in training, A and B are whole on every rank, and its part of the base is there twice: as it is, and
+// merged. A rank has a term of the gradient of A and of B.
 //
 // It has leaves and fused matrices of its own for what is split. The others (embedding, norms, head, and biases behind
 // sums) are the model's. The matrices of the model itself have no memory, except between gather_all() and release_all(),
@@ -27,10 +30,19 @@ namespace mortise {
 // Does a rank keep this layer of gathered weights? Empty: all of them.
 using KeepsLayer = std::function<bool(int64_t layer)>;
 
-class TensorPart {
+class ModelPart {
  public:
-  // Takes this rank's numbers of `whole`, if `copies`, and frees the memory of what is split. `config` is that of the whole.
-  TensorPart(const ModelConfig& config, const ParameterStore& whole, std::shared_ptr<TensorRanks> ranks, bool copies);
+  // Takes this rank's numbers of `whole`, if `copies`. `config` is that of the whole.
+  ModelPart(const ModelConfig& config, const ParameterStore& whole, std::shared_ptr<TensorRanks> ranks, bool copies);
+
+  // Frees the memory of what is split in the model.
+  void free_whole() const;
+  // The adapter of `whole` is trained, and `base` is this rank's part of its base.
+  void adapt(const DecoderLeaves& whole, std::shared_ptr<ModelPart> base);
+  // Null: no adapter is trained.
+  [[nodiscard]] const std::shared_ptr<ModelPart>& base() const { return base_; }
+  // After every change of A and B.
+  void merge() const;
 
   [[nodiscard]] const std::shared_ptr<TensorRanks>& ranks() const { return ranks_; }
   [[nodiscard]] const ModelConfig& config() const { return config_; }  // of this rank's layers
@@ -55,7 +67,17 @@ class TensorPart {
  private:
   [[nodiscard]] at::Tensor parts_of(const at::Tensor& own) const;  // of all ranks, one in each row
 
+  // Merged matrices, and what they are merged from.
+  struct Merged {
+    at::Tensor merged_OI;
+    LoraMatrix factors;  // with the whole A and B
+  };
+  void adapt_matrices(const std::vector<LoraMatrix>& whole, const std::vector<at::Tensor>& base,
+                      const std::vector<at::Tensor>& merged, std::vector<LoraMatrix>& out);
+
   std::shared_ptr<TensorRanks> ranks_;
+  std::shared_ptr<ModelPart> base_;
+  std::vector<Merged> merged_;
   ModelConfig config_;
   ParameterStore store_;
   std::unordered_map<std::string, size_t> places_;   // of parameters, by name
