@@ -51,15 +51,12 @@ void set_sequence_parallel(Translation& t, const std::string& part, std::initial
   }
 }
 
-// After set_model.
 void set_tensor_parallel(Translation& t) {
   constexpr std::string_view kName = "actor.megatron.tensor_model_parallel_size";
   if (!t.is_given(kName)) return;
   const int64_t size = t.is_null(kName) ? 1 : t.integer(kName);
   if (size <= 1)
     t.note(kName, "1: every rank has whole layers");
-  else if (t.is_set("model.lora_rank"))
-    t.note(kName, "ranks do not share the layers of a model with an adapter yet; changes memory and speed only");
   else
     t.set("actor.tensor_model_parallel_size", size, {kName}, "changes memory and speed only");
 }
