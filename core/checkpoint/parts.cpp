@@ -16,7 +16,7 @@
 namespace mortise {
 namespace {
 
-constexpr int64_t kIndexVersion = 2;         // the newest
+constexpr int64_t kIndexVersion = 2;  // the newest
 constexpr int64_t kVersionWithoutColumns = 1;
 
 int64_t numbers_of(std::span<const int64_t> shape) { return num_elements(shape).value_or(0); }

@@ -36,7 +36,7 @@ struct StatePiece {
   DType dtype = DType::kF32;
   std::vector<int64_t> shape;    // the whole tensor's
   int64_t begin = 0, count = 0;  // numbers of it
-  int64_t num_columns = 0;       // not 0: `count` numbers are all rows of so many columns, and `begin` is the first column
+  int64_t num_columns = 0;  // not 0: `count` numbers are all rows of so many columns, and `begin` is the first column
   std::string file;
 };
 

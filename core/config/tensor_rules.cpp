@@ -43,7 +43,8 @@ class TensorRules : ConfigRules {
     const OptimConfig& optim = config_.actor.optim;
     if (optim.optimizer != OptimizerName::kAdamW && optim.optimizer != OptimizerName::kSgd &&
         optim.optimizer != OptimizerName::kLion) {
-      refuse("actor.optim.optimizer", fmt::format("is {}, whose state is not one number per weight", choice_name(optim.optimizer)),
+      refuse("actor.optim.optimizer",
+             fmt::format("is {}, whose state is not one number per weight", choice_name(optim.optimizer)),
              "choose adamw, lion or sgd");
     }
     if (optim.offload != Offloading::kNone) refuse("actor.optim.offload", "keeps numbers in files", "set it to none");

@@ -214,7 +214,8 @@ void Model::start_changed() {
 void Model::weights_changed() {
   if (tensor_ != nullptr)
     tensor_->merge();
-  else if (trained_lora_ != nullptr && (gate_ == nullptr || gate_->is_whole())) trained_lora_->merge();
+  else if (trained_lora_ != nullptr && (gate_ == nullptr || gate_->is_whole()))
+    trained_lora_->merge();
   round_to_nearest(weights_, offload_.get());
 }
 

@@ -31,8 +31,8 @@
 #include "model/tensor/offload.h"
 #include "model/tensor/packing.h"
 #include "model/weights/model_config.h"
-#include "model/weights/parameters.h"
 #include "model/weights/model_part.h"
+#include "model/weights/parameters.h"
 
 namespace mortise {
 
@@ -194,7 +194,7 @@ class Model {
   std::unique_ptr<TrainedLora> trained_lora_;   // null where the parameters themselves are trained
   bool shares_memory_ = false;                  // the parameters are another model's too
   std::shared_ptr<WeightGate> gate_;            // null: all weights are in memory
-  std::shared_ptr<ModelPart> tensor_;          // null: this rank has whole layers
+  std::shared_ptr<ModelPart> tensor_;           // null: this rank has whole layers
   std::shared_ptr<Offload> offload_;            // null: nothing lies in files
   uint64_t loaded_version_ = 0;
   ComputeDevice device_;

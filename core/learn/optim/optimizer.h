@@ -36,7 +36,7 @@ struct ZeroOptions {
   Communicator* communicator = nullptr;  // borrowed; null or one rank: nothing is shared
   int64_t stage = 0;                     // 1: the state; 2: the state, and gradients between micro-batches; 3: as 2
   WeightShards* weights = nullptr;       // borrowed; the parameters, if they are spread
-  const ModelPart* tensor = nullptr;    // borrowed; what has the parameters, if ranks share the layers. Stage 0 only
+  const ModelPart* tensor = nullptr;     // borrowed; what has the parameters, if ranks share the layers. Stage 0 only
 };
 
 // Parameters that are cut into ranges of ranks together.

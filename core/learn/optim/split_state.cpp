@@ -14,9 +14,7 @@ namespace mortise {
 
 namespace {
 
-std::vector<int64_t> whole_sizes(const ModelPart& part, size_t parameter) {
-  return part.whole_sizes(parameter).vec();
-}
+std::vector<int64_t> whole_sizes(const ModelPart& part, size_t parameter) { return part.whole_sizes(parameter).vec(); }
 
 // Some rows of the whole at a time, of which this rank keeps its columns.
 Result<> read_columns(const TensorView& view, at::ScalarType type, const TensorSplit& split, int64_t rank,

@@ -62,7 +62,7 @@ void join_parts(const TensorSplit& split, const at::Tensor& parts, const at::Ten
 }  // namespace
 
 ModelPart::ModelPart(const ModelConfig& config, const ParameterStore& whole, std::shared_ptr<TensorRanks> ranks,
-                       bool copies)
+                     bool copies)
     : ranks_(std::move(ranks)), config_(split_config(config, ranks_->size())) {
   const at::NoGradGuard no_grad;
   store_ = allocate_parameters(config_, whole.weights.embedding_VH.scalar_type(), /*requires_grad=*/false);
@@ -94,7 +94,7 @@ void ModelPart::free_whole() const {
 }
 
 void ModelPart::adapt_matrices(const std::vector<LoraMatrix>& whole, const std::vector<at::Tensor>& base,
-                                const std::vector<at::Tensor>& merged, std::vector<LoraMatrix>& out) {
+                               const std::vector<at::Tensor>& merged, std::vector<LoraMatrix>& out) {
   out = whole;
   for (size_t i = 0; i < out.size(); ++i) {
     if (!out[i].defined()) continue;

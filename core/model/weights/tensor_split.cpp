@@ -30,9 +30,8 @@ TensorSplit split_of(const ModelConfig& config, std::string_view name, int64_t n
   const ModelConfig own = split_config(config, num_ranks);
   const int64_t repeats = own.num_kv_heads * num_ranks / config.num_kv_heads;
   const auto is_one_of = [name](std::initializer_list<std::string_view> modules) {
-    return std::ranges::any_of(modules, [name](std::string_view module) {
-      return name.find(module) != std::string_view::npos;
-    });
+    return std::ranges::any_of(modules,
+                               [name](std::string_view module) { return name.find(module) != std::string_view::npos; });
   };
   if (is_one_of({".self_attn.q_norm.", ".self_attn.k_norm."})) return {SplitAxis::kNone, 0, 1, true};
   if (is_one_of({".self_attn.q_proj."})) return {SplitAxis::kRows, own.q_size(), 1, false};

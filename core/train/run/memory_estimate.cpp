@@ -260,7 +260,8 @@ void share_layers(const ModelConfig& model, const UnitBytes& units, const Traine
                   MemoryEstimate& memory) {
   const int64_t num_ranks = config.actor.tensor_model_parallel_size;
   if (num_ranks == 1) return;
-  const double others = numbers_of_others(model, num_ranks), element = static_cast<double>(num_bytes(config.model.dtype));
+  const double others = numbers_of_others(model, num_ranks),
+               element = static_cast<double>(num_bytes(config.model.dtype));
   memory.whole = units.layers;
   if (config.model.trains_adapter()) {  // the part of the base, and the same merged
     memory.weights = (static_cast<double>(model.num_parameters()) - others + trained.numbers) * element +

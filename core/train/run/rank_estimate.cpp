@@ -41,7 +41,7 @@ double tensor_bytes(const RunConfig& config, const ModelConfig& model, const Bat
                     const RankEstimate& ranks) {
   const int64_t rows_of_all = plan.rows_per_update * (config.data.max_prompt_length + response_length(config));
   const auto size = static_cast<double>(ranks.tensor_size);
-  const auto others = static_cast<double>(ranks.num_ranks) / size;  // each has tokens of its own
+  const auto others = static_cast<double>(ranks.num_ranks) / size;             // each has tokens of its own
   const double sums = config.model.enable_gradient_checkpointing ? 6.0 : 4.0;  // forward again in backward
   return static_cast<double>(rows_of_all) / others * sums *
          static_cast<double>(model.hidden_size * model.num_layers * num_bytes(config.model.dtype)) * 2.0 *
@@ -79,8 +79,8 @@ RankEstimate estimate_ranks(const RunConfig& config, const ModelConfig& model, c
   const int64_t passes_of_rank = (out.most_passes + num_groups - 1) / num_groups;
   const bool is_whole = out.tensor_size == 1 || config.model.trains_adapter();
   const double own_bytes = is_whole ? trained_bytes
-                                                : trained_bytes * (1.0 - numbers_of_others(model, out.tensor_size) /
-                                                                             static_cast<double>(model.num_parameters()));
+                                    : trained_bytes * (1.0 - numbers_of_others(model, out.tensor_size) /
+                                                                 static_cast<double>(model.num_parameters()));
   if (config.trainer.deterministic && out.sequence_size > 1) {  // each micro-batch's gradient in the group
     out.sequence_bytes += 2.0 * own_bytes * static_cast<double>(passes_of_rank * (out.sequence_size - 1)) /
                           static_cast<double>(out.sequence_size);
@@ -88,9 +88,9 @@ RankEstimate estimate_ranks(const RunConfig& config, const ModelConfig& model, c
   if (out.tensor_size > 1) {
     const double same = static_cast<double>(num_ranks) / static_cast<double>(out.tensor_size);
     out.gradient_bytes = 2.0 * own_bytes * (same - 1.0) / same;  // all_reduce of those with the same part
-    if (config.model.trains_adapter())  // each has a term of it
-      out.tensor_bytes += 2.0 * trained_bytes * static_cast<double>(out.tensor_size - 1) /
-                          static_cast<double>(out.tensor_size);
+    if (config.model.trains_adapter())                           // each has a term of it
+      out.tensor_bytes +=
+          2.0 * trained_bytes * static_cast<double>(out.tensor_size - 1) / static_cast<double>(out.tensor_size);
     out.step_weight_bytes = split_weight_bytes(units, out);
   } else if (config.ranks.zero_stage == 0) {
     out.gradient_bytes = 2.0 * trained_bytes * share;  // all_reduce

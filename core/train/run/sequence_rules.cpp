@@ -58,7 +58,8 @@ Result<> check_tensor_parallel(const LoadedConfig& loaded, const ModelConfig& mo
   if (model.fused_projections)
     return refuse("ranks cannot share the fused matrices of this family (Phi-3) yet", "set it to 1");
   if (can_split_layers(model, size)) return {};
-  const std::string experts = model.moe.num_experts == 0 ? "" : fmt::format(" (an expert has {})", model.moe.expert_size);
+  const std::string experts =
+      model.moe.num_experts == 0 ? "" : fmt::format(" (an expert has {})", model.moe.expert_size);
   return refuse(fmt::format("the {} query heads, {} key-value heads and {} units of the policy's MLP{} do not divide "
                             "among so many ranks",
                             model.num_heads, model.num_kv_heads, model.intermediate_size, experts),

@@ -114,9 +114,8 @@ std::vector<Variant> variants() {
          config.attention_softcap = 2.0;
          config.windows = {5, 0, 3};
        })},
-      {"biases everywhere, sinks", three_layers([](ModelConfig& config) {
-         config.o_bias = config.mlp_bias = config.attention_sinks = true;
-       })},
+      {"biases everywhere, sinks",
+       three_layers([](ModelConfig& config) { config.o_bias = config.mlp_bias = config.attention_sinks = true; })},
       {"no biases, norms behind the layers, tied", three_layers([](ModelConfig& config) {
          config.qkv_bias = false;
          config.sandwich_norm = config.norm_plus_one = config.tie_word_embeddings = true;
@@ -132,15 +131,16 @@ std::vector<Variant> variants() {
          config.moe.shared_size = 8;
          return config;
        }()},
-      {"experts in plain layers", moe_config(),
-       [](LearnerOptions& options) { options.pass.path = LayerPath::kPlain; }},
+      {"experts in plain layers", moe_config(), [](LearnerOptions& options) { options.pass.path = LayerPath::kPlain; }},
       {"plain layers", three_layers(), [](LearnerOptions& options) { options.pass.path = LayerPath::kPlain; }},
       {"all layers again", three_layers(), [](LearnerOptions& options) { options.pass.activation_bytes = 0; }},
       {"prompts not shared", three_layers(), [](LearnerOptions& options) { options.pass.share_prompts = false; }},
       {"an adapter", three_layers(), {}, {"all-linear"}},
       {"an adapter of some matrices", three_layers(), {}, {"k_proj", "down_proj"}},
-      {"an adapter, plain layers", three_layers(),
-       [](LearnerOptions& options) { options.pass.path = LayerPath::kPlain; }, {"all-linear"}},
+      {"an adapter, plain layers",
+       three_layers(),
+       [](LearnerOptions& options) { options.pass.path = LayerPath::kPlain; },
+       {"all-linear"}},
       {"a teacher", three_layers(),
        [](LearnerOptions& options) {
          static const Model teacher = Model::random(three_layers(), 6, "float64").value().clone_frozen();
