@@ -190,7 +190,7 @@ Result<> GradientSum::add_terms() {
   if (part == nullptr) return {};
   std::map<int, std::vector<at::Tensor>> by_size;
   for (const OptimizedParameter& parameter : *parameters_) {
-    int size = part->ranks()->size();  // of an adapter's A and B
+    int size = part->ranks()->size();  // all of them, for an adapter's A and B
     if (!model_->trains_lora()) {
       const TensorSplit& split = part->split(part->find(parameter.name));
       if (!split.has_terms) continue;

@@ -45,7 +45,7 @@ class ModelPart {
   void merge() const;
 
   [[nodiscard]] const std::shared_ptr<TensorRanks>& ranks() const { return ranks_; }
-  [[nodiscard]] const ModelConfig& config() const { return config_; }  // of this rank's layers
+  [[nodiscard]] const ModelConfig& config() const { return config_; }  // this rank's layers
   void set_rope_length(int64_t length) { config_.rope_length = length; }
   [[nodiscard]] const DecoderWeights& weights() const { return store_.weights; }
   [[nodiscard]] const DecoderLeaves& leaves() const { return store_.leaves; }
@@ -65,7 +65,7 @@ class ModelPart {
   [[nodiscard]] bool is_whole() const { return num_whole_ > 0; }
 
  private:
-  [[nodiscard]] at::Tensor parts_of(const at::Tensor& own) const;  // of all ranks, one in each row
+  [[nodiscard]] at::Tensor parts_of(const at::Tensor& own) const;  // those of all ranks, one in each row
 
   // Merged matrices, and what they are merged from.
   struct Merged {
@@ -80,7 +80,7 @@ class ModelPart {
   std::vector<Merged> merged_;
   ModelConfig config_;
   ParameterStore store_;
-  std::unordered_map<std::string, size_t> places_;   // of parameters, by name
+  std::unordered_map<std::string, size_t> places_;   // the parameters' places, by name
   std::vector<at::Tensor> whole_;                    // the model's parameters, by place
   std::vector<TensorSplit> splits_;                  // by place
   std::vector<std::vector<size_t>> by_layer_;        // places of what is split

@@ -37,7 +37,7 @@ struct TensorSplit {
 [[nodiscard]] bool can_split_layers(const ModelConfig& config, int64_t num_ranks);
 // The layers of one rank. Precondition: can_split_layers.
 [[nodiscard]] ModelConfig split_config(const ModelConfig& config, int64_t num_ranks);
-// Of a parameter with this name (model.layers.0.self_attn.q_proj.weight).
+// What a rank has of the parameter with this name (model.layers.0.self_attn.q_proj.weight).
 [[nodiscard]] TensorSplit split_of(const ModelConfig& config, std::string_view name, int64_t num_ranks);
 
 }  // namespace mortise
