@@ -92,6 +92,9 @@ class Communicator {
   // count from 0, and its collectives concern nobody else. It lives as long as this communicator, and every call with one
   // size gives the same one. Its ranks make the call together. Errors name the ranks of the whole run; leave() does nothing.
   virtual Result<Communicator*> neighbours(int size) = 0;
+  // The same of the ranks whose numbers leave the same rest when they are divided by `step`, which divides size(): one rank
+  // out of each group of `step` neighbours. They count from 0 in rank order. A group has groups too.
+  virtual Result<Communicator*> strided(int step) = 0;
 
   // Every rank's bytes, in rank order, on every rank. Sizes may differ and may be 0.
   virtual Result<std::vector<std::string>> exchange(const std::string& bytes, std::string_view stage) = 0;

@@ -49,7 +49,7 @@ class MeetingPoint {
     changed_.notify_all();
     for (const auto& [place, part] : parts_) part->fail();
   }
-  // Where the `index`-th group of `size` of these ranks meets.
+  // Where the `index`-th group of `size` of these ranks meets. Groups of other kinds have negative numbers.
   MeetingPoint& part(int size, int index) {
     const std::lock_guard lock(mutex_);
     std::unique_ptr<MeetingPoint>& found = parts_[{size, index}];

@@ -116,6 +116,13 @@ class ThreadRank : public Communicator {
     if (found == nullptr) found = std::make_unique<ThreadRank>(point_->part(size, rank_ / size), rank_ % size, size);
     return found.get();
   }
+  Result<Communicator*> strided(int step) override {
+    std::unique_ptr<ThreadRank>& found = parts_[-step];
+    const int size = size_ / step;
+    if (found == nullptr)
+      found = std::make_unique<ThreadRank>(point_->part(size, -1 - rank_ % step), rank_ / step, size);
+    return found.get();
+  }
   Result<std::vector<std::string>> exchange(const std::string& bytes, std::string_view) override {
     return point_->meet(rank_, bytes);
   }
@@ -149,7 +156,7 @@ class ThreadRank : public Communicator {
 
   MeetingPoint* point_;
   int rank_, size_;
-  std::map<int, std::unique_ptr<ThreadRank>> parts_;
+  std::map<int, std::unique_ptr<ThreadRank>> parts_;  // by size of neighbours, or by minus the step
 };
 
 // Runs `work` as so many ranks at once. Returns the bytes that they sent.

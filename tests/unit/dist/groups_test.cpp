@@ -121,6 +121,36 @@ TEST_P(Groups, NeighboursAreGroupsOfTheirOwn) {
   });
 }
 
+// One rank out of each group of neighbours, next to these groups.
+TEST_P(Groups, StridedRanksAreGroupsOfTheirOwn) {
+  in_group(GetParam(), [](Communicator& ranks) {
+    for (int step = 1; step <= ranks.size(); ++step) {
+      const auto part = ranks.strided(step);
+      if (ranks.size() % step != 0) {
+        ASSERT_FALSE(part.ok());
+        EXPECT_EQ(part.error().kind, ErrorKind::kInternal);
+        continue;
+      }
+      ASSERT_TRUE(part.ok()) << part.error().to_string();
+      EXPECT_EQ(*ranks.strided(step), *part) << "one group for each step";
+      Communicator& group = **part;
+      const int size = ranks.size() / step, rest = ranks.rank() % step;
+      ASSERT_EQ(group.size(), size);
+      EXPECT_EQ(group.rank(), ranks.rank() / step);
+      const at::Tensor sum = at::full({5}, ranks.rank() + 1.0, at::kDouble);
+      ASSERT_TRUE(group.all_reduce_sum(sum, "gradients").ok());
+      EXPECT_EQ(sum[4].item<double>(), size * (rest + 1) + step * size * (size - 1) / 2.0);
+      const at::Tensor across = at::full({2}, ranks.rank(), at::kLong);
+      ASSERT_TRUE((*ranks.neighbours(step))->all_reduce_sum(across, "tensor parallel").ok());
+      const int first = ranks.rank() - rest;
+      EXPECT_EQ(across[1].item<int64_t>(), step * first + step * (step - 1) / 2);
+      const at::Tensor root = at::full({3}, ranks.rank(), at::kLong);
+      ASSERT_TRUE(group.broadcast(root, size - 1, "gradients").ok());
+      EXPECT_EQ(root[0].item<int64_t>(), (size - 1) * step + rest);
+    }
+  });
+}
+
 TEST_P(Groups, ExchangeBytesOfAnySize) {
   in_group(GetParam(), [](Communicator& ranks) {
     const auto text_of_rank = [](int rank, size_t scale) {
