@@ -172,8 +172,8 @@ void set_critic_adapter(Translation& t) {
   t.note_given({kFolder}, "as here");
   if (t.integer("critic.model.lora_rank") > 0) {
     for (const char* key : {"critic.model.lora_rank", "critic.model.lora_alpha"}) t.set(key, t.value(key), {key});
-    for (const char* key : {"critic.model.target_modules", "critic.model.target_parameters",
-                            "critic.model.exclude_modules"}) {
+    for (const char* key :
+         {"critic.model.target_modules", "critic.model.target_parameters", "critic.model.exclude_modules"}) {
       if (!t.is_null(key)) t.set(key, t.texts(key), {key});
     }
     return;

@@ -63,9 +63,10 @@ constexpr PeerRule kRules[] = {
     refuse("rollout.agent.default_agent_loop", R"(["single_turn_agent", "tool_agent", null])", kPython),
     refuse("rollout.agent.agent_loop_config_path", "[null]", kPython),
     refuse("rollout.agent.custom_async_server.path", "[null]", kPython),
-    no_effect("rollout.over_sample_rate",
-              "verl reads it no more since December 2025; rollout.over_sampling continues the last completions of a step "
-              "in the next one"),
+    no_effect(
+        "rollout.over_sample_rate",
+        "verl reads it no more since December 2025; rollout.over_sampling continues the last completions of a step "
+        "in the next one"),
     refuse("rollout.quantization", "[null]", "the sampler uses the trainer's weights unchanged"),
     no_effect("rollout.enable_rollout_routing_replay", "actor.router_replay.mode decides"),
     refuse("rollout.skip_rollout", "[false]", "rollout.name = \"replay\" reads recorded completions"),

@@ -105,7 +105,7 @@ class StreamedAnswer final : public ServedSink {
   struct Choice {
     std::optional<IncrementalDecoder> decoder;
     std::string text;
-    HarmonyText channels;       // of CompletionCall::splits_channels; `text` is then its answer
+    HarmonyText channels;       // used with CompletionCall::splits_channels; `text` is then its answer
     size_t sent = 0;            // bytes of the text
     size_t sent_reasoning = 0;  // bytes
     size_t num_decoded = 0;     // tokens

@@ -59,11 +59,11 @@ class Memory : public testing::TestWithParam<MemoryCase> {};
 TEST_P(Memory, IsWhatADryRunSays) {
   const TaskFolder task;
   write_larger_model(task);
-  const std::string command =
-      program() + " train run.toml data.val_files=[] trainer.total_training_steps=2 trainer.num_threads=2 "
-                  "trainer.default_local_dir=out trainer.logger='[]' rollout.n=4 data.train_batch_size=8 "
-                  "actor.ppo_mini_batch_size=8 " +
-      GetParam().settings;
+  const std::string command = program() +
+                              " train run.toml data.val_files=[] trainer.total_training_steps=2 trainer.num_threads=2 "
+                              "trainer.default_local_dir=out trainer.logger='[]' rollout.n=4 data.train_batch_size=8 "
+                              "actor.ppo_mini_batch_size=8 " +
+                              GetParam().settings;
   const Outcome said = run(command + " --dry-run --json", task.path());
   ASSERT_EQ(said.code, 0) << said.output;
   const double estimate = number_of(parse_json(said.output, "dry run").value()["memory_bytes"], "total");

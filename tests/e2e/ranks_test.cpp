@@ -293,10 +293,10 @@ TEST_F(Ranks, ARunResumesWithAnotherStageOfZero) {
 // The critic's adapter on ranks that share the optimizers, or, in float32, also its base.
 TEST_F(Ranks, ACriticsAdapterHasTheSameBits) {
   for (const auto& [dtype, stages] : {std::pair("bfloat16", std::vector{1, 2}), std::pair("float32", std::vector{3})}) {
-    const std::vector<std::string> settings{
-        "trainer.deterministic=true",  std::string("model.dtype=") + dtype, "model.lora_rank=2",
-        "critic.model.lora_rank=3",    "algorithm.adv_estimator=gae",       "~algorithm.adv_params",
-        "critic.optim.lr=1e-2"};
+    const std::vector<std::string> settings{"trainer.deterministic=true",  std::string("model.dtype=") + dtype,
+                                            "model.lora_rank=2",           "critic.model.lora_rank=3",
+                                            "algorithm.adv_estimator=gae", "~algorithm.adv_params",
+                                            "critic.optim.lr=1e-2"};
     const std::string alone = std::string("alone_") + dtype;
     run_alone("train", alone, settings);
     const auto expected = bits(alone);

@@ -84,8 +84,8 @@ double movement_of(const TaskFolder& task, const std::string& name) {
 TEST(RecipeRuns, GroupsOfMuon) {
   const TaskFolder task;
   constexpr double kRate = 3e-3;
-  const Outcome done = task.mortise("train " + recipe("frozen") + kSevens +
-                                    "trainer.total_training_steps=1 actor.optim.weight_decay=0");
+  const Outcome done =
+      task.mortise("train " + recipe("frozen") + kSevens + "trainer.total_training_steps=1 actor.optim.weight_decay=0");
   ASSERT_EQ(done.code, 0) << done.output;
   EXPECT_EQ(movement_of(task, "model.embed_tokens.weight"), 0.0);
   for (const auto& [layer, scale] : {std::pair("0", 1.0), std::pair("1", 1.0), std::pair("2", 2.0)}) {
@@ -131,8 +131,9 @@ TEST(RecipeRuns, CurriculumOfTheSecondEpoch) {
   std::string first, second;
   for (int i = 0; i < 24; ++i)
     first += fmt::format("{{\"prompt\": \"{}+1=\", \"scores\": {}}}\n", 10 + i, (i * 7) % 24);
-  for (int i = 0; i < 8; ++i) second += R"({"prompt": "0+0+0=", "scores": 0})"
-                                        "\n";
+  for (int i = 0; i < 8; ++i)
+    second += R"({"prompt": "0+0+0=", "scores": 0})"
+              "\n";
   task.write("first.jsonl", first);
   task.write("second.jsonl", second);
   const Outcome done = task.mortise(
@@ -153,7 +154,8 @@ TEST(RecipeRuns, CurriculumOfTheSecondEpoch) {
   EXPECT_EQ(*std::ranges::min_element(best), 12.0);
   EXPECT_EQ(*std::ranges::max_element(rest), 11.0);
   // The first epoch was not sorted.
-  EXPECT_NE(*std::ranges::min_element(scores_of(1)), 12.0);
+  const std::vector<double> first_step = scores_of(1);
+  EXPECT_NE(*std::ranges::min_element(first_step), 12.0);
 }
 
 TEST(RecipeRuns, SeveralValidationSets) {
@@ -182,10 +184,11 @@ TEST(RecipeRuns, RoutersOfTheMixtureAreReplayed) {
   const TaskFolder task("--experts");
   std::map<std::string, std::vector<Json>> updates;
   for (const std::string mode : {"R2", "disabled"}) {
-    const Outcome done = task.mortise("train " + recipe("experts") + kSevens +
-                                      "actor.ppo_mini_batch_size=8 trainer.total_training_steps=1 trainer.deterministic=true "
-                                      "actor.optim.lr=3e-2 trainer.default_local_dir=" +
-                                      mode + " actor.router_replay.mode=" + mode);
+    const Outcome done =
+        task.mortise("train " + recipe("experts") + kSevens +
+                     "actor.ppo_mini_batch_size=8 trainer.total_training_steps=1 trainer.deterministic=true "
+                     "actor.optim.lr=3e-2 trainer.default_local_dir=" +
+                     mode + " actor.router_replay.mode=" + mode);
     ASSERT_EQ(done.code, 0) << done.output;
     updates[mode] = rows_of(task.path() / mode / "updates.jsonl");
     ASSERT_EQ(updates[mode].size(), 2U);

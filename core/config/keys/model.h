@@ -106,10 +106,11 @@ void describe_lora(Keys& keys) {
           "exclude_modules", &ModelSection::exclude_modules,
           "Matrices that get no adapter although target_modules matches them. The names work as in target_modules.")
       .no_effect(kLearning, starts_no_adapter, why_no_fresh_adapter);
-  keys.compared("target_parameters", &ModelSection::target_parameters,
-                "Experts and routers of a mixture that get an adapter, given by the end of their name in transformers 5: "
-                "mlp.experts.gate_up_proj, 7.mlp.experts.down_proj, mlp.gate.weight. One adapter covers all experts of a "
-                "layer. As in PEFT it has no dropout, no DoRA, and no pissa or olora. []: none.")
+  keys.compared(
+          "target_parameters", &ModelSection::target_parameters,
+          "Experts and routers of a mixture that get an adapter, given by the end of their name in transformers 5: "
+          "mlp.experts.gate_up_proj, 7.mlp.experts.down_proj, mlp.gate.weight. One adapter covers all experts of a "
+          "layer. As in PEFT it has no dropout, no DoRA, and no pissa or olora. []: none.")
       .trl("lora_target_parameters")
       .no_effect(kLearning, starts_no_adapter, why_no_fresh_adapter);
   keys.compared("lora_adapter_path", &ModelSection::lora_adapter_path,

@@ -82,9 +82,8 @@ std::vector<at::Tensor> expert_matrices(const ExpertStack& stack, std::span<cons
 }
 
 bool names_parameter(std::span<const std::string> targets, std::string_view parameter) {
-  return std::ranges::any_of(targets, [&](const std::string& target) {
-    return parameter == target || parameter.ends_with("." + target);
-  });
+  return std::ranges::any_of(
+      targets, [&](const std::string& target) { return parameter == target || parameter.ends_with("." + target); });
 }
 
 }  // namespace mortise

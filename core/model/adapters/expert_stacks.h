@@ -19,7 +19,7 @@ namespace mortise {
 struct ExpertStack {
   std::string name;  // "model.layers.0.mlp.experts.down_proj"
   int64_t num_experts = 0;
-  int64_t in = 0, out = 0;         // of one expert
+  int64_t in = 0, out = 0;         // one expert has these sides
   std::vector<size_t> parameters;  // what it is made of, expert by expert; gpt-oss: one tensor
 };
 // In the order of the parameters.

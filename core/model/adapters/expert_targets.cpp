@@ -45,10 +45,11 @@ std::string mixture_module(const std::string& entry, std::span<const NamedParame
 }
 
 Error refuse_entry(const std::string& entry, const std::string& module) {
-  return {ErrorKind::kConfig,
-          fmt::format("target_modules: {} names {}, which is part of a mixture of experts", quote(entry), quote(module)),
-          "target_modules",
-          "name it in target_parameters, such as mlp.experts.gate_up_proj, mlp.experts.down_proj or the router's weight"};
+  return {
+      ErrorKind::kConfig,
+      fmt::format("target_modules: {} names {}, which is part of a mixture of experts", quote(entry), quote(module)),
+      "target_modules",
+      "name it in target_parameters, such as mlp.experts.gate_up_proj, mlp.experts.down_proj or the router's weight"};
 }
 
 }  // namespace
@@ -65,12 +66,13 @@ bool converts_expert_names(std::span<const NamedParameter> parameters) {
 Result<LoraChoice> convert_expert_targets(LoraChoice choice, std::span<const NamedParameter> parameters,
                                           std::span<const std::string> modules) {
   std::vector<std::string> kept;
-  std::set<std::string> parts;  // of gate_up_proj
+  std::set<std::string> parts;  // those that gate_up_proj holds
   const auto add = [&](const char* parameter) {
     if (!names_parameter(choice.target_parameters, parameter)) choice.target_parameters.emplace_back(parameter);
   };
   for (const std::string& entry : choice.target_modules) {
-    const bool names_matrix = std::ranges::any_of(modules, [&](const auto& module) { return ends_name(module, entry); });
+    const bool names_matrix =
+        std::ranges::any_of(modules, [&](const auto& module) { return ends_name(module, entry); });
     const std::string module = names_matrix ? std::string() : mixture_module(entry, parameters);
     if (module.empty()) {
       kept.push_back(entry);
@@ -121,7 +123,8 @@ Result<std::optional<LoraRank>> single_rank(const LoraTensors& tensors, const st
       continue;
     }
     if (rank && rank->rank != found->second.rank.rank) {
-      return Error{ErrorKind::kData, fmt::format("the adapter of {} has another rank than other experts", quote(module)),
+      return Error{ErrorKind::kData,
+                   fmt::format("the adapter of {} has another rank than other experts", quote(module)),
                    tensors.file.path().string(), "train an adapter with one rank for all experts"};
     }
     rank = found->second.rank;
@@ -149,8 +152,8 @@ Result<LoraConfig> config_of_stacks(LoraConfig config, const LoraTensors& tensor
   }
   if (experts.empty()) return config;
   if (!config.rank_pattern.empty() || !config.alpha_pattern.empty()) {
-    return Error{ErrorKind::kData, "rank_pattern and alpha_pattern cannot be continued for single experts", config.where,
-                 "merge the adapter into its base with `mortise model save`, and train from there"};
+    return Error{ErrorKind::kData, "rank_pattern and alpha_pattern cannot be continued for single experts",
+                 config.where, "merge the adapter into its base with `mortise model save`, and train from there"};
   }
   Json json = TRY(parse_json(config.text, config.where));
   std::vector<std::string> modules;
@@ -175,7 +178,8 @@ std::vector<std::string> targeted_mixture(std::span<const NamedParameter> parame
   std::vector<std::string> out;
   for (const NamedParameter& parameter : parameters) {
     const std::string stack = expert_stack_of(parameter.name);
-    if (!stack.empty() && names_parameter(targets, stack) && std::ranges::find(out, stack) == out.end()) out.push_back(stack);
+    if (!stack.empty() && names_parameter(targets, stack) && std::ranges::find(out, stack) == out.end())
+      out.push_back(stack);
     const std::string name = transformers_name(parameter.name);
     const std::string module = module_name(parameter);
     if (is_router(module) && name.ends_with(kWeightSuffix) && names_parameter(targets, name)) out.push_back(module);

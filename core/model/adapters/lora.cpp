@@ -153,11 +153,11 @@ Result<> check_stack_pair(const ExpertStack& stack, const LoraPair& pair, const 
   if (pair.a->shape == std::vector<int64_t>{columns, stack.in} &&
       pair.b->shape == std::vector<int64_t>{stack.out, columns})
     return {};
-  return Error{ErrorKind::kData,
-               fmt::format("the adapter of {} has shapes {} and {}, which do not fit {} experts of rank {}",
-                           quote(stack.name), shape_text(pair.a->shape), shape_text(pair.b->shape), stack.num_experts,
-                           pair.rank.rank),
-               where, "correct r or rank_pattern in " + std::string(kAdapterConfigFile)};
+  return Error{
+      ErrorKind::kData,
+      fmt::format("the adapter of {} has shapes {} and {}, which do not fit {} experts of rank {}", quote(stack.name),
+                  shape_text(pair.a->shape), shape_text(pair.b->shape), stack.num_experts, pair.rank.rank),
+      where, "correct r or rank_pattern in " + std::string(kAdapterConfigFile)};
 }
 
 // The singular values are divided by the scale, so that scale B A is the part of the matrix that they make.
@@ -196,8 +196,9 @@ Result<> name_stacks(LoraTensors& tensors, const LoraConfig& config, const std::
       const bool down = names_parameter(config.target_parameters, experts + ".down_proj");
       const bool is_inner = module.ends_with(kInner);
       if (is_inner ? !(gate_up && down) : !(gate_up || down)) {
-        return Error{ErrorKind::kData, fmt::format("tensor {} is of experts that target_parameters does not name",
-                                                   quote(pair.a != nullptr ? pair.a->name : module)),
+        return Error{ErrorKind::kData,
+                     fmt::format("tensor {} is of experts that target_parameters does not name",
+                                 quote(pair.a != nullptr ? pair.a->name : module)),
                      where, "correct target_parameters in " + std::string(kAdapterConfigFile)};
       }
       name = experts + (is_inner || !down ? ".gate_up_proj" : ".down_proj");

@@ -54,9 +54,9 @@ Result<T> value_of(const std::vector<ModuleValue<T>>& patterns, const std::strin
 // Keys that must be absent, null, false or empty. (fan_in_fan_out is not among them: PEFT takes it as false for the
 // linear layers of all these families.)
 Result<> refuse_variants(const ConfigReader& reader) {
-  for (const char* key : {"use_qalora", "use_bdlora", "lora_bias", "layer_replication",
-                          "trainable_token_indices", "alora_invocation_tokens", "arrow_config", "kasa_config",
-                          "velora_config", "monteclora_config", "megatron_config", "use_lily", "tdlora_config"}) {
+  for (const char* key : {"use_qalora", "use_bdlora", "lora_bias", "layer_replication", "trainable_token_indices",
+                          "alora_invocation_tokens", "arrow_config", "kasa_config", "velora_config",
+                          "monteclora_config", "megatron_config", "use_lily", "tdlora_config"}) {
     const Json* value = reader.find(key);
     if (value == nullptr || *value == false || ((value->is_array() || value->is_object()) && value->empty())) continue;
     return reader.unsupported(key, "plain LoRA (absent, null, false or empty)");

@@ -44,8 +44,8 @@ struct LoraPlan {
   // "model.layers.0.self_attn.q_proj", in the order of the parameters, then what target_parameters names. By
   // transformers' names; all experts of a layer are one (expert_stacks.h).
   std::vector<std::string> modules;
-  std::vector<LoraRank> ranks;       // one per module
-  std::vector<std::string> whole;    // parameters that are trained as a whole
+  std::vector<LoraRank> ranks;     // one per module
+  std::vector<std::string> whole;  // parameters that are trained as a whole
 };
 // Errors name the entry that fits nothing; their place is the choice's name ("rank_pattern").
 Result<LoraPlan> plan_fresh_lora(std::span<const NamedParameter> parameters, const LoraChoice& choice);

@@ -67,7 +67,7 @@ class TrainedLora {
   [[nodiscard]] Result<std::vector<FolderFile>> plan_save(const std::string& base_model, at::ScalarType stored) const;
 
  private:
-  // Of a stack of experts, the tensors are those of all experts, [E, out, in], or [E, in, out] as in gpt-oss.
+  // A stack of experts has tensors of all experts: [E, out, in], or [E, in, out] as in gpt-oss.
   struct Matrix {
     size_t module = 0;
     LoraMatrix factors;
@@ -102,7 +102,7 @@ class TrainedLora {
   std::vector<Rows> rows_;  // for every fused matrix with an adapter
   ParameterStore base_;
   std::unordered_map<const void*, size_t> index_of_;  // base leaf -> parameter
-  std::vector<ExpertStack> stacks_;                   // of the base's parameters
+  std::vector<ExpertStack> stacks_;                   // made up of the base's parameters
 };
 
 }  // namespace mortise

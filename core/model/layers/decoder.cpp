@@ -161,7 +161,8 @@ Routing route_tokens(const Pass& pass, int64_t layer, const LayerLeaves& l, cons
 at::Tensor add_shared(const Pass& pass, const LayerLeaves& l, const at::Tensor& x, const at::Tensor& sum,
                       const at::Tensor& shared, bool plain) {
   if (!shared.defined()) return sum;
-  return sum + at::sigmoid(gate_product(pass, x, l.experts.shared_gate, {}, l.experts.shared_gate_lora, plain)) * shared;
+  return sum +
+         at::sigmoid(gate_product(pass, x, l.experts.shared_gate, {}, l.experts.shared_gate_lora, plain)) * shared;
 }
 
 at::Tensor mlp_fast(const Pass& pass, int64_t layer, const LayerWeights& w, const LayerMatrices& m,

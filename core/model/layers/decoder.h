@@ -63,7 +63,7 @@ struct ExpertLeaves {
   at::Tensor shared_gate;
   // For a model with an adapter in training; undefined or empty where none is adapted.
   std::vector<LoraMatrix> router_lora;
-  LoraMatrix gate_up_lora;  // of all experts (expert_lora.h)
+  LoraMatrix gate_up_lora;  // for all experts (expert_lora.h)
   LoraMatrix down_lora;
   std::vector<LoraMatrix> shared_gate_lora;
 };

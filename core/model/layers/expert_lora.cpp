@@ -25,9 +25,9 @@ at::Tensor merged_product(const at::Tensor& x, const at::Tensor& merged, const s
 
 class GroupedLora : public torch::autograd::Function<GroupedLora> {
  public:
-  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, const at::Tensor& merged,
-                            const at::Tensor& a_RI, const at::Tensor& b_OR, double scale,
-                            const std::vector<int64_t>& offsets, bool is_stacked) {
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, const at::Tensor& merged, const at::Tensor& a_RI,
+                            const at::Tensor& b_OR, double scale, const std::vector<int64_t>& offsets,
+                            bool is_stacked) {
     ctx->save_for_backward({x, merged, a_RI, b_OR});
     ctx->saved_data["scale"] = scale;
     ctx->saved_data["offsets"] = offsets;
@@ -49,8 +49,8 @@ class GroupedLora : public torch::autograd::Function<GroupedLora> {
     variable_list out(7);  // x, merged, A, B, scale, offsets, is_stacked
     if (ctx->needs_input_grad(0)) {
       out[0] = at::empty(x.sizes(), x.options());
-      grouped_product(dy.to(merged.scalar_type()), merged, ctx->saved_data["is_stacked"].toBool() ? Trans::kYes : Trans::kNo,
-                      offsets, out[0]);
+      grouped_product(dy.to(merged.scalar_type()), merged,
+                      ctx->saved_data["is_stacked"].toBool() ? Trans::kYes : Trans::kNo, offsets, out[0]);
     }
     const at::Tensor reduced = at::empty({x.size(0), rank}, x.options());  // x A^T
     grouped_product(x, a_ErI, Trans::kYes, offsets, reduced);

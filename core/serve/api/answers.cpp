@@ -158,7 +158,8 @@ Json head_of(const AnswerHead& head, const ServedTexts& texts, const char* objec
 
 std::string visible_text(const CompletionCall& call, const ServedRequest& request, const ServedTexts& texts,
                          const ServedSequence& sequence) {
-  return text_before_stop(call, request, sequence, [&](std::span<const int64_t> ids) { return decode(call, texts, ids); });
+  return text_before_stop(call, request, sequence,
+                          [&](std::span<const int64_t> ids) { return decode(call, texts, ids); });
 }
 
 std::string channel_text(const CompletionCall& call, const ServedRequest& request, const ServedTexts& texts,

@@ -239,8 +239,7 @@ std::vector<ToolCall> harmony_calls(std::string_view text) {
       continue;
     }
     std::string_view body = message.substr(header_end + kMessage.size());
-    for (const std::string_view end : {kCall, kEnd})
-      body = body.substr(0, body.find(end));
+    for (const std::string_view end : {kCall, kEnd}) body = body.substr(0, body.find(end));
     auto arguments = parse_json(trim(body), "");
     if (arguments.ok())
       calls.push_back(call_of(Json{{"name", std::string(name)}, {"arguments", *std::move(arguments)}}));

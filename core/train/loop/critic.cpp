@@ -149,10 +149,11 @@ namespace {
 Result<> check_spread_adapter(const RunSettings& run, const Model& critic) {
   if (!critic.trains_lora() || !spreads_weights(run.config, run.ranks)) return {};
   if (critic.trained_lora()->merges_by_layer()) return {};
-  return Error{ErrorKind::kConfig,
-               "ranks.zero_stage = 3 cannot be used with DoRA, PiSSA, OLoRA, or biases and whole modules of layers in the "
-               "critic's adapter",
-               run.loaded.where(kAdapterKey), "train another adapter, or set ranks.zero_stage to 2 or less"};
+  return Error{
+      ErrorKind::kConfig,
+      "ranks.zero_stage = 3 cannot be used with DoRA, PiSSA, OLoRA, or biases and whole modules of layers in the "
+      "critic's adapter",
+      run.loaded.where(kAdapterKey), "train another adapter, or set ranks.zero_stage to 2 or less"};
 }
 
 Result<Model> load_start(const RunSettings& run, const Model& policy, const Path& folder) {

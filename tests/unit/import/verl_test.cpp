@@ -163,9 +163,10 @@ TEST(ImportVerl, ACriticMayHaveAnAdapter) {
 
 TEST(ImportVerl, ExpertsMayHaveAnAdapter) {
   const std::string parameters = "target_parameters=[mlp.experts.down_proj] ";
-  const RunConfig config = verl(grpo("algorithm.adv_estimator=gae critic.model.path=m critic.model.lora_rank=4 "
-                                     "critic.model." + parameters +
-                                     "actor_rollout_ref.model.lora_rank=8 actor_rollout_ref.model." + parameters));
+  const RunConfig config =
+      verl(grpo("algorithm.adv_estimator=gae critic.model.path=m critic.model.lora_rank=4 "
+                "critic.model." +
+                parameters + "actor_rollout_ref.model.lora_rank=8 actor_rollout_ref.model." + parameters));
   EXPECT_EQ(config.model.target_parameters, std::vector<std::string>{"mlp.experts.down_proj"});
   EXPECT_EQ(config.critic.model.target_parameters, std::vector<std::string>{"mlp.experts.down_proj"});
 }

@@ -83,7 +83,7 @@ std::vector<PeftCase> mixture_cases() {
                .use_rslora = true,
                .rank_pattern = {{"experts.down_proj", 3}}}),
       experts("qwen3_dense", "qwen3_moe_layers",
-              {.rank = 2, .alpha = 4.0, .target_parameters = {"2.mlp.experts.gate_up_proj"}}),
+              {.rank = 2, .alpha = 4.0, .target_parameters = {"1.mlp.experts.gate_up_proj"}}),
       experts("qwen2_shared", "qwen2_moe",
               {.rank = 2,
                .alpha = 4.0,
@@ -234,7 +234,8 @@ void save_one_by_one(const PeftCase& one, const Model& base, const Path& folder)
     const std::string module = p.name.substr(0, p.name.rfind('.'));
     const std::string last = module.substr(module.rfind('.') + 1);
     const bool is_dense = !is_mixtral && last != "q_proj" && module.find(".experts.") == std::string::npos;
-    if (is_dense || std::find(modules.begin(), modules.end(), Json(last)) == modules.end() || p.tensor.dim() != 2) continue;
+    if (is_dense || std::find(modules.begin(), modules.end(), Json(last)) == modules.end() || p.tensor.dim() != 2)
+      continue;
     tensors.emplace_back("base_model.model." + module + ".lora_A.weight",
                          random_tensor({2, p.tensor.size(1)}, seed++, at::kDouble, 0.3));
     tensors.emplace_back("base_model.model." + module + ".lora_B.weight",
@@ -245,12 +246,9 @@ void save_one_by_one(const PeftCase& one, const Model& base, const Path& folder)
     const auto* bytes = static_cast<const std::byte*>(tensor.const_data_ptr());
     views.push_back({name, DType::kF64, tensor.sizes().vec(), {bytes, tensor.nbytes()}});
   }
-  const Json config = {{"peft_type", "LORA"},
-                       {"task_type", "CAUSAL_LM"},
-                       {"base_model_name_or_path", (base_of(one)).string()},
-                       {"r", 2},
-                       {"lora_alpha", 4},
-                       {"target_modules", modules}};
+  const Json config = {
+      {"peft_type", "LORA"}, {"task_type", "CAUSAL_LM"}, {"base_model_name_or_path", (base_of(one)).string()}, {"r", 2},
+      {"lora_alpha", 4},     {"target_modules", modules}};
   std::filesystem::create_directories(folder);
   ASSERT_TRUE(write_file(default_env(), folder / "adapter_config.json", dump_json(config, 1)).ok());
   ASSERT_TRUE(write_safetensors_file(default_env(), folder / "adapter_model.safetensors", views).ok());
@@ -262,14 +260,20 @@ void train_as_peft(const std::vector<PeftCase>& all) {
     GTEST_SKIP() << "MORTISE_ORACLES_PYTHON is not set: PEFT did not check the variants";
   const Path folder = peft_scratch();
   std::filesystem::remove_all(folder);
+  std::filesystem::create_directories(folder);
   Json cases = Json::array();
   for (const PeftCase& one : all) {
     const Fixture setup = make_setup(Family::kQwen2, one.tied);
-    if (one.golden.empty()) ASSERT_TRUE(setup.model.save(default_env(), base_of(one), {.dtype = "float64"}).ok());
+    if (one.golden.empty()) {
+      ASSERT_TRUE(setup.model.save(default_env(), base_of(one), {.dtype = "float64"}).ok());
+    }
     if (cases.empty()) write_rows(setup, folder / "rows.safetensors");
     std::filesystem::create_directories(folder / one.name);
-    cases.push_back(
-        {{"name", one.name}, {"base", base_of(one).string()}, {"fresh", one.fresh}, {"rate", kRate}, {"steps", kSteps}});
+    cases.push_back({{"name", one.name},
+                     {"base", base_of(one).string()},
+                     {"fresh", one.fresh},
+                     {"rate", kRate},
+                     {"steps", kSteps}});
     if (!one.fresh.is_null()) continue;
     if (one.one_by_one) {
       save_one_by_one(one, *Model::load(default_env(), base_of(one)), folder / one.name / "ours");

@@ -7,8 +7,8 @@
 
 #include "foundation/formats/json.h"
 #include "gradient_fixture.h"
-#include "support/golden_models.h"
 #include "model/adapters/trained_lora.h"
+#include "support/golden_models.h"
 
 namespace mortise {
 namespace {
@@ -71,7 +71,8 @@ TEST(LoraVariants, ALayerOfExpertsIsMergedAsTheWholeModelIs) {
     const at::NoGradGuard no_grad;
     std::vector<at::Tensor> merged;
     for (int64_t layer = 0; layer < 2; ++layer) {
-      for (const at::Tensor& matrix : setup.model.trained_lora()->merged_matrices(layer)) merged.push_back(matrix.clone());
+      for (const at::Tensor& matrix : setup.model.trained_lora()->merged_matrices(layer))
+        merged.push_back(matrix.clone());
     }
     size_t i = 0;
     for (int64_t layer = 0; layer < 2; ++layer) {
@@ -200,8 +201,9 @@ TEST(LoraVariants, SavedApartTheyAreReadBack) {
 TEST(LoraVariants, AdaptersOfExpertsAreReadBack) {
   const Path root = Path(MORTISE_BINARY_DIR) / "scratch/lora_variants_test/experts";
   std::filesystem::remove_all(root);
-  for (const auto& [name, family] : {std::pair("qwen2_moe", Family::kQwen2Moe), std::pair("qwen3_moe", Family::kQwen3Moe),
-                                     std::pair("mixtral", Family::kMixtral), std::pair("gpt_oss", Family::kGptOss)}) {
+  for (const auto& [name, family] :
+       {std::pair("qwen2_moe", Family::kQwen2Moe), std::pair("qwen3_moe", Family::kQwen3Moe),
+        std::pair("mixtral", Family::kMixtral), std::pair("gpt_oss", Family::kGptOss)}) {
     const Path base = test::golden_model(name), folder = root / name;
     Model model = *Model::load(default_env(), base, "float64");
     start_adapter(model, of_mixture(family), 0.1);

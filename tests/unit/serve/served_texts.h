@@ -11,8 +11,8 @@
 namespace mortise::test {
 
 // <pad> 0, <end> 1, then `specials`, then `letters`. A chat's prompt is its messages with `end_of_message` after each.
-inline ServedTexts letter_texts(const TempDir& dir, const std::string& letters,
-                                const std::string& end_of_message = "", std::vector<std::string> specials = {}) {
+inline ServedTexts letter_texts(const TempDir& dir, const std::string& letters, const std::string& end_of_message = "",
+                                std::vector<std::string> specials = {}) {
   specials.insert(specials.begin(), {"<pad>", "<end>"});
   const auto files = make_char_tokenizer({letters,
                                           std::move(specials),

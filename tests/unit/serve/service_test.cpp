@@ -124,9 +124,11 @@ TEST(HarmonyChats, HaveTheirReasoningApart) {
   FakeModel model;
   ServeLoop loop{model};
   // The words of a message are tokens; the model says them in this order.
-  ServeService service{loop,
-                       letter_texts(dir, "ab", "", {"<|start|>", "<|channel|>", "analysis", "<|message|>", "think", "<|end|>"}),
-                       {"", "1"}, default_env()};
+  ServeService service{
+      loop,
+      letter_texts(dir, "ab", "", {"<|start|>", "<|channel|>", "analysis", "<|message|>", "think", "<|end|>"}),
+      {"", "1"},
+      default_env()};
   std::thread thread{[&] { loop.run(); }};
   const auto ask = [&](const std::string& more) {
     const auto reply = std::make_shared<KeptReply>();

@@ -1,6 +1,6 @@
 // Tool calls in each form that models write them in, whole and broken.
-#include "text/tools/harmony.h"
 #include "text/tools/tool_calls.h"
+#include "text/tools/harmony.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
