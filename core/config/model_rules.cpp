@@ -103,7 +103,7 @@ class ModelRules : ConfigRules {
   void check_model_files() {
     const ModelSection& model = config_.model;
     const bool fresh = model.lora_rank > 0 && !model.lora_adapter_path;
-    if (fresh && model.target_modules.empty())
+    if (fresh && model.target_modules.empty() && model.target_parameters.empty())
       error("model.target_modules", "'model.target_modules' names no matrix", "use [\"all-linear\"]");
     const TrainerConfig& trainer = config_.trainer;
     if (trainer.max_shard_size && !parse_byte_size(*trainer.max_shard_size)) {

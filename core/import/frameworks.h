@@ -86,6 +86,7 @@ void set_reward_weight(Translation& t, const std::string& table, const std::vect
 struct LoraNames {
   std::string_view rank, alpha, dropout, modules, rslora;
   std::string_view dora = {}, init = {}, bias = {}, saved = {};  // saved: modules_to_save
+  std::string_view parameters = {};                              // target_parameters
 
   [[nodiscard]] std::vector<std::string_view> all() const;
 };

@@ -26,7 +26,7 @@ void set_init(Translation& t, std::string_view name) {
 
 std::vector<std::string_view> LoraNames::all() const {
   std::vector<std::string_view> out;
-  for (const std::string_view name : {rank, alpha, dropout, modules, rslora, dora, init, bias, saved}) {
+  for (const std::string_view name : {rank, alpha, dropout, modules, rslora, dora, init, bias, saved, parameters}) {
     if (!name.empty()) out.push_back(name);
   }
   return out;
@@ -44,6 +44,8 @@ void translate_lora(Translation& t, const LoraNames& names, const Json& modules)
   if (!names.bias.empty() && t.text(names.bias) != "none") t.set("model.lora_bias", t.text(names.bias), {names.bias});
   if (!names.saved.empty() && !t.texts(names.saved).empty())
     t.set("model.modules_to_save", t.texts(names.saved), {names.saved});
+  if (!names.parameters.empty() && !t.is_null(names.parameters) && !t.texts(names.parameters).empty())
+    t.set("model.target_parameters", t.texts(names.parameters), {names.parameters});
 }
 
 }  // namespace mortise

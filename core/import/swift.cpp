@@ -201,7 +201,8 @@ constexpr LoraNames kLora{.rank = "lora_rank",
                           .dora = "use_dora",
                           .init = "init_weights",
                           .bias = "lora_bias",
-                          .saved = "modules_to_save"};
+                          .saved = "modules_to_save",
+                          .parameters = "target_parameters"};
 
 // The newer name of train_type wins.
 std::string_view tuner_name(const Translation& t) { return t.is_given("tuner_type") ? "tuner_type" : "train_type"; }

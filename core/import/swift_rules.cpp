@@ -167,6 +167,7 @@ constexpr PeerRule kRun[] = {
     compute("use_dora", "false", "model.use_dora"),
     compute("init_weights", "true", "model.init_lora_weights"),
     compute("target_modules", "[\"all-linear\"]", "model.target_modules"),
+    compute("target_parameters", "null", "model.target_parameters"),
     refuse("target_regex", "[null]", "give target_modules"),
     compute("modules_to_save", "[]", "model.modules_to_save"),
     no_effect("tuner_backend", kWhereItRuns),

@@ -245,7 +245,8 @@ void set_model(Translation& t) {
                             .modules = "lora_target_modules",
                             .rslora = "use_rslora",
                             .dora = "use_dora",
-                            .saved = "lora_modules_to_save"};
+                            .saved = "lora_modules_to_save",
+                            .parameters = "lora_target_parameters"};
   if (t.flag("use_peft")) {
     translate_lora(t, kLora, Json::array({"q_proj", "v_proj"}));  // PEFT's own choice for these families
   } else {

@@ -99,7 +99,7 @@ constexpr PeerRule kScript[] = {
     compute("lora_alpha", "32", "model.lora_alpha"),
     compute("lora_dropout", "0.05", "model.lora_dropout"),
     compute("lora_target_modules", "null", "model.target_modules"),
-    refuse("lora_target_parameters", "[null]", "an adapter covers only the matrices of lora_target_modules"),
+    compute("lora_target_parameters", "null", "model.target_parameters"),
     compute("lora_modules_to_save", "null", "model.modules_to_save"),
     no_effect("lora_task_type", kLora),
     compute("use_rslora", "false", "model.use_rslora"),

@@ -176,20 +176,22 @@ void set_critic_adapter(Translation& t) {
   if (!t.is_null(kFolder)) {
     t.set(kFolder, t.text(kFolder), {kFolder}, "it must hold the value head");
     t.note_given({"critic.model.lora_rank", "critic.model.lora_alpha", "critic.model.target_modules",
-                  "critic.model.exclude_modules"},
+                  "critic.model.target_parameters", "critic.model.exclude_modules"},
                  "the adapter has its own");
     return;
   }
   t.note_given({kFolder}, "as here");
   if (t.integer("critic.model.lora_rank") > 0) {
     for (const char* key : {"critic.model.lora_rank", "critic.model.lora_alpha"}) t.set(key, t.value(key), {key});
-    for (const char* key : {"critic.model.target_modules", "critic.model.exclude_modules"}) {
+    for (const char* key :
+         {"critic.model.target_modules", "critic.model.target_parameters", "critic.model.exclude_modules"}) {
       if (!t.is_null(key)) t.set(key, t.texts(key), {key});
     }
     return;
   }
   t.note_given({"critic.model.lora_rank"}, "as here");
-  t.note_given({"critic.model.lora_alpha", "critic.model.target_modules", "critic.model.exclude_modules"},
+  t.note_given({"critic.model.lora_alpha", "critic.model.target_modules", "critic.model.target_parameters",
+                "critic.model.exclude_modules"},
                "only with lora_rank");
 }
 
@@ -200,14 +202,20 @@ void set_model(Translation& t) {
     t.set("model.path", t.text("model.path"), {"model.path"});
   }
   const Json overrides = t.table("model.override_config");
-  constexpr LoraNames kLora{"model.lora_rank", "model.lora_alpha", "", "model.target_modules", ""};
+  constexpr LoraNames kLora{.rank = "model.lora_rank",
+                            .alpha = "model.lora_alpha",
+                            .dropout = "",
+                            .modules = "model.target_modules",
+                            .rslora = "",
+                            .parameters = "model.target_parameters"};
   if (t.integer("model.lora_rank") > 0) {
     translate_lora(t, kLora, "all-linear");
     if (!t.is_null("model.exclude_modules"))
       t.set("model.exclude_modules", t.texts("model.exclude_modules"), {"model.exclude_modules"});
   } else {
     t.note_given({"model.lora_rank"}, "as here");
-    t.note_given({"model.lora_alpha", "model.target_modules", "model.exclude_modules"}, "only with lora_rank");
+    t.note_given({"model.lora_alpha", "model.target_modules", "model.target_parameters", "model.exclude_modules"},
+                 "only with lora_rank");
   }
   for (const auto& [key, value] : overrides.items()) {
     const bool dropout = key.find("drop") != std::string::npos && value.is_number() && value.get<double>() == 0;

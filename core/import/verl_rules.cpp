@@ -62,7 +62,7 @@ constexpr PeerRule kModel[] = {
     no_effect_below("model.lora.*", verl_names::kLora, "only with lora.rank"),
     compute("model.lora_alpha", "16", "model.lora_alpha"),
     compute("model.target_modules", "\"all-linear\"", "model.target_modules"),
-    refuse("model.target_parameters", "[null]", "an adapter covers whole matrices"),
+    compute("model.target_parameters", "null", "model.target_parameters"),
     compute("model.exclude_modules", "null", "model.exclude_modules"),
     refuse("model.mtp.enable_train", "[false]", "Mortise has no heads for later tokens"),
     no_effect_below("model.mtp.*", kMtp, kEngine),

@@ -62,10 +62,10 @@ constexpr PeerRule kRules[] = {
     refuse("rollout.agent.default_agent_loop", R"(["single_turn_agent", "tool_agent", null])", kPython),
     refuse("rollout.agent.agent_loop_config_path", "[null]", kPython),
     refuse("rollout.agent.custom_async_server.path", "[null]", kPython),
-    refuse(
-        "rollout.over_sample_rate", "[0]",
-        "verl aborts the last completions of a step and learns from fewer. Remove it, and set rollout.over_sampling, "
-        "which continues the last ones in the next step"),
+    no_effect(
+        "rollout.over_sample_rate",
+        "verl reads it no more since December 2025; rollout.over_sampling continues the last completions of a step "
+        "in the next one"),
     refuse("rollout.quantization", "[null]", "the sampler uses the trainer's weights unchanged"),
     no_effect("rollout.enable_rollout_routing_replay", "actor.router_replay.mode decides"),
     refuse("rollout.skip_rollout", "[false]", "rollout.name = \"replay\" reads recorded completions"),
@@ -146,7 +146,7 @@ constexpr PeerRule kRules[] = {
     compute("critic.model.lora_alpha", "16", "critic.model.lora_alpha"),
     compute("critic.model.target_modules", "\"all-linear\"", "critic.model.target_modules"),
     compute("critic.model.exclude_modules", "null", "critic.model.exclude_modules"),
-    refuse("critic.model.target_parameters", "[null]", "an adapter covers whole matrices"),
+    compute("critic.model.target_parameters", "null", "critic.model.target_parameters"),
     no_effect("critic.enable", "a run has a critic if the estimator asks for values"),
     compute("critic.optim.clip_grad", "1.0", "must be critic.grad_clip"),
     refuse("critic.shuffle", "[null, false]", "the critic takes the rows of a step in order"),

@@ -126,6 +126,10 @@ class Model {
   Result<> offload_masters(std::shared_ptr<Offload> files);
   // Moves all weights into `files`, from which passes read part after part. For a model without gate and adapter.
   Result<> offload_weights(const std::shared_ptr<Offload>& files);
+  // Do the numbers of this parameter lie in a file?
+  [[nodiscard]] bool lies_in_file(const at::Tensor& parameter) const {
+    return offload_ != nullptr && offload_->holds(parameter);
+  }
   // Passes go through `gate` from now on (weight_gate.h), which decides when a matrix has memory.
   void use_gate(std::shared_ptr<WeightGate> gate) { gate_ = std::move(gate); }
   // Null: all weights are in memory.

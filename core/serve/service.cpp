@@ -12,6 +12,7 @@
 #include "serve/api/answers.h"
 #include "serve/api/call_fields.h"
 #include "serve/http/query.h"
+#include "text/tools/harmony.h"
 
 namespace mortise {
 namespace {
@@ -71,17 +72,18 @@ class StreamedAnswer final : public ServedSink {
     Choice& choice = choice_of(request, sequence);
     if (choice.decoder) {
       for (; choice.num_decoded < sequence.ids.size(); ++choice.num_decoded)
-        choice.text += choice.decoder->push(sequence.ids[choice.num_decoded]);
+        take(choice, choice.decoder->push(sequence.ids[choice.num_decoded]));
     }
     const size_t end = shown_end(choice);
-    if (end <= choice.sent && !(a_.call.returns_ids && sequence.ids.size() > choice.num_sent)) return;
+    const bool has_text = end > choice.sent || choice.channels.reasoning.size() > choice.sent_reasoning;
+    if (!has_text && !(a_.call.returns_ids && sequence.ids.size() > choice.num_sent)) return;
     send(request, sequence, choice, choice.text.substr(choice.sent, end - choice.sent), false);
     choice.sent = end;
   }
   void finished(size_t request, const ServedSequence& sequence) override {
     num_tokens_ += static_cast<int64_t>(sequence.ids.size());
     Choice& choice = choice_of(request, sequence);
-    const std::string text = visible_text(a_.call, a_.call.requests[request], *a_.texts, sequence);
+    const std::string text = final_text(request, sequence, choice);
     send(request, sequence, choice, text.size() > choice.sent ? text.substr(choice.sent) : std::string(), true);
     if (--num_left_ > 0) return;
     if (a_.call.streams_usage) {
@@ -103,16 +105,36 @@ class StreamedAnswer final : public ServedSink {
   struct Choice {
     std::optional<IncrementalDecoder> decoder;
     std::string text;
-    size_t sent = 0;         // bytes of the text
-    size_t num_decoded = 0;  // tokens
-    size_t num_sent = 0;     // tokens
+    HarmonyText channels;       // used with CompletionCall::splits_channels; `text` is then its answer
+    size_t sent = 0;            // bytes of the text
+    size_t sent_reasoning = 0;  // bytes
+    size_t num_decoded = 0;     // tokens
+    size_t num_sent = 0;        // tokens
   };
 
   Choice& choice_of(size_t request, const ServedSequence& sequence) {
     const auto [entry, is_new] = choices_.try_emplace({request, sequence.sample_index});
     if (is_new && a_.texts->tokenizer)
-      entry->second.decoder = a_.texts->tokenizer->incremental_decoder(a_.call.skips_special_tokens);
+      entry->second.decoder =
+          a_.texts->tokenizer->incremental_decoder(a_.call.skips_special_tokens && !a_.call.splits_channels);
     return entry->second;
+  }
+  void take(Choice& choice, const std::string& piece) const {
+    if (!a_.call.splits_channels) {
+      choice.text += piece;
+      return;
+    }
+    choice.channels.push(piece);
+    choice.text = choice.channels.answer;
+  }
+  // All that a client may read as text of a completion that has ended.
+  std::string final_text(size_t request, const ServedSequence& sequence, Choice& choice) const {
+    const ServedRequest& asked = a_.call.requests[request];
+    if (!a_.call.splits_channels) return visible_text(a_.call, asked, *a_.texts, sequence);
+    choice.channels = HarmonyText();
+    choice.channels.push(channel_text(a_.call, asked, *a_.texts, sequence));
+    choice.channels.finish();
+    return choice.channels.answer;
   }
   [[nodiscard]] size_t shown_end(const Choice& choice) const {
     size_t end = choice.text.size() > held_bytes_ ? choice.text.size() - held_bytes_ : 0;
@@ -123,7 +145,12 @@ class StreamedAnswer final : public ServedSink {
   }
   void send(size_t request, const ServedSequence& sequence, Choice& choice, const std::string& text, bool is_last) {
     Json choices = Json::array();
-    choices.push_back(streamed_choice(a_.call, *a_.texts, request, sequence, choice.num_sent, text, is_last));
+    NewText news{text, {}};
+    if (choice.channels.reasoning.size() > choice.sent_reasoning) {
+      news.reasoning = choice.channels.reasoning.substr(choice.sent_reasoning);
+      choice.sent_reasoning = choice.channels.reasoning.size();
+    }
+    choices.push_back(streamed_choice(a_.call, *a_.texts, request, sequence, choice.num_sent, news, is_last));
     choice.num_sent = sequence.ids.size();
     event(dump_json(chunk_of(a_.head, a_.call, *a_.texts, std::move(choices))));
   }

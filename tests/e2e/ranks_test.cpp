@@ -290,24 +290,50 @@ TEST_F(Ranks, ARunResumesWithAnotherStageOfZero) {
   expect_same_bits(bits("out"), bits("straight"), "resumed");
 }
 
-// The critic's adapter in bfloat16, on ranks that share the optimizers. Stage 3 would spread its base too.
+// The critic's adapter on ranks that share the optimizers, or, in float32, also its base.
 TEST_F(Ranks, ACriticsAdapterHasTheSameBits) {
-  std::vector<std::string> settings{
-      "trainer.deterministic=true",  "model.dtype=bfloat16",  "model.lora_rank=2",   "critic.model.lora_rank=3",
-      "algorithm.adv_estimator=gae", "~algorithm.adv_params", "critic.optim.lr=1e-2"};
-  run_alone("train", "alone", settings);
-  const auto expected = bits("alone");
-  for (const int stage : {1, 2}) {
-    if (HasFailure()) return;
-    std::vector<std::string> shared = settings;
-    shared.push_back("ranks.zero_stage=" + std::to_string(stage));
-    const std::string out = "zero_" + std::to_string(stage);
-    run_group(2, "train", out, shared);
-    expect_same_bits(bits(out), expected, out);
+  for (const auto& [dtype, stages] : {std::pair("bfloat16", std::vector{1, 2}), std::pair("float32", std::vector{3})}) {
+    const std::vector<std::string> settings{"trainer.deterministic=true",  std::string("model.dtype=") + dtype,
+                                            "model.lora_rank=2",           "critic.model.lora_rank=3",
+                                            "algorithm.adv_estimator=gae", "~algorithm.adv_params",
+                                            "critic.optim.lr=1e-2"};
+    const std::string alone = std::string("alone_") + dtype;
+    run_alone("train", alone, settings);
+    const auto expected = bits(alone);
+    for (const int stage : stages) {
+      if (HasFailure()) return;
+      std::vector<std::string> shared = settings;
+      shared.push_back("ranks.zero_stage=" + std::to_string(stage));
+      const std::string out = "zero_" + std::to_string(stage);
+      run_group(2, "train", out, shared);
+      expect_same_bits(bits(out), expected, out);
+    }
   }
-  settings[1] = "ranks.zero_stage=3";
+}
+
+// The critic's adapter next to a policy without one, and a folder's adapter that no layer can be merged from by itself.
+TEST_F(Ranks, ACriticsAdapterOnASharedBase) {
+  std::vector<std::string> settings{"trainer.deterministic=true", "critic.model.lora_rank=3",
+                                    "algorithm.adv_estimator=gae", "~algorithm.adv_params", "critic.optim.lr=1e-2"};
+  run_alone("train", "alone", settings);
+  settings.emplace_back("ranks.zero_stage=3");
+  run_group(3, "train", "shared", settings);
+  if (HasFailure()) return;
+  expect_same_bits(bits("shared"), bits("alone"), "shared");
+  const Path adapter = task_.path() / "adapter";
+  std::vector<float> a(size_t{2} * 32, 0.01F), b(size_t{32} * 2, 0.0F), magnitude(32, 1.0F), head(32, 0.0F);
+  const std::string prefix = "base_model.model.", module = prefix + "model.layers.0.self_attn.q_proj.";
+  const std::vector<TensorView> tensors = {view_of<float>(module + "lora_A.weight", a, {2, 32}),
+                                           view_of<float>(module + "lora_B.weight", b, {32, 2}),
+                                           view_of<float>(module + "lora_magnitude_vector", magnitude, {32}),
+                                           view_of<float>(prefix + "score.weight", head, {1, 32})};
+  std::filesystem::create_directories(adapter);
+  ASSERT_OK(write_safetensors_file(default_env(), adapter / "adapter_model.safetensors", tensors));
+  task_.write("adapter/adapter_config.json", R"({"peft_type": "LORA", "task_type": "SEQ_CLS", "r": 2, "lora_alpha": 4,
+      "base_model_name_or_path": "model", "target_modules": ["q_proj"], "modules_to_save": ["score"], "use_dora": true})");
+  settings[1] = "critic.model.lora_adapter_path=adapter";
   Group group(std::vector(size_t{2}, words("train", "refused", settings)), task_.path());
-  group.expect_refused(2, "set critic.model.lora_rank to 0, or set ranks.zero_stage to 2 or less");
+  group.expect_refused(2, "set ranks.zero_stage to 2 or less");
 }
 
 // The rewards of a step fail on every rank: all help to save the steps before it.

@@ -1,13 +1,17 @@
 // Recipes of configs/ in short runs that learn: the task is one that fresh weights learn in seconds. So the model, the
-// data, the reward, the learning rate and the sizes are not the recipe's, but for the text game. Other tests look at
-// what its other settings do: routers_test at router replay, data_test at the order of rows, the unit tests of
-// optimizers at groups.
+// data, the reward, the learning rate and the sizes are not the recipe's, but for the text game.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <algorithm>
-#include <cstdio>
+#include <fmt/core.h>
 
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <cstring>
+#include <map>
+
+#include "foundation/formats/safetensors.h"
 #include "program.h"
 
 namespace mortise::test {
@@ -58,6 +62,40 @@ TEST(RecipeRuns, FrozenGroups) {
   EXPECT_THAT(diff.output, testing::Not(testing::HasSubstr("embed_tokens"))) << diff.output;
 }
 
+// Root mean square of what a run of one update has added to a parameter.
+double movement_of(const TaskFolder& task, const std::string& name) {
+  const SafetensorsFile before = SafetensorsFile::open(default_env(), task.path() / "model/model.safetensors").value();
+  const SafetensorsFile after =
+      SafetensorsFile::open(default_env(), task.path() / "out/global_step_1/huggingface/model.safetensors").value();
+  const TensorView from = before.get(name).value(), to = after.get(name).value();
+  const size_t count = from.bytes.size() / sizeof(float);
+  double sum = 0;
+  for (size_t i = 0; i < count; ++i) {
+    float a = 0, b = 0;
+    std::memcpy(&a, from.bytes.data() + i * sizeof(float), sizeof(float));
+    std::memcpy(&b, to.bytes.data() + i * sizeof(float), sizeof(float));
+    sum += (b - a) * (b - a);
+  }
+  return std::sqrt(sum / static_cast<double>(count));
+}
+
+// Muon moves a matrix by 0.2 lr (match_rms_adamw), whatever its gradient is. AdamW moves each number of the norms by lr in
+// the first update. The group of the last layer doubles both.
+TEST(RecipeRuns, GroupsOfMuon) {
+  const TaskFolder task;
+  constexpr double kRate = 3e-3;
+  const Outcome done =
+      task.mortise("train " + recipe("frozen") + kSevens + "trainer.total_training_steps=1 actor.optim.weight_decay=0");
+  ASSERT_EQ(done.code, 0) << done.output;
+  EXPECT_EQ(movement_of(task, "model.embed_tokens.weight"), 0.0);
+  for (const auto& [layer, scale] : {std::pair("0", 1.0), std::pair("1", 1.0), std::pair("2", 2.0)}) {
+    const std::string prefix = std::string("model.layers.") + layer + ".";
+    for (const char* const matrix : {"self_attn.o_proj.weight", "mlp.up_proj.weight"})
+      EXPECT_NEAR(movement_of(task, prefix + matrix) / kRate, 0.2 * scale, 0.05 * scale) << prefix << matrix;
+    EXPECT_NEAR(movement_of(task, prefix + "input_layernorm.weight") / kRate, scale, 0.05 * scale) << prefix;
+  }
+}
+
 TEST(RecipeRuns, AdaptersOfActorAndCritic) {
   const TaskFolder task;
   const std::vector<Json> steps = learns_sevens(
@@ -87,6 +125,39 @@ TEST(RecipeRuns, CurriculumOfTwoFiles) {
   }
 }
 
+// The second epoch has the rows of the first file by their rewards in the first one, which are a column here.
+TEST(RecipeRuns, CurriculumOfTheSecondEpoch) {
+  const TaskFolder task;
+  std::string first, second;
+  for (int i = 0; i < 24; ++i)
+    first += fmt::format("{{\"prompt\": \"{}+1=\", \"scores\": {}}}\n", 10 + i, (i * 7) % 24);
+  for (int i = 0; i < 8; ++i)
+    second += R"({"prompt": "0+0+0=", "scores": 0})"
+              "\n";
+  task.write("first.jsonl", first);
+  task.write("second.jsonl", second);
+  const Outcome done = task.mortise(
+      "train " + recipe("curriculum") +
+      R"(model.path=model data.train_files='["first.jsonl","second.jsonl"]' data.val_files=[] reward.0.use=column )"
+      "reward.0.column=null reward.0.key=scores data.train_batch_size=16 actor.ppo_mini_batch_size=16 rollout.n=2 "
+      "trainer.total_training_steps=4 trainer.default_local_dir=out trainer.num_threads=2 trainer.logger='[]' "
+      "trainer.rollout_data_dir=dump");
+  ASSERT_EQ(done.code, 0) << done.output;
+  const auto scores_of = [&](int step) {
+    std::vector<double> scores;
+    for (const Json& row : rows_of(task.path() / fmt::format("dump/{}.jsonl", step)))
+      if (row["input"] != "0+0+0=") scores.push_back(number_of(row, "score"));
+    EXPECT_EQ(scores.size(), 24U) << "12 prompts of the first file, twice each";
+    return scores;
+  };
+  const std::vector<double> best = scores_of(3), rest = scores_of(4);
+  EXPECT_EQ(*std::ranges::min_element(best), 12.0);
+  EXPECT_EQ(*std::ranges::max_element(rest), 11.0);
+  // The first epoch was not sorted.
+  const std::vector<double> first_step = scores_of(1);
+  EXPECT_NE(*std::ranges::min_element(first_step), 12.0);
+}
+
 TEST(RecipeRuns, SeveralValidationSets) {
   const TaskFolder task;
   const std::string sets = "data.val_files=data/val.jsonl data.val_sets.sampled.files=data/val.jsonl ";
@@ -105,6 +176,25 @@ TEST(RecipeRuns, MixtureOfExperts) {
   const TaskFolder task("--experts");
   const std::vector<Json> steps = learns_sevens(task, "experts", "actor.ppo_mini_batch_size=8");
   EXPECT_GT(number_of(steps.back(), "actor/router_aux_loss"), 0.0);
+}
+
+// Until the weights move, the experts are the same with and without replay. In the second update of a step they are those
+// of the old log-probs with it, and others without it.
+TEST(RecipeRuns, RoutersOfTheMixtureAreReplayed) {
+  const TaskFolder task("--experts");
+  std::map<std::string, std::vector<Json>> updates;
+  for (const std::string mode : {"R2", "disabled"}) {
+    const Outcome done =
+        task.mortise("train " + recipe("experts") + kSevens +
+                     "actor.ppo_mini_batch_size=8 trainer.total_training_steps=1 trainer.deterministic=true "
+                     "actor.optim.lr=3e-2 trainer.default_local_dir=" +
+                     mode + " actor.router_replay.mode=" + mode);
+    ASSERT_EQ(done.code, 0) << done.output;
+    updates[mode] = rows_of(task.path() / mode / "updates.jsonl");
+    ASSERT_EQ(updates[mode].size(), 2U);
+  }
+  EXPECT_EQ(number_of(updates["R2"][0], "grad_norm"), number_of(updates["disabled"][0], "grad_norm"));
+  EXPECT_NE(number_of(updates["R2"][1], "grad_norm"), number_of(updates["disabled"][1], "grad_norm"));
 }
 
 // The warm start of the mixture has the quickstart's task.

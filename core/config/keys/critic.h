@@ -18,6 +18,7 @@ struct CriticModelConfig {
   double lora_alpha = 16.0;         // the adapter's product counts lora_alpha / lora_rank times
   std::vector<std::string> target_modules = {"all-linear"};  // ends of names of the adapted matrices
   std::vector<std::string> exclude_modules;                  // exceptions from target_modules
+  std::vector<std::string> target_parameters;                // adapted routers and experts of a mixture
   std::optional<std::string> lora_adapter_path;  // PEFT folder of an adapter to continue; sets rank, modules
   [[nodiscard]] bool trains_adapter() const { return lora_rank > 0 || lora_adapter_path.has_value(); }
   bool operator==(const CriticModelConfig&) const = default;
@@ -125,6 +126,9 @@ void describe_critic_model(Keys& keys) {
       .no_effect(kInTrain, has_no_adapter, why_none);
   keys.compared("exclude_modules", &CriticModelConfig::exclude_modules,
                 "Matrices that get no adapter although target_modules matches them.")
+      .no_effect(kInTrain, has_no_adapter, why_none);
+  keys.compared("target_parameters", &CriticModelConfig::target_parameters,
+                "Experts and routers of a mixture that get an adapter. See model.target_parameters.")
       .no_effect(kInTrain, has_no_adapter, why_none);
   keys.compared(
           "lora_adapter_path", &CriticModelConfig::lora_adapter_path,

@@ -44,6 +44,7 @@ struct ModelSection {
   double lora_dropout = 0.0;                        // probability that an update drops a feature of the adapter's input
   std::vector<std::string> target_modules = {"all-linear"};  // ends of names of the adapted matrices
   std::vector<std::string> exclude_modules;                  // exceptions from target_modules
+  std::vector<std::string> target_parameters;                // adapted routers and experts of a mixture
   std::vector<int64_t> layers_to_transform;                  // the layers that get an adapter; empty = all
   Json rank_pattern = Json::object();                        // ranks of the modules that a pattern matches
   Json alpha_pattern = Json::object();                       // the same of lora_alpha
@@ -104,6 +105,13 @@ void describe_lora(Keys& keys) {
   keys.compared(
           "exclude_modules", &ModelSection::exclude_modules,
           "Matrices that get no adapter although target_modules matches them. The names work as in target_modules.")
+      .no_effect(kLearning, starts_no_adapter, why_no_fresh_adapter);
+  keys.compared(
+          "target_parameters", &ModelSection::target_parameters,
+          "Experts and routers of a mixture that get an adapter, given by the end of their name in transformers 5: "
+          "mlp.experts.gate_up_proj, 7.mlp.experts.down_proj, mlp.gate.weight. One adapter covers all experts of a "
+          "layer. As in PEFT it has no dropout, no DoRA, and no pissa or olora. []: none.")
+      .trl("lora_target_parameters")
       .no_effect(kLearning, starts_no_adapter, why_no_fresh_adapter);
   keys.compared("lora_adapter_path", &ModelSection::lora_adapter_path,
                 "Folder of a LoRA adapter in PEFT's format to continue training. All settings of the adapter come from "

@@ -18,6 +18,7 @@
 #include "foundation/base/text.h"
 #include "foundation/formats/json.h"
 #include "foundation/formats/safetensors.h"
+#include "model/adapters/expert_stacks.h"
 #include "model/weights/names.h"
 
 namespace mortise {
@@ -36,16 +37,21 @@ Result<SafetensorsFile> open_weights(Env& env, const Path& folder) {
 class Applier {
  public:
   Applier(const LoraTensors& tensors, const LoraConfig& config, std::span<NamedParameter> parameters)
-      : tensors_(tensors), config_(config), where_(tensors.file.path().string()) {
+      : tensors_(tensors), config_(config), parameters_(parameters), where_(tensors.file.path().string()) {
     for (NamedParameter& parameter : parameters) {
       by_name_.emplace(parameter.name, &parameter);
+      by_name_.emplace(transformers_name(parameter.name), &parameter);
       names_.push_back(parameter.name);
     }
   }
 
   Result<> apply() {
     for (const TensorView* view : tensors_.others) TRY(replace(*view, whole_parameter_name(view->name)));
-    for (const auto& [module, pair] : tensors_.pairs) TRY(merge(module, pair));
+    const std::vector<ExpertStack> stacks = expert_stacks(parameters_);
+    for (const auto& [module, pair] : tensors_.pairs) {
+      const auto stack = std::ranges::find(stacks, module, &ExpertStack::name);
+      TRY(stack == stacks.end() ? merge(module, pair) : merge_stack(*stack, pair));
+    }
     return {};
   }
 
@@ -102,11 +108,29 @@ class Applier {
     return {};
   }
 
+  Result<> merge_stack(const ExpertStack& stack, const LoraPair& pair) {
+    const int64_t count = stack.num_experts, rank = pair.rank.rank;
+    TRY(check_stack_pair(stack, pair, where_));
+    const at::Tensor a = TRY(matrix(*pair.a, rank * count, stack.in)).view({count, rank, stack.in});
+    const at::Tensor b = TRY(matrix(*pair.b, stack.out, rank * count)).view({stack.out, rank, count});
+    for (int64_t e = 0; e < count; ++e) {
+      const at::Tensor change = at::matmul(b.select(2, e), a.select(0, e)) * pair.rank.scale;
+      int64_t row = 0;
+      for (const at::Tensor& target : expert_matrices(stack, parameters_, e)) {
+        at::Tensor rows = target;
+        rows.copy_(rows.to(at::kDouble) + change.narrow(0, row, rows.size(0)));
+        row += rows.size(0);
+      }
+    }
+    return {};
+  }
+
   // Without a matrix of its own for the head.
   [[nodiscard]] bool is_tied() const { return !by_name_.contains(kHeadName) && !by_name_.contains(kScoreHead); }
 
   const LoraTensors& tensors_;
   const LoraConfig& config_;
+  std::span<NamedParameter> parameters_;
   std::string where_;
   std::unordered_map<std::string, NamedParameter*> by_name_;
   std::vector<std::string> names_;
@@ -114,12 +138,26 @@ class Applier {
 
 }  // namespace
 
-// PEFT's name for a part of an adapted module that is no matrix of the adapter: "q_proj.base_layer.bias".
+// PEFT's name for a part of an adapted module that is no matrix of the adapter: "q_proj.base_layer.bias". Experts may
+// have two wrappers.
 std::string whole_parameter_name(const std::string& tensor) {
   std::string name = tensor.substr(kLoraPrefix.size());
   constexpr std::string_view kWrapper = ".base_layer.";
-  if (const size_t at = name.find(kWrapper); at != std::string::npos) name.replace(at, kWrapper.size(), ".");
+  for (size_t at = name.find(kWrapper); at != std::string::npos; at = name.find(kWrapper))
+    name.replace(at, kWrapper.size(), ".");
   return name;
+}
+
+Result<> check_stack_pair(const ExpertStack& stack, const LoraPair& pair, const std::string& where) {
+  const int64_t columns = pair.rank.rank * stack.num_experts;
+  if (pair.a->shape == std::vector<int64_t>{columns, stack.in} &&
+      pair.b->shape == std::vector<int64_t>{stack.out, columns})
+    return {};
+  return Error{
+      ErrorKind::kData,
+      fmt::format("the adapter of {} has shapes {} and {}, which do not fit {} experts of rank {}", quote(stack.name),
+                  shape_text(pair.a->shape), shape_text(pair.b->shape), stack.num_experts, pair.rank.rank),
+      where, "correct r or rank_pattern in " + std::string(kAdapterConfigFile)};
 }
 
 // The singular values are divided by the scale, so that scale B A is the part of the matrix that they make.
@@ -141,6 +179,37 @@ Result<LoraStart> lora_start(LoraInit init, const at::Tensor& weight_OI, const L
   return LoraStart{(root.unsqueeze(1) * v.narrow(0, 0, rank.rank)).contiguous(),
                    (u.narrow(1, 0, rank.rank) * root.unsqueeze(0)).contiguous()};
 }
+
+namespace {
+
+// PEFT stores the adapters of a layer's experts by their module: the one of down_proj at the module itself, and that of
+// gate_up_proj in front of it, or at the module if it is alone.
+Result<> name_stacks(LoraTensors& tensors, const LoraConfig& config, const std::string& where) {
+  constexpr std::string_view kModule = ".experts";
+  constexpr std::string_view kInner = ".experts.base_layer";
+  std::map<std::string, LoraPair> named;
+  for (const auto& [module, pair] : tensors.pairs) {
+    std::string name = transformers_name(module);
+    if (module.ends_with(kModule) || module.ends_with(kInner)) {
+      const std::string experts = name.substr(0, name.rfind(kModule) + kModule.size());
+      const bool gate_up = names_parameter(config.target_parameters, experts + ".gate_up_proj");
+      const bool down = names_parameter(config.target_parameters, experts + ".down_proj");
+      const bool is_inner = module.ends_with(kInner);
+      if (is_inner ? !(gate_up && down) : !(gate_up || down)) {
+        return Error{ErrorKind::kData,
+                     fmt::format("tensor {} is of experts that target_parameters does not name",
+                                 quote(pair.a != nullptr ? pair.a->name : module)),
+                     where, "correct target_parameters in " + std::string(kAdapterConfigFile)};
+      }
+      name = experts + (is_inner || !down ? ".gate_up_proj" : ".down_proj");
+    }
+    named.emplace(std::move(name), pair);
+  }
+  tensors.pairs = std::move(named);
+  return {};
+}
+
+}  // namespace
 
 Result<LoraTensors> read_lora_tensors(Env& env, const Path& folder) {
   LoraTensors out{TRY(open_weights(env, folder)), {}, {}};
@@ -166,6 +235,7 @@ Result<LoraTensors> read_lora_tensors(Env& env, const Path& folder) {
   }
   if (out.file.tensors().empty()) return Error{ErrorKind::kData, "the adapter holds no tensor", path.string(), {}};
   const LoraConfig config = TRY(read_lora_config(env, folder));
+  TRY(name_stacks(out, config, path.string()));
   for (auto& [module, pair] : out.pairs) {
     if (pair.a == nullptr || pair.b == nullptr) {
       const TensorView& there = pair.a != nullptr ? *pair.a : pair.b != nullptr ? *pair.b : *pair.magnitude;
@@ -178,6 +248,7 @@ Result<LoraTensors> read_lora_tensors(Env& env, const Path& folder) {
                  "correct use_dora in " + std::string(kAdapterConfigFile));
     }
     pair.rank = TRY(config.rank_of(module));
+    if (is_expert_stack(module)) continue;  // see check_stack_pair
     for (const auto& [view, side] : {std::pair{pair.a, size_t{0}}, std::pair{pair.b, size_t{1}}}) {
       if (view->shape.size() == 2 && view->shape[side] == pair.rank.rank) continue;
       return bad(view->name,

@@ -19,6 +19,7 @@
 #include "foundation/base/env.h"
 #include "foundation/base/result.h"
 #include "foundation/formats/safetensors.h"
+#include "model/adapters/expert_stacks.h"
 #include "model/adapters/lora_config.h"
 #include "model/weights/model_config.h"
 #include "model/weights/parameters.h"
@@ -39,12 +40,17 @@ struct LoraPair {
 // adapter_model.safetensors of a folder. The views are of `file`.
 struct LoraTensors {
   SafetensorsFile file;
-  std::map<std::string, LoraPair> pairs;  // by module: "model.layers.0.self_attn.q_proj"
+  // By module: "model.layers.0.self_attn.q_proj". Names are transformers' (expert_stacks.h); for all experts of a layer
+  // the name of their stack.
+  std::map<std::string, LoraPair> pairs;
   std::vector<const TensorView*> others;
 };
 // Errors name file and tensor: a name without the prefix, A without B, no tensor at all, a rank that differs from
 // adapter_config.json. Memory is allocated by the tensors' shapes, never by a rank that only the configuration claims.
 Result<LoraTensors> read_lora_tensors(Env& env, const Path& folder);
+
+// An Error (kData) if A and B of a stack's adapter do not have the shapes of its experts and rank.
+Result<> check_stack_pair(const ExpertStack& stack, const LoraPair& pair, const std::string& where);
 
 // The configuration of a model's folder, or of an adapter's folder with its base.
 Result<ModelConfig> read_model_folder_config(Env& env, const Path& folder);

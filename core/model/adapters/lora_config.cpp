@@ -7,6 +7,7 @@
 
 #include "foundation/base/text.h"
 #include "foundation/formats/json.h"
+#include "model/adapters/expert_stacks.h"
 #include "model/weights/config_reader.h"
 
 namespace mortise {
@@ -53,9 +54,9 @@ Result<T> value_of(const std::vector<ModuleValue<T>>& patterns, const std::strin
 // Keys that must be absent, null, false or empty. (fan_in_fan_out is not among them: PEFT takes it as false for the
 // linear layers of all these families.)
 Result<> refuse_variants(const ConfigReader& reader) {
-  for (const char* key : {"use_qalora", "use_bdlora", "lora_bias", "layer_replication", "target_parameters",
-                          "trainable_token_indices", "alora_invocation_tokens", "arrow_config", "kasa_config",
-                          "velora_config", "monteclora_config", "megatron_config", "use_lily", "tdlora_config"}) {
+  for (const char* key : {"use_qalora", "use_bdlora", "lora_bias", "layer_replication", "trainable_token_indices",
+                          "alora_invocation_tokens", "arrow_config", "kasa_config", "velora_config",
+                          "monteclora_config", "megatron_config", "use_lily", "tdlora_config"}) {
     const Json* value = reader.find(key);
     if (value == nullptr || *value == false || ((value->is_array() || value->is_object()) && value->empty())) continue;
     return reader.unsupported(key, "plain LoRA (absent, null, false or empty)");
@@ -130,10 +131,12 @@ Result<std::vector<ModuleValue<T>>> read_pattern(const ConfigReader& reader, con
 }  // namespace
 
 Result<LoraRank> LoraConfig::rank_of(const std::string& module) const {
+  // PEFT compares the patterns with the name of what is adapted: a module, or a parameter.
+  const std::string name = names_parameter(target_parameters, module + ".weight") ? module + ".weight" : module;
   LoraRank out;
-  out.rank = TRY(value_of(rank_pattern, module, rank, where));
+  out.rank = TRY(value_of(rank_pattern, name, rank, where));
   const auto r = static_cast<double>(out.rank);
-  out.scale = TRY(value_of(alpha_pattern, module, alpha, where)) / (use_rslora ? std::sqrt(r) : r);
+  out.scale = TRY(value_of(alpha_pattern, name, alpha, where)) / (use_rslora ? std::sqrt(r) : r);
   return out;
 }
 
@@ -178,6 +181,7 @@ Result<LoraConfig> parse_lora_config(std::string text, const std::string& where)
   config.init = TRY(read_init(reader));
   config.bias = TRY(read_bias(reader));
   config.modules_to_save = TRY(read_names(reader, "modules_to_save"));
+  config.target_parameters = TRY(read_names(reader, "target_parameters"));
   config.ties_weights = TRY(reader.flag_or("ensure_weight_tying", false));
   config.rank_pattern =
       TRY(read_pattern<int64_t>(reader, "rank_pattern", is_rank, "an object of whole numbers from 1 to 1048576"));

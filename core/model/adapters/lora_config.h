@@ -38,11 +38,12 @@ struct LoraConfig {
   std::vector<ModuleValue<int64_t>> rank_pattern;  // the first that matches counts
   std::vector<ModuleValue<double>> alpha_pattern;
   bool use_dora = false;
-  LoraInit init = LoraInit::kDefault;        // what left the base before training
-  LoraBias bias = LoraBias::kNone;           // the biases that are trained
-  std::vector<std::string> modules_to_save;  // ends of names of the modules that are trained as a whole
-  bool ties_weights = false;                 // embedding and head stay one matrix if they are trained as a whole
-  std::string text;                          // the file as read
+  LoraInit init = LoraInit::kDefault;          // what left the base before training
+  LoraBias bias = LoraBias::kNone;             // the biases that are trained
+  std::vector<std::string> target_parameters;  // ends of names of parameters that are adapted (expert_stacks.h)
+  std::vector<std::string> modules_to_save;    // ends of names of the modules that are trained as a whole
+  bool ties_weights = false;                   // embedding and head stay one matrix if they are trained as a whole
+  std::string text;                            // the file as read
 
   std::string where;  // its path; empty: of a fresh adapter
 

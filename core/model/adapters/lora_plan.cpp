@@ -10,6 +10,7 @@
 
 #include "foundation/base/choice.h"
 #include "foundation/base/text.h"
+#include "model/adapters/expert_targets.h"
 #include "model/adapters/lora.h"
 #include "model/weights/names.h"
 
@@ -20,18 +21,15 @@ constexpr std::string_view kAllLinear = "all-linear";
 constexpr std::string_view kWeight = ".weight";
 constexpr std::string_view kLayers = "model.layers.";
 
-// Routers, experts and the gates of shared experts: transformers keeps a layer's experts in one tensor, for which PEFT
-// has another form of adapter.
-bool is_of_mixture(const std::string& name) {
-  return name.find(".experts.") != std::string::npos || name.find(".mlp.router.") != std::string::npos ||
-         name.ends_with(".mlp.gate.weight") || name.ends_with(".block_sparse_moe.gate.weight") ||
-         name.ends_with(".shared_expert_gate.weight");
-}
-
 // "model.norm" of "model.norm.weight".
 std::string module_of(const std::string& parameter) { return parameter.substr(0, parameter.rfind('.')); }
 
-// Every matrix of the layers that an adapter may have, without ".weight".
+// Routers and experts: transformers keeps a layer's experts in one tensor, for which PEFT has another form of adapter.
+bool is_of_mixture(const std::string& name) {
+  return name.find(".experts.") != std::string::npos || is_router(transformers_name(module_of(name)));
+}
+
+// Every matrix of the layers that target_modules may name, without ".weight".
 std::vector<std::string> linear_modules(std::span<const NamedParameter> parameters) {
   std::vector<std::string> out;
   for (const NamedParameter& parameter : parameters) {
@@ -45,7 +43,8 @@ std::vector<std::string> linear_modules(std::span<const NamedParameter> paramete
 std::string last_part(const std::string& module) { return module.substr(module.rfind('.') + 1); }
 
 bool is_named_by(const std::string& module, const std::string& entry) {
-  return entry == kAllLinear || module == entry || module.ends_with("." + entry);
+  if (entry == kAllLinear) return !module.ends_with(".shared_expert_gate");
+  return module == entry || module.ends_with("." + entry);
 }
 
 int64_t layer_of(const std::string& module) {
@@ -54,24 +53,11 @@ int64_t layer_of(const std::string& module) {
   return layer;
 }
 
-Error refuse_mixture(const std::string& module, std::string where) {
-  return {ErrorKind::kConfig,
-          fmt::format("{} is part of a mixture of experts, whose experts and routers cannot have an adapter",
-                      quote(module)),
-          std::move(where), "name matrices of attention, of dense layers or of shared experts"};
-}
-
 Result<> check_entries(std::span<const std::string> entries, std::span<const NamedParameter> parameters,
                        const std::string& where) {
   const std::vector<std::string> modules = linear_modules(parameters);
   for (const std::string& entry : entries) {
     if (std::ranges::any_of(modules, [&](const std::string& module) { return is_named_by(module, entry); })) continue;
-    for (const NamedParameter& parameter : parameters) {
-      if (!is_of_mixture(parameter.name)) continue;
-      for (const std::string& module : {module_of(parameter.name), parameter.name}) {  // gpt-oss: experts.down_proj
-        if (is_named_by(module, entry)) return refuse_mixture(module, where);
-      }
-    }
     std::set<std::string> names = {std::string(kAllLinear)};
     for (const std::string& module : modules) names.insert(last_part(module));
     const std::vector<std::string> known(names.begin(), names.end());
@@ -171,6 +157,22 @@ Json number_json(double value) {
   return value == std::floor(value) && std::abs(value) < 1e15 ? Json(static_cast<int64_t>(value)) : Json(value);
 }
 
+// Takes the matrices out of `modules` whose names PEFT would turn into those of experts (expert_targets.h): dense
+// layers of Qwen3-MoE, which target_parameters can name.
+std::vector<std::string> take_dense_modules(const LoraChoice& choice, std::span<const NamedParameter> parameters,
+                                            std::vector<std::string>& modules) {
+  std::vector<std::string> out;
+  const bool is_plain = choice.dropout == 0.0 && !choice.use_dora && !changes_base(choice.init) &&
+                        choice.rank_pattern.empty() && choice.alpha_pattern.empty();
+  if (!is_plain || !converts_expert_names(parameters)) return out;
+  std::erase_if(modules, [&](const std::string& module) {
+    if (module.find(".mlp.") == std::string::npos) return false;
+    out.push_back(module + std::string(kWeight));
+    return true;
+  });
+  return out;
+}
+
 // What adapter_config.json of a fresh adapter says.
 std::string fresh_config_text(const LoraChoice& choice, std::span<const std::string> modules,
                               std::span<const std::string> all_modules, bool ties_weights) {
@@ -188,6 +190,7 @@ std::string fresh_config_text(const LoraChoice& choice, std::span<const std::str
   json["r"] = choice.rank;
   json["lora_alpha"] = number_json(choice.alpha);
   json["target_modules"] = names;
+  json["target_parameters"] = choice.target_parameters.empty() ? Json() : Json(choice.target_parameters);
   json["lora_dropout"] = choice.dropout;
   json["bias"] = choice_name(choice.bias);
   json["fan_in_fan_out"] = false;
@@ -211,11 +214,17 @@ bool trains_tied(std::span<const NamedParameter> parameters, std::span<const std
 
 }  // namespace
 
-Result<LoraPlan> plan_fresh_lora(std::span<const NamedParameter> parameters, const LoraChoice& choice) {
+Result<LoraPlan> plan_fresh_lora(std::span<const NamedParameter> parameters, const LoraChoice& asked) {
   const std::vector<std::string> all_modules = linear_modules(parameters);
+  LoraChoice choice = TRY(convert_expert_targets(asked, parameters, all_modules));
   TRY(check_entries(choice.target_modules, parameters, "target_modules"));
   TRY(check_entries(choice.exclude_modules, parameters, "exclude_modules"));
+  TRY(check_target_parameters(choice.target_parameters, parameters));
   TRY(check_layers(choice.layers_to_transform, all_modules));
+  if (!choice.target_parameters.empty() && !choice.layers_to_transform.empty()) {
+    return Error{ErrorKind::kConfig, "layers_to_transform does not choose among target_parameters, as in PEFT",
+                 "layers_to_transform", "name the layers in target_parameters, such as 7.mlp.experts.down_proj"};
+  }
   const std::vector<std::string> saved = TRY(saved_parameters(parameters, choice.modules_to_save, "modules_to_save"));
   LoraPlan plan;
   const auto is_in_layers = [&](const std::string& module) {
@@ -228,11 +237,18 @@ Result<LoraPlan> plan_fresh_lora(std::span<const NamedParameter> parameters, con
         is_in_layers(module) && !contains(saved, module + std::string(kWeight)))
       plan.modules.push_back(module);
   }
+  std::vector<std::string> named = plan.modules;
+  const std::vector<std::string> mixture = targeted_mixture(parameters, choice.target_parameters);
+  plan.modules.insert(plan.modules.end(), mixture.begin(), mixture.end());
+  TRY(check_saved_mixture(mixture, saved));
   if (plan.modules.empty())
     return Error{ErrorKind::kConfig, "no matrix is left to adapt", "target_modules", "name some, or all-linear"};
   plan.whole = whole_parameters(parameters, choice.bias, plan.modules, saved);
-  plan.config = TRY(
-      parse_lora_config(fresh_config_text(choice, plan.modules, all_modules, trains_tied(parameters, plan.whole)), ""));
+  for (std::string& dense : take_dense_modules(asked, parameters, named))
+    choice.target_parameters.push_back(std::move(dense));
+  plan.config =
+      TRY(parse_lora_config(fresh_config_text(choice, named, all_modules, trains_tied(parameters, plan.whole)), ""));
+  TRY(check_mixture_settings(plan.config, plan.modules));
   TRY(check_patterns(plan.config.rank_pattern, plan.modules, "rank_pattern"));
   TRY(check_patterns(plan.config.alpha_pattern, plan.modules, "alpha_pattern"));
   plan.ranks = TRY(plan.config.ranks_of(plan.modules));
@@ -257,6 +273,38 @@ Result<> check_saved(std::span<const std::string> saved, const LoraTensors& tens
   return {};
 }
 
+// The modules of the adapter's tensors.
+Result<> take_modules(const LoraTensors& tensors, std::span<const NamedParameter> parameters, LoraPlan& plan) {
+  std::set<std::string> taken;
+  const std::vector<std::string> known = linear_modules(parameters);
+  for (const std::string& module : known) {
+    if (!tensors.pairs.contains(module)) continue;
+    plan.modules.push_back(module);
+    taken.insert(module);
+  }
+  const std::vector<ExpertStack> stacks = expert_stacks(parameters);
+  const std::string where = tensors.file.path().string();
+  for (std::string& module : targeted_mixture(parameters, plan.config.target_parameters)) {
+    const auto stack = std::ranges::find(stacks, module, &ExpertStack::name);
+    const auto pair = tensors.pairs.find(module);
+    taken.insert(module);
+    if (stack != stacks.end() && pair == tensors.pairs.end()) {  // one by one: config_of_stacks has seen them all
+      const std::vector<std::string> experts = single_expert_modules(*stack, parameters);
+      taken.insert(experts.begin(), experts.end());
+    } else if (stack != stacks.end()) {
+      TRY(check_stack_pair(*stack, pair->second, where));
+    }
+    plan.modules.push_back(std::move(module));
+  }
+  for (const auto& [module, pair] : tensors.pairs) {
+    if (taken.contains(module)) continue;
+    return Error{ErrorKind::kData,
+                 fmt::format("the adapter's module {} is no matrix of the model's layers", quote(module)), where,
+                 did_you_mean(module, known)};
+  }
+  return {};
+}
+
 }  // namespace
 
 Result<LoraPlan> plan_lora_of_folder(Env& env, const Path& folder, std::span<const NamedParameter> parameters) {
@@ -264,6 +312,7 @@ Result<LoraPlan> plan_lora_of_folder(Env& env, const Path& folder, std::span<con
   plan.config = TRY(read_lora_config(env, folder));
   const LoraTensors tensors = TRY(read_lora_tensors(env, folder));
   const std::string where = tensors.file.path().string();
+  plan.config = TRY(config_of_stacks(std::move(plan.config), tensors, parameters));
   std::vector<std::string> entries = plan.config.modules_to_save;
   if (plan.config.task_type == "SEQ_CLS") std::erase(entries, "classifier");  // PEFT names both heads that there may be
   std::vector<std::string> saved = TRY(saved_parameters(parameters, entries, plan.config.where));
@@ -279,17 +328,8 @@ Result<LoraPlan> plan_lora_of_folder(Env& env, const Path& folder, std::span<con
     }
     if (is_known) saved.push_back(name);
   }
-  const std::vector<std::string> known = linear_modules(parameters);
-  for (const std::string& module : known) {
-    if (tensors.pairs.contains(module)) plan.modules.push_back(module);
-  }
-  for (const auto& [module, pair] : tensors.pairs) {
-    if (contains(plan.modules, module)) continue;
-    if (is_of_mixture(module + std::string(kWeight))) return refuse_mixture(module, where);
-    return Error{ErrorKind::kData,
-                 fmt::format("the adapter's module {} is no matrix of the model's layers", quote(module)), where,
-                 did_you_mean(module, known)};
-  }
+  TRY(take_modules(tensors, parameters, plan));
+  TRY(check_mixture_settings(plan.config, plan.modules));
   plan.whole = whole_parameters(parameters, plan.config.bias, plan.modules, saved);
   if (trains_tied(parameters, plan.whole) && !plan.config.ties_weights) {
     return Error{ErrorKind::kData, "the adapter trains embedding and head apart, which are one matrix in its base",
@@ -299,13 +339,19 @@ Result<LoraPlan> plan_lora_of_folder(Env& env, const Path& folder, std::span<con
   return plan;
 }
 
-std::string lora_tensor_name(const std::string& module, std::string_view tensor) {
-  return fmt::format("{}{}.{}", kLoraPrefix, module, tensor);
+std::string lora_tensor_name(const LoraPlan& plan, const std::string& module, std::string_view tensor) {
+  if (!is_expert_stack(module)) return fmt::format("{}{}.{}", kLoraPrefix, module, tensor);
+  const std::string experts = expert_module(module);
+  const bool is_inner = !module.ends_with(".down_proj") && contains(plan.modules, experts + ".down_proj");
+  return fmt::format("{}{}{}.{}", kLoraPrefix, experts, is_inner ? ".base_layer" : "", tensor);
 }
 
 std::string lora_whole_name(const LoraPlan& plan, std::string parameter) {
-  const size_t dot = parameter.rfind('.');
-  if (contains(plan.modules, parameter.substr(0, dot))) parameter.insert(dot, ".base_layer");
+  const std::string module = module_of(parameter);
+  for (const std::string& adapted : plan.modules) {
+    const bool wraps = is_expert_stack(adapted) ? expert_module(adapted) == module : adapted == module;
+    if (wraps) parameter.insert(module.size(), ".base_layer");
+  }
   return fmt::format("{}{}", kLoraPrefix, parameter);
 }
 
@@ -325,14 +371,22 @@ LoraSize measure_lora(std::span<const NamedParameter> parameters, const LoraPlan
       add(lora_whole_name(plan, parameter.name), parameter.tensor.sizes().vec());
       size.num_added += numel;
     }
-    const auto found = std::ranges::find(plan.modules, module_of(parameter.name));
+    const auto found = std::ranges::find(plan.modules, module_of(transformers_name(parameter.name)));
     if (found == plan.modules.end() || parameter.tensor.dim() != 2) continue;
     const int64_t rank = plan.ranks[static_cast<size_t>(found - plan.modules.begin())].rank;
     const int64_t out = parameter.tensor.size(0), in = parameter.tensor.size(1);
-    const auto name = [&](std::string_view tensor) { return lora_tensor_name(*found, tensor); };
+    const auto name = [&](std::string_view tensor) { return lora_tensor_name(plan, *found, tensor); };
     size.num_added += add(name("lora_A.weight"), {rank, in}) + add(name("lora_B.weight"), {out, rank}) + numel;
     if (plan.config.use_dora) size.num_added += add(name("lora_magnitude_vector"), {out});
     if (changes_base(plan.config.init)) size.num_added += numel + rank * (in + out);
+  }
+  for (const ExpertStack& stack : expert_stacks(parameters)) {
+    const auto found = std::ranges::find(plan.modules, stack.name);
+    if (found == plan.modules.end()) continue;
+    const int64_t columns = plan.ranks[static_cast<size_t>(found - plan.modules.begin())].rank * stack.num_experts;
+    size.num_added += add(lora_tensor_name(plan, stack.name, "lora_A.weight"), {columns, stack.in}) +
+                      add(lora_tensor_name(plan, stack.name, "lora_B.weight"), {stack.out, columns}) +
+                      stack.num_experts * stack.in * stack.out;
   }
   return size;
 }

@@ -25,6 +25,8 @@ struct LoraChoice {
   double alpha = 8.0;
   std::vector<std::string> target_modules = {"all-linear"};
   std::vector<std::string> exclude_modules = {};
+  // Parameters of a mixture by the end of their name: mlp.experts.gate_up_proj, mlp.gate.weight (expert_stacks.h).
+  std::vector<std::string> target_parameters = {};
   double dropout = 0.0;     // for the adapter's input, in [0, 1)
   bool use_rslora = false;  // scale alpha / sqrt(rank)
   bool use_dora = false;
@@ -39,9 +41,11 @@ struct LoraChoice {
 // An adapter of a model, before there is memory for it.
 struct LoraPlan {
   LoraConfig config;
-  std::vector<std::string> modules;  // "model.layers.0.self_attn.q_proj", in the order of the parameters
-  std::vector<LoraRank> ranks;       // one per module
-  std::vector<std::string> whole;    // parameters that are trained as a whole
+  // "model.layers.0.self_attn.q_proj", in the order of the parameters, then what target_parameters names. By
+  // transformers' names; all experts of a layer are one (expert_stacks.h).
+  std::vector<std::string> modules;
+  std::vector<LoraRank> ranks;     // one per module
+  std::vector<std::string> whole;  // parameters that are trained as a whole
 };
 // Errors name the entry that fits nothing; their place is the choice's name ("rank_pattern").
 Result<LoraPlan> plan_fresh_lora(std::span<const NamedParameter> parameters, const LoraChoice& choice);
@@ -49,8 +53,8 @@ Result<LoraPlan> plan_fresh_lora(std::span<const NamedParameter> parameters, con
 Result<LoraPlan> plan_lora_of_folder(Env& env, const Path& folder, std::span<const NamedParameter> parameters);
 
 // PEFT's names: a tensor of an adapted module ("lora_A.weight"), and a parameter that is trained as a whole. It names the
-// bias of an adapted matrix by its wrapper.
-std::string lora_tensor_name(const std::string& module, std::string_view tensor);
+// bias of an adapted matrix by its wrapper. If both stacks of a layer's experts are adapted, one wraps the other.
+std::string lora_tensor_name(const LoraPlan& plan, const std::string& module, std::string_view tensor);
 std::string lora_whole_name(const LoraPlan& plan, std::string parameter);
 
 struct LoraSize {

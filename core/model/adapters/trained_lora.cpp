@@ -13,10 +13,13 @@
 
 #include <algorithm>
 #include <cmath>
+#include <optional>
 
 #include "foundation/base/rng.h"
 #include "foundation/base/text.h"
+#include "model/adapters/expert_targets.h"
 #include "model/adapters/lora.h"
+#include "model/layers/expert_lora.h"
 #include "model/weights/names.h"
 #include "model/weights/saver.h"
 
@@ -92,9 +95,9 @@ void fill_rows(const at::Tensor& a_RI, const RngKey& key, const auto& draw) {
 }
 
 // A of a start that leaves the base as it is. The step of `key` is the number of the matrix.
-void fill_a(const at::Tensor& a_RI, LoraInit init, const RngKey& key) {
+void fill_a(const at::Tensor& a_RI, int64_t rank, LoraInit init, const RngKey& key) {
   if (init == LoraInit::kGaussian) {
-    const double deviation = 1.0 / static_cast<double>(a_RI.size(0));
+    const double deviation = 1.0 / static_cast<double>(rank);
     fill_rows(a_RI, key, [&](RandomStream& stream) { return stream.next_normal() * deviation; });
   } else {
     const double bound = 1.0 / std::sqrt(static_cast<double>(a_RI.size(1)));
@@ -102,11 +105,23 @@ void fill_a(const at::Tensor& a_RI, LoraInit init, const RngKey& key) {
   }
 }
 
+// The module of a matrix's parameter.
+std::string adapted_name(const std::string& parameter) {
+  return transformers_name(parameter.substr(0, parameter.size() - kWeightEnd.size()));
+}
+
+std::optional<size_t> module_index(const LoraPlan& plan, const std::string& module) {
+  const auto found = std::ranges::find(plan.modules, module);
+  if (found == plan.modules.end()) return std::nullopt;
+  return static_cast<size_t>(found - plan.modules.begin());
+}
+
 at::Tensor row_norms(const at::Tensor& matrix_OI) { return at::linalg_vector_norm(matrix_OI, 2, {1}); }
 
 }  // namespace
 
-TrainedLora::TrainedLora(LoraPlan plan, ParameterStore& store, BaseMemory memory) : plan_(std::move(plan)) {
+TrainedLora::TrainedLora(LoraPlan plan, ParameterStore& store, BaseMemory memory)
+    : plan_(std::move(plan)), stacks_(expert_stacks(store.parameters)) {
   for (NamedParameter& parameter : store.parameters) parameter.tensor.requires_grad_(false);
   keep_base(store, memory);
   for (size_t i = 0; i < base_.leaves.layers.size(); ++i) {
@@ -115,6 +130,15 @@ TrainedLora::TrainedLora(LoraPlan plan, ParameterStore& store, BaseMemory memory
     const auto layer = static_cast<int64_t>(i);
     add_matrices(base.qkv_weights, merged.qkv_weights, merged.qkv_lora, layer);
     add_matrices({base.o_weight}, {merged.o_weight}, merged.o_lora, layer);
+    if (base.experts.router.defined()) {
+      const ExpertWeights& from = base_.weights.layers[i].experts;
+      const ExpertWeights& to = store.weights.layers[i].experts;
+      add_matrices({base.experts.router}, {merged.experts.router}, merged.experts.router_lora, layer);
+      add_stack(base.experts.gate_up, from.gate_up_E2IH, to.gate_up_E2IH, merged.experts.gate_up_lora, layer);
+      add_stack(base.experts.down, from.down_EHI, to.down_EHI, merged.experts.down_lora, layer);
+      if (base.experts.shared_gate.defined())
+        add_matrices({base.experts.shared_gate}, {merged.experts.shared_gate}, merged.experts.shared_gate_lora, layer);
+    }
     if (!base.down_weight.defined()) continue;  // a mixture without a shared expert
     add_matrices(base.gate_up_weights, merged.gate_up_weights, merged.gate_up_lora, layer);
     add_matrices({base.down_weight}, {merged.down_weight}, merged.down_lora, layer);
@@ -132,8 +156,8 @@ void TrainedLora::keep_base(ParameterStore& store, BaseMemory memory) {
   const auto changes = [&](const at::Tensor* leaf) {
     const std::string& name = base_.parameters[index_of.at(leaf->unsafeGetTensorImpl())].name;
     if (std::ranges::find(plan_.whole, name) != plan_.whole.end()) return true;
-    return name.ends_with(kWeightEnd) &&
-           std::ranges::find(plan_.modules, name.substr(0, name.size() - kWeightEnd.size())) != plan_.modules.end();
+    if (const std::string stack = expert_stack_of(name); !stack.empty()) return module_index(plan_, stack).has_value();
+    return name.ends_with(kWeightEnd) && module_index(plan_, adapted_name(name)).has_value();
   };
   for (FusedLeaves& group : fused_leaves(copied)) {
     if (std::ranges::none_of(group.leaves, changes)) continue;
@@ -159,12 +183,11 @@ void TrainedLora::add_matrices(const std::vector<at::Tensor>& base_leaves, const
   bool any = false;
   for (size_t i = 0; i < base_leaves.size(); ++i) {
     const std::string& name = base_.parameters[index_of_.at(base_leaves[i].unsafeGetTensorImpl())].name;
-    const auto found = std::ranges::find(plan_.modules, name.substr(0, name.size() - kWeightEnd.size()));
+    const std::optional<size_t> module = module_index(plan_, adapted_name(name));
     LoraMatrix& matrix = out.emplace_back();
-    if (found == plan_.modules.end()) continue;
-    const auto module = static_cast<size_t>(found - plan_.modules.begin());
-    matrix = add_matrix(module, base_leaves[i]);
-    matrices_.push_back({module, matrix, merged_leaves[i], base_leaves[i]});
+    if (!module) continue;
+    matrix = add_matrix(*module, base_leaves[i]);
+    matrices_.push_back({*module, matrix, merged_leaves[i], base_leaves[i]});
     any = true;
   }
   if (!any) return;
@@ -174,16 +197,11 @@ void TrainedLora::add_matrices(const std::vector<at::Tensor>& base_leaves, const
 }
 
 LoraMatrix TrainedLora::add_matrix(size_t module, const at::Tensor& base_OI) {
-  const int64_t rank = plan_.ranks[module].rank;
-  const auto name = [&](std::string_view tensor) { return lora_tensor_name(plan_.modules[module], tensor); };
+  const auto name = [&](std::string_view tensor) { return lora_tensor_name(plan_, plan_.modules[module], tensor); };
   LoraMatrix out;
   out.base_OI = changes_base(plan_.config.init) ? at::empty_like(base_OI, at::MemoryFormat::Contiguous) : base_OI;
-  out.scale = plan_.ranks[module].scale;
   out.module = static_cast<int64_t>(module);
-  out.a_RI = at::zeros({rank, base_OI.size(1)}, base_OI.options()).requires_grad_(true);
-  out.b_OR = at::zeros({base_OI.size(0), rank}, base_OI.options()).requires_grad_(true);
-  parameters_.push_back({name("lora_A.weight"), out.a_RI, true});
-  parameters_.push_back({name("lora_B.weight"), out.b_OR, true});
+  add_factors(out, plan_.ranks[module].rank, base_OI.size(1), base_OI.size(0));
   if (plan_.config.use_dora) {
     out.magnitude_O = at::ones({base_OI.size(0)}, base_OI.options()).requires_grad_(true);
     out.norm_O = at::ones({base_OI.size(0)}, base_OI.options());
@@ -194,6 +212,31 @@ LoraMatrix TrainedLora::add_matrix(size_t module, const at::Tensor& base_OI) {
     start_.push_back({name("lora_B.start"), at::zeros(out.b_OR.sizes(), base_OI.options()), false});
   }
   return out;
+}
+
+// A [columns, in] and B [out, columns] of the matrix, zero.
+void TrainedLora::add_factors(LoraMatrix& matrix, int64_t columns, int64_t in, int64_t out) {
+  const auto module = static_cast<size_t>(matrix.module);
+  const auto name = [&](std::string_view tensor) { return lora_tensor_name(plan_, plan_.modules[module], tensor); };
+  matrix.scale = plan_.ranks[module].scale;
+  matrix.a_RI = at::zeros({columns, in}, matrix.base_OI.options()).requires_grad_(true);
+  matrix.b_OR = at::zeros({out, columns}, matrix.base_OI.options()).requires_grad_(true);
+  parameters_.push_back({name("lora_A.weight"), matrix.a_RI, true});
+  parameters_.push_back({name("lora_B.weight"), matrix.b_OR, true});
+}
+
+void TrainedLora::add_stack(const std::vector<at::Tensor>& base_leaves, const at::Tensor& base,
+                            const at::Tensor& merged, LoraMatrix& lora, int64_t layer) {
+  const std::string name =
+      expert_stack_of(base_.parameters[index_of_.at(base_leaves.front().unsafeGetTensorImpl())].name);
+  const std::optional<size_t> module = module_index(plan_, name);
+  if (!module) return;
+  const auto stack = std::ranges::find(stacks_, name, &ExpertStack::name);
+  lora.base_OI = base.detach();
+  lora.module = static_cast<int64_t>(*module);
+  add_factors(lora, plan_.ranks[*module].rank * stack->num_experts, stack->in, stack->out);
+  matrices_.push_back({*module, lora, merged.detach(), lora.base_OI});
+  rows_.push_back({layer, lora.base_OI, merged.detach(), lora});
 }
 
 void TrainedLora::add_whole(const ParameterStore& store) {
@@ -254,7 +297,8 @@ Result<> TrainedLora::initialize(uint64_t seed, RandomPurpose purpose) {
   } else {
     for (size_t m = 0; m < matrices_.size(); ++m) {
       matrices_[m].factors.b_OR.detach().zero_();
-      fill_a(matrices_[m].factors.a_RI.detach(), plan_.config.init, {seed, purpose, m});
+      const int64_t rank = plan_.ranks[matrices_[m].module].rank;
+      fill_a(matrices_[m].factors.a_RI.detach(), rank, plan_.config.init, {seed, purpose, m});
     }
   }
   start_magnitudes();
@@ -262,41 +306,30 @@ Result<> TrainedLora::initialize(uint64_t seed, RandomPurpose purpose) {
   return {};
 }
 
-Result<> TrainedLora::load(Env& env, const Path& folder) {
-  const at::NoGradGuard no_grad;
-  const LoraTensors tensors = TRY(read_lora_tensors(env, folder));
-  const std::string where = tensors.file.path().string();
-  if (changes_base(plan_.config.init)) TRY(take_start());
-  for (const Matrix& matrix : matrices_) {
-    const std::string& module = plan_.modules[matrix.module];
-    const auto found = tensors.pairs.find(module);
-    if (found == tensors.pairs.end()) {
-      return Error{ErrorKind::kData, "the adapter has no lora_A and lora_B of " + quote(module), where,
-                   "use the adapter of the same modules"};
-    }
-    const LoraMatrix& f = matrix.factors;
-    TRY(copy_stored(*found->second.a, where, f.a_RI.detach()));
-    TRY(copy_stored(*found->second.b, where, f.b_OR.detach()));
-    if (f.magnitude_O.defined()) TRY(copy_stored(*found->second.magnitude, where, f.magnitude_O.detach()));
+void TrainedLora::merge_into(const LoraMatrix& f, const at::Tensor& base, at::Tensor merged) const {
+  const std::string& module = plan_.modules[static_cast<size_t>(f.module)];
+  if (!is_expert_stack(module)) {
+    at::addmm_out(merged, base, f.b_OR, f.a_RI, /*beta=*/1.0, /*alpha=*/f.scale);
+    return;
   }
-  for (const TensorView* view : tensors.others) {
-    const at::Tensor* parameter = find(view->name);
-    if (parameter == nullptr) parameter = find(std::string(kLoraPrefix) + whole_parameter_name(view->name));
-    if (parameter != nullptr) TRY(copy_stored(*view, where, parameter->detach()));
-  }
-  merge();
-  return {};
+  const auto stack = std::ranges::find(stacks_, module, &ExpertStack::name);
+  merge_experts(base, f, is_expert_stack(base_.parameters[stack->parameters.front()].name), merged);
 }
 
 void TrainedLora::merge() {
   const at::NoGradGuard no_grad;
   for (Matrix& matrix : matrices_) {
     LoraMatrix& f = matrix.factors;
-    at::addmm_out(matrix.merged_OI, f.base_OI, f.b_OR, f.a_RI, /*beta=*/1.0, /*alpha=*/f.scale);
+    merge_into(f, f.base_OI, matrix.merged_OI);
     if (!f.magnitude_O.defined()) continue;
     f.norm_O.copy_(row_norms(matrix.merged_OI));
     matrix.merged_OI.mul_((f.magnitude_O / f.norm_O).unsqueeze(1));
   }
+}
+
+bool TrainedLora::merges_by_layer() const {
+  const auto is_in_layer = [](const std::string& name) { return name.starts_with("model.layers."); };
+  return !plan_.config.use_dora && start_.empty() && std::ranges::none_of(plan_.whole, is_in_layer);
 }
 
 void TrainedLora::merge_layer(int64_t layer) {
@@ -306,7 +339,7 @@ void TrainedLora::merge_layer(int64_t layer) {
     at::Tensor merged = rows.merged_OI.variable_data(), base = rows.base_OI.variable_data();
     const LoraMatrix& f = rows.factors;
     if (f.defined())
-      at::addmm_out(merged, base, f.b_OR, f.a_RI, /*beta=*/1.0, /*alpha=*/f.scale);
+      merge_into(f, base, merged);
     else
       merged.copy_(base);
   }
@@ -318,52 +351,6 @@ std::vector<at::Tensor> TrainedLora::merged_matrices(int64_t layer) const {
     if (rows.layer == layer) out.push_back(rows.merged_OI);
   }
   return out;
-}
-
-namespace {
-
-// The configuration of an adapter of twice the rank, with the scales of the one before.
-void double_ranks(Json& json, bool use_rslora) {
-  const double factor = use_rslora ? std::sqrt(2.0) : 2.0;
-  json["r"] = json["r"].get<int64_t>() * 2;
-  json["lora_alpha"] = json["lora_alpha"].get<double>() * factor;
-  for (const char* key : {"rank_pattern", "alpha_pattern"}) {
-    if (!json.contains(key) || !json[key].is_object()) continue;
-    for (auto& [pattern, value] : json[key].items()) {
-      if (value.is_number_integer() && std::string_view(key) == "rank_pattern")
-        value = value.template get<int64_t>() * 2;
-      else
-        value = value.template get<double>() * factor;
-    }
-  }
-  json["init_lora_weights"] = true;
-}
-
-}  // namespace
-
-Result<std::vector<FolderFile>> TrainedLora::plan_save(const std::string& base_model, at::ScalarType stored) const {
-  const at::NoGradGuard no_grad;
-  Json json = TRY(parse_json(plan_.config.text, kAdapterConfigFile));
-  if (!base_model.empty()) json["base_model_name_or_path"] = base_model;
-  std::vector<NamedTensor> tensors;
-  for (const NamedParameter& parameter : parameters_) tensors.push_back({parameter.name, parameter.tensor});
-  if (!start_.empty()) {
-    double_ranks(json, plan_.config.use_rslora);
-    const size_t each = plan_.config.use_dora ? 3 : 2;
-    for (size_t m = 0; m < matrices_.size(); ++m) {
-      at::Tensor& a = tensors[each * m].tensor;
-      at::Tensor& b = tensors[each * m + 1].tensor;
-      a = at::cat({a.detach(), start_[2 * m].tensor}, 0);
-      b = at::cat({b.detach(), -start_[2 * m + 1].tensor}, 1);
-    }
-  }
-  // PEFT wants the one matrix of a tied model under both names.
-  const std::string prefix(kLoraPrefix);
-  if (const at::Tensor* embedding = find(prefix + kEmbeddingName); embedding != nullptr && plan_.config.ties_weights)
-    tensors.push_back({prefix + kHeadName, *embedding});
-  std::vector<FolderFile> files = {plan_tensor_file(kAdapterWeightsFile, std::move(tensors), stored)};
-  files.push_back(text_folder_file(kAdapterConfigFile, dump_json(json, 2) + "\n"));
-  return files;
 }
 
 }  // namespace mortise

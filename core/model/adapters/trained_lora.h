@@ -20,6 +20,7 @@
 
 #include "foundation/base/env.h"
 #include "foundation/base/rng.h"
+#include "model/adapters/lora.h"
 #include "model/adapters/lora_plan.h"
 #include "model/layers/decoder.h"
 #include "model/weights/parameters.h"
@@ -40,12 +41,17 @@ class TrainedLora {
   // After every change of the parameters.
   void merge();
   // The merged matrices of a layer, from its base, with the rows between them that have no adapter. Changes no version:
-  // a pass may be under way. Precondition: is_plain().
+  // a pass may be under way. Precondition: merges_by_layer().
   void merge_layer(int64_t layer);
   // The fused matrices of a layer that hold merged rows.
   [[nodiscard]] std::vector<at::Tensor> merged_matrices(int64_t layer) const;
+  // Experts or routers are adapted, which servers do not take.
+  [[nodiscard]] bool adapts_parameters() const { return !plan_.config.target_parameters.empty(); }
   // Only A and B of the whole base are trained: no DoRA, PiSSA or OLoRA, nothing as a whole.
   [[nodiscard]] bool is_plain() const { return !plan_.config.use_dora && start_.empty() && plan_.whole.empty(); }
+
+  // The layers can be merged one by one: as is_plain(), but parameters outside of them may be trained as a whole.
+  [[nodiscard]] bool merges_by_layer() const;
 
   // By PEFT's names: A, B and the magnitude of each matrix, then what is trained as a whole.
   [[nodiscard]] std::vector<NamedParameter>& parameters() { return parameters_; }
@@ -61,6 +67,7 @@ class TrainedLora {
   [[nodiscard]] Result<std::vector<FolderFile>> plan_save(const std::string& base_model, at::ScalarType stored) const;
 
  private:
+  // A stack of experts has tensors of all experts: [E, out, in], or [E, in, out] as in gpt-oss.
   struct Matrix {
     size_t module = 0;
     LoraMatrix factors;
@@ -77,6 +84,12 @@ class TrainedLora {
   void add_matrices(const std::vector<at::Tensor>& base_leaves, const std::vector<at::Tensor>& merged_leaves,
                     std::vector<LoraMatrix>& lora, int64_t layer);
   LoraMatrix add_matrix(size_t module, const at::Tensor& base_OI);
+  void add_factors(LoraMatrix& matrix, int64_t columns, int64_t in, int64_t out);
+  // The stack that the leaves make up, if it is adapted.
+  void add_stack(const std::vector<at::Tensor>& base_leaves, const at::Tensor& base, const at::Tensor& merged,
+                 LoraMatrix& lora, int64_t layer);
+  void merge_into(const LoraMatrix& factors, const at::Tensor& base, at::Tensor merged) const;
+  Result<> load_stack(const LoraTensors& tensors, const Matrix& matrix) const;
   void add_whole(const ParameterStore& store);
   Result<> take_start();
   void start_magnitudes();
@@ -89,6 +102,7 @@ class TrainedLora {
   std::vector<Rows> rows_;  // for every fused matrix with an adapter
   ParameterStore base_;
   std::unordered_map<const void*, size_t> index_of_;  // base leaf -> parameter
+  std::vector<ExpertStack> stacks_;                   // made up of the base's parameters
 };
 
 }  // namespace mortise

@@ -173,10 +173,19 @@ at::Tensor attention_plain(const Pass& pass, int64_t layer, const LayerMatrices&
   });
 }
 
-Routing route_tokens(const Pass& pass, int64_t layer, const LayerLeaves& l, const at::Tensor& x) {
+// A matrix of the mixture that passes read as it is, never rounded.
+at::Tensor gate_product(const Pass& pass, const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,
+                        const std::vector<LoraMatrix>& lora, bool plain) {
+  if (lora.empty()) return at::linear(x, weight, optional_bias(bias));
+  return plain ? lora_linear_plain(x, lora.front(), bias, pass.dropout()) : single(pass, x, weight, weight, bias, lora);
+}
+
+Routing route_tokens(const Pass& pass, int64_t layer, const LayerLeaves& l, const at::Tensor& x, bool plain) {
   int64_t place = 0;  // among the layers with experts
   for (int64_t i = 0; i < layer; ++i) place += pass.config.has_experts(i) ? 1 : 0;
-  return route(x, l.experts.router, l.experts.router_bias, pass.config.moe, place, pass.routing.get());
+  const ExpertLeaves& e = l.experts;
+  const at::Tensor logits = gate_product(pass, x, e.router, e.router_bias, e.router_lora, plain);
+  return route(logits, pass.config.moe, place, pass.routing.get());
 }
 
 // What mixture(x, routing) gives, if ranks may share the units of each expert. A rank then has a term of the gradient of a
@@ -189,9 +198,11 @@ at::Tensor shared_mixture(const Pass& pass, const at::Tensor& x, const Routing& 
 }
 
 // The experts' sum, and the shared expert's output behind its gate.
-at::Tensor add_shared(const LayerLeaves& l, const at::Tensor& x, const at::Tensor& sum, const at::Tensor& shared) {
+at::Tensor add_shared(const Pass& pass, const LayerLeaves& l, const at::Tensor& x, const at::Tensor& sum,
+                      const at::Tensor& shared, bool plain) {
   if (!shared.defined()) return sum;
-  return sum + at::sigmoid(at::linear(x, l.experts.shared_gate)) * shared;
+  return sum +
+         at::sigmoid(gate_product(pass, x, l.experts.shared_gate, {}, l.experts.shared_gate_lora, plain)) * shared;
 }
 
 at::Tensor mlp_fast(const Pass& pass, int64_t layer, const LayerWeights& w, const LayerMatrices& m,
@@ -205,10 +216,10 @@ at::Tensor mlp_fast(const Pass& pass, int64_t layer, const LayerWeights& w, cons
   }
   if (!w.experts.defined()) return out;
   const at::Tensor sum =
-      shared_mixture(pass, x, route_tokens(pass, layer, l, x), [&](const at::Tensor& in, const Routing& routing) {
+      shared_mixture(pass, x, route_tokens(pass, layer, l, x, /*plain=*/false), [&](const at::Tensor& in, const Routing& routing) {
         return pass.code.mixture(in, routing, m, l.experts, pass.config);
       });
-  return add_shared(l, x, sum, out);
+  return add_shared(pass, l, x, sum, out, /*plain=*/false);
 }
 
 at::Tensor mlp_plain(const Pass& pass, int64_t layer, const LayerMatrices& m, const LayerLeaves& l,
@@ -221,10 +232,10 @@ at::Tensor mlp_plain(const Pass& pass, int64_t layer, const LayerMatrices& m, co
   }
   if (!l.experts.router.defined()) return out;
   const at::Tensor sum =
-      shared_mixture(pass, x, route_tokens(pass, layer, l, x), [&](const at::Tensor& in, const Routing& routing) {
+      shared_mixture(pass, x, route_tokens(pass, layer, l, x, /*plain=*/true), [&](const at::Tensor& in, const Routing& routing) {
         return mixture_plain(in, routing, m, l.experts, pass.config);
       });
-  return add_shared(l, x, sum, out);
+  return add_shared(pass, l, x, sum, out, /*plain=*/true);
 }
 
 // From one block border to the next; `next_norm` is that of the layer behind, or the final one.

@@ -65,6 +65,11 @@ struct ExpertLeaves {
   std::vector<at::Tensor> down;
   at::Tensor down_bias;
   at::Tensor shared_gate;
+  // For a model with an adapter in training; undefined or empty where none is adapted.
+  std::vector<LoraMatrix> router_lora;
+  LoraMatrix gate_up_lora;  // for all experts (expert_lora.h)
+  LoraMatrix down_lora;
+  std::vector<LoraMatrix> shared_gate_lora;
 };
 
 // The leaves: row slices of the tensors of LayerWeights, or the same memory. Undefined if there is none.

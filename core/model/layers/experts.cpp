@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "model/layers/clamped_gate.h"
+#include "model/layers/expert_lora.h"
 #include "model/layers/gated.h"
 #include "model/layers/linear.h"
 #include "model/tensor/blas.h"
@@ -80,7 +81,8 @@ void dispatch_product(const at::Tensor& x, const Body& body) {
   }
 }
 
-// y[rows of e] = x[rows of e] op(weight[e]) for every expert.
+}  // namespace
+
 void grouped_product(const at::Tensor& x_MI, const at::Tensor& weight_EAB, Trans trans,
                      const std::vector<int64_t>& offsets, const at::Tensor& y_MO) {
   const auto rows = [&](int64_t e) { return offsets[static_cast<size_t>(e) + 1] - offsets[static_cast<size_t>(e)]; };
@@ -101,7 +103,6 @@ void grouped_product(const at::Tensor& x_MI, const at::Tensor& weight_EAB, Trans
   });
 }
 
-// dw[e] = dy[rows of e]^T x[rows of e]; zeros where there are none.
 void grouped_weight_gradient(const at::Tensor& dy_MO, const at::Tensor& x_MI, const std::vector<int64_t>& offsets,
                              const at::Tensor& dw_EOI) {
   const int64_t in = x_MI.size(1), out = dy_MO.size(1);
@@ -126,6 +127,8 @@ void grouped_weight_gradient(const at::Tensor& dy_MO, const at::Tensor& x_MI, co
     });
   });
 }
+
+namespace {
 
 // x[rows of e] op(weight[e]): the weights are [E, out, in], or in the stacked form [E, in, out].
 class GroupedLinear : public torch::autograd::Function<GroupedLinear> {
@@ -306,6 +309,13 @@ class CombineRows : public torch::autograd::Function<CombineRows> {
   }
 };
 
+// The product with the experts' matrices of one kind, adapted or not.
+at::Tensor expert_product(const at::Tensor& x, const at::Tensor& matrix, const std::vector<at::Tensor>& leaves,
+                          const LoraMatrix& lora, const std::vector<int64_t>& offsets, bool is_stacked) {
+  if (lora.defined()) return grouped_lora(x, matrix, lora, offsets, is_stacked);
+  return GroupedLinear::apply(x, matrix, at::TensorList(leaves), offsets, is_stacked);
+}
+
 }  // namespace
 
 at::Tensor mixture(const at::Tensor& x_NH, const Routing& routing, const LayerMatrices& matrices,
@@ -313,13 +323,13 @@ at::Tensor mixture(const at::Tensor& x_NH, const Routing& routing, const LayerMa
   const MoeConfig& moe = config.moe;
   const Dispatch rows = sort_by_expert(routing.experts_NK, moe.num_experts);
   const at::Tensor x = GatherRows::apply(x_NH, rows.tokens_M, rows.places_NK);
-  at::Tensor gate_up = GroupedLinear::apply(x, matrices.expert_gate_up_E2IH, at::TensorList(leaves.gate_up),
-                                            rows.offsets, moe.is_gpt_oss);
+  at::Tensor gate_up = expert_product(x, matrices.expert_gate_up_E2IH, leaves.gate_up, leaves.gate_up_lora,
+                                      rows.offsets, moe.is_gpt_oss);
   if (moe.is_gpt_oss) gate_up = AddExpertBias::apply(gate_up, leaves.gate_up_bias, rows.offsets);
   const at::Tensor units =
       moe.is_gpt_oss ? clamped_gate(gate_up, moe.swiglu_alpha, moe.swiglu_limit) : gated(gate_up, config.activation);
   at::Tensor y =
-      GroupedLinear::apply(units, matrices.expert_down_EHI, at::TensorList(leaves.down), rows.offsets, moe.is_gpt_oss);
+      expert_product(units, matrices.expert_down_EHI, leaves.down, leaves.down_lora, rows.offsets, moe.is_gpt_oss);
   if (moe.is_gpt_oss) y = AddExpertBias::apply(y, leaves.down_bias, rows.offsets);
   return CombineRows::apply(y, routing.weights_NK, rows.places_NK);
 }
@@ -359,8 +369,9 @@ at::Tensor expert_plain(const at::Tensor& x, const LayerMatrices& matrices, cons
 }  // namespace
 
 at::Tensor mixture_plain(const at::Tensor& x_NH, const Routing& routing, const LayerMatrices& matrices,
-                         const ExpertLeaves& leaves, const ModelConfig& config) {
+                         const ExpertLeaves& frozen, const ModelConfig& config) {
   const bool is_stacked = config.moe.is_gpt_oss;
+  const ExpertLeaves leaves = adapted_experts_plain(frozen, is_stacked);
   StackedLinear gate_up, down;
   if (is_stacked) {
     gate_up = StackedLinear(leaves.gate_up.front(), matrices.expert_gate_up_E2IH, leaves.gate_up_bias);

@@ -9,11 +9,22 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <cstdint>
+#include <vector>
+
 #include "model/layers/decoder.h"
 #include "model/layers/decoder_weights.h"
 #include "model/layers/router.h"
+#include "model/tensor/blas.h"
 
 namespace mortise {
+
+// y[rows of e] = x[rows of e] op(weight[e]) for every expert. `offsets` [E + 1]: where the rows of each expert begin.
+void grouped_product(const at::Tensor& x_MI, const at::Tensor& weight_EAB, blas::Trans trans,
+                     const std::vector<int64_t>& offsets, const at::Tensor& y_MO);
+// dw[e] = dy[rows of e]^T x[rows of e]; zeros where there are none.
+void grouped_weight_gradient(const at::Tensor& dy_MO, const at::Tensor& x_MI, const std::vector<int64_t>& offsets,
+                             const at::Tensor& dw_EOI);
 
 at::Tensor mixture(const at::Tensor& x_NH, const Routing& routing, const LayerMatrices& matrices,
                    const ExpertLeaves& leaves, const ModelConfig& config);

@@ -19,7 +19,7 @@
 
 namespace mortise {
 
-// Undefined tensors where a matrix is not adapted.
+// Undefined tensors where a matrix is not adapted. Of all experts of a mixture: see expert_lora.h for the shapes.
 struct LoraMatrix {
   at::Tensor a_RI;     // leaf
   at::Tensor b_OR;     // leaf

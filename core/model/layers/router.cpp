@@ -5,7 +5,6 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/gather.h>
-#include <ATen/ops/linear.h>
 #include <ATen/ops/logsumexp.h>
 #include <ATen/ops/mv.h>
 #include <ATen/ops/ones.h>
@@ -16,8 +15,6 @@
 #include <ATen/ops/where.h>
 #include <ATen/ops/zeros.h>
 #include <torch/csrc/autograd/custom_function.h>
-
-#include "model/layers/linear.h"
 
 namespace mortise {
 namespace {
@@ -106,9 +103,7 @@ std::vector<uint16_t> experts_of(const RouterPass& pass, int64_t begin, int64_t 
   return out;
 }
 
-Routing route(const at::Tensor& x_NH, const at::Tensor& router_EH, const at::Tensor& bias_E, const MoeConfig& moe,
-              int64_t layer, RouterPass* pass) {
-  at::Tensor logits = at::linear(x_NH, router_EH, optional_bias(bias_E));
+Routing route(at::Tensor logits, const MoeConfig& moe, int64_t layer, RouterPass* pass) {
   const bool has_losses = pass != nullptr && pass->weight_N.defined();
   if (has_losses && pass->z_factor != 0.0) {
     const at::Tensor plain = logits.detach();

@@ -5,7 +5,7 @@
 //
 // A pass may be told which experts to take (routing replay), and tells which were taken. The router's losses are
 // functions of probabilities and counts over a whole update. The learner knows these, and backward adds its factors.
-// Cost: 2 N H E flops. Thread rule: as libtorch; layers write to places of their own.
+// Cost: 2 N H E flops with the logits. Thread rule: as libtorch; layers write to places of their own.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -45,8 +45,7 @@ struct Routing {
   at::Tensor weights_NK;
 };
 
-// `layer` counts the layers with experts; `pass` may be null.
-Routing route(const at::Tensor& x_NH, const at::Tensor& router_EH, const at::Tensor& bias_E, const MoeConfig& moe,
-              int64_t layer, RouterPass* pass);
+// `logits_NE`: x W^T and the bias. `layer` counts the layers with experts; `pass` may be null.
+Routing route(at::Tensor logits_NE, const MoeConfig& moe, int64_t layer, RouterPass* pass);
 
 }  // namespace mortise

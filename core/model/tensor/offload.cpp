@@ -4,6 +4,7 @@
 #include <ATen/ops/empty.h>
 #include <c10/core/Allocator.h>
 
+#include <cstdint>
 #include <cstring>
 
 #include "model/tensor/storage_memory.h"
@@ -29,10 +30,12 @@ class OffloadedSource : public TensorSource {
   explicit OffloadedSource(at::Tensor tensor) : tensor_(std::move(tensor)) {}
 
   Result<> read(uint64_t begin, std::span<std::byte> out) const override {
-    auto* const data = static_cast<std::byte*>(tensor_.data_ptr());  // begins at a page
-    std::memcpy(out.data(), data + begin, out.size());
-    const uint64_t first = begin / kPage * kPage, last = (begin + out.size()) / kPage * kPage;
-    if (last > first) FileMemory::release({data + first, last - first});
+    auto* const data = static_cast<std::byte*>(tensor_.data_ptr()) + begin;
+    std::memcpy(out.data(), data, out.size());
+    // The pages that end in this piece. The first one may also hold the end of another tensor, which stays in the file.
+    std::byte* const first = data - reinterpret_cast<uintptr_t>(data) % kPage;
+    std::byte* const last = data + out.size() - reinterpret_cast<uintptr_t>(data + out.size()) % kPage;
+    if (last > first) FileMemory::release({first, last});
     return {};
   }
 
@@ -83,6 +86,10 @@ void Offload::release(const at::Tensor& tensor) const {
   auto* const data = static_cast<std::byte*>(tensor.storage().unsafeGetStorageImpl()->mutable_data());
   if (const auto found = bytes_of_.find(data); found != bytes_of_.end())
     FileMemory::release(std::span(data, found->second));
+}
+
+bool Offload::holds(const at::Tensor& tensor) const {
+  return has_memory(tensor) && bytes_of_.contains(tensor.storage().unsafeGetStorageImpl()->data());
 }
 
 void Offload::release_all() const {

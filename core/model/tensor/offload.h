@@ -36,6 +36,7 @@ class Offload {
   // The process keeps no pages of the tensor's storage until something uses it again. Does nothing if it was not taken.
   void release(const at::Tensor& tensor) const;
   void release_all() const;
+  [[nodiscard]] bool holds(const at::Tensor& tensor) const;
   // The bytes of a tensor that was taken, for a checkpoint. The pages leave the process behind the reader, so that a save
   // needs no memory for them.
   [[nodiscard]] static std::shared_ptr<const TensorSource> source(const at::Tensor& tensor);

@@ -47,14 +47,26 @@
   function answer_in(node) {
     const pending = [];
     const answer = { text: '', ids: [], finish: null };
+    let thoughts = null;
+    const put = (place, text) => {
+      if (pending.map((one) => one.text).join('') === text) pending.splice(0).forEach((one) => place.append(token_node(one.text, [one])));
+      else place.append(pending.length ? token_node(text, pending.splice(0)) : text);
+    };
     answer.take = (choice) => {
       const text = choice.delta ? choice.delta.content ?? '' : choice.text ?? '';
+      const reasoning = choice.delta?.reasoning ?? '';  // gpt-oss: what the model says to itself
       answer.text += text;
       answer.ids.push(...(choice.token_ids ?? []));
       pending.push(...tokens_of(choice));
       answer.finish = choice.finish_reason ?? answer.finish;
-      if (text && pending.map((one) => one.text).join('') === text) pending.splice(0).forEach((one) => node.append(token_node(one.text, [one])));
-      else if (text) node.append(pending.length ? token_node(text, pending.splice(0)) : text);
+      if (reasoning) {
+        if (!thoughts) {
+          thoughts = make('span');
+          node.append(make('details', { className: 'soft' }, make('summary', { text: 'analysis' }), thoughts));
+        }
+        put(thoughts, reasoning);
+      }
+      if (text) put(node, text);
       if (!choice.finish_reason) return;
       for (const one of pending.splice(0)) {  // an end token has no text of its own
         const last = token_node(one.text, [one]);

@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <optional>
 
+#include "text/tools/harmony.h"
+
 namespace mortise {
 namespace {
 
@@ -36,6 +38,18 @@ std::optional<StopPlace> find_stop(const ServedRequest& request, const std::stri
 
 std::string decode(const CompletionCall& call, const ServedTexts& texts, std::span<const int64_t> ids) {
   return texts.tokenizer ? texts.tokenizer->decode(ids, call.skips_special_tokens) : std::string();
+}
+
+std::string text_before_stop(const CompletionCall& call, const ServedRequest& request, const ServedSequence& sequence,
+                             const auto& decoded) {
+  std::span<const int64_t> ids = sequence.ids;
+  const bool by_id = ended_by_id(request, sequence);
+  if (by_id && !call.keeps_stop_text) ids = ids.first(ids.size() - 1);
+  std::string text = decoded(ids);
+  if (by_id || sequence.finish_reason != FinishReason::kStop) return text;
+  if (const auto stop = find_stop(request, text))
+    text.resize(stop->begin + (call.keeps_stop_text ? stop->text->size() : 0));
+  return text;
 }
 
 // vLLM's: null for the model's end token, else the id or text that ended it.
@@ -144,37 +158,47 @@ Json head_of(const AnswerHead& head, const ServedTexts& texts, const char* objec
 
 std::string visible_text(const CompletionCall& call, const ServedRequest& request, const ServedTexts& texts,
                          const ServedSequence& sequence) {
-  std::span<const int64_t> ids = sequence.ids;
-  const bool by_id = ended_by_id(request, sequence);
-  if (by_id && !call.keeps_stop_text) ids = ids.first(ids.size() - 1);
-  std::string text = decode(call, texts, ids);
-  if (by_id || sequence.finish_reason != FinishReason::kStop) return text;
-  if (const auto stop = find_stop(request, text))
-    text.resize(stop->begin + (call.keeps_stop_text ? stop->text->size() : 0));
-  return text;
+  return text_before_stop(call, request, sequence,
+                          [&](std::span<const int64_t> ids) { return decode(call, texts, ids); });
+}
+
+std::string channel_text(const CompletionCall& call, const ServedRequest& request, const ServedTexts& texts,
+                         const ServedSequence& sequence) {
+  return text_before_stop(call, request, sequence,
+                          [&](std::span<const int64_t> ids) { return texts.tokenizer->decode(ids); });
 }
 
 Json finished_choice(const CompletionCall& call, const ServedTexts& texts, size_t request,
                      const ServedSequence& sequence) {
-  std::string text = visible_text(call, call.requests[request], texts, sequence);
   Json choice = {{"index", index_of(call, request, sequence)}};
+  HarmonyText channels;
+  if (call.splits_channels) {
+    channels.push(channel_text(call, call.requests[request], texts, sequence));
+    channels.finish();
+  } else {
+    channels.answer = visible_text(call, call.requests[request], texts, sequence);
+  }
   if (call.is_chat)
-    choice["message"] = {
-        {"role", "assistant"}, {"content", std::move(text)}, {"refusal", nullptr}, {"tool_calls", Json::array()}};
+    choice["message"] = {{"role", "assistant"},
+                         {"content", std::move(channels.answer)},
+                         {"refusal", nullptr},
+                         {"tool_calls", Json::array()}};
   else
-    choice["text"] = std::move(text);
+    choice["text"] = std::move(channels.answer);
+  if (call.splits_channels) choice["message"]["reasoning"] = std::move(channels.reasoning);
   add_rest(call, texts, request, sequence, 0, true, choice);
   if (call.returns_ids && !call.is_chat) choice["prompt_token_ids"] = call.requests[request].prompt_ids;
   return choice;
 }
 
 Json streamed_choice(const CompletionCall& call, const ServedTexts& texts, size_t request,
-                     const ServedSequence& sequence, size_t first_token, const std::string& text, bool is_last) {
+                     const ServedSequence& sequence, size_t first_token, const NewText& news, bool is_last) {
   Json choice = {{"index", index_of(call, request, sequence)}};
   if (call.is_chat)
-    choice["delta"] = {{"role", "assistant"}, {"content", text}};
+    choice["delta"] = {{"role", "assistant"}, {"content", news.text}};
   else
-    choice["text"] = text;
+    choice["text"] = news.text;
+  if (call.splits_channels) choice["delta"]["reasoning"] = news.reasoning;
   add_rest(call, texts, request, sequence, first_token, is_last, choice);
   return choice;
 }

@@ -22,13 +22,22 @@ struct AnswerHead {
 std::string visible_text(const CompletionCall& call, const ServedRequest& request, const ServedTexts& texts,
                          const ServedSequence& sequence);
 
+// The same with its special tokens, for HarmonyText.
+std::string channel_text(const CompletionCall& call, const ServedRequest& request, const ServedTexts& texts,
+                         const ServedSequence& sequence);
+
+// What is new in a stream. `reasoning`: only with CompletionCall::splits_channels.
+struct NewText {
+  std::string text, reasoning;
+};
+
 // The choice of a finished completion.
 Json finished_choice(const CompletionCall& call, const ServedTexts& texts, size_t request,
                      const ServedSequence& sequence);
-// A choice of a stream: `text` is new, as are the tokens of the sequence from `first_token` on. `is_last`: it also says
+// A choice of a stream: `news` is new, as are the tokens of the sequence from `first_token` on. `is_last`: it also says
 // why the completion ended.
 Json streamed_choice(const CompletionCall& call, const ServedTexts& texts, size_t request,
-                     const ServedSequence& sequence, size_t first_token, const std::string& text, bool is_last);
+                     const ServedSequence& sequence, size_t first_token, const NewText& news, bool is_last);
 
 Json answer_of(const AnswerHead& head, const CompletionCall& call, const ServedTexts& texts, Json choices,
                int64_t num_completion_tokens);

@@ -4,8 +4,10 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <array>
 
 #include "serve/api/call_fields.h"
+#include "text/tools/harmony.h"
 
 namespace mortise {
 namespace {
@@ -202,6 +204,18 @@ Result<> check_size(const CompletionCall& call, int64_t num_prompts) {
 
 }  // namespace
 
+namespace {
+
+bool has_channels(const ServedTexts& texts) {
+  if (!texts.tokenizer) return false;
+  return std::ranges::all_of(std::array{harmony::kChannel, harmony::kMessage}, [&](std::string_view token) {
+    const std::optional<int64_t> id = texts.tokenizer->token_id(token);
+    return id && texts.tokenizer->is_special(*id);
+  });
+}
+
+}  // namespace
+
 Result<CompletionCall> read_completion_call(const Json& body, bool is_chat, const ServedTexts& texts,
                                             const ServedModelInfo& model, uint64_t fallback_seed) {
   if (!body.is_object()) return Error{ErrorKind::kData, "the body must be a JSON object", "", ""};
@@ -235,6 +249,7 @@ Result<CompletionCall> read_completion_call(const Json& body, bool is_chat, cons
     call.streams_usage = usage != nullptr && *usage == true;
   }
   call.skips_special_tokens = TRY(fields.boolean("skip_special_tokens", true));
+  call.splits_channels = is_chat && call.skips_special_tokens && has_channels(texts);
   TRY(refuse_others(fields));
   TRY(fields.check_all_read());
   for (size_t i = 0; i < prompts.size(); ++i) {

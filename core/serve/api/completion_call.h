@@ -34,6 +34,7 @@ struct CompletionCall {
   bool streams = false;
   bool streams_usage = false;
   bool skips_special_tokens = true;
+  bool splits_channels = false;       // a chat of gpt-oss: the answer has reasoning apart (text/tools/harmony.h)
   bool keeps_stop_text = false;       // the text that ended a completion stays in "text"
   std::vector<int64_t> own_stop_ids;  // those of the request, without the model's end tokens
 };

@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "foundation/base/text.h"
+#include "text/tools/harmony.h"
 #include "text/tools/python_values.h"
 
 namespace mortise {
@@ -210,7 +211,7 @@ ToolCall faulty_call(std::string_view name, std::string why) {
 // before the channel or after it. The header of the first message begins in the prompt. A message of another role than
 // the assistant's calls nothing, and neither does plain text without the tokens of a message.
 std::vector<ToolCall> harmony_calls(std::string_view text) {
-  constexpr std::string_view kStart = "<|start|>", kMessage = "<|message|>", kChannel = "<|channel|>";
+  using namespace harmony;
   constexpr std::string_view kOwnRole = "<|start|>assistant";
   std::vector<ToolCall> calls;
   while (!text.empty()) {
@@ -238,8 +239,7 @@ std::vector<ToolCall> harmony_calls(std::string_view text) {
       continue;
     }
     std::string_view body = message.substr(header_end + kMessage.size());
-    for (const std::string_view end : {std::string_view("<|call|>"), std::string_view("<|end|>")})
-      body = body.substr(0, body.find(end));
+    for (const std::string_view end : {kCall, kEnd}) body = body.substr(0, body.find(end));
     auto arguments = parse_json(trim(body), "");
     if (arguments.ok())
       calls.push_back(call_of(Json{{"name", std::string(name)}, {"arguments", *std::move(arguments)}}));

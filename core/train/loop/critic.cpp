@@ -72,19 +72,22 @@ LoraChoice critic_lora_choice(const CriticModelConfig& model) {
   choice.alpha = model.lora_alpha;
   choice.target_modules = model.target_modules;
   choice.exclude_modules = model.exclude_modules;
+  choice.target_parameters = model.target_parameters;
   choice.modules_to_save = {"score"};
   return choice;
 }
 
 bool shares_policy_base(const RunConfig& config) {
   if (!config.model.trains_adapter() || !config.critic.model.trains_adapter()) return false;
+  if (config.ranks.zero_stage >= 3) return false;
   if (!config.critic.model.path) return true;
   std::error_code failed;  // such a folder is refused where it is read
   return std::filesystem::equivalent(config.model.path, *config.critic.model.path, failed);
 }
 
 std::string critic_lora_place(const LoadedConfig& loaded, const Error& error) {
-  const bool is_key = error.where == "target_modules" || error.where == "exclude_modules";
+  const bool is_key =
+      error.where == "target_modules" || error.where == "exclude_modules" || error.where == "target_parameters";
   return loaded.where("critic.model." + (is_key ? error.where : std::string("lora_rank")));
 }
 
@@ -142,16 +145,16 @@ Result<Model> load_critic_model(Env& env, const Path& folder, const std::string&
 
 namespace {
 
-// The head of an adapter is trained as a whole, see check_shared_adapter.
-Result<> check_spread_adapter(const RunSettings& run) {
-  if (!run.config.critic.model.trains_adapter() || !spreads_weights(run.config, run.ranks)) return {};
-  const bool is_folder = run.config.critic.model.lora_adapter_path.has_value();
-  const std::string key = is_folder ? kAdapterKey : "critic.model.lora_rank";
-  return Error{ErrorKind::kConfig,
-               "a critic cannot have an adapter with ranks.zero_stage = 3, which spreads all weights over the ranks",
-               run.loaded.where(key),
-               fmt::format("{} {}{}, or set ranks.zero_stage to 2 or less", is_folder ? "remove" : "set", key,
-                           is_folder ? "" : " to 0")};
+// Ranks that share the weights compute merged matrices again, layer by layer, from parts of the base. A folder's adapter
+// may be of another form.
+Result<> check_spread_adapter(const RunSettings& run, const Model& critic) {
+  if (!critic.trains_lora() || !spreads_weights(run.config, run.ranks)) return {};
+  if (critic.trained_lora()->merges_by_layer()) return {};
+  return Error{
+      ErrorKind::kConfig,
+      "ranks.zero_stage = 3 cannot be used with DoRA, PiSSA, OLoRA, or biases and whole modules of layers in the "
+      "critic's adapter",
+      run.loaded.where(kAdapterKey), "train another adapter, or set ranks.zero_stage to 2 or less"};
 }
 
 // The base that both would share lies in parts on the ranks.
@@ -191,7 +194,6 @@ Result<> add_adapter(const RunSettings& run, Model& critic) {
 
 Result<std::unique_ptr<Critic>> load_critic(const RunSettings& run, const Model& policy, FlopCount* flops) {
   const RunConfig& config = run.config;
-  TRY(check_spread_adapter(run));
   TRY(check_split_base(run));
   const Path folder = config.critic.model.path.value_or(config.model.path);
   const ModelConfig shape = TRY(critic_config(run.env, folder));
@@ -207,6 +209,7 @@ Result<std::unique_ptr<Critic>> load_critic(const RunSettings& run, const Model&
   if (model.config().rope_switch() > 0) model.set_rope_length(policy.config().rope_length);
   TRY(model.move_to(run.device));
   TRY(add_adapter(run, model));
+  TRY(check_spread_adapter(run, model));
   const ParameterGroups groups = TRY(group_and_freeze(run.loaded, "critic.optim", model));
   auto critic = std::make_unique<Critic>(std::move(model), groups, run, flops);
   TRY(offload_optimizer(run.env, run.loaded, "critic.optim", critic->model, critic->optimizer));

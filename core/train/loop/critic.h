@@ -47,7 +47,8 @@ LoraChoice critic_lora_choice(const CriticModelConfig& model);
 // critic has no dropout.
 Result<> check_critic_plan(const LoadedConfig& loaded, const LoraPlan& plan);
 
-// Does it share the policy's frozen base, in the same memory?
+// Does it share the policy's frozen base, in the same memory? Not with ranks.zero_stage = 3: ranks spread each model by
+// itself.
 bool shares_policy_base(const RunConfig& config);
 
 // Where an Error about the adapter's settings is.

@@ -66,7 +66,8 @@ Result<> ModelState::save_state(StateWriter& writer) const {
     const at::Tensor tensor = parameter.tensor.detach();
     const auto piece = pieces.find(parameter.name);
     if (piece == pieces.end()) {
-      put_whole(writer, parameter.name, view_for_save(tensor, false), /*is_alone=*/false);
+      const TensorView view = view_for_save(tensor, model_->lies_in_file(tensor));
+      put_whole(writer, parameter.name, view, /*is_alone=*/false);
       continue;
     }
     const auto& [begin, numbers] = piece->second;

@@ -66,6 +66,7 @@ LoraChoice lora_choice(const ModelSection& model) {
   choice.alpha = model.lora_alpha;
   choice.target_modules = model.target_modules;
   choice.exclude_modules = model.exclude_modules;
+  choice.target_parameters = model.target_parameters;
   choice.dropout = model.lora_dropout;
   choice.use_rslora = model.use_rslora;
   choice.use_dora = model.use_dora;

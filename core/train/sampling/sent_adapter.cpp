@@ -59,6 +59,9 @@ Result<> check_sent_adapter(const LoadedConfig& loaded, const Model& policy, con
   if (!policy.trained_lora()->is_plain())
     return error("the adapter is more than A and B (DoRA, PiSSA, OLoRA, modules_to_save or biases)",
                  "remove this key: servers then get the merged weights");
+  if (policy.trained_lora()->adapts_parameters())
+    return error("the adapter is of experts or routers, which servers do not take as adapters",
+                 "remove this key: servers then get the merged weights");
   if (!backend.holds_weights())
     return error(fmt::format("the rollout backend '{}' takes no weights", loaded.config.rollout.name),
                  "remove this key");

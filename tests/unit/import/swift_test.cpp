@@ -104,10 +104,13 @@ TEST(ImportSwift, TheSettingsOfAnAdapterAreTaken) {
   EXPECT_EQ(swift(lora + "--init_weights olora").model.init_lora_weights, LoraInit::kOlora);
   const RunConfig config = swift(lora +
                                  "--use_dora true --lora_bias all --modules_to_save embed_tokens lm_head "
+                                 "--target_parameters mlp.experts.gate_up_proj mlp.experts.down_proj "
                                  "--learning_rate 1e-5");
   EXPECT_TRUE(config.model.use_dora);
   EXPECT_EQ(config.model.lora_bias, LoraBias::kAll);
   EXPECT_EQ(config.model.modules_to_save, (std::vector<std::string>{"embed_tokens", "lm_head"}));
+  EXPECT_EQ(config.model.target_parameters,
+            (std::vector<std::string>{"mlp.experts.gate_up_proj", "mlp.experts.down_proj"}));
 }
 
 TEST(ImportSwift, APunishmentThatGrowsOnIsTold) {

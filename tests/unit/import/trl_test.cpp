@@ -233,6 +233,8 @@ TEST(ImportTrl, TheStockAdapter) {
   EXPECT_TRUE(trl("use_peft: true\nuse_dora: true").model.use_dora);
   EXPECT_EQ(trl("use_peft: true\nlora_modules_to_save: [lm_head]").model.modules_to_save,
             std::vector<std::string>{"lm_head"});
+  EXPECT_EQ(trl("use_peft: true\nlora_target_parameters: [mlp.experts.down_proj]").model.target_parameters,
+            std::vector<std::string>{"mlp.experts.down_proj"});
 }
 
 TEST(ImportTrl, EntropyIsAMeanOverTokens) {

@@ -170,6 +170,24 @@ TEST(ImportVerl, ACriticMayHaveAnAdapter) {
   EXPECT_EQ(continued.lora_rank, 0);
 }
 
+TEST(ImportVerl, ExpertsMayHaveAnAdapter) {
+  const std::string parameters = "target_parameters=[mlp.experts.down_proj] ";
+  const RunConfig config =
+      verl(grpo("algorithm.adv_estimator=gae critic.model.path=m critic.model.lora_rank=4 "
+                "critic.model." +
+                parameters + "actor_rollout_ref.model.lora_rank=8 actor_rollout_ref.model." + parameters));
+  EXPECT_EQ(config.model.target_parameters, std::vector<std::string>{"mlp.experts.down_proj"});
+  EXPECT_EQ(config.critic.model.target_parameters, std::vector<std::string>{"mlp.experts.down_proj"});
+}
+
+// verl has removed the engine that read it.
+TEST(ImportVerl, TheOldOverSamplingHasNoEffect) {
+  ASSERT_OK_AND_ASSIGN(const ImportedConfig result,
+                       import_text("verl", grpo("actor_rollout_ref.rollout.over_sample_rate=0.1"), "run.sh"));
+  EXPECT_THAT(result.toml, HasSubstr("rollout.over_sample_rate = 0.1"));
+  EXPECT_EQ(config_of(result.toml).rollout.over_sampling, 1.0);
+}
+
 // Hydra refuses an unknown name, and so does the import, even next to the settings of an engine.
 TEST(ImportVerl, MisspeltNamesAreErrors) {
   for (const char* name : {"actor_rollout_ref.rollout.temprature=0.7", "actor_rollout_ref.rollout.topp=0.9",
@@ -499,8 +517,6 @@ TEST(ImportVerl, WhatWouldChangeTheNumbersIsRefused) {
         "actor_rollout_ref.model.external_lib=my.lib"}) {
     EXPECT_THAT(verl_error(grpo(setting)), HasSubstr("is not supported: ")) << setting;
   }
-  EXPECT_THAT(verl_error(grpo("actor_rollout_ref.rollout.over_sample_rate=0.1")),
-              HasSubstr("learns from fewer. Remove it, and set rollout.over_sampling"));
   EXPECT_THAT(verl_error(grpo("actor_rollout_ref.model.override_config.rope_theta=1")),
               HasSubstr("would change the model"));
   EXPECT_THAT(import_error("verl", "trainer: {total_epochs: \"${oc.env:EPOCHS}\"}"), HasSubstr("is not resolved"));

@@ -4,12 +4,14 @@
 #include <ATen/ops/from_blob.h>
 #include <ATen/ops/tensor.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <filesystem>
 
 #include "foundation/formats/json.h"
 #include "foundation/formats/safetensors.h"
 #include "gradient_fixture.h"
+#include "support/golden_models.h"
 
 namespace mortise {
 namespace {
@@ -23,6 +25,8 @@ struct PeftCase {
   bool tied = false;
   Json fresh = {};          // PEFT's own start; null: PEFT loads our adapter
   double tolerance = 1e-9;  // PEFT computes some starts in float32
+  std::string golden = {};  // the base is this golden model; empty: the fixture's
+  bool one_by_one = false;  // our adapter is a folder with tensors of single experts
 };
 
 std::vector<PeftCase> peft_cases() {
@@ -55,6 +59,58 @@ std::vector<PeftCase> peft_cases() {
        2e-5},
       {"pissa_ours", {.rank = 3, .alpha = 4.0, .use_dora = true, .init = LoraInit::kPissa}},
   };
+}
+
+// Experts and routers. The tolerance of gpt-oss is that of transformers' norms, which are float32.
+std::vector<PeftCase> mixture_cases() {
+  const auto experts = [](const char* name, const char* golden, LoraChoice choice, double tolerance = 1e-9) {
+    PeftCase out{name, std::move(choice)};
+    out.golden = golden;
+    out.tolerance = tolerance;
+    return out;
+  };
+  std::vector<PeftCase> out = {
+      experts("qwen3_experts", "qwen3_moe",
+              {.rank = 3,
+               .alpha = 6.0,
+               .target_modules = {"q_proj"},
+               .target_parameters = {"mlp.experts.gate_up_proj", "mlp.experts.down_proj", "mlp.gate.weight"}}),
+      experts("qwen3_down", "qwen3_moe",
+              {.rank = 2,
+               .alpha = 6.0,
+               .target_modules = {},
+               .target_parameters = {"experts.down_proj"},
+               .use_rslora = true,
+               .rank_pattern = {{"experts.down_proj", 3}}}),
+      experts("qwen3_dense", "qwen3_moe_layers",
+              {.rank = 2, .alpha = 4.0, .target_parameters = {"1.mlp.experts.gate_up_proj"}}),
+      experts("qwen2_shared", "qwen2_moe",
+              {.rank = 2,
+               .alpha = 4.0,
+               .target_modules = {"all-linear", "shared_expert_gate"},
+               .target_parameters = {"gate.weight", "experts.gate_up_proj"}}),
+      experts("mixtral_names", "mixtral",
+              {.rank = 2, .alpha = 4.0, .target_modules = {"w1", "w2", "w3", "gate", "o_proj"}}),
+      experts("gpt_oss", "gpt_oss",
+              {.rank = 2,
+               .alpha = 4.0,
+               .target_parameters = {"1.mlp.experts.gate_up_proj", "mlp.experts.down_proj", "router.weight"}},
+              1e-5),
+  };
+  for (const char* const golden : {"qwen3_moe", "mixtral"}) {
+    PeftCase one = experts("", golden, {});
+    one.name = std::string(golden) + "_one_by_one";
+    one.one_by_one = true;
+    out.push_back(one);
+  }
+  return out;
+}
+
+Path peft_scratch();
+
+Path base_of(const PeftCase& one) {
+  if (!one.golden.empty()) return test::golden_model(one.golden);
+  return peft_scratch() / (one.tied ? "tied" : "apart");
 }
 
 Path peft_scratch() { return Path(MORTISE_BINARY_DIR) / "scratch/lora_peft_test"; }
@@ -132,9 +188,11 @@ class PeftOracle {
 };
 
 Model adapted_model(const PeftCase& one) {
-  Model model = *Model::load(default_env(), peft_scratch() / (one.tied ? "tied" : "apart"), "float64");
-  const auto started = model.train_lora(one.choice, 5);
+  Model model = *Model::load(default_env(), base_of(one), "float64");
+  const auto started = one.one_by_one ? model.train_lora(default_env(), peft_scratch() / one.name / "ours")
+                                      : model.train_lora(one.choice, 5);
   EXPECT_TRUE(started.ok()) << started.error().to_string();
+  if (one.one_by_one) return model;
   if (one.fresh.is_null()) disturb(model);
   return model;
 }
@@ -159,30 +217,70 @@ void compare_with_peft(const PeftCase& one, const Fixture& setup) {
   // Their folder, merged and continued.
   Model merged = Model::load(default_env(), here / "theirs", "float64").value();
   EXPECT_LT(relative_l2(peft_pass(merged, batch, false), theirs.tensor("after/log_prob")), one.tolerance);
-  Model again = *Model::load(default_env(), peft_scratch() / (one.tied ? "tied" : "apart"), "float64");
+  Model again = *Model::load(default_env(), base_of(one), "float64");
   const auto loaded = again.train_lora(default_env(), here / "theirs");
   ASSERT_TRUE(loaded.ok()) << loaded.error().to_string();
   EXPECT_LT(relative_l2(peft_pass(again, batch, false), theirs.tensor("after/log_prob")), one.tolerance);
 }
 
-TEST(LoraPeft, VariantsTrainAsInPeft) {
+// An adapter as PEFT saved it with transformers 4: A and B of every expert, and of the router.
+void save_one_by_one(const PeftCase& one, const Model& base, const Path& folder) {
+  const bool is_mixtral = one.golden == "mixtral";
+  const Json modules = is_mixtral ? Json::array({"q_proj", "w1", "w2", "w3", "gate"})
+                                  : Json::array({"q_proj", "gate_proj", "up_proj", "down_proj"});
+  std::vector<std::pair<std::string, at::Tensor>> tensors;
+  uint64_t seed = 900;
+  for (const NamedParameter& p : base.parameters()) {
+    const std::string module = p.name.substr(0, p.name.rfind('.'));
+    const std::string last = module.substr(module.rfind('.') + 1);
+    const bool is_dense = !is_mixtral && last != "q_proj" && module.find(".experts.") == std::string::npos;
+    if (is_dense || std::find(modules.begin(), modules.end(), Json(last)) == modules.end() || p.tensor.dim() != 2)
+      continue;
+    tensors.emplace_back("base_model.model." + module + ".lora_A.weight",
+                         random_tensor({2, p.tensor.size(1)}, seed++, at::kDouble, 0.3));
+    tensors.emplace_back("base_model.model." + module + ".lora_B.weight",
+                         random_tensor({p.tensor.size(0), 2}, seed++, at::kDouble, 0.3));
+  }
+  std::vector<TensorView> views;
+  for (const auto& [name, tensor] : tensors) {
+    const auto* bytes = static_cast<const std::byte*>(tensor.const_data_ptr());
+    views.push_back({name, DType::kF64, tensor.sizes().vec(), {bytes, tensor.nbytes()}});
+  }
+  const Json config = {
+      {"peft_type", "LORA"}, {"task_type", "CAUSAL_LM"}, {"base_model_name_or_path", (base_of(one)).string()}, {"r", 2},
+      {"lora_alpha", 4},     {"target_modules", modules}};
+  std::filesystem::create_directories(folder);
+  ASSERT_TRUE(write_file(default_env(), folder / "adapter_config.json", dump_json(config, 1)).ok());
+  ASSERT_TRUE(write_safetensors_file(default_env(), folder / "adapter_model.safetensors", views).ok());
+}
+
+void train_as_peft(const std::vector<PeftCase>& all) {
   const char* python = std::getenv("MORTISE_ORACLES_PYTHON");
   if (python == nullptr || *python == '\0')
     GTEST_SKIP() << "MORTISE_ORACLES_PYTHON is not set: PEFT did not check the variants";
   const Path folder = peft_scratch();
   std::filesystem::remove_all(folder);
-  const Fixture apart = make_setup(Family::kQwen2, false), tied = make_setup(Family::kQwen2, true);
-  ASSERT_TRUE(apart.model.save(default_env(), folder / "apart", {.dtype = "float64"}).ok());
-  ASSERT_TRUE(tied.model.save(default_env(), folder / "tied", {.dtype = "float64"}).ok());
-  write_rows(apart, folder / "rows.safetensors");
+  std::filesystem::create_directories(folder);
   Json cases = Json::array();
-  for (const PeftCase& one : peft_cases()) {
+  for (const PeftCase& one : all) {
+    const Fixture setup = make_setup(Family::kQwen2, one.tied);
+    if (one.golden.empty()) {
+      ASSERT_TRUE(setup.model.save(default_env(), base_of(one), {.dtype = "float64"}).ok());
+    }
+    if (cases.empty()) write_rows(setup, folder / "rows.safetensors");
     std::filesystem::create_directories(folder / one.name);
-    const std::string base = one.tied ? "tied" : "apart";
-    cases.push_back({{"name", one.name}, {"base", base}, {"fresh", one.fresh}, {"rate", kRate}, {"steps", kSteps}});
+    cases.push_back({{"name", one.name},
+                     {"base", base_of(one).string()},
+                     {"fresh", one.fresh},
+                     {"rate", kRate},
+                     {"steps", kSteps}});
     if (!one.fresh.is_null()) continue;
+    if (one.one_by_one) {
+      save_one_by_one(one, *Model::load(default_env(), base_of(one)), folder / one.name / "ours");
+      continue;
+    }
     const Model model = adapted_model(one);
-    const SaveOptions save{.dtype = "float64", .lora = LoraSave::kApart, .base_model = (folder / base).string()};
+    const SaveOptions save{.dtype = "float64", .lora = LoraSave::kApart, .base_model = base_of(one).string()};
     ASSERT_TRUE(model.save(default_env(), folder / one.name / "ours", save).ok());
   }
   ASSERT_TRUE(write_file(default_env(), folder / "cases.json", dump_json(cases, 1)).ok());
@@ -190,8 +288,12 @@ TEST(LoraPeft, VariantsTrainAsInPeft) {
   const std::string command =
       std::string("HF_HUB_OFFLINE=1 '") + python + "' '" + script.string() + "' '" + folder.string() + "' 2>&1";
   ASSERT_EQ(std::system(command.c_str()), 0) << command;
-  for (const PeftCase& one : peft_cases()) compare_with_peft(one, one.tied ? tied : apart);
+  for (const PeftCase& one : all) compare_with_peft(one, make_setup(Family::kQwen2, one.tied));
 }
+
+TEST(LoraPeft, VariantsTrainAsInPeft) { train_as_peft(peft_cases()); }
+
+TEST(LoraPeft, ExpertsTrainAsInPeft) { train_as_peft(mixture_cases()); }
 
 }  // namespace
 }  // namespace mortise

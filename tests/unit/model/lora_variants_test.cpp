@@ -1,5 +1,6 @@
 // Variants of adapters without an outside judge: both layer paths, finite differences, starts, the reference, folders,
 // and settings that fit nothing. lora_peft_test.cpp compares the numbers with PEFT's.
+#include <ATen/ops/equal.h>
 #include <ATen/ops/linalg_svd.h>
 
 #include <filesystem>
@@ -7,6 +8,7 @@
 #include "foundation/formats/json.h"
 #include "gradient_fixture.h"
 #include "model/adapters/trained_lora.h"
+#include "support/golden_models.h"
 
 namespace mortise {
 namespace {
@@ -24,6 +26,63 @@ LoraChoice everything() {
           .use_dora = true,
           .modules_to_save = {"v_proj", "lm_head", "norm"},
           .bias = LoraBias::kAll};
+}
+
+// Experts and routers of each family, next to matrices of attention.
+LoraChoice of_mixture(Family family) {
+  LoraChoice choice{.rank = 3, .alpha = 4.0, .target_modules = {"v_proj"}};
+  choice.target_parameters = {"mlp.experts.gate_up_proj", "mlp.experts.down_proj",
+                              family == Family::kGptOss ? "mlp.router.weight" : "mlp.gate.weight"};
+  if (family == Family::kQwen2Moe) choice.target_modules.emplace_back("shared_expert_gate");
+  return choice;
+}
+
+constexpr Family kMixtures[] = {Family::kQwen2Moe, Family::kQwen3Moe, Family::kMixtral, Family::kGptOss};
+
+TEST(LoraVariants, ExpertsFastEqualPlain) {
+  for (const Family family : kMixtures) {
+    Fixture setup = varied(family, false, of_mixture(family));
+    const PackedBatch batch = *pack_rows(setup.rows(), {.vocab_size = 23});
+    const Loss fast = forward_backward(setup.model, batch, LayerPath::kFast);
+    const auto fast_gradients = gradients_of(setup.model.trainable());
+    setup.model.zero_grad();
+    const Loss plain = forward_backward(setup.model, batch, LayerPath::kPlain);
+    const auto plain_gradients = gradients_of(setup.model.trainable());
+    EXPECT_CLOSE(fast.log_prob, plain.log_prob, 1e-10);
+    for (size_t i = 0; i < fast_gradients.size(); ++i) {
+      const std::string& name = setup.model.trainable()[i].name;
+      EXPECT_LT(relative_l2(fast_gradients[i], plain_gradients[i]), 1e-10) << name;
+      EXPECT_GT(plain_gradients[i].abs().max().item<double>(), 0.0) << name;
+    }
+  }
+}
+
+TEST(LoraVariants, GradientsOfExpertsEqualFiniteDifferences) {
+  for (const Family family : kMixtures) {
+    Fixture setup = varied(family, false, of_mixture(family));
+    expect_finite_differences(setup, [](const std::string& name) { return name.find(".mlp.") != std::string::npos; });
+  }
+}
+
+// A layer that arrives from other ranks is merged by itself.
+TEST(LoraVariants, ALayerOfExpertsIsMergedAsTheWholeModelIs) {
+  for (const Family family : kMixtures) {
+    Fixture setup = varied(family, false, of_mixture(family));
+    const at::NoGradGuard no_grad;
+    std::vector<at::Tensor> merged;
+    for (int64_t layer = 0; layer < 2; ++layer) {
+      for (const at::Tensor& matrix : setup.model.trained_lora()->merged_matrices(layer))
+        merged.push_back(matrix.clone());
+    }
+    size_t i = 0;
+    for (int64_t layer = 0; layer < 2; ++layer) {
+      for (at::Tensor matrix : setup.model.trained_lora()->merged_matrices(layer)) matrix.zero_();
+      setup.model.trained_lora()->merge_layer(layer);
+      for (const at::Tensor& matrix : setup.model.trained_lora()->merged_matrices(layer))
+        EXPECT_TRUE(at::equal(matrix, merged[i++]));
+    }
+    EXPECT_EQ(i, merged.size());
+  }
 }
 
 // Gradients of both paths, with or without the adapter's dropout.
@@ -119,7 +178,7 @@ TEST(LoraVariants, SavedApartTheyAreReadBack) {
       {.rank = 3, .alpha = 4.0, .use_rslora = true, .init = LoraInit::kPissa},
       {.rank = 3, .alpha = 4.0, .use_dora = true, .init = LoraInit::kOlora, .rank_pattern = {{"q_proj", 2}}},
       {.rank = 2, .alpha = 4.0, .layers_to_transform = {1}, .alpha_pattern = {{"mlp.*", 1.0}}}};
-  const Path root = Path(MORTISE_BINARY_DIR) / "scratch/lora_variants_test";
+  const Path root = Path(MORTISE_BINARY_DIR) / "scratch/lora_variants_test/dense";
   std::filesystem::remove_all(root);
   const Fixture plain = make_setup(Family::kQwen2, false);
   ASSERT_TRUE(plain.model.save(default_env(), root / "base", {.dtype = "float64"}).ok());
@@ -136,6 +195,35 @@ TEST(LoraVariants, SavedApartTheyAreReadBack) {
       EXPECT_CLOSE(merged.parameters()[p].tensor, setup.model.parameters()[p].tensor, 1e-12);
       EXPECT_CLOSE(again.parameters()[p].tensor, setup.model.parameters()[p].tensor, 1e-12);
     }
+  }
+}
+
+TEST(LoraVariants, AdaptersOfExpertsAreReadBack) {
+  const Path root = Path(MORTISE_BINARY_DIR) / "scratch/lora_variants_test/experts";
+  std::filesystem::remove_all(root);
+  for (const auto& [name, family] :
+       {std::pair("qwen2_moe", Family::kQwen2Moe), std::pair("qwen3_moe", Family::kQwen3Moe),
+        std::pair("mixtral", Family::kMixtral), std::pair("gpt_oss", Family::kGptOss)}) {
+    const Path base = test::golden_model(name), folder = root / name;
+    Model model = *Model::load(default_env(), base, "float64");
+    start_adapter(model, of_mixture(family), 0.1);
+    const SaveOptions apart{.dtype = "float64", .lora = LoraSave::kApart, .base_model = base.string()};
+    ASSERT_TRUE(model.save(default_env(), folder, apart).ok());
+    const Model merged = Model::load(default_env(), folder, "float64").value();
+    Model again = *Model::load(default_env(), base, "float64");
+    const auto loaded = again.train_lora(default_env(), folder);
+    ASSERT_TRUE(loaded.ok()) << loaded.error().to_string();
+    for (size_t p = 0; p < merged.parameters().size(); ++p) {
+      EXPECT_CLOSE(merged.parameters()[p].tensor, model.parameters()[p].tensor, 1e-12);
+      EXPECT_CLOSE(again.parameters()[p].tensor, model.parameters()[p].tensor, 1e-12);
+    }
+    // The file's shapes are checked against the model's experts, never allocated on the word of the configuration.
+    Json config = *read_json_file(default_env(), folder / "adapter_config.json");
+    config["r"] = 2;
+    ASSERT_TRUE(write_file(default_env(), folder / "adapter_config.json", dump_json(config, 1)).ok());
+    const auto wrong = Model::load(default_env(), folder, "float64");
+    ASSERT_FALSE(wrong.ok());
+    EXPECT_NE(wrong.error().to_string().find("adapter_config.json"), std::string::npos) << wrong.error().to_string();
   }
 }
 

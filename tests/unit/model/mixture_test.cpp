@@ -169,15 +169,28 @@ TEST(Mixture, StackedExpertsOfAnotherShapeAreRefused) {
   EXPECT_NE(read.error().to_string().find("mlp.experts"), std::string::npos) << read.error().to_string();
 }
 
-TEST(Mixture, AdaptersOfExpertsAreRefusedByName) {
-  for (const auto& [name, entry] :
-       {std::pair{"mixtral", "w1"}, std::pair{"qwen3_moe", "gate_proj"}, std::pair{"qwen3_moe", "mlp.gate"},
-        std::pair{"qwen2_moe", "shared_expert_gate"}, std::pair{"gpt_oss", "down_proj"},
-        std::pair{"gpt_oss", "experts.gate_up_proj"}, std::pair{"gpt_oss", "router"}}) {
+TEST(Mixture, AdaptersThatPeftDoesNotHaveAreRefusedByName) {
+  const std::vector<std::string> down = {"experts.down_proj"};
+  const std::tuple<const char*, LoraChoice, const char*> cases[] = {
+      {"mixtral", {.target_modules = {"w1"}}, "w1 and w3"},
+      {"qwen3_moe", {.target_modules = {"gate_proj"}}, "gate_proj and up_proj"},
+      {"qwen3_moe", {.target_modules = {"mlp.gate"}}, "name it in target_parameters"},
+      {"qwen3_moe", {.target_modules = {"experts.0.up_proj"}}, "name it in target_parameters"},
+      {"gpt_oss", {.target_modules = {"down_proj"}}, "name it in target_parameters"},
+      {"gpt_oss", {.target_modules = {"router"}}, "name it in target_parameters"},
+      {"gpt_oss", {.target_parameters = {"mlp.gate.weight"}}, "'mlp.gate.weight'"},
+      {"qwen2_tied", {.target_parameters = {"q_proj.weight"}}, "target_modules"},
+      {"mixtral", {.target_parameters = down, .dropout = 0.1}, "lora_dropout"},
+      {"mixtral", {.target_parameters = down, .use_dora = true}, "use_dora"},
+      {"mixtral", {.target_parameters = down, .init = LoraInit::kPissa}, "init_lora_weights"},
+      {"mixtral", {.target_parameters = down, .layers_to_transform = {1}}, "layers_to_transform"},
+      {"mixtral", {.target_parameters = {"gate.weight"}, .modules_to_save = {"gate"}}, "modules_to_save"},
+  };
+  for (const auto& [name, choice, text] : cases) {
     Model model = *Model::load(default_env(), test::golden_model(name));
-    const auto trained = model.train_lora({.rank = 2, .target_modules = {entry}}, 1);
-    ASSERT_FALSE(trained.ok()) << name << " " << entry;
-    EXPECT_NE(trained.error().to_string().find("mixture of experts"), std::string::npos) << trained.error().to_string();
+    const auto trained = model.train_lora(choice, 1);
+    ASSERT_FALSE(trained.ok()) << name << " " << text;
+    EXPECT_NE(trained.error().to_string().find(text), std::string::npos) << trained.error().to_string();
   }
 }
 

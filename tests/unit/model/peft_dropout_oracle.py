@@ -27,7 +27,7 @@ def in_float64(model) -> None:
 
     def rotary(self, x, position_ids):
         config = self.config
-        dim = config.hidden_size // config.num_attention_heads
+        dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
         parameters = getattr(config, "rope_parameters", None) or {}
         theta = parameters.get("rope_theta") or config.rope_theta
         inverse = 1.0 / theta ** (torch.arange(0, dim, 2, dtype=torch.float64) / dim)

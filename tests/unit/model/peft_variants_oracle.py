@@ -1,7 +1,7 @@
 """PEFT's training under the settings of our adapters.
 
 usage: peft_variants_oracle.py FOLDER
-FOLDER/cases.json: a list of {name, base, fresh, rate, steps}. `base` is a folder of a model, in FOLDER. `fresh`: the
+FOLDER/cases.json: a list of {name, base, fresh, rate, steps}. `base` is a model's folder. `fresh`: the
 arguments of PEFT's LoraConfig for an adapter that PEFT starts; null: FOLDER/NAME/ours is an adapter of ours.
 FOLDER/rows.safetensors: rowN/ids and rowN/probe, one number per response token.
 Writes for each case FOLDER/NAME/theirs, the adapter that PEFT saved after `steps` steps of plain gradient descent on
@@ -15,9 +15,24 @@ from pathlib import Path
 import torch
 from peft import LoraConfig, PeftModel, get_peft_model
 from safetensors.torch import load_file, save_file
-from transformers import AutoModelForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM
 
 from peft_dropout_oracle import in_float64
+
+
+def route(self, hidden_states):
+    logits = torch.nn.functional.linear(hidden_states.reshape(-1, self.hidden_dim), self.weight)
+    indices = torch.softmax(logits, -1, dtype=torch.float32).topk(self.top_k, -1).indices
+    scores = torch.softmax(logits, -1).gather(1, indices)
+    if getattr(self, "norm_topk_prob", True):
+        scores = scores / scores.sum(-1, keepdim=True)
+    return logits, scores, indices
+
+
+def routers_in_float64(model) -> None:
+    for module in model.modules():
+        if type(module).__name__.endswith("TopKRouter"):
+            module.forward = route.__get__(module)
 
 
 def log_probs(model, rows):
@@ -44,14 +59,19 @@ def main() -> int:
     for case in json.loads((folder / "cases.json").read_text()):
         here = folder / case["name"]
         # PEFT computes its starts in float32 only.
-        base = AutoModelForCausalLM.from_pretrained(folder / case["base"], attn_implementation="sdpa",
+        config = AutoConfig.from_pretrained(case["base"])
+        is_gpt_oss = config.model_type == "gpt_oss"
+        base = AutoModelForCausalLM.from_pretrained(case["base"], experts_implementation="eager",
+                                                    attn_implementation="eager" if is_gpt_oss else "sdpa",
                                                     dtype=torch.float64 if case["fresh"] is None else torch.float32)
         if case["fresh"] is None:
             model = PeftModel.from_pretrained(base, here / "ours", is_trainable=True)
         else:
             model = get_peft_model(base, LoraConfig(task_type="CAUSAL_LM", **case["fresh"]))
         model = model.double()
-        in_float64(model)
+        if not is_gpt_oss:  # it has another form of rotation
+            in_float64(model)
+            routers_in_float64(model)
         model.train()
         trained = {short(n): p for n, p in model.named_parameters() if p.requires_grad}
         out = {}

@@ -118,6 +118,40 @@ TEST_F(Service, ChatsAnswerWithAMessage) {
   EXPECT_EQ(answer["choices"][0]["logprobs"]["content"][1]["token"], "c");
 }
 
+// gpt-oss: the reasoning is apart, and only its own clients see the special tokens.
+TEST(HarmonyChats, HaveTheirReasoningApart) {
+  const TempDir dir;
+  FakeModel model;
+  ServeLoop loop{model};
+  // The words of a message are tokens; the model says them in this order.
+  ServeService service{
+      loop,
+      letter_texts(dir, "ab", "", {"<|start|>", "<|channel|>", "analysis", "<|message|>", "think", "<|end|>"}),
+      {"", "1"},
+      default_env()};
+  std::thread thread{[&] { loop.run(); }};
+  const auto ask = [&](const std::string& more) {
+    const auto reply = std::make_shared<KeptReply>();
+    HttpRequest request;
+    request.method = "POST";
+    request.path = "/v1/chat/completions";
+    request.body = R"({"messages": [{"role": "user", "content": "<|channel|>"}], "max_tokens": 4)" + more + "}";
+    service.handle(std::move(request), reply);
+    reply->wait();
+    return reply->body;
+  };
+  Json message = parse_json(ask(""), "answer").value()["choices"][0]["message"];
+  EXPECT_EQ(message["reasoning"], "think");
+  EXPECT_EQ(message["content"], "");
+  message = parse_json(ask(R"(, "skip_special_tokens": false)"), "answer").value()["choices"][0]["message"];
+  EXPECT_FALSE(message.contains("reasoning"));
+  EXPECT_THAT(message["content"].get<std::string>(), HasSubstr("<|message|>think"));
+  const std::string stream = ask(R"(, "stream": true)");
+  EXPECT_THAT(stream, HasSubstr(R"("reasoning":"think")"));
+  loop.stop();
+  thread.join();
+}
+
 TEST_F(Service, TokenizesAndBack) {
   EXPECT_EQ(json("POST", "/tokenize", R"({"prompt": "abc"})")["tokens"], Json({2, 3, 4}));
   EXPECT_EQ(json("POST", "/detokenize", R"({"tokens": [2, 3]})")["prompt"], "ab");

@@ -1,5 +1,6 @@
 // Tool calls in each form that models write them in, whole and broken.
 #include "text/tools/tool_calls.h"
+#include "text/tools/harmony.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -134,6 +135,43 @@ TEST(ToolCalls, GptOssCallsNothingInMessagesOfOthersAndInPlainText) {
         "<|channel|>final<|message|>7<|end|><|start|>functions.mul to=assistant<|channel|>commentary<|message|>42",
         "I set auto=5 now", "I go to=5 now", "<|channel|>final auto=5<|message|>7"})
     EXPECT_EQ(calls_in(text, ToolFormat::kGptOss), Json::array()) << text;
+}
+
+struct Channels {
+  std::string reasoning, answer;
+  bool operator==(const Channels&) const = default;
+};
+
+// In pieces of `size` bytes, as a stream brings them.
+Channels split(std::string_view text, size_t size) {
+  HarmonyText out;
+  for (size_t at = 0; at < text.size(); at += size) out.push(text.substr(at, size));
+  out.finish();
+  return {out.reasoning, out.answer};
+}
+
+TEST(HarmonyText, TellsReasoningFromTheAnswer) {
+  const std::pair<const char*, Channels> cases[] = {
+      {"<|channel|>analysis<|message|>2+2 < 5<|end|><|start|>assistant<|channel|>final<|message|>4<|return|>",
+       {"2+2 < 5", "4"}},
+      {"<|channel|>analysis<|message|>a<|end|><|start|>assistant<|channel|>analysis<|message|>b<|end|>"
+       "<|start|>assistant<|channel|>commentary<|message|>I look.<|end|><|start|>assistant<|channel|>final<|message|>c",
+       {"a\nb", "I look.\nc"}},
+      {"<|channel|>commentary to=functions.f <|constrain|>json<|message|>{}<|call|>",
+       {"", "<|channel|>commentary to=functions.f <|constrain|>json<|message|>{}"}},
+      {"<|channel|>analysis<|message|>cut <|", {"cut <|", ""}},
+      {"<|channel|>anal", {"", ""}},
+      {"<|channel|>final<|message|>no end<|start|>assistant<|channel|>analysis<|message|>late", {"late", "no end"}},
+      {"plain text", {"", "plain text"}},
+      {"", {"", ""}},
+  };
+  for (const auto& [text, want] : cases) {
+    for (const size_t size : {1, 3, 1000}) {
+      const Channels got = split(text, size);
+      EXPECT_EQ(got.reasoning, want.reasoning) << text << " in pieces of " << size;
+      EXPECT_EQ(got.answer, want.answer) << text << " in pieces of " << size;
+    }
+  }
 }
 
 }  // namespace

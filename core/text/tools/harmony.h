@@ -1,0 +1,39 @@
+// The messages of gpt-oss's harmony format in a completion: each is a header, <|message|> and a body. The channel in the
+// header says whom the body is for: analysis is the model's reasoning, final is the answer.
+//
+// Cost: linear in the text. Thread rule: plain values.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+namespace mortise {
+
+namespace harmony {
+inline constexpr std::string_view kStart = "<|start|>", kMessage = "<|message|>", kChannel = "<|channel|>";
+inline constexpr std::string_view kEnd = "<|end|>", kCall = "<|call|>", kReturn = "<|return|>";
+}  // namespace harmony
+
+// Takes the text of a completion, with its special tokens, piece by piece, and tells reasoning and answer apart. Bodies
+// of other channels than analysis are part of the answer. A call of a tool is too, with its header, so that a client can
+// read it. Two bodies of a kind have a line break between them.
+class HarmonyText {
+ public:
+  void push(std::string_view piece);
+  // The end of the completion: text that never had the form of a message is the answer.
+  void finish();
+
+  std::string reasoning, answer;  // so far
+
+ private:
+  bool take_header();
+  bool take_body(bool is_last);
+  std::string& text_of_body() { return body_ == Body::kReasoning ? reasoning : answer; }
+
+  std::string rest_;  // not yet told apart
+  enum class Body { kNone, kReasoning, kAnswer };
+  Body body_ = Body::kNone;  // none: in a header
+  bool has_messages_ = false;
+};
+
+}  // namespace mortise
