@@ -10,6 +10,7 @@
 
 #include "foundation/base/env.h"
 #include "serve/api/completion_call.h"
+#include "serve/api/weight_calls.h"
 #include "serve/http/http_server.h"
 #include "serve/serve_loop.h"
 
@@ -18,6 +19,7 @@ namespace mortise {
 struct ServiceOptions {
   std::string api_key;  // empty: none is asked for
   std::string version;  // version of the program
+  std::shared_ptr<WeightReceiver> receiver = {};  // null: weights come from files only
 };
 
 class ServeService {
@@ -45,6 +47,7 @@ class ServeService {
   ServeLoop* loop_;
   std::shared_ptr<const ServedTexts> texts_;
   ServiceOptions options_;
+  WeightCalls weight_calls_;
   Env* env_;
   int64_t started_s_;
 };

@@ -21,6 +21,7 @@
 #include "model/tensor/peak_flops.h"
 #include "model/tensor/torch_version.h"
 #include "train/loop/sent_adapter.h"
+#include "train/loop/weight_extension.h"
 #include "train/run/admission.h"
 #include "train/run/ahead_rules.h"
 #include "train/run/offloading.h"
@@ -122,6 +123,7 @@ Result<Sampling> load_engine(const RunConfig& config, const Tokenizer& tokenizer
   Sampling sampling = TRY(rollout_sampling(config, policy.config(), options.tokenizer));
   install_generate_model(&policy, options);
   register_host_extension(MORTISE_EXT_GENERATE, generate_extension());
+  offer_weight_groups();
   return sampling;
 }
 

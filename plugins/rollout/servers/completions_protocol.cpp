@@ -2,9 +2,12 @@
 #include "completions_protocol.h"
 
 #include <cmath>
+#include <cstdlib>
 
 #include "adapter_calls.h"
 #include "json_answer.h"
+#include "nccl_rendezvous.h"
+#include "transfer_lists.h"
 
 namespace mortise {
 namespace {
@@ -16,6 +19,9 @@ constexpr const char* kMetricsPath = "/metrics";
 constexpr const char* kPausedPath = "/is_paused";
 constexpr const char* kVersionPath = "/weight_info";
 constexpr const char* kCompletionsPath = "/v1/completions";
+constexpr const char* kRanksPath = "/get_world_size";
+constexpr const char* kProgramPath = "/version";
+constexpr std::int64_t kFirstWithUniqueId = 30;  // vLLM 0.30; earlier ones look for NCCL's unique id in the store
 
 // Four prompts of one token, of which only the likeliest next token may be sampled: its log-prob is 0 if it was taken
 // after the filters, and the model's own if before.
@@ -92,6 +98,32 @@ std::string too_long(const ServerRequest& request, const ServerFacts& facts) {
   return "complete a prompt of " + std::to_string(num_prompt) + " tokens with " +
          std::to_string(request.max_new_tokens) + " new ones: its context is " + std::to_string(facts.max_length) +
          " tokens. Raise the server's limit (vLLM: --max-model-len), or lower data.max_response_length";
+}
+
+// A paused server has new weights: names them and goes on.
+std::vector<HttpCall> after_weights(std::int64_t version) {
+  const AnswerJson named = {{"new_version", std::to_string(version)}};
+  return {{"/update_weight_version", json_line(named), false, true},
+          // Prompts that were computed with the old weights must go.
+          {"/reset_prefix_cache?reset_running_requests=true", "{}"},
+          {"/resume", "{}"}};
+}
+
+// {"version": "0.32.0+cpu"} or {"world_size": 2}
+std::string read_transfer_probe(const std::string& path, const std::string& body, ServerFacts& facts) {
+  const auto parsed = parse::parse_json(body);
+  if (path == kRanksPath) {
+    facts.num_ranks = parsed ? read_count(member_of(*parsed, "world_size"), 0) : 0;
+    return facts.num_ranks > 0 ? "" : "does not say how many processes take its weights";
+  }
+  const AnswerJson* const version = parsed ? member_of(*parsed, "version") : nullptr;
+  if (version == nullptr || !version->is_string()) return "";
+  const std::string& text = version->get_ref<const std::string&>();
+  const std::size_t dot = text.find('.');
+  const std::int64_t major = std::strtoll(text.c_str(), nullptr, 10);
+  const std::int64_t minor = dot == std::string::npos ? 0 : std::strtoll(text.c_str() + dot + 1, nullptr, 10);
+  facts.takes_unique_id = major > 0 || minor >= kFirstWithUniqueId;
+  return "";
 }
 
 // vLLM refuses what is above, and samples at kColdest what is below without a word.
@@ -196,11 +228,18 @@ std::vector<HttpCall> VllmProtocol::probes(const ServerFacts& facts) const {
   if (facts.is_mortise) return calls;
   // While vLLM is paused, a completion waits: the probe that samples comes after these.
   calls.insert(calls.end() - 1, {{kPausedPath, "", true, true}, {kVersionPath, "", true, true}});
+  if (transfer_ != WeightTransfer::kFile)
+    calls.insert(calls.end() - 1, {{kRanksPath, "", true, false}, {kProgramPath, "", true, true}});
   return calls;
 }
 
 std::string VllmProtocol::read_probe(std::size_t number, const HttpDone& answer, ServerFacts& facts) const {
   const std::string path = probes(facts)[number].path;
+  if (path == kModelsPath) {
+    const std::string fault = CompletionsProtocol::read_probe(number, answer, facts);
+    return fault.empty() ? check_transfer(facts) : fault;
+  }
+  if (path == kRanksPath || path == kProgramPath) return read_transfer_probe(path, answer.body, facts);
   if (path != kPausedPath && path != kVersionPath) return CompletionsProtocol::read_probe(number, answer, facts);
   const auto parsed = parse::parse_json(answer.body);
   const AnswerJson* const value =
@@ -241,13 +280,48 @@ std::string VllmProtocol::refusal(const ServerRequest& request, const ServerFact
 
 std::vector<HttpCall> VllmProtocol::weight_calls(const std::string& folder, std::int64_t version) const {
   const AnswerJson reload = {{"method", "reload_weights"}, {"kwargs", {{"weights_path", folder}}}};
-  const AnswerJson named = {{"new_version", std::to_string(version)}};
-  return {{"/pause?mode=wait", "{}", false, false},
-          {"/collective_rpc", json_line(reload), false, false},
-          {"/update_weight_version", json_line(named), false, true},
-          // Prompts that were computed with the old weights must go.
-          {"/reset_prefix_cache?reset_running_requests=true", "{}", false, false},
-          {"/resume", "{}", false, false}};
+  std::vector<HttpCall> calls = {{"/pause?mode=wait", "{}"}, {"/collective_rpc", json_line(reload)}};
+  for (HttpCall& call : after_weights(version)) calls.push_back(std::move(call));
+  return calls;
+}
+
+// `mortise serve` takes weights over Gloo, vLLM over NCCL.
+std::string VllmProtocol::check_transfer(const ServerFacts& facts) const {
+  if (transfer_ == WeightTransfer::kNccl && facts.is_mortise)
+    return "`mortise serve` takes no weights over NCCL. Set weight_transfer to \"c10d\" or \"file\"";
+  if (transfer_ == WeightTransfer::kC10d && !facts.is_mortise)
+    return "vLLM takes no weights over Gloo. Set weight_transfer to \"nccl\" or \"file\"";
+  return "";
+}
+
+TransferWay VllmProtocol::transfer_way(const ServerFacts& facts, const std::string&) const {
+  return facts.is_mortise ? TransferWay{"gloo", "weights", ""} : TransferWay{"nccl_id", "", ""};
+}
+
+std::vector<HttpCall> VllmProtocol::transfer_calls(const ServerFacts& facts, const TransferWay&,
+                                                   const SenderPlace* place, const WeightImage& image,
+                                                   std::int64_t version) const {
+  std::vector<HttpCall> calls;
+  if (place != nullptr) {
+    AnswerJson info = {{"rank_offset", 1}, {"world_size", place->num_ranks}};
+    if (facts.takes_unique_id) {
+      info["nccl_unique_id_b64"] = base64_of(place->unique_id);
+    } else {
+      info["master_address"] = place->address;
+      info["master_port"] = place->port;
+    }
+    const AnswerJson body = {{"init_info", std::move(info)}};
+    calls.push_back({"/init_weight_transfer_engine", json_line(body)});
+    calls.back().side = HttpCall::Side::kJoin;
+  }
+  const AnswerJson update = {{"update_info", transfer_lists(image, "names", "dtype_names", "shapes")}};
+  calls.push_back({"/pause?mode=wait", "{}"});
+  calls.push_back({"/start_weight_update", "{}"});
+  calls.push_back({"/update_weights", json_line(update)});
+  calls.back().side = HttpCall::Side::kSend;
+  calls.push_back({"/finish_weight_update", "{}"});
+  for (HttpCall& call : after_weights(version)) calls.push_back(std::move(call));
+  return calls;
 }
 
 // With {"success": false} the prefix cache still has what the old weights computed.

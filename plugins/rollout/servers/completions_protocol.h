@@ -19,6 +19,7 @@ class CompletionsProtocol : public Protocol {
 
 class VllmProtocol final : public CompletionsProtocol {
  public:
+  explicit VllmProtocol(WeightTransfer transfer) : transfer_(transfer) {}
   std::vector<HttpCall> probes(const ServerFacts& facts) const override;
   std::string read_probe(std::size_t number, const HttpDone& answer, ServerFacts& facts) const override;
   std::string refusal(const ServerRequest& request, const ServerFacts& facts) const override;
@@ -28,6 +29,14 @@ class VllmProtocol final : public CompletionsProtocol {
   HttpCall version_call() const override;
   std::int64_t read_version_answer(const std::string& body) const override;
   std::vector<HttpCall> adapter_calls(const std::string& folder, const ServerFacts& facts) const override;
+  TransferWay transfer_way(const ServerFacts& facts, const std::string& number) const override;
+  std::vector<HttpCall> transfer_calls(const ServerFacts& facts, const TransferWay& way, const SenderPlace* place,
+                                       const WeightImage& image, std::int64_t version) const override;
+
+ private:
+  [[nodiscard]] std::string check_transfer(const ServerFacts& facts) const;
+
+  WeightTransfer transfer_;
 };
 
 // Any other server of the interface. `reload_path` is where it is told of new weights; empty: it keeps its own.

@@ -4,10 +4,10 @@
 
 namespace {
 
-struct Sglang : mortise::ServerBackend {
-  static constexpr const char* summary = "rollouts from SGLang's servers; new weights go by files";
+struct Sglang : mortise::TransferBackend {
+  static constexpr const char* summary = "rollouts from SGLang's servers; new weights go by files or over the network";
   std::unique_ptr<mortise::Protocol> make_protocol() const override {
-    return std::make_unique<mortise::SglangProtocol>();
+    return std::make_unique<mortise::SglangProtocol>(transfer());
   }
 };
 

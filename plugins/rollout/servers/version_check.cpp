@@ -39,24 +39,24 @@ void ServerPool::refuse_other_run(const Server& server, std::int64_t name) const
 }
 
 // Asks which process it is, if answers wait for that.
-void ServerPool::check_identity(std::size_t index) {
+void ServerPool::check_identity(std::size_t index, Call call) {
   Server& server = servers_[index];
   if (server.phase != Phase::kReady || server.control_id != 0 || server.held.empty()) return;
   server.checks_identity = true;
   server.asked = std::exchange(server.held, {});
-  control(index, protocol_->identity_call(), kProbeLimit);
+  control(index, protocol_->identity_call(), kProbeLimit, call);
 }
 
 // Counts an answer, or keeps it until the server has said whose weights it has.
 void ServerPool::confirm(Flight flight, HttpDone done, Call call) {
   Server& server = servers_[flight.server];
-  if (!server.facts.gives_back_version || is_adapter_ || folder_.empty() || !takes_weights())
+  if (!server.facts.gives_back_version || is_adapter_ || !has_weights() || !takes_weights())
     return count_answer(std::move(flight), done, call);
   server.unconfirmed.emplace_back(std::move(flight), std::move(done));
 }
 
 // Asks once no further answer is to come, when answers that wait take the room of requests, and at times before.
-void ServerPool::check_version(std::size_t index) {
+void ServerPool::check_version(std::size_t index, Call call) {
   Server& server = servers_[index];
   if (server.phase != Phase::kReady || server.control_id != 0 || server.unconfirmed.empty()) return;
   const bool is_full = !queue_.empty() && options_.slots - server.in_flight < queue_.front().request.num_samples;
@@ -65,7 +65,7 @@ void ServerPool::check_version(std::size_t index) {
   server.checks_version = true;
   // Answers that come after the question need another one: the weights may change between the two.
   server.asked = std::exchange(server.unconfirmed, {});
-  control(index, protocol_->version_call(), kProbeLimit);
+  control(index, protocol_->version_call(), kProbeLimit, call);
 }
 
 void ServerPool::take_version(std::size_t index, const HttpDone& done, Call call) {

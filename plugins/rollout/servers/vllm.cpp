@@ -4,11 +4,11 @@
 
 namespace {
 
-struct Vllm : mortise::ServerBackend {
+struct Vllm : mortise::TransferBackend {
   static constexpr const char* summary =
-      "rollouts from vLLM's servers or from `mortise serve`; new weights go by files";
+      "rollouts from vLLM's servers or from `mortise serve`; new weights go by files or over the network";
   std::unique_ptr<mortise::Protocol> make_protocol() const override {
-    return std::make_unique<mortise::VllmProtocol>();
+    return std::make_unique<mortise::VllmProtocol>(transfer());
   }
 };
 
