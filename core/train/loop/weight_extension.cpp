@@ -61,7 +61,8 @@ Result<WeightPlace> read_place(const mortise_weight_group_options* from) {
 int32_t open_group(const mortise_host* host, mortise_call* call, const mortise_weight_group_options* options,
                    void** group) noexcept {
   return guard_extension(host, call, kSenderName, [&]() -> Result<> {
-    auto link = TRY(open_weight_link(TRY(read_place(options))));
+    const WeightPlace place = TRY(read_place(options));
+    auto link = TRY(open_weight_link(place));
     std::string id = link->unique_id();
     const int port = link->port();
     *group = new OpenedGroup{host, std::move(id), port, BackgroundLink(std::move(link))};
@@ -142,6 +143,8 @@ constexpr mortise_weight_group_vtable kWeightGroups = {sizeof(mortise_weight_gro
                                                        close_group};
 
 }  // namespace
+
+const mortise_weight_group_vtable* weight_group_extension() { return &kWeightGroups; }
 
 void offer_weight_groups() { register_host_extension(MORTISE_EXT_WEIGHT_GROUP, &kWeightGroups); }
 

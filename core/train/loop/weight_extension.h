@@ -6,6 +6,8 @@
 
 namespace mortise {
 
+// Its table. Valid for ever.
+const mortise_weight_group_vtable* weight_group_extension();
 // Offers the extension to every plugin of this process from now on. The policy is loaded: NCCL sends from its device.
 void offer_weight_groups();
 
