@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cstdlib>
+#include <filesystem>
 #include <memory>
 #include <optional>
 #include <thread>
@@ -70,17 +71,29 @@ std::string with_server(const std::string& url) {
          "rollout.vllm.url=" + url;
 }
 
+std::vector<std::string> train_words(const std::string& settings) {
+  std::vector<std::string> words = {program(), "train", "run.toml"};
+  for (const std::string_view word : split(settings, ' '))
+    if (!word.empty()) words.emplace_back(word);
+  return words;
+}
+
+// Weights over the network leave no folder behind, in the trainer's place or in the server's.
+size_t num_weight_folders() {
+  size_t count = 0;
+  for (const auto& entry : std::filesystem::directory_iterator("/dev/shm"))
+    count += entry.path().filename().string().starts_with("mortise-received-") ? 1 : 0;
+  return count;
+}
+
 // A server that dies comes back with its first weights. It gets the newest again, and the run has the same bits as one
 // without servers.
-TEST(Serve, ARunIsTheSameWhenItsServerDiesInTheMiddle) {
+void expect_same_when_server_dies(const std::string& more) {
   const TaskFolder task;
   const Outcome alone = task.mortise(std::string("train run.toml trainer.default_local_dir=alone") + kShortRun);
   ASSERT_EQ(alone.code, 0) << alone.output;
   ServerProcess server(task);
-  std::vector<std::string> words = {program(), "train", "run.toml"};
-  const std::string settings = with_server(server.url());
-  for (const std::string_view word : split(settings, ' '))
-    if (!word.empty()) words.emplace_back(word);
+  const std::vector<std::string> words = train_words(with_server(server.url()) + more);
   ASSERT_TRUE(default_env().create_dirs(task.path() / "served").ok());
   FolderWatch lines(task.path() / "served", IN_CREATE | IN_MODIFY);
   Process train(words, task.path(), task.path() / "train.txt");
@@ -95,6 +108,43 @@ TEST(Serve, ARunIsTheSameWhenItsServerDiesInTheMiddle) {
   EXPECT_EQ(server.stop(), 0);
 }
 
+TEST(Serve, ARunIsTheSameWhenItsServerDiesInTheMiddle) { expect_same_when_server_dies(""); }
+
+constexpr const char* kOverNetwork = " rollout.vllm.weight_transfer=c10d rollout.vllm.weights_dir=/nowhere";
+
+TEST(Serve, WeightsOverTheNetworkSurviveTheirServersDeath) {
+  expect_same_when_server_dies(kOverNetwork);
+  EXPECT_EQ(num_weight_folders(), 0U);
+}
+
+// A trainer that is killed may leave a server paused, and weights half sent. The next one connects again; two servers
+// have a connection each.
+TEST(Serve, WeightsOverTheNetworkSurviveTheirTrainersDeath) {
+  const TaskFolder task;
+  const std::string saves = " trainer.save_freq=1 trainer.total_training_steps=6";
+  const Outcome alone = task.mortise(std::string("train run.toml trainer.default_local_dir=alone") + kShortRun + saves);
+  ASSERT_EQ(alone.code, 0) << alone.output;
+  ServerProcess first(task), second(task);
+  const std::string settings = with_server(first.url() + "," + second.url()) + kOverNetwork + saves;
+  for (const size_t num_steps : {1, 2}) {
+    ASSERT_TRUE(default_env().create_dirs(task.path() / "served").ok());
+    FolderWatch lines(task.path() / "served", IN_CREATE | IN_MODIFY);
+    Process train(train_words(settings), task.path(), task.path() / "train.txt");
+    lines.wait_for("metrics.jsonl", 2, train);
+    // Somewhere between its steps: in a transfer, or next to one.
+    std::this_thread::sleep_for(std::chrono::milliseconds(7 * num_steps));
+    train.kill_and_wait();
+  }
+  const Outcome resumed = task.mortise("train run.toml" + settings);
+  ASSERT_EQ(resumed.code, 0) << resumed.output;
+  const auto expected = rows_of(task.path() / "alone/updates.jsonl");
+  EXPECT_EQ(expected.size(), 12U);
+  EXPECT_EQ(rows_of(task.path() / "served/updates.jsonl"), expected);
+  EXPECT_EQ(first.stop(), 0);
+  EXPECT_EQ(second.stop(), 0);
+  EXPECT_EQ(num_weight_folders(), 0U);
+}
+
 // Each run would sample with the other's weights. Sooner or later one of them sees that, and says so.
 TEST(Serve, OneOfTwoRunsOnOneServerStops) {
   const TaskFolder task;
@@ -102,10 +152,7 @@ TEST(Serve, OneOfTwoRunsOnOneServerStops) {
   std::vector<std::unique_ptr<Process>> runs;
   for (const std::string name : {"first", "second"}) {
     const std::string settings = with_server(server.url()) + " trainer.total_training_steps=2000";
-    std::vector<std::string> words = {program(), "train", "run.toml"};
-    for (const std::string_view word : split(settings, ' '))
-      if (!word.empty()) words.emplace_back(word);
-    words.push_back("trainer.default_local_dir=" + name);
+    const auto words = train_words(settings + " trainer.default_local_dir=" + name);
     runs.push_back(std::make_unique<Process>(words, task.path(), task.path() / (name + ".txt")));
   }
   size_t ended = runs.size();

@@ -31,6 +31,7 @@
 #                  weights, and all later completions but one are of these
 #   blank          loses its weights after 2 completions, and keeps its start time and connections, once
 #   late/K         half a body, once; its second reload ends after the second one of good/K
+#   named/K        gives back the weight_name that /reload gave; after K completions it is another run's
 #   net/K          takes weights over the network: vLLM 0.K, or SGLang (needs torch: rollout_transfers.py)
 #   netfail/K      the same; its first update of the weights fails, and it closes its end
 # GET /MODE/log gives what came: {"calls": [[path, body], ...], "loaded": {"file": [names]}, "faults": [...]}.
@@ -65,6 +66,7 @@ class Mode:
         self.sleeps = False
         self.num_nan = 0  # completions that give NaN
         self.receiver = None  # weights over the network
+        self.name = None  # of the weights, as an openai server was told
         self.adapters = {}  # by name: the configuration, and the names of the tensors with the first number
 
 
@@ -238,6 +240,8 @@ class Handler(BaseHTTPRequestHandler):
         mode.num_nan = sys.maxsize if is_nan else min(mode.num_nan, 1)
         while name == "late" and mode.reloads == 2 and modes[f"good/{count}"].reloads < 2:
             time.sleep(0.002)
+        if path == "/reload" and name == "named":
+            mode.name = body["weight_name"]
         if path == "/update_weights_from_disk":
             mode.version = int(body["weight_version"])
             return self.reply(200, {"success": True, "message": "ok", "num_paused_requests": 0})
@@ -326,6 +330,9 @@ class Handler(BaseHTTPRequestHandler):
             answer = make(body, name, mode)
         if name == "taken" and mode.completions > count:
             mode.version = 777777000000005
+        if name == "named" and mode.completions > count:
+            mode.name = "777777000000007"
+            answer = make(body, name, mode)
         if name == "plain" and mode.completions > count:
             mode.version = 5
         if name == "blank" and mode.completions > 2 and not mode.has_forgotten:
@@ -432,6 +439,8 @@ def vllm_answer(body, name, mode):
             del choice["token_ids"], choice["prompt_token_ids"]
         if name == "mortise":
             choice["weight_version"] = mode.version
+        if mode.name is not None:
+            choice["weight_name"] = mode.name
     return answer
 
 

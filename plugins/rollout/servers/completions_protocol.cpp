@@ -8,6 +8,7 @@
 #include "json_answer.h"
 #include "nccl_rendezvous.h"
 #include "transfer_lists.h"
+#include "version_names.h"
 
 namespace mortise {
 namespace {
@@ -87,8 +88,16 @@ std::string read_choice(const AnswerJson& choice, const ServerRequest& request, 
     std::vector<std::int64_t> ids;
     if (!read_ids(prompt, ids) || ids != request.prompt_ids) return "it completed another prompt than it was given";
   }
-  sample.weight_version = read_version(member_of(choice, "weight_version"));
   return read_log_probs(choice, request, facts, sample);
+}
+
+std::int64_t told_version(const AnswerJson& choice) { return read_version(member_of(choice, "weight_version")); }
+
+// A plain number is that of a server that knows no marks. It is taken as this run's.
+std::int64_t told_name(const AnswerJson& choice) {
+  if (const AnswerJson* const name = member_of(choice, "weight_name")) return read_version(name);
+  const std::int64_t version = told_version(choice);
+  return version < 0 || version >= kMarkUnit ? version : version_name(version);
 }
 
 // vLLM would end such a completion early, and say that it has reached its length.
@@ -212,13 +221,20 @@ HttpCall CompletionsProtocol::generate(const ServerRequest& request, const Serve
 
 Fault CompletionsProtocol::read_answer(const std::string& body, const ServerRequest& request, const ServerFacts& facts,
                                        std::vector<ServerSample>& samples) const {
+  return read_choices(body, request, facts, told_version, samples);
+}
+
+Fault CompletionsProtocol::read_choices(const std::string& body, const ServerRequest& request, const ServerFacts& facts,
+                                        ReadVersion version, std::vector<ServerSample>& samples) {
   const auto parsed = parse::parse_json(body);
   if (!parsed) return {"its answer is not JSON (" + parsed.fault().to_string() + ")"};
   const AnswerJson* const choices = member_of(*parsed, "choices");
   if (choices == nullptr || !choices->is_array()) return {"its answer has no choices"};
   for (const AnswerJson& choice : *choices) {
-    if (const std::string fault = read_choice(choice, request, facts, samples.emplace_back()); !fault.empty())
+    ServerSample& sample = samples.emplace_back();
+    if (const std::string fault = read_choice(choice, request, facts, sample); !fault.empty())
       return {"in its answer " + fault};
+    sample.weight_version = version(choice);
   }
   return check_samples(request, samples);
 }
@@ -348,9 +364,16 @@ std::string OpenaiProtocol::refusal(const ServerRequest& request, const ServerFa
   return "";
 }
 
+Fault OpenaiProtocol::read_answer(const std::string& body, const ServerRequest& request, const ServerFacts& facts,
+                                  std::vector<ServerSample>& samples) const {
+  return read_choices(body, request, facts, told_name, samples);
+}
+
 std::vector<HttpCall> OpenaiProtocol::weight_calls(const std::string& folder, std::int64_t version) const {
   if (reload_path_.empty()) return {};
-  const AnswerJson body = {{"weights_path", folder}, {"weight_version", version}};
+  const AnswerJson body = {{"weights_path", folder},
+                           {"weight_version", version_of(version)},
+                           {"weight_name", std::to_string(version)}};  // tells the versions of two runs apart
   return {{reload_path_, json_line(body), false, false}};
 }
 

@@ -1,6 +1,8 @@
 // Servers of OpenAI's /v1/completions: vLLM, `mortise serve`, and others that give token ids.
 #pragma once
 
+#include <nlohmann/json_fwd.hpp>
+
 #include "protocol.h"
 
 namespace mortise {
@@ -15,6 +17,12 @@ class CompletionsProtocol : public Protocol {
                     std::vector<ServerSample>& samples) const override;
   HttpCall identity_call() const override;
   std::string read_identity(const std::string& body) const override;
+
+ protected:
+  // `version`: what a choice says of its weights.
+  using ReadVersion = std::int64_t (*)(const nlohmann::json& choice);
+  static Fault read_choices(const std::string& body, const ServerRequest& request, const ServerFacts& facts,
+                            ReadVersion version, std::vector<ServerSample>& samples);
 };
 
 class VllmProtocol final : public CompletionsProtocol {
@@ -45,6 +53,9 @@ class OpenaiProtocol final : public CompletionsProtocol {
   explicit OpenaiProtocol(std::string reload_path) : reload_path_(std::move(reload_path)) {}
   std::string refusal(const ServerRequest& request, const ServerFacts& facts) const override;
   std::vector<HttpCall> weight_calls(const std::string& folder, std::int64_t version) const override;
+  Fault read_answer(const std::string& body, const ServerRequest& request, const ServerFacts& facts,
+                    std::vector<ServerSample>& samples) const override;
+  bool takes_marks() const override { return true; }
 
  private:
   std::string reload_path_;

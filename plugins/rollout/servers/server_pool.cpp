@@ -472,6 +472,7 @@ void ServerPool::count_answer(Flight flight, const HttpDone& done, Call call) {
   const bool was_given = has_weights() && takes_weights();
   const std::int64_t expected = was_given ? server.version : own_version_;
   for (const ServerSample& sample : samples) {
+    if (is_adapter_) refuse_whole_weights(server, sample.weight_version);
     // An adapter's name is its version: the server would not have found another one.
     const bool says = !is_adapter_ && (sample.weight_version >= 0 || server.facts.tells_versions);
     if (!was_given || !says || sample.weight_version == name_of(expected)) continue;

@@ -138,6 +138,7 @@ class ServerPool {
   void take_version(std::size_t index, const HttpDone& done, Call call);
   [[nodiscard]] std::int64_t name_of(std::int64_t version) const;
   void refuse_other_run(const Server& server, std::int64_t name) const;
+  void refuse_whole_weights(const Server& server, std::int64_t name) const;
   void take_identity(std::size_t index, const HttpDone& done, Call call);
   [[nodiscard]] std::size_t index_of(const Server& server) const { return std::size_t(&server - servers_.data()); }
   [[nodiscard]] bool is_ready(const Server& server) const;
