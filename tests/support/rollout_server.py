@@ -33,7 +33,8 @@
 #   late/K         half a body, once; its second reload ends after the second one of good/K
 #   named/K        gives back the weight_name that /reload gave; after K completions it is another run's
 #   net/K          takes weights over the network: vLLM 0.K, or SGLang (needs torch: rollout_transfers.py)
-#   netfail/K      the same; its first update of the weights fails, and it closes its end
+#   ipc/K          a vLLM 0.K that opens the memory of the trainer's GPU
+#   netfail/K      the same as net/K; its first update of the weights fails, and it closes its end
 # GET /MODE/log gives what came: {"calls": [[path, body], ...], "loaded": {"file": [names]}, "faults": [...]}.
 import copy
 import json
@@ -117,7 +118,7 @@ class Handler(BaseHTTPRequestHandler):
             return self.reply(200, {"calls": mode.calls, "loaded": mode.loaded, "faults": mode.faults,
                                     "adapters": sorted(mode.adapters)})
         if path == "/get_world_size":
-            return self.reply(200, {"world_size": 2})
+            return self.reply(200, {"world_size": 1 if name == "ipc" else 2})
         if path == "/version":
             return self.reply(200, {"version": f"0.{count}.0+cpu"})
         if path == "/get_server_info":
@@ -205,7 +206,7 @@ class Handler(BaseHTTPRequestHandler):
                 return self.reply(*vllm.mistyped(kind, "body.new_version"))
             mode.version = int(body["new_version"])
             return self.reply(200, {"success": True, "new_version": body["new_version"]})
-        if name in ("net", "netfail") and self.receive(name, count, mode, path, body):
+        if name in ("net", "netfail", "ipc") and self.receive(name, count, mode, path, body):
             return None
         if path.endswith("load_lora_adapter") and name != "no_adapters":
             if name == "reborn" and not path.endswith("unload_lora_adapter"):
@@ -251,8 +252,10 @@ class Handler(BaseHTTPRequestHandler):
     def receive(self, name, count, mode, path, body):
         import rollout_transfers as transfers
         if path in ("/init_weight_transfer_engine", "/init_weights_update_group"):
-            is_vllm = path == "/init_weight_transfer_engine"
-            mode.receiver = transfers.VllmWorkers(count >= 30) if is_vllm else transfers.SglangWorker()
+            if path == "/init_weights_update_group":
+                mode.receiver = transfers.SglangWorker()
+            else:
+                mode.receiver = transfers.VllmOnOneGpu() if name == "ipc" else transfers.VllmWorkers(count >= 30)
         if mode.receiver is None or path not in mode.receiver.PATHS:
             return False
         if name == "netfail" and path == "/update_weights":

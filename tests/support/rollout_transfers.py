@@ -12,6 +12,7 @@ from datetime import timedelta
 import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
+from torch.multiprocessing import reductions
 
 LIMIT = timedelta(seconds=20)
 NUM_WORKERS = 2  # of a vLLM
@@ -120,6 +121,47 @@ class VllmWorkers:
     def finish_weight_update(self, body, paused):
         assert paused and self.state == "received", (paused, self.state)
         self.state = "open"
+
+
+class VllmOnOneGpu(VllmWorkers):
+    """A vLLM whose engine is ipc. In the place of the GPU's memory, the handle of a piece is the path of a file."""
+
+    def __init__(self):
+        super().__init__(False)
+
+    def init_weight_transfer_engine(self, body, paused):
+        assert body == {"init_info": {}}, body
+        self.state = "open"
+
+    def update_weights(self, body, paused):
+        assert paused and self.state == "started", (paused, self.state)
+        info = body["update_info"]
+        assert set(info) == {"names", "dtype_names", "shapes", "ipc_handles_pickled"}, sorted(info)
+        handles = pickle.loads(b64decode(info["ipc_handles_pickled"], validate=True))
+        assert type(handles) is list and len(handles) == len(info["names"])
+        self.weights = {name: self.open(dtype, shape, handle) for name, dtype, shape, handle
+                        in zip(info["names"], info["dtype_names"], info["shapes"], handles)}
+        self.state = "received"
+
+    def open(self, dtype, shape, handle):
+        assert list(handle) == ["0123-uuid"], list(handle)
+        function, arguments = handle["0123-uuid"]
+        assert function is reductions.rebuild_cuda_tensor
+        names = function.__code__.co_varnames[:function.__code__.co_argcount]
+        assert type(arguments) is tuple and len(arguments) == len(names), arguments
+        given = dict(zip(names, arguments))
+        tensor = torch.empty(shape, dtype=getattr(torch, dtype))
+        path, size = bytes(given.pop("storage_handle")).decode(), tensor.numel() * tensor.element_size()
+        expected = dict(tensor_cls=torch.Tensor, tensor_size=tensor.size(), tensor_stride=tensor.stride(),
+                        tensor_offset=0, storage_cls=type(tensor._typed_storage()), dtype=tensor.dtype, storage_device=3,
+                        storage_size_bytes=size, storage_offset_bytes=512, requires_grad=False,
+                        ref_counter_handle=b"/counter", ref_counter_offset=7, event_handle=b"e\x00\xff",
+                        event_sync_required=True)
+        assert given == expected, (given, expected)
+        assert {name: type(value) for name, value in given.items()} == {n: type(v) for n, v in expected.items()}
+        with open(path, "rb") as file:
+            data = bytearray(file.read())
+        return [dtype, shape, torch.frombuffer(data, dtype=tensor.dtype).tolist()]
 
 
 class SglangWorker:

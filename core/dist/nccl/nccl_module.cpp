@@ -60,4 +60,12 @@ Result<std::unique_ptr<NcclIdGroup>> open_nccl_id_group(std::chrono::millisecond
                "set model.device to a GPU, or send the weights by files"};
 }
 
+Result<std::unique_ptr<CudaSharer>> open_cuda_sharer(const std::string& given) {
+  const auto entry = TRY(load_entry<SharerEntry>(given, kSharerEntry));
+  std::string error;
+  if (CudaSharer* const sharer = entry(&error)) return std::unique_ptr<CudaSharer>(sharer);
+  return Error{ErrorKind::kConfig, "this process cannot share memory of a GPU: " + error, "model.device",
+               "set model.device to the GPU of the server, or send the weights by files"};
+}
+
 }  // namespace mortise

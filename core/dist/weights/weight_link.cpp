@@ -157,9 +157,38 @@ class IdLink : public StoredLink {
   std::unique_ptr<NcclIdGroup> group_;
 };
 
+// Memory of the GPU that a server opens.
+class SharingLink : public WeightLink {
+ public:
+  explicit SharingLink(std::unique_ptr<CudaSharer> sharer) : sharer_(std::move(sharer)) {}
+  [[nodiscard]] int port() const override { return 0; }
+  [[nodiscard]] std::string unique_id() const override { return ""; }
+  Result<> set(const std::string&, const std::string&) override { return unjoined(); }
+  Result<> join() override { return unjoined(); }
+  Result<> send(std::span<const std::byte>) override { return unjoined(); }
+  Result<> receive(std::span<std::byte>) override { return unjoined(); }
+  Result<SharedPiece> share(std::span<const std::byte> piece) override {
+    SharedPiece out;
+    const std::string failure = sharer_->share(piece, out);
+    if (failure.empty()) return out;
+    return Error{ErrorKind::kRankFailure, "sharing memory of the GPU failed: " + failure, "", ""};
+  }
+  void stop() override {}
+
+ private:
+  static Error unjoined() { return {ErrorKind::kInternal, "shared memory of a GPU joins and sends nothing", "", ""}; }
+  std::unique_ptr<CudaSharer> sharer_;
+};
+
 }  // namespace
 
+Result<SharedPiece> WeightLink::share(std::span<const std::byte>) {
+  return Error{ErrorKind::kInternal, "this carrier of weights shares no memory", "", ""};
+}
+
 Result<std::unique_ptr<WeightLink>> open_weight_link(const WeightPlace& place) {
+  if (place.carrier == WeightCarrier::kCudaIpc)
+    return std::unique_ptr<WeightLink>(std::make_unique<SharingLink>(TRY(open_cuda_sharer())));
   std::unique_ptr<NcclIdGroup> ids;
   if (place.carrier == WeightCarrier::kNcclId) ids = TRY(open_nccl_id_group(place.timeout));
   StorePlace where;

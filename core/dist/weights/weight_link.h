@@ -7,6 +7,7 @@
 
 #include <chrono>
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -17,10 +18,24 @@
 
 namespace mortise {
 
+// What another process on the same GPU needs to open a piece of memory, in the terms of torch's
+// UntypedStorage._new_shared_cuda.
+struct SharedPiece {
+  std::string device_uuid;  // as torch writes it, without "GPU-"
+  int device = 0;
+  std::string handle;
+  uint64_t num_bytes = 0, offset = 0;
+  std::string counter;
+  uint64_t counter_offset = 0;
+  std::string event;
+  bool waits_for_event = false;
+};
+
 enum class WeightCarrier {
   kGloo,    // ProcessGroupGloo of torch.distributed
   kNccl,    // its ProcessGroupNCCL
   kNcclId,  // NCCL alone, among those that know the unique id
+  kCudaIpc,  // memory of the trainer's GPU, which a server on it opens; nothing is joined or sent
 };
 
 struct WeightPlace {
@@ -44,6 +59,8 @@ class WeightLink {
   virtual Result<> join() = 0;
   virtual Result<> send(std::span<const std::byte> piece) = 0;
   virtual Result<> receive(std::span<std::byte> piece) = 0;
+  // Of kCudaIpc: the pieces stay on the GPU until the link goes.
+  virtual Result<SharedPiece> share(std::span<const std::byte> piece);
   // From any thread: ends a call that waits, if the carrier can be interrupted (NCCL can, Gloo cannot).
   virtual void stop() = 0;
 };

@@ -35,8 +35,11 @@ std::string text_in(mortise_text text) {
 }
 
 Result<WeightPlace> read_place(const mortise_weight_group_options* from) {
-  constexpr std::array<std::pair<std::string_view, WeightCarrier>, 3> kCarriers = {
-      {{"gloo", WeightCarrier::kGloo}, {"nccl", WeightCarrier::kNccl}, {"nccl_id", WeightCarrier::kNcclId}}};
+  constexpr std::array<std::pair<std::string_view, WeightCarrier>, 4> kCarriers = {
+      {{"gloo", WeightCarrier::kGloo},
+       {"nccl", WeightCarrier::kNccl},
+       {"nccl_id", WeightCarrier::kNcclId},
+       {"cuda_ipc", WeightCarrier::kCudaIpc}}};
   const auto in = read_abi_struct(from);
   WeightPlace place;
   const std::string carrier = text_in(in.carrier);
@@ -48,7 +51,7 @@ Result<WeightPlace> read_place(const mortise_weight_group_options* from) {
   }
   if (!is_known)
     return Error{ErrorKind::kConfig, "there is no carrier '" + carrier + "' of weights", MORTISE_EXT_WEIGHT_GROUP,
-                 "use gloo, nccl or nccl_id"};
+                 "use gloo, nccl, nccl_id or cuda_ipc"};
   if (in.num_ranks < 2 || in.num_ranks > 65536 || in.timeout_ns <= 0)
     return Error{ErrorKind::kData, "num_ranks or timeout_ns is out of range", MORTISE_EXT_WEIGHT_GROUP, ""};
   place.address = text_in(in.address);
@@ -129,6 +132,34 @@ void state_of(void* group, int32_t* is_busy, mortise_text* failure) noexcept {
   *failure = {opened.failure.data(), opened.failure.size()};
 }
 
+mortise_bytes bytes_of(const std::string& text) { return {text.data(), text.size()}; }
+
+int32_t share_pieces(void* group, mortise_call* call, const mortise_weight_send* what,
+                     const mortise_shared_sink* sink) noexcept {
+  OpenedGroup& opened = group_at(group);
+  return guard_extension(opened.host, call, kSenderName, [&]() -> Result<> {
+    const auto in = read_abi_struct(what);
+    const auto out = read_abi_struct(sink);
+    const Pieces pieces({in.pieces, in.pieces + in.num_pieces}, in);
+    for (const mortise_weight_piece& piece : pieces.list) {
+      const SharedPiece shared = TRY(opened.link.link().share(
+          {static_cast<const std::byte*>(piece.data), static_cast<size_t>(piece.num_bytes)}));
+      auto told = make_abi_struct<mortise_shared_piece>();
+      told.waits_for_event = shared.waits_for_event ? 1 : 0;
+      told.device_uuid = {shared.device_uuid.data(), shared.device_uuid.size()};
+      told.device = shared.device;
+      told.handle = bytes_of(shared.handle);
+      told.num_bytes = shared.num_bytes;
+      told.offset = shared.offset;
+      told.counter = bytes_of(shared.counter);
+      told.counter_offset = shared.counter_offset;
+      told.event = bytes_of(shared.event);
+      out.piece(out.context, &told);
+    }
+    return {};
+  });
+}
+
 void close_group(void* group) noexcept { delete static_cast<OpenedGroup*>(group); }
 
 constexpr mortise_weight_group_vtable kWeightGroups = {sizeof(mortise_weight_group_vtable),
@@ -140,6 +171,7 @@ constexpr mortise_weight_group_vtable kWeightGroups = {sizeof(mortise_weight_gro
                                                        join_group,
                                                        send_pieces,
                                                        state_of,
+                                                       share_pieces,
                                                        close_group};
 
 }  // namespace

@@ -6,7 +6,7 @@
 
 #include "adapter_calls.h"
 #include "json_answer.h"
-#include "nccl_rendezvous.h"
+#include "pickles.h"
 #include "transfer_lists.h"
 #include "version_names.h"
 
@@ -119,11 +119,13 @@ std::vector<HttpCall> after_weights(std::int64_t version) {
 }
 
 // {"version": "0.32.0+cpu"} or {"world_size": 2}
-std::string read_transfer_probe(const std::string& path, const std::string& body, ServerFacts& facts) {
+std::string read_transfer_probe(const std::string& path, const std::string& body, bool is_one, ServerFacts& facts) {
   const auto parsed = parse::parse_json(body);
   if (path == kRanksPath) {
     facts.num_ranks = parsed ? read_count(member_of(*parsed, "world_size"), 0) : 0;
-    return facts.num_ranks > 0 ? "" : "does not say how many processes take its weights";
+    if (facts.num_ranks < 1) return "does not say how many processes take its weights";
+    if (!is_one || facts.num_ranks == 1) return "";
+    return "has several GPUs, and the trainer shares one. Set weight_transfer to \"nccl\" or \"file\"";
   }
   const AnswerJson* const version = parsed ? member_of(*parsed, "version") : nullptr;
   if (version == nullptr || !version->is_string()) return "";
@@ -255,7 +257,8 @@ std::string VllmProtocol::read_probe(std::size_t number, const HttpDone& answer,
     const std::string fault = CompletionsProtocol::read_probe(number, answer, facts);
     return fault.empty() ? check_transfer(facts) : fault;
   }
-  if (path == kRanksPath || path == kProgramPath) return read_transfer_probe(path, answer.body, facts);
+  if (path == kRanksPath || path == kProgramPath) 
+    return read_transfer_probe(path, answer.body, transfer_ == WeightTransfer::kCudaIpc, facts);
   if (path != kPausedPath && path != kVersionPath) return CompletionsProtocol::read_probe(number, answer, facts);
   const auto parsed = parse::parse_json(answer.body);
   const AnswerJson* const value =
@@ -305,20 +308,26 @@ std::vector<HttpCall> VllmProtocol::weight_calls(const std::string& folder, std:
 std::string VllmProtocol::check_transfer(const ServerFacts& facts) const {
   if (transfer_ == WeightTransfer::kNccl && facts.is_mortise)
     return "`mortise serve` takes no weights over NCCL. Set weight_transfer to \"c10d\" or \"file\"";
+  if (transfer_ == WeightTransfer::kCudaIpc && facts.is_mortise)
+    return "`mortise serve` opens no memory of a GPU. Set weight_transfer to \"c10d\" or \"file\"";
   if (transfer_ == WeightTransfer::kC10d && !facts.is_mortise)
     return "vLLM takes no weights over Gloo. Set weight_transfer to \"nccl\" or \"file\"";
   return "";
 }
 
 TransferWay VllmProtocol::transfer_way(const ServerFacts& facts, const std::string&) const {
-  return facts.is_mortise ? TransferWay{"gloo", "weights", ""} : TransferWay{"nccl_id", "", ""};
+  if (facts.is_mortise) return {"gloo", "weights", ""};
+  return {transfer_ == WeightTransfer::kCudaIpc ? "cuda_ipc" : "nccl_id", "", ""};
 }
 
 std::vector<HttpCall> VllmProtocol::transfer_calls(const ServerFacts& facts, const TransferWay&,
                                                    const SenderPlace* place, const WeightImage& image,
                                                    std::int64_t version) const {
   std::vector<HttpCall> calls;
-  if (place != nullptr) {
+  const bool is_shared = transfer_ == WeightTransfer::kCudaIpc;
+  if (place != nullptr && is_shared) {
+    calls.push_back({"/init_weight_transfer_engine", R"({"init_info": {}})"});
+  } else if (place != nullptr) {
     AnswerJson info = {{"rank_offset", 1}, {"world_size", place->num_ranks}};
     if (facts.takes_unique_id) {
       info["nccl_unique_id_b64"] = base64_of(place->unique_id);
@@ -330,11 +339,13 @@ std::vector<HttpCall> VllmProtocol::transfer_calls(const ServerFacts& facts, con
     calls.push_back({"/init_weight_transfer_engine", json_line(body)});
     calls.back().side = HttpCall::Side::kJoin;
   }
-  const AnswerJson update = {{"update_info", transfer_lists(image, "names", "dtype_names", "shapes")}};
+  AnswerJson lists = transfer_lists(image, "names", "dtype_names", "shapes");
+  if (is_shared) lists["ipc_handles_pickled"] = base64_of(pickled_shared_weights(image, place->shared));
+  const AnswerJson update = {{"update_info", std::move(lists)}};
   calls.push_back({"/pause?mode=wait", "{}"});
   calls.push_back({"/start_weight_update", "{}"});
   calls.push_back({"/update_weights", json_line(update)});
-  calls.back().side = HttpCall::Side::kSend;
+  if (!is_shared) calls.back().side = HttpCall::Side::kSend;
   calls.push_back({"/finish_weight_update", "{}"});
   for (HttpCall& call : after_weights(version)) calls.push_back(std::move(call));
   return calls;

@@ -18,6 +18,8 @@ void ServerPool::set_image(std::shared_ptr<const WeightImage> image, std::int64_
 }
 
 std::vector<HttpCall> ServerPool::transfer_steps(Server& server, Call call) {
+  const bool is_shared = server.sender && !server.sender->place().shared.empty();
+  if (is_shared) server.sender.reset();  // of an earlier update
   const bool is_new = !server.sender;
   if (is_new) {
     const std::string number = std::to_string(began_ns_) + "-" + std::to_string(++num_senders_);
@@ -26,6 +28,7 @@ std::vector<HttpCall> ServerPool::transfer_steps(Server& server, Call call) {
     server.sender = std::make_unique<WeightSender>(server.way, address, server.facts.num_ranks + 1,
                                                    options_.update_limit, call);
   }
+  if (server.way.carrier == "cuda_ipc") server.sender->share(image_, call);
   server.coming_image = image_;
   const SenderPlace* const place = is_new ? &server.sender->place() : nullptr;
   return protocol_->transfer_calls(server.facts, server.way, place, *image_, name_of(version_));

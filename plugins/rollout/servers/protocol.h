@@ -77,7 +77,7 @@ struct ServerFacts {
 };
 
 // How the weights get to servers.
-enum class WeightTransfer { kFile, kC10d, kNccl };
+enum class WeightTransfer { kFile, kC10d, kNccl, kCudaIpc };
 
 // What carries weights over the network to a server: see mortise_weight_group_options.
 struct TransferWay {
@@ -85,11 +85,20 @@ struct TransferWay {
   std::string group;  // name of the connection
 };
 
+// A weight in the memory of the GPU that a server shares with the trainer: see mortise_shared_piece.
+struct SharedWeight {
+  std::string device_uuid, handle, counter, event;
+  std::int64_t device = 0;
+  std::uint64_t num_bytes = 0, offset = 0, counter_offset = 0;
+  bool waits_for_event = false;
+};
+
 // Where the trainer waits for the ranks of a server.
 struct SenderPlace {
   std::string address;
   std::int64_t port = 0, num_ranks = 0;  // num_ranks: with the trainer
   std::string unique_id;                 // of NCCL, or empty
+  std::vector<SharedWeight> shared;      // cuda_ipc: the weights of this update, in place of a connection
 };
 
 // Why an answer is refused: `what` is empty where it is good. `final`: another try gives the same.

@@ -103,8 +103,10 @@ void ServerBackend::end_update(Call call) {
 }
 
 WeightTransfer TransferBackend::transfer() const {
-  if (weight_transfer_ == "file") return WeightTransfer::kFile;
-  return weight_transfer_ == "c10d" ? WeightTransfer::kC10d : WeightTransfer::kNccl;
+  const std::string& name = transfer_name();
+  if (name == "file") return WeightTransfer::kFile;
+  if (name == "cuda_ipc") return WeightTransfer::kCudaIpc;
+  return name == "c10d" ? WeightTransfer::kC10d : WeightTransfer::kNccl;
 }
 
 std::uint64_t ServerBackend::submit(Span<const mortise_rollout_request* const> requests, Call) {

@@ -57,15 +57,12 @@ class ServerBackend : public WeightedRolloutBackend {
 // Servers that also take weights over the network.
 class TransferBackend : public ServerBackend {
  protected:
+  // The parameter weight_transfer, whose choices are those of the servers.
+  [[nodiscard]] virtual const std::string& transfer_name() const = 0;
   [[nodiscard]] WeightTransfer transfer() const override;
   [[nodiscard]] std::string own_address() const override { return transfer_address_; }
 
  private:
-  std::string weight_transfer_ =
-      param("weight_transfer", "file",
-            "how new weights get to the servers: file, through weights_dir; c10d, over the network to `mortise serve` "
-            "and SGLang; nccl, between GPUs to vLLM and SGLang")
-          .choices({"file", "c10d", "nccl"});
   std::string transfer_address_ =
       param("transfer_address", "",
             "address of this machine at which the servers take weights over the network; empty: that from which it "

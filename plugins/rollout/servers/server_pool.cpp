@@ -196,6 +196,7 @@ void ServerPool::end_weights(Server& server) {
   server.facts.adapter = std::exchange(server.facts.next_adapter, {});
   server.facts.left_adapters.clear();
   server.coming_image.reset();
+  if (server.sender && !server.sender->place().shared.empty()) server.sender.reset();  // frees the GPU's memory
 }
 
 // A server that was started again knows the adapter's name no more, and says so with the name.

@@ -4,7 +4,7 @@
 #include <utility>
 #include <vector>
 
-#include "nccl_rendezvous.h"
+#include "pickles.h"
 
 namespace mortise {
 namespace {
@@ -59,8 +59,9 @@ WeightSender::~WeightSender() { slots_->close(group_); }
 
 void WeightSender::join(Call call) { check_status(slots_->join(group_, call.raw()), "connecting to a server"); }
 
-void WeightSender::send(std::shared_ptr<const WeightImage> image, Call call) {
-  std::vector<mortise_weight_piece> pieces;
+// The image lives until it is released.
+mortise_weight_send WeightSender::send_of(std::shared_ptr<const WeightImage> image,
+                                          std::vector<mortise_weight_piece>& pieces) {
   for (const ImageTensor& tensor : image->tensors()) pieces.push_back({tensor.data.get(), tensor.num_bytes});
   auto kept = std::make_unique<std::shared_ptr<const WeightImage>>(std::move(image));
   mortise_weight_send what{};
@@ -69,7 +70,38 @@ void WeightSender::send(std::shared_ptr<const WeightImage> image, Call call) {
   what.num_pieces = pieces.size();
   what.release = [](void* context) noexcept { delete static_cast<std::shared_ptr<const WeightImage>*>(context); };
   what.context = kept.release();
+  return what;
+}
+
+void WeightSender::send(std::shared_ptr<const WeightImage> image, Call call) {
+  std::vector<mortise_weight_piece> pieces;
+  const mortise_weight_send what = send_of(std::move(image), pieces);
   check_status(slots_->send(group_, call.raw(), &what), "sending the weights");
+}
+
+void WeightSender::share(const std::shared_ptr<const WeightImage>& image, Call call) {
+  place_.shared.clear();
+  std::vector<mortise_weight_piece> pieces;
+  const mortise_weight_send what = send_of(image, pieces);
+  mortise_shared_sink sink{};
+  sink.struct_size = sizeof sink;
+  sink.context = &place_.shared;
+  sink.piece = [](void* context, const mortise_shared_piece* piece) noexcept {
+    const auto text = [](mortise_bytes bytes) {
+      return bytes.data == nullptr ? std::string() : std::string(static_cast<const char*>(bytes.data), bytes.size);
+    };
+    SharedWeight& out = static_cast<std::vector<SharedWeight>*>(context)->emplace_back();
+    out.device_uuid.assign(piece->device_uuid.data, piece->device_uuid.size);
+    out.handle = text(piece->handle);
+    out.counter = text(piece->counter);
+    out.event = text(piece->event);
+    out.device = piece->device;
+    out.num_bytes = piece->num_bytes;
+    out.offset = piece->offset;
+    out.counter_offset = piece->counter_offset;
+    out.waits_for_event = piece->waits_for_event != 0;
+  };
+  check_status(slots_->share(group_, call.raw(), &what, &sink), "sharing the weights");
 }
 
 WeightSender::State WeightSender::state() const {

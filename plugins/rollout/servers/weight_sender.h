@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include <mortise/cpp/plugin.hpp>
 #include <mortise/ext/draft/weight_group.h>
@@ -26,6 +27,8 @@ class WeightSender {
   // Both begin. state() says when they have ended.
   void join(Call call);
   void send(std::shared_ptr<const WeightImage> image, Call call);
+  // cuda_ipc: place().shared has the weights of the image afterwards, until this object goes.
+  void share(const std::shared_ptr<const WeightImage>& image, Call call);
   struct State {
     bool is_busy = false;
     std::string failure;
@@ -35,6 +38,9 @@ class WeightSender {
   static void check(Call call);
 
  private:
+  static mortise_weight_send send_of(std::shared_ptr<const WeightImage> image,
+                                     std::vector<mortise_weight_piece>& pieces);
+
   const mortise_weight_group_vtable* slots_;
   void* group_ = nullptr;
   SenderPlace place_;

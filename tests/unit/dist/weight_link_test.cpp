@@ -21,7 +21,7 @@ WeightPlace sender_place(int size = 2) {
   place.address = "127.0.0.1";
   place.prefix = "weights";
   place.size = size;
-  place.timeout = milliseconds(20'000);
+  place.timeout = milliseconds(120'000);
   return place;
 }
 
@@ -88,7 +88,7 @@ TEST(WeightLink, ASenderNoticesAtOnceThatItsReceiverHasGone) {
   const auto begin = std::chrono::steady_clock::now();
   while (!(ended = background.look())) std::this_thread::sleep_for(milliseconds(5));
   EXPECT_FALSE(ended->ok());
-  EXPECT_LT(std::chrono::steady_clock::now() - begin, milliseconds(15'000)) << "it waited for its limit of 20 s";
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, milliseconds(60'000)) << "it waited for its limit";
 }
 
 TEST(WeightLink, EndsWhenItsOtherEndDoesNotCome) {
@@ -107,18 +107,16 @@ TEST(WeightLink, EndsWhenItsOtherEndDoesNotCome) {
 // What waits continues without its owner, and its pieces are kept until then.
 TEST(WeightLink, AnOwnerThatGoesWaitsForNobody) {
   WeightPlace place = sender_place();
-  place.timeout = milliseconds(700);
+  place.timeout = milliseconds(5'000);
   auto sender = open_weight_link(place);
   ASSERT_TRUE(sender.ok());
   const auto kept = std::make_shared<int>(0);
-  const auto begin = std::chrono::steady_clock::now();
   {
     BackgroundLink background(std::move(*sender));
     background.start([kept](WeightLink& link) { return link.join(); });
     EXPECT_FALSE(background.look().has_value());
   }
-  EXPECT_LT(std::chrono::steady_clock::now() - begin, milliseconds(600));
-  EXPECT_EQ(kept.use_count(), 2);
+  EXPECT_EQ(kept.use_count(), 2) << "the owner waited for the limit";
   while (kept.use_count() > 1) std::this_thread::sleep_for(milliseconds(5));
 }
 
@@ -126,6 +124,7 @@ TEST(WeightLink, NcclAloneSaysWhatIsMissing) {
   const auto absent = open_nccl_id_group(milliseconds(100), "/nowhere/libmortise_nccl.so");
   ASSERT_FALSE(absent.ok());
   EXPECT_NE(absent.error().what.find("/nowhere/libmortise_nccl.so is not there"), std::string::npos);
+  EXPECT_FALSE(open_cuda_sharer("/nowhere/libmortise_nccl.so").ok());
 }
 
 }  // namespace

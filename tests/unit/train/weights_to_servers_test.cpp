@@ -7,6 +7,8 @@
 
 #include <cstdlib>
 #include <cstring>
+#include <fstream>
+#include <memory>
 
 #include "e2e/python_service.h"
 #include "plugins/rollout_client.h"
@@ -26,6 +28,7 @@ using testing::IsEmpty;
 struct GlooAsNccl {
   void* group = nullptr;
   std::string id;
+  std::unique_ptr<TempDir> shared;  // of cuda_ipc: files in the place of the GPU's memory
 };
 
 const mortise_weight_group_vtable& engine() { return *weight_group_extension(); }
@@ -40,6 +43,11 @@ int32_t open_stand_in(const mortise_host* host, mortise_call* call, const mortis
     changed.prefix = {"nccl_by_gloo", 12};
   }
   auto made = std::make_unique<GlooAsNccl>();
+  if (str(options->carrier) == "cuda_ipc") {
+    made->shared = std::make_unique<TempDir>();
+    *group = made.release();
+    return 0;
+  }
   const int32_t status = engine().open(host, call, &changed, &made->group);
   if (status != 0) return status;
   if (is_nccl) {
@@ -53,12 +61,30 @@ int32_t open_stand_in(const mortise_host* host, mortise_call* call, const mortis
   return 0;
 }
 
+int32_t share_stand_in(void* group, mortise_call*, const mortise_weight_send* what,
+                       const mortise_shared_sink* sink) noexcept {
+  for (uint64_t i = 0; i < what->num_pieces; ++i) {
+    const std::string path = (stand_in(group).shared->path() / std::to_string(i)).string();
+    std::ofstream(path, std::ios::binary)
+        .write(static_cast<const char*>(what->pieces[i].data), std::streamsize(what->pieces[i].num_bytes));
+    const std::string uuid = "0123-uuid", counter = "/counter", event("e\0\xff", 3);
+    const mortise_shared_piece piece{sizeof(mortise_shared_piece),   1, {uuid.data(), uuid.size()}, 3,
+                                     {path.data(), path.size()},     what->pieces[i].num_bytes,     512,
+                                     {counter.data(), counter.size()}, 7,                           {event.data(), event.size()}};
+    sink->piece(sink->context, &piece);
+  }
+  what->release(what->context);
+  return 0;
+}
+
 const mortise_weight_group_vtable& stand_in_table() {
   static const mortise_weight_group_vtable table = {
       sizeof(mortise_weight_group_vtable),
       0,
       open_stand_in,
-      [](void* group) noexcept { return engine().port(stand_in(group).group); },
+      [](void* group) noexcept {
+        return stand_in(group).shared ? int64_t{0} : engine().port(stand_in(group).group);
+      },
       [](void* group) noexcept {
         return mortise_bytes{stand_in(group).id.data(), stand_in(group).id.size()};
       },
@@ -72,8 +98,9 @@ const mortise_weight_group_vtable& stand_in_table() {
       [](void* group, int32_t* is_busy, mortise_text* failure) noexcept {
         engine().state(stand_in(group).group, is_busy, failure);
       },
+      share_stand_in,
       [](void* group) noexcept {
-        engine().close(stand_in(group).group);
+        if (!stand_in(group).shared) engine().close(stand_in(group).group);
         delete &stand_in(group);
       }};
   return table;
@@ -161,6 +188,23 @@ TEST_F(WeightsToServers, SglangTakesThem) {
                           "/end_weight_update"));
 }
 
+// The handles are pickled as torch pickles them.
+TEST_F(WeightsToServers, AVllmOnTheTrainersGpuOpensItsMemory) {
+  for (const std::string dtype : {"float32", "bfloat16"}) {
+    SCOPED_TRACE(dtype);
+    const std::string mode = dtype == "float32" ? "ipc/31" : "ipc/32";
+    RolloutClient client("vllm", {{"url", url(mode)}, {"weight_transfer", "cuda_ipc"}, {"weights_dtype", dtype}});
+    ASSERT_EQ(client.created(), 0) << client.error();
+    ASSERT_EQ(client.send_weights(3), 0) << client.error();
+    ASSERT_EQ(client.send_weights(4, 2.5F), 0) << client.error();
+    ASSERT_EQ(client.sample(2), 0) << client.error();
+    const json seen = log(mode);
+    EXPECT_THAT(seen["faults"], IsEmpty()) << seen["faults"];
+    const json values = {2.5, 2.5, 2.5, 2.5, 2.5, 2.5};
+    EXPECT_EQ(seen["loaded"], json({{"model.a", {dtype, {2, 3}, values}}, {"model.b", {dtype, {2, 3}, values}}}));
+  }
+}
+
 // Nothing is sampled before the weights have come by a new connection.
 TEST_F(WeightsToServers, AnUpdateThatFailsIsSentAgain) {
   RolloutClient client("vllm", {{"url", url("netfail/32")}, {"weight_transfer", "nccl"}});
@@ -180,6 +224,9 @@ TEST_F(WeightsToServers, WhatAServerCannotTakeIsSaidAtTheStart) {
   RolloutClient nccl("vllm", {{"url", url("mortise/40")}, {"weight_transfer", "nccl"}});
   EXPECT_EQ(nccl.created(), MORTISE_UNAVAILABLE);
   EXPECT_THAT(nccl.error(), HasSubstr("`mortise serve` takes no weights over NCCL"));
+  RolloutClient gpus("vllm", {{"url", url("net/37")}, {"weight_transfer", "cuda_ipc"}});
+  EXPECT_EQ(gpus.created(), MORTISE_UNAVAILABLE);
+  EXPECT_THAT(gpus.error(), HasSubstr("has several GPUs, and the trainer shares one"));
   RolloutClient adapter("vllm", {{"url", url("net/34")}, {"weight_transfer", "nccl"}});
   EXPECT_EQ(adapter.send_adapter(1), MORTISE_UNIMPLEMENTED);
   EXPECT_THAT(adapter.error(), HasSubstr("adapters go to servers by files only"));
@@ -193,11 +240,14 @@ TEST_F(WeightsToServers, WhatAServerCannotTakeIsSaidAtTheStart) {
 }
 
 // On a machine without GPUs the engine's own NCCL refuses, and says what helps.
-TEST_F(WeightsToServers, NcclNeedsAPolicyOnAGpu) {
+TEST_F(WeightsToServers, NcclAndSharedMemoryNeedAPolicyOnAGpu) {
   extensions()[MORTISE_EXT_WEIGHT_GROUP] = weight_group_extension();
+  RolloutClient shared("vllm", {{"url", url("ipc/33")}, {"weight_transfer", "cuda_ipc"}});
+  EXPECT_EQ(shared.send_weights(1), MORTISE_FAILED_PRECONDITION);
   RolloutClient client("vllm", {{"url", url("net/35")}, {"weight_transfer", "nccl"}});
   ASSERT_EQ(client.created(), 0) << client.error();
   EXPECT_EQ(client.send_weights(1), MORTISE_FAILED_PRECONDITION);
+  EXPECT_THAT(client.error(), HasSubstr("opening a connection for the weights failed")) << "the host has said why";
   extensions()[MORTISE_EXT_WEIGHT_GROUP] = &stand_in_table();
 }
 

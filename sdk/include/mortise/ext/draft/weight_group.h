@@ -17,7 +17,8 @@ typedef struct mortise_weight_group_options {
   uint32_t struct_size;
   uint32_t flags; /* 0 */
   /* "gloo", "nccl": the backends of torch.distributed. "nccl_id": NCCL alone, among the ranks that know `unique_id`;
-   * joining ends with a sum of one float32. NCCL needs a policy on a GPU. */
+   * joining ends with a sum of one float32. "cuda_ipc": a process on this GPU opens the pieces that `share` gives; there
+   * is no store, and nothing is joined or sent. All but gloo need a policy on a GPU. */
   mortise_text carrier;
   mortise_text address; /* of this machine, as the other ranks reach it */
   mortise_text prefix;  /* of the keys of gloo and nccl in the store; may be empty */
@@ -41,6 +42,27 @@ typedef struct mortise_weight_send {
   void* context;
 } mortise_weight_send;
 
+/* What torch's UntypedStorage._new_shared_cuda needs to open a piece. Borrowed for the call that gives it. */
+typedef struct mortise_shared_piece {
+  uint32_t struct_size;
+  int32_t waits_for_event;
+  mortise_text device_uuid; /* as torch writes it */
+  int64_t device;
+  mortise_bytes handle;
+  uint64_t num_bytes;
+  uint64_t offset; /* in the memory of the handle */
+  mortise_bytes counter;
+  uint64_t counter_offset;
+  mortise_bytes event;
+} mortise_shared_piece;
+
+typedef struct mortise_shared_sink {
+  uint32_t struct_size;
+  uint32_t flags; /* 0 */
+  void* context;
+  void (*piece)(void* context, const mortise_shared_piece* piece) MORTISE_NOEXCEPT;
+} mortise_shared_sink;
+
 typedef struct mortise_weight_group_vtable {
   uint32_t struct_size;
   uint32_t flags;
@@ -55,6 +77,10 @@ typedef struct mortise_weight_group_vtable {
   int32_t (*send)(void* group, mortise_call* call, const mortise_weight_send* what) MORTISE_NOEXCEPT;
   /* *is_busy: 1 while `join` or `send` works. *failure: why the last one failed, or empty; valid until the next call. */
   void (*state)(void* group, int32_t* is_busy, mortise_text* failure) MORTISE_NOEXCEPT;
+  /* cuda_ipc: copies the pieces to the GPU and tells `sink` of each, in their order. They stay there until `close`.
+   * `release` of `what` is called before the slot returns. [control] */
+  int32_t (*share)(void* group, mortise_call* call, const mortise_weight_send* what,
+                   const mortise_shared_sink* sink) MORTISE_NOEXCEPT;
   void (*close)(void* group) MORTISE_NOEXCEPT; /* does not wait for what works */
 } mortise_weight_group_vtable;
 
