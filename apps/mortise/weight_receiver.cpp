@@ -25,7 +25,7 @@ namespace {
 
 constexpr const char* kParent = "/dev/shm";
 constexpr std::string_view kPrefix = "mortise-received-";
-constexpr size_t kAlignment = 64;  // of a file's first number
+constexpr size_t kAlignment = 64;  // a file's first number begins at a multiple
 // Most that a server waits for a trainer that has stopped in the middle. The trainer's own limit (update_limit) is the
 // one that users set.
 constexpr std::chrono::minutes kPatience{30};
@@ -61,8 +61,7 @@ class IncomingFile {
     const auto size = static_cast<size_t>(8 + text.size() + end);
     // Without room a write to the mapping would end the process.
     const int failed = ::posix_fallocate(file, 0, static_cast<off_t>(size));
-    void* const data =
-        failed != 0 ? MAP_FAILED : ::mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+    void* const data = failed != 0 ? MAP_FAILED : ::mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
     const int problem = failed != 0 ? failed : errno;
     ::close(file);
     if (data == MAP_FAILED) return disk_error(problem, "receive weights", path);
@@ -117,7 +116,8 @@ class FolderReceiver final : public WeightReceiver, public std::enable_shared_fr
       connection_ = joining;
       is_busy_ = true;
     }
-    run(joining, [](WeightLink& link) { return link.join(); }, std::move(done));
+    run(
+        joining, [](WeightLink& link) { return link.join(); }, std::move(done));
   }
 
   Result<> begin() override {
@@ -172,8 +172,7 @@ class FolderReceiver final : public WeightReceiver, public std::enable_shared_fr
     Json map = Json::object();
     for (const auto& [file, names] : files_)
       for (const std::string& name : names) map[name] = file;
-    const auto index =
-        TRY(env_->open_for_write(Path(*folder_) / "model.safetensors.index.json", WriteMode::kTruncate));
+    const auto index = TRY(env_->open_for_write(Path(*folder_) / "model.safetensors.index.json", WriteMode::kTruncate));
     const std::string text = dump_json({{"weight_map", map}});
     TRY(index->append(std::as_bytes(std::span(text))));
     TRY(index->close());

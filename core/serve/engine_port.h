@@ -68,7 +68,7 @@ class ServedModel {
 
 // The process that sends weights, and this one's place among those that it sends them to.
 struct WeightSender {
-  std::string address;  // of its store, as torch.distributed's TCPStore
+  std::string address;  // its store's, a TCPStore of torch.distributed
   int port = 0;
   int rank = 1;
   int size = 2;

@@ -17,8 +17,8 @@
 namespace mortise {
 
 struct ServiceOptions {
-  std::string api_key;  // empty: none is asked for
-  std::string version;  // version of the program
+  std::string api_key;                            // empty: none is asked for
+  std::string version;                            // version of the program
   std::shared_ptr<WeightReceiver> receiver = {};  // null: weights come from files only
 };
 

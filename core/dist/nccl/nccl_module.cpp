@@ -51,8 +51,7 @@ Result<c10::intrusive_ptr<c10d::Backend>> open_nccl_group(NcclRequest request, c
                "model.device", "give each rank a GPU of its own (NCCL_DEBUG=INFO says more)"};
 }
 
-Result<std::unique_ptr<NcclIdGroup>> open_nccl_id_group(std::chrono::milliseconds timeout,
-                                                        const std::string& given) {
+Result<std::unique_ptr<NcclIdGroup>> open_nccl_id_group(std::chrono::milliseconds timeout, const std::string& given) {
   const auto entry = TRY(load_entry<NcclIdEntry>(given, kNcclIdEntry));
   std::string error;
   if (NcclIdGroup* const group = entry(timeout, &error)) return std::unique_ptr<NcclIdGroup>(group);

@@ -24,7 +24,7 @@ struct NcclRequest {
   int rank = 0;
   int size = 1;
   std::chrono::milliseconds timeout{1'800'000};
-  std::string prefix = "nccl";  // of its keys in the store
+  std::string prefix = "nccl";  // begins its keys in the store
   std::string error = {};
 };
 
@@ -36,7 +36,7 @@ class NcclIdGroup {
   [[nodiscard]] virtual std::string unique_id() const = 0;  // 128 bytes
   // Waits for the others. Ends with a sum of one float32 over all ranks, which the others expect.
   virtual std::string join(int rank, int size) = 0;
-  virtual std::string send(std::span<const std::byte> bytes) = 0;  // of host memory; a broadcast from rank 0
+  virtual std::string send(std::span<const std::byte> bytes) = 0;  // host memory; a broadcast from rank 0
   virtual void stop() = 0;                                         // ends what waits
 };
 

@@ -100,8 +100,8 @@ class GroupLink : public StoredLink {
     TRY(guard("the ranks that the weights move between cannot be connected", [&] {
       auto options = c10d::ProcessGroupGloo::Options::create(place_.timeout);
       options->devices = gloo_devices(own_address(place_));
-      group = c10::make_intrusive<c10d::ProcessGroupGloo>(
-          c10::make_intrusive<c10d::PrefixStore>(place_.prefix, store_), place_.rank, place_.size, options);
+      group = c10::make_intrusive<c10d::ProcessGroupGloo>(c10::make_intrusive<c10d::PrefixStore>(place_.prefix, store_),
+                                                          place_.rank, place_.size, options);
     }));
     return group;
   }

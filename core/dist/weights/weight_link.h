@@ -32,17 +32,17 @@ struct SharedPiece {
 };
 
 enum class WeightCarrier {
-  kGloo,    // ProcessGroupGloo of torch.distributed
-  kNccl,    // its ProcessGroupNCCL
-  kNcclId,  // NCCL alone, among those that know the unique id
+  kGloo,     // ProcessGroupGloo of torch.distributed
+  kNccl,     // its ProcessGroupNCCL
+  kNcclId,   // NCCL alone, among those that know the unique id
   kCudaIpc,  // memory of the trainer's GPU, which a server on it opens; nothing is joined or sent
 };
 
 struct WeightPlace {
   WeightCarrier carrier = WeightCarrier::kGloo;
-  std::string address;  // of the store; rank 0: this machine's, as the others reach it
-  int port = 0;         // of the store; rank 0 takes any free one
-  std::string prefix;   // of the group's keys in the store
+  std::string address;  // the store's; rank 0: this machine's, as the others reach it
+  int port = 0;         // the store's; rank 0 takes any free one
+  std::string prefix;   // begins the group's keys in the store
   int rank = 0;
   int size = 2;
   std::chrono::milliseconds timeout{600'000};
@@ -59,7 +59,7 @@ class WeightLink {
   virtual Result<> join() = 0;
   virtual Result<> send(std::span<const std::byte> piece) = 0;
   virtual Result<> receive(std::span<std::byte> piece) = 0;
-  // Of kCudaIpc: the pieces stay on the GPU until the link goes.
+  // For kCudaIpc: the pieces stay on the GPU until the link goes.
   virtual Result<SharedPiece> share(std::span<const std::byte> piece);
   // From any thread: ends a call that waits, if the carrier can be interrupted (NCCL can, Gloo cannot).
   virtual void stop() = 0;

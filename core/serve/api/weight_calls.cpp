@@ -19,7 +19,7 @@ constexpr const char* kUpdate = "/update_weights";
 constexpr const char* kFinish = "/finish_weight_update";
 constexpr int64_t kMostRanks = 65536;
 constexpr size_t kMostDims = 8;
-constexpr int64_t kMostNumbers = int64_t{1} << 40;  // of a tensor
+constexpr int64_t kMostNumbers = int64_t{1} << 40;  // in one tensor
 
 // The object of the only member that a body has.
 Result<const Json*> inner(const Json& body, const char* name) {
@@ -34,7 +34,8 @@ Result<std::vector<int64_t>> read_shape(const Json& value) {
   const std::vector<int64_t> shape = TRY(read_token_ids(value, "shapes"));
   int64_t count = 1;
   for (const int64_t size : shape) {
-    if (size < 0 || size > kMostNumbers || shape.size() > kMostDims || count > kMostNumbers / std::max<int64_t>(size, 1))
+    if (size < 0 || size > kMostNumbers || shape.size() > kMostDims ||
+        count > kMostNumbers / std::max<int64_t>(size, 1))
       return bad_field("shapes", "has a shape that no weight has");
     count *= std::max<int64_t>(size, 1);
   }
@@ -87,7 +88,8 @@ Result<std::vector<IncomingWeight>> read_incoming_weights(const Json& body) {
   for (size_t i = 0; i < names.size(); ++i) {
     if (std::ranges::count(kDtypes, dtypes[i]) == 0)
       return bad_field("dtype_names", "has " + quote(dtypes[i]), "use float32, bfloat16 or float16");
-    out.push_back({names[i], dtypes[i], TRY(read_shape((*shapes)[i]))});
+    std::vector<int64_t> shape = TRY(read_shape((*shapes)[i]));
+    out.push_back({names[i], dtypes[i], std::move(shape)});
   }
   return out;
 }
@@ -97,8 +99,7 @@ bool WeightCalls::has(const std::string& path) {
 }
 
 void WeightCalls::handle(const std::string& path, const Json& body, const Reply& reply) {
-  if (!receiver_)
-    return answer(*reply, {ErrorKind::kConfig, "this server takes weights from files only", "", ""}, 404);
+  if (!receiver_) return answer(*reply, {ErrorKind::kConfig, "this server takes weights from files only", "", ""}, 404);
   const Result<> started = start(path, body, reply);
   if (started.ok()) return;
   const bool is_request = started.error().kind == ErrorKind::kData;

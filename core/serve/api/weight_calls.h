@@ -5,6 +5,8 @@
 
 #include <memory>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "foundation/formats/json.h"
 #include "serve/http/http_server.h"

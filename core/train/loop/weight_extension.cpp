@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "dist/weights/weight_link.h"
+#include "foundation/base/text.h"
 #include "plugin/host/abi_struct.h"
 #include "plugin/host/extension_call.h"
 #include "plugin/host/host_services.h"
@@ -50,7 +51,7 @@ Result<WeightPlace> read_place(const mortise_weight_group_options* from) {
     is_known = true;
   }
   if (!is_known)
-    return Error{ErrorKind::kConfig, "there is no carrier '" + carrier + "' of weights", MORTISE_EXT_WEIGHT_GROUP,
+    return Error{ErrorKind::kConfig, "weights have no carrier " + quote(carrier), MORTISE_EXT_WEIGHT_GROUP,
                  "use gloo, nccl, nccl_id or cuda_ipc"};
   if (in.num_ranks < 2 || in.num_ranks > 65536 || in.timeout_ns <= 0)
     return Error{ErrorKind::kData, "num_ranks or timeout_ns is out of range", MORTISE_EXT_WEIGHT_GROUP, ""};
@@ -142,8 +143,8 @@ int32_t share_pieces(void* group, mortise_call* call, const mortise_weight_send*
     const auto out = read_abi_struct(sink);
     const Pieces pieces({in.pieces, in.pieces + in.num_pieces}, in);
     for (const mortise_weight_piece& piece : pieces.list) {
-      const SharedPiece shared = TRY(opened.link.link().share(
-          {static_cast<const std::byte*>(piece.data), static_cast<size_t>(piece.num_bytes)}));
+      const SharedPiece shared = TRY(
+          opened.link.link().share({static_cast<const std::byte*>(piece.data), static_cast<size_t>(piece.num_bytes)}));
       auto told = make_abi_struct<mortise_shared_piece>();
       told.waits_for_event = shared.waits_for_event ? 1 : 0;
       told.device_uuid = {shared.device_uuid.data(), shared.device_uuid.size()};

@@ -257,7 +257,7 @@ std::string VllmProtocol::read_probe(std::size_t number, const HttpDone& answer,
     const std::string fault = CompletionsProtocol::read_probe(number, answer, facts);
     return fault.empty() ? check_transfer(facts) : fault;
   }
-  if (path == kRanksPath || path == kProgramPath) 
+  if (path == kRanksPath || path == kProgramPath)
     return read_transfer_probe(path, answer.body, transfer_ == WeightTransfer::kCudaIpc, facts);
   if (path != kPausedPath && path != kVersionPath) return CompletionsProtocol::read_probe(number, answer, facts);
   const auto parsed = parse::parse_json(answer.body);

@@ -15,7 +15,7 @@ class Pickle {
   void mark() { text_ += '('; }
   void appends() { text_ += 'e'; }
   void set_item() { text_ += 's'; }
-  void tuple() { text_ += 't'; }  // of all since the mark
+  void tuple() { text_ += 't'; }  // has all since the mark
   void tuple2() { text_ += '\x86'; }
   void reduce() { text_ += 'R'; }
   void boolean(bool value) { text_ += value ? '\x88' : '\x89'; }  // NEWTRUE, NEWFALSE

@@ -19,14 +19,14 @@ void ServerPool::set_image(std::shared_ptr<const WeightImage> image, std::int64_
 
 std::vector<HttpCall> ServerPool::transfer_steps(Server& server, Call call) {
   const bool is_shared = server.sender && !server.sender->place().shared.empty();
-  if (is_shared) server.sender.reset();  // of an earlier update
+  if (is_shared) server.sender.reset();  // an earlier update's
   const bool is_new = !server.sender;
   if (is_new) {
     const std::string number = std::to_string(began_ns_) + "-" + std::to_string(++num_senders_);
     const std::string& address = options_.own_address.empty() ? server.facts.own_address : options_.own_address;
     server.way = protocol_->transfer_way(server.facts, number);
-    server.sender = std::make_unique<WeightSender>(server.way, address, server.facts.num_ranks + 1,
-                                                   options_.update_limit, call);
+    server.sender =
+        std::make_unique<WeightSender>(server.way, address, server.facts.num_ranks + 1, options_.update_limit, call);
   }
   if (server.way.carrier == "cuda_ipc") server.sender->share(image_, call);
   server.coming_image = image_;

@@ -71,9 +71,9 @@ struct ServerFacts {
   std::string adapter, next_adapter;
   // Those that it may have too, because it was out of use before they were unloaded.
   std::vector<std::string> left_adapters;
-  std::int64_t num_ranks = 1;     // its processes that take weights over the network
-  bool takes_unique_id = false;   // NCCL's, in the call itself
-  std::string own_address;        // of this machine, as the server sees it
+  std::int64_t num_ranks = 1;    // its processes that take weights over the network
+  bool takes_unique_id = false;  // NCCL's, in the call itself
+  std::string own_address;       // this machine's, as the server sees it
 };
 
 // How the weights get to servers.
@@ -97,7 +97,7 @@ struct SharedWeight {
 struct SenderPlace {
   std::string address;
   std::int64_t port = 0, num_ranks = 0;  // num_ranks: with the trainer
-  std::string unique_id;                 // of NCCL, or empty
+  std::string unique_id;                 // NCCL's, or empty
   std::vector<SharedWeight> shared;      // cuda_ipc: the weights of this update, in place of a connection
 };
 
@@ -133,8 +133,9 @@ class Protocol {
     return {};
   }
   // `place`: of a new connection; null: there is one already.
-  virtual std::vector<HttpCall> transfer_calls(const ServerFacts& facts, const TransferWay& way, const SenderPlace* place,
-                                               const WeightImage& image, std::int64_t version) const {
+  virtual std::vector<HttpCall> transfer_calls(const ServerFacts& facts, const TransferWay& way,
+                                               const SenderPlace* place, const WeightImage& image,
+                                               std::int64_t version) const {
     (void)facts, (void)way, (void)place, (void)image, (void)version;
     return {};
   }

@@ -48,7 +48,7 @@ class ServerBackend : public WeightedRolloutBackend {
   std::unique_ptr<ServerPool> pool_;
   std::unique_ptr<WeightFolder> weights_;
   std::shared_ptr<WeightImage> image_;  // while weights are being sent over the network
-  AdapterTensors adapter_;  // while an adapter is being sent
+  AdapterTensors adapter_;              // while an adapter is being sent
   std::int64_t coming_version_ = 0;
 
   static PoolOptions read_options();

@@ -41,7 +41,7 @@ struct PoolOptions {
   double give_up = 600;               // seconds without any ready server
   double backoff = 0.5;               // seconds of the first pause; doubles, 30 at most
   std::int64_t breaker_failures = 5;  // bad answers in a row that take a server out
-  std::string own_address;            // of this machine for weights over the network; empty: as the server sees it
+  std::string own_address;            // this machine's, for weights over the network; empty: as the server sees it
 };
 
 struct PoolSample {
@@ -102,8 +102,8 @@ class ServerPool {
     std::shared_ptr<const WeightImage> coming_image;
     bool has_side = false, is_answered = false;  // the sender works for the call `step`; the call itself has ended
     std::int64_t side_failed_ns = 0;
-    std::int64_t version = -1;           // version of its weights, as far as we know
-    std::int64_t update = -1;            // number of the update that gave it these
+    std::int64_t version = -1;  // version of its weights, as far as we know
+    std::int64_t update = -1;   // number of the update that gave it these
     // What the running update gives it, which may not be the newest by its end.
     std::int64_t coming_version = -1, coming_update = -1;
     std::int64_t in_flight = 0;                     // samples
@@ -169,8 +169,8 @@ class ServerPool {
   std::deque<Pending> queue_;
   std::deque<PoolSample> finished_;
   std::map<std::pair<std::int64_t, std::int64_t>, std::size_t> homes_;  // (step, row) -> the server of its last turn
-  std::string folder_;                        // the newest weights, or in image_
-  std::shared_ptr<const WeightImage> image_;  // null: in folder_
+  std::string folder_;                                                  // the newest weights, or in image_
+  std::shared_ptr<const WeightImage> image_;                            // null: in folder_
   std::int64_t version_ = -1, own_version_ = 0;
   std::int64_t update_ = 0;        // counts the newest weights: a version may be sent again
   bool is_adapter_ = false;        // what is in folder_

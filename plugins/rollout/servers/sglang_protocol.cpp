@@ -163,9 +163,9 @@ std::vector<HttpCall> SglangProtocol::transfer_calls(const ServerFacts&, const T
                                                      std::int64_t version) const {
   std::vector<HttpCall> calls;
   if (place != nullptr) {
-    const AnswerJson body = {{"master_address", place->address}, {"master_port", place->port},
-                             {"rank_offset", 1},                 {"world_size", place->num_ranks},
-                             {"group_name", way.group},          {"backend", way.carrier}};
+    const AnswerJson body = {
+        {"master_address", place->address}, {"master_port", place->port}, {"rank_offset", 1},
+        {"world_size", place->num_ranks},   {"group_name", way.group},    {"backend", way.carrier}};
     calls.push_back({"/init_weights_update_group", json_line(body)});
     calls.back().side = HttpCall::Side::kJoin;
   }

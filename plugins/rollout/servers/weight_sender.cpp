@@ -10,10 +10,10 @@ namespace mortise {
 namespace {
 
 const mortise_weight_group_vtable* find_slots(Call call) {
-  const auto* slots = MORTISE_HAS(call.host(), get_extension)
-                          ? static_cast<const mortise_weight_group_vtable*>(
-                                call.host()->get_extension(MORTISE_EXT_WEIGHT_GROUP))
-                          : nullptr;
+  const auto* slots =
+      MORTISE_HAS(call.host(), get_extension)
+          ? static_cast<const mortise_weight_group_vtable*>(call.host()->get_extension(MORTISE_EXT_WEIGHT_GROUP))
+          : nullptr;
   if (slots == nullptr) {
     fail(MORTISE_FAILED_PRECONDITION,
          "this process cannot send weights over the network (no host extension mortise.weight_group/0). Set "

@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include <mortise/cpp/plugin.hpp>
 #include <mortise/ext/draft/weight_group.h>
+#include <mortise/cpp/plugin.hpp>
 
 #include "protocol.h"
 #include "weight_image.h"

@@ -94,7 +94,8 @@ TEST_F(Service, WeightsOfATrainerComeOverTheNetwork) {
     reply->wait();
     return std::pair(reply->status, reply->body);
   };
-  const std::string init = R"({"init_info": {"master_address": "a", "master_port": 5, "rank_offset": 1, "world_size": 3}})";
+  const std::string init =
+      R"({"init_info": {"master_address": "a", "master_port": 5, "rank_offset": 1, "world_size": 3}})";
   EXPECT_EQ(ask("/init_weight_transfer_engine", init).first, 200);
   EXPECT_EQ(ask("/start_weight_update", R"({"is_checkpoint_format": true})").first, 200);
   const std::string update =
@@ -109,8 +110,9 @@ TEST_F(Service, WeightsOfATrainerComeOverTheNetwork) {
   EXPECT_EQ(ask("/finish_weight_update", "{}").first, 500);
   EXPECT_TRUE(loop.stats().is_broken);
   EXPECT_EQ(loop.stats().version, kUnknownVersion);
-  EXPECT_EQ(ask("/update_weights", R"({"update_info": {"names": ["lost"], "dtype_names": ["float32"], "shapes": [[1]]}})"),
-            std::pair(500, error_body(500, "the trainer has gone")));
+  EXPECT_EQ(
+      ask("/update_weights", R"({"update_info": {"names": ["lost"], "dtype_names": ["float32"], "shapes": [[1]]}})"),
+      std::pair(500, error_body(500, "the trainer has gone")));
 }
 
 TEST_F(Service, WeightsThatCannotComeAreRefusedByName) {

@@ -28,7 +28,7 @@ using testing::IsEmpty;
 struct GlooAsNccl {
   void* group = nullptr;
   std::string id;
-  std::unique_ptr<TempDir> shared;  // of cuda_ipc: files in the place of the GPU's memory
+  std::unique_ptr<TempDir> shared;  // cuda_ipc: files in the place of the GPU's memory
 };
 
 const mortise_weight_group_vtable& engine() { return *weight_group_extension(); }
@@ -68,9 +68,9 @@ int32_t share_stand_in(void* group, mortise_call*, const mortise_weight_send* wh
     std::ofstream(path, std::ios::binary)
         .write(static_cast<const char*>(what->pieces[i].data), std::streamsize(what->pieces[i].num_bytes));
     const std::string uuid = "0123-uuid", counter = "/counter", event("e\0\xff", 3);
-    const mortise_shared_piece piece{sizeof(mortise_shared_piece),   1, {uuid.data(), uuid.size()}, 3,
-                                     {path.data(), path.size()},     what->pieces[i].num_bytes,     512,
-                                     {counter.data(), counter.size()}, 7,                           {event.data(), event.size()}};
+    const mortise_shared_piece piece{
+        sizeof(mortise_shared_piece), 1,   {uuid.data(), uuid.size()},       3, {path.data(), path.size()},
+        what->pieces[i].num_bytes,    512, {counter.data(), counter.size()}, 7, {event.data(), event.size()}};
     sink->piece(sink->context, &piece);
   }
   what->release(what->context);
@@ -82,9 +82,7 @@ const mortise_weight_group_vtable& stand_in_table() {
       sizeof(mortise_weight_group_vtable),
       0,
       open_stand_in,
-      [](void* group) noexcept {
-        return stand_in(group).shared ? int64_t{0} : engine().port(stand_in(group).group);
-      },
+      [](void* group) noexcept { return stand_in(group).shared ? int64_t{0} : engine().port(stand_in(group).group); },
       [](void* group) noexcept {
         return mortise_bytes{stand_in(group).id.data(), stand_in(group).id.size()};
       },
@@ -160,9 +158,12 @@ TEST_F(WeightsToServers, VllmTakesThemInTheOrderOfItsCalls) {
     const json seen = log(mode);
     EXPECT_THAT(seen["faults"], IsEmpty()) << seen["faults"];
     EXPECT_EQ(seen["loaded"]["model.b"][2][5], 2.5);
-    const std::vector<std::string> update = {"/pause?mode=wait",      "/start_weight_update",
-                                             "/update_weights",       "/finish_weight_update",
-                                             "/update_weight_version", "/reset_prefix_cache?reset_running_requests=true",
+    const std::vector<std::string> update = {"/pause?mode=wait",
+                                             "/start_weight_update",
+                                             "/update_weights",
+                                             "/finish_weight_update",
+                                             "/update_weight_version",
+                                             "/reset_prefix_cache?reset_running_requests=true",
                                              "/resume"};
     std::vector<std::string> expected = {"/init_weight_transfer_engine"};
     for (int i = 0; i < 2; ++i) expected.insert(expected.end(), update.begin(), update.end());

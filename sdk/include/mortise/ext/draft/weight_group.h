@@ -20,10 +20,10 @@ typedef struct mortise_weight_group_options {
    * joining ends with a sum of one float32. "cuda_ipc": a process on this GPU opens the pieces that `share` gives; there
    * is no store, and nothing is joined or sent. All but gloo need a policy on a GPU. */
   mortise_text carrier;
-  mortise_text address; /* of this machine, as the other ranks reach it */
-  mortise_text prefix;  /* of the keys of gloo and nccl in the store; may be empty */
+  mortise_text address; /* this machine's, as the other ranks reach it */
+  mortise_text prefix;  /* begins the keys of gloo and nccl in the store; may be empty */
   int64_t num_ranks;    /* with this process; >= 2 */
-  int64_t timeout_ns;   /* of `join`, and of each piece that is sent */
+  int64_t timeout_ns;   /* for `join`, and for each piece that is sent */
 } mortise_weight_group_options;
 
 typedef struct mortise_weight_piece {
@@ -33,7 +33,7 @@ typedef struct mortise_weight_piece {
 
 typedef struct mortise_weight_send {
   uint32_t struct_size;
-  uint32_t flags; /* 0 */
+  uint32_t flags;                     /* 0 */
   const mortise_weight_piece* pieces; /* [num_pieces] each is one broadcast from rank 0, of bytes */
   uint64_t num_pieces;
   /* The plugin's function: nothing of the pieces is used any more. Called once, from any thread; it may be after
@@ -69,8 +69,8 @@ typedef struct mortise_weight_group_vtable {
   /* Serves a store, and waits for nobody. FAILED_PRECONDITION: this process cannot use the carrier. [control] */
   int32_t (*open)(const mortise_host* host, mortise_call* call, const mortise_weight_group_options* options,
                   void** group) MORTISE_NOEXCEPT;
-  int64_t (*port)(void* group) MORTISE_NOEXCEPT;             /* of the store */
-  mortise_bytes (*unique_id)(void* group) MORTISE_NOEXCEPT;  /* of nccl_id: 128 bytes; otherwise empty */
+  int64_t (*port)(void* group) MORTISE_NOEXCEPT;            /* the store's */
+  mortise_bytes (*unique_id)(void* group) MORTISE_NOEXCEPT; /* nccl_id: 128 bytes; otherwise empty */
   /* Sets a key of the store that is none of the group's own. [control] */
   int32_t (*set)(void* group, mortise_call* call, mortise_text key, mortise_bytes value) MORTISE_NOEXCEPT;
   int32_t (*join)(void* group, mortise_call* call) MORTISE_NOEXCEPT;
