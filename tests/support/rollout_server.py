@@ -67,7 +67,7 @@ class Mode:
         self.sleeps = False
         self.num_nan = 0  # completions that give NaN
         self.receiver = None  # weights over the network
-        self.name = None  # of the weights, as an openai server was told
+        self.name = None  # the weights have this one, as an openai server was told
         self.adapters = {}  # by name: the configuration, and the names of the tensors with the first number
 
 

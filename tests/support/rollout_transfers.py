@@ -15,7 +15,7 @@ from torch.distributed import distributed_c10d as c10d
 from torch.multiprocessing import reductions
 
 LIMIT = timedelta(seconds=20)
-NUM_WORKERS = 2  # of a vLLM
+NUM_WORKERS = 2  # a vLLM has so many
 CLASS_PLACE = "vllm.distributed.device_communicators.pynccl_wrapper"
 
 
