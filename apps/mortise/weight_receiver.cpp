@@ -114,6 +114,7 @@ class FolderReceiver final : public WeightReceiver, public std::enable_shared_fr
     {
       const std::lock_guard lock(mutex_);
       connection_ = joining;
+      folder_.reset();
       is_busy_ = true;
     }
     run(
@@ -146,6 +147,7 @@ class FolderReceiver final : public WeightReceiver, public std::enable_shared_fr
     auto opened = open_file(weights);
     if (!opened.ok()) {
       connection_.reset();
+      folder_.reset();
       lock.unlock();
       return done(opened.error());
     }

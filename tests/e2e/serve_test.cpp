@@ -238,6 +238,19 @@ TEST(Serve, OtherFrameworksClientsTalkToIt) {
   EXPECT_THAT(tried.output, HasSubstr("TRL's client: generate"));
 }
 
+TEST(Serve, TorchDistributedSendsItWeights) {
+  const char* const python = std::getenv("MORTISE_ORACLES_PYTHON");
+  if (python == nullptr) GTEST_SKIP() << "MORTISE_ORACLES_PYTHON is not set: no torch.distributed sent weights";
+  const TaskFolder task;
+  ServerProcess server(task);
+  const std::string script = std::string(MORTISE_SOURCE_DIR) + "/tests/e2e/serve_weights.py ";
+  const Outcome tried = run(std::string(python) + " " + script + server.url() + " model", task.path());
+  EXPECT_EQ(tried.code, 0) << tried.output;
+  EXPECT_THAT(tried.output, HasSubstr("a good one makes the server well"));
+  EXPECT_EQ(server.num_received(), 0U);
+  EXPECT_EQ(server.stop(), 0);
+}
+
 TEST(Serve, UsageErrorsSayWhatToDo) {
   const TaskFolder task;
   const auto serve = [&](const std::string& args) { return task.mortise("serve " + args); };
