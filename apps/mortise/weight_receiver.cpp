@@ -26,9 +26,9 @@ namespace {
 constexpr const char* kParent = "/dev/shm";
 constexpr std::string_view kPrefix = "mortise-received-";
 constexpr size_t kAlignment = 64;  // a file's first number begins at a multiple
-// Most that a server waits for a trainer that has stopped in the middle. The trainer's own limit (update_limit) is the
-// one that users set.
-constexpr std::chrono::minutes kPatience{30};
+// Most that a server waits for a weight of a trainer that has stopped in the middle. Trainers have a limit of their own
+// (update_limit), with the same default.
+constexpr std::chrono::minutes kPatience{10};
 
 Error untimely(const std::string& what, const std::string& next) { return {ErrorKind::kConfig, what, "", next}; }
 
@@ -111,20 +111,21 @@ class FolderReceiver final : public WeightReceiver, public std::enable_shared_fr
     place.size = sender.size;
     place.timeout = kPatience;
     auto joining = std::make_shared<Connection>(std::make_unique<LateLink>(place));
+    Done earlier;
     {
       const std::lock_guard lock(mutex_);
       connection_ = joining;
       folder_.reset();
-      is_busy_ = true;
+      earlier = std::exchange(waits_, std::move(done));
     }
-    run(
-        joining, [](WeightLink& link) { return link.join(); }, std::move(done));
+    if (earlier) earlier(untimely("another trainer has connected", "give each run servers of its own"));
+    run(joining, [](WeightLink& link) { return link.join(); });
   }
 
   Result<> begin() override {
     const std::lock_guard lock(mutex_);
     if (!connection_) return untimely("no trainer is connected", "call /init_weight_transfer_engine first");
-    if (is_busy_) return untimely("weights are on their way", "wait for the answer to the call before");
+    if (waits_) return untimely("weights are on their way", "wait for the answer to the call before");
     static std::atomic<int> count = 0;
     const std::string path = fmt::format("{}/{}{}-{}", kParent, kPrefix, ::getpid(), ++count);
     TRY(env_->create_dirs(path));
@@ -138,7 +139,7 @@ class FolderReceiver final : public WeightReceiver, public std::enable_shared_fr
 
   void receive(std::vector<IncomingWeight> weights, Done done) override {
     std::unique_lock lock(mutex_);
-    if (!connection_ || is_busy_ || !folder_) {
+    if (!connection_ || waits_ || !folder_) {
       const Error error = untimely("no update of the weights has begun, or one is under way",
                                    "call /init_weight_transfer_engine and /start_weight_update first");
       lock.unlock();
@@ -151,9 +152,8 @@ class FolderReceiver final : public WeightReceiver, public std::enable_shared_fr
       lock.unlock();
       return done(opened.error());
     }
-    is_busy_ = true;
+    waits_ = std::move(done);
     const auto connection = connection_;
-    lock.unlock();
     const auto take = [weights = std::move(weights), file = std::shared_ptr<IncomingFile>(std::move(*opened)),
                        folder = folder_](WeightLink& link) -> Result<> {
       std::span<std::byte> rest = file->numbers();
@@ -163,12 +163,13 @@ class FolderReceiver final : public WeightReceiver, public std::enable_shared_fr
       }
       return {};
     };
-    run(connection, take, std::move(done));
+    lock.unlock();
+    run(connection, take);
   }
 
   Result<Folder> finish() override {
     const std::lock_guard lock(mutex_);
-    if (is_busy_ || !folder_ || files_.empty())
+    if (waits_ || !folder_ || files_.empty())
       return untimely("there are no new weights, or some are still on their way",
                       "send them with /start_weight_update and /update_weights first");
     Json map = Json::object();
@@ -179,6 +180,17 @@ class FolderReceiver final : public WeightReceiver, public std::enable_shared_fr
     TRY(index->append(std::as_bytes(std::span(text))));
     TRY(index->close());
     return std::exchange(folder_, nullptr);
+  }
+
+  void close() override {
+    Done waits;
+    {
+      const std::lock_guard lock(mutex_);
+      connection_.reset();
+      folder_.reset();
+      waits = std::exchange(waits_, nullptr);
+    }
+    if (waits) waits(Error{ErrorKind::kSignal, "the server stops", "", ""});
   }
 
  private:
@@ -203,22 +215,24 @@ class FolderReceiver final : public WeightReceiver, public std::enable_shared_fr
   };
   using Connection = BackgroundLink;
 
-  void run(const std::shared_ptr<Connection>& connection, BackgroundLink::Work work, Done done) {
-    connection->start(std::move(work), [self = shared_from_this(), which = std::weak_ptr<Connection>(connection),
-                                        done = std::move(done)](const Result<>& ended) {
-      self->settle(which, ended);
-      done(ended);
-    });
+  void run(const std::shared_ptr<Connection>& connection, BackgroundLink::Work work) {
+    connection->start(std::move(work), [self = shared_from_this(), which = std::weak_ptr<Connection>(connection)](
+                                           const Result<>& ended) { self->settle(which, ended); });
   }
   void settle(const std::weak_ptr<Connection>& which, const Result<>& ended) {
-    const std::lock_guard lock(mutex_);
-    const auto connection = which.lock();
-    if (!connection || connection != connection_) return;  // another trainer has taken its place
-    is_busy_ = false;
-    if (ended.ok()) return;
-    log_warn("weights have not come: " + ended.error().to_string());
-    connection_.reset();
-    folder_.reset();
+    Done waits;
+    {
+      const std::lock_guard lock(mutex_);
+      const auto connection = which.lock();
+      if (!connection || connection != connection_) return;  // another trainer has taken its place
+      waits = std::exchange(waits_, nullptr);
+      if (!ended.ok()) {
+        log_warn("weights have not come: " + ended.error().to_string());
+        connection_.reset();
+        folder_.reset();
+      }
+    }
+    if (waits) waits(ended);
   }
   Result<std::unique_ptr<IncomingFile>> open_file(const std::vector<IncomingWeight>& weights) {
     std::set<std::string> names;
@@ -238,7 +252,7 @@ class FolderReceiver final : public WeightReceiver, public std::enable_shared_fr
   Env* env_;
   std::mutex mutex_;
   std::shared_ptr<Connection> connection_;
-  bool is_busy_ = false;
+  Done waits_;  // for what the connection does; empty: it does nothing
   Folder folder_;
   std::vector<std::pair<std::string, std::set<std::string>>> files_;  // with the names of their weights
 };

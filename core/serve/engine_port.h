@@ -89,7 +89,7 @@ class WeightReceiver {
   using Folder = std::shared_ptr<const std::string>;
 
   virtual ~WeightReceiver() = default;
-  // Connects. An earlier connection is given up.
+  // Connects. An earlier connection is given up, and who waits for it is told.
   virtual void join(const WeightSender& sender, Done done) = 0;
   // Forgets the weights that have come, and makes room for others.
   virtual Result<> begin() = 0;
@@ -97,6 +97,8 @@ class WeightReceiver {
   virtual void receive(std::vector<IncomingWeight> weights, Done done) = 0;
   // All that have come since begin().
   virtual Result<Folder> finish() = 0;
+  // Answers who waits. No `done` is called afterwards.
+  virtual void close() = 0;
 };
 
 }  // namespace mortise

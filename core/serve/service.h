@@ -29,6 +29,8 @@ class ServeService {
   // Why a request is refused before its body is read.
   [[nodiscard]] std::optional<HttpRefusal> gate(const HttpRequest& head) const;
   void handle(HttpRequest request, const std::shared_ptr<HttpReply>& reply);
+  // Answers what does not wait for the loop. Before the HTTP server ends.
+  void stop() { weight_calls_.close(); }
 
  private:
   using Reply = std::shared_ptr<HttpReply>;

@@ -19,6 +19,13 @@ class WeightCalls {
   // receiver: null if this server takes weights from files only.
   WeightCalls(ServeLoop& loop, std::shared_ptr<WeightReceiver> receiver)
       : loop_(&loop), receiver_(std::move(receiver)) {}
+  WeightCalls(const WeightCalls&) = delete;
+  WeightCalls& operator=(const WeightCalls&) = delete;
+  ~WeightCalls() { close(); }
+  // The server ends: answers who waits for weights.
+  void close() {
+    if (receiver_) receiver_->close();
+  }
   static bool has(const std::string& path);
   // Precondition: has(path). Answers, now or later.
   void handle(const std::string& path, const Json& body, const std::shared_ptr<HttpReply>& reply);

@@ -18,8 +18,6 @@ void ServerPool::set_image(std::shared_ptr<const WeightImage> image, std::int64_
 }
 
 std::vector<HttpCall> ServerPool::transfer_steps(Server& server, Call call) {
-  const bool is_shared = server.sender && !server.sender->place().shared.empty();
-  if (is_shared) server.sender.reset();  // an earlier update's
   const bool is_new = !server.sender;
   if (is_new) {
     const std::string number = std::to_string(began_ns_) + "-" + std::to_string(++num_senders_);

@@ -74,7 +74,9 @@ class FakeReceiver final : public WeightReceiver {
     if (folder.empty()) return Error{ErrorKind::kConfig, "there are no new weights", "", ""};
     return std::make_shared<const std::string>(std::exchange(folder, ""));
   }
+  void close() override { is_closed = true; }
   std::string said, folder = "received";
+  bool is_closed = false;
 };
 
 HttpRequest post_of(const std::string& path, const std::string& body) {
@@ -113,6 +115,12 @@ TEST_F(Service, WeightsOfATrainerComeOverTheNetwork) {
   EXPECT_EQ(
       ask("/update_weights", R"({"update_info": {"names": ["lost"], "dtype_names": ["float32"], "shapes": [[1]]}})"),
       std::pair(500, error_body(500, "the trainer has gone")));
+}
+
+TEST_F(Service, WhoWaitsForWeightsIsToldWhenTheServerEnds) {
+  const auto receiver = std::make_shared<FakeReceiver>();
+  { ServeService service(loop, letter_texts(dir_, "abc"), {"", "1", receiver}, default_env()); }
+  EXPECT_TRUE(receiver->is_closed);
 }
 
 TEST_F(Service, WeightsThatCannotComeAreRefusedByName) {
