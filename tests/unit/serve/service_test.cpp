@@ -89,10 +89,10 @@ HttpRequest post_of(const std::string& path, const std::string& body) {
 
 TEST_F(Service, WeightsOfATrainerComeOverTheNetwork) {
   const auto receiver = std::make_shared<FakeReceiver>();
-  ServeService service(loop, letter_texts(dir_, "abc"), {"", "1", receiver}, default_env());
+  ServeService fed(loop, letter_texts(dir_, "abc"), {"", "1", receiver}, default_env());
   const auto ask = [&](const std::string& path, const std::string& body) {
     const auto reply = std::make_shared<KeptReply>();
-    service.handle(post_of(path, body), reply);
+    fed.handle(post_of(path, body), reply);
     reply->wait();
     return std::pair(reply->status, reply->body);
   };
@@ -119,17 +119,17 @@ TEST_F(Service, WeightsOfATrainerComeOverTheNetwork) {
 
 TEST_F(Service, WhoWaitsForWeightsIsToldWhenTheServerEnds) {
   const auto receiver = std::make_shared<FakeReceiver>();
-  { ServeService service(loop, letter_texts(dir_, "abc"), {"", "1", receiver}, default_env()); }
+  { ServeService fed(loop, letter_texts(dir_, "abc"), {"", "1", receiver}, default_env()); }
   EXPECT_TRUE(receiver->is_closed);
 }
 
 TEST_F(Service, WeightsThatCannotComeAreRefusedByName) {
   EXPECT_EQ(call("POST", "/start_weight_update", "{}")->status, 404) << "it has no receiver";
   const auto receiver = std::make_shared<FakeReceiver>();
-  ServeService service(loop, letter_texts(dir_, "abc"), {"", "1", receiver}, default_env());
+  ServeService fed(loop, letter_texts(dir_, "abc"), {"", "1", receiver}, default_env());
   const auto refusal = [&](const std::string& path, const std::string& body) {
     const auto reply = std::make_shared<KeptReply>();
-    service.handle(post_of(path, body), reply);
+    fed.handle(post_of(path, body), reply);
     reply->wait();
     EXPECT_EQ(reply->status, 400) << reply->body;
     return reply->body;
