@@ -127,7 +127,7 @@ void tell_address(const ServeArguments& args, const HttpServer& server, const st
 }
 
 // Until a signal comes.
-void serve_until_stopped(ServeLoop& loop, HttpServer& server) {
+void serve_until_stopped(ServeLoop& loop, ServeService& service, HttpServer& server) {
   std::atomic<bool> is_over = false;
   std::thread watch([&] {
     while (!stop_requested() && !is_over) std::this_thread::sleep_for(std::chrono::milliseconds(50));
@@ -136,6 +136,7 @@ void serve_until_stopped(ServeLoop& loop, HttpServer& server) {
   loop.run();
   is_over = true;
   watch.join();
+  service.stop();
   server.stop();
 }
 
@@ -159,7 +160,7 @@ Result<> serve(const ServeArguments& args) {
   take_stop_requests();
   server->start();
   tell_address(args, *server, name);
-  serve_until_stopped(served->loop(), *server);
+  serve_until_stopped(served->loop(), service, *server);
   return {};
 }
 

@@ -2,6 +2,7 @@
 #include "served_folder.h"
 
 #include "foundation/base/choice.h"
+#include "weight_receiver.h"
 
 namespace mortise {
 
@@ -22,7 +23,8 @@ Result<std::unique_ptr<ServedFolder>> ServedFolder::load(Env& env, const RunConf
   out->generator_ =
       TRY(GeneratorModel::create(env, out->model_, options, stop_ids_of(out->model_.config(), options.tokenizer)));
   out->loop_.emplace(*out->generator_);
-  out->service_.emplace(*out->loop_, std::move(texts), ServiceOptions{api_key, MORTISE_VERSION}, env);
+  out->service_.emplace(*out->loop_, std::move(texts),
+                        ServiceOptions{api_key, MORTISE_VERSION, make_weight_receiver(env)}, env);
   return out;
 }
 

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -63,6 +64,41 @@ class ServedModel {
   virtual Result<> load_weights(const std::string& folder) = 0;
   virtual Result<> set_version(int64_t version) = 0;
   virtual void free_caches() = 0;
+};
+
+// The process that sends weights, and this one's place among those that it sends them to.
+struct WeightSender {
+  std::string address;  // its store's, a TCPStore of torch.distributed
+  int port = 0;
+  int rank = 1;
+  int size = 2;
+};
+
+struct IncomingWeight {
+  std::string name;
+  std::string dtype;  // torch's name: "float32", "bfloat16", "float16"
+  std::vector<int64_t> shape;
+};
+
+// The server's end of a connection over which a trainer sends weights. Nothing of them reaches the model before all are
+// there. Thread rule: the functions from one thread; they do not wait, and call `done` from a thread of their own.
+class WeightReceiver {
+ public:
+  using Done = std::function<void(const Result<>&)>;
+  // A folder for ServedModel::load_weights, which is removed with the pointer.
+  using Folder = std::shared_ptr<const std::string>;
+
+  virtual ~WeightReceiver() = default;
+  // Connects. An earlier connection is given up, and who waits for it is told.
+  virtual void join(const WeightSender& sender, Done done) = 0;
+  // Forgets the weights that have come, and makes room for others.
+  virtual Result<> begin() = 0;
+  // Takes weights in this order. If that fails, the connection is given up, which the trainer notices at once.
+  virtual void receive(std::vector<IncomingWeight> weights, Done done) = 0;
+  // All that have come since begin().
+  virtual Result<Folder> finish() = 0;
+  // Answers who waits. No `done` is called afterwards.
+  virtual void close() = 0;
 };
 
 }  // namespace mortise

@@ -183,6 +183,7 @@ ServeService::ServeService(ServeLoop& loop, ServedTexts texts, ServiceOptions op
     : loop_(&loop),
       texts_(std::make_shared<const ServedTexts>(std::move(texts))),
       options_(std::move(options)),
+      weight_calls_(loop, options_.receiver),
       env_(&env),
       started_s_(env.wall_time_ns() / 1'000'000'000) {}
 
@@ -245,6 +246,7 @@ void ServeService::post(const HttpRequest& request, const Reply& reply) {
   if (!body->is_object()) return send_error(*reply, 400, "the body must be a JSON object");
   if (path == "/collective_rpc") return collective_rpc(*body, reply);
   if (path == "/update_weight_version") return update_version(*body, reply);
+  if (WeightCalls::has(path)) return weight_calls_.handle(path, *body, reply);
   if (!knows_model(*body)) {
     return send_error(
         *reply, 404,

@@ -10,14 +10,16 @@
 
 #include "foundation/base/env.h"
 #include "serve/api/completion_call.h"
+#include "serve/api/weight_calls.h"
 #include "serve/http/http_server.h"
 #include "serve/serve_loop.h"
 
 namespace mortise {
 
 struct ServiceOptions {
-  std::string api_key;  // empty: none is asked for
-  std::string version;  // version of the program
+  std::string api_key;                            // empty: none is asked for
+  std::string version;                            // version of the program
+  std::shared_ptr<WeightReceiver> receiver = {};  // null: weights come from files only
 };
 
 class ServeService {
@@ -27,6 +29,8 @@ class ServeService {
   // Why a request is refused before its body is read.
   [[nodiscard]] std::optional<HttpRefusal> gate(const HttpRequest& head) const;
   void handle(HttpRequest request, const std::shared_ptr<HttpReply>& reply);
+  // Answers what does not wait for the loop. Before the HTTP server ends.
+  void stop() { weight_calls_.close(); }
 
  private:
   using Reply = std::shared_ptr<HttpReply>;
@@ -45,6 +49,7 @@ class ServeService {
   ServeLoop* loop_;
   std::shared_ptr<const ServedTexts> texts_;
   ServiceOptions options_;
+  WeightCalls weight_calls_;
   Env* env_;
   int64_t started_s_;
 };

@@ -48,6 +48,7 @@ class Process {
     signal(SIGKILL);
     return wait();
   }
+  [[nodiscard]] pid_t pid() const { return pid_; }
 
  private:
   std::optional<int> reap(int flags) {

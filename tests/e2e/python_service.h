@@ -16,11 +16,11 @@ namespace mortise::test {
 class PythonService {
  public:
   // `words`: the script's name and its arguments.
-  PythonService(const Path& folder, const std::string& words) {
+  PythonService(const Path& folder, const std::string& words, const std::string& python = "python3") {
     const Path port_file = folder / "port";
     std::filesystem::remove(port_file);  // another service's, if it had the same folder
     const std::string script = std::string(MORTISE_SOURCE_DIR) + "/tests/support/" + words;
-    pipe_ = ::popen(("exec python3 " + script + " 2>&1 >" + port_file.string()).c_str(), "w");
+    pipe_ = ::popen(("exec " + python + " " + script + " 2>&1 >" + port_file.string()).c_str(), "w");
     for (int i = 0; pipe_ != nullptr && i < 5'000 && port_.empty(); ++i) {
       std::this_thread::sleep_for(std::chrono::milliseconds(20));
       const auto text = default_env().read_file(port_file);

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cstdlib>
+#include <filesystem>
 #include <memory>
 #include <optional>
 #include <thread>
@@ -56,6 +57,14 @@ class ServerProcess {
     return process_->wait();
   }
   [[nodiscard]] std::string url() const { return "http://127.0.0.1:" + port_; }
+  // Weights that came over the network and that it still keeps for a load.
+  [[nodiscard]] size_t num_received() const {
+    const std::string prefix = "mortise-received-" + std::to_string(process_->pid()) + "-";
+    size_t count = 0;
+    for (const auto& entry : std::filesystem::directory_iterator("/dev/shm"))
+      count += entry.path().filename().string().starts_with(prefix) ? 1 : 0;
+    return count;
+  }
 
  private:
   const TaskFolder* task_;
@@ -70,17 +79,21 @@ std::string with_server(const std::string& url) {
          "rollout.vllm.url=" + url;
 }
 
+std::vector<std::string> train_words(const std::string& settings) {
+  std::vector<std::string> words = {program(), "train", "run.toml"};
+  for (const std::string_view word : split(settings, ' '))
+    if (!word.empty()) words.emplace_back(word);
+  return words;
+}
+
 // A server that dies comes back with its first weights. It gets the newest again, and the run has the same bits as one
 // without servers.
-TEST(Serve, ARunIsTheSameWhenItsServerDiesInTheMiddle) {
+void expect_same_when_server_dies(const std::string& more) {
   const TaskFolder task;
   const Outcome alone = task.mortise(std::string("train run.toml trainer.default_local_dir=alone") + kShortRun);
   ASSERT_EQ(alone.code, 0) << alone.output;
   ServerProcess server(task);
-  std::vector<std::string> words = {program(), "train", "run.toml"};
-  const std::string settings = with_server(server.url());
-  for (const std::string_view word : split(settings, ' '))
-    if (!word.empty()) words.emplace_back(word);
+  const std::vector<std::string> words = train_words(with_server(server.url()) + more);
   ASSERT_TRUE(default_env().create_dirs(task.path() / "served").ok());
   FolderWatch lines(task.path() / "served", IN_CREATE | IN_MODIFY);
   Process train(words, task.path(), task.path() / "train.txt");
@@ -92,7 +105,45 @@ TEST(Serve, ARunIsTheSameWhenItsServerDiesInTheMiddle) {
   EXPECT_EQ(expected.size(), 16U);
   EXPECT_EQ(rows_of(task.path() / "served/updates.jsonl"), expected);
   EXPECT_THAT(text_in(task.path() / "train.txt"), HasSubstr("out of use")) << "the server died before the last step";
+  EXPECT_EQ(server.num_received(), 0U);
   EXPECT_EQ(server.stop(), 0);
+}
+
+TEST(Serve, ARunIsTheSameWhenItsServerDiesInTheMiddle) { expect_same_when_server_dies(""); }
+
+constexpr const char* kOverNetwork = " rollout.vllm.weight_transfer=c10d rollout.vllm.weights_dir=/nowhere";
+
+TEST(Serve, WeightsOverTheNetworkSurviveTheirServersDeath) {
+  expect_same_when_server_dies(kOverNetwork);
+  EXPECT_FALSE(default_env().exists("/nowhere")) << "weights went through a folder";
+}
+
+// A trainer that is killed may leave a server paused, and weights half sent. The next one connects again; two servers
+// have a connection each.
+TEST(Serve, WeightsOverTheNetworkSurviveTheirTrainersDeath) {
+  const TaskFolder task;
+  const std::string saves = " trainer.save_freq=1 trainer.total_training_steps=6";
+  const Outcome alone = task.mortise(std::string("train run.toml trainer.default_local_dir=alone") + kShortRun + saves);
+  ASSERT_EQ(alone.code, 0) << alone.output;
+  ServerProcess first(task), second(task);
+  const std::string settings = with_server(first.url() + "," + second.url()) + kOverNetwork + saves;
+  for (const int num_kills : {1, 2}) {
+    ASSERT_TRUE(default_env().create_dirs(task.path() / "served").ok());
+    FolderWatch lines(task.path() / "served", IN_CREATE | IN_MODIFY);
+    Process train(train_words(settings), task.path(), task.path() / "train.txt");
+    lines.wait_for("metrics.jsonl", 2, train);
+    // Somewhere between its steps: in a transfer, or next to one.
+    std::this_thread::sleep_for(std::chrono::milliseconds(7 * num_kills));
+    train.kill_and_wait();
+  }
+  const Outcome resumed = task.mortise("train run.toml" + settings);
+  ASSERT_EQ(resumed.code, 0) << resumed.output;
+  const auto expected = rows_of(task.path() / "alone/updates.jsonl");
+  EXPECT_EQ(expected.size(), 12U);
+  EXPECT_EQ(rows_of(task.path() / "served/updates.jsonl"), expected);
+  EXPECT_EQ(first.num_received() + second.num_received(), 0U);
+  EXPECT_EQ(first.stop(), 0);
+  EXPECT_EQ(second.stop(), 0);
 }
 
 // Each run would sample with the other's weights. Sooner or later one of them sees that, and says so.
@@ -102,10 +153,7 @@ TEST(Serve, OneOfTwoRunsOnOneServerStops) {
   std::vector<std::unique_ptr<Process>> runs;
   for (const std::string name : {"first", "second"}) {
     const std::string settings = with_server(server.url()) + " trainer.total_training_steps=2000";
-    std::vector<std::string> words = {program(), "train", "run.toml"};
-    for (const std::string_view word : split(settings, ' '))
-      if (!word.empty()) words.emplace_back(word);
-    words.push_back("trainer.default_local_dir=" + name);
+    const auto words = train_words(settings + " trainer.default_local_dir=" + name);
     runs.push_back(std::make_unique<Process>(words, task.path(), task.path() / (name + ".txt")));
   }
   size_t ended = runs.size();
@@ -188,6 +236,19 @@ TEST(Serve, OtherFrameworksClientsTalkToIt) {
   if (tried.code == 77) GTEST_SKIP() << "the oracles have no `requests`: install them again from tests/oracles.lock";
   EXPECT_EQ(tried.code, 0) << tried.output;
   EXPECT_THAT(tried.output, HasSubstr("TRL's client: generate"));
+}
+
+TEST(Serve, TorchDistributedSendsItWeights) {
+  const char* const python = std::getenv("MORTISE_ORACLES_PYTHON");
+  if (python == nullptr) GTEST_SKIP() << "MORTISE_ORACLES_PYTHON is not set: no torch.distributed sent weights";
+  const TaskFolder task;
+  ServerProcess server(task);
+  const std::string script = std::string(MORTISE_SOURCE_DIR) + "/tests/e2e/serve_weights.py ";
+  const Outcome tried = run(std::string(python) + " " + script + server.url() + " model", task.path());
+  EXPECT_EQ(tried.code, 0) << tried.output;
+  EXPECT_THAT(tried.output, HasSubstr("a good one makes the server well"));
+  EXPECT_EQ(server.num_received(), 0U);
+  EXPECT_EQ(server.stop(), 0);
 }
 
 TEST(Serve, UsageErrorsSayWhatToDo) {

@@ -524,6 +524,19 @@ TEST_F(RolloutServers, WeightsWithoutAMarkEndARunThatHasOne) {
   EXPECT_THAT(client.error(), HasSubstr("has the weights of another run (version 5 of a run without a mark; this is"));
 }
 
+// The adapter stays loaded, but the base under it is another one.
+TEST_F(RolloutServers, WholeWeightsUnderAnAdapterEndItsRun) {
+  for (const auto& [backend, mode] : {std::pair("vllm", "taken/6"), std::pair("sglang", "taken/7")}) {
+    SCOPED_TRACE(backend);
+    RolloutClient client(backend, {{"url", url(mode)}});
+    ASSERT_EQ(client.send_adapter(5), 0) << client.error();
+    ASSERT_EQ(client.sample(2), 0) << client.error();
+    EXPECT_EQ(client.sample(12), MORTISE_FAILED_PRECONDITION);
+    EXPECT_THAT(client.error(), HasSubstr("no longer has the base of this run's adapter: run 777777 has loaded whole "
+                                          "weights (version 5)"));
+  }
+}
+
 // The second answer comes after the question and before its reply, which says nothing about it.
 TEST_F(RolloutServers, AnAnswerAfterTheQuestionNeedsAnotherOne) {
   RolloutClient client("vllm", {{"url", url("overtaken/2")}});
@@ -566,6 +579,19 @@ TEST_F(RolloutServers, AnyServerOfTheInterfaceWithItsOwnWeightsOrAReload) {
   ASSERT_EQ(told.send_weights(7), 0) << told.error();
   ASSERT_EQ(told.sample(1), 0) << told.error();
   EXPECT_EQ(told.sink.taken.begin()->second.version, 7);
+  const json body = log("good/4")["calls"][1][1];
+  EXPECT_EQ(body["weight_version"], 7);
+  EXPECT_THAT(body["weight_name"].get<std::string>(), testing::EndsWith("000000007"));
+}
+
+// Both runs call it version 7.
+TEST_F(RolloutServers, AServerThatGivesBackNamesTellsRunsApart) {
+  RolloutClient client("openai", {{"url", url("named/2")}, {"reload_path", "/reload"}});
+  ASSERT_EQ(client.send_weights(7), 0) << client.error();
+  ASSERT_EQ(client.sample(2), 0) << client.error();
+  for (const auto& [key, sample] : client.sink.taken) EXPECT_EQ(sample.version, 7);
+  EXPECT_EQ(client.sample(1), MORTISE_FAILED_PRECONDITION);
+  EXPECT_THAT(client.error(), HasSubstr("has the weights of another run (version 7 of run 777777; this is"));
 }
 
 }  // namespace

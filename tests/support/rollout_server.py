@@ -31,6 +31,10 @@
 #                  weights, and all later completions but one are of these
 #   blank          loses its weights after 2 completions, and keeps its start time and connections, once
 #   late/K         half a body, once; its second reload ends after the second one of good/K
+#   named/K        gives back the weight_name that /reload gave; after K completions it is another run's
+#   net/K          takes weights over the network: vLLM 0.K, or SGLang (needs torch: rollout_transfers.py)
+#   ipc/K          a vLLM 0.K that opens the memory of the trainer's GPU
+#   netfail/K      the same as net/K; its first update of the weights fails, and it closes its end
 # GET /MODE/log gives what came: {"calls": [[path, body], ...], "loaded": {"file": [names]}, "faults": [...]}.
 import copy
 import json
@@ -62,6 +66,8 @@ class Mode:
         self.version, self.paused, self.start, self.has_forgotten = None, False, 1000.5, False
         self.sleeps = False
         self.num_nan = 0  # completions that give NaN
+        self.receiver = None  # weights over the network
+        self.name = None  # the weights have this one, as an openai server was told
         self.adapters = {}  # by name: the configuration, and the names of the tensors with the first number
 
 
@@ -111,6 +117,12 @@ class Handler(BaseHTTPRequestHandler):
         if path == "/log":
             return self.reply(200, {"calls": mode.calls, "loaded": mode.loaded, "faults": mode.faults,
                                     "adapters": sorted(mode.adapters)})
+        if path == "/get_world_size":
+            return self.reply(200, {"world_size": 1 if name == "ipc" else 2})
+        if path == "/version":
+            return self.reply(200, {"version": f"0.{count}.0+cpu"})
+        if path == "/get_server_info":
+            return self.reply(200, {"tp_size": 1, "dp_size": 1, "pp_size": 1})
         if name == "key" and self.headers["Authorization"] != "Bearer sesame":
             return self.reply(401, {"error": "Unauthorized"})
         if path == "/v1/models":
@@ -194,6 +206,8 @@ class Handler(BaseHTTPRequestHandler):
                 return self.reply(*vllm.mistyped(kind, "body.new_version"))
             mode.version = int(body["new_version"])
             return self.reply(200, {"success": True, "new_version": body["new_version"]})
+        if name in ("net", "netfail", "ipc") and self.receive(name, count, mode, path, body):
+            return None
         if path.endswith("load_lora_adapter") and name != "no_adapters":
             if name == "reborn" and not path.endswith("unload_lora_adapter"):
                 mode.adapters.clear()
@@ -227,10 +241,40 @@ class Handler(BaseHTTPRequestHandler):
         mode.num_nan = sys.maxsize if is_nan else min(mode.num_nan, 1)
         while name == "late" and mode.reloads == 2 and modes[f"good/{count}"].reloads < 2:
             time.sleep(0.002)
+        if path == "/reload" and name == "named":
+            mode.name = body["weight_name"]
         if path == "/update_weights_from_disk":
             mode.version = int(body["weight_version"])
             return self.reply(200, {"success": True, "message": "ok", "num_paused_requests": 0})
         self.reply(200, {"results": [None]})
+
+    # Weights over the network. False: the call is another one.
+    def receive(self, name, count, mode, path, body):
+        import rollout_transfers as transfers
+        if path in ("/init_weight_transfer_engine", "/init_weights_update_group"):
+            if path == "/init_weights_update_group":
+                mode.receiver = transfers.SglangWorker()
+            else:
+                mode.receiver = transfers.VllmOnOneGpu() if name == "ipc" else transfers.VllmWorkers(count >= 30)
+        if mode.receiver is None or path not in mode.receiver.PATHS:
+            return False
+        if name == "netfail" and path == "/update_weights":
+            mode.reloads += 1
+            if mode.reloads == 1:
+                mode.receiver = None
+                self.reply(500, {"detail": "no room for the weights"})
+                return True
+        try:
+            answer = mode.receiver.call(path, body, mode.paused)
+        except Exception as error:
+            mode.faults.append(f"{path}: {type(error).__name__}: {error}")
+            self.reply(500, {"detail": str(error)})
+            return True
+        mode.loaded = mode.receiver.weights
+        if path == "/update_weights_from_distributed":
+            mode.version = mode.receiver.version
+        self.reply(200, answer or {"message": "done"})
+        return True
 
     # Both kinds of servers refuse a name that they have, and one that they do not have.
     def change_adapters(self, mode, path, body):
@@ -289,6 +333,9 @@ class Handler(BaseHTTPRequestHandler):
             answer = make(body, name, mode)
         if name == "taken" and mode.completions > count:
             mode.version = 777777000000005
+        if name == "named" and mode.completions > count:
+            mode.name = "777777000000007"
+            answer = make(body, name, mode)
         if name == "plain" and mode.completions > count:
             mode.version = 5
         if name == "blank" and mode.completions > 2 and not mode.has_forgotten:
@@ -395,6 +442,8 @@ def vllm_answer(body, name, mode):
             del choice["token_ids"], choice["prompt_token_ids"]
         if name == "mortise":
             choice["weight_version"] = mode.version
+        if mode.name is not None:
+            choice["weight_name"] = mode.name
     return answer
 
 

@@ -10,7 +10,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <cstdlib>
 #include <cstring>
 #include <map>
 #include <memory>
@@ -20,6 +19,7 @@
 
 #include "dist/arguments.h"
 #include "dist/gloo/c10d_handle.h"
+#include "dist/gloo/gloo_devices.h"
 #include "dist/nccl/carry_device.h"
 #include "dist/nccl/nccl_module.h"
 
@@ -151,29 +151,11 @@ class NothingPendingHere : public PendingCollective {
   Result<> wait() override { return {}; }
 };
 
-// GLOO_SOCKET_IFNAME names the network interfaces, as in PyTorch.
-std::vector<std::shared_ptr<::gloo::transport::Device>> devices(const std::string& address) {
-  std::vector<std::shared_ptr<::gloo::transport::Device>> found;
-  if (const char* names = std::getenv("GLOO_SOCKET_IFNAME"); names != nullptr && *names != '\0') {
-    std::string rest = names;
-    while (!rest.empty()) {
-      const size_t end = rest.find(',');
-      found.push_back(c10d::ProcessGroupGloo::createDeviceForInterface(rest.substr(0, end)));
-      rest = end == std::string::npos ? "" : rest.substr(end + 1);
-    }
-  } else if (!address.empty()) {
-    found.push_back(c10d::ProcessGroupGloo::createDeviceForHostname(address));
-  } else {
-    found.push_back(c10d::ProcessGroupGloo::createDefaultDevice());
-  }
-  return found;
-}
-
 // Connects the ranks of a group; throws if that fails. `name` tells its keys in the store from those of other groups.
 c10::intrusive_ptr<c10d::ProcessGroupGloo> connect_group(const c10::intrusive_ptr<c10d::Store>& store,
                                                          const std::string& name, const GlooOptions& options) {
   auto gloo = c10d::ProcessGroupGloo::Options::create(options.timeout);
-  gloo->devices = devices(options.address);
+  gloo->devices = gloo_devices(options.address);
   return c10::make_intrusive<c10d::ProcessGroupGloo>(c10::make_intrusive<c10d::PrefixStore>(name, store), options.rank,
                                                      options.size, gloo);
 }

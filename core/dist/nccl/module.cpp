@@ -1,4 +1,4 @@
-// The only file of libmortise_nccl.so. See nccl_module.h.
+// libmortise_nccl.so: the group of the ranks. See nccl_module.h.
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp>
 
@@ -19,8 +19,9 @@ extern "C" __attribute__((visibility("default"))) c10d::Backend* mortise_nccl_gr
     setenv("TORCH_NCCL_ENABLE_MONITORING", "0", 0);
     auto options = c10d::ProcessGroupNCCL::Options::create(/*is_high_priority_stream=*/false);
     options->timeout = request->timeout;
-    return c10::make_intrusive<c10d::ProcessGroupNCCL>(c10::make_intrusive<c10d::PrefixStore>("nccl", request->store),
-                                                       request->rank, request->size, options)
+    return c10::make_intrusive<c10d::ProcessGroupNCCL>(
+               c10::make_intrusive<c10d::PrefixStore>(request->prefix, request->store), request->rank, request->size,
+               options)
         .release();
   } catch (const std::exception& error) {
     request->error = error.what();

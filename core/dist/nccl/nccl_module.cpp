@@ -22,9 +22,9 @@ Error cannot(const std::string& what, const std::string& next) {
   return {ErrorKind::kConfig, what, "model.device", next + ", or start one process"};
 }
 
-}  // namespace
-
-Result<c10::intrusive_ptr<c10d::Backend>> open_nccl_group(NcclRequest request, const std::string& given) {
+// A function of the module.
+template <class Entry>
+Result<Entry> load_entry(const std::string& given, const char* name) {
   const std::string path = given.empty() ? module_path() : given;
   std::error_code ignored;
   if (!std::filesystem::exists(path, ignored))
@@ -36,13 +36,35 @@ Result<c10::intrusive_ptr<c10d::Backend>> open_nccl_group(NcclRequest request, c
     return cannot(fmt::format("{} cannot be loaded: {}", path, reason == nullptr ? "no reason given" : reason),
                   "fetch libtorch's CUDA half again with `./dev deps --cuda`");
   }
-  const auto entry = reinterpret_cast<NcclEntry>(dlsym(module, kNcclEntry));
-  if (entry == nullptr)
-    return cannot(fmt::format("{} has no function {}", path, kNcclEntry), "build all of Mortise again");
+  const auto entry = reinterpret_cast<Entry>(dlsym(module, name));
+  if (entry == nullptr) return cannot(fmt::format("{} has no function {}", path, name), "build all of Mortise again");
+  return entry;
+}
+
+}  // namespace
+
+Result<c10::intrusive_ptr<c10d::Backend>> open_nccl_group(NcclRequest request, const std::string& given) {
+  const auto entry = TRY(load_entry<NcclEntry>(given, kNcclEntry));
   c10d::Backend* const group = entry(&request);
   if (group != nullptr) return c10::intrusive_ptr<c10d::Backend>::reclaim(group);
   return Error{ErrorKind::kConfig, fmt::format("NCCL cannot make a group of the ranks: {}", request.error),
                "model.device", "give each rank a GPU of its own (NCCL_DEBUG=INFO says more)"};
+}
+
+Result<std::unique_ptr<NcclIdGroup>> open_nccl_id_group(std::chrono::milliseconds timeout, const std::string& given) {
+  const auto entry = TRY(load_entry<NcclIdEntry>(given, kNcclIdEntry));
+  std::string error;
+  if (NcclIdGroup* const group = entry(timeout, &error)) return std::unique_ptr<NcclIdGroup>(group);
+  return Error{ErrorKind::kConfig, "NCCL cannot send weights from this process: " + error, "model.device",
+               "set model.device to a GPU, or send the weights by files"};
+}
+
+Result<std::unique_ptr<CudaSharer>> open_cuda_sharer(const std::string& given) {
+  const auto entry = TRY(load_entry<SharerEntry>(given, kSharerEntry));
+  std::string error;
+  if (CudaSharer* const sharer = entry(&error)) return std::unique_ptr<CudaSharer>(sharer);
+  return Error{ErrorKind::kConfig, "this process cannot share memory of a GPU: " + error, "model.device",
+               "set model.device to the GPU of the server, or send the weights by files"};
 }
 
 }  // namespace mortise

@@ -33,6 +33,7 @@
 #include "train/run/threads.h"
 #include "train/run/turn_parts.h"
 #include "train/sampling/sent_adapter.h"
+#include "train/sampling/weight_extension.h"
 
 namespace mortise {
 
@@ -122,6 +123,7 @@ Result<Sampling> load_engine(const RunConfig& config, const Tokenizer& tokenizer
   Sampling sampling = TRY(rollout_sampling(config, policy.config(), options.tokenizer));
   install_generate_model(&policy, options);
   register_host_extension(MORTISE_EXT_GENERATE, generate_extension());
+  offer_weight_groups();
   return sampling;
 }
 

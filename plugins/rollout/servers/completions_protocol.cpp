@@ -2,9 +2,13 @@
 #include "completions_protocol.h"
 
 #include <cmath>
+#include <cstdlib>
 
 #include "adapter_calls.h"
 #include "json_answer.h"
+#include "pickles.h"
+#include "transfer_lists.h"
+#include "version_names.h"
 
 namespace mortise {
 namespace {
@@ -16,6 +20,9 @@ constexpr const char* kMetricsPath = "/metrics";
 constexpr const char* kPausedPath = "/is_paused";
 constexpr const char* kVersionPath = "/weight_info";
 constexpr const char* kCompletionsPath = "/v1/completions";
+constexpr const char* kRanksPath = "/get_world_size";
+constexpr const char* kProgramPath = "/version";
+constexpr std::int64_t kFirstWithUniqueId = 30;  // vLLM 0.30; earlier ones look for NCCL's unique id in the store
 
 // Four prompts of one token, of which only the likeliest next token may be sampled: its log-prob is 0 if it was taken
 // after the filters, and the model's own if before.
@@ -81,8 +88,16 @@ std::string read_choice(const AnswerJson& choice, const ServerRequest& request, 
     std::vector<std::int64_t> ids;
     if (!read_ids(prompt, ids) || ids != request.prompt_ids) return "it completed another prompt than it was given";
   }
-  sample.weight_version = read_version(member_of(choice, "weight_version"));
   return read_log_probs(choice, request, facts, sample);
+}
+
+std::int64_t told_version(const AnswerJson& choice) { return read_version(member_of(choice, "weight_version")); }
+
+// A plain number is that of a server that knows no marks. It is taken as this run's.
+std::int64_t told_name(const AnswerJson& choice) {
+  if (const AnswerJson* const name = member_of(choice, "weight_name")) return read_version(name);
+  const std::int64_t version = told_version(choice);
+  return version < 0 || version >= kMarkUnit ? version : version_name(version);
 }
 
 // vLLM would end such a completion early, and say that it has reached its length.
@@ -92,6 +107,34 @@ std::string too_long(const ServerRequest& request, const ServerFacts& facts) {
   return "complete a prompt of " + std::to_string(num_prompt) + " tokens with " +
          std::to_string(request.max_new_tokens) + " new ones: its context is " + std::to_string(facts.max_length) +
          " tokens. Raise the server's limit (vLLM: --max-model-len), or lower data.max_response_length";
+}
+
+// A paused server has new weights: names them and goes on.
+std::vector<HttpCall> after_weights(std::int64_t version) {
+  const AnswerJson named = {{"new_version", std::to_string(version)}};
+  return {{"/update_weight_version", json_line(named), false, true},
+          // Prompts that were computed with the old weights must go.
+          {"/reset_prefix_cache?reset_running_requests=true", "{}"},
+          {"/resume", "{}"}};
+}
+
+// {"version": "0.32.0+cpu"} or {"world_size": 2}
+std::string read_transfer_probe(const std::string& path, const std::string& body, bool is_one, ServerFacts& facts) {
+  const auto parsed = parse::parse_json(body);
+  if (path == kRanksPath) {
+    facts.num_ranks = parsed ? read_count(member_of(*parsed, "world_size"), 0) : 0;
+    if (facts.num_ranks < 1) return "does not say how many processes take its weights";
+    if (!is_one || facts.num_ranks == 1) return "";
+    return "has several GPUs, and the trainer shares one. Set weight_transfer to \"nccl\" or \"file\"";
+  }
+  const AnswerJson* const version = parsed ? member_of(*parsed, "version") : nullptr;
+  if (version == nullptr || !version->is_string()) return "";
+  const std::string& text = version->get_ref<const std::string&>();
+  const std::size_t dot = text.find('.');
+  const std::int64_t major = std::strtoll(text.c_str(), nullptr, 10);
+  const std::int64_t minor = dot == std::string::npos ? 0 : std::strtoll(text.c_str() + dot + 1, nullptr, 10);
+  facts.takes_unique_id = major > 0 || minor >= kFirstWithUniqueId;
+  return "";
 }
 
 // vLLM refuses what is above, and samples at kColdest what is below without a word.
@@ -180,13 +223,20 @@ HttpCall CompletionsProtocol::generate(const ServerRequest& request, const Serve
 
 Fault CompletionsProtocol::read_answer(const std::string& body, const ServerRequest& request, const ServerFacts& facts,
                                        std::vector<ServerSample>& samples) const {
+  return read_choices(body, request, facts, told_version, samples);
+}
+
+Fault CompletionsProtocol::read_choices(const std::string& body, const ServerRequest& request, const ServerFacts& facts,
+                                        ReadVersion version, std::vector<ServerSample>& samples) {
   const auto parsed = parse::parse_json(body);
   if (!parsed) return {"its answer is not JSON (" + parsed.fault().to_string() + ")"};
   const AnswerJson* const choices = member_of(*parsed, "choices");
   if (choices == nullptr || !choices->is_array()) return {"its answer has no choices"};
   for (const AnswerJson& choice : *choices) {
-    if (const std::string fault = read_choice(choice, request, facts, samples.emplace_back()); !fault.empty())
+    ServerSample& sample = samples.emplace_back();
+    if (const std::string fault = read_choice(choice, request, facts, sample); !fault.empty())
       return {"in its answer " + fault};
+    sample.weight_version = version(choice);
   }
   return check_samples(request, samples);
 }
@@ -196,11 +246,19 @@ std::vector<HttpCall> VllmProtocol::probes(const ServerFacts& facts) const {
   if (facts.is_mortise) return calls;
   // While vLLM is paused, a completion waits: the probe that samples comes after these.
   calls.insert(calls.end() - 1, {{kPausedPath, "", true, true}, {kVersionPath, "", true, true}});
+  if (transfer_ != WeightTransfer::kFile)
+    calls.insert(calls.end() - 1, {{kRanksPath, "", true, false}, {kProgramPath, "", true, true}});
   return calls;
 }
 
 std::string VllmProtocol::read_probe(std::size_t number, const HttpDone& answer, ServerFacts& facts) const {
   const std::string path = probes(facts)[number].path;
+  if (path == kModelsPath) {
+    const std::string fault = CompletionsProtocol::read_probe(number, answer, facts);
+    return fault.empty() ? check_transfer(facts) : fault;
+  }
+  if (path == kRanksPath || path == kProgramPath)
+    return read_transfer_probe(path, answer.body, transfer_ == WeightTransfer::kCudaIpc, facts);
   if (path != kPausedPath && path != kVersionPath) return CompletionsProtocol::read_probe(number, answer, facts);
   const auto parsed = parse::parse_json(answer.body);
   const AnswerJson* const value =
@@ -241,13 +299,56 @@ std::string VllmProtocol::refusal(const ServerRequest& request, const ServerFact
 
 std::vector<HttpCall> VllmProtocol::weight_calls(const std::string& folder, std::int64_t version) const {
   const AnswerJson reload = {{"method", "reload_weights"}, {"kwargs", {{"weights_path", folder}}}};
-  const AnswerJson named = {{"new_version", std::to_string(version)}};
-  return {{"/pause?mode=wait", "{}", false, false},
-          {"/collective_rpc", json_line(reload), false, false},
-          {"/update_weight_version", json_line(named), false, true},
-          // Prompts that were computed with the old weights must go.
-          {"/reset_prefix_cache?reset_running_requests=true", "{}", false, false},
-          {"/resume", "{}", false, false}};
+  std::vector<HttpCall> calls = {{"/pause?mode=wait", "{}"}, {"/collective_rpc", json_line(reload)}};
+  for (HttpCall& call : after_weights(version)) calls.push_back(std::move(call));
+  return calls;
+}
+
+// `mortise serve` takes weights over Gloo, vLLM over NCCL.
+std::string VllmProtocol::check_transfer(const ServerFacts& facts) const {
+  if (transfer_ == WeightTransfer::kNccl && facts.is_mortise)
+    return "`mortise serve` takes no weights over NCCL. Set weight_transfer to \"c10d\" or \"file\"";
+  if (transfer_ == WeightTransfer::kCudaIpc && facts.is_mortise)
+    return "`mortise serve` opens no memory of a GPU. Set weight_transfer to \"c10d\" or \"file\"";
+  if (transfer_ == WeightTransfer::kC10d && !facts.is_mortise)
+    return "vLLM takes no weights over Gloo. Set weight_transfer to \"nccl\" or \"file\"";
+  return "";
+}
+
+TransferWay VllmProtocol::transfer_way(const ServerFacts& facts, const std::string&) const {
+  if (facts.is_mortise) return {"gloo", "weights", ""};
+  return {transfer_ == WeightTransfer::kCudaIpc ? "cuda_ipc" : "nccl_id", "", ""};
+}
+
+std::vector<HttpCall> VllmProtocol::transfer_calls(const ServerFacts& facts, const TransferWay&,
+                                                   const SenderPlace* place, const WeightImage& image,
+                                                   std::int64_t version) const {
+  std::vector<HttpCall> calls;
+  const bool is_shared = transfer_ == WeightTransfer::kCudaIpc;
+  if (place != nullptr && is_shared) {
+    calls.push_back({"/init_weight_transfer_engine", R"({"init_info": {}})"});
+  } else if (place != nullptr) {
+    AnswerJson info = {{"rank_offset", 1}, {"world_size", place->num_ranks}};
+    if (facts.takes_unique_id) {
+      info["nccl_unique_id_b64"] = base64_of(place->unique_id);
+    } else {
+      info["master_address"] = place->address;
+      info["master_port"] = place->port;
+    }
+    const AnswerJson body = {{"init_info", std::move(info)}};
+    calls.push_back({"/init_weight_transfer_engine", json_line(body)});
+    calls.back().side = HttpCall::Side::kJoin;
+  }
+  AnswerJson lists = transfer_lists(image, "names", "dtype_names", "shapes");
+  if (is_shared) lists["ipc_handles_pickled"] = base64_of(pickled_shared_weights(image, place->shared));
+  const AnswerJson update = {{"update_info", std::move(lists)}};
+  calls.push_back({"/pause?mode=wait", "{}"});
+  calls.push_back({"/start_weight_update", "{}"});
+  calls.push_back({"/update_weights", json_line(update)});
+  if (!is_shared) calls.back().side = HttpCall::Side::kSend;
+  calls.push_back({"/finish_weight_update", "{}"});
+  for (HttpCall& call : after_weights(version)) calls.push_back(std::move(call));
+  return calls;
 }
 
 // With {"success": false} the prefix cache still has what the old weights computed.
@@ -274,9 +375,16 @@ std::string OpenaiProtocol::refusal(const ServerRequest& request, const ServerFa
   return "";
 }
 
+Fault OpenaiProtocol::read_answer(const std::string& body, const ServerRequest& request, const ServerFacts& facts,
+                                  std::vector<ServerSample>& samples) const {
+  return read_choices(body, request, facts, told_name, samples);
+}
+
 std::vector<HttpCall> OpenaiProtocol::weight_calls(const std::string& folder, std::int64_t version) const {
   if (reload_path_.empty()) return {};
-  const AnswerJson body = {{"weights_path", folder}, {"weight_version", version}};
+  const AnswerJson body = {{"weights_path", folder},
+                           {"weight_version", version_of(version)},
+                           {"weight_name", std::to_string(version)}};  // tells the versions of two runs apart
   return {{reload_path_, json_line(body), false, false}};
 }
 

@@ -87,6 +87,9 @@ void HttpCalls::take(CURL* easy, CURLcode code, std::vector<HttpDone>& out) {
   long num_connects = 0;
   curl_easy_getinfo(easy, CURLINFO_NUM_CONNECTS, &num_connects);
   done.new_connection = num_connects > 0;
+  char* address = nullptr;
+  if (curl_easy_getinfo(easy, CURLINFO_LOCAL_IP, &address) == CURLE_OK && address != nullptr)
+    done.own_address = address;
   if (code != CURLE_OK) {
     done.error = transfer->error[0] != '\0' ? transfer->error : curl_easy_strerror(code);
     if (code == CURLE_WRITE_ERROR)

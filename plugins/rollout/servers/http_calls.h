@@ -21,6 +21,8 @@ struct HttpCall {
   bool optional = false;  // an old server may lack it (404, 405)
   bool removes = false;   // a refusal (400, 404) says that what it removes is not there
   bool samples = false;   // the server computes with its weights
+  // What the trainer does while the server works on the call: both meet, or the trainer sends the weights.
+  enum class Side { kNone, kJoin, kSend } side = Side::kNone;
 };
 
 struct HttpDone {
@@ -30,6 +32,7 @@ struct HttpDone {
   std::string error;            // why no answer came, or status and text of one that is not 2xx
   bool may_pass = false;        // the error may be gone at the next try
   bool new_connection = false;  // it was made for this call
+  std::string own_address;      // this machine's, as the server sees it
 };
 
 class HttpCalls {

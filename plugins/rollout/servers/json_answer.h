@@ -42,6 +42,10 @@ inline bool read_floats(const AnswerJson* list, std::vector<float>& out) {
   return true;
 }
 
+inline std::int64_t read_count(const AnswerJson* value, std::int64_t fallback) {
+  return value != nullptr && value->is_number_integer() ? value->get<std::int64_t>() : fallback;
+}
+
 // A version that a server gives as a number or as text; -1: none, or not one of ours.
 inline std::int64_t read_version(const AnswerJson* value) {
   if (value == nullptr) return -1;

@@ -9,6 +9,7 @@
 #include <mortise/cpp/plugin.hpp>
 
 #include "http_calls.h"
+#include "weight_image.h"
 
 namespace mortise {
 
@@ -70,6 +71,34 @@ struct ServerFacts {
   std::string adapter, next_adapter;
   // Those that it may have too, because it was out of use before they were unloaded.
   std::vector<std::string> left_adapters;
+  std::int64_t num_ranks = 1;    // its processes that take weights over the network
+  bool takes_unique_id = false;  // NCCL's, in the call itself
+  std::string own_address;       // this machine's, as the server sees it
+};
+
+// How the weights get to servers.
+enum class WeightTransfer { kFile, kC10d, kNccl, kCudaIpc };
+
+// What carries weights over the network to a server: see mortise_weight_group_options.
+struct TransferWay {
+  std::string carrier, prefix;
+  std::string group;  // name of the connection
+};
+
+// A weight in the memory of the GPU that a server shares with the trainer: see mortise_shared_piece.
+struct SharedWeight {
+  std::string device_uuid, handle, counter, event;
+  std::int64_t device = 0;
+  std::uint64_t num_bytes = 0, offset = 0, counter_offset = 0;
+  bool waits_for_event = false;
+};
+
+// Where the trainer waits for the ranks of a server.
+struct SenderPlace {
+  std::string address;
+  std::int64_t port = 0, num_ranks = 0;  // num_ranks: with the trainer
+  std::string unique_id;                 // NCCL's, or empty
+  std::vector<SharedWeight> shared;      // cuda_ipc: the weights of this update, in place of a connection
 };
 
 // Why an answer is refused: `what` is empty where it is good. `final`: another try gives the same.
@@ -97,6 +126,18 @@ class Protocol {
   // Loads the LoRA adapter in `folder` as facts.next_adapter, and unloads all others. Empty: it takes none.
   virtual std::vector<HttpCall> adapter_calls(const std::string& folder, const ServerFacts& facts) const {
     (void)folder, (void)facts;
+    return {};
+  }
+  // The same over the network. `number`: of the connection, which no other of this run has.
+  virtual TransferWay transfer_way(const ServerFacts& facts, const std::string& number) const {
+    (void)facts, (void)number;
+    return {};
+  }
+  // `place`: of a new connection; null: there is one already.
+  virtual std::vector<HttpCall> transfer_calls(const ServerFacts& facts, const TransferWay& way,
+                                               const SenderPlace* place, const WeightImage& image,
+                                               std::int64_t version) const {
+    (void)facts, (void)way, (void)place, (void)image, (void)version;
     return {};
   }
   // A 2xx answer to weight call `number` that is a refusal all the same; empty: it is none.

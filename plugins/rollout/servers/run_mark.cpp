@@ -13,6 +13,11 @@ namespace {
 
 constexpr std::int64_t kFirst = 100'000, kNumber = 900'000;
 
+std::string of_environment(const char* name) {
+  const char* const value = std::getenv(name);
+  return value == nullptr ? "" : value;
+}
+
 // FNV-1a
 std::uint64_t hash_of(const std::string& text) {
   std::uint64_t hash = 14695981039346656037U;
@@ -67,11 +72,10 @@ std::int64_t make_run_mark(const Variable& variable) {
 }
 
 std::int64_t run_mark() {
-  static const std::int64_t mark = make_run_mark([](const char* name) {
-    const char* const value = std::getenv(name);
-    return std::string(value == nullptr ? "" : value);
-  });
+  static const std::int64_t mark = make_run_mark(of_environment);
   return mark;
 }
+
+bool is_one_of_ranks() { return is_rank(of_environment); }
 
 }  // namespace mortise

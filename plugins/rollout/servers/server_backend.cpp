@@ -2,8 +2,10 @@
 #include "server_backend.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "../../shared/deadline.h"
+#include "version_names.h"
 
 namespace mortise {
 namespace {
@@ -46,9 +48,18 @@ PoolOptions ServerBackend::read_options() {
 
 void ServerBackend::setup(Call call) {
   options_.urls = split_urls(url_);
+  options_.own_address = own_address();
+  if (transfer() != WeightTransfer::kFile) {
+    WeightSender::check(call);
+    if (is_one_of_ranks())
+      fail(MORTISE_UNIMPLEMENTED,
+           "several ranks send their weights to servers by files only, because a server has one connection for "
+           "weights. Set weight_transfer to \"file\"");
+  }
   if (!api_key_env_.empty()) options_.headers.push_back(bearer_header("api_key_env", api_key_env_));
   pool_ = std::make_unique<ServerPool>(make_protocol(), options_);
-  if (pool_->takes_weights()) weights_ = std::make_unique<WeightFolder>(weights_dir_, weights_dtype_ == "bfloat16");
+  if (pool_->takes_weights() && transfer() == WeightTransfer::kFile)
+    weights_ = std::make_unique<WeightFolder>(weights_dir_, weights_dtype_ == "bfloat16");
   pool_->await_ready(call, options_.start_limit);
 }
 
@@ -60,27 +71,42 @@ void ServerBackend::begin_update(std::int64_t version, Call) {
   coming_version_ = version;
   adapter_.clear();
   if (weights_) weights_->begin(version);
+  if (transfer() != WeightTransfer::kFile) image_ = std::make_shared<WeightImage>(weights_dtype_ == "bfloat16");
 }
 
 void ServerBackend::update_weight(const WeightShard& shard, Call) {
   const bool is_adapter = AdapterTensors::has(shard.name);
   if (is_adapter && !pool_->takes_adapters())
     fail(MORTISE_UNIMPLEMENTED, "these servers take no LoRA adapters. Set rollout.send_adapter to false");
-  if (!weights_) return;
+  if (is_adapter && image_)
+    fail(MORTISE_UNIMPLEMENTED, "adapters go to servers by files only. Set weight_transfer to \"file\"");
+  if (!weights_ && !image_) return;
   if (!shard.whole()) fail(MORTISE_UNIMPLEMENTED, "weights in parts (" + std::string(shard.name) + ")");
+  if (image_)
+    return image_->add(shard.name, shard.shape.data(), std::int64_t(shard.shape.size()),
+                       static_cast<const float*>(mortise_tensor_data(&shard.data)));
   if (is_adapter) adapter_.add(shard.name, shard.shape.data());
   weights_->add(shard.name, shard.shape.data(), shard.shape.size(),
                 static_cast<const float*>(mortise_tensor_data(&shard.data)));
 }
 
 void ServerBackend::end_update(Call call) {
-  if (!weights_) return;
-  if (adapter_.empty())
+  if (!weights_ && !image_) return;
+  if (image_)
+    pool_->set_image(std::exchange(image_, nullptr), coming_version_);
+  else if (adapter_.empty())
     pool_->set_weights(weights_->finish(), coming_version_);
   else
     pool_->set_adapter(weights_->finish_adapter(adapter_.config()), coming_version_);
   pool_->await_ready(call, options_.update_limit + options_.give_up);
-  weights_->forget_old();
+  if (weights_) weights_->forget_old();
+}
+
+WeightTransfer TransferBackend::transfer() const {
+  const std::string& name = transfer_name();
+  if (name == "file") return WeightTransfer::kFile;
+  if (name == "cuda_ipc") return WeightTransfer::kCudaIpc;
+  return name == "c10d" ? WeightTransfer::kC10d : WeightTransfer::kNccl;
 }
 
 std::uint64_t ServerBackend::submit(Span<const mortise_rollout_request* const> requests, Call) {

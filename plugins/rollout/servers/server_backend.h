@@ -10,6 +10,7 @@
 #include "adapter_tensors.h"
 #include "server_pool.h"
 #include "weight_folder.h"
+#include "weight_image.h"
 
 namespace mortise {
 
@@ -28,6 +29,9 @@ class ServerBackend : public WeightedRolloutBackend {
 
  protected:
   virtual std::unique_ptr<Protocol> make_protocol() const = 0;
+  [[nodiscard]] virtual WeightTransfer transfer() const { return WeightTransfer::kFile; }
+  // As the servers see this machine; empty: find out.
+  [[nodiscard]] virtual std::string own_address() const { return ""; }
 
  private:
   bool deliver(const mortise_rollout_sink& sink);
@@ -43,10 +47,26 @@ class ServerBackend : public WeightedRolloutBackend {
   PoolOptions options_ = read_options();
   std::unique_ptr<ServerPool> pool_;
   std::unique_ptr<WeightFolder> weights_;
-  AdapterTensors adapter_;  // while an adapter is being sent
+  std::shared_ptr<WeightImage> image_;  // while weights are being sent over the network
+  AdapterTensors adapter_;              // while an adapter is being sent
   std::int64_t coming_version_ = 0;
 
   static PoolOptions read_options();
+};
+
+// Servers that also take weights over the network.
+class TransferBackend : public ServerBackend {
+ protected:
+  // The parameter weight_transfer, whose choices are those of the servers.
+  [[nodiscard]] virtual const std::string& transfer_name() const = 0;
+  [[nodiscard]] WeightTransfer transfer() const override;
+  [[nodiscard]] std::string own_address() const override { return transfer_address_; }
+
+ private:
+  std::string transfer_address_ =
+      param("transfer_address", "",
+            "address of this machine at which the servers take weights over the network; empty: that from which it "
+            "reaches them");
 };
 
 }  // namespace mortise

@@ -38,7 +38,7 @@ ServerPool::ServerPool(std::unique_ptr<Protocol> protocol, PoolOptions options)
 bool ServerPool::takes_weights() const { return !protocol_->weight_calls("", 0).empty(); }
 
 bool ServerPool::needs_weights(const Server& server) const {
-  return !folder_.empty() && server.update != update_ && takes_weights();
+  return has_weights() && server.update != update_ && takes_weights();
 }
 
 bool ServerPool::is_ready(const Server& server) const {
@@ -62,7 +62,7 @@ void ServerPool::await_ready(Call call, double limit_s) {
   const auto all = [&](auto is_so) { return std::all_of(servers_.begin(), servers_.end(), is_so); };
   // A paused server waits for the weights of this run, which come when all is set up.
   const auto is_enough = [&](const Server& server) {
-    return is_ready(server) || (folder_.empty() && takes_weights() && server.facts.is_paused);
+    return is_ready(server) || (!has_weights() && takes_weights() && server.facts.is_paused);
   };
   const auto any_ready = [&] { return std::any_of(servers_.begin(), servers_.end(), is_enough); };
   const auto is_settled = [&](const Server& server) { return is_ready(server) || server.phase == Phase::kOut; };
@@ -106,7 +106,7 @@ void ServerPool::abort(std::int64_t request_id) {
       out.request_id = request.id;
       out.sample.index = i;
       out.sample.finish_reason = MORTISE_FINISH_ABORT;
-      out.sample.weight_version = folder_.empty() ? own_version_ : version_;
+      out.sample.weight_version = has_weights() ? version_ : own_version_;
     }
   };
   const auto is_meant = [&](const ServerRequest& request) { return request_id < 0 || request.id == request_id; };
@@ -183,6 +183,7 @@ void ServerPool::begin_weights(std::size_t index, Call call) {
   if (is_adapter_)
     server.facts.next_adapter = "mortise-" + std::to_string(began_ns_) + "-" + std::to_string(++num_adapters_);
   server.weight_steps = is_adapter_ ? protocol_->adapter_calls(folder_, server.facts)
+                        : image_    ? transfer_steps(server, call)
                                     : protocol_->weight_calls(folder_, name_of(version_));
 }
 
@@ -194,6 +195,8 @@ void ServerPool::end_weights(Server& server) {
   server.update = server.coming_update;
   server.facts.adapter = std::exchange(server.facts.next_adapter, {});
   server.facts.left_adapters.clear();
+  server.coming_image.reset();
+  if (server.sender && !server.sender->place().shared.empty()) server.sender.reset();  // frees the GPU's memory
 }
 
 // A server that was started again knows the adapter's name no more, and says so with the name.
@@ -204,6 +207,10 @@ bool ServerPool::has_lost_adapter(const Server& server, const HttpDone& done) co
 
 void ServerPool::set_weights(const std::string& folder, std::int64_t version) {
   folder_ = folder;
+  new_weights(version);
+}
+
+void ServerPool::new_weights(std::int64_t version) {
   version_ = version;
   ++update_;
   homes_.clear();  // no prefix is worth anything now
@@ -212,16 +219,18 @@ void ServerPool::set_weights(const std::string& folder, std::int64_t version) {
   }
 }
 
-void ServerPool::control(std::size_t index, const HttpCall& call, double limit_s) {
+void ServerPool::control(std::size_t index, const HttpCall& next, double limit_s, Call call) {
   Server& server = servers_[index];
   server.control_id = next_call_++;
   controls_[server.control_id] = index;
-  calls_.start(server.control_id, server.url, call, limit_s);
+  calls_.start(server.control_id, server.url, next, limit_s);
+  begin_side(server, next.side, call);
 }
 
 // What is to be done for a server now: the next call of its probe or of its weights.
 void ServerPool::tend(std::size_t index, Call call) {
   Server& server = servers_[index];
+  if (server.has_side && !tend_side(index, call)) return;
   if (server.control_id != 0) return;
   if (server.phase == Phase::kOut && monotonic_ns() >= server.back_at_ns) {
     server.phase = Phase::kProbing;
@@ -232,12 +241,12 @@ void ServerPool::tend(std::size_t index, Call call) {
   if (server.phase == Phase::kProbing) probe(index, call);
   if (server.phase == Phase::kUpdating && server.control_id == 0) {
     const std::vector<HttpCall>& steps = server.weight_steps;
-    if (server.step < steps.size()) return control(index, steps[server.step], options_.update_limit);
+    if (server.step < steps.size()) return control(index, steps[server.step], options_.update_limit, call);
     end_weights(server);
     if (server.phase == Phase::kProbing) probe(index, call);
   }
-  check_identity(index);
-  check_version(index);
+  check_identity(index, call);
+  check_version(index, call);
   if (!is_ready(server)) return;
   if (server.num_pauses > 0) call.log(MORTISE_LOG_INFO, server.url + " is back");
   server.num_pauses = 0;
@@ -256,7 +265,7 @@ void ServerPool::probe(std::size_t index, Call call) {
     return;
   }
   const HttpCall& next = probes[server.step];
-  if (!next.samples || !(server.owes_load || server.facts.is_paused)) return control(index, next, kProbeLimit);
+  if (!next.samples || !(server.owes_load || server.facts.is_paused)) return control(index, next, kProbeLimit, call);
   if (needs_weights(server)) {
     server.next_probe = server.step;
     return begin_weights(index, call);
@@ -295,7 +304,9 @@ void ServerPool::take_control(std::size_t index, HttpDone& done, Call call) {
                    : protocol_->read_weight_answer(server.step, done.body);
   }
   if (fault.empty()) {
-    ++server.step;
+    if (!done.own_address.empty()) server.facts.own_address = done.own_address;
+    server.is_answered = server.has_side;  // the next step waits for the sender too
+    if (!server.has_side) ++server.step;
     if (!removes) server.is_unfit = false;
     return;
   }
@@ -326,6 +337,7 @@ void ServerPool::take_out(std::size_t index, const std::string& why, Call call) 
   server.last_error = why;
   server.owes_load = server.owes_load || (server.phase == Phase::kUpdating && !is_adapter_);
   server.version = server.update = -1;
+  close_side(server);
   for (std::string* adapter : {&server.facts.adapter, &server.facts.next_adapter})
     if (!adapter->empty()) server.facts.left_adapters.push_back(std::exchange(*adapter, {}));
   server.num_failures = 0;
@@ -442,9 +454,9 @@ void ServerPool::take_answer(Flight flight, HttpDone& done, Call call) {
   }
   // A new connection may lead to a new process, which says nothing of its weights.
   if (done.new_connection && !is_adapter_ && !server.facts.tells_versions && !server.facts.identity.empty() &&
-      !folder_.empty()) {
+      has_weights()) {
     server.held.emplace_back(std::move(flight), std::move(done));
-    return check_identity(index_of(server));
+    return check_identity(index_of(server), call);
   }
   confirm(std::move(flight), std::move(done), call);
 }
@@ -458,9 +470,10 @@ void ServerPool::count_answer(Flight flight, const HttpDone& done, Call call) {
     if (fault.is_final) fail(fault.code, server.url + ": " + fault.what);
     return try_again(std::move(flight), fault.what, ++server.num_failures >= options_.breaker_failures, call);
   }
-  const bool was_given = !folder_.empty() && takes_weights();
+  const bool was_given = has_weights() && takes_weights();
   const std::int64_t expected = was_given ? server.version : own_version_;
   for (const ServerSample& sample : samples) {
+    if (is_adapter_) refuse_whole_weights(server, sample.weight_version);
     // An adapter's name is its version: the server would not have found another one.
     const bool says = !is_adapter_ && (sample.weight_version >= 0 || server.facts.tells_versions);
     if (!was_given || !says || sample.weight_version == name_of(expected)) continue;

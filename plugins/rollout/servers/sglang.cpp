@@ -4,10 +4,16 @@
 
 namespace {
 
-struct Sglang : mortise::ServerBackend {
-  static constexpr const char* summary = "rollouts from SGLang's servers; new weights go by files";
+struct Sglang : mortise::TransferBackend {
+  static constexpr const char* summary = "rollouts from SGLang's servers; new weights go by files or over the network";
+  std::string weight_transfer =
+      param("weight_transfer", "file",
+            "how new weights get to the servers: file, through weights_dir; c10d, over the network without GPUs; nccl, "
+            "between GPUs")
+          .choices({"file", "c10d", "nccl"});
+  const std::string& transfer_name() const override { return weight_transfer; }
   std::unique_ptr<mortise::Protocol> make_protocol() const override {
-    return std::make_unique<mortise::SglangProtocol>();
+    return std::make_unique<mortise::SglangProtocol>(transfer());
   }
 };
 

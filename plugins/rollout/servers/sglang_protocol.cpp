@@ -7,6 +7,7 @@
 
 #include "adapter_calls.h"
 #include "json_answer.h"
+#include "transfer_lists.h"
 
 namespace mortise {
 namespace {
@@ -51,22 +52,39 @@ std::string read_sample(const AnswerJson& answer, const ServerRequest& request, 
   return "";
 }
 
+constexpr const char* kServerPath = "/get_server_info";
+
+// Weights come to each process of tensor parallelism. With data parallelism they would need numbers of their own.
+std::string read_ranks(const AnswerJson& info, ServerFacts& facts) {
+  facts.num_ranks = read_count(member_of(info, "tp_size"), 1);
+  const std::int64_t others = read_count(member_of(info, "dp_size"), 1) * read_count(member_of(info, "pp_size"), 1);
+  if (facts.num_ranks > 0 && others == 1) return "";
+  return "several copies or stages of the model take weights from files only. Set weight_transfer to \"file\"";
+}
+
 }  // namespace
 
 std::vector<HttpCall> SglangProtocol::probes(const ServerFacts&) const {
-  return {{"/get_model_info", "", true, true}, probe_at(1.0), probe_at(4.0)};
+  std::vector<HttpCall> calls = {{"/get_model_info", "", true, true}, probe_at(1.0), probe_at(4.0)};
+  // Before those that sample: half loaded weights can be in the way of these.
+  if (transfer_ != WeightTransfer::kFile) calls.insert(calls.begin(), {kServerPath, "", true, false});
+  return calls;
 }
 
 std::string SglangProtocol::read_probe(std::size_t number, const HttpDone& answer, ServerFacts& facts) const {
   const auto parsed = parse::parse_json(answer.body);
   if (!parsed) return "answered with text that is not JSON (" + parsed.fault().to_string() + ")";
-  if (number == 0) return "";
+  const std::size_t first_sample = transfer_ == WeightTransfer::kFile ? 1 : 2;
+  if (number < first_sample) {
+    if (first_sample == 2 && number == 0) return read_ranks(*parsed, facts);
+    return "";
+  }
   const AnswerJson& first = parsed->is_array() && !parsed->empty() ? parsed->front() : *parsed;
   std::vector<std::int64_t> ids;
   std::vector<float> log_probs;
   if (std::string fault = read_tokens(first, ids, log_probs); !fault.empty()) return "answered a probe that " + fault;
   if (log_probs.empty()) return "answered a probe without a token";
-  if (number == 1) {
+  if (number == first_sample) {
     facts.probe_log_prob = log_probs.front();
     const AnswerJson* const version = member_of(*member_of(first, "meta_info"), "weight_version");
     facts.tells_versions = version != nullptr;
@@ -131,6 +149,37 @@ std::vector<HttpCall> SglangProtocol::weight_calls(const std::string& folder, st
                            {"weight_version", std::to_string(version)},
                            {"flush_cache", true}};
   return {{"/update_weights_from_disk", json_line(body), false, false}};
+}
+
+// The keys are those of torch.distributed for a group of this name.
+TransferWay SglangProtocol::transfer_way(const ServerFacts&, const std::string& number) const {
+  const bool is_nccl = transfer_ == WeightTransfer::kNccl;
+  const std::string group = "mortise-" + number;
+  return {is_nccl ? "nccl" : "gloo", group + "/" + group + "//" + (is_nccl ? "cuda" : "cpu") + "/", group};
+}
+
+std::vector<HttpCall> SglangProtocol::transfer_calls(const ServerFacts&, const TransferWay& way,
+                                                     const SenderPlace* place, const WeightImage& image,
+                                                     std::int64_t version) const {
+  std::vector<HttpCall> calls;
+  if (place != nullptr) {
+    const AnswerJson body = {
+        {"master_address", place->address}, {"master_port", place->port}, {"rank_offset", 1},
+        {"world_size", place->num_ranks},   {"group_name", way.group},    {"backend", way.carrier}};
+    calls.push_back({"/init_weights_update_group", json_line(body)});
+    calls.back().side = HttpCall::Side::kJoin;
+  }
+  AnswerJson update = transfer_lists(image, "names", "dtypes", "shapes");
+  update["group_name"] = way.group;
+  update["flush_cache"] = true;
+  update["abort_all_requests"] = false;
+  update["weight_version"] = std::to_string(version);
+  const AnswerJson all = {{"selector", "all"}};
+  calls.push_back({"/begin_weight_update", json_line(all), false, true});  // older ones have no such session
+  calls.push_back({"/update_weights_from_distributed", json_line(update)});
+  calls.back().side = HttpCall::Side::kSend;
+  calls.push_back({"/end_weight_update", "{}", false, true});
+  return calls;
 }
 
 std::vector<HttpCall> SglangProtocol::adapter_calls(const std::string& folder, const ServerFacts& facts) const {

@@ -38,25 +38,34 @@ void ServerPool::refuse_other_run(const Server& server, std::int64_t name) const
            "), which has loaded them over those of this run. Give each run servers of its own, then resume this one");
 }
 
+// An adapter needs the base that the server was started with, and that one has no name of ours.
+void ServerPool::refuse_whole_weights(const Server& server, std::int64_t name) const {
+  if (!protocol_->takes_marks() || name < 0) return;
+  fail(MORTISE_FAILED_PRECONDITION,
+       server.url + " no longer has the base of this run's adapter: " + run_text(mark_of(name)) +
+           " has loaded whole weights (version " + std::to_string(version_of(name)) +
+           "). Restart the server, give each run servers of its own, then resume this one");
+}
+
 // Asks which process it is, if answers wait for that.
-void ServerPool::check_identity(std::size_t index) {
+void ServerPool::check_identity(std::size_t index, Call call) {
   Server& server = servers_[index];
   if (server.phase != Phase::kReady || server.control_id != 0 || server.held.empty()) return;
   server.checks_identity = true;
   server.asked = std::exchange(server.held, {});
-  control(index, protocol_->identity_call(), kProbeLimit);
+  control(index, protocol_->identity_call(), kProbeLimit, call);
 }
 
 // Counts an answer, or keeps it until the server has said whose weights it has.
 void ServerPool::confirm(Flight flight, HttpDone done, Call call) {
   Server& server = servers_[flight.server];
-  if (!server.facts.gives_back_version || is_adapter_ || folder_.empty() || !takes_weights())
+  if (!server.facts.gives_back_version || !has_weights() || !takes_weights())
     return count_answer(std::move(flight), done, call);
   server.unconfirmed.emplace_back(std::move(flight), std::move(done));
 }
 
 // Asks once no further answer is to come, when answers that wait take the room of requests, and at times before.
-void ServerPool::check_version(std::size_t index) {
+void ServerPool::check_version(std::size_t index, Call call) {
   Server& server = servers_[index];
   if (server.phase != Phase::kReady || server.control_id != 0 || server.unconfirmed.empty()) return;
   const bool is_full = !queue_.empty() && options_.slots - server.in_flight < queue_.front().request.num_samples;
@@ -65,7 +74,7 @@ void ServerPool::check_version(std::size_t index) {
   server.checks_version = true;
   // Answers that come after the question need another one: the weights may change between the two.
   server.asked = std::exchange(server.unconfirmed, {});
-  control(index, protocol_->version_call(), kProbeLimit);
+  control(index, protocol_->version_call(), kProbeLimit, call);
 }
 
 void ServerPool::take_version(std::size_t index, const HttpDone& done, Call call) {
@@ -81,8 +90,11 @@ void ServerPool::take_version(std::size_t index, const HttpDone& done, Call call
   }
   server.num_unanswered = 0;
   const std::int64_t name = protocol_->read_version_answer(done.body);
-  refuse_other_run(server, name);
-  if (name != name_of(server.version)) {
+  if (is_adapter_)
+    refuse_whole_weights(server, name);
+  else
+    refuse_other_run(server, name);
+  if (!is_adapter_ && name != name_of(server.version)) {
     const std::string has = name < 0 ? "weights without a version" : "weight version " + std::to_string(name);
     const std::string given = std::to_string(name < 0 ? server.version : name_of(server.version));
     return take_out(index, "it has " + has + ", but was given version " + given, call);

@@ -14,6 +14,8 @@ inline constexpr std::int64_t kMarkUnit = 1'000'000'000;
 // The mark of this run: six digits that are the same for all its processes and pools. 0: the ranks of this run have
 // nothing in common that another run lacks, and names are plain versions.
 std::int64_t run_mark();
+// Is this process one of several ranks of a run?
+bool is_one_of_ranks();
 // The value of an environment variable; empty: it is not set.
 using Variable = std::function<std::string(const char* name)>;
 std::int64_t make_run_mark(const Variable& variable);

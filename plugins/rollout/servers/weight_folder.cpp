@@ -12,6 +12,8 @@
 
 #include <mortise/cpp/plugin.hpp>
 
+#include "bfloat16.h"
+
 namespace mortise {
 namespace {
 
@@ -20,13 +22,6 @@ namespace fs = std::filesystem;
 constexpr std::size_t kHeaderRoom = std::size_t(256) << 10;  // header of a file: some thousand tensors
 constexpr std::uint64_t kMaxShardBytes = std::uint64_t(4) << 30;
 constexpr const char* kPrefix = "mortise-weights-";
-
-std::uint16_t to_bfloat16(float value) {
-  std::uint32_t bits = 0;
-  std::memcpy(&bits, &value, sizeof bits);
-  if ((bits & 0x7FFFFFFFU) > 0x7F800000U) return std::uint16_t((bits >> 16) | 0x40U);  // NaN stays NaN
-  return std::uint16_t((bits + 0x7FFFU + ((bits >> 16) & 1U)) >> 16);
-}
 
 // Folders of processes that were killed fill the shared memory.
 void remove_orphans(const std::string& parent) {

@@ -9,6 +9,7 @@
 
 #include "fake_model.h"
 #include "kept_reply.h"
+#include "serve/api/answers.h"
 #include "served_texts.h"
 
 namespace mortise::test {
@@ -50,6 +51,111 @@ class Service : public testing::Test {
   ServeService service{loop, letter_texts(dir_, "abcdefghijklmnopqrstuvwxyz"), {"k", "1"}, default_env()};
   std::thread thread_{[this] { loop.run(); }};
 };
+
+// The other end of a trainer's connection: it has what it is told.
+class FakeReceiver final : public WeightReceiver {
+ public:
+  void join(const WeightSender& sender, Done done) override {
+    said += "join " + sender.address + ":" + std::to_string(sender.port) + " as " + std::to_string(sender.rank) +
+            " of " + std::to_string(sender.size) + "\n";
+    done({});
+  }
+  Result<> begin() override {
+    said += "begin\n";
+    return {};
+  }
+  void receive(std::vector<IncomingWeight> weights, Done done) override {
+    for (const IncomingWeight& one : weights)
+      said += "receive " + one.name + " " + one.dtype + " " + std::to_string(one.shape.size()) + "\n";
+    if (weights.front().name == "lost") return done(Error{ErrorKind::kRankFailure, "the trainer has gone", "", ""});
+    done({});
+  }
+  Result<Folder> finish() override {
+    if (folder.empty()) return Error{ErrorKind::kConfig, "there are no new weights", "", ""};
+    return std::make_shared<const std::string>(std::exchange(folder, ""));
+  }
+  void close() override { is_closed = true; }
+  std::string said, folder = "received";
+  bool is_closed = false;
+};
+
+HttpRequest post_of(const std::string& path, const std::string& body) {
+  HttpRequest request;
+  request.method = "POST";
+  request.path = path;
+  request.body = body;
+  return request;
+}
+
+TEST_F(Service, WeightsOfATrainerComeOverTheNetwork) {
+  const auto receiver = std::make_shared<FakeReceiver>();
+  ServeService fed(loop, letter_texts(dir_, "abc"), {"", "1", receiver}, default_env());
+  const auto ask = [&](const std::string& path, const std::string& body) {
+    const auto reply = std::make_shared<KeptReply>();
+    fed.handle(post_of(path, body), reply);
+    reply->wait();
+    return std::pair(reply->status, reply->body);
+  };
+  const std::string init =
+      R"({"init_info": {"master_address": "a", "master_port": 5, "rank_offset": 1, "world_size": 3}})";
+  EXPECT_EQ(ask("/init_weight_transfer_engine", init).first, 200);
+  EXPECT_EQ(ask("/start_weight_update", R"({"is_checkpoint_format": true})").first, 200);
+  const std::string update =
+      R"({"update_info": {"names": ["w", "b"], "dtype_names": ["bfloat16", "float32"], "shapes": [[2, 3], [2]]}})";
+  EXPECT_EQ(ask("/update_weights", update).first, 200);
+  EXPECT_EQ(ask("/finish_weight_update", R"({"weight_version": "12"})").first, 200);
+  EXPECT_EQ(receiver->said, "join a:5 as 1 of 3\nbegin\nreceive w bfloat16 2\nreceive b float32 1\n");
+  EXPECT_EQ(model.loaded, std::vector<std::string>{"received"});
+  EXPECT_EQ(loop.stats().version, 12);
+  EXPECT_EQ(ask("/finish_weight_update", "{}").first, 409) << "there is nothing more";
+  receiver->folder = "bad";
+  EXPECT_EQ(ask("/finish_weight_update", "{}").first, 500);
+  EXPECT_TRUE(loop.stats().is_broken);
+  EXPECT_EQ(loop.stats().version, kUnknownVersion);
+  EXPECT_EQ(
+      ask("/update_weights", R"({"update_info": {"names": ["lost"], "dtype_names": ["float32"], "shapes": [[1]]}})"),
+      std::pair(500, error_body(500, "the trainer has gone")));
+}
+
+TEST_F(Service, WhoWaitsForWeightsIsToldWhenTheServerEnds) {
+  const auto receiver = std::make_shared<FakeReceiver>();
+  { ServeService fed(loop, letter_texts(dir_, "abc"), {"", "1", receiver}, default_env()); }
+  EXPECT_TRUE(receiver->is_closed);
+}
+
+TEST_F(Service, WeightsThatCannotComeAreRefusedByName) {
+  EXPECT_EQ(call("POST", "/start_weight_update", "{}")->status, 404) << "it has no receiver";
+  const auto receiver = std::make_shared<FakeReceiver>();
+  ServeService fed(loop, letter_texts(dir_, "abc"), {"", "1", receiver}, default_env());
+  const auto refusal = [&](const std::string& path, const std::string& body) {
+    const auto reply = std::make_shared<KeptReply>();
+    fed.handle(post_of(path, body), reply);
+    reply->wait();
+    EXPECT_EQ(reply->status, 400) << reply->body;
+    return reply->body;
+  };
+  const auto init = [&](const std::string& fields) {
+    return refusal("/init_weight_transfer_engine", R"({"init_info": {)" + fields + "}}");
+  };
+  EXPECT_THAT(init(R"("master_port": 5)"), HasSubstr("'master_address' is missing"));
+  EXPECT_THAT(init(R"("master_address": "a")"), HasSubstr("'master_port' is missing"));
+  EXPECT_THAT(init(R"("master_address": "a", "master_port": 70000)"), HasSubstr("from 1 to 65535"));
+  EXPECT_THAT(init(R"("nccl_unique_id_b64": "AAAA")"), HasSubstr("this server has no NCCL"));
+  EXPECT_THAT(init(R"("master_address": "a", "master_port": 5, "packed": true)"), HasSubstr("'packed'"));
+  EXPECT_THAT(init(R"("master_address": "a", "master_port": 5, "rank_offset": 2)"), HasSubstr("from 1 to 1"));
+  EXPECT_THAT(init(R"("master_address": "a", "master_port": 5, "tp": 2)"), HasSubstr("'tp' is unknown"));
+  EXPECT_THAT(refusal("/init_weight_transfer_engine", "{}"), HasSubstr("'init_info' must be an object"));
+  const auto update = [&](const std::string& fields) {
+    return refusal("/update_weights", R"({"update_info": {)" + fields + "}}");
+  };
+  EXPECT_THAT(update(R"("names": ["w"], "dtype_names": [], "shapes": [[1]])"), HasSubstr("as many entries as names"));
+  EXPECT_THAT(update(R"("names": ["w"], "dtype_names": ["int8"], "shapes": [[1]])"), HasSubstr("has 'int8'"));
+  EXPECT_THAT(update(R"("names": ["w"], "dtype_names": ["float32"], "shapes": [[-1]])"), HasSubstr("no weight has"));
+  EXPECT_THAT(update(R"("names": ["w"], "dtype_names": ["float32"], "shapes": [[1099511627776, 2]])"),
+              HasSubstr("no weight has"));
+  EXPECT_THAT(refusal("/finish_weight_update", R"({"weight_version": "new"})"), HasSubstr("a number of at least 0"));
+  EXPECT_EQ(receiver->said, "");
+}
 
 TEST_F(Service, CompletionsHaveIdsLogProbsAndVersions) {
   EXPECT_EQ(call("POST", "/update_weight_version", R"({"new_version": "7"})")->status, 200);
