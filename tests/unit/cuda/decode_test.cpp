@@ -92,7 +92,7 @@ TEST(CudaDecode, SiluEqualsFloat64) {
 struct Pages {
   MortiseCudaHeads heads;
   bool is_bfloat16;
-  std::vector<int64_t> positions;  // of each row's last token
+  std::vector<int64_t> positions;  // places of the rows' last tokens
   std::vector<int32_t> table;
   std::vector<float> keys, values;  // [pages, heads, tokens, D]
   std::vector<uint16_t> half_keys, half_values;
@@ -226,7 +226,7 @@ TEST(CudaDecode, AttentionOverPagesEqualsFloat64) {
 
 struct Oracle {
   std::vector<size_t> kept;  // in the order of ids
-  std::vector<double> mass;  // of the kept
+  std::vector<double> mass;  // in the same order
   double total = 0, best = 0, log_all = 0;
 };
 
