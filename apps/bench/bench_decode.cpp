@@ -15,6 +15,7 @@
 #include <string>
 #include <vector>
 
+#include "bench_device.h"
 #include "decode_server.h"
 #include "foundation/base/rng.h"
 #include "generate/engine.h"
@@ -82,11 +83,12 @@ void report(const Workload& w, GenerateEngine& engine, const char* what, int64_t
   std::fflush(stdout);
 }
 
-void bench(const Workload& w, int threads, int repeats, WeightFormat weights, const char* dtype) {
+void bench(const Workload& w, const ComputeDevice& device, int threads, int repeats, WeightFormat weights,
+           const char* dtype) {
   auto config = make_qwen2_config(w.shape);
   if (!config.ok()) std::abort();
-  const auto model = Model::random(*std::move(config), 7, dtype);
-  if (!model.ok()) std::abort();
+  auto model = Model::random(*std::move(config), 7, dtype);
+  if (!model.ok() || !model->move_to(device).ok()) std::abort();
   EngineOptions options;
   options.num_threads = threads;
   options.weights = weights;
@@ -106,6 +108,10 @@ void bench(const Workload& w, int threads, int repeats, WeightFormat weights, co
 }  // namespace
 
 int main(int argc, char** argv) {
+  ComputeDevice device;
+  for (int i = 1; i + 1 < argc; ++i) {
+    if (std::strcmp(argv[i], "--device") == 0) device = open_bench_device(argv[i + 1]);
+  }
   int threads = at::get_num_threads();
   int repeats = 5;
   WeightFormat weights = WeightFormat::kFloat32;
@@ -121,6 +127,8 @@ int main(int argc, char** argv) {
       weights = WeightFormat::kBfloat16;
     else if (std::strcmp(argv[i], "--rounded") == 0)
       dtype = "bfloat16";
+    else if (std::strcmp(argv[i], "--device") == 0)
+      ++i;  // opened above
     else if (std::strcmp(argv[i], "--serve") == 0)
       serve = true;
     else
@@ -128,7 +136,8 @@ int main(int argc, char** argv) {
   }
   if (serve) return serve_decoding(threads);
   for (const Workload& w : kWorkloads) {
-    if (names.empty() || std::ranges::find(names, w.name) != names.end()) bench(w, threads, repeats, weights, dtype);
+    if (names.empty() || std::ranges::find(names, w.name) != names.end())
+      bench(w, device, threads, repeats, weights, dtype);
   }
   return 0;
 }

@@ -19,6 +19,7 @@
 #include <string>
 #include <vector>
 
+#include "bench_device.h"
 #include "foundation/base/rng.h"
 #include "model/head/log_prob_head.h"
 #include "model/model.h"
@@ -152,15 +153,7 @@ ComputeDevice wanted_device(int argc, char** argv) {
   for (int i = 1; i < argc; ++i) {
     const std::string_view word = argv[i];
     if (!word.starts_with(kWord)) continue;
-    const auto name = parse_device_name(word.substr(kWord.size()));
-    if (!name || name->kind == DeviceKind::kAuto) {
-      std::fprintf(stderr, "a device is cpu, cuda, cuda:N or cpu-as-device\n");
-      std::exit(2);
-    }
-    auto opened = open_device(*name, /*needs_bfloat16=*/true);
-    if (opened.ok()) return *std::move(opened);
-    std::fprintf(stderr, "no device to measure: %s\n", opened.error().to_string().c_str());
-    std::exit(kExitNoDevice);
+    return open_bench_device(word.substr(kWord.size()));
   }
   return {};
 }

@@ -9,7 +9,7 @@
 #             --rounds N); installs the oracles
 #   passes    forward, backward and head at the benchmark shapes ([c1|c1v|c2|all] [repeats] [unshared] [bfloat16])
 #   head      the fused head: memory by tokens and vocabulary, time against plain torch ([memory|time|all] [rounds])
-#   device    the same as passes on a GPU, in float32 and bfloat16 ([c1|c1v|c2|all] [repeats] [cpu-as-device])
+#   device    passes and sampling on a GPU, in float32 and bfloat16 ([c1|c1v|c2|all] [repeats] [cpu-as-device])
 #   losses    every policy loss with gradient over 4.2 M tokens, through its plugin and in eager torch, and the time of one
 #             core's pass over the same memory ([rounds] [loss ...])
 #   languages one loss and one reward in C++ and in Rust, through the same host ([rounds]); needs cargo
@@ -77,8 +77,12 @@ case $what in
       case $word in cuda | cuda:* | cpu-as-device) name=$word ;; *) words+=("$word") ;; esac
     done
     say "building"
-    build release bench_passes >"$log" 2>&1 || { tail -n 40 "$log" >&2; exit 1; }
-    exec build/release/bin/bench_passes "device=$name" bfloat16 "${words[@]}"
+    build release bench_passes bench_decode $(cuda_module_target) >"$log" 2>&1 || { tail -n 40 "$log" >&2; exit 1; }
+    workloads=()
+    for word in "${words[@]}"; do case $word in c1 | c1v | c2) workloads+=("$word") ;; esac; done
+    build/release/bin/bench_passes "device=$name" bfloat16 "${words[@]}"
+    build/release/bin/bench_decode --device "$name" --repeats 3 "${workloads[@]}"
+    exec build/release/bin/bench_decode --device "$name" --repeats 3 --rounded "${workloads[@]}"
     ;;
   tokenizer)
     need_apt test

@@ -198,6 +198,9 @@ configure() {
 }
 
 # build PRESET [TARGET...]
+# The target of libmortise_cuda.so; nothing without nvcc.
+cuda_module_target() { ! command -v nvcc >/dev/null || echo mortise_cuda_module; }
+
 build() {
   local preset=$1
   shift

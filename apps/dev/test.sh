@@ -220,7 +220,7 @@ stage_ends "set-up"
 oracles_job=
 if [[ -n $device ]]; then
   say "building the tests of a device"
-  build release device_tests >"$(log_file build-device)" 2>&1 || { tail -n 40 "$(log_file build-device)" >&2; exit 1; }
+  build release device_tests $(cuda_module_target) >"$(log_file build-device)" 2>&1 || { tail -n 40 "$(log_file build-device)" >&2; exit 1; }
   status=0
   (cd tests && ../build/release/tests/device_tests "$device") || status=$?
   exit "$status"

@@ -26,6 +26,7 @@
 #include "keys_here.h"
 #include "sampled_folder.h"
 #include "train/run/policy_folder.h"
+#include "train/run/run_device.h"
 #include "train/run/threads.h"
 #include "unknown_word.h"
 
@@ -281,13 +282,16 @@ Result<int> generate(Arguments args) {
   Env& env = default_env();
   LoadedConfig loaded = TRY(load_settings(env, parsed));
   RunConfig& config = loaded.config;
+  const ComputeDevice device = TRY(open_sampling_device(loaded, ConfigUse::kGenerate));
   use_threads(config.trainer);
   if (config.rollout.multi_turn.enable) {
-    const Json summary = TRY(generate_turns(env, loaded, parsed.files.at("--prompts"), parsed.files.at("--out")));
+    const Json summary =
+        TRY(generate_turns(env, loaded, device, parsed.files.at("--prompts"), parsed.files.at("--out")));
     if (parsed.json) std::cout << dump_json(summary) << "\n";
     return 0;
   }
   Model model = TRY(Model::load(env, config.model.path, std::string(choice_name(config.model.dtype))));
+  TRY(model.move_to(device));
   std::optional<PolicyFolder> folder;
   const Path tokenizer_path = TRY(tokenizer_folder(env, config.model.path));
   if (!TRY(list_tokenizer_files(tokenizer_path, env)).empty()) folder = TRY(PolicyFolder::load(env, config));

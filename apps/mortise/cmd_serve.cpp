@@ -23,6 +23,7 @@
 #include "serve/ui/access.h"
 #include "serve_ui.h"
 #include "served_folder.h"
+#include "train/run/run_device.h"
 #include "train/run/threads.h"
 
 namespace mortise {
@@ -150,9 +151,10 @@ Result<> serve(const ServeArguments& args) {
   config.model.path = args.model;
   for (const Error& warning : TRY(check_config(loaded, ConfigUse::kServe))) log_warn(warning.to_string());
   TRY(resolve_hub_names(env, loaded, {}));
+  const ComputeDevice device = TRY(open_sampling_device(loaded, ConfigUse::kServe));
   use_threads(config.trainer);
   const std::string name = args.name.empty() ? name_of(args.model) : args.name;
-  const auto served = TRY(ServedFolder::load(env, config, name, args.api_key));
+  const auto served = TRY(ServedFolder::load(env, config, device, name, args.api_key));
   ServeService& service = served->service();
   const auto handle = [&](HttpRequest request, auto reply) { service.handle(std::move(request), reply); };
   const auto gate = [&](const HttpRequest& head) { return service.gate(head); };

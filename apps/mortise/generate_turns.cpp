@@ -97,7 +97,8 @@ Json summary_of(const Path& out, const PromptBatch& prompts, const SampleBatch& 
 
 }  // namespace
 
-Result<Json> generate_turns(Env& env, const LoadedConfig& loaded, const Path& prompt_file, const Path& out) {
+Result<Json> generate_turns(Env& env, const LoadedConfig& loaded, const ComputeDevice& device, const Path& prompt_file,
+                            const Path& out) {
   constexpr std::string_view kPlays[] = {"environment"};
   const RunConfig& config = loaded.config;
   TRY(check_options(loaded));
@@ -105,6 +106,7 @@ Result<Json> generate_turns(Env& env, const LoadedConfig& loaded, const Path& pr
   PluginRegistry registry = TRY(open_registry(loaded));
   TRY(check_plugins(registry, loaded, kPlays));
   Model model = TRY(Model::load(env, config.model.path, std::string(choice_name(config.model.dtype))));
+  TRY(model.move_to(device));
   if (model.config().rope_switch() > 0) model.set_rope_length(config.data.max_prompt_length + response_length(config));
   const PolicyFolder folder = TRY(PolicyFolder::load(env, config));
   RunKey key;

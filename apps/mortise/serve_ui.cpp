@@ -16,6 +16,7 @@
 #include "foundation/formats/sha256.h"
 #include "hub/config_names.h"
 #include "serve/http/query.h"
+#include "train/run/run_device.h"
 #include "train/run/threads.h"
 #include "ui_runs.h"
 
@@ -57,8 +58,9 @@ Result<> serve_ui(const ServeUiArguments& args) {
   Env& env = default_env();
   std::vector<std::string> folders;
   const LoadedConfig loaded = TRY(load_settings(env, args, folders));
+  const ComputeDevice device = TRY(open_sampling_device(loaded, ConfigUse::kServe));
   use_threads(loaded.config.trainer);
-  const auto runs = TRY(UiRuns::create(env, folders, args.overrides));
+  const auto runs = TRY(UiRuns::create(env, folders, args.overrides, device));
   const std::string token = args.token.empty() ? fresh_token(env) : args.token;
   UiService service(*runs, {token, is_loopback_host(args.host)});
   const auto handle = [&](HttpRequest request, auto reply) { service.handle(std::move(request), reply); };

@@ -6,9 +6,10 @@
 
 namespace mortise {
 
-Result<std::unique_ptr<ServedFolder>> ServedFolder::load(Env& env, const RunConfig& config, const std::string& name,
-                                                         const std::string& api_key) {
+Result<std::unique_ptr<ServedFolder>> ServedFolder::load(Env& env, const RunConfig& config, const ComputeDevice& device,
+                                                         const std::string& name, const std::string& api_key) {
   Model model = TRY(Model::load(env, config.model.path, std::string(choice_name(config.model.dtype))));
+  TRY(model.move_to(device));
   std::unique_ptr<ServedFolder> out(new ServedFolder(std::move(model)));
   ServedTexts texts;
   texts.model_name = name;

@@ -17,8 +17,8 @@ namespace mortise {
 class ServedFolder {
  public:
   // The folder is model.path of the config. `name`: what clients call the model. Without a key everyone is answered.
-  static Result<std::unique_ptr<ServedFolder>> load(Env& env, const RunConfig& config, const std::string& name,
-                                                    const std::string& api_key);
+  static Result<std::unique_ptr<ServedFolder>> load(Env& env, const RunConfig& config, const ComputeDevice& device,
+                                                    const std::string& name, const std::string& api_key);
   ServedFolder(const ServedFolder&) = delete;
   ServedFolder& operator=(const ServedFolder&) = delete;
   ~ServedFolder() = default;

@@ -52,8 +52,8 @@ bool has_chat_template(Env& env, const RunConfig& config) {
 }  // namespace
 
 Result<std::unique_ptr<UiRuns>> UiRuns::create(Env& env, const std::vector<std::string>& folders,
-                                               std::vector<std::string> overrides) {
-  std::unique_ptr<UiRuns> out(new UiRuns(env, std::move(overrides)));
+                                               std::vector<std::string> overrides, const ComputeDevice& device) {
+  std::unique_ptr<UiRuns> out(new UiRuns(env, std::move(overrides), device));
   for (const std::string& folder : folders) {
     if (env.exists(Path(folder) / "metrics.jsonl"))
       out->runs_.emplace_back(folder);
@@ -190,7 +190,7 @@ Result<std::unique_ptr<LoadedModel>> UiRuns::load_model(const std::string& name)
   if (found == all.end())
     return Error{ErrorKind::kConfig, "there is no model " + quote(name), "", "GET /v1/models lists the models"};
   const LoadedConfig loaded = TRY(settings(found->run, found->folder));
-  auto folder = TRY(ServedFolder::load(*env_, loaded.config, name, ""));
+  auto folder = TRY(ServedFolder::load(*env_, loaded.config, device_, name, ""));
   return std::unique_ptr<LoadedModel>(std::make_unique<PlaygroundModel>(std::move(folder)));
 }
 

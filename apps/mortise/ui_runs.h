@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "foundation/base/env.h"
+#include "model/device/compute_device.h"
 #include "report/run_follower.h"
 #include "run_scorer.h"
 #include "serve/ui/ui_service.h"
@@ -16,8 +17,9 @@ namespace mortise {
 class UiRuns final : public UiPort {
  public:
   // A folder with metrics.jsonl is a run's, one with config.json or an adapter is a model's. An Error for any other.
+  // The playground samples on `device`, whatever the runs used.
   static Result<std::unique_ptr<UiRuns>> create(Env& env, const std::vector<std::string>& folders,
-                                                std::vector<std::string> overrides);
+                                                std::vector<std::string> overrides, const ComputeDevice& device);
 
   Result<std::string> report_page() override;
   Result<std::string> playground_page() override;
@@ -40,7 +42,8 @@ class UiRuns final : public UiPort {
     std::string version;  // changes with the settings: another run may take the folder
     std::unique_ptr<RunScorer> scorer;
   };
-  UiRuns(Env& env, std::vector<std::string> overrides) : env_(&env), overrides_(std::move(overrides)) {}
+  UiRuns(Env& env, std::vector<std::string> overrides, const ComputeDevice& device)
+      : env_(&env), overrides_(std::move(overrides)), device_(device) {}
   [[nodiscard]] std::vector<Choice> choices() const;
   void add_checkpoints(size_t run, std::vector<Choice>& out) const;
   // The settings of the run (-1: the defaults), with this folder as the model.
@@ -49,6 +52,7 @@ class UiRuns final : public UiPort {
 
   Env* env_;
   std::vector<std::string> overrides_;
+  ComputeDevice device_;
   std::vector<Path> runs_, models_;
   FindingsCache findings_;                 // for the thread of events
   std::map<size_t, ScorerOfRun> scorers_;  // for the thread of scores

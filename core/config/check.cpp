@@ -49,7 +49,7 @@ class Checker : ConfigRules {
       check_validation();
     }
     if (use_ != ConfigUse::kObjective && use_ != ConfigUse::kSft) check_sampling_rules(loaded_, use_, found_);
-    if (use_ == ConfigUse::kTrain || use_ == ConfigUse::kSft || use_ == ConfigUse::kEval)
+    if (use_ != ConfigUse::kObjective)
       for (Error& problem : check_device(loaded_, use_)) found_.problems.push_back(std::move(problem));
     if (!found_.problems.empty()) return join_problems(std::move(found_.problems));
     for (Error& warning : unused_keys(loaded_, use_)) found_.warnings.push_back(std::move(warning));

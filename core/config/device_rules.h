@@ -2,7 +2,6 @@
 // does a run with "auto" before it takes a GPU. Pure functions.
 #pragma once
 
-#include <string>
 #include <vector>
 
 #include "config/key_use.h"
@@ -19,10 +18,8 @@ std::vector<Error> check_device_rules(const LoadedConfig& loaded, ConfigUse use)
 
 // What the plugins of a run that trains need.
 struct DevicePlugins {
-  std::string estimator;          // its name
-  bool reads_vocabulary = false;  // it asks for sums over probabilities of the whole vocabulary
-  bool has_critic = false;        // it asks for values
-  bool has_reference = false;     // the loss or a KL compares with one
+  bool has_critic = false;     // the advantage estimator asks for values
+  bool has_reference = false;  // the loss or a KL compares with one
 };
 // The same for settings whose effect depends on the plugins.
 std::vector<Error> check_device_plugin_rules(const LoadedConfig& loaded, const DevicePlugins& plugins);

@@ -2,14 +2,45 @@
 // emulated_module.cpp, which includes it.
 #include "cuda/module.h"
 
+#include "cuda/kernels/decode.cuh"
 #include "cuda/kernels/head.cuh"
 #include "cuda/kernels/objective.cuh"
 #include "cuda/kernels/optimizer.cuh"
+#include "cuda/kernels/sampler.cuh"
 
 using namespace mortise::cuda;
 
 namespace {
 unsigned blocks_for(int64_t count, int64_t each) { return static_cast<unsigned>((count + each - 1) / each); }
+
+template <class T>
+int write_rope(float* qkv, int64_t num_rows, const MortiseCudaHeads& heads, const float* cosines, const float* sines,
+               int32_t half, const int64_t* positions, const MortiseCudaPages& pages, void* stream) {
+  const auto kernel = rope_write_kernel<T>;
+  MORTISE_LAUNCH(kernel, blocks_for(num_rows, 1), kThreads, stream, qkv, heads, cosines, sines, half, positions,
+                 pages.table, pages.table_stride, static_cast<T*>(pages.keys), static_cast<T*>(pages.values));
+  return MORTISE_LAUNCHED();
+}
+
+template <class T, int kPerLane>
+void split_attention(const float* qkv, int64_t num_rows, const MortiseCudaHeads& heads, const MortiseCudaScores& scores,
+                     const int64_t* positions, const MortiseCudaPages& pages, int32_t num_splits, float* scratch,
+                     void* stream) {
+  const auto kernel = attention_split_kernel<T, kPerLane>;
+  MORTISE_LAUNCH(kernel, blocks_for(num_rows * heads.num_heads * num_splits, 1), kThreads, stream, qkv, heads, scores,
+                 positions, pages.table, pages.table_stride, static_cast<const T*>(pages.keys),
+                 static_cast<const T*>(pages.values), num_splits, scratch);
+}
+
+template <class T>
+void split_attention(const float* qkv, int64_t num_rows, const MortiseCudaHeads& heads, const MortiseCudaScores& scores,
+                     const int64_t* positions, const MortiseCudaPages& pages, int32_t num_splits, float* scratch,
+                     void* stream) {
+  const auto launch = heads.head_dim <= 64    ? split_attention<T, 2>
+                      : heads.head_dim <= 128 ? split_attention<T, 4>
+                                              : split_attention<T, 8>;
+  launch(qkv, num_rows, heads, scores, positions, pages, num_splits, scratch, stream);
+}
 }  // namespace
 
 extern "C" {
@@ -73,6 +104,57 @@ int mortise_cuda_adamw(MortiseCudaAdamW settings, int64_t count, const float* cl
   if (count == 0) return 0;
   MORTISE_LAUNCH(adamw_kernel, blocks_for(count, kThreads), kThreads, stream, settings, count, clip, gradient, master,
                  exp_avg, exp_avg_sq, weights);
+  return MORTISE_LAUNCHED();
+}
+
+int mortise_cuda_rms_norm(const float* x, const float* added, const float* weight, float eps, int64_t num_rows,
+                          int64_t width, float* sum, float* out, void* stream) {
+  if (num_rows == 0) return 0;
+  MORTISE_LAUNCH(rms_norm_kernel, blocks_for(num_rows, 1), kThreads, stream, x, added, weight, eps, width, sum, out);
+  return MORTISE_LAUNCHED();
+}
+
+int mortise_cuda_head_norm(float* qkv, int64_t num_rows, MortiseCudaHeads heads, const float* q_weight,
+                           const float* k_weight, float eps, void* stream) {
+  const int64_t num_heads = num_rows * (heads.num_heads + heads.num_kv_heads);
+  if (num_heads == 0) return 0;
+  MORTISE_LAUNCH(head_norm_kernel, blocks_for(num_heads, kWarps), kThreads, stream, qkv, num_heads, heads, q_weight,
+                 k_weight, eps);
+  return MORTISE_LAUNCHED();
+}
+
+int mortise_cuda_silu(const float* gate_up, int64_t num_rows, int64_t width, float* out, void* stream) {
+  if (num_rows * width == 0) return 0;
+  MORTISE_LAUNCH(silu_kernel, blocks_for(num_rows * width, kThreads), kThreads, stream, gate_up, num_rows, width, out);
+  return MORTISE_LAUNCHED();
+}
+
+int mortise_cuda_rope_write(float* qkv, int64_t num_rows, MortiseCudaHeads heads, const float* cosines,
+                            const float* sines, int32_t half, const int64_t* positions, MortiseCudaPages pages,
+                            void* stream) {
+  if (num_rows == 0) return 0;
+  const auto write = pages.is_bfloat16 != 0 ? write_rope<uint16_t> : write_rope<float>;
+  return write(qkv, num_rows, heads, cosines, sines, half, positions, pages, stream);
+}
+
+int mortise_cuda_attention(const float* qkv, int64_t num_rows, MortiseCudaHeads heads, MortiseCudaScores scores,
+                           const float* sinks, const int64_t* positions, MortiseCudaPages pages, int32_t num_splits,
+                           float* scratch, float* out, void* stream) {
+  if (num_rows == 0) return 0;
+  if (heads.head_dim > MORTISE_CUDA_MOST_HEAD_DIM) return 1;
+  if (pages.is_bfloat16 != 0)
+    split_attention<uint16_t>(qkv, num_rows, heads, scores, positions, pages, num_splits, scratch, stream);
+  else
+    split_attention<float>(qkv, num_rows, heads, scores, positions, pages, num_splits, scratch, stream);
+  MORTISE_LAUNCH(attention_merge_kernel, blocks_for(num_rows * heads.num_heads, kWarps), kThreads, stream, scratch,
+                 num_rows * heads.num_heads, heads, scores, sinks, num_splits, out);
+  return MORTISE_LAUNCHED();
+}
+
+int mortise_cuda_sample(const float* logits, int64_t num_rows, int64_t stride, int32_t vocab,
+                        const MortiseCudaDraw* draws, MortiseCudaDrawn* drawn, void* stream) {
+  if (num_rows == 0) return 0;
+  MORTISE_LAUNCH(sample_kernel, blocks_for(num_rows, 1), kThreads, stream, logits, stride, vocab, draws, drawn);
   return MORTISE_LAUNCHED();
 }
 

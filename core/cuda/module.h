@@ -32,6 +32,43 @@ typedef struct MortiseCudaAdamW {
   float correction1, correction2_root; /* 1 - beta1^update, sqrt(1 - beta2^update) */
 } MortiseCudaAdamW;
 
+/* Decoding: kernels/decode.cuh. */
+#define MORTISE_CUDA_PAGE_TOKENS 16   /* tokens of a page of keys and values */
+#define MORTISE_CUDA_SPLIT_TOKENS 256 /* tokens of one split of attention */
+#define MORTISE_CUDA_MOST_HEAD_DIM 256
+
+typedef struct MortiseCudaHeads {
+  int32_t num_heads, num_kv_heads, head_dim; /* a row of qkv is [num_heads + 2 num_kv_heads, head_dim] */
+} MortiseCudaHeads;
+
+typedef struct MortiseCudaScores {
+  float scale, softcap;   /* softcap 0: none */
+  int32_t window, rounds; /* window 0: none; rounds: queries and results are rounded to bfloat16 */
+} MortiseCudaScores;
+
+/* One layer's pages, each [num_kv_heads, MORTISE_CUDA_PAGE_TOKENS, head_dim], and the pages of each row. */
+typedef struct MortiseCudaPages {
+  void *keys, *values;
+  int32_t is_bfloat16;  /* else float32 */
+  const int32_t* table; /* [rows, table_stride] */
+  int64_t table_stride;
+} MortiseCudaPages;
+
+/* How a row draws its token: core/foundation/batch/sampling.h. */
+typedef struct MortiseCudaDraw {
+  double uniform;            /* in [0, 1) */
+  double top_p;              /* 1: off */
+  float inverse_temperature; /* 1 if greedy */
+  float min_p;               /* 0: off */
+  int32_t top_k;             /* 0: off */
+  int32_t greedy;
+} MortiseCudaDraw;
+
+typedef struct MortiseCudaDrawn {
+  int64_t id;
+  float log_prob, filtered_log_prob;
+} MortiseCudaDrawn;
+
 #define MORTISE_CUDA_NORM_PART 16384 /* gradients of one partial sum of squares */
 
 /* logits [rows, stride]: columns [first, first + columns) of the vocabulary. The chunk with first = 0 comes first. */
@@ -58,6 +95,29 @@ MORTISE_CUDA_API int mortise_cuda_clip(const double* partial, int64_t count, flo
 MORTISE_CUDA_API int mortise_cuda_adamw(MortiseCudaAdamW settings, int64_t count, const float* clip,
                                         const float* gradient, float* master, float* exp_avg, float* exp_avg_sq,
                                         uint16_t* weights, void* stream);
+
+/* added (may be NULL): sum = x + added, and out is the norm of sum. */
+MORTISE_CUDA_API int mortise_cuda_rms_norm(const float* x, const float* added, const float* weight, float eps,
+                                           int64_t num_rows, int64_t width, float* sum, float* out, void* stream);
+/* In place: the norms of each query and key. */
+MORTISE_CUDA_API int mortise_cuda_head_norm(float* qkv, int64_t num_rows, MortiseCudaHeads heads, const float* q_weight,
+                                            const float* k_weight, float eps, void* stream);
+/* gate_up [rows, 2 width] -> out [rows, width] */
+MORTISE_CUDA_API int mortise_cuda_silu(const float* gate_up, int64_t num_rows, int64_t width, float* out, void* stream);
+/* Rotates the first 2 half numbers of queries and keys in place; cosines and sines are [positions, half]. Writes keys and
+   values of row r at positions[r]. */
+MORTISE_CUDA_API int mortise_cuda_rope_write(float* qkv, int64_t num_rows, MortiseCudaHeads heads, const float* cosines,
+                                             const float* sines, int32_t half, const int64_t* positions,
+                                             MortiseCudaPages pages, void* stream);
+/* Row r sees the tokens up to positions[r], which must be below num_splits MORTISE_CUDA_SPLIT_TOKENS. scratch gets
+   num_rows num_heads num_splits (head_dim + 2) numbers. sinks [num_heads] may be NULL. Error 1: a head that is too large. */
+MORTISE_CUDA_API int mortise_cuda_attention(const float* qkv, int64_t num_rows, MortiseCudaHeads heads,
+                                            MortiseCudaScores scores, const float* sinks, const int64_t* positions,
+                                            MortiseCudaPages pages, int32_t num_splits, float* scratch, float* out,
+                                            void* stream);
+/* logits [rows, stride] of `vocab` tokens. */
+MORTISE_CUDA_API int mortise_cuda_sample(const float* logits, int64_t num_rows, int64_t stride, int32_t vocab,
+                                         const MortiseCudaDraw* draws, MortiseCudaDrawn* drawn, void* stream);
 
 #ifdef __cplusplus
 }

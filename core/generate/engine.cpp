@@ -85,13 +85,9 @@ Result<> check_ends(const GenerateRequest& request, int64_t vocab_size, bool has
 
 // What a model on a device cannot do.
 Result<> check_device_path(const EngineOptions& options) {
-  const std::string what = "a model on a device samples with the weights as they are";
-  if (options.weights != WeightFormat::kFloat32)
-    return Error{ErrorKind::kConfig, what + ", without a rounded copy", "rollout.dtype", "set it to auto"};
-  if (options.records_experts)
-    return Error{ErrorKind::kConfig, what + ", and does not record experts", "actor.router_replay.mode",
-                 "set it to R2"};
-  return {};
+  if (options.weights == WeightFormat::kFloat32) return {};
+  return Error{ErrorKind::kConfig, "a model on a device samples with the weights as they are, without a rounded copy",
+               "rollout.dtype", "set it to auto"};
 }
 
 }  // namespace

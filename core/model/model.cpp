@@ -262,6 +262,7 @@ Model Model::base_view() const {
 Model Model::base_as_classifier(ModelConfig config, uint64_t seed) const {
   Model view;
   view.config_ = std::move(config);
+  view.device_ = device_;
   view.shares_memory_ = true;
   ParameterStore store = trained_lora_->base();
   replace_head_by_score(store, view.config_, seed);

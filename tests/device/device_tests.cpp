@@ -5,20 +5,27 @@
 // The shapes reach the fused attention operators (head size 16, no window) and the plain path (windows, caps, sinks).
 #include <ATen/detail/CUDAHooksInterface.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/zeros_like.h>
 
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <functional>
+#include <map>
 
 #include "dist/nccl/carry_device.h"
 #include "generate/engine.h"
+#include "learn/optim/rules.h"
 #include "learn/update/actor_learner.h"
+#include "model/head/divergence.h"
 #include "model/layers/segment_attention.h"
+#include "model/weights/rounded_matrices.h"
 #include "support/collectives.h"
 #include "support/rank_group.h"
 #include "unit/learn/learner_fixture.h"
 #include "unit/model/gradient_fixture.h"
+#include "unit/model/head_pair.h"
 
 namespace mortise {
 namespace {
@@ -162,6 +169,142 @@ TEST(DeviceLearning, UpdatesFollowTheCpus) {
     for (size_t i = 0; i < want.size(); ++i)
       EXPECT_NEAR(got[i], want[i], 2e-3 * std::max(1.0, std::abs(want[i]))) << loss;
   }
+}
+
+// An adapter with dropout, and with magnitudes.
+TEST(DeviceLearning, AdaptersFollowTheCpus) {
+  const RandomRows rows(false);
+  LoraChoice plain{.rank = 4, .alpha = 8.0, .dropout = 0.2}, dora = plain;
+  dora.use_dora = true;
+  for (const LoraChoice& choice : {plain, dora}) {
+    const auto learn = [&](bool on_device) {
+      Model model = *Model::random(two_layer_model(29, "float32").config(), 5);
+      EXPECT_TRUE(model.move_to(on_device ? device_under_test : ComputeDevice()).ok());
+      EXPECT_TRUE(model.train_lora(choice, 4).ok());
+      std::vector<OptimizedParameter> trained;
+      for (const NamedParameter& p : model.trainable()) trained.push_back({p.name, p.tensor, true});
+      AdamW optimizer(trained, {});
+      TestObjective objective({"actor.use_kl_loss=true"});
+      ActorLearner learner(model, optimizer, objective.objective, cut_by({4, 0}));
+      std::vector<double> numbers;
+      for (int64_t step = 1; step <= 4; ++step) {
+        const auto done =
+            learner.update(rows.batch, all_rows(rows.batch), {.lr = 1e-3, .step = step, .update_index = step});
+        EXPECT_TRUE(done.ok()) << done.error().to_string();
+        numbers.insert(numbers.end(), {done->sums.loss, done->grad_norm});
+      }
+      return numbers;
+    };
+    const std::vector<double> want = learn(false), got = learn(true);
+    for (size_t i = 0; i < want.size(); ++i) EXPECT_NEAR(got[i], want[i], 2e-3 * std::max(1.0, std::abs(want[i]))) << i;
+  }
+}
+
+TEST(DeviceLearning, OptimizersTakeTheStepsOfTheCpu) {
+  const std::vector<std::function<std::unique_ptr<const UpdateRule>()>> rules = {
+      [] { return make_adamw({}); }, [] { return make_lion({}); },
+      [] {
+        return make_sgd({0.9, 0.1, false});
+      },
+      [] { return make_adafactor({}); }, [] { return make_muon({}); }};
+  for (size_t i = 0; i < rules.size(); ++i) {
+    const auto steps = [&](const at::Device& device) {
+      std::vector<OptimizedParameter> parameters = {
+          {"model.layers.0.mlp.up_proj.weight", random_tensor({40, 24}, 1, at::kFloat).to(device).requires_grad_(true),
+           true}};
+      at::Tensor& tensor = parameters.front().tensor;
+      Optimizer optimizer(parameters, rules[i](), 0.1, "optim");
+      for (uint64_t step = 1; step <= 3; ++step) {
+        tensor.mutable_grad() = random_tensor({40, 24}, 10 + step, at::kFloat).to(device);
+        EXPECT_TRUE(optimizer.step(0.05, 0.5).ok());
+      }
+      return on_host(tensor.detach());
+    };
+    // Muon's iteration is in bfloat16.
+    const double tolerance = i + 1 == rules.size() ? 0.02 : 1e-5;
+    EXPECT_LT(relative_l2(steps(device_under_test.device), steps(at::kCPU)), tolerance) << "rule " << i;
+  }
+}
+
+// The random bits are exact on any device.
+TEST(DeviceLearning, StochasticRoundingHasTheBitsOfTheCpu) {
+  const at::Tensor numbers = random_tensor({70, 130}, 5, at::kFloat);
+  const PhiloxKey key = derive_philox_key(3, RandomPurpose::kRounding, 7);
+  DecoderWeights weights;
+  weights.layers.resize(1);
+  weights.layers[0].o_weight_HQ = numbers;
+  allocate_rounded(weights);
+  round_stochastically(weights, 0, key);
+  const at::Tensor got =
+      at::empty_like(weights.rounded[0].o_HQ, weights.rounded[0].o_HQ.options().device(device_under_test.device));
+  round_by_operators(numbers.to(device_under_test.device), got, {0, 0, 1, 0}, key);
+  EXPECT_TRUE(on_host(got).view(at::kShort).equal(weights.rounded[0].o_HQ.view(at::kShort)));
+}
+
+TEST(DeviceLearning, DivergencesEqualTheCpus) {
+  for (const double beta : {0.0, 0.3, 1.0}) {
+    HeadPair pair = make_head_pair(70, 32, 3000, 0.0, at::kFloat, 0.3);
+    const auto compute = [&](const HeadPair& heads) {
+      const at::Tensor d_hidden = at::empty_like(heads.policy.hidden_RH),
+                       d_weight = at::zeros_like(heads.policy.head.weight_VH);
+      const std::vector<double> values =
+          head_divergence(heads.policy, heads.other, beta, 1.0, heads.weight, d_hidden, d_weight);
+      const at::Tensor all = at::empty({static_cast<int64_t>(values.size())}, at::kDouble);
+      std::ranges::copy(values, all.mutable_data_ptr<double>());
+      return std::vector<at::Tensor>{all, on_host(d_hidden), on_host(d_weight)};
+    };
+    const auto want = compute(pair);
+    for (HeadSide* const side : {&pair.policy, &pair.other}) {
+      side->hidden_RH = side->hidden_RH.to(device_under_test.device);
+      side->head.weight_VH = side->head.weight_VH.to(device_under_test.device);
+      side->head.by_operators = true;
+    }
+    const auto got = compute(pair);
+    for (size_t i = 0; i < want.size(); ++i) EXPECT_LT(relative_l2(got[i], want[i]), 1e-4) << beta << " " << i;
+  }
+}
+
+// By the kernels of core/cuda, if their library is there: the tokens of the CPU's engine, but where a draw is within rounding
+// of the border between two tokens.
+TEST(DeviceSampling, TokensAreThoseOfTheCpu) {
+  int64_t num_equal = 0, num_all = 0;
+  for (const Family family : {Family::kQwen2, Family::kQwen3, Family::kMistral, Family::kGemma2, Family::kGemma3,
+                              Family::kPhi3, Family::kQwen3Moe, Family::kGptOss}) {
+    const auto sample = [&](bool on_device) {
+      const Model model = model_of(family, "float32", on_device);
+      auto engine = GenerateEngine::create(model, {}).value();
+      if (on_device) std::printf("sampling by %s\n", std::string(engine->path_name()).c_str());
+      std::vector<GenerateRequest> requests;
+      for (int64_t id = 1; id <= 6; ++id) {
+        GenerateRequest& request = requests.emplace_back();
+        request.request_id = id;
+        request.first_row_id = id * 10;
+        for (int64_t t = 0; t < id * 7; ++t) request.prompt_ids.push_back((t * 5 + id) % 23);
+        request.num_samples = 3;
+        request.sampling.max_new_tokens = 20;
+        if (id == 2) request.sampling.top_k = 5;
+        if (id == 3) request.sampling.top_p = 0.7;
+        if (id == 4) request.sampling.temperature = 0.0;
+        if (id == 5) request.sampling.min_p = 0.05;
+      }
+      EXPECT_TRUE(engine->submit(requests).ok());
+      std::map<std::pair<int64_t, int64_t>, std::vector<int64_t>> out;
+      const auto left = engine->poll(
+          [&](const GeneratedSequence& one) {
+            out[{one.request_id, one.sample_index}] = one.ids;
+            return true;
+          },
+          std::chrono::nanoseconds(-1));
+      EXPECT_TRUE(left.ok()) << left.error().to_string();
+      return out;
+    };
+    const auto want = sample(false), got = sample(true);
+    for (const auto& [key, ids] : want) {
+      num_equal += got.at(key) == ids ? 1 : 0;
+      ++num_all;
+    }
+  }
+  EXPECT_GE(num_equal, num_all * 97 / 100);
 }
 
 // A token's log-prob is the one that training computes for it.

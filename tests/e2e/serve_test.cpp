@@ -146,6 +146,25 @@ TEST(Serve, WeightsOverTheNetworkSurviveTheirTrainersDeath) {
   EXPECT_EQ(second.stop(), 0);
 }
 
+// By the code of a device: the same tokens, with the weights that a run sends.
+TEST(Serve, ADeviceServesTheTokensOfTheCpu) {
+  const TaskFolder task;
+  std::vector<Json> updates[2];
+  for (const size_t side : {size_t{0}, size_t{1}}) {
+    ServerProcess server(task, {"model.dtype=float64", side == 1 ? "model.device=cpu-as-device" : "model.device=cpu"});
+    const std::string folder = "served_" + std::to_string(side);
+    const Outcome run = task.mortise("train run.toml model.dtype=float64" + with_server(server.url()) +
+                                     " trainer.total_training_steps=3 trainer.default_local_dir=" + folder);
+    ASSERT_EQ(run.code, 0) << run.output;
+    updates[side] = rows_of(task.path() / folder / "updates.jsonl");
+    EXPECT_EQ(server.stop(), 0);
+  }
+  ASSERT_GE(updates[0].size(), 6U);
+  ASSERT_EQ(updates[1].size(), updates[0].size());
+  for (size_t i = 0; i < updates[0].size(); ++i)
+    EXPECT_NEAR(number_of(updates[1][i], "loss"), number_of(updates[0][i], "loss"), 1e-8) << i;
+}
+
 // Each run would sample with the other's weights. Sooner or later one of them sees that, and says so.
 TEST(Serve, OneOfTwoRunsOnOneServerStops) {
   const TaskFolder task;

@@ -156,6 +156,8 @@ template <class T>
 T __shfl_sync(unsigned, T value, int source, const char* file = __builtin_FILE(), int line = __builtin_LINE()) {
   return mortise::cuda::exchange(value, static_cast<unsigned>(source) % 32, file, line);
 }
+inline int __popc(unsigned bits) { return __builtin_popcount(bits); }
+inline int __clz(int bits) { return bits == 0 ? 32 : __builtin_clz(static_cast<unsigned>(bits)); }
 inline int __ffs(unsigned bits) { return __builtin_ffs(static_cast<int>(bits)); }
 inline unsigned __ballot_sync(unsigned, bool vote, const char* file = __builtin_FILE(), int line = __builtin_LINE()) {
   unsigned bits = vote ? 1U << mortise::cuda::lane_index() : 0U;

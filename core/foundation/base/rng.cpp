@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "foundation/base/cpu_clones.h"
+#include "foundation/base/philox.h"
 
 namespace mortise {
 namespace {
@@ -14,9 +15,7 @@ namespace {
 constexpr uint32_t low32(uint64_t value) { return static_cast<uint32_t>(value); }
 constexpr uint32_t high32(uint64_t value) { return static_cast<uint32_t>(value >> 32); }
 
-constexpr uint64_t kMultiplier0 = 0xD2511F53, kMultiplier1 = 0xCD9E8D57;
-constexpr uint32_t kStep0 = 0x9E3779B9;  // golden ratio
-constexpr uint32_t kStep1 = 0xBB67AE85;  // sqrt(3) - 1
+constexpr uint64_t kMultiplier0 = kPhiloxMultiplier0, kMultiplier1 = kPhiloxMultiplier1;
 
 constexpr PhiloxCounter round_once(const PhiloxCounter& c, const PhiloxKey& k) {
   const uint64_t product0 = kMultiplier0 * c[0];
@@ -31,8 +30,8 @@ PhiloxCounter counter_of(uint64_t sample, uint32_t token) { return {0, token, lo
 PhiloxCounter philox4x32_10(PhiloxCounter counter, PhiloxKey key) {
   for (int i = 0; i < 9; ++i) {
     counter = round_once(counter, key);
-    key[0] += kStep0;
-    key[1] += kStep1;
+    key[0] += kPhiloxStep0;
+    key[1] += kPhiloxStep1;
   }
   return round_once(counter, key);
 }
@@ -55,8 +54,8 @@ MORTISE_CPU_CLONES void philox_eight_blocks(std::span<uint32_t, 32> out, PhiloxC
       c2[l] = static_cast<uint32_t>(product0 >> 32) ^ c3[l] ^ key[1];
       c3[l] = static_cast<uint32_t>(product0);
     }
-    key[0] += kStep0;
-    key[1] += kStep1;
+    key[0] += kPhiloxStep0;
+    key[1] += kPhiloxStep1;
   }
   for (int l = 0; l < kLanes; ++l) {
     const auto lane = static_cast<size_t>(l);

@@ -41,7 +41,7 @@ Result<std::unique_ptr<StepRunner>> make_fast_runner(const Model& model, KvCache
 // The model's plain layers on whole sequences, sample_plain.
 std::unique_ptr<StepRunner> make_plain_runner(const Model& model, const RunnerOptions& options);
 
-// For a model with the code of a device, which does all its passes. It has no `deterministic` and records no experts.
+// For a model with the code of a device, which does all its passes. It has no `deterministic`.
 std::unique_ptr<StepRunner> make_device_runner(const Model& model, const RunnerOptions& options);
 
 // The random key of a sample's next token.

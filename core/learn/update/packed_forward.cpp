@@ -109,8 +109,9 @@ ForwardOptions forward_options(const Model& model, const PackedBatch& packed, co
     forward.recomputed_layers = layers_to_recompute(model.pass_config(), sizes, num_tokens, *options.activation_bytes);
   }
   if (options.dropout && model.lora_dropout() > 0.0) {
+    const auto placed = [&](const at::Tensor& whole) { return own_tokens(shard, whole).to(model.device().device); };
     forward.lora_dropout = LoraDropout{model.lora_dropout(), options.dropout->seed, options.dropout->update,
-                                       own_tokens(shard, packed.owners_N), own_tokens(shard, packed.positions_N)};
+                                       placed(packed.owners_N), placed(packed.positions_N)};
   }
   return forward;
 }

@@ -19,6 +19,7 @@
 #include "foundation/formats/json.h"
 #include "foundation/formats/safetensors.h"
 #include "model/adapters/expert_stacks.h"
+#include "model/device/compute_device.h"
 #include "model/weights/names.h"
 
 namespace mortise {
@@ -170,11 +171,12 @@ Result<LoraStart> lora_start(LoraInit init, const at::Tensor& weight_OI, const L
                  {},
                  "lower the rank, or use init_lora_weights = \"default\""};
   }
+  const at::Tensor weight = on_host(weight_OI);  // a device would need further libraries, and give other bits
   if (init == LoraInit::kOlora) {
-    const auto [q, r] = at::linalg_qr(weight_OI, "reduced");
+    const auto [q, r] = at::linalg_qr(weight, "reduced");
     return LoraStart{r.narrow(0, 0, rank.rank).contiguous(), q.narrow(1, 0, rank.rank).contiguous()};
   }
-  const auto [u, s, v] = at::linalg_svd(weight_OI, /*full_matrices=*/false);
+  const auto [u, s, v] = at::linalg_svd(weight, /*full_matrices=*/false);
   const at::Tensor root = at::sqrt(s.narrow(0, 0, rank.rank) / rank.scale);
   return LoraStart{(root.unsqueeze(1) * v.narrow(0, 0, rank.rank)).contiguous(),
                    (u.narrow(1, 0, rank.rank) * root.unsqueeze(0)).contiguous()};

@@ -19,6 +19,7 @@
 #include "foundation/base/text.h"
 #include "model/adapters/expert_targets.h"
 #include "model/adapters/lora.h"
+#include "model/device/compute_device.h"
 #include "model/layers/expert_lora.h"
 #include "model/weights/names.h"
 #include "model/weights/saver.h"
@@ -80,9 +81,10 @@ std::vector<FusedLeaves> fused_leaves(ParameterStore& store) {
 }
 
 void fill_rows(const at::Tensor& a_RI, const RngKey& key, const auto& draw) {
-  for (int64_t row = 0; row < a_RI.size(0); ++row) {
+  const at::Tensor host = on_host(a_RI);  // a_RI itself if it is there
+  for (int64_t row = 0; row < host.size(0); ++row) {
     RandomStream stream({key.seed, key.purpose, key.step, static_cast<uint64_t>(row), 0});
-    const at::Tensor values = a_RI.select(0, row);
+    const at::Tensor values = host.select(0, row);
     for (int64_t i = 0; i < a_RI.size(1); ++i) {
       const double value = draw(stream);
       if (a_RI.scalar_type() == at::kDouble) {
@@ -92,6 +94,7 @@ void fill_rows(const at::Tensor& a_RI, const RngKey& key, const auto& draw) {
       }
     }
   }
+  if (!a_RI.is_cpu()) a_RI.copy_(host);
 }
 
 // A of a start that leaves the base as it is. The step of `key` is the number of the matrix.

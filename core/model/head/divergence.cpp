@@ -12,6 +12,7 @@
 #include <cmath>
 #include <limits>
 
+#include "model/head/operator_pair.h"
 #include "model/head/row_softmax.h"
 #include "model/head/two_heads.h"
 #include "model/tensor/kernel.h"
@@ -250,6 +251,9 @@ std::vector<double> head_divergence(const HeadSide& policy, const HeadSide& teac
   if (beta == 1.0) return head_full_kl(policy, teacher, temperature, weight_R, d_hidden_RH, d_weight_VH, options);
   TORCH_CHECK(beta >= 0.0 && beta < 1.0, "divergence: beta");
   check_two_heads(policy, teacher, weight_R.size(), temperature, d_hidden_RH, d_weight_VH);
+  if (policy.head.by_operators)
+    return by_operators::head_divergence(policy, teacher, beta, temperature, weight_R, d_hidden_RH, d_weight_VH,
+                                         options);
   std::vector<double> values(weight_R.size());
   dispatch_float(policy.hidden_RH, [&](auto zero) {
     using T = decltype(zero);

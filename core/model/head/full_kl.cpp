@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "model/head/operator_pair.h"
 #include "model/head/row_softmax.h"
 #include "model/head/two_heads.h"
 #include "model/tensor/kernel.h"
@@ -169,6 +170,10 @@ std::vector<double> head_full_kl(const HeadSide& policy, const HeadSide& referen
                                  std::span<const double> weight_R, const at::Tensor& d_hidden_RH,
                                  const at::Tensor& d_weight_VH, const HeadOptions& options) {
   check_two_heads(policy, reference, weight_R.size(), temperature, d_hidden_RH, d_weight_VH);
+  if (policy.head.by_operators) {
+    return by_operators::head_divergence(policy, reference, /*beta=*/1.0, temperature, weight_R, d_hidden_RH,
+                                         d_weight_VH, options);
+  }
   std::vector<double> kl(weight_R.size());
   dispatch_float(policy.hidden_RH, [&](auto zero) {
     using T = decltype(zero);

@@ -4,6 +4,7 @@
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/from_blob.h>
 
 #include <algorithm>
 #include <cmath>
@@ -11,6 +12,7 @@
 #include <map>
 #include <vector>
 
+#include "model/head/operator_kept.h"
 #include "model/head/token_filter.h"
 #include "model/tensor/kernel.h"
 
@@ -74,6 +76,9 @@ class KeptPass {
         inverse_temperature_(1.0 / temperature),
         kept_(kept) {}
 
+  // For tensors of a device: these products in place of the pass's own.
+  void use_dots(std::vector<double> dots) { dots_ = std::move(dots); }
+
   [[nodiscard]] const T* hidden(int64_t r) const { return hidden_ + r * width_; }
   [[nodiscard]] const T* weight(int64_t id) const { return weight_ + id * width_; }
   [[nodiscard]] int64_t width() const { return width_; }
@@ -85,7 +90,7 @@ class KeptPass {
     double top = -std::numeric_limits<double>::infinity();
     for (size_t i = 0; i < ids.size(); ++i) {
       if (ids[i] == targets_[r]) place.target = i;
-      const double z = dot(hidden(r), weight(ids[i]), width_);
+      const double z = dots_.empty() ? dot(hidden(r), weight(ids[i]), width_) : dots_[first + i];
       place.logits.push_back(kept_logit(z, softcap_, inverse_temperature_, kept_, first + i));
       top = std::max(top, place.logits.back().value);
     }
@@ -176,6 +181,7 @@ class KeptPass {
   double softcap_;
   double inverse_temperature_;
   const KeptTokens& kept_;
+  std::vector<double> dots_{};
 };
 
 void check_shapes(const at::Tensor& hidden_RH, const VocabularyHead& head, const at::Tensor& targets_R,
@@ -245,11 +251,13 @@ LogProbs kept_log_prob(const at::Tensor& hidden_RH, const VocabularyHead& head, 
   const at::NoGradGuard no_grad;
   check_shapes(hidden_RH, head, targets_R, kept);
   LogProbs out;
-  out.log_prob_R = at::empty({hidden_RH.size(0)}, hidden_RH.options());
-  out.entropy_R = at::empty({hidden_RH.size(0)}, hidden_RH.options());
+  const at::TensorOptions host = at::TensorOptions().dtype(hidden_RH.scalar_type());
+  out.log_prob_R = at::empty({hidden_RH.size(0)}, host);
+  out.entropy_R = at::empty({hidden_RH.size(0)}, host);
   dispatch_float(hidden_RH, [&](auto zero) {
     using T = decltype(zero);
-    const KeptPass<T> pass(hidden_RH, head, targets_R, temperature, kept);
+    KeptPass<T> pass(hidden_RH, head, targets_R, temperature, kept);
+    if (head.by_operators) pass.use_dots(by_operators::kept_dots(hidden_RH, head.weight_VH, kept));
     pass.log_probs(hidden_RH.size(0), out.log_prob_R.mutable_data_ptr<T>(), out.entropy_R.mutable_data_ptr<T>());
   });
   return out;
@@ -262,11 +270,18 @@ void kept_backward(const at::Tensor& hidden_RH, const VocabularyHead& head, cons
   check_shapes(hidden_RH, head, targets_R, kept);
   dispatch_float(hidden_RH, [&](auto zero) {
     using T = decltype(zero);
-    const KeptPass<T> pass(hidden_RH, head, targets_R, temperature, kept);
+    KeptPass<T> pass(hidden_RH, head, targets_R, temperature, kept);
+    if (head.by_operators) pass.use_dots(by_operators::kept_dots(hidden_RH, head.weight_VH, kept));
     const int64_t num = hidden_RH.size(0);
     std::vector<T> grads;
     pass.logit_grads(num, grad_log_prob_R.const_data_ptr<T>(),
                      grad_entropy_R.defined() ? grad_entropy_R.const_data_ptr<T>() : nullptr, grads);
+    if (head.by_operators) {
+      const at::Tensor all =
+          at::from_blob(grads.data(), {static_cast<int64_t>(grads.size())}, grad_log_prob_R.options());
+      by_operators::kept_gradients(hidden_RH, head.weight_VH, kept, all, d_hidden_RH, d_weight_VH);
+      return;
+    }
     if (d_hidden_RH.defined()) pass.to_hidden(num, grads, d_hidden_RH.mutable_data_ptr<T>());
     if (d_weight_VH.defined()) pass.to_weight(num, grads, d_weight_VH.mutable_data_ptr<T>());
   });
@@ -282,7 +297,9 @@ KeptTokens find_kept_tokens(const at::Tensor& hidden_RH, const VocabularyHead& h
   std::vector<int64_t> missing(static_cast<size_t>(num), 0);
   for (int64_t begin = 0; begin < num; begin += kFilterRows) {
     const int64_t rows = std::min(kFilterRows, num - begin);
-    const at::Tensor logits_RV = head_logits(hidden_RH.narrow(0, begin, rows), head).to(at::kDouble).contiguous();
+    const at::Tensor logits_RV = head_logits(hidden_RH.narrow(0, begin, rows), head)
+                                     .to(at::TensorOptions().device(at::kCPU).dtype(at::kDouble))
+                                     .contiguous();
     const double* const logits = logits_RV.const_data_ptr<double>();
     parallel_tasks<double>(rows, 0, [&](int64_t r, double*) {
       const auto place = static_cast<size_t>(begin + r);

@@ -32,6 +32,7 @@ struct Pass {
   const LayerCode& code;
   std::function<void(int64_t layer, const at::Tensor& qkv_NQ)> on_qkv;
   std::function<at::Tensor(int64_t layer, const at::Tensor& qkv_NQ, const AttentionShape& shape)> attend;
+  std::function<at::Tensor(int64_t layer, const at::Tensor& qkv_NQ, const AttentionShape& shape)> attend_unrotated;
   at::Tensor segments;
   at::Tensor positions;
   RopeTable table;
@@ -149,6 +150,7 @@ at::Tensor attention_fast(const Pass& pass, int64_t layer, const LayerWeights& w
     qkv = pass.code.qk_norm(qkv, pass.scale(l.q_norm), pass.scale(l.k_norm), pass.config.num_heads,
                             pass.config.num_kv_heads, pass.config.rms_norm_eps);
   }
+  if (pass.attend_unrotated) return pass.attend_unrotated(layer, qkv, pass.shape(layer, l.sinks));
   if (pass.attend) {
     const AttentionShape shape = pass.shape(layer, l.sinks);
     const int64_t rotated = shape.num_heads + shape.num_kv_heads;
@@ -316,16 +318,20 @@ at::Tensor decoder_forward(const ModelConfig& config, const DecoderWeights& weig
   const bool by_operators = options.path == LayerPath::kOperators;
   // By operators the table has a row for each token, in their order.
   const at::Tensor places = batch.positions_N.to(numbers.device());
-  const auto table_of = [&](const RopeConfig& rope) {
+  const auto table_of = [&](const RopeConfig& rope) -> RopeTable {
+    if (options.attend_unrotated) return {};
     if (!by_operators) return make_rope_table(rope, config.head_dim, num_positions, dtype, config.rope_length);
     const int64_t length = config.rope_length > 0 ? config.rope_length : num_positions;
     return token_rope_table(rope, config.head_dim, places, length, dtype);
   };
   const auto pass =
       std::make_shared<Pass>(Pass{config,
-                                  by_operators ? operator_layers() : kCpuKernels,
+                                  !by_operators             ? kCpuKernels
+                                  : options.code != nullptr ? *options.code
+                                                            : operator_layers(),
                                   options.on_qkv,
                                   options.attend,
+                                  options.attend_unrotated,
                                   segments_tensor(batch.segments),
                                   by_operators ? at::arange(batch.num_tokens(), places.options()) : places,
                                   table_of(config.rope),

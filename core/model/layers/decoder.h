@@ -24,6 +24,8 @@
 
 namespace mortise {
 
+struct LayerCode;  // operators.h
+
 // The implementation of the layers: hand-written kernels, ATen operations as their reference, or the operations that run
 // on any device (operators.h). A model that lies on a device takes kOperators, whatever the options say.
 enum class LayerPath { kFast, kPlain, kOperators };
@@ -36,6 +38,10 @@ struct ForwardOptions {
   // kOperators: takes the place of attention over the batch's own segments, as decoding needs. Gets the rotated qkv, and
   // returns [N, Hq D].
   std::function<at::Tensor(int64_t layer, const at::Tensor& qkv_NQ, const AttentionShape& shape)> attend = {};
+  // kOperators: the same before the rotation, which it computes itself. No table of rotations is made then.
+  std::function<at::Tensor(int64_t layer, const at::Tensor& qkv_NQ, const AttentionShape& shape)> attend_unrotated = {};
+  // kOperators: what computes the layers in place of operator_layers(); null: those. Without gradients.
+  const LayerCode* code = nullptr;
   // If a graph is recorded, the first so many layers (but of kPlain none) keep only their input, and backward computes
   // them again (recompute.h). Not together with on_qkv. The model must not move until then.
   int64_t recomputed_layers = 0;

@@ -8,7 +8,7 @@
 #include <array>
 #include <cmath>
 
-#include "foundation/base/rng.h"
+#include "model/layers/lora_dropout_operators.h"
 #include "model/tensor/kernel.h"
 
 namespace mortise {
@@ -50,17 +50,11 @@ MORTISE_INLINE void mask_rows(const Masked<T>& a, int64_t begin, int64_t end) {
 MORTISE_CPU_CLONES void mask_kernel(const Masked<float>& a, int64_t begin, int64_t end) { mask_rows(a, begin, end); }
 MORTISE_CPU_CLONES void mask_kernel(const Masked<double>& a, int64_t begin, int64_t end) { mask_rows(a, begin, end); }
 
-// 64 bits for each update and matrix.
-PhiloxKey key_of(const LoraDropout& dropout, int64_t module) {
-  const uint64_t bits =
-      random_u64({dropout.seed, RandomPurpose::kDropout, dropout.update, static_cast<uint64_t>(module), 0});
-  return {static_cast<uint32_t>(bits), static_cast<uint32_t>(bits >> 32)};
-}
-
 at::Tensor masked(const at::Tensor& x_NI, const LoraDropout& dropout, int64_t module, double kept, double dropped) {
+  const DropoutMask mask = dropout_mask(dropout, module);
+  if (!x_NI.is_cpu()) return masked_by_operators(x_NI, dropout, mask, kept, dropped);
   const at::Tensor x = x_NI.contiguous();
   at::Tensor out = at::empty_like(x);
-  const auto threshold = static_cast<uint32_t>(std::min(std::round(dropout.probability * 0x1.0p32), 0x1.0p32 - 1.0));
   dispatch_float(x, [&](auto zero) {
     using T = decltype(zero);
     const Masked<T> rows{x.const_data_ptr<T>(),
@@ -68,8 +62,8 @@ at::Tensor masked(const at::Tensor& x_NI, const LoraDropout& dropout, int64_t mo
                          dropout.owners_N.const_data_ptr<int64_t>(),
                          dropout.positions_N.const_data_ptr<int64_t>(),
                          x.size(1),
-                         key_of(dropout, module),
-                         threshold,
+                         mask.key,
+                         mask.threshold,
                          static_cast<T>(kept),
                          static_cast<T>(dropped)};
     at::parallel_for(0, x.size(0), 8, [&](int64_t begin, int64_t end) { mask_kernel(rows, begin, end); });
@@ -78,6 +72,14 @@ at::Tensor masked(const at::Tensor& x_NI, const LoraDropout& dropout, int64_t mo
 }
 
 }  // namespace
+
+// 64 bits for each update and matrix.
+DropoutMask dropout_mask(const LoraDropout& dropout, int64_t module) {
+  const uint64_t bits =
+      random_u64({dropout.seed, RandomPurpose::kDropout, dropout.update, static_cast<uint64_t>(module), 0});
+  return {{static_cast<uint32_t>(bits), static_cast<uint32_t>(bits >> 32)},
+          static_cast<uint32_t>(std::min(std::round(dropout.probability * 0x1.0p32), 0x1.0p32 - 1.0))};
+}
 
 at::Tensor lora_dropped(const at::Tensor& x_NI, const LoraDropout& dropout, int64_t module) {
   return masked(x_NI, dropout, module, 1.0 / (1.0 - dropout.probability), 0.0);

@@ -3,12 +3,15 @@
 // Whether a feature is dropped is a function of (seed, update, module, owner and position of the token, feature), see
 // foundation/base/rng.h and token_owner. It does not depend on micro-batches, padding, threads, prefix sharing or
 // recomputed layers, and a resumed run drops the same features. Nothing is kept for backward: the mask is made again.
-// Cost: about 1 ns per feature and pass on one thread with AVX2. Thread rule: as libtorch.
+// Cost: about 1 ns per feature and pass on one thread with AVX2; lora_dropout_operators.h has that of a device.
+// Thread rule: as libtorch.
 #pragma once
 
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+
+#include "foundation/base/rng.h"
 
 namespace mortise {
 
@@ -17,9 +20,16 @@ struct LoraDropout {
   double probability = 0.0;  // probability that a feature is dropped; in (0, 1)
   uint64_t seed = 0;
   uint64_t update = 0;     // every update has its own masks
-  at::Tensor owners_N;     // int64
+  at::Tensor owners_N;     // int64, like positions_N where x is: a kernel of the CPU reads them
   at::Tensor positions_N;  // int64
 };
+
+// How the random numbers of a matrix decide: a feature is dropped if its word is below the threshold.
+struct DropoutMask {
+  PhiloxKey key = {};
+  uint32_t threshold = 0;
+};
+DropoutMask dropout_mask(const LoraDropout& dropout, int64_t module);
 
 // drop(x): dropped features are 0, the others x / (1 - probability). `module`: the adapter's matrix.
 at::Tensor lora_dropped(const at::Tensor& x_NI, const LoraDropout& dropout, int64_t module);

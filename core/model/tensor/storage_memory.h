@@ -4,18 +4,17 @@
 
 #include <ATen/core/Tensor.h>
 #include <c10/core/Allocator.h>
-#include <c10/core/CPUAllocator.h>
 
 namespace mortise {
 
 inline void free_memory(const c10::Storage& storage) {
-  storage.unsafeGetStorageImpl()->set_data_ptr_noswap(c10::DataPtr(nullptr, c10::Device(c10::DeviceType::CPU)));
+  storage.unsafeGetStorageImpl()->set_data_ptr_noswap(c10::DataPtr(nullptr, storage.device()));
 }
 
 // Its numbers are not set.
 inline void allocate_memory(const c10::Storage& storage) {
   c10::StorageImpl* const impl = storage.unsafeGetStorageImpl();
-  impl->set_data_ptr_noswap(c10::GetCPUAllocator()->allocate(impl->nbytes()));
+  impl->set_data_ptr_noswap(c10::GetAllocator(impl->device_type())->allocate(impl->nbytes()));
 }
 
 inline bool has_memory(const at::Tensor& tensor) {

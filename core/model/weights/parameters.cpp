@@ -7,6 +7,7 @@
 #include <fmt/core.h>
 
 #include "foundation/base/rng.h"
+#include "model/device/compute_device.h"
 #include "model/weights/names.h"
 
 namespace mortise {
@@ -212,19 +213,21 @@ void initialize_parameter(const NamedParameter& parameter, size_t p, const Model
   }
   const bool is_double = tensor.scalar_type() == at::kDouble;
   const int64_t columns = tensor.numel() / tensor.size(0);
+  const at::Tensor host = on_host(tensor);  // the tensor itself if it is there
   at::parallel_for(0, tensor.size(0), 16, [&](int64_t begin, int64_t end) {
     for (int64_t row = begin; row < end; ++row) {
       RandomStream stream({seed, RandomPurpose::kInit, p, static_cast<uint64_t>(row), 0});
       for (int64_t i = 0; i < columns; ++i) {
         const double value = stream.next_normal() * config.initializer_range;
         if (is_double) {
-          tensor.mutable_data_ptr<double>()[row * columns + i] = value;
+          host.mutable_data_ptr<double>()[row * columns + i] = value;
         } else {
-          tensor.mutable_data_ptr<float>()[row * columns + i] = static_cast<float>(value);
+          host.mutable_data_ptr<float>()[row * columns + i] = static_cast<float>(value);
         }
       }
     }
   });
+  if (!tensor.is_cpu()) tensor.copy_(host);
 }
 
 }  // namespace
@@ -237,7 +240,8 @@ void initialize_parameters(ParameterStore& store, const ModelConfig& config, uin
 void replace_head_by_score(ParameterStore& store, const ModelConfig& config, uint64_t seed) {
   const at::NoGradGuard no_grad;
   std::erase_if(store.parameters, [](const NamedParameter& p) { return p.name == kHeadName || p.name == kScoreHead; });
-  Builder builder(store, store.leaves.embedding.scalar_type(), /*requires_grad=*/false);
+  const at::TensorOptions numbers = at::TensorOptions().dtype(store.leaves.embedding.scalar_type());
+  Builder builder(store, numbers.device(store.leaves.embedding.device()), /*requires_grad=*/false);
   store.weights.head_VH = builder.empty({config.num_labels, config.hidden_size});
   store.leaves.head = builder.leaf(kScoreHead, store.weights.head_VH);  // the last one, as in allocate_parameters
   initialize_parameter(store.parameters.back(), store.parameters.size() - 1, config, seed);

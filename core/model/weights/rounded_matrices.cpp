@@ -2,14 +2,21 @@
 #include "model/weights/rounded_matrices.h"
 
 #include <ATen/Parallel.h>
+#include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/arange.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/isfinite.h>
+#include <ATen/ops/stack.h>
+#include <ATen/ops/where.h>
 
 #include <algorithm>
 #include <array>
 #include <bit>
 #include <cmath>
 
+#include "model/tensor/philox_operators.h"
 #include "model/tensor/storage_memory.h"
 
 namespace mortise {
@@ -64,7 +71,29 @@ void round_numbers(const float* from, c10::BFloat16* to, int64_t count, PhiloxCo
   });
 }
 
+at::Tensor rounded_by_operators(const at::Tensor& from, PhiloxCounter counter, const PhiloxKey& key, int64_t first) {
+  const int64_t num_groups = (from.numel() + kRandomNumbers - 1) / kRandomNumbers;
+  const at::TensorOptions whole = from.options().dtype(at::kLong);
+  const at::Tensor block = at::arange(first / kRandomNumbers * 8, (first / kRandomNumbers + num_groups) * 8, whole);
+  const auto number = [&](uint32_t value) { return at::full({1}, static_cast<int64_t>(value), whole); };
+  const at::Tensor words = philox_eight_words(
+      {block.__and__(0xFFFFFFFF), block.__rshift__(32), number(counter[2]), number(counter[3])}, key);
+  const at::Tensor random = at::stack({words.__and__(0xFFFF), words.__rshift__(16)}, -1).reshape({-1});
+  const at::Tensor bits = from.view(at::kInt).to(at::kLong).__and__(0xFFFFFFFF) + random.narrow(0, 0, from.numel());
+  const at::Tensor carried = bits.__rshift__(16).to(at::kShort).view(at::kBFloat16);
+  return at::where(at::isfinite(from), carried, from.to(at::kBFloat16));
+}
+
 }  // namespace
+
+void round_by_operators(const at::Tensor& from, const at::Tensor& to, PhiloxCounter counter, const PhiloxKey& key,
+                        int64_t most) {
+  const at::Tensor numbers = from.view({-1}), copies = to.view({-1});
+  for (int64_t begin = 0; begin < numbers.numel(); begin += most) {
+    const int64_t count = std::min(most, numbers.numel() - begin);
+    copies.narrow(0, begin, count).copy_(rounded_by_operators(numbers.narrow(0, begin, count), counter, key, begin));
+  }
+}
 
 void allocate_rounded(DecoderWeights& weights) {
   std::vector<LayerMatrices> copies;
@@ -130,8 +159,9 @@ void widen_masters(const DecoderWeights& weights, size_t layer) {
 
 void round_stochastically(const DecoderWeights& weights, size_t layer, const PhiloxKey& key) {
   visit_matrices(weights, layer, [&](uint32_t matrix, const at::Tensor& master, const at::Tensor& copy) {
-    round_numbers(master.const_data_ptr<float>(), copy.mutable_data_ptr<c10::BFloat16>(), master.numel(),
-                  {0, 0, matrix, static_cast<uint32_t>(layer)}, key);
+    const PhiloxCounter counter{0, 0, matrix, static_cast<uint32_t>(layer)};
+    if (!master.is_cpu()) return round_by_operators(master, copy, counter, key);
+    round_numbers(master.const_data_ptr<float>(), copy.mutable_data_ptr<c10::BFloat16>(), master.numel(), counter, key);
   });
 }
 

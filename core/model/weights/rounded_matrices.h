@@ -41,6 +41,10 @@ void widen_masters(const DecoderWeights& weights, size_t layer);
 
 // Rounds the masters of a layer stochastically. Numbers that bfloat16 has stay as they are.
 void round_stochastically(const DecoderWeights& weights, size_t layer, const PhiloxKey& key);
+// The same of one tensor by ATen operations, as on a device: the same bits. `counter` has the matrix and the layer. At most
+// `most` numbers at once, a multiple of 64; their temporaries take about 50 bytes each.
+void round_by_operators(const at::Tensor& from, const at::Tensor& to, PhiloxCounter counter, const PhiloxKey& key,
+                        int64_t most = int64_t{1} << 24);
 
 // The part of the copies that holds the numbers of this parameter, in its shape. Precondition: there is one.
 [[nodiscard]] at::Tensor rounded_slice(const DecoderWeights& weights, const at::Tensor& parameter);

@@ -177,8 +177,6 @@ std::vector<Error> device_plugin_problems(const PluginRegistry& registry, const 
   const auto estimator = registry.find("advantage_estimator", config.algorithm.adv_estimator);
   if (!loss.ok() || !estimator.ok()) return {};
   DevicePlugins plugins;
-  plugins.estimator = estimator->plugin->name;
-  plugins.reads_vocabulary = estimator->plugin->requires_input(column::SumPiSquared::name);
   plugins.has_critic = needs_critic(*estimator->plugin);
   plugins.has_reference = config.actor.use_kl_loss || config.algorithm.use_kl_in_reward ||
                           loss->plugin->requires_input(column::RefLogProb::name);

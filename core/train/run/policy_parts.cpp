@@ -104,7 +104,7 @@ Result<> load_model(const RunSettings& run, const std::optional<Path>& weights_f
     TRY(check_policy(run.env, config.model.path));
     TRY(check_policy_groups(run.env, run.loaded, run.ranks.size(), run.kind == RunKind::kTrain));
   }
-  if (config.model.device != ModelSection().device) log_info("device: " + run.device.text);
+  log_device(config, run.device);
   Model& model = policy.model.emplace(TRY(load_policy(run, weights_from)));
   if (run.kind != RunKind::kEval) TRY(check_routers(run.loaded, model.config()));
   TRY(model.move_to(run.device));

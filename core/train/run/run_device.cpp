@@ -9,6 +9,7 @@
 #include "config/device_rules.h"
 #include "dist/nccl/carry_device.h"
 #include "foundation/base/at_place.h"
+#include "foundation/base/log.h"
 #include "foundation/base/shown_text.h"
 #include "foundation/base/text.h"
 #include "train/run/run_parts.h"
@@ -46,11 +47,11 @@ ComputeDevice cpu_because(const std::string& reason) {
 }
 
 // Why a run with "auto" does not take the GPU; empty if it does.
-std::string why_no_gpu(const LoadedConfig& loaded, int num_ranks, RunKind kind, const PluginRegistry* registry,
+std::string why_no_gpu(const LoadedConfig& loaded, int num_ranks, ConfigUse use, const PluginRegistry* registry,
                        std::optional<GpuFacts>& gpu) {
   if (num_ranks > 1) return "several ranks take GPUs only with model.device = \"cuda\"";
-  std::vector<Error> problems = check_device_rules(loaded, use_of(kind));
-  if (problems.empty() && kind == RunKind::kTrain && registry != nullptr)
+  std::vector<Error> problems = check_device_rules(loaded, use);
+  if (problems.empty() && use == ConfigUse::kTrain && registry != nullptr)
     problems = device_plugin_problems(*registry, loaded);
   if (!problems.empty()) return problems.front().what;
   const Result<> machine = check_machine(0, needs_bfloat16(loaded), gpu);
@@ -62,16 +63,13 @@ std::string name_of(const DeviceName& name) {
   return name.kind == DeviceKind::kCpuAsDevice ? "cpu-as-device" : "cpu";
 }
 
-}  // namespace
-
-DeviceChoice choose_device(const LoadedConfig& loaded, const RankCount& ranks, RunKind kind,
-                           const PluginRegistry* registry) {
+DeviceChoice choose(const LoadedConfig& loaded, const RankCount& ranks, ConfigUse use, const PluginRegistry* registry) {
   const std::string& text = loaded.config.model.device;
   DeviceChoice out;
   out.name = parse_device_name(text).value_or(DeviceName());  // check_config has refused others
   if (out.name.kind == DeviceKind::kCpu) return out;
   if (out.name.kind == DeviceKind::kAuto) {
-    out.why_cpu = why_no_gpu(loaded, ranks.size, kind, registry, out.gpu);
+    out.why_cpu = why_no_gpu(loaded, ranks.size, use, registry, out.gpu);
     out.name = {out.why_cpu.empty() ? DeviceKind::kCuda : DeviceKind::kCpu};
     return out;
   }
@@ -91,15 +89,37 @@ DeviceChoice choose_device(const LoadedConfig& loaded, const RankCount& ranks, R
   return out;
 }
 
-Result<ComputeDevice> open_run_device(const LoadedConfig& loaded, Communicator& ranks, RunKind kind,
-                                      const PluginRegistry* registry) {
-  const DeviceChoice choice = choose_device(loaded, {ranks.size(), ranks.local_rank()}, kind, registry);
+Result<ComputeDevice> open_choice(const LoadedConfig& loaded, const DeviceChoice& choice) {
   if (choice.problem) return *choice.problem;
   if (choice.name.kind == DeviceKind::kCpu) return cpu_because(choice.why_cpu);
   auto opened = open_device(choice.name, needs_bfloat16(loaded));
   if (!opened.ok() && !names_device(loaded)) return cpu_because(opened.error().what);
-  if (opened.ok()) TRY(at_place(loaded.where("model.device"), carry_device(ranks, opened->device)));
   return at_place(loaded.where("model.device"), std::move(opened));
+}
+
+}  // namespace
+
+DeviceChoice choose_device(const LoadedConfig& loaded, const RankCount& ranks, RunKind kind,
+                           const PluginRegistry* registry) {
+  return choose(loaded, ranks, use_of(kind), registry);
+}
+
+Result<ComputeDevice> open_run_device(const LoadedConfig& loaded, Communicator& ranks, RunKind kind,
+                                      const PluginRegistry* registry) {
+  const DeviceChoice choice = choose_device(loaded, {ranks.size(), ranks.local_rank()}, kind, registry);
+  ComputeDevice opened = TRY(open_choice(loaded, choice));
+  if (opened.by_operators) TRY(at_place(loaded.where("model.device"), carry_device(ranks, opened.device)));
+  return opened;
+}
+
+void log_device(const RunConfig& config, const ComputeDevice& device) {
+  if (config.model.device != ModelSection().device) log_info("device: " + device.text);
+}
+
+Result<ComputeDevice> open_sampling_device(const LoadedConfig& loaded, ConfigUse use) {
+  ComputeDevice opened = TRY(open_choice(loaded, choose(loaded, {}, use, nullptr)));
+  log_device(loaded.config, opened);
+  return opened;
 }
 
 std::string device_line(const LoadedConfig& loaded, const DeviceChoice& choice, double bytes) {

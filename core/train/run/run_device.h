@@ -4,6 +4,7 @@
 #include <optional>
 #include <string>
 
+#include "config/key_use.h"
 #include "config/load.h"
 #include "dist/communicator.h"
 #include "foundation/formats/json.h"
@@ -38,6 +39,12 @@ DeviceChoice choose_device(const LoadedConfig& loaded, const RankCount& ranks, R
 // (compute_device.h); several ranks have joined before, with Gloo. They can then move tensors of the device.
 Result<ComputeDevice> open_run_device(const LoadedConfig& loaded, Communicator& ranks, RunKind kind,
                                       const PluginRegistry* registry);
+
+// The same for a command that samples and has no run: `mortise generate` or `mortise serve`. It logs the choice.
+Result<ComputeDevice> open_sampling_device(const LoadedConfig& loaded, ConfigUse use);
+
+// Unless the config says "cpu".
+void log_device(const RunConfig& config, const ComputeDevice& device);
 
 // For --dry-run: whether `bytes` fit on the device. The line is empty if the config says "cpu".
 std::string device_line(const LoadedConfig& loaded, const DeviceChoice& choice, double bytes);

@@ -269,7 +269,8 @@ Result<> load_learner(const RunSettings& run, PolicyParts& policy, LearnerParts&
   LearnerOptions options = learner_options(run.config, run.ranks);
   options.pass.flops = &learning.compute.flops;
   if (policy.reference) options.reference = &*policy.reference;
-  policy.teacher = TRY(load_teacher(run.env, run.loaded, policy.model->config().vocab_size, run.ranks.size()));
+  policy.teacher =
+      TRY(load_teacher(run.env, run.loaded, run.device, policy.model->config().vocab_size, run.ranks.size()));
   if (policy.teacher && run.config.teacher.loss_coef > 0)
     options.teacher_loss = {&*policy.teacher, run.config.teacher.loss_coef, run.config.teacher.divergence_beta};
   learning.learner.emplace(*policy.model, *learning.optimizer, *learning.objective, options);

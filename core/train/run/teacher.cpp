@@ -30,12 +30,14 @@ Result<std::optional<ModelConfig>> teacher_config(Env& env, const LoadedConfig& 
   return std::optional(std::move(config));
 }
 
-Result<std::optional<Model>> load_teacher(Env& env, const LoadedConfig& loaded, int64_t vocab_size, int num_ranks) {
+Result<std::optional<Model>> load_teacher(Env& env, const LoadedConfig& loaded, const ComputeDevice& device,
+                                          int64_t vocab_size, int num_ranks) {
   const auto known = TRY(teacher_config(env, loaded, vocab_size, num_ranks));
   if (!known) return std::optional<Model>();
   const RunConfig& config = loaded.config;
   const std::string dtype(choice_name(config.model.dtype));
-  const Model stored = TRY(at_place(loaded.where("teacher.path"), Model::load(env, *config.teacher.path, dtype)));
+  Model stored = TRY(at_place(loaded.where("teacher.path"), Model::load(env, *config.teacher.path, dtype)));
+  TRY(stored.move_to(device));
   Model teacher = stored.clone_frozen();
   if (teacher.has_rounded_matrices()) teacher.drop_masters();
   if (teacher.config().rope_switch() > 0)

@@ -14,7 +14,8 @@ namespace mortise {
 Result<std::optional<ModelConfig>> teacher_config(Env& env, const LoadedConfig& loaded, int64_t vocab_size,
                                                   int num_ranks);
 
-// The teacher, in model.dtype; nothing if there is none.
-Result<std::optional<Model>> load_teacher(Env& env, const LoadedConfig& loaded, int64_t vocab_size, int num_ranks);
+// The teacher, in model.dtype on `device`; nothing if there is none.
+Result<std::optional<Model>> load_teacher(Env& env, const LoadedConfig& loaded, const ComputeDevice& device,
+                                          int64_t vocab_size, int num_ranks);
 
 }  // namespace mortise

@@ -113,6 +113,7 @@ TEST(Records, CommandsThatReadAKey) {
   EXPECT_EQ(find_field("rollout.temperature")->read_by, kInGenerate);
   EXPECT_EQ(find_field("trainer.seed")->read_by, kInGenerate | kInEval);
   EXPECT_EQ(find_field("model.dtype")->read_by, kInGenerate | kInServe);
+  EXPECT_EQ(find_field("model.device")->read_by, kInGenerate | kInServe);
   EXPECT_EQ(find_field("rollout.multi_turn.tools")->read_by, kInGenerate);
   EXPECT_EQ(find_field("sft.test_freq")->unread, kInTrain);
   EXPECT_EQ(find_field("sft.max_length")->unread, kInTrain);

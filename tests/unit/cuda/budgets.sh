@@ -6,6 +6,10 @@ awk '
     budget["head_chunk_kernel"] = budget["head_finish_kernel"] = budget["head_backward_kernel"] = budget["adamw_kernel"] = 40
     budget["policy_loss_kernel"] = budget["kl_kernel"] = 32
     budget["clip_kernel"] = budget["square_sum_kernel"] = 40
+    budget["rms_norm_kernel"] = budget["head_norm_kernel"] = budget["rope_write_kernel"] = budget["attention_merge_kernel"] = 40
+    budget["silu_kernel"] = 32
+    budget["attention_split_kernel"] = 48
+    budget["sample_kernel"] = 64
   }
   /Compiling entry function/ {
     kernel = ""; arch = $NF

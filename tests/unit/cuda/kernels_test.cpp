@@ -1,36 +1,12 @@
 // The kernels against the same sums in float64, in three orders of their threads; and every barrier is needed.
-#include <gtest/gtest.h>
-
 #include <algorithm>
-#include <cmath>
-#include <functional>
-#include <limits>
-#include <random>
-#include <vector>
 
-#include "cuda/emulate/emulator.h"
-#include "cuda/module.h"
+#include "emulated.h"
 
 namespace mortise::cuda {
 namespace {
 
 constexpr double kInf = std::numeric_limits<double>::infinity();
-
-std::vector<float> normal(size_t count, double scale, unsigned seed) {
-  std::mt19937 random(seed);
-  std::normal_distribution<double> draw(0.0, scale);
-  std::vector<float> out(count);
-  for (float& x : out) x = static_cast<float>(draw(random));
-  return out;
-}
-
-void in_three_orders(const std::function<void()>& body) {
-  for (const Schedule schedule : {Schedule::kForward, Schedule::kBackward, Schedule::kShuffled}) {
-    SCOPED_TRACE(static_cast<int>(schedule));
-    emulator_options() = {schedule, 7};
-    body();
-  }
-}
 
 struct Head {
   int64_t rows = 3, vocab = 0, chunk = 0;
@@ -215,7 +191,6 @@ TEST(CudaKernels, AGradientThatIsNotFiniteChangesNothing) {
   EXPECT_EQ(weights, (std::vector<uint16_t>{7, 7}));
 }
 
-// Leaves each barrier out in turn: the emulator must notice.
 TEST(CudaKernels, EveryBarrierIsNeeded) {
   const auto run = [] {
     check_head(make_head(77, 40));
@@ -223,16 +198,7 @@ TEST(CudaKernels, EveryBarrierIsNeeded) {
     std::vector<double> partial(1);
     mortise_cuda_square_sums(gradient.data(), 100, partial.data(), nullptr);
   };
-  emulator_options() = {};
-  forget_barriers();
-  run();
-  const std::vector<BarrierSite> sites = barriers_passed();
-  ASSERT_GE(sites.size(), 2U);
-  for (const BarrierSite& site : sites) {
-    emulator_options() = {Schedule::kForward, 1, {site}};
-    EXPECT_THROW(run(), EmulatorError) << site.file << ":" << site.line;
-  }
-  emulator_options() = {};
+  expect_every_barrier_is_needed(run, 2);
 }
 
 }  // namespace

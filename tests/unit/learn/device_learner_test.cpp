@@ -1,6 +1,8 @@
 // Learning by the code of a device, on CPU tensors: the same trajectory as on the CPU, through updates with a KL term, a
 // whole-update loss, and a save of the optimizer.
 #include <algorithm>
+#include <cmath>
+#include <optional>
 
 #include "foundation/base/stateful.h"
 #include "learner_fixture.h"
@@ -85,6 +87,59 @@ TEST(DeviceLearner, LogProbsOfPolicyAndReferenceAreThoseOfTheCpu) {
   for (size_t t = 0; t < want->size(); ++t) {
     EXPECT_NEAR((*got)[t], (*want)[t], 1e-6);
     EXPECT_NEAR(entropy[t], want_entropy[t], 1e-6);
+  }
+}
+
+// A policy that trains an adapter, with its reference in the same memory.
+struct AdaptedPolicy {
+  TestPolicy policy{"float64"};
+  std::vector<OptimizedParameter> trained;
+  std::optional<AdamW> optimizer;
+
+  AdaptedPolicy(const LoraChoice& choice, bool on_device) {
+    EXPECT_TRUE(policy.model.move_to(on_device ? kAsDevice : ComputeDevice()).ok());
+    const auto started = policy.model.train_lora(choice, 4);
+    EXPECT_TRUE(started.ok()) << started.error().to_string();
+    for (const NamedParameter& p : policy.model.trainable()) trained.push_back({p.name, p.tensor, true});
+    optimizer.emplace(trained, AdamWOptions{});
+  }
+
+  // The loss and the gradient's norm of each update, and the log-probs of policy and reference after it.
+  std::vector<double> learn(ActorObjective& objective, const StepTable& batch) {
+    LearnerOptions options = cut_by({4, 0});
+    options.seed = 17;
+    ActorLearner learner(policy.model, *optimizer, objective, options);
+    std::vector<double> numbers;
+    for (int64_t step = 1; step <= 4; ++step) {
+      const auto done = learner.update(batch, all_rows(batch), {.lr = 0.02, .step = step, .update_index = step});
+      EXPECT_TRUE(done.ok()) << done.error().to_string();
+      if (!done.ok()) return numbers;
+      EXPECT_GT(done->grad_norm, 0.0);
+      numbers.insert(numbers.end(), {done->sums.loss, done->grad_norm});
+      const Model base = policy.model.base_view();
+      for (const Model* model : {static_cast<const Model*>(&policy.model), &base}) {
+        const auto log_prob = learner.log_probs(*model, batch);
+        EXPECT_TRUE(log_prob.ok());
+        numbers.insert(numbers.end(), log_prob->begin(), log_prob->end());
+      }
+    }
+    return numbers;
+  }
+};
+
+TEST(DeviceLearner, AdaptersFollowTheSameTrajectory) {
+  const RandomRows rows(false);
+  const LoraChoice plain{.rank = 3, .alpha = 6.0, .dropout = 0.2};
+  LoraChoice dora = plain, whole = plain;
+  dora.use_dora = true;
+  whole.modules_to_save = {"lm_head"};
+  for (const LoraChoice& choice : {plain, dora, whole}) {
+    TestObjective by_kernels({"actor.use_kl_loss=true"}), by_operators({"actor.use_kl_loss=true"});
+    AdaptedPolicy kernels(choice, false), device(choice, true);
+    const std::vector<double> want = kernels.learn(by_kernels.objective, rows.batch);
+    const std::vector<double> got = device.learn(by_operators.objective, rows.batch);
+    ASSERT_EQ(got.size(), want.size());
+    for (size_t i = 0; i < want.size(); ++i) EXPECT_NEAR(got[i], want[i], 1e-6 * std::max(1.0, std::abs(want[i]))) << i;
   }
 }
 

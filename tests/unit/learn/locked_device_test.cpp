@@ -1,8 +1,12 @@
 // A model on a device whose memory the host cannot touch (support/locked_device.h): sampling never reads it from the host,
 // never mixes tensors of host and device, and draws the tokens of CPU tensors.
+#include <filesystem>
+#include <functional>
 #include <map>
 
 #include "generate/engine.h"
+#include "learn/optim/rules.h"
+#include "learn/update/critic_learner.h"
 #include "learner_fixture.h"
 #include "support/locked_device.h"
 #include "unit/model/gradient_fixture.h"
@@ -28,36 +32,158 @@ struct PlacedPolicy {
   }
 };
 
+// A new adapter whose numbers are not those of its start, as after some updates.
+void start_adapter_by_copies(Model& model, const LoraChoice& choice) {
+  const auto started = model.train_lora(choice, 5);
+  ASSERT_TRUE(started.ok()) << started.error().to_string();
+  const at::NoGradGuard no_grad;
+  uint64_t seed = 300;
+  for (const NamedParameter& p : model.trainable()) {
+    const at::Tensor more = random_tensor(p.tensor.sizes().vec(), seed++, p.tensor.scalar_type(), 0.3);
+    p.tensor.detach().copy_(on_host(p.tensor.detach()) + more);
+  }
+  model.weights_changed();
+}
+
+// The tokens of three requests with two samples each.
+std::map<std::pair<int64_t, int64_t>, std::vector<int64_t>> sample(const Model& model) {
+  EngineOptions options;
+  options.max_num_seqs = 3;
+  auto engine = GenerateEngine::create(model, options).value();
+  std::vector<GenerateRequest> requests;
+  for (int64_t id = 1; id <= 3; ++id) {
+    GenerateRequest& request = requests.emplace_back();
+    request.request_id = id;
+    request.prompt_ids = {id, 5, 7};
+    request.num_samples = 2;
+    request.sampling.max_new_tokens = 4 + id;
+  }
+  EXPECT_TRUE(engine->submit(requests).ok());
+  std::map<std::pair<int64_t, int64_t>, std::vector<int64_t>> ids;
+  const auto left = engine->poll(
+      [&](const GeneratedSequence& one) {
+        ids[{one.request_id, one.sample_index}] = one.ids;
+        return true;
+      },
+      std::chrono::nanoseconds(-1));
+  EXPECT_TRUE(left.ok()) << left.error().to_string();
+  EXPECT_EQ(ids.size(), 6U);
+  return ids;
+}
+
 // Dense layers, and mixtures of experts: of both forms, one with sinks and windows.
 TEST(LockedDevice, SamplingDrawsTheSameTokens) {
-  const auto sample = [](const ModelConfig& config, const ComputeDevice& device) {
-    const Model model = PlacedPolicy::place(*Model::random(config, 5), device);
-    EngineOptions options;
-    options.max_num_seqs = 3;
-    auto engine = GenerateEngine::create(model, options).value();
-    std::vector<GenerateRequest> requests;
-    for (int64_t id = 1; id <= 3; ++id) {
-      GenerateRequest& request = requests.emplace_back();
-      request.request_id = id;
-      request.prompt_ids = {id, 5, 7};
-      request.num_samples = 2;
-      request.sampling.max_new_tokens = 4 + id;
-    }
-    EXPECT_TRUE(engine->submit(requests).ok());
-    std::map<std::pair<int64_t, int64_t>, std::vector<int64_t>> ids;
-    const auto left = engine->poll(
-        [&](const GeneratedSequence& one) {
-          ids[{one.request_id, one.sample_index}] = one.ids;
-          return true;
-        },
-        std::chrono::nanoseconds(-1));
-    EXPECT_TRUE(left.ok()) << left.error().to_string();
-    EXPECT_EQ(ids.size(), 6U);
-    return ids;
-  };
   for (const Family family : {Family::kQwen2, Family::kQwen3Moe, Family::kGptOss}) {
-    const ModelConfig config = small_config(family, false);
-    EXPECT_EQ(sample(config, locked()), sample(config, as_device()));
+    const auto tokens = [&](const ComputeDevice& device) {
+      return sample(PlacedPolicy::place(*Model::random(small_config(family, false), 5), device));
+    };
+    EXPECT_EQ(tokens(locked()), tokens(as_device()));
+  }
+}
+
+// Adapters begin, are merged, sample and give log-probs there: with every start, with magnitudes, and with a head of their
+// own. Saved, they have the bytes of CPU tensors.
+TEST(LockedDevice, AdaptersHaveTheNumbersOfCpuTensors) {
+  Env& env = default_env();
+  const Path dir = Path(MORTISE_BINARY_DIR) / "scratch" / "locked_adapter";
+  std::filesystem::remove_all(dir);
+  LoraChoice plain{.rank = 2, .alpha = 8.0}, dora = plain, pissa = plain, whole = plain;
+  dora.use_dora = true;
+  pissa.init = LoraInit::kPissa;
+  whole.modules_to_save = {"lm_head"};
+  for (const LoraChoice& choice : {plain, dora, pissa, whole}) {
+    const auto adapted = [&](const ComputeDevice& device) {
+      Model model = PlacedPolicy::place(*Model::random(small_config(Family::kQwen2, false), 5), device);
+      start_adapter_by_copies(model, choice);
+      return model;
+    };
+    const Model on_device = adapted(locked()), on_cpu = adapted(as_device());
+    EXPECT_FALSE(on_device.trainable().front().tensor.is_cpu());
+    EXPECT_EQ(sample(on_device), sample(on_cpu));
+    for (const auto& [model, name] : {std::pair{&on_device, "device"}, std::pair{&on_cpu, "cpu"}}) {
+      const auto saved = model->save(env, dir / name, {.lora = LoraSave::kApart, .base_model = "base"});
+      ASSERT_TRUE(saved.ok()) << saved.error().to_string();
+    }
+    EXPECT_EQ(env.read_file(dir / "device/adapter_model.safetensors").value(),
+              env.read_file(dir / "cpu/adapter_model.safetensors").value());
+  }
+}
+
+// A pass of an update drops features there.
+TEST(LockedDevice, DropoutHasTheBitsOfCpuTensors) {
+  const std::vector<int64_t> prompt{3, 9, 4}, response{7, 1, 12, 20};
+  const PackRow row{prompt, response, -1};
+  const PackedBatch batch = *pack_rows({&row, 1}, {.vocab_size = 23});
+  const auto hidden = [&](const ComputeDevice& device, double dropout) {
+    Model model = PlacedPolicy::place(*Model::random(small_config(Family::kQwen2, false), 5), device);
+    start_adapter_by_copies(model, {.rank = 2, .alpha = 8.0});
+    const at::NoGradGuard no_grad;
+    ForwardOptions options;
+    if (dropout > 0.0)
+      options.lora_dropout =
+          LoraDropout{dropout, 17, 3, batch.owners_N.to(device.device), batch.positions_N.to(device.device)};
+    return on_host(model.forward_hidden(batch, options));
+  };
+  EXPECT_TRUE(hidden(locked(), 0.4).equal(hidden(as_device(), 0.4)));
+  EXPECT_GT(max_difference(hidden(as_device(), 0.4), hidden(as_device(), 0.0)), 1e-3);
+}
+
+// A critic on the policy's base, with a new head.
+TEST(LockedDevice, ACriticOnThePolicysBaseGivesItsValues) {
+  const auto values = [](const ComputeDevice& device) {
+    Model policy = PlacedPolicy::place(*Model::random(small_config(Family::kQwen2, false), 5), device);
+    start_adapter_by_copies(policy, {.rank = 2, .alpha = 8.0});
+    Model critic = policy.base_as_classifier(*as_classifier(policy.config(), 1), 7);
+    EXPECT_TRUE(critic.move_to(device).ok());
+    start_adapter_by_copies(critic, {.rank = 2, .alpha = 8.0, .modules_to_save = {"score"}});
+    std::vector<OptimizedParameter> trained;
+    for (const NamedParameter& p : critic.trainable()) trained.push_back({p.name, p.tensor, true});
+    AdamW optimizer(trained, {});
+    const CriticLearner learner(critic, optimizer, {});
+    const RandomRows rows(false, {.vocab = 23});
+    const auto out = learner.values(rows.batch);
+    EXPECT_TRUE(out.ok()) << out.error().to_string();
+    return out.ok() ? *out : std::vector<float>();
+  };
+  const std::vector<float> want = values(as_device());
+  EXPECT_FALSE(want.empty());
+  EXPECT_EQ(values(locked()), want);
+}
+
+// Optimizers whose rules are operators there.
+TEST(LockedDevice, OptimizersTakeTheStepsOfTheCpu) {
+  const auto steps = [](std::unique_ptr<const UpdateRule> rule, const c10::Device& device) {
+    std::vector<OptimizedParameter> parameters;
+    for (const auto& [name, shape] : {std::pair{"model.layers.0.mlp.up_proj.weight", std::vector<int64_t>{6, 4}},
+                                      {"model.norm.weight", std::vector<int64_t>{5}}}) {
+      parameters.push_back({name, random_tensor(shape, 1, at::kFloat).to(device).requires_grad_(true), true});
+    }
+    Optimizer optimizer(parameters, std::move(rule), 0.1, "optim");
+    for (uint64_t step = 1; step <= 3; ++step) {
+      for (OptimizedParameter& one : parameters)
+        one.tensor.mutable_grad() = random_tensor(one.tensor.sizes().vec(), 10 + step, at::kFloat).to(device);
+      EXPECT_TRUE(optimizer.step(0.05, 0.5).ok());
+    }
+    std::vector<at::Tensor> out;
+    for (const OptimizedParameter& one : parameters) out.push_back(on_host(one.tensor.detach()));
+    return out;
+  };
+  SgdOptions sgd;
+  sgd.momentum = 0.9;
+  sgd.dampening = 0.1;
+  SgdOptions nesterov;
+  nesterov.momentum = 0.9;
+  nesterov.nesterov = true;
+  const std::vector<std::function<std::unique_ptr<const UpdateRule>()>> rules = {
+      [] { return make_adamw({}); }, [] { return make_lion({}); },       [&] { return make_sgd(sgd); },
+      [] { return make_sgd({}); },   [&] { return make_sgd(nesterov); }, [] { return make_adafactor({}); },
+      [] { return make_muon({}); }};
+  for (size_t i = 0; i < rules.size(); ++i) {
+    const auto want = steps(rules[i](), at::kCPU), got = steps(rules[i](), test::locked_device());
+    for (size_t p = 0; p < want.size(); ++p) {
+      EXPECT_LT((got[p] - want[p]).abs().max().item<float>(), 1e-6F) << "rule " << i << ", parameter " << p;
+      EXPECT_GT((want[p] - random_tensor(want[p].sizes().vec(), 1, at::kFloat)).abs().max().item<float>(), 1e-3F);
+    }
   }
 }
 

@@ -5,8 +5,14 @@
 #include <ATen/ops/ones.h>
 #include <ATen/ops/zeros.h>
 
+#include <limits>
+
 #include "gradient_fixture.h"
+#include "head_pair.h"
+#include "model/head/divergence.h"
+#include "model/head/kept_head.h"
 #include "model/tensor/torch_guard.h"
+#include "model/weights/rounded_matrices.h"
 
 namespace mortise {
 namespace {
@@ -194,6 +200,89 @@ TEST_P(DeviceHead, OnePassCallsInOrderAndAddsToTheWeightsGradient) {
 INSTANTIATE_TEST_SUITE_P(Shapes, DeviceHead,
                          testing::Values(HeadCase{5, 8, 23, 0.0}, HeadCase{130, 3, 16390, 0.0},
                                          HeadCase{65, 3, 16384, 3.0}));
+
+// ---- two heads, and stochastic rounding ----
+
+// The divergences of full_kl.h and divergence.h, in one chunk and in several; a token of weight 0 has no gradient.
+TEST(DeviceDivergence, EqualsTheKernels) {
+  for (const double softcap : {0.0, 1.7}) {
+    for (const double beta : {0.0, 0.3, 1.0}) {
+      for (const int64_t rows : {1, 130}) {
+        SCOPED_TRACE(std::to_string(beta) + " cap " + std::to_string(softcap));
+        HeadPair pair = make_head_pair(rows, 5, 2300, softcap);
+        const auto compute = [&](at::Tensor& d_hidden, at::Tensor& d_weight) {
+          d_hidden = at::empty_like(pair.policy.hidden_RH);
+          d_weight = random_tensor({2300, 5}, 9);  // is added to
+          return head_divergence(pair.policy, pair.other, beta, 0.8, pair.weight, d_hidden, d_weight,
+                                 {.chunk_bytes = 1});
+        };
+        at::Tensor want_hidden, want_weight, d_hidden, d_weight;
+        const std::vector<double> want = compute(want_hidden, want_weight);
+        pair.policy.head.by_operators = pair.other.head.by_operators = true;
+        const std::vector<double> got = compute(d_hidden, d_weight);
+        ASSERT_EQ(got.size(), want.size());
+        for (size_t i = 0; i < want.size(); ++i) EXPECT_NEAR(got[i], want[i], 1e-11) << i;
+        EXPECT_CLOSE(d_hidden, want_hidden, 1e-11);
+        EXPECT_CLOSE(d_weight, want_weight, 1e-11);
+        EXPECT_GT(want_hidden.abs().max().item<double>(), 1e-3);
+      }
+    }
+  }
+}
+
+// Log-probs over the kept tokens alone, with penalties and without.
+TEST(DeviceKeptHead, EqualsTheKernels) {
+  const at::Tensor hidden = random_tensor({90, 6}, 1), weight = random_tensor({300, 6}, 2);
+  const at::Tensor targets = at::zeros({90}, at::kLong);
+  for (int64_t i = 0; i < 90; ++i) targets.mutable_data_ptr<int64_t>()[i] = i * 37 % 300;
+  Sampling sampling;
+  sampling.temperature = 0.8;
+  sampling.top_k = 12;
+  sampling.top_p = 0.9;
+  std::vector<uint8_t> mask(90, 1);
+  mask[4] = 0;
+  const at::Tensor grad = random_tensor({90}, 3), grad_entropy = random_tensor({90}, 4);
+  for (const double penalty : {1.0, 1.3}) {
+    sampling.repetition_penalty = penalty;
+    const std::vector<PlaceEdits> edits(penalty == 1.0 ? 0 : 90, PlaceEdits{{7}, {{3, 1}, {40, 2}}});
+    std::vector<at::Tensor> numbers[2];
+    for (const bool by_operators : {false, true}) {
+      VocabularyHead head{weight, 1.7};
+      head.by_operators = by_operators;
+      int64_t num_missing = 0;
+      const KeptTokens kept = find_kept_tokens(hidden, head, targets, sampling, mask, edits, &num_missing);
+      EXPECT_EQ(kept.num_places(), 90);
+      const LogProbs out = kept_log_prob(hidden, head, targets, sampling.temperature, kept);
+      const at::Tensor d_hidden = at::empty_like(hidden), d_weight = weight.clone();
+      kept_backward(hidden, head, targets, sampling.temperature, kept, grad, grad_entropy, d_hidden, d_weight);
+      numbers[by_operators ? 1 : 0] = {out.log_prob_R, out.entropy_R, d_hidden, d_weight};
+    }
+    for (size_t i = 0; i < 4; ++i) EXPECT_CLOSE(numbers[1][i], numbers[0][i], 1e-11);
+    EXPECT_GT((numbers[0][3] - weight).abs().max().item<double>(), 1e-3);
+  }
+}
+
+TEST(DeviceRounding, OperatorsHaveTheBitsOfTheKernel) {
+  const at::Tensor numbers = random_tensor({37, 53}, 5, at::kFloat);
+  numbers[0][0] = std::numeric_limits<float>::infinity();
+  numbers[0][1] = -0.0F;
+  numbers[36][52] = std::numeric_limits<float>::quiet_NaN();
+  DecoderWeights weights;
+  weights.layers.resize(1);
+  weights.layers[0].o_weight_HQ = numbers.clone();
+  allocate_rounded(weights);
+  const PhiloxKey key = derive_philox_key(3, RandomPurpose::kRounding, 7);
+  round_stochastically(weights, 0, key);
+  const at::Tensor want = weights.rounded[0].o_HQ;
+  EXPECT_FALSE(want.equal(numbers.to(at::kBFloat16)));
+  for (const int64_t most : {64, 640, 1 << 20}) {
+    const at::Tensor got = at::empty_like(want);
+    round_by_operators(numbers, got, {0, 0, 1, 0}, key, most);                           // the second matrix of a layer
+    EXPECT_TRUE(got[36][52].isnan().item<bool>() && want[36][52].isnan().item<bool>());  // of any bits
+    got[36][52] = want[36][52];
+    EXPECT_TRUE(got.view(at::kShort).equal(want.view(at::kShort))) << most;
+  }
+}
 
 // Also of passes that name what they do, such as sampling.
 TEST(Device, AGpuWithoutMemorySaysWhatToLower) {

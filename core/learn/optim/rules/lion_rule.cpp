@@ -2,6 +2,9 @@
 // bitsandbytes.optim.Lion.
 //
 //   p -= lr weight_decay p;  p -= lr sign(beta1 m + (1 - beta1) g);  m = beta2 m + (1 - beta2) g
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/sign.h>
+
 #include "learn/optim/rules.h"
 #include "learn/optim/rules/elementwise.h"
 
@@ -29,6 +32,14 @@ void lion_kernel(const StepPart& part, const at::Tensor& gradient, const LionOpt
   });
 }
 
+// The same by operators, for tensors of a device.
+void lion_by_operators(StepPart& part, const LionOptions& options, double grad_factor) {
+  const at::Tensor gradient = part.gradient * grad_factor;
+  const at::Tensor mix = part.state[0] * options.beta1 + gradient * (1.0 - options.beta1);
+  part.weights.mul_(1.0 - part.lr * part.weight_decay).sub_(at::sign(mix), part.lr);
+  part.state[0].mul_(options.beta2).add_(gradient, 1.0 - options.beta2);
+}
+
 class LionRule : public UpdateRule {
  public:
   explicit LionRule(const LionOptions& options) : options_(options) {}
@@ -38,7 +49,11 @@ class LionRule : public UpdateRule {
   }
 
   void step(std::span<StepPart> parts, int64_t /*update*/, double grad_factor) const override {
-    for (const StepPart& part : parts) {
+    for (StepPart& part : parts) {
+      if (!part.weights.is_cpu()) {
+        lion_by_operators(part, options_, grad_factor);
+        continue;
+      }
       const at::Tensor gradient = part.gradient.contiguous();
       with_real(gradient, [&](auto zero) { lion_kernel<decltype(zero)>(part, gradient, options_, grad_factor); });
     }

@@ -2,6 +2,8 @@
 //
 //   g += weight_decay p;  v = momentum v + (1 - dampening) g, at the first update v = g
 //   p -= lr (nesterov ? g + momentum v : v)
+#include <ATen/TensorOperators.h>
+
 #include "learn/optim/rules.h"
 #include "learn/optim/rules/elementwise.h"
 
@@ -30,6 +32,20 @@ void sgd_kernel(const StepPart& part, const at::Tensor& gradient, const SgdOptio
   });
 }
 
+// The same by operators, for tensors of a device.
+void sgd_by_operators(StepPart& part, const SgdOptions& options, bool is_first, double grad_factor) {
+  at::Tensor gradient = part.gradient * grad_factor + part.weights * part.weight_decay;
+  if (!part.state.empty()) {
+    at::Tensor& velocity = part.state[0];
+    if (is_first)
+      velocity.copy_(gradient);
+    else
+      velocity.mul_(options.momentum).add_(gradient, 1.0 - options.dampening);
+    gradient = options.nesterov ? gradient + velocity * options.momentum : velocity;
+  }
+  part.weights.sub_(gradient, part.lr);
+}
+
 class SgdRule : public UpdateRule {
  public:
   explicit SgdRule(const SgdOptions& options) : options_(options) {}
@@ -40,7 +56,11 @@ class SgdRule : public UpdateRule {
   }
 
   void step(std::span<StepPart> parts, int64_t update, double grad_factor) const override {
-    for (const StepPart& part : parts) {
+    for (StepPart& part : parts) {
+      if (!part.weights.is_cpu()) {
+        sgd_by_operators(part, options_, update == 1, grad_factor);
+        continue;
+      }
       const at::Tensor gradient = part.gradient.contiguous();
       with_real(gradient,
                 [&](auto zero) { sgd_kernel<decltype(zero)>(part, gradient, options_, update == 1, grad_factor); });

@@ -1,0 +1,12 @@
+// The constants of Philox4x32 (rng.h names the paper), for code that counts where rng.cpp does not run.
+#pragma once
+
+#include <cstdint>
+
+namespace mortise {
+
+inline constexpr uint32_t kPhiloxMultiplier0 = 0xD2511F53, kPhiloxMultiplier1 = 0xCD9E8D57;
+inline constexpr uint32_t kPhiloxStep0 = 0x9E3779B9;  // golden ratio
+inline constexpr uint32_t kPhiloxStep1 = 0xBB67AE85;  // sqrt(3) - 1
+
+}  // namespace mortise

@@ -1,0 +1,69 @@
+// See kernel_table.h.
+#include "generate/device/kernel_table.h"
+
+#include <c10/util/Exception.h>
+#include <dlfcn.h>
+#include <fmt/core.h>
+
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <system_error>
+
+#include "foundation/base/log.h"
+#include "foundation/base/this_program.h"
+
+namespace mortise {
+namespace {
+
+constexpr const char* kCudaModule = "libmortise_cuda.so";
+
+const DeviceKernels* cpu_kernels = nullptr;  // NOLINT: set by tests
+
+template <class Function>
+bool find_function(void* module, const char* name, Function& out) {
+  out = reinterpret_cast<Function>(dlsym(module, name));
+  if (out == nullptr) log_warn(fmt::format("{} has no function {}: build all of Mortise again", kCudaModule, name));
+  return out != nullptr;
+}
+
+std::optional<DeviceKernels> load_module() {
+  const std::filesystem::path path = this_program().parent_path().parent_path() / "lib/mortise" / kCudaModule;
+  std::error_code ignored;
+  if (!std::filesystem::exists(path, ignored)) {
+    log_info(fmt::format("sampling uses libtorch's operators, because {} is not there", path.string()));
+    return std::nullopt;
+  }
+  void* const module = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
+  if (module == nullptr) {
+    const char* const reason = dlerror();
+    log_warn(fmt::format("sampling uses libtorch's operators, because {} cannot be loaded: {}", path.string(),
+                         reason == nullptr ? "no reason given" : reason));
+    return std::nullopt;
+  }
+  DeviceKernels out;
+  const bool has_all = find_function(module, "mortise_cuda_rms_norm", out.rms_norm) &&
+                       find_function(module, "mortise_cuda_head_norm", out.head_norm) &&
+                       find_function(module, "mortise_cuda_silu", out.silu) &&
+                       find_function(module, "mortise_cuda_rope_write", out.rope_write) &&
+                       find_function(module, "mortise_cuda_attention", out.attention) &&
+                       find_function(module, "mortise_cuda_sample", out.sample);
+  return has_all ? std::optional(out) : std::nullopt;
+}
+
+}  // namespace
+
+const DeviceKernels* device_kernels(const c10::Device& device) {
+  if (device.is_cpu()) return cpu_kernels;
+  if (!device.is_cuda()) return nullptr;
+  static const std::optional<DeviceKernels> loaded = load_module();
+  return loaded ? &*loaded : nullptr;
+}
+
+void set_cpu_kernels(const DeviceKernels* kernels) { cpu_kernels = kernels; }
+
+void check_started(int code, const char* kernel) {
+  TORCH_CHECK(code == 0, "the kernel ", kernel, " did not start: CUDA error ", code);
+}
+
+}  // namespace mortise

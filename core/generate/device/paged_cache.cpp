@@ -1,0 +1,211 @@
+// The cache of device_cache.h by kernels.
+#include <ATen/ops/arange.h>
+#include <ATen/ops/empty.h>
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "generate/device/device_cache.h"
+#include "generate/device/kernel_layers.h"
+#include "model/layers/rope.h"
+
+namespace mortise {
+namespace {
+
+constexpr int64_t kKernelPageTokens = MORTISE_CUDA_PAGE_TOKENS;
+constexpr int64_t kLeastDevicePages = 64;
+
+int64_t device_pages_of(int64_t tokens) { return (tokens + kKernelPageTokens - 1) / kKernelPageTokens; }
+
+class PagedCache final : public DeviceCache {
+ public:
+  PagedCache(const Model& model, const DeviceKernels& kernels) : model_(model), kernels_(kernels) {}
+
+  void prepare(int64_t /*num_slots*/, int64_t /*longest*/) override {}
+
+  void add_slots(int64_t count, int64_t length, int64_t most_tokens) override {
+    const auto shared = static_cast<size_t>(length / kKernelPageTokens);
+    const size_t first = pages_.size();
+    for (int64_t i = 0; i < count; ++i) {
+      std::vector<int32_t> own;
+      if (i > 0) own.assign(pages_[first].begin(), pages_[first].begin() + static_cast<std::ptrdiff_t>(shared));
+      for (const int32_t page : own) ++users_[static_cast<size_t>(page)];
+      while (static_cast<int64_t>(own.size()) < device_pages_of(std::max(most_tokens, length + 1)))
+        own.push_back(take_page());
+      pages_.push_back(std::move(own));
+    }
+    reserve_turns(std::max(most_tokens, length + 1));
+    is_table_old_ = true;
+  }
+
+  void remove_slot(int64_t slot) override {
+    for (const int32_t page : pages_[static_cast<size_t>(slot)]) give_back(page);
+    if (static_cast<size_t>(slot) + 1 < pages_.size()) pages_[static_cast<size_t>(slot)] = std::move(pages_.back());
+    pages_.pop_back();
+    is_table_old_ = true;
+  }
+
+  void clear() override {
+    for (const std::vector<int32_t>& own : pages_) {
+      for (const int32_t page : own) give_back(page);
+    }
+    pages_.clear();
+  }
+
+  void free() override {
+    for (std::vector<at::Tensor>* const part : {&keys_, &values_}) part->clear();
+    pages_.clear();
+    unused_.clear();
+    users_.clear();
+    table_ = at::Tensor();
+    turns_ = window_turns_ = {};
+    is_table_old_ = true;
+  }
+
+  // The first slot writes all pages of the sequence, the others the one that the sequence does not fill.
+  void fill(int64_t layer, int64_t first, int64_t count, const at::Tensor& qkv_LQ) override {
+    const at::Tensor table = table_on_device();
+    const int64_t length = qkv_LQ.size(0), shared = length / kKernelPageTokens * kKernelPageTokens;
+    const at::Tensor places = at::arange(length, table.options().dtype(at::kLong));
+    for (int64_t slot = first; slot < first + count; ++slot) {
+      const int64_t begin = slot == first ? 0 : shared;
+      if (begin == length) continue;
+      const at::Tensor rows = qkv_LQ.narrow(0, begin, length - begin).contiguous();
+      MortiseCudaPages pages = view_of(layer, table);
+      pages.table += slot * table.size(1);
+      pages.table_stride = 0;  // every row is of this slot
+      write(layer, rows, /*half=*/0, places.narrow(0, begin, length - begin), pages);
+    }
+  }
+
+  void read_by(const at::Tensor& positions_N, int64_t longest, ForwardOptions& options) override {
+    const at::Tensor table = table_on_device();
+    const int64_t splits = longest / MORTISE_CUDA_SPLIT_TOKENS + 1;
+    const ModelConfig& config = model_.config();
+    const at::Tensor scratch = at::empty({positions_N.size(0), config.num_heads, splits, config.head_dim + 2},
+                                         table.options().dtype(at::kFloat));
+    options.code = &kernel_layers(kernels_);
+    options.attend_unrotated = [this, positions_N, table, scratch, splits](int64_t layer, const at::Tensor& qkv_NQ,
+                                                                           const AttentionShape& shape) {
+      const at::Tensor qkv = qkv_NQ.contiguous();
+      const MortiseCudaPages pages = view_of(layer, table);
+      write(layer, qkv, static_cast<int32_t>(turns(layer).cos_PR2.size(1)), positions_N, pages);
+      const at::Tensor out = at::empty({qkv.size(0), shape.num_heads * shape.head_dim}, qkv.options());
+      const MortiseCudaScores scores{static_cast<float>(shape.scale), static_cast<float>(shape.softcap),
+                                     static_cast<int32_t>(shape.window), shape.rounds ? 1 : 0};
+      const at::Tensor sinks = shape.sinks_A.defined() ? shape.sinks_A.contiguous() : at::Tensor();
+      check_started(kernels_.attention(qkv.const_data_ptr<float>(), qkv.size(0), heads(), scores,
+                                       sinks.defined() ? sinks.const_data_ptr<float>() : nullptr,
+                                       positions_N.const_data_ptr<int64_t>(), pages, static_cast<int32_t>(splits),
+                                       scratch.mutable_data_ptr<float>(), out.mutable_data_ptr<float>(), nullptr),
+                    "attention");
+      return out;
+    };
+  }
+
+ private:
+  [[nodiscard]] MortiseCudaHeads heads() const {
+    const ModelConfig& config = model_.config();
+    return {static_cast<int32_t>(config.num_heads), static_cast<int32_t>(config.num_kv_heads),
+            static_cast<int32_t>(config.head_dim)};
+  }
+  [[nodiscard]] MortiseCudaPages view_of(int64_t layer, const at::Tensor& table) const {
+    const auto at = static_cast<size_t>(layer);
+    return {keys_[at].mutable_data_ptr(), values_[at].mutable_data_ptr(), model_.has_rounded_matrices() ? 1 : 0,
+            table.const_data_ptr<int32_t>(), table.size(1)};
+  }
+  [[nodiscard]] const RopeTable& turns(int64_t layer) const {
+    return model_.config().uses_window_rope(layer) ? window_turns_ : turns_;
+  }
+  void write(int64_t layer, const at::Tensor& qkv_NQ, int32_t half, const at::Tensor& places_N,
+             const MortiseCudaPages& pages) const {
+    const RopeTable& table = turns(layer);
+    check_started(kernels_.rope_write(qkv_NQ.mutable_data_ptr<float>(), qkv_NQ.size(0), heads(),
+                                      table.cos_PR2.const_data_ptr<float>(), table.sin_PR2.const_data_ptr<float>(),
+                                      half, places_N.const_data_ptr<int64_t>(), pages, nullptr),
+                  "rope_write");
+  }
+
+  int32_t take_page() {
+    if (unused_.empty()) grow();
+    const int32_t page = unused_.back();
+    unused_.pop_back();
+    users_[static_cast<size_t>(page)] = 1;
+    return page;
+  }
+  void give_back(int32_t page) {
+    if (--users_[static_cast<size_t>(page)] == 0) unused_.push_back(page);
+  }
+  // Twice the pages. What is there stays.
+  void grow() {
+    const auto before = static_cast<int64_t>(users_.size());
+    const int64_t after = std::max(kLeastDevicePages, before * 2);
+    const ModelConfig& config = model_.config();
+    const at::TensorOptions numbers = at::TensorOptions()
+                                          .device(model_.device().device)
+                                          .dtype(model_.has_rounded_matrices() ? at::kBFloat16 : at::kFloat);
+    for (std::vector<at::Tensor>* const part : {&keys_, &values_}) {
+      part->resize(static_cast<size_t>(config.num_layers));
+      for (at::Tensor& layer : *part) {
+        at::Tensor larger = at::empty({after, config.num_kv_heads, kKernelPageTokens, config.head_dim}, numbers);
+        if (layer.defined()) larger.narrow(0, 0, before).copy_(layer);
+        layer = std::move(larger);
+      }
+    }
+    users_.resize(static_cast<size_t>(after), 0);
+    for (int64_t page = after - 1; page >= before; --page) unused_.push_back(static_cast<int32_t>(page));
+  }
+
+  // Rotations of the first `length` positions and more.
+  void reserve_turns(int64_t length) {
+    const ModelConfig& config = model_.config();
+    const int64_t known = turns_.cos_PR2.defined() ? turns_.cos_PR2.size(0) : 0;
+    if (length <= known) return;
+    const int64_t count = std::max(length, known * 2);
+    const auto made = [&](const RopeConfig& rope) {
+      // The engine turns no sequence by factors for longer ones, unless rope_length says so.
+      const RopeTable host =
+          make_rope_table(rope, config.head_dim, count, at::kFloat, std::max<int64_t>(1, config.rope_length));
+      return RopeTable{host.cos_PR2.to(model_.device().device), host.sin_PR2.to(model_.device().device)};
+    };
+    turns_ = made(config.rope);
+    if (config.window_rope) window_turns_ = made(*config.window_rope);
+  }
+
+  // [slots, pages of the slot with most]
+  const at::Tensor& table_on_device() {
+    if (!is_table_old_) return table_;
+    size_t width = 1;
+    for (const std::vector<int32_t>& own : pages_) width = std::max(width, own.size());
+    const at::Tensor host = at::empty({static_cast<int64_t>(pages_.size()), static_cast<int64_t>(width)}, at::kInt);
+    auto* const data = host.mutable_data_ptr<int32_t>();
+    std::fill_n(data, host.numel(), 0);
+    for (size_t slot = 0; slot < pages_.size(); ++slot) std::ranges::copy(pages_[slot], data + slot * width);
+    table_ = host.to(model_.device().device);
+    is_table_old_ = false;
+    return table_;
+  }
+
+  const Model& model_;
+  const DeviceKernels& kernels_;
+  std::vector<at::Tensor> keys_, values_;    // by layer
+  std::vector<std::vector<int32_t>> pages_;  // by slot
+  std::vector<int32_t> unused_;
+  std::vector<int32_t> users_;  // by page: slots that have it
+  at::Tensor table_;            // pages_, where the model lies
+  bool is_table_old_ = true;
+  RopeTable turns_, window_turns_;  // by position
+};
+
+}  // namespace
+
+bool serves_kernels(const Model& model) {
+  return model.dtype() == at::kFloat && model.config().head_dim <= MORTISE_CUDA_MOST_HEAD_DIM;
+}
+
+std::unique_ptr<DeviceCache> make_paged_cache(const Model& model, const DeviceKernels& kernels) {
+  return std::make_unique<PagedCache>(model, kernels);
+}
+
+}  // namespace mortise

@@ -1,0 +1,115 @@
+// The cache of device_cache.h by libtorch's operators.
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/matmul.h>
+#include <ATen/ops/zeros.h>
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "generate/device/device_cache.h"
+#include "model/layers/attention.h"
+
+namespace mortise {
+namespace {
+
+constexpr int64_t kGrowTokens = 256;  // slots grow by so many tokens
+
+// Keys and values of the running samples, [slots, tokens, heads, D] for each layer.
+class SlotCache final : public DeviceCache {
+ public:
+  explicit SlotCache(const Model& model) : model_(model) {}
+
+  void prepare(int64_t slots, int64_t tokens) override {
+    if (slots <= slots_ && tokens <= tokens_) return;
+    const int64_t new_slots = std::max(slots, slots_);
+    const int64_t new_tokens = std::max((tokens + kGrowTokens - 1) / kGrowTokens * kGrowTokens, tokens_);
+    const ModelConfig& config = model_.config();
+    at::TensorOptions numbers = at::TensorOptions().device(model_.device().device).dtype(model_.dtype());
+    if (model_.has_rounded_matrices()) numbers = numbers.dtype(at::kBFloat16);
+    for (std::vector<at::Tensor>* const part : {&keys_, &values_}) {
+      part->resize(static_cast<size_t>(config.num_layers));
+      for (at::Tensor& layer : *part) {
+        at::Tensor larger = at::zeros({new_slots, new_tokens, config.num_kv_heads, config.head_dim}, numbers);
+        if (layer.defined()) larger.narrow(0, 0, slots_).narrow(1, 0, tokens_).copy_(layer);
+        layer = std::move(larger);
+      }
+    }
+    slots_ = new_slots;
+    tokens_ = new_tokens;
+  }
+
+  void add_slots(int64_t count, int64_t /*length*/, int64_t /*most_tokens*/) override { num_taken_ += count; }
+  void remove_slot(int64_t slot) override {
+    const int64_t last = --num_taken_;
+    if (slot == last) return;
+    for (std::vector<at::Tensor>* const part : {&keys_, &values_}) {
+      for (const at::Tensor& layer : *part) layer.select(0, slot).copy_(layer.select(0, last));
+    }
+  }
+  void clear() override { num_taken_ = 0; }
+  void free() override {
+    keys_.clear();
+    values_.clear();
+    slots_ = tokens_ = num_taken_ = 0;
+  }
+
+  void fill(int64_t layer, int64_t first, int64_t count, const at::Tensor& qkv_LQ) override {
+    const auto [k, v] = keys_and_values(qkv_LQ);
+    const auto at = static_cast<size_t>(layer);
+    for (int64_t slot = first; slot < first + count; ++slot) {
+      keys_[at].select(0, slot).narrow(0, 0, qkv_LQ.size(0)).copy_(k);
+      values_[at].select(0, slot).narrow(0, 0, qkv_LQ.size(0)).copy_(v);
+    }
+  }
+
+  void read_by(const at::Tensor& positions_N, int64_t longest, ForwardOptions& options) override {
+    options.attend = [this, positions_N, longest](int64_t layer, const at::Tensor& qkv, const AttentionShape& shape) {
+      return attend(layer, qkv, shape, positions_N, longest);
+    };
+  }
+
+ private:
+  // One token for each of the first slots, behind the `length` tokens that each has. Returns what their queries get.
+  at::Tensor attend(int64_t layer, const at::Tensor& qkv_NQ, const AttentionShape& shape, const at::Tensor& length_N,
+                    int64_t longest) {
+    const int64_t n = qkv_NQ.size(0), hk = shape.num_kv_heads, dim = shape.head_dim, group = shape.num_heads / hk;
+    const auto at = static_cast<size_t>(layer);
+    const auto [k, v] = keys_and_values(qkv_NQ);
+    const at::Tensor slots = at::arange(n, length_N.options());
+    keys_[at].index_put_({slots, length_N}, k.to(keys_[at].scalar_type()));
+    values_[at].index_put_({slots, length_N}, v.to(values_[at].scalar_type()));
+    const at::ScalarType dtype = qkv_NQ.scalar_type();
+    const auto seen = [&](const at::Tensor& part) { return part.narrow(0, 0, n).narrow(1, 0, longest + 1).to(dtype); };
+    at::Tensor q = qkv_NQ.narrow(1, 0, shape.num_heads * dim).reshape({n, hk, group, dim});
+    if (shape.rounds) q = q.to(at::kBFloat16).to(dtype);
+    const at::Tensor products = at::matmul(q, seen(keys_[at]).permute({0, 2, 3, 1}));  // [N, Hk, group, tokens]
+    const at::Tensor p =
+        attention_probabilities(products.reshape({n, shape.num_heads, 1, longest + 1}), length_N.reshape({n, 1, 1, 1}),
+                                at::arange(longest + 1, length_N.options()), shape);
+    at::Tensor out = at::matmul(p.reshape(products.sizes()), seen(values_[at]).permute({0, 2, 1, 3}));
+    if (shape.rounds) out = out.to(at::kBFloat16).to(dtype);  // as in training
+    return out.reshape({n, shape.num_heads * dim});
+  }
+
+  [[nodiscard]] std::pair<at::Tensor, at::Tensor> keys_and_values(const at::Tensor& qkv) const {
+    const ModelConfig& config = model_.config();
+    const auto heads = [&](int64_t first) {
+      return qkv.narrow(1, first * config.head_dim, config.kv_size())
+          .reshape({qkv.size(0), config.num_kv_heads, config.head_dim});
+    };
+    return {heads(config.num_heads), heads(config.num_heads + config.num_kv_heads)};
+  }
+
+  const Model& model_;
+  std::vector<at::Tensor> keys_, values_;  // by layer
+  int64_t slots_ = 0, tokens_ = 0;         // there is memory for
+  int64_t num_taken_ = 0;                  // slots with a sample
+};
+
+}  // namespace
+
+std::unique_ptr<DeviceCache> make_slot_cache(const Model& model) { return std::make_unique<SlotCache>(model); }
+
+}  // namespace mortise

@@ -1,0 +1,360 @@
+// The kernels of a decoding step against the same formulas in float64, in three orders of their threads: norms, gates, the
+// rotation, attention over pages, and the sampler with its filters. Every barrier is needed.
+#include <algorithm>
+#include <array>
+#include <numeric>
+
+#include "emulated.h"
+
+namespace mortise::cuda {
+namespace {
+
+double bfloat16(double value) {
+  const auto number = static_cast<float>(value);
+  uint32_t bits = 0;
+  std::memcpy(&bits, &number, sizeof bits);
+  bits = (bits + 0x7fffU + (bits >> 16 & 1U)) & 0xffff0000U;
+  float out = 0;
+  std::memcpy(&out, &bits, sizeof out);
+  return static_cast<double>(out);
+}
+
+void check_norm(int64_t width, bool adds) {
+  const auto count = static_cast<size_t>(2 * width);
+  const std::vector<float> x = normal(count, 2, 1), added = normal(count, 1, 2);
+  const std::vector<float> weight = normal(static_cast<size_t>(width), 1, 3);
+  std::vector<float> sum(count, NAN), out(count, NAN);
+  mortise_cuda_rms_norm(x.data(), adds ? added.data() : nullptr, weight.data(), 1e-3F, 2, width, sum.data(), out.data(),
+                        nullptr);
+  for (size_t r = 0; r < 2; ++r) {
+    std::vector<double> row(static_cast<size_t>(width));
+    double squares = 0;
+    for (size_t i = 0; i < row.size(); ++i) {
+      const size_t at = r * row.size() + i;
+      row[i] = double(x[at]) + (adds ? double(added[at]) : 0.0);
+      squares += row[i] * row[i];
+      if (adds) {
+        ASSERT_NEAR(sum[at], row[i], 1e-6) << i;
+      }
+    }
+    const double factor = 1 / std::sqrt(squares / double(width) + 1e-3);
+    for (size_t i = 0; i < row.size(); ++i)
+      ASSERT_NEAR(out[r * row.size() + i], row[i] * factor * double(weight[i]), 2e-5) << i;
+  }
+}
+
+TEST(CudaDecode, NormsEqualFloat64) {
+  in_three_orders([] {
+    for (const int64_t width : {1, 77, 600}) {
+      check_norm(width, false);
+      check_norm(width, true);
+    }
+  });
+}
+
+TEST(CudaDecode, NormsOfHeadsEqualFloat64) {
+  constexpr MortiseCudaHeads kHeads{4, 2, 40};
+  constexpr size_t kRows = 3, kDim = 40, kAll = 8;
+  const std::vector<float> before = normal(kRows * kAll * kDim, 2, 1), q = normal(kDim, 1, 2), k = normal(kDim, 1, 3);
+  in_three_orders([&] {
+    std::vector<float> qkv = before;
+    mortise_cuda_head_norm(qkv.data(), kRows, kHeads, q.data(), k.data(), 1e-3F, nullptr);
+    for (size_t head = 0; head < kRows * kAll; ++head) {
+      double squares = 0;
+      for (size_t d = 0; d < kDim; ++d) squares += std::pow(double(before[head * kDim + d]), 2);
+      const double factor = 1 / std::sqrt(squares / kDim + 1e-3);
+      const std::vector<float>& weight = head % kAll < 4 ? q : k;
+      for (size_t d = 0; d < kDim; ++d) {
+        const double x = double(before[head * kDim + d]);
+        ASSERT_NEAR(qkv[head * kDim + d], head % kAll < 6 ? x * factor * double(weight[d]) : x, 2e-5) << head;
+      }
+    }
+  });
+}
+
+TEST(CudaDecode, SiluEqualsFloat64) {
+  constexpr size_t kRows = 3, kWidth = 130;
+  const std::vector<float> gate_up = normal(kRows * 2 * kWidth, 4, 1);
+  in_three_orders([&] {
+    std::vector<float> out(kRows * kWidth, NAN);
+    mortise_cuda_silu(gate_up.data(), kRows, kWidth, out.data(), nullptr);
+    for (size_t i = 0; i < out.size(); ++i) {
+      const size_t at = i / kWidth * 2 * kWidth + i % kWidth;
+      const double gate = double(gate_up[at]);
+      ASSERT_NEAR(out[i], gate / (1 + std::exp(-gate)) * double(gate_up[at + kWidth]), 1e-5) << i;
+    }
+  });
+}
+
+// ---- keys and values in pages ----
+
+// Samples of some lengths whose pages lie in no order, with room behind them.
+struct Pages {
+  MortiseCudaHeads heads;
+  bool is_bfloat16;
+  std::vector<int64_t> positions;  // places of the rows' last tokens
+  std::vector<int32_t> table;
+  std::vector<float> keys, values;  // [pages, heads, tokens, D]
+  std::vector<uint16_t> half_keys, half_values;
+
+  static constexpr int64_t kStride = 40;  // pages of a row
+
+  Pages(MortiseCudaHeads shape, bool in_bfloat16, std::vector<int64_t> last)
+      : heads(shape), is_bfloat16(in_bfloat16), positions(std::move(last)) {
+    const auto num_pages = static_cast<int64_t>(positions.size()) * kStride;
+    for (int64_t page = 0; page < num_pages; ++page) table.push_back(static_cast<int32_t>(page * 7 % num_pages));
+    const auto size = static_cast<size_t>(num_pages * heads.num_kv_heads * MORTISE_CUDA_PAGE_TOKENS * heads.head_dim);
+    keys = normal(size, 1, 11);
+    values = normal(size, 1, 12);
+    if (!is_bfloat16) return;
+    for (auto* const part : {&keys, &values}) {
+      for (float& x : *part) x = static_cast<float>(bfloat16(double(x)));
+    }
+    half_keys = bits_of(keys);
+    half_values = bits_of(values);
+  }
+  static std::vector<uint16_t> bits_of(const std::vector<float>& numbers) {
+    std::vector<uint16_t> out;
+    for (const float number : numbers) {
+      uint32_t bits = 0;
+      std::memcpy(&bits, &number, sizeof bits);
+      out.push_back(static_cast<uint16_t>(bits >> 16));
+    }
+    return out;
+  }
+  MortiseCudaPages view() {
+    if (is_bfloat16) return {half_keys.data(), half_values.data(), 1, table.data(), kStride};
+    return {keys.data(), values.data(), 0, table.data(), kStride};
+  }
+  [[nodiscard]] size_t place(size_t row, int64_t token, int64_t head) const {
+    const int64_t page = table[row * kStride + static_cast<size_t>(token / MORTISE_CUDA_PAGE_TOKENS)];
+    const int64_t at = (page * heads.num_kv_heads + head) * MORTISE_CUDA_PAGE_TOKENS + token % MORTISE_CUDA_PAGE_TOKENS;
+    return static_cast<size_t>(at * heads.head_dim);
+  }
+};
+
+TEST(CudaDecode, RotatesAndWritesKeysAndValues) {
+  constexpr MortiseCudaHeads kHeads{4, 2, 12};
+  const std::vector<float> cosines = normal(200, 1, 1), sines = normal(200, 1, 2), before = normal(2 * 8 * 12, 1, 3);
+  for (const int32_t half : {6, 4}) {  // all dimensions, and the first eight
+    for (const bool in_bfloat16 : {false, true}) {
+      in_three_orders([&] {
+        Pages pages(kHeads, in_bfloat16, {0, 19});
+        std::vector<float> qkv = before;
+        mortise_cuda_rope_write(qkv.data(), 2, kHeads, cosines.data(), sines.data(), half, pages.positions.data(),
+                                pages.view(), nullptr);
+        for (size_t row = 0; row < 2; ++row) {
+          for (size_t head = 0; head < 8; ++head) {
+            for (size_t d = 0; d < 12; ++d) {
+              const size_t at = (row * 8 + head) * 12 + d, width = static_cast<size_t>(half);
+              double want = double(before[at]);
+              if (head < 6 && d < 2 * width) {
+                const size_t other = d < width ? at + width : at - width;
+                const size_t turn = static_cast<size_t>(pages.positions[row]) * width + d % width;
+                want =
+                    want * double(cosines[turn]) + (d < width ? -1 : 1) * double(before[other]) * double(sines[turn]);
+              }
+              ASSERT_NEAR(qkv[at], want, 1e-5);
+              if (head < 4) continue;
+              const size_t to = pages.place(row, pages.positions[row], static_cast<int64_t>((head - 4) % 2)) + d;
+              const auto& numbers = head < 6 ? pages.keys : pages.values;
+              const auto& bits = head < 6 ? pages.half_keys : pages.half_values;
+              if (in_bfloat16)
+                ASSERT_EQ(bits[to], Pages::bits_of({static_cast<float>(bfloat16(double(qkv[at])))})[0]);
+              else
+                ASSERT_EQ(numbers[to], qkv[at]);
+            }
+          }
+        }
+      });
+    }
+  }
+}
+
+void check_attention(MortiseCudaHeads heads, MortiseCudaScores scores, bool has_sinks, bool in_bfloat16,
+                     const std::vector<int64_t>& last) {
+  Pages pages(heads, in_bfloat16, last);
+  const auto dim = static_cast<size_t>(heads.head_dim), num_heads = static_cast<size_t>(heads.num_heads);
+  const size_t all = num_heads + 2 * static_cast<size_t>(heads.num_kv_heads);
+  const std::vector<float> qkv = normal(last.size() * all * dim, 1, 5), sinks = normal(num_heads, 1, 6);
+  constexpr int32_t kSplits = 3;
+  std::vector<float> scratch(last.size() * num_heads * kSplits * (dim + 2), NAN),
+      out(last.size() * num_heads * dim, NAN);
+  ASSERT_EQ(mortise_cuda_attention(qkv.data(), static_cast<int64_t>(last.size()), heads, scores,
+                                   has_sinks ? sinks.data() : nullptr, pages.positions.data(), pages.view(), kSplits,
+                                   scratch.data(), out.data(), nullptr),
+            0);
+  const auto round = [&](double x) { return scores.rounds != 0 ? bfloat16(x) : x; };
+  for (size_t row = 0; row < last.size(); ++row) {
+    for (size_t head = 0; head < num_heads; ++head) {
+      const int64_t kv_head = static_cast<int64_t>(head) / (heads.num_heads / heads.num_kv_heads);
+      const int64_t first = scores.window > 0 ? std::max<int64_t>(0, last[row] + 1 - scores.window) : 0;
+      double sum = has_sinks ? std::exp(double(sinks[head])) : 0.0;
+      std::vector<double> want(dim, 0.0);
+      for (int64_t t = first; t <= last[row]; ++t) {
+        const size_t at = pages.place(row, t, kv_head);
+        double score = 0;
+        for (size_t d = 0; d < dim; ++d)
+          score += round(double(qkv[(row * all + head) * dim + d])) * double(pages.keys[at + d]);
+        score *= double(scores.scale);
+        if (scores.softcap > 0) score = double(scores.softcap) * std::tanh(score / double(scores.softcap));
+        sum += std::exp(score);
+        for (size_t d = 0; d < dim; ++d) want[d] += std::exp(score) * double(pages.values[at + d]);
+      }
+      for (size_t d = 0; d < dim; ++d) {
+        const double exact = want[d] / sum;
+        ASSERT_NEAR(out[(row * num_heads + head) * dim + d], exact, scores.rounds != 0 ? 0.01 : 2e-5)
+            << "row " << row << " head " << head << " " << d;
+      }
+    }
+  }
+}
+
+// One token, page ends, several splits; heads that fill no lane row, or all eight.
+TEST(CudaDecode, AttentionOverPagesEqualsFloat64) {
+  in_three_orders([] {
+    check_attention({4, 2, 16}, {0.3F, 0, 0, 0}, false, false, {0, 15, 16, 255, 256, 600});
+    check_attention({3, 1, 80}, {0.1F, 0, 40, 0}, true, false, {5, 70, 300});
+    check_attention({2, 2, 200}, {0.1F, 1.5F, 0, 0}, false, false, {33});
+    check_attention({2, 1, 256}, {0.08F, 0, 0, 1}, false, true, {18, 2});
+  });
+  MortiseCudaHeads large{1, 1, MORTISE_CUDA_MOST_HEAD_DIM + 1};
+  EXPECT_EQ(mortise_cuda_attention(nullptr, 1, large, {}, nullptr, nullptr, {}, 1, nullptr, nullptr, nullptr), 1);
+}
+
+// ---- the sampler ----
+
+struct Oracle {
+  std::vector<size_t> kept;  // in the order of ids
+  std::vector<double> mass;  // in the same order
+  double total = 0, best = 0, log_all = 0;
+};
+
+// One option after the other with a full sort, as core/generate/sample/sample_plain.cpp.
+Oracle oracle_of(const float* row, size_t vocab, const MortiseCudaDraw& draw) {
+  Oracle out;
+  const double inverse = double(draw.inverse_temperature);
+  out.best = -std::numeric_limits<double>::infinity();
+  for (size_t i = 0; i < vocab; ++i) out.best = std::max(out.best, double(row[i]));
+  const auto mass = [&](size_t i) { return std::exp((double(row[i]) - out.best) * inverse); };
+  double all = 0;
+  for (size_t i = 0; i < vocab; ++i) all += mass(i);
+  out.log_all = std::log(all);
+  std::vector<size_t> ids;
+  for (size_t i = 0; i < vocab; ++i)
+    if (std::isfinite(row[i])) ids.push_back(i);
+  std::stable_sort(ids.begin(), ids.end(), [&](size_t a, size_t b) { return row[a] < row[b]; });
+  if (draw.top_k > 0 && static_cast<size_t>(draw.top_k) < ids.size()) {
+    const float least = row[ids[ids.size() - static_cast<size_t>(draw.top_k)]];
+    std::erase_if(ids, [&](size_t i) { return row[i] < least; });
+  }
+  if (draw.top_p < 1) {
+    double total = 0, tail = 0;
+    for (const size_t i : ids) total += mass(i);
+    size_t cut = 0;
+    while (cut + 1 < ids.size() && tail + mass(ids[cut]) <= (1 - draw.top_p) * total) tail += mass(ids[cut++]);
+    ids.erase(ids.begin(), ids.begin() + static_cast<std::ptrdiff_t>(cut));
+  }
+  std::erase_if(ids, [&](size_t i) { return mass(i) < double(draw.min_p); });
+  std::sort(ids.begin(), ids.end());
+  for (const size_t i : ids) {
+    out.kept.push_back(i);
+    out.mass.push_back(mass(i));
+    out.total += mass(i);
+  }
+  return out;
+}
+
+// The token is the oracle's, unless the draw is within rounding of the border between two.
+void expect_token(const MortiseCudaDrawn& drawn, const Oracle& oracle, const float* row, const MortiseCudaDraw& draw) {
+  const double target = draw.uniform * oracle.total;
+  double below = 0;
+  size_t k = 0;
+  while (k + 1 < oracle.kept.size() && below + oracle.mass[k] <= target) below += oracle.mass[k++];
+  const double slack = 1e-5 * oracle.total;
+  const bool is_at_border = target - below < slack || below + oracle.mass[k] - target < slack;
+  const auto token = static_cast<size_t>(drawn.id);
+  if (!is_at_border) {
+    EXPECT_EQ(token, oracle.kept[k]) << "uniform " << draw.uniform;
+  }
+  ASSERT_TRUE(std::ranges::count(oracle.kept, token) > 0) << token << " was filtered";
+  const double shifted = (double(row[token]) - oracle.best) * double(draw.inverse_temperature);
+  EXPECT_NEAR(drawn.log_prob, shifted - oracle.log_all, 2e-5);
+  EXPECT_NEAR(drawn.filtered_log_prob, shifted - std::log(oracle.total), 2e-5);
+}
+
+void check_sampler(size_t vocab, bool has_equals, const MortiseCudaDraw& settings) {
+  constexpr size_t kRows = 6;
+  std::vector<float> logits = normal(kRows * vocab, 2, static_cast<unsigned>(vocab));
+  for (size_t i = 0; i < logits.size(); ++i) {
+    if (has_equals) logits[i] = std::round(logits[i] * 2.0F) / 2.0F;
+    if (vocab > 5 && i % 11 == 3) logits[i] = -std::numeric_limits<float>::infinity();
+  }
+  std::vector<MortiseCudaDraw> draws(kRows, settings);
+  constexpr std::array<double, kRows> kUniforms = {0.0, 0.2, 0.51, 0.77, 0.93, 0.9999999};
+  for (size_t r = 0; r < kRows; ++r) draws[r].uniform = kUniforms[r];
+  std::vector<MortiseCudaDrawn> drawn(kRows);
+  const auto columns = static_cast<int64_t>(vocab);
+  ASSERT_EQ(mortise_cuda_sample(logits.data(), kRows, columns, static_cast<int32_t>(vocab), draws.data(), drawn.data(),
+                                nullptr),
+            0);
+  for (size_t r = 0; r < kRows; ++r) {
+    const float* const row = logits.data() + r * vocab;
+    expect_token(drawn[r], oracle_of(row, vocab, draws[r]), row, draws[r]);
+  }
+}
+
+TEST(CudaSampler, DrawsTheTokensOfAFullSort) {
+  const std::vector<MortiseCudaDraw> settings = {{0, 1.0, 1.25F, 0, 0, 0},      {0, 1.0, 0.8F, 0, 5, 0},
+                                                 {0, 0.7, 1.0F, 0, 0, 0},       {0, 1.0, 1.0F, 0.05F, 0, 0},
+                                                 {0, 0.85, 1.5F, 0.02F, 30, 0}, {0, 1e-9, 1.0F, 0, 0, 0}};
+  in_three_orders([&] {
+    for (const MortiseCudaDraw& draw : settings) {
+      for (const size_t vocab : {1, 40, 1031}) check_sampler(vocab, false, draw);
+      check_sampler(611, true, draw);
+    }
+  });
+  emulator_options() = {};
+  check_sampler(20000, true, settings[0]);  // chunks of more than one warp's width
+  check_sampler(20000, true, settings[4]);
+}
+
+TEST(CudaSampler, GreedyTakesTheFirstOfTheBest) {
+  in_three_orders([] {
+    std::vector<float> logits = normal(2 * 700, 1, 3);
+    logits[40] = logits[311] = logits[699] = 9.0F;
+    logits[700 + 5] = 8.0F;
+    const std::vector<MortiseCudaDraw> draws(2, {0.9, 1.0, 1.0F, 0, 0, 1});
+    std::vector<MortiseCudaDrawn> drawn(2);
+    mortise_cuda_sample(logits.data(), 2, 700, 700, draws.data(), drawn.data(), nullptr);
+    EXPECT_EQ(drawn[0].id, 40);
+    EXPECT_EQ(drawn[1].id, 5);
+    EXPECT_NEAR(drawn[0].log_prob, 9.0 - oracle_of(logits.data(), 700, draws[0]).log_all - 9.0, 2e-5);
+    EXPECT_EQ(drawn[0].filtered_log_prob, 0.0F);
+  });
+}
+
+// The engine stops at a log-prob that is not a number; the id must be one of the vocabulary.
+TEST(CudaSampler, LogitsThatAreNotNumbersGiveALogProbThatIsNone) {
+  emulator_options() = {};
+  const std::vector<float> logits(50, NAN);
+  for (const int32_t greedy : {0, 1}) {
+    const MortiseCudaDraw draw{0.5, 0.9, 1.0F, 0, 0, greedy};
+    MortiseCudaDrawn drawn{-1, 0, 0};
+    mortise_cuda_sample(logits.data(), 1, 50, 50, &draw, &drawn, nullptr);
+    EXPECT_TRUE(drawn.id >= 0 && drawn.id < 50);
+    EXPECT_TRUE(std::isnan(drawn.log_prob));
+  }
+}
+
+TEST(CudaDecode, EveryBarrierIsNeeded) {
+  const auto run = [] {
+    check_norm(77, false);
+    check_attention({2, 1, 16}, {0.3F, 0, 0, 0}, false, false, {20});
+    check_sampler(77, false, {0, 0.8, 1.0F, 0, 20, 0});
+  };
+  expect_every_barrier_is_needed(run, 6);
+}
+
+}  // namespace
+}  // namespace mortise::cuda

@@ -1,0 +1,127 @@
+// Sampling by the kernels of core/cuda, which the emulator runs on CPU tensors: the tokens of the native engine, under any
+// schedule, with prompts that share pages, and next to rows that only the host can draw.
+#include <ATen/core/grad_mode.h>
+
+#include "support/emulated_kernels.h"
+#include "support/golden_models.h"
+#include "unit/generate/device_requests.h"
+
+namespace mortise {
+namespace {
+
+class DeviceKernelsTest : public testing::Test {
+ private:
+  test::EmulatedKernels emulated_;
+};
+
+// Windows, caps, sinks, two rotations, rotations of a part, norms of heads, experts.
+TEST_F(DeviceKernelsTest, TokensAreThoseOfTheNativeEngine) {
+  for (const char* name :
+       {"qwen2_tied", "qwen3_tied", "mistral_sliding", "gemma2", "gemma3_text", "phi3", "qwen3_moe", "gpt_oss"}) {
+    auto model = Model::load(default_env(), test::golden_model(name));
+    ASSERT_TRUE(model.ok()) << model.error().to_string();
+    const std::vector<GenerateRequest> requests = mixed_requests(model->config().vocab_size, 9);
+    const Sequences want = run_all(*make_engine(*model), requests);
+    move_to_device(*model);
+    auto engine = make_engine(*model);
+    EXPECT_EQ(engine->path_name(), "device_kernels");
+    expect_same(run_all(*engine, requests), want, 5e-5F, name);
+  }
+}
+
+// Few slots: samples leave while others run, and slots and pages are used again, also after they were freed.
+TEST_F(DeviceKernelsTest, NoScheduleChangesAToken) {
+  Model model = tiny_model();
+  const std::vector<GenerateRequest> requests = mixed_requests(300, 12);
+  const Sequences want = run_all(*make_engine(model), requests);
+  move_to_device(model);
+  for (const auto& [max_num_seqs, max_batch_tokens] : {std::pair{1, 256}, {3, 20}, {256, 8}}) {
+    EngineOptions options;
+    options.max_num_seqs = max_num_seqs;
+    options.max_batch_tokens = max_batch_tokens;
+    auto engine = make_engine(model, options);
+    for (const char* round : {"first", "freed"}) {
+      expect_same(run_all(*engine, requests), want, 5e-5F, std::to_string(max_num_seqs) + " at once, " + round);
+      engine->free_caches();
+    }
+  }
+}
+
+// Prompts that end inside a page, at its end, and just behind it; completions of several pages, and more pages than there
+// are at first.
+TEST_F(DeviceKernelsTest, SamplesOfAGroupShareThePagesOfTheirPrompt) {
+  Model model = tiny_model();
+  std::vector<GenerateRequest> requests;
+  for (const int64_t length : {15, 16, 17, 32, 33}) {
+    SamplingParams params;
+    params.max_new_tokens = 18 + length % 3;
+    std::vector<int64_t> prompt;
+    for (int64_t t = 0; t < length; ++t) prompt.push_back((t * 31 + length) % 300);
+    requests.push_back(make_request(length, std::move(prompt), 6, params));
+  }
+  const Sequences want = run_all(*make_engine(model), requests);
+  move_to_device(model);
+  expect_same(run_all(*make_engine(model), requests), want, 5e-5F, "shared prompts");
+}
+
+TEST_F(DeviceKernelsTest, FilteredLogProbsAndTopLogProbsAreThoseOfTheNativeEngine) {
+  Model model = tiny_model();
+  std::vector<GenerateRequest> requests;
+  for (int64_t i = 1; i <= 6; ++i) {
+    SamplingParams params;
+    params.max_new_tokens = 12;
+    params.temperature = 1.1;
+    if (i == 1) params.top_k = 7;
+    if (i == 2) params.top_p = 0.6;
+    if (i == 3) params.min_p = 0.1;
+    if (i == 4) params.typical_p = 0.7;
+    if (i == 5) params.bad_words = {{5}, {9, 11}};
+    if (i == 6) params.top_k = 20, params.top_p = 0.9;
+    requests.push_back(make_request(i, {i, 20, 30}, 3, params));
+    if (i == 6) requests.back().num_top_log_probs = 3;
+  }
+  const Sequences want = run_all(*make_engine(model), requests);
+  move_to_device(model);
+  const Sequences got = run_all(*make_engine(model), requests);
+  expect_same(got, want, 5e-5F, "filters");
+  EXPECT_FALSE(want.at({2, 0}).filtered_log_prob.empty());
+  for (int64_t sample = 0; sample < 3; ++sample) {
+    const auto& top = got.at({6, sample}).top;
+    const auto& expected = want.at({6, sample}).top;
+    ASSERT_EQ(top.size(), expected.size());
+    for (size_t i = 0; i < top.size(); ++i) EXPECT_EQ(top[i].id, expected[i].id);
+  }
+}
+
+TEST_F(DeviceKernelsTest, SeesNewWeights) {
+  Model model = tiny_model();
+  const Model other = tiny_model(8);
+  move_to_device(model);
+  const std::vector<GenerateRequest> requests = mixed_requests(300, 10);
+  auto engine = make_engine(model);
+  const Sequences before = run_all(*engine, requests);
+  model.copy_numbers(other);
+  ASSERT_TRUE(engine->set_version(1).ok());
+  const Sequences after = run_all(*engine, requests);
+  expect_same(after, run_all(*make_engine(other), requests), 5e-5F, "new weights");
+  EXPECT_NE(after.at({2, 0}).ids, before.at({2, 0}).ids);
+}
+
+// Pages of a bfloat16 model are bfloat16, as attention in training reads keys and values.
+TEST_F(DeviceKernelsTest, Bfloat16LogProbsAreThoseOfTraining) {
+  Model model = tiny_model(3, "bfloat16");
+  move_to_device(model);
+  const std::vector<GenerateRequest> requests = mixed_requests(300, 16);
+  for (const auto& [key, sequence] : run_all(*make_engine(model), requests))
+    expect_log_probs_of_training(model, requests[static_cast<size_t>(key.first - 1)], sequence, 0.03F);
+}
+
+// The kernels are float32.
+TEST_F(DeviceKernelsTest, Float64KeepsTheOperators) {
+  Model model = tiny_model(3, "float64");
+  move_to_device(model);
+  EXPECT_EQ(make_engine(model)->path_name(), "device");
+}
+
+}  // namespace
+}  // namespace mortise

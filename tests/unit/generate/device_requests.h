@@ -1,0 +1,58 @@
+// Requests of every kind for tests of sampling by the code of a device, and the comparison of what they get.
+#pragma once
+
+#include <ATen/core/grad_mode.h>
+#include <gtest/gtest.h>
+
+#include "unit/generate/tiny_model.h"
+
+namespace mortise {
+
+inline void move_to_device(Model& model) { ASSERT_TRUE(model.move_to({.by_operators = true, .text = "the CPU"}).ok()); }
+
+inline std::vector<GenerateRequest> mixed_requests(int64_t vocab_size, int64_t max_new_tokens) {
+  std::vector<GenerateRequest> requests;
+  for (int64_t i = 0; i < 6; ++i) {
+    SamplingParams params;
+    params.max_new_tokens = max_new_tokens - i;
+    params.temperature = i % 3 == 0 ? 0.0 : 0.9;
+    if (i == 2) params.top_p = 0.8;
+    if (i == 4) params.repetition_penalty = 1.4;
+    if (i == 5) params.stop_ids = {3, 7, 11, 19, 23, 42};
+    std::vector<int64_t> prompt;
+    for (int64_t t = 0; t <= i * 4; ++t) prompt.push_back((t * 13 + i) % vocab_size);
+    requests.push_back(make_request(i + 1, std::move(prompt), 1 + i % 4, params));
+  }
+  return requests;
+}
+
+inline void expect_same(const Sequences& got, const Sequences& want, float tolerance, const std::string& what) {
+  ASSERT_EQ(got.size(), want.size()) << what;
+  for (const auto& [key, sequence] : want) {
+    const GeneratedSequence& own = got.at(key);
+    ASSERT_EQ(own.ids, sequence.ids) << what << ": request " << key.first << " sample " << key.second;
+    EXPECT_EQ(own.finish_reason, sequence.finish_reason) << what;
+    for (size_t t = 0; t < sequence.ids.size(); ++t) {
+      EXPECT_NEAR(own.log_prob[t], sequence.log_prob[t], tolerance) << what;
+      if (!sequence.filtered_log_prob.empty()) {
+        EXPECT_NEAR(own.filtered_log_prob[t], sequence.filtered_log_prob[t], tolerance) << what;
+      }
+    }
+  }
+}
+
+// The log-probs of a sequence are those that a pass of training computes.
+inline void expect_log_probs_of_training(const Model& model, const GenerateRequest& request,
+                                         const GeneratedSequence& sequence, float tolerance) {
+  const PackRow row{request.prompt_ids, sequence.ids, -1};
+  const PackedBatch batch = *pack_rows({&row, 1}, {.vocab_size = model.config().vocab_size});
+  const at::NoGradGuard no_grad;
+  const at::Tensor hidden = model.forward_hidden(batch).index_select(0, batch.predict_index_R);
+  const double temperature = request.sampling.greedy() ? 1.0 : request.sampling.temperature;
+  const LogProbs want = head_log_prob(hidden, model.head(), batch.targets_R, temperature, false);
+  for (size_t t = 0; t < sequence.ids.size(); ++t)
+    EXPECT_NEAR(sequence.log_prob[t], want.log_prob_R.const_data_ptr<float>()[t], tolerance)
+        << request.request_id << "/" << t;
+}
+
+}  // namespace mortise
