@@ -49,7 +49,7 @@ struct RunHistory {
   std::vector<RunEvent> events;
   std::map<int64_t, Path> completion_files;  // by step: the files of trainer.rollout_data_dir
   int64_t last_step = 0;
-  std::string state;  // of live.json: "running", "done", "stopped", "failed"; empty if it is not known
+  std::string state;  // from live.json: "running", "done", "stopped", "failed"; empty if it is not known
   // How far the files were read, for what follows them (run_follower.h).
   TailPlace metrics_place, log_place;
   bool log_continues = false;  // the next line of the log may continue the last event

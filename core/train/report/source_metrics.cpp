@@ -1,6 +1,8 @@
 // See source_metrics.h.
 #include "train/report/source_metrics.h"
 
+#include <fmt/core.h>
+
 #include <cmath>
 #include <map>
 #include <string>
@@ -24,7 +26,8 @@ void add_source_metrics(const PromptBatch& prompts, const SampleBatch& samples, 
   for (const auto& [source, scores] : by_source) {
     // A source may have a name that no metric may have.
     if (scores.rows > 0.0)
-      (void)metrics.add_user("train-core/" + source + "/reward/mean", scores.sum, scores.rows, Reduction::kMean);
+      (void)metrics.add_user(fmt::format("train-core/{}/reward/mean", source), scores.sum, scores.rows,
+                             Reduction::kMean);
   }
 }
 

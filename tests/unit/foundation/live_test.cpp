@@ -114,7 +114,7 @@ MetricRow live_row(int64_t step, double reward) { return {{{"step", step}}, {{"c
   }
   log_warn("the first warning");
   live_step(3);
-  live_stage("rewards", "rows", 32, 128, 64);  // of another rank's rows
+  live_stage("rewards", "rows", 32, 128, 64);  // the rows may be those of another rank
   live_stage("sampling", "rows", 96, 128);
   log_warn("the second warning");
   live_stage("update", "micro-batches", 8, 16);
