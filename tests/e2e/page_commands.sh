@@ -36,7 +36,7 @@ case "\$1 \${2:-}" in
     cat served.log; kill \$!; exit 1 ;;
   "config import") exec "\$program" "\$@" --overwrite ;;
   "launch "*) [[ " \$* " != *" configs/"* ]] || set -- "\$@" --dry-run --resume never; exec "\$program" "\$@" ;;
-  "train configs/"*) exec "\$program" "\$@" --dry-run --resume never ;;
+  "train configs/"*) [[ " \$* " == *" --dry-run "* ]] || set -- "\$@" --dry-run; exec "\$program" "\$@" --resume never ;;
   *) exec "\$program" "\$@" ;;
 esac
 WRAPPER
