@@ -110,7 +110,7 @@
   // A curve without a change lies on a line that says so; the noise of the last bits is no change.
   function range_of(metric) {
     if (timed(metric)) return {};
-    const values = runs.flatMap((run) => run.metrics[metric]?.[1] ?? []).filter((value) => value !== null);
+    const values = values_of(metric).filter((value) => value !== null);
     const low = values.reduce((a, b) => Math.min(a, b), Infinity), high = values.reduce((a, b) => Math.max(a, b), -Infinity);
     if (values.length === 0 || high - low > 1e-5 * Math.max(Math.abs(low), Math.abs(high))) return {};
     return low === 0 ? { suggestedMin: 0, suggestedMax: 1 } : { suggestedMin: low - Math.abs(low) / 2, suggestedMax: high + Math.abs(high) / 2 };
@@ -142,15 +142,26 @@
     watcher.observe(box);
     return box;
   }
-  // Metrics that are equal in all runs at all steps, as under the names of verl and TRL, share a chart.
+  const values_of = (metric) => runs.flatMap((run) => run.metrics[metric]?.[1] ?? []);
+  const is_zero = (metric) => !timed(metric) && values_of(metric).every((value) => value === 0);
+  // Metrics that are equal in all runs at all steps, as under the names of verl and TRL, share a chart. Two constants are
+  // equal by chance.
   function without_doubles(found) {
     const boxes = new Map();
     for (const metric of found) {
-      const values = timed(metric) ? metric : JSON.stringify(runs.map((run) => run.metrics[metric]));
+      const alone = timed(metric) || new Set(values_of(metric)).size < 2;
+      const values = alone ? metric : JSON.stringify(runs.map((run) => run.metrics[metric]));
       if (boxes.has(values)) boxes.get(values).same.push(metric);
       else boxes.set(values, { metric, same: [] });
     }
     return [...boxes.values()];
+  }
+  // The charts, and in words what was 0 all the time. A search shows all that it finds.
+  function charts_of(found, is_search) {
+    const zero = is_search ? [] : found.filter(is_zero), rest = found.filter((metric) => !zero.includes(metric));
+    const boxes = is_search ? rest.map((metric) => ({ metric, same: [] })) : without_doubles(rest);
+    return [make('div', { className: 'charts' }, ...boxes.map(chart_box)),
+      ...(zero.length ? [make('p', { className: 'zero soft', set: { zero }, text: `0 at every step: ${zero.join(', ')}` })] : [])];
   }
   function show_curves() {
     names = [...new Set(runs.flatMap((run) => Object.keys(run.metrics)))].sort();
@@ -160,7 +171,7 @@
       : groups.map(([title, patterns]) => [title, [...(title === 'Time and memory' ? runs.filter((run) => stacked(run).length).map(times_of) : []),
         ...names.filter((name) => patterns.some((p) => p.test(name)))]]);
     byId('groups').replaceChildren(...all.filter(([, found]) => found.length > 0).flatMap(([title, found]) =>
-      [make('h3', { text: title }), make('div', { className: 'charts' }, ...(wanted ? found.map((metric) => ({ metric, same: [] })) : without_doubles(found)).map(chart_box))]));
+      [make('h3', { text: title }), ...charts_of(found, wanted)]));
     if (!byId('groups').hasChildNodes())
       byId('groups').append(make('p', { className: 'soft', text: 'No metric has this name.' }));
   }
@@ -168,7 +179,8 @@
   const is_same_at_end = (metric, other) => runs.every((run) => run.metrics[metric]?.[1].at(-1) === run.metrics[other]?.[1].at(-1));
   function update_curves() {
     const boxes = [...document.querySelectorAll('.chart')];
-    if (!boxes.every((box) => box.same.every((other) => is_same_at_end(box.metric, other)))) return show_curves();
+    const zero = [...document.querySelectorAll('.zero')].flatMap((line) => line.zero);
+    if (!zero.every(is_zero) || !boxes.every((box) => box.same.every((other) => is_same_at_end(box.metric, other)))) return show_curves();
     for (const { metric, chart } of charts) {
       chart.data.datasets = datasets(metric);
       Object.assign(chart.options.scales.y, { suggestedMin: undefined, suggestedMax: undefined }, range_of(metric));
