@@ -43,8 +43,10 @@ def draw(curves, runs, path, results):
     elif curves.legend == "inside":
         axis.legend(frameon=False, loc="lower right")
     figure.tight_layout()
-    figure.savefig(path, metadata={"Date": None}, facecolor="white")
+    figure.savefig(path, metadata=dict.fromkeys(("Date", "Creator", "Format", "Type")), facecolor="white")
     plt.close(figure)
+    # Indents are a twentieth of the file.
+    path.write_text("".join(line.lstrip(" ") for line in path.read_text().splitlines(keepends=True)))
 
 
 def main():

@@ -24,6 +24,10 @@ def recipe(name, metric=VALIDATION):
     return Curves(metric, {f"recipe_{name}": name}, metric)
 
 
+def seeds(name, metric=VALIDATION):
+    return Curves(metric, {f"recipe_{name}_{seed}": f"seed {seed}" for seed in (1, 2, 3)}, metric)
+
+
 def sweep(title, lines):
     return Curves(title, lines, size=(6, 2.6), legend="outside")
 
@@ -39,6 +43,12 @@ CURVES = {
     "recipe_chord": Curves(VALIDATION, {"recipe_chord": "GRPO and 500 examples", "chord_grpo": "GRPO alone",
                                         "chord_examples": "500 examples alone"}, size=(6, 2.6), legend="outside", top=0.25),
     "recipe_warm_start": Curves(VALIDATION, {"recipe_warm_start": "warm start"}),
+    **{f"recipe_{name}": seeds(name) for name in
+       ("lora", "frozen", "over_sampling", "replay_buffer", "curriculum", "experts")},
+    "recipe_validation_sets": seeds("validation_sets", "val-core/sampled/addition/reward/pass@8"),
+    "recipe_game": seeds("game", "val-core/products/reward/mean@1"),
+    # Its validation reward is the sum of two rewards.
+    "recipe_reward_model": seeds("reward_model", "eval_rewards/exact_match/mean"),
     "choose_lr": sweep("actor.optim.lr", {"lr_2e-5": "2e-5", "base": "1e-4", "lr_4e-4": "4e-4", "lr_4e-3": "4e-3"}),
     "choose_n": sweep("rollout.n", {"n_2": "2", "base": "4", "n_16": "16"}),
     "choose_clip": sweep("actor.clip_ratio, four updates per step", {"clip_0.02": "0.02", "clip_0.2": "0.2", "clip_0.8": "0.8"}),

@@ -1,5 +1,5 @@
 # ./dev pictures [NAME...]: makes docs/pictures/ from real runs: the terminal, the report page, and the learning curves of the
-# README, the cookbook and the guides. All of them take about fifteen minutes on two cores. With names it makes only these
+# README, the cookbook and the guides. All of them take about half an hour on two cores. With names it makes only these
 # pictures, with the runs that they need: ./dev pictures recipe_dapo choose_lr. --list prints the names. runs/pictures/
 # keeps finished runs: remove it to run them again.
 source apps/dev/lib.sh
@@ -69,6 +69,23 @@ warm_chats() {
 }
 warm_chats tools 400
 warm_chats search 800 --search
+needs_runs_of() { [[ " ${runs[*]} " == *" recipe_$1_"[1-3]" "* ]]; }
+if needs_runs_of game && [[ ! -d runs/game ]]; then $bin/make_tool_task runs/game; fi
+if needs_runs_of experts && [[ ! -d runs/experts/warm/global_step_300 ]]; then
+  rm -rf runs/experts
+  $bin/make_task runs/experts --experts
+  $bin/mortise sft configs/sft_experts.toml >"$(log_file pictures-sft-experts)" 2>&1
+fi
+if needs_runs_of curriculum; then
+  grep -m 800 '"answer":"[0-9][0-9]"' runs/quickstart/data/train.jsonl >runs/quickstart/data/short.jsonl
+  grep -m 800 '"answer":"1[0-9][0-9]"' runs/quickstart/data/train.jsonl >runs/quickstart/data/long.jsonl
+fi
+if needs_runs_of reward_model && [[ ! -d runs/pictures/reward_model ]]; then
+  say "training the reward model"
+  install_oracles || die $exit_download "transformers could not be installed (see $(log_file oracles))"
+  "$oracles_dir/bin/python" apps/dev/reward_model.py runs/quickstart/warm runs/quickstart/data/train.jsonl runs/pictures/reward_model \
+    >"$(log_file pictures-reward-model)" 2>&1
+fi
 if needs_run recipe_warm_start; then
   mkdir -p runs/pictures/recipe_warm_start
   cp runs/quickstart/warm_run/metrics.jsonl runs/pictures/recipe_warm_start

@@ -30,6 +30,15 @@ train recipe_search configs/search.toml
 train recipe_chord configs/chord.toml trainer.test_freq=20
 train chord_grpo configs/chord.toml trainer.test_freq=20 sft_mix.files=[]
 train chord_examples configs/chord.toml trainer.test_freq=20 sft_mix.mu_peak=1 sft_mix.mu_valley=1
+# three RECIPE [OVERRIDE...]: the recipe with three seeds.
+three() {
+  local name=$1 seed
+  shift
+  for seed in 1 2 3; do train "recipe_${name}_$seed" "configs/$name.toml" "$@" trainer.seed="$seed"; done
+}
+for recipe in lora frozen over_sampling replay_buffer curriculum game experts; do three $recipe trainer.test_freq=10; done
+three validation_sets trainer.save_freq=-1 trainer.metric_for_best_model=null
+three reward_model trainer.total_training_steps=60 trainer.test_freq=10 reward.1.model=runs/pictures/reward_model
 # One change at a time. A fourth of the quickstart's completions make these runs short, and need a lower learning rate.
 small=(rollout.n=4 trainer.total_training_steps=100 trainer.test_freq=10)
 base_lr=actor.optim.lr=1e-4

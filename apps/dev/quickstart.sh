@@ -48,8 +48,13 @@ run_seed() {
   build_part grpo mortise.policy_loss mortise.kl_estimator mortise.advantage_estimator
   began=$((began + SECONDS - pause))  # the table shows what the runs took
   say "3/3 learning by GRPO: mortise train configs/quickstart.toml"
-  $bin/mortise train configs/quickstart.toml trainer.seed="$seed" \
-    trainer.default_local_dir="$dir/train" trainer.validation_data_dir="$dir/train/validation"
+  local train=("$bin/mortise" train configs/quickstart.toml "trainer.seed=$seed" "trainer.default_local_dir=$dir/train"
+    "trainer.validation_data_dir=$dir/train/validation")
+  local code=0
+  "${train[@]}" || code=$?
+  # A new ./dev quickstart removes the run.
+  [[ $code -ne 8 ]] || say "to resume it: ${train[*]}"
+  [[ $code -eq 0 ]] || exit "$code"
   final=$(last_value "$dir/train/metrics.jsonl")
   results+="$(printf '  %4s   %.3f   %.3f   %d s' "$seed" "$warm" "$final" $((SECONDS - began)))"$'\n'
 }

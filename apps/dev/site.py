@@ -2,8 +2,8 @@
 
 usage: site.py PROGRAM OUT
 
-Writes OUT/pages (Markdown) and OUT/html, which opens from the disk or from any web server. Links to files that are not
-pages are shown as the path. mkdocs runs with --strict: a broken link ends this with an error.
+Writes OUT/pages (Markdown) and OUT/html, which opens from the disk or from any web server. Only the search needs a
+server. Links to files that are not pages are shown as the path. mkdocs runs with --strict: a broken link ends this with an error.
 """
 
 import json
@@ -23,10 +23,23 @@ NAV = [
         ("See what a run does", "reports.md"), ("Data", "data.md"), ("Several turns", "turns.md"), ("The hub", "hub.md"),
         ("Coming from TRL, verl, ms-swift", "importing.md"), ("Ranks", "ranks.md"), ("Servers", "servers.md"),
         ("Sampling ahead", "async.md"), ("Validation", "validation.md"), ("Optimizers", "optimizers.md"),
-        ("Recipes", "recipes.md"), ("Packs", "packs.md")]),
+        ("Recipes", "recipes.md"), ("Packs", "packs.md"), ("A run in the browser", "playground.md"),
+        ("Checkpoints", "checkpoints.md")]),
+    ("Plugins", [
+        ("Write a plugin", "plugins/README.md"), ("Quickstart", "plugins/quickstart.md"), ("Reward", "plugins/reward.md"),
+        ("Python rewards", "plugins/python_rewards.md"), ("HTTP rewards", "plugins/http_rewards.md"),
+        ("Reward models", "plugins/reward_models.md"), ("Rewards that run code", "plugins/code_rewards.md"),
+        ("Rewards by token", "plugins/token_rewards.md"), ("Policy loss", "plugins/policy_loss.md"),
+        ("Advantage estimator", "plugins/advantage_estimator.md"), ("KL estimator", "plugins/kl_estimator.md"),
+        ("Rollout backend", "plugins/rollout_backend.md"), ("Environment", "plugins/environment.md"),
+        ("Packs", "plugins/packs.md"), ("Faults", "plugins/faults.md"), ("Isolation", "plugins/isolation.md"),
+        ("Guarantees", "plugins/guarantees.md")]),
+    ("How it works", [
+        ("Architecture", "architecture.md"), ("Objective", "objective.md"), ("Split invariance", "split_invariance.md"),
+        ("Number formats", "precision.md"), ("Performance", "performance.md"), ("GPUs", "cuda.md"), ("Scale", "scale.md")]),
     ("Reference", [
         ("Keys", "reference/keys.md"), ("Commands", "reference/commands.md"), ("Algorithms", "algorithms.md"),
-        ("Metrics", "metrics.md"), ("Models", "models.md"), ("ABI headers", "reference/abi.md"),
+        ("Metrics", "metrics.md"), ("Models", "models.md"), ("ABI headers", "reference/abi.md"), ("ABI rules", "reference/rules.md"),
         ("Exit codes", "exit_codes.md"), ("Limits", "limits.md")]),
 ]
 
@@ -111,19 +124,28 @@ def with_links(text, path, root, pages):
     return re.sub(r"\[([^\]]+)\]\(([^)\s]+)\)", link, text)
 
 
+def complete_scripts(folder):
+    """Debian's mkdocs has jQuery under another name than its theme asks for, and lacks a script of the theme."""
+    asked = re.search(r'js/(jquery[^"]*)', (folder.parent / "index.html").read_text())[1]
+    if not (folder / asked).exists():
+        shutil.copy(next(folder.glob("jquery*.js")), folder / asked)
+    if not (folder / "theme_extra.js").exists():
+        (folder / "theme_extra.js").write_text("$('div.rst-content table').addClass('docutils');\n")
+
+
 def main():
     program, out = sys.argv[1], pathlib.Path(sys.argv[2])
     root = pathlib.Path(__file__).resolve().parents[2]
     pages = {str(path.relative_to(root)): str(path.relative_to(root / "docs")) for path in (root / "docs").rglob("*.md")}
     pages["docs/README.md"] = "pages.md"
-    pages |= {"README.md": "index.md", "configs/README.md": "recipes.md"}
+    pages |= {"README.md": "index.md", "configs/README.md": "recipes.md", "sdk/RULES.md": "reference/rules.md"}
     shutil.rmtree(out, ignore_errors=True)
     for path, page in pages.items():
         target = out / "pages" / page
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_text(with_links((root / path).read_text(), path, root, pages))
     shutil.copytree(root / "docs/pictures", out / "pages/pictures", dirs_exist_ok=True)
-    (out / "pages/reference").mkdir()
+    (out / "pages/reference").mkdir(exist_ok=True)
     (out / "pages/reference/keys.md").write_text(keys_page(program))
     (out / "pages/reference/commands.md").write_text(commands_page(program))
     (out / "pages/reference/abi.md").write_text(abi_page(root))
@@ -133,7 +155,9 @@ def main():
               "theme": {"name": "readthedocs", "highlightjs": False}, "plugins": ["search"], "nav": nav}
     (out / "mkdocs.yml").write_text(json.dumps(config, indent=1))
     subprocess.run(["mkdocs", "build", "--strict", "--quiet", "--config-file", out / "mkdocs.yml"], check=True)
-    print(f"{out}/html/index.html has {sum(1 for _ in (out / 'html').rglob('*.html'))} pages")
+    complete_scripts(out / "html/js")
+    print(f"{out}/html/index.html has {sum(1 for _ in (out / 'html').rglob('*.html'))} pages; to search in them:\n"
+          f"  python3 -m http.server --bind 127.0.0.1 --directory {out}/html")
 
 
 if __name__ == "__main__":

@@ -110,6 +110,11 @@ class LogTail {
   std::vector<RunEvent> events_;
 };
 
+std::string warning_line(const LogTail& log, size_t columns) {
+  const std::string label = counted(log.num_warnings(), "warning") + "  ";
+  return label + shorten(log.newest(), std::max(columns, label.size() + 10) - label.size());
+}
+
 std::string ending_of(const LiveState& state, double age_s) {
   if (state.state == "done") return "the run is done";
   if (state.state == "stopped") return "the run was stopped by a signal";
@@ -119,15 +124,16 @@ std::string ending_of(const LiveState& state, double age_s) {
   return {};
 }
 
-std::vector<std::string> top_lines(Env& env, const LiveState& state, const LogTail& log, const LiveLook& look) {
+// `fits`: the newest warning is shortened to the width of the terminal.
+std::vector<std::string> top_lines(Env& env, const LiveState& state, const LogTail& log, const LiveLook& look,
+                                   bool fits) {
   std::vector<std::string> lines;
   if (!state.headline.empty())
     lines.push_back(one_line(state.headline));
   else
     lines.push_back(state.step > 0 ? fmt::format("step {} is the first", state.step) : "no step has begun");
   for (std::string& line : live_lines(state, look)) lines.push_back(std::move(line));
-  if (log.num_warnings() > 0)
-    lines.push_back(fmt::format("{}  {}", counted(log.num_warnings(), "warning"), log.newest()));
+  if (log.num_warnings() > 0) lines.push_back(warning_line(log, fits ? look.columns : std::string::npos));
   const double age_s = static_cast<double>(env.wall_time_ns() - state.time_ns) / 1e9;
   if (const std::string ending = ending_of(state, age_s); !ending.empty()) lines.push_back(ending);
   return lines;
@@ -150,7 +156,7 @@ Result<bool> follow(Env& env, const Path& folder, LogTail& log, bool on_terminal
     }
     if (on_terminal) {
       const LiveLook look{terminal_size(STDOUT_FILENO).columns, locale_is_utf8(), std::getenv("NO_COLOR") == nullptr};
-      bottom.draw("", join(top_lines(env, state, log, look), "\n"));
+      bottom.draw("", join(top_lines(env, state, log, look, true), "\n"));
       bottom.watch_width();
     } else if (state.headline != printed) {
       printed = state.headline;
@@ -174,7 +180,7 @@ Result<> run_top(const TopArguments& args) {
   LiveLook look;
   look.has_unicode = locale_is_utf8();
   if (on_terminal) look.columns = terminal_size(STDOUT_FILENO).columns;
-  print_lines(top_lines(env, TRY(read_state(env, folder)), log, look));
+  print_lines(top_lines(env, TRY(read_state(env, folder)), log, look, false));
   return {};
 }
 

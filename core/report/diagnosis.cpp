@@ -15,6 +15,7 @@
 namespace mortise {
 namespace {
 
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr size_t kFewestSteps = 5;  // below, a beginning and an end cannot be told apart
 
 struct Evidence {
@@ -39,6 +40,17 @@ std::optional<Ends> ends_of(const RunHistory& run, std::string_view metric) {
   return ends;
 }
 
+// How far chance alone moves the difference of two windows: two standard errors, by the scatter from step to step.
+double chance_of(const MetricSeries& series) {
+  double squares = 0.0;
+  for (size_t i = 1; i < series.size(); ++i) {
+    const double change = series[i].value - series[i - 1].value;
+    if (std::isfinite(change)) squares += change * change;
+  }
+  const double variance = squares / (2.0 * static_cast<double>(std::max<size_t>(1, series.size() - 1)));
+  return 2.0 * std::sqrt(2.0 * variance / static_cast<double>(window_of(series)));
+}
+
 // The mean over the last fifth; nothing without the metric. Works from the first step on.
 std::optional<double> recent(const RunHistory& run, std::string_view metric) {
   const MetricSeries* series = run.find(metric);
@@ -52,6 +64,9 @@ std::string percent(double share) { return fmt::format("{:.0f}%", 100.0 * share)
 Found flat_groups(const Evidence& e) {
   const auto share = recent(e.run, "frac_reward_zero_std");
   if (!share || *share <= 0.5) return {};
+  // A group of one has no difference, and a critic needs none.
+  const auto samples = e.run.settings.find("rollout.n");
+  if ((samples != e.run.settings.end() && samples->second == "1") || e.run.find("critic/vf_loss") != nullptr) return {};
   return Finding{"zero_variance", "Most groups have no difference to learn from",
                  fmt::format("In the last fifth of the steps all completions of {} of the prompts earn the same "
                              "(frac_reward_zero_std).",
@@ -63,7 +78,7 @@ Found saturated_reward(const Evidence& e) {
   const auto reward = recent(e.run, "critic/score/mean");
   const MetricSeries *highs = e.run.find("critic/score/max"), *lows = e.run.find("critic/score/min");
   if (!reward || highs == nullptr || lows == nullptr || highs->size() < kFewestSteps) return {};
-  double highest = -std::numeric_limits<double>::infinity(), lowest = -highest;
+  double highest = -kInfinity, lowest = kInfinity;
   for (const MetricPoint& point : *highs) highest = std::max(highest, point.value);
   for (const MetricPoint& point : *lows) lowest = std::min(lowest, point.value);
   if (!(highest > lowest) || *reward < lowest + 0.98 * (highest - lowest)) return {};
@@ -200,31 +215,88 @@ Found failing_rewards(const Evidence& e) {
       failed += fmt::format(" {} fails on {:.3g} rows a step.", quote(metric.substr(8, metric.size() - 15)), *rows);
   }
   if (failed.empty() && (!none || *none <= 0.05)) return {};
+  const std::string missing =
+      none && *none > 0.0 ? fmt::format("{} of the last completions have no reward.", percent(*none)) : "";
   return Finding{
-      "failed_rewards", "Rewards are missing",
-      fmt::format("{} of the last completions have no reward.{}", percent(none.value_or(0.0)), failed),
+      "failed_rewards", "Rewards are missing", std::string(trim(missing + failed)),
       "Read the reasons in the completion files (trainer.rollout_data_dir, field errors), and fix the reward."};
+}
+
+bool is_validation_mean(std::string_view metric) {
+  return metric.starts_with("val-core/") && metric.find("/mean@") != metric.npos;
+}
+
+// Precondition: the series has a point.
+const MetricPoint& best_of(const MetricSeries& series) {
+  return *std::ranges::max_element(
+      series, {}, [](const MetricPoint& point) { return std::isnan(point.value) ? -kInfinity : point.value; });
 }
 
 Found overfitting(const Evidence& e) {
   const auto train = ends_of(e.run, "critic/score/mean");
-  if (!train || train->last <= train->first + 0.05 * std::abs(train->first)) return {};  // noise is no rise
+  if (!train) return {};
+  const double noise = std::max(0.05 * std::abs(train->first), chance_of(*e.run.find("critic/score/mean")));
+  if (train->last - train->first <= noise) return {};
   for (const auto& [metric, series] : e.run.metrics) {
-    if (!metric.starts_with("val-core/") || metric.find("/mean@") == metric.npos || series.size() < 3) continue;
-    const auto best = std::ranges::max_element(series, {}, [](const MetricPoint& p) {
-      return std::isnan(p.value) ? -std::numeric_limits<double>::infinity() : p.value;
-    });
-    const MetricPoint& last = series.back();
-    const double drop = best->value - last.value, range = std::max(std::abs(best->value), 1e-6);
-    if (best->step == last.step || !(drop > 0.1 * range)) continue;
+    if (!is_validation_mean(metric) || series.size() < 3) continue;
+    const MetricPoint &best = best_of(series), &last = series.back();
+    const double drop = best.value - last.value, range = std::max(std::abs(best.value), 1e-6);
+    if (best.step == last.step || !(drop > 0.1 * range)) continue;
     return Finding{"overfitting", "The validation falls while the training reward rises",
                    fmt::format("{} was {:.3g} after step {} and is {:.3g} after step {}; the training score went from "
                                "{:.3g} to {:.3g}.",
-                               metric, best->value, best->step, last.value, last.step, train->first, train->last),
+                               metric, best.value, best.step, last.value, last.step, train->first, train->last),
                    "Take the checkpoint of the best validation (trainer.metric_for_best_model keeps it), use more "
                    "prompts, or look for a way in which the reward is tricked."};
   }
   return {};
+}
+
+// How the training score fell from the best fifth of the run to the last one; empty if it did not.
+std::string fall_of_training(const RunHistory& run) {
+  const MetricSeries *series = run.find("critic/score/mean"), *lows = run.find("critic/score/min");
+  if (series == nullptr || lows == nullptr || series->size() < kFewestSteps) return {};
+  const size_t window = window_of(*series);
+  double best = -kInfinity, lowest = kInfinity;
+  int64_t best_step = 0;
+  for (size_t end = window; end <= series->size(); ++end) {
+    const double mean = mean_of(*series, end - window, end);
+    if (!(mean > best)) continue;
+    best = mean;
+    best_step = (*series)[end - 1].step;
+  }
+  for (const MetricPoint& point : *lows) lowest = std::min(lowest, point.value);
+  const double last = mean_of(*series, series->size() - window, series->size());
+  if (!(best - last > std::max(0.5 * (best - lowest), 2.0 * chance_of(*series)))) return {};
+  return fmt::format("The mean score was {:.3g} up to step {} and is {:.3g} at the end.", best, best_step, last);
+}
+
+std::string fall_of_validation(const RunHistory& run) {
+  for (const auto& [metric, series] : run.metrics) {
+    if (!is_validation_mean(metric)) continue;
+    const MetricPoint &best = best_of(series), &last = series.back();
+    if (best.value > 0.0 && last.value < 0.5 * best.value)
+      return fmt::format("{} was {:.3g} after step {} and is {:.3g} after step {}.", metric, best.value, best.step,
+                         last.value, last.step);
+  }
+  return {};
+}
+
+Found reward_collapse(const Evidence& e) {
+  std::string evidence = fall_of_training(e.run);
+  if (evidence.empty() && !overfitting(e)) evidence = fall_of_validation(e.run);
+  if (evidence.empty()) return {};
+  return Finding{"reward_collapse", "The policy got worse", evidence,
+                 "Lower actor.optim.lr first. Then read the completions of the steps where the score fell."};
+}
+
+Found failed_run(const Evidence& e) {
+  if (e.run.state != "failed") return {};
+  const auto error = std::ranges::find(e.run.events.rbegin(), e.run.events.rend(), "error", &RunEvent::level);
+  return Finding{
+      "failed_run", "The run ended with an error",
+      error == e.run.events.rend() ? "live.json says so." : std::string(error->text),
+      "Read the end of log.txt, correct the cause, and start the run again: it resumes from its last checkpoint."};
 }
 
 Found skipped_updates(const Evidence& e) {
@@ -270,12 +342,22 @@ struct Rule {
   Found (*look)(const Evidence&);
 };
 
-constexpr Rule kRules[] = {
-    {"failed_rewards", failing_rewards}, {"skipped_updates", skipped_updates},      {"sampler_mismatch", mismatch},
-    {"kl_drift", far_from_reference},    {"entropy_collapse", entropy_collapse},    {"zero_variance", flat_groups},
-    {"repeated_completions", repeated},  {"reward_saturation", saturated_reward},   {"no_progress", no_progress},
-    {"overfitting", overfitting},        {"length_explosion", longer_without_gain}, {"truncated", truncated},
-    {"clipping", clips_often},           {"one_reward", one_reward_rules}};
+constexpr Rule kRules[] = {{"failed_run", failed_run},
+                           {"reward_collapse", reward_collapse},
+                           {"failed_rewards", failing_rewards},
+                           {"skipped_updates", skipped_updates},
+                           {"sampler_mismatch", mismatch},
+                           {"kl_drift", far_from_reference},
+                           {"entropy_collapse", entropy_collapse},
+                           {"zero_variance", flat_groups},
+                           {"repeated_completions", repeated},
+                           {"reward_saturation", saturated_reward},
+                           {"no_progress", no_progress},
+                           {"overfitting", overfitting},
+                           {"length_explosion", longer_without_gain},
+                           {"truncated", truncated},
+                           {"clipping", clips_often},
+                           {"one_reward", one_reward_rules}};
 
 }  // namespace
 

@@ -12,6 +12,7 @@
 #include "config/show.h"
 #include "foundation/base/text.h"
 #include "foundation/formats/jsonl.h"
+#include "foundation/metrics/live_view.h"
 
 namespace mortise {
 namespace {
@@ -21,6 +22,9 @@ constexpr size_t kMostEvents = 2000;
 
 Result<> read_metrics(Env& env, RunHistory& run) {
   const Path path = run.folder / "metrics.jsonl";
+  if (!env.exists(run.folder))
+    return Error{ErrorKind::kData, "this folder does not exist", run.folder.string(),
+                 "name the folder of a run (trainer.default_local_dir)"};
   if (!env.exists(path))
     return Error{ErrorKind::kData, "there is no metrics.jsonl in this folder", run.folder.string(),
                  "name the folder of a run (trainer.default_local_dir)"};
@@ -63,6 +67,15 @@ void read_plugins(Env& env, RunHistory& run) {
   const auto lock = read_json_file(env, run.folder / "mortise.lock");
   const Json* uses = lock.ok() ? json_find(*lock, "uses") : nullptr;
   if (uses != nullptr && uses->is_array()) run.plugins = *uses;
+}
+
+// A run of a Mortise without live.json, or one that is just writing it, has no state.
+void read_run_state(Env& env, RunHistory& run) {
+  const Path path = run.folder / "live.json";
+  const auto json = read_json_file(env, path);
+  if (!json.ok()) return;
+  const auto live = read_live_json(*json, path.string());
+  if (live.ok()) run.state = live->state;
 }
 
 void read_log(Env& env, RunHistory& run) {
@@ -142,6 +155,7 @@ Result<RunHistory> read_run_history(Env& env, const Path& folder) {
   read_settings(env, run);
   read_plugins(env, run);
   read_log(env, run);
+  read_run_state(env, run);
   run.completion_files = find_completion_files(env, folder, run.settings);
   return run;
 }

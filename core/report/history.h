@@ -1,5 +1,5 @@
 // What a run left in its folder, read for people: its metrics over the steps, settings, plugins, events of its log, and
-// where its completions are. Reads metrics.jsonl, config.resolved.toml, mortise.lock and log.txt; a file that is missing
+// where its completions are. Reads metrics.jsonl, config.resolved.toml, mortise.lock, log.txt and live.json; a file that is missing
 // leaves its part empty.
 //
 // Cost: one pass over the files; the metrics of all steps are held in memory (16 bytes each). Thread rule: free
@@ -49,6 +49,7 @@ struct RunHistory {
   std::vector<RunEvent> events;
   std::map<int64_t, Path> completion_files;  // by step: the files of trainer.rollout_data_dir
   int64_t last_step = 0;
+  std::string state;  // from live.json: "running", "done", "stopped", "failed"; empty if it is not known
   // How far the files were read, for what follows them (run_follower.h).
   TailPlace metrics_place, log_place;
   bool log_continues = false;  // the next line of the log may continue the last event

@@ -48,9 +48,34 @@ Json finding_json(const Finding& finding) {
           {"docs", docs_of(finding)}};
 }
 
-Json run_json(const ReportRun& run) {
+// The end of the path that has so many names: "a/train" for two.
+std::string end_of(const Path& folder, size_t num_names) {
+  Path out, rest = folder.lexically_normal();
+  if (!rest.has_filename()) rest = rest.parent_path();
+  for (size_t i = 0; i < num_names && rest.has_filename(); ++i) {
+    out = out.empty() ? rest.filename() : rest.filename() / out;
+    rest = rest.parent_path();
+  }
+  return out.string();
+}
+
+// Each run is called by the name of its folder, or by more of its path if another one has that name. The same folder
+// may be given twice.
+std::vector<std::string> names_apart(const std::vector<ReportRun>& runs) {
+  constexpr size_t kMostNames = 8;
+  std::vector<std::string> names;
+  for (const ReportRun& run : runs) names.push_back(run.history.name);
+  for (size_t num_names = 2; num_names <= kMostNames; ++num_names) {
+    const std::vector<std::string> before = names;
+    for (size_t i = 0; i < runs.size(); ++i)
+      if (std::ranges::count(before, before[i]) > 1) names[i] = end_of(runs[i].history.folder, num_names);
+  }
+  return names;
+}
+
+Json run_json(const ReportRun& run, const std::string& shown_name) {
   const RunHistory& history = run.history;
-  Json out = {{"name", history.name}, {"folder", history.folder.string()}, {"last_step", history.last_step}};
+  Json out = {{"name", shown_name}, {"folder", history.folder.string()}, {"last_step", history.last_step}};
   Json& metrics = out["metrics"] = Json::object();
   for (const auto& [name, series] : history.metrics) metrics[name] = series_json(series);
   out["settings"] = history.settings;
@@ -188,8 +213,9 @@ Result<std::vector<Finding>> find_faults(Env& env, const Path& folder) {
 std::string report_page(const std::vector<ReportRun>& runs) {
   Json all = Json::array();
   std::string rows;
+  const std::vector<std::string> names = names_apart(runs);
   for (size_t i = 0; i < runs.size(); ++i) {
-    all.push_back(run_json(runs[i]));
+    all.push_back(run_json(runs[i], names[i]));
     // One element per step: the page parses a step when somebody looks at it.
     for (const auto& [step, completions] : runs[i].completions)
       rows += fmt::format("<script type=\"application/json\" id=\"rows-{}-{}\">{}</script>\n", i, step,
@@ -201,10 +227,11 @@ std::string report_page(const std::vector<ReportRun>& runs) {
 std::string live_report_page(const std::vector<ReportRun>& runs) {
   Json all = Json::array();
   std::vector<const RunHistory*> histories;
-  for (const ReportRun& run : runs) {
-    histories.push_back(&run.history);
-    Json& json = all.emplace_back(run_json(run));
-    json["completion_steps"] = completion_steps(run.history.completion_files);
+  const std::vector<std::string> names = names_apart(runs);
+  for (size_t i = 0; i < runs.size(); ++i) {
+    histories.push_back(&runs[i].history);
+    Json& json = all.emplace_back(run_json(runs[i], names[i]));
+    json["completion_steps"] = completion_steps(runs[i].history.completion_files);
   }
   const std::string live = script_json({{"since", place_of(histories)}});
   return fill_report(all, "", {kServedPolicy, live, assets::kTokenJs, assets::kLiveJs});

@@ -35,7 +35,8 @@ case "\$1 \${2:-}" in
     done
     cat served.log; kill \$!; exit 1 ;;
   "config import") exec "\$program" "\$@" --overwrite ;;
-  "train configs/"*) exec "\$program" "\$@" --dry-run --resume never ;;
+  "launch "*) [[ " \$* " != *" configs/"* ]] || set -- "\$@" --dry-run --resume never; exec "\$program" "\$@" ;;
+  "train configs/"*) [[ " \$* " == *" --dry-run "* ]] || set -- "\$@" --dry-run; exec "\$program" "\$@" --resume never ;;
   *) exec "\$program" "\$@" ;;
 esac
 WRAPPER
@@ -77,7 +78,7 @@ RUN
 real mortise train run.toml
 for run in b math; do real mortise train run.toml trainer.seed=7 "trainer.default_local_dir=runs/$run" "trainer.rollout_data_dir=null"; done
 cp -r runs/b runs/addition
-cp -r runs/b/global_step_2 runs/addition/global_step_100
+cp -r runs/b/global_step_2 runs/addition/global_step_1300
 sed -i 's|default_local_dir = .*|default_local_dir = "runs/new"|; /^rollout_data_dir/d' run.toml
 ln -s runs/a RUN
 ln -s runs/a/global_step_2 PATH

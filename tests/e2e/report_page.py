@@ -33,6 +33,17 @@ window.addEventListener('load', async () => {
   expect(is_dark === (light('color') > light('backgroundColor')), 'the colors are not those of the scheme');
   expect(Math.abs(light('color') - light('backgroundColor')) > 500, 'text and background are alike');
   expect(document.querySelector('.finding') !== null, 'no finding is shown');
+  const names = [...document.querySelectorAll('.chart .name')].map((one) => one.textContent);
+  expect(names.includes('critic/score/mean = reward'), 'metrics that are equal have a chart each');
+  expect(!names.some((name) => name.includes('frac_reward_nan')), 'a number that is always 0 has a chart');
+  expect(document.querySelector('.zero').textContent === '0 at every step: frac_reward_nan', 'a number that is always 0 is not named');
+  expect(names.includes('time by stage'), 'there are no times by stage');
+  for (const canvas of document.querySelectorAll('canvas')) {
+    const { min, max, ticks } = Chart.getChart(canvas).scales.y, labels = ticks.map((one) => one.label);
+    expect(labels.every((label) => label.length <= 8), `${canvas.ariaLabel} has the labels ${labels}`);
+    expect(new Set(labels).size === labels.length, `${canvas.ariaLabel} has equal labels: ${labels}`);
+    if (canvas.ariaLabel.includes('pearson')) expect(max - min > 0.1, 'the noise of a number fills its chart');
+  }
   expect(count() === '5 of 5 prompts.', count());
   await choose(1, 'all');
   expect(count() === '30 of 30 prompts.', count());
@@ -55,6 +66,7 @@ window.addEventListener('load', async () => {
   expect(new Set(colors).size > 1, 'all tokens have one color');
   expect(document.querySelectorAll('details.turn').length === 4, 'turns are not shown');
   expect(document.querySelectorAll('details.turn[open]').length === 2, 'a tool\\'s turn is not folded');
+  expect([...document.querySelectorAll('details.turn summary')].some((one) => one.textContent === 'calls calc'), 'a call has no name');
   groups[0].querySelector('button').click();
   await rest();
   expect(groups[0].querySelectorAll('ins').length > 0 && groups[0].querySelectorAll('del').length > 0, 'no difference is shown');
@@ -75,7 +87,7 @@ def completion(step, prompt, sample):
     if index == 4:
         row.update(score=None, rewards={"math": None}, errors={"math": "took longer than 10 s"})
     if index == 19:
-        row["turns"] = [{"role": "assistant", "content": "Wait.", "tool_calls": [{"function": {"name": "calc", "arguments": {"x": 1}}}]},
+        row["turns"] = [{"role": "assistant", "content": "Wait.", "tool_calls": [{"name": "calc", "arguments": {"x": 1}}]},
                         {"role": "tool", "content": "2"}, {"role": "assistant", "content": "It is 2."}]
     if index < 8:
         row["tokens"] = {"text": ["step", " says", " it"], "advantage": [0.5, -0.25, 1.0], "log_prob": [-1, -2, -3],
@@ -85,11 +97,13 @@ def completion(step, prompt, sample):
 
 def write_run(run, steps=STEPS, prompts=PROMPTS, samples=SAMPLES):
     (run / "dump").mkdir(parents=True)
-    (run / "config.resolved.toml").write_text('[trainer]\nrollout_data_dir = "dump"\n')
+    (run / "config.resolved.toml").write_text('[rollout]\nn = 4\n[trainer]\nrollout_data_dir = "dump"\n')
     (run / "log.txt").write_text("2026-01-01T00:00:00.000+00:00 warning " + "a_long_word_" * 40 + "\n")
     with open(run / "metrics.jsonl", "w") as metrics:
         for step in range(1, steps + 1):
             row = {"step": step, "reward": 0.1 * step, "critic/score/mean": 0.1 * step, "entropy": 1 / step,
+                   "frac_reward_nan": 0.0, "training/rollout_probs_diff_mean": 1e-7 * (1 + step / 10),
+                   "training/rollout_actor_probs_pearson_corr": 1 - 1e-12 * step,
                    "frac_reward_zero_std": 0.9, "timing_s/gen": 1.0, "timing_s/update_actor": 2.0,
                    "val-core/a_source_with_a_long_name/reward/mean@1": 0.5, "val-aux/a_source_with_a_long_name/reward/stderr@1": 0.1}
             metrics.write(json.dumps(row) + "\n")

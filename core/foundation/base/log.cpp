@@ -9,6 +9,7 @@
 #include <spdlog/spdlog.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cstdio>
 #include <cstdlib>
@@ -124,8 +125,9 @@ class LogConsole final : public spdlog::sinks::base_sink<std::mutex> {
     if (!view_.empty()) add(view_);
     if (num_warnings_ > 0) {
       const std::string label = counted(num_warnings_, "warning");
-      add(color_ ? fmt::format("\x1b[33m{}\x1b[0m  {}", label, newest_warning_)
-                 : fmt::format("{}  {}", label, newest_warning_));
+      const size_t before = label.size() + 2, columns = std::max(terminal_size(STDERR_FILENO).columns, before + 10);
+      const std::string newest = shorten(newest_warning_, columns - before);
+      add(color_ ? fmt::format("\x1b[33m{}\x1b[0m  {}", label, newest) : fmt::format("{}  {}", label, newest));
     }
     if (!text.empty()) bottom_.watch_width();
     bottom_.draw(above, text);

@@ -83,7 +83,8 @@ class ConsoleSink final : public MetricSink {
 std::string progress_text(const MetricRow& row, int64_t total_steps, double seconds_left) {
   std::string text = row.keys.empty() ? "" : fmt::format("{} {}", row.keys.front().first, row.keys.front().second);
   if (total_steps > 0) text += "/" + std::to_string(total_steps);
-  if (seconds_left >= 0) text += fmt::format("  {} left", format_duration(seconds_left));
+  const bool is_last = total_steps > 0 && !row.keys.empty() && row.keys.front().second >= total_steps;
+  if (seconds_left >= 0 && !is_last) text += fmt::format("  {} left", format_duration(seconds_left));
   const auto show = [&](std::string_view label, std::initializer_list<std::string_view> names) {
     if (const auto value = find_value(row, names))
       text.append("  ").append(label).append(" ").append(short_number(*value));

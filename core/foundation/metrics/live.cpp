@@ -37,6 +37,12 @@ struct LiveRun {
   int64_t drawn_ns = 0, written_ns = 0;  // 0: never
 };
 
+// Rewards are shown below the sampling of their rows, whichever is told first.
+int place_of_stage(std::string_view name) {
+  if (name == "sampling" || name == "validation") return 0;
+  return name == "rewards" || name == "val reward" ? 1 : 2;
+}
+
 LiveRun& live_run() {
   static auto* run = new LiveRun;  // never destroyed: threads may tell while the program ends
   return *run;
@@ -109,7 +115,9 @@ void live_stage(std::string_view name, std::string_view unit, int64_t done, int6
   auto stage = std::ranges::find(stages, name, &LiveStage::name);
   if (stage == stages.end()) {
     if (stages.size() >= kMostStages) return;
-    stage = stages.insert(stages.end(), LiveStage{std::string(name), 0, 0, std::string(unit), 0});
+    const int place = place_of_stage(name);
+    const auto next = std::ranges::find_if(stages, [&](const auto& one) { return place_of_stage(one.name) > place; });
+    stage = stages.insert(next, LiveStage{std::string(name), 0, 0, std::string(unit), 0});
   }
   stage->done = done;
   stage->total = total;

@@ -41,8 +41,9 @@ std::string count_text(const LiveStage& stage) {
   return one_line(out);
 }
 
-std::string line_of(std::string_view name, std::string_view middle, std::string_view graph) {
-  return fmt::format("{:<{}}  {:<{}}  {}", shorten(one_line(name), kNameWidth), kNameWidth, middle, kCountWidth, graph);
+std::string line_of(std::string_view name, std::string_view middle, size_t middle_width, std::string_view graph) {
+  return fmt::format("{:<{}}  {:<{}}  {}", shorten(one_line(name), kNameWidth), kNameWidth, middle, middle_width,
+                     graph);
 }
 
 Result<LiveStage> read_stage(const Json& json, const std::string& where) {
@@ -79,16 +80,19 @@ std::string sparkline(std::span<const double> values, size_t width, bool has_uni
 }
 
 std::vector<std::string> live_lines(const LiveState& state, const LiveLook& look) {
-  constexpr size_t kBefore = kNameWidth + kCountWidth + 4;
-  const size_t width = look.columns > kBefore ? std::min(kMostBar, look.columns - kBefore) : 0;
+  size_t middle = kCountWidth;
+  std::vector<std::string> counts;
+  for (const LiveStage& stage : state.stages) middle = std::max(middle, counts.emplace_back(count_text(stage)).size());
+  const size_t before = kNameWidth + middle + 4;
+  const size_t width = look.columns > before ? std::min(kMostBar, look.columns - before) : 0;
   std::vector<std::string> lines;
   if (state.rewards.size() >= 2) {
     const std::string range = fmt::format("{:.3g} to {:.3g}, {}", state.rewards.front(), state.rewards.back(),
                                           counted(static_cast<int64_t>(state.rewards.size()), "step"));
-    lines.push_back(line_of("reward", range, sparkline(state.rewards, width, look.has_unicode)));
+    lines.push_back(line_of("reward", range, middle, sparkline(state.rewards, width, look.has_unicode)));
   }
-  for (const LiveStage& stage : state.stages)
-    lines.push_back(line_of(stage.name, count_text(stage), bar(stage, width, look)));
+  for (size_t i = 0; i < state.stages.size(); ++i)
+    lines.push_back(line_of(state.stages[i].name, counts[i], middle, bar(state.stages[i], width, look)));
   return lines;
 }
 

@@ -26,7 +26,7 @@ struct LiveState {
   int64_t step = 0;               // that is worked on; 0: none yet
   int64_t total_steps = 0;        // 0: unknown
   std::string headline;           // progress_text (sinks.h) of the last step that is done
-  std::vector<LiveStage> stages;  // this step's stages, in the order in which they began
+  std::vector<LiveStage> stages;  // this step's stages: sampling, rewards, then the others as they began
   std::vector<double> rewards;    // rewards of the last complete steps, at most kMostRewards
   int64_t time_ns = 0;            // when this was so, since the Unix epoch
 

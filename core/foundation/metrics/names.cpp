@@ -85,6 +85,8 @@ constexpr auto kTable = std::to_array<MetricInfo>({
     {"reward_std", "", "standard deviation of that sum over the batch (TRL)", kMean},
     {"frac_reward_nan", "fraction", "completions without a reward: none applies, or all that do failed", kMean},
     {"frac_reward_zero_std", "fraction", "groups whose rewards are all the same (TRL)", kMean},
+    {"train-core/{any}", "", "SOURCE/reward/mean: mean score of the rows of a data_source, if the step has several",
+     kMean},
     {"rewards/{name}/mean", "", "mean of one reward function (TRL)", kMean},
     {"rewards/{name}/std", "", "standard deviation of one reward function over the batch (TRL)", kMean},
     {"rewards/{name}/not_applicable", "fraction", "rows where this reward does not apply", kMean},

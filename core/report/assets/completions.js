@@ -140,8 +140,8 @@
       const fold = make('details', { className: 'turn', set: { open: message.role === 'assistant' } },
         make('summary', { text: `${message.role}${message.name ? ` ${message.name}` : ''}: ${text.slice(0, 80)}` }), marked(text, wanted));
       for (const call of message.tool_calls || [])
-        fold.append(make('details', { className: 'turn' }, make('summary', { text: `calls ${call.function?.name ?? 'a tool'}` }),
-          make('pre', { text: JSON.stringify(call.function?.arguments ?? call, null, 1) })));
+        fold.append(make('details', { className: 'turn' }, make('summary', { text: `calls ${call.name ?? call.function?.name ?? 'a tool'}` }),
+          make('pre', { text: JSON.stringify(call.arguments ?? call.function?.arguments ?? call, null, 1) })));
       node.append(fold);
     }
     return node;
@@ -170,7 +170,7 @@
     const rewards = Object.entries(row.rewards || {}).map(([name, value]) => `${name} ${value === null ? 'none' : number(value)}`).join(', ');
     const errors = Object.entries(row.errors || {}).filter(([, text]) => text !== null);
     if (row.environment_error) errors.push(['environment', row.environment_error]);
-    const tools = row.num_tool_calls ? ` · ${row.num_tool_calls} tool calls${row.num_failed_tool_calls ? `, ${row.num_failed_tool_calls} failed` : ''}` : '';
+    const tools = row.num_tool_calls ? ` · ${row.num_tool_calls} tool call${row.num_tool_calls === 1 ? '' : 's'}${row.num_failed_tool_calls ? `, ${row.num_failed_tool_calls} failed` : ''}` : '';
     return [make('div', {}, make('span', { className: 'score', text: `reward ${row.score === null ? 'none' : number(row.score)}` }),
       make('span', { className: 'soft', text: ` · ${row.advantage === undefined ? '' : `advantage ${number(row.advantage)} · `}${row.num_tokens} tokens · ${row.finish_reason}${tools}` })),
       rewards ? make('div', { className: 'soft', text: rewards }) : '',

@@ -40,7 +40,7 @@
 
   // ---- curves ----
   const groups = [
-    ['Reward', [/^reward$/, /^reward_std$/, /^critic\/score\/mean$/, /^critic\/rewards\/mean$/, /^rewards\/.*\/(mean|std)$/]],
+    ['Reward', [/^reward$/, /^reward_std$/, /^critic\/score\/mean$/, /^critic\/rewards\/mean$/, /^train-core\//, /^rewards\/.*\/(mean|std)$/]],
     ['Failed and equal rewards', [/^frac_reward_/, /^rewards\/.*\/(failed|not_applicable)$/]],
     ['Validation', [/^val-core\//]],
     ['Length', [/^response_length\/(mean|max|clip_ratio)$/, /^prompt_length\/mean$/, /^num_turns\/mean$/, /^tool_call_counts\/mean$/]],
@@ -49,7 +49,7 @@
     ['Optimizer', [/^loss$/, /^grad_norm$/, /^learning_rate$/, /^actor\/skipped_updates$/, /^critic\/vf_/, /^critic\/grad_norm$/]],
     ['Sampler against trainer', [/^training\/rollout_probs_diff_(mean|max)$/, /^training\/rollout_actor_probs_pearson_corr$/,
       /^sampling\//, /^rollout_corr\/.*mean$/, /^training\/off_policy\//]],
-    ['Time and memory', [/^timing_s\//, /^perf\/(throughput|cpu_memory_used_gb|failed_saves|mfu.*)$/]],
+    ['Time and memory', [/^timing_s\//, /^perf\/(throughput|cpu_memory_used_gb|max_memory_.*|failed_saves|mfu.*)$/]],
   ];
   let names = [];
   const charts = [];
@@ -77,10 +77,11 @@
         y: series[1][k] === null || at.get(x) == null ? null : series[1][k] + sign * 1.96 * at.get(x) })) });
     return [edge(1, '+1'), edge(-1, false)];
   }
-  // The seconds of a step by stage, on top of one another.
+  // The seconds of a step by stage, on top of one another: a chart for each run.
   const kTimes = 'time by stage', kWhole = /^timing_s\/(step|testing|save_checkpoint)$/;
-  function stacked() {
-    const run = runs[0];
+  const times_of = (run) => (runs.length > 1 ? `${kTimes}: ${run.name}` : kTimes);
+  const timed = (metric) => runs.find((run) => times_of(run) === metric);
+  function stacked(run) {
     return Object.keys(run.metrics).filter((name) => name.startsWith('timing_s/') && !kWhole.test(name)).map((name, k) => {
       const [steps, values] = run.metrics[name];
       return { label: name.slice(9), borderWidth: 1, pointRadius: 0, fill: true, borderColor: color(k),
@@ -88,7 +89,7 @@
     });
   }
   function datasets(metric) {
-    if (metric === kTimes) return stacked();
+    if (timed(metric)) return stacked(timed(metric));
     return runs.flatMap((run, i) => {
       const series = run.metrics[metric];
       if (!series) return [];
@@ -97,16 +98,35 @@
         pointRadius: values.length > 60 ? 0 : 2, spanGaps: true, data: series[0].map((x, k) => ({ x, y: values[k] })) }];
     });
   }
+  // Three digits that tell neighboring ticks apart, not the twelve that a difference of two nearly equal numbers has.
+  function tick(value, index, ticks) {
+    const step = ticks.length > 1 ? Math.abs(ticks[1].value - ticks[0].value) : 0;
+    if (value === 0 || Math.abs(value) < step / 1000) return '0';
+    const size = Math.floor(Math.log10(Math.abs(value)));
+    const digits = Math.min(5, Math.max(1, size - (step ? Math.floor(Math.log10(step)) : size) + 2));
+    const short = Number(value.toPrecision(digits));
+    return size >= 5 || size < -3 ? short.toExponential() : short.toLocaleString('en-US', { maximumFractionDigits: 6 });
+  }
+  // A curve without a change lies on a line that says so; the noise of the last bits is no change.
+  function range_of(metric) {
+    if (timed(metric)) return {};
+    const values = values_of(metric).filter((value) => value !== null);
+    const low = values.reduce((a, b) => Math.min(a, b), Infinity), high = values.reduce((a, b) => Math.max(a, b), -Infinity);
+    if (values.length === 0 || high - low > 1e-5 * Math.max(Math.abs(low), Math.abs(high))) return {};
+    return low === 0 ? { suggestedMin: 0, suggestedMax: 1 } : { suggestedMin: low - Math.abs(low) / 2, suggestedMax: high + Math.abs(high) / 2 };
+  }
   function draw(box, metric) {
+    const is_stacked = timed(metric) !== undefined;
     const canvas = make('canvas', { set: { role: 'img', ariaLabel: `${metric} over the steps` } });
     box.querySelector('.canvas').append(canvas);
     const axis = { grid: { color: css('--line') }, ticks: { color: css('--soft') } };
     charts.push({ metric, chart: new Chart(canvas, { type: 'line', data: { datasets: datasets(metric) },
       options: { animation: false, maintainAspectRatio: false, parsing: false, normalized: true,
         interaction: { mode: 'nearest', axis: 'x', intersect: false },
-        plugins: { legend: { display: metric === kTimes, labels: { boxWidth: 10, color: css('--front') } }, tooltip: {
+        plugins: { legend: { display: is_stacked, labels: { boxWidth: 10, color: css('--front') } }, tooltip: {
           filter: (item) => !item.dataset.label.endsWith(', interval'), callbacks: { title: (items) => `step ${items[0].parsed.x}` } } },
-        scales: { x: { type: 'linear', ...axis }, y: { ...axis, stacked: metric === kTimes } } } }) });
+        scales: { x: { type: 'linear', ...axis },
+          y: { ...axis, ...range_of(metric), ticks: { ...axis.ticks, callback: tick }, stacked: is_stacked } } } }) });
   }
   // A chart is drawn when it comes into view.
   const watcher = new IntersectionObserver((entries) => {
@@ -116,28 +136,54 @@
       draw(entry.target, entry.target.metric);
     }
   }, { rootMargin: '300px' });
-  function chart_box(metric) {
-    const box = make('div', { className: 'chart', set: { metric } }, make('div', { className: 'name', text: metric }),
+  function chart_box({ metric, same }) {
+    const box = make('div', { className: 'chart', set: { metric, same } }, make('div', { className: 'name', text: [metric, ...same].join(' = ') }),
       make('div', { className: 'canvas' }));
     watcher.observe(box);
     return box;
+  }
+  const values_of = (metric) => runs.flatMap((run) => run.metrics[metric]?.[1] ?? []);
+  const is_zero = (metric) => !timed(metric) && values_of(metric).every((value) => value === 0);
+  // Metrics that are equal in all runs at all steps, as under the names of verl and TRL, share a chart. Two constants are
+  // equal by chance.
+  function without_doubles(found) {
+    const boxes = new Map();
+    for (const metric of found) {
+      const alone = timed(metric) || new Set(values_of(metric)).size < 2;
+      const values = alone ? metric : JSON.stringify(runs.map((run) => run.metrics[metric]));
+      if (boxes.has(values)) boxes.get(values).same.push(metric);
+      else boxes.set(values, { metric, same: [] });
+    }
+    return [...boxes.values()];
+  }
+  // The charts, and in words what was 0 all the time. A search shows all that it finds.
+  function charts_of(found, is_search) {
+    const zero = is_search ? [] : found.filter(is_zero), rest = found.filter((metric) => !zero.includes(metric));
+    const boxes = is_search ? rest.map((metric) => ({ metric, same: [] })) : without_doubles(rest);
+    return [make('div', { className: 'charts' }, ...boxes.map(chart_box)),
+      ...(zero.length ? [make('p', { className: 'zero soft', set: { zero }, text: `0 at every step: ${zero.join(', ')}` })] : [])];
   }
   function show_curves() {
     names = [...new Set(runs.flatMap((run) => Object.keys(run.metrics)))].sort();
     const wanted = byId('metric-search').value.trim().toLowerCase();
     for (const one of charts.splice(0)) one.chart.destroy();
     const all = wanted ? [[`Metrics with "${wanted}"`, names.filter((name) => name.toLowerCase().includes(wanted)).slice(0, 60)]]
-      : groups.map(([title, patterns]) => [title, [...(title === 'Time and memory' && stacked().length ? [kTimes] : []),
+      : groups.map(([title, patterns]) => [title, [...(title === 'Time and memory' ? runs.filter((run) => stacked(run).length).map(times_of) : []),
         ...names.filter((name) => patterns.some((p) => p.test(name)))]]);
     byId('groups').replaceChildren(...all.filter(([, found]) => found.length > 0).flatMap(([title, found]) =>
-      [make('h3', { text: title }), make('div', { className: 'charts' }, ...found.map(chart_box))]));
+      [make('h3', { text: title }), ...charts_of(found, wanted)]));
     if (!byId('groups').hasChildNodes())
       byId('groups').append(make('p', { className: 'soft', text: 'No metric has this name.' }));
   }
   byId('metric-search').addEventListener('input', show_curves);
+  const is_same_at_end = (metric, other) => runs.every((run) => run.metrics[metric]?.[1].at(-1) === run.metrics[other]?.[1].at(-1));
   function update_curves() {
+    const boxes = [...document.querySelectorAll('.chart')];
+    const zero = [...document.querySelectorAll('.zero')].flatMap((line) => line.zero);
+    if (!zero.every(is_zero) || !boxes.every((box) => box.same.every((other) => is_same_at_end(box.metric, other)))) return show_curves();
     for (const { metric, chart } of charts) {
       chart.data.datasets = datasets(metric);
+      Object.assign(chart.options.scales.y, { suggestedMin: undefined, suggestedMax: undefined }, range_of(metric));
       chart.update();
     }
   }

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "train/report/source_metrics.h"
 #include "train/report/step_metrics.h"
 
 namespace mortise {
@@ -12,6 +13,7 @@ namespace mortise {
 void add_sample_metrics(const RunSettings& run, const Experience& experience, MetricSet& metrics) {
   add_length_metrics(experience.prompts, experience.samples, run.config.data.max_prompt_length, metrics);
   add_reward_metrics(experience.samples, experience.scored, metrics);
+  add_source_metrics(experience.prompts, experience.samples, experience.scored, metrics);
 }
 
 Result<> replay_stage(const RunSettings& run, DataParts& data, Experience& experience, MetricSet& metrics) {

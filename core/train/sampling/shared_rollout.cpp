@@ -113,8 +113,9 @@ Result<SampleBatch> collect_on_ranks(Communicator& ranks, RolloutRunner& runner,
     TRY(ranks.check("rollout"));
     return on_turn ? on_turn() : Result<>();
   };
+  const char* unit = ranks.size() > 1 ? "rows of rank 0" : "rows";  // only rank 0 shows what it does
   const auto show = [&](int64_t done, int64_t total) {
-    live_stage(plan.is_validation ? "validation" : "sampling", "rows", done, total);
+    live_stage(plan.is_validation ? "validation" : "sampling", unit, done, total);
   };
   MetricSet measured;
   SampleBatch samples =

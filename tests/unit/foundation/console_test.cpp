@@ -21,6 +21,7 @@ TEST(ProgressText, ShowsWhatTheRowHas) {
   EXPECT_EQ(progress_text(row_of(12, 0.5321), 300, 125),
             "step 12/300  2m05s left  reward 0.532  0.41 s/step  8,412 tok/s");
   EXPECT_EQ(progress_text({{{"step", 1}}, {}}, 0, -1), "step 1");
+  EXPECT_EQ(progress_text({{{"step", 9}}, {}}, 9, 0), "step 9/9") << "nothing is left";
   EXPECT_THAT(progress_text({{{"step", 1}}, {{"val-core/add/acc/mean@1", 0.91}}}, 0, -1),
               HasSubstr("val-core/add/acc/mean@1 0.910"));
 }

@@ -53,6 +53,14 @@ TEST(LiveLines, HaveABarForEachStage) {
   const std::string wide = live_lines(some_state(), {.columns = 199}).at(1);
   EXPECT_THAT(wide, EndsWith("  ██████████████████████████████░░░░░░░░░░"));
   EXPECT_THAT(live_lines(some_state(), {.columns = 199, .has_color = true}).at(1), EndsWith("░░\x1b[0m"));
+  LiveState long_count = some_state();
+  long_count.stages[1] = {"rewards", 102, 1024, "rows", 362};
+  EXPECT_THAT(live_lines(long_count, {.columns = 59, .has_unicode = false}),
+              ElementsAre("reward      0.25 to 0.5, 3 steps        _ #",
+                          "sampling    96/128 rows                 ##############.....",
+                          "rewards     102/1024 rows, 362 pending  #..................",
+                          "update      0/16 micro-batches          ..................."))
+      << "a bar gives way to a long count, and no line is wider than the terminal";
   LiveState odd;
   odd.stages = {{"a plugin's\x1b[2J", 3, 0, "rows", 0}};
   EXPECT_THAT(live_lines(odd, {.columns = 20}), ElementsAre(HasSubstr("3 rows")));
@@ -106,8 +114,8 @@ MetricRow live_row(int64_t step, double reward) { return {{{"step", step}}, {{"c
   }
   log_warn("the first warning");
   live_step(3);
+  live_stage("rewards", "rows", 32, 128, 64);  // the rows may be those of another rank
   live_stage("sampling", "rows", 96, 128);
-  live_stage("rewards", "rows", 32, 128, 64);
   log_warn("the second warning");
   live_stage("update", "micro-batches", 8, 16);
   char c = 0;
@@ -191,6 +199,32 @@ TEST(LiveOnALowTerminal, LeavesOutLinesFromBelow) {
   if (terminal.is_child()) run_on_terminal(dir.path(), false);
   ASSERT_TRUE(terminal.wait_for("sampling    96/128", 1));
   terminal.send('q');
+  terminal.read_all();
+  EXPECT_EQ(terminal.exit_code(), 0);
+}
+
+[[noreturn]] void warn_at_length() {
+  ::setenv("TERM", "xterm", 1);
+  ::setenv("NO_COLOR", "1", 1);
+  bool good = log_init({.console_level = LogLevel::kInfo, .file = {}}).ok();
+  SlowEnv env;
+  live_begin(env, {"", true, 0, 9});
+  live_step(1);
+  live_stage("sampling", "rows", 1, 128);
+  log_warn("a warning " + std::string(100, 'x'));
+  char c = 0;
+  good = good && ::read(STDIN_FILENO, &c, 1) == 1;
+  live_end("done");
+  _exit(good ? 0 : 1);
+}
+
+TEST(LiveOnATerminal, ShortensALongWarning) {
+  test::OnATerminal terminal(60, true);
+  ASSERT_TRUE(terminal.started());
+  if (terminal.is_child()) warn_at_length();
+  ASSERT_TRUE(terminal.wait_for("1 warning"));
+  EXPECT_EQ(last_rows(terminal.screen(), 1).front(), "1 warning  a warning " + std::string(35, 'x') + "...");
+  terminal.send('\n');
   terminal.read_all();
   EXPECT_EQ(terminal.exit_code(), 0);
 }

@@ -128,6 +128,61 @@ TEST(Diagnosis, AFallThatTrainingSharesIsNoOverfitting) {
   EXPECT_THAT(rules_of(run), testing::Not(testing::Contains("overfitting")));
 }
 
+TEST(Diagnosis, GroupsOfOneAndRunsWithACriticNeedNoDifference) {
+  RunHistory run = healthy();
+  run.metrics["frac_reward_zero_std"] = line(1.0, 1.0);
+  run.settings["rollout.n"] = "4";
+  EXPECT_THAT(rules_of(run), ElementsAre("zero_variance"));
+  run.metrics["critic/vf_loss"] = line(0.5, 0.1);
+  EXPECT_THAT(rules_of(run), IsEmpty());
+  run.metrics.erase("critic/vf_loss");
+  run.settings["rollout.n"] = "1";
+  EXPECT_THAT(rules_of(run), IsEmpty());
+}
+
+TEST(Diagnosis, AScoreThatFallsIsNamed) {
+  RunHistory run = healthy();
+  MetricSeries& score = run.metrics["critic/score/mean"];
+  for (size_t i = 0; i < score.size(); ++i) score[i].value = i < 50 ? 0.4 : 0.15;
+  run.metrics["critic/score/max"] = line(1.0, 1.0);
+  const std::vector<Finding> found = diagnose(run, {});
+  ASSERT_FALSE(found.empty());
+  EXPECT_EQ(found[0].rule, "reward_collapse");
+  EXPECT_EQ(found[0].evidence, "The mean score was 0.4 up to step 20 and is 0.15 at the end.");
+  for (size_t i = 50; i < score.size(); ++i) score[i].value = 0.25;
+  EXPECT_THAT(rules_of(run), testing::Not(testing::Contains("reward_collapse"))) << "it kept more than half";
+  for (size_t i = 0; i < score.size(); ++i) score[i].value = i % 2 == 0 ? 0.9 : 0.0;
+  for (size_t i = 80; i < score.size(); ++i) score[i].value = i % 4 == 0 ? 0.8 : 0.0;
+  EXPECT_THAT(rules_of(run), testing::Not(testing::Contains("reward_collapse"))) << "chance explains it";
+}
+
+TEST(Diagnosis, AValidationThatFallsWithoutARiseInTrainingIsNoOverfitting) {
+  RunHistory run = healthy();
+  run.metrics["val-core/task/reward/mean@1"] = {{0, 0.34}, {4, 0.04}, {8, 0.05}, {12, 0.06}};
+  EXPECT_THAT(rules_of(run), ElementsAre("overfitting"));
+  // A run of 12 steps that was destroyed in its second step. Its noise moves the end above the beginning.
+  run.metrics["critic/score/mean"].clear();
+  for (const double value : {0.105, 0.04, 0.03, 0.035, 0.04, 0.07, 0.04, 0.03, 0.045, 0.04, 0.09, 0.08}) {
+    MetricSeries& score = run.metrics["critic/score/mean"];
+    score.push_back({static_cast<int64_t>(score.size()) + 1, value});
+  }
+  EXPECT_THAT(rules_of(run), ElementsAre("reward_collapse"));
+}
+
+TEST(Diagnosis, ARunThatFailedSaysWhy) {
+  RunHistory run = healthy();
+  run.events = {{"", "error", "an older one"}, {"", "error", "the disk is full"}, {"", "warning", "a warning"}};
+  for (const char* state : {"", "running", "done", "stopped"}) {
+    run.state = state;
+    EXPECT_THAT(rules_of(run), IsEmpty()) << state;
+  }
+  run.state = "failed";
+  const std::vector<Finding> found = diagnose(run, {});
+  ASSERT_EQ(found.size(), 1U);
+  EXPECT_EQ(found[0].rule, "failed_run");
+  EXPECT_EQ(found[0].evidence, "the disk is full");
+}
+
 TEST(Diagnosis, OneRewardOutweighsTheOthers) {
   RunHistory run = healthy();
   run.metrics["rewards/math/std"] = line(0.5, 0.5);

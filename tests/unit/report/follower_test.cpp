@@ -161,7 +161,7 @@ TEST(RunFollower, AFileThatIsReplacedMakesThePageNew) {
 
 TEST(RunFollower, TellsStatusFindingsAndStepsWhenTheyChange) {
   FollowedRun run;
-  run.dir.write("config.resolved.toml", "[trainer]\nrollout_data_dir = \"dump\"\n");
+  run.dir.write("config.resolved.toml", "[rollout]\nn = 4\n[trainer]\nrollout_data_dir = \"dump\"\n");
   run.append("metrics.jsonl", "{\"step\": 1, \"frac_reward_zero_std\": 0.9}\n");
   run.dir.write("live.json", R"({"state": "running", "step": 2, "total_steps": 9, "time_ns": 0, "headline": "step 1/9",
                                  "stages": [], "rewards": []})");

@@ -55,10 +55,13 @@ TEST(RunHistory, ReadsMetricsSettingsPluginsAndEvents) {
 TEST(RunHistory, OnlyMetricsAreNeeded) {
   const test::TempDir dir;
   EXPECT_THAT(test::error_of(read_run_history(default_env(), dir.path())), HasSubstr("there is no metrics.jsonl"));
+  EXPECT_THAT(test::error_of(read_run_history(default_env(), dir.path() / "x")),
+              HasSubstr("this folder does not exist"));
   dir.write("metrics.jsonl", "{\"step\": 1, \"reward\": 0.5}\n");
   ASSERT_OK_AND_ASSIGN(const RunHistory run, read_run_history(default_env(), dir.path() / ""));
   EXPECT_EQ(run.name, dir.path().filename().string());
   EXPECT_TRUE(run.settings.empty());
+  EXPECT_EQ(run.state, "");
   dir.write("metrics.jsonl", "{\"step\": 1}\n{\"reward\": 0.5}\n");
   EXPECT_THAT(test::error_of(read_run_history(default_env(), dir.path())), HasSubstr("metrics.jsonl:2"));
 }

@@ -95,6 +95,24 @@ TEST(ReportPage, OnlyAServedPageUsesTheNetwork) {
   EXPECT_EQ(element(file, "live"), nullptr);
 }
 
+TEST(ReportPage, RunsOfOneNameAreToldApartByTheirPaths) {
+  const test::TempDir dir;
+  for (const char* folder : {"a/train", "b/train", "other"})
+    dir.write(std::string(folder) + "/metrics.jsonl", "{\"step\": 1, \"reward\": 0.5}\n");
+  std::vector<ReportRun> runs;
+  for (const char* folder : {"a/train", "b/train/", "other"}) {
+    ASSERT_OK_AND_ASSIGN(ReportRun run, read_report_run(default_env(), dir / folder, 10));
+    runs.push_back(std::move(run));
+  }
+  const Json shown = element(report_page(runs), "data");
+  EXPECT_EQ(shown[0]["name"], "a/train");
+  EXPECT_EQ(shown[1]["name"], "b/train");
+  EXPECT_EQ(shown[2]["name"], "other");
+  ASSERT_OK_AND_ASSIGN(ReportRun again, read_report_run(default_env(), dir / "other", 10));
+  runs.push_back(std::move(again));
+  EXPECT_NE(report_page(runs), "") << "the same folder twice has one name";
+}
+
 TEST(ReportPage, LongSeriesBecomeMeans) {
   const RunFolder run(0);
   std::string metrics;

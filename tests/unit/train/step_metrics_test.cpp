@@ -1,5 +1,6 @@
 // The metrics of a step under the contract's names.
 #include "train/report/step_metrics.h"
+#include "train/report/source_metrics.h"
 
 #include <gtest/gtest.h>
 
@@ -40,6 +41,27 @@ TEST(StepMetrics, Rewards) {
   EXPECT_EQ(*metrics.value("rewards/match/failed"), 2.0);
   EXPECT_EQ(*metrics.value("rewards/match/not_applicable"), 0.0);
   EXPECT_EQ(*metrics.value("critic/score/max"), 1.0);
+}
+
+TEST(StepMetrics, ScoresBySource) {
+  PromptBatch prompts;
+  prompts.prompts.resize(2);
+  prompts.prompts[0].data_source = prompts.prompts[1].data_source = "math";
+  SampleBatch samples = two_groups();
+  ScoredBatch scored;
+  scored.rewards = {1.0, 0.0, 0.25, kNaN};
+  MetricSet alone;
+  add_source_metrics(prompts, samples, scored, alone);
+  EXPECT_TRUE(alone.values().empty()) << "critic/score/mean says it";
+  prompts.prompts[1].data_source = "code";
+  MetricSet metrics;
+  add_source_metrics(prompts, samples, scored, metrics);
+  EXPECT_EQ(*metrics.value("train-core/math/reward/mean"), 0.5);
+  EXPECT_EQ(*metrics.value("train-core/code/reward/mean"), 0.25) << "the row without a reward is left out";
+  samples.rows[0].token_ids.clear();
+  MetricSet shorter;
+  add_source_metrics(prompts, samples, scored, shorter);
+  EXPECT_EQ(*shorter.value("train-core/math/reward/mean"), 0.0) << "so is an empty completion";
 }
 
 // Rows of 4, 5, 4 and 5 tokens with their prompts.

@@ -1,0 +1,34 @@
+// See source_metrics.h.
+#include "train/report/source_metrics.h"
+
+#include <fmt/core.h>
+
+#include <cmath>
+#include <map>
+#include <string>
+
+namespace mortise {
+
+void add_source_metrics(const PromptBatch& prompts, const SampleBatch& samples, const ScoredBatch& scored,
+                        MetricSet& metrics) {
+  struct Scores {
+    double sum = 0.0, rows = 0.0;
+  };
+  std::map<std::string, Scores> by_source;
+  for (size_t i = 0; i < samples.rows.size(); ++i) {
+    const Sample& row = samples.rows[i];
+    Scores& scores = by_source[prompts.prompts[static_cast<size_t>(row.prompt_index)].data_source];
+    if (row.token_ids.empty() || std::isnan(scored.rewards[i])) continue;
+    scores.sum += scored.rewards[i];
+    ++scores.rows;
+  }
+  if (by_source.size() < 2) return;
+  for (const auto& [source, scores] : by_source) {
+    // A source may have a name that no metric may have.
+    if (scores.rows > 0.0)
+      (void)metrics.add_user(fmt::format("train-core/{}/reward/mean", source), scores.sum, scores.rows,
+                             Reduction::kMean);
+  }
+}
+
+}  // namespace mortise
