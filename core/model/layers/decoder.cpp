@@ -217,10 +217,10 @@ at::Tensor mlp_fast(const Pass& pass, int64_t layer, const LayerWeights& w, cons
                  l.down_lora);
   }
   if (!w.experts.defined()) return out;
-  const at::Tensor sum =
-      shared_mixture(pass, x, route_tokens(pass, layer, l, x, /*plain=*/false), [&](const at::Tensor& in, const Routing& routing) {
-        return pass.code.mixture(in, routing, m, l.experts, pass.config);
-      });
+  const at::Tensor sum = shared_mixture(pass, x, route_tokens(pass, layer, l, x, /*plain=*/false),
+                                        [&](const at::Tensor& in, const Routing& routing) {
+                                          return pass.code.mixture(in, routing, m, l.experts, pass.config);
+                                        });
   return add_shared(pass, l, x, sum, out, /*plain=*/false);
 }
 
@@ -233,10 +233,10 @@ at::Tensor mlp_plain(const Pass& pass, int64_t layer, const LayerMatrices& m, co
                        l.down_lora);
   }
   if (!l.experts.router.defined()) return out;
-  const at::Tensor sum =
-      shared_mixture(pass, x, route_tokens(pass, layer, l, x, /*plain=*/true), [&](const at::Tensor& in, const Routing& routing) {
-        return mixture_plain(in, routing, m, l.experts, pass.config);
-      });
+  const at::Tensor sum = shared_mixture(pass, x, route_tokens(pass, layer, l, x, /*plain=*/true),
+                                        [&](const at::Tensor& in, const Routing& routing) {
+                                          return mixture_plain(in, routing, m, l.experts, pass.config);
+                                        });
   return add_shared(pass, l, x, sum, out, /*plain=*/true);
 }
 
