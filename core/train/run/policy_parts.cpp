@@ -50,11 +50,12 @@ Result<> check_shared_adapter(const RunSettings& run, const Model& policy) {
 // about an adapter that was read.
 Result<> check_split_adapter(const RunSettings& run, const Model& policy) {
   if (tensor_size(run.config, run.ranks) == 1 || !policy.trains_lora()) return {};
-  if (policy.trained_lora()->is_plain() && policy.lora_dropout() == 0.0) return {};
+  const TrainedLora& lora = *policy.trained_lora();
+  if (lora.is_plain() && !lora.adapts_parameters() && policy.lora_dropout() == 0.0) return {};
   return Error{
       ErrorKind::kConfig,
-      "actor.tensor_model_parallel_size cannot be used with dropout, DoRA, PiSSA, OLoRA, biases or whole modules "
-      "of an adapter",
+      "actor.tensor_model_parallel_size cannot be used with dropout, DoRA, PiSSA, OLoRA, biases, whole modules, "
+      "experts or routers of an adapter",
       run.loaded.where("actor.tensor_model_parallel_size"), "set it to 1"};
 }
 
