@@ -15,10 +15,11 @@ done < <(texts | grep '\.md$' | grep -vxF docs/algorithms.md | LC_ALL=C xargs -r
   }
   length($0) > 120 { print FILENAME ":" FNR ": " length($0) " characters (at most 120)" }
 ')
-# A page of docs/ begins with what it is for: the first thing under its title is a sentence.
+# A page of docs/ begins with what it is for: the first thing under its title is a sentence. Lists of
+# pages (README.md) need none.
 while IFS= read -r line; do
   [[ -z $line ]] || fault "$line"
-done < <(texts | grep -E '^docs/.*\.md$' | LC_ALL=C xargs -r awk '
+done < <(texts | grep -E '^docs/.*\.md$' | grep -v README | LC_ALL=C xargs -r awk '
   FNR == 1 { is_open = 1; next }
   !is_open || /^[ \t]*$/ { next }
   { is_open = 0 }

@@ -256,9 +256,10 @@ class Simulation {
 
   void expect_machine_to_blame(const Error& error) {
     EXPECT_TRUE(plan_.faults.any()) << error.to_string();
-    EXPECT_THAT(error.to_string(), testing::AnyOf(testing::HasSubstr("failed: "), testing::HasSubstr("ended"),
-                                                  testing::HasSubstr("got ready"), testing::HasSubstr("no memory for"),
-                                                  testing::HasSubstr("cannot be started")));
+    EXPECT_THAT(error.to_string(),
+                testing::AnyOf(testing::HasSubstr("failed: "), testing::HasSubstr("ended"),
+                               testing::HasSubstr("was ready within"), testing::HasSubstr("no memory for"),
+                               testing::HasSubstr("cannot be started")));
   }
 
   // The rows that one call of the function is about, with this one.
