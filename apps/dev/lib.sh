@@ -201,7 +201,5 @@ configure() {
 build() {
   local preset=$1
   shift
-  # Into an empty cache, ccache compiles without preprocessing each file first. Clones at other paths find less of that.
-  [[ $(ccache --print-stats 2>/dev/null | awk '$1 == "files_in_cache" { print $2 }') != 0 ]] || export CCACHE_DEPEND=1
   configure "$preset" && ninja -C "build/$preset" -j "$num_jobs" "$@"
 }

@@ -189,7 +189,14 @@ test_only() {
   esac
 }
 
+# With an empty cache, as in CI, ccache need not preprocess each file before it compiles it. That saves one second in thirty. A
+# clone in another folder then finds little in the cache, so ./dev build and ./dev quickstart do not do it.
+compile_for_an_empty_cache() {
+  [[ $(ccache --print-stats 2>/dev/null | awk '$1 == "files_in_cache" { print $2 }') != 0 ]] || export CCACHE_DEPEND=1
+}
+
 test_all() {
+  compile_for_an_empty_cache
   if have_oracles; then
     say "oracles (tests only): $(oracle_names)"
   else
