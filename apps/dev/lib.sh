@@ -11,7 +11,7 @@ readonly arrow_dir=$MORTISE_DEPS_DIR/pyarrow-26.0.1
 readonly oracles_dir=$MORTISE_CACHE/oracles
 # Debian's own Python: another one in PATH may have another version.
 readonly system_python=/usr/bin/python3
-# With this a second clone finds what the first one compiled, wherever the two are.
+# With this a second clone finds what the first one compiled, wherever the two are (test.sh has the one exception).
 export CCACHE_BASEDIR=$PWD CCACHE_NOHASHDIR=1
 num_jobs=${MORTISE_JOBS:-$(nproc)}
 readonly num_jobs
@@ -204,7 +204,5 @@ cuda_module_target() { ! command -v nvcc >/dev/null || echo mortise_cuda_module;
 build() {
   local preset=$1
   shift
-  # Into an empty cache, ccache compiles without preprocessing each file first. Clones at other paths find less of that.
-  [[ $(ccache --print-stats 2>/dev/null | awk '$1 == "files_in_cache" { print $2 }') != 0 ]] || export CCACHE_DEPEND=1
   configure "$preset" && ninja -C "build/$preset" -j "$num_jobs" "$@"
 }

@@ -1,6 +1,7 @@
 // Every optimizer over 50 updates against its reference implementation: torch, transformers, bitsandbytes, and the
 // paper's formula for Lion. Needs a Python with them in MORTISE_ORACLES_PYTHON; without it the test is skipped, aloud.
 #include <ATen/Parallel.h>
+#include <ATen/TensorOperators.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/linalg_vector_norm.h>
 #include <gtest/gtest.h>
