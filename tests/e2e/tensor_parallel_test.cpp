@@ -8,46 +8,19 @@
 #include <utility>
 #include <vector>
 
-#include "run_table.h"
+#include "rank_runs.h"
 
 namespace mortise::test {
 namespace {
 
 using testing::HasSubstr;
 
-constexpr int64_t kSteps = 3;
-
-std::vector<std::string> joined(std::vector<std::string> a, const std::vector<std::string>& b) {
-  a.insert(a.end(), b.begin(), b.end());
-  return a;
-}
-
 // Passes of at most 20 tokens, however many ranks share them.
-std::vector<std::string> mesh(int tensor_size, int sequence_size = 1) {
+std::vector<std::string> tensor_mesh(int tensor_size, int sequence_size = 1) {
   return {"actor.tensor_model_parallel_size=" + std::to_string(tensor_size),
           "actor.ulysses_sequence_parallel_size=" + std::to_string(sequence_size),
           "actor.ppo_max_token_len_per_gpu=" + std::to_string(20 / sequence_size),
           "critic.ppo_max_token_len_per_gpu=20"};
-}
-
-std::string command_line(const TinyTask& task, int num_ranks, const std::string& command, const std::string& out,
-                         const std::vector<std::string>& settings) {
-  std::string line = "'" + program() + "'";
-  if (num_ranks > 1) line += " launch --log-dir logs --nproc " + std::to_string(num_ranks);
-  for (const std::string& word : task.words(command, out, settings))
-    if (word != program()) line += " '" + word + "'";
-  return line;
-}
-
-Outcome launch(const TinyTask& task, int num_ranks, const std::string& command, const std::string& out,
-               const std::vector<std::string>& settings) {
-  return run(command_line(task, num_ranks, command, out, settings), task.path());
-}
-
-std::vector<std::string> until(int64_t step, const std::vector<std::string>& settings) {
-  return joined({"actor.optim.lr_scheduler_type=constant", "actor.optim.lr_warmup_steps=0",
-                 "trainer.total_training_steps=" + std::to_string(step)},
-                settings);
 }
 
 class TensorParallelRuns : public testing::TestWithParam<RunCase> {};
@@ -57,11 +30,11 @@ TEST_P(TensorParallelRuns, Float64RunsAreEqualToRounding) {
   const std::string section = GetParam().command == std::string("sft") ? "sft" : "trainer";
   const std::vector<std::string> settings =
       joined({"model.dtype=float64", section + ".total_training_steps=" + std::to_string(kSteps)}, GetParam().settings);
-  const Outcome alone = launch(task, 1, GetParam().command, "alone", joined(settings, mesh(1)));
+  const Outcome alone = launch(task, 1, GetParam().command, "alone", joined(settings, tensor_mesh(1)));
   ASSERT_EQ(alone.code, 0) << alone.output;
   for (const auto& [sequence, size] : std::vector<std::pair<int, int>>{{1, 2}, {1, 4}, {2, 2}}) {
     const std::string out = "sp_" + std::to_string(sequence) + "_tp_" + std::to_string(size);
-    const Outcome shared = launch(task, 4, GetParam().command, out, joined(settings, mesh(size, sequence)));
+    const Outcome shared = launch(task, 4, GetParam().command, out, joined(settings, tensor_mesh(size, sequence)));
     ASSERT_EQ(shared.code, 0) << shared.output;
     expect_near_rows(task.path() / out, task.path() / "alone", "metrics.jsonl", 1e-11);
     expect_near_rows(task.path() / out, task.path() / "alone", "updates.jsonl", 1e-11);
@@ -88,7 +61,7 @@ INSTANTIATE_TEST_SUITE_P(All, TensorParallelRuns,
 // One size of the groups: any number of them gives the same bits, also across a resume.
 TEST(TensorParallelRun, DeterministicRunsDoNotDependOnTheNumberOfGroups) {
   const TinyTask task;
-  const std::vector<std::string> settings = joined({"trainer.deterministic=true"}, mesh(2));
+  const std::vector<std::string> settings = joined({"trainer.deterministic=true"}, tensor_mesh(2));
   const Outcome straight = launch(task, 2, "train", "straight", until(kSteps, settings));
   ASSERT_EQ(straight.code, 0) << straight.output;
   for (const auto& [step, num_ranks] : std::vector<std::pair<int64_t, int>>{{1, 4}, {2, 2}, {kSteps, 4}}) {
@@ -111,10 +84,10 @@ TEST(TensorParallelRun, ResumesWithAnotherMesh) {
     SCOPED_TRACE(save_dtype);
     const TinyTask task;
     const std::vector<std::string> settings{"model.dtype=float64", "trainer.save_dtype=" + save_dtype};
-    ASSERT_EQ(launch(task, 1, "train", "straight", until(4, joined(settings, mesh(1)))).code, 0);
+    ASSERT_EQ(launch(task, 1, "train", "straight", until(4, joined(settings, tensor_mesh(1)))).code, 0);
     for (const auto& [step, num_ranks, size] :
          std::vector<std::tuple<int64_t, int, int>>{{1, 4, 2}, {2, 1, 1}, {3, 4, 4}, {4, 2, 1}}) {
-      std::vector<std::string> all = joined(settings, mesh(size));
+      std::vector<std::string> all = joined(settings, tensor_mesh(size));
       if (step == 4) all.emplace_back("ranks.zero_stage=2");
       const Outcome part = launch(task, num_ranks, "train", "out", until(step, all));
       ASSERT_EQ(part.code, 0) << part.output;
@@ -131,21 +104,22 @@ TEST(TensorParallelRun, WhatCannotBeSharedIsRefusedByName) {
     EXPECT_THAT(outcome.output, HasSubstr(text));
     EXPECT_FALSE(default_env().exists(task.path() / "out"));
   };
-  refused(1, mesh(2), "'actor.tensor_model_parallel_size' is 2, but 1 rank cannot form groups of 2");
-  refused(3, mesh(3), "'actor.tensor_model_parallel_size' is 3, but the 4 query heads, 2 key-value heads and ");
+  refused(1, tensor_mesh(2), "'actor.tensor_model_parallel_size' is 2, but 1 rank cannot form groups of 2");
+  refused(3, tensor_mesh(3), "'actor.tensor_model_parallel_size' is 3, but the 4 query heads, 2 key-value heads and ");
   for (const std::string setting :
        {"ranks.zero_stage=1", "model.dtype=bfloat16", "actor.optim.optimizer=muon", "actor.optim.optimizer=adamw_8bit",
         "actor.optim.offload=file", "ref.offload=file", "ref.sync_steps=1", "trainer.mode=one_step_off"}) {
     SCOPED_TRACE(setting);
-    refused(1, joined(mesh(2), {setting}), "cannot be used with actor.tensor_model_parallel_size = 2 yet");
-    refused(1, joined(mesh(2), {setting}), "'" + setting.substr(0, setting.find('=')) + "'");
+    refused(1, joined(tensor_mesh(2), {setting}), "cannot be used with actor.tensor_model_parallel_size = 2 yet");
+    refused(1, joined(tensor_mesh(2), {setting}), "'" + setting.substr(0, setting.find('=')) + "'");
   }
   for (const std::string setting : {"model.lora_dropout=0.2", "model.use_dora=true", "model.init_lora_weights=pissa",
                                     "model.modules_to_save=[lm_head]", "model.lora_bias=all",
                                     "model.target_parameters=[mlp.experts.down_proj]"})
-    refused(1, joined(mesh(2), {"model.lora_rank=2", setting}), "'" + setting.substr(0, setting.find('=')) + "'");
+    refused(1, joined(tensor_mesh(2), {"model.lora_rank=2", setting}),
+            "'" + setting.substr(0, setting.find('=')) + "'");
   refused(1, {"actor.tensor_model_parallel_size=9223372036854775807"}, "actor.tensor_model_parallel_size");
-  refused(2, mesh(2, 2),
+  refused(2, tensor_mesh(2, 2),
           "'actor.ulysses_sequence_parallel_size' is 2, but 2 ranks cannot form groups of 4 (with "
           "actor.tensor_model_parallel_size = 2)");
   refused(2, {"actor.tensor_model_parallel_size=2", "ref.ulysses_sequence_parallel_size=2"},
@@ -156,12 +130,12 @@ TEST(TensorParallelRun, TheDryRunShowsTheMesh) {
   const TinyTask task;
   const auto dry = [&](int num_ranks, int size, const std::string& format) {
     const Outcome outcome =
-        run(command_line(task, num_ranks, "train", "out", mesh(size)) + " --dry-run" + format, task.path());
+        run(command_line(task, num_ranks, "train", "out", tensor_mesh(size)) + " --dry-run" + format, task.path());
     EXPECT_EQ(outcome.code, 0) << outcome.output;
     return outcome.output;
   };
   EXPECT_THAT(dry(4, 2, ""), HasSubstr("# mesh: dp 2 x tp 2; 2 ranks share the layers in updates"));
-  const Outcome both = run(command_line(task, 4, "train", "out", mesh(2, 2)) + " --dry-run", task.path());
+  const Outcome both = run(command_line(task, 4, "train", "out", tensor_mesh(2, 2)) + " --dry-run", task.path());
   EXPECT_THAT(both.output, HasSubstr("# mesh: dp 1 x sp 2 x tp 2; 2 ranks share the tokens of each pass, and send"));
   const auto numbers = [&](int size) {
     const std::string output = dry(4, size, " --json");
@@ -184,7 +158,7 @@ TEST(TensorParallelRun, TheDryRunShowsTheMesh) {
 
 TEST(TensorParallelRun, ARankThatIsKilledIsNamed) {
   const TinyTask task;
-  const Outcome outcome = run(command_line(task, 4, "train", "out", until(100000, mesh(2))) +
+  const Outcome outcome = run(command_line(task, 4, "train", "out", until(100000, tensor_mesh(2))) +
                                   " & p=$!; until [ -s out/metrics.jsonl ] || ! kill -0 $p; do sleep 0.05; done; "
                                   "set -- $(cat /proc/$p/task/$p/children); kill -9 $3; wait $p",
                               task.path());

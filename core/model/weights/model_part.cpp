@@ -141,6 +141,8 @@ at::Tensor ModelPart::gathered(size_t parameter, const at::Tensor& own) const {
 
 Result<> ModelPart::gather_all(const KeepsLayer& keeps) {
   if (num_whole_++ > 0) return {};
+  // Plain layers read the base of adapted matrices. Before the rest, which gives what both share new memory.
+  if (base_ != nullptr) TRY(base_->gather_all(keeps));
   const at::NoGradGuard no_grad;
   for (size_t layer = 0; layer < by_layer_.size(); ++layer) {
     const bool is_kept = !keeps || keeps(static_cast<int64_t>(layer));
@@ -156,7 +158,9 @@ Result<> ModelPart::gather_all(const KeepsLayer& keeps) {
 }
 
 void ModelPart::release_all() {
-  if (num_whole_-- == 1) free_whole();
+  if (num_whole_-- > 1) return;
+  free_whole();
+  if (base_ != nullptr) base_->release_all();
 }
 
 }  // namespace mortise

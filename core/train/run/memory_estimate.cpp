@@ -264,6 +264,7 @@ void share_layers(const ModelConfig& model, const UnitBytes& units, const Traine
                element = static_cast<double>(num_bytes(config.model.dtype));
   memory.whole = units.layers;
   if (config.model.trains_adapter()) {  // the part of the base, and the same merged
+    memory.whole *= 2.0;
     memory.weights = (static_cast<double>(model.num_parameters()) - others + trained.numbers) * element +
                      units.layers / static_cast<double>(num_ranks);
     return;

@@ -99,6 +99,8 @@ Result<> load_model(const RunSettings& run, const std::optional<Path>& weights_f
                     StatefulRegistry& stateful) {
   const RunConfig& config = run.config;
   use_threads(config.trainer);
+  // Whole layers come and go.
+  if (run.kind != RunKind::kEval && tensor_size(config, run.ranks) > 1) give_freed_pages_back();
   policy.folder = TRY(PolicyFolder::load(run.env, config));
   policy.encoder = policy.folder->encoder(config);
   if (run.kind != RunKind::kEval) {
