@@ -178,6 +178,20 @@ TEST(RecipeRuns, MixtureOfExperts) {
   EXPECT_GT(number_of(steps.back(), "actor/router_aux_loss"), 0.0);
 }
 
+// The same mixture, of which an adapter of its experts and routers alone is trained. It is saved in PEFT's form.
+TEST(RecipeRuns, AdapterOfExperts) {
+  const TaskFolder task("--experts");
+  learns_sevens(task, "experts",
+                "actor.ppo_mini_batch_size=16 actor.optim.lr=1e-2 model.lora_rank=4 'model.target_modules=[]' "
+                R"('model.target_parameters=["mlp.experts.gate_up_proj","mlp.experts.down_proj","mlp.gate.weight"]' )");
+  const SafetensorsFile saved =
+      SafetensorsFile::open(default_env(), task.path() / "out/global_step_30/huggingface/adapter_model.safetensors")
+          .value();
+  for (const char* const name :
+       {"mlp.experts.base_layer.lora_A.weight", "mlp.experts.lora_B.weight", "mlp.gate.lora_A.weight"})
+    EXPECT_NE(saved.find(std::string("base_model.model.model.layers.0.") + name), nullptr) << name;
+}
+
 // Until the weights move, the experts are the same with and without replay. In the second update of a step they are those
 // of the old log-probs with it, and others without it.
 TEST(RecipeRuns, RoutersOfTheMixtureAreReplayed) {

@@ -365,7 +365,9 @@ Result<std::unique_ptr<RunParts>> assemble(Env& env, const LoadedConfig& loaded,
   TRY(load_optimizer(run, policy, parts->learning));
   if (kind == RunKind::kTrain) TRY(load_learning(*parts));
   TRY(saved.stateful.add(*parts->learning.optimizer));
-  const auto whole = TRY(WholeWeights::gather({&*policy.model, reference_of(policy)}));  // to hash them
+  const bool hashes_critic = parts->critic != nullptr && parts->critic->model.trains_lora();
+  const auto whole = TRY(WholeWeights::gather(  // to hash them
+      {&*policy.model, reference_of(policy), hashes_critic ? &parts->critic->model : nullptr}));
   saved.inputs = TRY(make_inputs(run, registry, policy, data, parts->critic.get()));
   TRY(saved.stateful.add(saved.inputs));
   return parts;
