@@ -255,7 +255,7 @@ class Handler(BaseHTTPRequestHandler):
             if path == "/init_weights_update_group":
                 mode.receiver = transfers.SglangWorker()
             else:
-                mode.receiver = transfers.VllmOnOneGpu() if name == "ipc" else transfers.VllmWorkers(count >= 30)
+                mode.receiver = transfers.VllmOnOneGpu() if name == "ipc" else transfers.VllmWorkers(count >= 30, count >= 28)
         if mode.receiver is None or path not in mode.receiver.PATHS:
             return False
         if name == "netfail" and path == "/update_weights":

@@ -66,8 +66,9 @@ class VllmWorkers:
     """The workers of a vLLM whose engine is nccl. `takes_id`: NCCL's unique id comes with the call (0.30 and later)."""
     PATHS = ("/init_weight_transfer_engine", "/start_weight_update", "/update_weights", "/finish_weight_update")
 
-    def __init__(self, takes_id):
+    def __init__(self, takes_id, packs_from_start=True):
         self.takes_id, self.groups, self.state, self.weights = takes_id, None, "closed", {}
+        self.packs_from_start = packs_from_start
 
     def call(self, path, body, paused):
         return getattr(self, path[1:])(body, paused)
@@ -90,7 +91,8 @@ class VllmWorkers:
         return unique_id
 
     def init_weight_transfer_engine(self, body, paused):
-        info = body["init_info"]
+        info = dict(body["init_info"])
+        assert info.pop("packed", False) is self.packs_from_start
         assert info["world_size"] == NUM_WORKERS + 1 and info["rank_offset"] == 1, info
         place = place_in(self.unique_id(info))
 
@@ -107,12 +109,13 @@ class VllmWorkers:
 
     def update_weights(self, body, paused):
         assert paused and self.state == "started", (paused, self.state)
-        info = body["update_info"]
+        info = dict(body["update_info"])
+        assert info.pop("packed", False) is not self.packs_from_start
         assert set(info) == {"names", "dtype_names", "shapes"}, sorted(info)
 
         def receive(worker):
-            return receive_all(info["names"], info["dtype_names"], info["shapes"],
-                               lambda tensor: self.groups[worker].broadcast(tensor, 0).wait())
+            return receive_packed(info["names"], info["dtype_names"], info["shapes"],
+                                  lambda tensor: self.groups[worker].broadcast(tensor, 0).wait())
 
         first, second = on_threads(NUM_WORKERS, receive)
         assert first == second
@@ -204,6 +207,28 @@ class SglangWorker:
     def end_weight_update(self, body):
         assert self.state == "begun"
         self.state = "idle"
+
+
+def receive_packed(names, dtypes, shapes, broadcast, bucket_bytes=2**30):
+    """As vLLM takes them: a broadcast ends with the tensor that takes it past the limit."""
+    out, bucket = {}, []
+
+    def take():
+        sizes = [size for *_, size in bucket]
+        data = torch.empty(sum(sizes), dtype=torch.uint8)
+        broadcast(data)
+        for (name, dtype, shape, _), piece in zip(bucket, data.split(sizes)):
+            out[name] = [dtype, shape, piece.clone().view(getattr(torch, dtype)).tolist()]
+        bucket.clear()
+
+    for name, dtype, shape in zip(names, dtypes, shapes, strict=True):
+        tensor = torch.empty(shape, dtype=getattr(torch, dtype), device="meta")
+        bucket.append((name, dtype, shape, tensor.numel() * tensor.element_size()))
+        if sum(size for *_, size in bucket) > bucket_bytes:
+            take()
+    if bucket:
+        take()
+    return out
 
 
 def receive_all(names, dtypes, shapes, broadcast):

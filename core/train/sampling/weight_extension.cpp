@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cstddef>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -110,16 +111,35 @@ struct Pieces {
   }
 };
 
+std::span<const std::byte> bytes_in(const mortise_weight_piece& piece) {
+  return {static_cast<const std::byte*>(piece.data), static_cast<size_t>(piece.num_bytes)};
+}
+
+Result<> send_each(WeightLink& link, const std::vector<mortise_weight_piece>& pieces) {
+  for (const mortise_weight_piece& piece : pieces) TRY(link.send(bytes_in(piece)));
+  return {};
+}
+
+Result<> send_buckets(WeightLink& link, const std::vector<mortise_weight_piece>& pieces, uint64_t bucket_bytes) {
+  std::vector<std::byte> bucket;
+  for (const mortise_weight_piece& piece : pieces) {
+    const auto bytes = bytes_in(piece);
+    bucket.insert(bucket.end(), bytes.begin(), bytes.end());
+    if (bucket.size() <= bucket_bytes) continue;
+    TRY(link.send(bucket));
+    bucket.clear();
+  }
+  return link.send(bucket);
+}
+
 int32_t send_pieces(void* group, mortise_call* call, const mortise_weight_send* what) noexcept {
   OpenedGroup& opened = group_at(group);
   return guard_extension(opened.host, call, kSenderName, [&]() -> Result<> {
     const auto in = read_abi_struct(what);
     std::vector<mortise_weight_piece> list(in.pieces, in.pieces + in.num_pieces);
     auto pieces = std::make_shared<Pieces>(std::move(list), in);
-    opened.link.start([pieces = std::move(pieces)](WeightLink& link) -> Result<> {
-      for (const mortise_weight_piece& piece : pieces->list)
-        TRY(link.send({static_cast<const std::byte*>(piece.data), static_cast<size_t>(piece.num_bytes)}));
-      return {};
+    opened.link.start([pieces = std::move(pieces), bucket_bytes = in.bucket_bytes](WeightLink& link) {
+      return bucket_bytes == 0 ? send_each(link, pieces->list) : send_buckets(link, pieces->list, bucket_bytes);
     });
     return {};
   });
@@ -143,8 +163,7 @@ int32_t share_pieces(void* group, mortise_call* call, const mortise_weight_send*
     const auto out = read_abi_struct(sink);
     const Pieces pieces({in.pieces, in.pieces + in.num_pieces}, in);
     for (const mortise_weight_piece& piece : pieces.list) {
-      const SharedPiece shared = TRY(
-          opened.link.link().share({static_cast<const std::byte*>(piece.data), static_cast<size_t>(piece.num_bytes)}));
+      const SharedPiece shared = TRY(opened.link.link().share(bytes_in(piece)));
       auto told = make_abi_struct<mortise_shared_piece>();
       told.waits_for_event = shared.waits_for_event ? 1 : 0;
       told.device_uuid = {shared.device_uuid.data(), shared.device_uuid.size()};

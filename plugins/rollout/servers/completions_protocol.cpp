@@ -22,7 +22,9 @@ constexpr const char* kVersionPath = "/weight_info";
 constexpr const char* kCompletionsPath = "/v1/completions";
 constexpr const char* kRanksPath = "/get_world_size";
 constexpr const char* kProgramPath = "/version";
-constexpr std::int64_t kFirstWithUniqueId = 30;  // vLLM 0.30; earlier ones look for NCCL's unique id in the store
+constexpr std::int64_t kFirstPackedFromStart = 28;  // vLLM 0.28; earlier ones are told so with each update
+constexpr std::uint64_t kBucketBytes = 1U << 30;    // vLLM's packed_buffer_size_bytes
+constexpr std::int64_t kFirstWithUniqueId = 30;     // vLLM 0.30; earlier ones look for NCCL's unique id in the store
 
 // Four prompts of one token, of which only the likeliest next token may be sampled: its log-prob is 0 if it was taken
 // after the filters, and the model's own if before.
@@ -134,6 +136,7 @@ std::string read_transfer_probe(const std::string& path, const std::string& body
   const std::int64_t major = std::strtoll(text.c_str(), nullptr, 10);
   const std::int64_t minor = dot == std::string::npos ? 0 : std::strtoll(text.c_str() + dot + 1, nullptr, 10);
   facts.takes_unique_id = major > 0 || minor >= kFirstWithUniqueId;
+  facts.packs_from_start = major > 0 || minor >= kFirstPackedFromStart;
   return "";
 }
 
@@ -316,19 +319,21 @@ std::string VllmProtocol::check_transfer(const ServerFacts& facts) const {
 }
 
 TransferWay VllmProtocol::transfer_way(const ServerFacts& facts, const std::string&) const {
-  if (facts.is_mortise) return {"gloo", "weights", ""};
-  return {transfer_ == WeightTransfer::kCudaIpc ? "cuda_ipc" : "nccl_id", "", ""};
+  if (facts.is_mortise) return {"gloo", "weights"};
+  if (transfer_ == WeightTransfer::kCudaIpc) return {"cuda_ipc", ""};
+  return {"nccl_id", "", "", kBucketBytes};
 }
 
-std::vector<HttpCall> VllmProtocol::transfer_calls(const ServerFacts& facts, const TransferWay&,
+std::vector<HttpCall> VllmProtocol::transfer_calls(const ServerFacts& facts, const TransferWay& way,
                                                    const SenderPlace* place, const WeightImage& image,
                                                    std::int64_t version) const {
   std::vector<HttpCall> calls;
-  const bool is_shared = transfer_ == WeightTransfer::kCudaIpc;
+  const bool is_shared = transfer_ == WeightTransfer::kCudaIpc, is_packed = way.bucket_bytes > 0;
   if (place != nullptr && is_shared) {
     calls.push_back({"/init_weight_transfer_engine", R"({"init_info": {}})"});
   } else if (place != nullptr) {
     AnswerJson info = {{"rank_offset", 1}, {"world_size", place->num_ranks}};
+    if (is_packed && facts.packs_from_start) info["packed"] = true;
     if (facts.takes_unique_id) {
       info["nccl_unique_id_b64"] = base64_of(place->unique_id);
     } else {
@@ -340,6 +345,7 @@ std::vector<HttpCall> VllmProtocol::transfer_calls(const ServerFacts& facts, con
     calls.back().side = HttpCall::Side::kJoin;
   }
   AnswerJson lists = transfer_lists(image, "names", "dtype_names", "shapes");
+  if (is_packed && !facts.packs_from_start) lists["packed"] = true;
   if (is_shared) lists["ipc_handles_pickled"] = base64_of(pickled_shared_weights(image, place->shared));
   const AnswerJson update = {{"update_info", std::move(lists)}};
   calls.push_back({"/pause?mode=wait", "{}"});

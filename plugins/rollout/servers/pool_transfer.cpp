@@ -37,7 +37,7 @@ void ServerPool::begin_side(Server& server, HttpCall::Side side, Call call) {
   server.is_answered = false;
   server.side_failed_ns = 0;
   if (side == HttpCall::Side::kJoin) server.sender->join(call);
-  if (side == HttpCall::Side::kSend) server.sender->send(server.coming_image, call);
+  if (side == HttpCall::Side::kSend) server.sender->send(server.coming_image, server.way.bucket_bytes, call);
 }
 
 // True when there is more to do for the server: the sender is done, and the call has been answered.

@@ -71,9 +71,10 @@ struct ServerFacts {
   std::string adapter, next_adapter;
   // Those that it may have too, because it was out of use before they were unloaded.
   std::vector<std::string> left_adapters;
-  std::int64_t num_ranks = 1;    // its processes that take weights over the network
-  bool takes_unique_id = false;  // NCCL's, in the call itself
-  std::string own_address;       // this machine's, as the server sees it
+  std::int64_t num_ranks = 1;     // its processes that take weights over the network
+  bool packs_from_start = false;  // buckets are announced at the start of a connection, not in each update
+  bool takes_unique_id = false;   // NCCL's, in the call itself
+  std::string own_address;        // this machine's, as the server sees it
 };
 
 // How the weights get to servers.
@@ -82,7 +83,8 @@ enum class WeightTransfer { kFile, kC10d, kNccl, kCudaIpc };
 // What carries weights over the network to a server: see mortise_weight_group_options.
 struct TransferWay {
   std::string carrier, prefix;
-  std::string group;  // name of the connection
+  std::string group = {};          // name of the connection
+  std::uint64_t bucket_bytes = 0;  // weights are put together until a broadcast has more bytes; 0: one for each
 };
 
 // A weight in the memory of the GPU that a server shares with the trainer: see mortise_shared_piece.

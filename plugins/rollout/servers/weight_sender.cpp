@@ -73,9 +73,10 @@ mortise_weight_send WeightSender::send_of(std::shared_ptr<const WeightImage> ima
   return what;
 }
 
-void WeightSender::send(std::shared_ptr<const WeightImage> image, Call call) {
+void WeightSender::send(std::shared_ptr<const WeightImage> image, std::uint64_t bucket_bytes, Call call) {
   std::vector<mortise_weight_piece> pieces;
-  const mortise_weight_send what = send_of(std::move(image), pieces);
+  mortise_weight_send what = send_of(std::move(image), pieces);
+  what.bucket_bytes = bucket_bytes;
   check_status(slots_->send(group_, call.raw(), &what), "sending the weights");
 }
 

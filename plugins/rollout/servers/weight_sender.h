@@ -26,7 +26,7 @@ class WeightSender {
   [[nodiscard]] const SenderPlace& place() const { return place_; }
   // Both begin. state() says when they have ended.
   void join(Call call);
-  void send(std::shared_ptr<const WeightImage> image, Call call);
+  void send(std::shared_ptr<const WeightImage> image, std::uint64_t bucket_bytes, Call call);
   // cuda_ipc: place().shared has the weights of the image afterwards, until this object goes.
   void share(const std::shared_ptr<const WeightImage>& image, Call call);
   struct State {

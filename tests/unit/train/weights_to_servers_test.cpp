@@ -9,7 +9,10 @@
 #include <cstring>
 #include <fstream>
 #include <memory>
+#include <span>
+#include <thread>
 
+#include "dist/weights/weight_link.h"
 #include "e2e/python_service.h"
 #include "plugins/rollout_client.h"
 #include "support/http_get.h"
@@ -143,7 +146,7 @@ const json kSixOnes = {1.5, 1.5, 1.5, 1.5, 1.5, 1.5};
 
 // Both ways in which vLLM's workers learn NCCL's unique id.
 TEST_F(WeightsToServers, VllmTakesThemInTheOrderOfItsCalls) {
-  for (const std::string mode : {"net/29", "net/32"}) {
+  for (const std::string mode : {"net/27", "net/29", "net/32"}) {
     SCOPED_TRACE(mode);
     RolloutClient client("vllm", {{"url", url(mode)}, {"weight_transfer", "nccl"}, {"weights_dtype", "bfloat16"}});
     ASSERT_EQ(client.created(), 0) << client.error();
@@ -169,6 +172,56 @@ TEST_F(WeightsToServers, VllmTakesThemInTheOrderOfItsCalls) {
     for (int i = 0; i < 2; ++i) expected.insert(expected.end(), update.begin(), update.end());
     EXPECT_EQ(control_paths(seen), expected);
   }
+}
+
+// A broadcast ends with the piece that takes it past the limit.
+TEST(WeightGroup, PutsPiecesIntoBuckets) {
+  const mortise_weight_group_vtable& table = engine();
+  mortise_call call;
+  mortise_weight_group_options options{};
+  options.struct_size = sizeof options;
+  options.carrier = {"gloo", 4};
+  options.address = {"127.0.0.1", 9};
+  options.num_ranks = 2;
+  options.timeout_ns = 60'000'000'000;
+  void* group = nullptr;
+  ASSERT_EQ(table.open(host(), &call, &options, &group), 0) << call.error;
+  WeightPlace place;
+  place.address = "127.0.0.1";
+  place.port = int(table.port(group));
+  place.rank = 1;
+  std::vector<std::byte> taken(12);
+  std::string failure;
+  std::thread receiver([&] {
+    const auto take = [&]() -> Result<> {
+      const auto link = TRY(open_weight_link(place));
+      TRY(link->join());
+      TRY(link->receive(std::span(taken).first(8)));  // 3 + 5 bytes are more than 7
+      return link->receive(std::span(taken).subspan(8));
+    };
+    if (const Result<> done = take(); !done.ok()) failure = done.error().to_string();
+  });
+  const auto wait = [&] {
+    int32_t is_busy = 1;
+    mortise_text text{};
+    while (is_busy != 0) table.state(group, &is_busy, &text);
+    return str(text);
+  };
+  EXPECT_EQ(table.join(group, &call), 0);
+  EXPECT_EQ(wait(), "");
+  const std::string bytes = "abcdefghijkl";
+  const mortise_weight_piece pieces[] = {{bytes.data(), 3}, {bytes.data() + 3, 5}, {bytes.data() + 8, 4}};
+  mortise_weight_send what{};
+  what.struct_size = sizeof what;
+  what.pieces = pieces;
+  what.num_pieces = 3;
+  what.bucket_bytes = 7;
+  EXPECT_EQ(table.send(group, &call, &what), 0);
+  EXPECT_EQ(wait(), "");
+  receiver.join();
+  EXPECT_EQ(failure, "");
+  EXPECT_EQ(std::memcmp(taken.data(), bytes.data(), bytes.size()), 0);
+  table.close(group);
 }
 
 // The group of torch.distributed is made by SGLang's own steps.

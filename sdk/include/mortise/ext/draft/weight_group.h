@@ -34,8 +34,11 @@ typedef struct mortise_weight_piece {
 typedef struct mortise_weight_send {
   uint32_t struct_size;
   uint32_t flags;                     /* 0 */
-  const mortise_weight_piece* pieces; /* [num_pieces] each is one broadcast from rank 0, of bytes */
+  const mortise_weight_piece* pieces; /* [num_pieces] */
   uint64_t num_pieces;
+  /* 0: each piece is one broadcast from rank 0, of bytes. Otherwise pieces are put together, without gaps, until a
+   * broadcast has more bytes than this. */
+  uint64_t bucket_bytes;
   /* The plugin's function: nothing of the pieces is used any more. Called once, from any thread; it may be after
    * `close`, where a carrier cannot be interrupted. */
   void (*release)(void* context) MORTISE_NOEXCEPT;
