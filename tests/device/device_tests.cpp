@@ -144,60 +144,47 @@ TEST(DeviceAttention, EqualsThePlainOneInFloat64WithTheSameBitsTwice) {
   }
 }
 
-TEST(DeviceLearning, UpdatesFollowTheCpus) {
+// Loss and gradient norm of four updates, of the weights or of an adapter.
+std::vector<double> learn(bool on_device, const std::vector<std::string>& settings, const LoraChoice* adapter) {
   const RandomRows rows(false);
+  Model model = *Model::random(two_layer_model(29, "float32").config(), 5);
+  const Result<> moved = model.move_to(on_device ? device_under_test : ComputeDevice());
+  EXPECT_TRUE(moved.ok()) << (moved.ok() ? "" : moved.error().to_string());
+  if (adapter != nullptr) {
+    EXPECT_TRUE(model.train_lora(*adapter, 4).ok());
+  }
+  std::vector<OptimizedParameter> trained;
+  for (const NamedParameter& p : model.trainable()) trained.push_back({p.name, p.tensor, true});
+  AdamW optimizer(trained, {});
+  TestObjective objective(settings);
+  ActorLearner learner(model, optimizer, objective.objective, cut_by({4, 0}));
+  std::vector<double> numbers;
+  for (int64_t step = 1; step <= 4; ++step) {
+    const auto done =
+        learner.update(rows.batch, all_rows(rows.batch), {.lr = 1e-3, .step = step, .update_index = step});
+    EXPECT_TRUE(done.ok()) << done.error().to_string();
+    numbers.insert(numbers.end(), {done->sums.loss, done->grad_norm});
+  }
+  return numbers;
+}
+
+void expect_same_learning(const std::vector<std::string>& settings, const LoraChoice* adapter) {
+  const std::vector<double> want = learn(false, settings, adapter), got = learn(true, settings, adapter);
+  for (size_t i = 0; i < want.size(); ++i)
+    EXPECT_NEAR(got[i], want[i], 2e-3 * std::max(1.0, std::abs(want[i]))) << settings.front() << " " << i;
+}
+
+TEST(DeviceLearning, UpdatesFollowTheCpus) {
   for (const char* loss : {"vanilla", "gspo"}) {
-    const std::vector<std::string> settings{std::string("actor.policy_loss.loss_mode=") + loss,
-                                            "actor.entropy_coeff=0.01"};
-    const auto learn = [&](bool on_device) {
-      Model model = *Model::random(two_layer_model(29, "float32").config(), 5);
-      const Result<> moved = model.move_to(on_device ? device_under_test : ComputeDevice());
-      EXPECT_TRUE(moved.ok()) << (moved.ok() ? "" : moved.error().to_string());
-      AdamW optimizer(TestPolicy::parameters(model), {});
-      TestObjective objective(settings);
-      ActorLearner learner(model, optimizer, objective.objective, cut_by({4, 0}));
-      std::vector<double> numbers;
-      for (int64_t step = 1; step <= 4; ++step) {
-        const auto done =
-            learner.update(rows.batch, all_rows(rows.batch), {.lr = 1e-3, .step = step, .update_index = step});
-        EXPECT_TRUE(done.ok()) << done.error().to_string();
-        numbers.insert(numbers.end(), {done->sums.loss, done->grad_norm});
-      }
-      return numbers;
-    };
-    const std::vector<double> want = learn(false), got = learn(true);
-    for (size_t i = 0; i < want.size(); ++i)
-      EXPECT_NEAR(got[i], want[i], 2e-3 * std::max(1.0, std::abs(want[i]))) << loss;
+    expect_same_learning({std::string("actor.policy_loss.loss_mode=") + loss, "actor.entropy_coeff=0.01"}, nullptr);
   }
 }
 
 // An adapter with dropout, and with magnitudes.
 TEST(DeviceLearning, AdaptersFollowTheCpus) {
-  const RandomRows rows(false);
   LoraChoice plain{.rank = 4, .alpha = 8.0, .dropout = 0.2}, dora = plain;
   dora.use_dora = true;
-  for (const LoraChoice& choice : {plain, dora}) {
-    const auto learn = [&](bool on_device) {
-      Model model = *Model::random(two_layer_model(29, "float32").config(), 5);
-      EXPECT_TRUE(model.move_to(on_device ? device_under_test : ComputeDevice()).ok());
-      EXPECT_TRUE(model.train_lora(choice, 4).ok());
-      std::vector<OptimizedParameter> trained;
-      for (const NamedParameter& p : model.trainable()) trained.push_back({p.name, p.tensor, true});
-      AdamW optimizer(trained, {});
-      TestObjective objective({"actor.use_kl_loss=true"});
-      ActorLearner learner(model, optimizer, objective.objective, cut_by({4, 0}));
-      std::vector<double> numbers;
-      for (int64_t step = 1; step <= 4; ++step) {
-        const auto done =
-            learner.update(rows.batch, all_rows(rows.batch), {.lr = 1e-3, .step = step, .update_index = step});
-        EXPECT_TRUE(done.ok()) << done.error().to_string();
-        numbers.insert(numbers.end(), {done->sums.loss, done->grad_norm});
-      }
-      return numbers;
-    };
-    const std::vector<double> want = learn(false), got = learn(true);
-    for (size_t i = 0; i < want.size(); ++i) EXPECT_NEAR(got[i], want[i], 2e-3 * std::max(1.0, std::abs(want[i]))) << i;
-  }
+  for (const LoraChoice& choice : {plain, dora}) expect_same_learning({"actor.use_kl_loss=true"}, &choice);
 }
 
 TEST(DeviceLearning, OptimizersTakeTheStepsOfTheCpu) {

@@ -57,6 +57,19 @@ TEST(DeviceRuns, LearnWhatTheCpuLearns) {
   }
 }
 
+// Routing replay: R2 replays the experts of training passes, R3 those of sampling.
+TEST(DeviceRuns, MixturesOfExpertsReplayTheirRouting) {
+  for (const std::string mode : {"R2", "R3"}) {
+    const TaskFolder task("--experts");
+    const std::string settings = kFew + "model.dtype=float64 actor.ppo_epochs=2 actor.router_replay.mode=" + mode + " ";
+    const Outcome cpu = task.mortise(settings + "trainer.default_local_dir=cpu");
+    ASSERT_EQ(cpu.code, 0) << cpu.output;
+    const Outcome device = task.mortise(settings + kAsDevice);
+    ASSERT_EQ(device.code, 0) << device.output;
+    expect_same_numbers(task.path() / "out", task.path() / "cpu", 1e-8);
+  }
+}
+
 // Data parallel on devices, with the code of a device on CPU tensors: what one rank learns, and the same bits if the run is
 // deterministic. A resume may change the number of ranks.
 TEST(DeviceRuns, RanksLearnWhatOneRankLearns) {

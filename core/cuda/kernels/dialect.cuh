@@ -36,11 +36,17 @@ __device__ inline uint16_t bfloat16_of(float value) {
   return static_cast<uint16_t>((it.bits + 0x7fffU + (it.bits >> 16 & 1U)) >> 16);
 }
 
+// The sum over the warp, the same in every lane. The order of the additions is fixed.
+__device__ inline double warp_sum(double value) {
+  for (int mask = 16; mask > 0; mask /= 2) value += __shfl_xor_sync(0xffffffffU, value, mask);
+  return value;
+}
+
 // The sum over the block, the same in every thread. The order of the additions is fixed. A kernel calls it once: a second
 // call would write what slower threads still read.
 __device__ inline double block_sum(double value) {
   MORTISE_SHARED(double, warp_sums, kWarps);
-  for (int mask = 16; mask > 0; mask /= 2) value += __shfl_xor_sync(0xffffffffU, value, mask);
+  value = warp_sum(value);
   if (threadIdx.x % 32 == 0) warp_sums[threadIdx.x / 32] = value;
   __syncthreads();
   double sum = 0;

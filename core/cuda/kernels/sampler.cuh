@@ -33,7 +33,7 @@ __device__ inline float value_of(uint32_t order) {
 // As block_sum, and may be called again.
 __device__ inline double block_total(double value) {
   MORTISE_SHARED(double, totals, kWarps);
-  for (int mask = 16; mask > 0; mask /= 2) value += __shfl_xor_sync(0xffffffffU, value, mask);
+  value = warp_sum(value);
   if (threadIdx.x % 32 == 0) totals[threadIdx.x / 32] = value;
   __syncthreads();
   double sum = 0;

@@ -278,7 +278,7 @@ TEST(DeviceRounding, OperatorsHaveTheBitsOfTheKernel) {
   for (const int64_t most : {64, 640, 1 << 20}) {
     const at::Tensor got = at::empty_like(want);
     round_by_operators(numbers, got, {0, 0, 1, 0}, key, most);                           // the second matrix of a layer
-    EXPECT_TRUE(got[36][52].isnan().item<bool>() && want[36][52].isnan().item<bool>());  // of any bits
+    EXPECT_TRUE(got[36][52].isnan().item<bool>() && want[36][52].isnan().item<bool>());  // whatever its bits
     got[36][52] = want[36][52];
     EXPECT_TRUE(got.view(at::kShort).equal(want.view(at::kShort))) << most;
   }
