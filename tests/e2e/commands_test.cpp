@@ -131,6 +131,21 @@ TEST(Commands, ReportWritesOnePageAboutTwoRuns) {
   EXPECT_THAT(task.mortise("report data").output, HasSubstr("there is no metrics.jsonl in this folder"));
 }
 
+TEST(Commands, AFailedRunSaysSoAfterwards) {
+  const TaskFolder task;
+  const std::string train =
+      "train run.toml trainer.total_training_steps=6 rollout.n=4 reward.0.pattern=^ trainer.zero_variance_limit=0.9 "
+      "trainer.default_local_dir=a";
+  ASSERT_NE(task.mortise(train).code, 0);
+  const Outcome top = task.mortise("top a");
+  EXPECT_THAT(top.output, HasSubstr("the run failed: the end of log.txt says why"));
+  const Json findings = parse_json(task.mortise("report a --json").output, "report").value()["runs"][0]["findings"];
+  ASSERT_FALSE(findings.empty());
+  EXPECT_EQ(findings[0]["rule"], "failed_run");
+  EXPECT_THAT(findings[0]["evidence"].get<std::string>(), HasSubstr("trainer.zero_variance_limit"));
+  EXPECT_THAT(task.mortise("report b").output, HasSubstr("b: this folder does not exist"));
+}
+
 TEST(Commands, AModelInsideACheckpointIsFound) {
   const TaskFolder task;
   std::filesystem::create_directories(task.path() / "runs/a/global_step_3");

@@ -8,7 +8,7 @@
   const server = window.mortise_server;
   const with_rows = runs.map((run, i) => ({ run, i })).filter(({ run }) => run.completion_steps.length > 0 || server);
   if (with_rows.length === 0) {
-    browser.append(make('p', { className: 'soft', text: 'The run wrote no completions. Set trainer.rollout_data_dir to see them here.' }));
+    browser.append(make('p', { className: 'soft', text: 'The run wrote no completions. mortise train writes them if trainer.rollout_data_dir is set.' }));
     return;
   }
 
@@ -228,7 +228,7 @@
   async function show_as(mine) {
     const run_index = Number(pick_run.value), run = runs[run_index];
     if (run.completion_steps.length === 0) {
-      count.textContent = 'The run wrote no completions. Set trainer.rollout_data_dir to see them here.';
+      count.textContent = 'The run wrote no completions. mortise train writes them if trainer.rollout_data_dir is set.';
       return;
     }
     const wanted = search.value.trim().toLowerCase();
