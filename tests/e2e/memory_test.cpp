@@ -82,7 +82,7 @@ INSTANTIATE_TEST_SUITE_P(
                                "model.dtype=bfloat16 algorithm.adv_estimator=gae "
                                "actor.use_kl_loss=true actor.optim.offload=file critic.optim.offload=file "
                                "ref.offload=file trainer.save_freq=1 trainer.save_dtype=bfloat16 "
-                               "trainer.offload_dir=" MORTISE_BINARY_DIR}),
+                               std::string("trainer.offload_dir=") + MORTISE_BINARY_DIR}),
     [](const auto& one) { return std::string(one.param.name); });
 
 }  // namespace
