@@ -167,7 +167,8 @@ class Model {
   [[nodiscard]] Result<bool> saves_exactly(const SaveOptions& options) const;
   // A copy of the numbers that never requires grad: the reference model.
   [[nodiscard]] Model clone_frozen() const;
-  // Takes the numbers of a model with the same parameters, whose layers are split alike. The other one has no masters only if this one has none.
+  // Takes the numbers of a model with the same parameters, whose layers are split alike. The other one has no masters only
+  // if this one has none.
   void copy_numbers(const Model& from);
   // As clone_frozen(), before the numbers are copied: memory for them is not touched yet.
   [[nodiscard]] Model frozen_shape() const;

@@ -1,6 +1,6 @@
 // What a run left in its folder, read for people: its metrics over the steps, settings, plugins, events of its log, and
-// where its completions are. Reads metrics.jsonl, config.resolved.toml, mortise.lock, log.txt and live.json; a file that is missing
-// leaves its part empty.
+// where its completions are. Reads metrics.jsonl, config.resolved.toml, mortise.lock, log.txt and live.json. A file that
+// is missing leaves its part empty.
 //
 // Cost: one pass over the files; the metrics of all steps are held in memory (16 bytes each). Thread rule: free
 // functions and plain values.

@@ -51,7 +51,7 @@ double peak_bytes(const TaskFolder& task, const std::string& command) {
 
 struct MemoryCase {
   const char* name;
-  const char* settings;
+  std::string settings;
 };
 
 class Memory : public testing::TestWithParam<MemoryCase> {};
@@ -81,8 +81,8 @@ INSTANTIATE_TEST_SUITE_P(
                     MemoryCase{"bfloat16_in_files",
                                "model.dtype=bfloat16 algorithm.adv_estimator=gae "
                                "actor.use_kl_loss=true actor.optim.offload=file critic.optim.offload=file "
-                               "ref.offload=file trainer.save_freq=1 trainer.save_dtype=bfloat16 "
-                               std::string("trainer.offload_dir=") + MORTISE_BINARY_DIR}),
+                               "ref.offload=file trainer.save_freq=1 trainer.save_dtype=bfloat16 trainer.offload_dir=" +
+                                   std::string(MORTISE_BINARY_DIR)}),
     [](const auto& one) { return std::string(one.param.name); });
 
 }  // namespace

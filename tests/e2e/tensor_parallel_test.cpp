@@ -113,9 +113,9 @@ TEST(TensorParallelRun, WhatCannotBeSharedIsRefusedByName) {
     refused(1, joined(tensor_mesh(2), {setting}), "cannot be used with actor.tensor_model_parallel_size = 2 yet");
     refused(1, joined(tensor_mesh(2), {setting}), "'" + setting.substr(0, setting.find('=')) + "'");
   }
-  for (const std::string setting : {"model.lora_dropout=0.2", "model.use_dora=true", "model.init_lora_weights=pissa",
-                                    "model.modules_to_save=[lm_head]", "model.lora_bias=all",
-                                    "model.target_parameters=[mlp.experts.down_proj]"})
+  for (const std::string setting :
+       {"model.lora_dropout=0.2", "model.use_dora=true", "model.init_lora_weights=pissa",
+        "model.modules_to_save=[lm_head]", "model.lora_bias=all", "model.target_parameters=[mlp.experts.down_proj]"})
     refused(1, joined(tensor_mesh(2), {"model.lora_rank=2", setting}),
             "'" + setting.substr(0, setting.find('=')) + "'");
   refused(1, {"actor.tensor_model_parallel_size=9223372036854775807"}, "actor.tensor_model_parallel_size");

@@ -60,8 +60,8 @@ Result<ModelConfig> add_adapter_head(Env& env, const Path& folder, ModelConfig c
 // The parameter that a tensor of LoraTensors::others holds, by its name in the model.
 std::string whole_parameter_name(const std::string& tensor);
 
-// What `init` starts with, and takes out of the base: A [R, I] and B [O, R] of the weight's dtype, on the host. An Error (kConfig)
-// if the matrix has fewer rows or columns than the rank. Precondition: changes_base(init).
+// What `init` starts with, and takes out of the base: A [R, I] and B [O, R] of the weight's dtype, on the host.
+// An Error (kConfig) if the matrix has fewer rows or columns than the rank. Precondition: changes_base(init).
 struct LoraStart {
   at::Tensor a_RI, b_OR;
 };

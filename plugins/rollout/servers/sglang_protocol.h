@@ -1,4 +1,5 @@
-// SGLang's own interface: /generate, /update_weights_from_disk, /update_weights_from_distributed. Written from its source (0.5.23).
+// SGLang's own interface: /generate, /update_weights_from_disk, /update_weights_from_distributed. Written from its source
+// (0.5.23).
 #pragma once
 
 #include "protocol.h"
