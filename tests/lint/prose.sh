@@ -1,6 +1,6 @@
 # Prose that fits a screen: lines of Markdown have at most 120 characters (code, tables, headings, HTML and what ./dev docs
 # writes aside), and titles of commits at most 72, for commits made since the rule. No comment begins with "of", also
-# behind code: it has a subject. A comment's line in C, C++, CUDA or Rust has at most 125 characters. Comments and pages use
+# behind code: it has a subject. A comment's line in C, C++, CUDA or Rust has at most 130 characters. Comments and pages use
 # no old or invented word where a plain one says the same.
 source "$(dirname "$0")/lib.sh"
 while IFS= read -r line; do
@@ -44,7 +44,7 @@ while IFS= read -r line; do
 done < <(texts | grep -E '\.(h|hpp|c|cpp|cu|cuh|rs)$' | LC_ALL=C xargs -r awk '
   /^[ \t]*\/\// {
     gsub(/[\200-\277]/, "")
-    if (length($0) > 125) print FILENAME ":" FNR ": a comment of " length($0) " characters (at most 125)"
+    if (length($0) > 130) print FILENAME ":" FNR ": a comment of " length($0) " characters (at most 130)"
   }')
 # Words, each with what to write instead. Words of a picture that a type defines once (a supervisor) are fine.
 while IFS= read -r line; do
