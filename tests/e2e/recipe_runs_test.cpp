@@ -79,8 +79,9 @@ double movement_of(const TaskFolder& task, const std::string& name) {
   return std::sqrt(sum / static_cast<double>(count));
 }
 
-// Muon moves a matrix by 0.2 lr (match_rms_adamw), whatever its gradient is. AdamW moves each number of the norms by lr in
-// the first update. The group of the last layer doubles both.
+// Muon moves a matrix by at most about 0.2 lr on average (match_rms_adamw), and by less if the gradient has a low rank. In
+// the first update AdamW moves each number of the norms by lr, as it would those of a matrix. The group of the last layer
+// doubles both.
 TEST(RecipeRuns, GroupsOfMuon) {
   const TaskFolder task;
   constexpr double kRate = 3e-3;
@@ -90,8 +91,10 @@ TEST(RecipeRuns, GroupsOfMuon) {
   EXPECT_EQ(movement_of(task, "model.embed_tokens.weight"), 0.0);
   for (const auto& [layer, scale] : {std::pair("0", 1.0), std::pair("1", 1.0), std::pair("2", 2.0)}) {
     const std::string prefix = std::string("model.layers.") + layer + ".";
-    for (const char* const matrix : {"self_attn.o_proj.weight", "mlp.up_proj.weight"})
-      EXPECT_NEAR(movement_of(task, prefix + matrix) / kRate, 0.2 * scale, 0.05 * scale) << prefix << matrix;
+    for (const char* const matrix : {"self_attn.o_proj.weight", "mlp.up_proj.weight"}) {
+      EXPECT_GT(movement_of(task, prefix + matrix) / kRate, 0.05 * scale) << prefix << matrix;
+      EXPECT_LT(movement_of(task, prefix + matrix) / kRate, 0.25 * scale) << prefix << matrix;
+    }
     EXPECT_NEAR(movement_of(task, prefix + "input_layernorm.weight") / kRate, scale, 0.05 * scale) << prefix;
   }
 }
