@@ -219,20 +219,17 @@ class FolderReceiver final : public WeightReceiver, public std::enable_shared_fr
     connection->start(std::move(work), [self = shared_from_this(), which = std::weak_ptr<Connection>(connection)](
                                            const Result<>& ended) { self->settle(which, ended); });
   }
+  // Answers under the lock: close() waits for it, because the server ends after close().
   void settle(const std::weak_ptr<Connection>& which, const Result<>& ended) {
-    Done waits;
-    {
-      const std::lock_guard lock(mutex_);
-      const auto connection = which.lock();
-      if (!connection || connection != connection_) return;  // another trainer has taken its place
-      waits = std::exchange(waits_, nullptr);
-      if (!ended.ok()) {
-        log_warn("weights have not come: " + ended.error().to_string());
-        connection_.reset();
-        folder_.reset();
-      }
+    const std::lock_guard lock(mutex_);
+    const auto connection = which.lock();
+    if (!connection || connection != connection_) return;  // another trainer has taken its place
+    if (!ended.ok()) {
+      log_warn("weights have not come: " + ended.error().to_string());
+      connection_.reset();
+      folder_.reset();
     }
-    if (waits) waits(ended);
+    if (const Done waits = std::exchange(waits_, nullptr)) waits(ended);
   }
   Result<std::unique_ptr<IncomingFile>> open_file(const std::vector<IncomingWeight>& weights) {
     std::set<std::string> names;
