@@ -16,7 +16,8 @@
 namespace mortise {
 namespace {
 
-constexpr int64_t kIndexVersion = 1;
+constexpr int64_t kIndexVersion = 2;  // the newest
+constexpr int64_t kVersionWithoutColumns = 1;
 
 int64_t numbers_of(std::span<const int64_t> shape) { return num_elements(shape).value_or(0); }
 
@@ -76,6 +77,7 @@ std::string written_part_text(const WrittenPart& part) {
                           {"shape", shape_json(piece.shape)},
                           {"begin", piece.begin},
                           {"count", piece.count},
+                          {"columns", piece.num_columns},
                           {"file", piece.file}});
   return dump_json(Json{{"entries", std::move(entries)}, {"pieces", std::move(pieces)}});
 }
@@ -102,6 +104,7 @@ Result<WrittenPart> parse_written_part(std::string_view text) {
     piece.shape = TRY(read_shape(value, kWhere));
     piece.begin = TRY(json_int(value, "begin", kWhere));
     piece.count = TRY(json_int(value, "count", kWhere));
+    piece.num_columns = TRY(json_int(value, "columns", kWhere));
     piece.file = TRY(json_string(value, "file", kWhere));
   }
   return part;
@@ -125,8 +128,12 @@ StateShare share_state(const StateSnapshot& state, const SaveShare& share) {
     const bool is_whole = one->is_everywhere();
     const bool is_own = is_whole ? writers.at(tensor.name) == share.rank : one->count() > 0;
     if (all == 0 ? share.rank != 0 : !is_own) continue;
-    const StatePiece& piece = out.pieces.emplace_back(StatePiece{
-        tensor.name, tensor.dtype, tensor.shape, is_whole ? 0 : one->begin(), is_whole ? all : one->count(), out.file});
+    StatePiece& piece = out.pieces.emplace_back(
+        StatePiece{tensor.name, tensor.dtype, tensor.shape, 0, all, one->num_columns(), out.file});
+    if (!is_whole) {
+      piece.begin = one->begin();
+      piece.count = one->count();
+    }
     TensorView& view = out.shard.emplace_back(one->own());
     view.name = tensor.name;
     view.shape = piece.count == all ? tensor.shape : std::vector<int64_t>{piece.count};
@@ -148,26 +155,31 @@ Result<std::string> state_index_text(std::span<const WrittenPart> parts, const s
   for (const WrittenPart& part : parts) {
     for (const StatePiece& piece : part.pieces) by_name[piece.name].push_back(&piece);
   }
+  int64_t version = kVersionWithoutColumns;
   Json tensors = Json::object();
   for (auto& [name, pieces] : by_name) {
     std::ranges::sort(pieces, {}, &StatePiece::begin);
     Json list = Json::array();
     int64_t next = 0;
+    const bool in_columns = !pieces.empty() && pieces.front()->num_columns > 0;
     bool fits = !pieces.empty();
     for (const StatePiece* piece : pieces) {
       fits = fits && piece->begin == next && piece->shape == pieces.front()->shape &&
-             piece->dtype == pieces.front()->dtype;
-      next += piece->count;
-      list.push_back(Json{{"file", piece->file}, {"count", piece->count}});
+             piece->dtype == pieces.front()->dtype && (piece->num_columns > 0) == in_columns;
+      next += in_columns ? piece->num_columns : piece->count;
+      Json& entry = list.emplace_back(Json{{"file", piece->file}, {"count", piece->count}});
+      if (in_columns) entry["columns"] = piece->num_columns;
     }
-    if (!fits || next != numbers_of(pieces.front()->shape))
+    version = in_columns ? kIndexVersion : version;
+    fits = fits && (!in_columns || pieces.front()->shape.size() == 2);
+    if (!fits || next != (in_columns ? pieces.front()->shape[1] : numbers_of(pieces.front()->shape)))
       return Error{ErrorKind::kInternal, fmt::format("the ranks did not save {} exactly once", quote(name)), "",
                    "report this: the ranks disagree about who has which part of the state"};
     tensors[name] = Json{{"dtype", dtype_name(pieces.front()->dtype)},
                          {"shape", shape_json(pieces.front()->shape)},
                          {"pieces", std::move(list)}};
   }
-  return dump_json(Json{{"version", kIndexVersion}, {"tensors", std::move(tensors)}}, 1) + "\n";
+  return dump_json(Json{{"version", version}, {"tensors", std::move(tensors)}}, 1) + "\n";
 }
 
 namespace {
@@ -179,9 +191,9 @@ class ShardReader {
 
   Result<StateShards> read(std::string_view index) {
     const Json root = TRY(parse_json(index, where_));
-    if (const int64_t version = TRY(json_int(root, "version", where_)); version != kIndexVersion)
+    if (const int64_t version = TRY(json_int(root, "version", where_)); version < 1 || version > kIndexVersion)
       return Error{ErrorKind::kData,
-                   fmt::format("this index has version {}, this program reads {}", version, kIndexVersion), where_,
+                   fmt::format("this index has version {}, this program reads 1 to {}", version, kIndexVersion), where_,
                    "use the version of mortise that wrote it"};
     const Json* const tensors = json_find(root, "tensors");
     if (tensors == nullptr || !tensors->is_object()) return refuse("it has no 'tensors'");
@@ -222,7 +234,7 @@ class ShardReader {
       return refuse(fmt::format("{} has no pieces", quote(name)));
     std::vector<std::span<const std::byte>> found;
     std::set<std::string> files;
-    int64_t rest = numbers_of(tensor.shape);
+    int64_t rest = numbers_of(tensor.shape), num_in_columns = 0;
     for (const Json& piece : *pieces) {
       const std::string file = TRY(json_string(piece, "file", where_));
       const int64_t count = TRY(json_int(piece, "count", where_));
@@ -232,13 +244,23 @@ class ShardReader {
       if (stored == nullptr || stored->dtype != tensor.dtype || count < 0 || count > rest ||
           numbers_of(stored->shape) != count)
         return refuse(fmt::format("{} does not hold {} numbers of {}", quote(file), count, quote(name)));
+      if (json_find(piece, "columns") != nullptr) {
+        const int64_t columns = TRY(json_int(piece, "columns", where_));
+        if (tensor.shape.size() != 2 || columns < 1 || columns > tensor.shape[1] || tensor.shape[0] * columns != count)
+          return refuse(fmt::format("{} numbers of {} are not {} of its columns", count, quote(name), columns));
+        ++num_in_columns;
+      }
       ++place->num_used;
       rest -= count;
       found.push_back(stored->bytes);
     }
     if (rest != 0) return refuse(fmt::format("{} numbers of {} are missing", rest, quote(name)));
+    if (num_in_columns > 0 && num_in_columns != static_cast<int64_t>(found.size()))
+      return refuse(fmt::format("only some pieces of {} are columns", quote(name)));
     if (found.size() == 1)
       tensor.bytes = found.front();
+    else if (num_in_columns > 0)
+      tensor.source = std::make_shared<JoinedColumns>(std::move(found), static_cast<uint64_t>(tensor.shape[0]));
     else
       tensor.source = std::make_shared<JoinedTensor>(std::move(found));
     out_.tensors.push_back(std::move(tensor));

@@ -2,10 +2,12 @@
 //
 //   state.safetensors                tensors that rank 0 alone saves
 //   state-00001-of-00004.safetensors   what rank 0 writes of the others: whole tensors, and pieces with one axis
-//   state.safetensors.index.json     {"version": 1, "tensors": {"object/key": {"dtype": "F32", "shape": [8, 4],
+//   state.safetensors.index.json     {"version": 2, "tensors": {"object/key": {"dtype": "F32", "shape": [8, 4],
 //                                     "pieces": [{"file": "state-00001-of-00004.safetensors", "count": 16}, ...]}}}
 //
-// The pieces of a tensor are in the order of its numbers. A rank that has nothing to write makes no file.
+// The pieces of a tensor are in the order of its numbers. Or each has all rows of some columns of a matrix: then they have
+// "columns", how many these are, and are in the order of the columns. A rank that has nothing to write makes no file.
+// Version 1 has no columns; an index without any is written as version 1.
 // Thread rule: functions of values.
 #pragma once
 
@@ -34,6 +36,7 @@ struct StatePiece {
   DType dtype = DType::kF32;
   std::vector<int64_t> shape;    // the whole tensor's
   int64_t begin = 0, count = 0;  // numbers of it
+  int64_t num_columns = 0;  // not 0: `count` numbers are all rows of so many columns, and `begin` is the first column
   std::string file;
 };
 

@@ -62,8 +62,15 @@ class JoinedState {
       EXPECT_EQ(joined.bytes == bytes, true) << view.name << " differs from rank to rank";
       return;
     }
-    std::memcpy(joined.bytes.data() + begin * width, bytes.data(), bytes.size());
     joined.num_given += count;
+    if (is_piece && ranked->num_columns() > 0) {
+      const int64_t row = view.shape.at(1) * width, own_row = ranked->num_columns() * width;
+      for (int64_t i = 0; i < view.shape.at(0); ++i)
+        std::memcpy(joined.bytes.data() + i * row + begin * width, bytes.data() + i * own_row,
+                    static_cast<size_t>(own_row));
+      return;
+    }
+    std::memcpy(joined.bytes.data() + begin * width, bytes.data(), bytes.size());
   }
 
   std::mutex mutex_;

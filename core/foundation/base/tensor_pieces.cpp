@@ -38,4 +38,32 @@ Result<> JoinedTensor::read(uint64_t begin, std::span<std::byte> out) const {
   return Error{ErrorKind::kInternal, "bytes behind the end of a tensor in several files", "", "please report this"};
 }
 
+JoinedColumns::JoinedColumns(std::vector<std::span<const std::byte>> pieces, uint64_t num_rows)
+    : pieces_(std::move(pieces)), num_rows_(num_rows) {
+  for (const std::span<const std::byte> piece : pieces_) row_bytes_ += piece.size() / std::max<uint64_t>(1, num_rows);
+}
+
+Result<> JoinedColumns::read(uint64_t begin, std::span<std::byte> out) const {
+  if (begin > row_bytes_ * num_rows_ || out.size() > row_bytes_ * num_rows_ - begin)
+    return Error{ErrorKind::kInternal, "bytes behind the end of a matrix in several files", "", "please report this"};
+  while (!out.empty()) {
+    const uint64_t row = begin / row_bytes_;
+    uint64_t at = begin % row_bytes_;
+    for (const std::span<const std::byte> piece : pieces_) {
+      const uint64_t width = piece.size() / num_rows_;
+      if (at >= width) {
+        at -= width;
+        continue;
+      }
+      const size_t size = std::min<size_t>(out.size(), width - at);
+      std::ranges::copy(piece.subspan(row * width + at, size), out.begin());
+      out = out.subspan(size);
+      begin += size;
+      at = 0;
+      if (out.empty()) break;
+    }
+  }
+  return {};
+}
+
 }  // namespace mortise

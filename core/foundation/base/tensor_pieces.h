@@ -15,25 +15,39 @@ namespace mortise {
 // The bytes of a tensor from `begin` on, from its memory or its source.
 Result<> read_tensor_bytes(const TensorView& tensor, uint64_t begin, std::span<std::byte> out);
 
-// What this rank has of a tensor that the ranks of a run save together. Either a range of its numbers, whose rest other
-// ranks have, or all of it. In the second case every rank has the same bits, and any of them may write the tensor.
+// Some neighbouring columns of a matrix, in all of its rows.
+struct MatrixColumns {
+  int64_t begin = 0, count = 0;
+};
+
+// What this rank has of a tensor that the ranks of a run save together. Either a range of its numbers or of its columns,
+// whose rest other ranks have, or all of it. In the last case every rank has the same bits, and any of them may write the
+// tensor.
 class RankedTensor : public TensorSource {
  public:
   // Numbers [begin, begin + count) of the whole. `own` gives their bytes and outlives what it borrows from.
   RankedTensor(TensorView own, int64_t begin, int64_t count) : own_(std::move(own)), begin_(begin), count_(count) {}
+  // `own` is a matrix of these columns.
+  RankedTensor(TensorView own, const MatrixColumns& columns)
+      : own_(std::move(own)),
+        begin_(columns.begin),
+        count_(own_.shape.empty() ? 0 : own_.shape[0] * columns.count),
+        num_columns_(columns.count) {}
   explicit RankedTensor(TensorView whole) : own_(std::move(whole)), is_everywhere_(true) {}
 
   [[nodiscard]] bool is_everywhere() const { return is_everywhere_; }
   [[nodiscard]] const TensorView& own() const { return own_; }
   [[nodiscard]] int64_t begin() const { return begin_; }
   [[nodiscard]] int64_t count() const { return count_; }
+  // 0: it has a range of numbers. Else begin() is the first of so many columns.
+  [[nodiscard]] int64_t num_columns() const { return num_columns_; }
 
   // Bytes of the whole tensor, so that one process can save what every rank has.
   Result<> read(uint64_t begin, std::span<std::byte> out) const override;
 
  private:
   TensorView own_;
-  int64_t begin_ = 0, count_ = 0;
+  int64_t begin_ = 0, count_ = 0, num_columns_ = 0;
   bool is_everywhere_ = false;
 };
 
@@ -45,6 +59,17 @@ class JoinedTensor : public TensorSource {
 
  private:
   std::vector<std::span<const std::byte>> pieces_;
+};
+
+// A matrix whose columns lie in several places, each with all rows of some neighbouring columns. Borrowed.
+class JoinedColumns : public TensorSource {
+ public:
+  JoinedColumns(std::vector<std::span<const std::byte>> pieces, uint64_t num_rows);
+  Result<> read(uint64_t begin, std::span<std::byte> out) const override;
+
+ private:
+  std::vector<std::span<const std::byte>> pieces_;
+  uint64_t num_rows_, row_bytes_ = 0;
 };
 
 }  // namespace mortise

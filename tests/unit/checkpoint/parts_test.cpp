@@ -22,7 +22,8 @@ std::span<const std::byte> bytes_from(const std::vector<float>& values, size_t b
   return std::as_bytes(std::span(values).subspan(begin, count));
 }
 
-// A run on several ranks: a counter of rank 0, moments of which each rank has a range, and weights that all have.
+// A run on several ranks: a counter of rank 0, moments of which each rank has a range, a matrix of which each has some
+// columns, and weights that all have.
 struct RankState final : Stateful {
   RankState(int64_t at_step, SaveShare of_rank) : step(at_step), share(of_rank) {
     for (int i = 0; i < 30; ++i) moments.push_back(static_cast<float>(step) + 0.25F * static_cast<float>(i));
@@ -41,6 +42,15 @@ struct RankState final : Stateful {
     TensorView own{"", DType::kF32, {static_cast<int64_t>(count)}, bytes_from(moments, first, count), nullptr};
     writer.put_source("moments", DType::kF32, shape,
                       std::make_shared<RankedTensor>(own, static_cast<int64_t>(first), static_cast<int64_t>(count)));
+    columns.clear();
+    const int64_t first_column = 6 * share.rank / share.size, end_column = 6 * (share.rank + 1) / share.size;
+    for (int64_t i = 0; i < 30; ++i) {
+      if (i % 6 >= first_column && i % 6 < end_column) columns.push_back(moments[static_cast<size_t>(i)]);
+    }
+    const int64_t width = end_column - first_column;
+    TensorView some{"", DType::kF32, {5, width}, bytes_from(columns, 0, columns.size()), nullptr};
+    writer.put_source("numbers_by_column", DType::kF32, std::array<int64_t, 2>{5, 6},
+                      std::make_shared<RankedTensor>(some, MatrixColumns{first_column, width}));
     for (const int64_t rows : {1, 2, 3}) {
       const std::array<int64_t, 2> sizes{rows, 2};
       const auto size = static_cast<size_t>(rows * 2);
@@ -59,6 +69,15 @@ struct RankState final : Stateful {
     std::array<float, 7> middle{};  // over the ends of pieces
     TRY(read_tensor_bytes(all, 9 * sizeof(float), std::as_writable_bytes(std::span(middle))));
     EXPECT_TRUE(std::ranges::equal(middle, std::span(read_moments).subspan(9, 7)));
+    const TensorView matrix = TRY(reader.get_tensor("numbers_by_column", DType::kF32, std::array<int64_t, 2>{5, 6}));
+    std::vector<float> numbers(30);
+    TRY(read_tensor_bytes(matrix, 0, std::as_writable_bytes(std::span(numbers))));
+    EXPECT_EQ(numbers, read_moments) << "the columns of all ranks side by side";
+    for (size_t begin = 0; begin + 7 <= numbers.size(); ++begin) {  // over the ends of pieces and rows
+      TRY(read_tensor_bytes(matrix, begin * sizeof(float), std::as_writable_bytes(std::span(middle))));
+      EXPECT_TRUE(std::ranges::equal(middle, std::span(numbers).subspan(begin, 7))) << begin;
+    }
+    EXPECT_FALSE(read_tensor_bytes(matrix, 24 * sizeof(float), std::as_writable_bytes(std::span(middle))).ok());
     for (const int64_t rows : {1, 2, 3}) {
       const std::array<int64_t, 2> sizes{rows, 2};
       const TensorView one = TRY(reader.get_tensor("weights" + std::to_string(rows), DType::kF32, sizes));
@@ -71,6 +90,7 @@ struct RankState final : Stateful {
   int64_t step;
   SaveShare share;
   std::vector<float> moments, weights, read_moments, read_weights;
+  mutable std::vector<float> columns;  // what save_state() lends
 };
 
 CheckpointRequest request_of(RankState& state, const CheckpointPlace& place) {
@@ -317,9 +337,49 @@ TEST(CheckpointParts, AnIndexThatDoesNotFitItsFilesIsRefused) {
   index["tensors"].erase("run/weights1");
   EXPECT_THAT(error_of(open_state_shards(default_env(), saved.path, manifest, dump_json(index))),
               HasSubstr("has tensors that the index does not name"));
-  index["version"] = 2;
+  index["version"] = 3;
   EXPECT_THAT(error_of(open_state_shards(default_env(), saved.path, manifest, dump_json(index))),
-              HasSubstr("has version 2"));
+              HasSubstr("has version 3"));
+}
+
+// The same of pieces that are columns of a matrix.
+TEST(CheckpointParts, ColumnsThatDoNotFitTheirFilesAreRefused) {
+  const test::TempDir dir;
+  ASSERT_OK_AND_ASSIGN(const SavedCheckpoint saved, save_on_ranks(fast_env(), dir.path(), 1, 2, fast_env()));
+  ASSERT_OK_AND_ASSIGN(const Manifest manifest, verify_checkpoint(default_env(), saved.path));
+  const Json good = read_json_file(default_env(), saved.path / kStateIndexFile).value();
+  EXPECT_EQ(good["version"], 2);
+  const auto error_with = [&](const std::function<void(Json&)>& change) {
+    Json index = good;
+    change(index["tensors"]["run/numbers_by_column"]);
+    const auto opened = open_state_shards(default_env(), saved.path, manifest, dump_json(index));
+    return opened.ok() ? "" : opened.error().to_string();
+  };
+  EXPECT_EQ(error_with([](Json&) {}), "");
+  for (const int64_t columns : {int64_t{-1}, int64_t{0}, int64_t{2}, int64_t{7}, int64_t{1} << 62}) {
+    EXPECT_THAT(error_with([&](Json& one) { one["pieces"][0]["columns"] = columns; }), HasSubstr("of its columns"))
+        << columns;
+  }
+  EXPECT_THAT(error_with([](Json& one) { one["pieces"][0].erase("columns"); }), HasSubstr("only some pieces"));
+  EXPECT_THAT(error_with([](Json& one) { one["shape"] = {30}; }), HasSubstr("of its columns"));
+}
+
+// Ranks that disagree about the columns do not commit.
+TEST(CheckpointParts, ColumnsThatAreSavedTwiceAreNoCheckpoint) {
+  const test::TempDir dir;
+  std::vector<RankState> states{{2, {0, 2}}, {2, {1, 2}}};
+  CheckpointWriter writer(fast_env(), dir.path());
+  const CheckpointRequest request = request_of(states[0], {2, {}});
+  ASSERT_OK_AND_ASSIGN(const Path temporary, writer.begin(request));
+  std::vector<WrittenPart> parts;
+  for (RankState& state : states) {
+    ASSERT_OK_AND_ASSIGN(parts.emplace_back(), writer.write_part(temporary, request_of(state, {2, {}}), state.share));
+    for (StatePiece& piece : parts.back().pieces) {
+      if (piece.num_columns > 0) piece.begin = 0;
+    }
+  }
+  EXPECT_THAT(error_of(writer.commit(temporary, request, parts)),
+              HasSubstr("did not save 'run/numbers_by_column' exactly once"));
 }
 
 }  // namespace
