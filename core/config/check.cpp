@@ -15,6 +15,7 @@
 #include "config/learning_rules.h"
 #include "config/model_rules.h"
 #include "config/sampling_rules.h"
+#include "config/tensor_rules.h"
 #include "config/unused.h"
 #include "foundation/base/secrets.h"
 #include "foundation/base/text.h"
@@ -34,6 +35,7 @@ class Checker : ConfigRules {
     check_rows();
     if (trains || use_ == ConfigUse::kSft) {
       check_model_rules(loaded_, found_);
+      check_tensor_rules(loaded_, found_);
     }
     if (trains || use_ == ConfigUse::kObjective) check_objective();
     if (trains) {

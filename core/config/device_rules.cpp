@@ -28,6 +28,8 @@ class DeviceRules {
     if (config_.ranks.zero_stage > 0) refuse("ranks.zero_stage", "shares an optimizer among ranks", "set it to 0");
     check_tokens("actor.ulysses_sequence_parallel_size", config_.actor.ulysses_sequence_parallel_size);
     check_tokens("ref.ulysses_sequence_parallel_size", config_.ref.ulysses_sequence_parallel_size.value_or(1));
+    if (config_.actor.tensor_model_parallel_size > 1)
+      refuse("actor.tensor_model_parallel_size", "shares layers among ranks", "set it to 1");
     if (use == ConfigUse::kTrain) check_objective();
     return std::move(problems_);
   }

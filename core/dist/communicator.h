@@ -93,7 +93,7 @@ class Communicator {
   // size gives the same one. Its ranks make the call together. Errors name the ranks of the whole run; leave() does nothing.
   virtual Result<Communicator*> neighbours(int size) = 0;
   // The same of the ranks whose numbers leave the same rest when they are divided by `step`, which divides size(): one rank
-  // out of each group of `step` neighbours. They count from 0 in rank order.
+  // out of each group of `step` neighbours. They count from 0 in rank order. A group has groups too.
   virtual Result<Communicator*> strided(int step) = 0;
 
   // Every rank's bytes, in rank order, on every rank. Sizes may differ and may be 0.

@@ -213,9 +213,11 @@ Result<> GenerateEngine::check(const GenerateRequest& request) const {
 }
 
 Result<uint64_t> GenerateEngine::submit(std::span<const GenerateRequest> requests) {
-  if (model_.gate() != nullptr && !model_.gate()->is_whole()) {
-    return Error{ErrorKind::kConfig, "the weights lie on several ranks now, and only rollouts and rewards gather them",
-                 "generate", "set ranks.zero_stage to 2, or sample during the rollout"};
+  if (!model_.is_whole()) {
+    return Error{
+        ErrorKind::kConfig, "the weights lie on several ranks now, and only rollouts and rewards gather them",
+        "generate",
+        "set ranks.zero_stage to 2 or less and actor.tensor_model_parallel_size to 1, or sample during the rollout"};
   }
   for (const GenerateRequest& request : requests) TRY(check(request));
   const int64_t room = std::max<int64_t>(0, options_.max_pending_requests - scheduler_.num_waiting_requests());

@@ -51,6 +51,16 @@ void set_sequence_parallel(Translation& t, const std::string& part, std::initial
   }
 }
 
+void set_tensor_parallel(Translation& t) {
+  constexpr std::string_view kName = "actor.megatron.tensor_model_parallel_size";
+  if (!t.is_given(kName)) return;
+  const int64_t size = t.is_null(kName) ? 1 : t.integer(kName);
+  if (size <= 1)
+    t.note(kName, "1: every rank has whole layers");
+  else
+    t.set("actor.tensor_model_parallel_size", size, {kName}, "changes memory and speed only");
+}
+
 // `part`: "actor" or "critic".
 void set_schedule(Translation& t, const std::string& part) {
   const std::string table = part + ".optim.", type_key = table + "lr_scheduler_type", style = table + "warmup_style";
@@ -233,6 +243,7 @@ void translate_verl(Translation& t) {
   set_turns(t);
   set_trainer(t);
   set_model(t);
+  set_tensor_parallel(t);
   warn_of_other_defaults(t);
   translate_verl_rewards(t);
   if (!has_critic(t)) return;

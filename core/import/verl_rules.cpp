@@ -141,6 +141,7 @@ constexpr PeerRule kActor[] = {
     no_effect("actor.fsdp_config.model_dtype", kPrecision),
     compute("actor.fsdp_config.ulysses_sequence_parallel_size", "1", "actor.ulysses_sequence_parallel_size"),
     compute("actor.veomni.ulysses_parallel_size", "1", "actor.ulysses_sequence_parallel_size"),
+    compute("actor.megatron.tensor_model_parallel_size", "1", "actor.tensor_model_parallel_size"),
     no_effect_below("actor.fsdp_config.*", kFsdp, kWhereItRuns),
     no_effect_below("actor.megatron.*", kMegatron, kWhereItRuns),
     no_effect_below("actor.fsdp_config.qat.*", kQat, "only with qat.enable"),

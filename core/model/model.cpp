@@ -6,7 +6,6 @@
 #include <fmt/core.h>
 
 #include <algorithm>
-#include <charconv>
 
 #include "model/layers/offload_gate.h"
 #include "model/tensor/storage_memory.h"
@@ -121,6 +120,10 @@ const NamedParameter* Model::find_parameter(std::string_view name) const {
 
 at::Tensor Model::forward_hidden(const PackedBatch& batch, const ForwardOptions& options) const {
   ForwardOptions own = options;
+  if (tensor_ != nullptr && !tensor_->is_whole()) {
+    own.tensor = tensor_->ranks();
+    return decoder_forward(tensor_->config(), tensor_->weights(), tensor_->leaves(), batch, own);
+  }
   if (gate_ != nullptr) own.gate = gate_;
   if (device_.by_operators) own.path = LayerPath::kOperators;
   return decoder_forward(config_, weights_, leaves_, batch, own);
@@ -142,15 +145,11 @@ at::Tensor Model::head_grad() const {
 }
 
 int64_t lowest_backward(int64_t num_layers, std::span<const NamedParameter> trained) {
-  constexpr std::string_view kLayer = "model.layers.";
   int64_t lowest = num_layers + 1;
   for (const NamedParameter& parameter : trained) {
     const std::string_view name = parameter.name;
     if (name.ends_with(kEmbeddingName)) return 1;
-    int64_t layer = num_layers;  // behind all layers
-    if (const size_t at = name.find(kLayer); at != std::string_view::npos)
-      std::from_chars(name.data() + at + kLayer.size(), name.data() + name.size(), layer);
-    lowest = std::min(lowest, layer + 1);
+    lowest = std::min(lowest, layer_of(name).value_or(num_layers) + 1);
   }
   return lowest;
 }
@@ -213,7 +212,10 @@ void Model::start_changed() {
 }
 
 void Model::weights_changed() {
-  if (trained_lora_ != nullptr && (gate_ == nullptr || gate_->is_whole())) trained_lora_->merge();
+  if (tensor_ != nullptr)
+    tensor_->merge();
+  else if (trained_lora_ != nullptr && (gate_ == nullptr || gate_->is_whole()))
+    trained_lora_->merge();
   round_to_nearest(weights_, offload_.get());
 }
 
@@ -230,12 +232,30 @@ Result<> Model::offload_weights(const std::shared_ptr<Offload>& files) {
   return {};
 }
 
+void Model::split_layers(const std::shared_ptr<TensorRanks>& ranks) { split_layers(ranks, /*copies=*/true); }
+
+void Model::split_layers(const std::shared_ptr<TensorRanks>& ranks, bool copies) {
+  const ParameterStore whole{weights_, leaves_, parameters_};
+  tensor_ = std::make_shared<ModelPart>(config_, whole, ranks, copies);
+  if (trained_lora_ != nullptr) {
+    auto base = std::make_shared<ModelPart>(config_, trained_lora_->base(), ranks, copies);
+    base->free_whole();
+    tensor_->adapt(leaves_, std::move(base));
+  }
+  tensor_->free_whole();
+}
+
+bool Model::is_whole() const {
+  return (gate_ == nullptr || gate_->is_whole()) && (tensor_ == nullptr || tensor_->is_whole());
+}
+
 Model Model::base_view() const {
   Model view;
   view.config_ = config_;
   view.device_ = device_;
   view.adopt(trained_lora_->base());
   if (has_rounded_matrices()) view.add_rounded_matrices();
+  if (tensor_ != nullptr) view.tensor_ = tensor_->base();
   return view;
 }
 
@@ -334,6 +354,7 @@ Model Model::frozen_shape() const {
   copy.device_ = device_;
   copy.adopt(allocate_parameters(config_, dtype(), /*requires_grad=*/false, device_.device));
   if (has_rounded_matrices()) allocate_rounded(copy.weights_);
+  if (tensor_ != nullptr) copy.split_layers(tensor_->ranks(), /*copies=*/false);
   return copy;
 }
 
@@ -345,9 +366,11 @@ Model Model::clone_frozen() const {
 
 void Model::copy_numbers(const Model& from) {
   const at::NoGradGuard no_grad;
-  for (size_t i = 0; i < parameters_.size(); ++i) {
-    const at::Tensor to = parameters_[i].tensor.detach();
-    if (has_memory(to)) to.copy_(from.parameters_[i].tensor.detach());
+  const auto& to = tensor_ != nullptr ? tensor_->parameters() : parameters_;
+  const auto& numbers = from.tensor_ != nullptr ? from.tensor_->parameters() : from.parameters_;
+  for (size_t i = 0; i < to.size(); ++i) {
+    const at::Tensor own = to[i].tensor.detach();
+    if (has_memory(own)) own.copy_(numbers[i].tensor.detach());
   }
   for (size_t layer = 0; layer < weights_.rounded.size(); ++layer) copy_rounded(from.weights_, weights_, layer);
 }
@@ -368,6 +391,9 @@ std::vector<NamedParameter> Model::numbers() const {
 void Model::zero_grad() {
   if (offload_ != nullptr) offload_->release_all();
   for (NamedParameter& parameter : parameters_) parameter.tensor.mutable_grad().reset();
+  if (tensor_ != nullptr) {
+    for (NamedParameter& parameter : tensor_->parameters()) parameter.tensor.mutable_grad().reset();
+  }
   if (trained_lora_ == nullptr) return;
   for (NamedParameter& parameter : trained_lora_->parameters()) parameter.tensor.mutable_grad().reset();
 }

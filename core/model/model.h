@@ -31,6 +31,7 @@
 #include "model/tensor/offload.h"
 #include "model/tensor/packing.h"
 #include "model/weights/model_config.h"
+#include "model/weights/model_part.h"
 #include "model/weights/parameters.h"
 
 namespace mortise {
@@ -81,7 +82,8 @@ class Model {
   [[nodiscard]] bool has_adapter() const { return adapter_ != nullptr || trained_lora_ != nullptr; }
   // What training changes: the parameters, or the adapter's. Those that do not require a gradient are frozen.
   [[nodiscard]] const std::vector<NamedParameter>& trainable() const {
-    return trained_lora_ != nullptr ? trained_lora_->parameters() : parameters_;
+    if (trained_lora_ != nullptr) return trained_lora_->parameters();
+    return tensor_ != nullptr ? tensor_->parameters() : parameters_;
   }
   // The same of what training changes now.
   [[nodiscard]] int64_t lowest_backward() const;
@@ -128,6 +130,16 @@ class Model {
   void use_gate(std::shared_ptr<WeightGate> gate) { gate_ = std::move(gate); }
   // Null: all weights are in memory.
   [[nodiscard]] WeightGate* gate() const { return gate_.get(); }
+  // Tensor parallel: this rank has its part of the layers from now on (weights/model_part.h), which training changes.
+  // Passes are collectives of the ranks. After parameters were frozen. For a model without gate and rounded matrices, with
+  // a plain adapter or none.
+  void split_layers(const std::shared_ptr<TensorRanks>& ranks);
+  // Null: this rank has whole layers.
+  [[nodiscard]] ModelPart* model_part() const { return tensor_.get(); }
+  // Do all weights have memory here?
+  [[nodiscard]] bool is_whole() const;
+  // Shapes of the layers in this rank's passes.
+  [[nodiscard]] const ModelConfig& pass_config() const { return tensor_ != nullptr ? tensor_->config() : config_; }
   // The parameters, but of a model with an adapter in training those of its base: parameters() follow from them.
   [[nodiscard]] const std::vector<NamedParameter>& stored_parameters() const {
     return trained_lora_ != nullptr ? trained_lora_->base().parameters : parameters_;
@@ -151,18 +163,22 @@ class Model {
   [[nodiscard]] Result<bool> saves_exactly(const SaveOptions& options) const;
   // A copy of the numbers that never requires grad: the reference model.
   [[nodiscard]] Model clone_frozen() const;
-  // Takes the numbers of a model with the same parameters. The other one has no masters only if this one has none.
+  // Takes the numbers of a model with the same parameters, whose layers are split alike. The other one has no masters only if this one has none.
   void copy_numbers(const Model& from);
   // As clone_frozen(), before the numbers are copied: memory for them is not touched yet.
   [[nodiscard]] Model frozen_shape() const;
   void zero_grad();  // forgets all gradients
   // Sequences of up to so many tokens will come: see ModelConfig::rope_length. Call this before an engine is made.
-  void set_rope_length(int64_t length) { config_.rope_length = length; }
+  void set_rope_length(int64_t length) {
+    config_.rope_length = length;
+    if (tensor_ != nullptr) tensor_->set_rope_length(length);
+  }
 
  private:
   Model() = default;
   void adopt(ParameterStore store);
   void add_rounded_matrices();
+  void split_layers(const std::shared_ptr<TensorRanks>& ranks, bool copies);
   Result<> adapt(LoraPlan plan);
   // How `options` store the weights: the dtype, or nothing for "as they were read".
   [[nodiscard]] Result<std::optional<at::ScalarType>> stored_dtype(const SaveOptions& options) const;
@@ -178,6 +194,7 @@ class Model {
   std::unique_ptr<TrainedLora> trained_lora_;   // null where the parameters themselves are trained
   bool shares_memory_ = false;                  // the parameters are another model's too
   std::shared_ptr<WeightGate> gate_;            // null: all weights are in memory
+  std::shared_ptr<ModelPart> tensor_;           // null: this rank has whole layers
   std::shared_ptr<Offload> offload_;            // null: nothing lies in files
   uint64_t loaded_version_ = 0;
   ComputeDevice device_;

@@ -40,6 +40,7 @@ struct ActorConfig {
   bool use_dynamic_bsz = false;                         // cut by tokens even if a row count is given
   std::optional<int64_t> ppo_max_token_len_per_gpu;     // tokens per micro-batch, if cut by tokens; null = auto
   int64_t ulysses_sequence_parallel_size = 1;           // ranks that share the tokens of a pass
+  int64_t tensor_model_parallel_size = 1;               // ranks that share the matrices of each layer
   int64_t ppo_epochs = 1;                               // passes over the batch of a step (TRL: num_iterations)
   bool shuffle = false;                                 // a new order of rows in every pass
   double grad_clip = 1.0;                               // L2 norm limit (TRL: max_grad_norm); 0 = no clipping
@@ -73,6 +74,29 @@ struct ActorConfig {
 inline constexpr auto has_one_update_a_pass = [](const auto& k) -> bool {
   return k.config.actor.shuffle && plan_batches(k.config).updates_per_epoch_pass <= 1;
 };
+
+// How ranks compute a pass together.
+template <class Keys>
+void describe_actor_groups(Keys& keys) {
+  keys.free(
+          "ulysses_sequence_parallel_size", &ActorConfig::ulysses_sequence_parallel_size,
+          "Ranks that share the tokens of each pass of the policy (sequence parallel). Long rows then need less memory "
+          "on each. Must divide the number of ranks, and the model's heads must divide among so many ranks. 1: every "
+          "rank computes passes of its own.")
+      .at_least(1)
+      .at_most(kMostRanks)
+      .as_in_verl("1")
+      .swift("sequence_parallel_size", "1");
+  keys.free(
+          "tensor_model_parallel_size", &ActorConfig::tensor_model_parallel_size,
+          "Ranks that share the matrices of each layer (tensor parallel), of the policy and its reference. In updates and "
+          "log-prob passes each rank has only its part of these weights, their gradients and optimizer states. Must divide "
+          "the number of ranks, and the model's heads and the size of its MLP must divide among so many ranks. 1: every "
+          "rank has whole layers. (verl: actor.megatron.tensor_model_parallel_size.)")
+      .at_least(1)
+      .at_most(kMostRanks)
+      .verl("actor.megatron.tensor_model_parallel_size");
+}
 
 template <class Keys>
 void describe_actor_batches(Keys& keys) {
@@ -111,15 +135,7 @@ void describe_actor_batches(Keys& keys) {
           kInTrain,
           [](const auto& k) { return !k.config.actor.use_dynamic_bsz && k.config.actor.ppo_micro_batch_size_per_gpu; },
           "passes are cut by actor.ppo_micro_batch_size_per_gpu (set actor.use_dynamic_bsz=true)");
-  keys.free(
-          "ulysses_sequence_parallel_size", &ActorConfig::ulysses_sequence_parallel_size,
-          "Ranks that share the tokens of each pass of the policy (sequence parallel). Long rows then need less memory "
-          "on each. Must divide the number of ranks, and the model's heads must divide among so many ranks. 1: every "
-          "rank computes passes of its own.")
-      .at_least(1)
-      .at_most(kMostRanks)
-      .as_in_verl("1")
-      .swift("sequence_parallel_size", "1");
+  describe_actor_groups(keys);
   keys.compared("ppo_epochs", &ActorConfig::ppo_epochs, "Passes of the updates over the rows of a step.")
       .at_least(1)
       .at_most(1'000'000)

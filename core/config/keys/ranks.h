@@ -9,7 +9,7 @@
 
 namespace mortise {
 
-inline constexpr double kMostRanks = 65536;  // that share the tokens of a pass
+inline constexpr double kMostRanks = 65536;  // that share the tokens of a pass, or its layers
 
 struct RanksConfig {
   std::chrono::milliseconds join_timeout{600'000};    // until all ranks have started

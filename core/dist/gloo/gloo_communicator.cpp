@@ -29,6 +29,8 @@ namespace {
 
 using Work = c10::intrusive_ptr<c10d::Work>;
 
+constexpr const char* kWholeName = "gloo";
+
 std::string text_of(const std::exception& error) {
   const auto* torch = dynamic_cast<const c10::Error*>(&error);
   return torch != nullptr ? torch->what_without_backtrace() : error.what();
@@ -178,15 +180,17 @@ c10::intrusive_ptr<c10d::ProcessGroupGloo> connect_group(const c10::intrusive_pt
 
 class GlooCommunicator : public Communicator {
  public:
-  // `is_part`: some ranks of a larger group, whose watch it shares.
+  // `name`: that of its keys in the store. kWholeName: all ranks of the run, else some of a larger group, whose watch it
+  // shares.
   GlooCommunicator(c10::intrusive_ptr<c10d::ProcessGroupGloo> group, c10::intrusive_ptr<c10d::Store> store,
-                   std::shared_ptr<RankWatch> watch, const GlooOptions& options, bool is_part)
+                   std::shared_ptr<RankWatch> watch, const GlooOptions& options, std::string name)
       : group_(std::move(group)),
         store_(std::move(store)),
         counters_(c10::make_intrusive<c10d::PrefixStore>("counters", store_)),
         watch_(std::move(watch)),
         options_(options),
-        is_part_(is_part) {}
+        name_(std::move(name)),
+        is_part_(name_ != kWholeName) {}
   GlooCommunicator(const GlooCommunicator&) = delete;
   GlooCommunicator& operator=(const GlooCommunicator&) = delete;
 
@@ -315,12 +319,13 @@ class GlooCommunicator : public Communicator {
 
   Result<Communicator*> neighbours(int size) override {
     TRY(check_group_size(size, options_.size));
-    return part(fmt::format("gloo/{}/{}", size, options_.rank / size), options_.rank % size, size);
+    return part(fmt::format("{}/{}/{}", name_, size, options_.rank / size), options_.rank % size, size);
   }
 
   Result<Communicator*> strided(int step) override {
     TRY(check_group_size(step, options_.size));
-    return part(fmt::format("gloo/every/{}/{}", step, options_.rank % step), options_.rank / step, options_.size / step);
+    return part(fmt::format("{}/every/{}/{}", name_, step, options_.rank % step), options_.rank / step,
+                options_.size / step);
   }
 
   Result<std::vector<std::string>> exchange(const std::string& bytes, std::string_view stage) override {
@@ -390,7 +395,7 @@ class GlooCommunicator : public Communicator {
     own.size = size;
     try {
       auto group = connect_group(store_, name, own);
-      return (parts_[name] = std::make_unique<GlooCommunicator>(std::move(group), store_, watch_, own, true)).get();
+      return (parts_[name] = std::make_unique<GlooCommunicator>(std::move(group), store_, watch_, own, name)).get();
     } catch (const std::exception& error) {
       return watch_->explain_failure(kStage, text_of(error));
     }
@@ -467,7 +472,8 @@ class GlooCommunicator : public Communicator {
   c10::intrusive_ptr<c10d::Store> counters_;
   std::shared_ptr<RankWatch> watch_;
   GlooOptions options_;
-  bool is_part_ = false;  // its calls do not count in the order of calls, which all ranks of a run share
+  std::string name_;
+  bool is_part_;  // its calls do not count in the order of calls, which all ranks of a run share
   bool left_ = false;
   std::map<std::string, std::unique_ptr<GlooCommunicator>> parts_;  // by name
 };
@@ -484,9 +490,9 @@ Result<std::unique_ptr<Communicator>> gloo_communicator(std::unique_ptr<C10dStor
   const std::shared_ptr<RankWatch> kept = std::move(watch);
   TRY(kept->begin_call("start", true));
   try {
-    auto group = connect_group(store->handle()->store, "gloo", options);
+    auto group = connect_group(store->handle()->store, kWholeName, options);
     return std::unique_ptr<Communicator>(
-        std::make_unique<GlooCommunicator>(std::move(group), store->handle()->store, kept, options, false));
+        std::make_unique<GlooCommunicator>(std::move(group), store->handle()->store, kept, options, kWholeName));
   } catch (const std::exception& error) {
     return kept->explain_failure("start", text_of(error));
   }

@@ -19,6 +19,7 @@
 #include "foundation/base/tensor_pieces.h"
 #include "foundation/metrics/op_timer.h"
 #include "learn/optim/rounded_step.h"
+#include "learn/optim/split_state.h"
 #include "learn/optim/tensor_state.h"
 #include "learn/optim/weight_shards.h"
 #include "model/weights/weight_files.h"
@@ -283,8 +284,29 @@ double norm_of(std::span<const double> norms) {
 
 }  // namespace
 
+// What all ranks of the group have counts once. Of the rest each rank has a term, or its neighbour has it.
+Result<double> Optimizer::norm_of_parts() const {
+  c10::NoGradGuard no_grad;
+  const ModelPart& part = *zero_.tensor;
+  const int size = part.ranks()->size();
+  double common = 0.0;
+  const at::Tensor own = at::zeros({1}, at::kDouble), all = at::zeros({size}, at::kDouble);
+  for (const OptimizedParameter& parameter : parameters_) {
+    if (!parameter.tensor.grad().defined()) continue;
+    const TensorSplit& split = part.split(part.find(parameter.name));
+    if (split.is_split() && !split.is_first(part.ranks()->rank())) continue;
+    const double norm = norm_of(block_norms({parameter.tensor.grad()}));
+    (split.is_split() ? *own.mutable_data_ptr<double>() : common) += norm * norm;
+  }
+  part.ranks()->gather(own, all);
+  TRY(part.ranks()->status());
+  for (int rank = 0; rank < size; ++rank) common += all.const_data_ptr<double>()[rank];
+  return std::sqrt(common);
+}
+
 // A part begins and ends with blocks, so that the blocks of all ranks are those of the whole tensors.
 Result<double> Optimizer::grad_norm() const {
+  if (zero_.tensor != nullptr) return norm_of_parts();
   if (!is_sharded()) return global_grad_norm(parameters_);
   c10::NoGradGuard no_grad;
   std::vector<at::Tensor> gradients;
@@ -314,6 +336,11 @@ Result<double> Optimizer::grad_norm() const {
 void Optimizer::put_state(StateWriter& writer, size_t parameter, size_t state) const {
   const StateTensor& layout = layout_[parameter][state];
   const std::string key = key_of(layout, parameters_[parameter]);
+  if (zero_.tensor != nullptr) {
+    const size_t place = zero_.tensor->find(parameters_[parameter].name);
+    put_part(writer, key, *zero_.tensor, place, state_[parameter][state]);
+    return;
+  }
   const DType dtype = dtype_of_scalar(layout.dtype);
   if (!is_sharded()) {  // a part is a parameter
     const bool is_alone = zero_.communicator == nullptr || zero_.communicator->size() == 1;
@@ -350,6 +377,11 @@ Result<> Optimizer::load_state(StateReader& reader) {
   for (size_t i = 0; i < parameters_.size(); ++i) {
     for (size_t state = 0; state < layout_[i].size(); ++state) {
       const StateTensor& layout = layout_[i][state];
+      if (zero_.tensor != nullptr) {
+        TRY(read_part(reader, key_of(layout, parameters_[i]), *zero_.tensor, zero_.tensor->find(parameters_[i].name),
+                      state_[i][state]));
+        continue;
+      }
       const TensorView view =
           TRY(reader.get_tensor(key_of(layout, parameters_[i]), dtype_of_scalar(layout.dtype), layout.shape));
       for (size_t part = 0; part < parts_.size(); ++part) {

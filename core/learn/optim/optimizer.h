@@ -5,6 +5,9 @@
 // are spread (weight_shards.h), each of their parts is a unit, and a rank steps its own numbers only. Every bit is that of
 // one process with the same gradient. A rule that needs whole parameters gets ranges that are cut between parameters.
 //
+// If ranks share the layers of the model (tensor parallel), the parameters are this rank's part of them, and the rule steps
+// element by element. State is saved in the shapes of whole parameters.
+//
 // State (the rule's tensors and the update count) goes into checkpoints. On several ranks each has its part (RankedTensor).
 // Thread rule: one thread at a time.
 #pragma once
@@ -25,6 +28,7 @@
 namespace mortise {
 
 class RoundedStep;
+class ModelPart;
 class WeightShards;
 
 // How ranks share the state (ranks.zero_stage).
@@ -32,6 +36,7 @@ struct ZeroOptions {
   Communicator* communicator = nullptr;  // borrowed; null or one rank: nothing is shared
   int64_t stage = 0;                     // 1: the state; 2: the state, and gradients between micro-batches; 3: as 2
   WeightShards* weights = nullptr;       // borrowed; the parameters, if they are spread
+  const ModelPart* tensor = nullptr;     // borrowed; what has the parameters, if ranks share the layers. Stage 0 only
 };
 
 // Parameters that are cut into ranges of ranks together.
@@ -63,7 +68,8 @@ class Optimizer : public Stateful {
   // all parameters.
   Result<> step(double lr, double grad_factor = 1.0);
   void zero_grad();  // zeroes in place: the memory is used again
-  // global_grad_norm of its parameters, with the same bits if the gradient is sharded. Sharded: a collective.
+  // global_grad_norm of its parameters, with the same bits if the gradient is sharded. Of whole parameters if ranks share
+  // the layers: on each rank the same. Either is a collective.
   [[nodiscard]] Result<double> grad_norm() const;
 
   [[nodiscard]] int64_t num_updates() const { return num_updates_; }
@@ -101,6 +107,7 @@ class Optimizer : public Stateful {
   [[nodiscard]] at::Tensor gradient_of(const OwnPart& part) const;
   [[nodiscard]] FlatRange state_range_of(int64_t begin, int64_t size, const StateTensor& state) const;
   void put_state(StateWriter& writer, size_t parameter, size_t state) const;
+  [[nodiscard]] Result<double> norm_of_parts() const;
 
   std::vector<OptimizedParameter> parameters_;
   std::unique_ptr<const UpdateRule> rule_;

@@ -6,17 +6,16 @@
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
-#include <charconv>
 #include <string_view>
 
 #include "model/tensor/storage_memory.h"
+#include "model/weights/names.h"
 
 namespace mortise {
 
 namespace {
 
 constexpr std::string_view kWeightsStage = "gathering weights";
-constexpr std::string_view kLayerPrefix = "model.layers.";
 
 std::vector<int64_t> sizes_of(std::span<const at::Tensor> tensors) {
   std::vector<int64_t> sizes;
@@ -56,11 +55,8 @@ WeightUnits weight_units(const ModelConfig& config, std::span<const NamedParamet
       units.whole.push_back(i);
       continue;
     }
-    size_t part = name == "model.embed_tokens.weight" ? 0 : units.parts.size() - 1;
-    if (name.starts_with(kLayerPrefix)) {
-      std::from_chars(name.data() + kLayerPrefix.size(), name.data() + name.size(), part);
-      ++part;
-    }
+    size_t part = name == kEmbeddingName ? 0 : units.parts.size() - 1;
+    if (const auto layer = layer_of(name)) part = static_cast<size_t>(*layer) + 1;
     units.parts[part].push_back(i);
   }
   return units;
@@ -347,6 +343,10 @@ void WeightShards::move_towards(const WeightShards& other, double weight) {
 Result<WholeWeights> WholeWeights::gather(std::initializer_list<const Model*> models, const KeepsPart& keeps) {
   WholeWeights out;
   for (const Model* model : models) {
+    if (ModelPart* const part = model == nullptr ? nullptr : model->model_part(); part != nullptr) {
+      out.parts_.push_back(part);
+      TRY(part->gather_all(!keeps ? KeepsLayer() : [&](int64_t layer) { return keeps(layer + 1); }));
+    }
     WeightShards* const shards = model == nullptr ? nullptr : shards_of(*model);
     if (shards == nullptr) continue;
     out.shards_.push_back(shards);

@@ -125,19 +125,23 @@ class WeightShards : public WeightGate {
   std::optional<Error> error_;
 };
 
-// All weights of some models, or those that `keeps` names, in memory while it lives. Models without a gate, and null, are left as they are.
+// All weights of some models, or those that `keeps` names, in memory while it lives: of models that are spread, and of those
+// whose layers are split (tensor parallel). Other models, and null, are left as they are.
 class WholeWeights {
  public:
   static Result<WholeWeights> gather(std::initializer_list<const Model*> models, const KeepsPart& keeps = {});
-  WholeWeights(WholeWeights&& other) noexcept : shards_(std::exchange(other.shards_, {})) {}
+  WholeWeights(WholeWeights&& other) noexcept
+      : shards_(std::exchange(other.shards_, {})), parts_(std::exchange(other.parts_, {})) {}
   WholeWeights& operator=(WholeWeights&&) = delete;
   ~WholeWeights() {
     for (WeightShards* shards : shards_) shards->release_all();
+    for (ModelPart* part : parts_) part->release_all();
   }
 
  private:
   WholeWeights() = default;
   std::vector<WeightShards*> shards_;
+  std::vector<ModelPart*> parts_;
 };
 
 // The shards of a model; null if it is whole on every rank.

@@ -8,6 +8,7 @@
 #include <c10/core/GradMode.h>
 
 #include <algorithm>
+#include <map>
 #include <string>
 #include <utility>
 
@@ -100,6 +101,7 @@ Result<> GradientSum::end_round(std::optional<size_t> leaf, const BackwardPass& 
     backward();
   }
   if (ranks_.sequence != nullptr) TRY(ranks_.sequence->status());
+  if (model_->model_part() != nullptr) TRY(model_->model_part()->ranks()->status());
   if (!ranks_.deterministic || !leaf) return {};
   const c10::NoGradGuard no_grad;
   GradientNode node{0, *leaf, {}};
@@ -109,8 +111,14 @@ Result<> GradientSum::end_round(std::optional<size_t> leaf, const BackwardPass& 
     node.gradients = grads_of(*parameters_);
   }
   forget_gradients();
-  if (share_->is_told(*leaf)) add_node(nodes_, std::move(node));
+  if (keeps_nodes(*leaf)) add_node(nodes_, std::move(node));
   return {};
+}
+
+// One rank of those that have the same gradient of it.
+bool GradientSum::keeps_nodes(size_t leaf) const {
+  const int in_group = ranks_.communicator->rank() - share_->owners()[leaf];
+  return in_group >= 0 && in_group < ranks_.tensor_size;
 }
 
 // The gradient of a micro-batch whose tokens several ranks share, on each of them: a leaf of the tree.
@@ -151,7 +159,10 @@ Result<> GradientSum::share_round(const BackwardPass& backward) {
 
 Result<> GradientSum::finish(const std::vector<LeafReport>& leaves) {
   const c10::NoGradGuard no_grad;
-  if (!optimizer_->is_sharded()) return ranks_.deterministic ? reduce_tree(leaves) : reduce_all();
+  if (!optimizer_->is_sharded()) {
+    TRY(ranks_.deterministic ? reduce_tree(leaves) : reduce_all());
+    return add_terms();
+  }
   if (optimizer_->shares_gradients() && !ranks_.deterministic) {
     for (ShardUnit& unit : optimizer_->units()) owned(unit);
     return {};
@@ -168,9 +179,31 @@ Result<> GradientSum::finish(const std::vector<LeafReport>& leaves) {
 
 Result<> GradientSum::reduce_all() {
   fill_absent_gradients(*parameters_);
-  if (ranks_.communicator->size() == 1) return {};  // saves the copies into buckets
-  return sum_in_buckets(
-      [this](const at::Tensor& numbers) { return ranks_.communicator->all_reduce_sum(numbers, kStage); });
+  Communicator* const ranks = TRY(same_part());
+  if (ranks->size() == 1) return {};  // saves the copies into buckets
+  return sum_in_buckets([ranks](const at::Tensor& numbers) { return ranks->all_reduce_sum(numbers, kStage); });
+}
+
+// Neighbours in the group that have the same numbers get the sum of their terms.
+Result<> GradientSum::add_terms() {
+  const ModelPart* const part = model_->model_part();
+  if (part == nullptr) return {};
+  std::map<int, std::vector<at::Tensor>> by_size;
+  for (const OptimizedParameter& parameter : *parameters_) {
+    int size = part->ranks()->size();  // all of them, for an adapter's A and B
+    if (!model_->trains_lora()) {
+      const TensorSplit& split = part->split(part->find(parameter.name));
+      if (!split.has_terms) continue;
+      if (split.is_split()) size = static_cast<int>(split.repeats);
+    }
+    by_size[size].push_back(parameter.tensor.grad());
+  }
+  for (const auto& [size, grads] : by_size) {
+    const at::Tensor flat = flatten(grads);
+    part->ranks()->sum_of_neighbours(flat, size);
+    unflatten(flat, grads);
+  }
+  return part->ranks()->status();
 }
 
 // Every gradient becomes what `sum` makes of it.
@@ -191,7 +224,7 @@ Result<> GradientSum::sum_in_buckets(const std::function<Result<>(const at::Tens
 
 // The nodes of other ranks are known but for their numbers, which come bucket by bucket.
 Result<> GradientSum::reduce_tree(const std::vector<LeafReport>& leaves) {
-  Communicator& communicator = *ranks_.communicator;
+  Communicator& communicator = *TRY(same_part());
   const std::vector<NodePlace> places = node_places(share_->owners(), leaves);
   for (const OptimizedParameter& parameter : *parameters_)
     parameter.tensor.mutable_grad() = at::zeros_like(parameter.tensor.detach());
@@ -202,11 +235,12 @@ Result<> GradientSum::reduce_tree(const std::vector<LeafReport>& leaves) {
     for (const NodePlace& place : places) {
       GradientNode node{place.level, place.index, {}};
       if (place.has_gradient) {
-        const bool is_mine = place.owner == communicator.rank();
+        const int owner = place.owner / ranks_.tensor_size;  // in the group of those with the same part
+        const bool is_mine = owner == communicator.rank();
         const at::Tensor flat = is_mine
                                     ? flatten(std::span(nodes_[place.at_owner].gradients).subspan(begin, end - begin))
                                     : at::empty({total_numel(bucket)}, bucket[0].options());
-        TRY(communicator.broadcast(flat, place.owner, kStage));
+        TRY(communicator.broadcast(flat, owner, kStage));
         node.gradients.push_back(flat);
       }
       add_node(sums, std::move(node));

@@ -9,6 +9,10 @@
 // Deterministic: the ranks of a group first add the gradient of each micro-batch, and its first rank has the nodes. The
 // bits then depend on the size of the group too.
 //
+// With tensor parallel, the ranks of a group have the same micro-batches and gradients of their own parts of the layers. Sums
+// are over the ranks that have the same part. Where every rank of a group has a parameter but only a term of its gradient,
+// these terms are added in the end.
+//
 // The sum goes to every rank, or, if the optimizer is sharded, each part of it only to the rank that owns it. With
 // ZeRO 2, that happens after every micro-batch, and a rank then frees its own gradient. With ZeRO 3, it happens layer by
 // layer while backward runs. Deterministic sums keep whole gradients.
@@ -52,6 +56,13 @@ class GradientSum {
 
  private:
   Result<> reduce_all();
+  Result<> add_terms();
+  // The ranks with the same part of the model.
+  [[nodiscard]] Result<Communicator*> same_part() const {
+    if (ranks_.tensor_size == 1) return ranks_.communicator;
+    return ranks_.communicator->strided(ranks_.tensor_size);
+  }
+  [[nodiscard]] bool keeps_nodes(size_t leaf) const;
   Result<> sum_over_tokens();
   Result<> sum_in_buckets(const std::function<Result<>(const at::Tensor&)>& sum);
   Result<> reduce_tree(const std::vector<LeafReport>& leaves);

@@ -106,7 +106,7 @@ ForwardOptions forward_options(const Model& model, const PackedBatch& packed, co
     const NumberSizes sizes(element, model.has_rounded_matrices() ? 2 : element);
     // As many on all ranks that share the tokens: a layer that is computed again exchanges them again.
     const int64_t num_tokens = shard != nullptr ? shard->largest() : packed.num_tokens();
-    forward.recomputed_layers = layers_to_recompute(model.config(), sizes, num_tokens, *options.activation_bytes);
+    forward.recomputed_layers = layers_to_recompute(model.pass_config(), sizes, num_tokens, *options.activation_bytes);
   }
   if (options.dropout && model.lora_dropout() > 0.0) {
     forward.lora_dropout = LoraDropout{model.lora_dropout(), options.dropout->seed, options.dropout->update,
@@ -153,12 +153,15 @@ Result<PackedForward> forward_rows(const Model& model, const StepTable& table, s
   PackedForward out;
   out.routing = forward.routing = router_pass(model, table, rows, packed, shard.get(), options);
   TRY(select_targets(packed, shard, options, model.forward_hidden(packed, forward), out));
+  const TensorRanks* const tensor = model.model_part() != nullptr ? model.model_part()->ranks().get() : nullptr;
+  if (tensor != nullptr) TRY(tensor->status());
   if (options.records_experts && out.routing != nullptr) {
     out.experts = taken_experts(
         table, rows, packed, shard == nullptr ? *out.routing : of_all_ranks(*out.routing, *shard, *options.sequence));
   }
   if (options.flops != nullptr) {
-    const double num_ranks = options.sequence != nullptr ? options.sequence->size() : 1;
+    const double num_ranks = (options.sequence != nullptr ? options.sequence->size() : 1) *
+                             (tensor != nullptr ? tensor->size() : 1);  // all count the head, though each computes it
     const PassFlops cost = pass_flops(model, packed);
     options.flops->total += cost.forward / num_ranks;
     out.flops = options.flops;

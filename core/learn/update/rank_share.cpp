@@ -60,7 +60,7 @@ std::vector<int> deal_in_ranges(std::span<const int64_t> loads, int num_ranks) {
 }
 
 RankShare::RankShare(std::span<const int64_t> loads, const RankOptions& ranks) : communicator_(ranks.communicator) {
-  const int size = ranks.sequence_size(), num_groups = communicator_->size() / size;
+  const int size = ranks.group_size(), num_groups = communicator_->size() / size;
   first_of_group_ = communicator_->rank() / size * size;
   owners_ = ranks.deterministic ? deal_in_ranges(loads, num_groups) : deal_by_load(loads, num_groups);
   for (int& owner : owners_) owner *= size;

@@ -29,8 +29,12 @@ struct RankOptions {
   bool deterministic = false;
   // The ranks that share the tokens of each micro-batch. Null: a rank has whole micro-batches.
   std::shared_ptr<SequenceGroup> sequence = {};
+  // Neighbours that share the layers of the model, and so its micro-batches.
+  int tensor_size = 1;
 
   [[nodiscard]] int sequence_size() const { return sequence != nullptr ? sequence->size() : 1; }
+  // Ranks that compute a micro-batch together.
+  [[nodiscard]] int group_size() const { return sequence_size() * tensor_size; }
 };
 
 using MicroPlan = std::vector<std::vector<int64_t>>;
@@ -48,7 +52,7 @@ class RankShare {
   // `loads` of the micro-batches, in any unit.
   RankShare(std::span<const int64_t> loads, const RankOptions& ranks);
 
-  // Does this rank, or the group of ranks that share tokens with it, compute it?
+  // Does this rank, or the group of ranks that share tokens or layers with it, compute it?
   [[nodiscard]] bool is_mine(size_t micro) const { return owners_[micro] == first_of_group_; }
   // Does this rank tell the others what it gave?
   [[nodiscard]] bool is_told(size_t micro) const { return owners_[micro] == communicator_->rank(); }
@@ -59,7 +63,7 @@ class RankShare {
   [[nodiscard]] std::vector<std::optional<size_t>> rounds() const;
 
   // `parts` are bytes by micro-batch: those of this rank's before the call, all of them after it. In a group that shares
-  // tokens, those of the first rank count. `stage` is a literal.
+  // tokens or layers, those of the first rank count. `stage` is a literal.
   Result<> exchange(std::vector<std::string>& parts, std::string_view stage) const;
 
  private:

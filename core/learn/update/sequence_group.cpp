@@ -18,10 +18,15 @@ constexpr std::string_view kSequenceStage = "sequence parallel";
 
 }  // namespace
 
+Result<Communicator*> SequenceGroup::group() const {
+  Communicator* const block = TRY(ranks_->neighbours(size_ * tensor_size_));
+  return tensor_size_ == 1 ? Result<Communicator*>(block) : block->strided(tensor_size_);
+}
+
 template <class Call>
 void SequenceGroup::run(const Call& call) {
   if (error_) return;
-  const Result<> done = [&]() -> Result<> { return call(*TRY(ranks_->neighbours(size_))); }();
+  const Result<> done = [&]() -> Result<> { return call(*TRY(group())); }();
   if (!done.ok()) error_ = done.error();
 }
 
@@ -36,7 +41,7 @@ void SequenceGroup::sum(const at::Tensor& tensor) {
 
 Result<std::vector<std::string>> SequenceGroup::exchange(const std::string& bytes) {
   TRY(status());
-  return TRY(ranks_->neighbours(size_))->exchange(bytes, kSequenceStage);
+  return TRY(group())->exchange(bytes, kSequenceStage);
 }
 
 Result<> SequenceGroup::status() const {

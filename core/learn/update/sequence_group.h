@@ -26,10 +26,12 @@ namespace mortise {
 
 class SequenceGroup : public TokenExchange {
  public:
-  // `size` neighbours among `ranks` share tokens. They connect in the first pass.
-  SequenceGroup(Communicator& ranks, int size) : ranks_(&ranks), size_(size) {}
+  // `size` neighbours among `ranks` share tokens. They connect in the first pass. If `tensor_size` neighbours share the
+  // layers, these come first: a group has one rank out of each of `size` neighbouring ones.
+  SequenceGroup(Communicator& ranks, int size, int tensor_size = 1)
+      : ranks_(&ranks), size_(size), tensor_size_(tensor_size) {}
 
-  [[nodiscard]] int rank() const override { return ranks_->rank() % size_; }
+  [[nodiscard]] int rank() const override { return ranks_->rank() / tensor_size_ % size_; }
   [[nodiscard]] int size() const override { return size_; }
   void all_to_all(const at::Tensor& input, std::span<const int64_t> input_sizes, const at::Tensor& output,
                   std::span<const int64_t> output_sizes) override;
@@ -41,12 +43,13 @@ class SequenceGroup : public TokenExchange {
   [[nodiscard]] Result<> status() const;
 
  private:
+  [[nodiscard]] Result<Communicator*> group() const;
   // call(communicator of the group), unless something has failed.
   template <class Call>
   void run(const Call& call);
 
   Communicator* ranks_;
-  int size_;
+  int size_, tensor_size_;
   std::optional<Error> error_;
 };
 

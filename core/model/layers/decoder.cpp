@@ -41,6 +41,7 @@ struct Pass {
   std::shared_ptr<WeightGate> gate;
   bool rounds;  // the matrices are bfloat16
   std::shared_ptr<const SequenceShard> sequence;
+  std::shared_ptr<TensorRanks> tensor;
 
   AttentionShape shape(int64_t layer, const at::Tensor& sinks) const {
     AttentionShape out{config.num_heads, config.num_kv_heads, config.head_dim, config.score_scale()};
@@ -56,40 +57,70 @@ struct Pass {
   at::Tensor scale(const at::Tensor& weight) const { return config.norm_plus_one ? weight + 1.0 : weight; }
 };
 
+// What a matrix reads whose rows the ranks may share.
+at::Tensor entered(const Pass& pass, const at::Tensor& x) {
+  return pass.tensor == nullptr ? x : enter_split(x, pass.tensor);
+}
+
+// The adapted matrices that this rank has.
+std::vector<LoraMatrix> own_parts(const Pass& pass, const std::vector<LoraMatrix>& lora) {
+  if (pass.tensor == nullptr) return lora;
+  std::vector<LoraMatrix> out;
+  for (const LoraMatrix& matrix : lora) out.push_back(part_on_rank(matrix, pass.tensor->rank(), pass.tensor->size()));
+  return out;
+}
+
+// product(bias) of a matrix whose columns the ranks may share. The bias is added once, behind the sum over them.
+template <class Product>
+at::Tensor left(const Pass& pass, const at::Tensor& bias, const Product& product) {
+  if (pass.tensor == nullptr) return product(bias);
+  const at::Tensor sum = leave_split(product(at::Tensor()), pass.tensor);
+  return bias.defined() ? sum + bias : sum;
+}
+
 // The leaves under one another in a fused matrix, adapted or not. `product`: the matrix, or its rounded copy.
 at::Tensor fused(const Pass& pass, const at::Tensor& x, const at::Tensor& weight, const at::Tensor& product,
                  const at::Tensor& bias, const std::vector<at::Tensor>& weights, const std::vector<at::Tensor>& biases,
-                 const std::vector<LoraMatrix>& lora) {
-  if (!lora.empty()) return lora_linear(x, weight, product, bias, weights, biases, lora, pass.dropout());
-  return fused_linear(x, product, bias, weights, biases);
+                 const std::vector<LoraMatrix>& all_lora) {
+  const at::Tensor in = entered(pass, x);
+  const std::vector<LoraMatrix> lora = own_parts(pass, all_lora);
+  if (!lora.empty()) return lora_linear(in, weight, product, bias, weights, biases, lora, pass.dropout());
+  return fused_linear(in, product, bias, weights, biases);
 }
 
-// The same from one matrix, which is its own leaf.
+// The same from one matrix, which is its own leaf: o or down.
 at::Tensor single(const Pass& pass, const at::Tensor& x, const at::Tensor& weight, const at::Tensor& product,
-                  const at::Tensor& bias, const std::vector<LoraMatrix>& lora) {
-  if (!lora.empty()) {
+                  const at::Tensor& all_bias, const std::vector<LoraMatrix>& all_lora) {
+  const std::vector<LoraMatrix> lora = own_parts(pass, all_lora);
+  return left(pass, all_bias, [&](const at::Tensor& bias) {
     const std::span<const at::Tensor> biases(&bias, bias.defined() ? 1 : 0);
-    return lora_linear(x, weight, product, bias, std::span(&weight, 1), biases, lora, pass.dropout());
-  }
-  return fused_linear(x, product, bias, {weight}, bias.defined() ? std::vector{bias} : std::vector<at::Tensor>());
+    if (!lora.empty())
+      return lora_linear(x, weight, product, bias, std::span(&weight, 1), biases, lora, pass.dropout());
+    return fused_linear(x, product, bias, {weight}, {biases.begin(), biases.end()});
+  });
 }
 
 at::Tensor single_plain(const Pass& pass, const at::Tensor& x, const at::Tensor& weight, const at::Tensor& product,
-                        const at::Tensor& bias, const std::vector<LoraMatrix>& lora) {
-  return lora.empty() ? linear_plain(x, weight, product, bias)
-                      : lora_linear_plain(x, lora.front(), bias, pass.dropout());
+                        const at::Tensor& all_bias, const std::vector<LoraMatrix>& all_lora) {
+  const std::vector<LoraMatrix> lora = own_parts(pass, all_lora);
+  return left(pass, all_bias, [&](const at::Tensor& bias) {
+    return lora.empty() ? linear_plain(x, weight, product, bias)
+                        : lora_linear_plain(x, lora.front(), bias, pass.dropout());
+  });
 }
 
 at::Tensor fused_plain(const Pass& pass, const at::Tensor& x, const std::vector<at::Tensor>& weights,
                        const at::Tensor& product, const std::vector<at::Tensor>& biases,
-                       const std::vector<LoraMatrix>& lora) {
+                       const std::vector<LoraMatrix>& all_lora) {
+  const at::Tensor in = entered(pass, x);
+  const std::vector<LoraMatrix> lora = own_parts(pass, all_lora);
   std::vector<at::Tensor> parts;
   int64_t row = 0;
   for (size_t i = 0; i < weights.size(); ++i) {
     const at::Tensor bias = biases.empty() ? at::Tensor() : biases[i];
     const bool is_adapted = !lora.empty() && lora[i].defined();
-    parts.push_back(is_adapted ? lora_linear_plain(x, lora[i], bias, pass.dropout())
-                               : linear_plain(x, weights[i], product.narrow(0, row, weights[i].size(0)), bias));
+    parts.push_back(is_adapted ? lora_linear_plain(in, lora[i], bias, pass.dropout())
+                               : linear_plain(in, weights[i], product.narrow(0, row, weights[i].size(0)), bias));
     row += weights[i].size(0);
   }
   return at::cat(parts, 1);
@@ -148,6 +179,15 @@ Routing route_tokens(const Pass& pass, int64_t layer, const LayerLeaves& l, cons
   return route(x, l.experts.router, l.experts.router_bias, pass.config.moe, place, pass.routing.get());
 }
 
+// What mixture(x, routing) gives, if ranks may share the units of each expert. A rank then has a term of the gradient of a
+// token's weights.
+template <class Mixture>
+at::Tensor shared_mixture(const Pass& pass, const at::Tensor& x, const Routing& routing, const Mixture& mixture) {
+  if (pass.tensor == nullptr) return mixture(x, routing);
+  const Routing own{routing.experts_NK, entered(pass, routing.weights_NK)};
+  return leave_split(mixture(entered(pass, x), own), pass.tensor);
+}
+
 // The experts' sum, and the shared expert's output behind its gate.
 at::Tensor add_shared(const LayerLeaves& l, const at::Tensor& x, const at::Tensor& sum, const at::Tensor& shared) {
   if (!shared.defined()) return sum;
@@ -164,8 +204,11 @@ at::Tensor mlp_fast(const Pass& pass, int64_t layer, const LayerWeights& w, cons
                  l.down_lora);
   }
   if (!w.experts.defined()) return out;
-  const Routing routing = route_tokens(pass, layer, l, x);
-  return add_shared(l, x, pass.code.mixture(x, routing, m, l.experts, pass.config), out);
+  const at::Tensor sum =
+      shared_mixture(pass, x, route_tokens(pass, layer, l, x), [&](const at::Tensor& in, const Routing& routing) {
+        return pass.code.mixture(in, routing, m, l.experts, pass.config);
+      });
+  return add_shared(l, x, sum, out);
 }
 
 at::Tensor mlp_plain(const Pass& pass, int64_t layer, const LayerMatrices& m, const LayerLeaves& l,
@@ -177,8 +220,11 @@ at::Tensor mlp_plain(const Pass& pass, int64_t layer, const LayerMatrices& m, co
                        l.down_lora);
   }
   if (!l.experts.router.defined()) return out;
-  const Routing routing = route_tokens(pass, layer, l, x);
-  return add_shared(l, x, mixture_plain(x, routing, m, l.experts, pass.config), out);
+  const at::Tensor sum =
+      shared_mixture(pass, x, route_tokens(pass, layer, l, x), [&](const at::Tensor& in, const Routing& routing) {
+        return mixture_plain(in, routing, m, l.experts, pass.config);
+      });
+  return add_shared(l, x, sum, out);
 }
 
 // From one block border to the next; `next_norm` is that of the layer behind, or the final one.
@@ -277,7 +323,8 @@ at::Tensor decoder_forward(const ModelConfig& config, const DecoderWeights& weig
                                   options.routing,
                                   options.gate,
                                   !weights.rounded.empty(),
-                                  options.sequence});
+                                  options.sequence,
+                                  options.tensor});
   if (config.window_rope) pass->window_table = table_of(*config.window_rope);
   if (options.gate != nullptr) options.gate->open(0, GatePass::kForward);
   const at::Tensor ids = options.sequence == nullptr ? batch.token_ids_N : options.sequence->own(batch.token_ids_N);

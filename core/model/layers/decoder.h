@@ -17,6 +17,7 @@
 #include "model/layers/lora_linear.h"
 #include "model/layers/router.h"
 #include "model/layers/sequence.h"
+#include "model/layers/tensor_ranks.h"
 #include "model/layers/weight_gate.h"
 #include "model/tensor/packing.h"
 #include "model/weights/model_config.h"
@@ -49,6 +50,9 @@ struct ForwardOptions {
   // The ranks that share the tokens of the batch; null: this one has all. Positions and segments are those of all tokens,
   // but `lora_dropout` and `routing` are about this rank's own. Not together with on_qkv.
   std::shared_ptr<const SequenceShard> sequence = {};
+  // The ranks that share the layers, of which the weights are this rank's part; null: they are whole.
+  // Model::forward_hidden sets it.
+  std::shared_ptr<TensorRanks> tensor = {};
 };
 
 // The leaves of ExpertWeights; gate and up of expert e are gate_up[2 e] and gate_up[2 e + 1]. In the stacked form

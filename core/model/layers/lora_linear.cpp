@@ -135,6 +135,16 @@ std::vector<WholeRows> trained_rows(std::span<const at::Tensor> leaves, std::spa
 
 }  // namespace
 
+LoraMatrix part_on_rank(const LoraMatrix& lora, int64_t rank, int64_t num_ranks) {
+  LoraMatrix out = lora;
+  if (!lora.defined()) return out;
+  const int64_t rows = lora.base_OI.size(0), columns = lora.base_OI.size(1);
+  const int64_t repeats = rows * num_ranks / lora.b_OR.size(0);  // neighbours with the same rows
+  if (rows != lora.b_OR.size(0)) out.b_OR = lora.b_OR.narrow(0, rank / repeats * rows, rows);
+  if (columns != lora.a_RI.size(1)) out.a_RI = lora.a_RI.narrow(1, rank * columns, columns);
+  return out;
+}
+
 at::Tensor lora_linear(const at::Tensor& x_NI, const at::Tensor& merged_OI, const at::Tensor& product_OI,
                        const at::Tensor& bias_O, std::span<const at::Tensor> leaves,
                        std::span<const at::Tensor> bias_leaves, std::span<const LoraMatrix> parts,

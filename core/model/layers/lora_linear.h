@@ -11,6 +11,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <cstdint>
 #include <span>
 #include <vector>
 
@@ -31,6 +32,10 @@ struct LoraMatrix {
 
   [[nodiscard]] bool defined() const { return a_RI.defined(); }
 };
+
+// What one of `num_ranks` ranks that share the matrix multiplies by: its rows of B or its columns of A, as views. The base
+// of `lora` is that rank's part already (weights/tensor_split.h).
+[[nodiscard]] LoraMatrix part_on_rank(const LoraMatrix& lora, int64_t rank, int64_t num_ranks);
 
 // y = x merged^T + bias. `parts` are stacked in merged_OI, with the heights of `leaves`, the slices of merged_OI. A
 // leaf without an adapter, or of `bias_leaves` (the slices of bias_O), that requires grad gets its own gradient.

@@ -117,9 +117,12 @@ Result<> meet_ranks(Communicator& ranks, const LoadedConfig& loaded, RunKind kin
   TRY(check_same_on_ranks(
       ranks, "comparing the settings", config_to_toml(loaded),
       {ErrorKind::kConfig, "the settings", loaded.file, "start all ranks with the same file and settings"}));
-  if (!loaded.config.trainer.deterministic) return {};
+  // What the ranks of a group compute alike has to stay the same.
+  const bool shares_layers = loaded.config.actor.tensor_model_parallel_size > 1 && kind != RunKind::kEval;
+  if (!loaded.config.trainer.deterministic && !shares_layers) return {};
+  const char* const key = shares_layers ? "actor.tensor_model_parallel_size" : "trainer.deterministic";
   return check_same_on_ranks(ranks, "comparing the settings", std::to_string(at::get_num_threads()),
-                             {ErrorKind::kConfig, "the numbers of threads", loaded.where("trainer.deterministic"),
+                             {ErrorKind::kConfig, "the numbers of threads", loaded.where(key),
                               "set trainer.num_threads, or OMP_NUM_THREADS to the same number for all ranks"});
 }
 

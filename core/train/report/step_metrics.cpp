@@ -380,7 +380,7 @@ void add_rank_metrics(const StepTable& table, const LearnerOptions& options, Met
   const RankShare share(micro_tokens(table, plan), options.ranks);
   for (size_t i = 0; i < plan.size(); ++i) {
     const auto first = static_cast<size_t>(share.owners()[i]);
-    const auto sharing = static_cast<size_t>(options.ranks.sequence_size());  // ranks, each with a part of the tokens
+    const auto sharing = static_cast<size_t>(options.ranks.group_size());  // ranks, each with a part of the work
     for (const int64_t row : plan[i]) {
       for (size_t rank = first; rank < first + sharing; ++rank)
         balanced[rank] += tokens_of(row) / static_cast<double>(sharing);

@@ -13,6 +13,7 @@
 #include "config/show.h"
 #include "foundation/base/tensor_pieces.h"
 #include "foundation/formats/sha256.h"
+#include "model/weights/names.h"
 #include "train/loop/decision.h"
 #include "train/resume/pack_lock.h"
 #include "train/resume/run_inputs.h"
@@ -47,13 +48,18 @@ std::vector<int> writers_of_files(std::span<const FolderFile> files, int num_ran
 }
 
 // The part of a spread model in which each of its parameters lies.
-std::map<std::string, int64_t> parts_by_name(const WeightShards& shards) {
+std::map<std::string, int64_t> parts_by_name(const Model& model) {
   std::map<std::string, int64_t> parts;
-  const WeightUnits& units = shards.units();
+  const std::vector<NamedParameter>& parameters = model.stored_parameters();
+  const WeightUnits units = weight_units(model.config(), parameters);
   for (size_t part = 0; part < units.parts.size(); ++part) {
-    for (const size_t i : units.parts[part]) parts[shards.parameters()[i].name] = static_cast<int64_t>(part);
+    for (const size_t i : units.parts[part]) parts[parameters[i].name] = static_cast<int64_t>(part);
   }
-  for (const size_t i : units.whole) parts[shards.parameters()[i].name] = -1;  // every rank has them
+  // Every rank has these, but of split layers only its part of their biases.
+  for (const size_t i : units.whole) {
+    const std::string& name = parameters[i].name;
+    parts[name] = model.model_part() != nullptr ? layer_of(name).value_or(-2) + 1 : -1;
+  }
   return parts;
 }
 
@@ -79,10 +85,9 @@ Result<PolicyPlan> plan_policy(const CheckpointSource& source) {
 
 Result<WholeWeights> gather_for(const CheckpointSource& source, const PolicyPlan& plan) {
   const Model& model = *source.policy.model;
-  const WeightShards* const shards = shards_of(model);
-  if (shards == nullptr) return WholeWeights::gather({});
+  if (model.is_whole()) return WholeWeights::gather({});
   // If an adapter is saved alone, no file has weights.
-  const std::map<std::string, int64_t> parts = parts_by_name(*shards);
+  const std::map<std::string, int64_t> parts = parts_by_name(model);
   std::set<int64_t> kept;
   bool keeps_all = false;
   for (size_t i = 0; i < plan.files.size(); ++i) {
@@ -117,8 +122,9 @@ Result<CheckpointRequest> checkpoint_request(const CheckpointSource& source, con
 Result<std::string> digest_of_shared(const CheckpointSource& source, const StateSnapshot& state) {
   constexpr uint64_t kChunk = uint64_t{1} << 20;
   Sha256 all;
-  // Weights that are spread have one owner each. The others only receive them.
-  if (shards_of(*source.policy.model) == nullptr) all.update(digest_of_model(*source.policy.model));
+  // Weights that are spread have one owner each. The others only receive them. Split layers: digest_of_part.
+  const Model& policy = *source.policy.model;
+  if (shards_of(policy) == nullptr && policy.model_part() == nullptr) all.update(digest_of_model(policy));
   std::vector<std::byte> bytes(kChunk);
   for (const TensorView& tensor : state.tensors) {
     const auto* const ranked = dynamic_cast<const RankedTensor*>(tensor.source.get());

@@ -6,6 +6,7 @@
 #include <map>
 #include <memory>
 
+#include "learn/optim/split_state.h"
 #include "learn/optim/tensor_state.h"
 #include "learn/optim/weight_shards.h"
 #include "model/weights/weight_files.h"
@@ -27,6 +28,9 @@ std::vector<NamedParameter> trained_numbers(const Model& model) {
 
 // The shards of the parameters that are trained. Null: every rank has them.
 WeightShards* spread_parameters(const Model& model) { return model.trains_lora() ? nullptr : shards_of(model); }
+
+// The same if ranks share the layers.
+const ModelPart* split_parameters(const Model& model) { return model.trains_lora() ? nullptr : model.model_part(); }
 
 // This rank's numbers of the parameters that are spread.
 std::map<std::string, OwnNumbers> own_pieces(const WeightShards& shards, int rank) {
@@ -50,6 +54,11 @@ std::map<std::string, OwnNumbers> own_pieces(const WeightShards& shards, int ran
 }  // namespace
 
 Result<> ModelState::save_state(StateWriter& writer) const {
+  if (const ModelPart* const part = split_parameters(*model_); part != nullptr) {
+    for (size_t i = 0; i < part->parameters().size(); ++i)
+      put_part(writer, part->parameters()[i].name, *part, i, part->parameters()[i].tensor.detach());
+    return {};
+  }
   const WeightShards* const spread = spread_parameters(*model_);
   std::map<std::string, OwnNumbers> pieces;
   if (spread != nullptr) pieces = own_pieces(*spread, spread->rank());
@@ -72,6 +81,11 @@ Result<> ModelState::save_state(StateWriter& writer) const {
 
 Result<> ModelState::load_state(StateReader& reader) {
   const at::NoGradGuard no_grad;
+  if (const ModelPart* const part = split_parameters(*model_); part != nullptr) {
+    for (size_t i = 0; i < part->parameters().size(); ++i)
+      TRY(read_part(reader, part->parameters()[i].name, *part, i, part->parameters()[i].tensor.detach()));
+    return {};
+  }
   WeightShards* const spread = spread_parameters(*model_);
   const auto whole = TRY(WholeWeights::gather({spread != nullptr ? model_ : nullptr}));
   for (const NamedParameter& parameter : trained_numbers(*model_)) {

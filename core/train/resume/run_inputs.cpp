@@ -160,10 +160,12 @@ Result<> add_file_sets(Env& env, const ToldReads& told, RunInputs& inputs) {
 
 }  // namespace
 
-std::string digest_of_model(const Model& model) {
+namespace {
+
+std::string digest_of_parameters(const std::string& config_text, std::span<const NamedParameter> parameters) {
   Sha256 all;
-  all.update(model.config().config_text);
-  for (const NamedParameter& parameter : model.numbers()) {
+  all.update(config_text);
+  for (const NamedParameter& parameter : parameters) {
     const at::Tensor tensor = on_host(parameter.tensor.detach());
     const std::span<const std::byte> bytes(static_cast<const std::byte*>(tensor.const_data_ptr()), tensor.nbytes());
     const Sha256Digest digest = digest_of(bytes);
@@ -171,6 +173,17 @@ std::string digest_of_model(const Model& model) {
     all.update(std::as_bytes(std::span(digest)));
   }
   return to_hex(all.finish());
+}
+
+}  // namespace
+
+std::string digest_of_model(const Model& model) {
+  return digest_of_parameters(model.config().config_text, model.numbers());
+}
+
+std::string digest_of_part(const Model& model) {
+  if (model.model_part() == nullptr) return "";
+  return digest_of_parameters("", model.model_part()->parameters());
 }
 
 void RunInputs::add(std::string name, std::string what, std::string digest) {

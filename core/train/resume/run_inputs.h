@@ -45,6 +45,8 @@ class RunInputs : public Stateful {
 
 // The digest of the weights and of the config that says how they are used.
 std::string digest_of_model(const Model& model);
+// The same of this rank's part, if ranks share the layers; else empty.
+std::string digest_of_part(const Model& model);
 
 // The inputs of a run that learns, made before a checkpoint changes its models. `critic` is null if it has none.
 Result<RunInputs> make_inputs(const RunSettings& run, const PluginRegistry& registry, const PolicyParts& policy,

@@ -196,7 +196,7 @@ Result<RunEstimate> estimate(Env& env, PluginRegistry& registry, const LoadedCon
   if (kind == RunKind::kTrain) {
     TRY(check_policy(env, config.model.path));
     TRY(check_routers(loaded, out.model));
-    TRY(check_policy_sequence(env, loaded, num_ranks, /*trains=*/true));
+    TRY(check_policy_groups(env, loaded, num_ranks, /*trains=*/true));
     train = TRY(load_train_prompts(rows));
     const PromptSource source = TRY(PromptSource::create(*train, train_source_options(config)));
     out.train_rows = source.rows_per_epoch();
@@ -220,7 +220,7 @@ Result<RunEstimate> estimate(Env& env, PluginRegistry& registry, const LoadedCon
   const CriticBytes critic = TRY(critic_bytes(env, registry, loaded, num_ranks));
   out.memory.critic = critic.weights + critic.gradients + critic.moments;
   out.critic_state_bytes = critic.saved_weights + critic.moments;
-  share_memory(units, out.trained, config, out.lora.has_value(), num_ranks, critic, out.memory);
+  share_memory(out.model, units, out.trained, config, out.lora.has_value(), num_ranks, critic, out.memory);
   offload_memory(out.model, out.trained, config, out.lora.has_value(), critic, out.memory);
   // Policy and critic learn one after the other.
   out.memory.activations = std::max(out.memory.activations, critic.activations);
@@ -237,55 +237,56 @@ Json json_of(const RunEstimate& run, const RunConfig& config) {
   const auto bytes = [](double value) { return static_cast<uint64_t>(value); };
   Json free;
   if (run.free_bytes) free = *run.free_bytes;
-  return {
-      {"config", config_to_json(config)},
-      {"parameters", run.model.num_parameters()},
-      {"trained_parameters", static_cast<int64_t>(run.trained.numbers)},
-      {"train_rows", run.train_rows},
-      {"val_rows", run.val_rows},
-      {"sft_mix_rows", run.mix_rows},
-      {"sft_mix_rows_per_update", run.mix_rows > 0 ? config.sft_mix.train_batch_size : 0},
-      {"steps_per_epoch", run.train_rows / run.plan.prompts_per_step},
-      {"prompts_per_step", run.plan.prompts_per_step},
-      {"rows_per_step", run.plan.rows_per_step},
-      {"rows_per_update", run.plan.rows_per_update},
-      {"updates_per_step", run.plan.updates_per_step},
-      {"steps", run.steps},
-      {"updates", run.steps * run.plan.updates_per_step},
-      {"resumes_from", run.resumes_from.empty() ? Json() : Json(run.resumes_from)},
-      {"ranks",
-       {{"num_ranks", run.ranks.num_ranks},
-        {"most_prompts_per_rank", run.ranks.most_prompts},
-        {"fewest_prompts_per_rank", run.ranks.fewest_prompts},
-        {"passes_per_update", run.ranks.most_passes},
-        {"zero_stage", config.ranks.zero_stage},
-        {"sequence_parallel_size", run.ranks.sequence_size},
-        {"bytes_sent_per_update", bytes(run.ranks.gradient_bytes + run.ranks.weight_bytes + run.ranks.sequence_bytes)},
-        {"sequence_bytes_sent_per_update", bytes(run.ranks.sequence_bytes)},
-        {"gradient_bytes_sent_per_update", bytes(run.ranks.gradient_bytes)},
-        {"weight_bytes_sent_per_step", bytes(run.ranks.step_weight_bytes)},
-        {"row_bytes_sent_per_step", bytes(run.ranks.row_bytes)}}},
-      {"device", device_json(run.device, memory.on_device())},
-      {"checkpoint_bytes", bytes(run.checkpoint_bytes)},
-      {"free_bytes", free},
-      {"memory_bytes",
-       {{"weights", bytes(memory.weights)},
-        {"gradients", bytes(memory.gradients)},
-        {"optimizer", bytes(memory.moments)},
-        {"reference", bytes(memory.reference)},
-        {"activations", bytes(memory.activations)},
-        {"head", bytes(memory.head)},
-        {"rollout_weights", bytes(memory.rollout)},
-        {"kv_cache", bytes(memory.kv_cache)},
-        {"experts", bytes(memory.experts)},
-        {"critic", bytes(memory.critic)},
-        {"teacher", bytes(memory.teacher)},
-        {"reward_models", bytes(memory.reward_models)},
-        {"gathered_weights", bytes(memory.gathered)},
-        {"whole_weights_in_rollout", bytes(memory.whole)},
-        {"program", bytes(memory.program)},
-        {"offloaded_to_files", bytes(memory.files)},
-        {"total", bytes(memory.total())}}}};
+  return {{"config", config_to_json(config)},
+          {"parameters", run.model.num_parameters()},
+          {"trained_parameters", static_cast<int64_t>(run.trained.numbers)},
+          {"train_rows", run.train_rows},
+          {"val_rows", run.val_rows},
+          {"sft_mix_rows", run.mix_rows},
+          {"sft_mix_rows_per_update", run.mix_rows > 0 ? config.sft_mix.train_batch_size : 0},
+          {"steps_per_epoch", run.train_rows / run.plan.prompts_per_step},
+          {"prompts_per_step", run.plan.prompts_per_step},
+          {"rows_per_step", run.plan.rows_per_step},
+          {"rows_per_update", run.plan.rows_per_update},
+          {"updates_per_step", run.plan.updates_per_step},
+          {"steps", run.steps},
+          {"updates", run.steps * run.plan.updates_per_step},
+          {"resumes_from", run.resumes_from.empty() ? Json() : Json(run.resumes_from)},
+          {"ranks",
+           {{"num_ranks", run.ranks.num_ranks},
+            {"most_prompts_per_rank", run.ranks.most_prompts},
+            {"fewest_prompts_per_rank", run.ranks.fewest_prompts},
+            {"passes_per_update", run.ranks.most_passes},
+            {"zero_stage", config.ranks.zero_stage},
+            {"sequence_parallel_size", run.ranks.sequence_size},
+            {"tensor_parallel_size", run.ranks.tensor_size},
+            {"bytes_sent_per_update", bytes(run.ranks.bytes_of_update())},
+            {"sequence_bytes_sent_per_update", bytes(run.ranks.sequence_bytes)},
+            {"tensor_bytes_sent_per_update", bytes(run.ranks.tensor_bytes)},
+            {"gradient_bytes_sent_per_update", bytes(run.ranks.gradient_bytes)},
+            {"weight_bytes_sent_per_step", bytes(run.ranks.step_weight_bytes)},
+            {"row_bytes_sent_per_step", bytes(run.ranks.row_bytes)}}},
+          {"device", device_json(run.device, memory.on_device())},
+          {"checkpoint_bytes", bytes(run.checkpoint_bytes)},
+          {"free_bytes", free},
+          {"memory_bytes",
+           {{"weights", bytes(memory.weights)},
+            {"gradients", bytes(memory.gradients)},
+            {"optimizer", bytes(memory.moments)},
+            {"reference", bytes(memory.reference)},
+            {"activations", bytes(memory.activations)},
+            {"head", bytes(memory.head)},
+            {"rollout_weights", bytes(memory.rollout)},
+            {"kv_cache", bytes(memory.kv_cache)},
+            {"experts", bytes(memory.experts)},
+            {"critic", bytes(memory.critic)},
+            {"teacher", bytes(memory.teacher)},
+            {"reward_models", bytes(memory.reward_models)},
+            {"gathered_weights", bytes(memory.gathered)},
+            {"whole_weights_in_rollout", bytes(memory.whole)},
+            {"program", bytes(memory.program)},
+            {"offloaded_to_files", bytes(memory.files)},
+            {"total", bytes(memory.total())}}}};
 }
 
 // A line for each part, and their sum.

@@ -15,6 +15,7 @@
 #include "model/head/full_kl.h"
 #include "model/layers/recompute.h"
 #include "model/weights/rounded_matrices.h"
+#include "model/weights/tensor_split.h"
 #include "train/run/run_options.h"
 
 namespace mortise {
@@ -185,7 +186,9 @@ MemoryEstimate estimate_memory(const ModelConfig& model, const std::optional<Lor
   if (config.sft_mix.is_on())
     tokens = std::max(tokens, pass_tokens(cut, recorded_length(config), config.sft_mix.train_batch_size));
   tokens = std::ceil(tokens / static_cast<double>(config.actor.ulysses_sequence_parallel_size));
-  bytes.activations = activation_bytes(model, config, trained.lowest_backward, tokens);
+  const int64_t num_parts = config.actor.tensor_model_parallel_size;
+  bytes.activations = activation_bytes(num_parts == 1 ? model : split_config(model, num_parts), config,
+                                       trained.lowest_backward, tokens);
   bytes.head = head_pass_bytes(model, config, tokens);
   // The generator's own copy of the matrices.
   if (!by_operators && dtype != ModelDtype::kFloat64 && config.rollout.kernels != DecodeKernels::kPlain)
@@ -245,9 +248,40 @@ void offload_memory(const ModelConfig& model, const TrainedSize& trained, const 
   }
 }
 
-void share_memory(const UnitBytes& units, const TrainedSize& trained, const RunConfig& config, bool has_lora,
-                  int num_ranks, const CriticBytes& critic, MemoryEstimate& memory) {
+double numbers_of_others(const ModelConfig& model, int64_t num_ranks) {
+  if (num_ranks == 1) return 0.0;
+  return static_cast<double>(model.num_parameters() - split_config(model, num_ranks).num_parameters());
+}
+
+namespace {
+
+// What actor.tensor_model_parallel_size takes off. In rollouts a rank has its part and whole layers.
+void share_layers(const ModelConfig& model, const UnitBytes& units, const TrainedSize& trained, const RunConfig& config,
+                  MemoryEstimate& memory) {
+  const int64_t num_ranks = config.actor.tensor_model_parallel_size;
   if (num_ranks == 1) return;
+  const double others = numbers_of_others(model, num_ranks),
+               element = static_cast<double>(num_bytes(config.model.dtype));
+  memory.whole = units.layers;
+  if (config.model.trains_adapter()) {  // the part of the base, and the same merged
+    memory.whole *= 2.0;
+    memory.weights = (static_cast<double>(model.num_parameters()) - others + trained.numbers) * element +
+                     units.layers / static_cast<double>(num_ranks);
+    return;
+  }
+  const double trained_others = others * trained.units.layers / units.layers;  // the rest is frozen
+  memory.weights -= others * element;
+  memory.gradients -= trained_others * element;
+  memory.moments -= trained_others * trained.moments / trained.numbers;
+  if (memory.reference > 0) memory.reference -= others * element;
+}
+
+}  // namespace
+
+void share_memory(const ModelConfig& model, const UnitBytes& units, const TrainedSize& trained, const RunConfig& config,
+                  bool has_lora, int num_ranks, const CriticBytes& critic, MemoryEstimate& memory) {
+  if (num_ranks == 1) return;
+  if (!config.trainer.val_only) share_layers(model, units, trained, config, memory);
   share_states(config, num_ranks, critic, memory);
   share_weights(units, trained.units, config, has_lora, num_ranks, critic, memory);
 }

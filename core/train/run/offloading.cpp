@@ -18,15 +18,12 @@ std::shared_ptr<Offload> offload_files(Env& env, const TrainerConfig& trainer) {
   return std::make_shared<Offload>(nearest_folder(env, Path(trainer.default_local_dir)));
 }
 
-// The program else keeps freed pages for its next step (keep_freed_memory). The gaps between them are a sixth of a run's
-// memory, and such a run is short of it. So large tensors give theirs back when they go, and the numbers that went into
-// files do so now.
+}  // namespace
+
 void give_freed_pages_back() {
   ::mallopt(M_MMAP_THRESHOLD, 512 << 10);
   ::malloc_trim(0);
 }
-
-}  // namespace
 
 Result<> offload_optimizer(Env& env, const LoadedConfig& loaded, const std::string& table, Model& model,
                            Optimizer& optimizer) {

@@ -46,6 +46,18 @@ Result<> check_shared_adapter(const RunSettings& run, const Model& policy) {
       run.loaded.where("ranks.zero_stage"), "set it to 2 or less"};
 }
 
+// The same of ranks that share the layers. What the configuration says was refused before (config/tensor_rules.h); this is
+// about an adapter that was read.
+Result<> check_split_adapter(const RunSettings& run, const Model& policy) {
+  if (tensor_size(run.config, run.ranks) == 1 || !policy.trains_lora()) return {};
+  if (policy.trained_lora()->is_plain() && policy.lora_dropout() == 0.0) return {};
+  return Error{
+      ErrorKind::kConfig,
+      "actor.tensor_model_parallel_size cannot be used with dropout, DoRA, PiSSA, OLoRA, biases or whole modules "
+      "of an adapter",
+      run.loaded.where("actor.tensor_model_parallel_size"), "set it to 1"};
+}
+
 // `weights_from` is a checkpoint's folder. What save_dtype "stored" means, model.path says.
 Result<Model> load_policy(const RunSettings& run, const std::optional<Path>& weights_from) {
   const RunConfig& config = run.config;
@@ -71,6 +83,7 @@ Result<> load_reference(const RunSettings& run, bool has_moved, PolicyParts& par
     initial = TRY(Model::load(run.env, run.config.model.path, dtype_of(run.config)));
     TRY(initial->move_to(run.device));
   }
+  if (initial) split_layers(run.config, run.ranks, *initial);
   const Model& from = initial ? *initial : policy;
   parts.reference = shards == nullptr ? from.clone_frozen() : from.frozen_shape();
   parts.reference->set_rope_length(policy.config().rope_length);
@@ -85,11 +98,13 @@ Result<> load_model(const RunSettings& run, const std::optional<Path>& weights_f
                     StatefulRegistry& stateful) {
   const RunConfig& config = run.config;
   use_threads(config.trainer);
+  // Whole layers come and go.
+  if (run.kind != RunKind::kEval && tensor_size(config, run.ranks) > 1) give_freed_pages_back();
   policy.folder = TRY(PolicyFolder::load(run.env, config));
   policy.encoder = policy.folder->encoder(config);
   if (run.kind != RunKind::kEval) {
     TRY(check_policy(run.env, config.model.path));
-    TRY(check_policy_sequence(run.env, run.loaded, run.ranks.size(), run.kind == RunKind::kTrain));
+    TRY(check_policy_groups(run.env, run.loaded, run.ranks.size(), run.kind == RunKind::kTrain));
   }
   if (config.model.device != ModelSection().device) log_info("device: " + run.device.text);
   Model& model = policy.model.emplace(TRY(load_policy(run, weights_from)));
@@ -100,6 +115,7 @@ Result<> load_model(const RunSettings& run, const std::optional<Path>& weights_f
   TRY(load_adapter(run, model));
   if (run.kind != RunKind::kEval) policy.groups = TRY(group_and_freeze(run.loaded, "actor.optim", model));
   TRY(check_shared_adapter(run, model));
+  if (run.kind != RunKind::kEval) TRY(check_split_adapter(run, model));
   if (model.trains_lora() || !TRY(model.saves_exactly(save_options(config)))) {
     policy.model_state.emplace(ModelState::kPolicy, model);
     TRY(stateful.add(*policy.model_state));
@@ -107,7 +123,10 @@ Result<> load_model(const RunSettings& run, const std::optional<Path>& weights_f
   const bool wants_reference =
       run.kind == RunKind::kTrain && (config.actor.use_kl_loss || config.algorithm.use_kl_in_reward);
   // Before the reference is copied, so that no rank ever has both whole.
-  if (run.kind != RunKind::kEval) spread_weights(config, run.ranks, config.actor.optim, model);
+  if (run.kind != RunKind::kEval) {
+    spread_weights(config, run.ranks, config.actor.optim, model);
+    split_layers(config, run.ranks, model);
+  }
   if (wants_reference) TRY(load_reference(run, weights_from.has_value(), policy));
   return {};
 }

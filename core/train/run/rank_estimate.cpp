@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "foundation/base/text.h"
+#include "model/weights/tensor_split.h"
 #include "train/run/run_options.h"
 
 namespace mortise {
@@ -17,15 +18,40 @@ int64_t sequence_size(const RunConfig& config) {
   return config.trainer.val_only ? 1 : config.actor.ulysses_sequence_parallel_size;
 }
 
+// Ranks that share the layers. A run that only validates has whole ones.
+int64_t tensor_size(const RunConfig& config) {
+  return config.trainer.val_only ? 1 : config.actor.tensor_model_parallel_size;
+}
+
 // What a rank sends in an update so that each rank of its group has some heads of all tokens.
-double sequence_bytes(const RunConfig& config, const ModelConfig& model, const BatchPlan& plan, int num_ranks) {
-  const int64_t size = sequence_size(config);
+double sequence_bytes(const RunConfig& config, const ModelConfig& whole, const BatchPlan& plan, int num_ranks) {
+  const int64_t size = sequence_size(config), parts = tensor_size(config);
+  const ModelConfig model = parts == 1 ? whole : split_config(whole, parts);
+  num_ranks /= static_cast<int>(parts);  // each of these has the tokens
   const int64_t rows_of_all = plan.rows_per_update * (config.data.max_prompt_length + response_length(config));
   const int64_t numbers = 2 * model.num_heads + 2 * std::max(model.num_kv_heads, size);  // there and back
   const double passes = config.model.enable_gradient_checkpointing ? 3.0 : 2.0;  // forward, forward again, backward
   return static_cast<double>(rows_of_all) / num_ranks * static_cast<double>(numbers * model.head_dim) *
          static_cast<double>(model.num_layers * num_bytes(config.model.dtype)) * passes *
          static_cast<double>(size - 1) / static_cast<double>(size);
+}
+
+// What a rank sends in an update to add up the layers of its group: two sums forward, and two backward.
+double tensor_bytes(const RunConfig& config, const ModelConfig& model, const BatchPlan& plan,
+                    const RankEstimate& ranks) {
+  const int64_t rows_of_all = plan.rows_per_update * (config.data.max_prompt_length + response_length(config));
+  const auto size = static_cast<double>(ranks.tensor_size);
+  const auto others = static_cast<double>(ranks.num_ranks) / size;             // each has tokens of its own
+  const double sums = config.model.enable_gradient_checkpointing ? 6.0 : 4.0;  // forward again in backward
+  return static_cast<double>(rows_of_all) / others * sums *
+         static_cast<double>(model.hidden_size * model.num_layers * num_bytes(config.model.dtype)) * 2.0 *
+         (size - 1.0) / size;
+}
+
+// Weights that a rank sends in a step so that each of its group can sample.
+double split_weight_bytes(const UnitBytes& units, const RankEstimate& ranks) {
+  const auto size = static_cast<double>(ranks.tensor_size);
+  return units.layers / size * (size - 1.0);
 }
 
 }  // namespace
@@ -46,14 +72,27 @@ RankEstimate estimate_ranks(const RunConfig& config, const ModelConfig& model, c
   }
   out.sequence_size = sequence_size(config);
   out.sequence_bytes = sequence_bytes(config, model, plan, num_ranks);
+  out.tensor_size = tensor_size(config);
+  out.tensor_bytes = tensor_bytes(config, model, plan, out);
   const double share = static_cast<double>(num_ranks - 1) / num_ranks;
-  const int64_t num_groups = num_ranks / out.sequence_size;
+  const int64_t num_groups = out.num_groups();
   const int64_t passes_of_rank = (out.most_passes + num_groups - 1) / num_groups;
+  const bool is_whole = out.tensor_size == 1 || config.model.trains_adapter();
+  const double own_bytes = is_whole ? trained_bytes
+                                    : trained_bytes * (1.0 - numbers_of_others(model, out.tensor_size) /
+                                                                 static_cast<double>(model.num_parameters()));
   if (config.trainer.deterministic && out.sequence_size > 1) {  // each micro-batch's gradient in the group
-    out.sequence_bytes += 2.0 * trained_bytes * static_cast<double>(passes_of_rank * (out.sequence_size - 1)) /
+    out.sequence_bytes += 2.0 * own_bytes * static_cast<double>(passes_of_rank * (out.sequence_size - 1)) /
                           static_cast<double>(out.sequence_size);
   }
-  if (config.ranks.zero_stage == 0) {
+  if (out.tensor_size > 1) {
+    const double same = static_cast<double>(num_ranks) / static_cast<double>(out.tensor_size);
+    out.gradient_bytes = 2.0 * own_bytes * (same - 1.0) / same;  // all_reduce of those with the same part
+    if (config.model.trains_adapter())                           // each has a term of it
+      out.tensor_bytes +=
+          2.0 * trained_bytes * static_cast<double>(out.tensor_size - 1) / static_cast<double>(out.tensor_size);
+    out.step_weight_bytes = split_weight_bytes(units, out);
+  } else if (config.ranks.zero_stage == 0) {
     out.gradient_bytes = 2.0 * trained_bytes * share;  // all_reduce
   } else {
     const bool after_each_pass = config.ranks.zero_stage >= 2 && !config.trainer.deterministic;
@@ -76,6 +115,23 @@ RankEstimate estimate_ranks(const RunConfig& config, const ModelConfig& model, c
   return out;
 }
 
+namespace {
+
+std::string mesh_text(const RankEstimate& ranks) {
+  std::string shape = fmt::format("dp {}", ranks.num_groups()), shared;
+  const auto add = [&](const char* name, int64_t num_ranks, const char* what, double bytes) {
+    if (num_ranks == 1) return;
+    shape += fmt::format(" x {} {}", name, num_ranks);
+    shared += fmt::format("; {} ranks share {}, and send each other about {} in an update", num_ranks, what,
+                          format_bytes(static_cast<uint64_t>(bytes)));
+  };
+  add("sp", ranks.sequence_size, "the tokens of each pass", ranks.sequence_bytes);
+  add("tp", ranks.tensor_size, "the layers in updates", ranks.tensor_bytes);
+  return fmt::format("# mesh: {}{}\n", shape, shared);
+}
+
+}  // namespace
+
 std::string ranks_text(const RankEstimate& ranks, const BatchPlan& plan) {
   if (ranks.num_ranks == 1) return "";
   const auto size = [](double bytes) { return format_bytes(static_cast<uint64_t>(bytes)); };
@@ -85,18 +141,12 @@ std::string ranks_text(const RankEstimate& ranks, const BatchPlan& plan) {
       fmt::format("# ranks: {} processes; each samples and scores {} {} of a step; they share about {} of an update\n",
                   ranks.num_ranks, prompts, ranks.most_prompts == 1 ? "prompt" : "prompts",
                   ranks.most_passes == 1 ? "1 pass" : fmt::format("{} passes", ranks.most_passes));
-  const int64_t num_groups = ranks.num_ranks / ranks.sequence_size;
-  if (ranks.sequence_size > 1) {
-    out += fmt::format(
-        "# mesh: dp {} x sp {}; {} ranks share the tokens of each pass, and send each other about {} in an "
-        "update\n",
-        num_groups, ranks.sequence_size, ranks.sequence_size, size(ranks.sequence_bytes));
-  }
+  const int64_t num_groups = ranks.num_groups();
+  if (ranks.sequence_size > 1 || ranks.tensor_size > 1) out += mesh_text(ranks);
   if (ranks.most_passes < num_groups)
     out += "# ranks: some have no pass in an update; lower actor.ppo_max_token_len_per_gpu\n";
-  const double per_update = ranks.gradient_bytes + ranks.weight_bytes + ranks.sequence_bytes;
   const double per_step =
-      per_update * static_cast<double>(plan.updates_per_step) + ranks.step_weight_bytes + ranks.row_bytes;
+      ranks.bytes_of_update() * static_cast<double>(plan.updates_per_step) + ranks.step_weight_bytes + ranks.row_bytes;
   const std::string weights =
       ranks.weight_bytes > 0 ? fmt::format(" and {} of weights", size(ranks.weight_bytes)) : std::string();
   return out + fmt::format("# wire: each rank sends {} of gradients{} in an update, and about {} in a step\n",

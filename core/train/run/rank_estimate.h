@@ -22,6 +22,11 @@ struct RankEstimate {
   double row_bytes = 0;          // sent by each rank in a step for its completions and log-probs, at most
   int64_t sequence_size = 1;     // ranks that share the tokens of a pass
   double sequence_bytes = 0;     // sent by each of them in an update for the policy's heads of each other's tokens
+  int64_t tensor_size = 1;       // ranks that share the layers
+  double tensor_bytes = 0;       // sent by each of them in an update for the sums of the policy's layers
+
+  [[nodiscard]] int64_t num_groups() const { return num_ranks / (sequence_size * tensor_size); }
+  [[nodiscard]] double bytes_of_update() const { return gradient_bytes + weight_bytes + sequence_bytes + tensor_bytes; }
 };
 
 // `units`: of the policy's weights; `trained_bytes`: of its gradient.

@@ -8,6 +8,7 @@
 #include "foundation/base/choice.h"
 #include "foundation/base/text.h"
 #include "learn/optim/weight_shards.h"
+#include "learn/update/tensor_group.h"
 #include "train/run/sequence_rules.h"
 
 namespace mortise {
@@ -25,16 +26,18 @@ MicroBatchOptions micro_batch_options(const RunConfig& config) {
   return options;
 }
 
-std::shared_ptr<SequenceGroup> sequence_group(Communicator& ranks, int64_t size) {
+std::shared_ptr<SequenceGroup> sequence_group(Communicator& ranks, int64_t size, int tensor_size) {
   if (size == 1 || ranks.size() == 1) return nullptr;
-  return std::make_shared<SequenceGroup>(ranks, static_cast<int>(size));
+  return std::make_shared<SequenceGroup>(ranks, static_cast<int>(size), tensor_size);
 }
 
 LearnerOptions learner_options(const RunConfig& config, Communicator& ranks) {
   LearnerOptions options;
   options.ranks = {&ranks, config.trainer.deterministic};
-  options.share_tokens(sequence_group(ranks, config.actor.ulysses_sequence_parallel_size));
-  options.reference_sequence = sequence_group(ranks, reference_sequence_size(config));
+  options.ranks.tensor_size = tensor_size(config, ranks);
+  const int tensor = options.ranks.tensor_size;
+  options.share_tokens(sequence_group(ranks, config.actor.ulysses_sequence_parallel_size, tensor));
+  options.reference_sequence = sequence_group(ranks, reference_sequence_size(config), tensor);
   options.temperature = config.rollout.temperature > 0.0 ? config.rollout.temperature : 1.0;
   options.grad_clip = config.actor.grad_clip;
   options.seed = static_cast<uint64_t>(config.trainer.seed);
@@ -146,7 +149,8 @@ Optimizer make_optimizer(Model& model, const OptimConfig& optim, const Parameter
 }
 
 ZeroOptions zero_options(const RunConfig& config, Communicator& ranks, const Model& model) {
-  return {&ranks, config.ranks.zero_stage, model.trains_lora() ? nullptr : shards_of(model)};
+  if (model.trains_lora()) return {&ranks, config.ranks.zero_stage};
+  return {&ranks, config.ranks.zero_stage, shards_of(model), model.model_part()};
 }
 
 bool spreads_weights(const RunConfig& config, const Communicator& ranks) {
@@ -157,6 +161,15 @@ void spread_weights(const RunConfig& config, Communicator& ranks, const OptimCon
   if (!spreads_weights(config, ranks)) return;
   const bool whole = !model.trains_lora() && update_rule(optim)->needs_whole_parameters();
   WeightShards::spread(model, ranks, whole ? ShardCut::kTensors : ShardCut::kBlocks);
+}
+
+int tensor_size(const RunConfig& config, const Communicator& ranks) {
+  return ranks.size() == 1 ? 1 : static_cast<int>(config.actor.tensor_model_parallel_size);
+}
+
+void split_layers(const RunConfig& config, Communicator& ranks, Model& model) {
+  const int size = tensor_size(config, ranks);
+  if (size > 1) model.split_layers(std::make_shared<TensorGroup>(ranks, size));
 }
 
 ScheduleOptions schedule_options(const OptimConfig& optim, int64_t total_steps, int64_t updates_per_step) {

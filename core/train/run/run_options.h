@@ -38,6 +38,10 @@ ZeroOptions zero_options(const RunConfig& config, Communicator& ranks, const Mod
 bool spreads_weights(const RunConfig& config, const Communicator& ranks);
 // Keeps this rank's part of the weights that `optim` trains, if so. The model has to stay where it is.
 void spread_weights(const RunConfig& config, Communicator& ranks, const OptimConfig& optim, Model& model);
+// Ranks that share the layers of the policy and its reference. 1: each has whole layers.
+[[nodiscard]] int tensor_size(const RunConfig& config, const Communicator& ranks);
+// Keeps this rank's part of the layers, if ranks share them.
+void split_layers(const RunConfig& config, Communicator& ranks, Model& model);
 ScheduleOptions schedule_options(const OptimConfig& optim, int64_t total_steps, int64_t updates_per_step);
 
 // The adapter that [model] asks for; without a meaning if lora_rank is 0.
@@ -51,7 +55,8 @@ SaveOptions save_options(const RunConfig& config);
 // How updates (also of sft) are computed, cut into passes, and shared by ranks.
 LearnerOptions learner_options(const RunConfig& config, Communicator& ranks = alone());
 // The group of ranks that share the tokens of a pass. Null: there is none, or this process is alone.
-std::shared_ptr<SequenceGroup> sequence_group(Communicator& ranks, int64_t size);
+// `tensor_size`: how many share the layers.
+std::shared_ptr<SequenceGroup> sequence_group(Communicator& ranks, int64_t size, int tensor_size = 1);
 MicroBatchOptions micro_batch_options(const RunConfig& config);
 // The same of the reference's passes, [ref] over [actor].
 MicroBatchOptions reference_pass_options(const RunConfig& config);

@@ -31,7 +31,8 @@ struct RunParts {
   ~RunParts();
 
   [[nodiscard]] CheckpointSource checkpoint_source() {
-    return {run, *registry, policy, progress, saved.stateful, run.config.ranks.zero_stage > 0 && run.ranks.size() > 1};
+    const bool is_spread = run.ranks.size() > 1 && run.config.ranks.zero_stage > 0;
+    return {run, *registry, policy, progress, saved.stateful, is_spread || policy.model->model_part() != nullptr};
   }
 
   RunSettings run;

@@ -1,4 +1,4 @@
-// What the keys of sequence parallel ask of the run and of its models. Reads only the models' config.json.
+// What the keys of sequence parallel and tensor parallel ask of the run and of its models. Reads only the models' config.json.
 #pragma once
 
 #include <string>
@@ -13,10 +13,15 @@ namespace mortise {
 [[nodiscard]] int64_t reference_sequence_size(const RunConfig& config);
 
 // An Error of kind kConfig if the ranks do not form groups of this size, or the model's heads do not divide among them.
-// `key`: the one that says the size. `whose`: "the policy".
+// `key`: the one that says the size. `whose`: "the policy". `tensor_size`: how many ranks share its layers; `model` is then
+// what one of them has.
 Result<> check_sequence_parallel(const LoadedConfig& loaded, const std::string& key, int64_t size,
-                                 const ModelConfig& model, const std::string& whose, int num_ranks);
-// The same of the policy, and, if `trains`, of its reference.
-Result<> check_policy_sequence(Env& env, const LoadedConfig& loaded, int num_ranks, bool trains);
+                                 const ModelConfig& model, const std::string& whose, int num_ranks,
+                                 int64_t tensor_size = 1);
+// The same of actor.tensor_model_parallel_size and the policy. What settings do not go together with it:
+// config/tensor_rules.h.
+Result<> check_tensor_parallel(const LoadedConfig& loaded, const ModelConfig& model, int num_ranks);
+// All of these for the policy, and, if `trains`, for its reference.
+Result<> check_policy_groups(Env& env, const LoadedConfig& loaded, int num_ranks, bool trains);
 
 }  // namespace mortise

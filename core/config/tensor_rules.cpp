@@ -1,0 +1,67 @@
+// See tensor_rules.h.
+#include "config/tensor_rules.h"
+
+#include <fmt/core.h>
+
+#include <string>
+#include <string_view>
+
+#include "foundation/base/adapter_choice.h"
+#include "foundation/base/choice.h"
+#include "foundation/base/text.h"
+
+namespace mortise {
+namespace {
+
+class TensorRules : ConfigRules {
+ public:
+  using ConfigRules::ConfigRules;
+
+  void check() {
+    if (config_.actor.tensor_model_parallel_size == 1) return;
+    if (config_.ranks.zero_stage > 0) refuse("ranks.zero_stage", "spreads the training state", "set it to 0");
+    check_numbers();
+    if (config_.model.lora_rank > 0 && !config_.model.lora_adapter_path) check_adapter();
+    if (config_.trainer.steps_ahead() > 0)
+      refuse("trainer.mode", "samples with other weights than those that learn", "set it to sync");
+  }
+
+ private:
+  void check_adapter() {
+    const ModelSection& model = config_.model;
+    if (model.lora_dropout > 0) refuse("model.lora_dropout", "drops features of an adapter's input", "set it to 0");
+    if (model.use_dora) refuse("model.use_dora", "trains magnitudes of rows", "set it to false");
+    if (changes_base(model.init_lora_weights))
+      refuse("model.init_lora_weights", "begins with a part of the base", "set it to default or gaussian");
+    if (!model.modules_to_save.empty()) refuse("model.modules_to_save", "trains modules as a whole", "remove it");
+    if (model.lora_bias != LoraBias::kNone) refuse("model.lora_bias", "trains biases", "set it to none");
+  }
+
+  void check_numbers() {
+    if (config_.model.dtype == ModelDtype::kBfloat16)
+      refuse("model.dtype", "rounds the matrices of the layers", "set it to float32");
+    const OptimConfig& optim = config_.actor.optim;
+    if (optim.optimizer != OptimizerName::kAdamW && optim.optimizer != OptimizerName::kSgd &&
+        optim.optimizer != OptimizerName::kLion) {
+      refuse("actor.optim.optimizer",
+             fmt::format("is {}, whose state is not one number per weight", choice_name(optim.optimizer)),
+             "choose adamw, lion or sgd");
+    }
+    if (optim.offload != Offloading::kNone) refuse("actor.optim.offload", "keeps numbers in files", "set it to none");
+    if (config_.ref.offload != Offloading::kNone) refuse("ref.offload", "keeps numbers in files", "set it to none");
+    if (config_.ref.sync_steps) refuse("ref.sync_steps", "changes the reference", "remove it");
+  }
+
+  void refuse(const std::string& key, std::string_view does, std::string_view next) {
+    error(key,
+          fmt::format("'{}' {}, which cannot be used with actor.tensor_model_parallel_size = {} yet", key, does,
+                      config_.actor.tensor_model_parallel_size),
+          fmt::format("{}, or set actor.tensor_model_parallel_size to 1", next));
+  }
+};
+
+}  // namespace
+
+void check_tensor_rules(const LoadedConfig& loaded, ConfigFindings& found) { TensorRules(loaded, found).check(); }
+
+}  // namespace mortise

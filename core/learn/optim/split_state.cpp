@@ -1,0 +1,65 @@
+// See split_state.h.
+#include "learn/optim/split_state.h"
+
+#include <ATen/ops/empty.h>
+
+#include <algorithm>
+#include <memory>
+#include <vector>
+
+#include "learn/optim/tensor_state.h"
+#include "model/weights/weight_files.h"
+
+namespace mortise {
+
+namespace {
+
+std::vector<int64_t> whole_sizes(const ModelPart& part, size_t parameter) { return part.whole_sizes(parameter).vec(); }
+
+// Some rows of the whole at a time, of which this rank keeps its columns.
+Result<> read_columns(const TensorView& view, at::ScalarType type, const TensorSplit& split, int64_t rank,
+                      const at::Tensor& own) {
+  const int64_t width = view.shape[1], rows_at_once = std::max<int64_t>(1, (int64_t{1} << 20) / width);
+  for (int64_t row = 0; row < own.size(0); row += rows_at_once) {
+    const int64_t count = std::min(rows_at_once, own.size(0) - row);
+    const at::Tensor rows = at::empty({count, width}, own.options());
+    TRY(copy_numbers(view, type, row * width, rows));
+    own.narrow(0, row, count).copy_(split.part_of(rows, rank));
+  }
+  return {};
+}
+
+}  // namespace
+
+void put_part(StateWriter& writer, std::string_view key, const ModelPart& part, size_t parameter,
+              const at::Tensor& own) {
+  const TensorSplit& split = part.split(parameter);
+  const TensorView view = view_for_save(own, false);
+  if (!split.is_split()) return put_whole(writer, key, view, /*is_alone=*/false);
+  const std::vector<int64_t> sizes = whole_sizes(part, parameter);
+  const int64_t rank = part.ranks()->rank();
+  const bool writes = static_cast<int>(parameter) % part.ranks()->num_groups() == part.ranks()->group();
+  const bool is_mine = writes && split.is_first(rank);
+  std::shared_ptr<RankedTensor> ranked;
+  if (!is_mine) {
+    ranked = std::make_shared<RankedTensor>(TensorView{"", view.dtype, {0}, {}, nullptr}, 0, 0);
+  } else if (split.axis == SplitAxis::kRows) {
+    ranked = std::make_shared<RankedTensor>(view, split.begin(rank) * (own.numel() / own.size(0)), own.numel());
+  } else {
+    ranked = std::make_shared<RankedTensor>(view, MatrixColumns{split.begin(rank), split.size});
+  }
+  writer.put_source(key, view.dtype, sizes, std::move(ranked));
+}
+
+Result<> read_part(StateReader& reader, std::string_view key, const ModelPart& part, size_t parameter,
+                   const at::Tensor& own) {
+  const TensorSplit& split = part.split(parameter);
+  const at::ScalarType type = own.scalar_type();
+  const TensorView view = TRY(reader.get_tensor(key, dtype_of_scalar(type), whole_sizes(part, parameter)));
+  const int64_t rank = part.ranks()->rank();
+  if (split.axis == SplitAxis::kColumns) return read_columns(view, type, split, rank, own);
+  const int64_t first_row = split.is_split() ? split.begin(rank) : 0;
+  return copy_numbers(view, type, first_row * (own.numel() / std::max<int64_t>(1, own.size(0))), own);
+}
+
+}  // namespace mortise

@@ -1,0 +1,62 @@
+// See tensor_ranks.h.
+#include "model/layers/tensor_ranks.h"
+
+#include <ATen/core/ivalue.h>
+#include <torch/csrc/autograd/custom_function.h>
+
+#include <utility>
+
+namespace mortise {
+namespace {
+
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+
+// On its way through the graph: a context keeps IValues only.
+struct RanksHolder : torch::CustomClassHolder {
+  explicit RanksHolder(std::shared_ptr<TensorRanks> ranks_in) : ranks(std::move(ranks_in)) {}
+  std::shared_ptr<TensorRanks> ranks;
+};
+
+at::Tensor sum_of(const at::Tensor& x, TensorRanks& ranks) {
+  at::Tensor sum = x.detach().clone(at::MemoryFormat::Contiguous);
+  ranks.sum(sum);
+  return sum;
+}
+
+class EnterSplit : public torch::autograd::Function<EnterSplit> {
+ public:
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, const c10::intrusive_ptr<RanksHolder>& holder) {
+    ctx->saved_data["ranks"] = c10::IValue::make_capsule(holder);
+    return x.view_as(x);
+  }
+
+  static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
+    const c10::intrusive_ptr<torch::CustomClassHolder> capsule = ctx->saved_data["ranks"].toCapsule();
+    return {sum_of(grads[0], *static_cast<const RanksHolder*>(capsule.get())->ranks), at::Tensor()};
+  }
+};
+
+class LeaveSplit : public torch::autograd::Function<LeaveSplit> {
+ public:
+  static at::Tensor forward(AutogradContext* /*ctx*/, const at::Tensor& x,
+                            const c10::intrusive_ptr<RanksHolder>& holder) {
+    return sum_of(x, *holder->ranks);
+  }
+
+  static variable_list backward(AutogradContext* /*ctx*/, const variable_list& grads) {
+    return {grads[0], at::Tensor()};
+  }
+};
+
+}  // namespace
+
+at::Tensor enter_split(const at::Tensor& x, const std::shared_ptr<TensorRanks>& ranks) {
+  return EnterSplit::apply(x, c10::make_intrusive<RanksHolder>(ranks));
+}
+
+at::Tensor leave_split(const at::Tensor& x, const std::shared_ptr<TensorRanks>& ranks) {
+  return LeaveSplit::apply(x, c10::make_intrusive<RanksHolder>(ranks));
+}
+
+}  // namespace mortise

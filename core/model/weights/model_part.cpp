@@ -1,0 +1,166 @@
+// See model_part.h.
+#include "model/weights/model_part.h"
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/addmm.h>
+#include <ATen/ops/empty.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "model/tensor/storage_memory.h"
+#include "model/weights/names.h"
+
+namespace mortise {
+namespace {
+
+// The parts of a layer that every rank has.
+void share_layer(const LayerWeights& weights, const LayerLeaves& leaves, LayerWeights& to, LayerLeaves& to_leaves) {
+  to.input_norm_H = weights.input_norm_H;
+  to.q_norm_D = weights.q_norm_D;
+  to.k_norm_D = weights.k_norm_D;
+  to.o_bias_H = weights.o_bias_H;
+  to.attention_norm_H = weights.attention_norm_H;
+  to.post_norm_H = weights.post_norm_H;
+  to.down_bias_H = weights.down_bias_H;
+  to.mlp_norm_H = weights.mlp_norm_H;
+  to_leaves.input_norm = leaves.input_norm;
+  to_leaves.q_norm = leaves.q_norm;
+  to_leaves.k_norm = leaves.k_norm;
+  to_leaves.o_bias = leaves.o_bias;
+  to_leaves.attention_norm = leaves.attention_norm;
+  to_leaves.post_norm = leaves.post_norm;
+  to_leaves.down_bias = leaves.down_bias;
+  to_leaves.mlp_norm = leaves.mlp_norm;
+  to.experts.router_EH = weights.experts.router_EH;
+  to.experts.shared_gate_1H = weights.experts.shared_gate_1H;
+  to_leaves.experts.router = leaves.experts.router;
+  to_leaves.experts.shared_gate = leaves.experts.shared_gate;
+}
+
+void share_common(const ParameterStore& whole, ParameterStore& part) {
+  part.weights.embedding_VH = whole.weights.embedding_VH;
+  part.weights.final_norm_H = whole.weights.final_norm_H;
+  part.weights.head_VH = whole.weights.head_VH;
+  part.leaves.embedding = whole.leaves.embedding;
+  part.leaves.final_norm = whole.leaves.final_norm;
+  part.leaves.head = whole.leaves.head;
+  for (size_t layer = 0; layer < part.leaves.layers.size(); ++layer)
+    share_layer(whole.weights.layers[layer], whole.leaves.layers[layer], part.weights.layers[layer],
+                part.leaves.layers[layer]);
+}
+
+// `parts`: those of all ranks, one in each row.
+void join_parts(const TensorSplit& split, const at::Tensor& parts, const at::Tensor& whole) {
+  for (int64_t rank = 0; rank < parts.size(0); ++rank) {
+    if (!split.is_first(rank)) continue;
+    const at::Tensor to = split.part_of(whole, rank);
+    to.copy_(parts.select(0, rank).view(to.sizes()));
+  }
+}
+
+}  // namespace
+
+ModelPart::ModelPart(const ModelConfig& config, const ParameterStore& whole, std::shared_ptr<TensorRanks> ranks,
+                     bool copies)
+    : ranks_(std::move(ranks)), config_(split_config(config, ranks_->size())) {
+  const at::NoGradGuard no_grad;
+  store_ = allocate_parameters(config_, whole.weights.embedding_VH.scalar_type(), /*requires_grad=*/false);
+  share_common(whole, store_);
+  by_layer_.resize(static_cast<size_t>(config.num_layers));
+  storages_.resize(by_layer_.size());
+  for (size_t i = 0; i < whole.parameters.size(); ++i) {
+    const NamedParameter& parameter = whole.parameters[i];
+    places_.emplace(parameter.name, i);
+    const TensorSplit& split = splits_.emplace_back(split_of(config, parameter.name, ranks_->size()));
+    const at::Tensor& all = whole_.emplace_back(parameter.tensor.detach());
+    at::Tensor& own = store_.parameters[i].tensor;
+    if (!split.is_split()) {
+      own = parameter.tensor;
+      continue;
+    }
+    if (copies) own.detach().copy_(split.part_of(all, ranks_->rank()));
+    own.set_requires_grad(parameter.tensor.requires_grad());
+    const auto layer = static_cast<size_t>(layer_of(parameter.name).value_or(0));
+    by_layer_[layer].push_back(i);
+    auto& known = storages_[layer];
+    if (std::ranges::none_of(known, [&](const c10::Storage& one) { return one.is_alias_of(all.storage()); }))
+      known.push_back(all.storage());
+  }
+}
+
+void ModelPart::free_whole() const {
+  for (const auto& layer : storages_) std::ranges::for_each(layer, free_memory);
+}
+
+void ModelPart::adapt_matrices(const std::vector<LoraMatrix>& whole, const std::vector<at::Tensor>& base,
+                               const std::vector<at::Tensor>& merged, std::vector<LoraMatrix>& out) {
+  out = whole;
+  for (size_t i = 0; i < out.size(); ++i) {
+    if (!out[i].defined()) continue;
+    out[i].base_OI = base[i];
+    merged_.push_back({merged[i].detach(), out[i]});
+  }
+}
+
+void ModelPart::adapt(const DecoderLeaves& whole, std::shared_ptr<ModelPart> base) {
+  base_ = std::move(base);
+  for (size_t i = 0; i < whole.layers.size(); ++i) {
+    const LayerLeaves& from = whole.layers[i];
+    const LayerLeaves& base_leaves = base_->leaves().layers[i];
+    LayerLeaves& own = store_.leaves.layers[i];
+    adapt_matrices(from.qkv_lora, base_leaves.qkv_weights, own.qkv_weights, own.qkv_lora);
+    adapt_matrices(from.o_lora, {base_leaves.o_weight}, {own.o_weight}, own.o_lora);
+    adapt_matrices(from.gate_up_lora, base_leaves.gate_up_weights, own.gate_up_weights, own.gate_up_lora);
+    adapt_matrices(from.down_lora, {base_leaves.down_weight}, {own.down_weight}, own.down_lora);
+  }
+}
+
+void ModelPart::merge() const {
+  const at::NoGradGuard no_grad;
+  for (const Merged& one : merged_) {
+    const LoraMatrix f = part_on_rank(one.factors, ranks_->rank(), ranks_->size());
+    at::Tensor out = one.merged_OI;
+    at::addmm_out(out, f.base_OI, f.b_OR, f.a_RI, /*beta=*/1.0, /*alpha=*/f.scale);
+  }
+}
+
+at::Tensor ModelPart::parts_of(const at::Tensor& own) const {
+  const at::Tensor parts = at::empty({ranks_->size(), own.numel()}, own.options());
+  ranks_->gather(own.contiguous().view({-1}), parts.view({-1}));
+  return parts;
+}
+
+at::Tensor ModelPart::gathered(size_t parameter, const at::Tensor& own) const {
+  const at::NoGradGuard no_grad;
+  if (!split(parameter).is_split()) return own;
+  const at::Tensor whole = at::empty(whole_sizes(parameter), own.options());
+  join_parts(split(parameter), parts_of(own), whole);
+  return whole;
+}
+
+Result<> ModelPart::gather_all(const KeepsLayer& keeps) {
+  if (num_whole_++ > 0) return {};
+  // Plain layers read the base of adapted matrices. Before the rest, which gives what both share new memory.
+  if (base_ != nullptr) TRY(base_->gather_all(keeps));
+  const at::NoGradGuard no_grad;
+  for (size_t layer = 0; layer < by_layer_.size(); ++layer) {
+    const bool is_kept = !keeps || keeps(static_cast<int64_t>(layer));
+    if (is_kept) std::ranges::for_each(storages_[layer], allocate_memory);
+    for (const size_t i : by_layer_[layer]) {
+      const at::Tensor parts = parts_of(store_.parameters[i].tensor.detach());
+      if (is_kept) join_parts(split(i), parts, whole_[i]);
+    }
+  }
+  // Copies that others have made of them are stale.
+  for (const at::Tensor& one : whole_) one.unsafeGetTensorImpl()->bump_version();
+  return ranks_->status();
+}
+
+void ModelPart::release_all() {
+  if (num_whole_-- > 1) return;
+  free_whole();
+  if (base_ != nullptr) base_->release_all();
+}
+
+}  // namespace mortise

@@ -1,0 +1,91 @@
+// ModelPart: what one rank has of a model whose layers several ranks share (tensor_split.h).
+//
+// With a plain adapter in training, A and B are whole on every rank, and its part of the base is there twice: as it is, and
+// merged. A rank has a term of the gradient of A and of B.
+//
+// It has leaves and fused matrices of its own for what is split. The others (embedding, norms, head, and biases behind
+// sums) are the model's. The matrices of the model itself have no memory, except between gather_all() and release_all(),
+// when every rank has all of them: to sample, to compare and to save.
+// Cost of gather_all: each rank receives the parts of the others. Thread rule: one thread at a time. gather_all and
+// gathered are collectives of the group.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/Storage.h>
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "foundation/base/result.h"
+#include "model/layers/tensor_ranks.h"
+#include "model/weights/parameters.h"
+#include "model/weights/tensor_split.h"
+
+namespace mortise {
+
+// Does a rank keep this layer of gathered weights? Empty: all of them.
+using KeepsLayer = std::function<bool(int64_t layer)>;
+
+class ModelPart {
+ public:
+  // Takes this rank's numbers of `whole`, if `copies`. `config` is that of the whole.
+  ModelPart(const ModelConfig& config, const ParameterStore& whole, std::shared_ptr<TensorRanks> ranks, bool copies);
+
+  // Frees the memory of what is split in the model.
+  void free_whole() const;
+  // The adapter of `whole` is trained, and `base` is this rank's part of its base.
+  void adapt(const DecoderLeaves& whole, std::shared_ptr<ModelPart> base);
+  // Null: no adapter is trained.
+  [[nodiscard]] const std::shared_ptr<ModelPart>& base() const { return base_; }
+  // After every change of A and B.
+  void merge() const;
+
+  [[nodiscard]] const std::shared_ptr<TensorRanks>& ranks() const { return ranks_; }
+  [[nodiscard]] const ModelConfig& config() const { return config_; }  // this rank's layers
+  void set_rope_length(int64_t length) { config_.rope_length = length; }
+  [[nodiscard]] const DecoderWeights& weights() const { return store_.weights; }
+  [[nodiscard]] const DecoderLeaves& leaves() const { return store_.leaves; }
+  // This rank's numbers of the model's parameters, in their order.
+  [[nodiscard]] const std::vector<NamedParameter>& parameters() const { return store_.parameters; }
+  [[nodiscard]] std::vector<NamedParameter>& parameters() { return store_.parameters; }
+  [[nodiscard]] const TensorSplit& split(size_t parameter) const { return splits_[parameter]; }
+  // The place of a parameter. Precondition: there is one of this name.
+  [[nodiscard]] size_t find(const std::string& name) const { return places_.at(name); }
+  [[nodiscard]] at::IntArrayRef whole_sizes(size_t parameter) const { return whole_[parameter].sizes(); }
+
+  // What all ranks have of something with the shape of this parameter's part, such as its gradient.
+  [[nodiscard]] at::Tensor gathered(size_t parameter, const at::Tensor& own) const;
+  // The layers that this rank keeps have memory until release_all(); with others it only helps the other ranks.
+  Result<> gather_all(const KeepsLayer& keeps = {});
+  void release_all();
+  [[nodiscard]] bool is_whole() const { return num_whole_ > 0; }
+
+ private:
+  [[nodiscard]] at::Tensor parts_of(const at::Tensor& own) const;  // those of all ranks, one in each row
+
+  // Merged matrices, and what they are merged from.
+  struct Merged {
+    at::Tensor merged_OI;
+    LoraMatrix factors;  // with the whole A and B
+  };
+  void adapt_matrices(const std::vector<LoraMatrix>& whole, const std::vector<at::Tensor>& base,
+                      const std::vector<at::Tensor>& merged, std::vector<LoraMatrix>& out);
+
+  std::shared_ptr<TensorRanks> ranks_;
+  std::shared_ptr<ModelPart> base_;
+  std::vector<Merged> merged_;
+  ModelConfig config_;
+  ParameterStore store_;
+  std::unordered_map<std::string, size_t> places_;   // the parameters' places, by name
+  std::vector<at::Tensor> whole_;                    // the model's parameters, by place
+  std::vector<TensorSplit> splits_;                  // by place
+  std::vector<std::vector<size_t>> by_layer_;        // places of what is split
+  std::vector<std::vector<c10::Storage>> storages_;  // by layer: where these lie in the model
+  int64_t num_whole_ = 0;
+};
+
+}  // namespace mortise
