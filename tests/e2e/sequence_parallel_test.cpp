@@ -6,40 +6,18 @@
 #include <string>
 #include <vector>
 
-#include "run_table.h"
+#include "rank_runs.h"
 
 namespace mortise::test {
 namespace {
 
 using testing::HasSubstr;
 
-constexpr int64_t kSteps = 3;
-
-std::vector<std::string> joined(std::vector<std::string> a, const std::vector<std::string>& b) {
-  a.insert(a.end(), b.begin(), b.end());
-  return a;
-}
-
 // Passes of at most 20 tokens, however many ranks share them.
 std::vector<std::string> mesh(int sequence_size) {
   return {"actor.ulysses_sequence_parallel_size=" + std::to_string(sequence_size),
           "critic.ulysses_sequence_parallel_size=" + std::to_string(sequence_size),
           "actor.ppo_max_token_len_per_gpu=" + std::to_string(20 / sequence_size)};
-}
-
-Outcome launch(const TinyTask& task, int num_ranks, const std::string& command, const std::string& out,
-               const std::vector<std::string>& settings) {
-  std::string line = "'" + program() + "'";
-  if (num_ranks > 1) line += " launch --log-dir logs --nproc " + std::to_string(num_ranks);
-  for (const std::string& word : task.words(command, out, settings))
-    if (word != program()) line += " '" + word + "'";
-  return run(line, task.path());
-}
-
-std::vector<std::string> until(int64_t step, const std::vector<std::string>& settings) {
-  return joined({"actor.optim.lr_scheduler_type=constant", "actor.optim.lr_warmup_steps=0",
-                 "trainer.total_training_steps=" + std::to_string(step)},
-                settings);
 }
 
 class SequenceParallel : public testing::TestWithParam<RunCase> {};

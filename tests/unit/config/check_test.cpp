@@ -149,6 +149,24 @@ TEST(Check, WhatBfloat16DoesNotGoWith) {
   EXPECT_EQ(check_error({no_masters, "ranks.zero_stage=1"}), "ok") << "a warning says that it has no effect";
 }
 
+TEST(Check, WhatTensorParallelDoesNotGoWith) {
+  const std::string size = "actor.tensor_model_parallel_size=2";
+  EXPECT_EQ(check_error({size, "actor.ulysses_sequence_parallel_size=2", "model.lora_rank=2",
+                         "model.enable_gradient_checkpointing=true", "actor.optim.optimizer=lion"}),
+            "ok");
+  for (const std::string setting :
+       {"ranks.zero_stage=1", "model.dtype=bfloat16", "actor.optim.optimizer=muon", "actor.optim.offload=file",
+        "ref.offload=file", "ref.sync_steps=1", "trainer.mode=one_step_off"}) {
+    const std::string text = check_error({size, setting});
+    EXPECT_THAT(text, HasSubstr("'" + setting.substr(0, setting.find('=')) + "'")) << setting;
+    EXPECT_THAT(text, HasSubstr("cannot be used with actor.tensor_model_parallel_size = 2 yet")) << setting;
+    EXPECT_THAT(check_error({setting}), testing::Not(HasSubstr("tensor_model_parallel_size"))) << setting;
+  }
+  for (const std::string setting : {"model.lora_dropout=0.1", "model.use_dora=true", "model.init_lora_weights=pissa",
+                                    "model.modules_to_save=[lm_head]", "model.lora_bias=all"})
+    EXPECT_THAT(check_error({size, "model.lora_rank=2", setting}), HasSubstr("cannot be used with actor.tensor"));
+}
+
 TEST(Check, Errors) {
   EXPECT_THAT(check_error({"actor.clip_ratio_c=0.5"}), HasSubstr("it must be above 1"));
   EXPECT_EQ(check_error({"actor.clip_ratio_c=0"}), "ok");

@@ -23,6 +23,15 @@ TEST(ImportVerl, SequenceParallel) {
   EXPECT_EQ(verl(kGrpo).ref.ulysses_sequence_parallel_size, std::nullopt) << "as the actor's";
 }
 
+TEST(ImportVerl, TensorParallel) {
+  const auto size_of = [](const std::string& more) { return verl(grpo(more)).actor.tensor_model_parallel_size; };
+  const std::string key = "actor_rollout_ref.actor.megatron.tensor_model_parallel_size=";
+  EXPECT_EQ(size_of(key + "4"), 4);
+  EXPECT_EQ(size_of(key + "1"), 1);
+  EXPECT_EQ(size_of(""), 1);
+  EXPECT_EQ(size_of("actor_rollout_ref.rollout.tensor_model_parallel_size=2"), 1) << "that of verl's sampler";
+}
+
 TEST(ImportVerl, SequenceParallelOfAnEngine) {
   for (const std::string engine : {"fsdp_config.ulysses_sequence_parallel_size", "veomni.ulysses_parallel_size"}) {
     SCOPED_TRACE(engine);
@@ -279,6 +288,7 @@ TEST(ImportVerl, TheDefaultsOfItsMegatronTrainerImport) {
                "  model: {override_config: {model_config: {}, moe_config: {freeze_moe_router: false}}}\n"
                "  rollout: {layer_name_map: {qkv_layer_name: qkv, gate_proj_layer_name: gate_up}}\n");
   EXPECT_EQ(config.actor.optim, verl(grpo("")).actor.optim);
+  EXPECT_EQ(config.actor.tensor_model_parallel_size, 2);
 }
 
 // The import does not have the file of defaults that a command names.

@@ -16,6 +16,7 @@
 #include "learn/optim/adamw.h"
 #include "learn/optim/weight_shards.h"
 #include "learn/update/actor_learner.h"
+#include "learn/update/tensor_group.h"
 #include "small_config.h"
 
 namespace mortise {
@@ -114,13 +115,22 @@ struct TestPolicy {
   Model model;
   AdamW optimizer;
 
+  // `tensor_size`: ranks of the communicator of `zero` that share the layers.
   explicit TestPolicy(const std::string& dtype, int64_t vocab = 29, int64_t num_layers = 2, uint64_t seed = 5,
-                      const ZeroOptions& zero = {})
-      : TestPolicy(small_config(vocab, num_layers), dtype, seed, zero) {}
-  TestPolicy(ModelConfig config, const std::string& dtype, uint64_t seed, const ZeroOptions& zero = {})
-      : model(Model::random(std::move(config), seed, dtype).value()),
+                      const ZeroOptions& zero = {}, int tensor_size = 1)
+      : TestPolicy(small_config(vocab, num_layers), dtype, seed, zero, tensor_size) {}
+  TestPolicy(ModelConfig config, const std::string& dtype, uint64_t seed, const ZeroOptions& zero = {},
+             int tensor_size = 1)
+      : model(make_model(std::move(config), dtype, seed, zero, tensor_size)),
         optimizer(parameters(model), {}, "actor.optim", spread(zero)) {
     at::set_num_threads(1);  // the tensors are tiny
+  }
+
+  static Model make_model(ModelConfig config, const std::string& dtype, uint64_t seed, const ZeroOptions& zero,
+                          int tensor_size) {
+    Model model = Model::random(std::move(config), seed, dtype).value();
+    if (tensor_size > 1) model.split_layers(std::make_shared<TensorGroup>(*zero.communicator, tensor_size));
+    return model;
   }
 
   // With ZeRO 3 the model's weights are spread before the optimizer is made.
@@ -128,12 +138,13 @@ struct TestPolicy {
   static ZeroOptions spread_model(Model& model, ZeroOptions zero) {
     if (zero.stage >= 3 && zero.communicator->size() > 1)
       zero.weights = WeightShards::spread(model, *zero.communicator, ShardCut::kBlocks).get();
+    zero.tensor = model.model_part();
     return zero;
   }
 
   static std::vector<OptimizedParameter> parameters(Model& model) {
     std::vector<OptimizedParameter> out;
-    for (const NamedParameter& p : model.parameters()) out.push_back({p.name, p.tensor, true});
+    for (const NamedParameter& p : model.trainable()) out.push_back({p.name, p.tensor, true});
     return out;
   }
 

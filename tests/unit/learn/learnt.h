@@ -48,13 +48,15 @@ struct Learnt {
 };
 
 // Null: a rank has whole micro-batches.
-inline std::shared_ptr<SequenceGroup> sequence_group_of(Communicator& communicator, int size) {
-  return size == 1 ? nullptr : std::make_shared<SequenceGroup>(communicator, size);
+inline std::shared_ptr<SequenceGroup> sequence_group_of(Communicator& communicator, int size, int tensor_size = 1) {
+  return size == 1 ? nullptr : std::make_shared<SequenceGroup>(communicator, size, tensor_size);
 }
 
-inline void share(LearnerOptions& options, Communicator& communicator, bool deterministic, int sequence_size) {
+inline void share(LearnerOptions& options, Communicator& communicator, bool deterministic, int sequence_size,
+                  int tensor_size = 1) {
   options.ranks = {&communicator, deterministic};
-  const auto group = sequence_group_of(communicator, sequence_size);
+  options.ranks.tensor_size = tensor_size;
+  const auto group = sequence_group_of(communicator, sequence_size, tensor_size);
   options.share_tokens(group);
   options.reference_sequence = group;
 }
@@ -66,16 +68,34 @@ inline std::unique_ptr<TestObjective> objective_of(const std::vector<std::string
   return std::make_unique<TestObjective>(overrides);
 }
 
-// `sequence_size`: ranks that share the tokens of each pass.
+// Copies of all weights, which have memory now.
+inline std::vector<at::Tensor> weights_of(const Model& model) {
+  std::vector<at::Tensor> weights;
+  for (const NamedParameter& parameter : model.parameters()) weights.push_back(parameter.tensor.detach().clone());
+  return weights;
+}
+
+// The same of gradients; of split layers those of the whole parameters.
+inline std::vector<at::Tensor> gradients_of(const Model& model, const Optimizer& optimizer) {
+  std::vector<at::Tensor> gradients;
+  for (size_t i = 0; i < optimizer.parameters().size(); ++i) {
+    const at::Tensor own = optimizer.parameters()[i].tensor.grad();
+    const bool is_split = model.model_part() != nullptr && !model.trains_lora();
+    gradients.push_back(is_split ? model.model_part()->gathered(i, own).clone() : own.clone());
+  }
+  return gradients;
+}
+
+// `sequence_size`: ranks that share the tokens of each pass. `tensor_size`: ranks that share the layers.
 inline Learnt learn(const Case& one, const std::string& dtype, Communicator& communicator, bool deterministic,
-                    int64_t num_updates = 2, int64_t zero_stage = 0, int sequence_size = 1) {
-  TestPolicy policy(dtype, kShape.vocab, 2, /*seed=*/5, {&communicator, zero_stage}),
-      reference(dtype, kShape.vocab, 2, /*seed=*/6, {&communicator, zero_stage});
+                    int64_t num_updates = 2, int64_t zero_stage = 0, int sequence_size = 1, int tensor_size = 1) {
+  TestPolicy policy(dtype, kShape.vocab, 2, /*seed=*/5, {&communicator, zero_stage}, tensor_size),
+      reference(dtype, kShape.vocab, 2, /*seed=*/6, {&communicator, zero_stage}, tensor_size);
   const auto objective = objective_of(one.overrides);
   const RandomRows data(one.on_policy, kShape), recorded(false, {.vocab = kShape.vocab, .groups = 8, .samples = 1});
   LearnerOptions options = cut_by(kCut);
   options.reference = &reference.model;
-  share(options, communicator, deterministic, sequence_size);
+  share(options, communicator, deterministic, sequence_size, tensor_size);
   ActorLearner learner(policy.model, policy.optimizer, objective->objective, options);
   Learnt out;
   out.log_prob = learner.log_probs(policy.model, data.batch, nullptr, &out.entropy).value();
@@ -89,11 +109,9 @@ inline Learnt learn(const Case& one, const std::string& dtype, Communicator& com
     out.reports.push_back(learner.update(data.batch, all_rows(data.batch), place).value());
   }
   const auto whole = WholeWeights::gather({&policy.model}).value();
-  for (const OptimizedParameter& parameter : policy.optimizer.parameters()) {
-    out.weights.push_back(parameter.tensor.detach().clone());
-    // With ZeRO no rank has the whole gradient.
-    if (zero_stage == 0) out.gradients.push_back(parameter.tensor.grad().clone());
-  }
+  out.weights = weights_of(policy.model);
+  // With ZeRO no rank has the whole gradient.
+  if (zero_stage == 0) out.gradients = gradients_of(policy.model, policy.optimizer);
   return out;
 }
 
@@ -172,19 +190,21 @@ inline std::vector<at::Tensor> weights_after_critic(const std::string& dtype, Co
   return weights;
 }
 
+inline std::vector<at::Tensor> weights_after_sft_of(TestPolicy& policy, Communicator& communicator, bool deterministic,
+                                                    int sequence_size, int tensor_size) {
+  const RandomRows data(false, kShape);
+  LearnerOptions options = cut_by(kCut);
+  share(options, communicator, deterministic, sequence_size, tensor_size);
+  for (int i = 0; i < 2; ++i)
+    EXPECT_FALSE(sft_update(policy.model, policy.optimizer, data.batch, options, {1e-2, i + 1}).value().skipped);
+  const auto whole = WholeWeights::gather({&policy.model}).value();
+  return weights_of(policy.model);
+}
+
 inline std::vector<at::Tensor> weights_after_sft(const std::string& dtype, Communicator& communicator,
                                                  bool deterministic, int64_t zero_stage, int sequence_size = 1) {
   TestPolicy policy(dtype, kShape.vocab, 2, /*seed=*/5, {&communicator, zero_stage});
-  const RandomRows data(false, kShape);
-  LearnerOptions options = cut_by(kCut);
-  share(options, communicator, deterministic, sequence_size);
-  for (int i = 0; i < 2; ++i)
-    EXPECT_FALSE(sft_update(policy.model, policy.optimizer, data.batch, options, {1e-2, i + 1}).value().skipped);
-  std::vector<at::Tensor> weights;
-  const auto whole = WholeWeights::gather({&policy.model}).value();
-  for (const OptimizedParameter& parameter : policy.optimizer.parameters())
-    weights.push_back(parameter.tensor.detach().clone());
-  return weights;
+  return weights_after_sft_of(policy, communicator, deterministic, sequence_size, 1);
 }
 
 }  // namespace mortise

@@ -1,0 +1,170 @@
+// Tensor parallel in whole runs of `mortise launch`: the numbers of one process, the same checkpoints, resumes with other
+// meshes, refusals, what --dry-run says, ranks that differ, and a rank that is killed.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "rank_runs.h"
+
+namespace mortise::test {
+namespace {
+
+using testing::HasSubstr;
+
+// Passes of at most 20 tokens, however many ranks share them.
+std::vector<std::string> tensor_mesh(int tensor_size, int sequence_size = 1) {
+  return {"actor.tensor_model_parallel_size=" + std::to_string(tensor_size),
+          "actor.ulysses_sequence_parallel_size=" + std::to_string(sequence_size),
+          "actor.ppo_max_token_len_per_gpu=" + std::to_string(20 / sequence_size),
+          "critic.ppo_max_token_len_per_gpu=20"};
+}
+
+class TensorParallelRuns : public testing::TestWithParam<RunCase> {};
+
+TEST_P(TensorParallelRuns, Float64RunsAreEqualToRounding) {
+  const TinyTask task;
+  const std::string section = GetParam().command == std::string("sft") ? "sft" : "trainer";
+  const std::vector<std::string> settings =
+      joined({"model.dtype=float64", section + ".total_training_steps=" + std::to_string(kSteps)}, GetParam().settings);
+  const Outcome alone = launch(task, 1, GetParam().command, "alone", joined(settings, tensor_mesh(1)));
+  ASSERT_EQ(alone.code, 0) << alone.output;
+  for (const auto& [sequence, size] : std::vector<std::pair<int, int>>{{1, 2}, {1, 4}, {2, 2}}) {
+    const std::string out = "sp_" + std::to_string(sequence) + "_tp_" + std::to_string(size);
+    const Outcome shared = launch(task, 4, GetParam().command, out, joined(settings, tensor_mesh(size, sequence)));
+    ASSERT_EQ(shared.code, 0) << shared.output;
+    expect_near_rows(task.path() / out, task.path() / "alone", "metrics.jsonl", 1e-11);
+    expect_near_rows(task.path() / out, task.path() / "alone", "updates.jsonl", 1e-11);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(All, TensorParallelRuns,
+                         testing::Values(RunCase{"adaptive_kl", "train", {}},
+                                         RunCase{"critic_and_validation",
+                                                 "train",
+                                                 {"algorithm.adv_estimator=gae", "~algorithm.adv_params",
+                                                  "trainer.test_freq=1", "data.val_files=data/train.jsonl"}},
+                                         RunCase{"recomputed_layers_and_sgd",
+                                                 "train",
+                                                 {"actor.optim.optimizer=sgd", "actor.optim.momentum=0.9",
+                                                  "model.enable_gradient_checkpointing=true"}},
+                                         RunCase{"lora_with_a_reference",
+                                                 "train",
+                                                 {"model.lora_rank=2", "actor.policy_loss.loss_mode=gspo",
+                                                  "actor.use_kl_loss=true"}},
+                                         RunCase{"sft", "sft", {}}),
+                         [](const auto& one) { return std::string(one.param.name); });
+
+// One size of the groups: any number of them gives the same bits, also across a resume.
+TEST(TensorParallelRun, DeterministicRunsDoNotDependOnTheNumberOfGroups) {
+  const TinyTask task;
+  const std::vector<std::string> settings = joined({"trainer.deterministic=true"}, tensor_mesh(2));
+  const Outcome straight = launch(task, 2, "train", "straight", until(kSteps, settings));
+  ASSERT_EQ(straight.code, 0) << straight.output;
+  for (const auto& [step, num_ranks] : std::vector<std::pair<int64_t, int>>{{1, 4}, {2, 2}, {kSteps, 4}}) {
+    const Outcome part = launch(task, num_ranks, "train", "out", until(step, settings));
+    ASSERT_EQ(part.code, 0) << part.output;
+  }
+  const auto updates = [&](const std::string& out) {
+    return default_env().read_file(task.path() / out / "updates.jsonl").value();
+  };
+  EXPECT_EQ(updates("out"), updates("straight"));
+  const std::string weights = "global_step_3/huggingface/model.safetensors";
+  ASSERT_TRUE(default_env().exists(task.path() / "straight" / weights));
+  EXPECT_EQ(hash_of(task.path() / "out" / weights), hash_of(task.path() / "straight" / weights));
+}
+
+// 2 x 2 ranks, then one process, then 1 x 4, then ZeRO. With a huggingface/ that is rounded, the exact weights are in the
+// state too.
+TEST(TensorParallelRun, ResumesWithAnotherMesh) {
+  for (const std::string save_dtype : {"train", "bfloat16"}) {
+    SCOPED_TRACE(save_dtype);
+    const TinyTask task;
+    const std::vector<std::string> settings{"model.dtype=float64", "trainer.save_dtype=" + save_dtype};
+    ASSERT_EQ(launch(task, 1, "train", "straight", until(4, joined(settings, tensor_mesh(1)))).code, 0);
+    for (const auto& [step, num_ranks, size] :
+         std::vector<std::tuple<int64_t, int, int>>{{1, 4, 2}, {2, 1, 1}, {3, 4, 4}, {4, 2, 1}}) {
+      std::vector<std::string> all = joined(settings, tensor_mesh(size));
+      if (step == 4) all.emplace_back("ranks.zero_stage=2");
+      const Outcome part = launch(task, num_ranks, "train", "out", until(step, all));
+      ASSERT_EQ(part.code, 0) << part.output;
+    }
+    expect_near_rows(task.path() / "out", task.path() / "straight", "updates.jsonl", 1e-11);
+  }
+}
+
+TEST(TensorParallelRun, WhatCannotBeSharedIsRefusedByName) {
+  const TinyTask task;
+  const auto refused = [&](int num_ranks, const std::vector<std::string>& settings, const std::string& text) {
+    const Outcome outcome = launch(task, num_ranks, "train", "out", settings);
+    EXPECT_EQ(outcome.code, 2) << outcome.output;
+    EXPECT_THAT(outcome.output, HasSubstr(text));
+    EXPECT_FALSE(default_env().exists(task.path() / "out"));
+  };
+  refused(1, tensor_mesh(2), "'actor.tensor_model_parallel_size' is 2, but 1 rank cannot form groups of 2");
+  refused(3, tensor_mesh(3), "'actor.tensor_model_parallel_size' is 3, but the 4 query heads, 2 key-value heads and ");
+  for (const std::string setting :
+       {"ranks.zero_stage=1", "model.dtype=bfloat16", "actor.optim.optimizer=muon", "actor.optim.optimizer=adamw_8bit",
+        "actor.optim.offload=file", "ref.offload=file", "ref.sync_steps=1", "trainer.mode=one_step_off"}) {
+    SCOPED_TRACE(setting);
+    refused(1, joined(tensor_mesh(2), {setting}), "cannot be used with actor.tensor_model_parallel_size = 2 yet");
+    refused(1, joined(tensor_mesh(2), {setting}), "'" + setting.substr(0, setting.find('=')) + "'");
+  }
+  for (const std::string setting : {"model.lora_dropout=0.2", "model.use_dora=true", "model.init_lora_weights=pissa",
+                                    "model.modules_to_save=[lm_head]", "model.lora_bias=all"})
+    refused(1, joined(tensor_mesh(2), {"model.lora_rank=2", setting}),
+            "'" + setting.substr(0, setting.find('=')) + "'");
+  refused(1, {"actor.tensor_model_parallel_size=9223372036854775807"}, "actor.tensor_model_parallel_size");
+  refused(2, tensor_mesh(2, 2),
+          "'actor.ulysses_sequence_parallel_size' is 2, but 2 ranks cannot form groups of 4 (with "
+          "actor.tensor_model_parallel_size = 2)");
+  refused(2, {"actor.tensor_model_parallel_size=2", "ref.ulysses_sequence_parallel_size=2"},
+          "'ref.ulysses_sequence_parallel_size' is 2, but 2 ranks cannot form groups of 4");
+}
+
+TEST(TensorParallelRun, TheDryRunShowsTheMesh) {
+  const TinyTask task;
+  const auto dry = [&](int num_ranks, int size, const std::string& format) {
+    const Outcome outcome =
+        run(command_line(task, num_ranks, "train", "out", tensor_mesh(size)) + " --dry-run" + format, task.path());
+    EXPECT_EQ(outcome.code, 0) << outcome.output;
+    return outcome.output;
+  };
+  EXPECT_THAT(dry(4, 2, ""), HasSubstr("# mesh: dp 2 x tp 2; 2 ranks share the layers in updates"));
+  const Outcome both = run(command_line(task, 4, "train", "out", tensor_mesh(2, 2)) + " --dry-run", task.path());
+  EXPECT_THAT(both.output, HasSubstr("# mesh: dp 1 x sp 2 x tp 2; 2 ranks share the tokens of each pass, and send"));
+  const auto numbers = [&](int size) {
+    const std::string output = dry(4, size, " --json");
+    return parse_json(output.substr(output.find('{')), "dry run").value();
+  };
+  const Json whole = numbers(1), half = numbers(2), quarter = numbers(4);
+  EXPECT_EQ(whole.at("ranks").at("tensor_parallel_size"), 1);
+  EXPECT_EQ(whole.at("ranks").at("tensor_bytes_sent_per_update"), 0);
+  EXPECT_EQ(quarter.at("ranks").at("tensor_parallel_size"), 4);
+  EXPECT_GT(quarter.at("ranks").at("tensor_bytes_sent_per_update").get<int64_t>(),
+            half.at("ranks").at("tensor_bytes_sent_per_update").get<int64_t>());
+  EXPECT_EQ(quarter.at("ranks").at("gradient_bytes_sent_per_update"), 0) << "no other rank has the same part";
+  for (const std::string part : {"weights", "gradients", "optimizer", "reference"}) {
+    const auto bytes = [&](const Json& one) { return one.at("memory_bytes").at(part).get<double>(); };
+    EXPECT_LT(bytes(half), bytes(whole)) << part;
+    EXPECT_LT(bytes(quarter), bytes(half)) << part;
+  }
+  EXPECT_GT(half.at("memory_bytes").at("whole_weights_in_rollout").get<int64_t>(), 0);
+}
+
+TEST(TensorParallelRun, ARankThatIsKilledIsNamed) {
+  const TinyTask task;
+  const Outcome outcome = run(command_line(task, 4, "train", "out", until(100000, tensor_mesh(2))) +
+                                  " & p=$!; until [ -s out/metrics.jsonl ] || ! kill -0 $p; do sleep 0.05; done; "
+                                  "set -- $(cat /proc/$p/task/$p/children); kill -9 $3; wait $p",
+                              task.path());
+  EXPECT_EQ(outcome.code, 7) << outcome.output;
+  EXPECT_THAT(outcome.output, HasSubstr("was killed or crashed in '"));
+  EXPECT_THAT(outcome.output, HasSubstr("rank 2 was killed by signal 9 (Killed)"));
+}
+
+}  // namespace
+}  // namespace mortise::test

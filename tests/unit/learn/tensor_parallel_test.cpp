@@ -1,0 +1,332 @@
+// Tensor parallel: updates of ranks that share the layers give the numbers of one rank. Losses of every coupling,
+// supervised updates, every kind of layer that can be split, more ranks than key-value heads, recomputed layers, groups as
+// large as a half and as the whole run; what a rank holds, and what it saves.
+#include <c10/core/GradMode.h>
+
+#include <cstring>
+#include <map>
+
+#include "learnt.h"
+#include "model/tensor/storage_memory.h"
+#include "moe_config.h"
+#include "support/joined_state.h"
+
+namespace mortise {
+namespace {
+
+using test::on_ranks;
+using Gradients = std::vector<at::Tensor>;
+
+struct Mesh {
+  int num_ranks, tensor_size, sequence_size = 1;
+};
+
+std::string name_of(const Mesh& mesh) {
+  return std::to_string(mesh.num_ranks / mesh.tensor_size / mesh.sequence_size) + " x " +
+         std::to_string(mesh.sequence_size) + " x " + std::to_string(mesh.tensor_size);
+}
+
+// The model has four heads and two key-value heads: groups of four repeat them.
+const std::vector<Mesh> kMeshes{{2, 2}, {4, 4}, {4, 2}, {4, 2, 2}};
+
+std::vector<Learnt> learn_on(const Mesh& mesh, const Case& one, const std::string& dtype, bool deterministic,
+                             int64_t num_updates) {
+  std::vector<Learnt> by_rank(static_cast<size_t>(mesh.num_ranks));
+  on_ranks(mesh.num_ranks, [&](Communicator& communicator) {
+    by_rank[static_cast<size_t>(communicator.rank())] =
+        learn(one, dtype, communicator, deterministic, num_updates, 0, mesh.sequence_size, mesh.tensor_size);
+  });
+  return by_rank;
+}
+
+TEST(TensorParallel, Float64UpdatesAreEqualTo1e12) {
+  for (const Case& one : cases()) {
+    const Learnt alone_did = learn(one, "float64", alone(), false);
+    for (const Mesh& mesh : kMeshes) {
+      SCOPED_TRACE(std::string(one.name) + ", " + name_of(mesh));
+      const std::vector<Learnt> by_rank = learn_on(mesh, one, "float64", false, 2);
+      expect_same(by_rank[0], alone_did, 1e-12, false);
+      for (const Learnt& other : by_rank) expect_same(other, by_rank[0], 0.0);  // ranks never differ among themselves
+    }
+  }
+}
+
+TEST(TensorParallel, Float32GradientsAreEqualTo1e6) {
+  for (const Case& one : cases()) {
+    SCOPED_TRACE(one.name);
+    const Learnt alone_did = learn(one, "float32", alone(), false, 1);
+    const std::vector<Learnt> by_rank = learn_on({4, 2}, one, "float32", false, 1);
+    expect_same_reports(by_rank[0].reports[0], alone_did.reports[0], 1e-5);
+    EXPECT_LE(relative_l2_of_all(by_rank[0].gradients, alone_did.gradients), 1e-6);
+  }
+}
+
+// One size of the groups: the same bits for any number of groups.
+TEST(TensorParallel, DeterministicUpdatesAreEqualToTheBit) {
+  for (const Case& one : cases()) {
+    const std::vector<Learnt> one_group = learn_on({2, 2}, one, "float32", true, 2);
+    for (const Mesh& mesh : std::vector<Mesh>{{6, 2}, {4, 2}}) {
+      SCOPED_TRACE(std::string(one.name) + ", " + name_of(mesh));
+      for (const Learnt& rank : learn_on(mesh, one, "float32", true, 2)) expect_same(rank, one_group[0], 0.0);
+    }
+    // The same with groups that share tokens as well.
+    SCOPED_TRACE(one.name);
+    const std::vector<Learnt> one_block = learn_on({4, 2, 2}, one, "float32", true, 2);
+    for (const Learnt& rank : learn_on({8, 2, 2}, one, "float32", true, 2)) expect_same(rank, one_block[0], 0.0);
+  }
+}
+
+TEST(TensorParallel, SupervisedUpdatesAreEqualToo) {
+  const auto weights_after = [](Communicator& communicator, bool deterministic, const Mesh& mesh) {
+    TestPolicy policy("float64", kShape.vocab, 2, /*seed=*/5, {&communicator}, mesh.tensor_size);
+    return weights_after_sft_of(policy, communicator, deterministic, mesh.sequence_size, mesh.tensor_size);
+  };
+  const std::vector<at::Tensor> expected = weights_after(alone(), false, {1, 1});
+  for (const bool deterministic : {false, true}) {
+    for (const Mesh& mesh : kMeshes) {
+      SCOPED_TRACE(name_of(mesh));
+      on_ranks(mesh.num_ranks, [&](Communicator& communicator) {
+        const std::vector<at::Tensor> weights = weights_after(communicator, deterministic, mesh);
+        for (size_t i = 0; i < weights.size(); ++i)
+          EXPECT_LE((weights[i] - expected[i]).norm().item<double>(), 1e-12 * expected[i].norm().item<double>());
+      });
+    }
+  }
+}
+
+ModelConfig three_layers(const std::function<void(ModelConfig&)>& change = {}) {
+  ModelConfig config = small_config(kShape.vocab, 3);
+  if (change) change(config);
+  return config;
+}
+
+struct Variant {
+  const char* name;
+  ModelConfig config;
+  std::function<void(LearnerOptions&)> options = {};
+  std::vector<std::string> adapts = {};  // matrices with an adapter
+};
+
+std::vector<Variant> variants() {
+  return {
+      {"norms of q and k, windows, caps", three_layers([](ModelConfig& config) {
+         config.qk_norm = true;
+         config.attention_softcap = 2.0;
+         config.windows = {5, 0, 3};
+       })},
+      {"biases everywhere, sinks",
+       three_layers([](ModelConfig& config) { config.o_bias = config.mlp_bias = config.attention_sinks = true; })},
+      {"no biases, norms behind the layers, tied", three_layers([](ModelConfig& config) {
+         config.qkv_bias = false;
+         config.sandwich_norm = config.norm_plus_one = config.tie_word_embeddings = true;
+       })},
+      {"one key-value head", three_layers([](ModelConfig& config) { config.num_kv_heads = 1; })},
+      {"experts with losses of their routers", moe_config(),
+       [](LearnerOptions& options) {
+         options.router_losses = {0.3, 0.02};
+       }},
+      {"a shared expert",
+       [] {
+         ModelConfig config = moe_config();
+         config.moe.shared_size = 8;
+         return config;
+       }()},
+      {"experts in plain layers", moe_config(), [](LearnerOptions& options) { options.pass.path = LayerPath::kPlain; }},
+      {"plain layers", three_layers(), [](LearnerOptions& options) { options.pass.path = LayerPath::kPlain; }},
+      {"all layers again", three_layers(), [](LearnerOptions& options) { options.pass.activation_bytes = 0; }},
+      {"prompts not shared", three_layers(), [](LearnerOptions& options) { options.pass.share_prompts = false; }},
+      {"an adapter", three_layers(), {}, {"all-linear"}},
+      {"an adapter of some matrices", three_layers(), {}, {"k_proj", "down_proj"}},
+      {"an adapter, plain layers",
+       three_layers(),
+       [](LearnerOptions& options) { options.pass.path = LayerPath::kPlain; },
+       {"all-linear"}},
+      {"a teacher", three_layers(),
+       [](LearnerOptions& options) {
+         static const Model teacher = Model::random(three_layers(), 6, "float64").value().clone_frozen();
+         options.teacher_loss = {&teacher, 0.3, 0.4};
+       }},
+  };
+}
+
+struct Update {
+  Gradients gradients, weights;
+  UpdateReport report;
+};
+
+// Zeros and ones hide mistakes: every number of the model is random.
+void randomize(std::span<const NamedParameter> parameters) {
+  uint64_t seed = 30;
+  for (const NamedParameter& p : parameters) {
+    RandomStream stream({seed++, RandomPurpose::kTest, 0, 0, 0});
+    at::Tensor values = p.tensor.detach();
+    for (int64_t i = 0; i < values.numel(); ++i) values.mutable_data_ptr<double>()[i] = 0.3 * stream.next_normal();
+  }
+}
+
+Update update_of(const Variant& variant, Communicator& communicator, const Mesh& mesh) {
+  const int tensor_size = mesh.tensor_size;
+  const RandomRows data(false, kShape);
+  Model model = Model::random(variant.config, 5, "float64").value();
+  randomize(model.parameters());
+  if (!variant.adapts.empty()) {
+    EXPECT_TRUE(model.train_lora({.rank = 3, .alpha = 6.0, .target_modules = variant.adapts}, 4).ok());
+    randomize(model.trainable());
+    model.weights_changed();
+  }
+  if (tensor_size > 1) model.split_layers(std::make_shared<TensorGroup>(communicator, tensor_size));
+  ZeroOptions zero{&communicator};
+  if (!model.trains_lora()) zero.tensor = model.model_part();
+  AdamW optimizer(TestPolicy::parameters(model), AdamWOptions{}, "actor.optim", zero);
+  const auto objective = objective_of({"actor.policy_loss.loss_mode=vanilla", "actor.entropy_coeff=0.02"});
+  LearnerOptions options = cut_by(kCut);
+  if (variant.options) variant.options(options);
+  options.grad_clip = 0.0;
+  share(options, communicator, false, mesh.sequence_size, tensor_size);
+  ActorLearner learner(model, optimizer, objective->objective, options);
+  Update out;
+  out.report = learner.update(data.batch, all_rows(data.batch), {.lr = 1e-3}).value();
+  out.gradients = gradients_of(model, optimizer);
+  const auto whole = WholeWeights::gather({&model}).value();
+  out.weights = weights_of(model);
+  return out;
+}
+
+TEST(TensorParallel, EveryKindOfLayerGivesTheSameGradient) {
+  for (const Variant& variant : variants()) {
+    const Update expected = update_of(variant, alone(), {1, 1});
+    for (const at::Tensor& gradient : expected.gradients) ASSERT_GT(gradient.norm().item<double>(), 0.0);
+    for (const Mesh& mesh : kMeshes) {
+      SCOPED_TRACE(std::string(variant.name) + ", " + name_of(mesh));
+      on_ranks(mesh.num_ranks, [&](Communicator& communicator) {
+        const Update got = update_of(variant, communicator, mesh);
+        expect_same_reports(got.report, expected.report, 1e-10);
+        for (size_t i = 0; i < got.gradients.size(); ++i)
+          EXPECT_LE((got.gradients[i] - expected.gradients[i]).norm().item<double>(),
+                    1e-11 * (1.0 + expected.gradients[i].norm().item<double>()))
+              << i;
+        // With an adapter: the merged matrices.
+        for (size_t i = 0; i < got.weights.size(); ++i)
+          EXPECT_LE((got.weights[i] - expected.weights[i]).abs().max().item<double>(), 1e-8) << i;
+      });
+    }
+  }
+}
+
+// The memory of what is split is this rank's part alone, also for gradients and moments; between gathers nothing else.
+TEST(TensorParallel, ARankHoldsItsPartOfTheLayers) {
+  on_ranks(4, [](Communicator& communicator) {
+    TestPolicy policy("float32", kShape.vocab, 2, 5, {&communicator}, 4), whole("float32", kShape.vocab, 2, 5);
+    const ModelPart& part = *policy.model.model_part();
+    int64_t own = 0, of_others = 0;
+    for (size_t i = 0; i < part.parameters().size(); ++i) {
+      const NamedParameter& parameter = part.parameters()[i];
+      const at::Tensor& all = policy.model.parameters()[i].tensor;
+      if (!part.split(i).is_split()) {
+        EXPECT_TRUE(parameter.tensor.is_same(all)) << parameter.name;
+        continue;
+      }
+      EXPECT_FALSE(has_memory(all)) << parameter.name;
+      EXPECT_EQ(parameter.tensor.numel() * 4 / part.split(i).repeats, all.numel()) << parameter.name;
+      own += parameter.tensor.numel();
+      of_others += all.numel() - parameter.tensor.numel();
+    }
+    EXPECT_GT(of_others, 2 * own);
+    EXPECT_EQ(policy.optimizer.parameters().size(), part.parameters().size());
+    StateSnapshot snapshot;
+    StateWriter writer("actor.optim", &snapshot);
+    ASSERT_OK(policy.optimizer.save_state(writer));
+    {
+      const auto gathered = WholeWeights::gather({&policy.model}).value();
+      EXPECT_TRUE(policy.model.is_whole());
+      const std::vector<at::Tensor> weights = weights_of(policy.model), expected = weights_of(whole.model);
+      for (size_t i = 0; i < weights.size(); ++i) EXPECT_TRUE(weights[i].equal(expected[i])) << i;
+    }
+    EXPECT_FALSE(policy.model.is_whole());
+    for (size_t i = 0; i < part.parameters().size(); ++i)
+      EXPECT_EQ(has_memory(policy.model.parameters()[i].tensor), !part.split(i).is_split());
+  });
+}
+
+// A frozen copy has the same numbers in memory of its own.
+TEST(TensorParallel, AFrozenCopyIsSplitAlike) {
+  const RandomRows data(false, kShape);
+  on_ranks(2, [&](Communicator& communicator) {
+    TestPolicy policy("float64", kShape.vocab, 2, 5, {&communicator}, 2);
+    const Model copy = policy.model.clone_frozen();
+    const auto objective = objective_of({"actor.policy_loss.loss_mode=vanilla"});
+    LearnerOptions options = cut_by(kCut);
+    share(options, communicator, false, 1, 2);
+    ActorLearner learner(policy.model, policy.optimizer, objective->objective, options);
+    const std::vector<float> before = learner.log_probs(policy.model, data.batch).value();
+    EXPECT_EQ(learner.log_probs(copy, data.batch).value(), before);
+    EXPECT_TRUE(learner.update(data.batch, all_rows(data.batch), {.lr = 1e-2}).ok());
+    EXPECT_NE(learner.log_probs(policy.model, data.batch).value(), before);
+    EXPECT_EQ(learner.log_probs(copy, data.batch).value(), before);
+    for (const NamedParameter& parameter : copy.trainable()) EXPECT_FALSE(parameter.tensor.requires_grad());
+  });
+}
+
+StateSnapshot snapshot_of(const Stateful& object) {
+  StateSnapshot snapshot;
+  StateWriter writer(object.state_name(), &snapshot);
+  EXPECT_OK(object.save_state(writer));
+  EXPECT_OK(writer.status());
+  return snapshot;
+}
+
+// The state of the optimizer that the ranks save together is what one rank saves, and any mesh goes on from it.
+TEST(TensorParallel, SavedStatesDoNotDependOnTheMesh) {
+  const RandomRows data(false, kShape);
+  const auto updates = [&](Communicator& communicator, int tensor_size, StateSnapshot* from, int num_updates,
+                           const std::function<void(TestPolicy&)>& then) {
+    TestPolicy policy("float64", kShape.vocab, 2, /*seed=*/5, {&communicator}, tensor_size);
+    const auto objective = objective_of({"actor.policy_loss.loss_mode=vanilla"});
+    LearnerOptions options = cut_by(kCut);
+    share(options, communicator, false, 1, tensor_size);
+    if (from != nullptr) {
+      StateReader reader(policy.optimizer.state_name(), from, "here");
+      EXPECT_OK(policy.optimizer.load_state(reader));
+      EXPECT_TRUE(reader.unread_keys().empty());
+    }
+    ActorLearner learner(policy.model, policy.optimizer, objective->objective, options);
+    for (int i = 0; i < num_updates; ++i)
+      EXPECT_TRUE(learner.update(data.batch, all_rows(data.batch), {.lr = 1e-2, .update_index = i + 1}).ok());
+    then(policy);
+  };
+  const auto saved_by = [&](const Mesh& mesh, StateSnapshot* from, int num_updates, test::JoinedState& joined) {
+    on_ranks(mesh.num_ranks, [&](Communicator& communicator) {
+      updates(communicator, mesh.tensor_size, from, num_updates,
+              [&](TestPolicy& policy) { joined.add(snapshot_of(policy.optimizer)); });
+    });
+  };
+  test::JoinedState of_one, later_of_one;
+  saved_by({1, 1}, nullptr, 1, of_one);
+  StateSnapshot expected = of_one.snapshot();
+  saved_by({1, 1}, &expected, 1, later_of_one);
+  const StateSnapshot later = later_of_one.snapshot();
+  const auto expect_near = [](const StateSnapshot& got, const StateSnapshot& want) {
+    ASSERT_EQ(got.tensors.size(), want.tensors.size());
+    for (size_t i = 0; i < got.tensors.size(); ++i) {
+      ASSERT_EQ(got.tensors[i].name, want.tensors[i].name);
+      ASSERT_EQ(got.tensors[i].shape, want.tensors[i].shape) << got.tensors[i].name;
+      const auto a = got.tensors[i].as<double>(), b = want.tensors[i].as<double>();
+      for (size_t n = 0; n < a.size(); ++n) ASSERT_NEAR(a[n], b[n], 1e-9) << got.tensors[i].name;
+    }
+  };
+  for (const Mesh& mesh : kMeshes) {
+    SCOPED_TRACE(name_of(mesh));
+    test::JoinedState joined, continued;
+    saved_by(mesh, nullptr, 1, joined);
+    StateSnapshot state = joined.snapshot();
+    expect_near(state, expected);
+    saved_by({1, 1}, &state, 1, continued);
+    expect_near(continued.snapshot(), later);
+    test::JoinedState by_mesh;
+    saved_by(mesh, &expected, 1, by_mesh);
+    expect_near(by_mesh.snapshot(), later);
+  }
+}
+
+}  // namespace
+}  // namespace mortise
