@@ -24,7 +24,7 @@ constexpr const char* kConfigHelp = R"(usage: mortise config show [RUN.toml] [ke
        mortise config explain [KEY | TABLE | preset] [--config RUN.toml] [--json]
        mortise config schema
        mortise config import --from trl|verl|swift FILE [--output RUN.toml [--overwrite]]
-                            [--processes N] [--set NAME=VALUE ...]
+                            [--processes N] [--servers URL[,URL...]] [--set NAME=VALUE ...]
        mortise config import --from trl|verl|swift --list
 
 show     prints the resolved configuration as TOML that loads to the same settings. It merges defaults, preset, base
@@ -50,6 +50,9 @@ import   translates another framework's settings: YAML, JSON, an argument list o
   --processes N     number of processes that the settings are meant for, because batch sizes of trl and swift are per
                     process. Default: what the script's launcher says (accelerate, torchrun, deepspeed,
                     NPROC_PER_NODE), else 1
+  --servers URLS    addresses of vLLM or SGLang servers, with commas between them, that you start. They sample in place
+                    of the engine that verl starts (rollout.name) or that TRL and ms-swift run in the trainer
+                    (use_vllm). They win over addresses in the file
   --set NAME=VALUE  value of a shell variable; overrides the script. The import reads the script and never
                     runs it. It takes only HOME from your environment
   --list            print how each setting of the framework is translated
@@ -145,15 +148,26 @@ struct ImportArguments {
   bool overwrite = false;
 };
 
+// "http://a:8000, http://b:8000/" -> the addresses; the import checks them.
+std::vector<std::string> addresses_in(std::string_view list) {
+  std::vector<std::string> urls;
+  for (const std::string_view part : split(list, ',')) {
+    std::string& url = urls.emplace_back(trim(part));
+    if (url.ends_with('/')) url.pop_back();
+  }
+  return urls;
+}
+
 Result<ImportArguments> parse_import(std::span<const std::string> args) {
   ImportArguments parsed;
   for (size_t i = 0; i < args.size(); ++i) {
     const std::string& arg = args[i];
-    if (arg == "--from" || arg == "--output" || arg == "--processes" || arg == "--set") {
+    if (arg == "--from" || arg == "--output" || arg == "--processes" || arg == "--servers" || arg == "--set") {
       if (i + 1 == args.size()) return bad_usage(arg + " needs a value");
       const std::string& value = args[++i];
       if (arg == "--from") parsed.request.framework = value;
       if (arg == "--output") parsed.output = value;
+      if (arg == "--servers") parsed.request.servers = addresses_in(value);
       if (arg == "--set") {
         const size_t equals = value.find('=');
         if (equals == 0 || equals == std::string::npos) return bad_usage("--set needs NAME=VALUE, not " + quote(value));
@@ -168,7 +182,8 @@ Result<ImportArguments> parse_import(std::span<const std::string> args) {
     } else if (arg == "--overwrite") {
       parsed.overwrite = true;
     } else if (arg.starts_with("--")) {
-      const std::vector<std::string> known = {"--from", "--output", "--overwrite", "--processes", "--set", "--list"};
+      const std::vector<std::string> known = {"--from",    "--output", "--overwrite", "--processes",
+                                              "--servers", "--set",    "--list"};
       return unknown_word("option", arg, known, kProgram);
     } else if (parsed.request.where.empty()) {
       parsed.request.where = arg;

@@ -61,8 +61,17 @@ void translate_clipped_loss(Translation& t, const std::string& loss_type, const 
 // sync_ref_model: the reference that follows the policy. After the KL has been set.
 void translate_reference(Translation& t, const HfBatches& batches);
 
-// use_vllm, vllm_mode, vllm_server_*: server mode becomes the rollout backend vllm (servers.cpp). False: no servers.
+// --- servers (servers.cpp) ---
+
+// The addresses of --servers, which must look like some.
+Result<void> check_servers(const std::vector<std::string>& urls);
+// Before the rules are applied: with servers, what the file says of its engine belongs on their command lines.
+void prepare_servers(Translation& t, std::string_view framework);
+// use_vllm, vllm_mode, vllm_server_*: server mode, or any mode with --servers, becomes the rollout backend vllm. False:
+// no servers.
 bool translate_servers(Translation& t);
+// verl's rollout.name with --servers; without them nothing.
+void translate_verl_servers(Translation& t);
 
 // Is it a file or folder of rows on this machine, not a data set's name on a hub? The name alone decides.
 bool is_local_data(std::string_view name);

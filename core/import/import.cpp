@@ -92,6 +92,8 @@ Result<ImportedConfig> finish(Env& env, Translation& t, const Framework& framewo
   const std::vector<Translation::Line> head = {
       {fmt::format("# From {} by `mortise config import --from {}`.", where, framework.name), ""},
       {fmt::format("# Meanings and defaults: {}. A comment says what each line follows from.", framework.version), ""}};
+  for (auto line = t.first_lines().rbegin(); line != t.first_lines().rend(); ++line)
+    lines.insert(lines.begin(), {*line, ""});
   for (auto line = launch.rbegin(); line != launch.rend(); ++line) lines.insert(lines.begin(), {*line, ""});
   lines.insert(lines.begin(), head.begin(), head.end());
   ImportedConfig imported;
@@ -132,12 +134,15 @@ Result<ImportedConfig> import_config_text(Env& env, const ImportRequest& request
   const int64_t asked = request.num_processes.value_or(1);
   if (asked < 1 || asked > 1'000'000)
     return Error{ErrorKind::kConfig, "the number of processes must be from 1 to 1,000,000", "--processes", ""};
+  TRY(check_servers(request.servers));
   PeerSource source{std::string(text), request.where, is_verl, request.variables};
   source.environment = request.environment;
   source.launches = request.framework == "trl";
   PeerFile file = TRY(read_peer_source(source, rules));
   Translation t(std::string(framework.title), rules, std::move(file.settings));
+  t.use_servers(request.servers);
   if (is_verl) prepare_verl(t);
+  prepare_servers(t, request.framework);
   t.apply_rules();
   if (!is_verl && !request.num_processes && !file.launch.unknown.empty())
     t.unknown(file.launch.unknown, request.where, "give the number of processes with --processes N");

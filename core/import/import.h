@@ -25,6 +25,8 @@ struct ImportRequest {
   std::optional<int64_t> num_processes{};
   std::map<std::string, std::string, std::less<>> variables{};    // for a shell script; they win over what it sets
   std::map<std::string, std::string, std::less<>> environment{};  // that a script starts with: HOME
+  // Addresses of servers that sample in place of the engine that the framework starts; they win over those of the file.
+  std::vector<std::string> servers{};
 };
 
 struct ImportedConfig {

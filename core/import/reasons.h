@@ -6,6 +6,10 @@
 namespace mortise::reasons {
 
 inline constexpr std::string_view kEngine = "Mortise samples in the trainer's process, on its own weights";
+inline constexpr std::string_view kOwnEngine =
+    "Mortise samples in the trainer's process; to sample on servers that you start, import with "
+    "--servers http://HOST:PORT (docs/servers.md)";
+inline constexpr std::string_view kServersEngine = "the command lines of the servers decide";
 inline constexpr std::string_view kMemory = "trades memory for time; numbers do not change";
 inline constexpr std::string_view kPrecision =
     "Mortise computes in model.dtype (float32), which rounds less; with bfloat16 it computes as they do";

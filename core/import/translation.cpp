@@ -258,24 +258,31 @@ void Translation::note_below(const PeerSetting& setting, std::string_view table,
   notes_.push_back(fmt::format("{} ({}): {}", table, setting.where, reason));
 }
 
+bool Translation::require(const PeerSetting& setting) {
+  if (!setting.unknown.empty()) {
+    has_unknown_ = true;
+    problem(setting.name, fmt::format("{} is not known: {}", quote(setting.given), setting.unknown), setting.hint);
+    return false;
+  }
+  if (!is_unresolved(setting.value)) return true;
+  problem(setting.name, quote(fmt::format("{} = {}", setting.given, dump_json(setting.value))) + " is not resolved",
+          "write its value");
+  return false;
+}
+
 void Translation::apply(const PeerSetting& setting, const PeerRule& rule) {
   if (const LeftOut* left = find_left_out(setting.name)) return note_below(setting, left->table + "*", left->reason);
-  if (rule.action != PeerAction::kNoEffect && !setting.unknown.empty()) {
-    has_unknown_ = true;
-    return problem(setting.name, fmt::format("{} is not known: {}", quote(setting.given), setting.unknown),
-                   setting.hint);
-  }
-  if (rule.action != PeerAction::kNoEffect && is_unresolved(setting.value)) {
-    return problem(setting.name,
-                   quote(fmt::format("{} = {}", setting.given, dump_json(setting.value))) + " is not resolved",
-                   "write its value");
-  }
+  if (rule.action != PeerAction::kNoEffect && !require(setting)) return;
   switch (rule.action) {
     case PeerAction::kCompute:
       return;
-    case PeerAction::kNoEffect:
-      if (!rule.name.ends_with(".*") || takes_any_name(rule, setting.name)) return note(setting.name, rule.text);
-      return note_below(setting, rule.name, rule.text);
+    case PeerAction::kNoEffect: {
+      if (told_.contains(setting.name)) return;
+      const auto better = better_reasons_.find(rule.text);
+      const std::string_view reason = better == better_reasons_.end() ? rule.text : better->second;
+      if (!rule.name.ends_with(".*") || takes_any_name(rule, setting.name)) return note(setting.name, reason);
+      return note_below(setting, rule.name, reason);
+    }
     case PeerAction::kRefuse: {
       const Json accepted = rule_json(rule.values);
       const bool passes = std::any_of(accepted.begin(), accepted.end(), [&setting](const Json& item) {

@@ -26,6 +26,11 @@ class Translation {
   void apply_rules();
   // Call it first, for each such table: known settings below `table` have no effect, whatever their rules say.
   void leave_out(std::string_view table, std::string_view reason);
+  // Call it first too: rules that give `reason` for a setting without effect give `better` instead.
+  void say_instead(std::string_view reason, std::string_view better) { better_reasons_[reason] = better; }
+  // Addresses of servers that the caller gave. Empty: none.
+  void use_servers(std::vector<std::string> urls) { servers_ = std::move(urls); }
+  [[nodiscard]] const std::vector<std::string>& servers() const { return servers_; }
 
   // --- what the file says; the framework's default where it says nothing ---
   [[nodiscard]] bool is_given(std::string_view name) const { return find(name) != nullptr; }
@@ -47,7 +52,14 @@ class Translation {
   [[nodiscard]] Json value_set(std::string_view key) const;  // null where it is not set
   // A [[reward]] table; returns its place for set("reward.0.weight", ...).
   std::string add_reward(std::string_view plugin, const std::vector<std::string_view>& names);
-  // A line of the list of settings without effect.
+  // Is the value known? If the source only gives it when it runs, that is a problem.
+  bool require(std::string_view name) {
+    const PeerSetting* setting = find(name);
+    return setting == nullptr || require(*setting);
+  }
+  // A comment at the head of our file.
+  void say_first(std::string line) { first_lines_.push_back("# " + std::move(line)); }
+  // A line of the list of settings without effect. Where it comes before apply_rules, it stands for the rule's.
   void note(std::string_view name, std::string_view reason);
   // Such a line for each of them that the file has.
   void note_given(std::initializer_list<std::string_view> names, std::string_view reason);
@@ -71,6 +83,7 @@ class Translation {
   [[nodiscard]] std::vector<Line> lines() const;
   [[nodiscard]] std::vector<Error>& problems() { return problems_; }
   [[nodiscard]] const std::vector<std::string>& warnings() const { return warnings_; }
+  [[nodiscard]] const std::vector<std::string>& first_lines() const { return first_lines_; }
   [[nodiscard]] size_t num_rewards() const { return num_rewards_; }
   // A value that is needed is not known, which is a problem: anything computed from it would be wrong.
   [[nodiscard]] bool has_unknown() const { return has_unknown_; }
@@ -84,6 +97,7 @@ class Translation {
 
   [[nodiscard]] const PeerSetting* find(std::string_view name) const;
   void apply(const PeerSetting& setting, const PeerRule& rule);
+  bool require(const PeerSetting& setting);
   void note_below(const PeerSetting& setting, std::string_view table, std::string_view reason);
   struct LeftOut {
     std::string table;  // with its dot
@@ -105,6 +119,9 @@ class Translation {
   std::vector<std::string> notes_;
   std::set<std::string, std::less<>> noted_subtrees_;
   std::vector<LeftOut> left_out_;
+  std::map<std::string_view, std::string_view> better_reasons_;  // constant texts
+  std::vector<std::string> servers_;
+  std::vector<std::string> first_lines_;
   std::vector<Error> problems_;
   std::vector<std::string> warnings_;
   std::set<std::string, std::less<>> told_;  // the settings that an assignment, a note, a problem or a warning names

@@ -249,6 +249,7 @@ void translate_verl(Translation& t) {
   set_files(t, "data.train_files");
   set_files(t, "data.val_files");
   set_validation(t);
+  translate_verl_servers(t);
   set_turns(t);
   set_trainer(t);
   set_model(t);

@@ -74,9 +74,7 @@ constexpr PeerRule kRules[] = {
     no_effect("rollout.log_prob_micro_batch_size_per_gpu", kMemory),
     no_effect("rollout.log_prob_use_dynamic_bsz", kMemory),
     no_effect("rollout.log_prob_max_token_len_per_gpu", kMemory),
-    no_effect("rollout.name",
-              "Mortise samples in the trainer's process, as verl's engine does; for servers set rollout.name "
-              "= \"vllm\" or \"sglang\" and their address (docs/servers.md)"),
+    no_effect("rollout.name", kOwnEngine),
     no_effect("rollout.mode", kEngine),
     no_effect("rollout.nnodes", kEngine),
     no_effect("rollout.n_gpus_per_node", kEngine),

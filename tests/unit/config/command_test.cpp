@@ -92,6 +92,20 @@ TEST(ConfigCommand, ImportWritesAFileThatLoads) {
   EXPECT_NE(default_env().read_file(to).value(), before);
 }
 
+TEST(ConfigCommand, ImportNamesServers) {
+  const TempDir dir;
+  const std::string from = dir.write("grpo.yaml", "use_vllm: true\n").string();
+  const Outcome two = run({"import", "--from", "trl", from, "--servers", "http://a:8000/, http://b:8000"});
+  EXPECT_EQ(two.code, 0) << two.err;
+  EXPECT_EQ(config_of(two.out).rollout.params["url"], "http://a:8000, http://b:8000");
+  for (const char* list : {"a:8000", "http://a:8000,", ""}) {
+    const Outcome refused = run({"import", "--from", "trl", from, "--servers", list});
+    EXPECT_EQ(refused.code, 2);
+    EXPECT_THAT(refused.err, HasSubstr("is not the address of a server")) << list;
+  }
+  EXPECT_THAT(run({"import", "--from", "trl", from, "--servers"}).err, HasSubstr("--servers needs a value"));
+}
+
 TEST(ConfigCommand, ImportSaysWhatIsWrong) {
   const TempDir dir;
   const std::string from = dir.write("grpo.yaml", "load_in_4bit: true\n").string();

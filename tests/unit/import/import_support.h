@@ -12,6 +12,14 @@ inline Result<ImportedConfig> import_text(std::string_view framework, std::strin
   return import_config_text(default_env(), {std::string(framework), std::string(file), num_processes}, text);
 }
 
+// With servers that the call names.
+inline Result<ImportedConfig> import_for(std::vector<std::string> servers, std::string_view framework,
+                                         std::string_view text, std::string_view file = "peer.yaml") {
+  ImportRequest request{std::string(framework), std::string(file), 1};
+  request.servers = std::move(servers);
+  return import_config_text(default_env(), request, text);
+}
+
 // The error of an import that must fail; "ok" where it does not.
 inline std::string import_error(std::string_view framework, std::string_view text,
                                 std::string_view file = "peer.yaml") {
