@@ -81,8 +81,8 @@ struct IncomingWeight {
 };
 
 // The server's end of a connection over which a trainer sends weights. Nothing of them reaches the model before all are
-// there. Thread rule: the functions from one thread; they do not wait, and call `done` from a thread of their own.
-// `done` must not call them.
+// there. Thread rule: the functions from one thread; they do not wait, and call `done` from a thread of their own. `done`
+// must not call them.
 class WeightReceiver {
  public:
   using Done = std::function<void(const Result<>&)>;

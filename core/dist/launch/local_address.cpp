@@ -30,6 +30,13 @@ std::string address_toward(const addrinfo& to) {
   return known ? std::string(text.data()) : std::string();
 }
 
+bool is_any(const addrinfo& one) {
+  if (one.ai_family == AF_INET)
+    return reinterpret_cast<const sockaddr_in*>(one.ai_addr)->sin_addr.s_addr == htonl(INADDR_ANY);
+  return one.ai_family == AF_INET6 &&
+         IN6_IS_ADDR_UNSPECIFIED(&reinterpret_cast<const sockaddr_in6*>(one.ai_addr)->sin6_addr);
+}
+
 bool is_loopback(std::string_view address) { return address.starts_with("127.") || address == "::1"; }
 
 }  // namespace
@@ -46,6 +53,22 @@ std::string address_toward(const std::string& host, int port) {
   }
   freeaddrinfo(found);
   return address;
+}
+
+bool is_own_address(const std::string& host) {
+  addrinfo wanted{};
+  wanted.ai_socktype = SOCK_STREAM;
+  addrinfo* found = nullptr;
+  if (getaddrinfo(host.c_str(), "0", &wanted, &found) != 0) return false;
+  bool is_own = false;
+  for (const addrinfo* one = found; one != nullptr && !is_own; one = one->ai_next) {
+    const int fd = socket(one->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (fd < 0) continue;
+    is_own = !is_any(*one) && bind(fd, one->ai_addr, one->ai_addrlen) == 0;
+    close(fd);
+  }
+  freeaddrinfo(found);
+  return is_own;
 }
 
 Result<int> free_port() {

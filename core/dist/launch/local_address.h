@@ -11,6 +11,10 @@ namespace mortise {
 // the host is unknown, or if it is this machine by a loopback address. Sends nothing.
 std::string address_toward(const std::string& host, int port);
 
+// Whether others can reach a program of this machine at this address, as far as this machine knows. 0.0.0.0 and an unknown
+// name are no addresses.
+bool is_own_address(const std::string& host);
+
 // A TCP port of the loopback interface that was free a moment ago.
 Result<int> free_port();
 

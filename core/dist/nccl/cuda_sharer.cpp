@@ -36,7 +36,7 @@ std::string uuid_text(const cudaUUID_t& uuid) {
 
 class Sharer final : public CudaSharer {
  public:
-  Sharer() : device_(c10::cuda::current_device()) {
+  explicit Sharer(int gpu) : device_(static_cast<c10::DeviceIndex>(gpu)) {
     cudaDeviceProp properties{};
     C10_CUDA_CHECK(cudaGetDeviceProperties(&properties, device_));
     uuid_ = uuid_text(properties.uuid);
@@ -82,9 +82,10 @@ class Sharer final : public CudaSharer {
 }  // namespace
 }  // namespace mortise
 
-extern "C" __attribute__((visibility("default"))) mortise::CudaSharer* mortise_cuda_sharer(std::string* error) {
+extern "C" __attribute__((visibility("default"))) mortise::CudaSharer* mortise_cuda_sharer(int gpu,
+                                                                                           std::string* error) {
   try {
-    return std::make_unique<mortise::Sharer>().release();
+    return std::make_unique<mortise::Sharer>(gpu).release();
   } catch (const std::exception& failure) {
     *error = failure.what();
     return nullptr;

@@ -25,7 +25,7 @@ constexpr std::chrono::microseconds kLook{50};
 
 class IdGroup final : public NcclIdGroup {
  public:
-  explicit IdGroup(std::chrono::milliseconds timeout) : timeout_(timeout), device_(c10::cuda::current_device()) {
+  IdGroup(int gpu, std::chrono::milliseconds timeout) : timeout_(timeout), device_(static_cast<c10::DeviceIndex>(gpu)) {
     const ncclResult_t made = ncclGetUniqueId(&id_);
     if (made != ncclSuccess) throw std::runtime_error(ncclGetErrorString(made));
   }
@@ -109,9 +109,9 @@ class IdGroup final : public NcclIdGroup {
 }  // namespace mortise
 
 extern "C" __attribute__((visibility("default"))) mortise::NcclIdGroup* mortise_nccl_id_group(
-    std::chrono::milliseconds timeout, std::string* error) {
+    int gpu, std::chrono::milliseconds timeout, std::string* error) {
   try {
-    return std::make_unique<mortise::IdGroup>(timeout).release();
+    return std::make_unique<mortise::IdGroup>(gpu, timeout).release();
   } catch (const std::exception& failure) {
     *error = failure.what();
     return nullptr;

@@ -40,7 +40,7 @@ class NcclIdGroup {
   virtual void stop() = 0;                                         // ends what waits
 };
 
-// Pieces on the current GPU, which stay until the object goes. share() gives what went wrong, or nothing.
+// Pieces on a GPU, which stay until the object goes. share() gives what went wrong, or nothing.
 class CudaSharer {
  public:
   virtual ~CudaSharer() = default;
@@ -54,17 +54,17 @@ using NcclEntry = c10d::Backend* (*)(NcclRequest* request);
 
 inline constexpr const char* kNcclIdEntry = "mortise_nccl_id_group";
 // The caller owns the group; null if it cannot be made, and `error` says why.
-using NcclIdEntry = NcclIdGroup* (*)(std::chrono::milliseconds timeout, std::string* error);
+using NcclIdEntry = NcclIdGroup* (*)(int gpu, std::chrono::milliseconds timeout, std::string* error);
 
 inline constexpr const char* kSharerEntry = "mortise_cuda_sharer";
-using SharerEntry = CudaSharer* (*)(std::string* error);
+using SharerEntry = CudaSharer* (*)(int gpu, std::string* error);
 
 // Loads the module, which lies in lib/mortise next to bin/, and makes the group. libtorch's CUDA half must be loaded.
 // Errors (kind config) say what is missing. `path`: of the module, for tests; empty: where it is installed.
 Result<c10::intrusive_ptr<c10d::Backend>> open_nccl_group(NcclRequest request, const std::string& path = {});
-// The same for NCCL alone, on the current device. `timeout`: of each call.
-Result<std::unique_ptr<NcclIdGroup>> open_nccl_id_group(std::chrono::milliseconds timeout,
+// The same for NCCL alone, on the GPU of this number. `timeout`: of each call.
+Result<std::unique_ptr<NcclIdGroup>> open_nccl_id_group(int gpu, std::chrono::milliseconds timeout,
                                                         const std::string& path = {});
-Result<std::unique_ptr<CudaSharer>> open_cuda_sharer(const std::string& path = {});
+Result<std::unique_ptr<CudaSharer>> open_cuda_sharer(int gpu, const std::string& path = {});
 
 }  // namespace mortise

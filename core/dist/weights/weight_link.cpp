@@ -20,6 +20,7 @@
 #include "dist/gloo/gloo_devices.h"
 #include "dist/launch/local_address.h"
 #include "dist/nccl/nccl_module.h"
+#include "foundation/base/text.h"
 
 namespace mortise {
 namespace {
@@ -110,7 +111,8 @@ class GroupLink : public StoredLink {
     if (piece.empty()) return {};
     return guard("moving the weights failed", [&] {
       at::Tensor bytes = at::from_blob(piece.data(), {static_cast<int64_t>(piece.size())}, at::kByte);
-      if (place_.carrier == WeightCarrier::kNccl) bytes = bytes.to(at::kCUDA);
+      if (place_.carrier == WeightCarrier::kNccl)
+        bytes = bytes.to(at::Device(at::kCUDA, static_cast<c10::DeviceIndex>(place_.gpu)));
       std::vector<at::Tensor> tensors = {bytes};
       c10d::BroadcastOptions options;
       options.timeout = place_.timeout;
@@ -188,9 +190,14 @@ Result<SharedPiece> WeightLink::share(std::span<const std::byte>) {
 
 Result<std::unique_ptr<WeightLink>> open_weight_link(const WeightPlace& place) {
   if (place.carrier == WeightCarrier::kCudaIpc)
-    return std::unique_ptr<WeightLink>(std::make_unique<SharingLink>(TRY(open_cuda_sharer())));
+    return std::unique_ptr<WeightLink>(std::make_unique<SharingLink>(TRY(open_cuda_sharer(place.gpu))));
+  if (place.rank == 0 && !is_own_address(place.address))
+    return Error{
+        ErrorKind::kConfig,
+        fmt::format("{} is no address of this machine, so servers cannot get weights there", quote(place.address)), "",
+        "give the address at which servers reach this machine (transfer_address), or leave it empty"};
   std::unique_ptr<NcclIdGroup> ids;
-  if (place.carrier == WeightCarrier::kNcclId) ids = TRY(open_nccl_id_group(place.timeout));
+  if (place.carrier == WeightCarrier::kNcclId) ids = TRY(open_nccl_id_group(place.gpu, place.timeout));
   StorePlace where;
   where.address = place.address;
   where.port = place.port;

@@ -46,6 +46,7 @@ struct WeightPlace {
   int rank = 0;
   int size = 2;
   std::chrono::milliseconds timeout{600'000};
+  int gpu = 0;  // for all carriers but kGloo: the number of the GPU that sends
 };
 
 class WeightLink {

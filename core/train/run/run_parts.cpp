@@ -123,7 +123,7 @@ Result<Sampling> load_engine(const RunConfig& config, const Tokenizer& tokenizer
   Sampling sampling = TRY(rollout_sampling(config, policy.config(), options.tokenizer));
   install_generate_model(&policy, options);
   register_host_extension(MORTISE_EXT_GENERATE, generate_extension());
-  offer_weight_groups();
+  offer_weight_groups(policy.device().device);
   return sampling;
 }
 

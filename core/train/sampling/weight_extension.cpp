@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cstddef>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -36,6 +37,9 @@ std::string text_in(mortise_text text) {
   return text.data == nullptr ? std::string() : std::string(text.data, text.size);
 }
 
+// The policy's, if weights can leave from it.
+std::optional<int> policy_gpu;
+
 Result<WeightPlace> read_place(const mortise_weight_group_options* from) {
   constexpr std::array<std::pair<std::string_view, WeightCarrier>, 4> kCarriers = {
       {{"gloo", WeightCarrier::kGloo},
@@ -54,6 +58,12 @@ Result<WeightPlace> read_place(const mortise_weight_group_options* from) {
   if (!is_known)
     return Error{ErrorKind::kConfig, "weights have no carrier " + quote(carrier), MORTISE_EXT_WEIGHT_GROUP,
                  "use gloo, nccl, nccl_id or cuda_ipc"};
+  if (place.carrier != WeightCarrier::kGloo) {
+    if (!policy_gpu)
+      return Error{ErrorKind::kConfig, "this way of sending weights needs a policy on a GPU, and it is on the CPU",
+                   "model.device", "set it to cuda, or send the weights by files"};
+    place.gpu = *policy_gpu;
+  }
   if (in.num_ranks < 2 || in.num_ranks > 65536 || in.timeout_ns <= 0)
     return Error{ErrorKind::kData, "num_ranks or timeout_ns is out of range", MORTISE_EXT_WEIGHT_GROUP, ""};
   place.address = text_in(in.address);
@@ -198,6 +208,10 @@ constexpr mortise_weight_group_vtable kWeightGroups = {sizeof(mortise_weight_gro
 
 const mortise_weight_group_vtable* weight_group_extension() { return &kWeightGroups; }
 
-void offer_weight_groups() { register_host_extension(MORTISE_EXT_WEIGHT_GROUP, &kWeightGroups); }
+void offer_weight_groups(const at::Device& policy) {
+  policy_gpu.reset();
+  if (policy.is_cuda()) policy_gpu = policy.index();
+  register_host_extension(MORTISE_EXT_WEIGHT_GROUP, &kWeightGroups);
+}
 
 }  // namespace mortise

@@ -104,6 +104,19 @@ TEST(WeightLink, EndsWhenItsOtherEndDoesNotCome) {
   EXPECT_FALSE(open_weight_link(place).ok());
 }
 
+// c10d would try to reach the address until the limit, and the trainer would wait.
+TEST(WeightLink, ASenderRefusesAnAddressOfAnotherMachine) {
+  for (const std::string address : {"192.0.2.7", "nobody.invalid", "0.0.0.0", ""}) {  // the first is for documentation
+    WeightPlace place = sender_place();
+    place.address = address;
+    const auto sender = open_weight_link(place);
+    ASSERT_FALSE(sender.ok()) << address;
+    EXPECT_EQ(sender.error().kind, ErrorKind::kConfig);
+    EXPECT_NE(sender.error().what.find("\"" + address + "\" is no address of this machine"), std::string::npos)
+        << sender.error().what;
+  }
+}
+
 // What waits continues without its owner, and its pieces are kept until then.
 TEST(WeightLink, AnOwnerThatGoesWaitsForNobody) {
   WeightPlace place = sender_place();
@@ -121,10 +134,11 @@ TEST(WeightLink, AnOwnerThatGoesWaitsForNobody) {
 }
 
 TEST(WeightLink, NcclAloneSaysWhatIsMissing) {
-  const auto absent = open_nccl_id_group(milliseconds(100), "/nowhere/libmortise_nccl.so");
+  const auto absent = open_nccl_id_group(0, milliseconds(100), "/nowhere/libmortise_nccl.so");
   ASSERT_FALSE(absent.ok());
   EXPECT_NE(absent.error().what.find("/nowhere/libmortise_nccl.so is not there"), std::string::npos);
-  EXPECT_FALSE(open_cuda_sharer("/nowhere/libmortise_nccl.so").ok());
+  EXPECT_NE(absent.error().next.find("or send the weights by files"), std::string::npos) << absent.error().next;
+  EXPECT_FALSE(open_cuda_sharer(0, "/nowhere/libmortise_nccl.so").ok());
 }
 
 }  // namespace

@@ -293,6 +293,21 @@ TEST_F(WeightsToServers, WhatAServerCannotTakeIsSaidAtTheStart) {
   EXPECT_THAT(ranks.error(), HasSubstr("several ranks send their weights to servers by files only"));
 }
 
+TEST(WeightGroup, OnlyAPolicyOnAGpuSendsFromThere) {
+  mortise_weight_group_options options{};
+  options.struct_size = sizeof options;
+  options.address = {"127.0.0.1", 9};
+  options.num_ranks = 2;
+  options.timeout_ns = 60'000'000'000;
+  void* group = nullptr;
+  for (const std::string carrier : {"nccl", "nccl_id", "cuda_ipc"}) {
+    mortise_call call;
+    options.carrier = {carrier.data(), carrier.size()};
+    EXPECT_EQ(engine().open(host(), &call, &options, &group), MORTISE_FAILED_PRECONDITION);
+    EXPECT_THAT(std::string(call.error), HasSubstr("needs a policy on a GPU, and it is on the CPU")) << carrier;
+  }
+}
+
 // On a machine without GPUs the engine's own NCCL refuses, and says what helps.
 TEST_F(WeightsToServers, NcclAndSharedMemoryNeedAPolicyOnAGpu) {
   extensions()[MORTISE_EXT_WEIGHT_GROUP] = weight_group_extension();
