@@ -7,7 +7,7 @@
 
 #include "foundation/base/text.h"
 #include "foundation/formats/json.h"
-#include "model/adapters/expert_stacks.h"
+#include "model/adapters/expert_names.h"
 #include "model/weights/config_reader.h"
 
 namespace mortise {

@@ -40,7 +40,7 @@ struct LoraConfig {
   bool use_dora = false;
   LoraInit init = LoraInit::kDefault;          // what left the base before training
   LoraBias bias = LoraBias::kNone;             // the biases that are trained
-  std::vector<std::string> target_parameters;  // ends of names of parameters that are adapted (expert_stacks.h)
+  std::vector<std::string> target_parameters;  // ends of names of parameters that are adapted (expert_names.h)
   std::vector<std::string> modules_to_save;    // ends of names of the modules that are trained as a whole
   bool ties_weights = false;                   // embedding and head stay one matrix if they are trained as a whole
   std::string text;                            // the file as read

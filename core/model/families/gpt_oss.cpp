@@ -22,7 +22,8 @@ RopeConfig default_rope(double theta) {
 
 Result<> read_experts(const ConfigReader& reader, ModelConfig& config) {
   MoeConfig& moe = config.moe;
-  moe.num_experts = TRY(reader.positive_or(TRY(key_of_num_experts(reader)), 128));
+  const char* const key = TRY(key_of_num_experts(reader));
+  moe.num_experts = TRY(reader.positive_or(key, 128));
   moe.expert_size = config.intermediate_size;
   moe.normalizes = moe.is_gpt_oss = true;
   moe.is_dense.assign(static_cast<size_t>(config.num_layers), false);

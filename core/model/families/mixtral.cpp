@@ -11,7 +11,8 @@ Result<> read(const ConfigReader& reader, ModelConfig& config) {
   TRY(read_mistral_block(reader, config));
   if (reader.has("sliding_window")) set_window(TRY(reader.positive("sliding_window")), config);
   MoeConfig& moe = config.moe;
-  moe.num_experts = TRY(reader.positive_or(TRY(key_of_num_experts(reader)), 8));
+  const char* const key = TRY(key_of_num_experts(reader));
+  moe.num_experts = TRY(reader.positive_or(key, 8));
   moe.expert_size = config.intermediate_size;
   moe.normalizes = moe.mixtral_names = true;
   moe.is_dense.assign(static_cast<size_t>(config.num_layers), false);
