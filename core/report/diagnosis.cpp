@@ -232,11 +232,17 @@ const MetricPoint& best_of(const MetricSeries& series) {
       series, {}, [](const MetricPoint& point) { return std::isnan(point.value) ? -kInfinity : point.value; });
 }
 
-Found overfitting(const Evidence& e) {
-  const auto train = ends_of(e.run, "critic/score/mean");
+// The training score at both ends, if it rose by more than 5% and by more than chance explains.
+std::optional<Ends> rise_of_training(const RunHistory& run) {
+  const auto train = ends_of(run, "critic/score/mean");
   if (!train) return {};
-  const double noise = std::max(0.05 * std::abs(train->first), chance_of(*e.run.find("critic/score/mean")));
-  if (train->last - train->first <= noise) return {};
+  const double noise = std::max(0.05 * std::abs(train->first), chance_of(*run.find("critic/score/mean")));
+  return train->last - train->first > noise ? train : std::nullopt;
+}
+
+Found overfitting(const Evidence& e) {
+  const auto train = rise_of_training(e.run);
+  if (!train) return {};
   for (const auto& [metric, series] : e.run.metrics) {
     if (!is_validation_mean(metric) || series.size() < 3) continue;
     const MetricPoint &best = best_of(series), &last = series.back();
@@ -271,11 +277,23 @@ std::string fall_of_training(const RunHistory& run) {
   return fmt::format("The mean score was {:.3g} up to step {} and is {:.3g} at the end.", best, best_step, last);
 }
 
+// The standard error of a validation's mean over its prompts; 0 where the run has none.
+double standard_error(const RunHistory& run, const std::string& mean, int64_t step) {
+  std::string name = "val-aux" + mean.substr(std::string_view("val-core").size());
+  name.replace(name.rfind("/mean@"), std::string_view("/mean").size(), "/stderr");
+  const MetricSeries* series = run.find(name);
+  if (series == nullptr) return 0.0;
+  const auto point = std::ranges::find(*series, step, &MetricPoint::step);
+  return point != series->end() && std::isfinite(point->value) ? point->value : 0.0;
+}
+
 std::string fall_of_validation(const RunHistory& run) {
   for (const auto& [metric, series] : run.metrics) {
     if (!is_validation_mean(metric)) continue;
     const MetricPoint &best = best_of(series), &last = series.back();
-    if (best.value > 0.0 && last.value < 0.5 * best.value)
+    const double chance =
+        2.0 * std::hypot(standard_error(run, metric, best.step), standard_error(run, metric, last.step));
+    if (best.value > 0.0 && last.value < 0.5 * best.value && best.value - last.value > chance)
       return fmt::format("{} was {:.3g} after step {} and is {:.3g} after step {}.", metric, best.value, best.step,
                          last.value, last.step);
   }
@@ -284,7 +302,7 @@ std::string fall_of_validation(const RunHistory& run) {
 
 Found reward_collapse(const Evidence& e) {
   std::string evidence = fall_of_training(e.run);
-  if (evidence.empty() && !overfitting(e)) evidence = fall_of_validation(e.run);
+  if (evidence.empty() && !rise_of_training(e.run)) evidence = fall_of_validation(e.run);
   if (evidence.empty()) return {};
   return Finding{"reward_collapse", "The policy got worse", evidence,
                  "Lower actor.optim.lr first. Then read the completions of the steps where the score fell."};

@@ -69,15 +69,6 @@ void read_plugins(Env& env, RunHistory& run) {
   if (uses != nullptr && uses->is_array()) run.plugins = *uses;
 }
 
-// A run of a Mortise without live.json, or one that is just writing it, has no state.
-void read_run_state(Env& env, RunHistory& run) {
-  const Path path = run.folder / "live.json";
-  const auto json = read_json_file(env, path);
-  if (!json.ok()) return;
-  const auto live = read_live_json(*json, path.string());
-  if (live.ok()) run.state = live->state;
-}
-
 void read_log(Env& env, RunHistory& run) {
   const auto text = env.read_file(run.folder / "log.txt", kMostLogBytes);
   if (!text.ok()) return;
@@ -146,6 +137,15 @@ const MetricSeries* RunHistory::find(std::string_view metric) const {
   return it == metrics.end() ? nullptr : &it->second;
 }
 
+// A run of a Mortise without live.json, or one that is just writing it, has no state.
+std::string run_state(Env& env, const Path& folder) {
+  const Path path = folder / "live.json";
+  const auto json = read_json_file(env, path);
+  if (!json.ok()) return {};
+  const auto live = read_live_json(*json, path.string());
+  return live.ok() ? live->state : std::string();
+}
+
 Result<RunHistory> read_run_history(Env& env, const Path& folder) {
   RunHistory run;
   run.folder = folder;
@@ -155,7 +155,7 @@ Result<RunHistory> read_run_history(Env& env, const Path& folder) {
   read_settings(env, run);
   read_plugins(env, run);
   read_log(env, run);
-  read_run_state(env, run);
+  run.state = run_state(env, folder);
   run.completion_files = find_completion_files(env, folder, run.settings);
   return run;
 }

@@ -62,6 +62,9 @@ struct RunHistory {
 // settings that this one does not know.
 std::map<std::string, std::string> run_settings(Env& env, const Path& folder);
 
+// RunHistory::state.
+std::string run_state(Env& env, const Path& folder);
+
 // The files of trainer.rollout_data_dir, by step.
 std::map<int64_t, Path> find_completion_files(Env& env, const Path& folder,
                                               const std::map<std::string, std::string>& settings);

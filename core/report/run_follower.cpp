@@ -3,6 +3,8 @@
 
 #include <fmt/core.h>
 
+#include <utility>
+
 #include "foundation/base/text.h"
 #include "foundation/metrics/live_view.h"
 #include "report/page.h"
@@ -48,14 +50,18 @@ Json completion_steps(const std::map<int64_t, Path>& files) {
 
 const Json& FindingsCache::of(Env& env, const Path& folder) {
   Entry& entry = entries_[folder];
-  const auto info = env.info(folder / "metrics.jsonl");
+  if (!env.exists(folder / "metrics.jsonl")) return entry.findings;
+  std::string seen = run_state(env, folder);
+  for (const char* file : {"metrics.jsonl", "log.txt"})
+    if (const auto info = env.info(folder / file); info.ok())
+      seen += fmt::format(" {} {}", info->size_bytes, info->modified_ns);
   const int64_t now = env.monotonic_ns();
-  const bool is_known = !info.ok() || (info->size_bytes == entry.size_bytes && info->modified_ns == entry.modified_ns);
-  if (is_known || (entry.computed_ns != 0 && now - entry.computed_ns < kFindingsPeriod_ns)) return entry.findings;
+  if (seen == entry.seen || (entry.computed_ns != 0 && now - entry.computed_ns < kFindingsPeriod_ns))
+    return entry.findings;
   const auto found = find_faults(env, folder);
   entry.computed_ns = now;
   if (!found.ok()) return entry.findings;  // a row is half written
-  entry = {info->size_bytes, info->modified_ns, now, findings_list(*found)};
+  entry = {std::move(seen), now, findings_list(*found)};
   return entry.findings;
 }
 

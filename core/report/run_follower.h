@@ -28,7 +28,7 @@ struct RunNews {
   Json data;
 };
 
-// The findings of runs, computed again when a run has more rows, and for all followers.
+// The findings of runs, computed again when a run has more rows or lines of its log, or ends, and for all followers.
 class FindingsCache {
  public:
   // As in the page; an empty list as long as the run has no row.
@@ -36,8 +36,8 @@ class FindingsCache {
 
  private:
   struct Entry {
-    uint64_t size_bytes = 0;
-    int64_t modified_ns = 0, computed_ns = 0;
+    std::string seen;  // the files that they are about, and the run's state
+    int64_t computed_ns = 0;
     Json findings = Json::array();
   };
   std::map<Path, Entry> entries_;

@@ -169,6 +169,20 @@ TEST(Diagnosis, AValidationThatFallsWithoutARiseInTrainingIsNoOverfitting) {
   EXPECT_THAT(rules_of(run), ElementsAre("reward_collapse"));
 }
 
+// Ten prompts of which one or none is solved say nothing. Neither do two validations while training rises.
+TEST(Diagnosis, AValidationThatFallsByChanceIsNoCollapse) {
+  RunHistory run = healthy();
+  run.metrics["critic/score/mean"] = line(0.3, 0.3);
+  run.metrics["val-core/task/reward/mean@1"] = {{0, 0.1}, {50, 0.1}, {100, 0.0}};
+  run.metrics["val-aux/task/reward/stderr@1"] = {{0, 0.1}, {50, 0.1}, {100, 0.0}};
+  EXPECT_THAT(rules_of(run), testing::Not(testing::Contains("reward_collapse")));
+  run.metrics["val-aux/task/reward/stderr@1"] = {{0, 0.01}, {50, 0.01}, {100, 0.01}};
+  EXPECT_THAT(rules_of(run), testing::Contains("reward_collapse"));
+  run.metrics["critic/score/mean"] = healthy().metrics["critic/score/mean"];
+  run.metrics["val-core/task/reward/mean@1"] = {{0, 0.4}, {100, 0.1}};
+  EXPECT_THAT(rules_of(run), testing::Not(testing::Contains("reward_collapse"))) << "the training score rose";
+}
+
 TEST(Diagnosis, ARunThatFailedSaysWhy) {
   RunHistory run = healthy();
   run.events = {{"", "error", "an older one"}, {"", "error", "the disk is full"}, {"", "warning", "a warning"}};

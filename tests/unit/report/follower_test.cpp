@@ -5,6 +5,7 @@
 
 #include <numeric>
 
+#include "support/forwarding_env.h"
 #include "support/temp_dir.h"
 
 namespace mortise {
@@ -176,6 +177,32 @@ TEST(RunFollower, TellsStatusFindingsAndStepsWhenTheyChange) {
   EXPECT_THAT(follower.read(), IsEmpty());
   run.dir.write("dump/2.jsonl", "{}\n");
   EXPECT_THAT(names_in(follower.read()), ElementsAre("steps"));
+}
+
+class LaterEnv final : public test::ForwardingEnv {
+ public:
+  using ForwardingEnv::ForwardingEnv;
+  int64_t monotonic_ns() override { return ForwardingEnv::monotonic_ns() + later_ns; }
+  int64_t later_ns = 0;
+};
+
+// A run that fails adds no row any more.
+TEST(RunFollower, TellsThatTheRunFailed) {
+  FollowedRun run;
+  run.step(1);
+  const auto is_in_state = [&](const std::string& state) {
+    run.dir.write("live.json", R"({"state": ")" + state + R"(", "step": 2, "total_steps": 9, "time_ns": 0,
+                                   "headline": "step 1/9", "stages": [], "rewards": []})");
+  };
+  is_in_state("running");
+  LaterEnv env(default_env());
+  RunFollower follower(env, {run.dir.path()}, run.page_place(), run.findings);
+  EXPECT_THAT(names_in(follower.read()), ElementsAre("status", "findings"));
+  is_in_state("failed");
+  env.later_ns = 10'000'000'000;  // findings are not made for every look
+  const std::vector<RunNews> news = follower.read();
+  ASSERT_THAT(names_in(news), ElementsAre("status", "findings"));
+  EXPECT_EQ(news[1].data["findings"][0]["rule"], "failed_run");
 }
 
 }  // namespace
