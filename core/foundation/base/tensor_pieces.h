@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <utility>
 #include <vector>
@@ -41,6 +42,10 @@ class RankedTensor : public TensorSource {
   [[nodiscard]] int64_t count() const { return count_; }
   // 0: it has a range of numbers. Else begin() is the first of so many columns.
   [[nodiscard]] int64_t num_columns() const { return num_columns_; }
+  // What this rank has in common with some other ranks, of which one saves it. The bits are the same on all of them. Borrows as
+  // `own`. Null: no other rank has its numbers, or all have them.
+  void hold_in_common(TensorView held) { held_ = std::move(held); }
+  [[nodiscard]] const TensorView* held() const { return held_ ? &*held_ : nullptr; }
 
   // Bytes of the whole tensor, so that one process can save what every rank has.
   Result<> read(uint64_t begin, std::span<std::byte> out) const override;
@@ -49,6 +54,7 @@ class RankedTensor : public TensorSource {
   TensorView own_;
   int64_t begin_ = 0, count_ = 0, num_columns_ = 0;
   bool is_everywhere_ = false;
+  std::optional<TensorView> held_;
 };
 
 // A tensor whose bytes lie one behind another in several places, which are borrowed.

@@ -284,29 +284,9 @@ double norm_of(std::span<const double> norms) {
 
 }  // namespace
 
-// What all ranks of the group have counts once. Of the rest each rank has a term, or its neighbour has it.
-Result<double> Optimizer::norm_of_parts() const {
-  c10::NoGradGuard no_grad;
-  const ModelPart& part = *zero_.tensor;
-  const int size = part.ranks()->size();
-  double common = 0.0;
-  const at::Tensor own = at::zeros({1}, at::kDouble), all = at::zeros({size}, at::kDouble);
-  for (const OptimizedParameter& parameter : parameters_) {
-    if (!parameter.tensor.grad().defined()) continue;
-    const TensorSplit& split = part.split(part.find(parameter.name));
-    if (split.is_split() && !split.is_first(part.ranks()->rank())) continue;
-    const double norm = norm_of(block_norms({parameter.tensor.grad()}));
-    (split.is_split() ? *own.mutable_data_ptr<double>() : common) += norm * norm;
-  }
-  part.ranks()->gather(own, all);
-  TRY(part.ranks()->status());
-  for (int rank = 0; rank < size; ++rank) common += all.const_data_ptr<double>()[rank];
-  return std::sqrt(common);
-}
-
 // A part begins and ends with blocks, so that the blocks of all ranks are those of the whole tensors.
 Result<double> Optimizer::grad_norm() const {
-  if (zero_.tensor != nullptr) return norm_of_parts();
+  if (zero_.tensor != nullptr) return grad_norm_of_parts(parameters_, *zero_.tensor);
   if (!is_sharded()) return global_grad_norm(parameters_);
   c10::NoGradGuard no_grad;
   std::vector<at::Tensor> gradients;

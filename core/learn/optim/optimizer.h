@@ -107,7 +107,6 @@ class Optimizer : public Stateful {
   [[nodiscard]] at::Tensor gradient_of(const OwnPart& part) const;
   [[nodiscard]] FlatRange state_range_of(int64_t begin, int64_t size, const StateTensor& state) const;
   void put_state(StateWriter& writer, size_t parameter, size_t state) const;
-  [[nodiscard]] Result<double> norm_of_parts() const;
 
   std::vector<OptimizedParameter> parameters_;
   std::unique_ptr<const UpdateRule> rule_;

@@ -2,8 +2,10 @@
 #include "learn/optim/split_state.h"
 
 #include <ATen/ops/empty.h>
+#include <ATen/ops/zeros.h>
 
 #include <algorithm>
+#include <cmath>
 #include <memory>
 #include <vector>
 
@@ -48,6 +50,7 @@ void put_part(StateWriter& writer, std::string_view key, const ModelPart& part, 
   } else {
     ranked = std::make_shared<RankedTensor>(view, MatrixColumns{split.begin(rank), split.size});
   }
+  ranked->hold_in_common(view);
   writer.put_source(key, view.dtype, sizes, std::move(ranked));
 }
 
@@ -60,6 +63,23 @@ Result<> read_part(StateReader& reader, std::string_view key, const ModelPart& p
   if (split.axis == SplitAxis::kColumns) return read_columns(view, type, split, rank, own);
   const int64_t first_row = split.is_split() ? split.begin(rank) : 0;
   return copy_numbers(view, type, first_row * (own.numel() / std::max<int64_t>(1, own.size(0))), own);
+}
+
+// What all ranks of the group have counts once. Of the rest each rank has a term, or its neighbour has it.
+Result<double> grad_norm_of_parts(const std::vector<OptimizedParameter>& parameters, const ModelPart& part) {
+  TensorRanks& ranks = *part.ranks();
+  double common = 0.0;
+  const at::Tensor own = at::zeros({1}, at::kDouble), all = at::zeros({ranks.size()}, at::kDouble);
+  for (const OptimizedParameter& parameter : parameters) {
+    const TensorSplit& split = part.split(part.find(parameter.name));
+    if (split.is_split() && !split.is_first(ranks.rank())) continue;
+    const double norm = global_grad_norm({parameter});
+    (split.is_split() ? *own.mutable_data_ptr<double>() : common) += norm * norm;
+  }
+  ranks.gather(own, all);
+  TRY(ranks.status());
+  for (int rank = 0; rank < ranks.size(); ++rank) common += all.const_data_ptr<double>()[rank];
+  return std::sqrt(common);
 }
 
 }  // namespace mortise

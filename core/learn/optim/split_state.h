@@ -1,5 +1,5 @@
-// Tensors that have the shape of a parameter in checkpoints, if ranks share the layers (model/weights/model_part.h). Each
-// rank saves and reads its own part of what is split.
+// The optimizer's side of ranks that share the layers (model/weights/model_part.h). Tensors that have the shape of a parameter
+// in checkpoints: each rank saves and reads its own part of what is split. And the norm of gradients.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "foundation/base/stateful.h"
+#include "learn/optim/optimizer.h"
 #include "model/weights/model_part.h"
 
 namespace mortise {
@@ -18,5 +19,8 @@ void put_part(StateWriter& writer, std::string_view key, const ModelPart& part, 
               const at::Tensor& own);
 Result<> read_part(StateReader& reader, std::string_view key, const ModelPart& part, size_t parameter,
                    const at::Tensor& own);
+
+// A collective of the ranks that share the layers, with the same answer on each: global_grad_norm of the whole parameters.
+Result<double> grad_norm_of_parts(const std::vector<OptimizedParameter>& parameters, const ModelPart& part);
 
 }  // namespace mortise

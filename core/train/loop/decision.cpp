@@ -87,18 +87,21 @@ Result<> check_same_on_ranks(Communicator& ranks, std::string_view stage, const 
   return check_same(TRY(ranks.exchange(bytes, stage)), unless);
 }
 
-Result<> check_same(std::span<const std::string> all, const Error& unless) {
-  std::map<std::string, int64_t> votes;
-  for (const std::string& one : all) ++votes[one];
-  if (votes.size() == 1) return {};
-  std::string usual = all.front();  // among values with as many votes, that of the lowest rank
-  for (const std::string& one : all) {
-    if (votes[one] > votes[usual]) usual = one;
-  }
+Result<> check_same(std::span<const std::string> all, const Error& unless, size_t step) {
   std::vector<size_t> differing;
-  for (size_t rank = 0; rank < all.size(); ++rank) {
-    if (all[rank] != usual) differing.push_back(rank);
+  for (size_t first = 0; first < std::min(step, all.size()); ++first) {
+    std::map<std::string, int64_t> votes;
+    for (size_t rank = first; rank < all.size(); rank += step) ++votes[all[rank]];
+    std::string usual = all[first];  // among values with as many votes, that of the lowest rank
+    for (size_t rank = first; rank < all.size(); rank += step) {
+      if (votes[all[rank]] > votes[usual]) usual = all[rank];
+    }
+    for (size_t rank = first; rank < all.size(); rank += step) {
+      if (all[rank] != usual) differing.push_back(rank);
+    }
   }
+  if (differing.empty()) return {};
+  std::ranges::sort(differing);
   Error error = unless;
   error.what += fmt::format(" of {} differ from those of the other ranks", name_ranks(differing));
   return error;

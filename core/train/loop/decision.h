@@ -32,7 +32,8 @@ Result<bool> on_any_rank(Communicator& ranks, std::string_view stage, bool value
 // that differ from most others (from rank 0, if no bytes are those of most). Its `what` is plural: "the weights".
 Result<> check_same_on_ranks(Communicator& ranks, std::string_view stage, const std::string& bytes,
                              const Error& unless);
-// The same of what every rank has already heard of all, in rank order.
-Result<> check_same(std::span<const std::string> all, const Error& unless);
+// The same of what every rank has already heard of all, in rank order. `step`: only every step-th rank must have the same, so
+// that there are as many groups, of which the error names all that differ.
+Result<> check_same(std::span<const std::string> all, const Error& unless, size_t step = 1);
 
 }  // namespace mortise

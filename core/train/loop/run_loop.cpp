@@ -51,12 +51,18 @@ bool is_check_due(const RunSettings& settings, int64_t step) {
 // processor fails differs.
 Result<> compare_weights(const RunSettings& settings, const Model& policy, const Critic* critic, int64_t step) {
   if (settings.config.trainer.rank_check_freq <= 0 || settings.ranks.size() == 1) return {};
-  // Weights that are spread are compared as each rank receives them.
-  const auto whole = TRY(WholeWeights::gather({&policy, critic == nullptr ? nullptr : &critic->model}));
-  std::string digests = digest_of_model(policy);
-  if (critic != nullptr) digests += digest_of_model(critic->model);
-  return check_same_on_ranks(settings.ranks, "comparing the weights", digests,
-                             {ErrorKind::kRankFailure, "the weights", "step " + std::to_string(step), kLeaveRankOut});
+  constexpr std::string_view kStage = "comparing the weights";
+  const ModelPart* const part = policy.model_part();
+  // Weights that are spread are compared as each rank receives them, and split layers as each rank has its part.
+  const auto whole =
+      TRY(WholeWeights::gather({part == nullptr ? &policy : nullptr, critic == nullptr ? nullptr : &critic->model}));
+  const PartDigests own = part == nullptr ? PartDigests() : digests_of_part(policy);
+  std::string digests = part == nullptr ? TRY(digest_of_model(policy)) : own.common;
+  if (critic != nullptr) digests += TRY(digest_of_model(critic->model));
+  const Error unless{ErrorKind::kRankFailure, "the weights", "step " + std::to_string(step), kLeaveRankOut};
+  TRY(check_same_on_ranks(settings.ranks, kStage, digests, unless));
+  if (part == nullptr) return {};
+  return check_same(TRY(settings.ranks.exchange(own.own, kStage)), unless, static_cast<size_t>(part->ranks()->size()));
 }
 
 // Moves out of the way what the run's folder holds of another branch or run, and looks whether checkpoints fit.

@@ -119,23 +119,44 @@ Result<CheckpointRequest> checkpoint_request(const CheckpointSource& source, con
   return request;
 }
 
-Result<std::string> digest_of_shared(const CheckpointSource& source, const StateSnapshot& state) {
+namespace {
+
+Result<> add_tensor(const std::string& name, const TensorView& tensor, Sha256& all) {
   constexpr uint64_t kChunk = uint64_t{1} << 20;
-  Sha256 all;
-  // Weights that are spread have one owner each. The others only receive them. Split layers: digest_of_part.
-  const Model& policy = *source.policy.model;
-  if (shards_of(policy) == nullptr && policy.model_part() == nullptr) all.update(digest_of_model(policy));
   std::vector<std::byte> bytes(kChunk);
+  const uint64_t size = static_cast<uint64_t>(num_elements(tensor.shape).value_or(0)) * dtype_bytes(tensor.dtype);
+  all.update(fmt::format("{} {} ", name, size));
+  for (uint64_t begin = 0; begin < size; begin += kChunk) {
+    const auto chunk = std::span(bytes).first(static_cast<size_t>(std::min(kChunk, size - begin)));
+    TRY(read_tensor_bytes(tensor, begin, chunk));
+    all.update(std::span<const std::byte>(chunk));
+  }
+  return {};
+}
+
+}  // namespace
+
+Result<std::string> digest_of_shared(const CheckpointSource& source, const StateSnapshot& state) {
+  Sha256 all;
+  const Model& policy = *source.policy.model;
+  // Weights that are spread have one owner each. The others only receive them.
+  if (policy.model_part() != nullptr)
+    all.update(digests_of_part(policy).common);
+  else if (shards_of(policy) == nullptr)
+    all.update(TRY(digest_of_model(policy)));
   for (const TensorView& tensor : state.tensors) {
     const auto* const ranked = dynamic_cast<const RankedTensor*>(tensor.source.get());
-    if (ranked == nullptr || !ranked->is_everywhere()) continue;
-    const uint64_t size = static_cast<uint64_t>(num_elements(tensor.shape).value_or(0)) * dtype_bytes(tensor.dtype);
-    all.update(fmt::format("{} {} ", tensor.name, size));
-    for (uint64_t begin = 0; begin < size; begin += kChunk) {
-      const auto chunk = std::span(bytes).first(static_cast<size_t>(std::min(kChunk, size - begin)));
-      TRY(read_tensor_bytes(tensor, begin, chunk));
-      all.update(std::span<const std::byte>(chunk));
-    }
+    if (ranked != nullptr && ranked->is_everywhere()) TRY(add_tensor(tensor.name, tensor, all));
+  }
+  return to_hex(all.finish());
+}
+
+Result<std::string> digest_of_own_part(const CheckpointSource& source, const StateSnapshot& state) {
+  Sha256 all;
+  all.update(digests_of_part(*source.policy.model).own);
+  for (const TensorView& tensor : state.tensors) {
+    const auto* const ranked = dynamic_cast<const RankedTensor*>(tensor.source.get());
+    if (ranked != nullptr && ranked->held() != nullptr) TRY(add_tensor(tensor.name, *ranked->held(), all));
   }
   return to_hex(all.finish());
 }

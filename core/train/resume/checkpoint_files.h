@@ -51,9 +51,11 @@ Result<CheckpointRequest> checkpoint_request(const CheckpointSource& source, con
 
 [[nodiscard]] SaveShare save_share(const Communicator& ranks);
 
-// A digest of everything in a checkpoint that all ranks have and any of them may write: the policy, unless its weights are
-// spread, and the tensors of the state. Ranks with different digests must not write one checkpoint.
+// A digest of everything in a checkpoint that all ranks have and any of them may write: the policy, but for weights that
+// are spread or split, and the tensors of the state. Ranks with different digests must not write one checkpoint.
 Result<std::string> digest_of_shared(const CheckpointSource& source, const StateSnapshot& state);
+// The same of what only ranks with the same part of split layers have, for which policy.model->model_part() is not null.
+Result<std::string> digest_of_own_part(const CheckpointSource& source, const StateSnapshot& state);
 
 // A collective. The room that the next checkpoint takes on the disk, the files of all ranks together.
 Result<uint64_t> measure_next_checkpoint(const CheckpointSource& source);

@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <chrono>
 #include <functional>
-#include <map>
 #include <thread>
 #include <utility>
 
@@ -21,7 +20,6 @@
 #include "foundation/base/text.h"
 #include "train/loop/decision.h"
 #include "train/report/run_log.h"
-#include "train/resume/run_inputs.h"
 
 namespace mortise {
 
@@ -222,21 +220,12 @@ Result<std::string> RunSaver::save_alone(const Result<CheckpointRequest>& reques
 }
 
 // Ranks that have the same part of split layers have the same numbers of it.
-Result<> RunSaver::check_same_parts(const Error& unless) const {
-  const Model& policy = *source_.policy.model;
-  if (policy.model_part() == nullptr) return {};
-  const auto digest = [&]() -> Result<std::string> { return digest_of_part(policy); };
+Result<> RunSaver::check_same_parts(const StateSnapshot& state, const Error& unless) const {
+  const ModelPart* const part = source_.policy.model->model_part();
+  if (part == nullptr) return {};
+  const auto digest = [&] { return digest_of_own_part(source_, state); };
   const std::vector<std::string> all = TRY(on_every_rank(source_.run.ranks, kSaveStage, digest));
-  const auto num_parts = static_cast<size_t>(policy.model_part()->ranks()->size());
-  for (size_t part = 0; part < num_parts; ++part) {
-    std::map<std::string, int64_t> votes;
-    for (size_t rank = part; rank < all.size(); rank += num_parts) ++votes[all[rank]];
-    const auto most = std::ranges::max_element(votes, {}, [](const auto& one) { return one.second; });
-    std::vector<std::string> seen(all.size(), most->first);  // by the ranks of other parts nothing is told
-    for (size_t rank = part; rank < all.size(); rank += num_parts) seen[rank] = all[rank];
-    TRY(check_same(seen, unless));
-  }
-  return {};
+  return check_same(all, unless, static_cast<size_t>(part->ranks()->size()));
 }
 
 // A collective, also where a rank has no request.
@@ -252,7 +241,7 @@ Result<std::string> RunSaver::save_together(const Result<CheckpointRequest>& req
   const Error unless{ErrorKind::kRankFailure, "the weights or optimizer states", checkpoint_name(request->place),
                      kLeaveRankOut};
   TRY(check_same(digests, unless));
-  TRY(check_same_parts(unless));
+  TRY(check_same_parts(request->state, unless));  // all ranks have a request, or there were no digests
   CheckpointWriter writer = this->writer();
   const auto begin = [&]() -> Result<std::string> {
     if (!request.ok()) return request.error();

@@ -75,7 +75,7 @@ class RunSaver {
   };
   Result<> save(Kind kind);
   Result<> save_state(const CheckpointPlace& place, StateSnapshot state, Kind kind);
-  [[nodiscard]] Result<> check_same_parts(const Error& unless) const;
+  [[nodiscard]] Result<> check_same_parts(const StateSnapshot& state, const Error& unless) const;
   Result<std::string> save_alone(const Result<CheckpointRequest>& request);
   Result<std::string> save_together(const Result<CheckpointRequest>& request);
   Result<std::string> tell_saved(Result<SavedCheckpoint> saved) const;

@@ -34,6 +34,14 @@ Sha256Digest digest_of(std::span<const std::byte> bytes) {
   return sha256(std::as_bytes(std::span(pieces)));
 }
 
+void add_numbers(const std::string& name, const at::Tensor& numbers, Sha256& all) {
+  const at::Tensor tensor = on_host(numbers.detach());
+  const std::span<const std::byte> bytes(static_cast<const std::byte*>(tensor.const_data_ptr()), tensor.nbytes());
+  const Sha256Digest digest = digest_of(bytes);
+  all.update(name);
+  all.update(std::as_bytes(std::span(digest)));
+}
+
 Result<std::string> digest_of_files(Env& env, const Path& folder, const std::vector<std::string>& names) {
   Sha256 all;
   for (const std::string& name : names) {
@@ -87,24 +95,26 @@ void add_device(const ComputeDevice& device, RunInputs& inputs) {
   inputs.add("device", "model.device: where the models learn and sample, now " + kind, kind);
 }
 
-void add_models(const PolicyParts& policy, const Critic* critic, RunInputs& inputs) {
+Result<> add_models(const PolicyParts& policy, const Critic* critic, RunInputs& inputs) {
   if (policy.model->trains_lora()) {
     const Model base = policy.model->base_view();
     inputs.add("base", "model.path: the model under the adapter",
-               sha256_hex(digest_of_model(base) + base.config().generation_config_text));
+               sha256_hex(TRY(digest_of_model(base)) + base.config().generation_config_text));
   } else if (policy.reference && !policy.reference_state) {
-    inputs.add("reference", "model.path: the weights of the reference", digest_of_model(*policy.reference));
+    inputs.add("reference", "model.path: the weights of the reference", TRY(digest_of_model(*policy.reference)));
   } else if (policy.reference) {  // whose weights the checkpoint holds
     inputs.add("reference_config", "model.path: config.json of the reference",
                sha256_hex(policy.reference->config().config_text));
   }
-  if (policy.teacher) inputs.add("teacher", "teacher.path: the teacher's weights", digest_of_model(*policy.teacher));
-  if (critic == nullptr) return;
+  if (policy.teacher)
+    inputs.add("teacher", "teacher.path: the teacher's weights", TRY(digest_of_model(*policy.teacher)));
+  if (critic == nullptr) return {};
   inputs.add("critic_config", "critic.model.path: config.json of the critic",
              sha256_hex(critic->model.config().config_text));
   if (critic->model.trains_lora())
     inputs.add("critic_base", "critic.model.path: the model under the critic's adapter",
-               digest_of_model(critic->model.base_view()));
+               TRY(digest_of_model(critic->model.base_view())));
+  return {};
 }
 
 Result<> add_model_files(const RunSettings& run, const PolicyParts& policy, bool has_critic, RunInputs& inputs) {
@@ -160,30 +170,31 @@ Result<> add_file_sets(Env& env, const ToldReads& told, RunInputs& inputs) {
 
 }  // namespace
 
-namespace {
-
-std::string digest_of_parameters(const std::string& config_text, std::span<const NamedParameter> parameters) {
-  Sha256 all;
-  all.update(config_text);
-  for (const NamedParameter& parameter : parameters) {
-    const at::Tensor tensor = on_host(parameter.tensor.detach());
-    const std::span<const std::byte> bytes(static_cast<const std::byte*>(tensor.const_data_ptr()), tensor.nbytes());
-    const Sha256Digest digest = digest_of(bytes);
-    all.update(parameter.name);
-    all.update(std::as_bytes(std::span(digest)));
+PartDigests digests_of_part(const Model& model) {
+  const ModelPart& part = *model.model_part();
+  Sha256 common, own;
+  for (size_t i = 0; i < part.parameters().size(); ++i)
+    add_numbers(part.parameters()[i].name, part.parameters()[i].tensor, part.split(i).is_split() ? own : common);
+  if (model.trains_lora()) {
+    for (const NamedParameter& factor : model.trainable()) add_numbers(factor.name, factor.tensor, common);
   }
+  return {to_hex(common.finish()), to_hex(own.finish())};
+}
+
+Result<std::string> digest_of_model(const Model& model) {
+  const ModelPart* const part = model.model_part();
+  const bool is_split = part != nullptr && !part->is_whole();
+  const std::vector<NamedParameter> numbers = model.numbers();
+  Sha256 all;
+  all.update(model.config().config_text);
+  for (size_t i = 0; i < numbers.size(); ++i) {
+    if (is_split)
+      add_numbers(numbers[i].name, part->gathered(i, part->parameters()[i].tensor.detach()), all);
+    else
+      add_numbers(numbers[i].name, numbers[i].tensor, all);
+  }
+  if (is_split) TRY(part->ranks()->status());
   return to_hex(all.finish());
-}
-
-}  // namespace
-
-std::string digest_of_model(const Model& model) {
-  return digest_of_parameters(model.config().config_text, model.numbers());
-}
-
-std::string digest_of_part(const Model& model) {
-  if (model.model_part() == nullptr) return "";
-  return digest_of_parameters("", model.model_part()->parameters());
 }
 
 void RunInputs::add(std::string name, std::string what, std::string digest) {
@@ -220,7 +231,7 @@ Result<RunInputs> make_inputs(const RunSettings& run, const PluginRegistry& regi
   RunInputs inputs;
   const bool samples = run.kind == RunKind::kTrain;  // a warm start makes no plugin but its rewards
   add_device(run.device, inputs);
-  add_models(policy, critic, inputs);
+  TRY(add_models(policy, critic, inputs));
   TRY(add_model_files(run, policy, critic != nullptr, inputs));
   if (samples) add_columns(data, inputs);
   for (const PluginFile& file : plugin_files(registry, run.config)) {

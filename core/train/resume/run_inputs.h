@@ -43,10 +43,16 @@ class RunInputs : public Stateful {
   std::vector<Input> inputs_;
 };
 
-// The digest of the weights and of the config that says how they are used.
-std::string digest_of_model(const Model& model);
-// The same of this rank's part, if ranks share the layers; else empty.
-std::string digest_of_part(const Model& model);
+// The digest of the weights and of the config that says how they are used. If ranks share the layers, it is that of the whole
+// model, on all of them, a collective, and takes memory for one matrix at a time.
+Result<std::string> digest_of_model(const Model& model);
+
+// If ranks share the layers: the digests of what all ranks have, and of what only ranks with the same part have.
+struct PartDigests {
+  std::string common, own;
+};
+// Precondition: model.model_part() is not null.
+PartDigests digests_of_part(const Model& model);
 
 // The inputs of a run that learns, made before a checkpoint changes its models. `critic` is null if it has none.
 Result<RunInputs> make_inputs(const RunSettings& run, const PluginRegistry& registry, const PolicyParts& policy,

@@ -366,8 +366,11 @@ Result<std::unique_ptr<RunParts>> assemble(Env& env, const LoadedConfig& loaded,
   if (kind == RunKind::kTrain) TRY(load_learning(*parts));
   TRY(saved.stateful.add(*parts->learning.optimizer));
   const bool hashes_critic = parts->critic != nullptr && parts->critic->model.trains_lora();
-  const auto whole = TRY(WholeWeights::gather(  // to hash them
-      {&*policy.model, reference_of(policy), hashes_critic ? &parts->critic->model : nullptr}));
+  // To hash them. Split layers are gathered matrix by matrix.
+  const bool gathers = policy.model->model_part() == nullptr;
+  const auto whole =
+      TRY(WholeWeights::gather({gathers ? &*policy.model : nullptr, gathers ? reference_of(policy) : nullptr,
+                                hashes_critic ? &parts->critic->model : nullptr}));
   saved.inputs = TRY(make_inputs(run, registry, policy, data, parts->critic.get()));
   TRY(saved.stateful.add(saved.inputs));
   return parts;
