@@ -46,8 +46,8 @@ Result<> check_shared_adapter(const RunSettings& run, const Model& policy) {
       run.loaded.where("ranks.zero_stage"), "set it to 2 or less"};
 }
 
-// The same of ranks that share the layers. What the configuration says was refused before (config/tensor_rules.h); this is
-// about an adapter that was read.
+// The same of ranks that share the layers. Most was refused before anything was loaded (config/tensor_rules.h,
+// sequence_rules.h). What is left depends on the model's matrices.
 Result<> check_split_adapter(const RunSettings& run, const Model& policy) {
   if (tensor_size(run.config, run.ranks) == 1 || !policy.trains_lora()) return {};
   const TrainedLora& lora = *policy.trained_lora();

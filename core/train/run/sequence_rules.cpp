@@ -3,8 +3,11 @@
 
 #include <fmt/core.h>
 
+#include "foundation/base/adapter_choice.h"
 #include "foundation/base/shown_text.h"
+#include "foundation/base/text.h"
 #include "model/adapters/lora.h"
+#include "model/adapters/lora_config.h"
 #include "model/layers/sequence.h"
 #include "model/weights/tensor_split.h"
 
@@ -67,6 +70,35 @@ Result<> check_tensor_parallel(const LoadedConfig& loaded, const ModelConfig& mo
                 "key-value heads");
 }
 
+namespace {
+
+// What an adapter has that ranks cannot share yet; empty: nothing.
+std::string unshared_field(const LoraConfig& adapter) {
+  if (adapter.dropout > 0.0) return "lora_dropout";
+  if (adapter.use_dora) return "use_dora";
+  if (changes_base(adapter.init)) return "init_lora_weights";
+  if (adapter.bias != LoraBias::kNone) return "bias";
+  if (!adapter.modules_to_save.empty()) return "modules_to_save";
+  return adapter.target_parameters.empty() ? "" : "target_parameters";
+}
+
+// What the configuration says of a fresh adapter: config/tensor_rules.h. This is about one that is continued.
+Result<> check_tensor_adapter(Env& env, const LoadedConfig& loaded) {
+  const std::optional<std::string>& folder = loaded.config.model.lora_adapter_path;
+  const int64_t size = loaded.config.actor.tensor_model_parallel_size;
+  if (size == 1 || !folder) return {};
+  const LoraConfig adapter = TRY(read_lora_config(env, *folder));
+  const std::string field = unshared_field(adapter);
+  if (field.empty()) return {};
+  return Error{ErrorKind::kConfig,
+               fmt::format("the adapter was made with {}, which cannot be used with "
+                           "actor.tensor_model_parallel_size = {} yet",
+                           quote(field), size),
+               adapter.where, "set actor.tensor_model_parallel_size to 1, or continue another adapter"};
+}
+
+}  // namespace
+
 Result<> check_policy_groups(Env& env, const LoadedConfig& loaded, int num_ranks, bool trains) {
   const int64_t actor = loaded.config.actor.ulysses_sequence_parallel_size;
   const int64_t reference = reference_sequence_size(loaded.config);
@@ -74,6 +106,7 @@ Result<> check_policy_groups(Env& env, const LoadedConfig& loaded, int num_ranks
   if (actor == 1 && reference == 1 && tensor == 1) return {};
   const ModelConfig whole = TRY(read_model_folder_config(env, loaded.config.model.path));
   TRY(check_tensor_parallel(loaded, whole, num_ranks));
+  TRY(check_tensor_adapter(env, loaded));
   const ModelConfig model = tensor == 1 ? whole : split_config(whole, tensor);
   const std::string part = tensor == 1 ? "" : "a rank's part of ";
   TRY(check_sequence_parallel(loaded, "actor.ulysses_sequence_parallel_size", actor, model, part + "the policy",
