@@ -2,7 +2,6 @@
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
-#include <c10/util/Exception.h>
 #include <fmt/core.h>
 
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
@@ -30,11 +29,6 @@ namespace {
 using Work = c10::intrusive_ptr<c10d::Work>;
 
 constexpr const char* kWholeName = "gloo";
-
-std::string text_of(const std::exception& error) {
-  const auto* torch = dynamic_cast<const c10::Error*>(&error);
-  return torch != nullptr ? torch->what_without_backtrace() : error.what();
-}
 
 // Bytes of any type move this way.
 at::Tensor as_bytes(const at::Tensor& tensor) { return tensor.view({-1}).view(at::kByte); }
@@ -110,7 +104,7 @@ class Call {
       work_->wait();
       if (is_on_device_) throw_failure();
     } catch (const std::exception& error) {
-      return watch_->explain_failure(stage_, text_of(error));
+      return watch_->explain_failure(stage_, c10d_text(error));
     }
     return {};
   }
@@ -341,14 +335,14 @@ class GlooCommunicator : public Communicator {
     try {
       return counters_->add(counter, amount) - amount;
     } catch (const std::exception& error) {
-      return watch_->explain_failure(stage, text_of(error));
+      return watch_->explain_failure(stage, c10d_text(error));
     }
   }
   Result<> forget_counter(const std::string& counter, std::string_view stage) override {
     try {
       counters_->deleteKey(counter);
     } catch (const std::exception& error) {
-      return watch_->explain_failure(stage, text_of(error));
+      return watch_->explain_failure(stage, c10d_text(error));
     }
     return {};
   }
@@ -379,7 +373,7 @@ class GlooCommunicator : public Communicator {
       auto group = connect_group(store_, name, own);
       return (parts_[name] = std::make_unique<GlooCommunicator>(std::move(group), store_, watch_, own, name)).get();
     } catch (const std::exception& error) {
-      return watch_->explain_failure(kStage, text_of(error));
+      return watch_->explain_failure(kStage, c10d_text(error));
     }
   }
 
@@ -409,7 +403,7 @@ class GlooCommunicator : public Communicator {
     try {
       return Call(watch_, stage, begin(*group), is_on_device(tensor));
     } catch (const std::exception& error) {
-      return watch_->explain_failure(stage, text_of(error));
+      return watch_->explain_failure(stage, c10d_text(error));
     }
   }
   template <class Start>
@@ -427,7 +421,7 @@ class GlooCommunicator : public Communicator {
     try {
       work = begin(*group);
     } catch (const std::exception& error) {
-      return watch_->explain_failure(stage, text_of(error));
+      return watch_->explain_failure(stage, c10d_text(error));
     }
     if (is_on_device(tensor)) return Call(watch_, stage, work, true).wait();
     std::string failure;
@@ -436,7 +430,7 @@ class GlooCommunicator : public Communicator {
       try {
         work->wait();
       } catch (const std::exception& error) {
-        failure = text_of(error);
+        failure = c10d_text(error);
       }
       completion->finish();
     });
@@ -476,7 +470,7 @@ Result<std::unique_ptr<Communicator>> gloo_communicator(std::unique_ptr<C10dStor
     return std::unique_ptr<Communicator>(
         std::make_unique<GlooCommunicator>(std::move(group), store->handle()->store, kept, options, kWholeName));
   } catch (const std::exception& error) {
-    return kept->explain_failure("start", text_of(error));
+    return kept->explain_failure("start", c10d_text(error));
   }
 }
 

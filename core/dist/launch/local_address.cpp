@@ -17,7 +17,7 @@ namespace mortise {
 namespace {
 
 // A datagram socket that is connected has sent nothing, but the kernel has chosen its interface.
-std::string address_toward(const addrinfo& to) {
+std::string own_address_toward(const addrinfo& to) {
   const int fd = socket(to.ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0);
   if (fd < 0) return {};
   sockaddr_storage own{};
@@ -48,7 +48,7 @@ std::string address_toward(const std::string& host, int port) {
   if (getaddrinfo(host.c_str(), std::to_string(port).c_str(), &wanted, &found) != 0) return {};
   std::string address;
   for (const addrinfo* one = found; one != nullptr && address.empty(); one = one->ai_next) {
-    address = address_toward(*one);
+    address = own_address_toward(*one);
     if (is_loopback(address)) address.clear();
   }
   freeaddrinfo(found);

@@ -25,11 +25,6 @@
 namespace mortise {
 namespace {
 
-std::string text_of(const std::exception& error) {
-  const auto* torch = dynamic_cast<const c10::Error*>(&error);
-  return torch != nullptr ? torch->what_without_backtrace() : error.what();
-}
-
 // c10d throws.
 template <class Body>
 Result<> guard(const char* what, const Body& body) {
@@ -37,7 +32,7 @@ Result<> guard(const char* what, const Body& body) {
     body();
     return {};
   } catch (const std::exception& error) {
-    return Error{ErrorKind::kRankFailure, fmt::format("{}: {}", what, text_of(error)), "", ""};
+    return Error{ErrorKind::kRankFailure, fmt::format("{}: {}", what, c10d_text(error)), "", ""};
   }
 }
 
