@@ -70,6 +70,20 @@ TEST(DeviceRuns, MixturesOfExpertsReplayTheirRouting) {
   }
 }
 
+// Adapters of experts and of the router: training, sampling with merged experts, and the adapter's folder.
+TEST(DeviceRuns, AdaptersOfExpertsLearnWhatTheCpuLearns) {
+  const TaskFolder task("--experts");
+  const std::string settings =
+      kFew +
+      "model.dtype=float64 model.lora_rank=2 actor.optim.lr=0.02 "
+      "'model.target_parameters=[\"mlp.experts.gate_up_proj\", \"mlp.experts.down_proj\", \"mlp.gate.weight\"]' ";
+  const Outcome cpu = task.mortise(settings + "trainer.default_local_dir=cpu");
+  ASSERT_EQ(cpu.code, 0) << cpu.output;
+  const Outcome device = task.mortise(settings + kAsDevice);
+  ASSERT_EQ(device.code, 0) << device.output;
+  expect_same_numbers(task.path() / "out", task.path() / "cpu", 1e-8);
+}
+
 // Data parallel on devices, with the code of a device on CPU tensors: what one rank learns, and the same bits if the run is
 // deterministic. A resume may change the number of ranks.
 TEST(DeviceRuns, RanksLearnWhatOneRankLearns) {

@@ -63,7 +63,7 @@ at::Tensor DeviceSampler::start_draws(const at::Tensor& logits_NV, std::span<con
   auto* const draws = static_cast<MortiseCudaDraw*>(host.mutable_data_ptr());
   for (size_t i = 0; i < samples.size(); ++i)
     draws[i] = draw_of(samples[i]->group->request.sampling, uniform_of(*samples[i], num_later));
-  const at::Tensor placed = host.to(logits.device());
+  const at::Tensor placed = sent_to(logits.device(), host);
   at::Tensor drawn = at::empty({logits.size(0), static_cast<int64_t>(sizeof(MortiseCudaDrawn))}, placed.options());
   check_started(kernels_->sample(logits.const_data_ptr<float>(), logits.size(0), logits.size(1),
                                  static_cast<int32_t>(logits.size(1)),
@@ -124,7 +124,7 @@ void DeviceSampler::run(const at::Tensor& hidden_NH, std::span<const DeviceDraw>
     }
     const auto part = [&](size_t side) {
       if (static_cast<int64_t>(places[side].size()) == count) return logits;
-      return logits.index_select(0, at::tensor(places[side], at::kLong).to(logits.device()));
+      return logits.index_select(0, sent_to(logits.device(), at::tensor(places[side], at::kLong)));
     };
     std::vector<const RunningSample*> samples;
     for (const DeviceDraw& row : own[1]) samples.push_back(row.sample);

@@ -62,6 +62,12 @@ const DeviceKernels* device_kernels(const c10::Device& device) {
 
 void set_cpu_kernels(const DeviceKernels* kernels) { cpu_kernels = kernels; }
 
+// From memory that may move the copy would wait for the whole stream.
+at::Tensor sent_to(const c10::Device& device, const at::Tensor& host) {
+  const auto there = at::TensorOptions().device(device);
+  return device.is_cuda() ? host.pin_memory().to(there, /*non_blocking=*/true) : host.to(there);
+}
+
 void check_started(int code, const char* kernel) {
   TORCH_CHECK(code == 0, "the kernel ", kernel, " did not start: CUDA error ", code);
 }

@@ -1,8 +1,10 @@
 // The C functions of libmortise_cuda.so (cuda/module.h) that sampling on a device uses, found when they are first needed.
 //
-// Kernels start on the default stream, which is libtorch's too unless someone chose another. Thread rule: one thread at a time.
+// Kernels start on the default stream of the thread's own device, which is libtorch's too unless someone chose another.
+// Thread rule: one thread at a time.
 #pragma once
 
+#include <ATen/core/Tensor.h>
 #include <c10/core/Device.h>
 
 #include "cuda/module.h"
@@ -24,6 +26,9 @@ const DeviceKernels* device_kernels(const c10::Device& device);
 
 // For tests: the kernels for tensors on the CPU, such as those of cuda/emulate. Null: none. They must outlive their use.
 void set_cpu_kernels(const DeviceKernels* kernels);
+
+// A copy of `host` on `device`. On a GPU the host does not wait for it, nor for what was started before.
+at::Tensor sent_to(const c10::Device& device, const at::Tensor& host);
 
 // Throws c10::Error if a kernel did not start.
 void check_started(int code, const char* kernel);

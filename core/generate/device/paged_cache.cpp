@@ -25,17 +25,19 @@ class PagedCache final : public DeviceCache {
   void prepare(int64_t /*num_slots*/, int64_t /*longest*/) override {}
 
   void add_slots(int64_t count, int64_t length, int64_t most_tokens) override {
+    const int64_t longest = std::max(most_tokens, length + 1), each = device_pages_of(longest);
     const auto shared = static_cast<size_t>(length / kKernelPageTokens);
     const size_t first = pages_.size();
+    // What can run out of memory comes first: nothing has changed then.
+    reserve_turns(longest);
+    reserve_pages(each + (count - 1) * (each - static_cast<int64_t>(shared)));
     for (int64_t i = 0; i < count; ++i) {
       std::vector<int32_t> own;
       if (i > 0) own.assign(pages_[first].begin(), pages_[first].begin() + static_cast<std::ptrdiff_t>(shared));
       for (const int32_t page : own) ++users_[static_cast<size_t>(page)];
-      while (static_cast<int64_t>(own.size()) < device_pages_of(std::max(most_tokens, length + 1)))
-        own.push_back(take_page());
+      while (static_cast<int64_t>(own.size()) < each) own.push_back(take_page());
       pages_.push_back(std::move(own));
     }
-    reserve_turns(std::max(most_tokens, length + 1));
     is_table_old_ = true;
   }
 
@@ -128,7 +130,6 @@ class PagedCache final : public DeviceCache {
   }
 
   int32_t take_page() {
-    if (unused_.empty()) grow();
     const int32_t page = unused_.back();
     unused_.pop_back();
     users_[static_cast<size_t>(page)] = 1;
@@ -137,10 +138,12 @@ class PagedCache final : public DeviceCache {
   void give_back(int32_t page) {
     if (--users_[static_cast<size_t>(page)] == 0) unused_.push_back(page);
   }
-  // Twice the pages. What is there stays.
-  void grow() {
+  // At least so many unused pages; if there are too few, twice the pages or more. What is there stays.
+  void reserve_pages(int64_t count) {
+    const int64_t missing = count - static_cast<int64_t>(unused_.size());
+    if (missing <= 0) return;
     const auto before = static_cast<int64_t>(users_.size());
-    const int64_t after = std::max(kLeastDevicePages, before * 2);
+    const int64_t after = std::max({kLeastDevicePages, before * 2, before + missing});
     const ModelConfig& config = model_.config();
     const at::TensorOptions numbers = at::TensorOptions()
                                           .device(model_.device().device)
@@ -149,7 +152,8 @@ class PagedCache final : public DeviceCache {
       part->resize(static_cast<size_t>(config.num_layers));
       for (at::Tensor& layer : *part) {
         at::Tensor larger = at::empty({after, config.num_kv_heads, kKernelPageTokens, config.head_dim}, numbers);
-        if (layer.defined()) larger.narrow(0, 0, before).copy_(layer);
+        // A layer has more pages than `before` if memory ran out behind it the last time.
+        if (layer.defined()) larger.narrow(0, 0, before).copy_(layer.narrow(0, 0, before));
         layer = std::move(larger);
       }
     }
@@ -182,7 +186,7 @@ class PagedCache final : public DeviceCache {
     auto* const data = host.mutable_data_ptr<int32_t>();
     std::fill_n(data, host.numel(), 0);
     for (size_t slot = 0; slot < pages_.size(); ++slot) std::ranges::copy(pages_[slot], data + slot * width);
-    table_ = host.to(model_.device().device);
+    table_ = sent_to(model_.device().device, host);
     is_table_old_ = false;
     return table_;
   }

@@ -3,6 +3,7 @@
 // tokens are in generate/device: by the kernels of core/cuda where they can be loaded, else by libtorch's operators.
 #include <ATen/ops/cat.h>
 #include <ATen/ops/tensor.h>
+#include <c10/core/DeviceGuard.h>
 #include <c10/core/InferenceMode.h>
 
 #include <algorithm>
@@ -31,6 +32,8 @@ class DeviceRunner final : public StepRunner {
   Result<> next_tokens(std::span<const std::unique_ptr<RunningSample>> samples, std::span<SampledToken> out) override {
     return guard_torch("sampling on " + model_.device().text, [&]() -> Result<> {
       const c10::InferenceMode inference;
+      // Operators go to the device of their tensors, but our kernels to the thread's own.
+      const c10::OptionalDeviceGuard own_device(model_.device().device);
       leave(samples);
       int64_t longest = 0;
       for (const std::unique_ptr<RunningSample>& sample : samples) longest = std::max(longest, length_of(*sample));
@@ -162,8 +165,8 @@ class DeviceRunner final : public StepRunner {
     for (const Ahead* const part : {&now, &fresh})
       if (!part->rows.empty()) ids.push_back(part->draws.ids());
     const at::Tensor all = at::cat(ids, 0);
-    next.draws = sampler_.start(decode(all.index_select(0, at::tensor(order, at::kLong).to(all.device()))), next.rows,
-                                /*num_later=*/1);
+    const at::Tensor own = all.index_select(0, sent_to(all.device(), at::tensor(order, at::kLong)));
+    next.draws = sampler_.start(decode(own), next.rows, /*num_later=*/1);
     for (Slot& slot : slots_) slot.is_ahead = true;
     ahead_ = std::move(next);
   }
@@ -172,7 +175,7 @@ class DeviceRunner final : public StepRunner {
   [[nodiscard]] at::Tensor last_ids() const {
     std::vector<int64_t> ids;
     for (const Slot& slot : slots_) ids.push_back(slot.sample->sequence.ids.back());
-    return at::tensor(ids, at::kLong).to(model_.device().device);
+    return sent_to(model_.device().device, at::tensor(ids, at::kLong));
   }
 
   // [slots, H] of one more token in every slot.
@@ -184,7 +187,7 @@ class DeviceRunner final : public StepRunner {
       lengths.push_back(slot.length++);
     }
     batch.token_ids_N = ids_N;
-    batch.positions_N = at::tensor(lengths, at::kLong).to(ids_N.device());
+    batch.positions_N = sent_to(ids_N.device(), at::tensor(lengths, at::kLong));
     const int64_t longest = *std::ranges::max_element(lengths);
     ForwardOptions options;
     cache_->read_by(batch.positions_N, longest, options);
@@ -265,7 +268,7 @@ class DeviceRunner final : public StepRunner {
     const at::Tensor all = model_.forward_hidden(batch, options);
     for (size_t r = 0; r < rows.size() && records_; ++r)
       note_experts(experts_of(*options.routing, batch.segments[r].begin, rows[r].length), rows[r]);
-    return all.index_select(0, at::tensor(last, at::kLong).to(all.device()));
+    return all.index_select(0, sent_to(all.device(), at::tensor(last, at::kLong)));
   }
 
   [[nodiscard]] std::shared_ptr<RouterPass> recording(const PackedBatch& batch) const {

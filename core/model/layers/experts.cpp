@@ -3,12 +3,9 @@
 
 #include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
-#include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/index_select.h>
-#include <ATen/ops/nonzero.h>
 #include <ATen/ops/zeros.h>
-#include <ATen/ops/zeros_like.h>
 #include <torch/csrc/autograd/custom_function.h>
 
 #include <algorithm>
@@ -332,63 +329,6 @@ at::Tensor mixture(const at::Tensor& x_NH, const Routing& routing, const LayerMa
       expert_product(units, matrices.expert_down_EHI, leaves.down, leaves.down_lora, rows.offsets, moe.is_gpt_oss);
   if (moe.is_gpt_oss) y = AddExpertBias::apply(y, leaves.down_bias, rows.offsets);
   return CombineRows::apply(y, routing.weights_NK, rows.places_NK);
-}
-
-namespace {
-
-// The experts of the stacked form, each of which is its leaf's slice, or the rounded matrix with the leaf's gradient.
-// One unbind for all experts: backward of a select makes zeros of the whole tensor.
-struct StackedLinear {
-  std::vector<at::Tensor> leaves, matrices, biases;  // by expert
-
-  StackedLinear() = default;
-  StackedLinear(const at::Tensor& leaf_EIO, const at::Tensor& matrix_EIO, const at::Tensor& bias_EO)
-      : leaves(leaf_EIO.unbind(0)), matrices(matrix_EIO.unbind(0)), biases(bias_EO.unbind(0)) {}
-
-  [[nodiscard]] at::Tensor operator()(const at::Tensor& x, size_t expert) const {
-    return linear_plain(x, leaves[expert].t(), matrices[expert].t(), biases[expert]);
-  }
-};
-
-at::Tensor stacked_expert_plain(const at::Tensor& x, const StackedLinear& gate_up, const StackedLinear& down,
-                                const MoeConfig& moe, size_t e) {
-  return down(clamped_gate_plain(gate_up(x, e), moe.swiglu_alpha, moe.swiglu_limit), e);
-}
-
-at::Tensor expert_plain(const at::Tensor& x, const LayerMatrices& matrices, const ExpertLeaves& leaves,
-                        const ModelConfig& config, size_t e) {
-  const auto expert = static_cast<int64_t>(e);
-  const std::vector<at::Tensor> both = matrices.expert_gate_up_E2IH.select(0, expert).chunk(2, 0);
-  const at::Tensor gate_up = at::cat(
-      {linear_plain(x, leaves.gate_up[2 * e], both[0], {}), linear_plain(x, leaves.gate_up[2 * e + 1], both[1], {})},
-      1);
-  return linear_plain(gated_plain(gate_up, config.activation), leaves.down[e],
-                      matrices.expert_down_EHI.select(0, expert), {});
-}
-
-}  // namespace
-
-at::Tensor mixture_plain(const at::Tensor& x_NH, const Routing& routing, const LayerMatrices& matrices,
-                         const ExpertLeaves& frozen, const ModelConfig& config) {
-  const bool is_stacked = config.moe.is_gpt_oss;
-  const ExpertLeaves leaves = adapted_experts_plain(frozen, is_stacked);
-  StackedLinear gate_up, down;
-  if (is_stacked) {
-    gate_up = StackedLinear(leaves.gate_up.front(), matrices.expert_gate_up_E2IH, leaves.gate_up_bias);
-    down = StackedLinear(leaves.down.front(), matrices.expert_down_EHI, leaves.down_bias);
-  }
-  at::Tensor out = at::zeros_like(x_NH);
-  for (size_t e = 0; e < static_cast<size_t>(config.moe.num_experts); ++e) {
-    const at::Tensor taken = at::nonzero(routing.experts_NK == static_cast<int64_t>(e));
-    const at::Tensor tokens = taken.select(1, 0);
-    const at::Tensor x = at::index_select(x_NH, 0, tokens);
-    const at::Tensor y = is_stacked ? stacked_expert_plain(x, gate_up, down, config.moe, e)
-                                    : expert_plain(x, matrices, leaves, config, e);
-    const at::Tensor flat = tokens * routing.experts_NK.size(1) + taken.select(1, 1);
-    const at::Tensor weight = at::index_select(routing.weights_NK.reshape({-1}), 0, flat);
-    out = out.index_add(0, tokens, y * weight.unsqueeze(1));
-  }
-  return out;
 }
 
 }  // namespace mortise

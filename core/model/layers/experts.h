@@ -28,8 +28,11 @@ void grouped_weight_gradient(const at::Tensor& dy_MO, const at::Tensor& x_MI, co
 
 at::Tensor mixture(const at::Tensor& x_NH, const Routing& routing, const LayerMatrices& matrices,
                    const ExpertLeaves& leaves, const ModelConfig& config);
-// The reference: one expert after the other, in ATen operations.
+// The reference: one expert after the other, in ATen operations. Adapted experts are functions of A and B.
 at::Tensor mixture_plain(const at::Tensor& x_NH, const Routing& routing, const LayerMatrices& matrices,
-                         const ExpertLeaves& leaves, const ModelConfig& config);
+                         const ExpertLeaves& frozen, const ModelConfig& config);
+// The same for any device. Adapted experts are their merged matrices, as in `mixture`: the pass makes no copy of them.
+at::Tensor mixture_operators(const at::Tensor& x_NH, const Routing& routing, const LayerMatrices& matrices,
+                             const ExpertLeaves& leaves, const ModelConfig& config);
 
 }  // namespace mortise

@@ -70,7 +70,7 @@ RopeTable token_rope_table(const RopeConfig& rope, int64_t head_dim, const at::T
 
 const LayerCode& operator_layers() {
   static const LayerCode code = {rms_norm_plain, add_rms_norm_operators, qk_norm_plain, rope_attention_operators,
-                                 gated_plain,    mixture_plain};
+                                 gated_plain,    mixture_operators};
   return code;
 }
 

@@ -347,6 +347,24 @@ TEST(CudaSampler, LogitsThatAreNotNumbersGiveALogProbThatIsNone) {
   }
 }
 
+// One logit among numbers is enough, whatever the filters are.
+TEST(CudaSampler, OneLogitThatIsNotFiniteGivesALogProbThatIsNone) {
+  emulator_options() = {};
+  for (const float wrong : {NAN, INFINITY}) {
+    std::vector<float> logits = normal(600, 2, 5);
+    logits[433] = wrong;
+    for (const MortiseCudaDraw& draw :
+         {MortiseCudaDraw{0.5, 1.0, 1.0F, 0, 0, 1}, MortiseCudaDraw{0.5, 1.0, 1.0F, 0, 0, 0},
+          MortiseCudaDraw{0.5, 0.9, 0.7F, 0, 0, 0}, MortiseCudaDraw{0.5, 1.0, 1.0F, 0, 5, 0},
+          MortiseCudaDraw{0.5, 0.8, 1.0F, 0.1F, 9, 0}}) {
+      MortiseCudaDrawn drawn{-1, 0, 0};
+      mortise_cuda_sample(logits.data(), 1, 600, 600, &draw, &drawn, nullptr);
+      EXPECT_TRUE(drawn.id >= 0 && drawn.id < 600) << wrong;
+      EXPECT_FALSE(std::isfinite(drawn.log_prob)) << wrong;
+    }
+  }
+}
+
 TEST(CudaDecode, EveryBarrierIsNeeded) {
   const auto run = [] {
     check_norm(77, false);

@@ -2,6 +2,8 @@
 // schedule, with prompts that share pages, and next to rows that only the host can draw.
 #include <ATen/core/grad_mode.h>
 
+#include <algorithm>
+
 #include "support/emulated_kernels.h"
 #include "support/golden_models.h"
 #include "unit/generate/device_requests.h"
@@ -62,6 +64,47 @@ TEST_F(DeviceKernelsTest, SamplesOfAGroupShareThePagesOfTheirPrompt) {
   const Sequences want = run_all(*make_engine(model), requests);
   move_to_device(model);
   expect_same(run_all(*make_engine(model), requests), want, 5e-5F, "shared prompts");
+}
+
+// No row needs the host, so each step starts before its tokens are read. Samples end by an id that the host finds, at
+// their length, or because they are aborted; others take their slots, and the whole work begins again.
+TEST_F(DeviceKernelsTest, AStepAheadGivesNoTokenOfASampleThatEnded) {
+  Model model = tiny_model();
+  std::vector<GenerateRequest> requests;
+  for (int64_t i = 1; i <= 7; ++i) {
+    SamplingParams params;
+    params.max_new_tokens = 1 + i * 3;
+    params.temperature = 0.9;
+    if (i % 2 == 0) params.stop_ids = {3, 7, 11, 19, 23, 42, 55, 81, 120, 177, 204, 256};
+    requests.push_back(make_request(i, {i, 20, 30}, 2, params));
+  }
+  const Sequences want = run_all(*make_engine(model), requests);
+  move_to_device(model);
+  EngineOptions options;
+  options.max_num_seqs = 3;
+  auto engine = make_engine(model, options);
+  for (const int64_t aborted : {4, -1}) {
+    Sequences got;
+    const auto keep = [&](const GeneratedSequence& sequence) {
+      got[{sequence.request_id, sequence.sample_index}] = sequence;
+      return true;
+    };
+    ASSERT_EQ(engine->submit(requests).value(), requests.size());
+    while (!got.contains({3, 1})) ASSERT_TRUE(engine->poll(keep, std::chrono::nanoseconds(1)).ok());
+    engine->abort(aborted);
+    ASSERT_EQ(engine->poll(keep, std::chrono::nanoseconds(-1)).value(), 0U);
+    ASSERT_EQ(got.size(), want.size());
+    for (const auto& [key, sequence] : got) {
+      const std::vector<int64_t>& all = want.at(key).ids;
+      ASSERT_LE(sequence.ids.size(), all.size());
+      EXPECT_TRUE(std::equal(sequence.ids.begin(), sequence.ids.end(), all.begin())) << key.first;
+      if (sequence.finish_reason == FinishReason::kAbort) continue;
+      EXPECT_EQ(sequence.ids, all) << key.first;
+    }
+    EXPECT_EQ(got.at({4, 1}).finish_reason, FinishReason::kAbort);
+    EXPECT_EQ(got.at({7, 1}).finish_reason == FinishReason::kAbort, aborted == -1);
+  }
+  expect_same(run_all(*engine, requests), want, 5e-5F, "after what was aborted");
 }
 
 TEST_F(DeviceKernelsTest, FilteredLogProbsAndTopLogProbsAreThoseOfTheNativeEngine) {

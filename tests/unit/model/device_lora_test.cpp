@@ -26,6 +26,11 @@ std::vector<AdapterCase> adapter_cases() {
   whole.bias = LoraBias::kAll;
   some.target_modules = {"q_proj", "v_proj", "down_proj"};  // rows between them have no adapter
   some.rank_pattern = {{"v_proj", 2}};
+  LoraChoice experts = plain, gpt_oss = plain, down = plain;
+  experts.target_modules = {"v_proj"};
+  experts.target_parameters = {"mlp.experts.gate_up_proj", "mlp.experts.down_proj", "mlp.gate.weight"};
+  gpt_oss.target_parameters = {"mlp.experts.gate_up_proj", "mlp.experts.down_proj", "mlp.router.weight"};
+  down.target_parameters = {"mlp.experts.down_proj"};
   return {{"plain", Family::kQwen2, plain},
           {"dora", Family::kQwen3, dora},
           {"pissa", Family::kQwen2, pissa},
@@ -34,7 +39,12 @@ std::vector<AdapterCase> adapter_cases() {
           {"some", Family::kMistral, some},
           {"fused", Family::kPhi3, plain},
           {"sandwich", Family::kGemma2, dora},
-          {"shared_expert", Family::kQwen2Moe, plain}};
+          {"shared_expert", Family::kQwen2Moe, plain},
+          {"qwen3_experts", Family::kQwen3Moe, experts},
+          {"mixtral_experts", Family::kMixtral, experts},
+          {"gpt_oss_experts", Family::kGptOss, gpt_oss},
+          {"one_kind_of_experts", Family::kMixtral, down},
+          {"one_kind_of_stacks", Family::kGptOss, down}};
 }
 
 class DeviceAdapter : public testing::TestWithParam<AdapterCase> {
@@ -63,6 +73,7 @@ class DeviceAdapter : public testing::TestWithParam<AdapterCase> {
 
 TEST_P(DeviceAdapter, NumbersAreThoseOfTheKernels) {
   for (const double dropout : {0.0, 0.3}) {
+    if (dropout > 0.0 && !GetParam().choice.target_parameters.empty()) continue;  // PEFT has none for experts
     Fixture kernels = adapted(false, dropout), device = adapted(true, dropout);
     const auto want = numbers(kernels, dropout), got = numbers(device, dropout);
     ASSERT_EQ(got.size(), want.size());
@@ -94,6 +105,37 @@ TEST_P(DeviceAdapter, ItsBaseIsTheModelBeforeIt) {
 
 INSTANTIATE_TEST_SUITE_P(Kinds, DeviceAdapter, testing::ValuesIn(adapter_cases()),
                          [](const auto& one) { return std::string(one.param.name); });
+
+// Layers that are computed again, and bfloat16 experts: a pass without gradients has the numbers of one with them.
+TEST(DeviceExperts, PassesWithAndWithoutGradientsHaveTheSameBits) {
+  for (const auto& [family, dtype] : {std::pair(Family::kMixtral, "float32"), std::pair(Family::kMixtral, "bfloat16"),
+                                      std::pair(Family::kGptOss, "float32"), std::pair(Family::kGptOss, "bfloat16")}) {
+    Fixture setup = make_setup(family, false, dtype);
+    ASSERT_TRUE(setup.model.move_to(kLikeDevice).ok());
+    start_adapter(
+        setup.model,
+        {.rank = 3, .alpha = 6.0, .target_parameters = {"mlp.experts.gate_up_proj", "mlp.experts.down_proj"}});
+    const PackedBatch batch = *pack_rows(setup.rows(), {.vocab_size = 23});
+    const at::Tensor learning = setup.model.forward_hidden(batch, {});
+    ForwardOptions recomputes;
+    recomputes.recomputed_layers = 2;
+    std::vector<std::vector<at::Tensor>> gradients;
+    for (const ForwardOptions& options : {ForwardOptions(), recomputes}) {
+      setup.model.zero_grad();
+      const at::Tensor hidden = setup.model.forward_hidden(batch, options);
+      EXPECT_TRUE(hidden.detach().equal(learning.detach()));
+      hidden.backward(random_tensor(hidden.sizes().vec(), 77, hidden.scalar_type()));
+      gradients.push_back(gradients_of(setup.model.trainable()));
+    }
+    for (size_t i = 0; i < gradients[0].size(); ++i) {
+      const std::string& name = setup.model.trainable()[i].name;
+      ASSERT_TRUE(gradients[0][i].defined() && gradients[1][i].defined()) << name;
+      EXPECT_TRUE(gradients[0][i].equal(gradients[1][i])) << name;
+    }
+    const at::NoGradGuard no_grad;
+    EXPECT_TRUE(setup.model.forward_hidden(batch, {}).equal(learning.detach())) << dtype;
+  }
+}
 
 // A critic on the policy's base keeps the policy's device.
 TEST(DeviceCritic, SharesThePolicysBase) {
