@@ -121,7 +121,7 @@ Result<CheckpointRequest> checkpoint_request(const CheckpointSource& source, con
 
 namespace {
 
-Result<> add_tensor(const std::string& name, const TensorView& tensor, Sha256& all) {
+Result<> hash_tensor(const std::string& name, const TensorView& tensor, Sha256& all) {
   constexpr uint64_t kChunk = uint64_t{1} << 20;
   std::vector<std::byte> bytes(kChunk);
   const uint64_t size = static_cast<uint64_t>(num_elements(tensor.shape).value_or(0)) * dtype_bytes(tensor.dtype);
@@ -146,7 +146,7 @@ Result<std::string> digest_of_shared(const CheckpointSource& source, const State
     all.update(TRY(digest_of_model(policy)));
   for (const TensorView& tensor : state.tensors) {
     const auto* const ranked = dynamic_cast<const RankedTensor*>(tensor.source.get());
-    if (ranked != nullptr && ranked->is_everywhere()) TRY(add_tensor(tensor.name, tensor, all));
+    if (ranked != nullptr && ranked->is_everywhere()) TRY(hash_tensor(tensor.name, tensor, all));
   }
   return to_hex(all.finish());
 }
@@ -156,7 +156,7 @@ Result<std::string> digest_of_own_part(const CheckpointSource& source, const Sta
   all.update(digests_of_part(*source.policy.model).own);
   for (const TensorView& tensor : state.tensors) {
     const auto* const ranked = dynamic_cast<const RankedTensor*>(tensor.source.get());
-    if (ranked != nullptr && ranked->held() != nullptr) TRY(add_tensor(tensor.name, *ranked->held(), all));
+    if (ranked != nullptr && ranked->held() != nullptr) TRY(hash_tensor(tensor.name, *ranked->held(), all));
   }
   return to_hex(all.finish());
 }

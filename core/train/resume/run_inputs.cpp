@@ -34,7 +34,7 @@ Sha256Digest digest_of(std::span<const std::byte> bytes) {
   return sha256(std::as_bytes(std::span(pieces)));
 }
 
-void add_numbers(const std::string& name, const at::Tensor& numbers, Sha256& all) {
+void hash_numbers(const std::string& name, const at::Tensor& numbers, Sha256& all) {
   const at::Tensor tensor = on_host(numbers.detach());
   const std::span<const std::byte> bytes(static_cast<const std::byte*>(tensor.const_data_ptr()), tensor.nbytes());
   const Sha256Digest digest = digest_of(bytes);
@@ -174,9 +174,9 @@ PartDigests digests_of_part(const Model& model) {
   const ModelPart& part = *model.model_part();
   Sha256 common, own;
   for (size_t i = 0; i < part.parameters().size(); ++i)
-    add_numbers(part.parameters()[i].name, part.parameters()[i].tensor, part.split(i).is_split() ? own : common);
+    hash_numbers(part.parameters()[i].name, part.parameters()[i].tensor, part.split(i).is_split() ? own : common);
   if (model.trains_lora()) {
-    for (const NamedParameter& factor : model.trainable()) add_numbers(factor.name, factor.tensor, common);
+    for (const NamedParameter& factor : model.trainable()) hash_numbers(factor.name, factor.tensor, common);
   }
   return {to_hex(common.finish()), to_hex(own.finish())};
 }
@@ -189,9 +189,9 @@ Result<std::string> digest_of_model(const Model& model) {
   all.update(model.config().config_text);
   for (size_t i = 0; i < numbers.size(); ++i) {
     if (is_split)
-      add_numbers(numbers[i].name, part->gathered(i, part->parameters()[i].tensor.detach()), all);
+      hash_numbers(numbers[i].name, part->gathered(i, part->parameters()[i].tensor.detach()), all);
     else
-      add_numbers(numbers[i].name, numbers[i].tensor, all);
+      hash_numbers(numbers[i].name, numbers[i].tensor, all);
   }
   if (is_split) TRY(part->ranks()->status());
   return to_hex(all.finish());

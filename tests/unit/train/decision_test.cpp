@@ -60,5 +60,18 @@ TEST(Decision, RanksThatDifferFromMostAreNamed) {
   EXPECT_EQ(error_of({"a", "b"}), "step 3: the weights of rank 1 differ from those of the other ranks");
 }
 
+// Ranks with the same part have the same numbers, and nothing is known of others.
+TEST(Decision, RanksAreComparedWithThoseOfTheSamePart) {
+  const auto error_of = [](const std::vector<std::string>& all, size_t step) {
+    const Result<> same = check_same(all, {ErrorKind::kRankFailure, "the weights", "step 3", ""}, step);
+    return same.ok() ? std::string() : same.error().what;
+  };
+  EXPECT_EQ(error_of({"a", "b", "a", "b"}, 2), "");
+  EXPECT_EQ(error_of({"a", "b"}, 2), "") << "each has a part that no other rank has";
+  EXPECT_EQ(error_of({"a", "b", "c", "b", "a", "x"}, 2),
+            "the weights of ranks 2 and 5 differ from those of the other ranks");
+  EXPECT_EQ(error_of({"a", "b", "a", "c"}, 2), "the weights of rank 3 differ from those of the other ranks");
+}
+
 }  // namespace
 }  // namespace mortise

@@ -1,8 +1,11 @@
 // The saver of a run: which step a checkpoint is of, where a step fails whose work has begun.
+#include <ATen/ops/zeros.h>
 #include <gmock/gmock.h>
 
 #include "checkpoint/reader.h"
 #include "config/load.h"
+#include "learn/optim/split_state.h"
+#include "learn/update/tensor_group.h"
 #include "support/fault_env.h"
 #include "support/golden_models.h"
 #include "support/temp_dir.h"
@@ -10,6 +13,7 @@
 #include "train/report/run_log.h"
 #include "train/resume/checkpointing.h"
 #include "train/resume/model_state.h"
+#include "train/resume/run_inputs.h"
 
 namespace mortise {
 namespace {
@@ -94,12 +98,31 @@ TEST_F(SaverTest, NothingIsKeptTwiceOrFromBeforeWhatWasLearnt) {
   EXPECT_EQ(step_of("global_step_3"), 3) << "a finished step whose validation failed";
 }
 
-// Ranks as threads that save one run together: a model in several files, and a counter.
+// What an optimizer has of a model whose layers ranks share: a number for each of the weights.
+struct SplitMoments : Stateful {
+  explicit SplitMoments(const Model& model) : part(*model.model_part()) {
+    for (const NamedParameter& parameter : part.parameters())
+      numbers.push_back(at::zeros(parameter.tensor.sizes(), at::kFloat));
+  }
+  [[nodiscard]] std::string state_name() const override { return "actor.optim"; }
+  Result<> save_state(StateWriter& writer) const override {
+    for (size_t i = 0; i < numbers.size(); ++i) put_part(writer, part.parameters()[i].name, part, i, numbers[i]);
+    return {};
+  }
+  Result<> load_state(StateReader&) override { return {}; }
+
+  const ModelPart& part;
+  std::vector<at::Tensor> numbers;
+};
+
+// Ranks as threads that save one run together: a model in several files, and a counter. If `tensor_size` of them share the
+// layers, the state has no weights, but moments.
 class RanksThatSave {
  public:
   static constexpr int kSize = 3;
 
-  explicit RanksThatSave(const Path& dir) : dir_(dir) {
+  explicit RanksThatSave(const Path& dir, int size = kSize, int tensor_size = 1)
+      : dir_(dir), size_(size), tensor_size_(tensor_size), moments_(static_cast<size_t>(size)) {
     const std::vector<std::string> settings{
         "trainer.default_local_dir=" + out().string(),
         "trainer.logger=[]",
@@ -116,7 +139,11 @@ class RanksThatSave {
   // `steps` says what a rank does with its saver.
   using Steps = std::function<void(Communicator&, RunSaver&, RunCounters&, test::FaultEnv&, const Model&)>;
   void run(const Steps& steps) {
-    test::on_ranks(kSize, [&](Communicator& ranks) { run_rank(ranks, steps); });
+    test::on_ranks(size_, [&](Communicator& ranks) { run_rank(ranks, steps); });
+  }
+  // Of a rank whose steps run now.
+  [[nodiscard]] SplitMoments& moments(const Communicator& ranks) {
+    return *moments_[static_cast<size_t>(ranks.rank())];
   }
 
  private:
@@ -139,12 +166,21 @@ class RanksThatSave {
     ModelState model("actor.model", *policy.model);
     StatefulRegistry stateful;
     ASSERT_OK(stateful.add(progress.counters));
-    ASSERT_OK(stateful.add(model));
-    RunSaver saver({settings, *registry, policy, progress, stateful}, *log);
+    std::unique_ptr<SplitMoments>& moments = moments_[static_cast<size_t>(ranks.rank())];
+    if (tensor_size_ > 1) {
+      policy.model->split_layers(std::make_shared<TensorGroup>(ranks, tensor_size_));
+      moments = std::make_unique<SplitMoments>(*policy.model);
+      ASSERT_OK(stateful.add(*moments));
+    } else {
+      ASSERT_OK(stateful.add(model));
+    }
+    RunSaver saver({settings, *registry, policy, progress, stateful, tensor_size_ > 1}, *log);
     steps(ranks, saver, progress.counters, env, *policy.model);
   }
 
   Path dir_;
+  int size_, tensor_size_;
+  std::vector<std::unique_ptr<SplitMoments>> moments_;  // by rank
   std::optional<LoadedConfig> loaded_;
 };
 
@@ -227,6 +263,57 @@ TEST(RankSaver, ARankWithOtherWeightsSavesNothing) {
   EXPECT_THAT(names, testing::AllOf(testing::Contains("global_step_1"), testing::Contains("latest"),
                                     testing::Not(testing::Contains("global_step_2")),
                                     testing::Each(testing::Not(testing::StartsWith(".tmp_")))));
+}
+
+// Two ranks share the layers, and three have each part. One number of one rank differs: of weights that all have, of its part
+// of the layers, or of its part of a moment that another rank writes.
+TEST(RankSaver, ARankWithAnotherPartSavesNothing) {
+  struct Fault {
+    int rank;
+    bool is_moment, is_split;
+  };
+  for (const Fault& fault : {Fault{5, false, false}, Fault{2, false, true}, Fault{0, false, true}, Fault{1, true, true},
+                             Fault{4, true, true}, Fault{3, true, false}}) {
+    SCOPED_TRACE(fault.rank);
+    const test::TempDir dir;
+    RanksThatSave ranks(dir.path(), 6, 2);
+    ranks.run([&](Communicator& group, RunSaver& saver, RunCounters& counters, test::FaultEnv&, const Model& model) {
+      counters.step = 1;
+      ASSERT_OK(saver.save_if_due());
+      const ModelPart& part = *model.model_part();
+      size_t place = 0;  // of a parameter that the rank's group does not write
+      const auto is_meant = [&] {
+        return part.split(place).is_split() == fault.is_split && static_cast<int>(place) % 3 != fault.rank / 2;
+      };
+      while (!is_meant()) ++place;
+      const at::Tensor numbers =
+          fault.is_moment ? ranks.moments(group).numbers[place] : part.parameters()[place].tensor.detach();
+      if (group.rank() == fault.rank) numbers.view({-1})[0] += 1;
+      counters.step = 2;
+      const Result<> saved = saver.save_if_due();
+      ASSERT_FALSE(saved.ok());
+      EXPECT_EQ(saved.error().kind, ErrorKind::kRankFailure);
+      EXPECT_THAT(saved.error().to_string(), testing::HasSubstr("of rank " + std::to_string(fault.rank) +
+                                                                " differ from those of the other ranks"));
+    });
+    EXPECT_THAT(default_env().list_dir(ranks.out()).value(),
+                testing::AllOf(testing::Contains("global_step_1"), testing::Not(testing::Contains("global_step_2"))));
+  }
+}
+
+// The digest of a model whose layers ranks share is that of the whole model. The ranks do not gather it for that.
+TEST(RankSaver, TheDigestOfAModelDoesNotDependOnTheRanks) {
+  ASSERT_OK_AND_ASSIGN(const Model whole, Model::load(default_env(), test::golden_model("qwen2_tied"), "float32"));
+  ASSERT_OK_AND_ASSIGN(const std::string digest, digest_of_model(whole));
+  test::on_ranks(4, [&](Communicator& ranks) {  // the model has two key-value heads
+    ASSERT_OK_AND_ASSIGN(Model model, Model::load(default_env(), test::golden_model("qwen2_tied"), "float32"));
+    model.split_layers(std::make_shared<TensorGroup>(ranks, 4));
+    EXPECT_EQ(digest_of_model(model).value(), digest);
+    EXPECT_FALSE(model.is_whole());
+    const ModelPart& part = *model.model_part();
+    if (ranks.rank() == 2) part.parameters()[part.find("model.norm.weight")].tensor.detach().view({-1})[0] += 1;
+    EXPECT_EQ(digest_of_model(model).value() == digest, ranks.rank() != 2);
+  });
 }
 
 TEST(RankSaver, RanksMustSeeOneFolder) {
