@@ -8,6 +8,11 @@
 #include <string>
 
 namespace mortise {
+namespace {
+
+constexpr size_t kMostSources = 64;  // more are names of rows, which would fill metrics.jsonl
+
+}  // namespace
 
 void add_source_metrics(const PromptBatch& prompts, const SampleBatch& samples, const ScoredBatch& scored,
                         MetricSet& metrics) {
@@ -22,7 +27,7 @@ void add_source_metrics(const PromptBatch& prompts, const SampleBatch& samples, 
     scores.sum += scored.rewards[i];
     ++scores.rows;
   }
-  if (by_source.size() < 2) return;
+  if (by_source.size() < 2 || by_source.size() > kMostSources) return;
   for (const auto& [source, scores] : by_source) {
     // A source may have a name that no metric may have.
     if (scores.rows > 0.0)

@@ -8,7 +8,7 @@
 
 namespace mortise {
 
-// train-core/SOURCE/reward/mean of each source, if the step has rows of several. Empty completions and rows without a
+// train-core/SOURCE/reward/mean of each source, if the step has rows of 2 to 64 sources. Empty completions and rows without a
 // reward are left out, as in critic/score/mean.
 void add_source_metrics(const PromptBatch& prompts, const SampleBatch& samples, const ScoredBatch& scored,
                         MetricSet& metrics);

@@ -58,6 +58,19 @@ TEST(StepMetrics, ScoresBySource) {
   add_source_metrics(prompts, samples, scored, metrics);
   EXPECT_EQ(*metrics.value("train-core/math/reward/mean"), 0.5);
   EXPECT_EQ(*metrics.value("train-core/code/reward/mean"), 0.25) << "the row without a reward is left out";
+  PromptBatch many = prompts;
+  many.prompts.resize(65);
+  SampleBatch of_each = samples;
+  of_each.rows.assign(65, samples.rows[0]);
+  ScoredBatch ones;
+  ones.rewards.assign(65, 1.0);
+  for (size_t i = 0; i < 65; ++i) {
+    many.prompts[i].data_source = "row " + std::to_string(i);
+    of_each.rows[i].prompt_index = static_cast<int64_t>(i);
+  }
+  MetricSet none;
+  add_source_metrics(many, of_each, ones, none);
+  EXPECT_TRUE(none.values().empty()) << "names of rows are no sources";
   samples.rows[0].token_ids.clear();
   MetricSet shorter;
   add_source_metrics(prompts, samples, scored, shorter);
