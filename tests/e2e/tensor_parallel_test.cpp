@@ -1,5 +1,5 @@
 // Tensor parallel in whole runs of `mortise launch`: the numbers of one process, the same checkpoints, resumes with other
-// meshes, refusals, what --dry-run says, ranks that differ, and a rank that is killed.
+// meshes, refusals, what --dry-run says, and a rank that is killed.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -97,7 +97,7 @@ TEST(TensorParallelRun, ResumesWithAnotherMesh) {
 }
 
 TEST(TensorParallelRun, WhatCannotBeSharedIsRefusedByName) {
-  const TinyTask task;
+  TinyTask task;
   const auto refused = [&](int num_ranks, const std::vector<std::string>& settings, const std::string& text) {
     const Outcome outcome = launch(task, num_ranks, "train", "out", settings);
     EXPECT_EQ(outcome.code, 2) << outcome.output;
@@ -118,6 +118,15 @@ TEST(TensorParallelRun, WhatCannotBeSharedIsRefusedByName) {
         "model.modules_to_save=[lm_head]", "model.lora_bias=all", "model.target_parameters=[mlp.experts.down_proj]"})
     refused(1, joined(tensor_mesh(2), {"model.lora_rank=2", setting}),
             "'" + setting.substr(0, setting.find('=')) + "'");
+  // The same of an adapter that is continued: its file says enough, and no weights are read.
+  for (const std::string field : {R"("lora_dropout": 0.1)", R"("use_dora": true)", R"("bias": "all")",
+                                  R"("target_parameters": ["mlp.experts.down_proj"])"}) {
+    task.write("adapter/adapter_config.json",
+               R"({"peft_type": "LORA", "base_model_name_or_path": "model", "r": 2, "lora_alpha": 4, )" + field + "}");
+    refused(2, joined(tensor_mesh(2), {"model.lora_adapter_path=adapter"}),
+            "adapter/adapter_config.json: the adapter was made with '" + field.substr(1, field.find(':') - 2) +
+                "', which cannot be used with actor.tensor_model_parallel_size = 2 yet");
+  }
   refused(1, {"actor.tensor_model_parallel_size=9223372036854775807"}, "actor.tensor_model_parallel_size");
   refused(2, tensor_mesh(2, 2),
           "'actor.ulysses_sequence_parallel_size' is 2, but 2 ranks cannot form groups of 4 (with "
