@@ -66,6 +66,7 @@ TEST(Records, NoOtherFileListsKeys) {
                                        "core/config/model_rules.cpp",
                                        "core/config/presets.cpp",
                                        "core/config/sampling_rules.cpp",
+                                       "core/config/tensor_rules.cpp",
                                        "core/hub/config_names.cpp",
                                        "core/import/hf_rules.cpp",
                                        "core/import/hf_run.cpp",
