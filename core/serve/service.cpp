@@ -74,17 +74,19 @@ class StreamedAnswer final : public ServedSink {
       for (; choice.num_decoded < sequence.ids.size(); ++choice.num_decoded)
         take(choice, choice.decoder->push(sequence.ids[choice.num_decoded]));
     }
-    const size_t end = shown_end(choice);
-    const bool has_text = end > choice.sent || choice.channels.reasoning.size() > choice.sent_reasoning;
+    const size_t end = shown_end(choice.text, choice.sent, held_bytes_);
+    const std::string& reasoning = choice.channels.reasoning;
+    const size_t reasoning_end =
+        shown_end(reasoning, choice.sent_reasoning, choice.channels.is_in_reasoning() ? held_bytes_ : 0);
+    const bool has_text = end > choice.sent || reasoning_end > choice.sent_reasoning;
     if (!has_text && !(a_.call.returns_ids && sequence.ids.size() > choice.num_sent)) return;
-    send(request, sequence, choice, choice.text.substr(choice.sent, end - choice.sent), false);
-    choice.sent = end;
+    send(request, sequence, choice, {choice.text.substr(0, end), reasoning.substr(0, reasoning_end)}, false);
   }
   void finished(size_t request, const ServedSequence& sequence) override {
     num_tokens_ += static_cast<int64_t>(sequence.ids.size());
     Choice& choice = choice_of(request, sequence);
     const std::string text = final_text(request, sequence, choice);
-    send(request, sequence, choice, text.size() > choice.sent ? text.substr(choice.sent) : std::string(), true);
+    send(request, sequence, choice, {text, choice.channels.reasoning}, true);
     if (--num_left_ > 0) return;
     if (a_.call.streams_usage) {
       Json last = chunk_of(a_.head, a_.call, *a_.texts, Json::array());
@@ -136,20 +138,21 @@ class StreamedAnswer final : public ServedSink {
     choice.channels.finish();
     return choice.channels.answer;
   }
-  [[nodiscard]] size_t shown_end(const Choice& choice) const {
-    size_t end = choice.text.size() > held_bytes_ ? choice.text.size() - held_bytes_ : 0;
-    while (end > choice.sent && end < choice.text.size() &&
-           (static_cast<unsigned char>(choice.text[end]) & 0xC0) == 0x80)
+  static size_t shown_end(const std::string& text, size_t sent, size_t held) {
+    size_t end = text.size() > held ? text.size() - held : 0;
+    while (end > sent && end < text.size() && (static_cast<unsigned char>(text[end]) & 0xC0) == 0x80)
       --end;  // never half a character
-    return std::max(end, choice.sent);
+    return std::max(end, sent);
   }
-  void send(size_t request, const ServedSequence& sequence, Choice& choice, const std::string& text, bool is_last) {
+  // The part of `text` that was not sent before.
+  static std::string unsent(const std::string& text, size_t& sent) {
+    if (text.size() <= sent) return {};
+    return text.substr(std::exchange(sent, text.size()));
+  }
+  // `shown`: all that the client may have read after this event.
+  void send(size_t request, const ServedSequence& sequence, Choice& choice, const NewText& shown, bool is_last) {
     Json choices = Json::array();
-    NewText news{text, {}};
-    if (choice.channels.reasoning.size() > choice.sent_reasoning) {
-      news.reasoning = choice.channels.reasoning.substr(choice.sent_reasoning);
-      choice.sent_reasoning = choice.channels.reasoning.size();
-    }
+    const NewText news{unsent(shown.text, choice.sent), unsent(shown.reasoning, choice.sent_reasoning)};
     choices.push_back(streamed_choice(a_.call, *a_.texts, request, sequence, choice.num_sent, news, is_last));
     choice.num_sent = sequence.ids.size();
     event(dump_json(chunk_of(a_.head, a_.call, *a_.texts, std::move(choices))));

@@ -23,6 +23,9 @@ class HarmonyText {
   // The end of the completion: text that never had the form of a message is the answer.
   void finish();
 
+  // What comes next belongs to a body of reasoning that has begun.
+  [[nodiscard]] bool is_in_reasoning() const { return body_ == Body::kReasoning; }
+
   std::string reasoning, answer;  // so far
 
  private:

@@ -254,6 +254,10 @@ TEST(HarmonyChats, HaveTheirReasoningApart) {
   EXPECT_THAT(message["content"].get<std::string>(), HasSubstr("<|message|>think"));
   const std::string stream = ask(R"(, "stream": true)");
   EXPECT_THAT(stream, HasSubstr(R"("reasoning":"think")"));
+  // The beginning of a stop text is held back, as in the answer.
+  const std::string held = ask(R"(, "stream": true, "stop": ["nkx"])");
+  EXPECT_THAT(held, HasSubstr(R"("reasoning":"thi")"));
+  EXPECT_THAT(held, HasSubstr(R"("reasoning":"nk")"));
   loop.stop();
   thread.join();
 }
