@@ -13,6 +13,7 @@
 
 #include "foundation/formats/safetensors.h"
 #include "program.h"
+#include "run_bits.h"
 
 namespace mortise::test {
 namespace {
@@ -181,18 +182,43 @@ TEST(RecipeRuns, MixtureOfExperts) {
   EXPECT_GT(number_of(steps.back(), "actor/router_aux_loss"), 0.0);
 }
 
+const std::string kExpertTargets =
+    R"('model.target_parameters=["mlp.experts.gate_up_proj","mlp.experts.down_proj","mlp.gate.weight"]' )";
+
 // The same mixture, of which an adapter of its experts and routers alone is trained. It is saved in PEFT's form.
 TEST(RecipeRuns, AdapterOfExperts) {
   const TaskFolder task("--experts");
-  learns_sevens(task, "experts",
-                "actor.ppo_mini_batch_size=16 actor.optim.lr=1e-2 model.lora_rank=4 'model.target_modules=[]' "
-                R"('model.target_parameters=["mlp.experts.gate_up_proj","mlp.experts.down_proj","mlp.gate.weight"]' )");
+  learns_sevens(
+      task, "experts",
+      "actor.ppo_mini_batch_size=16 actor.optim.lr=1e-2 model.lora_rank=4 'model.target_modules=[]' " + kExpertTargets);
   const SafetensorsFile saved =
       SafetensorsFile::open(default_env(), task.path() / "out/global_step_30/huggingface/adapter_model.safetensors")
           .value();
   for (const char* const name :
        {"mlp.experts.base_layer.lora_A.weight", "mlp.experts.lora_B.weight", "mlp.gate.lora_A.weight"})
     EXPECT_NE(saved.find(std::string("base_model.model.model.layers.0.") + name), nullptr) << name;
+}
+
+// Ranks that share optimizers (and in float32 also the base) have the adapter of one process, bit by bit.
+TEST(RecipeRuns, RanksShareAnAdapterOfExperts) {
+  const TaskFolder task("--experts");
+  for (const auto& [dtype, stages] : {std::pair(std::string("float32"), std::vector{"1", "3"}),
+                                      std::pair(std::string("bfloat16"), std::vector{"2"})}) {
+    const std::string command = "train " + recipe("experts") + kSevens + kExpertTargets +
+                                "model.lora_rank=4 actor.ppo_mini_batch_size=8 rollout.n=4 "
+                                "trainer.total_training_steps=2 trainer.deterministic=true model.dtype=" +
+                                dtype;
+    const auto adapter_of = [&](const std::string& start, const std::string& settings, const std::string& out) {
+      const Outcome done = task.mortise(start + command + settings + " trainer.default_local_dir=" + out);
+      EXPECT_EQ(done.code, 0) << done.output;
+      return hash_of(task.path() / out / "global_step_2/huggingface/adapter_model.safetensors");
+    };
+    const std::string alone = adapter_of("", "", dtype);
+    EXPECT_EQ(alone.size(), 64U) << alone;
+    for (const std::string stage : stages)
+      EXPECT_EQ(adapter_of("launch --nproc 2 ", " ranks.zero_stage=" + stage, dtype + "_zero_" + stage), alone)
+          << dtype;
+  }
 }
 
 // Until the weights move, the experts are the same with and without replay. In the second update of a step they are those
