@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <string_view>
+#include <vector>
 
 #include "foundation/base/stateful.h"
 #include "learn/optim/optimizer.h"

@@ -299,6 +299,18 @@ RunKey run_key(const RunConfig& config) {
   return key;
 }
 
+// What the run reads, as hashes. Weights are whole while they are hashed; split layers are gathered matrix by matrix.
+Result<> load_inputs(RunParts& parts) {
+  const PolicyParts& policy = parts.policy;
+  const bool gathers = policy.model->model_part() == nullptr;
+  const bool hashes_critic = parts.critic != nullptr && parts.critic->model.trains_lora();
+  const auto whole =
+      TRY(WholeWeights::gather({gathers ? &*policy.model : nullptr, gathers ? reference_of(policy) : nullptr,
+                                hashes_critic ? &parts.critic->model : nullptr}));
+  parts.saved.inputs = TRY(make_inputs(parts.run, *parts.registry, policy, parts.data, parts.critic.get()));
+  return parts.saved.stateful.add(parts.saved.inputs);
+}
+
 }  // namespace
 
 Result<std::unique_ptr<RunParts>> assemble(Env& env, const LoadedConfig& loaded, Communicator& ranks,
@@ -365,14 +377,7 @@ Result<std::unique_ptr<RunParts>> assemble(Env& env, const LoadedConfig& loaded,
   TRY(load_optimizer(run, policy, parts->learning));
   if (kind == RunKind::kTrain) TRY(load_learning(*parts));
   TRY(saved.stateful.add(*parts->learning.optimizer));
-  const bool hashes_critic = parts->critic != nullptr && parts->critic->model.trains_lora();
-  // To hash them. Split layers are gathered matrix by matrix.
-  const bool gathers = policy.model->model_part() == nullptr;
-  const auto whole =
-      TRY(WholeWeights::gather({gathers ? &*policy.model : nullptr, gathers ? reference_of(policy) : nullptr,
-                                hashes_critic ? &parts->critic->model : nullptr}));
-  saved.inputs = TRY(make_inputs(run, registry, policy, data, parts->critic.get()));
-  TRY(saved.stateful.add(saved.inputs));
+  TRY(load_inputs(*parts));
   return parts;
 }
 

@@ -141,7 +141,7 @@ class RanksThatSave {
   void run(const Steps& steps) {
     test::on_ranks(size_, [&](Communicator& ranks) { run_rank(ranks, steps); });
   }
-  // Of a rank whose steps run now.
+  // Those of a rank whose steps run now.
   [[nodiscard]] SplitMoments& moments(const Communicator& ranks) {
     return *moments_[static_cast<size_t>(ranks.rank())];
   }
@@ -281,7 +281,7 @@ TEST(RankSaver, ARankWithAnotherPartSavesNothing) {
       counters.step = 1;
       ASSERT_OK(saver.save_if_due());
       const ModelPart& part = *model.model_part();
-      size_t place = 0;  // of a parameter that the rank's group does not write
+      size_t place = 0;  // a parameter that the rank's group does not write
       const auto is_meant = [&] {
         return part.split(place).is_split() == fault.is_split && static_cast<int>(place) % 3 != fault.rank / 2;
       };
