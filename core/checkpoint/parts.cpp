@@ -247,7 +247,8 @@ class ShardReader {
       if (json_find(piece, "columns") != nullptr) {
         const int64_t columns = TRY(json_int(piece, "columns", where_));
         if (tensor.shape.size() != 2 || columns < 1 || columns > tensor.shape[1] || tensor.shape[0] * columns != count)
-          return refuse(fmt::format("{} numbers of {} are not {} of its columns", count, quote(name), columns));
+          return refuse(fmt::format("a file has {} numbers of {}, which is not the size of {} of its columns", count,
+                                    quote(name), columns));
         ++num_in_columns;
       }
       ++place->num_used;
@@ -256,7 +257,7 @@ class ShardReader {
     }
     if (rest != 0) return refuse(fmt::format("{} numbers of {} are missing", rest, quote(name)));
     if (num_in_columns > 0 && num_in_columns != static_cast<int64_t>(found.size()))
-      return refuse(fmt::format("only some pieces of {} are columns", quote(name)));
+      return refuse(fmt::format("some files have columns of {}, others have rows", quote(name)));
     if (found.size() == 1)
       tensor.bytes = found.front();
     else if (num_in_columns > 0)

@@ -142,7 +142,7 @@ class IdLink : public StoredLink {
   Result<> join() override { return failure_of(group_->join(place_.rank, place_.size)); }
   Result<> send(std::span<const std::byte> piece) override { return failure_of(group_->send(piece)); }
   Result<> receive(std::span<std::byte>) override {
-    return Error{ErrorKind::kInternal, "an end of NCCL alone only sends", "", ""};
+    return Error{ErrorKind::kInternal, "a connection of NCCL alone can send weights, but not receive them", "", ""};
   }
   void stop() override { group_->stop(); }
 
@@ -173,14 +173,16 @@ class SharingLink : public WeightLink {
   void stop() override {}
 
  private:
-  static Error unjoined() { return {ErrorKind::kInternal, "shared memory of a GPU joins and sends nothing", "", ""}; }
+  static Error unjoined() {
+    return {ErrorKind::kInternal, "weights in shared memory of a GPU are not sent: call share", "", ""};
+  }
   std::unique_ptr<CudaSharer> sharer_;
 };
 
 }  // namespace
 
 Result<SharedPiece> WeightLink::share(std::span<const std::byte>) {
-  return Error{ErrorKind::kInternal, "this carrier of weights shares no memory", "", ""};
+  return Error{ErrorKind::kInternal, "this way of sending weights cannot share memory: call send", "", ""};
 }
 
 Result<std::unique_ptr<WeightLink>> open_weight_link(const WeightPlace& place) {

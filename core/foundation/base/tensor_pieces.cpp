@@ -45,7 +45,8 @@ JoinedColumns::JoinedColumns(std::vector<std::span<const std::byte>> pieces, uin
 
 Result<> JoinedColumns::read(uint64_t begin, std::span<std::byte> out) const {
   if (begin > row_bytes_ * num_rows_ || out.size() > row_bytes_ * num_rows_ - begin)
-    return Error{ErrorKind::kInternal, "bytes behind the end of a matrix in several files", "", "please report this"};
+    return Error{ErrorKind::kInternal, "a read goes behind the end of a matrix that lies in several files", "",
+                 "please report this"};
   while (!out.empty()) {
     const uint64_t row = begin / row_bytes_;
     uint64_t at = begin % row_bytes_;

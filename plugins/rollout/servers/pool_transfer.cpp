@@ -48,7 +48,7 @@ bool ServerPool::tend_side(std::size_t index, Call call) {
     const std::int64_t now = monotonic_ns();
     if (server.side_failed_ns == 0) server.side_failed_ns = now;
     if (server.control_id == 0 || now - server.side_failed_ns > kAnswerNs)
-      take_out(index, "the weights did not get there: " + state.failure, call);
+      take_out(index, "the weights did not reach the server: " + state.failure, call);
     return false;
   }
   if (state.is_busy || !server.is_answered) return false;
