@@ -6,6 +6,7 @@
 #include <ATen/ops/empty.h>
 
 #include <algorithm>
+#include <unordered_set>
 #include <utility>
 
 #include "model/tensor/storage_memory.h"
@@ -59,6 +60,35 @@ void join_parts(const TensorSplit& split, const at::Tensor& parts, const at::Ten
   }
 }
 
+using Leaves = std::unordered_set<const c10::TensorImpl*>;
+
+// `to` becomes `from` if its leaves are among `same`.
+void take_same(const Leaves& same, const at::Tensor& from, const std::vector<at::Tensor>& from_leaves, at::Tensor& to,
+               std::vector<at::Tensor>& to_leaves) {
+  if (to_leaves.empty() || !same.contains(to_leaves.front().unsafeGetTensorImpl())) return;
+  to = from;
+  to_leaves = from_leaves;
+}
+
+void take_same(const Leaves& same, const at::Tensor& from, const at::Tensor& from_leaf, at::Tensor& to,
+               at::Tensor& to_leaf) {
+  if (!same.contains(to_leaf.unsafeGetTensorImpl())) return;
+  to = from;
+  to_leaf = from_leaf;
+}
+
+void take_same_matrices(const Leaves& same, const LayerWeights& from, const LayerLeaves& from_leaves, LayerWeights& to,
+                        LayerLeaves& to_leaves) {
+  take_same(same, from.qkv_weight_QH, from_leaves.qkv_weights, to.qkv_weight_QH, to_leaves.qkv_weights);
+  take_same(same, from.o_weight_HQ, from_leaves.o_weight, to.o_weight_HQ, to_leaves.o_weight);
+  take_same(same, from.gate_up_weight_2IH, from_leaves.gate_up_weights, to.gate_up_weight_2IH,
+            to_leaves.gate_up_weights);
+  take_same(same, from.down_weight_HI, from_leaves.down_weight, to.down_weight_HI, to_leaves.down_weight);
+  take_same(same, from.experts.gate_up_E2IH, from_leaves.experts.gate_up, to.experts.gate_up_E2IH,
+            to_leaves.experts.gate_up);
+  take_same(same, from.experts.down_EHI, from_leaves.experts.down, to.experts.down_EHI, to_leaves.experts.down);
+}
+
 }  // namespace
 
 ModelPart::ModelPart(const ModelConfig& config, const ParameterStore& whole, std::shared_ptr<TensorRanks> ranks,
@@ -103,8 +133,26 @@ void ModelPart::adapt_matrices(const std::vector<LoraMatrix>& whole, const std::
   }
 }
 
+// Matrices that no adapter changes are those of the base, also in the whole model. They are there once.
+void ModelPart::share_with_base() {
+  Leaves same;
+  for (size_t layer = 0; layer < by_layer_.size(); ++layer) {
+    std::erase_if(by_layer_[layer], [&](size_t i) {
+      if (whole_[i].dim() != 2 || !whole_[i].is_alias_of(base_->whole_[i])) return false;
+      at::Tensor& own = store_.parameters[i].tensor;
+      same.insert(own.unsafeGetTensorImpl());  // whose leaf has it until it is replaced below
+      own = base_->store_.parameters[i].tensor;
+      std::erase_if(storages_[layer], [&](const c10::Storage& one) { return one.is_alias_of(whole_[i].storage()); });
+      return true;
+    });
+    take_same_matrices(same, base_->store_.weights.layers[layer], base_->store_.leaves.layers[layer],
+                       store_.weights.layers[layer], store_.leaves.layers[layer]);
+  }
+}
+
 void ModelPart::adapt(const DecoderLeaves& whole, std::shared_ptr<ModelPart> base) {
   base_ = std::move(base);
+  share_with_base();
   for (size_t i = 0; i < whole.layers.size(); ++i) {
     const LayerLeaves& from = whole.layers[i];
     const LayerLeaves& base_leaves = base_->leaves().layers[i];
@@ -141,7 +189,7 @@ at::Tensor ModelPart::gathered(size_t parameter, const at::Tensor& own) const {
 
 Result<> ModelPart::gather_all(const KeepsLayer& keeps) {
   if (num_whole_++ > 0) return {};
-  // Plain layers read the base of adapted matrices. Before the rest, which gives what both share new memory.
+  // Plain layers read the base of adapted matrices. What no adapter changes is the base's too.
   if (base_ != nullptr) TRY(base_->gather_all(keeps));
   const at::NoGradGuard no_grad;
   for (size_t layer = 0; layer < by_layer_.size(); ++layer) {

@@ -1,7 +1,7 @@
 // ModelPart: what one rank has of a model whose layers several ranks share (tensor_split.h).
 //
-// With a plain adapter in training, A and B are whole on every rank, and its part of the base is there twice: as it is, and
-// merged. A rank has a term of the gradient of A and of B.
+// With a plain adapter in training, A and B are whole on every rank. Of matrices that it changes, a rank's part is there
+// twice: that of the base, and merged. A rank has a term of the gradient of A and of B.
 //
 // It has leaves and fused matrices of its own for what is split. The others (embedding, norms, head, and biases behind
 // sums) are the model's. The matrices of the model itself have no memory, except between gather_all() and release_all(),
@@ -72,6 +72,7 @@ class ModelPart {
     at::Tensor merged_OI;
     LoraMatrix factors;  // with the whole A and B
   };
+  void share_with_base();
   void adapt_matrices(const std::vector<LoraMatrix>& whole, const std::vector<at::Tensor>& base,
                       const std::vector<at::Tensor>& merged, std::vector<LoraMatrix>& out);
 

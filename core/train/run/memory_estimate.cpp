@@ -263,10 +263,11 @@ void share_layers(const ModelConfig& model, const UnitBytes& units, const Traine
   const double others = numbers_of_others(model, num_ranks),
                element = static_cast<double>(num_bytes(config.model.dtype));
   memory.whole = units.layers;
-  if (config.model.trains_adapter()) {  // the part of the base, and the same merged
-    memory.whole *= 2.0;
-    memory.weights = (static_cast<double>(model.num_parameters()) - others + trained.numbers) * element +
-                     units.layers / static_cast<double>(num_ranks);
+  if (config.model.trains_adapter()) {  // the matrices that it changes are there merged, too
+    const double merged =
+        std::max(0.0, memory.weights - (static_cast<double>(model.num_parameters()) + trained.numbers) * element);
+    memory.whole += merged;
+    memory.weights -= others * element + merged * (1.0 - 1.0 / static_cast<double>(num_ranks));
     return;
   }
   const double trained_others = others * trained.units.layers / units.layers;  // the rest is frozen

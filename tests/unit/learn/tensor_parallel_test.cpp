@@ -137,6 +137,11 @@ std::vector<Variant> variants() {
       {"prompts not shared", three_layers(), [](LearnerOptions& options) { options.pass.share_prompts = false; }},
       {"an adapter", three_layers(), {}, {"all-linear"}},
       {"an adapter of some matrices", three_layers(), {}, {"k_proj", "down_proj"}},
+      {"an adapter, all layers again",
+       three_layers(),
+       [](LearnerOptions& options) { options.pass.activation_bytes = 0; },
+       {"all-linear"}},
+      {"an adapter, experts", moe_config(), {}, {"q_proj", "o_proj"}},
       {"an adapter, plain layers",
        three_layers(),
        [](LearnerOptions& options) { options.pass.path = LayerPath::kPlain; },
@@ -245,6 +250,36 @@ TEST(TensorParallel, ARankHoldsItsPartOfTheLayers) {
     EXPECT_FALSE(policy.model.is_whole());
     for (size_t i = 0; i < part.parameters().size(); ++i)
       EXPECT_EQ(has_memory(policy.model.parameters()[i].tensor), !part.split(i).is_split());
+  });
+}
+
+// Matrices that an adapter does not change are there once, as part of the base. The others have memory of their own, merged.
+TEST(TensorParallel, ARankHoldsUnadaptedMatricesOnce) {
+  on_ranks(2, [](Communicator& communicator) {
+    Model model = Model::random(three_layers(), 5, "float64").value();
+    ASSERT_TRUE(model.train_lora({.rank = 3, .alpha = 6.0, .target_modules = {"v_proj"}}, 4).ok());
+    const std::vector<at::Tensor> expected = weights_of(model);
+    model.split_layers(std::make_shared<TensorGroup>(communicator, 2));
+    const ModelPart& part = *model.model_part();
+    const auto is_same = [&](const std::string& name) {
+      const size_t i = part.find("model.layers.1." + name + ".weight");
+      return part.parameters()[i].tensor.is_same(part.base()->parameters()[i].tensor);
+    };
+    for (const char* name : {"self_attn.o_proj", "mlp.gate_proj", "mlp.up_proj", "mlp.down_proj"})
+      EXPECT_TRUE(is_same(name)) << name;
+    EXPECT_FALSE(is_same("self_attn.v_proj"));
+    const LayerLeaves& leaves = part.leaves().layers[1];
+    EXPECT_TRUE(leaves.o_weight.is_same(part.base()->leaves().layers[1].o_weight));
+    EXPECT_TRUE(part.weights().layers[1].down_weight_HI.is_alias_of(leaves.down_weight));
+    for (int i = 0; i < 2; ++i) {  // they come and go with the base
+      {
+        const auto gathered = WholeWeights::gather({&model}).value();
+        const std::vector<at::Tensor> weights = weights_of(model);
+        for (size_t p = 0; p < weights.size(); ++p) EXPECT_TRUE(weights[p].equal(expected[p])) << p;
+      }
+      for (size_t p = 0; p < part.parameters().size(); ++p)
+        EXPECT_EQ(has_memory(model.parameters()[p].tensor), !part.split(p).is_split()) << p;
+    }
   });
 }
 
