@@ -164,7 +164,7 @@ __global__ void __launch_bounds__(kThreads)
   float most = -INFINITY, total = 0.0F;
   for (int w = 0; w < kWarps; ++w) most = fmaxf(most, maxima[w]);
   float* const out = splits + blockIdx.x * int64_t{dim + 2};
-  if (most == -INFINITY) {  // no token of this split is seen
+  if (first >= last) {  // no token of this split is seen
     if (threadIdx.x == 0) out[0] = -INFINITY, out[1] = 0.0F;
     return;
   }

@@ -52,11 +52,11 @@ struct KeptRow {
   int32_t num_dropped;
 
   __device__ float mass(float logit) const { return expf((logit - best) * inverse_temperature); }
-  // Without regard to num_dropped.
+  // Without regard to num_dropped. A mass that is not a number stays, so that the log-prob tells of it.
   __device__ float kept_mass(int32_t i) const {
     if (i >= vocab || order_of(logits[i]) < least) return 0.0F;
     const float own = mass(logits[i]);
-    return own >= min_p ? own : 0.0F;
+    return own < min_p ? 0.0F : own;
   }
   __device__ bool is_least(int32_t i) const { return i < vocab && order_of(logits[i]) == least; }
 };

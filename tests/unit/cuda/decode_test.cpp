@@ -222,6 +222,23 @@ TEST(CudaDecode, AttentionOverPagesEqualsFloat64) {
   EXPECT_EQ(mortise_cuda_attention(nullptr, 1, large, {}, nullptr, nullptr, {}, 1, nullptr, nullptr, nullptr), 1);
 }
 
+// A sink must not turn a query that is no number into zeros.
+TEST(CudaDecode, AttentionOfAQueryThatIsNotANumberIsNone) {
+  emulator_options() = {};
+  std::vector<float> qkv(3 * 16, 1.0F), keys(16 * 16, 0.5F), values = keys, scratch(2 * 18), out(16, 0.0F);
+  qkv[3] = NAN;
+  const float sink = 0.5F;
+  const int32_t table = 0;
+  const int64_t position = 3;
+  for (const float* const sinks : {static_cast<const float*>(nullptr), &sink}) {
+    ASSERT_EQ(
+        mortise_cuda_attention(qkv.data(), 1, {1, 1, 16}, {0.3F, 0, 0, 0}, sinks, &position,
+                               {keys.data(), values.data(), 0, &table, 1}, 2, scratch.data(), out.data(), nullptr),
+        0);
+    for (const float value : out) EXPECT_TRUE(std::isnan(value));
+  }
+}
+
 // ---- the sampler ----
 
 struct Oracle {
