@@ -236,12 +236,13 @@ TEST(HarmonyChats, HaveTheirReasoningApart) {
       {"", "1"},
       default_env()};
   std::thread thread{[&] { loop.run(); }};
-  const auto ask = [&](const std::string& more) {
+  const auto ask = [&](const std::string& more, int num_tokens = 4) {
     const auto reply = std::make_shared<KeptReply>();
     HttpRequest request;
     request.method = "POST";
     request.path = "/v1/chat/completions";
-    request.body = R"({"messages": [{"role": "user", "content": "<|channel|>"}], "max_tokens": 4)" + more + "}";
+    request.body = R"({"messages": [{"role": "user", "content": "<|channel|>"}], "max_tokens": )" +
+                   std::to_string(num_tokens) + more + "}";
     service.handle(std::move(request), reply);
     reply->wait();
     return reply->body;
@@ -255,7 +256,7 @@ TEST(HarmonyChats, HaveTheirReasoningApart) {
   const std::string stream = ask(R"(, "stream": true)");
   EXPECT_THAT(stream, HasSubstr(R"("reasoning":"think")"));
   // The beginning of a stop text is held back, as in the answer.
-  const std::string held = ask(R"(, "stream": true, "stop": ["nkx"])");
+  const std::string held = ask(R"(, "stream": true, "stop": ["nkx"])", 5);
   EXPECT_THAT(held, HasSubstr(R"("reasoning":"thi")"));
   EXPECT_THAT(held, HasSubstr(R"("reasoning":"nk")"));
   loop.stop();
