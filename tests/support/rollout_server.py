@@ -35,6 +35,7 @@
 #   net/K          takes weights over the network: vLLM 0.K, or SGLang (needs torch: rollout_transfers.py)
 #   ipc/K          a vLLM 0.K that opens the memory of the trainer's GPU
 #   netfail/K      the same as net/K; its first update of the weights fails, and it closes its end
+#   torn/K         the same as net/K; a trainer has died within an update, and has left a vLLM (K >= 27) paused
 # GET /MODE/log gives what came: {"calls": [[path, body], ...], "loaded": {"file": [names]}, "faults": [...]}.
 import copy
 import json
@@ -67,6 +68,7 @@ class Mode:
         self.sleeps = False
         self.num_nan = 0  # completions that give NaN
         self.receiver = None  # weights over the network
+        self.session = None  # their update
         self.name = None  # the weights have this one, as an openai server was told
         self.adapters = {}  # by name: the configuration, and the names of the tensors with the first number
 
@@ -109,7 +111,10 @@ class Handler(BaseHTTPRequestHandler):
         name, rest = parts[0], parts[1:]
         count = int(rest.pop(0)) if rest and rest[0].isdigit() else 0
         with lock:
-            mode = modes.setdefault(f"{name}/{count}", Mode())
+            if f"{name}/{count}" not in modes:
+                modes[f"{name}/{count}"] = Mode()
+                modes[f"{name}/{count}"].paused = name == "torn" and count >= 27
+            mode = modes[f"{name}/{count}"]
         return name, count, mode, "/" + "/".join(rest)
 
     def do_GET(self):
@@ -206,7 +211,7 @@ class Handler(BaseHTTPRequestHandler):
                 return self.reply(*vllm.mistyped(kind, "body.new_version"))
             mode.version = int(body["new_version"])
             return self.reply(200, {"success": True, "new_version": body["new_version"]})
-        if name in ("net", "netfail", "ipc") and self.receive(name, count, mode, path, body):
+        if name in ("net", "netfail", "torn", "ipc") and self.receive(name, count, mode, path, body):
             return None
         if path.endswith("load_lora_adapter") and name != "no_adapters":
             if name == "reborn" and not path.endswith("unload_lora_adapter"):
@@ -252,20 +257,30 @@ class Handler(BaseHTTPRequestHandler):
     def receive(self, name, count, mode, path, body):
         import rollout_transfers as transfers
         if path in ("/init_weight_transfer_engine", "/init_weights_update_group"):
+            if mode.session is None:
+                mode.session = transfers.Session()
+                mode.session.is_open, mode.session.partial = name == "torn", {"model.a"} if name == "torn" else set()
             if path == "/init_weights_update_group":
-                mode.receiver = transfers.SglangWorker()
+                mode.receiver = transfers.SglangWorker(mode.session)
+            elif name == "ipc":
+                mode.receiver = transfers.VllmOnOneGpu(mode.session)
             else:
-                mode.receiver = transfers.VllmOnOneGpu() if name == "ipc" else transfers.VllmWorkers(count >= 30, count >= 28)
+                mode.receiver = transfers.VllmWorkers(mode.session, count >= 30, count >= 28)
         if mode.receiver is None or path not in mode.receiver.PATHS:
             return False
-        if name == "netfail" and path == "/update_weights":
+        if name == "netfail" and path in ("/update_weights", "/update_weights_from_distributed"):
             mode.reloads += 1
             if mode.reloads == 1:
                 mode.receiver = None
+                mode.session.partial = {"model.a"}
+                mode.session.is_open = path != "/update_weights"  # vLLM closes it
                 self.reply(500, {"detail": "no room for the weights"})
                 return True
         try:
             answer = mode.receiver.call(path, body, mode.paused)
+        except transfers.Refusal as error:
+            self.reply(400 if "distributed" in "".join(mode.receiver.PATHS) else 500, {"success": False, "message": str(error)})
+            return True
         except Exception as error:
             mode.faults.append(f"{path}: {type(error).__name__}: {error}")
             self.reply(500, {"detail": str(error)})

@@ -62,12 +62,38 @@ def on_threads(count, work):
     return results
 
 
+class Refusal(Exception):
+    """An answer that is no fault of the caller's."""
+
+
+class Session:
+    """What an update that breaks off leaves in a server: it is open, and has loaded some weights."""
+
+    def __init__(self):
+        self.is_open, self.partial = False, set()
+
+    def open(self):
+        if self.is_open:
+            raise Refusal("a weight update is already active")
+        self.is_open = True
+
+    def close(self):
+        if not self.is_open:
+            raise Refusal("no weight update is active")
+        self.is_open, self.partial = False, set()
+
+    def load(self, names):
+        assert self.is_open
+        assert not self.partial, f"weights are mixed with {self.partial} of an update that broke off"
+        self.partial = set(names)
+
+
 class VllmWorkers:
     """The workers of a vLLM whose engine is nccl. `takes_id`: NCCL's unique id comes with the call (0.30 and later)."""
     PATHS = ("/init_weight_transfer_engine", "/start_weight_update", "/update_weights", "/finish_weight_update")
 
-    def __init__(self, takes_id, packs_from_start=True):
-        self.takes_id, self.groups, self.state, self.weights = takes_id, None, "closed", {}
+    def __init__(self, session, takes_id, packs_from_start=True):
+        self.session, self.takes_id, self.groups, self.is_connected, self.weights = session, takes_id, None, False, {}
         self.packs_from_start = packs_from_start
 
     def call(self, path, body, paused):
@@ -101,15 +127,16 @@ class VllmWorkers:
             return dist.ProcessGroupGloo(prefix, worker + 1, NUM_WORKERS + 1, LIMIT)
 
         self.groups = on_threads(NUM_WORKERS, join)
-        self.state = "open"
+        self.is_connected = True
 
     def start_weight_update(self, body, paused):
-        assert body == {} and paused and self.state == "open", (body, paused, self.state)
-        self.state = "started"
+        assert body == {} and paused and self.is_connected, (body, paused, self.is_connected)
+        self.session.open()
 
     def update_weights(self, body, paused):
-        assert paused and self.state == "started", (paused, self.state)
+        assert paused
         info = dict(body["update_info"])
+        self.session.load(info["names"])
         assert info.pop("packed", False) is not self.packs_from_start
         assert set(info) == {"names", "dtype_names", "shapes"}, sorted(info)
 
@@ -119,32 +146,32 @@ class VllmWorkers:
 
         first, second = on_threads(NUM_WORKERS, receive)
         assert first == second
-        self.weights, self.state = first, "received"
+        self.weights = first
 
     def finish_weight_update(self, body, paused):
-        assert paused and self.state == "received", (paused, self.state)
-        self.state = "open"
+        assert paused
+        self.session.close()
 
 
 class VllmOnOneGpu(VllmWorkers):
     """A vLLM whose engine is ipc. In the place of the GPU's memory, the handle of a piece is the path of a file."""
 
-    def __init__(self):
-        super().__init__(False)
+    def __init__(self, session):
+        super().__init__(session, False)
 
     def init_weight_transfer_engine(self, body, paused):
         assert body == {"init_info": {}}, body
-        self.state = "open"
+        self.is_connected = True
 
     def update_weights(self, body, paused):
-        assert paused and self.state == "started", (paused, self.state)
+        assert paused
         info = body["update_info"]
+        self.session.load(info["names"])
         assert set(info) == {"names", "dtype_names", "shapes", "ipc_handles_pickled"}, sorted(info)
         handles = pickle.loads(b64decode(info["ipc_handles_pickled"], validate=True))
         assert type(handles) is list and len(handles) == len(info["names"])
         self.weights = {name: self.open(dtype, shape, handle) for name, dtype, shape, handle
                         in zip(info["names"], info["dtype_names"], info["shapes"], handles)}
-        self.state = "received"
 
     def open(self, dtype, shape, handle):
         assert list(handle) == ["0123-uuid"], list(handle)
@@ -171,8 +198,8 @@ class SglangWorker:
     """One SGLang process. It makes its group as SGLang's init_custom_process_group does."""
     PATHS = ("/init_weights_update_group", "/begin_weight_update", "/update_weights_from_distributed", "/end_weight_update")
 
-    def __init__(self):
-        self.groups, self.state, self.weights, self.version = {}, "idle", {}, None
+    def __init__(self, session):
+        self.session, self.groups, self.weights, self.version = session, {}, {}, None
 
     def call(self, path, body, paused):
         getattr(self, path[1:])(body)
@@ -191,11 +218,11 @@ class SglangWorker:
         self.groups[name] = group
 
     def begin_weight_update(self, body):
-        assert self.state == "idle" and body == {"selector": "all"}
-        self.state = "begun"
+        assert body == {"selector": "all"}
+        self.session.open()
 
     def update_weights_from_distributed(self, body):
-        assert self.state == "begun"
+        self.session.load(body["names"])
         assert set(body) == {"names", "dtypes", "shapes", "group_name", "flush_cache", "abort_all_requests",
                              "weight_version"}, sorted(body)
         assert body["flush_cache"] is True
@@ -205,8 +232,7 @@ class SglangWorker:
         self.version = int(body["weight_version"])
 
     def end_weight_update(self, body):
-        assert self.state == "begun"
-        self.state = "idle"
+        self.session.close()
 
 
 def receive_packed(names, dtypes, shapes, broadcast, bucket_bytes=2**30):

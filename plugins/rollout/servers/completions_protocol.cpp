@@ -22,6 +22,8 @@ constexpr const char* kVersionPath = "/weight_info";
 constexpr const char* kCompletionsPath = "/v1/completions";
 constexpr const char* kRanksPath = "/get_world_size";
 constexpr const char* kProgramPath = "/version";
+constexpr const char* kStartPath = "/start_weight_update";
+constexpr const char* kFinishPath = "/finish_weight_update";
 constexpr std::int64_t kFirstPackedFromStart = 28;  // vLLM 0.28; earlier ones are told so with each update
 constexpr std::uint64_t kBucketBytes = 1U << 30;    // vLLM's packed_buffer_size_bytes
 constexpr std::int64_t kFirstWithUniqueId = 30;     // vLLM 0.30; earlier ones look for NCCL's unique id in the store
@@ -349,10 +351,17 @@ std::vector<HttpCall> VllmProtocol::transfer_calls(const ServerFacts& facts, con
   if (is_shared) lists["ipc_handles_pickled"] = base64_of(pickled_shared_weights(image, place->shared));
   const AnswerJson update = {{"update_info", std::move(lists)}};
   calls.push_back({"/pause?mode=wait", "{}"});
-  calls.push_back({"/start_weight_update", "{}"});
+  // vLLM keeps what has come of an update that broke off, and would mix it with these weights. These two calls end it. The
+  // first is refused if it is still open.
+  for (const char* const path : {kStartPath, kFinishPath}) {
+    if (!facts.may_be_torn || facts.is_mortise) break;
+    calls.push_back({path, "{}"});
+    calls.back().any_answer = true;
+  }
+  calls.push_back({kStartPath, "{}"});
   calls.push_back({"/update_weights", json_line(update)});
   if (!is_shared) calls.back().side = HttpCall::Side::kSend;
-  calls.push_back({"/finish_weight_update", "{}"});
+  calls.push_back({kFinishPath, "{}"});
   for (HttpCall& call : after_weights(version)) calls.push_back(std::move(call));
   return calls;
 }

@@ -23,6 +23,7 @@ struct HttpCall {
   bool samples = false;   // the server computes with its weights
   // What the trainer does while the server works on the call: both meet, or the trainer sends the weights.
   enum class Side { kNone, kJoin, kSend } side = Side::kNone;
+  bool any_answer = false;  // a refusal is as good as any other answer
 };
 
 struct HttpDone {

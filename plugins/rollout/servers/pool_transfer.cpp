@@ -28,6 +28,7 @@ std::vector<HttpCall> ServerPool::transfer_steps(Server& server, Call call) {
   }
   if (server.way.carrier == "cuda_ipc") server.sender->share(image_, call);
   server.coming_image = image_;
+  server.facts.may_be_torn = server.owes_load || server.facts.is_paused;
   const SenderPlace* const place = is_new ? &server.sender->place() : nullptr;
   return protocol_->transfer_calls(server.facts, server.way, place, *image_, name_of(version_));
 }

@@ -75,6 +75,7 @@ struct ServerFacts {
   bool packs_from_start = false;  // buckets are announced at the start of a connection, not in each update
   bool takes_unique_id = false;   // NCCL's, in the call itself
   std::string own_address;        // this machine's, as the server sees it
+  bool may_be_torn = false;       // an update of its weights over the network may have broken off
 };
 
 // How the weights get to servers.

@@ -295,7 +295,8 @@ void ServerPool::take_control(std::size_t index, HttpDone& done, Call call) {
   const bool is_known = server.step < steps.size();
   const bool may_lack = is_known && steps[server.step].optional, removes = is_known && steps[server.step].removes;
   std::string fault = done.error;
-  if ((may_lack && (done.status == 404 || done.status == 405)) ||
+  const bool takes_any = is_known && steps[server.step].any_answer && done.status != 0;
+  if (takes_any || (may_lack && (done.status == 404 || done.status == 405)) ||
       (removes && (done.status == 400 || done.status == 404))) {
     fault.clear();
     if (!probes && may_lack) server.facts.gives_back_version = false;  // nor was it given this one

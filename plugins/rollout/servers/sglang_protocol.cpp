@@ -53,6 +53,7 @@ std::string read_sample(const AnswerJson& answer, const ServerRequest& request, 
 }
 
 constexpr const char* kServerPath = "/get_server_info";
+constexpr const char* kEndPath = "/end_weight_update";
 
 // Weights come to each process of tensor parallelism. With data parallelism they would need numbers of their own.
 std::string read_ranks(const AnswerJson& info, ServerFacts& facts) {
@@ -168,6 +169,8 @@ std::vector<HttpCall> SglangProtocol::transfer_calls(const ServerFacts&, const T
         {"world_size", place->num_ranks},   {"group_name", way.group},    {"backend", way.carrier}};
     calls.push_back({"/init_weights_update_group", json_line(body)});
     calls.back().side = HttpCall::Side::kJoin;
+    calls.push_back({kEndPath, "{}"});  // an update that broke off is still open, and no other could begin
+    calls.back().any_answer = true;
   }
   AnswerJson update = transfer_lists(image, "names", "dtypes", "shapes");
   update["group_name"] = way.group;
@@ -178,7 +181,7 @@ std::vector<HttpCall> SglangProtocol::transfer_calls(const ServerFacts&, const T
   calls.push_back({"/begin_weight_update", json_line(all), false, true});  // older ones have no such session
   calls.push_back({"/update_weights_from_distributed", json_line(update)});
   calls.back().side = HttpCall::Side::kSend;
-  calls.push_back({"/end_weight_update", "{}", false, true});
+  calls.push_back({kEndPath, "{}", false, true});
   return calls;
 }
 

@@ -11,6 +11,7 @@
 #include <memory>
 #include <span>
 #include <thread>
+#include <tuple>
 
 #include "dist/weights/weight_link.h"
 #include "e2e/python_service.h"
@@ -237,9 +238,9 @@ TEST_F(WeightsToServers, SglangTakesThem) {
   EXPECT_EQ(seen["loaded"]["model.a"][0], "float32");
   EXPECT_EQ(seen["loaded"]["model.a"][2][5].get<float>(), 0.1F);
   EXPECT_THAT(control_paths(seen),
-              ElementsAre("/init_weights_update_group", "/begin_weight_update", "/update_weights_from_distributed",
-                          "/end_weight_update", "/begin_weight_update", "/update_weights_from_distributed",
-                          "/end_weight_update"));
+              ElementsAre("/init_weights_update_group", "/end_weight_update", "/begin_weight_update",
+                          "/update_weights_from_distributed", "/end_weight_update", "/begin_weight_update",
+                          "/update_weights_from_distributed", "/end_weight_update"));
 }
 
 // The handles are pickled as torch pickles them.
@@ -269,6 +270,31 @@ TEST_F(WeightsToServers, AnUpdateThatFailsIsSentAgain) {
   EXPECT_EQ(seen["loaded"]["model.a"][2], kSixOnes);
   ASSERT_FALSE(client.log().empty());
   EXPECT_THAT(client.log().front(), HasSubstr("no room for the weights")) << "the server's words, not the connection's";
+}
+
+// SGLang leaves an update open that failed.
+TEST_F(WeightsToServers, AnUpdateThatFailsAtSglangIsSentAgain) {
+  RolloutClient client("sglang", {{"url", url("netfail/7")}, {"weight_transfer", "c10d"}});
+  ASSERT_EQ(client.send_weights(3), 0) << client.error();
+  ASSERT_EQ(client.sample(1), 0) << client.error();
+  const json seen = log("netfail/7");
+  EXPECT_THAT(seen["faults"], IsEmpty()) << seen["faults"];
+  EXPECT_EQ(seen["loaded"]["model.a"][2], kSixOnes);
+}
+
+// The trainer before has died within an update, which is still open. What it loaded must not mix with the new weights.
+TEST_F(WeightsToServers, AnUpdateThatBrokeOffIsEndedFirst) {
+  for (const auto& [backend, mode, way] :
+       {std::tuple("vllm", "torn/32", "nccl"), std::tuple("sglang", "torn/8", "c10d")}) {
+    SCOPED_TRACE(mode);
+    RolloutClient client(backend, {{"url", url(mode)}, {"weight_transfer", way}});
+    ASSERT_EQ(client.created(), 0) << client.error();
+    ASSERT_EQ(client.send_weights(3), 0) << client.error();
+    ASSERT_EQ(client.sample(1), 0) << client.error();
+    const json seen = log(mode);
+    EXPECT_THAT(seen["faults"], IsEmpty()) << seen["faults"];
+    EXPECT_EQ(seen["loaded"]["model.a"][2], kSixOnes);
+  }
 }
 
 TEST_F(WeightsToServers, WhatAServerCannotTakeIsSaidAtTheStart) {
