@@ -82,8 +82,8 @@ TEST(LockedDevice, SamplingDrawsTheSameTokens) {
   }
 }
 
-// Adapters begin, are merged, sample and give log-probs there: with every start, with magnitudes, and with a head of their
-// own. Saved, they have the bytes of CPU tensors.
+// Adapters begin, are merged, sample and give log-probs there: with every start, with magnitudes, with a head of their own,
+// and those of experts and routers. Saved, they have the bytes of CPU tensors.
 TEST(LockedDevice, AdaptersHaveTheNumbersOfCpuTensors) {
   Env& env = default_env();
   const Path dir = Path(MORTISE_BINARY_DIR) / "scratch" / "locked_adapter";
@@ -92,9 +92,14 @@ TEST(LockedDevice, AdaptersHaveTheNumbersOfCpuTensors) {
   dora.use_dora = true;
   pissa.init = LoraInit::kPissa;
   whole.modules_to_save = {"lm_head"};
-  for (const LoraChoice& choice : {plain, dora, pissa, whole}) {
-    const auto adapted = [&](const ComputeDevice& device) {
-      Model model = PlacedPolicy::place(*Model::random(small_config(Family::kQwen2, false), 5), device);
+  LoraChoice experts = plain, stacks = plain;
+  experts.target_parameters = {"mlp.experts.gate_up_proj", "mlp.experts.down_proj", "mlp.gate.weight"};
+  stacks.target_parameters = {"mlp.experts.gate_up_proj", "mlp.experts.down_proj", "mlp.router.weight"};
+  for (const auto& [family, choice] :
+       {std::pair{Family::kQwen2, plain}, std::pair{Family::kQwen2, dora}, std::pair{Family::kQwen2, pissa},
+        std::pair{Family::kQwen2, whole}, std::pair{Family::kMixtral, experts}, std::pair{Family::kGptOss, stacks}}) {
+    const auto adapted = [&, family = family, &choice = choice](const ComputeDevice& device) {
+      Model model = PlacedPolicy::place(*Model::random(small_config(family, false), 5), device);
       start_adapter_by_copies(model, choice);
       return model;
     };
