@@ -147,7 +147,10 @@ TEST(DeviceAttention, EqualsThePlainOneInFloat64WithTheSameBitsTwice) {
 // Loss and gradient norm of four updates, of the weights or of an adapter.
 std::vector<double> learn(bool on_device, const std::vector<std::string>& settings, const LoraChoice* adapter) {
   const RandomRows rows(false);
-  Model model = *Model::random(two_layer_model(29, "float32").config(), 5);
+  ModelConfig config = two_layer_model(29, "float32").config();
+  if (adapter != nullptr && !adapter->target_parameters.empty())
+    config.moe = {.num_experts = 3, .experts_per_token = 2, .expert_size = 12, .is_dense = {false, false}};
+  Model model = *Model::random(config, 5);
   const Result<> moved = model.move_to(on_device ? device_under_test : ComputeDevice());
   EXPECT_TRUE(moved.ok()) << (moved.ok() ? "" : moved.error().to_string());
   if (adapter != nullptr) {
@@ -180,11 +183,13 @@ TEST(DeviceLearning, UpdatesFollowTheCpus) {
   }
 }
 
-// An adapter with dropout, and with magnitudes.
+// An adapter with dropout, with magnitudes, and of experts and routers.
 TEST(DeviceLearning, AdaptersFollowTheCpus) {
   LoraChoice plain{.rank = 4, .alpha = 8.0, .dropout = 0.2}, dora = plain;
   dora.use_dora = true;
-  for (const LoraChoice& choice : {plain, dora}) expect_same_learning({"actor.use_kl_loss=true"}, &choice);
+  LoraChoice experts{.rank = 4, .alpha = 8.0};
+  experts.target_parameters = {"mlp.experts.gate_up_proj", "mlp.experts.down_proj", "mlp.gate.weight"};
+  for (const LoraChoice& choice : {plain, dora, experts}) expect_same_learning({"actor.use_kl_loss=true"}, &choice);
 }
 
 TEST(DeviceLearning, OptimizersTakeTheStepsOfTheCpu) {
