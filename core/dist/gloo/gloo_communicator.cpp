@@ -353,13 +353,18 @@ class GlooCommunicator : public Communicator {
   Result<> leave() override {
     if (is_part_) return {};
     TRY(watch_->leave());
-    left_ = true;
     if (device_group_) device_group_->shutdown();
-    for (const auto& [name, part] : parts_) part->left_ = true;
+    end_alike();
     return {};
   }
 
  private:
+  // All ranks are here. A group has groups too.
+  void end_alike() {
+    left_ = true;
+    for (const auto& [name, part] : parts_) part->end_alike();
+  }
+
   // `name` tells its keys in the store from those of other groups.
   Result<Communicator*> part(const std::string& name, int rank, int size) {
     const auto found = parts_.find(name);
