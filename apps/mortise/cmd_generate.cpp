@@ -265,8 +265,10 @@ Result<LoadedConfig> load_settings(Env& env, const GenerateArguments& parsed) {
   const auto file = parsed.files.find("--config");
   const std::string path = file == parsed.files.end() ? "" : file->second;
   LoadedConfig loaded = TRY(load_config(env, path, parsed.overrides));
-  if (const auto model = parsed.files.find("--model"); model != parsed.files.end())
+  if (const auto model = parsed.files.find("--model"); model != parsed.files.end()) {
     loaded.config.model.path = model->second;
+    loaded.positions["model.path"] = "--model";
+  }
   if (loaded.config.model.path.empty())
     return Error{ErrorKind::kConfig, "the file names no model", path, "set model.path there, or give --model"};
   for (const Error& warning : TRY(check_config(loaded, ConfigUse::kGenerate))) {

@@ -149,6 +149,7 @@ Result<> serve(const ServeArguments& args) {
   LoadedConfig loaded = TRY(load_config(env, "", args.overrides));
   RunConfig& config = loaded.config;
   config.model.path = args.model;
+  loaded.positions["model.path"] = "--model";
   for (const Error& warning : TRY(check_config(loaded, ConfigUse::kServe))) log_warn(warning.to_string());
   TRY(resolve_hub_names(env, loaded, {}));
   const ComputeDevice device = TRY(open_sampling_device(loaded, ConfigUse::kServe));

@@ -50,19 +50,33 @@ std::string more_processes(const Processes& processes) {
   return "if several processes run, give --processes N; otherwise ";
 }
 
-bool check_cut(Translation& t, const Cut& cut, const Processes& processes) {
+// Some updates would hold the end of a generation batch, or of a pass over it, and the beginning of the next.
+void refuse_crossing_updates(Translation& t, const Cut& cut, int64_t passes) {
+  const auto& [rows, steps, accumulation, group] = cut;
+  if (accumulation % steps == 0) {
+    const int64_t in_update = accumulation / steps;
+    t.problem("num_iterations",
+              fmt::format("an update has {} passes over a generation batch (gradient_accumulation_steps / "
+                          "steps_per_generation), which neither divide nor are a multiple of num_iterations = {}",
+                          in_update, passes),
+              fmt::format("a step of Mortise ends with its last update, so no update holds parts of two generation "
+                          "batches; set num_iterations to a divisor or a multiple of {}",
+                          in_update));
+    return;
+  }
+  t.problem("gradient_accumulation_steps",
+            fmt::format("an update of {} micro-steps (gradient_accumulation_steps) does not divide the {} of a "
+                        "generation batch (steps_per_generation)",
+                        accumulation, steps),
+            "a step of Mortise ends with its last update, so no update holds parts of two generation batches or of two "
+            "passes; make one a multiple of the other");
+}
+
+bool check_cut(Translation& t, const Cut& cut, int64_t passes, const Processes& processes) {
   const auto& [rows, steps, accumulation, group] = cut;
   const std::string of = fmt::format(" of {} {}", processes.count, processes.count == 1 ? "process" : "processes");
   if (rows * steps > kMostRows || rows * accumulation > kMostRows) {
     t.problem("per_device_train_batch_size", "a step has more completions than Mortise supports", "");
-    return false;
-  }
-  if (steps % accumulation != 0) {
-    t.problem("gradient_accumulation_steps",
-              fmt::format("an update of {} micro-steps (gradient_accumulation_steps) does not divide the {} of a "
-                          "generation batch (steps_per_generation)",
-                          accumulation, steps),
-              "updates over parts of several generation batches are not supported; make one a multiple of the other");
     return false;
   }
   if ((rows * steps) % group != 0) {
@@ -70,6 +84,10 @@ bool check_cut(Translation& t, const Cut& cut, const Processes& processes) {
               fmt::format("a generation batch of {} completions{} does not hold whole groups of {} (num_generations)",
                           rows * steps, of, group),
               more_processes(processes) + "change num_generations; the framework refuses it too");
+    return false;
+  }
+  if (steps % accumulation != 0) {
+    refuse_crossing_updates(t, cut, passes);
     return false;
   }
   return true;
@@ -88,13 +106,19 @@ void refuse_own_normalization(Translation& t, std::string_view name, const Cut& 
 
 // An update over several whole generation batches becomes an update over one batch, because no weights change between
 // them. What the framework computes within each of them then differs: see BatchNormalizer and warn_of_own_divisors. Passes
-// over a batch that lie in one update give the same gradient each. Returns the number of generation batches in an update.
+// over a batch that lie in one update give the same gradient each, so one of them is enough. Returns the number of
+// generation batches in an update.
 int64_t join_batches(Translation& t, Cut& cut, int64_t& passes, BatchNormalizer batch_normalizer) {
-  if (cut.accumulation == cut.steps * passes && passes == 1) return 1;
-  const bool has_whole_groups = cut.rows * cut.steps % cut.group == 0;
-  if (cut.accumulation % (cut.steps * passes) != 0 || !has_whole_groups) return 1;
-  const int64_t num_joined = cut.accumulation / (cut.steps * passes);
-  const std::string_view name = num_joined > 1 ? batch_normalizer(t) : "";
+  if (cut.accumulation % cut.steps != 0 || cut.rows * cut.steps % cut.group != 0) return 1;
+  const int64_t passes_in_update = cut.accumulation / cut.steps;
+  if (passes % passes_in_update == 0) {
+    cut.accumulation = cut.steps;
+    passes /= passes_in_update;
+    return 1;
+  }
+  if (passes_in_update % passes != 0) return 1;
+  const int64_t num_joined = passes_in_update / passes;
+  const std::string_view name = batch_normalizer(t);
   if (!name.empty()) refuse_own_normalization(t, name, cut, num_joined);
   cut.accumulation /= passes;
   cut.steps = cut.accumulation;
@@ -193,7 +217,7 @@ HfBatches translate_hf_batches(Translation& t, const Processes& processes, Batch
   int64_t passes = count_of(t, "num_iterations");
   Cut cut{rows, steps_per_generation(t, rows, micro_steps), micro_steps, group};
   plan.num_joined = join_batches(t, cut, passes, batch_normalizer);
-  if (!check_cut(t, cut, processes)) return plan;
+  if (!check_cut(t, cut, passes, processes)) return plan;
   const int64_t steps = cut.steps, accumulation = cut.accumulation;
   if (group < 2)
     t.problem("num_generations", "num_generations is 1, so there is nothing to compare a completion with", "");

@@ -206,6 +206,11 @@ TEST(HubNames, MistakesSayWhatToDo) {
   const Outcome unreachable = hub.mortise("tokenizer encode --model acme/tiny --in data/train.jsonl --out ids.jsonl",
                                           "HF_ENDPOINT=https://127.0.0.1:1");
   EXPECT_THAT(unreachable.output, HasSubstr("cache does not have it"));
+  for (const char* words : {"generate --prompts data/train.jsonl --out done.jsonl", "serve"}) {
+    EXPECT_THAT(hub.mortise(std::string(words) + " --model acme/missing").output,
+                HasSubstr("error: --model, models/acme/missing: there is no such folder here"))
+        << words;
+  }
 }
 
 // huggingface_hub reads what was written here, and fills a cache of its own with the same files and links.

@@ -162,14 +162,20 @@ Json number_json(double value) {
 std::vector<std::string> take_dense_modules(const LoraChoice& choice, std::span<const NamedParameter> parameters,
                                             std::vector<std::string>& modules) {
   std::vector<std::string> out;
-  const bool is_plain = choice.dropout == 0.0 && !choice.use_dora && !changes_base(choice.init) &&
-                        choice.rank_pattern.empty() && choice.alpha_pattern.empty();
-  if (!is_plain || !converts_expert_names(parameters)) return out;
+  // PEFT has neither for target_parameters, so these adapters have no form that it loads.
+  if (choice.dropout > 0.0 || choice.use_dora || !converts_expert_names(parameters)) return out;
   std::erase_if(modules, [&](const std::string& module) {
     if (module.find(".mlp.") == std::string::npos) return false;
     out.push_back(module + std::string(kWeight));
     return true;
   });
+  return out;
+}
+
+// The patterns, such that they also match matrices that target_parameters names: PEFT then looks at the parameter's name.
+Json patterns_of_parameters(const Json& patterns) {
+  Json out = Json::object();
+  for (const auto& [pattern, value] : patterns.items()) out[fmt::format(R"((?:{})(?:\.weight)?)", pattern)] = value;
   return out;
 }
 
@@ -244,8 +250,12 @@ Result<LoraPlan> plan_fresh_lora(std::span<const NamedParameter> parameters, con
   if (plan.modules.empty())
     return Error{ErrorKind::kConfig, "no matrix is left to adapt", "target_modules", "name some, or all-linear"};
   plan.whole = whole_parameters(parameters, choice.bias, plan.modules, saved);
-  for (std::string& dense : take_dense_modules(asked, parameters, named))
-    choice.target_parameters.push_back(std::move(dense));
+  const std::vector<std::string> dense = take_dense_modules(asked, parameters, named);
+  if (!dense.empty()) {
+    choice.target_parameters.insert(choice.target_parameters.end(), dense.begin(), dense.end());
+    choice.rank_pattern = patterns_of_parameters(choice.rank_pattern);
+    choice.alpha_pattern = patterns_of_parameters(choice.alpha_pattern);
+  }
   plan.config =
       TRY(parse_lora_config(fresh_config_text(choice, named, all_modules, trains_tied(parameters, plan.whole)), ""));
   TRY(check_mixture_settings(plan.config, plan.modules));

@@ -118,10 +118,25 @@ TEST(ImportTrl, AnUpdateOverSeveralGenerationBatchesIsOneBatch) {
     EXPECT_EQ(config.trainer.total_training_steps, 5) << text;
   }
   const std::string several = "gradient_accumulation_steps: 4\nsteps_per_generation: 2\n";
-  EXPECT_THAT(import_error("trl", several + "per_device_train_batch_size: 3"), HasSubstr("does not divide"));
+  EXPECT_THAT(import_error("trl", several + "per_device_train_batch_size: 3"),
+              HasSubstr("a generation batch of 6 completions of 1 process does not hold whole groups of 8"));
   const std::string in_json = R"({"gradient_accumulation_steps": 4, "steps_per_generation": 2, "scale_rewards": )";
   EXPECT_EQ(imported("trl", in_json + "false}", "grpo.json").algorithm.adv_estimator, "dr_grpo");
   EXPECT_EQ(imported("trl", in_json + "true}", "grpo.json").algorithm.adv_estimator, "grpo");
+}
+
+// TRL takes the micro-steps 0 1 0 1 of a generation batch in each update. The second pass repeats the gradient of the first.
+TEST(ImportTrl, PassesOverABatchThatLieInOneUpdateAreOnePass) {
+  const std::string two = "gradient_accumulation_steps: 4\nsteps_per_generation: 2\n";
+  const RunConfig config = trl(two + "num_iterations: 6\nmax_steps: 12\nscale_rewards: batch");
+  EXPECT_EQ(config.data.train_batch_size, 2) << "2 micro-steps of 8 completions";
+  EXPECT_EQ(config.actor.ppo_mini_batch_size, 2);
+  EXPECT_EQ(config.actor.ppo_epochs, 3) << "6 passes, 2 in each update";
+  EXPECT_EQ(config.trainer.total_training_steps, 4);
+  // The second update would hold the third pass and the first one over the next batch.
+  EXPECT_THAT(import_error("trl", two + "num_iterations: 3"),
+              AllOf(HasSubstr("an update has 2 passes over a generation batch"), HasSubstr("num_iterations = 3"),
+                    HasSubstr("set num_iterations to a divisor or a multiple of 2")));
 }
 
 // Their means and deviations would be those of the joined batch.
