@@ -121,6 +121,22 @@ TEST_P(Groups, NeighboursAreGroupsOfTheirOwn) {
   });
 }
 
+// Every second one of four neighbours: ranks of a mesh that share tokens, next to those that share layers.
+TEST_P(Groups, AGroupHasGroupsToo) {
+  in_group(GetParam(), [](Communicator& ranks) {
+    const int step = ranks.size() == 4 ? 2 : 1, size = ranks.size() / step, rest = ranks.rank() % step;
+    const auto neighbours = ranks.neighbours(ranks.size());
+    ASSERT_TRUE(neighbours.ok()) << neighbours.error().to_string();
+    const auto part = (*neighbours)->strided(step);
+    ASSERT_TRUE(part.ok()) << part.error().to_string();
+    EXPECT_EQ((*part)->size(), size);
+    EXPECT_EQ((*part)->rank(), ranks.rank() / step);
+    const at::Tensor sum = at::full({3}, ranks.rank(), at::kLong);
+    ASSERT_TRUE((*part)->all_reduce_sum(sum, "sequence parallel").ok());
+    EXPECT_EQ(sum[2].item<int64_t>(), size * rest + step * size * (size - 1) / 2);
+  });
+}
+
 // One rank out of each group of neighbours, next to these groups.
 TEST_P(Groups, StridedRanksAreGroupsOfTheirOwn) {
   in_group(GetParam(), [](Communicator& ranks) {
