@@ -137,17 +137,18 @@ TEST(TensorParallelRun, WhatCannotBeSharedIsRefusedByName) {
 
 TEST(TensorParallelRun, TheDryRunShowsTheMesh) {
   const TinyTask task;
-  const auto dry = [&](int num_ranks, int size, const std::string& format) {
+  const auto dry = [&](int num_ranks, int size, const std::string& format, const std::vector<std::string>& more = {}) {
+    const std::vector<std::string> settings = joined(tensor_mesh(size), more);
     const Outcome outcome =
-        run(command_line(task, num_ranks, "train", "out", tensor_mesh(size)) + " --dry-run" + format, task.path());
+        run(command_line(task, num_ranks, "train", "out", settings) + " --dry-run" + format, task.path());
     EXPECT_EQ(outcome.code, 0) << outcome.output;
     return outcome.output;
   };
   EXPECT_THAT(dry(4, 2, ""), HasSubstr("# mesh: dp 2 x tp 2; 2 ranks share the layers in updates"));
   const Outcome both = run(command_line(task, 4, "train", "out", tensor_mesh(2, 2)) + " --dry-run", task.path());
   EXPECT_THAT(both.output, HasSubstr("# mesh: dp 1 x sp 2 x tp 2; 2 ranks share the tokens of each pass, and send"));
-  const auto numbers = [&](int size) {
-    const std::string output = dry(4, size, " --json");
+  const auto numbers = [&](int size, const std::vector<std::string>& more = {}) {
+    const std::string output = dry(4, size, " --json", more);
     return parse_json(output.substr(output.find('{')), "dry run").value();
   };
   const Json whole = numbers(1), half = numbers(2), quarter = numbers(4);
@@ -163,6 +164,15 @@ TEST(TensorParallelRun, TheDryRunShowsTheMesh) {
     EXPECT_LT(bytes(quarter), bytes(half)) << part;
   }
   EXPECT_GT(half.at("memory_bytes").at("whole_weights_in_rollout").get<int64_t>(), 0);
+  // With an adapter a rank has its part of the base, and of the matrices that the adapter changes merged.
+  const auto weights_of_adapter = [&](int size) {
+    return numbers(size, {"model.lora_rank=2", "model.target_modules=[v_proj]"})
+        .at("memory_bytes")
+        .at("weights")
+        .get<double>();
+  };
+  EXPECT_LT(weights_of_adapter(2), weights_of_adapter(1));
+  EXPECT_LT(weights_of_adapter(4), weights_of_adapter(2));
 }
 
 TEST(TensorParallelRun, ARankThatIsKilledIsNamed) {
