@@ -22,7 +22,7 @@ struct MemoryEstimate {
   double experts = 0;          // that the tokens of a step took (actor.router_replay.mode)
   double gathered = 0;         // ranks.zero_stage = 3: parts of other ranks during updates
   double whole = 0;  // ... and all weights during rollouts, when there are no gradients and activations; of split
-                     // layers too
+                     // layers too, with the gradients that stay
   // What lies on a device, if model.device names one.
   [[nodiscard]] double on_device() const {
     return weights + gradients + moments + reference + rollout + kv_cache + critic + activations + head;
