@@ -275,7 +275,7 @@ void share_layers(const ModelConfig& model, const UnitBytes& units, const Traine
   memory.gradients -= trained_others * element;
   memory.moments -= trained_others * trained.moments / trained.numbers;
   if (memory.reference > 0) memory.reference -= others * element;
-  memory.whole += memory.gradients;  // of the update before the rollout
+  memory.whole += memory.gradients;  // the last update keeps their memory
 }
 
 }  // namespace
