@@ -82,12 +82,12 @@ void TextAlignment::insert(size_t i, size_t j, size_t count) {
 }
 
 void TextAlignment::align() {
-  constexpr TextRange kOpen{static_cast<size_t>(-1), static_cast<size_t>(-1)};
-  places_.assign(text_.size(), kOpen);
+  constexpr TextRange kUnplaced{static_cast<size_t>(-1), static_cast<size_t>(-1)};
+  places_.assign(text_.size(), kUnplaced);
   size_t i = 0;
   size_t j = 0;
   const auto place = [&](size_t at, TextRange range) {
-    if (places_[at].begin != kOpen.begin) range.begin = places_[at].begin;  // with what was put in before it
+    if (places_[at].begin != kUnplaced.begin) range.begin = places_[at].begin;  // with what was put in before it
     places_[at] = range;
   };
   while (i < text_.size() || j < other_.size()) {
