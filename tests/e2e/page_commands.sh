@@ -87,7 +87,7 @@ cp "$source_dir/tests/golden/import/verl_ppo_trainer.yaml" ppo.yaml
 echo 'swift rlhf --rlhf_type grpo --train_type full --model DIR --dataset rows.jsonl --reward_funcs format' \
   '--num_generations 8 --per_device_train_batch_size 8 --max_completion_length 32' >train.sh
 echo 'python3 -m verl.trainer.main_ppo algorithm.adv_estimator=grpo data.train_files=rows.jsonl data.train_batch_size=8' \
-  'actor_rollout_ref.model.path=DIR actor_rollout_ref.rollout.name=vllm actor_rollout_ref.rollout.n=4' >run.sh
+  'actor_rollout_ref.actor.ppo_mini_batch_size=8 actor_rollout_ref.model.path=DIR actor_rollout_ref.rollout.name=vllm actor_rollout_ref.rollout.n=4' >run.sh
 
 # ---- the commands of the pages ----
 blocks() { # PAGE: the blocks without a language or of sh that have a command, without usage lines such as [--port N]

@@ -50,7 +50,7 @@ TEST(StopLimits, EachHasItsKindAndNamesNumberAndLimit) {
   broken(numbers(0, 0, 0, 1), ErrorKind::kReward, "frac_reward_zero_std is 1, more than trainer.zero_variance_limit");
   MetricSet in_reward = numbers(0, 0, 0, 0), none;
   EXPECT_OK(limits.check(8, in_reward));
-  EXPECT_THAT(error_of(limits.check(9, none)), HasSubstr("there is no training/rollout_probs_diff_mean"));
+  EXPECT_THAT(error_of(limits.check(9, none)), HasSubstr("the step has no training/rollout_probs_diff_mean"));
   EXPECT_OK(limits.check(10, none, /*learnt=*/false));  // a warm-up of the critic, say
 }
 
