@@ -109,7 +109,7 @@ TEST(Resume, ACriticsAdapterOnABaseOfItsOwn) {
   flip_last_byte(task.path() / "base/model.safetensors");
   const Outcome edited = task.mortise("train", "straight", settings);
   EXPECT_EQ(edited.code, 3) << edited.output;
-  EXPECT_NE(edited.output.find("made:\n  critic.model.path: the model under the critic's adapter\nRestore it"),
+  EXPECT_NE(edited.output.find("checkpoint:\n  critic.model.path: the model under the critic's adapter\nRestore them"),
             std::string::npos)
       << edited.output;
 }
@@ -442,7 +442,8 @@ TEST(Resume, TheSettingsAreComparedWithThoseOfTheCheckpoint) {
                                      {"trainer.total_training_steps=3", "actor.clip_ratio=0.3",
                                       "algorithm.adv_estimator=grpo", "~algorithm.adv_params", "--allow-change"});
   EXPECT_EQ(other.code, 0) << other.output;
-  EXPECT_NE(other.output.find("the state of the plugin advantage:bnpo is left"), std::string::npos) << other.output;
+  EXPECT_NE(other.output.find("does not use the plugin advantage:bnpo, so its state"), std::string::npos)
+      << other.output;
 }
 
 // A resume from an earlier step leaves the branch of the later ones. Their checkpoints must not be continued when one of

@@ -93,7 +93,7 @@ Result<> PluginStates::check_others(StateReader& reader) const {
                    "give --allow-change to continue without it"};
     }
     TRY(reader.get_bytes(key));
-    log_warn(fmt::format("the run drops the state of the plugin {}, which it does not have", key));
+    log_warn(fmt::format("the run does not use the plugin {}, so its state in the checkpoint is dropped", key));
   }
   return {};
 }
