@@ -260,6 +260,18 @@ TEST_F(WeightsToServers, AVllmOnTheTrainersGpuOpensItsMemory) {
   }
 }
 
+// Nothing is sampled before the weights have come by a new connection.
+TEST_F(WeightsToServers, AnUpdateThatFailsIsSentAgain) {
+  RolloutClient client("vllm", {{"url", url("netfail/32")}, {"weight_transfer", "nccl"}});
+  ASSERT_EQ(client.send_weights(3), 0) << client.error();
+  ASSERT_EQ(client.sample(1), 0) << client.error();
+  const json seen = log("netfail/32");
+  EXPECT_THAT(seen["faults"], IsEmpty()) << seen["faults"];
+  EXPECT_EQ(seen["loaded"]["model.a"][2], kSixOnes);
+  ASSERT_FALSE(client.log().empty());
+  EXPECT_THAT(client.log().front(), HasSubstr("no room for the weights")) << "the server's words, not the connection's";
+}
+
 // SGLang leaves an update open that failed.
 TEST_F(WeightsToServers, AnUpdateThatFailsAtSglangIsSentAgain) {
   RolloutClient client("sglang", {{"url", url("netfail/7")}, {"weight_transfer", "c10d"}});
