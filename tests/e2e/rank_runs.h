@@ -1,7 +1,11 @@
 // Runs of a tiny task on several ranks of `mortise launch`, for tests of how these share their passes.
 #pragma once
 
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "run_table.h"
@@ -29,11 +33,89 @@ inline Outcome launch(const TinyTask& task, int num_ranks, const std::string& co
   return run(command_line(task, num_ranks, command, out, settings), task.path());
 }
 
-// So many steps, of a schedule that does not depend on how many.
+// Settings for so many steps. The schedule of the learning rate does not depend on their number.
 inline std::vector<std::string> until(int64_t step, const std::vector<std::string>& settings) {
   return joined({"actor.optim.lr_scheduler_type=constant", "actor.optim.lr_warmup_steps=0",
                  "trainer.total_training_steps=" + std::to_string(step)},
                 settings);
+}
+
+// How many ranks a run has and how they share its passes. `name` is the run's folder.
+struct SharedRun {
+  std::string name;
+  int num_ranks = 1;
+  std::vector<std::string> settings;
+};
+
+// Runs of the case in float64 have the numbers of one process to rounding, however the ranks share the passes.
+inline void expect_numbers_of_one_process(const RunCase& one, const std::vector<std::string>& alone_settings,
+                                          const std::vector<SharedRun>& shared_runs) {
+  const TinyTask task;
+  const std::string section = one.command == std::string("sft") ? "sft" : "trainer";
+  const std::vector<std::string> settings =
+      joined({"model.dtype=float64", section + ".total_training_steps=" + std::to_string(kSteps)}, one.settings);
+  const Outcome alone = launch(task, 1, one.command, "alone", joined(settings, alone_settings));
+  ASSERT_EQ(alone.code, 0) << alone.output;
+  for (const SharedRun& shared : shared_runs) {
+    const Outcome outcome = launch(task, shared.num_ranks, one.command, shared.name, joined(settings, shared.settings));
+    ASSERT_EQ(outcome.code, 0) << outcome.output;
+    for (const char* file : {"metrics.jsonl", "updates.jsonl"})
+      expect_near_rows(task.path() / shared.name, task.path() / "alone", file, 1e-11);
+  }
+}
+
+// `mesh` makes groups of two ranks. Any number of groups gives the same bits, also across a resume.
+inline void expect_bits_of_one_group(const std::vector<std::string>& mesh) {
+  const TinyTask task;
+  const std::vector<std::string> settings = joined({"trainer.deterministic=true"}, mesh);
+  const Outcome straight = launch(task, 2, "train", "straight", until(kSteps, settings));
+  ASSERT_EQ(straight.code, 0) << straight.output;
+  for (const auto& [step, num_ranks] : std::vector<std::pair<int64_t, int>>{{1, 4}, {2, 2}, {kSteps, 4}}) {
+    const Outcome part = launch(task, num_ranks, "train", "out", until(step, settings));
+    ASSERT_EQ(part.code, 0) << part.output;
+  }
+  const auto updates = [&](const std::string& out) {
+    return default_env().read_file(task.path() / out / "updates.jsonl").value();
+  };
+  EXPECT_EQ(updates("out"), updates("straight"));
+  const std::string weights = "global_step_3/huggingface/model.safetensors";
+  ASSERT_TRUE(default_env().exists(task.path() / "straight" / weights));
+  EXPECT_EQ(hash_of(task.path() / "out" / weights), hash_of(task.path() / "straight" / weights));
+}
+
+// The settings are an error that says `text`, before the run makes its folder.
+inline void expect_refused(const TinyTask& task, int num_ranks, const std::vector<std::string>& settings,
+                           const std::string& text) {
+  const Outcome outcome = launch(task, num_ranks, "train", "out", settings);
+  EXPECT_EQ(outcome.code, 2) << outcome.output;
+  EXPECT_THAT(outcome.output, testing::HasSubstr(text));
+  EXPECT_FALSE(default_env().exists(task.path() / "out"));
+}
+
+// What --dry-run says of a run on so many ranks. `format` is " --json", or empty.
+inline std::string dry_run(const TinyTask& task, int num_ranks, const std::vector<std::string>& settings,
+                           const std::string& format = "") {
+  const Outcome outcome =
+      run(command_line(task, num_ranks, "train", "out", settings) + " --dry-run" + format, task.path());
+  EXPECT_EQ(outcome.code, 0) << outcome.output;
+  return outcome.output;
+}
+
+inline Json dry_run_numbers(const TinyTask& task, int num_ranks, const std::vector<std::string>& settings) {
+  const std::string output = dry_run(task, num_ranks, settings, " --json");
+  return parse_json(output.substr(output.find('{')), "dry run").value();
+}
+
+// Rank 2 of four ranks is killed after the first step. The run names it.
+inline void expect_killed_rank_is_named(const std::vector<std::string>& mesh) {
+  const TinyTask task;
+  const Outcome outcome = run(command_line(task, 4, "train", "out", until(100000, mesh)) +
+                                  " & p=$!; until [ -s out/metrics.jsonl ] || ! kill -0 $p; do sleep 0.05; done; "
+                                  "set -- $(cat /proc/$p/task/$p/children); kill -9 $3; wait $p",
+                              task.path());
+  EXPECT_EQ(outcome.code, 7) << outcome.output;
+  EXPECT_THAT(outcome.output, testing::HasSubstr("was killed or crashed in '"));
+  EXPECT_THAT(outcome.output, testing::HasSubstr("rank 2 was killed by signal 9 (Killed)"));
 }
 
 }  // namespace mortise::test

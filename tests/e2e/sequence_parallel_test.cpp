@@ -23,19 +23,7 @@ std::vector<std::string> mesh(int sequence_size) {
 class SequenceParallel : public testing::TestWithParam<RunCase> {};
 
 TEST_P(SequenceParallel, Float64RunsAreEqualToRounding) {
-  const TinyTask task;
-  const std::string section = GetParam().command == std::string("sft") ? "sft" : "trainer";
-  const std::vector<std::string> settings =
-      joined({"model.dtype=float64", section + ".total_training_steps=" + std::to_string(kSteps)}, GetParam().settings);
-  const Outcome alone = launch(task, 1, GetParam().command, "alone", joined(settings, mesh(1)));
-  ASSERT_EQ(alone.code, 0) << alone.output;
-  for (const auto& [num_ranks, size] : std::vector<std::pair<int, int>>{{4, 2}, {4, 4}}) {
-    const std::string out = "dp_" + std::to_string(num_ranks / size) + "_sp_" + std::to_string(size);
-    const Outcome shared = launch(task, num_ranks, GetParam().command, out, joined(settings, mesh(size)));
-    ASSERT_EQ(shared.code, 0) << shared.output;
-    expect_near_rows(task.path() / out, task.path() / "alone", "metrics.jsonl", 1e-11);
-    expect_near_rows(task.path() / out, task.path() / "alone", "updates.jsonl", 1e-11);
-  }
+  expect_numbers_of_one_process(GetParam(), mesh(1), {{"dp_2_sp_2", 4, mesh(2)}, {"dp_1_sp_4", 4, mesh(4)}});
 }
 
 INSTANTIATE_TEST_SUITE_P(
@@ -51,24 +39,7 @@ INSTANTIATE_TEST_SUITE_P(
                     RunCase{"sft", "sft", {}}),
     [](const auto& one) { return std::string(one.param.name); });
 
-// One size of the groups: any number of them gives the same bits, also across a resume.
-TEST(SequenceParallelRun, DeterministicRunsDoNotDependOnTheNumberOfGroups) {
-  const TinyTask task;
-  const std::vector<std::string> settings = joined({"trainer.deterministic=true"}, mesh(2));
-  const Outcome straight = launch(task, 2, "train", "straight", until(kSteps, settings));
-  ASSERT_EQ(straight.code, 0) << straight.output;
-  for (const auto& [step, num_ranks] : std::vector<std::pair<int64_t, int>>{{1, 4}, {2, 2}, {kSteps, 4}}) {
-    const Outcome part = launch(task, num_ranks, "train", "out", until(step, settings));
-    ASSERT_EQ(part.code, 0) << part.output;
-  }
-  const auto updates = [&](const std::string& out) {
-    return default_env().read_file(task.path() / out / "updates.jsonl").value();
-  };
-  EXPECT_EQ(updates("out"), updates("straight"));
-  const std::string weights = "global_step_3/huggingface/model.safetensors";
-  ASSERT_TRUE(default_env().exists(task.path() / "straight" / weights));
-  EXPECT_EQ(hash_of(task.path() / "out" / weights), hash_of(task.path() / "straight" / weights));
-}
+TEST(SequenceParallelRun, DeterministicRunsDoNotDependOnTheNumberOfGroups) { expect_bits_of_one_group(mesh(2)); }
 
 // 2 x 2 ranks, then one process, then 1 x 4.
 TEST(SequenceParallelRun, ResumesWithAnotherMesh) {
@@ -86,10 +57,7 @@ TEST(SequenceParallelRun, ResumesWithAnotherMesh) {
 TEST(SequenceParallelRun, WhatCannotBeSharedIsRefusedByName) {
   const TinyTask task;
   const auto refused = [&](int num_ranks, const std::vector<std::string>& settings, const std::string& text) {
-    const Outcome outcome = launch(task, num_ranks, "train", "out", settings);
-    EXPECT_EQ(outcome.code, 2) << outcome.output;
-    EXPECT_THAT(outcome.output, HasSubstr(text));
-    EXPECT_FALSE(default_env().exists(task.path() / "out"));
+    expect_refused(task, num_ranks, settings, text);
   };
   refused(1, mesh(2), "'actor.ulysses_sequence_parallel_size' is 2, but 1 rank cannot form groups of 2");
   refused(
@@ -108,18 +76,9 @@ TEST(SequenceParallelRun, WhatCannotBeSharedIsRefusedByName) {
 
 TEST(SequenceParallelRun, TheDryRunShowsTheMesh) {
   const TinyTask task;
-  const auto dry = [&](int num_ranks, int size, const std::string& format, const std::vector<std::string>& more = {}) {
-    std::string line = program() + " launch --log-dir logs --nproc " + std::to_string(num_ranks);
-    for (const std::string& word : task.words("train", "out", joined(mesh(size), more)))
-      if (word != program()) line += " '" + word + "'";
-    const Outcome outcome = run(line + " --dry-run" + format, task.path());
-    EXPECT_EQ(outcome.code, 0) << outcome.output;
-    return outcome.output;
-  };
-  EXPECT_THAT(dry(4, 2, ""), HasSubstr("# mesh: dp 2 x sp 2; 2 ranks share the tokens of each pass"));
+  EXPECT_THAT(dry_run(task, 4, mesh(2)), HasSubstr("# mesh: dp 2 x sp 2; 2 ranks share the tokens of each pass"));
   const auto numbers = [&](int size, const std::vector<std::string>& more = {}) {
-    const std::string output = dry(4, size, " --json", more);
-    return parse_json(output.substr(output.find('{')), "dry run").value();
+    return dry_run_numbers(task, 4, joined(mesh(size), more));
   };
   const Json whole = numbers(1), shared = numbers(4);
   EXPECT_EQ(whole.at("ranks").at("sequence_bytes_sent_per_update"), 0);
@@ -136,19 +95,7 @@ TEST(SequenceParallelRun, TheDryRunShowsTheMesh) {
   EXPECT_EQ(activations(critic_shared), activations(shared));
 }
 
-TEST(SequenceParallelRun, ARankThatIsKilledIsNamed) {
-  const TinyTask task;
-  std::string line = program() + " launch --log-dir logs --nproc 4";
-  for (const std::string& word : task.words("train", "out", until(100000, mesh(4))))
-    if (word != program()) line += " '" + word + "'";
-  const Outcome outcome = run(line +
-                                  " & p=$!; until [ -s out/metrics.jsonl ] || ! kill -0 $p; do sleep 0.05; done; "
-                                  "set -- $(cat /proc/$p/task/$p/children); kill -9 $3; wait $p",
-                              task.path());
-  EXPECT_EQ(outcome.code, 7) << outcome.output;
-  EXPECT_THAT(outcome.output, HasSubstr("was killed or crashed in '"));
-  EXPECT_THAT(outcome.output, HasSubstr("rank 2 was killed by signal 9 (Killed)"));
-}
+TEST(SequenceParallelRun, ARankThatIsKilledIsNamed) { expect_killed_rank_is_named(mesh(4)); }
 
 }  // namespace
 }  // namespace mortise::test

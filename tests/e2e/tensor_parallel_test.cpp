@@ -26,19 +26,9 @@ std::vector<std::string> tensor_mesh(int tensor_size, int sequence_size = 1) {
 class TensorParallelRuns : public testing::TestWithParam<RunCase> {};
 
 TEST_P(TensorParallelRuns, Float64RunsAreEqualToRounding) {
-  const TinyTask task;
-  const std::string section = GetParam().command == std::string("sft") ? "sft" : "trainer";
-  const std::vector<std::string> settings =
-      joined({"model.dtype=float64", section + ".total_training_steps=" + std::to_string(kSteps)}, GetParam().settings);
-  const Outcome alone = launch(task, 1, GetParam().command, "alone", joined(settings, tensor_mesh(1)));
-  ASSERT_EQ(alone.code, 0) << alone.output;
-  for (const auto& [sequence, size] : std::vector<std::pair<int, int>>{{1, 2}, {1, 4}, {2, 2}}) {
-    const std::string out = "sp_" + std::to_string(sequence) + "_tp_" + std::to_string(size);
-    const Outcome shared = launch(task, 4, GetParam().command, out, joined(settings, tensor_mesh(size, sequence)));
-    ASSERT_EQ(shared.code, 0) << shared.output;
-    expect_near_rows(task.path() / out, task.path() / "alone", "metrics.jsonl", 1e-11);
-    expect_near_rows(task.path() / out, task.path() / "alone", "updates.jsonl", 1e-11);
-  }
+  expect_numbers_of_one_process(
+      GetParam(), tensor_mesh(1),
+      {{"sp_1_tp_2", 4, tensor_mesh(2)}, {"sp_1_tp_4", 4, tensor_mesh(4)}, {"sp_2_tp_2", 4, tensor_mesh(2, 2)}});
 }
 
 INSTANTIATE_TEST_SUITE_P(All, TensorParallelRuns,
@@ -58,24 +48,7 @@ INSTANTIATE_TEST_SUITE_P(All, TensorParallelRuns,
                                          RunCase{"sft", "sft", {}}),
                          [](const auto& one) { return std::string(one.param.name); });
 
-// One size of the groups: any number of them gives the same bits, also across a resume.
-TEST(TensorParallelRun, DeterministicRunsDoNotDependOnTheNumberOfGroups) {
-  const TinyTask task;
-  const std::vector<std::string> settings = joined({"trainer.deterministic=true"}, tensor_mesh(2));
-  const Outcome straight = launch(task, 2, "train", "straight", until(kSteps, settings));
-  ASSERT_EQ(straight.code, 0) << straight.output;
-  for (const auto& [step, num_ranks] : std::vector<std::pair<int64_t, int>>{{1, 4}, {2, 2}, {kSteps, 4}}) {
-    const Outcome part = launch(task, num_ranks, "train", "out", until(step, settings));
-    ASSERT_EQ(part.code, 0) << part.output;
-  }
-  const auto updates = [&](const std::string& out) {
-    return default_env().read_file(task.path() / out / "updates.jsonl").value();
-  };
-  EXPECT_EQ(updates("out"), updates("straight"));
-  const std::string weights = "global_step_3/huggingface/model.safetensors";
-  ASSERT_TRUE(default_env().exists(task.path() / "straight" / weights));
-  EXPECT_EQ(hash_of(task.path() / "out" / weights), hash_of(task.path() / "straight" / weights));
-}
+TEST(TensorParallelRun, DeterministicRunsDoNotDependOnTheNumberOfGroups) { expect_bits_of_one_group(tensor_mesh(2)); }
 
 // 2 x 2 ranks, then one process, then 1 x 4, then ZeRO. With a huggingface/ that is rounded, the exact weights are in the
 // state too.
@@ -99,10 +72,7 @@ TEST(TensorParallelRun, ResumesWithAnotherMesh) {
 TEST(TensorParallelRun, WhatCannotBeSharedIsRefusedByName) {
   TinyTask task;
   const auto refused = [&](int num_ranks, const std::vector<std::string>& settings, const std::string& text) {
-    const Outcome outcome = launch(task, num_ranks, "train", "out", settings);
-    EXPECT_EQ(outcome.code, 2) << outcome.output;
-    EXPECT_THAT(outcome.output, HasSubstr(text));
-    EXPECT_FALSE(default_env().exists(task.path() / "out"));
+    expect_refused(task, num_ranks, settings, text);
   };
   refused(1, tensor_mesh(2), "'actor.tensor_model_parallel_size' is 2, but 1 rank cannot form groups of 2");
   refused(3, tensor_mesh(3), "'actor.tensor_model_parallel_size' is 3, but the 4 query heads, 2 key-value heads and ");
@@ -137,19 +107,11 @@ TEST(TensorParallelRun, WhatCannotBeSharedIsRefusedByName) {
 
 TEST(TensorParallelRun, TheDryRunShowsTheMesh) {
   const TinyTask task;
-  const auto dry = [&](int num_ranks, int size, const std::string& format, const std::vector<std::string>& more = {}) {
-    const std::vector<std::string> settings = joined(tensor_mesh(size), more);
-    const Outcome outcome =
-        run(command_line(task, num_ranks, "train", "out", settings) + " --dry-run" + format, task.path());
-    EXPECT_EQ(outcome.code, 0) << outcome.output;
-    return outcome.output;
-  };
-  EXPECT_THAT(dry(4, 2, ""), HasSubstr("# mesh: dp 2 x tp 2; 2 ranks share the layers in updates"));
-  const Outcome both = run(command_line(task, 4, "train", "out", tensor_mesh(2, 2)) + " --dry-run", task.path());
-  EXPECT_THAT(both.output, HasSubstr("# mesh: dp 1 x sp 2 x tp 2; 2 ranks share the tokens of each pass, and send"));
+  EXPECT_THAT(dry_run(task, 4, tensor_mesh(2)), HasSubstr("# mesh: dp 2 x tp 2; 2 ranks share the layers in updates"));
+  EXPECT_THAT(dry_run(task, 4, tensor_mesh(2, 2)),
+              HasSubstr("# mesh: dp 1 x sp 2 x tp 2; 2 ranks share the tokens of each pass, and send"));
   const auto numbers = [&](int size, const std::vector<std::string>& more = {}) {
-    const std::string output = dry(4, size, " --json", more);
-    return parse_json(output.substr(output.find('{')), "dry run").value();
+    return dry_run_numbers(task, 4, joined(tensor_mesh(size), more));
   };
   const Json whole = numbers(1), half = numbers(2), quarter = numbers(4);
   EXPECT_EQ(whole.at("ranks").at("tensor_parallel_size"), 1);
@@ -175,16 +137,7 @@ TEST(TensorParallelRun, TheDryRunShowsTheMesh) {
   EXPECT_LT(weights_of_adapter(4), weights_of_adapter(2));
 }
 
-TEST(TensorParallelRun, ARankThatIsKilledIsNamed) {
-  const TinyTask task;
-  const Outcome outcome = run(command_line(task, 4, "train", "out", until(100000, tensor_mesh(2))) +
-                                  " & p=$!; until [ -s out/metrics.jsonl ] || ! kill -0 $p; do sleep 0.05; done; "
-                                  "set -- $(cat /proc/$p/task/$p/children); kill -9 $3; wait $p",
-                              task.path());
-  EXPECT_EQ(outcome.code, 7) << outcome.output;
-  EXPECT_THAT(outcome.output, HasSubstr("was killed or crashed in '"));
-  EXPECT_THAT(outcome.output, HasSubstr("rank 2 was killed by signal 9 (Killed)"));
-}
+TEST(TensorParallelRun, ARankThatIsKilledIsNamed) { expect_killed_rank_is_named(tensor_mesh(2)); }
 
 }  // namespace
 }  // namespace mortise::test
