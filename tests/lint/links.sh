@@ -1,5 +1,6 @@
 # Links in pages lead somewhere: [text](path#heading) names a file or folder of the tree, and a heading that the page has.
-# Paths of the tree in `code` exist too. Links of the web are not followed. Headings become anchors as on GitHub: lower case, spaces to '-', no punctuation.
+# Paths of the tree in `code` exist too. Links of the web are not followed. Headings become anchors as on GitHub: lower
+# case, spaces to '-', no punctuation.
 source "$(dirname "$0")/lib.sh"
 pages=$(texts | grep '\.md$' || true)
 [[ -n $pages ]] || finish
