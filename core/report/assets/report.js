@@ -49,7 +49,7 @@
     ['Optimizer', [/^loss$/, /^grad_norm$/, /^learning_rate$/, /^actor\/skipped_updates$/, /^critic\/vf_/, /^critic\/grad_norm$/]],
     ['Sampler against trainer', [/^training\/rollout_probs_diff_(mean|max)$/, /^training\/rollout_actor_probs_pearson_corr$/,
       /^sampling\//, /^rollout_corr\/.*mean$/, /^training\/off_policy\//]],
-    ['Time and memory', [/^timing_s\//, /^perf\/(throughput|cpu_memory_used_gb|max_memory_.*|failed_saves|mfu.*)$/]],
+    ['Time and memory', [/^timing_s\//, /^perf\/(throughput|cpu_memory_used_gb|failed_saves|mfu.*)$/]],
   ];
   let names = [];
   const charts = [];
