@@ -197,10 +197,10 @@ configure() {
   fi
 }
 
-# build PRESET [TARGET...]
 # The target of libmortise_cuda.so; nothing without nvcc.
 cuda_module_target() { ! command -v nvcc >/dev/null || echo mortise_cuda_module; }
 
+# build PRESET [TARGET...]
 build() {
   local preset=$1
   shift

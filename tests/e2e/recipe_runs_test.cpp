@@ -1,5 +1,5 @@
 // Recipes of configs/ in short runs that learn: the task is one that fresh weights learn in seconds. So the model, the
-// data, the reward, the learning rate and the sizes are not the recipe's, but for the text game.
+// data, the reward, the learning rate and the sizes are not the recipe's, except in the text game.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -129,7 +129,7 @@ TEST(RecipeRuns, CurriculumOfTwoFiles) {
   }
 }
 
-// The second epoch has the rows of the first file by their rewards in the first one, which are a column here.
+// The second epoch sorts the rows of the first file by their rewards of the first epoch. Here a column has these rewards.
 TEST(RecipeRuns, CurriculumOfTheSecondEpoch) {
   const TaskFolder task;
   std::string first, second;
@@ -185,7 +185,7 @@ TEST(RecipeRuns, MixtureOfExperts) {
 const std::string kExpertTargets =
     R"('model.target_parameters=["mlp.experts.gate_up_proj","mlp.experts.down_proj","mlp.gate.weight"]' )";
 
-// The same mixture, of which an adapter of its experts and routers alone is trained. It is saved in PEFT's form.
+// The same mixture. Only an adapter of its experts and routers is trained. It is saved in PEFT's form.
 TEST(RecipeRuns, AdapterOfExperts) {
   const TaskFolder task("--experts");
   learns_sevens(
@@ -221,8 +221,8 @@ TEST(RecipeRuns, RanksShareAnAdapterOfExperts) {
   }
 }
 
-// Until the weights move, the experts are the same with and without replay. In the second update of a step they are those
-// of the old log-probs with it, and others without it.
+// The first update of a step is the same with and without replay, because no weight has moved yet. In the second one,
+// replay takes the experts of the old log-probs, and a run without it takes others.
 TEST(RecipeRuns, RoutersOfTheMixtureAreReplayed) {
   const TaskFolder task("--experts");
   std::map<std::string, std::vector<Json>> updates;
