@@ -42,8 +42,8 @@ class RankedTensor : public TensorSource {
   [[nodiscard]] int64_t count() const { return count_; }
   // 0: it has a range of numbers. Else begin() is the first of so many columns.
   [[nodiscard]] int64_t num_columns() const { return num_columns_; }
-  // What this rank has in common with some other ranks, of which one saves it. The bits are the same on all of them. Borrows as
-  // `own`. Null: no other rank has its numbers, or all have them.
+  // The numbers that some other ranks hold too, with the same bits. One of these ranks saves them. They borrow as `own`.
+  // Null: no other rank has these numbers, or all ranks have them.
   void hold_in_common(TensorView held) { held_ = std::move(held); }
   [[nodiscard]] const TensorView* held() const { return held_ ? &*held_ : nullptr; }
 

@@ -10,7 +10,7 @@
 
 namespace mortise {
 
-// Reads of T at any offset, or nothing where the bytes are not all in the file.
+// Reads a T at any offset. The result is empty if a byte of it lies outside the file.
 class ElfBytes {
  public:
   explicit ElfBytes(std::span<const std::byte> file) : file_(file) {}
