@@ -32,28 +32,34 @@ void expect_same_numbers(const Path& got, const Path& want, double tolerance) {
   }
 }
 
+// One run on the CPU and one with the code of a device have the same numbers.
+void expect_device_learns_as_cpu(const TaskFolder& task, const std::string& settings) {
+  SCOPED_TRACE(settings);
+  const std::string both = kFew + "model.dtype=float64 " + settings + " ";
+  const Outcome cpu = task.mortise(both + "trainer.default_local_dir=cpu");
+  ASSERT_EQ(cpu.code, 0) << cpu.output;
+  const Outcome device = task.mortise(both + kAsDevice);
+  ASSERT_EQ(device.code, 0) << device.output;
+  EXPECT_THAT(device.output, HasSubstr("device: the CPU, with the code of a device"));
+  expect_same_numbers(task.path() / "out", task.path() / "cpu", 1e-8);
+}
+
 TEST(DeviceRuns, LearnWhatTheCpuLearns) {
-  for (
-      const char* settings :
-      {"model.dtype=float64", "model.dtype=float64 actor.ppo_epochs=2 algorithm.adv_estimator=gae",
-       "model.dtype=float64 actor.policy_loss.loss_mode=gspo trainer.mode=one_step_off",
-       "model.dtype=float64 model.lora_rank=4 model.lora_dropout=0.1 actor.optim.lr=0.02",
-       "model.dtype=float64 model.lora_rank=2 model.use_dora=true 'model.modules_to_save=[\"lm_head\"]' "
-       "ref.sync_steps=2 actor.optim.lr=0.02",
-       "model.dtype=float64 model.lora_rank=2 model.init_lora_weights=pissa algorithm.adv_estimator=gae "
-       "critic.model.lora_rank=2",
-       "model.dtype=float64 actor.kl_loss_type=full actor.optim.optimizer=muon",
-       "model.dtype=float64 teacher.path=model teacher.loss_coef=0.5 teacher.divergence_beta=0.3 actor.optim.optimizer=sgd",
-       "model.dtype=float64 algorithm.adv_estimator=optimal_token_baseline actor.optim.optimizer=lion",
-       "model.dtype=float64 rollout.top_k=5 rollout.repetition_penalty=1.2 rollout.filtered_log_probs=true "
-       "actor.optim.optimizer=adafactor"}) {
+  for (const char* settings :
+       {"", "actor.ppo_epochs=2 algorithm.adv_estimator=gae",
+        "actor.policy_loss.loss_mode=gspo trainer.mode=one_step_off",
+        "model.lora_rank=4 model.lora_dropout=0.1 actor.optim.lr=0.02",
+        "model.lora_rank=2 model.use_dora=true 'model.modules_to_save=[\"lm_head\"]' "
+        "ref.sync_steps=2 actor.optim.lr=0.02",
+        "model.lora_rank=2 model.init_lora_weights=pissa algorithm.adv_estimator=gae "
+        "critic.model.lora_rank=2",
+        "actor.kl_loss_type=full actor.optim.optimizer=muon",
+        "teacher.path=model teacher.loss_coef=0.5 teacher.divergence_beta=0.3 actor.optim.optimizer=sgd",
+        "algorithm.adv_estimator=optimal_token_baseline actor.optim.optimizer=lion",
+        "rollout.top_k=5 rollout.repetition_penalty=1.2 rollout.filtered_log_probs=true "
+        "actor.optim.optimizer=adafactor"}) {
     const TaskFolder task;
-    const Outcome cpu = task.mortise(kFew + settings + " trainer.default_local_dir=cpu");
-    ASSERT_EQ(cpu.code, 0) << cpu.output;
-    const Outcome device = task.mortise(kFew + kAsDevice + settings);
-    ASSERT_EQ(device.code, 0) << device.output;
-    EXPECT_THAT(device.output, HasSubstr("device: the CPU, with the code of a device"));
-    expect_same_numbers(task.path() / "out", task.path() / "cpu", 1e-8);
+    expect_device_learns_as_cpu(task, settings);
   }
 }
 
@@ -61,27 +67,17 @@ TEST(DeviceRuns, LearnWhatTheCpuLearns) {
 TEST(DeviceRuns, MixturesOfExpertsReplayTheirRouting) {
   for (const std::string mode : {"R2", "R3"}) {
     const TaskFolder task("--experts");
-    const std::string settings = kFew + "model.dtype=float64 actor.ppo_epochs=2 actor.router_replay.mode=" + mode + " ";
-    const Outcome cpu = task.mortise(settings + "trainer.default_local_dir=cpu");
-    ASSERT_EQ(cpu.code, 0) << cpu.output;
-    const Outcome device = task.mortise(settings + kAsDevice);
-    ASSERT_EQ(device.code, 0) << device.output;
-    expect_same_numbers(task.path() / "out", task.path() / "cpu", 1e-8);
+    expect_device_learns_as_cpu(task, "actor.ppo_epochs=2 actor.router_replay.mode=" + mode);
   }
 }
 
 // Adapters of experts and of the router: training, sampling with merged experts, and the adapter's folder.
 TEST(DeviceRuns, AdaptersOfExpertsLearnWhatTheCpuLearns) {
   const TaskFolder task("--experts");
-  const std::string settings =
-      kFew +
-      "model.dtype=float64 model.lora_rank=2 actor.optim.lr=0.02 "
-      "'model.target_parameters=[\"mlp.experts.gate_up_proj\", \"mlp.experts.down_proj\", \"mlp.gate.weight\"]' ";
-  const Outcome cpu = task.mortise(settings + "trainer.default_local_dir=cpu");
-  ASSERT_EQ(cpu.code, 0) << cpu.output;
-  const Outcome device = task.mortise(settings + kAsDevice);
-  ASSERT_EQ(device.code, 0) << device.output;
-  expect_same_numbers(task.path() / "out", task.path() / "cpu", 1e-8);
+  expect_device_learns_as_cpu(
+      task,
+      "model.lora_rank=2 actor.optim.lr=0.02 "
+      "'model.target_parameters=[\"mlp.experts.gate_up_proj\", \"mlp.experts.down_proj\", \"mlp.gate.weight\"]'");
 }
 
 // Data parallel on devices, with the code of a device on CPU tensors: what one rank learns, and the same bits if the run is

@@ -1,7 +1,5 @@
 // Sampling by the kernels of core/cuda, which the emulator runs on CPU tensors: the tokens of the native engine, under any
 // schedule, with prompts that share pages, and next to rows that only the host can draw.
-#include <ATen/core/grad_mode.h>
-
 #include <algorithm>
 
 #include "support/emulated_kernels.h"
@@ -136,28 +134,10 @@ TEST_F(DeviceKernelsTest, FilteredLogProbsAndTopLogProbsAreThoseOfTheNativeEngin
   }
 }
 
-TEST_F(DeviceKernelsTest, SeesNewWeights) {
-  Model model = tiny_model();
-  const Model other = tiny_model(8);
-  move_to_device(model);
-  const std::vector<GenerateRequest> requests = mixed_requests(300, 10);
-  auto engine = make_engine(model);
-  const Sequences before = run_all(*engine, requests);
-  model.copy_numbers(other);
-  ASSERT_TRUE(engine->set_version(1).ok());
-  const Sequences after = run_all(*engine, requests);
-  expect_same(after, run_all(*make_engine(other), requests), 5e-5F, "new weights");
-  EXPECT_NE(after.at({2, 0}).ids, before.at({2, 0}).ids);
-}
+TEST_F(DeviceKernelsTest, SeesNewWeights) { expect_new_weights_are_seen(); }
 
 // Pages of a bfloat16 model are bfloat16, as attention in training reads keys and values.
-TEST_F(DeviceKernelsTest, Bfloat16LogProbsAreThoseOfTraining) {
-  Model model = tiny_model(3, "bfloat16");
-  move_to_device(model);
-  const std::vector<GenerateRequest> requests = mixed_requests(300, 16);
-  for (const auto& [key, sequence] : run_all(*make_engine(model), requests))
-    expect_log_probs_of_training(model, requests[static_cast<size_t>(key.first - 1)], sequence, 0.03F);
-}
+TEST_F(DeviceKernelsTest, Bfloat16LogProbsAreThoseOfTraining) { expect_bfloat16_log_probs_of_training(); }
 
 // The kernels are float32.
 TEST_F(DeviceKernelsTest, Float64KeepsTheOperators) {

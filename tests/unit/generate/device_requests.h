@@ -1,4 +1,5 @@
-// Requests of every kind for tests of sampling by the code of a device, and the comparison of what they get.
+// Requests of every kind for tests of sampling by the code of a device, the comparison of what they get, and the
+// tests that hold with and without kernels.
 #pragma once
 
 #include <ATen/core/grad_mode.h>
@@ -53,6 +54,29 @@ inline void expect_log_probs_of_training(const Model& model, const GenerateReque
   for (size_t t = 0; t < sequence.ids.size(); ++t)
     EXPECT_NEAR(sequence.log_prob[t], want.log_prob_R.const_data_ptr<float>()[t], tolerance)
         << request.request_id << "/" << t;
+}
+
+// A moved model samples with the weights that it gets while its engine lives.
+inline void expect_new_weights_are_seen() {
+  Model model = tiny_model();
+  const Model other = tiny_model(8);
+  move_to_device(model);
+  const std::vector<GenerateRequest> requests = mixed_requests(300, 10);
+  auto engine = make_engine(model);
+  const Sequences before = run_all(*engine, requests);
+  model.copy_numbers(other);
+  ASSERT_TRUE(engine->set_version(1).ok());
+  const Sequences after = run_all(*engine, requests);
+  expect_same(after, run_all(*make_engine(other), requests), 5e-5F, "new weights");
+  EXPECT_NE(after.at({2, 0}).ids, before.at({2, 0}).ids);
+}
+
+inline void expect_bfloat16_log_probs_of_training() {
+  Model model = tiny_model(3, "bfloat16");
+  move_to_device(model);
+  const std::vector<GenerateRequest> requests = mixed_requests(300, 16);
+  for (const auto& [key, sequence] : run_all(*make_engine(model), requests))
+    expect_log_probs_of_training(model, requests[static_cast<size_t>(key.first - 1)], sequence, 0.03F);
 }
 
 }  // namespace mortise

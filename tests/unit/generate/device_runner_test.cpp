@@ -1,5 +1,4 @@
 // Sampling by the code of a device, on CPU tensors: the tokens of the native engine, and of itself under any schedule.
-
 #include "foundation/batch/expert_choices.h"
 #include "support/golden_models.h"
 #include "unit/generate/device_requests.h"
@@ -49,28 +48,10 @@ TEST(DeviceRunner, NoScheduleChangesAToken) {
   }
 }
 
-TEST(DeviceRunner, SeesNewWeights) {
-  Model model = tiny_model();
-  const Model other = tiny_model(8);
-  move_to_device(model);
-  const std::vector<GenerateRequest> requests = mixed_requests(300, 10);
-  auto engine = make_engine(model);
-  const Sequences before = run_all(*engine, requests);
-  model.copy_numbers(other);
-  ASSERT_TRUE(engine->set_version(1).ok());
-  const Sequences after = run_all(*engine, requests);
-  expect_same(after, run_all(*make_engine(other), requests), 5e-5F, "new weights");
-  EXPECT_NE(after.at({2, 0}).ids, before.at({2, 0}).ids);
-}
+TEST(DeviceRunner, SeesNewWeights) { expect_new_weights_are_seen(); }
 
 // The cache of a bfloat16 model is bfloat16, as its attention in training reads keys and values.
-TEST(DeviceRunner, Bfloat16LogProbsAreThoseOfTraining) {
-  Model model = tiny_model(3, "bfloat16");
-  move_to_device(model);
-  const std::vector<GenerateRequest> requests = mixed_requests(300, 16);
-  for (const auto& [key, sequence] : run_all(*make_engine(model), requests))
-    expect_log_probs_of_training(model, requests[static_cast<size_t>(key.first - 1)], sequence, 0.03F);
-}
+TEST(DeviceRunner, Bfloat16LogProbsAreThoseOfTraining) { expect_bfloat16_log_probs_of_training(); }
 
 // The experts of prompts and completions, for routing replay.
 TEST(DeviceRunner, RecordsTheExpertsOfTheNativeEngine) {

@@ -162,6 +162,22 @@ inline std::vector<at::Tensor> gradients_of(const std::vector<NamedParameter>& p
   return out;
 }
 
+// Log-probs, and gradients of everything that is trained, by both layer paths.
+inline void expect_fast_equals_plain(Fixture& setup) {
+  const PackedBatch batch = *pack_rows(setup.rows(), {.vocab_size = 23});
+  const Loss fast = forward_backward(setup.model, batch, LayerPath::kFast);
+  const auto fast_gradients = gradients_of(setup.model.trainable());
+  setup.model.zero_grad();
+  const Loss plain = forward_backward(setup.model, batch, LayerPath::kPlain);
+  const auto plain_gradients = gradients_of(setup.model.trainable());
+  EXPECT_CLOSE(fast.log_prob, plain.log_prob, 1e-10);
+  for (size_t i = 0; i < fast_gradients.size(); ++i) {
+    const std::string& name = setup.model.trainable()[i].name;
+    EXPECT_LT(relative_l2(fast_gradients[i], plain_gradients[i]), 1e-10) << name;
+    EXPECT_GT(plain_gradients[i].abs().max().item<double>(), 0.0) << name;
+  }
+}
+
 // One element of each trained tensor whose name is `checked`: its gradient is the finite difference of the loss.
 template <class Checked>
 void expect_finite_differences(Fixture& setup, const Checked& checked) {

@@ -24,18 +24,7 @@ class Adapted : public testing::TestWithParam<std::pair<Family, bool>> {};
 TEST_P(Adapted, FastEqualsPlain) {
   Fixture setup = make_setup(GetParam().first, GetParam().second);
   start_adapter(setup.model, {.rank = 3, .alpha = 6.0});
-  const PackedBatch batch = *pack_rows(setup.rows(), {.vocab_size = 23});
-  const Loss fast = forward_backward(setup.model, batch, LayerPath::kFast);
-  const auto fast_gradients = gradients_of(setup.model.trainable());
-  setup.model.zero_grad();
-  const Loss plain = forward_backward(setup.model, batch, LayerPath::kPlain);
-  const auto plain_gradients = gradients_of(setup.model.trainable());
-  EXPECT_CLOSE(fast.log_prob, plain.log_prob, 1e-10);
-  for (size_t i = 0; i < fast_gradients.size(); ++i) {
-    const std::string& name = setup.model.trainable()[i].name;
-    EXPECT_LT(relative_l2(fast_gradients[i], plain_gradients[i]), 1e-10) << name;
-    EXPECT_GT(plain_gradients[i].abs().max().item<double>(), 0.0) << name;
-  }
+  expect_fast_equals_plain(setup);
 }
 
 INSTANTIATE_TEST_SUITE_P(Families, Adapted,
