@@ -26,11 +26,6 @@ __device__ inline void store(float value, float* place) { *place = value; }
 __device__ inline void store(float value, uint16_t* place) { *place = bfloat16_of(value); }
 __device__ inline float rounded(float value, bool rounds) { return rounds ? number_of(bfloat16_of(value)) : value; }
 
-__device__ inline float warp_sum_of_floats(float value) {
-  for (int mask = 16; mask > 0; mask /= 2) value += __shfl_xor_sync(0xffffffffU, value, mask);
-  return value;
-}
-
 // One block per row. `added` is null, or becomes part of the row first: sum = x + added.
 __global__ void __launch_bounds__(kThreads)
     rms_norm_kernel(const float* __restrict__ x, const float* __restrict__ added, const float* __restrict__ weight,
@@ -63,7 +58,7 @@ __global__ void __launch_bounds__(kThreads)
   const float* const weight = head < heads.num_heads ? q_weight : k_weight;
   float squares = 0;
   for (int d = static_cast<int>(threadIdx.x % 32); d < dim; d += 32) squares += x[d] * x[d];
-  const float factor = 1.0F / sqrtf(warp_sum_of_floats(squares) / static_cast<float>(dim) + eps);
+  const float factor = 1.0F / sqrtf(warp_sum(squares) / static_cast<float>(dim) + eps);
   for (int d = static_cast<int>(threadIdx.x % 32); d < dim; d += 32) x[d] = x[d] * factor * weight[d];
 }
 
@@ -145,7 +140,7 @@ __global__ void __launch_bounds__(kThreads)
     float score = 0.0F;
     for (int e = 0; e < kPerLane; ++e)
       if (lane + 32 * e < dim) score += query[e] * number_of(keys[at + lane + 32 * e]);
-    score = warp_sum_of_floats(score) * scores.scale;
+    score = warp_sum(score) * scores.scale;
     if (scores.softcap > 0.0F) score = scores.softcap * tanhf(score / scores.softcap);
     const float larger = fmaxf(max, score), kept = expf(max - larger), weight = expf(score - larger);
     for (int e = 0; e < kPerLane; ++e) {

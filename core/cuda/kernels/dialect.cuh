@@ -37,7 +37,8 @@ __device__ inline uint16_t bfloat16_of(float value) {
 }
 
 // The sum over the warp, the same in every lane. The order of the additions is fixed.
-__device__ inline double warp_sum(double value) {
+template <class T>
+__device__ inline T warp_sum(T value) {
   for (int mask = 16; mask > 0; mask /= 2) value += __shfl_xor_sync(0xffffffffU, value, mask);
   return value;
 }

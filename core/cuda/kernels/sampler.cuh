@@ -210,10 +210,8 @@ __global__ void __launch_bounds__(kThreads, 4)
       mass += static_cast<double>(row.kept_mass(i));
       equal += row.is_least(i) ? 1 : 0;
     }
-    for (int mask = 16; mask > 0; mask /= 2) {
-      mass += __shfl_xor_sync(0xffffffffU, mass, mask);
-      equal += __shfl_xor_sync(0xffffffffU, equal, mask);
-    }
+    mass = warp_sum(mass);
+    equal = warp_sum(equal);
     if (lane == 0) masses[chunk] = mass, equals[chunk] = equal;
   }
   __syncthreads();
