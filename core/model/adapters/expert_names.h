@@ -15,10 +15,10 @@ std::string transformers_name(std::string name);
 // Without ".weight", by transformers' names.
 bool is_router(std::string_view module);
 
-// "....mlp.experts" of a stack's name.
+// The module that holds a stack: model.layers.0.mlp.experts holds model.layers.0.mlp.experts.down_proj.
 std::string expert_module(const std::string& stack);
 
-// PEFT's rule for target_parameters: a parameter's whole name, or its end after a dot.
+// PEFT's rule for target_parameters and target_modules: an entry is a whole name, or its end after a dot.
 bool names_parameter(std::span<const std::string> targets, std::string_view parameter);
 
 }  // namespace mortise

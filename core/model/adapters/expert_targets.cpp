@@ -20,9 +20,7 @@ constexpr const char* kDown = "down_proj";
 constexpr const char* kRouterWeight = "gate.weight";
 constexpr const char* kGateUpPattern = ".*\\.gate_up_proj";
 
-bool ends_name(std::string_view module, const std::string& entry) {
-  return module == entry || module.ends_with("." + entry);
-}
+bool ends_name(std::string_view name, const std::string& entry) { return names_parameter({&entry, 1}, name); }
 
 bool is_gate_or_up(std::string_view part) {
   return part == "gate_proj" || part == "up_proj" || part == "w1" || part == "w3";

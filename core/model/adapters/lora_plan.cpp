@@ -4,7 +4,6 @@
 #include <fmt/core.h>
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 #include <set>
 
@@ -44,13 +43,7 @@ std::string last_part(const std::string& module) { return module.substr(module.r
 
 bool is_named_by(const std::string& module, const std::string& entry) {
   if (entry == kAllLinear) return !module.ends_with(".shared_expert_gate");
-  return module == entry || module.ends_with("." + entry);
-}
-
-int64_t layer_of(const std::string& module) {
-  int64_t layer = -1;
-  std::from_chars(module.data() + kLayers.size(), module.data() + module.size(), layer);
-  return layer;
+  return names_parameter({&entry, 1}, module);
 }
 
 Result<> check_entries(std::span<const std::string> entries, std::span<const NamedParameter> parameters,
@@ -69,7 +62,7 @@ Result<> check_entries(std::span<const std::string> entries, std::span<const Nam
 
 Result<> check_layers(std::span<const int64_t> layers, std::span<const std::string> modules) {
   int64_t last = 0;
-  for (const std::string& module : modules) last = std::max(last, layer_of(module));
+  for (const std::string& module : modules) last = std::max(last, layer_of(module).value_or(0));
   for (const int64_t layer : layers) {
     if (layer <= last) continue;
     return Error{ErrorKind::kConfig, fmt::format("the model has no layer {}", layer), "layers_to_transform",
@@ -235,7 +228,7 @@ Result<LoraPlan> plan_fresh_lora(std::span<const NamedParameter> parameters, con
   LoraPlan plan;
   const auto is_in_layers = [&](const std::string& module) {
     const std::vector<int64_t>& layers = choice.layers_to_transform;
-    return layers.empty() || std::ranges::find(layers, layer_of(module)) != layers.end();
+    return layers.empty() || std::ranges::find(layers, layer_of(module).value_or(-1)) != layers.end();
   };
   for (const std::string& module : all_modules) {
     const auto names = [&](const std::string& entry) { return is_named_by(module, entry); };
