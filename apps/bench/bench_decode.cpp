@@ -1,8 +1,9 @@
-// bench_decode [WORKLOAD ...] [--threads N] [--repeats N] [--bfloat16 | --rounded] [--serve]: generation alone at the
-// benchmark shapes (random weights, end token forbidden), for several numbers of rows, and as the whole phase of a
-// training step with the packing of new weights. --bfloat16: rollout.dtype; --rounded: model.dtype. Prints one JSON
-// object per line, with the minimum over the repeats. cpu_seconds is the process's own time on all threads, with
-// waiting at barriers. With --threads 1 it is reliable on a busy machine too. --serve: decode_server.h.
+// bench_decode [WORKLOAD ...] [--device NAME] [--threads N] [--repeats N] [--bfloat16 | --rounded] [--serve]: generation
+// alone at the benchmark shapes (random weights, end token forbidden), for several numbers of rows, and as the whole phase
+// of a training step with the packing of new weights. --device: model.device; --bfloat16: rollout.dtype; --rounded:
+// model.dtype. Prints one JSON object per line, with the minimum over the repeats. cpu_seconds is the process's own time
+// on all threads, with waiting at barriers. With --threads 1 it is reliable on a busy machine too. --serve:
+// decode_server.h, on the CPU.
 #include <ATen/Parallel.h>
 
 #include <time.h>
@@ -133,6 +134,10 @@ int main(int argc, char** argv) {
       serve = true;
     else
       names.emplace_back(argv[i]);
+  }
+  if (serve && device.by_operators) {
+    std::fprintf(stderr, "--serve measures the CPU: remove --device\n");
+    return 2;
   }
   if (serve) return serve_decoding(threads);
   for (const Workload& w : kWorkloads) {

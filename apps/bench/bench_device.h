@@ -9,8 +9,8 @@
 
 namespace mortise {
 
-// By the names of model.device, but "auto". To be called before libtorch is used. Ends the program if there is no such device:
-// with code 2 for a name that is none, else with kExitNoDevice.
+// `text` is a name of model.device other than "auto". Call this before libtorch is used. It ends the program with code 2 for
+// another name, and with kExitNoDevice if this machine lacks the device.
 inline ComputeDevice open_bench_device(std::string_view text) {
   const auto name = parse_device_name(text);
   if (!name || name->kind == DeviceKind::kAuto) {

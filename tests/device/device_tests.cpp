@@ -256,8 +256,8 @@ TEST(DeviceLearning, DivergencesEqualTheCpus) {
   }
 }
 
-// By the kernels of core/cuda, if their library is there: the tokens of the CPU's engine, but where a draw is within rounding
-// of the border between two tokens.
+// By the kernels of core/cuda, if their library is there: the tokens of the CPU's engine. A draw within rounding distance to
+// the border between two tokens may take the other one.
 TEST(DeviceSampling, TokensAreThoseOfTheCpu) {
   int64_t num_equal = 0, num_all = 0;
   for (const Family family : {Family::kQwen2, Family::kQwen3, Family::kMistral, Family::kGemma2, Family::kGemma3,

@@ -1,4 +1,4 @@
-// The constants of Philox4x32 (rng.h names the paper), for code that counts where rng.cpp does not run.
+// The constants of Philox4x32 (rng.h names the paper). rng.cpp and model/tensor/philox_operators.cpp compute with them.
 #pragma once
 
 #include <cstdint>

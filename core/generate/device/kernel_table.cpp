@@ -62,7 +62,7 @@ const DeviceKernels* device_kernels(const c10::Device& device) {
 
 void set_cpu_kernels(const DeviceKernels* kernels) { cpu_kernels = kernels; }
 
-// From memory that may move the copy would wait for the whole stream.
+// A copy from memory that is not pinned would wait for all earlier work on the stream.
 at::Tensor sent_to(const c10::Device& device, const at::Tensor& host) {
   const auto there = at::TensorOptions().device(device);
   return device.is_cuda() ? host.pin_memory().to(there, /*non_blocking=*/true) : host.to(there);

@@ -20,8 +20,8 @@ struct LoraDropout {
   double probability = 0.0;  // probability that a feature is dropped; in (0, 1)
   uint64_t seed = 0;
   uint64_t update = 0;     // every update has its own masks
-  at::Tensor owners_N;     // int64, like positions_N where x is: a kernel of the CPU reads them
-  at::Tensor positions_N;  // int64
+  at::Tensor owners_N;     // int64; on the CPU if x is there, because a kernel reads them
+  at::Tensor positions_N;  // the same
 };
 
 // How the random numbers of a matrix decide: a feature is dropped if its word is below the threshold.
