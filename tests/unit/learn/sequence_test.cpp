@@ -7,7 +7,7 @@
 #include <optional>
 
 #include "foundation/batch/expert_choices.h"
-#include "learnt.h"
+#include "meshes.h"
 #include "moe_config.h"
 
 namespace mortise {
@@ -15,60 +15,16 @@ namespace {
 
 using test::on_ranks;
 
-struct Mesh {
-  int num_ranks, sequence_size;
-  int64_t zero_stage = 0;
-};
-
-std::string name_of(const Mesh& mesh) {
-  return std::to_string(mesh.num_ranks / mesh.sequence_size) + " x " + std::to_string(mesh.sequence_size) + ", ZeRO " +
-         std::to_string(mesh.zero_stage);
-}
-
 // The model has four heads and two key-value heads: groups of four repeat them.
 const std::vector<Mesh> kMeshes{{2, 2}, {4, 4}, {4, 2, 1}, {4, 2, 2}, {4, 2, 3}};
 
-std::vector<Learnt> learn_on(const Mesh& mesh, const Case& one, const std::string& dtype, bool deterministic,
-                             int64_t num_updates) {
-  std::vector<Learnt> by_rank(static_cast<size_t>(mesh.num_ranks));
-  on_ranks(mesh.num_ranks, [&](Communicator& communicator) {
-    by_rank[static_cast<size_t>(communicator.rank())] =
-        learn(one, dtype, communicator, deterministic, num_updates, mesh.zero_stage, mesh.sequence_size);
-  });
-  return by_rank;
-}
+TEST(Sequence, Float64UpdatesAreEqualTo1e12) { expect_float64_updates_of_one_rank(kMeshes); }
 
-TEST(Sequence, Float64UpdatesAreEqualTo1e12) {
-  for (const Case& one : cases()) {
-    const Learnt alone_did = learn(one, "float64", alone(), false);
-    for (const Mesh& mesh : kMeshes) {
-      SCOPED_TRACE(std::string(one.name) + ", " + name_of(mesh));
-      const std::vector<Learnt> by_rank = learn_on(mesh, one, "float64", false, 2);
-      expect_same(by_rank[0], alone_did, 1e-12, false);
-      for (const Learnt& other : by_rank) expect_same(other, by_rank[0], 0.0);  // ranks never differ among themselves
-    }
-  }
-}
-
-TEST(Sequence, Float32GradientsAreEqualTo1e6) {
-  for (const Case& one : cases()) {
-    SCOPED_TRACE(one.name);
-    const Learnt alone_did = learn(one, "float32", alone(), false, 1);
-    const std::vector<Learnt> by_rank = learn_on({4, 2}, one, "float32", false, 1);
-    expect_same_reports(by_rank[0].reports[0], alone_did.reports[0], 1e-5);
-    EXPECT_LE(relative_l2_of_all(by_rank[0].gradients, alone_did.gradients), 1e-6);
-  }
-}
+TEST(Sequence, Float32GradientsAreEqualTo1e6) { expect_float32_gradients_of_one_rank({4, 2}); }
 
 // One size of the groups: the same bits for any number of groups and every stage.
 TEST(Sequence, DeterministicUpdatesAreEqualToTheBit) {
-  for (const Case& one : cases()) {
-    const std::vector<Learnt> one_group = learn_on({2, 2}, one, "float32", true, 2);
-    for (const Mesh& mesh : std::vector<Mesh>{{6, 2}, {4, 2, 1}, {4, 2, 3}}) {
-      SCOPED_TRACE(std::string(one.name) + ", " + name_of(mesh));
-      for (const Learnt& rank : learn_on(mesh, one, "float32", true, 2)) expect_same(rank, one_group[0], 0.0);
-    }
-  }
+  for (const Case& one : cases()) expect_same_bits(one, "float32", {2, 2}, {{6, 2}, {4, 2, 1}, {4, 2, 3}});
 }
 
 TEST(Sequence, CriticAndSupervisedUpdatesAreEqualToo) {
@@ -226,12 +182,7 @@ TEST(Sequence, Bfloat16ShowsThePartsFarLessThanItsRounding) {
 }
 
 TEST(Sequence, DeterministicBfloat16UpdatesAreEqualToTheBit) {
-  const Case& one = cases().front();
-  const std::vector<Learnt> one_group = learn_on({2, 2}, one, "bfloat16", true, 2);
-  for (const Mesh& mesh : std::vector<Mesh>{{6, 2}, {4, 2, 1}, {4, 2, 2}}) {
-    SCOPED_TRACE(name_of(mesh));
-    for (const Learnt& rank : learn_on(mesh, one, "bfloat16", true, 2)) expect_same(rank, one_group[0], 0.0);
-  }
+  expect_same_bits(cases().front(), "bfloat16", {2, 2}, {{6, 2}, {4, 2, 1}, {4, 2, 2}});
 }
 
 // Passes of the reference run in groups of their own, between those of the policy.

@@ -6,7 +6,7 @@
 #include <cstring>
 #include <map>
 
-#include "learnt.h"
+#include "meshes.h"
 #include "model/tensor/storage_memory.h"
 #include "moe_config.h"
 #include "support/joined_state.h"
@@ -17,62 +17,22 @@ namespace {
 using test::on_ranks;
 using Gradients = std::vector<at::Tensor>;
 
-struct Mesh {
-  int num_ranks, tensor_size, sequence_size = 1;
-};
-
-std::string name_of(const Mesh& mesh) {
-  return std::to_string(mesh.num_ranks / mesh.tensor_size / mesh.sequence_size) + " x " +
-         std::to_string(mesh.sequence_size) + " x " + std::to_string(mesh.tensor_size);
+Mesh tensor_mesh(int num_ranks, int tensor_size, int sequence_size = 1) {
+  return {num_ranks, sequence_size, 0, tensor_size};
 }
 
 // The model has four heads and two key-value heads: groups of four repeat them.
-const std::vector<Mesh> kMeshes{{2, 2}, {4, 4}, {4, 2}, {4, 2, 2}};
+const std::vector<Mesh> kMeshes{tensor_mesh(2, 2), tensor_mesh(4, 4), tensor_mesh(4, 2), tensor_mesh(4, 2, 2)};
 
-std::vector<Learnt> learn_on(const Mesh& mesh, const Case& one, const std::string& dtype, bool deterministic,
-                             int64_t num_updates) {
-  std::vector<Learnt> by_rank(static_cast<size_t>(mesh.num_ranks));
-  on_ranks(mesh.num_ranks, [&](Communicator& communicator) {
-    by_rank[static_cast<size_t>(communicator.rank())] =
-        learn(one, dtype, communicator, deterministic, num_updates, 0, mesh.sequence_size, mesh.tensor_size);
-  });
-  return by_rank;
-}
+TEST(TensorParallel, Float64UpdatesAreEqualTo1e12) { expect_float64_updates_of_one_rank(kMeshes); }
 
-TEST(TensorParallel, Float64UpdatesAreEqualTo1e12) {
-  for (const Case& one : cases()) {
-    const Learnt alone_did = learn(one, "float64", alone(), false);
-    for (const Mesh& mesh : kMeshes) {
-      SCOPED_TRACE(std::string(one.name) + ", " + name_of(mesh));
-      const std::vector<Learnt> by_rank = learn_on(mesh, one, "float64", false, 2);
-      expect_same(by_rank[0], alone_did, 1e-12, false);
-      for (const Learnt& other : by_rank) expect_same(other, by_rank[0], 0.0);  // ranks never differ among themselves
-    }
-  }
-}
+TEST(TensorParallel, Float32GradientsAreEqualTo1e6) { expect_float32_gradients_of_one_rank(tensor_mesh(4, 2)); }
 
-TEST(TensorParallel, Float32GradientsAreEqualTo1e6) {
-  for (const Case& one : cases()) {
-    SCOPED_TRACE(one.name);
-    const Learnt alone_did = learn(one, "float32", alone(), false, 1);
-    const std::vector<Learnt> by_rank = learn_on({4, 2}, one, "float32", false, 1);
-    expect_same_reports(by_rank[0].reports[0], alone_did.reports[0], 1e-5);
-    EXPECT_LE(relative_l2_of_all(by_rank[0].gradients, alone_did.gradients), 1e-6);
-  }
-}
-
-// One size of the groups: the same bits for any number of groups.
+// One size of the groups: the same bits for any number of groups, also if ranks share tokens too.
 TEST(TensorParallel, DeterministicUpdatesAreEqualToTheBit) {
   for (const Case& one : cases()) {
-    const std::vector<Learnt> one_group = learn_on({2, 2}, one, "float32", true, 2);
-    for (const Mesh& mesh : std::vector<Mesh>{{6, 2}, {4, 2}}) {
-      SCOPED_TRACE(std::string(one.name) + ", " + name_of(mesh));
-      for (const Learnt& rank : learn_on(mesh, one, "float32", true, 2)) expect_same(rank, one_group[0], 0.0);
-    }
-    // The same with groups that share tokens as well.
-    SCOPED_TRACE(one.name);
-    const std::vector<Learnt> one_block = learn_on({4, 2, 2}, one, "float32", true, 2);
-    for (const Learnt& rank : learn_on({8, 2, 2}, one, "float32", true, 2)) expect_same(rank, one_block[0], 0.0);
+    expect_same_bits(one, "float32", tensor_mesh(2, 2), {tensor_mesh(6, 2), tensor_mesh(4, 2)});
+    expect_same_bits(one, "float32", tensor_mesh(4, 2, 2), {tensor_mesh(8, 2, 2)});
   }
 }
 
@@ -81,7 +41,7 @@ TEST(TensorParallel, SupervisedUpdatesAreEqualToo) {
     TestPolicy policy("float64", kShape.vocab, 2, /*seed=*/5, {&communicator}, mesh.tensor_size);
     return weights_after_sft_of(policy, communicator, deterministic, mesh.sequence_size, mesh.tensor_size);
   };
-  const std::vector<at::Tensor> expected = weights_after(alone(), false, {1, 1});
+  const std::vector<at::Tensor> expected = weights_after(alone(), false, {});
   for (const bool deterministic : {false, true}) {
     for (const Mesh& mesh : kMeshes) {
       SCOPED_TRACE(name_of(mesh));
@@ -199,7 +159,7 @@ Update update_of(const Variant& variant, Communicator& communicator, const Mesh&
 
 TEST(TensorParallel, EveryKindOfLayerGivesTheSameGradient) {
   for (const Variant& variant : variants()) {
-    const Update expected = update_of(variant, alone(), {1, 1});
+    const Update expected = update_of(variant, alone(), {});
     for (const at::Tensor& gradient : expected.gradients) ASSERT_GT(gradient.norm().item<double>(), 0.0);
     for (const Mesh& mesh : kMeshes) {
       SCOPED_TRACE(std::string(variant.name) + ", " + name_of(mesh));
@@ -310,7 +270,7 @@ StateSnapshot snapshot_of(const Stateful& object) {
   return snapshot;
 }
 
-// The state of the optimizer that the ranks save together is what one rank saves, and any mesh goes on from it.
+// The state of the optimizer that the ranks save together is what one rank saves, and any mesh continues from it.
 TEST(TensorParallel, SavedStatesDoNotDependOnTheMesh) {
   const RandomRows data(false, kShape);
   const auto updates = [&](Communicator& communicator, int tensor_size, StateSnapshot* from, int num_updates,
@@ -336,9 +296,9 @@ TEST(TensorParallel, SavedStatesDoNotDependOnTheMesh) {
     });
   };
   test::JoinedState of_one, later_of_one;
-  saved_by({1, 1}, nullptr, 1, of_one);
+  saved_by({}, nullptr, 1, of_one);
   StateSnapshot expected = of_one.snapshot();
-  saved_by({1, 1}, &expected, 1, later_of_one);
+  saved_by({}, &expected, 1, later_of_one);
   const StateSnapshot later = later_of_one.snapshot();
   const auto expect_near = [](const StateSnapshot& got, const StateSnapshot& want) {
     ASSERT_EQ(got.tensors.size(), want.tensors.size());
@@ -355,7 +315,7 @@ TEST(TensorParallel, SavedStatesDoNotDependOnTheMesh) {
     saved_by(mesh, nullptr, 1, joined);
     StateSnapshot state = joined.snapshot();
     expect_near(state, expected);
-    saved_by({1, 1}, &state, 1, continued);
+    saved_by({}, &state, 1, continued);
     expect_near(continued.snapshot(), later);
     test::JoinedState by_mesh;
     saved_by(mesh, &expected, 1, by_mesh);

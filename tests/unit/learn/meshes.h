@@ -1,0 +1,67 @@
+// Layouts of ranks that compute an update together, and what each of them must give: the numbers of one rank.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "learnt.h"
+
+namespace mortise {
+
+struct Mesh {
+  int num_ranks = 1;
+  int sequence_size = 1;  // ranks that share the tokens of each pass
+  int64_t zero_stage = 0;
+  int tensor_size = 1;  // ranks that share the layers
+};
+
+inline std::string name_of(const Mesh& mesh) {
+  return "dp " + std::to_string(mesh.num_ranks / mesh.sequence_size / mesh.tensor_size) + " x sp " +
+         std::to_string(mesh.sequence_size) + " x tp " + std::to_string(mesh.tensor_size) + ", ZeRO " +
+         std::to_string(mesh.zero_stage);
+}
+
+// By rank.
+inline std::vector<Learnt> learn_on(const Mesh& mesh, const Case& one, const std::string& dtype, bool deterministic,
+                                    int64_t num_updates) {
+  std::vector<Learnt> by_rank(static_cast<size_t>(mesh.num_ranks));
+  test::on_ranks(mesh.num_ranks, [&](Communicator& communicator) {
+    by_rank[static_cast<size_t>(communicator.rank())] = learn(one, dtype, communicator, deterministic, num_updates,
+                                                              mesh.zero_stage, mesh.sequence_size, mesh.tensor_size);
+  });
+  return by_rank;
+}
+
+inline void expect_float64_updates_of_one_rank(const std::vector<Mesh>& meshes) {
+  for (const Case& one : cases()) {
+    const Learnt alone_did = learn(one, "float64", alone(), false);
+    for (const Mesh& mesh : meshes) {
+      SCOPED_TRACE(std::string(one.name) + ", " + name_of(mesh));
+      const std::vector<Learnt> by_rank = learn_on(mesh, one, "float64", false, 2);
+      expect_same(by_rank[0], alone_did, 1e-12, false);
+      for (const Learnt& other : by_rank) expect_same(other, by_rank[0], 0.0);  // ranks never differ among themselves
+    }
+  }
+}
+
+inline void expect_float32_gradients_of_one_rank(const Mesh& mesh) {
+  for (const Case& one : cases()) {
+    SCOPED_TRACE(one.name);
+    const Learnt alone_did = learn(one, "float32", alone(), false, 1);
+    const std::vector<Learnt> by_rank = learn_on(mesh, one, "float32", false, 1);
+    expect_same_reports(by_rank[0].reports[0], alone_did.reports[0], 1e-5);
+    EXPECT_LE(relative_l2_of_all(by_rank[0].gradients, alone_did.gradients), 1e-6);
+  }
+}
+
+// Deterministic updates on `others` have the bits of `first`.
+inline void expect_same_bits(const Case& one, const std::string& dtype, const Mesh& first,
+                             const std::vector<Mesh>& others) {
+  const std::vector<Learnt> expected = learn_on(first, one, dtype, true, 2);
+  for (const Mesh& mesh : others) {
+    SCOPED_TRACE(std::string(one.name) + ", " + name_of(mesh));
+    for (const Learnt& rank : learn_on(mesh, one, dtype, true, 2)) expect_same(rank, expected[0], 0.0);
+  }
+}
+
+}  // namespace mortise
