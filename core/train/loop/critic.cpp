@@ -157,16 +157,6 @@ Result<> check_spread_adapter(const RunSettings& run, const Model& critic) {
       run.loaded.where(kAdapterKey), "train another adapter, or set ranks.zero_stage to 2 or less"};
 }
 
-// The base that both would share lies in parts on the ranks.
-Result<> check_split_base(const RunSettings& run) {
-  if (tensor_size(run.config, run.ranks) == 1 || !shares_policy_base(run.config)) return {};
-  return Error{ErrorKind::kConfig,
-               "the critic's adapter would share the base of the policy, whose layers are split "
-               "(actor.tensor_model_parallel_size)",
-               run.loaded.where("critic.model.lora_rank"),
-               "set critic.model.lora_rank to 0, or actor.tensor_model_parallel_size to 1"};
-}
-
 Result<Model> load_start(const RunSettings& run, const Model& policy, const Path& folder) {
   if (shares_policy_base(run.config))
     return policy.base_as_classifier(TRY(critic_config(run.env, folder)), run.key.seed);
@@ -194,7 +184,6 @@ Result<> add_adapter(const RunSettings& run, Model& critic) {
 
 Result<std::unique_ptr<Critic>> load_critic(const RunSettings& run, const Model& policy, FlopCount* flops) {
   const RunConfig& config = run.config;
-  TRY(check_split_base(run));
   const Path folder = config.critic.model.path.value_or(config.model.path);
   const ModelConfig shape = TRY(critic_config(run.env, folder));
   TRY(check_sequence_parallel(run.loaded, "critic.ulysses_sequence_parallel_size",
