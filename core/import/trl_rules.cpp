@@ -39,7 +39,7 @@ constexpr PeerRule kGrpo[] = {
     compute("vllm_server_host", "\"0.0.0.0\"", "rollout.vllm.url, in server mode"),
     compute("vllm_server_port", "8000", "rollout.vllm.url, in server mode"),
     compute("vllm_server_timeout", "240.0", "rollout.vllm.start_limit, in server mode"),
-    no_effect("vllm_group_port", "weights go to servers by files (docs/servers.md)"),
+    no_effect("vllm_group_port", "weights go to servers by files, or over any free port (docs/servers.md)"),
     no_effect("vllm_gpu_memory_utilization", kEngine),
     no_effect("vllm_max_model_length", kRowBound),
     no_effect("vllm_tensor_parallel_size", kEngine),

@@ -59,7 +59,7 @@ void set_tensor_parallel(Translation& t) {
   if (size <= 1)
     t.note(kName, "1: every rank has whole layers");
   else
-    t.set("actor.tensor_model_parallel_size", size, {kName}, "changes memory and speed only");
+    t.set("actor.tensor_model_parallel_size", size, {kName}, reasons::kSpeed);
 }
 
 // `part`: "actor" or "critic".
