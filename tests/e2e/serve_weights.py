@@ -48,7 +48,7 @@ class Trainer:
     def __init__(self):
         self.store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False, timeout=LIMIT)
         info = {"master_address": "127.0.0.1", "master_port": self.store.port, "rank_offset": 1, "world_size": 2}
-        with Beside(lambda: call("/init_weight_transfer_engine", {"init_info": info})):
+        with Meanwhile(lambda: call("/init_weight_transfer_engine", {"init_info": info})):
             options = dist.ProcessGroupGloo._Options()
             options._timeout = LIMIT
             options._devices = [dist.ProcessGroupGloo.create_device(hostname="127.0.0.1")]
@@ -58,15 +58,15 @@ class Trainer:
         """Sends the weights, or only the first of them."""
         lists = {"names": list(weights), "dtype_names": [str(w.dtype).split(".")[1] for w in weights.values()],
                  "shapes": [list(w.shape) for w in weights.values()]}
-        with Beside(lambda: call("/update_weights", {"update_info": lists}, expect)):
+        with Meanwhile(lambda: call("/update_weights", {"update_info": lists}, expect)):
             for tensor in list(weights.values())[:num_sent]:
                 self.group.broadcast([tensor.contiguous()], dist.BroadcastOptions()).wait()
             if num_sent is not None:
                 self.group = None  # its sockets are closed, as those of a trainer that was killed
 
 
-class Beside:
-    """Does something on another thread meanwhile, and raises what it raised."""
+class Meanwhile:
+    """Runs `work` on another thread during the block. Its error is raised at the end of the block."""
 
     def __init__(self, work):
         self.error = None
@@ -87,6 +87,16 @@ class Beside:
             raise self.error
 
 
+def load(trainer, parts, version):
+    """A whole update: the weights come in as many calls as there are parts."""
+    call("/pause?mode=wait")
+    call("/start_weight_update")
+    for part in parts:
+        trainer.update(part)
+    call("/finish_weight_update", {"weight_version": version})
+    call("/resume")
+
+
 original = read_weights()
 norm = "model.norm.weight"
 changed = {name: (w * 2 if name == norm else w) for name, w in original.items()}
@@ -95,21 +105,17 @@ assert version is None
 
 call("/start_weight_update", {}, 409)  # nobody has connected
 trainer = Trainer()
-call("/pause?mode=wait")
-call("/start_weight_update")
-trainer.update(changed)
-call("/finish_weight_update", {"weight_version": "7"})
-call("/resume")
+load(trainer, [changed], "7")
 after, version = sampled()
 assert version == 7 and after != before, (after, before)
 print("a whole set is loaded")
 
-# In two calls, and in another format that holds the same numbers.
 call("/pause?mode=wait")
 call("/start_weight_update")
-half = len(original) // 2
-trainer.update(dict(list(original.items())[:half]))
-call("/update_weights", {"update_info": {"names": [next(iter(original))], "dtype_names": ["float32"], "shapes": [[1]]}}, 409)
+items = list(original.items())
+half = len(items) // 2
+trainer.update(dict(items[:half]))
+call("/update_weights", {"update_info": {"names": [items[0][0]], "dtype_names": ["float32"], "shapes": [[1]]}}, 409)
 print("a weight that comes twice is refused")
 
 # That has ended the connection. The weights in use are those of the last whole set.
@@ -117,13 +123,7 @@ call("/finish_weight_update", {}, 409)
 call("/resume")
 assert sampled() == (after, 7)
 trainer = Trainer()
-call("/pause?mode=wait")
-call("/start_weight_update")
-items = list(original.items())
-trainer.update(dict(items[:half]))
-trainer.update(dict(items[half:]))
-call("/finish_weight_update", {"weight_version": "8"})
-call("/resume")
+load(trainer, [dict(items[:half]), dict(items[half:])], "8")
 assert sampled() == (before, 8)
 print("a set in two calls is loaded")
 
@@ -139,11 +139,7 @@ print("half a set is never loaded")
 # A trainer that hangs does not keep the next one away.
 hangs = Trainer()
 next_one = Trainer()
-call("/pause?mode=wait")
-call("/start_weight_update")
-next_one.update(changed)
-call("/finish_weight_update", {"weight_version": "10"})
-call("/resume")
+load(next_one, [changed], "10")
 assert sampled() == (after, 10)
 print("a new trainer takes the place of one that hangs")
 
