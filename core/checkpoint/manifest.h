@@ -24,7 +24,7 @@
 namespace mortise {
 
 inline constexpr std::string_view kManifestFile = "manifest.json";
-inline constexpr std::string_view kStateIndexFile = "state.safetensors.index.json";  // parts.h draws it
+inline constexpr std::string_view kStateIndexFile = "state.safetensors.index.json";  // parts.h shows its form
 
 struct ManifestEntry {
   std::string path;

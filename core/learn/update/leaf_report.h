@@ -21,8 +21,8 @@ struct LeafReport {
   std::vector<double> router;  // what the routers told (router_losses.h); empty: nothing
 };
 
-// `leaves` by micro-batch: those of this rank before the call, all of them after it. Leaves of a rank behind its first
-// skipped one are empty: nobody needs them.
+// `leaves` by micro-batch: those of this rank before the call, all of them after it. Once a rank has skipped one, its later
+// ones are empty, because nobody needs them.
 Result<> exchange_leaves(const RankShare& share, std::vector<LeafReport>& leaves);
 
 }  // namespace mortise

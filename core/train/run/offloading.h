@@ -1,4 +1,4 @@
-// *.offload: which numbers of a run lie in files in place of memory, and where. And what becomes of memory that is freed.
+// *.offload: which numbers of a run are in files instead of memory, and where. Also: giving freed memory back.
 // Thread rule: one thread.
 #pragma once
 
@@ -16,9 +16,9 @@ namespace mortise {
 Result<> offload_optimizer(Env& env, const LoadedConfig& loaded, const std::string& table, Model& model,
                            Optimizer& optimizer);
 
-// The program else keeps freed pages for its next step (keep_freed_memory in apps/mortise). The gaps between them are a sixth
-// of a run's memory. A run that is short of it calls this: large tensors then give their pages back when they go, and what
-// is free now does so at once.
+// Gives free memory back to the system now, and from now on also that of each large tensor when it is freed. Without this
+// call the program keeps freed pages for its next step (keep_freed_memory in apps/mortise), and the gaps between them are
+// a sixth of a run's memory. For runs that have little memory.
 void give_freed_pages_back();
 
 // The weights of the reference, if ref.offload says so. Not for the view of an adapter's base.

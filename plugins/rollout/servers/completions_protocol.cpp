@@ -113,7 +113,7 @@ std::string too_long(const ServerRequest& request, const ServerFacts& facts) {
          " tokens. Raise the server's limit (vLLM: --max-model-len), or lower data.max_response_length";
 }
 
-// A paused server has new weights: names them and goes on.
+// The calls after a paused server has loaded new weights: they name the weights, and the server samples again.
 std::vector<HttpCall> after_weights(std::int64_t version) {
   const AnswerJson named = {{"new_version", std::to_string(version)}};
   return {{"/update_weight_version", json_line(named), false, true},
