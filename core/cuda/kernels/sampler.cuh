@@ -52,7 +52,7 @@ struct KeptRow {
   int32_t num_dropped;
 
   __device__ float mass(float logit) const { return expf((logit - best) * inverse_temperature); }
-  // Without regard to num_dropped. A mass that is not a number stays, so that the log-prob tells of it.
+  // Ignores num_dropped. A mass that is not a number stays, so that the log-prob is not a number either.
   __device__ float kept_mass(int32_t i) const {
     if (i >= vocab || order_of(logits[i]) < least) return 0.0F;
     const float own = mass(logits[i]);

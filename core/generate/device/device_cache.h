@@ -2,7 +2,7 @@
 // the place of one that leaves.
 //
 // make_slot_cache: by libtorch's operators, on any device. One tensor for each layer, with slots as long as the longest sample.
-// A step reads all slots up to the longest and masks what is not there.
+// A step reads all slots up to the longest and masks the rest.
 // make_paged_cache: by kernels. Pages of 16 tokens; samples of a group share the full pages of their prompt. A step reads what
 // each sample has. Pages for the longest completion are taken when a sample enters, so that the table of pages changes only
 // when samples come or go.
@@ -21,17 +21,17 @@ namespace mortise {
 class DeviceCache {
  public:
   virtual ~DeviceCache() = default;
-  // Before a step of at most so many slots, of which the longest gets so many tokens. What is there stays.
+  // Before a step: makes room for num_slots slots, the longest of them with `longest` tokens. The cache keeps what it has.
   virtual void prepare(int64_t num_slots, int64_t longest) = 0;
   // One slot for each sample of a new sequence of `length` tokens, which grows to at most `most_tokens`.
   virtual void add_slots(int64_t count, int64_t length, int64_t most_tokens) = 0;
   virtual void remove_slot(int64_t slot) = 0;
   virtual void clear() = 0;  // no slots
   virtual void free() = 0;   // no slots, and no memory
-  // The rotated rows [L, Q] of the new sequence that the slots [first, first + count) begin with.
+  // Writes the keys and values of a new sequence into the slots [first, first + count). qkv_LQ is rotated.
   virtual void fill(int64_t layer, int64_t first, int64_t count, const at::Tensor& qkv_LQ) = 0;
-  // For a pass of one more token in every slot: how its layers read and write the cache. `positions_N`: the tokens that each
-  // slot has, where the model lies. `options` must not outlive the cache and the positions.
+  // For a pass of one more token in every slot: how its layers read and write the cache. `positions_N`: how many
+  // tokens each slot has, on the model's device. `options` must not outlive the cache and the positions.
   virtual void read_by(const at::Tensor& positions_N, int64_t longest, ForwardOptions& options) = 0;
 };
 

@@ -25,7 +25,7 @@ struct DeviceDraw {
   SampledToken* out = nullptr;
 };
 
-// Draws that the device was told to make. Their tokens come to the host while it works on.
+// Draws that the device has started. Their tokens come to the host while the device continues.
 struct StartedDraws {
   at::Tensor drawn;  // MortiseCudaDrawn of each row as bytes, where the logits are
   at::Tensor host;   // the same on the host, when `copied` has happened
@@ -40,13 +40,13 @@ class DeviceSampler {
   DeviceSampler(const Model& model, RandomPurpose purpose, const DeviceKernels* kernels)
       : model_(model), purpose_(purpose), kernels_(kernels) {}
 
-  // Row i of `hidden_NH` is of rows[i].
+  // rows[i] draws from row i of `hidden_NH`.
   void run(const at::Tensor& hidden_NH, std::span<const DeviceDraw> rows) const;
 
   // Whether the device draws the next token of this sample.
   [[nodiscard]] bool draws_on_device(const RunningSample& sample) const;
-  // Starts the draws of samples that the device draws, and does not wait for them. `num_later`: tokens of each sample that
-  // are drawn, and that it does not have yet.
+  // Starts the draws of samples that the device draws, and does not wait for them. `num_later`: how many
+  // tokens of each sample are drawn already, but not yet in its sequence.
   [[nodiscard]] StartedDraws start(const at::Tensor& hidden_NH, std::span<const RunningSample* const> samples,
                                    int64_t num_later) const;
   // Waits for the tokens.

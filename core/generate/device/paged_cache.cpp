@@ -28,7 +28,7 @@ class PagedCache final : public DeviceCache {
     const int64_t longest = std::max(most_tokens, length + 1), each = device_pages_of(longest);
     const auto shared = static_cast<size_t>(length / kKernelPageTokens);
     const size_t first = pages_.size();
-    // What can run out of memory comes first: nothing has changed then.
+    // Allocations come first, so nothing has changed if memory runs out.
     reserve_turns(longest);
     reserve_pages(each + (count - 1) * (each - static_cast<int64_t>(shared)));
     for (int64_t i = 0; i < count; ++i) {
@@ -138,7 +138,7 @@ class PagedCache final : public DeviceCache {
   void give_back(int32_t page) {
     if (--users_[static_cast<size_t>(page)] == 0) unused_.push_back(page);
   }
-  // At least so many unused pages; if there are too few, twice the pages or more. What is there stays.
+  // Makes sure that at least `count` pages are unused. A cache that must grow at least doubles, and keeps its contents.
   void reserve_pages(int64_t count) {
     const int64_t missing = count - static_cast<int64_t>(unused_.size());
     if (missing <= 0) return;
@@ -152,7 +152,7 @@ class PagedCache final : public DeviceCache {
       part->resize(static_cast<size_t>(config.num_layers));
       for (at::Tensor& layer : *part) {
         at::Tensor larger = at::empty({after, config.num_kv_heads, kKernelPageTokens, config.head_dim}, numbers);
-        // A layer has more pages than `before` if memory ran out behind it the last time.
+        // A layer may have more than `before` pages already, if memory ran out at a later layer the last time.
         if (layer.defined()) larger.narrow(0, 0, before).copy_(layer.narrow(0, 0, before));
         layer = std::move(larger);
       }
@@ -168,7 +168,7 @@ class PagedCache final : public DeviceCache {
     if (length <= known) return;
     const int64_t count = std::max(length, known * 2);
     const auto made = [&](const RopeConfig& rope) {
-      // The engine turns no sequence by factors for longer ones, unless rope_length says so.
+      // The engine rotates every sequence as a short one, unless rope_length asks for the factors of longer ones.
       const RopeTable host =
           make_rope_table(rope, config.head_dim, count, at::kFloat, std::max<int64_t>(1, config.rope_length));
       return RopeTable{host.cos_PR2.to(model_.device().device), host.sin_PR2.to(model_.device().device)};

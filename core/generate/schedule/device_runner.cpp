@@ -114,7 +114,7 @@ class DeviceRunner final : public StepRunner {
     ahead_.reset();
     for (Slot& slot : slots_) slot.is_ahead = false;
   }
-  // The slots as before that step, which is computed again.
+  // Undoes the step ahead: the slots are as before it, and the next call computes it again.
   void cancel_ahead() {
     for (Slot& slot : slots_) slot.length -= slot.is_ahead ? 1 : 0;
     forget_ahead();
