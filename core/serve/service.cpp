@@ -74,19 +74,19 @@ class StreamedAnswer final : public ServedSink {
       for (; choice.num_decoded < sequence.ids.size(); ++choice.num_decoded)
         take(choice, choice.decoder->push(sequence.ids[choice.num_decoded]));
     }
-    const size_t end = shown_end(choice.text, choice.sent, held_bytes_);
-    const std::string& reasoning = choice.channels.reasoning;
+    const HarmonyText& text = choice.text;
+    const size_t end = shown_end(text.answer, choice.sent, held_bytes_);
     const size_t reasoning_end =
-        shown_end(reasoning, choice.sent_reasoning, choice.channels.is_in_reasoning() ? held_bytes_ : 0);
+        shown_end(text.reasoning, choice.sent_reasoning, text.is_in_reasoning() ? held_bytes_ : 0);
     const bool has_text = end > choice.sent || reasoning_end > choice.sent_reasoning;
     if (!has_text && !(a_.call.returns_ids && sequence.ids.size() > choice.num_sent)) return;
-    send(request, sequence, choice, {choice.text.substr(0, end), reasoning.substr(0, reasoning_end)}, false);
+    send(request, sequence, choice, end, reasoning_end, false);
   }
   void finished(size_t request, const ServedSequence& sequence) override {
     num_tokens_ += static_cast<int64_t>(sequence.ids.size());
     Choice& choice = choice_of(request, sequence);
-    const std::string text = final_text(request, sequence, choice);
-    send(request, sequence, choice, {text, choice.channels.reasoning}, true);
+    take_whole(request, sequence, choice);
+    send(request, sequence, choice, choice.text.answer.size(), choice.text.reasoning.size(), true);
     if (--num_left_ > 0) return;
     if (a_.call.streams_usage) {
       Json last = chunk_of(a_.head, a_.call, *a_.texts, Json::array());
@@ -106,9 +106,8 @@ class StreamedAnswer final : public ServedSink {
  private:
   struct Choice {
     std::optional<IncrementalDecoder> decoder;
-    std::string text;
-    HarmonyText channels;       // used with CompletionCall::splits_channels; `text` is then its answer
-    size_t sent = 0;            // bytes of the text
+    HarmonyText text;           // without CompletionCall::splits_channels all of it is the answer
+    size_t sent = 0;            // bytes of the answer
     size_t sent_reasoning = 0;  // bytes
     size_t num_decoded = 0;     // tokens
     size_t num_sent = 0;        // tokens
@@ -122,21 +121,21 @@ class StreamedAnswer final : public ServedSink {
     return entry->second;
   }
   void take(Choice& choice, const std::string& piece) const {
+    if (a_.call.splits_channels)
+      choice.text.push(piece);
+    else
+      choice.text.answer += piece;
+  }
+  // All that a client may read of a completion that has ended.
+  void take_whole(size_t request, const ServedSequence& sequence, Choice& choice) const {
+    const ServedRequest& asked = a_.call.requests[request];
+    choice.text = HarmonyText();
     if (!a_.call.splits_channels) {
-      choice.text += piece;
+      choice.text.answer = visible_text(a_.call, asked, *a_.texts, sequence);
       return;
     }
-    choice.channels.push(piece);
-    choice.text = choice.channels.answer;
-  }
-  // All that a client may read as text of a completion that has ended.
-  std::string final_text(size_t request, const ServedSequence& sequence, Choice& choice) const {
-    const ServedRequest& asked = a_.call.requests[request];
-    if (!a_.call.splits_channels) return visible_text(a_.call, asked, *a_.texts, sequence);
-    choice.channels = HarmonyText();
-    choice.channels.push(channel_text(a_.call, asked, *a_.texts, sequence));
-    choice.channels.finish();
-    return choice.channels.answer;
+    choice.text.push(channel_text(a_.call, asked, *a_.texts, sequence));
+    choice.text.finish();
   }
   static size_t shown_end(const std::string& text, size_t sent, size_t held) {
     size_t end = text.size() > held ? text.size() - held : 0;
@@ -144,15 +143,18 @@ class StreamedAnswer final : public ServedSink {
       --end;  // never half a character
     return std::max(end, sent);
   }
-  // The part of `text` that was not sent before.
-  static std::string unsent(const std::string& text, size_t& sent) {
-    if (text.size() <= sent) return {};
-    return text.substr(std::exchange(sent, text.size()));
+  // The part of `text` before `end` that was not sent before.
+  static std::string unsent(const std::string& text, size_t end, size_t& sent) {
+    if (end <= sent) return {};
+    const size_t begin = std::exchange(sent, end);
+    return text.substr(begin, end - begin);
   }
-  // `shown`: all that the client may have read after this event.
-  void send(size_t request, const ServedSequence& sequence, Choice& choice, const NewText& shown, bool is_last) {
+  // The client gets the answer up to `end`, and the reasoning up to `reasoning_end`.
+  void send(size_t request, const ServedSequence& sequence, Choice& choice, size_t end, size_t reasoning_end,
+            bool is_last) {
     Json choices = Json::array();
-    const NewText news{unsent(shown.text, choice.sent), unsent(shown.reasoning, choice.sent_reasoning)};
+    const NewText news{unsent(choice.text.answer, end, choice.sent),
+                       unsent(choice.text.reasoning, reasoning_end, choice.sent_reasoning)};
     choices.push_back(streamed_choice(a_.call, *a_.texts, request, sequence, choice.num_sent, news, is_last));
     choice.num_sent = sequence.ids.size();
     event(dump_json(chunk_of(a_.head, a_.call, *a_.texts, std::move(choices))));
