@@ -22,16 +22,7 @@ class EveryFamily : public testing::TestWithParam<std::pair<Family, bool>> {};
 
 TEST_P(EveryFamily, FastEqualsPlain) {
   Fixture setup = make_setup(GetParam().first, GetParam().second);
-  const PackedBatch batch = *pack_rows(setup.rows(), {.vocab_size = 23});
-  const Loss fast = forward_backward(setup.model, batch, LayerPath::kFast);
-  const auto fast_gradients = take_gradients(setup.model);
-  const Loss plain = forward_backward(setup.model, batch, LayerPath::kPlain);
-  const auto plain_gradients = take_gradients(setup.model);
-  EXPECT_CLOSE(fast.log_prob, plain.log_prob, 1e-10);
-  for (size_t i = 0; i < fast_gradients.size(); ++i) {
-    EXPECT_LT(relative_l2(fast_gradients[i], plain_gradients[i]), 1e-10) << setup.model.parameters()[i].name;
-    EXPECT_GT(plain_gradients[i].abs().max().item<double>(), 0.0) << setup.model.parameters()[i].name;
-  }
+  expect_fast_equals_plain(setup);
 }
 
 TEST_P(EveryFamily, GradientsEqualFiniteDifferences) {
