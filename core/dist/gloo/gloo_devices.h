@@ -1,31 +1,18 @@
-// The network interfaces of Gloo. Only files that include c10d's headers include this one.
+// The network interfaces of Gloo.
 #pragma once
 
-#include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
-
-#include <cstdlib>
 #include <memory>
 #include <string>
 #include <vector>
 
+namespace gloo::transport {
+class Device;
+}
+
 namespace mortise {
 
 // GLOO_SOCKET_IFNAME names the interfaces, as in PyTorch. Otherwise it is that of `address`; empty: the host name's.
-inline std::vector<std::shared_ptr<::gloo::transport::Device>> gloo_devices(const std::string& address) {
-  std::vector<std::shared_ptr<::gloo::transport::Device>> found;
-  if (const char* names = std::getenv("GLOO_SOCKET_IFNAME"); names != nullptr && *names != '\0') {
-    std::string rest = names;
-    while (!rest.empty()) {
-      const size_t end = rest.find(',');
-      found.push_back(c10d::ProcessGroupGloo::createDeviceForInterface(rest.substr(0, end)));
-      rest = end == std::string::npos ? "" : rest.substr(end + 1);
-    }
-  } else if (!address.empty()) {
-    found.push_back(c10d::ProcessGroupGloo::createDeviceForHostname(address));
-  } else {
-    found.push_back(c10d::ProcessGroupGloo::createDefaultDevice());
-  }
-  return found;
-}
+// Throws what c10d throws, for example for an interface that this machine lacks.
+std::vector<std::shared_ptr<gloo::transport::Device>> gloo_devices(const std::string& address);
 
 }  // namespace mortise
