@@ -50,10 +50,11 @@ namespace {
 
 constexpr size_t kStackBytes = 64 << 10;
 
-// The fiber's function, called after the sanitizer has learnt of its stack.
-struct Start {
+// The fiber's function, called after the sanitizer has learnt of its stack. Its size keeps the stack at a multiple of 16.
+struct alignas(16) Start {
   void (*function)(void*);
   void* argument;
+  void* asan;
 };
 
 [[maybe_unused]] const void** host_stack = nullptr;  // where a fiber that begins notes the stack it came from
@@ -62,7 +63,7 @@ struct Start {
 void first(void* it) {
   const Start start = *static_cast<const Start*>(it);
 #if defined(MORTISE_ASAN)
-  __sanitizer_finish_switch_fiber(nullptr, host_stack, host_stack_bytes);
+  __sanitizer_finish_switch_fiber(start.asan, host_stack, host_stack_bytes);
 #endif
   start.function(start.argument);
 }
@@ -71,10 +72,9 @@ void first(void* it) {
 
 void Fiber::start(void (*function)(void*), void* argument) {
   if (!stack_) stack_.reset(new char[kStackBytes]);
-  asan_ = nullptr;
   const uintptr_t end = (reinterpret_cast<uintptr_t>(stack_.get()) + kStackBytes) & ~uintptr_t{15};
   auto* const start = reinterpret_cast<Start*>(end) - 1;
-  *start = {function, argument};
+  *start = {function, argument, asan_};
   // Seven words that mortise_cuda_switch pops: r15 r14 r13 r12 rbx rbp and the return address. mortise_cuda_first then
   // begins with a stack that 16 divides, as a call needs.
   auto* const words = reinterpret_cast<uintptr_t*>(start) - 7;

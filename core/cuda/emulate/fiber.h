@@ -20,7 +20,7 @@ class Fiber {
   friend class FiberHost;
   std::unique_ptr<char[]> stack_;
   void* top_ = nullptr;
-  [[maybe_unused]] void* asan_ = nullptr;
+  [[maybe_unused]] void* asan_ = nullptr;  // the sanitizer's copy of the stack, which the next start() uses again
 };
 
 // The thread that enters fibers.

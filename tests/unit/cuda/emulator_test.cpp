@@ -1,5 +1,6 @@
 // The emulator finds the faults that it says it finds, in every order.
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 
 #include "cuda/kernels/dialect.cuh"
 
@@ -50,6 +51,22 @@ TEST(CudaEmulator, ReportsAReadOfWhatNobodyWrote) {
               static_cast<void>(int{numbers[threadIdx.x]});
             }).find("before anything wrote it"),
             std::string::npos);
+}
+
+long peak_kib() {
+  rusage usage{};
+  getrusage(RUSAGE_SELF, &usage);
+  return usage.ru_maxrss;
+}
+
+// The sanitizer's copies of the threads' stacks are used again, too: once they took 17 GB.
+TEST(CudaEmulator, ManyBlocksNeedTheMemoryOfOne) {
+  emulator_options() = {};
+  const auto meet = [] { __syncthreads(); };
+  launch({1}, {256}, meet);
+  const long before = peak_kib();
+  launch({200}, {256}, meet);
+  EXPECT_LT(peak_kib() - before, 64 << 10);
 }
 
 TEST(CudaEmulator, BarriersOrderMemory) {
