@@ -1,6 +1,7 @@
 #!/bin/bash
-# headers_alone.sh SDK_INCLUDE TESTS_SDK: compiles every SDK header alone and twice, pedantically, in each supported
-# language version, with each compiler of this machine. Prints what it tried, and says if clang is missing.
+# headers_alone.sh SDK_INCLUDE TESTS_SDK: compiles every SDK header alone and twice, pedantically, with each compiler of this
+# machine, in the newest C and C++. The older versions get all headers in one source, which shows the words that they lack.
+# Prints what it tried, and says if clang is missing.
 set -u
 include=$1 tests=$2
 scratch=$(mktemp -d)
@@ -21,18 +22,22 @@ for pair in gcc:g++ clang:clang++; do
     echo "$c is not installed: not tried"
     continue
   fi
+  : >"$scratch/all.c"
   for header in $(cd "$include" && find mortise -name '*.h'); do
-    printf '#include <%s>\n#include <%s>\n' "$header" "$header" >"$scratch/one.c"
-    for standard in c11 c17; do try "$c" "$standard" c "$scratch/one.c"; done
-    for standard in c++17 c++20 c++23; do try "$cxx" "$standard" c++ "$scratch/one.c"; done
+    printf '#include <%s>\n#include <%s>\n' "$header" "$header" | tee -a "$scratch/all.c" >"$scratch/one.c"
+    try "$c" c17 c "$scratch/one.c"
+    try "$cxx" c++23 c++ "$scratch/one.c"
     tried=$((tried + 1))
   done
   # torch.hpp needs libtorch: tests/sdk/torch_vanilla.cpp compiles it.
+  cp "$scratch/all.c" "$scratch/all.cpp"
   for header in $(cd "$include" && find mortise/cpp -name '*.hpp' ! -name torch.hpp); do
-    printf '#include <%s>\n#include <%s>\n' "$header" "$header" >"$scratch/one.cpp"
-    for standard in c++17 c++20 c++23; do try "$cxx" "$standard" c++ "$scratch/one.cpp"; done
+    printf '#include <%s>\n#include <%s>\n' "$header" "$header" | tee -a "$scratch/all.cpp" >"$scratch/one.cpp"
+    try "$cxx" c++23 c++ "$scratch/one.cpp"
     tried=$((tried + 1))
   done
+  try "$c" c11 c "$scratch/all.c"
+  for standard in c++17 c++20; do try "$cxx" "$standard" c++ "$scratch/all.cpp"; done
   for standard in c11 c17; do try "$c" "$standard" c "$tests/layout.c"; done
 done
 echo "$tried headers tried, $faults faults"
