@@ -121,7 +121,8 @@ Result<std::optional<FoundCheckpoint>> first_valid(const Path& run_dir, const st
   std::vector<std::string> warnings;
   for (const CheckpointRef& ref : candidates) {
     Result<Manifest> manifest = verify(ref.path);
-    if (!manifest.ok() && manifest.error().kind == ErrorKind::kRankFailure) return manifest.error();
+    const ErrorKind kind = manifest.ok() ? ErrorKind::kData : manifest.error().kind;
+    if (kind == ErrorKind::kRankFailure || kind == ErrorKind::kConfig) return manifest.error();
     if (manifest.ok() && manifest->place == ref.place)
       return std::optional<FoundCheckpoint>(FoundCheckpoint{ref, *std::move(manifest), std::move(warnings)});
     warnings.push_back(!manifest.ok() ? "skipped a checkpoint: " + manifest.error().to_string()

@@ -64,7 +64,8 @@ struct FoundCheckpoint {
 Result<std::optional<FoundCheckpoint>> find_newest_valid(Env& env, const Path& run_dir);
 // Its two halves, for ranks that verify together. The checkpoints in the order in which they are tried, unchecked:
 Result<std::vector<CheckpointRef>> resume_candidates(Env& env, const Path& run_dir);
-// The first of them that `verify` accepts. A rank that failed says nothing about a checkpoint: that Error is returned.
+// The first of them that `verify` accepts. Errors of the kinds kRankFailure and kConfig say nothing about a checkpoint:
+// a rank has failed, or sees another disk. They are returned.
 using VerifyCheckpoint = std::function<Result<Manifest>(const Path& checkpoint_dir)>;
 Result<std::optional<FoundCheckpoint>> first_valid(const Path& run_dir, const std::vector<CheckpointRef>& candidates,
                                                    const VerifyCheckpoint& verify);

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "foundation/base/hints.h"
 #include "foundation/base/text.h"
 #include "train/loop/decision.h"
 
@@ -20,6 +21,10 @@ Result<Manifest> verify_on_ranks(Env& env, Communicator& ranks, const Path& chec
   const std::string text = TRY(on_main_rank(ranks, kStage, read));
   Manifest manifest = TRY(parse_manifest(text, (checkpoint_dir / kManifestFile).string()));
   const auto verify = [&]() -> Result<std::string> {
+    if (!env.exists(checkpoint_dir / kManifestFile)) {
+      return Error{ErrorKind::kConfig, "it does not see the checkpoint that rank 0 has chosen", checkpoint_dir.string(),
+                   hints::kSharedDisk};
+    }
     TRY(verify_share(env, checkpoint_dir, manifest, {ranks.rank(), ranks.size()}));
     return std::string();
   };

@@ -168,6 +168,25 @@ TEST(VerifyOnRanks, AMissingFileIsFound) {
   }
 }
 
+// A rank whose disk is not the others'.
+TEST(VerifyOnRanks, ARankThatDoesNotSeeTheCheckpointIsNamed) {
+  class Elsewhere : public test::ForwardingEnv {
+   public:
+    Elsewhere() : ForwardingEnv(default_env()) {}
+    bool exists(const Path&) override { return false; }
+  };
+  const test::TempDir dir;
+  const Path checkpoint = save_step(dir.path(), 3);
+  Elsewhere elsewhere;
+  test::on_ranks(kRanks, [&](Communicator& ranks) {
+    Env& env = ranks.rank() == 2 ? static_cast<Env&>(elsewhere) : default_env();
+    const std::string error = error_of(verify_on_ranks(env, ranks, checkpoint));
+    EXPECT_THAT(error, HasSubstr("rank 2: it does not see the checkpoint that rank 0 has chosen"));
+    EXPECT_THAT(error, HasSubstr("a disk that all ranks share"));
+    EXPECT_EQ(error_of(find_newest_on_ranks(env, ranks, dir.path())), error);
+  });
+}
+
 // A rank that fails says nothing about the checkpoint: the run does not fall back to an older one.
 TEST(VerifyOnRanks, AFailedRankIsNoDamage) {
   const test::TempDir dir;
