@@ -85,8 +85,8 @@ Path save_step(const Path& run_dir, int64_t step) {
 
 std::vector<std::string> entries_of(const Path& checkpoint) {
   std::vector<std::string> names;
-  for (const ManifestEntry& entry : read_manifest(default_env(), checkpoint).value().entries)
-    names.push_back(entry.path);
+  const Manifest manifest = read_manifest(default_env(), checkpoint).value();
+  for (const ManifestEntry& entry : manifest.entries) names.push_back(entry.path);
   return names;
 }
 
@@ -106,7 +106,8 @@ TEST(VerifyOnRanks, EachFileIsHashedByOneRank) {
     EXPECT_OK(verify_on_ranks(reads[static_cast<size_t>(ranks.rank())], ranks, checkpoint));
   });
   uint64_t total = 0, largest = 0;
-  for (const ManifestEntry& entry : read_manifest(default_env(), checkpoint).value().entries) {
+  const Manifest manifest = read_manifest(default_env(), checkpoint).value();
+  for (const ManifestEntry& entry : manifest.entries) {
     int times = 0;
     for (ReadCounts& read : reads) times += read.times[Path(entry.path).filename().string()];
     EXPECT_EQ(times, 1) << entry.path;
@@ -213,7 +214,7 @@ std::map<std::string, uint64_t> touched_bytes(const Path& folder) {
   return touched;
 }
 
-// Of the state of all ranks, a rank reads its own part.
+// A rank reads its own part of the state, and only the heads of the files of other ranks.
 TEST(VerifyOnRanks, ARankLoadsItsPartOfTheState) {
   const test::TempDir dir;
   const Path path = save_step(dir.path(), 3);
