@@ -111,7 +111,10 @@ TEST(DeviceRuns, RanksShareTheStateAndTheTokens) {
   const std::string settings = kFew + kAsDevice +
                                "'reward.0.pattern=^[0-4]' actor.ppo_max_token_len_per_gpu=30 trainer.num_threads=1 "
                                "algorithm.adv_estimator=gae ";
-  const std::string sequence = "actor.ulysses_sequence_parallel_size=2 critic.ulysses_sequence_parallel_size=2 ";
+  // Passes of 30 tokens, however many ranks share them.
+  const std::string sequence =
+      "actor.ulysses_sequence_parallel_size=2 critic.ulysses_sequence_parallel_size=2 "
+      "actor.ppo_max_token_len_per_gpu=15 ";
   const char* weights = "global_step_3/huggingface/model.safetensors";
   for (const std::string how : {"model.dtype=float64 ", "trainer.deterministic=true "}) {
     const TaskFolder task;
