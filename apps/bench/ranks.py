@@ -94,13 +94,13 @@ def prepare(args):
     return json.loads((PEERS / "workloads.json").read_text())[args.workload]
 
 
-def parse(rounds, add_more=None):
+def parse(rounds, add_more=None, workload="c2"):
     """The options of a benchmark of steps; `add_more` adds its own."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--program", required=True, type=Path)
     parser.add_argument("--packs", required=True, type=Path)
     parser.add_argument("--out", required=True, type=Path)
-    parser.add_argument("--workload", default="c2")
+    parser.add_argument("--workload", default=workload)
     parser.add_argument("--rounds", type=int, default=rounds)
     parser.add_argument("--steps", type=int, default=8)
     if add_more:

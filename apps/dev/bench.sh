@@ -21,7 +21,8 @@
 #   busy      the quickstart's step next to one busy process, two of them, a second run, and a fork storm, each as a ratio
 #             to a step alone (--rounds N, --steps N, --cores N, SCENARIO...). It needs an otherwise idle machine
 #   ranks     2 ranks with 1 thread each against 1 process with 2 threads, in turns, and the bytes they send (--rounds N,
-#             --steps N, --workload c1|c2, --deterministic); installs the oracles
+#             --steps N, --workload c1|c2, --deterministic); installs the oracles. --trl: both next to the same two runs of
+#             TRL with accelerate over Gloo (--workload c1,c1v,c2, --rounds N, --steps N)
 #   ahead     sampling on a server with one core and training with another, in turn and ahead (trainer.mode), in turns
 #             (--rounds N, --steps N, --workload c1|c2); installs the oracles
 #   memory    the peak memory of runs against what --dry-run says of them (--steps N, CASE...); installs the oracles
@@ -107,7 +108,9 @@ case $what in
     install_oracles || die $exit_download "the oracles could not be installed (see $(log_file oracles))"
     say "building"
     build release mortise packs bench_packs >"$log" 2>&1 || { tail -n 40 "$log" >&2; exit 1; }
-    exec "$oracles_dir/bin/python" "apps/bench/$what.py" --program build/release/bin/mortise \
+    script=$what
+    if [[ $what == ranks && ${1:-} == --trl ]]; then script=ranks_trl && shift; fi
+    exec "$oracles_dir/bin/python" "apps/bench/$script.py" --program build/release/bin/mortise \
       --packs build/release/lib/mortise/bench_packs --out "build/bench/$what" "$@"
     ;;
   scale)

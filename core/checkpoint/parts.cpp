@@ -4,8 +4,10 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <functional>
 #include <map>
 #include <memory>
+#include <numeric>
 #include <utility>
 
 #include "foundation/base/hints.h"
@@ -24,24 +26,19 @@ int64_t numbers_of(std::span<const int64_t> shape) { return num_elements(shape).
 
 const RankedTensor* ranked(const TensorView& tensor) { return dynamic_cast<const RankedTensor*>(tensor.source.get()); }
 
-// The rank that writes each of the tensors which every rank has, by name: the largest first, to the rank with least.
+// The rank that writes each of the tensors which every rank has, by name. They are sorted by name.
 std::map<std::string, int> writers_of(const StateSnapshot& state, int num_ranks) {
-  std::vector<std::pair<uint64_t, std::string>> by_size;
+  std::vector<uint64_t> sizes;
+  std::vector<std::string> names;
   for (const TensorView& tensor : state.tensors) {
     const RankedTensor* const one = ranked(tensor);
     if (one == nullptr || !one->is_everywhere()) continue;
-    by_size.emplace_back(static_cast<uint64_t>(numbers_of(tensor.shape)) * dtype_bytes(tensor.dtype), tensor.name);
+    sizes.push_back(static_cast<uint64_t>(numbers_of(tensor.shape)) * dtype_bytes(tensor.dtype));
+    names.push_back(tensor.name);
   }
-  std::ranges::sort(by_size, [](const auto& a, const auto& b) {
-    return a.first != b.first ? a.first > b.first : a.second < b.second;
-  });
-  std::vector<uint64_t> loads(static_cast<size_t>(num_ranks), 0);
+  const std::vector<int> ranks = spread_by_size(sizes, num_ranks);
   std::map<std::string, int> writers;
-  for (const auto& [bytes, name] : by_size) {
-    const auto least = std::ranges::min_element(loads);
-    *least += bytes;
-    writers[name] = static_cast<int>(least - loads.begin());
-  }
+  for (size_t i = 0; i < names.size(); ++i) writers[names[i]] = ranks[i];
   return writers;
 }
 
@@ -67,6 +64,20 @@ Result<DType> read_dtype(const Json& object, std::string_view where) {
 }
 
 }  // namespace
+
+std::vector<int> spread_by_size(std::span<const uint64_t> sizes, int num_ranks) {
+  std::vector<size_t> by_size(sizes.size());
+  std::iota(by_size.begin(), by_size.end(), size_t{0});
+  std::ranges::stable_sort(by_size, std::ranges::greater(), [&](size_t i) { return sizes[i]; });
+  std::vector<uint64_t> loads(static_cast<size_t>(num_ranks), 0);
+  std::vector<int> ranks(sizes.size(), 0);
+  for (const size_t i : by_size) {
+    const auto least = std::ranges::min_element(loads);
+    *least += sizes[i];
+    ranks[i] = static_cast<int>(least - loads.begin());
+  }
+  return ranks;
+}
 
 std::string written_part_text(const WrittenPart& part) {
   Json entries = Json::array(), pieces = Json::array();

@@ -24,7 +24,7 @@
 
 namespace mortise {
 
-// Which of the ranks that write a checkpoint together this process is. One rank writes everything.
+// Which of the ranks that write or check a checkpoint together this process is. One rank has everything.
 struct SaveShare {
   int rank = 0;
   int size = 1;
@@ -39,6 +39,10 @@ struct StatePiece {
   int64_t num_columns = 0;  // not 0: `count` numbers are all rows of so many columns, and `begin` is the first column
   std::string file;
 };
+
+// The rank that gets each of these sizes, so that all get about as many bytes: the largest first, to the rank with least.
+// All ranks compute the same.
+[[nodiscard]] std::vector<int> spread_by_size(std::span<const uint64_t> sizes, int num_ranks);
 
 // What a rank has written. The one that commits the checkpoint needs it of all.
 struct WrittenPart {

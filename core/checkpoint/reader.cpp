@@ -49,15 +49,19 @@ bool is_further(const CheckpointRef& a, const CheckpointRef& b) {
   return a.place != b.place ? a.place > b.place : a.path.filename() > b.path.filename();  // '.' last
 }
 
+std::optional<CheckpointRef> checkpoint_ref(const Path& run_dir, const std::string& name) {
+  // A replaced checkpoint counts as one of its place if a save was cut off between its two renames, and as the
+  // fall-back of a damaged one.
+  const size_t skip = name.starts_with(kReplaced) ? kReplaced.size() : 0;
+  const auto place = parse_checkpoint_name(std::string_view(name).substr(skip));
+  return place ? std::optional(CheckpointRef{*place, run_dir / name}) : std::nullopt;
+}
+
 Result<std::vector<CheckpointRef>> list_checkpoints(Env& env, const Path& run_dir) {
   std::vector<CheckpointRef> found;
   if (!env.exists(run_dir)) return found;
   for (const std::string& name : TRY(env.list_dir(run_dir))) {
-    // A replaced checkpoint counts as one of its place if a save was cut off between its two renames, and as the
-    // fall-back of a damaged one.
-    const size_t skip = name.starts_with(kReplaced) ? kReplaced.size() : 0;
-    if (const auto place = parse_checkpoint_name(std::string_view(name).substr(skip)))
-      found.push_back({*place, run_dir / name});
+    if (const auto ref = checkpoint_ref(run_dir, name)) found.push_back(*ref);
   }
   std::sort(found.begin(), found.end(), is_further);
   return found;
@@ -68,7 +72,7 @@ Path best_checkpoint(Env& env, const Path& run_dir) {
   return name.ok() && parse_checkpoint_name(trim(*name)) ? run_dir / trim(*name) : Path();
 }
 
-Result<Manifest> verify_checkpoint(Env& env, const Path& checkpoint_dir) {
+Result<Manifest> read_manifest(Env& env, const Path& checkpoint_dir) {
   const Path path = checkpoint_dir / kManifestFile;
   if (!env.exists(checkpoint_dir))
     return Error{ErrorKind::kData, "the checkpoint does not exist", checkpoint_dir.string(),
@@ -78,7 +82,6 @@ Result<Manifest> verify_checkpoint(Env& env, const Path& checkpoint_dir) {
                  "the folder is not a complete checkpoint; resume from another one"};
   const std::string text = TRY(env.read_file(path, limits::kMaxManifestBytes));
   Manifest manifest = TRY(parse_manifest(text, path.string()));
-  for (const ManifestEntry& entry : manifest.entries) TRY(verify_entry(env, checkpoint_dir, entry));
   for (const std::string_view needed : {kStateJsonFile, kStateTensorsFile}) {
     if (manifest.find(needed) == nullptr)
       return Error{ErrorKind::kData, "the manifest has no entry " + quote(needed), checkpoint_dir.string(),
@@ -87,16 +90,39 @@ Result<Manifest> verify_checkpoint(Env& env, const Path& checkpoint_dir) {
   return manifest;
 }
 
-Result<std::optional<FoundCheckpoint>> find_newest_valid(Env& env, const Path& run_dir) {
-  std::vector<std::string> warnings;
+Result<> verify_share(Env& env, const Path& checkpoint_dir, const Manifest& manifest, const SaveShare& share) {
+  std::vector<uint64_t> sizes;
+  for (const ManifestEntry& entry : manifest.entries) sizes.push_back(entry.size_bytes);
+  const std::vector<int> ranks = spread_by_size(sizes, share.size);
+  for (size_t i = 0; i < ranks.size(); ++i) {
+    if (ranks[i] == share.rank) TRY(verify_entry(env, checkpoint_dir, manifest.entries[i]));
+  }
+  return {};
+}
+
+Result<Manifest> verify_checkpoint(Env& env, const Path& checkpoint_dir) {
+  Manifest manifest = TRY(read_manifest(env, checkpoint_dir));
+  TRY(verify_share(env, checkpoint_dir, manifest, {}));
+  return manifest;
+}
+
+Result<std::vector<CheckpointRef>> resume_candidates(Env& env, const Path& run_dir) {
   std::vector<CheckpointRef> candidates = TRY(list_checkpoints(env, run_dir));
   if (const Result<std::string> latest = env.read_file(run_dir / kLatestFile, 4096); latest.ok()) {
     const Path named = run_dir / trim(*latest);
     std::stable_partition(candidates.begin(), candidates.end(),
                           [&](const CheckpointRef& ref) { return ref.path == named; });
   }
+  return candidates;
+}
+
+Result<std::optional<FoundCheckpoint>> first_valid(const Path& run_dir, const std::vector<CheckpointRef>& candidates,
+                                                   const VerifyCheckpoint& verify) {
+  std::vector<std::string> warnings;
   for (const CheckpointRef& ref : candidates) {
-    Result<Manifest> manifest = verify_checkpoint(env, ref.path);
+    Result<Manifest> manifest = verify(ref.path);
+    const ErrorKind kind = manifest.ok() ? ErrorKind::kData : manifest.error().kind;
+    if (kind == ErrorKind::kRankFailure || kind == ErrorKind::kConfig) return manifest.error();
     if (manifest.ok() && manifest->place == ref.place)
       return std::optional<FoundCheckpoint>(FoundCheckpoint{ref, *std::move(manifest), std::move(warnings)});
     warnings.push_back(!manifest.ok() ? "skipped a checkpoint: " + manifest.error().to_string()
@@ -108,10 +134,19 @@ Result<std::optional<FoundCheckpoint>> find_newest_valid(Env& env, const Path& r
                "restore one from a copy, or start over with another trainer.default_local_dir"};
 }
 
+Result<std::optional<FoundCheckpoint>> find_newest_valid(Env& env, const Path& run_dir) {
+  const auto verify = [&](const Path& path) { return verify_checkpoint(env, path); };
+  return first_valid(run_dir, TRY(resume_candidates(env, run_dir)), verify);
+}
+
 Result<Checkpoint> Checkpoint::open(Env& env, const Path& checkpoint_dir) {
+  return open_verified(env, checkpoint_dir, TRY(verify_checkpoint(env, checkpoint_dir)));
+}
+
+Result<Checkpoint> Checkpoint::open_verified(Env& env, const Path& checkpoint_dir, Manifest manifest) {
   Checkpoint checkpoint;
   checkpoint.path_ = checkpoint_dir;
-  checkpoint.manifest_ = TRY(verify_checkpoint(env, checkpoint_dir));
+  checkpoint.manifest_ = std::move(manifest);
   checkpoint.tensors_ = TRY(SafetensorsFile::open(env, checkpoint_dir / kStateTensorsFile));
   const Path json_path = checkpoint_dir / kStateJsonFile;
   const std::string text = TRY(env.read_file(json_path, limits::kMaxTextFileBytes));

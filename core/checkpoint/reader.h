@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <set>
 #include <string>
@@ -31,6 +32,9 @@ struct CheckpointRef {
 // The order of list_checkpoints: the furthest in the run first, a replaced one behind the one that took its place.
 bool is_further(const CheckpointRef& a, const CheckpointRef& b);
 
+// The checkpoint folder of this name in a run's folder, unchecked; nothing for any other name.
+std::optional<CheckpointRef> checkpoint_ref(const Path& run_dir, const std::string& name);
+
 // Every checkpoint folder in a run's folder, unchecked, the furthest in the run first. A missing run folder has none.
 Result<std::vector<CheckpointRef>> list_checkpoints(Env& env, const Path& run_dir);
 
@@ -40,7 +44,13 @@ Path best_checkpoint(Env& env, const Path& run_dir);
 // Reads one entry and compares size and SHA-256.
 Result<> verify_entry(Env& env, const Path& checkpoint_dir, const ManifestEntry& entry);
 
-// Reads every entry and compares size and SHA-256; the Error names the first entry that is missing or changed.
+// The manifest alone. No entry is read.
+Result<Manifest> read_manifest(Env& env, const Path& checkpoint_dir);
+
+// Verifies the entries of one of several ranks, which have about the same number of bytes. Each entry is in one share.
+Result<> verify_share(Env& env, const Path& checkpoint_dir, const Manifest& manifest, const SaveShare& share);
+
+// Reads every entry and compares size and SHA-256; the Error names an entry that is missing or changed.
 Result<Manifest> verify_checkpoint(Env& env, const Path& checkpoint_dir);
 
 struct FoundCheckpoint {
@@ -52,11 +62,20 @@ struct FoundCheckpoint {
 // belongs to a part of the run that a resume from an earlier step left, or was saved just before a crash. Skipping
 // either is fine.) Nothing if there is none; an Error if there are some and all are damaged.
 Result<std::optional<FoundCheckpoint>> find_newest_valid(Env& env, const Path& run_dir);
+// Its two halves, for ranks that verify together. The checkpoints in the order in which they are tried, unchecked:
+Result<std::vector<CheckpointRef>> resume_candidates(Env& env, const Path& run_dir);
+// The first of them that `verify` accepts. Errors of the kinds kRankFailure and kConfig say nothing about a checkpoint:
+// a rank has failed, or sees another disk. They are returned.
+using VerifyCheckpoint = std::function<Result<Manifest>(const Path& checkpoint_dir)>;
+Result<std::optional<FoundCheckpoint>> first_valid(const Path& run_dir, const std::vector<CheckpointRef>& candidates,
+                                                   const VerifyCheckpoint& verify);
 
 // An opened checkpoint: verified, state parsed, tensors mapped.
 class Checkpoint {
  public:
   static Result<Checkpoint> open(Env& env, const Path& checkpoint_dir);
+  // The same of a checkpoint whose entries have been verified against this manifest.
+  static Result<Checkpoint> open_verified(Env& env, const Path& checkpoint_dir, Manifest manifest);
 
   [[nodiscard]] const Manifest& manifest() const { return manifest_; }
   [[nodiscard]] const Path& path() const { return path_; }

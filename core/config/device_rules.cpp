@@ -25,19 +25,13 @@ class DeviceRules {
     if (use != ConfigUse::kSft) check_sampling();
     if (use == ConfigUse::kEval || samples_alone(use)) return std::move(problems_);
     check_optimizer("actor.optim", config_.actor.optim);
-    if (config_.ranks.zero_stage > 0) refuse("ranks.zero_stage", "shares an optimizer among ranks", "set it to 0");
-    check_tokens("actor.ulysses_sequence_parallel_size", config_.actor.ulysses_sequence_parallel_size);
-    check_tokens("ref.ulysses_sequence_parallel_size", config_.ref.ulysses_sequence_parallel_size.value_or(1));
     if (config_.actor.tensor_model_parallel_size > 1)
       refuse("actor.tensor_model_parallel_size", "shares layers among ranks", "set it to 1");
     return std::move(problems_);
   }
 
   std::vector<Error> run(const DevicePlugins& plugins) {
-    if (plugins.has_critic) {
-      check_optimizer("critic.optim", config_.critic.optim);
-      check_tokens("critic.ulysses_sequence_parallel_size", config_.critic.ulysses_sequence_parallel_size);
-    }
+    if (plugins.has_critic) check_optimizer("critic.optim", config_.critic.optim);
     if (plugins.has_reference && config_.ref.offload != Offloading::kNone)
       refuse("ref.offload", "keeps numbers in files", "set it to none");
     return std::move(problems_);
@@ -70,10 +64,6 @@ class DeviceRules {
     if (optim.optimizer == OptimizerName::kAdamW8Bit)
       refuse(table + ".optimizer", fmt::format("is {}", choice_name(optim.optimizer)), "set it to adamw");
     if (optim.offload != Offloading::kNone) refuse(table + ".offload", "keeps numbers in files", "set it to none");
-  }
-
-  void check_tokens(const std::string& key, int64_t num_ranks) {
-    if (num_ranks > 1) refuse(key, "shares the tokens of a pass among ranks", "set it to 1");
   }
 
   const LoadedConfig& loaded_;

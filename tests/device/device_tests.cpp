@@ -366,6 +366,17 @@ TEST(DeviceRanks, MoveNumbers) {
   });
 }
 
+// Sequence parallel exchanges heads in groups of ranks, which connect their devices for it.
+TEST(DeviceRanks, GroupsMoveNumbers) {
+  on_ranks_of_devices([](Communicator& ranks, const at::Device& device) {
+    for (const Result<Communicator*>& group : {ranks.neighbours(ranks.size()), ranks.strided(1)}) {
+      ASSERT_TRUE(group.ok()) << group.error().to_string();
+      test::expect_sums_in_every_type_and_size(**group, device);
+      test::expect_all_to_all_moves_parts_of_any_size(**group, device);
+    }
+  });
+}
+
 }  // namespace
 }  // namespace mortise
 

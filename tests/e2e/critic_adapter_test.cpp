@@ -5,6 +5,7 @@
 
 #include "foundation/formats/safetensors.h"
 #include "process.h"
+#include "rank_runs.h"
 #include "run_bits.h"
 
 namespace mortise::test {
@@ -67,6 +68,22 @@ TEST(CriticAdapter, IsRefusedWithoutItsHeadAndWithDropout) {
   expect_refused("headless", 2, "the critic's adapter holds no value head");
   expect_refused("named", 3, "modules_to_save names 'score.weight', and the adapter's file has no such tensor");
   expect_refused("dropout", 2, "trained with lora_dropout");
+}
+
+// ranks.zero_stage = 3 spreads the base. Each rank has the whole adapter and its gradient, and a part of its moments.
+TEST(CriticAdapter, ADryRunCountsTheWholeAdapterOfEachRank) {
+  const TinyTask task;
+  const auto critic = [&](int stage, int rank) {
+    const Json shown = dry_run_numbers(
+        task, 2,
+        {"algorithm.adv_estimator=gae", "~algorithm.adv_params", "critic.model.lora_rank=" + std::to_string(rank),
+         "ranks.zero_stage=" + std::to_string(stage)});
+    return shown.at("memory_bytes").at("critic").get<double>();
+  };
+  const double added = critic(0, 16) - critic(0, 8);  // weights, gradients, and two moments of the ranks 8 to 16
+  EXPECT_GT(added, 10000.0);
+  EXPECT_EQ(critic(3, 16) - critic(3, 8), added * 3.0 / 4.0);
+  EXPECT_LT(critic(3, 8), critic(0, 8));
 }
 
 // Nothing is loaded before, and --dry-run refuses it as the run does. A critic without an adapter has weights of its own.

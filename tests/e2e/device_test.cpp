@@ -105,6 +105,41 @@ TEST(DeviceRuns, RanksLearnWhatOneRankLearns) {
   }
 }
 
+// Ranks that share the optimizer, the weights or the tokens of a pass, with the code of a device: what one rank learns. With
+// ZeRO a deterministic run has the same bits.
+TEST(DeviceRuns, RanksShareTheStateAndTheTokens) {
+  const std::string settings = kFew + kAsDevice +
+                               "'reward.0.pattern=^[0-4]' actor.ppo_max_token_len_per_gpu=30 trainer.num_threads=1 "
+                               "algorithm.adv_estimator=gae ";
+  // Passes of 30 tokens, however many ranks share them.
+  const std::string sequence =
+      "actor.ulysses_sequence_parallel_size=2 critic.ulysses_sequence_parallel_size=2 "
+      "actor.ppo_max_token_len_per_gpu=15 ";
+  const char* weights = "global_step_3/huggingface/model.safetensors";
+  for (const std::string how : {"model.dtype=float64 ", "trainer.deterministic=true "}) {
+    const TaskFolder task;
+    const bool is_exact = how.find("deterministic") != std::string::npos;
+    const Outcome one = task.mortise(settings + how + "trainer.default_local_dir=one");
+    ASSERT_EQ(one.code, 0) << one.output;
+    int number = 0;
+    for (const std::string& mesh : {std::string("ranks.zero_stage=1 "), std::string("ranks.zero_stage=2 "),
+                                    std::string("ranks.zero_stage=3 "), sequence, sequence + "ranks.zero_stage=3 "}) {
+      if (is_exact && mesh.starts_with(sequence)) continue;
+      SCOPED_TRACE(mesh + how);
+      const std::string out = "out_" + std::to_string(++number);
+      const Outcome two =
+          task.mortise("launch --nproc 2 " + settings + how + mesh + "trainer.default_local_dir=" + out);
+      ASSERT_EQ(two.code, 0) << two.output;
+      EXPECT_THAT(two.output, HasSubstr("device: the CPU, with the code of a device"));
+      expect_near_rows(task.path() / out, task.path() / "one", "updates.jsonl", 1e-10);
+      expect_near_rows(task.path() / out, task.path() / "one", "metrics.jsonl", 1e-10);
+      if (is_exact) {
+        EXPECT_EQ(hash_of(task.path() / out / weights), hash_of(task.path() / "one" / weights));
+      }
+    }
+  }
+}
+
 // Each rank takes the GPU of its own number.
 TEST(DeviceRuns, SeveralRanksDoNotShareAGpu) {
   const TaskFolder task;
@@ -219,8 +254,7 @@ TEST(DeviceRuns, WhatADeviceCannotDoIsRefused) {
   const TaskFolder task;
   for (const char* setting :
        {"model.layers=plain", "rollout.kernels=base", "rollout.dtype=bfloat16", "rollout.deterministic=true",
-        "actor.optim.optimizer=adamw_8bit", "actor.optim.offload=file", "ranks.zero_stage=1",
-        "actor.ulysses_sequence_parallel_size=2"}) {
+        "actor.optim.optimizer=adamw_8bit", "actor.optim.offload=file", "actor.tensor_model_parallel_size=2"}) {
     const Outcome outcome = task.mortise("train run.toml model.path=absent " + kAsDevice + setting);
     EXPECT_EQ(outcome.code, 2) << setting << outcome.output;
     EXPECT_THAT(outcome.output, HasSubstr("cannot do yet")) << setting;

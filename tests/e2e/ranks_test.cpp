@@ -238,6 +238,13 @@ TEST_F(Ranks, EachRankWritesItsPartOfACheckpoint) {
   const Outcome damaged = mortise("checkpoint verify out/global_step_3");
   EXPECT_EQ(damaged.code, 3);
   EXPECT_NE(damaged.output.find("'state-00003-of-00003.safetensors' was changed"), std::string::npos);
+  // Two ranks find it together, and begin again with the checkpoint before.
+  Group again(std::vector(size_t{2}, words("train", "out", spread)), task_.path());
+  again.expect_all(0);
+  const std::string text = again.text_of(0);
+  EXPECT_NE(text.find("skipped a checkpoint: out/global_step_3: rank "), std::string::npos) << text;
+  EXPECT_NE(text.find("checkpoint entry 'state-00003-of-00003.safetensors' was changed"), std::string::npos) << text;
+  expect_same_bits(bits("out"), bits("alone"), "after a damaged file");
   const char* python = std::getenv("MORTISE_ORACLES_PYTHON");
   if (python == nullptr || *python == '\0') return;
   const Outcome checked = run("HF_HUB_OFFLINE=1 " + std::string(python) + " " + MORTISE_SOURCE_DIR +

@@ -5,6 +5,7 @@
 #include <ATen/Parallel.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty_like.h>
+#include <ATen/ops/from_blob.h>
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -146,11 +147,16 @@ class ThreadRank : public Communicator {
     Result<> wait() override { return {}; }
   };
   static std::string bytes_of(const at::Tensor& tensor) {
-    return {static_cast<const char*>(tensor.const_data_ptr()), tensor.nbytes()};
+    const at::Tensor host = tensor.cpu();
+    return {static_cast<const char*>(host.const_data_ptr()), host.nbytes()};
   }
   static void copy(const std::string& bytes, const at::Tensor& tensor) {
     EXPECT_EQ(bytes.size(), tensor.nbytes()) << "the ranks sent tensors of different sizes";
-    if (bytes.size() == tensor.nbytes()) std::memcpy(tensor.mutable_data_ptr(), bytes.data(), bytes.size());
+    if (bytes.size() != tensor.nbytes()) return;
+    if (tensor.is_cpu())
+      std::memcpy(tensor.mutable_data_ptr(), bytes.data(), bytes.size());
+    else
+      tensor.copy_(at::from_blob(const_cast<char*>(bytes.data()), tensor.sizes(), tensor.options().device(at::kCPU)));
   }
   static Result<> unused() { return Error{ErrorKind::kInternal, "ranks of threads have no point to point", "", ""}; }
 

@@ -184,6 +184,7 @@ class GlooCommunicator : public Communicator {
     // The ranks connect at the first collective. A number now shows before a model is loaded whether they can.
     const at::Tensor one = at::ones({1}, at::TensorOptions().device(device));
     Result<> sum = reduce(one, c10d::ReduceOp::SUM, "connecting the GPUs");
+    if (sum.ok()) carry_in_parts();
     if (!sum.ok()) {
       sum.error().what += "; NCCL may not be able to connect the ranks";
       sum.error().next += "; look whether each rank has a GPU of its own (NCCL_DEBUG=INFO says more)";
@@ -353,7 +354,6 @@ class GlooCommunicator : public Communicator {
   Result<> leave() override {
     if (is_part_) return {};
     TRY(watch_->leave());
-    if (device_group_) device_group_->shutdown();
     end_alike();
     return {};
   }
@@ -363,6 +363,12 @@ class GlooCommunicator : public Communicator {
   void end_alike() {
     left_ = true;
     for (const auto& [name, part] : parts_) part->end_alike();
+    if (device_group_) device_group_->shutdown();
+  }
+
+  void carry_in_parts() {
+    carries_ = true;
+    for (const auto& [name, part] : parts_) part->carry_in_parts();
   }
 
   // `name` tells its keys in the store from those of other groups.
@@ -376,7 +382,9 @@ class GlooCommunicator : public Communicator {
     own.size = size;
     try {
       auto group = connect_group(store_, name, own);
-      return (parts_[name] = std::make_unique<GlooCommunicator>(std::move(group), store_, watch_, own, name)).get();
+      auto& made = parts_[name] = std::make_unique<GlooCommunicator>(std::move(group), store_, watch_, own, name);
+      made->carries_ = carries_;
+      return made.get();
     } catch (const std::exception& error) {
       return watch_->explain_failure(kStage, c10d_text(error));
     }
@@ -394,9 +402,16 @@ class GlooCommunicator : public Communicator {
   }
 
   static bool is_on_device(const at::Tensor& tensor) { return tensor.defined() && !tensor.is_cpu(); }
-  // What moves a tensor. Not defined: no tensor moves.
+  // What moves a tensor. Not defined: no tensor moves. A part connects its GPUs when the first one comes.
   Result<c10d::Backend*> group_of(const at::Tensor& tensor) {
     if (!is_on_device(tensor)) return static_cast<c10d::Backend*>(group_.get());
+    if (!device_group_ && is_part_ && carries_) {
+      device_group_ = TRY(open_nccl_group({.store = store_,
+                                           .rank = options_.rank,
+                                           .size = options_.size,
+                                           .timeout = options_.timeout,
+                                           .prefix = "nccl/" + name_}));
+    }
     if (device_group_) return device_group_.get();
     return Error{ErrorKind::kInternal, "the ranks have no group for tensors of a device", {}, "please report this"};
   }
@@ -456,6 +471,7 @@ class GlooCommunicator : public Communicator {
   std::string name_;
   bool is_part_;  // its calls do not count in the order of calls, which all ranks of a run share
   bool left_ = false;
+  bool carries_ = false;                                            // tensors of a device may be given
   std::map<std::string, std::unique_ptr<GlooCommunicator>> parts_;  // by name
 };
 

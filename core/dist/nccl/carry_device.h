@@ -11,7 +11,7 @@ namespace mortise {
 // A collective: every rank calls it, each with its own GPU, before the first tensor of a device moves. Connects the ranks.
 // Does nothing for the CPU, for one process, and if it was called before. libtorch's CUDA half is loaded. Errors of kind
 // config say what is missing; those of kind kRankFailure, that the GPUs cannot be connected. Groups of neighbours()
-// and strided() move tensors of the host only.
+// and strided() move such tensors too.
 Result<> carry_device(Communicator& ranks, const at::Device& device);
 
 }  // namespace mortise

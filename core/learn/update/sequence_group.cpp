@@ -62,7 +62,7 @@ TargetShare::TargetShare(std::shared_ptr<SequenceGroup> group, const SequenceSha
 }
 
 at::Tensor TargetShare::own(const at::Tensor& whole_R) const {
-  return is_whole() || !whole_R.defined() ? whole_R : at::index_select(whole_R, 0, index_O_);
+  return is_whole() || !whole_R.defined() ? whole_R : at::index_select(whole_R, 0, index_O_.to(whole_R.device()));
 }
 
 KeptTokens TargetShare::own(const KeptTokens& whole_R) const {
@@ -76,7 +76,7 @@ KeptTokens TargetShare::own(const KeptTokens& whole_R) const {
 at::Tensor TargetShare::whole(const at::Tensor& own_O) const {
   if (is_whole() || !own_O.defined()) return own_O;
   const at::Tensor out = at::zeros({num_targets_}, own_O.options());
-  out.index_copy_(0, index_O_, own_O);
+  out.index_copy_(0, index_O_.to(own_O.device()), own_O);
   group_->sum(out);
   return out;
 }

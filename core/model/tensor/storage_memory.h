@@ -4,6 +4,7 @@
 
 #include <ATen/core/Tensor.h>
 #include <c10/core/Allocator.h>
+#include <c10/core/DeviceGuard.h>
 
 namespace mortise {
 
@@ -11,9 +12,10 @@ inline void free_memory(const c10::Storage& storage) {
   storage.unsafeGetStorageImpl()->set_data_ptr_noswap(c10::DataPtr(nullptr, storage.device()));
 }
 
-// Its numbers are not set.
+// Its numbers are not set. An allocator of GPUs takes memory of the current one.
 inline void allocate_memory(const c10::Storage& storage) {
   c10::StorageImpl* const impl = storage.unsafeGetStorageImpl();
+  const c10::DeviceGuard guard(impl->device());
   impl->set_data_ptr_noswap(c10::GetAllocator(impl->device_type())->allocate(impl->nbytes()));
 }
 

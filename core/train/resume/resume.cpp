@@ -16,6 +16,7 @@
 #include "train/resume/checkpointing.h"
 #include "train/resume/model_state.h"
 #include "train/resume/pack_lock.h"
+#include "train/resume/verify_on_ranks.h"
 #include "train/run/run_data.h"
 #include "train/run/run_parts.h"
 
@@ -171,19 +172,24 @@ Result<std::optional<Checkpoint>> find_resume(Env& env, const LoadedConfig& load
                                               const PluginRegistry& registry, RunKind kind,
                                               const ResumeRequest& request) {
   const TrainerConfig& trainer = loaded.config.trainer;
-  const auto choose = [&]() -> Result<std::string> {
-    const std::string mode = mode_of(trainer, request);
-    if (mode == "never") return std::string();
-    if (mode != "auto") return mode;
-    auto found = TRY(find_newest_valid(env, trainer.default_local_dir));
-    if (!found) return std::string();
-    for (const std::string& warning : found->warnings) log_warn(warning);
-    return found->ref.path.string();
-  };
-  const Path path = TRY(on_main_rank(ranks, "choosing the checkpoint", choose));
-  if (path.empty()) return std::optional<Checkpoint>{};
-  TRY(check_is_checkpoint(env, path, trainer.default_local_dir));
-  Checkpoint checkpoint = TRY(Checkpoint::open(env, path));
+  const auto choose = [&]() -> Result<std::string> { return mode_of(trainer, request); };
+  const std::string mode = TRY(on_main_rank(ranks, "choosing the checkpoint", choose));
+  if (mode.empty() || mode == "never") return std::optional<Checkpoint>{};
+  Path path = mode;
+  std::optional<Manifest> manifest;
+  if (mode == "auto") {
+    auto found = TRY(find_newest_on_ranks(env, ranks, trainer.default_local_dir));
+    if (!found) return std::optional<Checkpoint>{};
+    if (ranks.is_main()) {
+      for (const std::string& warning : found->warnings) log_warn(warning);
+    }
+    path = found->ref.path;
+    manifest = std::move(found->manifest);
+  } else {
+    TRY(check_is_checkpoint(env, path, trainer.default_local_dir));
+    manifest = TRY(verify_on_ranks(env, ranks, path));
+  }
+  Checkpoint checkpoint = TRY(Checkpoint::open_verified(env, path, *std::move(manifest)));
   TRY(check_plugins(registry, loaded, kind));  // a misspelt name is no change of settings
   TRY(check_settings(env, loaded, registry, kind, checkpoint, request.allow_change));
   return std::optional<Checkpoint>(std::move(checkpoint));

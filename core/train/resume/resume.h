@@ -31,7 +31,7 @@ struct ResumeRequest {
 
 // The verified checkpoint to resume from, or nothing for a new start. It is an error, with a list, if settings that can
 // change what the command learns differ from the checkpoint's, or if plugins come from other packs.
-// The main rank chooses for all ranks.
+// The main rank chooses for all ranks, which verify it together.
 Result<std::optional<Checkpoint>> find_resume(Env& env, const LoadedConfig& loaded, Communicator& ranks,
                                               const PluginRegistry& registry, RunKind kind,
                                               const ResumeRequest& request);

@@ -91,6 +91,7 @@ Result<CriticBytes> critic_bytes(Env& env, const PluginRegistry& registry, const
   const auto element = static_cast<double>(num_bytes(dtype));
   const double activations = critic_activation_bytes(critic, trained, config, critic_pass_options(config),
                                                      critic_rows_per_update(config, plan_batches(config)));
+  const double matrices = unit_bytes(critic, element).all;
   if (lora) {
     double weights =
         weight_bytes(critic, dtype, WeightCopies::kMasters) + static_cast<double>(lora->num_added) * element;
@@ -101,7 +102,9 @@ Result<CriticBytes> critic_bytes(Env& env, const PluginRegistry& registry, const
                        static_cast<double>(lora->num_trained) * element,
                        trained.largest_moments,
                        0.0,
-                       activations};
+                       activations,
+                       matrices,
+                       static_cast<double>(lora->num_added - lora->num_trained) * element};
   }
   const double weights = trained_weight_bytes(critic, dtype, config.critic.optim);
   return CriticBytes{weights,
@@ -110,7 +113,9 @@ Result<CriticBytes> critic_bytes(Env& env, const PluginRegistry& registry, const
                      static_cast<double>(critic.num_parameters()) * element,
                      trained.largest_moments,
                      config.critic.optim.master_weights ? master_bytes(critic, dtype) : 0.0,
-                     activations};
+                     activations,
+                     matrices,
+                     0.0};
 }
 
 // Bytes of a number that a save as "stored" writes. Matrices in four bits become plain numbers of the embedding's dtype.

@@ -87,7 +87,7 @@ void share_weights(const UnitBytes& units, const UnitBytes& trained, const RunCo
   memory.weights = units.all / num_ranks;
   memory.gathered = std::max(2.0 * units.layer, units.largest_end);
   if (memory.reference > 0) memory.reference -= others;
-  if (critic.weights > 0) memory.critic -= critic.weights * (1.0 - 1.0 / num_ranks);
+  memory.critic -= critic.matrices * (1.0 - 1.0 / num_ranks) + critic.merged;  // its adapter, norms and head stay
   if (has_lora || config.trainer.deterministic) return;
   memory.gradients = trained.all / num_ranks + trained.ends + trained.layer;
 }

@@ -73,6 +73,8 @@ struct CriticBytes {
   double largest_moments = 0;  // those of the parameter that has most
   double masters = 0;          // the part of `weights` that has bfloat16 copies
   double activations = 0;      // in its largest pass on a rank
+  double matrices = 0;         // the part of `weights` that ranks.zero_stage = 3 spreads
+  double merged = 0;           // ... and the part that exists for the layers in use only
 };
 // CriticBytes::activations. `cut` and `rows_per_update` are those of the critic.
 double critic_activation_bytes(const ModelConfig& critic, const TrainedSize& trained, const RunConfig& config,

@@ -1,15 +1,21 @@
 // A model on a device whose memory the host cannot touch (support/locked_device.h): sampling never reads it from the host,
 // never mixes tensors of host and device, and draws the tokens of CPU tensors.
+#include <ATen/ops/empty.h>
+#include <ATen/ops/zeros_like.h>
+
 #include <filesystem>
 #include <functional>
 #include <map>
 
 #include "generate/engine.h"
 #include "learn/optim/rules.h"
+#include "learn/optim/weight_shards.h"
 #include "learn/update/critic_learner.h"
+#include "learn/update/owned_gradient.h"
 #include "learner_fixture.h"
 #include "model/layers/lora_dropout.h"
 #include "support/locked_device.h"
+#include "support/thread_ranks.h"
 #include "unit/model/gradient_fixture.h"
 
 namespace mortise {
@@ -197,6 +203,77 @@ TEST(LockedDevice, OptimizersTakeTheStepsOfTheCpu) {
       EXPECT_LT((got[p] - want[p]).abs().max().item<float>(), 1e-6F) << "rule " << i << ", parameter " << p;
       EXPECT_GT((want[p] - random_tensor(want[p].sizes().vec(), 1, at::kFloat)).abs().max().item<float>(), 1e-3F);
     }
+  }
+}
+
+// Ranks that share the optimizer exchange weights and gradients there.
+TEST(LockedDevice, RanksOfZeroTakeTheStepsOfOne) {
+  const std::vector<int64_t> sizes{Shards::kBlock + 11, 37, Shards::kBlock + 3};
+  const auto steps = [&](Communicator& ranks, const c10::Device& device) {
+    std::vector<OptimizedParameter> parameters;
+    for (size_t i = 0; i < sizes.size(); ++i)
+      parameters.push_back({"p" + std::to_string(i), random_tensor({sizes[i]}, 50 + i, at::kFloat).to(device), i != 1});
+    AdamW optimizer(parameters, {}, "actor.optim", {&ranks, 1});
+    for (uint64_t update = 1; update <= 3; ++update) {
+      std::vector<at::Tensor> gradients;
+      for (size_t i = 0; i < sizes.size(); ++i)
+        gradients.push_back(random_tensor({sizes[i]}, 100 * update + i, at::kFloat).to(device));
+      if (optimizer.is_sharded()) {
+        ShardUnit& unit = optimizer.units().front();
+        unit.own_gradient = at::empty({unit.shards.of(ranks.rank()).size()}, gradients[0].options());
+        std::vector<RankGradient> terms;  // rank 0 has the gradient, and the others add nothing
+        for (int rank = 0; rank < ranks.size(); ++rank) {
+          terms.push_back({rank, gradients});
+          for (at::Tensor& one : terms.back().tensors) {
+            if (rank > 0) one = at::zeros_like(one);
+          }
+        }
+        const AddTerms add = [](const std::vector<at::Tensor>& list, const at::Tensor& own) {
+          own.zero_();
+          for (const at::Tensor& one : list) own.add_(one);
+        };
+        EXPECT_TRUE(reduce_to_owned(ranks, unit.shards, terms, add, unit.own_gradient).ok());
+      } else {
+        for (size_t i = 0; i < sizes.size(); ++i) parameters[i].tensor.mutable_grad() = gradients[i];
+      }
+      EXPECT_TRUE(optimizer.step(1e-2, clip_factor(optimizer.grad_norm().value(), 1.0)).ok());
+    }
+    std::vector<at::Tensor> out;
+    for (const OptimizedParameter& one : parameters) out.push_back(on_host(one.tensor.detach()));
+    return out;
+  };
+  const std::vector<at::Tensor> want = steps(alone(), at::kCPU);
+  test::on_ranks(2, [&](Communicator& ranks) {
+    const std::vector<at::Tensor> got = steps(ranks, test::locked_device());
+    for (size_t i = 0; i < want.size(); ++i) EXPECT_LT(max_difference(got[i], want[i]), 1e-6) << i;
+  });
+}
+
+// Spread weights are gathered there, and ranks that share tokens exchange heads there.
+TEST(LockedDevice, RanksThatShareWeightsOrTokensGiveTheValuesOfOne) {
+  const RandomRows rows(false, {.vocab = 23});
+  const auto values = [&](const ComputeDevice& device, Communicator& ranks, int stage, int sequence_size) {
+    const ModelConfig config = *as_classifier(small_config(Family::kQwen2, false), 1);
+    Model critic = PlacedPolicy::place(*Model::random(config, 5), device);
+    if (stage == 3) WeightShards::spread(critic, ranks, ShardCut::kBlocks);
+    AdamW optimizer(TestPolicy::parameters(critic), {});
+    CriticOptions options;
+    options.learner.ranks.communicator = &ranks;
+    if (sequence_size > 1) options.learner.share_tokens(std::make_shared<SequenceGroup>(ranks, sequence_size));
+    const CriticLearner learner(critic, optimizer, options);
+    const auto out = learner.values(rows.batch);
+    EXPECT_TRUE(out.ok()) << out.error().to_string();
+    return out.ok() ? *out : std::vector<float>();
+  };
+  const std::vector<float> want = values(as_device(), alone(), 0, 1);
+  ASSERT_FALSE(want.empty());
+  for (const auto& [stage, sequence_size] : std::vector<std::pair<int, int>>{{3, 1}, {0, 2}, {3, 2}}) {
+    SCOPED_TRACE("ZeRO " + std::to_string(stage) + ", sp " + std::to_string(sequence_size));
+    test::on_ranks(2, [&, stage = stage, sequence_size = sequence_size](Communicator& ranks) {
+      const std::vector<float> got = values(locked(), ranks, stage, sequence_size);
+      ASSERT_EQ(got.size(), want.size());
+      for (size_t i = 0; i < want.size(); ++i) EXPECT_NEAR(got[i], want[i], 1e-5F) << i;
+    });
   }
 }
 

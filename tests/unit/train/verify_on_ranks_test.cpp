@@ -1,0 +1,245 @@
+// Ranks that verify a checkpoint together: who reads which bytes, and who learns of a bad one.
+#include "train/resume/verify_on_ranks.h"
+
+#include <gmock/gmock.h>
+
+#include <algorithm>
+#include <fstream>
+#include <map>
+#include <mutex>
+
+#include "checkpoint/writer.h"
+#include "foundation/base/tensor_pieces.h"
+#include "support/forwarding_env.h"
+#include "support/temp_dir.h"
+#include "support/thread_ranks.h"
+#include "train/resume/resume.h"
+
+namespace mortise {
+namespace {
+
+using test::error_of;
+using testing::HasSubstr;
+
+constexpr int kRanks = 3;
+
+// Counts how often a rank maps each file, and their bytes.
+class ReadCounts : public test::ForwardingEnv {
+ public:
+  ReadCounts() : ForwardingEnv(default_env()) {}
+  Result<MappedFile> map_file(const Path& path) override {
+    MappedFile file = TRY(base().map_file(path));
+    ++times[path.filename().string()];
+    bytes += file.bytes().size();
+    return file;
+  }
+  std::map<std::string, int> times;
+  uint64_t bytes = 0;
+};
+
+// Moments of which each of three ranks has a third.
+struct Moments final : Stateful {
+  static constexpr int64_t kPart = int64_t{1} << 20;
+
+  explicit Moments(int of_rank) : rank(of_rank), own(kPart, static_cast<float>(of_rank + 1)) {}
+  [[nodiscard]] std::string state_name() const override { return "moments"; }
+  Result<> save_state(StateWriter& writer) const override {
+    const TensorView view{"", DType::kF32, {kPart}, std::as_bytes(std::span(own)), nullptr};
+    writer.put_source("m", DType::kF32, std::array{kPart * kRanks},
+                      std::make_shared<RankedTensor>(view, kPart * rank, kPart));
+    return {};
+  }
+  Result<> load_state(StateReader& reader) override {
+    const TensorView all = TRY(reader.get_tensor("m", DType::kF32, std::array{kPart * kRanks}));
+    return read_tensor_bytes(all, static_cast<uint64_t>(kPart * rank) * sizeof(float),
+                             std::as_writable_bytes(std::span(own)));
+  }
+  int rank;
+  std::vector<float> own;
+};
+
+// A checkpoint of three ranks, with files of unequal sizes.
+Path save_step(const Path& run_dir, int64_t step) {
+  CheckpointWriterOptions options;
+  options.sync = false;
+  std::vector<WrittenPart> parts;
+  std::vector<CheckpointRequest> requests;
+  std::vector<Moments> states;
+  Path temporary;
+  for (int rank = 0; rank < kRanks; ++rank) states.emplace_back(rank);
+  for (int rank = 0; rank < kRanks; ++rank) {
+    StatefulRegistry registry;
+    EXPECT_OK(registry.add(states[static_cast<size_t>(rank)]));
+    CheckpointRequest& request = requests.emplace_back();
+    request.place = {step, {}};
+    request.state = registry.save().value();
+    for (int file = 0; file < 4; ++file)
+      request.files.push_back(checkpoint_text_file("huggingface/file_" + std::to_string(file),
+                                                   std::string(size_t{1000} << (3 * file), 'a')));
+    CheckpointWriter writer(default_env(), run_dir, options);
+    if (rank == 0) temporary = writer.begin(request).value();
+    parts.push_back(writer.write_part(temporary, request, {rank, kRanks}).value());
+  }
+  return CheckpointWriter(default_env(), run_dir, options).commit(temporary, requests[0], parts).value().path;
+}
+
+std::vector<std::string> entries_of(const Path& checkpoint) {
+  std::vector<std::string> names;
+  const Manifest manifest = read_manifest(default_env(), checkpoint).value();
+  for (const ManifestEntry& entry : manifest.entries) names.push_back(entry.path);
+  return names;
+}
+
+void flip_last_byte(const Path& path) {
+  std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
+  file.seekg(-1, std::ios::end);
+  const char byte = static_cast<char>(file.get());
+  file.seekp(-1, std::ios::end);
+  file.put(static_cast<char>(byte ^ 1));
+}
+
+TEST(VerifyOnRanks, EachFileIsHashedByOneRank) {
+  const test::TempDir dir;
+  const Path checkpoint = save_step(dir.path(), 3);
+  std::vector<ReadCounts> reads(kRanks);
+  test::on_ranks(kRanks, [&](Communicator& ranks) {
+    EXPECT_OK(verify_on_ranks(reads[static_cast<size_t>(ranks.rank())], ranks, checkpoint));
+  });
+  uint64_t total = 0, largest = 0;
+  const Manifest manifest = read_manifest(default_env(), checkpoint).value();
+  for (const ManifestEntry& entry : manifest.entries) {
+    int times = 0;
+    for (ReadCounts& read : reads) times += read.times[Path(entry.path).filename().string()];
+    EXPECT_EQ(times, 1) << entry.path;
+    total += entry.size_bytes;
+    largest = std::max(largest, entry.size_bytes);
+  }
+  uint64_t sum = 0;
+  for (const ReadCounts& read : reads) {
+    sum += read.bytes;
+    EXPECT_LE(read.bytes, total / kRanks + largest / 4);
+  }
+  EXPECT_EQ(sum, total);
+}
+
+TEST(VerifyOnRanks, ABadByteInAnyFileIsFoundByAllRanks) {
+  const test::TempDir dir;
+  const Path older = save_step(dir.path(), 1);
+  const Path newest = save_step(dir.path(), 3);
+  const std::vector<std::string> names = entries_of(newest);
+  ASSERT_GE(names.size(), 9U);
+  for (const std::string& name : names) {
+    flip_last_byte(newest / name);
+    std::vector<std::string> errors(kRanks);
+    test::on_ranks(kRanks, [&](Communicator& ranks) {
+      errors[static_cast<size_t>(ranks.rank())] = error_of(verify_on_ranks(default_env(), ranks, newest));
+      const auto found = find_newest_on_ranks(default_env(), ranks, dir.path());
+      EXPECT_OK(found);
+      if (!found.ok() || !found->has_value()) return ADD_FAILURE() << name;
+      EXPECT_EQ((*found)->ref.path, older);
+      EXPECT_EQ((*found)->warnings.size(), 1U);
+      EXPECT_THAT((*found)->warnings.front(), HasSubstr("'" + name + "' was changed"));
+    });
+    for (const std::string& error : errors) {
+      EXPECT_EQ(error, errors.front());
+      EXPECT_THAT(error, testing::ContainsRegex("rank [012]: checkpoint entry '" + name + "' was changed"));
+      EXPECT_THAT(error, HasSubstr("resume from an earlier one"));
+    }
+    flip_last_byte(newest / name);
+  }
+  flip_last_byte(newest / kManifestFile);
+  test::on_ranks(kRanks, [&](Communicator& ranks) {
+    EXPECT_FALSE(verify_on_ranks(default_env(), ranks, newest).ok());
+    EXPECT_EQ(find_newest_on_ranks(default_env(), ranks, dir.path()).value()->ref.path, older);
+  });
+}
+
+// A file that one rank does not see counts as missing, whoever has its share.
+TEST(VerifyOnRanks, AMissingFileIsFound) {
+  const test::TempDir dir;
+  const Path checkpoint = save_step(dir.path(), 3);
+  for (const std::string& name : entries_of(checkpoint)) {
+    std::filesystem::rename(checkpoint / name, checkpoint / "away");
+    test::on_ranks(kRanks, [&](Communicator& ranks) {
+      EXPECT_THAT(error_of(verify_on_ranks(default_env(), ranks, checkpoint)), HasSubstr("'" + name + "' is missing"));
+      EXPECT_THAT(error_of(find_newest_on_ranks(default_env(), ranks, dir.path())),
+                  HasSubstr("no checkpoint can be loaded"));
+    });
+    std::filesystem::rename(checkpoint / "away", checkpoint / name);
+  }
+}
+
+// A rank whose disk is not the others'.
+TEST(VerifyOnRanks, ARankThatDoesNotSeeTheCheckpointIsNamed) {
+  class Elsewhere : public test::ForwardingEnv {
+   public:
+    Elsewhere() : ForwardingEnv(default_env()) {}
+    bool exists(const Path&) override { return false; }
+  };
+  const test::TempDir dir;
+  const Path checkpoint = save_step(dir.path(), 3);
+  Elsewhere elsewhere;
+  test::on_ranks(kRanks, [&](Communicator& ranks) {
+    Env& env = ranks.rank() == 2 ? static_cast<Env&>(elsewhere) : default_env();
+    const std::string error = error_of(verify_on_ranks(env, ranks, checkpoint));
+    EXPECT_THAT(error, HasSubstr("rank 2: it does not see the checkpoint that rank 0 has chosen"));
+    EXPECT_THAT(error, HasSubstr("a disk that all ranks share"));
+    EXPECT_EQ(error_of(find_newest_on_ranks(env, ranks, dir.path())), error);
+  });
+}
+
+// A rank that fails says nothing about the checkpoint: the run does not fall back to an older one.
+TEST(VerifyOnRanks, AFailedRankIsNoDamage) {
+  const test::TempDir dir;
+  save_step(dir.path(), 1);
+  const auto refuse = [](const Path&) -> Result<Manifest> {
+    return Error{ErrorKind::kRankFailure, "rank 2 was killed", "", ""};
+  };
+  const auto candidates = resume_candidates(default_env(), dir.path()).value();
+  ASSERT_EQ(candidates.size(), 1U);
+  EXPECT_EQ(first_valid(dir.path(), candidates, refuse).error().kind, ErrorKind::kRankFailure);
+}
+
+// Bytes of the files below `folder` that this process has touched through its mappings.
+std::map<std::string, uint64_t> touched_bytes(const Path& folder) {
+  std::map<std::string, uint64_t> touched;
+  std::ifstream maps("/proc/self/smaps");
+  std::string line, file;
+  while (std::getline(maps, line)) {
+    if (const size_t path = line.find('/'); path != std::string::npos && line.find('-') < line.find(' '))
+      file = line.substr(path).starts_with(folder.string()) ? Path(line.substr(path)).filename().string() : "";
+    else if (line.starts_with("Rss:") && !file.empty())
+      touched[file] += std::stoull(line.substr(4)) * 1024;
+  }
+  return touched;
+}
+
+// A rank reads its own part of the state, and only the heads of the files of other ranks.
+TEST(VerifyOnRanks, ARankLoadsItsPartOfTheState) {
+  const test::TempDir dir;
+  const Path path = save_step(dir.path(), 3);
+  constexpr uint64_t kPartBytes = static_cast<uint64_t>(Moments::kPart) * sizeof(float);
+  for (int rank = 0; rank < kRanks; ++rank) {
+    ASSERT_OK_AND_ASSIGN(Manifest manifest, read_manifest(default_env(), path));
+    ASSERT_OK_AND_ASSIGN(const Checkpoint checkpoint,
+                         Checkpoint::open_verified(default_env(), path, std::move(manifest)));
+    Moments state(rank);
+    state.own.assign(state.own.size(), 0.0F);
+    StatefulRegistry registry;
+    ASSERT_OK(registry.add(state));
+    ASSERT_OK(checkpoint.load_into(registry));
+    EXPECT_EQ(state.own, Moments(rank).own);
+    std::map<std::string, uint64_t> touched = touched_bytes(path);
+    for (int other = 0; other < kRanks; ++other) {
+      const std::string name = "state-0000" + std::to_string(other + 1) + "-of-00003.safetensors";
+      ASSERT_TRUE(touched.contains(name)) << "the test does not see the mapping";
+      if (other == rank)
+        EXPECT_GE(touched[name], kPartBytes) << name;
+      else
+        EXPECT_LT(touched[name], kPartBytes / 4) << name;  // its head, and what the kernel maps with it
+    }
+  }
+}
+
+}  // namespace
+}  // namespace mortise
