@@ -125,8 +125,8 @@ std::map<std::string, std::string> run_settings(Env& env, const Path& folder) {
   return loaded.ok() ? flat_settings(loaded->config) : std::map<std::string, std::string>();
 }
 
-// trainer.rollout_data_dir is relative to where the run was started. That is not known afterwards: besides the path as
-// it stands, its last part is looked for in the run's folder.
+// trainer.rollout_data_dir is relative to where the run was started, which is not known afterwards. The folder of its
+// name in the run's own folder comes first: a run that was copied or moved has its own files, not those of the original.
 std::map<int64_t, Path> find_completion_files(Env& env, const Path& folder,
                                               const std::map<std::string, std::string>& settings) {
   std::map<int64_t, Path> files;
@@ -135,7 +135,7 @@ std::map<int64_t, Path> find_completion_files(Env& env, const Path& folder,
   const auto value = parse_json(setting->second, "trainer.rollout_data_dir");
   if (!value.ok() || !value->is_string()) return files;
   const Path named = value->get<std::string>();
-  for (const Path& place : {named, folder / named.filename()}) {
+  for (const Path& place : {folder / named.filename(), named}) {
     const auto names = env.list_dir(place);
     if (!names.ok()) continue;
     for (const std::string& name : *names) {

@@ -52,6 +52,23 @@ TEST(RunHistory, ReadsMetricsSettingsPluginsAndEvents) {
   EXPECT_EQ(run.completion_files.at(1), dir.path() / "dump/1.jsonl");
 }
 
+TEST(RunHistory, ACopiedRunHasItsOwnCompletions) {
+  const test::TempDir dir;
+  for (const char* run : {"original", "copy"}) {
+    dir.write(std::string(run) + "/metrics.jsonl", "{\"step\": 1}\n");
+    dir.write(std::string(run) + "/dump/1.jsonl", "{}\n");
+    dir.write(std::string(run) + "/config.resolved.toml",
+              "[trainer]\nrollout_data_dir = \"" + (dir / "original/dump").string() + "\"\n");
+  }
+  ASSERT_OK_AND_ASSIGN(const RunHistory copy, read_run_history(default_env(), dir / "copy"));
+  EXPECT_EQ(copy.completion_files.at(1), dir / "copy/dump/1.jsonl");
+  dir.write("elsewhere/metrics.jsonl", "{\"step\": 1}\n");
+  dir.write("elsewhere/config.resolved.toml",
+            "[trainer]\nrollout_data_dir = \"" + (dir / "original/dump").string() + "\"\n");
+  ASSERT_OK_AND_ASSIGN(const RunHistory elsewhere, read_run_history(default_env(), dir / "elsewhere"));
+  EXPECT_EQ(elsewhere.completion_files.at(1), dir / "original/dump/1.jsonl");
+}
+
 TEST(RunHistory, OnlyMetricsAreNeeded) {
   const test::TempDir dir;
   EXPECT_THAT(test::error_of(read_run_history(default_env(), dir.path())), HasSubstr("there is no metrics.jsonl"));
