@@ -124,5 +124,14 @@ def check(driver, folder):
         raise AssertionError("a server that ends is an error of the episode, not an answer to the model")
 
 
+def check_texts(driver):
+    """Half an emoji, as `text[:80]` may leave it, is no UTF-8 and costs no row."""
+    utf8 = driver["utf8"]
+    assert utf8("a\ud83d") == "a\ufffd".encode()
+    assert utf8("\ud83d\ude00 \ude00\u00e9\0") == "\U0001f600 \ufffd\u00e9\0".encode()
+
+
 with tempfile.TemporaryDirectory() as folder:
-    check(load_driver(sys.argv[1]), folder)
+    driver = load_driver(sys.argv[1])
+    check_texts(driver)
+    check(driver, folder)
