@@ -27,7 +27,7 @@ VerlTrainer trainer_of(Translation& t) {
   return file.starts_with("fully_async_ppo") ? VerlTrainer::kFullyAsync : VerlTrainer::kSync;
 }
 
-void set_mode(Translation& t) {
+void set_verl_mode(Translation& t) {
   constexpr std::string_view kFile = "hydra.config_name";
   const VerlTrainer trainer = trainer_of(t);
   if (trainer == VerlTrainer::kOneStepOff)
@@ -193,7 +193,7 @@ void warn_of_other_defaults(Translation& t) {
   const std::string_view key = "hydra.config_name";
   const std::string name = t.text(key);
   if (name == "ppo_trainer" || name == "ppo_trainer.yaml") return t.note_given({key}, "its defaults are those here");
-  if (trainer_of(t) != VerlTrainer::kSync) return;  // what it adds is said by set_mode
+  if (trainer_of(t) != VerlTrainer::kSync) return;  // what it adds is said by set_verl_mode
   t.warn(key, fmt::format("the file {} is not read: what is not on the command line is taken as in verl's ppo_trainer; "
                           "import the resolved file where it says otherwise",
                           quote(name)));
@@ -266,7 +266,7 @@ void prepare_verl(Translation& t) {
 
 void translate_verl(Translation& t) {
   translate_verl_objective(t);
-  set_mode(t);
+  set_verl_mode(t);
   set_batches(t);
   set_sequence_parallel(t, "actor",
                         {"actor.fsdp_config.ulysses_sequence_parallel_size", "actor.veomni.ulysses_parallel_size"});
