@@ -213,7 +213,7 @@ constexpr PeerRule kTrainer[] = {
     no_effect("trainer.max_critic_ckpt_to_keep", "a checkpoint holds actor and critic"),
     no_effect("trainer.balance_batch", "deals rows to processes; an update here has the rows of its prompts in order"),
     refuse("trainer.v1.sampler.custom_sampler.path", "[null]", kPython),
-    refuse("trainer.v1.trainer_mode", R"(["sync"])", 
+    refuse("trainer.v1.trainer_mode", R"(["sync"])",
            "trainer.mode = \"one_step_off\" or \"async\" samples ahead in another order (docs/async.md)"),
     no_effect_below("trainer.v1.*", kV1, "only if steps overlap"),
     no_effect("trainer.use_v1", kWhereItRuns),

@@ -212,8 +212,7 @@ Result<ReportRun> read_report_run(Env& env, const Path& folder, int64_t most_row
     run.completions[last] = std::move(rows);
     const auto most_steps = static_cast<size_t>(std::max<int64_t>(1, most_rows / per_step));
     for (const int64_t step : chosen_steps(run.history.completion_files, most_steps))
-      if (step != last)
-        run.completions[step] = TRY(take_rows(env, run.history.completion_files.at(step), run.history));
+      if (step != last) run.completions[step] = TRY(take_rows(env, run.history.completion_files.at(step), run.history));
   }
   run.findings = diagnose(run.history, newest);
   return run;

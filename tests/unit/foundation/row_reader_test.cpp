@@ -131,7 +131,10 @@ TEST_F(RowReaderTest, CsvFaultsNameTheLineOnWhichTheRowBegins) {
     return open_rows(default_env(), dir_.write("d.csv", bytes), {}).error().next;
   };
   EXPECT_EQ(next_of("a,a\n"), "rename one of the two");
-  EXPECT_EQ(next_of("\xFF\xFE" "a\n"), "convert the file to UTF-8") << "as in a file of UTF-16";
+  EXPECT_EQ(next_of("\xFF\xFE"
+                    "a\n"),
+            "convert the file to UTF-8")
+      << "as in a file of UTF-16";
   EXPECT_THAT(rows_of("d.csv", ",x\n0,1\n"), ElementsAre("2 {\"Unnamed: 0\":\"0\",\"x\":\"1\"}")) << "pandas' index";
 }
 

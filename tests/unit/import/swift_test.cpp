@@ -319,8 +319,8 @@ TEST(ImportSwift, AStepIsSampledWhileTheOneBeforeItLearns) {
 }
 
 TEST(ImportSwift, WhatWouldChangeTheNumbersIsRefused) {
-  for (const char* arguments : {"--rlhf_type dpo", "--multi_turn_scheduler x",
-                                "--teacher_model_server http://x", "--teacher_adapters a", "--vllm_quantization fp8"}) {
+  for (const char* arguments : {"--rlhf_type dpo", "--multi_turn_scheduler x", "--teacher_model_server http://x",
+                                "--teacher_adapters a", "--vllm_quantization fp8"}) {
     EXPECT_THAT(swift_error(std::string(kBatch) + arguments), HasSubstr("is not supported: ")) << arguments;
   }
   // An adapter that starts from the weights' own directions learns otherwise than one with B = 0.

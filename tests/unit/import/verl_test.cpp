@@ -533,8 +533,9 @@ TEST(ImportVerl, TrainersThatSampleAhead) {
   EXPECT_EQ(verl(script("my.main_ppo", "--config-name=one_step_off_ppo_megatron_trainer.yaml")).trainer.mode,
             TrainMode::kOneStepOff);
   EXPECT_EQ(verl(script("verl.trainer.main_ppo", "")).trainer.mode, TrainMode::kSync);
-  const std::string fully = "data.gen_batch_size=1 data.train_batch_size=0 rollout.total_rollout_steps=512 "
-                            "async_training.staleness_threshold=0.5 async_training.partial_rollout=True";
+  const std::string fully =
+      "data.gen_batch_size=1 data.train_batch_size=0 rollout.total_rollout_steps=512 "
+      "async_training.staleness_threshold=0.5 async_training.partial_rollout=True";
   for (const std::string& text : {script("verl.experimental.fully_async_policy.fully_async_main", fully),
                                   "algorithm.adv_estimator=grpo " + fully}) {
     const std::string error = verl_error(text);

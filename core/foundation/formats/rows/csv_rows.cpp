@@ -180,7 +180,7 @@ Result<> CsvRows::read_header(const RowReaderOptions& options) {
   for (size_t i = 0; i < cells.size(); ++i) {
     CsvColumn column;
     column.name = cells[i].text.empty() ? fmt::format("Unnamed: {}", i) : std::move(cells[i].text);
-    if (find_invalid_utf8(column.name)) 
+    if (find_invalid_utf8(column.name))
       return bad_header("a name in the header is not UTF-8", "convert the file to UTF-8");
     if (!names.insert(column.name).second)
       return bad_header(fmt::format("the header has the column {} twice", quote(column.name)), "rename one of the two");
