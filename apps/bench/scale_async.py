@@ -4,7 +4,7 @@
 
 Rates, shapes and the costs of decoding and learning are those of scale.py. async_modes.py has the modes, and asserts in
 each run that no group is lost and none is too old. The split between samplers and trainer is the best of 15.
-`./dev bench ahead` measures the modes on this machine; nothing is measured here.
+`./dev bench async` measures the modes on this machine; nothing is measured here.
 """
 import argparse
 from dataclasses import replace

@@ -1,4 +1,4 @@
-# ./dev bench [peers|step|decode|train|passes|head|losses|device|languages|tokenizer|rewards|scan|busy|ranks|ahead|memory|scale] [options]: benchmarks of the hot paths. A
+# ./dev bench [peers|step|decode|train|passes|head|losses|device|languages|tokenizer|rewards|scan|busy|ranks|async|memory|scale] [options]: benchmarks of the hot paths. A
 # ratio compares two programs within one run. Tests never assert a time.
 #   peers     Mortise and TRL in turns (c1, c1v, c2; --runs N, --variant best|kl|default|bfloat16); installs the oracles
 #   step      where the time of a step goes, by stage and kind of operation, against this machine's limits ([c1|c1v|c2 ...]
@@ -23,12 +23,12 @@
 #   ranks     2 ranks with 1 thread each against 1 process with 2 threads, in turns, and the bytes they send (--rounds N,
 #             --steps N, --workload c1|c2, --deterministic); installs the oracles. --trl: both next to the same two runs of
 #             TRL with accelerate over Gloo (--workload c1,c1v,c2, --rounds N, --steps N)
-#   ahead     sampling on a server with one core and training with another, in turn and ahead (trainer.mode), in turns
+#   async     sampling on a server with one core and training with another, in turn and ahead (trainer.mode), in turns
 #             (--rounds N, --steps N, --workload c1|c2); installs the oracles
 #   memory    the peak memory of runs against what --dry-run says of them (--steps N, CASE...); installs the oracles
 #   scale     the tables of docs/scale.md: a step on 8 to 1,024 GPUs, simulated. --check: runs of 1 to 4 ranks on this machine
 #             against what the same model says of them (--ranks 1,2, --steps N); installs the oracles. --async: when sampling
-#             ahead pays on 8 to 10,240 GPUs, simulated (docs/async.md); 'ahead' measures it on this machine
+#             ahead pays on 8 to 10,240 GPUs, simulated (docs/async.md); 'async' measures it on this machine
 source apps/dev/lib.sh
 what=${1:-peers}
 [[ $# -gt 0 ]] && shift
@@ -103,7 +103,7 @@ case $what in
     build release mortise make_task packs >"$log" 2>&1 || { tail -n 40 "$log" >&2; exit 1; }
     exec "$system_python" apps/bench/busy.py --bin build/release/bin --out build/bench/busy "$@"
     ;;
-  ranks | ahead | memory)
+  ranks | async | memory)
     need_apt test
     install_oracles || die $exit_download "the oracles could not be installed (see $(log_file oracles))"
     say "building"

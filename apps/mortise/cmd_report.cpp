@@ -50,6 +50,7 @@ void print_findings(const ReportRun& run) {
   std::cout << fmt::format(
       "{}: {}, {}\n", run.history.folder.string(), counted(run.history.last_step, "step"),
       run.findings.empty() ? "no rule found a fault" : counted(static_cast<int64_t>(run.findings.size()), "finding"));
+  for (const DamagedLines& damaged : run.history.damaged) std::cout << "  " << describe(damaged) << "\n";
   for (const Finding& finding : run.findings)
     std::cout << fmt::format("  {} ({})\n    {}\n    {}\n", finding.title, docs_of(finding), one_line(finding.evidence),
                              finding.advice);

@@ -82,8 +82,7 @@ Result<std::string> UiRuns::rows(int64_t run, int64_t step) {
   const auto files = find_completion_files(*env_, folder, run_settings(*env_, folder));
   const auto file = files.find(step);
   if (file == files.end()) return bad_field("step", fmt::format("{} has no completions", step));
-  const std::vector<Json> shown = TRY(read_shown_rows(*env_, file->second));
-  return dump_json(Json(shown));
+  return dump_json(Json(TRY(read_shown_rows(*env_, file->second)).rows));
 }
 
 EventHub::Source UiRuns::open_events(const std::string& place) {

@@ -220,7 +220,8 @@ HfBatches translate_hf_batches(Translation& t, const Processes& processes, Batch
   if (!check_cut(t, cut, passes, processes)) return plan;
   const int64_t steps = cut.steps, accumulation = cut.accumulation;
   if (group < 2)
-    t.problem("num_generations", "num_generations is 1, so there is nothing to compare a completion with", "");
+    t.problem("num_generations", "num_generations is 1, so there is nothing to compare a completion with",
+              "set it to 2 or more");
   plan.updates_per_step = steps / accumulation * passes;
   plan.micro_steps = micro_steps * processes.count;  // passes that are left out here are micro-steps there
   plan.is_known = true;

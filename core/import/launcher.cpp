@@ -229,6 +229,7 @@ TrainingCommand find_training(const ShellScript& script, bool dotted) {
   }
   if (start.rank == kOptions) found.num_others = 0;
   found.arguments.assign(best->words.begin() + static_cast<std::ptrdiff_t>(start.arguments), best->words.end());
+  if (start.rank != kOptions) found.program = best->words[start.arguments - 1].text;
   found.launch = launch_of(*best, start.arguments);
   return found;
 }

@@ -22,6 +22,7 @@ struct Launch {
 };
 
 struct TrainingCommand {
+  std::string program;  // the script or module that trains: "verl.trainer.main_ppo"; "" without one
   std::vector<ShellWord> arguments;
   Launch launch;
   size_t num_others = 0;  // further commands of the script that train

@@ -23,7 +23,8 @@ inline constexpr std::string_view kRowBound = "data.max_prompt_length and data.m
 inline constexpr std::string_view kSpeed = "changes memory and speed only";
 inline constexpr std::string_view kHydra = "used only by Hydra";
 inline constexpr std::string_view kToolFiles =
-    "tools are Python functions, rollout.multi_turn.tools = [\"FILE.py:FUNCTION\"]";
+    "for each of its tools, write a Python function with the tool's name, typed parameters and a docstring, and set "
+    "rollout.multi_turn.tools = [\"FILE.py:FUNCTION\"] (docs/turns.md)";
 inline constexpr std::string_view kPython = "Python code is not loaded";
 inline constexpr std::string_view kWhereItRuns = "changes where and how the work runs, not what is computed";
 inline constexpr std::string_view kRanks =

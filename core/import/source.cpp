@@ -238,6 +238,21 @@ Form form_of(const PeerSource& source) {
   return Form::kYaml;
 }
 
+// The module says which file it reads if the command does not. verl's main_ppo reads ppo_trainer, as without this setting.
+void put_defaults_of(const std::string& program, const std::string& where, ConfigNode& root) {
+  const ConfigNode* hydra = root.find("hydra");
+  if (hydra != nullptr && hydra->is_table() && hydra->find("config_name") != nullptr) return;
+  for (const auto& [part, name] : {std::pair("one_step_off_policy", "one_step_off_ppo_trainer"),
+                                   std::pair("fully_async_policy", "fully_async_ppo_trainer")}) {
+    if (program.find(part) == std::string::npos) continue;
+    if (hydra == nullptr) put(root, "hydra", ConfigNode::table(where));
+    ConfigNode value;
+    value.value = value.raw = name;
+    value.where = where;
+    put(*root.find("hydra"), "config_name", std::move(value));
+  }
+}
+
 class Flattener {
  public:
   Flattener(const PeerRules& rules, bool dotted) : rules_(rules), dotted_(dotted) {}
@@ -315,6 +330,7 @@ Result<PeerFile> read_peer_source(const PeerSource& source, const PeerRules& rul
     TrainingCommand command = find_training(script, source.dotted);
     root = TRY(form == Form::kOptions ? read_options(command.arguments, rules, unknown)
                                       : read_overrides(command.arguments, unknown));
+    if (form == Form::kOverrides) put_defaults_of(command.program, source.where, root);
     file.launch = std::move(command.launch);
     file.num_others = command.num_others;
   }

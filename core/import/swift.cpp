@@ -354,12 +354,19 @@ void note_unused(Translation& t) {
 void set_sampler(Translation& t) {
   const std::string_view mode = "rollout_importance_sampling_mode";
   const bool has_servers = translate_servers(t);
-  if (has_servers && !t.is_null(mode)) {
-    return t.problem(mode, fmt::format("{} with servers is not supported", mode),
+  if ((has_servers || t.flag("async_generate")) && !t.is_null(mode)) {
+    return t.problem(mode, fmt::format("{} with {} is not supported", mode, has_servers ? "servers" : "async_generate"),
                      "leave it out, and set algorithm.rollout_correction in the imported file");
   }
   t.note_given({mode, "rollout_importance_sampling_threshold"},
                has_servers ? "only with its mode" : reasons::kMismatch);
+}
+
+// A step learns from what was sampled while the step before it learned.
+void set_swift_mode(Translation& t) {
+  if (!t.flag("async_generate")) return t.note_given({"async_generate"}, "as here");
+  t.set("trainer.mode", "one_step_off", {"async_generate"},
+        "ms-swift samples its first prompts twice, and leaves out the last ones; docs/async.md");
 }
 
 }  // namespace
@@ -376,6 +383,7 @@ void translate_swift(Translation& t, const Processes& processes) {
   translate_reference(t, batches);
   set_advantages(t);
   set_sampler(t);
+  set_swift_mode(t);
   set_teacher(t);
   translate_swift_chord(t, batches);
   set_model(t);

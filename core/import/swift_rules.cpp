@@ -9,7 +9,9 @@ namespace {
 using namespace reasons;
 
 constexpr std::string_view kModel = "is read from the model's folder";
-constexpr std::string_view kOneTurn = "completions have one turn";
+constexpr std::string_view kTurns =
+    "write it as a Python class, rollout.multi_turn.params.class = \"FILE.py:CLASS\", or as tools (docs/turns.md)";
+constexpr std::string_view kOnlyTurns = "only with multi_turn_scheduler";
 constexpr std::string_view kTeacher = "Mortise has no gate by a teacher; see teacher.advantage_coef";
 constexpr std::string_view kOther = "belongs to another rlhf_type";
 
@@ -96,13 +98,13 @@ constexpr PeerRule kRewards[] = {
     compute("repetition_max_penalty", "-1.0", "the reward repetition"),
     compute("soft_max_length", "null", "the reward soft_overlong"),
     compute("soft_cache_length", "null", "the reward soft_overlong"),
-    refuse("multi_turn_scheduler", "[null]", kOneTurn),
-    no_effect("max_turns", kOneTurn),
-    no_effect("completion_length_limit_scope", kOneTurn),
-    no_effect("vllm_server_pass_dataset", kOneTurn),
-    refuse("use_gym_env", "[null, false]", kOneTurn),
-    refuse("gym_env", "[null]", kOneTurn),
-    refuse("async_generate", "[false]", "a step is sampled with the weights that it updates"),
+    refuse("multi_turn_scheduler", "[null]", kTurns),
+    no_effect("max_turns", kOnlyTurns),
+    no_effect("completion_length_limit_scope", kOnlyTurns),
+    no_effect("vllm_server_pass_dataset", kOnlyTurns),
+    refuse("use_gym_env", "[null, false]", kTurns),
+    refuse("gym_env", "[null]", kTurns),
+    compute("async_generate", "false", "trainer.mode"),
 };
 
 constexpr PeerRule kRun[] = {

@@ -297,6 +297,15 @@ std::vector<std::string> files_of_mixture(const Json& parts) {
   return files;
 }
 
+// TRL validates on the data set's other split.
+void set_validation_split(Translation& t, const std::string& name, const std::string& configuration) {
+  const bool is_older = !t.is_given("eval_strategy") && t.is_given("evaluation_strategy");
+  const std::string_view strategy = is_older ? "evaluation_strategy" : "eval_strategy";
+  if (t.text(strategy) == "no") return t.note_given({"dataset_test_split"}, "only with eval_strategy");
+  t.set("data.val_files", Json::array({hub_rows(name, configuration, t.text("dataset_test_split"))}),
+        {"dataset_name", "dataset_test_split", strategy});
+}
+
 // TRL lets `datasets` win over dataset_name.
 void set_files(Translation& t) {
   const Json parts = t.value("datasets");
@@ -304,16 +313,18 @@ void set_files(Translation& t) {
   const std::string name = t.text("dataset_name");
   if (!files.empty()) {
     t.set("data.train_files", files, {"datasets"});
-    t.note_given({"dataset_name", "dataset_config", "dataset_train_split"}, "datasets is given");
+    t.note_given({"dataset_name", "dataset_config", "dataset_train_split", "dataset_test_split"}, "datasets is given");
   } else if (!parts.is_array() && is_local_data(name)) {
     t.set("data.train_files", Json::array({name}), {"dataset_name"});
-    t.note_given({"dataset_config", "dataset_train_split"}, "the rows are those of the files in data.train_files");
+    t.note_given({"dataset_config", "dataset_train_split", "dataset_test_split"},
+                 "the rows are those of the files in data.train_files");
   } else if (!parts.is_array() && !name.empty()) {
     const std::string configuration = t.is_null("dataset_config") ? "" : t.text("dataset_config");
     t.set("data.train_files", Json::array({hub_rows(name, configuration, t.text("dataset_train_split"))}),
           {"dataset_name", "dataset_config", "dataset_train_split"});
+    set_validation_split(t, name, configuration);
   } else {
-    t.note_given({"dataset_name", "dataset_config", "dataset_train_split", "datasets"}, kNoFiles);
+    t.note_given({"dataset_name", "dataset_config", "dataset_train_split", "dataset_test_split", "datasets"}, kNoFiles);
     t.ask("data", "train_files = [\"train.jsonl\"]  # rows with a prompt; other columns reach the rewards");
   }
   for (const std::string_view streaming : {"dataset_streaming", "streaming"}) {
@@ -369,6 +380,7 @@ void translate_trl(Translation& t, const Processes& processes) {
   const HfBatches batches = translate_hf_batches(t, processes, trl_batch_normalizer, DealtRows::kAtRandom);
   translate_hf_schedule(t, batches, t.number("learning_rate"));
   translate_hf_optimizer(t);
+  set_data(t);
   translate_hf_files(t, batches, false);
   set_loss(t, batches);
   note_unused(t);
@@ -380,7 +392,6 @@ void translate_trl(Translation& t, const Processes& processes) {
   set_generation(t);
   set_sampler(t);
   set_model(t);
-  set_data(t);
   translate_trl_rewards(t);
 }
 

@@ -9,7 +9,6 @@ namespace {
 using namespace reasons;
 
 constexpr std::string_view kLora = "only with use_peft";
-constexpr std::string_view kData = "the rows are those of the files in data.train_files";
 
 constexpr PeerRule kGrpo[] = {
     // model
@@ -112,7 +111,7 @@ constexpr PeerRule kScript[] = {
     compute("dataset_name", "null", "data.train_files"),
     compute("dataset_config", "null", "data.train_files"),
     compute("dataset_train_split", "\"train\"", "data.train_files"),
-    no_effect("dataset_test_split", kData),
+    compute("dataset_test_split", "\"test\"", "data.val_files, with eval_strategy"),
     compute("dataset_streaming", "false", "data.streaming"),
     compute("datasets", "null", "data.train_files"),
     compute("streaming", "false", "data.streaming"),

@@ -16,6 +16,38 @@ namespace {
 // verl makes a critic if the estimator is gae. With critic.enable alone it makes one that nothing reads.
 bool has_critic(const Translation& t) { return t.value("algorithm.adv_estimator") == "gae"; }
 
+// Which of verl's trainers the file is for. Each has a file of defaults of its own, which adds to ppo_trainer. ppo_trainer
+// itself refuses to run without its hybrid engine, so a resolved file without it is for one of the others.
+enum class VerlTrainer { kSync, kOneStepOff, kFullyAsync };
+
+VerlTrainer trainer_of(Translation& t) {
+  const std::string file = t.text("hydra.config_name");
+  if (file.starts_with("one_step_off_ppo")) return VerlTrainer::kOneStepOff;
+  for (const char* leaf : {"staleness_threshold", "trigger_parameter_sync_step", "require_batches", "partial_rollout"})
+    if (t.is_given(fmt::format("async_training.{}", leaf))) return VerlTrainer::kFullyAsync;
+  if (file.starts_with("fully_async_ppo")) return VerlTrainer::kFullyAsync;
+  return t.flag("hybrid_engine") ? VerlTrainer::kSync : VerlTrainer::kOneStepOff;
+}
+
+void set_verl_mode(Translation& t) {
+  constexpr std::string_view kFile = "hydra.config_name";
+  const VerlTrainer trainer = trainer_of(t);
+  if (trainer == VerlTrainer::kSync) return t.note_given({"hybrid_engine"}, "as here");
+  if (trainer == VerlTrainer::kOneStepOff) {
+    std::vector<std::string_view> names;
+    for (const std::string_view name : {kFile, std::string_view("hybrid_engine")})
+      if (t.is_given(name)) names.push_back(name);
+    return t.set("trainer.mode", "one_step_off", names, "verl's one_step_off_policy; docs/async.md");
+  }
+  const std::string_view name = t.is_given(kFile) ? kFile : "async_training.staleness_threshold";
+  t.problem(name,
+            "verl's fully async trainer learns from completions in the order in which they end, so the rows of an "
+            "update depend on time",
+            "remove its settings (async_training, rollout.total_rollout_steps) and the name of its trainer, give "
+            "data.train_batch_size, and set trainer.mode = \"async\" and trainer.max_staleness in the new file "
+            "(docs/async.md)");
+}
+
 void set_batches(Translation& t) {
   const bool by_tokens = t.flag("actor.use_dynamic_bsz");
   if (by_tokens) t.set("actor.use_dynamic_bsz", true, {"actor.use_dynamic_bsz"});
@@ -30,7 +62,8 @@ void set_batches(Translation& t) {
     t.problem(name, fmt::format("{} differs from {}", quote(name), other),
               "make them equal, because Mortise has only one of them");
   };
-  if (!t.flag("algorithm.filter_groups.enable")) same("data.gen_batch_size", "data.train_batch_size");
+  if (!t.flag("algorithm.filter_groups.enable") && trainer_of(t) != VerlTrainer::kFullyAsync)
+    same("data.gen_batch_size", "data.train_batch_size");
   same("rollout.prompt_length", "data.max_prompt_length");
   same("actor.optim.clip_grad", "actor.grad_clip");
   if (has_critic(t)) same("critic.optim.clip_grad", "critic.grad_clip");
@@ -166,6 +199,7 @@ void warn_of_other_defaults(Translation& t) {
   const std::string_view key = "hydra.config_name";
   const std::string name = t.text(key);
   if (name == "ppo_trainer" || name == "ppo_trainer.yaml") return t.note_given({key}, "its defaults are those here");
+  if (trainer_of(t) != VerlTrainer::kSync) return;  // what it adds is said by set_verl_mode
   t.warn(key, fmt::format("the file {} is not read: what is not on the command line is taken as in verl's ppo_trainer; "
                           "import the resolved file where it says otherwise",
                           quote(name)));
@@ -238,6 +272,7 @@ void prepare_verl(Translation& t) {
 
 void translate_verl(Translation& t) {
   translate_verl_objective(t);
+  set_verl_mode(t);
   set_batches(t);
   set_sequence_parallel(t, "actor",
                         {"actor.fsdp_config.ulysses_sequence_parallel_size", "actor.veomni.ulysses_parallel_size"});

@@ -133,6 +133,9 @@ inline constexpr std::string_view kDistillation =
     "distillation_loss.distillation_loss_coef distillation_loss.loss_max_clamp distillation_loss.log_prob_min_clamp "
     "distillation_loss.use_policy_gradient distillation_loss.policy_loss_mode distillation_loss.clip_ratio "
     "distillation_loss.clip_ratio_low distillation_loss.clip_ratio_high";
+inline constexpr std::string_view kAsyncTraining =
+    "staleness_threshold trigger_parameter_sync_step require_batches partial_rollout use_rollout_log_probs "
+    "compute_prox_log_prob use_trainer_do_validate compute_advantage_in_rollout checkpoint_engine.*";
 inline constexpr std::string_view kSkip =
     "_target_ rollout.enable rollout.dump_dir rollout.steps rollout.action rollout_tq.enable rollout_tq.dump_dir "
     "rollout_tq.steps rollout_tq.action async_rollout.enable async_rollout.dump_dir async_rollout.steps "

@@ -77,6 +77,8 @@ constexpr PeerRule kRules[] = {
     no_effect("rollout.name", kOwnEngine),
     no_effect("rollout.mode", kEngine),
     no_effect("rollout.nnodes", kEngine),
+    no_effect("rollout.total_rollout_steps", "only verl's fully async trainer reads it"),
+    no_effect("rollout.test_freq", "only verl's fully async trainer reads it"),
     no_effect("rollout.n_gpus_per_node", kEngine),
     no_effect("rollout.dtype", kEngine),
     no_effect("rollout.gpu_memory_utilization", kEngine),

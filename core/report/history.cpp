@@ -20,6 +20,21 @@ namespace {
 constexpr uint64_t kMostLogBytes = uint64_t{64} << 20;
 constexpr size_t kMostEvents = 2000;
 
+void add_row(const Json& row, RunHistory& run) {
+  const auto step = row["step"].get<int64_t>();
+  for (const auto& [name, value] : row.items()) {
+    if (name == "step" || !(value.is_number() || value.is_null())) continue;
+    const double number = value.is_null() ? std::numeric_limits<double>::quiet_NaN() : value.get<double>();
+    MetricSeries& series = run.metrics[name];
+    // A validation that was owed rewrites its step.
+    if (!series.empty() && series.back().step == step)
+      series.back().value = number;
+    else
+      series.push_back({step, number});
+  }
+  run.last_step = std::max(run.last_step, step);
+}
+
 Result<> read_metrics(Env& env, RunHistory& run) {
   const Path path = run.folder / "metrics.jsonl";
   if (!env.exists(run.folder))
@@ -29,24 +44,23 @@ Result<> read_metrics(Env& env, RunHistory& run) {
     return Error{ErrorKind::kData, "there is no metrics.jsonl in this folder", run.folder.string(),
                  "name the folder of a run (trainer.default_local_dir)"};
   JsonlReader reader = TRY(JsonlReader::open(env, path));
+  DamagedLines damaged{"metrics.jsonl"};
+  bool has_rows = false;
   while (const std::optional<JsonlLine> line = reader.next_line()) {
-    const auto row = reader.parse(*line);
-    if (!row.ok() && !line->is_ended) return {};
-    if (!row.ok()) return row.error();
+    const std::optional<Json> row = metrics_row(line->text);
     if (line->is_ended) run.metrics_place = place_behind(line->offset, line->text);
-    const int64_t step = TRY(json_int(*row, "step", fmt::format("{}:{}", path.string(), line->line)));
-    for (const auto& [name, value] : row->items()) {
-      if (name == "step" || !(value.is_number() || value.is_null())) continue;
-      const double number = value.is_null() ? std::numeric_limits<double>::quiet_NaN() : value.get<double>();
-      MetricSeries& series = run.metrics[name];
-      // A validation that was owed rewrites its step.
-      if (!series.empty() && series.back().step == step)
-        series.back().value = number;
-      else
-        series.push_back({step, number});
-    }
-    run.last_step = std::max(run.last_step, step);
+    if (row)
+      add_row(*row, run);
+    else if (line->is_ended)
+      damaged.add(line->line);
+    has_rows = has_rows || row;
   }
+  if (damaged.count == 0) return {};
+  if (!has_rows)
+    return Error{ErrorKind::kData, "no line of this file is a row of metrics: an object with an integer \"step\"",
+                 fmt::format("{}:{}", path.string(), damaged.first_line),
+                 "name the folder of a run (trainer.default_local_dir)"};
+  run.damaged.push_back(std::move(damaged));
   return {};
 }
 
@@ -79,6 +93,18 @@ void read_log(Env& env, RunHistory& run) {
 
 }  // namespace
 
+std::string describe(const DamagedLines& damaged) {
+  return damaged.count == 1 ? fmt::format("line {} of {} is damaged and left out", damaged.first_line, damaged.file)
+                            : fmt::format("{} damaged lines of {} are left out; the first is line {}", damaged.count,
+                                          damaged.file, damaged.first_line);
+}
+
+std::optional<Json> metrics_row(std::string_view line) {
+  auto row = parse_json(line, "metrics.jsonl");
+  if (!row.ok() || !row->is_object() || !json_int(*row, "step", "").ok()) return std::nullopt;
+  return *std::move(row);
+}
+
 void add_log_line(std::string_view line, bool& continues, std::vector<RunEvent>& events) {
   const size_t first = line.find(' '), second = first == line.npos ? first : line.find(' ', first + 1);
   const std::string_view level = second == line.npos ? "" : line.substr(first + 1, second - first - 1);
@@ -99,8 +125,8 @@ std::map<std::string, std::string> run_settings(Env& env, const Path& folder) {
   return loaded.ok() ? flat_settings(loaded->config) : std::map<std::string, std::string>();
 }
 
-// trainer.rollout_data_dir is relative to where the run was started. That is not known afterwards: besides the path as
-// it stands, its last part is looked for in the run's folder.
+// trainer.rollout_data_dir is relative to where the run was started, which is not known afterwards. The folder of its
+// name in the run's own folder comes first: a run that was copied or moved has its own files, not those of the original.
 std::map<int64_t, Path> find_completion_files(Env& env, const Path& folder,
                                               const std::map<std::string, std::string>& settings) {
   std::map<int64_t, Path> files;
@@ -109,7 +135,7 @@ std::map<int64_t, Path> find_completion_files(Env& env, const Path& folder,
   const auto value = parse_json(setting->second, "trainer.rollout_data_dir");
   if (!value.ok() || !value->is_string()) return files;
   const Path named = value->get<std::string>();
-  for (const Path& place : {named, folder / named.filename()}) {
+  for (const Path& place : {folder / named.filename(), named}) {
     const auto names = env.list_dir(place);
     if (!names.ok()) continue;
     for (const std::string& name : *names) {

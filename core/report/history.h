@@ -39,6 +39,20 @@ struct RunEvent {
 // the event before it where `continues` says so; begin with false.
 void add_log_line(std::string_view line, bool& continues, std::vector<RunEvent>& events);
 
+// Lines of one of the run's files that are no rows, as after a power loss. The report continues without them.
+struct DamagedLines {
+  std::string file;
+  int64_t count = 0;
+  int64_t first_line = 0;
+
+  void add(int64_t line) {
+    if (count++ == 0) first_line = line;
+  }
+};
+
+// "2 damaged lines of metrics.jsonl are left out; the first is line 7".
+std::string describe(const DamagedLines& damaged);
+
 struct RunHistory {
   Path folder;
   std::string name;  // name of the folder
@@ -47,6 +61,7 @@ struct RunHistory {
   std::vector<std::string> changed_keys;        // settings that differ from Mortise's defaults
   Json plugins = Json::array();                 // {"kind", "name", "pack", "version", "sha256"}, as in mortise.lock
   std::vector<RunEvent> events;
+  std::vector<DamagedLines> damaged;         // by file; only files that have such lines
   std::map<int64_t, Path> completion_files;  // by step: the files of trainer.rollout_data_dir
   int64_t last_step = 0;
   std::string state;  // from live.json: "running", "done", "stopped", "failed"; empty if it is not known
@@ -69,8 +84,11 @@ std::string run_state(Env& env, const Path& folder);
 std::map<int64_t, Path> find_completion_files(Env& env, const Path& folder,
                                               const std::map<std::string, std::string>& settings);
 
-// An Error if the folder has no metrics.jsonl, or if a line of it is damaged. A last line without an end, which the run
-// is still writing, may be incomplete.
+// The row of a line of metrics.jsonl: an object with an integer `step`. Nothing: the line is damaged.
+std::optional<Json> metrics_row(std::string_view line);
+
+// An Error if the folder has no metrics.jsonl, or if all of its lines are damaged. Other damaged lines are counted. A
+// last line without an end, which the run is still writing, may be incomplete.
 Result<RunHistory> read_run_history(Env& env, const Path& folder);
 
 }  // namespace mortise

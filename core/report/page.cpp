@@ -48,6 +48,12 @@ Json finding_json(const Finding& finding) {
           {"docs", docs_of(finding)}};
 }
 
+Json damaged_list(const RunHistory& history) {
+  Json list = Json::array();
+  for (const DamagedLines& damaged : history.damaged) list.push_back(describe(damaged));
+  return list;
+}
+
 // The end of the path that has so many names: "a/train" for two.
 std::string end_of(const Path& folder, size_t num_names) {
   Path out, rest = folder.lexically_normal();
@@ -85,6 +91,7 @@ Json run_json(const ReportRun& run, const std::string& shown_name) {
   for (const RunEvent& event : history.events)
     events.push_back({{"time", event.time}, {"level", event.level}, {"text", event.text}});
   out["findings"] = findings_list(run.findings);
+  out["damaged"] = damaged_list(history);
   Json& steps = out["completion_steps"] = Json::array();
   for (const auto& [step, rows] : run.completions) steps.push_back({{"step", step}, {"rows", rows.size()}});
   out["all_completion_steps"] = history.completion_files.size();
@@ -109,6 +116,13 @@ Json shown_row(Json row) {
   row.erase("token_scores");
   row["num_tokens"] = tokens;
   return row;
+}
+
+// The rows of a file; what is damaged in it goes into the history.
+Result<std::vector<Json>> take_rows(Env& env, const Path& path, RunHistory& history) {
+  ShownRows shown = TRY(read_shown_rows(env, path));
+  if (shown.damaged.count > 0) history.damaged.push_back(std::move(shown.damaged));
+  return std::move(shown.rows);
 }
 
 std::vector<ScoredText> texts_of(const std::vector<Json>& rows) {
@@ -166,16 +180,18 @@ constexpr std::string_view kServedPolicy = "; connect-src 'self'; base-uri 'none
 
 }  // namespace
 
-Result<std::vector<Json>> read_shown_rows(Env& env, const Path& path) {
-  std::vector<Json> rows;
+Result<ShownRows> read_shown_rows(Env& env, const Path& path) {
+  ShownRows out;
+  out.damaged.file = path.filename().string();
   JsonlReader reader = TRY(JsonlReader::open(env, path));
-  while (std::optional<JsonlRow> row = TRY(reader.next())) {
-    if (!row->value.is_object())
-      return Error{ErrorKind::kData, "the row is not a JSON object", fmt::format("{}:{}", path.string(), row->line),
-                   "only a run's own files of completions can be shown"};
-    rows.push_back(shown_row(std::move(row->value)));
+  while (const std::optional<JsonlLine> line = reader.next_line()) {
+    auto row = reader.parse(*line);
+    if (row.ok() && row->is_object())
+      out.rows.push_back(shown_row(*std::move(row)));
+    else if (line->is_ended)
+      out.damaged.add(line->line);
   }
-  return rows;
+  return out;
 }
 
 Json findings_list(const std::vector<Finding>& findings) {
@@ -190,13 +206,13 @@ Result<ReportRun> read_report_run(Env& env, const Path& folder, int64_t most_row
   std::vector<ScoredText> newest;
   if (!run.history.completion_files.empty()) {
     const auto& [last, path] = *run.history.completion_files.rbegin();
-    std::vector<Json> rows = TRY(read_shown_rows(env, path));
+    std::vector<Json> rows = TRY(take_rows(env, path, run.history));
     newest = texts_of(rows);
     const auto per_step = static_cast<int64_t>(std::max<size_t>(1, rows.size()));
     run.completions[last] = std::move(rows);
     const auto most_steps = static_cast<size_t>(std::max<int64_t>(1, most_rows / per_step));
     for (const int64_t step : chosen_steps(run.history.completion_files, most_steps))
-      if (step != last) run.completions[step] = TRY(read_shown_rows(env, run.history.completion_files.at(step)));
+      if (step != last) run.completions[step] = TRY(take_rows(env, run.history.completion_files.at(step), run.history));
   }
   run.findings = diagnose(run.history, newest);
   return run;
@@ -206,7 +222,7 @@ Result<std::vector<Finding>> find_faults(Env& env, const Path& folder) {
   const RunHistory history = TRY(read_run_history(env, folder));
   std::vector<ScoredText> newest;
   if (!history.completion_files.empty())
-    newest = texts_of(TRY(read_shown_rows(env, history.completion_files.rbegin()->second)));
+    newest = texts_of(TRY(read_shown_rows(env, history.completion_files.rbegin()->second)).rows);
   return diagnose(history, newest);
 }
 
@@ -248,6 +264,7 @@ Json findings_json(const std::vector<ReportRun>& runs) {
     all.push_back({{"name", run.history.name},
                    {"folder", run.history.folder.string()},
                    {"last_step", run.history.last_step},
+                   {"damaged", damaged_list(run.history)},
                    {"findings", findings_list(run.findings)}});
   }
   return {{"runs", std::move(all)}};

@@ -25,8 +25,13 @@ Result<ReportRun> read_report_run(Env& env, const Path& folder, int64_t most_row
 Result<std::vector<Finding>> find_faults(Env& env, const Path& folder);
 Json findings_list(const std::vector<Finding>& findings);
 
-// The rows of a file of completions, as the page shows them.
-Result<std::vector<Json>> read_shown_rows(Env& env, const Path& path);
+// The rows of a file of completions, as the page shows them. Damaged lines are counted; the last line may be incomplete,
+// because a run may still write it.
+struct ShownRows {
+  std::vector<Json> rows;
+  DamagedLines damaged;
+};
+Result<ShownRows> read_shown_rows(Env& env, const Path& path);
 
 // The whole page. A series of more than kMostPoints points is shown as means over equal parts.
 inline constexpr size_t kMostPoints = 2000;
@@ -38,7 +43,7 @@ std::string live_report_page(const std::vector<ReportRun>& runs);
 // The page that samples with checkpoints of the runs. What it can choose from, it asks the server.
 std::string playground_page();
 
-// {"runs": [{"name", "folder", "last_step", "findings"}]}
+// {"runs": [{"name", "folder", "last_step", "damaged", "findings"}]}
 Json findings_json(const std::vector<ReportRun>& runs);
 
 }  // namespace mortise

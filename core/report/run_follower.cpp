@@ -90,11 +90,16 @@ void RunFollower::read_metrics(size_t i, std::vector<RunNews>& out) {
     return;
   }
   Json rows = Json::array();
+  int64_t num_damaged = 0;
   for (const std::string& line : *lines) {
-    auto row = parse_json(line, "metrics.jsonl");
-    if (row.ok() && row->is_object()) rows.push_back(*std::move(row));
+    if (trim(line).empty()) continue;
+    if (auto row = metrics_row(line))
+      rows.push_back(*std::move(row));
+    else
+      ++num_damaged;
   }
-  if (!rows.empty()) out.push_back({"metrics", place(), {{"run", i}, {"rows", std::move(rows)}}});
+  if (rows.empty() && num_damaged == 0) return;
+  out.push_back({"metrics", place(), {{"run", i}, {"rows", std::move(rows)}, {"num_damaged", num_damaged}}});
 }
 
 void RunFollower::read_log(size_t i, std::vector<RunNews>& out) {

@@ -22,6 +22,14 @@ import traceback
 WHO, TABLE = "reward", "its [[reward]] table"  # whose code it is, and where its rights are
 
 
+def utf8(text):
+    """The bytes of any text. Halves of a character, as in an emoji that was cut, become U+FFFD."""
+    try:
+        return text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace").encode()
+
+
 class Wire:
     """Frames over the socket, which no child of the user's code inherits."""
 
@@ -44,7 +52,7 @@ class Wire:
         return b"".join(parts)
 
     def write(self, message):
-        body = json.dumps(message, allow_nan=False).encode("utf-8", "replace")
+        body = utf8(json.dumps(message, allow_nan=False, ensure_ascii=False))
         rest = memoryview(struct.pack("<Q", len(body)) + body)
         while rest:
             rest = rest[os.write(self.fd, rest) :]

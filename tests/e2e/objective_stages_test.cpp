@@ -169,11 +169,15 @@ TEST(ObjectiveStages, TheRecipesLearn) {
 TEST(ObjectiveStages, ATeacherTeaches) {
   const TaskFolder task;
   ASSERT_EQ(task.mortise("train run.toml trainer.logger='[]'").code, 0);
-  for (const std::string way : {"teacher.loss_coef=1 teacher.divergence_beta=0.5", "teacher.advantage_coef=1"}) {
-    const Outcome done = task.mortise(
-        "train run.toml reward.0.weight=0 teacher.path=out/global_step_40/huggingface trainer.logger='[]' "
-        "trainer.total_training_steps=30 trainer.default_local_dir=taught " +
-        way);
+  const std::string recipe =
+      std::string(MORTISE_SOURCE_DIR) +
+      "/configs/distill.toml model.path=model data.train_files=data/train.jsonl data.val_files=[] "
+      "data.train_batch_size=16 actor.ppo_mini_batch_size=16 actor.optim.lr=3e-3 reward.0.use=regex "
+      "reward.0.pattern='^7' reward.0.column=null trainer.validation_data_dir=null trainer.num_threads=2";
+  for (const std::string& way : {recipe, std::string("run.toml reward.0.weight=0 teacher.advantage_coef=1")}) {
+    const Outcome done = task.mortise("train " + way +
+                                      " teacher.path=out/global_step_40/huggingface trainer.logger='[]' "
+                                      "trainer.total_training_steps=30 trainer.default_local_dir=taught");
     ASSERT_EQ(done.code, 0) << done.output;
     EXPECT_GT(mean_score_of_last(task.path() / "taught/metrics.jsonl", 3, "rewards/regex/mean"), 0.7) << way;
     ASSERT_OK(remove_tree(default_env(), task.path() / "taught"));

@@ -33,6 +33,8 @@ window.addEventListener('load', async () => {
   expect(is_dark === (light('color') > light('backgroundColor')), 'the colors are not those of the scheme');
   expect(Math.abs(light('color') - light('backgroundColor')) > 500, 'text and background are alike');
   expect(document.querySelector('.finding') !== null, 'no finding is shown');
+  expect(document.querySelector('#finding-list .error').textContent === 'line 2 of metrics.jsonl is damaged and left out',
+    'the damaged line is not told');
   const names = [...document.querySelectorAll('.chart .name')].map((one) => one.textContent);
   expect(names.includes('critic/score/mean = reward'), 'metrics that are equal have a chart each');
   expect(!names.some((name) => name.includes('frac_reward_nan')), 'a number that is always 0 has a chart');
@@ -101,6 +103,8 @@ def write_run(run, steps=STEPS, prompts=PROMPTS, samples=SAMPLES):
     (run / "log.txt").write_text("2026-01-01T00:00:00.000+00:00 warning " + "a_long_word_" * 40 + "\n")
     with open(run / "metrics.jsonl", "w") as metrics:
         for step in range(1, steps + 1):
+            if step == 2:
+                metrics.write('{"step": 1, "rew\n')  # as a power loss leaves it
             row = {"step": step, "reward": 0.1 * step, "critic/score/mean": 0.1 * step, "entropy": 1 / step,
                    "frac_reward_nan": 0.0, "training/rollout_probs_diff_mean": 1e-7 * (1 + step / 10),
                    "training/rollout_actor_probs_pearson_corr": 1 - 1e-12 * step,

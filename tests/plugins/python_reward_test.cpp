@@ -226,6 +226,16 @@ TEST_F(PythonReward, AVerlRowFailsAlone) {
   EXPECT_THAT(failure(plugin, 3), HasSubstr("SystemExit: 3"));
 }
 
+// A cut emoji is no UTF-8, and the other rows are scored.
+TEST_F(PythonReward, HalfACharacterInATextIsReplaced) {
+  auto plugin = make(
+      "def compute_score(solution_str, ground_truth):\n"
+      "    if solution_str == 'raise': raise ValueError('half \\ud83d')\n"
+      "    return {'score': 1, 'pred': '\\ud83d'}\n");
+  EXPECT_EQ(shown(plugin.score(verl_rows({"42", "raise", "42"}))), (std::vector<double>{1, -99, 1}));
+  EXPECT_THAT(failure(plugin, 1), HasSubstr("ValueError: half \xEF\xBF\xBD"));
+}
+
 TEST_F(PythonReward, ACrashOrAHangCostsItsRow) {
   auto plugin = make(kVerl, {{"row_limit", "2"}});
   give_time(plugin, 300'000);

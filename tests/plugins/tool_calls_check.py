@@ -124,5 +124,54 @@ def check(driver, folder):
         raise AssertionError("a server that ends is an error of the episode, not an answer to the model")
 
 
+# A server whose list of tools is the JSON of its argument. A text is written as it is.
+LISTING = '''
+import json, sys
+
+given = json.loads(sys.argv[1])
+for line in sys.stdin:
+    asked = json.loads(line)
+    if asked.get("method") == "initialize":
+        print(json.dumps({"jsonrpc": "2.0", "id": asked["id"], "result": {}}), flush=True)
+    elif asked.get("method") == "tools/list":
+        print(given if isinstance(given, str) else json.dumps(dict(given, id=asked["id"])), flush=True)
+'''
+
+
+def check_lists(driver, folder):
+    """What is wrong with a server is said at the start, and nothing waits for ever."""
+    file = os.path.join(folder, "listing.py")
+    open(file, "w").write(LISTING)
+    for given, why in (
+            ({"result": {"tools": []}}, "has no tools"),
+            ({"result": {"tools": [5]}}, "lists no tools as MCP asks: {'tools': [5]}"),
+            ({"result": {}}, "lists no tools as MCP asks: {}"),
+            ({}, "sent an answer without a result"),
+            ({"error": {"message": "no"}}, "refused: no"),
+            ({"error": "no"}, "refused: no"),
+            ({"result": {"tools": [], "nextCursor": "x"}}, "gives a page of its tools twice, at the cursor 'x'"),
+            ("Listening ...", "wrote a line that is no message: b'Listening ...\\n'. Its log belongs on standard error"),
+            ("5", "wrote a line that is no message: b'5\\n'")):
+        server = driver["McpServer"](driver["shlex"].join([sys.executable, file, driver["json"].dumps(given)]))
+        try:
+            server.tools()
+        except driver["Unusable"] as error:
+            assert why in str(error), error
+        else:
+            raise AssertionError("no fault is found in %r" % (given,))
+        server.process.kill()
+        server.process.wait()
+
+
+def check_texts(driver):
+    """Half an emoji, as `text[:80]` may leave it, is no UTF-8 and costs no row."""
+    utf8 = driver["utf8"]
+    assert utf8("a\ud83d") == "a\ufffd".encode()
+    assert utf8("\ud83d\ude00 \ude00\u00e9\0") == "\U0001f600 \ufffd\u00e9\0".encode()
+
+
 with tempfile.TemporaryDirectory() as folder:
-    check(load_driver(sys.argv[1]), folder)
+    driver = load_driver(sys.argv[1])
+    check_texts(driver)
+    check_lists(driver, folder)
+    check(driver, folder)

@@ -21,6 +21,7 @@
 #   short/K        a context of 8 tokens
 #   no_start       does not tell when it started
 #   key            wants the API key "sesame"
+#   moved          redirects to http://gpu1:8000
 #   no_adapters    has no calls for LoRA adapters
 #   forget         forgets its LoRA adapters after 2 completions, once
 #   reborn         forgets its LoRA adapters before each load
@@ -130,6 +131,11 @@ class Handler(BaseHTTPRequestHandler):
             return self.reply(200, {"tp_size": 1, "dp_size": 1, "pp_size": 1})
         if name == "key" and self.headers["Authorization"] != "Bearer sesame":
             return self.reply(401, {"error": "Unauthorized"})
+        if name == "moved":
+            self.send_response(307)
+            self.send_header("Location", "http://gpu1:8000" + path)
+            self.send_header("Content-Length", "0")
+            return self.end_headers()
         if path == "/v1/models":
             answer = vllm.models(mode.adapters, "mortise" if name == "mortise" else "vllm")
             if name == "short":

@@ -33,6 +33,7 @@ struct LiveRun {
   bool on_terminal = false;
   int file = -1;
   LiveState state;
+  std::string last_headline;  // state.headline without the time that is left: what a run that has ended shows
   std::optional<Pace> pace;
   int64_t drawn_ns = 0, written_ns = 0;  // 0: never
 };
@@ -87,6 +88,7 @@ void live_begin(Env& env, const LiveOptions& options) {
   run.on_terminal = options.on_terminal;
   run.file = options.file.empty() ? -1 : ::open(options.file.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0644);
   run.state = {};
+  run.last_headline.clear();
   run.state.total_steps = options.total_steps;
   run.pace.emplace(options.first_step, env.monotonic_ns());
   run.drawn_ns = run.written_ns = 0;
@@ -135,6 +137,7 @@ void live_numbers(const MetricRow& row) {
   const std::optional<double> pace_s = run.pace->seconds_per_step();
   const double left = total > 0 && pace_s ? *pace_s * static_cast<double>(std::max<int64_t>(0, total - step)) : -1.0;
   run.state.headline = shorten(progress_text(row, total, left), kMostHeadline);
+  run.last_headline = shorten(progress_text(row, total, -1.0), kMostHeadline);
   const auto reward = std::ranges::find(row.values, "critic/score/mean", &MetricValue::name);
   if (reward != row.values.end()) {
     auto& rewards = run.state.rewards;
@@ -150,6 +153,7 @@ void live_end(std::string_view how) {
   const std::lock_guard lock(run.mutex);
   if (!run.is_on.exchange(false)) return;
   run.state.state = how;
+  run.state.headline = run.last_headline;
   run.state.stages.clear();
   write_live_file(run);
   if (run.file >= 0) ::close(run.file);

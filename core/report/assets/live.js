@@ -40,7 +40,11 @@
   setInterval(show_status, 1000);
 
   const takes = {
-    metrics: ({ run, rows }) => {
+    metrics: ({ run, rows, num_damaged }) => {
+      if (num_damaged) {
+        runs[run].damaged.push(`${num_damaged} new line${num_damaged === 1 ? '' : 's'} of metrics.jsonl damaged and left out`);
+        show_findings();
+      }
       for (const row of rows) has_new_metric = add_row(run, row) || has_new_metric;
       draw_soon();
     },

@@ -34,7 +34,8 @@
       ...run.findings.map((finding) => make('div', { className: 'finding' }, make('strong', { text: finding.title }),
         make('p', { text: finding.evidence }), make('p', { text: finding.advice }),
         make('p', { className: 'soft', text: `${finding.rule}: ${finding.docs}` }))),
-      ...(run.findings.length === 0 ? [make('p', { className: 'none', text: 'No rule found a fault.' })] : [])]));
+      ...(run.findings.length === 0 ? [make('p', { className: 'none', text: 'No rule found a fault.' })] : []),
+      ...run.damaged.map((text) => make('p', { className: 'error', text }))]));
   }
   show_findings();
 

@@ -120,19 +120,26 @@ class McpServer:
         try:
             self.process = subprocess.Popen(shlex.split(command), stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         except (OSError, ValueError) as error:
-            raise Unusable("the MCP server '%s' cannot be started: %s" % (command, error))
+            raise self.unusable("cannot be started: %s" % error)
         self.result_of(self.ask("initialize", {"protocolVersion": self.PROTOCOL, "capabilities": {},
                                                "clientInfo": {"name": "mortise", "version": "1"}}))
         self.send({"method": "notifications/initialized"})
 
     def tools(self):
-        cursor = None
-        while True:
+        found, cursor, cursors = [], None, []
+        while not cursors or cursor is not None:
+            if cursor in cursors:
+                raise self.unusable("gives a page of its tools twice, at the cursor %s" % shown(cursor))
+            cursors.append(cursor)
             page = self.result_of(self.ask("tools/list", {} if cursor is None else {"cursor": cursor}))
-            yield from page.get("tools", [])
+            tools = page.get("tools")
+            if not isinstance(tools, list) or not all(isinstance(tool, dict) for tool in tools):
+                raise self.unusable("lists no tools as MCP asks: " + shown(page))
+            found += tools
             cursor = page.get("nextCursor")
-            if cursor is None:
-                return
+        if not found:
+            raise self.unusable("has no tools")
+        return found
 
     def send(self, message):
         try:
@@ -155,7 +162,9 @@ class McpServer:
             try:
                 message = json.loads(line)
             except ValueError:
-                raise Unusable("the MCP server '%s' wrote a line that is not JSON: %s" % (self.command, shown(line)))
+                message = None
+            if not isinstance(message, dict):
+                raise self.unusable("wrote a line that is no message: %s. Its log belongs on standard error" % shown(line))
             if "method" not in message:
                 self.answers[message.get("id")] = message
             elif "id" in message:  # a request of the server's
@@ -167,14 +176,20 @@ class McpServer:
     def result_of(self, number):
         answer = self.answer(number)
         if "error" in answer:
-            raise Unusable("the MCP server '%s' refused: %s" % (self.command, answer["error"].get("message")))
+            raise self.unusable("refused: " + self.reason(answer))
+        if not isinstance(answer.get("result"), dict):
+            raise self.unusable("sent an answer without a result: " + shown(answer))
         return answer["result"]
+
+    def reason(self, answer):
+        error = answer["error"]
+        return str(error.get("message", "refused") if isinstance(error, dict) else error)
 
     def call_result(self, number):
         """What a tool says, and whether it is no error. A refusal is an answer to the model, too."""
         answer = self.answer(number)
         if "error" in answer:
-            raise ValueError(answer["error"].get("message", "refused"))
+            raise ValueError(self.reason(answer))
         result = answer["result"]
         parts = [part["text"] if part.get("type") == "text" else json.dumps(part, ensure_ascii=False)
                  for part in result.get("content", [])]
@@ -183,7 +198,10 @@ class McpServer:
         return "\n".join(parts)
 
     def ended(self):
-        return Unusable("the MCP server '%s' ended with exit code %s" % (self.command, self.process.wait()))
+        return self.unusable("ended with exit code %s" % self.process.wait())
+
+    def unusable(self, why):
+        return Unusable("the MCP server '%s' %s" % (self.command, why))
 
 
 def text_of(result):

@@ -10,6 +10,17 @@ namespace {
 constexpr std::size_t kMaxAnswerBytes = std::size_t(256) << 20;
 constexpr long kConnectMs = 10'000;
 
+// Status and text of an answer that is not 2xx, and what to do about the address or the key.
+std::string refusal(CURL* easy, long status, const std::string& body) {
+  std::string out = "status " + std::to_string(status);
+  if (const std::string text = excerpt(body); !text.empty()) out += ": " + text;
+  char* to = nullptr;
+  if (curl_easy_getinfo(easy, CURLINFO_REDIRECT_URL, &to) == CURLE_OK && to != nullptr)
+    return out + ", it redirects to " + to + "; write the server's own address into `url`";
+  if (status == 401 || status == 403) out += "; name the variable with the server's key in `api_key_env`";
+  return out;
+}
+
 }  // namespace
 
 struct HttpCalls::Transfer {
@@ -99,7 +110,7 @@ void HttpCalls::take(CURL* easy, CURLcode code, std::vector<HttpDone>& out) {
     curl_easy_getinfo(easy, CURLINFO_RESPONSE_CODE, &done.status);
     done.body = std::move(transfer->answer);
     if (done.status < 200 || done.status > 299) {
-      done.error = "status " + std::to_string(done.status) + ": " + excerpt(done.body);
+      done.error = refusal(easy, done.status, done.body);
       done.may_pass = may_pass(done.status);
     }
   }

@@ -73,7 +73,8 @@ void ServerPool::await_ready(Call call, double limit_s) {
     if (is_late || all([](const Server& server) { return server.is_unfit; })) {
       const bool knows_why = std::any_of(servers_.begin(), servers_.end(), [](const Server& s) { return s.is_unfit; });
       fail(MORTISE_UNAVAILABLE, "no rollout server became ready: " + all_errors() +
-                                    (knows_why ? "" : ". Start the servers, or correct the address and the key"));
+                                    (knows_why ? ". Correct the address, or take the backend for this kind of server"
+                                               : ". Start the servers, or correct the address and the key"));
     }
     advance(kPoolSliceMs, call);
   } while (!any_ready() || !all(is_settled));
@@ -447,7 +448,8 @@ void ServerPool::take_answer(Flight flight, HttpDone& done, Call call) {
     if (has_lost_adapter(server, done))
       return try_again(std::move(flight), "it has lost the adapter: " + done.error, true, call);
     if (!done.may_pass)
-      fail(MORTISE_INVALID_ARGUMENT, server.url + " refuses prompt " + std::to_string(request.id) + ": " + done.error);
+      fail(MORTISE_INVALID_ARGUMENT, server.url + " refuses prompt " + std::to_string(request.id) + ": " + done.error +
+                                         ". Change the setting that it names, or look at the server's log");
     // Without an answer the server may have gone, and may come back with other weights.
     const bool is_gone = done.status == 0;
     return try_again(std::move(flight), done.error, is_gone || ++server.num_failures >= options_.breaker_failures,

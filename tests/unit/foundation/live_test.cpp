@@ -184,6 +184,8 @@ TEST_P(LiveOnTerminal, ShowsStagesAndKeepsWarnings) {
   EXPECT_THAT(dir.read("log.txt"), ::testing::ContainsRegex("warning the first warning\n(.*\n)*.*warning the second"));
   ASSERT_OK_AND_ASSIGN(const Json ended, read_json_file(default_env(), dir / "live.json"));
   EXPECT_EQ(ended["state"], "done");
+  EXPECT_THAT(ended["headline"].get<std::string>(), AllOf(StartsWith("step 2/9  reward"), Not(HasSubstr(" left"))))
+      << "an early stop leaves no time";
 }
 
 INSTANTIATE_TEST_SUITE_P(Widths, LiveOnTerminal, ::testing::Combine(::testing::Values(60, 80, 200), ::testing::Bool()),

@@ -127,6 +127,14 @@ TEST_F(RowReaderTest, CsvFaultsNameTheLineOnWhichTheRowBegins) {
               ElementsAre("2 {\"a\":\"x\"}", "d.csv:3: a quoted cell is not closed"));
   EXPECT_THAT(rows_of("d.csv", ""), ElementsAre("d.csv:1: the file has no header line"));
   EXPECT_THAT(rows_of("d.csv", "a,a\n"), ElementsAre("d.csv:1: the header has the column 'a' twice"));
+  const auto next_of = [this](std::string_view bytes) {
+    return open_rows(default_env(), dir_.write("d.csv", bytes), {}).error().next;
+  };
+  EXPECT_EQ(next_of("a,a\n"), "rename one of the two");
+  EXPECT_EQ(next_of("\xFF\xFE"
+                    "a\n"),
+            "convert the file to UTF-8")
+      << "as in a file of UTF-16";
   EXPECT_THAT(rows_of("d.csv", ",x\n0,1\n"), ElementsAre("2 {\"Unnamed: 0\":\"0\",\"x\":\"1\"}")) << "pandas' index";
 }
 

@@ -310,9 +310,17 @@ TEST(ImportSwift, FrozenParametersBecomeGroups) {
               HasSubstr("freeze_parameters_ratio = 0.5 is not supp"));
 }
 
+TEST(ImportSwift, AStepIsSampledWhileTheOneBeforeItLearns) {
+  EXPECT_EQ(swift(std::string(kBatch) + "--async_generate true").trainer.mode, TrainMode::kOneStepOff);
+  EXPECT_EQ(swift(std::string(kBatch) + "--async_generate false").trainer.mode, TrainMode::kSync);
+  EXPECT_THAT(swift_error(std::string(kBatch) + "--async_generate true --rollout_importance_sampling_mode token_mask"),
+              HasSubstr("with async_generate is not supported"))
+      << "the sampler's weights are older than the trainer's";
+}
+
 TEST(ImportSwift, WhatWouldChangeTheNumbersIsRefused) {
-  for (const char* arguments : {"--rlhf_type dpo", "--async_generate true", "--multi_turn_scheduler x",
-                                "--teacher_model_server http://x", "--teacher_adapters a", "--vllm_quantization fp8"}) {
+  for (const char* arguments : {"--rlhf_type dpo", "--multi_turn_scheduler x", "--teacher_model_server http://x",
+                                "--teacher_adapters a", "--vllm_quantization fp8"}) {
     EXPECT_THAT(swift_error(std::string(kBatch) + arguments), HasSubstr("is not supported: ")) << arguments;
   }
   // An adapter that starts from the weights' own directions learns otherwise than one with B = 0.

@@ -376,6 +376,12 @@ TEST(ImportTrl, MixturesOfDataAndTheFilesOwnSettings) {
   EXPECT_TRUE(mixed.data.streaming);
   EXPECT_THAT(trl("dataset_name: data/rows.parquet").data.train_files, ElementsAre("data/rows.parquet"));
   EXPECT_THAT(trl("dataset_name: org/name").data.train_files, ElementsAre("hf://datasets/org/name/train"));
+  EXPECT_TRUE(trl("dataset_name: org/name\ndataset_test_split: dev").data.val_files.empty()) << "eval_strategy is no";
+  EXPECT_THAT(trl("dataset_name: org/name\neval_strategy: steps").data.val_files,
+              ElementsAre("hf://datasets/org/name/test"));
+  EXPECT_THAT(
+      trl("dataset_name: org/name\ndataset_config: main\ndataset_test_split: dev\neval_strategy: epoch").data.val_files,
+      ElementsAre("hf://datasets/org/name/main/dev"));
   EXPECT_THAT(trl("dataset_name: org/name\ndataset_config: main\ndataset_train_split: test").data.train_files,
               ElementsAre("hf://datasets/org/name/main/test"));
   EXPECT_THAT(trl("datasets:\n- {path: a/b, name: main, split: test}\n- {path: c/d}").data.train_files,

@@ -522,6 +522,34 @@ TEST(ImportVerl, WhatWouldChangeTheNumbersIsRefused) {
   EXPECT_THAT(import_error("verl", "trainer: {total_epochs: \"${oc.env:EPOCHS}\"}"), HasSubstr("is not resolved"));
 }
 
+// These trainers sample ahead. A script names one by its module or by the file of its defaults.
+TEST(ImportVerl, TrainersThatSampleAhead) {
+  const std::string arguments = " algorithm.adv_estimator=grpo rollout.nnodes=1 rollout.n_gpus_per_node=2 ";
+  const auto script = [&](const std::string& module, const std::string& more) {
+    return "python3 -m " + module + arguments + more;
+  };
+  for (const char* module : {"recipe.one_step_off_policy.main_ppo", "verl.experimental.one_step_off_policy.main_ppo"})
+    EXPECT_EQ(verl(script(module, "")).trainer.mode, TrainMode::kOneStepOff) << module;
+  EXPECT_EQ(verl(script("my.main_ppo", "--config-name=one_step_off_ppo_megatron_trainer.yaml")).trainer.mode,
+            TrainMode::kOneStepOff);
+  EXPECT_EQ(verl(script("verl.trainer.main_ppo", "")).trainer.mode, TrainMode::kSync);
+  EXPECT_EQ(
+      imported("verl", "algorithm: {adv_estimator: grpo}\nactor_rollout_ref: {hybrid_engine: false}").trainer.mode,
+      TrainMode::kOneStepOff)
+      << "a resolved file does not name its trainer";
+  const std::string fully =
+      "data.gen_batch_size=1 data.train_batch_size=0 rollout.total_rollout_steps=512 "
+      "async_training.staleness_threshold=0.5 async_training.partial_rollout=True";
+  for (const std::string& text : {script("verl.experimental.fully_async_policy.fully_async_main", fully),
+                                  "algorithm.adv_estimator=grpo " + fully}) {
+    const std::string error = verl_error(text);
+    EXPECT_THAT(error, HasSubstr("the rows of an update depend on time"));
+    EXPECT_THAT(error, HasSubstr("trainer.max_staleness"));
+    EXPECT_THAT(error, Not(HasSubstr("unknown setting")));
+    EXPECT_THAT(error, Not(HasSubstr("gen_batch_size")));
+  }
+}
+
 // verl reads it only where it trains a critic.
 TEST(ImportVerl, RowsAreDrawnByTheirScoresForGae) {
   const RunConfig drawn = verl("algorithm.use_pf_ppo=True algorithm.pf_ppo.reweight_method=max_min");

@@ -134,6 +134,15 @@ TEST(RunFollower, ALineIsToldWhenItIsWhole) {
   EXPECT_THAT(steps_in(follower.read()), ElementsAre(1));
 }
 
+TEST(RunFollower, DamagedLinesAreCounted) {
+  FollowedRun run;
+  RunFollower follower = run.follow(run.page_place());
+  run.append("metrics.jsonl", "{\"step\": 1}\nzeros\n\n[1]\n{\"reward\": 1}\n{\"step\": 2}\n");
+  const std::vector<RunNews> news = follower.read();
+  EXPECT_THAT(steps_in(news), ElementsAre(1, 2));
+  EXPECT_EQ(news.at(0).data["num_damaged"], 3);
+}
+
 TEST(RunFollower, AnEventMayContinueOnTheNextLine) {
   FollowedRun run;
   std::string place = run.page_place();

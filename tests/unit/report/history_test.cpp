@@ -52,6 +52,23 @@ TEST(RunHistory, ReadsMetricsSettingsPluginsAndEvents) {
   EXPECT_EQ(run.completion_files.at(1), dir.path() / "dump/1.jsonl");
 }
 
+TEST(RunHistory, ACopiedRunHasItsOwnCompletions) {
+  const test::TempDir dir;
+  for (const char* run : {"original", "copy"}) {
+    dir.write(std::string(run) + "/metrics.jsonl", "{\"step\": 1}\n");
+    dir.write(std::string(run) + "/dump/1.jsonl", "{}\n");
+    dir.write(std::string(run) + "/config.resolved.toml",
+              "[trainer]\nrollout_data_dir = \"" + (dir / "original/dump").string() + "\"\n");
+  }
+  ASSERT_OK_AND_ASSIGN(const RunHistory copy, read_run_history(default_env(), dir / "copy"));
+  EXPECT_EQ(copy.completion_files.at(1), dir / "copy/dump/1.jsonl");
+  dir.write("elsewhere/metrics.jsonl", "{\"step\": 1}\n");
+  dir.write("elsewhere/config.resolved.toml",
+            "[trainer]\nrollout_data_dir = \"" + (dir / "original/dump").string() + "\"\n");
+  ASSERT_OK_AND_ASSIGN(const RunHistory elsewhere, read_run_history(default_env(), dir / "elsewhere"));
+  EXPECT_EQ(elsewhere.completion_files.at(1), dir / "original/dump/1.jsonl");
+}
+
 TEST(RunHistory, OnlyMetricsAreNeeded) {
   const test::TempDir dir;
   EXPECT_THAT(test::error_of(read_run_history(default_env(), dir.path())), HasSubstr("there is no metrics.jsonl"));
@@ -62,8 +79,6 @@ TEST(RunHistory, OnlyMetricsAreNeeded) {
   EXPECT_EQ(run.name, dir.path().filename().string());
   EXPECT_TRUE(run.settings.empty());
   EXPECT_EQ(run.state, "");
-  dir.write("metrics.jsonl", "{\"step\": 1}\n{\"reward\": 0.5}\n");
-  EXPECT_THAT(test::error_of(read_run_history(default_env(), dir.path())), HasSubstr("metrics.jsonl:2"));
 }
 
 TEST(RunHistory, TheLastLineMayBeHalfWritten) {
@@ -73,8 +88,26 @@ TEST(RunHistory, TheLastLineMayBeHalfWritten) {
   ASSERT_OK_AND_ASSIGN(const RunHistory run, read_run_history(default_env(), dir.path()));
   EXPECT_EQ(run.last_step, 1);
   EXPECT_EQ(run.events.size(), 1U);
-  dir.write("metrics.jsonl", "{\"step\": 1, \"rew\n{\"step\": 2, \"reward\": 0.5}\n");
-  EXPECT_THAT(test::error_of(read_run_history(default_env(), dir.path())), HasSubstr("metrics.jsonl:1"));
+  EXPECT_TRUE(run.damaged.empty());
+}
+
+TEST(RunHistory, DamagedLinesAreCountedAndLeftOut) {
+  const test::TempDir dir;
+  const std::string zeros(40, '\0');
+  dir.write("metrics.jsonl", "{\"step\": 1, \"reward\": 0.5}\n{\"step\": 2, \"rew\n" + zeros +
+                                 "\n\n[1]\n{\"reward\": 0.5}\n{\"step\": 0.5}\n{\"step\": 3, \"reward\": 0.25}\n");
+  ASSERT_OK_AND_ASSIGN(const RunHistory run, read_run_history(default_env(), dir.path()));
+  EXPECT_EQ(run.last_step, 3);
+  ASSERT_EQ(run.find("reward")->size(), 2U);
+  EXPECT_EQ(run.find("reward")->back().value, 0.25);
+  ASSERT_EQ(run.damaged.size(), 1U);
+  EXPECT_EQ(describe(run.damaged[0]), "5 damaged lines of metrics.jsonl are left out; the first is line 2");
+  dir.write("metrics.jsonl", "{\"step\": 1}\nhalf\n{\"step\": 2}\n");
+  ASSERT_OK_AND_ASSIGN(const RunHistory one, read_run_history(default_env(), dir.path()));
+  EXPECT_EQ(describe(one.damaged.at(0)), "line 2 of metrics.jsonl is damaged and left out");
+  dir.write("metrics.jsonl", "{\"reward\": 0.5}\nhalf\n");
+  const std::string error = test::error_of(read_run_history(default_env(), dir.path()));
+  EXPECT_THAT(error, HasSubstr("metrics.jsonl:1: no line of this file is a row of metrics"));
 }
 
 }  // namespace

@@ -57,13 +57,20 @@ TEST(ReportPage, ACompletionCannotLeaveItsPlace) {
   EXPECT_THAT(page, HasSubstr("default-src 'none'"));
 }
 
-TEST(ReportPage, ARowThatIsNoObjectIsAnError) {
-  const test::TempDir dir;
-  dir.write("1.jsonl", row(1, 0, "2") + "[1, 2]\n");
-  const auto rows = read_shown_rows(default_env(), dir.path() / "1.jsonl");
-  ASSERT_FALSE(rows.ok());
-  EXPECT_THAT(rows.error().to_string(), HasSubstr("1.jsonl:2"));
-  EXPECT_THAT(rows.error().to_string(), HasSubstr("is not a JSON object"));
+TEST(ReportPage, DamagedLinesAreCountedAndLeftOut) {
+  const RunFolder run(2);
+  run.dir.write("metrics.jsonl", "{\"step\": 1}\n{\"st\n{\"step\": 2}\n");
+  run.dir.write("dump/1.jsonl", row(1, 0, "2") + "[1, 2]\n{\"step\": 1\n" + row(1, 1, "3"));
+  run.dir.write("dump/2.jsonl", row(2, 0, "2") + "{\"half");
+  ASSERT_OK_AND_ASSIGN(ReportRun read, read_report_run(default_env(), run.dir.path(), 100));
+  const Json damaged = Json::array({"line 2 of metrics.jsonl is damaged and left out",
+                                    "2 damaged lines of 1.jsonl are left out; the first is line 2"});
+  EXPECT_EQ(findings_json({read})["runs"][0]["damaged"], damaged);
+  const std::string page = report_page({std::move(read)});
+  EXPECT_EQ(element(page, "data")[0]["damaged"], damaged);
+  EXPECT_EQ(element(page, "rows-0-1").size(), 2U);
+  EXPECT_EQ(element(page, "rows-0-2").size(), 1U) << "the run still writes its second row";
+  EXPECT_OK(find_faults(default_env(), run.dir.path()));
 }
 
 TEST(ReportPage, TheCompletionsAreThoseOfTheFirstTheNewestAndEvenlyBetween) {

@@ -168,20 +168,22 @@ Result<> CsvRows::read_header(const RowReaderOptions& options) {
   do {
     cells = TRY(cutter_.next(kMaxCsvColumns));
   } while (cutter_.num_cells() == 1 && cells[0].text.empty());
-  const auto bad_header = [&](std::string what) {
-    return Error{ErrorKind::kData, std::move(what), place(cutter_.line()),
-                 "write the names of the columns on the first line"};
+  const auto bad_header = [&](std::string what, const char* next) {
+    return Error{ErrorKind::kData, std::move(what), place(cutter_.line()), next};
   };
-  if (cutter_.num_cells() == 0) return bad_header("the file has no header line");
+  if (cutter_.num_cells() == 0)
+    return bad_header("the file has no header line", "write the names of the columns on the first line");
   if (cutter_.num_cells() > kMaxCsvColumns)
-    return bad_header(fmt::format("the header has more than {} columns", kMaxCsvColumns));
+    return bad_header(fmt::format("the header has more than {} columns", kMaxCsvColumns),
+                      "remove columns that nothing reads");
   std::set<std::string, std::less<>> names;
   for (size_t i = 0; i < cells.size(); ++i) {
     CsvColumn column;
     column.name = cells[i].text.empty() ? fmt::format("Unnamed: {}", i) : std::move(cells[i].text);
-    if (find_invalid_utf8(column.name)) return bad_header("a name in the header is not UTF-8");
+    if (find_invalid_utf8(column.name))
+      return bad_header("a name in the header is not UTF-8", "convert the file to UTF-8");
     if (!names.insert(column.name).second)
-      return bad_header(fmt::format("the header has the column {} twice", quote(column.name)));
+      return bad_header(fmt::format("the header has the column {} twice", quote(column.name)), "rename one of the two");
     column.key = dump_json(Json(column.name));
     if (const auto type = options.cells.find(column.name); type != options.cells.end()) column.type = type->second;
     columns_.push_back(std::move(column));

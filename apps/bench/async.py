@@ -1,6 +1,6 @@
 """A training step that samples on a server, in turn and ahead: trainer.mode sync against one_step_off and async.
 
-  python ahead.py --program build/release/bin/mortise --packs build/release/lib/mortise/bench_packs --out build/bench/ahead
+  python async.py --program build/release/bin/mortise --packs build/release/lib/mortise/bench_packs --out build/bench/async
       [--workload c2] [--rounds 3] [--steps 8]
 
 The server and the trainer have a core each, so that they slow each other down as little as two machines do. One round runs
