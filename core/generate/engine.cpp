@@ -269,8 +269,7 @@ Result<uint64_t> GenerateEngine::poll(const Sink& sink, std::chrono::nanoseconds
   int64_t num_steps = 0;
   const auto is_over = [&] {
     if (timeout < timeout.zero() || num_steps == 0) return false;
-    return options_.ranks != nullptr ? num_steps >= kStepsOfRanks
-                                     : std::chrono::steady_clock::now() - start >= timeout;
+    return options_.ranks != nullptr ? num_steps >= kStepsOfRanks : std::chrono::steady_clock::now() - start >= timeout;
   };
   while (true) {
     while (!finished.empty()) {

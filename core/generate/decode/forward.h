@@ -88,7 +88,7 @@ class DecodeForward {
   int64_t hidden_stride_, qkv_stride_, attended_stride_, mlp_stride_;
   FloatBuffer x_, normed_, qkv_, attended_, mlp_;
   std::shared_ptr<TensorRanks> ranks_;
-  FloatBuffer terms_;         // what this rank adds to each row, then what all do
+  FloatBuffer terms_;           // what this rank adds to each row, then what all do
   at::Tensor sent_, gathered_;  // terms on their way: of this rank, of all. The network may hold them after an error.
   // Buffers of layers with experts, if the model has any: K rows for each row of the pass, sorted by expert.
   int64_t router_stride_ = 0, expert_stride_ = 0;

@@ -148,10 +148,11 @@ void PackedWeights::lay_out(const DecoderWeights& weights, WeightFormat format, 
     if (bias.defined()) places.emplace_back(&out.bias, take(out.panels * 32));
   };
   num_layer_weights_ = 0;
-  visit_layers(weights, adds_biases, layers, [&](const at::Tensor& weight, const at::Tensor& bias, RowOf row_of, PackedLinear& out) {
-    shape(weight, bias, row_of, out);
-    num_layer_weights_ += out.num_weights();
-  });
+  visit_layers(weights, adds_biases, layers,
+               [&](const at::Tensor& weight, const at::Tensor& bias, RowOf row_of, PackedLinear& out) {
+                 shape(weight, bias, row_of, out);
+                 num_layer_weights_ += out.num_weights();
+               });
   layer_bytes_ = used * static_cast<int64_t>(sizeof(float));
   shape(weights.head_VH, {}, plain_row, head);
   memory_.reserve(used);
@@ -166,9 +167,10 @@ void PackedWeights::pack(const ModelConfig& config, const DecoderWeights& weight
     layers[i].experts.resize(
         static_cast<size_t>(config.has_experts(static_cast<int64_t>(i)) ? config.moe.num_experts : 0));
   lay_out(weights, format, adds_biases);
-  visit_layers(weights, adds_biases, layers, [&](const at::Tensor& weight, const at::Tensor& bias, RowOf row_of, PackedLinear& out) {
-    fill_linear(weight, bias, row_of, team, out);
-  });
+  visit_layers(weights, adds_biases, layers,
+               [&](const at::Tensor& weight, const at::Tensor& bias, RowOf row_of, PackedLinear& out) {
+                 fill_linear(weight, bias, row_of, team, out);
+               });
   for (size_t i = 0; i < layers.size(); ++i) {
     const LayerWeights& from = weights.layers[i];
     PackedLayer& to = layers[i];

@@ -103,7 +103,7 @@ class PackedWeights {
   const float* norm_of(const ModelConfig& config, const at::Tensor& weight);
   const float* copy_of(const at::Tensor& vector, float added);
 
-  FloatBuffer memory_;              // holds all matrices, in the order of their use
+  FloatBuffer memory_;               // holds all matrices, in the order of their use
   std::deque<FloatBuffer> vectors_;  // 1 + weight of norms, and sinks; addresses do not change
   int64_t num_layer_weights_ = 0;
   int64_t layer_bytes_ = 0;

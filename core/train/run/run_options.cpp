@@ -173,6 +173,18 @@ void split_layers(const RunConfig& config, Communicator& ranks, Model& model) {
   if (size > 1) model.split_layers(std::make_shared<TensorGroup>(ranks, size));
 }
 
+std::shared_ptr<TensorRanks> rollout_ranks(const RunConfig& config, Communicator& ranks, const Model& policy) {
+  const auto size = static_cast<int>(config.rollout.tensor_model_parallel_size);
+  if (size == 1) return nullptr;
+  if (const ModelPart* const part = policy.model_part(); part != nullptr) return part->ranks();
+  return std::make_shared<TensorGroup>(ranks, size);
+}
+
+Result<WholeWeights> weights_to_sample(const RunConfig& config, const Model& policy) {
+  const bool has_part = config.rollout.tensor_model_parallel_size > 1 && policy.model_part() != nullptr;
+  return WholeWeights::gather({has_part ? nullptr : &policy});
+}
+
 ScheduleOptions schedule_options(const OptimConfig& optim, int64_t total_steps, int64_t updates_per_step) {
   ScheduleOptions out;
   out.type = optim.lr_scheduler_type;

@@ -118,8 +118,10 @@ RolloutPlan val_plan(const RunSettings& run, const Model& policy, const Sampling
 }
 
 // Plugins can sample with the policy from here on. Gives the sampling options of [rollout].
-Result<Sampling> load_engine(const RunConfig& config, const Tokenizer& tokenizer, const Model& policy) {
-  const EngineOptions options = rollout_engine_options(config, &tokenizer);
+Result<Sampling> load_engine(const RunSettings& run, const Tokenizer& tokenizer, const Model& policy) {
+  const RunConfig& config = run.config;
+  EngineOptions options = rollout_engine_options(config, &tokenizer);
+  options.ranks = rollout_ranks(config, run.ranks, policy);
   Sampling sampling = TRY(rollout_sampling(config, policy.config(), options.tokenizer));
   install_generate_model(&policy, options);
   register_host_extension(MORTISE_EXT_GENERATE, generate_extension());
@@ -336,7 +338,7 @@ Result<std::unique_ptr<RunParts>> assemble(Env& env, const LoadedConfig& loaded,
   }
   TRY(load_data(run, registry, policy, data, saved.stateful));
   if (kind == RunKind::kTrain && run.config.trainer.steps_ahead() > 0) policy.sampled = sampled_copy(*policy.model);
-  const Sampling sampling = TRY(load_engine(run.config, policy.folder->tokenizer, sampled_model(policy)));
+  const Sampling sampling = TRY(load_engine(run, policy.folder->tokenizer, sampled_model(policy)));
   const bool environment_rewards = environment.gives_rewards;
   std::shared_ptr<TurnParts> turns;
   if (environment.runner)
