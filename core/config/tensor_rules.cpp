@@ -19,7 +19,10 @@ class TensorRules : ConfigRules {
 
   void check() {
     if (config_.actor.tensor_model_parallel_size == 1) return;
-    if (config_.ranks.zero_stage > 0) refuse("ranks.zero_stage", "spreads the training state", "set it to 0");
+    const int64_t stage = config_.ranks.zero_stage;
+    if (stage == 3) refuse("ranks.zero_stage", "spreads the weights", "set it to 2 or less");
+    if (stage > 0 && config_.model.trains_adapter())
+      refuse("ranks.zero_stage", "spreads the training state of an adapter", "set it to 0");
     check_numbers();
     if (config_.model.lora_rank > 0 && !config_.model.lora_adapter_path) check_adapter();
     if (config_.trainer.steps_ahead() > 0)

@@ -143,18 +143,30 @@ TEST(SampledTogetherRun, ARankThatIsKilledIsNamed) { expect_killed_rank_is_named
 
 TEST(TensorParallelRun, DeterministicRunsDoNotDependOnTheNumberOfGroups) { expect_bits_of_one_group(tensor_mesh(2)); }
 
-// 2 x 2 ranks, then one process, then 1 x 4, then ZeRO. With a huggingface/ that is rounded, the exact weights are in the
+// The state is shared by the ranks that have the same part of the layers.
+TEST(TensorParallelRun, StatesThatAreSharedGiveTheSameNumbers) {
+  const auto zero = [](int64_t stage, const std::vector<std::string>& mesh) {
+    return joined(mesh, {"ranks.zero_stage=" + std::to_string(stage)});
+  };
+  expect_numbers_of_one_process({"zero", "train", {"actor.optim.optimizer=lion"}}, tensor_mesh(1),
+                                {{"zero_1", 4, zero(1, tensor_mesh(2))},
+                                 {"zero_2", 4, zero(2, tensor_mesh(2))},
+                                 {"zero_2_sp_2", 4, zero(2, tensor_mesh(2, 2))}});
+  expect_bits_of_one_group(zero(2, tensor_mesh(2)));
+}
+
+// 2 x 2 ranks, then one process, then 1 x 4, then ZeRO, then both, then one process. With a huggingface/ that is rounded, the exact weights are in the
 // state too.
 TEST(TensorParallelRun, ResumesWithAnotherMesh) {
   for (const std::string save_dtype : {"train", "bfloat16"}) {
     SCOPED_TRACE(save_dtype);
     const TinyTask task;
     const std::vector<std::string> settings{"model.dtype=float64", "trainer.save_dtype=" + save_dtype};
-    ASSERT_EQ(launch(task, 1, "train", "straight", until(4, joined(settings, tensor_mesh(1)))).code, 0);
+    ASSERT_EQ(launch(task, 1, "train", "straight", until(6, joined(settings, tensor_mesh(1)))).code, 0);
     for (const auto& [step, num_ranks, size] :
-         std::vector<std::tuple<int64_t, int, int>>{{1, 4, 2}, {2, 1, 1}, {3, 4, 4}, {4, 2, 1}}) {
+         std::vector<std::tuple<int64_t, int, int>>{{1, 4, 2}, {2, 1, 1}, {3, 4, 4}, {4, 2, 1}, {5, 4, 2}, {6, 1, 1}}) {
       std::vector<std::string> all = joined(settings, tensor_mesh(size));
-      if (step == 4) all.emplace_back("ranks.zero_stage=2");
+      if (step == 4 || step == 5) all.emplace_back("ranks.zero_stage=" + std::to_string(step - 3));
       const Outcome part = launch(task, num_ranks, "train", "out", until(step, all));
       ASSERT_EQ(part.code, 0) << part.output;
     }
@@ -170,7 +182,7 @@ TEST(TensorParallelRun, WhatCannotBeSharedIsRefusedByName) {
   refused(1, tensor_mesh(2), "'actor.tensor_model_parallel_size' is 2, but 1 rank cannot form groups of 2");
   refused(3, tensor_mesh(3), "'actor.tensor_model_parallel_size' is 3, but the 4 query heads, 2 key-value heads and ");
   for (const std::string setting :
-       {"ranks.zero_stage=1", "model.dtype=bfloat16", "actor.optim.optimizer=muon", "actor.optim.optimizer=adamw_8bit",
+       {"ranks.zero_stage=3", "model.dtype=bfloat16", "actor.optim.optimizer=muon", "actor.optim.optimizer=adamw_8bit",
         "actor.optim.offload=file", "ref.offload=file", "ref.sync_steps=1", "trainer.mode=one_step_off"}) {
     SCOPED_TRACE(setting);
     refused(1, joined(tensor_mesh(2), {setting}), "cannot be used with actor.tensor_model_parallel_size = 2 yet");

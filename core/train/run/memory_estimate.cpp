@@ -69,11 +69,12 @@ double head_pass_bytes(const ModelConfig& model, const RunConfig& config, double
 // gradient is complete, so that only the larger of both counts.
 void share_states(const RunConfig& config, int num_ranks, const CriticBytes& critic, MemoryEstimate& memory) {
   if (config.ranks.zero_stage == 0) return;
-  const double others = 1.0 - 1.0 / num_ranks;
-  memory.moments -= memory.moments * others;
-  memory.critic -= critic.moments * others;
+  const int64_t num_parts = config.trainer.val_only ? 1 : config.actor.tensor_model_parallel_size;
+  const double with_same_part = static_cast<double>(num_ranks) / static_cast<double>(num_parts);
+  memory.moments /= with_same_part;
+  memory.critic -= critic.moments * (1.0 - 1.0 / num_ranks);
   if (config.ranks.zero_stage != 2 || config.trainer.deterministic) return;
-  memory.gradients = memory.gradients / num_ranks + std::max(0.0, memory.gradients - memory.activations);
+  memory.gradients = memory.gradients / with_same_part + std::max(0.0, memory.gradients - memory.activations);
 }
 
 // The same for stage 3. A pass has two layers at a time, one of which travels, or the embedding or the head. A layer's

@@ -100,8 +100,14 @@ RankEstimate estimate_ranks(const RunConfig& config, const ModelConfig& model, c
   }
   if (out.tensor_size > 1) {
     const double same = static_cast<double>(num_ranks) / static_cast<double>(out.tensor_size);
-    out.gradient_bytes = 2.0 * own_bytes * (same - 1.0) / same;  // all_reduce of those with the same part
-    if (config.model.trains_adapter())                           // each has a term of it
+    // all_reduce of those with the same part, or to the owners of it
+    const bool after_each_pass = config.ranks.zero_stage == 2 && !config.trainer.deterministic;
+    const double sent = config.ranks.zero_stage == 0 ? 2.0
+                        : after_each_pass            ? static_cast<double>(passes_of_rank)
+                                                     : 1.0;
+    out.gradient_bytes = sent * own_bytes * (same - 1.0) / same;
+    if (config.ranks.zero_stage > 0) out.weight_bytes = own_bytes * (same - 1.0) / same;
+    if (config.model.trains_adapter())  // each has a term of it
       out.tensor_bytes +=
           2.0 * trained_bytes * static_cast<double>(out.tensor_size - 1) / static_cast<double>(out.tensor_size);
     if (out.rollout_size == 1) out.step_weight_bytes = split_weight_bytes(units, out);

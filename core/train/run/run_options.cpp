@@ -149,6 +149,11 @@ Optimizer make_optimizer(Model& model, const OptimConfig& optim, const Parameter
   return out;
 }
 
+Result<Communicator*> ranks_of_part(const RunConfig& config, Communicator& ranks, const Model& model) {
+  if (model.model_part() == nullptr || config.ranks.zero_stage == 0) return &ranks;
+  return ranks.strided(model.model_part()->ranks()->size());
+}
+
 ZeroOptions zero_options(const RunConfig& config, Communicator& ranks, const Model& model) {
   if (model.trains_lora()) return {&ranks, config.ranks.zero_stage};
   return {&ranks, config.ranks.zero_stage, shards_of(model), model.model_part()};

@@ -33,7 +33,9 @@ std::unique_ptr<const UpdateRule> update_rule(const OptimConfig& optim);
 // it has no state until offload_optimizer() (offloading.h).
 Optimizer make_optimizer(Model& model, const OptimConfig& optim, const ParameterGroups& groups, std::string state_name,
                          const ZeroOptions& zero, const RoundingSeed& rounding);
-// How the ranks share an optimizer's state.
+// The ranks that share the optimizer's state of the policy: those with the same part of its layers, else all.
+Result<Communicator*> ranks_of_part(const RunConfig& config, Communicator& ranks, const Model& model);
+// How `ranks` share an optimizer's state.
 ZeroOptions zero_options(const RunConfig& config, Communicator& ranks, const Model& model);
 // ranks.zero_stage = 3 on several ranks: each rank has a part of the weights.
 bool spreads_weights(const RunConfig& config, const Communicator& ranks);

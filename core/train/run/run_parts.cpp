@@ -249,8 +249,9 @@ Result<> load_objective(const RunSettings& run, PluginRegistry& registry, Learne
 // The optimizer, which `sft` has too.
 Result<> load_optimizer(const RunSettings& run, PolicyParts& policy, LearnerParts& learning) {
   const OptimConfig& optim = run.config.actor.optim;
+  Communicator* const ranks = TRY(ranks_of_part(run.config, run.ranks, *policy.model));
   learning.optimizer.emplace(make_optimizer(*policy.model, optim, policy.groups, "actor.optim",
-                                            zero_options(run.config, run.ranks, *policy.model),
+                                            zero_options(run.config, *ranks, *policy.model),
                                             {run.key.seed, RandomPurpose::kRounding}));
   learning.schedule =
       schedule_options(optim, run.total_steps, run.kind == RunKind::kTrain ? run.plan.updates_per_step : 1);
