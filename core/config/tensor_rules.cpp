@@ -74,7 +74,6 @@ class RolloutTensorRules : ConfigRules {
     const int64_t actor = config_.actor.tensor_model_parallel_size;
     if (learns && actor != 1 && actor != rollout.tensor_model_parallel_size)
       refuse("actor.tensor_model_parallel_size", fmt::format("is {}", actor), "set it to 1 or to the same number");
-    if (rollout.name != "native") refuse("rollout.name", "is another backend than native", "set it to native");
     if (rollout.multi_turn.enable)
       refuse("rollout.multi_turn.enable", "waits for an environment between turns", "set it to false");
     if (rollout.over_sampling > 1) refuse("rollout.over_sampling", "samples rows in pieces", "set it to 1");

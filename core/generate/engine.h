@@ -60,8 +60,8 @@ class GenerateEngine {
   // Queues requests in order and returns how many it accepted. If too many wait, it accepts fewer: offer the rest again
   // after a poll. A request that cannot run is an error that names it, and then none of the span is accepted.
   Result<uint64_t> submit(std::span<const GenerateRequest> requests);
-  // Delivers finished samples, then works until nothing is left, `timeout` has passed (0: no work; negative: no limit;
-  // else at least one step; with several ranks: a fixed number of steps), or the sink has enough. Returns the number of outstanding samples.
+  // Delivers finished samples, then works until nothing is left, `timeout` has passed (0: no work; negative: no limit; else
+  // at least one step, or several ranks: a fixed number), or the sink has enough. Returns how many samples are outstanding.
   Result<uint64_t> poll(const Sink& sink, std::chrono::nanoseconds timeout);
   // Aborts request_id (-1: all). The next poll delivers what there is.
   void abort(int64_t request_id);

@@ -155,8 +155,8 @@ TEST(TensorParallelRun, StatesThatAreSharedGiveTheSameNumbers) {
   expect_bits_of_one_group(zero(2, tensor_mesh(2)));
 }
 
-// 2 x 2 ranks, then one process, then 1 x 4, then ZeRO, then both, then one process. With a huggingface/ that is rounded, the exact weights are in the
-// state too.
+// 2 x 2 ranks, then one process, then 1 x 4, then ZeRO, then both, then one process. With a huggingface/ that is rounded,
+// the exact weights are in the state too.
 TEST(TensorParallelRun, ResumesWithAnotherMesh) {
   for (const std::string save_dtype : {"train", "bfloat16"}) {
     SCOPED_TRACE(save_dtype);

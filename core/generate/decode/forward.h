@@ -8,6 +8,8 @@
 // adds them in rank order. Memory: activations of max_rows rows. Thread rule: run() from one thread at a time.
 #pragma once
 
+#include <ATen/core/Tensor.h>
+
 #include <cstdint>
 #include <memory>
 #include <span>

@@ -9,7 +9,8 @@ namespace mortise {
 
 namespace {
 
-constexpr int64_t kNumbers = 3;  // of a token; doubles hold ids and float32 numbers exactly
+// A token is so many doubles, which hold ids and float32 numbers exactly.
+constexpr int64_t kNumbers = 3;
 
 }  // namespace
 

@@ -113,8 +113,8 @@ class Optimizer : public Stateful {
   [[nodiscard]] at::Tensor weights_of(const OwnPart& part) const;
   [[nodiscard]] at::Tensor gradient_of(const OwnPart& part) const;
   [[nodiscard]] FlatRange state_range_of(int64_t begin, int64_t size, const StateTensor& state) const;
-  [[nodiscard]] std::optional<size_t> part_of(
-      size_t parameter) const;  // of a parameter that is cut into one part at most
+  // What this rank steps of a parameter that is not cut; nothing if another rank steps it.
+  [[nodiscard]] std::optional<size_t> part_of(size_t parameter) const;
   void put_state(StateWriter& writer, size_t parameter, size_t state) const;
   void put_split_state(StateWriter& writer, size_t parameter, size_t state) const;
   Result<> read_split_state(StateReader& reader, size_t parameter, size_t state);

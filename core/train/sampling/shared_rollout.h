@@ -1,6 +1,6 @@
 // Samples a batch of prompts with the engines of all ranks. The ranks take prompts from a shared queue (prompt_queue.h),
-// with all completions of each; ranks that sample together (rollout.tensor_model_parallel_size) take them together. Then every rank has the whole batch in prompt order. Random numbers depend on the row, so
-// the completions are the same for any number of ranks, whoever sampled them.
+// with all completions of each, or groups of ranks that sample together do. Then every rank has the whole batch in prompt
+// order. Random numbers depend on the row, so the completions are the same for any number of ranks, whoever sampled them.
 //
 // A backend that keeps state (mortise.state/1: its place in a file) would give other completions if it saw only some of
 // the prompts. The main rank samples all of them then.

@@ -172,7 +172,7 @@ TEST(Check, WhatRanksThatSampleTogetherDoNotGoWith) {
   const std::string size = "rollout.tensor_model_parallel_size=2";
   EXPECT_EQ(check_error({size, "rollout.dtype=bfloat16", "model.lora_rank=2", "ranks.zero_stage=3"}), "ok");
   EXPECT_EQ(check_error({size, "actor.tensor_model_parallel_size=2", "ranks.zero_stage=2"}), "ok");
-  for (const std::string setting : {"actor.tensor_model_parallel_size=4", "rollout.name=replay",
+  for (const std::string setting : {"actor.tensor_model_parallel_size=4", "rollout.multi_turn.enable=true",
                                     "rollout.over_sampling=1.5", "trainer.mode=one_step_off", "model.dtype=bfloat16"}) {
     const std::string text = check_error({size, setting});
     EXPECT_THAT(text, HasSubstr("'" + setting.substr(0, setting.find('=')) + "'")) << setting;
