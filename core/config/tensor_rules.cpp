@@ -19,7 +19,10 @@ class TensorRules : ConfigRules {
 
   void check() {
     if (config_.actor.tensor_model_parallel_size == 1) return;
-    if (config_.ranks.zero_stage > 0) refuse("ranks.zero_stage", "spreads the training state", "set it to 0");
+    const int64_t stage = config_.ranks.zero_stage;
+    if (stage == 3) refuse("ranks.zero_stage", "spreads the weights", "set it to 2 or less");
+    if (stage > 0 && config_.model.trains_adapter())
+      refuse("ranks.zero_stage", "spreads the training state of an adapter", "set it to 0");
     check_numbers();
     if (config_.model.lora_rank > 0 && !config_.model.lora_adapter_path) check_adapter();
     if (config_.trainer.steps_ahead() > 0)
@@ -61,7 +64,39 @@ class TensorRules : ConfigRules {
   }
 };
 
+class RolloutTensorRules : ConfigRules {
+ public:
+  using ConfigRules::ConfigRules;
+
+  void check(bool learns) {
+    const RolloutConfig& rollout = config_.rollout;
+    if (rollout.tensor_model_parallel_size == 1) return;
+    const int64_t actor = config_.actor.tensor_model_parallel_size;
+    if (learns && actor != 1 && actor != rollout.tensor_model_parallel_size)
+      refuse("actor.tensor_model_parallel_size", fmt::format("is {}", actor), "set it to 1 or to the same number");
+    if (rollout.multi_turn.enable)
+      refuse("rollout.multi_turn.enable", "waits for an environment between turns", "set it to false");
+    if (rollout.over_sampling > 1) refuse("rollout.over_sampling", "samples rows in pieces", "set it to 1");
+    if (config_.trainer.steps_ahead() > 0) refuse("trainer.mode", "samples next to updates", "set it to sync");
+    if (config_.model.dtype == ModelDtype::kBfloat16) {
+      refuse("model.dtype", "rounds the matrices of the layers", "set it to float32 (rollout.dtype may be bfloat16)");
+    }
+  }
+
+ private:
+  void refuse(const std::string& key, std::string_view does, std::string_view next) {
+    error(key,
+          fmt::format("'{}' {}, which cannot be used with rollout.tensor_model_parallel_size = {}", key, does,
+                      config_.rollout.tensor_model_parallel_size),
+          fmt::format("{}, or set rollout.tensor_model_parallel_size to 1", next));
+  }
+};
+
 }  // namespace
+
+void check_rollout_tensor_rules(const LoadedConfig& loaded, bool learns, ConfigFindings& found) {
+  RolloutTensorRules(loaded, found).check(learns);
+}
 
 void check_tensor_rules(const LoadedConfig& loaded, ConfigFindings& found) { TensorRules(loaded, found).check(); }
 

@@ -8,5 +8,7 @@
 namespace mortise {
 
 void check_tensor_rules(const LoadedConfig& loaded, ConfigFindings& found);
+// The same of ranks that sample together (rollout.tensor_model_parallel_size). `learns`: the run also has updates.
+void check_rollout_tensor_rules(const LoadedConfig& loaded, bool learns, ConfigFindings& found);
 
 }  // namespace mortise

@@ -11,7 +11,13 @@
 namespace mortise {
 namespace {
 
+// Steps of one poll with a time-out, if ranks sample together: their clocks differ, and they have to stop alike.
+constexpr int64_t kStepsOfRanks = 8;
+
 KvShape kv_shape(const ModelConfig& config) { return {config.num_layers, config.num_kv_heads, config.head_dim}; }
+KvShape kv_shape(const Model& model, const EngineOptions& options) {
+  return kv_shape(options.ranks ? split_config(model.config(), options.ranks->size()) : model.config());
+}
 
 SchedulerOptions scheduler_options(const EngineOptions& options, const KvCache& kv, bool on_device) {
   SchedulerOptions out;
@@ -85,6 +91,10 @@ Result<> check_ends(const GenerateRequest& request, int64_t vocab_size, bool has
 
 // What a model on a device cannot do.
 Result<> check_device_path(const EngineOptions& options) {
+  if (options.ranks != nullptr) {
+    return Error{ErrorKind::kConfig, "ranks on devices cannot sample together yet",
+                 "rollout.tensor_model_parallel_size", "set it to 1"};
+  }
   if (options.weights == WeightFormat::kFloat32) return {};
   return Error{ErrorKind::kConfig, "a model on a device samples with the weights as they are, without a rounded copy",
                "rollout.dtype", "set it to auto"};
@@ -95,8 +105,8 @@ Result<> check_device_path(const EngineOptions& options) {
 GenerateEngine::GenerateEngine(const Model& model, const EngineOptions& options)
     : model_(model),
       options_(options),
-      kv_(kv_shape(model.config()),
-          std::max<int64_t>(1, options.kv_cache_bytes / kv_shape(model.config()).page_bytes())),
+      kv_(kv_shape(model, options),
+          std::max<int64_t>(1, options.kv_cache_bytes / kv_shape(model, options).page_bytes())),
       scheduler_(kv_, scheduler_options(options, kv_, model.device().by_operators)) {}
 
 Result<std::unique_ptr<GenerateEngine>> GenerateEngine::create(const Model& model, const EngineOptions& options) {
@@ -114,6 +124,7 @@ Result<std::unique_ptr<GenerateEngine>> GenerateEngine::create(const Model& mode
   RunnerOptions runner{options.purpose, options.isa, threads, options.max_batch_tokens, options.shared_weights};
   runner.weights = options.weights;
   runner.deterministic = options.deterministic;
+  runner.ranks = options.ranks;
   runner.records_experts = options.records_experts && model.config().num_expert_layers() > 0;
   if (options.path == GeneratePath::kPlain && options.weights != WeightFormat::kFloat32) {
     return Error{ErrorKind::kConfig, "the plain generation path has no bfloat16 weights", "rollout.dtype",
@@ -135,7 +146,8 @@ Result<std::unique_ptr<GenerateEngine>> GenerateEngine::create(const Model& mode
 // Place and in-place version of every parameter: a change behind our back must not leave us with stale copies.
 uint64_t GenerateEngine::weights_fingerprint() const {
   uint64_t hash = 0;
-  for (const NamedParameter& parameter : model_.parameters()) {
+  const bool has_part = options_.ranks != nullptr && model_.model_part() != nullptr;
+  for (const NamedParameter& parameter : has_part ? model_.model_part()->parameters() : model_.parameters()) {
     const at::Tensor& t = parameter.tensor;
     const uint64_t version = t.is_inference() ? 0 : static_cast<uint64_t>(t._version());
     hash = hash * 0x9E3779B97F4A7C15ULL + reinterpret_cast<uintptr_t>(t.const_data_ptr()) + version;
@@ -182,6 +194,8 @@ Result<> GenerateEngine::check(const GenerateRequest& request) const {
     }
   }
   TRY(check_ends(request, config.vocab_size, options_.tokenizer != nullptr));
+  if (options_.ranks != nullptr && request.num_top_log_probs > 0)
+    return refuse(request, "ranks that sample together tell the sampled tokens only", "ask for no top log-probs");
   if (const int64_t most = config.max_length(); request.sampling.max_new_tokens > most - length) {
     return refuse(
         request,
@@ -208,8 +222,13 @@ Result<> GenerateEngine::check(const GenerateRequest& request) const {
   return {};
 }
 
+// All of the layers, or this rank's part if the ranks sample together.
+bool GenerateEngine::has_weights() const {
+  return model_.is_whole() || (options_.ranks != nullptr && model_.model_part() != nullptr);
+}
+
 Result<uint64_t> GenerateEngine::submit(std::span<const GenerateRequest> requests) {
-  if (!model_.is_whole()) {
+  if (!has_weights()) {
     return Error{
         ErrorKind::kConfig, "the weights lie on several ranks now, and only rollouts and rewards gather them",
         "generate",
@@ -247,7 +266,11 @@ Result<uint64_t> GenerateEngine::poll(const Sink& sink, std::chrono::nanoseconds
   const auto start = std::chrono::steady_clock::now();
   TRY(notice_changed_weights());
   std::deque<GeneratedSequence>& finished = scheduler_.finished();
-  bool worked = false;
+  int64_t num_steps = 0;
+  const auto is_over = [&] {
+    if (timeout < timeout.zero() || num_steps == 0) return false;
+    return options_.ranks != nullptr ? num_steps >= kStepsOfRanks : std::chrono::steady_clock::now() - start >= timeout;
+  };
   while (true) {
     while (!finished.empty()) {
       const GeneratedSequence sequence = std::move(finished.front());
@@ -255,9 +278,9 @@ Result<uint64_t> GenerateEngine::poll(const Sink& sink, std::chrono::nanoseconds
       if (!sink(sequence)) return scheduler_.outstanding();
     }
     if (!scheduler_.has_work() || timeout == timeout.zero()) break;
-    if (worked && timeout > timeout.zero() && std::chrono::steady_clock::now() - start >= timeout) break;
+    if (is_over()) break;
     TRY(step());
-    worked = true;
+    ++num_steps;
   }
   return scheduler_.outstanding();
 }

@@ -41,6 +41,9 @@ struct EngineOptions {
   std::shared_ptr<SharedWeights> shared_weights;   // for all engines on one model; null: this one's own
   int64_t prefix_cache_bytes = int64_t{64} << 20;  // most that unused prompts may keep of the KV cache
   const Tokenizer* tokenizer = nullptr;            // finds stop strings; outlives the engine. null: they are refused
+  // Ranks that sample the same requests together (tensor parallel): each has its part of the layers and of the KV cache,
+  // and all get the same tokens. They make the same calls in the same order. Null: this process samples alone.
+  std::shared_ptr<TensorRanks> ranks = {};
 };
 
 class GenerateEngine {
@@ -57,8 +60,8 @@ class GenerateEngine {
   // Queues requests in order and returns how many it accepted. If too many wait, it accepts fewer: offer the rest again
   // after a poll. A request that cannot run is an error that names it, and then none of the span is accepted.
   Result<uint64_t> submit(std::span<const GenerateRequest> requests);
-  // Delivers finished samples, then works until nothing is left, `timeout` has passed (0: no work; negative: no limit;
-  // else at least one step), or the sink has enough. Returns the number of outstanding samples.
+  // Delivers finished samples, then works until nothing is left, `timeout` has passed (0: no work; negative: no limit; else
+  // at least one step, or several ranks: a fixed number), or the sink has enough. Returns how many samples are outstanding.
   Result<uint64_t> poll(const Sink& sink, std::chrono::nanoseconds timeout);
   // Aborts request_id (-1: all). The next poll delivers what there is.
   void abort(int64_t request_id);
@@ -79,6 +82,7 @@ class GenerateEngine {
   Result<> step();
   Result<> notice_changed_weights();
   [[nodiscard]] uint64_t weights_fingerprint() const;
+  [[nodiscard]] bool has_weights() const;
   void tell_weights_state();
 
   const Model& model_;

@@ -6,6 +6,7 @@
 #include "mortise/cpp/sampling.hpp"
 #include "plugin/host/abi_struct.h"
 #include "plugin/host/extension_call.h"
+#include "plugin/host/host_services.h"
 
 namespace mortise {
 namespace {
@@ -36,12 +37,22 @@ int32_t guarded(void* self, mortise_call* call, Body body) noexcept {
   });
 }
 
+// Ranks that sample together make the same calls. Rollouts do so; other plugins call on one rank alone.
+Result<> check_caller(const mortise_call* call, const EngineOptions& options) {
+  const InstanceIdentity* const who = call == nullptr ? nullptr : call->identity;
+  if (options.ranks == nullptr || who == nullptr || who->label.starts_with("rollout_backend ")) return {};
+  return Error{ErrorKind::kConfig,
+               "only rollouts can sample with the policy while ranks share it (rollout.tensor_model_parallel_size)", "",
+               "set rollout.tensor_model_parallel_size to 1"};
+}
+
 int32_t create(const mortise_host* host, mortise_call* call, void** self) noexcept {
   return guard_extension(host, call, "the generation engine", [&]() -> Result<> {
     Installed& source = installed();
     const std::lock_guard lock(source.mutex);
     if (source.model == nullptr)
       return Error{ErrorKind::kConfig, "this process holds no model to generate with", "", ""};
+    TRY(check_caller(call, source.options));
     auto client = std::make_unique<Client>();
     client->host = host;
     client->engine = TRY(GenerateEngine::create(*source.model, source.options));

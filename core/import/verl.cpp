@@ -95,6 +95,25 @@ void set_tensor_parallel(Translation& t) {
     t.set("actor.tensor_model_parallel_size", size, {kName}, reasons::kSpeed);
 }
 
+// verl's default is 2. So the key is set only if the run needs several ranks anyway: a run with FSDP may be one process
+// here.
+void set_rollout_tensor_parallel(Translation& t) {
+  constexpr std::string_view kName = "rollout.tensor_model_parallel_size";
+  constexpr std::string_view kActor = "actor.tensor_model_parallel_size";
+  if (!t.is_given(kName) || t.is_set("rollout.name")) return;  // servers have it on their command lines
+  const int64_t size = t.is_null(kName) ? 1 : t.integer(kName);
+  const int64_t actor = t.is_set(kActor) ? t.value_set(kActor).get<int64_t>() : 1;
+  if (size <= 1)
+    t.note(kName, "1: every rank samples rows of its own");
+  else if (actor == size)
+    t.set(kName, size, {kName}, reasons::kSpeed);
+  else if (actor > 1)
+    t.note(kName, fmt::format("ranks sample together only in the groups of {}", kActor));
+  else
+    t.note(kName, fmt::format("every rank samples rows of its own; on several ranks, {} = {} lets {} sample together",
+                              kName, size, size));
+}
+
 // `part`: "actor" or "critic".
 void set_schedule(Translation& t, const std::string& part) {
   const std::string table = part + ".optim.", type_key = table + "lr_scheduler_type", style = table + "warmup_style";
@@ -289,6 +308,7 @@ void translate_verl(Translation& t) {
   set_trainer(t);
   set_model(t);
   set_tensor_parallel(t);
+  set_rollout_tensor_parallel(t);
   warn_of_other_defaults(t);
   translate_verl_rewards(t);
   if (!has_critic(t)) return;

@@ -87,7 +87,7 @@ constexpr PeerRule kRules[] = {
     no_effect("rollout.free_cache_engine", kEngine),
     no_effect("rollout.load_format", kEngine),
     no_effect("rollout.layered_summon", kEngine),
-    no_effect("rollout.tensor_model_parallel_size", kEngine),
+    compute("rollout.tensor_model_parallel_size", "2", "rollout.tensor_model_parallel_size"),
     no_effect("rollout.data_parallel_size", kEngine),
     no_effect("rollout.expert_parallel_size", kEngine),
     no_effect("rollout.pipeline_model_parallel_size", kEngine),

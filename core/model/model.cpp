@@ -245,6 +245,11 @@ void Model::split_layers(const std::shared_ptr<TensorRanks>& ranks, bool copies)
   tensor_->free_whole();
 }
 
+std::shared_ptr<const ModelPart> Model::part_of_layers(const std::shared_ptr<TensorRanks>& ranks) const {
+  if (tensor_ != nullptr) return tensor_;
+  return std::make_shared<ModelPart>(config_, ParameterStore{weights_, leaves_, parameters_}, ranks, /*copies=*/true);
+}
+
 bool Model::is_whole() const {
   return (gate_ == nullptr || gate_->is_whole()) && (tensor_ == nullptr || tensor_->is_whole());
 }

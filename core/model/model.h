@@ -138,6 +138,8 @@ class Model {
   // Passes are collectives of the ranks. After parameters were frozen. For a model without gate and rounded matrices, with
   // a plain adapter or none.
   void split_layers(const std::shared_ptr<TensorRanks>& ranks);
+  // Its part of them; if this rank has whole layers, a copy that `ranks` cut alike. Those numbers do not follow the model.
+  [[nodiscard]] std::shared_ptr<const ModelPart> part_of_layers(const std::shared_ptr<TensorRanks>& ranks) const;
   // Null: this rank has whole layers.
   [[nodiscard]] ModelPart* model_part() const { return tensor_.get(); }
   // Do all weights have memory here?

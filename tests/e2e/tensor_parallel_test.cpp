@@ -23,6 +23,12 @@ std::vector<std::string> tensor_mesh(int tensor_size, int sequence_size = 1) {
           "critic.ppo_max_token_len_per_gpu=20"};
 }
 
+// The same ranks also sample together.
+std::vector<std::string> sampling_mesh(int rollout_size, int tensor_size = 1) {
+  return joined(tensor_mesh(tensor_size),
+                {"rollout.tensor_model_parallel_size=" + std::to_string(rollout_size), "rollout.max_num_seqs=4"});
+}
+
 class TensorParallelRuns : public testing::TestWithParam<RunCase> {};
 
 TEST_P(TensorParallelRuns, Float64RunsAreEqualToRounding) {
@@ -48,20 +54,119 @@ INSTANTIATE_TEST_SUITE_P(All, TensorParallelRuns,
                                          RunCase{"sft", "sft", {}}),
                          [](const auto& one) { return std::string(one.param.name); });
 
+class SampledTogether : public testing::TestWithParam<RunCase> {};
+
+// With split layers and with whole ones, also while groups take prompts from each other.
+TEST_P(SampledTogether, Float64RunsAreEqualToRounding) {
+  std::vector<std::string> zero = sampling_mesh(2);
+  zero.emplace_back("ranks.zero_stage=3");
+  expect_numbers_of_one_process(GetParam(), tensor_mesh(1),
+                                {{"tp_2", 4, sampling_mesh(2, 2)},
+                                 {"tp_4", 4, sampling_mesh(4, 4)},
+                                 {"whole_layers", 4, sampling_mesh(2)},
+                                 {"zero_3", 2, zero}});
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    All, SampledTogether,
+    testing::Values(RunCase{"validation", "train", {"trainer.test_freq=1", "data.val_files=data/train.jsonl"}},
+                    RunCase{"greedy_baselines", "train", {"algorithm.adv_estimator=remax", "~algorithm.adv_params"}},
+                    RunCase{"lora_with_a_reference", "train", {"model.lora_rank=2", "actor.use_kl_loss=true"}}),
+    [](const auto& one) { return std::string(one.param.name); });
+
+// The fast path. The samples of the first step come from the same weights.
+TEST(SampledTogetherRun, Float32SamplesOfTheFirstStepAreThoseOfOneProcess) {
+  const TinyTask task;
+  const auto samples_of = [&](int num_ranks, const std::string& out, const std::vector<std::string>& mesh) {
+    const Outcome outcome =
+        launch(task, num_ranks, "train", out, until(1, joined(mesh, {"trainer.rollout_data_dir=" + out + "/samples"})));
+    EXPECT_EQ(outcome.code, 0) << outcome.output;
+    return default_env().read_file(task.path() / out / "samples/1.jsonl").value();
+  };
+  const std::string alone = samples_of(1, "alone", {});
+  EXPECT_EQ(samples_of(2, "tp_2", sampling_mesh(2, 2)), alone);
+  EXPECT_EQ(samples_of(4, "whole_layers", sampling_mesh(2)), alone);
+}
+
+TEST(SampledTogetherRun, DeterministicRunsDoNotDependOnTheNumberOfGroups) {
+  expect_bits_of_one_group(sampling_mesh(2, 2));
+}
+
+TEST(SampledTogetherRun, AValidationAloneSamplesTogether) {
+  const TinyTask task;
+  const auto numbers_of = [&](int num_ranks, const std::string& out, const std::vector<std::string>& mesh) {
+    const Outcome outcome =
+        launch(task, num_ranks, "train", out,
+               joined(mesh, {"model.dtype=float64", "trainer.val_only=true", "data.val_files=data/train.jsonl",
+                             "rollout.val_kwargs.do_sample=true"}));
+    EXPECT_EQ(outcome.code, 0) << outcome.output;
+  };
+  numbers_of(1, "alone", {});
+  numbers_of(2, "together", sampling_mesh(2, 2));
+  expect_near_rows(task.path() / "together", task.path() / "alone", "metrics.jsonl", 1e-11);
+}
+
+TEST(SampledTogetherRun, WhatCannotBeSharedIsRefusedByName) {
+  const TinyTask task;
+  const std::string key = "rollout.tensor_model_parallel_size";
+  expect_refused(task, 1, {key + "=2"}, "'" + key + "' is 2, but 1 rank cannot form groups of 2");
+  expect_refused(task, 3, {key + "=3"}, "'" + key + "' is 3, but the 4 query heads, 2 key-value heads and ");
+  for (const std::string setting : {"actor.tensor_model_parallel_size=4", "rollout.name=replay", "model.dtype=bfloat16",
+                                    "rollout.over_sampling=1.5", "trainer.mode=one_step_off"}) {
+    SCOPED_TRACE(setting);
+    expect_refused(task, 1, {key + "=2", setting}, "cannot be used with " + key + " = 2");
+    expect_refused(task, 1, {key + "=2", setting}, "'" + setting.substr(0, setting.find('=')) + "'");
+  }
+}
+
+TEST(SampledTogetherRun, TheDryRunShowsTheGroups) {
+  const TinyTask task;
+  EXPECT_THAT(dry_run(task, 4, sampling_mesh(2)),
+              HasSubstr("# rollouts: groups of 2 ranks sample the same rows, and a rank sends about"));
+  const auto numbers = [&](int rollout, int tensor) {
+    return dry_run_numbers(task, 4, sampling_mesh(rollout, tensor));
+  };
+  const Json alone = numbers(1, 2), together = numbers(2, 2);
+  EXPECT_EQ(alone.at("ranks").at("rollout_tensor_parallel_size"), 1);
+  EXPECT_EQ(together.at("ranks").at("rollout_tensor_parallel_size"), 2);
+  EXPECT_GT(together.at("ranks").at("rollout_bytes_sent_per_step").get<int64_t>(), 0);
+  EXPECT_EQ(together.at("ranks").at("weight_bytes_sent_per_step"), 0);
+  EXPECT_GT(alone.at("ranks").at("weight_bytes_sent_per_step").get<int64_t>(), 0);
+  const auto bytes = [](const Json& one, const char* part) { return one.at("memory_bytes").at(part).get<double>(); };
+  EXPECT_EQ(bytes(together, "kv_cache") * 2, bytes(alone, "kv_cache"));
+  EXPECT_LT(bytes(together, "rollout_weights"), bytes(alone, "rollout_weights"));
+  EXPECT_EQ(bytes(together, "whole_weights_in_rollout"), 0);
+  EXPECT_GT(bytes(alone, "whole_weights_in_rollout"), 0);
+}
+
+TEST(SampledTogetherRun, ARankThatIsKilledIsNamed) { expect_killed_rank_is_named(sampling_mesh(2, 2)); }
+
 TEST(TensorParallelRun, DeterministicRunsDoNotDependOnTheNumberOfGroups) { expect_bits_of_one_group(tensor_mesh(2)); }
 
-// 2 x 2 ranks, then one process, then 1 x 4, then ZeRO. With a huggingface/ that is rounded, the exact weights are in the
-// state too.
+// The state is shared by the ranks that have the same part of the layers.
+TEST(TensorParallelRun, StatesThatAreSharedGiveTheSameNumbers) {
+  const auto zero = [](int64_t stage, const std::vector<std::string>& mesh) {
+    return joined(mesh, {"ranks.zero_stage=" + std::to_string(stage)});
+  };
+  expect_numbers_of_one_process({"zero", "train", {"actor.optim.optimizer=lion"}}, tensor_mesh(1),
+                                {{"zero_1", 4, zero(1, tensor_mesh(2))},
+                                 {"zero_2", 4, zero(2, tensor_mesh(2))},
+                                 {"zero_2_sp_2", 4, zero(2, tensor_mesh(2, 2))}});
+  expect_bits_of_one_group(zero(2, tensor_mesh(2)));
+}
+
+// 2 x 2 ranks, then one process, then 1 x 4, then ZeRO, then both, then one process. With a huggingface/ that is rounded,
+// the exact weights are in the state too.
 TEST(TensorParallelRun, ResumesWithAnotherMesh) {
   for (const std::string save_dtype : {"train", "bfloat16"}) {
     SCOPED_TRACE(save_dtype);
     const TinyTask task;
     const std::vector<std::string> settings{"model.dtype=float64", "trainer.save_dtype=" + save_dtype};
-    ASSERT_EQ(launch(task, 1, "train", "straight", until(4, joined(settings, tensor_mesh(1)))).code, 0);
+    ASSERT_EQ(launch(task, 1, "train", "straight", until(6, joined(settings, tensor_mesh(1)))).code, 0);
     for (const auto& [step, num_ranks, size] :
-         std::vector<std::tuple<int64_t, int, int>>{{1, 4, 2}, {2, 1, 1}, {3, 4, 4}, {4, 2, 1}}) {
+         std::vector<std::tuple<int64_t, int, int>>{{1, 4, 2}, {2, 1, 1}, {3, 4, 4}, {4, 2, 1}, {5, 4, 2}, {6, 1, 1}}) {
       std::vector<std::string> all = joined(settings, tensor_mesh(size));
-      if (step == 4) all.emplace_back("ranks.zero_stage=2");
+      if (step == 4 || step == 5) all.emplace_back("ranks.zero_stage=" + std::to_string(step - 3));
       const Outcome part = launch(task, num_ranks, "train", "out", until(step, all));
       ASSERT_EQ(part.code, 0) << part.output;
     }
@@ -77,7 +182,7 @@ TEST(TensorParallelRun, WhatCannotBeSharedIsRefusedByName) {
   refused(1, tensor_mesh(2), "'actor.tensor_model_parallel_size' is 2, but 1 rank cannot form groups of 2");
   refused(3, tensor_mesh(3), "'actor.tensor_model_parallel_size' is 3, but the 4 query heads, 2 key-value heads and ");
   for (const std::string setting :
-       {"ranks.zero_stage=1", "model.dtype=bfloat16", "actor.optim.optimizer=muon", "actor.optim.optimizer=adamw_8bit",
+       {"ranks.zero_stage=3", "model.dtype=bfloat16", "actor.optim.optimizer=muon", "actor.optim.optimizer=adamw_8bit",
         "actor.optim.offload=file", "ref.offload=file", "ref.sync_steps=1", "trainer.mode=one_step_off"}) {
     SCOPED_TRACE(setting);
     refused(1, joined(tensor_mesh(2), {setting}), "cannot be used with actor.tensor_model_parallel_size = 2 yet");

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "config/keys/multi_turn.h"
+#include "config/keys/ranks.h"
 #include "foundation/batch/sampling.h"
 #include "foundation/formats/json.h"
 
@@ -62,6 +63,7 @@ struct RolloutConfig {
   DecodeKernels kernels = DecodeKernels::kAuto;  // what decodes
   bool deterministic = false;                    // same tokens for any order of prompts, max_num_seqs and threads
   double over_sampling = 1.0;                    // groups that are sampled per group that a step learns from
+  int64_t tensor_model_parallel_size = 1;        // ranks that sample the same rows together
   bool sleep_while_training = false;             // the backend frees memory while the run trains
   bool calculate_log_probs = true;               // keep what the sampler gave; needed for training/rollout_probs_diff_*
   bool filtered_log_probs = false;               // train on log-probs of what penalties and filters leave
@@ -247,6 +249,15 @@ void describe_decoding(Keys& keys) {
           "threads, on one kind of CPU. The fast path (float32 and bfloat16) always does this, at no cost. On the "
           "plain path (float64, or rollout.kernels plain) true computes every row alone on one thread.")
       .read_by(kInGenerate | kInServe);
+  keys.free(
+          "tensor_model_parallel_size", &RolloutConfig::tensor_model_parallel_size,
+          "Ranks that sample the same rows together with the backend native (tensor parallel). Each has its part of the "
+          "attention heads, of the keys and values, and of the MLP. Must divide the number of ranks, and the model's heads "
+          "and the size of its MLP must divide among so many ranks. actor.tensor_model_parallel_size must be 1 or the same: "
+          "if it is the same, rollouts need no whole layers. 1: every rank samples rows of its own.")
+      .at_least(1)
+      .at_most(kMostRanks)
+      .verl("rollout.tensor_model_parallel_size");
   keys.free(
       "sleep_while_training", &RolloutConfig::sleep_while_training,
       "The backend frees the memory that it does not need while the run trains, such as copies of weights that "

@@ -130,14 +130,19 @@ void DecodeForward::add_experts(const Member& m, const PackedLayer& layer) const
   });
   m.join();
   const PassRange mine = m.my_rows();
+  FloatBuffer const& target = ranks_ != nullptr ? terms_ : x_;
   for (int64_t i = mine.begin; i < mine.end; ++i) {
-    float* const out = x_.data() + i * hidden_stride_;
+    float* const out = target.data() + i * hidden_stride_;
+    if (ranks_ != nullptr) std::fill_n(out, hidden, 0.0F);
     for (int64_t j = i * k; j < (i + 1) * k; ++j) {
       const float* const from = y + sort.place[static_cast<size_t>(j - m.first * k)] * hidden_stride_;
       const float weight = expert_weight_.data()[j];
       for (int64_t c = 0; c < hidden; ++c) out[c] += weight * from[c];
     }
   }
+  if (ranks_ == nullptr) return;
+  m.join();
+  add_terms(m, nullptr);
 }
 
 }  // namespace mortise

@@ -3,6 +3,9 @@
 // output panels, so that each weight is read by one core only.
 #include "generate/decode/forward.h"
 
+#include <ATen/ops/empty.h>
+#include <ATen/ops/zeros.h>
+
 #include <algorithm>
 #include <cstring>
 
@@ -17,7 +20,8 @@ constexpr int64_t kCoreCacheBytes = int64_t{1} << 20;
 
 }  // namespace
 
-DecodeForward::DecodeForward(const ModelConfig& config, const Kernels& kernels, int64_t max_rows)
+DecodeForward::DecodeForward(const ModelConfig& config, const Kernels& kernels, int64_t max_rows,
+                             std::shared_ptr<TensorRanks> ranks)
     : config_(config),
       kernels_(kernels),
       max_rows_(max_rows),
@@ -29,7 +33,13 @@ DecodeForward::DecodeForward(const ModelConfig& config, const Kernels& kernels, 
       normed_(max_rows * hidden_stride_),
       qkv_(max_rows * qkv_stride_),
       attended_(max_rows * attended_stride_),
-      mlp_(max_rows * mlp_stride_) {
+      mlp_(max_rows * mlp_stride_),
+      ranks_(std::move(ranks)) {
+  if (ranks_ != nullptr) {
+    terms_.reserve(max_rows * hidden_stride_);
+    sent_ = at::zeros({max_rows * hidden_stride_}, at::kFloat);
+    gathered_ = at::empty({ranks_->size() * max_rows * hidden_stride_}, at::kFloat);
+  }
   const MoeConfig& moe = config.moe;
   for (int64_t i = 0; i < config.num_layers; ++i)
     expert_layer_.push_back(i == 0 ? 0 : expert_layer_.back() + (config.has_experts(i - 1) ? 1 : 0));
@@ -81,7 +91,7 @@ void DecodeForward::run(const PackedWeights& weights, std::span<const PassRow> r
   }
   // Rows of one prompt attend to each other's keys within the pass, so they may be split by rows only if none does.
   const bool alone = std::ranges::all_of(rows, [](const PassRow& row) { return row.prefix_length > 0 && row.hidden; });
-  const bool by_rows = alone && count >= 8 * members && weights.layer_bytes() <= kCoreCacheBytes;
+  const bool by_rows = ranks_ == nullptr && alone && count >= 8 * members && weights.layer_bytes() <= kCoreCacheBytes;
   Team* const joined = by_rows || members == 1 ? nullptr : &team;
   const auto job = [&](int member) {
     const PassRange r = by_rows ? share(count, member, members) : PassRange{0, count};
@@ -177,18 +187,45 @@ void DecodeForward::project(const Member& m, const PackedLinear& linear, const f
                             const float* norm) const {
   const int64_t rows = m.last - m.first;
   const PassRange panels = share(linear.panels, m.part, m.parts);
-  FloatBuffer const& target = norm == nullptr ? x_ : normed_;
+  const bool is_added = ranks_ == nullptr && norm == nullptr;
+  FloatBuffer const& target = ranks_ != nullptr ? terms_ : is_added ? x_ : normed_;
   multiply(kernels_, linear, input, input_stride, target.data() + m.first * hidden_stride_, hidden_stride_, rows,
-           panels, norm == nullptr);
+           panels, is_added);
   m.join();
-  if (norm == nullptr) return;
+  if (ranks_ != nullptr) return add_terms(m, norm);
+  if (norm != nullptr) add_to_rows(m, normed_, norm);
+}
+
+void DecodeForward::add_to_rows(const Member& m, const FloatBuffer& what, const float* norm) const {
   const PassRange mine = m.my_rows();
   for (int64_t i = mine.begin; i < mine.end; ++i) {
-    float* const out = normed_.data() + i * hidden_stride_;
+    float* const out = what.data() + i * hidden_stride_;
     float* const x = x_.data() + i * hidden_stride_;
-    kernels_.rms_norm(out, norm, static_cast<float>(config_.rms_norm_eps), config_.hidden_size, out);
+    if (norm != nullptr)
+      kernels_.rms_norm(out, norm, static_cast<float>(config_.rms_norm_eps), config_.hidden_size, out);
     for (int64_t j = 0; j < config_.hidden_size; ++j) x[j] += out[j];
   }
+}
+
+// Precondition: all members have finished their part of terms_. Member 0 is the caller of run(), which may call libtorch.
+void DecodeForward::add_terms(const Member& m, const float* norm) const {
+  const int64_t size = (m.last - m.first) * hidden_stride_, num_ranks = ranks_->size();
+  if (m.part == 0) {
+    std::copy_n(terms_.data() + m.first * hidden_stride_, size, sent_.data_ptr<float>());
+    ranks_->gather(sent_.narrow(0, 0, size), gathered_.narrow(0, 0, num_ranks * size));
+  }
+  m.join();
+  const float* const all = gathered_.const_data_ptr<float>();
+  const PassRange mine = m.my_rows();
+  for (int64_t i = mine.begin; i < mine.end; ++i) {
+    float* const out = terms_.data() + i * hidden_stride_;
+    const float* const first = all + (i - m.first) * hidden_stride_;
+    std::copy_n(first, config_.hidden_size, out);
+    for (int64_t rank = 1; rank < num_ranks; ++rank) {
+      for (int64_t j = 0; j < config_.hidden_size; ++j) out[j] += first[rank * size + j];
+    }
+  }
+  add_to_rows(m, terms_, norm);
 }
 
 void DecodeForward::keys_and_values(const Member& m, int64_t index) const {

@@ -4,8 +4,11 @@
 //
 // Cost: 2 flops per weight and row. In the last layer, rows whose output is not needed cost only their keys and values.
 // 7 barriers per layer, 8 with sandwich norms, and none if small weights let each thread take its own rows through all
-// layers. Memory: activations of max_rows rows. Thread rule: run() from one thread at a time.
+// layers. Ranks that share the layers (tensor parallel) exchange their terms of each row twice per layer, and every rank
+// adds them in rank order. Memory: activations of max_rows rows. Thread rule: run() from one thread at a time.
 #pragma once
+
+#include <ATen/core/Tensor.h>
 
 #include <cstdint>
 #include <memory>
@@ -16,6 +19,7 @@
 #include "generate/decode/packed_weights.h"
 #include "generate/decode/team.h"
 #include "generate/kernels/kernels.h"
+#include "model/layers/tensor_ranks.h"
 #include "model/weights/model_config.h"
 
 namespace mortise {
@@ -44,7 +48,10 @@ struct ExpertSort {
 
 class DecodeForward {
  public:
-  DecodeForward(const ModelConfig& config, const Kernels& kernels, int64_t max_rows);
+  // `ranks`: those that share the layers, of which `config` describes this rank's part; null: the layers are whole. Passes
+  // are then collectives, and after one the caller asks for ranks->status().
+  DecodeForward(const ModelConfig& config, const Kernels& kernels, int64_t max_rows,
+                std::shared_ptr<TensorRanks> ranks = {});
 
   [[nodiscard]] int64_t max_rows() const { return max_rows_; }
   // Makes the rotation tables reach that far.
@@ -73,12 +80,18 @@ class DecodeForward {
   void norm_rows(const float* weight, int64_t begin, int64_t end) const;
   void round_rows(const Member& m, const FloatBuffer& buffer, int64_t stride, int64_t size) const;
   void project(const Member& m, const PackedLinear& linear, const float* x, int64_t x_stride, const float* norm) const;
+  void add_to_rows(const Member& m, const FloatBuffer& what, const float* norm) const;
+  // Tensor parallel: x += the sum over the ranks of terms_.
+  void add_terms(const Member& m, const float* norm) const;
 
   ModelConfig config_;
   const Kernels& kernels_;
   int64_t max_rows_;
   int64_t hidden_stride_, qkv_stride_, attended_stride_, mlp_stride_;
   FloatBuffer x_, normed_, qkv_, attended_, mlp_;
+  std::shared_ptr<TensorRanks> ranks_;
+  FloatBuffer terms_;           // what this rank adds to each row, then what all do
+  at::Tensor sent_, gathered_;  // terms on their way: of this rank, of all. The network may hold them after an error.
   // Buffers of layers with experts, if the model has any: K rows for each row of the pass, sorted by expert.
   int64_t router_stride_ = 0, expert_stride_ = 0;
   FloatBuffer router_, expert_x_, expert_mlp_, expert_y_;

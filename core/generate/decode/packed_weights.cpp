@@ -88,16 +88,17 @@ void fill_linear(const at::Tensor& weight, const at::Tensor& bias, RowOf row_of,
 
 // visit(weight, bias, row_of, packed) for every matrix of the layers, in the order of its use.
 template <class Visit>
-void visit_layers(const DecoderWeights& weights, std::vector<PackedLayer>& layers, Visit visit) {
+void visit_layers(const DecoderWeights& weights, bool adds_biases, std::vector<PackedLayer>& layers, Visit visit) {
+  const auto added = [adds_biases](const at::Tensor& bias) { return adds_biases ? bias : at::Tensor(); };
   for (size_t i = 0; i < layers.size(); ++i) {
     const LayerWeights& from = weights.layers[i];
     const LayerMatrices matrices = weights.matrices(i);
     PackedLayer& to = layers[i];
     visit(matrices.qkv_QH, from.qkv_bias_Q, plain_row, to.qkv);
-    visit(matrices.o_HQ, from.o_bias_H, plain_row, to.o);
+    visit(matrices.o_HQ, added(from.o_bias_H), plain_row, to.o);
     if (matrices.gate_up_2IH.defined()) {
       visit(matrices.gate_up_2IH, from.gate_up_bias_2I, gate_up_row, to.gate_up);
-      visit(matrices.down_HI, from.down_bias_H, plain_row, to.down);
+      visit(matrices.down_HI, added(from.down_bias_H), plain_row, to.down);
     }
     if (!from.experts.defined()) continue;
     const ExpertWeights& experts = from.experts;
@@ -120,14 +121,18 @@ void visit_layers(const DecoderWeights& weights, std::vector<PackedLayer>& layer
 }  // namespace
 
 const float* PackedWeights::norm_of(const ModelConfig& config, const at::Tensor& weight) {
-  if (!config.norm_plus_one || !weight.defined()) return data_of(weight);
-  FloatBuffer& out = norms_.emplace_back(weight.numel());
-  for (int64_t i = 0; i < weight.numel(); ++i) out.data()[i] = 1.0F + weight.const_data_ptr<float>()[i];
+  return config.norm_plus_one ? copy_of(weight, 1.0F) : data_of(weight);
+}
+
+const float* PackedWeights::copy_of(const at::Tensor& vector, float added) {
+  if (!vector.defined()) return nullptr;
+  FloatBuffer& out = vectors_.emplace_back(vector.numel());
+  for (int64_t i = 0; i < vector.numel(); ++i) out.data()[i] = added + vector.const_data_ptr<float>()[i];
   return out.data();
 }
 
 // First the shapes, then the places: one block of memory has all matrices, one after the other.
-void PackedWeights::lay_out(const DecoderWeights& weights, WeightFormat format) {
+void PackedWeights::lay_out(const DecoderWeights& weights, WeightFormat format, bool adds_biases) {
   int64_t used = 0;
   const auto take = [&](int64_t words) { return std::exchange(used, used + (words + 15) / 16 * 16); };
   std::vector<std::pair<float**, int64_t>> places;
@@ -143,26 +148,29 @@ void PackedWeights::lay_out(const DecoderWeights& weights, WeightFormat format) 
     if (bias.defined()) places.emplace_back(&out.bias, take(out.panels * 32));
   };
   num_layer_weights_ = 0;
-  visit_layers(weights, layers, [&](const at::Tensor& weight, const at::Tensor& bias, RowOf row_of, PackedLinear& out) {
-    shape(weight, bias, row_of, out);
-    num_layer_weights_ += out.num_weights();
-  });
+  visit_layers(weights, adds_biases, layers,
+               [&](const at::Tensor& weight, const at::Tensor& bias, RowOf row_of, PackedLinear& out) {
+                 shape(weight, bias, row_of, out);
+                 num_layer_weights_ += out.num_weights();
+               });
   layer_bytes_ = used * static_cast<int64_t>(sizeof(float));
   shape(weights.head_VH, {}, plain_row, head);
   memory_.reserve(used);
   for (const auto& [pointer, offset] : places) *pointer = memory_.data() + offset;
 }
 
-void PackedWeights::pack(const ModelConfig& config, const DecoderWeights& weights, WeightFormat format, Team& team) {
-  norms_.clear();
+void PackedWeights::pack(const ModelConfig& config, const DecoderWeights& weights, WeightFormat format, Team& team,
+                         bool adds_biases) {
+  vectors_.clear();
   layers.resize(weights.layers.size());
   for (size_t i = 0; i < layers.size(); ++i)  // their places are kept while the memory is laid out
     layers[i].experts.resize(
         static_cast<size_t>(config.has_experts(static_cast<int64_t>(i)) ? config.moe.num_experts : 0));
-  lay_out(weights, format);
-  visit_layers(weights, layers, [&](const at::Tensor& weight, const at::Tensor& bias, RowOf row_of, PackedLinear& out) {
-    fill_linear(weight, bias, row_of, team, out);
-  });
+  lay_out(weights, format, adds_biases);
+  visit_layers(weights, adds_biases, layers,
+               [&](const at::Tensor& weight, const at::Tensor& bias, RowOf row_of, PackedLinear& out) {
+                 fill_linear(weight, bias, row_of, team, out);
+               });
   for (size_t i = 0; i < layers.size(); ++i) {
     const LayerWeights& from = weights.layers[i];
     PackedLayer& to = layers[i];
@@ -172,7 +180,7 @@ void PackedWeights::pack(const ModelConfig& config, const DecoderWeights& weight
     to.mlp_norm = norm_of(config, from.mlp_norm_H);
     to.q_norm = norm_of(config, from.q_norm_D);
     to.k_norm = norm_of(config, from.k_norm_D);
-    to.sinks = data_of(from.sinks_A);
+    to.sinks = copy_of(from.sinks_A, 0.0F);  // a rank's part of them may be gone after this
     to.shared_gate = data_of(from.experts.shared_gate_1H);
     // Its inputs are rounded before they are scaled, as in training, and are then no bfloat16 numbers any more.
     if (to.shared_gate != nullptr && to.down.format == WeightFormat::kRounded) to.down.format = WeightFormat::kBfloat16;
@@ -185,7 +193,7 @@ void PackedWeights::pack(const ModelConfig& config, const DecoderWeights& weight
 
 void PackedWeights::free() {
   layers.clear();
-  norms_.clear();
+  vectors_.clear();
   memory_.free();
   head = {};
   ready_ = false;

@@ -80,8 +80,10 @@ struct PackedLayer {
 
 class PackedWeights {
  public:
-  // Copies the matrices of a float32 CPU decoder. Memory is reused from the last time.
-  void pack(const ModelConfig& config, const DecoderWeights& weights, WeightFormat format, Team& team);
+  // Copies the matrices of a float32 CPU decoder. Memory is reused from the last time. `adds_biases`: products whose
+  // results ranks add up (o, down) have their bias; only one rank of a group adds it.
+  void pack(const ModelConfig& config, const DecoderWeights& weights, WeightFormat format, Team& team,
+            bool adds_biases = true);
   void free();
 
   [[nodiscard]] bool ready() const { return ready_; }
@@ -97,11 +99,12 @@ class PackedWeights {
   PackedLinear head;
 
  private:
-  void lay_out(const DecoderWeights& weights, WeightFormat format);
+  void lay_out(const DecoderWeights& weights, WeightFormat format, bool adds_biases);
   const float* norm_of(const ModelConfig& config, const at::Tensor& weight);
+  const float* copy_of(const at::Tensor& vector, float added);
 
-  FloatBuffer memory_;             // holds all matrices, in the order of their use
-  std::deque<FloatBuffer> norms_;  // 1 + weight; addresses do not change
+  FloatBuffer memory_;               // holds all matrices, in the order of their use
+  std::deque<FloatBuffer> vectors_;  // 1 + weight of norms, and sinks; addresses do not change
   int64_t num_layer_weights_ = 0;
   int64_t layer_bytes_ = 0;
   bool ready_ = false;

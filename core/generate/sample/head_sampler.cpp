@@ -27,6 +27,10 @@ HeadSampler::HeadSampler(int64_t hidden_size, int64_t vocab_size, double softcap
 
 void HeadSampler::reserve_inputs(int64_t rows) { input_.reserve(rows * input_stride_); }
 
+void HeadSampler::move_to_front(int64_t first, int64_t count) {
+  if (first > 0) std::copy(input(first), input(first + count), input(0));
+}
+
 void HeadSampler::score_chunks(const PackedLinear& head, int64_t first_row, int64_t rows, int64_t chunk_begin,
                                int64_t chunk_end) {
   const float* const x = input(first_row);

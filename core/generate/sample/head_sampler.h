@@ -34,6 +34,8 @@ class HeadSampler {
   // Room for `rows` inputs; input(i) [H] is to be filled before run().
   void reserve_inputs(int64_t rows);
   [[nodiscard]] float* input(int64_t row) { return input_.data() + row * input_stride_; }
+  // Inputs [first, first + count) become the first ones.
+  void move_to_front(int64_t first, int64_t count);
   // Samples every job. Jobs are in ascending order of row; every row up to the last has a job.
   void run(const PackedLinear& head, std::span<const SampleJob> jobs, std::span<SampledToken> out, Team& team);
 

@@ -7,6 +7,7 @@
 #include "generate/decode/forward.h"
 #include "generate/decode/packed_weights.h"
 #include "generate/sample/head_sampler.h"
+#include "generate/sample/shared_tokens.h"
 #include "generate/schedule/runner.h"
 
 namespace mortise {
@@ -22,8 +23,10 @@ class FastRunner final : public StepRunner {
         format_(options.weights),
         shared_(options.shared_weights ? options.shared_weights : std::make_shared<SharedWeights>()),
         weights_(shared_->weights),
+        ranks_(options.ranks),
         team_(std::max(1, options.num_threads)),
-        forward_(model.config(), kernels, std::max<int64_t>(8, options.max_batch_tokens)),
+        forward_(options.ranks ? split_config(model.config(), options.ranks->size()) : model.config(), kernels,
+                 std::max<int64_t>(8, options.max_batch_tokens), options.ranks),
         head_(model.config().hidden_size, model.config().vocab_size, model.config().final_softcap, kernels),
         kernels_(kernels) {}
 
@@ -34,12 +37,12 @@ class FastRunner final : public StepRunner {
       prefill(samples);
       head_.reserve_inputs(static_cast<int64_t>(samples.size()));
       decode(samples);
-      head_.run(weights_.head, jobs_, out, team_);
+      sample(out);
     } catch (const std::bad_alloc&) {  // any member of the team may throw it
       return Error{ErrorKind::kInternal, "sampling needs more memory than the machine has", "generate",
                    "lower rollout.max_num_seqs or rollout.kv_cache_mib"};
     }
-    return {};
+    return ranks_ == nullptr ? Result<>() : ranks_->status();
   }
 
   void weights_changed(uint64_t state) override { state_ = state; }
@@ -52,7 +55,12 @@ class FastRunner final : public StepRunner {
  private:
   void pack_weights() {
     if (weights_.ready() && shared_->state == state_) return;
-    weights_.pack(model_.config(), model_.weights(), format_, team_);
+    if (ranks_ == nullptr) {
+      weights_.pack(model_.config(), model_.weights(), format_, team_);
+    } else {
+      const std::shared_ptr<const ModelPart> part = model_.part_of_layers(ranks_);
+      weights_.pack(part->config(), part->weights(), format_, team_, /*adds_biases=*/ranks_->rank() == 0);
+    }
     shared_->state = state_;
     ++shared_->num_packs;
   }
@@ -114,6 +122,20 @@ class FastRunner final : public StepRunner {
     if (!rows_.empty()) flush();
   }
 
+  // Ranks that share the layers also share the rows of the head.
+  void sample(std::span<SampledToken> out) {
+    if (ranks_ == nullptr) return head_.run(weights_.head, jobs_, out, team_);
+    const TokenShare mine = token_share(jobs_.size(), ranks_->rank(), ranks_->size());
+    if (mine.size() > 0) {
+      const std::span<SampleJob> jobs = std::span(jobs_).subspan(mine.begin, mine.size());
+      const int64_t first = jobs.front().row;
+      head_.move_to_front(first, jobs.back().row - first + 1);
+      for (SampleJob& job : jobs) job.row -= first;
+      head_.run(weights_.head, jobs, out.subspan(mine.begin, mine.size()), team_);
+    }
+    gather_tokens(*ranks_, out);
+  }
+
   PassRow token_row(RunningSample& sample, int64_t count, float* hidden) {
     if (static_cast<int64_t>(sample.pages.size()) < KvShape::pages_for(count)) sample.pages.push_back(kv_.take());
     const int64_t prompt = sample.group->num_prompt_ids();
@@ -137,6 +159,7 @@ class FastRunner final : public StepRunner {
   std::shared_ptr<SharedWeights> shared_;
   PackedWeights& weights_;
   uint64_t state_ = 0;  // which weights of the model it has
+  std::shared_ptr<TensorRanks> ranks_;
   Team team_;
   DecodeForward forward_;
   HeadSampler head_;

@@ -3,6 +3,7 @@
 #include <ATen/Parallel.h>
 #include <c10/core/InferenceMode.h>
 
+#include "generate/sample/shared_tokens.h"
 #include "generate/schedule/runner.h"
 #include "model/layers/router.h"
 
@@ -27,6 +28,7 @@ class PlainRunner final : public StepRunner {
       : model_(model),
         purpose_(options.purpose),
         records_(options.records_experts),
+        ranks_(options.ranks),
         deterministic_(options.deterministic) {}
 
   Result<> next_tokens(std::span<const std::unique_ptr<RunningSample>> samples, std::span<SampledToken> out) override {
@@ -36,8 +38,8 @@ class PlainRunner final : public StepRunner {
     return {};
   }
 
-  void weights_changed(uint64_t /*state*/) override {}
-  void free_caches() override {}
+  void weights_changed(uint64_t /*state*/) override { part_ = nullptr; }
+  void free_caches() override { part_ = nullptr; }
   std::string_view name() const override { return "plain"; }
 
  private:
@@ -59,9 +61,11 @@ class PlainRunner final : public StepRunner {
         forward.routing = std::make_shared<RouterPass>();
         make_room(model_.config(), batch.num_tokens(), *forward.routing);
       }
-      const at::Tensor hidden = model_.forward_hidden(batch, forward);
+      const at::Tensor hidden = hidden_states(batch, forward);
       if (records_) note_experts(batch, *forward.routing, samples);
-      for (size_t i = 0; i < samples.size(); ++i) {
+      const TokenShare mine =
+          ranks_ == nullptr ? TokenShare{0, out.size()} : token_share(out.size(), ranks_->rank(), ranks_->size());
+      for (size_t i = mine.begin; i < mine.end; ++i) {
         const at::Tensor last = hidden.narrow(0, batch.last_index[i], 1);
         const at::Tensor logits = head_logits(last, model_.head()).to(at::kFloat).contiguous();
         RunningSample& sample = *samples[i];
@@ -71,10 +75,18 @@ class PlainRunner final : public StepRunner {
         out[i] = sample_plain(row, {&request.sampling, sample.history.edits(), unit_double(random_u64(key))});
         append_top_log_probs_plain(row, request.sampling, request.num_top_log_probs, sample.sequence.top);
       }
+      if (ranks_ != nullptr) gather_tokens(*ranks_, out);
     } catch (const std::exception& e) {
       return Error{ErrorKind::kInternal, std::string("libtorch failed: ") + e.what(), "generate", ""};
     }
-    return {};
+    return ranks_ == nullptr ? Result<>() : ranks_->status();
+  }
+
+  at::Tensor hidden_states(const PackedBatch& batch, ForwardOptions& forward) {
+    if (ranks_ == nullptr) return model_.forward_hidden(batch, forward);
+    if (part_ == nullptr) part_ = model_.part_of_layers(ranks_);
+    forward.tensor = ranks_;
+    return decoder_forward(part_->config(), part_->weights(), part_->leaves(), batch, forward);
   }
 
   // The whole sequence passes the model with every token. Earlier tokens take what they took before.
@@ -93,6 +105,8 @@ class PlainRunner final : public StepRunner {
   const Model& model_;
   RandomPurpose purpose_;
   bool records_;
+  std::shared_ptr<TensorRanks> ranks_;
+  std::shared_ptr<const ModelPart> part_;  // this rank's part of the layers, where ranks share them
   bool deterministic_;
 };
 

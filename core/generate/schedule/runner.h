@@ -34,6 +34,7 @@ struct RunnerOptions {
   WeightFormat weights = WeightFormat::kFloat32;  // how the fast path stores weights
   bool records_experts = false;                   // sequences tell the experts that their tokens took
   bool deterministic = false;                     // the plain path: each sample alone on one thread
+  std::shared_ptr<TensorRanks> ranks = {};        // that sample together, each with its part of the layers; null: none
 };
 
 // Kernels of this room, KV cache, prompts computed once. Needs a float32 CPU model.

@@ -139,7 +139,8 @@ void Optimizer::make_units() {
 Shards Optimizer::cut_of(std::span<const size_t> parameters) const {
   std::vector<int64_t> sizes;
   for (const size_t i : parameters) sizes.push_back(parameters_[i].tensor.numel());
-  const ShardCut cut = rule_->needs_whole_parameters() ? ShardCut::kTensors : ShardCut::kBlocks;
+  const bool is_whole = rule_->needs_whole_parameters() || zero_.tensor != nullptr;
+  const ShardCut cut = is_whole ? ShardCut::kTensors : ShardCut::kBlocks;
   return Shards(sizes, zero_.communicator->size(), cut);
 }
 
@@ -174,7 +175,9 @@ std::vector<Optimizer::OwnPart> Optimizer::parts_of(int rank) const {
   return parts;
 }
 
-bool Optimizer::cuts_parameters() const { return is_sharded() && !rule_->needs_whole_parameters(); }
+bool Optimizer::cuts_parameters() const {
+  return is_sharded() && !rule_->needs_whole_parameters() && zero_.tensor == nullptr;
+}
 
 at::Tensor Optimizer::weights_of(const OwnPart& part) const {
   const at::Tensor tensor = parameters_[part.parameter].tensor.detach();
@@ -198,6 +201,15 @@ at::Tensor Optimizer::gradient_of(const OwnPart& part) const {
   if (!own.defined()) return {};
   const at::Tensor flat = own.narrow(0, part.at, part.size);
   return cuts_parameters() ? flat : flat.view(tensor.sizes());
+}
+
+std::vector<std::pair<size_t, at::Tensor>> Optimizer::own_gradients() const {
+  std::vector<std::pair<size_t, at::Tensor>> out;
+  for (const OwnPart& part : parts_) {
+    if (at::Tensor gradient = gradient_of(part); gradient.defined())
+      out.emplace_back(part.parameter, std::move(gradient));
+  }
+  return out;
 }
 
 void Optimizer::step_parts(std::span<const size_t> indices, double lr, double grad_factor) {
@@ -284,9 +296,21 @@ double norm_of(std::span<const double> norms) {
 
 }  // namespace
 
+// The norm of each gradient, which one rank has if the gradients are sharded.
+Result<std::vector<double>> Optimizer::parameter_norms() const {
+  c10::NoGradGuard no_grad;
+  std::vector<double> norms(parameters_.size(), 0.0);
+  for (const OwnPart& part : parts_) {
+    const at::Tensor gradient = gradient_of(part);
+    if (gradient.defined()) norms[part.parameter] = norm_of(block_norms({gradient}));
+  }
+  if (is_sharded()) TRY(zero_.communicator->all_reduce_sum(std::span(norms), "gradient norm"));
+  return norms;
+}
+
 // A part begins and ends with blocks, so that the blocks of all ranks are those of the whole tensors.
 Result<double> Optimizer::grad_norm() const {
-  if (zero_.tensor != nullptr) return grad_norm_of_parts(parameters_, *zero_.tensor);
+  if (zero_.tensor != nullptr) return grad_norm_of_parts(parameters_, TRY(parameter_norms()), *zero_.tensor);
   if (!is_sharded()) return global_grad_norm(parameters_);
   c10::NoGradGuard no_grad;
   std::vector<at::Tensor> gradients;
@@ -316,11 +340,7 @@ Result<double> Optimizer::grad_norm() const {
 void Optimizer::put_state(StateWriter& writer, size_t parameter, size_t state) const {
   const StateTensor& layout = layout_[parameter][state];
   const std::string key = key_of(layout, parameters_[parameter]);
-  if (zero_.tensor != nullptr) {
-    const size_t place = zero_.tensor->find(parameters_[parameter].name);
-    put_part(writer, key, *zero_.tensor, place, state_[parameter][state]);
-    return;
-  }
+  if (zero_.tensor != nullptr) return put_split_state(writer, parameter, state);
   const DType dtype = dtype_of_scalar(layout.dtype);
   if (!is_sharded()) {  // a part is a parameter
     const bool is_alone = zero_.communicator == nullptr || zero_.communicator->size() == 1;
@@ -335,6 +355,34 @@ void Optimizer::put_state(StateWriter& writer, size_t parameter, size_t state) c
     own = view_for_save(state_[i][state].view({-1}), files_ != nullptr);
   }
   writer.put_source(key, dtype, layout.shape, std::make_shared<RankedTensor>(own, range.begin, range.size()));
+}
+
+std::optional<size_t> Optimizer::part_of(size_t parameter) const {
+  const auto found = std::ranges::find(parts_, parameter, &OwnPart::parameter);
+  return found == parts_.end() ? std::nullopt : std::optional(static_cast<size_t>(found - parts_.begin()));
+}
+
+void Optimizer::put_split_state(StateWriter& writer, size_t parameter, size_t state) const {
+  const StateTensor& layout = layout_[parameter][state];
+  const std::string key = key_of(layout, parameters_[parameter]);
+  const size_t place = zero_.tensor->find(parameters_[parameter].name);
+  const std::optional<size_t> own = part_of(parameter);
+  if (!is_sharded())
+    put_part(writer, key, *zero_.tensor, place, state_[*own][state]);
+  else if (own)
+    put_owned_part(writer, key, *zero_.tensor, place, state_[*own][state]);
+  else
+    put_nothing(writer, key, *zero_.tensor, place, dtype_of_scalar(layout.dtype));
+}
+
+Result<> Optimizer::read_split_state(StateReader& reader, size_t parameter, size_t state) {
+  const StateTensor& layout = layout_[parameter][state];
+  const std::string key = key_of(layout, parameters_[parameter]);
+  const size_t place = zero_.tensor->find(parameters_[parameter].name);
+  const std::optional<size_t> own = part_of(parameter);
+  if (own) return read_part(reader, key, *zero_.tensor, place, state_[*own][state]);
+  TRY(reader.get_tensor(key, dtype_of_scalar(layout.dtype), zero_.tensor->whole_sizes(place).vec()));
+  return {};
 }
 
 Result<> Optimizer::save_state(StateWriter& writer) const {
@@ -358,8 +406,7 @@ Result<> Optimizer::load_state(StateReader& reader) {
     for (size_t state = 0; state < layout_[i].size(); ++state) {
       const StateTensor& layout = layout_[i][state];
       if (zero_.tensor != nullptr) {
-        TRY(read_part(reader, key_of(layout, parameters_[i]), *zero_.tensor, zero_.tensor->find(parameters_[i].name),
-                      state_[i][state]));
+        TRY(read_split_state(reader, i, state));
         continue;
       }
       const TensorView view =

@@ -6,7 +6,8 @@
 // one process with the same gradient. A rule that needs whole parameters gets ranges that are cut between parameters.
 //
 // If ranks share the layers of the model (tensor parallel), the parameters are this rank's part of them, and the rule steps
-// element by element. State is saved in the shapes of whole parameters.
+// element by element. The ranks with the same part may share its state: each has that of some parameters. State is saved in
+// the shapes of whole parameters.
 //
 // State (the rule's tensors and the update count) goes into checkpoints. On several ranks each has its part (RankedTensor).
 // Thread rule: one thread at a time.
@@ -16,8 +17,10 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "foundation/base/stateful.h"
@@ -33,10 +36,12 @@ class WeightShards;
 
 // How ranks share the state (ranks.zero_stage).
 struct ZeroOptions {
-  Communicator* communicator = nullptr;  // borrowed; null or one rank: nothing is shared
-  int64_t stage = 0;                     // 1: the state; 2: the state, and gradients between micro-batches; 3: as 2
-  WeightShards* weights = nullptr;       // borrowed; the parameters, if they are spread
-  const ModelPart* tensor = nullptr;     // borrowed; what has the parameters, if ranks share the layers. Stage 0 only
+  // Borrowed. The ranks with the same parameters: all, or with `tensor` and a stage one out of each group that shares the
+  // layers. Null or one rank: nothing is shared.
+  Communicator* communicator = nullptr;
+  int64_t stage = 0;                  // 1: the state; 2: the state, and gradients between micro-batches; 3: as 2
+  WeightShards* weights = nullptr;    // borrowed; the parameters, if they are spread
+  const ModelPart* tensor = nullptr;  // borrowed; what has the parameters, if ranks share the layers. Not stage 3
 };
 
 // Parameters that are cut into ranges of ranks together.
@@ -80,6 +85,8 @@ class Optimizer : public Stateful {
   [[nodiscard]] bool shares_gradients() const { return is_sharded() && zero_.stage >= 2; }
   // Empty if it is not sharded.
   [[nodiscard]] std::vector<ShardUnit>& units() { return units_; }
+  // The gradients in them by parameter, if a rank owns whole parameters: views.
+  [[nodiscard]] std::vector<std::pair<size_t, at::Tensor>> own_gradients() const;
   // For a model without master weights; not together with shards.
   void step_rounded(std::shared_ptr<const RoundedStep> rounded) { rounded_ = std::move(rounded); }
 
@@ -106,7 +113,12 @@ class Optimizer : public Stateful {
   [[nodiscard]] at::Tensor weights_of(const OwnPart& part) const;
   [[nodiscard]] at::Tensor gradient_of(const OwnPart& part) const;
   [[nodiscard]] FlatRange state_range_of(int64_t begin, int64_t size, const StateTensor& state) const;
+  // What this rank steps of a parameter that is not cut; nothing if another rank steps it.
+  [[nodiscard]] std::optional<size_t> part_of(size_t parameter) const;
   void put_state(StateWriter& writer, size_t parameter, size_t state) const;
+  void put_split_state(StateWriter& writer, size_t parameter, size_t state) const;
+  Result<> read_split_state(StateReader& reader, size_t parameter, size_t state);
+  [[nodiscard]] Result<std::vector<double>> parameter_norms() const;
 
   std::vector<OptimizedParameter> parameters_;
   std::unique_ptr<const UpdateRule> rule_;

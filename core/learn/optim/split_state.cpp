@@ -33,25 +33,50 @@ Result<> read_columns(const TensorView& view, at::ScalarType type, const TensorS
 
 }  // namespace
 
+namespace {
+
+// This rank's numbers of what is split, as a piece of the whole.
+std::shared_ptr<RankedTensor> piece_of(const TensorSplit& split, int64_t rank, const at::Tensor& own,
+                                       const TensorView& view) {
+  if (split.axis == SplitAxis::kColumns)
+    return std::make_shared<RankedTensor>(view, MatrixColumns{split.begin(rank), split.size});
+  const int64_t row = own.numel() / own.size(0);
+  return std::make_shared<RankedTensor>(view, split.begin(rank) * row, own.numel());
+}
+
+std::shared_ptr<RankedTensor> no_piece(DType dtype) {
+  return std::make_shared<RankedTensor>(TensorView{"", dtype, {0}, {}, nullptr}, 0, 0);
+}
+
+}  // namespace
+
 void put_part(StateWriter& writer, std::string_view key, const ModelPart& part, size_t parameter,
               const at::Tensor& own) {
   const TensorSplit& split = part.split(parameter);
   const TensorView view = view_for_save(own, false);
   if (!split.is_split()) return put_whole(writer, key, view, /*is_alone=*/false);
-  const std::vector<int64_t> sizes = whole_sizes(part, parameter);
   const int64_t rank = part.ranks()->rank();
   const bool writes = static_cast<int>(parameter) % part.ranks()->num_groups() == part.ranks()->group();
   const bool is_mine = writes && split.is_first(rank);
-  std::shared_ptr<RankedTensor> ranked;
-  if (!is_mine) {
-    ranked = std::make_shared<RankedTensor>(TensorView{"", view.dtype, {0}, {}, nullptr}, 0, 0);
-  } else if (split.axis == SplitAxis::kRows) {
-    ranked = std::make_shared<RankedTensor>(view, split.begin(rank) * (own.numel() / own.size(0)), own.numel());
-  } else {
-    ranked = std::make_shared<RankedTensor>(view, MatrixColumns{split.begin(rank), split.size});
-  }
+  const std::shared_ptr<RankedTensor> ranked = is_mine ? piece_of(split, rank, own, view) : no_piece(view.dtype);
   ranked->hold_in_common(view);
-  writer.put_source(key, view.dtype, sizes, std::move(ranked));
+  writer.put_source(key, view.dtype, whole_sizes(part, parameter), ranked);
+}
+
+void put_owned_part(StateWriter& writer, std::string_view key, const ModelPart& part, size_t parameter,
+                    const at::Tensor& own) {
+  const TensorSplit& split = part.split(parameter);
+  const int64_t rank = part.ranks()->rank();
+  const TensorView view = view_for_save(own, false);
+  const bool is_mine = split.is_split() ? split.is_first(rank) : rank == 0;
+  if (!is_mine) return put_nothing(writer, key, part, parameter, view.dtype);
+  const std::shared_ptr<RankedTensor> ranked =
+      split.is_split() ? piece_of(split, rank, own, view) : std::make_shared<RankedTensor>(view, 0, own.numel());
+  writer.put_source(key, view.dtype, whole_sizes(part, parameter), ranked);
+}
+
+void put_nothing(StateWriter& writer, std::string_view key, const ModelPart& part, size_t parameter, DType dtype) {
+  writer.put_source(key, dtype, whole_sizes(part, parameter), no_piece(dtype));
 }
 
 Result<> read_part(StateReader& reader, std::string_view key, const ModelPart& part, size_t parameter,
@@ -66,15 +91,15 @@ Result<> read_part(StateReader& reader, std::string_view key, const ModelPart& p
 }
 
 // What all ranks of the group have counts once. Of the rest each rank has a term, or its neighbour has it.
-Result<double> grad_norm_of_parts(const std::vector<OptimizedParameter>& parameters, const ModelPart& part) {
+Result<double> grad_norm_of_parts(const std::vector<OptimizedParameter>& parameters, std::span<const double> norms,
+                                  const ModelPart& part) {
   TensorRanks& ranks = *part.ranks();
   double common = 0.0;
   const at::Tensor own = at::zeros({1}, at::kDouble), all = at::zeros({ranks.size()}, at::kDouble);
-  for (const OptimizedParameter& parameter : parameters) {
-    const TensorSplit& split = part.split(part.find(parameter.name));
+  for (size_t i = 0; i < parameters.size(); ++i) {
+    const TensorSplit& split = part.split(part.find(parameters[i].name));
     if (split.is_split() && !split.is_first(ranks.rank())) continue;
-    const double norm = global_grad_norm({parameter});
-    (split.is_split() ? *own.mutable_data_ptr<double>() : common) += norm * norm;
+    (split.is_split() ? *own.mutable_data_ptr<double>() : common) += norms[i] * norms[i];
   }
   ranks.gather(own, all);
   TRY(ranks.status());

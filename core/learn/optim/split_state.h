@@ -5,6 +5,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <span>
 #include <string_view>
 #include <vector>
 
@@ -18,10 +19,17 @@ namespace mortise {
 // them.
 void put_part(StateWriter& writer, std::string_view key, const ModelPart& part, size_t parameter,
               const at::Tensor& own);
+// The same of numbers that no rank of another group has.
+void put_owned_part(StateWriter& writer, std::string_view key, const ModelPart& part, size_t parameter,
+                    const at::Tensor& own);
+// Ranks of another group have them.
+void put_nothing(StateWriter& writer, std::string_view key, const ModelPart& part, size_t parameter, DType dtype);
 Result<> read_part(StateReader& reader, std::string_view key, const ModelPart& part, size_t parameter,
                    const at::Tensor& own);
 
 // A collective of the ranks that share the layers, with the same answer on each: global_grad_norm of the whole parameters.
-Result<double> grad_norm_of_parts(const std::vector<OptimizedParameter>& parameters, const ModelPart& part);
+// `norms`: of this rank's part of each.
+Result<double> grad_norm_of_parts(const std::vector<OptimizedParameter>& parameters, std::span<const double> norms,
+                                  const ModelPart& part);
 
 }  // namespace mortise

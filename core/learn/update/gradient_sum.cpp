@@ -86,8 +86,9 @@ void GradientSum::forget_gradients() {
 // Tells who has a gradient in this round.
 Result<> GradientSum::find_senders(bool has_gradient) {
   senders_.clear();
-  const std::vector<std::string> all = TRY(ranks_.communicator->exchange(has_gradient ? "1" : "", kStage));
-  for (int rank = 0; rank < ranks_.communicator->size(); ++rank) {
+  Communicator* const ranks = TRY(same_part());
+  const std::vector<std::string> all = TRY(ranks->exchange(has_gradient ? "1" : "", kStage));
+  for (int rank = 0; rank < ranks->size(); ++rank) {
     if (!all[static_cast<size_t>(rank)].empty()) senders_.push_back(rank);
   }
   return {};
@@ -164,8 +165,8 @@ Result<> GradientSum::finish(const std::vector<LeafReport>& leaves) {
     return add_terms();
   }
   if (optimizer_->shares_gradients() && !ranks_.deterministic) {
-    for (ShardUnit& unit : optimizer_->units()) owned(unit);
-    return {};
+    for (ShardUnit& unit : optimizer_->units()) owned(unit, *TRY(same_part()));
+    return add_terms();
   }
   if (!ranks_.deterministic) {
     const auto has_one = [](const OptimizedParameter& parameter) { return parameter.tensor.grad().defined(); };
@@ -174,7 +175,7 @@ Result<> GradientSum::finish(const std::vector<LeafReport>& leaves) {
   for (ShardUnit& unit : optimizer_->units())
     TRY(ranks_.deterministic ? reduce_tree_to_owners(unit, leaves) : reduce_to_owners(unit));
   nodes_.clear();
-  return {};
+  return add_terms();
 }
 
 Result<> GradientSum::reduce_all() {
@@ -189,14 +190,19 @@ Result<> GradientSum::add_terms() {
   const ModelPart* const part = model_->model_part();
   if (part == nullptr) return {};
   std::map<int, std::vector<at::Tensor>> by_size;
-  for (const OptimizedParameter& parameter : *parameters_) {
+  const auto add = [&](const std::string& name, const at::Tensor& gradient) {
     int size = part->ranks()->size();  // all of them, for an adapter's A and B
     if (!model_->trains_lora()) {
-      const TensorSplit& split = part->split(part->find(parameter.name));
-      if (!split.has_terms) continue;
+      const TensorSplit& split = part->split(part->find(name));
+      if (!split.has_terms) return;
       if (split.is_split()) size = static_cast<int>(split.repeats);
     }
-    by_size[size].push_back(parameter.tensor.grad());
+    by_size[size].push_back(gradient);
+  };
+  if (optimizer_->is_sharded()) {  // the others of the group own the same parameters
+    for (const auto& [index, gradient] : optimizer_->own_gradients()) add((*parameters_)[index].name, gradient);
+  } else {
+    for (const OptimizedParameter& parameter : *parameters_) add(parameter.name, parameter.tensor.grad());
   }
   for (const auto& [size, grads] : by_size) {
     const at::Tensor flat = flatten(grads);
@@ -252,9 +258,9 @@ Result<> GradientSum::reduce_tree(const std::vector<LeafReport>& leaves) {
 }
 
 // This rank's range of a unit, zeros at first.
-at::Tensor& GradientSum::owned(ShardUnit& unit) {
+at::Tensor& GradientSum::owned(ShardUnit& unit, const Communicator& ranks) {
   if (!unit.own_gradient.defined()) {
-    const FlatRange range = unit.shards.of(ranks_.communicator->rank());
+    const FlatRange range = unit.shards.of(ranks.rank());
     unit.own_gradient = at::zeros({range.size()}, (*parameters_)[unit.parameters.front()].tensor.options());
   }
   return unit.own_gradient;
@@ -262,12 +268,13 @@ at::Tensor& GradientSum::owned(ShardUnit& unit) {
 
 // Each node goes to the owners of its parts alone, who add them in the order of the tree.
 Result<> GradientSum::reduce_tree_to_owners(ShardUnit& unit, const std::vector<LeafReport>& leaves) {
+  Communicator& communicator = *TRY(same_part());
   const std::vector<NodePlace> places = node_places(share_->owners(), leaves);
   std::vector<RankGradient> gradients;
   for (const NodePlace& place : places) {
     if (!place.has_gradient) continue;
-    gradients.push_back({place.owner, {}});
-    if (place.owner != ranks_.communicator->rank()) continue;
+    gradients.push_back({place.owner / ranks_.tensor_size, {}});
+    if (gradients.back().rank != communicator.rank()) continue;
     for (const size_t i : unit.parameters)
       gradients.back().tensors.push_back(nodes_[place.at_owner].gradients[i].contiguous());
   }
@@ -281,16 +288,17 @@ Result<> GradientSum::reduce_tree_to_owners(ShardUnit& unit, const std::vector<L
     }
     own.copy_(sum_of_nodes(std::move(nodes)).front());
   };
-  return reduce_to_owned(*ranks_.communicator, unit.shards, gradients, add, owned(unit));
+  return reduce_to_owned(communicator, unit.shards, gradients, add, owned(unit, communicator));
 }
 
 // The sums of the senders, or what one micro-batch of each gave. They are added in the order of the ranks.
 Result<> GradientSum::reduce_to_owners(ShardUnit& unit) {
   const c10::NoGradGuard no_grad;
+  Communicator& communicator = *TRY(same_part());
   std::vector<RankGradient> gradients;
   for (const int rank : senders_) {
     gradients.push_back({rank, {}});
-    if (rank != ranks_.communicator->rank()) continue;
+    if (rank != communicator.rank()) continue;
     for (const size_t i : unit.parameters) {
       const at::Tensor& tensor = (*parameters_)[i].tensor;
       const at::Tensor& grad = tensor.grad();
@@ -301,7 +309,7 @@ Result<> GradientSum::reduce_to_owners(ShardUnit& unit) {
   const auto add = [](const std::vector<at::Tensor>& terms, const at::Tensor& own) {
     for (const at::Tensor& term : terms) own.add_(term);
   };
-  TRY(reduce_to_owned(*ranks_.communicator, unit.shards, gradients, add, owned(unit)));
+  TRY(reduce_to_owned(communicator, unit.shards, gradients, add, owned(unit, communicator)));
   for (const size_t i : unit.parameters) (*parameters_)[i].tensor.mutable_grad() = at::Tensor();
   return {};
 }

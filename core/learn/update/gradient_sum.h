@@ -70,7 +70,7 @@ class GradientSum {
   Result<> reduce_to_owners(ShardUnit& unit);
   Result<> share_round(const BackwardPass& backward);
   Result<> find_senders(bool has_gradient);
-  at::Tensor& owned(ShardUnit& unit);
+  at::Tensor& owned(ShardUnit& unit, const Communicator& ranks);
   void forget_gradients();
 
   const Model* model_;
@@ -79,7 +79,7 @@ class GradientSum {
   const RankShare* share_;
   RankOptions ranks_;
   std::vector<GradientNode> nodes_;  // deterministic: of this rank's range so far, in order
-  std::vector<int> senders_;         // ranks whose gradients are added next
+  std::vector<int> senders_;         // ranks with the same part, whose gradients are added next
   std::vector<bool> is_reduced_;     // by unit: in this round
 };
 

@@ -15,6 +15,7 @@
 #include "train/resume/set_aside.h"
 #include "train/run/ahead_rules.h"
 #include "train/run/run_device.h"
+#include "train/run/run_options.h"
 #include "train/run/threads.h"
 
 namespace mortise {
@@ -194,12 +195,12 @@ Result<TrainSummary> close_finished(const OpenRun& run) {
   return TrainSummary{run.parts->progress.counters.step, run.finished_in->string(), false};
 }
 
-std::function<Result<ValidationReport>(int64_t step)> validation_of(const Model& policy,
+std::function<Result<ValidationReport>(int64_t step)> validation_of(const RunConfig& config, const Model& policy,
                                                                     std::optional<Validator>& validator,
                                                                     const RunCounters& counters) {
   if (!validator) return {};
   return [&](int64_t step) -> Result<ValidationReport> {
-    const auto whole = TRY(WholeWeights::gather({&policy}));
+    const auto weights = TRY(weights_to_sample(config, policy));
     return validator->validate(step, counters.weight_version);
   };
 }

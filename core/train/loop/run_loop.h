@@ -36,8 +36,8 @@ Result<RunLog> open_log_on_ranks(const RunSettings& run, const PluginRegistry* r
 // The summary of a run that had nothing left to do.
 Result<TrainSummary> close_finished(const OpenRun& run);
 
-// Validates the weights of the moment it is called; empty without a validator. Borrows both.
-std::function<Result<ValidationReport>(int64_t step)> validation_of(const Model& policy,
+// Validates the weights of the moment it is called; empty without a validator. Borrows all.
+std::function<Result<ValidationReport>(int64_t step)> validation_of(const RunConfig& config, const Model& policy,
                                                                     std::optional<Validator>& validator,
                                                                     const RunCounters& counters);
 

@@ -30,7 +30,7 @@ RunJournal::Plan journal_plan(const RunSettings& run, PolicyParts& policy, std::
   plan.total_steps = run.total_steps;
   plan.test_freq = run.config.trainer.test_freq;
   if (validator) {
-    plan.validate = [&policy, validate = validation_of(*policy.model, validator, counters)](int64_t step) {
+    plan.validate = [&policy, validate = validation_of(run.config, *policy.model, validator, counters)](int64_t step) {
       refresh_sampled(policy);
       return validate(step);
     };
@@ -144,9 +144,9 @@ class Trainer {
     };
   }
 
-  // Backends and rewards may sample with the policy, so all of its weights are in memory meanwhile.
+  // Backends and rewards may sample with the policy meanwhile.
   Result<Experience> sample(int64_t number, MetricSet& metrics) {
-    const auto whole = TRY(WholeWeights::gather({&*parts_.policy.model}));
+    const auto whole = TRY(weights_to_sample(run_.config, *parts_.policy.model));
     return experience_stage(run_, parts_.data, *parts_.sampler, *parts_.reward, number, counters_.weight_version,
                             metrics);
   }
@@ -156,7 +156,7 @@ class Trainer {
     const PluginInfo& estimator = parts_.advantage.estimator->info();
     TRY(value_stage(parts_.critic.get(), table, metrics));
     if (estimator.requires_input(column::RewardBaselines::name)) {
-      const auto whole = TRY(WholeWeights::gather({&*parts_.policy.model}));
+      const auto whole = TRY(weights_to_sample(run_.config, *parts_.policy.model));
       TRY(greedy_baseline_stage(run_, *parts_.sampler, *parts_.reward, experience, table, metrics));
     }
     if (estimator.requires_input(column::SumPiSquared::name))

@@ -177,7 +177,7 @@ void add_validation_metrics(const PromptBatch& prompts, const SampleBatch& sampl
 Result<SampleBatch> Validator::sample(const PromptBatch& prompts, const RolloutPlan& plan, int64_t weight_version) {
   if (sampler != nullptr) return sampler->validate(prompts, plan, weight_version);
   TRY(rollout.set_version(weight_version));
-  return collect_on_ranks(ranks, rollout, prompts, plan, config.rollout.max_num_seqs, tokenizer, nullptr);
+  return collect_on_ranks(ranks, rollout, prompts, plan, config.rollout, tokenizer, nullptr);
 }
 
 Result<ValidatedSet> Validator::validate_set(const ValidationPart& part, int64_t step, int64_t weight_version) {

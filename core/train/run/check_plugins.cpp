@@ -180,6 +180,19 @@ Error one_error(std::vector<Error> problems) {
   return all;
 }
 
+// Ranks sample together with this process's engine only.
+Result<> check_shared_rollouts(const PluginRegistry& registry, const LoadedConfig& loaded) {
+  const RolloutConfig& rollout = loaded.config.rollout;
+  if (rollout.tensor_model_parallel_size == 1) return {};
+  const auto backend = registry.find("rollout_backend", rollout.name);
+  if (!backend.ok() || (backend->plugin->flags & MORTISE_FLAG_NEEDS_ENGINE) != 0) return {};
+  return Error{ErrorKind::kConfig,
+               fmt::format("'rollout.name' is {}, which does not sample in this process, and cannot be used with "
+                           "rollout.tensor_model_parallel_size = {}",
+                           rollout.name, rollout.tensor_model_parallel_size),
+               loaded.where("rollout.name"), "remove it, or set rollout.tensor_model_parallel_size to 1"};
+}
+
 }  // namespace
 
 std::vector<Error> device_plugin_problems(const PluginRegistry& registry, const LoadedConfig& loaded) {
@@ -196,6 +209,7 @@ std::vector<Error> device_plugin_problems(const PluginRegistry& registry, const 
 
 Result<> check_plugins(const PluginRegistry& registry, const LoadedConfig& loaded, RunKind kind) {
   constexpr std::string_view kWithoutLearning[] = {"reward", "environment"};
+  TRY(check_shared_rollouts(registry, loaded));
   if (kind != RunKind::kTrain) return check_plugins(registry, loaded, kWithoutLearning);
   std::vector<std::string_view> all;
   for (const KindInfo& one : kKinds) all.push_back(one.name);

@@ -194,6 +194,7 @@ Result<RunEstimate> estimate(Env& env, PluginRegistry& registry, const LoadedCon
   out.lora = TRY(estimate_lora(env, out.model, loaded));
   StartedEnvironment environment;  // its tools are part of the prompts
   if (config.rollout.multi_turn.enable) environment = TRY(start_rewarded_environment(registry, loaded, RunKey()));
+  TRY(check_rollout_groups(env, loaded, num_ranks));
   const PromptEncoder encoder = folder.encoder(config, environment.runner ? &environment.tools : nullptr);
   const RunKind kind = config.trainer.val_only ? RunKind::kEval : RunKind::kTrain;
   const RowSource rows{env, loaded, registry, encoder, out.model, kind};
@@ -265,6 +266,8 @@ Json json_of(const RunEstimate& run, const RunConfig& config) {
             {"zero_stage", config.ranks.zero_stage},
             {"sequence_parallel_size", run.ranks.sequence_size},
             {"tensor_parallel_size", run.ranks.tensor_size},
+            {"rollout_tensor_parallel_size", run.ranks.rollout_size},
+            {"rollout_bytes_sent_per_step", bytes(run.ranks.rollout_bytes)},
             {"bytes_sent_per_update", bytes(run.ranks.bytes_of_update())},
             {"sequence_bytes_sent_per_update", bytes(run.ranks.sequence_bytes)},
             {"tensor_bytes_sent_per_update", bytes(run.ranks.tensor_bytes)},
@@ -306,7 +309,7 @@ std::string memory_text(const MemoryEstimate& memory, int num_ranks) {
                                                   {"activations, at most", memory.activations},
                                                   {"head", memory.head},
                                                   {"gathered weights in updates", memory.gathered},
-                                                  {"or in rollouts: all weights", memory.whole},
+                                                  {"or in rollouts: other weights", memory.whole},
                                                   {"generator's copy of the weights", memory.rollout},
                                                   {"KV cache, at most", memory.kv_cache},
                                                   {"experts of the step's tokens", memory.experts},

@@ -69,11 +69,12 @@ double head_pass_bytes(const ModelConfig& model, const RunConfig& config, double
 // gradient is complete, so that only the larger of both counts.
 void share_states(const RunConfig& config, int num_ranks, const CriticBytes& critic, MemoryEstimate& memory) {
   if (config.ranks.zero_stage == 0) return;
-  const double others = 1.0 - 1.0 / num_ranks;
-  memory.moments -= memory.moments * others;
-  memory.critic -= critic.moments * others;
+  const int64_t num_parts = config.trainer.val_only ? 1 : config.actor.tensor_model_parallel_size;
+  const double with_same_part = static_cast<double>(num_ranks) / static_cast<double>(num_parts);
+  memory.moments /= with_same_part;
+  memory.critic -= critic.moments * (1.0 - 1.0 / num_ranks);
   if (config.ranks.zero_stage != 2 || config.trainer.deterministic) return;
-  memory.gradients = memory.gradients / num_ranks + std::max(0.0, memory.gradients - memory.activations);
+  memory.gradients = memory.gradients / with_same_part + std::max(0.0, memory.gradients - memory.activations);
 }
 
 // The same for stage 3. A pass has two layers at a time, one of which travels, or the embedding or the head. A layer's
@@ -190,13 +191,17 @@ MemoryEstimate estimate_memory(const ModelConfig& model, const std::optional<Lor
   bytes.activations = activation_bytes(num_parts == 1 ? model : split_config(model, num_parts), config,
                                        trained.lowest_backward, tokens);
   bytes.head = head_pass_bytes(model, config, tokens);
-  // The generator's own copy of the matrices.
+  // The generator's own copy of the matrices: with ranks that sample together, of this rank's part.
+  const int64_t num_samplers = config.rollout.tensor_model_parallel_size;
+  const double of_others = numbers_of_others(model, num_samplers);
   if (!by_operators && dtype != ModelDtype::kFloat64 && config.rollout.kernels != DecodeKernels::kPlain)
-    bytes.rollout = config.rollout.dtype == DecodeDtype::kBfloat16 ? parameters * 2.0 : frozen;
+    bytes.rollout =
+        config.rollout.dtype == DecodeDtype::kBfloat16 ? (parameters - of_others) * 2.0 : frozen - of_others * element;
   if (config.trainer.steps_ahead() > 0) bytes.rollout += frozen;  // what samples
   const auto rows = static_cast<double>(std::min(config.rollout.max_num_seqs, plan.rows_per_step));
+  const ModelConfig sampler = num_samplers == 1 ? model : split_config(model, num_samplers);
   bytes.kv_cache = std::min(
-      rows * static_cast<double>(row_tokens) * 2.0 * static_cast<double>(model.kv_size() * model.num_layers) * 4.0,
+      rows * static_cast<double>(row_tokens) * 2.0 * static_cast<double>(sampler.kv_size() * model.num_layers) * 4.0,
       static_cast<double>(config.rollout.kv_cache_mib << 20));
   if (config.actor.router_replay.mode != RouterReplay::kDisabled) {
     const auto width = static_cast<double>(model.num_expert_layers() * model.moe.experts_per_token);
@@ -255,18 +260,20 @@ double numbers_of_others(const ModelConfig& model, int64_t num_ranks) {
 
 namespace {
 
-// What actor.tensor_model_parallel_size takes off. In rollouts a rank has its part and whole layers.
+// What actor.tensor_model_parallel_size takes off. In rollouts a rank has its part, and whole layers if it samples alone.
 void share_layers(const ModelConfig& model, const UnitBytes& units, const TrainedSize& trained, const RunConfig& config,
                   MemoryEstimate& memory) {
   const int64_t num_ranks = config.actor.tensor_model_parallel_size;
   if (num_ranks == 1) return;
   const double others = numbers_of_others(model, num_ranks),
                element = static_cast<double>(num_bytes(config.model.dtype));
-  memory.whole = units.layers;
+  // Ranks that sample together do so with their parts.
+  const bool samples_whole = config.rollout.tensor_model_parallel_size == 1;
+  if (samples_whole) memory.whole = units.layers;
   if (config.model.trains_adapter()) {  // the matrices that it changes are there merged, too
     const double merged =
         std::max(0.0, memory.weights - (static_cast<double>(model.num_parameters()) + trained.numbers) * element);
-    memory.whole += merged;
+    if (samples_whole) memory.whole += merged;
     memory.weights -= others * element + merged * (1.0 - 1.0 / static_cast<double>(num_ranks));
     return;
   }
@@ -275,7 +282,7 @@ void share_layers(const ModelConfig& model, const UnitBytes& units, const Traine
   memory.gradients -= trained_others * element;
   memory.moments -= trained_others * trained.moments / trained.numbers;
   if (memory.reference > 0) memory.reference -= others * element;
-  memory.whole += memory.gradients;  // the last update keeps their memory
+  if (samples_whole) memory.whole += memory.gradients;  // the last update keeps their memory
 }
 
 }  // namespace
@@ -286,6 +293,12 @@ void share_memory(const ModelConfig& model, const UnitBytes& units, const Traine
   if (!config.trainer.val_only) share_layers(model, units, trained, config, memory);
   share_states(config, num_ranks, critic, memory);
   share_weights(units, trained.units, config, has_lora, num_ranks, critic, memory);
+  const int64_t num_samplers = config.rollout.tensor_model_parallel_size;
+  const bool has_part = config.actor.tensor_model_parallel_size > 1 && !config.trainer.val_only;
+  if (num_samplers > 1 && !has_part) {  // a copy of its part, until the generator has its own
+    const double numbers = static_cast<double>(model.num_parameters()) - numbers_of_others(model, num_samplers);
+    memory.whole += numbers * static_cast<double>(num_bytes(config.model.dtype)) - units.ends;
+  }
 }
 
 }  // namespace mortise

@@ -48,6 +48,16 @@ double tensor_bytes(const RunConfig& config, const ModelConfig& model, const Bat
          (size - 1.0) / size;
 }
 
+// What a rank sends in a step while it samples together with others: its terms of two sums per layer, to each of them.
+double rollout_bytes(const RunConfig& config, const ModelConfig& model, const BatchPlan& plan,
+                     const RankEstimate& ranks) {
+  const auto size = static_cast<double>(ranks.rollout_size), groups = static_cast<double>(ranks.num_ranks) / size;
+  const auto prompts = static_cast<double>(plan.prompts_per_step * config.data.max_prompt_length);
+  const auto tokens = prompts + static_cast<double>(plan.rows_per_step * response_length(config));
+  const double element = config.model.dtype == ModelDtype::kFloat64 ? 8.0 : 4.0;
+  return tokens / groups * 2.0 * static_cast<double>(model.hidden_size * model.num_layers) * element * (size - 1.0);
+}
+
 // Weights that a rank sends in a step so that each of its group can sample.
 double split_weight_bytes(const UnitBytes& units, const RankEstimate& ranks) {
   const auto size = static_cast<double>(ranks.tensor_size);
@@ -60,8 +70,11 @@ RankEstimate estimate_ranks(const RunConfig& config, const ModelConfig& model, c
                             const UnitBytes& units, double trained_bytes, int num_ranks) {
   RankEstimate out;
   out.num_ranks = num_ranks;
-  out.fewest_prompts = plan.prompts_per_step / num_ranks;
-  out.most_prompts = (plan.prompts_per_step + num_ranks - 1) / num_ranks;
+  out.rollout_size = config.rollout.tensor_model_parallel_size;
+  const int64_t num_samplers = num_ranks / out.rollout_size;
+  out.fewest_prompts = plan.prompts_per_step / num_samplers;
+  out.most_prompts = (plan.prompts_per_step + num_samplers - 1) / num_samplers;
+  out.rollout_bytes = rollout_bytes(config, model, plan, out);
   const MicroBatchOptions cut = micro_batch_options(config);
   const int64_t row_tokens = config.data.max_prompt_length + response_length(config);
   const int64_t rows_per_pass = cut.rows > 0 ? cut.rows : std::max<int64_t>(1, cut.token_budget / row_tokens);
@@ -87,11 +100,17 @@ RankEstimate estimate_ranks(const RunConfig& config, const ModelConfig& model, c
   }
   if (out.tensor_size > 1) {
     const double same = static_cast<double>(num_ranks) / static_cast<double>(out.tensor_size);
-    out.gradient_bytes = 2.0 * own_bytes * (same - 1.0) / same;  // all_reduce of those with the same part
-    if (config.model.trains_adapter())                           // each has a term of it
+    // all_reduce of those with the same part, or to the owners of it
+    const bool after_each_pass = config.ranks.zero_stage == 2 && !config.trainer.deterministic;
+    const double sent = config.ranks.zero_stage == 0 ? 2.0
+                        : after_each_pass            ? static_cast<double>(passes_of_rank)
+                                                     : 1.0;
+    out.gradient_bytes = sent * own_bytes * (same - 1.0) / same;
+    if (config.ranks.zero_stage > 0) out.weight_bytes = own_bytes * (same - 1.0) / same;
+    if (config.model.trains_adapter())  // each has a term of it
       out.tensor_bytes +=
           2.0 * trained_bytes * static_cast<double>(out.tensor_size - 1) / static_cast<double>(out.tensor_size);
-    out.step_weight_bytes = split_weight_bytes(units, out);
+    if (out.rollout_size == 1) out.step_weight_bytes = split_weight_bytes(units, out);
     if (config.model.trains_adapter()) out.step_weight_bytes *= 2.0;  // the base, and at most as much merged
   } else if (config.ranks.zero_stage == 0) {
     out.gradient_bytes = 2.0 * trained_bytes * share;  // all_reduce
@@ -138,16 +157,21 @@ std::string ranks_text(const RankEstimate& ranks, const BatchPlan& plan) {
   const auto size = [](double bytes) { return format_bytes(static_cast<uint64_t>(bytes)); };
   std::string prompts = std::to_string(ranks.fewest_prompts);
   if (ranks.most_prompts != ranks.fewest_prompts) prompts += " or " + std::to_string(ranks.most_prompts);
-  std::string out =
-      fmt::format("# ranks: {} processes; each samples and scores {} {} of a step; they share about {} of an update\n",
-                  ranks.num_ranks, prompts, ranks.most_prompts == 1 ? "prompt" : "prompts",
-                  ranks.most_passes == 1 ? "1 pass" : fmt::format("{} passes", ranks.most_passes));
+  std::string out = fmt::format("# ranks: {} processes; each {} {} {} of a step; they share about {} of an update\n",
+                                ranks.num_ranks, ranks.rollout_size == 1 ? "samples and scores" : "group samples",
+                                prompts, ranks.most_prompts == 1 ? "prompt" : "prompts",
+                                ranks.most_passes == 1 ? "1 pass" : fmt::format("{} passes", ranks.most_passes));
   const int64_t num_groups = ranks.num_groups();
   if (ranks.sequence_size > 1 || ranks.tensor_size > 1) out += mesh_text(ranks);
+  if (ranks.rollout_size > 1) {
+    out += fmt::format(
+        "# rollouts: groups of {} ranks sample the same rows, and a rank sends about {} in a step for that\n",
+        ranks.rollout_size, size(ranks.rollout_bytes));
+  }
   if (ranks.most_passes < num_groups)
     out += "# ranks: some have no pass in an update; lower actor.ppo_max_token_len_per_gpu\n";
-  const double per_step =
-      ranks.bytes_of_update() * static_cast<double>(plan.updates_per_step) + ranks.step_weight_bytes + ranks.row_bytes;
+  const double per_step = ranks.bytes_of_update() * static_cast<double>(plan.updates_per_step) +
+                          ranks.step_weight_bytes + ranks.row_bytes + ranks.rollout_bytes;
   const std::string weights =
       ranks.weight_bytes > 0 ? fmt::format(" and {} of weights", size(ranks.weight_bytes)) : std::string();
   return out + fmt::format("# wire: each rank sends {} of gradients{} in an update, and about {} in a step\n",

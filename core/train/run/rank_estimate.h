@@ -14,7 +14,7 @@ namespace mortise {
 // How a step is shared, and what a rank sends for it.
 struct RankEstimate {
   int num_ranks = 1;
-  int64_t most_prompts = 0, fewest_prompts = 0;  // that a rank samples and scores
+  int64_t most_prompts = 0, fewest_prompts = 0;  // that a rank samples (with those of its group) and scores
   int64_t most_passes = 0;                       // micro-batches of an update; ranks beyond them have nothing to do
   double gradient_bytes = 0;                     // sent by each rank in an update
   double weight_bytes = 0;                       // the same of new weights, with ranks.zero_stage
@@ -24,6 +24,8 @@ struct RankEstimate {
   double sequence_bytes = 0;     // sent by each of them in an update for the policy's heads of each other's tokens
   int64_t tensor_size = 1;       // ranks that share the layers
   double tensor_bytes = 0;       // sent by each of them in an update for the sums of the policy's layers
+  int64_t rollout_size = 1;      // ranks that sample the same rows together
+  double rollout_bytes = 0;      // sent by each of them in a step for the sums of the layers, at most
 
   [[nodiscard]] int64_t num_groups() const { return num_ranks / (sequence_size * tensor_size); }
   [[nodiscard]] double bytes_of_update() const { return gradient_bytes + weight_bytes + sequence_bytes + tensor_bytes; }

@@ -149,6 +149,11 @@ Optimizer make_optimizer(Model& model, const OptimConfig& optim, const Parameter
   return out;
 }
 
+Result<Communicator*> ranks_of_part(const RunConfig& config, Communicator& ranks, const Model& model) {
+  if (model.model_part() == nullptr || config.ranks.zero_stage == 0) return &ranks;
+  return ranks.strided(model.model_part()->ranks()->size());
+}
+
 ZeroOptions zero_options(const RunConfig& config, Communicator& ranks, const Model& model) {
   if (model.trains_lora()) return {&ranks, config.ranks.zero_stage};
   return {&ranks, config.ranks.zero_stage, shards_of(model), model.model_part()};
@@ -171,6 +176,18 @@ int tensor_size(const RunConfig& config, const Communicator& ranks) {
 void split_layers(const RunConfig& config, Communicator& ranks, Model& model) {
   const int size = tensor_size(config, ranks);
   if (size > 1) model.split_layers(std::make_shared<TensorGroup>(ranks, size));
+}
+
+std::shared_ptr<TensorRanks> rollout_ranks(const RunConfig& config, Communicator& ranks, const Model& policy) {
+  const auto size = static_cast<int>(config.rollout.tensor_model_parallel_size);
+  if (size == 1) return nullptr;
+  if (const ModelPart* const part = policy.model_part(); part != nullptr) return part->ranks();
+  return std::make_shared<TensorGroup>(ranks, size);
+}
+
+Result<WholeWeights> weights_to_sample(const RunConfig& config, const Model& policy) {
+  const bool has_part = config.rollout.tensor_model_parallel_size > 1 && policy.model_part() != nullptr;
+  return WholeWeights::gather({has_part ? nullptr : &policy});
 }
 
 ScheduleOptions schedule_options(const OptimConfig& optim, int64_t total_steps, int64_t updates_per_step) {

@@ -16,6 +16,7 @@
 #include "learn/optim/rounded_step.h"
 #include "learn/optim/rules.h"
 #include "learn/optim/schedule.h"
+#include "learn/optim/weight_shards.h"
 #include "learn/update/learner_options.h"
 #include "model/model.h"
 #include "train/run/parameter_groups.h"
@@ -32,7 +33,9 @@ std::unique_ptr<const UpdateRule> update_rule(const OptimConfig& optim);
 // it has no state until offload_optimizer() (offloading.h).
 Optimizer make_optimizer(Model& model, const OptimConfig& optim, const ParameterGroups& groups, std::string state_name,
                          const ZeroOptions& zero, const RoundingSeed& rounding);
-// How the ranks share an optimizer's state.
+// The ranks that share the optimizer's state of the policy: those with the same part of its layers, else all.
+Result<Communicator*> ranks_of_part(const RunConfig& config, Communicator& ranks, const Model& model);
+// How `ranks` share an optimizer's state.
 ZeroOptions zero_options(const RunConfig& config, Communicator& ranks, const Model& model);
 // ranks.zero_stage = 3 on several ranks: each rank has a part of the weights.
 bool spreads_weights(const RunConfig& config, const Communicator& ranks);
@@ -42,6 +45,11 @@ void spread_weights(const RunConfig& config, Communicator& ranks, const OptimCon
 [[nodiscard]] int tensor_size(const RunConfig& config, const Communicator& ranks);
 // Keeps this rank's part of the layers, if ranks share them.
 void split_layers(const RunConfig& config, Communicator& ranks, Model& model);
+// Those that sample the same rows together (rollout.tensor_model_parallel_size); null: each rank samples alone.
+std::shared_ptr<TensorRanks> rollout_ranks(const RunConfig& config, Communicator& ranks, const Model& policy);
+// What rollouts and validations need in memory while they run: all weights of the policy, unless ranks sample together
+// with the parts that they have in updates.
+Result<WholeWeights> weights_to_sample(const RunConfig& config, const Model& policy);
 ScheduleOptions schedule_options(const OptimConfig& optim, int64_t total_steps, int64_t updates_per_step);
 
 // The adapter that [model] asks for; without a meaning if lora_rank is 0.

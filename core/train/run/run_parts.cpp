@@ -118,8 +118,10 @@ RolloutPlan val_plan(const RunSettings& run, const Model& policy, const Sampling
 }
 
 // Plugins can sample with the policy from here on. Gives the sampling options of [rollout].
-Result<Sampling> load_engine(const RunConfig& config, const Tokenizer& tokenizer, const Model& policy) {
-  const EngineOptions options = rollout_engine_options(config, &tokenizer);
+Result<Sampling> load_engine(const RunSettings& run, const Tokenizer& tokenizer, const Model& policy) {
+  const RunConfig& config = run.config;
+  EngineOptions options = rollout_engine_options(config, &tokenizer);
+  options.ranks = rollout_ranks(config, run.ranks, policy);
   Sampling sampling = TRY(rollout_sampling(config, policy.config(), options.tokenizer));
   install_generate_model(&policy, options);
   register_host_extension(MORTISE_EXT_GENERATE, generate_extension());
@@ -247,8 +249,9 @@ Result<> load_objective(const RunSettings& run, PluginRegistry& registry, Learne
 // The optimizer, which `sft` has too.
 Result<> load_optimizer(const RunSettings& run, PolicyParts& policy, LearnerParts& learning) {
   const OptimConfig& optim = run.config.actor.optim;
+  Communicator* const ranks = TRY(ranks_of_part(run.config, run.ranks, *policy.model));
   learning.optimizer.emplace(make_optimizer(*policy.model, optim, policy.groups, "actor.optim",
-                                            zero_options(run.config, run.ranks, *policy.model),
+                                            zero_options(run.config, *ranks, *policy.model),
                                             {run.key.seed, RandomPurpose::kRounding}));
   learning.schedule =
       schedule_options(optim, run.total_steps, run.kind == RunKind::kTrain ? run.plan.updates_per_step : 1);
@@ -336,7 +339,7 @@ Result<std::unique_ptr<RunParts>> assemble(Env& env, const LoadedConfig& loaded,
   }
   TRY(load_data(run, registry, policy, data, saved.stateful));
   if (kind == RunKind::kTrain && run.config.trainer.steps_ahead() > 0) policy.sampled = sampled_copy(*policy.model);
-  const Sampling sampling = TRY(load_engine(run.config, policy.folder->tokenizer, sampled_model(policy)));
+  const Sampling sampling = TRY(load_engine(run, policy.folder->tokenizer, sampled_model(policy)));
   const bool environment_rewards = environment.gives_rewards;
   std::shared_ptr<TurnParts> turns;
   if (environment.runner)

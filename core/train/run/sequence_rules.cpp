@@ -49,9 +49,11 @@ Result<> check_sequence_parallel(const LoadedConfig& loaded, const std::string& 
       "choose a number that divides the query heads, and divides or is a multiple of the key-value heads"};
 }
 
-Result<> check_tensor_parallel(const LoadedConfig& loaded, const ModelConfig& model, int num_ranks) {
-  const std::string key = "actor.tensor_model_parallel_size";
-  const int64_t size = loaded.config.actor.tensor_model_parallel_size;
+namespace {
+
+// `key`: actor.tensor_model_parallel_size or that of [rollout], whose value is `size`.
+Result<> check_tensor_parallel(const LoadedConfig& loaded, const std::string& key, int64_t size,
+                               const ModelConfig& model, int num_ranks) {
   if (size == 1) return {};
   TRY(check_groups(loaded, key, size, num_ranks, 1));
   const auto refuse = [&](const std::string& why, const std::string& next) {
@@ -69,8 +71,6 @@ Result<> check_tensor_parallel(const LoadedConfig& loaded, const ModelConfig& mo
                 "choose a number that divides the query heads and the MLP's units, and divides or is a multiple of the "
                 "key-value heads");
 }
-
-namespace {
 
 // What an adapter has that ranks cannot share yet; empty: nothing.
 std::string unshared_field(const LoraConfig& adapter) {
@@ -99,13 +99,20 @@ Result<> check_tensor_adapter(Env& env, const LoadedConfig& loaded) {
 
 }  // namespace
 
+Result<> check_rollout_groups(Env& env, const LoadedConfig& loaded, int num_ranks) {
+  const int64_t size = loaded.config.rollout.tensor_model_parallel_size;
+  if (size == 1) return {};
+  const ModelConfig model = TRY(read_model_folder_config(env, loaded.config.model.path));
+  return check_tensor_parallel(loaded, "rollout.tensor_model_parallel_size", size, model, num_ranks);
+}
+
 Result<> check_policy_groups(Env& env, const LoadedConfig& loaded, int num_ranks, bool trains) {
   const int64_t actor = loaded.config.actor.ulysses_sequence_parallel_size;
   const int64_t reference = reference_sequence_size(loaded.config);
   const int64_t tensor = loaded.config.actor.tensor_model_parallel_size;
   if (actor == 1 && reference == 1 && tensor == 1) return {};
   const ModelConfig whole = TRY(read_model_folder_config(env, loaded.config.model.path));
-  TRY(check_tensor_parallel(loaded, whole, num_ranks));
+  TRY(check_tensor_parallel(loaded, "actor.tensor_model_parallel_size", tensor, whole, num_ranks));
   TRY(check_tensor_adapter(env, loaded));
   const ModelConfig model = tensor == 1 ? whole : split_config(whole, tensor);
   const std::string part = tensor == 1 ? "" : "a rank's part of ";

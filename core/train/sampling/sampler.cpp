@@ -48,7 +48,7 @@ Result<SampleBatch> Sampler::sample(const PromptBatch& prompts, int64_t batch, i
   TRY(make_ready(weight_version, metrics));
   TRY(reward.begin(prompts, plan.num_samples, context));
   SampleBatch samples = TRY(collect_on_ranks(
-      *ranks_, runner_, prompts, plan, config_->rollout.max_num_seqs, *tokenizer_, &metrics,
+      *ranks_, runner_, prompts, plan, config_->rollout, *tokenizer_, &metrics,
       [&](const SampleBatch& rows, int64_t prompt) { return reward.feed(prompts, rows, prompt); },
       [&] { return reward.tend(); }));
   samples.mask_truncated = config_->algorithm.mask_truncated_completions;
@@ -73,13 +73,13 @@ Result<SampleBatch> Sampler::greedy(const PromptBatch& prompts, MetricSet& metri
   plan.num_samples = 1;
   plan.sampling.temperature = 0.0;
   plan.is_filtered = false;
-  return collect_on_ranks(*ranks_, runner_, prompts, plan, config_->rollout.max_num_seqs, *tokenizer_, &metrics);
+  return collect_on_ranks(*ranks_, runner_, prompts, plan, config_->rollout, *tokenizer_, &metrics);
 }
 
 Result<SampleBatch> Sampler::validate(const PromptBatch& prompts, const RolloutPlan& plan, int64_t weight_version) {
   MetricSet unused;  // nothing is learned from these rows
   TRY(make_ready(weight_version, unused));
-  return collect_on_ranks(*ranks_, runner_, prompts, plan, config_->rollout.max_num_seqs, *tokenizer_, nullptr);
+  return collect_on_ranks(*ranks_, runner_, prompts, plan, config_->rollout, *tokenizer_, nullptr);
 }
 
 Result<> Sampler::rest() {

@@ -101,11 +101,16 @@ Result<MetricSet> decode_rows(std::string_view bytes, SampleBatch& samples) {
 }  // namespace
 
 Result<SampleBatch> collect_on_ranks(Communicator& ranks, RolloutRunner& runner, const PromptBatch& prompts,
-                                     RolloutPlan plan, int64_t max_rows, const Tokenizer& tokenizer, MetricSet* metrics,
+                                     RolloutPlan plan, const RolloutConfig& config, const Tokenizer& tokenizer,
+                                     MetricSet* metrics,
                                      const std::function<Result<>(const SampleBatch&, int64_t)>& on_prompt,
                                      const std::function<Result<>()>& on_turn) {
+  const int64_t max_rows = config.max_num_seqs;
+  const auto group_size = static_cast<int>(config.tensor_model_parallel_size);
+  const bool tells = ranks.rank() % group_size == 0;  // the others of its group have the same rows
   const bool keeps_state = TRY(runner.backend().instance().save_state()).has_value();
-  PromptQueue queue(ranks, static_cast<int64_t>(prompts.prompts.size()), keeps_state, max_rows / plan.num_samples);
+  PromptQueue queue(ranks, static_cast<int64_t>(prompts.prompts.size()), keeps_state, max_rows / plan.num_samples,
+                    group_size);
   plan.next_prompt = [&queue] { return queue.next(); };
   plan.max_rows = queue.is_shared() ? max_rows : 0;
   // Sampling takes long: a rank that fails meanwhile ends the others at once.
@@ -118,10 +123,10 @@ Result<SampleBatch> collect_on_ranks(Communicator& ranks, RolloutRunner& runner,
     live_stage(plan.is_validation ? "validation" : "sampling", unit, done, total);
   };
   MetricSet measured;
-  SampleBatch samples =
-      TRY(runner.collect(prompts, plan, tokenizer, metrics != nullptr ? &measured : nullptr, show, on_prompt, turn));
-  const std::vector<std::string> all =
-      TRY(ranks.exchange(encode_rows(samples, queue.taken(), measured), "completions"));
+  SampleBatch samples = TRY(runner.collect(prompts, plan, tokenizer, metrics != nullptr && tells ? &measured : nullptr,
+                                           show, on_prompt, turn));
+  const std::span<const int64_t> told = tells ? queue.taken() : std::span<const int64_t>();
+  const std::vector<std::string> all = TRY(ranks.exchange(encode_rows(samples, told, measured), "completions"));
   TRY(queue.close());
   for (int rank = 0; rank < ranks.size(); ++rank) {
     if (rank != ranks.rank()) measured = TRY(decode_rows(all[static_cast<size_t>(rank)], samples));

@@ -1,6 +1,6 @@
 // Samples a batch of prompts with the engines of all ranks. The ranks take prompts from a shared queue (prompt_queue.h),
-// with all completions of each; then every rank has the whole batch in prompt order. Random numbers depend on the row, so
-// the completions are the same for any number of ranks, whoever sampled them.
+// with all completions of each, or groups of ranks that sample together do. Then every rank has the whole batch in prompt
+// order. Random numbers depend on the row, so the completions are the same for any number of ranks, whoever sampled them.
 //
 // A backend that keeps state (mortise.state/1: its place in a file) would give other completions if it saw only some of
 // the prompts. The main rank samples all of them then.
@@ -8,15 +8,16 @@
 
 #include <functional>
 
+#include "config/run_config.h"
 #include "dist/communicator.h"
 #include "experience/rollout/rollout_runner.h"
 
 namespace mortise {
 
-// As RolloutRunner::collect. `on_prompt` is called for the prompts of this rank only. `max_rows`: of one rank at the same
-// time (rollout.max_num_seqs).
+// As RolloutRunner::collect. `on_prompt` is called for the prompts of this rank only.
 Result<SampleBatch> collect_on_ranks(Communicator& ranks, RolloutRunner& runner, const PromptBatch& prompts,
-                                     RolloutPlan plan, int64_t max_rows, const Tokenizer& tokenizer, MetricSet* metrics,
+                                     RolloutPlan plan, const RolloutConfig& config, const Tokenizer& tokenizer,
+                                     MetricSet* metrics,
                                      const std::function<Result<>(const SampleBatch&, int64_t)>& on_prompt = {},
                                      const std::function<Result<>()>& on_turn = {});
 

@@ -155,7 +155,7 @@ TEST(Check, WhatTensorParallelDoesNotGoWith) {
                          "model.enable_gradient_checkpointing=true", "actor.optim.optimizer=lion"}),
             "ok");
   for (const std::string setting :
-       {"ranks.zero_stage=1", "model.dtype=bfloat16", "actor.optim.optimizer=muon", "actor.optim.offload=file",
+       {"ranks.zero_stage=3", "model.dtype=bfloat16", "actor.optim.optimizer=muon", "actor.optim.offload=file",
         "ref.offload=file", "ref.sync_steps=1", "trainer.mode=one_step_off"}) {
     const std::string text = check_error({size, setting});
     EXPECT_THAT(text, HasSubstr("'" + setting.substr(0, setting.find('=')) + "'")) << setting;
@@ -166,6 +166,20 @@ TEST(Check, WhatTensorParallelDoesNotGoWith) {
        {"model.lora_dropout=0.1", "model.use_dora=true", "model.init_lora_weights=pissa",
         "model.modules_to_save=[lm_head]", "model.lora_bias=all", "model.target_parameters=[mlp.experts.down_proj]"})
     EXPECT_THAT(check_error({size, "model.lora_rank=2", setting}), HasSubstr("cannot be used with actor.tensor"));
+}
+
+TEST(Check, WhatRanksThatSampleTogetherDoNotGoWith) {
+  const std::string size = "rollout.tensor_model_parallel_size=2";
+  EXPECT_EQ(check_error({size, "rollout.dtype=bfloat16", "model.lora_rank=2", "ranks.zero_stage=3"}), "ok");
+  EXPECT_EQ(check_error({size, "actor.tensor_model_parallel_size=2", "ranks.zero_stage=2"}), "ok");
+  for (const std::string setting : {"actor.tensor_model_parallel_size=4", "rollout.multi_turn.enable=true",
+                                    "rollout.over_sampling=1.5", "trainer.mode=one_step_off", "model.dtype=bfloat16"}) {
+    const std::string text = check_error({size, setting});
+    EXPECT_THAT(text, HasSubstr("'" + setting.substr(0, setting.find('=')) + "'")) << setting;
+    EXPECT_THAT(text, HasSubstr("cannot be used with rollout.tensor_model_parallel_size = 2")) << setting;
+  }
+  EXPECT_THAT(check_error({"actor.tensor_model_parallel_size=2", "ranks.zero_stage=1", "model.lora_rank=2"}),
+              HasSubstr("'ranks.zero_stage' spreads the training state of an adapter"));
 }
 
 TEST(Check, Errors) {

@@ -139,6 +139,8 @@ struct TestPolicy {
     if (zero.stage >= 3 && zero.communicator->size() > 1)
       zero.weights = WeightShards::spread(model, *zero.communicator, ShardCut::kBlocks).get();
     zero.tensor = model.model_part();
+    if (zero.tensor != nullptr && zero.stage > 0)
+      zero.communicator = zero.communicator->strided(zero.tensor->ranks()->size()).value();
     return zero;
   }
 

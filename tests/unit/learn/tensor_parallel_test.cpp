@@ -24,6 +24,11 @@ Mesh tensor_mesh(int num_ranks, int tensor_size, int sequence_size = 1) {
 // The model has four heads and two key-value heads: groups of four repeat them.
 const std::vector<Mesh> kMeshes{tensor_mesh(2, 2), tensor_mesh(4, 4), tensor_mesh(4, 2), tensor_mesh(4, 2, 2)};
 
+// Ranks with the same part share the optimizer's state, and with stage 2 the gradients.
+const std::vector<Mesh> kZeroMeshes{{4, 1, 1, 2}, {4, 1, 2, 2}, {8, 1, 2, 4}, {4, 2, 2, 2}};
+
+TEST(TensorParallel, Float64UpdatesWithZeroAreEqualTo1e12) { expect_float64_updates_of_one_rank(kZeroMeshes); }
+
 TEST(TensorParallel, Float64UpdatesAreEqualTo1e12) { expect_float64_updates_of_one_rank(kMeshes); }
 
 TEST(TensorParallel, Float32GradientsAreEqualTo1e6) { expect_float32_gradients_of_one_rank(tensor_mesh(4, 2)); }
@@ -31,8 +36,9 @@ TEST(TensorParallel, Float32GradientsAreEqualTo1e6) { expect_float32_gradients_o
 // One size of the groups: the same bits for any number of groups, also if ranks share tokens too.
 TEST(TensorParallel, DeterministicUpdatesAreEqualToTheBit) {
   for (const Case& one : cases()) {
-    expect_same_bits(one, "float32", tensor_mesh(2, 2), {tensor_mesh(6, 2), tensor_mesh(4, 2)});
-    expect_same_bits(one, "float32", tensor_mesh(4, 2, 2), {tensor_mesh(8, 2, 2)});
+    expect_same_bits(one, "float32", tensor_mesh(2, 2),
+                     {tensor_mesh(6, 2), tensor_mesh(4, 2), {4, 1, 1, 2}, {6, 1, 2, 2}});
+    expect_same_bits(one, "float32", tensor_mesh(4, 2, 2), {tensor_mesh(8, 2, 2), {8, 2, 2, 2}});
   }
 }
 
@@ -273,12 +279,12 @@ StateSnapshot snapshot_of(const Stateful& object) {
 // The state of the optimizer that the ranks save together is what one rank saves, and any mesh continues from it.
 TEST(TensorParallel, SavedStatesDoNotDependOnTheMesh) {
   const RandomRows data(false, kShape);
-  const auto updates = [&](Communicator& communicator, int tensor_size, StateSnapshot* from, int num_updates,
+  const auto updates = [&](Communicator& communicator, const Mesh& mesh, StateSnapshot* from, int num_updates,
                            const std::function<void(TestPolicy&)>& then) {
-    TestPolicy policy("float64", kShape.vocab, 2, /*seed=*/5, {&communicator}, tensor_size);
+    TestPolicy policy("float64", kShape.vocab, 2, /*seed=*/5, {&communicator, mesh.zero_stage}, mesh.tensor_size);
     const auto objective = objective_of({"actor.policy_loss.loss_mode=vanilla"});
     LearnerOptions options = cut_by(kCut);
-    share(options, communicator, false, 1, tensor_size);
+    share(options, communicator, false, 1, mesh.tensor_size);
     if (from != nullptr) {
       StateReader reader(policy.optimizer.state_name(), from, "here");
       EXPECT_OK(policy.optimizer.load_state(reader));
@@ -291,7 +297,7 @@ TEST(TensorParallel, SavedStatesDoNotDependOnTheMesh) {
   };
   const auto saved_by = [&](const Mesh& mesh, StateSnapshot* from, int num_updates, test::JoinedState& joined) {
     on_ranks(mesh.num_ranks, [&](Communicator& communicator) {
-      updates(communicator, mesh.tensor_size, from, num_updates,
+      updates(communicator, mesh, from, num_updates,
               [&](TestPolicy& policy) { joined.add(snapshot_of(policy.optimizer)); });
     });
   };
@@ -309,7 +315,9 @@ TEST(TensorParallel, SavedStatesDoNotDependOnTheMesh) {
       for (size_t n = 0; n < a.size(); ++n) ASSERT_NEAR(a[n], b[n], 1e-9) << got.tensors[i].name;
     }
   };
-  for (const Mesh& mesh : kMeshes) {
+  std::vector<Mesh> meshes = kMeshes;
+  meshes.insert(meshes.end(), {{4, 1, 1, 2}, {8, 1, 2, 4}});
+  for (const Mesh& mesh : meshes) {
     SCOPED_TRACE(name_of(mesh));
     test::JoinedState joined, continued;
     saved_by(mesh, nullptr, 1, joined);

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <mutex>
 #include <set>
 
@@ -57,6 +58,26 @@ TEST(PromptQueue, RanksKeepTheirBlocksIfAllFitAtOnce) {
   });
   EXPECT_EQ(num_sent, 0U);
   EXPECT_EQ(taken, (std::vector<std::vector<int64_t>>{{0, 1}, {2, 3, 4}, {5, 6, 7}}));
+}
+
+// Ranks that sample together get the same prompts in the same order, whoever asks first.
+TEST(PromptQueue, RanksOfAGroupTakeTheSamePrompts) {
+  for (const int64_t at_once : {1, 100}) {
+    std::vector<std::vector<int64_t>> taken(4);
+    on_ranks(4, [&](Communicator& ranks) {
+      PromptQueue queue(ranks, 9, false, at_once, 2);
+      EXPECT_EQ(queue.is_shared(), at_once == 1);
+      taken[static_cast<size_t>(ranks.rank())] = take_all(queue);
+      ASSERT_OK(ranks.barrier("test"));
+      ASSERT_OK(queue.close());
+    });
+    EXPECT_EQ(taken[0], taken[1]);
+    EXPECT_EQ(taken[2], taken[3]);
+    std::vector<int64_t> all = taken[0];
+    all.insert(all.end(), taken[2].begin(), taken[2].end());
+    std::ranges::sort(all);
+    EXPECT_EQ(all, (std::vector<int64_t>{0, 1, 2, 3, 4, 5, 6, 7, 8}));
+  }
 }
 
 TEST(PromptQueue, RankZeroMayHaveAllPrompts) {

@@ -1,0 +1,255 @@
+// Ranks that sample together (EngineOptions::ranks): each has its part of the layers and of the KV cache, and all get
+// the tokens of one rank. Every kind of layer that can be split, more ranks than key-value heads, models whose layers are
+// split and whole ones, changed weights, and what is refused.
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/log_softmax.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "learn/update/tensor_group.h"
+#include "support/thread_ranks.h"
+#include "unit/generate/tiny_model.h"
+#include "unit/learn/moe_config.h"
+
+namespace mortise {
+namespace {
+
+using test::on_ranks;
+
+ModelConfig layers(const std::function<void(ModelConfig&)>& change = {}) {
+  ModelConfig config = small_config(61, 3);
+  if (change) change(config);
+  return config;
+}
+
+struct Layers {
+  const char* name;
+  ModelConfig config;
+};
+
+std::vector<Layers> kinds_of_layers() {
+  return {
+      {"plain", layers()},
+      {"norms_windows_caps", layers([](ModelConfig& config) {
+         config.qk_norm = true;
+         config.attention_softcap = 2.0;
+         config.windows = {5, 0, 3};
+       })},
+      {"biases_and_sinks",
+       layers([](ModelConfig& config) { config.o_bias = config.mlp_bias = config.attention_sinks = true; })},
+      {"sandwich_norms_tied", layers([](ModelConfig& config) {
+         config.qkv_bias = false;
+         config.sandwich_norm = config.norm_plus_one = config.tie_word_embeddings = true;
+       })},
+      {"one_key_value_head", layers([](ModelConfig& config) { config.num_kv_heads = 1; })},
+      {"experts", moe_config()},
+      {"shared_expert",
+       [] {
+         ModelConfig config = moe_config();
+         config.moe.shared_size = 8;
+         return config;
+       }()},
+  };
+}
+
+// Prompts of several lengths, two with a common start, filters and penalties.
+std::vector<GenerateRequest> some_requests(int64_t vocab_size) {
+  SamplingParams params;
+  params.max_new_tokens = 7;
+  std::vector<int64_t> start;
+  for (int64_t i = 0; i < 21; ++i) start.push_back(i * 7 % vocab_size);
+  std::vector<GenerateRequest> out = {make_request(1, {5, 6, 7}, 3, params), make_request(2, start, 2, params)};
+  start.back() = 3;
+  params.top_p = 0.9;
+  params.repetition_penalty = 1.2;
+  out.push_back(make_request(3, start, 2, params));
+  return out;
+}
+
+EngineOptions options_of(GeneratePath path, int threads = 1) {
+  EngineOptions options;
+  options.path = path;
+  options.num_threads = threads;
+  return options;
+}
+
+void expect_near(const Sequences& want, const Sequences& got, double tolerance) {
+  ASSERT_EQ(want.size(), got.size());
+  for (const auto& [key, sequence] : want) {
+    const GeneratedSequence& other = got.at(key);
+    ASSERT_EQ(sequence.ids, other.ids) << "request " << key.first << " sample " << key.second;
+    ASSERT_EQ(sequence.filtered_log_prob.size(), other.filtered_log_prob.size());
+    for (size_t i = 0; i < sequence.ids.size(); ++i)
+      ASSERT_NEAR(sequence.log_prob[i], other.log_prob[i], tolerance) << "token " << i;
+    for (size_t i = 0; i < sequence.filtered_log_prob.size(); ++i)
+      ASSERT_NEAR(sequence.filtered_log_prob[i], other.filtered_log_prob[i], tolerance) << "token " << i;
+  }
+}
+
+void expect_same_bits(const Sequences& want, const Sequences& got) {
+  ASSERT_EQ(want.size(), got.size());
+  for (const auto& [key, sequence] : want) {
+    ASSERT_EQ(sequence.ids, got.at(key).ids);
+    ASSERT_EQ(sequence.log_prob, got.at(key).log_prob);
+    ASSERT_EQ(sequence.filtered_log_prob, got.at(key).filtered_log_prob);
+  }
+}
+
+// What each rank of one group gets. `is_split`: the model's layers are split for training too.
+std::vector<Sequences> run_on_ranks(int num_ranks, const ModelConfig& config, const std::string& dtype, bool is_split,
+                                    const EngineOptions& options, const std::vector<GenerateRequest>& requests) {
+  std::vector<Sequences> out(static_cast<size_t>(num_ranks));
+  on_ranks(num_ranks, [&](Communicator& communicator) {
+    Model model = Model::random(config, 5, dtype).value();
+    EngineOptions own = options;
+    own.ranks = std::make_shared<TensorGroup>(communicator, num_ranks);
+    if (is_split) model.split_layers(own.ranks);
+    const auto engine = make_engine(model, own);
+    out[static_cast<size_t>(communicator.rank())] = run_all(*engine, requests);
+  });
+  return out;
+}
+
+TEST(SharedEngine, Float32TokensAreThoseOfOneRank) {
+  for (const Layers& kind : kinds_of_layers()) {
+    SCOPED_TRACE(kind.name);
+    const std::vector<GenerateRequest> requests = some_requests(kind.config.vocab_size);
+    for (const GeneratePath path : {GeneratePath::kFast, GeneratePath::kPlain}) {
+      const Model alone = Model::random(kind.config, 5, "float32").value();
+      const Sequences want = run_all(*make_engine(alone, options_of(path)), requests);
+      for (const int num_ranks : {2, 4}) {
+        for (const bool is_split : {false, true}) {
+          for (const Sequences& got :
+               run_on_ranks(num_ranks, kind.config, "float32", is_split, options_of(path), requests))
+            expect_near(want, got, 2e-5);
+        }
+      }
+    }
+  }
+}
+
+// A sequence keeps its log-probs as float32 numbers, which differ by one rounding at most.
+TEST(SharedEngine, Float64TokensAreThoseOfOneRank) {
+  for (const Layers& kind : kinds_of_layers()) {
+    SCOPED_TRACE(kind.name);
+    const std::vector<GenerateRequest> requests = some_requests(kind.config.vocab_size);
+    const Model alone = Model::random(kind.config, 5, "float64").value();
+    const Sequences want = run_all(*make_engine(alone, options_of(GeneratePath::kPlain)), requests);
+    for (const Sequences& got :
+         run_on_ranks(2, kind.config, "float64", true, options_of(GeneratePath::kPlain), requests))
+      expect_near(want, got, 1e-6);
+  }
+}
+
+// The logits themselves, before they are rounded.
+TEST(SharedEngine, Float64LogProbsAreEqualTo1e12) {
+  for (const Layers& kind : kinds_of_layers()) {
+    SCOPED_TRACE(kind.name);
+    const std::vector<int64_t> prompt{4, 9, 2, 13, 8}, completion{7, 1, 20};
+    const PackRow row{prompt, completion, -1};
+    PackOptions pack;
+    pack.keep_last_token = true;
+    pack.vocab_size = kind.config.vocab_size;
+    const PackedBatch batch = pack_rows({&row, 1}, pack).value();
+    const auto log_probs = [&](const at::Tensor& hidden, const Model& model) {
+      return at::log_softmax(head_logits(hidden, model.head()), -1);
+    };
+    const at::NoGradGuard no_grad;
+    const Model alone = Model::random(kind.config, 5, "float64").value();
+    const at::Tensor want = log_probs(alone.forward_hidden(batch), alone);
+    on_ranks(2, [&](Communicator& communicator) {
+      const at::NoGradGuard none;
+      const Model model = Model::random(kind.config, 5, "float64").value();
+      ForwardOptions forward;
+      forward.tensor = std::make_shared<TensorGroup>(communicator, 2);
+      const auto part = model.part_of_layers(forward.tensor);
+      const at::Tensor got =
+          log_probs(decoder_forward(part->config(), part->weights(), part->leaves(), batch, forward), model);
+      EXPECT_LE(got.sub(want).abs().max().item<double>(), 1e-12);
+      EXPECT_LT(part->config().num_parameters(), model.config().num_parameters());
+    });
+  }
+}
+
+// Slots, threads and the cut of prompts change no bit of the fast path.
+TEST(SharedEngine, SlotsAndThreadsChangeNoBit) {
+  const ModelConfig config = layers();
+  const std::vector<GenerateRequest> requests = some_requests(config.vocab_size);
+  for (const WeightFormat weights : {WeightFormat::kFloat32, WeightFormat::kBfloat16}) {
+    EngineOptions options = options_of(GeneratePath::kFast);
+    options.weights = weights;
+    const Sequences want = run_on_ranks(4, config, "float32", true, options, requests)[0];
+    for (const auto& [slots, threads, batch] : {std::tuple{1, 1, 256}, std::tuple{3, 2, 8}}) {
+      EngineOptions other = options;
+      other.max_num_seqs = slots;
+      other.num_threads = threads;
+      other.max_batch_tokens = batch;
+      for (const Sequences& got : run_on_ranks(4, config, "float32", false, other, requests))
+        expect_same_bits(want, got);
+    }
+  }
+}
+
+// Each rank has the keys and values of its heads only.
+TEST(SharedEngine, ARankHasItsPartOfTheKeysAndValues) {
+  const ModelConfig config = layers();
+  SamplingParams params;
+  params.max_new_tokens = 60;
+  const std::vector<GenerateRequest> requests{make_request(1, {5, 6, 7}, 1, params)};
+  const int64_t pages = Scheduler::pages_for(requests[0]);
+  EngineOptions options = options_of(GeneratePath::kFast);
+  options.kv_cache_bytes = pages * KvShape{config.num_layers, config.num_kv_heads, config.head_dim}.page_bytes() / 2;
+  const Model alone = Model::random(config, 5, "float32").value();
+  const auto refused = make_engine(alone, options)->submit(requests);
+  ASSERT_FALSE(refused.ok());
+  EXPECT_THAT(refused.error().what, testing::HasSubstr("pages of KV cache"));
+  for (const Sequences& got : run_on_ranks(2, config, "float32", true, options, requests)) EXPECT_EQ(got.size(), 1U);
+}
+
+TEST(SharedEngine, ChangedWeightsCount) {
+  const ModelConfig config = layers();
+  const std::vector<GenerateRequest> requests = some_requests(config.vocab_size);
+  const auto halve = [](const Model& model) {
+    const at::NoGradGuard no_grad;
+    for (const NamedParameter& parameter : model.trainable()) parameter.tensor.detach().mul_(0.5);
+  };
+  for (const GeneratePath path : {GeneratePath::kFast, GeneratePath::kPlain}) {
+    Model alone = Model::random(config, 5, "float32").value();
+    const auto engine = make_engine(alone, options_of(path));
+    const Sequences before = run_all(*engine, requests);
+    halve(alone);
+    const Sequences after = run_all(*engine, requests);
+    ASSERT_NE(before.begin()->second.log_prob, after.begin()->second.log_prob);
+    for (const bool is_split : {false, true}) {
+      on_ranks(2, [&](Communicator& communicator) {
+        Model model = Model::random(config, 5, "float32").value();
+        EngineOptions own = options_of(path);
+        own.ranks = std::make_shared<TensorGroup>(communicator, 2);
+        if (is_split) model.split_layers(own.ranks);
+        const auto shared = make_engine(model, own);
+        expect_near(before, run_all(*shared, requests), 2e-5);
+        halve(model);
+        expect_near(after, run_all(*shared, requests), 2e-5);
+      });
+    }
+  }
+}
+
+TEST(SharedEngine, TheLikeliestTokensAreRefused) {
+  const ModelConfig config = layers();
+  on_ranks(2, [&](Communicator& communicator) {
+    const Model model = Model::random(config, 5, "float32").value();
+    EngineOptions own = options_of(GeneratePath::kFast);
+    own.ranks = std::make_shared<TensorGroup>(communicator, 2);
+    std::vector<GenerateRequest> requests = some_requests(config.vocab_size);
+    requests[0].num_top_log_probs = 2;
+    const auto refused = make_engine(model, own)->submit(requests);
+    ASSERT_FALSE(refused.ok());
+    EXPECT_THAT(refused.error().what, testing::HasSubstr("tell the sampled tokens only"));
+  });
+}
+
+}  // namespace
+}  // namespace mortise
