@@ -2,9 +2,7 @@
 #include "model/layers/linear.h"
 
 #include <ATen/TensorOperators.h>
-#include <ATen/ops/addmm.h>
 #include <ATen/ops/linear.h>
-#include <ATen/ops/mm.h>
 #include <ATen/ops/sum.h>
 #include <torch/csrc/autograd/custom_function.h>
 
@@ -13,6 +11,7 @@
 
 #include "foundation/metrics/op_timer.h"
 #include "model/tensor/bf16_product.h"
+#include "model/tensor/product.h"
 
 namespace mortise {
 namespace {
@@ -24,7 +23,7 @@ using torch::autograd::variable_list;
 bool is_rounded(const at::Tensor& weight) { return weight.scalar_type() == at::kBFloat16; }
 
 at::Tensor weight_gradient(const at::Tensor& dy, const at::Tensor& x) {
-  return is_rounded(x) ? bf16_product(dy, Trans::kYes, x, Trans::kNo) : at::mm(dy.t(), x);
+  return is_rounded(x) ? bf16_product(dy, Trans::kYes, x, Trans::kNo) : matrix_product(dy, Trans::kYes, x, Trans::kNo);
 }
 
 double size_of(const at::Tensor& x) { return static_cast<double>(x.nbytes()); }
@@ -116,12 +115,12 @@ at::Tensor linear_product(const at::Tensor& x_NI, const at::Tensor& weight_OI,
                           const std::optional<at::Tensor>& bias_O) {
   if (is_rounded(weight_OI))
     return bf16_product(x_NI, Trans::kNo, weight_OI, Trans::kYes, bias_O.value_or(at::Tensor()));
-  return bias_O ? at::addmm(*bias_O, x_NI, weight_OI.t()) : at::mm(x_NI, weight_OI.t());
+  return matrix_product(x_NI, Trans::kNo, weight_OI, Trans::kYes, bias_O.value_or(at::Tensor()));
 }
 
 at::Tensor input_gradient(const at::Tensor& dy_NO, const at::Tensor& weight_OI) {
   if (is_rounded(weight_OI)) return bf16_product(dy_NO, Trans::kNo, weight_OI, Trans::kNo);
-  return at::mm(dy_NO, weight_OI);
+  return matrix_product(dy_NO, Trans::kNo, weight_OI, Trans::kNo);
 }
 
 std::optional<at::Tensor> optional_bias(const at::Tensor& bias_O) {

@@ -3,9 +3,11 @@
 
 #include <c10/util/Exception.h>
 
+#include <algorithm>
 #include <limits>
 
 #include "model/tensor/bf16_gemm.h"
+#include "model/tensor/f32_gemm.h"
 
 extern "C" {
 // NOLINTBEGIN(readability-identifier-naming)
@@ -32,26 +34,44 @@ int to_int(int64_t value, const char* name) {
   return static_cast<int>(value);
 }
 
+struct Sizes {
+  int m, n, k, lda, ldb, ldc;
+};
+
+Sizes checked_sizes(int64_t m, int64_t n, int64_t k, int64_t lda, int64_t ldb, int64_t ldc) {
+  // Without columns a matrix may have the leading dimension 0, which BLAS refuses.
+  return {to_int(m, "m"),
+          to_int(n, "n"),
+          to_int(k, "k"),
+          to_int(lda == 0 ? 1 : lda, "lda"),
+          to_int(ldb == 0 ? 1 : ldb, "ldb"),
+          to_int(ldc, "ldc")};
+}
+
 template <class In, class T, class Function>
 void call(Function function, Trans trans_a, Trans trans_b, int64_t m, int64_t n, int64_t k, T alpha, const In* a,
           int64_t lda, const In* b, int64_t ldb, T beta, T* c, int64_t ldc) {
   if (m == 0 || n == 0) return;
   const char ta = static_cast<char>(trans_a);
   const char tb = static_cast<char>(trans_b);
-  const int im = to_int(m, "m");
-  const int in = to_int(n, "n");
-  const int ik = to_int(k, "k");
-  // Without columns a matrix may have the leading dimension 0, which BLAS refuses.
-  const int ia = to_int(lda == 0 ? 1 : lda, "lda");
-  const int ib = to_int(ldb == 0 ? 1 : ldb, "ldb");
-  const int ic = to_int(ldc, "ldc");
-  function(&tb, &ta, &in, &im, &ik, &alpha, b, &ib, a, &ia, &beta, c, &ic);
+  const Sizes sizes = checked_sizes(m, n, k, lda, ldb, ldc);
+  function(&tb, &ta, &sizes.n, &sizes.m, &sizes.k, &alpha, b, &sizes.ldb, a, &sizes.lda, &beta, c, &sizes.ldc);
 }
 
 }  // namespace
 
 void gemm(Trans trans_a, Trans trans_b, int64_t m, int64_t n, int64_t k, float alpha, const float* a, int64_t lda,
           const float* b, int64_t ldb, float beta, float* c, int64_t ldc) {
+  // With many columns and long sums, MKL's packing of both operands pays.
+  constexpr int64_t kFew = 128;
+  const F32Kernels* const kernels = std::min(n, k) <= kFew ? find_f32_kernels() : nullptr;
+  if (kernels != nullptr && (beta == 0.0F || beta == 1.0F)) {
+    if (m == 0 || n == 0) return;
+    checked_sizes(m, n, k, lda, ldb, ldc);  // the same error on every CPU
+    f32_gemm(*kernels, m, n, k, {a, lda, trans_a == Trans::kNo}, {b, ldb, trans_b == Trans::kYes}, alpha, beta == 1.0F,
+             c, ldc);
+    return;
+  }
   call(sgemm_, trans_a, trans_b, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc);
 }
 

@@ -1,6 +1,8 @@
-// Row-major matrix products on raw pointers through the BLAS inside libtorch_cpu (MKL), for kernels that multiply
-// strided blocks inside a parallel region. Outside one, MKL uses libtorch's threads. A size above INT_MAX is a
-// c10::Error. Cost: 2 M N K flops plus about a microsecond per call.
+// Row-major matrix products on raw pointers, for kernels that multiply strided blocks inside a parallel region. Outside
+// one, they use libtorch's threads. A size above INT_MAX is a c10::Error. Cost: 2 M N K flops plus less than a
+// microsecond per call.
+// float32 products with few columns or short sums go to f32_gemm.h, with beta 0 or 1 and on CPUs with AVX-512 or AVX2:
+// those of small models, of attention, and half of a head's. All others go to the BLAS inside libtorch_cpu (MKL).
 #pragma once
 
 #include <c10/util/BFloat16.h>

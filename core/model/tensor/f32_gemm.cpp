@@ -1,0 +1,105 @@
+// The right operand is packed in blocks that stay in the second cache (Goto and van de Geijn 2008).
+#include "model/tensor/f32_gemm.h"
+
+#include <algorithm>
+#include <memory>
+#include <new>
+
+#include "model/tensor/kernel.h"
+
+namespace mortise {
+namespace {
+
+constexpr int64_t kBlockPanels = 16;  // 512 KiB
+constexpr int64_t kTaskFlops = 1 << 18;
+
+int64_t ceil_of(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+struct FreeAligned {
+  void operator()(float* p) const { ::operator delete[](p, std::align_val_t(64)); }
+};
+
+// Memory of the calling thread for the panels of a block.
+float* panel_memory() {
+  thread_local const std::unique_ptr<float[], FreeAligned> data(
+      new (std::align_val_t(64)) float[static_cast<size_t>(kBlockPanels * kF32BlockK * kF32Columns)]);
+  return data.get();
+}
+
+struct Range {
+  int64_t begin = 0, end = 0;
+  [[nodiscard]] int64_t size() const { return end - begin; }
+};
+
+struct Product {
+  const F32Kernels& kernels;
+  int64_t k;
+  F32Operand left, right;
+  float alpha;
+  bool add;
+  float* c;
+  int64_t c_stride;
+};
+
+// One block of k of some columns: `columns` has at most kBlockPanels panels.
+void multiply_block(const Product& p, const Range& rows, const Range& columns, const Range& ks, bool add) {
+  float* const panels = panel_memory();
+  const int64_t panel_size = ks.size() * kF32Columns;
+  for (int64_t j = columns.begin, i = 0; j < columns.end; j += kF32Columns, ++i)
+    p.kernels.pack(p.right, j, std::min(kF32Columns, columns.end - j), ks.begin, ks.size(), panels + i * panel_size);
+  p.kernels.multiply({p.left.at(rows.begin, ks.begin), p.left.stride, p.left.k_contiguous}, panels, rows.size(),
+                     columns.size(), ks.size(), p.alpha, p.c + rows.begin * p.c_stride + columns.begin, p.c_stride,
+                     add);
+}
+
+void multiply_part(const Product& p, const Range& rows, const Range& columns) {
+  const int64_t num_steps = std::max<int64_t>(1, ceil_of(p.k, kF32BlockK));  // K = 0 sets zeros
+  const int64_t step_k = ceil_of(p.k, num_steps);
+  constexpr int64_t kBlockColumns = kBlockPanels * kF32Columns;
+  for (int64_t column = columns.begin; column < columns.end; column += kBlockColumns) {
+    const Range block{column, std::min(columns.end, column + kBlockColumns)};
+    for (int64_t step = 0; step < num_steps; ++step)
+      multiply_block(p, rows, block, {step * step_k, std::min(p.k, (step + 1) * step_k)}, p.add || step > 0);
+  }
+}
+
+// Part i of n of [0, size), on a border of `unit`.
+Range part_of(int64_t size, int64_t unit, int64_t i, int64_t n) {
+  const int64_t units = ceil_of(size, unit);
+  return {std::min(size, units * i / n * unit), std::min(size, units * (i + 1) / n * unit)};
+}
+
+}  // namespace
+
+void f32_gemm(const F32Kernels& kernels, int64_t m, int64_t n, int64_t k, const F32Operand& left,
+              const F32Operand& right, float alpha, bool add, float* c, int64_t c_stride) {
+  if (m == 0 || n == 0) return;
+  const Product product{kernels, k, left, right, alpha, add, c, c_stride};
+  const double tasks = static_cast<double>(m) * static_cast<double>(n) * static_cast<double>(k) / kTaskFlops;
+  const bool alone = tasks < 2.0 || at::in_parallel_region();
+  const int64_t threads = alone ? 1 : at::get_num_threads();
+  // A part packs its own columns, so cuts go between columns where there are enough of them.
+  const int64_t across = std::min(threads, std::max<int64_t>(1, n / (4 * kF32Columns)));
+  const int64_t down = ceil_of(threads, across);
+  parallel_tasks<char>(across * down, 0, [&](int64_t task, char*) {
+    const Range rows = part_of(m, 1, task / across, down), columns = part_of(n, kF32Columns, task % across, across);
+    if (rows.size() > 0 && columns.size() > 0) multiply_part(product, rows, columns);
+  });
+}
+
+const F32Kernels* find_f32_kernels() {
+#ifdef __x86_64__
+  static const F32Kernels* const kernels = [] {
+    const bool has_avx512 = __builtin_cpu_supports("avx512f") != 0 && __builtin_cpu_supports("avx512vl") != 0 &&
+                            __builtin_cpu_supports("avx512dq") != 0 && __builtin_cpu_supports("avx512bw") != 0;
+    if (has_avx512) return &isa_avx512::kF32Kernels;
+    const bool has_avx2 = __builtin_cpu_supports("avx2") != 0 && __builtin_cpu_supports("fma") != 0;
+    return has_avx2 ? &isa_avx2::kF32Kernels : nullptr;
+  }();
+  return kernels;
+#else
+  return nullptr;
+#endif
+}
+
+}  // namespace mortise

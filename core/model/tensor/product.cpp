@@ -1,0 +1,37 @@
+// See product.h.
+#include "model/tensor/product.h"
+
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/addmm.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/mm.h>
+#include <c10/util/Exception.h>
+
+namespace mortise {
+namespace {
+
+using blas::Trans;
+
+bool has_own_product(const at::Tensor& x) {
+  return x.is_cpu() && x.scalar_type() == at::kFloat && x.dim() == 2 && x.stride(1) == 1 && x.stride(0) >= x.size(1);
+}
+
+}  // namespace
+
+at::Tensor matrix_product(const at::Tensor& a, Trans trans_a, const at::Tensor& b, Trans trans_b,
+                          const at::Tensor& added) {
+  const bool swaps_a = trans_a == Trans::kYes, swaps_b = trans_b == Trans::kYes;
+  if (!has_own_product(a) || !has_own_product(b)) {
+    const at::Tensor left = swaps_a ? a.t() : a, right = swaps_b ? b.t() : b;
+    return added.defined() ? at::addmm(added, left, right) : at::mm(left, right);
+  }
+  const int64_t m = a.size(swaps_a ? 1 : 0), k = a.size(swaps_a ? 0 : 1), n = b.size(swaps_b ? 0 : 1);
+  TORCH_CHECK(b.size(swaps_b ? 1 : 0) == k, "product: the shapes do not match");
+  const at::Tensor out = at::empty({m, n}, a.options().requires_grad(false));
+  if (added.defined()) out.copy_(added);
+  blas::gemm(trans_a, trans_b, m, n, k, 1.0F, a.const_data_ptr<float>(), a.stride(0), b.const_data_ptr<float>(),
+             b.stride(0), added.defined() ? 1.0F : 0.0F, out.mutable_data_ptr<float>(), n);
+  return out;
+}
+
+}  // namespace mortise

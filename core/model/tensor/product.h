@@ -1,0 +1,15 @@
+// Products of float32 or float64 matrices without a graph: on the CPU in float32 by blas::gemm, else by libtorch.
+// bf16_product.h has those of bfloat16 matrices. Thread rule: uses libtorch's threads.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include "model/tensor/blas.h"
+
+namespace mortise {
+
+// op(a) op(b); with `added` [columns or rows x columns] that is added. Autograd does not see it.
+at::Tensor matrix_product(const at::Tensor& a, blas::Trans trans_a, const at::Tensor& b, blas::Trans trans_b,
+                          const at::Tensor& added = {});
+
+}  // namespace mortise

@@ -1,0 +1,126 @@
+// Products by the float32 kernels against sums in double, in every layout and for every instruction set that this CPU has.
+#include "model/tensor/f32_gemm.h"
+
+#include <ATen/Parallel.h>
+#include <ATen/ops/addmm.h>
+#include <ATen/ops/mm.h>
+#include <ATen/ops/randn.h>
+#include <gtest/gtest.h>
+
+#include <array>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <vector>
+
+#include "model/tensor/blas.h"
+#include "model/tensor/product.h"
+#include "product_matrix.h"
+
+namespace mortise {
+namespace {
+
+using blas::Trans;
+using FloatMatrix = ProductMatrix<float>;
+
+F32Operand operand(const FloatMatrix& matrix) { return {matrix.numbers.data(), matrix.stride(), matrix.k_contiguous}; }
+
+std::vector<const F32Kernels*> kernels_of_this_cpu() {
+  std::vector<const F32Kernels*> out;
+#ifdef __x86_64__
+  if (find_f32_kernels() != nullptr) out.push_back(&isa_avx2::kF32Kernels);
+  if (find_f32_kernels() == &isa_avx512::kF32Kernels) out.push_back(find_f32_kernels());
+#endif
+  return out;
+}
+
+constexpr float kAlpha = 0.5F;
+
+TEST(F32Gemm, EveryLayoutIsTheProduct) {
+  if (kernels_of_this_cpu().empty()) GTEST_SKIP() << "this CPU lacks AVX2 and FMA";
+  for (const F32Kernels* const kernels : kernels_of_this_cpu()) {
+    for (const auto& [m, n, k] : kProductSizes) {
+      for (int form = 0; form < 8; ++form) {
+        const FloatMatrix a(m, k, (form & 1) == 0, 1), b(n, k, (form & 2) == 0, 2);
+        const bool add = (form & 4) != 0;
+        std::vector<float> c(static_cast<size_t>(m * (n + kGap)), kBefore);
+        f32_gemm(*kernels, m, n, k, operand(a), operand(b), kAlpha, add, c.data(), n + kGap);
+        expect_product(a, b, kAlpha, add, c);
+      }
+    }
+  }
+}
+
+TEST(F32Gemm, BlasGemmIsTheSameProductOnEveryCpu) {
+  std::vector<std::array<int64_t, 3>> sizes{{40, 200, 150}};  // wide and long enough for MKL
+  for (const auto& [m, n, k] : kProductSizes) sizes.push_back({m, n, k});
+  for (const auto& [m, n, k] : sizes) {
+    for (int form = 0; form < 8; ++form) {
+      const FloatMatrix a(m, k, (form & 1) == 0, 1), b(n, k, (form & 2) == 0, 2);
+      const bool add = (form & 4) != 0;
+      std::vector<float> c(static_cast<size_t>(m * (n + kGap)), kBefore);
+      blas::gemm(a.k_contiguous ? Trans::kNo : Trans::kYes, b.k_contiguous ? Trans::kYes : Trans::kNo, m, n, k, kAlpha,
+                 a.numbers.data(), a.stride(), b.numbers.data(), b.stride(), add ? 1.0F : 0.0F, c.data(), n + kGap);
+      expect_product(a, b, kAlpha, add, c);
+    }
+  }
+}
+
+// The numbers before a product are not read where it does not add: they may be anything.
+TEST(F32Gemm, AProductThatDoesNotAddReadsNothingOfTheResult) {
+  for (const F32Kernels* const kernels : kernels_of_this_cpu()) {
+    for (const int64_t n : {5, 16, 32, 70}) {
+      const FloatMatrix a(9, 3, true, 1), b(n, 3, true, 2);
+      std::vector<float> c(static_cast<size_t>(9 * n), std::numeric_limits<float>::quiet_NaN());
+      f32_gemm(*kernels, 9, n, 3, operand(a), operand(b), 1.0F, false, c.data(), n);
+      for (const float number : c) ASSERT_TRUE(std::isfinite(number)) << n;
+    }
+  }
+}
+
+// A number of the result is the same alone and among others, and for any number of threads.
+TEST(F32Gemm, BitsDependNeitherOnThreadsNorOnOtherRows) {
+  if (kernels_of_this_cpu().empty()) GTEST_SKIP() << "this CPU lacks AVX2 and FMA";
+  const int64_t m = 1100, n = 330, k = 600;  // more than one block of k
+  for (const F32Kernels* const kernels : kernels_of_this_cpu()) {
+    for (const bool k_contiguous : {true, false}) {
+      const FloatMatrix a(m, k, k_contiguous, 1), b(n, k, k_contiguous, 2);
+      std::vector<float> two(static_cast<size_t>(m * n)), one = two;
+      at::set_num_threads(2);
+      f32_gemm(*kernels, m, n, k, operand(a), operand(b), 1.0F, false, two.data(), n);
+      at::set_num_threads(1);
+      f32_gemm(*kernels, m, n, k, operand(a), operand(b), 1.0F, false, one.data(), n);
+      EXPECT_EQ(std::memcmp(one.data(), two.data(), one.size() * sizeof(float)), 0);
+      for (const int64_t row : {0, 13, 1099}) {
+        float alone = 0.0F;
+        F32Operand left = operand(a), right = operand(b);
+        left.data = a.numbers.data() + a.place(row, 0);
+        right.data = b.numbers.data() + b.place(329, 0);
+        f32_gemm(*kernels, 1, 1, k, left, right, 1.0F, false, &alone, 1);
+        EXPECT_EQ(alone, one[static_cast<size_t>(row * n + 329)]) << row;
+      }
+    }
+  }
+}
+
+// Slices of wider matrices, matrices that are no rows in memory, and float64: each is libtorch's product.
+TEST(MatrixProduct, IsTheProductOfLibtorchForEveryKindOfTensor) {
+  for (const at::ScalarType dtype : {at::kFloat, at::kDouble}) {
+    const at::TensorOptions options = at::TensorOptions().dtype(dtype);
+    const at::Tensor wide = at::randn({20, 50}, options), added = at::randn({7}, options);
+    const at::Tensor matrices[] = {wide.narrow(1, 3, 20), wide.narrow(1, 0, 20).t(),
+                                   wide.narrow(0, 0, 1).expand({20, 50}).narrow(1, 0, 20)};
+    const at::Tensor right = at::randn({20, 7}, options);
+    for (const at::Tensor& left : matrices) {
+      EXPECT_TRUE(matrix_product(left, Trans::kNo, right, Trans::kNo).allclose(at::mm(left, right), 1e-5, 1e-5));
+      EXPECT_TRUE(matrix_product(left, Trans::kYes, right, Trans::kNo).allclose(at::mm(left.t(), right), 1e-5, 1e-5));
+      EXPECT_TRUE(
+          matrix_product(right, Trans::kYes, left, Trans::kYes).allclose(at::mm(right.t(), left.t()), 1e-5, 1e-5));
+      EXPECT_TRUE(matrix_product(left, Trans::kNo, right, Trans::kNo, added)
+                      .allclose(at::addmm(added, left, right), 1e-5, 1e-5));
+    }
+  }
+}
+
+}  // namespace
+}  // namespace mortise
