@@ -16,7 +16,8 @@ namespace {
 // verl makes a critic if the estimator is gae. With critic.enable alone it makes one that nothing reads.
 bool has_critic(const Translation& t) { return t.value("algorithm.adv_estimator") == "gae"; }
 
-// Which of verl's trainers the file is for. Each has a file of defaults of its own, which adds to ppo_trainer.
+// Which of verl's trainers the file is for. Each has a file of defaults of its own, which adds to ppo_trainer. ppo_trainer
+// itself refuses to run without its hybrid engine, so a resolved file without it is for one of the others.
 enum class VerlTrainer { kSync, kOneStepOff, kFullyAsync };
 
 VerlTrainer trainer_of(Translation& t) {
@@ -24,15 +25,20 @@ VerlTrainer trainer_of(Translation& t) {
   if (file.starts_with("one_step_off_ppo")) return VerlTrainer::kOneStepOff;
   for (const char* leaf : {"staleness_threshold", "trigger_parameter_sync_step", "require_batches", "partial_rollout"})
     if (t.is_given(fmt::format("async_training.{}", leaf))) return VerlTrainer::kFullyAsync;
-  return file.starts_with("fully_async_ppo") ? VerlTrainer::kFullyAsync : VerlTrainer::kSync;
+  if (file.starts_with("fully_async_ppo")) return VerlTrainer::kFullyAsync;
+  return t.flag("hybrid_engine") ? VerlTrainer::kSync : VerlTrainer::kOneStepOff;
 }
 
 void set_verl_mode(Translation& t) {
   constexpr std::string_view kFile = "hydra.config_name";
   const VerlTrainer trainer = trainer_of(t);
-  if (trainer == VerlTrainer::kOneStepOff)
-    t.set("trainer.mode", "one_step_off", {kFile}, "verl's one_step_off_policy; docs/async.md");
-  if (trainer != VerlTrainer::kFullyAsync) return;
+  if (trainer == VerlTrainer::kSync) return t.note_given({"hybrid_engine"}, "as here");
+  if (trainer == VerlTrainer::kOneStepOff) {
+    std::vector<std::string_view> names;
+    for (const std::string_view name : {kFile, std::string_view("hybrid_engine")})
+      if (t.is_given(name)) names.push_back(name);
+    return t.set("trainer.mode", "one_step_off", names, "verl's one_step_off_policy; docs/async.md");
+  }
   const std::string_view name = t.is_given(kFile) ? kFile : "async_training.staleness_threshold";
   t.problem(name,
             "verl's fully async trainer learns from completions in the order in which they end, so the rows of an "

@@ -74,7 +74,7 @@ constexpr PeerRule kModel[] = {
     no_effect("model.use_fused_kernels", kKernels),
     no_effect_below("model.fused_kernel_options.*", "impl_backend", kKernels),
     no_effect_below("model.tiled_mlp.*", "enabled num_shards", kMemory),
-    no_effect("hybrid_engine", kEngine),
+    compute("hybrid_engine", "true", "trainer.mode: false is one_step_off"),
     no_effect("nccl_timeout", kWhereItRuns),
 };
 

@@ -533,6 +533,10 @@ TEST(ImportVerl, TrainersThatSampleAhead) {
   EXPECT_EQ(verl(script("my.main_ppo", "--config-name=one_step_off_ppo_megatron_trainer.yaml")).trainer.mode,
             TrainMode::kOneStepOff);
   EXPECT_EQ(verl(script("verl.trainer.main_ppo", "")).trainer.mode, TrainMode::kSync);
+  EXPECT_EQ(
+      imported("verl", "algorithm: {adv_estimator: grpo}\nactor_rollout_ref: {hybrid_engine: false}").trainer.mode,
+      TrainMode::kOneStepOff)
+      << "a resolved file does not name its trainer";
   const std::string fully =
       "data.gen_batch_size=1 data.train_batch_size=0 rollout.total_rollout_steps=512 "
       "async_training.staleness_threshold=0.5 async_training.partial_rollout=True";
