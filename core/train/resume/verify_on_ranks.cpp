@@ -12,13 +12,13 @@ namespace mortise {
 
 namespace {
 
-constexpr std::string_view kStage = "verifying the checkpoint";
+constexpr std::string_view kVerifyStage = "verifying the checkpoint";
 
 }  // namespace
 
 Result<Manifest> verify_on_ranks(Env& env, Communicator& ranks, const Path& checkpoint_dir) {
   const auto read = [&]() -> Result<std::string> { return manifest_text(TRY(read_manifest(env, checkpoint_dir))); };
-  const std::string text = TRY(on_main_rank(ranks, kStage, read));
+  const std::string text = TRY(on_main_rank(ranks, kVerifyStage, read));
   Manifest manifest = TRY(parse_manifest(text, (checkpoint_dir / kManifestFile).string()));
   const auto verify = [&]() -> Result<std::string> {
     if (!env.exists(checkpoint_dir / kManifestFile)) {
@@ -28,7 +28,7 @@ Result<Manifest> verify_on_ranks(Env& env, Communicator& ranks, const Path& chec
     TRY(verify_share(env, checkpoint_dir, manifest, {ranks.rank(), ranks.size()}));
     return std::string();
   };
-  TRY(on_every_rank(ranks, kStage, verify));
+  TRY(on_every_rank(ranks, kVerifyStage, verify));
   return manifest;
 }
 
