@@ -71,6 +71,7 @@ Result<> eval_critic(const ObjectiveCommand& command, MetricSet& metrics) {
   view.set<column::ResponseMask>(mask).set<column::Weight>(weight);
   const float loss =
       TRY(loss_of(value_objective(vpreds, view, config.critic.cliprange_value, grad, metrics), command.inputs));
+  metrics.add_mean("critic/vf_loss", loss, 1.0);
   return write_eval_outputs(command.outputs, padded_outputs(loss, "grad_vpreds", grad, in));
 }
 

@@ -76,7 +76,7 @@ constexpr auto kTable = std::to_array<MetricInfo>({
     {"critic/values/max", "", "highest value prediction", kMax},
     {"critic/values/min", "", "lowest value prediction", kMin},
     {"critic/vf_explained_var", "", "1 - var(returns - values) / (var(returns) + 1e-5)", kMean},
-    {"critic/vf_loss", "", "value loss", kMean},
+    {"critic/vf_loss", "", "value loss, mean over updates", kMean},
     {"critic/vf_clipfrac", "fraction", "tokens whose value loss is clipped", kMean},
     {"critic/vpred_mean", "", "value predictions during the update", kMean},
     {"critic/grad_norm", "", "gradient norm of the critic before clipping", kMean},

@@ -30,7 +30,6 @@ double value_objective(std::span<const float> vpreds, const StepView& view, doub
   }
   metrics.add("critic/vf_clipfrac", clipped, tokens);
   metrics.add("critic/vpred_mean", sum, tokens);
-  metrics.add_mean("critic/vf_loss", loss, 1.0);
   return loss;
 }
 

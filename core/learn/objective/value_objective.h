@@ -14,7 +14,8 @@
 namespace mortise {
 
 // The loss of the predictions `vpreds` [N], with V_old, R, the mask and w from the view; grad_vpreds [N] is written
-// whole. Adds critic/vf_clipfrac, critic/vf_loss and critic/vpred_mean.
+// whole. Adds critic/vf_clipfrac and critic/vpred_mean. The loss of an update, critic/vf_loss, is the sum over its
+// micro-batches: the caller adds it.
 double value_objective(std::span<const float> vpreds, const StepView& view, double cliprange_value,
                        std::span<float> grad_vpreds, MetricSet& metrics);
 

@@ -151,6 +151,7 @@ TEST(CriticLearner, EveryCutGivesTheSameGradient) {
         EXPECT_GT(report.grad_norm, 0.0);
       }
       EXPECT_NEAR(report.loss, loss, 1e-12 * (1 + loss));
+      EXPECT_EQ(report.metrics.value("critic/vf_loss"), report.loss);
       for (size_t i = 0; i < grads.size(); ++i)
         EXPECT_LE((grads[i] - whole[i]).norm().item<double>(), 1e-12 * whole[i].norm().item<double>()) << mode;
     }
