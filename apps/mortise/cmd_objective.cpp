@@ -69,9 +69,9 @@ Result<> eval_critic(const ObjectiveCommand& command, MetricSet& metrics) {
   view.layout = layout;
   view.set<column::Values>(values).set<column::Returns>(returns);
   view.set<column::ResponseMask>(mask).set<column::Weight>(weight);
-  const float loss =
-      TRY(loss_of(value_objective(vpreds, view, config.critic.cliprange_value, grad, metrics), command.inputs));
-  metrics.add_mean("critic/vf_loss", loss, 1.0);
+  const double value_loss = value_objective(vpreds, view, config.critic.cliprange_value, grad, metrics);
+  metrics.add_mean("critic/vf_loss", value_loss, 1.0);
+  const float loss = TRY(loss_of(value_loss, command.inputs));
   return write_eval_outputs(command.outputs, padded_outputs(loss, "grad_vpreds", grad, in));
 }
 
