@@ -11,6 +11,9 @@ namespace mortise {
 
 namespace {
 
+// A compressed input of 200 bytes can hold a row of a megabyte. The texts of rows are fuzz_jsonl's and fuzz_json's work.
+constexpr size_t kParsedBytes = 2048;
+
 // The number of rows, and whether the file could be read to its end.
 std::pair<int64_t, bool> read_all(RowReader& reader) {
   int64_t num_rows = 0;
@@ -20,7 +23,7 @@ std::pair<int64_t, bool> read_all(RowReader& reader) {
     if (!row->has_value()) return {num_rows, true};
     ++num_rows;
     fuzz::require((*row)->number > 0, "a row has a place");
-    (void)reader.parse(**row);
+    if ((*row)->text.size() <= kParsedBytes) (void)reader.parse(**row);
   }
 }
 
