@@ -9,6 +9,7 @@
 #include <mutex>
 
 #include "checkpoint/writer.h"
+#include "config/load.h"
 #include "foundation/base/tensor_pieces.h"
 #include "support/forwarding_env.h"
 #include "support/temp_dir.h"
@@ -185,6 +186,53 @@ TEST(VerifyOnRanks, ARankThatDoesNotSeeTheCheckpointIsNamed) {
     EXPECT_THAT(error, HasSubstr("rank 2: it does not see the checkpoint that rank 0 has chosen"));
     EXPECT_THAT(error, HasSubstr("a disk that all ranks share"));
     EXPECT_EQ(error_of(find_newest_on_ranks(env, ranks, dir.path())), error);
+  });
+}
+
+// A rank whose disk has a copy of another run: its own files are whole, and nobody would hash most of them.
+TEST(VerifyOnRanks, ARankThatSeesAnotherCheckpointOfThisNameIsNamed) {
+  class Redirected : public test::ForwardingEnv {
+   public:
+    Redirected(Path from, Path to) : ForwardingEnv(default_env()), from_(std::move(from)), to_(std::move(to)) {}
+    Result<std::string> read_file(const Path& path, uint64_t max_bytes) override {
+      return base().read_file(path.parent_path() == from_ ? to_ / path.filename() : path, max_bytes);
+    }
+
+   private:
+    Path from_, to_;
+  };
+  const test::TempDir dir, other;
+  const Path checkpoint = save_step(dir.path(), 3);
+  Redirected elsewhere(checkpoint, save_step(other.path(), 1));
+  test::on_ranks(kRanks, [&](Communicator& ranks) {
+    Env& env = ranks.rank() == 1 ? static_cast<Env&>(elsewhere) : default_env();
+    const std::string error = error_of(verify_on_ranks(env, ranks, checkpoint));
+    EXPECT_THAT(error, HasSubstr("rank 1: its manifest of this checkpoint is not the one that rank 0 sees"));
+    EXPECT_THAT(error, HasSubstr("a disk that all ranks share"));
+    EXPECT_EQ(error_of(find_newest_on_ranks(env, ranks, dir.path())), error);
+  });
+}
+
+// Also if the command line names the checkpoint: no rank leaves while the others wait for it.
+TEST(VerifyOnRanks, ANamedCheckpointThatOneRankDoesNotSeeIsAnErrorOnAll) {
+  class Elsewhere : public test::ForwardingEnv {
+   public:
+    Elsewhere() : ForwardingEnv(default_env()) {}
+    bool exists(const Path&) override { return false; }
+  };
+  const test::TempDir dir;
+  const Path checkpoint = save_step(dir.path(), 3);
+  const LoadedConfig loaded = load_config(default_env(), "", {}).value();
+  RegistryOptions no_packs;
+  no_packs.use_environment = no_packs.use_user_packs = false;
+  const PluginRegistry registry = PluginRegistry::open(no_packs).value();
+  Elsewhere elsewhere;
+  test::on_ranks(kRanks, [&](Communicator& ranks) {
+    Env& env = ranks.rank() == 2 ? static_cast<Env&>(elsewhere) : default_env();
+    const auto found = find_resume(env, loaded, ranks, registry, RunKind::kTrain, {.mode = checkpoint.string()});
+    EXPECT_THAT(error_of(found), HasSubstr("rank 2: it does not see the checkpoint that rank 0 has chosen"));
+    const auto absent = find_resume(env, loaded, ranks, registry, RunKind::kTrain, {.mode = "absent"});
+    EXPECT_THAT(error_of(absent), HasSubstr("there is no such checkpoint"));
   });
 }
 
