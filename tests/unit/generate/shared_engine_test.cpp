@@ -9,6 +9,7 @@
 #include <cmath>
 
 #include "generate/extension.h"
+#include "learn/update/rank_share.h"
 #include "learn/update/tensor_group.h"
 #include "plugin/host/host_services.h"
 #include "support/thread_ranks.h"
