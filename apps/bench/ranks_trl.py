@@ -16,6 +16,7 @@ import statistics
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 from ranks import DROPPED, PEERS, THREADS, command_of, free_port, parse, prepare, times_of
 
@@ -37,8 +38,9 @@ def start(command, num_ranks, stdout=subprocess.DEVNULL):
 
 
 def end(name, processes):
-    """What each process printed."""
-    texts = [process.communicate() for process in processes]
+    """What each process printed. All are read at once: a rank whose pipe is full would keep the others waiting."""
+    with ThreadPoolExecutor(len(processes)) as pool:
+        texts = list(pool.map(subprocess.Popen.communicate, processes))
     for process, (_, errors) in zip(processes, texts):
         if process.returncode != 0:
             sys.exit(f"{name} failed with {len(processes)} ranks: {errors}")

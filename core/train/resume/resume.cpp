@@ -186,7 +186,9 @@ Result<std::optional<Checkpoint>> find_resume(Env& env, const LoadedConfig& load
     path = found->ref.path;
     manifest = std::move(found->manifest);
   } else {
-    TRY(check_is_checkpoint(env, path, trainer.default_local_dir));
+    // A rank that does not see it is named below: it must not leave while the others verify.
+    TRY(do_on_main_rank(ranks, "choosing the checkpoint",
+                        [&] { return check_is_checkpoint(env, path, trainer.default_local_dir); }));
     manifest = TRY(verify_on_ranks(env, ranks, path));
   }
   Checkpoint checkpoint = TRY(Checkpoint::open_verified(env, path, *std::move(manifest)));

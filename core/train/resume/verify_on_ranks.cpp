@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "foundation/base/hints.h"
+#include "foundation/base/limits.h"
 #include "foundation/base/text.h"
 #include "train/loop/decision.h"
 
@@ -14,6 +15,19 @@ namespace {
 
 constexpr std::string_view kVerifyStage = "verifying the checkpoint";
 
+// Others hash most of the files that this rank will load. So its folder must be the one that rank 0 has seen: a copy on
+// another disk may be of another run.
+Result<> check_same_disk(Env& env, const Path& checkpoint_dir, const std::string& manifest) {
+  const Path path = checkpoint_dir / kManifestFile;
+  if (!env.exists(path)) {
+    return Error{ErrorKind::kConfig, "it does not see the checkpoint that rank 0 has chosen", checkpoint_dir.string(),
+                 hints::kSharedDisk};
+  }
+  if (TRY(env.read_file(path, limits::kMaxManifestBytes)) == manifest) return {};
+  return Error{ErrorKind::kConfig, "its manifest of this checkpoint is not the one that rank 0 sees", path.string(),
+               hints::kSharedDisk};
+}
+
 }  // namespace
 
 Result<Manifest> verify_on_ranks(Env& env, Communicator& ranks, const Path& checkpoint_dir) {
@@ -21,10 +35,7 @@ Result<Manifest> verify_on_ranks(Env& env, Communicator& ranks, const Path& chec
   const std::string text = TRY(on_main_rank(ranks, kVerifyStage, read));
   Manifest manifest = TRY(parse_manifest(text, (checkpoint_dir / kManifestFile).string()));
   const auto verify = [&]() -> Result<std::string> {
-    if (!env.exists(checkpoint_dir / kManifestFile)) {
-      return Error{ErrorKind::kConfig, "it does not see the checkpoint that rank 0 has chosen", checkpoint_dir.string(),
-                   hints::kSharedDisk};
-    }
+    TRY(check_same_disk(env, checkpoint_dir, text));
     TRY(verify_share(env, checkpoint_dir, manifest, {ranks.rank(), ranks.size()}));
     return std::string();
   };

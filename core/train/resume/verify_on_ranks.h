@@ -1,5 +1,6 @@
 // Checkpoints that the ranks of a run verify together. Each rank reads and hashes a share of the files, and all take the
-// same verdict. A rank trusts what another one has hashed, so they must see the same disk.
+// same verdict. A rank trusts what another one has hashed, so they must see the same disk: a rank whose manifest differs is
+// an error of kind kConfig.
 // Thread rule: as the Communicator. Every function is a collective.
 #pragma once
 

@@ -48,14 +48,16 @@ double tensor_bytes(const RunConfig& config, const ModelConfig& model, const Bat
          (size - 1.0) / size;
 }
 
-// What a rank sends in a step while it samples together with others: its terms of two sums per layer, to each of them.
+// What a rank sends in a step while it samples together with others: its terms of two sums per layer, to each of them. A
+// shared expert has a sum of its own.
 double rollout_bytes(const RunConfig& config, const ModelConfig& model, const BatchPlan& plan,
                      const RankEstimate& ranks) {
   const auto size = static_cast<double>(ranks.rollout_size), groups = static_cast<double>(ranks.num_ranks) / size;
   const auto prompts = static_cast<double>(plan.prompts_per_step * config.data.max_prompt_length);
   const auto tokens = prompts + static_cast<double>(plan.rows_per_step * response_length(config));
   const double element = config.model.dtype == ModelDtype::kFloat64 ? 8.0 : 4.0;
-  return tokens / groups * 2.0 * static_cast<double>(model.hidden_size * model.num_layers) * element * (size - 1.0);
+  const int64_t sums = 2 * model.num_layers + (model.moe.shared_size > 0 ? model.num_expert_layers() : 0);
+  return tokens / groups * static_cast<double>(model.hidden_size * sums) * element * (size - 1.0);
 }
 
 // Weights that a rank sends in a step so that each of its group can sample.

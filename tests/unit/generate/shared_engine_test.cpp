@@ -8,7 +8,10 @@
 
 #include <cmath>
 
+#include "generate/extension.h"
+#include "learn/update/rank_share.h"
 #include "learn/update/tensor_group.h"
+#include "plugin/host/host_services.h"
 #include "support/thread_ranks.h"
 #include "unit/generate/tiny_model.h"
 #include "unit/learn/moe_config.h"
@@ -235,6 +238,30 @@ TEST(SharedEngine, ChangedWeightsCount) {
       });
     }
   }
+}
+
+// A reward that asks for an engine would sample on one rank alone, and wait for the others for ever.
+TEST(SharedEngine, PluginsOtherThanRolloutsAreRefused) {
+  const Model model = Model::random(layers(), 5, "float32").value();
+  EngineOptions options = options_of(GeneratePath::kFast);
+  options.ranks = std::make_shared<TensorGroup>(alone(), 1);
+  install_generate_model(&model, options);
+  const auto create = [](const std::string& label) {
+    const InstanceIdentity who{label, {}, {}, 0};
+    mortise_call call;
+    call.identity = &who;
+    void* self = nullptr;
+    const int32_t code = generate_extension()->create(host_table(), &call, &self);
+    if (self != nullptr) generate_extension()->destroy(self);
+    return std::pair(code, call.fail_text);
+  };
+  const auto [accepted, nothing] = create("rollout_backend native@mortise.rollout 0.1.0");
+  EXPECT_EQ(accepted, MORTISE_OK) << nothing;
+  const auto [refused, text] = create("reward judge@my.pack 0.1.0");
+  EXPECT_EQ(refused, MORTISE_FAILED_PRECONDITION);
+  EXPECT_THAT(text, testing::HasSubstr("only rollouts can sample with the policy"));
+  EXPECT_THAT(text, testing::HasSubstr("set rollout.tensor_model_parallel_size to 1"));
+  install_generate_model(nullptr, {});
 }
 
 TEST(SharedEngine, TheLikeliestTokensAreRefused) {

@@ -9,6 +9,7 @@
 #include <mutex>
 
 #include "checkpoint/writer.h"
+#include "config/load.h"
 #include "foundation/base/tensor_pieces.h"
 #include "support/forwarding_env.h"
 #include "support/temp_dir.h"
@@ -41,17 +42,19 @@ class ReadCounts : public test::ForwardingEnv {
 struct Moments final : Stateful {
   static constexpr int64_t kPart = int64_t{1} << 20;
 
-  explicit Moments(int of_rank) : rank(of_rank), own(kPart, static_cast<float>(of_rank + 1)) {}
+  explicit Moments(int of_rank, int64_t size = kPart)
+      : rank(of_rank), own(static_cast<size_t>(size), static_cast<float>(of_rank + 1)) {}
+  [[nodiscard]] int64_t part() const { return static_cast<int64_t>(own.size()); }
   [[nodiscard]] std::string state_name() const override { return "moments"; }
   Result<> save_state(StateWriter& writer) const override {
-    const TensorView view{"", DType::kF32, {kPart}, std::as_bytes(std::span(own)), nullptr};
-    writer.put_source("m", DType::kF32, std::array{kPart * kRanks},
-                      std::make_shared<RankedTensor>(view, kPart * rank, kPart));
+    const TensorView view{"", DType::kF32, {part()}, std::as_bytes(std::span(own)), nullptr};
+    writer.put_source("m", DType::kF32, std::array{part() * kRanks},
+                      std::make_shared<RankedTensor>(view, part() * rank, part()));
     return {};
   }
   Result<> load_state(StateReader& reader) override {
-    const TensorView all = TRY(reader.get_tensor("m", DType::kF32, std::array{kPart * kRanks}));
-    return read_tensor_bytes(all, static_cast<uint64_t>(kPart * rank) * sizeof(float),
+    const TensorView all = TRY(reader.get_tensor("m", DType::kF32, std::array{part() * kRanks}));
+    return read_tensor_bytes(all, static_cast<uint64_t>(part() * rank) * sizeof(float),
                              std::as_writable_bytes(std::span(own)));
   }
   int rank;
@@ -59,14 +62,14 @@ struct Moments final : Stateful {
 };
 
 // A checkpoint of three ranks, with files of unequal sizes.
-Path save_step(const Path& run_dir, int64_t step) {
+Path save_step(const Path& run_dir, int64_t step, int64_t part = Moments::kPart) {
   CheckpointWriterOptions options;
   options.sync = false;
   std::vector<WrittenPart> parts;
   std::vector<CheckpointRequest> requests;
   std::vector<Moments> states;
   Path temporary;
-  for (int rank = 0; rank < kRanks; ++rank) states.emplace_back(rank);
+  for (int rank = 0; rank < kRanks; ++rank) states.emplace_back(rank, part);
   for (int rank = 0; rank < kRanks; ++rank) {
     StatefulRegistry registry;
     EXPECT_OK(registry.add(states[static_cast<size_t>(rank)]));
@@ -188,6 +191,53 @@ TEST(VerifyOnRanks, ARankThatDoesNotSeeTheCheckpointIsNamed) {
   });
 }
 
+// A rank whose disk has a copy of another run: its own files are whole, and nobody would hash most of them.
+TEST(VerifyOnRanks, ARankThatSeesAnotherCheckpointOfThisNameIsNamed) {
+  class Redirected : public test::ForwardingEnv {
+   public:
+    Redirected(Path from, Path to) : ForwardingEnv(default_env()), from_(std::move(from)), to_(std::move(to)) {}
+    Result<std::string> read_file(const Path& path, uint64_t max_bytes) override {
+      return base().read_file(path.parent_path() == from_ ? to_ / path.filename() : path, max_bytes);
+    }
+
+   private:
+    Path from_, to_;
+  };
+  const test::TempDir dir, other;
+  const Path checkpoint = save_step(dir.path(), 3);
+  Redirected elsewhere(checkpoint, save_step(other.path(), 1));
+  test::on_ranks(kRanks, [&](Communicator& ranks) {
+    Env& env = ranks.rank() == 1 ? static_cast<Env&>(elsewhere) : default_env();
+    const std::string error = error_of(verify_on_ranks(env, ranks, checkpoint));
+    EXPECT_THAT(error, HasSubstr("rank 1: its manifest of this checkpoint is not the one that rank 0 sees"));
+    EXPECT_THAT(error, HasSubstr("a disk that all ranks share"));
+    EXPECT_EQ(error_of(find_newest_on_ranks(env, ranks, dir.path())), error);
+  });
+}
+
+// Also if the command line names the checkpoint: no rank leaves while the others wait for it.
+TEST(VerifyOnRanks, ANamedCheckpointThatOneRankDoesNotSeeIsAnErrorOnAll) {
+  class Elsewhere : public test::ForwardingEnv {
+   public:
+    Elsewhere() : ForwardingEnv(default_env()) {}
+    bool exists(const Path&) override { return false; }
+  };
+  const test::TempDir dir;
+  const Path checkpoint = save_step(dir.path(), 3);
+  const LoadedConfig loaded = load_config(default_env(), "", {}).value();
+  RegistryOptions no_packs;
+  no_packs.use_environment = no_packs.use_user_packs = false;
+  const PluginRegistry registry = PluginRegistry::open(no_packs).value();
+  Elsewhere elsewhere;
+  test::on_ranks(kRanks, [&](Communicator& ranks) {
+    Env& env = ranks.rank() == 2 ? static_cast<Env&>(elsewhere) : default_env();
+    const auto found = find_resume(env, loaded, ranks, registry, RunKind::kTrain, {.mode = checkpoint.string()});
+    EXPECT_THAT(error_of(found), HasSubstr("rank 2: it does not see the checkpoint that rank 0 has chosen"));
+    const auto absent = find_resume(env, loaded, ranks, registry, RunKind::kTrain, {.mode = "absent"});
+    EXPECT_THAT(error_of(absent), HasSubstr("there is no such checkpoint"));
+  });
+}
+
 // A rank that fails says nothing about the checkpoint: the run does not fall back to an older one.
 TEST(VerifyOnRanks, AFailedRankIsNoDamage) {
   const test::TempDir dir;
@@ -217,18 +267,19 @@ std::map<std::string, uint64_t> touched_bytes(const Path& folder) {
 // A rank reads its own part of the state, and only the heads of the files of other ranks.
 TEST(VerifyOnRanks, ARankLoadsItsPartOfTheState) {
   const test::TempDir dir;
-  const Path path = save_step(dir.path(), 3);
-  constexpr uint64_t kPartBytes = static_cast<uint64_t>(Moments::kPart) * sizeof(float);
+  constexpr int64_t kLarge = 4 * Moments::kPart;  // a kernel may map 2 MiB around a number that is read
+  const Path path = save_step(dir.path(), 3, kLarge);
+  constexpr uint64_t kPartBytes = static_cast<uint64_t>(kLarge) * sizeof(float);
   for (int rank = 0; rank < kRanks; ++rank) {
     ASSERT_OK_AND_ASSIGN(Manifest manifest, read_manifest(default_env(), path));
     ASSERT_OK_AND_ASSIGN(const Checkpoint checkpoint,
                          Checkpoint::open_verified(default_env(), path, std::move(manifest)));
-    Moments state(rank);
+    Moments state(rank, kLarge);
     state.own.assign(state.own.size(), 0.0F);
     StatefulRegistry registry;
     ASSERT_OK(registry.add(state));
     ASSERT_OK(checkpoint.load_into(registry));
-    EXPECT_EQ(state.own, Moments(rank).own);
+    EXPECT_EQ(state.own, Moments(rank, kLarge).own);
     std::map<std::string, uint64_t> touched = touched_bytes(path);
     for (int other = 0; other < kRanks; ++other) {
       const std::string name = "state-0000" + std::to_string(other + 1) + "-of-00003.safetensors";
