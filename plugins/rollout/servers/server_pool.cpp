@@ -171,7 +171,7 @@ void ServerPool::refuse_what_none_takes(const ServerRequest& request) const {
 void ServerPool::begin_weights(std::size_t index, Call call) {
   Server& server = servers_[index];
   if (is_adapter_ && (server.facts.was_updated || server.facts.is_paused)) {
-    server.is_unfit = true;
+    server.is_unfit = server.has_remedy = true;
     const char* const why =
         server.facts.was_updated
             ? "it no longer has the weights that it was started with, because a run sent it whole weights. Restart it, or "
