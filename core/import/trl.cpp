@@ -301,7 +301,8 @@ std::vector<std::string> files_of_mixture(const Json& parts) {
 void set_validation_split(Translation& t, const std::string& name, const std::string& configuration) {
   const bool is_older = !t.is_given("eval_strategy") && t.is_given("evaluation_strategy");
   const std::string_view strategy = is_older ? "evaluation_strategy" : "eval_strategy";
-  if (t.text(strategy) == "no") return t.note_given({"dataset_test_split"}, "only with eval_strategy");
+  const std::string when = t.text(strategy);  // anything else, as in YAML's null and false, is no validation
+  if (when != "steps" && when != "epoch") return t.note_given({"dataset_test_split"}, "only with eval_strategy");
   t.set("data.val_files", Json::array({hub_rows(name, configuration, t.text("dataset_test_split"))}),
         {"dataset_name", "dataset_test_split", strategy});
 }

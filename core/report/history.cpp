@@ -135,7 +135,8 @@ std::map<int64_t, Path> find_completion_files(Env& env, const Path& folder,
   const auto value = parse_json(setting->second, "trainer.rollout_data_dir");
   if (!value.ok() || !value->is_string()) return files;
   const Path named = value->get<std::string>();
-  for (const Path& place : {folder / named.filename(), named}) {
+  const Path last = named.has_filename() ? named.filename() : named.parent_path().filename();  // "dump/" ends in none
+  for (const Path& place : {folder / last, named}) {
     const auto names = env.list_dir(place);
     if (!names.ok()) continue;
     for (const std::string& name : *names) {

@@ -151,7 +151,7 @@ TEST_F(RolloutServers, TheProbeTellsAtOnceWhatAServerCannotDo) {
   EXPECT_THAT(blind.error(), testing::Not(HasSubstr("Start the servers"))) << "it is running";
   RolloutClient locked("vllm", {{"url", url("key")}});
   EXPECT_EQ(locked.created(), MORTISE_UNAVAILABLE);
-  EXPECT_THAT(locked.error(), AllOf(HasSubstr("status 401"), HasSubstr("server's key in `api_key_env`. Correct the")));
+  EXPECT_THAT(locked.error(), AllOf(HasSubstr("status 401"), testing::EndsWith("server's key in `api_key_env`")));
   RolloutClient moved("vllm", {{"url", url("moved")}});
   EXPECT_THAT(moved.error(), HasSubstr("status 307, it redirects to http://gpu1:8000/v1/models; write the server"));
   ::setenv("MORTISE_TEST_KEY", "sesame", 1);
@@ -484,7 +484,7 @@ TEST_F(RolloutServers, AnAdapterNeedsTheBaseThatTheServerStartedWith) {
     ASSERT_EQ(whole.send_weights(1), 0) << whole.error();
     RolloutClient client(backend, {{"url", url(mode)}});
     EXPECT_EQ(client.send_adapter(1), MORTISE_UNAVAILABLE);
-    EXPECT_THAT(client.error(), HasSubstr("it no longer has the weights that it was started with"));
+    EXPECT_THAT(client.error(), testing::ContainsRegex("it no longer has .* rollout.send_adapter to false$"));
   }
 }
 

@@ -1,8 +1,10 @@
 # The tools of the environment `python`: calls of one turn, and a server of the Model Context Protocol.
 # tool_calls_check.py SOURCE_DIR. Needs the standard library alone.
+import io
 import os
 import sys
 import tempfile
+import types
 
 TOOLS = '''
 import asyncio, sys
@@ -145,6 +147,7 @@ def check_lists(driver, folder):
     for given, why in (
             ({"result": {"tools": []}}, "has no tools"),
             ({"result": {"tools": [5]}}, "lists no tools as MCP asks: {'tools': [5]}"),
+            ({"result": {"tools": [{"description": "no name"}]}}, "lists no tools as MCP asks: "),
             ({"result": {}}, "lists no tools as MCP asks: {}"),
             ({}, "sent an answer without a result"),
             ({"error": {"message": "no"}}, "refused: no"),
@@ -163,6 +166,26 @@ def check_lists(driver, folder):
         server.process.wait()
 
 
+def check_answers(driver):
+    """Answers to a call, and messages without the id of a request, that are not as MCP asks."""
+    for message, why in (
+            ({"id": 1}, "sent an answer without a result: {'id': 1}"),
+            ({"id": 1, "result": []}, "sent an answer without a result: "),
+            ({"id": 1, "result": {"content": "5"}}, "whose content is no list of parts: {'content': '5'}"),
+            ({"id": 1, "result": {"content": ["5"]}}, "whose content is no list of parts: "),
+            ({"id": None, "error": {"code": -32700}}, "sent an answer without the id of a request: {'id': None"),
+            ({"id": [1], "result": {}}, "sent an answer without the id of a request: {'id': [1]")):
+        server = driver["McpServer"].__new__(driver["McpServer"])
+        server.command, server.answers = "a server", {}
+        server.process = types.SimpleNamespace(stdout=io.BytesIO(driver["json"].dumps(message).encode() + b"\n"))
+        try:
+            server.call_result(1)
+        except driver["Unusable"] as error:
+            assert why in str(error), error
+        else:
+            raise AssertionError("no fault is found in %r" % (message,))
+
+
 def check_texts(driver):
     """Half an emoji, as `text[:80]` may leave it, is no UTF-8 and costs no row."""
     utf8 = driver["utf8"]
@@ -174,4 +197,5 @@ with tempfile.TemporaryDirectory() as folder:
     driver = load_driver(sys.argv[1])
     check_texts(driver)
     check_lists(driver, folder)
+    check_answers(driver)
     check(driver, folder)

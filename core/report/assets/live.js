@@ -42,7 +42,7 @@
   const takes = {
     metrics: ({ run, rows, num_damaged }) => {
       if (num_damaged) {
-        runs[run].damaged.push(`${num_damaged} new line${num_damaged === 1 ? '' : 's'} of metrics.jsonl damaged and left out`);
+        runs[run].damaged.push(`${num_damaged === 1 ? 'a new line of metrics.jsonl is' : `${num_damaged} new lines of metrics.jsonl are`} damaged and left out`);
         show_findings();
       }
       for (const row of rows) has_new_metric = add_row(run, row) || has_new_metric;

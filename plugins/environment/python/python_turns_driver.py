@@ -133,7 +133,7 @@ class McpServer:
             cursors.append(cursor)
             page = self.result_of(self.ask("tools/list", {} if cursor is None else {"cursor": cursor}))
             tools = page.get("tools")
-            if not isinstance(tools, list) or not all(isinstance(tool, dict) for tool in tools):
+            if not isinstance(tools, list) or not all(isinstance(t, dict) and isinstance(t.get("name"), str) for t in tools):
                 raise self.unusable("lists no tools as MCP asks: " + shown(page))
             found += tools
             cursor = page.get("nextCursor")
@@ -166,7 +166,9 @@ class McpServer:
             if not isinstance(message, dict):
                 raise self.unusable("wrote a line that is no message: %s. Its log belongs on standard error" % shown(line))
             if "method" not in message:
-                self.answers[message.get("id")] = message
+                if not isinstance(message.get("id"), int):  # null: it could not read a request
+                    raise self.unusable("sent an answer without the id of a request: " + shown(message))
+                self.answers[message["id"]] = message
             elif "id" in message:  # a request of the server's
                 known = {"result": {}} if message["method"] == "ping" else {
                     "error": {"code": -32601, "message": "not supported"}}
@@ -177,6 +179,9 @@ class McpServer:
         answer = self.answer(number)
         if "error" in answer:
             raise self.unusable("refused: " + self.reason(answer))
+        return self.result_in(answer)
+
+    def result_in(self, answer):
         if not isinstance(answer.get("result"), dict):
             raise self.unusable("sent an answer without a result: " + shown(answer))
         return answer["result"]
@@ -190,9 +195,12 @@ class McpServer:
         answer = self.answer(number)
         if "error" in answer:
             raise ValueError(self.reason(answer))
-        result = answer["result"]
-        parts = [part["text"] if part.get("type") == "text" else json.dumps(part, ensure_ascii=False)
-                 for part in result.get("content", [])]
+        result = self.result_in(answer)
+        content = result.get("content", [])
+        if not isinstance(content, list) or not all(isinstance(part, dict) for part in content):
+            raise self.unusable("sent a result whose content is no list of parts: " + shown(result))
+        parts = [part["text"] if part.get("type") == "text" and isinstance(part.get("text"), str)
+                 else json.dumps(part, ensure_ascii=False) for part in content]
         if result.get("isError"):
             raise ValueError("\n".join(parts))
         return "\n".join(parts)

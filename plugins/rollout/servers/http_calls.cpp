@@ -11,14 +11,16 @@ constexpr std::size_t kMaxAnswerBytes = std::size_t(256) << 20;
 constexpr long kConnectMs = 10'000;
 
 // Status and text of an answer that is not 2xx, and what to do about the address or the key.
-std::string refusal(CURL* easy, long status, const std::string& body) {
-  std::string out = "status " + std::to_string(status);
-  if (const std::string text = excerpt(body); !text.empty()) out += ": " + text;
+void tell_refusal(CURL* easy, HttpDone& done) {
+  done.error = "status " + std::to_string(done.status);
+  if (const std::string text = excerpt(done.body); !text.empty()) done.error += ": " + text;
   char* to = nullptr;
-  if (curl_easy_getinfo(easy, CURLINFO_REDIRECT_URL, &to) == CURLE_OK && to != nullptr)
-    return out + ", it redirects to " + to + "; write the server's own address into `url`";
-  if (status == 401 || status == 403) out += "; name the variable with the server's key in `api_key_env`";
-  return out;
+  const bool redirects = curl_easy_getinfo(easy, CURLINFO_REDIRECT_URL, &to) == CURLE_OK && to != nullptr;
+  done.has_remedy = redirects || done.status == 401 || done.status == 403;
+  if (redirects)
+    done.error += std::string(", it redirects to ") + to + "; write the server's own address into `url`";
+  else if (done.has_remedy)
+    done.error += "; name the variable with the server's key in `api_key_env`";
 }
 
 }  // namespace
@@ -110,7 +112,7 @@ void HttpCalls::take(CURL* easy, CURLcode code, std::vector<HttpDone>& out) {
     curl_easy_getinfo(easy, CURLINFO_RESPONSE_CODE, &done.status);
     done.body = std::move(transfer->answer);
     if (done.status < 200 || done.status > 299) {
-      done.error = refusal(easy, done.status, done.body);
+      tell_refusal(easy, done);
       done.may_pass = may_pass(done.status);
     }
   }

@@ -32,6 +32,7 @@ struct HttpDone {
   std::string body;
   std::string error;            // why no answer came, or status and text of one that is not 2xx
   bool may_pass = false;        // the error may be gone at the next try
+  bool has_remedy = false;      // the error says what to change
   bool new_connection = false;  // it was made for this call
   std::string own_address;      // this machine's, as the server sees it
 };

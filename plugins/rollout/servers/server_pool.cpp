@@ -71,10 +71,13 @@ void ServerPool::await_ready(Call call, double limit_s) {
     const bool is_late = monotonic_ns() > deadline;
     if (is_late && any_ready()) return;
     if (is_late || all([](const Server& server) { return server.is_unfit; })) {
-      const bool knows_why = std::any_of(servers_.begin(), servers_.end(), [](const Server& s) { return s.is_unfit; });
-      fail(MORTISE_UNAVAILABLE, "no rollout server became ready: " + all_errors() +
-                                    (knows_why ? ". Correct the address, or take the backend for this kind of server"
-                                               : ". Start the servers, or correct the address and the key"));
+      const auto any = [&](auto is_so) { return std::any_of(servers_.begin(), servers_.end(), is_so); };
+      const char* next = ". Start the servers, or correct the address and the key";
+      if (any([](const Server& server) { return server.is_unfit; })) {
+        const bool lacks_remedy = any([](const Server& server) { return server.is_unfit && !server.has_remedy; });
+        next = lacks_remedy ? ". Correct the address, or take the backend for this kind of server" : "";
+      }
+      fail(MORTISE_UNAVAILABLE, "no rollout server became ready: " + all_errors() + next);
     }
     advance(kPoolSliceMs, call);
   } while (!any_ready() || !all(is_settled));
@@ -168,7 +171,7 @@ void ServerPool::refuse_what_none_takes(const ServerRequest& request) const {
 void ServerPool::begin_weights(std::size_t index, Call call) {
   Server& server = servers_[index];
   if (is_adapter_ && (server.facts.was_updated || server.facts.is_paused)) {
-    server.is_unfit = true;
+    server.is_unfit = server.has_remedy = true;
     const char* const why =
         server.facts.was_updated
             ? "it no longer has the weights that it was started with, because a run sent it whole weights. Restart it, or "
@@ -314,6 +317,7 @@ void ServerPool::take_control(std::size_t index, HttpDone& done, Call call) {
   }
   // A server without these calls will not have them later.
   server.is_unfit = (probes || is_adapter_) && done.status != 0 && !done.may_pass;
+  server.has_remedy = done.has_remedy;
   const std::string what = server.step < steps.size() ? steps[server.step].path + ": " : "";
   take_out(index, what + fault, call);
 }

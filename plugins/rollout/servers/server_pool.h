@@ -109,7 +109,8 @@ class ServerPool {
     std::int64_t in_flight = 0;                     // samples
     std::int64_t num_failures = 0, num_pauses = 0;  // in a row
     std::int64_t back_at_ns = 0;
-    bool is_unfit = false;  // its probe says that waiting does not help
+    bool is_unfit = false;    // its probe says that waiting does not help
+    bool has_remedy = false;  // the error of this probe says what to change
     bool checks_identity = false, checks_version = false;
     bool is_warned_of = false;  // that its restarts would not be noticed
     // Answers that wait until it is asked for its identity, or for its version, and those that the running question is

@@ -377,6 +377,7 @@ TEST(ImportTrl, MixturesOfDataAndTheFilesOwnSettings) {
   EXPECT_THAT(trl("dataset_name: data/rows.parquet").data.train_files, ElementsAre("data/rows.parquet"));
   EXPECT_THAT(trl("dataset_name: org/name").data.train_files, ElementsAre("hf://datasets/org/name/train"));
   EXPECT_TRUE(trl("dataset_name: org/name\ndataset_test_split: dev").data.val_files.empty()) << "eval_strategy is no";
+  EXPECT_TRUE(trl("dataset_name: org/name\neval_strategy: null\ndataset_test_split: dev").data.val_files.empty());
   EXPECT_THAT(trl("dataset_name: org/name\neval_strategy: steps").data.val_files,
               ElementsAre("hf://datasets/org/name/test"));
   EXPECT_THAT(

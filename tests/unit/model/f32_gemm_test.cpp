@@ -78,26 +78,30 @@ TEST(F32Gemm, AProductThatDoesNotAddReadsNothingOfTheResult) {
   }
 }
 
-// A number of the result is the same alone and among others, and for any number of threads.
-TEST(F32Gemm, BitsDependNeitherOnThreadsNorOnOtherRows) {
+// A number of the result is the same alone and among others, and for any number of threads: also in columns that fill
+// vectors, and with a factor that rounds.
+TEST(F32Gemm, BitsDependNeitherOnThreadsNorOnOtherNumbers) {
   if (kernels_of_this_cpu().empty()) GTEST_SKIP() << "this CPU lacks AVX2 and FMA";
   const int64_t m = 1100, n = 330, k = 600;  // more than one block of k
+  constexpr float kFactor = 0.3F;
   for (const F32Kernels* const kernels : kernels_of_this_cpu()) {
     for (const bool k_contiguous : {true, false}) {
       const FloatMatrix a(m, k, k_contiguous, 1), b(n, k, k_contiguous, 2);
       std::vector<float> two(static_cast<size_t>(m * n)), one = two;
       at::set_num_threads(2);
-      f32_gemm(*kernels, m, n, k, operand(a), operand(b), 1.0F, false, two.data(), n);
+      f32_gemm(*kernels, m, n, k, operand(a), operand(b), kFactor, false, two.data(), n);
       at::set_num_threads(1);
-      f32_gemm(*kernels, m, n, k, operand(a), operand(b), 1.0F, false, one.data(), n);
+      f32_gemm(*kernels, m, n, k, operand(a), operand(b), kFactor, false, one.data(), n);
       EXPECT_EQ(std::memcmp(one.data(), two.data(), one.size() * sizeof(float)), 0);
       for (const int64_t row : {0, 13, 1099}) {
-        float alone = 0.0F;
-        F32Operand left = operand(a), right = operand(b);
-        left.data = a.numbers.data() + a.place(row, 0);
-        right.data = b.numbers.data() + b.place(329, 0);
-        f32_gemm(*kernels, 1, 1, k, left, right, 1.0F, false, &alone, 1);
-        EXPECT_EQ(alone, one[static_cast<size_t>(row * n + 329)]) << row;
+        for (const int64_t column : {0, 40, 77, 329}) {
+          float alone = 0.0F;
+          F32Operand left = operand(a), right = operand(b);
+          left.data = a.numbers.data() + a.place(row, 0);
+          right.data = b.numbers.data() + b.place(column, 0);
+          f32_gemm(*kernels, 1, 1, k, left, right, kFactor, false, &alone, 1);
+          EXPECT_EQ(alone, one[static_cast<size_t>(row * n + column)]) << row << ", " << column;
+        }
       }
     }
   }

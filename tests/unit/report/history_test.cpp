@@ -62,6 +62,10 @@ TEST(RunHistory, ACopiedRunHasItsOwnCompletions) {
   }
   ASSERT_OK_AND_ASSIGN(const RunHistory copy, read_run_history(default_env(), dir / "copy"));
   EXPECT_EQ(copy.completion_files.at(1), dir / "copy/dump/1.jsonl");
+  dir.write("copy/config.resolved.toml",
+            "[trainer]\nrollout_data_dir = \"" + (dir / "original/dump/").string() + "\"\n");
+  ASSERT_OK_AND_ASSIGN(const RunHistory slash, read_run_history(default_env(), dir / "copy"));
+  EXPECT_EQ(slash.completion_files.at(1), dir / "copy/dump/1.jsonl") << "a slash at the end changes nothing";
   dir.write("elsewhere/metrics.jsonl", "{\"step\": 1}\n");
   dir.write("elsewhere/config.resolved.toml",
             "[trainer]\nrollout_data_dir = \"" + (dir / "original/dump").string() + "\"\n");
