@@ -102,9 +102,12 @@ std::string string_repr(std::string_view text) {
   const bool has_single = text.find('\'') != std::string_view::npos;
   const bool has_double = text.find('"') != std::string_view::npos;
   const char mark = has_single && !has_double ? '"' : '\'';
-  std::string out(1, mark);
+  std::string out;
+  out.reserve(text.size() + 2);
+  out += mark;
   char buffer[16];
-  for (size_t pos = 0; pos < text.size();) {
+  // A text beyond the limit of a rendering ends it, so the rest of it is not needed (escapes are up to four times as long).
+  for (size_t pos = 0; pos < text.size() && out.size() <= max_text_bytes;) {
     const char32_t code = unicode::next_code_point(text, pos);
     if (code == static_cast<char32_t>(mark) || code == '\\') {
       out += '\\';
@@ -123,7 +126,8 @@ std::string string_repr(std::string_view text) {
       out += buffer;
     }
   }
-  return out + mark;
+  out += mark;
+  return out;
 }
 
 Result<std::string> to_text(const Value& value) {
