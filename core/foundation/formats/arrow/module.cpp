@@ -25,6 +25,12 @@ using mortise::arrow_module::Batches;
 constexpr int64_t kMaxPoolBytes = int64_t{4} << 30;
 constexpr int64_t kRowsAtOnce = 64;  // rows turned into JSON at once
 
+// One for all files, which is never destroyed: a thread of Arrow may free the last buffers of a file after it was closed.
+arrow::MemoryPool* memory_pool() {
+  static auto* const pool = new arrow::CappedMemoryPool(arrow::system_memory_pool(), kMaxPoolBytes);
+  return pool;
+}
+
 // Runs f, whose arrow::Status or exception becomes a text.
 template <class F>
 bool guarded(char* error, size_t error_bytes, F&& f) {
@@ -50,7 +56,6 @@ bool guarded(char* error, size_t error_bytes, F&& f) {
 }  // namespace
 
 struct mortise_arrow_rows {
-  arrow::CappedMemoryPool pool{arrow::system_memory_pool(), kMaxPoolBytes};
   std::unique_ptr<Batches> batches;
   std::vector<std::string> keys;  // the columns' names, as JSON with a colon
   std::shared_ptr<arrow::RecordBatch> batch;
@@ -59,8 +64,9 @@ struct mortise_arrow_rows {
   std::vector<uint64_t> offsets;
 
   arrow::Status open(const std::string& path, int32_t format) {
-    ARROW_ASSIGN_OR_RAISE(batches, format == MORTISE_ARROW_PARQUET ? mortise::arrow_module::open_parquet(path, &pool)
-                                                                   : mortise::arrow_module::open_ipc(path, &pool));
+    ARROW_ASSIGN_OR_RAISE(batches, format == MORTISE_ARROW_PARQUET
+                                       ? mortise::arrow_module::open_parquet(path, memory_pool())
+                                       : mortise::arrow_module::open_ipc(path, memory_pool()));
     ARROW_RETURN_NOT_OK(mortise::arrow_module::check_types(*batches->schema()));
     for (const auto& field : batches->schema()->fields()) {
       std::string key;
