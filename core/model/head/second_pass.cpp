@@ -31,8 +31,6 @@ constexpr int64_t kSliceRows = 256;
 constexpr int64_t kSliceColumns = 512;
 constexpr int64_t kPadding = 16;  // rows a power of two apart would share a few sets of the cache
 
-constexpr int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
-
 template <class T>
 class SecondPass {
  public:

@@ -2,8 +2,6 @@
 #include "model/tensor/f32_gemm.h"
 
 #include <algorithm>
-#include <memory>
-#include <new>
 
 #include "model/tensor/kernel.h"
 
@@ -13,23 +11,11 @@ namespace {
 constexpr int64_t kBlockPanels = 16;  // 512 KiB
 constexpr int64_t kTaskFlops = 1 << 18;
 
-int64_t ceil_of(int64_t a, int64_t b) { return (a + b - 1) / b; }
-
-struct FreeAligned {
-  void operator()(float* p) const { ::operator delete[](p, std::align_val_t(64)); }
-};
-
 // Memory of the calling thread for the panels of a block.
 float* panel_memory() {
-  thread_local const std::unique_ptr<float[], FreeAligned> data(
-      new (std::align_val_t(64)) float[static_cast<size_t>(kBlockPanels * kF32BlockK * kF32Columns)]);
+  thread_local const auto data = make_aligned<float>(kBlockPanels * kF32BlockK * kF32Columns);
   return data.get();
 }
-
-struct Range {
-  int64_t begin = 0, end = 0;
-  [[nodiscard]] int64_t size() const { return end - begin; }
-};
 
 struct Product {
   const F32Kernels& kernels;
@@ -42,7 +28,8 @@ struct Product {
 };
 
 // One block of k of some columns: `columns` has at most kBlockPanels panels.
-void multiply_block(const Product& p, const Range& rows, const Range& columns, const Range& ks, bool add) {
+void multiply_block(const Product& p, const BlockRange& rows, const BlockRange& columns, const BlockRange& ks,
+                    bool add) {
   float* const panels = panel_memory();
   const int64_t panel_size = ks.size() * kF32Columns;
   for (int64_t j = columns.begin, i = 0; j < columns.end; j += kF32Columns, ++i)
@@ -52,20 +39,20 @@ void multiply_block(const Product& p, const Range& rows, const Range& columns, c
                      add);
 }
 
-void multiply_part(const Product& p, const Range& rows, const Range& columns) {
-  const int64_t num_steps = std::max<int64_t>(1, ceil_of(p.k, kF32BlockK));  // K = 0 sets zeros
-  const int64_t step_k = ceil_of(p.k, num_steps);
+void multiply_part(const Product& p, const BlockRange& rows, const BlockRange& columns) {
+  const int64_t num_steps = std::max<int64_t>(1, ceil_div(p.k, kF32BlockK));  // K = 0 sets zeros
+  const int64_t step_k = ceil_div(p.k, num_steps);
   constexpr int64_t kBlockColumns = kBlockPanels * kF32Columns;
   for (int64_t column = columns.begin; column < columns.end; column += kBlockColumns) {
-    const Range block{column, std::min(columns.end, column + kBlockColumns)};
+    const BlockRange block{column, std::min(columns.end, column + kBlockColumns)};
     for (int64_t step = 0; step < num_steps; ++step)
       multiply_block(p, rows, block, {step * step_k, std::min(p.k, (step + 1) * step_k)}, p.add || step > 0);
   }
 }
 
 // Part i of n of [0, size), on a border of `unit`.
-Range part_of(int64_t size, int64_t unit, int64_t i, int64_t n) {
-  const int64_t units = ceil_of(size, unit);
+BlockRange part_of(int64_t size, int64_t unit, int64_t i, int64_t n) {
+  const int64_t units = ceil_div(size, unit);
   return {std::min(size, units * i / n * unit), std::min(size, units * (i + 1) / n * unit)};
 }
 
@@ -80,9 +67,10 @@ void f32_gemm(const F32Kernels& kernels, int64_t m, int64_t n, int64_t k, const 
   const int64_t threads = alone ? 1 : at::get_num_threads();
   // A part packs its own columns, so cuts go between columns where there are enough of them.
   const int64_t across = std::min(threads, std::max<int64_t>(1, n / (4 * kF32Columns)));
-  const int64_t down = ceil_of(threads, across);
+  const int64_t down = ceil_div(threads, across);
   parallel_tasks<char>(across * down, 0, [&](int64_t task, char*) {
-    const Range rows = part_of(m, 1, task / across, down), columns = part_of(n, kF32Columns, task % across, across);
+    const BlockRange rows = part_of(m, 1, task / across, down),
+                     columns = part_of(n, kF32Columns, task % across, across);
     if (rows.size() > 0 && columns.size() > 0) multiply_part(product, rows, columns);
   });
 }

@@ -1,4 +1,4 @@
-// What hand-written CPU kernels share: the per-instruction-set clone marker and a task loop.
+// What hand-written CPU kernels share: the per-instruction-set clone marker, a task loop, and what cuts work into blocks.
 //
 // A kernel is an always_inline template body and two non-template wrappers marked MORTISE_CPU_CLONES (float, double);
 // the loader picks the best clone. Sums become vector code through `#pragma omp simd reduction`; nothing else may be
@@ -11,10 +11,32 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <new>
 
 #include "foundation/base/cpu_clones.h"
 
 namespace mortise {
+
+constexpr int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+// Rows, columns or terms [begin, end) of a product.
+struct BlockRange {
+  int64_t begin = 0, end = 0;
+  [[nodiscard]] int64_t size() const { return end - begin; }
+};
+
+inline constexpr std::align_val_t kLineBytes{64};  // a line of the cache
+
+template <class T>
+struct FreeAligned {
+  void operator()(T* p) const { ::operator delete[](p, kLineBytes); }
+};
+template <class T>
+using AlignedArray = std::unique_ptr<T[], FreeAligned<T>>;
+template <class T>
+AlignedArray<T> make_aligned(int64_t count) {
+  return AlignedArray<T>(new (kLineBytes) T[static_cast<size_t>(count)]);
+}
 
 // body(float{}) or body(double{}) by the tensor's dtype: `using T = decltype(zero)` inside.
 template <class Body>
