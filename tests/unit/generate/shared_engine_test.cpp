@@ -14,48 +14,16 @@
 #include "plugin/host/host_services.h"
 #include "support/thread_ranks.h"
 #include "unit/generate/tiny_model.h"
-#include "unit/learn/moe_config.h"
+#include "unit/learn/layer_kinds.h"
 
 namespace mortise {
 namespace {
 
 using test::on_ranks;
 
-ModelConfig layers(const std::function<void(ModelConfig&)>& change = {}) {
-  ModelConfig config = small_config(61, 3);
-  if (change) change(config);
-  return config;
-}
+constexpr int64_t kVocab = 61;
 
-struct Layers {
-  const char* name;
-  ModelConfig config;
-};
-
-std::vector<Layers> kinds_of_layers() {
-  return {
-      {"plain", layers()},
-      {"norms_windows_caps", layers([](ModelConfig& config) {
-         config.qk_norm = true;
-         config.attention_softcap = 2.0;
-         config.windows = {5, 0, 3};
-       })},
-      {"biases_and_sinks",
-       layers([](ModelConfig& config) { config.o_bias = config.mlp_bias = config.attention_sinks = true; })},
-      {"sandwich_norms_tied", layers([](ModelConfig& config) {
-         config.qkv_bias = false;
-         config.sandwich_norm = config.norm_plus_one = config.tie_word_embeddings = true;
-       })},
-      {"one_key_value_head", layers([](ModelConfig& config) { config.num_kv_heads = 1; })},
-      {"experts", moe_config()},
-      {"shared_expert",
-       [] {
-         ModelConfig config = moe_config();
-         config.moe.shared_size = 8;
-         return config;
-       }()},
-  };
-}
+ModelConfig plain_layers() { return small_config(kVocab, 3); }
 
 // Prompts of several lengths, two with a common start, filters and penalties.
 std::vector<GenerateRequest> some_requests(int64_t vocab_size) {
@@ -116,16 +84,15 @@ std::vector<Sequences> run_on_ranks(int num_ranks, const ModelConfig& config, co
 }
 
 TEST(SharedEngine, Float32TokensAreThoseOfOneRank) {
-  for (const Layers& kind : kinds_of_layers()) {
-    SCOPED_TRACE(kind.name);
-    const std::vector<GenerateRequest> requests = some_requests(kind.config.vocab_size);
+  for (const auto& [name, config] : layer_kinds(kVocab)) {
+    SCOPED_TRACE(name);
+    const std::vector<GenerateRequest> requests = some_requests(config.vocab_size);
     for (const GeneratePath path : {GeneratePath::kFast, GeneratePath::kPlain}) {
-      const Model alone = Model::random(kind.config, 5, "float32").value();
+      const Model alone = Model::random(config, 5, "float32").value();
       const Sequences want = run_all(*make_engine(alone, options_of(path)), requests);
       for (const int num_ranks : {2, 4}) {
         for (const bool is_split : {false, true}) {
-          for (const Sequences& got :
-               run_on_ranks(num_ranks, kind.config, "float32", is_split, options_of(path), requests))
+          for (const Sequences& got : run_on_ranks(num_ranks, config, "float32", is_split, options_of(path), requests))
             expect_near(want, got, 2e-5);
         }
       }
@@ -135,36 +102,35 @@ TEST(SharedEngine, Float32TokensAreThoseOfOneRank) {
 
 // A sequence keeps its log-probs as float32 numbers, which differ by one rounding at most.
 TEST(SharedEngine, Float64TokensAreThoseOfOneRank) {
-  for (const Layers& kind : kinds_of_layers()) {
-    SCOPED_TRACE(kind.name);
-    const std::vector<GenerateRequest> requests = some_requests(kind.config.vocab_size);
-    const Model alone = Model::random(kind.config, 5, "float64").value();
+  for (const auto& [name, config] : layer_kinds(kVocab)) {
+    SCOPED_TRACE(name);
+    const std::vector<GenerateRequest> requests = some_requests(config.vocab_size);
+    const Model alone = Model::random(config, 5, "float64").value();
     const Sequences want = run_all(*make_engine(alone, options_of(GeneratePath::kPlain)), requests);
-    for (const Sequences& got :
-         run_on_ranks(2, kind.config, "float64", true, options_of(GeneratePath::kPlain), requests))
+    for (const Sequences& got : run_on_ranks(2, config, "float64", true, options_of(GeneratePath::kPlain), requests))
       expect_near(want, got, 1e-6);
   }
 }
 
 // The logits themselves, before they are rounded.
 TEST(SharedEngine, Float64LogProbsAreEqualTo1e12) {
-  for (const Layers& kind : kinds_of_layers()) {
-    SCOPED_TRACE(kind.name);
+  for (const auto& [name, config] : layer_kinds(kVocab)) {
+    SCOPED_TRACE(name);
     const std::vector<int64_t> prompt{4, 9, 2, 13, 8}, completion{7, 1, 20};
     const PackRow row{prompt, completion, -1};
     PackOptions pack;
     pack.keep_last_token = true;
-    pack.vocab_size = kind.config.vocab_size;
+    pack.vocab_size = config.vocab_size;
     const PackedBatch batch = pack_rows({&row, 1}, pack).value();
     const auto log_probs = [&](const at::Tensor& hidden, const Model& model) {
       return at::log_softmax(head_logits(hidden, model.head()), -1);
     };
     const at::NoGradGuard no_grad;
-    const Model alone = Model::random(kind.config, 5, "float64").value();
+    const Model alone = Model::random(config, 5, "float64").value();
     const at::Tensor want = log_probs(alone.forward_hidden(batch), alone);
     on_ranks(2, [&](Communicator& communicator) {
       const at::NoGradGuard none;
-      const Model model = Model::random(kind.config, 5, "float64").value();
+      const Model model = Model::random(config, 5, "float64").value();
       ForwardOptions forward;
       forward.tensor = std::make_shared<TensorGroup>(communicator, 2);
       const auto part = model.part_of_layers(forward.tensor);
@@ -178,7 +144,7 @@ TEST(SharedEngine, Float64LogProbsAreEqualTo1e12) {
 
 // Slots, threads and the cut of prompts change no bit of the fast path.
 TEST(SharedEngine, SlotsAndThreadsChangeNoBit) {
-  const ModelConfig config = layers();
+  const ModelConfig config = plain_layers();
   const std::vector<GenerateRequest> requests = some_requests(config.vocab_size);
   for (const WeightFormat weights : {WeightFormat::kFloat32, WeightFormat::kBfloat16}) {
     EngineOptions options = options_of(GeneratePath::kFast);
@@ -197,7 +163,7 @@ TEST(SharedEngine, SlotsAndThreadsChangeNoBit) {
 
 // Each rank has the keys and values of its heads only.
 TEST(SharedEngine, ARankHasItsPartOfTheKeysAndValues) {
-  const ModelConfig config = layers();
+  const ModelConfig config = plain_layers();
   SamplingParams params;
   params.max_new_tokens = 60;
   const std::vector<GenerateRequest> requests{make_request(1, {5, 6, 7}, 1, params)};
@@ -212,7 +178,7 @@ TEST(SharedEngine, ARankHasItsPartOfTheKeysAndValues) {
 }
 
 TEST(SharedEngine, ChangedWeightsCount) {
-  const ModelConfig config = layers();
+  const ModelConfig config = plain_layers();
   const std::vector<GenerateRequest> requests = some_requests(config.vocab_size);
   const auto halve = [](const Model& model) {
     const at::NoGradGuard no_grad;
@@ -242,7 +208,7 @@ TEST(SharedEngine, ChangedWeightsCount) {
 
 // A reward that asks for an engine would sample on one rank alone, and wait for the others for ever.
 TEST(SharedEngine, PluginsOtherThanRolloutsAreRefused) {
-  const Model model = Model::random(layers(), 5, "float32").value();
+  const Model model = Model::random(plain_layers(), 5, "float32").value();
   EngineOptions options = options_of(GeneratePath::kFast);
   options.ranks = std::make_shared<TensorGroup>(alone(), 1);
   install_generate_model(&model, options);
@@ -265,7 +231,7 @@ TEST(SharedEngine, PluginsOtherThanRolloutsAreRefused) {
 }
 
 TEST(SharedEngine, TheLikeliestTokensAreRefused) {
-  const ModelConfig config = layers();
+  const ModelConfig config = plain_layers();
   on_ranks(2, [&](Communicator& communicator) {
     const Model model = Model::random(config, 5, "float32").value();
     EngineOptions own = options_of(GeneratePath::kFast);

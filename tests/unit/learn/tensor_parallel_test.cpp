@@ -6,9 +6,9 @@
 #include <cstring>
 #include <map>
 
+#include "layer_kinds.h"
 #include "meshes.h"
 #include "model/tensor/storage_memory.h"
-#include "moe_config.h"
 #include "support/joined_state.h"
 
 namespace mortise {
@@ -60,64 +60,45 @@ TEST(TensorParallel, SupervisedUpdatesAreEqualToo) {
   }
 }
 
-ModelConfig three_layers(const std::function<void(ModelConfig&)>& change = {}) {
-  ModelConfig config = small_config(kShape.vocab, 3);
-  if (change) change(config);
-  return config;
-}
-
 struct Variant {
-  const char* name;
+  std::string name;
   ModelConfig config;
   std::function<void(LearnerOptions&)> options = {};
   std::vector<std::string> adapts = {};  // matrices with an adapter
 };
 
 std::vector<Variant> variants() {
-  return {
-      {"norms of q and k, windows, caps", three_layers([](ModelConfig& config) {
-         config.qk_norm = true;
-         config.attention_softcap = 2.0;
-         config.windows = {5, 0, 3};
-       })},
-      {"biases everywhere, sinks",
-       three_layers([](ModelConfig& config) { config.o_bias = config.mlp_bias = config.attention_sinks = true; })},
-      {"no biases, norms behind the layers, tied", three_layers([](ModelConfig& config) {
-         config.qkv_bias = false;
-         config.sandwich_norm = config.norm_plus_one = config.tie_word_embeddings = true;
-       })},
-      {"one key-value head", three_layers([](ModelConfig& config) { config.num_kv_heads = 1; })},
-      {"experts with losses of their routers", moe_config(),
-       [](LearnerOptions& options) {
-         options.router_losses = {0.3, 0.02};
-       }},
-      {"a shared expert",
-       [] {
-         ModelConfig config = moe_config();
-         config.moe.shared_size = 8;
-         return config;
-       }()},
+  const ModelConfig three_layers = small_config(kShape.vocab, 3);
+  std::vector<Variant> out;
+  for (const auto& [name, config] : layer_kinds(kShape.vocab)) {
+    out.push_back({name, config});
+    if (config.num_expert_layers() > 0)
+      out.back().options = [](LearnerOptions& options) { options.router_losses = {0.3, 0.02}; };
+  }
+  const std::vector<Variant> more = {
       {"experts in plain layers", moe_config(), [](LearnerOptions& options) { options.pass.path = LayerPath::kPlain; }},
-      {"plain layers", three_layers(), [](LearnerOptions& options) { options.pass.path = LayerPath::kPlain; }},
-      {"all layers again", three_layers(), [](LearnerOptions& options) { options.pass.activation_bytes = 0; }},
-      {"prompts not shared", three_layers(), [](LearnerOptions& options) { options.pass.share_prompts = false; }},
-      {"an adapter", three_layers(), {}, {"all-linear"}},
-      {"an adapter of some matrices", three_layers(), {}, {"k_proj", "down_proj"}},
+      {"plain layers", three_layers, [](LearnerOptions& options) { options.pass.path = LayerPath::kPlain; }},
+      {"all layers again", three_layers, [](LearnerOptions& options) { options.pass.activation_bytes = 0; }},
+      {"prompts not shared", three_layers, [](LearnerOptions& options) { options.pass.share_prompts = false; }},
+      {"an adapter", three_layers, {}, {"all-linear"}},
+      {"an adapter of some matrices", three_layers, {}, {"k_proj", "down_proj"}},
       {"an adapter, all layers again",
-       three_layers(),
+       three_layers,
        [](LearnerOptions& options) { options.pass.activation_bytes = 0; },
        {"all-linear"}},
       {"an adapter, experts", moe_config(), {}, {"q_proj", "o_proj"}},
       {"an adapter, plain layers",
-       three_layers(),
+       three_layers,
        [](LearnerOptions& options) { options.pass.path = LayerPath::kPlain; },
        {"all-linear"}},
-      {"a teacher", three_layers(),
+      {"a teacher", three_layers,
        [](LearnerOptions& options) {
-         static const Model teacher = Model::random(three_layers(), 6, "float64").value().clone_frozen();
+         static const Model teacher = Model::random(small_config(kShape.vocab, 3), 6, "float64").value().clone_frozen();
          options.teacher_loss = {&teacher, 0.3, 0.4};
        }},
   };
+  out.insert(out.end(), more.begin(), more.end());
+  return out;
 }
 
 struct Update {
@@ -168,7 +149,7 @@ TEST(TensorParallel, EveryKindOfLayerGivesTheSameGradient) {
     const Update expected = update_of(variant, alone(), {});
     for (const at::Tensor& gradient : expected.gradients) ASSERT_GT(gradient.norm().item<double>(), 0.0);
     for (const Mesh& mesh : kMeshes) {
-      SCOPED_TRACE(std::string(variant.name) + ", " + name_of(mesh));
+      SCOPED_TRACE(variant.name + ", " + name_of(mesh));
       on_ranks(mesh.num_ranks, [&](Communicator& communicator) {
         const Update got = update_of(variant, communicator, mesh);
         expect_same_reports(got.report, expected.report, 1e-10);
@@ -222,7 +203,7 @@ TEST(TensorParallel, ARankHoldsItsPartOfTheLayers) {
 // Matrices that an adapter does not change are there once, as part of the base. The others have memory of their own, merged.
 TEST(TensorParallel, ARankHoldsUnadaptedMatricesOnce) {
   on_ranks(2, [](Communicator& communicator) {
-    Model model = Model::random(three_layers(), 5, "float64").value();
+    Model model = Model::random(small_config(kShape.vocab, 3), 5, "float64").value();
     ASSERT_TRUE(model.train_lora({.rank = 3, .alpha = 6.0, .target_modules = {"v_proj"}}, 4).ok());
     const std::vector<at::Tensor> expected = weights_of(model);
     model.split_layers(std::make_shared<TensorGroup>(communicator, 2));

@@ -172,13 +172,15 @@ TEST(VerifyOnRanks, AMissingFileIsFound) {
   }
 }
 
+// A disk without any file.
+class Elsewhere : public test::ForwardingEnv {
+ public:
+  Elsewhere() : ForwardingEnv(default_env()) {}
+  bool exists(const Path&) override { return false; }
+};
+
 // A rank whose disk is not the others'.
 TEST(VerifyOnRanks, ARankThatDoesNotSeeTheCheckpointIsNamed) {
-  class Elsewhere : public test::ForwardingEnv {
-   public:
-    Elsewhere() : ForwardingEnv(default_env()) {}
-    bool exists(const Path&) override { return false; }
-  };
   const test::TempDir dir;
   const Path checkpoint = save_step(dir.path(), 3);
   Elsewhere elsewhere;
@@ -217,11 +219,6 @@ TEST(VerifyOnRanks, ARankThatSeesAnotherCheckpointOfThisNameIsNamed) {
 
 // Also if the command line names the checkpoint: no rank leaves while the others wait for it.
 TEST(VerifyOnRanks, ANamedCheckpointThatOneRankDoesNotSeeIsAnErrorOnAll) {
-  class Elsewhere : public test::ForwardingEnv {
-   public:
-    Elsewhere() : ForwardingEnv(default_env()) {}
-    bool exists(const Path&) override { return false; }
-  };
   const test::TempDir dir;
   const Path checkpoint = save_step(dir.path(), 3);
   const LoadedConfig loaded = load_config(default_env(), "", {}).value();
