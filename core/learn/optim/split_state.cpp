@@ -31,10 +31,6 @@ Result<> read_columns(const TensorView& view, at::ScalarType type, const TensorS
   return {};
 }
 
-}  // namespace
-
-namespace {
-
 // This rank's numbers of what is split, as a piece of the whole.
 std::shared_ptr<RankedTensor> piece_of(const TensorSplit& split, int64_t rank, const at::Tensor& own,
                                        const TensorView& view) {
