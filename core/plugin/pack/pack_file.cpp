@@ -21,12 +21,14 @@
 #include "plugin/pack/audit.h"
 #include "plugin/pack/elf_reader.h"
 #include "plugin/pack/note.h"
+#include "plugin/pack/seal_memory.h"
 
 namespace mortise {
 namespace {
 
 constexpr uint64_t kMaxPackBytes = 2048 * limits::kMiB;
 constexpr const char* kSealNext = "use a kernel (3.17 or later) and a sandbox that allow memfd_create with seals";
+constexpr const char* kBusyNext = "something else holds the memory of the copy; start again when the machine is less busy";
 
 Error plugin_error(std::string what, const std::string& path, std::string next) {
   return {ErrorKind::kPlugin, std::move(what), path, std::move(next)};
@@ -123,10 +125,12 @@ Result<> PackFile::seal() {
   if (copy < 0) return cannot(std::string("memfd_create: ") + std::strerror(errno), kSealNext);
   constexpr int kAllSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE | F_SEAL_SEAL;
   const bool written = write_all(copy, bytes_);
-  if (!written || ::fcntl(copy, F_ADD_SEALS, kAllSeals) != 0) {
-    const std::string reason = std::strerror(errno);
+  if (!written || !seal_memory(copy, kAllSeals)) {
+    const int reason = errno;
     ::close(copy);
-    return cannot((written ? "its seals cannot be set: " : "no memory for its copy: ") + reason, kSealNext);
+    return cannot(fmt::format("{}: {}", written ? "its seals cannot be set" : "no memory for its copy",
+                              std::strerror(reason)),
+                  written && reason == EBUSY ? kBusyNext : kSealNext);
   }
   ::close(fd_);
   fd_ = copy;
