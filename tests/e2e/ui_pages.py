@@ -110,12 +110,31 @@ def check_doors(page, faults):
     faults.expect(status_of(f"{url}/ui/rows?run=0&step=1", Authorization=f"Bearer {token}")[0] == 200, "it has no rows")
 
 
+def check_dead_stream(browser, folder):
+    """A page that has heard nothing for long asks for a new stream, which continues where the old one was."""
+    browser.ask("window.streams = []; window.EventSource = class extends EventSource {"
+                " constructor(url) { super(url); window.streams.push(url); } };"
+                " const now = performance.now.bind(performance); let hours = 0; window.clock = { true_now: now };"
+                " performance.now = () => now() + 3.6e6 * ++hours; 0")
+    browser.wait_for("window.streams.length >= 1")
+    browser.ask("performance.now = window.clock.true_now; 0")
+    with open(folder / "run/metrics.jsonl", "a") as metrics:
+        metrics.write(json.dumps({"step": STEPS + 2, "critic/score/mean": 0.25}) + "\n")
+    browser.wait_for(f"document.querySelector('.run').textContent.includes('{STEPS + 2} steps')")
+    browser.wait_for(f"window.mortise.runs[0].metrics['critic/score/mean'][0].length === {STEPS + 2}")
+
+
 def check_report(browser, page, folder, train, faults, keep):
     browser.open(page)
     browser.ask("window.is_first_load = true")
     browser.wait_for(f"document.querySelector('.run').textContent.includes('run: {STEPS} steps')")
     train.wait()
-    browser.wait_for("document.querySelector('.run').textContent.includes('the run is done')")
+    try:
+        browser.wait_for("document.querySelector('.run').textContent.includes('the run is done')")
+    except RuntimeError as error:
+        shown = browser.ask("document.querySelector('.run').textContent")
+        raise RuntimeError(f"{error}\nshown: {shown}\ntrain ended with {train.returncode}\n"
+                           f"live.json: {(folder / 'run/live.json').read_text().strip()}") from error
     browser.wait_for("document.querySelectorAll('canvas').length > 0")
     shown = browser.ask("window.mortise.runs[0].metrics['critic/score/mean'][0]")
     faults.expect(shown == list(range(1, STEPS + 1)), f"the curve has the steps {shown}")
@@ -134,6 +153,7 @@ def check_report(browser, page, folder, train, faults, keep):
     browser.ask("document.querySelector('.group').open = true")
     browser.wait_for("document.querySelector('.group').textContent.includes('onerror')")
     faults.expect(browser.ask("window.hacked === undefined"), "a completion ran a script")
+    check_dead_stream(browser, folder)
     faults.expect(browser.ask("window.is_first_load === true"), "the page was loaded again")
     look_at(browser, faults, "report", keep)
 

@@ -63,12 +63,26 @@
       show_findings();
     },
     steps: ({ run, steps }) => window.mortise.add_steps(run, steps),
+    heartbeat: () => {},
     // The files are not those of this page: a resume went back, or a new run has its folder.
     reset: () => setTimeout(() => location.reload(), 1000),
   };
-  // The browser connects again by itself, and tells the id of the last event.
-  const stream = new EventSource(server.with_token(`events?since=${encodeURIComponent(live.since)}`));
-  stream.addEventListener('open', () => { is_connected = true; show_status(); });
-  stream.addEventListener('error', () => { is_connected = false; show_status(); });
-  for (const [name, take] of Object.entries(takes)) stream.addEventListener(name, (event) => take(JSON.parse(event.data)));
+  // The browser connects again by itself where a connection ends, and tells the id of the last event. A connection that
+  // dies without an end (a proxy, a laptop that slept) is noticed here: the server says something every 15 seconds.
+  const kDead_ms = 40000;
+  let stream = null, place = live.since, heard_ms = 0;
+  function connect() {
+    if (stream) stream.close();
+    heard_ms = performance.now();
+    stream = new EventSource(server.with_token(`events?since=${encodeURIComponent(place)}`));
+    stream.addEventListener('open', () => { is_connected = true; show_status(); });
+    stream.addEventListener('error', () => { is_connected = false; show_status(); });
+    for (const [name, take] of Object.entries(takes)) stream.addEventListener(name, (event) => {
+      heard_ms = performance.now();
+      place = event.lastEventId || place;
+      take(JSON.parse(event.data));
+    });
+  }
+  connect();
+  setInterval(() => { if (performance.now() - heard_ms > kDead_ms) connect(); }, 5000);
 })();

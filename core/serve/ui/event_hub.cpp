@@ -12,7 +12,8 @@
 namespace mortise {
 namespace {
 
-constexpr std::chrono::seconds kHeartbeat{15};  // a page that has gone is noticed when something is written to it
+// A page that has gone is noticed when something is written to it, and a page notices a stream that has died.
+constexpr std::chrono::seconds kHeartbeat{15};
 
 }  // namespace
 
@@ -55,7 +56,7 @@ bool EventHub::serve(Page& page) {
     return false;
   }
   const auto now = std::chrono::steady_clock::now();
-  if (text.empty() && now - page.last_written >= kHeartbeat) text = ": still here\n\n";
+  if (text.empty() && now - page.last_written >= kHeartbeat) text = event_text({"heartbeat", "", "{}"});
   if (text.empty()) return true;
   page.last_written = now;
   page.reply->write(std::move(text));
