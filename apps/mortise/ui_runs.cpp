@@ -82,7 +82,10 @@ Result<std::string> UiRuns::rows(int64_t run, int64_t step) {
   const auto files = find_completion_files(*env_, folder, run_settings(*env_, folder));
   const auto file = files.find(step);
   if (file == files.end()) return bad_field("step", fmt::format("{} has no completions", step));
-  return dump_json(Json(TRY(read_shown_rows(*env_, file->second)).rows));
+  const ShownRows shown = TRY(read_shown_rows(*env_, file->second));
+  Json answer = {{"rows", shown.rows}};
+  if (shown.damaged.count > 0) answer["damaged"] = describe(shown.damaged);
+  return dump_json(answer);
 }
 
 EventHub::Source UiRuns::open_events(const std::string& place) {

@@ -141,7 +141,7 @@ def check_report(browser, page, folder, train, faults, keep):
     # What comes now is sent by the stream: a row, a warning, and a completion that wants to run a script.
     rows = [json.loads(line) for line in open(folder / "dump" / f"{STEPS}.jsonl")]
     (folder / "dump" / f"{STEPS + 1}.jsonl").write_text("".join(
-        json.dumps({**row, "output": HOSTILE, "input": HOSTILE, "step": STEPS + 1}) + "\n" for row in rows))
+        json.dumps({**row, "output": HOSTILE, "input": HOSTILE, "step": STEPS + 1}) + "\n" for row in rows) + "{broken\n")
     with open(folder / "run/metrics.jsonl", "a") as metrics:
         metrics.write(json.dumps({"step": STEPS + 1, "critic/score/mean": 0.5, "a_new/metric": 1.0}) + "\n")
     with open(folder / "run/log.txt", "a") as log:
@@ -150,6 +150,8 @@ def check_report(browser, page, folder, train, faults, keep):
     browser.wait_for("document.querySelector('#events').textContent.includes('the end </script>')")
     browser.wait_for(f"document.querySelectorAll('#browser select')[1].value === '{STEPS + 1}'")
     browser.wait_for("document.querySelector('.group') !== null")
+    damaged = f"line {len(rows) + 1} of {STEPS + 1}.jsonl is damaged and left out"
+    browser.wait_for(f"document.querySelector('#finding-list').textContent.includes('{damaged}')")
     browser.ask("document.querySelector('.group').open = true")
     browser.wait_for("document.querySelector('.group').textContent.includes('onerror')")
     faults.expect(browser.ask("window.hacked === undefined"), "a completion ran a script")

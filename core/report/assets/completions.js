@@ -3,7 +3,7 @@
 // and lets the page breathe in between. Only the steps that were looked at last stay parsed.
 'use strict';
 (() => {
-  const { runs, make, number } = window.mortise;
+  const { runs, make, number, show_findings } = window.mortise;
   const browser = document.getElementById('browser');
   const server = window.mortise_server;
   const with_rows = runs.map((run, i) => ({ run, i })).filter(({ run }) => run.completion_steps.length > 0 || server);
@@ -15,10 +15,17 @@
   // ---- rows and groups ----
   const kKept = 8, kPause_ms = 30, kPerPage = 50;
   const parsed = new Map();  // the last one is the one used last
+  async function served_rows(run_index, step) {
+    const { rows, damaged } = await (await server.ask(`ui/rows?run=${run_index}&step=${step}`)).json();
+    if (damaged && !runs[run_index].damaged.includes(damaged)) {
+      runs[run_index].damaged.push(damaged);
+      show_findings();
+    }
+    return rows;
+  }
   async function rows_of(run_index, step) {
     const id = `rows-${run_index}-${step}`;
-    const rows = parsed.get(id) ?? (server ? await (await server.ask(`ui/rows?run=${run_index}&step=${step}`)).json()
-      : JSON.parse(document.getElementById(id).textContent));
+    const rows = parsed.get(id) ?? (server ? await served_rows(run_index, step) : JSON.parse(document.getElementById(id).textContent));
     parsed.delete(id);
     parsed.set(id, rows);
     if (parsed.size > kKept) parsed.delete(parsed.keys().next().value);
