@@ -26,7 +26,10 @@ using blas::Trans;
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-constexpr int64_t kQueryBlock = 128;
+constexpr int64_t kLongestBlock = 128;  // queries
+
+// Rows of scores begin at whole vectors.
+int64_t score_stride(int64_t width) { return ceil_div(width, kScoreLanes) * kScoreLanes; }
 
 struct Span {
   int64_t begin = 0;
@@ -35,6 +38,9 @@ struct Span {
   int64_t prefix_begin = 0;
   int64_t prefix_length = 0;
   int64_t part_offset = 0;  // where its prefix gradient parts begin, in tokens
+
+  // Queries that are computed at a time. Half of a block's own keys are masked: small blocks waste less on short spans.
+  [[nodiscard]] int64_t block() const { return length <= 256 ? 32 : kLongestBlock; }
 };
 
 struct Spans {
@@ -96,6 +102,7 @@ struct BlockKeys {
   int64_t own = 0;  // own tokens
 
   int64_t width() const { return prefix + own; }
+  int64_t stride() const { return score_stride(width()); }  // between rows of scores
 };
 
 template <class T>
@@ -118,38 +125,38 @@ ScoreBlock score_shape(const Attention<T>& a, const Span& span, const BlockKeys&
   const int64_t lag = a.shape.window > 0 ? a.shape.window - 1 - (place - low) : rows;
   const double sink =
       a.sinks == nullptr ? -std::numeric_limits<double>::infinity() : static_cast<double>(a.sinks[head]);
-  return {rows, keys.width(), place - low + 1, lag, a.shape.softcap, sink};
+  return {rows, keys.width(), keys.stride(), place - low + 1, lag, a.shape.softcap, sink};
 }
 
 // scores = scale * q [rows] x keys.
 template <class T>
 void score_block(const Attention<T>& a, const Span& span, int64_t kv_head, const T* q, int64_t rows,
                  const BlockKeys& keys, T* scores) {
-  const int64_t width = keys.width();
+  const int64_t stride = keys.stride();
   const T scale = static_cast<T>(a.shape.scale);
   if (keys.prefix > 0) {
     blas::gemm(Trans::kNo, Trans::kYes, rows, keys.prefix, a.dim(), scale, q, a.row,
-               a.qkv + a.k_at(span.prefix_begin + keys.prefix_first, kv_head), a.row, T(0), scores, width);
+               a.qkv + a.k_at(span.prefix_begin + keys.prefix_first, kv_head), a.row, T(0), scores, stride);
   }
   blas::gemm(Trans::kNo, Trans::kYes, rows, keys.own, a.dim(), scale, q, a.row,
-             a.qkv + a.k_at(span.begin + keys.own_first, kv_head), a.row, T(0), scores + keys.prefix, width);
+             a.qkv + a.k_at(span.begin + keys.own_first, kv_head), a.row, T(0), scores + keys.prefix, stride);
 }
 
 template <class T>
 void forward_task(const Attention<T>& a, const Span& span, int64_t kv_head, T* scores) {
   for (int64_t head = kv_head * a.group(); head < (kv_head + 1) * a.group(); ++head) {
-    for (int64_t first = 0; first < span.length; first += kQueryBlock) {
-      const int64_t rows = std::min(kQueryBlock, span.length - first);
+    for (int64_t first = 0; first < span.length; first += span.block()) {
+      const int64_t rows = std::min(span.block(), span.length - first);
       const BlockKeys keys = block_keys(a, span, first, rows);
       const int64_t token = span.begin + first;
       score_block(a, span, kv_head, a.qkv + a.q_at(token, head), rows, keys, scores);
       attention_softmax_(scores, score_shape(a, span, keys, head, first, rows),
                          a.lse + token * a.shape.num_heads + head, a.shape.num_heads);
       T* out = a.out + token * a.out_row() + head * a.dim();
-      blas::gemm(Trans::kNo, Trans::kNo, rows, a.dim(), keys.own, T(1), scores + keys.prefix, keys.width(),
+      blas::gemm(Trans::kNo, Trans::kNo, rows, a.dim(), keys.own, T(1), scores + keys.prefix, keys.stride(),
                  a.qkv + a.v_at(span.begin + keys.own_first, kv_head), a.row, T(0), out, a.out_row());
       if (keys.prefix > 0) {
-        blas::gemm(Trans::kNo, Trans::kNo, rows, a.dim(), keys.prefix, T(1), scores, keys.width(),
+        blas::gemm(Trans::kNo, Trans::kNo, rows, a.dim(), keys.prefix, T(1), scores, keys.stride(),
                    a.qkv + a.v_at(span.prefix_begin + keys.prefix_first, kv_head), a.row, T(1), out, a.out_row());
       }
     }
@@ -161,7 +168,7 @@ template <class T>
 void backward_block(const Attention<T>& a, const Span& span, int64_t kv_head, int64_t head, int64_t first, int64_t rows,
                     bool first_touch, T* scores, T* dp) {
   const BlockKeys keys = block_keys(a, span, first, rows);
-  const int64_t width = keys.width();
+  const int64_t stride = keys.stride();
   const int64_t dim = a.dim();
   const int64_t token = span.begin + first;
   const int64_t own = span.begin + keys.own_first;
@@ -173,39 +180,39 @@ void backward_block(const Attention<T>& a, const Span& span, int64_t kv_head, in
   T* dq = a.dqkv + a.q_at(token, head);
   score_block(a, span, kv_head, q, rows, keys, scores);
   blas::gemm(Trans::kNo, Trans::kYes, rows, keys.own, dim, T(1), dout, a.out_row(), a.qkv + a.v_at(own, kv_head), a.row,
-             T(0), dp + keys.prefix, width);
+             T(0), dp + keys.prefix, stride);
   if (keys.prefix > 0) {
     blas::gemm(Trans::kNo, Trans::kYes, rows, keys.prefix, dim, T(1), dout, a.out_row(),
-               a.qkv + a.v_at(prefix, kv_head), a.row, T(0), dp, width);
+               a.qkv + a.v_at(prefix, kv_head), a.row, T(0), dp, stride);
   }
   const int64_t place = token * a.shape.num_heads + head;
   attention_softmax_grad_(scores, dp, score_shape(a, span, keys, head, first, rows), a.lse + place,
                           a.dot == nullptr ? nullptr : a.dot + place, a.shape.num_heads);
-  blas::gemm(Trans::kNo, Trans::kNo, rows, dim, keys.own, scale, dp + keys.prefix, width, a.qkv + a.k_at(own, kv_head),
+  blas::gemm(Trans::kNo, Trans::kNo, rows, dim, keys.own, scale, dp + keys.prefix, stride, a.qkv + a.k_at(own, kv_head),
              a.row, T(0), dq, a.row);
-  blas::gemm(Trans::kYes, Trans::kNo, keys.own, dim, rows, scale, dp + keys.prefix, width, q, a.row, keep,
+  blas::gemm(Trans::kYes, Trans::kNo, keys.own, dim, rows, scale, dp + keys.prefix, stride, q, a.row, keep,
              a.dqkv + a.k_at(own, kv_head), a.row);
-  blas::gemm(Trans::kYes, Trans::kNo, keys.own, dim, rows, T(1), scores + keys.prefix, width, dout, a.out_row(), keep,
+  blas::gemm(Trans::kYes, Trans::kNo, keys.own, dim, rows, T(1), scores + keys.prefix, stride, dout, a.out_row(), keep,
              a.dqkv + a.v_at(own, kv_head), a.row);
   if (keys.prefix == 0) return;
   T* part =
       a.parts + (span.part_offset * a.shape.num_kv_heads + kv_head * span.prefix_length + keys.prefix_first) * 2 * dim;
-  blas::gemm(Trans::kNo, Trans::kNo, rows, dim, keys.prefix, scale, dp, width, a.qkv + a.k_at(prefix, kv_head), a.row,
+  blas::gemm(Trans::kNo, Trans::kNo, rows, dim, keys.prefix, scale, dp, stride, a.qkv + a.k_at(prefix, kv_head), a.row,
              T(1), dq, a.row);
-  blas::gemm(Trans::kYes, Trans::kNo, keys.prefix, dim, rows, scale, dp, width, q, a.row, keep, part, 2 * dim);
-  blas::gemm(Trans::kYes, Trans::kNo, keys.prefix, dim, rows, T(1), scores, width, dout, a.out_row(), keep, part + dim,
+  blas::gemm(Trans::kYes, Trans::kNo, keys.prefix, dim, rows, scale, dp, stride, q, a.row, keep, part, 2 * dim);
+  blas::gemm(Trans::kYes, Trans::kNo, keys.prefix, dim, rows, T(1), scores, stride, dout, a.out_row(), keep, part + dim,
              2 * dim);
 }
 
 template <class T>
 void backward_task(const Attention<T>& a, const Span& span, int64_t kv_head, T* scratch, int64_t longest_row) {
   T* scores = scratch;
-  T* dp = scratch + kQueryBlock * longest_row;
+  T* dp = scratch + kLongestBlock * score_stride(longest_row);
   bool first_touch = a.shape.window == 0;  // with a window the gradients come zeroed
   for (int64_t head = kv_head * a.group(); head < (kv_head + 1) * a.group(); ++head) {
     // From the last block, which reaches every key, so that the first touch sets all gradients of the segment.
-    for (int64_t first = (span.length - 1) / kQueryBlock * kQueryBlock; first >= 0; first -= kQueryBlock) {
-      backward_block(a, span, kv_head, head, first, std::min(kQueryBlock, span.length - first), first_touch, scores,
+    for (int64_t first = (span.length - 1) / span.block() * span.block(); first >= 0; first -= span.block()) {
+      backward_block(a, span, kv_head, head, first, std::min(span.block(), span.length - first), first_touch, scores,
                      dp);
       first_touch = false;
     }
@@ -232,15 +239,15 @@ template <class T>
 void run_forward(const Attention<T>& a, const Spans& spans) {
   const int64_t heads = a.shape.num_kv_heads;
   parallel_tasks<T>(
-      static_cast<int64_t>(spans.spans.size()) * heads, kQueryBlock * spans.longest_row,
+      static_cast<int64_t>(spans.spans.size()) * heads, kLongestBlock * score_stride(spans.longest_row),
       [&](int64_t i, T* scratch) { forward_task(a, spans.spans[static_cast<size_t>(i / heads)], i % heads, scratch); });
 }
 
 template <class T>
 void run_backward(const Attention<T>& a, const Spans& spans) {
   const int64_t heads = a.shape.num_kv_heads;
-  parallel_tasks<T>(static_cast<int64_t>(spans.spans.size()) * heads, 2 * kQueryBlock * spans.longest_row,
-                    [&](int64_t i, T* scratch) {
+  parallel_tasks<T>(static_cast<int64_t>(spans.spans.size()) * heads,
+                    2 * kLongestBlock * score_stride(spans.longest_row), [&](int64_t i, T* scratch) {
                       backward_task(a, spans.spans[static_cast<size_t>(i / heads)], i % heads, scratch,
                                     spans.longest_row);
                     });

@@ -78,7 +78,7 @@ MORTISE_INLINE T capped_grad_row(T* __restrict scores, T* __restrict dp, int64_t
 template <class T>
 MORTISE_INLINE void softmax_block(T* scores, const ScoreBlock& block, T* lse, int64_t lse_stride) {
   for (int64_t r = 0; r < block.rows; ++r) {
-    T* row = scores + r * block.width;
+    T* row = scores + r * block.stride;
     T inverse_sum;
     if (block.cap > 0.0) cap_row(row, block.begin(r), block.end(r), static_cast<T>(block.cap));
     softmax_row(row, block.begin(r), block.end(r), block.width, static_cast<T>(block.sink), lse + r * lse_stride,
@@ -92,8 +92,8 @@ template <class T>
 MORTISE_INLINE void softmax_grad_block(T* scores, T* dp, const ScoreBlock& block, const T* lse, T* dots,
                                        int64_t lse_stride) {
   for (int64_t r = 0; r < block.rows; ++r) {
-    T* row = scores + r * block.width;
-    T* grad = dp + r * block.width;
+    T* row = scores + r * block.stride;
+    T* grad = dp + r * block.stride;
     const int64_t begin = block.begin(r);
     const int64_t end = block.end(r);
     const T dot = block.cap > 0.0
@@ -123,18 +123,32 @@ MORTISE_CPU_CLONES void backward_kernel(double* s, double* dp, const ScoreBlock&
 }  // namespace
 
 void attention_softmax_(float* scores, const ScoreBlock& block, float* lse, int64_t lse_stride) {
-  forward_kernel(scores, block, lse, lse_stride);
+  const AttentionKernels* const kernels = block.cap > 0.0 ? nullptr : find_attention_kernels();
+  if (kernels == nullptr) return forward_kernel(scores, block, lse, lse_stride);
+  kernels->softmax(scores, block, lse, lse_stride);
 }
 void attention_softmax_(double* scores, const ScoreBlock& block, double* lse, int64_t lse_stride) {
   forward_kernel(scores, block, lse, lse_stride);
 }
 void attention_softmax_grad_(float* scores, float* dp, const ScoreBlock& block, const float* lse, float* dot,
                              int64_t lse_stride) {
-  backward_kernel(scores, dp, block, lse, dot, lse_stride);
+  const AttentionKernels* const kernels = block.cap > 0.0 ? nullptr : find_attention_kernels();
+  if (kernels == nullptr) return backward_kernel(scores, dp, block, lse, dot, lse_stride);
+  kernels->softmax_grad(scores, dp, block, lse, dot, lse_stride);
 }
 void attention_softmax_grad_(double* scores, double* dp, const ScoreBlock& block, const double* lse, double* dot,
                              int64_t lse_stride) {
   backward_kernel(scores, dp, block, lse, dot, lse_stride);
+}
+
+const AttentionKernels* find_attention_kernels() {
+#ifdef __x86_64__
+  static const AttentionKernels* const kernels =
+      best_for_this_cpu(&isa_avx512::kAttentionKernels, &isa_avx2::kAttentionKernels);
+  return kernels;
+#else
+  return nullptr;
+#endif
 }
 
 }  // namespace mortise

@@ -1,24 +1,12 @@
 // The softmax of a block of attention scores, in place, and its gradient: what attention.cpp does between its products.
-// Cost: one exp per score forward and backward (two backward where scores are capped). Thread rule: pure functions.
+// float32 without a cap goes to the kernels of attention_kernels.h. Cost: one exp per score forward and backward (two backward where scores are capped). Thread rule: pure functions.
 #pragma once
 
 #include <cstdint>
 
+#include "model/layers/attention_kernels.h"
+
 namespace mortise {
-
-// What row r of a block of scores sees: [max(0, r - lag), first_end + r) of `width` columns. Scores are capped first
-// where cap > 0.
-struct ScoreBlock {
-  int64_t rows;
-  int64_t width;
-  int64_t first_end;
-  int64_t lag;  // row r's first column is r - lag; at least `rows` without a window
-  double cap;
-  double sink;  // a score more, whose probability counts in the sum and is no column; -infinity: none
-
-  int64_t begin(int64_t r) const { return r > lag ? r - lag : 0; }
-  int64_t end(int64_t r) const { return first_end + r; }
-};
 
 // Scores [rows, width] become probabilities, 0 where a row does not look; lse[r * lse_stride] gets log sum exp.
 void attention_softmax_(float* scores, const ScoreBlock& block, float* lse, int64_t lse_stride);

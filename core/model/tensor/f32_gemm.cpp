@@ -77,13 +77,7 @@ void f32_gemm(const F32Kernels& kernels, int64_t m, int64_t n, int64_t k, const 
 
 const F32Kernels* find_f32_kernels() {
 #ifdef __x86_64__
-  static const F32Kernels* const kernels = [] {
-    const bool has_avx512 = __builtin_cpu_supports("avx512f") != 0 && __builtin_cpu_supports("avx512vl") != 0 &&
-                            __builtin_cpu_supports("avx512dq") != 0 && __builtin_cpu_supports("avx512bw") != 0;
-    if (has_avx512) return &isa_avx512::kF32Kernels;
-    const bool has_avx2 = __builtin_cpu_supports("avx2") != 0 && __builtin_cpu_supports("fma") != 0;
-    return has_avx2 ? &isa_avx2::kF32Kernels : nullptr;
-  }();
+  static const F32Kernels* const kernels = best_for_this_cpu(&isa_avx512::kF32Kernels, &isa_avx2::kF32Kernels);
   return kernels;
 #else
   return nullptr;

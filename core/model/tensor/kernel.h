@@ -68,4 +68,16 @@ void parallel_tasks(int64_t num_tasks, int64_t scratch_size, const Task& task) {
   });
 }
 
+#ifdef __x86_64__
+// Of two tables of kernels the best that this CPU can run; null if it has neither AVX-512 nor AVX2 with FMA.
+template <class Kernels>
+const Kernels* best_for_this_cpu(const Kernels* avx512, const Kernels* avx2) {
+  const bool has_avx512 = __builtin_cpu_supports("avx512f") != 0 && __builtin_cpu_supports("avx512vl") != 0 &&
+                          __builtin_cpu_supports("avx512dq") != 0 && __builtin_cpu_supports("avx512bw") != 0;
+  if (has_avx512) return avx512;
+  const bool has_avx2 = __builtin_cpu_supports("avx2") != 0 && __builtin_cpu_supports("fma") != 0;
+  return has_avx2 ? avx2 : nullptr;
+}
+#endif
+
 }  // namespace mortise
