@@ -63,9 +63,10 @@ void row_choice_stage(const RunSettings& run, const ScoredBatch& scored, int64_t
 const StepTable& learnt_rows(const StepTable& table, StepTable& drawn);
 
 // The updates of the step that are still to do: mini-batches of prompts, ppo_epochs passes. Measures first_log_prob.
-// `before_update` is called ahead of each. Each takes its supervised rows from the data, if sft_mix has some.
-Result<> update_stage(const RunSettings& run, DataParts& data, LearnerParts& learning, RunCounters& counters,
-                      StepWork& work, const std::function<Result<>()>& before_update);
+// `before_update` is called ahead of each. Each takes its supervised rows from the data, if sft_mix has some. With
+// actor.carry_rows they take the rows that wait first, and the step leaves other rows waiting.
+Result<> update_stage(const RunSettings& run, DataParts& data, LearnerParts& learning, RunProgress& progress,
+                      const std::function<Result<>()>& before_update);
 
 // Counts an optimizer update, which `skipped` where its gradient was not finite, and tells of one that was.
 void record_update(RunCounters& counters, bool skipped);
