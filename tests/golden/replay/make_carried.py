@@ -52,17 +52,18 @@ def rows_of_cases(count):
 
 
 def train(model_dir, rows, settings, wide):
-    import torch
-
-    if wide:  # TRL and the model code say float32 in some places
-        torch.set_default_dtype(torch.float64)
-        torch.float32 = torch.float64
-        torch.Tensor.float = torch.Tensor.double
     import datasets
+    import torch
     import trl.trainer.grpo_trainer as grpo
     from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
     from trl import GRPOConfig, GRPOTrainer
 
+    model = AutoModelForCausalLM.from_pretrained(model_dir, dtype=torch.float32)
+    if wide:  # TRL and the model code say float32 in some places
+        model.double()
+        torch.set_default_dtype(torch.float64)
+        torch.float32 = torch.float64
+        torch.Tensor.float = torch.Tensor.double
     grpo.shuffle_sequence_dict = lambda batch: batch
     steps, losses, tokens = [], [], []
 
@@ -102,7 +103,6 @@ def train(model_dir, rows, settings, wide):
         def on_pre_optimizer_step(self, args, state, control, optimizer=None, **kwargs):
             steps.append({"step": len(steps) + 1, "learning_rate": optimizer.param_groups[0]["lr"]})
 
-    model = AutoModelForCausalLM.from_pretrained(model_dir, dtype=torch.float64 if wide else torch.float32)
     with tempfile.TemporaryDirectory() as folder:
         trainer = Recorded(
             model=model, reward_funcs=lambda score, **kwargs: score, rollout_func=rollout, callbacks=[Rate()],
