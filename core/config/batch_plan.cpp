@@ -118,9 +118,8 @@ Result<> check_num_rows(const LoadedConfig& loaded, int64_t num_prompts, int64_t
 Result<> check_run_length(const LoadedConfig& loaded, int64_t num_prompts) {
   const RunConfig& config = loaded.config;
   // A number of updates that is given is small, but is counted in epochs.
-  const double steps = config.trainer.total_training_updates
-                           ? static_cast<double>(steps_per_epoch(config, num_prompts))
-                           : steps_of_run(config, num_prompts);
+  const double steps = config.trainer.total_training_updates ? static_cast<double>(steps_per_epoch(config, num_prompts))
+                                                             : steps_of_run(config, num_prompts);
   const double updates = steps * std::max(1.0, plan_batches(config).mean_updates_per_step());
   if (updates <= kMaxUpdates) return {};
   const std::string_view key = config.trainer.total_training_steps     ? "trainer.total_training_steps"

@@ -183,13 +183,14 @@ class Checker : ConfigRules {
     return mini <= batch;
   }
 
-  void check_carried_rows() {
+  bool carried_rows_fit() {
     const ActorConfig& actor = config_.actor;
     const std::string_view key = actor.rows_per_update ? "actor.rows_per_update" : "actor.ppo_mini_batch_size";
     const int64_t rows_each = actor.rows_per_update ? 1 : config_.rollout.n;
     const int64_t size = actor.rows_per_update.value_or(actor.ppo_mini_batch_size);
-    if (size > kMaxRows / rows_each)
-      error(key, fmt::format("an update has more than {} completions", format_count(kMaxRows)), "lower it");
+    const bool fits = size <= kMaxRows / rows_each;
+    if (!fits) error(key, fmt::format("an update has more than {} completions", format_count(kMaxRows)), "lower it");
+    return fits;
   }
 
   void check_length() {
@@ -209,12 +210,8 @@ class Checker : ConfigRules {
     const DataConfig& data = config_.data;
     const ActorConfig& actor = config_.actor;
     const std::string batch = std::to_string(data.train_batch_size);
-    if (actor.carry_rows) {
-      check_carried_rows();
-    } else if (!actor.rows_per_update && !update_fits_step()) {
-      return;
-    }
     check_length();
+    if (actor.carry_rows ? !carried_rows_fit() : !actor.rows_per_update && !update_fits_step()) return;
     if (const int64_t critic = config_.critic.ppo_mini_batch_size.value_or(1); data.train_batch_size % critic != 0) {
       error(
           "critic.ppo_mini_batch_size",

@@ -44,11 +44,11 @@ struct HfBatches {
   // The fewest steps that have them, on average.
   [[nodiscard]] int64_t fewest_steps(double updates) const;
 };
-// The name of the setting by which the framework normalizes over a whole generation batch. Empty: it does not.
-using BatchNormalizer = std::string_view (*)(Translation& t);
+// Whether the framework normalizes rewards or advantages over a whole generation batch.
+using NormalizesBatches = bool (*)(Translation& t);
 // How its rows come to the updates: in their order (ms-swift), or dealt out at random (TRL).
 enum class DealtRows { kInOrder, kAtRandom };
-HfBatches translate_hf_batches(Translation& t, const Processes& processes, BatchNormalizer batch_normalizer,
+HfBatches translate_hf_batches(Translation& t, const Processes& processes, NormalizesBatches normalizes_batches,
                                DealtRows order);
 // For a loss_type whose divisor is the tokens of a generation batch: warns if an update has rows of several batches.
 void warn_of_own_divisors(Translation& t, const HfBatches& batches);

@@ -68,10 +68,10 @@ bool check_cut(Translation& t, const Cut& cut, const Processes& processes) {
 }
 
 // An update over several whole generation batches becomes an update over one batch, because no weights change between
-// them, unless the framework normalizes within each of them (BatchNormalizer). Its divisors then differ: see
+// them, unless the framework normalizes within each of them (NormalizesBatches). Its divisors then differ: see
 // warn_of_own_divisors. Passes over a batch that lie in one update give the same gradient each, so one of them is enough.
 // Returns the number of generation batches in an update.
-int64_t join_batches(Translation& t, Cut& cut, int64_t& passes, BatchNormalizer batch_normalizer) {
+int64_t join_batches(Translation& t, Cut& cut, int64_t& passes, NormalizesBatches normalizes_batches) {
   if (cut.accumulation % cut.steps != 0 || cut.rows * cut.steps % cut.group != 0) return 1;
   const int64_t passes_in_update = cut.accumulation / cut.steps;
   if (passes % passes_in_update == 0) {
@@ -83,7 +83,7 @@ int64_t join_batches(Translation& t, Cut& cut, int64_t& passes, BatchNormalizer 
   const int64_t num_joined = passes_in_update / passes;
   cut.accumulation /= passes;
   passes = 1;
-  if (batch_normalizer(t).empty()) cut.steps = cut.accumulation;
+  if (!normalizes_batches(t)) cut.steps = cut.accumulation;
   return num_joined;
 }
 
@@ -175,7 +175,7 @@ void set_logging(Translation& t) {
 
 }  // namespace
 
-HfBatches translate_hf_batches(Translation& t, const Processes& processes, BatchNormalizer batch_normalizer,
+HfBatches translate_hf_batches(Translation& t, const Processes& processes, NormalizesBatches normalizes_batches,
                                DealtRows order) {
   HfBatches plan;
   const int64_t rows = count_of(t, "per_device_train_batch_size") * processes.count;
@@ -183,7 +183,7 @@ HfBatches translate_hf_batches(Translation& t, const Processes& processes, Batch
   const int64_t group = count_of(t, "num_generations");
   int64_t passes = count_of(t, "num_iterations");
   Cut cut{rows, steps_per_generation(t, rows, micro_steps), micro_steps, group};
-  plan.num_joined = join_batches(t, cut, passes, batch_normalizer);
+  plan.num_joined = join_batches(t, cut, passes, normalizes_batches);
   if (!check_cut(t, cut, processes)) return plan;
   const int64_t steps = cut.steps, accumulation = cut.accumulation;
   if (group < 2)

@@ -43,9 +43,9 @@ TEST(CarriedRows, UpdatesTakeTheNextRowsOfAllSteps) {
 
 TEST(CarriedRows, AnUpdateMayBeLargerThanAStep) {
   const TinyTask task;
-  const Outcome done = task.mortise(
-      "train", "out", joined(kOnePass, {"actor.ppo_mini_batch_size=7", "trainer.total_training_steps=6",
-                                        "trainer.rollout_data_tokens=10"}));
+  const Outcome done = task.mortise("train", "out",
+                                    joined(kOnePass, {"actor.ppo_mini_batch_size=7", "trainer.total_training_steps=6",
+                                                      "trainer.rollout_data_tokens=100"}));
   ASSERT_EQ(done.code, 0) << done.output;
   EXPECT_THAT(steps_of_updates(task.path() / "out"), ElementsAre(2, 3, 5, 6));
   EXPECT_THAT(waiting_rows(task.path() / "out"), ElementsAre(16, 4, 0, 16, 4, 0));
@@ -75,9 +75,9 @@ TEST(CarriedRows, ARunOfSoManyUpdatesEndsWithTheLastOfThem) {
 // The schedule ends with the last update: 8 of them, 3 of these warm up.
 TEST(CarriedRows, TheScheduleCountsTheUpdates) {
   const TinyTask task;
-  const Outcome done = task.mortise(
-      "train", "out", joined(kOnePass, {"actor.rows_per_update=10", "trainer.total_training_steps=5",
-                                        "actor.optim.lr_scheduler_type=linear", "actor.optim.lr=1"}));
+  const Outcome done = task.mortise("train", "out",
+                                    joined(kOnePass, {"actor.rows_per_update=10", "trainer.total_training_steps=5",
+                                                      "actor.optim.lr_scheduler_type=linear", "actor.optim.lr=1"}));
   ASSERT_EQ(done.code, 0) << done.output;
   std::vector<double> rates;
   for (const Json& row : rows_of(task.path() / "out/updates.jsonl")) rates.push_back(row["lr"].get<double>());
@@ -101,8 +101,8 @@ TEST(CarriedRows, AResumeFindsTheRowsThatWait) {
            {"actor.rows_per_update=10"},
            {"actor.rows_per_update=40", "rollout.filtered_log_probs=true", "rollout.top_k=5"}}) {
     const TinyTask task;
-    const auto settings = joined(more, {"actor.carry_rows=true", "trainer.total_training_steps=5",
-                                        "trainer.max_actor_ckpt_to_keep=10"});
+    const auto settings =
+        joined(more, {"actor.carry_rows=true", "trainer.total_training_steps=5", "trainer.max_actor_ckpt_to_keep=10"});
     ASSERT_EQ(task.mortise("train", "straight", settings).code, 0);
     expect_same_bits_from_every_step(task, settings, 5);
   }
@@ -111,10 +111,10 @@ TEST(CarriedRows, AResumeFindsTheRowsThatWait) {
 // Token weights come from the counts of the whole update, also if its rows are of several steps.
 TEST(CarriedRows, MicroBatchesAndRanksDoNotChangeTheNumbers) {
   for (const char* loss : {"vanilla", "gspo", "clip_cov"}) {
-    const RunCase carried{"carried",
-                          "train",
-                          {"actor.rows_per_update=11", "actor.carry_rows=true",
-                           std::string("actor.policy_loss.loss_mode=") + loss}};
+    const RunCase carried{
+        "carried",
+        "train",
+        {"actor.rows_per_update=11", "actor.carry_rows=true", std::string("actor.policy_loss.loss_mode=") + loss}};
     expect_numbers_of_one_process(carried, {"actor.ppo_micro_batch_size_per_gpu=11"},
                                   {{"one_row", 1, {"actor.ppo_micro_batch_size_per_gpu=1"}},
                                    {"two_ranks", 2, {"actor.ppo_micro_batch_size_per_gpu=3"}}});

@@ -35,7 +35,7 @@ constexpr auto choice_names(TrainMode) { return std::array<std::string_view, 3>{
 inline constexpr int64_t kMostStaleness = 64;  // the largest max_staleness
 
 struct TrainerConfig {
-  double total_epochs = 1.0;  // passes over the training files (verl: 30)
+  double total_epochs = 1.0;                      // passes over the training files (verl: 30)
   std::optional<int64_t> total_training_steps;    // null = from total_epochs
   std::optional<int64_t> total_training_updates;  // instead of them: the run ends with this update (TRL: max_steps)
   TrainMode mode = TrainMode::kSync;

@@ -60,9 +60,8 @@ StepTable CarriedRows::take(const StepTable& step, std::span<const int64_t> plac
 
 void CarriedRows::sort_by_group(std::vector<int64_t>& places) const {
   const auto last = static_cast<int64_t>(table_.num_rows());  // above the groups' numbers
-  std::ranges::sort(places, {}, [&](int64_t place) {
-    return std::pair(place < size() ? table_.row(place).group : last, place);
-  });
+  std::ranges::sort(places, {},
+                    [&](int64_t place) { return std::pair(place < size() ? table_.row(place).group : last, place); });
 }
 
 void CarriedRows::keep(const StepTable& step, std::span<const int64_t> places) {

@@ -55,7 +55,7 @@ struct RunSettings {
   RunKey key;
   RunKind kind = RunKind::kTrain;
   ComputeDevice device;
-  BatchPlan plan;           // how `train` is cut into batches
+  BatchPlan plan;  // how `train` is cut into batches
   // Of a run that learns.
   int64_t total_steps = 0, total_updates = 0;
   int64_t steps_per_epoch = 0;  // of `train`

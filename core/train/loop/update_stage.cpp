@@ -98,8 +98,7 @@ class StepUpdates {
     StepTable& table = work_.table;
     // The policy's own log-probs before it learns: known, or read off the first pass over the rows.
     const RolloutCorrection& correction = learning_.objective->correction();
-    const bool measures_old =
-        !run_.plan.carries_rows && (!table.has<column::OldLogProb>() || correction.is_bypass());
+    const bool measures_old = !run_.plan.carries_rows && (!table.has<column::OldLogProb>() || correction.is_bypass());
     if (work_.updates.empty() && !table.has<column::FirstLogProb>())
       std::ranges::copy(table.get<column::OldLogProb>(), table.make<column::FirstLogProb>().begin());
     if (measures_old) first_log_prob_ = table.edit<column::FirstLogProb>();
@@ -137,9 +136,9 @@ class StepUpdates {
         place.old_is_current = pass == 0 && begin == 0 && old_is_current();
         if (pass == 0) place.log_prob_out = first_log_prob_;
         place.trace = trace_;
-        TRY(learn_from(learnt,
-                       std::span(rows).subspan(static_cast<size_t>(begin), static_cast<size_t>(run_.plan.rows_per_update)),
-                       place));
+        TRY(learn_from(
+            learnt, std::span(rows).subspan(static_cast<size_t>(begin), static_cast<size_t>(run_.plan.rows_per_update)),
+            place));
       }
     }
     return {};

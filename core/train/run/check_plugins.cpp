@@ -82,7 +82,8 @@ Result<> check_carried_rows(const LoadedConfig& loaded, const PluginFacts& facts
   return Error{ErrorKind::kConfig,
                "with actor.carry_rows the size of the policy's updates does not divide a step, and the critic would "
                "have the same size",
-               loaded.where("actor.carry_rows"), "set critic.ppo_mini_batch_size to a divisor of data.train_batch_size"};
+               loaded.where("actor.carry_rows"),
+               "set critic.ppo_mini_batch_size to a divisor of data.train_batch_size"};
 }
 
 bool compares_sums_alone(const PluginInfo& estimator) {

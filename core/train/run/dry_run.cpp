@@ -255,8 +255,8 @@ Json json_of(const RunEstimate& run, const RunConfig& config) {
           {"prompts_per_step", run.plan.prompts_per_step},
           {"rows_per_step", run.plan.rows_per_step},
           {"rows_per_update", run.plan.rows_per_update},
-          {"updates_per_step", run.plan.carries_rows ? Json(run.plan.mean_updates_per_step())
-                                                     : Json(run.plan.updates_per_step)},
+          {"updates_per_step",
+           run.plan.carries_rows ? Json(run.plan.mean_updates_per_step()) : Json(run.plan.updates_per_step)},
           {"steps", run.steps},
           {"updates", run.updates},
           {"resumes_from", run.resumes_from.empty() ? Json() : Json(run.resumes_from)},

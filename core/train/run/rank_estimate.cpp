@@ -172,8 +172,8 @@ std::string ranks_text(const RankEstimate& ranks, const BatchPlan& plan) {
   }
   if (ranks.most_passes < num_groups)
     out += "# ranks: some have no pass in an update; lower actor.ppo_max_token_len_per_gpu\n";
-  const double per_step = ranks.bytes_of_update() * plan.mean_updates_per_step() +
-                          ranks.step_weight_bytes + ranks.row_bytes + ranks.rollout_bytes;
+  const double per_step = ranks.bytes_of_update() * plan.mean_updates_per_step() + ranks.step_weight_bytes +
+                          ranks.row_bytes + ranks.rollout_bytes;
   const std::string weights =
       ranks.weight_bytes > 0 ? fmt::format(" and {} of weights", size(ranks.weight_bytes)) : std::string();
   return out + fmt::format("# wire: each rank sends {} of gradients{} in an update, and about {} in a step\n",

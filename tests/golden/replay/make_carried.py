@@ -3,7 +3,7 @@
 TRL 1.16's own GRPOTrainer trains here on recorded completions, without its random order of rows: once in float64, and
 once in float32, which gives the drift in `tolerance`. The model and the rows are those of other cases of this folder.
 
-  python make_carried.py             # needs trl, transformers, datasets and torch
+  python make_carried.py [CASE ...]   # needs trl, transformers, datasets and torch
 """
 import json
 import pathlib
@@ -29,10 +29,13 @@ CASES = {
     "carried_epochs": (9, {"num_train_epochs": 2, "lr_scheduler_type": "linear", "warmup_steps": 2}),
     # Two passes over 2 micro-steps: an update may see a row twice. The last micro-steps of the run are left out.
     "carried_passes": (12, {"gradient_accumulation_steps": 3, "steps_per_generation": 2, "num_iterations": 2,
-                            "loss_type": "dr_grpo", "beta": 0.04, "max_steps": 7}),
+                            "loss_type": "dr_grpo", "beta": 0.04, "learning_rate": 0.001, "max_steps": 7}),
     # An update is larger than a generation batch.
     "carried_large": (12, {"gradient_accumulation_steps": 5, "steps_per_generation": 2, "num_train_epochs": 1,
                            "importance_sampling_level": "sequence"}),
+    # An update has two whole generation batches, and each of them is normalized on its own.
+    "carried_scale": (12, {"gradient_accumulation_steps": 4, "steps_per_generation": 2, "scale_rewards": "batch",
+                           "max_steps": 3}),
 }
 
 
@@ -59,11 +62,6 @@ def train(model_dir, rows, settings, wide):
     from trl import GRPOConfig, GRPOTrainer
 
     model = AutoModelForCausalLM.from_pretrained(model_dir, dtype=torch.float32)
-    if wide:  # TRL and the model code say float32 in some places
-        model.double()
-        torch.set_default_dtype(torch.float64)
-        torch.float32 = torch.float64
-        torch.Tensor.float = torch.Tensor.double
     grpo.shuffle_sequence_dict = lambda batch: batch
     steps, losses, tokens = [], [], []
 
@@ -111,6 +109,13 @@ def train(model_dir, rows, settings, wide):
                             disable_tqdm=True, seed=1, top_p=1.0, top_k=0, optim="adamw_torch", **settings),
             processing_class=AutoTokenizer.from_pretrained(model_dir),
             train_dataset=datasets.Dataset.from_list([{"prompt": str(i)} for i in range(len(rows))]))
+        if wide:  # TRL and the model code say float32 in some places
+            for one in (trainer.model, trainer.ref_model):
+                if one is not None:
+                    one.double()
+            torch.set_default_dtype(torch.float64)
+            torch.float32 = torch.float64
+            torch.Tensor.float = torch.Tensor.double
         trainer.train()
     return steps, {name: value.detach() for name, value in trainer.model.state_dict().items()}
 
@@ -183,9 +188,9 @@ def make_case(case, scratch):
 
 
 if __name__ == "__main__":
-    if len(sys.argv) == 4:
+    if len(sys.argv) == 4 and sys.argv[3] in ("0", "1"):
         write_run(HERE / MODEL_OF / "model", sys.argv[1], sys.argv[2], sys.argv[3] == "1")
     else:
         with tempfile.TemporaryDirectory() as scratch_folder:
-            for name in CASES:
+            for name in sys.argv[1:] or CASES:
                 make_case(name, pathlib.Path(scratch_folder))

@@ -62,9 +62,10 @@ TEST(Check, WhatMustBeGiven) {
 }
 
 TEST(Check, BatchesMustDivide) {
-  EXPECT_EQ(check_error({"actor.ppo_mini_batch_size=64"}),
-            "override 'actor.ppo_mini_batch_size=64': an update of 64 prompts does not fit into a step of 32 "
-            "(actor.ppo_mini_batch_size, data.train_batch_size); set actor.ppo_mini_batch_size=32, or actor.carry_rows=true");
+  EXPECT_EQ(
+      check_error({"actor.ppo_mini_batch_size=64"}),
+      "override 'actor.ppo_mini_batch_size=64': an update of 64 prompts does not fit into a step of 32 "
+      "(actor.ppo_mini_batch_size, data.train_batch_size); set actor.ppo_mini_batch_size=32, or actor.carry_rows=true");
   EXPECT_THAT(check_error({"actor.ppo_mini_batch_size=12"}),
               HasSubstr("(32) is not a multiple of actor.ppo_mini_batch_size (12)"));
   EXPECT_EQ(check_error({"actor.ppo_mini_batch_size=12"}, ConfigUse::kSft), "ok");
@@ -471,7 +472,8 @@ TEST(BatchPlan, CarriedRowsNeedNotDivide) {
   EXPECT_THAT(check_error({"actor.ppo_mini_batch_size=4611686018427387904", "actor.carry_rows=true"}),
               HasSubstr("an update has more than 16,777,216 completions"));
   EXPECT_THAT(check_error({"actor.rows_per_update=12"}), HasSubstr("or set actor.carry_rows=true"));
-  EXPECT_THAT(warnings({"actor.carry_rows=true"}), ElementsAre(HasSubstr("the rows of an update divide those of a step")));
+  EXPECT_THAT(warnings({"actor.carry_rows=true"}),
+              ElementsAre(HasSubstr("the rows of an update divide those of a step")));
   const BatchPlan plan = plan_batches(config_of(kGood, {"actor.ppo_mini_batch_size=12", "actor.carry_rows=true"}));
   EXPECT_TRUE(plan.carries_rows);
   EXPECT_FALSE(plan.cuts_groups);
@@ -502,9 +504,8 @@ TEST(BatchPlan, UpdatesOfStepsThatCarryRows) {
         EXPECT_EQ(plan_total_updates(config, 165), counted(256 * epochs, rows, 5, steps)) << size << " " << steps;
       }
       for (const int64_t updates : {1, 2, 3, 4, 5, 9, 17}) {
-        const RunConfig config =
-            config_of(kGood, {size, passes, "actor.carry_rows=true",
-                              "trainer.total_training_updates=" + std::to_string(updates)});
+        const RunConfig config = config_of(kGood, {size, passes, "actor.carry_rows=true",
+                                                   "trainer.total_training_updates=" + std::to_string(updates)});
         const int64_t steps = plan_total_steps(config, 165);
         EXPECT_EQ(plan_total_updates(config, 165), updates);
         EXPECT_GE(counted(256 * epochs, rows, 5, steps), updates) << size;

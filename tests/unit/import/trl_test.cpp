@@ -138,7 +138,8 @@ TEST(ImportTrl, UpdatesFromTwoGenerationBatchesCarryRows) {
   EXPECT_EQ(config.trainer.total_training_updates, 7);
   EXPECT_EQ(config.trainer.save_freq, 2) << "3 updates take 2 steps of 1.5";
   EXPECT_EQ(config.trainer.test_freq, 3) << "4 updates take 2.7 steps";
-  const RunConfig large = trl("gradient_accumulation_steps: 5\nsteps_per_generation: 2\nper_device_train_batch_size: 4");
+  const RunConfig large =
+      trl("gradient_accumulation_steps: 5\nsteps_per_generation: 2\nper_device_train_batch_size: 4");
   EXPECT_EQ(large.data.train_batch_size, 1);
   EXPECT_EQ(large.actor.rows_per_update, 20) << "not whole groups of 8";
   EXPECT_TRUE(large.actor.carry_rows && large.actor.shuffle);
