@@ -55,10 +55,9 @@ struct RunSettings {
   RunKey key;
   RunKind kind = RunKind::kTrain;
   ComputeDevice device;
-  BatchPlan plan;  // how `train` is cut into batches
-  // Of a run that learns.
-  int64_t total_steps = 0, total_updates = 0;
-  int64_t steps_per_epoch = 0;  // of `train`
+  BatchPlan plan;                              // how `train` is cut into batches
+  int64_t total_steps = 0, total_updates = 0;  // in a run that learns
+  int64_t steps_per_epoch = 0;                 // in `train`
 };
 
 // The policy, what it is read with, and what it started from.

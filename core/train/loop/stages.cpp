@@ -256,4 +256,20 @@ const StepTable& learnt_rows(const StepTable& table, StepTable& drawn) {
   return drawn;
 }
 
+bool put_first_log_prob(const RunSettings& run, const RolloutCorrection& correction, bool is_first, StepTable& table) {
+  if (is_first && !table.has<column::FirstLogProb>())
+    std::ranges::copy(table.get<column::OldLogProb>(), table.make<column::FirstLogProb>().begin());
+  return run.plan.carries_rows || (table.has<column::OldLogProb>() && !correction.is_bypass());
+}
+
+void compare_with_sampler(const RunConfig& config, const RolloutCorrection& correction, const StepTable& table,
+                          MetricSet& metrics) {
+  if (!table.has<column::RolloutLogProb>() || !config.rollout.calculate_log_probs) return;
+  add_rollout_probs_metrics(table, metrics);
+  if (correction.is_active()) return;
+  const LogRatios ratios{table.row_offsets(), table.get<column::SampleMask>(), table.get<column::FirstLogProb>(),
+                         table.get<column::RolloutLogProb>()};
+  (void)RolloutCorrection().apply(ratios, &metrics);
+}
+
 }  // namespace mortise

@@ -68,6 +68,14 @@ const StepTable& learnt_rows(const StepTable& table, StepTable& drawn);
 Result<> update_stage(const RunSettings& run, DataParts& data, LearnerParts& learning, RunProgress& progress,
                       const std::function<Result<>()>& before_update);
 
+// The policy's own log-probs before it learns (first_log_prob). False: the first pass over the rows is to measure them.
+// `is_first`: no update of the step is done.
+bool put_first_log_prob(const RunSettings& run, const RolloutCorrection& correction, bool is_first, StepTable& table);
+
+// How far the sampler lies from the policy that the step began with, once that is known.
+void compare_with_sampler(const RunConfig& config, const RolloutCorrection& correction, const StepTable& table,
+                          MetricSet& metrics);
+
 // Counts an optimizer update, which `skipped` where its gradient was not finite, and tells of one that was.
 void record_update(RunCounters& counters, bool skipped);
 

@@ -38,17 +38,6 @@ std::vector<int64_t> row_order(const RunSettings& run, int64_t step, int64_t pas
   return rows;
 }
 
-// How far the sampler lies from the policy that the step began with, once that is known.
-void compare_with_sampler(const RunConfig& config, const RolloutCorrection& correction, const StepTable& table,
-                          MetricSet& metrics) {
-  if (!table.has<column::RolloutLogProb>() || !config.rollout.calculate_log_probs) return;
-  add_rollout_probs_metrics(table, metrics);
-  if (correction.is_active()) return;
-  const LogRatios ratios{table.row_offsets(), table.get<column::SampleMask>(), table.get<column::FirstLogProb>(),
-                         table.get<column::RolloutLogProb>()};
-  (void)RolloutCorrection().apply(ratios, &metrics);
-}
-
 // One update with the entropy coefficient of now, which moves on by what the update measured.
 Result<UpdateReport> update_once(LearnerParts& learning, const StepTable& table, std::span<const int64_t> rows,
                                  const UpdatePlace& place) {
@@ -96,11 +85,8 @@ class StepUpdates {
 
   Result<> make() {
     StepTable& table = work_.table;
-    // The policy's own log-probs before it learns: known, or read off the first pass over the rows.
     const RolloutCorrection& correction = learning_.objective->correction();
-    const bool measures_old = !run_.plan.carries_rows && (!table.has<column::OldLogProb>() || correction.is_bypass());
-    if (work_.updates.empty() && !table.has<column::FirstLogProb>())
-      std::ranges::copy(table.get<column::OldLogProb>(), table.make<column::FirstLogProb>().begin());
+    const bool measures_old = !put_first_log_prob(run_, correction, work_.updates.empty(), table);
     if (measures_old) first_log_prob_ = table.edit<column::FirstLogProb>();
     trace_ = token_trace(run_.config.trainer, work_);
     StepTable drawn;

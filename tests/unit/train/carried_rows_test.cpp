@@ -74,8 +74,9 @@ TEST(CarriedRows, AColumnThatSomeRowsLackIsLeftOut) {
   EXPECT_FALSE(part.has<column::OldLogProb>());
   EXPECT_TRUE(part.has<column::Advantages>());
   // A row without tokens lacks none.
-  carried.keep(first.table, std::vector<int64_t>{2});
-  EXPECT_TRUE(carried.take(second.table, std::vector<int64_t>{0, 1}).has<column::OldLogProb>());
+  CarriedRows empty;
+  empty.keep(first.table, std::vector<int64_t>{2});
+  EXPECT_TRUE(empty.take(second.table, std::vector<int64_t>{0, 1}).has<column::OldLogProb>());
 }
 
 TEST(CarriedRows, ComeBackFromACheckpoint) {
