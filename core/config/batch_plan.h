@@ -18,20 +18,36 @@ int64_t response_length(const RunConfig& config);
 Result<> check_pass_length(const LoadedConfig& loaded, const std::string& key, const std::optional<int64_t>& tokens,
                            int64_t num_ranks);
 
-// How a step is cut. Nothing is rounded: check_config refuses sizes that do not divide.
+// How a step is cut. check_config refuses sizes that do not divide, unless rows are carried.
 struct BatchPlan {
   int64_t prompts_per_step = 0;        // data.train_batch_size
   int64_t rows_per_step = 0;           // prompts_per_step * rollout.n
+  int64_t learnt_rows_per_step = 0;    // times actor.ppo_epochs
   int64_t rows_per_update = 0;         // actor.rows_per_update, else ppo_mini_batch_size * rollout.n
   int64_t updates_per_epoch_pass = 0;  // updates in one pass over the step's rows
   int64_t updates_per_step = 0;        // times actor.ppo_epochs
   bool cuts_groups = false;            // an update may hold a part of a prompt's rows
+  // actor.carry_rows, and the sizes do not divide: updates also hold rows of two passes or of two steps. Steps then have
+  // different numbers of updates, and the two numbers above are the largest possible ones.
+  bool carries_rows = false;
+
+  // On average over the steps.
+  [[nodiscard]] double mean_updates_per_step() const {
+    return static_cast<double>(learnt_rows_per_step) / static_cast<double>(rows_per_update);
+  }
 };
 BatchPlan plan_batches(const RunConfig& config);
 
-// Steps of the whole run: total_training_steps, else total_epochs times the whole batches of an epoch, rounded up. After
-// check_run_length, so that they are few enough.
+// Steps of the whole run: total_training_steps; or those that total_training_updates need; else total_epochs times the
+// whole batches of an epoch, rounded up. After check_run_length, so that they are few enough.
 int64_t plan_total_steps(const RunConfig& config, int64_t num_prompts);
+
+// Updates of the whole run. Rows that are left at the end of an epoch are an update of their own; rows that are left at
+// another end of the run are not learnt.
+int64_t plan_total_updates(const RunConfig& config, int64_t num_prompts);
+
+// Steps of an epoch: its whole batches.
+int64_t steps_per_epoch(const RunConfig& config, int64_t num_prompts);
 
 // Maximum completions of a step, a validation or a `generate`: more do not fit into any memory.
 inline constexpr int64_t kMaxRows = int64_t{1} << 24;

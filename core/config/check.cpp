@@ -174,20 +174,44 @@ class Checker : ConfigRules {
             fmt::format("an update of {} prompts does not fit into a step of {} (actor.ppo_mini_batch_size, "
                         "data.train_batch_size)",
                         mini, batch),
-            fmt::format("set actor.ppo_mini_batch_size={}", batch));
+            fmt::format("set actor.ppo_mini_batch_size={}, or actor.carry_rows=true", batch));
     } else if (batch % mini != 0) {
       error(key,
             fmt::format("data.train_batch_size ({}) is not a multiple of actor.ppo_mini_batch_size ({})", batch, mini),
-            fmt::format("choose a divisor of {}", batch));
+            fmt::format("choose a divisor of {}, or set actor.carry_rows=true", batch));
     }
     return mini <= batch;
+  }
+
+  bool carried_rows_fit() {
+    const ActorConfig& actor = config_.actor;
+    const std::string_view key = actor.rows_per_update ? "actor.rows_per_update" : "actor.ppo_mini_batch_size";
+    const int64_t rows_each = actor.rows_per_update ? 1 : config_.rollout.n;
+    const int64_t size = actor.rows_per_update.value_or(actor.ppo_mini_batch_size);
+    const bool fits = size <= kMaxRows / rows_each;
+    if (!fits) error(key, fmt::format("an update has more than {} completions", format_count(kMaxRows)), "lower it");
+    return fits;
+  }
+
+  void check_length() {
+    const TrainerConfig& trainer = config_.trainer;
+    if (!trainer.total_training_updates) return;
+    if (trainer.total_training_steps)
+      error("trainer.total_training_updates",
+            "'trainer.total_training_updates' and 'trainer.total_training_steps' are both set", "remove one of them");
+    if (trainer.critic_warmup > 0)
+      error("trainer.total_training_updates",
+            "'trainer.critic_warmup' has steps without updates, so 'trainer.total_training_updates' does not give the "
+            "length of the run",
+            "set trainer.total_training_steps instead");
   }
 
   void check_batches() {
     const DataConfig& data = config_.data;
     const ActorConfig& actor = config_.actor;
     const std::string batch = std::to_string(data.train_batch_size);
-    if (!actor.rows_per_update && !update_fits_step()) return;
+    check_length();
+    if (actor.carry_rows ? !carried_rows_fit() : !actor.rows_per_update && !update_fits_step()) return;
     if (const int64_t critic = config_.critic.ppo_mini_batch_size.value_or(1); data.train_batch_size % critic != 0) {
       error(
           "critic.ppo_mini_batch_size",
@@ -200,12 +224,12 @@ class Checker : ConfigRules {
     }
     const int64_t rows = plan_batches(config_).rows_per_update;
     if (const int64_t in_step = data.train_batch_size * config_.rollout.n;
-        actor.rows_per_update && in_step % rows != 0) {
+        actor.rows_per_update && !actor.carry_rows && in_step % rows != 0) {
       error("actor.rows_per_update",
             fmt::format("a step has {} rows (data.train_batch_size times rollout.n), which is not a multiple of "
                         "actor.rows_per_update ({})",
                         in_step, rows),
-            fmt::format("choose a divisor of {}", in_step));
+            fmt::format("choose a divisor of {}, or set actor.carry_rows=true", in_step));
     }
     if (actor.ppo_micro_batch_size_per_gpu.value_or(0) > rows) {
       warn("actor.ppo_micro_batch_size_per_gpu", fmt::format("a pass of {} rows is larger than an update, which has {}",

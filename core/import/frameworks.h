@@ -33,18 +33,24 @@ std::string_view swift_length_name(const Translation& t);
 
 // The batch arithmetic of GRPO trainers that count completions per process, as their __post_init__ does it.
 struct HfBatches {
-  int64_t updates_per_step = 1;
-  int64_t micro_steps = 1;  // in an update, of all processes
-  int64_t num_joined = 1;   // generation batches of the framework in an update
-  bool is_known = false;    // false: a problem was reported
+  double updates_per_step = 1;  // on average
+  int64_t micro_steps = 1;      // in an update, of all processes
+  int64_t num_joined = 1;       // generation batches of the framework in an update
+  bool carries_rows = false;    // an update may hold parts of two generation batches, or of two passes over one
+  bool is_known = false;        // false: a problem was reported
+
+  // The steps that have so many updates. Nothing: no number of whole steps has them.
+  [[nodiscard]] std::optional<int64_t> whole_steps(int64_t updates) const;
+  // The fewest steps that have them, on average.
+  [[nodiscard]] int64_t fewest_steps(double updates) const;
 };
-// The name of the setting by which the framework normalizes over a whole generation batch. Empty: it does not.
-using BatchNormalizer = std::string_view (*)(Translation& t);
+// Whether the framework normalizes rewards or advantages over a whole generation batch.
+using NormalizesBatches = bool (*)(Translation& t);
 // How its rows come to the updates: in their order (ms-swift), or dealt out at random (TRL).
 enum class DealtRows { kInOrder, kAtRandom };
-HfBatches translate_hf_batches(Translation& t, const Processes& processes, BatchNormalizer batch_normalizer,
+HfBatches translate_hf_batches(Translation& t, const Processes& processes, NormalizesBatches normalizes_batches,
                                DealtRows order);
-// For a loss_type whose divisor is the tokens of a generation batch: warns if an update has several of these batches.
+// For a loss_type whose divisor is the tokens of a generation batch: warns if an update has rows of several batches.
 void warn_of_own_divisors(Translation& t, const HfBatches& batches);
 // Length of the run, learning-rate schedule, betas, clipping. `learning_rate`: the framework's, which a floor is a share of.
 void translate_hf_schedule(Translation& t, const HfBatches& batches, double learning_rate);

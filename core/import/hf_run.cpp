@@ -50,29 +50,7 @@ std::string more_processes(const Processes& processes) {
   return "if several processes run, give --processes N; otherwise ";
 }
 
-// Some updates would hold the end of a generation batch, or of a pass over it, and the beginning of the next.
-void refuse_crossing_updates(Translation& t, const Cut& cut, int64_t passes) {
-  const auto& [rows, steps, accumulation, group] = cut;
-  if (accumulation % steps == 0) {
-    const int64_t in_update = accumulation / steps;
-    t.problem("num_iterations",
-              fmt::format("an update has {} passes over a generation batch (gradient_accumulation_steps / "
-                          "steps_per_generation), which neither divide nor are a multiple of num_iterations = {}",
-                          in_update, passes),
-              fmt::format("a step of Mortise ends with its last update, so no update holds parts of two generation "
-                          "batches; set num_iterations to a divisor or a multiple of {}",
-                          in_update));
-    return;
-  }
-  t.problem("gradient_accumulation_steps",
-            fmt::format("an update of {} micro-steps (gradient_accumulation_steps) does not divide the {} of a "
-                        "generation batch (steps_per_generation)",
-                        accumulation, steps),
-            "a step of Mortise ends with its last update, so no update holds parts of two generation batches or of two "
-            "passes; make one a multiple of the other");
-}
-
-bool check_cut(Translation& t, const Cut& cut, int64_t passes, const Processes& processes) {
+bool check_cut(Translation& t, const Cut& cut, const Processes& processes) {
   const auto& [rows, steps, accumulation, group] = cut;
   const std::string of = fmt::format(" of {} {}", processes.count, processes.count == 1 ? "process" : "processes");
   if (rows * steps > kMostRows || rows * accumulation > kMostRows) {
@@ -86,29 +64,14 @@ bool check_cut(Translation& t, const Cut& cut, int64_t passes, const Processes& 
               more_processes(processes) + "change num_generations; the framework refuses it too");
     return false;
   }
-  if (steps % accumulation != 0) {
-    refuse_crossing_updates(t, cut, passes);
-    return false;
-  }
   return true;
 }
 
-void refuse_own_normalization(Translation& t, std::string_view name, const Cut& cut, int64_t num_joined) {
-  const bool has_size = !t.is_null("generation_batch_size");
-  t.problem(
-      name,
-      fmt::format("{} = {} normalizes within each generation batch. An update has {} of these batches, and Mortise "
-                  "would normalize over all of them",
-                  name, dump_json(t.value(name)), num_joined),
-      fmt::format("set {} to {}", has_size ? "generation_batch_size" : "steps_per_generation",
-                  cut.steps * num_joined * (has_size ? cut.rows : 1)));
-}
-
 // An update over several whole generation batches becomes an update over one batch, because no weights change between
-// them. What the framework computes within each of them then differs: see BatchNormalizer and warn_of_own_divisors. Passes
-// over a batch that lie in one update give the same gradient each, so one of them is enough. Returns the number of
-// generation batches in an update.
-int64_t join_batches(Translation& t, Cut& cut, int64_t& passes, BatchNormalizer batch_normalizer) {
+// them, unless the framework normalizes within each of them (NormalizesBatches). Its divisors then differ: see
+// warn_of_own_divisors. Passes over a batch that lie in one update give the same gradient each, so one of them is enough.
+// Returns the number of generation batches in an update.
+int64_t join_batches(Translation& t, Cut& cut, int64_t& passes, NormalizesBatches normalizes_batches) {
   if (cut.accumulation % cut.steps != 0 || cut.rows * cut.steps % cut.group != 0) return 1;
   const int64_t passes_in_update = cut.accumulation / cut.steps;
   if (passes % passes_in_update == 0) {
@@ -118,18 +81,23 @@ int64_t join_batches(Translation& t, Cut& cut, int64_t& passes, BatchNormalizer 
   }
   if (passes_in_update % passes != 0) return 1;
   const int64_t num_joined = passes_in_update / passes;
-  const std::string_view name = batch_normalizer(t);
-  if (!name.empty()) refuse_own_normalization(t, name, cut, num_joined);
   cut.accumulation /= passes;
-  cut.steps = cut.accumulation;
   passes = 1;
+  if (!normalizes_batches(t)) cut.steps = cut.accumulation;
   return num_joined;
+}
+
+// Some updates hold the end of a generation batch, or of a pass over it, and the beginning of the next.
+void set_carried_rows(Translation& t, const HfBatches& batches) {
+  if (!batches.carries_rows) return;
+  t.set("actor.carry_rows", true, {"gradient_accumulation_steps", "steps_per_generation", "generation_batch_size"},
+        "an update may hold rows of several generation batches or passes");
 }
 
 // `passes` over the rows of a step.
 void set_update_size(Translation& t, const Cut& cut, DealtRows order, int64_t passes) {
   const int64_t rows = cut.rows * cut.accumulation;
-  const bool is_random = order == DealtRows::kAtRandom && cut.steps != cut.accumulation;
+  const bool is_random = order == DealtRows::kAtRandom && cut.accumulation % cut.steps != 0;
   if (rows % cut.group == 0) {
     t.set("actor.ppo_mini_batch_size", rows / cut.group,
           {"per_device_train_batch_size", "gradient_accumulation_steps", "num_generations"},
@@ -172,8 +140,7 @@ void set_validation(Translation& t, const HfBatches& batches, const std::string&
     every = t.is_null(of) ? 0 : t.number(of);
   }
   if (every >= 1) {
-    const auto steps = static_cast<int64_t>(std::ceil(every / static_cast<double>(batches.updates_per_step)));
-    t.set("trainer.test_freq", steps, {name, of}, "there in updates, here in steps");
+    t.set("trainer.test_freq", batches.fewest_steps(every), {name, of}, "there in updates, here in steps");
   } else {
     t.note(name, "validations here come every trainer.test_freq steps; the last step is always validated");
   }
@@ -208,7 +175,7 @@ void set_logging(Translation& t) {
 
 }  // namespace
 
-HfBatches translate_hf_batches(Translation& t, const Processes& processes, BatchNormalizer batch_normalizer,
+HfBatches translate_hf_batches(Translation& t, const Processes& processes, NormalizesBatches normalizes_batches,
                                DealtRows order) {
   HfBatches plan;
   const int64_t rows = count_of(t, "per_device_train_batch_size") * processes.count;
@@ -216,13 +183,14 @@ HfBatches translate_hf_batches(Translation& t, const Processes& processes, Batch
   const int64_t group = count_of(t, "num_generations");
   int64_t passes = count_of(t, "num_iterations");
   Cut cut{rows, steps_per_generation(t, rows, micro_steps), micro_steps, group};
-  plan.num_joined = join_batches(t, cut, passes, batch_normalizer);
-  if (!check_cut(t, cut, passes, processes)) return plan;
+  plan.num_joined = join_batches(t, cut, passes, normalizes_batches);
+  if (!check_cut(t, cut, processes)) return plan;
   const int64_t steps = cut.steps, accumulation = cut.accumulation;
   if (group < 2)
     t.problem("num_generations", "num_generations is 1, so there is nothing to compare a completion with",
               "set it to 2 or more");
-  plan.updates_per_step = steps / accumulation * passes;
+  plan.updates_per_step = static_cast<double>(steps * passes) / static_cast<double>(accumulation);
+  plan.carries_rows = steps % accumulation != 0;
   plan.micro_steps = micro_steps * processes.count;  // passes that are left out here are micro-steps there
   plan.is_known = true;
   t.set("rollout.n", group, {"num_generations"});
@@ -231,14 +199,31 @@ HfBatches translate_hf_batches(Translation& t, const Processes& processes, Batch
          "num_generations"},
         processes.count == 1 ? "in prompts" : fmt::format("in prompts, of {} processes", processes.count));
   set_update_size(t, cut, order, passes);
+  set_carried_rows(t, plan);
   t.set("actor.ppo_micro_batch_size_per_gpu", t.integer("per_device_train_batch_size"), {"per_device_train_batch_size"},
         reasons::kSpeed);
   if (passes != 1) t.set("actor.ppo_epochs", passes, {"num_iterations"});
   return plan;
 }
 
+std::optional<int64_t> HfBatches::whole_steps(int64_t updates) const {
+  const double steps = static_cast<double>(updates) / updates_per_step;
+  if (updates_per_step != std::floor(updates_per_step) || steps != std::floor(steps)) return std::nullopt;
+  return static_cast<int64_t>(steps);
+}
+
+int64_t HfBatches::fewest_steps(double updates) const {
+  return static_cast<int64_t>(std::ceil(updates / updates_per_step));
+}
+
 void warn_of_own_divisors(Translation& t, const HfBatches& batches) {
-  if (batches.num_joined == 1) return;
+  if (batches.num_joined == 1) {
+    if (batches.carries_rows)
+      t.warn("loss_type",
+             "an update may hold rows of two generation batches. There the loss of a row is divided by the mean number "
+             "of tokens in an update's share of its own batch. Here it is divided by the tokens of the update");
+    return;
+  }
   t.warn("loss_type",
          fmt::format("an update has {} generation batches. There the loss of each is divided by its own tokens, so a "
                      "token of a batch with few tokens counts more. Here all tokens of the update count alike",
@@ -282,8 +267,8 @@ void translate_hf_files(Translation& t, const HfBatches& batches, bool validates
   if (save == "steps") {
     const double every = t.number("save_steps");
     if (every >= 1 && every < 1e12) {
-      t.set("trainer.save_freq", static_cast<int64_t>(std::ceil(every / static_cast<double>(batches.updates_per_step))),
-            {"save_strategy", "save_steps"}, "there in updates, here in steps");
+      t.set("trainer.save_freq", batches.fewest_steps(every), {"save_strategy", "save_steps"},
+            "there in updates, here in steps");
     } else {
       t.note("save_steps", "a share of the run; set trainer.save_freq, the last step is always saved");
     }
@@ -349,15 +334,19 @@ void translate_reference(Translation& t, const HfBatches& batches) {
                      "remove it, or set beta");
   }
   const int64_t updates = count_of(t, "ref_model_sync_steps");
-  if (updates % batches.updates_per_step != 0) {
+  const std::optional<int64_t> steps = batches.whole_steps(updates);
+  if (!steps) {
     return t.problem(
         "ref_model_sync_steps",
         fmt::format("ref_model_sync_steps counts updates, and {} is not a multiple of the {} updates of a generation "
                     "batch",
-                    updates, batches.updates_per_step),
-        "set it to a multiple: Mortise refreshes the reference between steps");
+                    updates, format_f64(batches.updates_per_step)),
+        batches.updates_per_step == std::floor(batches.updates_per_step)
+            ? "set it to a multiple: Mortise refreshes the reference between steps"
+            : "Mortise refreshes the reference between steps; make steps_per_generation times num_iterations a "
+              "multiple of gradient_accumulation_steps");
   }
-  t.set("ref.sync_steps", updates / batches.updates_per_step, {"sync_ref_model", "ref_model_sync_steps"});
+  t.set("ref.sync_steps", *steps, {"sync_ref_model", "ref_model_sync_steps"});
   t.set("ref.mixup_alpha", t.number("ref_model_mixup_alpha"), {"ref_model_mixup_alpha"});
 }
 

@@ -12,17 +12,17 @@ namespace {
 
 void set_run_length(Translation& t, const HfBatches& batches) {
   const int64_t updates = t.integer("max_steps");
-  const int64_t per_step = batches.updates_per_step;
-  if (updates > 0) t.note_given({"num_train_epochs"}, "max_steps is given");
-  if (updates > 0 && updates % per_step != 0) {
-    const int64_t below = updates / per_step * per_step;
-    t.problem("max_steps",
-              fmt::format("max_steps counts updates, and {} is not a multiple of the {} updates of a generation batch",
-                          updates, per_step),
-              fmt::format("set {}{}", below > 0 ? std::to_string(below) + " or " : "", below + per_step));
-  } else if (updates > 0) {
-    t.set("trainer.total_training_steps", updates / per_step, {"max_steps"},
-          per_step == 1 ? "" : "there in updates, here in generation batches of " + std::to_string(per_step));
+  if (updates > 0) {
+    t.note_given({"num_train_epochs"}, "max_steps is given");
+    const std::optional<int64_t> steps = batches.whole_steps(updates);
+    if (steps && !batches.carries_rows) {
+      t.set("trainer.total_training_steps", *steps, {"max_steps"},
+            *steps == updates
+                ? ""
+                : "there in updates, here in generation batches of " + format_f64(batches.updates_per_step));
+    } else {
+      t.set("trainer.total_training_updates", updates, {"max_steps"});
+    }
   } else {
     const double epochs = t.number("num_train_epochs");
     if (!(epochs > 0 && epochs <= 1e9)) {
@@ -32,7 +32,9 @@ void set_run_length(Translation& t, const HfBatches& batches) {
       t.set("trainer.total_epochs", static_cast<int64_t>(epochs), {"num_train_epochs"});
     } else {
       t.set("trainer.total_epochs", epochs, {"num_train_epochs"},
-            per_step == 1 ? "" : fmt::format("rounded up to whole steps of {} updates", per_step));
+            batches.updates_per_step == 1
+                ? ""
+                : fmt::format("rounded up to whole steps of {} updates", format_f64(batches.updates_per_step)));
     }
   }
 }

@@ -97,10 +97,9 @@ std::string scale_of(Translation& t, const std::string& estimator) {
   return estimator == "grpo" ? "group" : estimator == "rloo" ? "none" : "batch";
 }
 
-std::string_view swift_batch_normalizer(Translation& t) {
+bool swift_normalizes_batches(Translation& t) {
   const std::string scale = scale_of(t, t.text("advantage_estimator"));
-  if (scale != "batch" && scale != "gdpo") return "";
-  return t.is_null("scale_rewards") ? "advantage_estimator" : "scale_rewards";
+  return scale == "batch" || scale == "gdpo";
 }
 
 // ms-swift removes the rows of its off-policy mask from the mask itself. Here they only leave the policy term.
@@ -372,7 +371,7 @@ void set_swift_mode(Translation& t) {
 }  // namespace
 
 void translate_swift(Translation& t, const Processes& processes) {
-  const HfBatches batches = translate_hf_batches(t, processes, swift_batch_normalizer, DealtRows::kInOrder);
+  const HfBatches batches = translate_hf_batches(t, processes, swift_normalizes_batches, DealtRows::kInOrder);
   translate_hf_schedule(t, batches, set_learning_rate(t));
   translate_swift_optimizer(t);
   set_data(t);

@@ -149,9 +149,8 @@ std::string trl_std_of(Translation& t) {
   return t.text("scale_rewards");
 }
 
-std::string_view trl_batch_normalizer(Translation& t) {
-  if (t.text("multi_objective_aggregation") == "normalize_then_sum") return "multi_objective_aggregation";
-  return trl_std_of(t) == "batch" ? "scale_rewards" : "";
+bool trl_normalizes_batches(Translation& t) {
+  return t.text("multi_objective_aggregation") == "normalize_then_sum" || trl_std_of(t) == "batch";
 }
 
 void set_advantages(Translation& t) {
@@ -378,7 +377,7 @@ void set_sampler(Translation& t) {
 }  // namespace
 
 void translate_trl(Translation& t, const Processes& processes) {
-  const HfBatches batches = translate_hf_batches(t, processes, trl_batch_normalizer, DealtRows::kAtRandom);
+  const HfBatches batches = translate_hf_batches(t, processes, trl_normalizes_batches, DealtRows::kAtRandom);
   translate_hf_schedule(t, batches, t.number("learning_rate"));
   translate_hf_optimizer(t);
   set_data(t);

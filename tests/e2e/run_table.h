@@ -81,6 +81,8 @@ inline const std::vector<RunCase>& run_table() {
        "train",
        {"model.dtype=bfloat16", "actor.optim.master_weights=false", "trainer.save_dtype=bfloat16",
         "algorithm.adv_estimator=gae", "~algorithm.adv_params", "critic.optim.lr=1e-2"}},
+      // Updates of 10 rows: they hold rows of two steps, of two passes, or what an epoch leaves.
+      {"carried_rows", "train", {"actor.rows_per_update=10", "actor.carry_rows=true", "actor.use_kl_loss=true"}},
       {"streaming", "train", {"data.streaming=true", "data.shuffle_buffer_size=5"}},
       // Supervised rows in every update but the first, whose mu is 0.
       {"sft_mix",

@@ -98,7 +98,7 @@ class RunFile {
     std::ofstream out(run_dir_ / "run.toml");
     out.precision(17);
     if (imported_) out << "base = \"imported.toml\"\n";
-    out << "[model]\npath = \"" << (folder_ / "model").string() << "\"\n[data]\ntrain_files = [\"" << samples()
+    out << "[model]\npath = \"" << (folder_ / "model").string() << "\"\n[data]\ntrain_files = [\"" << prompts()
         << "\"]\nshuffle = false\n";
     if (imported_) {
       if (micro_batch_ > 0) out << "[actor]\nppo_micro_batch_size_per_gpu = " << micro_batch_ << "\n";
@@ -118,6 +118,16 @@ class RunFile {
 
  private:
   [[nodiscard]] std::string samples() const { return (folder_ / "samples.jsonl").string(); }
+  // An epoch, if the samples are those of several.
+  [[nodiscard]] std::string prompts() const {
+    const fs::path file = folder_ / "prompts.jsonl";
+    return fs::exists(file) ? file.string() : samples();
+  }
+  [[nodiscard]] bool carries_rows() const {
+    return derived_["rows_per_generation_batch"].get<int64_t>() %
+               derived_["completions_per_optimizer_step"].get<int64_t>() !=
+           0;
+  }
   [[nodiscard]] std::string text(const char* key) const { return trl_[key].get<std::string>(); }
   [[nodiscard]] bool at_sequence_level() const { return text("importance_sampling_level") == "sequence"; }
 
@@ -151,6 +161,7 @@ class RunFile {
     out << "[actor]\nppo_mini_batch_size = " << derived_["prompts_per_optimizer_step"]
         << "\nppo_epochs = " << trl_["num_iterations"] << "\nclip_ratio_c = 0\nloss_agg_mode = \"" << mode
         << "\"\ngrad_clip = " << trl_["max_grad_norm"] << "\n";
+    if (carries_rows()) out << "carry_rows = true\n";
     if (mode.starts_with("seq")) out << "loss_agg_rows = \"all\"\n";
     if (micro_batch_ > 0) out << "ppo_micro_batch_size_per_gpu = " << micro_batch_ << "\n";
     if (trl_["beta"].get<double>() > 0) {
@@ -194,7 +205,13 @@ class RunFile {
         << (micro_batch_ == 0 ? "" : "num_threads = 1\n") << "default_local_dir = \"" << (run_dir_ / "out").string()
         << "\"\nlogger = []\n";
     if (imported_) return;
-    out << "total_training_steps = " << derived_["generation_batches"] << "\nval_before_train = false\n";
+    out << "val_before_train = false\n";
+    if (!carries_rows())
+      out << "total_training_steps = " << derived_["generation_batches"] << "\n";
+    else if (trl_.contains("max_steps"))
+      out << "total_training_updates = " << trl_["max_steps"] << "\n";
+    else
+      out << "total_epochs = " << trl_["num_train_epochs"] << "\n";
   }
 
   void write_rewards(std::ostream& out) const {
@@ -300,6 +317,7 @@ class Replay : public testing::TestWithParam<ReplayCase> {
         {"completions/mean_terminated_length", "completions_mean_terminated_length"},
         {"completions/min_terminated_length", "completions_min_terminated_length"},
         {"completions/max_terminated_length", "completions_max_terminated_length"}};
+    if (!params_["derived"].contains("optimizer_steps_per_generation_batch")) return;  // they differ
     const auto per_step = params_["derived"]["optimizer_steps_per_generation_batch"].get<size_t>();
     ASSERT_EQ(metrics.size() * per_step, steps_.size());
     for (size_t i = 0; i < metrics.size(); ++i) {

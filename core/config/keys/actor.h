@@ -36,6 +36,7 @@ struct EntropyControlConfig {
 struct ActorConfig {
   int64_t ppo_mini_batch_size = 256;                    // prompts per update, over all ranks
   std::optional<int64_t> rows_per_update;               // where updates hold parts of groups; null = whole groups
+  bool carry_rows = false;                              // sizes need not divide: updates hold rows of two steps
   std::optional<int64_t> ppo_micro_batch_size_per_gpu;  // rows per forward; null = by ppo_max_token_len_per_gpu
   bool use_dynamic_bsz = false;                         // cut by tokens even if a row count is given
   std::optional<int64_t> ppo_max_token_len_per_gpu;     // tokens per micro-batch, if cut by tokens; null = auto
@@ -103,7 +104,7 @@ void describe_actor_batches(Keys& keys) {
   keys.compared(
           "ppo_mini_batch_size", &ActorConfig::ppo_mini_batch_size,
           "Prompts per update (one optimizer step). An update learns from rollout.n times as many rows. Must divide "
-          "data.train_batch_size.")
+          "data.train_batch_size, unless carry_rows is set.")
       .at_least(1)
       .as_in_verl("256")
       .no_effect(
@@ -111,9 +112,20 @@ void describe_actor_batches(Keys& keys) {
           "actor.rows_per_update decides");
   keys.compared("rows_per_update", &ActorConfig::rows_per_update,
                 "Rows (completions) per update, in place of ppo_mini_batch_size. An update may then hold a part of a "
-                "group, as in TRL. Must divide data.train_batch_size times rollout.n. With shuffle, the engine "
-                "distributes single rows, so groups are split. null: ppo_mini_batch_size prompts with all their rows.")
+                "group, as in TRL. Must divide data.train_batch_size times rollout.n, unless carry_rows is set. With "
+                "shuffle, the engine distributes single rows, so groups are split. null: ppo_mini_batch_size prompts "
+                "with all their rows.")
       .at_least(1);
+  keys.compared("carry_rows", &ActorConfig::carry_rows,
+                "Allow updates whose size does not divide a step, or is larger than a step. The passes of all steps "
+                "then form one sequence of rows, and each update takes the next rows of it. Rows that are left at the "
+                "end of a step wait, with their log-probs and advantages, for the first update of the next step. Rows "
+                "that are left at the end of an epoch become a smaller update. Rows that are left at another end of "
+                "the run are not learned from. TRL and ms-swift do this if neither of steps_per_generation and "
+                "gradient_accumulation_steps divides the other.")
+      .no_effect(
+          kInTrain, [](const auto& k) { return k.config.actor.carry_rows && !plan_batches(k.config).carries_rows; },
+          "the rows of an update divide those of a step");
   keys.free("ppo_micro_batch_size_per_gpu", &ActorConfig::ppo_micro_batch_size_per_gpu,
             "Maximum rows in one forward and backward pass. Changes memory and speed, never the gradient. An update is "
             "cut into as few passes as hold it, with about the same number of tokens in each. Rows of a prompt stay "

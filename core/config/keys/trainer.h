@@ -35,9 +35,9 @@ constexpr auto choice_names(TrainMode) { return std::array<std::string_view, 3>{
 inline constexpr int64_t kMostStaleness = 64;  // the largest max_staleness
 
 struct TrainerConfig {
-  double total_epochs = 1.0;  // passes over the training files (verl: 30)
-  std::optional<int64_t>
-      total_training_steps;  // null = from total_epochs; counts steps (TRL: max_steps counts updates)
+  double total_epochs = 1.0;                      // passes over the training files (verl: 30)
+  std::optional<int64_t> total_training_steps;    // null = from total_epochs
+  std::optional<int64_t> total_training_updates;  // instead of them: the run ends with this update (TRL: max_steps)
   TrainMode mode = TrainMode::kSync;
   int64_t max_staleness = 2;                       // for mode async: steps by which weights that sample may be old
   int64_t seed = 42;                               // decides everything random
@@ -92,7 +92,7 @@ template <class Keys>
 void describe_trainer_length(Keys& keys) {
   keys.length("total_epochs", &TrainerConfig::total_epochs,
               "Number of passes over the training files. A fraction is rounded up to whole steps. Ignored if "
-              "total_training_steps is set. (verl's default: 30.)")
+              "total_training_steps or total_training_updates is set. (verl's default: 30.)")
       .above(0)
       .at_most(1e9)
       .trl("num_train_epochs")
@@ -100,12 +100,22 @@ void describe_trainer_length(Keys& keys) {
       .no_effect(
           kInTrain, [](const auto& k) { return k.config.trainer.total_training_steps.has_value(); },
           "trainer.total_training_steps wins")
+      .no_effect(
+          kInTrain, [](const auto& k) { return k.config.trainer.total_training_updates.has_value(); },
+          "trainer.total_training_updates wins")
       .own_key_in_sft("sft.total_training_steps");
   keys.length("total_training_steps", &TrainerConfig::total_training_steps,
               "Steps (batches of prompts) of the whole run. null: total_epochs times the batches of an epoch.")
       .at_least(1)
       .as_in_verl("null")
-      .trl("max_steps (there in updates)")
+      .unread_by(kInSft)
+      .own_key_in_sft("sft.total_training_steps");
+  keys.length("total_training_updates", &TrainerConfig::total_training_updates,
+              "Updates (optimizer steps) of the whole run, instead of total_training_steps. The run ends with the step "
+              "that makes the last of them, and learns no more of that step's rows. null: all updates of all steps.")
+      .at_least(1)
+      .at_most(1'000'000'000)
+      .trl("max_steps")
       .unread_by(kInSft)
       .own_key_in_sft("sft.total_training_steps");
   keys.compared("mode", &TrainerConfig::mode,

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <iterator>
 #include <numeric>
 
 namespace mortise {
@@ -99,6 +100,72 @@ StepTable StepTable::take(std::span<const int64_t> rows, std::vector<int64_t> ro
         stored.values);
   }
   return out;
+}
+
+// 0, 1, 2 ... in the order in which they come. The first so many rows have other groups than the rest.
+void StepTable::number_groups(size_t num_first) {
+  std::map<std::pair<bool, int64_t>, int64_t> numbers;
+  for (size_t i = 0; i < rows_.size(); ++i) {
+    const auto next = static_cast<int64_t>(numbers.size());
+    rows_[i].group = group_index_[i] = numbers.try_emplace({i < num_first, rows_[i].group}, next).first->second;
+  }
+}
+
+void StepTable::append_columns(const StepTable& more) {
+  for (auto column = columns_.begin(); column != columns_.end();) {
+    Stored& stored = column->second;
+    const Stored* other = more.find(column->first);
+    const bool lacks_any = other == nullptr && more.size_of(stored.level) > 0;
+    if (other != nullptr) {
+      std::visit(
+          [&](auto& values) {
+            const auto& from = std::get<std::decay_t<decltype(values)>>(other->values);
+            values.insert(values.end(), from.begin(), from.end());
+          },
+          stored.values);
+    }
+    column = lacks_any ? columns_.erase(column) : std::next(column);
+  }
+  for (const auto& [name, stored] : more.columns_) {
+    if (size_of(stored.level) == 0) columns_.try_emplace(name, stored);
+  }
+}
+
+// Rows whose experts are not known leave the choice to the routers.
+void StepTable::append_experts(const StepTable& more) {
+  if (experts_.empty() && more.experts_.empty()) return;
+  const int64_t width = experts_.empty() ? more.experts_.width : experts_.width;
+  ExpertChoices all;
+  const auto add = [&](const StepTable& from) {
+    for (int64_t r = 0; r < from.num_rows(); ++r) {
+      const auto length = static_cast<int64_t>(from.row(r).prompt_ids.size() + from.row(r).response_ids.size());
+      const std::vector<uint16_t> unknown(static_cast<size_t>(from.experts_.empty() ? length * width : 0), kNoExpert);
+      all.append(from.experts_.empty() ? std::span<const uint16_t>(unknown) : from.experts_.of_row(r), length);
+    }
+  };
+  add(*this);
+  add(more);
+  experts_ = std::move(all);
+}
+
+void StepTable::append(const StepTable& more) {
+  const size_t num_first = rows_.size();
+  append_experts(more);
+  append_columns(more);  // sizes are those of before
+  if (!more.kept_.empty()) kept_.append(more.kept_, 0, more.kept_.num_places());
+  for (const TableRow& row : more.rows_) {
+    row_id_.push_back(static_cast<int64_t>(rows_.size()));
+    rows_.push_back(row);
+    row_offsets_.push_back(row_offsets_.back() + static_cast<int64_t>(row.response_ids.size()));
+    group_index_.push_back(row.group);
+  }
+  std::iota(row_id_.begin(), row_id_.end(), 0);
+  number_groups(num_first);
+}
+
+void StepTable::move_ids(std::vector<TableRow> rows) {
+  assert(rows.size() == rows_.size());
+  rows_ = std::move(rows);
 }
 
 KeptTokens StepTable::kept_of(std::span<const int64_t> rows) const {

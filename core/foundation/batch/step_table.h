@@ -105,6 +105,11 @@ class StepTable {
   [[nodiscard]] StepView view(size_t begin, size_t end, const Layout& layout) const;
   // The columns of some rows, copied. `row_id` says their places in what the new table is part of.
   [[nodiscard]] StepTable take(std::span<const int64_t> rows, std::vector<int64_t> row_id) const;
+  // Adds copies of the rows of another table behind these. Rows are numbered again, and so are groups: those of the two
+  // tables are different ones. A column that only one of them has is left out.
+  void append(const StepTable& more);
+  // The same rows with their ids at other places. As many rows, with as many tokens.
+  void move_ids(std::vector<TableRow> rows);
 
   // The columns, the kept tokens and the experts in checkpoints. The rows are not in them: a table is made from its
   // samples first. A column that this build does not declare, or one of another type or size, is an error.
@@ -129,6 +134,9 @@ class StepTable {
   }
   template <class T>
   void put(std::string_view name, Level level, std::vector<T> values);
+  void append_columns(const StepTable& more);
+  void append_experts(const StepTable& more);
+  void number_groups(size_t num_first);
   template <class C>
   Result<> load_column(StateReader& reader, const std::string& key);
   template <class... Columns>

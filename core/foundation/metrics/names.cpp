@@ -155,6 +155,7 @@ constexpr auto kTable = std::to_array<MetricInfo>({
     {"train/num_gen_batches", "", "generation batches that the step drew (algorithm.filter_groups)", kSum},
     {"training/filter_groups/dropped", "", "groups dropped because their metric does not differ between rows", kSum},
     {"training/filter_groups/carried", "", "groups kept for the next step", kLast},
+    {"training/carried_rows", "", "rows that wait for the first update of the next step (actor.carry_rows)", kLast},
     {"training/over_sampling/carried", "", "groups that continue in the next step (rollout.over_sampling)", kLast},
     {"training/over_sampling/carried_tokens", "tokens", "tokens that their completions have", kLast},
     {"training/replay_buffer/replaced", "", "groups of the step that groups of earlier steps replaced", kSum},

@@ -55,8 +55,9 @@ Critic::Critic(Model model_in, const ParameterGroups& groups, const RunSettings&
       state("critic.model", model),
       optimizer(make_optimizer(model, run.config.critic.optim, groups, "critic.optim", spread(run),
                                {run.key.seed, RandomPurpose::kCriticRounding})),
-      schedule(schedule_options(run.config.critic.optim, run.total_steps,
-                                run.plan.rows_per_step / rows_of_update(run) * num_epochs_of(run.config))),
+      schedule(schedule_options(
+          run.config.critic.optim, run.total_steps,
+          run.total_steps * (run.plan.rows_per_step / rows_of_update(run)) * num_epochs_of(run.config))),
       learner(model, optimizer, options_of(run.config, run.ranks, flops)),
       rows_per_update(rows_of_update(run)),
       num_epochs(num_epochs_of(run.config)) {}

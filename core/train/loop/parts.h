@@ -25,6 +25,7 @@
 #include "model/model.h"
 #include "plugin/host/kinds/reward.h"
 #include "train/loop/best_validation.h"
+#include "train/loop/carried_rows.h"
 #include "train/loop/reference_refresh.h"
 #include "train/loop/step_state.h"
 #include "train/loop/stop_limits.h"
@@ -54,8 +55,9 @@ struct RunSettings {
   RunKey key;
   RunKind kind = RunKind::kTrain;
   ComputeDevice device;
-  BatchPlan plan;           // how `train` is cut into batches
-  int64_t total_steps = 0;  // steps of a run that learns
+  BatchPlan plan;                              // how `train` is cut into batches
+  int64_t total_steps = 0, total_updates = 0;  // in a run that learns
+  int64_t steps_per_epoch = 0;                 // in `train`
 };
 
 // The policy, what it is read with, and what it started from.
@@ -125,6 +127,7 @@ struct RunProgress {
 
   RunCounters counters;
   StepState step;
+  CarriedRows carried;
   RolloutAhead ahead;
   StopLimits limits;
   OwedValidation owed_validation;

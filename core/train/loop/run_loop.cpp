@@ -30,7 +30,9 @@ void tell_resumed(RunKind kind, const RunProgress& progress, const Path& checkpo
 }
 
 void tell_finished(const RunConfig& config, RunKind kind) {
-  const std::string key = kind == RunKind::kSft ? "sft.total_training_steps" : "trainer.total_training_steps";
+  const std::string key = kind == RunKind::kSft                   ? "sft.total_training_steps"
+                          : config.trainer.total_training_updates ? "trainer.total_training_updates"
+                                                                  : "trainer.total_training_steps";
   const std::vector<std::string> plan = keys_that_plan_ahead(config, kind);
   std::string more = "raise " + key;
   if (!plan.empty()) {

@@ -4,15 +4,12 @@
 #include <fmt/core.h>
 
 #include <algorithm>
-#include <numeric>
 
 #include "config/check.h"
 #include "experience/selection/row_choice.h"
 #include "foundation/base/at_place.h"
 #include "foundation/base/log.h"
-#include "foundation/base/rng.h"
 #include "foundation/base/shown_text.h"
-#include "train/loop/sft_mix.h"
 #include "train/report/stage_timer.h"
 #include "train/report/step_metrics.h"
 #include "train/run/run_options.h"
@@ -62,27 +59,6 @@ ScoreContext score_context(const RunSettings& run, int64_t step) {
   context.step = step;
   context.max_response_length = response_length(run.config);
   return context;
-}
-
-// The rows of each update: mini-batches of whole prompts, in order, or in a new order each pass.
-std::vector<int64_t> row_order(const RunSettings& run, int64_t step, int64_t pass) {
-  const bool shuffles_rows = run.config.actor.rows_per_update.has_value();
-  const int64_t rows_together = shuffles_rows ? 1 : run.config.rollout.n;
-  std::vector<int64_t> order(static_cast<size_t>(run.plan.rows_per_step / rows_together));
-  std::iota(order.begin(), order.end(), 0);
-  if (run.config.actor.shuffle) {
-    const auto key = static_cast<uint64_t>(step * run.config.actor.ppo_epochs + pass);
-    order = random_permutation(std::ssize(order), run.key.seed, RandomPurpose::kMinibatchShuffle, key);
-  }
-  std::vector<int64_t> rows;
-  for (const int64_t place : order) {
-    for (int64_t j = 0; j < rows_together; ++j) rows.push_back(place * rows_together + j);
-  }
-  if (!shuffles_rows) return rows;
-  // Rows of a group that are in one update stand together in it, as everywhere.
-  for (auto part = rows.begin(); part != rows.end(); part += run.plan.rows_per_update)
-    std::sort(part, part + run.plan.rows_per_update);
-  return rows;
 }
 
 // Whatever corrects by the sampler's log-probs cannot do without them.
@@ -203,6 +179,8 @@ Result<> log_prob_stage(const RunSettings& run, const PolicyParts& policy, const
   const ActorLearner& learner = *learning.learner;
   if (learning.objective->correction().is_bypass()) {
     TRY(check_sampler_log_probs(run, table));
+    // A row that waits is not measured by an update of this step.
+    if (run.plan.carries_rows) table.put<column::FirstLogProb>(TRY(learner.log_probs(*policy.model, table)));
     const auto sampler = table.get<column::RolloutLogProb>();
     table.put<column::OldLogProb>({sampler.begin(), sampler.end()});
   } else if (needs.old) {
@@ -278,9 +256,12 @@ const StepTable& learnt_rows(const StepTable& table, StepTable& drawn) {
   return drawn;
 }
 
-namespace {
+bool put_first_log_prob(const RunSettings& run, const RolloutCorrection& correction, bool is_first, StepTable& table) {
+  if (is_first && !table.has<column::FirstLogProb>())
+    std::ranges::copy(table.get<column::OldLogProb>(), table.make<column::FirstLogProb>().begin());
+  return run.plan.carries_rows || (table.has<column::OldLogProb>() && !correction.is_bypass());
+}
 
-// How far the sampler lies from the policy that the step began with, once that is known.
 void compare_with_sampler(const RunConfig& config, const RolloutCorrection& correction, const StepTable& table,
                           MetricSet& metrics) {
   if (!table.has<column::RolloutLogProb>() || !config.rollout.calculate_log_probs) return;
@@ -289,114 +270,6 @@ void compare_with_sampler(const RunConfig& config, const RolloutCorrection& corr
   const LogRatios ratios{table.row_offsets(), table.get<column::SampleMask>(), table.get<column::FirstLogProb>(),
                          table.get<column::RolloutLogProb>()};
   (void)RolloutCorrection().apply(ratios, &metrics);
-}
-
-// One update with the entropy coefficient of now, which moves on by what the update measured.
-Result<UpdateReport> update_once(LearnerParts& learning, const StepTable& table, std::span<const int64_t> rows,
-                                 const UpdatePlace& place) {
-  EntropyController& entropy = *learning.entropy_controller;
-  learning.objective->set_entropy_coeff(entropy.applied_coeff());
-  UpdateReport done = TRY(learning.learner->update(table, rows, place));
-  if (entropy.is_adaptive()) done.metrics.add("actor/entropy_coeff", learning.objective->entropy_coeff());
-  if (done.sums.num_tokens > 0 && !done.skipped)
-    entropy.update(done.sums.entropy / static_cast<double>(done.sums.num_tokens));
-  if (entropy.is_on()) {  // by TRL's names: also of an update that applied none
-    done.metrics.add_mean("policy_loss", done.sums.pg_loss, 1.0);
-    done.metrics.add("entropy_coef", entropy.coeff());
-  }
-  return done;
-}
-
-}  // namespace
-
-namespace {
-
-SupervisedMix mix_of(const SftMixConfig& config, const DrawnMix& drawn) {
-  return {{&drawn.rows.table, config.phi, config.rows_per_mean.value_or(0)}, drawn.mu};
-}
-
-// Room for what the updates of the step see of tokens, where completion files have it.
-TokenTrace token_trace(const TrainerConfig& trainer, StepWork& work) {
-  StepTable& table = work.table;
-  if (trainer.rollout_data_dir && trainer.rollout_data_tokens > 0 && work.updates.empty()) {
-    table.make<column::LastLogProb>();
-    table.make<column::LastEntropy>();
-    table.make<column::LastClipped>();
-  }
-  return {table.edit<column::LastLogProb>(), table.edit<column::LastEntropy>(), table.edit<column::LastClipped>()};
-}
-
-}  // namespace
-
-Result<> update_stage(const RunSettings& run, DataParts& data, LearnerParts& learning, RunCounters& counters,
-                      StepWork& work, const std::function<Result<>()>& before_update) {
-  const ActorConfig& actor = run.config.actor;
-  if (work.step < run.config.trainer.critic_warmup) return {};
-  ComputeTimer timer(work.metrics, "timing_s/update_actor", "perf/mfu/actor", learning.compute);
-  StepTable& table = work.table;
-  // The policy's own log-probs before it learns: known, or read off the first pass over the rows.
-  const RolloutCorrection& correction = learning.objective->correction();
-  const bool measures_old = !table.has<column::OldLogProb>() || correction.is_bypass();
-  if (work.updates.empty() && !table.has<column::FirstLogProb>())
-    std::ranges::copy(table.get<column::OldLogProb>(), table.make<column::FirstLogProb>().begin());
-  const std::span<float> first_log_prob = table.edit<column::FirstLogProb>();
-  const TokenTrace trace = token_trace(run.config.trainer, work);
-  StepTable drawn;
-  const StepTable& learnt = learnt_rows(table, drawn);
-
-  size_t index = 0;
-  for (int64_t pass = 0; pass < actor.ppo_epochs; ++pass) {
-    const std::vector<int64_t> rows = row_order(run, work.step, pass);
-    for (int64_t begin = 0; begin < static_cast<int64_t>(rows.size()); begin += run.plan.rows_per_update) {
-      if (index++ < work.updates.size()) continue;  // done before a resume
-      const Stopwatch aside;                        // a checkpoint may be saved
-      TRY(before_update());
-      timer.leave_out(aside.elapsed_s());
-      const auto part =
-          std::span(rows).subspan(static_cast<size_t>(begin), static_cast<size_t>(run.plan.rows_per_update));
-      const int64_t unit = actor.optim.schedule_unit == ScheduleUnit::kStep ? work.step - 1 : counters.num_updates;
-      UpdatePlace place;
-      place.lr = learning_rate(learning.schedule, unit);
-      place.step = work.step;
-      place.update_index = counters.num_updates + 1;
-      place.old_is_current =
-          pass == 0 && begin == 0 && !correction.is_bypass() && !run.config.algorithm.replay_buffer.enable;
-      if (measures_old && pass == 0) place.log_prob_out = first_log_prob;
-      place.trace = trace;
-      DrawnMix mix;
-      if (data.sft_mix) mix = TRY(draw_mix(run.config.sft_mix, *data.sft_mix, unit, work.step));
-      if (mix.mu > 0.0) place.mix = mix_of(run.config.sft_mix, mix);
-      work.updates.push_back(TRY(update_once(learning, learnt, part, place)));
-      if (data.sft_mix) work.updates.back().metrics.add_mean("actor/sft_mix_mu", mix.mu, 1.0);
-      record_update(counters, work.updates.back().skipped);
-    }
-  }
-  // A skipped update has measured nothing, and one with dropout another policy than the one that sampled.
-  const bool measured =
-      !measures_old || (!learning.learner->has_dropout() && std::ranges::none_of(work.updates, &UpdateReport::skipped));
-  if (measured) compare_with_sampler(run.config, correction, table, work.metrics);
-  return {};
-}
-
-void record_update(RunCounters& counters, bool skipped) {
-  ++counters.num_updates;
-  if (!skipped) {
-    ++counters.weight_version;
-    return;
-  }
-  ++counters.num_skipped;
-  log_warn(fmt::format("update {} was skipped: its log-probs or its gradient are not finite ({} so far)",
-                       counters.num_updates, counters.num_skipped));
-}
-
-Result<> check_skipped_updates(const RunConfig& config, const RunCounters& counters) {
-  const int64_t limit = config.trainer.nonfinite_update_limit;
-  if (counters.num_skipped <= limit) return {};
-  return Error{ErrorKind::kNumerics,
-               fmt::format("{} had gradients that are not finite, more than trainer.nonfinite_update_limit = {}",
-                           counted(counters.num_skipped, "update"), limit),
-               "step " + std::to_string(counters.step),
-               "lower actor.optim.lr, or look at the rewards and log-probs of that step"};
 }
 
 }  // namespace mortise

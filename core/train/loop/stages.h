@@ -63,9 +63,18 @@ void row_choice_stage(const RunSettings& run, const ScoredBatch& scored, int64_t
 const StepTable& learnt_rows(const StepTable& table, StepTable& drawn);
 
 // The updates of the step that are still to do: mini-batches of prompts, ppo_epochs passes. Measures first_log_prob.
-// `before_update` is called ahead of each. Each takes its supervised rows from the data, if sft_mix has some.
-Result<> update_stage(const RunSettings& run, DataParts& data, LearnerParts& learning, RunCounters& counters,
-                      StepWork& work, const std::function<Result<>()>& before_update);
+// `before_update` is called ahead of each. Each takes its supervised rows from the data, if sft_mix has some. With
+// actor.carry_rows they take the rows that wait first, and the step leaves other rows waiting.
+Result<> update_stage(const RunSettings& run, DataParts& data, LearnerParts& learning, RunProgress& progress,
+                      const std::function<Result<>()>& before_update);
+
+// The policy's own log-probs before it learns (first_log_prob). False: the first pass over the rows is to measure them.
+// `is_first`: no update of the step is done.
+bool put_first_log_prob(const RunSettings& run, const RolloutCorrection& correction, bool is_first, StepTable& table);
+
+// How far the sampler lies from the policy that the step began with, once that is known.
+void compare_with_sampler(const RunConfig& config, const RolloutCorrection& correction, const StepTable& table,
+                          MetricSet& metrics);
 
 // Counts an optimizer update, which `skipped` where its gradient was not finite, and tells of one that was.
 void record_update(RunCounters& counters, bool skipped);

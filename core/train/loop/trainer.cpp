@@ -172,7 +172,7 @@ class Trainer {
       return saver_.save_inside_if_due();
     };
     TRY(parts_.sampler->rest());
-    TRY(update_stage(run_, parts_.data, parts_.learning, counters_, work, before_update));
+    TRY(update_stage(run_, parts_.data, parts_.learning, progress_, before_update));
     if (parts_.policy.reference_state && work.step % *run_.config.ref.sync_steps == 0)
       refresh_reference(*parts_.policy.model, *parts_.policy.reference, run_.config.ref.mixup_alpha);
     progress_.ahead.wait();
@@ -205,7 +205,7 @@ class Trainer {
     add_update_metrics(work.updates, objective, metrics);
     finish_variance_proxies(work.table.num_rows(), metrics);
     StepTally tally{prompts.step, prompts.epoch};
-    tally.steps_per_epoch = parts_.data.source->rows_per_epoch() / run_.plan.prompts_per_step;
+    tally.steps_per_epoch = run_.steps_per_epoch;
     tally.num_tokens = count_tokens(prompts, samples);
     tally.seconds = work.seconds;
     tally.num_failed_saves = saver_.num_failed();

@@ -75,6 +75,17 @@ Result<> check_partial_groups(const PluginInfo& loss, const LoadedConfig& loaded
                loaded.where("actor.rows_per_update"), "remove it, and set actor.ppo_mini_batch_size"};
 }
 
+// The critic learns each step's rows in that step.
+Result<> check_carried_rows(const LoadedConfig& loaded, const PluginFacts& facts) {
+  const RunConfig& config = loaded.config;
+  if (!facts.has_critic || config.critic.ppo_mini_batch_size || !plan_batches(config).carries_rows) return {};
+  return Error{ErrorKind::kConfig,
+               "with actor.carry_rows the size of the policy's updates does not divide a step, and the critic would "
+               "have the same size",
+               loaded.where("actor.carry_rows"),
+               "set critic.ppo_mini_batch_size to a divisor of data.train_batch_size"};
+}
+
 bool compares_sums_alone(const PluginInfo& estimator) {
   return (estimator.flags & MORTISE_FLAG_COMPARES_GROUP) != 0 &&
          (estimator.flags & MORTISE_FLAG_NORMALIZES_REWARDS) == 0 && estimator.requires_inputs.empty();
@@ -225,6 +236,7 @@ Result<> check_plugins(const PluginRegistry& registry, const LoadedConfig& loade
     if (auto problems = device_plugin_problems(registry, loaded); !problems.empty()) return std::move(problems.front());
   }
   TRY(check_partial_groups(*loss.plugin, loaded, facts));
+  TRY(check_carried_rows(loaded, facts));
   for (const Error& warning : unused_keys(loaded, ConfigUse::kTrain, &facts)) log_warn_once(warning.to_string());
   TRY(check_reference(loaded, facts));
   return check_critic(loaded, facts);

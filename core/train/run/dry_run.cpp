@@ -156,7 +156,7 @@ Result<SavedWeights> saved_weights(Env& env, const ModelConfig& model, const std
 struct RunEstimate {
   ModelConfig model;
   std::optional<LoraSize> lora;
-  int64_t train_rows = 0, val_rows = 0, mix_rows = 0, steps = 0;
+  int64_t train_rows = 0, val_rows = 0, mix_rows = 0, steps = 0, updates = 0;
   BatchPlan plan;
   TrainedSize trained;
   MemoryEstimate memory;
@@ -217,6 +217,7 @@ Result<RunEstimate> estimate(Env& env, PluginRegistry& registry, const LoadedCon
   TRY(settle_columns(rows, train ? &*train : nullptr, val));
   out.plan = plan_batches(config);
   out.steps = plan_total_steps(config, out.train_rows);
+  out.updates = plan_total_updates(config, out.train_rows);
   out.trained = TRY(trained_size(out.model, out.lora, loaded, "actor.optim"));
   out.device = choose_device(loaded, {num_ranks, 0}, kind, &registry);
   out.memory = estimate_memory(out.model, out.lora, out.trained, config, out.device.is_by_operators());
@@ -250,13 +251,14 @@ Json json_of(const RunEstimate& run, const RunConfig& config) {
           {"val_rows", run.val_rows},
           {"sft_mix_rows", run.mix_rows},
           {"sft_mix_rows_per_update", run.mix_rows > 0 ? config.sft_mix.train_batch_size : 0},
-          {"steps_per_epoch", run.train_rows / run.plan.prompts_per_step},
+          {"steps_per_epoch", steps_per_epoch(config, run.train_rows)},
           {"prompts_per_step", run.plan.prompts_per_step},
           {"rows_per_step", run.plan.rows_per_step},
           {"rows_per_update", run.plan.rows_per_update},
-          {"updates_per_step", run.plan.updates_per_step},
+          {"updates_per_step",
+           run.plan.carries_rows ? Json(run.plan.mean_updates_per_step()) : Json(run.plan.updates_per_step)},
           {"steps", run.steps},
-          {"updates", run.steps * run.plan.updates_per_step},
+          {"updates", run.updates},
           {"resumes_from", run.resumes_from.empty() ? Json() : Json(run.resumes_from)},
           {"ranks",
            {{"num_ranks", run.ranks.num_ranks},
@@ -323,6 +325,11 @@ std::string memory_text(const MemoryEstimate& memory, int num_ranks) {
   return out;
 }
 
+std::string updates_of_step(const BatchPlan& plan) {
+  if (!plan.carries_rows) return counted(plan.updates_per_step, "update");
+  return fmt::format("{:.4g} updates on average", plan.mean_updates_per_step());
+}
+
 std::string estimate_text(const RunEstimate& run, const LoadedConfig& loaded, const PluginInfo& loss) {
   const BatchPlan& plan = run.plan;
   const MemoryEstimate& memory = run.memory;
@@ -340,18 +347,17 @@ std::string estimate_text(const RunEstimate& run, const LoadedConfig& loaded, co
   if (num_frozen > 0) out += fmt::format("; frozen by actor.optim.groups: {}", format_count(num_frozen));
   out += "\n";
   out += fmt::format("# data: {}, {} per epoch", counted(run.train_rows, "training row"),
-                     counted(run.train_rows / plan.prompts_per_step, "step"));
+                     counted(steps_per_epoch(loaded.config, run.train_rows), "step"));
   if (run.val_rows > 0) out += "; " + counted(run.val_rows, "validation row");
   out += "\n";
   out += fmt::format("# step: {} x {} = {}; {} of {}\n", counted(plan.prompts_per_step, "prompt"),
                      counted(loaded.config.rollout.n, "sample"), counted(plan.rows_per_step, "row"),
-                     counted(plan.updates_per_step, "update"), counted(plan.rows_per_update, "row"));
+                     updates_of_step(plan), counted(plan.rows_per_update, "row"));
   if (run.mix_rows > 0) {
     out += fmt::format("# sft_mix: {} in each update, of {}\n",
                        counted(loaded.config.sft_mix.train_batch_size, "supervised row"), run.mix_rows);
   }
-  out +=
-      fmt::format("# run: {}, {}\n", counted(run.steps, "step"), counted(run.steps * plan.updates_per_step, "update"));
+  out += fmt::format("# run: {}, {}\n", counted(run.steps, "step"), counted(run.updates, "update"));
   if (!run.resumes_from.empty())
     out += fmt::format("# resume: the run continues from {}\n", one_line(run.resumes_from));
   out += ranks_text(run.ranks, plan);

@@ -128,7 +128,7 @@ RankEstimate estimate_ranks(const RunConfig& config, const ModelConfig& model, c
     // of the reference.
     out.weight_bytes = share * rounds * (units.all + units.layers);
     out.step_weight_bytes =
-        share * units.all * (1.0 + rounds * static_cast<double>(plan.updates_per_step) * (has_reference ? 2.0 : 1.0));
+        share * units.all * (1.0 + rounds * plan.mean_updates_per_step() * (has_reference ? 2.0 : 1.0));
   }
   // Each token: 8 bytes for its id, about as many of text, and 4 each for the sampler's, the old and the reference's
   // log-prob. Every other rank gets them.
@@ -172,8 +172,8 @@ std::string ranks_text(const RankEstimate& ranks, const BatchPlan& plan) {
   }
   if (ranks.most_passes < num_groups)
     out += "# ranks: some have no pass in an update; lower actor.ppo_max_token_len_per_gpu\n";
-  const double per_step = ranks.bytes_of_update() * static_cast<double>(plan.updates_per_step) +
-                          ranks.step_weight_bytes + ranks.row_bytes + ranks.rollout_bytes;
+  const double per_step = ranks.bytes_of_update() * plan.mean_updates_per_step() + ranks.step_weight_bytes +
+                          ranks.row_bytes + ranks.rollout_bytes;
   const std::string weights =
       ranks.weight_bytes > 0 ? fmt::format(" and {} of weights", size(ranks.weight_bytes)) : std::string();
   return out + fmt::format("# wire: each rank sends {} of gradients{} in an update, and about {} in a step\n",

@@ -190,11 +190,11 @@ Result<WholeWeights> weights_to_sample(const RunConfig& config, const Model& pol
   return WholeWeights::gather({has_part ? nullptr : &policy});
 }
 
-ScheduleOptions schedule_options(const OptimConfig& optim, int64_t total_steps, int64_t updates_per_step) {
+ScheduleOptions schedule_options(const OptimConfig& optim, int64_t total_steps, int64_t total_updates) {
   ScheduleOptions out;
   out.type = optim.lr_scheduler_type;
   out.lr = optim.lr;
-  out.total_units = optim.schedule_unit == ScheduleUnit::kStep ? total_steps : total_steps * updates_per_step;
+  out.total_units = optim.schedule_unit == ScheduleUnit::kStep ? total_steps : total_updates;
   out.warmup_units = resolve_warmup(optim.lr_warmup_steps, optim.lr_warmup_steps_ratio, out.total_units);
   out.min_lr_ratio = optim.min_lr_ratio;
   out.num_cycles = optim.num_cycles;

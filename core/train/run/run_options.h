@@ -50,7 +50,7 @@ std::shared_ptr<TensorRanks> rollout_ranks(const RunConfig& config, Communicator
 // What rollouts and validations need in memory while they run: all weights of the policy, unless ranks sample together
 // with the parts that they have in updates.
 Result<WholeWeights> weights_to_sample(const RunConfig& config, const Model& policy);
-ScheduleOptions schedule_options(const OptimConfig& optim, int64_t total_steps, int64_t updates_per_step);
+ScheduleOptions schedule_options(const OptimConfig& optim, int64_t total_steps, int64_t total_updates);
 
 // The adapter that [model] asks for; without a meaning if lora_rank is 0.
 LoraChoice lora_choice(const ModelSection& model);

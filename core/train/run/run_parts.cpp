@@ -253,8 +253,7 @@ Result<> load_optimizer(const RunSettings& run, PolicyParts& policy, LearnerPart
   learning.optimizer.emplace(make_optimizer(*policy.model, optim, policy.groups, "actor.optim",
                                             zero_options(run.config, *ranks, *policy.model),
                                             {run.key.seed, RandomPurpose::kRounding}));
-  learning.schedule =
-      schedule_options(optim, run.total_steps, run.kind == RunKind::kTrain ? run.plan.updates_per_step : 1);
+  learning.schedule = schedule_options(optim, run.total_steps, run.total_updates);
   return offload_optimizer(run.env, run.loaded, "actor.optim", *policy.model, *learning.optimizer);
 }
 
@@ -367,7 +366,7 @@ Result<std::unique_ptr<RunParts>> assemble(Env& env, const LoadedConfig& loaded,
   TRY(saved.stateful.add(*data.source));
   TRY(saved.stateful.add(progress.owed_validation));
   TRY(saved.stateful.add(progress.best));
-  run.total_steps = run.config.sft.total_training_steps;
+  run.total_steps = run.total_updates = run.config.sft.total_training_steps;
   if (kind == RunKind::kTrain) {
     TRY(saved.stateful.add(progress.step));
     TRY(saved.stateful.add(progress.limits));
@@ -375,7 +374,11 @@ Result<std::unique_ptr<RunParts>> assemble(Env& env, const LoadedConfig& loaded,
     TRY(add_changing(data, saved.rollout_plugins, progress.ahead));
     TRY(saved.stateful.add(progress.ahead));
     run.plan = plan_batches(run.config);
-    run.total_steps = plan_total_steps(run.config, data.source->rows_per_epoch());
+    const int64_t num_prompts = data.source->rows_per_epoch();
+    run.total_steps = plan_total_steps(run.config, num_prompts);
+    run.total_updates = plan_total_updates(run.config, num_prompts);
+    run.steps_per_epoch = steps_per_epoch(run.config, num_prompts);
+    if (run.plan.carries_rows) TRY(saved.stateful.add(progress.carried));
   }
   TRY(load_optimizer(run, policy, parts->learning));
   if (kind == RunKind::kTrain) TRY(load_learning(*parts));

@@ -62,9 +62,10 @@ TEST(Check, WhatMustBeGiven) {
 }
 
 TEST(Check, BatchesMustDivide) {
-  EXPECT_EQ(check_error({"actor.ppo_mini_batch_size=64"}),
-            "override 'actor.ppo_mini_batch_size=64': an update of 64 prompts does not fit into a step of 32 "
-            "(actor.ppo_mini_batch_size, data.train_batch_size); set actor.ppo_mini_batch_size=32");
+  EXPECT_EQ(
+      check_error({"actor.ppo_mini_batch_size=64"}),
+      "override 'actor.ppo_mini_batch_size=64': an update of 64 prompts does not fit into a step of 32 "
+      "(actor.ppo_mini_batch_size, data.train_batch_size); set actor.ppo_mini_batch_size=32, or actor.carry_rows=true");
   EXPECT_THAT(check_error({"actor.ppo_mini_batch_size=12"}),
               HasSubstr("(32) is not a multiple of actor.ppo_mini_batch_size (12)"));
   EXPECT_EQ(check_error({"actor.ppo_mini_batch_size=12"}, ConfigUse::kSft), "ok");
@@ -460,6 +461,66 @@ TEST(BatchPlan, UpdatesOfRowsMayCutGroups) {
   EXPECT_FALSE(cuts({"actor.rows_per_update=16"}));
   EXPECT_TRUE(cuts({"actor.rows_per_update=16", "actor.shuffle=true"}));
   EXPECT_EQ(plan_batches(config_of(kGood, {"actor.rows_per_update=16"})).updates_per_step, 16);
+}
+
+TEST(BatchPlan, CarriedRowsNeedNotDivide) {
+  EXPECT_EQ(check_error({"actor.ppo_mini_batch_size=12", "actor.carry_rows=true"}), "ok");
+  EXPECT_EQ(check_error({"actor.ppo_mini_batch_size=64", "actor.carry_rows=true"}), "ok");
+  EXPECT_EQ(check_error({"actor.rows_per_update=300", "actor.carry_rows=true"}), "ok");
+  EXPECT_THAT(check_error({"actor.rows_per_update=16777217", "actor.carry_rows=true"}),
+              HasSubstr("an update has more than 16,777,216 completions"));
+  EXPECT_THAT(check_error({"actor.ppo_mini_batch_size=4611686018427387904", "actor.carry_rows=true"}),
+              HasSubstr("an update has more than 16,777,216 completions"));
+  EXPECT_THAT(check_error({"actor.rows_per_update=12"}), HasSubstr("or set actor.carry_rows=true"));
+  EXPECT_THAT(warnings({"actor.carry_rows=true"}),
+              ElementsAre(HasSubstr("the rows of an update divide those of a step")));
+  const BatchPlan plan = plan_batches(config_of(kGood, {"actor.ppo_mini_batch_size=12", "actor.carry_rows=true"}));
+  EXPECT_TRUE(plan.carries_rows);
+  EXPECT_FALSE(plan.cuts_groups);
+  EXPECT_DOUBLE_EQ(plan.mean_updates_per_step(), 32.0 / 12);
+  EXPECT_FALSE(plan_batches(config_of(kGood, {"actor.carry_rows=true"})).carries_rows);
+}
+
+// Counted one row after the other, as TRL counts micro-steps.
+TEST(BatchPlan, UpdatesOfStepsThatCarryRows) {
+  const auto counted = [](int64_t rows_of_step, int64_t rows_of_update, int64_t steps_of_epoch, int64_t steps) {
+    int64_t updates = 0, waiting = 0;
+    for (int64_t step = 1; step <= steps; ++step) {
+      waiting += rows_of_step;
+      for (; waiting >= rows_of_update; waiting -= rows_of_update) ++updates;
+      if (step % steps_of_epoch != 0) continue;
+      if (waiting > 0) ++updates;
+      waiting = 0;
+    }
+    return updates;
+  };
+  for (const int64_t rows : {7, 60, 96, 200, 513, 1000}) {
+    for (const int64_t epochs : {1, 3}) {
+      const std::string size = "actor.rows_per_update=" + std::to_string(rows),
+                        passes = "actor.ppo_epochs=" + std::to_string(epochs);
+      for (int64_t steps = 1; steps <= 12; ++steps) {  // an epoch of 165 prompts has 5
+        const RunConfig config = config_of(
+            kGood, {size, passes, "actor.carry_rows=true", "trainer.total_training_steps=" + std::to_string(steps)});
+        EXPECT_EQ(plan_total_updates(config, 165), counted(256 * epochs, rows, 5, steps)) << size << " " << steps;
+      }
+      for (const int64_t updates : {1, 2, 3, 4, 5, 9, 17}) {
+        const RunConfig config = config_of(kGood, {size, passes, "actor.carry_rows=true",
+                                                   "trainer.total_training_updates=" + std::to_string(updates)});
+        const int64_t steps = plan_total_steps(config, 165);
+        EXPECT_EQ(plan_total_updates(config, 165), updates);
+        EXPECT_GE(counted(256 * epochs, rows, 5, steps), updates) << size;
+        EXPECT_LT(counted(256 * epochs, rows, 5, steps - 1), updates) << size;
+      }
+    }
+  }
+}
+
+TEST(Check, ALengthInUpdatesIsTheOnlyOne) {
+  EXPECT_EQ(check_error({"trainer.total_training_updates=5"}), "ok");
+  EXPECT_THAT(check_error({"trainer.total_training_updates=5", "trainer.total_training_steps=5"}),
+              HasSubstr("are both set; remove one of them"));
+  EXPECT_THAT(check_error({"trainer.total_training_updates=5", "trainer.critic_warmup=2"}),
+              HasSubstr("has steps without updates"));
 }
 
 TEST(BatchPlan, TotalSteps) {

@@ -17,7 +17,7 @@ TEST(Load, UnknownKeysNameTheNearest) {
   EXPECT_EQ(load_error("[rolout]\nn = 1"), "run.toml:1:2: unknown key 'rolout'; did you mean 'rollout'?");
   EXPECT_THAT(load_error("[actor]\nlr = 1e-3"), HasSubstr("did you mean 'actor.optim.lr' or 'critic.optim.lr'?"));
   EXPECT_THAT(load_error("[actor]\nbeta = 0.04"), HasSubstr("did you mean 'actor.kl_loss_coef'?")) << "TRL's name";
-  EXPECT_THAT(load_error("[trainer]\nmax_steps = 4"), HasSubstr("did you mean 'trainer.total_training_steps'"));
+  EXPECT_THAT(load_error("[trainer]\nmax_steps = 4"), HasSubstr("did you mean 'trainer.total_training_updates'"));
   EXPECT_THAT(load_error("[trainer]\nqqqqqqqqqqqqqqqqq = 4"),
               HasSubstr("`mortise config explain trainer` lists its keys"));
   EXPECT_THAT(load_error("zzzzzzzzzzzzz = 4"), HasSubstr("use one of the tables: model, data"));

@@ -169,21 +169,38 @@ TEST(ImportSwift, LossesLevelsAndEstimators) {
 }
 
 // An update over several generation batches is one over one batch, unless ms-swift normalizes within each of them.
-TEST(ImportSwift, NormalizationOfOneOfSeveralGenerationBatchesIsRefused) {
+TEST(ImportSwift, GenerationBatchesThatAreNormalizedEachStayApart) {
   const std::string several = std::string(kBatch) + "--gradient_accumulation_steps 4 --steps_per_generation 2 ";
   EXPECT_EQ(swift(several).data.train_batch_size, 4);
   EXPECT_EQ(swift(several + "--scale_rewards false").algorithm.adv_estimator, "dr_grpo");
   EXPECT_EQ(swift(several + "--advantage_estimator rloo").algorithm.adv_estimator, "rloo");
   EXPECT_EQ(swift(several + "--advantage_estimator reinforce_plus_plus --scale_rewards group").data.train_batch_size,
             4);
-  EXPECT_THAT(swift_error(several + "--advantage_estimator reinforce_plus_plus"),
-              HasSubstr("advantage_estimator = \"reinforce_plus_plus\" normalizes within each generation batch"));
-  for (const std::string scale : {"gdpo", "batch"})
-    EXPECT_THAT(swift_error(several + "--scale_rewards " + scale),
-                HasSubstr("scale_rewards = \"" + scale + "\" normalizes within each generation batch"));
+  for (const char* each :
+       {"--advantage_estimator reinforce_plus_plus", "--scale_rewards gdpo", "--scale_rewards batch"}) {
+    const RunConfig apart = swift(several + each);
+    EXPECT_EQ(apart.data.train_batch_size, 2) << each;
+    EXPECT_EQ(apart.actor.ppo_mini_batch_size, 4) << each;
+    EXPECT_TRUE(apart.actor.carry_rows) << each;
+  }
   const auto warned = import_text("swift", "--train_type full " + several + "--loss_type cispo", "run.sh");
   ASSERT_TRUE(warned.ok()) << warned.error().to_string();
   EXPECT_THAT(warned->warnings, ElementsAre(HasSubstr("an update has 2 generation batches")));
+}
+
+// Rows keep the order of their prompts, as there.
+TEST(ImportSwift, UpdatesFromTwoGenerationBatchesCarryRows) {
+  const std::string crossing = std::string(kBatch) + "--gradient_accumulation_steps 3 --steps_per_generation 2 ";
+  const RunConfig config = swift(crossing + "--loss_type grpo --max_steps 5");
+  EXPECT_EQ(config.data.train_batch_size, 2);
+  EXPECT_EQ(config.actor.ppo_mini_batch_size, 3);
+  EXPECT_TRUE(config.actor.carry_rows);
+  EXPECT_FALSE(config.actor.shuffle);
+  EXPECT_EQ(config.trainer.total_training_updates, 5);
+  EXPECT_THAT(swift_error(crossing + "--chord_sft_dataset a.jsonl --chord_sft_per_device_train_batch_size 3 "
+                                     "--chord_mu_warmup_steps 2 --chord_mu_decay_steps 10 --chord_mu_peak 0.9 "
+                                     "--chord_mu_valley 0.05"),
+              HasSubstr("the last update of an epoch may have fewer micro-steps"));
 }
 
 TEST(ImportSwift, AShellScriptOfItsExamples) {

@@ -161,18 +161,22 @@ TEST(ChangedSettings, TheOrderOfGroupsIsComparedToo) {
 // What a resume may switch on, it may switch off.
 TEST(StatesToDrop, AreThoseOfPartsThatTheRunHasSwitchedOff) {
   StateSnapshot state;
-  for (const char* name : {"run", "sft_mix.rows", "algorithm.replay_buffer", "rollout.over_sampling", "critic.optim"})
+  for (const char* name :
+       {"run", "sft_mix.rows", "algorithm.replay_buffer", "rollout.over_sampling", "actor.carry_rows", "critic.optim"})
     state.scalars[name];
   const auto dropped = [&](const std::vector<std::string>& of_run, bool allow_change = true) {
     return states_to_drop(state, of_run, allow_change, "out/global_step_1");
   };
-  EXPECT_EQ(dropped({"run"}).value(),
-            (std::set<std::string>{"algorithm.replay_buffer", "rollout.over_sampling", "sft_mix.rows"}))
+  EXPECT_EQ(dropped({"run"}).value(), (std::set<std::string>{"actor.carry_rows", "algorithm.replay_buffer",
+                                                             "rollout.over_sampling", "sft_mix.rows"}))
       << "a critic's state is never dropped";
-  EXPECT_EQ(dropped({"run", "rollout.over_sampling", "sft_mix.rows"}).value(),
+  EXPECT_EQ(dropped({"run", "rollout.over_sampling", "sft_mix.rows", "actor.carry_rows"}).value(),
             (std::set<std::string>{"algorithm.replay_buffer"}));
-  EXPECT_EQ(dropped({"algorithm.replay_buffer", "rollout.over_sampling", "sft_mix.rows"}, false)->size(), 0U);
-  const Result<std::set<std::string>> refused = dropped({"algorithm.replay_buffer", "rollout.over_sampling"}, false);
+  EXPECT_EQ(
+      dropped({"algorithm.replay_buffer", "rollout.over_sampling", "sft_mix.rows", "actor.carry_rows"}, false)->size(),
+      0U);
+  const Result<std::set<std::string>> refused =
+      dropped({"algorithm.replay_buffer", "rollout.over_sampling", "actor.carry_rows"}, false);
   ASSERT_FALSE(refused.ok());
   EXPECT_THAT(refused.error().to_string(),
               testing::AllOf(testing::HasSubstr("holds state of 'sft_mix.rows', which this run does not have"),

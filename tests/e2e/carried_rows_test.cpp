@@ -1,0 +1,135 @@
+// Updates whose size does not divide a step (actor.carry_rows), in whole runs: which updates there are, that neither
+// ranks nor micro-batches change their numbers, and that a resume finds the rows that wait. More: run_table.h.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "rank_runs.h"
+
+namespace mortise::test {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+// A step has 16 rows, and an epoch 3 steps.
+const std::vector<std::string> kOnePass{"actor.ppo_epochs=1", "actor.carry_rows=true"};
+
+// The steps that updates belong to.
+std::vector<int64_t> steps_of_updates(const Path& out) {
+  std::vector<int64_t> steps;
+  for (const Json& row : rows_of(out / "updates.jsonl")) steps.push_back(row["step"].get<int64_t>());
+  return steps;
+}
+
+std::vector<int64_t> waiting_rows(const Path& out) {
+  std::vector<int64_t> rows;
+  for (const Json& row : rows_of(out / "metrics.jsonl"))
+    rows.push_back(static_cast<int64_t>(number_of(row, "training/carried_rows")));
+  return rows;
+}
+
+TEST(CarriedRows, UpdatesTakeTheNextRowsOfAllSteps) {
+  const TinyTask task;
+  const auto settings = joined(kOnePass, {"actor.rows_per_update=10", "trainer.total_training_steps=5"});
+  const Json plan = dry_run_numbers(task, 1, settings);
+  EXPECT_EQ(plan["updates"], 8);
+  EXPECT_EQ(plan["updates_per_step"], 1.6);
+  EXPECT_THAT(dry_run(task, 1, settings), HasSubstr("1.6 updates on average of 10 rows"));
+  const Outcome done = task.mortise("train", "out", settings);
+  ASSERT_EQ(done.code, 0) << done.output;
+  EXPECT_THAT(steps_of_updates(task.path() / "out"), ElementsAre(1, 2, 2, 3, 3, 4, 5, 5)) << "the epoch ends with 8";
+  EXPECT_THAT(waiting_rows(task.path() / "out"), ElementsAre(6, 2, 0, 6, 2));
+}
+
+TEST(CarriedRows, AnUpdateMayBeLargerThanAStep) {
+  const TinyTask task;
+  const Outcome done = task.mortise("train", "out",
+                                    joined(kOnePass, {"actor.ppo_mini_batch_size=7", "trainer.total_training_steps=6",
+                                                      "trainer.rollout_data_tokens=100"}));
+  ASSERT_EQ(done.code, 0) << done.output;
+  EXPECT_THAT(steps_of_updates(task.path() / "out"), ElementsAre(2, 3, 5, 6));
+  EXPECT_THAT(waiting_rows(task.path() / "out"), ElementsAre(16, 4, 0, 16, 4, 0));
+  for (const auto& [step, num_seen] : std::vector<std::pair<int, int>>{{1, 0}, {2, 12}, {3, 16}}) {
+    int seen = 0;
+    for (const Json& row : rows_of(task.path() / "out/dump" / (std::to_string(step) + ".jsonl")))
+      seen += row["tokens"]["entropy"][0].is_number() ? 1 : 0;
+    EXPECT_EQ(seen, num_seen) << "rows of step " << step << " that an update of it saw";
+  }
+}
+
+TEST(CarriedRows, ARunOfSoManyUpdatesEndsWithTheLastOfThem) {
+  const TinyTask task;
+  for (const auto& [settings, steps] : std::vector<std::pair<std::vector<std::string>, std::vector<int64_t>>>{
+           {joined(kOnePass, {"actor.rows_per_update=10"}), {1, 2, 2, 3}},
+           {{"actor.ppo_epochs=1", "actor.rows_per_update=8"}, {1, 1, 2, 2}},
+           {{"actor.ppo_epochs=1", "actor.rows_per_update=4"}, {1, 1, 1, 1}}}) {
+    const Outcome done = task.mortise(
+        "train", "out",
+        joined(settings, {"trainer.total_training_updates=4", "~trainer.total_training_steps", "--resume", "never"}));
+    ASSERT_EQ(done.code, 0) << done.output;
+    EXPECT_EQ(steps_of_updates(task.path() / "out"), steps);
+    EXPECT_TRUE(default_env().exists(task.path() / "out" / ("global_step_" + std::to_string(steps.back()))));
+  }
+}
+
+// The schedule ends with the last update: 8 of them, 3 of these warm up.
+TEST(CarriedRows, TheScheduleCountsTheUpdates) {
+  const TinyTask task;
+  const Outcome done = task.mortise("train", "out",
+                                    joined(kOnePass, {"actor.rows_per_update=10", "trainer.total_training_steps=5",
+                                                      "actor.optim.lr_scheduler_type=linear", "actor.optim.lr=1"}));
+  ASSERT_EQ(done.code, 0) << done.output;
+  std::vector<double> rates;
+  for (const Json& row : rows_of(task.path() / "out/updates.jsonl")) rates.push_back(row["lr"].get<double>());
+  ASSERT_EQ(rates.size(), 8U);
+  EXPECT_DOUBLE_EQ(rates[3], 1.0);
+  EXPECT_DOUBLE_EQ(rates[7], 0.2) << "(8 - 7) / (8 - 3)";
+}
+
+TEST(CarriedRows, SizesThatDivideAreTheSameRunAsWithoutTheKey) {
+  const TinyTask task;
+  const std::vector<std::string> two{"trainer.total_training_steps=2"};
+  ASSERT_EQ(task.mortise("train", "plain", two).code, 0);
+  const Outcome done = task.mortise("train", "carried", joined(two, {"actor.carry_rows=true"}));
+  ASSERT_EQ(done.code, 0);
+  EXPECT_THAT(done.output, HasSubstr("the rows of an update divide those of a step"));
+  expect_same_bits(bits_of_run(task.path() / "carried", 2), bits_of_run(task.path() / "plain", 2), "carried");
+}
+
+TEST(CarriedRows, AResumeFindsTheRowsThatWait) {
+  for (const std::vector<std::string>& more : std::vector<std::vector<std::string>>{
+           {"actor.rows_per_update=10"},
+           {"actor.rows_per_update=40", "rollout.filtered_log_probs=true", "rollout.top_k=5"}}) {
+    const TinyTask task;
+    const auto settings =
+        joined(more, {"actor.carry_rows=true", "trainer.total_training_steps=5", "trainer.max_actor_ckpt_to_keep=10"});
+    ASSERT_EQ(task.mortise("train", "straight", settings).code, 0);
+    expect_same_bits_from_every_step(task, settings, 5);
+  }
+}
+
+// Token weights come from the counts of the whole update, also if its rows are of several steps.
+TEST(CarriedRows, MicroBatchesAndRanksDoNotChangeTheNumbers) {
+  for (const char* loss : {"vanilla", "gspo", "clip_cov"}) {
+    const RunCase carried{
+        "carried",
+        "train",
+        {"actor.rows_per_update=11", "actor.carry_rows=true", std::string("actor.policy_loss.loss_mode=") + loss}};
+    expect_numbers_of_one_process(carried, {"actor.ppo_micro_batch_size_per_gpu=11"},
+                                  {{"one_row", 1, {"actor.ppo_micro_batch_size_per_gpu=1"}},
+                                   {"two_ranks", 2, {"actor.ppo_micro_batch_size_per_gpu=3"}}});
+  }
+}
+
+TEST(CarriedRows, ACriticNeedsASizeOfItsOwn) {
+  const TinyTask task;
+  const std::vector<std::string> settings{"algorithm.adv_estimator=gae", "~algorithm.adv_params",
+                                          "actor.rows_per_update=10", "actor.carry_rows=true"};
+  expect_refused(task, 1, settings, "set critic.ppo_mini_batch_size to a divisor of data.train_batch_size");
+  const Outcome done = task.mortise(
+      "train", "out", joined(settings, {"critic.ppo_mini_batch_size=2", "trainer.total_training_steps=2"}));
+  EXPECT_EQ(done.code, 0) << done.output;
+}
+
+}  // namespace
+}  // namespace mortise::test
