@@ -79,7 +79,6 @@ if(MORTISE_TORCH)
   # Programs that link it end before libtorch's destructors (libtorch_end.cpp), but under a sanitizer the leak checker runs then.
   add_library(mortise_libtorch_end OBJECT "${PROJECT_SOURCE_DIR}/core/model/tensor/libtorch_end.cpp")
   target_link_libraries(mortise_libtorch_end PRIVATE mortise_flags)
-  target_include_directories(mortise_libtorch_end PRIVATE "${PROJECT_SOURCE_DIR}/core")
   target_compile_definitions(mortise_libtorch_end PRIVATE MORTISE_SANITIZED=$<BOOL:${MORTISE_SANITIZE}>)
   target_link_options(mortise_torch INTERFACE "LINKER:-rpath,${torch_root}/torch/lib" "LINKER:-rpath-link,${torch_root}/nvidia/cu13/lib"
     "LINKER:--disable-new-dtags,-rpath,${torch_root}/nvidia/cu13/lib")

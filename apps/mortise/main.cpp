@@ -23,7 +23,6 @@
 #include "foundation/base/open_files.h"
 #include "foundation/base/signal.h"
 #include "foundation/base/text.h"
-#include "model/tensor/libtorch_end.h"
 #include "model/tensor/torch_guard.h"
 #include "plugin/host/process_watch.h"
 #include "plugin/host/running_code.h"
@@ -146,9 +145,7 @@ int main(int argc, char** argv) {
   mortise::install_stop_signals();
   // Cases of `plugin check` run in processes of their own, which tell by themselves how they ended.
   const bool checks = argc > 2 && std::string_view(argv[1]) == "plugin" && std::string_view(argv[2]) == "check";
-  if (checks) {
-    mortise::end_libraries_too();  // the end of a pack is part of a case
-  } else {
+  if (!checks) {
     mortise::install_crash_reports();
     mortise::install_process_watch();
   }
