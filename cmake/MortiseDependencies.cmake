@@ -76,6 +76,10 @@ if(MORTISE_TORCH)
   set_target_properties(mortise_libtorch_environment PROPERTIES LIBRARY_OUTPUT_DIRECTORY "${CMAKE_BINARY_DIR}/lib/mortise")
   install(TARGETS mortise_libtorch_environment LIBRARY DESTINATION lib/mortise COMPONENT programs)
   target_link_libraries(mortise_torch INTERFACE "$<LINK_LIBRARY:kept,mortise_libtorch_environment>")
+  # Programs that link it end before libtorch's destructors (libtorch_end.cpp), but under a sanitizer the leak checker runs then.
+  add_library(mortise_libtorch_end OBJECT "${PROJECT_SOURCE_DIR}/core/model/tensor/libtorch_end.cpp")
+  target_link_libraries(mortise_libtorch_end PRIVATE mortise_flags)
+  target_compile_definitions(mortise_libtorch_end PRIVATE MORTISE_SANITIZED=$<BOOL:${MORTISE_SANITIZE}>)
   target_link_options(mortise_torch INTERFACE "LINKER:-rpath,${torch_root}/torch/lib" "LINKER:-rpath-link,${torch_root}/nvidia/cu13/lib"
     "LINKER:--disable-new-dtags,-rpath,${torch_root}/nvidia/cu13/lib")
 endif()

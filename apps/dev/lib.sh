@@ -155,12 +155,14 @@ fill_wheels() {
   "$MORTISE_CACHE/$1/bin/python" -m pip install --quiet --disable-pip-version-check --no-deps --no-compile --no-cache-dir --only-binary=:all: \
     --require-hashes --requirement "tests/$1.lock"
 }
-# Importing these libraries takes seconds if Python must compile them, and containers often set PYTHONDONTWRITEBYTECODE. Python
-# runs this line when it starts in the environment: it compiles each module once, into a folder of the environment.
+# Importing these libraries takes 3 to 12 seconds if Python must compile them, and containers often set
+# PYTHONDONTWRITEBYTECODE. Python runs this line when it starts in the environment: it compiles each module once, into a
+# folder of the environment. An environment of an older ./dev gets the line too.
 keep_bytecode() {
-  local packages
-  packages=$("$1/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))') &&
-    echo "import sys; sys.dont_write_bytecode = False; sys.pycache_prefix = '$1/bytecode'" >"$packages/mortise_bytecode.pth"
+  local packages line="import sys; sys.dont_write_bytecode = False; sys.pycache_prefix = '$1/bytecode'"
+  packages=$("$1/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))') || return 1
+  [[ ! -f $packages/mortise_bytecode.pth || $(<"$packages/mortise_bytecode.pth") != "$line" ]] || return 0
+  echo "$line" >"$packages/mortise_bytecode.pth"
 }
 install_wheels() {
   local dir=$MORTISE_CACHE/$1
@@ -182,6 +184,11 @@ install_wheels() {
 }
 oracle_names() { grep -v '^#' tests/oracles_requirements.txt | tr '\n' ' '; }
 have_oracles() { have_wheels oracles; }
+use_oracles() {  # tells the tests where they are
+  have_oracles || return 0
+  keep_bytecode "$oracles_dir" || true
+  export MORTISE_ORACLES_PYTHON=$oracles_dir/bin/python
+}
 install_oracles() { install_wheels oracles; }
 
 # configure PRESET: runs cmake once, and again after the preset's file changed.

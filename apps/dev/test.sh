@@ -122,7 +122,7 @@ test_release() {
     say "WARNING: the oracles could not be installed (see $(log_file oracles)); the tests that need them are SKIPPED"
   fi
   stage_ends "waiting for the oracles"
-  if have_oracles; then export MORTISE_ORACLES_PYTHON=$oracles_dir/bin/python; fi
+  use_oracles
   [[ -n $quick ]] || build_ahead asan
   run_tests release
 }
@@ -182,7 +182,7 @@ test_only() {
     export GTEST_FILTER=$rest
     entries+="(\.$(escape "${rest%%.*}")|\.$(escape "$rest"))?"
   fi
-  if have_oracles; then export MORTISE_ORACLES_PYTHON=$oracles_dir/bin/python; fi
+  use_oracles
   case $preset in
     tsan) without_randomisation run_tests tsan -R "^$entries$" ;;
     *) ASAN_OPTIONS=detect_stack_use_after_return=1:strict_string_checks=1 UBSAN_OPTIONS=print_stacktrace=1 \

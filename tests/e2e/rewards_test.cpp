@@ -269,7 +269,7 @@ TEST(Rewards, ThePacksOfPythonAndHttpKeepTheRules) {
   const std::string score = "path=" + (dir / "score.py").string();
   check("python", score,
         "--timeout 120s --only '[!h]*' --only 'hygiene.[!c]*' --only 'hygiene.ch*' --only 'hygiene.ca*'");
-  EXPECT_THAT(check("python", score, "--timeout 40s --only hygiene.create_growth"),
+  EXPECT_THAT(check("python", score, "--timeout 15s --only hygiene.create_growth"),
               testing::AllOf(HasSubstr(limited), HasSubstr(wanted)));
   EXPECT_THAT(check("http", "backoff=0.01,url=" + service.url("/score"), "--timeout 120s"), Not(HasSubstr(wanted)));
   if (std::getenv("MORTISE_LONG") == nullptr) return;

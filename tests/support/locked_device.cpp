@@ -17,15 +17,17 @@
 
 #include <algorithm>
 #include <atomic>
-#include <map>
 #include <mutex>
+#include <unordered_map>
+#include <vector>
 
 namespace mortise::test {
 namespace {
 
 std::atomic<long> num_operators{0};
 
-// Allocations by address. They are unlocked together, and locked again when the last copy is done.
+// Allocations are parts of one reserved area, which is unlocked for a copy and locked again when the last copy is done: one
+// call of the kernel, however many tensors there are.
 class LockedMemory final : public c10::Allocator {
  public:
   static LockedMemory& instance() {
@@ -36,9 +38,15 @@ class LockedMemory final : public c10::Allocator {
   c10::DataPtr allocate(size_t bytes) override {
     const std::lock_guard lock(mutex_);
     const size_t size = (std::max<size_t>(bytes, 1) + 4095) / 4096 * 4096;
-    void* const data =
-        mmap(nullptr, size, num_open_ > 0 ? kOpen : PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    TORCH_CHECK(data != MAP_FAILED, "no memory for the locked device");
+    char* data = nullptr;
+    if (auto& free = free_[size]; !free.empty()) {
+      data = free.back();
+      free.pop_back();
+    } else {
+      TORCH_CHECK(used_ + size <= kReserved, "the locked device's memory is full");
+      data = area_ + used_;
+      used_ += size;
+    }
     sizes_[data] = size;
     return {data, data, &release, c10::Device(c10::kPrivateUse1, 0)};
   }
@@ -51,7 +59,7 @@ class LockedMemory final : public c10::Allocator {
 
   void open() {
     const std::lock_guard lock(mutex_);
-    if (num_open_++ == 0) protect(kOpen);
+    if (num_open_++ == 0) protect(PROT_READ | PROT_WRITE);
   }
   void close() {
     const std::lock_guard lock(mutex_);
@@ -59,22 +67,31 @@ class LockedMemory final : public c10::Allocator {
   }
 
  private:
-  static constexpr int kOpen = PROT_READ | PROT_WRITE;
+  static constexpr size_t kReserved = size_t{16} << 30;  // addresses; memory is taken page by page
 
+  LockedMemory()
+      : area_(static_cast<char*>(
+            mmap(nullptr, kReserved, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0))) {
+    TORCH_CHECK(area_ != MAP_FAILED, "no memory for the locked device");
+  }
   static void release(void* data) {
     LockedMemory& self = instance();
     const std::lock_guard lock(self.mutex_);
     const auto found = self.sizes_.find(data);
     if (found == self.sizes_.end()) return;
-    munmap(data, found->second);
+    madvise(data, found->second, MADV_DONTNEED);  // the next tensor there begins with zeros
+    self.free_[found->second].push_back(static_cast<char*>(data));
     self.sizes_.erase(found);
   }
   void protect(int rights) {
-    for (const auto& [data, size] : sizes_) mprotect(data, size, rights);
+    TORCH_CHECK(mprotect(area_, kReserved, rights) == 0, "the locked device cannot be locked");
   }
 
   std::mutex mutex_;
-  std::map<void*, size_t> sizes_;
+  char* area_;
+  size_t used_ = 0;
+  std::unordered_map<void*, size_t> sizes_;
+  std::unordered_map<size_t, std::vector<char*>> free_;  // by size
   int num_open_ = 0;
 };
 

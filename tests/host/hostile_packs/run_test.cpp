@@ -95,5 +95,15 @@ TEST_F(HostileRuns, LookingAtAPackRunsNothingOfIt) {
   EXPECT_FALSE(default_env().exists(task_.path() / "mark"));
 }
 
+// The program ends without the destructors of libtorch, but not without those of packs.
+TEST_F(HostileRuns, APackThatCrashesAtTheEndOfTheProcessFailsItsCheck) {
+  Misdeed at_the_end = misdeed_named("abort");
+  at_the_end.name = "abort_at_the_end";
+  ASSERT_EQ(build_pack(at_the_end, task_.path()), "");
+  const Outcome checked = task_.mortise("plugin check abort_at_the_end.so --only load.opens");
+  EXPECT_EQ(checked.code, 4) << checked.output;
+  EXPECT_THAT(checked.output, HasSubstr("CRASHED  load.opens (R14): the process ended by SIGABRT"));
+}
+
 }  // namespace
 }  // namespace mortise::test

@@ -7,6 +7,9 @@
 #include <ATen/ops/zeros_like.h>
 #include <gtest/gtest.h>
 
+#include <span>
+
+#include "drawn_once.h"
 #include "foundation/formats/safetensors.h"
 #include "optimizer_cases.h"
 #include "support/joined_state.h"
@@ -20,13 +23,15 @@ using test::on_ranks;
 using test::RuleCase;
 
 at::Tensor random_of(const std::vector<int64_t>& shape, uint64_t seed, at::ScalarType type) {
-  uint64_t random = 88172645463325252ULL ^ (seed << 20);  // xorshift: these are millions of numbers
-  const at::Tensor tensor = at::empty(shape, at::kDouble);
-  for (int64_t i = 0; i < tensor.numel(); ++i) {
-    random ^= random << 13, random ^= random >> 7, random ^= random << 17;
-    tensor.data_ptr<double>()[i] = 0.2 * (static_cast<double>(random >> 11) * 0x1p-53 - 0.5);
-  }
-  return tensor.to(type);
+  return test::drawn_once(shape, seed, type, [&] {
+    uint64_t random = 88172645463325252ULL ^ (seed << 20);  // xorshift: these are millions of numbers
+    const at::Tensor tensor = at::empty(shape, at::kDouble);
+    for (double& value : std::span(tensor.mutable_data_ptr<double>(), static_cast<size_t>(tensor.numel()))) {
+      random ^= random << 13, random ^= random >> 7, random ^= random << 17;
+      value = 0.2 * (static_cast<double>(random >> 11) * 0x1p-53 - 0.5);
+    }
+    return tensor.to(type);
+  });
 }
 
 // Parameters of every kind; one has more numbers than a block of shards.h, and one is a stack of matrices.

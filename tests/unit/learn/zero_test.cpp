@@ -7,7 +7,9 @@
 #include <cstring>
 #include <map>
 #include <numeric>
+#include <span>
 
+#include "drawn_once.h"
 #include "foundation/base/rng.h"
 #include "learn/optim/adamw.h"
 #include "support/joined_state.h"
@@ -91,16 +93,13 @@ TEST(Shards, FewTensorsLeaveRanksWithNothing) {
 }
 
 at::Tensor random_tensor(int64_t size, uint64_t seed, at::ScalarType type) {
-  RandomStream stream({seed, RandomPurpose::kTest, 0, 0, 0});
-  const at::Tensor tensor = at::empty({size}, type);
-  for (int64_t i = 0; i < size; ++i) {
-    const double value = stream.next_normal();
-    if (type == at::kDouble)
-      tensor.data_ptr<double>()[i] = value;
-    else
-      tensor.data_ptr<float>()[i] = static_cast<float>(value);
-  }
-  return tensor;
+  return test::drawn_once({size}, seed, type, [&] {
+    RandomStream stream({seed, RandomPurpose::kTest, 0, 0, 0});
+    const at::Tensor tensor = at::empty({size}, at::kDouble);
+    for (double& value : std::span(tensor.mutable_data_ptr<double>(), static_cast<size_t>(size)))
+      value = stream.next_normal();
+    return tensor.to(type);
+  });
 }
 
 // Two tensors of several blocks and a small one without decay, and the gradient of their next update.

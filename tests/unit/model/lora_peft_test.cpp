@@ -297,9 +297,12 @@ void train_as_peft(const std::vector<PeftCase>& all) {
   for (const PeftCase& one : all) compare_with_peft(one, make_setup(Family::kQwen2, one.tied));
 }
 
-TEST(LoraPeft, VariantsTrainAsInPeft) { train_as_peft(peft_cases()); }
-
-TEST(LoraPeft, ExpertsTrainAsInPeft) { train_as_peft(mixture_cases()); }
+// One Python for both: importing PEFT takes as long as all cases.
+TEST(LoraPeft, VariantsAndExpertsTrainAsInPeft) {
+  std::vector<PeftCase> all = peft_cases();
+  for (PeftCase& one : mixture_cases()) all.push_back(std::move(one));
+  train_as_peft(all);
+}
 
 }  // namespace
 }  // namespace mortise
