@@ -71,16 +71,14 @@ class RolloutTensorRules : ConfigRules {
   void check(bool learns) {
     const RolloutConfig& rollout = config_.rollout;
     if (rollout.tensor_model_parallel_size == 1) return;
-    const int64_t actor = config_.actor.tensor_model_parallel_size;
-    if (learns && actor != 1 && actor != rollout.tensor_model_parallel_size)
-      refuse("actor.tensor_model_parallel_size", fmt::format("is {}", actor), "set it to 1 or to the same number");
     if (rollout.multi_turn.enable)
       refuse("rollout.multi_turn.enable", "waits for an environment between turns", "set it to false");
-    if (rollout.over_sampling > 1) refuse("rollout.over_sampling", "samples rows in pieces", "set it to 1");
-    if (config_.trainer.steps_ahead() > 0) refuse("trainer.mode", "samples next to updates", "set it to sync");
     if (config_.model.dtype == ModelDtype::kBfloat16) {
       refuse("model.dtype", "rounds the matrices of the layers", "set it to float32 (rollout.dtype may be bfloat16)");
     }
+    if (!learns) return;
+    if (rollout.over_sampling > 1) refuse("rollout.over_sampling", "samples rows in pieces", "set it to 1");
+    if (config_.trainer.steps_ahead() > 0) refuse("trainer.mode", "samples next to updates", "set it to sync");
   }
 
  private:

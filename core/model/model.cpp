@@ -246,8 +246,12 @@ void Model::split_layers(const std::shared_ptr<TensorRanks>& ranks, bool copies)
 }
 
 std::shared_ptr<const ModelPart> Model::part_of_layers(const std::shared_ptr<TensorRanks>& ranks) const {
-  if (tensor_ != nullptr) return tensor_;
+  if (has_part_of(ranks.get())) return tensor_;
   return std::make_shared<ModelPart>(config_, ParameterStore{weights_, leaves_, parameters_}, ranks, /*copies=*/true);
+}
+
+bool Model::has_part_of(const TensorRanks* ranks) const {
+  return ranks != nullptr && tensor_ != nullptr && tensor_->ranks()->size() == ranks->size();
 }
 
 bool Model::is_whole() const {

@@ -138,10 +138,13 @@ class Model {
   // Passes are collectives of the ranks. After parameters were frozen. For a model without gate and rounded matrices, with
   // a plain adapter or none.
   void split_layers(const std::shared_ptr<TensorRanks>& ranks);
-  // Its part of them; if this rank has whole layers, a copy that `ranks` cut alike. Those numbers do not follow the model.
+  // Its part of them. If this rank has whole layers, or parts for other groups, a copy that `ranks` cut alike, for which all
+  // weights need memory. Those numbers do not follow the model.
   [[nodiscard]] std::shared_ptr<const ModelPart> part_of_layers(const std::shared_ptr<TensorRanks>& ranks) const;
   // Null: this rank has whole layers.
   [[nodiscard]] ModelPart* model_part() const { return tensor_.get(); }
+  // Does this rank have its part of the layers for groups like these? Null: no group.
+  [[nodiscard]] bool has_part_of(const TensorRanks* ranks) const;
   // Do all weights have memory here?
   [[nodiscard]] bool is_whole() const;
   // Shapes of the layers in this rank's passes.

@@ -64,6 +64,8 @@ TEST_P(SampledTogether, Float64RunsAreEqualToRounding) {
   expect_numbers_of_one_process(GetParam(), tensor_mesh(1),
                                 {{"tp_2", 4, sampling_mesh(2, 2)},
                                  {"tp_4", 4, sampling_mesh(4, 4)},
+                                 {"smaller_groups", 4, sampling_mesh(2, 4)},
+                                 {"larger_groups", 4, sampling_mesh(4, 2)},
                                  {"whole_layers", 4, sampling_mesh(2)},
                                  {"zero_3", 2, zero}});
 }
@@ -121,6 +123,33 @@ TEST(SampledTogetherRun, AValidationAloneSamplesTogether) {
   numbers_of(1, "alone", {});
   numbers_of(2, "together", sampling_mesh(2, 2));
   expect_near_rows(task.path() / "together", task.path() / "alone", "metrics.jsonl", 1e-11);
+  // Settings of updates that cannot be used with groups, or not with ranks, have no meaning here.
+  for (const std::string setting :
+       {"actor.tensor_model_parallel_size=4", "trainer.mode=one_step_off", "ranks.zero_stage=3", "ref.offload=file"}) {
+    SCOPED_TRACE(setting);
+    const std::string out = setting.substr(setting.find('=') + 1);
+    numbers_of(4, out, joined(sampling_mesh(2, 4), {setting}));
+    expect_near_rows(task.path() / out, task.path() / "alone", "metrics.jsonl", 1e-11);
+  }
+}
+
+TEST(SampledTogetherRun, EvalOnRanksSamplesTogether) {
+  const TinyTask task;
+  const auto numbers_of = [&](int num_ranks, const std::vector<std::string>& mesh) {
+    const Outcome outcome = launch(task, num_ranks, "eval", "out",
+                                   joined(mesh, {"model.dtype=float64", "data.val_files=data/train.jsonl",
+                                                 "rollout.val_kwargs.do_sample=true", "--json"}));
+    EXPECT_EQ(outcome.code, 0) << outcome.output;
+    return parse_json(outcome.output.substr(outcome.output.find('{')), "eval").value();
+  };
+  const Json alone = numbers_of(1, {});
+  for (const auto& mesh : {sampling_mesh(2), sampling_mesh(2, 4), sampling_mesh(4)}) {
+    const Json together = numbers_of(4, mesh);
+    EXPECT_EQ(together.at("num_rows"), alone.at("num_rows"));
+    for (const auto& [name, value] : alone.items()) {
+      if (name.starts_with("val-core/")) EXPECT_NEAR(together.at(name).get<double>(), value.get<double>(), 1e-11);
+    }
+  }
 }
 
 TEST(SampledTogetherRun, WhatCannotBeSharedIsRefusedByName) {
@@ -128,8 +157,8 @@ TEST(SampledTogetherRun, WhatCannotBeSharedIsRefusedByName) {
   const std::string key = "rollout.tensor_model_parallel_size";
   expect_refused(task, 1, {key + "=2"}, "'" + key + "' is 2, but 1 rank cannot form groups of 2");
   expect_refused(task, 3, {key + "=3"}, "'" + key + "' is 3, but the 4 query heads, 2 key-value heads and ");
-  for (const std::string setting : {"actor.tensor_model_parallel_size=4", "rollout.name=replay", "model.dtype=bfloat16",
-                                    "rollout.over_sampling=1.5", "trainer.mode=one_step_off"}) {
+  for (const std::string setting :
+       {"rollout.name=replay", "model.dtype=bfloat16", "rollout.over_sampling=1.5", "trainer.mode=one_step_off"}) {
     SCOPED_TRACE(setting);
     expect_refused(task, 1, {key + "=2", setting}, "cannot be used with " + key + " = 2");
     expect_refused(task, 1, {key + "=2", setting}, "'" + setting.substr(0, setting.find('=')) + "'");
@@ -154,6 +183,9 @@ TEST(SampledTogetherRun, TheDryRunShowsTheGroups) {
   EXPECT_LT(bytes(together, "rollout_weights"), bytes(alone, "rollout_weights"));
   EXPECT_EQ(bytes(together, "whole_weights_in_rollout"), 0);
   EXPECT_GT(bytes(alone, "whole_weights_in_rollout"), 0);
+  const Json larger = numbers(4, 2);
+  EXPECT_GT(bytes(larger, "whole_weights_in_rollout"), 0) << "other groups gather all layers";
+  EXPECT_GT(larger.at("ranks").at("weight_bytes_sent_per_step").get<int64_t>(), 0);
 }
 
 TEST(SampledTogetherRun, ARankThatIsKilledIsNamed) { expect_killed_rank_is_named(sampling_mesh(2, 2)); }

@@ -125,7 +125,8 @@ Result<> meet_ranks(Communicator& ranks, const LoadedConfig& loaded, RunKind kin
       ranks, "comparing the settings", config_to_toml(loaded),
       {ErrorKind::kConfig, "the settings", loaded.file, "start all ranks with the same file and settings"}));
   // What the ranks of a group compute alike has to stay the same.
-  const bool shares_layers = loaded.config.actor.tensor_model_parallel_size > 1 && kind != RunKind::kEval;
+  const bool learns = kind != RunKind::kEval && !loaded.config.trainer.val_only;
+  const bool shares_layers = loaded.config.actor.tensor_model_parallel_size > 1 && learns;
   if (!loaded.config.trainer.deterministic && !shares_layers) return {};
   const char* const key = shares_layers ? "actor.tensor_model_parallel_size" : "trainer.deterministic";
   return check_same_on_ranks(ranks, "comparing the settings", std::to_string(at::get_num_threads()),

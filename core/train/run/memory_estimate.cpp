@@ -267,8 +267,8 @@ void share_layers(const ModelConfig& model, const UnitBytes& units, const Traine
   if (num_ranks == 1) return;
   const double others = numbers_of_others(model, num_ranks),
                element = static_cast<double>(num_bytes(config.model.dtype));
-  // Ranks that sample together do so with their parts.
-  const bool samples_whole = config.rollout.tensor_model_parallel_size == 1;
+  // Ranks that sample together do so with their parts, if the groups are the same.
+  const bool samples_whole = config.rollout.tensor_model_parallel_size != num_ranks;
   if (samples_whole) memory.whole = units.layers;
   if (config.model.trains_adapter()) {  // the matrices that it changes are there merged, too
     const double merged =
@@ -294,7 +294,7 @@ void share_memory(const ModelConfig& model, const UnitBytes& units, const Traine
   share_states(config, num_ranks, critic, memory);
   share_weights(units, trained.units, config, has_lora, num_ranks, critic, memory);
   const int64_t num_samplers = config.rollout.tensor_model_parallel_size;
-  const bool has_part = config.actor.tensor_model_parallel_size > 1 && !config.trainer.val_only;
+  const bool has_part = config.actor.tensor_model_parallel_size == num_samplers && !config.trainer.val_only;
   if (num_samplers > 1 && !has_part) {  // a copy of its part, until the generator has its own
     const double numbers = static_cast<double>(model.num_parameters()) - numbers_of_others(model, num_samplers);
     memory.whole += numbers * static_cast<double>(num_bytes(config.model.dtype)) - units.ends;

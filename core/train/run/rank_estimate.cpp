@@ -112,7 +112,7 @@ RankEstimate estimate_ranks(const RunConfig& config, const ModelConfig& model, c
     if (config.model.trains_adapter())  // each has a term of it
       out.tensor_bytes +=
           2.0 * trained_bytes * static_cast<double>(out.tensor_size - 1) / static_cast<double>(out.tensor_size);
-    if (out.rollout_size == 1) out.step_weight_bytes = split_weight_bytes(units, out);
+    if (out.rollout_size != out.tensor_size) out.step_weight_bytes = split_weight_bytes(units, out);
     if (config.model.trains_adapter()) out.step_weight_bytes *= 2.0;  // the base, and at most as much merged
   } else if (config.ranks.zero_stage == 0) {
     out.gradient_bytes = 2.0 * trained_bytes * share;  // all_reduce

@@ -181,12 +181,13 @@ void split_layers(const RunConfig& config, Communicator& ranks, Model& model) {
 std::shared_ptr<TensorRanks> rollout_ranks(const RunConfig& config, Communicator& ranks, const Model& policy) {
   const auto size = static_cast<int>(config.rollout.tensor_model_parallel_size);
   if (size == 1) return nullptr;
-  if (const ModelPart* const part = policy.model_part(); part != nullptr) return part->ranks();
-  return std::make_shared<TensorGroup>(ranks, size);
+  auto group = std::make_shared<TensorGroup>(ranks, size);
+  return policy.has_part_of(group.get()) ? policy.model_part()->ranks() : group;
 }
 
 Result<WholeWeights> weights_to_sample(const RunConfig& config, const Model& policy) {
-  const bool has_part = config.rollout.tensor_model_parallel_size > 1 && policy.model_part() != nullptr;
+  const ModelPart* const part = policy.model_part();
+  const bool has_part = part != nullptr && part->ranks()->size() == config.rollout.tensor_model_parallel_size;
   return WholeWeights::gather({has_part ? nullptr : &policy});
 }
 

@@ -48,7 +48,7 @@ void split_layers(const RunConfig& config, Communicator& ranks, Model& model);
 // Those that sample the same rows together (rollout.tensor_model_parallel_size); null: each rank samples alone.
 std::shared_ptr<TensorRanks> rollout_ranks(const RunConfig& config, Communicator& ranks, const Model& policy);
 // What rollouts and validations need in memory while they run: all weights of the policy, unless ranks sample together
-// with the parts that they have in updates.
+// with the parts that they have in updates: in the same groups.
 Result<WholeWeights> weights_to_sample(const RunConfig& config, const Model& policy);
 ScheduleOptions schedule_options(const OptimConfig& optim, int64_t total_steps, int64_t updates_per_step);
 
