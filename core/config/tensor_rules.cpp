@@ -20,9 +20,8 @@ class TensorRules : ConfigRules {
   void check() {
     if (config_.actor.tensor_model_parallel_size == 1) return;
     const int64_t stage = config_.ranks.zero_stage;
-    if (stage == 3) refuse("ranks.zero_stage", "spreads the weights", "set it to 2 or less");
-    if (stage > 0 && config_.model.trains_adapter())
-      refuse("ranks.zero_stage", "spreads the training state of an adapter", "set it to 0");
+    if (stage == 3 && config_.model.trains_adapter())
+      refuse("ranks.zero_stage", "spreads the base of an adapter", "set it to 2 or less");
     check_numbers();
     if (config_.model.lora_rank > 0 && !config_.model.lora_adapter_path) check_adapter();
     if (config_.trainer.steps_ahead() > 0)

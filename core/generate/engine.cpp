@@ -224,7 +224,7 @@ Result<> GenerateEngine::check(const GenerateRequest& request) const {
 
 // All of the layers, or this rank's part if the ranks sample together.
 bool GenerateEngine::has_weights() const {
-  return model_.is_whole() || model_.has_part_of(options_.ranks.get());
+  return model_.is_whole() || (model_.has_own_weights() && model_.has_part_of(options_.ranks.get()));
 }
 
 Result<uint64_t> GenerateEngine::submit(std::span<const GenerateRequest> requests) {

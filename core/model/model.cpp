@@ -122,6 +122,7 @@ at::Tensor Model::forward_hidden(const PackedBatch& batch, const ForwardOptions&
   ForwardOptions own = options;
   if (tensor_ != nullptr && !tensor_->is_whole()) {
     own.tensor = tensor_->ranks();
+    own.gate = gate_;
     return decoder_forward(tensor_->config(), tensor_->weights(), tensor_->leaves(), batch, own);
   }
   if (gate_ != nullptr) own.gate = gate_;
@@ -255,7 +256,7 @@ bool Model::has_part_of(const TensorRanks* ranks) const {
 }
 
 bool Model::is_whole() const {
-  return (gate_ == nullptr || gate_->is_whole()) && (tensor_ == nullptr || tensor_->is_whole());
+  return has_own_weights() && (tensor_ == nullptr || tensor_->is_whole());
 }
 
 Model Model::base_view() const {

@@ -200,22 +200,41 @@ TEST(TensorParallelRun, StatesThatAreSharedGiveTheSameNumbers) {
   expect_numbers_of_one_process({"zero", "train", {"actor.optim.optimizer=lion"}}, tensor_mesh(1),
                                 {{"zero_1", 4, zero(1, tensor_mesh(2))},
                                  {"zero_2", 4, zero(2, tensor_mesh(2))},
-                                 {"zero_2_sp_2", 4, zero(2, tensor_mesh(2, 2))}});
+                                 {"zero_2_sp_2", 4, zero(2, tensor_mesh(2, 2))},
+                                 {"zero_3", 4, zero(3, tensor_mesh(2))},
+                                 {"zero_3_of_one_group", 2, zero(3, tensor_mesh(2))}});
+  // With a validation and a reference. Rollouts gather all layers, or the ranks sample with their parts.
+  expect_numbers_of_one_process({"zero_3",
+                                 "train",
+                                 {"actor.use_kl_loss=true", "trainer.test_freq=1", "data.val_files=data/train.jsonl",
+                                  "data.val_max_samples=4"}},
+                                tensor_mesh(1),
+                                {{"zero_3", 4, zero(3, tensor_mesh(2))},
+                                 {"together", 4, zero(3, sampling_mesh(2, 2))},
+                                 {"larger_groups", 4, zero(3, sampling_mesh(4, 2))}});
+  // An adapter is whole on every rank of a group, and its state is shared by the groups.
+  expect_numbers_of_one_process({"lora", "train", {"model.lora_rank=2", "actor.use_kl_loss=true"}}, tensor_mesh(1),
+                                {{"zero_1", 4, zero(1, tensor_mesh(2))},
+                                 {"zero_2", 4, zero(2, tensor_mesh(2))},
+                                 {"zero_2_of_one_group", 2, zero(2, tensor_mesh(2))}});
   expect_bits_of_one_group(zero(2, tensor_mesh(2)));
+  expect_bits_of_one_group(zero(3, tensor_mesh(2)));
 }
 
 // 2 x 2 ranks, then one process, then 1 x 4, then ZeRO, then both, then one process. With a huggingface/ that is rounded,
 // the exact weights are in the state too.
 TEST(TensorParallelRun, ResumesWithAnotherMesh) {
-  for (const std::string save_dtype : {"train", "bfloat16"}) {
-    SCOPED_TRACE(save_dtype);
+  for (const std::string setting : {"trainer.save_dtype=train", "trainer.save_dtype=bfloat16", "model.lora_rank=2"}) {
+    SCOPED_TRACE(setting);
     const TinyTask task;
-    const std::vector<std::string> settings{"model.dtype=float64", "trainer.save_dtype=" + save_dtype};
+    const std::vector<std::string> settings{"model.dtype=float64", setting};
+    const bool has_adapter = setting.starts_with("model.lora");
     ASSERT_EQ(launch(task, 1, "train", "straight", until(6, joined(settings, tensor_mesh(1)))).code, 0);
     for (const auto& [step, num_ranks, size] :
          std::vector<std::tuple<int64_t, int, int>>{{1, 4, 2}, {2, 1, 1}, {3, 4, 4}, {4, 2, 1}, {5, 4, 2}, {6, 1, 1}}) {
       std::vector<std::string> all = joined(settings, tensor_mesh(size));
-      if (step == 4 || step == 5) all.emplace_back("ranks.zero_stage=" + std::to_string(step - 3));
+      const int64_t stage = step < 4 || step == 6 ? 0 : has_adapter ? step - 3 : 2 * step - 7;  // 1 and 2, or 1 and 3
+      all.emplace_back("ranks.zero_stage=" + std::to_string(stage));
       const Outcome part = launch(task, num_ranks, "train", "out", until(step, all));
       ASSERT_EQ(part.code, 0) << part.output;
     }
@@ -231,7 +250,7 @@ TEST(TensorParallelRun, WhatCannotBeSharedIsRefusedByName) {
   refused(1, tensor_mesh(2), "'actor.tensor_model_parallel_size' is 2, but 1 rank cannot form groups of 2");
   refused(3, tensor_mesh(3), "'actor.tensor_model_parallel_size' is 3, but the 4 query heads, 2 key-value heads and ");
   for (const std::string setting :
-       {"ranks.zero_stage=3", "model.dtype=bfloat16", "actor.optim.optimizer=muon", "actor.optim.optimizer=adamw_8bit",
+       {"model.dtype=bfloat16", "actor.optim.optimizer=muon", "actor.optim.optimizer=adamw_8bit",
         "actor.optim.offload=file", "ref.offload=file", "ref.sync_steps=1", "trainer.mode=one_step_off"}) {
     SCOPED_TRACE(setting);
     refused(1, joined(tensor_mesh(2), {setting}), "cannot be used with actor.tensor_model_parallel_size = 2 yet");
@@ -242,6 +261,8 @@ TEST(TensorParallelRun, WhatCannotBeSharedIsRefusedByName) {
         "model.modules_to_save=[lm_head]", "model.lora_bias=all", "model.target_parameters=[mlp.experts.down_proj]"})
     refused(1, joined(tensor_mesh(2), {"model.lora_rank=2", setting}),
             "'" + setting.substr(0, setting.find('=')) + "'");
+  refused(1, joined(tensor_mesh(2), {"model.lora_rank=2", "ranks.zero_stage=3"}),
+          "'ranks.zero_stage' spreads the base of an adapter");
   // The same of an adapter that is continued: its file says enough, and no weights are read.
   for (const std::string field : {R"("lora_dropout": 0.1)", R"("use_dora": true)", R"("bias": "all")",
                                   R"("target_parameters": ["mlp.experts.down_proj"])"}) {

@@ -77,20 +77,31 @@ void share_states(const RunConfig& config, int num_ranks, const CriticBytes& cri
   memory.gradients = memory.gradients / with_same_part + std::max(0.0, memory.gradients - memory.activations);
 }
 
+// The same units if a rank has this share of the numbers of each layer.
+UnitBytes units_of_part(UnitBytes units, double share) {
+  units.all -= units.layers * (1.0 - share);
+  units.layers *= share;
+  units.layer *= share;
+  return units;
+}
+
 // The same for stage 3. A pass has two layers at a time, one of which travels, or the embedding or the head. A layer's
-// gradient goes to its owners when it is complete; those of embedding and head do when the pass ends.
-void share_weights(const UnitBytes& units, const UnitBytes& trained, const RunConfig& config, bool has_lora,
-                   int num_ranks, const CriticBytes& critic, MemoryEstimate& memory) {
+// gradient goes to its owners when it is complete; those of embedding and head do when the pass ends. `units` and `trained`
+// are those of a rank's part, if ranks share the layers. `whole_layers`: those that a rollout gathers then.
+void share_weights(const UnitBytes& units, const UnitBytes& trained, double whole_layers, const RunConfig& config,
+                   bool has_lora, int num_ranks, const CriticBytes& critic, MemoryEstimate& memory) {
   if (config.ranks.zero_stage < 3) return;
-  const double others = units.all * (1.0 - 1.0 / num_ranks);
-  const double merged = has_lora ? memory.weights - units.all : 0.0;  // an adapter's, and what merged matrices take
-  memory.whole = units.all + merged;
-  memory.weights = units.all / num_ranks;
-  memory.gathered = std::max(2.0 * units.layer, units.largest_end);
-  if (memory.reference > 0) memory.reference -= others;
   memory.critic -= critic.matrices * (1.0 - 1.0 / num_ranks) + critic.merged;  // its adapter, norms and head stay
+  const int64_t num_parts = config.trainer.val_only ? 1 : config.actor.tensor_model_parallel_size;
+  const double num_owners = static_cast<double>(num_ranks) / static_cast<double>(num_parts);
+  if (num_owners == 1) return;  // no other rank has the same part
+  const double merged = has_lora ? memory.weights - units.all : 0.0;  // an adapter's, and what merged matrices take
+  memory.whole = units.all + whole_layers + merged;
+  memory.weights = units.all / num_owners;
+  memory.gathered = std::max(2.0 * units.layer, units.largest_end);
+  if (memory.reference > 0) memory.reference -= units.all * (1.0 - 1.0 / num_owners);
   if (has_lora || config.trainer.deterministic) return;
-  memory.gradients = trained.all / num_ranks + trained.ends + trained.layer;
+  memory.gradients = trained.all / num_owners + trained.ends + trained.layer;
 }
 
 }  // namespace
@@ -292,7 +303,12 @@ void share_memory(const ModelConfig& model, const UnitBytes& units, const Traine
   if (num_ranks == 1) return;
   if (!config.trainer.val_only) share_layers(model, units, trained, config, memory);
   share_states(config, num_ranks, critic, memory);
-  share_weights(units, trained.units, config, has_lora, num_ranks, critic, memory);
+  const int64_t num_parts = config.trainer.val_only ? 1 : config.actor.tensor_model_parallel_size;
+  const double of_others = numbers_of_others(model, num_parts) * static_cast<double>(num_bytes(config.model.dtype));
+  const double share = 1.0 - of_others / units.layers;
+  const bool gathers_layers = num_parts > 1 && config.rollout.tensor_model_parallel_size != num_parts;
+  share_weights(units_of_part(units, share), units_of_part(trained.units, share), gathers_layers ? units.layers : 0.0,
+                config, has_lora, num_ranks, critic, memory);
   const int64_t num_samplers = config.rollout.tensor_model_parallel_size;
   const bool has_part = config.actor.tensor_model_parallel_size == num_samplers && !config.trainer.val_only;
   if (num_samplers > 1 && !has_part) {  // a copy of its part, until the generator has its own

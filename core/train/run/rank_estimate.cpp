@@ -103,7 +103,7 @@ RankEstimate estimate_ranks(const RunConfig& config, const ModelConfig& model, c
   if (out.tensor_size > 1) {
     const double same = static_cast<double>(num_ranks) / static_cast<double>(out.tensor_size);
     // all_reduce of those with the same part, or to the owners of it
-    const bool after_each_pass = config.ranks.zero_stage == 2 && !config.trainer.deterministic;
+    const bool after_each_pass = config.ranks.zero_stage >= 2 && !config.trainer.deterministic;
     const double sent = config.ranks.zero_stage == 0 ? 2.0
                         : after_each_pass            ? static_cast<double>(passes_of_rank)
                                                      : 1.0;
@@ -123,12 +123,16 @@ RankEstimate estimate_ranks(const RunConfig& config, const ModelConfig& model, c
   }
   if (config.ranks.zero_stage == 3) {
     const auto rounds = static_cast<double>(passes_of_rank);
+    // Of split layers, a rank gathers its part from those that have the same one.
+    const double others = numbers_of_others(model, out.tensor_size) * static_cast<double>(num_bytes(config.model.dtype));
+    const double same = static_cast<double>(num_ranks) / static_cast<double>(out.tensor_size);
+    const double of_same = (same - 1.0) / same, all = units.all - others, layers = units.layers - others;
     const bool has_reference = config.actor.use_kl_loss || config.algorithm.use_kl_in_reward;
     // Forward needs all parts, backward the layers. A step also samples, and has a pass for the old log-probs and one
     // of the reference.
-    out.weight_bytes = share * rounds * (units.all + units.layers);
-    out.step_weight_bytes =
-        share * units.all * (1.0 + rounds * static_cast<double>(plan.updates_per_step) * (has_reference ? 2.0 : 1.0));
+    out.weight_bytes = of_same * rounds * (all + layers);
+    out.step_weight_bytes +=
+        of_same * all * (1.0 + rounds * static_cast<double>(plan.updates_per_step) * (has_reference ? 2.0 : 1.0));
   }
   // Each token: 8 bytes for its id, about as many of text, and 4 each for the sampler's, the old and the reference's
   // log-prob. Every other rank gets them.

@@ -151,12 +151,19 @@ Optimizer make_optimizer(Model& model, const OptimConfig& optim, const Parameter
 
 Result<Communicator*> ranks_of_part(const RunConfig& config, Communicator& ranks, const Model& model) {
   if (model.model_part() == nullptr || config.ranks.zero_stage == 0) return &ranks;
-  return ranks.strided(model.model_part()->ranks()->size());
+  Communicator* const same = TRY(ranks.strided(model.model_part()->ranks()->size()));
+  return same->size() == 1 && model.trains_lora() ? &ranks : same;
 }
 
 ZeroOptions zero_options(const RunConfig& config, Communicator& ranks, const Model& model) {
-  if (model.trains_lora()) return {&ranks, config.ranks.zero_stage};
-  return {&ranks, config.ranks.zero_stage, shards_of(model), model.model_part()};
+  const ModelPart* const part = model.model_part();
+  if (!model.trains_lora()) return {&ranks, config.ranks.zero_stage, shards_of(model), part};
+  ZeroOptions zero{&ranks, config.ranks.zero_stage};
+  if (part == nullptr) return zero;
+  // Every rank of a group has the whole adapter. One group alone shares nothing.
+  if (part->ranks()->num_groups() == 1) zero.stage = 0;
+  zero.saves = part->ranks()->rank() == 0;
+  return zero;
 }
 
 bool spreads_weights(const RunConfig& config, const Communicator& ranks) {
@@ -165,7 +172,8 @@ bool spreads_weights(const RunConfig& config, const Communicator& ranks) {
 
 void spread_weights(const RunConfig& config, Communicator& ranks, const OptimConfig& optim, Model& model) {
   if (!spreads_weights(config, ranks)) return;
-  const bool whole = !model.trains_lora() && update_rule(optim)->needs_whole_parameters();
+  const bool whole =
+      model.model_part() != nullptr || (!model.trains_lora() && update_rule(optim)->needs_whole_parameters());
   WeightShards::spread(model, ranks, whole ? ShardCut::kTensors : ShardCut::kBlocks);
 }
 
@@ -188,7 +196,7 @@ std::shared_ptr<TensorRanks> rollout_ranks(const RunConfig& config, Communicator
 Result<WholeWeights> weights_to_sample(const RunConfig& config, const Model& policy) {
   const ModelPart* const part = policy.model_part();
   const bool has_part = part != nullptr && part->ranks()->size() == config.rollout.tensor_model_parallel_size;
-  return WholeWeights::gather({has_part ? nullptr : &policy});
+  return WholeWeights::gather({&policy}, {}, has_part ? GatheredLayers::kOwnPart : GatheredLayers::kWhole);
 }
 
 ScheduleOptions schedule_options(const OptimConfig& optim, int64_t total_steps, int64_t updates_per_step) {

@@ -305,11 +305,10 @@ RunKey run_key(const RunConfig& config) {
 // What the run reads, as hashes. Weights are whole while they are hashed; split layers are gathered matrix by matrix.
 Result<> load_inputs(RunParts& parts) {
   const PolicyParts& policy = parts.policy;
-  const bool gathers = policy.model->model_part() == nullptr;
   const bool hashes_critic = parts.critic != nullptr && parts.critic->model.trains_lora();
   const auto whole =
-      TRY(WholeWeights::gather({gathers ? &*policy.model : nullptr, gathers ? reference_of(policy) : nullptr,
-                                hashes_critic ? &parts.critic->model : nullptr}));
+      TRY(WholeWeights::gather({&*policy.model, reference_of(policy), hashes_critic ? &parts.critic->model : nullptr}, {},
+                               GatheredLayers::kOwnPart));
   parts.saved.inputs = TRY(make_inputs(parts.run, *parts.registry, policy, parts.data, parts.critic.get()));
   return parts.saved.stateful.add(parts.saved.inputs);
 }

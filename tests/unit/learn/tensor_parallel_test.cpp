@@ -24,8 +24,9 @@ Mesh tensor_mesh(int num_ranks, int tensor_size, int sequence_size = 1) {
 // The model has four heads and two key-value heads: groups of four repeat them.
 const std::vector<Mesh> kMeshes{tensor_mesh(2, 2), tensor_mesh(4, 4), tensor_mesh(4, 2), tensor_mesh(4, 2, 2)};
 
-// Ranks with the same part share the optimizer's state, and with stage 2 the gradients.
-const std::vector<Mesh> kZeroMeshes{{4, 1, 1, 2}, {4, 1, 2, 2}, {8, 1, 2, 4}, {4, 2, 2, 2}};
+// Ranks with the same part share the optimizer's state, with stage 2 the gradients, and with stage 3 the weights.
+const std::vector<Mesh> kZeroMeshes{{4, 1, 1, 2}, {4, 1, 2, 2}, {8, 1, 2, 4}, {4, 2, 2, 2},
+                                    {4, 1, 3, 2}, {6, 1, 3, 2}, {8, 1, 3, 4}, {4, 2, 3, 2}};
 
 TEST(TensorParallel, Float64UpdatesWithZeroAreEqualTo1e12) { expect_float64_updates_of_one_rank(kZeroMeshes); }
 
@@ -37,7 +38,7 @@ TEST(TensorParallel, Float32GradientsAreEqualTo1e6) { expect_float32_gradients_o
 TEST(TensorParallel, DeterministicUpdatesAreEqualToTheBit) {
   for (const Case& one : cases()) {
     expect_same_bits(one, "float32", tensor_mesh(2, 2),
-                     {tensor_mesh(6, 2), tensor_mesh(4, 2), {4, 1, 1, 2}, {6, 1, 2, 2}});
+                     {tensor_mesh(6, 2), tensor_mesh(4, 2), {4, 1, 1, 2}, {6, 1, 2, 2}, {4, 1, 3, 2}});
     expect_same_bits(one, "float32", tensor_mesh(4, 2, 2), {tensor_mesh(8, 2, 2), {8, 2, 2, 2}});
   }
 }
@@ -297,7 +298,7 @@ TEST(TensorParallel, SavedStatesDoNotDependOnTheMesh) {
     }
   };
   std::vector<Mesh> meshes = kMeshes;
-  meshes.insert(meshes.end(), {{4, 1, 1, 2}, {8, 1, 2, 4}});
+  meshes.insert(meshes.end(), {{4, 1, 1, 2}, {8, 1, 2, 4}, {4, 1, 3, 2}});
   for (const Mesh& mesh : meshes) {
     SCOPED_TRACE(name_of(mesh));
     test::JoinedState joined, continued;
