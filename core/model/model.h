@@ -135,8 +135,8 @@ class Model {
   // Null: all weights are in memory.
   [[nodiscard]] WeightGate* gate() const { return gate_.get(); }
   // Tensor parallel: this rank has its part of the layers from now on (weights/model_part.h), which training changes.
-  // Passes are collectives of the ranks. After parameters were frozen, and before use_gate(). For a model without rounded
-  // matrices, with a plain adapter or none.
+  // Passes are collectives of the ranks. After parameters were frozen, and before use_gate(). For a model with masters, and
+  // with a plain adapter or none; not with an adapter and bfloat16 matrices.
   void split_layers(const std::shared_ptr<TensorRanks>& ranks);
   // Its part of them. If this rank has whole layers, or parts for other groups, a copy that `ranks` cut alike, for which all
   // weights need memory. Those numbers do not follow the model.

@@ -102,6 +102,7 @@ Result<> ModelState::load_state(StateReader& reader) {
     for (size_t i = 0; i < part->parameters().size(); ++i)
       TRY(read_part(reader, part->parameters()[i].name, *part, i, part->parameters()[i].tensor.detach()));
     if (spread != nullptr) spread->take_changes();
+    model_->weights_changed();
     return {};
   }
   for (const NamedParameter& parameter : trained_numbers(*model_)) {

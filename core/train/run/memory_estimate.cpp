@@ -27,6 +27,13 @@ int64_t recorded_length(const RunConfig& config) {
 
 namespace {
 
+// Bytes for each number of the layers' matrices.
+double element_of_layers(ModelDtype dtype, WeightCopies copies) {
+  const auto element = static_cast<double>(num_bytes(dtype));
+  if (dtype != ModelDtype::kBfloat16) return element;
+  return copies == WeightCopies::kMasters ? element + 2.0 : 2.0;
+}
+
 NumberSizes number_sizes(ModelDtype dtype) { return {num_bytes(dtype), num_product_bytes(dtype)}; }
 
 // Bytes that the layers keep for backward in a pass over so many tokens.
@@ -204,10 +211,11 @@ MemoryEstimate estimate_memory(const ModelConfig& model, const std::optional<Lor
   bytes.head = head_pass_bytes(model, config, tokens);
   // The generator's own copy of the matrices: with ranks that sample together, of this rank's part.
   const int64_t num_samplers = config.rollout.tensor_model_parallel_size;
-  const double of_others = numbers_of_others(model, num_samplers);
+  const double of_others = numbers_of_others(model, num_samplers) * element_of_layers(dtype, WeightCopies::kNoMasters);
   if (!by_operators && dtype != ModelDtype::kFloat64 && config.rollout.kernels != DecodeKernels::kPlain)
     bytes.rollout =
-        config.rollout.dtype == DecodeDtype::kBfloat16 ? (parameters - of_others) * 2.0 : frozen - of_others * element;
+        config.rollout.dtype == DecodeDtype::kBfloat16 ? (parameters - numbers_of_others(model, num_samplers)) * 2.0
+                                                       : frozen - of_others;
   if (config.trainer.steps_ahead() > 0) bytes.rollout += frozen;  // what samples
   const auto rows = static_cast<double>(std::min(config.rollout.max_num_seqs, plan.rows_per_step));
   const ModelConfig sampler = num_samplers == 1 ? model : split_config(model, num_samplers);
@@ -276,11 +284,12 @@ void share_layers(const ModelConfig& model, const UnitBytes& units, const Traine
                   MemoryEstimate& memory) {
   const int64_t num_ranks = config.actor.tensor_model_parallel_size;
   if (num_ranks == 1) return;
-  const double others = numbers_of_others(model, num_ranks),
-               element = static_cast<double>(num_bytes(config.model.dtype));
+  const ModelDtype dtype = config.model.dtype;
+  const double others = numbers_of_others(model, num_ranks), element = static_cast<double>(num_bytes(dtype));
+  const double own_element = element_of_layers(dtype, WeightCopies::kMasters);
   // Ranks that sample together do so with their parts, if the groups are the same.
   const bool samples_whole = config.rollout.tensor_model_parallel_size != num_ranks;
-  if (samples_whole) memory.whole = units.layers;
+  if (samples_whole) memory.whole = units.layers * own_element / element;
   if (config.model.trains_adapter()) {  // the matrices that it changes are there merged, too
     const double merged =
         std::max(0.0, memory.weights - (static_cast<double>(model.num_parameters()) + trained.numbers) * element);
@@ -289,10 +298,10 @@ void share_layers(const ModelConfig& model, const UnitBytes& units, const Traine
     return;
   }
   const double trained_others = others * trained.units.layers / units.layers;  // the rest is frozen
-  memory.weights -= others * element;
+  memory.weights -= others * own_element;
   memory.gradients -= trained_others * element;
   memory.moments -= trained_others * trained.moments / trained.numbers;
-  if (memory.reference > 0) memory.reference -= others * element;
+  if (memory.reference > 0) memory.reference -= others * element_of_layers(dtype, WeightCopies::kNoMasters);
   if (samples_whole) memory.whole += memory.gradients;  // the last update keeps their memory
 }
 
@@ -313,7 +322,8 @@ void share_memory(const ModelConfig& model, const UnitBytes& units, const Traine
   const bool has_part = config.actor.tensor_model_parallel_size == num_samplers && !config.trainer.val_only;
   if (num_samplers > 1 && !has_part) {  // a copy of its part, until the generator has its own
     const double numbers = static_cast<double>(model.num_parameters()) - numbers_of_others(model, num_samplers);
-    memory.whole += numbers * static_cast<double>(num_bytes(config.model.dtype)) - units.ends;
+    const double ends = units.ends / static_cast<double>(num_bytes(config.model.dtype));
+    memory.whole += (numbers - ends) * element_of_layers(config.model.dtype, WeightCopies::kMasters);
   }
 }
 
