@@ -258,8 +258,7 @@ void describe_decoding(Keys& keys) {
       .at_least(1)
       .at_most(kMostRanks)
       .verl("rollout.tensor_model_parallel_size")
-      .trl("vllm_tensor_parallel_size", "1")
-      .swift("vllm_tensor_parallel_size", "1");
+      .trl("vllm_tensor_parallel_size");
   keys.free(
       "sleep_while_training", &RolloutConfig::sleep_while_training,
       "The backend frees the memory that it does not need while the run trains, such as copies of weights that "

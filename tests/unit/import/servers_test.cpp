@@ -91,7 +91,7 @@ TEST(ImportServers, ColocatedEnginesOnSeveralRanksBecomeRanksThatSampleTogether)
   EXPECT_THAT(error_of(import_text("trl", two, "grpo.yaml", 1)), HasSubstr("1 process cannot form groups of 2"));
 
   const auto none = [](const std::string& text, const std::string& why) {
-    const std::string toml = imported_toml("trl", text, "grpo.yaml", 4);
+    const std::string toml = imported_toml("trl", text + "\n", "grpo.yaml", 4);
     EXPECT_EQ(config_of(toml).rollout.tensor_model_parallel_size, 1);
     EXPECT_THAT(toml, HasSubstr(why));
   };
