@@ -218,8 +218,7 @@ void Model::weights_changed() {
     tensor_->round();
     return;
   }
-  if (trained_lora_ != nullptr && (gate_ == nullptr || gate_->is_whole()))
-    trained_lora_->merge();
+  if (trained_lora_ != nullptr && (gate_ == nullptr || gate_->is_whole())) trained_lora_->merge();
   round_to_nearest(weights_, offload_.get());
 }
 
@@ -261,9 +260,7 @@ bool Model::has_part_of(const TensorRanks* ranks) const {
   return ranks != nullptr && tensor_ != nullptr && tensor_->ranks()->size() == ranks->size();
 }
 
-bool Model::is_whole() const {
-  return has_own_weights() && (tensor_ == nullptr || tensor_->is_whole());
-}
+bool Model::is_whole() const { return has_own_weights() && (tensor_ == nullptr || tensor_->is_whole()); }
 
 Model Model::base_view() const {
   Model view;

@@ -113,8 +113,7 @@ std::shared_ptr<WeightShards> WeightShards::spread_copy(Model& model) const {
     unit.padded = parts_[part].padded.clone();
     unit.own = unit.padded.narrow(0, 0, parts_[part].own.numel());
   }
-  for (const size_t i : units_.whole)
-    shards->parameters()[i].tensor.detach().copy_(parameters()[i].tensor.detach());
+  for (const size_t i : units_.whole) shards->parameters()[i].tensor.detach().copy_(parameters()[i].tensor.detach());
   model.use_gate(shards);
   return shards;
 }

@@ -114,7 +114,7 @@ class WeightShards : public WeightGate {
   void release(std::span<const c10::Storage> storages);
 
   Model* model_;
-  const ModelPart* part_;  // of the layers, if ranks share them; else null
+  const ModelPart* part_;  // this rank's, if ranks share the layers; else null
   Communicator* communicator_;
   ShardCut cut_;
   std::shared_ptr<Holds> holds_;
