@@ -41,9 +41,11 @@ class TensorRules : ConfigRules {
   }
 
   void check_numbers() {
-    if (config_.model.dtype == ModelDtype::kBfloat16)
-      refuse("model.dtype", "rounds the matrices of the layers", "set it to float32");
     const OptimConfig& optim = config_.actor.optim;
+    if (config_.model.dtype == ModelDtype::kBfloat16) {
+      if (config_.model.trains_adapter()) refuse("model.dtype", "rounds merged matrices", "set it to float32");
+      if (!optim.master_weights) refuse("actor.optim.master_weights", "is false", "set it to true");
+    }
     if (optim.optimizer != OptimizerName::kAdamW && optim.optimizer != OptimizerName::kSgd &&
         optim.optimizer != OptimizerName::kLion) {
       refuse("actor.optim.optimizer",
@@ -70,11 +72,9 @@ class RolloutTensorRules : ConfigRules {
   void check(bool learns) {
     const RolloutConfig& rollout = config_.rollout;
     if (rollout.tensor_model_parallel_size == 1) return;
-    if (rollout.multi_turn.enable)
-      refuse("rollout.multi_turn.enable", "waits for an environment between turns", "set it to false");
-    if (config_.model.dtype == ModelDtype::kBfloat16) {
-      refuse("model.dtype", "rounds the matrices of the layers", "set it to float32 (rollout.dtype may be bfloat16)");
-    }
+    const bool has_masters = config_.actor.optim.master_weights || config_.model.trains_adapter();
+    if (config_.model.dtype == ModelDtype::kBfloat16 && learns && !has_masters)
+      refuse("actor.optim.master_weights", "is false", "set it to true");
     if (!learns) return;
     if (rollout.over_sampling > 1) refuse("rollout.over_sampling", "samples rows in pieces", "set it to 1");
     if (config_.trainer.steps_ahead() > 0) refuse("trainer.mode", "samples next to updates", "set it to sync");

@@ -155,8 +155,13 @@ TEST(Check, WhatTensorParallelDoesNotGoWith) {
   EXPECT_EQ(check_error({size, "ranks.zero_stage=2", "actor.ulysses_sequence_parallel_size=2", "model.lora_rank=2",
                          "model.enable_gradient_checkpointing=true", "actor.optim.optimizer=lion"}),
             "ok");
-  for (const std::string setting :
-       {"model.dtype=bfloat16", "actor.optim.optimizer=muon", "actor.optim.offload=file", "ref.offload=file", "ref.sync_steps=1", "trainer.mode=one_step_off"}) {
+  EXPECT_EQ(check_error({size, "model.dtype=bfloat16"}), "ok");
+  EXPECT_THAT(check_error({size, "model.dtype=bfloat16", "actor.optim.master_weights=false"}),
+              HasSubstr("'actor.optim.master_weights' is false"));
+  EXPECT_THAT(check_error({size, "model.dtype=bfloat16", "model.lora_rank=2"}),
+              HasSubstr("'model.dtype' rounds merged matrices"));
+  for (const std::string setting : {"actor.optim.optimizer=muon", "actor.optim.offload=file", "ref.offload=file",
+                                    "ref.sync_steps=1", "trainer.mode=one_step_off"}) {
     const std::string text = check_error({size, setting});
     EXPECT_THAT(text, HasSubstr("'" + setting.substr(0, setting.find('=')) + "'")) << setting;
     EXPECT_THAT(text, HasSubstr("cannot be used with actor.tensor_model_parallel_size = 2 yet")) << setting;
@@ -172,9 +177,10 @@ TEST(Check, WhatRanksThatSampleTogetherDoNotGoWith) {
   const std::string size = "rollout.tensor_model_parallel_size=2";
   EXPECT_EQ(check_error({size, "rollout.dtype=bfloat16", "model.lora_rank=2", "ranks.zero_stage=3"}), "ok");
   EXPECT_EQ(check_error({size, "actor.tensor_model_parallel_size=2", "ranks.zero_stage=2"}), "ok");
-  EXPECT_EQ(check_error({size, "actor.tensor_model_parallel_size=4"}), "ok");
-  for (const std::string setting :
-       {"rollout.multi_turn.enable=true", "model.dtype=bfloat16", "rollout.over_sampling=1.5", "trainer.mode=one_step_off"}) {
+  EXPECT_EQ(check_error({size, "actor.tensor_model_parallel_size=4", "model.dtype=bfloat16"}), "ok");
+  EXPECT_THAT(check_error({size, "model.dtype=bfloat16", "actor.optim.master_weights=false"}),
+              HasSubstr("'actor.optim.master_weights' is false"));
+  for (const std::string setting : {"rollout.over_sampling=1.5", "trainer.mode=one_step_off"}) {
     const std::string text = check_error({size, setting});
     EXPECT_THAT(text, HasSubstr("'" + setting.substr(0, setting.find('=')) + "'")) << setting;
     EXPECT_THAT(text, HasSubstr("cannot be used with rollout.tensor_model_parallel_size = 2")) << setting;

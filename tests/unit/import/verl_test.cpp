@@ -40,7 +40,7 @@ TEST(ImportVerl, RolloutTensorParallel) {
   EXPECT_EQ(size_of(actor + "4\n" + rollout + "4"), 4);
   EXPECT_EQ(size_of(actor + "4\n" + rollout + "2"), 2);
   EXPECT_EQ(size_of(actor + "4\n"), 1);
-  EXPECT_EQ(size_of(actor + "4\n" + rollout + "4 actor_rollout_ref.rollout.multi_turn.enable=True"), 1);
+  EXPECT_EQ(size_of(actor + "4\n" + rollout + "4 actor_rollout_ref.rollout.multi_turn.enable=True"), 4);
   EXPECT_EQ(size_of(rollout + "2"), 1);
   ASSERT_OK_AND_ASSIGN(const ImportedConfig told, import_text("verl", grpo(rollout + "2"), "run.sh"));
   EXPECT_THAT(told.toml, HasSubstr("rollout.tensor_model_parallel_size = 2 lets 2 sample together"));
