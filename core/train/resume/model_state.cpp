@@ -96,8 +96,7 @@ Result<> ModelState::save_state(StateWriter& writer) const {
 Result<> ModelState::load_state(StateReader& reader) {
   const at::NoGradGuard no_grad;
   WeightShards* const spread = spread_parameters(*model_);
-  const auto whole =
-      TRY(WholeWeights::gather({spread != nullptr ? model_ : nullptr}, {}, GatheredLayers::kOwnPart));
+  const auto whole = TRY(WholeWeights::gather({spread != nullptr ? model_ : nullptr}, {}, GatheredLayers::kOwnPart));
   if (const ModelPart* const part = split_parameters(*model_); part != nullptr) {
     for (size_t i = 0; i < part->parameters().size(); ++i)
       TRY(read_part(reader, part->parameters()[i].name, *part, i, part->parameters()[i].tensor.detach()));

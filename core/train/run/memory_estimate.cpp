@@ -101,7 +101,7 @@ void share_weights(const UnitBytes& units, const UnitBytes& trained, double whol
   memory.critic -= critic.matrices * (1.0 - 1.0 / num_ranks) + critic.merged;  // its adapter, norms and head stay
   const int64_t num_parts = config.trainer.val_only ? 1 : config.actor.tensor_model_parallel_size;
   const double num_owners = static_cast<double>(num_ranks) / static_cast<double>(num_parts);
-  if (num_owners == 1) return;  // no other rank has the same part
+  if (num_owners == 1) return;                                        // no other rank has the same part
   const double merged = has_lora ? memory.weights - units.all : 0.0;  // an adapter's, and what merged matrices take
   memory.whole = units.all + whole_layers + merged;
   memory.weights = units.all / num_owners;
@@ -213,9 +213,9 @@ MemoryEstimate estimate_memory(const ModelConfig& model, const std::optional<Lor
   const int64_t num_samplers = config.rollout.tensor_model_parallel_size;
   const double of_others = numbers_of_others(model, num_samplers) * element_of_layers(dtype, WeightCopies::kNoMasters);
   if (!by_operators && dtype != ModelDtype::kFloat64 && config.rollout.kernels != DecodeKernels::kPlain)
-    bytes.rollout =
-        config.rollout.dtype == DecodeDtype::kBfloat16 ? (parameters - numbers_of_others(model, num_samplers)) * 2.0
-                                                       : frozen - of_others;
+    bytes.rollout = config.rollout.dtype == DecodeDtype::kBfloat16
+                        ? (parameters - numbers_of_others(model, num_samplers)) * 2.0
+                        : frozen - of_others;
   if (config.trainer.steps_ahead() > 0) bytes.rollout += frozen;  // what samples
   const auto rows = static_cast<double>(std::min(config.rollout.max_num_seqs, plan.rows_per_step));
   const ModelConfig sampler = num_samplers == 1 ? model : split_config(model, num_samplers);

@@ -43,6 +43,63 @@ TEST(TensorParallel, DeterministicUpdatesAreEqualToTheBit) {
   }
 }
 
+// With bfloat16 matrices, sums in another order turn over the rounding of some inputs of products.
+TEST(TensorParallel, Bfloat16GradientsDifferFarLessThanByRounding) {
+  const RandomRows data(false, kShape);
+  const auto gradients = [&](const std::string& dtype, Communicator& communicator, const Mesh& mesh) {
+    const auto objective = objective_of({"actor.policy_loss.loss_mode=vanilla", "actor.entropy_coeff=0.02"});
+    TestPolicy policy(dtype, kShape.vocab, 2, /*seed=*/5, {&communicator}, mesh.tensor_size);
+    LearnerOptions options = cut_by(kCut);
+    options.grad_clip = 0.0;
+    share(options, communicator, false, mesh.sequence_size, mesh.tensor_size);
+    ActorLearner learner(policy.model, policy.optimizer, objective->objective, options);
+    EXPECT_TRUE(learner.update(data.batch, all_rows(data.batch), {}).ok());
+    return gradients_of(policy.model, policy.optimizer);
+  };
+  const Gradients expected = gradients("bfloat16", alone(), {});
+  const double rounding = relative_l2_of_all(expected, gradients("float32", alone(), {}));
+  EXPECT_GT(rounding, 1e-3);
+  for (const Mesh& mesh : kMeshes) {
+    SCOPED_TRACE(name_of(mesh));
+    on_ranks(mesh.num_ranks, [&](Communicator& communicator) {
+      EXPECT_LT(relative_l2_of_all(gradients("bfloat16", communicator, mesh), expected), 0.25 * rounding);
+    });
+  }
+}
+
+TEST(TensorParallel, DeterministicBfloat16UpdatesAreEqualToTheBit) {
+  expect_same_bits(cases().front(), "bfloat16", tensor_mesh(2, 2), {tensor_mesh(6, 2), {4, 1, 1, 2}, {4, 1, 2, 2}});
+}
+
+// A frozen copy needs no masters. The whole model comes back with both.
+TEST(TensorParallel, Bfloat16MatricesComeAndGoWithTheirMasters) {
+  on_ranks(2, [](Communicator& communicator) {
+    TestPolicy policy("bfloat16", kShape.vocab, 2, 5, {&communicator}, 2), whole("bfloat16", kShape.vocab, 2, 5);
+    const DecoderWeights& rounded = policy.model.weights();
+    const auto is_freed = [&] {
+      return !has_memory(rounded.rounded[1].down_HI) && !has_memory(rounded.rounded[0].qkv_QH);
+    };
+    EXPECT_TRUE(is_freed());
+    Model copy = policy.model.clone_frozen();
+    copy.drop_masters();
+    const ModelPart& part = *copy.model_part();
+    const size_t down = part.find("model.layers.1.mlp.down_proj.weight");
+    EXPECT_FALSE(has_memory(part.parameters()[down].tensor));
+    EXPECT_EQ(part.numbers()[down].tensor.scalar_type(), at::kBFloat16);
+    EXPECT_TRUE(policy.model.model_part()->numbers()[down].tensor.to(at::kBFloat16).equal(part.numbers()[down].tensor));
+    {
+      const auto gathered = WholeWeights::gather({&policy.model}).value();
+      const std::vector<at::Tensor> weights = weights_of(policy.model), expected = weights_of(whole.model);
+      for (size_t i = 0; i < weights.size(); ++i) EXPECT_TRUE(weights[i].equal(expected[i])) << i;
+      for (size_t layer = 0; layer < rounded.rounded.size(); ++layer) {
+        EXPECT_TRUE(rounded.rounded[layer].down_HI.equal(whole.model.weights().rounded[layer].down_HI));
+        EXPECT_TRUE(rounded.rounded[layer].qkv_QH.equal(whole.model.weights().rounded[layer].qkv_QH));
+      }
+    }
+    EXPECT_TRUE(is_freed());
+  });
+}
+
 TEST(TensorParallel, SupervisedUpdatesAreEqualToo) {
   const auto weights_after = [](Communicator& communicator, bool deterministic, const Mesh& mesh) {
     TestPolicy policy("float64", kShape.vocab, 2, /*seed=*/5, {&communicator}, mesh.tensor_size);
