@@ -13,6 +13,7 @@
 #include "foundation/formats/jsonl.h"
 #include "foundation/formats/rows/row_reader.h"
 #include "generate/extension.h"
+#include "learn/update/rank_share.h"
 #include "model/model.h"
 #include "mortise/ext/generate.h"
 #include "plugin/host/host_services.h"
@@ -123,7 +124,7 @@ Result<Json> generate_turns(Env& env, const LoadedConfig& loaded, const ComputeD
   register_host_extension(MORTISE_EXT_GENERATE, generate_extension());
   // The engine's own backend: an older or a served copy of the weights is not what --model names.
   RolloutRunner runner = TRY(RolloutRunner::create(registry, RolloutConfig().name, Json::object(), key));
-  runner.use_turns(TRY(make_turn_parts(std::move(environment), loaded, folder, encoder, sampling)));
+  runner.use_turns(TRY(make_turn_parts(std::move(environment), loaded, folder, encoder, sampling, alone())));
   SampleBatch samples =
       TRY(runner.collect(prompts, plan_of(config, model.config(), sampling), folder.tokenizer, nullptr));
   const ScoredBatch scored = TRY(environment_rewards(registry, config, key, gives_rewards, prompts, samples));

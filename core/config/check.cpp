@@ -29,16 +29,14 @@ class Checker : ConfigRules {
 
   Result<std::vector<Error>> run() {
     const bool trains = use_ == ConfigUse::kTrain;
+    const bool learns = use_ == ConfigUse::kSft || (trains && !config_.trainer.val_only);
     if (use_ != ConfigUse::kObjective && !samples_alone(use_)) check_given();
     if (trains || use_ == ConfigUse::kEval) check_rewards();
     check_columns();
     check_rows();
-    if (use_ != ConfigUse::kObjective && !samples_alone(use_))
-      check_rollout_tensor_rules(loaded_, /*learns=*/use_ != ConfigUse::kEval, found_);
-    if (trains || use_ == ConfigUse::kSft) {
-      check_model_rules(loaded_, found_);
-      check_tensor_rules(loaded_, found_);
-    }
+    if (use_ != ConfigUse::kObjective && !samples_alone(use_)) check_rollout_tensor_rules(loaded_, learns, found_);
+    if (trains || use_ == ConfigUse::kSft) check_model_rules(loaded_, found_);
+    if (learns) check_tensor_rules(loaded_, found_);
     if (trains || use_ == ConfigUse::kObjective) check_objective();
     if (trains) {
       check_aggregation();

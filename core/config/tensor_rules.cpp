@@ -20,9 +20,8 @@ class TensorRules : ConfigRules {
   void check() {
     if (config_.actor.tensor_model_parallel_size == 1) return;
     const int64_t stage = config_.ranks.zero_stage;
-    if (stage == 3) refuse("ranks.zero_stage", "spreads the weights", "set it to 2 or less");
-    if (stage > 0 && config_.model.trains_adapter())
-      refuse("ranks.zero_stage", "spreads the training state of an adapter", "set it to 0");
+    if (stage == 3 && config_.model.trains_adapter())
+      refuse("ranks.zero_stage", "spreads the base of an adapter", "set it to 2 or less");
     check_numbers();
     if (config_.model.lora_rank > 0 && !config_.model.lora_adapter_path) check_adapter();
     if (config_.trainer.steps_ahead() > 0)
@@ -42,9 +41,11 @@ class TensorRules : ConfigRules {
   }
 
   void check_numbers() {
-    if (config_.model.dtype == ModelDtype::kBfloat16)
-      refuse("model.dtype", "rounds the matrices of the layers", "set it to float32");
     const OptimConfig& optim = config_.actor.optim;
+    if (config_.model.dtype == ModelDtype::kBfloat16) {
+      if (config_.model.trains_adapter()) refuse("model.dtype", "rounds merged matrices", "set it to float32");
+      if (!optim.master_weights) refuse("actor.optim.master_weights", "is false", "set it to true");
+    }
     if (optim.optimizer != OptimizerName::kAdamW && optim.optimizer != OptimizerName::kSgd &&
         optim.optimizer != OptimizerName::kLion) {
       refuse("actor.optim.optimizer",
@@ -71,16 +72,12 @@ class RolloutTensorRules : ConfigRules {
   void check(bool learns) {
     const RolloutConfig& rollout = config_.rollout;
     if (rollout.tensor_model_parallel_size == 1) return;
-    const int64_t actor = config_.actor.tensor_model_parallel_size;
-    if (learns && actor != 1 && actor != rollout.tensor_model_parallel_size)
-      refuse("actor.tensor_model_parallel_size", fmt::format("is {}", actor), "set it to 1 or to the same number");
-    if (rollout.multi_turn.enable)
-      refuse("rollout.multi_turn.enable", "waits for an environment between turns", "set it to false");
+    const bool has_masters = config_.actor.optim.master_weights || config_.model.trains_adapter();
+    if (config_.model.dtype == ModelDtype::kBfloat16 && learns && !has_masters)
+      refuse("actor.optim.master_weights", "is false", "set it to true");
+    if (!learns) return;
     if (rollout.over_sampling > 1) refuse("rollout.over_sampling", "samples rows in pieces", "set it to 1");
     if (config_.trainer.steps_ahead() > 0) refuse("trainer.mode", "samples next to updates", "set it to sync");
-    if (config_.model.dtype == ModelDtype::kBfloat16) {
-      refuse("model.dtype", "rounds the matrices of the layers", "set it to float32 (rollout.dtype may be bfloat16)");
-    }
   }
 
  private:

@@ -146,7 +146,7 @@ Result<std::unique_ptr<GenerateEngine>> GenerateEngine::create(const Model& mode
 // Place and in-place version of every parameter: a change behind our back must not leave us with stale copies.
 uint64_t GenerateEngine::weights_fingerprint() const {
   uint64_t hash = 0;
-  const bool has_part = options_.ranks != nullptr && model_.model_part() != nullptr;
+  const bool has_part = model_.has_part_of(options_.ranks.get());
   for (const NamedParameter& parameter : has_part ? model_.model_part()->parameters() : model_.parameters()) {
     const at::Tensor& t = parameter.tensor;
     const uint64_t version = t.is_inference() ? 0 : static_cast<uint64_t>(t._version());
@@ -224,7 +224,7 @@ Result<> GenerateEngine::check(const GenerateRequest& request) const {
 
 // All of the layers, or this rank's part if the ranks sample together.
 bool GenerateEngine::has_weights() const {
-  return model_.is_whole() || (options_.ranks != nullptr && model_.model_part() != nullptr);
+  return model_.is_whole() || (model_.has_own_weights() && model_.has_part_of(options_.ranks.get()));
 }
 
 Result<uint64_t> GenerateEngine::submit(std::span<const GenerateRequest> requests) {

@@ -14,6 +14,8 @@ namespace mortise {
 struct Processes {
   int64_t count = 1;
   bool is_said = false;
+
+  [[nodiscard]] std::string text() const { return std::to_string(count) + (count == 1 ? " process" : " processes"); }
 };
 
 void translate_trl(Translation& t, const Processes& processes);
@@ -76,6 +78,9 @@ void prepare_servers(Translation& t, std::string_view framework);
 // use_vllm, vllm_mode, vllm_server_*: server mode, or any mode with --servers, becomes the rollout backend vllm. False:
 // no servers.
 bool translate_servers(Translation& t);
+// TRL's and ms-swift's vllm_tensor_parallel_size: ranks that sample together, if the trainer samples. After the above,
+// and after trainer.mode.
+void translate_hf_groups(Translation& t, const Processes& processes);
 // verl's rollout.name with --servers; without them nothing.
 void translate_verl_servers(Translation& t);
 

@@ -52,7 +52,7 @@ std::string more_processes(const Processes& processes) {
 
 bool check_cut(Translation& t, const Cut& cut, const Processes& processes) {
   const auto& [rows, steps, accumulation, group] = cut;
-  const std::string of = fmt::format(" of {} {}", processes.count, processes.count == 1 ? "process" : "processes");
+  const std::string of = " of " + processes.text();
   if (rows * steps > kMostRows || rows * accumulation > kMostRows) {
     t.problem("per_device_train_batch_size", "a step has more completions than Mortise supports", "");
     return false;

@@ -179,6 +179,27 @@ bool translate_servers(Translation& t) {
   return true;
 }
 
+void translate_hf_groups(Translation& t, const Processes& processes) {
+  constexpr std::string_view kName = "vllm_tensor_parallel_size", kMode = "trainer.mode";
+  if (!t.is_given(kName)) return;
+  if (t.is_set("rollout.name")) {
+    // With --servers and an engine of the trainer's own, prepare_servers has put it on their command lines.
+    if (t.servers().empty() || t.text("vllm_mode") == "server") t.note(kName, reasons::kServersEngine);
+    return;
+  }
+  if (!t.flag("use_vllm")) return t.note(kName, "only with use_vllm and vllm_mode colocate");
+  const int64_t size = t.is_null(kName) ? 1 : t.integer(kName);
+  if (size <= 1) return t.note(kName, "1: every rank samples rows of its own");
+  if (t.is_set(kMode)) return t.note(kName, fmt::format("ranks sample together only with {} = \"sync\"", kMode));
+  if (processes.is_said && processes.count % size != 0) {
+    return t.problem(kName, fmt::format("{} cannot form groups of {}", processes.text(), size),
+                     "choose a divisor of the number of processes; the framework refuses it too");
+  }
+  t.set("rollout.tensor_model_parallel_size", size, {kName, "vllm_mode"},
+        processes.is_said ? std::string(reasons::kSpeed)
+                          : fmt::format("{}; start a multiple of {} ranks", reasons::kSpeed, size));
+}
+
 void translate_verl_servers(Translation& t) {
   constexpr std::string_view kName = "rollout.name";
   if (t.servers().empty() || !t.require(kName)) return;

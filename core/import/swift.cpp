@@ -383,6 +383,7 @@ void translate_swift(Translation& t, const Processes& processes) {
   set_advantages(t);
   set_sampler(t);
   set_swift_mode(t);
+  translate_hf_groups(t, processes);
   set_teacher(t);
   translate_swift_chord(t, batches);
   set_model(t);

@@ -212,7 +212,7 @@ constexpr PeerRule kSampler[] = {
     compute("use_vllm", "false", "rollout.name, in server mode"),
     compute("vllm_mode", "\"colocate\"", "rollout.name, in server mode"),
     no_effect("vllm_gpu_memory_utilization", kEngine),
-    no_effect("vllm_tensor_parallel_size", kEngine),
+    compute("vllm_tensor_parallel_size", "1", "rollout.tensor_model_parallel_size, with vllm_mode colocate"),
     no_effect("vllm_pipeline_parallel_size", kEngine),
     no_effect("vllm_data_parallel_size", kEngine),
     no_effect("vllm_enable_expert_parallel", kEngine),

@@ -391,6 +391,7 @@ void translate_trl(Translation& t, const Processes& processes) {
   set_replay_buffer(t);
   set_generation(t);
   set_sampler(t);
+  translate_hf_groups(t, processes);
   set_model(t);
   translate_trl_rewards(t);
 }

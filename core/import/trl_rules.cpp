@@ -41,7 +41,7 @@ constexpr PeerRule kGrpo[] = {
     no_effect("vllm_group_port", "weights go to servers by files, or over any free port (docs/servers.md)"),
     no_effect("vllm_gpu_memory_utilization", kEngine),
     no_effect("vllm_max_model_length", kRowBound),
-    no_effect("vllm_tensor_parallel_size", kEngine),
+    compute("vllm_tensor_parallel_size", "1", "rollout.tensor_model_parallel_size, with vllm_mode colocate"),
     compute("vllm_importance_sampling_correction", "true", "algorithm.rollout_correction, in server mode"),
     compute("vllm_importance_sampling_mode", "\"sequence_mask\"", "algorithm.rollout_correction, in server mode"),
     compute("vllm_importance_sampling_clip_max", "3.0", "algorithm.rollout_correction, in server mode"),

@@ -105,12 +105,8 @@ void set_rollout_tensor_parallel(Translation& t) {
   const int64_t actor = t.is_set(kActor) ? t.value_set(kActor).get<int64_t>() : 1;
   if (size <= 1)
     t.note(kName, "1: every rank samples rows of its own");
-  else if (actor == size && t.flag("rollout.multi_turn.enable"))
-    t.note(kName, "ranks do not sample together with turns");
-  else if (actor == size)
-    t.set(kName, size, {kName}, reasons::kSpeed);
   else if (actor > 1)
-    t.note(kName, fmt::format("ranks sample together only in the groups of {}", kActor));
+    t.set(kName, size, {kName}, reasons::kSpeed);
   else
     t.note(kName, fmt::format("every rank samples rows of its own; on several ranks, {} = {} lets {} sample together",
                               kName, size, size));

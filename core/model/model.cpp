@@ -122,6 +122,7 @@ at::Tensor Model::forward_hidden(const PackedBatch& batch, const ForwardOptions&
   ForwardOptions own = options;
   if (tensor_ != nullptr && !tensor_->is_whole()) {
     own.tensor = tensor_->ranks();
+    own.gate = gate_;
     return decoder_forward(tensor_->config(), tensor_->weights(), tensor_->leaves(), batch, own);
   }
   if (gate_ != nullptr) own.gate = gate_;
@@ -212,10 +213,12 @@ void Model::start_changed() {
 }
 
 void Model::weights_changed() {
-  if (tensor_ != nullptr)
+  if (tensor_ != nullptr) {
     tensor_->merge();
-  else if (trained_lora_ != nullptr && (gate_ == nullptr || gate_->is_whole()))
-    trained_lora_->merge();
+    tensor_->round();
+    return;
+  }
+  if (trained_lora_ != nullptr && (gate_ == nullptr || gate_->is_whole())) trained_lora_->merge();
   round_to_nearest(weights_, offload_.get());
 }
 
@@ -246,13 +249,18 @@ void Model::split_layers(const std::shared_ptr<TensorRanks>& ranks, bool copies)
 }
 
 std::shared_ptr<const ModelPart> Model::part_of_layers(const std::shared_ptr<TensorRanks>& ranks) const {
-  if (tensor_ != nullptr) return tensor_;
-  return std::make_shared<ModelPart>(config_, ParameterStore{weights_, leaves_, parameters_}, ranks, /*copies=*/true);
+  if (has_part_of(ranks.get())) return tensor_;
+  auto part =
+      std::make_shared<ModelPart>(config_, ParameterStore{weights_, leaves_, parameters_}, ranks, /*copies=*/true);
+  part->drop_masters();
+  return part;
 }
 
-bool Model::is_whole() const {
-  return (gate_ == nullptr || gate_->is_whole()) && (tensor_ == nullptr || tensor_->is_whole());
+bool Model::has_part_of(const TensorRanks* ranks) const {
+  return ranks != nullptr && tensor_ != nullptr && tensor_->ranks()->size() == ranks->size();
 }
+
+bool Model::is_whole() const { return has_own_weights() && (tensor_ == nullptr || tensor_->is_whole()); }
 
 Model Model::base_view() const {
   Model view;
@@ -378,16 +386,20 @@ void Model::copy_numbers(const Model& from) {
     const at::Tensor own = to[i].tensor.detach();
     if (has_memory(own)) own.copy_(numbers[i].tensor.detach());
   }
-  for (size_t layer = 0; layer < weights_.rounded.size(); ++layer) copy_rounded(from.weights_, weights_, layer);
+  const DecoderWeights& matrices = tensor_ != nullptr ? tensor_->weights() : weights_;
+  const DecoderWeights& rounded = from.tensor_ != nullptr ? from.tensor_->weights() : from.weights_;
+  for (size_t layer = 0; layer < matrices.rounded.size(); ++layer) copy_rounded(rounded, matrices, layer);
 }
 
 void Model::drop_masters() {
+  if (tensor_ != nullptr) return tensor_->drop_masters();
   for (size_t layer = 0; layer < weights_.rounded.size(); ++layer) free_masters(weights_, layer);
 }
 
 std::vector<NamedParameter> Model::numbers() const {
   std::vector<NamedParameter> out = parameters_;
-  if (!has_rounded_matrices()) return out;  // if ranks share them, they may be without memory too
+  // If ranks share them, they may be without memory too, and have masters nevertheless.
+  if (!has_rounded_matrices() || tensor_ != nullptr) return out;
   for (NamedParameter& parameter : out) {
     if (!has_memory(parameter.tensor)) parameter.tensor = rounded_slice(weights_, parameter.tensor);
   }

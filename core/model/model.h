@@ -135,15 +135,20 @@ class Model {
   // Null: all weights are in memory.
   [[nodiscard]] WeightGate* gate() const { return gate_.get(); }
   // Tensor parallel: this rank has its part of the layers from now on (weights/model_part.h), which training changes.
-  // Passes are collectives of the ranks. After parameters were frozen. For a model without gate and rounded matrices, with
-  // a plain adapter or none.
+  // Passes are collectives of the ranks. After parameters were frozen, and before use_gate(). For a model with masters, and
+  // with a plain adapter or none; not with an adapter and bfloat16 matrices.
   void split_layers(const std::shared_ptr<TensorRanks>& ranks);
-  // Its part of them; if this rank has whole layers, a copy that `ranks` cut alike. Those numbers do not follow the model.
+  // Its part of them. If this rank has whole layers, or parts for other groups, a copy that `ranks` cut alike, for which all
+  // weights need memory. Those numbers do not follow the model.
   [[nodiscard]] std::shared_ptr<const ModelPart> part_of_layers(const std::shared_ptr<TensorRanks>& ranks) const;
   // Null: this rank has whole layers.
   [[nodiscard]] ModelPart* model_part() const { return tensor_.get(); }
+  // Does this rank have its part of the layers for groups like these? Null: no group.
+  [[nodiscard]] bool has_part_of(const TensorRanks* ranks) const;
   // Do all weights have memory here?
   [[nodiscard]] bool is_whole() const;
+  // The same of what this rank has of them, if ranks share the layers.
+  [[nodiscard]] bool has_own_weights() const { return gate_ == nullptr || gate_->is_whole(); }
   // Shapes of the layers in this rank's passes.
   [[nodiscard]] const ModelConfig& pass_config() const { return tensor_ != nullptr ? tensor_->config() : config_; }
   // The parameters, but of a model with an adapter in training those of its base: parameters() follow from them.

@@ -187,6 +187,32 @@ TEST_F(Turns, ARowHoldsItsTurnsAndTheAnswersToThem) {
   }
 }
 
+// The first rank of a group plays, and all ranks of it sample the turns that follow.
+TEST_F(Turns, RanksThatSampleTogetherHaveTheRowsOfOneProcess) {
+  const auto train = [this](const std::string& launcher, const std::string& name, const std::string& settings) {
+    const Outcome done = mortise(launcher + "train run.toml model.dtype=float64 trainer.default_local_dir=" + name +
+                                 " trainer.rollout_data_dir=" + name + "/dump trainer.save_freq=-1 " + settings);
+    EXPECT_EQ(done.code, 0) << done.output;
+  };
+  const std::string validates = "trainer.test_freq=1 data.val_files=few.jsonl ";
+  train("", "out", validates);
+  const std::string groups = validates + "rollout.tensor_model_parallel_size=2 ";
+  train("launch --log-dir logs --nproc 2 ", "one_group", groups);
+  train("launch --log-dir logs --nproc 4 ", "two_groups", groups + "rollout.max_num_seqs=8");
+  for (const std::string name : {"one_group", "two_groups"}) {
+    SCOPED_TRACE(name);
+    for (const std::string step : {"1", "2"}) {
+      const std::vector<Json> got = rows_of(out(name) / ("dump/" + step + ".jsonl")), want = dumped(std::stoi(step));
+      ASSERT_EQ(got.size(), want.size());
+      for (size_t i = 0; i < got.size(); ++i) {
+        for (const char* key : {"token_ids", "response_mask", "turns", "turns_end", "score"})
+          EXPECT_EQ(got[i][key], want[i][key]) << key << " of row " << i;
+      }
+    }
+    expect_near_rows(out(name), out(), "metrics.jsonl", 1e-9);
+  }
+}
+
 TEST_F(Turns, RewardsOfTurnsAreAtTheirTokens) {
   ASSERT_EQ(mortise("train run.toml trainer.total_training_steps=1 rollout.multi_turn.reward_weight=2").code, 0);
   for (const Json& row : dumped(1)) {

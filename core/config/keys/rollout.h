@@ -253,11 +253,12 @@ void describe_decoding(Keys& keys) {
           "tensor_model_parallel_size", &RolloutConfig::tensor_model_parallel_size,
           "Ranks that sample the same rows together with the backend native (tensor parallel). Each has its part of the "
           "attention heads, of the keys and values, and of the MLP. Must divide the number of ranks, and the model's heads "
-          "and the size of its MLP must divide among so many ranks. actor.tensor_model_parallel_size must be 1 or the same: "
-          "if it is the same, rollouts need no whole layers. 1: every rank samples rows of its own.")
+          "and the size of its MLP must divide among so many ranks. If actor.tensor_model_parallel_size is the same, "
+          "rollouts need no whole layers. 1: every rank samples rows of its own.")
       .at_least(1)
       .at_most(kMostRanks)
-      .verl("rollout.tensor_model_parallel_size");
+      .verl("rollout.tensor_model_parallel_size")
+      .trl("vllm_tensor_parallel_size");
   keys.free(
       "sleep_while_training", &RolloutConfig::sleep_while_training,
       "The backend frees the memory that it does not need while the run trains, such as copies of weights that "

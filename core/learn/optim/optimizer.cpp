@@ -349,7 +349,7 @@ void Optimizer::put_state(StateWriter& writer, size_t parameter, size_t state) c
   }
   TensorView own{"", dtype, {0}, {}, nullptr};
   FlatRange range;
-  for (size_t i = 0; i < parts_.size(); ++i) {
+  for (size_t i = 0; zero_.saves && i < parts_.size(); ++i) {
     if (parts_[i].parameter != parameter) continue;
     range = state_range_of(parts_[i].begin, parts_[i].size, layout);
     own = view_for_save(state_[i][state].view({-1}), files_ != nullptr);

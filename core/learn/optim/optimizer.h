@@ -41,7 +41,8 @@ struct ZeroOptions {
   Communicator* communicator = nullptr;
   int64_t stage = 0;                  // 1: the state; 2: the state, and gradients between micro-batches; 3: as 2
   WeightShards* weights = nullptr;    // borrowed; the parameters, if they are spread
-  const ModelPart* tensor = nullptr;  // borrowed; what has the parameters, if ranks share the layers. Not stage 3
+  const ModelPart* tensor = nullptr;  // borrowed; what has the parameters, if ranks share the layers
+  bool saves = true;                  // false: another rank with the same state and `communicator` rank saves it
 };
 
 // Parameters that are cut into ranges of ranks together.

@@ -65,17 +65,18 @@ WeightUnits weight_units(const ModelConfig& config, std::span<const NamedParamet
 WeightShards::WeightShards(Model& model, Communicator& communicator, ShardCut cut, std::shared_ptr<Holds> holds,
                            bool merges)
     : model_(&model),
+      part_(model.model_part()),
       communicator_(&communicator),
       cut_(cut),
       holds_(std::move(holds)),
       merges_(merges),
-      units_(weight_units(model.config(), model.stored_parameters())) {
+      units_(weight_units(model.config(), parameters())) {
   const c10::NoGradGuard no_grad;
   is_tied_ = units_.parts.back().empty() && !model.config().is_classifier;
   const TrainedLora* const lora = merges ? model.trained_lora() : nullptr;
   for (size_t part = 0; part < units_.parts.size(); ++part) {
     std::vector<at::Tensor> tensors;
-    for (const size_t i : units_.parts[part]) tensors.push_back(model.stored_parameters()[i].tensor.variable_data());
+    for (const size_t i : units_.parts[part]) tensors.push_back(parameters()[i].tensor.variable_data());
     Part& unit = parts_.emplace_back(
         Part{Shards(sizes_of(tensors), communicator.size(), cut), tensors, storages_of(tensors), {}, {}, {}, {}});
     const bool is_layer = part > 0 && part + 1 < units_.parts.size();
@@ -112,8 +113,7 @@ std::shared_ptr<WeightShards> WeightShards::spread_copy(Model& model) const {
     unit.padded = parts_[part].padded.clone();
     unit.own = unit.padded.narrow(0, 0, parts_[part].own.numel());
   }
-  for (const size_t i : units_.whole)
-    model.parameters()[i].tensor.detach().copy_(model_->stored_parameters()[i].tensor.detach());
+  for (const size_t i : units_.whole) shards->parameters()[i].tensor.detach().copy_(parameters()[i].tensor.detach());
   model.use_gate(shards);
   return shards;
 }
@@ -316,7 +316,8 @@ Result<> WeightShards::gather_all(const KeepsPart& keeps) {
     if (part < num_layers()) prefetch(part + 1);
   }
   // Copies that others have made of them are stale.
-  for (const NamedParameter& parameter : model_->parameters()) parameter.tensor.unsafeGetTensorImpl()->bump_version();
+  const auto& changed = part_ != nullptr ? part_->parameters() : model_->parameters();
+  for (const NamedParameter& parameter : changed) parameter.tensor.unsafeGetTensorImpl()->bump_version();
   return status();
 }
 
@@ -340,17 +341,19 @@ void WeightShards::move_towards(const WeightShards& other, double weight) {
   }
 }
 
-Result<WholeWeights> WholeWeights::gather(std::initializer_list<const Model*> models, const KeepsPart& keeps) {
+Result<WholeWeights> WholeWeights::gather(std::initializer_list<const Model*> models, const KeepsPart& keeps,
+                                          GatheredLayers layers) {
   WholeWeights out;
   for (const Model* model : models) {
-    if (ModelPart* const part = model == nullptr ? nullptr : model->model_part(); part != nullptr) {
-      out.parts_.push_back(part);
-      TRY(part->gather_all(!keeps ? KeepsLayer() : [&](int64_t layer) { return keeps(layer + 1); }));
+    if (model == nullptr) continue;
+    ModelPart* const part = model->model_part();
+    if (WeightShards* const shards = shards_of(*model); shards != nullptr) {
+      out.shards_.push_back(shards);
+      TRY(shards->gather_all(part == nullptr ? keeps : KeepsPart()));
     }
-    WeightShards* const shards = model == nullptr ? nullptr : shards_of(*model);
-    if (shards == nullptr) continue;
-    out.shards_.push_back(shards);
-    TRY(shards->gather_all(keeps));
+    if (part == nullptr || layers == GatheredLayers::kOwnPart) continue;
+    out.parts_.push_back(part);
+    TRY(part->gather_all(!keeps ? KeepsLayer() : [&](int64_t layer) { return keeps(layer + 1); }));
   }
   return out;
 }

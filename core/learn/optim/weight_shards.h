@@ -6,6 +6,9 @@
 // very bits of the owners, so passes compute what they would with whole weights. With an adapter in training, the base is
 // spread, and a layer's merged matrices are computed when it arrives.
 //
+// If ranks share the layers (tensor parallel), this rank's part of the model is spread over the ranks that have the same
+// part, cut between matrices.
+//
 // Cost: a rank receives every part once in a forward pass and every layer that backward reaches once in a backward
 // pass. Next to its own shard a rank then has two layers, or the embedding or the head. Thread rule: one thread at a
 // time. open, close, finish_forward, run_backward, gather_all are collectives as weight_gate.h says.
@@ -66,7 +69,9 @@ class WeightShards : public WeightGate {
   [[nodiscard]] int rank() const { return communicator_->rank(); }
   [[nodiscard]] const WeightUnits& units() const { return units_; }
   // The parameters that they count.
-  [[nodiscard]] const std::vector<NamedParameter>& parameters() const { return model_->stored_parameters(); }
+  [[nodiscard]] const std::vector<NamedParameter>& parameters() const {
+    return part_ != nullptr ? part_->parameters() : model_->stored_parameters();
+  }
   // This rank's numbers of a part [shards_of(part).of(rank).size()].
   [[nodiscard]] const at::Tensor& own(int64_t part) const { return parts_[static_cast<size_t>(part)].own; }
   [[nodiscard]] const Shards& shards_of(int64_t part) const { return parts_[static_cast<size_t>(part)].shards; }
@@ -109,6 +114,7 @@ class WeightShards : public WeightGate {
   void release(std::span<const c10::Storage> storages);
 
   Model* model_;
+  const ModelPart* part_;  // this rank's, if ranks share the layers; else null
   Communicator* communicator_;
   ShardCut cut_;
   std::shared_ptr<Holds> holds_;
@@ -125,11 +131,16 @@ class WeightShards : public WeightGate {
   std::optional<Error> error_;
 };
 
+// Layers of a model whose layers ranks share (tensor parallel): all of each, or this rank's part of each.
+enum class GatheredLayers { kWhole, kOwnPart };
+
 // All weights of some models, or those that `keeps` names, in memory while it lives: of models that are spread, and of those
-// whose layers are split (tensor parallel). Other models, and null, are left as they are.
+// whose layers are split. Other models, and null, are left as they are. A model that is both has its whole part of the
+// layers meanwhile, whatever `keeps` names.
 class WholeWeights {
  public:
-  static Result<WholeWeights> gather(std::initializer_list<const Model*> models, const KeepsPart& keeps = {});
+  static Result<WholeWeights> gather(std::initializer_list<const Model*> models, const KeepsPart& keeps = {},
+                                     GatheredLayers layers = GatheredLayers::kWhole);
   WholeWeights(WholeWeights&& other) noexcept
       : shards_(std::exchange(other.shards_, {})), parts_(std::exchange(other.parts_, {})) {}
   WholeWeights& operator=(WholeWeights&&) = delete;

@@ -11,6 +11,7 @@
 
 #include "model/tensor/storage_memory.h"
 #include "model/weights/names.h"
+#include "model/weights/rounded_matrices.h"
 
 namespace mortise {
 namespace {
@@ -117,10 +118,30 @@ ModelPart::ModelPart(const ModelConfig& config, const ParameterStore& whole, std
     if (std::ranges::none_of(known, [&](const c10::Storage& one) { return one.is_alias_of(all.storage()); }))
       known.push_back(all.storage());
   }
+  if (whole.weights.rounded.empty()) return;
+  whole_matrices_ = whole.weights;
+  allocate_rounded(store_.weights);
+  if (copies) round();
 }
 
 void ModelPart::free_whole() const {
   for (const auto& layer : storages_) std::ranges::for_each(layer, free_memory);
+  for (size_t layer = 0; layer < whole_matrices_.rounded.size(); ++layer) free_rounded(whole_matrices_, layer);
+}
+
+void ModelPart::round() const { round_to_nearest(store_.weights); }
+
+void ModelPart::drop_masters() const {
+  for (size_t layer = 0; layer < store_.weights.rounded.size(); ++layer) free_masters(store_.weights, layer);
+}
+
+std::vector<NamedParameter> ModelPart::numbers() const {
+  std::vector<NamedParameter> out = store_.parameters;
+  for (NamedParameter& parameter : out) {
+    if (!has_memory(parameter.tensor) && !store_.weights.rounded.empty())
+      parameter.tensor = rounded_slice(store_.weights, parameter.tensor);
+  }
+  return out;
 }
 
 void ModelPart::adapt_matrices(const std::vector<LoraMatrix>& whole, const std::vector<at::Tensor>& base,
@@ -199,6 +220,9 @@ Result<> ModelPart::gather_all(const KeepsLayer& keeps) {
       const at::Tensor parts = parts_of(store_.parameters[i].tensor.detach());
       if (is_kept) join_parts(split(i), parts, whole_[i]);
     }
+    if (!is_kept || whole_matrices_.rounded.empty()) continue;
+    allocate_rounded(whole_matrices_, layer);
+    round_to_nearest(whole_matrices_, layer);
   }
   // Copies that others have made of them are stale.
   for (const at::Tensor& one : whole_) one.unsafeGetTensorImpl()->bump_version();

@@ -1,5 +1,8 @@
 // ModelPart: what one rank has of a model whose layers several ranks share (tensor_split.h).
 //
+// If the model has matrices in bfloat16 (rounded_matrices.h), the part has copies of its own masters, rounded in the same way,
+// and the model's copies come and go with its matrices.
+//
 // With a plain adapter in training, A and B are whole on every rank. Of matrices that it changes, a rank's part is there
 // twice: that of the base, and merged. A rank has a term of the gradient of A and of B.
 //
@@ -37,6 +40,12 @@ class ModelPart {
 
   // Frees the memory of what is split in the model.
   void free_whole() const;
+  // Rounds the masters again. After every change of them. Nothing to do without bfloat16 matrices.
+  void round() const;
+  // The masters of the part are not needed any more: its bfloat16 copies stay. Of a model that is not trained.
+  void drop_masters() const;
+  // Its numbers in the order of the model's parameters: bfloat16 copies where a master has no memory.
+  [[nodiscard]] std::vector<NamedParameter> numbers() const;
   // The adapter of `whole` is trained, and `base` is this rank's part of its base.
   void adapt(const DecoderLeaves& whole, std::shared_ptr<ModelPart> base);
   // Null: no adapter is trained.
@@ -83,6 +92,7 @@ class ModelPart {
   ParameterStore store_;
   std::unordered_map<std::string, size_t> places_;   // the parameters' places, by name
   std::vector<at::Tensor> whole_;                    // the model's parameters, by place
+  DecoderWeights whole_matrices_;                    // those of the model, if they have bfloat16 copies
   std::vector<TensorSplit> splits_;                  // by place
   std::vector<std::vector<size_t>> by_layer_;        // places of what is split
   std::vector<std::vector<c10::Storage>> storages_;  // by layer: where these lie in the model

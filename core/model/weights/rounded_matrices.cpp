@@ -114,15 +114,27 @@ int64_t rounded_numbers(const DecoderWeights& weights) {
   return sum;
 }
 
-void round_to_nearest(const DecoderWeights& weights, const Offload* offload) {
+void free_rounded(const DecoderWeights& weights, size_t layer) {
+  visit_matrices(weights, layer,
+                 [](uint32_t, const at::Tensor&, const at::Tensor& copy) { free_memory(copy.storage()); });
+}
+
+void allocate_rounded(const DecoderWeights& weights, size_t layer) {
+  visit_matrices(weights, layer,
+                 [](uint32_t, const at::Tensor&, const at::Tensor& copy) { allocate_memory(copy.storage()); });
+}
+
+void round_to_nearest(const DecoderWeights& weights, size_t layer, const Offload* offload) {
   const at::NoGradGuard no_grad;
-  for (size_t layer = 0; layer < weights.rounded.size(); ++layer) {
-    visit_matrices(weights, layer, [&](uint32_t, const at::Tensor& master, const at::Tensor& copy) {
-      if (!has_memory(master)) return;
-      copy.copy_(master);
-      if (offload != nullptr) offload->release(master);
-    });
-  }
+  visit_matrices(weights, layer, [&](uint32_t, const at::Tensor& master, const at::Tensor& copy) {
+    if (!has_memory(master) || !has_memory(copy)) return;
+    copy.copy_(master);
+    if (offload != nullptr) offload->release(master);
+  });
+}
+
+void round_to_nearest(const DecoderWeights& weights, const Offload* offload) {
+  for (size_t layer = 0; layer < weights.rounded.size(); ++layer) round_to_nearest(weights, layer, offload);
 }
 
 Result<> offload_masters(const DecoderWeights& weights, Offload& offload) {

@@ -22,12 +22,18 @@ namespace mortise {
 // Memory for the copies; their numbers are not set.
 void allocate_rounded(DecoderWeights& weights);
 
+// The memory of a layer's copies comes and goes.
+void free_rounded(const DecoderWeights& weights, size_t layer);
+void allocate_rounded(const DecoderWeights& weights, size_t layer);
+
 // The count of all rounded numbers.
 [[nodiscard]] int64_t rounded_numbers(const DecoderWeights& weights);
 
 // Rounds every matrix that has memory to the nearest bfloat16 (ties to even). Nothing to do without copies. `offload`: where
 // the masters may be; it releases each behind its use.
 void round_to_nearest(const DecoderWeights& weights, const Offload* offload = nullptr);
+// The same of one layer.
+void round_to_nearest(const DecoderWeights& weights, size_t layer, const Offload* offload = nullptr);
 
 // Moves the masters into files. Nothing to do without copies.
 Result<> offload_masters(const DecoderWeights& weights, Offload& offload);

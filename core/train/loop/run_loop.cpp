@@ -58,7 +58,7 @@ Result<> compare_weights(const RunSettings& settings, const Model& policy, const
   const ModelPart* const part = policy.model_part();
   // Weights that are spread are compared as each rank receives them, and split layers as each rank has its part.
   const auto whole =
-      TRY(WholeWeights::gather({part == nullptr ? &policy : nullptr, critic == nullptr ? nullptr : &critic->model}));
+      TRY(WholeWeights::gather({&policy, critic == nullptr ? nullptr : &critic->model}, {}, GatheredLayers::kOwnPart));
   const PartDigests own = part == nullptr ? PartDigests() : digests_of_part(policy);
   std::string digests = part == nullptr ? TRY(digest_of_model(policy)) : own.common;
   if (critic != nullptr) digests += TRY(digest_of_model(critic->model));
@@ -127,7 +127,8 @@ Result<> meet_ranks(Communicator& ranks, const LoadedConfig& loaded, RunKind kin
       ranks, "comparing the settings", config_to_toml(loaded),
       {ErrorKind::kConfig, "the settings", loaded.file, "start all ranks with the same file and settings"}));
   // What the ranks of a group compute alike has to stay the same.
-  const bool shares_layers = loaded.config.actor.tensor_model_parallel_size > 1 && kind != RunKind::kEval;
+  const bool learns = kind != RunKind::kEval && !loaded.config.trainer.val_only;
+  const bool shares_layers = loaded.config.actor.tensor_model_parallel_size > 1 && learns;
   if (!loaded.config.trainer.deterministic && !shares_layers) return {};
   const char* const key = shares_layers ? "actor.tensor_model_parallel_size" : "trainer.deterministic";
   return check_same_on_ranks(ranks, "comparing the settings", std::to_string(at::get_num_threads()),

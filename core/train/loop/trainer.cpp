@@ -265,8 +265,8 @@ Result<TrainSummary> train(Env& env, const LoadedConfig& loaded, const ResumeReq
   TRY(meet_ranks(ranks, loaded, RunKind::kTrain));
   PluginRegistry registry = TRY(open_registry(loaded));
   const std::optional<Checkpoint> checkpoint = TRY(find_resume(env, loaded, ranks, registry, RunKind::kTrain, resume));
-  TRY(check_ahead_ranks(loaded, ranks));
   if (loaded.config.trainer.val_only) return validate_only(env, loaded, ranks, std::move(registry), checkpoint);
+  TRY(check_ahead_ranks(loaded, ranks));
   OpenRun run =
       TRY(open_run(env, loaded, ranks, std::move(registry), RunKind::kTrain, checkpoint, resume.allow_change));
   if (run.finished_in) return close_finished(run);

@@ -140,10 +140,8 @@ Result<std::string> digest_of_shared(const CheckpointSource& source, const State
   Sha256 all;
   const Model& policy = *source.policy.model;
   // Weights that are spread have one owner each. The others only receive them.
-  if (policy.model_part() != nullptr)
-    all.update(digests_of_part(policy).common);
-  else if (shards_of(policy) == nullptr)
-    all.update(TRY(digest_of_model(policy)));
+  if (shards_of(policy) == nullptr)
+    all.update(policy.model_part() != nullptr ? digests_of_part(policy).common : TRY(digest_of_model(policy)));
   for (const TensorView& tensor : state.tensors) {
     const auto* const ranked = dynamic_cast<const RankedTensor*>(tensor.source.get());
     if (ranked != nullptr && ranked->is_everywhere()) TRY(hash_tensor(tensor.name, tensor, all));
@@ -153,7 +151,7 @@ Result<std::string> digest_of_shared(const CheckpointSource& source, const State
 
 Result<std::string> digest_of_own_part(const CheckpointSource& source, const StateSnapshot& state) {
   Sha256 all;
-  all.update(digests_of_part(*source.policy.model).own);
+  if (shards_of(*source.policy.model) == nullptr) all.update(digests_of_part(*source.policy.model).own);
   for (const TensorView& tensor : state.tensors) {
     const auto* const ranked = dynamic_cast<const RankedTensor*>(tensor.source.get());
     if (ranked != nullptr && ranked->held() != nullptr) TRY(hash_tensor(tensor.name, *ranked->held(), all));

@@ -51,17 +51,30 @@ std::map<std::string, OwnNumbers> own_pieces(const WeightShards& shards, int ran
   return pieces;
 }
 
+// The parameters of this rank's part of the layers. `pieces`: of those that are spread over the ranks with the same part.
+void save_part(StateWriter& writer, const ModelPart& part, const std::map<std::string, OwnNumbers>& pieces) {
+  for (size_t i = 0; i < part.parameters().size(); ++i) {
+    const NamedParameter& parameter = part.parameters()[i];
+    const auto piece = pieces.find(parameter.name);
+    if (piece == pieces.end())
+      put_part(writer, parameter.name, part, i, parameter.tensor.detach());
+    else if (piece->second.numbers.defined())
+      put_owned_part(writer, parameter.name, part, i, piece->second.numbers.view(parameter.tensor.sizes()));
+    else
+      put_nothing(writer, parameter.name, part, i, stored_type(parameter.tensor.scalar_type()));
+  }
+}
+
 }  // namespace
 
 Result<> ModelState::save_state(StateWriter& writer) const {
-  if (const ModelPart* const part = split_parameters(*model_); part != nullptr) {
-    for (size_t i = 0; i < part->parameters().size(); ++i)
-      put_part(writer, part->parameters()[i].name, *part, i, part->parameters()[i].tensor.detach());
-    return {};
-  }
   const WeightShards* const spread = spread_parameters(*model_);
   std::map<std::string, OwnNumbers> pieces;
   if (spread != nullptr) pieces = own_pieces(*spread, spread->rank());
+  if (const ModelPart* const part = split_parameters(*model_); part != nullptr) {
+    save_part(writer, *part, pieces);
+    return {};
+  }
   for (const NamedParameter& parameter : trained_numbers(*model_)) {
     const at::Tensor tensor = parameter.tensor.detach();
     const auto piece = pieces.find(parameter.name);
@@ -82,13 +95,15 @@ Result<> ModelState::save_state(StateWriter& writer) const {
 
 Result<> ModelState::load_state(StateReader& reader) {
   const at::NoGradGuard no_grad;
+  WeightShards* const spread = spread_parameters(*model_);
+  const auto whole = TRY(WholeWeights::gather({spread != nullptr ? model_ : nullptr}, {}, GatheredLayers::kOwnPart));
   if (const ModelPart* const part = split_parameters(*model_); part != nullptr) {
     for (size_t i = 0; i < part->parameters().size(); ++i)
       TRY(read_part(reader, part->parameters()[i].name, *part, i, part->parameters()[i].tensor.detach()));
+    if (spread != nullptr) spread->take_changes();
+    model_->weights_changed();
     return {};
   }
-  WeightShards* const spread = spread_parameters(*model_);
-  const auto whole = TRY(WholeWeights::gather({spread != nullptr ? model_ : nullptr}));
   for (const NamedParameter& parameter : trained_numbers(*model_)) {
     const at::Tensor tensor = parameter.tensor.detach();
     const TensorView view =

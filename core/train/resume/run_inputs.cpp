@@ -185,11 +185,12 @@ Result<std::string> digest_of_model(const Model& model) {
   const ModelPart* const part = model.model_part();
   const bool is_split = part != nullptr && !part->is_whole();
   const std::vector<NamedParameter> numbers = model.numbers();
+  const std::vector<NamedParameter> own = is_split ? part->numbers() : std::vector<NamedParameter>();
   Sha256 all;
   all.update(model.config().config_text);
   for (size_t i = 0; i < numbers.size(); ++i) {
     if (is_split)
-      hash_numbers(numbers[i].name, part->gathered(i, part->parameters()[i].tensor.detach()), all);
+      hash_numbers(numbers[i].name, part->gathered(i, own[i].tensor.detach()), all);
     else
       hash_numbers(numbers[i].name, numbers[i].tensor, all);
   }

@@ -212,7 +212,7 @@ Result<RunEstimate> estimate(Env& env, PluginRegistry& registry, const LoadedCon
   for (const ValRows& one : val) out.val_rows += one.rows.size();
   if (environment.runner) {
     const Sampling sampling = TRY(rollout_sampling(config, out.model, &folder.tokenizer));
-    TRY(make_turn_parts(std::move(environment), loaded, folder, encoder, sampling));
+    TRY(make_turn_parts(std::move(environment), loaded, folder, encoder, sampling, alone()));
   }
   TRY(settle_columns(rows, train ? &*train : nullptr, val));
   out.plan = plan_batches(config);

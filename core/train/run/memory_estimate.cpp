@@ -27,6 +27,13 @@ int64_t recorded_length(const RunConfig& config) {
 
 namespace {
 
+// Bytes for each number of the layers' matrices.
+double element_of_layers(ModelDtype dtype, WeightCopies copies) {
+  const auto element = static_cast<double>(num_bytes(dtype));
+  if (dtype != ModelDtype::kBfloat16) return element;
+  return copies == WeightCopies::kMasters ? element + 2.0 : 2.0;
+}
+
 NumberSizes number_sizes(ModelDtype dtype) { return {num_bytes(dtype), num_product_bytes(dtype)}; }
 
 // Bytes that the layers keep for backward in a pass over so many tokens.
@@ -77,20 +84,31 @@ void share_states(const RunConfig& config, int num_ranks, const CriticBytes& cri
   memory.gradients = memory.gradients / with_same_part + std::max(0.0, memory.gradients - memory.activations);
 }
 
+// The same units if a rank has this share of the numbers of each layer.
+UnitBytes units_of_part(UnitBytes units, double share) {
+  units.all -= units.layers * (1.0 - share);
+  units.layers *= share;
+  units.layer *= share;
+  return units;
+}
+
 // The same for stage 3. A pass has two layers at a time, one of which travels, or the embedding or the head. A layer's
-// gradient goes to its owners when it is complete; those of embedding and head do when the pass ends.
-void share_weights(const UnitBytes& units, const UnitBytes& trained, const RunConfig& config, bool has_lora,
-                   int num_ranks, const CriticBytes& critic, MemoryEstimate& memory) {
+// gradient goes to its owners when it is complete; those of embedding and head do when the pass ends. `units` and `trained`
+// are those of a rank's part, if ranks share the layers. `whole_layers`: those that a rollout gathers then.
+void share_weights(const UnitBytes& units, const UnitBytes& trained, double whole_layers, const RunConfig& config,
+                   bool has_lora, int num_ranks, const CriticBytes& critic, MemoryEstimate& memory) {
   if (config.ranks.zero_stage < 3) return;
-  const double others = units.all * (1.0 - 1.0 / num_ranks);
-  const double merged = has_lora ? memory.weights - units.all : 0.0;  // an adapter's, and what merged matrices take
-  memory.whole = units.all + merged;
-  memory.weights = units.all / num_ranks;
-  memory.gathered = std::max(2.0 * units.layer, units.largest_end);
-  if (memory.reference > 0) memory.reference -= others;
   memory.critic -= critic.matrices * (1.0 - 1.0 / num_ranks) + critic.merged;  // its adapter, norms and head stay
+  const int64_t num_parts = config.trainer.val_only ? 1 : config.actor.tensor_model_parallel_size;
+  const double num_owners = static_cast<double>(num_ranks) / static_cast<double>(num_parts);
+  if (num_owners == 1) return;                                        // no other rank has the same part
+  const double merged = has_lora ? memory.weights - units.all : 0.0;  // an adapter's, and what merged matrices take
+  memory.whole = units.all + whole_layers + merged;
+  memory.weights = units.all / num_owners;
+  memory.gathered = std::max(2.0 * units.layer, units.largest_end);
+  if (memory.reference > 0) memory.reference -= units.all * (1.0 - 1.0 / num_owners);
   if (has_lora || config.trainer.deterministic) return;
-  memory.gradients = trained.all / num_ranks + trained.ends + trained.layer;
+  memory.gradients = trained.all / num_owners + trained.ends + trained.layer;
 }
 
 }  // namespace
@@ -193,10 +211,11 @@ MemoryEstimate estimate_memory(const ModelConfig& model, const std::optional<Lor
   bytes.head = head_pass_bytes(model, config, tokens);
   // The generator's own copy of the matrices: with ranks that sample together, of this rank's part.
   const int64_t num_samplers = config.rollout.tensor_model_parallel_size;
-  const double of_others = numbers_of_others(model, num_samplers);
+  const double of_others = numbers_of_others(model, num_samplers) * element_of_layers(dtype, WeightCopies::kNoMasters);
   if (!by_operators && dtype != ModelDtype::kFloat64 && config.rollout.kernels != DecodeKernels::kPlain)
-    bytes.rollout =
-        config.rollout.dtype == DecodeDtype::kBfloat16 ? (parameters - of_others) * 2.0 : frozen - of_others * element;
+    bytes.rollout = config.rollout.dtype == DecodeDtype::kBfloat16
+                        ? (parameters - numbers_of_others(model, num_samplers)) * 2.0
+                        : frozen - of_others;
   if (config.trainer.steps_ahead() > 0) bytes.rollout += frozen;  // what samples
   const auto rows = static_cast<double>(std::min(config.rollout.max_num_seqs, plan.rows_per_step));
   const ModelConfig sampler = num_samplers == 1 ? model : split_config(model, num_samplers);
@@ -265,11 +284,12 @@ void share_layers(const ModelConfig& model, const UnitBytes& units, const Traine
                   MemoryEstimate& memory) {
   const int64_t num_ranks = config.actor.tensor_model_parallel_size;
   if (num_ranks == 1) return;
-  const double others = numbers_of_others(model, num_ranks),
-               element = static_cast<double>(num_bytes(config.model.dtype));
-  // Ranks that sample together do so with their parts.
-  const bool samples_whole = config.rollout.tensor_model_parallel_size == 1;
-  if (samples_whole) memory.whole = units.layers;
+  const ModelDtype dtype = config.model.dtype;
+  const double others = numbers_of_others(model, num_ranks), element = static_cast<double>(num_bytes(dtype));
+  const double own_element = element_of_layers(dtype, WeightCopies::kMasters);
+  // Ranks that sample together do so with their parts, if the groups are the same.
+  const bool samples_whole = config.rollout.tensor_model_parallel_size != num_ranks;
+  if (samples_whole) memory.whole = units.layers * own_element / element;
   if (config.model.trains_adapter()) {  // the matrices that it changes are there merged, too
     const double merged =
         std::max(0.0, memory.weights - (static_cast<double>(model.num_parameters()) + trained.numbers) * element);
@@ -278,10 +298,10 @@ void share_layers(const ModelConfig& model, const UnitBytes& units, const Traine
     return;
   }
   const double trained_others = others * trained.units.layers / units.layers;  // the rest is frozen
-  memory.weights -= others * element;
+  memory.weights -= others * own_element;
   memory.gradients -= trained_others * element;
   memory.moments -= trained_others * trained.moments / trained.numbers;
-  if (memory.reference > 0) memory.reference -= others * element;
+  if (memory.reference > 0) memory.reference -= others * element_of_layers(dtype, WeightCopies::kNoMasters);
   if (samples_whole) memory.whole += memory.gradients;  // the last update keeps their memory
 }
 
@@ -292,12 +312,18 @@ void share_memory(const ModelConfig& model, const UnitBytes& units, const Traine
   if (num_ranks == 1) return;
   if (!config.trainer.val_only) share_layers(model, units, trained, config, memory);
   share_states(config, num_ranks, critic, memory);
-  share_weights(units, trained.units, config, has_lora, num_ranks, critic, memory);
+  const int64_t num_parts = config.trainer.val_only ? 1 : config.actor.tensor_model_parallel_size;
+  const double of_others = numbers_of_others(model, num_parts) * static_cast<double>(num_bytes(config.model.dtype));
+  const double share = 1.0 - of_others / units.layers;
+  const bool gathers_layers = num_parts > 1 && config.rollout.tensor_model_parallel_size != num_parts;
+  share_weights(units_of_part(units, share), units_of_part(trained.units, share), gathers_layers ? units.layers : 0.0,
+                config, has_lora, num_ranks, critic, memory);
   const int64_t num_samplers = config.rollout.tensor_model_parallel_size;
-  const bool has_part = config.actor.tensor_model_parallel_size > 1 && !config.trainer.val_only;
+  const bool has_part = config.actor.tensor_model_parallel_size == num_samplers && !config.trainer.val_only;
   if (num_samplers > 1 && !has_part) {  // a copy of its part, until the generator has its own
     const double numbers = static_cast<double>(model.num_parameters()) - numbers_of_others(model, num_samplers);
-    memory.whole += numbers * static_cast<double>(num_bytes(config.model.dtype)) - units.ends;
+    const double ends = units.ends / static_cast<double>(num_bytes(config.model.dtype));
+    memory.whole += (numbers - ends) * element_of_layers(config.model.dtype, WeightCopies::kMasters);
   }
 }
 

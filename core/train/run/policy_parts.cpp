@@ -90,7 +90,10 @@ Result<> load_reference(const RunSettings& run, bool has_moved, PolicyParts& par
   parts.reference->set_rope_length(policy.config().rope_length);
   if (policy.has_rounded_matrices() && !run.config.ref.sync_steps) parts.reference->drop_masters();
   if (shards == nullptr) return offload_reference(run.env, run.loaded, *parts.reference);
-  if (initial) spread_weights(run.config, run.ranks, run.config.actor.optim, *initial);
+  if (initial) {
+    Communicator* const ranks = TRY(ranks_of_part(run.config, run.ranks, *initial));
+    spread_weights(run.config, *ranks, run.config.actor.optim, *initial);
+  }
   shards_of(from)->spread_copy(*parts.reference);
   return {};
 }
@@ -126,8 +129,8 @@ Result<> load_model(const RunSettings& run, const std::optional<Path>& weights_f
       run.kind == RunKind::kTrain && (config.actor.use_kl_loss || config.algorithm.use_kl_in_reward);
   // Before the reference is copied, so that no rank ever has both whole.
   if (run.kind != RunKind::kEval) {
-    spread_weights(config, run.ranks, config.actor.optim, model);
     split_layers(config, run.ranks, model);
+    spread_weights(config, *TRY(ranks_of_part(config, run.ranks, model)), config.actor.optim, model);
   }
   if (wants_reference) TRY(load_reference(run, weights_from.has_value(), policy));
   return {};

@@ -66,6 +66,21 @@ double split_weight_bytes(const UnitBytes& units, const RankEstimate& ranks) {
   return units.layers / size * (size - 1.0);
 }
 
+// Stage 3 of ZeRO: weights that a rank sends so that others can compute. For split layers, those are the ranks with the same
+// part.
+void add_spread_weights(const RunConfig& config, const ModelConfig& model, const BatchPlan& plan,
+                        const UnitBytes& units, int64_t passes_of_rank, RankEstimate& out) {
+  const auto rounds = static_cast<double>(passes_of_rank);
+  const double others = numbers_of_others(model, out.tensor_size) * static_cast<double>(num_bytes(config.model.dtype));
+  const double same = static_cast<double>(out.num_ranks) / static_cast<double>(out.tensor_size);
+  const double share = (same - 1.0) / same, all = units.all - others, layers = units.layers - others;
+  const bool has_reference = config.actor.use_kl_loss || config.algorithm.use_kl_in_reward;
+  // Forward needs all parts, backward the layers. A step also samples, and has a pass for the old log-probs and one of
+  // the reference.
+  out.weight_bytes = share * rounds * (all + layers);
+  out.step_weight_bytes += share * all * (1.0 + rounds * plan.mean_updates_per_step() * (has_reference ? 2.0 : 1.0));
+}
+
 }  // namespace
 
 RankEstimate estimate_ranks(const RunConfig& config, const ModelConfig& model, const BatchPlan& plan,
@@ -103,7 +118,7 @@ RankEstimate estimate_ranks(const RunConfig& config, const ModelConfig& model, c
   if (out.tensor_size > 1) {
     const double same = static_cast<double>(num_ranks) / static_cast<double>(out.tensor_size);
     // all_reduce of those with the same part, or to the owners of it
-    const bool after_each_pass = config.ranks.zero_stage == 2 && !config.trainer.deterministic;
+    const bool after_each_pass = config.ranks.zero_stage >= 2 && !config.trainer.deterministic;
     const double sent = config.ranks.zero_stage == 0 ? 2.0
                         : after_each_pass            ? static_cast<double>(passes_of_rank)
                                                      : 1.0;
@@ -112,7 +127,7 @@ RankEstimate estimate_ranks(const RunConfig& config, const ModelConfig& model, c
     if (config.model.trains_adapter())  // each has a term of it
       out.tensor_bytes +=
           2.0 * trained_bytes * static_cast<double>(out.tensor_size - 1) / static_cast<double>(out.tensor_size);
-    if (out.rollout_size == 1) out.step_weight_bytes = split_weight_bytes(units, out);
+    if (out.rollout_size != out.tensor_size) out.step_weight_bytes = split_weight_bytes(units, out);
     if (config.model.trains_adapter()) out.step_weight_bytes *= 2.0;  // the base, and at most as much merged
   } else if (config.ranks.zero_stage == 0) {
     out.gradient_bytes = 2.0 * trained_bytes * share;  // all_reduce
@@ -121,15 +136,7 @@ RankEstimate estimate_ranks(const RunConfig& config, const ModelConfig& model, c
     out.gradient_bytes = trained_bytes * share * static_cast<double>(after_each_pass ? passes_of_rank : 1);
     out.weight_bytes = trained_bytes * share;
   }
-  if (config.ranks.zero_stage == 3) {
-    const auto rounds = static_cast<double>(passes_of_rank);
-    const bool has_reference = config.actor.use_kl_loss || config.algorithm.use_kl_in_reward;
-    // Forward needs all parts, backward the layers. A step also samples, and has a pass for the old log-probs and one
-    // of the reference.
-    out.weight_bytes = share * rounds * (units.all + units.layers);
-    out.step_weight_bytes =
-        share * units.all * (1.0 + rounds * plan.mean_updates_per_step() * (has_reference ? 2.0 : 1.0));
-  }
+  if (config.ranks.zero_stage == 3) add_spread_weights(config, model, plan, units, passes_of_rank, out);
   // Each token: 8 bytes for its id, about as many of text, and 4 each for the sampler's, the old and the reference's
   // log-prob. Every other rank gets them.
   constexpr double kBytesPerToken = 28.0;

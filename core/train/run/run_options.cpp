@@ -151,12 +151,19 @@ Optimizer make_optimizer(Model& model, const OptimConfig& optim, const Parameter
 
 Result<Communicator*> ranks_of_part(const RunConfig& config, Communicator& ranks, const Model& model) {
   if (model.model_part() == nullptr || config.ranks.zero_stage == 0) return &ranks;
-  return ranks.strided(model.model_part()->ranks()->size());
+  Communicator* const same = TRY(ranks.strided(model.model_part()->ranks()->size()));
+  return same->size() == 1 && model.trains_lora() ? &ranks : same;
 }
 
 ZeroOptions zero_options(const RunConfig& config, Communicator& ranks, const Model& model) {
-  if (model.trains_lora()) return {&ranks, config.ranks.zero_stage};
-  return {&ranks, config.ranks.zero_stage, shards_of(model), model.model_part()};
+  const ModelPart* const part = model.model_part();
+  if (!model.trains_lora()) return {&ranks, config.ranks.zero_stage, shards_of(model), part};
+  ZeroOptions zero{&ranks, config.ranks.zero_stage};
+  if (part == nullptr) return zero;
+  // Every rank of a group has the whole adapter. One group alone shares nothing.
+  if (part->ranks()->num_groups() == 1) zero.stage = 0;
+  zero.saves = part->ranks()->rank() == 0;
+  return zero;
 }
 
 bool spreads_weights(const RunConfig& config, const Communicator& ranks) {
@@ -165,7 +172,8 @@ bool spreads_weights(const RunConfig& config, const Communicator& ranks) {
 
 void spread_weights(const RunConfig& config, Communicator& ranks, const OptimConfig& optim, Model& model) {
   if (!spreads_weights(config, ranks)) return;
-  const bool whole = !model.trains_lora() && update_rule(optim)->needs_whole_parameters();
+  const bool whole =
+      model.model_part() != nullptr || (!model.trains_lora() && update_rule(optim)->needs_whole_parameters());
   WeightShards::spread(model, ranks, whole ? ShardCut::kTensors : ShardCut::kBlocks);
 }
 
@@ -181,13 +189,14 @@ void split_layers(const RunConfig& config, Communicator& ranks, Model& model) {
 std::shared_ptr<TensorRanks> rollout_ranks(const RunConfig& config, Communicator& ranks, const Model& policy) {
   const auto size = static_cast<int>(config.rollout.tensor_model_parallel_size);
   if (size == 1) return nullptr;
-  if (const ModelPart* const part = policy.model_part(); part != nullptr) return part->ranks();
-  return std::make_shared<TensorGroup>(ranks, size);
+  auto group = std::make_shared<TensorGroup>(ranks, size);
+  return policy.has_part_of(group.get()) ? policy.model_part()->ranks() : group;
 }
 
 Result<WholeWeights> weights_to_sample(const RunConfig& config, const Model& policy) {
-  const bool has_part = config.rollout.tensor_model_parallel_size > 1 && policy.model_part() != nullptr;
-  return WholeWeights::gather({has_part ? nullptr : &policy});
+  const ModelPart* const part = policy.model_part();
+  const bool has_part = part != nullptr && part->ranks()->size() == config.rollout.tensor_model_parallel_size;
+  return WholeWeights::gather({&policy}, {}, has_part ? GatheredLayers::kOwnPart : GatheredLayers::kWhole);
 }
 
 ScheduleOptions schedule_options(const OptimConfig& optim, int64_t total_steps, int64_t total_updates) {

@@ -39,7 +39,8 @@ Result<Communicator*> ranks_of_part(const RunConfig& config, Communicator& ranks
 ZeroOptions zero_options(const RunConfig& config, Communicator& ranks, const Model& model);
 // ranks.zero_stage = 3 on several ranks: each rank has a part of the weights.
 bool spreads_weights(const RunConfig& config, const Communicator& ranks);
-// Keeps this rank's part of the weights that `optim` trains, if so. The model has to stay where it is.
+// Keeps this rank's part of the weights that `optim` trains, if so. `ranks`: those of ranks_of_part(). The model has to stay
+// where it is.
 void spread_weights(const RunConfig& config, Communicator& ranks, const OptimConfig& optim, Model& model);
 // Ranks that share the layers of the policy and its reference. 1: each has whole layers.
 [[nodiscard]] int tensor_size(const RunConfig& config, const Communicator& ranks);
@@ -48,7 +49,7 @@ void split_layers(const RunConfig& config, Communicator& ranks, Model& model);
 // Those that sample the same rows together (rollout.tensor_model_parallel_size); null: each rank samples alone.
 std::shared_ptr<TensorRanks> rollout_ranks(const RunConfig& config, Communicator& ranks, const Model& policy);
 // What rollouts and validations need in memory while they run: all weights of the policy, unless ranks sample together
-// with the parts that they have in updates.
+// with the parts that they have in updates: in the same groups.
 Result<WholeWeights> weights_to_sample(const RunConfig& config, const Model& policy);
 ScheduleOptions schedule_options(const OptimConfig& optim, int64_t total_steps, int64_t total_updates);
 

@@ -304,11 +304,10 @@ RunKey run_key(const RunConfig& config) {
 // What the run reads, as hashes. Weights are whole while they are hashed; split layers are gathered matrix by matrix.
 Result<> load_inputs(RunParts& parts) {
   const PolicyParts& policy = parts.policy;
-  const bool gathers = policy.model->model_part() == nullptr;
   const bool hashes_critic = parts.critic != nullptr && parts.critic->model.trains_lora();
   const auto whole =
-      TRY(WholeWeights::gather({gathers ? &*policy.model : nullptr, gathers ? reference_of(policy) : nullptr,
-                                hashes_critic ? &parts.critic->model : nullptr}));
+      TRY(WholeWeights::gather({&*policy.model, reference_of(policy), hashes_critic ? &parts.critic->model : nullptr},
+                               {}, GatheredLayers::kOwnPart));
   parts.saved.inputs = TRY(make_inputs(parts.run, *parts.registry, policy, parts.data, parts.critic.get()));
   return parts.saved.stateful.add(parts.saved.inputs);
 }
@@ -342,7 +341,7 @@ Result<std::unique_ptr<RunParts>> assemble(Env& env, const LoadedConfig& loaded,
   const bool environment_rewards = environment.gives_rewards;
   std::shared_ptr<TurnParts> turns;
   if (environment.runner)
-    turns = TRY(make_turn_parts(std::move(environment), loaded, *policy.folder, *policy.encoder, sampling));
+    turns = TRY(make_turn_parts(std::move(environment), loaded, *policy.folder, *policy.encoder, sampling, ranks));
   const bool sampler_validates = kind != RunKind::kSft && run.config.rollout.val_engine == ValEngine::kRollout;
   if (kind == RunKind::kTrain || sampler_validates) {
     Sampler& sampler = parts->sampler.emplace(TRY(load_sampler(run, registry, policy, sampling, turns)));

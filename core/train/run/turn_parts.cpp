@@ -8,6 +8,7 @@
 #include "experience/plugin_settings.h"
 #include "foundation/base/at_place.h"
 #include "train/resume/pack_lock.h"
+#include "train/sampling/shared_episodes.h"
 
 namespace mortise {
 
@@ -62,8 +63,11 @@ Result<StartedEnvironment> start_rewarded_environment(PluginRegistry& registry, 
 
 Result<std::shared_ptr<TurnParts>> make_turn_parts(StartedEnvironment environment, const LoadedConfig& loaded,
                                                    const PolicyFolder& folder, const PromptEncoder& encoder,
-                                                   const Sampling& sampling) {
+                                                   const Sampling& sampling, Communicator& ranks) {
   const RunConfig& config = loaded.config;
+  const auto group_size = static_cast<int>(config.rollout.tensor_model_parallel_size);
+  if (group_size > 1 && ranks.size() > 1)
+    environment.runner = share_episodes(std::move(environment.runner), ranks, group_size);
   TurnRenderer renderer = TRY(TurnRenderer::create(folder.tokenizer, encoder.chats(), sampling.stop_ids,
                                                    /*has_tools=*/!environment.tools.is_null()));
   return std::make_shared<TurnParts>(TurnParts{config.rollout.multi_turn, std::move(environment.runner),

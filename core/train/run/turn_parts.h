@@ -5,6 +5,7 @@
 #include <memory>
 
 #include "config/load.h"
+#include "dist/communicator.h"
 #include "experience/rollout/turns/turn_loop.h"
 #include "plugin/host/registry.h"
 #include "train/run/policy_folder.h"
@@ -23,9 +24,10 @@ Result<StartedEnvironment> start_environment(PluginRegistry& registry, const Loa
 Result<StartedEnvironment> start_rewarded_environment(PluginRegistry& registry, const LoadedConfig& loaded,
                                                       const RunKey& key);
 
-// Takes the environment. An Error if the chat template cannot continue a conversation. Borrows the tokenizer.
+// Takes the environment, which ranks that sample together share. An Error if the chat template cannot continue a
+// conversation. Borrows the tokenizer and the ranks.
 Result<std::shared_ptr<TurnParts>> make_turn_parts(StartedEnvironment environment, const LoadedConfig& loaded,
                                                    const PolicyFolder& folder, const PromptEncoder& encoder,
-                                                   const Sampling& sampling);
+                                                   const Sampling& sampling, Communicator& ranks);
 
 }  // namespace mortise

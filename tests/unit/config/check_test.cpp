@@ -152,12 +152,17 @@ TEST(Check, WhatBfloat16DoesNotGoWith) {
 
 TEST(Check, WhatTensorParallelDoesNotGoWith) {
   const std::string size = "actor.tensor_model_parallel_size=2";
-  EXPECT_EQ(check_error({size, "actor.ulysses_sequence_parallel_size=2", "model.lora_rank=2",
+  EXPECT_EQ(check_error({size, "ranks.zero_stage=3"}), "ok");
+  EXPECT_EQ(check_error({size, "ranks.zero_stage=2", "actor.ulysses_sequence_parallel_size=2", "model.lora_rank=2",
                          "model.enable_gradient_checkpointing=true", "actor.optim.optimizer=lion"}),
             "ok");
-  for (const std::string setting :
-       {"ranks.zero_stage=3", "model.dtype=bfloat16", "actor.optim.optimizer=muon", "actor.optim.offload=file",
-        "ref.offload=file", "ref.sync_steps=1", "trainer.mode=one_step_off"}) {
+  EXPECT_EQ(check_error({size, "model.dtype=bfloat16"}), "ok");
+  EXPECT_THAT(check_error({size, "model.dtype=bfloat16", "actor.optim.master_weights=false"}),
+              HasSubstr("'actor.optim.master_weights' is false"));
+  EXPECT_THAT(check_error({size, "model.dtype=bfloat16", "model.lora_rank=2"}),
+              HasSubstr("'model.dtype' rounds merged matrices"));
+  for (const std::string setting : {"actor.optim.optimizer=muon", "actor.optim.offload=file", "ref.offload=file",
+                                    "ref.sync_steps=1", "trainer.mode=one_step_off"}) {
     const std::string text = check_error({size, setting});
     EXPECT_THAT(text, HasSubstr("'" + setting.substr(0, setting.find('=')) + "'")) << setting;
     EXPECT_THAT(text, HasSubstr("cannot be used with actor.tensor_model_parallel_size = 2 yet")) << setting;
@@ -173,14 +178,22 @@ TEST(Check, WhatRanksThatSampleTogetherDoNotGoWith) {
   const std::string size = "rollout.tensor_model_parallel_size=2";
   EXPECT_EQ(check_error({size, "rollout.dtype=bfloat16", "model.lora_rank=2", "ranks.zero_stage=3"}), "ok");
   EXPECT_EQ(check_error({size, "actor.tensor_model_parallel_size=2", "ranks.zero_stage=2"}), "ok");
-  for (const std::string setting : {"actor.tensor_model_parallel_size=4", "rollout.multi_turn.enable=true",
-                                    "rollout.over_sampling=1.5", "trainer.mode=one_step_off", "model.dtype=bfloat16"}) {
+  EXPECT_EQ(check_error({size, "actor.tensor_model_parallel_size=4", "model.dtype=bfloat16"}), "ok");
+  EXPECT_THAT(check_error({size, "model.dtype=bfloat16", "actor.optim.master_weights=false"}),
+              HasSubstr("'actor.optim.master_weights' is false"));
+  for (const std::string setting : {"rollout.over_sampling=1.5", "trainer.mode=one_step_off"}) {
     const std::string text = check_error({size, setting});
     EXPECT_THAT(text, HasSubstr("'" + setting.substr(0, setting.find('=')) + "'")) << setting;
     EXPECT_THAT(text, HasSubstr("cannot be used with rollout.tensor_model_parallel_size = 2")) << setting;
   }
-  EXPECT_THAT(check_error({"actor.tensor_model_parallel_size=2", "ranks.zero_stage=1", "model.lora_rank=2"}),
-              HasSubstr("'ranks.zero_stage' spreads the training state of an adapter"));
+  const std::vector<std::string> validates{"trainer.val_only=true", "data.val_files=[\"val.jsonl\"]", size};
+  for (const std::string setting : {"rollout.over_sampling=1.5", "trainer.mode=one_step_off"}) {
+    std::vector<std::string> all = validates;
+    all.emplace_back(setting);
+    EXPECT_EQ(check_error(all), "ok") << "a validation does not sample ahead";
+  }
+  EXPECT_THAT(check_error({"actor.tensor_model_parallel_size=2", "ranks.zero_stage=3", "model.lora_rank=2"}),
+              HasSubstr("'ranks.zero_stage' spreads the base of an adapter"));
 }
 
 TEST(Check, Errors) {

@@ -80,6 +80,33 @@ TEST(ImportServers, ColocatedEnginesOfTrlAndSwift) {
   EXPECT_THAT(swift_toml, HasSubstr("--port PORT --enable-expert-parallel --max-num-seqs 64\n"));
 }
 
+TEST(ImportServers, ColocatedEnginesOnSeveralRanksBecomeRanksThatSampleTogether) {
+  const std::string two = "use_vllm: true\nvllm_tensor_parallel_size: 2\n";
+  EXPECT_EQ(imported("trl", two, "grpo.yaml", 4).rollout.tensor_model_parallel_size, 2) << "colocate is the default";
+  EXPECT_THAT(imported_toml("trl", two, "grpo.yaml", 4), Not(HasSubstr("start a multiple")));
+  EXPECT_EQ(imported("trl", two).rollout.tensor_model_parallel_size, 2);
+  EXPECT_THAT(imported_toml("trl", two), HasSubstr("start a multiple of 2 ranks"));
+  EXPECT_THAT(error_of(import_text("trl", two, "grpo.yaml", 3)),
+              HasSubstr("3 processes cannot form groups of 2; choose a divisor of the number of processes"));
+  EXPECT_THAT(error_of(import_text("trl", two, "grpo.yaml", 1)), HasSubstr("1 process cannot form groups of 2"));
+
+  const auto none = [](const std::string& text, const std::string& why) {
+    const std::string toml = imported_toml("trl", text + "\n", "grpo.yaml", 4);
+    EXPECT_EQ(config_of(toml).rollout.tensor_model_parallel_size, 1);
+    EXPECT_THAT(toml, HasSubstr(why));
+  };
+  none("vllm_tensor_parallel_size: 2", "only with use_vllm and vllm_mode colocate");
+  none("use_vllm: true\nvllm_tensor_parallel_size: 1", "1: every rank samples rows of its own");
+  none(two + "vllm_mode: server\nvllm_server_host: gpu1\n", "the command lines of the servers decide");
+
+  const std::string swift = "--per_device_train_batch_size 8 --use_vllm true --vllm_tensor_parallel_size 4";
+  EXPECT_EQ(imported("swift", swift, "run.sh", 8).rollout.tensor_model_parallel_size, 4);
+  EXPECT_THAT(error_of(import_text("swift", swift, "run.sh", 6)), HasSubstr("6 processes cannot form groups of 4"));
+  const std::string ahead = imported_toml("swift", swift + " --async_generate true", "run.sh", 8);
+  EXPECT_EQ(config_of(ahead).rollout.tensor_model_parallel_size, 1);
+  EXPECT_THAT(ahead, HasSubstr("ranks sample together only with trainer.mode"));
+}
+
 TEST(ImportServers, TheyWinOverTheFilesAddresses) {
   const std::string server = "use_vllm: true\nvllm_mode: server\nvllm_server_host: gpu1\nvllm_server_timeout: 30\n";
   const std::string toml = taken({"http://c:1"}, "trl", server + "vllm_tensor_parallel_size: 2").toml;

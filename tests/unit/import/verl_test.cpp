@@ -32,15 +32,15 @@ TEST(ImportVerl, TensorParallel) {
   EXPECT_EQ(size_of("actor_rollout_ref.rollout.tensor_model_parallel_size=2"), 1) << "that of verl's sampler";
 }
 
-// verl's default is 2, and a run of one process must stay one. So only groups that exist anyway sample together.
+// verl's default is 2, and a run of one process must stay one. So ranks sample together only if the run needs several anyway.
 TEST(ImportVerl, RolloutTensorParallel) {
   const std::string actor = "actor_rollout_ref.actor.megatron.tensor_model_parallel_size=";
   const std::string rollout = "actor_rollout_ref.rollout.tensor_model_parallel_size=";
   const auto size_of = [](const std::string& more) { return verl(grpo(more)).rollout.tensor_model_parallel_size; };
   EXPECT_EQ(size_of(actor + "4\n" + rollout + "4"), 4);
-  EXPECT_EQ(size_of(actor + "4\n" + rollout + "2"), 1);
+  EXPECT_EQ(size_of(actor + "4\n" + rollout + "2"), 2);
   EXPECT_EQ(size_of(actor + "4\n"), 1);
-  EXPECT_EQ(size_of(actor + "4\n" + rollout + "4 actor_rollout_ref.rollout.multi_turn.enable=True"), 1);
+  EXPECT_EQ(size_of(actor + "4\n" + rollout + "4 actor_rollout_ref.rollout.multi_turn.enable=True"), 4);
   EXPECT_EQ(size_of(rollout + "2"), 1);
   ASSERT_OK_AND_ASSIGN(const ImportedConfig told, import_text("verl", grpo(rollout + "2"), "run.sh"));
   EXPECT_THAT(told.toml, HasSubstr("rollout.tensor_model_parallel_size = 2 lets 2 sample together"));

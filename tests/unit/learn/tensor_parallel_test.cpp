@@ -24,8 +24,9 @@ Mesh tensor_mesh(int num_ranks, int tensor_size, int sequence_size = 1) {
 // The model has four heads and two key-value heads: groups of four repeat them.
 const std::vector<Mesh> kMeshes{tensor_mesh(2, 2), tensor_mesh(4, 4), tensor_mesh(4, 2), tensor_mesh(4, 2, 2)};
 
-// Ranks with the same part share the optimizer's state, and with stage 2 the gradients.
-const std::vector<Mesh> kZeroMeshes{{4, 1, 1, 2}, {4, 1, 2, 2}, {8, 1, 2, 4}, {4, 2, 2, 2}};
+// Ranks with the same part share the optimizer's state, with stage 2 the gradients, and with stage 3 the weights.
+const std::vector<Mesh> kZeroMeshes{{4, 1, 1, 2}, {4, 1, 2, 2}, {8, 1, 2, 4}, {4, 2, 2, 2},
+                                    {4, 1, 3, 2}, {6, 1, 3, 2}, {8, 1, 3, 4}, {4, 2, 3, 2}};
 
 TEST(TensorParallel, Float64UpdatesWithZeroAreEqualTo1e12) { expect_float64_updates_of_one_rank(kZeroMeshes); }
 
@@ -37,9 +38,66 @@ TEST(TensorParallel, Float32GradientsAreEqualTo1e6) { expect_float32_gradients_o
 TEST(TensorParallel, DeterministicUpdatesAreEqualToTheBit) {
   for (const Case& one : cases()) {
     expect_same_bits(one, "float32", tensor_mesh(2, 2),
-                     {tensor_mesh(6, 2), tensor_mesh(4, 2), {4, 1, 1, 2}, {6, 1, 2, 2}});
+                     {tensor_mesh(6, 2), tensor_mesh(4, 2), {4, 1, 1, 2}, {6, 1, 2, 2}, {4, 1, 3, 2}});
     expect_same_bits(one, "float32", tensor_mesh(4, 2, 2), {tensor_mesh(8, 2, 2), {8, 2, 2, 2}});
   }
+}
+
+// With bfloat16 matrices, sums in another order turn over the rounding of some inputs of products.
+TEST(TensorParallel, Bfloat16GradientsDifferFarLessThanByRounding) {
+  const RandomRows data(false, kShape);
+  const auto gradients = [&](const std::string& dtype, Communicator& communicator, const Mesh& mesh) {
+    const auto objective = objective_of({"actor.policy_loss.loss_mode=vanilla", "actor.entropy_coeff=0.02"});
+    TestPolicy policy(dtype, kShape.vocab, 2, /*seed=*/5, {&communicator}, mesh.tensor_size);
+    LearnerOptions options = cut_by(kCut);
+    options.grad_clip = 0.0;
+    share(options, communicator, false, mesh.sequence_size, mesh.tensor_size);
+    ActorLearner learner(policy.model, policy.optimizer, objective->objective, options);
+    EXPECT_TRUE(learner.update(data.batch, all_rows(data.batch), {}).ok());
+    return gradients_of(policy.model, policy.optimizer);
+  };
+  const Gradients expected = gradients("bfloat16", alone(), {});
+  const double rounding = relative_l2_of_all(expected, gradients("float32", alone(), {}));
+  EXPECT_GT(rounding, 1e-3);
+  for (const Mesh& mesh : kMeshes) {
+    SCOPED_TRACE(name_of(mesh));
+    on_ranks(mesh.num_ranks, [&](Communicator& communicator) {
+      EXPECT_LT(relative_l2_of_all(gradients("bfloat16", communicator, mesh), expected), 0.25 * rounding);
+    });
+  }
+}
+
+TEST(TensorParallel, DeterministicBfloat16UpdatesAreEqualToTheBit) {
+  expect_same_bits(cases().front(), "bfloat16", tensor_mesh(2, 2), {tensor_mesh(6, 2), {4, 1, 1, 2}, {4, 1, 2, 2}});
+}
+
+// A frozen copy needs no masters. The whole model comes back with both.
+TEST(TensorParallel, Bfloat16MatricesComeAndGoWithTheirMasters) {
+  on_ranks(2, [](Communicator& communicator) {
+    TestPolicy policy("bfloat16", kShape.vocab, 2, 5, {&communicator}, 2), whole("bfloat16", kShape.vocab, 2, 5);
+    const DecoderWeights& rounded = policy.model.weights();
+    const auto is_freed = [&] {
+      return !has_memory(rounded.rounded[1].down_HI) && !has_memory(rounded.rounded[0].qkv_QH);
+    };
+    EXPECT_TRUE(is_freed());
+    Model copy = policy.model.clone_frozen();
+    copy.drop_masters();
+    const ModelPart& part = *copy.model_part();
+    const size_t down = part.find("model.layers.1.mlp.down_proj.weight");
+    EXPECT_FALSE(has_memory(part.parameters()[down].tensor));
+    EXPECT_EQ(part.numbers()[down].tensor.scalar_type(), at::kBFloat16);
+    EXPECT_TRUE(policy.model.model_part()->numbers()[down].tensor.to(at::kBFloat16).equal(part.numbers()[down].tensor));
+    {
+      const auto gathered = WholeWeights::gather({&policy.model}).value();
+      const std::vector<at::Tensor> weights = weights_of(policy.model), expected = weights_of(whole.model);
+      for (size_t i = 0; i < weights.size(); ++i) EXPECT_TRUE(weights[i].equal(expected[i])) << i;
+      for (size_t layer = 0; layer < rounded.rounded.size(); ++layer) {
+        EXPECT_TRUE(rounded.rounded[layer].down_HI.equal(whole.model.weights().rounded[layer].down_HI));
+        EXPECT_TRUE(rounded.rounded[layer].qkv_QH.equal(whole.model.weights().rounded[layer].qkv_QH));
+      }
+    }
+    EXPECT_TRUE(is_freed());
+  });
 }
 
 TEST(TensorParallel, SupervisedUpdatesAreEqualToo) {
@@ -297,7 +355,7 @@ TEST(TensorParallel, SavedStatesDoNotDependOnTheMesh) {
     }
   };
   std::vector<Mesh> meshes = kMeshes;
-  meshes.insert(meshes.end(), {{4, 1, 1, 2}, {8, 1, 2, 4}});
+  meshes.insert(meshes.end(), {{4, 1, 1, 2}, {8, 1, 2, 4}, {4, 1, 3, 2}});
   for (const Mesh& mesh : meshes) {
     SCOPED_TRACE(name_of(mesh));
     test::JoinedState joined, continued;
