@@ -27,7 +27,7 @@ enum class GeneratePath { kFast, kPlain };
 
 struct EngineOptions {
   int64_t max_num_seqs = 256;                 // samples that decode at the same time
-  int64_t max_batch_tokens = 256;             // rows of one pass
+  int64_t max_batch_tokens = 256;             // rows of one pass of new prompts; a longer prompt takes several
   int64_t kv_cache_bytes = int64_t{4} << 30;  // most that the KV cache may take
   int64_t max_pending_requests = 65536;       // submit() accepts no more while so many wait
   int num_threads = 0;                        // 0: as libtorch uses

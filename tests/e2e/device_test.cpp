@@ -198,7 +198,8 @@ TEST(DeviceRuns, GenerateGivesTheTokensOfTheCpu) {
   };
   for (const std::string settings :
        {"--model model rollout.response_length=6", "--model out/global_step_3/huggingface rollout.top_p=0.8",
-        "--config run.toml model.dtype=float64", "--config run.toml rollout.temperature=0 rollout.top_log_probs=2"}) {
+        "--config run.toml model.dtype=float64 rollout.max_num_batched_tokens=5",
+        "--config run.toml rollout.temperature=0 rollout.top_log_probs=2"}) {
     EXPECT_NE(generate(settings, "cpu.jsonl"), "device");
     EXPECT_EQ(generate(settings + " model.device=cpu-as-device", "device.jsonl"), "device");
     const auto want = rows_of(task.path() / "cpu.jsonl"), got = rows_of(task.path() / "device.jsonl");

@@ -58,6 +58,7 @@ struct RolloutConfig {
   int64_t min_new_tokens = 0;                    // no end of sequence before this many tokens
   std::optional<int64_t> response_length;        // tokens; null = data.max_response_length
   int64_t max_num_seqs = 256;                    // rows decoded at once
+  int64_t max_num_batched_tokens = 256;          // most tokens of new prompts in one pass
   int64_t kv_cache_mib = 4096;                   // memory for keys and values; rows wait if it is full
   DecodeDtype dtype = DecodeDtype::kAuto;        // matrices while decoding; auto = model.dtype
   DecodeKernels kernels = DecodeKernels::kAuto;  // what decodes
@@ -221,6 +222,15 @@ void describe_decoding(Keys& keys) {
   keys.free("max_num_seqs", &RolloutConfig::max_num_seqs, "Rows decoded at the same time. Changes memory and speed.")
       .at_least(1)
       .as_in_verl("256")
+      .read_by(kInGenerate | kInServe);
+  keys.free(
+          "max_num_batched_tokens", &RolloutConfig::max_num_batched_tokens,
+          "Most tokens of new prompts that one pass computes (chunked prefill). A longer prompt enters in several "
+          "passes. Changes memory and speed. You may raise it on a GPU. On the CPU the limit also holds for the rows that "
+          "decode; less than 8 counts as 8, and more than 256 as 256.")
+      .at_least(1)
+      .at_most(1 << 24)
+      .verl("rollout.max_num_batched_tokens")
       .read_by(kInGenerate | kInServe);
   keys.free("kv_cache_mib", &RolloutConfig::kv_cache_mib,
             "Maximum memory for keys and values, in MiB. A row waits until its longest completion fits next to those "

@@ -12,11 +12,19 @@
 #include <ATen/core/Tensor.h>
 
 #include <memory>
+#include <utility>
 
 #include "generate/device/kernel_table.h"
 #include "model/model.h"
 
 namespace mortise {
+
+// The slots of the samples of a new sequence.
+struct NewSlots {
+  int64_t first = 0;
+  int64_t count = 0;
+  int64_t length = 0;  // tokens of the sequence
+};
 
 class DeviceCache {
  public:
@@ -28,8 +36,10 @@ class DeviceCache {
   virtual void remove_slot(int64_t slot) = 0;
   virtual void clear() = 0;  // no slots
   virtual void free() = 0;   // no slots, and no memory
-  // Writes the keys and values of a new sequence into the slots [first, first + count). qkv_LQ is rotated.
-  virtual void fill(int64_t layer, int64_t first, int64_t count, const at::Tensor& qkv_LQ) = 0;
+  // Writes keys and values of a new sequence's tokens, from token `begin` on, into its slots. qkv_LQ is rotated.
+  virtual void fill(int64_t layer, const NewSlots& slots, int64_t begin, const at::Tensor& qkv_LQ) = 0;
+  // Keys and values of the first `length` tokens of a slot, each [length, heads, D] as the cache has them.
+  virtual std::pair<at::Tensor, at::Tensor> read(int64_t layer, int64_t slot, int64_t length) = 0;
   // For a pass of one more token in every slot: how its layers read and write the cache. `positions_N`: how many
   // tokens each slot has, on the model's device. `options` must not outlive the cache and the positions.
   virtual void read_by(const at::Tensor& positions_N, int64_t longest, ForwardOptions& options) = 0;

@@ -66,19 +66,28 @@ class PagedCache final : public DeviceCache {
   }
 
   // The first slot writes all pages of the sequence, the others the one that the sequence does not fill.
-  void fill(int64_t layer, int64_t first, int64_t count, const at::Tensor& qkv_LQ) override {
+  void fill(int64_t layer, const NewSlots& slots, int64_t begin, const at::Tensor& qkv_LQ) override {
     const at::Tensor table = table_on_device();
-    const int64_t length = qkv_LQ.size(0), shared = length / kKernelPageTokens * kKernelPageTokens;
-    const at::Tensor places = at::arange(length, table.options().dtype(at::kLong));
-    for (int64_t slot = first; slot < first + count; ++slot) {
-      const int64_t begin = slot == first ? 0 : shared;
-      if (begin == length) continue;
-      const at::Tensor rows = qkv_LQ.narrow(0, begin, length - begin).contiguous();
+    const int64_t end = begin + qkv_LQ.size(0), shared = slots.length / kKernelPageTokens * kKernelPageTokens;
+    const at::Tensor places = at::arange(begin, end, table.options().dtype(at::kLong));
+    for (int64_t slot = slots.first; slot < slots.first + slots.count; ++slot) {
+      const int64_t skipped = slot == slots.first ? 0 : std::max<int64_t>(0, shared - begin);
+      const int64_t count = qkv_LQ.size(0) - skipped;
+      if (count <= 0) continue;
+      const at::Tensor rows = qkv_LQ.narrow(0, skipped, count).contiguous();
       MortiseCudaPages pages = view_of(layer, table);
       pages.table += slot * table.size(1);
       pages.table_stride = 0;  // every row is of this slot
-      write(layer, rows, /*half=*/0, places.narrow(0, begin, length - begin), pages);
+      write(layer, rows, /*half=*/0, places.narrow(0, skipped, count), pages);
     }
+  }
+
+  std::pair<at::Tensor, at::Tensor> read(int64_t layer, int64_t slot, int64_t length) override {
+    const at::Tensor pages = table_on_device().select(0, slot).narrow(0, 0, device_pages_of(length));
+    const auto tokens = [&](const at::Tensor& part) {
+      return part.index_select(0, pages).transpose(1, 2).flatten(0, 1).narrow(0, 0, length);
+    };
+    return {tokens(keys_[static_cast<size_t>(layer)]), tokens(values_[static_cast<size_t>(layer)])};
   }
 
   void read_by(const at::Tensor& positions_N, int64_t longest, ForwardOptions& options) override {

@@ -55,13 +55,18 @@ class SlotCache final : public DeviceCache {
     slots_ = tokens_ = num_taken_ = 0;
   }
 
-  void fill(int64_t layer, int64_t first, int64_t count, const at::Tensor& qkv_LQ) override {
+  void fill(int64_t layer, const NewSlots& slots, int64_t begin, const at::Tensor& qkv_LQ) override {
     const auto [k, v] = keys_and_values(qkv_LQ);
     const auto at = static_cast<size_t>(layer);
-    for (int64_t slot = first; slot < first + count; ++slot) {
-      keys_[at].select(0, slot).narrow(0, 0, qkv_LQ.size(0)).copy_(k);
-      values_[at].select(0, slot).narrow(0, 0, qkv_LQ.size(0)).copy_(v);
+    for (int64_t slot = slots.first; slot < slots.first + slots.count; ++slot) {
+      keys_[at].select(0, slot).narrow(0, begin, qkv_LQ.size(0)).copy_(k);
+      values_[at].select(0, slot).narrow(0, begin, qkv_LQ.size(0)).copy_(v);
     }
+  }
+
+  std::pair<at::Tensor, at::Tensor> read(int64_t layer, int64_t slot, int64_t length) override {
+    const auto at = static_cast<size_t>(layer);
+    return {keys_[at].select(0, slot).narrow(0, 0, length), values_[at].select(0, slot).narrow(0, 0, length)};
   }
 
   void read_by(const at::Tensor& positions_N, int64_t longest, ForwardOptions& options) override {

@@ -1,6 +1,7 @@
 // The path of a model on a device. A step is one pass of the samples' last tokens through the model's own layers, and passes
-// over the sequences that are new, of at most max_batch_tokens (a longer sequence is a pass of its own). Caches and the draw of
-// tokens are in generate/device: by the kernels of core/cuda where they can be loaded, else by libtorch's operators.
+// over the sequences that are new, of at most max_batch_tokens. A longer sequence enters piece by piece, and each piece reads
+// the keys and values of the ones before it from the cache. Caches and the draw of tokens are in generate/device: by the
+// kernels of core/cuda where they can be loaded, else by libtorch's operators.
 #include <ATen/ops/cat.h>
 #include <ATen/ops/tensor.h>
 #include <c10/core/DeviceGuard.h>
@@ -14,6 +15,7 @@
 #include "generate/device/device_sampler.h"
 #include "generate/schedule/runner.h"
 #include "model/layers/router.h"
+#include "model/layers/segment_attention.h"
 #include "model/tensor/torch_guard.h"
 
 namespace mortise {
@@ -231,7 +233,8 @@ class DeviceRunner final : public StepRunner {
     std::vector<at::Tensor> hidden;
     for (std::span<const NewRow> left = rows; !left.empty();) {
       const size_t count = rows_of_pass(left);
-      hidden.push_back(TRY(enter(left.first(count))));
+      hidden.push_back(left[0].length > max_pass_tokens_ ? TRY(enter_in_pieces(left[0]))
+                                                         : TRY(enter(left.first(count))));
       left = left.subspan(count);
     }
     return hidden.empty() ? at::Tensor() : at::cat(hidden, 0);
@@ -243,25 +246,17 @@ class DeviceRunner final : public StepRunner {
     for (const NewRow& row : rows) pass.push_back(row.row);
     const PackedBatch batch = TRY(
         pack_rows(pass, {.share_prefix = false, .keep_last_token = true, .vocab_size = model_.config().vocab_size}));
-    const auto first = static_cast<int64_t>(slots_.size());
+    std::vector<NewSlots> slots;
     std::vector<int64_t> last;
     for (size_t r = 0; r < rows.size(); ++r) {
-      const GenerateGroup& group = *rows[r].samples.front()->group;
-      cache_->add_slots(static_cast<int64_t>(rows[r].samples.size()), rows[r].length,
-                        group.num_prompt_ids() + group.request.sampling.max_new_tokens);
-      for (RunningSample* const sample : rows[r].samples) {
-        slots_.push_back({sample, rows[r].length});
-        last.push_back(batch.last_index[r]);
-      }
+      slots.push_back(take_slots(rows[r]));
+      last.insert(last.end(), rows[r].samples.size(), batch.last_index[r]);
     }
     ForwardOptions options;
     options.on_qkv = [&](int64_t layer, const at::Tensor& qkv) {
-      int64_t slot = first;
       for (size_t r = 0; r < rows.size(); ++r) {
-        const auto count = static_cast<int64_t>(rows[r].samples.size());
         const PackedSegment& segment = batch.segments[r];
-        cache_->fill(layer, slot, count, qkv.narrow(0, segment.begin, segment.length));
-        slot += count;
+        cache_->fill(layer, slots[r], /*begin=*/0, qkv.narrow(0, segment.begin, segment.length));
       }
     };
     if (records_) options.routing = recording(batch);
@@ -269,6 +264,52 @@ class DeviceRunner final : public StepRunner {
     for (size_t r = 0; r < rows.size() && records_; ++r)
       note_experts(experts_of(*options.routing, batch.segments[r].begin, rows[r].length), rows[r]);
     return all.index_select(0, sent_to(all.device(), at::tensor(last, at::kLong)));
+  }
+
+  NewSlots take_slots(const NewRow& row) {
+    const NewSlots out{static_cast<int64_t>(slots_.size()), static_cast<int64_t>(row.samples.size()), row.length};
+    const GenerateGroup& group = *row.samples.front()->group;
+    cache_->add_slots(out.count, out.length, group.num_prompt_ids() + group.request.sampling.max_new_tokens);
+    for (RunningSample* const sample : row.samples) slots_.push_back({sample, row.length});
+    return out;
+  }
+
+  // The same for one long row, in passes of at most max_pass_tokens_.
+  Result<at::Tensor> enter_in_pieces(const NewRow& row) {
+    const PackedBatch whole = TRY(pack_rows(
+        {&row.row, 1}, {.share_prefix = false, .keep_last_token = true, .vocab_size = model_.config().vocab_size}));
+    const NewSlots slots = take_slots(row);
+    std::vector<uint16_t> experts;
+    at::Tensor hidden;
+    for (int64_t begin = 0; begin < row.length; begin += max_pass_tokens_) {
+      PackedBatch piece;
+      const int64_t count = std::min(max_pass_tokens_, row.length - begin);
+      piece.segments.push_back({0, count, -1, begin, 1});
+      piece.token_ids_N = whole.token_ids_N.narrow(0, begin, count);
+      piece.positions_N = whole.positions_N.narrow(0, begin, count);
+      ForwardOptions options;
+      options.attend = [&](int64_t layer, const at::Tensor& qkv, const AttentionShape& shape) {
+        cache_->fill(layer, slots, begin, qkv);
+        return attention_of_piece(layer, slots.first, begin, qkv, shape);
+      };
+      if (records_) options.routing = recording(piece);
+      hidden = model_.forward_hidden(piece, options);
+      if (!records_) continue;
+      const std::vector<uint16_t> taken = experts_of(*options.routing, 0, count);
+      experts.insert(experts.end(), taken.begin(), taken.end());
+    }
+    if (records_) note_experts(experts, row);
+    return hidden.narrow(0, hidden.size(0) - 1, 1).expand({slots.count, hidden.size(1)});
+  }
+
+  // The cache has the tokens of the piece already.
+  at::Tensor attention_of_piece(int64_t layer, int64_t slot, int64_t begin, const at::Tensor& qkv_LQ,
+                                const AttentionShape& shape) {
+    const int64_t count = qkv_LQ.size(0), width = shape.num_heads * shape.head_dim;
+    const auto [keys, values] = cache_->read(layer, slot, begin + count);
+    const at::Tensor q = qkv_LQ.narrow(1, 0, width).reshape({count, shape.num_heads, shape.head_dim});
+    return segment_attention(q, keys.to(q.scalar_type()), values.to(q.scalar_type()), {{count}, {begin + count}}, shape)
+        .reshape({count, width});
   }
 
   [[nodiscard]] std::shared_ptr<RouterPass> recording(const PackedBatch& batch) const {

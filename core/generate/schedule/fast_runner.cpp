@@ -13,6 +13,8 @@
 namespace mortise {
 namespace {
 
+constexpr int64_t kMostPassTokens = 256;  // bounds the activations
+
 class FastRunner final : public StepRunner {
  public:
   FastRunner(const Model& model, KvCache& kv, const Kernels& kernels, const RunnerOptions& options)
@@ -26,7 +28,7 @@ class FastRunner final : public StepRunner {
         ranks_(options.ranks),
         team_(std::max(1, options.num_threads)),
         forward_(options.ranks ? split_config(model.config(), options.ranks->size()) : model.config(), kernels,
-                 std::max<int64_t>(8, options.max_batch_tokens), options.ranks),
+                 std::clamp<int64_t>(options.max_batch_tokens, 8, kMostPassTokens), options.ranks),
         head_(model.config().hidden_size, model.config().vocab_size, model.config().final_softcap, kernels),
         kernels_(kernels) {}
 

@@ -29,7 +29,7 @@ struct RunnerOptions {
   RandomPurpose purpose = RandomPurpose::kSampling;
   Isa isa = Isa::kAuto;
   int num_threads = 1;
-  int64_t max_batch_tokens = 256;                 // rows of one pass
+  int64_t max_batch_tokens = 256;                 // rows of one pass of new prompts; a longer prompt takes several
   std::shared_ptr<SharedWeights> shared_weights;  // null: the runner's own
   WeightFormat weights = WeightFormat::kFloat32;  // how the fast path stores weights
   bool records_experts = false;                   // sequences tell the experts that their tokens took

@@ -99,6 +99,7 @@ Isa isa_of(DecodeKernels kernels) {
 EngineOptions rollout_engine_options(const RunConfig& config, const Tokenizer* tokenizer) {
   EngineOptions options;
   options.max_num_seqs = config.rollout.max_num_seqs;
+  options.max_batch_tokens = config.rollout.max_num_batched_tokens;
   options.kv_cache_bytes = config.rollout.kv_cache_mib << 20;
   options.tokenizer = tokenizer;
   options.deterministic = config.rollout.deterministic;

@@ -72,6 +72,7 @@ TEST(Records, NoOtherFileListsKeys) {
                                        "core/import/hf_run.cpp",
                                        "core/import/hf_schedule.cpp",
                                        "core/import/lora.cpp",
+                                       "core/import/servers.cpp",
                                        "core/import/swift.cpp",
                                        "core/import/swift_chord.cpp",
                                        "core/import/swift_rules.cpp",

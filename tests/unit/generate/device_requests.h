@@ -3,8 +3,15 @@
 #pragma once
 
 #include <ATen/core/grad_mode.h>
+#include <ATen/record_function.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "support/golden_models.h"
 #include "unit/generate/tiny_model.h"
 
 namespace mortise {
@@ -42,6 +49,63 @@ inline void expect_same(const Sequences& got, const Sequences& want, float toler
   }
 }
 
+// The most rows that a norm by libtorch's operators has had since the counter was made. One counter at a time.
+class MostRows {
+ public:
+  MostRows()
+      : handle_(at::addGlobalCallback(
+            at::RecordFunctionCallback(&note).needsInputs(true).scopes({at::RecordScope::FUNCTION}))) {
+    most = 0;
+  }
+  MostRows(const MostRows&) = delete;
+  MostRows& operator=(const MostRows&) = delete;
+  ~MostRows() { at::removeCallback(handle_); }
+  static int64_t value() { return most; }
+
+ private:
+  static std::unique_ptr<at::ObserverContext> note(const at::RecordFunction& call) {
+    if (std::string_view(call.name()) == "aten::rsqrt") most = std::max(most, call.inputs()[0].toTensor().size(0));
+    return nullptr;
+  }
+  static inline int64_t most = 0;  // NOLINT: the callback is a function
+  at::CallbackHandle handle_;
+};
+
+// Prompts of up to `longest` tokens, and each ends in another place of a page. The samples of a group share one.
+inline std::vector<GenerateRequest> long_requests(int64_t vocab_size, int64_t longest) {
+  std::vector<GenerateRequest> requests;
+  for (const int64_t length : {longest, longest - 1, longest - 7, int64_t{6}, int64_t{5}}) {
+    SamplingParams params;
+    params.max_new_tokens = 5;
+    params.temperature = 0.9;
+    std::vector<int64_t> prompt;
+    for (int64_t t = 0; t < length; ++t) prompt.push_back((t * 29 + length) % vocab_size);
+    requests.push_back(make_request(length, std::move(prompt), 3, params));
+  }
+  return requests;
+}
+
+// Prompts that are longer than a pass enter in several, no pass is longer, and the tokens are those of the native engine.
+inline void expect_long_prompts_enter_in_pieces(const std::string& path_name) {
+  for (const char* name : {"qwen3_tied", "mistral_sliding", "gemma2", "gemma3_text", "gpt_oss"}) {
+    auto model = Model::load(default_env(), test::golden_model(name));
+    ASSERT_TRUE(model.ok()) << model.error().to_string();
+    const std::vector<GenerateRequest> requests = long_requests(model->config().vocab_size, 40);
+    const Sequences want = run_all(*make_engine(*model), requests);
+    move_to_device(*model);
+    EngineOptions options;
+    options.max_num_seqs = 4;
+    for (const int64_t max_batch_tokens : {5, 16, 39}) {
+      options.max_batch_tokens = max_batch_tokens;
+      auto engine = make_engine(*model, options);
+      EXPECT_EQ(engine->path_name(), path_name);
+      const MostRows rows;
+      expect_same(run_all(*engine, requests), want, 5e-5F, name);
+      EXPECT_EQ(MostRows::value(), max_batch_tokens) << name;
+    }
+  }
+}
+
 // The log-probs of a sequence are those that a pass of training computes.
 inline void expect_log_probs_of_training(const Model& model, const GenerateRequest& request,
                                          const GeneratedSequence& sequence, float tolerance) {
@@ -75,8 +139,12 @@ inline void expect_bfloat16_log_probs_of_training() {
   Model model = tiny_model(3, "bfloat16");
   move_to_device(model);
   const std::vector<GenerateRequest> requests = mixed_requests(300, 16);
-  for (const auto& [key, sequence] : run_all(*make_engine(model), requests))
-    expect_log_probs_of_training(model, requests[static_cast<size_t>(key.first - 1)], sequence, 0.03F);
+  for (const int64_t max_batch_tokens : {256, 8}) {
+    EngineOptions options;
+    options.max_batch_tokens = max_batch_tokens;  // prompts cut into several passes
+    for (const auto& [key, sequence] : run_all(*make_engine(model, options), requests))
+      expect_log_probs_of_training(model, requests[static_cast<size_t>(key.first - 1)], sequence, 0.03F);
+  }
 }
 
 }  // namespace mortise

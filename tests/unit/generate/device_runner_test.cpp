@@ -32,7 +32,7 @@ TEST(DeviceRunner, Float64TokensAreThoseOfThePlainPath) {
 }
 
 // Few slots: samples leave while others run, groups are admitted in parts, and slots move and are used again. Small
-// passes: new sequences enter in several of them, and a prompt may be longer than one.
+// passes: new sequences enter in several of them, and so does a prompt that is longer than one.
 TEST(DeviceRunner, NoScheduleChangesAToken) {
   Model model = tiny_model();
   move_to_device(model);
@@ -47,6 +47,8 @@ TEST(DeviceRunner, NoScheduleChangesAToken) {
       expect_same(run_all(*engine, requests), want, 5e-5F, std::to_string(max_num_seqs) + " at once, " + round);
   }
 }
+
+TEST(DeviceRunner, LongPromptsEnterInPieces) { expect_long_prompts_enter_in_pieces("device"); }
 
 TEST(DeviceRunner, SeesNewWeights) { expect_new_weights_are_seen(); }
 
@@ -64,6 +66,7 @@ TEST(DeviceRunner, RecordsTheExpertsOfTheNativeEngine) {
     const std::vector<GenerateRequest> requests = mixed_requests(model->config().vocab_size, 12);
     const Sequences want = run_all(*make_engine(*model, options), requests);
     move_to_device(*model);
+    options.max_batch_tokens = 8;  // some prompts enter in several passes
     const Sequences got = run_all(*make_engine(*model, options), requests);
     expect_same(got, want, 5e-5F, name);
     for (const auto& [key, sequence] : want) {

@@ -56,12 +56,14 @@ void start_adapter_by_copies(Model& model, const LoraChoice& choice) {
 std::map<std::pair<int64_t, int64_t>, std::vector<int64_t>> sample(const Model& model) {
   EngineOptions options;
   options.max_num_seqs = 3;
+  options.max_batch_tokens = 4;  // the last prompt enters in two passes
   auto engine = GenerateEngine::create(model, options).value();
   std::vector<GenerateRequest> requests;
   for (int64_t id = 1; id <= 3; ++id) {
     GenerateRequest& request = requests.emplace_back();
     request.request_id = id;
     request.prompt_ids = {id, 5, 7};
+    if (id == 3) request.prompt_ids.insert(request.prompt_ids.end(), {2, 4, 6});
     request.num_samples = 2;
     request.sampling.max_new_tokens = 4 + id;
   }

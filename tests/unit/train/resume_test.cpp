@@ -92,9 +92,10 @@ TEST(ChangedSettings, AreThoseWhoseRecordSaysSo) {
 
 TEST(ChangedSettings, CompareWhatIsLearntAndNothingElse) {
   const std::set<std::string> train = free_keys(RunKind::kTrain), sft = free_keys(RunKind::kSft);
-  for (const char* key : {"preset", "trainer.save_freq", "trainer.logger", "trainer.total_training_steps",
-                          "rollout.max_num_seqs", "reward.*.timeout", "actor.use_dynamic_bsz", "data.val_files",
-                          "plugins.isolation", "rollout.val_kwargs.n", "trainer.save_dtype"}) {
+  for (const char* key :
+       {"preset", "trainer.save_freq", "trainer.logger", "trainer.total_training_steps", "rollout.max_num_seqs",
+        "rollout.max_num_batched_tokens", "reward.*.timeout", "actor.use_dynamic_bsz", "data.val_files",
+        "plugins.isolation", "rollout.val_kwargs.n", "trainer.save_dtype"}) {
     EXPECT_TRUE(train.contains(key)) << key;
     EXPECT_TRUE(sft.contains(key)) << key;
   }
