@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "generate/decode/aligned.h"
-#include "generate/decode/team.h"
+#include "foundation/base/team.h"
 #include "generate/kernels/kernels.h"
 
 namespace mortise {

@@ -1,6 +1,6 @@
 // The team and its barrier: every member takes part in every job, and no member passes a barrier early or keeps a core
 // busy while it waits.
-#include "generate/decode/team.h"
+#include "foundation/base/team.h"
 
 #include <gtest/gtest.h>
 

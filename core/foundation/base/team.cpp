@@ -1,5 +1,5 @@
 // See team.h.
-#include "generate/decode/team.h"
+#include "foundation/base/team.h"
 
 #include <algorithm>
 #include <chrono>
@@ -40,6 +40,8 @@ void wait_while(const std::atomic<uint32_t>& word, uint32_t value, int spins) {
 
 struct OtherMemberThrew {};
 
+uint64_t tasks_of(uint32_t round, uint32_t left) { return (uint64_t{round} << 32) | left; }
+
 }  // namespace
 
 Team::Team(int size) {
@@ -49,7 +51,7 @@ Team::Team(int size) {
 
 Team::~Team() {
   stopping_.store(true, std::memory_order_relaxed);
-  round_.fetch_add(1, std::memory_order_release);
+  round_.fetch_add(2, std::memory_order_release);
   round_.notify_all();
   for (std::thread& thread : threads_) thread.join();
 }
@@ -69,12 +71,14 @@ void Team::join() {
   if (broken_.load(std::memory_order_acquire)) throw OtherMemberThrew();
 }
 
+void Team::keep_reason(std::exception_ptr reason) {
+  const std::lock_guard lock(mutex_);
+  if (!reason_) reason_ = std::move(reason);
+}
+
 // A member that has thrown will not reach a barrier, so waiting members must leave.
 void Team::give_up(std::exception_ptr reason) {
-  {
-    const std::lock_guard lock(mutex_);
-    if (!reason_) reason_ = std::move(reason);
-  }
+  keep_reason(std::move(reason));
   broken_.store(true, std::memory_order_release);
   phase_.fetch_add(1, std::memory_order_release);
   phase_.notify_all();
@@ -89,14 +93,21 @@ void Team::run_job(int member) {
   }
 }
 
+void Team::rethrow() {
+  arrived_.store(0, std::memory_order_relaxed);
+  broken_.store(false, std::memory_order_relaxed);
+  std::rethrow_exception(std::exchange(reason_, nullptr));
+}
+
 void Team::run(const std::function<void(int)>& job) {
   if (threads_.empty()) {
     job(0);
     return;
   }
+  caller_cpu_.set();
   job_ = &job;
   running_.store(static_cast<uint32_t>(threads_.size()), std::memory_order_relaxed);
-  round_.fetch_add(1, std::memory_order_release);
+  round_.store((round_.load(std::memory_order_relaxed) | 1) + 1, std::memory_order_release);
   round_.notify_all();
   run_job(0);
   const int spins = spins_for(kBarrierSpin_us);
@@ -104,18 +115,60 @@ void Team::run(const std::function<void(int)>& job) {
        left = running_.load(std::memory_order_acquire)) {
     wait_while(running_, left, spins);
   }
-  if (!broken_.load(std::memory_order_relaxed)) return;
-  arrived_.store(0, std::memory_order_relaxed);
-  broken_.store(false, std::memory_order_relaxed);
-  std::rethrow_exception(std::exchange(reason_, nullptr));
+  if (broken_.load(std::memory_order_relaxed)) rethrow();
+}
+
+// A member may come late, when the tasks of this round are done and those of another are under way, or the caller has
+// left. It finds another round or no task in `tasks_left_`, and touches nothing else.
+void Team::take_tasks(int member, uint32_t round) {
+  uint64_t left = tasks_left_.load(std::memory_order_acquire);
+  while (static_cast<uint32_t>(left >> 32) == round && static_cast<uint32_t>(left) > 0) {
+    if (!tasks_left_.compare_exchange_weak(left, left - 1, std::memory_order_acq_rel, std::memory_order_acquire)) continue;
+    // From here to the count below the caller waits, so the task's function exists.
+    try {
+      if (!broken_.load(std::memory_order_relaxed)) (*task_)(member, num_tasks_ - static_cast<uint32_t>(left));
+    } catch (...) {
+      keep_reason(std::current_exception());
+      broken_.store(true, std::memory_order_relaxed);
+    }
+    if (tasks_open_.fetch_sub(1, std::memory_order_acq_rel) == 1) tasks_open_.notify_all();
+    left = tasks_left_.load(std::memory_order_acquire);
+  }
+}
+
+void Team::run_tasks(int64_t count, const std::function<void(int, int64_t)>& task) {
+  if (threads_.empty() || count <= 1) {
+    for (int64_t i = 0; i < count; ++i) task(0, i);
+    return;
+  }
+  caller_cpu_.set();
+  task_ = &task;
+  num_tasks_ = static_cast<uint32_t>(count);
+  const uint32_t round = (round_.load(std::memory_order_relaxed) + 1) | 1;
+  tasks_open_.store(num_tasks_, std::memory_order_relaxed);
+  tasks_left_.store(tasks_of(round, num_tasks_), std::memory_order_release);
+  round_.store(round, std::memory_order_release);
+  round_.notify_all();
+  take_tasks(0, round);
+  const int spins = spins_for(kBarrierSpin_us);
+  for (uint32_t open = tasks_open_.load(std::memory_order_acquire); open > 0;
+       open = tasks_open_.load(std::memory_order_acquire)) {
+    wait_while(tasks_open_, open, spins);
+  }
+  if (broken_.load(std::memory_order_relaxed)) rethrow();
 }
 
 void Team::work(int member) {
   uint32_t seen = 0;
   while (true) {
     wait_while(round_, seen, spins_for(kJobSpin_us));
-    ++seen;
+    seen = round_.load(std::memory_order_acquire);
     if (stopping_.load(std::memory_order_relaxed)) return;
+    caller_cpu_.leave();
+    if (seen % 2 == 1) {
+      take_tasks(member, seen);
+      continue;
+    }
     run_job(member);
     if (running_.fetch_sub(1, std::memory_order_release) == 1) running_.notify_all();
   }

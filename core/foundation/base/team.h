@@ -1,5 +1,6 @@
-// A team of threads that runs one job at a time, on all members at once, with barriers inside the job. A decode step
-// takes tens of microseconds; a queue or a parallel region per operation would cost more than the work.
+// A team of threads that runs one job at a time, on all members at once, with barriers inside the job; or independent
+// tasks, which members take one by one. A decode step takes tens of microseconds; a queue or a parallel region per
+// operation would cost more than the work.
 //
 // A waiting member spins for some microseconds, then sleeps: another process may need its core, or the member that it
 // waits for. The caller of run() is member 0. The team never calls libtorch, whose own threads sleep meanwhile. Cost: a
@@ -14,6 +15,8 @@
 #include <mutex>
 #include <thread>
 #include <vector>
+
+#include "foundation/base/cpus.h"
 
 namespace mortise {
 
@@ -30,6 +33,11 @@ class Team {
   void run(const std::function<void(int member)>& job);
   // Inside a job: returns when every member has called it as often. All members must take part.
   void join();
+  // task(member, i) for each i of [0, count), in order, each on the next member that is free. The caller takes tasks too.
+  // It waits only for tasks that another member has begun, never for a member that sleeps or has no core. A task must
+  // write to its own memory or its member's; it must not call run(), run_tasks() or join(). If a task throws, tasks that
+  // nobody has begun are left out, and run_tasks() throws the first exception.
+  void run_tasks(int64_t count, const std::function<void(int member, int64_t i)>& task);
   // How many members are worth waking for so many multiply-adds: one below about 40 us of one core's work, where
   // barriers would cost more than they share.
   [[nodiscard]] int members_for(int64_t multiply_adds) const { return multiply_adds < 2'000'000 ? 1 : size(); }
@@ -37,17 +45,27 @@ class Team {
  private:
   void work(int member);
   void run_job(int member);
+  void take_tasks(int member, uint32_t round);
+  void keep_reason(std::exception_ptr reason);
   void give_up(std::exception_ptr reason);
+  void rethrow();
 
   std::vector<std::thread> threads_;
+  CallerCpu caller_cpu_;
   const std::function<void(int)>* job_ = nullptr;
-  std::atomic<uint32_t> round_{0};
+  std::atomic<uint32_t> round_{0};  // odd: of tasks, which a member may miss; even: of a job for all members
   std::atomic<uint32_t> running_{0};
   std::atomic<bool> stopping_{false};
 
   std::atomic<uint32_t> arrived_{0};  // at the barrier
   std::atomic<uint32_t> phase_{0};    // barriers passed
   std::atomic<bool> broken_{false};   // a member has thrown
+
+  const std::function<void(int, int64_t)>* task_ = nullptr;
+  uint32_t num_tasks_ = 0;
+  std::atomic<uint64_t> tasks_left_{0};  // the round of the tasks in the high half, how many nobody has begun in the low
+  std::atomic<uint32_t> tasks_open_{0};  // not yet finished
+
   std::mutex mutex_;
   std::exception_ptr reason_;
 };
