@@ -6,8 +6,8 @@
 #include <algorithm>
 #include <vector>
 
-#include "generate/decode/aligned.h"
 #include "foundation/base/team.h"
+#include "generate/decode/aligned.h"
 #include "generate/kernels/kernels.h"
 
 namespace mortise {

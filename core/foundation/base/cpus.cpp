@@ -83,24 +83,16 @@ std::optional<Mount> read_mount(const std::string& line) {
 
 std::atomic<int> g_pool_threads{0};
 
-// use(set, its bytes) with the affinity of a thread (0: this one); false if the kernel does not tell it.
-template <class Use>
-bool with_affinity(int thread, const Use& use) {
+int affinity_cpus() {
   for (size_t count = CPU_SETSIZE; count <= (size_t{1} << 20); count *= 2) {
     cpu_set_t* const set = CPU_ALLOC(count);
     if (set == nullptr) break;
-    const bool known = sched_getaffinity(thread, CPU_ALLOC_SIZE(count), set) == 0;
-    if (known) use(set, CPU_ALLOC_SIZE(count));
+    const bool known = sched_getaffinity(0, CPU_ALLOC_SIZE(count), set) == 0;
+    const int cpus = known ? CPU_COUNT_S(CPU_ALLOC_SIZE(count), set) : 0;
     CPU_FREE(set);
-    if (known) return true;
+    if (known) return cpus;
   }
-  return false;
-}
-
-int affinity_cpus() {
-  int cpus = 0;
-  const bool known = with_affinity(0, [&](cpu_set_t* set, size_t bytes) { cpus = CPU_COUNT_S(bytes, set); });
-  return known ? cpus : static_cast<int>(std::thread::hardware_concurrency());
+  return static_cast<int>(std::thread::hardware_concurrency());
 }
 
 }  // namespace
@@ -171,21 +163,6 @@ bool read_schedule(ThreadSchedule& schedule) {
 }
 
 }  // namespace
-
-void CallerCpu::set() {
-  thread_local const int thread = ::gettid();
-  thread_.store(thread, std::memory_order_relaxed);
-  cpu_.store(sched_getcpu(), std::memory_order_relaxed);
-}
-
-void CallerCpu::leave() const {
-  const int cpu = cpu_.load(std::memory_order_relaxed);
-  if (cpu < 0 || sched_getcpu() != cpu) return;
-  with_affinity(thread_.load(std::memory_order_relaxed), [&](cpu_set_t* set, size_t bytes) {
-    CPU_CLR_S(cpu, bytes, set);
-    if (CPU_COUNT_S(bytes, set) > 0) sched_setaffinity(0, bytes, set);
-  });
-}
 
 bool ask_for_short_slices() {
   ThreadSchedule schedule;

@@ -3,7 +3,6 @@
 // for each other.
 #pragma once
 
-#include <atomic>
 #include <optional>
 
 #include "foundation/base/env.h"
@@ -27,22 +26,6 @@ void set_pool_threads(int num_threads);
 // busy processes takes half as long. The share of the processors stays the same. False where the kernel has no such
 // setting, or the thread is not of the ordinary kind (SCHED_OTHER).
 bool ask_for_short_slices();
-
-// For threads that help a caller: Linux lets the caller and its helper share a processor while another program keeps
-// the other one to itself, because one thread more here is no worse than one more there. The team then has half of what
-// it could have. A helper that finds itself on its caller's processor leaves it, and stays off it.
-class CallerCpu {
- public:
-  // The caller says where it runs, before it wakes its helpers. Costs some nanoseconds.
-  void set();
-  // A helper leaves the caller's processor, if it is on it and may run on another one. Its affinity becomes the caller's
-  // without that processor.
-  void leave() const;
-
- private:
-  std::atomic<int> cpu_{-1};
-  std::atomic<int> thread_{0};
-};
 
 // What follows from both: the quota is rounded up, since part of a processor is still worth a thread.
 [[nodiscard]] int cpus_within(int affinity, std::optional<double> quota);

@@ -3,7 +3,9 @@
 // operation would cost more than the work.
 //
 // A waiting member spins for some microseconds, then sleeps: another process may need its core, or the member that it
-// waits for. The caller of run() is member 0. The team never calls libtorch, whose own threads sleep meanwhile. Cost: a
+// waits for. Linux lets a caller and its helper share a core while another program keeps the other core to itself, so with
+// Placement::kOwn the caller of run_tasks() keeps helpers off its core. If a helper that has begun a task then loses its core to that program, the caller
+// gives it its own. The caller of run() is member 0. The team never calls libtorch, whose own threads sleep meanwhile. Cost: a
 // barrier takes about 0.3 us if all members have a core.
 // Thread rule: run() from one thread at a time.
 #pragma once
@@ -16,18 +18,18 @@
 #include <thread>
 #include <vector>
 
-#include "foundation/base/cpus.h"
-
 namespace mortise {
 
 class Team {
  public:
-  explicit Team(int size);
+  // Whether run_tasks() chooses where helpers run. That pays for tasks that are many and short.
+  enum class Placement { kKernel, kOwn };
+  explicit Team(int size, Placement placement = Placement::kKernel);
   Team(const Team&) = delete;
   Team& operator=(const Team&) = delete;
   ~Team();
 
-  [[nodiscard]] int size() const { return static_cast<int>(threads_.size()) + 1; }
+  [[nodiscard]] int size() const { return static_cast<int>(helpers_.size()) + 1; }
   // job(member) on every member; returns when all are done. If a member throws, the others leave at their next join(),
   // and run() throws the first exception. The team can then run another job.
   void run(const std::function<void(int member)>& job);
@@ -43,15 +45,30 @@ class Team {
   [[nodiscard]] int members_for(int64_t multiply_adds) const { return multiply_adds < 2'000'000 ? 1 : size(); }
 
  private:
-  void work(int member);
+  struct Helper {
+    std::thread thread;
+    std::atomic<int> id{0};    // of the thread, for the kernel
+    std::atomic<int> cpu{-1};  // where it began its last job
+    std::atomic<bool> is_busy{false};
+    int kept_off = -1;       // the processor that the caller keeps it off
+    bool was_taken = false;  // to the caller's processor
+  };
+
+  void work(int member, Helper& helper);
   void run_job(int member);
-  void take_tasks(int member, uint32_t round);
+  int take_tasks(int member, uint32_t round);
+  void finish_task();
+  void wait_for_tasks(double task_us);
+  void sleep_until_done(uint32_t open, double us);
+  void keep_helpers_off_this_cpu();
+  void let_helpers_run_anywhere();
+  bool take_a_helper_here();
   void keep_reason(std::exception_ptr reason);
   void give_up(std::exception_ptr reason);
   void rethrow();
 
-  std::vector<std::thread> threads_;
-  CallerCpu caller_cpu_;
+  const Placement placement_;
+  std::vector<Helper> helpers_;
   const std::function<void(int)>* job_ = nullptr;
   std::atomic<uint32_t> round_{0};  // odd: of tasks, which a member may miss; even: of a job for all members
   std::atomic<uint32_t> running_{0};
@@ -63,8 +80,10 @@ class Team {
 
   const std::function<void(int, int64_t)>* task_ = nullptr;
   uint32_t num_tasks_ = 0;
-  std::atomic<uint64_t> tasks_left_{0};  // the round of the tasks in the high half, how many nobody has begun in the low
+  std::atomic<uint64_t> tasks_left_{
+      0};  // the round of the tasks in the high half, how many nobody has begun in the low
   std::atomic<uint32_t> tasks_open_{0};  // not yet finished
+  std::atomic<bool> caller_sleeps_{false};
 
   std::mutex mutex_;
   std::exception_ptr reason_;

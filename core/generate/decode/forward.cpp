@@ -1,6 +1,7 @@
-// See forward.h. Two ways to share the work: when the layers fit in a core's cache and there are rows enough, members
-// take blocks of rows through all layers, and whoever is free takes the next block; else all members share every matrix
-// by output panels, so that each weight is read by one core only.
+// See forward.h. Two ways to share the work: when the layers fit in a core's cache and there are rows enough, or fit in
+// the cache of all cores and there are many rows, members take blocks of rows through all layers, and whoever is free
+// takes the next block; else all members share every matrix by output panels, so that each weight is read by one core
+// only.
 #include "generate/decode/forward.h"
 
 #include <ATen/ops/empty.h>
@@ -17,7 +18,8 @@ namespace mortise {
 namespace {
 
 constexpr int64_t kCoreCacheBytes = int64_t{1} << 20;
-constexpr int64_t kBlockRows = 48;  // full tiles of the products, and some 0.1 ms of work
+constexpr int64_t kSharedCacheBytes = int64_t{8} << 20;
+constexpr int64_t kBlockRows = 48;  // full tiles of the products; each weight read from the cache serves so many rows
 
 }  // namespace
 
@@ -92,7 +94,8 @@ void DecodeForward::run(const PackedWeights& weights, std::span<const PassRow> r
   }
   // Rows of one prompt attend to each other's keys within the pass, so they may be split by rows only if none does.
   const bool alone = std::ranges::all_of(rows, [](const PassRow& row) { return row.prefix_length > 0 && row.hidden; });
-  const bool by_rows = ranks_ == nullptr && alone && count >= 8 * members && weights.layer_bytes() <= kCoreCacheBytes;
+  const int64_t cache_bytes = count >= 2 * members * kBlockRows ? kSharedCacheBytes : kCoreCacheBytes;
+  const bool by_rows = ranks_ == nullptr && alone && count >= 8 * members && weights.layer_bytes() <= cache_bytes;
   const auto part = [&](PassRange range, int member, int number, int parts) {
     const auto own = static_cast<size_t>(member);
     Team* const joined = parts == 1 ? nullptr : &team;

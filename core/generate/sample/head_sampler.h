@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "foundation/base/rng.h"
-#include "generate/decode/packed_weights.h"
 #include "foundation/base/team.h"
+#include "generate/decode/packed_weights.h"
 #include "generate/sample/sampling.h"
 
 namespace mortise {

@@ -114,7 +114,7 @@ class GatedFunction : public torch::autograd::Function<GatedFunction> {
       const T* x = gate_up.const_data_ptr<T>();
       T* y = out.mutable_data_ptr<T>();
       compute_ranges(gate_up.size(0), std::max<int64_t>(1, 8192 / width),
-                       [&](int64_t begin, int64_t end) { forward_kernel(activation, x, y, begin, end, width); });
+                     [&](int64_t begin, int64_t end) { forward_kernel(activation, x, y, begin, end, width); });
     });
     ctx->save_for_backward({gate_up});
     ctx->saved_data["activation"] = activation_code;
@@ -134,7 +134,7 @@ class GatedFunction : public torch::autograd::Function<GatedFunction> {
       const T* dy = dout.const_data_ptr<T>();
       T* dx = dgate_up.mutable_data_ptr<T>();
       compute_ranges(gate_up.size(0), std::max<int64_t>(1, 8192 / width),
-                       [&](int64_t begin, int64_t end) { backward_kernel(activation, x, dy, dx, begin, end, width); });
+                     [&](int64_t begin, int64_t end) { backward_kernel(activation, x, dy, dx, begin, end, width); });
     });
     return {dgate_up, at::Tensor()};
   }

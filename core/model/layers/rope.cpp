@@ -149,10 +149,10 @@ void rope_rotate_(const at::Tensor& x_NQ, const at::Tensor& positions_N, const R
     const int64_t stride = x_NQ.stride(0);
     const int64_t half = table.cos_PR2.size(1);
     compute_ranges(x_NQ.size(0), std::max<int64_t>(1, 8192 / (num_rotated_heads * head_dim)),
-                     [&](int64_t begin, int64_t end) {
-                       rotate_kernel(x, stride, positions, cos, sin, num_rotated_heads, head_dim, half,
-                                     inverse ? T(-1) : T(1), begin, end);
-                     });
+                   [&](int64_t begin, int64_t end) {
+                     rotate_kernel(x, stride, positions, cos, sin, num_rotated_heads, head_dim, half,
+                                   inverse ? T(-1) : T(1), begin, end);
+                   });
   });
 }
 

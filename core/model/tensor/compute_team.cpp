@@ -5,12 +5,9 @@
 
 #include <algorithm>
 #include <atomic>
-#include <chrono>
 #include <memory>
 #include <mutex>
-#include <thread>
 
-#include "foundation/base/cpus.h"
 #include "foundation/base/team.h"
 
 extern "C" {
@@ -45,13 +42,9 @@ class OneThread {
   int mkl_threads_ = 0;
 };
 
-constexpr auto kLeaveEvery = std::chrono::milliseconds(20);
-
 struct Shared {
   std::mutex mutex;
   std::unique_ptr<Team> team;
-  CallerCpu caller_cpu;  // for libtorch's threads
-  std::chrono::steady_clock::time_point left_at;
 };
 
 // Never freed: another thread may still compute while the program ends.
@@ -60,24 +53,11 @@ Shared& shared() {
   return *shared;
 }
 
-// libtorch's threads leave the caller's processor too (cpus.h).
-void spread_libtorch_threads(int num_threads) {
-  const auto now = std::chrono::steady_clock::now();
-  if (now - shared().left_at < kLeaveEvery) return;
-  shared().left_at = now;
-  shared().caller_cpu.set();
-  const std::thread::id caller = std::this_thread::get_id();
-  at::parallel_for(0, num_threads, 1, [&](int64_t, int64_t) {
-    if (std::this_thread::get_id() != caller) shared().caller_cpu.leave();
-  });
-}
-
 bool run_on_team(int num_threads, int64_t count, const std::function<void(int, int64_t)>& task) {
   const std::unique_lock lock(shared().mutex, std::try_to_lock);
   if (!lock.owns_lock()) return false;
   std::unique_ptr<Team>& team = shared().team;
-  if (team == nullptr || team->size() != num_threads) team = std::make_unique<Team>(num_threads);
-  spread_libtorch_threads(num_threads);
+  if (team == nullptr || team->size() != num_threads) team = std::make_unique<Team>(num_threads, Team::Placement::kOwn);
   team->run_tasks(count, [&](int member, int64_t i) {
     const OneThread alone;
     task(member, i);
