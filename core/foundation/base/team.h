@@ -3,10 +3,10 @@
 // operation would cost more than the work.
 //
 // A waiting member spins for some microseconds, then sleeps: another process may need its core, or the member that it
-// waits for. Linux lets a caller and its helper share a core while another program keeps the other core to itself, so with
-// Placement::kOwn the caller of run_tasks() keeps helpers off its core. If a helper that has begun a task then loses its core to that program, the caller
-// gives it its own. The caller of run() is member 0. The team never calls libtorch, whose own threads sleep meanwhile. Cost: a
-// barrier takes about 0.3 us if all members have a core.
+// waits for. Linux lets a caller and its helper share a core while another program keeps the other core to itself. With
+// Placement::kOwn the caller of run_tasks() therefore keeps helpers off its core. If a helper that has begun a task then
+// loses its core to that program, the caller gives it its own. The caller of run() is member 0. The team never calls
+// libtorch, whose own threads sleep meanwhile. Cost: a barrier takes about 0.3 us if all members have a core.
 // Thread rule: run() from one thread at a time.
 #pragma once
 
@@ -70,7 +70,7 @@ class Team {
   const Placement placement_;
   std::vector<Helper> helpers_;
   const std::function<void(int)>* job_ = nullptr;
-  std::atomic<uint32_t> round_{0};  // odd: of tasks, which a member may miss; even: of a job for all members
+  std::atomic<uint32_t> round_{0};  // odd: tasks, which a member may miss; even: a job for all members
   std::atomic<uint32_t> running_{0};
   std::atomic<bool> stopping_{false};
 

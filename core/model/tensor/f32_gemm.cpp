@@ -11,7 +11,7 @@ namespace {
 constexpr int64_t kBlockPanels = 16;  // 512 KiB
 constexpr int64_t kTaskFlops = 1 << 18;
 constexpr int64_t kPartsPerThread = 4;  // a thread that loses its core keeps the others waiting for one part only
-constexpr int64_t kPartRows = 384;      // of cuts between rows, where every part packs all columns: some 2% of its time
+constexpr int64_t kPartRows = 384;      // at least, since each part packs all columns: some 2% of its time
 
 // Memory of the calling thread for the panels of a block.
 float* panel_memory() {
