@@ -47,7 +47,7 @@ class Team {
  private:
   struct Helper {
     std::thread thread;
-    std::atomic<int> id{0};    // of the thread, for the kernel
+    std::atomic<int> id{0};    // the kernel names the thread so
     std::atomic<int> cpu{-1};  // where it began its last job
     std::atomic<bool> is_busy{false};
     int kept_off = -1;       // the processor that the caller keeps it off
