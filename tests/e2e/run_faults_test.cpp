@@ -100,6 +100,7 @@ const StageCase kStages[] = {
      {"rollout.over_sampling=1.5", "rollout.n=2", "data.max_response_length=12"},
      2,
      "training/over_sampling/carried"},
+    {"rows that wait for an update", {"actor.carry_rows=true", "actor.rows_per_update=6"}, 1, "training/carried_rows"},
     {"adaptive entropy and a moving reference",
      {"algorithm.use_kl_in_reward=false", "actor.use_kl_loss=true", "ref.sync_steps=1", "actor.entropy_coeff=0.01",
       "actor.entropy_ctrl.type=adaptive", "actor.entropy_ctrl.target_entropy=9"},
