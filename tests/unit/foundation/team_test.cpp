@@ -186,30 +186,41 @@ TEST(TeamTasks, SurviveATaskThatThrows) {
   }
 }
 
+bool may_run_only_on(const cpu_set_t& cpus) {
+  cpu_set_t mine;
+  return sched_getaffinity(0, sizeof(mine), &mine) == 0 && CPU_EQUAL(&mine, &cpus);
+}
+
 // Tasks of members that compute nothing, as if another program had their processors: one at a time gets the caller's. All
 // at once would share it, and wait for each other.
 TEST(TeamTasks, CallerTakesOneHelperAtATime) {
   cpu_set_t all;
   ASSERT_EQ(sched_getaffinity(0, sizeof(all), &all), 0);
   if (CPU_COUNT(&all) == 1) GTEST_SKIP() << "there is one processor";
-  Team team(4, Team::Placement::kOwn);
-  std::atomic<int> begun{0}, looked{0}, taken{0};
+  constexpr int kHelpers = 3;
+  constexpr auto kNap = std::chrono::milliseconds(100);  // the caller looks much more often
+  Team team(kHelpers + 1, Team::Placement::kOwn);
+  std::atomic<int> begun{0}, taken{0}, done{0};
+  std::atomic<bool> has_taken{false};
   std::thread([&] {  // a thread of its own, since it stays where it is
     cpu_set_t here;
     CPU_ZERO(&here);
     CPU_SET(sched_getcpu(), &here);
     ASSERT_EQ(sched_setaffinity(0, sizeof(here), &here), 0);
-    team.run_tasks(4, [&](int member, int64_t) {
+    team.run_tasks(kHelpers + 1, [&](int member, int64_t) {
       if (member == 0) {
-        while (begun < 3) std::this_thread::yield();
+        while (begun < kHelpers) std::this_thread::yield();
         return;
       }
       ++begun;
-      std::this_thread::sleep_for(std::chrono::milliseconds(200));
-      cpu_set_t mine;
-      if (sched_getaffinity(0, sizeof(mine), &mine) == 0 && CPU_EQUAL(&mine, &here)) ++taken;
-      ++looked;
-      while (looked < 3) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      for (int nap = 0; nap < 100 && !has_taken; ++nap) {
+        std::this_thread::sleep_for(kNap);
+        if (may_run_only_on(here)) has_taken = true;
+      }
+      std::this_thread::sleep_for(kNap);
+      if (may_run_only_on(here)) ++taken;
+      ++done;
+      while (done < kHelpers) std::this_thread::sleep_for(kNap);
     });
   })
       .join();
