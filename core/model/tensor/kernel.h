@@ -64,7 +64,7 @@ void parallel_tasks(int64_t num_tasks, int64_t scratch_size, const Task& task) {
 }
 
 #ifdef __x86_64__
-// Of two tables of kernels the best that this CPU can run; null if it has neither AVX-512 nor AVX2 with FMA.
+// Chooses the best of two tables of kernels that this CPU can run; null if it has neither AVX-512 nor AVX2 with FMA.
 template <class Kernels>
 const Kernels* best_for_this_cpu(const Kernels* avx512, const Kernels* avx2) {
   const bool has_avx512 = __builtin_cpu_supports("avx512f") != 0 && __builtin_cpu_supports("avx512vl") != 0 &&
