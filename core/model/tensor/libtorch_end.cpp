@@ -27,13 +27,14 @@ struct Loaded {
   const ElfW(Dyn) * dynamic = nullptr;
 };
 
+std::string_view file_name(std::string_view path) { return path.substr(path.rfind('/') + 1); }
+
 // All shared objects, in the order in which they were loaded.
 std::vector<Loaded> loaded_objects() {
   std::vector<Loaded> objects;
   dl_iterate_phdr(
       [](dl_phdr_info* info, size_t /*size*/, void* out) {
-        const std::string_view path(info->dlpi_name);
-        Loaded object{path.substr(path.rfind('/') + 1), info->dlpi_addr, nullptr};
+        Loaded object{file_name(info->dlpi_name), info->dlpi_addr, nullptr};
         for (ElfW(Half) i = 0; i < info->dlpi_phnum; ++i) {
           const ElfW(Phdr)& header = info->dlpi_phdr[i];
           if (header.p_type == PT_DYNAMIC)
@@ -46,13 +47,13 @@ std::vector<Loaded> loaded_objects() {
   return objects;
 }
 
-// Adds the libraries that the object needs.
+// Adds the libraries that the object needs. Some linkers write whole paths.
 void add_needed(const Loaded& object, std::vector<std::string_view>& needed) {
   const char* texts = nullptr;  // the dynamic linker has made an address of it
   for (const ElfW(Dyn)* entry = object.dynamic; entry->d_tag != DT_NULL; ++entry)
     if (entry->d_tag == DT_STRTAB) texts = reinterpret_cast<const char*>(entry->d_un.d_ptr);
   for (const ElfW(Dyn)* entry = object.dynamic; entry->d_tag != DT_NULL; ++entry)
-    if (entry->d_tag == DT_NEEDED) needed.emplace_back(texts + entry->d_un.d_val);
+    if (entry->d_tag == DT_NEEDED) needed.emplace_back(file_name(texts + entry->d_un.d_val));
 }
 
 void run_destructors(const Loaded& object) {
