@@ -8,7 +8,7 @@
 // loses its core to that program, the caller gives it its own core, to one helper at a time. The caller of run() is
 // member 0. The team never calls libtorch, whose own threads sleep meanwhile. Cost: a barrier takes about 0.3 us if all
 // members have a core.
-// Thread rule: run() from one thread at a time.
+// Thread rule: run() and run_tasks() from one thread at a time.
 #pragma once
 
 #include <atomic>

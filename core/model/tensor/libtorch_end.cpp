@@ -1,8 +1,8 @@
 // Ends a program before libtorch's destructors. They take 0.1 s, a third of a short command, and free what the kernel frees
 // anyway. Exit handlers run in the reverse order of their registration, and this file registers one after the constructors
 // of the linked libraries and before the program's own. So the program's objects go first, with what packs registered, and
-// the destructors of packs follow here. No linked library ends otherwise: a profiler that writes its file in a destructor
-// (LD_PRELOAD) writes none.
+// the destructors of packs follow here. Those of all linked libraries are left out, so a profiler that LD_PRELOAD adds and
+// that writes its file in a destructor writes none.
 //
 // It is no part of the room: programs link the object library mortise_libtorch_end. Nothing calls it, and the linker drops
 // such a file from a static library.
