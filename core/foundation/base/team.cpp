@@ -2,6 +2,7 @@
 #include "foundation/base/team.h"
 
 #include <linux/futex.h>
+#include <pthread.h>
 #include <sched.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -16,7 +17,7 @@ namespace {
 
 constexpr double kJobSpin_us = 40;      // longer than a caller needs between two jobs
 constexpr double kBarrierSpin_us = 20;  // members have equal shares: longer than they differ on an idle machine
-// How long a caller without tasks waits until it takes a helper to its own processor: at least, at most, and in tasks.
+// How long a caller without tasks waits until it looks for a helper without a processor: at least, at most, and in tasks.
 constexpr double kLeastPatience_us = 60, kMostPatience_us = 2000, kPatienceTasks = 1.5;
 
 inline void pause() {
@@ -48,6 +49,19 @@ void wait_while(const std::atomic<uint32_t>& word, uint32_t value, int spins) {
 
 // Where the calling thread may run; false if the kernel does not tell it (more than 1024 processors).
 bool own_affinity(cpu_set_t& set) { return sched_getaffinity(0, sizeof(set), &set) == 0; }
+
+// `id` is 0 until the thread has told it, and the kernel would take that for the caller.
+void move_thread(int id, const cpu_set_t& set) {
+  if (id > 0) sched_setaffinity(id, sizeof(set), &set);
+}
+
+// Processor time that the thread has used; 0 if the kernel does not tell it.
+int64_t processor_ns(std::thread& thread) {
+  clockid_t clock{};
+  timespec spent{};
+  if (pthread_getcpuclockid(thread.native_handle(), &clock) == 0) clock_gettime(clock, &spent);
+  return spent.tv_sec * 1'000'000'000 + spent.tv_nsec;
+}
 
 double now_us() {
   return std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now().time_since_epoch()).count();
@@ -83,7 +97,7 @@ void Team::keep_helpers_off_this_cpu() {
     if (!own_affinity(set)) return;
     CPU_CLR(cpu, &set);
     if (CPU_COUNT(&set) == 0) return;
-    sched_setaffinity(helper.id.load(std::memory_order_relaxed), sizeof(set), &set);
+    move_thread(helper.id.load(std::memory_order_relaxed), set);
     helper.kept_off = cpu;
     helper.was_taken = false;
   }
@@ -94,26 +108,30 @@ void Team::let_helpers_run_anywhere() {
     if (helper.kept_off < 0 && !helper.was_taken) continue;
     cpu_set_t set;
     if (!own_affinity(set)) return;
-    sched_setaffinity(helper.id.load(std::memory_order_relaxed), sizeof(set), &set);
+    move_thread(helper.id.load(std::memory_order_relaxed), set);
     helper.kept_off = -1;
     helper.was_taken = false;
   }
 }
 
-// A helper that holds a task for very long has no processor: another program runs on it. The caller has nothing to do, so
-// it gives the helper its own processor.
-bool Team::take_a_helper_here() {
+// A helper that has begun a task and has computed nothing since the last look has no processor: another program runs
+// there. The caller has nothing to do, so it gives the helper its own processor. That serves one helper at a time.
+void Team::take_a_helper_here() {
+  Helper* waiting = nullptr;
   for (Helper& helper : helpers_) {
-    if (helper.was_taken || !helper.is_busy.load(std::memory_order_relaxed)) continue;
-    helper.was_taken = true;
-    helper.kept_off = -1;
-    cpu_set_t set;
-    CPU_ZERO(&set);
-    CPU_SET(sched_getcpu(), &set);
-    sched_setaffinity(helper.id.load(std::memory_order_relaxed), sizeof(set), &set);
-    return true;
+    if (!helper.is_busy.load(std::memory_order_relaxed)) continue;
+    if (helper.was_taken) return;
+    const int64_t spent_ns = processor_ns(helper.thread);
+    if (spent_ns == helper.spent_ns && waiting == nullptr) waiting = &helper;
+    helper.spent_ns = spent_ns;
   }
-  return false;
+  if (waiting == nullptr) return;
+  waiting->was_taken = true;
+  waiting->kept_off = -1;
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  CPU_SET(sched_getcpu(), &set);
+  move_thread(waiting->id.load(std::memory_order_relaxed), set);
 }
 
 // Sleeps until no task is open, at most `us` if that is positive.
@@ -131,15 +149,19 @@ void Team::wait_for_tasks(double task_us) {
     if (tasks_open_.load(std::memory_order_acquire) == 0) return;
     pause();
   }
-  const double patience_us = std::clamp(kPatienceTasks * task_us, kLeastPatience_us, kMostPatience_us);
-  bool can_take = placement_ == Placement::kOwn;
+  const bool can_take = placement_ == Placement::kOwn;
+  if (can_take) {
+    for (Helper& helper : helpers_) helper.spent_ns = processor_ns(helper.thread);
+  }
+  double patience_us = std::clamp(kPatienceTasks * task_us, kLeastPatience_us, kMostPatience_us);
   double since_us = now_us();
   for (uint32_t open = tasks_open_.load(std::memory_order_acquire); open > 0;
        open = tasks_open_.load(std::memory_order_acquire)) {
     const double left_us = since_us + patience_us - now_us();
     if (can_take && left_us <= 0) {
-      can_take = take_a_helper_here();
+      take_a_helper_here();
       since_us = now_us();
+      patience_us = std::min(2 * patience_us, kMostPatience_us);
       continue;
     }
     sleep_until_done(open, can_take ? left_us : 0);
@@ -214,6 +236,12 @@ void Team::run(const std::function<void(int)>& job) {
   if (broken_.load(std::memory_order_relaxed)) rethrow();
 }
 
+// Waking a thread costs the caller a microsecond or more, so a few tasks wake a few helpers.
+void Team::wake_helpers(int64_t count) {
+  if (count >= static_cast<int64_t>(helpers_.size())) return round_.notify_all();
+  for (int64_t i = 0; i < count; ++i) round_.notify_one();
+}
+
 // A member may come late, when the tasks of this round are done and those of another are under way, or the caller has
 // left. It finds another round or no task in `tasks_left_`, and touches nothing else.
 int Team::take_tasks(int member, uint32_t round) {
@@ -248,7 +276,7 @@ void Team::run_tasks(int64_t count, const std::function<void(int, int64_t)>& tas
   tasks_open_.store(num_tasks_, std::memory_order_relaxed);
   tasks_left_.store(tasks_of(round, num_tasks_), std::memory_order_release);
   round_.store(round, std::memory_order_release);
-  round_.notify_all();
+  wake_helpers(count - 1);
   const double start_us = now_us();
   const int taken = take_tasks(0, round);
   wait_for_tasks((now_us() - start_us) / std::max(1, taken));

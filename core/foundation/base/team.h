@@ -5,9 +5,10 @@
 // A waiting member spins for some microseconds, then sleeps: another process may need its core, or the member that it
 // waits for. Linux lets a caller and its helper share a core while another program keeps the other core to itself. With
 // Placement::kOwn the caller of run_tasks() therefore keeps helpers off its core. If a helper that has begun a task then
-// loses its core to that program, the caller gives it its own. The caller of run() is member 0. The team never calls
-// libtorch, whose own threads sleep meanwhile. Cost: a barrier takes about 0.3 us if all members have a core.
-// Thread rule: run() from one thread at a time.
+// loses its core to that program, the caller gives it its own core, to one helper at a time. The caller of run() is
+// member 0. The team never calls libtorch, whose own threads sleep meanwhile. Cost: a barrier takes about 0.3 us if all
+// members have a core.
+// Thread rule: run() and run_tasks() from one thread at a time.
 #pragma once
 
 #include <atomic>
@@ -52,9 +53,11 @@ class Team {
     std::atomic<bool> is_busy{false};
     int kept_off = -1;       // the processor that the caller keeps it off
     bool was_taken = false;  // to the caller's processor
+    int64_t spent_ns = 0;    // processor time, when the caller last looked
   };
 
   void work(int member, Helper& helper);
+  void wake_helpers(int64_t count);
   void run_job(int member);
   int take_tasks(int member, uint32_t round);
   void finish_task();
@@ -62,7 +65,7 @@ class Team {
   void sleep_until_done(uint32_t open, double us);
   void keep_helpers_off_this_cpu();
   void let_helpers_run_anywhere();
-  bool take_a_helper_here();
+  void take_a_helper_here();
   void keep_reason(std::exception_ptr reason);
   void give_up(std::exception_ptr reason);
   void rethrow();
@@ -80,8 +83,8 @@ class Team {
 
   const std::function<void(int, int64_t)>* task_ = nullptr;
   uint32_t num_tasks_ = 0;
-  std::atomic<uint64_t> tasks_left_{
-      0};  // the round of the tasks in the high half, how many nobody has begun in the low
+  // The round of the tasks in the high half, and in the low half how many of them nobody has begun.
+  std::atomic<uint64_t> tasks_left_{0};
   std::atomic<uint32_t> tasks_open_{0};  // not yet finished
   std::atomic<bool> caller_sleeps_{false};
 

@@ -118,9 +118,25 @@ typedef struct instance {
 
 static int is(const char* name) { return strcmp(MISDEED, name) == 0; }
 
-/* At the end of the process, after all calls: run_test.cpp has this pack checked. */
+static void* read_on(void* stream) {
+  getc(stream); /* for ever: nobody writes */
+  return NULL;
+}
+
+/* At the end of the process, after all calls: run_test.cpp has these packs checked. */
 __attribute__((destructor)) static void at_the_end(void) {
   if (is("abort_at_the_end")) abort();
+  if (is("reads_at_the_end")) {
+    int ends[2];
+    pthread_t thread;
+    if (pipe(ends) != 0) abort();
+    FILE* stream = fdopen(ends[0], "r");
+    if (stream == NULL || pthread_create(&thread, NULL, read_on, stream) != 0) abort();
+    while (ftrylockfile(stream) == 0) { /* until the thread holds it */
+      funlockfile(stream);
+      usleep(1000);
+    }
+  }
 }
 
 /* --- misdeeds that need no outputs ------------------------------------------------------------------------------ */

@@ -95,14 +95,27 @@ TEST_F(HostileRuns, LookingAtAPackRunsNothingOfIt) {
   EXPECT_FALSE(default_env().exists(task_.path() / "mark"));
 }
 
+class HostileEnds : public HostileRuns {
+ protected:
+  Outcome check(std::string_view misdeed) const {
+    Misdeed at_the_end = misdeed_named("abort");
+    at_the_end.name = misdeed;
+    EXPECT_EQ(build_pack(at_the_end, task_.path()), "");
+    return task_.mortise("plugin check " + std::string(misdeed) + ".so --only load.opens --timeout 30s");
+  }
+};
+
 // The program ends without the destructors of libtorch, but not without those of packs.
-TEST_F(HostileRuns, APackThatCrashesAtTheEndOfTheProcessFailsItsCheck) {
-  Misdeed at_the_end = misdeed_named("abort");
-  at_the_end.name = "abort_at_the_end";
-  ASSERT_EQ(build_pack(at_the_end, task_.path()), "");
-  const Outcome checked = task_.mortise("plugin check abort_at_the_end.so --only load.opens");
+TEST_F(HostileEnds, APackThatCrashesAtTheEndOfTheProcessFailsItsCheck) {
+  const Outcome checked = check("abort_at_the_end");
   EXPECT_EQ(checked.code, 4) << checked.output;
   EXPECT_THAT(checked.output, HasSubstr("CRASHED  load.opens (R14): the process ended by SIGABRT"));
+}
+
+// What the program has still to write is written without the locks of streams that threads hold.
+TEST_F(HostileEnds, AThreadThatReadsAStreamKeepsNoProgramAlive) {
+  const Outcome checked = check("reads_at_the_end");
+  EXPECT_EQ(checked.code, 0) << checked.output;
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <chrono>
 #include <stdexcept>
 #include <thread>
 #include <vector>
@@ -59,9 +60,38 @@ TEST_F(ComputeTeam, WorksOnAfterATaskThatThrows) {
   }
 }
 
+// Whether two tasks of a call run at the same time: each waits until the other has begun.
+bool two_run_at_once() {
+  std::atomic<int> begun{0};
+  std::atomic<bool> met{false};
+  compute_tasks(2, [&](int, int64_t) {
+    ++begun;
+    for (int ms = 0; ms < 20'000 && begun < 2 && !met; ++ms) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    if (begun == 2) met = true;
+  });
+  return met;
+}
+
+// Also while another thread has the team: then libtorch's threads share the tasks.
+TEST_F(ComputeTeam, ThreadsShareTheTasks) {
+  EXPECT_TRUE(two_run_at_once());
+  std::atomic<bool> has_team{false}, others_are_done{false};
+  std::thread first([&] {
+    compute_tasks(2, [&](int, int64_t) {
+      has_team = true;
+      while (!others_are_done) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    });
+  });
+  while (!has_team) std::this_thread::yield();
+  EXPECT_TRUE(two_run_at_once());
+  others_are_done = true;
+  first.join();
+}
+
 TEST_F(ComputeTeam, SeveralThreadsMayCall) {
   std::atomic<int> wrong{0};
   const auto call = [&] {
+    wrong += at::get_num_threads() == 3 ? 0 : 1;
     for (int round = 0; round < 200; ++round) wrong += counts_of(50, 1) == std::vector<int>(50, 1) ? 0 : 1;
   };
   std::thread first(call), second(call);

@@ -3,11 +3,15 @@
 #include "foundation/base/team.h"
 
 #include <gtest/gtest.h>
+#include <sched.h>
 
+#include <atomic>
 #include <chrono>
 #include <stdexcept>
+#include <string>
+#include <thread>
+#include <vector>
 
-#include "generate/decode/aligned.h"
 #include "support/cpu_time.h"
 
 namespace mortise {
@@ -95,7 +99,9 @@ TEST(Team, AllMembersMayThrow) {
       EXPECT_THROW(team.run([](int) { throw std::bad_alloc(); }), std::bad_alloc);
     }
     int count = 0;
-    team.run([&](int member) { count += member == 0 ? 1 : 0; });
+    team.run([&](int member) {
+      if (member == 0) ++count;
+    });
     EXPECT_EQ(count, 1);
   }
 }
@@ -180,23 +186,58 @@ TEST(TeamTasks, SurviveATaskThatThrows) {
   }
 }
 
-// Small ones and those on huge pages alike.
-TEST(FloatBuffer, IsZeroedAndAligned) {
-  FloatBuffer buffer;
-  for (const int64_t size : {1L, 1000L, (1L << 20) - 1, 1L << 20, 3'000'001L}) {
-    buffer.reserve(size);
-    ASSERT_EQ(buffer.size(), size);
-    EXPECT_EQ(reinterpret_cast<uintptr_t>(buffer.data()) % 64, 0U);
-    EXPECT_TRUE(std::all_of(buffer.data(), buffer.data() + size, [](float x) { return x == 0.0F; })) << size;
-    std::fill(buffer.data(), buffer.data() + size, 1.0F);
-    FloatBuffer moved = std::move(buffer);
-    EXPECT_EQ(moved.data()[size - 1], 1.0F);
-    buffer = std::move(moved);
-    buffer.reserve(size / 2);  // keeps the existing one
-    EXPECT_EQ(buffer.data()[size - 1], 1.0F);
+bool may_run_only_on(const cpu_set_t& cpus) {
+  cpu_set_t mine;
+  return sched_getaffinity(0, sizeof(mine), &mine) == 0 && CPU_EQUAL(&mine, &cpus);
+}
+
+// Tasks of members that compute nothing, as if another program had their processors: one at a time gets the caller's. All
+// at once would share it, and wait for each other.
+TEST(TeamTasks, CallerTakesOneHelperAtATime) {
+  cpu_set_t all;
+  ASSERT_EQ(sched_getaffinity(0, sizeof(all), &all), 0);
+  if (CPU_COUNT(&all) == 1) GTEST_SKIP() << "there is one processor";
+  constexpr int kHelpers = 3;
+  constexpr auto kNap = std::chrono::milliseconds(100);  // the caller looks much more often
+  Team team(kHelpers + 1, Team::Placement::kOwn);
+  std::atomic<int> begun{0}, taken{0}, done{0};
+  std::atomic<bool> has_taken{false};
+  std::thread([&] {  // a thread of its own, since it stays where it is
+    cpu_set_t here;
+    CPU_ZERO(&here);
+    CPU_SET(sched_getcpu(), &here);
+    ASSERT_EQ(sched_setaffinity(0, sizeof(here), &here), 0);
+    team.run_tasks(kHelpers + 1, [&](int member, int64_t) {
+      if (member == 0) {
+        while (begun < kHelpers) std::this_thread::yield();
+        return;
+      }
+      ++begun;
+      for (int nap = 0; nap < 100 && !has_taken; ++nap) {
+        std::this_thread::sleep_for(kNap);
+        if (may_run_only_on(here)) has_taken = true;
+      }
+      std::this_thread::sleep_for(kNap);
+      if (may_run_only_on(here)) ++taken;
+      ++done;
+      while (done < kHelpers) std::this_thread::sleep_for(kNap);
+    });
+  })
+      .join();
+  EXPECT_EQ(taken, 1);
+}
+
+// Few tasks wake few helpers; a job for all members still reaches those that slept on.
+TEST(TeamTasks, HelpersThatAreNotWokenMissNoJob) {
+  Team team(6, Team::Placement::kOwn);
+  for (int round = 0; round < 20; ++round) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));  // they sleep now
+    std::atomic<int> done{0}, members{0};
+    team.run_tasks(2, [&](int, int64_t) { ++done; });
+    ASSERT_EQ(done, 2);
+    team.run([&](int) { ++members; });
+    ASSERT_EQ(members, 6);
   }
-  buffer.free();
-  EXPECT_EQ(buffer.data(), nullptr);
 }
 
 }  // namespace
