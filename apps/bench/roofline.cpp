@@ -6,8 +6,8 @@
 #include <algorithm>
 #include <vector>
 
+#include "foundation/base/team.h"
 #include "generate/decode/aligned.h"
-#include "generate/decode/team.h"
 #include "generate/kernels/kernels.h"
 
 namespace mortise {

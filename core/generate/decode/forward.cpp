@@ -1,6 +1,7 @@
-// See forward.h. Two ways to share the work: when the layers fit in a core's cache and there are rows enough, each
-// member takes its own rows through all layers without meeting the others; else all members share every matrix by
-// output panels, so that each weight is read by one core only.
+// See forward.h. Two ways to share the work: when the layers fit in a core's cache and there are rows enough, or fit in
+// the cache of all cores and there are many rows, members take blocks of rows through all layers, and whoever is free
+// takes the next block; else all members share every matrix by output panels, so that each weight is read by one core
+// only.
 #include "generate/decode/forward.h"
 
 #include <ATen/ops/empty.h>
@@ -17,6 +18,8 @@ namespace mortise {
 namespace {
 
 constexpr int64_t kCoreCacheBytes = int64_t{1} << 20;
+constexpr int64_t kSharedCacheBytes = int64_t{8} << 20;
+constexpr int64_t kBlockRows = 48;  // full tiles of the products; each weight read from the cache serves so many rows
 
 }  // namespace
 
@@ -91,17 +94,21 @@ void DecodeForward::run(const PackedWeights& weights, std::span<const PassRow> r
   }
   // Rows of one prompt attend to each other's keys within the pass, so they may be split by rows only if none does.
   const bool alone = std::ranges::all_of(rows, [](const PassRow& row) { return row.prefix_length > 0 && row.hidden; });
-  const bool by_rows = ranks_ == nullptr && alone && count >= 8 * members && weights.layer_bytes() <= kCoreCacheBytes;
-  Team* const joined = by_rows || members == 1 ? nullptr : &team;
-  const auto job = [&](int member) {
-    const PassRange r = by_rows ? share(count, member, members) : PassRange{0, count};
-    run_member({&weights, rows, kv, r.begin, r.end, by_rows ? 0 : member, by_rows ? 1 : members, joined,
-                &scratch_[static_cast<size_t>(member)], &sorts_[static_cast<size_t>(member)], score_stride});
+  const int64_t cache_bytes = count >= 2 * members * kBlockRows ? kSharedCacheBytes : kCoreCacheBytes;
+  const bool by_rows = ranks_ == nullptr && alone && count >= 8 * members && weights.layer_bytes() <= cache_bytes;
+  const auto part = [&](PassRange range, int member, int number, int parts) {
+    const auto own = static_cast<size_t>(member);
+    Team* const joined = parts == 1 ? nullptr : &team;
+    run_member({&weights, rows, kv, range.begin, range.end, number, parts, joined, &scratch_[own], &sorts_[own],
+                score_stride});
   };
   if (members == 1) {
-    job(0);
+    part({0, count}, 0, 0, 1);
+  } else if (by_rows) {
+    const int64_t blocks = members * ((count + members * kBlockRows - 1) / (members * kBlockRows));
+    team.run_tasks(blocks, [&](int member, int64_t i) { part(share(count, i, blocks), member, 0, 1); });
   } else {
-    team.run(job);
+    team.run([&](int member) { part({0, count}, member, member, members); });
   }
 }
 

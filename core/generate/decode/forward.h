@@ -15,9 +15,9 @@
 #include <span>
 #include <vector>
 
+#include "foundation/base/team.h"
 #include "generate/decode/kv_cache.h"
 #include "generate/decode/packed_weights.h"
-#include "generate/decode/team.h"
 #include "generate/kernels/kernels.h"
 #include "model/layers/tensor_ranks.h"
 #include "model/weights/model_config.h"

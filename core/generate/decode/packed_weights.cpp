@@ -62,19 +62,16 @@ void pack_panel(const at::Tensor& weight, RowOf row_of, int64_t p, Word* panel) 
 const float* data_of(const at::Tensor& tensor) { return tensor.defined() ? tensor.const_data_ptr<float>() : nullptr; }
 
 void fill_linear(const at::Tensor& weight, const at::Tensor& bias, RowOf row_of, Team& team, const PackedLinear& out) {
-  const int members = team.size();
   const bool is_rounded = weight.scalar_type() == at::kBFloat16;  // then the format is bfloat16 too
-  team.run([&](int member) {
-    for (int64_t p = out.panels * member / members; p < out.panels * (member + 1) / members; ++p) {
-      float* const panel = out.data + p * out.panel_words();
-      auto* const words = reinterpret_cast<uint32_t*>(panel);
-      if (is_rounded) {
-        pack_panel<c10::BFloat16>(weight, row_of, p, words);
-      } else if (out.format == WeightFormat::kFloat32) {
-        pack_panel<float>(weight, row_of, p, panel);
-      } else {
-        pack_panel<float>(weight, row_of, p, words);
-      }
+  team.run_tasks(out.panels, [&](int, int64_t p) {
+    float* const panel = out.data + p * out.panel_words();
+    auto* const words = reinterpret_cast<uint32_t*>(panel);
+    if (is_rounded) {
+      pack_panel<c10::BFloat16>(weight, row_of, p, words);
+    } else if (out.format == WeightFormat::kFloat32) {
+      pack_panel<float>(weight, row_of, p, panel);
+    } else {
+      pack_panel<float>(weight, row_of, p, words);
     }
   });
   if (!bias.defined()) return;

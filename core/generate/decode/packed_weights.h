@@ -15,8 +15,8 @@
 #include <deque>
 #include <vector>
 
+#include "foundation/base/team.h"
 #include "generate/decode/aligned.h"
-#include "generate/decode/team.h"
 #include "generate/kernels/kernels.h"
 #include "model/layers/decoder_weights.h"
 #include "model/weights/model_config.h"

@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "foundation/base/rng.h"
+#include "foundation/base/team.h"
 #include "generate/decode/packed_weights.h"
-#include "generate/decode/team.h"
 #include "generate/sample/sampling.h"
 
 namespace mortise {
@@ -33,25 +33,35 @@ class HeadSampler {
 
   // Room for `rows` inputs; input(i) [H] is to be filled before run().
   void reserve_inputs(int64_t rows);
-  [[nodiscard]] float* input(int64_t row) { return input_.data() + row * input_stride_; }
+  [[nodiscard]] float* input(int64_t row) const { return input_.data() + row * input_stride_; }
   // Inputs [first, first + count) become the first ones.
   void move_to_front(int64_t first, int64_t count);
   // Samples every job. Jobs are in ascending order of row; every row up to the last has a job.
   void run(const PackedLinear& head, std::span<const SampleJob> jobs, std::span<SampledToken> out, Team& team);
 
  private:
-  void score_chunks(const PackedLinear& head, int64_t first_row, int64_t rows, int64_t chunk_begin, int64_t chunk_end);
-  void sample_jobs(std::span<const SampleJob> jobs, std::span<SampledToken> out, int64_t first_row,
+  // Logits of some rows, and the maximum and the sum of exponentials of each chunk of them.
+  struct Block {
+    FloatBuffer logits;
+    std::vector<float> max, sum;  // [rows][chunks]
+  };
+  struct Pass;  // what run() shares with the members of the team
+  void reserve(Block& block, int64_t rows) const;
+  void score_chunks(const Pass& pass, Block& block, int64_t first_row, int64_t rows, int64_t chunk_begin,
+                    int64_t chunk_end) const;
+  void sample_jobs(const Pass& pass, const Block& block, size_t first_job, size_t last_job, int64_t first_row,
                    SamplingScratch& scratch) const;
+  void share_rows(const Pass& pass, Team& team);
+  void share_chunks(const Pass& pass, int members, Team& team);
 
   const Kernels& kernels_;
   float softcap_;
   int64_t vocab_size_, padded_size_, num_chunks_;
   int64_t input_stride_, logit_stride_, block_rows_;
-  FloatBuffer input_, logits_;
-  std::vector<float> inverse_temperature_;    // by row
-  std::vector<float> chunk_max_, chunk_sum_;  // [block_rows][chunks]
-  std::vector<SamplingScratch> scratch_;      // by member
+  FloatBuffer input_;
+  std::vector<float> inverse_temperature_;  // by row
+  std::vector<Block> blocks_;               // by member; the first alone where members share the chunks of a block
+  std::vector<SamplingScratch> scratch_;    // by member
 };
 
 }  // namespace mortise

@@ -190,7 +190,7 @@ class HeadPass {
   }
 
   void write_d_hidden(std::span<const double> grad_log_prob, T* out) const {
-    at::parallel_for(0, rows_, std::max<int64_t>(1, 16384 / (width_ * (num_blocks_ + 1))), [&](int64_t b, int64_t e) {
+    compute_ranges(rows_, std::max<int64_t>(1, 16384 / (width_ * (num_blocks_ + 1))), [&](int64_t b, int64_t e) {
       for (int64_t r = b; r < e; ++r) {
         const T factor = target_factor(r, grad_log_prob[static_cast<size_t>(r)]);
         const T* target = weight_ + targets_[begin_ + r] * width_;

@@ -1,5 +1,6 @@
 // The softmax of a block of attention scores, in place, and its gradient: what attention.cpp does between its products.
-// float32 without a cap goes to the kernels of attention_kernels.h. Cost: one exp per score forward and backward (two backward where scores are capped). Thread rule: pure functions.
+// float32 without a cap goes to the kernels of attention_kernels.h. Cost: one exp per score forward and backward (two
+// backward where scores are capped). Thread rule: pure functions.
 #pragma once
 
 #include <cstdint>

@@ -79,7 +79,7 @@ class ClampedGateFunction : public torch::autograd::Function<ClampedGateFunction
       using T = decltype(zero);
       const T* const x = pairs.const_data_ptr<T>();
       T* const y = out.mutable_data_ptr<T>();
-      at::parallel_for(0, pairs.size(0), std::max<int64_t>(1, 8192 / width), [&](int64_t begin, int64_t end) {
+      compute_ranges(pairs.size(0), std::max<int64_t>(1, 8192 / width), [&](int64_t begin, int64_t end) {
         clamped_forward_kernel(x + begin * 2 * width, y + begin * width, (end - begin) * width, static_cast<T>(alpha),
                                static_cast<T>(limit));
       });
@@ -101,7 +101,7 @@ class ClampedGateFunction : public torch::autograd::Function<ClampedGateFunction
       const T* const x = pairs.const_data_ptr<T>();
       const T* const dy = dout.const_data_ptr<T>();
       T* const dx = dpairs.mutable_data_ptr<T>();
-      at::parallel_for(0, pairs.size(0), std::max<int64_t>(1, 8192 / width), [&](int64_t begin, int64_t end) {
+      compute_ranges(pairs.size(0), std::max<int64_t>(1, 8192 / width), [&](int64_t begin, int64_t end) {
         clamped_backward_kernel(x + begin * 2 * width, dy + begin * width, dx + begin * 2 * width,
                                 (end - begin) * width, static_cast<T>(alpha), static_cast<T>(limit));
       });

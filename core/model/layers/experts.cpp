@@ -230,7 +230,7 @@ void sum_places(const at::Tensor& from_MH, const at::Tensor& places_NK, const at
     const T* const from = from_MH.const_data_ptr<T>();
     const T* const weight = weight_NK.defined() ? weight_NK.const_data_ptr<T>() : nullptr;
     T* const to = to_NH.mutable_data_ptr<T>();
-    at::parallel_for(0, places_NK.size(0), std::max<int64_t>(1, 16384 / width), [&](int64_t begin, int64_t end) {
+    compute_ranges(places_NK.size(0), std::max<int64_t>(1, 16384 / width), [&](int64_t begin, int64_t end) {
       for (int64_t n = begin; n < end; ++n) {
         T* __restrict row = to + n * width;
         std::fill_n(row, width, T(0));
@@ -287,7 +287,7 @@ class CombineRows : public torch::autograd::Function<CombineRows> {
       const T* const from = dout.const_data_ptr<T>();
       T* const d_y = dy.mutable_data_ptr<T>();
       T* const d_weights = dw.mutable_data_ptr<T>();
-      at::parallel_for(0, dout.size(0), std::max<int64_t>(1, 16384 / width), [&](int64_t begin, int64_t end) {
+      compute_ranges(dout.size(0), std::max<int64_t>(1, 16384 / width), [&](int64_t begin, int64_t end) {
         for (int64_t k = begin * per_token; k < end * per_token; ++k) {
           const T* __restrict source = from + k / per_token * width;
           const T* __restrict row = y + places[k] * width;

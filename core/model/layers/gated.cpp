@@ -113,8 +113,8 @@ class GatedFunction : public torch::autograd::Function<GatedFunction> {
       using T = decltype(zero);
       const T* x = gate_up.const_data_ptr<T>();
       T* y = out.mutable_data_ptr<T>();
-      at::parallel_for(0, gate_up.size(0), std::max<int64_t>(1, 8192 / width),
-                       [&](int64_t begin, int64_t end) { forward_kernel(activation, x, y, begin, end, width); });
+      compute_ranges(gate_up.size(0), std::max<int64_t>(1, 8192 / width),
+                     [&](int64_t begin, int64_t end) { forward_kernel(activation, x, y, begin, end, width); });
     });
     ctx->save_for_backward({gate_up});
     ctx->saved_data["activation"] = activation_code;
@@ -133,8 +133,8 @@ class GatedFunction : public torch::autograd::Function<GatedFunction> {
       const T* x = gate_up.const_data_ptr<T>();
       const T* dy = dout.const_data_ptr<T>();
       T* dx = dgate_up.mutable_data_ptr<T>();
-      at::parallel_for(0, gate_up.size(0), std::max<int64_t>(1, 8192 / width),
-                       [&](int64_t begin, int64_t end) { backward_kernel(activation, x, dy, dx, begin, end, width); });
+      compute_ranges(gate_up.size(0), std::max<int64_t>(1, 8192 / width),
+                     [&](int64_t begin, int64_t end) { backward_kernel(activation, x, dy, dx, begin, end, width); });
     });
     return {dgate_up, at::Tensor()};
   }

@@ -1,7 +1,6 @@
 // See lora_dropout.h.
 #include "model/layers/lora_dropout.h"
 
-#include <ATen/Parallel.h>
 #include <ATen/ops/empty_like.h>
 
 #include <algorithm>
@@ -66,7 +65,7 @@ at::Tensor masked(const at::Tensor& x_NI, const LoraDropout& dropout, int64_t mo
                          mask.threshold,
                          static_cast<T>(kept),
                          static_cast<T>(dropped)};
-    at::parallel_for(0, x.size(0), 8, [&](int64_t begin, int64_t end) { mask_kernel(rows, begin, end); });
+    compute_ranges(x.size(0), 8, [&](int64_t begin, int64_t end) { mask_kernel(rows, begin, end); });
   });
   return out;
 }

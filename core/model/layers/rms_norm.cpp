@@ -1,7 +1,6 @@
 // See rms_norm.h. One kernel pair serves all three forms: rows of `width`, `heads` groups a row, at a row stride.
 #include "model/layers/rms_norm.h"
 
-#include <ATen/Parallel.h>
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
@@ -129,7 +128,7 @@ template <class T>
 void run_forward(const NormRows<T>& rows, int64_t num_rows) {
   const OpTimer timer("norms, forward", 0, bytes_of(rows, num_rows, rows.residual == nullptr ? 2 : 4));
   const int64_t grain = std::max<int64_t>(1, 16384 / (rows.groups * rows.width));
-  at::parallel_for(0, num_rows, grain, [&](int64_t begin, int64_t end) { forward_kernel(rows, begin, end); });
+  compute_ranges(num_rows, grain, [&](int64_t begin, int64_t end) { forward_kernel(rows, begin, end); });
 }
 
 template <class T>
@@ -137,7 +136,7 @@ void run_backward(const NormRows<T>& rows, int64_t num_rows) {
   const OpTimer timer("norms, backward", 0, bytes_of(rows, num_rows, rows.extra == nullptr ? 3 : 4));
   const int64_t num_blocks = (num_rows + kRowsPerBlock - 1) / kRowsPerBlock;
   std::vector<T> partial(static_cast<size_t>(num_blocks * rows.width), T(0));
-  at::parallel_for(0, num_blocks, 1, [&](int64_t begin, int64_t end) {
+  compute_ranges(num_blocks, 1, [&](int64_t begin, int64_t end) {
     for (int64_t block = begin; block < end; ++block) {
       backward_kernel(rows, block * kRowsPerBlock, std::min(num_rows, (block + 1) * kRowsPerBlock),
                       partial.data() + block * rows.width);

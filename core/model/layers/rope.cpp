@@ -125,7 +125,7 @@ RopeTable make_rope_table(const RopeConfig& rope, int64_t head_dim, int64_t num_
     using T = decltype(zero);
     T* cos = table.cos_PR2.mutable_data_ptr<T>();
     T* sin = table.sin_PR2.mutable_data_ptr<T>();
-    at::parallel_for(0, num_positions, 64, [&](int64_t begin, int64_t end) {
+    compute_ranges(num_positions, 64, [&](int64_t begin, int64_t end) {
       for (int64_t p = begin; p < end; ++p) {
         for (int64_t i = 0; i < half; ++i) {
           const double angle = static_cast<double>(p) * frequencies[static_cast<size_t>(i)];
@@ -148,11 +148,11 @@ void rope_rotate_(const at::Tensor& x_NQ, const at::Tensor& positions_N, const R
     const T* sin = table.sin_PR2.const_data_ptr<T>();
     const int64_t stride = x_NQ.stride(0);
     const int64_t half = table.cos_PR2.size(1);
-    at::parallel_for(0, x_NQ.size(0), std::max<int64_t>(1, 8192 / (num_rotated_heads * head_dim)),
-                     [&](int64_t begin, int64_t end) {
-                       rotate_kernel(x, stride, positions, cos, sin, num_rotated_heads, head_dim, half,
-                                     inverse ? T(-1) : T(1), begin, end);
-                     });
+    compute_ranges(x_NQ.size(0), std::max<int64_t>(1, 8192 / (num_rotated_heads * head_dim)),
+                   [&](int64_t begin, int64_t end) {
+                     rotate_kernel(x, stride, positions, cos, sin, num_rotated_heads, head_dim, half,
+                                   inverse ? T(-1) : T(1), begin, end);
+                   });
   });
 }
 

@@ -8,12 +8,13 @@
 #include <ATen/Parallel.h>
 #include <ATen/core/Tensor.h>
 
-#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <new>
+#include <vector>
 
 #include "foundation/base/cpu_clones.h"
+#include "model/tensor/compute_team.h"
 
 namespace mortise {
 
@@ -49,27 +50,21 @@ void dispatch_float(const at::Tensor& tensor, const Body& body) {
   }
 }
 
-// Runs task(i, scratch) for each i of [0, num_tasks) on libtorch's threads. Threads take the tasks one by one in order,
-// so tasks may differ in cost. `scratch` is a worker's buffer of `scratch_size` T. Tasks must write to disjoint memory;
-// then the result does not depend on which thread ran which task.
+// Runs task(i, scratch) for each i of [0, num_tasks) by compute_tasks(). Threads take the tasks one by one in order, so
+// tasks may differ in cost. `scratch` is a worker's buffer of `scratch_size` T. Tasks must write to disjoint memory; then
+// the result does not depend on which thread ran which task.
 template <class T, class Task>
 void parallel_tasks(int64_t num_tasks, int64_t scratch_size, const Task& task) {
-  std::atomic<int64_t> next{0};
-  const auto work = [&] {
-    const std::unique_ptr<T[]> scratch(new T[static_cast<size_t>(scratch_size)]);
-    for (int64_t i = next.fetch_add(1); i < num_tasks; i = next.fetch_add(1)) task(i, scratch.get());
-  };
-  if (num_tasks <= 1 || at::get_num_threads() == 1 || at::in_parallel_region()) {
-    work();
-    return;
-  }
-  at::parallel_for(0, at::get_num_threads(), 1, [&](int64_t begin, int64_t end) {
-    for (int64_t worker = begin; worker < end; ++worker) work();
+  std::vector<std::unique_ptr<T[]>> scratch(static_cast<size_t>(at::get_num_threads()));
+  compute_tasks(num_tasks, [&](int member, int64_t i) {
+    std::unique_ptr<T[]>& mine = scratch[static_cast<size_t>(member)];
+    if (mine == nullptr && scratch_size > 0) mine.reset(new T[static_cast<size_t>(scratch_size)]);
+    task(i, mine.get());
   });
 }
 
 #ifdef __x86_64__
-// Of two tables of kernels the best that this CPU can run; null if it has neither AVX-512 nor AVX2 with FMA.
+// Chooses the best of two tables of kernels that this CPU can run; null if it has neither AVX-512 nor AVX2 with FMA.
 template <class Kernels>
 const Kernels* best_for_this_cpu(const Kernels* avx512, const Kernels* avx2) {
   const bool has_avx512 = __builtin_cpu_supports("avx512f") != 0 && __builtin_cpu_supports("avx512vl") != 0 &&

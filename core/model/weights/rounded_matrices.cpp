@@ -1,7 +1,6 @@
 // See rounded_matrices.h.
 #include "model/weights/rounded_matrices.h"
 
-#include <ATen/Parallel.h>
 #include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/arange.h>
@@ -16,6 +15,7 @@
 #include <bit>
 #include <cmath>
 
+#include "model/tensor/compute_team.h"
 #include "model/tensor/philox_operators.h"
 #include "model/tensor/storage_memory.h"
 
@@ -56,7 +56,7 @@ c10::BFloat16 rounded_up_or_down(float x, uint32_t random) {
 
 void round_numbers(const float* from, c10::BFloat16* to, int64_t count, PhiloxCounter counter, const PhiloxKey& key) {
   const int64_t num_groups = (count + kRandomNumbers - 1) / kRandomNumbers;
-  at::parallel_for(0, num_groups, 256, [&](int64_t begin, int64_t end) {
+  compute_ranges(num_groups, 256, [&](int64_t begin, int64_t end) {
     std::array<uint32_t, kRandomNumbers / 2> words{};
     for (int64_t group = begin; group < end; ++group) {
       const auto block = static_cast<uint64_t>(group) * 8;

@@ -28,7 +28,8 @@ namespace {
 
 constexpr uint64_t kMaxPackBytes = 2048 * limits::kMiB;
 constexpr const char* kSealNext = "use a kernel (3.17 or later) and a sandbox that allow memfd_create with seals";
-constexpr const char* kBusyNext = "something else holds the memory of the copy; start again when the machine is less busy";
+constexpr const char* kBusyNext =
+    "something else holds the memory of the copy; start again when the machine is less busy";
 
 Error plugin_error(std::string what, const std::string& path, std::string next) {
   return {ErrorKind::kPlugin, std::move(what), path, std::move(next)};
@@ -128,9 +129,9 @@ Result<> PackFile::seal() {
   if (!written || !seal_memory(copy, kAllSeals)) {
     const int reason = errno;
     ::close(copy);
-    return cannot(fmt::format("{}: {}", written ? "its seals cannot be set" : "no memory for its copy",
-                              std::strerror(reason)),
-                  written && reason == EBUSY ? kBusyNext : kSealNext);
+    return cannot(
+        fmt::format("{}: {}", written ? "its seals cannot be set" : "no memory for its copy", std::strerror(reason)),
+        written && reason == EBUSY ? kBusyNext : kSealNext);
   }
   ::close(fd_);
   fd_ = copy;

@@ -1,6 +1,6 @@
 // The team and its barrier: every member takes part in every job, and no member passes a barrier early or keeps a core
 // busy while it waits.
-#include "generate/decode/team.h"
+#include "foundation/base/team.h"
 
 #include <gtest/gtest.h>
 
@@ -97,6 +97,86 @@ TEST(Team, AllMembersMayThrow) {
     int count = 0;
     team.run([&](int member) { count += member == 0 ? 1 : 0; });
     EXPECT_EQ(count, 1);
+  }
+}
+
+TEST(TeamTasks, EachRunsOnceAndRoundsMix) {
+  for (const int size : {1, 2, 5}) {
+    for (const Team::Placement placement : {Team::Placement::kKernel, Team::Placement::kOwn}) {
+      Team team(size, placement);
+      for (int round = 0; round < 300; ++round) {
+        const int64_t count = round % 23;
+        std::vector<int> runs(static_cast<size_t>(count));  // plain on purpose: only the team orders the accesses
+        team.run_tasks(count, [&](int member, int64_t i) {
+          ASSERT_TRUE(member >= 0 && member < size);
+          ++runs[static_cast<size_t>(i)];
+        });
+        EXPECT_EQ(runs, std::vector<int>(static_cast<size_t>(count), 1));
+        if (round % 3 > 0) continue;
+        std::atomic<int> members{0};
+        team.run([&](int) {
+          ++members;
+          team.join();
+        });
+        EXPECT_EQ(members, size);
+      }
+    }
+  }
+}
+
+// The caller does all tasks but the one that the helper has begun, and waits for that one asleep.
+TEST(TeamTasks, CallerWaitsForBegunTasksOnly) {
+  for (const Team::Placement placement : {Team::Placement::kKernel, Team::Placement::kOwn}) {
+    Team team(2, placement);
+    std::atomic<bool> helper_has_one{false};
+    std::atomic<int> of_helper{0}, done{0};
+    double spent = 0;
+    team.run_tasks(50, [&](int member, int64_t) {
+      if (member == 1) {
+        ++of_helper;
+        helper_has_one = true;
+        std::this_thread::sleep_for(std::chrono::milliseconds(400));
+      } else {
+        while (!helper_has_one) std::this_thread::yield();
+        spent = test::cpu_seconds();
+      }
+      ++done;
+    });
+    EXPECT_LT(test::cpu_seconds() - spent, 0.1);
+    EXPECT_EQ(done, 50);
+    EXPECT_EQ(of_helper, 1);
+  }
+}
+
+// Calls that are shorter than a wake-up: most end before the helper looks, which then must not run a task of a later one
+// as if it were of its own.
+TEST(TeamTasks, HelperMayComeTooLate) {
+  Team team(2, Team::Placement::kOwn);
+  std::vector<int> runs(2000);
+  for (size_t round = 0; round < runs.size(); ++round) {
+    std::atomic<int> sum{0};
+    team.run_tasks(2, [&sum, &runs, round](int, int64_t i) {
+      sum += static_cast<int>(i) + 1;
+      if (i == 1) ++runs[round];
+    });
+    ASSERT_EQ(sum, 3);
+  }
+  EXPECT_EQ(runs, std::vector<int>(runs.size(), 1));
+}
+
+TEST(TeamTasks, SurviveATaskThatThrows) {
+  for (const int size : {1, 3}) {
+    Team team(size);
+    for (int round = 0; round < 300; ++round) {
+      EXPECT_THROW(team.run_tasks(20,
+                                  [&](int, int64_t i) {
+                                    if (i == round % 20) throw std::runtime_error("a task");
+                                  }),
+                   std::runtime_error);
+      std::atomic<int> done{0};
+      team.run_tasks(20, [&](int, int64_t) { ++done; });
+      ASSERT_EQ(done, 20);
+    }
   }
 }
 

@@ -3,11 +3,12 @@
 // Private to this folder.
 #pragma once
 
-#include <ATen/Parallel.h>
 #include <ATen/core/Tensor.h>
 
 #include <algorithm>
 #include <cstdint>
+
+#include "model/tensor/compute_team.h"
 
 namespace mortise {
 
@@ -28,7 +29,7 @@ void with_real(const at::Tensor& tensor, const Body& body) {
 template <class Body>
 void for_elements(int64_t size, const Body& body) {
   const int64_t pieces = (size + kElementGrain - 1) / kElementGrain;
-  at::parallel_for(0, pieces, 1, [&](int64_t first, int64_t last) {
+  compute_ranges(pieces, 1, [&](int64_t first, int64_t last) {
     body(first * kElementGrain, std::min(size, last * kElementGrain));
   });
 }

@@ -1,0 +1,92 @@
+// See compute_team.h.
+#include "model/tensor/compute_team.h"
+
+#include <ATen/Parallel.h>
+
+#include <algorithm>
+#include <atomic>
+#include <memory>
+#include <mutex>
+
+#include "foundation/base/team.h"
+
+extern "C" {
+// NOLINTBEGIN(readability-identifier-naming)
+void omp_set_num_threads(int num_threads);
+// MKL's number of threads for the calling thread; 0: the number for all. Libtorch may be built without MKL.
+__attribute__((weak)) int MKL_Set_Num_Threads_Local(int num_threads);
+// NOLINTEND(readability-identifier-naming)
+}
+
+namespace mortise {
+namespace {
+
+constexpr int64_t kRangesPerThread = 4;  // a thread that loses its core keeps the others waiting for one range only
+
+// While it lives, libraries compute on the calling thread alone.
+class OneThread {
+ public:
+  OneThread() : num_threads_(at::get_num_threads()) {
+    ::omp_set_num_threads(1);
+    if (MKL_Set_Num_Threads_Local != nullptr) mkl_threads_ = MKL_Set_Num_Threads_Local(1);
+  }
+  OneThread(const OneThread&) = delete;
+  OneThread& operator=(const OneThread&) = delete;
+  ~OneThread() {
+    ::omp_set_num_threads(num_threads_);
+    if (MKL_Set_Num_Threads_Local != nullptr) MKL_Set_Num_Threads_Local(mkl_threads_);
+  }
+
+ private:
+  int num_threads_;
+  int mkl_threads_ = 0;
+};
+
+struct Shared {
+  std::mutex mutex;
+  std::unique_ptr<Team> team;
+};
+
+// Never freed: another thread may still compute while the program ends.
+Shared& shared() {
+  static Shared* const shared = new Shared;
+  return *shared;
+}
+
+bool run_on_team(int num_threads, int64_t count, const std::function<void(int, int64_t)>& task) {
+  const std::unique_lock lock(shared().mutex, std::try_to_lock);
+  if (!lock.owns_lock()) return false;
+  std::unique_ptr<Team>& team = shared().team;
+  if (team == nullptr || team->size() != num_threads) team = std::make_unique<Team>(num_threads, Team::Placement::kOwn);
+  team->run_tasks(count, [&](int member, int64_t i) {
+    const OneThread alone;
+    task(member, i);
+  });
+  return true;
+}
+
+}  // namespace
+
+void compute_tasks(int64_t count, const std::function<void(int, int64_t)>& task) {
+  const int num_threads = at::get_num_threads();  // 1 inside a task
+  if (count <= 1 || num_threads == 1 || at::in_parallel_region()) {
+    for (int64_t i = 0; i < count; ++i) task(0, i);
+    return;
+  }
+  if (run_on_team(num_threads, count, task)) return;
+  std::atomic<int64_t> next{0};
+  at::parallel_for(0, num_threads, 1, [&](int64_t begin, int64_t end) {
+    for (int64_t member = begin; member < end; ++member) {
+      for (int64_t i = next.fetch_add(1); i < count; i = next.fetch_add(1)) task(static_cast<int>(member), i);
+    }
+  });
+}
+
+void compute_ranges(int64_t count, int64_t grain, const std::function<void(int64_t, int64_t)>& body) {
+  if (count <= 0) return;
+  const int64_t most = std::max<int64_t>(1, count / std::max<int64_t>(1, grain));
+  const int64_t ranges = std::min(most, at::get_num_threads() * kRangesPerThread);
+  compute_tasks(ranges, [&](int, int64_t i) { body(count * i / ranges, count * (i + 1) / ranges); });
+}
+
+}  // namespace mortise

@@ -1,0 +1,21 @@
+// The threads that run Mortise's own CPU kernels in the trainer. libtorch's parallel regions give every thread a fixed
+// part and wait for all threads. If another program has the core of one of them, all wait until it runs again. Here a
+// thread takes the next task when it is free, and nobody waits for a thread that has not begun one.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+
+namespace mortise {
+
+// task(member, i) for each i of [0, count), on at most at::get_num_threads() threads, the caller as member 0. A task must
+// write to its own memory or its member's; then no number depends on who runs it. Products and libtorch operations that
+// a task calls run on its thread alone, and a task may call this function: it then does all. If a task throws, tasks
+// that nobody has begun are left out, and the first exception is thrown. Any thread may call. If another one computes
+// at the same time, libtorch's threads run the tasks.
+void compute_tasks(int64_t count, const std::function<void(int member, int64_t i)>& task);
+
+// body(begin, end) on ranges of [0, count) of at least `grain` (the last one may have fewer), by compute_tasks().
+void compute_ranges(int64_t count, int64_t grain, const std::function<void(int64_t begin, int64_t end)>& body);
+
+}  // namespace mortise

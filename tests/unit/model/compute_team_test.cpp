@@ -1,0 +1,74 @@
+// Tasks of the trainer's kernels: each runs once, whoever calls and from where, and libraries stay on a task's thread.
+#include "model/tensor/compute_team.h"
+
+#include <ATen/Parallel.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <stdexcept>
+#include <thread>
+#include <vector>
+
+namespace mortise {
+namespace {
+
+class ComputeTeam : public testing::Test {
+ protected:
+  ComputeTeam() { at::set_num_threads(3); }
+  ~ComputeTeam() override { at::set_num_threads(before_); }
+
+ private:
+  int before_ = at::get_num_threads();
+};
+
+std::vector<int> counts_of(int64_t count, int64_t grain) {
+  std::vector<int> counts(static_cast<size_t>(count));
+  compute_ranges(count, grain, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) ++counts[static_cast<size_t>(i)];
+  });
+  return counts;
+}
+
+TEST_F(ComputeTeam, RangesCoverEverythingOnce) {
+  for (const int64_t count : {0, 1, 7, 100, 1001}) {
+    for (const int64_t grain : {1, 10, 5000})
+      EXPECT_EQ(counts_of(count, grain), std::vector<int>(static_cast<size_t>(count), 1));
+  }
+}
+
+TEST_F(ComputeTeam, TasksComputeAlone) {
+  std::atomic<int> wrong{0};
+  compute_tasks(50, [&](int member, int64_t) {
+    if (member < 0 || member > 2 || at::get_num_threads() != 1) ++wrong;
+    const auto thread = std::this_thread::get_id();
+    compute_tasks(20, [&](int inner, int64_t) { wrong += inner != 0 || std::this_thread::get_id() != thread ? 1 : 0; });
+  });
+  EXPECT_EQ(wrong, 0);
+  EXPECT_EQ(at::get_num_threads(), 3);
+}
+
+TEST_F(ComputeTeam, WorksOnAfterATaskThatThrows) {
+  for (int round = 0; round < 50; ++round) {
+    EXPECT_THROW(compute_tasks(20,
+                               [&](int, int64_t i) {
+                                 if (i == round % 20) throw std::runtime_error("a task");
+                               }),
+                 std::runtime_error);
+    EXPECT_EQ(at::get_num_threads(), 3);
+    ASSERT_EQ(counts_of(100, 1), std::vector<int>(100, 1));
+  }
+}
+
+TEST_F(ComputeTeam, SeveralThreadsMayCall) {
+  std::atomic<int> wrong{0};
+  const auto call = [&] {
+    for (int round = 0; round < 200; ++round) wrong += counts_of(50, 1) == std::vector<int>(50, 1) ? 0 : 1;
+  };
+  std::thread first(call), second(call);
+  first.join();
+  second.join();
+  EXPECT_EQ(wrong, 0);
+}
+
+}  // namespace
+}  // namespace mortise
