@@ -113,7 +113,10 @@ TEST(CarriedRows, AResumeFindsTheRowsThatWait) {
 TEST(CarriedRows, RowsThatLackWhatChangedSettingsReadAreNotLearnt) {
   const std::vector<std::string> filtered{"rollout.filtered_log_probs=true", "rollout.top_k=5"};
   for (const auto& [before, after] : std::vector<std::pair<std::vector<std::string>, std::vector<std::string>>>{
-           {{}, {"actor.use_kl_loss=true"}}, {{}, filtered}, {filtered, {"rollout.top_k=5"}}}) {
+           {{"actor.use_kl_loss=false", "algorithm.use_kl_in_reward=false"}, {"actor.use_kl_loss=true"}},
+           {{}, filtered},
+           {filtered, {"rollout.top_k=5"}}}) {
+    SCOPED_TRACE(after.front());
     const TinyTask task;
     const auto settings = joined(kOnePass, {"actor.rows_per_update=10"});
     ASSERT_EQ(task.mortise("train", "out", joined(until(1, settings), before)).code, 0);
