@@ -108,6 +108,26 @@ TEST(CarriedRows, AResumeFindsTheRowsThatWait) {
   }
 }
 
+// Rows that wait have no log-probs of a reference that is new, and none over the tokens that a filter keeps. Nor do those
+// with such log-probs fit to rows without.
+TEST(CarriedRows, RowsThatLackWhatChangedSettingsReadAreNotLearnt) {
+  const std::vector<std::string> filtered{"rollout.filtered_log_probs=true", "rollout.top_k=5"};
+  for (const auto& [before, after] : std::vector<std::pair<std::vector<std::string>, std::vector<std::string>>>{
+           {{"actor.use_kl_loss=false", "algorithm.use_kl_in_reward=false"}, {"actor.use_kl_loss=true"}},
+           {{}, filtered},
+           {filtered, {"rollout.top_k=5"}}}) {
+    SCOPED_TRACE(after.front());
+    const TinyTask task;
+    const auto settings = joined(kOnePass, {"actor.rows_per_update=10"});
+    ASSERT_EQ(task.mortise("train", "out", joined(until(1, settings), before)).code, 0);
+    const Outcome done = task.mortise("train", "out", joined(joined(until(3, settings), after), {"--allow-change"}));
+    ASSERT_EQ(done.code, 0) << done.output;
+    EXPECT_THAT(done.output, HasSubstr("step 2 does not learn 6 rows that waited for it"));
+    EXPECT_THAT(steps_of_updates(task.path() / "out"), ElementsAre(1, 2, 3, 3, 3));
+    EXPECT_THAT(waiting_rows(task.path() / "out"), ElementsAre(6, 6, 0));
+  }
+}
+
 // Token weights come from the counts of the whole update, also if its rows are of several steps.
 TEST(CarriedRows, MicroBatchesAndRanksDoNotChangeTheNumbers) {
   for (const char* loss : {"vanilla", "gspo", "clip_cov"}) {

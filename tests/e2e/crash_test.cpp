@@ -50,5 +50,23 @@ TEST(Crash, InsideAStepItsOwnSamplesAreLearntFrom) {
   }
 }
 
+// Until its last update, a step goes on from the rows that waited when it began.
+TEST(Crash, InsideAStepTheRowsThatWaitedAreThere) {
+  const TinyTask task;
+  const std::vector<std::string> settings{"trainer.save_freq_updates=1", "trainer.save_freq=-1",
+                                          "actor.carry_rows=true", "actor.rows_per_update=10",
+                                          "trainer.total_training_steps=4"};
+  ASSERT_EQ(task.mortise("train", "straight", settings).code, 0);
+  const auto expected = bits_of_run(task.path() / "straight", 4);
+  for (const std::string update : {"0", "2"}) {
+    const std::string name = "killed" + update;
+    int tries = 0;
+    while (!kill_inside_step_3(task, name, settings, update)) ASSERT_LT(++tries, 20) << "no kill was fast enough";
+    const Outcome resumed = task.mortise("train", name, settings);
+    ASSERT_EQ(resumed.code, 0) << resumed.output;
+    expect_same_bits(bits_of_run(task.path() / name, 4), expected, name);
+  }
+}
+
 }  // namespace
 }  // namespace mortise::test

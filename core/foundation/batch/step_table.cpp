@@ -152,7 +152,10 @@ void StepTable::append(const StepTable& more) {
   const size_t num_first = rows_.size();
   append_experts(more);
   append_columns(more);  // sizes are those of before
-  if (!more.kept_.empty()) kept_.append(more.kept_, 0, more.kept_.num_places());
+  if (more.kept_.empty() ? more.num_tokens() > 0 : kept_.empty() && num_tokens() > 0)
+    kept_ = {};
+  else if (!more.kept_.empty())
+    kept_.append(more.kept_, 0, more.kept_.num_places());
   for (const TableRow& row : more.rows_) {
     row_id_.push_back(static_cast<int64_t>(rows_.size()));
     rows_.push_back(row);

@@ -58,6 +58,13 @@ StepTable CarriedRows::take(const StepTable& step, std::span<const int64_t> plac
   return rows;
 }
 
+bool CarriedRows::fit(const StepTable& step, std::span<const std::string> columns) const {
+  if (table_.num_tokens() == 0 || step.num_tokens() == 0) return true;
+  const StepView waiting = table_.view(), fresh = step.view();
+  const auto is_there = [&](const std::string& name) { return !fresh.has(name) || waiting.has(name); };
+  return table_.kept().empty() == step.kept().empty() && std::ranges::all_of(columns, is_there);
+}
+
 void CarriedRows::sort_by_group(std::vector<int64_t>& places) const {
   const auto last = static_cast<int64_t>(table_.num_rows());  // above the groups' numbers
   std::ranges::sort(places, {},

@@ -21,6 +21,9 @@ class CarriedRows : public Stateful {
   // Some rows of an update, copied. Places 0 .. size() - 1 are the rows that wait, the next ones the rows of `step`. A
   // place may come twice.
   [[nodiscard]] StepTable take(const StepTable& step, std::span<const int64_t> places) const;
+  // Have the rows that wait what updates read of `step`: these columns, as far as the step has them, and kept tokens as it
+  // has? Settings may have changed on a resume.
+  [[nodiscard]] bool fit(const StepTable& step, std::span<const std::string> columns) const;
   // Rows that wait come first, each group of them together, then those of the step.
   void sort_by_group(std::vector<int64_t>& places) const;
   // From now on the rows at these places wait, in this order. Copies their ids.

@@ -262,6 +262,13 @@ bool put_first_log_prob(const RunSettings& run, const RolloutCorrection& correct
   return run.plan.carries_rows || (table.has<column::OldLogProb>() && !correction.is_bypass());
 }
 
+std::vector<std::string> columns_of_updates(const ActorObjective& objective) {
+  std::vector<std::string> columns = objective.loss_info().requires_inputs;
+  columns.emplace_back(column::RefLogProb::name);
+  columns.emplace_back(column::RolloutIsWeights::name);
+  return columns;
+}
+
 void compare_with_sampler(const RunConfig& config, const RolloutCorrection& correction, const StepTable& table,
                           MetricSet& metrics) {
   if (!table.has<column::RolloutLogProb>() || !config.rollout.calculate_log_probs) return;

@@ -3,6 +3,8 @@
 #pragma once
 
 #include <functional>
+#include <string>
+#include <vector>
 
 #include "train/loop/parts.h"
 #include "train/sampling/sampler.h"
@@ -71,6 +73,9 @@ Result<> update_stage(const RunSettings& run, DataParts& data, LearnerParts& lea
 // The policy's own log-probs before it learns (first_log_prob). False: the first pass over the rows is to measure them.
 // `is_first`: no update of the step is done.
 bool put_first_log_prob(const RunSettings& run, const RolloutCorrection& correction, bool is_first, StepTable& table);
+
+// The columns that updates cannot do without if the step has them.
+std::vector<std::string> columns_of_updates(const ActorObjective& objective);
 
 // How far the sampler lies from the policy that the step began with, once that is known.
 void compare_with_sampler(const RunConfig& config, const RolloutCorrection& correction, const StepTable& table,

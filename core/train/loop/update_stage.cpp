@@ -130,8 +130,19 @@ class StepUpdates {
     return {};
   }
 
+  // A resume with other settings may make updates read what the rows that wait lack.
+  void drop_what_does_not_fit(const StepTable& learnt) {
+    if (carried_.fit(learnt, columns_of_updates(*learning_.objective))) return;
+    log_warn(
+        fmt::format("step {} does not learn {} that waited for it (actor.carry_rows): updates read other columns "
+                    "since the settings changed",
+                    work_.step, counted(carried_.size(), "row")));
+    carried_ = {};
+  }
+
   // The same with the rows that wait ahead of this step's. What is left waits, or at the end of an epoch is an update.
   Result<> learn_carried(const StepTable& learnt) {
+    if (work_.updates.empty()) drop_what_does_not_fit(learnt);
     const int64_t num_waiting = carried_.size();
     std::vector<int64_t> places(static_cast<size_t>(num_waiting));
     std::iota(places.begin(), places.end(), 0);

@@ -148,7 +148,7 @@ TEST(ImportTrl, UpdatesFromTwoGenerationBatchesCarryRows) {
   EXPECT_TRUE(trl(crossing + "num_iterations: 2").actor.carry_rows);
   EXPECT_TRUE(trl("gradient_accumulation_steps: 4\nsteps_per_generation: 2\nnum_iterations: 3").actor.carry_rows);
   EXPECT_THAT(import_error("trl", crossing + "beta: 0.1\nsync_ref_model: true\nref_model_sync_steps: 3"),
-              HasSubstr("the 1.5 updates of a generation batch; Mortise refreshes the reference between steps"));
+              HasSubstr("generation batches have 1.5 of them on average, not all the same number; Mortise refreshes"));
   const auto dapo = import_text("trl", "gradient_accumulation_steps: 2\nsteps_per_generation: 3\n");
   ASSERT_TRUE(dapo.ok());
   EXPECT_THAT(dapo->warnings, ElementsAre(HasSubstr("an update may hold rows of two generation batches")));

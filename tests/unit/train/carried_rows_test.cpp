@@ -79,6 +79,31 @@ TEST(CarriedRows, AColumnThatSomeRowsLackIsLeftOut) {
   EXPECT_TRUE(empty.take(second.table, std::vector<int64_t>{0, 1}).has<column::OldLogProb>());
 }
 
+// Settings may have changed on a resume.
+TEST(CarriedRows, FitIfTheyHaveWhatUpdatesReadOfTheStep) {
+  Step first(10), second(20);
+  CarriedRows carried;
+  carried.keep(first.table, std::vector<int64_t>{0, 1});
+  const std::vector<std::string> columns{"ref_log_prob", "advantages"};
+  EXPECT_TRUE(carried.fit(second.table, columns)) << "the step has no ref_log_prob";
+  second.table.put<column::RefLogProb>({1, 2, 3, 4});
+  EXPECT_FALSE(carried.fit(second.table, columns));
+  EXPECT_TRUE(carried.fit(second.table, {}));
+  EXPECT_TRUE(CarriedRows().fit(second.table, columns));
+
+  KeptTokens kept;
+  kept.offsets = {0, 1, 2, 3, 4};
+  kept.ids = {5, 6, 7, 8};
+  second.table.keep(kept);
+  EXPECT_FALSE(carried.fit(second.table, {}));
+  EXPECT_TRUE(carried.take(second.table, std::vector<int64_t>{0, 2}).kept().empty()) << "one row has none";
+  EXPECT_EQ(carried.take(second.table, std::vector<int64_t>{3}).kept().ids, (std::vector<int32_t>{6, 7}));
+  carried.keep(second.table, std::vector<int64_t>{3});
+  EXPECT_TRUE(carried.fit(second.table, columns));
+  EXPECT_FALSE(carried.fit(first.table, {})) << "the step has no kept tokens";
+  EXPECT_TRUE(carried.take(first.table, std::vector<int64_t>{0, 1}).kept().empty());
+}
+
 TEST(CarriedRows, ComeBackFromACheckpoint) {
   Step first(10);
   ExpertChoices experts;
