@@ -25,6 +25,15 @@ bool kill_inside_step_3(const TinyTask& task, const std::string& name, const std
   return found.ok() && found->has_value() && (*found)->ref.place.step == 2 && (*found)->ref.place.update;
 }
 
+// Tries until one kill is fast enough, at most 20 times.
+bool is_killed_inside_step_3(const TinyTask& task, const std::string& name, const std::vector<std::string>& settings,
+                             const std::string& update) {
+  for (int tries = 0; tries < 20; ++tries) {
+    if (kill_inside_step_3(task, name, settings, update)) return true;
+  }
+  return false;
+}
+
 // After an update inside a step, a resume uses the samples of the checkpoint: another sampling seed changes nothing.
 TEST(Crash, InsideAStepItsOwnSamplesAreLearntFrom) {
   const TinyTask task;
@@ -38,8 +47,7 @@ TEST(Crash, InsideAStepItsOwnSamplesAreLearntFrom) {
   const auto to_step_4 = [](const std::string& text) { return text.substr(0, text.find("{\"step\":4")); };
   for (const std::string update : {"0", "2"}) {
     const std::string name = "killed" + update;
-    int tries = 0;
-    while (!kill_inside_step_3(task, name, settings, update)) ASSERT_LT(++tries, 20) << "no kill was fast enough";
+    ASSERT_TRUE(is_killed_inside_step_3(task, name, settings, update)) << "no kill was fast enough";
     const Outcome resumed = task.mortise("train", name, other_seed);
     ASSERT_EQ(resumed.code, 0) << resumed.output;
     EXPECT_NE(resumed.output.find(name + "/unfinished_step_3_update_"), std::string::npos) << resumed.output;
@@ -50,7 +58,7 @@ TEST(Crash, InsideAStepItsOwnSamplesAreLearntFrom) {
   }
 }
 
-// Until its last update, a step goes on from the rows that waited when it began.
+// A step that was interrupted goes on with the rows that waited when it began.
 TEST(Crash, InsideAStepTheRowsThatWaitedAreThere) {
   const TinyTask task;
   const std::vector<std::string> settings{"trainer.save_freq_updates=1", "trainer.save_freq=-1",
@@ -60,8 +68,7 @@ TEST(Crash, InsideAStepTheRowsThatWaitedAreThere) {
   const auto expected = bits_of_run(task.path() / "straight", 4);
   for (const std::string update : {"0", "2"}) {
     const std::string name = "killed" + update;
-    int tries = 0;
-    while (!kill_inside_step_3(task, name, settings, update)) ASSERT_LT(++tries, 20) << "no kill was fast enough";
+    ASSERT_TRUE(is_killed_inside_step_3(task, name, settings, update)) << "no kill was fast enough";
     const Outcome resumed = task.mortise("train", name, settings);
     ASSERT_EQ(resumed.code, 0) << resumed.output;
     expect_same_bits(bits_of_run(task.path() / name, 4), expected, name);

@@ -1,8 +1,9 @@
 // Ends a program before libtorch's destructors. They take 0.1 s, a third of a short command, and free what the kernel frees
-// anyway. Exit handlers run in the reverse order of their registration, and this file registers one after the constructors
-// of the linked libraries and before the program's own. So the program's objects go first, with what packs registered, and
-// the destructors of packs follow here. Those of all linked libraries are left out, so a profiler that LD_PRELOAD adds and
-// that writes its file in a destructor writes none.
+// anyway. The C library runs the handlers of exit() from the last that was registered to the first. The handler of this
+// file is registered when the linked libraries have been started, and before the program's own objects are made. At the
+// end, the program's objects are therefore destroyed first. Then this handler runs the destructors of packs and ends the
+// process. The destructors of all linked libraries are left out. If LD_PRELOAD adds a profiler that writes its file in a
+// destructor, it writes none.
 //
 // It is no part of the room: programs link the object library mortise_libtorch_end. Nothing calls it, and the linker drops
 // such a file from a static library.
