@@ -140,7 +140,7 @@ std::string difference(const ProcessState& before, const ProcessState& after) {
 
 int64_t settled_threads(int64_t expected) {
   int64_t count = 0;
-  for (int i = 0; i < 50; ++i) {
+  for (int i = 0; i < 200; ++i) {
     count = static_cast<int64_t>(names_in("/proc/self/task").size());
     if (count <= expected) break;
     std::this_thread::sleep_for(std::chrono::milliseconds(10));

@@ -81,7 +81,7 @@ class Chromium:
             raise RuntimeError(f"{expression}: {answer['exceptionDetails']}")
         return answer["result"].get("value")
 
-    def wait_for(self, expression, seconds=120):
+    def wait_for(self, expression, seconds=300):
         """Until the expression is true; its last value otherwise, as an error."""
         end = time.monotonic() + seconds
         while time.monotonic() < end:

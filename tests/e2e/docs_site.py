@@ -30,11 +30,11 @@ def look(browser, site):
     faults += [f"the menu lacks {name}" for name in ("ABI rules", "Write a plugin", "Cookbook", "Keys") if name not in shown]
     for words, page in (("kl_loss_coef", "reference/keys.html"), ("nodelete", "reference/rules.html")):
         browser.open(f"{site}/search.html?q={words}")
-        browser.wait_for(f"[...document.querySelectorAll('#mkdocs-search-results a')].some((one) => one.href.includes('{page}'))", 60)
+        browser.wait_for(f"[...document.querySelectorAll('#mkdocs-search-results a')].some((one) => one.href.includes('{page}'))")
     browser.open(f"{site}/reference/rules.html", width=400)
-    browser.wait_for("document.querySelector('.wy-table-responsive table.docutils') !== null", 60)
+    browser.wait_for("document.querySelector('.wy-table-responsive table.docutils') !== null")
     browser.ask("document.querySelector('[data-toggle=wy-nav-top]').click()")
-    browser.wait_for("document.querySelector('.wy-nav-side').classList.contains('shift')", 20)
+    browser.wait_for("document.querySelector('.wy-nav-side').classList.contains('shift')")
     for page in ("index", "cookbook", "metrics", "reference/keys", "reference/commands", "reference/rules", "diagnosis"):
         browser.open(f"{site}/{page}.html", width=400)
         wide = browser.ask("document.documentElement.scrollWidth")

@@ -30,7 +30,7 @@ case "\$1 \${2:-}" in
   "serve "*)
     rm -f served.log  # that of the server before
     "\$program" "\$@" --port 0 >served.log 2>&1 &
-    for _ in {1..600}; do
+    for _ in {1..3000}; do
       if grep -qs 'http://127.0.0.1:' served.log; then kill -INT \$! && wait \$!; exit; fi
       sleep 0.1
     done

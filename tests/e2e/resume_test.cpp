@@ -243,7 +243,9 @@ TEST(Resume, AnEarlierRunIsSetAsideUnlessItIsAtWork) {
   Process process(task.words("train", "out", settings), task.path(), task.path() / "console.txt");
   while (rows_of(out / "metrics.jsonl").size() < 2 && !process.poll()) usleep(2000);
   const std::string begin = program() + " train rl.toml trainer.default_local_dir=out/ trainer.total_training_steps=1";
+  process.signal(SIGSTOP);  // it keeps its lock, and cannot end before the second has looked
   const Outcome second = run(begin + " --resume never", task.path());
+  process.signal(SIGCONT);
   EXPECT_EQ(second.code, 6) << second.output;
   EXPECT_NE(second.output.find("another run is writing into this folder"), std::string::npos) << second.output;
   EXPECT_FALSE(default_env().exists(task.path() / "out.before_1"));

@@ -10,7 +10,7 @@ from trl.generation import vllm_client
 
 url = sys.argv[1]
 vllm_client.is_vllm_available = lambda *_: True  # it needs vLLM itself only to send weights over NCCL
-client = vllm_client.VLLMClient(base_url=url, connection_timeout=30)
+client = vllm_client.VLLMClient(base_url=url, connection_timeout=300)
 prompt = [5, 6, 7]
 out = client.generate([prompt, [8, 9]], n=3, max_tokens=4, temperature=0.7, top_k=5, logprobs=2,
                       generation_kwargs={"seed": 7, "ignore_eos": True})

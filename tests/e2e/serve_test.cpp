@@ -40,7 +40,7 @@ class ServerProcess {
     words.insert(words.end(), more_.begin(), more_.end());
     process_.emplace(words, task_->path(), log);
     const Stopwatch watch(default_env());
-    while (watch.elapsed_s() < 120 && !process_->poll()) {
+    while (watch.elapsed_s() < 300 && !process_->poll()) {
       std::this_thread::sleep_for(std::chrono::milliseconds(20));
       const std::string said = text_in(log);
       const size_t at = said.find("\"port\":");
@@ -177,7 +177,7 @@ TEST(Serve, OneOfTwoRunsOnOneServerStops) {
   }
   size_t ended = runs.size();
   const Stopwatch watch(default_env());
-  while (ended == runs.size() && watch.elapsed_s() < 120) {
+  while (ended == runs.size() && watch.elapsed_s() < 300) {
     for (size_t i = 0; i < runs.size() && ended == runs.size(); ++i)
       if (runs[i]->poll()) ended = i;
     std::this_thread::sleep_for(std::chrono::milliseconds(20));

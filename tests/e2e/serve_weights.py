@@ -17,7 +17,7 @@ LIMIT = timedelta(seconds=60)
 
 
 def call(path, body=None, expect=200):
-    answer = requests.post(url + path, json={} if body is None else body, timeout=120)
+    answer = requests.post(url + path, json={} if body is None else body, timeout=300)
     assert answer.status_code == expect, (path, answer.status_code, answer.text)
     return answer.text
 

@@ -74,7 +74,7 @@ def start(command, folder, log):
 
 
 def wait_until(condition, what):
-    end = time.monotonic() + 120
+    end = time.monotonic() + 300
     while not condition():
         if time.monotonic() > end:
             raise RuntimeError(f"{what} did not come")

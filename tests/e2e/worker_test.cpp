@@ -318,7 +318,7 @@ TEST(Workers, EndWithATrainerThatIsKilled) {
               "trainer=$!; until [ -s out/metrics.jsonl ] || ! kill -0 $trainer; do sleep 0.05; done; "
               "server=$(cat /proc/$trainer/task/*/children); "
               "workers=$(cat /proc/$(echo $server)/task/*/children); kill -9 $trainer; "
-              "for i in $(seq 600); do left=; for p in $server $workers; do kill -0 $p 2>/dev/null "
+              "for i in $(seq 3000); do left=; for p in $server $workers; do kill -0 $p 2>/dev/null "
               "&& ! grep -q 'State:.Z' /proc/$p/status && left=\"$left $p\"; done; "
               "[ -z \"$left\" ] && break; sleep 0.1; done; "
               "[ -z \"$left\" ] || echo LEFT $left; echo were $server $workers",

@@ -4,10 +4,12 @@
 
 #include <cmath>
 #include <cstdlib>
+#include <sstream>
 
 #include "../../plugins/shared/deadline.h"
 #include "foundation/base/clock.h"
 #include "reward_call.h"
+#include "support/processes.h"
 #include "support/temp_dir.h"
 
 namespace mortise::test {
@@ -356,12 +358,14 @@ TEST_F(PythonReward, RunsTrlsOwnFunctions) {
   const char* source =
       "from trl.rewards import get_soft_overlong_punishment, think_format_reward\n"
       "overlong = get_soft_overlong_punishment(max_completion_len=10, soft_punish_cache=4)\n";
-  auto form = make(source, {{"python", python}, {"function", "think_format_reward"}});
+  // TRL imports torch and transformers. A busy machine needs more than the default limit for that.
+  const std::string patience = "1200";
+  auto form = make(source, {{"python", python}, {"function", "think_format_reward"}, {"start_limit", patience}});
   RewardRows rows = completions({"<think>\nThis is my reasoning.\n</think>\nThis is my answer.",
                                  "<think>\nThis is my reasoning.\nThis is my answer."});
   rows.messages.assign(2, R"([{"role": "user", "content": "hi"}])");
   EXPECT_EQ(form.score(rows), (std::vector<double>{1, 0})) << form.plugin.call.error << failure(form, 0);
-  auto overlong = make(source, {{"python", python}, {"function", "overlong"}});
+  auto overlong = make(source, {{"python", python}, {"function", "overlong"}, {"start_limit", patience}});
   rows.num_ids = {6, 8};
   EXPECT_EQ(overlong.score(rows), (std::vector<double>{0, -0.5})) << failure(overlong, 0);
 }
@@ -379,10 +383,10 @@ TEST_F(PythonReward, EndsAllThatItStarted) {
         "    return [1.0]\n");
     EXPECT_EQ(plugin.score(completions({"a"})), (std::vector<double>{1})) << failure(plugin, 0);
   }
-  const std::string pids = dir_.read("pids");
-  const std::string left =
-      "for p in " + pids + "; do grep -q 'State:.[RSD]' /proc/$p/status 2>/dev/null && exit 1; done; exit 0";
-  EXPECT_EQ(std::system(left.c_str()), 0) << pids;
+  std::istringstream pids(dir_.read("pids"));
+  pid_t interpreter = 0, child = 0;
+  ASSERT_TRUE(pids >> interpreter >> child);
+  EXPECT_TRUE(all_end({interpreter, child})) << pids.str();
 }
 
 TEST_F(PythonReward, StopsWithTheRun) {

@@ -44,7 +44,7 @@ def ask(url, line, text):
     request = urllib.request.Request(url + line["path"], text, {"Content-Type": "application/json"}, method=line["method"])
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
-        with opener.open(request, timeout=60 if line["status"] else 1) as answer:
+        with opener.open(request, timeout=300 if line["status"] else 1) as answer:
             return answer.status, answer.headers.get("Content-Type"), answer.read().decode()
     except urllib.error.HTTPError as error:
         return error.code, error.headers.get("Content-Type"), error.read().decode()

@@ -102,14 +102,14 @@ TEST_F(RolloutServers, EveryFailureThatMayPassIsTriedAgainAndCountsOnce) {
 }
 
 TEST_F(RolloutServers, AServerThatHangsIsGivenUp) {
-  RolloutClient client("vllm", {{"url", url("hang/1")}, {"request_limit", "0.3"}});
+  RolloutClient client("vllm", {{"url", url("hang/1")}, {"request_limit", "2"}});
   ASSERT_EQ(client.sample(1), 0) << client.error();
   EXPECT_EQ(client.sink.taken.size(), 2U);
 }
 
 // A probe that hangs is no sign of life: each one waits for minutes.
 TEST_F(RolloutServers, ARunEndsWhenAllServersHang) {
-  RolloutClient client("vllm", {{"url", url("stuck/1")}, {"request_limit", "0.3"}, {"give_up", "0.2"}});
+  RolloutClient client("vllm", {{"url", url("stuck/1")}, {"request_limit", "3"}, {"give_up", "0.2"}});
   ASSERT_EQ(client.sample(1), 0) << client.error();
   EXPECT_EQ(client.sample(1), MORTISE_UNAVAILABLE);
   EXPECT_THAT(client.error(), HasSubstr("all rollout servers are out of use"));
@@ -291,7 +291,7 @@ TEST_F(RolloutServers, NothingIsSampledWithAPrefixCacheOfOldWeights) {
 TEST_F(RolloutServers, APausedServerGetsWeightsBeforeItSamples) {
   {
     RolloutClient before("vllm",
-                         {{"url", url("reload/3")}, {"backoff", "30"}, {"update_limit", "0.2"}, {"give_up", "0.1"}});
+                         {{"url", url("reload/3")}, {"backoff", "30"}, {"update_limit", "10"}, {"give_up", "0.1"}});
     ASSERT_EQ(before.created(), 0) << before.error();
     EXPECT_EQ(before.send_weights(1), MORTISE_UNAVAILABLE);
     EXPECT_THAT(before.error(), HasSubstr("/collective_rpc: status 500"));

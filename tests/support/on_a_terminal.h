@@ -59,7 +59,7 @@ class OnATerminal {
  private:
   bool read_some() {
     pollfd wait{master_, POLLIN, 0};
-    if (::poll(&wait, 1, 60000) <= 0) return false;
+    if (::poll(&wait, 1, 300000) <= 0) return false;
     char buffer[4096];
     const ssize_t got = ::read(master_, buffer, sizeof buffer);
     if (got <= 0) return false;

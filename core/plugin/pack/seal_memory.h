@@ -5,7 +5,7 @@
 
 namespace mortise {
 
-inline constexpr std::chrono::milliseconds kSealTime{10'000};
+inline constexpr std::chrono::milliseconds kSealTime{60'000};
 
 // Sets the seals (F_SEAL_*) of the memfd `fd`; false with errno where that fails. The kernel refuses F_SEAL_WRITE with
 // EBUSY while anyone still holds a page of the file, which a busy machine does for moments after the last write. So

@@ -25,7 +25,7 @@ namespace mortise {
 namespace {
 
 namespace fs = std::filesystem;
-constexpr int kHelloTimeoutMs = 10'000;
+constexpr int kHelloTimeoutMs = 60'000;
 constexpr int kLoadTimeoutMs = 60'000;
 
 Error launch_error(std::string what, std::string next = "") {

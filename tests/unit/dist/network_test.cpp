@@ -67,7 +67,7 @@ TEST_F(Networks, RanksOnSeveralMachinesFindEachOther) {
   const Network network(3);
   if (!network.is_there()) GTEST_SKIP() << "no network namespaces: ranks did not run on several networks";
   RankProcesses ranks = start(network, {"20"});
-  for (int rank = 0; rank < 3; ++rank) EXPECT_EQ(ranks.code(rank, seconds(120)), 0) << ranks.output(rank);
+  for (int rank = 0; rank < 3; ++rank) EXPECT_EQ(ranks.code(rank, seconds(300)), 0) << ranks.output(rank);
 }
 
 // The kernel says nothing about a process of another machine: its closed connections and its silence must do.
@@ -80,7 +80,7 @@ TEST(Machines, ARankThatIsKilledOnAnotherMachineIsNamed) {
     ranks.send(victim, SIGKILL);
     for (int rank = 0; rank < 3; ++rank) {
       if (rank == victim) continue;
-      EXPECT_EQ(ranks.code(rank, seconds(30)), 7) << ranks.output(rank);
+      EXPECT_EQ(ranks.code(rank, seconds(300)), 7) << ranks.output(rank);
       EXPECT_THAT(ranks.output(rank), HasSubstr(fmt::format("error: rank {} (process ", victim)));
     }
   }
@@ -96,7 +96,7 @@ TEST_F(Networks, AMachineWhoseCableIsCutIsNamed) {
     ranks.wait_until_joined();
     network.cut(victim);
     for (int rank = 0; rank < 3; ++rank) {
-      EXPECT_EQ(ranks.code(rank, seconds(120)), 7) << ranks.output(rank);
+      EXPECT_EQ(ranks.code(rank, seconds(300)), 7) << ranks.output(rank);
       if (rank == victim) continue;
       EXPECT_THAT(ranks.output(rank), HasSubstr(fmt::format("rank {} (process {} on ", victim, ranks.pid(victim))));
       EXPECT_THAT(ranks.output(rank), HasSubstr(") has not answered for "));

@@ -84,7 +84,7 @@ class RankProcesses {
 
   void wait_until_joined() {
     for (size_t rank = 0; rank < pids_.size(); ++rank) {
-      for (int i = 0; i < 3000 && output(static_cast<int>(rank)).find("joined") == std::string::npos; ++i)
+      for (int i = 0; i < 15'000 && output(static_cast<int>(rank)).find("joined") == std::string::npos; ++i)
         std::this_thread::sleep_for(std::chrono::milliseconds(20));
       ASSERT_THAT(output(static_cast<int>(rank)), testing::HasSubstr("joined"));
     }

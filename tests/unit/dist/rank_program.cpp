@@ -48,7 +48,7 @@ Result<> run_step(Communicator& ranks, int64_t step, int slow_rank, int slow_ms)
 
 Result<> run(int steps, int slow_rank, int slow_ms) {
   RanksConfig config;
-  config.join_timeout = std::chrono::seconds(60);
+  config.join_timeout = std::chrono::seconds(300);
   if (const char* answer = std::getenv("ANSWER_MS"))
     config.answer_timeout = std::chrono::milliseconds(std::atoi(answer));
   if (const char* wait = std::getenv("WAIT_MS")) config.wait_timeout = std::chrono::milliseconds(std::atoi(wait));

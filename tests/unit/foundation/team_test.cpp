@@ -213,7 +213,7 @@ TEST(TeamTasks, CallerTakesOneHelperAtATime) {
         return;
       }
       ++begun;
-      for (int nap = 0; nap < 100 && !has_taken; ++nap) {
+      for (int nap = 0; nap < 3'000 && !has_taken; ++nap) {
         std::this_thread::sleep_for(kNap);
         if (may_run_only_on(here)) has_taken = true;
       }

@@ -66,7 +66,7 @@ bool two_run_at_once() {
   std::atomic<bool> met{false};
   compute_tasks(2, [&](int, int64_t) {
     ++begun;
-    for (int ms = 0; ms < 20'000 && begun < 2 && !met; ++ms) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    for (int ms = 0; ms < 300'000 && begun < 2 && !met; ++ms) std::this_thread::sleep_for(std::chrono::milliseconds(1));
     if (begun == 2) met = true;
   });
   return met;

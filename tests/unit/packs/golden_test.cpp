@@ -5,10 +5,10 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
-#include <thread>
 
 #include "foundation/formats/safetensors.h"
 #include "plugin/worker/child.h"
+#include "support/processes.h"
 #include "support/temp_dir.h"
 
 namespace mortise::test {
@@ -69,13 +69,7 @@ TEST(GoldenTests, AChildHasALimitAndACleanEnvironment) {
                                  dir.path(), dir / "log", std::chrono::milliseconds(2'000)));
   EXPECT_TRUE(late.timed_out);
   EXPECT_EQ(late.code, -9);
-  const std::string of_child = "/proc/" + std::to_string(std::stoi(dir.read("pid"))) + "/stat";
-  const auto lives = [&] {  // a zombie does not: it waits for the machine's first process
-    const auto stat = default_env().read_file(of_child);
-    return stat.ok() && stat->find(") Z ") == std::string::npos;
-  };
-  for (int i = 0; i < 6'000 && lives(); ++i) std::this_thread::sleep_for(std::chrono::milliseconds(10));
-  EXPECT_FALSE(lives());
+  EXPECT_TRUE(all_end({std::stoi(dir.read("pid"))}));
   EXPECT_FALSE(run_child({"/nonexistent"}, dir.path(), dir / "log", std::chrono::seconds(1)).ok());
 }
 

@@ -53,10 +53,10 @@ TEST_F(WorkerFaults, NobodyElseCanBeKilled) {
 TEST_F(WorkerFaults, AHangCostsItsRow) {
   auto reward = make("plain", 2);
   ASSERT_OK_AND_ASSIGN(const RewardOutput out,
-                       reward->score(request(6, 0, 2'000), rows_of({"a", "hang", "b", "c", "hang", "d"}), nullptr));
+                       reward->score(request(6, 0, 5'000), rows_of({"a", "hang", "b", "c", "hang", "d"}), nullptr));
   const auto failed = failures(out);
   ASSERT_EQ(failed.size(), 2U);
-  EXPECT_THAT(failed.at(1), HasSubstr("took longer than row_timeout = 2.00 s"));
+  EXPECT_THAT(failed.at(1), HasSubstr("took longer than row_timeout = 5.00 s"));
   EXPECT_EQ(out.rewards[3], 1);
 }
 
@@ -80,7 +80,7 @@ TEST_F(WorkerFaults, EveryReplacementIsAForkOfTheLoadedPack) {
 // As while other rows are still being sampled: nothing waits for the batch, and only advance() is called.
 TEST_F(WorkerFaults, RowDeadlinesAreKeptBeforeTheBatchIsComplete) {
   auto reward = make("plain", 1);
-  ASSERT_OK(reward->begin(request(3, 0, 2'000)));
+  ASSERT_OK(reward->begin(request(3, 0, 5'000)));
   ASSERT_OK(reward->add(rows_of({"hang", "b", "c"})));
   while (!reward->is_idle()) {
     ASSERT_OK(reward->advance(0));
@@ -105,7 +105,7 @@ TEST_F(WorkerFaults, TheBatchHasADeadlineToo) {
     auto reward = make("faulty", 1);
     std::vector<std::string> texts(100, "abc");
     texts[30] = last;  // in a piece that is given to the worker when the time of the batch has begun
-    ASSERT_OK_AND_ASSIGN(const RewardOutput out, reward->score(request(100, 2'000, 0), rows_of(texts), nullptr));
+    ASSERT_OK_AND_ASSIGN(const RewardOutput out, reward->score(request(100, 8'000, 0), rows_of(texts), nullptr));
     EXPECT_EQ(std::floor(out.rewards[0]), 3);
     ASSERT_EQ(out.failed_rows.size(), 70U) << last;
     EXPECT_THAT(out.failed_rows[1].text, HasSubstr("not scored: the batch took longer than"));
@@ -132,10 +132,10 @@ TEST_F(WorkerFaults, ACrashInAGroupCostsTheGroup) {
 TEST_F(WorkerFaults, WhatIsBlamedIsWhatTheCallWasAbout) {
   ASSERT_OK_AND_ASSIGN(
       const RewardOutput hung,
-      make("whole_group", 1)->score(request(4, 0, 2'000), rows_of({"a", "b", "c", "hang"}, 2), nullptr));
+      make("whole_group", 1)->score(request(4, 0, 5'000), rows_of({"a", "b", "c", "hang"}, 2), nullptr));
   EXPECT_EQ(hung.rewards[0], 2);
-  EXPECT_THAT(failures(hung).at(2), HasSubstr("group 1 (2 rows) took longer than row_timeout = 2.00 s"));
-  EXPECT_THAT(failures(hung).at(3), HasSubstr("group 1 (2 rows) took longer than row_timeout = 2.00 s"));
+  EXPECT_THAT(failures(hung).at(2), HasSubstr("group 1 (2 rows) took longer than row_timeout = 5.00 s"));
+  EXPECT_THAT(failures(hung).at(3), HasSubstr("group 1 (2 rows) took longer than row_timeout = 5.00 s"));
   ASSERT_OK_AND_ASSIGN(const RewardOutput batch,
                        make("whole_batch", 1)->score(request(2), rows_of({"a", "crash"}), nullptr));
   EXPECT_THAT(failures(batch).at(0), HasSubstr("while it scored the batch"));

@@ -12,6 +12,7 @@
 #include "foundation/base/log.h"
 #include "plugin/worker/environment.h"
 #include "plugin/worker/launcher.h"
+#include "support/processes.h"
 #include "worker_fixture.h"
 
 namespace mortise::test {
@@ -62,20 +63,6 @@ class WorkerLimitsTest : public WorkerTest {
     std::string name;
     std::getline(file, name);
     return name;
-  }
-  static bool lives(pid_t pid) {
-    std::ifstream file(Path("/proc") / std::to_string(pid) / "stat");
-    std::string stat;
-    std::getline(file, stat);
-    const size_t end = stat.rfind(')');
-    return end != std::string::npos && stat.substr(end, 3) != ") Z";  // a zombie waits for the machine's first process
-  }
-  static bool all_end(const std::vector<pid_t>& pids) {
-    for (int i = 0; i < 12'000; ++i) {
-      if (std::none_of(pids.begin(), pids.end(), lives)) return true;
-      ::usleep(10'000);
-    }
-    return false;
   }
   // A program of that name, found before the machine's own.
   void put_bwrap(const std::string& script) {
