@@ -54,12 +54,14 @@ if(MORTISE_TORCH)
   endif()
   set(MORTISE_TORCH_DIR "${torch_root}/torch")  # for torch-locked packs: mortise_add_pack(... TORCH)
   add_library(mortise_torch INTERFACE)
+  add_library(mortise_torch_headers INTERFACE)
+  target_link_libraries(mortise_torch INTERFACE mortise_torch_headers)
   # The wheel carries headers of another fmt, whose library it does not have: Debian's are found first.
   find_path(fmt_headers fmt/core.h REQUIRED)
   file(MAKE_DIRECTORY "${PROJECT_BINARY_DIR}/fmt_headers")
   file(CREATE_LINK "${fmt_headers}/fmt" "${PROJECT_BINARY_DIR}/fmt_headers/fmt" SYMBOLIC)
-  target_include_directories(mortise_torch SYSTEM INTERFACE "${PROJECT_BINARY_DIR}/fmt_headers")
-  target_include_directories(mortise_torch SYSTEM INTERFACE "${torch_root}/torch/include" "${torch_root}/torch/include/torch/csrc/api/include")
+  target_include_directories(mortise_torch_headers SYSTEM INTERFACE "${PROJECT_BINARY_DIR}/fmt_headers")
+  target_include_directories(mortise_torch_headers SYSTEM INTERFACE "${torch_root}/torch/include" "${torch_root}/torch/include/torch/csrc/api/include")
   # AT_PER_OPERATOR_HEADERS: an include of all of ATen costs seconds per file.
   target_compile_definitions(mortise_torch INTERFACE AT_PER_OPERATOR_HEADERS)
   # at::parallel_for is serial in code compiled without OpenMP; the runtime is the wheel's own, never the system's.

@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <iostream>
 
+#include "engine_parts.h"
 #include "foundation/base/log.h"
 #include "foundation/base/private_folder.h"
 #include "foundation/base/shown_text.h"
@@ -38,8 +39,11 @@ Result<std::unique_ptr<UnpackedPack>> UnpackedPack::open(const std::string& path
   Env& env = default_env();
   std::unique_ptr<UnpackedPack> out(new UnpackedPack);
   out->archive_ = TRY(read_pack_archive(env, path));
+  const auto build_here = choose_build(out->archive_.description, this_machine(kTorchVersion), path);
+  if (build_here.ok() && (*build_here)->tier == "torch-locked") TRY(need_libtorch());
   TRY(check_archive_origin(out->archive_, trust));
-  out->build_ = TRY(choose_build(out->archive_.description, this_machine(kTorchVersion), path));
+  if (!build_here.ok()) return build_here.error();
+  out->build_ = *build_here;
   for (const std::string& right : rights_of(out->archive_.description)) std::cerr << one_line(right) << "\n";
   out->folder_ = TRY(make_private_folder("mortise_check_"));
   out->library_ = out->folder_ / (out->archive_.description.id + ".so");

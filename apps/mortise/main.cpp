@@ -1,8 +1,6 @@
-// The program `mortise`: finds the command, runs it, returns its exit code (docs/exit_codes.md).
-#include <ATen/Parallel.h>
-#include <c10/util/Exception.h>
+// The programs `mortise` and `mortise-engine`: find the command, run it, return its exit code (docs/exit_codes.md).
+// engine_parts.h says how they differ.
 #include <fmt/core.h>
-#include <malloc.h>
 #include <poll.h>
 #include <unistd.h>
 
@@ -10,7 +8,6 @@
 #include <array>
 #include <csignal>
 #include <cstdio>
-#include <cstdlib>
 #include <exception>
 #include <iostream>
 #include <string_view>
@@ -18,15 +15,14 @@
 
 #include "commands.h"
 #include "dist/launch/rank_place.h"
+#include "engine_parts.h"
 #include "foundation/base/cpus.h"
 #include "foundation/base/log.h"
 #include "foundation/base/open_files.h"
 #include "foundation/base/signal.h"
 #include "foundation/base/text.h"
-#include "model/tensor/torch_guard.h"
 #include "plugin/host/process_watch.h"
 #include "plugin/host/running_code.h"
-#include "train/loop/score_extension.h"
 #include "unknown_word.h"
 
 namespace {
@@ -108,22 +104,6 @@ int run(int argc, char** argv) {
 
 }  // namespace
 
-// Big tensors come and go every step: keep their pages instead of giving them back to the kernel each time (6-8% of a
-// training step at 12 M parameters).
-void keep_freed_memory() {
-  constexpr int kLarge = 1 << 30;
-  mallopt(M_MMAP_THRESHOLD, kLarge);
-  mallopt(M_TRIM_THRESHOLD, kLarge);
-  mallopt(M_TOP_PAD, 64 << 20);
-}
-
-// libtorch takes a thread for each processor that this process may run on. A control group may grant it less time than
-// that: more threads would only wait for each other. trainer.num_threads and the user's environment win.
-void use_no_more_threads_than_granted() {
-  if (std::getenv("OMP_NUM_THREADS") != nullptr || std::getenv("MKL_NUM_THREADS") != nullptr) return;
-  if (at::get_num_threads() > mortise::usable_cpus()) at::set_num_threads(mortise::usable_cpus());
-}
-
 // For `mortise plugin list | head`: the other end of the pipe is closed.
 bool reader_has_gone() {
   pollfd output{STDOUT_FILENO, POLLOUT, 0};
@@ -138,8 +118,8 @@ void end_by_broken_pipe() {
 }
 
 int main(int argc, char** argv) {
-  keep_freed_memory();
-  use_no_more_threads_than_granted();
+  mortise::g_program_words = argv;
+  mortise::prepare_engine();
   mortise::ask_for_short_slices();
   mortise::raise_open_files_limit();
   mortise::install_stop_signals();
@@ -149,17 +129,13 @@ int main(int argc, char** argv) {
     mortise::install_crash_reports();
     mortise::install_process_watch();
   }
-  mortise::offer_score_models();
   int code = 1;
   try {
     code = run(argc, argv);
-  } catch (const c10::OutOfMemoryError& exception) {  // only a GPU throws it
-    const mortise::Error error = mortise::gpu_memory_error("", exception);
-    mortise::log_error(error);
-    code = static_cast<int>(error.kind);
   } catch (const std::exception& exception) {  // the border to libtorch and to allocation failures
-    const mortise::Error error{mortise::ErrorKind::kInternal, exception.what(), "mortise",
-                               "this is a bug in Mortise; please report it"};
+    const mortise::Error bug{mortise::ErrorKind::kInternal, exception.what(), "mortise",
+                             "this is a bug in Mortise; please report it"};
+    const mortise::Error error = mortise::engine_error(exception).value_or(bug);
     mortise::log_error(error);  // a run's log.txt has it too
     code = static_cast<int>(error.kind);
   }

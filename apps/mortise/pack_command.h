@@ -25,7 +25,7 @@ Result<> pack_inspect(Arguments args);
 Result<> pack_install(Arguments args);
 Result<> pack_list(Arguments args);
 Result<> pack_remove(Arguments args);
-// Indexes and trust (cmd_pack_publish.cpp, cmd_pack_index.cpp, cmd_pack_trust.cpp).
+// Indexes and trust (cmd_pack_publish.cpp, cmd_pack_index.cpp, cmd_pack_trust.cpp, cmd_pack_lock.cpp).
 Result<> pack_publish(Arguments args);
 Result<> pack_outdated(Arguments args);
 Result<> pack_trust(Arguments args);

@@ -12,10 +12,12 @@
 #include "conformance/check.h"
 #include "conformance/report.h"
 #include "conformance/server.h"
+#include "engine_parts.h"
 #include "foundation/base/clock.h"
 #include "foundation/base/text.h"
 #include "foundation/formats/jsonl.h"
 #include "model/tensor/torch_version.h"
+#include "plugin/pack/pack_file.h"
 
 namespace mortise {
 namespace {
@@ -114,6 +116,8 @@ Result<> check_file(const po::variables_map& given, int* code) {
     unpacked = TRY(UnpackedPack::open(options.pack, given["trust"].as<std::string>()));
     options.pack = unpacked->library();
   }
+  const auto info = inspect_pack(options.pack, kTorchVersion);  // a pack that cannot be read fails a case
+  if (info.ok() && info->tier == "torch-locked") TRY(need_libtorch());
   const check::CheckReport report = TRY(check::check_pack(options));
   if (report.outcomes.empty())
     return check_usage_error("no case was picked by --only for the plugins of " + quote(report.path));

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "engine_parts.h"
 #include "eval_tensors.h"
 #include "foundation/base/text.h"
 #include "foundation/batch/token_weight.h"
@@ -237,11 +238,22 @@ constexpr EvalOfKind kEvals[] = {
                        It runs in workers as in a run: see --isolation
 )"}};
 
+// A pack may be linked with libtorch, and a reward in this process may score with a model.
+bool needs_libtorch(const PluginRegistry& registry, const PluginEval& eval) {
+  const auto ref = registry.find(eval.kind, eval.kind == "kl_estimator" ? kl_base_name(eval.name) : eval.name);
+  if (!ref.ok()) return false;
+  return ref->pack->tier == "torch-locked" || (ref->plugin->flags & MORTISE_FLAG_NEEDS_ENGINE) != 0 ||
+         (eval.kind == "reward" && eval.isolation.mode == Isolation::kNone);
+}
+
 }  // namespace
 
 Result<Json> eval_plugin(PluginRegistry& registry, const PluginEval& eval) {
   const auto* const found = std::ranges::find(kEvals, eval.kind, &EvalOfKind::kind);
-  if (found != std::end(kEvals)) return found->run(registry, eval);
+  if (found != std::end(kEvals)) {
+    if (needs_libtorch(registry, eval)) TRY(need_libtorch());
+    return found->run(registry, eval);
+  }
   return Error{ErrorKind::kConfig, fmt::format("a {} has no tensors to be evaluated on", eval.kind), "mortise plugin",
                "`mortise plugin check` tries every kind; `mortise generate` samples"};
 }

@@ -66,7 +66,7 @@ std::string rust_class_name(const NewPlugin& plan) {
 
 using Words = std::map<std::string, std::string, std::less<>>;
 
-Words words_of(const NewPlugin& plan) {
+Words words_of_plan(const NewPlugin& plan) {
   std::string crate = plan.pack;  // whole: a plugin's own name may be a keyword or a crate of the library
   std::replace_if(
       crate.begin(), crate.end(), [](char c) { return c == '.' || c == '-'; }, '_');
@@ -203,7 +203,7 @@ Result<std::vector<std::string>> write_new_plugin(const NewPlugin& plan) {
                                        join(template_kinds(root), ", ")));
   }
   TRY(check_folder_is_free(plan.dir));
-  const Words words = words_of(plan);
+  const Words words = words_of_plan(plan);
   std::vector<std::string> written;
   for (const fs::path& part : {root / "common", root / plan.kind}) {
     const std::vector<fs::path> files = TRY(template_files(part));

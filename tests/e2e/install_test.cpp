@@ -29,6 +29,17 @@ TEST(Install, TheInstalledProgramWorksFromAnyPrefix) {
       run(bin + " train run.toml trainer.total_training_steps=1 plugins.isolation=process", task.path());
   EXPECT_EQ(trained.code, 0) << trained.output;
   EXPECT_THAT(trained.output, HasSubstr("workers"));
+  // Without the program that has libtorch, the commands that need none still work. The others say what is missing.
+  std::filesystem::remove(task.path() / "moved/bin/mortise-engine");
+  for (const std::string command : {" --version", " plugin list", " config show run.toml", " plugin describe gspo",
+                                    " tokenizer --help", " pack list", " report --help", " launch --help"})
+    EXPECT_EQ(run(bin + command, task.path()).code, 0) << command;
+  for (const std::string command : {" train run.toml", " checkpoint list out", " pack lock run.toml"}) {
+    const Outcome alone = run(bin + command, task.path());
+    EXPECT_EQ(alone.code, 1) << command << alone.output;
+    EXPECT_THAT(alone.output, HasSubstr("bin/mortise-engine cannot be started: No such file or directory")) << command;
+    EXPECT_THAT(alone.output, HasSubstr("install mortise and mortise-engine of one build in the same folder"));
+  }
 }
 
 }  // namespace

@@ -127,7 +127,7 @@ TEST(SampledTogetherRun, AValidationAloneSamplesTogether) {
     const Outcome outcome =
         launch(task, num_ranks, "train", out,
                joined(mesh, {"model.dtype=float64", "trainer.val_only=true", "data.val_files=data/train.jsonl",
-                             "rollout.val_kwargs.do_sample=true"}));
+                             "rollout.val_kwargs.do_sample=true", "data.val_max_samples=40"}));
     EXPECT_EQ(outcome.code, 0) << outcome.output;
   };
   numbers_of(1, "alone", {});

@@ -35,7 +35,7 @@ quietly cmake -S "$copy" -B "$copy/build" -G Ninja -DCMAKE_BUILD_TYPE=Debug -DMO
 quietly cmake --build "$copy/build" --target mortise.policy_loss
 # The program next to this pack and the packs of the other kinds, as in an installation.
 mkdir -p "$copy/build/bin"
-cp "$build_dir"/bin/mortise "$build_dir"/bin/mortise-worker "$copy/build/bin/"
+cp "$build_dir"/bin/mortise "$build_dir"/bin/mortise-engine "$build_dir"/bin/mortise-worker "$copy/build/bin/"
 cp "$build_dir"/lib/mortise/*.so "$copy/build/lib/mortise/"
 find "$build_dir/lib/mortise/packs" -name '*.so' ! -name mortise.policy_loss.so -exec cp {} "$copy/build/lib/mortise/packs/" \;
 mortise=$copy/build/bin/mortise
