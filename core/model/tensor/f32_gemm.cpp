@@ -67,7 +67,7 @@ void f32_gemm(const F32Kernels& kernels, int64_t m, int64_t n, int64_t k, const 
   if (m == 0 || n == 0) return;
   const Product product{kernels, k, left, right, alpha, add, c, c_stride};
   const double tasks = static_cast<double>(m) * static_cast<double>(n) * static_cast<double>(k) / kTaskFlops;
-  const int64_t threads = tasks < 2.0 || at::in_parallel_region() ? 1 : at::get_num_threads();
+  const int64_t threads = tasks < 2.0 || at::in_parallel_region() ? 1 : compute_threads();
   const int64_t parts = threads == 1 ? 1 : std::clamp(static_cast<int64_t>(tasks), threads, threads * kPartsPerThread);
   // A part packs its own columns, so cuts go between columns where there are enough of them.
   const int64_t across = std::min(parts, std::max<int64_t>(1, n / (4 * kF32Columns)));
