@@ -6,26 +6,23 @@
 #include <algorithm>
 
 namespace mortise {
-namespace {
 
-double cpu_seconds() {
+double OpTable::now() const {
   timespec now{};
-  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+  clock_gettime(time_ == Time::kProcessor ? CLOCK_THREAD_CPUTIME_ID : CLOCK_MONOTONIC, &now);
   return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
 }
 
-}  // namespace
-
 void OpTable::begins(const char* name) {
   if (std::this_thread::get_id() != thread_) return;
-  open_.push_back({name, cpu_seconds(), 0.0});
+  open_.push_back({name, now(), 0.0});
 }
 
 void OpTable::ends(double flops, double bytes) {
   if (std::this_thread::get_id() != thread_) return;
   const Open done = open_.back();
   open_.pop_back();
-  const double seconds = cpu_seconds() - done.began;
+  const double seconds = now() - done.began;
   // The outermost timer is the step, those in it are stages, and all deeper ones are operations of their stage.
   const std::string stage = open_.empty() ? "" : open_.size() == 1 ? done.name : open_[1].name;
   OpUse& use = now_[{stage, open_.size() > 1 ? done.name : ""}];

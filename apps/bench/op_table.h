@@ -1,6 +1,6 @@
 // Collects what the timers of a run say (foundation/metrics/op_timer.h): for each stage of a step, and for each kind of
-// operation in a stage, the least processor time that a step spent in it. The time of inner timers is not counted in
-// outer ones.
+// operation in a stage, the least time that a step spent in it. The time of inner timers is not counted in outer ones.
+// The time is the processor's, or the clock's: with more than one thread, that of the thread with the timers says little.
 //
 // On a busy machine, other programs slow down memory and shared caches, in another place of each step. The least time of
 // many steps is therefore close to the time of the work alone. If steps differ in the calls of an operation (a
@@ -29,8 +29,11 @@ struct OpUse {
 
 class OpTable final : public OpListener {
  public:
+  enum class Time { kProcessor, kClock };
   // The first `num_warm_up` steps are not counted.
   OpTable(std::string step, int num_warm_up) : step_(std::move(step)), num_warm_up_(num_warm_up) {}
+  // Before the first timer.
+  void measure(Time time) { time_ = time; }
   void begins(const char* name) override;
   void ends(double flops, double bytes) override;
 
@@ -48,9 +51,11 @@ class OpTable final : public OpListener {
     double inner;  // seconds of the timers inside
   };
   void end_step(double seconds);
+  [[nodiscard]] double now() const;
 
   std::string step_;
   int num_warm_up_, num_steps_ = 0;
+  Time time_ = Time::kProcessor;
   const std::thread::id thread_ = std::this_thread::get_id();
   std::vector<Open> open_;
   std::map<Key, OpUse> now_, best_;

@@ -2,7 +2,7 @@
 # ratio compares two programs within one run. Tests never assert a time.
 #   peers     Mortise and TRL in turns (c1, c1v, c2; --runs N, --variant best|kl|default|bfloat16); installs the oracles
 #   step      where the time of a step goes, by stage and kind of operation, against this machine's limits ([c1|c1v|c2 ...]
-#             [float32|bfloat16] --steps N); a table, and JSON in build/bench; installs the oracles
+#             [float32|bfloat16] --steps N --threads N); a table, and JSON in build/bench; installs the oracles
 #   decode    the generator against transformers' generate, in turns, and against the machine's roofline (c1, c1v, c2, 0.5b;
 #             --rounds N, --threads N, --cache static); installs the oracles. --alone: the generator only, in more detail
 #   train     packed forward and backward over rows of log-normal lengths, against transformers' padded passes (--rows N,

@@ -19,9 +19,11 @@
 #include "learn/update/policy_update.h"
 #include "learn/update/router_losses.h"
 #include "learn/update/row_experts.h"
+#include "learn/update/small_weights.h"
 #include "learn/update/vocabulary_terms.h"
 #include "model/head/kept_head.h"
 #include "model/head/squared_probs.h"
+#include "model/tensor/compute_team.h"
 
 namespace mortise {
 
@@ -374,6 +376,7 @@ Result<> ActorLearner::accumulate(PolicyUpdate& update, UpdateReport& report) {
 
 Result<UpdateReport> ActorLearner::update(const StepTable& table, std::span<const int64_t> rows,
                                           const UpdatePlace& place) {
+  const LibtorchAlone alone(has_small_weights(*model_, options_.pass));
   UpdateReport report;
   report.lr = place.lr;
   model_->zero_grad();

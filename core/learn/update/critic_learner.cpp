@@ -8,7 +8,9 @@
 #include "learn/update/column_pass.h"
 #include "learn/update/finite_step.h"
 #include "learn/update/gradient_sum.h"
+#include "learn/update/small_weights.h"
 #include "learn/update/update_slice.h"
+#include "model/tensor/compute_team.h"
 
 namespace mortise {
 
@@ -64,6 +66,7 @@ Result<LeafReport> CriticLearner::compute(const StepTable& table, std::span<cons
 }
 
 Result<CriticReport> CriticLearner::update(const StepTable& table, std::span<const int64_t> rows, double lr) {
+  const LibtorchAlone alone(has_small_weights(*model_, options_.learner.pass));
   CriticReport report;
   const UpdateCounts counts = count_rows(table, rows);
   model_->zero_grad();

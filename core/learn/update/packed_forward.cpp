@@ -4,12 +4,12 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
-#include <ATen/ops/index_select.h>
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
 
 #include "model/layers/recompute.h"
+#include "model/layers/select_rows.h"
 
 namespace mortise {
 
@@ -125,7 +125,7 @@ Result<> select_targets(const PackedBatch& packed, const std::shared_ptr<const S
   out.targets_R = out.targets.own(packed.targets_R);
   at::Tensor place = out.targets.own(packed.predict_index_R);
   if (shard != nullptr) place = place - shard->begin();
-  out.selected_RH = at::index_select(hidden, 0, place.to(hidden.device()));
+  out.selected_RH = select_rows(hidden, place);
   out.hidden_RH = out.selected_RH.detach();
   return {};
 }

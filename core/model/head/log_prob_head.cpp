@@ -35,11 +35,14 @@ using blas::Trans;
 
 constexpr int64_t kMaxChunkRows = 512;
 constexpr int64_t kBlockColumns = 2048;
+constexpr int64_t kWide = 256;
 constexpr int64_t kScratchRows = 4;  // a worker's scratch, counted for two workers, whatever their number
+constexpr int64_t kFewBlocks = 4;    // fewer give threads too little to share; narrow ones are then cut
+constexpr int64_t kPart = 128;       // rows, or columns, of a part of a block
 
 // Columns of a block. Products of narrow hidden states are cheap, so reading and writing the logits costs most: 1 MiB of
 // float32 in a chunk stays in a core's cache. Wide ones are multiplied faster in large blocks.
-int64_t block_columns(int64_t width) { return width < 256 ? kBlockColumns / 4 : kBlockColumns; }
+int64_t block_columns(int64_t width) { return width < kWide ? kBlockColumns / 4 : kBlockColumns; }
 
 enum class Keep { kNothing, kExp, kLogits };  // what the logits buffer holds after the forward phase
 
@@ -86,55 +89,79 @@ class HeadPass {
     begin_ = begin;
     rows_ = end - begin;
     const bool in_scratch = keep_ == Keep::kNothing;
-    parallel_tasks<T>(num_blocks_, in_scratch ? rows_ * std::min(columns_, vocab_) : 0, [&](int64_t block, T* scratch) {
-      forward_block(block, in_scratch ? scratch : block_logits(block));
+    const int64_t parts = num_parts(rows_);
+    parallel_tasks<T>(num_blocks_ * parts, in_scratch ? ceil_div(rows_, parts) * std::min(columns_, vocab_) : 0,
+                      [&](int64_t task, T* scratch) {
+                        const BlockRange rows = part(rows_, task % parts, parts);
+                        const int64_t block = task / parts;
+                        forward_block(block, rows,
+                                      in_scratch ? scratch : block_logits(block) + rows.begin * columns(block));
+                      });
+    compute_ranges(rows_, std::max<int64_t>(1, kPart / num_blocks_), [&](int64_t first, int64_t last) {
+      for (int64_t r = first; r < last; ++r) finish_row(r);
     });
-    for (int64_t r = 0; r < rows_; ++r) {
-      RowStats stats = at(0, r);
-      for (int64_t block = 1; block < num_blocks_; ++block) stats = stats.merged(at(block, r), inverse_temperature_);
-      stats_[static_cast<size_t>(r)] = stats;
-      log_prob_[static_cast<size_t>(r)] = stats.log_prob(target_logits_[static_cast<size_t>(r)], inverse_temperature_);
-      entropy_[static_cast<size_t>(r)] = stats.entropy();
-    }
   }
 
   // Gradients of the chunk of the last forward. grad_entropy may be empty (with Keep::kExp it must be).
   void backward(std::span<const double> grad_log_prob, std::span<const double> grad_entropy, T* d_hidden, T* d_weight) {
-    const int64_t partial_size = rows_ * width_;
-    if (d_hidden != nullptr) partial_.resize(static_cast<size_t>(num_blocks_ * partial_size));
-    parallel_tasks<T>(num_blocks_, 2 * partial_size, [&](int64_t block, T* scratch) {
-      backward_block(block, grad_log_prob, grad_entropy, d_hidden != nullptr, d_weight, scratch);
-    });
+    const int64_t chunk_size = rows_ * width_, parts = num_parts(rows_);
+    const bool wants_hidden = d_hidden != nullptr;
+    if (wants_hidden) partial_.resize(static_cast<size_t>(num_blocks_ * chunk_size));
+    if (parts == 1) {
+      parallel_tasks<T>(num_blocks_, chunk_size, [&](int64_t block, T* scratch) {
+        hidden_part(block, {0, rows_}, grad_log_prob, grad_entropy, wants_hidden,
+                    d_weight == nullptr ? nullptr : scratch);
+        if (d_weight != nullptr) weight_part(block, {0, columns(block)}, scratch, d_weight);
+      });
+    } else {
+      backward_in_parts(grad_log_prob, grad_entropy, wants_hidden, d_weight);
+    }
     for (int64_t r = 0; r < rows_; ++r) add_target(r, grad_log_prob[static_cast<size_t>(r)], d_weight);
-    if (d_hidden != nullptr) write_d_hidden(grad_log_prob, d_hidden + begin_ * width_);
+    if (wants_hidden) write_d_hidden(grad_log_prob, d_hidden + begin_ * width_);
   }
 
  private:
   int64_t columns(int64_t block) const { return std::min(columns_, vocab_ - block * columns_); }
-  double product_flops(int64_t n) const { return 2.0 * static_cast<double>(rows_ * n * width_); }
-  double product_bytes(int64_t n) const {
-    return sizeof(T) * static_cast<double>(rows_ * n + rows_ * width_ + n * width_);
+  // How many parts the rows or columns of a block are cut into. It depends on the shapes alone.
+  int64_t num_parts(int64_t count) const {
+    return num_blocks_ >= kFewBlocks || width_ >= kWide ? 1 : ceil_div(count, kPart);
+  }
+  static BlockRange part(int64_t count, int64_t i, int64_t parts) {
+    return {count * i / parts, count * (i + 1) / parts};
+  }
+  OpWork product_work(int64_t rows, int64_t n) const {
+    return {2.0 * static_cast<double>(rows * n * width_),
+            sizeof(T) * static_cast<double>(rows * n + rows * width_ + n * width_)};
   }
   T* block_logits(int64_t block) const { return logits_.get() + block * columns_ * rows_; }
   RowStats& at(int64_t block, int64_t row) { return block_stats_[static_cast<size_t>(block * chunk_rows_ + row)]; }
 
-  void forward_block(int64_t block, T* logits) {
+  // `logits` [rows, columns of the block]
+  void forward_block(int64_t block, const BlockRange& rows, T* logits) {
     const int64_t first = block * columns_;
     const int64_t n = columns(block);
     {
-      const OpTimer timer("head, forward", product_flops(n), product_bytes(n));
-      blas::gemm(Trans::kNo, Trans::kYes, rows_, n, width_, T(1), hidden_ + begin_ * width_, width_,
-                 weight_ + first * width_, width_, T(0), logits, n);
+      const OpTimer timer("head, forward", [&] { return product_work(rows.size(), n); });
+      blas::gemm(Trans::kNo, Trans::kYes, rows.size(), n, width_, T(1), hidden_ + (begin_ + rows.begin) * width_,
+                 width_, weight_ + first * width_, width_, T(0), logits, n);
     }
-    const OpTimer timer("head, softmax", 0, 2.0 * sizeof(T) * static_cast<double>(rows_ * n));
-    for (int64_t r = 0; r < rows_; ++r) {
-      T* row = logits + r * n;
+    const OpTimer timer("head, softmax", 0, 2.0 * sizeof(T) * static_cast<double>(rows.size() * n));
+    for (int64_t r = rows.begin; r < rows.end; ++r) {
+      T* row = logits + (r - rows.begin) * n;
       if (softcap_ > 0.0) row_softcap_(row, n, softcap_);
       const int64_t target = targets_[begin_ + r] - first;
       if (target >= 0 && target < n) target_logits_[static_cast<size_t>(r)] = static_cast<double>(row[target]);
       at(block, r) = keep_ == Keep::kExp ? row_softmax_exp_(row, n, inverse_temperature_)
                                          : row_softmax_stats(row, n, inverse_temperature_);
     }
+  }
+
+  void finish_row(int64_t r) {
+    RowStats stats = at(0, r);
+    for (int64_t block = 1; block < num_blocks_; ++block) stats = stats.merged(at(block, r), inverse_temperature_);
+    stats_[static_cast<size_t>(r)] = stats;
+    log_prob_[static_cast<size_t>(r)] = stats.log_prob(target_logits_[static_cast<size_t>(r)], inverse_temperature_);
+    entropy_[static_cast<size_t>(r)] = stats.entropy();
   }
 
   // What row r of the block is to be multiplied with to be d loss / d logits (without the target's own part).
@@ -145,38 +172,56 @@ class HeadPass {
     return static_cast<T>(-grad * inverse_temperature_ / whole.sum * std::exp(shift));
   }
 
-  void backward_block(int64_t block, std::span<const double> grad_log_prob, std::span<const double> grad_entropy,
-                      bool want_hidden, T* d_weight, T* scratch) {
-    const int64_t first = block * columns_;
+  // The part of d_hidden that these rows get from the block, and what their hidden states count in d_weight (`scaled`,
+  // null: it is not wanted), both [rows_, width_].
+  void hidden_part(int64_t block, const BlockRange& rows, std::span<const double> grad_log_prob,
+                   std::span<const double> grad_entropy, bool wants_hidden, T* scaled) {
+    const int64_t first = block * columns_, n = columns(block), count = rows.size();
+    T* const logits = block_logits(block) + rows.begin * n;
+    T* const partial = wants_hidden ? partial_.data() + block * rows_ * width_ : nullptr;  // [rows_, width_] too
+    const OpTimer timer("head, backward", [&] { return wants_hidden ? product_work(count, n) : OpWork(); });
+    for (int64_t r = rows.begin; keep_ == Keep::kLogits && r < rows.end; ++r) {
+      row_softmax_grad_(logits + (r - rows.begin) * n, n, inverse_temperature_, stats_[static_cast<size_t>(r)],
+                        grad_log_prob[static_cast<size_t>(r)],
+                        grad_entropy.empty() ? 0.0 : grad_entropy[static_cast<size_t>(r)], softcap_);
+    }
+    if (wants_hidden)
+      blas::gemm(Trans::kNo, Trans::kNo, count, width_, n, T(1), logits, n, weight_ + first * width_, width_, T(0),
+                 partial + rows.begin * width_, width_);
+    for (int64_t r = rows.begin; r < rows.end; ++r) {
+      const T factor = row_factor(block, r, grad_log_prob[static_cast<size_t>(r)]);
+      const T* const hidden = hidden_ + (begin_ + r) * width_;
+      for (int64_t i = 0; wants_hidden && i < width_; ++i) partial[r * width_ + i] *= factor;
+      for (int64_t i = 0; scaled != nullptr && i < width_; ++i) scaled[r * width_ + i] = factor * hidden[i];
+    }
+  }
+
+  void weight_part(int64_t block, const BlockRange& part, const T* scaled, T* d_weight) {
+    const OpTimer timer("head, backward", [&] { return product_work(rows_, part.size()); });
     const int64_t n = columns(block);
-    const double products = (want_hidden ? 1.0 : 0.0) + (d_weight != nullptr ? 1.0 : 0.0);
-    const OpTimer timer("head, backward", products * product_flops(n), products * product_bytes(n));
-    T* rows = block_logits(block);
-    if (keep_ == Keep::kLogits) {
-      for (int64_t r = 0; r < rows_; ++r) {
-        row_softmax_grad_(rows + r * n, n, inverse_temperature_, stats_[static_cast<size_t>(r)],
-                          grad_log_prob[static_cast<size_t>(r)],
-                          grad_entropy.empty() ? 0.0 : grad_entropy[static_cast<size_t>(r)], softcap_);
-      }
-    }
-    if (want_hidden) {
-      T* partial = partial_.data() + block * rows_ * width_;
-      blas::gemm(Trans::kNo, Trans::kNo, rows_, width_, n, T(1), rows, n, weight_ + first * width_, width_, T(0),
-                 partial, width_);
-      for (int64_t r = 0; r < rows_; ++r) {
-        const T factor = row_factor(block, r, grad_log_prob[static_cast<size_t>(r)]);
-        for (int64_t i = 0; i < width_; ++i) partial[r * width_ + i] *= factor;
-      }
-    }
-    if (d_weight != nullptr) {
-      for (int64_t r = 0; r < rows_; ++r) {
-        const T factor = row_factor(block, r, grad_log_prob[static_cast<size_t>(r)]);
-        const T* hidden = hidden_ + (begin_ + r) * width_;
-        for (int64_t i = 0; i < width_; ++i) scratch[r * width_ + i] = factor * hidden[i];
-      }
-      blas::gemm(Trans::kYes, Trans::kNo, n, width_, rows_, T(1), rows, n, scratch, width_, T(1),
-                 d_weight + first * width_, width_);
-    }
+    blas::gemm(Trans::kYes, Trans::kNo, part.size(), width_, rows_, T(1), block_logits(block) + part.begin, n, scaled,
+               width_, T(1), d_weight + (block * columns_ + part.begin) * width_, width_);
+  }
+
+  // Parts of rows, then parts of columns, whose sums need all rows.
+  void backward_in_parts(std::span<const double> grad_log_prob, std::span<const double> grad_entropy, bool wants_hidden,
+                         T* d_weight) {
+    const int64_t parts = num_parts(rows_), chunk_size = rows_ * width_;
+    if (d_weight != nullptr) scaled_.resize(static_cast<size_t>(num_blocks_ * chunk_size));
+    const auto scaled = [&](int64_t block) {
+      return d_weight == nullptr ? nullptr : scaled_.data() + block * chunk_size;
+    };
+    parallel_tasks<T>(num_blocks_ * parts, 0, [&](int64_t task, T*) {
+      const int64_t block = task / parts;
+      hidden_part(block, part(rows_, task % parts, parts), grad_log_prob, grad_entropy, wants_hidden, scaled(block));
+    });
+    if (d_weight == nullptr) return;
+    const int64_t column_parts = num_parts(std::min(columns_, vocab_));
+    parallel_tasks<T>(num_blocks_ * column_parts, 0, [&](int64_t task, T*) {
+      const int64_t block = task / column_parts;
+      const BlockRange columns_of = part(columns(block), task % column_parts, column_parts);
+      if (columns_of.size() > 0) weight_part(block, columns_of, scaled(block), d_weight);
+    });
   }
 
   T target_factor(int64_t r, double grad) const {
@@ -223,6 +268,7 @@ class HeadPass {
   std::vector<double> log_prob_;
   std::vector<double> entropy_;
   std::vector<T> partial_;  // [block][row][hidden]: parts of d_hidden
+  std::vector<T> scaled_;   // the same of hidden states times their factors, where blocks are cut into parts
 };
 
 void check_head(const at::Tensor& hidden, const at::Tensor& weight, const at::Tensor& targets, double temperature) {

@@ -11,25 +11,20 @@
 #include <algorithm>
 #include <limits>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "foundation/metrics/op_timer.h"
+#include "model/layers/attention_products.h"
 #include "model/layers/attention_softmax.h"
 #include "model/layers/linear.h"
-#include "model/tensor/blas.h"
 #include "model/tensor/kernel.h"
 
 namespace mortise {
 namespace {
 
-using blas::Trans;
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
-
-constexpr int64_t kLongestBlock = 128;  // queries
-
-// Rows of scores begin at whole vectors.
-int64_t score_stride(int64_t width) { return ceil_div(width, kScoreLanes) * kScoreLanes; }
 
 struct Span {
   int64_t begin = 0;
@@ -93,130 +88,137 @@ struct Attention {
   }
 };
 
-// The keys that a block of queries [first, first + rows) of a segment reaches: the end of its prefix, and own tokens,
-// both cut where the window of the first query begins.
+// The keys [begin, end) of a segment, its prefix's first, that a block of queries [first, first + rows) reaches. They are
+// cut where the window of the first query begins, at a whole panel of keys.
 struct BlockKeys {
-  int64_t prefix_first = 0;
-  int64_t prefix = 0;  // tokens of the prefix
-  int64_t own_first = 0;
-  int64_t own = 0;  // own tokens
+  int64_t begin = 0;
+  int64_t end = 0;
+  int64_t place = 0;  // the first query's among the keys
 
-  int64_t width() const { return prefix + own; }
+  int64_t width() const { return end - begin; }
   int64_t stride() const { return score_stride(width()); }  // between rows of scores
 };
 
 template <class T>
 BlockKeys block_keys(const Attention<T>& a, const Span& span, int64_t first, int64_t rows) {
-  const int64_t place = span.prefix_length + first;  // the first query's place in its row
+  const int64_t place = span.prefix_length + first;
   const int64_t low = a.shape.window > 0 ? std::max<int64_t>(0, place - a.shape.window + 1) : 0;
-  BlockKeys keys;
-  keys.prefix_first = std::min(low, span.prefix_length);
-  keys.prefix = span.prefix_length - keys.prefix_first;
-  keys.own_first = std::max<int64_t>(0, low - span.prefix_length);
-  keys.own = first + rows - keys.own_first;
-  return keys;
+  return {low / kF32Columns * kF32Columns, place + rows, place};
 }
 
 template <class T>
-ScoreBlock score_shape(const Attention<T>& a, const Span& span, const BlockKeys& keys, int64_t head, int64_t first,
-                       int64_t rows) {
-  const int64_t low = keys.prefix_first + keys.own_first;
-  const int64_t place = span.prefix_length + first;
-  const int64_t lag = a.shape.window > 0 ? a.shape.window - 1 - (place - low) : rows;
+ScoreBlock score_shape(const Attention<T>& a, const BlockKeys& keys, int64_t head, int64_t rows) {
+  const int64_t place = keys.place - keys.begin;
+  const int64_t lag = a.shape.window > 0 ? a.shape.window - 1 - place : rows;
   const double sink =
       a.sinks == nullptr ? -std::numeric_limits<double>::infinity() : static_cast<double>(a.sinks[head]);
-  return {rows, keys.width(), keys.stride(), place - low + 1, lag, a.shape.softcap, sink};
+  return {rows, keys.width(), keys.stride(), place + 1, lag, a.shape.softcap, sink};
 }
 
-// scores = scale * q [rows] x keys.
+// The rows of the prefix and of the segment itself whose first token's is `first`: in place, or copied to `memory`.
 template <class T>
-void score_block(const Attention<T>& a, const Span& span, int64_t kv_head, const T* q, int64_t rows,
-                 const BlockKeys& keys, T* scores) {
-  const int64_t stride = keys.stride();
-  const T scale = static_cast<T>(a.shape.scale);
-  if (keys.prefix > 0) {
-    blas::gemm(Trans::kNo, Trans::kYes, rows, keys.prefix, a.dim(), scale, q, a.row,
-               a.qkv + a.k_at(span.prefix_begin + keys.prefix_first, kv_head), a.row, T(0), scores, stride);
-  }
-  blas::gemm(Trans::kNo, Trans::kYes, rows, keys.own, a.dim(), scale, q, a.row,
-             a.qkv + a.k_at(span.begin + keys.own_first, kv_head), a.row, T(0), scores + keys.prefix, stride);
+HeadRows<T> rows_of_segment(const Attention<T>& a, const Span& span, const T* first, T* memory) {
+  const T* const own = first + span.begin * a.row;
+  const T* const prefix = first + span.prefix_begin * a.row;
+  const int64_t dim = a.dim(), count = span.prefix_length + span.length;
+  if (span.prefix_length == 0) return {own, a.row, count, dim};
+  for (int64_t t = 0; t < span.prefix_length; ++t) std::copy_n(prefix + t * a.row, dim, memory + t * dim);
+  for (int64_t t = 0; t < span.length; ++t) std::copy_n(own + t * a.row, dim, memory + (span.prefix_length + t) * dim);
+  return {memory, dim, count, dim};
 }
 
 template <class T>
-void forward_task(const Attention<T>& a, const Span& span, int64_t kv_head, T* scores) {
+void forward_task(const Attention<T>& a, const Span& span, int64_t kv_head, const AttentionScratch<T>& w) {
+  const F32Kernels* const kernels = head_kernels<T>(a.dim());
+  // Panels are made of rows in memory that is free then. Without panels the rows themselves stay.
+  const auto rows_of = [&](int64_t offset, T* laid) {
+    return rows_of_segment(a, span, a.qkv + offset, kernels != nullptr ? w.scores : laid);
+  };
+  const HeadColumns<T> key_columns(kernels, rows_of(a.k_at(0, kv_head), w.key_columns), w.key_columns);
+  const HeadTerms<T> value_terms(kernels, rows_of(a.v_at(0, kv_head), w.value_terms), w.value_terms);
   for (int64_t head = kv_head * a.group(); head < (kv_head + 1) * a.group(); ++head) {
     for (int64_t first = 0; first < span.length; first += span.block()) {
       const int64_t rows = std::min(span.block(), span.length - first);
       const BlockKeys keys = block_keys(a, span, first, rows);
       const int64_t token = span.begin + first;
-      score_block(a, span, kv_head, a.qkv + a.q_at(token, head), rows, keys, scores);
-      attention_softmax_(scores, score_shape(a, span, keys, head, first, rows),
-                         a.lse + token * a.shape.num_heads + head, a.shape.num_heads);
-      T* out = a.out + token * a.out_row() + head * a.dim();
-      blas::gemm(Trans::kNo, Trans::kNo, rows, a.dim(), keys.own, T(1), scores + keys.prefix, keys.stride(),
-                 a.qkv + a.v_at(span.begin + keys.own_first, kv_head), a.row, T(0), out, a.out_row());
-      if (keys.prefix > 0) {
-        blas::gemm(Trans::kNo, Trans::kNo, rows, a.dim(), keys.prefix, T(1), scores, keys.stride(),
-                   a.qkv + a.v_at(span.prefix_begin + keys.prefix_first, kv_head), a.row, T(1), out, a.out_row());
-      }
+      key_columns.multiply(keys.begin, keys.end, rows, static_cast<T>(a.shape.scale), a.qkv + a.q_at(token, head),
+                           a.row, w.scores, keys.stride());
+      attention_softmax_(w.scores, score_shape(a, keys, head, rows), a.lse + token * a.shape.num_heads + head,
+                         a.shape.num_heads);
+      value_terms.multiply(keys.begin, keys.end, rows, T(1), w.scores, keys.stride(),
+                           a.out + token * a.out_row() + head * a.dim(), a.out_row());
     }
   }
 }
 
-// Gradients of one block of queries of one head; `first_touch`: k and v gradients are set, not added to.
+// What the blocks of queries of one segment and one key-value head share.
 template <class T>
-void backward_block(const Attention<T>& a, const Span& span, int64_t kv_head, int64_t head, int64_t first, int64_t rows,
-                    bool first_touch, T* scores, T* dp) {
-  const BlockKeys keys = block_keys(a, span, first, rows);
-  const int64_t stride = keys.stride();
-  const int64_t dim = a.dim();
-  const int64_t token = span.begin + first;
-  const int64_t own = span.begin + keys.own_first;
-  const int64_t prefix = span.prefix_begin + keys.prefix_first;
+struct BackwardTask {
+  const Attention<T>& a;
+  const Span& span;
+  const AttentionScratch<T>& w;
+  const F32Kernels* kernels;
+  HeadColumns<T> key_columns, value_columns;
+  HeadTerms<T> key_terms;
+};
+
+template <class T>
+void backward_block(const BackwardTask<T>& task, int64_t head, int64_t first, int64_t rows) {
+  const Attention<T>& a = task.a;
+  const AttentionScratch<T>& w = task.w;
+  const BlockKeys keys = block_keys(a, task.span, first, rows);
+  const int64_t stride = keys.stride(), dim = a.dim(), token = task.span.begin + first;
   const T scale = static_cast<T>(a.shape.scale);
-  const T keep = first_touch ? T(0) : T(1);
-  const T* q = a.qkv + a.q_at(token, head);
-  const T* dout = a.dout + token * a.out_row() + head * dim;
-  T* dq = a.dqkv + a.q_at(token, head);
-  score_block(a, span, kv_head, q, rows, keys, scores);
-  blas::gemm(Trans::kNo, Trans::kYes, rows, keys.own, dim, T(1), dout, a.out_row(), a.qkv + a.v_at(own, kv_head), a.row,
-             T(0), dp + keys.prefix, stride);
-  if (keys.prefix > 0) {
-    blas::gemm(Trans::kNo, Trans::kYes, rows, keys.prefix, dim, T(1), dout, a.out_row(),
-               a.qkv + a.v_at(prefix, kv_head), a.row, T(0), dp, stride);
-  }
+  const HeadRows<T> q{a.qkv + a.q_at(token, head), a.row, rows, dim};
+  const HeadRows<T> dout{a.dout + token * a.out_row() + head * dim, a.out_row(), rows, dim};
+  task.key_columns.multiply(keys.begin, keys.end, rows, scale, q.data, q.stride, w.scores, stride);
+  task.value_columns.multiply(keys.begin, keys.end, rows, T(1), dout.data, dout.stride, w.dp, stride);
   const int64_t place = token * a.shape.num_heads + head;
-  attention_softmax_grad_(scores, dp, score_shape(a, span, keys, head, first, rows), a.lse + place,
+  attention_softmax_grad_(w.scores, w.dp, score_shape(a, keys, head, rows), a.lse + place,
                           a.dot == nullptr ? nullptr : a.dot + place, a.shape.num_heads);
-  blas::gemm(Trans::kNo, Trans::kNo, rows, dim, keys.own, scale, dp + keys.prefix, stride, a.qkv + a.k_at(own, kv_head),
-             a.row, T(0), dq, a.row);
-  blas::gemm(Trans::kYes, Trans::kNo, keys.own, dim, rows, scale, dp + keys.prefix, stride, q, a.row, keep,
-             a.dqkv + a.k_at(own, kv_head), a.row);
-  blas::gemm(Trans::kYes, Trans::kNo, keys.own, dim, rows, T(1), scores + keys.prefix, stride, dout, a.out_row(), keep,
-             a.dqkv + a.v_at(own, kv_head), a.row);
-  if (keys.prefix == 0) return;
-  T* part =
-      a.parts + (span.part_offset * a.shape.num_kv_heads + kv_head * span.prefix_length + keys.prefix_first) * 2 * dim;
-  blas::gemm(Trans::kNo, Trans::kNo, rows, dim, keys.prefix, scale, dp, stride, a.qkv + a.k_at(prefix, kv_head), a.row,
-             T(1), dq, a.row);
-  blas::gemm(Trans::kYes, Trans::kNo, keys.prefix, dim, rows, scale, dp, stride, q, a.row, keep, part, 2 * dim);
-  blas::gemm(Trans::kYes, Trans::kNo, keys.prefix, dim, rows, T(1), scores, stride, dout, a.out_row(), keep, part + dim,
-             2 * dim);
+  task.key_terms.multiply(keys.begin, keys.end, rows, scale, w.dp, stride, a.dqkv + a.q_at(token, head), a.row);
+  add_transposed_product(task.kernels, q, keys.width(), scale, w.dp, stride, w.side, w.dkeys + keys.begin * dim);
+  add_transposed_product(task.kernels, dout, keys.width(), T(1), w.scores, stride, w.side,
+                         w.dvalues + keys.begin * dim);
+}
+
+// The gradients of keys and values go to the segment's own tokens, and those of its prefix to its parts.
+template <class T>
+void write_key_gradients(const Attention<T>& a, const Span& span, int64_t kv_head, const AttentionScratch<T>& w) {
+  const int64_t dim = a.dim(), prefix = span.prefix_length;
+  T* part = a.parts + (span.part_offset * a.shape.num_kv_heads + kv_head * prefix) * 2 * dim;
+  for (int64_t t = 0; t < prefix; ++t, part += 2 * dim) {
+    std::copy_n(w.dkeys + t * dim, dim, part);
+    std::copy_n(w.dvalues + t * dim, dim, part + dim);
+  }
+  for (int64_t t = 0; t < span.length; ++t) {
+    std::copy_n(w.dkeys + (prefix + t) * dim, dim, a.dqkv + a.k_at(span.begin + t, kv_head));
+    std::copy_n(w.dvalues + (prefix + t) * dim, dim, a.dqkv + a.v_at(span.begin + t, kv_head));
+  }
 }
 
 template <class T>
-void backward_task(const Attention<T>& a, const Span& span, int64_t kv_head, T* scratch, int64_t longest_row) {
-  T* scores = scratch;
-  T* dp = scratch + kLongestBlock * score_stride(longest_row);
-  bool first_touch = a.shape.window == 0;  // with a window the gradients come zeroed
+void backward_task(const Attention<T>& a, const Span& span, int64_t kv_head, const AttentionScratch<T>& w) {
+  const F32Kernels* const kernels = head_kernels<T>(a.dim());
+  const auto rows_of = [&](int64_t offset, T* free, T* laid) {
+    return rows_of_segment(a, span, a.qkv + offset, kernels != nullptr ? free : laid);
+  };
+  const HeadRows<T> keys = rows_of(a.k_at(0, kv_head), w.scores, w.key_columns);
+  const HeadRows<T> values = rows_of(a.v_at(0, kv_head), w.dp, w.value_columns);
+  const BackwardTask<T> task{a,
+                             span,
+                             w,
+                             kernels,
+                             HeadColumns<T>(kernels, keys, w.key_columns),
+                             HeadColumns<T>(kernels, values, w.value_columns),
+                             HeadTerms<T>(kernels, keys, w.key_terms)};
+  std::fill_n(w.dkeys, keys.count * a.dim(), T(0));
+  std::fill_n(w.dvalues, keys.count * a.dim(), T(0));
   for (int64_t head = kv_head * a.group(); head < (kv_head + 1) * a.group(); ++head) {
-    // From the last block, which reaches every key, so that the first touch sets all gradients of the segment.
-    for (int64_t first = (span.length - 1) / span.block() * span.block(); first >= 0; first -= span.block()) {
-      backward_block(a, span, kv_head, head, first, std::min(span.block(), span.length - first), first_touch, scores,
-                     dp);
-      first_touch = false;
-    }
+    for (int64_t first = 0; first < span.length; first += span.block())
+      backward_block(task, head, first, std::min(span.block(), span.length - first));
   }
+  write_key_gradients(a, span, kv_head, w);
 }
 
 // Adds the parts of all segments with this prefix, in their order, to the prefix's own gradients.
@@ -235,22 +237,31 @@ void add_parts(const Attention<T>& a, const std::vector<Span>& spans, int64_t pr
   }
 }
 
+// task(span, kv_head, workspace) for each segment and key-value head.
+template <class T, class Task>
+void for_heads_of_segments(const Attention<T>& a, const Spans& spans, const Task& task) {
+  const int64_t heads = a.shape.num_kv_heads;
+  const bool is_backward = a.dqkv != nullptr;
+  const int64_t scratch_size = AttentionScratch<T>::size(spans.longest_row, a.dim(), is_backward);
+  parallel_tasks<T>(static_cast<int64_t>(spans.spans.size()) * heads, scratch_size, [&](int64_t i, T* scratch) {
+    task(spans.spans[static_cast<size_t>(i / heads)], i % heads,
+         AttentionScratch<T>(scratch, spans.longest_row, a.dim(), is_backward));
+  });
+}
+
 template <class T>
 void run_forward(const Attention<T>& a, const Spans& spans) {
-  const int64_t heads = a.shape.num_kv_heads;
-  parallel_tasks<T>(
-      static_cast<int64_t>(spans.spans.size()) * heads, kLongestBlock * score_stride(spans.longest_row),
-      [&](int64_t i, T* scratch) { forward_task(a, spans.spans[static_cast<size_t>(i / heads)], i % heads, scratch); });
+  for_heads_of_segments(a, spans, [&](const Span& span, int64_t kv_head, const AttentionScratch<T>& w) {
+    forward_task(a, span, kv_head, w);
+  });
 }
 
 template <class T>
 void run_backward(const Attention<T>& a, const Spans& spans) {
   const int64_t heads = a.shape.num_kv_heads;
-  parallel_tasks<T>(static_cast<int64_t>(spans.spans.size()) * heads,
-                    2 * kLongestBlock * score_stride(spans.longest_row), [&](int64_t i, T* scratch) {
-                      backward_task(a, spans.spans[static_cast<size_t>(i / heads)], i % heads, scratch,
-                                    spans.longest_row);
-                    });
+  for_heads_of_segments(a, spans, [&](const Span& span, int64_t kv_head, const AttentionScratch<T>& w) {
+    backward_task(a, span, kv_head, w);
+  });
   std::vector<int64_t> prefixes;
   for (const Span& span : spans.spans) {
     if (span.prefix_index >= 0) prefixes.push_back(span.prefix_index);
@@ -322,10 +333,6 @@ class RopeAttentionFunction : public torch::autograd::Function<RopeAttentionFunc
     const at::Tensor& sinks = saved[6];
     const at::Tensor dot = sinks.defined() ? at::empty_like(saved[5]) : at::Tensor();
     at::Tensor parts = at::empty({spans.part_tokens, shape.num_kv_heads, 2 * shape.head_dim}, qkv.options());
-    if (shape.window > 0) {
-      dqkv.zero_();
-      parts.zero_();
-    }
     dispatch_float(qkv, [&](auto zero) {
       using T = decltype(zero);
       Attention<T> a{};

@@ -2,13 +2,13 @@
 // grouped-query heads; rotary embedding applied to the inputs; optionally a window (Beltagy et al. 2020) and capped
 // scores.
 //
-// Fast path: one task per (segment, key-value head), queries in blocks, products by BLAS on strided views of the qkv
-// rows (without transposes or copies), softmax by vector kernels. Backward recomputes the probabilities from the saved
+// Fast path: one task per (segment, key-value head), which lays its keys and values out once for all heads and blocks of
+// queries (attention_products.h); softmax by vector kernels. Backward recomputes the probabilities from the saved
 // log-sum-exp (Dao et al. 2022) and adds a shared prompt's gradients from per-segment parts in a fixed order, so the
 // result does not depend on threads. Cost: 4 sum(Lq Lk) Hq D flops forward, 2.5 times that backward; a window W makes
-// Lk at most W + 128.
+// Lk at most W + 159.
 // A sink is a trained score of a head that every query also looks at, and that has no value (Xiao et al. 2023; gpt-oss).
-// Memory: lse [N, Hq]; scratch of one query block x its keys per thread.
+// Memory: lse [N, Hq]; per thread a query block x its keys (backward 2), and 2 copies of a head's rows (backward 5).
 #pragma once
 
 #include <ATen/core/Tensor.h>

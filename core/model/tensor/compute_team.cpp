@@ -7,6 +7,7 @@
 #include <atomic>
 #include <memory>
 #include <mutex>
+#include <utility>
 
 #include "foundation/base/team.h"
 
@@ -21,25 +22,35 @@ __attribute__((weak)) int MKL_Set_Num_Threads_Local(int num_threads);
 namespace mortise {
 namespace {
 
-constexpr int64_t kRangesPerThread = 4;  // a thread that loses its core keeps the others waiting for one range only
+constexpr int64_t kRangesPerThread = 8;  // a thread that loses its core keeps the others waiting for one range only
+
+thread_local int threads_next_to_libtorch = 0;  // where a LibtorchAlone lives; 0: libtorch's number
+
+int set_mkl_threads(int num_threads) {
+  return MKL_Set_Num_Threads_Local != nullptr ? MKL_Set_Num_Threads_Local(num_threads) : 0;
+}
 
 // While it lives, libraries compute on the calling thread alone.
 class OneThread {
  public:
-  OneThread() : num_threads_(at::get_num_threads()) {
+  OneThread()
+      : num_threads_(at::get_num_threads()),
+        next_to_libtorch_(std::exchange(threads_next_to_libtorch, 0)),
+        mkl_threads_(set_mkl_threads(1)) {
     ::omp_set_num_threads(1);
-    if (MKL_Set_Num_Threads_Local != nullptr) mkl_threads_ = MKL_Set_Num_Threads_Local(1);
   }
   OneThread(const OneThread&) = delete;
   OneThread& operator=(const OneThread&) = delete;
   ~OneThread() {
     ::omp_set_num_threads(num_threads_);
-    if (MKL_Set_Num_Threads_Local != nullptr) MKL_Set_Num_Threads_Local(mkl_threads_);
+    set_mkl_threads(mkl_threads_);
+    threads_next_to_libtorch = next_to_libtorch_;
   }
 
  private:
   int num_threads_;
-  int mkl_threads_ = 0;
+  int next_to_libtorch_;
+  int mkl_threads_;
 };
 
 struct Shared {
@@ -67,8 +78,25 @@ bool run_on_team(int num_threads, int64_t count, const std::function<void(int, i
 
 }  // namespace
 
+int compute_threads() { return threads_next_to_libtorch > 0 ? threads_next_to_libtorch : at::get_num_threads(); }
+
+LibtorchAlone::LibtorchAlone(bool is_on) {
+  if (!is_on || threads_next_to_libtorch > 0 || at::get_num_threads() == 1) return;
+  threads_ = at::get_num_threads();
+  threads_next_to_libtorch = threads_;
+  mkl_threads_ = set_mkl_threads(threads_);  // else it follows OpenMP's number
+  ::omp_set_num_threads(1);
+}
+
+LibtorchAlone::~LibtorchAlone() {
+  if (threads_ == 0) return;
+  ::omp_set_num_threads(threads_);
+  set_mkl_threads(mkl_threads_);
+  threads_next_to_libtorch = 0;
+}
+
 void compute_tasks(int64_t count, const std::function<void(int, int64_t)>& task) {
-  const int num_threads = at::get_num_threads();  // 1 inside a task
+  const int num_threads = compute_threads();
   if (count <= 1 || num_threads == 1 || at::in_parallel_region()) {
     for (int64_t i = 0; i < count; ++i) task(0, i);
     return;
@@ -85,7 +113,7 @@ void compute_tasks(int64_t count, const std::function<void(int, int64_t)>& task)
 void compute_ranges(int64_t count, int64_t grain, const std::function<void(int64_t, int64_t)>& body) {
   if (count <= 0) return;
   const int64_t most = std::max<int64_t>(1, count / std::max<int64_t>(1, grain));
-  const int64_t ranges = std::min(most, at::get_num_threads() * kRangesPerThread);
+  const int64_t ranges = std::min(most, compute_threads() * kRangesPerThread);
   compute_tasks(ranges, [&](int, int64_t i) { body(count * i / ranges, count * (i + 1) / ranges); });
 }
 

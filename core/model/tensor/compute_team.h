@@ -8,7 +8,25 @@
 
 namespace mortise {
 
-// task(member, i) for each i of [0, count), on at most at::get_num_threads() threads, the caller as member 0. A task must
+// How many threads compute_tasks() uses: libtorch's number, also while a LibtorchAlone lives. 1 inside a task.
+[[nodiscard]] int compute_threads();
+
+// While it lives, libtorch's own operations run on the calling thread alone. MKL's products and compute_tasks() keep their
+// threads. Libtorch shares operations from 32,768 numbers on. To wake a thread takes longer than such an operation, and on
+// a busy machine the thread that wakes has no core. That pays if `is_on` is said of small tensors.
+class LibtorchAlone {
+ public:
+  explicit LibtorchAlone(bool is_on);
+  LibtorchAlone(const LibtorchAlone&) = delete;
+  LibtorchAlone& operator=(const LibtorchAlone&) = delete;
+  ~LibtorchAlone();
+
+ private:
+  int threads_ = 0;  // libtorch's, before; 0: off
+  int mkl_threads_ = 0;
+};
+
+// task(member, i) for each i of [0, count), on at most compute_threads() threads, the caller as member 0. A task must
 // write to its own memory or its member's; then no number depends on who runs it. Products and libtorch operations that
 // a task calls run on its thread alone, and a task may call this function: it then does all. If a task throws, tasks
 // that nobody has begun are left out, and the first exception is thrown. Any thread may call. If another one computes

@@ -11,7 +11,9 @@ namespace {
 constexpr int64_t kBlockPanels = 16;  // 512 KiB
 constexpr int64_t kTaskFlops = 1 << 18;
 constexpr int64_t kPartsPerThread = 4;  // a thread that loses its core keeps the others waiting for one part only
-constexpr int64_t kPartRows = 384;      // at least, since each part packs all columns: some 2% of its time
+// A part's rows, at least: each part packs all of its columns, some 2% of its time.
+constexpr int64_t kPartRows = 384;       // the panels are a transposed copy of the right operand
+constexpr int64_t kPlainPartRows = 128;  // they are a plain one
 
 // Memory of the calling thread for the panels of a block.
 float* panel_memory() {
@@ -65,14 +67,15 @@ void f32_gemm(const F32Kernels& kernels, int64_t m, int64_t n, int64_t k, const 
   if (m == 0 || n == 0) return;
   const Product product{kernels, k, left, right, alpha, add, c, c_stride};
   const double tasks = static_cast<double>(m) * static_cast<double>(n) * static_cast<double>(k) / kTaskFlops;
-  const int64_t threads = tasks < 2.0 || at::in_parallel_region() ? 1 : at::get_num_threads();
+  const int64_t threads = tasks < 2.0 || at::in_parallel_region() ? 1 : compute_threads();
   const int64_t parts = threads == 1 ? 1 : std::clamp(static_cast<int64_t>(tasks), threads, threads * kPartsPerThread);
   // A part packs its own columns, so cuts go between columns where there are enough of them.
   const int64_t across = std::min(parts, std::max<int64_t>(1, n / (4 * kF32Columns)));
-  const int64_t down = std::min(ceil_div(parts, across), std::max(ceil_div(threads, across), m / kPartRows));
+  const int64_t part_rows = right.k_contiguous ? kPartRows : kPlainPartRows;
+  const int64_t down = std::min(ceil_div(parts, across), std::max(ceil_div(threads, across), m / part_rows));
+  // Parts that run at the same time have other rows of c: threads that write to neighbouring lines slow each other down.
   parallel_tasks<char>(across * down, 0, [&](int64_t task, char*) {
-    const BlockRange rows = part_of(m, 1, task / across, down),
-                     columns = part_of(n, kF32Columns, task % across, across);
+    const BlockRange rows = part_of(m, 1, task % down, down), columns = part_of(n, kF32Columns, task / down, across);
     if (rows.size() > 0 && columns.size() > 0) multiply_part(product, rows, columns);
   });
 }

@@ -55,7 +55,7 @@ void dispatch_float(const at::Tensor& tensor, const Body& body) {
 // the result does not depend on which thread ran which task.
 template <class T, class Task>
 void parallel_tasks(int64_t num_tasks, int64_t scratch_size, const Task& task) {
-  std::vector<std::unique_ptr<T[]>> scratch(static_cast<size_t>(at::get_num_threads()));
+  std::vector<std::unique_ptr<T[]>> scratch(static_cast<size_t>(compute_threads()));
   compute_tasks(num_tasks, [&](int member, int64_t i) {
     std::unique_ptr<T[]>& mine = scratch[static_cast<size_t>(member)];
     if (mine == nullptr && scratch_size > 0) mine.reset(new T[static_cast<size_t>(scratch_size)]);

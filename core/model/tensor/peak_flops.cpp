@@ -1,8 +1,6 @@
 // Times a few matrix products, and keeps the fastest per type and number of threads.
 #include "model/tensor/peak_flops.h"
 
-#include <ATen/Parallel.h>
-
 #include <algorithm>
 #include <chrono>
 #include <map>
@@ -10,6 +8,7 @@
 #include <vector>
 
 #include "model/tensor/blas.h"
+#include "model/tensor/compute_team.h"
 
 namespace mortise {
 namespace {
@@ -36,7 +35,7 @@ double measure() {
 
 double measured_peak_flops(at::ScalarType dtype) {
   static std::map<std::pair<at::ScalarType, int>, double> known;
-  double& peak = known[{dtype, at::get_num_threads()}];
+  double& peak = known[{dtype, compute_threads()}];
   if (peak != 0.0) return peak;
   if (dtype == at::kBFloat16) return peak = measure<c10::BFloat16, float>();
   return peak = dtype == at::kDouble ? measure<double, double>() : measure<float, float>();

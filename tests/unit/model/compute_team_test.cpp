@@ -48,6 +48,25 @@ TEST_F(ComputeTeam, TasksComputeAlone) {
   EXPECT_EQ(at::get_num_threads(), 3);
 }
 
+TEST_F(ComputeTeam, LibtorchAloneLeavesTheTasksTheirThreads) {
+  for (const bool is_on : {false, true}) {
+    const LibtorchAlone outer(is_on);
+    const LibtorchAlone inner(is_on);
+    EXPECT_EQ(at::get_num_threads(), is_on ? 1 : 3);
+    EXPECT_EQ(compute_threads(), 3);
+    // The tasks wait for each other, so they run on three threads.
+    std::atomic<int> started{0}, wrong{0};
+    compute_tasks(3, [&](int, int64_t) {
+      ++started;
+      while (started < 3) std::this_thread::yield();
+      wrong += compute_threads() != 1 || at::get_num_threads() != 1 ? 1 : 0;
+    });
+    EXPECT_EQ(wrong, 0);
+    EXPECT_EQ(compute_threads(), 3);
+  }
+  EXPECT_EQ(at::get_num_threads(), 3);
+}
+
 TEST_F(ComputeTeam, WorksOnAfterATaskThatThrows) {
   for (int round = 0; round < 50; ++round) {
     EXPECT_THROW(compute_tasks(20,

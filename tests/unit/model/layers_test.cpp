@@ -1,4 +1,8 @@
 // Every fast layer against its plain version: values and gradients, float64 to rounding and float32 to its precision.
+#include <ATen/Parallel.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/tensor.h>
+
 #include <cmath>
 #include <functional>
 #include <limits>
@@ -8,6 +12,7 @@
 #include "model/layers/gated.h"
 #include "model/layers/linear.h"
 #include "model/layers/rms_norm.h"
+#include "model/layers/select_rows.h"
 #include "model/tensor/vector_math.h"
 #include "support/counting_allocator.h"
 #include "torch_helpers.h"
@@ -147,6 +152,32 @@ TEST(Layers, FusedLinearGivesEachLeafItsSlice) {
   expect_same(fast, plain, inputs);
 }
 
+// Rows without a selection, and rows with several.
+TEST(Layers, SelectedRows) {
+  const at::Tensor places = at::tensor({3, 0, 3, 1, 3, 6}, at::kLong);
+  expect_same([&](const Inputs& in) { return Inputs{select_rows(in[0], places)}; },
+              [&](const Inputs& in) { return Inputs{in[0].index_select(0, places)}; }, {random_tensor({7, 5}, 1)});
+  EXPECT_THROW(select_rows(random_tensor({3, 5}, 1), places), c10::Error);
+}
+
+// Threads share the rows of the matrix. The order of a row's sum is that of the selection all the same.
+TEST(Layers, SelectedRowsDoNotDependOnThreads) {
+  const at::Tensor places = at::arange(4000, at::kLong).remainder(1000);
+  const Layer layer = [&](const Inputs& in) { return Inputs{select_rows(in[0], places)}; };
+  const Inputs inputs = {random_tensor({1000, 64}, 1)};
+  const int num_threads = at::get_num_threads();
+  std::vector<Outcome> outcomes;
+  for (const int threads : {1, 2, 3}) {
+    at::set_num_threads(threads);
+    outcomes.push_back(run(layer, inputs, at::kFloat));
+  }
+  at::set_num_threads(num_threads);
+  for (const Outcome& outcome : outcomes) {
+    EXPECT_TRUE(outcome.outputs[0].equal(outcomes[0].outputs[0]));
+    EXPECT_TRUE(outcome.gradients[0].equal(outcomes[0].gradients[0]));
+  }
+}
+
 // Segments: two groups with shared prompts, one prompt without completions, one single row; lengths around the block
 // size.
 struct AttentionCase {
@@ -198,6 +229,13 @@ TEST(Layers, AttentionWithSharedPrompts) {
 
 TEST(Layers, AttentionOverSeveralQueryBlocks) {
   expect_same_attention(make_attention_case({{130, -1}, {128, 0}, {129, 0}, {257, -1}}), {2, 1, 4, 0.5});
+}
+
+// Heads of several panels of the kernels, a last panel that is not full, and heads that only BLAS multiplies.
+TEST(Layers, AttentionOfLongHeads) {
+  const AttentionCase c = make_attention_case({{260, -1}, {40, 0}, {33, -1}});
+  for (const int64_t dim : {40, 64, 264}) expect_same_attention(c, {2, 1, dim, 0.1});
+  expect_same_attention(c, {2, 1, 40, 0.1, 100});
 }
 
 // Windows shorter and longer than rows, than prompts and than a block of queries; caps that bite.
