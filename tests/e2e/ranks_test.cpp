@@ -112,11 +112,18 @@ class Ranks : public testing::Test {
   TinyTask task_;
 };
 
+// Rows of up to 12 tokens get one token in a round, and some wait for the next step.
+std::vector<std::string> over_sampling() {
+  return {"rollout.over_sampling=1.5", "rollout.n=2", "data.max_response_length=12",
+          "algorithm.rollout_correction.rollout_is=token"};
+}
+
 std::vector<RunCase> more_cases() {
   std::vector<RunCase> cases = run_table();
   std::erase_if(cases, [](const RunCase& one) { return std::string(one.name) == "code_reward"; });
   cases.push_back({"gspo", "train", {"actor.policy_loss.loss_mode=gspo"}});
   cases.push_back({"clip_cov", "train", {"actor.policy_loss.loss_mode=clip_cov"}});
+  cases.push_back({"over_sampling", "train", over_sampling()});
   return cases;
 }
 
@@ -194,6 +201,25 @@ TEST_F(Ranks, ARunResumesWithAnotherNumberOfRanks) {
     if (HasFailure()) return;
     expect_same_bits(bits(out), bits("straight"), "resumed");
   }
+}
+
+// 3 -> 1 -> 2 ranks. A checkpoint holds the rows that wait, whoever sampled their tokens.
+TEST_F(Ranks, AResumeWithAnotherNumberOfRanksContinuesUnfinishedRows) {
+  const auto until = [&](int64_t step) {
+    std::vector<std::string> settings = over_sampling();
+    settings.insert(settings.end(), {"trainer.deterministic=true", "actor.optim.lr_scheduler_type=constant",
+                                     "actor.optim.lr_warmup_steps=0",
+                                     "trainer.total_training_steps=" + std::to_string(step)});
+    return settings;
+  };
+  run_alone("train", "straight", until(3));
+  run_group(3, "train", "out", until(1));
+  run_alone("train", "out", until(2));
+  run_group(2, "train", "out", until(3));
+  if (HasFailure()) return;
+  for (const Json& row : rows_of(task_.path() / "straight/metrics.jsonl"))
+    EXPECT_GT(number_of(row, "training/over_sampling/carried_tokens"), 0.0);
+  expect_same_bits(bits("out"), bits("straight"), "resumed");
 }
 
 // The files of all ranks, as users and other programs see them.
@@ -492,9 +518,9 @@ TEST_F(Ranks, RanksWithOtherSettingsAreRefused) {
   EXPECT_FALSE(default_env().exists(task_.path() / "out"));
 }
 
-TEST_F(Ranks, OverSamplingIsForOneProcess) {
-  Group group(std::vector(2, words("train", "out", {"rollout.over_sampling=1.5"})), task_.path());
-  group.expect_refused(2, "'rollout.over_sampling' is 1.5, which works in one process only, and the run has 2 ranks");
+TEST_F(Ranks, SamplingAheadIsForOneProcess) {
+  Group group(std::vector(2, words("train", "out", {"trainer.mode=one_step_off"})), task_.path());
+  group.expect_refused(2, "'trainer.mode' is one_step_off, which works in one process only, and the run has 2 ranks");
 }
 
 // The same settings, and another model behind the same relative path.

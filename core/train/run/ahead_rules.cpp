@@ -42,7 +42,7 @@ const char* switched_off(const LoadedConfig& loaded) {
 
 // The rollout of the next step and the updates of this one would both talk to the other ranks, in any order.
 Result<> check_ahead_ranks(const LoadedConfig& loaded, const Communicator& ranks) {
-  if (!is_ahead(loaded) || ranks.size() == 1) return {};
+  if (loaded.config.trainer.steps_ahead() == 0 || ranks.size() == 1) return {};
   return Error{
       ErrorKind::kConfig,
       fmt::format("{}, which works in one process only, and the run has {} ranks", mode_text(loaded), ranks.size()),

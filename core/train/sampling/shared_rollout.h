@@ -7,10 +7,12 @@
 #pragma once
 
 #include <functional>
+#include <vector>
 
 #include "config/run_config.h"
 #include "dist/communicator.h"
 #include "experience/rollout/rollout_runner.h"
+#include "experience/rollout/row_segments.h"
 
 namespace mortise {
 
@@ -20,5 +22,10 @@ Result<SampleBatch> collect_on_ranks(Communicator& ranks, RolloutRunner& runner,
                                      MetricSet* metrics,
                                      const std::function<Result<>(const SampleBatch&, int64_t)>& on_prompt = {},
                                      const std::function<Result<>()>& on_turn = {});
+
+// As RolloutRunner::collect_segments. The prompts are dealt out to the ranks, or to groups that sample together.
+Result<> collect_segments_on_ranks(Communicator& ranks, RolloutRunner& runner, std::vector<OpenRows> batches,
+                                   const RolloutPlan& plan, const RolloutConfig& config, const Tokenizer& tokenizer,
+                                   MetricSet& metrics);
 
 }  // namespace mortise
