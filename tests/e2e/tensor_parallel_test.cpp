@@ -72,14 +72,13 @@ TEST_P(SampledTogether, Float64RunsAreEqualToRounding) {
 
 INSTANTIATE_TEST_SUITE_P(
     All, SampledTogether,
-    testing::Values(RunCase{"validation",
-                            "train",
-                            {"trainer.test_freq=1", "data.val_files=data/train.jsonl", "data.val_max_samples=4"}},
-                    RunCase{"greedy_baselines", "train", {"algorithm.adv_estimator=remax", "~algorithm.adv_params"}},
-                    RunCase{"lora_with_a_reference", "train", {"model.lora_rank=2", "actor.use_kl_loss=true"}},
-                    RunCase{"over_sampling",
-                            "train",
-                            {"rollout.over_sampling=1.5", "rollout.n=2", "data.max_response_length=12"}}),
+    testing::Values(
+        RunCase{"validation",
+                "train",
+                {"trainer.test_freq=1", "data.val_files=data/train.jsonl", "data.val_max_samples=4"}},
+        RunCase{"greedy_baselines", "train", {"algorithm.adv_estimator=remax", "~algorithm.adv_params"}},
+        RunCase{"lora_with_a_reference", "train", {"model.lora_rank=2", "actor.use_kl_loss=true"}},
+        RunCase{"over_sampling", "train", {"rollout.over_sampling=1.5", "rollout.n=2", "data.max_response_length=12"}}),
     [](const auto& one) { return std::string(one.param.name); });
 
 // The samples of the first step are those of one process, with log-probs as near as `tolerance`.

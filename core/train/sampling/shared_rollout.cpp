@@ -19,7 +19,7 @@ constexpr std::string_view kRolloutStage = "rollout";
 constexpr std::string_view kExchangeStage = "completions";
 
 // Only rank 0 shows what it does.
-const char* rows_unit(const Communicator& ranks) { return ranks.size() > 1 ? "rows of rank 0" : "rows"; }
+const char* rows_unit(const RoundRanks& ranks) { return ranks.size() > 1 ? "rows of rank 0" : "rows"; }
 
 void encode_turns(const SampleTurns& from, Encoder& out) {
   const auto& [num_assistant, num_tool_calls, num_failed_calls, end, is_sampled, rewards, prompt_ids, messages,
@@ -108,7 +108,7 @@ Result<MetricSet> decode_rows(std::string_view bytes, SampleBatch& samples) {
 
 }  // namespace
 
-Result<SampleBatch> collect_on_ranks(Communicator& ranks, RolloutRunner& runner, const PromptBatch& prompts,
+Result<SampleBatch> collect_on_ranks(RoundRanks& ranks, RolloutRunner& runner, const PromptBatch& prompts,
                                      RolloutPlan plan, const RolloutConfig& config, const Tokenizer& tokenizer,
                                      MetricSet* metrics,
                                      const std::function<Result<>(const SampleBatch&, int64_t)>& on_prompt,
@@ -117,13 +117,13 @@ Result<SampleBatch> collect_on_ranks(Communicator& ranks, RolloutRunner& runner,
   const auto group_size = static_cast<int>(config.tensor_model_parallel_size);
   const bool tells = ranks.rank() % group_size == 0;  // the others of its group have the same rows
   const bool keeps_state = TRY(runner.backend().instance().save_state()).has_value();
-  PromptQueue queue(ranks, static_cast<int64_t>(prompts.prompts.size()), keeps_state, max_rows / plan.num_samples,
-                    group_size);
+  PromptQueue queue(ranks.group(), static_cast<int64_t>(prompts.prompts.size()), keeps_state,
+                    max_rows / plan.num_samples, group_size);
   plan.next_prompt = [&queue] { return queue.next(); };
   plan.max_rows = queue.is_shared() ? max_rows : 0;
   // Sampling takes long: a rank that fails meanwhile ends the others at once.
   const auto turn = [&]() -> Result<> {
-    TRY(ranks.check(kRolloutStage));
+    TRY(ranks.group().check(kRolloutStage));
     return on_turn ? on_turn() : Result<>();
   };
   const auto show = [&](int64_t done, int64_t total) {
@@ -185,7 +185,7 @@ Result<MetricSet> decode_pieces(std::string_view bytes, std::span<const OpenRows
 
 }  // namespace
 
-Result<> collect_segments_on_ranks(Communicator& ranks, RolloutRunner& runner, std::vector<OpenRows> batches,
+Result<> collect_segments_on_ranks(RoundRanks& ranks, RolloutRunner& runner, std::vector<OpenRows> batches,
                                    const RolloutPlan& plan, const RolloutConfig& config, const Tokenizer& tokenizer,
                                    MetricSet& metrics) {
   const auto show = [&](int64_t done, int64_t total) { live_stage("sampling", rows_unit(ranks), done, total); };
@@ -203,7 +203,8 @@ Result<> collect_segments_on_ranks(Communicator& ranks, RolloutRunner& runner, s
     own_prompts.push_back(open_here(batch));
   }
   MetricSet measured;
-  TRY(runner.collect_segments(batches, plan, tokenizer, &measured, show, [&] { return ranks.check(kRolloutStage); }));
+  TRY(runner.collect_segments(batches, plan, tokenizer, &measured, show,
+                              [&] { return ranks.group().check(kRolloutStage); }));
   const std::string told = tells ? encode_pieces(batches, own_prompts, measured) : std::string();
   for (const std::string& bytes : TRY(ranks.exchange(told, kExchangeStage))) {
     if (bytes.empty()) continue;
