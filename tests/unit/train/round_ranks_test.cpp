@@ -29,7 +29,7 @@ std::vector<Result<>> ends_of_rounds(int num_exchanges, int failing_exchange) {
       return {};
     };
     ends[static_cast<size_t>(ranks.rank())] = ranks.finish_round(round(failing_exchange));
-    EXPECT_OK(ranks.finish_round(round(-1))) << "the next round";
+    EXPECT_OK(ranks.finish_round(round(-1)));  // the next one
   });
   return ends;
 }
