@@ -104,8 +104,8 @@ Result<> load_model(const RunSettings& run, const std::optional<Path>& weights_f
   const RunConfig& config = run.config;
   use_threads(config.trainer);
   // Whole layers come and go.
-  if (run.kind != RunKind::kEval && (tensor_size(config, run.ranks) > 1 || spreads_weights(config, run.ranks)))
-    give_freed_pages_back();
+  if (run.kind != RunKind::kEval && tensor_size(config, run.ranks) > 1) give_freed_pages_back();
+  if (run.kind != RunKind::kEval && spreads_weights(config, run.ranks)) give_freed_matrices_back();
   TRY(check_rollout_groups(run.env, run.loaded, run.ranks.size()));
   policy.folder = TRY(PolicyFolder::load(run.env, config));
   policy.encoder = policy.folder->encoder(config);
