@@ -76,7 +76,6 @@ class RolloutTensorRules : ConfigRules {
     if (config_.model.dtype == ModelDtype::kBfloat16 && learns && !has_masters)
       refuse("actor.optim.master_weights", "is false", "set it to true");
     if (!learns) return;
-    if (rollout.over_sampling > 1) refuse("rollout.over_sampling", "samples rows in pieces", "set it to 1");
     if (config_.trainer.steps_ahead() > 0) refuse("trainer.mode", "samples next to updates", "set it to sync");
   }
 

@@ -96,6 +96,10 @@ class Communicator {
   // out of each group of `step` neighbours. They count from 0 in rank order. A group has groups too.
   virtual Result<Communicator*> strided(int step) = 0;
 
+  // A second group of the same ranks. Another thread may use it at the same time as this one, because the order of its calls
+  // is its own. It lives as long as this communicator, and every call gives the same one. The ranks make the call together.
+  virtual Result<Communicator*> side_group() = 0;
+
   // Every rank's bytes, in rank order, on every rank. Sizes may differ and may be 0.
   virtual Result<std::vector<std::string>> exchange(const std::string& bytes, std::string_view stage) = 0;
   // The bytes of the rank `root`, on every rank; those of the others are ignored.

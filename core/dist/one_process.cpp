@@ -68,6 +68,10 @@ class OneProcess : public Communicator {
     return this;
   }
   Result<Communicator*> strided(int step) override { return neighbours(step); }
+  Result<Communicator*> side_group() override {
+    if (side_ == nullptr) side_ = std::make_unique<OneProcess>();
+    return side_.get();
+  }
 
   Result<std::vector<std::string>> exchange(const std::string& bytes, std::string_view) override {
     return std::vector<std::string>{bytes};
@@ -102,6 +106,7 @@ class OneProcess : public Communicator {
   }
 
   std::map<std::string, int64_t> counters_;
+  std::unique_ptr<OneProcess> side_;
 };
 
 }  // namespace

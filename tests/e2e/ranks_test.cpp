@@ -112,11 +112,26 @@ class Ranks : public testing::Test {
   TinyTask task_;
 };
 
+// Rows of up to 12 tokens get one token in a round, and some wait for the next step.
+std::vector<std::string> over_sampling() {
+  return {"rollout.over_sampling=1.5", "rollout.n=2", "data.max_response_length=12",
+          "algorithm.rollout_correction.rollout_is=token"};
+}
+
+// A thread of each rank samples while the ranks learn: whole completions, or in pieces.
+std::vector<std::string> ahead(const std::string& mode, int64_t max_staleness) {
+  return {"trainer.mode=" + mode, "trainer.max_staleness=" + std::to_string(max_staleness),
+          "algorithm.rollout_correction.rollout_is=token"};
+}
+
 std::vector<RunCase> more_cases() {
   std::vector<RunCase> cases = run_table();
   std::erase_if(cases, [](const RunCase& one) { return std::string(one.name) == "code_reward"; });
   cases.push_back({"gspo", "train", {"actor.policy_loss.loss_mode=gspo"}});
   cases.push_back({"clip_cov", "train", {"actor.policy_loss.loss_mode=clip_cov"}});
+  cases.push_back({"over_sampling", "train", over_sampling()});
+  cases.push_back({"one_step_off", "train", ahead("one_step_off", 1)});
+  cases.push_back({"async", "train", ahead("async", 2)});
   return cases;
 }
 
@@ -193,6 +208,51 @@ TEST_F(Ranks, ARunResumesWithAnotherNumberOfRanks) {
     run_group(2, "train", out, until(3, stage_of_2));
     if (HasFailure()) return;
     expect_same_bits(bits(out), bits("straight"), "resumed");
+  }
+}
+
+// 3 -> 1 -> 2 ranks. A checkpoint holds the rows that wait, whoever sampled their tokens.
+TEST_F(Ranks, AResumeWithAnotherNumberOfRanksContinuesUnfinishedRows) {
+  const auto until = [&](int64_t step) {
+    std::vector<std::string> settings = over_sampling();
+    settings.insert(settings.end(),
+                    {"trainer.deterministic=true", "actor.optim.lr_scheduler_type=constant",
+                     "actor.optim.lr_warmup_steps=0", "trainer.total_training_steps=" + std::to_string(step)});
+    return settings;
+  };
+  run_alone("train", "straight", until(3));
+  run_group(3, "train", "out", until(1));
+  run_alone("train", "out", until(2));
+  run_group(2, "train", "out", until(3));
+  if (HasFailure()) return;
+  for (const Json& row : rows_of(task_.path() / "straight/metrics.jsonl"))
+    EXPECT_GT(number_of(row, "training/over_sampling/carried_tokens"), 0.0);
+  expect_same_bits(bits("out"), bits("straight"), "resumed");
+}
+
+// A checkpoint holds the rollouts of the next steps, finished or in pieces. Any number of ranks continues with them.
+TEST_F(Ranks, AResumeWithAnotherNumberOfRanksContinuesRolloutsOfNextSteps) {
+  constexpr int64_t kMore = 5;
+  std::vector<std::string> settings = ahead("async", 2);
+  settings.insert(settings.end(),
+                  {"trainer.deterministic=true", "trainer.total_training_steps=" + std::to_string(kMore),
+                   "trainer.max_actor_ckpt_to_keep=null"});
+  const auto bits_of = [&](const std::string& out) { return without_shares(bits_of_run(task_.path() / out, kMore)); };
+  run_alone("train", "straight", settings);
+  if (HasFailure()) return;
+  const auto expected = bits_of("straight");
+  EXPECT_GT(number_of(rows_of(task_.path() / "straight/metrics.jsonl").at(4), "training/off_policy/trajectory_spans"),
+            1.0);
+  run_group(2, "train", "ranks", settings);
+  if (HasFailure()) return;
+  expect_same_bits(bits_of("ranks"), expected, "straight through");
+  for (const auto& [step, size] : std::vector<std::pair<int64_t, size_t>>{{1, 3}, {3, 2}, {4, 1}}) {
+    if (HasFailure()) return;
+    const std::string out = "from_" + std::to_string(step);
+    cut_back(task_.path() / "ranks", task_.path() / out, step, kMore);
+    run_group(size, "train", out, settings);
+    if (HasFailure()) return;
+    expect_same_bits(bits_of(out), expected, out);
   }
 }
 
@@ -343,20 +403,23 @@ TEST_F(Ranks, ACriticsAdapterOnASharedBase) {
   group.expect_refused(2, "set ranks.zero_stage to 2 or less");
 }
 
-// The rewards of a step fail on every rank: all help to save the steps before it.
+// The rewards of a step fail on every rank: all help to save the steps before it. So do they if the step was sampled while
+// the one before it learned.
 TEST_F(Ranks, FinishedStepsOfASharedStateAreSavedWhenARewardFails) {
   std::string rows;
   for (int i = 0; i < 12; ++i)
     rows += std::string(R"({"prompt": "1+1=", "scores": )") + (i < 8 ? "1" : "\"much\"") + "}\n";
   task_.write("mid.jsonl", rows);
-  const std::vector<std::string> settings{
-      "trainer.deterministic=true", "trainer.save_freq=-1", "data.train_files=mid.jsonl", "data.shuffle=false",
-      "~data.train_max_samples",    "reward.0.use=column",  "reward.0.key=scores",        "data.columns.scores=json",
-      "~reward.0.pattern",          "ranks.zero_stage=1"};
-  Group group(std::vector<std::vector<std::string>>(2, words("train", "out", settings)), task_.path());
-  group.expect_all(9);
-  EXPECT_NE(group.text_of(0).find("the 2 finished steps are saved in"), std::string::npos) << group.text_of(0);
-  EXPECT_TRUE(default_env().exists(task_.path() / "out/global_step_2"));
+  for (const std::string mode : {"sync", "one_step_off"}) {
+    const std::vector<std::string> settings{
+        "trainer.deterministic=true", "trainer.save_freq=-1", "data.train_files=mid.jsonl", "data.shuffle=false",
+        "~data.train_max_samples",    "reward.0.use=column",  "reward.0.key=scores",        "data.columns.scores=json",
+        "~reward.0.pattern",          "ranks.zero_stage=1",   "trainer.mode=" + mode};
+    Group group(std::vector<std::vector<std::string>>(2, words("train", mode, settings)), task_.path());
+    group.expect_all(9);
+    EXPECT_NE(group.text_of(0).find("the 2 finished steps are saved in"), std::string::npos) << group.text_of(0);
+    EXPECT_TRUE(default_env().exists(task_.path() / mode / "global_step_2"));
+  }
 }
 
 bool ended_before_joining(const std::string& text) {
@@ -364,12 +427,16 @@ bool ended_before_joining(const std::string& text) {
 }
 
 // Any rank may die at any moment. The others end and name it, and the same command started again gives the same bits.
-TEST_F(Ranks, AKilledRankEndsTheOthersAndARestartGivesTheSameBits) {
+class KilledRanks : public Ranks, public testing::WithParamInterface<RunCase> {};
+
+TEST_P(KilledRanks, EndTheOthersAndARestartGivesTheSameBits) {
   const bool is_long = std::getenv("MORTISE_LONG") != nullptr;
-  const int wanted = is_long ? 100 : 5;
-  // How long one that is killed before it joins is waited for.
-  std::vector<std::string> to_be_killed{"trainer.deterministic=true", "ranks.join_timeout=10s", "ranks.zero_stage=0"};
-  std::vector<std::string> settings{"trainer.deterministic=true", "ranks.zero_stage=0"};
+  const int wanted = is_long ? 100 : 4;
+  std::vector<std::string> settings = GetParam().settings;
+  settings.emplace_back("trainer.deterministic=true");
+  std::vector<std::string> to_be_killed = settings;
+  to_be_killed.emplace_back("ranks.join_timeout=10s");  // how long one that is killed before it joins is waited for
+  for (std::vector<std::string>* list : {&settings, &to_be_killed}) list->emplace_back("ranks.zero_stage=0");
   const size_t num_ranks = is_long ? 4 : 3;
   const Stopwatch watch;
   run_group(num_ranks, "train", "straight", settings);
@@ -415,6 +482,10 @@ TEST_F(Ranks, AKilledRankEndsTheOthersAndARestartGivesTheSameBits) {
     ASSERT_OK(remove_tree(default_env(), task_.path() / out));
   }
 }
+
+INSTANTIATE_TEST_SUITE_P(All, KilledRanks,
+                         testing::Values(RunCase{"in_turn", "train", {}}, RunCase{"async", "train", ahead("async", 2)}),
+                         [](const auto& one) { return std::string(one.param.name); });
 
 // Each rank is killed while it writes its part of the second checkpoint.
 TEST_F(Ranks, ARankThatIsKilledWhileItSavesLeavesTheLastGoodCheckpoint) {
@@ -487,11 +558,6 @@ TEST_F(Ranks, RanksWithOtherSettingsAreRefused) {
   Group group(all, task_.path());
   group.expect_refused(2, "the settings of rank 2 differ");
   EXPECT_FALSE(default_env().exists(task_.path() / "out"));
-}
-
-TEST_F(Ranks, OverSamplingIsForOneProcess) {
-  Group group(std::vector(2, words("train", "out", {"rollout.over_sampling=1.5"})), task_.path());
-  group.expect_refused(2, "'rollout.over_sampling' is 1.5, which works in one process only, and the run has 2 ranks");
 }
 
 // The same settings, and another model behind the same relative path.

@@ -72,11 +72,13 @@ TEST_P(SampledTogether, Float64RunsAreEqualToRounding) {
 
 INSTANTIATE_TEST_SUITE_P(
     All, SampledTogether,
-    testing::Values(RunCase{"validation",
-                            "train",
-                            {"trainer.test_freq=1", "data.val_files=data/train.jsonl", "data.val_max_samples=4"}},
-                    RunCase{"greedy_baselines", "train", {"algorithm.adv_estimator=remax", "~algorithm.adv_params"}},
-                    RunCase{"lora_with_a_reference", "train", {"model.lora_rank=2", "actor.use_kl_loss=true"}}),
+    testing::Values(
+        RunCase{"validation",
+                "train",
+                {"trainer.test_freq=1", "data.val_files=data/train.jsonl", "data.val_max_samples=4"}},
+        RunCase{"greedy_baselines", "train", {"algorithm.adv_estimator=remax", "~algorithm.adv_params"}},
+        RunCase{"lora_with_a_reference", "train", {"model.lora_rank=2", "actor.use_kl_loss=true"}},
+        RunCase{"over_sampling", "train", {"rollout.over_sampling=1.5", "rollout.n=2", "data.max_response_length=12"}}),
     [](const auto& one) { return std::string(one.param.name); });
 
 // The samples of the first step are those of one process, with log-probs as near as `tolerance`.
@@ -172,7 +174,7 @@ TEST(SampledTogetherRun, WhatCannotBeSharedIsRefusedByName) {
   const std::string key = "rollout.tensor_model_parallel_size";
   expect_refused(task, 1, {key + "=2"}, "'" + key + "' is 2, but 1 rank cannot form groups of 2");
   expect_refused(task, 3, {key + "=3"}, "'" + key + "' is 3, but the 4 query heads, 2 key-value heads and ");
-  for (const std::string setting : {"rollout.name=replay", "rollout.over_sampling=1.5", "trainer.mode=one_step_off"}) {
+  for (const std::string setting : {"rollout.name=replay", "trainer.mode=one_step_off"}) {
     SCOPED_TRACE(setting);
     expect_refused(task, 1, {key + "=2", setting}, "cannot be used with " + key + " = 2");
     expect_refused(task, 1, {key + "=2", setting}, "'" + setting.substr(0, setting.find('=')) + "'");

@@ -187,19 +187,17 @@ TEST_F(Turns, ARowHoldsItsTurnsAndTheAnswersToThem) {
   }
 }
 
-// The first rank of a group plays, and all ranks of it sample the turns that follow.
-TEST_F(Turns, RanksThatSampleTogetherHaveTheRowsOfOneProcess) {
-  const auto train = [this](const std::string& launcher, const std::string& name, const std::string& settings) {
+class TurnsOnRanks : public Turns {
+ protected:
+  // `num_ranks` is 1 for the run in out(), to whose rows the others are compared.
+  void train(int num_ranks, const std::string& name, const std::string& settings) {
+    const std::string launcher =
+        num_ranks == 1 ? "" : "launch --log-dir logs --nproc " + std::to_string(num_ranks) + " ";
     const Outcome done = mortise(launcher + "train run.toml model.dtype=float64 trainer.default_local_dir=" + name +
                                  " trainer.rollout_data_dir=" + name + "/dump trainer.save_freq=-1 " + settings);
     EXPECT_EQ(done.code, 0) << done.output;
-  };
-  const std::string validates = "trainer.test_freq=1 data.val_files=few.jsonl ";
-  train("", "out", validates);
-  const std::string groups = validates + "rollout.tensor_model_parallel_size=2 ";
-  train("launch --log-dir logs --nproc 2 ", "one_group", groups);
-  train("launch --log-dir logs --nproc 4 ", "two_groups", groups + "rollout.max_num_seqs=8");
-  for (const std::string name : {"one_group", "two_groups"}) {
+  }
+  void expect_rows_of_one_process(const std::string& name) {
     SCOPED_TRACE(name);
     for (const std::string step : {"1", "2"}) {
       const std::vector<Json> got = rows_of(out(name) / ("dump/" + step + ".jsonl")), want = dumped(std::stoi(step));
@@ -211,6 +209,24 @@ TEST_F(Turns, RanksThatSampleTogetherHaveTheRowsOfOneProcess) {
     }
     expect_near_rows(out(name), out(), "metrics.jsonl", 1e-9);
   }
+};
+
+// The first rank of a group plays, and all ranks of it sample the turns that follow.
+TEST_F(TurnsOnRanks, RanksThatSampleTogetherHaveTheRowsOfOneProcess) {
+  const std::string validates = "trainer.test_freq=1 data.val_files=few.jsonl ";
+  train(1, "out", validates);
+  const std::string groups = validates + "rollout.tensor_model_parallel_size=2 ";
+  train(2, "one_group", groups);
+  train(4, "two_groups", groups + "rollout.max_num_seqs=8");
+  for (const std::string name : {"one_group", "two_groups"}) expect_rows_of_one_process(name);
+}
+
+// Each rank plays its rows of the next step while it learns.
+TEST_F(TurnsOnRanks, RanksThatSampleAheadHaveTheRowsOfOneProcess) {
+  const std::string ahead = "trainer.mode=one_step_off algorithm.rollout_correction.rollout_is=token ";
+  train(1, "out", ahead);
+  train(3, "ranks", ahead);
+  expect_rows_of_one_process("ranks");
 }
 
 TEST_F(Turns, RewardsOfTurnsAreAtTheirTokens) {

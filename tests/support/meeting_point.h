@@ -50,12 +50,9 @@ class MeetingPoint {
     for (const auto& [place, part] : parts_) part->fail();
   }
   // Where the `index`-th group of `size` of these ranks meets. Groups of other kinds have negative numbers.
-  MeetingPoint& part(int size, int index) {
-    const std::lock_guard lock(mutex_);
-    std::unique_ptr<MeetingPoint>& found = parts_[{size, index}];
-    if (found == nullptr) found = std::make_unique<MeetingPoint>(size);
-    return *found;
-  }
+  MeetingPoint& part(int size, int index) { return meeting(size, {size, index}); }
+  // Where all of these ranks meet a second time.
+  MeetingPoint& side() { return meeting(static_cast<int>(bytes_.size()), {0, 0}); }
   // Bytes that the ranks sent, in groups as well.
   [[nodiscard]] size_t num_sent() const {
     size_t sum = num_sent_;
@@ -64,6 +61,13 @@ class MeetingPoint {
   }
 
  private:
+  MeetingPoint& meeting(int size, std::pair<int, int> place) {
+    const std::lock_guard lock(mutex_);
+    std::unique_ptr<MeetingPoint>& found = parts_[place];
+    if (found == nullptr) found = std::make_unique<MeetingPoint>(size);
+    return *found;
+  }
+
   std::mutex mutex_;
   std::condition_variable changed_;
   std::vector<std::string> bytes_, shown_;

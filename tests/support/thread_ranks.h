@@ -124,6 +124,10 @@ class ThreadRank : public Communicator {
       found = std::make_unique<ThreadRank>(point_->part(size, -1 - rank_ % step), rank_ / step, size);
     return found.get();
   }
+  Result<Communicator*> side_group() override {
+    if (side_ == nullptr) side_ = std::make_unique<ThreadRank>(point_->side(), rank_, size_);
+    return side_.get();
+  }
   Result<std::vector<std::string>> exchange(const std::string& bytes, std::string_view) override {
     return point_->meet(rank_, bytes);
   }
@@ -162,6 +166,7 @@ class ThreadRank : public Communicator {
 
   MeetingPoint* point_;
   int rank_, size_;
+  std::unique_ptr<ThreadRank> side_;
   std::map<int, std::unique_ptr<ThreadRank>> parts_;  // by size of neighbours, or by minus the step
 };
 

@@ -162,7 +162,7 @@ class GlooCommunicator : public Communicator {
                    std::shared_ptr<RankWatch> watch, const GlooOptions& options, std::string name)
       : group_(std::move(group)),
         store_(std::move(store)),
-        counters_(c10::make_intrusive<c10d::PrefixStore>("counters", store_)),
+        counters_(c10::make_intrusive<c10d::PrefixStore>("counters/" + name, store_)),
         watch_(std::move(watch)),
         options_(options),
         name_(std::move(name)),
@@ -303,6 +303,10 @@ class GlooCommunicator : public Communicator {
     TRY(check_group_size(step, options_.size));
     return part(fmt::format("{}/every/{}/{}", name_, step, options_.rank % step), options_.rank / step,
                 options_.size / step);
+  }
+
+  Result<Communicator*> side_group() override {
+    return part(fmt::format("{}/side", name_), options_.rank, options_.size);
   }
 
   Result<std::vector<std::string>> exchange(const std::string& bytes, std::string_view stage) override {

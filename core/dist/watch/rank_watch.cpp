@@ -6,6 +6,7 @@
 #include <atomic>
 #include <condition_variable>
 #include <cstdlib>
+#include <list>
 #include <mutex>
 #include <thread>
 
@@ -42,6 +43,12 @@ void end_this_process(const Error& error) {
 
 std::string state_key(int rank) { return fmt::format("rank/{}", rank); }
 
+// A call in which a thread waits. Two threads may wait at the same time, in groups of their own.
+struct Wait {
+  std::string stage;
+  double waited_s = 0;
+};
+
 struct RankWatch::Shared : std::enable_shared_from_this<RankWatch::Shared> {
   std::mutex mutex;
   std::condition_variable changed;  // anything below has changed
@@ -55,8 +62,9 @@ struct RankWatch::Shared : std::enable_shared_from_this<RankWatch::Shared> {
   std::optional<Verdict> proposal;
   bool store_lost = false;
   double store_silent_s = 0;
-  double waited_s = 0;
-  double stopped_s = 0;  // the longest time in which this process did not run
+  std::string own_stage = "start";  // where this rank is when it does not wait
+  std::list<Wait> waits;            // the newest last
+  double stopped_s = 0;             // the longest time in which this process did not run
   bool call_failed = false;
   bool leaving = false;
   bool stop = false;
@@ -67,6 +75,10 @@ struct RankWatch::Shared : std::enable_shared_from_this<RankWatch::Shared> {
   void change() {  // with the mutex
     ++version;
     changed.notify_all();
+  }
+  void show_place() {  // with the mutex
+    mine.waits = !waits.empty();
+    mine.stage = waits.empty() ? own_stage : waits.back().stage;
   }
   void talk();
   bool exchange_states(int64_t now_version, const std::string& text, const std::optional<Verdict>& mine_proposed);
@@ -181,14 +193,14 @@ void RankWatch::Shared::settle(std::unique_lock<std::mutex>& lock, const Verdict
 void RankWatch::Shared::judge_once(std::unique_lock<std::mutex>& lock, double elapsed_s) {
   store_silent_s += elapsed_s;
   for (RankView& view : views) view.silent_s += elapsed_s;
-  if (mine.waits) waited_s += elapsed_s;
+  for (Wait& wait : waits) wait.waited_s += elapsed_s;
   if (verdict || leaving) return;
   Situation s;
   s.rank = options.rank;
   s.ranks = views;
   s.calls = mine.calls;
   s.waits = mine.waits;
-  s.waited_s = waited_s;
+  for (const Wait& wait : waits) s.waited_s = std::max(s.waited_s, wait.waited_s);
   s.call_failed = call_failed;
   s.store_rank = options.store_rank == options.rank ? -1 : options.store_rank;
   s.store_address = options.store_address;
@@ -232,7 +244,7 @@ RankWatch::RankWatch(std::unique_ptr<RankStore> store, WatchOptions options) : s
   shared.options = std::move(options);
   if (!shared.options.end_process) shared.options.end_process = end_this_process;
   shared.store = std::move(store);
-  shared.mine.stage = "start";
+  shared.mine.stage = shared.own_stage;
   shared.views.resize(static_cast<size_t>(shared.options.size));
   for (size_t i = 0; i < shared.views.size(); ++i) {
     const RankProcess& process = shared.options.processes[i];
@@ -248,8 +260,9 @@ RankWatch::RankWatch(std::unique_ptr<RankStore> store, WatchOptions options) : s
 
 void RankWatch::enter(std::string_view stage, int64_t step) {
   const std::lock_guard lock(shared_->mutex);
-  shared_->mine.stage = stage;
+  shared_->own_stage = stage;
   shared_->mine.step = step;
+  shared_->show_place();
 }
 
 Result<> RankWatch::begin_call(std::string_view stage, bool is_collective) {
@@ -284,20 +297,20 @@ std::shared_ptr<Completion> RankWatch::new_completion() { return std::make_share
 Result<> RankWatch::wait(const std::shared_ptr<Completion>& completion, std::string_view stage) {
   const auto& call = static_cast<const SharedCompletion<Shared>&>(*completion);
   std::unique_lock lock(shared_->mutex);
-  const std::string before = shared_->mine.stage;
-  shared_->mine.stage = stage;
-  shared_->mine.waits = true;
-  shared_->waited_s = 0;
+  const auto wait = shared_->waits.insert(shared_->waits.end(), {std::string(stage)});
+  shared_->show_place();
   shared_->changed.wait(lock, [&] { return call.done() || shared_->verdict; });
-  shared_->mine.waits = false;
+  shared_->waits.erase(wait);
+  if (!call.done()) shared_->own_stage = stage;  // the rank ends here
+  shared_->show_place();
   if (!call.done()) return shared_->error_of(*shared_->verdict, stage);
-  shared_->mine.stage = before;
   return {};
 }
 
 Error RankWatch::explain_failure(std::string_view stage, const std::string& text) {
   std::unique_lock lock(shared_->mutex);
-  shared_->mine.stage = stage;
+  shared_->own_stage = stage;
+  shared_->show_place();
   shared_->call_failed = true;
   shared_->changed.notify_all();
   shared_->changed.wait_for(lock, kExplainLimit, [this] { return shared_->verdict.has_value(); });
@@ -339,7 +352,8 @@ Result<> RankWatch::leave() {
   std::unique_lock lock(shared.mutex);
   if (shared.verdict) return shared.error_of(*shared.verdict, "end");
   shared.mine.status = RankStatus::kLeft;
-  shared.mine.stage = "end";
+  shared.own_stage = "end";
+  shared.show_place();
   shared.change();
   const auto all_have_left = [&shared] {
     return std::all_of(shared.views.begin(), shared.views.end(), [](const RankView& view) {

@@ -231,7 +231,8 @@ Result<SampleBatch> RolloutRunner::collect(const PromptBatch& prompts, const Rol
 
 Result<> RolloutRunner::collect_segments(std::span<const OpenRows> batches, const RolloutPlan& plan,
                                          const Tokenizer& tokenizer, MetricSet* metrics,
-                                         const std::function<void(int64_t, int64_t)>& progress) {
+                                         const std::function<void(int64_t, int64_t)>& progress,
+                                         const std::function<Result<>()>& on_turn) {
   TRY(wake());
   RowSegments all(batches, plan, tokenizer);
   std::vector<RolloutRequest> requests = all.requests();
@@ -247,6 +248,7 @@ Result<> RolloutRunner::collect_segments(std::span<const OpenRows> batches, cons
     const size_t accepted = TRY(exchange(requests, outstanding, kPollTimeoutMs, sink, metrics));
     TRY(told);
     if (progress) progress(all.num_arrived(), all.num_rows());
+    if (on_turn) TRY(on_turn());
     if (outstanding == 0 && all.num_arrived() == before && accepted == 0 && !requests.empty()) return accepts_nothing();
   }
   if (all.num_arrived() != all.num_rows()) return lost_rows(all.num_arrived(), all.num_rows());

@@ -50,9 +50,10 @@ class RolloutRunner {
                               const std::function<Result<>(const SampleBatch&, int64_t)>& on_prompt = {},
                               const std::function<Result<>()>& on_turn = {});
 
-  // The next piece of each row in `batches` that is not done. `progress` as above.
+  // The next piece of each row in `batches` that is here and not done. `progress` and `on_turn` as above.
   Result<> collect_segments(std::span<const OpenRows> batches, const RolloutPlan& plan, const Tokenizer& tokenizer,
-                            MetricSet* metrics, const std::function<void(int64_t, int64_t)>& progress = {});
+                            MetricSet* metrics, const std::function<void(int64_t, int64_t)>& progress = {},
+                            const std::function<Result<>()>& on_turn = {});
 
   // Rows have several turns from now on (rollout.multi_turn). Several runners may share the parts, one at a time.
   void use_turns(std::shared_ptr<TurnParts> turns) { turns_ = std::move(turns); }

@@ -25,7 +25,8 @@ RowSegments::RowSegments(std::span<const OpenRows> batches, const RolloutPlan& p
     Batch& batch = batches_.emplace_back(Batch{rows, first_id, plan.sampling});
     batch.sampling.max_new_tokens = rows.max_tokens;
     first_id += static_cast<int64_t>(rows.samples->rows.size());
-    num_rows_ += std::ranges::count(*rows.is_done, uint8_t{0});
+    for (size_t i = 0; i < rows.is_done->size(); ++i)
+      num_rows_ += (*rows.is_done)[i] == 0 && rows.is_here(rows.samples->rows[i]) ? 1 : 0;
   }
 }
 
@@ -44,6 +45,7 @@ void RowSegments::ask(const Batch& batch, std::vector<RolloutRequest>& requests)
   };
   const std::vector<Sample>& rows = batch.rows.samples->rows;
   for (size_t i = 0; i < rows.size(); ++i) {
+    if (!batch.rows.is_here(rows[i])) continue;
     const std::vector<int64_t>& prompt = prompts.prompts[static_cast<size_t>(rows[i].prompt_index)].token_ids;
     if (batch.rows.piece == 0) {
       if (rows[i].sample_index == 0) request(static_cast<int64_t>(i), prompt, plan_.num_samples);

@@ -21,6 +21,11 @@ struct OpenRows {
   std::vector<uint8_t>* is_done = nullptr;  // by row
   int64_t piece = 0;                        // the same for all rows that are not done, from 0
   int64_t max_tokens = 0;                   // in this piece
+  // Processes that share the rows deal out the prompts, one by one. Rows of this process's part get the piece here.
+  int64_t part = 0, num_parts = 1;
+  int64_t first_prompt = 0;  // prompts of batches that are dealt out before this one
+
+  [[nodiscard]] bool is_here(const Sample& row) const { return (first_prompt + row.prompt_index) % num_parts == part; }
 };
 
 // The rows of a batch before their first piece.

@@ -4,6 +4,7 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
+#include <malloc.h>
 
 #include <algorithm>
 #include <string_view>
@@ -310,6 +311,7 @@ Result<> WeightShards::status() const {
 
 Result<> WeightShards::gather_all(const KeepsPart& keeps) {
   if (num_whole_++ > 0) return {};
+  ::malloc_trim(0);  // the allocator still has the pages of the last update
   for (int64_t part = 0; part < static_cast<int64_t>(parts_.size()); ++part) {
     if (is_tied_ && part == num_layers() + 1) continue;
     gather(part, !keeps || keeps(part));
@@ -324,6 +326,7 @@ Result<> WeightShards::gather_all(const KeepsPart& keeps) {
 void WeightShards::release_all() {
   if (num_whole_ == 1) {
     for (int64_t part = 0; part < static_cast<int64_t>(parts_.size()); ++part) drop(part);
+    ::malloc_trim(0);
   }
   --num_whole_;
 }

@@ -26,7 +26,6 @@
 #include "plugin/host/kinds/reward.h"
 #include "train/loop/best_validation.h"
 #include "train/loop/carried_rows.h"
-#include "train/loop/reference_refresh.h"
 #include "train/loop/step_state.h"
 #include "train/loop/stop_limits.h"
 #include "train/report/stage_timer.h"
@@ -82,10 +81,6 @@ inline const Model* reference_of(const PolicyParts& policy) { return policy.refe
 // The model that completions come from.
 inline const Model& sampled_model(const PolicyParts& policy) {
   return policy.sampled ? *policy.sampled : *policy.model;
-}
-// Gives it the policy's weights. Not while anything is sampled.
-inline void refresh_sampled(PolicyParts& policy) {
-  if (policy.sampled) copy_weights(*policy.model, *policy.sampled);
 }
 
 // A validation, and its rows.

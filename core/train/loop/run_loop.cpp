@@ -14,6 +14,7 @@
 #include "train/resume/resume.h"
 #include "train/resume/set_aside.h"
 #include "train/run/ahead_rules.h"
+#include "train/run/policy_parts.h"
 #include "train/run/run_device.h"
 #include "train/run/run_options.h"
 #include "train/run/threads.h"
@@ -198,12 +199,13 @@ Result<TrainSummary> close_finished(const OpenRun& run) {
   return TrainSummary{run.parts->progress.counters.step, run.finished_in->string(), false};
 }
 
-std::function<Result<ValidationReport>(int64_t step)> validation_of(const RunConfig& config, const Model& policy,
+std::function<Result<ValidationReport>(int64_t step)> validation_of(const RunConfig& config, PolicyParts& policy,
                                                                     std::optional<Validator>& validator,
                                                                     const RunCounters& counters) {
   if (!validator) return {};
   return [&](int64_t step) -> Result<ValidationReport> {
-    const auto weights = TRY(weights_to_sample(config, policy));
+    TRY(refresh_sampled(config, policy));
+    const auto weights = TRY(weights_to_sample(config, sampled_model(policy)));
     return validator->validate(step, counters.weight_version);
   };
 }

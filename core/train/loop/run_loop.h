@@ -37,7 +37,7 @@ Result<RunLog> open_log_on_ranks(const RunSettings& run, const PluginRegistry* r
 Result<TrainSummary> close_finished(const OpenRun& run);
 
 // Validates the weights of the moment it is called; empty without a validator. Borrows all.
-std::function<Result<ValidationReport>(int64_t step)> validation_of(const RunConfig& config, const Model& policy,
+std::function<Result<ValidationReport>(int64_t step)> validation_of(const RunConfig& config, PolicyParts& policy,
                                                                     std::optional<Validator>& validator,
                                                                     const RunCounters& counters);
 

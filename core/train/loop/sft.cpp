@@ -40,7 +40,7 @@ class SftRun {
     RunJournal::Plan plan;
     plan.total_steps = parts_.run.total_steps;
     plan.test_freq = parts_.run.config.sft.test_freq;
-    plan.validate = validation_of(parts_.run.config, *parts_.policy.model, parts_.validator, counters_);
+    plan.validate = validation_of(parts_.run.config, parts_.policy, parts_.validator, counters_);
     plan.on_validation = [this](const ValidationReport& report, double, MetricSet&) {
       const std::optional<double>& wanted = parts_.run.config.sft.stop_val_accuracy;
       val_accuracy_ = report.mean_reward;

@@ -16,6 +16,7 @@
 #include "train/report/step_metrics.h"
 #include "train/resume/checkpointing.h"
 #include "train/run/ahead_rules.h"
+#include "train/run/policy_parts.h"
 #include "train/run/run_options.h"
 #include "train/sampling/ahead_round.h"
 #include "train/sampling/router_replay.h"
@@ -29,12 +30,7 @@ RunJournal::Plan journal_plan(const RunSettings& run, PolicyParts& policy, std::
   RunJournal::Plan plan;
   plan.total_steps = run.total_steps;
   plan.test_freq = run.config.trainer.test_freq;
-  if (validator) {
-    plan.validate = [&policy, validate = validation_of(run.config, *policy.model, validator, counters)](int64_t step) {
-      refresh_sampled(policy);
-      return validate(step);
-    };
-  }
+  plan.validate = validation_of(run.config, policy, validator, counters);
   plan.on_validation = [](const ValidationReport&, double seconds, MetricSet& metrics) {
     metrics.add("timing_s/testing", seconds);
   };
@@ -128,7 +124,7 @@ class Trainer {
     RolloutAhead& ahead = progress_.ahead;
     const bool is_there = TRY(ahead.has(number));
     if (!parts_.policy.sampled) return is_there ? ahead.take(number, metrics) : sample(number, metrics);
-    refresh_sampled(parts_.policy);
+    TRY(refresh_sampled(run_.config, parts_.policy));
     TRY(parts_.sampler->prepare(counters_.weight_version, metrics));
     if (!is_there) TRY(ahead.make_now(round_of(number - 1, number)));
     Experience experience = TRY(ahead.take(number, metrics));
@@ -266,7 +262,6 @@ Result<TrainSummary> train(Env& env, const LoadedConfig& loaded, const ResumeReq
   PluginRegistry registry = TRY(open_registry(loaded));
   const std::optional<Checkpoint> checkpoint = TRY(find_resume(env, loaded, ranks, registry, RunKind::kTrain, resume));
   if (loaded.config.trainer.val_only) return validate_only(env, loaded, ranks, std::move(registry), checkpoint);
-  TRY(check_ahead_ranks(loaded, ranks));
   OpenRun run =
       TRY(open_run(env, loaded, ranks, std::move(registry), RunKind::kTrain, checkpoint, resume.allow_change));
   if (run.finished_in) return close_finished(run);

@@ -56,7 +56,7 @@ struct Validator {
   RolloutRunner rollout;       // the native one
   Sampler* sampler = nullptr;  // samples in its place; null: it does not (rollout.val_engine)
   std::vector<ValidationPart> parts;
-  Communicator& ranks;  // which share the prompts
+  RoundRanks& ranks;  // which share the prompts
 
   // Completions of the weights of `weight_version`, scored. `step` is the number of steps done.
   Result<ValidationReport> validate(int64_t step, int64_t weight_version);

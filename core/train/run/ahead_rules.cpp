@@ -40,15 +40,6 @@ const char* switched_off(const LoadedConfig& loaded) {
 
 }  // namespace
 
-// The rollout of the next step and the updates of this one would both talk to the other ranks, in any order.
-Result<> check_ahead_ranks(const LoadedConfig& loaded, const Communicator& ranks) {
-  if (!is_ahead(loaded) || ranks.size() == 1) return {};
-  return Error{
-      ErrorKind::kConfig,
-      fmt::format("{}, which works in one process only, and the run has {} ranks", mode_text(loaded), ranks.size()),
-      loaded.where(ahead_key(loaded)), fmt::format("{}, or start one process", switched_off(loaded))};
-}
-
 Result<> check_ahead_estimator(const LoadedConfig& loaded, const PluginInfo& estimator) {
   if (!is_ahead(loaded) || !estimator.requires_input(column::RewardBaselines::name)) return {};
   return Error{ErrorKind::kConfig,

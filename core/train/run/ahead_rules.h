@@ -4,7 +4,6 @@
 #pragma once
 
 #include "config/load.h"
-#include "dist/communicator.h"
 #include "learn/objective/actor_objective.h"
 #include "plugin/host/instance.h"
 #include "plugin/host/kinds/rollout_backend.h"
@@ -12,8 +11,6 @@
 
 namespace mortise {
 
-// An Error of kind kConfig if the run has several ranks.
-Result<> check_ahead_ranks(const LoadedConfig& loaded, const Communicator& ranks);
 // An Error of kind kConfig if the advantage estimator samples again with the weights of its own step.
 Result<> check_ahead_estimator(const LoadedConfig& loaded, const PluginInfo& estimator);
 

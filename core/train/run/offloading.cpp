@@ -25,6 +25,8 @@ void give_freed_pages_back() {
   ::malloc_trim(0);
 }
 
+void give_freed_matrices_back() { ::mallopt(M_MMAP_THRESHOLD, 4 << 20); }
+
 Result<> offload_optimizer(Env& env, const LoadedConfig& loaded, const std::string& table, Model& model,
                            Optimizer& optimizer) {
   const RunConfig& config = loaded.config;

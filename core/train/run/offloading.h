@@ -20,6 +20,8 @@ Result<> offload_optimizer(Env& env, const LoadedConfig& loaded, const std::stri
 // call the program keeps freed pages for its next step (keep_freed_memory in apps/mortise), and the gaps between them are
 // a sixth of a run's memory. For runs that have little memory.
 void give_freed_pages_back();
+// The same of large matrices alone. Every pass gathers layers (ZeRO 3), so small ones would cost more than they free.
+void give_freed_matrices_back();
 
 // The weights of the reference, if ref.offload says so. Not for the view of an adapter's base.
 Result<> offload_reference(Env& env, const LoadedConfig& loaded, Model& reference);

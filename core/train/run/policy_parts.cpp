@@ -3,6 +3,7 @@
 
 #include "foundation/base/choice.h"
 #include "foundation/base/log.h"
+#include "train/loop/reference_refresh.h"
 #include "train/run/admission.h"
 #include "train/run/offloading.h"
 #include "train/run/router_rules.h"
@@ -104,6 +105,7 @@ Result<> load_model(const RunSettings& run, const std::optional<Path>& weights_f
   use_threads(config.trainer);
   // Whole layers come and go.
   if (run.kind != RunKind::kEval && tensor_size(config, run.ranks) > 1) give_freed_pages_back();
+  if (run.kind != RunKind::kEval && spreads_weights(config, run.ranks)) give_freed_matrices_back();
   TRY(check_rollout_groups(run.env, run.loaded, run.ranks.size()));
   policy.folder = TRY(PolicyFolder::load(run.env, config));
   policy.encoder = policy.folder->encoder(config);
@@ -136,10 +138,18 @@ Result<> load_model(const RunSettings& run, const std::optional<Path>& weights_f
   return {};
 }
 
-Model sampled_copy(const Model& policy) {
-  Model copy = policy.clone_frozen();
+Result<> make_sampled(const RunConfig& config, PolicyParts& policy) {
+  const auto whole = TRY(weights_to_sample(config, *policy.model));
+  Model& copy = policy.sampled.emplace(policy.model->clone_frozen());
   if (copy.has_rounded_matrices()) copy.drop_masters();
-  return copy;
+  return {};
+}
+
+Result<> refresh_sampled(const RunConfig& config, PolicyParts& policy) {
+  if (!policy.sampled) return {};
+  const auto whole = TRY(weights_to_sample(config, *policy.model));
+  copy_weights(*policy.model, *policy.sampled);
+  return {};
 }
 
 }  // namespace mortise

@@ -20,7 +20,10 @@ Result<> load_model(const RunSettings& run, const std::optional<Path>& weights_f
 // current model is not the initial one. Its weights are spread over ranks if the policy's are.
 Result<> load_reference(const RunSettings& run, bool has_moved, PolicyParts& parts);
 
-// What samples while the policy learns. It takes new numbers, but is not stepped.
-Model sampled_copy(const Model& policy);
+// What samples while the policy learns: a whole copy of its weights, which is not stepped. Ranks that share the weights
+// gather them, so these are collectives.
+Result<> make_sampled(const RunConfig& config, PolicyParts& policy);
+// Gives the copy the policy's weights, if there is one. Not while anything is sampled.
+Result<> refresh_sampled(const RunConfig& config, PolicyParts& policy);
 
 }  // namespace mortise

@@ -130,7 +130,7 @@ Result<Sampling> load_engine(const RunSettings& run, const Tokenizer& tokenizer,
 }
 
 Result<Sampler> load_sampler(const RunSettings& run, PluginRegistry& registry, const PolicyParts& policy,
-                             const Sampling& sampling, const std::shared_ptr<TurnParts>& turns) {
+                             const Sampling& sampling, const std::shared_ptr<TurnParts>& turns, RoundRanks& ranks) {
   const RunConfig& config = run.config;
   RolloutRunner runner =
       TRY(at_place(run.loaded.where("rollout.name"),
@@ -139,19 +139,22 @@ Result<Sampler> load_sampler(const RunSettings& run, PluginRegistry& registry, c
   runner.use_turns(turns);
   const Model& model = sampled_model(policy);
   return Sampler(std::move(runner), train_plan(config, model, sampling), policy.folder->tokenizer, model, *policy.model,
-                 config, run.ranks);
+                 config, ranks);
 }
 
-Result<Validator> load_validator(const RunSettings& run, PluginRegistry& registry, const PolicyParts& policy,
-                                 const std::vector<ValRows>& data, RewardRunner& reward, Sampler* sampler,
-                                 const Sampling& sampling, const std::shared_ptr<TurnParts>& turns) {
-  RolloutRunner runner = TRY(RolloutRunner::create(registry, RolloutConfig().name, Json::object(), run.key));
+Result<Validator> load_validator(RunParts& parts, bool sampler_validates, const Sampling& sampling,
+                                 const std::shared_ptr<TurnParts>& turns) {
+  const RunSettings& run = parts.run;
+  RolloutRunner runner = TRY(RolloutRunner::create(*parts.registry, RolloutConfig().name, Json::object(), run.key));
   runner.use_turns(turns);
-  Validator validator{run.config, policy.folder->tokenizer, reward, std::move(runner), sampler, {}, run.ranks};
+  Sampler* const sampler = sampler_validates ? &*parts.sampler : nullptr;
+  Validator validator{run.config,       parts.policy.folder->tokenizer, *parts.reward, std::move(runner), sampler, {},
+                      parts.round_ranks};
   uint64_t number = 0;
-  for (const ValRows& val : data) {
+  for (const ValRows& val : parts.data.val) {
     if (!val.set.name.empty()) ++number;
-    validator.parts.push_back({&val.set, &val.rows, val_plan(run, *policy.model, sampling, val.set.kwargs, number)});
+    validator.parts.push_back(
+        {&val.set, &val.rows, val_plan(run, *parts.policy.model, sampling, val.set.kwargs, number)});
   }
   return validator;
 }
@@ -161,6 +164,14 @@ Result<> add_changing(DataParts& data, PluginStates& plugins, RolloutAhead& ahea
   TRY(ahead.add_changing(*data.source));
   if (data.filter) TRY(ahead.add_changing(*data.filter));
   return ahead.add_changing(plugins);
+}
+
+// A thread of each rank samples next to the updates.
+Result<> sample_aside(RunParts& parts) {
+  TRY(make_sampled(parts.run.config, parts.policy));
+  TRY(parts.round_ranks.use_side_group());
+  parts.progress.ahead.agree_by([&ranks = parts.round_ranks](const Result<>& own) { return ranks.finish_round(own); });
+  return {};
 }
 
 // A reward that scores a whole step in one call has no time per row.
@@ -177,7 +188,7 @@ void warn_of_row_timeouts(const LoadedConfig& loaded,
 }
 
 // Each rank scores its share of the rows.
-ScoreRanks score_ranks(Communicator& ranks) {
+ScoreRanks score_ranks(RoundRanks& ranks) {
   ScoreRanks out;
   out.rank = ranks.rank();
   out.size = ranks.size();
@@ -186,7 +197,7 @@ ScoreRanks score_ranks(Communicator& ranks) {
 }
 
 Result<RewardRunner> load_rewards(const RunSettings& run, PluginRegistry& registry, const DataParts& data,
-                                  bool environment_rewards, PluginStates& states) {
+                                  RoundRanks& ranks, bool environment_rewards, PluginStates& states) {
   const PluginsConfig& plugins = run.config.plugins;
   Json max_steps;  // null where nothing is trained
   if (run.kind == RunKind::kTrain) max_steps = plan_total_steps(run.config, data.source->rows_per_epoch());
@@ -198,7 +209,7 @@ Result<RewardRunner> load_rewards(const RunSettings& run, PluginRegistry& regist
       TRY(RewardRunner::create(registry, specs, key, plugins.max_failed_fraction, isolation_options(plugins)));
   runner.use_columns(data.columns);
   if (environment_rewards) runner.use_environment(run.config.rollout.multi_turn.reward_weight);
-  TRY(runner.use_ranks(score_ranks(run.ranks)));
+  TRY(runner.use_ranks(score_ranks(ranks)));
   const std::vector<std::pair<std::string, RewardFunction*>> functions = runner.functions();
   for (const auto& [name, function] : functions) states.add(name, *function);
   warn_of_row_timeouts(run.loaded, functions);
@@ -336,7 +347,7 @@ Result<std::unique_ptr<RunParts>> assemble(Env& env, const LoadedConfig& loaded,
     policy.encoder = policy.folder->encoder(run.config, &environment.tools);
   }
   TRY(load_data(run, registry, policy, data, saved.stateful));
-  if (kind == RunKind::kTrain && run.config.trainer.steps_ahead() > 0) policy.sampled = sampled_copy(*policy.model);
+  if (kind == RunKind::kTrain && run.config.trainer.steps_ahead() > 0) TRY(sample_aside(*parts));
   const Sampling sampling = TRY(load_engine(run, policy.folder->tokenizer, sampled_model(policy)));
   const bool environment_rewards = environment.gives_rewards;
   std::shared_ptr<TurnParts> turns;
@@ -344,7 +355,8 @@ Result<std::unique_ptr<RunParts>> assemble(Env& env, const LoadedConfig& loaded,
     turns = TRY(make_turn_parts(std::move(environment), loaded, *policy.folder, *policy.encoder, sampling, ranks));
   const bool sampler_validates = kind != RunKind::kSft && run.config.rollout.val_engine == ValEngine::kRollout;
   if (kind == RunKind::kTrain || sampler_validates) {
-    Sampler& sampler = parts->sampler.emplace(TRY(load_sampler(run, registry, policy, sampling, turns)));
+    Sampler& sampler =
+        parts->sampler.emplace(TRY(load_sampler(run, registry, policy, sampling, turns, parts->round_ranks)));
     TRY(check_sent_adapter(run.loaded, *policy.model, sampler.backend(), kind == RunKind::kEval));
   }
   if (kind == RunKind::kTrain) {
@@ -354,10 +366,9 @@ Result<std::unique_ptr<RunParts>> assemble(Env& env, const LoadedConfig& loaded,
     saved.rollout_plugins.add("rollout:" + run.config.rollout.name, sampler.backend().instance());
   }
   if (!run.config.reward.empty() || environment_rewards)
-    parts->reward = TRY(load_rewards(run, registry, data, environment_rewards, saved.plugins));
+    parts->reward = TRY(load_rewards(run, registry, data, parts->round_ranks, environment_rewards, saved.plugins));
   if (!data.val.empty() && parts->reward)
-    parts->validator.emplace(TRY(load_validator(run, registry, policy, data.val, *parts->reward,
-                                                sampler_validates ? &*parts->sampler : nullptr, sampling, turns)));
+    parts->validator.emplace(TRY(load_validator(*parts, sampler_validates, sampling, turns)));
   TRY(saved.stateful.add(progress.counters));
   TRY(saved.stateful.add(saved.plugins));
   if (kind == RunKind::kEval) return parts;

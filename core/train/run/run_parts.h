@@ -19,13 +19,14 @@
 #include "train/loop/stages.h"
 #include "train/loop/validation.h"
 #include "train/resume/checkpointing.h"
+#include "train/sampling/round_ranks.h"
 #include "train/sampling/sampler.h"
 
 namespace mortise {
 
 struct RunParts {
   RunParts(Env& env, const LoadedConfig& loaded, Communicator& ranks)
-      : run(env, loaded, ranks), progress(loaded.config) {}
+      : run(env, loaded, ranks), round_ranks(ranks), progress(loaded.config) {}
   RunParts(const RunParts&) = delete;
   RunParts& operator=(const RunParts&) = delete;
   ~RunParts();
@@ -36,6 +37,7 @@ struct RunParts {
   }
 
   RunSettings run;
+  RoundRanks round_ranks;  // which sample and score
   std::optional<PluginRegistry> registry;
   PolicyParts policy;
   DataParts data;

@@ -77,6 +77,7 @@ void RolloutAhead::work(const Round& round) {
   } catch (const std::exception& error) {
     told_ = thrown(error.what());
   }
+  told_ = agree_(told_);
 }
 
 void RolloutAhead::settle() {

@@ -12,6 +12,7 @@
 #include <functional>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "experience/selection/experience.h"
@@ -40,6 +41,9 @@ class RolloutAhead : public Stateful {
   RolloutAhead(const RolloutAhead&) = delete;
   RolloutAhead& operator=(const RolloutAhead&) = delete;
   ~RolloutAhead() override { wait(); }
+
+  // All ranks must agree on how a round ends: `agree` turns this rank's result into that of all.
+  void agree_by(std::function<Result<>(const Result<>&)> agree) { agree_ = std::move(agree); }
 
   // `object` changes in a round. Borrowed.
   Result<> add_changing(Stateful& object) { return changing_.add(object); }
@@ -71,6 +75,7 @@ class RolloutAhead : public Stateful {
   void work(const Round& round);
   void settle();
 
+  std::function<Result<>(const Result<>&)> agree_ = [](const Result<>& own) { return own; };
   StatefulRegistry changing_;
   StateSnapshot before_;  // state of changing_ when the round began
   std::thread thread_;

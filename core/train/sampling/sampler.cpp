@@ -3,7 +3,6 @@
 
 #include <algorithm>
 
-#include "foundation/metrics/live.h"
 #include "train/report/stage_timer.h"
 #include "train/sampling/sent_adapter.h"
 #include "train/sampling/shared_rollout.h"
@@ -64,8 +63,8 @@ SampleBatch Sampler::unsampled(const PromptBatch& prompts) const {
 Result<> Sampler::sample_pieces(std::span<const OpenRows> batches, int64_t weight_version, MetricSet& metrics) {
   const StageTimer timer(metrics, "timing_s/gen");
   TRY(make_ready(weight_version, metrics));
-  const auto show = [](int64_t done, int64_t total) { live_stage("sampling", "rows", done, total); };
-  return runner_.collect_segments(batches, plan_, *tokenizer_, &metrics, show);
+  return collect_segments_on_ranks(*ranks_, runner_, {batches.begin(), batches.end()}, plan_, config_->rollout,
+                                   *tokenizer_, metrics);
 }
 
 Result<SampleBatch> Sampler::greedy(const PromptBatch& prompts, MetricSet& metrics) {

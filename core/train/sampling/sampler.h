@@ -8,19 +8,19 @@
 #include <utility>
 
 #include "config/run_config.h"
-#include "dist/communicator.h"
 #include "experience/reward/reward_runner.h"
 #include "experience/rollout/row_segments.h"
 #include "model/model.h"
+#include "train/sampling/round_ranks.h"
 
 namespace mortise {
 
 class Sampler {
  public:
   // `plan` is that of a step's first batch. `model` is what samples, a copy of `policy` or itself. Borrows both, the
-  // tokenizer, the config and the communicator.
+  // tokenizer, the config and the ranks.
   Sampler(RolloutRunner runner, RolloutPlan plan, const Tokenizer& tokenizer, const Model& model, const Model& policy,
-          const RunConfig& config, Communicator& ranks)
+          const RunConfig& config, RoundRanks& ranks)
       : runner_(std::move(runner)),
         plan_(std::move(plan)),
         tokenizer_(&tokenizer),
@@ -58,7 +58,7 @@ class Sampler {
   const Model* model_;
   const Model* policy_;
   const RunConfig* config_;
-  Communicator* ranks_;
+  RoundRanks* ranks_;
   int64_t sent_version_ = -1;  // version of the weights that the backend holds, where it holds any
 };
 

@@ -15,6 +15,12 @@ namespace mortise {
 
 namespace {
 
+constexpr std::string_view kRolloutStage = "rollout";
+constexpr std::string_view kExchangeStage = "completions";
+
+// Only rank 0 shows what it does.
+const char* rows_unit(const RoundRanks& ranks) { return ranks.size() > 1 ? "rows of rank 0" : "rows"; }
+
 void encode_turns(const SampleTurns& from, Encoder& out) {
   const auto& [num_assistant, num_tool_calls, num_failed_calls, end, is_sampled, rewards, prompt_ids, messages,
                failure] = from;
@@ -67,14 +73,16 @@ std::string encode_rows(const SampleBatch& samples, std::span<const int64_t> pro
   return out.bytes();
 }
 
+Error unreadable_rows() {
+  return {ErrorKind::kInternal, "the completions of another rank cannot be read", "", hints::kOneBuildOfRanks};
+}
+
 Result<MetricSet> decode_rows(std::string_view bytes, SampleBatch& samples) {
-  const Error unreadable{ErrorKind::kInternal, "the completions of another rank cannot be read", "",
-                         hints::kOneBuildOfRanks};
   Decoder in(bytes);
   const auto num_prompts = static_cast<int64_t>(samples.rows.size()) / samples.num_samples_per_prompt;
   for (size_t left = in.count(sizeof(int64_t)); left > 0; --left) {
     const int64_t prompt = in.i64();
-    if (prompt < 0 || prompt >= num_prompts) return unreadable;
+    if (prompt < 0 || prompt >= num_prompts) return unreadable_rows();
     for (int64_t i = 0; i < samples.num_samples_per_prompt; ++i) {
       Sample& row = samples.rows[static_cast<size_t>(prompt * samples.num_samples_per_prompt + i)];
       row.prompt_index = in.i64();
@@ -94,13 +102,13 @@ Result<MetricSet> decode_rows(std::string_view bytes, SampleBatch& samples) {
     }
   }
   MetricSet metrics = TRY(decode_metrics(in.text()));
-  if (!in.done()) return unreadable;
+  if (!in.done()) return unreadable_rows();
   return metrics;
 }
 
 }  // namespace
 
-Result<SampleBatch> collect_on_ranks(Communicator& ranks, RolloutRunner& runner, const PromptBatch& prompts,
+Result<SampleBatch> collect_on_ranks(RoundRanks& ranks, RolloutRunner& runner, const PromptBatch& prompts,
                                      RolloutPlan plan, const RolloutConfig& config, const Tokenizer& tokenizer,
                                      MetricSet* metrics,
                                      const std::function<Result<>(const SampleBatch&, int64_t)>& on_prompt,
@@ -109,30 +117,101 @@ Result<SampleBatch> collect_on_ranks(Communicator& ranks, RolloutRunner& runner,
   const auto group_size = static_cast<int>(config.tensor_model_parallel_size);
   const bool tells = ranks.rank() % group_size == 0;  // the others of its group have the same rows
   const bool keeps_state = TRY(runner.backend().instance().save_state()).has_value();
-  PromptQueue queue(ranks, static_cast<int64_t>(prompts.prompts.size()), keeps_state, max_rows / plan.num_samples,
-                    group_size);
+  PromptQueue queue(ranks.group(), static_cast<int64_t>(prompts.prompts.size()), keeps_state,
+                    max_rows / plan.num_samples, group_size);
   plan.next_prompt = [&queue] { return queue.next(); };
   plan.max_rows = queue.is_shared() ? max_rows : 0;
   // Sampling takes long: a rank that fails meanwhile ends the others at once.
   const auto turn = [&]() -> Result<> {
-    TRY(ranks.check("rollout"));
+    TRY(ranks.group().check(kRolloutStage));
     return on_turn ? on_turn() : Result<>();
   };
-  const char* unit = ranks.size() > 1 ? "rows of rank 0" : "rows";  // only rank 0 shows what it does
   const auto show = [&](int64_t done, int64_t total) {
-    live_stage(plan.is_validation ? "validation" : "sampling", unit, done, total);
+    live_stage(plan.is_validation ? "validation" : "sampling", rows_unit(ranks), done, total);
   };
   MetricSet measured;
   SampleBatch samples = TRY(runner.collect(prompts, plan, tokenizer, metrics != nullptr && tells ? &measured : nullptr,
                                            show, on_prompt, turn));
   const std::span<const int64_t> told = tells ? queue.taken() : std::span<const int64_t>();
-  const std::vector<std::string> all = TRY(ranks.exchange(encode_rows(samples, told, measured), "completions"));
+  const std::vector<std::string> all = TRY(ranks.exchange(encode_rows(samples, told, measured), kExchangeStage));
   TRY(queue.close());
   for (int rank = 0; rank < ranks.size(); ++rank) {
     if (rank != ranks.rank()) measured = TRY(decode_rows(all[static_cast<size_t>(rank)], samples));
     if (metrics != nullptr) TRY(metrics->merge(measured));
   }
   return samples;
+}
+
+namespace {
+
+constexpr int64_t kNoPart = -1;
+
+// The prompts of a batch whose rows get a piece on this rank.
+std::vector<int64_t> open_here(const OpenRows& batch) {
+  std::vector<int64_t> prompts;
+  const std::vector<Sample>& rows = batch.samples->rows;
+  for (size_t i = 0; i < rows.size(); ++i) {
+    if ((*batch.is_done)[i] != 0 || !batch.is_here(rows[i])) continue;
+    if (prompts.empty() || prompts.back() != rows[i].prompt_index) prompts.push_back(rows[i].prompt_index);
+  }
+  return prompts;
+}
+
+// What this rank has sampled of each batch.
+std::string encode_pieces(std::span<const OpenRows> batches, std::span<const std::vector<int64_t>> prompts,
+                          const MetricSet& measured) {
+  Encoder out;
+  for (size_t i = 0; i < batches.size(); ++i) {
+    const std::vector<uint8_t>& is_done = *batches[i].is_done;
+    out.text(encode_rows(*batches[i].samples, prompts[i], MetricSet()));
+    out.text({reinterpret_cast<const char*>(is_done.data()), is_done.size()});
+  }
+  out.text(encode_metrics(measured));
+  return out.bytes();
+}
+
+// A row that is done on its own rank is done.
+Result<MetricSet> decode_pieces(std::string_view bytes, std::span<const OpenRows> batches) {
+  Decoder in(bytes);
+  for (const OpenRows& batch : batches) {
+    TRY(decode_rows(in.text(), *batch.samples));
+    const std::string is_done = in.text();
+    std::vector<uint8_t>& own = *batch.is_done;
+    if (is_done.size() != own.size()) return unreadable_rows();
+    for (size_t row = 0; row < own.size(); ++row) own[row] = own[row] != 0 || is_done[row] != 0 ? 1 : 0;
+  }
+  return decode_metrics(in.text());
+}
+
+}  // namespace
+
+Result<> collect_segments_on_ranks(RoundRanks& ranks, RolloutRunner& runner, std::vector<OpenRows> batches,
+                                   const RolloutPlan& plan, const RolloutConfig& config, const Tokenizer& tokenizer,
+                                   MetricSet& metrics) {
+  const auto show = [&](int64_t done, int64_t total) { live_stage("sampling", rows_unit(ranks), done, total); };
+  if (ranks.size() == 1) return runner.collect_segments(batches, plan, tokenizer, &metrics, show);
+  const bool keeps_state = TRY(runner.backend().instance().save_state()).has_value();
+  const int group_size = keeps_state ? ranks.size() : static_cast<int>(config.tensor_model_parallel_size);
+  const bool tells = ranks.rank() % group_size == 0;  // the others of its group have the same rows, or none
+  int64_t num_prompts = 0;
+  std::vector<std::vector<int64_t>> own_prompts;
+  for (OpenRows& batch : batches) {
+    batch.num_parts = ranks.size() / group_size;
+    batch.part = keeps_state && !tells ? kNoPart : ranks.rank() / group_size;
+    batch.first_prompt = num_prompts;
+    num_prompts += std::ssize(batch.prompts->prompts);
+    own_prompts.push_back(open_here(batch));
+  }
+  MetricSet measured;
+  TRY(runner.collect_segments(batches, plan, tokenizer, &measured, show,
+                              [&] { return ranks.group().check(kRolloutStage); }));
+  const std::string told = tells ? encode_pieces(batches, own_prompts, measured) : std::string();
+  for (const std::string& bytes : TRY(ranks.exchange(told, kExchangeStage))) {
+    if (bytes.empty()) continue;
+    const MetricSet of_rank = TRY(decode_pieces(bytes, batches));
+    TRY(metrics.merge(of_rank));
+  }
+  return {};
 }
 
 }  // namespace mortise

@@ -7,18 +7,25 @@
 #pragma once
 
 #include <functional>
+#include <vector>
 
 #include "config/run_config.h"
-#include "dist/communicator.h"
 #include "experience/rollout/rollout_runner.h"
+#include "experience/rollout/row_segments.h"
+#include "train/sampling/round_ranks.h"
 
 namespace mortise {
 
 // As RolloutRunner::collect. `on_prompt` is called for the prompts of this rank only.
-Result<SampleBatch> collect_on_ranks(Communicator& ranks, RolloutRunner& runner, const PromptBatch& prompts,
+Result<SampleBatch> collect_on_ranks(RoundRanks& ranks, RolloutRunner& runner, const PromptBatch& prompts,
                                      RolloutPlan plan, const RolloutConfig& config, const Tokenizer& tokenizer,
                                      MetricSet* metrics,
                                      const std::function<Result<>(const SampleBatch&, int64_t)>& on_prompt = {},
                                      const std::function<Result<>()>& on_turn = {});
+
+// As RolloutRunner::collect_segments. The prompts are dealt out to the ranks, or to groups that sample together.
+Result<> collect_segments_on_ranks(RoundRanks& ranks, RolloutRunner& runner, std::vector<OpenRows> batches,
+                                   const RolloutPlan& plan, const RolloutConfig& config, const Tokenizer& tokenizer,
+                                   MetricSet& metrics);
 
 }  // namespace mortise

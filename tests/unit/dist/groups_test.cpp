@@ -79,6 +79,38 @@ TEST_P(Groups, AllToAllMovesPartsOfAnySize) {
   });
 }
 
+// A thread talks in the side group while this one talks in the group, each in an order of its own.
+TEST_P(Groups, TheSideGroupHasAnOrderOfItsOwn) {
+  in_group(GetParam(), [](Communicator& ranks) {
+    const auto side = ranks.side_group();
+    ASSERT_TRUE(side.ok()) << side.error().to_string();
+    EXPECT_EQ(*ranks.side_group(), *side);
+    EXPECT_EQ((*side)->rank(), ranks.rank());
+    EXPECT_EQ((*side)->size(), ranks.size());
+    constexpr int kTurns = 50;
+    std::thread talker([&ranks, &group = **side] {
+      for (int turn = 0; turn < kTurns; ++turn) {
+        const auto all = group.exchange(std::to_string(turn) + "/" + std::to_string(ranks.rank()), "completions");
+        ASSERT_TRUE(all.ok()) << all.error().to_string();
+        for (int rank = 0; rank < ranks.size(); ++rank) {
+          EXPECT_EQ((*all)[static_cast<size_t>(rank)], std::to_string(turn) + "/" + std::to_string(rank));
+        }
+      }
+      ASSERT_TRUE(group.add_to_counter("prompts", 1, "rollout").ok());
+    });
+    for (int turn = 0; turn < kTurns; ++turn) {
+      const at::Tensor sum = at::full({100}, turn + 1.0);
+      ASSERT_TRUE(ranks.all_reduce_sum(sum, "gradients").ok());
+      EXPECT_EQ(sum[99].item<double>(), (turn + 1.0) * ranks.size());
+    }
+    talker.join();
+    ASSERT_TRUE(ranks.barrier("end").ok());
+    EXPECT_EQ((*side)->add_to_counter("prompts", 0, "rollout").value(), ranks.size());
+    EXPECT_EQ(ranks.add_to_counter("prompts", 0, "rollout").value(), 0) << "its counters are its own";
+    ASSERT_TRUE(ranks.barrier("end").ok());
+  });
+}
+
 // Neighbours have collectives of their own, for every size of a part, next to those of the whole group.
 TEST_P(Groups, NeighboursAreGroupsOfTheirOwn) {
   in_group(GetParam(), [](Communicator& ranks) {

@@ -6,9 +6,11 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <chrono>
 #include <memory>
 #include <string>
+#include <thread>
 
 #include "dist/gloo/c10d_store.h"
 
@@ -51,11 +53,16 @@ class RankWatches : public testing::Test {
     options.store_rank = -1;
     options.processes = {this_process(2), peer.process()};
     options.beat = std::chrono::hours(1);  // it looks into the store only when it has a reason
-    options.end_process = [](const Error& error) { ADD_FAILURE() << error.to_string(); };
+    options.end_process = [fails = fails](const Error& error) {
+      if (fails) ADD_FAILURE() << error.to_string();
+    };
+    options.limits.wait_s = wait_s;
     watch = std::make_unique<RankWatch>(std::make_unique<C10dStore>(store->handle()), options);
-    watch->fail({});  // returns when it has talked to the store
+    if (fails) watch->fail({});  // returns when it has talked to the store
   }
 
+  bool fails = true;
+  double wait_s = 1800;
   Peer peer;
   std::unique_ptr<C10dStore> store = memory_store();
   std::unique_ptr<RankWatch> watch;
@@ -78,6 +85,40 @@ TEST_F(RankWatches, NameARankThatEndedWithoutAnErrorAsKilled) {
   peer.end();
   const Error error = watch->explain_failure("gradients", "a connection has closed");
   EXPECT_NE(error.what.find(" was killed or crashed in 'start'"), std::string::npos) << error.what;
+}
+
+// One thread waits for a rank that never comes, while another one waits again and again for a moment.
+class RankWatchesOfTwoThreads : public RankWatches {
+ protected:
+  RankWatchesOfTwoThreads() {
+    fails = false;
+    wait_s = 0.5;
+  }
+};
+
+TEST_F(RankWatchesOfTwoThreads, NameTheRankThatOneOfThemWaitsFor) {
+  watch->enter("updates", 3);
+  const std::shared_ptr<Completion> never = watch->new_completion();
+  std::atomic<bool> has_ended = false;
+  Result<> end;
+  std::thread sampler([&] {
+    end = watch->wait(never, "completions");
+    has_ended = true;
+  });
+  const auto give_up = std::chrono::steady_clock::now() + std::chrono::minutes(3);
+  while (!has_ended && std::chrono::steady_clock::now() < give_up) {
+    const std::shared_ptr<Completion> done = watch->new_completion();
+    done->finish();
+    static_cast<void>(watch->wait(done, "gradients"));
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
+  EXPECT_TRUE(has_ended);
+  never->finish();
+  sampler.join();
+  ASSERT_FALSE(end.ok());
+  EXPECT_EQ(end.error().kind, ErrorKind::kRankFailure);
+  EXPECT_NE(end.error().what.find("is still in 'start'"), std::string::npos) << end.error().what;
+  EXPECT_NE(end.error().what.find("was in 'completions'"), std::string::npos) << end.error().what;
 }
 
 }  // namespace

@@ -117,5 +117,29 @@ TEST_F(RowSegmentsTest, APieceWithoutLogProbsLeavesTheRowWithoutThem) {
   EXPECT_THAT(samples_[0].rows[0].log_prob, IsEmpty());
 }
 
+// The prompts of all batches are dealt out one after another, so that small batches do not all go to the first part.
+TEST_F(RowSegmentsTest, EachPartAsksForItsPromptsOnly) {
+  prompts_[1].prompts.resize(2);
+  prompts_[1].prompts[1].token_ids = {7, 1};
+  samples_[1] = unsampled_rows(prompts_[1], plan_);
+  is_done_[1].assign(4, 0);
+  std::vector<int64_t> first_ids;
+  for (const int64_t part : {0, 1}) {
+    std::vector<OpenRows> batches{open(0, 0, 2), open(1, 0, 2)};
+    batches[1].first_prompt = 1;
+    for (OpenRows& batch : batches) {
+      batch.part = part;
+      batch.num_parts = 2;
+    }
+    RowSegments all(batches, plan_, tokenizer_);
+    EXPECT_EQ(all.num_rows(), part == 0 ? 4 : 2);
+    for (const RolloutRequest& request : all.requests()) {
+      EXPECT_EQ(request.num_samples, 2);
+      first_ids.push_back(request.prompt_ids[0]);
+    }
+  }
+  EXPECT_THAT(first_ids, ElementsAre(4, 7, 5));
+}
+
 }  // namespace
 }  // namespace mortise

@@ -1,0 +1,42 @@
+// RoundRanks: the ranks of the run, as those that sample and score together.
+//
+// With trainer.mode "one_step_off" and "async" a thread of each rank samples while the policy learns. Its messages go
+// through a group of their own, because those of learning have another order. A round that fails on one rank must then
+// fail on all: every rank still finishes, logs and saves the step that learns. So each message says whether its sender
+// has failed, and each round ends with one more message.
+// Thread rule: one thread at a time.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "dist/communicator.h"
+
+namespace mortise {
+
+class RoundRanks {
+ public:
+  // Borrows it. Ranks that sample in turn with updates use it as it is.
+  explicit RoundRanks(Communicator& ranks) : ranks_(&ranks) {}
+
+  // From now on there are rounds next to updates. A collective.
+  Result<> use_side_group();
+
+  // Every rank's bytes, in rank order, on every rank. Or the Error of a rank whose round has failed.
+  Result<std::vector<std::string>> exchange(const std::string& bytes, std::string_view stage);
+  // What all ranks make of the end of a round: the Error of the first rank that failed. Every rank calls it.
+  Result<> finish_round(const Result<>& own);
+
+  // For all but exchanges.
+  [[nodiscard]] Communicator& group() const { return *ranks_; }
+  [[nodiscard]] int rank() const { return ranks_->rank(); }
+  [[nodiscard]] int size() const { return ranks_->size(); }
+
+ private:
+  Communicator* ranks_;
+  bool has_rounds_ = false;
+  bool has_heard_ = false;  // that a rank has failed in this round: nobody waits for more messages
+};
+
+}  // namespace mortise
