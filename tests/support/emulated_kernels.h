@@ -14,8 +14,8 @@ class EmulatedKernels {
   ~EmulatedKernels() { set_cpu_kernels(nullptr); }
 
  private:
-  DeviceKernels kernels_ = {mortise_cuda_rms_norm,   mortise_cuda_head_norm, mortise_cuda_silu,
-                            mortise_cuda_rope_write, mortise_cuda_attention, mortise_cuda_sample};
+  DeviceKernels kernels_ = {mortise_cuda_rms_norm,  mortise_cuda_head_norm, mortise_cuda_silu, mortise_cuda_rope_write,
+                            mortise_cuda_attention, mortise_cuda_sample,    mortise_cuda_top};
 };
 
 }  // namespace mortise::test

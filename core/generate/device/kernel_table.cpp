@@ -47,7 +47,8 @@ std::optional<DeviceKernels> load_module() {
                        find_function(module, "mortise_cuda_silu", out.silu) &&
                        find_function(module, "mortise_cuda_rope_write", out.rope_write) &&
                        find_function(module, "mortise_cuda_attention", out.attention) &&
-                       find_function(module, "mortise_cuda_sample", out.sample);
+                       find_function(module, "mortise_cuda_sample", out.sample) &&
+                       find_function(module, "mortise_cuda_top", out.top);
   return has_all ? std::optional(out) : std::nullopt;
 }
 

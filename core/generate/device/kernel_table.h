@@ -18,6 +18,7 @@ struct DeviceKernels {
   decltype(&mortise_cuda_rope_write) rope_write = nullptr;
   decltype(&mortise_cuda_attention) attention = nullptr;
   decltype(&mortise_cuda_sample) sample = nullptr;
+  decltype(&mortise_cuda_top) top = nullptr;
 };
 
 // The kernels for tensors on `device`. Null if there are none: libtorch's operators compute then. For a GPU the first call

@@ -40,8 +40,7 @@ class DeviceRunner final : public StepRunner {
       int64_t longest = 0;
       for (const std::unique_ptr<RunningSample>& sample : samples) longest = std::max(longest, length_of(*sample));
       cache_->prepare(static_cast<int64_t>(samples.size()), longest + 1);
-      if (runs_ahead(samples)) return next_tokens_ahead(samples, out);
-      cancel_ahead();
+      if (runs_ahead()) return next_tokens_ahead(samples, out);
       std::vector<at::Tensor> hidden;
       if (!slots_.empty()) hidden.push_back(decode(last_ids()));
       const at::Tensor entered = TRY(enter_new(samples));
@@ -66,8 +65,11 @@ class DeviceRunner final : public StepRunner {
  private:
   struct Slot {
     RunningSample* sample = nullptr;
-    int64_t length = 0;     // tokens with keys and values
+    int64_t length = 0;  // tokens with keys and values
+    std::shared_ptr<const DeviceHistory> history = {};
     bool is_ahead = false;  // ahead_ has its next token
+
+    [[nodiscard]] DrawRow draw() const { return {sample, history.get()}; }
   };
   // A step that was started before the host had the tokens that it continues.
   struct Ahead {
@@ -107,19 +109,11 @@ class DeviceRunner final : public StepRunner {
     }
   }
 
-  // Whether a step can be started before the host has the tokens of the one before it: the device draws all tokens.
-  [[nodiscard]] bool runs_ahead(std::span<const std::unique_ptr<RunningSample>> samples) const {
-    return kernels_ != nullptr && !records_ &&
-           std::ranges::all_of(samples, [&](const auto& sample) { return sampler_.draws_on_device(*sample); });
-  }
+  // Whether a step can be started before the host has the tokens of the one before it.
+  [[nodiscard]] bool runs_ahead() const { return kernels_ != nullptr && !records_; }
   void forget_ahead() {
     ahead_.reset();
     for (Slot& slot : slots_) slot.is_ahead = false;
-  }
-  // Undoes the step ahead: the slots are as before it, and the next call computes it again.
-  void cancel_ahead() {
-    for (Slot& slot : slots_) slot.length -= slot.is_ahead ? 1 : 0;
-    forget_ahead();
   }
 
   // The device never waits for the host: the next step is started before the tokens of this one are read.
@@ -128,24 +122,42 @@ class DeviceRunner final : public StepRunner {
     if (ahead_) {
       now = std::move(*ahead_);
     } else if (!slots_.empty()) {
-      for (const Slot& slot : slots_) now.rows.push_back(slot.sample);
-      now.draws = sampler_.start(decode(last_ids()), now.rows, /*num_later=*/0);
+      now = started(decode(last_ids()), slots_, /*num_later=*/0);
     }
     forget_ahead();
     const size_t num_old = slots_.size();
     const at::Tensor entered = TRY(enter_new(samples));
     Ahead fresh;
-    for (size_t i = num_old; i < slots_.size(); ++i) fresh.rows.push_back(slots_[i].sample);
-    if (entered.defined()) fresh.draws = sampler_.start(entered, fresh.rows, /*num_later=*/0);
+    if (entered.defined()) fresh = started(entered, std::span(slots_).subspan(num_old), /*num_later=*/0);
     if (std::ranges::any_of(slots_, [](const Slot& slot) { return wants_more(*slot.sample); }))
       start_ahead(now, fresh, num_old);
-    std::map<const RunningSample*, SampledToken> tokens;
+    std::map<const RunningSample*, DrawnToken> tokens;
     for (Ahead* const part : {&now, &fresh}) {
-      const std::vector<SampledToken> drawn = DeviceSampler::finish(part->draws);
-      for (size_t i = 0; i < drawn.size(); ++i) tokens[part->rows[i]] = drawn[i];
+      std::vector<DrawnToken> drawn = DeviceSampler::finish(part->draws);
+      for (size_t i = 0; i < drawn.size(); ++i) tokens[part->rows[i]] = std::move(drawn[i]);
     }
-    for (size_t i = 0; i < samples.size(); ++i) out[i] = tokens.at(samples[i].get());
+    give(tokens, samples, out);
     return {};
+  }
+  // The draws of these slots, started.
+  [[nodiscard]] Ahead started(const at::Tensor& hidden_NH, std::span<const Slot> slots, int64_t num_later) const {
+    Ahead out;
+    std::vector<DrawRow> draws;
+    for (const Slot& slot : slots) {
+      out.rows.push_back(slot.sample);
+      draws.push_back(slot.draw());
+    }
+    out.draws = sampler_.start(hidden_NH, draws, num_later);
+    return out;
+  }
+  static void give(const std::map<const RunningSample*, DrawnToken>& tokens,
+                   std::span<const std::unique_ptr<RunningSample>> samples, std::span<SampledToken> out) {
+    for (size_t i = 0; i < samples.size(); ++i) {
+      const DrawnToken& drawn = tokens.at(samples[i].get());
+      out[i] = drawn.token;
+      std::vector<TokenLogProb>& top = samples[i]->sequence.top;
+      top.insert(top.end(), drawn.top.begin(), drawn.top.end());
+    }
   }
   // Whether a sample may have another token after the one that is drawn now.
   static bool wants_more(const RunningSample& sample) {
@@ -157,20 +169,17 @@ class DeviceRunner final : public StepRunner {
     std::map<const RunningSample*, int64_t> places;
     for (size_t i = 0; i < now.rows.size(); ++i) places[now.rows[i]] = static_cast<int64_t>(i);
     std::vector<int64_t> order;
-    Ahead next;
     for (size_t i = 0; i < slots_.size(); ++i) {
       const auto behind = static_cast<int64_t>(now.rows.size() + i - num_old);
       order.push_back(i < num_old ? places.at(slots_[i].sample) : behind);
-      next.rows.push_back(slots_[i].sample);
     }
     std::vector<at::Tensor> ids;
     for (const Ahead* const part : {&now, &fresh})
       if (!part->rows.empty()) ids.push_back(part->draws.ids());
     const at::Tensor all = at::cat(ids, 0);
     const at::Tensor own = all.index_select(0, sent_to(all.device(), at::tensor(order, at::kLong)));
-    next.draws = sampler_.start(decode(own), next.rows, /*num_later=*/1);
+    ahead_ = started(decode(own), slots_, /*num_later=*/1);
     for (Slot& slot : slots_) slot.is_ahead = true;
-    ahead_ = std::move(next);
   }
 
   // The last token of every slot, where the model lies.
@@ -270,7 +279,11 @@ class DeviceRunner final : public StepRunner {
     const NewSlots out{static_cast<int64_t>(slots_.size()), static_cast<int64_t>(row.samples.size()), row.length};
     const GenerateGroup& group = *row.samples.front()->group;
     cache_->add_slots(out.count, out.length, group.num_prompt_ids() + group.request.sampling.max_new_tokens);
-    for (RunningSample* const sample : row.samples) slots_.push_back({sample, row.length});
+    for (RunningSample* const sample : row.samples) {
+      slots_.push_back({sample, row.length});
+      if (kernels_ != nullptr)
+        slots_.back().history = device_history(*sample, model_.config().vocab_size, model_.device().device);
+    }
     return out;
   }
 
@@ -329,14 +342,12 @@ class DeviceRunner final : public StepRunner {
   // `hidden` is in the order of the slots.
   void sample_rows(const at::Tensor& hidden, std::span<const std::unique_ptr<RunningSample>> samples,
                    std::span<SampledToken> out) const {
-    std::map<const RunningSample*, size_t> places;
-    for (size_t i = 0; i < samples.size(); ++i) places[samples[i].get()] = i;
-    std::vector<DeviceDraw> rows;
-    for (const Slot& slot : slots_) {
-      const size_t place = places.at(slot.sample);
-      rows.push_back({slot.sample, &out[place]});
-    }
-    sampler_.run(hidden, rows);
+    std::vector<DrawRow> rows;
+    for (const Slot& slot : slots_) rows.push_back(slot.draw());
+    std::vector<DrawnToken> drawn = sampler_.run(hidden, rows);
+    std::map<const RunningSample*, DrawnToken> tokens;
+    for (size_t i = 0; i < rows.size(); ++i) tokens[rows[i].sample] = std::move(drawn[i]);
+    give(tokens, samples, out);
   }
 
   const Model& model_;

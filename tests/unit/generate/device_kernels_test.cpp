@@ -1,5 +1,5 @@
 // Sampling by the kernels of core/cuda, which the emulator runs on CPU tensors: the tokens of the native engine, under any
-// schedule, with prompts that share pages, and next to rows that only the host can draw.
+// schedule, with prompts that share pages, penalties and barred tokens.
 #include <algorithm>
 
 #include "support/emulated_kernels.h"
@@ -133,6 +133,52 @@ TEST_F(DeviceKernelsTest, FilteredLogProbsAndTopLogProbsAreThoseOfTheNativeEngin
     const auto& expected = want.at({6, sample}).top;
     ASSERT_EQ(top.size(), expected.size());
     for (size_t i = 0; i < top.size(); ++i) EXPECT_EQ(top[i].id, expected[i].id);
+  }
+}
+
+// Penalties and barred tokens look at tokens that the host has not read yet. Few slots: the history of a sample that has left
+// must not stay.
+TEST_F(DeviceKernelsTest, PenaltiesAndBarredTokensAreThoseOfTheNativeEngine) {
+  Model model = tiny_model();
+  auto requests = [] {
+    std::vector<GenerateRequest> out;
+    for (int64_t i = 1; i <= 9; ++i) {
+      SamplingParams params;
+      params.max_new_tokens = 10 + i;
+      params.temperature = i % 4 == 0 ? 0.0 : 0.7;
+      if (i % 3 == 1) params.repetition_penalty = 1.5;
+      if (i % 3 == 2) params.presence_penalty = 0.8, params.frequency_penalty = -0.9;
+      if (i % 2 == 0) params.stop_ids = {3, 7, 11, 19, 23, 42, 55, 81, 120, 177, 204, 256};
+      if (i == 4 || i == 8) params.ignore_eos = true;
+      if (i == 6) params.min_new_tokens = 9;
+      if (i >= 7) params.typical_p = 0.8;
+      out.push_back(make_request(i, {i, 20, 30}, 2, params));
+      out.back().num_top_log_probs = i % 3;
+    }
+    return out;
+  }();
+  const Sequences free = run_all(*make_engine(model), requests);
+  for (GenerateRequest& request : requests) {  // what they would say may not come
+    const std::vector<int64_t>& ids = free.at({request.request_id, 0}).ids;
+    if (request.request_id % 2 == 1 && ids.size() >= 6)
+      request.sampling.bad_words = {{ids[0]}, {30, ids[1]}, {ids[2], ids[3]}, {ids[3], ids[4], ids[5]}, {1, 2, 3, 4}};
+  }
+  const Sequences want = run_all(*make_engine(model), requests);
+  EXPECT_NE(want.at({5, 0}).ids, free.at({5, 0}).ids);
+  move_to_device(model);
+  EngineOptions options;
+  for (const int64_t max_num_seqs : {3, 256}) {
+    options.max_num_seqs = max_num_seqs;
+    const Sequences got = run_all(*make_engine(model, options), requests);
+    expect_same(got, want, 5e-5F, "edits");
+    for (const auto& [key, sequence] : want) {
+      const std::vector<TokenLogProb>& top = got.at(key).top;
+      ASSERT_EQ(top.size(), sequence.top.size());
+      for (size_t i = 0; i < top.size(); ++i) {
+        EXPECT_EQ(top[i].id, sequence.top[i].id) << key.first;
+        EXPECT_NEAR(top[i].log_prob, sequence.top[i].log_prob, 5e-5F);
+      }
+    }
   }
 }
 
