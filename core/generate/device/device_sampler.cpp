@@ -48,9 +48,9 @@ struct DeviceSampler::Part {
   at::Tensor drawn, top;
 };
 
-double DeviceSampler::uniform_of(const RunningSample& sample, int64_t num_later) const {
-  RngKey key = key_of(sample, purpose_);
-  key.token += static_cast<uint32_t>(num_later);
+double DeviceSampler::uniform_of(const DrawRow& row) const {
+  RngKey key = key_of(*row.sample, purpose_);
+  key.token += static_cast<uint32_t>(row.num_later);
   return unit_double(random_u64(key));
 }
 
@@ -65,14 +65,15 @@ void DeviceSampler::draw_on_host(const at::Tensor& logits_NV, std::span<const Dr
       const GenerateRequest& request = sample.group->request;
       const std::span<const float> row(data + r * vocab, static_cast<size_t>(vocab));
       DrawnToken& own = out[static_cast<size_t>(r)];
-      own.token = sample_plain(row, {&request.sampling, sample.history.edits(), uniform_of(sample)});
+      own.token =
+          sample_plain(row, {&request.sampling, sample.history.edits(), uniform_of(rows[static_cast<size_t>(r)])});
       append_top_log_probs_plain(row, request.sampling, request.num_top_log_probs, own.top);
     }
   });
 }
 
 DeviceSampler::Part DeviceSampler::start_draws(const at::Tensor& logits_NV, std::span<const DrawRow> rows,
-                                               int64_t num_later, int32_t most_top) const {
+                                               int32_t most_top) const {
   const at::Tensor logits = logits_NV.contiguous();
   const c10::Device device = logits.device();
   const int64_t num_rows = logits.size(0), vocab = logits.size(1);
@@ -82,10 +83,10 @@ DeviceSampler::Part DeviceSampler::start_draws(const at::Tensor& logits_NV, std:
   std::vector<int32_t> counts;
   for (size_t i = 0; i < rows.size(); ++i) {
     const GenerateRequest& request = rows[i].sample->group->request;
-    draws[i] = draw_of(request.sampling, uniform_of(*rows[i].sample, num_later));
+    draws[i] = draw_of(request.sampling, uniform_of(rows[i]));
     counts.push_back(static_cast<int32_t>(request.num_top_log_probs));
     if (!has_edits) continue;
-    const int64_t position = static_cast<int64_t>(rows[i].sample->sequence.ids.size()) + num_later;
+    const int64_t position = static_cast<int64_t>(rows[i].sample->sequence.ids.size()) + rows[i].num_later;
     edits[i] = rows[i].history == nullptr ? MortiseCudaEdits{} : rows[i].history->edits(request.sampling, position);
   }
   const at::Tensor placed = sent_to(device, host_draws);
@@ -114,7 +115,7 @@ DeviceSampler::Part DeviceSampler::start_draws(const at::Tensor& logits_NV, std:
   return out;
 }
 
-StartedDraws DeviceSampler::start(const at::Tensor& hidden_NH, std::span<const DrawRow> rows, int64_t num_later) const {
+StartedDraws DeviceSampler::start(const at::Tensor& hidden_NH, std::span<const DrawRow> rows) const {
   StartedDraws out;
   for (const DrawRow& row : rows)
     out.num_top.push_back(
@@ -126,9 +127,8 @@ StartedDraws DeviceSampler::start(const at::Tensor& hidden_NH, std::span<const D
   std::vector<at::Tensor> drawn, top;
   for (int64_t begin = 0; begin < hidden_NH.size(0); begin += block) {
     const int64_t count = std::min(block, hidden_NH.size(0) - begin);
-    const Part part =
-        start_draws(head_logits(hidden_NH.narrow(0, begin, count), model_.head()),
-                    rows.subspan(static_cast<size_t>(begin), static_cast<size_t>(count)), num_later, most_top);
+    const Part part = start_draws(head_logits(hidden_NH.narrow(0, begin, count), model_.head()),
+                                  rows.subspan(static_cast<size_t>(begin), static_cast<size_t>(count)), most_top);
     drawn.push_back(part.drawn);
     if (most_top > 0) top.push_back(part.top);
   }
@@ -160,7 +160,7 @@ std::vector<DrawnToken> DeviceSampler::finish(StartedDraws& draws) {
 
 std::vector<DrawnToken> DeviceSampler::run(const at::Tensor& hidden_NH, std::span<const DrawRow> rows) const {
   if (kernels_ != nullptr) {
-    StartedDraws draws = start(hidden_NH, rows, /*num_later=*/0);
+    StartedDraws draws = start(hidden_NH, rows);
     return finish(draws);
   }
   std::vector<DrawnToken> out(rows.size());

@@ -24,6 +24,7 @@ namespace mortise {
 struct DrawRow {
   RunningSample* sample = nullptr;
   const DeviceHistory* history = nullptr;  // null: no edits
+  int64_t num_later = 0;                   // tokens of the sample that are drawn already, but not yet in its sequence
 };
 
 struct DrawnToken {
@@ -51,18 +52,16 @@ class DeviceSampler {
   // The tokens that rows[i] draws from row i of `hidden_NH`.
   [[nodiscard]] std::vector<DrawnToken> run(const at::Tensor& hidden_NH, std::span<const DrawRow> rows) const;
 
-  // Needs kernels. Starts the draws, and does not wait for them. `num_later`: how many tokens of each sample are drawn
-  // already, but not yet in its sequence.
-  [[nodiscard]] StartedDraws start(const at::Tensor& hidden_NH, std::span<const DrawRow> rows, int64_t num_later) const;
+  // Needs kernels. Starts the draws, and does not wait for them.
+  [[nodiscard]] StartedDraws start(const at::Tensor& hidden_NH, std::span<const DrawRow> rows) const;
   // Waits for the tokens.
   static std::vector<DrawnToken> finish(StartedDraws& draws);
 
  private:
   struct Part;  // what the device has drawn for a block of rows
   void draw_on_host(const at::Tensor& logits_NV, std::span<const DrawRow> rows, std::span<DrawnToken> out) const;
-  [[nodiscard]] Part start_draws(const at::Tensor& logits_NV, std::span<const DrawRow> rows, int64_t num_later,
-                                 int32_t most_top) const;
-  [[nodiscard]] double uniform_of(const RunningSample& sample, int64_t num_later = 0) const;
+  [[nodiscard]] Part start_draws(const at::Tensor& logits_NV, std::span<const DrawRow> rows, int32_t most_top) const;
+  [[nodiscard]] double uniform_of(const DrawRow& row) const;
 
   const Model& model_;
   RandomPurpose purpose_;

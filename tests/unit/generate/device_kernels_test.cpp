@@ -64,7 +64,13 @@ TEST_F(DeviceKernelsTest, SamplesOfAGroupShareThePagesOfTheirPrompt) {
   expect_same(run_all(*make_engine(model), requests), want, 5e-5F, "shared prompts");
 }
 
-TEST_F(DeviceKernelsTest, LongPromptsEnterInPieces) { expect_long_prompts_enter_in_pieces("device_kernels"); }
+TEST_F(DeviceKernelsTest, LongPromptsEnterInPieces) {
+  expect_long_prompts_enter_in_pieces<test::KernelNorms>("device_kernels");
+}
+
+TEST_F(DeviceKernelsTest, RunningSamplesDoNotWaitForNewPrompts) {
+  expect_running_samples_do_not_wait<test::KernelNorms>();
+}
 
 // No row needs the host, so each step starts before its tokens are read. Samples end by an id that the host finds, at
 // their length, or because they are aborted; others take their slots, and the whole work begins again.
