@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "generate/device/kernel_table.h"
+#include "support/recorded_graphs.h"
 
 namespace mortise::test {
 
@@ -33,8 +34,10 @@ class EmulatedKernels {
   ~EmulatedKernels() { set_cpu_kernels(nullptr); }
 
  private:
-  DeviceKernels kernels_ = {KernelNorms::rms_norm,  mortise_cuda_head_norm, mortise_cuda_silu, mortise_cuda_rope_write,
-                            mortise_cuda_attention, mortise_cuda_sample,    mortise_cuda_top};
+  DeviceKernels kernels_ = {Capturable<&KernelNorms::rms_norm>::start,  Capturable<&mortise_cuda_head_norm>::start,
+                            Capturable<&mortise_cuda_silu>::start,      Capturable<&mortise_cuda_rope_write>::start,
+                            Capturable<&mortise_cuda_attention>::start, Capturable<&mortise_cuda_sample>::start,
+                            Capturable<&mortise_cuda_top>::start};
 };
 
 }  // namespace mortise::test

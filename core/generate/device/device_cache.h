@@ -31,6 +31,7 @@ struct DevicePass {
   int64_t longest = 0;  // most tokens that one of them has before the pass
   std::vector<DevicePiece> pieces;
   at::Tensor positions_N;  // by row, on the model's device
+  at::Tensor table_NP;     // by kernels: the pages of each row, if the caller has them there
 
   [[nodiscard]] int64_t num_decoding() const { return static_cast<int64_t>(slots.size()); }
 };
@@ -49,9 +50,19 @@ class DeviceCache {
   virtual void read_by(const DevicePass& pass, ForwardOptions& options) = 0;
 };
 
+inline constexpr int32_t kPaddingPage = 0;  // no sample has this page
+
+class PagedDeviceCache : public DeviceCache {
+ public:
+  // The pages of each row of a pass, on the model's device.
+  virtual at::Tensor rows_of_table(const DevicePass& pass) = 0;
+  // Another number after memory has moved that a pass reads or writes, except the tensors of the pass itself.
+  [[nodiscard]] virtual uint64_t layout() const = 0;
+};
+
 std::unique_ptr<DeviceCache> make_slot_cache(const Model& model);
 // Precondition: serves_kernels(model).
-std::unique_ptr<DeviceCache> make_paged_cache(const Model& model, const DeviceKernels& kernels);
+std::unique_ptr<PagedDeviceCache> make_paged_cache(const Model& model, const DeviceKernels& kernels);
 // Whether the kernels compute what a step of this model needs: float32, and heads of at most 256 numbers.
 [[nodiscard]] bool serves_kernels(const Model& model);
 

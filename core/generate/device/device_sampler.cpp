@@ -37,16 +37,12 @@ at::Tensor device_array(int64_t count, const at::TensorOptions& place) {
 
 // A copy on the host, when the event that comes later has happened.
 at::Tensor to_host(const at::Tensor& bytes) {
-  if (bytes.is_cpu()) return bytes;
+  if (bytes.is_cpu()) return bytes.clone();  // a later pass may write there before the tokens are read
   at::Tensor host = at::empty(bytes.sizes(), at::TensorOptions().dtype(at::kByte).pinned_memory(true));
   return host.copy_(bytes, /*non_blocking=*/true);
 }
 
 }  // namespace
-
-struct DeviceSampler::Part {
-  at::Tensor drawn, top;
-};
 
 double DeviceSampler::uniform_of(const DrawRow& row) const {
   RngKey key = key_of(*row.sample, purpose_);
@@ -72,87 +68,97 @@ void DeviceSampler::draw_on_host(const at::Tensor& logits_NV, std::span<const Dr
   });
 }
 
-DeviceSampler::Part DeviceSampler::start_draws(const at::Tensor& logits_NV, std::span<const DrawRow> rows,
-                                               int32_t most_top) const {
-  const at::Tensor logits = logits_NV.contiguous();
-  const c10::Device device = logits.device();
-  const int64_t num_rows = logits.size(0), vocab = logits.size(1);
+DrawInputs DrawInputs::on(const c10::Device& device) const {
+  return {sent_to(device, draws), edits.defined() ? sent_to(device, edits) : edits, num_top, most_top};
+}
+
+DrawInputs DeviceSampler::inputs(std::span<const DrawRow> rows) const {
+  DrawInputs out;
   const bool has_edits = std::ranges::any_of(rows, [](const DrawRow& row) { return row.history != nullptr; });
-  const auto [host_draws, draws] = host_array<MortiseCudaDraw>(num_rows);
-  const auto [host_edits, edits] = host_array<MortiseCudaEdits>(has_edits ? num_rows : 0);
-  std::vector<int32_t> counts;
+  const auto num_rows = static_cast<int64_t>(rows.size());
+  const auto [draw_bytes, draws] = host_array<MortiseCudaDraw>(num_rows);
+  const auto [edit_bytes, edits] = host_array<MortiseCudaEdits>(has_edits ? num_rows : 0);
   for (size_t i = 0; i < rows.size(); ++i) {
     const GenerateRequest& request = rows[i].sample->group->request;
     draws[i] = draw_of(request.sampling, uniform_of(rows[i]));
-    counts.push_back(static_cast<int32_t>(request.num_top_log_probs));
+    out.num_top.push_back(static_cast<int32_t>(std::min(request.num_top_log_probs, model_.config().vocab_size)));
+    out.most_top = std::max(out.most_top, out.num_top.back());
     if (!has_edits) continue;
     const int64_t position = static_cast<int64_t>(rows[i].sample->sequence.ids.size()) + rows[i].num_later;
     edits[i] = rows[i].history == nullptr ? MortiseCudaEdits{} : rows[i].history->edits(request.sampling, position);
   }
-  const at::Tensor placed = sent_to(device, host_draws);
-  const auto* const placed_draws = static_cast<const MortiseCudaDraw*>(placed.const_data_ptr());
-  at::Tensor placed_edits, edited_logits, totals;
+  out.draws = draw_bytes;
+  if (has_edits) out.edits = edit_bytes;
+  return out;
+}
+
+// Draws for some rows, from row `begin` on.
+DrawnRows DeviceSampler::draw_block(const at::Tensor& logits_NV, const DrawInputs& placed, int64_t begin) const {
+  const at::Tensor logits = logits_NV.contiguous();
+  const int64_t num_rows = logits.size(0), vocab = logits.size(1);
+  void* const stream = stream_of(logits.device());
+  const auto* const draws = static_cast<const MortiseCudaDraw*>(placed.draws.const_data_ptr()) + begin;
+  at::Tensor edited_logits, totals;
   MortiseCudaEdited edited{};
-  if (has_edits) {
-    placed_edits = sent_to(device, host_edits);
+  if (placed.edits.defined()) {
     edited_logits = at::empty({num_rows, vocab}, logits.options());
     totals = device_array<MortiseCudaTotal>(num_rows, logits.options());
-    edited = {static_cast<const MortiseCudaEdits*>(placed_edits.const_data_ptr()),
+    edited = {static_cast<const MortiseCudaEdits*>(placed.edits.const_data_ptr()) + begin,
               edited_logits.mutable_data_ptr<float>(), static_cast<MortiseCudaTotal*>(totals.mutable_data_ptr())};
   }
-  Part out{device_array<MortiseCudaDrawn>(num_rows, logits.options()), {}};
-  check_started(
-      kernels_->sample(logits.const_data_ptr<float>(), num_rows, vocab, static_cast<int32_t>(vocab), placed_draws,
-                       edited, static_cast<MortiseCudaDrawn*>(out.drawn.mutable_data_ptr()), nullptr),
-      "sample");
-  if (most_top == 0) return out;
-  const at::Tensor placed_counts = sent_to(device, at::tensor(counts, at::kInt));
-  out.top = device_array<MortiseCudaTop>(num_rows * most_top, logits.options());
-  check_started(kernels_->top(logits.const_data_ptr<float>(), num_rows, vocab, static_cast<int32_t>(vocab),
-                              placed_draws, placed_counts.const_data_ptr<int32_t>(), most_top,
-                              static_cast<MortiseCudaTop*>(out.top.mutable_data_ptr()), nullptr),
+  DrawnRows out{device_array<MortiseCudaDrawn>(num_rows, logits.options()), {}};
+  check_started(kernels_->sample(logits.const_data_ptr<float>(), num_rows, vocab, static_cast<int32_t>(vocab), draws,
+                                 edited, static_cast<MortiseCudaDrawn*>(out.drawn.mutable_data_ptr()), stream),
+                "sample");
+  if (placed.most_top == 0) return out;
+  const std::vector<int32_t> own(placed.num_top.begin() + begin, placed.num_top.begin() + begin + num_rows);
+  const at::Tensor counts = sent_to(logits.device(), at::tensor(own, at::kInt));
+  out.top = at::empty({num_rows, placed.most_top * static_cast<int64_t>(sizeof(MortiseCudaTop))}, out.drawn.options());
+  check_started(kernels_->top(logits.const_data_ptr<float>(), num_rows, vocab, static_cast<int32_t>(vocab), draws,
+                              counts.const_data_ptr<int32_t>(), placed.most_top,
+                              static_cast<MortiseCudaTop*>(out.top.mutable_data_ptr()), stream),
                 "top");
   return out;
 }
 
-StartedDraws DeviceSampler::start(const at::Tensor& hidden_NH, std::span<const DrawRow> rows) const {
-  StartedDraws out;
-  for (const DrawRow& row : rows)
-    out.num_top.push_back(
-        static_cast<int32_t>(std::min(row.sample->group->request.num_top_log_probs, model_.config().vocab_size)));
-  const int32_t most_top = *std::ranges::max_element(out.num_top);
-  const bool has_edits = std::ranges::any_of(rows, [](const DrawRow& row) { return row.history != nullptr; });
-  const int64_t row_bytes = model_.config().vocab_size * (has_edits ? 8 : 4);
+DrawnRows DeviceSampler::draw(const at::Tensor& hidden_NH, const DrawInputs& placed) const {
+  const int64_t row_bytes = model_.config().vocab_size * (placed.edits.defined() ? 8 : 4);
   const int64_t block = std::max<int64_t>(1, kDeviceLogitBytes / row_bytes);
   std::vector<at::Tensor> drawn, top;
   for (int64_t begin = 0; begin < hidden_NH.size(0); begin += block) {
     const int64_t count = std::min(block, hidden_NH.size(0) - begin);
-    const Part part = start_draws(head_logits(hidden_NH.narrow(0, begin, count), model_.head()),
-                                  rows.subspan(static_cast<size_t>(begin), static_cast<size_t>(count)), most_top);
+    const DrawnRows part = draw_block(head_logits(hidden_NH.narrow(0, begin, count), model_.head()), placed, begin);
     drawn.push_back(part.drawn);
-    if (most_top > 0) top.push_back(part.top);
+    if (part.top.defined()) top.push_back(part.top);
   }
-  out.drawn = at::cat(drawn, 0);
-  out.host = to_host(out.drawn);
-  if (most_top > 0) out.top = to_host(at::cat(top, 0));
-  if (out.drawn.is_cpu()) return out;
-  const c10::Device device = out.drawn.device();
+  return {at::cat(drawn, 0), top.empty() ? at::Tensor() : at::cat(top, 0)};
+}
+
+StartedDraws DeviceSampler::fetch(const DrawnRows& rows, const DrawInputs& inputs) {
+  StartedDraws out{rows, {to_host(rows.drawn), {}}, inputs.num_top};
+  if (rows.top.defined()) out.host.top = to_host(rows.top);
+  if (rows.drawn.is_cpu()) return out;
+  const c10::Device device = rows.drawn.device();
   out.copied.emplace(device.type());
   out.copied->record(c10::impl::VirtualGuardImpl(device.type()).getStream(device));
   return out;
 }
 
+StartedDraws DeviceSampler::start(const at::Tensor& hidden_NH, std::span<const DrawRow> rows) const {
+  const DrawInputs told = inputs(rows);
+  return fetch(draw(hidden_NH, told.on(hidden_NH.device())), told);
+}
+
 std::vector<DrawnToken> DeviceSampler::finish(StartedDraws& draws) {
   std::vector<DrawnToken> out;
-  if (!draws.host.defined()) return out;
+  if (!draws.host.drawn.defined()) return out;
   if (draws.copied) draws.copied->synchronize();
-  const auto* const tokens = static_cast<const MortiseCudaDrawn*>(draws.host.const_data_ptr());
-  const int64_t most_top = draws.top.defined() ? draws.top.size(0) / draws.host.size(0) : 0;
-  for (int64_t i = 0; i < draws.host.size(0); ++i) {
+  const auto* const tokens = static_cast<const MortiseCudaDrawn*>(draws.host.drawn.const_data_ptr());
+  for (int64_t i = 0; i < draws.host.drawn.size(0); ++i) {
     DrawnToken& own = out.emplace_back();
     own.token = {tokens[i].id, tokens[i].log_prob, tokens[i].filtered_log_prob};
-    if (most_top == 0) continue;
-    const auto* const top = static_cast<const MortiseCudaTop*>(draws.top.const_data_ptr()) + i * most_top;
+    if (!draws.host.top.defined()) continue;
+    const auto* const top = static_cast<const MortiseCudaTop*>(draws.host.top.select(0, i).const_data_ptr());
     for (int32_t t = 0; t < draws.num_top[static_cast<size_t>(i)]; ++t) own.top.push_back({top[t].id, top[t].log_prob});
   }
   return out;

@@ -32,15 +32,30 @@ struct DrawnToken {
   std::vector<TokenLogProb> top;  // the likeliest tokens, as many as the request wants
 };
 
+// What the kernels need to know of rows. Arrays are bytes, on the host or on the device.
+struct DrawInputs {
+  at::Tensor draws;                   // MortiseCudaDraw of each row
+  at::Tensor edits;                   // MortiseCudaEdits of each row; undefined if none has any
+  std::vector<int32_t> num_top = {};  // the likeliest tokens that each row wants
+  int32_t most_top = 0;
+
+  [[nodiscard]] DrawInputs on(const c10::Device& device) const;
+};
+
+// As bytes, where the logits are.
+struct DrawnRows {
+  at::Tensor drawn;  // MortiseCudaDrawn of each row
+  at::Tensor top;    // MortiseCudaTop, [rows, most_top]; undefined if no row wants any
+};
+
 // Draws that the device has started. Their tokens come to the host while the device continues.
 struct StartedDraws {
-  at::Tensor drawn;  // MortiseCudaDrawn of each row as bytes, where the logits are
-  at::Tensor host;   // the same on the host, when `copied` has happened
-  at::Tensor top;    // on the host: MortiseCudaTop as bytes, [rows, most]; undefined if no row wants any
+  DrawnRows rows;
+  DrawnRows host = {};                // the same on the host, when `copied` has happened
   std::vector<int32_t> num_top = {};  // by row
   std::optional<c10::Event> copied = {};
 
-  [[nodiscard]] at::Tensor ids() const { return drawn.view(at::kLong).select(1, 0); }
+  [[nodiscard]] at::Tensor ids() const { return rows.drawn.view(at::kLong).select(1, 0); }
 };
 
 class DeviceSampler {
@@ -57,10 +72,15 @@ class DeviceSampler {
   // Waits for the tokens.
   static std::vector<DrawnToken> finish(StartedDraws& draws);
 
+  // The parts of start(): what the host tells, the work of the device, which takes only device memory, and the copy to the
+  // host.
+  [[nodiscard]] DrawInputs inputs(std::span<const DrawRow> rows) const;
+  [[nodiscard]] DrawnRows draw(const at::Tensor& hidden_NH, const DrawInputs& placed) const;
+  static StartedDraws fetch(const DrawnRows& rows, const DrawInputs& inputs);
+
  private:
-  struct Part;  // what the device has drawn for a block of rows
   void draw_on_host(const at::Tensor& logits_NV, std::span<const DrawRow> rows, std::span<DrawnToken> out) const;
-  [[nodiscard]] Part start_draws(const at::Tensor& logits_NV, std::span<const DrawRow> rows, int32_t most_top) const;
+  [[nodiscard]] DrawnRows draw_block(const at::Tensor& logits_NV, const DrawInputs& placed, int64_t begin) const;
   [[nodiscard]] double uniform_of(const DrawRow& row) const;
 
   const Model& model_;

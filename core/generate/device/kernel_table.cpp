@@ -1,6 +1,7 @@
 // See kernel_table.h.
 #include "generate/device/kernel_table.h"
 
+#include <c10/core/impl/VirtualGuardImpl.h>
 #include <c10/util/Exception.h>
 #include <dlfcn.h>
 #include <fmt/core.h>
@@ -67,6 +68,11 @@ void set_cpu_kernels(const DeviceKernels* kernels) { cpu_kernels = kernels; }
 at::Tensor sent_to(const c10::Device& device, const at::Tensor& host) {
   const auto there = at::TensorOptions().device(device);
   return device.is_cuda() ? host.pin_memory().to(there, /*non_blocking=*/true) : host.to(there);
+}
+
+void* stream_of(const c10::Device& device) {
+  if (device.is_cpu()) return nullptr;
+  return c10::impl::VirtualGuardImpl(device.type()).getStream(device).native_handle();
 }
 
 void check_started(int code, const char* kernel) {

@@ -1,6 +1,6 @@
 // The C functions of libmortise_cuda.so (cuda/module.h) that sampling on a device uses, found when they are first needed.
 //
-// Kernels start on the default stream of the thread's own device, which is libtorch's too unless someone chose another.
+// Kernels start on libtorch's current stream of the device of their tensors.
 // Thread rule: one thread at a time.
 #pragma once
 
@@ -30,6 +30,9 @@ void set_cpu_kernels(const DeviceKernels* kernels);
 
 // A copy of `host` on `device`. On a GPU the host does not wait for it, nor for what was started before.
 at::Tensor sent_to(const c10::Device& device, const at::Tensor& host);
+
+// libtorch's current stream of a GPU, a cudaStream_t. Null for the CPU.
+void* stream_of(const c10::Device& device);
 
 // Throws c10::Error if a kernel did not start.
 void check_started(int code, const char* kernel);

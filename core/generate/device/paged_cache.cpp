@@ -20,7 +20,7 @@ constexpr int64_t kLeastDevicePages = 64;
 
 int64_t device_pages_of(int64_t tokens) { return (tokens + kKernelPageTokens - 1) / kKernelPageTokens; }
 
-class PagedCache final : public DeviceCache {
+class PagedCache final : public PagedDeviceCache {
  public:
   PagedCache(const Model& model, const DeviceKernels& kernels) : model_(model), kernels_(kernels) {}
 
@@ -65,10 +65,22 @@ class PagedCache final : public DeviceCache {
     table_ = at::Tensor();
     turns_ = window_turns_ = {};
     is_table_old_ = true;
+    ++layout_;
   }
 
+  at::Tensor rows_of_table(const DevicePass& pass) override {
+    const at::Tensor table = table_on_device();
+    std::vector<int64_t> rows = pass.slots;
+    for (const DevicePiece& piece : pass.pieces)
+      rows.insert(rows.end(), static_cast<size_t>(piece.count), piece.slots[0]);
+    const bool are_all = pass.pieces.empty() && pass.num_decoding() == table.size(0);
+    return are_all ? table : table.index_select(0, sent_to(table.device(), at::tensor(rows, at::kLong)));
+  }
+
+  [[nodiscard]] uint64_t layout() const override { return layout_; }
+
   void read_by(const DevicePass& pass, ForwardOptions& options) override {
-    const at::Tensor table = rows_of_table(pass);
+    const at::Tensor table = pass.table_NP.defined() ? pass.table_NP : rows_of_table(pass);
     const int64_t splits = pass.longest / MORTISE_CUDA_SPLIT_TOKENS + 1;
     const ModelConfig& config = model_.config();
     const at::Tensor scratch = at::empty({pass.num_decoding(), config.num_heads, splits, config.head_dim + 2},
@@ -96,7 +108,7 @@ class PagedCache final : public DeviceCache {
         kernels_.attention(qkv_NQ.const_data_ptr<float>(), pass.num_decoding(), heads(), scores,
                            sinks.defined() ? sinks.const_data_ptr<float>() : nullptr,
                            pass.positions_N.const_data_ptr<int64_t>(), pages, static_cast<int32_t>(scratch.size(2)),
-                           scratch.mutable_data_ptr<float>(), out.mutable_data_ptr<float>(), nullptr),
+                           scratch.mutable_data_ptr<float>(), out.mutable_data_ptr<float>(), stream_of(out.device())),
         "attention");
   }
 
@@ -154,16 +166,6 @@ class PagedCache final : public DeviceCache {
         .to(at::kFloat);
   }
 
-  // The pages of each row of a pass.
-  at::Tensor rows_of_table(const DevicePass& pass) {
-    const at::Tensor table = table_on_device();
-    std::vector<int64_t> rows = pass.slots;
-    for (const DevicePiece& piece : pass.pieces)
-      rows.insert(rows.end(), static_cast<size_t>(piece.count), piece.slots[0]);
-    const bool are_all = pass.pieces.empty() && pass.num_decoding() == table.size(0);
-    return are_all ? table : table.index_select(0, sent_to(table.device(), at::tensor(rows, at::kLong)));
-  }
-
   [[nodiscard]] MortiseCudaHeads heads() const {
     const ModelConfig& config = model_.config();
     return {static_cast<int32_t>(config.num_heads), static_cast<int32_t>(config.num_kv_heads),
@@ -182,7 +184,7 @@ class PagedCache final : public DeviceCache {
     const RopeTable& table = turns(layer);
     check_started(kernels_.rope_write(qkv_NQ.mutable_data_ptr<float>(), qkv_NQ.size(0), heads(),
                                       table.cos_PR2.const_data_ptr<float>(), table.sin_PR2.const_data_ptr<float>(),
-                                      half, places_N.const_data_ptr<int64_t>(), pages, nullptr),
+                                      half, places_N.const_data_ptr<int64_t>(), pages, stream_of(qkv_NQ.device())),
                   "rope_write");
   }
 
@@ -200,7 +202,8 @@ class PagedCache final : public DeviceCache {
     const int64_t missing = count - static_cast<int64_t>(unused_.size());
     if (missing <= 0) return;
     const auto before = static_cast<int64_t>(users_.size());
-    const int64_t after = std::max({kLeastDevicePages, before * 2, before + missing});
+    const int64_t after = std::max({kLeastDevicePages, before * 2, before + missing + 1});
+    ++layout_;
     const ModelConfig& config = model_.config();
     const at::TensorOptions numbers = at::TensorOptions()
                                           .device(model_.device().device)
@@ -215,7 +218,8 @@ class PagedCache final : public DeviceCache {
       }
     }
     users_.resize(static_cast<size_t>(after), 0);
-    for (int64_t page = after - 1; page >= before; --page) unused_.push_back(static_cast<int32_t>(page));
+    for (int64_t page = after - 1; page >= std::max<int64_t>(before, kPaddingPage + 1); --page)
+      unused_.push_back(static_cast<int32_t>(page));
   }
 
   // Rotations of the first `length` positions and more.
@@ -230,6 +234,7 @@ class PagedCache final : public DeviceCache {
           make_rope_table(rope, config.head_dim, count, at::kFloat, std::max<int64_t>(1, config.rope_length));
       return RopeTable{host.cos_PR2.to(model_.device().device), host.sin_PR2.to(model_.device().device)};
     };
+    ++layout_;
     turns_ = made(config.rope);
     if (config.window_rope) window_turns_ = made(*config.window_rope);
   }
@@ -256,6 +261,7 @@ class PagedCache final : public DeviceCache {
   std::vector<int32_t> users_;  // by page: slots that have it
   at::Tensor table_;            // pages_, where the model lies
   bool is_table_old_ = true;
+  uint64_t layout_ = 0;
   RopeTable turns_, window_turns_;  // by position
 };
 
@@ -265,7 +271,7 @@ bool serves_kernels(const Model& model) {
   return model.dtype() == at::kFloat && model.config().head_dim <= MORTISE_CUDA_MOST_HEAD_DIM;
 }
 
-std::unique_ptr<DeviceCache> make_paged_cache(const Model& model, const DeviceKernels& kernels) {
+std::unique_ptr<PagedDeviceCache> make_paged_cache(const Model& model, const DeviceKernels& kernels) {
   return std::make_unique<PagedCache>(model, kernels);
 }
 

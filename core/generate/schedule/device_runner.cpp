@@ -13,6 +13,7 @@
 
 #include "generate/device/device_cache.h"
 #include "generate/device/device_sampler.h"
+#include "generate/device/graphed_decode.h"
 #include "generate/schedule/runner.h"
 #include "model/layers/router.h"
 #include "model/tensor/torch_guard.h"
@@ -27,8 +28,17 @@ class DeviceRunner final : public StepRunner {
         records_(options.records_experts),
         max_pass_tokens_(options.max_batch_tokens),
         kernels_(serves_kernels(model) ? device_kernels(model.device().device) : nullptr),
-        cache_(kernels_ == nullptr ? make_slot_cache(model) : make_paged_cache(model, *kernels_)),
-        sampler_(model, options.purpose, kernels_) {}
+        sampler_(model, options.purpose, kernels_) {
+    if (kernels_ == nullptr) {
+      cache_ = make_slot_cache(model);
+      return;
+    }
+    auto paged = make_paged_cache(model, *kernels_);
+    std::unique_ptr<StepGraphs> graphs =
+        records_ || !GraphedDecode::serves(model) ? nullptr : open_step_graphs(model.device().device);
+    if (graphs != nullptr) graphed_ = std::make_unique<GraphedDecode>(model, *paged, sampler_, std::move(graphs));
+    cache_ = std::move(paged);
+  }
 
   Result<> next_tokens(std::span<const std::unique_ptr<RunningSample>> samples, std::span<SampledToken> out) override {
     Result<> done = guard_torch("sampling on " + model_.device().text, [&]() -> Result<> {
@@ -88,6 +98,7 @@ class DeviceRunner final : public StepRunner {
     ahead_.reset();
     slots_.clear();
     entries_.clear();
+    if (graphed_ != nullptr) graphed_->forget();
     cache_->clear();
   }
 
@@ -173,9 +184,6 @@ class DeviceRunner final : public StepRunner {
     Started out;
     if (plan.positions.empty()) return out;
     out.has_rows = true;
-    const at::Tensor hidden = compute(plan, before);
-    finish_pieces(plan);
-    if (plan.draws.empty()) return out;
     std::vector<DrawRow> rows;
     for (size_t i = 0; i < plan.draws.size(); ++i) {
       const Slot& slot = slots_[plan.draws[i]];
@@ -183,14 +191,32 @@ class DeviceRunner final : public StepRunner {
       rows.push_back({slot.sample, slot.history.get(), is_later ? 1 : 0});
       out.numbers.push_back(slot.number);
     }
-    const bool are_all = plan.pass.pieces.empty();
-    const at::Tensor drawn_from =
-        are_all ? hidden : hidden.index_select(0, sent_to(hidden.device(), at::tensor(plan.draw_rows, at::kLong)));
-    if (kernels_ == nullptr || records_)
-      out.drawn = sampler_.run(drawn_from, rows);
-    else
-      out.draws = sampler_.start(drawn_from, rows);
+    if (kernels_ == nullptr || records_) {
+      const at::Tensor hidden = compute(plan, before);
+      if (!rows.empty()) out.drawn = sampler_.run(drawn_from(plan, hidden), rows);
+    } else {
+      out.draws = start_draws(plan, before, rows);
+    }
+    finish_pieces(plan);
     return out;
+  }
+
+  StartedDraws start_draws(Plan& plan, const Started* before, std::span<const DrawRow> rows) {
+    const DrawInputs inputs = sampler_.inputs(rows);
+    if (graphed_ != nullptr && GraphedDecode::serves(plan.pass, inputs)) {
+      StartedDraws out = graphed_->run(plan.pass, last_ids(plan.pass, before), plan.positions, inputs);
+      for (const int64_t slot : plan.pass.slots) ++slots_[static_cast<size_t>(slot)].length;
+      return out;
+    }
+    const at::Tensor hidden = compute(plan, before);
+    if (rows.empty()) return {};
+    return DeviceSampler::fetch(sampler_.draw(drawn_from(plan, hidden), inputs.on(hidden.device())), inputs);
+  }
+
+  // The rows of a pass that draw.
+  static at::Tensor drawn_from(const Plan& plan, const at::Tensor& hidden_NH) {
+    if (plan.pass.pieces.empty()) return hidden_NH;
+    return hidden_NH.index_select(0, sent_to(hidden_NH.device(), at::tensor(plan.draw_rows, at::kLong)));
   }
 
   // One more token for each sample that may have another one.
@@ -306,8 +332,9 @@ class DeviceRunner final : public StepRunner {
   bool records_;  // the experts that tokens take
   int64_t max_pass_tokens_;
   const DeviceKernels* kernels_;  // null: none
-  std::unique_ptr<DeviceCache> cache_;
   DeviceSampler sampler_;
+  std::unique_ptr<DeviceCache> cache_;
+  std::unique_ptr<GraphedDecode> graphed_;  // null: no graphs
   std::vector<Slot> slots_;
   std::vector<std::shared_ptr<Entry>> entries_;  // in the order in which they came
   std::optional<Started> ahead_;
