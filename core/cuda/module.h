@@ -76,7 +76,7 @@ typedef struct MortiseCudaEdits {
   int32_t tail_size, num_words, num_ends;
 } MortiseCudaEdits;
 
-/* Of a row of logits without edits: the largest, and the sum of exp((logit - best) * inverse_temperature). */
+/* A row of logits without edits: its largest, and its sum of exp((logit - best) * inverse_temperature). */
 typedef struct MortiseCudaTotal {
   double sum;
   float best;

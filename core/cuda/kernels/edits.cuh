@@ -19,7 +19,7 @@ __device__ inline float with_penalties(float logit, int32_t seen, const MortiseC
   return static_cast<float>(out);
 }
 
-// Of the row without edits.
+// The model's own log-prob: that of the row without edits.
 __device__ inline double own_log_prob(float logit, float inverse_temperature, const MortiseCudaTotal& total) {
   return static_cast<double>((logit - total.best) * inverse_temperature) - log(total.sum);
 }

@@ -39,7 +39,7 @@ struct KeptRow {
   float best, inverse_temperature, min_p;
   uint32_t least;
   int32_t num_dropped;
-  float center, far;  // of typical_p, for log(mass); INFINITY: off
+  float center, far;  // typical_p keeps log(mass) within `far` of `center`; INFINITY: off
 
   __device__ float shifted(float logit) const { return (logit - best) * inverse_temperature; }
   __device__ float mass(float logit) const { return expf(shifted(logit)); }

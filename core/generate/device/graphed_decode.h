@@ -7,6 +7,8 @@
 // Thread rule: one thread.
 #pragma once
 
+#include <ATen/core/Tensor.h>
+
 #include <map>
 #include <memory>
 #include <span>
@@ -56,7 +58,7 @@ class GraphedDecode {
   const DeviceSampler& sampler_;
   std::unique_ptr<StepGraphs> graphs_;
   std::map<Size, Captured> graphs_by_size_;
-  uint64_t layout_ = 0;                                 // of the cache
+  uint64_t layout_ = 0;                                 // the cache's
   std::vector<const void*> weights_ = {};               // where they are
   at::Tensor ids_, positions_, table_, draws_, edits_;  // buffers, [rows] and more
 };

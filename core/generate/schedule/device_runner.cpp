@@ -72,7 +72,7 @@ class DeviceRunner final : public StepRunner {
   };
   struct Slot {
     RunningSample* sample = nullptr;
-    uint64_t number = 0;                // of the sample: a new one may have the address of one that has left
+    uint64_t number = 0;                // the sample's: a new one may have the address of one that has left
     std::shared_ptr<Entry> entry = {};  // null: all of the sequence has entered
     int64_t length = 0;                 // then: tokens with keys and values
     std::shared_ptr<const DeviceHistory> history = {};
@@ -80,7 +80,7 @@ class DeviceRunner final : public StepRunner {
   // A pass that was started. Its tokens come later if the device draws them.
   struct Started {
     bool has_rows = false;
-    std::vector<uint64_t> numbers = {};  // of the samples that get tokens
+    std::vector<uint64_t> numbers = {};  // the samples that get tokens
     StartedDraws draws = {};
     std::vector<DrawnToken> drawn = {};  // by the host
   };
@@ -89,7 +89,7 @@ class DeviceRunner final : public StepRunner {
     DevicePass pass;
     PackedBatch batch;
     std::vector<int64_t> ids = {}, positions = {};     // ids: of the pieces
-    std::vector<std::shared_ptr<Entry>> entries = {};  // of the pieces
+    std::vector<std::shared_ptr<Entry>> entries = {};  // the pieces'
     std::vector<size_t> draws = {};                    // slots that draw
     std::vector<int64_t> draw_rows = {};               // the row that each draws from
   };
