@@ -29,17 +29,10 @@ bool find_function(void* module, const char* name, Function& out) {
 }
 
 std::optional<DeviceKernels> load_module() {
-  const std::filesystem::path path = this_program().parent_path().parent_path() / "lib/mortise" / kCudaModule;
-  std::error_code ignored;
-  if (!std::filesystem::exists(path, ignored)) {
-    log_info(fmt::format("sampling uses libtorch's operators, because {} is not there", path.string()));
-    return std::nullopt;
-  }
-  void* const module = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
+  std::string reason;
+  void* const module = open_cuda_module(kCudaModule, reason);
   if (module == nullptr) {
-    const char* const reason = dlerror();
-    log_warn(fmt::format("sampling uses libtorch's operators, because {} cannot be loaded: {}", path.string(),
-                         reason == nullptr ? "no reason given" : reason));
+    log_info("sampling uses libtorch's operators, because " + reason);
     return std::nullopt;
   }
   DeviceKernels out;
@@ -54,6 +47,20 @@ std::optional<DeviceKernels> load_module() {
 }
 
 }  // namespace
+
+void* open_cuda_module(const char* name, std::string& reason) {
+  const std::string path = (this_program().parent_path().parent_path() / "lib/mortise" / name).string();
+  std::error_code ignored;
+  if (!std::filesystem::exists(path, ignored)) {
+    reason = path + " is not there";
+    return nullptr;
+  }
+  void* const module = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
+  if (module != nullptr) return module;
+  const char* const error = dlerror();
+  reason = fmt::format("{} cannot be loaded: {}", path, error == nullptr ? "no reason given" : error);
+  return nullptr;
+}
 
 const DeviceKernels* device_kernels(const c10::Device& device) {
   if (device.is_cpu()) return cpu_kernels;

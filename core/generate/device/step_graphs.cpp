@@ -4,11 +4,8 @@
 #include <dlfcn.h>
 #include <fmt/core.h>
 
-#include <filesystem>
-#include <system_error>
-
 #include "foundation/base/log.h"
-#include "foundation/base/this_program.h"
+#include "generate/device/kernel_table.h"
 
 namespace mortise {
 namespace {
@@ -25,17 +22,11 @@ std::unique_ptr<StepGraphs> no_graphs(const std::string& reason) {
 std::unique_ptr<StepGraphs> open_step_graphs(const c10::Device& device) {
   if (device.is_cpu()) return cpu_graphs == nullptr ? nullptr : cpu_graphs();
   if (!device.is_cuda()) return nullptr;
-  const std::string path = (this_program().parent_path().parent_path() / "lib/mortise" / kGraphsModule).string();
-  std::error_code ignored;
-  if (!std::filesystem::exists(path, ignored)) return no_graphs(path + " is not there");
-  void* const module = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
-  if (module == nullptr) {
-    const char* const reason = dlerror();
-    return no_graphs(fmt::format("{} cannot be loaded: {}", path, reason == nullptr ? "no reason given" : reason));
-  }
-  const auto entry = reinterpret_cast<GraphsEntry>(dlsym(module, kGraphsEntry));
-  if (entry == nullptr) return no_graphs(fmt::format("{} has no function {}", path, kGraphsEntry));
   std::string error;
+  void* const module = open_cuda_module(kGraphsModule, error);
+  if (module == nullptr) return no_graphs(error);
+  const auto entry = reinterpret_cast<GraphsEntry>(dlsym(module, kGraphsEntry));
+  if (entry == nullptr) return no_graphs(fmt::format("{} has no function {}", kGraphsModule, kGraphsEntry));
   if (StepGraphs* const graphs = entry(device.index(), &error)) return std::unique_ptr<StepGraphs>(graphs);
   return no_graphs(error);
 }
