@@ -47,7 +47,8 @@ INSTANTIATE_TEST_SUITE_P(Graphs, DeviceDecodeTest, testing::Bool(),
 // Windows, caps, sinks, two rotations, rotations of a part, norms of heads, experts.
 TEST_P(DeviceDecodeTest, TokensAreThoseOfTheNativeEngine) {
   std::vector<std::string> names = {"qwen2_tied", "qwen3_tied", "mistral_sliding", "gemma2", "gemma3_text", "phi3"};
-  if (!GetParam()) names.insert(names.end(), {"qwen3_moe", "gpt_oss"});  // experts need the host, so they have no graphs
+  if (!GetParam())
+    names.insert(names.end(), {"qwen3_moe", "gpt_oss"});  // experts need the host, so they have no graphs
   for (const std::string& name : names) {
     auto model = Model::load(default_env(), test::golden_model(name));
     ASSERT_TRUE(model.ok()) << model.error().to_string();
