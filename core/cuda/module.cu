@@ -3,10 +3,12 @@
 #include "cuda/module.h"
 
 #include "cuda/kernels/decode.cuh"
+#include "cuda/kernels/edits.cuh"
 #include "cuda/kernels/head.cuh"
 #include "cuda/kernels/objective.cuh"
 #include "cuda/kernels/optimizer.cuh"
 #include "cuda/kernels/sampler.cuh"
+#include "cuda/kernels/top_tokens.cuh"
 
 using namespace mortise::cuda;
 
@@ -152,9 +154,20 @@ int mortise_cuda_attention(const float* qkv, int64_t num_rows, MortiseCudaHeads 
 }
 
 int mortise_cuda_sample(const float* logits, int64_t num_rows, int64_t stride, int32_t vocab,
-                        const MortiseCudaDraw* draws, MortiseCudaDrawn* drawn, void* stream) {
+                        const MortiseCudaDraw* draws, MortiseCudaEdited edited, MortiseCudaDrawn* drawn, void* stream) {
   if (num_rows == 0) return 0;
-  MORTISE_LAUNCH(sample_kernel, blocks_for(num_rows, 1), kThreads, stream, logits, stride, vocab, draws, drawn);
+  if (edited.edits != nullptr) {
+    MORTISE_LAUNCH(edit_kernel, blocks_for(num_rows, 1), kThreads, stream, logits, stride, vocab, draws, edited);
+  }
+  MORTISE_LAUNCH(sample_kernel, blocks_for(num_rows, 1), kThreads, stream, logits, stride, vocab, draws, edited, drawn);
+  return MORTISE_LAUNCHED();
+}
+
+int mortise_cuda_top(const float* logits, int64_t num_rows, int64_t stride, int32_t vocab, const MortiseCudaDraw* draws,
+                     const int32_t* counts, int32_t num_top, MortiseCudaTop* top, void* stream) {
+  if (num_rows == 0 || num_top == 0) return 0;
+  MORTISE_LAUNCH(top_kernel, blocks_for(num_rows, 1), kThreads, stream, logits, stride, vocab, draws, counts, num_top,
+                 top);
   return MORTISE_LAUNCHED();
 }
 

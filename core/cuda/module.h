@@ -62,12 +62,42 @@ typedef struct MortiseCudaDraw {
   float min_p;               /* 0: off */
   int32_t top_k;             /* 0: off */
   int32_t greedy;
+  double typical_p; /* 0: off */
 } MortiseCudaDraw;
+
+/* What the earlier tokens of a row change in its logits: penalties, and tokens that may not come. All pointers NULL: nothing.
+   The draw brings `seen` and `tail` up to date. */
+typedef struct MortiseCudaEdits {
+  int32_t* seen; /* [vocab] 0: the token did not come; else 1 + how often the completion has it. NULL: no penalties */
+  int32_t* tail; /* [tail_size] the row's last tokens, the latest behind the others; -1: none */
+  const int32_t* words; /* runs of tokens that may not come, each as its length and its ids */
+  const int32_t* ends;  /* [num_ends] tokens that may not come now */
+  double repetition, presence, frequency;
+  int32_t tail_size, num_words, num_ends;
+} MortiseCudaEdits;
+
+/* A row of logits without edits: its largest, and its sum of exp((logit - best) * inverse_temperature). */
+typedef struct MortiseCudaTotal {
+  double sum;
+  float best;
+} MortiseCudaTotal;
+
+/* Where mortise_cuda_sample applies edits. `edits` NULL: no row has any, and the others are not used. */
+typedef struct MortiseCudaEdited {
+  const MortiseCudaEdits* edits; /* [rows] */
+  float* logits;                 /* [rows, vocab] */
+  MortiseCudaTotal* totals;      /* [rows] */
+} MortiseCudaEdited;
 
 typedef struct MortiseCudaDrawn {
   int64_t id;
   float log_prob, filtered_log_prob;
 } MortiseCudaDrawn;
+
+typedef struct MortiseCudaTop {
+  int32_t id;
+  float log_prob;
+} MortiseCudaTop;
 
 #define MORTISE_CUDA_NORM_PART 16384 /* gradients of one partial sum of squares */
 
@@ -117,7 +147,12 @@ MORTISE_CUDA_API int mortise_cuda_attention(const float* qkv, int64_t num_rows, 
                                             void* stream);
 /* logits [rows, stride] of `vocab` tokens. */
 MORTISE_CUDA_API int mortise_cuda_sample(const float* logits, int64_t num_rows, int64_t stride, int32_t vocab,
-                                         const MortiseCudaDraw* draws, MortiseCudaDrawn* drawn, void* stream);
+                                         const MortiseCudaDraw* draws, MortiseCudaEdited edited,
+                                         MortiseCudaDrawn* drawn, void* stream);
+/* The likeliest tokens of each row without edits, best first: top is [rows, num_top], and row r gets counts[r] of them. */
+MORTISE_CUDA_API int mortise_cuda_top(const float* logits, int64_t num_rows, int64_t stride, int32_t vocab,
+                                      const MortiseCudaDraw* draws, const int32_t* counts, int32_t num_top,
+                                      MortiseCudaTop* top, void* stream);
 
 #ifdef __cplusplus
 }

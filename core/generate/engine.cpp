@@ -257,7 +257,7 @@ Result<> GenerateEngine::step() {
                       "check metrics.jsonl: the weights may have diverged"};
     return error;
   }
-  num_generated_tokens_ += tokens_.size();
+  for (const SampledToken& token : tokens_) num_generated_tokens_ += token.id == kNoToken ? 0 : 1;
   scheduler_.accept(tokens_);
   return {};
 }

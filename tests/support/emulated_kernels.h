@@ -1,9 +1,29 @@
 // The kernels of core/cuda by their emulator, for models whose tensors are on the CPU. It stands in for libmortise_cuda.so.
 #pragma once
 
+#include <algorithm>
+
 #include "generate/device/kernel_table.h"
+#include "support/recorded_graphs.h"
 
 namespace mortise::test {
+
+// Norms of rows by the emulated kernels since the counter was made, and the most rows that one had. One counter at a time.
+class KernelNorms {
+ public:
+  KernelNorms() { most = count = 0; }
+  static int64_t most_rows() { return most; }
+  static int64_t calls() { return count; }
+  static int rms_norm(const float* x, const float* added, const float* weight, float eps, int64_t num_rows,
+                      int64_t width, float* sum, float* out, void* stream) {
+    most = std::max(most, num_rows);
+    ++count;
+    return mortise_cuda_rms_norm(x, added, weight, eps, num_rows, width, sum, out, stream);
+  }
+
+ private:
+  static inline int64_t most = 0, count = 0;  // NOLINT: the table has plain functions
+};
 
 // While one lives, sampling by the code of a device uses the emulated kernels.
 class EmulatedKernels {
@@ -14,8 +34,10 @@ class EmulatedKernels {
   ~EmulatedKernels() { set_cpu_kernels(nullptr); }
 
  private:
-  DeviceKernels kernels_ = {mortise_cuda_rms_norm,   mortise_cuda_head_norm, mortise_cuda_silu,
-                            mortise_cuda_rope_write, mortise_cuda_attention, mortise_cuda_sample};
+  DeviceKernels kernels_ = {Capturable<&KernelNorms::rms_norm>::start,  Capturable<&mortise_cuda_head_norm>::start,
+                            Capturable<&mortise_cuda_silu>::start,      Capturable<&mortise_cuda_rope_write>::start,
+                            Capturable<&mortise_cuda_attention>::start, Capturable<&mortise_cuda_sample>::start,
+                            Capturable<&mortise_cuda_top>::start};
 };
 
 }  // namespace mortise::test

@@ -1,12 +1,13 @@
-// One token of each row of logits, with its log-probs: temperature, top_k, top_p and min_p as core/generate/sample/sampling.h
-// says them, then the draw by a number in [0, 1) in the order of the ids. One block per row.
+// One token of each row of logits, with its log-probs: temperature, top_k, top_p, min_p and typical_p as
+// core/generate/sample/sampling.h says them, then the draw by a number in [0, 1) in the order of the ids. One block per row.
 //
-// Probabilities are exp in float32, their sums in float64 and in a fixed order. Filters look for their least logit bit by bit,
-// so they sort nothing. Cost: two passes over the row without filters, and 32 more for top_k and for top_p each.
+// Probabilities are exp in float32, their sums in float64 and in a fixed order. Filters look for their least logit (typical_p:
+// for its largest distance) bit by bit, so they sort nothing. Cost: two passes over the row without filters, and 32 more for
+// top_k, top_p and typical_p each.
 #pragma once
 
-#include "cuda/kernels/dialect.cuh"
-#include "cuda/module.h"
+#include "cuda/kernels/edits.cuh"
+#include "cuda/kernels/logit_rows.cuh"
 
 namespace mortise::cuda {
 
@@ -30,58 +31,32 @@ __device__ inline float value_of(uint32_t order) {
   return it.number;
 }
 
-// As block_sum, and may be called again.
-__device__ inline double block_total(double value) {
-  MORTISE_SHARED(double, totals, kWarps);
-  value = warp_sum(value);
-  if (threadIdx.x % 32 == 0) totals[threadIdx.x / 32] = value;
-  __syncthreads();
-  double sum = 0;
-  for (int w = 0; w < kWarps; ++w) sum += totals[w];
-  __syncthreads();
-  return sum;
-}
-
-// A row and what is kept of it. Tokens below `least` are dropped. So are the first `num_dropped` of those at `least`, and
-// those with a probability below min_p times the best one's.
+// A row and what is kept of it. Tokens below `least` are dropped. So are the first `num_dropped` of those at `least`, those
+// with a probability below min_p times the best one's, and those that are farther than `far` from `center`.
 struct KeptRow {
   const float* logits;
   int32_t vocab;
   float best, inverse_temperature, min_p;
   uint32_t least;
   int32_t num_dropped;
+  float center, far;  // typical_p keeps log(mass) within `far` of `center`; INFINITY: off
 
-  __device__ float mass(float logit) const { return expf((logit - best) * inverse_temperature); }
+  __device__ float shifted(float logit) const { return (logit - best) * inverse_temperature; }
+  __device__ float mass(float logit) const { return expf(shifted(logit)); }
+  __device__ float distance(float logit) const { return fabsf(shifted(logit) - center); }
   // Ignores num_dropped. A mass that is not a number stays, so that the log-prob is not a number either.
   __device__ float kept_mass(int32_t i) const {
     if (i >= vocab || order_of(logits[i]) < least) return 0.0F;
     const float own = mass(logits[i]);
-    return own < min_p ? 0.0F : own;
+    return own < min_p || distance(logits[i]) > far ? 0.0F : own;
+  }
+  // The mass of each of the tokens that num_dropped counts.
+  __device__ double dropped_mass() const {
+    const float own = num_dropped > 0 ? mass(value_of(least)) : 0.0F;
+    return own < min_p || distance(value_of(least)) > far ? 0.0 : static_cast<double>(own);
   }
   __device__ bool is_least(int32_t i) const { return i < vocab && order_of(logits[i]) == least; }
 };
-
-// The largest logit and the lowest id that has it.
-__device__ inline void best_of(const float* row, int32_t vocab, float& best, int32_t& place) {
-  MORTISE_SHARED(float, values, kWarps);
-  MORTISE_SHARED(int32_t, places, kWarps);
-  best = -INFINITY;
-  place = vocab;
-  for (int32_t i = static_cast<int32_t>(threadIdx.x); i < vocab; i += kThreads)
-    if (row[i] > best) best = row[i], place = i;
-  for (int mask = 16; mask > 0; mask /= 2) {
-    const float other = __shfl_xor_sync(0xffffffffU, best, mask);
-    const int32_t at = __shfl_xor_sync(0xffffffffU, place, mask);
-    if (other > best || (other == best && at < place)) best = other, place = at;
-  }
-  if (threadIdx.x % 32 == 0) values[threadIdx.x / 32] = best, places[threadIdx.x / 32] = place;
-  __syncthreads();
-  for (int w = 0; w < kWarps; ++w) {
-    const float other = values[w];
-    const int32_t at = places[w];
-    if (other > best || (other == best && at < place)) best = other, place = at;
-  }
-}
 
 // Sets `least` for top_k: the largest logit that k tokens reach.
 __device__ inline void keep_top_k(KeptRow& row, int32_t k) {
@@ -126,6 +101,33 @@ __device__ inline void keep_top_p(KeptRow& row, double top_p) {
   row.num_dropped = static_cast<int32_t>(fit < equal - 1 ? fit : equal - 1);
 }
 
+// Sets `center` and `far` for typical_p. A token's information is log(total) - log(mass), so its distance from the entropy is
+// that of log(mass) from the mean of log(mass). `far` is the least distance within which the mass reaches typical_p of all.
+__device__ inline void keep_typical(KeptRow& row, double typical_p) {
+  double all = 0, weighted = 0;
+  for (int32_t i = static_cast<int32_t>(threadIdx.x); i < row.vocab; i += kThreads) {
+    const double mass = static_cast<double>(row.kept_mass(i));
+    if (mass == 0.0) continue;  // its logarithm may be infinite
+    all += mass;
+    weighted += mass * static_cast<double>(row.shifted(row.logits[i]));
+  }
+  const double dropped = row.num_dropped * row.dropped_mass();
+  const float least = value_of(row.least);
+  all = block_total(all) - dropped;
+  weighted = block_total(weighted) - (dropped > 0 ? dropped * static_cast<double>(row.shifted(least)) : 0.0);
+  row.center = static_cast<float>(weighted / all);
+  uint32_t far = 0;  // distances are not negative, so their bits have their order
+  for (uint32_t bit = 0x40000000U; bit != 0; bit >>= 1) {
+    const float candidate = value_of(far | bit | 0x80000000U);
+    double nearer = 0;
+    for (int32_t i = static_cast<int32_t>(threadIdx.x); i < row.vocab; i += kThreads)
+      if (row.distance(row.logits[i]) < candidate) nearer += static_cast<double>(row.kept_mass(i));
+    nearer = block_total(nearer) - (row.distance(least) < candidate ? dropped : 0.0);
+    if (nearer < typical_p * all) far |= bit;
+  }
+  row.far = value_of(far | 0x80000000U);
+}
+
 // Where a draw ends: the chunk, what is left of the target there, and how many of the next tokens at `least` are dropped.
 struct ChosenChunk {
   double total, target;
@@ -135,8 +137,7 @@ struct ChosenChunk {
 template <class Masses, class Equals>
 __device__ inline ChosenChunk choose_chunk(const KeptRow& row, int32_t num_chunks, double uniform, const Masses& masses,
                                            const Equals& equals) {
-  double each = row.num_dropped > 0 ? static_cast<double>(row.mass(value_of(row.least))) : 0.0;
-  if (each < static_cast<double>(row.min_p)) each = 0.0;  // min_p drops them all
+  const double each = row.dropped_mass();
   ChosenChunk out = {0.0, 0.0, 0, row.num_dropped};
   for (int pass = 0; pass < 2; ++pass) {
     double target = uniform * out.total;
@@ -183,17 +184,28 @@ __device__ inline int32_t token_of_chunk(const KeptRow& row, const ChosenChunk& 
 
 __global__ void __launch_bounds__(kThreads, 4)
     sample_kernel(const float* __restrict__ logits, int64_t stride, int32_t vocab,
-                  const MortiseCudaDraw* __restrict__ draws, MortiseCudaDrawn* drawn) {
+                  const MortiseCudaDraw* __restrict__ draws, MortiseCudaEdited edited, MortiseCudaDrawn* drawn) {
   MORTISE_SHARED(double, masses, kMostChunks);
   MORTISE_SHARED(int32_t, equals, kMostChunks);
   const MortiseCudaDraw draw = draws[blockIdx.x];
-  KeptRow row = {logits + blockIdx.x * stride, vocab, 0.0F, draw.inverse_temperature, 0.0F, 0U, 0};
+  const bool is_edited = edited.edits != nullptr && changes_logits(edited.edits[blockIdx.x]);
+  const float* const own = logits + blockIdx.x * stride;
+  KeptRow row = {is_edited ? edited.logits + blockIdx.x * int64_t{vocab} : own,
+                 vocab,
+                 0.0F,
+                 draw.inverse_temperature,
+                 0.0F,
+                 0U,
+                 0,
+                 0.0F,
+                 INFINITY};
   int32_t place = 0;
   best_of(row.logits, vocab, row.best, place);
   const int lane = static_cast<int>(threadIdx.x % 32), warp = static_cast<int>(threadIdx.x / 32);
   const int32_t columns = ((vocab + kMostChunks - 1) / kMostChunks + 31) / 32 * 32;
   const int32_t num_chunks = (vocab + columns - 1) / columns;
-  const bool filters = draw.greedy == 0 && (draw.top_k > 0 || draw.top_p < 1.0 || draw.min_p > 0.0F);
+  const bool filters =
+      draw.greedy == 0 && (draw.top_k > 0 || draw.top_p < 1.0 || draw.min_p > 0.0F || draw.typical_p > 0.0);
   double all = 0;
   if (filters) {
     for (int32_t i = static_cast<int32_t>(threadIdx.x); i < vocab; i += kThreads)
@@ -202,6 +214,7 @@ __global__ void __launch_bounds__(kThreads, 4)
     if (draw.top_k > 0 && draw.top_k < vocab) keep_top_k(row, draw.top_k);
     if (draw.top_p < 1.0) keep_top_p(row, draw.top_p);
     row.min_p = draw.min_p;
+    if (draw.typical_p > 0.0) keep_typical(row, draw.typical_p);
   }
   for (int32_t chunk = warp; chunk < num_chunks; chunk += kWarps) {
     double mass = 0;
@@ -223,10 +236,12 @@ __global__ void __launch_bounds__(kThreads, 4)
   int32_t token = token_of_chunk(row, at, columns);
   if (lane != 0) return;
   if (draw.greedy != 0 || token < 0) token = place < vocab ? place : 0;  // no mass: the logits are not numbers
-  const double shifted = static_cast<double>((row.logits[token] - row.best) * row.inverse_temperature);
-  const double log_prob = shifted - log(filters ? all : at.total);
+  const double shifted = static_cast<double>(row.shifted(row.logits[token]));
+  const double log_prob = is_edited ? own_log_prob(own[token], draw.inverse_temperature, edited.totals[blockIdx.x])
+                                    : shifted - log(filters ? all : at.total);
   drawn[blockIdx.x] = {token, static_cast<float>(log_prob),
                        draw.greedy != 0 ? 0.0F : static_cast<float>(shifted - log(at.total))};
+  if (edited.edits != nullptr) note_token(edited.edits[blockIdx.x], token);
 }
 
 }  // namespace mortise::cuda

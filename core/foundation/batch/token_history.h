@@ -34,6 +34,9 @@ class TokenHistory {
   void push(int64_t id);
   // For the next token. Valid until the next call.
   [[nodiscard]] TokenEdits edits();
+  // The latest tokens that bad words look at, prompt included: at most tail_size().
+  [[nodiscard]] std::span<const int64_t> tail() const { return tail_; }
+  [[nodiscard]] size_t tail_size() const { return tail_size_; }
 
  private:
   void see(int64_t id, int64_t count);

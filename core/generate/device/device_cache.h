@@ -2,8 +2,8 @@
 // the place of one that leaves.
 //
 // make_slot_cache: by libtorch's operators, on any device. One tensor for each layer, with slots as long as the longest sample.
-// A step reads all slots up to the longest and masks the rest.
-// make_paged_cache: by kernels. Pages of 16 tokens; samples of a group share the full pages of their prompt. A step reads what
+// A pass reads all slots up to the longest and masks the rest.
+// make_paged_cache: by kernels. Pages of 16 tokens; samples of a group share the full pages of their prompt. A pass reads what
 // each sample has. Pages for the longest completion are taken when a sample enters, so that the table of pages changes only
 // when samples come or go.
 // Thread rule: one thread.
@@ -12,18 +12,28 @@
 #include <ATen/core/Tensor.h>
 
 #include <memory>
-#include <utility>
+#include <vector>
 
 #include "generate/device/kernel_table.h"
 #include "model/model.h"
 
 namespace mortise {
 
-// The slots of the samples of a new sequence.
-struct NewSlots {
-  int64_t first = 0;
-  int64_t count = 0;
-  int64_t length = 0;  // tokens of the sequence
+// Tokens of a sequence that enters: `count` of its `length` tokens from `begin` on, into the slots of its samples.
+struct DevicePiece {
+  std::vector<int64_t> slots;
+  int64_t length = 0, begin = 0, count = 0;
+};
+
+// The rows of a pass: one more token for each of some slots, then pieces of sequences that enter.
+struct DevicePass {
+  std::vector<int64_t> slots;
+  int64_t longest = 0;  // most tokens that one of them has before the pass
+  std::vector<DevicePiece> pieces;
+  at::Tensor positions_N;  // by row, on the model's device
+  at::Tensor table_NP;     // by kernels: the pages of each row, if the caller has them there
+
+  [[nodiscard]] int64_t num_decoding() const { return static_cast<int64_t>(slots.size()); }
 };
 
 class DeviceCache {
@@ -36,18 +46,23 @@ class DeviceCache {
   virtual void remove_slot(int64_t slot) = 0;
   virtual void clear() = 0;  // no slots
   virtual void free() = 0;   // no slots, and no memory
-  // Writes keys and values of a new sequence's tokens, from token `begin` on, into its slots. qkv_LQ is rotated.
-  virtual void fill(int64_t layer, const NewSlots& slots, int64_t begin, const at::Tensor& qkv_LQ) = 0;
-  // Keys and values of the first `length` tokens of a slot, each [length, heads, D] as the cache has them.
-  virtual std::pair<at::Tensor, at::Tensor> read(int64_t layer, int64_t slot, int64_t length) = 0;
-  // For a pass of one more token in every slot: how its layers read and write the cache. `positions_N`: how many
-  // tokens each slot has, on the model's device. `options` must not outlive the cache and the positions.
-  virtual void read_by(const at::Tensor& positions_N, int64_t longest, ForwardOptions& options) = 0;
+  // How the layers of a pass read and write the cache. `options` must not outlive the cache and the pass.
+  virtual void read_by(const DevicePass& pass, ForwardOptions& options) = 0;
+};
+
+inline constexpr int32_t kPaddingPage = 0;  // no sample has this page
+
+class PagedDeviceCache : public DeviceCache {
+ public:
+  // The pages of each row of a pass, on the model's device.
+  virtual at::Tensor rows_of_table(const DevicePass& pass) = 0;
+  // Another number after memory has moved that a pass reads or writes, except the tensors of the pass itself.
+  [[nodiscard]] virtual uint64_t layout() const = 0;
 };
 
 std::unique_ptr<DeviceCache> make_slot_cache(const Model& model);
 // Precondition: serves_kernels(model).
-std::unique_ptr<DeviceCache> make_paged_cache(const Model& model, const DeviceKernels& kernels);
+std::unique_ptr<PagedDeviceCache> make_paged_cache(const Model& model, const DeviceKernels& kernels);
 // Whether the kernels compute what a step of this model needs: float32, and heads of at most 256 numbers.
 [[nodiscard]] bool serves_kernels(const Model& model);
 

@@ -8,7 +8,6 @@
 #include <c10/core/impl/VirtualGuardImpl.h>
 
 #include <algorithm>
-#include <cstring>
 #include <vector>
 
 namespace mortise {
@@ -18,28 +17,41 @@ constexpr int64_t kHostLogitBytes = int64_t{64} << 20;     // logits of a block 
 constexpr int64_t kDeviceLogitBytes = int64_t{512} << 20;  // the same on the device
 
 MortiseCudaDraw draw_of(const SamplingParams& params, double uniform) {
-  MortiseCudaDraw out{uniform, params.top_p, params.inverse_temperature(), static_cast<float>(params.min_p), 0, 0};
+  MortiseCudaDraw out{uniform, params.top_p, params.inverse_temperature(), static_cast<float>(params.min_p), 0, 0, 0};
   out.top_k = static_cast<int32_t>(std::clamp<int64_t>(params.top_k, 0, INT32_MAX));
   out.greedy = params.greedy() ? 1 : 0;
+  out.typical_p = params.typical_p < 1.0 ? params.typical_p : 0.0;
   return out;
+}
+
+// [count, sizeof(T)] bytes on the host, and the numbers in them.
+template <class T>
+std::pair<at::Tensor, T*> host_array(int64_t count) {
+  const at::Tensor bytes = at::empty({count, static_cast<int64_t>(sizeof(T))}, at::kByte);
+  return {bytes, static_cast<T*>(bytes.mutable_data_ptr())};
+}
+template <class T>
+at::Tensor device_array(int64_t count, const at::TensorOptions& place) {
+  return at::empty({count, static_cast<int64_t>(sizeof(T))}, place.dtype(at::kByte));
+}
+
+// A copy on the host, when the event that comes later has happened.
+at::Tensor to_host(const at::Tensor& bytes) {
+  if (bytes.is_cpu()) return bytes.clone();  // a later pass may write there before the tokens are read
+  at::Tensor host = at::empty(bytes.sizes(), at::TensorOptions().dtype(at::kByte).pinned_memory(true));
+  return host.copy_(bytes, /*non_blocking=*/true);
 }
 
 }  // namespace
 
-double DeviceSampler::uniform_of(const RunningSample& sample, int64_t num_later) const {
-  RngKey key = key_of(sample, purpose_);
-  key.token += static_cast<uint32_t>(num_later);
+double DeviceSampler::uniform_of(const DrawRow& row) const {
+  RngKey key = key_of(*row.sample, purpose_);
+  key.token += static_cast<uint32_t>(row.num_later);
   return unit_double(random_u64(key));
 }
 
-bool DeviceSampler::draws_on_device(const RunningSample& sample) const {
-  if (kernels_ == nullptr) return false;
-  const GenerateRequest& request = sample.group->request;
-  const SamplingParams& params = request.sampling;
-  return !params.penalises() && !params.bars() && params.typical_p >= 1.0 && request.num_top_log_probs == 0;
-}
-
-void DeviceSampler::draw_on_host(const at::Tensor& logits_NV, std::span<const DeviceDraw> rows) const {
+void DeviceSampler::draw_on_host(const at::Tensor& logits_NV, std::span<const DrawRow> rows,
+                                 std::span<DrawnToken> out) const {
   const at::Tensor logits = logits_NV.to(at::TensorOptions().device(at::kCPU).dtype(at::kFloat)).contiguous();
   const float* const data = logits.const_data_ptr<float>();
   const int64_t vocab = logits.size(1);
@@ -48,95 +60,124 @@ void DeviceSampler::draw_on_host(const at::Tensor& logits_NV, std::span<const De
       RunningSample& sample = *rows[static_cast<size_t>(r)].sample;
       const GenerateRequest& request = sample.group->request;
       const std::span<const float> row(data + r * vocab, static_cast<size_t>(vocab));
-      *rows[static_cast<size_t>(r)].out =
-          sample_plain(row, {&request.sampling, sample.history.edits(), uniform_of(sample)});
-      append_top_log_probs_plain(row, request.sampling, request.num_top_log_probs, sample.sequence.top);
+      DrawnToken& own = out[static_cast<size_t>(r)];
+      own.token =
+          sample_plain(row, {&request.sampling, sample.history.edits(), uniform_of(rows[static_cast<size_t>(r)])});
+      append_top_log_probs_plain(row, request.sampling, request.num_top_log_probs, own.top);
     }
   });
 }
 
-// The drawn tokens, as bytes where the logits are.
-at::Tensor DeviceSampler::start_draws(const at::Tensor& logits_NV, std::span<const RunningSample* const> samples,
-                                      int64_t num_later) const {
-  const at::Tensor logits = logits_NV.contiguous();
-  const at::Tensor host = at::empty({logits.size(0), static_cast<int64_t>(sizeof(MortiseCudaDraw))}, at::kByte);
-  auto* const draws = static_cast<MortiseCudaDraw*>(host.mutable_data_ptr());
-  for (size_t i = 0; i < samples.size(); ++i)
-    draws[i] = draw_of(samples[i]->group->request.sampling, uniform_of(*samples[i], num_later));
-  const at::Tensor placed = sent_to(logits.device(), host);
-  at::Tensor drawn = at::empty({logits.size(0), static_cast<int64_t>(sizeof(MortiseCudaDrawn))}, placed.options());
-  check_started(kernels_->sample(logits.const_data_ptr<float>(), logits.size(0), logits.size(1),
-                                 static_cast<int32_t>(logits.size(1)),
-                                 static_cast<const MortiseCudaDraw*>(placed.const_data_ptr()),
-                                 static_cast<MortiseCudaDrawn*>(drawn.mutable_data_ptr()), nullptr),
-                "sample");
-  return drawn;
+DrawInputs DrawInputs::on(const c10::Device& device) const {
+  return {sent_to(device, draws), edits.defined() ? sent_to(device, edits) : edits, num_top, most_top};
 }
 
-StartedDraws DeviceSampler::start(const at::Tensor& hidden_NH, std::span<const RunningSample* const> samples,
-                                  int64_t num_later) const {
-  const int64_t block = std::max<int64_t>(1, kDeviceLogitBytes / (model_.config().vocab_size * 4));
-  std::vector<at::Tensor> parts;
+DrawInputs DeviceSampler::inputs(std::span<const DrawRow> rows) const {
+  DrawInputs out;
+  const bool has_edits = std::ranges::any_of(rows, [](const DrawRow& row) { return row.history != nullptr; });
+  const auto num_rows = static_cast<int64_t>(rows.size());
+  const auto [draw_bytes, draws] = host_array<MortiseCudaDraw>(num_rows);
+  const auto [edit_bytes, edits] = host_array<MortiseCudaEdits>(has_edits ? num_rows : 0);
+  for (size_t i = 0; i < rows.size(); ++i) {
+    const GenerateRequest& request = rows[i].sample->group->request;
+    draws[i] = draw_of(request.sampling, uniform_of(rows[i]));
+    out.num_top.push_back(static_cast<int32_t>(std::min(request.num_top_log_probs, model_.config().vocab_size)));
+    out.most_top = std::max(out.most_top, out.num_top.back());
+    if (!has_edits) continue;
+    const int64_t position = static_cast<int64_t>(rows[i].sample->sequence.ids.size()) + rows[i].num_later;
+    edits[i] = rows[i].history == nullptr ? MortiseCudaEdits{} : rows[i].history->edits(request.sampling, position);
+  }
+  out.draws = draw_bytes;
+  if (has_edits) out.edits = edit_bytes;
+  return out;
+}
+
+// Draws for some rows, from row `begin` on.
+DrawnRows DeviceSampler::draw_block(const at::Tensor& logits_NV, const DrawInputs& placed, int64_t begin) const {
+  const at::Tensor logits = logits_NV.contiguous();
+  const int64_t num_rows = logits.size(0), vocab = logits.size(1);
+  void* const stream = stream_of(logits.device());
+  const auto* const draws = static_cast<const MortiseCudaDraw*>(placed.draws.const_data_ptr()) + begin;
+  at::Tensor edited_logits, totals;
+  MortiseCudaEdited edited{};
+  if (placed.edits.defined()) {
+    edited_logits = at::empty({num_rows, vocab}, logits.options());
+    totals = device_array<MortiseCudaTotal>(num_rows, logits.options());
+    edited = {static_cast<const MortiseCudaEdits*>(placed.edits.const_data_ptr()) + begin,
+              edited_logits.mutable_data_ptr<float>(), static_cast<MortiseCudaTotal*>(totals.mutable_data_ptr())};
+  }
+  DrawnRows out{device_array<MortiseCudaDrawn>(num_rows, logits.options()), {}};
+  check_started(kernels_->sample(logits.const_data_ptr<float>(), num_rows, vocab, static_cast<int32_t>(vocab), draws,
+                                 edited, static_cast<MortiseCudaDrawn*>(out.drawn.mutable_data_ptr()), stream),
+                "sample");
+  if (placed.most_top == 0) return out;
+  const std::vector<int32_t> own(placed.num_top.begin() + begin, placed.num_top.begin() + begin + num_rows);
+  const at::Tensor counts = sent_to(logits.device(), at::tensor(own, at::kInt));
+  out.top = at::empty({num_rows, placed.most_top * static_cast<int64_t>(sizeof(MortiseCudaTop))}, out.drawn.options());
+  check_started(kernels_->top(logits.const_data_ptr<float>(), num_rows, vocab, static_cast<int32_t>(vocab), draws,
+                              counts.const_data_ptr<int32_t>(), placed.most_top,
+                              static_cast<MortiseCudaTop*>(out.top.mutable_data_ptr()), stream),
+                "top");
+  return out;
+}
+
+DrawnRows DeviceSampler::draw(const at::Tensor& hidden_NH, const DrawInputs& placed) const {
+  const int64_t row_bytes = model_.config().vocab_size * (placed.edits.defined() ? 8 : 4);
+  const int64_t block = std::max<int64_t>(1, kDeviceLogitBytes / row_bytes);
+  std::vector<at::Tensor> drawn, top;
   for (int64_t begin = 0; begin < hidden_NH.size(0); begin += block) {
     const int64_t count = std::min(block, hidden_NH.size(0) - begin);
-    parts.push_back(start_draws(head_logits(hidden_NH.narrow(0, begin, count), model_.head()),
-                                samples.subspan(static_cast<size_t>(begin), static_cast<size_t>(count)), num_later));
+    const DrawnRows part = draw_block(head_logits(hidden_NH.narrow(0, begin, count), model_.head()), placed, begin);
+    drawn.push_back(part.drawn);
+    if (part.top.defined()) top.push_back(part.top);
   }
-  StartedDraws out;
-  out.drawn = at::cat(parts, 0);
-  if (out.drawn.is_cpu()) {
-    out.host = out.drawn;
-    return out;
-  }
-  const c10::Device device = out.drawn.device();
-  out.host = at::empty(out.drawn.sizes(), at::TensorOptions().dtype(at::kByte).pinned_memory(true));
-  out.host.copy_(out.drawn, /*non_blocking=*/true);
+  return {at::cat(drawn, 0), top.empty() ? at::Tensor() : at::cat(top, 0)};
+}
+
+StartedDraws DeviceSampler::fetch(const DrawnRows& rows, const DrawInputs& inputs) {
+  StartedDraws out{rows, {to_host(rows.drawn), {}}, inputs.num_top};
+  if (rows.top.defined()) out.host.top = to_host(rows.top);
+  if (rows.drawn.is_cpu()) return out;
+  const c10::Device device = rows.drawn.device();
   out.copied.emplace(device.type());
   out.copied->record(c10::impl::VirtualGuardImpl(device.type()).getStream(device));
   return out;
 }
 
-std::vector<SampledToken> DeviceSampler::finish(StartedDraws& draws) {
-  std::vector<SampledToken> out;
-  if (!draws.host.defined()) return out;
+StartedDraws DeviceSampler::start(const at::Tensor& hidden_NH, std::span<const DrawRow> rows) const {
+  const DrawInputs told = inputs(rows);
+  return fetch(draw(hidden_NH, told.on(hidden_NH.device())), told);
+}
+
+std::vector<DrawnToken> DeviceSampler::finish(StartedDraws& draws) {
+  std::vector<DrawnToken> out;
+  if (!draws.host.drawn.defined()) return out;
   if (draws.copied) draws.copied->synchronize();
-  const auto* const tokens = static_cast<const MortiseCudaDrawn*>(draws.host.const_data_ptr());
-  for (int64_t i = 0; i < draws.host.size(0); ++i)
-    out.push_back({tokens[i].id, tokens[i].log_prob, tokens[i].filtered_log_prob});
+  const auto* const tokens = static_cast<const MortiseCudaDrawn*>(draws.host.drawn.const_data_ptr());
+  for (int64_t i = 0; i < draws.host.drawn.size(0); ++i) {
+    DrawnToken& own = out.emplace_back();
+    own.token = {tokens[i].id, tokens[i].log_prob, tokens[i].filtered_log_prob};
+    if (!draws.host.top.defined()) continue;
+    const auto* const top = static_cast<const MortiseCudaTop*>(draws.host.top.select(0, i).const_data_ptr());
+    for (int32_t t = 0; t < draws.num_top[static_cast<size_t>(i)]; ++t) own.top.push_back({top[t].id, top[t].log_prob});
+  }
   return out;
 }
 
-void DeviceSampler::run(const at::Tensor& hidden_NH, std::span<const DeviceDraw> rows) const {
-  const int64_t row_bytes = model_.config().vocab_size * 4, num_rows = hidden_NH.size(0);
-  const int64_t block = std::max<int64_t>(1, (kernels_ == nullptr ? kHostLogitBytes : kDeviceLogitBytes) / row_bytes);
-  std::vector<DeviceDraw> on_device;
-  std::vector<at::Tensor> drawn;  // their tokens
-  for (int64_t begin = 0; begin < num_rows; begin += block) {
-    const int64_t count = std::min(block, num_rows - begin);
-    const at::Tensor logits = head_logits(hidden_NH.narrow(0, begin, count), model_.head());
-    std::vector<int64_t> places[2];  // on the host, on the device
-    std::vector<DeviceDraw> own[2];
-    for (int64_t i = 0; i < count; ++i) {
-      const DeviceDraw& row = rows[static_cast<size_t>(begin + i)];
-      const size_t side = draws_on_device(*row.sample) ? 1 : 0;
-      places[side].push_back(i);
-      own[side].push_back(row);
-    }
-    const auto part = [&](size_t side) {
-      if (static_cast<int64_t>(places[side].size()) == count) return logits;
-      return logits.index_select(0, sent_to(logits.device(), at::tensor(places[side], at::kLong)));
-    };
-    std::vector<const RunningSample*> samples;
-    for (const DeviceDraw& row : own[1]) samples.push_back(row.sample);
-    if (!samples.empty()) drawn.push_back(start_draws(part(1), samples, /*num_later=*/0));
-    if (!own[0].empty()) draw_on_host(part(0), own[0]);
-    on_device.insert(on_device.end(), own[1].begin(), own[1].end());
+std::vector<DrawnToken> DeviceSampler::run(const at::Tensor& hidden_NH, std::span<const DrawRow> rows) const {
+  if (kernels_ != nullptr) {
+    StartedDraws draws = start(hidden_NH, rows);
+    return finish(draws);
   }
-  if (drawn.empty()) return;
-  StartedDraws all;
-  all.host = at::cat(drawn, 0).to(at::kCPU).contiguous();
-  const std::vector<SampledToken> tokens = finish(all);
-  for (size_t i = 0; i < on_device.size(); ++i) *on_device[i].out = tokens[i];
+  std::vector<DrawnToken> out(rows.size());
+  const int64_t block = std::max<int64_t>(1, kHostLogitBytes / (model_.config().vocab_size * 4));
+  for (int64_t begin = 0; begin < hidden_NH.size(0); begin += block) {
+    const int64_t count = std::min(block, hidden_NH.size(0) - begin);
+    const auto first = static_cast<size_t>(begin), size = static_cast<size_t>(count);
+    draw_on_host(head_logits(hidden_NH.narrow(0, begin, count), model_.head()), rows.subspan(first, size),
+                 std::span(out).subspan(first, size));
+  }
+  return out;
 }
 
 }  // namespace mortise

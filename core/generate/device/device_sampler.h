@@ -1,10 +1,10 @@
 // The next tokens from hidden states that lie on a device.
 //
-// With kernels the logits stay there, and 16 bytes for each row come to the host. Rows with penalties, barred tokens,
-// typical_p or wanted top log-probs, and all rows without kernels, are drawn by sample_plain on the host.
+// With kernels the logits stay there, and 16 bytes for each row come to the host, with 8 for each likeliest token that a row
+// wants. Without kernels sample_plain draws all rows on the host.
 // The kernel adds probabilities in another order than the host, so a draw within rounding (about 1e-6) of the border between
 // two tokens may take the other one.
-// Memory: logits of a block of rows. Thread rule: one thread.
+// Memory: logits of a block of rows, twice if a row has penalties or barred tokens. Thread rule: one thread.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -14,24 +14,48 @@
 #include <span>
 #include <vector>
 
+#include "generate/device/device_history.h"
 #include "generate/device/kernel_table.h"
 #include "generate/schedule/runner.h"
 
 namespace mortise {
 
-// A row of the hidden states, whose sample gets the token.
-struct DeviceDraw {
+// A row of the hidden states, and the sample that gets its token.
+struct DrawRow {
   RunningSample* sample = nullptr;
-  SampledToken* out = nullptr;
+  const DeviceHistory* history = nullptr;  // null: no edits
+  int64_t num_later = 0;                   // tokens of the sample that are drawn already, but not yet in its sequence
+};
+
+struct DrawnToken {
+  SampledToken token;
+  std::vector<TokenLogProb> top;  // the likeliest tokens, as many as the request wants
+};
+
+// What the kernels need to know of rows. Arrays are bytes, on the host or on the device.
+struct DrawInputs {
+  at::Tensor draws;                   // MortiseCudaDraw of each row
+  at::Tensor edits;                   // MortiseCudaEdits of each row; undefined if none has any
+  std::vector<int32_t> num_top = {};  // the likeliest tokens that each row wants
+  int32_t most_top = 0;
+
+  [[nodiscard]] DrawInputs on(const c10::Device& device) const;
+};
+
+// As bytes, where the logits are.
+struct DrawnRows {
+  at::Tensor drawn;  // MortiseCudaDrawn of each row
+  at::Tensor top;    // MortiseCudaTop, [rows, most_top]; undefined if no row wants any
 };
 
 // Draws that the device has started. Their tokens come to the host while the device continues.
 struct StartedDraws {
-  at::Tensor drawn;  // MortiseCudaDrawn of each row as bytes, where the logits are
-  at::Tensor host;   // the same on the host, when `copied` has happened
+  DrawnRows rows;
+  DrawnRows host = {};                // the same on the host, when `copied` has happened
+  std::vector<int32_t> num_top = {};  // by row
   std::optional<c10::Event> copied = {};
 
-  [[nodiscard]] at::Tensor ids() const { return drawn.view(at::kLong).select(1, 0); }
+  [[nodiscard]] at::Tensor ids() const { return rows.drawn.view(at::kLong).select(1, 0); }
 };
 
 class DeviceSampler {
@@ -40,23 +64,24 @@ class DeviceSampler {
   DeviceSampler(const Model& model, RandomPurpose purpose, const DeviceKernels* kernels)
       : model_(model), purpose_(purpose), kernels_(kernels) {}
 
-  // rows[i] draws from row i of `hidden_NH`.
-  void run(const at::Tensor& hidden_NH, std::span<const DeviceDraw> rows) const;
+  // The tokens that rows[i] draws from row i of `hidden_NH`.
+  [[nodiscard]] std::vector<DrawnToken> run(const at::Tensor& hidden_NH, std::span<const DrawRow> rows) const;
 
-  // Whether the device draws the next token of this sample.
-  [[nodiscard]] bool draws_on_device(const RunningSample& sample) const;
-  // Starts the draws of samples that the device draws, and does not wait for them. `num_later`: how many
-  // tokens of each sample are drawn already, but not yet in its sequence.
-  [[nodiscard]] StartedDraws start(const at::Tensor& hidden_NH, std::span<const RunningSample* const> samples,
-                                   int64_t num_later) const;
+  // Needs kernels. Starts the draws, and does not wait for them.
+  [[nodiscard]] StartedDraws start(const at::Tensor& hidden_NH, std::span<const DrawRow> rows) const;
   // Waits for the tokens.
-  static std::vector<SampledToken> finish(StartedDraws& draws);
+  static std::vector<DrawnToken> finish(StartedDraws& draws);
+
+  // The parts of start(): what the host tells, the work of the device, which takes only device memory, and the copy to the
+  // host.
+  [[nodiscard]] DrawInputs inputs(std::span<const DrawRow> rows) const;
+  [[nodiscard]] DrawnRows draw(const at::Tensor& hidden_NH, const DrawInputs& placed) const;
+  static StartedDraws fetch(const DrawnRows& rows, const DrawInputs& inputs);
 
  private:
-  void draw_on_host(const at::Tensor& logits_NV, std::span<const DeviceDraw> rows) const;
-  [[nodiscard]] at::Tensor start_draws(const at::Tensor& logits_NV, std::span<const RunningSample* const> samples,
-                                       int64_t num_later) const;
-  [[nodiscard]] double uniform_of(const RunningSample& sample, int64_t num_later = 0) const;
+  void draw_on_host(const at::Tensor& logits_NV, std::span<const DrawRow> rows, std::span<DrawnToken> out) const;
+  [[nodiscard]] DrawnRows draw_block(const at::Tensor& logits_NV, const DrawInputs& placed, int64_t begin) const;
+  [[nodiscard]] double uniform_of(const DrawRow& row) const;
 
   const Model& model_;
   RandomPurpose purpose_;

@@ -1,6 +1,7 @@
 // See kernel_table.h.
 #include "generate/device/kernel_table.h"
 
+#include <c10/core/impl/VirtualGuardImpl.h>
 #include <c10/util/Exception.h>
 #include <dlfcn.h>
 #include <fmt/core.h>
@@ -28,17 +29,10 @@ bool find_function(void* module, const char* name, Function& out) {
 }
 
 std::optional<DeviceKernels> load_module() {
-  const std::filesystem::path path = this_program().parent_path().parent_path() / "lib/mortise" / kCudaModule;
-  std::error_code ignored;
-  if (!std::filesystem::exists(path, ignored)) {
-    log_info(fmt::format("sampling uses libtorch's operators, because {} is not there", path.string()));
-    return std::nullopt;
-  }
-  void* const module = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
+  std::string reason;
+  void* const module = open_cuda_module(kCudaModule, reason);
   if (module == nullptr) {
-    const char* const reason = dlerror();
-    log_warn(fmt::format("sampling uses libtorch's operators, because {} cannot be loaded: {}", path.string(),
-                         reason == nullptr ? "no reason given" : reason));
+    log_info("sampling uses libtorch's operators, because " + reason);
     return std::nullopt;
   }
   DeviceKernels out;
@@ -47,11 +41,26 @@ std::optional<DeviceKernels> load_module() {
                        find_function(module, "mortise_cuda_silu", out.silu) &&
                        find_function(module, "mortise_cuda_rope_write", out.rope_write) &&
                        find_function(module, "mortise_cuda_attention", out.attention) &&
-                       find_function(module, "mortise_cuda_sample", out.sample);
+                       find_function(module, "mortise_cuda_sample", out.sample) &&
+                       find_function(module, "mortise_cuda_top", out.top);
   return has_all ? std::optional(out) : std::nullopt;
 }
 
 }  // namespace
+
+void* open_cuda_module(const char* name, std::string& reason) {
+  const std::string path = (this_program().parent_path().parent_path() / "lib/mortise" / name).string();
+  std::error_code ignored;
+  if (!std::filesystem::exists(path, ignored)) {
+    reason = path + " is not there";
+    return nullptr;
+  }
+  void* const module = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
+  if (module != nullptr) return module;
+  const char* const error = dlerror();
+  reason = fmt::format("{} cannot be loaded: {}", path, error == nullptr ? "no reason given" : error);
+  return nullptr;
+}
 
 const DeviceKernels* device_kernels(const c10::Device& device) {
   if (device.is_cpu()) return cpu_kernels;
@@ -66,6 +75,11 @@ void set_cpu_kernels(const DeviceKernels* kernels) { cpu_kernels = kernels; }
 at::Tensor sent_to(const c10::Device& device, const at::Tensor& host) {
   const auto there = at::TensorOptions().device(device);
   return device.is_cuda() ? host.pin_memory().to(there, /*non_blocking=*/true) : host.to(there);
+}
+
+void* stream_of(const c10::Device& device) {
+  if (device.is_cpu()) return nullptr;
+  return c10::impl::VirtualGuardImpl(device.type()).getStream(device).native_handle();
 }
 
 void check_started(int code, const char* kernel) {

@@ -1,6 +1,7 @@
 // The cache of device_cache.h by kernels.
-#include <ATen/ops/arange.h>
+#include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/tensor.h>
 
 #include <algorithm>
 #include <utility>
@@ -9,6 +10,7 @@
 #include "generate/device/device_cache.h"
 #include "generate/device/kernel_layers.h"
 #include "model/layers/rope.h"
+#include "model/layers/segment_attention.h"
 
 namespace mortise {
 namespace {
@@ -18,7 +20,7 @@ constexpr int64_t kLeastDevicePages = 64;
 
 int64_t device_pages_of(int64_t tokens) { return (tokens + kKernelPageTokens - 1) / kKernelPageTokens; }
 
-class PagedCache final : public DeviceCache {
+class PagedCache final : public PagedDeviceCache {
  public:
   PagedCache(const Model& model, const DeviceKernels& kernels) : model_(model), kernels_(kernels) {}
 
@@ -63,59 +65,107 @@ class PagedCache final : public DeviceCache {
     table_ = at::Tensor();
     turns_ = window_turns_ = {};
     is_table_old_ = true;
+    ++layout_;
   }
 
-  // The first slot writes all pages of the sequence, the others the one that the sequence does not fill.
-  void fill(int64_t layer, const NewSlots& slots, int64_t begin, const at::Tensor& qkv_LQ) override {
+  at::Tensor rows_of_table(const DevicePass& pass) override {
     const at::Tensor table = table_on_device();
-    const int64_t end = begin + qkv_LQ.size(0), shared = slots.length / kKernelPageTokens * kKernelPageTokens;
-    const at::Tensor places = at::arange(begin, end, table.options().dtype(at::kLong));
-    for (int64_t slot = slots.first; slot < slots.first + slots.count; ++slot) {
-      const int64_t skipped = slot == slots.first ? 0 : std::max<int64_t>(0, shared - begin);
-      const int64_t count = qkv_LQ.size(0) - skipped;
-      if (count <= 0) continue;
-      const at::Tensor rows = qkv_LQ.narrow(0, skipped, count).contiguous();
-      MortiseCudaPages pages = view_of(layer, table);
-      pages.table += slot * table.size(1);
-      pages.table_stride = 0;  // every row is of this slot
-      write(layer, rows, /*half=*/0, places.narrow(0, skipped, count), pages);
-    }
+    std::vector<int64_t> rows = pass.slots;
+    for (const DevicePiece& piece : pass.pieces)
+      rows.insert(rows.end(), static_cast<size_t>(piece.count), piece.slots[0]);
+    const bool are_all = pass.pieces.empty() && pass.num_decoding() == table.size(0);
+    return are_all ? table : table.index_select(0, sent_to(table.device(), at::tensor(rows, at::kLong)));
   }
 
-  std::pair<at::Tensor, at::Tensor> read(int64_t layer, int64_t slot, int64_t length) override {
-    const at::Tensor pages = table_on_device().select(0, slot).narrow(0, 0, device_pages_of(length));
-    const auto tokens = [&](const at::Tensor& part) {
-      return part.index_select(0, pages).transpose(1, 2).flatten(0, 1).narrow(0, 0, length);
-    };
-    return {tokens(keys_[static_cast<size_t>(layer)]), tokens(values_[static_cast<size_t>(layer)])};
-  }
+  [[nodiscard]] uint64_t layout() const override { return layout_; }
 
-  void read_by(const at::Tensor& positions_N, int64_t longest, ForwardOptions& options) override {
-    const at::Tensor table = table_on_device();
-    const int64_t splits = longest / MORTISE_CUDA_SPLIT_TOKENS + 1;
+  void read_by(const DevicePass& pass, ForwardOptions& options) override {
+    const at::Tensor table = pass.table_NP.defined() ? pass.table_NP : rows_of_table(pass);
+    const int64_t splits = pass.longest / MORTISE_CUDA_SPLIT_TOKENS + 1;
     const ModelConfig& config = model_.config();
-    const at::Tensor scratch = at::empty({positions_N.size(0), config.num_heads, splits, config.head_dim + 2},
+    const at::Tensor scratch = at::empty({pass.num_decoding(), config.num_heads, splits, config.head_dim + 2},
                                          table.options().dtype(at::kFloat));
     options.code = &kernel_layers(kernels_);
-    options.attend_unrotated = [this, positions_N, table, scratch, splits](int64_t layer, const at::Tensor& qkv_NQ,
-                                                                           const AttentionShape& shape) {
+    options.attend_unrotated = [this, &pass, table, scratch](int64_t layer, const at::Tensor& qkv_NQ,
+                                                             const AttentionShape& shape) {
       const at::Tensor qkv = qkv_NQ.contiguous();
-      const MortiseCudaPages pages = view_of(layer, table);
-      write(layer, qkv, static_cast<int32_t>(turns(layer).cos_PR2.size(1)), positions_N, pages);
+      write(layer, qkv, static_cast<int32_t>(turns(layer).cos_PR2.size(1)), pass.positions_N, view_of(layer, table));
       const at::Tensor out = at::empty({qkv.size(0), shape.num_heads * shape.head_dim}, qkv.options());
-      const MortiseCudaScores scores{static_cast<float>(shape.scale), static_cast<float>(shape.softcap),
-                                     static_cast<int32_t>(shape.window), shape.rounds ? 1 : 0};
-      const at::Tensor sinks = shape.sinks_A.defined() ? shape.sinks_A.contiguous() : at::Tensor();
-      check_started(kernels_.attention(qkv.const_data_ptr<float>(), qkv.size(0), heads(), scores,
-                                       sinks.defined() ? sinks.const_data_ptr<float>() : nullptr,
-                                       positions_N.const_data_ptr<int64_t>(), pages, static_cast<int32_t>(splits),
-                                       scratch.mutable_data_ptr<float>(), out.mutable_data_ptr<float>(), nullptr),
-                    "attention");
+      decode(qkv, shape, pass, view_of(layer, table), scratch, out);
+      enter(layer, qkv, shape, pass, out);
       return out;
     };
   }
 
  private:
+  // The first rows of a pass: one query each.
+  void decode(const at::Tensor& qkv_NQ, const AttentionShape& shape, const DevicePass& pass,
+              const MortiseCudaPages& pages, const at::Tensor& scratch, const at::Tensor& out) const {
+    const MortiseCudaScores scores{static_cast<float>(shape.scale), static_cast<float>(shape.softcap),
+                                   static_cast<int32_t>(shape.window), shape.rounds ? 1 : 0};
+    const at::Tensor sinks = shape.sinks_A.defined() ? shape.sinks_A.contiguous() : at::Tensor();
+    check_started(
+        kernels_.attention(qkv_NQ.const_data_ptr<float>(), pass.num_decoding(), heads(), scores,
+                           sinks.defined() ? sinks.const_data_ptr<float>() : nullptr,
+                           pass.positions_N.const_data_ptr<int64_t>(), pages, static_cast<int32_t>(scratch.size(2)),
+                           scratch.mutable_data_ptr<float>(), out.mutable_data_ptr<float>(), stream_of(out.device())),
+        "attention");
+  }
+
+  // The other rows. Their keys and values are in the pages of the first slot of each sequence; the others get what lies in
+  // a page that the sequence does not fill. A piece without earlier ones reads its own rows, the others their pages.
+  void enter(int64_t layer, const at::Tensor& qkv_NQ, const AttentionShape& shape, const DevicePass& pass,
+             const at::Tensor& out) {
+    if (pass.pieces.empty()) return;
+    const int64_t first = pass.num_decoding(), count = qkv_NQ.size(0) - first, dim = shape.head_dim;
+    std::vector<at::Tensor> keys, values;
+    SegmentLengths lengths;
+    int64_t row = first;
+    for (const DevicePiece& piece : pass.pieces) {
+      const at::Tensor own = qkv_NQ.narrow(0, row, piece.count);
+      fill_other_slots(layer, piece, own, pass.positions_N.narrow(0, row, piece.count));
+      const auto part = [&](int64_t head) {
+        return own.narrow(1, head * dim, shape.num_kv_heads * dim).reshape({piece.count, shape.num_kv_heads, dim});
+      };
+      const int64_t end = piece.begin + piece.count;
+      const bool is_whole = piece.begin == 0;
+      keys.push_back(is_whole ? part(shape.num_heads) : read(keys_, layer, piece.slots[0], end));
+      values.push_back(is_whole ? part(shape.num_heads + shape.num_kv_heads)
+                                : read(values_, layer, piece.slots[0], end));
+      lengths.queries.push_back(piece.count);
+      lengths.keys.push_back(end);
+      row += piece.count;
+    }
+    const at::Tensor q =
+        qkv_NQ.narrow(0, first, count).narrow(1, 0, shape.num_heads * dim).reshape({count, shape.num_heads, dim});
+    const at::Tensor all = segment_attention(q, at::cat(keys, 0), at::cat(values, 0), lengths, shape);
+    out.narrow(0, first, count).copy_(all.reshape({count, shape.num_heads * dim}));
+  }
+
+  void fill_other_slots(int64_t layer, const DevicePiece& piece, const at::Tensor& qkv_LQ, const at::Tensor& places_L) {
+    const at::Tensor table = table_on_device();
+    const int64_t shared = piece.length / kKernelPageTokens * kKernelPageTokens;
+    const int64_t skipped = std::max<int64_t>(0, shared - piece.begin), count = piece.count - skipped;
+    if (count <= 0) return;
+    for (size_t i = 1; i < piece.slots.size(); ++i) {
+      MortiseCudaPages pages = view_of(layer, table);
+      pages.table += piece.slots[i] * table.size(1);
+      pages.table_stride = 0;  // every row is of this slot
+      write(layer, qkv_LQ.narrow(0, skipped, count), /*half=*/0, places_L.narrow(0, skipped, count), pages);
+    }
+  }
+
+  // Keys or values of the first `length` tokens of a slot, [length, heads, D].
+  at::Tensor read(const std::vector<at::Tensor>& layers, int64_t layer, int64_t slot, int64_t length) {
+    const at::Tensor pages = table_on_device().select(0, slot).narrow(0, 0, device_pages_of(length));
+    return layers[static_cast<size_t>(layer)]
+        .index_select(0, pages)
+        .transpose(1, 2)
+        .flatten(0, 1)
+        .narrow(0, 0, length)
+        .to(at::kFloat);
+  }
+
   [[nodiscard]] MortiseCudaHeads heads() const {
     const ModelConfig& config = model_.config();
     return {static_cast<int32_t>(config.num_heads), static_cast<int32_t>(config.num_kv_heads),
@@ -134,7 +184,7 @@ class PagedCache final : public DeviceCache {
     const RopeTable& table = turns(layer);
     check_started(kernels_.rope_write(qkv_NQ.mutable_data_ptr<float>(), qkv_NQ.size(0), heads(),
                                       table.cos_PR2.const_data_ptr<float>(), table.sin_PR2.const_data_ptr<float>(),
-                                      half, places_N.const_data_ptr<int64_t>(), pages, nullptr),
+                                      half, places_N.const_data_ptr<int64_t>(), pages, stream_of(qkv_NQ.device())),
                   "rope_write");
   }
 
@@ -152,7 +202,8 @@ class PagedCache final : public DeviceCache {
     const int64_t missing = count - static_cast<int64_t>(unused_.size());
     if (missing <= 0) return;
     const auto before = static_cast<int64_t>(users_.size());
-    const int64_t after = std::max({kLeastDevicePages, before * 2, before + missing});
+    const int64_t after = std::max({kLeastDevicePages, before * 2, before + missing + 1});
+    ++layout_;
     const ModelConfig& config = model_.config();
     const at::TensorOptions numbers = at::TensorOptions()
                                           .device(model_.device().device)
@@ -167,7 +218,8 @@ class PagedCache final : public DeviceCache {
       }
     }
     users_.resize(static_cast<size_t>(after), 0);
-    for (int64_t page = after - 1; page >= before; --page) unused_.push_back(static_cast<int32_t>(page));
+    for (int64_t page = after - 1; page >= std::max<int64_t>(before, kPaddingPage + 1); --page)
+      unused_.push_back(static_cast<int32_t>(page));
   }
 
   // Rotations of the first `length` positions and more.
@@ -182,6 +234,7 @@ class PagedCache final : public DeviceCache {
           make_rope_table(rope, config.head_dim, count, at::kFloat, std::max<int64_t>(1, config.rope_length));
       return RopeTable{host.cos_PR2.to(model_.device().device), host.sin_PR2.to(model_.device().device)};
     };
+    ++layout_;
     turns_ = made(config.rope);
     if (config.window_rope) window_turns_ = made(*config.window_rope);
   }
@@ -208,6 +261,7 @@ class PagedCache final : public DeviceCache {
   std::vector<int32_t> users_;  // by page: slots that have it
   at::Tensor table_;            // pages_, where the model lies
   bool is_table_old_ = true;
+  uint64_t layout_ = 0;
   RopeTable turns_, window_turns_;  // by position
 };
 
@@ -217,7 +271,7 @@ bool serves_kernels(const Model& model) {
   return model.dtype() == at::kFloat && model.config().head_dim <= MORTISE_CUDA_MOST_HEAD_DIM;
 }
 
-std::unique_ptr<DeviceCache> make_paged_cache(const Model& model, const DeviceKernels& kernels) {
+std::unique_ptr<PagedDeviceCache> make_paged_cache(const Model& model, const DeviceKernels& kernels) {
   return std::make_unique<PagedCache>(model, kernels);
 }
 

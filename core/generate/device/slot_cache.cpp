@@ -1,7 +1,9 @@
 // The cache of device_cache.h by libtorch's operators.
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/arange.h>
+#include <ATen/ops/cat.h>
 #include <ATen/ops/matmul.h>
+#include <ATen/ops/tensor.h>
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
@@ -10,6 +12,7 @@
 
 #include "generate/device/device_cache.h"
 #include "model/layers/attention.h"
+#include "model/layers/segment_attention.h"
 
 namespace mortise {
 namespace {
@@ -55,47 +58,60 @@ class SlotCache final : public DeviceCache {
     slots_ = tokens_ = num_taken_ = 0;
   }
 
-  void fill(int64_t layer, const NewSlots& slots, int64_t begin, const at::Tensor& qkv_LQ) override {
-    const auto [k, v] = keys_and_values(qkv_LQ);
-    const auto at = static_cast<size_t>(layer);
-    for (int64_t slot = slots.first; slot < slots.first + slots.count; ++slot) {
-      keys_[at].select(0, slot).narrow(0, begin, qkv_LQ.size(0)).copy_(k);
-      values_[at].select(0, slot).narrow(0, begin, qkv_LQ.size(0)).copy_(v);
-    }
-  }
-
-  std::pair<at::Tensor, at::Tensor> read(int64_t layer, int64_t slot, int64_t length) override {
-    const auto at = static_cast<size_t>(layer);
-    return {keys_[at].select(0, slot).narrow(0, 0, length), values_[at].select(0, slot).narrow(0, 0, length)};
-  }
-
-  void read_by(const at::Tensor& positions_N, int64_t longest, ForwardOptions& options) override {
-    options.attend = [this, positions_N, longest](int64_t layer, const at::Tensor& qkv, const AttentionShape& shape) {
-      return attend(layer, qkv, shape, positions_N, longest);
+  void read_by(const DevicePass& pass, ForwardOptions& options) override {
+    options.attend = [this, &pass](int64_t layer, const at::Tensor& qkv, const AttentionShape& shape) {
+      std::vector<at::Tensor> out;
+      int64_t row = pass.num_decoding();
+      if (row > 0) out.push_back(attend(layer, qkv.narrow(0, 0, row), shape, pass));
+      for (const DevicePiece& piece : pass.pieces) {
+        out.push_back(attend(layer, qkv.narrow(0, row, piece.count), shape, piece));
+        row += piece.count;
+      }
+      return at::cat(out, 0);
     };
   }
 
  private:
-  // One token for each of the first slots, behind the `length` tokens that each has. Returns what their queries get.
-  at::Tensor attend(int64_t layer, const at::Tensor& qkv_NQ, const AttentionShape& shape, const at::Tensor& length_N,
-                    int64_t longest) {
+  // One more token for each of the pass's slots. Returns what their queries get.
+  at::Tensor attend(int64_t layer, const at::Tensor& qkv_NQ, const AttentionShape& shape, const DevicePass& pass) {
     const int64_t n = qkv_NQ.size(0), hk = shape.num_kv_heads, dim = shape.head_dim, group = shape.num_heads / hk;
     const auto at = static_cast<size_t>(layer);
     const auto [k, v] = keys_and_values(qkv_NQ);
-    const at::Tensor slots = at::arange(n, length_N.options());
+    const at::Tensor length_N = pass.positions_N.narrow(0, 0, n);
+    const at::Tensor slots = sent_to(qkv_NQ.device(), at::tensor(pass.slots, at::kLong));
     keys_[at].index_put_({slots, length_N}, k.to(keys_[at].scalar_type()));
     values_[at].index_put_({slots, length_N}, v.to(values_[at].scalar_type()));
     const at::ScalarType dtype = qkv_NQ.scalar_type();
-    const auto seen = [&](const at::Tensor& part) { return part.narrow(0, 0, n).narrow(1, 0, longest + 1).to(dtype); };
+    const bool are_first = pass.slots.back() == n - 1;  // they ascend
+    const int64_t num_seen = pass.longest + 1;
+    const auto seen = [&](const at::Tensor& part) {
+      return (are_first ? part.narrow(0, 0, n) : part.index_select(0, slots)).narrow(1, 0, num_seen).to(dtype);
+    };
     at::Tensor q = qkv_NQ.narrow(1, 0, shape.num_heads * dim).reshape({n, hk, group, dim});
     if (shape.rounds) q = q.to(at::kBFloat16).to(dtype);
     const at::Tensor products = at::matmul(q, seen(keys_[at]).permute({0, 2, 3, 1}));  // [N, Hk, group, tokens]
     const at::Tensor p =
-        attention_probabilities(products.reshape({n, shape.num_heads, 1, longest + 1}), length_N.reshape({n, 1, 1, 1}),
-                                at::arange(longest + 1, length_N.options()), shape);
+        attention_probabilities(products.reshape({n, shape.num_heads, 1, num_seen}), length_N.reshape({n, 1, 1, 1}),
+                                at::arange(num_seen, length_N.options()), shape);
     at::Tensor out = at::matmul(p.reshape(products.sizes()), seen(values_[at]).permute({0, 2, 1, 3}));
     if (shape.rounds) out = out.to(at::kBFloat16).to(dtype);  // as in training
     return out.reshape({n, shape.num_heads * dim});
+  }
+
+  at::Tensor attend(int64_t layer, const at::Tensor& qkv_LQ, const AttentionShape& shape, const DevicePiece& piece) {
+    const auto [k, v] = keys_and_values(qkv_LQ);
+    const auto at = static_cast<size_t>(layer);
+    for (const int64_t slot : piece.slots) {
+      keys_[at].select(0, slot).narrow(0, piece.begin, piece.count).copy_(k);
+      values_[at].select(0, slot).narrow(0, piece.begin, piece.count).copy_(v);
+    }
+    const int64_t width = shape.num_heads * shape.head_dim, end = piece.begin + piece.count;
+    const at::Tensor q = qkv_LQ.narrow(1, 0, width).reshape({piece.count, shape.num_heads, shape.head_dim});
+    const auto seen = [&](const at::Tensor& part) {
+      return part.select(0, piece.slots[0]).narrow(0, 0, end).to(q.scalar_type());
+    };
+    return segment_attention(q, seen(keys_[at]), seen(values_[at]), {{piece.count}, {end}}, shape)
+        .reshape({piece.count, width});
   }
 
   [[nodiscard]] std::pair<at::Tensor, at::Tensor> keys_and_values(const at::Tensor& qkv) const {

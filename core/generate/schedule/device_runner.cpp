@@ -1,7 +1,7 @@
-// The path of a model on a device. A step is one pass of the samples' last tokens through the model's own layers, and passes
-// over the sequences that are new, of at most max_batch_tokens. A longer sequence enters piece by piece, and each piece reads
-// the keys and values of the ones before it from the cache. Caches and the draw of tokens are in generate/device: by the
-// kernels of core/cuda where they can be loaded, else by libtorch's operators.
+// The path of a model on a device. A pass is one more token for each running sample, and pieces of the sequences that are new
+// (chunked prefill), so running samples do not wait for new ones. It has at most max_batch_tokens tokens, but always all that
+// run and some of what is new. Caches and the draw of tokens are in generate/device: by the kernels of core/cuda where they can
+// be loaded, else by libtorch's operators.
 #include <ATen/ops/cat.h>
 #include <ATen/ops/tensor.h>
 #include <c10/core/DeviceGuard.h>
@@ -13,9 +13,9 @@
 
 #include "generate/device/device_cache.h"
 #include "generate/device/device_sampler.h"
+#include "generate/device/graphed_decode.h"
 #include "generate/schedule/runner.h"
 #include "model/layers/router.h"
-#include "model/layers/segment_attention.h"
 #include "model/tensor/torch_guard.h"
 
 namespace mortise {
@@ -28,76 +28,86 @@ class DeviceRunner final : public StepRunner {
         records_(options.records_experts),
         max_pass_tokens_(options.max_batch_tokens),
         kernels_(serves_kernels(model) ? device_kernels(model.device().device) : nullptr),
-        cache_(kernels_ == nullptr ? make_slot_cache(model) : make_paged_cache(model, *kernels_)),
-        sampler_(model, options.purpose, kernels_) {}
+        sampler_(model, options.purpose, kernels_) {
+    if (kernels_ == nullptr) {
+      cache_ = make_slot_cache(model);
+      return;
+    }
+    auto paged = make_paged_cache(model, *kernels_);
+    std::unique_ptr<StepGraphs> graphs =
+        records_ || !GraphedDecode::serves(model) ? nullptr : open_step_graphs(model.device().device);
+    if (graphs != nullptr) graphed_ = std::make_unique<GraphedDecode>(model, *paged, sampler_, std::move(graphs));
+    cache_ = std::move(paged);
+  }
 
   Result<> next_tokens(std::span<const std::unique_ptr<RunningSample>> samples, std::span<SampledToken> out) override {
-    return guard_torch("sampling on " + model_.device().text, [&]() -> Result<> {
+    Result<> done = guard_torch("sampling on " + model_.device().text, [&]() -> Result<> {
       const c10::InferenceMode inference;
       // Operators go to the device of their tensors, but our kernels to the thread's own.
       const c10::OptionalDeviceGuard own_device(model_.device().device);
       leave(samples);
-      int64_t longest = 0;
-      for (const std::unique_ptr<RunningSample>& sample : samples) longest = std::max(longest, length_of(*sample));
-      cache_->prepare(static_cast<int64_t>(samples.size()), longest + 1);
-      if (runs_ahead(samples)) return next_tokens_ahead(samples, out);
-      cancel_ahead();
-      std::vector<at::Tensor> hidden;
-      if (!slots_.empty()) hidden.push_back(decode(last_ids()));
-      const at::Tensor entered = TRY(enter_new(samples));
-      if (entered.defined()) hidden.push_back(entered);
-      sample_rows(at::cat(hidden, 0), samples, out);
+      take_slots(samples);
+      step(samples, out);
       return {};
     });
+    if (!done.ok()) forget();  // a pass may have done a part of its work
+    return done;
   }
 
-  void weights_changed(uint64_t /*state*/) override {
-    forget_ahead();
-    slots_.clear();
-    cache_->clear();
-  }
+  void weights_changed(uint64_t /*state*/) override { forget(); }
   void free_caches() override {
-    forget_ahead();
-    slots_.clear();
+    forget();
     cache_->free();
   }
   std::string_view name() const override { return kernels_ == nullptr ? "device" : "device_kernels"; }
 
  private:
+  // A sequence that enters: that of one sample, or the prompt of samples of a group that have no token yet.
+  struct Entry {
+    std::vector<int64_t> ids;
+    int64_t num_done = 0;  // tokens that passes have taken
+    std::vector<uint16_t> experts = {};
+
+    [[nodiscard]] int64_t length() const { return static_cast<int64_t>(ids.size()); }
+  };
   struct Slot {
     RunningSample* sample = nullptr;
-    int64_t length = 0;     // tokens with keys and values
-    bool is_ahead = false;  // ahead_ has its next token
+    uint64_t number = 0;                // the sample's: a new one may have the address of one that has left
+    std::shared_ptr<Entry> entry = {};  // null: all of the sequence has entered
+    int64_t length = 0;                 // then: tokens with keys and values
+    std::shared_ptr<const DeviceHistory> history = {};
   };
-  // A step that was started before the host had the tokens that it continues.
-  struct Ahead {
-    std::vector<const RunningSample*> rows;
-    StartedDraws draws;
+  // A pass that was started. Its tokens come later if the device draws them.
+  struct Started {
+    bool has_rows = false;
+    std::vector<uint64_t> numbers = {};  // the samples that get tokens
+    StartedDraws draws = {};
+    std::vector<DrawnToken> drawn = {};  // by the host
   };
-  // A sequence without a slot. Samples of a group that have no token yet share the pass of their prompt.
-  struct NewRow {
-    PackRow row;
-    int64_t length = 0;
-    std::vector<RunningSample*> samples;
+  // A pass that is being put together.
+  struct Plan {
+    DevicePass pass;
+    PackedBatch batch;
+    std::vector<int64_t> ids = {}, positions = {};     // ids: of the pieces
+    std::vector<std::shared_ptr<Entry>> entries = {};  // the pieces'
+    std::vector<size_t> draws = {};                    // slots that draw
+    std::vector<int64_t> draw_rows = {};               // the row that each draws from
   };
 
-  static int64_t length_of(const RunningSample& sample) {
-    return sample.group->num_prompt_ids() + static_cast<int64_t>(sample.sequence.ids.size());
-  }
-  // Whether a slot holds all of a sample but its last token, or with a step ahead all of it. A new sample may have the
-  // address of one that has left, but then it has fewer tokens.
-  static bool continues(const Slot& slot, const RunningSample& sample) {
-    const int64_t length = length_of(sample) - (slot.is_ahead ? 0 : 1);
-    return slot.sample == &sample && !sample.sequence.ids.empty() && slot.length == length;
+  void forget() {
+    ahead_.reset();
+    slots_.clear();
+    entries_.clear();
+    if (graphed_ != nullptr) graphed_->forget();
+    cache_->clear();
   }
 
   // Frees the slots of samples that have left.
   void leave(std::span<const std::unique_ptr<RunningSample>> samples) {
-    std::map<const RunningSample*, const RunningSample*> running;
-    for (const std::unique_ptr<RunningSample>& sample : samples) running[sample.get()] = sample.get();
+    std::map<uint64_t, const RunningSample*> running;
+    for (const std::unique_ptr<RunningSample>& sample : samples) running[sample->number] = sample.get();
     for (size_t i = 0; i < slots_.size();) {
-      const auto found = running.find(slots_[i].sample);
-      if (found != running.end() && continues(slots_[i], *found->second)) {
+      if (running.contains(slots_[i].number)) {
         ++i;
         continue;
       }
@@ -105,248 +115,229 @@ class DeviceRunner final : public StepRunner {
       slots_[i] = slots_.back();
       slots_.pop_back();
     }
+    std::erase_if(entries_, [&](const std::shared_ptr<Entry>& entry) { return slots_of(*entry).empty(); });
   }
-
-  // Whether a step can be started before the host has the tokens of the one before it: the device draws all tokens.
-  [[nodiscard]] bool runs_ahead(std::span<const std::unique_ptr<RunningSample>> samples) const {
-    return kernels_ != nullptr && !records_ &&
-           std::ranges::all_of(samples, [&](const auto& sample) { return sampler_.draws_on_device(*sample); });
-  }
-  void forget_ahead() {
-    ahead_.reset();
-    for (Slot& slot : slots_) slot.is_ahead = false;
-  }
-  // Undoes the step ahead: the slots are as before it, and the next call computes it again.
-  void cancel_ahead() {
-    for (Slot& slot : slots_) slot.length -= slot.is_ahead ? 1 : 0;
-    forget_ahead();
-  }
-
-  // The device never waits for the host: the next step is started before the tokens of this one are read.
-  Result<> next_tokens_ahead(std::span<const std::unique_ptr<RunningSample>> samples, std::span<SampledToken> out) {
-    Ahead now;
-    if (ahead_) {
-      now = std::move(*ahead_);
-    } else if (!slots_.empty()) {
-      for (const Slot& slot : slots_) now.rows.push_back(slot.sample);
-      now.draws = sampler_.start(decode(last_ids()), now.rows, /*num_later=*/0);
-    }
-    forget_ahead();
-    const size_t num_old = slots_.size();
-    const at::Tensor entered = TRY(enter_new(samples));
-    Ahead fresh;
-    for (size_t i = num_old; i < slots_.size(); ++i) fresh.rows.push_back(slots_[i].sample);
-    if (entered.defined()) fresh.draws = sampler_.start(entered, fresh.rows, /*num_later=*/0);
-    if (std::ranges::any_of(slots_, [](const Slot& slot) { return wants_more(*slot.sample); }))
-      start_ahead(now, fresh, num_old);
-    std::map<const RunningSample*, SampledToken> tokens;
-    for (Ahead* const part : {&now, &fresh}) {
-      const std::vector<SampledToken> drawn = DeviceSampler::finish(part->draws);
-      for (size_t i = 0; i < drawn.size(); ++i) tokens[part->rows[i]] = drawn[i];
-    }
-    for (size_t i = 0; i < samples.size(); ++i) out[i] = tokens.at(samples[i].get());
-    return {};
-  }
-  // Whether a sample may have another token after the one that is drawn now.
-  static bool wants_more(const RunningSample& sample) {
-    return static_cast<int64_t>(sample.sequence.ids.size()) + 1 < sample.group->request.sampling.max_new_tokens;
-  }
-
-  // `now` has the tokens of the first slots (and of samples that have left), `fresh` those of the others.
-  void start_ahead(const Ahead& now, const Ahead& fresh, size_t num_old) {
-    std::map<const RunningSample*, int64_t> places;
-    for (size_t i = 0; i < now.rows.size(); ++i) places[now.rows[i]] = static_cast<int64_t>(i);
-    std::vector<int64_t> order;
-    Ahead next;
-    for (size_t i = 0; i < slots_.size(); ++i) {
-      const auto behind = static_cast<int64_t>(now.rows.size() + i - num_old);
-      order.push_back(i < num_old ? places.at(slots_[i].sample) : behind);
-      next.rows.push_back(slots_[i].sample);
-    }
-    std::vector<at::Tensor> ids;
-    for (const Ahead* const part : {&now, &fresh})
-      if (!part->rows.empty()) ids.push_back(part->draws.ids());
-    const at::Tensor all = at::cat(ids, 0);
-    const at::Tensor own = all.index_select(0, sent_to(all.device(), at::tensor(order, at::kLong)));
-    next.draws = sampler_.start(decode(own), next.rows, /*num_later=*/1);
-    for (Slot& slot : slots_) slot.is_ahead = true;
-    ahead_ = std::move(next);
-  }
-
-  // The last token of every slot, where the model lies.
-  [[nodiscard]] at::Tensor last_ids() const {
-    std::vector<int64_t> ids;
-    for (const Slot& slot : slots_) ids.push_back(slot.sample->sequence.ids.back());
-    return sent_to(model_.device().device, at::tensor(ids, at::kLong));
-  }
-
-  // [slots, H] of one more token in every slot.
-  at::Tensor decode(const at::Tensor& ids_N) {
-    PackedBatch batch;
-    std::vector<int64_t> lengths;
-    for (Slot& slot : slots_) {
-      batch.segments.push_back({static_cast<int64_t>(lengths.size()), 1, -1, slot.length, 1});
-      lengths.push_back(slot.length++);
-    }
-    batch.token_ids_N = ids_N;
-    batch.positions_N = sent_to(ids_N.device(), at::tensor(lengths, at::kLong));
-    const int64_t longest = *std::ranges::max_element(lengths);
-    ForwardOptions options;
-    cache_->read_by(batch.positions_N, longest, options);
-    if (records_) options.routing = recording(batch);
-    const at::Tensor hidden = model_.forward_hidden(batch, options);
-    for (size_t i = 0; i < slots_.size() && records_; ++i) {
-      const std::vector<uint16_t> taken = experts_of(*options.routing, static_cast<int64_t>(i), 1);
-      std::vector<uint16_t>& all = slots_[i].sample->sequence.experts;
-      all.insert(all.end(), taken.begin(), taken.end());
-    }
-    return hidden;
-  }
-
-  [[nodiscard]] std::vector<NewRow> new_rows(std::span<const std::unique_ptr<RunningSample>> samples) const {
-    std::vector<NewRow> rows;
-    std::map<const GenerateGroup*, size_t> prompts;
-    for (const std::unique_ptr<RunningSample>& sample : samples) {
-      if (std::ranges::any_of(slots_, [&](const Slot& slot) { return slot.sample == sample.get(); })) continue;
-      const bool is_fresh = sample->sequence.ids.empty();
-      const size_t row = is_fresh ? prompts.try_emplace(sample->group, rows.size()).first->second : rows.size();
-      if (row == rows.size())
-        rows.push_back({{sample->group->request.prompt_ids, sample->sequence.ids, -1}, length_of(*sample), {}});
-      rows[row].samples.push_back(sample.get());
-    }
-    return rows;
-  }
-
-  // The rows of the next pass: at least one.
-  [[nodiscard]] size_t rows_of_pass(std::span<const NewRow> rows) const {
-    size_t count = 1;
-    for (int64_t tokens = rows[0].length; count < rows.size(); ++count) {
-      tokens += rows[count].length;
-      if (tokens > max_pass_tokens_) break;
-    }
-    return count;
-  }
-
-  // The hidden states of the last tokens of samples that have no slot yet; undefined if there are none.
-  Result<at::Tensor> enter_new(std::span<const std::unique_ptr<RunningSample>> samples) {
-    const std::vector<NewRow> rows = new_rows(samples);
-    std::vector<at::Tensor> hidden;
-    for (std::span<const NewRow> left = rows; !left.empty();) {
-      const size_t count = rows_of_pass(left);
-      hidden.push_back(left[0].length > max_pass_tokens_ ? TRY(enter_in_pieces(left[0]))
-                                                         : TRY(enter(left.first(count))));
-      left = left.subspan(count);
-    }
-    return hidden.empty() ? at::Tensor() : at::cat(hidden, 0);
-  }
-
-  // Gives the samples of these rows slots in one pass. Returns the hidden states of their last tokens.
-  Result<at::Tensor> enter(std::span<const NewRow> rows) {
-    std::vector<PackRow> pass;
-    for (const NewRow& row : rows) pass.push_back(row.row);
-    const PackedBatch batch = TRY(
-        pack_rows(pass, {.share_prefix = false, .keep_last_token = true, .vocab_size = model_.config().vocab_size}));
-    std::vector<NewSlots> slots;
-    std::vector<int64_t> last;
-    for (size_t r = 0; r < rows.size(); ++r) {
-      slots.push_back(take_slots(rows[r]));
-      last.insert(last.end(), rows[r].samples.size(), batch.last_index[r]);
-    }
-    ForwardOptions options;
-    options.on_qkv = [&](int64_t layer, const at::Tensor& qkv) {
-      for (size_t r = 0; r < rows.size(); ++r) {
-        const PackedSegment& segment = batch.segments[r];
-        cache_->fill(layer, slots[r], /*begin=*/0, qkv.narrow(0, segment.begin, segment.length));
-      }
-    };
-    if (records_) options.routing = recording(batch);
-    const at::Tensor all = model_.forward_hidden(batch, options);
-    for (size_t r = 0; r < rows.size() && records_; ++r)
-      note_experts(experts_of(*options.routing, batch.segments[r].begin, rows[r].length), rows[r]);
-    return all.index_select(0, sent_to(all.device(), at::tensor(last, at::kLong)));
-  }
-
-  NewSlots take_slots(const NewRow& row) {
-    const NewSlots out{static_cast<int64_t>(slots_.size()), static_cast<int64_t>(row.samples.size()), row.length};
-    const GenerateGroup& group = *row.samples.front()->group;
-    cache_->add_slots(out.count, out.length, group.num_prompt_ids() + group.request.sampling.max_new_tokens);
-    for (RunningSample* const sample : row.samples) slots_.push_back({sample, row.length});
+  [[nodiscard]] std::vector<int64_t> slots_of(const Entry& entry) const {
+    std::vector<int64_t> out;
+    for (size_t i = 0; i < slots_.size(); ++i)
+      if (slots_[i].entry.get() == &entry) out.push_back(static_cast<int64_t>(i));
     return out;
   }
 
-  // The same for one long row, in passes of at most max_pass_tokens_.
-  Result<at::Tensor> enter_in_pieces(const NewRow& row) {
-    const PackedBatch whole = TRY(pack_rows(
-        {&row.row, 1}, {.share_prefix = false, .keep_last_token = true, .vocab_size = model_.config().vocab_size}));
-    const NewSlots slots = take_slots(row);
-    std::vector<uint16_t> experts;
-    at::Tensor hidden;
-    for (int64_t begin = 0; begin < row.length; begin += max_pass_tokens_) {
-      PackedBatch piece;
-      const int64_t count = std::min(max_pass_tokens_, row.length - begin);
-      piece.segments.push_back({0, count, -1, begin, 1});
-      piece.token_ids_N = whole.token_ids_N.narrow(0, begin, count);
-      piece.positions_N = whole.positions_N.narrow(0, begin, count);
-      ForwardOptions options;
-      options.attend = [&](int64_t layer, const at::Tensor& qkv, const AttentionShape& shape) {
-        cache_->fill(layer, slots, begin, qkv);
-        return attention_of_piece(layer, slots.first, begin, qkv, shape);
-      };
-      if (records_) options.routing = recording(piece);
-      hidden = model_.forward_hidden(piece, options);
-      if (!records_) continue;
-      const std::vector<uint16_t> taken = experts_of(*options.routing, 0, count);
-      experts.insert(experts.end(), taken.begin(), taken.end());
+  // Slots for samples that have none.
+  void take_slots(std::span<const std::unique_ptr<RunningSample>> samples) {
+    std::vector<std::vector<RunningSample*>> sequences;
+    std::map<const GenerateGroup*, size_t> prompts;
+    for (const std::unique_ptr<RunningSample>& sample : samples) {
+      if (std::ranges::any_of(slots_, [&](const Slot& slot) { return slot.number == sample->number; })) continue;
+      const bool is_fresh = sample->sequence.ids.empty();
+      const size_t at =
+          is_fresh ? prompts.try_emplace(sample->group, sequences.size()).first->second : sequences.size();
+      if (at == sequences.size()) sequences.emplace_back();
+      sequences[at].push_back(sample.get());
     }
-    if (records_) note_experts(experts, row);
-    return hidden.narrow(0, hidden.size(0) - 1, 1).expand({slots.count, hidden.size(1)});
+    for (const std::vector<RunningSample*>& sequence : sequences) take_slots_of(sequence);
+    int64_t longest = 0;
+    for (const Slot& slot : slots_) longest = std::max(longest, slot.entry ? slot.entry->length() : slot.length);
+    cache_->prepare(static_cast<int64_t>(slots_.size()), longest + 1);
   }
-
-  // The cache has the tokens of the piece already.
-  at::Tensor attention_of_piece(int64_t layer, int64_t slot, int64_t begin, const at::Tensor& qkv_LQ,
-                                const AttentionShape& shape) {
-    const int64_t count = qkv_LQ.size(0), width = shape.num_heads * shape.head_dim;
-    const auto [keys, values] = cache_->read(layer, slot, begin + count);
-    const at::Tensor q = qkv_LQ.narrow(1, 0, width).reshape({count, shape.num_heads, shape.head_dim});
-    return segment_attention(q, keys.to(q.scalar_type()), values.to(q.scalar_type()), {{count}, {begin + count}}, shape)
-        .reshape({count, width});
-  }
-
-  [[nodiscard]] std::shared_ptr<RouterPass> recording(const PackedBatch& batch) const {
-    auto pass = std::make_shared<RouterPass>();
-    make_room(model_.config(), batch.num_tokens(), *pass);
-    return pass;
-  }
-  // What the tokens of a new sequence took.
-  static void note_experts(const std::vector<uint16_t>& taken, const NewRow& row) {
-    GenerateGroup& group = *row.samples.front()->group;
-    const auto in_prompt = static_cast<std::ptrdiff_t>(taken.size()) / row.length * group.num_prompt_ids();
-    if (group.experts.empty()) group.experts.assign(taken.begin(), taken.begin() + in_prompt);
-    for (RunningSample* const sample : row.samples)
-      sample->sequence.experts.assign(taken.begin() + in_prompt, taken.end());
-  }
-
-  // `hidden` is in the order of the slots.
-  void sample_rows(const at::Tensor& hidden, std::span<const std::unique_ptr<RunningSample>> samples,
-                   std::span<SampledToken> out) const {
-    std::map<const RunningSample*, size_t> places;
-    for (size_t i = 0; i < samples.size(); ++i) places[samples[i].get()] = i;
-    std::vector<DeviceDraw> rows;
-    for (const Slot& slot : slots_) {
-      const size_t place = places.at(slot.sample);
-      rows.push_back({slot.sample, &out[place]});
+  void take_slots_of(std::span<RunningSample* const> samples) {
+    const GenerateGroup& group = *samples[0]->group;
+    auto entry = std::make_shared<Entry>(Entry{group.request.prompt_ids});
+    entry->ids.insert(entry->ids.end(), samples[0]->sequence.ids.begin(), samples[0]->sequence.ids.end());
+    cache_->add_slots(static_cast<int64_t>(samples.size()), entry->length(),
+                      group.num_prompt_ids() + group.request.sampling.max_new_tokens);
+    for (RunningSample* const sample : samples) {
+      slots_.push_back({sample, sample->number, entry});
+      if (kernels_ != nullptr)
+        slots_.back().history = device_history(*sample, model_.config().vocab_size, model_.device().device);
     }
-    sampler_.run(hidden, rows);
+    entries_.push_back(std::move(entry));
+  }
+
+  // With kernels the device does not wait for the host: the next pass is started before the tokens of this one are read. The
+  // experts that tokens take go to their samples at once, so a pass ahead must not record any.
+  void step(std::span<const std::unique_ptr<RunningSample>> samples, std::span<SampledToken> out) {
+    Started now = ahead_ ? std::move(*ahead_) : start(nullptr);
+    ahead_.reset();
+    if (kernels_ != nullptr && !records_) {
+      Started next = start(&now);
+      if (next.has_rows) ahead_ = std::move(next);
+    }
+    std::vector<DrawnToken> drawn = now.drawn.empty() ? DeviceSampler::finish(now.draws) : std::move(now.drawn);
+    std::map<uint64_t, DrawnToken> tokens;
+    for (size_t i = 0; i < drawn.size(); ++i) tokens[now.numbers[i]] = std::move(drawn[i]);
+    for (size_t i = 0; i < samples.size(); ++i) {
+      const auto found = tokens.find(samples[i]->number);
+      out[i] = found == tokens.end() ? SampledToken{kNoToken, 0, 0} : found->second.token;
+      if (found == tokens.end()) continue;
+      std::vector<TokenLogProb>& top = samples[i]->sequence.top;
+      top.insert(top.end(), found->second.top.begin(), found->second.top.end());
+    }
+  }
+
+  // Starts a pass. `before`: one whose tokens the host has not read; null: none.
+  Started start(const Started* before) {
+    Plan plan;
+    plan_tokens(before, plan);
+    plan_pieces(plan);
+    Started out;
+    if (plan.positions.empty()) return out;
+    out.has_rows = true;
+    std::vector<DrawRow> rows;
+    for (size_t i = 0; i < plan.draws.size(); ++i) {
+      const Slot& slot = slots_[plan.draws[i]];
+      const bool is_later = before != nullptr && i < plan.pass.slots.size();
+      rows.push_back({slot.sample, slot.history.get(), is_later ? 1 : 0});
+      out.numbers.push_back(slot.number);
+    }
+    if (kernels_ == nullptr || records_) {
+      const at::Tensor hidden = compute(plan, before);
+      if (!rows.empty()) out.drawn = sampler_.run(drawn_from(plan, hidden), rows);
+    } else {
+      out.draws = start_draws(plan, before, rows);
+    }
+    finish_pieces(plan);
+    return out;
+  }
+
+  StartedDraws start_draws(Plan& plan, const Started* before, std::span<const DrawRow> rows) {
+    const DrawInputs inputs = sampler_.inputs(rows);
+    if (graphed_ != nullptr && GraphedDecode::serves(plan.pass, inputs)) {
+      StartedDraws out = graphed_->run(plan.pass, last_ids(plan.pass, before), plan.positions, inputs);
+      for (const int64_t slot : plan.pass.slots) ++slots_[static_cast<size_t>(slot)].length;
+      return out;
+    }
+    const at::Tensor hidden = compute(plan, before);
+    if (rows.empty()) return {};
+    return DeviceSampler::fetch(sampler_.draw(drawn_from(plan, hidden), inputs.on(hidden.device())), inputs);
+  }
+
+  // The rows of a pass that draw.
+  static at::Tensor drawn_from(const Plan& plan, const at::Tensor& hidden_NH) {
+    if (plan.pass.pieces.empty()) return hidden_NH;
+    return hidden_NH.index_select(0, sent_to(hidden_NH.device(), at::tensor(plan.draw_rows, at::kLong)));
+  }
+
+  // One more token for each sample that may have another one.
+  void plan_tokens(const Started* before, Plan& plan) const {
+    for (size_t i = 0; i < slots_.size(); ++i) {
+      const Slot& slot = slots_[i];
+      const int64_t num_known = static_cast<int64_t>(slot.sample->sequence.ids.size()) + (before == nullptr ? 0 : 1);
+      if (slot.entry != nullptr || num_known >= slot.sample->group->request.sampling.max_new_tokens) continue;
+      const auto row = static_cast<int64_t>(plan.positions.size());
+      plan.batch.segments.push_back({row, 1, -1, slot.length, 1});
+      plan.positions.push_back(slot.length);
+      plan.pass.slots.push_back(static_cast<int64_t>(i));
+      plan.pass.longest = std::max(plan.pass.longest, slot.length);
+      plan.draws.push_back(i);
+      plan.draw_rows.push_back(row);
+    }
+  }
+
+  // Fills the pass up. A quarter of it is for pieces even if many samples run, so that no slot stays empty for long.
+  void plan_pieces(Plan& plan) const {
+    int64_t room = std::max({int64_t{1}, max_pass_tokens_ / 4, max_pass_tokens_ - plan.pass.num_decoding()});
+    for (const std::shared_ptr<Entry>& entry : entries_) {
+      if (room == 0) break;
+      const int64_t begin = entry->num_done, count = std::min(room, entry->length() - begin);
+      room -= count;
+      plan.batch.segments.push_back({static_cast<int64_t>(plan.positions.size()), count, -1, begin, 1});
+      for (int64_t t = begin; t < begin + count; ++t) {
+        plan.ids.push_back(entry->ids[static_cast<size_t>(t)]);
+        plan.positions.push_back(t);
+      }
+      plan.pass.pieces.push_back({slots_of(*entry), entry->length(), begin, count});
+      plan.entries.push_back(entry);
+      if (begin + count < entry->length()) continue;
+      for (const int64_t slot : plan.pass.pieces.back().slots) {
+        plan.draws.push_back(static_cast<size_t>(slot));
+        plan.draw_rows.push_back(static_cast<int64_t>(plan.positions.size()) - 1);
+      }
+    }
+  }
+
+  // The hidden states of a pass.
+  at::Tensor compute(Plan& plan, const Started* before) {
+    const c10::Device device = model_.device().device;
+    std::vector<at::Tensor> ids;
+    if (!plan.pass.slots.empty()) ids.push_back(last_ids(plan.pass, before));
+    if (!plan.ids.empty()) ids.push_back(sent_to(device, at::tensor(plan.ids, at::kLong)));
+    plan.batch.token_ids_N = at::cat(ids, 0);
+    plan.batch.positions_N = plan.pass.positions_N = sent_to(device, at::tensor(plan.positions, at::kLong));
+    ForwardOptions options;
+    cache_->read_by(plan.pass, options);
+    if (records_) {
+      options.routing = std::make_shared<RouterPass>();
+      make_room(model_.config(), plan.batch.num_tokens(), *options.routing);
+    }
+    at::Tensor hidden = model_.forward_hidden(plan.batch, options);
+    for (const int64_t slot : plan.pass.slots) ++slots_[static_cast<size_t>(slot)].length;
+    if (records_) note_experts(plan, *options.routing);
+    return hidden;
+  }
+
+  // The last token of each slot that decodes, where the model lies.
+  [[nodiscard]] at::Tensor last_ids(const DevicePass& pass, const Started* before) const {
+    const c10::Device device = model_.device().device;
+    std::vector<int64_t> ids;
+    if (before == nullptr) {
+      for (const int64_t slot : pass.slots)
+        ids.push_back(slots_[static_cast<size_t>(slot)].sample->sequence.ids.back());
+      return sent_to(device, at::tensor(ids, at::kLong));
+    }
+    std::map<uint64_t, int64_t> places;
+    for (size_t i = 0; i < before->numbers.size(); ++i) places[before->numbers[i]] = static_cast<int64_t>(i);
+    for (const int64_t slot : pass.slots) ids.push_back(places.at(slots_[static_cast<size_t>(slot)].number));
+    return before->draws.ids().index_select(0, sent_to(device, at::tensor(ids, at::kLong)));
+  }
+
+  void finish_pieces(const Plan& plan) {
+    for (size_t i = 0; i < plan.entries.size(); ++i) {
+      const std::shared_ptr<Entry>& entry = plan.entries[i];
+      entry->num_done += plan.pass.pieces[i].count;
+      if (entry->num_done < entry->length()) continue;
+      for (const int64_t slot : plan.pass.pieces[i].slots) {
+        slots_[static_cast<size_t>(slot)].entry.reset();
+        slots_[static_cast<size_t>(slot)].length = entry->length();
+      }
+      std::erase(entries_, entry);
+    }
+  }
+
+  // What the tokens of a pass took.
+  void note_experts(const Plan& plan, const RouterPass& routing) const {
+    int64_t row = 0;
+    for (const int64_t slot : plan.pass.slots) {
+      const std::vector<uint16_t> taken = experts_of(routing, row++, 1);
+      std::vector<uint16_t>& all = slots_[static_cast<size_t>(slot)].sample->sequence.experts;
+      all.insert(all.end(), taken.begin(), taken.end());
+    }
+    for (size_t i = 0; i < plan.entries.size(); ++i) {
+      const DevicePiece& piece = plan.pass.pieces[i];
+      const std::vector<uint16_t> taken = experts_of(routing, row, piece.count);
+      std::vector<uint16_t>& all = plan.entries[i]->experts;
+      all.insert(all.end(), taken.begin(), taken.end());
+      row += piece.count;
+      if (piece.begin + piece.count < piece.length) continue;
+      GenerateGroup& group = *slots_[static_cast<size_t>(piece.slots[0])].sample->group;
+      const auto in_prompt = static_cast<std::ptrdiff_t>(all.size()) / piece.length * group.num_prompt_ids();
+      if (group.experts.empty()) group.experts.assign(all.begin(), all.begin() + in_prompt);
+      for (const int64_t slot : piece.slots)
+        slots_[static_cast<size_t>(slot)].sample->sequence.experts.assign(all.begin() + in_prompt, all.end());
+    }
   }
 
   const Model& model_;
   bool records_;  // the experts that tokens take
   int64_t max_pass_tokens_;
   const DeviceKernels* kernels_;  // null: none
-  std::unique_ptr<DeviceCache> cache_;
   DeviceSampler sampler_;
+  std::unique_ptr<DeviceCache> cache_;
+  std::unique_ptr<GraphedDecode> graphed_;  // null: no graphs
   std::vector<Slot> slots_;
-  std::optional<Ahead> ahead_;
+  std::vector<std::shared_ptr<Entry>> entries_;  // in the order in which they came
+  std::optional<Started> ahead_;
 };
 
 }  // namespace

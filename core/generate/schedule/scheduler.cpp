@@ -71,6 +71,7 @@ bool Scheduler::admit_one(GenerateGroup& group, int64_t weight_version) {
   group.has_pages = true;
   auto sample = std::make_unique<RunningSample>();
   sample->group = &group;
+  sample->number = ++num_admitted_;
   sample->reserved_pages = own;
   sample->history.start(group.request.sampling, group.request.prompt_ids);
   if (!group.request.sampling.stop_strings.empty() && options_.tokenizer != nullptr)
@@ -97,6 +98,7 @@ std::optional<FinishReason> Scheduler::end_of(RunningSample& sample) {
 
 void Scheduler::accept(std::span<const SampledToken> tokens) {
   for (size_t i = 0; i < running_.size(); ++i) {
+    if (tokens[i].id == kNoToken) continue;
     RunningSample& sample = *running_[i];
     GeneratedSequence& sequence = sample.sequence;
     sequence.ids.push_back(tokens[i].id);

@@ -64,6 +64,7 @@ struct GenerateGroup {
 
 struct RunningSample {
   GenerateGroup* group = nullptr;
+  uint64_t number = 0;  // no other sample of the scheduler has it
   int64_t reserved_pages = 0;
   std::vector<float*> pages;  // pages of its own tokens
   TokenHistory history;
@@ -91,7 +92,7 @@ class Scheduler {
   void admit(int64_t weight_version);
   // The running samples, in order of admission.
   [[nodiscard]] std::span<const std::unique_ptr<RunningSample>> running() const { return running_; }
-  // Appends one token to each running sample, in order; those that end leave.
+  // Appends its token to each running sample, in order; those that end leave. One with kNoToken stays as it is.
   void accept(std::span<const SampledToken> tokens);
   // Ends request_id (-1: all): what runs becomes partial, what waits becomes empty.
   void abort(int64_t request_id, int64_t weight_version);
@@ -125,7 +126,7 @@ class Scheduler {
   std::list<GenerateGroup> groups_;  // with samples that wait or run; addresses do not change
   std::vector<std::unique_ptr<RunningSample>> running_;
   std::deque<GeneratedSequence> finished_;
-  uint64_t num_prefilled_tokens_ = 0;
+  uint64_t num_prefilled_tokens_ = 0, num_admitted_ = 0;
   int64_t num_waiting_requests_ = 0;
 };
 

@@ -16,8 +16,11 @@ namespace {
 
 using blas::Trans;
 
+bool uses_operators = false;  // NOLINT: set by tests
+
 bool has_own_product(const at::Tensor& x) {
-  return x.is_cpu() && x.scalar_type() == at::kFloat && x.dim() == 2 && x.stride(1) == 1 && x.stride(0) >= x.size(1);
+  return !uses_operators && x.is_cpu() && x.scalar_type() == at::kFloat && x.dim() == 2 && x.stride(1) == 1 &&
+         x.stride(0) >= x.size(1);
 }
 
 // Each row of `out` becomes `row`.
@@ -53,5 +56,8 @@ at::Tensor matrix_product(const at::Tensor& a, Trans trans_a, const at::Tensor& 
              b.stride(0), added.defined() ? 1.0F : 0.0F, out.mutable_data_ptr<float>(), n);
   return out;
 }
+
+OperatorProducts::OperatorProducts() { uses_operators = true; }
+OperatorProducts::~OperatorProducts() { uses_operators = false; }
 
 }  // namespace mortise

@@ -10,6 +10,8 @@ awk '
     budget["silu_kernel"] = 32
     budget["attention_split_kernel"] = 48
     budget["sample_kernel"] = 64
+    budget["edit_kernel"] = 52
+    budget["top_kernel"] = 40
   }
   /Compiling entry function/ {
     kernel = ""; arch = $NF

@@ -1,8 +1,6 @@
 // The kernels of a decoding step against the same formulas in float64, in three orders of their threads: norms, gates, the
-// rotation, attention over pages, and the sampler with its filters. Every barrier is needed.
+// rotation, and attention over pages. Every barrier is needed.
 #include <algorithm>
-#include <array>
-#include <numeric>
 
 #include "emulated.h"
 
@@ -239,156 +237,12 @@ TEST(CudaDecode, AttentionOfAQueryThatIsNotANumberIsNone) {
   }
 }
 
-// ---- the sampler ----
-
-struct Oracle {
-  std::vector<size_t> kept;  // in the order of ids
-  std::vector<double> mass;  // in the same order
-  double total = 0, best = 0, log_all = 0;
-};
-
-// One option after the other with a full sort, as core/generate/sample/sample_plain.cpp.
-Oracle oracle_of(const float* row, size_t vocab, const MortiseCudaDraw& draw) {
-  Oracle out;
-  const double inverse = double(draw.inverse_temperature);
-  out.best = -std::numeric_limits<double>::infinity();
-  for (size_t i = 0; i < vocab; ++i) out.best = std::max(out.best, double(row[i]));
-  const auto mass = [&](size_t i) { return std::exp((double(row[i]) - out.best) * inverse); };
-  double all = 0;
-  for (size_t i = 0; i < vocab; ++i) all += mass(i);
-  out.log_all = std::log(all);
-  std::vector<size_t> ids;
-  for (size_t i = 0; i < vocab; ++i)
-    if (std::isfinite(row[i])) ids.push_back(i);
-  std::stable_sort(ids.begin(), ids.end(), [&](size_t a, size_t b) { return row[a] < row[b]; });
-  if (draw.top_k > 0 && static_cast<size_t>(draw.top_k) < ids.size()) {
-    const float least = row[ids[ids.size() - static_cast<size_t>(draw.top_k)]];
-    std::erase_if(ids, [&](size_t i) { return row[i] < least; });
-  }
-  if (draw.top_p < 1) {
-    double total = 0, tail = 0;
-    for (const size_t i : ids) total += mass(i);
-    size_t cut = 0;
-    while (cut + 1 < ids.size() && tail + mass(ids[cut]) <= (1 - draw.top_p) * total) tail += mass(ids[cut++]);
-    ids.erase(ids.begin(), ids.begin() + static_cast<std::ptrdiff_t>(cut));
-  }
-  std::erase_if(ids, [&](size_t i) { return mass(i) < double(draw.min_p); });
-  std::sort(ids.begin(), ids.end());
-  for (const size_t i : ids) {
-    out.kept.push_back(i);
-    out.mass.push_back(mass(i));
-    out.total += mass(i);
-  }
-  return out;
-}
-
-// The token is the oracle's, unless the draw is within rounding of the border between two.
-void expect_token(const MortiseCudaDrawn& drawn, const Oracle& oracle, const float* row, const MortiseCudaDraw& draw) {
-  const double target = draw.uniform * oracle.total;
-  double below = 0;
-  size_t k = 0;
-  while (k + 1 < oracle.kept.size() && below + oracle.mass[k] <= target) below += oracle.mass[k++];
-  const double slack = 1e-5 * oracle.total;
-  const bool is_at_border = target - below < slack || below + oracle.mass[k] - target < slack;
-  const auto token = static_cast<size_t>(drawn.id);
-  if (!is_at_border) {
-    EXPECT_EQ(token, oracle.kept[k]) << "uniform " << draw.uniform;
-  }
-  ASSERT_TRUE(std::ranges::count(oracle.kept, token) > 0) << token << " was filtered";
-  const double shifted = (double(row[token]) - oracle.best) * double(draw.inverse_temperature);
-  EXPECT_NEAR(drawn.log_prob, shifted - oracle.log_all, 2e-5);
-  EXPECT_NEAR(drawn.filtered_log_prob, shifted - std::log(oracle.total), 2e-5);
-}
-
-void check_sampler(size_t vocab, bool has_equals, const MortiseCudaDraw& settings) {
-  constexpr size_t kRows = 6;
-  std::vector<float> logits = normal(kRows * vocab, 2, static_cast<unsigned>(vocab));
-  for (size_t i = 0; i < logits.size(); ++i) {
-    if (has_equals) logits[i] = std::round(logits[i] * 2.0F) / 2.0F;
-    if (vocab > 5 && i % 11 == 3) logits[i] = -std::numeric_limits<float>::infinity();
-  }
-  std::vector<MortiseCudaDraw> draws(kRows, settings);
-  constexpr std::array<double, kRows> kUniforms = {0.0, 0.2, 0.51, 0.77, 0.93, 0.9999999};
-  for (size_t r = 0; r < kRows; ++r) draws[r].uniform = kUniforms[r];
-  std::vector<MortiseCudaDrawn> drawn(kRows);
-  const auto columns = static_cast<int64_t>(vocab);
-  ASSERT_EQ(mortise_cuda_sample(logits.data(), kRows, columns, static_cast<int32_t>(vocab), draws.data(), drawn.data(),
-                                nullptr),
-            0);
-  for (size_t r = 0; r < kRows; ++r) {
-    const float* const row = logits.data() + r * vocab;
-    expect_token(drawn[r], oracle_of(row, vocab, draws[r]), row, draws[r]);
-  }
-}
-
-TEST(CudaSampler, DrawsTheTokensOfAFullSort) {
-  const std::vector<MortiseCudaDraw> settings = {{0, 1.0, 1.25F, 0, 0, 0},      {0, 1.0, 0.8F, 0, 5, 0},
-                                                 {0, 0.7, 1.0F, 0, 0, 0},       {0, 1.0, 1.0F, 0.05F, 0, 0},
-                                                 {0, 0.85, 1.5F, 0.02F, 30, 0}, {0, 1e-9, 1.0F, 0, 0, 0}};
-  in_three_orders([&] {
-    for (const MortiseCudaDraw& draw : settings) {
-      for (const size_t vocab : {1, 40, 1031}) check_sampler(vocab, false, draw);
-      check_sampler(611, true, draw);
-    }
-  });
-  emulator_options() = {};
-  check_sampler(20000, true, settings[0]);  // chunks of more than one warp's width
-  check_sampler(20000, true, settings[4]);
-}
-
-TEST(CudaSampler, GreedyTakesTheFirstOfTheBest) {
-  in_three_orders([] {
-    std::vector<float> logits = normal(2 * 700, 1, 3);
-    logits[40] = logits[311] = logits[699] = 9.0F;
-    logits[700 + 5] = 8.0F;
-    const std::vector<MortiseCudaDraw> draws(2, {0.9, 1.0, 1.0F, 0, 0, 1});
-    std::vector<MortiseCudaDrawn> drawn(2);
-    mortise_cuda_sample(logits.data(), 2, 700, 700, draws.data(), drawn.data(), nullptr);
-    EXPECT_EQ(drawn[0].id, 40);
-    EXPECT_EQ(drawn[1].id, 5);
-    EXPECT_NEAR(drawn[0].log_prob, 9.0 - oracle_of(logits.data(), 700, draws[0]).log_all - 9.0, 2e-5);
-    EXPECT_EQ(drawn[0].filtered_log_prob, 0.0F);
-  });
-}
-
-// The engine stops at a log-prob that is not a number; the id must be one of the vocabulary.
-TEST(CudaSampler, LogitsThatAreNotNumbersGiveALogProbThatIsNone) {
-  emulator_options() = {};
-  const std::vector<float> logits(50, NAN);
-  for (const int32_t greedy : {0, 1}) {
-    const MortiseCudaDraw draw{0.5, 0.9, 1.0F, 0, 0, greedy};
-    MortiseCudaDrawn drawn{-1, 0, 0};
-    mortise_cuda_sample(logits.data(), 1, 50, 50, &draw, &drawn, nullptr);
-    EXPECT_TRUE(drawn.id >= 0 && drawn.id < 50);
-    EXPECT_TRUE(std::isnan(drawn.log_prob));
-  }
-}
-
-// One logit among numbers is enough, whatever the filters are.
-TEST(CudaSampler, OneLogitThatIsNotFiniteGivesALogProbThatIsNone) {
-  emulator_options() = {};
-  for (const float wrong : {NAN, INFINITY}) {
-    std::vector<float> logits = normal(600, 2, 5);
-    logits[433] = wrong;
-    for (const MortiseCudaDraw& draw :
-         {MortiseCudaDraw{0.5, 1.0, 1.0F, 0, 0, 1}, MortiseCudaDraw{0.5, 1.0, 1.0F, 0, 0, 0},
-          MortiseCudaDraw{0.5, 0.9, 0.7F, 0, 0, 0}, MortiseCudaDraw{0.5, 1.0, 1.0F, 0, 5, 0},
-          MortiseCudaDraw{0.5, 0.8, 1.0F, 0.1F, 9, 0}}) {
-      MortiseCudaDrawn drawn{-1, 0, 0};
-      mortise_cuda_sample(logits.data(), 1, 600, 600, &draw, &drawn, nullptr);
-      EXPECT_TRUE(drawn.id >= 0 && drawn.id < 600) << wrong;
-      EXPECT_FALSE(std::isfinite(drawn.log_prob)) << wrong;
-    }
-  }
-}
-
 TEST(CudaDecode, EveryBarrierIsNeeded) {
   const auto run = [] {
     check_norm(77, false);
     check_attention({2, 1, 16}, {0.3F, 0, 0, 0}, false, false, {20});
-    check_sampler(77, false, {0, 0.8, 1.0F, 0, 20, 0});
   };
-  expect_every_barrier_is_needed(run, 6);
+  expect_every_barrier_is_needed(run, 2);
 }
 
 }  // namespace

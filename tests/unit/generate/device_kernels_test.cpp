@@ -1,6 +1,11 @@
 // Sampling by the kernels of core/cuda, which the emulator runs on CPU tensors: the tokens of the native engine, under any
-// schedule, with prompts that share pages, and next to rows that only the host can draw.
+// schedule, with prompts that share pages, penalties and barred tokens.
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/tensor.h>
+#include <c10/core/InferenceMode.h>
+
 #include <algorithm>
+#include <optional>
 
 #include "support/emulated_kernels.h"
 #include "support/golden_models.h"
@@ -9,15 +14,42 @@
 namespace mortise {
 namespace {
 
+// Sees each operator that starts while a graph is captured.
+TORCH_LIBRARY_IMPL(_, TESTING_ONLY_GenericMode, all) {
+  all.fallback(torch::CppFunction::makeFromBoxedFunction<&test::RecordedGraphs::note>());
+}
+
 class DeviceKernelsTest : public testing::Test {
  private:
   test::EmulatedKernels emulated_;
 };
 
+// The same by graphs that are replayed, and without graphs.
+class DeviceDecodeTest : public DeviceKernelsTest, public testing::WithParamInterface<bool> {
+ protected:
+  void SetUp() override {
+    test::RecordedGraphs::reset();
+    if (GetParam()) graphs_.emplace();
+  }
+  void TearDown() override {
+    const test::GraphCounts& counts = test::RecordedGraphs::counts();
+    EXPECT_EQ(counts.captures > 0, GetParam());
+    EXPECT_EQ(counts.replays > counts.captures, GetParam());
+    EXPECT_GE(counts.warm_ups, counts.captures);
+  }
+
+ private:
+  std::optional<test::UseRecordedGraphs> graphs_;
+};
+INSTANTIATE_TEST_SUITE_P(Graphs, DeviceDecodeTest, testing::Bool(),
+                         [](const auto& its) { return std::string(its.param ? "Replayed" : "None"); });
+
 // Windows, caps, sinks, two rotations, rotations of a part, norms of heads, experts.
-TEST_F(DeviceKernelsTest, TokensAreThoseOfTheNativeEngine) {
-  for (const char* name :
-       {"qwen2_tied", "qwen3_tied", "mistral_sliding", "gemma2", "gemma3_text", "phi3", "qwen3_moe", "gpt_oss"}) {
+TEST_P(DeviceDecodeTest, TokensAreThoseOfTheNativeEngine) {
+  std::vector<std::string> names = {"qwen2_tied", "qwen3_tied", "mistral_sliding", "gemma2", "gemma3_text", "phi3"};
+  if (!GetParam())
+    names.insert(names.end(), {"qwen3_moe", "gpt_oss"});  // experts need the host, so they have no graphs
+  for (const std::string& name : names) {
     auto model = Model::load(default_env(), test::golden_model(name));
     ASSERT_TRUE(model.ok()) << model.error().to_string();
     const std::vector<GenerateRequest> requests = mixed_requests(model->config().vocab_size, 9);
@@ -30,7 +62,7 @@ TEST_F(DeviceKernelsTest, TokensAreThoseOfTheNativeEngine) {
 }
 
 // Few slots: samples leave while others run, and slots and pages are used again, also after they were freed.
-TEST_F(DeviceKernelsTest, NoScheduleChangesAToken) {
+TEST_P(DeviceDecodeTest, NoScheduleChangesAToken) {
   Model model = tiny_model();
   const std::vector<GenerateRequest> requests = mixed_requests(300, 12);
   const Sequences want = run_all(*make_engine(model), requests);
@@ -49,7 +81,7 @@ TEST_F(DeviceKernelsTest, NoScheduleChangesAToken) {
 
 // Prompts that end inside a page, at its end, and just behind it; completions of several pages, and more pages than there
 // are at first.
-TEST_F(DeviceKernelsTest, SamplesOfAGroupShareThePagesOfTheirPrompt) {
+TEST_P(DeviceDecodeTest, SamplesOfAGroupShareThePagesOfTheirPrompt) {
   Model model = tiny_model();
   std::vector<GenerateRequest> requests;
   for (const int64_t length : {15, 16, 17, 32, 33}) {
@@ -64,11 +96,17 @@ TEST_F(DeviceKernelsTest, SamplesOfAGroupShareThePagesOfTheirPrompt) {
   expect_same(run_all(*make_engine(model), requests), want, 5e-5F, "shared prompts");
 }
 
-TEST_F(DeviceKernelsTest, LongPromptsEnterInPieces) { expect_long_prompts_enter_in_pieces("device_kernels"); }
+TEST_F(DeviceKernelsTest, LongPromptsEnterInPieces) {
+  expect_long_prompts_enter_in_pieces<test::KernelNorms>("device_kernels");
+}
+
+TEST_F(DeviceKernelsTest, RunningSamplesDoNotWaitForNewPrompts) {
+  expect_running_samples_do_not_wait<test::KernelNorms>();
+}
 
 // No row needs the host, so each step starts before its tokens are read. Samples end by an id that the host finds, at
 // their length, or because they are aborted; others take their slots, and the whole work begins again.
-TEST_F(DeviceKernelsTest, AStepAheadGivesNoTokenOfASampleThatEnded) {
+TEST_P(DeviceDecodeTest, AStepAheadGivesNoTokenOfASampleThatEnded) {
   Model model = tiny_model();
   std::vector<GenerateRequest> requests;
   for (int64_t i = 1; i <= 7; ++i) {
@@ -136,10 +174,96 @@ TEST_F(DeviceKernelsTest, FilteredLogProbsAndTopLogProbsAreThoseOfTheNativeEngin
   }
 }
 
-TEST_F(DeviceKernelsTest, SeesNewWeights) { expect_new_weights_are_seen(); }
+// Penalties and barred tokens look at tokens that the host has not read yet. Few slots: the history of a sample that has left
+// must not stay.
+TEST_P(DeviceDecodeTest, PenaltiesAndBarredTokensAreThoseOfTheNativeEngine) {
+  Model model = tiny_model();
+  auto requests = [] {
+    std::vector<GenerateRequest> out;
+    for (int64_t i = 1; i <= 9; ++i) {
+      SamplingParams params;
+      params.max_new_tokens = 10 + i;
+      params.temperature = i % 4 == 0 ? 0.0 : 0.7;
+      if (i % 3 == 1) params.repetition_penalty = 1.5;
+      if (i % 3 == 2) params.presence_penalty = 0.8, params.frequency_penalty = -0.9;
+      if (i % 2 == 0) params.stop_ids = {3, 7, 11, 19, 23, 42, 55, 81, 120, 177, 204, 256};
+      if (i == 4 || i == 8) params.ignore_eos = true;
+      if (i == 6) params.min_new_tokens = 9;
+      if (i >= 7) params.typical_p = 0.8;
+      out.push_back(make_request(i, {i, 20, 30}, 2, params));
+      out.back().num_top_log_probs = i % 3;
+    }
+    return out;
+  }();
+  const Sequences free = run_all(*make_engine(model), requests);
+  for (GenerateRequest& request : requests) {  // what they would say may not come
+    const std::vector<int64_t>& ids = free.at({request.request_id, 0}).ids;
+    if (request.request_id % 2 == 1 && ids.size() >= 6)
+      request.sampling.bad_words = {{ids[0]}, {30, ids[1]}, {ids[2], ids[3]}, {ids[3], ids[4], ids[5]}, {1, 2, 3, 4}};
+  }
+  const Sequences want = run_all(*make_engine(model), requests);
+  EXPECT_NE(want.at({5, 0}).ids, free.at({5, 0}).ids);
+  move_to_device(model);
+  EngineOptions options;
+  for (const int64_t max_num_seqs : {3, 256}) {
+    options.max_num_seqs = max_num_seqs;
+    const Sequences got = run_all(*make_engine(model, options), requests);
+    expect_same(got, want, 5e-5F, "edits");
+    for (const auto& [key, sequence] : want) {
+      const std::vector<TokenLogProb>& top = got.at(key).top;
+      ASSERT_EQ(top.size(), sequence.top.size());
+      for (size_t i = 0; i < top.size(); ++i) {
+        EXPECT_EQ(top[i].id, sequence.top[i].id) << key.first;
+        EXPECT_NEAR(top[i].log_prob, sequence.top[i].log_prob, 5e-5F);
+      }
+    }
+  }
+}
 
-// Pages of a bfloat16 model are bfloat16, as attention in training reads keys and values.
+TEST_P(DeviceDecodeTest, SeesNewWeights) { expect_new_weights_are_seen(); }
+
+// Pages of a bfloat16 model are bfloat16, as attention in training reads keys and values. Its products on the CPU are not
+// operators, so they cannot be captured.
 TEST_F(DeviceKernelsTest, Bfloat16LogProbsAreThoseOfTraining) { expect_bfloat16_log_probs_of_training(); }
+
+// More than 16 rows and more than one split of attention: graphs of several sizes, padding, and memory that moves.
+TEST_P(DeviceDecodeTest, SizesOfEveryClassGiveTheTokensOfTheNativeEngine) {
+  Model model = tiny_model(3, "float32", 512);
+  std::vector<GenerateRequest> requests;
+  for (int64_t i = 1; i <= 3; ++i) {
+    SamplingParams params;
+    params.max_new_tokens = i == 1 ? 6 : 14;
+    params.temperature = 0.9;
+    std::vector<int64_t> prompt;
+    for (int64_t t = 0; t < (i == 3 ? 250 : 10 * i); ++t) prompt.push_back((t * 31 + i) % 300);
+    requests.push_back(make_request(i, std::move(prompt), i == 1 ? 17 : i, params));
+  }
+  const Sequences want = run_all(*make_engine(model), requests);
+  move_to_device(model);
+  auto engine = make_engine(model);
+  for (const char* round : {"first", "second"}) expect_same(run_all(*engine, requests), want, 5e-5F, round);
+}
+
+// The proof proves: a number of the host that is in captured work stays what it was.
+TEST(RecordedGraphs, GiveAgainWhatTheHostPutIn) {
+  const c10::InferenceMode inference;
+  test::RecordedGraphs graphs;
+  const at::Tensor x = at::tensor({1.0F, 2.0F});
+  at::Tensor from_device, from_host, from_argument;
+  float host = 10;
+  const auto graph = graphs.capture([&] {
+    from_device = x * 2;
+    from_host = x + at::tensor({host, host});
+    from_argument = x + host;
+  });
+  x.fill_(3);
+  host = 20;
+  graph->replay();
+  EXPECT_EQ(from_device[0].item<float>(), 6.0F);
+  EXPECT_NE(from_host[0].item<float>(), 23.0F);
+  EXPECT_EQ(from_argument[0].item<float>(), 13.0F);
+  EXPECT_THROW(static_cast<void>(graphs.capture([&] { host = x[0].item<float>(); })), c10::Error);
+}
 
 // The kernels are float32.
 TEST_F(DeviceKernelsTest, Float64KeepsTheOperators) {

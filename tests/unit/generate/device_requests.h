@@ -49,25 +49,28 @@ inline void expect_same(const Sequences& got, const Sequences& want, float toler
   }
 }
 
-// The most rows that a norm by libtorch's operators has had since the counter was made. One counter at a time.
-class MostRows {
+// Norms by libtorch's operators since the counter was made, and the most rows that one had. One counter at a time.
+class OperatorNorms {
  public:
-  MostRows()
+  OperatorNorms()
       : handle_(at::addGlobalCallback(
             at::RecordFunctionCallback(&note).needsInputs(true).scopes({at::RecordScope::FUNCTION}))) {
-    most = 0;
+    most = count = 0;
   }
-  MostRows(const MostRows&) = delete;
-  MostRows& operator=(const MostRows&) = delete;
-  ~MostRows() { at::removeCallback(handle_); }
-  static int64_t value() { return most; }
+  OperatorNorms(const OperatorNorms&) = delete;
+  OperatorNorms& operator=(const OperatorNorms&) = delete;
+  ~OperatorNorms() { at::removeCallback(handle_); }
+  static int64_t most_rows() { return most; }
+  static int64_t calls() { return count; }
 
  private:
   static std::unique_ptr<at::ObserverContext> note(const at::RecordFunction& call) {
-    if (std::string_view(call.name()) == "aten::rsqrt") most = std::max(most, call.inputs()[0].toTensor().size(0));
+    if (std::string_view(call.name()) != "aten::rsqrt") return nullptr;
+    most = std::max(most, call.inputs()[0].toTensor().size(0));
+    ++count;
     return nullptr;
   }
-  static inline int64_t most = 0;  // NOLINT: the callback is a function
+  static inline int64_t most = 0, count = 0;  // NOLINT: the callback is a function
   at::CallbackHandle handle_;
 };
 
@@ -86,7 +89,9 @@ inline std::vector<GenerateRequest> long_requests(int64_t vocab_size, int64_t lo
 }
 
 // Prompts that are longer than a pass enter in several, no pass is longer, and the tokens are those of the native engine.
-inline void expect_long_prompts_enter_in_pieces(const std::string& path_name) {
+// Norms: what counts the norms of the path.
+template <class Norms>
+void expect_long_prompts_enter_in_pieces(const std::string& path_name) {
   for (const char* name : {"qwen3_tied", "mistral_sliding", "gemma2", "gemma3_text", "gpt_oss"}) {
     auto model = Model::load(default_env(), test::golden_model(name));
     ASSERT_TRUE(model.ok()) << model.error().to_string();
@@ -99,11 +104,53 @@ inline void expect_long_prompts_enter_in_pieces(const std::string& path_name) {
       options.max_batch_tokens = max_batch_tokens;
       auto engine = make_engine(*model, options);
       EXPECT_EQ(engine->path_name(), path_name);
-      const MostRows rows;
+      const Norms norms;
       expect_same(run_all(*engine, requests), want, 5e-5F, name);
-      EXPECT_EQ(MostRows::value(), max_batch_tokens) << name;
+      EXPECT_EQ(Norms::most_rows(), max_batch_tokens) << name;
     }
   }
+}
+
+// A running sample gets a token from each pass while the pieces of a long prompt enter in the same passes.
+template <class Norms>
+void expect_running_samples_do_not_wait() {
+  constexpr int64_t kNormsOfAPass = 5;  // two layers and the last norm
+  Model model = tiny_model();
+  SamplingParams params;
+  params.max_new_tokens = 20;
+  params.temperature = 0.9;
+  std::vector<int64_t> prompt;
+  for (int64_t t = 0; t < 90; ++t) prompt.push_back((t * 29 + 5) % 300);
+  const std::vector<GenerateRequest> requests = {make_request(1, {1, 20, 30}, 1, params),
+                                                 make_request(2, std::move(prompt), 2, params)};
+  const Sequences want = run_all(*make_engine(model), requests);
+  move_to_device(model);
+  EngineOptions options;
+  options.max_batch_tokens = 5;
+  auto engine = make_engine(model, options);
+  Sequences got;
+  const auto step = [&] {
+    const auto keep = [&](const GeneratedSequence& sequence) {
+      got[{sequence.request_id, sequence.sample_index}] = sequence;
+      return true;
+    };
+    return engine->poll(keep, std::chrono::nanoseconds(1)).value();
+  };
+  const Norms norms;
+  int64_t num_steps = 0;
+  for (size_t r = 0; r < 2; ++r) {
+    ASSERT_TRUE(engine->submit(std::span(requests).subspan(r, 1)).ok());
+    step();
+    ++num_steps;
+  }
+  for (; engine->num_generated_tokens() < 20; ++num_steps) step();
+  EXPECT_EQ(num_steps, 20);  // the second prompt's pieces entered meanwhile, and its samples have no token yet
+  EXPECT_GE(Norms::calls(), num_steps * kNormsOfAPass);
+  EXPECT_LE(Norms::calls(), (num_steps + 1) * kNormsOfAPass);  // one pass may be ahead
+  EXPECT_EQ(Norms::most_rows(), options.max_batch_tokens);
+  while (step() > 0) ++num_steps;
+  EXPECT_LE(num_steps, 20 + 23 + 20);
+  expect_same(got, want, 5e-5F, "next to a long prompt");
 }
 
 // The log-probs of a sequence are those that a pass of training computes.

@@ -48,7 +48,9 @@ TEST(DeviceRunner, NoScheduleChangesAToken) {
   }
 }
 
-TEST(DeviceRunner, LongPromptsEnterInPieces) { expect_long_prompts_enter_in_pieces("device"); }
+TEST(DeviceRunner, LongPromptsEnterInPieces) { expect_long_prompts_enter_in_pieces<OperatorNorms>("device"); }
+
+TEST(DeviceRunner, RunningSamplesDoNotWaitForNewPrompts) { expect_running_samples_do_not_wait<OperatorNorms>(); }
 
 TEST(DeviceRunner, SeesNewWeights) { expect_new_weights_are_seen(); }
 

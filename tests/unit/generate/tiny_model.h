@@ -11,7 +11,7 @@
 
 namespace mortise {
 
-inline Model tiny_model(uint64_t seed = 3, const std::string& dtype = "float32") {
+inline Model tiny_model(uint64_t seed = 3, const std::string& dtype = "float32", int64_t max_positions = 256) {
   Qwen2Shape shape;
   shape.vocab_size = 300;
   shape.hidden_size = 48;
@@ -20,7 +20,7 @@ inline Model tiny_model(uint64_t seed = 3, const std::string& dtype = "float32")
   shape.num_heads = 4;
   shape.num_kv_heads = 2;
   shape.initializer_range = 0.2;
-  shape.max_position_embeddings = 256;
+  shape.max_position_embeddings = max_positions;
   auto config = make_qwen2_config(shape);
   auto model = Model::random(*std::move(config), seed, dtype);
   return *std::move(model);

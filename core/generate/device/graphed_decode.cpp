@@ -1,0 +1,114 @@
+// See graphed_decode.h.
+#include "generate/device/graphed_decode.h"
+
+#include <ATen/ops/tensor.h>
+#include <ATen/ops/zeros.h>
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+#include <numeric>
+
+namespace mortise {
+namespace {
+
+constexpr int64_t kFewRows = 16;      // up to here classes are powers of two
+constexpr int64_t kRowsOfClass = 16;  // above they are multiples
+
+int64_t class_of_rows(int64_t rows) {
+  if (rows <= kFewRows) return static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(rows)));
+  return (rows + kRowsOfClass - 1) / kRowsOfClass * kRowsOfClass;
+}
+
+// [rows, bytes] of a buffer get `host`, and the padding behind gets `pad`.
+template <class T>
+void write_rows(const at::Tensor& buffer, int64_t rows, const at::Tensor& host, const T& pad) {
+  const at::Tensor all = at::empty({rows, static_cast<int64_t>(sizeof(T))}, at::kByte);
+  auto* const data = static_cast<T*>(all.mutable_data_ptr());
+  if (host.numel() > 0) std::memcpy(data, host.const_data_ptr(), static_cast<size_t>(host.numel()));
+  std::fill(data + host.size(0), data + rows, pad);
+  buffer.narrow(0, 0, rows).copy_(sent_to(buffer.device(), all));
+}
+
+}  // namespace
+
+bool GraphedDecode::serves(const Model& model) {
+  for (int64_t layer = 0; layer < model.config().num_layers; ++layer)
+    if (model.config().has_experts(layer)) return false;
+  return true;
+}
+
+// Drops the graphs if anything that they point to is elsewhere now.
+void GraphedDecode::notice_moved_memory(int64_t num_rows, int64_t num_pages) {
+  std::vector<const void*> weights;
+  for (const NamedParameter& parameter : model_.parameters()) weights.push_back(parameter.tensor.const_data_ptr());
+  const int64_t rows = ids_.defined() ? ids_.size(0) : 0, pages = table_.defined() ? table_.size(1) : 0;
+  const bool are_small = num_rows > rows || num_pages > pages;
+  if (!are_small && layout_ == cache_.layout() && weights_ == weights) return;
+  forget();
+  layout_ = cache_.layout();
+  weights_ = std::move(weights);
+  if (!are_small) return;
+  const int64_t more_rows = std::max(num_rows, rows), more_pages = std::max(num_pages, pages * 2);
+  const auto place = at::TensorOptions().device(model_.device().device);
+  ids_ = at::zeros({more_rows}, place.dtype(at::kLong));
+  positions_ = at::zeros({more_rows}, place.dtype(at::kLong));
+  table_ = at::zeros({more_rows, more_pages}, place.dtype(at::kInt));
+  draws_ = at::zeros({more_rows, static_cast<int64_t>(sizeof(MortiseCudaDraw))}, place.dtype(at::kByte));
+  edits_ = at::zeros({more_rows, static_cast<int64_t>(sizeof(MortiseCudaEdits))}, place.dtype(at::kByte));
+}
+
+void GraphedDecode::fill(const Size& size, const DevicePass& pass, const at::Tensor& ids_N,
+                         std::span<const int64_t> positions, const DrawInputs& inputs) const {
+  const int64_t count = ids_N.size(0), padding = size.rows - count;
+  ids_.narrow(0, 0, count).copy_(ids_N);
+  std::vector<int64_t> all(positions.begin(), positions.end());
+  all.resize(static_cast<size_t>(size.rows), 0);
+  positions_.narrow(0, 0, size.rows).copy_(sent_to(positions_.device(), at::tensor(all, at::kLong)));
+  const at::Tensor table = cache_.rows_of_table(pass);
+  table_.narrow(0, 0, count).narrow(1, 0, table.size(1)).copy_(table);
+  if (padding > 0) table_.narrow(0, count, padding).fill_(kPaddingPage);
+  MortiseCudaDraw greedy{0, 1, 1, 0, 0, 1, 0};
+  write_rows(draws_, size.rows, inputs.draws, greedy);
+  if (size.has_edits) write_rows(edits_, size.rows, inputs.edits, MortiseCudaEdits{});
+}
+
+// The drawn tokens of all rows, from what is in the buffers.
+at::Tensor GraphedDecode::compute(const Size& size) const {
+  DevicePass pass;
+  pass.slots.resize(static_cast<size_t>(size.rows));
+  std::iota(pass.slots.begin(), pass.slots.end(), 0);
+  pass.longest = size.splits * MORTISE_CUDA_SPLIT_TOKENS - 1;
+  pass.positions_N = positions_.narrow(0, 0, size.rows);
+  pass.table_NP = table_.narrow(0, 0, size.rows);
+  PackedBatch batch;
+  for (int64_t row = 0; row < size.rows; ++row) batch.segments.push_back({row, 1, -1, 0, 1});
+  batch.token_ids_N = ids_.narrow(0, 0, size.rows);
+  batch.positions_N = pass.positions_N;
+  ForwardOptions options;
+  cache_.read_by(pass, options);
+  const DrawInputs inputs{
+      draws_.narrow(0, 0, size.rows), size.has_edits ? edits_.narrow(0, 0, size.rows) : at::Tensor(), {}, {}};
+  return sampler_.draw(model_.forward_hidden(batch, options), inputs).drawn;
+}
+
+StartedDraws GraphedDecode::run(const DevicePass& pass, const at::Tensor& ids_N, std::span<const int64_t> positions,
+                                const DrawInputs& inputs) {
+  const int64_t splits = pass.longest / MORTISE_CUDA_SPLIT_TOKENS + 1;
+  const Size size{class_of_rows(pass.num_decoding()),
+                  static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(splits))), inputs.edits.defined()};
+  notice_moved_memory(size.rows, cache_.rows_of_table(pass).size(1));
+  fill(size, pass, ids_N, positions, inputs);
+  const auto [place, is_first] = graphs_by_size_.try_emplace(size);
+  Captured& own = place->second;
+  const auto work = [&] { own.drawn = compute(size); };
+  if (is_first) {
+    graphs_->warm_up(work);
+  } else {
+    if (own.graph == nullptr) own.graph = graphs_->capture(work);
+    own.graph->replay();
+  }
+  return DeviceSampler::fetch({own.drawn.narrow(0, 0, ids_N.size(0)), {}}, inputs);
+}
+
+}  // namespace mortise

@@ -1,0 +1,66 @@
+// Passes that give each running sample one more token, as graphs: layers, head and draws start by one call of the host.
+//
+// There is a graph for each class of sizes: rows (padded to the class), splits of attention, and whether rows have edits.
+// The first pass of a class is computed as usual, the second is captured. Token ids, positions, tables of pages and what draws
+// need lie in buffers that stay, and are written before each pass. Padding rows write to the cache's own page for them.
+// All graphs go when memory that they use moves: keys and values, rotations, buffers, weights.
+// Thread rule: one thread.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <map>
+#include <memory>
+#include <span>
+#include <tuple>
+#include <vector>
+
+#include "generate/device/device_cache.h"
+#include "generate/device/device_sampler.h"
+#include "generate/device/step_graphs.h"
+
+namespace mortise {
+
+class GraphedDecode {
+ public:
+  GraphedDecode(const Model& model, PagedDeviceCache& cache, const DeviceSampler& sampler,
+                std::unique_ptr<StepGraphs> graphs)
+      : model_(model), cache_(cache), sampler_(sampler), graphs_(std::move(graphs)) {}
+
+  // Whether graphs compute such passes of this model: its layers must not need the host.
+  [[nodiscard]] static bool serves(const Model& model);
+  // Whether they compute this one.
+  [[nodiscard]] static bool serves(const DevicePass& pass, const DrawInputs& inputs) {
+    return !pass.slots.empty() && pass.pieces.empty() && inputs.most_top == 0;
+  }
+  // Adds a token to each of the pass's slots, and starts its draw. positions: of the rows.
+  [[nodiscard]] StartedDraws run(const DevicePass& pass, const at::Tensor& ids_N, std::span<const int64_t> positions,
+                                 const DrawInputs& inputs);
+  void forget() { graphs_by_size_.clear(); }
+
+ private:
+  struct Size {
+    int64_t rows = 0, splits = 0;
+    bool has_edits = false;
+    auto operator<=>(const Size&) const = default;
+  };
+  struct Captured {
+    std::unique_ptr<StepGraph> graph = {};  // null: one pass was computed as usual
+    at::Tensor drawn = {};
+  };
+  void notice_moved_memory(int64_t num_rows, int64_t num_pages);
+  void fill(const Size& size, const DevicePass& pass, const at::Tensor& ids_N, std::span<const int64_t> positions,
+            const DrawInputs& inputs) const;
+  [[nodiscard]] at::Tensor compute(const Size& size) const;
+
+  const Model& model_;
+  PagedDeviceCache& cache_;
+  const DeviceSampler& sampler_;
+  std::unique_ptr<StepGraphs> graphs_;
+  std::map<Size, Captured> graphs_by_size_;
+  uint64_t layout_ = 0;                                 // the cache's
+  std::vector<const void*> weights_ = {};               // where they are
+  at::Tensor ids_, positions_, table_, draws_, edits_;  // buffers, [rows] and more
+};
+
+}  // namespace mortise
