@@ -87,6 +87,12 @@ inline const Model& sampled_model(const PolicyParts& policy) {
 inline void refresh_sampled(PolicyParts& policy) {
   if (policy.sampled) copy_weights(*policy.model, *policy.sampled);
 }
+// Refreshes the reference if the run does so after `count` steps or updates.
+inline void refresh_if_due(const RunSettings& run, PolicyParts& policy, ScheduleUnit unit, int64_t count) {
+  const RefConfig& config = run.config.ref;
+  if (!policy.reference_state || config.sync_unit != unit || count % *config.sync_steps != 0) return;
+  refresh_reference(*policy.model, *policy.reference, config.mixup_alpha);
+}
 
 // A validation, and its rows.
 struct ValRows {
