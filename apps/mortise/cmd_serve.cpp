@@ -13,6 +13,7 @@
 #include "commands.h"
 #include "config/check.h"
 #include "config/load.h"
+#include "foundation/base/choice.h"
 #include "foundation/base/log.h"
 #include "foundation/base/signal.h"
 #include "foundation/base/suggest.h"
@@ -32,7 +33,8 @@ namespace {
 namespace po = boost::program_options;
 
 constexpr const char* kServeUsage =
-    R"(usage: mortise serve --model DIR [--host ADDRESS] [--port N] [--api-key KEY] [--served-model-name NAME] [KEY=VALUE ...]
+    R"(usage: mortise serve --model DIR [--host ADDRESS] [--port N] [--api-key KEY] [--served-model-name NAME]
+                     [--tool-call-parser NAME] [KEY=VALUE ...]
        mortise serve RUN|DIR [RUN|DIR ...] --ui [--host ADDRESS] [--port N] [--api-key KEY] [KEY=VALUE ...]
 
 Serves a model over HTTP: /health, /v1/models, /v1/completions, /v1/chat/completions, /tokenize, /detokenize, /metrics,
@@ -48,7 +50,7 @@ KEY is one of these. `mortise config explain KEY` explains each.
 )";
 
 struct ServeArguments {
-  std::string model, host, api_key, name;
+  std::string model, host, api_key, name, parser;
   int port = 8000;
   bool json = false, ui = false;
   std::vector<std::string> folders;  // folders of runs and models, for the pages
@@ -66,12 +68,23 @@ po::options_description serve_options(ServeArguments& parsed) {
       "clients must send 'Authorization: Bearer KEY'. Other users of this machine can see the command line; the "
       "environment variable MORTISE_API_KEY hides the key")("served-model-name", po::value(&parsed.name),
                                                             "the model's name for clients; default: the folder's name")(
+      "tool-call-parser", po::value(&parsed.parser)->default_value("auto"),
+      "form in which the model calls tools: hermes, qwen3_coder, llama3_json, llama3_pythonic, mistral or gpt-oss. auto: "
+      "the one of its chat template. none: answers are text alone")(
       "json", po::bool_switch(&parsed.json), "say where it listens as one JSON object")("help,h", "this text");
   return options;
 }
 
 Error bad_serving(const std::string& what, const std::string& next = "see mortise serve --help") {
   return {ErrorKind::kConfig, what, "mortise serve", next};
+}
+
+// Nothing: the chat template decides.
+Result<std::optional<ToolCallParser>> parser_of(const std::string& name) {
+  if (name == "auto") return std::optional<ToolCallParser>();
+  if (name == "none") return std::optional<ToolCallParser>(ToolCallParser());
+  if (const auto format = parse_choice<ToolFormat>(name)) return std::optional<ToolCallParser>(ToolCallParser(*format));
+  return bad_serving("there is no tool-call parser " + quote(name));
 }
 
 // A word is KEY=VALUE, or with --ui a folder.
@@ -103,6 +116,9 @@ Result<ServeArguments> parse_serve(Arguments args) {
   if (parsed.ui && parsed.folders.empty()) return bad_serving("--ui needs the folder of a run or a model");
   if (parsed.ui && !parsed.name.empty())
     return bad_serving("--served-model-name has no effect with --ui", "leave it out");
+  if (parsed.ui && parsed.parser != "auto")
+    return bad_serving("--tool-call-parser has no effect with --ui", "leave it out");
+  TRY(parser_of(parsed.parser));
   if (!parsed.ui && parsed.model.empty()) return bad_serving("option --model is missing");
   if (parsed.port < 0 || parsed.port > 65535) return bad_serving("--port must be from 0 to 65535");
   if (const char* key = std::getenv("MORTISE_API_KEY"); key != nullptr && parsed.api_key.empty()) parsed.api_key = key;
@@ -155,7 +171,8 @@ Result<> serve(const ServeArguments& args) {
   const ComputeDevice device = TRY(open_sampling_device(loaded, ConfigUse::kServe));
   use_threads(config.trainer);
   const std::string name = args.name.empty() ? name_of(args.model) : args.name;
-  const auto served = TRY(ServedFolder::load(env, config, device, name, args.api_key));
+  const auto parser = TRY(parser_of(args.parser));
+  const auto served = TRY(ServedFolder::load(env, config, device, name, args.api_key, parser));
   ServeService& service = served->service();
   const auto handle = [&](HttpRequest request, auto reply) { service.handle(std::move(request), reply); };
   const auto gate = [&](const HttpRequest& head) { return service.gate(head); };

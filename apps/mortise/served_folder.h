@@ -14,11 +14,16 @@
 
 namespace mortise {
 
+// How answers to chats tell calls of tools from text; none: they do not.
+using ToolCallParser = std::optional<ToolFormat>;
+
 class ServedFolder {
  public:
   // The folder is model.path of the config. `name`: what clients call the model. Without a key everyone is answered.
+  // Without a parser, the chat template tells which it is.
   static Result<std::unique_ptr<ServedFolder>> load(Env& env, const RunConfig& config, const ComputeDevice& device,
-                                                    const std::string& name, const std::string& api_key);
+                                                    const std::string& name, const std::string& api_key,
+                                                    std::optional<ToolCallParser> parser = {});
   ServedFolder(const ServedFolder&) = delete;
   ServedFolder& operator=(const ServedFolder&) = delete;
   ~ServedFolder() = default;

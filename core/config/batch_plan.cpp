@@ -41,6 +41,17 @@ struct UpdateCount {
     const int64_t steps = (rows + rows_of_step - 1) / rows_of_step;
     return epochs * steps_of_epoch + std::min(steps, steps_of_epoch);
   }
+  // The same from a place of the run on.
+  [[nodiscard]] int64_t steps_for(int64_t updates, const RunPlace& done) const {
+    const int64_t left = updates - done.updates;
+    if (left <= 0) return done.steps;
+    const int64_t steps_left = steps_of_epoch - done.steps % steps_of_epoch;
+    const int64_t rows_left = done.rows_waiting + steps_left * rows_of_step;  // up to the end of the epoch
+    const int64_t in_epoch = rows_left / rows_of_update + (rows_left % rows_of_update > 0 ? 1 : 0);
+    if (left > in_epoch) return done.steps + steps_left + steps_for(left - in_epoch);
+    const int64_t rows = left * rows_of_update - done.rows_waiting;
+    return done.steps + std::clamp<int64_t>((rows + rows_of_step - 1) / rows_of_step, 1, steps_left);
+  }
 };
 
 // As transformers rounds: any part of a step is a step.
@@ -95,6 +106,11 @@ int64_t steps_per_epoch(const RunConfig& config, int64_t num_prompts) {
 
 int64_t plan_total_steps(const RunConfig& config, int64_t num_prompts) {
   return static_cast<int64_t>(std::min(steps_of_run(config, num_prompts), kMaxUpdates));
+}
+
+int64_t plan_total_steps(const RunConfig& config, int64_t num_prompts, const RunPlace& done) {
+  if (!config.trainer.total_training_updates) return plan_total_steps(config, num_prompts);
+  return UpdateCount(config, num_prompts).steps_for(*config.trainer.total_training_updates, done);
 }
 
 int64_t plan_total_updates(const RunConfig& config, int64_t num_prompts) {

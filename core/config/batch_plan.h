@@ -42,6 +42,14 @@ BatchPlan plan_batches(const RunConfig& config);
 // whole batches of an epoch, rounded up. After check_run_length, so that they are few enough.
 int64_t plan_total_steps(const RunConfig& config, int64_t num_prompts);
 
+// How far a run has come. rows_waiting: for an update (actor.carry_rows).
+struct RunPlace {
+  int64_t steps = 0, updates = 0, rows_waiting = 0;
+};
+// The same, from there on. A run that total_training_updates ended inside a step has not learned the rest of that step. If
+// the number is raised, the run needs further steps for it.
+int64_t plan_total_steps(const RunConfig& config, int64_t num_prompts, const RunPlace& done);
+
 // Updates of the whole run. Rows that are left at the end of an epoch are an update of their own; rows that are left at
 // another end of the run are not learnt.
 int64_t plan_total_updates(const RunConfig& config, int64_t num_prompts);

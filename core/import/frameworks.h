@@ -23,6 +23,8 @@ void translate_trl_rewards(Translation& t);
 void prepare_verl(Translation& t);  // before the rules are applied
 void translate_verl(Translation& t);
 void translate_verl_objective(Translation& t);
+// Reads the files of tools and interactions that the settings name.
+void translate_verl_tools(Env& env, Translation& t);
 void translate_verl_rewards(Translation& t);
 void translate_swift(Translation& t, const Processes& processes);
 void translate_swift_rewards(Translation& t);

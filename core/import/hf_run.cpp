@@ -334,23 +334,11 @@ void translate_reference(Translation& t, const HfBatches& batches) {
                      "remove it, or set beta");
   }
   const int64_t updates = count_of(t, "ref_model_sync_steps");
-  const std::optional<int64_t> steps = batches.whole_steps(updates);
-  if (batches.updates_per_step != std::floor(batches.updates_per_step)) {
-    return t.problem("ref_model_sync_steps",
-                     fmt::format("ref_model_sync_steps counts updates, and generation batches have {:.4g} of them on "
-                                 "average, not all the same number",
-                                 batches.updates_per_step),
-                     "Mortise refreshes the reference between generation batches; make steps_per_generation times "
-                     "num_iterations a multiple of gradient_accumulation_steps");
-  }
-  if (!steps) {
-    return t.problem("ref_model_sync_steps",
-                     fmt::format("ref_model_sync_steps counts updates, and {} is not a multiple of the {} updates of a "
-                                 "generation batch",
-                                 updates, format_f64(batches.updates_per_step)),
-                     "set it to a multiple: Mortise refreshes the reference between steps");
-  }
-  t.set("ref.sync_steps", *steps, {"sync_ref_model", "ref_model_sync_steps"});
+  const bool has_equal_steps = batches.updates_per_step == std::floor(batches.updates_per_step);
+  const std::optional<int64_t> steps = has_equal_steps ? batches.whole_steps(updates) : std::nullopt;
+  t.set("ref.sync_steps", steps.value_or(updates), {"sync_ref_model", "ref_model_sync_steps"});
+  if (!steps)
+    t.set("ref.sync_unit", "update", {"ref_model_sync_steps"}, "some of its multiples are inside a generation batch");
   t.set("ref.mixup_alpha", t.number("ref_model_mixup_alpha"), {"ref_model_mixup_alpha"});
 }
 

@@ -151,6 +151,7 @@ Result<ImportedConfig> import_config_text(Env& env, const ImportRequest& request
                             request.num_processes || file.launch.processes};
   if (is_verl) {
     translate_verl(t);
+    translate_verl_tools(env, t);
   } else if (request.framework == "trl") {
     translate_trl(t, processes);
   } else {

@@ -22,9 +22,6 @@ inline constexpr std::string_view kPadding = "rows are always packed without pad
 inline constexpr std::string_view kRowBound = "data.max_prompt_length and data.max_response_length bound a row";
 inline constexpr std::string_view kSpeed = "changes memory and speed only";
 inline constexpr std::string_view kHydra = "used only by Hydra";
-inline constexpr std::string_view kToolFiles =
-    "for each of its tools, write a Python function with the tool's name, typed parameters and a docstring, and set "
-    "rollout.multi_turn.tools = [\"FILE.py:FUNCTION\"] (docs/turns.md)";
 inline constexpr std::string_view kPython = "Python code is not loaded";
 inline constexpr std::string_view kWhereItRuns = "changes where and how the work runs, not what is computed";
 inline constexpr std::string_view kRanks =

@@ -219,6 +219,18 @@ double set_learning_rate(Translation& t) {
   return rate;
 }
 
+// An adapter to continue has its own settings. Its reference is the model without it, as there.
+void set_adapter(Translation& t) {
+  const std::vector<std::string> adapters = t.texts("adapters");
+  if (adapters.empty()) return translate_lora(t, kLora, Json::array({"all-linear"}));
+  if (adapters.size() > 1)
+    return t.problem("adapters", fmt::format("{} adapters are named", adapters.size()), "name the one to continue");
+  t.set("model.lora_adapter_path", adapters.front(), {"adapters"});
+  for (const std::string_view one : kLora.all()) {
+    if (t.is_given(one)) t.note(one, "the adapter has its own");
+  }
+}
+
 void set_model(Translation& t) {
   if (t.is_null("model")) {
     t.ask("model", "path = \"...\"  # the model's folder");
@@ -229,7 +241,7 @@ void set_model(Translation& t) {
   if (!t.is_given(name) || t.is_null(name)) {
     t.warn(name, "ms-swift trains LoRA adapters unless it is full; here all weights are trained");
   } else if (t.text(name) == "lora") {
-    translate_lora(t, kLora, Json::array({"all-linear"}));
+    set_adapter(t);
   } else if (t.text(name) != "full") {
     t.problem(name, fmt::format("{} {} is not supported", name, quote(t.text(name))), "use full or lora");
   } else {
@@ -239,6 +251,8 @@ void set_model(Translation& t) {
     for (const std::string_view one : kLora.all()) {
       if (t.is_given(one)) t.note(one, "only with train_type lora");
     }
+    if (!t.texts("adapters").empty())
+      t.problem("adapters", "adapters are named, but train_type is not lora", "set train_type to lora, or merge them");
   }
   set_frozen(t, t.is_given(name) && t.text(name) == "full");
   if (t.is_given("torch_dtype")) t.note("torch_dtype", "Mortise computes in model.dtype, float32 unless set");

@@ -1,8 +1,8 @@
 // ms-swift's chord_*: supervised rows within each update, the table [sft_mix].
 //
 // ms-swift draws chord_sft_per_device_train_batch_size rows in every micro-step of every process, while mu is above 0. An
-// update's supervised loss is the mean over these draws of their means over tokens: sft_mix.rows_per_mean. mu follows the
-// number of updates.
+// update's supervised loss is the mean over these draws of their means over tokens: sft_mix.rows_per_mean. The last update of an
+// epoch may have fewer micro-steps, and draws as many fewer rows, as here. mu follows the number of updates.
 #include <fmt/core.h>
 
 #include <algorithm>
@@ -55,12 +55,6 @@ void translate_swift_chord(Translation& t, const HfBatches& batches) {
     return t.note_given({kBatch, kPhi, kWarmup, kDecay, kPeak, kValley}, "only with chord_sft_dataset");
   if (!has_all(t)) return;
   set_rows(t);
-  if (batches.carries_rows) {
-    return t.problem(kRows,
-                     "the last update of an epoch may have fewer micro-steps, and each of them draws rows of "
-                     "chord_sft_dataset. Mortise draws the same number of rows for every update",
-                     "make steps_per_generation a multiple of gradient_accumulation_steps");
-  }
   const int64_t rows = t.integer(kBatch);
   if (rows < 1 || rows > 1'000'000)
     return t.problem(kBatch, fmt::format("{} must be from 1 to 1,000,000, but is {}", kBatch, rows), "");

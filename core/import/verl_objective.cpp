@@ -198,8 +198,20 @@ void set_advantages(Translation& t) {
   }
 }
 
+// verl's name of September 2025 for token weights with an upper bound.
+void set_tis_cap(Translation& t) {
+  constexpr std::string_view kCap = "actor.tis_imp_ratio_cap";
+  constexpr std::string_view kWeights = "algorithm.rollout_correction.rollout_is";
+  if (!t.is_given(kCap) || t.is_null(kCap) || t.number(kCap) <= 0) return t.note_given({kCap}, "as here");
+  if (!t.is_null(kWeights))
+    return t.problem(kCap, fmt::format("{} and {} both weight tokens", kCap, kWeights), "remove the older one");
+  t.set(kWeights, "token", {kCap});
+  t.set("algorithm.rollout_correction.rollout_is_threshold", format_f64(t.number(kCap)), {kCap});
+}
+
 // Rollout correction and dynamic sampling: a key is kept if the key that switches it on is set.
 void set_correction(Translation& t) {
+  set_tis_cap(t);
   const std::string correction = "algorithm.rollout_correction.", groups = "algorithm.filter_groups.";
   const bool weighs = !t.is_null(correction + "rollout_is"), rejects = !t.is_null(correction + "rollout_rs");
   const bool bypasses = t.flag(correction + "bypass_mode"), filters = t.flag(groups + "enable");

@@ -11,6 +11,7 @@
 #include "foundation/base/text.h"
 #include "serve/api/answers.h"
 #include "serve/api/call_fields.h"
+#include "serve/api/tool_answers.h"
 #include "serve/http/query.h"
 #include "text/tools/harmony.h"
 
@@ -72,7 +73,7 @@ class StreamedAnswer final : public ServedSink {
     Choice& choice = choice_of(request, sequence);
     if (choice.decoder) {
       for (; choice.num_decoded < sequence.ids.size(); ++choice.num_decoded)
-        take(choice, choice.decoder->push(sequence.ids[choice.num_decoded]));
+        take(choice, sequence.ids[choice.num_decoded]);
     }
     const HarmonyText& text = choice.text;
     const size_t end = shown_end(text.answer, choice.sent, held_bytes_);
@@ -85,8 +86,11 @@ class StreamedAnswer final : public ServedSink {
   void finished(size_t request, const ServedSequence& sequence) override {
     num_tokens_ += static_cast<int64_t>(sequence.ids.size());
     Choice& choice = choice_of(request, sequence);
-    take_whole(request, sequence, choice);
-    send(request, sequence, choice, choice.text.answer.size(), choice.text.reasoning.size(), true);
+    FinishedText whole = finished_text(a_.call, *a_.texts, request, sequence);
+    choice.text.answer = std::move(whole.answer);
+    choice.text.reasoning = std::move(whole.reasoning);
+    send(request, sequence, choice, choice.text.answer.size(), choice.text.reasoning.size(), true,
+         std::move(whole.tool_calls));
     if (--num_left_ > 0) return;
     if (a_.call.streams_usage) {
       Json last = chunk_of(a_.head, a_.call, *a_.texts, Json::array());
@@ -106,36 +110,37 @@ class StreamedAnswer final : public ServedSink {
  private:
   struct Choice {
     std::optional<IncrementalDecoder> decoder;
-    HarmonyText text;           // without CompletionCall::splits_channels all of it is the answer
-    size_t sent = 0;            // bytes of the answer
-    size_t sent_reasoning = 0;  // bytes
-    size_t num_decoded = 0;     // tokens
-    size_t num_sent = 0;        // tokens
+    std::optional<CallText> calls;  // with CompletionCall::tool_format, without channels
+    HarmonyText text;               // without CompletionCall::splits_channels all of it is the answer
+    size_t sent = 0;                // bytes of the answer
+    size_t sent_reasoning = 0;      // bytes
+    size_t num_decoded = 0;         // tokens
+    size_t num_sent = 0;            // tokens
   };
 
   Choice& choice_of(size_t request, const ServedSequence& sequence) {
     const auto [entry, is_new] = choices_.try_emplace({request, sequence.sample_index});
-    if (is_new && a_.texts->tokenizer)
-      entry->second.decoder =
-          a_.texts->tokenizer->incremental_decoder(a_.call.skips_special_tokens && !a_.call.splits_channels);
-    return entry->second;
+    if (!is_new || !a_.texts->tokenizer) return entry->second;
+    Choice& choice = entry->second;
+    choice.decoder = a_.texts->tokenizer->incremental_decoder(a_.call.skips_special_tokens && !a_.call.splits_channels);
+    if (!a_.call.tool_format) return choice;
+    if (a_.call.splits_channels)
+      choice.text = HarmonyText(/*keeps_calls=*/false);
+    else
+      choice.calls.emplace(*a_.texts->tokenizer, *a_.call.tool_format, a_.call.skips_special_tokens);
+    return choice;
   }
-  void take(Choice& choice, const std::string& piece) const {
+  void take(Choice& choice, int64_t id) const {
+    if (choice.calls) {
+      choice.calls->push(id);
+      choice.text.answer = choice.calls->shown();
+      return;
+    }
+    const std::string piece = choice.decoder->push(id);
     if (a_.call.splits_channels)
       choice.text.push(piece);
     else
       choice.text.answer += piece;
-  }
-  // All that a client may read of a completion that has ended.
-  void take_whole(size_t request, const ServedSequence& sequence, Choice& choice) const {
-    const ServedRequest& asked = a_.call.requests[request];
-    choice.text = HarmonyText();
-    if (!a_.call.splits_channels) {
-      choice.text.answer = visible_text(a_.call, asked, *a_.texts, sequence);
-      return;
-    }
-    choice.text.push(channel_text(a_.call, asked, *a_.texts, sequence));
-    choice.text.finish();
   }
   static size_t shown_end(const std::string& text, size_t sent, size_t held) {
     size_t end = text.size() > held ? text.size() - held : 0;
@@ -151,10 +156,10 @@ class StreamedAnswer final : public ServedSink {
   }
   // The client gets the answer up to `end`, and the reasoning up to `reasoning_end`.
   void send(size_t request, const ServedSequence& sequence, Choice& choice, size_t end, size_t reasoning_end,
-            bool is_last) {
+            bool is_last, Json tool_calls = Json::array()) {
     Json choices = Json::array();
     const NewText news{unsent(choice.text.answer, end, choice.sent),
-                       unsent(choice.text.reasoning, reasoning_end, choice.sent_reasoning)};
+                       unsent(choice.text.reasoning, reasoning_end, choice.sent_reasoning), std::move(tool_calls)};
     choices.push_back(streamed_choice(a_.call, *a_.texts, request, sequence, choice.num_sent, news, is_last));
     choice.num_sent = sequence.ids.size();
     event(dump_json(chunk_of(a_.head, a_.call, *a_.texts, std::move(choices))));
@@ -269,6 +274,7 @@ void ServeService::complete(const Json& body, bool is_chat, const Reply& reply) 
   if (!call.ok()) return send_error(*reply, call.error());
   const AnswerHead head{fmt::format("{}-{:016x}", is_chat ? "chatcmpl" : "cmpl", fresh_number()),
                         env_->wall_time_ns() / 1'000'000'000};
+  call->call_id = fmt::format("{:016x}", fresh_number());
   const bool streams = call->streams;
   std::vector<ServedRequest> requests = call->requests;
   Answering answering{head, *std::move(call), texts_, reply};

@@ -72,6 +72,48 @@ TEST(CarriedRows, ARunOfSoManyUpdatesEndsWithTheLastOfThem) {
   }
 }
 
+// A smaller number ended the run inside step 2, whose last rows are not learnt. A larger one is reached all the same.
+TEST(CarriedRows, ARaisedNumberOfUpdatesIsReached) {
+  const TinyTask task;
+  const auto updates = [&](int64_t count) {
+    return task.mortise("train", "out",
+                        joined(kOnePass, {"actor.rows_per_update=10", "~trainer.total_training_steps", "--allow-change",
+                                          "trainer.total_training_updates=" + std::to_string(count)}));
+  };
+  ASSERT_EQ(updates(2).code, 0);
+  EXPECT_THAT(steps_of_updates(task.path() / "out"), ElementsAre(1, 2));
+  const Outcome more = updates(8);
+  ASSERT_EQ(more.code, 0) << more.output;
+  EXPECT_THAT(steps_of_updates(task.path() / "out"), ElementsAre(1, 2, 3, 3, 4, 5, 5, 6)) << "the epoch ends with 4";
+  EXPECT_EQ(updates(8).code, 0);
+  EXPECT_EQ(steps_of_updates(task.path() / "out").size(), 8U) << "it is over";
+}
+
+// A step of two updates: every second update is the end of a step. Inside a step the reference is another one later.
+TEST(CarriedRows, TheReferenceIsRefreshedByUpdatesToo) {
+  const TinyTask task;
+  const std::vector<std::string> two{"actor.ppo_epochs=1", "actor.rows_per_update=8", "actor.use_kl_loss=true",
+                                     "actor.kl_loss_coef=0.5", "trainer.total_training_steps=3"};
+  const std::vector<std::string> inside{"ref.sync_unit=update", "ref.sync_steps=1"};
+  ASSERT_EQ(task.mortise("train", "steps", joined(two, {"ref.sync_steps=1"})).code, 0);
+  ASSERT_EQ(task.mortise("train", "updates", joined(two, {"ref.sync_unit=update", "ref.sync_steps=2"})).code, 0);
+  expect_same_bits(bits_of_run(task.path() / "updates", 3), bits_of_run(task.path() / "steps", 3), "updates");
+  ASSERT_EQ(task.mortise("train", "inside", joined(two, inside)).code, 0);
+  const auto kl_of = [&](const char* out) {
+    return number_of(rows_of(task.path() / out / "updates.jsonl").at(4), "kl");
+  };
+  EXPECT_NE(kl_of("inside"), kl_of("steps")) << "the third step compares with another reference";
+}
+
+TEST(CarriedRows, AResumeRefreshesAsOftenAndDrawsTheSameRows) {
+  const TinyTask task;
+  const auto settings =
+      joined(kOnePass, {"actor.rows_per_update=10", "actor.use_kl_loss=true", "ref.sync_unit=update",
+                        "ref.sync_steps=3", "trainer.total_training_steps=5", "trainer.max_actor_ckpt_to_keep=10"});
+  ASSERT_EQ(task.mortise("train", "straight", settings).code, 0);
+  expect_same_bits_from_every_step(task, settings, 5);
+}
+
 // The schedule ends with the last update: 8 of them, 3 of these warm up.
 TEST(CarriedRows, TheScheduleCountsTheUpdates) {
   const TinyTask task;

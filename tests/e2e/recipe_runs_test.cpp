@@ -46,6 +46,15 @@ TEST(RecipeRuns, OverSampling) {
   for (const Json& step : steps) EXPECT_EQ(number_of(step, "training/over_sampling/carried"), 4.0);
 }
 
+// A step samples 16 prompts, and an update takes 12.
+TEST(RecipeRuns, CarryRows) {
+  const TaskFolder task;
+  const std::vector<Json> steps = learns_sevens(task, "carry_rows", "actor.ppo_mini_batch_size=12");
+  ASSERT_EQ(steps.size(), 30U);
+  EXPECT_EQ(number_of(steps[0], "training/carried_rows"), 32.0) << "4 prompts of 8 rows";
+  EXPECT_EQ(number_of(steps[1], "training/carried_rows"), 64.0);
+}
+
 TEST(RecipeRuns, ReplayBuffer) {
   const TaskFolder task;
   double replaced = 0;

@@ -41,6 +41,19 @@ class SftMix : public testing::Test {
   TaskFolder task_;
 };
 
+// An epoch of 12 prompts has two updates of 5 and one of 2, which takes two of five rows.
+TEST_F(SftMix, TheSmallerLastUpdateOfAnEpochTakesItsShare) {
+  const Outcome done = task_.mortise(
+      "train run.toml data.train_max_samples=12 data.train_batch_size=4 actor.ppo_mini_batch_size=5 actor.carry_rows=true "
+      "trainer.total_training_steps=3 trainer.logger='[]' sft_mix.files=mix.jsonl sft_mix.train_batch_size=5");
+  ASSERT_EQ(done.code, 0) << done.output;
+  const std::vector<Json> rows = rows_of(task_.path() / "out/metrics.jsonl");
+  ASSERT_EQ(rows.size(), 3U);
+  EXPECT_FALSE(rows[0].contains("actor/sft_mix_tokens"));
+  EXPECT_EQ(number_of(rows[1], "actor/sft_mix_tokens"), 10.0);
+  EXPECT_EQ(number_of(rows[2], "actor/sft_mix_tokens"), (10.0 + 4.0) / 2);
+}
+
 TEST_F(SftMix, ReportsEveryUpdatesRows) {
   const Outcome done =
       task_.mortise(kFourSteps + kMix +

@@ -88,7 +88,8 @@ for line in sys.stdin:
 
 def load_driver(root):
     source = "".join(open(os.path.join(root, "plugins", name)).read()
-                     for name in ("shared/python_base.py", "environment/python/python_turns_driver.py"))
+                     for name in ("shared/python_base.py", "environment/python/verl_tools.py",
+                                  "environment/python/python_turns_driver.py"))
     driver = {"__name__": "driver"}
     exec(compile(source.replace("\nserve(Turns, answer)\n", "\n"), "driver", "exec"), driver)
     return driver

@@ -57,7 +57,8 @@ def nothing() -> None:
 
 def ours(source, path, names):
     program = open(source + "/plugins/shared/python_base.py").read() + "\n"
-    program += open(source + "/plugins/environment/python/python_turns_driver.py").read()
+    for part in ("verl_tools.py", "python_turns_driver.py"):
+        program += open(source + "/plugins/environment/python/" + part).read()
     here, there = socket.socketpair()
     child = subprocess.Popen(
         [sys.executable, "-c", "import os; os.dup2(%d, 3); exec(__import__('sys').argv[1])" % there.fileno(), program],

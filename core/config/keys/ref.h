@@ -16,9 +16,10 @@ struct RefConfig {  // log_prob_* change memory and speed only; null = the actor
   std::optional<bool> log_prob_use_dynamic_bsz;              // cut by tokens even if a row count is given
   std::optional<int64_t> log_prob_max_token_len_per_gpu;     // tokens per pass, if cut by tokens
   std::optional<int64_t> ulysses_sequence_parallel_size;     // ranks that share the tokens of a pass
-  std::optional<int64_t> sync_steps;                         // steps between refreshes; null = the initial model stays
-  double mixup_alpha = 0.6;                                  // share of the policy in a refresh; 1 = a copy
-  Offloading offload = Offloading::kNone;                    // whether files hold its weights
+  std::optional<int64_t> sync_steps;             // sync_units between refreshes; null = the initial model stays
+  ScheduleUnit sync_unit = ScheduleUnit::kStep;  // what sync_steps counts (TRL: updates)
+  double mixup_alpha = 0.6;                      // share of the policy in a refresh; 1 = a copy
+  Offloading offload = Offloading::kNone;        // whether files hold its weights
   bool operator==(const RefConfig&) const = default;
 };
 
@@ -92,12 +93,21 @@ void describe_reference(Keys& keys) {
       .no_effect_by_plugins(kInTrain, has_no_reference_passes, why_no_reference_passes);
   keys.compared(
           "sync_steps", &RefConfig::sync_steps,
-          "Steps between refreshes of the reference: ref = (1 - mixup_alpha) ref + mixup_alpha policy. null: the "
+          "Steps, or updates as sync_unit says, between refreshes of the reference: ref = (1 - mixup_alpha) ref + "
+          "mixup_alpha policy. null: the "
           "reference stays the initial policy (TRL: sync_ref_model = false). With an adapter the reference is then "
           "a copy of its own.")
       .at_least(1)
       .trl("ref_model_sync_steps")
       .no_effect_by_plugins(kInTrain, has_no_reference, kNoReference);
+  keys.compared("sync_unit", &RefConfig::sync_unit,
+                "What sync_steps counts. step: the reference is refreshed behind the updates of a step. update: it may "
+                "be refreshed between two updates of a step, as in TRL and ms-swift. Its log-probs of this step stay "
+                "those that the step began with.")
+      .no_effect(
+          kInTrain, [](const auto& k) { return !k.config.ref.sync_steps; }, "ref.sync_steps is null")
+      .no_effect_by_plugins(
+          kInTrain, [](const auto& k) { return k.config.ref.sync_steps && has_no_reference(k); }, kNoReference);
   keys.compared(
           "mixup_alpha", &RefConfig::mixup_alpha,
           "Share of the policy in a refresh of the reference. 1 copies the policy. Small values in every step make a "

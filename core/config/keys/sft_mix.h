@@ -69,7 +69,8 @@ void describe_sft_mix(Keys& keys) {
       "data.messages_key, sft.assistant_only_loss, sft.completion_only_loss and sft.max_length hold for them. "
       "ms-swift: chord_sft_dataset.");
   keys.compared("train_batch_size", &SftMixConfig::train_batch_size,
-                "Rows of `files` in each update. They are drawn in a new random order in each pass over the files. "
+                "Rows of `files` in each update. A smaller update at the end of an epoch (actor.carry_rows) takes its "
+                "share. They are drawn in a new random order in each pass over the files. "
                 "ms-swift: chord_sft_per_device_train_batch_size x gradient_accumulation_steps x processes.")
       .at_least(1);
   keys.compared("rows_per_mean", &SftMixConfig::rows_per_mean,

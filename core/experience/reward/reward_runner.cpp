@@ -9,6 +9,7 @@
 #include <numeric>
 
 #include "experience/reward/reward_scores.h"
+#include "experience/reward/turn_facts.h"
 #include "foundation/base/at_place.h"
 #include "foundation/base/log.h"
 #include "foundation/base/shown_text.h"
@@ -68,6 +69,19 @@ RewardBatch reward_batch_of(const PromptBatch& prompts, const SampleBatch& sampl
   return batch;
 }
 
+// One more column if rows have several turns. A data column of the same name wins.
+void add_turn_info(const SampleBatch& samples, std::span<const int64_t> rows, const ColumnTypes& types,
+                   RewardBatch& batch) {
+  const auto has_turns = [&](int64_t row) { return samples.rows[static_cast<size_t>(row)].turns.num_assistant > 0; };
+  if (!std::ranges::any_of(rows, has_turns)) return;
+  if (std::ranges::any_of(types, [](const auto& entry) { return entry.first == kTurnInfo; })) return;
+  std::vector<Json> facts;
+  std::vector<const Json*> values;
+  for (const int64_t row : rows) facts.push_back(turn_facts(samples.rows[static_cast<size_t>(row)]));
+  for (const Json& one : facts) values.push_back(&one);
+  batch.columns.push_back(DataColumn::from_json(std::string(kTurnInfo), ColumnType::kJson, values));
+}
+
 void add_columns(const PromptBatch& prompts, const SampleBatch& samples, std::span<const int64_t> rows,
                  const ColumnTypes& types, RewardBatch& batch) {
   for (const auto& [name, type] : types) {
@@ -78,6 +92,7 @@ void add_columns(const PromptBatch& prompts, const SampleBatch& samples, std::sp
     }
     batch.columns.push_back(DataColumn::from_json(name, type, values));
   }
+  add_turn_info(samples, rows, types, batch);
 }
 
 }  // namespace

@@ -22,6 +22,8 @@ constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
 // Estimators sum rewards and their squares in float32: beyond this they overflow.
 constexpr double kMaxReward = 1e15;
 
+constexpr const char* kEnvironmentColumn = "environment";
+
 // Length limit of a failed row's reason, in the column and so in the completion files.
 constexpr size_t kMaxErrorBytes = 200;
 
@@ -96,7 +98,7 @@ Scores take_scores(const RewardSpec& spec, Result<RewardOutput> output, size_t n
 
 Scores environment_scores(const SampleBatch& samples, double weight) {
   Scores scores;
-  scores.column.name = "environment";
+  scores.column.name = kEnvironmentColumn;
   scores.column.weight = weight;
   const auto is_given = [](float x) { return x != 0.0F; };
   for (const Sample& sample : samples.rows) {
@@ -150,6 +152,8 @@ void sum_columns(ScoredBatch& scored, size_t num_rows) {
   scored.rewards.assign(num_rows, 0.0);
   scored.row_valid.assign(num_rows, 0);
   for (const RewardColumn& column : scored.columns) {
+    // With reward_weight = 0 the environment's rewards are shown alone. A row whose other rewards failed has none.
+    if (column.name == kEnvironmentColumn && column.weight == 0) continue;
     for (size_t i = 0; i < num_rows; ++i) {
       if (std::isnan(column.values[i])) continue;
       scored.rewards[i] += column.weight * column.values[i];

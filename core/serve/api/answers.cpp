@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <optional>
 
+#include "serve/api/tool_answers.h"
 #include "text/tools/harmony.h"
 
 namespace mortise {
@@ -142,6 +143,11 @@ void add_rest(const CompletionCall& call, const ServedTexts& texts, size_t reque
   if (is_last) choice["weight_version"] = sequence.weight_version >= 0 ? Json(sequence.weight_version) : Json();
 }
 
+// A completion that was cut stays one.
+void tell_calls(Json& choice) {
+  if (choice["finish_reason"] == finish_reason_name(FinishReason::kStop)) choice["finish_reason"] = "tool_calls";
+}
+
 Json index_of(const CompletionCall& call, size_t request, const ServedSequence& sequence) {
   return static_cast<int64_t>(request) * call.num_samples + sequence.sample_index;
 }
@@ -168,25 +174,44 @@ std::string channel_text(const CompletionCall& call, const ServedRequest& reques
                           [&](std::span<const int64_t> ids) { return texts.tokenizer->decode(ids); });
 }
 
+FinishedText finished_text(const CompletionCall& call, const ServedTexts& texts, size_t request,
+                           const ServedSequence& sequence) {
+  FinishedText out;
+  const ServedRequest& asked = call.requests[request];
+  out.tool_calls = tool_calls_of(call, texts, request, sequence);
+  if (call.splits_channels) {
+    HarmonyText channels(/*keeps_calls=*/!call.tool_format);
+    channels.push(channel_text(call, asked, texts, sequence));
+    channels.finish();
+    if (out.tool_calls.empty() && !channels.calls.empty())  // calls that cannot be read
+      channels.answer += (channels.answer.empty() ? "" : "\n") + channels.calls;
+    out.answer = std::move(channels.answer);
+    out.reasoning = std::move(channels.reasoning);
+  } else if (out.tool_calls.empty()) {
+    out.answer = visible_text(call, asked, texts, sequence);
+  } else {
+    CallText text(*texts.tokenizer, *call.tool_format, call.skips_special_tokens);
+    for (const int64_t id : sequence.ids) text.push(id);
+    out.answer = text.before_calls();
+  }
+  return out;
+}
+
 Json finished_choice(const CompletionCall& call, const ServedTexts& texts, size_t request,
                      const ServedSequence& sequence) {
   Json choice = {{"index", index_of(call, request, sequence)}};
-  HarmonyText channels;
-  if (call.splits_channels) {
-    channels.push(channel_text(call, call.requests[request], texts, sequence));
-    channels.finish();
-  } else {
-    channels.answer = visible_text(call, call.requests[request], texts, sequence);
-  }
+  FinishedText text = finished_text(call, texts, request, sequence);
+  const bool has_calls = !text.tool_calls.empty();
   if (call.is_chat)
     choice["message"] = {{"role", "assistant"},
-                         {"content", std::move(channels.answer)},
+                         {"content", has_calls && text.answer.empty() ? Json() : Json(std::move(text.answer))},
                          {"refusal", nullptr},
-                         {"tool_calls", Json::array()}};
+                         {"tool_calls", std::move(text.tool_calls)}};
   else
-    choice["text"] = std::move(channels.answer);
-  if (call.splits_channels) choice["message"]["reasoning"] = std::move(channels.reasoning);
+    choice["text"] = std::move(text.answer);
+  if (call.splits_channels) choice["message"]["reasoning"] = std::move(text.reasoning);
   add_rest(call, texts, request, sequence, 0, true, choice);
+  if (has_calls) tell_calls(choice);
   if (call.returns_ids && !call.is_chat) choice["prompt_token_ids"] = call.requests[request].prompt_ids;
   return choice;
 }
@@ -198,8 +223,14 @@ Json streamed_choice(const CompletionCall& call, const ServedTexts& texts, size_
     choice["delta"] = {{"role", "assistant"}, {"content", news.text}};
   else
     choice["text"] = news.text;
+  const bool has_calls = !news.tool_calls.empty();
+  if (has_calls) {
+    choice["delta"]["tool_calls"] = news.tool_calls;
+    for (size_t i = 0; i < news.tool_calls.size(); ++i) choice["delta"]["tool_calls"][i]["index"] = i;
+  }
   if (call.splits_channels) choice["delta"]["reasoning"] = news.reasoning;
   add_rest(call, texts, request, sequence, first_token, is_last, choice);
+  if (has_calls) tell_calls(choice);
   return choice;
 }
 

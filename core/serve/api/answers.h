@@ -26,10 +26,19 @@ std::string visible_text(const CompletionCall& call, const ServedRequest& reques
 std::string channel_text(const CompletionCall& call, const ServedRequest& request, const ServedTexts& texts,
                          const ServedSequence& sequence);
 
-// What is new in a stream. `reasoning`: only with CompletionCall::splits_channels.
+// What is new in a stream. `reasoning`: only with CompletionCall::splits_channels. `tool_calls`: only at the end.
 struct NewText {
   std::string text, reasoning;
+  Json tool_calls = Json::array();
 };
+
+// What a client reads of a completion that has ended.
+struct FinishedText {
+  std::string answer, reasoning;  // as in NewText
+  Json tool_calls = Json::array();
+};
+FinishedText finished_text(const CompletionCall& call, const ServedTexts& texts, size_t request,
+                           const ServedSequence& sequence);
 
 // The choice of a finished completion.
 Json finished_choice(const CompletionCall& call, const ServedTexts& texts, size_t request,

@@ -30,6 +30,19 @@ Result<std::vector<int64_t>> encode_text(const ServedTexts& texts, const std::st
   return ids;
 }
 
+// Clients send the arguments of earlier calls as JSON text. Chat templates take objects.
+void read_arguments(Json& message) {
+  const auto calls = message.find("tool_calls");
+  if (calls == message.end() || !calls->is_array()) return;
+  for (Json& call : *calls) {
+    if (!call.is_object() || !call.contains("function") || !call["function"].is_object()) continue;
+    Json& arguments = call["function"]["arguments"];
+    if (!arguments.is_string()) continue;
+    auto parsed = parse_json(arguments.get_ref<const std::string&>(), "");
+    if (parsed.ok() && parsed->is_object()) arguments = *std::move(parsed);
+  }
+}
+
 Result<Json> messages_of(const Json& list) {
   if (!list.is_array() || list.empty()) return bad_field("messages", "must be a list of messages");
   Json out = Json::array();
@@ -40,17 +53,20 @@ Result<Json> messages_of(const Json& list) {
     for (const auto& [name, value] : message.items()) {
       if (!value.is_null()) kept[name] = value;
     }
+    read_arguments(kept);
     out.push_back(std::move(kept));
   }
   return out;
 }
 
-Result<std::vector<int64_t>> encode_chat(CallFields& fields, const ServedTexts& texts) {
+// `tools`: receives those that the prompt offers.
+Result<std::vector<int64_t>> encode_chat(CallFields& fields, const ServedTexts& texts, Json* tools_out = nullptr) {
   const Json* const messages = fields.take("messages");
   if (messages == nullptr) return bad_field("messages", "is missing");
   RenderInput input;
   input.messages = TRY(messages_of(*messages));
   if (const Json* tools = fields.take("tools")) input.tools = *tools;
+  if (tools_out != nullptr) *tools_out = input.tools;
   if (const Json* documents = fields.take("documents")) input.documents = *documents;
   input.add_generation_prompt = TRY(fields.boolean("add_generation_prompt", true));
   input.work_share = kRenderShare;
@@ -140,6 +156,14 @@ Result<> read_ends(CallFields& fields, const ServedTexts& texts, const ServedMod
   return {};
 }
 
+// Whether the answer tells calls of tools from text.
+Result<bool> read_tool_choice(CallFields& fields) {
+  const Json* const choice = fields.take("tool_choice");
+  if (choice != nullptr && *choice != "auto" && *choice != "none")
+    return bad_field("tool_choice", "must be \"auto\" or \"none\"", "sampling is not guided by a grammar");
+  return choice == nullptr || *choice == "auto";
+}
+
 // What the OpenAI API and vLLM have and this server does not.
 Result<> refuse_others(CallFields& fields) {
   TRY(fields.refuse("echo", "the prompt is not repeated"));
@@ -153,8 +177,7 @@ Result<> refuse_others(CallFields& fields) {
     const Json* const type = json_find(*format, "type");
     if (type == nullptr || *type != "text") return bad_field("response_format", "must be {\"type\": \"text\"}");
   }
-  if (const Json* choice = fields.take("tool_choice"); choice != nullptr && *choice != "auto" && *choice != "none")
-    return bad_field("tool_choice", "must be \"auto\" or \"none\"");
+  TRY(read_tool_choice(fields));
   fields.ignore({"model", "user", "request_id", "priority", "metadata", "store", "service_tier", "cache_salt",
                  "spaces_between_special_tokens", "parallel_tool_calls"});
   return {};
@@ -227,7 +250,7 @@ Result<CompletionCall> read_completion_call(const Json& body, bool is_chat, cons
     return bad_field("best_of", "must equal \"n\"", "leave it out");
   std::vector<std::vector<int64_t>> prompts;
   if (is_chat)
-    prompts.push_back(TRY(encode_chat(fields, texts)));
+    prompts.push_back(TRY(encode_chat(fields, texts, &call.tools)));
   else
     prompts = TRY(read_prompts(fields, texts));
   TRY(check_size(call, static_cast<int64_t>(prompts.size())));
@@ -250,6 +273,8 @@ Result<CompletionCall> read_completion_call(const Json& body, bool is_chat, cons
   }
   call.skips_special_tokens = TRY(fields.boolean("skip_special_tokens", true));
   call.splits_channels = is_chat && call.skips_special_tokens && has_channels(texts);
+  const bool may_call = call.tools.is_array() && !call.tools.empty() && TRY(read_tool_choice(fields));
+  if (may_call && texts.tokenizer) call.tool_format = texts.tool_format;
   TRY(refuse_others(fields));
   TRY(fields.check_all_read());
   for (size_t i = 0; i < prompts.size(); ++i) {

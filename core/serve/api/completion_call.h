@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "foundation/base/result.h"
+#include "foundation/batch/tool_format.h"
 #include "foundation/formats/json.h"
 #include "serve/engine_port.h"
 #include "text/tokenizer/chat_templates.h"
@@ -21,6 +22,7 @@ struct ServedTexts {
   std::string model_name;
   std::optional<Tokenizer> tokenizer;  // none: token ids only
   ChatTemplates chat_templates;
+  std::optional<ToolFormat> tool_format;  // in which the model calls tools; none: a chat's answer is text alone
 };
 
 struct CompletionCall {
@@ -34,9 +36,12 @@ struct CompletionCall {
   bool streams = false;
   bool streams_usage = false;
   bool skips_special_tokens = true;
-  bool splits_channels = false;       // a chat of gpt-oss: the answer has reasoning apart (text/tools/harmony.h)
-  bool keeps_stop_text = false;       // the text that ended a completion stays in "text"
-  std::vector<int64_t> own_stop_ids;  // those of the request, without the model's end tokens
+  bool splits_channels = false;           // a chat of gpt-oss: the answer has reasoning apart (text/tools/harmony.h)
+  std::optional<ToolFormat> tool_format;  // the answer tells calls of tools from text
+  Json tools;                             // that the prompt offers
+  std::string call_id;                    // part of the ids of calls
+  bool keeps_stop_text = false;           // the text that ended a completion stays in "text"
+  std::vector<int64_t> own_stop_ids;      // those of the request, without the model's end tokens
 };
 
 // `fallback_seed`: of a request without "seed".

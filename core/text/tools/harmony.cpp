@@ -40,6 +40,11 @@ void HarmonyText::finish() {
   rest_.clear();
 }
 
+std::string& HarmonyText::text_of_body() {
+  if (body_ == Body::kCall) return calls;
+  return body_ == Body::kReasoning ? reasoning : answer;
+}
+
 bool HarmonyText::take_header() {
   const size_t end = rest_.find(harmony::kMessage);
   if (end == std::string::npos) return false;
@@ -47,6 +52,7 @@ bool HarmonyText::take_header() {
   rest_.erase(0, end + harmony::kMessage.size());
   const bool is_call = header.find("to=") != std::string::npos;
   body_ = channel_of(header) == "analysis" && !is_call ? Body::kReasoning : Body::kAnswer;
+  if (is_call && !keeps_calls_) body_ = Body::kCall;
   has_messages_ = true;
   std::string& text = text_of_body();
   if (!text.empty()) text += '\n';

@@ -19,6 +19,8 @@ inline constexpr std::string_view kEnd = "<|end|>", kCall = "<|call|>", kReturn 
 // read it. Two bodies of a kind have a line break between them.
 class HarmonyText {
  public:
+  // keeps_calls: false leaves out calls of tools, for a client that gets them otherwise.
+  explicit HarmonyText(bool keeps_calls = true) : keeps_calls_(keeps_calls) {}
   void push(std::string_view piece);
   // The end of the completion: text that never had the form of a message is the answer.
   void finish();
@@ -27,14 +29,16 @@ class HarmonyText {
   [[nodiscard]] bool is_in_reasoning() const { return body_ == Body::kReasoning; }
 
   std::string reasoning, answer;  // so far
+  std::string calls;              // that the answer leaves out
 
  private:
   bool take_header();
   bool take_body(bool is_last);
-  std::string& text_of_body() { return body_ == Body::kReasoning ? reasoning : answer; }
+  std::string& text_of_body();
 
+  bool keeps_calls_;
   std::string rest_;  // not yet told apart
-  enum class Body { kNone, kReasoning, kAnswer };
+  enum class Body { kNone, kReasoning, kAnswer, kCall };
   Body body_ = Body::kNone;  // none: in a header
   bool has_messages_ = false;
 };

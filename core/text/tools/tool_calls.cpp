@@ -272,6 +272,31 @@ std::vector<ToolCall> find_tool_calls(std::string_view text, ToolFormat format, 
   return calls;
 }
 
+size_t length_without_calls(std::string_view text, ToolFormat format) {
+  std::string_view mark;
+  switch (format) {
+    case ToolFormat::kHermes:
+    case ToolFormat::kQwen3Coder:
+      mark = kOpen;
+      break;
+    case ToolFormat::kMistral:
+      mark = "[TOOL_CALLS]";
+      break;
+    case ToolFormat::kLlama3Json:
+    case ToolFormat::kLlama3Pythonic: {  // the whole turn is calls, or none of it is
+      const std::string_view begin = trim(text);
+      return begin.empty() || std::string_view("{[<").find(begin.front()) != std::string_view::npos ? 0 : text.size();
+    }
+    case ToolFormat::kGptOss:  // HarmonyText leaves the calls out
+      return text.size();
+  }
+  if (const size_t at = text.find(mark); at != std::string_view::npos) return at;
+  for (size_t part = std::min(mark.size() - 1, text.size()); part > 0; --part) {
+    if (text.ends_with(mark.substr(0, part))) return text.size() - part;
+  }
+  return text.size();
+}
+
 Json tool_calls_json(const std::vector<ToolCall>& calls) {
   Json out = Json::array();
   for (const ToolCall& call : calls) {

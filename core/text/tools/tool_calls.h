@@ -23,6 +23,9 @@ struct ToolCall {
 // list that the prompt offers, for the types of arguments that a form writes as plain text; null: none.
 std::vector<ToolCall> find_tool_calls(std::string_view text, ToolFormat format, const Json& tools);
 
+// How many bytes at the start of a turn that is still being written belong to no call, whatever follows.
+size_t length_without_calls(std::string_view text, ToolFormat format);
+
 // The list as environments get it: [{"name", "arguments"} or {"error"}, ...]. A faulty call has a "name" too, if it
 // is known.
 Json tool_calls_json(const std::vector<ToolCall>& calls);

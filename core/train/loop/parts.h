@@ -26,6 +26,7 @@
 #include "plugin/host/kinds/reward.h"
 #include "train/loop/best_validation.h"
 #include "train/loop/carried_rows.h"
+#include "train/loop/reference_refresh.h"
 #include "train/loop/step_state.h"
 #include "train/loop/stop_limits.h"
 #include "train/report/stage_timer.h"
@@ -81,6 +82,12 @@ inline const Model* reference_of(const PolicyParts& policy) { return policy.refe
 // The model that completions come from.
 inline const Model& sampled_model(const PolicyParts& policy) {
   return policy.sampled ? *policy.sampled : *policy.model;
+}
+// Refreshes the reference if the run does so after `count` steps or updates.
+inline void refresh_if_due(const RunSettings& run, PolicyParts& policy, ScheduleUnit unit, int64_t count) {
+  const RefConfig& config = run.config.ref;
+  if (!policy.reference_state || config.sync_unit != unit || count % *config.sync_steps != 0) return;
+  refresh_reference(*policy.model, *policy.reference, config.mixup_alpha);
 }
 
 // A validation, and its rows.

@@ -3,6 +3,7 @@
 
 #include <fmt/core.h>
 
+#include "config/batch_plan.h"
 #include "config/show.h"
 #include "foundation/base/log.h"
 #include "foundation/base/shown_text.h"
@@ -166,6 +167,10 @@ Result<OpenRun> open_run(Env& env, const LoadedConfig& loaded, Communicator& ran
   const RunCounters& counters = progress.counters;
   // The updates of an unfinished step are written when it ends.
   const auto num_unfinished = static_cast<int64_t>(progress.step.work.updates.size());
+  if (checkpoint && kind == RunKind::kTrain) {
+    const RunPlace done{counters.step, counters.num_updates - num_unfinished, progress.carried.size()};
+    parts.run.total_steps = plan_total_steps(loaded.config, parts.data.source->rows_per_epoch(), done);
+  }
   RunLogOptions options{progress.owed_validation.last_final(counters.step), counters.num_updates - num_unfinished,
                         parts.run.total_steps, checkpoint.has_value()};
   if (parts.data.train) options.rejects.push_back(&parts.data.train->rejects());

@@ -7,13 +7,19 @@
 
 namespace mortise {
 
-Result<DrawnMix> draw_mix(const SftMixConfig& mix, PromptSource& source, int64_t unit, int64_t step) {
+int64_t num_mix_rows(const SftMixConfig& mix, int64_t rows_of_update, int64_t rows_of_whole_update) {
+  if (rows_of_update >= rows_of_whole_update) return mix.train_batch_size;
+  const int64_t each = mix.rows_per_mean.value_or(1), num_means = mix.train_batch_size / each;
+  return (num_means * rows_of_update + rows_of_whole_update - 1) / rows_of_whole_update * each;
+}
+
+Result<DrawnMix> draw_mix(const SftMixConfig& mix, int64_t num_rows, PromptSource& source, int64_t unit, int64_t step) {
   DrawnMix out;
   out.mu = sft_mix_mu(mix, unit);
   if (out.mu == 0.0) return out;
   PromptBatch rows;
   rows.step = step;
-  for (int64_t i = 0; i < mix.train_batch_size; ++i) {
+  for (int64_t i = 0; i < num_rows; ++i) {
     PromptBatch one = TRY(source.next(step));
     rows.prompts.push_back(std::move(one.prompts.front()));
   }

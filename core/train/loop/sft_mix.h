@@ -12,8 +12,12 @@ struct DrawnMix {
   RecordedRows rows;  // none if mu is 0
 };
 
+// Rows for an update of `rows_of_update` rows. A smaller update than others, at the end of an epoch, takes its share,
+// rounded up to whole means.
+int64_t num_mix_rows(const SftMixConfig& mix, int64_t rows_of_update, int64_t rows_of_whole_update);
+
 // `unit`: updates or steps of the run so far, as for the learning rate. `source` gives one row at a time, so that an
 // update may take rows of two passes over the files.
-Result<DrawnMix> draw_mix(const SftMixConfig& mix, PromptSource& source, int64_t unit, int64_t step);
+Result<DrawnMix> draw_mix(const SftMixConfig& mix, int64_t num_rows, PromptSource& source, int64_t unit, int64_t step);
 
 }  // namespace mortise

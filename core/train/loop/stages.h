@@ -65,10 +65,14 @@ void row_choice_stage(const RunSettings& run, const ScoredBatch& scored, int64_t
 const StepTable& learnt_rows(const StepTable& table, StepTable& drawn);
 
 // The updates of the step that are still to do: mini-batches of prompts, ppo_epochs passes. Measures first_log_prob.
-// `before_update` is called ahead of each. Each takes its supervised rows from the data, if sft_mix has some. With
+// Each takes its supervised rows from the data, if sft_mix has some. With
 // actor.carry_rows they take the rows that wait first, and the step leaves other rows waiting.
+struct UpdateHooks {
+  std::function<Result<>()> before;
+  std::function<void()> after;  // the update is counted
+};
 Result<> update_stage(const RunSettings& run, DataParts& data, LearnerParts& learning, RunProgress& progress,
-                      const std::function<Result<>()>& before_update);
+                      const UpdateHooks& hooks);
 
 // The policy's own log-probs before it learns (first_log_prob). False: the first pass over the rows is to measure them.
 // `is_first`: no update of the step is done.

@@ -8,7 +8,6 @@
 #include "foundation/base/clock.h"
 #include "foundation/base/log.h"
 #include "learn/objective/loss_settings.h"
-#include "train/loop/reference_refresh.h"
 #include "train/loop/replay_stages.h"
 #include "train/loop/run_loop.h"
 #include "train/loop/stages.h"
@@ -168,9 +167,9 @@ class Trainer {
       return saver_.save_inside_if_due();
     };
     TRY(parts_.sampler->rest());
-    TRY(update_stage(run_, parts_.data, parts_.learning, progress_, before_update));
-    if (parts_.policy.reference_state && work.step % *run_.config.ref.sync_steps == 0)
-      refresh_reference(*parts_.policy.model, *parts_.policy.reference, run_.config.ref.mixup_alpha);
+    const auto after = [&] { refresh_if_due(run_, parts_.policy, ScheduleUnit::kUpdate, counters_.num_updates); };
+    TRY(update_stage(run_, parts_.data, parts_.learning, progress_, {before_update, after}));
+    refresh_if_due(run_, parts_.policy, ScheduleUnit::kStep, work.step);
     progress_.ahead.wait();
     work.seconds = seconds_before + watch.elapsed_s();
     return {};

@@ -73,14 +73,14 @@ TokenTrace token_trace(const TrainerConfig& trainer, StepWork& work) {
 class StepUpdates {
  public:
   StepUpdates(const RunSettings& run, DataParts& data, LearnerParts& learning, RunProgress& progress,
-              const std::function<Result<>()>& before_update)
+              const UpdateHooks& hooks)
       : run_(run),
         data_(data),
         learning_(learning),
         counters_(progress.counters),
         carried_(progress.carried),
         work_(progress.step.work),
-        before_update_(before_update),
+        hooks_(hooks),
         timer_(work_.metrics, "timing_s/update_actor", "perf/mfu/actor", learning.compute) {}
 
   Result<> make() {
@@ -195,7 +195,7 @@ class StepUpdates {
   // One update on these rows of `table`. `place` has what depends on the rows.
   Result<> learn_from(const StepTable& table, std::span<const int64_t> rows, UpdatePlace place) {
     const Stopwatch aside;  // a checkpoint may be saved
-    TRY(before_update_());
+    TRY(hooks_.before());
     timer_.leave_out(aside.elapsed_s());
     const bool counts_steps = run_.config.actor.optim.schedule_unit == ScheduleUnit::kStep;
     const int64_t unit = counts_steps ? work_.step - 1 : counters_.num_updates;
@@ -203,11 +203,15 @@ class StepUpdates {
     place.step = work_.step;
     place.update_index = counters_.num_updates + 1;
     DrawnMix mix;
-    if (data_.sft_mix) mix = TRY(draw_mix(run_.config.sft_mix, *data_.sft_mix, unit, work_.step));
+    if (data_.sft_mix) {
+      const int64_t num_rows = num_mix_rows(run_.config.sft_mix, std::ssize(rows), run_.plan.rows_per_update);
+      mix = TRY(draw_mix(run_.config.sft_mix, num_rows, *data_.sft_mix, unit, work_.step));
+    }
     if (mix.mu > 0.0) place.mix = mix_of(run_.config.sft_mix, mix);
     work_.updates.push_back(TRY(update_once(learning_, table, rows, place)));
     if (data_.sft_mix) work_.updates.back().metrics.add_mean("actor/sft_mix_mu", mix.mu, 1.0);
     record_update(counters_, work_.updates.back().skipped);
+    hooks_.after();
     return {};
   }
 
@@ -217,7 +221,7 @@ class StepUpdates {
   RunCounters& counters_;
   CarriedRows& carried_;
   StepWork& work_;
-  const std::function<Result<>()>& before_update_;
+  const UpdateHooks& hooks_;
   ComputeTimer timer_;
   std::span<float> first_log_prob_;  // to be measured; empty: known
   TokenTrace trace_;
@@ -227,9 +231,9 @@ class StepUpdates {
 }  // namespace
 
 Result<> update_stage(const RunSettings& run, DataParts& data, LearnerParts& learning, RunProgress& progress,
-                      const std::function<Result<>()>& before_update) {
+                      const UpdateHooks& hooks) {
   if (progress.step.work.step < run.config.trainer.critic_warmup) return {};
-  return StepUpdates(run, data, learning, progress, before_update).make();
+  return StepUpdates(run, data, learning, progress, hooks).make();
 }
 
 void record_update(RunCounters& counters, bool skipped) {

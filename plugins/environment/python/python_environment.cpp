@@ -4,6 +4,7 @@
 //   mcp    "python server.py"            the tools of an MCP server, which runs next to the Python process
 //   class  "game.py:Game"                reset(**row), public methods as tools, get_reward(); or a text game with
 //                                        step(text) -> observation, reward, done
+//   verl_tools, verl_functions, verl_interactions   what was written for verl (verl_tools.py)
 // A tool that raises answers the model with the error. A crash or a hang ends the process and costs the current episode.
 // Objects of other episodes that were in it are made again by playing their turns again. docs/turns.md has the whole
 // contract.
@@ -28,10 +29,10 @@
 namespace mortise {
 namespace {
 
-using Json = nlohmann::json;
+using Json = nlohmann::ordered_json;  // schemas of tools keep their order in the prompt, as in transformers
 
 Json read_json(std::string_view text) {
-  auto value = parse::parse_json(text);
+  auto value = parse::parse_ordered_json(text);
   return value ? *std::move(value) : Json();
 }
 
@@ -52,6 +53,14 @@ struct PythonEnvironment : Environment {
                           "and output, or a JSON list of such commands");
   std::string class_name = param("class", "", "class of the environment, \"FILE.py:CLASS\"; empty: tools alone");
   std::string kwargs = param("kwargs", "{}", "JSON object of arguments to make an object of the class with");
+  std::string verl_tools = param("verl_tools", "[]",
+                                 "JSON list of tools that were written for verl, as in its tool_config_path: "
+                                 "{class_name, config, tool_schema}");
+  std::string verl_functions = param(
+      "verl_functions", "", "Python file with functions under verl's @function_tool, as in its function_tool_path");
+  std::string verl_interactions = param("verl_interactions", "[]",
+                                        "JSON list of interactions that were written for verl, as in its "
+                                        "interaction_config_path: {name, class_name, config}");
   std::string interpreter = param("python", "python3", "interpreter, by path or by name in PATH; Python 3.8 or newer");
   double start_limit = param("start_limit", 45.0, "time limit in seconds to import the files").range(0.001, 1e6);
 
@@ -63,12 +72,25 @@ struct PythonEnvironment : Environment {
     const Json servers = mcp.empty() || mcp.front() == '[' ? read_json(mcp.empty() ? "[]" : mcp) : Json::array({mcp});
     if (!is_list_of_texts(servers))
       fail(MORTISE_INVALID_ARGUMENT, "mcp: write a command, or a list of them, '[\"python server.py\"]'");
-    if (functions.empty() && servers.empty() && class_name.empty())
+    const Json verl = read_json(verl_tools), interactions = read_json(verl_interactions);
+    check_classes("verl_tools", verl, {"class_name"});
+    check_classes("verl_interactions", interactions, {"class_name", "name"});
+    const bool is_verl = !verl.empty() || !interactions.empty() || !verl_functions.empty();
+    if (is_verl && !class_name.empty())
+      fail(MORTISE_INVALID_ARGUMENT, "class and verl's tools or interactions both answer a turn: set one of them");
+    has_episodes_ = is_verl || !class_name.empty();
+    if (functions.empty() && servers.empty() && !has_episodes_)
       fail(
           MORTISE_INVALID_ARGUMENT,
           "there is neither a tool nor a class: set rollout.multi_turn.tools = [\"tools.py:calculator\"], or "
           "rollout.multi_turn.params.class = \"game.py:Game\", or rollout.multi_turn.params.mcp = \"python server.py\"");
-    settings_ = {{"tools", functions}, {"mcp", servers}, {"class", class_name}, {"kwargs", given}};
+    settings_ = {{"tools", functions},
+                 {"mcp", servers},
+                 {"class", class_name},
+                 {"kwargs", given},
+                 {"verl_tools", verl},
+                 {"verl_functions", verl_functions},
+                 {"verl_interactions", interactions}};
     get_ready(Patience{0, call});
   }
 
@@ -79,12 +101,21 @@ struct PythonEnvironment : Environment {
         tell_file(out, "tools", "tool" + std::to_string(i), functions[i].get<std::string>());
     }
     if (!class_name.empty()) tell_file(out, "class", "class", class_name);
+    if (!verl_functions.empty()) tell_file(out, "verl_functions", "verl_functions", verl_functions + ":");
+    for (const auto& [param, text] :
+         {std::pair("verl_tools", &verl_tools), std::pair("verl_interactions", &verl_interactions)}) {
+      const Json entries = read_json(*text);
+      for (std::size_t i = 0; i < entries.size(); ++i) {
+        if (entries[i].is_object() && entries[i].contains("class_name") && entries[i]["class_name"].is_string())
+          tell_file(out, param, param + std::to_string(i), module_file(entries[i]["class_name"].get<std::string>()));
+      }
+    }
   }
 
   std::string description() override { return write_json(description_); }
 
   Observation reset(const EpisodeStart& start, Call call) override {
-    if (class_name.empty()) return {};
+    if (!has_episodes_) return {};
     const Patience patience{waiting_deadline_ns(call), call};
     get_ready(patience);
     Life& life = lives_[start.episode];
@@ -106,7 +137,7 @@ struct PythonEnvironment : Environment {
                                             {"text", action.text},
                                             {"calls", read_json(action.calls)},
                                             {"last", action.is_last}});
-    if (class_name.empty()) return observation_of(ask(request, patience));
+    if (!has_episodes_) return observation_of(ask(request, patience));
     Life& life = lives_.at(action.episode);
     if (life.process != process_number_) play_again(life, patience);
     life.played.emplace_back(request, ask(request, patience));
@@ -129,6 +160,27 @@ struct PythonEnvironment : Environment {
     for (const Json& one : value)
       if (!one.is_string()) return false;
     return true;
+  }
+
+  static void check_classes(const std::string& param, const Json& entries, std::initializer_list<const char*> texts) {
+    bool is_good = entries.is_array();
+    for (std::size_t i = 0; is_good && i < entries.size(); ++i) {
+      is_good = entries[i].is_object() && entries[i].contains("config") && entries[i]["config"].is_object();
+      for (const char* name : texts) is_good = is_good && entries[i].contains(name) && entries[i][name].is_string();
+    }
+    if (is_good) return;
+    fail(MORTISE_INVALID_ARGUMENT, param + ": write a JSON list of objects with class_name and config" +
+                                       (texts.size() > 1 ? ", and a name for each" : "") +
+                                       "; `mortise config import --from verl` writes it");
+  }
+
+  // Where Python looks first for the module of "a.b.CLASS": "a/b.py:CLASS".
+  static std::string module_file(std::string dotted) {
+    const std::size_t dot = dotted.rfind('.');
+    if (dot == std::string::npos) return dotted;
+    std::string path = dotted.substr(0, dot);
+    for (char& c : path) c = c == '.' ? '/' : c;
+    return path + ".py:" + dotted.substr(dot + 1);
   }
 
   static void tell_file(Reads& out, const char* param, const std::string& name, const std::string& entry) {
@@ -225,6 +277,7 @@ struct PythonEnvironment : Environment {
   Json settings_, description_;
   PythonProcess process_;
   bool is_ready_ = false;
+  bool has_episodes_ = false;  // an object, or what verl's tools keep of a row
   std::int64_t process_number_ = 0;
   std::map<std::int64_t, Life> lives_;  // by episode
 };

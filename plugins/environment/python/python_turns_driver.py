@@ -1,7 +1,7 @@
 # The Python side of the environment `python`: the user's tools, or one object of the user's class for each episode.
 #
 # First the settings come, and a description or an error goes back; then a frame for each reset, step or close. Each
-# reset and step has one answer. What it needs from plugins/shared/python_base.py stands above it in the program.
+# reset and step has one answer. plugins/shared/python_base.py and verl_tools.py stand above it in the program.
 import shlex
 import subprocess
 import typing
@@ -223,12 +223,15 @@ def text_of(result):
 
 class Turns:
     def __init__(self, settings):
-        self.modules, self.loop, self.games = {}, None, {}
+        self.modules, self.loop, self.games = {}, None, {}  # games: by episode
         self.tools, self.schemas = {}, []
         for entry in settings["tools"]:
             self.add_tool(entry)
         for command in settings.get("mcp", []):
             self.add_server(McpServer(command))
+        self.verl = None
+        if any(settings.get(name) for name in ("verl_tools", "verl_functions", "verl_interactions")):
+            self.use_verl(VerlTools(settings))
         self.make = self.is_text_game = None
         if settings["class"]:
             self.use_class(settings["class"], settings["kwargs"])
@@ -267,6 +270,14 @@ class Turns:
             self.tools[name] = server
             self.schemas.append(own_schema(name, tool, server.command))
 
+    def use_verl(self, verl):
+        for name, schema in verl.schemas.items():
+            if name in self.tools:
+                raise Unusable("two tools have the name '%s'" % name)
+            self.tools[name] = verl
+            self.schemas.append(schema)
+        self.verl = verl
+
     def use_class(self, entry, kwargs):
         path, name, self.cls = self.find(entry, "CLASS")
         if not inspect.isclass(self.cls):
@@ -283,6 +294,7 @@ class Turns:
 
     def ready(self):
         rewards = self.make is not None and (self.is_text_game or hasattr(self.cls, "get_reward"))
+        rewards = rewards or self.verl is not None
         return {"ready": True, "tools": self.schemas, "rewards": rewards, "version": "%d.%d.%d" % sys.version_info[:3]}
 
     def wait_for(self, result):
@@ -294,6 +306,8 @@ class Turns:
         return self.loop.run_until_complete(result)
 
     def reset(self, request):
+        if self.verl is not None:
+            self.games[request["episode"]] = self.wait_for(self.verl.begin(request))
         if self.make is None:
             return {}
         game = self.games[request["episode"]] = self.make()
@@ -313,17 +327,34 @@ class Turns:
         game = self.games.get(request["episode"])
         if self.is_text_game:
             return self.play(game, request)
+        if self.verl is not None:
+            game.note_turn(request["text"])
         calls = [] if request["last"] else request["calls"]
         if not calls:
+            if self.verl is not None and self.verl.interactions and not request["last"]:
+                return self.interact(game)
             answer = {"done": True}
             if hasattr(game, "get_reward"):
                 answer["reward"] = self.number(self.wait_for(game.get_reward()))
             return answer
         messages, failed = [], 0
-        for call, (content, is_good) in zip(calls, self.call_all(game, calls)):
+        answers = self.call_all(game, calls)
+        reward = None
+        if self.verl is not None:  # a call that reached no tool of verl's has the reward 0, as in verl
+            given = [one if isinstance(one, VerlAnswer) else VerlAnswer(one, 0.0, is_good) for one, is_good in answers]
+            reward = game.take(given)
+            answers = [(one.text, one.is_good) for one in given]
+        for call, (content, is_good) in zip(calls, answers):
             failed += not is_good
             messages.append({"role": "tool", "name": call.get("name", "unknown"), "content": content})
-        return {"messages": messages, "calls": len(calls), "failed": failed}
+        answer = {"messages": messages, "calls": len(calls), "failed": failed}
+        return answer if reward is None else dict(answer, reward=self.number(reward))
+
+    def interact(self, game):
+        """The answer of verl's interaction to a turn that calls no tool."""
+        done, text, score = self.wait_for(self.verl.interact(game))
+        answer = {"done": done, "reward": self.number(score)}
+        return answer if done else dict(answer, messages=[{"role": "user", "content": text_of(text)}])
 
     def call_all(self, game, calls):
         """The answers to the calls of a turn. MCP tools and coroutines are under way at the same time; functions run in
@@ -359,6 +390,8 @@ class Turns:
         tool = self.tools[name]
         if isinstance(tool, McpServer):
             return tool, tool.ask("tools/call", {"name": name, "arguments": call["arguments"]})
+        if isinstance(tool, VerlTools):
+            return tool.call(name, call["arguments"], game)
         function = getattr(game, tool) if isinstance(tool, str) else tool
         result = function(**call["arguments"])
         return result if inspect.isawaitable(result) else [text_of(result)]
@@ -372,7 +405,7 @@ class Turns:
         result = next(results)
         if isinstance(result, BaseException):
             raise result
-        return text_of(result)
+        return result if isinstance(result, VerlAnswer) else text_of(result)
 
     def play(self, game, request):
         """step(text) of a text game: observation, or (observation, reward, done), or gymnasium's five values."""
@@ -401,8 +434,13 @@ class Turns:
     def close(self, request):
         for episode in request["episodes"]:
             game = self.games.pop(episode, None)
-            if hasattr(game, "close"):
-                self.wait_for(game.close())
+            try:
+                if isinstance(game, AgentData):
+                    self.wait_for(self.verl.finalize(game))
+                elif hasattr(game, "close"):
+                    self.wait_for(game.close())
+            except BaseException:  # nobody waits for an answer: the log has it
+                traceback.print_exc()
 
 
 def answer(turns, request, wire):

@@ -22,6 +22,15 @@ void add_list(std::string& out, std::string_view name, const std::vector<std::si
   out += ']';
 }
 
+// What verl tells about the turns of a row: num_turns, tool_rewards and turn_scores in extra_info. In Python's JSON the
+// last value of a key counts.
+std::string with_turn_info(std::string info, const std::string& turns) {
+  const bool are_objects = info.front() == '{' && info.back() == '}' && turns.front() == '{' && turns.size() > 2;
+  if (!are_objects) return info;
+  info.back() = ',';
+  return info == "{," ? turns : info + turns.substr(1);
+}
+
 std::string head(const std::vector<std::size_t>& indices) { return "{\"rows\":" + std::to_string(indices.size()); }
 
 }  // namespace
@@ -71,7 +80,7 @@ std::string verl_request(const std::vector<Row>& rows, const std::vector<std::si
   if (wanted.has("extra_info")) {
     add_list(out, "extra_info", indices, [&](std::size_t i) {
       const std::string info = json_cell(rows[i], "extra_info");
-      return info == "null" ? "{}" : info;
+      return with_turn_info(info == "null" ? "{}" : info, json_cell(rows[i], "turn_info"));
     });
   }
   return out + '}';

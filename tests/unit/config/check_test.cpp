@@ -523,6 +523,32 @@ TEST(BatchPlan, UpdatesOfStepsThatCarryRows) {
         EXPECT_EQ(plan_total_updates(config, 165), updates);
         EXPECT_GE(counted(256 * epochs, rows, 5, steps), updates) << size;
         EXPECT_LT(counted(256 * epochs, rows, 5, steps - 1), updates) << size;
+        // A resume plans the same steps, wherever it is. What a run did not learn that ended earlier takes more of them.
+        int64_t waiting = 0;
+        for (int64_t done = 1; done <= steps; ++done) {
+          const int64_t had = counted(256 * epochs, rows, 5, done - 1), has = counted(256 * epochs, rows, 5, done);
+          waiting = done % 5 == 0 ? 0 : waiting + 256 * epochs - (has - had) * rows;
+          if (has <= updates) {
+            EXPECT_EQ(plan_total_steps(config, 165, {done, has, waiting}), steps) << size << " " << done;
+          }
+          if (done == steps) {
+            EXPECT_EQ(plan_total_steps(config, 165, {done, updates, 0}), steps) << "it is over";
+          }
+          for (int64_t cut = had; cut < std::min(has, updates); ++cut) {
+            const int64_t more = plan_total_steps(config, 165, {done, cut, 0});
+            const auto reached = [&](int64_t end) {  // from an empty start at the same place of the epoch
+              int64_t count = cut, rest = 0;
+              for (int64_t step = done + 1; step <= end; ++step) {
+                rest += 256 * epochs;
+                count += rest / rows + (step % 5 == 0 && rest % rows > 0 ? 1 : 0);
+                rest = step % 5 == 0 ? 0 : rest % rows;
+              }
+              return count;
+            };
+            EXPECT_GE(reached(more), updates) << size << " cut at " << cut << " of " << updates;
+            EXPECT_LT(reached(more - 1), updates) << size << " cut at " << cut << " of " << updates;
+          }
+        }
       }
     }
   }

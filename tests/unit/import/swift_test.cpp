@@ -97,6 +97,16 @@ TEST(ImportSwift, AdaptersMustBeSaidToBeOff) {
   EXPECT_DOUBLE_EQ(imported("swift", lora + floor).actor.optim.min_lr_ratio, 0.1);
 }
 
+TEST(ImportSwift, AnAdapterToContinueIsNamed) {
+  const std::string lora = "train_type: lora\nper_device_train_batch_size: 8\n";
+  const RunConfig config = imported("swift", lora + "adapters: [output/checkpoint-100]\nlora_rank: 4");
+  EXPECT_EQ(config.model.lora_adapter_path, "output/checkpoint-100");
+  EXPECT_EQ(config.model.lora_rank, 0) << "the adapter has its own";
+  EXPECT_THAT(import_error("swift", lora + "adapters: [a, b]"), HasSubstr("2 adapters are named"));
+  EXPECT_THAT(import_error("swift", "train_type: full\nper_device_train_batch_size: 8\nadapters: [a]"),
+              HasSubstr("train_type is not lora"));
+}
+
 TEST(ImportSwift, TheSettingsOfAnAdapterAreTaken) {
   const std::string lora = std::string(kBatch) + "--train_type lora ";
   EXPECT_EQ(swift(lora + "--init_weights pissa").model.init_lora_weights, LoraInit::kPissa);
@@ -197,10 +207,14 @@ TEST(ImportSwift, UpdatesFromTwoGenerationBatchesCarryRows) {
   EXPECT_TRUE(config.actor.carry_rows);
   EXPECT_FALSE(config.actor.shuffle);
   EXPECT_EQ(config.trainer.total_training_updates, 5);
-  EXPECT_THAT(swift_error(crossing + "--chord_sft_dataset a.jsonl --chord_sft_per_device_train_batch_size 3 "
-                                     "--chord_mu_warmup_steps 2 --chord_mu_decay_steps 10 --chord_mu_peak 0.9 "
-                                     "--chord_mu_valley 0.05"),
-              HasSubstr("the last update of an epoch may have fewer micro-steps"));
+  const RunConfig mixed =
+      swift(crossing +
+            "--loss_type grpo --chord_sft_dataset a.jsonl --chord_sft_per_device_train_batch_size 3 "
+            "--chord_mu_warmup_steps 2 --chord_mu_decay_steps 10 --chord_mu_peak 0.9 "
+            "--chord_mu_valley 0.05 --loss_scale default");
+  EXPECT_TRUE(mixed.actor.carry_rows);
+  EXPECT_EQ(mixed.sft_mix.train_batch_size, 9) << "3 for each of the 3 micro-steps of an update";
+  EXPECT_EQ(mixed.sft_mix.rows_per_mean, 3);
 }
 
 TEST(ImportSwift, AShellScriptOfItsExamples) {

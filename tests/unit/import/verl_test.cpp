@@ -297,10 +297,20 @@ TEST(ImportVerl, WhatStandsForNothingIsNotKept) {
   EXPECT_THAT(verl_error(grpo("+actor_rollout_ref.model.override_config.model_config.rope_theta=1")),
               HasSubstr("model_config would change the model"));
   for (const char* older :
-       {"actor_rollout_ref.actor.tis_imp_ratio_cap=2", "actor_rollout_ref.actor.optim.grad_clip=1",
-        "actor_rollout_ref.actor.use_rollout_log_probs=True", "actor_rollout_ref.actor.optim.lr_decay_style=cosine",
+       {"actor_rollout_ref.actor.optim.grad_clip=1", "actor_rollout_ref.actor.use_rollout_log_probs=True",
+        "actor_rollout_ref.actor.optim.lr_decay_style=cosine",
         "actor_rollout_ref.rollout.agent.custom_async_server.path=a.py"})
     EXPECT_THAT(verl_error(grpo(older)), HasSubstr("is not supported: ")) << older;
+}
+
+TEST(ImportVerl, AnOlderCapOfTokenWeightsIsTheirThreshold) {
+  const std::string cap = "actor_rollout_ref.actor.tis_imp_ratio_cap=";
+  const RolloutCorrectionConfig kept = verl(grpo(cap + "2.5")).algorithm.rollout_correction;
+  EXPECT_EQ(kept.rollout_is, WeightLevel::kToken);
+  EXPECT_EQ(kept.rollout_is_threshold, "2.5");
+  EXPECT_EQ(verl(grpo(cap + "-1")).algorithm.rollout_correction.rollout_is, std::nullopt);
+  EXPECT_THAT(verl_error(grpo(cap + "2 algorithm.rollout_correction.rollout_is=token")),
+              HasSubstr("both weight tokens"));
 }
 
 // As verl's trainer for Megatron resolves it.
@@ -525,10 +535,9 @@ TEST(ImportVerl, TurnsKeepTheirLimitsAndVerlsSingleCall) {
 
 TEST(ImportVerl, WhatWouldChangeTheNumbersIsRefused) {
   for (const char* setting :
-       {"actor_rollout_ref.rollout.multi_turn.tool_config_path=t.yaml", "actor_rollout_ref.rollout.quantization=fp8",
-        "distillation.enabled=True", "trainer.v1.trainer_mode=colocate_async",
-        "actor_rollout_ref.actor.qat.enable=True", "actor_rollout_ref.rollout.do_sample=False",
-        "actor_rollout_ref.model.external_lib=my.lib"}) {
+       {"actor_rollout_ref.rollout.quantization=fp8", "distillation.enabled=True",
+        "trainer.v1.trainer_mode=colocate_async", "actor_rollout_ref.actor.qat.enable=True",
+        "actor_rollout_ref.rollout.do_sample=False", "actor_rollout_ref.model.external_lib=my.lib"}) {
     EXPECT_THAT(verl_error(grpo(setting)), HasSubstr("is not supported: ")) << setting;
   }
   EXPECT_THAT(verl_error(grpo("actor_rollout_ref.model.override_config.rope_theta=1")),
