@@ -1,12 +1,12 @@
 // Makes the quickstart's task: additions of two-digit numbers, a tokenizer with characters as tokens, and a tiny Qwen2
 // model with fresh weights.
 //
-//   make_task DIR [--seed N] [--tiny | --experts]
+//   make_task DIR [--seed N] [--tiny | --experts | --fused | --gpt-oss]
 //     DIR/model/                    a normal Hugging Face folder
 //     DIR/data/{sft,train}.jsonl    {"prompt": "12+34=", "response": "46", "answer": "46", "data_source": "addition"}
 //     DIR/data/val.jsonl            pairs that are in neither of them
 // Deterministic in the seed. --tiny: a model too small to learn it, for tests of everything else. --experts: a small
-// Qwen3-MoE.
+// Qwen3-MoE. --fused: a small Phi-3, whose files have fused matrices. --gpt-oss: a small gpt-oss.
 #include <fmt/core.h>
 
 #include <cstdio>
@@ -52,7 +52,7 @@ Result<> write_data(const Path& dir, uint64_t seed) {
   return write_rows(dir / "sft.jsonl", order, kNumValidation, num_pairs);
 }
 
-enum class TaskModel { kQuickstart, kTiny, kExperts };
+enum class TaskModel { kQuickstart, kTiny, kExperts, kFused, kGptOss };
 
 void add_experts(ModelConfig& config) {
   config.family = find_family("qwen3_moe");
@@ -62,6 +62,23 @@ void add_experts(ModelConfig& config) {
   config.moe = {.num_experts = 16, .experts_per_token = 4, .expert_size = 24, .is_dense = {}};
   config.moe.is_dense.assign(static_cast<size_t>(config.num_layers), false);
   config.moe.normalizes = true;
+}
+
+void fuse_projections(ModelConfig& config) {
+  config.family = find_family("phi3");
+  config.qkv_bias = false;
+  config.fused_projections = true;
+}
+
+void make_gpt_oss(ModelConfig& config) {
+  config.family = find_family("gpt_oss");
+  config.attention_sinks = config.qkv_bias = config.o_bias = true;
+  config.initializer_range = 0.2;
+  config.intermediate_size = 24;
+  config.moe = {.num_experts = 4, .experts_per_token = 2, .expert_size = 24, .is_dense = {}};
+  config.moe.is_dense.assign(static_cast<size_t>(config.num_layers), false);
+  config.moe.normalizes = config.moe.is_gpt_oss = true;
+  for (int64_t layer = 0; layer < config.num_layers; ++layer) config.windows.push_back(layer % 2 == 0 ? 5 : 0);
 }
 
 Result<> write_model(const Path& dir, uint64_t seed, TaskModel kind) {
@@ -87,6 +104,8 @@ Result<> write_model(const Path& dir, uint64_t seed, TaskModel kind) {
   config.pad_token_id = 0;
   config.eos_token_ids = {1};
   if (kind == TaskModel::kExperts) add_experts(config);
+  if (kind == TaskModel::kFused) fuse_projections(config);
+  if (kind == TaskModel::kGptOss) make_gpt_oss(config);
   const Model model = TRY(Model::random(config, seed));
   return model.save(default_env(), dir);
 }
@@ -102,11 +121,13 @@ Result<> make_task(const std::string& dir, uint64_t seed, TaskModel kind) {
 
 int main(int argc, char** argv) {
   constexpr const char* kUsage =
-      "usage: make_task DIR [--seed N] [--tiny | --experts]\n\n"
+      "usage: make_task DIR [--seed N] [--tiny | --experts | --fused | --gpt-oss]\n\n"
       "Writes the quickstart's task into DIR: DIR/data has pairs such as 12+34=46, DIR/model an untrained model.\n"
       "  --seed N  seed of the pairs and of the weights (default: 42)\n"
       "  --tiny    a model too small to learn the task, for tests\n"
-      "  --experts a small mixture of experts\n";
+      "  --experts a small mixture of experts\n"
+      "  --fused   a small Phi-3\n"
+      "  --gpt-oss a small gpt-oss\n";
   std::vector<std::string> args(argv + 1, argv + argc);
   if (args.size() == 1 && (args[0] == "--help" || args[0] == "-h")) {
     std::fputs(kUsage, stdout);
@@ -116,6 +137,8 @@ int main(int argc, char** argv) {
   mortise::TaskModel kind = mortise::TaskModel::kQuickstart;
   if (!args.empty() && args.back() == "--tiny") kind = mortise::TaskModel::kTiny;
   if (!args.empty() && args.back() == "--experts") kind = mortise::TaskModel::kExperts;
+  if (!args.empty() && args.back() == "--fused") kind = mortise::TaskModel::kFused;
+  if (!args.empty() && args.back() == "--gpt-oss") kind = mortise::TaskModel::kGptOss;
   if (kind != mortise::TaskModel::kQuickstart) args.pop_back();
   if (args.size() == 3 && args[1] == "--seed") seed = mortise::parse_u64(args[2]);
   if ((args.size() != 1 && args.size() != 3) || !seed || args[0].starts_with('-')) {

@@ -19,7 +19,8 @@
 namespace mortise {
 namespace {
 
-constexpr int64_t kIndexVersion = 2;  // the newest
+constexpr int64_t kIndexVersion = 3;  // the newest
+constexpr int64_t kVersionOfMatrices = 2;
 constexpr int64_t kVersionWithoutColumns = 1;
 
 int64_t numbers_of(std::span<const int64_t> shape) { return num_elements(shape).value_or(0); }
@@ -40,6 +41,14 @@ std::map<std::string, int> writers_of(const StateSnapshot& state, int num_ranks)
   std::map<std::string, int> writers;
   for (size_t i = 0; i < names.size(); ++i) writers[names[i]] = ranks[i];
   return writers;
+}
+
+// How many columns a tensor has if its first dimensions are so many rows; 0 if no dimensions are.
+int64_t columns_of(std::span<const int64_t> shape, int64_t num_rows) {
+  for (size_t i = 1; i < shape.size(); ++i) {
+    if (numbers_of(shape.first(i)) == num_rows) return numbers_of(shape.subspan(i));
+  }
+  return 0;
 }
 
 Json shape_json(std::span<const int64_t> shape) { return Json(std::vector<int64_t>(shape.begin(), shape.end())); }
@@ -83,14 +92,16 @@ std::string written_part_text(const WrittenPart& part) {
   Json entries = Json::array(), pieces = Json::array();
   for (const ManifestEntry& entry : part.entries)
     entries.push_back(Json{{"path", entry.path}, {"bytes", entry.size_bytes}, {"sha256", entry.sha256}});
-  for (const StatePiece& piece : part.pieces)
-    pieces.push_back(Json{{"name", piece.name},
-                          {"dtype", dtype_name(piece.dtype)},
-                          {"shape", shape_json(piece.shape)},
-                          {"begin", piece.begin},
-                          {"count", piece.count},
-                          {"columns", piece.num_columns},
-                          {"file", piece.file}});
+  for (const StatePiece& piece : part.pieces) {
+    Json& value = pieces.emplace_back(Json{{"name", piece.name},
+                                           {"dtype", dtype_name(piece.dtype)},
+                                           {"shape", shape_json(piece.shape)},
+                                           {"begin", piece.begin},
+                                           {"count", piece.count},
+                                           {"columns", piece.num_columns},
+                                           {"file", piece.file}});
+    if (piece.offset) value["offset"] = *piece.offset;
+  }
   return dump_json(Json{{"entries", std::move(entries)}, {"pieces", std::move(pieces)}});
 }
 
@@ -118,6 +129,7 @@ Result<WrittenPart> parse_written_part(std::string_view text) {
     piece.count = TRY(json_int(value, "count", kWhere));
     piece.num_columns = TRY(json_int(value, "columns", kWhere));
     piece.file = TRY(json_string(value, "file", kWhere));
+    if (json_find(value, "offset") != nullptr) piece.offset = TRY(json_int(value, "offset", kWhere));
   }
   return part;
 }
@@ -140,15 +152,17 @@ StateShare share_state(const StateSnapshot& state, const SaveShare& share) {
     const bool is_whole = one->is_everywhere();
     const bool is_own = is_whole ? writers.at(tensor.name) == share.rank : one->count() > 0;
     if (all == 0 ? share.rank != 0 : !is_own) continue;
-    StatePiece& piece = out.pieces.emplace_back(
-        StatePiece{tensor.name, tensor.dtype, tensor.shape, 0, all, one->num_columns(), out.file});
-    if (!is_whole) {
-      piece.begin = one->begin();
-      piece.count = one->count();
+    const std::vector<NumberRange> ranges = is_whole ? std::vector<NumberRange>{{0, all}} : one->ranges();
+    int64_t count = 0;
+    for (const NumberRange& range : ranges) {
+      StatePiece& piece = out.pieces.emplace_back(
+          StatePiece{tensor.name, tensor.dtype, tensor.shape, range.begin, range.count, one->num_columns(), out.file});
+      if (ranges.size() > 1) piece.offset = count;
+      count += range.count;
     }
     TensorView& view = out.shard.emplace_back(one->own());
     view.name = tensor.name;
-    view.shape = piece.count == all ? tensor.shape : std::vector<int64_t>{piece.count};
+    view.shape = count == all ? tensor.shape : std::vector<int64_t>{count};
   }
   return out;
 }
@@ -174,17 +188,20 @@ Result<std::string> state_index_text(std::span<const WrittenPart> parts, const s
     Json list = Json::array();
     int64_t next = 0;
     const bool in_columns = !pieces.empty() && pieces.front()->num_columns > 0;
+    const int64_t num_rows = in_columns ? pieces.front()->count / pieces.front()->num_columns : 0;
     bool fits = !pieces.empty();
     for (const StatePiece* piece : pieces) {
       fits = fits && piece->begin == next && piece->shape == pieces.front()->shape &&
-             piece->dtype == pieces.front()->dtype && (piece->num_columns > 0) == in_columns;
+             piece->dtype == pieces.front()->dtype && (piece->num_columns > 0) == in_columns &&
+             (!in_columns || piece->num_columns * num_rows == piece->count);
       next += in_columns ? piece->num_columns : piece->count;
       Json& entry = list.emplace_back(Json{{"file", piece->file}, {"count", piece->count}});
       if (in_columns) entry["columns"] = piece->num_columns;
+      if (piece->offset) entry["offset"] = *piece->offset;
+      const bool is_newest = piece->offset || (in_columns && piece->shape.size() != 2);
+      version = std::max(version, is_newest ? kIndexVersion : in_columns ? kVersionOfMatrices : version);
     }
-    version = in_columns ? kIndexVersion : version;
-    fits = fits && (!in_columns || pieces.front()->shape.size() == 2);
-    if (!fits || next != (in_columns ? pieces.front()->shape[1] : numbers_of(pieces.front()->shape)))
+    if (!fits || next != (in_columns ? columns_of(pieces.front()->shape, num_rows) : numbers_of(pieces.front()->shape)))
       return Error{ErrorKind::kInternal, fmt::format("the ranks did not save {} exactly once", quote(name)), "",
                    "report this: the ranks disagree about who has which part of the state"};
     tensors[name] = Json{{"dtype", dtype_name(pieces.front()->dtype)},
@@ -235,6 +252,42 @@ class ShardReader {
     return &(places_[name] = Place{out_.files.size() - 1});
   }
 
+  // The pieces of one tensor, in their order.
+  struct Pieces {
+    std::vector<std::span<const std::byte>> found;
+    std::map<std::string, int64_t> used;  // numbers of the tensor in each file that are among them
+    int64_t rest = 0;                     // numbers that are missing
+    int64_t num_in_columns = 0, num_rows = 0;
+  };
+
+  Result<> add_piece(const TensorView& tensor, const Json& piece, Pieces& all) {
+    const std::string file = TRY(json_string(piece, "file", where_));
+    const int64_t count = TRY(json_int(piece, "count", where_));
+    const bool is_alone = json_find(piece, "offset") == nullptr;
+    const int64_t offset = is_alone ? 0 : TRY(json_int(piece, "offset", where_));
+    const TensorView* const stored = out_.files[TRY(open(file))->file].find(tensor.name);
+    int64_t& used = all.used[file];
+    if (is_alone && used > 0) return refuse(fmt::format("{} is twice in {}", quote(tensor.name), quote(file)));
+    if (stored == nullptr || stored->dtype != tensor.dtype || count < 0 || count > all.rest || offset != used ||
+        (is_alone ? numbers_of(stored->shape) != count : numbers_of(stored->shape) - offset < count))
+      return refuse(fmt::format("{} does not hold {} numbers of {}", quote(file), count, quote(tensor.name)));
+    if (json_find(piece, "columns") != nullptr) {
+      const int64_t columns = TRY(json_int(piece, "columns", where_));
+      const int64_t num_rows = columns > 0 && count % columns == 0 ? count / columns : 0;
+      if (!is_alone || columns < 1 || columns > columns_of(tensor.shape, num_rows) ||
+          (all.num_in_columns > 0 && num_rows != all.num_rows))
+        return refuse(fmt::format("a file has {} numbers of {}, which is not the size of {} of its columns", count,
+                                  quote(tensor.name), columns));
+      all.num_rows = num_rows;
+      ++all.num_in_columns;
+    }
+    used += count;
+    all.rest -= count;
+    const auto width = static_cast<size_t>(dtype_bytes(tensor.dtype));
+    all.found.push_back(stored->bytes.subspan(static_cast<size_t>(offset) * width, static_cast<size_t>(count) * width));
+    return {};
+  }
+
   Result<> add(const std::string& name, const Json& value) {
     TensorView tensor;
     tensor.name = name;
@@ -243,38 +296,23 @@ class ShardReader {
     const Json* const pieces = json_find(value, "pieces");
     if (pieces == nullptr || !pieces->is_array() || pieces->empty())
       return refuse(fmt::format("{} has no pieces", quote(name)));
-    std::vector<std::span<const std::byte>> found;
-    std::set<std::string> files;
-    int64_t rest = numbers_of(tensor.shape), num_in_columns = 0;
-    for (const Json& piece : *pieces) {
-      const std::string file = TRY(json_string(piece, "file", where_));
-      const int64_t count = TRY(json_int(piece, "count", where_));
-      Place* const place = TRY(open(file));
-      const TensorView* const stored = out_.files[place->file].find(name);
-      if (!files.insert(file).second) return refuse(fmt::format("{} is twice in {}", quote(name), quote(file)));
-      if (stored == nullptr || stored->dtype != tensor.dtype || count < 0 || count > rest ||
-          numbers_of(stored->shape) != count)
-        return refuse(fmt::format("{} does not hold {} numbers of {}", quote(file), count, quote(name)));
-      if (json_find(piece, "columns") != nullptr) {
-        const int64_t columns = TRY(json_int(piece, "columns", where_));
-        if (tensor.shape.size() != 2 || columns < 1 || columns > tensor.shape[1] || tensor.shape[0] * columns != count)
-          return refuse(fmt::format("a file has {} numbers of {}, which is not the size of {} of its columns", count,
-                                    quote(name), columns));
-        ++num_in_columns;
-      }
-      ++place->num_used;
-      rest -= count;
-      found.push_back(stored->bytes);
+    Pieces all{{}, {}, numbers_of(tensor.shape), 0, 0};
+    for (const Json& piece : *pieces) TRY(add_piece(tensor, piece, all));
+    for (const auto& [file, count] : all.used) {
+      const TensorView& stored = *out_.files[places_.at(file).file].find(name);
+      if (numbers_of(stored.shape) != count)
+        return refuse(fmt::format("{} has other numbers of {} than the index says", quote(file), quote(name)));
+      ++places_.at(file).num_used;
     }
-    if (rest != 0) return refuse(fmt::format("{} numbers of {} are missing", rest, quote(name)));
-    if (num_in_columns > 0 && num_in_columns != static_cast<int64_t>(found.size()))
+    if (all.rest != 0) return refuse(fmt::format("{} numbers of {} are missing", all.rest, quote(name)));
+    if (all.num_in_columns > 0 && all.num_in_columns != static_cast<int64_t>(all.found.size()))
       return refuse(fmt::format("some files have columns of {}, others have rows", quote(name)));
-    if (found.size() == 1)
-      tensor.bytes = found.front();
-    else if (num_in_columns > 0)
-      tensor.source = std::make_shared<JoinedColumns>(std::move(found), static_cast<uint64_t>(tensor.shape[0]));
+    if (all.found.size() == 1)
+      tensor.bytes = all.found.front();
+    else if (all.num_in_columns > 0)
+      tensor.source = std::make_shared<JoinedColumns>(std::move(all.found), static_cast<uint64_t>(all.num_rows));
     else
-      tensor.source = std::make_shared<JoinedTensor>(std::move(found));
+      tensor.source = std::make_shared<JoinedTensor>(std::move(all.found));
     out_.tensors.push_back(std::move(tensor));
     return {};
   }

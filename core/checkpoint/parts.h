@@ -6,12 +6,15 @@
 //                                     "pieces": [{"file": "state-00001-of-00004.safetensors", "count": 16}, ...]}}}
 //
 // The pieces of a tensor are in the order of its numbers. Or each has all rows of some columns of a matrix: then they have
-// "columns", how many these are, and are in the order of the columns. A rank that has nothing to write makes no file.
-// Version 1 has no columns; an index without any is written as version 1.
+// "columns", how many these are, and are in the order of the columns. Of tensors with more dimensions, the first ones are
+// the rows of that matrix. If a file has several pieces of a tensor, they lie there one behind the other, and each has
+// "offset", the numbers before it. A rank that has nothing to write makes no file.
+// Version 1 has no columns and no offsets, version 2 no offsets, and columns of matrices only. The lowest version is written.
 // Thread rule: functions of values.
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <set>
 #include <span>
 #include <string>
@@ -38,6 +41,7 @@ struct StatePiece {
   int64_t begin = 0, count = 0;  // numbers of it
   int64_t num_columns = 0;  // not 0: `count` numbers are all rows of so many columns, and `begin` is the first column
   std::string file;
+  std::optional<int64_t> offset = {};  // numbers of the tensor that lie before it in this file, if there are others
 };
 
 // The rank that gets each of these sizes, so that all get about as many bytes: the largest first, to the rank with least.

@@ -19,9 +19,6 @@ class TensorRules : ConfigRules {
 
   void check() {
     if (config_.actor.tensor_model_parallel_size == 1) return;
-    const int64_t stage = config_.ranks.zero_stage;
-    if (stage == 3 && config_.model.trains_adapter())
-      refuse("ranks.zero_stage", "spreads the base of an adapter", "set it to 2 or less");
     check_numbers();
     if (config_.model.lora_rank > 0 && !config_.model.lora_adapter_path) check_adapter();
     if (config_.trainer.steps_ahead() > 0)
@@ -31,8 +28,6 @@ class TensorRules : ConfigRules {
  private:
   void check_adapter() {
     const ModelSection& model = config_.model;
-    if (model.lora_dropout > 0) refuse("model.lora_dropout", "drops features of an adapter's input", "set it to 0");
-    if (model.use_dora) refuse("model.use_dora", "trains magnitudes of rows", "set it to false");
     if (changes_base(model.init_lora_weights))
       refuse("model.init_lora_weights", "begins with a part of the base", "set it to default or gaussian");
     if (!model.modules_to_save.empty()) refuse("model.modules_to_save", "trains modules as a whole", "remove it");
@@ -42,10 +37,8 @@ class TensorRules : ConfigRules {
 
   void check_numbers() {
     const OptimConfig& optim = config_.actor.optim;
-    if (config_.model.dtype == ModelDtype::kBfloat16) {
-      if (config_.model.trains_adapter()) refuse("model.dtype", "rounds merged matrices", "set it to float32");
-      if (!optim.master_weights) refuse("actor.optim.master_weights", "is false", "set it to true");
-    }
+    if (config_.model.dtype == ModelDtype::kBfloat16 && !optim.master_weights && !config_.model.trains_adapter())
+      refuse("actor.optim.master_weights", "is false", "set it to true");
     if (optim.optimizer != OptimizerName::kAdamW && optim.optimizer != OptimizerName::kSgd &&
         optim.optimizer != OptimizerName::kLion) {
       refuse("actor.optim.optimizer",

@@ -214,7 +214,7 @@ void Model::start_changed() {
 
 void Model::weights_changed() {
   if (tensor_ != nullptr) {
-    tensor_->merge();
+    if (has_own_weights()) tensor_->merge();
     tensor_->round();
     return;
   }
@@ -262,13 +262,17 @@ bool Model::has_part_of(const TensorRanks* ranks) const {
 
 bool Model::is_whole() const { return has_own_weights() && (tensor_ == nullptr || tensor_->is_whole()); }
 
-Model Model::base_view() const {
+Model Model::base_view(BaseUse use) const {
   Model view;
   view.config_ = config_;
   view.device_ = device_;
   view.adopt(trained_lora_->base());
-  if (has_rounded_matrices()) view.add_rounded_matrices();
   if (tensor_ != nullptr) view.tensor_ = tensor_->base();
+  if (!has_rounded_matrices() || use == BaseUse::kNumbers) return view;
+  if (tensor_ != nullptr)
+    tensor_->base()->add_rounded(view.weights_);
+  else
+    view.add_rounded_matrices();
   return view;
 }
 

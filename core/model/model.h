@@ -105,8 +105,10 @@ class Model {
   // To be called after every change of trainable(), or of parameters(): merged weights and rounded matrices follow. Behind
   // a gate they follow when a part is opened.
   void weights_changed();
-  // The model without its adapter, frozen, in the same memory. Precondition: trains_lora().
-  [[nodiscard]] Model base_view() const;
+  // The model without its adapter, frozen, in the same memory. Precondition: trains_lora(). kNumbers: to read its parameters,
+  // not for passes, which may need rounded matrices of their own.
+  enum class BaseUse { kPasses, kNumbers };
+  [[nodiscard]] Model base_view(BaseUse use = BaseUse::kPasses) const;
   // That base as a classifier of `config`, with a new head by `seed`. An adapter of it (train_lora) leaves the shared memory
   // as it is. Precondition: trains_lora(), and no gate.
   [[nodiscard]] Model base_as_classifier(ModelConfig config, uint64_t seed) const;
@@ -136,7 +138,7 @@ class Model {
   [[nodiscard]] WeightGate* gate() const { return gate_.get(); }
   // Tensor parallel: this rank has its part of the layers from now on (weights/model_part.h), which training changes.
   // Passes are collectives of the ranks. After parameters were frozen, and before use_gate(). For a model with masters, and
-  // with a plain adapter or none; not with an adapter and bfloat16 matrices.
+  // with a plain adapter or none.
   void split_layers(const std::shared_ptr<TensorRanks>& ranks);
   // Its part of them. If this rank has whole layers, or parts for other groups, a copy that `ranks` cut alike, for which all
   // weights need memory. Those numbers do not follow the model.

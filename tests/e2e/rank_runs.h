@@ -50,7 +50,7 @@ struct SharedRun {
 // Runs of the case in float64 have the numbers of one process to rounding, however the ranks share the passes.
 inline void expect_numbers_of_one_process(const RunCase& one, const std::vector<std::string>& alone_settings,
                                           const std::vector<SharedRun>& shared_runs) {
-  const TinyTask task;
+  const TinyTask task(one.model);
   const std::string section = one.command == std::string("sft") ? "sft" : "trainer";
   const std::vector<std::string> settings =
       joined({"model.dtype=float64", section + ".total_training_steps=" + std::to_string(kSteps)}, one.settings);
@@ -64,8 +64,10 @@ inline void expect_numbers_of_one_process(const RunCase& one, const std::vector<
   }
 }
 
-// `mesh` makes groups of two ranks. Any number of groups gives the same bits, also across a resume.
-inline void expect_bits_of_one_group(const std::vector<std::string>& mesh) {
+// `mesh` makes groups of two ranks. Any number of groups gives the same bits, also across a resume. `file`: what huggingface/
+// holds of the weights.
+inline void expect_bits_of_one_group(const std::vector<std::string>& mesh,
+                                     const std::string& file = "model.safetensors") {
   const TinyTask task;
   const std::vector<std::string> settings = joined({"trainer.deterministic=true"}, mesh);
   const Outcome straight = launch(task, 2, "train", "straight", until(kSteps, settings));
@@ -78,7 +80,7 @@ inline void expect_bits_of_one_group(const std::vector<std::string>& mesh) {
     return default_env().read_file(task.path() / out / "updates.jsonl").value();
   };
   EXPECT_EQ(updates("out"), updates("straight"));
-  const std::string weights = "global_step_3/huggingface/model.safetensors";
+  const std::string weights = "global_step_3/huggingface/" + file;
   ASSERT_TRUE(default_env().exists(task.path() / "straight" / weights));
   EXPECT_EQ(hash_of(task.path() / "out" / weights), hash_of(task.path() / "straight" / weights));
 }

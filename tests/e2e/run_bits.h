@@ -183,7 +183,8 @@ inline void expect_resumed_bits(const std::string& command, int64_t stop, int64_
 // controller, an estimator with state, and the optimizer's moments.
 class TinyTask {
  public:
-  TinyTask() {
+  // `model`: which one make_task makes.
+  explicit TinyTask(const std::string& model = "--tiny") : folder_(model) {
     folder_.write("rl.toml", R"(
 [model]
 path = "model"
@@ -259,7 +260,7 @@ train_batch_size = 4
   }
 
  private:
-  TaskFolder folder_{"--tiny"};
+  TaskFolder folder_;
 };
 
 // The training run in straight/ of `num_steps` steps, with all its checkpoints, has the same bits when it is resumed from

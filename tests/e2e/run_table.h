@@ -12,6 +12,7 @@ struct RunCase {
   const char* name;
   const char* command;                // train or sft
   std::vector<std::string> settings;  // over TinyTask's
+  const char* model = "--tiny";
 };
 
 // All four places that name a loss or an estimator.

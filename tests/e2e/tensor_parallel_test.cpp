@@ -38,22 +38,24 @@ TEST_P(TensorParallelRuns, Float64RunsAreEqualToRounding) {
       {{"sp_1_tp_2", 4, tensor_mesh(2)}, {"sp_1_tp_4", 4, tensor_mesh(4)}, {"sp_2_tp_2", 4, tensor_mesh(2, 2)}});
 }
 
-INSTANTIATE_TEST_SUITE_P(All, TensorParallelRuns,
-                         testing::Values(RunCase{"adaptive_kl", "train", {}},
-                                         RunCase{"critic_and_validation",
-                                                 "train",
-                                                 {"algorithm.adv_estimator=gae", "~algorithm.adv_params",
-                                                  "trainer.test_freq=1", "data.val_files=data/train.jsonl"}},
-                                         RunCase{"recomputed_layers_and_sgd",
-                                                 "train",
-                                                 {"actor.optim.optimizer=sgd", "actor.optim.momentum=0.9",
-                                                  "model.enable_gradient_checkpointing=true"}},
-                                         RunCase{"lora_with_a_reference",
-                                                 "train",
-                                                 {"model.lora_rank=2", "actor.policy_loss.loss_mode=gspo",
-                                                  "actor.use_kl_loss=true"}},
-                                         RunCase{"sft", "sft", {}}),
-                         [](const auto& one) { return std::string(one.param.name); });
+INSTANTIATE_TEST_SUITE_P(
+    All, TensorParallelRuns,
+    testing::Values(
+        RunCase{"adaptive_kl", "train", {}},
+        RunCase{"critic_and_validation",
+                "train",
+                {"algorithm.adv_estimator=gae", "~algorithm.adv_params", "trainer.test_freq=1",
+                 "data.val_files=data/train.jsonl"}},
+        RunCase{"recomputed_layers_and_sgd",
+                "train",
+                {"actor.optim.optimizer=sgd", "actor.optim.momentum=0.9", "model.enable_gradient_checkpointing=true"}},
+        RunCase{"lora_with_a_reference",
+                "train",
+                {"model.lora_rank=2", "actor.policy_loss.loss_mode=gspo", "actor.use_kl_loss=true"}},
+        RunCase{"dora_with_dropout", "train", {"model.lora_rank=2", "model.lora_dropout=0.2", "model.use_dora=true"}},
+        RunCase{"phi3", "train", {"actor.use_kl_loss=true"}, "--fused"},
+        RunCase{"gpt_oss", "train", {"actor.use_kl_loss=true"}, "--gpt-oss"}, RunCase{"sft", "sft", {}}),
+    [](const auto& one) { return std::string(one.param.name); });
 
 class SampledTogether : public testing::TestWithParam<RunCase> {};
 
@@ -80,6 +82,16 @@ INSTANTIATE_TEST_SUITE_P(
         RunCase{"lora_with_a_reference", "train", {"model.lora_rank=2", "actor.use_kl_loss=true"}},
         RunCase{"over_sampling", "train", {"rollout.over_sampling=1.5", "rollout.n=2", "data.max_response_length=12"}}),
     [](const auto& one) { return std::string(one.param.name); });
+
+// Families whose matrices are split in a way of their own.
+TEST(SampledTogetherRun, EveryFamilyGivesTheNumbersOfOneProcess) {
+  for (const auto& [name, model] : {std::pair("phi3", "--fused"), std::pair("gpt_oss", "--gpt-oss")}) {
+    SCOPED_TRACE(name);
+    expect_numbers_of_one_process(
+        {name, "train", {}, model}, tensor_mesh(1),
+        {{"zero_3", 4, joined(sampling_mesh(2, 2), {"ranks.zero_stage=3"})}, {"whole_layers", 2, sampling_mesh(2)}});
+  }
+}
 
 // The samples of the first step are those of one process, with log-probs as near as `tolerance`.
 void expect_samples_of_one_process(const std::string& dtype, double tolerance) {
@@ -208,33 +220,49 @@ TEST(SampledTogetherRun, ARankThatIsKilledIsNamed) { expect_killed_rank_is_named
 
 TEST(TensorParallelRun, DeterministicRunsDoNotDependOnTheNumberOfGroups) { expect_bits_of_one_group(tensor_mesh(2)); }
 
+std::vector<std::string> with_zero(int64_t stage, const std::vector<std::string>& mesh) {
+  return joined(mesh, {"ranks.zero_stage=" + std::to_string(stage)});
+}
+
 // The state is shared by the ranks that have the same part of the layers.
 TEST(TensorParallelRun, StatesThatAreSharedGiveTheSameNumbers) {
-  const auto zero = [](int64_t stage, const std::vector<std::string>& mesh) {
-    return joined(mesh, {"ranks.zero_stage=" + std::to_string(stage)});
-  };
   expect_numbers_of_one_process({"zero", "train", {"actor.optim.optimizer=lion"}}, tensor_mesh(1),
-                                {{"zero_1", 4, zero(1, tensor_mesh(2))},
-                                 {"zero_2", 4, zero(2, tensor_mesh(2))},
-                                 {"zero_2_sp_2", 4, zero(2, tensor_mesh(2, 2))},
-                                 {"zero_3", 4, zero(3, tensor_mesh(2))},
-                                 {"zero_3_of_one_group", 2, zero(3, tensor_mesh(2))}});
+                                {{"zero_1", 4, with_zero(1, tensor_mesh(2))},
+                                 {"zero_2", 4, with_zero(2, tensor_mesh(2))},
+                                 {"zero_2_sp_2", 4, with_zero(2, tensor_mesh(2, 2))},
+                                 {"zero_3", 4, with_zero(3, tensor_mesh(2))},
+                                 {"zero_3_of_one_group", 2, with_zero(3, tensor_mesh(2))}});
   // With a validation and a reference. Rollouts gather all layers, or the ranks sample with their parts.
   expect_numbers_of_one_process(
       {"zero_3",
        "train",
        {"actor.use_kl_loss=true", "trainer.test_freq=1", "data.val_files=data/train.jsonl", "data.val_max_samples=4"}},
       tensor_mesh(1),
-      {{"zero_3", 4, zero(3, tensor_mesh(2))},
-       {"together", 4, zero(3, sampling_mesh(2, 2))},
-       {"larger_groups", 4, zero(3, sampling_mesh(4, 2))}});
+      {{"zero_3", 4, with_zero(3, tensor_mesh(2))},
+       {"together", 4, with_zero(3, sampling_mesh(2, 2))},
+       {"larger_groups", 4, with_zero(3, sampling_mesh(4, 2))}});
   // An adapter is whole on every rank of a group, and its state is shared by the groups.
   expect_numbers_of_one_process({"lora", "train", {"model.lora_rank=2", "actor.use_kl_loss=true"}}, tensor_mesh(1),
-                                {{"zero_1", 4, zero(1, tensor_mesh(2))},
-                                 {"zero_2", 4, zero(2, tensor_mesh(2))},
-                                 {"zero_2_of_one_group", 2, zero(2, tensor_mesh(2))}});
-  expect_bits_of_one_group(zero(2, tensor_mesh(2)));
-  expect_bits_of_one_group(zero(3, tensor_mesh(2)));
+                                {{"zero_1", 4, with_zero(1, tensor_mesh(2))},
+                                 {"zero_2", 4, with_zero(2, tensor_mesh(2))},
+                                 {"zero_2_of_one_group", 2, with_zero(2, tensor_mesh(2))}});
+  expect_bits_of_one_group(with_zero(2, tensor_mesh(2)));
+  expect_bits_of_one_group(with_zero(3, tensor_mesh(2)));
+}
+
+// With stage 3, ranks with the same part also share the base of an adapter.
+TEST(TensorParallelRun, TheBaseOfAnAdapterIsSharedToo) {
+  expect_numbers_of_one_process(
+      {"lora",
+       "train",
+       {"model.lora_rank=2", "model.target_modules=[q_proj,v_proj,down_proj]", "actor.use_kl_loss=true",
+        "trainer.test_freq=1", "data.val_files=data/train.jsonl", "data.val_max_samples=4"}},
+      tensor_mesh(1),
+      {{"zero_3", 4, with_zero(3, tensor_mesh(2))},
+       {"zero_3_sp_2", 8, with_zero(3, tensor_mesh(2, 2))},
+       {"zero_3_of_one_group", 2, with_zero(3, tensor_mesh(2))},
+       {"together", 4, with_zero(3, sampling_mesh(2, 2))},
+       {"larger_groups", 4, with_zero(3, sampling_mesh(4, 2))}});
 }
 
 // With a reference, whose bfloat16 matrices have no masters, and a huggingface/ that is rounded, next to which the masters
@@ -249,25 +277,40 @@ TEST(TensorParallelRun, DeterministicBfloat16RunsDoNotDependOnTheNumberOfGroups)
   expect_bits_of_one_group(joined(sampling_mesh(2), {"model.dtype=bfloat16"}));
 }
 
-// 2 x 2 ranks, then one process, then 1 x 4, then ZeRO, then both, then one process. With a huggingface/ that is rounded,
-// the exact weights are in the state too.
-TEST(TensorParallelRun, ResumesWithAnotherMesh) {
-  for (const std::string setting : {"trainer.save_dtype=train", "trainer.save_dtype=bfloat16", "model.lora_rank=2"}) {
-    SCOPED_TRACE(setting);
-    const TinyTask task;
-    const std::vector<std::string> settings{"model.dtype=float64", setting};
-    const bool has_adapter = setting.starts_with("model.lora");
-    ASSERT_EQ(launch(task, 1, "train", "straight", until(6, joined(settings, tensor_mesh(1)))).code, 0);
-    for (const auto& [step, num_ranks, size] :
-         std::vector<std::tuple<int64_t, int, int>>{{1, 4, 2}, {2, 1, 1}, {3, 4, 4}, {4, 2, 1}, {5, 4, 2}, {6, 1, 1}}) {
-      std::vector<std::string> all = joined(settings, tensor_mesh(size));
-      const int64_t stage = step < 4 || step == 6 ? 0 : has_adapter ? step - 3 : 2 * step - 7;  // 1 and 2, or 1 and 3
-      all.emplace_back("ranks.zero_stage=" + std::to_string(stage));
-      const Outcome part = launch(task, num_ranks, "train", "out", until(step, all));
-      ASSERT_EQ(part.code, 0) << part.output;
-    }
-    expect_near_rows(task.path() / "out", task.path() / "straight", "updates.jsonl", 1e-11);
+// The merged matrices of an adapter are rounded, and those of its base for the reference.
+TEST(TensorParallelRun, DeterministicBfloat16RunsOfAnAdapterDoNotDependOnTheNumberOfGroups) {
+  const std::vector<std::string> adapter{"model.dtype=bfloat16", "actor.use_kl_loss=true", "model.lora_rank=2",
+                                         "ranks.zero_stage=1"};
+  expect_bits_of_one_group(joined(tensor_mesh(2), adapter), "adapter_model.safetensors");
+  expect_bits_of_one_group(joined(sampling_mesh(2, 2), adapter), "adapter_model.safetensors");
+}
+
+// 2 x 2 ranks, then one process, then 1 x 4, then ZeRO, then both, then one process.
+void expect_resumes_with_another_mesh(const std::string& setting, const std::string& model) {
+  SCOPED_TRACE(setting + " " + model);
+  const TinyTask task(model);
+  const std::vector<std::string> settings{"model.dtype=float64", setting};
+  ASSERT_EQ(launch(task, 1, "train", "straight", until(6, joined(settings, tensor_mesh(1)))).code, 0);
+  for (const auto& [step, num_ranks, size] :
+       std::vector<std::tuple<int64_t, int, int>>{{1, 4, 2}, {2, 1, 1}, {3, 4, 4}, {4, 2, 1}, {5, 4, 2}, {6, 1, 1}}) {
+    const int64_t stage = step < 4 || step == 6 ? 0 : 2 * step - 7;  // 1 and 3
+    const Outcome part =
+        launch(task, num_ranks, "train", "out", until(step, joined(settings, with_zero(stage, tensor_mesh(size)))));
+    ASSERT_EQ(part.code, 0) << part.output;
   }
+  expect_near_rows(task.path() / "out", task.path() / "straight", "updates.jsonl", 1e-11);
+}
+
+// With a huggingface/ that is rounded, the exact weights are in the state too.
+TEST(TensorParallelRun, ResumesWithAnotherMesh) {
+  for (const char* setting : {"trainer.save_dtype=train", "trainer.save_dtype=bfloat16", "model.lora_rank=2"})
+    expect_resumes_with_another_mesh(setting, "--tiny");
+}
+
+// Fused matrices and stacks of experts.
+TEST(TensorParallelRun, EveryFamilyResumesWithAnotherMesh) {
+  for (const char* model : {"--fused", "--gpt-oss"})
+    expect_resumes_with_another_mesh("trainer.save_dtype=bfloat16", model);
 }
 
 TEST(TensorParallelRun, WhatCannotBeSharedIsRefusedByName) {
@@ -284,20 +327,17 @@ TEST(TensorParallelRun, WhatCannotBeSharedIsRefusedByName) {
     refused(1, joined(tensor_mesh(2), {setting}), "cannot be used with actor.tensor_model_parallel_size = 2 yet");
     refused(1, joined(tensor_mesh(2), {setting}), "'" + setting.substr(0, setting.find('=')) + "'");
   }
-  for (const std::string setting :
-       {"model.lora_dropout=0.2", "model.use_dora=true", "model.init_lora_weights=pissa",
-        "model.modules_to_save=[lm_head]", "model.lora_bias=all", "model.target_parameters=[mlp.experts.down_proj]"})
+  for (const std::string setting : {"model.init_lora_weights=pissa", "model.modules_to_save=[lm_head]",
+                                    "model.lora_bias=all", "model.target_parameters=[mlp.experts.down_proj]"})
     refused(1, joined(tensor_mesh(2), {"model.lora_rank=2", setting}),
             "'" + setting.substr(0, setting.find('=')) + "'");
   refused(1, joined(tensor_mesh(2), {"model.dtype=bfloat16", "actor.optim.master_weights=false"}),
           "'actor.optim.master_weights' is false");
-  refused(1, joined(tensor_mesh(2), {"model.lora_rank=2", "model.dtype=bfloat16"}),
-          "'model.dtype' rounds merged matrices");
-  refused(1, joined(tensor_mesh(2), {"model.lora_rank=2", "ranks.zero_stage=3"}),
-          "'ranks.zero_stage' spreads the base of an adapter");
+  refused(2, joined(tensor_mesh(2), {"model.lora_rank=2", "model.use_dora=true", "ranks.zero_stage=3"}),
+          "ranks.zero_stage = 3 cannot be used with DoRA");
   // The same of an adapter that is continued: its file says enough, and no weights are read.
-  for (const std::string field : {R"("lora_dropout": 0.1)", R"("use_dora": true)", R"("bias": "all")",
-                                  R"("target_parameters": ["mlp.experts.down_proj"])"}) {
+  for (const std::string field :
+       {R"("bias": "all")", R"("modules_to_save": ["lm_head"])", R"("target_parameters": ["mlp.experts.down_proj"])"}) {
     task.write("adapter/adapter_config.json",
                R"({"peft_type": "LORA", "base_model_name_or_path": "model", "r": 2, "lora_alpha": 4, )" + field + "}");
     refused(2, joined(tensor_mesh(2), {"model.lora_adapter_path=adapter"}),
@@ -342,6 +382,16 @@ TEST(TensorParallelRun, TheDryRunShowsTheMesh) {
   };
   EXPECT_LT(weights_of_adapter(2), weights_of_adapter(1));
   EXPECT_LT(weights_of_adapter(4), weights_of_adapter(2));
+  // With stage 3 of ZeRO, ranks with the same part share the base.
+  const auto memory_of_adapter = [&](const std::string& setting, const char* part) {
+    return numbers(2, {"model.lora_rank=2", "actor.use_kl_loss=true", setting})
+        .at("memory_bytes")
+        .at(part)
+        .get<double>();
+  };
+  EXPECT_LT(memory_of_adapter("ranks.zero_stage=3", "weights"), memory_of_adapter("ranks.zero_stage=2", "weights"));
+  EXPECT_GT(memory_of_adapter("model.dtype=bfloat16", "weights"), memory_of_adapter("model.dtype=float32", "weights"));
+  EXPECT_GT(memory_of_adapter("model.dtype=bfloat16", "reference"), 0.0) << "rounded matrices of the base";
 }
 
 TEST(TensorParallelRun, ARankThatIsKilledIsNamed) { expect_killed_rank_is_named(tensor_mesh(2)); }

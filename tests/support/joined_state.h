@@ -46,7 +46,8 @@ class JoinedState {
     const auto* const ranked = dynamic_cast<const RankedTensor*>(view.source.get());
     const int64_t all = num_elements(view.shape).value();
     const bool is_piece = ranked != nullptr && !ranked->is_everywhere();
-    const int64_t count = is_piece ? ranked->count() : all, begin = is_piece ? ranked->begin() : 0;
+    const int64_t count = is_piece ? ranked->count() : all;
+    const std::vector<NumberRange> ranges = is_piece ? ranked->ranges() : std::vector<NumberRange>{{0, all}};
     const auto width = static_cast<int64_t>(dtype_bytes(view.dtype));
     std::string bytes(static_cast<size_t>(count * width), '\0');
     const TensorView& from = is_piece ? ranked->own() : view;
@@ -64,13 +65,18 @@ class JoinedState {
     }
     joined.num_given += count;
     if (is_piece && ranked->num_columns() > 0) {
-      const int64_t row = view.shape.at(1) * width, own_row = ranked->num_columns() * width;
-      for (int64_t i = 0; i < view.shape.at(0); ++i)
-        std::memcpy(joined.bytes.data() + i * row + begin * width, bytes.data() + i * own_row,
-                    static_cast<size_t>(own_row));
+      const int64_t num_rows = count / ranked->num_columns(), row = all / num_rows * width;
+      const int64_t own_row = ranked->num_columns() * width, begin = ranges.front().begin * width;
+      for (int64_t i = 0; i < num_rows; ++i)
+        std::memcpy(joined.bytes.data() + i * row + begin, bytes.data() + i * own_row, static_cast<size_t>(own_row));
       return;
     }
-    std::memcpy(joined.bytes.data() + begin * width, bytes.data(), bytes.size());
+    int64_t at = 0;
+    for (const NumberRange& range : ranges) {
+      std::memcpy(joined.bytes.data() + range.begin * width, bytes.data() + at * width,
+                  static_cast<size_t>(range.count * width));
+      at += range.count;
+    }
   }
 
   std::mutex mutex_;

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <numeric>
 #include <optional>
 #include <span>
 #include <utility>
@@ -16,31 +17,44 @@ namespace mortise {
 // The bytes of a tensor from `begin` on, from its memory or its source.
 Result<> read_tensor_bytes(const TensorView& tensor, uint64_t begin, std::span<std::byte> out);
 
-// Some neighbouring columns of a matrix, in all of its rows.
+// Some neighbouring columns of a matrix, in all of its rows. With more dimensions, the first ones are its rows, and the others
+// its columns.
 struct MatrixColumns {
   int64_t begin = 0, count = 0;
 };
 
-// What this rank has of a tensor that the ranks of a run save together. Either a range of its numbers or of its columns,
+// Neighbouring numbers of a tensor.
+struct NumberRange {
+  int64_t begin = 0, count = 0;
+};
+
+// What this rank has of a tensor that the ranks of a run save together. Either ranges of its numbers or one of its columns,
 // whose rest other ranks have, or all of it. In the last case every rank has the same bits, and any of them may write the
 // tensor.
 class RankedTensor : public TensorSource {
  public:
-  // Numbers [begin, begin + count) of the whole. `own` gives their bytes and outlives what it borrows from.
-  RankedTensor(TensorView own, int64_t begin, int64_t count) : own_(std::move(own)), begin_(begin), count_(count) {}
-  // `own` is a matrix of these columns.
+  // These numbers of the whole, in ascending order. `own` gives their bytes, one range behind the other, and outlives what it
+  // borrows from.
+  RankedTensor(TensorView own, std::vector<NumberRange> ranges) : own_(std::move(own)), ranges_(std::move(ranges)) {}
+  RankedTensor(TensorView own, int64_t begin, int64_t count)
+      : RankedTensor(std::move(own), std::vector<NumberRange>{{begin, count}}) {}
+  // `own` has all numbers of these columns.
   RankedTensor(TensorView own, const MatrixColumns& columns)
       : own_(std::move(own)),
-        begin_(columns.begin),
-        count_(own_.shape.empty() ? 0 : own_.shape[0] * columns.count),
+        ranges_({{columns.begin, num_elements(own_.shape).value_or(0)}}),
         num_columns_(columns.count) {}
   explicit RankedTensor(TensorView whole) : own_(std::move(whole)), is_everywhere_(true) {}
 
   [[nodiscard]] bool is_everywhere() const { return is_everywhere_; }
   [[nodiscard]] const TensorView& own() const { return own_; }
-  [[nodiscard]] int64_t begin() const { return begin_; }
-  [[nodiscard]] int64_t count() const { return count_; }
-  // 0: it has a range of numbers. Else begin() is the first of so many columns.
+  // Which numbers it has. Of columns: the first column, and how many numbers they are.
+  [[nodiscard]] const std::vector<NumberRange>& ranges() const { return ranges_; }
+  // All numbers that it has.
+  [[nodiscard]] int64_t count() const {
+    return std::accumulate(ranges_.begin(), ranges_.end(), int64_t{0},
+                           [](int64_t sum, const NumberRange& range) { return sum + range.count; });
+  }
+  // 0: it has ranges of numbers. Else so many columns.
   [[nodiscard]] int64_t num_columns() const { return num_columns_; }
   // The numbers that some other ranks hold too, with the same bits. One of these ranks saves them. They borrow as `own`.
   // Null: no other rank has these numbers, or all ranks have them.
@@ -52,7 +66,8 @@ class RankedTensor : public TensorSource {
 
  private:
   TensorView own_;
-  int64_t begin_ = 0, count_ = 0, num_columns_ = 0;
+  std::vector<NumberRange> ranges_;
+  int64_t num_columns_ = 0;
   bool is_everywhere_ = false;
   std::optional<TensorView> held_;
 };

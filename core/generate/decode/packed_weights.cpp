@@ -106,7 +106,7 @@ void visit_layers(const DecoderWeights& weights, bool adds_biases, std::vector<P
       const at::Tensor down = matrices.expert_down_EHI.select(0, index);
       if (experts.down_bias_EH.defined()) {  // stacked
         visit(gate_up.t(), experts.gate_up_bias_E2I.select(0, index), pair_row, to.experts[e].gate_up);
-        visit(down.t(), experts.down_bias_EH.select(0, index), plain_row, to.experts[e].down);
+        visit(down.t(), added(experts.down_bias_EH.select(0, index)), plain_row, to.experts[e].down);
       } else {
         visit(gate_up, {}, gate_up_row, to.experts[e].gate_up);
         visit(down, {}, plain_row, to.experts[e].down);

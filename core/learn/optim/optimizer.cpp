@@ -296,13 +296,16 @@ double norm_of(std::span<const double> norms) {
 
 }  // namespace
 
-// The norm of each gradient, which one rank has if the gradients are sharded.
+// The norm of each gradient, which one rank has if the gradients are sharded. Of split layers: of what this rank counts for.
 Result<std::vector<double>> Optimizer::parameter_norms() const {
   c10::NoGradGuard no_grad;
   std::vector<double> norms(parameters_.size(), 0.0);
   for (const OwnPart& part : parts_) {
-    const at::Tensor gradient = gradient_of(part);
-    if (gradient.defined()) norms[part.parameter] = norm_of(block_norms({gradient}));
+    at::Tensor gradient = gradient_of(part);
+    if (!gradient.defined()) continue;
+    const TensorSplit& split = zero_.tensor->split(zero_.tensor->find(parameters_[part.parameter].name));
+    if (split.is_split()) gradient = split.counted(gradient, zero_.tensor->ranks()->rank());
+    norms[part.parameter] = norm_of(block_norms({gradient}));
   }
   if (is_sharded()) TRY(zero_.communicator->all_reduce_sum(std::span(norms), "gradient norm"));
   return norms;

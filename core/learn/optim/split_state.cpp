@@ -18,26 +18,40 @@ namespace {
 
 std::vector<int64_t> whole_sizes(const ModelPart& part, size_t parameter) { return part.whole_sizes(parameter).vec(); }
 
+// The columns that a rank has if all dimensions before them are the rows of a matrix.
+MatrixColumns columns_of(const TensorSplit& split, int64_t rank, const at::Tensor& own) {
+  int64_t numbers = 1;  // those of each
+  for (int64_t dim = split.dim() + 1; dim < own.dim(); ++dim) numbers *= own.size(dim);
+  const SplitRange& range = split.ranges.front();
+  return {range.begin_on(rank) * numbers, range.size * numbers};
+}
+
 // Some rows of the whole at a time, of which this rank keeps its columns.
 Result<> read_columns(const TensorView& view, at::ScalarType type, const TensorSplit& split, int64_t rank,
                       const at::Tensor& own) {
-  const int64_t width = view.shape[1], rows_at_once = std::max<int64_t>(1, (int64_t{1} << 20) / width);
-  for (int64_t row = 0; row < own.size(0); row += rows_at_once) {
-    const int64_t count = std::min(rows_at_once, own.size(0) - row);
+  const MatrixColumns columns = columns_of(split, rank, own);
+  const at::Tensor part = own.view({-1, columns.count});
+  const int64_t width = num_elements(view.shape).value_or(0) / part.size(0);
+  const int64_t rows_at_once = std::max<int64_t>(1, (int64_t{1} << 20) / width);
+  for (int64_t row = 0; row < part.size(0); row += rows_at_once) {
+    const int64_t count = std::min(rows_at_once, part.size(0) - row);
     const at::Tensor rows = at::empty({count, width}, own.options());
     TRY(copy_numbers(view, type, row * width, rows));
-    own.narrow(0, row, count).copy_(split.part_of(rows, rank));
+    part.narrow(0, row, count).copy_(rows.narrow(1, columns.begin, columns.count));
   }
   return {};
 }
 
-// This rank's numbers of what is split, as a piece of the whole.
-std::shared_ptr<RankedTensor> piece_of(const TensorSplit& split, int64_t rank, const at::Tensor& own,
-                                       const TensorView& view) {
-  if (split.axis == SplitAxis::kColumns)
-    return std::make_shared<RankedTensor>(view, MatrixColumns{split.begin(rank), split.size});
+// What this rank counts for of what is split, as a piece of the whole.
+std::shared_ptr<RankedTensor> piece_of(const TensorSplit& split, int64_t rank, const at::Tensor& own) {
+  const TensorView view = view_for_save(split.counted(own, rank), false);
+  if (split.axis == SplitAxis::kColumns) return std::make_shared<RankedTensor>(view, columns_of(split, rank, own));
   const int64_t row = own.numel() / own.size(0);
-  return std::make_shared<RankedTensor>(view, split.begin(rank) * row, own.numel());
+  std::vector<NumberRange> ranges;
+  for (const SplitRange& range : split.ranges) {
+    if (range.is_first(rank)) ranges.push_back({range.begin_on(rank) * row, range.size * row});
+  }
+  return std::make_shared<RankedTensor>(view, std::move(ranges));
 }
 
 std::shared_ptr<RankedTensor> no_piece(DType dtype) {
@@ -53,8 +67,7 @@ void put_part(StateWriter& writer, std::string_view key, const ModelPart& part, 
   if (!split.is_split()) return put_whole(writer, key, view, /*is_alone=*/false);
   const int64_t rank = part.ranks()->rank();
   const bool writes = static_cast<int>(parameter) % part.ranks()->num_groups() == part.ranks()->group();
-  const bool is_mine = writes && split.is_first(rank);
-  const std::shared_ptr<RankedTensor> ranked = is_mine ? piece_of(split, rank, own, view) : no_piece(view.dtype);
+  const std::shared_ptr<RankedTensor> ranked = writes ? piece_of(split, rank, own) : no_piece(view.dtype);
   ranked->hold_in_common(view);
   writer.put_source(key, view.dtype, whole_sizes(part, parameter), ranked);
 }
@@ -64,10 +77,9 @@ void put_owned_part(StateWriter& writer, std::string_view key, const ModelPart& 
   const TensorSplit& split = part.split(parameter);
   const int64_t rank = part.ranks()->rank();
   const TensorView view = view_for_save(own, false);
-  const bool is_mine = split.is_split() ? split.is_first(rank) : rank == 0;
-  if (!is_mine) return put_nothing(writer, key, part, parameter, view.dtype);
+  if (!split.is_split() && rank != 0) return put_nothing(writer, key, part, parameter, view.dtype);
   const std::shared_ptr<RankedTensor> ranked =
-      split.is_split() ? piece_of(split, rank, own, view) : std::make_shared<RankedTensor>(view, 0, own.numel());
+      split.is_split() ? piece_of(split, rank, own) : std::make_shared<RankedTensor>(view, 0, own.numel());
   writer.put_source(key, view.dtype, whole_sizes(part, parameter), ranked);
 }
 
@@ -82,8 +94,11 @@ Result<> read_part(StateReader& reader, std::string_view key, const ModelPart& p
   const TensorView view = TRY(reader.get_tensor(key, dtype_of_scalar(type), whole_sizes(part, parameter)));
   const int64_t rank = part.ranks()->rank();
   if (split.axis == SplitAxis::kColumns) return read_columns(view, type, split, rank, own);
-  const int64_t first_row = split.is_split() ? split.begin(rank) : 0;
-  return copy_numbers(view, type, first_row * (own.numel() / std::max<int64_t>(1, own.size(0))), own);
+  if (!split.is_split()) return copy_numbers(view, type, 0, own);
+  const int64_t row = own.numel() / std::max<int64_t>(1, own.size(0));
+  for (size_t i = 0; i < split.ranges.size(); ++i)
+    TRY(copy_numbers(view, type, split.ranges[i].begin_on(rank) * row, split.range_of(own, i)));
+  return {};
 }
 
 // What all ranks of the group have counts once. Of the rest each rank has a term, or its neighbour has it.
@@ -94,7 +109,6 @@ Result<double> grad_norm_of_parts(const std::vector<OptimizedParameter>& paramet
   const at::Tensor own = at::zeros({1}, at::kDouble), all = at::zeros({ranks.size()}, at::kDouble);
   for (size_t i = 0; i < parameters.size(); ++i) {
     const TensorSplit& split = part.split(part.find(parameters[i].name));
-    if (split.is_split() && !split.is_first(ranks.rank())) continue;
     (split.is_split() ? *own.mutable_data_ptr<double>() : common) += norms[i] * norms[i];
   }
   ranks.gather(own, all);

@@ -28,7 +28,7 @@ Result<> read_part(StateReader& reader, std::string_view key, const ModelPart& p
                    const at::Tensor& own);
 
 // A collective of the ranks that share the layers, with the same answer on each: global_grad_norm of the whole parameters.
-// `norms`: of this rank's part of each.
+// `norms`: of what this rank counts for of each (TensorSplit::counted).
 Result<double> grad_norm_of_parts(const std::vector<OptimizedParameter>& parameters, std::span<const double> norms,
                                   const ModelPart& part);
 

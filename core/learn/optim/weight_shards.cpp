@@ -74,18 +74,19 @@ WeightShards::WeightShards(Model& model, Communicator& communicator, ShardCut cu
       units_(weight_units(model.config(), parameters())) {
   const c10::NoGradGuard no_grad;
   is_tied_ = units_.parts.back().empty() && !model.config().is_classifier;
-  const TrainedLora* const lora = merges ? model.trained_lora() : nullptr;
   for (size_t part = 0; part < units_.parts.size(); ++part) {
     std::vector<at::Tensor> tensors;
     for (const size_t i : units_.parts[part]) tensors.push_back(parameters()[i].tensor.variable_data());
     Part& unit = parts_.emplace_back(
         Part{Shards(sizes_of(tensors), communicator.size(), cut), tensors, storages_of(tensors), {}, {}, {}, {}});
     const bool is_layer = part > 0 && part + 1 < units_.parts.size();
-    if (lora == nullptr || !is_layer) continue;
+    if (!merges || !is_layer) continue;
     const auto layer = static_cast<int64_t>(part) - 1;
-    unit.merged = storages_of(lora->merged_matrices(layer));
-    std::vector<at::Tensor> seen;  // by passes
-    for (const size_t i : units_.parts[part]) seen.push_back(model.parameters()[i].tensor);
+    unit.merged =
+        storages_of(part_ != nullptr ? part_->merged_matrices(layer) : model.trained_lora()->merged_matrices(layer));
+    const std::vector<NamedParameter>& of_passes = part_ != nullptr ? part_->parameters() : model.parameters();
+    std::vector<at::Tensor> seen;
+    for (const size_t i : units_.parts[part]) seen.push_back(of_passes[i].tensor);
     unit.base_only = without(unit.storages, storages_of(seen));
   }
   // The norm in front of a layer is computed behind the layer before it (decoder.cpp).
@@ -169,7 +170,10 @@ void WeightShards::merge(int64_t part) {
   Part& unit = unit_of(part);
   if (unit.merged.empty()) return;
   hold(unit.merged);
-  model_->trained_lora()->merge_layer(part - 1);
+  if (part_ != nullptr)
+    part_->merge_layer(part - 1);
+  else
+    model_->trained_lora()->merge_layer(part - 1);
   if (!is_whole()) release(unit.base_only);
 }
 

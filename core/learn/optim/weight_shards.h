@@ -70,7 +70,8 @@ class WeightShards : public WeightGate {
   [[nodiscard]] const WeightUnits& units() const { return units_; }
   // The parameters that they count.
   [[nodiscard]] const std::vector<NamedParameter>& parameters() const {
-    return part_ != nullptr ? part_->parameters() : model_->stored_parameters();
+    if (part_ == nullptr) return model_->stored_parameters();
+    return (part_->base() != nullptr ? *part_->base() : *part_).parameters();
   }
   // This rank's numbers of a part [shards_of(part).of(rank).size()].
   [[nodiscard]] const at::Tensor& own(int64_t part) const { return parts_[static_cast<size_t>(part)].own; }

@@ -191,13 +191,14 @@ Result<> GradientSum::add_terms() {
   if (part == nullptr) return {};
   std::map<int, std::vector<at::Tensor>> by_size;
   const auto add = [&](const std::string& name, const at::Tensor& gradient) {
-    int size = part->ranks()->size();  // all of them, for an adapter's A and B
-    if (!model_->trains_lora()) {
-      const TensorSplit& split = part->split(part->find(name));
-      if (!split.has_terms) return;
-      if (split.is_split()) size = static_cast<int>(split.repeats);
+    const int all = part->ranks()->size();
+    if (model_->trains_lora()) return by_size[all].push_back(gradient);  // A or B
+    const TensorSplit& split = part->split(part->find(name));
+    if (split.has_terms) by_size[all].push_back(gradient);
+    for (size_t i = 0; i < split.ranges.size(); ++i) {
+      if (const auto size = static_cast<int>(split.ranges[i].repeats); size > 1)
+        by_size[size].push_back(split.range_of(gradient, i));
     }
-    by_size[size].push_back(gradient);
   };
   if (optimizer_->is_sharded()) {  // the others of the group own the same parameters
     for (const auto& [index, gradient] : optimizer_->own_gradients()) add((*parameters_)[index].name, gradient);

@@ -48,7 +48,9 @@ class TrainedLora {
   // Experts or routers are adapted, which servers do not take.
   [[nodiscard]] bool adapts_parameters() const { return !plan_.config.target_parameters.empty(); }
   // Only A and B of the whole base are trained: no DoRA, PiSSA or OLoRA, nothing as a whole.
-  [[nodiscard]] bool is_plain() const { return !plan_.config.use_dora && start_.empty() && plan_.whole.empty(); }
+  [[nodiscard]] bool is_plain() const { return !plan_.config.use_dora && trains_matrices_only(); }
+  // The same with or without DoRA.
+  [[nodiscard]] bool trains_matrices_only() const { return start_.empty() && plan_.whole.empty(); }
 
   // The layers can be merged one by one: as is_plain(), but parameters outside of them may be trained as a whole.
   [[nodiscard]] bool merges_by_layer() const;

@@ -8,6 +8,7 @@
 #include <ATen/ops/embedding.h>
 #include <ATen/ops/linear.h>
 #include <ATen/ops/sigmoid.h>
+#include <ATen/ops/zeros_like.h>
 
 #include <memory>
 #include <span>
@@ -67,7 +68,7 @@ at::Tensor entered(const Pass& pass, const at::Tensor& x) {
 std::vector<LoraMatrix> own_parts(const Pass& pass, const std::vector<LoraMatrix>& lora) {
   if (pass.tensor == nullptr) return lora;
   std::vector<LoraMatrix> out;
-  for (const LoraMatrix& matrix : lora) out.push_back(part_on_rank(matrix, pass.tensor->rank(), pass.tensor->size()));
+  for (const LoraMatrix& matrix : lora) out.push_back(part_on_rank(matrix, pass.tensor->rank()));
   return out;
 }
 
@@ -190,13 +191,17 @@ Routing route_tokens(const Pass& pass, int64_t layer, const LayerLeaves& l, cons
   return route(logits, pass.config.moe, place, pass.routing.get());
 }
 
-// What mixture(x, routing) gives, if ranks may share the units of each expert. A rank then has a term of the gradient of a
-// token's weights.
+// What mixture(x, routing, m, leaves, config) gives, if ranks may share the units of each expert. A rank then has a term of
+// the gradient of a token's weights. The first one adds the biases behind the sum over units.
 template <class Mixture>
-at::Tensor shared_mixture(const Pass& pass, const at::Tensor& x, const Routing& routing, const Mixture& mixture) {
-  if (pass.tensor == nullptr) return mixture(x, routing);
+at::Tensor shared_mixture(const Pass& pass, const at::Tensor& x, const Routing& routing, const LayerMatrices& m,
+                          const ExpertLeaves& leaves, const Mixture& mixture) {
+  if (pass.tensor == nullptr) return mixture(x, routing, m, leaves, pass.config);
   const Routing own{routing.experts_NK, entered(pass, routing.weights_NK)};
-  return leave_split(mixture(entered(pass, x), own), pass.tensor);
+  ExpertLeaves added = leaves;
+  if (leaves.down_bias.defined() && pass.tensor->rank() > 0)
+    added.down_bias = at::zeros_like(leaves.down_bias.detach());
+  return leave_split(mixture(entered(pass, x), own, m, added, pass.config), pass.tensor);
 }
 
 // The experts' sum, and the shared expert's output behind its gate.
@@ -217,10 +222,8 @@ at::Tensor mlp_fast(const Pass& pass, int64_t layer, const LayerWeights& w, cons
                  l.down_lora);
   }
   if (!w.experts.defined()) return out;
-  const at::Tensor sum = shared_mixture(pass, x, route_tokens(pass, layer, l, x, /*plain=*/false),
-                                        [&](const at::Tensor& in, const Routing& routing) {
-                                          return pass.code.mixture(in, routing, m, l.experts, pass.config);
-                                        });
+  const Routing routing = route_tokens(pass, layer, l, x, /*plain=*/false);
+  const at::Tensor sum = shared_mixture(pass, x, routing, m, l.experts, pass.code.mixture);
   return add_shared(pass, l, x, sum, out, /*plain=*/false);
 }
 
@@ -233,10 +236,8 @@ at::Tensor mlp_plain(const Pass& pass, int64_t layer, const LayerMatrices& m, co
                        l.down_lora);
   }
   if (!l.experts.router.defined()) return out;
-  const at::Tensor sum = shared_mixture(pass, x, route_tokens(pass, layer, l, x, /*plain=*/true),
-                                        [&](const at::Tensor& in, const Routing& routing) {
-                                          return mixture_plain(in, routing, m, l.experts, pass.config);
-                                        });
+  const Routing routing = route_tokens(pass, layer, l, x, /*plain=*/true);
+  const at::Tensor sum = shared_mixture(pass, x, routing, m, l.experts, mixture_plain);
   return add_shared(pass, l, x, sum, out, /*plain=*/true);
 }
 

@@ -53,7 +53,7 @@ at::Tensor adapted_product(const at::Tensor& x, const at::Tensor& weight, const 
   if (!adapters.dropout) return y;
   for (const Part& part : adapters.parts) {
     const LoraMatrix& m = part.matrix;
-    const at::Tensor change = lora_dropout_change(x, *adapters.dropout, m.module);
+    const at::Tensor change = lora_dropout_change(x, *adapters.dropout, m.module, m.first_input);
     if (part.is_dora())
       part.columns_of(y).addmm_(change, part.change_OI(weight).t());
     else
@@ -67,7 +67,7 @@ at::Tensor adapted_product(const at::Tensor& x, const at::Tensor& weight, const 
 void part_gradients(const Part& part, const at::Tensor& x, const at::Tensor& weight, const at::Tensor& dy,
                     const LoraDropout* dropout, at::Tensor& d_x, variable_list& out) {
   const LoraMatrix& m = part.matrix;
-  const at::Tensor input = dropout != nullptr ? lora_dropped(x, *dropout, m.module) : x;
+  const at::Tensor input = dropout != nullptr ? lora_dropped(x, *dropout, m.module, m.first_input) : x;
   const at::Tensor dy_part = part.columns_of(dy);
   const at::Tensor dv = part.is_dora() ? dy_part * (m.magnitude_O / m.norm_O) : dy_part;  // gradient by x V^T
   const at::Tensor scaled = at::mm(dv, m.b_OR) * m.scale;
@@ -81,7 +81,7 @@ void part_gradients(const Part& part, const at::Tensor& x, const at::Tensor& wei
   }
   if (!d_x.defined() || dropout == nullptr) return;
   const at::Tensor through = part.is_dora() ? at::mm(dy_part, part.change_OI(weight)) : at::mm(scaled, m.a_RI);
-  d_x.add_(lora_dropout_change(through, *dropout, m.module));
+  d_x.add_(lora_dropout_change(through, *dropout, m.module, m.first_input));
 }
 
 class LoraLinearFunction : public torch::autograd::Function<LoraLinearFunction> {
@@ -135,13 +135,19 @@ std::vector<WholeRows> trained_rows(std::span<const at::Tensor> leaves, std::spa
 
 }  // namespace
 
-LoraMatrix part_on_rank(const LoraMatrix& lora, int64_t rank, int64_t num_ranks) {
+LoraMatrix part_on_rank(const LoraMatrix& lora, int64_t rank) {
   LoraMatrix out = lora;
   if (!lora.defined()) return out;
-  const int64_t rows = lora.base_OI.size(0), columns = lora.base_OI.size(1);
-  const int64_t repeats = rows * num_ranks / lora.b_OR.size(0);  // neighbours with the same rows
-  if (rows != lora.b_OR.size(0)) out.b_OR = lora.b_OR.narrow(0, rank / repeats * rows, rows);
-  if (columns != lora.a_RI.size(1)) out.a_RI = lora.a_RI.narrow(1, rank * columns, columns);
+  if (lora.split.axis == SplitAxis::kRows) {
+    out.b_OR = lora.split.part_of(lora.b_OR, rank);
+    if (lora.magnitude_O.defined()) {
+      out.magnitude_O = lora.split.part_of(lora.magnitude_O, rank);
+      out.norm_O = lora.split.part_of(lora.norm_O, rank);
+    }
+  } else if (lora.split.axis == SplitAxis::kColumns) {
+    out.a_RI = lora.split.part_of(lora.a_RI, rank);
+    out.first_input = lora.split.ranges.front().begin_on(rank);
+  }
   return out;
 }
 
@@ -179,7 +185,8 @@ at::Tensor lora_linear(const at::Tensor& x_NI, const at::Tensor& merged_OI, cons
 at::Tensor lora_linear_plain(const at::Tensor& x_NI, const LoraMatrix& part, const at::Tensor& bias_O,
                              const LoraDropout* dropout) {
   at::Tensor input = x_NI;
-  if (dropout != nullptr) input = x_NI * lora_dropped(at::ones_like(x_NI.detach()), *dropout, part.module);
+  if (dropout != nullptr)
+    input = x_NI * lora_dropped(at::ones_like(x_NI.detach()), *dropout, part.module, part.first_input);
   const at::Tensor adapted = at::linear(at::linear(input, part.a_RI), part.b_OR) * part.scale;
   const at::Tensor y = at::linear(x_NI, part.base_OI, optional_bias(bias_O));
   if (!part.magnitude_O.defined()) return y + adapted;

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "model/layers/lora_dropout.h"
+#include "model/weights/tensor_split.h"
 
 namespace mortise {
 
@@ -29,13 +30,15 @@ struct LoraMatrix {
   at::Tensor norm_O;       // |V| of each row of V, at the current A and B
   double scale = 0.0;
   int64_t module = 0;  // its place among the adapter's matrices
+  // If ranks share W: how. base_OI is then this rank's part, norm_O whole.
+  TensorSplit split = {};
+  int64_t first_input = 0;  // column of W with which part_on_rank() begins
 
   [[nodiscard]] bool defined() const { return a_RI.defined(); }
 };
 
-// What one of `num_ranks` ranks that share the matrix multiplies by: its rows of B or its columns of A, as views. The base
-// of `lora` is that rank's part already (weights/tensor_split.h).
-[[nodiscard]] LoraMatrix part_on_rank(const LoraMatrix& lora, int64_t rank, int64_t num_ranks);
+// What one of the ranks that share the matrix multiplies by: its rows of B, magnitude and norms, or its columns of A.
+[[nodiscard]] LoraMatrix part_on_rank(const LoraMatrix& lora, int64_t rank);
 
 // y = x merged^T + bias. `parts` are stacked in merged_OI, with the heights of `leaves`, the slices of merged_OI. A
 // leaf without an adapter, or of `bias_leaves` (the slices of bias_O), that requires grad gets its own gradient.

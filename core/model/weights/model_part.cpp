@@ -1,9 +1,11 @@
 // See model_part.h.
 #include "model/weights/model_part.h"
 
+#include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/addmm.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/linalg_vector_norm.h>
 
 #include <algorithm>
 #include <unordered_set>
@@ -35,8 +37,12 @@ void share_layer(const LayerWeights& weights, const LayerLeaves& leaves, LayerWe
   to_leaves.down_bias = leaves.down_bias;
   to_leaves.mlp_norm = leaves.mlp_norm;
   to.experts.router_EH = weights.experts.router_EH;
+  to.experts.router_bias_E = weights.experts.router_bias_E;
+  to.experts.down_bias_EH = weights.experts.down_bias_EH;
   to.experts.shared_gate_1H = weights.experts.shared_gate_1H;
   to_leaves.experts.router = leaves.experts.router;
+  to_leaves.experts.router_bias = leaves.experts.router_bias;
+  to_leaves.experts.down_bias = leaves.experts.down_bias;
   to_leaves.experts.shared_gate = leaves.experts.shared_gate;
 }
 
@@ -54,11 +60,11 @@ void share_common(const ParameterStore& whole, ParameterStore& part) {
 
 // `parts`: those of all ranks, one in each row.
 void join_parts(const TensorSplit& split, const at::Tensor& parts, const at::Tensor& whole) {
-  for (int64_t rank = 0; rank < parts.size(0); ++rank) {
-    if (!split.is_first(rank)) continue;
-    const at::Tensor to = split.part_of(whole, rank);
-    to.copy_(parts.select(0, rank).view(to.sizes()));
-  }
+  std::vector<int64_t> sizes = whole.sizes().vec();
+  auto& shared = sizes[static_cast<size_t>(split.dim())];
+  shared = 0;
+  for (const SplitRange& range : split.ranges) shared += range.size;
+  for (int64_t rank = 0; rank < parts.size(0); ++rank) split.put_part(parts.select(0, rank).view(sizes), rank, whole);
 }
 
 using Leaves = std::unordered_set<const c10::TensorImpl*>;
@@ -129,6 +135,18 @@ void ModelPart::free_whole() const {
   for (size_t layer = 0; layer < whole_matrices_.rounded.size(); ++layer) free_rounded(whole_matrices_, layer);
 }
 
+void ModelPart::add_rounded(DecoderWeights& whole) {
+  if (!store_.weights.rounded.empty()) {  // another view has added them
+    whole.rounded = whole_matrices_.rounded;
+    return;
+  }
+  allocate_rounded(whole);
+  whole_matrices_ = whole;
+  for (size_t layer = 0; layer < whole.rounded.size(); ++layer) free_rounded(whole, layer);
+  allocate_rounded(store_.weights);
+  round();
+}
+
 void ModelPart::round() const { round_to_nearest(store_.weights); }
 
 void ModelPart::drop_masters() const {
@@ -144,13 +162,21 @@ std::vector<NamedParameter> ModelPart::numbers() const {
   return out;
 }
 
+const TensorSplit& ModelPart::split_of_leaf(const at::Tensor& leaf) const {
+  const auto& all = store_.parameters;
+  const auto found = std::ranges::find_if(all, [&](const NamedParameter& p) { return p.tensor.is_same(leaf); });
+  return splits_[static_cast<size_t>(found - all.begin())];
+}
+
 void ModelPart::adapt_matrices(const std::vector<LoraMatrix>& whole, const std::vector<at::Tensor>& base,
-                               const std::vector<at::Tensor>& merged, std::vector<LoraMatrix>& out) {
+                               const std::vector<at::Tensor>& merged, int64_t layer, std::vector<LoraMatrix>& out) {
   out = whole;
   for (size_t i = 0; i < out.size(); ++i) {
-    if (!out[i].defined()) continue;
-    out[i].base_OI = base[i];
-    merged_.push_back({merged[i].detach(), out[i]});
+    if (out[i].defined()) {
+      out[i].base_OI = base[i];
+      out[i].split = base_->split_of_leaf(base[i]);
+    }
+    merged_.push_back({layer, merged[i].detach(), base[i].detach(), out[i]});
   }
 }
 
@@ -172,26 +198,64 @@ void ModelPart::share_with_base() {
 }
 
 void ModelPart::adapt(const DecoderLeaves& whole, std::shared_ptr<ModelPart> base) {
+  const at::NoGradGuard no_grad;
   base_ = std::move(base);
   share_with_base();
   for (size_t i = 0; i < whole.layers.size(); ++i) {
+    const auto layer = static_cast<int64_t>(i);
     const LayerLeaves& from = whole.layers[i];
     const LayerLeaves& base_leaves = base_->leaves().layers[i];
     LayerLeaves& own = store_.leaves.layers[i];
-    adapt_matrices(from.qkv_lora, base_leaves.qkv_weights, own.qkv_weights, own.qkv_lora);
-    adapt_matrices(from.o_lora, {base_leaves.o_weight}, {own.o_weight}, own.o_lora);
-    adapt_matrices(from.gate_up_lora, base_leaves.gate_up_weights, own.gate_up_weights, own.gate_up_lora);
-    adapt_matrices(from.down_lora, {base_leaves.down_weight}, {own.down_weight}, own.down_lora);
+    adapt_matrices(from.qkv_lora, base_leaves.qkv_weights, own.qkv_weights, layer, own.qkv_lora);
+    adapt_matrices(from.o_lora, {base_leaves.o_weight}, {own.o_weight}, layer, own.o_lora);
+    adapt_matrices(from.gate_up_lora, base_leaves.gate_up_weights, own.gate_up_weights, layer, own.gate_up_lora);
+    adapt_matrices(from.down_lora, {base_leaves.down_weight}, {own.down_weight}, layer, own.down_lora);
   }
+  const auto has_norms = [](const Merged& rows) { return rows.factors.norm_O.defined(); };
+  if (std::ranges::any_of(merged_, has_norms)) merge();
+}
+
+void ModelPart::merge_rows(const Merged& rows, at::Tensor merged_OI) const {
+  const LoraMatrix f = part_on_rank(rows.factors, ranks_->rank());
+  at::addmm_out(merged_OI, rows.base_OI, f.b_OR, f.a_RI, /*beta=*/1.0, /*alpha=*/f.scale);
+  if (!f.magnitude_O.defined()) return;
+  at::Tensor norm = at::linalg_vector_norm(merged_OI, 2, {1});
+  if (f.split.axis == SplitAxis::kColumns) {  // a rank has some numbers of each row
+    norm.square_();
+    ranks_->sum(norm);
+    norm.sqrt_();
+    rows.factors.norm_O.copy_(norm);
+  } else {
+    join_parts(f.split, parts_of(norm), rows.factors.norm_O);
+  }
+  merged_OI.mul_((f.magnitude_O / norm).unsqueeze(1));
 }
 
 void ModelPart::merge() const {
   const at::NoGradGuard no_grad;
-  for (const Merged& one : merged_) {
-    const LoraMatrix f = part_on_rank(one.factors, ranks_->rank(), ranks_->size());
-    at::Tensor out = one.merged_OI;
-    at::addmm_out(out, f.base_OI, f.b_OR, f.a_RI, /*beta=*/1.0, /*alpha=*/f.scale);
+  for (const Merged& rows : merged_) {
+    if (rows.factors.defined()) merge_rows(rows, rows.merged_OI);
   }
+}
+
+void ModelPart::merge_layer(int64_t layer) const {
+  const at::NoGradGuard no_grad;
+  for (const Merged& rows : merged_) {
+    if (rows.layer != layer) continue;
+    at::Tensor merged = rows.merged_OI.variable_data();
+    if (rows.factors.defined())
+      merge_rows(rows, merged);
+    else
+      merged.copy_(rows.base_OI);
+  }
+}
+
+std::vector<at::Tensor> ModelPart::merged_matrices(int64_t layer) const {
+  std::vector<at::Tensor> out;
+  for (const Merged& rows : merged_) {
+    if (rows.layer == layer) out.push_back(rows.merged_OI);
+  }
+  return out;
 }
 
 at::Tensor ModelPart::parts_of(const at::Tensor& own) const {

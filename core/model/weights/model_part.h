@@ -40,6 +40,9 @@ class ModelPart {
 
   // Frees the memory of what is split in the model.
   void free_whole() const;
+  // The base of an adapter: adds bfloat16 copies of its matrices, which passes then read, and to `whole`, the model's matrices,
+  // those that come and go with them. The masters have no memory in the model.
+  void add_rounded(DecoderWeights& whole);
   // Rounds the masters again. After every change of them. Nothing to do without bfloat16 matrices.
   void round() const;
   // The masters of the part are not needed any more: its bfloat16 copies stay. Of a model that is not trained.
@@ -52,6 +55,11 @@ class ModelPart {
   [[nodiscard]] const std::shared_ptr<ModelPart>& base() const { return base_; }
   // After every change of A and B.
   void merge() const;
+  // The merged matrices of a layer, from its base, with the rows between them that have no adapter. Changes no version: a pass
+  // may be under way.
+  void merge_layer(int64_t layer) const;
+  // The matrices of a layer that hold merged rows.
+  [[nodiscard]] std::vector<at::Tensor> merged_matrices(int64_t layer) const;
 
   [[nodiscard]] const std::shared_ptr<TensorRanks>& ranks() const { return ranks_; }
   [[nodiscard]] const ModelConfig& config() const { return config_; }  // this rank's layers
@@ -76,14 +84,18 @@ class ModelPart {
  private:
   [[nodiscard]] at::Tensor parts_of(const at::Tensor& own) const;  // those of all ranks, one in each row
 
-  // Merged matrices, and what they are merged from.
+  // Rows of a matrix that holds merged ones, and what they are merged from.
   struct Merged {
-    at::Tensor merged_OI;
-    LoraMatrix factors;  // with the whole A and B
+    int64_t layer = 0;
+    at::Tensor merged_OI, base_OI;  // the same rows
+    LoraMatrix factors;             // with the whole A and B; undefined: these rows have no adapter
   };
+  void merge_rows(const Merged& rows, at::Tensor merged_OI) const;
   void share_with_base();
+  // How the parameter is split of which this is the leaf in this part.
+  [[nodiscard]] const TensorSplit& split_of_leaf(const at::Tensor& leaf) const;
   void adapt_matrices(const std::vector<LoraMatrix>& whole, const std::vector<at::Tensor>& base,
-                      const std::vector<at::Tensor>& merged, std::vector<LoraMatrix>& out);
+                      const std::vector<at::Tensor>& merged, int64_t layer, std::vector<LoraMatrix>& out);
 
   std::shared_ptr<TensorRanks> ranks_;
   std::shared_ptr<ModelPart> base_;

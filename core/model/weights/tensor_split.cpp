@@ -1,12 +1,39 @@
 // See tensor_split.h.
 #include "model/weights/tensor_split.h"
 
+#include <ATen/ops/cat.h>
+
 #include <algorithm>
 #include <initializer_list>
 
 #include "model/layers/sequence.h"
 
 namespace mortise {
+
+at::Tensor TensorSplit::part_of(const at::Tensor& whole, int64_t rank) const {
+  std::vector<at::Tensor> parts;
+  for (const SplitRange& range : ranges) parts.push_back(whole.narrow(dim(), range.begin_on(rank), range.size));
+  return parts.size() == 1 ? parts.front() : at::cat(parts, dim());
+}
+
+at::Tensor TensorSplit::range_of(const at::Tensor& part, size_t range) const {
+  int64_t begin = 0;
+  for (size_t i = 0; i < range; ++i) begin += ranges[i].size;
+  return part.narrow(dim(), begin, ranges[range].size);
+}
+
+void TensorSplit::put_part(const at::Tensor& part, int64_t rank, const at::Tensor& whole) const {
+  for (size_t i = 0; i < ranges.size(); ++i) {
+    if (ranges[i].is_first(rank))
+      whole.narrow(dim(), ranges[i].begin_on(rank), ranges[i].size).copy_(range_of(part, i));
+  }
+}
+
+at::Tensor TensorSplit::counted(const at::Tensor& part, int64_t rank) const {
+  int64_t size = 0;
+  for (const SplitRange& range : ranges) size += range.is_first(rank) ? range.size : 0;
+  return part.narrow(dim(), 0, size);
+}
 
 bool can_split_layers(const ModelConfig& config, int64_t num_ranks) {
   const MoeConfig& moe = config.moe;
@@ -33,18 +60,29 @@ TensorSplit split_of(const ModelConfig& config, std::string_view name, int64_t n
     return std::ranges::any_of(modules,
                                [name](std::string_view module) { return name.find(module) != std::string_view::npos; });
   };
-  if (is_one_of({".self_attn.q_norm.", ".self_attn.k_norm."})) return {SplitAxis::kNone, 0, 1, true};
-  if (is_one_of({".self_attn.q_proj."})) return {SplitAxis::kRows, own.q_size(), 1, false};
-  if (is_one_of({".self_attn.k_proj.", ".self_attn.v_proj."}))
-    return {SplitAxis::kRows, own.kv_size(), repeats, repeats > 1};
-  if (is_one_of({".self_attn.sinks"})) return {SplitAxis::kRows, own.num_heads, 1, false};
+  const auto rows = [](int64_t size) { return TensorSplit{SplitAxis::kRows, {{0, size, 1}}}; };
+  const auto columns = [](int64_t size) { return TensorSplit{SplitAxis::kColumns, {{0, size, 1}}}; };
+  if (is_one_of({".self_attn.q_norm.", ".self_attn.k_norm."})) return {SplitAxis::kNone, {}, true};
+  if (is_one_of({".self_attn.q_proj."})) return rows(own.q_size());
+  if (is_one_of({".self_attn.k_proj.", ".self_attn.v_proj."})) return {SplitAxis::kRows, {{0, own.kv_size(), repeats}}};
+  if (is_one_of({".self_attn.qkv_proj."})) {
+    const int64_t k = config.q_size(), v = k + config.kv_size();
+    return {SplitAxis::kRows, {{0, own.q_size(), 1}, {k, own.kv_size(), repeats}, {v, own.kv_size(), repeats}}};
+  }
+  if (is_one_of({".self_attn.sinks"})) return rows(own.num_heads);
+  if (name.ends_with(".experts.gate_up_proj"))
+    return {SplitAxis::kColumns, {{0, 2 * own.moe.expert_size, 1}}, false, 2};
+  if (name.ends_with(".experts.gate_up_proj_bias")) return columns(2 * own.moe.expert_size);
+  if (name.ends_with(".experts.down_proj")) return columns(own.moe.expert_size);
+  if (name.ends_with(".experts.down_proj_bias")) return {SplitAxis::kNone, {}, true};  // added by the first rank
   const int64_t units = is_one_of({".shared_expert."}) ? own.moe.shared_size
                         : is_one_of({".experts."})     ? own.moe.expert_size
                                                        : own.intermediate_size;
-  if (is_one_of({".gate_proj.", ".up_proj.", ".w1.", ".w3."})) return {SplitAxis::kRows, units, 1, false};
+  if (is_one_of({".gate_up_proj."})) return {SplitAxis::kRows, {{0, units, 1}, {units * num_ranks, units, 1}}};
+  if (is_one_of({".gate_proj.", ".up_proj.", ".w1.", ".w3."})) return rows(units);
   // Their biases are added once, behind the sum over ranks.
-  if (is_one_of({".self_attn.o_proj.weight"})) return {SplitAxis::kColumns, own.q_size(), 1, false};
-  if (is_one_of({".down_proj.weight", ".w2.weight"})) return {SplitAxis::kColumns, units, 1, false};
+  if (is_one_of({".self_attn.o_proj.weight"})) return columns(own.q_size());
+  if (is_one_of({".down_proj.weight", ".w2.weight"})) return columns(units);
   return {};
 }
 

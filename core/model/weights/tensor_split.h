@@ -1,6 +1,8 @@
 // Which numbers of each parameter a rank has if the ranks of a group share the matrices of the layers (tensor parallel,
 // layers/tensor_ranks.h). Rank r of T has the r-th part of the query heads, of the key-value heads, and of the units of every
-// MLP: of each expert too. With fewer key-value heads than ranks, neighbours have the same one.
+// MLP: of each expert too. With fewer key-value heads than ranks, neighbours have the same one. A matrix that holds several
+// under one another (Phi-3's qkv_proj and gate_up_proj) is split part by part. In the experts of gpt-oss, which are one
+// tensor, the units are columns.
 // Thread rule: pure functions of values.
 #pragma once
 
@@ -8,32 +10,47 @@
 
 #include <cstdint>
 #include <string_view>
+#include <vector>
 
 #include "model/weights/model_config.h"
 
 namespace mortise {
 
-// What the rows or columns of a parameter are split by.
+// How a parameter is split: not, by rows, or by columns, which are another dimension than the first.
 enum class SplitAxis { kNone, kRows, kColumns };
+
+// Neighbouring rows or columns that the ranks share, such as those of all query heads.
+struct SplitRange {
+  int64_t begin = 0;    // where they begin in the whole
+  int64_t size = 0;     // those of one rank
+  int64_t repeats = 1;  // neighbours that have the same ones, each with a term of their gradient
+
+  [[nodiscard]] int64_t begin_on(int64_t rank) const { return begin + rank / repeats * size; }
+  // Does this rank count for the numbers that several have?
+  [[nodiscard]] bool is_first(int64_t rank) const { return rank % repeats == 0; }
+};
 
 struct TensorSplit {
   SplitAxis axis = SplitAxis::kNone;
-  int64_t size = 0;     // rows or columns of one rank
-  int64_t repeats = 1;  // neighbours that have the same ones, each with a term of their gradient
+  // One behind the other, in the whole and in a rank's part. Those that neighbours repeat come last. Columns have one range.
+  std::vector<SplitRange> ranges = {};
   // Every rank has the parameter, but only a term of its gradient.
   bool has_terms = false;
+  int64_t column_dim = 1;  // kColumns: in the experts of gpt-oss also the last of three
 
   [[nodiscard]] bool is_split() const { return axis != SplitAxis::kNone; }
-  [[nodiscard]] int64_t begin(int64_t rank) const { return rank / repeats * size; }
-  // Does this rank count for the numbers that several have?
-  [[nodiscard]] bool is_first(int64_t rank) const { return rank % repeats == 0; }
-  // A rank's part of the whole parameter; a view. Precondition: is_split().
-  [[nodiscard]] at::Tensor part_of(const at::Tensor& whole, int64_t rank) const {
-    return whole.narrow(axis == SplitAxis::kRows ? 0 : 1, begin(rank), size);
-  }
+  [[nodiscard]] int64_t dim() const { return axis == SplitAxis::kColumns ? column_dim : 0; }
+  // A rank's part of the whole parameter: a view if there is one range, else a copy. Precondition: is_split().
+  [[nodiscard]] at::Tensor part_of(const at::Tensor& whole, int64_t rank) const;
+  // The numbers of one of the ranges in a rank's part; a view.
+  [[nodiscard]] at::Tensor range_of(const at::Tensor& part, size_t range) const;
+  // Puts a rank's part where it belongs, but for numbers that a neighbour gives.
+  void put_part(const at::Tensor& part, int64_t rank, const at::Tensor& whole) const;
+  // What this rank counts for: the front of its part; a view. Empty if neighbours count for all of it.
+  [[nodiscard]] at::Tensor counted(const at::Tensor& part, int64_t rank) const;
 };
 
-// Can so many ranks share the layers? `config` has no fused projections, and no experts of gpt-oss.
+// Can so many ranks share the layers?
 [[nodiscard]] bool can_split_layers(const ModelConfig& config, int64_t num_ranks);
 // The layers of one rank. Precondition: can_split_layers.
 [[nodiscard]] ModelConfig split_config(const ModelConfig& config, int64_t num_ranks);

@@ -97,7 +97,7 @@ void add_device(const ComputeDevice& device, RunInputs& inputs) {
 
 Result<> add_models(const PolicyParts& policy, const Critic* critic, RunInputs& inputs) {
   if (policy.model->trains_lora()) {
-    const Model base = policy.model->base_view();
+    const Model base = policy.model->base_view(Model::BaseUse::kNumbers);
     inputs.add("base", "model.path: the model under the adapter",
                sha256_hex(TRY(digest_of_model(base)) + base.config().generation_config_text));
   } else if (policy.reference && !policy.reference_state) {
@@ -113,7 +113,7 @@ Result<> add_models(const PolicyParts& policy, const Critic* critic, RunInputs& 
              sha256_hex(critic->model.config().config_text));
   if (critic->model.trains_lora())
     inputs.add("critic_base", "critic.model.path: the model under the critic's adapter",
-               TRY(digest_of_model(critic->model.base_view())));
+               TRY(digest_of_model(critic->model.base_view(Model::BaseUse::kNumbers))));
   return {};
 }
 

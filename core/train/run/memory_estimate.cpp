@@ -103,7 +103,8 @@ void share_weights(const UnitBytes& units, const UnitBytes& trained, double whol
   const double num_owners = static_cast<double>(num_ranks) / static_cast<double>(num_parts);
   if (num_owners == 1) return;                                        // no other rank has the same part
   const double merged = has_lora ? memory.weights - units.all : 0.0;  // an adapter's, and what merged matrices take
-  memory.whole = units.all + whole_layers + merged;
+  // With an adapter, what share_layers() counts is gathered next to a rank's part.
+  memory.whole = units.all + merged + (has_lora && whole_layers > 0 ? memory.whole : whole_layers);
   memory.weights = units.all / num_owners;
   memory.gathered = std::max(2.0 * units.layer, units.largest_end);
   if (memory.reference > 0) memory.reference -= units.all * (1.0 - 1.0 / num_owners);
@@ -289,14 +290,15 @@ void share_layers(const ModelConfig& model, const UnitBytes& units, const Traine
   const double own_element = element_of_layers(dtype, WeightCopies::kMasters);
   // Ranks that sample together do so with their parts, if the groups are the same.
   const bool samples_whole = config.rollout.tensor_model_parallel_size != num_ranks;
-  if (samples_whole) memory.whole = units.layers * own_element / element;
-  if (config.model.trains_adapter()) {  // the matrices that it changes are there merged, too
+  if (config.model.trains_adapter()) {  // the matrices that it changes are there merged, too, and all of them rounded
     const double merged =
         std::max(0.0, memory.weights - (static_cast<double>(model.num_parameters()) + trained.numbers) * element);
-    if (samples_whole) memory.whole += merged;
+    if (samples_whole) memory.whole = units.layers + merged + memory.reference;
     memory.weights -= others * element + merged * (1.0 - 1.0 / static_cast<double>(num_ranks));
+    memory.reference /= static_cast<double>(num_ranks);  // rounded matrices of the base
     return;
   }
+  if (samples_whole) memory.whole = units.layers * own_element / element;
   const double trained_others = others * trained.units.layers / units.layers;  // the rest is frozen
   memory.weights -= others * own_element;
   memory.gradients -= trained_others * element;

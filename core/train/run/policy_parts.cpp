@@ -52,11 +52,11 @@ Result<> check_shared_adapter(const RunSettings& run, const Model& policy) {
 Result<> check_split_adapter(const RunSettings& run, const Model& policy) {
   if (tensor_size(run.config, run.ranks) == 1 || !policy.trains_lora()) return {};
   const TrainedLora& lora = *policy.trained_lora();
-  if (lora.is_plain() && !lora.adapts_parameters() && policy.lora_dropout() == 0.0) return {};
+  if (lora.trains_matrices_only() && !lora.adapts_parameters()) return {};
   return Error{
       ErrorKind::kConfig,
-      "actor.tensor_model_parallel_size cannot be used with dropout, DoRA, PiSSA, OLoRA, biases, whole modules, "
-      "experts or routers of an adapter",
+      "actor.tensor_model_parallel_size cannot be used with PiSSA, OLoRA, biases, whole modules, experts or routers of "
+      "an adapter",
       run.loaded.where("actor.tensor_model_parallel_size"), "set it to 1"};
 }
 
@@ -92,7 +92,7 @@ Result<> load_reference(const RunSettings& run, bool has_moved, PolicyParts& par
   if (policy.has_rounded_matrices() && !run.config.ref.sync_steps) parts.reference->drop_masters();
   if (shards == nullptr) return offload_reference(run.env, run.loaded, *parts.reference);
   if (initial) {
-    Communicator* const ranks = TRY(ranks_of_part(run.config, run.ranks, *initial));
+    Communicator* const ranks = TRY(ranks_with_weights(run.config, run.ranks, *initial));
     spread_weights(run.config, *ranks, run.config.actor.optim, *initial);
   }
   shards_of(from)->spread_copy(*parts.reference);
@@ -132,7 +132,7 @@ Result<> load_model(const RunSettings& run, const std::optional<Path>& weights_f
   // Before the reference is copied, so that no rank ever has both whole.
   if (run.kind != RunKind::kEval) {
     split_layers(config, run.ranks, model);
-    spread_weights(config, *TRY(ranks_of_part(config, run.ranks, model)), config.actor.optim, model);
+    spread_weights(config, *TRY(ranks_with_weights(config, run.ranks, model)), config.actor.optim, model);
   }
   if (wants_reference) TRY(load_reference(run, weights_from.has_value(), policy));
   return {};

@@ -149,9 +149,13 @@ Optimizer make_optimizer(Model& model, const OptimConfig& optim, const Parameter
   return out;
 }
 
-Result<Communicator*> ranks_of_part(const RunConfig& config, Communicator& ranks, const Model& model) {
+Result<Communicator*> ranks_with_weights(const RunConfig& config, Communicator& ranks, const Model& model) {
   if (model.model_part() == nullptr || config.ranks.zero_stage == 0) return &ranks;
-  Communicator* const same = TRY(ranks.strided(model.model_part()->ranks()->size()));
+  return ranks.strided(model.model_part()->ranks()->size());
+}
+
+Result<Communicator*> ranks_of_part(const RunConfig& config, Communicator& ranks, const Model& model) {
+  Communicator* const same = TRY(ranks_with_weights(config, ranks, model));
   return same->size() == 1 && model.trains_lora() ? &ranks : same;
 }
 

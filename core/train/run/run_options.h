@@ -33,14 +33,16 @@ std::unique_ptr<const UpdateRule> update_rule(const OptimConfig& optim);
 // it has no state until offload_optimizer() (offloading.h).
 Optimizer make_optimizer(Model& model, const OptimConfig& optim, const ParameterGroups& groups, std::string state_name,
                          const ZeroOptions& zero, const RoundingSeed& rounding);
-// The ranks that share the optimizer's state of the policy: those with the same part of its layers, else all.
+// The ranks that have the same weights of the policy if it is whole: with ZeRO those with the same part of its layers, else all.
+Result<Communicator*> ranks_with_weights(const RunConfig& config, Communicator& ranks, const Model& model);
+// The ranks that share the optimizer's state of the policy. An adapter is whole on every rank.
 Result<Communicator*> ranks_of_part(const RunConfig& config, Communicator& ranks, const Model& model);
 // How `ranks` share an optimizer's state.
 ZeroOptions zero_options(const RunConfig& config, Communicator& ranks, const Model& model);
 // ranks.zero_stage = 3 on several ranks: each rank has a part of the weights.
 bool spreads_weights(const RunConfig& config, const Communicator& ranks);
-// Keeps this rank's part of the weights that `optim` trains, if so. `ranks`: those of ranks_of_part(). The model has to stay
-// where it is.
+// Keeps this rank's part of the weights that `optim` trains, if so. `ranks`: those of ranks_with_weights(). The model has to
+// stay where it is.
 void spread_weights(const RunConfig& config, Communicator& ranks, const OptimConfig& optim, Model& model);
 // Ranks that share the layers of the policy and its reference. 1: each has whole layers.
 [[nodiscard]] int tensor_size(const RunConfig& config, const Communicator& ranks);

@@ -59,9 +59,6 @@ Result<> check_tensor_parallel(const LoadedConfig& loaded, const std::string& ke
   const auto refuse = [&](const std::string& why, const std::string& next) {
     return Error{ErrorKind::kConfig, fmt::format("'{}' is {}, but {}", key, size, why), loaded.where(key), next};
   };
-  if (model.moe.is_gpt_oss) return refuse("ranks cannot share the experts of gpt-oss yet", "set it to 1");
-  if (model.fused_projections)
-    return refuse("ranks cannot share the fused matrices of this family (Phi-3) yet", "set it to 1");
   if (can_split_layers(model, size)) return {};
   const std::string experts =
       model.moe.num_experts == 0 ? "" : fmt::format(" (an expert has {})", model.moe.expert_size);
@@ -74,8 +71,6 @@ Result<> check_tensor_parallel(const LoadedConfig& loaded, const std::string& ke
 
 // What an adapter has that ranks cannot share yet; empty: nothing.
 std::string unshared_field(const LoraConfig& adapter) {
-  if (adapter.dropout > 0.0) return "lora_dropout";
-  if (adapter.use_dora) return "use_dora";
   if (changes_base(adapter.init)) return "init_lora_weights";
   if (adapter.bias != LoraBias::kNone) return "bias";
   if (!adapter.modules_to_save.empty()) return "modules_to_save";

@@ -23,9 +23,11 @@ std::span<const std::byte> bytes_from(const std::vector<float>& values, size_t b
 }
 
 // A run on several ranks: a counter of rank 0, moments of which each rank has a range, a matrix of which each has some
-// columns, and weights that all have.
+// columns, and weights that all have. If it `has_several`: also numbers of which each rank has two ranges, and columns of a
+// tensor with three dimensions.
 struct RankState final : Stateful {
-  RankState(int64_t at_step, SaveShare of_rank) : step(at_step), share(of_rank) {
+  RankState(int64_t at_step, SaveShare of_rank, bool with_several = false)
+      : step(at_step), share(of_rank), has_several(with_several) {
     for (int i = 0; i < 30; ++i) moments.push_back(static_cast<float>(step) + 0.25F * static_cast<float>(i));
     for (int i = 0; i < 12; ++i) weights.push_back(static_cast<float>(step) - 0.5F * static_cast<float>(i));
   }
@@ -51,12 +53,48 @@ struct RankState final : Stateful {
     TensorView some{"", DType::kF32, {5, width}, bytes_from(columns, 0, columns.size()), nullptr};
     writer.put_source("numbers_by_column", DType::kF32, std::array<int64_t, 2>{5, 6},
                       std::make_shared<RankedTensor>(some, MatrixColumns{first_column, width}));
+    if (has_several) save_several(writer);
     for (const int64_t rows : {1, 2, 3}) {
       const std::array<int64_t, 2> sizes{rows, 2};
       const auto size = static_cast<size_t>(rows * 2);
       TensorView whole{"", DType::kF32, {rows, 2}, bytes_from(weights, 12 - size, size), nullptr};
       writer.put_source("weights" + std::to_string(rows), DType::kF32, sizes, std::make_shared<RankedTensor>(whole));
     }
+    return {};
+  }
+  // The ranks share the first 6 of 10 numbers. All but the last also share the other 4.
+  void save_several(StateWriter& writer) const {
+    const int64_t last = share.size == 1 ? 1 : share.size - 1;
+    const auto range = [&](int64_t begin, int64_t count, int64_t ranks) {
+      const int64_t first = begin + count * share.rank / ranks;
+      return NumberRange{first, begin + count * (share.rank + 1) / ranks - first};
+    };
+    std::vector<NumberRange> ranges{range(0, 6, share.size)};
+    if (share.rank < last) ranges.push_back(range(6, 4, last));
+    several.clear();
+    for (const NumberRange& one : ranges)
+      several.insert(several.end(), moments.begin() + one.begin, moments.begin() + one.begin + one.count);
+    TensorView own{
+        "", DType::kF32, {static_cast<int64_t>(several.size())}, bytes_from(several, 0, several.size()), nullptr};
+    writer.put_source("several", DType::kF32, std::array<int64_t, 1>{10}, std::make_shared<RankedTensor>(own, ranges));
+    const NumberRange mine = range(0, 6, share.size);
+    deep.clear();
+    for (int64_t i = 0; i < 24; ++i) {
+      if (i % 6 >= mine.begin && i % 6 < mine.begin + mine.count) deep.push_back(moments[static_cast<size_t>(i)]);
+    }
+    TensorView some{"", DType::kF32, {2, 2, mine.count}, bytes_from(deep, 0, deep.size()), nullptr};
+    writer.put_source("deep", DType::kF32, std::array<int64_t, 3>{2, 2, 6},
+                      std::make_shared<RankedTensor>(some, MatrixColumns{mine.begin, mine.count}));
+  }
+  Result<> load_several(StateReader& reader) const {
+    std::vector<float> numbers(10);
+    const TensorView ranges = TRY(reader.get_tensor("several", DType::kF32, std::array<int64_t, 1>{10}));
+    TRY(read_tensor_bytes(ranges, 0, std::as_writable_bytes(std::span(numbers))));
+    EXPECT_TRUE(std::ranges::equal(numbers, std::span(read_moments).first(10)));
+    numbers.resize(24);
+    const TensorView columns_of_three = TRY(reader.get_tensor("deep", DType::kF32, std::array<int64_t, 3>{2, 2, 6}));
+    TRY(read_tensor_bytes(columns_of_three, 0, std::as_writable_bytes(std::span(numbers))));
+    EXPECT_TRUE(std::ranges::equal(numbers, std::span(read_moments).first(24)));
     return {};
   }
   Result<> load_state(StateReader& reader) override {
@@ -78,6 +116,7 @@ struct RankState final : Stateful {
       EXPECT_TRUE(std::ranges::equal(middle, std::span(numbers).subspan(begin, 7))) << begin;
     }
     EXPECT_FALSE(read_tensor_bytes(matrix, 24 * sizeof(float), std::as_writable_bytes(std::span(middle))).ok());
+    if (has_several) TRY(load_several(reader));
     for (const int64_t rows : {1, 2, 3}) {
       const std::array<int64_t, 2> sizes{rows, 2};
       const TensorView one = TRY(reader.get_tensor("weights" + std::to_string(rows), DType::kF32, sizes));
@@ -89,8 +128,9 @@ struct RankState final : Stateful {
 
   int64_t step;
   SaveShare share;
+  bool has_several;
   std::vector<float> moments, weights, read_moments, read_weights;
-  mutable std::vector<float> columns;  // what save_state() lends
+  mutable std::vector<float> columns, several, deep;  // what save_state() lends
 };
 
 CheckpointRequest request_of(RankState& state, const CheckpointPlace& place) {
@@ -108,9 +148,10 @@ CheckpointRequest request_of(RankState& state, const CheckpointPlace& place) {
 
 // Saves as so many ranks, one after another. `env_of_last`: that of the last rank.
 Result<SavedCheckpoint> save_on_ranks(Env& env, const Path& dir, int64_t step, int size, Env& env_of_last,
-                                      const CheckpointWriterOptions& options = {.keep_last = 1, .sync = true}) {
+                                      const CheckpointWriterOptions& options = {.keep_last = 1, .sync = true},
+                                      bool has_several = false) {
   std::vector<RankState> states;
-  for (int rank = 0; rank < size; ++rank) states.emplace_back(step, SaveShare{rank, size});
+  for (int rank = 0; rank < size; ++rank) states.emplace_back(step, SaveShare{rank, size}, has_several);
   std::vector<CheckpointRequest> requests;
   for (RankState& state : states) requests.push_back(request_of(state, {step, {}}));
   CheckpointWriter main(env, dir, options);
@@ -128,10 +169,10 @@ Result<SavedCheckpoint> save_on_ranks(Env& env, const Path& dir, int64_t step, i
   return main.commit(temporary, requests[0], parts);
 }
 
-void expect_loads(const Path& checkpoint, int64_t step) {
+void expect_loads(const Path& checkpoint, int64_t step, bool has_several = false) {
   ASSERT_OK_AND_ASSIGN(const Checkpoint opened, Checkpoint::open(default_env(), checkpoint));
   const RankState expected(step, {});
-  RankState state(0, {});
+  RankState state(0, {}, has_several);
   StatefulRegistry registry;
   ASSERT_OK(registry.add(state));
   ASSERT_OK(opened.load_into(registry));
@@ -156,6 +197,40 @@ TEST(CheckpointParts, AnyNumberOfRanksSavesWhatReadersSee) {
     ASSERT_OK_AND_ASSIGN(const SavedCheckpoint saved, save_on_ranks(fast_env(), dir.path(), 7, size, fast_env()));
     expect_loads(saved.path, 7);
     ASSERT_OK(verify_checkpoint(default_env(), saved.path));
+  }
+}
+
+// Two ranges of one tensor on a rank lie in its file one behind the other.
+TEST(CheckpointParts, ARankMaySaveSeveralRangesAndColumnsOfAnyTensor) {
+  for (const int size : {2, 3, 4}) {
+    const test::TempDir dir;
+    ASSERT_OK_AND_ASSIGN(const SavedCheckpoint saved, save_on_ranks(fast_env(), dir.path(), 7, size, fast_env(),
+                                                                    {.keep_last = 1, .sync = true}, true));
+    expect_loads(saved.path, 7, true);
+    ASSERT_OK_AND_ASSIGN(const Manifest manifest, verify_checkpoint(default_env(), saved.path));
+    const Json good = read_json_file(default_env(), saved.path / kStateIndexFile).value();
+    EXPECT_EQ(good["version"], 3);
+    const auto error_with = [&](const std::string& tensor, const std::function<void(Json&)>& change) {
+      Json index = good;
+      change(index["tensors"]["run/" + tensor]);
+      const auto opened = open_state_shards(default_env(), saved.path, manifest, dump_json(index));
+      return opened.ok() ? "" : opened.error().to_string();
+    };
+    EXPECT_EQ(error_with("several", [](Json&) {}), "");
+    EXPECT_THAT(error_with("several", [](Json& one) { one["pieces"].back()["offset"] = 9; }),
+                HasSubstr("does not hold"));
+    EXPECT_THAT(error_with("several", [](Json& one) { one["pieces"].back()["count"] = 99; }),
+                HasSubstr("does not hold"));
+    EXPECT_THAT(error_with("several", [](Json& one) { one["pieces"].back().erase("offset"); }),
+                HasSubstr("is twice in"));
+    EXPECT_THAT(error_with("several",
+                           [](Json& one) {
+                             one["shape"] = {10 - one["pieces"].back()["count"].get<int64_t>()};
+                             one["pieces"].erase(one["pieces"].size() - 1);
+                           }),
+                HasSubstr("than the index says"));
+    EXPECT_THAT(error_with("deep", [](Json& one) { one["shape"] = {24}; }), HasSubstr("of its columns"));
+    EXPECT_THAT(error_with("deep", [](Json& one) { one["pieces"][0]["columns"] = 24; }), HasSubstr("of its columns"));
   }
 }
 
@@ -337,9 +412,9 @@ TEST(CheckpointParts, AnIndexThatDoesNotFitItsFilesIsRefused) {
   index["tensors"].erase("run/weights1");
   EXPECT_THAT(error_of(open_state_shards(default_env(), saved.path, manifest, dump_json(index))),
               HasSubstr("has tensors that the index does not name"));
-  index["version"] = 3;
+  index["version"] = 4;
   EXPECT_THAT(error_of(open_state_shards(default_env(), saved.path, manifest, dump_json(index))),
-              HasSubstr("has version 3"));
+              HasSubstr("has version 4"));
 }
 
 // The same of pieces that are columns of a matrix.

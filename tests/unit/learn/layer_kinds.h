@@ -11,6 +11,9 @@ namespace mortise {
 
 inline std::vector<std::pair<std::string, ModelConfig>> layer_kinds(int64_t vocab_size) {
   const ModelConfig plain = small_config(vocab_size, 3);
+  ModelConfig fused = plain;
+  fused.fused_projections = true;
+  fused.qkv_bias = false;
   ModelConfig norms = plain, biases = plain, sandwich = plain, one_head = plain, shared = moe_config();
   norms.qk_norm = true;
   norms.attention_softcap = 2.0;
@@ -25,7 +28,9 @@ inline std::vector<std::pair<std::string, ModelConfig>> layer_kinds(int64_t voca
           {"biases everywhere, sinks", biases},
           {"no biases, norms behind the layers, tied", sandwich},
           {"one key-value head", one_head},
+          {"fused projections", fused},
           {"experts", moe_config()},
+          {"the experts of gpt-oss", stacked_moe_config()},
           {"a shared expert", shared}};
 }
 

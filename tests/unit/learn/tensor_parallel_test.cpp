@@ -67,6 +67,44 @@ TEST(TensorParallel, Bfloat16GradientsDifferFarLessThanByRounding) {
   }
 }
 
+// The same of an adapter's merged matrices, and of its base as the reference.
+TEST(TensorParallel, Bfloat16GradientsOfAnAdapterDifferFarLessThanByRounding) {
+  const RandomRows data(false, kShape);
+  const auto gradients = [&](const std::string& dtype, Communicator& communicator, const Mesh& mesh) {
+    const auto objective = objective_of({"actor.policy_loss.loss_mode=vanilla", "actor.use_kl_loss=true",
+                                         "actor.kl_loss_coef=0.3", "actor.kl_loss_type=full"});
+    Model model = Model::random(small_config(kShape.vocab, 2), 5, dtype).value();
+    EXPECT_TRUE(
+        model.train_lora({.rank = 3, .alpha = 6.0, .target_modules = {"q_proj", "v_proj", "down_proj"}}, 4).ok());
+    for (const NamedParameter& factor : model.trainable()) factor.tensor.detach().add_(0.05);
+    model.weights_changed();
+    if (mesh.tensor_size > 1) model.split_layers(std::make_shared<TensorGroup>(communicator, mesh.tensor_size));
+    const Model base = model.base_view();
+    AdamW optimizer(TestPolicy::parameters(model), AdamWOptions{}, "actor.optim", {&communicator});
+    LearnerOptions options = cut_by(kCut);
+    options.grad_clip = 0.0;
+    options.reference = &base;
+    share(options, communicator, false, mesh.sequence_size, mesh.tensor_size);
+    ActorLearner learner(model, optimizer, objective->objective, options);
+    EXPECT_TRUE(learner.update(data.batch, all_rows(data.batch), {}).ok());
+    Gradients out = gradients_of(model, optimizer);
+    const auto whole = WholeWeights::gather({&model}).value();
+    for (const LayerMatrices& layer : model.weights().rounded) out.push_back(layer.qkv_QH.to(at::kFloat));
+    return out;
+  };
+  const Gradients expected = gradients("bfloat16", alone(), {});
+  Gradients exact = gradients("float32", alone(), {});
+  exact.insert(exact.end(), expected.end() - 2, expected.end());
+  const double rounding = relative_l2_of_all(expected, exact);
+  EXPECT_GT(rounding, 1e-4);
+  for (const Mesh& mesh : kMeshes) {
+    SCOPED_TRACE(name_of(mesh));
+    on_ranks(mesh.num_ranks, [&](Communicator& communicator) {
+      EXPECT_LT(relative_l2_of_all(gradients("bfloat16", communicator, mesh), expected), 0.25 * rounding);
+    });
+  }
+}
+
 TEST(TensorParallel, DeterministicBfloat16UpdatesAreEqualToTheBit) {
   expect_same_bits(cases().front(), "bfloat16", tensor_mesh(2, 2), {tensor_mesh(6, 2), {4, 1, 1, 2}, {4, 1, 2, 2}});
 }
@@ -123,10 +161,15 @@ struct Variant {
   ModelConfig config;
   std::function<void(LearnerOptions&)> options = {};
   std::vector<std::string> adapts = {};  // matrices with an adapter
+  bool has_dora = false;
+  double dropout = 0.0;
 };
 
 std::vector<Variant> variants() {
   const ModelConfig three_layers = small_config(kShape.vocab, 3);
+  ModelConfig fused = three_layers;
+  fused.qkv_bias = false;
+  fused.fused_projections = true;
   std::vector<Variant> out;
   for (const auto& [name, config] : layer_kinds(kShape.vocab)) {
     out.push_back({name, config});
@@ -135,6 +178,8 @@ std::vector<Variant> variants() {
   }
   const std::vector<Variant> more = {
       {"experts in plain layers", moe_config(), [](LearnerOptions& options) { options.pass.path = LayerPath::kPlain; }},
+      {"the experts of gpt-oss in plain layers", stacked_moe_config(),
+       [](LearnerOptions& options) { options.pass.path = LayerPath::kPlain; }},
       {"plain layers", three_layers, [](LearnerOptions& options) { options.pass.path = LayerPath::kPlain; }},
       {"all layers again", three_layers, [](LearnerOptions& options) { options.pass.activation_bytes = 0; }},
       {"prompts not shared", three_layers, [](LearnerOptions& options) { options.pass.share_prompts = false; }},
@@ -149,6 +194,25 @@ std::vector<Variant> variants() {
        three_layers,
        [](LearnerOptions& options) { options.pass.path = LayerPath::kPlain; },
        {"all-linear"}},
+      {"an adapter, fused projections", fused, {}, {"all-linear"}},
+      {"fused projections in plain layers, an adapter",
+       fused,
+       [](LearnerOptions& options) { options.pass.path = LayerPath::kPlain; },
+       {"qkv_proj"}},
+      {"DoRA", three_layers, {}, {"all-linear"}, true},
+      {"dropout", three_layers, {}, {"all-linear"}, false, 0.3},
+      {"DoRA and dropout, all layers again",
+       three_layers,
+       [](LearnerOptions& options) { options.pass.activation_bytes = 0; },
+       {"q_proj", "v_proj", "o_proj", "down_proj"},
+       true,
+       0.3},
+      {"DoRA and dropout, plain layers",
+       three_layers,
+       [](LearnerOptions& options) { options.pass.path = LayerPath::kPlain; },
+       {"all-linear"},
+       true,
+       0.3},
       {"a teacher", three_layers,
        [](LearnerOptions& options) {
          static const Model teacher = Model::random(small_config(kShape.vocab, 3), 6, "float64").value().clone_frozen();
@@ -160,7 +224,7 @@ std::vector<Variant> variants() {
 }
 
 struct Update {
-  Gradients gradients, weights;
+  Gradients gradients, weights;  // no gradients with ZeRO: a rank has some of them
   UpdateReport report;
 };
 
@@ -180,13 +244,21 @@ Update update_of(const Variant& variant, Communicator& communicator, const Mesh&
   Model model = Model::random(variant.config, 5, "float64").value();
   randomize(model.parameters());
   if (!variant.adapts.empty()) {
-    EXPECT_TRUE(model.train_lora({.rank = 3, .alpha = 6.0, .target_modules = variant.adapts}, 4).ok());
+    const LoraChoice choice{.rank = 3,
+                            .alpha = 6.0,
+                            .target_modules = variant.adapts,
+                            .dropout = variant.dropout,
+                            .use_dora = variant.has_dora};
+    EXPECT_TRUE(model.train_lora(choice, 4).ok());
     randomize(model.trainable());
     model.weights_changed();
   }
   if (tensor_size > 1) model.split_layers(std::make_shared<TensorGroup>(communicator, tensor_size));
-  ZeroOptions zero{&communicator};
-  if (!model.trains_lora()) zero.tensor = model.model_part();
+  ZeroOptions zero = TestPolicy::spread_model(model, {&communicator, mesh.zero_stage});
+  if (model.trains_lora()) {  // every rank of a group has the whole adapter
+    zero.tensor = nullptr;
+    zero.weights = nullptr;
+  }
   AdamW optimizer(TestPolicy::parameters(model), AdamWOptions{}, "actor.optim", zero);
   const auto objective = objective_of({"actor.policy_loss.loss_mode=vanilla", "actor.entropy_coeff=0.02"});
   LearnerOptions options = cut_by(kCut);
@@ -196,10 +268,17 @@ Update update_of(const Variant& variant, Communicator& communicator, const Mesh&
   ActorLearner learner(model, optimizer, objective->objective, options);
   Update out;
   out.report = learner.update(data.batch, all_rows(data.batch), {.lr = 1e-3}).value();
-  out.gradients = gradients_of(model, optimizer);
+  if (mesh.zero_stage == 0) out.gradients = gradients_of(model, optimizer);
   const auto whole = WholeWeights::gather({&model}).value();
   out.weights = weights_of(model);
   return out;
+}
+
+// With an adapter: the merged matrices.
+void expect_same_weights(const Update& got, const Update& expected) {
+  ASSERT_EQ(got.weights.size(), expected.weights.size());
+  for (size_t i = 0; i < got.weights.size(); ++i)
+    EXPECT_LE((got.weights[i] - expected.weights[i]).abs().max().item<double>(), 1e-8) << i;
 }
 
 TEST(TensorParallel, EveryKindOfLayerGivesTheSameGradient) {
@@ -215,11 +294,26 @@ TEST(TensorParallel, EveryKindOfLayerGivesTheSameGradient) {
           EXPECT_LE((got.gradients[i] - expected.gradients[i]).norm().item<double>(),
                     1e-11 * (1.0 + expected.gradients[i].norm().item<double>()))
               << i;
-        // With an adapter: the merged matrices.
-        for (size_t i = 0; i < got.weights.size(); ++i)
-          EXPECT_LE((got.weights[i] - expected.weights[i]).abs().max().item<double>(), 1e-8) << i;
+        expect_same_weights(got, expected);
       });
     }
+  }
+}
+
+// Ranks with the same part share the weights, also the base of an adapter. DoRA and plain layers need the whole base.
+TEST(TensorParallel, EveryKindOfLayerGivesTheSameWeightsWithZero) {
+  for (const Variant& variant : variants()) {
+    const Update expected = update_of(variant, alone(), {});
+    LearnerOptions options;
+    if (variant.options) variant.options(options);
+    const bool needs_base = !variant.adapts.empty() && (variant.has_dora || options.pass.path == LayerPath::kPlain);
+    const Mesh mesh{4, 1, needs_base ? 2 : 3, 2};
+    SCOPED_TRACE(variant.name + ", " + name_of(mesh));
+    on_ranks(mesh.num_ranks, [&](Communicator& communicator) {
+      const Update got = update_of(variant, communicator, mesh);
+      expect_same_reports(got.report, expected.report, 1e-10);
+      expect_same_weights(got, expected);
+    });
   }
 }
 
@@ -237,7 +331,7 @@ TEST(TensorParallel, ARankHoldsItsPartOfTheLayers) {
         continue;
       }
       EXPECT_FALSE(has_memory(all)) << parameter.name;
-      EXPECT_EQ(parameter.tensor.numel() * 4 / part.split(i).repeats, all.numel()) << parameter.name;
+      EXPECT_EQ(parameter.tensor.numel() * 4 / part.split(i).ranges.front().repeats, all.numel()) << parameter.name;
       own += parameter.tensor.numel();
       of_others += all.numel() - parameter.tensor.numel();
     }
@@ -316,11 +410,11 @@ StateSnapshot snapshot_of(const Stateful& object) {
 }
 
 // The state of the optimizer that the ranks save together is what one rank saves, and any mesh continues from it.
-TEST(TensorParallel, SavedStatesDoNotDependOnTheMesh) {
+void expect_states_of_one_rank(const ModelConfig& config, const std::vector<Mesh>& meshes) {
   const RandomRows data(false, kShape);
   const auto updates = [&](Communicator& communicator, const Mesh& mesh, StateSnapshot* from, int num_updates,
                            const std::function<void(TestPolicy&)>& then) {
-    TestPolicy policy("float64", kShape.vocab, 2, /*seed=*/5, {&communicator, mesh.zero_stage}, mesh.tensor_size);
+    TestPolicy policy(config, "float64", /*seed=*/5, {&communicator, mesh.zero_stage}, mesh.tensor_size);
     const auto objective = objective_of({"actor.policy_loss.loss_mode=vanilla"});
     LearnerOptions options = cut_by(kCut);
     share(options, communicator, false, 1, mesh.tensor_size);
@@ -354,8 +448,6 @@ TEST(TensorParallel, SavedStatesDoNotDependOnTheMesh) {
       for (size_t n = 0; n < a.size(); ++n) ASSERT_NEAR(a[n], b[n], 1e-9) << got.tensors[i].name;
     }
   };
-  std::vector<Mesh> meshes = kMeshes;
-  meshes.insert(meshes.end(), {{4, 1, 1, 2}, {8, 1, 2, 4}, {4, 1, 3, 2}});
   for (const Mesh& mesh : meshes) {
     SCOPED_TRACE(name_of(mesh));
     test::JoinedState joined, continued;
@@ -368,6 +460,22 @@ TEST(TensorParallel, SavedStatesDoNotDependOnTheMesh) {
     saved_by(mesh, &expected, 1, by_mesh);
     expect_near(by_mesh.snapshot(), later);
   }
+}
+
+TEST(TensorParallel, SavedStatesDoNotDependOnTheMesh) {
+  std::vector<Mesh> meshes = kMeshes;
+  meshes.insert(meshes.end(), {{4, 1, 1, 2}, {8, 1, 2, 4}, {4, 1, 3, 2}});
+  expect_states_of_one_rank(small_config(kShape.vocab, 2), meshes);
+}
+
+// Fused matrices are saved in several ranges, of which ranks with the same key-value head save one. The experts of gpt-oss
+// are tensors with three dimensions.
+TEST(TensorParallel, SavedStatesOfFusedAndStackedMatricesDoNotDependOnTheMesh) {
+  ModelConfig fused = small_config(kShape.vocab, 2);
+  fused.qkv_bias = false;
+  fused.fused_projections = true;
+  for (const ModelConfig& config : {fused, stacked_moe_config()})
+    expect_states_of_one_rank(config, {tensor_mesh(2, 2), tensor_mesh(4, 4), {4, 1, 1, 2}, {8, 1, 2, 4}, {4, 1, 3, 2}});
 }
 
 }  // namespace

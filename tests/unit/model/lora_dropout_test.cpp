@@ -101,6 +101,21 @@ TEST(LoraDropout, DropsTheShareAndKeepsTheMean) {
   EXPECT_LT((by_row - kProbability).abs().max().item<double>(), 5.0 * std::sqrt(0.21 / 203));
 }
 
+// Ranks that share a matrix have some of its features each.
+TEST(LoraDropout, SomeFeaturesHaveTheMaskThatTheyHaveAmongAll) {
+  const at::Tensor x = at::ones({6, 203}, at::kDouble);
+  const LoraDropout dropout{kProbability, 3, 8, filled(6, 5), filled(6, 2)};
+  const at::Tensor all = lora_dropped(x, dropout, 2);
+  for (const int64_t begin : {0, 1, 31, 32, 33, 64, 100, 202}) {
+    for (const int64_t width : {1, 31, 32, 70, 203}) {
+      if (begin + width > 203) continue;
+      const at::Tensor some = x.narrow(1, begin, width).contiguous();
+      EXPECT_CLOSE(lora_dropped(some, dropout, 2, begin), all.narrow(1, begin, width), 0.0);
+      EXPECT_CLOSE(lora_dropout_change(some, dropout, 2, begin), (all - x).narrow(1, begin, width), 1e-15);
+    }
+  }
+}
+
 TEST(LoraDropout, EveryPartOfTheCountMatters) {
   const at::Tensor x = at::ones({1, 256}, at::kDouble);
   const auto mask = [&](uint64_t seed, uint64_t update, int64_t owner, int64_t position, int64_t module) {
