@@ -180,6 +180,7 @@ class ScriptReader {
   void add(ShellCommand command) {
     if (command.words.empty()) return;
     const std::string& front = command.words.front().text;
+    if (is_one_of(front, {"cd", "pushd", "popd"})) expander_.forget("PWD", "the script changes its folder");
     const bool is_argument = front.starts_with('-') || front.starts_with('+') || front.starts_with('~') ||
                              (front.find('=') != std::string::npos && front.find('.') < front.find('='));
     if (is_argument && continues_ && !script_.commands.empty()) {

@@ -270,6 +270,10 @@ Result<ShellExpander::Values> ShellExpander::expand(const ShellPiece& piece, int
       values = {arithmetic(piece.text, depth)};
       break;
     case ShellPiece::Kind::kCommand:
+      if (trim(piece.text) == "pwd") {
+        values = TRY(variable("PWD", depth));
+        break;
+      }
       values = {unknown(fmt::format("it holds what the command `{}` prints", piece.text))};
       break;
   }

@@ -18,6 +18,7 @@ class ShellExpander {
  public:
   ShellExpander(std::string_view where, const ShellVariables& given) : where_(where) {
     for (const auto& [name, value] : given) given_[name] = {{value, "", "", ""}};
+    variables_["PWD"] = {{".", "", "", ""}};  // also what `pwd` prints: paths are as seen from the folder of the import
   }
 
   // A scalar is a list of one. A variable from --set does not change.

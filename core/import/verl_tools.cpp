@@ -178,7 +178,8 @@ void translate_verl_tools(Env& env, Translation& t) {
   if (names.empty()) return t.note_given({kTools, kFunctions, kInteractions}, "as here");
   if (!t.flag("rollout.multi_turn.enable"))
     return t.problem(names.front(), "rollout.multi_turn.enable is false, so no row calls a tool",
-                     "set rollout.multi_turn.enable=True, or remove the setting");
+                     "set rollout.multi_turn.enable=True here (a file of --config-name is not read), or remove the "
+                     "setting");
   Json params = Json::object();
   if (!t.is_null(kTools)) take_tools(env, t, params);
   if (!t.is_null(kFunctions)) params["verl_functions"] = t.text(kFunctions);

@@ -129,6 +129,8 @@ std::vector<RunCase> more_cases() {
   std::erase_if(cases, [](const RunCase& one) { return std::string(one.name) == "code_reward"; });
   cases.push_back({"gspo", "train", {"actor.policy_loss.loss_mode=gspo"}});
   cases.push_back({"clip_cov", "train", {"actor.policy_loss.loss_mode=clip_cov"}});
+  // Between two updates too, where each rank may have a part of the policy and of the reference.
+  cases.push_back({"moving_reference", "train", {"ref.sync_steps=1", "ref.sync_unit=update", "ref.mixup_alpha=0.5"}});
   cases.push_back({"over_sampling", "train", over_sampling()});
   cases.push_back({"one_step_off", "train", ahead("one_step_off", 1)});
   cases.push_back({"async", "train", ahead("async", 2)});

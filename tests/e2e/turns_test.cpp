@@ -324,6 +324,7 @@ TEST_F(Turns, WhatCannotWorkIsRefusedBeforeTheFirstStep) {
   EXPECT_THAT(refused("rollout.multi_turn.environment=chess"), HasSubstr("no environment is named 'chess'"));
   const std::string tools = "~rollout.multi_turn.params rollout.multi_turn.tools='[\"tools.py:mul\"]' ";
   EXPECT_THAT(refused(tools), HasSubstr("there is no reward"));
+  EXPECT_THAT(refused("rollout.multi_turn.reward_weight=0"), HasSubstr("rollout.multi_turn.reward_weight is 0"));
   dir_.write("bad.py", "def f(x: int):\n    return x\n");
   EXPECT_THAT(refused("~rollout.multi_turn.params rollout.multi_turn.tools='[\"bad.py:f\"]'"),
               HasSubstr("no docstring"));

@@ -36,6 +36,8 @@ class JudgeTool(BaseTool):
         log.append("execute")
         if parameters["answer"] == "boom":
             raise ValueError("no such answer")
+        if parameters["answer"] == "bytes":
+            return ToolResponse(text=b"no text"), 0.0, {}
         right = parameters["answer"] == self.rows[instance_id]
         return ToolResponse(text="%s %d" % (right, data.extra_fields["calls"])), 1.0 if right else self.config["penalty"], {}
 
@@ -150,16 +152,20 @@ def check_tools(driver):
     assert contents(answer)[0] == "Error executing tool 'judge': no such answer", answer
     assert "there is no tool 'lost'" in contents(answer)[1] and answer["failed"] == 2 and answer["reward"] == 0, answer
     assert log[-1] == "release" and turns.games[0].tool_rewards == [-0.05, 1.0, 1.5, 0.0, 0.0, 0.0]
+    answer = turns.step(turn(0, calls=[("judge", {"answer": "bytes"})]))
+    assert contents(answer) == ["Error executing tool 'judge': the tool answers with b'no text', not with a text"], answer
     assert turns.games[1].extra_fields == {}, "rows share the tool, and nothing else"
     assert turns.step(turn(1, "no call")) == {"done": True}
     assert turns.step(turn(1, calls=[("plain", {"a": 1})], last=True)) == {"done": True}
     turns.close({"episodes": [0, 1, 5]})
     assert not turns.games
-    try:
-        turns.reset(row(2, tool_selection=["judge"]))
-        raise AssertionError("tool_selection is not known here")
-    except driver["Unusable"] as error:
-        assert "tool_selection" in str(error)
+    for request, what in ((row(2, tool_selection=["judge"]), "tool_selection"),
+                          (dict(row(2), columns={"extra_info": '{"index": 1}'}), "extra_info holds '{")):
+        try:
+            turns.reset(request)
+            raise AssertionError(what + " is not known here")
+        except driver["Unusable"] as error:
+            assert what in str(error), str(error)
 
 
 def check_interactions(driver):
@@ -181,7 +187,7 @@ def check_interactions(driver):
 
 
 def check_refusals(driver):
-    for tool, what in (("pkg.lost.Tool", "No module named 'pkg.lost'"),
+    for tool, what in (("pkg.lost.Tool", "No module named 'pkg.lost'"), ("pkg.lost.Tool", "start the run in the folder"),
                        ("verl.tools.gsm8k_tool.Gsm8kTool", "this Python has no verl"),
                        ("pkg.classes.BaseTool", "Tool schema is not set!")):
         try:

@@ -35,11 +35,12 @@ void read_arguments(Json& message) {
   const auto calls = message.find("tool_calls");
   if (calls == message.end() || !calls->is_array()) return;
   for (Json& call : *calls) {
-    if (!call.is_object() || !call.contains("function") || !call["function"].is_object()) continue;
-    Json& arguments = call["function"]["arguments"];
-    if (!arguments.is_string()) continue;
-    auto parsed = parse_json(arguments.get_ref<const std::string&>(), "");
-    if (parsed.ok() && parsed->is_object()) arguments = *std::move(parsed);
+    const auto function = call.is_object() ? call.find("function") : call.end();
+    if (function == call.end() || !function->is_object()) continue;
+    const auto arguments = function->find("arguments");
+    if (arguments == function->end() || !arguments->is_string()) continue;
+    auto parsed = parse_json(arguments->get_ref<const std::string&>(), "");
+    if (parsed.ok() && parsed->is_object()) *arguments = *std::move(parsed);
   }
 }
 

@@ -56,7 +56,14 @@ Result<StartedEnvironment> start_environment(PluginRegistry& registry, const Loa
 Result<StartedEnvironment> start_rewarded_environment(PluginRegistry& registry, const LoadedConfig& loaded,
                                                       const RunKey& key) {
   StartedEnvironment environment = TRY(start_environment(registry, loaded, key));
-  if (!loaded.config.reward.empty() || environment.gives_rewards) return environment;
+  if (!loaded.config.reward.empty()) return environment;
+  if (environment.gives_rewards && loaded.config.rollout.multi_turn.reward_weight != 0) return environment;
+  if (environment.gives_rewards)
+    return Error{
+        ErrorKind::kConfig,
+        "there is no reward: no table [[reward]], and rollout.multi_turn.reward_weight is 0, so nothing learns "
+        "from the environment's rewards",
+        loaded.where("rollout.multi_turn.reward_weight"), "add a table [[reward]], or set the weight to 1"};
   return Error{ErrorKind::kConfig, "there is no reward: no table [[reward]], and the environment gives none",
                loaded.where("rollout.multi_turn.environment"), "add a table [[reward]]"};
 }

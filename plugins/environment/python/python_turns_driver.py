@@ -428,7 +428,7 @@ class Turns:
             return None
         value = float(value)
         if not math.isfinite(value):
-            raise Unusable("the reward is %r" % value)
+            raise Unusable("the reward is %r; give a finite number" % value)
         return value
 
     def close(self, request):

@@ -229,9 +229,12 @@ class VerlTools:
             return getattr(importlib.import_module(module), name)
         except BaseException as error:
             hint = ""
-            if self.stands_in and isinstance(error, ModuleNotFoundError) and (error.name or "").startswith("verl"):
-                hint = ("; this Python has no verl, and Mortise stands in for %s alone. Name a Python that has it with "
-                        "rollout.multi_turn.params.python" % ", ".join(STAND_INS))
+            if isinstance(error, ModuleNotFoundError):
+                hint = ("; start the run in the folder that has the module, or name a Python that has it with "
+                        "rollout.multi_turn.params.python")
+                if self.stands_in and (error.name or "").partition(".")[0] == "verl":
+                    hint = ("; this Python has no verl, and Mortise stands in for %s alone. Name a Python that has it with "
+                            "rollout.multi_turn.params.python" % ", ".join(STAND_INS))
             raise Unusable("the class %s cannot be imported: %s%s" % (dotted, describe(error, ""), hint))
 
     def made(self, dotted, make):
@@ -285,6 +288,8 @@ class VerlTools:
 
     async def begin(self, request):
         info = request["columns"].get("extra_info") or {}
+        if not isinstance(info, dict):
+            raise Unusable("the column extra_info holds %s; verl's tools read a table from it" % shown(info))
         selection = info.get("tool_selection")
         if selection and set(selection) & set(self.objects) != set(self.objects):
             raise Unusable("extra_info.tool_selection chooses some of the tools; here all rows have the same tools")
@@ -322,6 +327,8 @@ class VerlTools:
         if getattr(response, "image", None) or getattr(response, "video", None):
             raise ValueError("the tool answers with images or video, which Mortise's models cannot read")
         text = response if isinstance(response, str) else getattr(response, "text", None)
+        if text is not None and not isinstance(text, str):
+            raise TypeError("the tool answers with %s, not with a text" % shown(text))
         return VerlAnswer(text or "", None if reward is None else float(reward))
 
     def function_answer(self, result):

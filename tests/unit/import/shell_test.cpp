@@ -52,6 +52,9 @@ TEST(ImportShell, ArraysKeepTheirWords) {
 
 TEST(ImportShell, WhatIsNotKnownIsNeverGuessed) {
   EXPECT_THAT(words_of("run $A $(date) `date` $1 $@ x"), ElementsAre("run", "?A", "?", "?", "?1", "x"));
+  EXPECT_THAT(words_of("A=$(pwd)\nrun $A/a \"$PWD/b\" `pwd` $(pwd; date)"), ElementsAre("run", "./a", "./b", ".", "?"));
+  EXPECT_THAT(words_of("cd x\nrun $(pwd) $PWD"), ElementsAre("run", "?PWD", "?PWD"));
+  EXPECT_THAT(words_of("run $(pwd)", {{"PWD", "/a"}}), ElementsAre("run", "/a"));
   EXPECT_THAT(words_of("A=1\nif [ -n \"$B\" ]; then\n  A=2\nfi\nrun $A"), ElementsAre("run", "?A"));
   EXPECT_THAT(words_of("A=1\n[ -n \"$B\" ] && A=2\nrun $A"), ElementsAre("run", "?A"));
   EXPECT_THAT(words_of("for lr in 1 2; do\n run $lr\ndone"), ElementsAre("run", "?lr"));

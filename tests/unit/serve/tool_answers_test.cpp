@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <sstream>
 #include <thread>
 
 #include "fake_model.h"
@@ -108,6 +109,58 @@ TEST_F(ToolChats, ChannelsLeaveTheirCallsOut) {
   EXPECT_THAT(stream, Not(HasSubstr("functions.mul")));
 }
 
+struct StreamedForm {
+  ToolFormat format;
+  std::vector<std::string> tokens;
+};
+
+class StreamedCalls : public ToolChats, public testing::WithParamInterface<StreamedForm> {};
+
+// A cut anywhere: before a call, in its mark, in its arguments, and behind it.
+TEST_P(StreamedCalls, GiveTheSameTextAndCallsAsAWholeAnswer) {
+  start(GetParam().tokens, GetParam().format);
+  const bool has_channels = GetParam().format == ToolFormat::kGptOss;
+  const std::string more = std::string(kTools) + (has_channels ? "" : R"(, "skip_special_tokens": false)");
+  bool had_calls = false;
+  for (int length = 1; length < static_cast<int>(GetParam().tokens.size()); ++length) {
+    const Json whole = choice(GetParam().tokens.front(), length, more)["message"];
+    std::string text, reasoning;
+    Json calls = Json::array();
+    std::istringstream lines(ask(GetParam().tokens.front(), length, more + R"(, "stream": true)"));
+    for (std::string line; std::getline(lines, line);) {
+      if (!line.starts_with("data: {")) continue;
+      const Json delta = parse_json(line.substr(6), "event").value()["choices"][0]["delta"];
+      text += delta.value("content", "");
+      reasoning += delta.value("reasoning", "");
+      for (const Json& call : delta.value("tool_calls", Json::array())) calls.push_back(call["function"]);
+    }
+    const Json& content = whole["content"];
+    EXPECT_EQ(text, content.is_null() ? "" : content.get<std::string>()) << length;
+    EXPECT_EQ(reasoning, whole.value("reasoning", "")) << length;
+    ASSERT_EQ(calls.size(), whole["tool_calls"].size()) << length;
+    for (size_t i = 0; i < calls.size(); ++i) EXPECT_EQ(calls[i], whole["tool_calls"][i]["function"]) << length;
+    had_calls = had_calls || !calls.empty();
+  }
+  EXPECT_TRUE(had_calls);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Forms, StreamedCalls,
+    testing::Values(StreamedForm{ToolFormat::kHermes,
+                                 {"<say>", "a <b> ", "so <tool", "_ca", "ll>", kCall, "</tool_call>", "<tool_call>{",
+                                  R"("name": "mul")", "}</tool_call>", " end", "<tool_call>", "broken"}},
+                    StreamedForm{ToolFormat::kQwen3Coder,
+                                 {"<say>", "text <", "tool_call", "><function=mul>", "<parameter=a>3</parameter>",
+                                  "</function></tool_call>", "more"}},
+                    StreamedForm{ToolFormat::kLlama3Json,
+                                 {"<|python_tag|>", R"({"name": "mul", )", R"("parameters": {"a": 3}})", "; x"}},
+                    StreamedForm{ToolFormat::kMistral,
+                                 {"<say>", "text [TOOL", "_CALLS]", "mul[ARGS]", R"({"a": 3})", "[TOOL_CALLS]", "mul"}},
+                    StreamedForm{ToolFormat::kGptOss,
+                                 {"<|channel|>", "analysis", "<|message|>", "think", "<|end|>", "<|start|>assistant",
+                                  " to=functions.mul<|channel|>commentary", R"(<|message|>{"a": 3})", "<|call|>",
+                                  "<|start|>assistant<|channel|>final<|message|>", "done"}}));
+
 // The text before a call, letter by letter.
 TEST(CallText, ShowsWhatBelongsToNoCall) {
   const TempDir dir;
@@ -132,12 +185,13 @@ TEST(ToolMessages, ArgumentsReachTheTemplateAsAnObject) {
   ServedTexts texts = letter_texts(dir, "abcdefghijklmnopqrstuvwxyz0123456789");
   texts.chat_templates =
       ChatTemplates::single(
-          "{% for m in messages %}{% for c in m.tool_calls or [] %}{{ c.function.arguments.a }}{% endfor %}"
+          "{% for m in messages %}{% for c in m.tool_calls or [] %}{{ c.function.arguments.a if c.function.arguments is defined }}{% endfor %}"
           "{% endfor %}",
           "test")
           .value();
   const Json body = parse_json(R"({"messages": [{"role": "assistant", "content": null, "tool_calls": [
-      {"id": "1", "type": "function", "function": {"name": "f", "arguments": "{\"a\": \"xyz\"}"}}]}]})",
+      {"id": "1", "type": "function", "function": {"name": "f", "arguments": "{\"a\": \"xyz\"}"}},
+      {"id": "2", "type": "function", "function": {"name": "g"}}]}]})",
                                "body")
                         .value();
   const auto ids = read_tokenize_call(body, texts);
