@@ -7,6 +7,7 @@
 #include <ATen/cuda/CUDAGraph.h>
 #include <ATen/ops/zeros.h>
 #include <c10/cuda/CUDAGuard.h>
+#include <c10/util/Exception.h>
 
 #include <exception>
 
@@ -48,6 +49,19 @@ class CudaGraphs final : public StepGraphs {
   }
 
   std::unique_ptr<StepGraph> capture(const std::function<void()>& work) final {
+    try {
+      return captured(work);
+    } catch (const c10::OutOfMemoryError&) {
+      throw;
+    } catch (const c10::Error& error) {
+      TORCH_CHECK(false, error.what_without_backtrace(),
+                  " (while a CUDA graph was captured; if you remove lib/mortise/", kGraphsModule,
+                  ", Mortise samples without graphs)");
+    }
+  }
+
+ private:
+  std::unique_ptr<StepGraph> captured(const std::function<void()>& work) {
     auto out = std::make_unique<CudaGraph>();
     const c10::cuda::CUDAStreamGuard on_side(side_);
     // Other threads may use the GPU meanwhile, such as the one that watches collectives.
@@ -65,7 +79,6 @@ class CudaGraphs final : public StepGraphs {
     return out;
   }
 
- private:
   c10::cuda::CUDAStream side_;
   at::cuda::MempoolId_t pool_;
   std::unique_ptr<StepGraph> keeper_;
