@@ -257,7 +257,7 @@ Result<> GenerateEngine::step() {
                       "check metrics.jsonl: the weights may have diverged"};
     return error;
   }
-  for (const SampledToken& token : tokens_) num_generated_tokens_ += token.id == kNoToken ? 0 : 1;
+  for (const SampledToken& token : tokens_) num_generated_tokens_ += token.id == kNotDrawn ? 0 : 1;
   scheduler_.accept(tokens_);
   return {};
 }

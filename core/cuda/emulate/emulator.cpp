@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <span>
 #include <utility>
 
 #include "cuda/emulate/fiber.h"
@@ -63,6 +64,7 @@ class Machine {
  private:
   static void enter(void* machine);
   void run_block(unsigned num_threads);
+  bool enter_once(std::span<const unsigned> threads);
   unsigned wait(Meeting& meeting, unsigned expected, const char* file, int line);
   void note(const std::string& what);
   [[noreturn]] void stop();
@@ -82,6 +84,7 @@ class Machine {
   Meeting block_;
   std::string error_;
   uint64_t state_ = 1;
+  unsigned num_left_ = 0;  // threads of the block that are not done
 };
 
 Machine& machine() {
@@ -152,21 +155,35 @@ void Machine::run_block(unsigned num_threads) {
     thread.fiber.start(&Machine::enter, this);
   }
   order(turns);
-  unsigned left = num_threads;
-  while (left > 0) {
+  num_left_ = num_threads;
+  // In order, a warp goes on until it waits for others, so that its stacks stay in the CPU's cache.
+  const size_t together = options.schedule == Schedule::kForward ? kWarp : num_threads;
+  while (num_left_ > 0) {
     bool moved = false;
-    for (const unsigned i : turns) {
-      CudaThread& thread = *threads_[i];
-      if (thread.done || (thread.waits_at && thread.waits_at->generation == thread.waits_for)) continue;
-      moved = true;
-      current = &thread;
-      host_.enter(thread.fiber);
+    for (size_t first = 0; first < num_threads; first += together) {
+      while (enter_once(std::span(turns).subspan(first, together))) {
+        moved = true;
+        if (options.schedule == Schedule::kShuffled) order(turns);
+      }
       if (!error_.empty()) return;
-      if (thread.done) --left;
     }
     if (!moved) return deadlock();
-    if (options.schedule == Schedule::kShuffled) order(turns);
   }
+}
+
+// Enters each of these threads that need not wait. False if there is none, or after an error.
+bool Machine::enter_once(std::span<const unsigned> threads) {
+  bool moved = false;
+  for (const unsigned i : threads) {
+    CudaThread& thread = *threads_[i];
+    if (thread.done || (thread.waits_at && thread.waits_at->generation == thread.waits_for)) continue;
+    moved = true;
+    current = &thread;
+    host_.enter(thread.fiber);
+    if (!error_.empty()) return false;
+    if (thread.done) --num_left_;
+  }
+  return moved;
 }
 
 void Machine::deadlock() {
@@ -186,7 +203,7 @@ unsigned Machine::wait(Meeting& meeting, unsigned expected, const char* file, in
   if (meeting.arrived == 0) {
     meeting.file = file;
     meeting.line = line;
-  } else if (meeting.line != line || std::strcmp(meeting.file, file) != 0) {
+  } else if (meeting.line != line || (meeting.file != file && std::strcmp(meeting.file, file) != 0)) {
     note(fmt::format("threads wait at different places: {}:{} and {}:{}", meeting.file, meeting.line, file, line));
     stop();
   }
@@ -214,7 +231,7 @@ void Machine::barrier(const char* file, int line) {
   for (const BarrierSite& site : options.left_out) {
     if (site.line == line && site.file == file) return;
   }
-  note_barrier(file, line);
+  if (block_.arrived == 0) note_barrier(file, line);  // wait() checks that the others come to the same one
   wait(block_, block_size.x * block_size.y * block_size.z, file, line);
 }
 

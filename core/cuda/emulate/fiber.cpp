@@ -48,7 +48,9 @@ mortise_cuda_first:
 namespace mortise::cuda {
 namespace {
 
-constexpr size_t kStackBytes = 64 << 10;
+constexpr size_t kStackBytes = 80 << 10;
+// Stacks begin at different places of a page, else the fibers of a warp would share few lines of the CPU's cache.
+constexpr size_t kShades = 32, kShadeBytes = 512;
 
 // The fiber's function, called after the sanitizer has learnt of its stack. Its size keeps the stack at a multiple of 16.
 struct alignas(16) Start {
@@ -71,8 +73,12 @@ void first(void* it) {
 }  // namespace
 
 void Fiber::start(void (*function)(void*), void* argument) {
-  if (!stack_) stack_.reset(new char[kStackBytes]);
-  const uintptr_t end = (reinterpret_cast<uintptr_t>(stack_.get()) + kStackBytes) & ~uintptr_t{15};
+  static size_t num_stacks = 0;
+  if (!stack_) {
+    stack_.reset(new char[kStackBytes]);
+    size_ = kStackBytes - num_stacks++ % kShades * kShadeBytes;
+  }
+  const uintptr_t end = (reinterpret_cast<uintptr_t>(stack_.get()) + size_) & ~uintptr_t{15};
   auto* const start = reinterpret_cast<Start*>(end) - 1;
   *start = {function, argument, asan_};
   // Seven words that mortise_cuda_switch pops: r15 r14 r13 r12 rbx rbp and the return address. mortise_cuda_first then

@@ -19,6 +19,7 @@ class Fiber {
  private:
   friend class FiberHost;
   std::unique_ptr<char[]> stack_;
+  size_t size_ = 0;  // what it uses of it
   void* top_ = nullptr;
   [[maybe_unused]] void* asan_ = nullptr;  // the sanitizer's copy of the stack, which the next start() uses again
 };

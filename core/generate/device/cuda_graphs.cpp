@@ -1,10 +1,13 @@
 // libmortise_graphs.so: graphs by at::cuda::CUDAGraph. See step_graphs.h.
 //
 // All graphs of a sampler share one pool of memory. This is safe because one of them runs at a time, and what one gives is
-// read before the next one starts.
+// read before the next one starts. libtorch takes no more captures into a pool whose graphs are all gone, and each update of
+// the weights drops them. A small graph that stays keeps the pool open.
 #include <ATen/cuda/CUDAEvent.h>
 #include <ATen/cuda/CUDAGraph.h>
+#include <ATen/ops/zeros.h>
 #include <c10/cuda/CUDAGuard.h>
+#include <c10/util/Exception.h>
 
 #include <exception>
 
@@ -25,9 +28,14 @@ class CudaGraph final : public StepGraph {
 class CudaGraphs final : public StepGraphs {
  public:
   explicit CudaGraphs(c10::DeviceIndex gpu)
-      : side_(c10::cuda::getStreamFromPool(/*isHighPriority=*/false, gpu)), pool_(at::cuda::graph_pool_handle()) {}
+      : side_(c10::cuda::getStreamFromPool(/*isHighPriority=*/false, gpu)), pool_(at::cuda::graph_pool_handle()) {
+    at::Tensor number;
+    const auto work = [&] { number = at::zeros({1}, at::TensorOptions().device(c10::Device(c10::kCUDA, gpu))); };
+    warm_up(work);
+    keeper_ = capture(work);
+  }
 
-  void warm_up(const std::function<void()>& work) override {
+  void warm_up(const std::function<void()>& work) final {
     const c10::cuda::CUDAStream own = c10::cuda::getCurrentCUDAStream(side_.device_index());
     at::cuda::CUDAEvent before, after;
     before.record(own);
@@ -40,7 +48,20 @@ class CudaGraphs final : public StepGraphs {
     after.block(own);
   }
 
-  std::unique_ptr<StepGraph> capture(const std::function<void()>& work) override {
+  std::unique_ptr<StepGraph> capture(const std::function<void()>& work) final {
+    try {
+      return captured(work);
+    } catch (const c10::OutOfMemoryError&) {
+      throw;
+    } catch (const c10::Error& error) {
+      TORCH_CHECK(false, error.what_without_backtrace(),
+                  " (while a CUDA graph was captured; if you remove lib/mortise/", kGraphsModule,
+                  ", Mortise samples without graphs)");
+    }
+  }
+
+ private:
+  std::unique_ptr<StepGraph> captured(const std::function<void()>& work) {
     auto out = std::make_unique<CudaGraph>();
     const c10::cuda::CUDAStreamGuard on_side(side_);
     // Other threads may use the GPU meanwhile, such as the one that watches collectives.
@@ -58,9 +79,9 @@ class CudaGraphs final : public StepGraphs {
     return out;
   }
 
- private:
   c10::cuda::CUDAStream side_;
   at::cuda::MempoolId_t pool_;
+  std::unique_ptr<StepGraph> keeper_;
 };
 
 }  // namespace

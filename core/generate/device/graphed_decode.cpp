@@ -58,15 +58,14 @@ void GraphedDecode::notice_moved_memory(int64_t num_rows, int64_t num_pages) {
   edits_ = at::zeros({more_rows, static_cast<int64_t>(sizeof(MortiseCudaEdits))}, place.dtype(at::kByte));
 }
 
-void GraphedDecode::fill(const Size& size, const DevicePass& pass, const at::Tensor& ids_N,
+void GraphedDecode::fill(const Size& size, const at::Tensor& table_NP, const at::Tensor& ids_N,
                          std::span<const int64_t> positions, const DrawInputs& inputs) const {
   const int64_t count = ids_N.size(0), padding = size.rows - count;
   ids_.narrow(0, 0, count).copy_(ids_N);
   std::vector<int64_t> all(positions.begin(), positions.end());
   all.resize(static_cast<size_t>(size.rows), 0);
   positions_.narrow(0, 0, size.rows).copy_(sent_to(positions_.device(), at::tensor(all, at::kLong)));
-  const at::Tensor table = cache_.rows_of_table(pass);
-  table_.narrow(0, 0, count).narrow(1, 0, table.size(1)).copy_(table);
+  table_.narrow(0, 0, count).narrow(1, 0, table_NP.size(1)).copy_(table_NP);
   if (padding > 0) table_.narrow(0, count, padding).fill_(kPaddingPage);
   MortiseCudaDraw greedy{0, 1, 1, 0, 0, 1, 0};
   write_rows(draws_, size.rows, inputs.draws, greedy);
@@ -97,8 +96,9 @@ StartedDraws GraphedDecode::run(const DevicePass& pass, const at::Tensor& ids_N,
   const int64_t splits = pass.longest / MORTISE_CUDA_SPLIT_TOKENS + 1;
   const Size size{class_of_rows(pass.num_decoding()),
                   static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(splits))), inputs.edits.defined()};
-  notice_moved_memory(size.rows, cache_.rows_of_table(pass).size(1));
-  fill(size, pass, ids_N, positions, inputs);
+  const at::Tensor table = cache_.rows_of_table(pass);
+  notice_moved_memory(size.rows, table.size(1));
+  fill(size, table, ids_N, positions, inputs);
   const auto [place, is_first] = graphs_by_size_.try_emplace(size);
   Captured& own = place->second;
   const auto work = [&] { own.drawn = compute(size); };

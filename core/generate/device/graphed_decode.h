@@ -49,7 +49,7 @@ class GraphedDecode {
     at::Tensor drawn = {};
   };
   void notice_moved_memory(int64_t num_rows, int64_t num_pages);
-  void fill(const Size& size, const DevicePass& pass, const at::Tensor& ids_N, std::span<const int64_t> positions,
+  void fill(const Size& size, const at::Tensor& table_NP, const at::Tensor& ids_N, std::span<const int64_t> positions,
             const DrawInputs& inputs) const;
   [[nodiscard]] at::Tensor compute(const Size& size) const;
 

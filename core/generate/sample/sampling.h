@@ -40,10 +40,10 @@ struct TokenLogProb {
   bool operator==(const TokenLogProb&) const = default;
 };
 
-inline constexpr int64_t kNoToken = -1;
+inline constexpr int64_t kNotDrawn = -1;
 
 struct SampledToken {
-  int64_t id = 0;               // kNoToken: a step drew none for this sample
+  int64_t id = 0;               // kNotDrawn: a step drew none for this sample
   float log_prob = 0;           // at temperature (1 if greedy) over the whole vocabulary, as the model gives it
   float filtered_log_prob = 0;  // by what the token was drawn from: after penalties, bars and filters
 };

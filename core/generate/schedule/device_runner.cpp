@@ -169,7 +169,7 @@ class DeviceRunner final : public StepRunner {
     for (size_t i = 0; i < drawn.size(); ++i) tokens[now.numbers[i]] = std::move(drawn[i]);
     for (size_t i = 0; i < samples.size(); ++i) {
       const auto found = tokens.find(samples[i]->number);
-      out[i] = found == tokens.end() ? SampledToken{kNoToken, 0, 0} : found->second.token;
+      out[i] = found == tokens.end() ? SampledToken{kNotDrawn, 0, 0} : found->second.token;
       if (found == tokens.end()) continue;
       std::vector<TokenLogProb>& top = samples[i]->sequence.top;
       top.insert(top.end(), found->second.top.begin(), found->second.top.end());

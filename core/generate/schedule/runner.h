@@ -17,7 +17,7 @@ namespace mortise {
 class StepRunner {
  public:
   virtual ~StepRunner() = default;
-  // out[i] becomes the next token of samples[i], or kNoToken if its prompt has not entered yet. Thread rule: one thread at
+  // out[i] becomes the next token of samples[i], or kNotDrawn if its prompt has not entered yet. Thread rule: one thread at
   // a time.
   virtual Result<> next_tokens(std::span<const std::unique_ptr<RunningSample>> samples,
                                std::span<SampledToken> out) = 0;

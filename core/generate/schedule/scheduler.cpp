@@ -98,7 +98,7 @@ std::optional<FinishReason> Scheduler::end_of(RunningSample& sample) {
 
 void Scheduler::accept(std::span<const SampledToken> tokens) {
   for (size_t i = 0; i < running_.size(); ++i) {
-    if (tokens[i].id == kNoToken) continue;
+    if (tokens[i].id == kNotDrawn) continue;
     RunningSample& sample = *running_[i];
     GeneratedSequence& sequence = sample.sequence;
     sequence.ids.push_back(tokens[i].id);

@@ -92,7 +92,7 @@ class Scheduler {
   void admit(int64_t weight_version);
   // The running samples, in order of admission.
   [[nodiscard]] std::span<const std::unique_ptr<RunningSample>> running() const { return running_; }
-  // Appends its token to each running sample, in order; those that end leave. One with kNoToken stays as it is.
+  // Appends its token to each running sample, in order; those that end leave. One with kNotDrawn stays as it is.
   void accept(std::span<const SampledToken> tokens);
   // Ends request_id (-1: all): what runs becomes partial, what waits becomes empty.
   void abort(int64_t request_id, int64_t weight_version);

@@ -53,6 +53,25 @@ class OneThread {
   int mkl_threads_;
 };
 
+// While it lives, libtorch has its threads again within a LibtorchAlone.
+class LibtorchShares {
+ public:
+  explicit LibtorchShares(int num_threads)
+      : before_(at::get_num_threads()), next_to_libtorch_(std::exchange(threads_next_to_libtorch, 0)) {
+    ::omp_set_num_threads(num_threads);
+  }
+  LibtorchShares(const LibtorchShares&) = delete;
+  LibtorchShares& operator=(const LibtorchShares&) = delete;
+  ~LibtorchShares() {
+    ::omp_set_num_threads(before_);
+    threads_next_to_libtorch = next_to_libtorch_;
+  }
+
+ private:
+  int before_;
+  int next_to_libtorch_;
+};
+
 struct Shared {
   std::mutex mutex;
   std::unique_ptr<Team> team;
@@ -102,6 +121,7 @@ void compute_tasks(int64_t count, const std::function<void(int, int64_t)>& task)
     return;
   }
   if (run_on_team(num_threads, count, task)) return;
+  const LibtorchShares shares(num_threads);
   std::atomic<int64_t> next{0};
   at::parallel_for(0, num_threads, 1, [&](int64_t begin, int64_t end) {
     for (int64_t member = begin; member < end; ++member) {

@@ -48,7 +48,7 @@ TEST(DeviceRunner, NoScheduleChangesAToken) {
   }
 }
 
-TEST(DeviceRunner, LongPromptsEnterInPieces) { expect_long_prompts_enter_in_pieces<OperatorNorms>("device"); }
+TEST(DeviceRunner, LongPromptsEnterInPieces) { expect_long_prompts_enter_in_pieces<OperatorNorms>("device", true); }
 
 TEST(DeviceRunner, RunningSamplesDoNotWaitForNewPrompts) { expect_running_samples_do_not_wait<OperatorNorms>(); }
 

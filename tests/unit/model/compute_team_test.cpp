@@ -103,6 +103,12 @@ TEST_F(ComputeTeam, ThreadsShareTheTasks) {
   });
   while (!has_team) std::this_thread::yield();
   EXPECT_TRUE(two_run_at_once());
+  {
+    const LibtorchAlone alone(true);
+    EXPECT_TRUE(two_run_at_once());
+    EXPECT_EQ(at::get_num_threads(), 1);
+    EXPECT_EQ(compute_threads(), 3);
+  }
   others_are_done = true;
   first.join();
 }
