@@ -1,6 +1,6 @@
 // bench_decode [WORKLOAD ...] [--device NAME] [--threads N] [--repeats N] [--bfloat16 | --rounded] [--serve]: generation
-// alone at the benchmark shapes (random weights, end token forbidden), for several numbers of rows, and as the whole phase
-// of a training step with the packing of new weights. --device sets model.device. The sampler has bfloat16 weights with
+// alone at the benchmark shapes (random weights, end token forbidden), for several numbers of rows, and as a training
+// step samples, which packs new weights first. --device sets model.device. The sampler has bfloat16 weights with
 // --bfloat16 (rollout.dtype), the whole model with --rounded (model.dtype). --serve takes its requests from another process
 // (decode_server.h), on the CPU. Prints one JSON object per line, with the minimum over the repeats. cpu_seconds is the
 // process's own time on all threads, with waiting at barriers. With --threads 1 it is reliable on a busy machine too.

@@ -1,16 +1,16 @@
 """How much a training step slows down on a busy machine: the quickstart's step, alone and next to other processes.
 
-  python3 busy.py --bin build/release/bin --out build/bench/busy [--rounds 5] [--steps 12] [--cores 2] [--other-sessions]
+  python3 busy.py --bin build/release/bin --out build/bench/busy [--rounds 5] [--steps 12] [--cores 2] [--same-session]
                   [SCENARIO ...]
 
 Everything runs on the same few cores. One round times every scenario once, in turns, so that a slow minute of the machine
 affects all of them. A figure is the mean of a run's steps after the first two, relative to `alone` of the same round. The
 table has the median over the rounds. The environment is passed on: GOMP_SPINCOUNT=300000 shows libgomp's default waiting.
 
-The other processes belong to the session of the run, so each of them has the share of one thread of the run. With
---other-sessions each has a session of its own, as if it were started in another terminal. If Linux groups processes by
-session (kernel.sched_autogroup_enabled), such a process has the share of a whole run with all its threads. Two hogs then
-leave a run of two threads a third of two cores: a step that lost nothing by waiting would take 3.0 times as long.
+Each of the other processes has a session of its own, as if it were started in another terminal. If Linux groups processes
+by session (kernel.sched_autogroup_enabled), such a process has the share of a whole run with all its threads. Two hogs then
+leave a run of two threads a third of two cores. With --same-session the other processes belong to the session of the run,
+so each of them has the share of one thread, and two hogs leave it half.
 """
 import argparse
 import json
@@ -49,7 +49,7 @@ def start_run(args, number):
 def step_seconds(args, scenario):
     others, num_runs, _ = SCENARIOS[scenario]
     # Each has its own process group, so that the storm's children end with it.
-    group = {"start_new_session": True} if args.other_sessions else {"process_group": 0}
+    group = {"process_group": 0} if args.same_session else {"start_new_session": True}
     started = [subprocess.Popen(command, **group) for command in others]
     try:
         seconds = []
@@ -73,7 +73,7 @@ def main():
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--steps", type=int, default=12)
     parser.add_argument("--cores", type=int, default=2)
-    parser.add_argument("--other-sessions", action="store_true", help="a session of its own for each of the other processes")
+    parser.add_argument("--same-session", action="store_true", help="the other processes belong to the session of the run")
     parser.add_argument("scenarios", nargs="*", metavar="SCENARIO", help=", ".join(SCENARIOS))
     args = parser.parse_args()
     if unknown := [name for name in args.scenarios if name not in SCENARIOS]:

@@ -58,7 +58,7 @@ TEST(Crash, InsideAStepItsOwnSamplesAreLearntFrom) {
   }
 }
 
-// A step that was interrupted goes on with the rows that waited when it began.
+// A run is killed inside a step. Resumed, it still has the rows that waited when this step began.
 TEST(Crash, InsideAStepTheRowsThatWaitedAreThere) {
   const TinyTask task;
   const std::vector<std::string> settings{"trainer.save_freq_updates=1", "trainer.save_freq=-1",

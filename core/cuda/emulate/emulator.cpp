@@ -156,7 +156,7 @@ void Machine::run_block(unsigned num_threads) {
   }
   order(turns);
   num_left_ = num_threads;
-  // In order, a warp goes on until it waits for others, so that its stacks stay in the CPU's cache.
+  // Schedule::kForward runs a warp until it waits for others. Its stacks then stay in the CPU's cache.
   const size_t together = options.schedule == Schedule::kForward ? kWarp : num_threads;
   while (num_left_ > 0) {
     bool moved = false;

@@ -8,12 +8,7 @@ namespace mortise::cuda {
 
 // As block_sum, and may be called again.
 __device__ inline double block_total(double value) {
-  MORTISE_SHARED(double, totals, kWarps);
-  value = warp_sum(value);
-  if (threadIdx.x % 32 == 0) totals[threadIdx.x / 32] = value;
-  __syncthreads();
-  double sum = 0;
-  for (int w = 0; w < kWarps; ++w) sum += totals[w];
+  const double sum = block_sum(value);
   __syncthreads();
   return sum;
 }
