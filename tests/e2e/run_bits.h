@@ -163,7 +163,7 @@ inline void cut_back(const Path& from, const Path& to, int64_t step, int64_t las
 // step in out/.
 inline void expect_resumed_bits(const std::string& command, int64_t stop, int64_t last) {
   SCOPED_TRACE(command);
-  const TaskFolder task;
+  const TaskFolder task("--tiny");
   const Path straight = task.path() / "straight", out = task.path() / "out";
   const Outcome whole = task.mortise(command);
   ASSERT_EQ(whole.code, 0) << whole.output;

@@ -44,7 +44,7 @@ INSTANTIATE_TEST_SUITE_P(
                     SharedCase{{"critic_and_validation",
                                 "train",
                                 {"algorithm.adv_estimator=gae", "~algorithm.adv_params", "trainer.test_freq=1",
-                                 "data.val_files=data/train.jsonl"}},
+                                 "data.val_files=data/train.jsonl", "data.val_max_samples=40"}},
                                {"dp_2_tp_2", "sp_2_tp_2"}},
                     SharedCase{{"recomputed_layers_and_sgd",
                                 "train",
