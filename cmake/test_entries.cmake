@@ -2,9 +2,9 @@
 # the program's entries: one for all its cases, or one for each suite or case that the program lists. PROGRAM.cases keeps the
 # list until the program changes.
 #
-# tests/seconds.txt says how long entries take alone, some also under AddressSanitizer. The longest start first, and the time
-# limit of each is ten times that, at least five minutes. With MORTISE_LONG, and for entries that are not listed, the limit is
-# that of ctest's command line.
+# tests/seconds.txt says how long entries take alone, some also under AddressSanitizer. The longest start first. In the release
+# build the time limit of those of six seconds and more is ten times that, at least five minutes. All other limits, and those
+# with MORTISE_LONG, are that of ctest's command line.
 cmake_policy(PUSH)
 cmake_policy(VERSION 3.25)
 
@@ -63,7 +63,7 @@ function(add_entry name)
         set(limit 300)
       endif()
       set_tests_properties(${name} PROPERTIES COST ${seconds})
-      if(NOT DEFINED ENV{MORTISE_LONG})
+      if(test_slowdown EQUAL 1 AND seconds GREATER 5 AND NOT DEFINED ENV{MORTISE_LONG})
         set_tests_properties(${name} PROPERTIES TIMEOUT ${limit})
       endif()
     endif()
