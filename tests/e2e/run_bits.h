@@ -161,9 +161,10 @@ inline void cut_back(const Path& from, const Path& to, int64_t step, int64_t las
 
 // A run of `last` steps has the same weights and state with and without a stop after step `stop`. `command` saves each
 // step in out/.
-inline void expect_resumed_bits(const std::string& command, int64_t stop, int64_t last) {
+inline void expect_resumed_bits(const std::string& command, int64_t stop, int64_t last,
+                                const std::string& model = "--tiny") {
   SCOPED_TRACE(command);
-  const TaskFolder task("--tiny");
+  const TaskFolder task(model);
   const Path straight = task.path() / "straight", out = task.path() / "out";
   const Outcome whole = task.mortise(command);
   ASSERT_EQ(whole.code, 0) << whole.output;
