@@ -290,11 +290,11 @@ void expect_same_weights(const Update& got, const Update& expected) {
 
 TEST(TensorParallel, EveryKindOfLayerGivesTheSameGradient) {
   const std::vector<Variant> all = variants();
-  for (size_t i = 0; i < all.size(); ++i) {
-    const Variant& variant = all[i];
+  for (size_t index = 0; index < all.size(); ++index) {
+    const Variant& variant = all[index];
     const Update expected = update_of(variant, alone(), {});
     for (const at::Tensor& gradient : expected.gradients) ASSERT_GT(gradient.norm().item<double>(), 0.0);
-    for (const Mesh& mesh : meshes_of_layers(i)) {
+    for (const Mesh& mesh : meshes_of_layers(index)) {
       SCOPED_TRACE(variant.name + ", " + name_of(mesh));
       on_ranks(mesh.num_ranks, [&](Communicator& communicator) {
         const Update got = update_of(variant, communicator, mesh);
