@@ -2,8 +2,9 @@
 # the program's entries: one for all its cases, or one for each suite or case that the program lists. PROGRAM.cases keeps the
 # list until the program changes.
 #
-# tests/seconds.txt says how long entries take alone. The longest start first, and the time limit of each is ten times that, at
-# least five minutes. With MORTISE_LONG, and for entries that are not listed, the limit is that of ctest's command line.
+# tests/seconds.txt says how long entries take alone, some also under AddressSanitizer. The longest start first. In the release
+# build the time limit of those of six seconds and more is ten times that, at least five minutes. All other limits, and those
+# with MORTISE_LONG, are that of ctest's command line.
 cmake_policy(PUSH)
 cmake_policy(VERSION 3.25)
 
@@ -52,13 +53,17 @@ function(add_entry name)
     set_tests_properties(${name} PROPERTIES LABELS "${test_labels}")
   endif()
   foreach(line IN LISTS seconds_table)
-    if(line MATCHES "^([^ ]+) +([0-9]+)$" AND CMAKE_MATCH_1 STREQUAL name)
-      math(EXPR limit "${CMAKE_MATCH_2} * 10 * ${test_slowdown}")
+    if(line MATCHES "^([^ ]+) +([0-9]+) *([0-9]*)$" AND CMAKE_MATCH_1 STREQUAL name)
+      math(EXPR seconds "${CMAKE_MATCH_2} * ${test_slowdown}")
+      if(test_slowdown GREATER 1 AND CMAKE_MATCH_3)
+        set(seconds ${CMAKE_MATCH_3})
+      endif()
+      math(EXPR limit "${seconds} * 10")
       if(limit LESS 300)
         set(limit 300)
       endif()
-      set_tests_properties(${name} PROPERTIES COST ${CMAKE_MATCH_2})
-      if(NOT DEFINED ENV{MORTISE_LONG})
+      set_tests_properties(${name} PROPERTIES COST ${seconds})
+      if(test_slowdown EQUAL 1 AND seconds GREATER 5 AND NOT DEFINED ENV{MORTISE_LONG})
         set_tests_properties(${name} PROPERTIES TIMEOUT ${limit})
       endif()
     endif()

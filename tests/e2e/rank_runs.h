@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstdlib>
 #include <string>
 #include <utility>
 #include <vector>
@@ -47,6 +48,22 @@ struct SharedRun {
   std::vector<std::string> settings;
 };
 
+// A configuration, and the names of the meshes that are tested with it. MORTISE_LONG=1 tests it with all meshes of its test.
+struct SharedCase {
+  RunCase run;
+  std::vector<std::string> meshes;
+};
+
+inline bool is_long() { return std::getenv("MORTISE_LONG") != nullptr; }
+
+inline std::vector<SharedRun> chosen(const SharedCase& one, std::vector<SharedRun> all) {
+  if (is_long()) return all;
+  for (const std::string& name : one.meshes)
+    EXPECT_EQ(std::ranges::count(all, name, &SharedRun::name), 1) << "no mesh is called " << name;
+  std::erase_if(all, [&](const SharedRun& run) { return std::ranges::count(one.meshes, run.name) == 0; });
+  return all;
+}
+
 // Runs of the case in float64 have the numbers of one process to rounding, however the ranks share the passes.
 inline void expect_numbers_of_one_process(const RunCase& one, const std::vector<std::string>& alone_settings,
                                           const std::vector<SharedRun>& shared_runs) {
@@ -85,27 +102,31 @@ inline void expect_bits_of_one_group(const std::vector<std::string>& mesh,
   EXPECT_EQ(hash_of(task.path() / "out" / weights), hash_of(task.path() / "straight" / weights));
 }
 
-// The settings are an error that says `text`, before the run makes its folder.
+// The settings are an error that says `text` and `also`, before the run makes its folder.
 inline void expect_refused(const TinyTask& task, int num_ranks, const std::vector<std::string>& settings,
-                           const std::string& text) {
+                           const std::string& text, const std::string& also = "") {
   const Outcome outcome = launch(task, num_ranks, "train", "out", settings);
   EXPECT_EQ(outcome.code, 2) << outcome.output;
   EXPECT_THAT(outcome.output, testing::HasSubstr(text));
+  EXPECT_THAT(outcome.output, testing::HasSubstr(also));
   EXPECT_FALSE(default_env().exists(task.path() / "out"));
 }
 
-// What --dry-run says of a run on so many ranks. `format` is " --json", or empty.
-inline std::string dry_run(const TinyTask& task, int num_ranks, const std::vector<std::string>& settings,
-                           const std::string& format = "") {
-  const Outcome outcome =
-      run(command_line(task, num_ranks, "train", "out", settings) + " --dry-run" + format, task.path());
+// What --dry-run says of a run on so many ranks.
+inline std::string dry_run(const TinyTask& task, int num_ranks, const std::vector<std::string>& settings) {
+  const Outcome outcome = run(command_line(task, num_ranks, "train", "out", settings) + " --dry-run", task.path());
   EXPECT_EQ(outcome.code, 0) << outcome.output;
   return outcome.output;
 }
 
+// The same as numbers. Rank 0 says them without the others: a dry run waits for nobody.
 inline Json dry_run_numbers(const TinyTask& task, int num_ranks, const std::vector<std::string>& settings) {
-  const std::string output = dry_run(task, num_ranks, settings, " --json");
-  return parse_json(output.substr(output.find('{')), "dry run").value();
+  const std::string place =
+      "RANK=0 LOCAL_RANK=0 MASTER_ADDR=127.0.0.1 MASTER_PORT=29500 WORLD_SIZE=" + std::to_string(num_ranks) + " ";
+  const Outcome outcome =
+      run(place + command_line(task, 1, "train", "out", settings) + " --dry-run --json", task.path());
+  EXPECT_EQ(outcome.code, 0) << outcome.output;
+  return parse_json(outcome.output.substr(outcome.output.find('{')), "dry run").value();
 }
 
 // Rank 2 of four ranks is killed after the first step. The run names it.

@@ -161,21 +161,21 @@ inline void cut_back(const Path& from, const Path& to, int64_t step, int64_t las
 
 // A run of `last` steps has the same weights and state with and without a stop after step `stop`. `command` saves each
 // step in out/.
-inline void expect_resumed_bits(const std::string& command, int64_t stop, int64_t last) {
+inline void expect_resumed_bits(const std::string& command, int64_t stop, int64_t last,
+                                const std::string& model = "--tiny") {
   SCOPED_TRACE(command);
-  const TaskFolder straight, stopped;
-  for (const TaskFolder* task : {&straight, &stopped}) {
-    const Outcome whole = task->mortise(command);
-    ASSERT_EQ(whole.code, 0) << whole.output;
-  }
-  std::filesystem::rename(stopped.path() / "out", stopped.path() / "whole");
-  cut_back(stopped.path() / "whole", stopped.path() / "out", stop, last);
-  const Outcome resumed = stopped.mortise(command);
+  const TaskFolder task(model);
+  const Path straight = task.path() / "straight", out = task.path() / "out";
+  const Outcome whole = task.mortise(command);
+  ASSERT_EQ(whole.code, 0) << whole.output;
+  std::filesystem::rename(out, straight);
+  cut_back(straight, out, stop, last);
+  const Outcome resumed = task.mortise(command);
   ASSERT_EQ(resumed.code, 0) << resumed.output;
   EXPECT_NE(resumed.output.find("resumed from"), std::string::npos) << resumed.output;
   for (const char* file : {"huggingface/model.safetensors", "state.safetensors"}) {
-    const Path path = Path("out/global_step_" + std::to_string(last)) / file;
-    EXPECT_EQ(hash_of(straight.path() / path), hash_of(stopped.path() / path)) << file;
+    const Path path = Path("global_step_" + std::to_string(last)) / file;
+    EXPECT_EQ(hash_of(straight / path), hash_of(out / path)) << file;
   }
 }
 

@@ -20,24 +20,27 @@ std::vector<std::string> mesh(int sequence_size) {
           "actor.ppo_max_token_len_per_gpu=" + std::to_string(20 / sequence_size)};
 }
 
-class SequenceParallel : public testing::TestWithParam<RunCase> {};
+class SequenceParallel : public testing::TestWithParam<SharedCase> {};
 
 TEST_P(SequenceParallel, Float64RunsAreEqualToRounding) {
-  expect_numbers_of_one_process(GetParam(), mesh(1), {{"dp_2_sp_2", 4, mesh(2)}, {"dp_1_sp_4", 4, mesh(4)}});
+  expect_numbers_of_one_process(GetParam().run, mesh(1),
+                                chosen(GetParam(), {{"dp_2_sp_2", 4, mesh(2)}, {"sp_4", 4, mesh(4)}}));
 }
 
 INSTANTIATE_TEST_SUITE_P(
     All, SequenceParallel,
-    testing::Values(RunCase{"adaptive_kl", "train", {}},
-                    RunCase{"critic_and_zero_3",
-                            "train",
-                            {"algorithm.adv_estimator=gae", "~algorithm.adv_params", "ranks.zero_stage=3"}},
-                    RunCase{"lora_and_gspo",
-                            "train",
-                            {"model.lora_rank=2", "model.lora_dropout=0.2", "actor.policy_loss.loss_mode=gspo",
-                             "model.enable_gradient_checkpointing=true"}},
-                    RunCase{"sft", "sft", {}}),
-    [](const auto& one) { return std::string(one.param.name); });
+    testing::Values(SharedCase{{"adaptive_kl", "train", {}}, {"dp_2_sp_2", "sp_4"}},
+                    SharedCase{{"critic_and_zero_3",
+                                "train",
+                                {"algorithm.adv_estimator=gae", "~algorithm.adv_params", "ranks.zero_stage=3"}},
+                               {"dp_2_sp_2", "sp_4"}},
+                    SharedCase{{"lora_and_gspo",
+                                "train",
+                                {"model.lora_rank=2", "model.lora_dropout=0.2", "actor.policy_loss.loss_mode=gspo",
+                                 "model.enable_gradient_checkpointing=true"}},
+                               {"sp_4"}},
+                    SharedCase{{"sft", "sft", {}}, {"dp_2_sp_2"}}),
+    [](const auto& one) { return std::string(one.param.run.name); });
 
 TEST(SequenceParallelRun, DeterministicRunsDoNotDependOnTheNumberOfGroups) { expect_bits_of_one_group(mesh(2)); }
 

@@ -30,58 +30,68 @@ std::vector<std::string> sampling_mesh(int rollout_size, int tensor_size = 1) {
                 {"rollout.tensor_model_parallel_size=" + std::to_string(rollout_size), "rollout.max_num_seqs=4"});
 }
 
-class TensorParallelRuns : public testing::TestWithParam<RunCase> {};
+class TensorParallelRuns : public testing::TestWithParam<SharedCase> {};
 
 TEST_P(TensorParallelRuns, Float64RunsAreEqualToRounding) {
-  expect_numbers_of_one_process(
-      GetParam(), tensor_mesh(1),
-      {{"sp_1_tp_2", 4, tensor_mesh(2)}, {"sp_1_tp_4", 4, tensor_mesh(4)}, {"sp_2_tp_2", 4, tensor_mesh(2, 2)}});
+  const std::vector<SharedRun> all{
+      {"dp_2_tp_2", 4, tensor_mesh(2)}, {"tp_4", 4, tensor_mesh(4)}, {"sp_2_tp_2", 4, tensor_mesh(2, 2)}};
+  expect_numbers_of_one_process(GetParam().run, tensor_mesh(1), chosen(GetParam(), all));
 }
 
 INSTANTIATE_TEST_SUITE_P(
     All, TensorParallelRuns,
-    testing::Values(
-        RunCase{"adaptive_kl", "train", {}},
-        RunCase{"critic_and_validation",
-                "train",
-                {"algorithm.adv_estimator=gae", "~algorithm.adv_params", "trainer.test_freq=1",
-                 "data.val_files=data/train.jsonl"}},
-        RunCase{"recomputed_layers_and_sgd",
-                "train",
-                {"actor.optim.optimizer=sgd", "actor.optim.momentum=0.9", "model.enable_gradient_checkpointing=true"}},
-        RunCase{"lora_with_a_reference",
-                "train",
-                {"model.lora_rank=2", "actor.policy_loss.loss_mode=gspo", "actor.use_kl_loss=true"}},
-        RunCase{"dora_with_dropout", "train", {"model.lora_rank=2", "model.lora_dropout=0.2", "model.use_dora=true"}},
-        RunCase{"phi3", "train", {"actor.use_kl_loss=true"}, "--fused"},
-        RunCase{"gpt_oss", "train", {"actor.use_kl_loss=true"}, "--gpt-oss"}, RunCase{"sft", "sft", {}}),
-    [](const auto& one) { return std::string(one.param.name); });
+    testing::Values(SharedCase{{"adaptive_kl", "train", {}}, {"dp_2_tp_2", "tp_4", "sp_2_tp_2"}},
+                    SharedCase{{"critic_and_validation",
+                                "train",
+                                {"algorithm.adv_estimator=gae", "~algorithm.adv_params", "trainer.test_freq=1",
+                                 "data.val_files=data/train.jsonl", "data.val_max_samples=40"}},
+                               {"dp_2_tp_2", "sp_2_tp_2"}},
+                    SharedCase{{"recomputed_layers_and_sgd",
+                                "train",
+                                {"actor.optim.optimizer=sgd", "actor.optim.momentum=0.9",
+                                 "model.enable_gradient_checkpointing=true"}},
+                               {"tp_4"}},
+                    SharedCase{{"lora_with_a_reference",
+                                "train",
+                                {"model.lora_rank=2", "actor.policy_loss.loss_mode=gspo", "actor.use_kl_loss=true"}},
+                               {"dp_2_tp_2", "sp_2_tp_2"}},
+                    SharedCase{{"dora_with_dropout",
+                                "train",
+                                {"model.lora_rank=2", "model.lora_dropout=0.2", "model.use_dora=true"}},
+                               {"tp_4", "sp_2_tp_2"}},
+                    SharedCase{{"phi3", "train", {"actor.use_kl_loss=true"}, "--fused"}, {"tp_4", "sp_2_tp_2"}},
+                    SharedCase{{"gpt_oss", "train", {"actor.use_kl_loss=true"}, "--gpt-oss"}, {"dp_2_tp_2", "tp_4"}},
+                    SharedCase{{"sft", "sft", {}}, {"sp_2_tp_2"}}),
+    [](const auto& one) { return std::string(one.param.run.name); });
 
-class SampledTogether : public testing::TestWithParam<RunCase> {};
+class SampledTogether : public testing::TestWithParam<SharedCase> {};
 
 // With split layers and with whole ones, also while groups take prompts from each other.
 TEST_P(SampledTogether, Float64RunsAreEqualToRounding) {
   std::vector<std::string> zero = sampling_mesh(2);
   zero.emplace_back("ranks.zero_stage=3");
-  expect_numbers_of_one_process(GetParam(), tensor_mesh(1),
-                                {{"tp_2", 4, sampling_mesh(2, 2)},
-                                 {"tp_4", 4, sampling_mesh(4, 4)},
-                                 {"smaller_groups", 4, sampling_mesh(2, 4)},
-                                 {"larger_groups", 4, sampling_mesh(4, 2)},
-                                 {"whole_layers", 4, sampling_mesh(2)},
-                                 {"zero_3", 2, zero}});
+  const std::vector<SharedRun> all{
+      {"tp_2", 4, sampling_mesh(2, 2)},           {"tp_4", 4, sampling_mesh(4, 4)},
+      {"smaller_groups", 4, sampling_mesh(2, 4)}, {"larger_groups", 4, sampling_mesh(4, 2)},
+      {"whole_layers", 4, sampling_mesh(2)},      {"zero_3", 2, zero}};
+  expect_numbers_of_one_process(GetParam().run, tensor_mesh(1), chosen(GetParam(), all));
 }
 
 INSTANTIATE_TEST_SUITE_P(
     All, SampledTogether,
     testing::Values(
-        RunCase{"validation",
-                "train",
-                {"trainer.test_freq=1", "data.val_files=data/train.jsonl", "data.val_max_samples=4"}},
-        RunCase{"greedy_baselines", "train", {"algorithm.adv_estimator=remax", "~algorithm.adv_params"}},
-        RunCase{"lora_with_a_reference", "train", {"model.lora_rank=2", "actor.use_kl_loss=true"}},
-        RunCase{"over_sampling", "train", {"rollout.over_sampling=1.5", "rollout.n=2", "data.max_response_length=12"}}),
-    [](const auto& one) { return std::string(one.param.name); });
+        SharedCase{{"validation",
+                    "train",
+                    {"trainer.test_freq=1", "data.val_files=data/train.jsonl", "data.val_max_samples=4"}},
+                   {"tp_2", "tp_4", "smaller_groups", "larger_groups", "whole_layers", "zero_3"}},
+        SharedCase{{"greedy_baselines", "train", {"algorithm.adv_estimator=remax", "~algorithm.adv_params"}},
+                   {"smaller_groups", "zero_3"}},
+        SharedCase{{"lora_with_a_reference", "train", {"model.lora_rank=2", "actor.use_kl_loss=true"}},
+                   {"tp_2", "larger_groups", "zero_3"}},
+        SharedCase{
+            {"over_sampling", "train", {"rollout.over_sampling=1.5", "rollout.n=2", "data.max_response_length=12"}},
+            {"tp_2", "whole_layers", "zero_3"}}),
+    [](const auto& one) { return std::string(one.param.run.name); });
 
 // Families whose matrices are split in a way of their own.
 TEST(SampledTogetherRun, EveryFamilyGivesTheNumbersOfOneProcess) {
@@ -188,8 +198,8 @@ TEST(SampledTogetherRun, WhatCannotBeSharedIsRefusedByName) {
   expect_refused(task, 3, {key + "=3"}, "'" + key + "' is 3, but the 4 query heads, 2 key-value heads and ");
   for (const std::string setting : {"rollout.name=replay", "trainer.mode=one_step_off"}) {
     SCOPED_TRACE(setting);
-    expect_refused(task, 1, {key + "=2", setting}, "cannot be used with " + key + " = 2");
-    expect_refused(task, 1, {key + "=2", setting}, "'" + setting.substr(0, setting.find('=')) + "'");
+    expect_refused(task, 1, {key + "=2", setting}, "cannot be used with " + key + " = 2",
+                   "'" + setting.substr(0, setting.find('=')) + "'");
   }
 }
 
@@ -224,14 +234,18 @@ std::vector<std::string> with_zero(int64_t stage, const std::vector<std::string>
   return joined(mesh, {"ranks.zero_stage=" + std::to_string(stage)});
 }
 
-// The state is shared by the ranks that have the same part of the layers.
+// The state is shared by the ranks that have the same part of the layers. Every stage of every kind of group is run once,
+// with one of the three configurations.
 TEST(TensorParallelRun, StatesThatAreSharedGiveTheSameNumbers) {
-  expect_numbers_of_one_process({"zero", "train", {"actor.optim.optimizer=lion"}}, tensor_mesh(1),
-                                {{"zero_1", 4, with_zero(1, tensor_mesh(2))},
-                                 {"zero_2", 4, with_zero(2, tensor_mesh(2))},
-                                 {"zero_2_sp_2", 4, with_zero(2, tensor_mesh(2, 2))},
-                                 {"zero_3", 4, with_zero(3, tensor_mesh(2))},
-                                 {"zero_3_of_one_group", 2, with_zero(3, tensor_mesh(2))}});
+  const std::vector<SharedRun> updates{{"zero_1", 4, with_zero(1, tensor_mesh(2))},
+                                       {"zero_2", 4, with_zero(2, tensor_mesh(2))},
+                                       {"zero_2_of_one_group", 2, with_zero(2, tensor_mesh(2))},
+                                       {"zero_2_sp_2", 4, with_zero(2, tensor_mesh(2, 2))},
+                                       {"zero_3", 4, with_zero(3, tensor_mesh(2))},
+                                       {"zero_3_of_one_group", 2, with_zero(3, tensor_mesh(2))}};
+  const SharedCase lion{{"lion", "train", {"actor.optim.optimizer=lion"}},
+                        {"zero_1", "zero_2_sp_2", "zero_3_of_one_group"}};
+  expect_numbers_of_one_process(lion.run, tensor_mesh(1), chosen(lion, updates));
   // With a validation and a reference. Rollouts gather all layers, or the ranks sample with their parts.
   expect_numbers_of_one_process(
       {"zero_3",
@@ -242,39 +256,40 @@ TEST(TensorParallelRun, StatesThatAreSharedGiveTheSameNumbers) {
        {"together", 4, with_zero(3, sampling_mesh(2, 2))},
        {"larger_groups", 4, with_zero(3, sampling_mesh(4, 2))}});
   // An adapter is whole on every rank of a group, and its state is shared by the groups.
-  expect_numbers_of_one_process({"lora", "train", {"model.lora_rank=2", "actor.use_kl_loss=true"}}, tensor_mesh(1),
-                                {{"zero_1", 4, with_zero(1, tensor_mesh(2))},
-                                 {"zero_2", 4, with_zero(2, tensor_mesh(2))},
-                                 {"zero_2_of_one_group", 2, with_zero(2, tensor_mesh(2))}});
-  expect_bits_of_one_group(with_zero(2, tensor_mesh(2)));
-  expect_bits_of_one_group(with_zero(3, tensor_mesh(2)));
+  const SharedCase lora{{"lora", "train", {"model.lora_rank=2", "actor.use_kl_loss=true"}},
+                        {"zero_2", "zero_2_of_one_group"}};
+  expect_numbers_of_one_process(lora.run, tensor_mesh(1), chosen(lora, updates));
+  for (const int64_t stage : is_long() ? std::vector<int64_t>{2, 3} : std::vector<int64_t>{3})
+    expect_bits_of_one_group(with_zero(stage, tensor_mesh(2)));
 }
 
 // With stage 3, ranks with the same part also share the base of an adapter.
 TEST(TensorParallelRun, TheBaseOfAnAdapterIsSharedToo) {
-  expect_numbers_of_one_process(
+  const SharedCase lora{
       {"lora",
        "train",
        {"model.lora_rank=2", "model.target_modules=[q_proj,v_proj,down_proj]", "actor.use_kl_loss=true",
         "trainer.test_freq=1", "data.val_files=data/train.jsonl", "data.val_max_samples=4"}},
-      tensor_mesh(1),
-      {{"zero_3", 4, with_zero(3, tensor_mesh(2))},
-       {"zero_3_sp_2", 8, with_zero(3, tensor_mesh(2, 2))},
-       {"zero_3_of_one_group", 2, with_zero(3, tensor_mesh(2))},
-       {"together", 4, with_zero(3, sampling_mesh(2, 2))},
-       {"larger_groups", 4, with_zero(3, sampling_mesh(4, 2))}});
+      {"zero_3_sp_2", "zero_3_of_one_group", "together"}};
+  expect_numbers_of_one_process(lora.run, tensor_mesh(1),
+                                chosen(lora, {{"zero_3", 4, with_zero(3, tensor_mesh(2))},
+                                              {"zero_3_sp_2", 8, with_zero(3, tensor_mesh(2, 2))},
+                                              {"zero_3_of_one_group", 2, with_zero(3, tensor_mesh(2))},
+                                              {"together", 4, with_zero(3, sampling_mesh(2, 2))},
+                                              {"larger_groups", 4, with_zero(3, sampling_mesh(4, 2))}}));
 }
 
 // With a reference, whose bfloat16 matrices have no masters, and a huggingface/ that is rounded, next to which the masters
 // are in the state.
 TEST(TensorParallelRun, DeterministicBfloat16RunsDoNotDependOnTheNumberOfGroups) {
   for (const std::string save_dtype : {"train", "bfloat16"}) {
+    if (save_dtype == "train" && !is_long()) continue;
     SCOPED_TRACE(save_dtype);
     expect_bits_of_one_group(joined(tensor_mesh(2), {"model.dtype=bfloat16", "actor.use_kl_loss=true",
                                                      "trainer.save_dtype=" + save_dtype, "ranks.zero_stage=1"}));
   }
   expect_bits_of_one_group(joined(sampling_mesh(2, 2), {"model.dtype=bfloat16"}));
-  expect_bits_of_one_group(joined(sampling_mesh(2), {"model.dtype=bfloat16"}));
+  if (is_long()) expect_bits_of_one_group(joined(sampling_mesh(2), {"model.dtype=bfloat16"}));
 }
 
 // The merged matrices of an adapter are rounded, and those of its base for the reference.
@@ -301,13 +316,13 @@ void expect_resumes_with_another_mesh(const std::string& setting, const std::str
   expect_near_rows(task.path() / "out", task.path() / "straight", "updates.jsonl", 1e-11);
 }
 
-// With a huggingface/ that is rounded, the exact weights are in the state too.
 TEST(TensorParallelRun, ResumesWithAnotherMesh) {
-  for (const char* setting : {"trainer.save_dtype=train", "trainer.save_dtype=bfloat16", "model.lora_rank=2"})
+  for (const char* setting : {"trainer.save_dtype=train", "model.lora_rank=2"})
     expect_resumes_with_another_mesh(setting, "--tiny");
+  if (is_long()) expect_resumes_with_another_mesh("trainer.save_dtype=bfloat16", "--tiny");
 }
 
-// Fused matrices and stacks of experts.
+// Fused matrices and stacks of experts. With a huggingface/ that is rounded, the exact weights are in the state too.
 TEST(TensorParallelRun, EveryFamilyResumesWithAnotherMesh) {
   for (const char* model : {"--fused", "--gpt-oss"})
     expect_resumes_with_another_mesh("trainer.save_dtype=bfloat16", model);
@@ -315,17 +330,16 @@ TEST(TensorParallelRun, EveryFamilyResumesWithAnotherMesh) {
 
 TEST(TensorParallelRun, WhatCannotBeSharedIsRefusedByName) {
   TinyTask task;
-  const auto refused = [&](int num_ranks, const std::vector<std::string>& settings, const std::string& text) {
-    expect_refused(task, num_ranks, settings, text);
-  };
+  const auto refused = [&](int num_ranks, const std::vector<std::string>& settings, const std::string& text,
+                           const std::string& also = "") { expect_refused(task, num_ranks, settings, text, also); };
   refused(1, tensor_mesh(2), "'actor.tensor_model_parallel_size' is 2, but 1 rank cannot form groups of 2");
   refused(3, tensor_mesh(3), "'actor.tensor_model_parallel_size' is 3, but the 4 query heads, 2 key-value heads and ");
   for (const std::string setting :
        {"actor.optim.optimizer=muon", "actor.optim.optimizer=adamw_8bit", "actor.optim.offload=file",
         "ref.offload=file", "ref.sync_steps=1", "trainer.mode=one_step_off"}) {
     SCOPED_TRACE(setting);
-    refused(1, joined(tensor_mesh(2), {setting}), "cannot be used with actor.tensor_model_parallel_size = 2 yet");
-    refused(1, joined(tensor_mesh(2), {setting}), "'" + setting.substr(0, setting.find('=')) + "'");
+    refused(1, joined(tensor_mesh(2), {setting}), "cannot be used with actor.tensor_model_parallel_size = 2 yet",
+            "'" + setting.substr(0, setting.find('=')) + "'");
   }
   for (const std::string setting : {"model.init_lora_weights=pissa", "model.modules_to_save=[lm_head]",
                                     "model.lora_bias=all", "model.target_parameters=[mlp.experts.down_proj]"})

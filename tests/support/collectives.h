@@ -25,10 +25,12 @@ inline constexpr std::array<int64_t, 6> kCounts{0, 1, 3, 7, 1000, 65537};
 // A different number for each rank and place, exact in float32.
 inline double value_at(int rank, int64_t place) { return 3.0 * rank + static_cast<double>(place % 97) - 40.0; }
 
-inline double sum_at(int size, int64_t place) {
-  double sum = 0;
-  for (int rank = 0; rank < size; ++rank) sum += value_at(rank, place);
-  return sum;
+// The sums over so many ranks at `count` places from `first` on.
+inline at::Tensor sums_of(int size, int64_t first, int64_t count) {
+  at::Tensor sums = at::zeros({count}, at::kDouble);
+  for (int rank = 0; rank < size; ++rank)
+    for (int64_t i = 0; i < count; ++i) sums.data_ptr<double>()[i] += value_at(rank, first + i);
+  return sums;
 }
 
 inline at::TensorOptions place_of(at::ScalarType type, const at::Device& device) {
@@ -52,11 +54,9 @@ inline void expect_sums_in_every_type_and_size(Communicator& ranks, const at::De
       ASSERT_TRUE(pending.ok()) << pending.error().to_string();
       ASSERT_TRUE(ranks.all_reduce_sum(tensor, "gradients").ok());
       ASSERT_TRUE((*pending)->wait().ok());
-      const at::Tensor got = doubles_on_host(tensor), later = doubles_on_host(pending_tensor);
-      for (int64_t i = 0; i < count; ++i) {
-        ASSERT_EQ(got.data_ptr<double>()[i], sum_at(ranks.size(), i)) << type << " " << i;
-        ASSERT_EQ(later.data_ptr<double>()[i], sum_at(ranks.size(), i)) << type << " " << i;
-      }
+      const at::Tensor expected = sums_of(ranks.size(), 0, count);
+      ASSERT_TRUE(doubles_on_host(tensor).equal(expected)) << type << " " << count;
+      ASSERT_TRUE(doubles_on_host(pending_tensor).equal(expected)) << type << " " << count;
     }
   }
 }
@@ -94,9 +94,8 @@ inline void expect_each_rank_gets_its_part_of_a_sum(Communicator& ranks, const a
       const at::Tensor input = values_of(ranks.rank(), count * ranks.size(), type, device);
       const at::Tensor output = at::zeros({count}, place_of(type, device));
       ASSERT_TRUE(ranks.reduce_scatter_sum(input, output, "gradients").ok());
-      const at::Tensor got = doubles_on_host(output);
-      for (int64_t i = 0; i < count; ++i)
-        ASSERT_EQ(got.data_ptr<double>()[i], sum_at(ranks.size(), ranks.rank() * count + i)) << type << " " << i;
+      ASSERT_TRUE(doubles_on_host(output).equal(sums_of(ranks.size(), ranks.rank() * count, count)))
+          << type << " " << count;
     }
   }
 }

@@ -50,9 +50,11 @@ std::vector<std::string> nearest_names(std::string_view name, std::span<const st
   for (const std::string& candidate : candidates) {
     if (candidate.size() > 256) continue;
     const std::string lower = to_lower_ascii(candidate);
-    const size_t distance = edit_distance(wanted, lower);
     const bool contains = wanted.size() >= 3 && lower.size() >= 3 &&
                           (lower.find(wanted) != std::string::npos || wanted.find(lower) != std::string::npos);
+    // The distance is at least the difference of the lengths.
+    if (!contains && std::max(wanted.size(), lower.size()) - std::min(wanted.size(), lower.size()) > most) continue;
+    const size_t distance = edit_distance(wanted, lower);
     const bool near = distance <= most && distance < std::max(wanted.size(), lower.size());
     if (near || contains) found.emplace_back(near ? distance : most + distance, candidate);
   }

@@ -12,6 +12,7 @@
 
 #include "cuda/emulate/emulator.h"
 #include "cuda/module.h"
+#include "support/sanitized.h"
 
 namespace mortise::cuda {
 
@@ -23,8 +24,10 @@ inline std::vector<float> normal(size_t count, double scale, unsigned seed) {
   return out;
 }
 
+// AddressSanitizer looks at the host's memory, which every order uses alike: there one order is enough.
 inline void in_three_orders(const std::function<void()>& body) {
   for (const Schedule schedule : {Schedule::kForward, Schedule::kBackward, Schedule::kShuffled}) {
+    if (test::kSanitized && schedule != Schedule::kShuffled) continue;
     SCOPED_TRACE(static_cast<int>(schedule));
     emulator_options() = {schedule, 7};
     body();

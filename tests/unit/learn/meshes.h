@@ -1,6 +1,7 @@
 // Layouts of ranks that compute an update together, and what each of them must give: the numbers of one rank.
 #pragma once
 
+#include <cstdlib>
 #include <string>
 #include <vector>
 
@@ -32,10 +33,19 @@ inline std::vector<Learnt> learn_on(const Mesh& mesh, const Case& one, const std
   return by_rank;
 }
 
+// Every second layout, and the other ones for the next case: each layout has half of the cases. MORTISE_LONG=1 takes all.
+inline std::vector<Mesh> half_of(const std::vector<Mesh>& meshes, size_t index_of_case) {
+  if (std::getenv("MORTISE_LONG") != nullptr) return meshes;
+  std::vector<Mesh> some;
+  for (size_t i = index_of_case % 2; i < meshes.size(); i += 2) some.push_back(meshes[i]);
+  return some;
+}
+
 inline void expect_float64_updates_of_one_rank(const std::vector<Mesh>& meshes) {
-  for (const Case& one : cases()) {
+  for (size_t i = 0; i < cases().size(); ++i) {
+    const Case& one = cases()[i];
     const Learnt alone_did = learn(one, "float64", alone(), false);
-    for (const Mesh& mesh : meshes) {
+    for (const Mesh& mesh : half_of(meshes, i)) {
       SCOPED_TRACE(std::string(one.name) + ", " + name_of(mesh));
       const std::vector<Learnt> by_rank = learn_on(mesh, one, "float64", false, 2);
       expect_same(by_rank[0], alone_did, 1e-12, false);

@@ -147,7 +147,9 @@ TEST(Sequence, EveryKindOfLayerGivesTheSameGradient) {
   for (const Variant& variant : variants()) {
     for (const MicroBatchOptions& cut : {MicroBatchOptions{3, 0}, MicroBatchOptions{1000, 0}}) {
       const Update expected = update_of(variant, alone(), 1, cut);
-      for (const Mesh& mesh : std::vector<Mesh>{{2, 2}, {4, 2}, {4, 4}}) {
+      // A pass of all rows is shared in one way.
+      const bool takes_all = cut.rows == 3 || std::getenv("MORTISE_LONG") != nullptr;
+      for (const Mesh& mesh : takes_all ? std::vector<Mesh>{{2, 2}, {4, 2}, {4, 4}} : std::vector<Mesh>{{2, 2}}) {
         SCOPED_TRACE(std::string(variant.name) + ", " + name_of(mesh));
         on_ranks(mesh.num_ranks, [&](Communicator& communicator) {
           const Update got = update_of(variant, communicator, mesh.sequence_size, cut);
