@@ -258,6 +258,11 @@ void Translation::note_below(const PeerSetting& setting, std::string_view table,
   notes_.push_back(fmt::format("{} ({}): {}", table, setting.where, reason));
 }
 
+bool Translation::is_known(std::string_view name) const {
+  const PeerSetting* setting = find(name);
+  return setting == nullptr || (setting->unknown.empty() && !is_unresolved(setting->value));
+}
+
 bool Translation::require(const PeerSetting& setting) {
   if (!setting.unknown.empty()) {
     has_unknown_ = true;

@@ -52,6 +52,7 @@ class Translation {
   [[nodiscard]] Json value_set(std::string_view key) const;  // null where it is not set
   // A [[reward]] table; returns its place for set("reward.0.weight", ...).
   std::string add_reward(std::string_view plugin, const std::vector<std::string_view>& names);
+  [[nodiscard]] bool is_known(std::string_view name) const;  // false: the source only gives it when it runs
   // Is the value known? If the source only gives it when it runs, that is a problem.
   bool require(std::string_view name) {
     const PeerSetting* setting = find(name);

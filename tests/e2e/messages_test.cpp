@@ -435,9 +435,9 @@ TEST(Messages, ADryRunKnowsWhatASaveOfFourBitsWrites) {
 
 TEST(Messages, HelpEverywhere) {
   const TaskFolder task;
-  for (const char* command : {"", "train ", "sft ", "eval ", "generate ", "model ", "tokenizer ", "chat ", "plugin ",
-                              "objective ", "config ", "launch ", "serve ", "checkpoint ", "pack ", "top ", "report ",
-                              "doctor "}) {
+  for (const char* command :
+       {"", "train ", "sft ", "eval ", "generate ", "model ", "tokenizer ", "chat ", "plugin ", "objective ", "config ",
+        "launch ", "serve ", "checkpoint ", "pack ", "top ", "report ", "doctor "}) {
     const Outcome outcome = task.mortise(std::string(command) + "--help");
     EXPECT_EQ(outcome.code, 0) << command;
     EXPECT_NE(outcome.output.find("usage: mortise"), std::string::npos) << command << outcome.output;
