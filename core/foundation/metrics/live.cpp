@@ -35,7 +35,7 @@ struct LiveRun {
   int file = -1;
   LiveState state;
   std::string last_headline;  // state.headline without the time that is left: what a run that has ended shows
-  std::vector<int> places;    // of state.stages
+  std::vector<int> places;    // the place of each of state.stages
   std::optional<Pace> pace;
   int64_t drawn_ns = 0, written_ns = 0;  // 0: never
 };
