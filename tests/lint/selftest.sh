@@ -99,6 +99,16 @@ case $name in
     echo '// moved' | write core/foundation/batch/columns.h
     rejects "no column is found in it" core/foundation/batch/columns.h
     ;;
+  kinds)
+    printf '    {.id = A,\n     .name = "one",\n     .name = "two_b",\n     .name = "three",\n     .name = "four",\n' | write core/plugin/host/kinds/kinds.h
+    printf 'find("one"); find("two_b"); find("three");\n// "four" is no use\nint four = MORTISE_KIND_FOUR_MORE;\n' | write core/a/a.cpp
+    printf 'f("one", "two_b", "three", "four");\n' | write tests/a.cpp
+    accepts "the table, three kinds, comments, other words, and tests"
+    printf 'find("one");\nfind("two_b");\nfind("three");\nis(MORTISE_KIND_FOUR);\n' | write apps/a.cpp
+    rejects "apps/a.cpp: names 4 kinds of plugins" apps/a.cpp
+    printf '// nothing\n' | write core/plugin/host/kinds/kinds.h
+    rejects "core/plugin/host/kinds/kinds.h: no kind is found in it" nothing
+    ;;
   glued_text)
     printf 'log("a " + b);\n// "a " + b + " c"\nlog(fmt::format("a {} c", b));\nf("a" + b, "c" "d");\n' | write core/a/a.cpp
     printf 'log("a " + b + " c");\n' | write core/parse/a.cpp
