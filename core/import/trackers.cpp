@@ -9,6 +9,14 @@
 namespace mortise {
 namespace {
 
+// Each is a setting of the framework; "" if it has none.
+struct TrackerSettings {
+  std::string_view targets, project, run;
+  bool always_console = true;
+};
+constexpr TrackerSettings kVerlTrackers{"trainer.logger", "trainer.project_name", "trainer.experiment_name", false};
+constexpr TrackerSettings kHfTrackers{"report_to", "", "run_name"};
+
 constexpr std::string_view kTrackers[] = {"tensorboard", "wandb", "mlflow"};
 constexpr std::string_view kNoTracker[] = {"console", "file", "none", "all"};
 
@@ -22,7 +30,8 @@ void set_name(Translation& t, std::string_view key, std::string_view setting, bo
 
 }  // namespace
 
-void prepare_trackers(Translation& t, const TrackerSettings& settings) {
+void prepare_trackers(Translation& t, bool is_verl) {
+  const TrackerSettings& settings = is_verl ? kVerlTrackers : kHfTrackers;
   bool names_are_shown = false;
   if (t.is_given(settings.targets) && t.is_known(settings.targets)) {
     const std::vector<std::string> targets = t.texts(settings.targets);
