@@ -16,7 +16,7 @@ constexpr const char* kReportCommand = "mortise report";
 constexpr const char* kReportUsage =
     "usage: mortise report RUN [RUN ...] [-o report.html] [options]\n\n"
     "Reads the folders of runs (trainer.default_local_dir) and writes one HTML file that opens without a network: curves,\n"
-    "what looks wrong, completions, settings side by side, plugins and events. A run may still be going on.\n";
+    "what looks wrong, completions, settings side by side, plugins and events. Runs may still be training.\n";
 
 struct ReportArguments {
   std::vector<std::string> runs;

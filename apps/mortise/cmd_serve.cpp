@@ -39,7 +39,7 @@ constexpr const char* kServeUsage =
 
 Serves a model over HTTP: /health, /v1/models, /v1/completions, /v1/chat/completions, /tokenize, /detokenize, /metrics,
 and vLLM's calls for new weights (/pause, /collective_rpc, /update_weight_version, /resume). docs/servers.md has the
-fields. All clients share the engine, a token for each of their completions at a time. SIGTERM or SIGINT ends it.
+fields. All clients share the engine. It computes one token of every completion at a time. SIGTERM or SIGINT ends it.
 
 With --ui it serves pages for a browser: the report of the runs, which grows while they train, and a playground that
 samples with two checkpoints or model folders next to one another and scores completions by the run's rewards. It prints

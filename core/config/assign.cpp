@@ -127,7 +127,16 @@ class Assigner {
   [[nodiscard]] Error problem(std::string_view what, std::string next) const {
     return {ErrorKind::kConfig, fmt::format("'{}' {}", field_.key, what), node_.where, std::move(next)};
   }
+  // What to write in place of a value of another type, as far as the type says it.
+  [[nodiscard]] std::string right_form() const {
+    const std::string type = field_.type_name();
+    if (is_null()) return type.starts_with("list") ? "write [] for an empty list" : "leave it out for its default";
+    if (type.starts_with("integer")) return "write a whole number without quotes";
+    return type.starts_with("number") ? "write a number without quotes" : "";
+  }
+  // `next` empty: right_form().
   [[nodiscard]] Error wrong_type(std::string next) const {
+    if (next.empty()) next = right_form();
     return problem(fmt::format("must be of type {}, but is {}", field_.type_name(), node_.describe()), std::move(next));
   }
 

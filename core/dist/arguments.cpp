@@ -1,3 +1,4 @@
+// Compares the types, sizes and ranks of a call with what it takes.
 #include "dist/arguments.h"
 
 #include <fmt/core.h>

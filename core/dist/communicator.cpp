@@ -1,3 +1,4 @@
+// Sums of plain numbers: copies them into a tensor, reduces it, and copies the sums back.
 #include "dist/communicator.h"
 
 #include <ATen/ops/empty.h>

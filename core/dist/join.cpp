@@ -1,3 +1,4 @@
+// Meets the other ranks at the store, exchanges who they are, and makes the communicator.
 #include "dist/join.h"
 
 #include <fmt/core.h>

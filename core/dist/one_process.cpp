@@ -1,3 +1,4 @@
+// Answers every call with the values of the only rank.
 #include "dist/one_process.h"
 
 #include <cstring>

@@ -68,6 +68,8 @@ void translate_verl_optimizer(Translation& t, const std::string& part);  // "act
 void translate_hf_files(Translation& t, const HfBatches& batches, bool validates_as_it_saves);
 // vanilla, gspo or luspo with clip edges and delta, as the importance-sampling level asks.
 void translate_clipped_loss(Translation& t, const std::string& loss_type, const std::string& level);
+// Where metrics go, and the names that trackers show. Before the rules are applied.
+void prepare_trackers(Translation& t, bool is_verl);
 // sync_ref_model: the reference that follows the policy. After the KL has been set.
 void translate_reference(Translation& t, const HfBatches& batches);
 

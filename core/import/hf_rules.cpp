@@ -97,7 +97,7 @@ constexpr PeerRule kRules[] = {
     no_effect("log_level_replica", kLogging),
     no_effect("disable_tqdm", "Mortise has no progress bar"),
     compute("report_to", "\"none\"", "trainer.logger"),
-    no_effect("run_name", "the run is named by its folder, or by trainer.experiment_name"),
+    no_effect("run_name", "trainer.experiment_name, if report_to has wandb or mlflow"),
     no_effect("project", kHub),
     no_effect("trackio_space_id", kHub),
     no_effect("trackio_bucket_id", kHub),

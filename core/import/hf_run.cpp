@@ -155,15 +155,6 @@ void set_validation(Translation& t, const HfBatches& batches, const std::string&
 }
 
 void set_logging(Translation& t) {
-  if (t.is_given("report_to")) {
-    const std::vector<std::string> targets = t.texts("report_to");
-    const auto has = [&targets](std::string_view name) { return std::ranges::find(targets, name) != targets.end(); };
-    Json logger = Json::array({"console"});
-    for (const char* tracker : {"tensorboard", "wandb", "mlflow"}) {
-      if (has(tracker) || has("all")) logger.push_back(tracker);
-    }
-    t.set("trainer.logger", logger, {"report_to"}, "metrics.jsonl is always written");
-  }
   if (!t.flag("log_completions")) return;
   if (!t.is_null("num_completions_to_print")) {
     t.set("trainer.num_completions_to_print", t.integer("num_completions_to_print"), {"num_completions_to_print"});

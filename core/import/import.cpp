@@ -142,6 +142,7 @@ Result<ImportedConfig> import_config_text(Env& env, const ImportRequest& request
   Translation t(std::string(framework.title), rules, std::move(file.settings));
   t.use_servers(request.servers);
   if (is_verl) prepare_verl(t);
+  prepare_trackers(t, is_verl);
   prepare_servers(t, request.framework);
   t.apply_rules();
   if (!is_verl && !request.num_processes && !file.launch.unknown.empty())

@@ -1,8 +1,7 @@
 // ms-swift's GRPO arguments: the settings that are read together (swift_rules.cpp says which).
 //
-// ms-swift trains LoRA adapters unless train_type (tuner_type) is full, so the file must set it. Its dapo, cispo
-// and fipo divide by gradient_accumulation_steps once too often in some versions; here they are means over the update's
-// tokens.
+// Its dapo, cispo and fipo divide by gradient_accumulation_steps once too often in some versions; here they are means
+// over the update's tokens.
 #include <fmt/core.h>
 
 #include <algorithm>
@@ -206,6 +205,9 @@ constexpr LoraNames kLora{.rank = "lora_rank",
 // The newer name of train_type wins.
 std::string_view tuner_name(const Translation& t) { return t.is_given("tuner_type") ? "tuner_type" : "train_type"; }
 
+// "lora" if the file does not say.
+std::string tuner_of(Translation& t) { return t.is_null(tuner_name(t)) ? "lora" : t.text(tuner_name(t)); }
+
 // ms-swift's default is ten times as large for an adapter as for all weights.
 double set_learning_rate(Translation& t) {
   const std::string_view key = "actor.optim.lr", name = "learning_rate";
@@ -213,7 +215,7 @@ double set_learning_rate(Translation& t) {
     t.set(key, t.number(name), {name});
     return t.number(name);
   }
-  const bool adapter = t.is_given(tuner_name(t)) && t.text(tuner_name(t)) == "lora";
+  const bool adapter = tuner_of(t) == "lora";
   const double rate = adapter ? 1e-4 : 1e-5;
   t.set(key, rate, {name}, adapter ? "of adapters" : "of all weights");
   return rate;
@@ -238,23 +240,24 @@ void set_model(Translation& t) {
     t.set("model.path", t.text("model"), {"model"});
   }
   const std::string_view name = tuner_name(t);
-  if (!t.is_given(name) || t.is_null(name)) {
-    t.warn(name, "ms-swift trains LoRA adapters unless it is full; here all weights are trained");
-  } else if (t.text(name) == "lora") {
+  const std::string tuner = tuner_of(t);
+  if (tuner == "lora") {
+    if (t.is_null(name))
+      t.warn(name, "not set, so a LoRA adapter is trained as in ms-swift; set it to full to train all weights");
     set_adapter(t);
-  } else if (t.text(name) != "full") {
-    t.problem(name, fmt::format("{} {} is not supported", name, quote(t.text(name))), "use full or lora");
   } else {
-    t.note(name, "as here");
-  }
-  if (!t.is_given(name) || t.text(name) != "lora") {
+    if (tuner == "full") {
+      t.note(name, "as here");
+    } else {
+      t.problem(name, fmt::format("{} {} is not supported", name, quote(tuner)), "use full or lora");
+    }
     for (const std::string_view one : kLora.all()) {
       if (t.is_given(one)) t.note(one, "only with train_type lora");
     }
     if (!t.texts("adapters").empty())
       t.problem("adapters", "adapters are named, but train_type is not lora", "set train_type to lora, or merge them");
   }
-  set_frozen(t, t.is_given(name) && t.text(name) == "full");
+  set_frozen(t, tuner == "full");
   if (t.is_given("torch_dtype")) t.note("torch_dtype", "Mortise computes in model.dtype, float32 unless set");
   if (!t.is_null("ref_model") && t.text("ref_model") != t.text("model")) {
     t.problem("ref_model", "a reference other than the model is not supported", "leave ref_model out");

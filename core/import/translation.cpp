@@ -7,7 +7,6 @@
 #include <cmath>
 
 #include "config/fields.h"
-#include "config/toml_text.h"
 #include "foundation/base/shown_text.h"
 #include "foundation/base/text.h"
 #include "import/yaml.h"
@@ -51,14 +50,6 @@ bool is_unresolved(const Json& value) {
     return text == "???" || text.find("${") != std::string::npos;
   }
   return value.is_structured() && std::any_of(value.begin(), value.end(), is_unresolved);
-}
-
-// The table of a key: the longest one of fields.h that contains it.
-std::string table_of(std::string_view key) {
-  for (size_t dot = key.rfind('.'); dot != std::string_view::npos; dot = key.substr(0, dot).rfind('.')) {
-    if (find_table(key.substr(0, dot)) != nullptr) return std::string(key.substr(0, dot));
-  }
-  return "";
 }
 
 }  // namespace
@@ -205,13 +196,17 @@ std::string Translation::add_reward(std::string_view plugin, const std::vector<s
   return table;
 }
 
-void Translation::note(std::string_view name, std::string_view reason) {
+std::string Translation::shown(std::string_view name) const {
   const PeerSetting* setting = find(name);
-  told_.emplace(name);
-  const std::string shown =
+  const std::string text =
       setting == nullptr ? std::string(name) : fmt::format("{} = {}", setting->given, dump_json(setting->value));
   const std::string place = setting == nullptr ? framework_ + "'s default" : setting->where;
-  notes_.push_back(one_line(fmt::format("{} ({}): {}", shown.substr(0, 120), place, reason)));
+  return fmt::format("{} ({})", text.substr(0, 120), place);
+}
+
+void Translation::note(std::string_view name, std::string_view reason) {
+  told_.emplace(name);
+  notes_.push_back(one_line(fmt::format("{}: {}", shown(name), reason)));
 }
 
 void Translation::note_given(std::initializer_list<std::string_view> names, std::string_view reason) {
@@ -256,6 +251,11 @@ void Translation::note_below(const PeerSetting& setting, std::string_view table,
   told_.emplace(setting.name);
   if (!noted_subtrees_.insert(std::string(table)).second) return;
   notes_.push_back(fmt::format("{} ({}): {}", table, setting.where, reason));
+}
+
+bool Translation::is_known(std::string_view name) const {
+  const PeerSetting* setting = find(name);
+  return setting == nullptr || (setting->unknown.empty() && !is_unresolved(setting->value));
 }
 
 bool Translation::require(const PeerSetting& setting) {
@@ -319,78 +319,12 @@ void Translation::note_untold() {
     if (!told_.contains(setting.name)) names.push_back(setting.name);
   }
   for (const std::string& name : names) {
-    note(name, value(name).is_null() ? "null, as if it were not set"
-                                     : "read together with related settings; it has no line of its own");
-  }
-}
-
-void Translation::add_table(std::vector<Line>& lines, const std::string& table) const {
-  std::vector<Line> body;
-  // In the order of the documentation, plugin parameters behind.
-  const auto add = [&](const std::string& key) {
-    const Assignment& assignment = assignments_.find(key)->second;
-    const std::string leaf = table.empty() ? key : key.substr(table.size() + 1);
-    const Field* const field = find_field(key);
-    const bool is_default = assignment.value.is_null() && (field == nullptr || field->default_text() == "null");
-    const std::string written =
-        is_default ? fmt::format("# {} = null", leaf) : fmt::format("{} = {}", leaf, toml_value(assignment.value));
-    const std::string remark = assignment.remark.empty() ? "" : "; " + assignment.remark;
-    body.push_back({fmt::format("{}  # {}", written, one_line(assignment.origin + remark)), assignment.origin});
-  };
-  for (const Field& field : all_fields()) {
-    if (assignments_.contains(field.key) && table_of(field.key) == table) add(field.key);
-  }
-  for (const std::string& key : order_) {
-    if (find_field(key) == nullptr && table_of(key) == table && !key.starts_with("reward.")) add(key);
-  }
-  for (const auto& [name, line] : asked_) {
-    if (name == table) body.push_back({"# " + line, ""});
-  }
-  if (body.empty()) return;
-  lines.push_back({"", ""});
-  if (!table.empty()) lines.push_back({fmt::format("[{}]", table), ""});
-  lines.insert(lines.end(), body.begin(), body.end());
-}
-
-void Translation::add_reward_tables(std::vector<Line>& lines) const {
-  for (size_t i = 0; i < num_rewards_; ++i) {
-    const std::string prefix = fmt::format("reward.{}.", i);
-    lines.push_back({"", ""});
-    lines.push_back({"[[reward]]", ""});
-    for (const std::string& key : order_) {
-      if (!key.starts_with(prefix)) continue;
-      const Assignment& assignment = assignments_.find(key)->second;
-      const std::string remark = assignment.remark.empty() ? "" : "; " + assignment.remark;
-      lines.push_back({fmt::format("{} = {}  # {}", key.substr(prefix.size()), toml_value(assignment.value),
-                                   one_line(assignment.origin + remark)),
-                       assignment.origin});
-    }
-  }
-  bool first = true;
-  for (const auto& [name, line] : asked_) {
-    if (name != "reward") continue;
-    if (first) lines.push_back({"", ""});
-    first = false;
-    lines.push_back({"# " + line, ""});
-  }
-}
-
-std::vector<Translation::Line> Translation::lines() const {
-  std::vector<Line> lines;
-  add_table(lines, "");
-  for (const TableInfo& table : all_tables()) {
-    if (table.name == "reward.*") {
-      add_reward_tables(lines);
+    if (value(name).is_null()) {
+      note(name, "null, as if it were not set");
     } else {
-      add_table(lines, table.name);
+      read_with_others_.push_back(one_line(shown(name)));
     }
   }
-  if (!notes_.empty()) {
-    lines.push_back({"", ""});
-    lines.push_back({"# Without effect here:", ""});
-    for (const std::string& note : notes_) lines.push_back({"#   " + note, ""});
-  }
-  return lines;
 }
 
 }  // namespace mortise

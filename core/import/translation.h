@@ -52,6 +52,7 @@ class Translation {
   [[nodiscard]] Json value_set(std::string_view key) const;  // null where it is not set
   // A [[reward]] table; returns its place for set("reward.0.weight", ...).
   std::string add_reward(std::string_view plugin, const std::vector<std::string_view>& names);
+  [[nodiscard]] bool is_known(std::string_view name) const;  // false: the source only gives it when it runs
   // Is the value known? If the source only gives it when it runs, that is a problem.
   bool require(std::string_view name) {
     const PeerSetting* setting = find(name);
@@ -106,6 +107,7 @@ class Translation {
   [[nodiscard]] const LeftOut* find_left_out(std::string_view name) const;  // null: it is not left out
   void apply_default(const PeerRule& rule);
   [[nodiscard]] std::string origin_of(std::string_view name) const;
+  [[nodiscard]] std::string shown(std::string_view name) const;  // "beta = 0.04 (run.yaml:7:1)"
   void wrong_type(std::string_view name, std::string_view wanted);
   void add_table(std::vector<Line>& lines, const std::string& table) const;
   void add_reward_tables(std::vector<Line>& lines) const;
@@ -117,6 +119,7 @@ class Translation {
   std::vector<std::string> order_;  // the order of the assignments
   std::vector<std::pair<std::string, std::string>> asked_;
   std::vector<std::string> notes_;
+  std::vector<std::string> read_with_others_;  // settings that lines follow from which name others
   std::set<std::string, std::less<>> noted_subtrees_;
   std::vector<LeftOut> left_out_;
   std::map<std::string_view, std::string_view> better_reasons_;  // constant texts

@@ -195,13 +195,6 @@ void set_validation(Translation& t) {
 }
 
 void set_trainer(Translation& t) {
-  if (t.is_given("trainer.logger")) {
-    Json logger = Json::array();
-    for (const std::string& name : t.texts("trainer.logger")) {
-      if (name == "console" || name == "tensorboard" || name == "wandb" || name == "mlflow") logger.push_back(name);
-    }
-    t.set("trainer.logger", logger, {"trainer.logger"}, "metrics.jsonl is always written");
-  }
   const Json path = t.value("trainer.resume_from_path");
   if (path.is_string() && t.text("trainer.resume_mode") == "resume_path") {
     t.set("trainer.resume_from_path", path, {"trainer.resume_from_path"});

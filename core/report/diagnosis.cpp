@@ -11,53 +11,18 @@
 #include <set>
 
 #include "foundation/base/text.h"
+#include "report/trends.h"
 
 namespace mortise {
 namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
-constexpr size_t kFewestSteps = 5;  // below, a beginning and an end cannot be told apart
 
 struct Evidence {
   const RunHistory& run;
   const std::vector<ScoredText>& completions;
 };
 using Found = std::optional<Finding>;
-
-// Means over the first and the last fifth.
-struct Ends {
-  double first = 0.0, last = 0.0;
-};
-
-size_t window_of(const MetricSeries& series) { return std::max<size_t>(1, series.size() / 5); }
-
-std::optional<Ends> ends_of(const RunHistory& run, std::string_view metric) {
-  const MetricSeries* series = run.find(metric);
-  if (series == nullptr || series->size() < kFewestSteps) return {};
-  const size_t window = window_of(*series);
-  const Ends ends{mean_of(*series, 0, window), mean_of(*series, series->size() - window, series->size())};
-  if (std::isnan(ends.first) || std::isnan(ends.last)) return {};
-  return ends;
-}
-
-// How far chance alone moves the difference of two windows: two standard errors, by the scatter from step to step.
-double chance_of(const MetricSeries& series) {
-  double squares = 0.0;
-  for (size_t i = 1; i < series.size(); ++i) {
-    const double change = series[i].value - series[i - 1].value;
-    if (std::isfinite(change)) squares += change * change;
-  }
-  const double variance = squares / (2.0 * static_cast<double>(std::max<size_t>(1, series.size() - 1)));
-  return 2.0 * std::sqrt(2.0 * variance / static_cast<double>(window_of(series)));
-}
-
-// The mean over the last fifth; nothing without the metric. Works from the first step on.
-std::optional<double> recent(const RunHistory& run, std::string_view metric) {
-  const MetricSeries* series = run.find(metric);
-  if (series == nullptr || series->empty()) return {};
-  const double value = mean_of(*series, series->size() - window_of(*series), series->size());
-  return std::isnan(value) ? std::optional<double>() : value;
-}
 
 std::string percent(double share) { return fmt::format("{:.0f}%", 100.0 * share); }
 
@@ -205,6 +170,12 @@ Found repeated(const Evidence& e) {
       "Raise rollout.temperature, or stop: the policy has settled on one answer for each prompt."};
 }
 
+bool has_failure_counts(const RunHistory& run) {
+  return std::ranges::any_of(run.metrics, [](const auto& metric) {
+    return metric.first.starts_with("rewards/") && metric.first.ends_with("/failed");
+  });
+}
+
 Found failing_rewards(const Evidence& e) {
   const auto none = recent(e.run, "frac_reward_nan");
   std::string failed;
@@ -217,9 +188,12 @@ Found failing_rewards(const Evidence& e) {
   if (failed.empty() && (!none || *none <= 0.05)) return {};
   const std::string missing =
       none && *none > 0.0 ? fmt::format("{} of the last completions have no reward.", percent(*none)) : "";
+  // Without a failure, every reward has answered that it does not apply (a Python function: None).
   return Finding{
       "failed_rewards", "Rewards are missing", std::string(trim(missing + failed)),
-      "Read the reasons in the completion files (trainer.rollout_data_dir, field errors), and fix the reward."};
+      failed.empty() && has_failure_counts(e.run)
+          ? "No reward failed: none of them applies to these rows. Add a reward for them, or leave the rows out."
+          : "Read the reasons in the completion files (trainer.rollout_data_dir, field errors), and fix the reward."};
 }
 
 bool is_validation_mean(std::string_view metric) {

@@ -138,6 +138,10 @@ TEST(Messages, WrongNamesAreToldAtOnceWithTheNearest) {
           {"objective eval --config names.toml --inputs no --outputs g",
            4,
            {"names.toml:7:1: no kl_estimator is named 'k33'; did you mean", "names.toml:9:1: no policy_loss is named"}},
+          {"train run.toml --dry-run actor.policy_loss.los_mode=gspo reward.0.wieght=2 reward.0.colunm=answer",
+           2,
+           {"no parameter 'los_mode'; did you mean 'loss_mode'?", "no parameter 'wieght'; did you mean 'weight'?",
+            "no parameter 'colunm'; did you mean 'column'?"}},
           {"train run.toml --dry-run actor.policy_loss.loss_mode=dapo",
            4,
            {"'dapo'; it is a preset: preset=dapo sets"}},
@@ -431,8 +435,9 @@ TEST(Messages, ADryRunKnowsWhatASaveOfFourBitsWrites) {
 
 TEST(Messages, HelpEverywhere) {
   const TaskFolder task;
-  for (const char* command : {"", "train ", "sft ", "eval ", "generate ", "model ", "tokenizer ", "chat ", "plugin ",
-                              "objective ", "config "}) {
+  for (const char* command :
+       {"", "train ", "sft ", "eval ", "generate ", "model ", "tokenizer ", "chat ", "plugin ", "objective ", "config ",
+        "launch ", "serve ", "checkpoint ", "pack ", "top ", "report ", "doctor "}) {
     const Outcome outcome = task.mortise(std::string(command) + "--help");
     EXPECT_EQ(outcome.code, 0) << command;
     EXPECT_NE(outcome.output.find("usage: mortise"), std::string::npos) << command << outcome.output;

@@ -99,6 +99,16 @@ case $name in
     echo '// moved' | write core/foundation/batch/columns.h
     rejects "no column is found in it" core/foundation/batch/columns.h
     ;;
+  kinds)
+    printf '    {.id = A,\n     .name = "one",\n     .name = "two_b",\n     .name = "three",\n     .name = "four",\n' | write core/plugin/host/kinds/kinds.h
+    printf 'find("one"); find("two_b"); find("three");\n// "four" is no use\nint four = MORTISE_KIND_FOUR_MORE;\n' | write core/a/a.cpp
+    printf 'f("one", "two_b", "three", "four");\n' | write tests/a.cpp
+    accepts "the table, three kinds, comments, other words, and tests"
+    printf 'find("one");\nfind("two_b");\nfind("three");\nis(MORTISE_KIND_FOUR);\n' | write apps/a.cpp
+    rejects "apps/a.cpp: names 4 kinds of plugins" apps/a.cpp
+    printf '// nothing\n' | write core/plugin/host/kinds/kinds.h
+    rejects "core/plugin/host/kinds/kinds.h: no kind is found in it" nothing
+    ;;
   glued_text)
     printf 'log("a " + b);\n// "a " + b + " c"\nlog(fmt::format("a {} c", b));\nf("a" + b, "c" "d");\n' | write core/a/a.cpp
     printf 'log("a " + b + " c");\n' | write core/parse/a.cpp
@@ -281,8 +291,11 @@ case $name in
     accepts "links to pages, folders, headings and the web; code"
     printf '[a](a.md)\n\n[b](b/d.md)\n' | write docs/d.md
     rejects "docs/d.md:3: there is no docs/b/d.md" docs/d.md
-    printf 'See `docs/a`, `docs/b/*.md`, `docs/NAME.md` and `core/a/judge.h`.\n\n```\ndocs/none.md\n```\n' | write docs/d.md
+    printf 'See `docs/a`, `docs/b/*.md` and `docs/NAME.md`.\n\n```\ndocs/none.md\n```\n' | write docs/d.md
+    printf 'A kind is `core/a/judge.h`.\n' | write CONTRIBUTING.md
     accepts "paths with and without an ending, patterns, the example of a kind"
+    printf 'See `core/a/judge.h`.\n' | write docs/d.md
+    rejects "docs/d.md:1: there is no core/a/judge.h" docs/d.md CONTRIBUTING.md
     printf '# D\n\nSee `docs/b/d.md`.\n' | write docs/d.md
     rejects "docs/d.md:3: there is no docs/b/d.md" docs/d.md
     printf 'See `docs/b/c.m`, or `docs/*.txt`.\n' | write docs/README.md
@@ -314,13 +327,18 @@ case $name in
     ;;
   readmes)
     for folder in core core/text docs; do echo "# $folder" | write $folder/README.md; done
-    echo 1 | write core/text/tokenizer/a.h
+    printf '// A.\nint a;\n' | write core/text/tokenizer/a.h
+    printf '/* B. */\nint b;\n' | write core/text/tokenizer/b.c
     echo 1 | write build/x/y.txt
-    accepts "folders that say what they are"
-    echo 1 | write core/model/a.h
+    accepts "folders and files that say what they are"
+    echo '// A.' | write core/model/a.h
     rejects "core/model: has no README.md" core/model
-    echo 1 | write apps/a.cpp
+    echo '// A.' | write apps/a.cpp
     rejects "apps: has no README.md" apps
+    printf '#include "a.h"\n// A.\n' | write core/text/a.cpp
+    rejects "core/text/a.cpp:1: the file does not begin with a comment" core/text/a.cpp
+    printf '//\n// A.\n' | write core/text/a.cu
+    rejects "core/text/a.cu:1: the file does not begin with a comment" core/text/a.cu
     : | write docs/README.md
     rejects "docs: has no README.md" docs
     ;;

@@ -1,3 +1,4 @@
+// Opens a store of libtorch, and turns its exceptions into errors.
 #include "dist/gloo/c10d_store.h"
 
 #include <c10/util/Exception.h>

@@ -1,3 +1,4 @@
+// Starts each collective on Gloo or on the network of a device. The watch ends the wait for it if a rank fails.
 #include "dist/gloo/gloo_communicator.h"
 
 #include <ATen/ops/empty.h>

@@ -1,3 +1,4 @@
+// Tries to connect until somebody accepts.
 #include "dist/launch/listener.h"
 
 #include <fcntl.h>

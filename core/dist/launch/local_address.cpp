@@ -1,3 +1,4 @@
+// Connects sockets that send nothing: the kernel then says from which address it would send.
 #include "dist/launch/local_address.h"
 
 #include <arpa/inet.h>

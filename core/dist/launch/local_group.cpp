@@ -1,3 +1,4 @@
+// Forks the ranks, passes signals on, and ends the survivors of a failure.
 #include "dist/launch/local_group.h"
 
 #include <fcntl.h>

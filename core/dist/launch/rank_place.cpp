@@ -1,3 +1,4 @@
+// Reads the variables of each launcher, and names those that are missing or wrong.
 #include "dist/launch/rank_place.h"
 
 #include <fmt/core.h>

@@ -1,3 +1,4 @@
+// Takes the first host, and the first number within its brackets.
 #include "dist/launch/slurm_hosts.h"
 
 #include <algorithm>

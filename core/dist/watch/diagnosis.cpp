@@ -1,3 +1,4 @@
+// The rules, most certain first: a rank that failed, a lost store, a silent rank, a rank that is late.
 #include "dist/watch/diagnosis.h"
 
 #include <fmt/core.h>

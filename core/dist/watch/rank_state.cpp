@@ -1,3 +1,4 @@
+// Writes states as lines of text, and reads processes from /proc.
 #include "dist/watch/rank_state.h"
 
 #include <fmt/core.h>

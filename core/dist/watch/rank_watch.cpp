@@ -1,3 +1,4 @@
+// The two threads, and the waiting of a collective.
 #include "dist/watch/rank_watch.h"
 
 #include <fmt/core.h>

@@ -1,3 +1,4 @@
+// Lists the threads in /proc, and lets each note its own stack in a signal handler.
 #include "dist/watch/thread_stacks.h"
 
 #include <execinfo.h>

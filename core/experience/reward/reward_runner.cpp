@@ -204,7 +204,8 @@ void RewardRunner::show_progress() const {
   for (const Function& function : functions_) {
     if (scores(function, context_)) done = std::min(done, function.reward->num_done());
   }
-  live_stage(context_.is_validation ? "val reward" : "rewards", "rows", done, num_rows_, num_given_ - done);
+  live_stage(context_.is_validation ? kValidationRewardStage : kRewardStage, "rows", done, num_rows_,
+             num_given_ - done);
 }
 
 // Waits until the workers of all functions are done, and serves all of them meanwhile.

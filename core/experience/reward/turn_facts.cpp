@@ -1,3 +1,4 @@
+// Counts the turns of a row, and sorts their rewards by who answered them.
 #include "experience/reward/turn_facts.h"
 
 #include <vector>

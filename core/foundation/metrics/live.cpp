@@ -11,6 +11,7 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "foundation/base/bottom_line.h"
 #include "foundation/base/live_lines.h"
@@ -34,15 +35,10 @@ struct LiveRun {
   int file = -1;
   LiveState state;
   std::string last_headline;  // state.headline without the time that is left: what a run that has ended shows
+  std::vector<int> places;    // the place of each of state.stages
   std::optional<Pace> pace;
   int64_t drawn_ns = 0, written_ns = 0;  // 0: never
 };
-
-// Rewards are shown below the sampling of their rows, whichever is told first.
-int place_of_stage(std::string_view name) {
-  if (name == "sampling" || name == "validation") return 0;
-  return name == "rewards" || name == "val reward" ? 1 : 2;
-}
 
 LiveRun& live_run() {
   static auto* run = new LiveRun;  // never destroyed: threads may tell while the program ends
@@ -88,6 +84,7 @@ void live_begin(Env& env, const LiveOptions& options) {
   run.on_terminal = options.on_terminal;
   run.file = options.file.empty() ? -1 : ::open(options.file.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0644);
   run.state = {};
+  run.places.clear();
   run.last_headline.clear();
   run.state.total_steps = options.total_steps;
   run.pace.emplace(options.first_step, env.monotonic_ns());
@@ -103,23 +100,25 @@ void live_step(int64_t step) {
   if (!run.is_on.load()) return;
   run.state.step = step;
   run.state.stages.clear();
+  run.places.clear();
   if (run.on_terminal && run.state.headline.empty())
     log_progress_line(run.state.total_steps > 0 ? fmt::format("step {}/{} begins", step, run.state.total_steps)
                                                 : fmt::format("step {} begins", step));
 }
 
-void live_stage(std::string_view name, std::string_view unit, int64_t done, int64_t total, int64_t pending) {
+void live_stage(LiveStageName name, std::string_view unit, int64_t done, int64_t total, int64_t pending) {
   LiveRun& run = live_run();
   if (!run.is_on.load()) return;
   const std::lock_guard lock(run.mutex);
   if (!run.is_on.load()) return;
   auto& stages = run.state.stages;
-  auto stage = std::ranges::find(stages, name, &LiveStage::name);
+  auto stage = std::ranges::find(stages, name.text, &LiveStage::name);
   if (stage == stages.end()) {
     if (stages.size() >= kMostStages) return;
-    const int place = place_of_stage(name);
-    const auto next = std::ranges::find_if(stages, [&](const auto& one) { return place_of_stage(one.name) > place; });
-    stage = stages.insert(next, LiveStage{std::string(name), 0, 0, std::string(unit), 0});
+    const auto next = std::ranges::upper_bound(run.places, name.place);
+    stage = stages.insert(stages.begin() + (next - run.places.begin()),
+                          LiveStage{std::string(name.text), 0, 0, std::string(unit), 0});
+    run.places.insert(next, name.place);
   }
   stage->done = done;
   stage->total = total;
@@ -155,6 +154,7 @@ void live_end(std::string_view how) {
   run.state.state = how;
   run.state.headline = run.last_headline;
   run.state.stages.clear();
+  run.places.clear();
   write_live_file(run);
   if (run.file >= 0) ::close(run.file);
   run.file = -1;

@@ -35,7 +35,7 @@ std::vector<int64_t> all_rows(const StepTable& table);
 
 // The live view shows that micro-batch `index` of so many is done.
 inline void show_micro_batch(std::string_view stage, size_t index, size_t total) {
-  live_stage(stage, "micro-batches", static_cast<int64_t>(index) + 1, static_cast<int64_t>(total));
+  live_stage({stage}, "micro-batches", static_cast<int64_t>(index) + 1, static_cast<int64_t>(total));
 }
 
 }  // namespace mortise

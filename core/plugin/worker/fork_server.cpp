@@ -51,7 +51,7 @@ class ForkServer {
     workers_.clear();
     do end_strays();
     while (::waitpid(-1, nullptr, 0) > 0);
-    if (channel_.closed()) return {};  // the trainer has hung up, perhaps amid an answer
+    if (channel_.closed()) return {};  // the trainer has hung up, perhaps within an answer
     return ended;
   }
 

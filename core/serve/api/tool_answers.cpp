@@ -1,3 +1,4 @@
+// Holds a growing text back where a call may begin, and writes calls in the API's form.
 #include "serve/api/tool_answers.h"
 
 #include <fmt/core.h>

@@ -1,3 +1,4 @@
+// Renders a chat with a call, and tries each reader on what the template added.
 #include "text/tools/tool_format_of.h"
 
 #include <algorithm>

@@ -68,12 +68,7 @@ ZeroOptions Critic::spread(const RunSettings& run) {
 }
 
 LoraChoice critic_lora_choice(const CriticModelConfig& model) {
-  LoraChoice choice;
-  choice.rank = model.lora_rank;
-  choice.alpha = model.lora_alpha;
-  choice.target_modules = model.target_modules;
-  choice.exclude_modules = model.exclude_modules;
-  choice.target_parameters = model.target_parameters;
+  LoraChoice choice = plain_lora_choice(model);
   choice.modules_to_save = {"score"};
   return choice;
 }

@@ -12,6 +12,7 @@
 
 #include "config/check.h"
 #include "config/device_rules.h"
+#include "config/explain.h"
 #include "config/fields.h"
 #include "config/full_kl.h"
 #include "config/learning_rules.h"
@@ -19,6 +20,7 @@
 #include "config/unused.h"
 #include "foundation/base/at_place.h"
 #include "foundation/base/log.h"
+#include "foundation/base/text.h"
 #include "learn/objective/actor_objective.h"
 #include "plugin/host/kinds/kinds.h"
 #include "plugin/host/params.h"
@@ -31,6 +33,17 @@
 namespace mortise {
 
 namespace {
+
+// What to write instead of an unknown parameter that is a misspelt key of the engine: both are in one table.
+std::string near_key(const PluginUse& use, const std::string& name) {
+  const std::string table = canonical_key(use.key) + ".";
+  std::vector<std::string> keys;
+  for (const Field& field : all_fields()) {
+    const bool is_here = field.key.starts_with(table) && field.key.find('.', table.size()) == std::string::npos;
+    if (is_here && !field.inline_params) keys.push_back(field.key.substr(table.size()));
+  }
+  return did_you_mean(name, keys);
+}
 
 void warn_of_lone_completions(const PluginRef& estimator, const LoadedConfig& loaded) {
   if ((estimator.plugin->flags & MORTISE_FLAG_COMPARES_GROUP) == 0 || loaded.config.rollout.n > 1) return;
@@ -260,8 +273,11 @@ Result<> check_plugins(const PluginRegistry& registry, const LoadedConfig& loade
     }
     hide_secrets(*ref->plugin, use.params);
     if (use.kind == "advantage_estimator") warn_of_lone_completions(*ref, loaded);
-    for (const ParamError& error : check_params(*ref->plugin, use.params)) {
+    for (ParamError& error : check_params(*ref->plugin, use.params)) {
       const std::string key = error.key.empty() ? use.key : fmt::format("{}.{}", use.key, error.key);
+      if (ref->plugin->find_param(error.key) == nullptr && !error.next.starts_with("did you mean")) {
+        if (std::string near = near_key(use, error.key); !near.empty()) error.next = std::move(near);
+      }
       problems.push_back({ErrorKind::kConfig, error.what, loaded.where(key), error.next});
     }
   }

@@ -61,12 +61,7 @@ MicroBatchOptions reference_pass_options(const RunConfig& config) {
 }
 
 LoraChoice lora_choice(const ModelSection& model) {
-  LoraChoice choice;
-  choice.rank = model.lora_rank;
-  choice.alpha = model.lora_alpha;
-  choice.target_modules = model.target_modules;
-  choice.exclude_modules = model.exclude_modules;
-  choice.target_parameters = model.target_parameters;
+  LoraChoice choice = plain_lora_choice(model);
   choice.dropout = model.lora_dropout;
   choice.use_rslora = model.use_rslora;
   choice.use_dora = model.use_dora;

@@ -55,7 +55,18 @@ std::shared_ptr<TensorRanks> rollout_ranks(const RunConfig& config, Communicator
 Result<WholeWeights> weights_to_sample(const RunConfig& config, const Model& policy);
 ScheduleOptions schedule_options(const OptimConfig& optim, int64_t total_steps, int64_t total_updates);
 
-// The adapter that [model] asks for; without a meaning if lora_rank is 0.
+// The settings that an adapter of the policy and one of the critic both have. No meaning if lora_rank is 0.
+template <class Section>
+LoraChoice plain_lora_choice(const Section& model) {
+  LoraChoice choice;
+  choice.rank = model.lora_rank;
+  choice.alpha = model.lora_alpha;
+  choice.target_modules = model.target_modules;
+  choice.exclude_modules = model.exclude_modules;
+  choice.target_parameters = model.target_parameters;
+  return choice;
+}
+// The adapter that [model] asks for.
 LoraChoice lora_choice(const ModelSection& model);
 // Where the file has the setting that an error of such a choice is about.
 std::string lora_place(const LoadedConfig& loaded, const Error& error);

@@ -127,7 +127,7 @@ Result<SampleBatch> collect_on_ranks(RoundRanks& ranks, RolloutRunner& runner, c
     return on_turn ? on_turn() : Result<>();
   };
   const auto show = [&](int64_t done, int64_t total) {
-    live_stage(plan.is_validation ? "validation" : "sampling", rows_unit(ranks), done, total);
+    live_stage(plan.is_validation ? kValidationStage : kSamplingStage, rows_unit(ranks), done, total);
   };
   MetricSet measured;
   SampleBatch samples = TRY(runner.collect(prompts, plan, tokenizer, metrics != nullptr && tells ? &measured : nullptr,
@@ -188,7 +188,7 @@ Result<MetricSet> decode_pieces(std::string_view bytes, std::span<const OpenRows
 Result<> collect_segments_on_ranks(RoundRanks& ranks, RolloutRunner& runner, std::vector<OpenRows> batches,
                                    const RolloutPlan& plan, const RolloutConfig& config, const Tokenizer& tokenizer,
                                    MetricSet& metrics) {
-  const auto show = [&](int64_t done, int64_t total) { live_stage("sampling", rows_unit(ranks), done, total); };
+  const auto show = [&](int64_t done, int64_t total) { live_stage(kSamplingStage, rows_unit(ranks), done, total); };
   if (ranks.size() == 1) return runner.collect_segments(batches, plan, tokenizer, &metrics, show);
   const bool keeps_state = TRY(runner.backend().instance().save_state()).has_value();
   const int group_size = keeps_state ? ranks.size() : static_cast<int>(config.tensor_model_parallel_size);

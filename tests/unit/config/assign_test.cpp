@@ -47,7 +47,9 @@ TEST(Assign, NullUnsetsANullableKey) {
   EXPECT_EQ(config_of("[model]\ncustom_chat_template = \"x\"", {"model.custom_chat_template=None"})
                 .model.custom_chat_template,
             std::nullopt);
-  EXPECT_THAT(load_error("", {"rollout.n=null"}), HasSubstr("'rollout.n' must be of type integer, but is null"));
+  EXPECT_THAT(load_error("", {"rollout.n=null"}),
+              HasSubstr("'rollout.n' must be of type integer, but is null; leave it out for its default"));
+  EXPECT_THAT(load_error("", {"data.val_files=null"}), HasSubstr("but is null; write [] for an empty list"));
 }
 
 struct BadCase {
@@ -66,7 +68,8 @@ TEST_P(AssignRefuses, WithPlaceAndReason) {
 INSTANTIATE_TEST_SUITE_P(
     All, AssignRefuses,
     ::testing::Values(
-        BadCase{"[rollout]\nn = \"16\"", "'rollout.n' must be of type integer, but is the text '16'"},
+        BadCase{"[rollout]\nn = \"16\"",
+                "'rollout.n' must be of type integer, but is the text '16'; write a whole number"},
         BadCase{"[rollout]\nn = 16.0", "must be of type integer, but is the number 16.0"},
         BadCase{"[rollout]\nn = true", "must be of type integer, but is true"},
         BadCase{"[rollout]\nn = 0", "must be at least 1 and at most 65536, but is the integer 0"},

@@ -108,18 +108,18 @@ MetricRow live_row(int64_t step, double reward) { return {{{"step", step}}, {{"c
   const auto sink = make_console_sink(env, {.total_steps = 9});
   for (int64_t step = 1; step <= 2; ++step) {
     live_step(step);
-    live_stage("sampling", "rows", 128, 128);
+    live_stage(kSamplingStage, "rows", 128, 128);
     live_numbers(live_row(step, 0.25 * static_cast<double>(step)));
     good = good && sink->write(live_row(step, 0.25 * static_cast<double>(step))).ok();
   }
   log_warn("the first warning");
   live_step(3);
-  live_stage("rewards", "rows", 32, 128, 64);  // the rows may be those of another rank
-  live_stage("sampling", "rows", 96, 128);
+  live_stage(kRewardStage, "rows", 32, 128, 64);  // the rows may be those of another rank
+  live_stage(kSamplingStage, "rows", 96, 128);
   log_warn("the second warning");
-  live_stage("update", "micro-batches", 8, 16);
+  live_stage({"update"}, "micro-batches", 8, 16);
   char c = 0;
-  while (::read(STDIN_FILENO, &c, 1) == 1 && c != 'q') live_stage("update", "micro-batches", 12, 16);
+  while (::read(STDIN_FILENO, &c, 1) == 1 && c != 'q') live_stage({"update"}, "micro-batches", 12, 16);
   live_end("done");
   good = good && sink->close().ok();
   log_flush();
@@ -212,7 +212,7 @@ TEST(LiveOnALowTerminal, LeavesOutLinesFromBelow) {
   SlowEnv env;
   live_begin(env, {"", true, 0, 9});
   live_step(1);
-  live_stage("sampling", "rows", 1, 128);
+  live_stage(kSamplingStage, "rows", 1, 128);
   log_warn("a warning " + std::string(100, 'x'));
   char c = 0;
   good = good && ::read(STDIN_FILENO, &c, 1) == 1;
@@ -235,11 +235,11 @@ TEST(LiveWithoutATerminal, PrintsNothingAndWritesTheFile) {
   const test::TempDir dir;
   ASSERT_OK(log_init({.console_level = LogLevel::kInfo, .file = {}, .force_plain = true}));
   testing::internal::CaptureStderr();
-  live_stage("sampling", "rows", 1, 2);  // no run: nothing happens
+  live_stage(kSamplingStage, "rows", 1, 2);  // no run: nothing happens
   SlowEnv env;
   live_begin(env, {dir / "live.json", true, 0, 9});
   live_step(1);
-  live_stage("sampling", "rows", 1, 2);
+  live_stage(kSamplingStage, "rows", 1, 2);
   EXPECT_EQ(dir.read("live.json").size(), 4096U);
   live_end("failed");
   live_end("done");

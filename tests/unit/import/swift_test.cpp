@@ -82,7 +82,12 @@ TEST(ImportSwift, AdaptersMustBeSaidToBeOff) {
   const Result<ImportedConfig> silent = import_text("swift", "per_device_train_batch_size: 8");
   ASSERT_TRUE(silent.ok());
   ASSERT_EQ(silent->warnings.size(), 1U);
-  EXPECT_THAT(silent->warnings[0], HasSubstr("LoRA adapters unless it is full"));
+  EXPECT_THAT(silent->warnings[0], HasSubstr("so a LoRA adapter is trained as in ms-swift"));
+  const RunConfig unsaid = config_of(silent->toml);
+  EXPECT_EQ(unsaid.model.lora_rank, 8);
+  EXPECT_EQ(unsaid.model.lora_alpha, 32.0);
+  EXPECT_EQ(unsaid.actor.optim.lr, 1e-4);
+  EXPECT_EQ(imported("swift", "per_device_train_batch_size: 8\ntuner_type: full").model.lora_rank, 0);
   EXPECT_THAT(import_error("swift", "train_type: longlora\nper_device_train_batch_size: 8"),
               HasSubstr("use full or lora"));
   const std::string lora = "train_type: lora\nper_device_train_batch_size: 8\n";

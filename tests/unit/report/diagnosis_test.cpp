@@ -95,6 +95,17 @@ TEST(Diagnosis, EveryFaultIsNamedByItsRuleAlone) {
   }
 }
 
+TEST(Diagnosis, ARewardThatDoesNotApplyIsNoFailure) {
+  RunHistory run = healthy();
+  run.metrics["frac_reward_nan"] = line(0.2, 0.2);
+  const auto advice = [&run] { return diagnose(run, {}).front().advice; };
+  EXPECT_THAT(advice(), HasSubstr("Read the reasons")) << "the run does not say whether any failed";
+  run.metrics["rewards/math/failed"] = line(0, 0);
+  EXPECT_THAT(advice(), HasSubstr("none of them applies to these rows"));
+  run.metrics["rewards/math/failed"] = line(3, 3);
+  EXPECT_THAT(advice(), HasSubstr("Read the reasons"));
+}
+
 TEST(Diagnosis, LongerCompletionsAreAFaultOnlyWithoutAGain) {
   RunHistory run = healthy();
   run.metrics["response_length/mean"] = line(200, 900);
