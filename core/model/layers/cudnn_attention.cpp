@@ -19,7 +19,7 @@ Result<> open_cudnn_attention() {
   if (opened != nullptr) return {};
   const auto cannot = [](const std::string& what) {
     return Error{ErrorKind::kConfig, "cuDNN's attention cannot be used: " + what, "",
-                 "run `./dev deps --cudnn`, and build again where cudnn.h and CUDA's headers are"};
+                 "name a GPU, and build after `./dev deps --cudnn` where cudnn.h and CUDA's headers are"};
   };
   std::string error;
   void* const module = open_cuda_module(kCudnnModule, error);
