@@ -1,10 +1,11 @@
-// bench_passes [c1|c1v|c2|all] [repeats] [unshared] [bfloat16] [device=NAME]: forward and backward of one packed batch
+// bench_passes [c1|c1v|c2|all] [repeats] [unshared] [bfloat16] [device=NAME] [cudnn]: forward and backward of one packed batch
 // (prompt shared), head in one pass, by phase; no optimizer. Prints one JSON object per workload: minima over the
 // repeats, wall time by phase and processor time in all (the figure to trust on a busy machine, with
 // OMP_NUM_THREADS=1). roofline_share: the time that the products of layers and head would take at the peak that this
 // machine reaches in each format, as a share of the processor time. With bfloat16 it runs a float32 and a bfloat16
 // model in turns, and says how many times as fast the second one is and which instructions for bfloat16 the CPU has.
-// device=NAME: as model.device; it ends with code 13 if there is no such device. Threads: OMP_NUM_THREADS, else 2.
+// device=NAME: as model.device; it ends with code 13 if there is no such device. cudnn: attention by cuDNN. Threads:
+// OMP_NUM_THREADS, else 2.
 #include <ATen/Parallel.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty_like.h>
@@ -22,6 +23,7 @@
 #include "bench_device.h"
 #include "foundation/base/rng.h"
 #include "model/head/log_prob_head.h"
+#include "model/layers/cudnn_attention.h"
 #include "model/model.h"
 #include "model/tensor/peak_flops.h"
 #include "workloads.h"
@@ -158,6 +160,14 @@ ComputeDevice wanted_device(int argc, char** argv) {
   return {};
 }
 
+void take_cudnn() {
+  const Result<> opened = open_cudnn_attention();
+  if (!opened.ok()) {
+    std::fprintf(stderr, "%s\n", opened.error().to_string().c_str());
+    std::exit(1);
+  }
+}
+
 int main_of(int argc, char** argv) {
   const ComputeDevice device = wanted_device(argc, argv);
   if (std::getenv("OMP_NUM_THREADS") == nullptr) at::set_num_threads(2);
@@ -172,6 +182,8 @@ int main_of(int argc, char** argv) {
       has_bfloat16 = true;
     } else if (word.starts_with("device=")) {
       continue;
+    } else if (word == "cudnn") {
+      take_cudnn();
     } else if (std::atoi(argv[i]) > 0) {
       repeats = std::atoi(argv[i]);
     } else {

@@ -78,10 +78,15 @@ case $what in
       case $word in cuda | cuda:* | cpu-as-device) name=$word ;; *) words+=("$word") ;; esac
     done
     say "building"
+    if command -v nvcc >/dev/null; then need_cudnn; fi
     build release bench_passes bench_decode $(cuda_module_target) >"$log" 2>&1 || { tail -n 40 "$log" >&2; exit 1; }
     workloads=()
     for word in "${words[@]}"; do case $word in c1 | c1v | c2) workloads+=("$word") ;; esac; done
     build/release/bin/bench_passes "device=$name" bfloat16 "${words[@]}"
+    if [[ $name == cuda* && -f build/release/lib/mortise/libmortise_cudnn.so ]]; then
+      say "the same with attention by cuDNN"
+      build/release/bin/bench_passes "device=$name" bfloat16 cudnn "${words[@]}"
+    fi
     build/release/bin/bench_decode --device "$name" --repeats 3 "${workloads[@]}"
     exec build/release/bin/bench_decode --device "$name" --repeats 3 --rounded "${workloads[@]}"
     ;;

@@ -8,6 +8,7 @@ export MORTISE_DEPS_DIR=${MORTISE_DEPS_DIR:-$MORTISE_CACHE/deps}
 readonly torch_dir=$MORTISE_DEPS_DIR/torch-2.11.0
 readonly cuda_dir=$MORTISE_DEPS_DIR/torch-cuda-2.11.0
 readonly arrow_dir=$MORTISE_DEPS_DIR/pyarrow-26.0.1
+readonly cudnn_dir=$MORTISE_DEPS_DIR/cudnn-frontend-1.32.0
 readonly oracles_dir=$MORTISE_CACHE/oracles
 # Debian's own Python: another one in PATH may have another version.
 readonly system_python=/usr/bin/python3
@@ -145,6 +146,17 @@ keep_arrow_part() {
   rm -rf "$2/include/arrow/python"
 }
 
+# need_cudnn: installs the headers of cudnn-frontend into $cudnn_dir. Only libmortise_cudnn.so needs them, which the build
+# makes if nvcc and cuDNN's headers are there.
+need_cudnn() {
+  fetch_libraries "$cudnn_dir" apps/dev/cudnn_requirements.txt cudnn-frontend "1.32.0 (12 MB, once)" keep_cudnn_part \
+    manylinux_2_28_x86_64
+}
+keep_cudnn_part() {
+  mkdir -p "$2"
+  mv "$1"/include "$1"/*.dist-info "$2/"
+}
+
 # have_wheels NAME, install_wheels NAME: a virtual environment with the wheels of tests/NAME.lock. Only tests and benchmarks
 # use these; nothing that we build does.
 #   oracles   what tests compare with
@@ -194,7 +206,7 @@ install_oracles() { install_wheels oracles; }
 # configure PRESET: runs cmake once, and again after the preset's file changed.
 configure() {
   local dir=build/$1 stamp
-  stamp=$(stamp_of CMakePresets.json <(echo "$MORTISE_DEPS_DIR" && find "$arrow_dir" -maxdepth 0 2>/dev/null || true))
+  stamp=$(stamp_of CMakePresets.json <(echo "$MORTISE_DEPS_DIR" && find "$arrow_dir" "$cudnn_dir" -maxdepth 0 2>/dev/null || true))
   if [[ ! -f $dir/build.ninja ]] || ! is_current "$dir" "$stamp"; then
     cmake --preset "$1" -DMORTISE_DEPS_DIR="$MORTISE_DEPS_DIR" >"$(log_file "cmake-$1")" 2>&1 || {
       tail -n 40 "$(log_file "cmake-$1")" >&2

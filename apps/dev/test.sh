@@ -226,6 +226,7 @@ export PATH=/usr/bin:$PATH
 need_apt build test
 need_torch
 need_arrow
+if command -v nvcc >/dev/null; then need_cudnn; fi
 stage_ends "set-up"
 oracles_job=
 if [[ -n $device ]]; then

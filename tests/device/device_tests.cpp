@@ -19,6 +19,7 @@
 #include "learn/optim/rules.h"
 #include "learn/update/actor_learner.h"
 #include "model/head/divergence.h"
+#include "model/layers/cudnn_attention.h"
 #include "model/layers/segment_attention.h"
 #include "model/weights/rounded_matrices.h"
 #include "support/collectives.h"
@@ -111,31 +112,33 @@ INSTANTIATE_TEST_SUITE_P(All, DeviceFamilies,
                          testing::Values(Family::kQwen2, Family::kQwen3, Family::kMistral, Family::kGemma2,
                                          Family::kGemma3, Family::kPhi3, Family::kQwen3Moe, Family::kGptOss));
 
-// Longer sequences than a tile of the fused operators, with and without a prompt before them.
+// The result and the gradients of q, k and v. Longer sequences than a tile of the fused operators, with and without a prompt
+// before them.
+std::vector<at::Tensor> attend(at::Device device, at::ScalarType dtype, const AttentionShape& shape) {
+  const SegmentLengths lengths{{150, 1, 70, 33}, {150, 200, 270, 33}};
+  const auto input = [&](int64_t rows, int64_t heads, uint64_t seed) {
+    return random_tensor({rows, heads, 32}, seed)
+        .to(at::TensorOptions().device(device).dtype(dtype))
+        .requires_grad_(true);
+  };
+  const at::Tensor q = input(254, 4, 1), k = input(653, 2, 2), v = input(653, 2, 3);
+  const at::Tensor out = segment_attention(q, k, v, lengths, shape);
+  const at::Tensor probe = random_tensor({254, 4, 32}, 4).to(out.options().requires_grad(false));
+  (out * probe).sum().backward();
+  std::vector<at::Tensor> all{out, q.grad(), k.grad(), v.grad()};
+  for (at::Tensor& one : all) one = on_host(one.detach()).to(at::kDouble);
+  return all;
+}
+
 TEST(DeviceAttention, EqualsThePlainOneInFloat64WithTheSameBitsTwice) {
   const AttentionShape shape{4, 2, 32, 0.17};
-  const SegmentLengths lengths{{150, 1, 70, 33}, {150, 200, 270, 33}};
-  const auto run = [&](at::Device device, at::ScalarType dtype, bool rounds) {
-    AttentionShape own = shape;
-    own.rounds = rounds;
-    const auto input = [&](int64_t rows, int64_t heads, uint64_t seed) {
-      return random_tensor({rows, heads, 32}, seed)
-          .to(at::TensorOptions().device(device).dtype(dtype))
-          .requires_grad_(true);
-    };
-    const at::Tensor q = input(254, 4, 1), k = input(653, 2, 2), v = input(653, 2, 3);
-    const at::Tensor out = segment_attention(q, k, v, lengths, own);
-    const at::Tensor probe = random_tensor({254, 4, 32}, 4).to(out.options().requires_grad(false));
-    (out * probe).sum().backward();
-    std::vector<at::Tensor> all{out, q.grad(), k.grad(), v.grad()};
-    for (at::Tensor& one : all) one = on_host(one.detach()).to(at::kDouble);
-    return all;
-  };
-  const auto want = run(at::kCPU, at::kDouble, false);
-  const auto single = run(device_under_test.device, at::kFloat, false);
-  const auto rounded = run(device_under_test.device, at::kFloat, true);
-  const auto single_again = run(device_under_test.device, at::kFloat, false);
-  const auto rounded_again = run(device_under_test.device, at::kFloat, true);
+  AttentionShape rounding = shape;
+  rounding.rounds = true;
+  const auto want = attend(at::kCPU, at::kDouble, shape);
+  const auto single = attend(device_under_test.device, at::kFloat, shape);
+  const auto rounded = attend(device_under_test.device, at::kFloat, rounding);
+  const auto single_again = attend(device_under_test.device, at::kFloat, shape);
+  const auto rounded_again = attend(device_under_test.device, at::kFloat, rounding);
   for (size_t i = 0; i < want.size(); ++i) {
     EXPECT_LT(relative_l2(single[i], want[i]), 1e-5) << i;
     EXPECT_LT(relative_l2(rounded[i], want[i]), 0.02) << i;
@@ -375,6 +378,27 @@ TEST(DeviceRanks, GroupsMoveNumbers) {
       test::expect_all_to_all_moves_parts_of_any_size(**group, device);
     }
   });
+}
+
+// Attention by cuDNN, also with a window. On the CPU the same shapes take the plain path. The last test, because the process
+// then stays with cuDNN.
+TEST(DeviceCudnn, EqualsThePlainOneWithTheSameBitsTwice) {
+  if (device_under_test.device.is_cuda()) {
+    const Result<> opened = open_cudnn_attention();
+    if (!opened.ok()) GTEST_SKIP() << opened.error().to_string();
+  }
+  for (const int64_t window : {0, 40}) {
+    AttentionShape shape{4, 2, 32, 0.17};
+    shape.window = window;
+    const auto want = attend(at::kCPU, at::kDouble, shape);
+    shape.rounds = true;
+    const auto got = attend(device_under_test.device, at::kFloat, shape);
+    const auto again = attend(device_under_test.device, at::kFloat, shape);
+    for (size_t i = 0; i < want.size(); ++i) {
+      EXPECT_LT(relative_l2(got[i], want[i]), 0.02) << window << " " << i;
+      EXPECT_TRUE(again[i].equal(got[i])) << window << " " << i;
+    }
+  }
 }
 
 }  // namespace

@@ -278,6 +278,24 @@ TEST(DeviceRuns, WhatADeviceCannotDoIsRefused) {
   EXPECT_THAT(unknown.output, HasSubstr("choose auto, cpu, cuda, cuda:N or cpu-as-device"));
 }
 
+// Graphs of decoding keep memory on a GPU alone, and threads take memory for attention on the CPU alone.
+TEST(DeviceRuns, ADryRunCountsGraphsOnAGpuAndThreadsOnTheCpu) {
+  const TaskFolder task;
+  const auto bytes = [&](const std::string& settings, const char* part) {
+    const Outcome outcome = task.mortise("train run.toml --dry-run --json " + settings + " 2>/dev/null");
+    EXPECT_EQ(outcome.code, 0) << outcome.output;
+    return parse_json(outcome.output, "dry run").value()["memory_bytes"][part].get<int64_t>();
+  };
+  const int64_t rows = bytes("model.device=cuda rollout.max_num_seqs=16", "decode_graphs");
+  EXPECT_GT(rows, 0);
+  EXPECT_EQ(bytes("model.device=cuda rollout.max_num_seqs=32", "decode_graphs"), 2 * rows);
+  EXPECT_EQ(bytes("model.device=cpu", "decode_graphs"), 0);
+  const int64_t of_one = bytes("trainer.num_threads=1", "attention");
+  EXPECT_GT(of_one, 0);
+  EXPECT_EQ(bytes("trainer.num_threads=2", "attention"), 2 * of_one);
+  EXPECT_EQ(bytes("model.device=cuda trainer.num_threads=2", "attention"), 0);
+}
+
 // On any machine: the log says which setting decided it.
 TEST(DeviceRuns, AutoTakesTheCpuForWhatADeviceCannotDo) {
   for (const char* setting : {"algorithm.adv_estimator=gae critic.optim.offload=file", "actor.optim.offload=file"}) {

@@ -10,7 +10,7 @@ named() {  # named NAME FILE
   grep -qF "\`$1\`" <<<"$pages" || fault "$2: $1 is on no page of third_party_notes/ (written as \`$1\`)"
 }
 while read -r _ name; do named "$name" apps/dev/apt_packages.txt; done < <(grep -v '^#' apps/dev/apt_packages.txt)
-for file in apps/dev/torch_requirements.txt apps/dev/arrow_requirements.txt tests/oracles_requirements.txt; do
+for file in apps/dev/torch_requirements.txt apps/dev/arrow_requirements.txt apps/dev/cudnn_requirements.txt tests/oracles_requirements.txt; do
   while read -r name; do named "$name" "$file"; done < <(sed -nE 's/^([A-Za-z0-9_-]+)==.*/\1/p' "$file")
 done
 finish

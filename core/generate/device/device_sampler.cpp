@@ -121,9 +121,12 @@ DrawnRows DeviceSampler::draw_block(const at::Tensor& logits_NV, const DrawInput
   return out;
 }
 
+int64_t DeviceSampler::rows_of_block(int64_t vocab_size, bool has_edits) {
+  return std::max<int64_t>(1, kDeviceLogitBytes / (vocab_size * (has_edits ? 8 : 4)));
+}
+
 DrawnRows DeviceSampler::draw(const at::Tensor& hidden_NH, const DrawInputs& placed) const {
-  const int64_t row_bytes = model_.config().vocab_size * (placed.edits.defined() ? 8 : 4);
-  const int64_t block = std::max<int64_t>(1, kDeviceLogitBytes / row_bytes);
+  const int64_t block = rows_of_block(model_.config().vocab_size, placed.edits.defined());
   std::vector<at::Tensor> drawn, top;
   for (int64_t begin = 0; begin < hidden_NH.size(0); begin += block) {
     const int64_t count = std::min(block, hidden_NH.size(0) - begin);

@@ -77,6 +77,8 @@ class DeviceSampler {
   [[nodiscard]] DrawInputs inputs(std::span<const DrawRow> rows) const;
   [[nodiscard]] DrawnRows draw(const at::Tensor& hidden_NH, const DrawInputs& placed) const;
   static StartedDraws fetch(const DrawnRows& rows, const DrawInputs& inputs);
+  // Rows whose logits are there at the same time.
+  static int64_t rows_of_block(int64_t vocab_size, bool has_edits);
 
  private:
   void draw_on_host(const at::Tensor& logits_NV, std::span<const DrawRow> rows, std::span<DrawnToken> out) const;

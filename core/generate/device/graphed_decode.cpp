@@ -20,6 +20,11 @@ int64_t class_of_rows(int64_t rows) {
   return (rows + kRowsOfClass - 1) / kRowsOfClass * kRowsOfClass;
 }
 
+// Splits of attention for samples of up to `longest` tokens.
+int64_t class_of_splits(int64_t longest) {
+  return static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(longest / MORTISE_CUDA_SPLIT_TOKENS + 1)));
+}
+
 // [rows, bytes] of a buffer get `host`, and the padding behind gets `pad`.
 template <class T>
 void write_rows(const at::Tensor& buffer, int64_t rows, const at::Tensor& host, const T& pad) {
@@ -32,9 +37,25 @@ void write_rows(const at::Tensor& buffer, int64_t rows, const at::Tensor& host, 
 
 }  // namespace
 
-bool GraphedDecode::serves(const Model& model) {
-  for (int64_t layer = 0; layer < model.config().num_layers; ++layer)
-    if (model.config().has_experts(layer)) return false;
+double decode_graph_bytes(const ModelConfig& config, const DecodePassSize& size) {
+  if (!GraphedDecode::serves(config) || config.head_dim > MORTISE_CUDA_MOST_HEAD_DIM || size.rows == 0) return 0;
+  const int64_t rows = class_of_rows(size.rows), splits = class_of_splits(size.longest);
+  const int64_t scratch = config.num_heads * splits * (config.head_dim + 2);
+  // While a layer's last product runs: both residual streams before and behind attention, what went into and came out of
+  // the product of the heads, gate and up, their product, and the result.
+  const int64_t inputs = config.q_size() + 3 * config.intermediate_size;
+  const int64_t layer = 6 * config.hidden_size + inputs;
+  const int64_t rounded = size.is_rounded ? config.intermediate_size : 0;  // bfloat16
+  const int64_t copies = config.final_softcap > 0.0 ? 4 : size.has_edits ? 2 : 1;
+  const int64_t logit_rows = std::min(rows, DeviceSampler::rows_of_block(config.vocab_size, size.has_edits));
+  const int64_t of_layer = rows * (4 * layer + 2 * rounded);
+  const int64_t of_head = 4 * (rows * config.hidden_size + logit_rows * copies * config.vocab_size);
+  return static_cast<double>(rows * 4 * scratch + std::max(of_layer, of_head));
+}
+
+bool GraphedDecode::serves(const ModelConfig& config) {
+  for (int64_t layer = 0; layer < config.num_layers; ++layer)
+    if (config.has_experts(layer)) return false;
   return true;
 }
 
@@ -93,9 +114,7 @@ at::Tensor GraphedDecode::compute(const Size& size) const {
 
 StartedDraws GraphedDecode::run(const DevicePass& pass, const at::Tensor& ids_N, std::span<const int64_t> positions,
                                 const DrawInputs& inputs) {
-  const int64_t splits = pass.longest / MORTISE_CUDA_SPLIT_TOKENS + 1;
-  const Size size{class_of_rows(pass.num_decoding()),
-                  static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(splits))), inputs.edits.defined()};
+  const Size size{class_of_rows(pass.num_decoding()), class_of_splits(pass.longest), inputs.edits.defined()};
   const at::Tensor table = cache_.rows_of_table(pass);
   notice_moved_memory(size.rows, table.size(1));
   fill(size, table, ids_N, positions, inputs);

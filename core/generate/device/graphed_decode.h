@@ -4,6 +4,7 @@
 // The first pass of a class is computed as usual, the second is captured. Token ids, positions, tables of pages and what draws
 // need lie in buffers that stay, and are written before each pass. Padding rows write to the cache's own page for them.
 // All graphs go when memory that they use moves: keys and values, rotations, buffers, weights.
+// Memory: the graphs share what the largest of them needs (decode_graph_bytes()), also while the run trains.
 // Thread rule: one thread.
 #pragma once
 
@@ -21,6 +22,18 @@
 
 namespace mortise {
 
+// The largest pass of decoding.
+struct DecodePassSize {
+  int64_t rows = 0;
+  int64_t longest = 0;      // tokens of the longest sample, with its prompt
+  bool has_edits = false;   // penalties or barred tokens
+  bool is_rounded = false;  // the layers multiply bfloat16 matrices
+};
+
+// Bytes that the graphs of all classes keep on the device, without those of the CUDA driver: what is alive at the same time
+// in the largest pass. 0 for models without graphs.
+double decode_graph_bytes(const ModelConfig& config, const DecodePassSize& size);
+
 class GraphedDecode {
  public:
   GraphedDecode(const Model& model, PagedDeviceCache& cache, const DeviceSampler& sampler,
@@ -28,7 +41,7 @@ class GraphedDecode {
       : model_(model), cache_(cache), sampler_(sampler), graphs_(std::move(graphs)) {}
 
   // Whether graphs compute such passes of this model: its layers must not need the host.
-  [[nodiscard]] static bool serves(const Model& model);
+  [[nodiscard]] static bool serves(const ModelConfig& config);
   // Whether they compute this one.
   [[nodiscard]] static bool serves(const DevicePass& pass, const DrawInputs& inputs) {
     return !pass.slots.empty() && pass.pieces.empty() && inputs.most_top == 0;

@@ -6,13 +6,11 @@
 #include <dlfcn.h>
 #include <fmt/core.h>
 
-#include <filesystem>
 #include <optional>
 #include <string>
-#include <system_error>
 
 #include "foundation/base/log.h"
-#include "foundation/base/this_program.h"
+#include "model/device/cuda_module.h"
 
 namespace mortise {
 namespace {
@@ -47,20 +45,6 @@ std::optional<DeviceKernels> load_module() {
 }
 
 }  // namespace
-
-void* open_cuda_module(const char* name, std::string& reason) {
-  const std::string path = (this_program().parent_path().parent_path() / "lib/mortise" / name).string();
-  std::error_code ignored;
-  if (!std::filesystem::exists(path, ignored)) {
-    reason = path + " is not there";
-    return nullptr;
-  }
-  void* const module = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
-  if (module != nullptr) return module;
-  const char* const error = dlerror();
-  reason = fmt::format("{} cannot be loaded: {}", path, error == nullptr ? "no reason given" : error);
-  return nullptr;
-}
 
 const DeviceKernels* device_kernels(const c10::Device& device) {
   if (device.is_cpu()) return cpu_kernels;

@@ -27,9 +27,6 @@ struct DeviceKernels {
 // loads the module from lib/mortise, and the log says why if it cannot.
 const DeviceKernels* device_kernels(const c10::Device& device);
 
-// Loads lib/mortise/NAME. Null: `reason` gets why not.
-void* open_cuda_module(const char* name, std::string& reason);
-
 // For tests: the kernels for tensors on the CPU, such as those of cuda/emulate. Null: none. They must outlive their use.
 void set_cpu_kernels(const DeviceKernels* kernels);
 

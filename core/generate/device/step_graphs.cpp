@@ -5,7 +5,7 @@
 #include <fmt/core.h>
 
 #include "foundation/base/log.h"
-#include "generate/device/kernel_table.h"
+#include "model/device/cuda_module.h"
 
 namespace mortise {
 namespace {

@@ -35,7 +35,7 @@ class DeviceRunner final : public StepRunner {
     }
     auto paged = make_paged_cache(model, *kernels_);
     std::unique_ptr<StepGraphs> graphs =
-        records_ || !GraphedDecode::serves(model) ? nullptr : open_step_graphs(model.device().device);
+        records_ || !GraphedDecode::serves(model.config()) ? nullptr : open_step_graphs(model.device().device);
     if (graphs != nullptr) graphed_ = std::make_unique<GraphedDecode>(model, *paged, sampler_, std::move(graphs));
     cache_ = std::move(paged);
   }

@@ -1,5 +1,6 @@
-// libtorch's fused attention on CUDA: _flash_attention_* for bfloat16, _efficient_attention_* for float32. This file
-// and bf16_product.cpp have the only operators of a device run that the CPU lacks, so no test without a GPU computes them.
+// Fused attention on CUDA: libtorch's _flash_attention_* for bfloat16 and _efficient_attention_* for float32, or cuDNN's
+// (cudnn_attention.h). This file and bf16_product.cpp have the only operators of a device run that the CPU lacks, so no
+// test without a GPU computes them.
 // Thread rule: as libtorch.
 #pragma once
 
@@ -9,7 +10,7 @@
 
 namespace mortise {
 
-// Can the operators compute attention for these queries? They have neither windows nor caps here, nor float64.
+// Can the operators compute attention for these queries? They have no caps here, nor float64, and only cuDNN has windows.
 bool has_cuda_attention(const at::Tensor& q_NHD, const AttentionShape& shape);
 
 // As segment_attention(), for tensors of one dtype.

@@ -6,6 +6,8 @@
 #include <ATen/ops/zeros.h>
 #include <c10/util/Exception.h>
 
+#include "model/tensor/product.h"
+
 namespace mortise {
 
 using blas::Trans;
@@ -16,8 +18,11 @@ at::Tensor bf16_product(const at::Tensor& a, Trans trans_a, const at::Tensor& b,
   const bool swaps_a = trans_a == Trans::kYes, swaps_b = trans_b == Trans::kYes;
   const int64_t m = left.size(swaps_a ? 1 : 0), k = left.size(swaps_a ? 0 : 1), n = right.size(swaps_b ? 0 : 1);
   TORCH_CHECK(right.size(swaps_b ? 1 : 0) == k, "product: the shapes do not match");
-  if (!left.is_cpu()) {
-    const at::Tensor product = at::mm(swaps_a ? left.t() : left, swaps_b ? right.t() : right, at::kFloat);
+  if (!left.is_cpu() || OperatorProducts::are_used()) {
+    const at::Tensor op_a = swaps_a ? left.t() : left, op_b = swaps_b ? right.t() : right;
+    // The CPU's mm has no float32 result for bfloat16 matrices. Widened numbers give the same products.
+    const at::Tensor product =
+        left.is_cpu() ? at::mm(op_a.to(at::kFloat), op_b.to(at::kFloat)) : at::mm(op_a, op_b, at::kFloat);
     return added.defined() ? product.add_(added) : product;
   }
   const at::TensorOptions options = left.options().dtype(at::kFloat);

@@ -59,5 +59,6 @@ at::Tensor matrix_product(const at::Tensor& a, Trans trans_a, const at::Tensor& 
 
 OperatorProducts::OperatorProducts() { uses_operators = true; }
 OperatorProducts::~OperatorProducts() { uses_operators = false; }
+bool OperatorProducts::are_used() { return uses_operators; }
 
 }  // namespace mortise

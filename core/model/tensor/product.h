@@ -12,7 +12,7 @@ namespace mortise {
 at::Tensor matrix_product(const at::Tensor& a, blas::Trans trans_a, const at::Tensor& b, blas::Trans trans_b,
                           const at::Tensor& added = {});
 
-// For tests: while one lives, float32 products on the CPU are libtorch's operators too, as they are on a GPU. A test sees
+// For tests: while one lives, products on the CPU are libtorch's operators too, as they are on a GPU. A test sees
 // operators, but not blas::gemm. Thread rule: one at a time, and no product meanwhile in another thread.
 class OperatorProducts {
  public:
@@ -20,6 +20,7 @@ class OperatorProducts {
   OperatorProducts(const OperatorProducts&) = delete;
   OperatorProducts& operator=(const OperatorProducts&) = delete;
   ~OperatorProducts();
+  [[nodiscard]] static bool are_used();
 };
 
 }  // namespace mortise

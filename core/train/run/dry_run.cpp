@@ -221,6 +221,7 @@ Result<RunEstimate> estimate(Env& env, PluginRegistry& registry, const LoadedCon
   out.trained = TRY(trained_size(out.model, out.lora, loaded, "actor.optim"));
   out.device = choose_device(loaded, {num_ranks, 0}, kind, &registry);
   out.memory = estimate_memory(out.model, out.lora, out.trained, config, out.device.is_by_operators());
+  if (out.device.name.kind == DeviceKind::kCuda) out.memory.graphs = graph_bytes(out.model, config);
   const UnitBytes units = unit_bytes(out.model, static_cast<double>(num_bytes(config.model.dtype)));
   out.ranks = estimate_ranks(config, out.model, out.plan, units, out.memory.gradients, num_ranks);
   out.trained_state_bytes = out.memory.moments;
@@ -285,9 +286,11 @@ Json json_of(const RunEstimate& run, const RunConfig& config) {
             {"optimizer", bytes(memory.moments)},
             {"reference", bytes(memory.reference)},
             {"activations", bytes(memory.activations)},
+            {"attention", bytes(memory.attention)},
             {"head", bytes(memory.head)},
             {"rollout_weights", bytes(memory.rollout)},
             {"kv_cache", bytes(memory.kv_cache)},
+            {"decode_graphs", bytes(memory.graphs)},
             {"experts", bytes(memory.experts)},
             {"critic", bytes(memory.critic)},
             {"teacher", bytes(memory.teacher)},
@@ -309,11 +312,13 @@ std::string memory_text(const MemoryEstimate& memory, int num_ranks) {
                                                   {"teacher", memory.teacher},
                                                   {"reward models", memory.reward_models},
                                                   {"activations, at most", memory.activations},
+                                                  {"attention of all threads", memory.attention},
                                                   {"head", memory.head},
                                                   {"gathered weights in updates", memory.gathered},
                                                   {"or in rollouts: other weights", memory.whole},
                                                   {"generator's copy of the weights", memory.rollout},
                                                   {"KV cache, at most", memory.kv_cache},
+                                                  {"graphs of decoding on the GPU", memory.graphs},
                                                   {"experts of the step's tokens", memory.experts},
                                                   {"the program itself", memory.program}};
   const auto size = [](double bytes) { return format_bytes(static_cast<uint64_t>(bytes)); };

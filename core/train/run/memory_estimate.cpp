@@ -1,6 +1,7 @@
 // Counts bytes from the shapes of a model and the sizes of a run's batches.
 #include "train/run/memory_estimate.h"
 
+#include <ATen/Parallel.h>
 #include <ATen/ops/empty.h>
 
 #include <algorithm>
@@ -11,8 +12,10 @@
 #include "config/check.h"
 #include "config/full_kl.h"
 #include "config/optim_groups.h"
+#include "generate/device/graphed_decode.h"
 #include "learn/optim/weight_shards.h"
 #include "model/head/full_kl.h"
+#include "model/layers/attention_products.h"
 #include "model/layers/recompute.h"
 #include "model/weights/rounded_matrices.h"
 #include "model/weights/tensor_split.h"
@@ -51,6 +54,16 @@ double activation_bytes(const ModelConfig& model, const RunConfig& config, int64
   const double at_rest = tokens * static_cast<double>(layer.recomputed) * static_cast<double>(again) +
                          kept * static_cast<double>(layers - again);
   return again > 0 && again == layers ? at_rest + kept : at_rest;
+}
+
+// Bytes of all threads in attention: each takes a sequence and a head of keys at a time. A shared prompt is one more
+// sequence.
+double attention_bytes(const ModelConfig& model, const RunConfig& config, int64_t row_tokens, double num_rows) {
+  const auto threads = static_cast<double>(config.trainer.num_threads.value_or(at::get_num_threads()));
+  const double tasks = 2.0 * num_rows * static_cast<double>(model.num_kv_heads);
+  return std::min(threads, tasks) *
+         static_cast<double>(AttentionScratch<float>::size(row_tokens, model.head_dim, /*is_backward=*/true) *
+                             num_bytes(config.model.dtype));
 }
 
 // Tokens of the largest pass over rows of which each has at most `row_tokens`, `num_rows` of them in an update.
@@ -209,6 +222,8 @@ MemoryEstimate estimate_memory(const ModelConfig& model, const std::optional<Lor
   const int64_t num_parts = config.actor.tensor_model_parallel_size;
   bytes.activations = activation_bytes(num_parts == 1 ? model : split_config(model, num_parts), config,
                                        trained.lowest_backward, tokens);
+  if (!by_operators)
+    bytes.attention = attention_bytes(model, config, row_tokens, std::ceil(tokens / static_cast<double>(row_tokens)));
   bytes.head = head_pass_bytes(model, config, tokens);
   // The generator's own copy of the matrices: with ranks that sample together, of this rank's part.
   const int64_t num_samplers = config.rollout.tensor_model_parallel_size;
@@ -228,6 +243,18 @@ MemoryEstimate estimate_memory(const ModelConfig& model, const std::optional<Lor
     bytes.experts = static_cast<double>(plan.rows_per_step * row_tokens) * width * 2.0;
   }
   return bytes;
+}
+
+double graph_bytes(const ModelConfig& model, const RunConfig& config) {
+  const RolloutConfig& rollout = config.rollout;
+  if (config.actor.router_replay.mode == RouterReplay::kR3) return 0;
+  const bool has_edits = rollout.repetition_penalty != 1.0 || rollout.presence_penalty != 0.0 ||
+                         rollout.frequency_penalty != 0.0 || !rollout.bad_words.empty() || rollout.min_new_tokens > 0 ||
+                         rollout.ignore_eos;
+  return decode_graph_bytes(model, {.rows = std::min(rollout.max_num_seqs, plan_batches(config).rows_per_step),
+                                    .longest = config.data.max_prompt_length + response_length(config),
+                                    .has_edits = has_edits,
+                                    .is_rounded = config.model.dtype == ModelDtype::kBfloat16});
 }
 
 double critic_activation_bytes(const ModelConfig& critic, const TrainedSize& trained, const RunConfig& config,

@@ -17,6 +17,8 @@ namespace mortise {
 struct MemoryEstimate {
   double weights = 0, gradients = 0, moments = 0, reference = 0, activations = 0, rollout = 0, kv_cache = 0;
   double head = 0, critic = 0, reward_models = 0, teacher = 0;
+  double attention = 0;        // what threads need for attention in training, on the CPU
+  double graphs = 0;           // what decode graphs keep on a GPU
   double files = 0;            // in files in place of memory (offload)
   double program = 130 << 20;  // the program, its libraries and what they keep
   double experts = 0;          // that the tokens of a step took (actor.router_replay.mode)
@@ -25,12 +27,12 @@ struct MemoryEstimate {
                      // layers too, with the gradients that stay
   // What lies on a device, if model.device names one.
   [[nodiscard]] double on_device() const {
-    return weights + gradients + moments + reference + rollout + kv_cache + critic + activations + head;
+    return weights + gradients + moments + reference + rollout + kv_cache + critic + activations + head + graphs;
   }
   [[nodiscard]] double total() const {
-    const double update = gradients + activations + head + gathered;
+    const double update = gradients + activations + head + attention + gathered;
     return program + weights + moments + reference + rollout + kv_cache + critic + reward_models + teacher + experts +
-           std::max(update, whole);
+           graphs + std::max(update, whole);
   }
 };
 
@@ -65,6 +67,9 @@ Result<TrainedSize> trained_size(const ModelConfig& model, const std::optional<L
 // `by_operators`: the run has the code of a device.
 MemoryEstimate estimate_memory(const ModelConfig& model, const std::optional<LoraSize>& lora,
                                const TrainedSize& trained, const RunConfig& config, bool by_operators);
+
+// Bytes that decode graphs keep on a GPU.
+double graph_bytes(const ModelConfig& model, const RunConfig& config);
 
 // Bytes of a critic.
 struct CriticBytes {

@@ -2,11 +2,17 @@
 // schedule, with prompts that share pages, penalties and barred tokens.
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/tensor.h>
+#include <c10/core/Allocator.h>
+#include <c10/core/CPUAllocator.h>
 #include <c10/core/InferenceMode.h>
 
 #include <algorithm>
+#include <functional>
+#include <memory>
 #include <optional>
+#include <utility>
 
+#include "generate/device/graphed_decode.h"
 #include "support/emulated_kernels.h"
 #include "support/golden_models.h"
 #include "unit/generate/device_requests.h"
@@ -226,9 +232,8 @@ TEST_P(DeviceDecodeTest, PenaltiesAndBarredTokensAreThoseOfTheNativeEngine) {
 
 TEST_P(DeviceDecodeTest, SeesNewWeights) { expect_new_weights_are_seen(); }
 
-// Pages of a bfloat16 model are bfloat16, as attention in training reads keys and values. Its products on the CPU are not
-// operators, so they cannot be captured.
-TEST_F(DeviceKernelsTest, Bfloat16LogProbsAreThoseOfTraining) { expect_bfloat16_log_probs_of_training(); }
+// Pages of a bfloat16 model are bfloat16, as attention in training reads keys and values.
+TEST_P(DeviceDecodeTest, Bfloat16LogProbsAreThoseOfTraining) { expect_bfloat16_log_probs_of_training(); }
 
 // More than 16 rows and more than one split of attention: graphs of several sizes, padding, and memory that moves.
 TEST_P(DeviceDecodeTest, SizesOfEveryClassGiveTheTokensOfTheNativeEngine) {
@@ -246,6 +251,86 @@ TEST_P(DeviceDecodeTest, SizesOfEveryClassGiveTheTokensOfTheNativeEngine) {
   move_to_device(model);
   auto engine = make_engine(model);
   for (const char* round : {"first", "second"}) expect_same(run_all(*engine, requests), want, 5e-5F, round);
+}
+
+// Bytes of the CPU's tensors, now and at most since a mark.
+class CountingMemory final : public c10::Allocator {
+ public:
+  c10::DataPtr allocate(size_t size) override {
+    auto* const block = new Block{c10::GetDefaultCPUAllocator()->allocate(size), size};
+    now += size;
+    most = std::max(most, now);
+    void* const data = block->memory.get();
+    return {data, block, &give_back, at::Device(at::kCPU)};
+  }
+  [[nodiscard]] c10::DeleterFnPtr raw_deleter() const override { return nullptr; }
+  void copy_data(void* to, const void* from, size_t size) const override { default_copy_data(to, from, size); }
+  static inline size_t now = 0, most = 0;  // NOLINT: a deleter is a function
+
+ private:
+  struct Block {
+    c10::DataPtr memory;
+    size_t size;
+  };
+  static void give_back(void* context) {
+    const std::unique_ptr<Block> block(static_cast<Block*>(context));
+    now -= block->size;
+  }
+};
+
+// Runs passes, and keeps the most bytes that one of them took next to what was there.
+class CountedGraphs final : public StepGraphs {
+ public:
+  static inline size_t most = 0;  // NOLINT: the factory is a function
+  void warm_up(const std::function<void()>& work) override { count(work); }
+  std::unique_ptr<StepGraph> capture(const std::function<void()>& work) override {
+    return std::make_unique<Graph>(work);
+  }
+
+ private:
+  static void count(const std::function<void()>& work) {
+    CountingMemory::most = CountingMemory::now;
+    const size_t before = CountingMemory::now;
+    work();
+    most = std::max(most, CountingMemory::most - before);
+  }
+  class Graph final : public StepGraph {
+   public:
+    explicit Graph(std::function<void()> work) : work_(std::move(work)) {}
+    void replay() override { work_(); }
+
+   private:
+    std::function<void()> work_;
+  };
+};
+
+// What --dry-run says that graphs keep is what the largest pass takes. Models whose layers, and whose head, need most.
+TEST_F(DeviceKernelsTest, GraphsNeedTheMemoryOfTheLargestPass) {
+  static CountingMemory memory;
+  c10::Allocator* const before = c10::GetCPUAllocator();
+  c10::SetCPUAllocator(&memory, /*priority=*/100);
+  set_cpu_graphs([]() -> std::unique_ptr<StepGraphs> { return std::make_unique<CountedGraphs>(); });
+  for (const auto& [vocab_size, has_edits] : {std::pair{60, false}, {3000, false}, {3000, true}}) {
+    for (const char* const dtype : {"float32", "bfloat16"}) {
+      ModelConfig config = tiny_model().config();
+      config.vocab_size = vocab_size;
+      config.intermediate_size = 400;
+      Model model = *Model::random(config, 3, dtype);
+      move_to_device(model);
+      SamplingParams params;
+      params.max_new_tokens = 3;
+      params.ignore_eos = true;
+      if (!has_edits) params.ignore_eos = false, params.max_new_tokens = 2;
+      if (has_edits) params.repetition_penalty = 1.2;
+      CountedGraphs::most = 0;
+      run_all(*make_engine(model), {make_request(1, {5, 6, 7, 8}, 40, params)});
+      const double said = decode_graph_bytes(config, {40, 6, has_edits, dtype == std::string("bfloat16")});
+      EXPECT_GT(CountedGraphs::most, 0U);
+      EXPECT_NEAR(said / static_cast<double>(CountedGraphs::most), 1.0, 0.15) << vocab_size << dtype << has_edits;
+    }
+  }
+  set_cpu_graphs(nullptr);
+  c10::SetCPUAllocator(before, /*priority=*/100);
 }
 
 // The proof proves: a number of the host that is in captured work stays what it was.
