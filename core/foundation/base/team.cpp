@@ -17,8 +17,9 @@ namespace {
 
 constexpr double kJobSpin_us = 40;      // longer than a caller needs between two jobs
 constexpr double kBarrierSpin_us = 20;  // members have equal shares: longer than they differ on an idle machine
-// How long a caller without tasks waits until it looks for a helper without a processor: at least, at most, and in tasks.
-constexpr double kLeastPatience_us = 60, kMostPatience_us = 2000, kPatienceTasks = 1.5;
+// How long a caller without tasks waits until it looks for a helper without a processor: at first, and then twice as long
+// each time, up to the most. A helper that computes is left alone, so a look at it costs two system calls.
+constexpr double kFirstPatience_us = 60, kMostPatience_us = 2000;
 
 inline void pause() {
 #ifdef __x86_64__
@@ -144,7 +145,7 @@ void Team::sleep_until_done(uint32_t open, double us) {
   caller_sleeps_.store(false, std::memory_order_relaxed);
 }
 
-void Team::wait_for_tasks(double task_us) {
+void Team::wait_for_tasks() {
   for (int spins = spins_for(kBarrierSpin_us); spins > 0; --spins) {
     if (tasks_open_.load(std::memory_order_acquire) == 0) return;
     pause();
@@ -153,7 +154,7 @@ void Team::wait_for_tasks(double task_us) {
   if (can_take) {
     for (Helper& helper : helpers_) helper.spent_ns = processor_ns(helper.thread);
   }
-  double patience_us = std::clamp(kPatienceTasks * task_us, kLeastPatience_us, kMostPatience_us);
+  double patience_us = kFirstPatience_us;
   double since_us = now_us();
   for (uint32_t open = tasks_open_.load(std::memory_order_acquire); open > 0;
        open = tasks_open_.load(std::memory_order_acquire)) {
@@ -244,14 +245,12 @@ void Team::wake_helpers(int64_t count) {
 
 // A member may come late, when the tasks of this round are done and those of another are under way, or the caller has
 // left. It finds another round or no task in `tasks_left_`, and touches nothing else.
-int Team::take_tasks(int member, uint32_t round) {
-  int taken = 0;
+void Team::take_tasks(int member, uint32_t round) {
   uint64_t left = tasks_left_.load(std::memory_order_acquire);
   while (static_cast<uint32_t>(left >> 32) == round && static_cast<uint32_t>(left) > 0) {
     if (!tasks_left_.compare_exchange_weak(left, left - 1, std::memory_order_acq_rel, std::memory_order_acquire))
       continue;
     // From here until finish_task() the caller waits, so the task's function exists.
-    ++taken;
     try {
       if (!broken_.load(std::memory_order_relaxed)) (*task_)(member, num_tasks_ - static_cast<uint32_t>(left));
     } catch (...) {
@@ -261,7 +260,6 @@ int Team::take_tasks(int member, uint32_t round) {
     finish_task();
     left = tasks_left_.load(std::memory_order_acquire);
   }
-  return taken;
 }
 
 void Team::run_tasks(int64_t count, const std::function<void(int, int64_t)>& task) {
@@ -277,9 +275,8 @@ void Team::run_tasks(int64_t count, const std::function<void(int, int64_t)>& tas
   tasks_left_.store(tasks_of(round, num_tasks_), std::memory_order_release);
   round_.store(round, std::memory_order_release);
   wake_helpers(count - 1);
-  const double start_us = now_us();
-  const int taken = take_tasks(0, round);
-  wait_for_tasks((now_us() - start_us) / std::max(1, taken));
+  take_tasks(0, round);
+  wait_for_tasks();
   if (broken_.load(std::memory_order_relaxed)) rethrow();
 }
 

@@ -59,9 +59,9 @@ class Team {
   void work(int member, Helper& helper);
   void wake_helpers(int64_t count);
   void run_job(int member);
-  int take_tasks(int member, uint32_t round);
+  void take_tasks(int member, uint32_t round);
   void finish_task();
-  void wait_for_tasks(double task_us);
+  void wait_for_tasks();
   void sleep_until_done(uint32_t open, double us);
   void keep_helpers_off_this_cpu();
   void let_helpers_run_anywhere();

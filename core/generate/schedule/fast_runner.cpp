@@ -26,7 +26,7 @@ class FastRunner final : public StepRunner {
         shared_(options.shared_weights ? options.shared_weights : std::make_shared<SharedWeights>()),
         weights_(shared_->weights),
         ranks_(options.ranks),
-        team_(std::max(1, options.num_threads)),
+        team_(std::max(1, options.num_threads), Team::Placement::kOwn),
         forward_(options.ranks ? split_config(model.config(), options.ranks->size()) : model.config(), kernels,
                  std::clamp<int64_t>(options.max_batch_tokens, 8, kMostPassTokens), options.ranks),
         head_(model.config().hidden_size, model.config().vocab_size, model.config().final_softcap, kernels),

@@ -16,6 +16,7 @@
 
 #include "model/layers/experts.h"
 #include "model/layers/gated.h"
+#include "model/layers/gated_mlp.h"
 #include "model/layers/linear.h"
 #include "model/layers/lora_linear.h"
 #include "model/layers/operators.h"
@@ -25,7 +26,7 @@
 namespace mortise {
 namespace {
 
-const LayerCode kCpuKernels = {rms_norm, add_rms_norm, qk_norm, rope_attention, gated, mixture};
+const LayerCode kCpuKernels = {rms_norm, add_rms_norm, qk_norm, rope_attention, gated, mixture, gated_mlp};
 
 // What every layer of one forward shares. A layer that is computed again reads it in backward too.
 struct Pass {
@@ -212,10 +213,20 @@ at::Tensor add_shared(const Pass& pass, const LayerLeaves& l, const at::Tensor& 
          at::sigmoid(gate_product(pass, x, l.experts.shared_gate, {}, l.experts.shared_gate_lora, plain)) * shared;
 }
 
+// Whether nothing comes between the steps of a dense layer's MLP.
+bool takes_whole_mlp(const Pass& pass, const LayerMatrices& m, const LayerLeaves& l, const at::Tensor& x) {
+  const bool is_plain = l.gate_up_lora.empty() && l.down_lora.empty() && l.gate_up_biases.empty() &&
+                        !l.down_bias.defined() && pass.tensor == nullptr;
+  return is_plain && pass.code.gated_mlp != nullptr && at::GradMode::is_enabled() &&
+         fits_gated_mlp(x, m.gate_up_2IH, m.down_HI);
+}
+
 at::Tensor mlp_fast(const Pass& pass, int64_t layer, const LayerWeights& w, const LayerMatrices& m,
                     const LayerLeaves& l, const at::Tensor& x) {
   at::Tensor out;
-  if (l.down_weight.defined()) {
+  if (l.down_weight.defined() && takes_whole_mlp(pass, m, l, x)) {
+    out = pass.code.gated_mlp(x, m.gate_up_2IH, m.down_HI, l.gate_up_weights, l.down_weight, pass.config.activation);
+  } else if (l.down_weight.defined()) {
     const at::Tensor gate_up = fused(pass, x, w.gate_up_weight_2IH, m.gate_up_2IH, w.gate_up_bias_2I, l.gate_up_weights,
                                      l.gate_up_biases, l.gate_up_lora);
     out = single(pass, pass.code.gated(gate_up, pass.config.activation), l.down_weight, m.down_HI, l.down_bias,

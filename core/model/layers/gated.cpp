@@ -146,6 +146,15 @@ at::Tensor gated(const at::Tensor& gate_up_N2I, Activation activation) {
   return GatedFunction::apply(gate_up_N2I.contiguous(), static_cast<int64_t>(activation));
 }
 
+void gated_rows(Activation activation, const float* gate_up, float* out, int64_t begin, int64_t end, int64_t width) {
+  forward_kernel(activation, gate_up, out, begin, end, width);
+}
+
+void gated_rows_backward(Activation activation, const float* gate_up, const float* dout, float* dgate_up, int64_t begin,
+                         int64_t end, int64_t width) {
+  backward_kernel(activation, gate_up, dout, dgate_up, begin, end, width);
+}
+
 at::Tensor gated_plain(const at::Tensor& gate_up_N2I, Activation activation) {
   const int64_t width = gate_up_N2I.size(1) / 2;
   const at::Tensor gate = gate_up_N2I.narrow(1, 0, width);

@@ -6,11 +6,18 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <cstdint>
+
 #include "model/weights/model_config.h"
 
 namespace mortise {
 
-at::Tensor gated(const at::Tensor& gate_up_N2I, Activation activation);        // [N, 2 I] -> [N, I]
+at::Tensor gated(const at::Tensor& gate_up_N2I, Activation activation);  // [N, 2 I] -> [N, I]
+// The same of rows in memory, on the calling thread: rows [begin, end) of [N, 2 I] and [N, I], with I = width.
+void gated_rows(Activation activation, const float* gate_up, float* out, int64_t begin, int64_t end, int64_t width);
+// And the gradient of gate_up from that of the result.
+void gated_rows_backward(Activation activation, const float* gate_up, const float* dout, float* dgate_up, int64_t begin,
+                         int64_t end, int64_t width);
 at::Tensor gated_plain(const at::Tensor& gate_up_N2I, Activation activation);  // the reference: ATen operations
 
 }  // namespace mortise

@@ -22,10 +22,6 @@ using torch::autograd::variable_list;
 
 bool is_rounded(const at::Tensor& weight) { return weight.scalar_type() == at::kBFloat16; }
 
-at::Tensor weight_gradient(const at::Tensor& dy, const at::Tensor& x) {
-  return is_rounded(x) ? bf16_product(dy, Trans::kYes, x, Trans::kNo) : matrix_product(dy, Trans::kYes, x, Trans::kNo);
-}
-
 double size_of(const at::Tensor& x) { return static_cast<double>(x.nbytes()); }
 
 class FusedLinearFunction : public torch::autograd::Function<FusedLinearFunction> {
@@ -121,6 +117,11 @@ at::Tensor linear_product(const at::Tensor& x_NI, const at::Tensor& weight_OI,
 at::Tensor input_gradient(const at::Tensor& dy_NO, const at::Tensor& weight_OI) {
   if (is_rounded(weight_OI)) return bf16_product(dy_NO, Trans::kNo, weight_OI, Trans::kNo);
   return matrix_product(dy_NO, Trans::kNo, weight_OI, Trans::kNo);
+}
+
+at::Tensor weight_gradient(const at::Tensor& dy_NO, const at::Tensor& x_NI) {
+  if (is_rounded(x_NI)) return bf16_product(dy_NO, Trans::kYes, x_NI, Trans::kNo);
+  return matrix_product(dy_NO, Trans::kYes, x_NI, Trans::kNo);
 }
 
 std::optional<at::Tensor> optional_bias(const at::Tensor& bias_O) {

@@ -19,6 +19,8 @@ namespace mortise {
 at::Tensor linear_product(const at::Tensor& x_NI, const at::Tensor& weight_OI, const std::optional<at::Tensor>& bias_O);
 // The gradient of x.
 at::Tensor input_gradient(const at::Tensor& dy_NO, const at::Tensor& weight_OI);
+// The gradient of the weight.
+at::Tensor weight_gradient(const at::Tensor& dy_NO, const at::Tensor& x_NI);
 // Which leaves require a gradient, as 0 and 1, for the inside of an autograd function.
 std::vector<int64_t> trained_leaves(at::TensorList leaves);
 // The rows of a leaf in the gradient of its fused matrix. Nothing for a frozen leaf. A copy if others are frozen: a kept

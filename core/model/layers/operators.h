@@ -11,6 +11,7 @@
 
 #include <functional>
 #include <utility>
+#include <vector>
 
 #include "model/layers/attention.h"
 #include "model/layers/decoder.h"
@@ -30,6 +31,10 @@ struct LayerCode {
   at::Tensor (*gated)(const at::Tensor& gate_up_N2I, Activation activation);
   at::Tensor (*mixture)(const at::Tensor& x_NH, const Routing& routing, const LayerMatrices& matrices,
                         const ExpertLeaves& leaves, const ModelConfig& config);
+  // The MLP of a dense layer whose matrices fit (gated_mlp.h). Null: it is always the operations one by one.
+  at::Tensor (*gated_mlp)(const at::Tensor& x_NH, const at::Tensor& gate_up_2IH, const at::Tensor& down_HI,
+                          const std::vector<at::Tensor>& gate_up_leaves, const at::Tensor& down_leaf,
+                          Activation activation) = nullptr;
 };
 
 const LayerCode& operator_layers();

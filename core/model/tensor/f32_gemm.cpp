@@ -43,14 +43,20 @@ void multiply_block(const Product& p, const BlockRange& rows, const BlockRange& 
                      add);
 }
 
+// visit(ks) for each block of K, in order.
+template <class Visit>
+void over_blocks_of_k(int64_t k, const Visit& visit) {
+  const int64_t num_steps = std::max<int64_t>(1, ceil_div(k, kF32BlockK));  // K = 0 sets zeros
+  const int64_t step_k = ceil_div(k, num_steps);
+  for (int64_t step = 0; step < num_steps; ++step) visit(BlockRange{step * step_k, std::min(k, (step + 1) * step_k)});
+}
+
+constexpr int64_t kBlockColumns = kBlockPanels * kF32Columns;
+
 void multiply_part(const Product& p, const BlockRange& rows, const BlockRange& columns) {
-  const int64_t num_steps = std::max<int64_t>(1, ceil_div(p.k, kF32BlockK));  // K = 0 sets zeros
-  const int64_t step_k = ceil_div(p.k, num_steps);
-  constexpr int64_t kBlockColumns = kBlockPanels * kF32Columns;
   for (int64_t column = columns.begin; column < columns.end; column += kBlockColumns) {
     const BlockRange block{column, std::min(columns.end, column + kBlockColumns)};
-    for (int64_t step = 0; step < num_steps; ++step)
-      multiply_block(p, rows, block, {step * step_k, std::min(p.k, (step + 1) * step_k)}, p.add || step > 0);
+    over_blocks_of_k(p.k, [&](const BlockRange& ks) { multiply_block(p, rows, block, ks, p.add || ks.begin > 0); });
   }
 }
 
@@ -77,6 +83,30 @@ void f32_gemm(const F32Kernels& kernels, int64_t m, int64_t n, int64_t k, const 
   parallel_tasks<char>(across * down, 0, [&](int64_t task, char*) {
     const BlockRange rows = part_of(m, 1, task % down, down), columns = part_of(n, kF32Columns, task / down, across);
     if (rows.size() > 0 && columns.size() > 0) multiply_part(product, rows, columns);
+  });
+}
+
+// By blocks of K, each with its panels one after the other.
+F32Packed::F32Packed(const F32Kernels& kernels, const F32Operand& right, int64_t n, int64_t k)
+    : kernels_(kernels),
+      n_(n),
+      k_(k),
+      panels_(new float[static_cast<size_t>(ceil_div(n, kF32Columns) * kF32Columns * k)]) {
+  float* panel = panels_.get();
+  over_blocks_of_k(k, [&](const BlockRange& ks) {
+    for (int64_t j = 0; j < n; j += kF32Columns, panel += ks.size() * kF32Columns)
+      kernels.pack(right, j, std::min(kF32Columns, n - j), ks.begin, ks.size(), panel);
+  });
+}
+
+void F32Packed::multiply(const float* left, int64_t rows, float* c) const {
+  const int64_t packed_columns = ceil_div(n_, kF32Columns) * kF32Columns;
+  over_blocks_of_k(k_, [&](const BlockRange& ks) {
+    const float* const panels = panels_.get() + ks.begin * packed_columns;
+    for (int64_t column = 0; column < n_; column += kBlockColumns) {
+      kernels_.multiply({left + ks.begin, k_, true}, panels + column * ks.size(), rows,
+                        std::min(kBlockColumns, n_ - column), ks.size(), 1.0F, c + column, n_, ks.begin > 0);
+    }
   });
 }
 

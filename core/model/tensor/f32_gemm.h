@@ -6,6 +6,8 @@
 // Thread rule: uses libtorch's threads outside a parallel region.
 #pragma once
 
+#include <memory>
+
 #include "model/tensor/f32_kernels.h"
 
 namespace mortise {
@@ -13,5 +15,19 @@ namespace mortise {
 // C[M,N] = alpha left[M,K] right[N,K]^T, or C += that (add).
 void f32_gemm(const F32Kernels& kernels, int64_t m, int64_t n, int64_t k, const F32Operand& left,
               const F32Operand& right, float alpha, bool add, float* c, int64_t c_stride);
+
+// right[N,K]^T, packed once for products with many blocks of rows: C[M,N] = left[M,K] right[N,K]^T, with the same bits as
+// f32_gemm(). Memory: a copy of the matrix, its columns filled up to kF32Columns. Thread rule: multiply() from any thread.
+class F32Packed {
+ public:
+  F32Packed(const F32Kernels& kernels, const F32Operand& right, int64_t n, int64_t k);
+  // `left` has contiguous rows of K numbers, `c` rows of N.
+  void multiply(const float* left, int64_t rows, float* c) const;
+
+ private:
+  const F32Kernels& kernels_;
+  int64_t n_, k_;
+  std::unique_ptr<float[]> panels_;
+};
 
 }  // namespace mortise

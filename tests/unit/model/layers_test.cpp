@@ -1,8 +1,10 @@
 // Every fast layer against its plain version: values and gradients, float64 to rounding and float32 to its precision.
 #include <ATen/Parallel.h>
 #include <ATen/ops/arange.h>
+#include <ATen/ops/cat.h>
 #include <ATen/ops/tensor.h>
 
+#include <array>
 #include <cmath>
 #include <functional>
 #include <limits>
@@ -10,6 +12,7 @@
 #include "model/layers/attention.h"
 #include "model/layers/clamped_gate.h"
 #include "model/layers/gated.h"
+#include "model/layers/gated_mlp.h"
 #include "model/layers/linear.h"
 #include "model/layers/rms_norm.h"
 #include "model/layers/select_rows.h"
@@ -176,6 +179,64 @@ TEST(Layers, SelectedRowsDoNotDependOnThreads) {
     EXPECT_TRUE(outcome.outputs[0].equal(outcomes[0].outputs[0]));
     EXPECT_TRUE(outcome.gradients[0].equal(outcomes[0].gradients[0]));
   }
+}
+
+// x, gate, up, down. Frozen ones get no gradient.
+Layer whole_mlp(Activation activation, size_t frozen) {
+  return [=](const Inputs& in) {
+    Inputs leaves = in;
+    if (frozen < in.size()) leaves[frozen] = in[frozen].detach();
+    return Inputs{gated_mlp(leaves[0], at::cat({in[1], in[2]}).detach(), in[3].detach(), {leaves[1], leaves[2]},
+                            leaves[3], activation)};
+  };
+}
+Layer mlp_in_steps(Activation activation, size_t frozen) {
+  return [=](const Inputs& in) {
+    Inputs leaves = in;
+    if (frozen < in.size()) leaves[frozen] = in[frozen].detach();
+    const at::Tensor both = fused_linear(leaves[0], at::cat({in[1], in[2]}).detach(), {}, {leaves[1], leaves[2]}, {});
+    return Inputs{fused_linear(gated(both, activation), in[3].detach(), {}, {leaves[3]}, {})};
+  };
+}
+
+// Rows around the size of a block and of a task, and every number of threads.
+TEST(Layers, TheWholeMlpHasTheBitsOfItsSteps) {
+  const int num_threads = at::get_num_threads();
+  for (const auto& [rows, width, units] : {std::array<int64_t, 3>{1, 5, 7}, {193, 64, 256}, {1500, 32, 40}}) {
+    const Inputs inputs = {random_tensor({rows, width}, 1), random_tensor({units, width}, 2),
+                           random_tensor({units, width}, 3), random_tensor({width, units}, 4)};
+    if (!fits_gated_mlp(inputs[0].to(at::kFloat), at::cat({inputs[1], inputs[2]}).to(at::kFloat),
+                        inputs[3].to(at::kFloat)))
+      GTEST_SKIP() << "this CPU has no float32 kernels of Mortise's";
+    for (const Activation activation : {Activation::kSilu, Activation::kGeluTanh}) {
+      for (size_t frozen = 0; frozen <= inputs.size(); ++frozen) {
+        at::set_num_threads(2);
+        const Outcome steps = run(mlp_in_steps(activation, frozen), inputs, at::kFloat);
+        for (const int threads : {1, 2, 3}) {
+          at::set_num_threads(threads);
+          const Outcome whole = run(whole_mlp(activation, frozen), inputs, at::kFloat);
+          EXPECT_TRUE(whole.outputs[0].equal(steps.outputs[0])) << rows << ", frozen " << frozen;
+          for (size_t i = 0; i < inputs.size(); ++i) {
+            ASSERT_EQ(whole.gradients[i].defined(), i != frozen) << i;
+            ASSERT_EQ(steps.gradients[i].defined(), i != frozen) << i;
+            if (i == frozen) continue;
+            EXPECT_TRUE(whole.gradients[i].equal(steps.gradients[i])) << rows << ", gradient " << i;
+          }
+        }
+      }
+    }
+  }
+  at::set_num_threads(num_threads);
+}
+
+TEST(Layers, TheWholeMlpIsForFewInputsInFloat32) {
+  const auto fits = [](int64_t width, at::ScalarType dtype) {
+    return fits_gated_mlp(random_tensor({3, width}, 1, dtype), random_tensor({8, width}, 2, dtype),
+                          random_tensor({width, 4}, 3, dtype));
+  };
+  EXPECT_EQ(fits(128, at::kFloat), fits(8, at::kFloat));
+  EXPECT_FALSE(fits(129, at::kFloat));
+  EXPECT_FALSE(fits(8, at::kDouble));
 }
 
 // Segments: two groups with shared prompts, one prompt without completions, one single row; lengths around the block
