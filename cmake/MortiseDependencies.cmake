@@ -65,7 +65,7 @@ if(MORTISE_TORCH)
   # AT_PER_OPERATOR_HEADERS: an include of all of ATen costs seconds per file.
   target_compile_definitions(mortise_torch INTERFACE AT_PER_OPERATOR_HEADERS)
   # at::parallel_for is serial in code compiled without OpenMP; the runtime is the wheel's own, never the system's.
-  target_compile_options(mortise_torch INTERFACE -fopenmp)
+  target_compile_options(mortise_torch INTERFACE $<$<NOT:$<BOOL:$<TARGET_PROPERTY:MORTISE_WITHOUT_OPENMP>>>:-fopenmp>)
   target_link_libraries(mortise_torch INTERFACE "${torch_root}/torch/lib/libgomp.so.1")
   target_link_libraries(mortise_torch INTERFACE "${torch_root}/torch/lib/libtorch_cpu.so" "${torch_root}/torch/lib/libc10.so" Threads::Threads)
   # Headers alone: the code is in libtorch_cpu.so, and linking Debian's libgloo as well would mix two versions.

@@ -3,6 +3,24 @@
 # Tests are compiled more often than they run.
 set(MORTISE_TEST_OPTIMISATION -O0)
 
+# mortise_test_compiler(TARGET [OWN_PCH]): the compiler of tests, and their optimisation. clang's OpenMP would need a runtime of
+# its own, so at::parallel_for is serial in the tests' own code. OWN_PCH: the target makes a precompiled header. clang writes
+# absolute paths into it, so ccache must not give it to another folder.
+function(mortise_test_compiler target)
+  target_compile_options(${target} PRIVATE ${MORTISE_TEST_OPTIMISATION})
+  if(NOT MORTISE_TEST_COMPILER)
+    return()
+  endif()
+  set(launcher "${PROJECT_SOURCE_DIR}/cmake/other_compiler.sh" "${MORTISE_TEST_COMPILER}")
+  if(NOT "OWN_PCH" IN_LIST ARGN)
+    list(APPEND launcher ${CMAKE_CXX_COMPILER_LAUNCHER})
+  endif()
+  set_target_properties(${target} PROPERTIES CXX_COMPILER_LAUNCHER "${launcher};--" MORTISE_WITHOUT_OPENMP ON)
+  target_compile_options(${target} PRIVATE
+    $<$<COMPILE_LANGUAGE:CXX>:-Qunused-arguments;-Wno-unknown-warning-option;-fpch-instantiate-templates>
+    "$<$<COMPILE_LANGUAGE:CXX>:SHELL:-Xclang -fno-pch-timestamp>")
+endfunction()
+
 # mortise_precompile(TARGET room|program|test [TORCH]): the precompiled header that such targets share. A target of its own
 # makes each one. The compiler accepts it only with the maker's optimisation and position independence, so a target with
 # other flags makes its own (target_precompile_headers).
@@ -21,7 +39,7 @@ function(mortise_precompile target kind)
     if(kind STREQUAL "test")
       add_executable(${maker} EXCLUDE_FROM_ALL "${PROJECT_BINARY_DIR}/pch/${maker}.cpp")
       target_link_libraries(${maker} PRIVATE GTest::gtest GTest::gmock)
-      target_compile_options(${maker} PRIVATE ${MORTISE_TEST_OPTIMISATION})
+      mortise_test_compiler(${maker} OWN_PCH)
     elseif(kind STREQUAL "program")
       add_executable(${maker} EXCLUDE_FROM_ALL "${PROJECT_BINARY_DIR}/pch/${maker}.cpp")
     else()
@@ -107,7 +125,7 @@ function(mortise_test name)
     target_link_libraries(${name} PRIVATE mortise_torch mortise_libtorch_end)
   endif()
   mortise_precompile(${name} test ${torch})
-  target_compile_options(${name} PRIVATE ${MORTISE_TEST_OPTIMISATION})
+  mortise_test_compiler(${name})
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY "${CMAKE_BINARY_DIR}/tests")
   mortise_test_entries(${name} "${ARG_EACH}" "${ARG_PROCESSORS}" "${ARG_THREADS}")
 endfunction()

@@ -33,7 +33,7 @@ Result<> read_experts(const ConfigReader& reader, ModelConfig& config) {
   return read_routing(reader, 4, config);
 }
 
-Result<> read(const ConfigReader& reader, ModelConfig& config) {
+Result<> read_gpt_oss(const ConfigReader& reader, ModelConfig& config) {
   config.head_dim = TRY(reader.positive_or("head_dim", 64));
   config.qkv_bias = config.o_bias = TRY(reader.flag_or("attention_bias", true));
   config.attention_sinks = true;
@@ -48,7 +48,7 @@ Result<> read(const ConfigReader& reader, ModelConfig& config) {
   return read_experts(reader, config);
 }
 
-void write(const ModelConfig& config, Json& json) {
+void write_gpt_oss(const ModelConfig& config, Json& json) {
   json["head_dim"] = config.head_dim;
   json["attention_bias"] = config.qkv_bias;
   json["hidden_act"] = activation_name(config.activation);
@@ -71,8 +71,8 @@ extern const FamilyInfo kGptOssFamily = {"gpt_oss",
                                           .num_kv_heads = 8,
                                           .intermediate_size = 2880,
                                           .rope_theta = 150000.0},
-                                         read,
-                                         write,
+                                         read_gpt_oss,
+                                         write_gpt_oss,
                                          true};
 
 }  // namespace mortise

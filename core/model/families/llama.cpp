@@ -5,7 +5,7 @@
 namespace mortise {
 namespace {
 
-Result<> read(const ConfigReader& reader, ModelConfig& config) {
+Result<> read_llama(const ConfigReader& reader, ModelConfig& config) {
   config.head_dim = TRY(reader.positive_or("head_dim", config.hidden_size / config.num_heads));
   config.qkv_bias = config.o_bias = TRY(reader.flag_or("attention_bias", false));
   config.mlp_bias = TRY(reader.flag_or("mlp_bias", false));
@@ -13,7 +13,7 @@ Result<> read(const ConfigReader& reader, ModelConfig& config) {
   return read_rope(reader, config);
 }
 
-void write(const ModelConfig& config, Json& json) {
+void write_llama(const ModelConfig& config, Json& json) {
   if (config.head_dim * config.num_heads != config.hidden_size) json["head_dim"] = config.head_dim;
   json["attention_bias"] = config.qkv_bias;
   json["mlp_bias"] = config.mlp_bias;
@@ -26,7 +26,7 @@ extern const FamilyInfo kLlamaFamily = {"llama",
                                         "LlamaForCausalLM",
                                         "LlamaForSequenceClassification",
                                         {.max_position_embeddings = 2048, .bos_token_id = 1, .eos_token_id = 2},
-                                        read,
-                                        write};
+                                        read_llama,
+                                        write_llama};
 
 }  // namespace mortise

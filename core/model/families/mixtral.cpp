@@ -7,7 +7,7 @@
 namespace mortise {
 namespace {
 
-Result<> read(const ConfigReader& reader, ModelConfig& config) {
+Result<> read_mixtral(const ConfigReader& reader, ModelConfig& config) {
   TRY(read_mistral_block(reader, config));
   if (reader.has("sliding_window")) set_window(TRY(reader.positive("sliding_window")), config);
   MoeConfig& moe = config.moe;
@@ -24,7 +24,7 @@ Result<> read(const ConfigReader& reader, ModelConfig& config) {
   return read_routing(reader, 2, config);
 }
 
-void write(const ModelConfig& config, Json& json) {
+void write_mixtral(const ModelConfig& config, Json& json) {
   json["head_dim"] = config.head_dim;
   json["hidden_act"] = activation_name(config.activation);
   json["sliding_window"] = window_json(config);
@@ -45,7 +45,7 @@ extern const FamilyInfo kMixtralFamily = {"mixtral",
                                            .rope_theta = 1e6,
                                            .bos_token_id = 1,
                                            .eos_token_id = 2},
-                                          read,
-                                          write};
+                                          read_mixtral,
+                                          write_mixtral};
 
 }  // namespace mortise

@@ -6,7 +6,7 @@
 namespace mortise {
 namespace {
 
-Result<> read(const ConfigReader& reader, ModelConfig& config) {
+Result<> read_phi3(const ConfigReader& reader, ModelConfig& config) {
   config.head_dim = TRY(reader.positive_or("head_dim", config.hidden_size / config.num_heads));
   config.fused_projections = true;
   TRY(read_activation(reader, "hidden_act", Activation::kSilu, config));
@@ -15,7 +15,7 @@ Result<> read(const ConfigReader& reader, ModelConfig& config) {
   return {};
 }
 
-void write(const ModelConfig& config, Json& json) {
+void write_phi3(const ModelConfig& config, Json& json) {
   if (config.head_dim * config.num_heads != config.hidden_size) json["head_dim"] = config.head_dim;
   json["hidden_act"] = activation_name(config.activation);
   json["sliding_window"] = window_json(config);
@@ -36,7 +36,7 @@ extern const FamilyInfo kPhi3Family = {"phi3",
                                         .bos_token_id = 1,
                                         .eos_token_id = 32000,
                                         .pad_token_id = 32000},
-                                       read,
-                                       write};
+                                       read_phi3,
+                                       write_phi3};
 
 }  // namespace mortise

@@ -5,7 +5,7 @@
 namespace mortise {
 namespace {
 
-Result<> read(const ConfigReader& reader, ModelConfig& config) {
+Result<> read_qwen2(const ConfigReader& reader, ModelConfig& config) {
   config.head_dim = TRY(reader.positive_or("head_dim", config.hidden_size / config.num_heads));
   config.qkv_bias = true;
   TRY(read_activation(reader, "hidden_act", Activation::kSilu, config));
@@ -13,7 +13,7 @@ Result<> read(const ConfigReader& reader, ModelConfig& config) {
   return read_qwen_windows(reader, config);
 }
 
-void write(const ModelConfig& config, Json& json) {
+void write_qwen2(const ModelConfig& config, Json& json) {
   if (config.head_dim * config.num_heads != config.hidden_size) json["head_dim"] = config.head_dim;
   json["hidden_act"] = activation_name(config.activation);
   write_qwen_windows(config, json);
@@ -22,6 +22,6 @@ void write(const ModelConfig& config, Json& json) {
 }  // namespace
 
 extern const FamilyInfo kQwen2Family = {
-    "qwen2", "Qwen2ForCausalLM", "Qwen2ForSequenceClassification", {.num_kv_heads = 32}, read, write};
+    "qwen2", "Qwen2ForCausalLM", "Qwen2ForSequenceClassification", {.num_kv_heads = 32}, read_qwen2, write_qwen2};
 
 }  // namespace mortise

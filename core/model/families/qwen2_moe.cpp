@@ -6,7 +6,7 @@
 namespace mortise {
 namespace {
 
-constexpr QwenMoeDefaults kExperts = {.num_experts = 60, .experts_per_token = 4, .expert_size = 1408};
+constexpr QwenMoeDefaults kQwen2MoeExperts = {.num_experts = 60, .experts_per_token = 4, .expert_size = 1408};
 constexpr int64_t kMaxSharedSize = int64_t{1} << 20;
 
 // transformers 5 slides in every other layer, from the first on, up to max_window_layers.
@@ -21,13 +21,13 @@ Result<> read_layer_windows(const ConfigReader& reader, ModelConfig& config) {
       reader, window, [](int64_t layer, int64_t last) { return layer % 2 == 0 && layer < last; }, end, config);
 }
 
-Result<> read(const ConfigReader& reader, ModelConfig& config) {
+Result<> read_qwen2_moe(const ConfigReader& reader, ModelConfig& config) {
   config.head_dim = TRY(reader.positive_or("head_dim", config.hidden_size / config.num_heads));
   config.qkv_bias = TRY(reader.flag_or("qkv_bias", true));
   TRY(read_activation(reader, "hidden_act", Activation::kSilu, config));
   TRY(read_rope(reader, config));
   TRY(read_layer_windows(reader, config));
-  TRY(read_qwen_experts(reader, kExperts, config));
+  TRY(read_qwen_experts(reader, kQwen2MoeExperts, config));
   if (config.moe.num_experts == 0) return {};
   config.moe.shared_size = TRY(reader.positive_or("shared_expert_intermediate_size", 5632));
   if (config.moe.shared_size > kMaxSharedSize)
@@ -35,7 +35,7 @@ Result<> read(const ConfigReader& reader, ModelConfig& config) {
   return {};
 }
 
-void write(const ModelConfig& config, Json& json) {
+void write_qwen2_moe(const ModelConfig& config, Json& json) {
   if (config.head_dim * config.num_heads != config.hidden_size) json["head_dim"] = config.head_dim;
   json["qkv_bias"] = config.qkv_bias;
   json["hidden_act"] = activation_name(config.activation);
@@ -54,7 +54,7 @@ extern const FamilyInfo kQwen2MoeFamily = {"qwen2_moe",
                                            "Qwen2MoeForCausalLM",
                                            "Qwen2MoeForSequenceClassification",
                                            {.num_kv_heads = 16, .intermediate_size = 5632},
-                                           read,
-                                           write};
+                                           read_qwen2_moe,
+                                           write_qwen2_moe};
 
 }  // namespace mortise

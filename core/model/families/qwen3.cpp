@@ -5,7 +5,7 @@
 namespace mortise {
 namespace {
 
-Result<> read(const ConfigReader& reader, ModelConfig& config) {
+Result<> read_qwen3(const ConfigReader& reader, ModelConfig& config) {
   config.head_dim = TRY(reader.positive_or("head_dim", 128));
   config.qk_norm = true;
   config.qkv_bias = config.o_bias = TRY(reader.flag_or("attention_bias", false));
@@ -14,7 +14,7 @@ Result<> read(const ConfigReader& reader, ModelConfig& config) {
   return read_qwen_windows(reader, config);
 }
 
-void write(const ModelConfig& config, Json& json) {
+void write_qwen3(const ModelConfig& config, Json& json) {
   json["head_dim"] = config.head_dim;
   json["attention_bias"] = config.qkv_bias;
   json["hidden_act"] = activation_name(config.activation);
@@ -24,6 +24,6 @@ void write(const ModelConfig& config, Json& json) {
 }  // namespace
 
 extern const FamilyInfo kQwen3Family = {
-    "qwen3", "Qwen3ForCausalLM", "Qwen3ForSequenceClassification", {.num_kv_heads = 32}, read, write};
+    "qwen3", "Qwen3ForCausalLM", "Qwen3ForSequenceClassification", {.num_kv_heads = 32}, read_qwen3, write_qwen3};
 
 }  // namespace mortise

@@ -6,10 +6,10 @@
 namespace mortise {
 namespace {
 
-constexpr QwenMoeDefaults kExperts = {
+constexpr QwenMoeDefaults kQwen3MoeExperts = {
     .num_experts = 128, .experts_per_token = 8, .expert_size = 768, .has_alias = true};
 
-Result<> read(const ConfigReader& reader, ModelConfig& config) {
+Result<> read_qwen3_moe(const ConfigReader& reader, ModelConfig& config) {
   config.head_dim = TRY(reader.positive_or("head_dim", config.hidden_size / config.num_heads));
   config.qk_norm = true;
   config.qkv_bias = config.o_bias = TRY(reader.flag_or("attention_bias", false));
@@ -17,10 +17,10 @@ Result<> read(const ConfigReader& reader, ModelConfig& config) {
   TRY(read_rope(reader, config));
   if (TRY(reader.flag_or("use_sliding_window", false)) && !reader.is_null("sliding_window"))
     set_window(TRY(reader.positive_or("sliding_window", 4096)), config);
-  return read_qwen_experts(reader, kExperts, config);
+  return read_qwen_experts(reader, kQwen3MoeExperts, config);
 }
 
-void write(const ModelConfig& config, Json& json) {
+void write_qwen3_moe(const ModelConfig& config, Json& json) {
   json["head_dim"] = config.head_dim;
   json["attention_bias"] = config.qkv_bias;
   json["hidden_act"] = activation_name(config.activation);
@@ -35,7 +35,7 @@ extern const FamilyInfo kQwen3MoeFamily = {"qwen3_moe",
                                            "Qwen3MoeForCausalLM",
                                            "Qwen3MoeForSequenceClassification",
                                            {.num_kv_heads = 4, .intermediate_size = 6144},
-                                           read,
-                                           write};
+                                           read_qwen3_moe,
+                                           write_qwen3_moe};
 
 }  // namespace mortise

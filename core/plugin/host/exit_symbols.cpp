@@ -16,7 +16,7 @@ namespace {
 
 }  // namespace
 
-extern "C" [[noreturn]] __attribute__((visibility("default"))) void _exit(int status) { end_process("_exit", status); }
-extern "C" [[noreturn]] __attribute__((visibility("default"))) void _Exit(int status) noexcept {
+extern "C" __attribute__((noreturn, visibility("default"))) void _exit(int status) { end_process("_exit", status); }
+extern "C" __attribute__((noreturn, visibility("default"))) void _Exit(int status) noexcept {
   end_process("_Exit", status);
 }

@@ -100,7 +100,7 @@ TEST_P(Determinism, SlotsOrderAndThreadsChangeNoBit) {
     for (const int threads : {1, 2}) {
       expect_same(want, run(model, max_num_seqs, threads, max_num_seqs == 3 ? 16 : 256, requests),
                   std::to_string(max_num_seqs) + " slots, " + std::to_string(threads) + " threads");
-      std::ranges::rotate(requests, requests.begin() + 1);  // another order each time
+      std::rotate(requests.begin(), requests.begin() + 1, requests.end());  // another order each time
     }
   }
   std::ranges::reverse(requests);

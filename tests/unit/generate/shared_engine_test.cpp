@@ -128,7 +128,7 @@ TEST(SharedEngine, Float64LogProbsAreEqualTo1e12) {
     const at::NoGradGuard no_grad;
     const Model alone = Model::random(config, 5, "float64").value();
     const at::Tensor want = log_probs(alone.forward_hidden(batch), alone);
-    on_ranks(2, [&](Communicator& communicator) {
+    on_ranks(2, [&, &config = config](Communicator& communicator) {
       const at::NoGradGuard none;
       const Model model = Model::random(config, 5, "float64").value();
       ForwardOptions forward;

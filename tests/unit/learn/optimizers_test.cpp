@@ -165,7 +165,7 @@ TEST_P(EveryOptimizer, SavedStateDoesNotDependOnTheRanks) {
   std::map<std::string, std::string> expected;
   for (const auto& [size, stage] : std::vector<std::pair<int, int>>{{1, 0}, {2, 0}, {2, 1}, {3, 2}}) {
     test::JoinedState joined;
-    on_ranks(size, [&](Communicator& ranks) {
+    on_ranks(size, [&, stage = stage](Communicator& ranks) {
       const RuleProblem problem(one, at::kFloat);
       Optimizer optimizer(problem.parameters, one.rule(), one.weight_decay, "actor.optim", {&ranks, stage});
       for (uint64_t update = 1; update <= 2; ++update) problem.update(optimizer, ranks.rank(), update, one.lr);
