@@ -160,12 +160,17 @@ class Model {
   // The adapter in training; null if there is none.
   [[nodiscard]] TrainedLora* trained_lora() const { return trained_lora_.get(); }
 
-  // What turns hidden states into logits (scores of a classifier); outside autograd.
+  // What turns hidden states into logits (scores of a classifier); outside autograd. If ranks share the layers, it has this
+  // rank's rows, and passes through it are collectives of the ranks.
   [[nodiscard]] VocabularyHead head() const;
-  // The leaf of the head [V, H] (the embedding where tied).
+  // The whole one, for which the whole head needs memory.
+  [[nodiscard]] VocabularyHead head_to_sample() const;
+  // The leaf of the head [V, H] (the embedding where tied); of a rank's part its own.
   [[nodiscard]] at::Tensor head_weight() const;
-  // head_weight().grad(), created as zeros if there is none yet. Pass it as d_weight_VH of the head. Undefined if the
-  // head is frozen.
+  // The same of the embedding, outside autograd.
+  [[nodiscard]] at::Tensor embedding_weight() const;
+  // The gradient of head().weight_VH, created as zeros if there is none yet. Pass it as d_weight_VH of the head. Undefined if
+  // the head is frozen.
   [[nodiscard]] at::Tensor head_grad() const;
 
   // config.json, generation_config.json and the weights: a folder that transformers loads; an adapter that PEFT loads.
@@ -193,6 +198,8 @@ class Model {
   void adopt(ParameterStore store);
   void add_rounded_matrices();
   void split_layers(const std::shared_ptr<TensorRanks>& ranks, bool copies);
+  // Do passes use this rank's part of the layers?
+  [[nodiscard]] bool uses_part() const { return tensor_ != nullptr && !tensor_->is_whole(); }
   Result<> adapt(LoraPlan plan);
   // How `options` store the weights: the dtype, or nothing for "as they were read".
   [[nodiscard]] Result<std::optional<at::ScalarType>> stored_dtype(const SaveOptions& options) const;

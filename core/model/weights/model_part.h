@@ -6,9 +6,10 @@
 // With a plain adapter in training, A and B are whole on every rank. Of matrices that it changes, a rank's part is there
 // twice: that of the base, and merged. A rank has a term of the gradient of A and of B.
 //
-// It has leaves and fused matrices of its own for what is split. The others (embedding, norms, head, and biases behind
-// sums) are the model's. The matrices of the model itself have no memory, except between gather_all() and release_all(),
-// when every rank has all of them: to sample, to compare and to save.
+// It has leaves and fused matrices of its own for what is split. The others (norms, and biases behind sums) are the model's. The
+// matrices of the model itself have no memory, except between gather_all() and release_all(), when every rank has all of them:
+// to sample, to compare and to save. Between gather_vocabulary() and release_vocabulary(), the model's embedding and head have
+// memory: ranks that sample with their parts of the layers need them whole.
 // Cost of gather_all: each rank receives the parts of the others. Thread rule: one thread at a time. gather_all and
 // gathered are collectives of the group.
 #pragma once
@@ -30,13 +31,16 @@
 
 namespace mortise {
 
-// Does a rank keep this layer of gathered weights? Empty: all of them.
-using KeepsLayer = std::function<bool(int64_t layer)>;
+// Does a rank keep this part (0: embedding, layers from 1, head) of gathered weights? Empty: all of them.
+using KeepsPart = std::function<bool(int64_t part)>;
 
 class ModelPart {
  public:
-  // Takes this rank's numbers of `whole`, if `copies`. `config` is that of the whole.
-  ModelPart(const ModelConfig& config, const ParameterStore& whole, std::shared_ptr<TensorRanks> ranks, bool copies);
+  // Takes this rank's numbers of `whole`, if `copies`. `config` is that of the whole. kWhole: embedding and head are the
+  // model's, as those of vectors are.
+  enum class Vocabulary { kSplit, kWhole };
+  ModelPart(const ModelConfig& config, const ParameterStore& whole, std::shared_ptr<TensorRanks> ranks, bool copies,
+            Vocabulary vocabulary);
 
   // Frees the memory of what is split in the model.
   void free_whole() const;
@@ -63,9 +67,14 @@ class ModelPart {
 
   [[nodiscard]] const std::shared_ptr<TensorRanks>& ranks() const { return ranks_; }
   [[nodiscard]] const ModelConfig& config() const { return config_; }  // this rank's layers
+  // Its rows of embedding and head; null: they are whole.
+  [[nodiscard]] const std::shared_ptr<const VocabularyShare>& vocabulary() const { return vocabulary_; }
   void set_rope_length(int64_t length) { config_.rope_length = length; }
   [[nodiscard]] const DecoderWeights& weights() const { return store_.weights; }
   [[nodiscard]] const DecoderLeaves& leaves() const { return store_.leaves; }
+  // The same with the model's embedding and head, to sample.
+  [[nodiscard]] DecoderWeights weights_to_sample() const;
+  [[nodiscard]] DecoderLeaves leaves_to_sample() const;
   // This rank's numbers of the model's parameters, in their order.
   [[nodiscard]] const std::vector<NamedParameter>& parameters() const { return store_.parameters; }
   [[nodiscard]] std::vector<NamedParameter>& parameters() { return store_.parameters; }
@@ -76,13 +85,18 @@ class ModelPart {
 
   // What all ranks have of something with the shape of this parameter's part, such as its gradient.
   [[nodiscard]] at::Tensor gathered(size_t parameter, const at::Tensor& own) const;
-  // The layers that this rank keeps have memory until release_all(); with others it only helps the other ranks.
-  Result<> gather_all(const KeepsLayer& keeps = {});
+  // The parts that this rank keeps have memory until release_all(); with others it only helps the other ranks.
+  Result<> gather_all(const KeepsPart& keeps = {});
   void release_all();
+  Result<> gather_vocabulary();
+  void release_vocabulary();
   [[nodiscard]] bool is_whole() const { return num_whole_ > 0; }
 
  private:
   [[nodiscard]] at::Tensor parts_of(const at::Tensor& own) const;  // those of all ranks, one in each row
+  void gather_part(size_t part, bool keeps) const;
+  void gather_rows(size_t parameter, bool keeps) const;
+  [[nodiscard]] bool is_vocabulary(size_t part) const { return part == 0 || part + 1 == by_part_.size(); }
 
   // Rows of a matrix that holds merged ones, and what they are merged from.
   struct Merged {
@@ -105,10 +119,13 @@ class ModelPart {
   std::unordered_map<std::string, size_t> places_;   // the parameters' places, by name
   std::vector<at::Tensor> whole_;                    // the model's parameters, by place
   DecoderWeights whole_matrices_;                    // those of the model, if they have bfloat16 copies
+  at::Tensor whole_embedding_VH_, whole_head_VH_;    // the model's
+  at::Tensor embedding_leaf_, head_leaf_;            // the same as leaves
+  std::shared_ptr<const VocabularyShare> vocabulary_;
   std::vector<TensorSplit> splits_;                  // by place
-  std::vector<std::vector<size_t>> by_layer_;        // places of what is split
-  std::vector<std::vector<c10::Storage>> storages_;  // by layer: where these lie in the model
-  int64_t num_whole_ = 0;
+  std::vector<std::vector<size_t>> by_part_;         // places of what is split: embedding, layers, head
+  std::vector<std::vector<c10::Storage>> storages_;  // by part: where these lie in the model
+  int64_t num_whole_ = 0, num_vocabulary_ = 0;
 };
 
 }  // namespace mortise

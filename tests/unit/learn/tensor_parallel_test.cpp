@@ -331,7 +331,10 @@ TEST(TensorParallel, ARankHoldsItsPartOfTheLayers) {
         continue;
       }
       EXPECT_FALSE(has_memory(all)) << parameter.name;
-      EXPECT_EQ(parameter.tensor.numel() * 4 / part.split(i).ranges.front().repeats, all.numel()) << parameter.name;
+      if (is_split_by_tokens(parameter.name))  // 17 tokens: 4, 4, 4 and 5
+        EXPECT_EQ(parameter.tensor.size(0), 5) << parameter.name;
+      else
+        EXPECT_EQ(parameter.tensor.numel() * 4 / part.split(i).ranges.front().repeats, all.numel()) << parameter.name;
       own += parameter.tensor.numel();
       of_others += all.numel() - parameter.tensor.numel();
     }
@@ -350,6 +353,39 @@ TEST(TensorParallel, ARankHoldsItsPartOfTheLayers) {
     for (size_t i = 0; i < part.parameters().size(); ++i)
       EXPECT_EQ(has_memory(policy.model.parameters()[i].tensor), !part.split(i).is_split());
   });
+}
+
+// Ranks that sample with their parts of the layers need the whole vocabulary, and nothing else of the whole model.
+TEST(TensorParallel, TheVocabularyComesAndGoesAlone) {
+  for (const bool has_adapter : {false, true}) {
+    on_ranks(2, [&](Communicator& communicator) {
+      Model model = Model::random(small_config(kShape.vocab, 2), 5, "float64").value();
+      const std::vector<at::Tensor> expected = weights_of(model);
+      if (has_adapter) {
+        ASSERT_TRUE(model.train_lora({.rank = 3, .target_modules = {"v_proj"}}, 4).ok());
+      }
+      model.split_layers(std::make_shared<TensorGroup>(communicator, 2));
+      const auto expect_memory = [&](bool is_there) {
+        for (size_t i = 0; i < model.parameters().size(); ++i) {
+          const at::Tensor& whole = model.parameters()[i].tensor;
+          const bool is_of_tokens = is_split_by_tokens(model.parameters()[i].name);
+          EXPECT_EQ(has_memory(whole), is_of_tokens ? is_there : !model.model_part()->split(i).is_split()) << i;
+          if (is_of_tokens && is_there) {
+            EXPECT_TRUE(whole.detach().equal(expected[i])) << i;
+          }
+        }
+      };
+      for (int i = 0; i < 2; ++i) {
+        {
+          const auto outer = WholeWeights::gather({&model}, {}, GatheredLayers::kOwnLayers).value();
+          { const auto inner = WholeWeights::gather({&model}, {}, GatheredLayers::kOwnLayers).value(); }
+          expect_memory(true);
+          EXPECT_FALSE(model.is_whole());
+        }
+        expect_memory(false);
+      }
+    });
+  }
 }
 
 // Matrices that an adapter does not change are there once, as part of the base. The others have memory of their own, merged.
