@@ -266,9 +266,8 @@ void Model::split_layers(const std::shared_ptr<TensorRanks>& ranks, bool copies)
 
 std::shared_ptr<const ModelPart> Model::part_of_layers(const std::shared_ptr<TensorRanks>& ranks) const {
   if (has_part_of(ranks.get())) return tensor_;
-  auto part =
-      std::make_shared<ModelPart>(config_, ParameterStore{weights_, leaves_, parameters_}, ranks, /*copies=*/true,
-                                  ModelPart::Vocabulary::kWhole);
+  auto part = std::make_shared<ModelPart>(config_, ParameterStore{weights_, leaves_, parameters_}, ranks,
+                                          /*copies=*/true, ModelPart::Vocabulary::kWhole);
   part->drop_masters();
   return part;
 }
@@ -420,9 +419,10 @@ void Model::drop_masters() {
 std::vector<NamedParameter> Model::numbers() const {
   std::vector<NamedParameter> out = parameters_;
   // If ranks share them, they may be without memory too, and have masters nevertheless.
-  if (!has_rounded_matrices() || tensor_ != nullptr) return out;
+  if (!has_rounded_matrices() || (tensor_ != nullptr && tensor_->has_masters())) return out;
   for (NamedParameter& parameter : out) {
-    if (!has_memory(parameter.tensor)) parameter.tensor = rounded_slice(weights_, parameter.tensor);
+    if (!has_memory(parameter.tensor) && rounded_layer(weights_, parameter.tensor) >= 0)
+      parameter.tensor = rounded_slice(weights_, parameter.tensor);
   }
   return out;
 }

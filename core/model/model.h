@@ -112,10 +112,10 @@ class Model {
   // That base as a classifier of `config`, with a new head by `seed`. An adapter of it (train_lora) leaves the shared memory
   // as it is. Precondition: trains_lora(), and no gate.
   [[nodiscard]] Model base_as_classifier(ModelConfig config, uint64_t seed) const;
-  // Frees the float32 matrices of the layers, which passes do not read: the rounded ones are then the weights. Precondition:
-  // has_rounded_matrices(), and no adapter.
+  // Frees the float32 matrices of the layers, which passes do not read: the rounded ones are then the weights, also of a part of
+  // the layers. Precondition: has_rounded_matrices(), and no adapter.
   void drop_masters();
-  // The parameters where they have memory, else slices of the rounded matrices. To read, or, after a load, to write.
+  // The parameters where they have masters, else slices of the rounded matrices. To read, or, after a load, to write.
   [[nodiscard]] std::vector<NamedParameter> numbers() const;
   // By HF name; null if there is none.
   [[nodiscard]] const NamedParameter* find_parameter(std::string_view name) const;
@@ -137,7 +137,7 @@ class Model {
   // Null: all weights are in memory.
   [[nodiscard]] WeightGate* gate() const { return gate_.get(); }
   // Tensor parallel: this rank has its part of the layers from now on (weights/model_part.h), which training changes.
-  // Passes are collectives of the ranks. After parameters were frozen, and before use_gate(). For a model with masters, and
+  // Passes are collectives of the ranks. After parameters were frozen, and before use_gate() and drop_masters(). For a model
   // with a plain adapter or none.
   void split_layers(const std::shared_ptr<TensorRanks>& ranks);
   // Its part of them. If this rank has whole layers, or parts for other groups, a copy that `ranks` cut alike, for which all

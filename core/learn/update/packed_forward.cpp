@@ -161,8 +161,8 @@ Result<PackedForward> forward_rows(const Model& model, const StepTable& table, s
         table, rows, packed, shard == nullptr ? *out.routing : of_all_ranks(*out.routing, *shard, *options.sequence));
   }
   if (options.flops != nullptr) {
-    const double num_ranks = (options.sequence != nullptr ? options.sequence->size() : 1) *
-                             (tensor != nullptr ? tensor->size() : 1);
+    const double num_ranks =
+        (options.sequence != nullptr ? options.sequence->size() : 1) * (tensor != nullptr ? tensor->size() : 1);
     const PassFlops cost = pass_flops(model, packed);
     options.flops->total += cost.forward / num_ranks;
     out.flops = options.flops;

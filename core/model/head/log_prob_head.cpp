@@ -175,7 +175,8 @@ class HeadPass {
       if (!is_own_row(head_, target_row(r))) target_logits_[static_cast<size_t>(r)] = 0.0;
     }
     const auto rows = static_cast<size_t>(rows_);
-    join_stats(*head_.share, inverse_temperature_, std::span(stats_).first(rows), std::span(target_logits_).first(rows));
+    join_stats(*head_.share, inverse_temperature_, std::span(stats_).first(rows),
+               std::span(target_logits_).first(rows));
     for (int64_t r = 0; r < rows_; ++r) finish_row(r);
   }
 

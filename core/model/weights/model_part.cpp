@@ -173,7 +173,8 @@ void ModelPart::add_rounded(DecoderWeights& whole) {
 
 void ModelPart::round() const { round_to_nearest(store_.weights); }
 
-void ModelPart::drop_masters() const {
+void ModelPart::drop_masters() {
+  has_masters_ = store_.weights.rounded.empty();
   for (size_t layer = 0; layer < store_.weights.rounded.size(); ++layer) free_masters(store_.weights, layer);
 }
 
@@ -306,25 +307,32 @@ void ModelPart::gather_rows(size_t parameter, bool keeps) const {
     for (int64_t rank = 0; keeps && rank < ranks_->size(); ++rank) {
       const int64_t used = std::min(count, range.size_on(rank) - begin);
       if (used <= 0) continue;
-      whole_[parameter].narrow(0, range.begin_on(rank) + begin, used).copy_(
-          parts.select(0, rank).view({count, own.size(1)}).narrow(0, 0, used));
+      whole_[parameter]
+          .narrow(0, range.begin_on(rank) + begin, used)
+          .copy_(parts.select(0, rank).view({count, own.size(1)}).narrow(0, 0, used));
     }
   }
 }
 
 void ModelPart::gather_part(size_t part, bool keeps) const {
-  if (keeps) std::ranges::for_each(storages_[part], allocate_memory);
+  const bool has_rounded = !is_vocabulary(part) && !whole_matrices_.rounded.empty();
+  if (keeps && has_rounded) allocate_rounded(whole_matrices_, part - 1);
   for (const size_t i : by_part_[part]) {
+    at::Tensor own = store_.parameters[i].tensor.detach(), whole = whole_[i];
+    if (!has_masters_ && !has_memory(own)) {
+      own = rounded_slice(store_.weights, own);
+      whole = rounded_slice(whole_matrices_, whole);
+    } else if (keeps && !has_memory(whole)) {
+      allocate_memory(whole.storage());
+    }
     if (is_vocabulary(part)) {
       gather_rows(i, keeps);
       continue;
     }
-    const at::Tensor parts = parts_of(store_.parameters[i].tensor.detach());
-    if (keeps) join_parts(split(i), parts, whole_[i]);
+    const at::Tensor parts = parts_of(own);
+    if (keeps) join_parts(split(i), parts, whole);
   }
-  if (!keeps || is_vocabulary(part) || whole_matrices_.rounded.empty()) return;
-  allocate_rounded(whole_matrices_, part - 1);
-  round_to_nearest(whole_matrices_, part - 1);
+  if (keeps && has_rounded) round_to_nearest(whole_matrices_, part - 1);
 }
 
 DecoderWeights ModelPart::weights_to_sample() const {

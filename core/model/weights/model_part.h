@@ -49,8 +49,10 @@ class ModelPart {
   void add_rounded(DecoderWeights& whole);
   // Rounds the masters again. After every change of them. Nothing to do without bfloat16 matrices.
   void round() const;
-  // The masters of the part are not needed any more: its bfloat16 copies stay. Of a model that is not trained.
-  void drop_masters() const;
+  // The masters of the part are not needed any more: its bfloat16 copies stay. Then the model gets its copies alone, too, when
+  // they are gathered.
+  void drop_masters();
+  [[nodiscard]] bool has_masters() const { return has_masters_; }
   // Its numbers in the order of the model's parameters: bfloat16 copies where a master has no memory.
   [[nodiscard]] std::vector<NamedParameter> numbers() const;
   // The adapter of `whole` is trained, and `base` is this rank's part of its base.
@@ -116,16 +118,17 @@ class ModelPart {
   std::vector<Merged> merged_;
   ModelConfig config_;
   ParameterStore store_;
-  std::unordered_map<std::string, size_t> places_;   // the parameters' places, by name
-  std::vector<at::Tensor> whole_;                    // the model's parameters, by place
-  DecoderWeights whole_matrices_;                    // those of the model, if they have bfloat16 copies
-  at::Tensor whole_embedding_VH_, whole_head_VH_;    // the model's
-  at::Tensor embedding_leaf_, head_leaf_;            // the same as leaves
+  std::unordered_map<std::string, size_t> places_;  // the parameters' places, by name
+  std::vector<at::Tensor> whole_;                   // the model's parameters, by place
+  DecoderWeights whole_matrices_;                   // those of the model, if they have bfloat16 copies
+  at::Tensor whole_embedding_VH_, whole_head_VH_;   // the model's
+  at::Tensor embedding_leaf_, head_leaf_;           // the same as leaves
   std::shared_ptr<const VocabularyShare> vocabulary_;
   std::vector<TensorSplit> splits_;                  // by place
   std::vector<std::vector<size_t>> by_part_;         // places of what is split: embedding, layers, head
   std::vector<std::vector<c10::Storage>> storages_;  // by part: where these lie in the model
   int64_t num_whole_ = 0, num_vocabulary_ = 0;
+  bool has_masters_ = true;
 };
 
 }  // namespace mortise

@@ -13,7 +13,8 @@ namespace mortise {
 
 at::Tensor TensorSplit::part_of(const at::Tensor& whole, int64_t rank) const {
   std::vector<at::Tensor> parts;
-  for (const SplitRange& range : ranges) parts.push_back(whole.narrow(dim(), range.begin_on(rank), range.size_on(rank)));
+  for (const SplitRange& range : ranges)
+    parts.push_back(whole.narrow(dim(), range.begin_on(rank), range.size_on(rank)));
   return parts.size() == 1 ? parts.front() : at::cat(parts, dim());
 }
 

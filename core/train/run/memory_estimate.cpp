@@ -298,7 +298,8 @@ void share_layers(const ModelConfig& model, const UnitBytes& units, const Traine
   const ModelDtype dtype = config.model.dtype;
   const NumbersOfOthers others = numbers_of_others(model, num_ranks);
   const auto element = static_cast<double>(num_bytes(dtype));
-  const double own_element = element_of_layers(dtype, WeightCopies::kMasters);
+  const bool has_masters = config.actor.optim.master_weights || config.model.trains_adapter();
+  const double own_element = element_of_layers(dtype, has_masters ? WeightCopies::kMasters : WeightCopies::kNoMasters);
   // Ranks that sample together do so with their parts, if the groups are the same.
   const bool samples_whole = config.rollout.tensor_model_parallel_size != num_ranks;
   if (config.model.trains_adapter()) {  // the matrices that it changes are there merged, too, and all of them rounded

@@ -45,7 +45,8 @@ double tensor_bytes(const RunConfig& config, const ModelConfig& model, const Bat
   const auto others = static_cast<double>(ranks.num_ranks) / size;             // each has tokens of its own
   const double sums = config.model.enable_gradient_checkpointing ? 6.0 : 4.0;  // forward again in backward
   const auto responses = static_cast<double>(plan.rows_per_update * response_length(config));
-  const double vectors = static_cast<double>(rows_of_all) * (sums * static_cast<double>(model.num_layers) + 1.0) + responses;
+  const double vectors =
+      static_cast<double>(rows_of_all) * (sums * static_cast<double>(model.num_layers) + 1.0) + responses;
   constexpr double kBytesOfStats = 32.0;
   return (vectors * static_cast<double>(model.hidden_size * num_bytes(config.model.dtype)) * 2.0 / size +
           responses * kBytesOfStats) *

@@ -11,6 +11,7 @@
 #include <memory>
 #include <vector>
 
+#include "foundation/base/rng.h"
 #include "learn/update/tensor_group.h"
 #include "model/head/divergence.h"
 #include "model/head/kept_head.h"
@@ -34,7 +35,9 @@ at::Tensor filled(at::IntArrayRef sizes, uint64_t seed) {
 class SplitHead {
  public:
   SplitHead(double softcap, std::shared_ptr<const VocabularyShare> share)
-      : share_(std::move(share)), head_(rows(filled({kVocab, kWidth}, 2)), softcap), other_(rows(filled({kVocab, kWidth}, 3)), softcap) {
+      : share_(std::move(share)),
+        head_(rows(filled({kVocab, kWidth}, 2)), softcap),
+        other_(rows(filled({kVocab, kWidth}, 3)), softcap) {
     head_.share = other_.share = share_;
   }
 
@@ -53,7 +56,9 @@ class SplitHead {
     for (const double beta : {0.4, 1.0}) {
       add_gradients([&](const at::Tensor& d_hidden, const at::Tensor& d_weight) {
         const std::vector<double> weight(kNum, 0.3);
-        add({at::tensor(head_divergence({hidden_, head_}, {hidden_, other_}, beta, kTemperature, weight, d_hidden, d_weight), at::kDouble)});
+        add({at::tensor(
+            head_divergence({hidden_, head_}, {hidden_, other_}, beta, kTemperature, weight, d_hidden, d_weight),
+            at::kDouble)});
       });
     }
     return numbers_;
@@ -66,7 +71,8 @@ class SplitHead {
   void add(const std::vector<at::Tensor>& numbers) { numbers_.insert(numbers_.end(), numbers.begin(), numbers.end()); }
 
   void add_gradients(const std::function<void(const at::Tensor&, const at::Tensor&)>& pass) {
-    const at::Tensor d_hidden = at::zeros({kNum, kWidth}, at::kDouble), d_weight = at::zeros(head_.weight_VH.sizes(), at::kDouble);
+    const at::Tensor d_hidden = at::zeros({kNum, kWidth}, at::kDouble),
+                     d_weight = at::zeros(head_.weight_VH.sizes(), at::kDouble);
     pass(d_hidden, d_weight);
     const at::Tensor whole = at::zeros({kVocab, kWidth}, at::kDouble);
     whole.narrow(0, share_ == nullptr ? 0 : share_->begin, d_weight.size(0)).copy_(d_weight);

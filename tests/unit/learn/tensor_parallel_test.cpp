@@ -7,6 +7,7 @@
 #include <map>
 
 #include "layer_kinds.h"
+#include "learn/optim/rounded_step.h"
 #include "meshes.h"
 #include "model/tensor/storage_memory.h"
 #include "support/joined_state.h"
@@ -135,6 +136,38 @@ TEST(TensorParallel, Bfloat16MatricesComeAndGoWithTheirMasters) {
       }
     }
     EXPECT_TRUE(is_freed());
+  });
+}
+
+// Without masters a rank has bfloat16 matrices of its part alone, and so have the gathered layers.
+TEST(TensorParallel, Bfloat16MatricesComeAndGoWithoutMasters) {
+  on_ranks(2, [](Communicator& communicator) {
+    TestPolicy policy("bfloat16", kShape.vocab, 2, 5, {&communicator}, 2), whole("bfloat16", kShape.vocab, 2, 5);
+    policy.model.drop_masters();
+    whole.model.drop_masters();
+    const auto expect_whole_numbers = [&](bool are_equal) {
+      const auto gathered = WholeWeights::gather({&policy.model}).value();
+      const std::vector<NamedParameter> numbers = policy.model.numbers(), expected = whole.model.numbers();
+      for (size_t i = 0; i < numbers.size(); ++i) {
+        EXPECT_EQ(numbers[i].tensor.scalar_type(), expected[i].tensor.scalar_type()) << numbers[i].name;
+        const bool is_equal = numbers[i].tensor.detach().equal(expected[i].tensor.detach());
+        if (are_equal || numbers[i].tensor.scalar_type() == at::kBFloat16) {
+          EXPECT_EQ(is_equal, are_equal) << numbers[i].name;
+        }
+      }
+      EXPECT_FALSE(has_memory(policy.model.weights().layers[1].down_weight_HI));
+    };
+    expect_whole_numbers(true);
+    EXPECT_FALSE(has_memory(policy.model.weights().rounded[1].down_HI));
+    const RoundedStep step(policy.model, policy.optimizer.parameters(), {3});
+    for (size_t group = 0; group < step.groups().size(); ++group) {
+      step.open(group);
+      for (const size_t i : step.groups()[group]) policy.optimizer.parameters()[i].tensor.detach().mul_(1.25);
+      step.close(group, 1);
+    }
+    const ModelPart& part = *policy.model.model_part();
+    EXPECT_FALSE(has_memory(part.parameters()[part.find("model.layers.1.mlp.down_proj.weight")].tensor));
+    expect_whole_numbers(false);
   });
 }
 
