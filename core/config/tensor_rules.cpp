@@ -30,9 +30,7 @@ class TensorRules : ConfigRules {
     const ModelSection& model = config_.model;
     if (changes_base(model.init_lora_weights))
       refuse("model.init_lora_weights", "begins with a part of the base", "set it to default or gaussian");
-    if (!model.modules_to_save.empty()) refuse("model.modules_to_save", "trains modules as a whole", "remove it");
     if (!model.target_parameters.empty()) refuse("model.target_parameters", "adapts experts or routers", "remove it");
-    if (model.lora_bias != LoraBias::kNone) refuse("model.lora_bias", "trains biases", "set it to none");
   }
 
   void check_numbers() {

@@ -254,12 +254,16 @@ void Model::split_layers(const std::shared_ptr<TensorRanks>& ranks) { split_laye
 
 void Model::split_layers(const std::shared_ptr<TensorRanks>& ranks, bool copies) {
   const ParameterStore whole{weights_, leaves_, parameters_};
-  constexpr auto kSplit = ModelPart::Vocabulary::kSplit;
-  tensor_ = std::make_shared<ModelPart>(config_, whole, ranks, copies, kSplit);
+  using Vocabulary = ModelPart::Vocabulary;
+  // What an adapter trains as a whole is whole on every rank.
+  const bool keeps_vocabulary =
+      trained_lora_ != nullptr && std::ranges::any_of(trained_lora_->whole_parameters(), is_split_by_tokens);
+  const Vocabulary vocabulary = keeps_vocabulary ? Vocabulary::kWhole : Vocabulary::kSplit;
+  tensor_ = std::make_shared<ModelPart>(config_, whole, ranks, copies, vocabulary);
   if (trained_lora_ != nullptr) {
-    auto base = std::make_shared<ModelPart>(config_, trained_lora_->base(), ranks, copies, kSplit);
+    auto base = std::make_shared<ModelPart>(config_, trained_lora_->base(), ranks, copies, vocabulary);
     base->free_whole();
-    tensor_->adapt(leaves_, std::move(base));
+    tensor_->adapt(leaves_, std::move(base), parameters_);
   }
   tensor_->free_whole();
 }

@@ -137,8 +137,8 @@ class Model {
   // Null: all weights are in memory.
   [[nodiscard]] WeightGate* gate() const { return gate_.get(); }
   // Tensor parallel: this rank has its part of the layers from now on (weights/model_part.h), which training changes.
-  // Passes are collectives of the ranks. After parameters were frozen, and before use_gate() and drop_masters(). For a model
-  // with a plain adapter or none.
+  // Passes are collectives of the ranks. After parameters were frozen, and before use_gate() and drop_masters(). An adapter has
+  // no PiSSA or OLoRA and no experts, and what it trains as a whole satisfies shares_whole().
   void split_layers(const std::shared_ptr<TensorRanks>& ranks);
   // Its part of them. If this rank has whole layers, or parts for other groups, a copy that `ranks` cut alike, for which all
   // weights need memory. Those numbers do not follow the model.

@@ -53,6 +53,10 @@ INSTANTIATE_TEST_SUITE_P(
                 "train",
                 {"model.lora_rank=2", "actor.policy_loss.loss_mode=gspo", "actor.use_kl_loss=true"}},
         RunCase{"dora_with_dropout", "train", {"model.lora_rank=2", "model.lora_dropout=0.2", "model.use_dora=true"}},
+        RunCase{"lora_with_biases",
+                "train",
+                {"model.lora_rank=2", "model.lora_bias=all", "model.modules_to_save=[embed_tokens,norm]",
+                 "actor.use_kl_loss=true"}},
         RunCase{"phi3", "train", {"actor.use_kl_loss=true"}, "--fused"},
         RunCase{"gpt_oss", "train", {"actor.use_kl_loss=true"}, "--gpt-oss"}, RunCase{"sft", "sft", {}}),
     [](const auto& one) { return std::string(one.param.name); });
@@ -345,15 +349,18 @@ TEST(TensorParallelRun, WhatCannotBeSharedIsRefusedByName) {
     refused(1, joined(tensor_mesh(2), {setting}), "cannot be used with actor.tensor_model_parallel_size = 2 yet");
     refused(1, joined(tensor_mesh(2), {setting}), "'" + setting.substr(0, setting.find('=')) + "'");
   }
-  for (const std::string setting : {"model.init_lora_weights=pissa", "model.modules_to_save=[lm_head]",
-                                    "model.lora_bias=all", "model.target_parameters=[mlp.experts.down_proj]"})
+  for (const std::string setting : {"model.init_lora_weights=pissa", "model.target_parameters=[mlp.experts.down_proj]"})
     refused(1, joined(tensor_mesh(2), {"model.lora_rank=2", setting}),
             "'" + setting.substr(0, setting.find('=')) + "'");
   refused(2, joined(tensor_mesh(2), {"model.lora_rank=2", "model.use_dora=true", "ranks.zero_stage=3"}),
           "ranks.zero_stage = 3 cannot be used with DoRA");
+  refused(
+      2,
+      joined(tensor_mesh(2), {"model.lora_rank=2", "model.target_modules=[q_proj]", "model.modules_to_save=[o_proj]"}),
+      "actor.tensor_model_parallel_size cannot be used with an adapter that trains "
+      "'model.layers.0.self_attn.o_proj.weight' as a whole");
   // The same of an adapter that is continued: its file says enough, and no weights are read.
-  for (const std::string field :
-       {R"("bias": "all")", R"("modules_to_save": ["lm_head"])", R"("target_parameters": ["mlp.experts.down_proj"])"}) {
+  for (const std::string field : {R"("target_parameters": ["mlp.experts.down_proj"])"}) {
     task.write("adapter/adapter_config.json",
                R"({"peft_type": "LORA", "base_model_name_or_path": "model", "r": 2, "lora_alpha": 4, )" + field + "}");
     refused(2, joined(tensor_mesh(2), {"model.lora_adapter_path=adapter"}),

@@ -112,6 +112,7 @@ ModelPart::ModelPart(const ModelConfig& config, const ParameterStore& whole, std
       head_leaf_(whole.leaves.head) {
   const at::NoGradGuard no_grad;
   const bool splits_vocabulary = vocabulary == Vocabulary::kSplit && !config.is_classifier;
+  if (!splits_vocabulary) config_.vocab_size = config.vocab_size;
   store_ = allocate_parameters(config_, whole.weights.embedding_VH.scalar_type(), /*requires_grad=*/false);
   share_common(whole, store_);
   if (!splits_vocabulary) share_vocabulary(whole, store_);
@@ -228,10 +229,38 @@ void ModelPart::share_with_base() {
   take_same(same, from.embedding_VH, from_leaves.embedding, store_.weights.embedding_VH, store_.leaves.embedding);
 }
 
-void ModelPart::adapt(const DecoderLeaves& whole, std::shared_ptr<ModelPart> base) {
+// Its part in passes is a view, through which the gradient goes to the whole vector. What else lies in its storage stays there.
+void ModelPart::keep_trained_vector(size_t parameter, const at::Tensor& leaf) {
+  const SplitRange& range = split(parameter).ranges.front();
+  at::Tensor& own = store_.parameters[parameter].tensor;
+  at::Tensor view;
+  {
+    const at::AutoGradMode with_graph(true);
+    view = leaf.narrow(0, range.begin_on(ranks_->rank()), range.size);
+  }
+  for (LayerLeaves& layer : store_.leaves.layers) {
+    for (std::vector<at::Tensor>* biases : {&layer.qkv_biases, &layer.gate_up_biases}) {
+      for (at::Tensor& bias : *biases) {
+        if (bias.is_same(own)) bias = view;
+      }
+    }
+  }
+  own.set_requires_grad(false);
+  trained_vectors_.emplace_back(parameter, leaf);
+  for (size_t part = 0; part < by_part_.size(); ++part) {
+    std::erase_if(by_part_[part], [&](size_t i) { return whole_[i].is_alias_of(leaf); });
+    std::erase_if(storages_[part], [&](const c10::Storage& one) { return one.is_alias_of(leaf.storage()); });
+  }
+}
+
+void ModelPart::adapt(const DecoderLeaves& whole, std::shared_ptr<ModelPart> base,
+                      std::span<const NamedParameter> parameters) {
   const at::NoGradGuard no_grad;
   base_ = std::move(base);
   share_with_base();
+  for (size_t i = 0; i < parameters.size(); ++i) {
+    if (parameters[i].tensor.requires_grad() && split(i).is_split()) keep_trained_vector(i, parameters[i].tensor);
+  }
   for (size_t i = 0; i < whole.layers.size(); ++i) {
     const auto layer = static_cast<int64_t>(i);
     const LayerLeaves& from = whole.layers[i];
@@ -267,6 +296,8 @@ void ModelPart::merge() const {
   for (const Merged& rows : merged_) {
     if (rows.factors.defined()) merge_rows(rows, rows.merged_OI);
   }
+  for (const auto& [place, leaf] : trained_vectors_)
+    store_.parameters[place].tensor.detach().copy_(split(place).part_of(leaf.detach(), ranks_->rank()));
 }
 
 void ModelPart::merge_layer(int64_t layer) const {
@@ -297,7 +328,7 @@ at::Tensor ModelPart::parts_of(const at::Tensor& own) const {
 
 // Some rows of each rank at a time: an embedding is large.
 void ModelPart::gather_rows(size_t parameter, bool keeps) const {
-  constexpr int64_t kMostNumbers = int64_t{4} << 20;  // of all ranks
+  constexpr int64_t kMostNumbers = int64_t{4} << 20;  // those of all ranks
   const SplitRange& range = split(parameter).ranges.front();
   const at::Tensor own = store_.parameters[parameter].tensor.detach();
   const int64_t at_once = std::max<int64_t>(1, kMostNumbers / (own.size(1) * ranks_->size()));

@@ -20,8 +20,10 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "foundation/base/result.h"
@@ -55,11 +57,12 @@ class ModelPart {
   [[nodiscard]] bool has_masters() const { return has_masters_; }
   // Its numbers in the order of the model's parameters: bfloat16 copies where a master has no memory.
   [[nodiscard]] std::vector<NamedParameter> numbers() const;
-  // The adapter of `whole` is trained, and `base` is this rank's part of its base.
-  void adapt(const DecoderLeaves& whole, std::shared_ptr<ModelPart> base);
+  // The adapter of `whole` is trained, and `base` is this rank's part of its base. `parameters` are the model's: split vectors
+  // that are trained (biases) stay whole, as A and B do, and a rank has a term of their gradient.
+  void adapt(const DecoderLeaves& whole, std::shared_ptr<ModelPart> base, std::span<const NamedParameter> parameters);
   // Null: no adapter is trained.
   [[nodiscard]] const std::shared_ptr<ModelPart>& base() const { return base_; }
-  // After every change of A and B.
+  // After every change of A, B and trained vectors.
   void merge() const;
   // The merged matrices of a layer, from its base, with the rows between them that have no adapter. Changes no version: a pass
   // may be under way.
@@ -108,6 +111,7 @@ class ModelPart {
   };
   void merge_rows(const Merged& rows, at::Tensor merged_OI) const;
   void share_with_base();
+  void keep_trained_vector(size_t parameter, const at::Tensor& leaf);
   // How the parameter is split of which this is the leaf in this part.
   [[nodiscard]] const TensorSplit& split_of_leaf(const at::Tensor& leaf) const;
   void adapt_matrices(const std::vector<LoraMatrix>& whole, const std::vector<at::Tensor>& base,
@@ -116,6 +120,8 @@ class ModelPart {
   std::shared_ptr<TensorRanks> ranks_;
   std::shared_ptr<ModelPart> base_;
   std::vector<Merged> merged_;
+  std::vector<std::pair<size_t, at::Tensor>>
+      trained_vectors_;  // next to an adapter: their places, and the model's leaves
   ModelConfig config_;
   ParameterStore store_;
   std::unordered_map<std::string, size_t> places_;  // the parameters' places, by name

@@ -59,6 +59,12 @@ ModelConfig split_config(const ModelConfig& config, int64_t num_ranks) {
   return out;
 }
 
+bool shares_whole(const ModelConfig& config, std::string_view name, int64_t num_ranks) {
+  const TensorSplit split = split_of(config, name, num_ranks);
+  const bool is_vector = is_bias(name) && split.axis == SplitAxis::kRows && split.ranges.size() == 1;
+  return !split.is_split() || is_split_by_tokens(name) || is_vector;
+}
+
 TensorSplit split_of(const ModelConfig& config, std::string_view name, int64_t num_ranks) {
   const ModelConfig own = split_config(config, num_ranks);
   const int64_t repeats = own.num_kv_heads * num_ranks / config.num_kv_heads;

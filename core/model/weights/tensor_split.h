@@ -65,6 +65,8 @@ struct TensorSplit {
 [[nodiscard]] ModelConfig split_config(const ModelConfig& config, int64_t num_ranks);
 // Is it split by tokens of the vocabulary: an embedding, or a head that is none of a classifier?
 [[nodiscard]] bool is_split_by_tokens(std::string_view name);
+// Can ranks that share the layers train this parameter as a whole next to an adapter? Embedding, head, norms and vectors.
+[[nodiscard]] bool shares_whole(const ModelConfig& config, std::string_view name, int64_t num_ranks);
 // What a rank has of the parameter with this name (model.layers.0.self_attn.q_proj.weight).
 [[nodiscard]] TensorSplit split_of(const ModelConfig& config, std::string_view name, int64_t num_ranks);
 

@@ -305,8 +305,10 @@ void share_layers(const ModelConfig& model, const UnitBytes& units, const Traine
   if (config.model.trains_adapter()) {  // the matrices that it changes are there merged, too, and all of them rounded
     const double merged =
         std::max(0.0, memory.weights - (static_cast<double>(model.num_parameters()) + trained.numbers) * element);
-    memory.whole = units.ends + (samples_whole ? units.layers + merged + memory.reference : 0.0);
-    memory.weights -= others.all() * element + merged * (1.0 - 1.0 / static_cast<double>(num_ranks));
+    const bool keeps_ends = !config.model.modules_to_save.empty();  // those of an adapter are whole on every rank
+    memory.whole = (keeps_ends ? 0.0 : units.ends) + (samples_whole ? units.layers + merged + memory.reference : 0.0);
+    memory.weights -=
+        (keeps_ends ? others.layers : others.all()) * element + merged * (1.0 - 1.0 / static_cast<double>(num_ranks));
     memory.reference /= static_cast<double>(num_ranks);  // rounded matrices of the base
     return;
   }

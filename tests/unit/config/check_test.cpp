@@ -168,8 +168,8 @@ TEST(Check, WhatTensorParallelDoesNotGoWith) {
     EXPECT_THAT(text, HasSubstr("cannot be used with actor.tensor_model_parallel_size = 2 yet")) << setting;
     EXPECT_THAT(check_error({setting}), testing::Not(HasSubstr("tensor_model_parallel_size"))) << setting;
   }
-  for (const std::string setting : {"model.init_lora_weights=pissa", "model.modules_to_save=[lm_head]",
-                                    "model.lora_bias=all", "model.target_parameters=[mlp.experts.down_proj]"})
+  EXPECT_EQ(check_error({size, "model.lora_rank=2", "model.modules_to_save=[lm_head]", "model.lora_bias=all"}), "ok");
+  for (const std::string setting : {"model.init_lora_weights=pissa", "model.target_parameters=[mlp.experts.down_proj]"})
     EXPECT_THAT(check_error({size, "model.lora_rank=2", setting}), HasSubstr("cannot be used with actor.tensor"));
 }
 

@@ -196,6 +196,8 @@ struct Variant {
   std::vector<std::string> adapts = {};  // matrices with an adapter
   bool has_dora = false;
   double dropout = 0.0;
+  std::vector<std::string> saves = {};  // modules that are trained as a whole
+  LoraBias bias = LoraBias::kNone;
 };
 
 std::vector<Variant> variants() {
@@ -233,6 +235,23 @@ std::vector<Variant> variants() {
        [](LearnerOptions& options) { options.pass.path = LayerPath::kPlain; },
        {"qkv_proj"}},
       {"DoRA", three_layers, {}, {"all-linear"}, true},
+      {"biases", three_layers, {}, {"q_proj", "down_proj"}, false, 0.0, {}, LoraBias::kAll},
+      {"biases of adapted matrices, plain layers",
+       three_layers,
+       [](LearnerOptions& options) { options.pass.path = LayerPath::kPlain; },
+       {"q_proj", "v_proj"},
+       false,
+       0.0,
+       {},
+       LoraBias::kLoraOnly},
+      {"whole modules, all layers again",
+       three_layers,
+       [](LearnerOptions& options) { options.pass.activation_bytes = 0; },
+       {"all-linear"},
+       false,
+       0.0,
+       {"embed_tokens", "norm", "input_layernorm"},
+       LoraBias::kAll},
       {"dropout", three_layers, {}, {"all-linear"}, false, 0.3},
       {"DoRA and dropout, all layers again",
        three_layers,
@@ -281,7 +300,9 @@ Update update_of(const Variant& variant, Communicator& communicator, const Mesh&
                             .alpha = 6.0,
                             .target_modules = variant.adapts,
                             .dropout = variant.dropout,
-                            .use_dora = variant.has_dora};
+                            .use_dora = variant.has_dora,
+                            .modules_to_save = variant.saves,
+                            .bias = variant.bias};
     EXPECT_TRUE(model.train_lora(choice, 4).ok());
     randomize(model.trainable());
     model.weights_changed();
@@ -333,13 +354,15 @@ TEST(TensorParallel, EveryKindOfLayerGivesTheSameGradient) {
   }
 }
 
-// Ranks with the same part share the weights, also the base of an adapter. DoRA and plain layers need the whole base.
+// Ranks with the same part share the weights, also the base of an adapter. DoRA, whole modules, biases and plain layers need the
+// whole base.
 TEST(TensorParallel, EveryKindOfLayerGivesTheSameWeightsWithZero) {
   for (const Variant& variant : variants()) {
     const Update expected = update_of(variant, alone(), {});
     LearnerOptions options;
     if (variant.options) variant.options(options);
-    const bool needs_base = !variant.adapts.empty() && (variant.has_dora || options.pass.path == LayerPath::kPlain);
+    const bool is_plain = !variant.has_dora && variant.saves.empty() && variant.bias == LoraBias::kNone;
+    const bool needs_base = !variant.adapts.empty() && (!is_plain || options.pass.path == LayerPath::kPlain);
     const Mesh mesh{4, 1, needs_base ? 2 : 3, 2};
     SCOPED_TRACE(variant.name + ", " + name_of(mesh));
     on_ranks(mesh.num_ranks, [&](Communicator& communicator) {
