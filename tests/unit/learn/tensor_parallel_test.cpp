@@ -200,6 +200,30 @@ struct Variant {
   LoraBias bias = LoraBias::kNone;
 };
 
+// What an adapter trains as a whole.
+std::vector<Variant> variants_with_whole_parameters() {
+  const ModelConfig three_layers = small_config(kShape.vocab, 3);
+  return {
+      {"biases", three_layers, {}, {"q_proj", "down_proj"}, false, 0.0, {}, LoraBias::kAll},
+      {"biases of adapted matrices, plain layers",
+       three_layers,
+       [](LearnerOptions& options) { options.pass.path = LayerPath::kPlain; },
+       {"q_proj", "v_proj"},
+       false,
+       0.0,
+       {},
+       LoraBias::kLoraOnly},
+      {"whole modules, all layers again",
+       three_layers,
+       [](LearnerOptions& options) { options.pass.activation_bytes = 0; },
+       {"all-linear"},
+       false,
+       0.0,
+       {"embed_tokens", "norm", "input_layernorm"},
+       LoraBias::kAll},
+  };
+}
+
 std::vector<Variant> variants() {
   const ModelConfig three_layers = small_config(kShape.vocab, 3);
   ModelConfig fused = three_layers;
@@ -235,23 +259,6 @@ std::vector<Variant> variants() {
        [](LearnerOptions& options) { options.pass.path = LayerPath::kPlain; },
        {"qkv_proj"}},
       {"DoRA", three_layers, {}, {"all-linear"}, true},
-      {"biases", three_layers, {}, {"q_proj", "down_proj"}, false, 0.0, {}, LoraBias::kAll},
-      {"biases of adapted matrices, plain layers",
-       three_layers,
-       [](LearnerOptions& options) { options.pass.path = LayerPath::kPlain; },
-       {"q_proj", "v_proj"},
-       false,
-       0.0,
-       {},
-       LoraBias::kLoraOnly},
-      {"whole modules, all layers again",
-       three_layers,
-       [](LearnerOptions& options) { options.pass.activation_bytes = 0; },
-       {"all-linear"},
-       false,
-       0.0,
-       {"embed_tokens", "norm", "input_layernorm"},
-       LoraBias::kAll},
       {"dropout", three_layers, {}, {"all-linear"}, false, 0.3},
       {"DoRA and dropout, all layers again",
        three_layers,
@@ -272,6 +279,8 @@ std::vector<Variant> variants() {
        }},
   };
   out.insert(out.end(), more.begin(), more.end());
+  const std::vector<Variant> with_whole = variants_with_whole_parameters();
+  out.insert(out.end(), with_whole.begin(), with_whole.end());
   return out;
 }
 
