@@ -30,15 +30,11 @@ class TensorRules : ConfigRules {
     const ModelSection& model = config_.model;
     if (changes_base(model.init_lora_weights))
       refuse("model.init_lora_weights", "begins with a part of the base", "set it to default or gaussian");
-    if (!model.modules_to_save.empty()) refuse("model.modules_to_save", "trains modules as a whole", "remove it");
     if (!model.target_parameters.empty()) refuse("model.target_parameters", "adapts experts or routers", "remove it");
-    if (model.lora_bias != LoraBias::kNone) refuse("model.lora_bias", "trains biases", "set it to none");
   }
 
   void check_numbers() {
     const OptimConfig& optim = config_.actor.optim;
-    if (config_.model.dtype == ModelDtype::kBfloat16 && !optim.master_weights && !config_.model.trains_adapter())
-      refuse("actor.optim.master_weights", "is false", "set it to true");
     if (optim.optimizer != OptimizerName::kAdamW && optim.optimizer != OptimizerName::kSgd &&
         optim.optimizer != OptimizerName::kLion) {
       refuse("actor.optim.optimizer",
@@ -65,9 +61,14 @@ class RolloutTensorRules : ConfigRules {
   void check(bool learns) {
     const RolloutConfig& rollout = config_.rollout;
     if (rollout.tensor_model_parallel_size == 1) return;
-    const bool has_masters = config_.actor.optim.master_weights || config_.model.trains_adapter();
-    if (config_.model.dtype == ModelDtype::kBfloat16 && learns && !has_masters)
-      refuse("actor.optim.master_weights", "is false", "set it to true");
+    // Other groups cut their parts out of whole masters.
+    const bool has_masters = config_.actor.optim.master_weights || config_.model.trains_adapter() ||
+                             config_.actor.tensor_model_parallel_size == rollout.tensor_model_parallel_size;
+    if (config_.model.dtype == ModelDtype::kBfloat16 && learns && !has_masters) {
+      refuse(
+          "actor.optim.master_weights", "is false",
+          fmt::format("set it to true, or actor.tensor_model_parallel_size to {}", rollout.tensor_model_parallel_size));
+    }
     if (!learns) return;
     if (config_.trainer.steps_ahead() > 0) refuse("trainer.mode", "samples next to updates", "set it to sync");
   }

@@ -147,6 +147,9 @@ Result<std::unique_ptr<GenerateEngine>> GenerateEngine::create(const Model& mode
 uint64_t GenerateEngine::weights_fingerprint() const {
   uint64_t hash = 0;
   const bool has_part = model_.has_part_of(options_.ranks.get());
+  // With a part of the layers, the whole embedding and head come and go.
+  if (has_part)
+    hash = reinterpret_cast<uintptr_t>(model_.weights().embedding_VH.storage().unsafeGetStorageImpl()->data());
   for (const NamedParameter& parameter : has_part ? model_.model_part()->parameters() : model_.parameters()) {
     const at::Tensor& t = parameter.tensor;
     const uint64_t version = t.is_inference() ? 0 : static_cast<uint64_t>(t._version());

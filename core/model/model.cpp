@@ -120,8 +120,9 @@ const NamedParameter* Model::find_parameter(std::string_view name) const {
 
 at::Tensor Model::forward_hidden(const PackedBatch& batch, const ForwardOptions& options) const {
   ForwardOptions own = options;
-  if (tensor_ != nullptr && !tensor_->is_whole()) {
+  if (uses_part()) {
     own.tensor = tensor_->ranks();
+    own.vocabulary = tensor_->vocabulary();
     own.gate = gate_;
     return decoder_forward(tensor_->config(), tensor_->weights(), tensor_->leaves(), batch, own);
   }
@@ -131,18 +132,32 @@ at::Tensor Model::forward_hidden(const PackedBatch& batch, const ForwardOptions&
 }
 
 VocabularyHead Model::head() const {
+  VocabularyHead head = head_to_sample();
+  if (!uses_part()) return head;
+  head.share = tensor_->vocabulary();
+  head.weight_VH = head_weight().detach();
+  if (head.share != nullptr) head.weight_VH = head.weight_VH.narrow(0, 0, head.share->count);
+  return head;
+}
+
+VocabularyHead Model::head_to_sample() const {
   VocabularyHead head{leaves_.head.detach(), config_.is_classifier ? 0.0 : config_.final_softcap};
   head.by_operators = device_.by_operators;
   return head;
 }
 
-at::Tensor Model::head_weight() const { return leaves_.head; }
+at::Tensor Model::head_weight() const { return uses_part() ? tensor_->leaves().head : leaves_.head; }
+
+at::Tensor Model::embedding_weight() const {
+  return uses_part() ? tensor_->weights().embedding_VH : weights_.embedding_VH;
+}
 
 at::Tensor Model::head_grad() const {
-  at::Tensor head = leaves_.head;
+  at::Tensor head = head_weight();
   if (!head.requires_grad()) return {};
   if (!head.grad().defined()) head.mutable_grad() = at::zeros_like(head.detach());
-  return head.grad();
+  if (!uses_part() || tensor_->vocabulary() == nullptr) return head.grad();
+  return head.grad().narrow(0, 0, tensor_->vocabulary()->count);
 }
 
 int64_t lowest_backward(int64_t num_layers, std::span<const NamedParameter> trained) {
@@ -239,19 +254,24 @@ void Model::split_layers(const std::shared_ptr<TensorRanks>& ranks) { split_laye
 
 void Model::split_layers(const std::shared_ptr<TensorRanks>& ranks, bool copies) {
   const ParameterStore whole{weights_, leaves_, parameters_};
-  tensor_ = std::make_shared<ModelPart>(config_, whole, ranks, copies);
+  using Vocabulary = ModelPart::Vocabulary;
+  // What an adapter trains as a whole is whole on every rank.
+  const bool keeps_vocabulary =
+      trained_lora_ != nullptr && std::ranges::any_of(trained_lora_->whole_parameters(), is_split_by_tokens);
+  const Vocabulary vocabulary = keeps_vocabulary ? Vocabulary::kWhole : Vocabulary::kSplit;
+  tensor_ = std::make_shared<ModelPart>(config_, whole, ranks, copies, vocabulary);
   if (trained_lora_ != nullptr) {
-    auto base = std::make_shared<ModelPart>(config_, trained_lora_->base(), ranks, copies);
+    auto base = std::make_shared<ModelPart>(config_, trained_lora_->base(), ranks, copies, vocabulary);
     base->free_whole();
-    tensor_->adapt(leaves_, std::move(base));
+    tensor_->adapt(leaves_, std::move(base), parameters_);
   }
   tensor_->free_whole();
 }
 
 std::shared_ptr<const ModelPart> Model::part_of_layers(const std::shared_ptr<TensorRanks>& ranks) const {
   if (has_part_of(ranks.get())) return tensor_;
-  auto part =
-      std::make_shared<ModelPart>(config_, ParameterStore{weights_, leaves_, parameters_}, ranks, /*copies=*/true);
+  auto part = std::make_shared<ModelPart>(config_, ParameterStore{weights_, leaves_, parameters_}, ranks,
+                                          /*copies=*/true, ModelPart::Vocabulary::kWhole);
   part->drop_masters();
   return part;
 }
@@ -403,9 +423,10 @@ void Model::drop_masters() {
 std::vector<NamedParameter> Model::numbers() const {
   std::vector<NamedParameter> out = parameters_;
   // If ranks share them, they may be without memory too, and have masters nevertheless.
-  if (!has_rounded_matrices() || tensor_ != nullptr) return out;
+  if (!has_rounded_matrices() || (tensor_ != nullptr && tensor_->has_masters())) return out;
   for (NamedParameter& parameter : out) {
-    if (!has_memory(parameter.tensor)) parameter.tensor = rounded_slice(weights_, parameter.tensor);
+    if (!has_memory(parameter.tensor) && rounded_layer(weights_, parameter.tensor) >= 0)
+      parameter.tensor = rounded_slice(weights_, parameter.tensor);
   }
   return out;
 }

@@ -112,10 +112,10 @@ class Model {
   // That base as a classifier of `config`, with a new head by `seed`. An adapter of it (train_lora) leaves the shared memory
   // as it is. Precondition: trains_lora(), and no gate.
   [[nodiscard]] Model base_as_classifier(ModelConfig config, uint64_t seed) const;
-  // Frees the float32 matrices of the layers, which passes do not read: the rounded ones are then the weights. Precondition:
-  // has_rounded_matrices(), and no adapter.
+  // Frees the float32 matrices of the layers, which passes do not read: the rounded ones are then the weights, also of a part of
+  // the layers. Precondition: has_rounded_matrices(), and no adapter.
   void drop_masters();
-  // The parameters where they have memory, else slices of the rounded matrices. To read, or, after a load, to write.
+  // The parameters where they have masters, else slices of the rounded matrices. To read, or, after a load, to write.
   [[nodiscard]] std::vector<NamedParameter> numbers() const;
   // By HF name; null if there is none.
   [[nodiscard]] const NamedParameter* find_parameter(std::string_view name) const;
@@ -137,8 +137,8 @@ class Model {
   // Null: all weights are in memory.
   [[nodiscard]] WeightGate* gate() const { return gate_.get(); }
   // Tensor parallel: this rank has its part of the layers from now on (weights/model_part.h), which training changes.
-  // Passes are collectives of the ranks. After parameters were frozen, and before use_gate(). For a model with masters, and
-  // with a plain adapter or none.
+  // Passes are collectives of the ranks. After parameters were frozen, and before use_gate() and drop_masters(). An adapter has
+  // no PiSSA or OLoRA and no experts, and what it trains as a whole satisfies shares_whole().
   void split_layers(const std::shared_ptr<TensorRanks>& ranks);
   // Its part of them. If this rank has whole layers, or parts for other groups, a copy that `ranks` cut alike, for which all
   // weights need memory. Those numbers do not follow the model.
@@ -160,12 +160,17 @@ class Model {
   // The adapter in training; null if there is none.
   [[nodiscard]] TrainedLora* trained_lora() const { return trained_lora_.get(); }
 
-  // What turns hidden states into logits (scores of a classifier); outside autograd.
+  // What turns hidden states into logits (scores of a classifier); outside autograd. If ranks share the layers, it has this
+  // rank's rows, and passes through it are collectives of the ranks.
   [[nodiscard]] VocabularyHead head() const;
-  // The leaf of the head [V, H] (the embedding where tied).
+  // The whole one, for which the whole head needs memory.
+  [[nodiscard]] VocabularyHead head_to_sample() const;
+  // The leaf of the head [V, H] (the embedding where tied); of a rank's part its own.
   [[nodiscard]] at::Tensor head_weight() const;
-  // head_weight().grad(), created as zeros if there is none yet. Pass it as d_weight_VH of the head. Undefined if the
-  // head is frozen.
+  // The same of the embedding, outside autograd.
+  [[nodiscard]] at::Tensor embedding_weight() const;
+  // The gradient of head().weight_VH, created as zeros if there is none yet. Pass it as d_weight_VH of the head. Undefined if
+  // the head is frozen.
   [[nodiscard]] at::Tensor head_grad() const;
 
   // config.json, generation_config.json and the weights: a folder that transformers loads; an adapter that PEFT loads.
@@ -193,6 +198,8 @@ class Model {
   void adopt(ParameterStore store);
   void add_rounded_matrices();
   void split_layers(const std::shared_ptr<TensorRanks>& ranks, bool copies);
+  // Do passes use this rank's part of the layers?
+  [[nodiscard]] bool uses_part() const { return tensor_ != nullptr && !tensor_->is_whole(); }
   Result<> adapt(LoraPlan plan);
   // How `options` store the weights: the dtype, or nothing for "as they were read".
   [[nodiscard]] Result<std::optional<at::ScalarType>> stored_dtype(const SaveOptions& options) const;

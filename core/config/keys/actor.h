@@ -90,10 +90,10 @@ void describe_actor_groups(Keys& keys) {
       .swift("sequence_parallel_size", "1");
   keys.free(
           "tensor_model_parallel_size", &ActorConfig::tensor_model_parallel_size,
-          "Ranks that share the matrices of each layer (tensor parallel), of the policy and its reference. In updates and "
-          "log-prob passes each rank has only its part of these weights, their gradients and optimizer states. Must divide "
-          "the number of ranks, and the model's heads and the size of its MLP must divide among so many ranks. 1: every "
-          "rank has whole layers. (verl: actor.megatron.tensor_model_parallel_size.)")
+          "Ranks that share the matrices of each layer, the embedding and the head (tensor parallel), of the policy and its "
+          "reference. In updates and log-prob passes each rank has only its part of these weights, their gradients and "
+          "optimizer states. Must divide the number of ranks, and the model's heads and the size of its MLP must divide "
+          "among so many ranks. 1: every rank has the whole model. (verl: actor.megatron.tensor_model_parallel_size.)")
       .at_least(1)
       .at_most(kMostRanks)
       .verl("actor.megatron.tensor_model_parallel_size");

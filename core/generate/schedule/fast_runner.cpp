@@ -61,7 +61,7 @@ class FastRunner final : public StepRunner {
       weights_.pack(model_.config(), model_.weights(), format_, team_);
     } else {
       const std::shared_ptr<const ModelPart> part = model_.part_of_layers(ranks_);
-      weights_.pack(part->config(), part->weights(), format_, team_, /*adds_biases=*/ranks_->rank() == 0);
+      weights_.pack(part->config(), part->weights_to_sample(), format_, team_, /*adds_biases=*/ranks_->rank() == 0);
     }
     shared_->state = state_;
     ++shared_->num_packs;

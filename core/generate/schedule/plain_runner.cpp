@@ -67,7 +67,7 @@ class PlainRunner final : public StepRunner {
           ranks_ == nullptr ? TokenShare{0, out.size()} : token_share(out.size(), ranks_->rank(), ranks_->size());
       for (size_t i = mine.begin; i < mine.end; ++i) {
         const at::Tensor last = hidden.narrow(0, batch.last_index[i], 1);
-        const at::Tensor logits = head_logits(last, model_.head()).to(at::kFloat).contiguous();
+        const at::Tensor logits = head_logits(last, model_.head_to_sample()).to(at::kFloat).contiguous();
         RunningSample& sample = *samples[i];
         const GenerateRequest& request = sample.group->request;
         const RngKey key = key_of(sample, purpose_);
@@ -86,7 +86,7 @@ class PlainRunner final : public StepRunner {
     if (ranks_ == nullptr) return model_.forward_hidden(batch, forward);
     if (part_ == nullptr) part_ = model_.part_of_layers(ranks_);
     forward.tensor = ranks_;
-    return decoder_forward(part_->config(), part_->weights(), part_->leaves(), batch, forward);
+    return decoder_forward(part_->config(), part_->weights(), part_->leaves_to_sample(), batch, forward);
   }
 
   // The whole sequence passes the model with every token. Earlier tokens take what they took before.

@@ -9,18 +9,22 @@ RoundedStep::RoundedStep(const Model& model, const std::vector<OptimizedParamete
                          const RoundingSeed& seed)
     : model_(&model), seed_(seed), groups_(model.weights().layers.size() + 1) {
   for (size_t i = 0; i < parameters.size(); ++i)
-    groups_[static_cast<size_t>(rounded_layer(model.weights(), parameters[i].tensor) + 1)].push_back(i);
+    groups_[static_cast<size_t>(rounded_layer(weights(), parameters[i].tensor) + 1)].push_back(i);
+}
+
+const DecoderWeights& RoundedStep::weights() const {
+  return model_->model_part() != nullptr ? model_->model_part()->weights() : model_->weights();
 }
 
 void RoundedStep::open(size_t group) const {
-  if (group > 0) widen_masters(model_->weights(), group - 1);
+  if (group > 0) widen_masters(weights(), group - 1);
 }
 
 void RoundedStep::close(size_t group, int64_t update) const {
   if (group == 0) return;
   const PhiloxKey key = derive_philox_key(seed_.seed, seed_.purpose, static_cast<uint64_t>(update));
-  round_stochastically(model_->weights(), group - 1, key);
-  free_masters(model_->weights(), group - 1);
+  round_stochastically(weights(), group - 1, key);
+  free_masters(weights(), group - 1);
 }
 
 }  // namespace mortise

@@ -1,6 +1,7 @@
 // Steps a model without master weights, layer by layer (model/weights/rounded_matrices.h): a layer's matrices are widened
 // to float32, stepped, rounded stochastically and freed, so that one layer at a time has masters. Parameters that are
-// float32 anyway are one more group.
+// float32 anyway are one more group. If ranks share the layers, a rank steps its part. All draw the same random numbers for their
+// parts, so that neighbours with the same numbers keep them.
 // Cost: the step, and two passes over the matrices. Thread rule: one thread at a time.
 #pragma once
 
@@ -31,6 +32,9 @@ class RoundedStep {
   void close(size_t group, int64_t update) const;
 
  private:
+  // Those that passes of this rank use.
+  [[nodiscard]] const DecoderWeights& weights() const;
+
   const Model* model_;
   RoundingSeed seed_;
   std::vector<std::vector<size_t>> groups_;  // those without a layer, and then a group for each layer

@@ -49,7 +49,7 @@ std::shared_ptr<RankedTensor> piece_of(const TensorSplit& split, int64_t rank, c
   const int64_t row = own.numel() / own.size(0);
   std::vector<NumberRange> ranges;
   for (const SplitRange& range : split.ranges) {
-    if (range.is_first(rank)) ranges.push_back({range.begin_on(rank) * row, range.size * row});
+    if (range.is_first(rank)) ranges.push_back({range.begin_on(rank) * row, range.size_on(rank) * row});
   }
   return std::make_shared<RankedTensor>(view, std::move(ranges));
 }
@@ -96,8 +96,10 @@ Result<> read_part(StateReader& reader, std::string_view key, const ModelPart& p
   if (split.axis == SplitAxis::kColumns) return read_columns(view, type, split, rank, own);
   if (!split.is_split()) return copy_numbers(view, type, 0, own);
   const int64_t row = own.numel() / std::max<int64_t>(1, own.size(0));
-  for (size_t i = 0; i < split.ranges.size(); ++i)
-    TRY(copy_numbers(view, type, split.ranges[i].begin_on(rank) * row, split.range_of(own, i)));
+  for (size_t i = 0; i < split.ranges.size(); ++i) {
+    const SplitRange& range = split.ranges[i];
+    TRY(copy_numbers(view, type, range.begin_on(rank) * row, split.range_of(own, i).narrow(0, 0, range.size_on(rank))));
+  }
   return {};
 }
 

@@ -359,8 +359,9 @@ Result<WholeWeights> WholeWeights::gather(std::initializer_list<const Model*> mo
       TRY(shards->gather_all(part == nullptr ? keeps : KeepsPart()));
     }
     if (part == nullptr || layers == GatheredLayers::kOwnPart) continue;
-    out.parts_.push_back(part);
-    TRY(part->gather_all(!keeps ? KeepsLayer() : [&](int64_t layer) { return keeps(layer + 1); }));
+    const bool gathers_layers = layers == GatheredLayers::kWhole;
+    (gathers_layers ? out.parts_ : out.vocabularies_).push_back(part);
+    TRY(gathers_layers ? part->gather_all(keeps) : part->gather_vocabulary());
   }
   return out;
 }

@@ -40,9 +40,6 @@ struct WeightUnits {
 };
 [[nodiscard]] WeightUnits weight_units(const ModelConfig& config, std::span<const NamedParameter> parameters);
 
-// Does a rank keep this part of gathered weights? Empty: all of them.
-using KeepsPart = std::function<bool(int64_t part)>;
-
 class WeightShards : public WeightGate {
  public:
   // Keeps this rank's numbers of the model's matrices and frees the rest. `model` has to stay where it is. `cut`: where
@@ -132,8 +129,9 @@ class WeightShards : public WeightGate {
   std::optional<Error> error_;
 };
 
-// Layers of a model whose layers ranks share (tensor parallel): all of each, or this rank's part of each.
-enum class GatheredLayers { kWhole, kOwnPart };
+// What ranks have of a model whose layers they share (tensor parallel): all of it, this rank's part of it, or this rank's part of
+// the layers next to the whole embedding and head.
+enum class GatheredLayers { kWhole, kOwnPart, kOwnLayers };
 
 // All weights of some models, or those that `keeps` names, in memory while it lives: of models that are spread, and of those
 // whose layers are split. Other models, and null, are left as they are. A model that is both has its whole part of the
@@ -143,17 +141,21 @@ class WholeWeights {
   static Result<WholeWeights> gather(std::initializer_list<const Model*> models, const KeepsPart& keeps = {},
                                      GatheredLayers layers = GatheredLayers::kWhole);
   WholeWeights(WholeWeights&& other) noexcept
-      : shards_(std::exchange(other.shards_, {})), parts_(std::exchange(other.parts_, {})) {}
+      : shards_(std::exchange(other.shards_, {})),
+        parts_(std::exchange(other.parts_, {})),
+        vocabularies_(std::exchange(other.vocabularies_, {})) {}
   WholeWeights& operator=(WholeWeights&&) = delete;
   ~WholeWeights() {
     for (WeightShards* shards : shards_) shards->release_all();
     for (ModelPart* part : parts_) part->release_all();
+    for (ModelPart* part : vocabularies_) part->release_vocabulary();
   }
 
  private:
   WholeWeights() = default;
   std::vector<WeightShards*> shards_;
   std::vector<ModelPart*> parts_;
+  std::vector<ModelPart*> vocabularies_;  // their embeddings and heads were gathered
 };
 
 // The shards of a model; null if it is whole on every rank.

@@ -128,6 +128,10 @@ Result<BackwardPass> ActorLearner::one_pass(UpdateSlice& slice, const PackedForw
   size_t row = 0;
   const auto on_chunk = [&](const HeadChunk& chunk) {
     if (error || report.skipped) return;
+    if (const Result<> heard = check_tensor_ranks(*model_); !heard.ok()) {
+      error = heard.error();
+      return;
+    }
     const auto begin = static_cast<size_t>(chunk.begin);
     const auto end = static_cast<size_t>(chunk.end);
     for (size_t t = begin; t < end; ++t) {
@@ -193,6 +197,7 @@ BackwardPass ActorLearner::inject(const PackedForward& forward, const KeptTokens
 Result<BackwardPass> ActorLearner::two_pass(UpdateSlice& slice, const PackedForward& forward, double share,
                                             const at::Tensor& d_extra_RH, LeafReport& report) {
   const LogProbs probs = head_probs(*model_, forward, slice.table.kept(), true);
+  TRY(check_tensor_ranks(*model_));
   copy_to_floats(forward.targets.whole(probs.log_prob_R), slice.log_prob());
   copy_to_floats(forward.targets.whole(probs.entropy_R), slice.entropy());
   if (slice.on_policy) std::ranges::copy(slice.log_prob(), slice.old_log_prob().begin());
@@ -222,6 +227,7 @@ Result<> ActorLearner::measure_whole_update(const PolicyUpdate& update, UpdateSl
     const PackedForward out = TRY(forward_rows(*model_, update.table, micro, update.pass));
     const KeptTokens kept = update.table.kept_of(micro);
     const LogProbs probs = head_probs(*model_, out, kept, true);
+    TRY(check_tensor_ranks(*model_));
     std::vector<float> numbers(2 * static_cast<size_t>(out.targets.num_targets()));
     const std::span<float> log_prob = std::span(numbers).first(numbers.size() / 2);
     copy_to_floats(out.targets.whole(probs.log_prob_R), log_prob);

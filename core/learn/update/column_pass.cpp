@@ -34,6 +34,7 @@ Result<> run_column_pass(const Model& model, const StepTable& table, const Micro
     if (micro) {
       const PackedForward forward = TRY(forward_rows(model, table, plan[*micro], options.pass));
       std::vector<at::Tensor> columns = compute(forward, plan[*micro]);
+      TRY(check_tensor_ranks(model));
       for (at::Tensor& column : columns) column = forward.targets.whole(column.detach());
       if (options.pass.sequence != nullptr) TRY(options.pass.sequence->status());
       parts[*micro] = bytes_of_columns(columns);

@@ -192,9 +192,12 @@ Result<> GradientSum::add_terms() {
   std::map<int, std::vector<at::Tensor>> by_size;
   const auto add = [&](const std::string& name, const at::Tensor& gradient) {
     const int all = part->ranks()->size();
-    if (model_->trains_lora()) return by_size[all].push_back(gradient);  // A or B
-    const TensorSplit& split = part->split(part->find(name));
-    if (split.has_terms) by_size[all].push_back(gradient);
+    // Next to an adapter, what is split is whole too.
+    const std::string model_name = model_->trains_lora() ? model_->trained_lora()->whole_parameter(name) : name;
+    if (model_name.empty()) return by_size[all].push_back(gradient);  // A, B or a magnitude
+    const TensorSplit& split = part->split(part->find(model_name));
+    if (split.has_terms || (model_->trains_lora() && split.is_split())) return by_size[all].push_back(gradient);
+    if (model_->trains_lora()) return;
     for (size_t i = 0; i < split.ranges.size(); ++i) {
       if (const auto size = static_cast<int>(split.ranges[i].repeats); size > 1)
         by_size[size].push_back(split.range_of(gradient, i));

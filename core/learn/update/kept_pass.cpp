@@ -128,6 +128,7 @@ Result<KeptCount> put_kept_tokens(const Model& model, StepTable& table, const Sa
     if (!edits.empty()) edits = forward.targets.own(std::move(edits));
     const KeptTokens kept = find_kept_tokens(forward.hidden_RH, model.head(), forward.targets_R, sampling,
                                              forward.targets.own(mask_of(table, plan[i])), edits, &num_missing);
+    TRY(check_tensor_ranks(model));
     bytes[i] = TRY(bytes_of_all(forward.targets, kept, num_missing));
     return {};
   };

@@ -155,20 +155,24 @@ Result<PackedForward> forward_rows(const Model& model, const StepTable& table, s
   out.routing = forward.routing = router_pass(model, table, rows, packed, shard.get(), options);
   TRY(select_targets(packed, shard, options, model.forward_hidden(packed, forward), out));
   const TensorRanks* const tensor = model.model_part() != nullptr ? model.model_part()->ranks().get() : nullptr;
-  if (tensor != nullptr) TRY(tensor->status());
+  TRY(check_tensor_ranks(model));
   if (options.records_experts && out.routing != nullptr) {
     out.experts = taken_experts(
         table, rows, packed, shard == nullptr ? *out.routing : of_all_ranks(*out.routing, *shard, *options.sequence));
   }
   if (options.flops != nullptr) {
-    const double num_ranks = (options.sequence != nullptr ? options.sequence->size() : 1) *
-                             (tensor != nullptr ? tensor->size() : 1);  // all count the head, though each computes it
+    const double num_ranks =
+        (options.sequence != nullptr ? options.sequence->size() : 1) * (tensor != nullptr ? tensor->size() : 1);
     const PassFlops cost = pass_flops(model, packed);
     options.flops->total += cost.forward / num_ranks;
     out.flops = options.flops;
     out.backward_flops = cost.backward / num_ranks;
   }
   return out;
+}
+
+Result<> check_tensor_ranks(const Model& model) {
+  return model.model_part() == nullptr ? Result<>() : model.model_part()->ranks()->status();
 }
 
 Result<> finish_forward(std::initializer_list<const Model*> models) {

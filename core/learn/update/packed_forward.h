@@ -46,6 +46,9 @@ struct PackedForward {
 Result<PackedForward> forward_rows(const Model& model, const StepTable& table, std::span<const int64_t> rows,
                                    const PassOptions& options = {});
 
+// The first failure of the ranks that share the model's layers, if there are any: its numbers have no meaning then.
+Result<> check_tensor_ranks(const Model& model);
+
 // Every rank, when the forward passes of a round are over, also where a rank had none: models whose weights are spread
 // over ranks let go of their heads. Null models count as whole.
 Result<> finish_forward(std::initializer_list<const Model*> models);

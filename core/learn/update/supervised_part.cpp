@@ -79,6 +79,7 @@ Result<LeafReport> SupervisedPart::compute(const Model& model, size_t micro, con
   };
   head_one_pass(forward.hidden_RH, model.head(), forward.targets_R, /*temperature=*/1.0, EntropyUse::kNone, on_chunk,
                 d_hidden_RH, model.head_grad(), head_);
+  TRY(check_tensor_ranks(model));
   const at::Tensor sums = at::tensor({loss, sum_of_probs, count}, at::kDouble);
   forward.targets.sum(sums);
   leaf.sums.loss = sums[0].item<double>();

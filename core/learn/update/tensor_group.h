@@ -1,7 +1,8 @@
 // Tensor parallel in the learner: neighbouring ranks share the matrices of each layer (model/layers/tensor_ranks.h).
 //
 // The ranks of a group run the same passes on the same rows, and have the same numbers behind every layer. Each computes
-// head and objective alike. Errors are kept, as those of a SequenceGroup: whoever runs a pass asks for status().
+// its tokens' logits, and the objective as all others. Errors are kept, as those of a SequenceGroup: whoever runs a pass
+// asks for status().
 // Thread rule: one thread at a time; the calls are collectives of the group.
 #pragma once
 

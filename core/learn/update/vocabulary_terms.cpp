@@ -109,6 +109,7 @@ Result<VocabularyTerms> vocabulary_terms(const ActorObjective& objective, const 
   if (slice.num_tokens() == 0) return out;
   if (objective.uses_full_kl()) TRY(add_full_kl(objective, policy, slice, forward, options, share, out));
   if (options.teacher_loss.teacher != nullptr) TRY(add_teacher(policy, slice, forward, options, share, out));
+  TRY(check_tensor_ranks(policy));
   return out;
 }
 

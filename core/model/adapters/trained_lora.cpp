@@ -248,7 +248,13 @@ void TrainedLora::add_whole(const ParameterStore& store) {
     NamedParameter& added = parameters_.emplace_back(
         NamedParameter{lora_whole_name(plan_, parameter.name), parameter.tensor, parameter.decay});
     added.tensor.requires_grad_(true);
+    whole_names_.emplace(added.name, parameter.name);
   }
+}
+
+std::string TrainedLora::whole_parameter(const std::string& name) const {
+  const auto found = whole_names_.find(name);
+  return found == whole_names_.end() ? "" : found->second;
 }
 
 const at::Tensor* TrainedLora::find(const std::string& name) const {

@@ -55,6 +55,11 @@ class TrainedLora {
   // The layers can be merged one by one: as is_plain(), but parameters outside of them may be trained as a whole.
   [[nodiscard]] bool merges_by_layer() const;
 
+  // The model's parameters that are trained as a whole.
+  [[nodiscard]] const std::vector<std::string>& whole_parameters() const { return plan_.whole; }
+  // The one of them that has this name of PEFT's; empty: it is A, B or a magnitude.
+  [[nodiscard]] std::string whole_parameter(const std::string& name) const;
+
   // By PEFT's names: A, B and the magnitude of each matrix, then what is trained as a whole.
   [[nodiscard]] std::vector<NamedParameter>& parameters() { return parameters_; }
   [[nodiscard]] const std::vector<NamedParameter>& parameters() const { return parameters_; }
@@ -100,6 +105,7 @@ class TrainedLora {
   LoraPlan plan_;
   std::vector<NamedParameter> parameters_;
   std::vector<NamedParameter> start_;
+  std::unordered_map<std::string, std::string> whole_names_;  // PEFT's name -> the model's
   std::vector<Matrix> matrices_;
   std::vector<Rows> rows_;  // for every fused matrix with an adapter
   ParameterStore base_;

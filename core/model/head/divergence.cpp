@@ -14,6 +14,7 @@
 
 #include "model/head/operator_pair.h"
 #include "model/head/row_softmax.h"
+#include "model/head/shared_vocabulary.h"
 #include "model/head/two_heads.h"
 #include "model/tensor/kernel.h"
 #include "model/tensor/vector_math.h"
@@ -245,10 +246,14 @@ class DivergencePass : public TwoHeads<T> {
 
 }  // namespace
 
-std::vector<double> head_divergence(const HeadSide& policy, const HeadSide& teacher, double beta, double temperature,
-                                    std::span<const double> weight_R, const at::Tensor& d_hidden_RH,
-                                    const at::Tensor& d_weight_VH, const HeadOptions& options) {
-  if (beta == 1.0) return head_full_kl(policy, teacher, temperature, weight_R, d_hidden_RH, d_weight_VH, options);
+std::vector<double> head_divergence(const HeadSide& own_policy, const HeadSide& own_teacher, double beta,
+                                    double temperature, std::span<const double> weight_R, const at::Tensor& d_hidden_RH,
+                                    const at::Tensor& own_d_weight_VH, const HeadOptions& options) {
+  if (beta == 1.0)
+    return head_full_kl(own_policy, own_teacher, temperature, weight_R, d_hidden_RH, own_d_weight_VH, options);
+  const WholeHead whole(own_policy.head, own_d_weight_VH), other(own_teacher.head);
+  const HeadSide policy{own_policy.hidden_RH, whole.head()}, teacher{own_teacher.hidden_RH, other.head()};
+  const at::Tensor& d_weight_VH = whole.d_weight_VH();
   TORCH_CHECK(beta >= 0.0 && beta < 1.0, "divergence: beta");
   check_two_heads(policy, teacher, weight_R.size(), temperature, d_hidden_RH, d_weight_VH);
   if (policy.head.by_operators)
@@ -260,6 +265,7 @@ std::vector<double> head_divergence(const HeadSide& policy, const HeadSide& teac
     DivergencePass<T> pass(policy, teacher, beta, temperature, options);
     run_two_heads<T>(pass, policy.hidden_RH.size(0), weight_R, d_hidden_RH, d_weight_VH, values);
   });
+  whole.add_gradient();
   return values;
 }
 

@@ -11,6 +11,7 @@
 
 #include "model/head/operator_pair.h"
 #include "model/head/row_softmax.h"
+#include "model/head/shared_vocabulary.h"
 #include "model/head/two_heads.h"
 #include "model/tensor/kernel.h"
 #include "model/tensor/vector_math.h"
@@ -166,9 +167,12 @@ int64_t full_kl_bytes(int64_t num_rows, int64_t width, int64_t vocab, int64_t el
   return two_heads_bytes(num_rows, width, vocab, element_bytes, options);
 }
 
-std::vector<double> head_full_kl(const HeadSide& policy, const HeadSide& reference, double temperature,
+std::vector<double> head_full_kl(const HeadSide& own_policy, const HeadSide& own_reference, double temperature,
                                  std::span<const double> weight_R, const at::Tensor& d_hidden_RH,
-                                 const at::Tensor& d_weight_VH, const HeadOptions& options) {
+                                 const at::Tensor& own_d_weight_VH, const HeadOptions& options) {
+  const WholeHead whole(own_policy.head, own_d_weight_VH), other(own_reference.head);
+  const HeadSide policy{own_policy.hidden_RH, whole.head()}, reference{own_reference.hidden_RH, other.head()};
+  const at::Tensor& d_weight_VH = whole.d_weight_VH();
   check_two_heads(policy, reference, weight_R.size(), temperature, d_hidden_RH, d_weight_VH);
   if (policy.head.by_operators) {
     return by_operators::head_divergence(policy, reference, /*beta=*/1.0, temperature, weight_R, d_hidden_RH,
@@ -180,6 +184,7 @@ std::vector<double> head_full_kl(const HeadSide& policy, const HeadSide& referen
     FullKlPass<T> pass(policy, reference, temperature, options);
     run_two_heads<T>(pass, policy.hidden_RH.size(0), weight_R, d_hidden_RH, d_weight_VH, kl);
   });
+  whole.add_gradient();
   return kl;
 }
 

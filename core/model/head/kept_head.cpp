@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "model/head/operator_kept.h"
+#include "model/head/shared_vocabulary.h"
 #include "model/head/token_filter.h"
 #include "model/tensor/kernel.h"
 
@@ -246,9 +247,11 @@ class PlaceFilter {
 
 }  // namespace
 
-LogProbs kept_log_prob(const at::Tensor& hidden_RH, const VocabularyHead& head, const at::Tensor& targets_R,
+LogProbs kept_log_prob(const at::Tensor& hidden_RH, const VocabularyHead& own, const at::Tensor& targets_R,
                        double temperature, const KeptTokens& kept) {
   const at::NoGradGuard no_grad;
+  const WholeHead whole(own);
+  const VocabularyHead& head = whole.head();
   check_shapes(hidden_RH, head, targets_R, kept);
   LogProbs out;
   const at::TensorOptions host = at::TensorOptions().dtype(hidden_RH.scalar_type());
@@ -263,10 +266,13 @@ LogProbs kept_log_prob(const at::Tensor& hidden_RH, const VocabularyHead& head, 
   return out;
 }
 
-void kept_backward(const at::Tensor& hidden_RH, const VocabularyHead& head, const at::Tensor& targets_R,
+void kept_backward(const at::Tensor& hidden_RH, const VocabularyHead& own, const at::Tensor& targets_R,
                    double temperature, const KeptTokens& kept, const at::Tensor& grad_log_prob_R,
-                   const at::Tensor& grad_entropy_R, const at::Tensor& d_hidden_RH, const at::Tensor& d_weight_VH) {
+                   const at::Tensor& grad_entropy_R, const at::Tensor& d_hidden_RH, const at::Tensor& own_d_weight_VH) {
   const at::NoGradGuard no_grad;
+  const WholeHead whole(own, own_d_weight_VH);
+  const VocabularyHead& head = whole.head();
+  const at::Tensor& d_weight_VH = whole.d_weight_VH();
   check_shapes(hidden_RH, head, targets_R, kept);
   dispatch_float(hidden_RH, [&](auto zero) {
     using T = decltype(zero);
@@ -285,12 +291,15 @@ void kept_backward(const at::Tensor& hidden_RH, const VocabularyHead& head, cons
     if (d_hidden_RH.defined()) pass.to_hidden(num, grads, d_hidden_RH.mutable_data_ptr<T>());
     if (d_weight_VH.defined()) pass.to_weight(num, grads, d_weight_VH.mutable_data_ptr<T>());
   });
+  whole.add_gradient();
 }
 
-KeptTokens find_kept_tokens(const at::Tensor& hidden_RH, const VocabularyHead& head, const at::Tensor& targets_R,
+KeptTokens find_kept_tokens(const at::Tensor& hidden_RH, const VocabularyHead& own, const at::Tensor& targets_R,
                             const Sampling& sampling, std::span<const uint8_t> mask, std::span<const PlaceEdits> edits,
                             int64_t* num_missing) {
   const at::NoGradGuard no_grad;
+  const WholeHead whole(own);
+  const VocabularyHead& head = whole.head();
   const int64_t num = hidden_RH.size(0), vocab = head.weight_VH.size(0);
   const int64_t* const targets = targets_R.const_data_ptr<int64_t>();
   std::vector<KeptTokens> parts(static_cast<size_t>(num));

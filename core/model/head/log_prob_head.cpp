@@ -24,6 +24,7 @@
 #include "model/head/operator_head.h"
 #include "model/head/row_softmax.h"
 #include "model/head/second_pass.h"
+#include "model/head/shared_vocabulary.h"
 #include "model/head/target_term.h"
 #include "model/tensor/blas.h"
 #include "model/tensor/kernel.h"
@@ -59,7 +60,8 @@ class HeadPass {
  public:
   HeadPass(const at::Tensor& hidden, const VocabularyHead& head, const at::Tensor& targets, double temperature,
            Keep keep, const HeadOptions& options)
-      : hidden_(hidden.const_data_ptr<T>()),
+      : head_(head),
+        hidden_(hidden.const_data_ptr<T>()),
         weight_(head.weight_VH.const_data_ptr<T>()),
         softcap_(head.softcap),
         targets_(targets.const_data_ptr<int64_t>()),
@@ -69,7 +71,9 @@ class HeadPass {
         vocab_(head.weight_VH.size(0)),
         columns_(block_columns(width_)),
         num_blocks_(num_column_blocks(vocab_, columns_)) {
-    const int64_t row_bytes = row_elements(keep_, width_, vocab_) * static_cast<int64_t>(sizeof(T));
+    // Ranks that share the vocabulary take the same chunks.
+    const int64_t most = head.share != nullptr ? head.share->most : vocab_;
+    const int64_t row_bytes = row_elements(keep_, width_, most) * static_cast<int64_t>(sizeof(T));
     chunk_rows_ = head_chunk_rows(hidden.size(0), row_bytes, kMaxChunkRows, options);
     const auto rows = static_cast<size_t>(chunk_rows_);
     if (keep_ != Keep::kNothing) logits_.reset(new T[rows * static_cast<size_t>(vocab_)]);
@@ -98,8 +102,12 @@ class HeadPass {
                                       in_scratch ? scratch : block_logits(block) + rows.begin * columns(block));
                       });
     compute_ranges(rows_, std::max<int64_t>(1, kPart / num_blocks_), [&](int64_t first, int64_t last) {
-      for (int64_t r = first; r < last; ++r) finish_row(r);
+      for (int64_t r = first; r < last; ++r) {
+        sum_blocks(r);
+        if (head_.share == nullptr) finish_row(r);
+      }
     });
+    if (head_.share != nullptr) join_ranks();
   }
 
   // Gradients of the chunk of the last forward. grad_entropy may be empty (with Keep::kExp it must be).
@@ -149,17 +157,34 @@ class HeadPass {
     for (int64_t r = rows.begin; r < rows.end; ++r) {
       T* row = logits + (r - rows.begin) * n;
       if (softcap_ > 0.0) row_softcap_(row, n, softcap_);
-      const int64_t target = targets_[begin_ + r] - first;
+      const int64_t target = target_row(r) - first;
       if (target >= 0 && target < n) target_logits_[static_cast<size_t>(r)] = static_cast<double>(row[target]);
       at(block, r) = keep_ == Keep::kExp ? row_softmax_exp_(row, n, inverse_temperature_)
                                          : row_softmax_stats(row, n, inverse_temperature_);
     }
   }
 
-  void finish_row(int64_t r) {
+  void sum_blocks(int64_t r) {
     RowStats stats = at(0, r);
     for (int64_t block = 1; block < num_blocks_; ++block) stats = stats.merged(at(block, r), inverse_temperature_);
     stats_[static_cast<size_t>(r)] = stats;
+  }
+
+  void join_ranks() {
+    for (int64_t r = 0; r < rows_; ++r) {
+      if (!is_own_row(head_, target_row(r))) target_logits_[static_cast<size_t>(r)] = 0.0;
+    }
+    const auto rows = static_cast<size_t>(rows_);
+    join_stats(*head_.share, inverse_temperature_, std::span(stats_).first(rows),
+               std::span(target_logits_).first(rows));
+    for (int64_t r = 0; r < rows_; ++r) finish_row(r);
+  }
+
+  // The row of the weight; with ranks that share them it may be another one's.
+  int64_t target_row(int64_t r) const { return own_row(head_, targets_[begin_ + r]); }
+
+  void finish_row(int64_t r) {
+    const RowStats& stats = stats_[static_cast<size_t>(r)];
     log_prob_[static_cast<size_t>(r)] = stats.log_prob(target_logits_[static_cast<size_t>(r)], inverse_temperature_);
     entropy_[static_cast<size_t>(r)] = stats.entropy();
   }
@@ -229,18 +254,22 @@ class HeadPass {
   }
 
   void add_target(int64_t r, double grad, T* d_weight) const {
-    if (d_weight == nullptr) return;
-    add_scaled(target_factor(r, grad), hidden_ + (begin_ + r) * width_, width_,
-               d_weight + targets_[begin_ + r] * width_);
+    const int64_t target = target_row(r);
+    if (d_weight == nullptr || !is_own_row(head_, target)) return;
+    add_scaled(target_factor(r, grad), hidden_ + (begin_ + r) * width_, width_, d_weight + target * width_);
   }
 
   void write_d_hidden(std::span<const double> grad_log_prob, T* out) const {
     compute_ranges(rows_, std::max<int64_t>(1, 16384 / (width_ * (num_blocks_ + 1))), [&](int64_t b, int64_t e) {
       for (int64_t r = b; r < e; ++r) {
-        const T factor = target_factor(r, grad_log_prob[static_cast<size_t>(r)]);
-        const T* target = weight_ + targets_[begin_ + r] * width_;
         T* row = out + r * width_;
-        for (int64_t i = 0; i < width_; ++i) row[i] = factor * target[i];
+        if (const int64_t place = target_row(r); is_own_row(head_, place)) {
+          const T factor = target_factor(r, grad_log_prob[static_cast<size_t>(r)]);
+          const T* target = weight_ + place * width_;
+          for (int64_t i = 0; i < width_; ++i) row[i] = factor * target[i];
+        } else {
+          std::fill_n(row, width_, T(0));
+        }
         for (int64_t block = 0; block < num_blocks_; ++block) {
           add_scaled(T(1), partial_.data() + (block * rows_ + r) * width_, width_, row);
         }
@@ -248,6 +277,7 @@ class HeadPass {
     });
   }
 
+  const VocabularyHead& head_;
   const T* hidden_;
   const T* weight_;
   double softcap_;
@@ -346,6 +376,7 @@ void head_backward(const at::Tensor& hidden_RH, const VocabularyHead& head, cons
     }
     head_second_pass({hidden_RH, head, targets_R, temperature, norms_R, span_of(grad), span_of(grad_entropy)},
                      d_hidden_RH, d_weight_VH, options);
+    sum_hidden_gradient(head, d_hidden_RH);
     return;
   }
   const auto inject = [&](const HeadChunk& chunk) {
@@ -394,6 +425,7 @@ void head_one_pass(const at::Tensor& hidden_RH, const VocabularyHead& head, cons
       }
     }
   });
+  sum_hidden_gradient(head, d_hidden_RH);
 }
 
 at::Tensor head_logits(const at::Tensor& hidden_RH, const VocabularyHead& head) {

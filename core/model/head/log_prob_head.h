@@ -13,9 +13,12 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <span>
 #include <utility>
 #include <vector>
+
+#include "model/layers/tensor_ranks.h"
 
 namespace mortise {
 
@@ -34,6 +37,10 @@ struct VocabularyHead {
   at::Tensor weight_VH;
   double softcap = 0.0;
   bool by_operators = false;  // by ATen operations on the weight's device (operator_head.h), not by the CPU kernels
+  // Not null: the weight, and d_weight_VH, have this rank's rows alone. Targets are tokens of the whole vocabulary. A pass is
+  // then a collective of the ranks that share the vocabulary. All of them give the same hidden states, targets and gradients by
+  // log-probs, and get the same bits of all but d_weight_VH. Whoever runs it asks for the ranks' status().
+  std::shared_ptr<const VocabularyShare> share = {};
 };
 
 // All that a second look at a token's distribution needs of the first.

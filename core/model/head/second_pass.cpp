@@ -15,6 +15,7 @@
 
 #include "model/head/chunks.h"
 #include "model/head/row_softmax.h"
+#include "model/head/shared_vocabulary.h"
 #include "model/head/target_term.h"
 #include "model/tensor/blas.h"
 #include "model/tensor/kernel.h"
@@ -124,7 +125,7 @@ class SecondPass {
       return;
     }
     if (softcap_ > 0.0) row_softcap_(row, n, softcap_);
-    const int64_t target = targets_[begin_ + r] - first;
+    const int64_t target = own_row(in_.head, targets_[begin_ + r]) - first;
     if (target >= 0 && target < n) target_logits_[static_cast<size_t>(r)] = static_cast<double>(row[target]);
     row_softmax_grad_(row, n, inverse_temperature_, stats, in_.grad_log_prob[token(r)],
                       in_.grad_entropy.empty() ? 0.0 : in_.grad_entropy[token(r)], softcap_);
@@ -146,14 +147,18 @@ class SecondPass {
 
   void finish_rows(T* d_rows, T* d_weight) {
     for (int64_t r = 0; r < rows_; ++r) {
-      const int64_t target = targets_[begin_ + r];
+      const int64_t target = own_row(in_.head, targets_[begin_ + r]);
+      const T factor = factors_[static_cast<size_t>(r)];
+      T* const row = d_rows == nullptr ? nullptr : d_rows + r * width_;
+      if (!is_own_row(in_.head, target)) {
+        for (int64_t k = 0; row != nullptr && k < width_; ++k) row[k] *= factor;
+        continue;
+      }
       const T slope = static_cast<T>(target_slope(in_.grad_log_prob[token(r)], inverse_temperature_, softcap_,
                                                   target_logits_[static_cast<size_t>(r)]));
       if (d_weight != nullptr) add_scaled(slope, hidden_ + (begin_ + r) * width_, width_, d_weight + target * width_);
-      if (d_rows == nullptr) continue;
-      T* const row = d_rows + r * width_;
+      if (row == nullptr) continue;
       const T* const from = weight_ + target * width_;
-      const T factor = factors_[static_cast<size_t>(r)];
       for (int64_t k = 0; k < width_; ++k) row[k] = factor * row[k] + slope * from[k];
     }
   }

@@ -8,9 +8,13 @@
 
 #include <algorithm>
 
+#include "model/head/shared_vocabulary.h"
+
 namespace mortise {
 
-at::Tensor head_sum_pi_squared(const at::Tensor& hidden_RH, const VocabularyHead& head, double temperature) {
+at::Tensor head_sum_pi_squared(const at::Tensor& hidden_RH, const VocabularyHead& own, double temperature) {
+  const WholeHead whole(own);
+  const VocabularyHead& head = whole.head();
   constexpr int64_t kChunkBytes = int64_t{8} << 20;
   const at::NoGradGuard no_grad;
   const int64_t num_rows = hidden_RH.size(0);

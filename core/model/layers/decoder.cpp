@@ -357,7 +357,8 @@ at::Tensor decoder_forward(const ModelConfig& config, const DecoderWeights& weig
   if (config.window_rope) pass->window_table = table_of(*config.window_rope);
   if (options.gate != nullptr) options.gate->open(0, GatePass::kForward);
   const at::Tensor ids = options.sequence == nullptr ? batch.token_ids_N : options.sequence->own(batch.token_ids_N);
-  at::Tensor hidden = at::embedding(leaves.embedding, ids.to(numbers.device()));
+  at::Tensor hidden = options.vocabulary != nullptr ? split_embedding(leaves.embedding, ids, *options.vocabulary)
+                                                    : at::embedding(leaves.embedding, ids.to(numbers.device()));
   if (options.gate != nullptr) options.gate->close(0, GatePass::kForward);
   if (config.embedding_scale != 1.0) hidden = hidden * config.embedding_scale;
   if (batch.num_tokens() > 0) {

@@ -59,6 +59,8 @@ struct ForwardOptions {
   // The ranks that share the layers, of which the weights are this rank's part; null: they are whole.
   // Model::forward_hidden sets it.
   std::shared_ptr<TensorRanks> tensor = {};
+  // ... and the embedding; null: it is whole.
+  std::shared_ptr<const VocabularyShare> vocabulary = {};
 };
 
 // The leaves of ExpertWeights; gate and up of expert e are gate_up[2 e] and gate_up[2 e + 1]. In the stacked form

@@ -1,7 +1,10 @@
 // See tensor_ranks.h.
 #include "model/layers/tensor_ranks.h"
 
+#include <ATen/TensorOperators.h>
 #include <ATen/core/ivalue.h>
+#include <ATen/ops/embedding.h>
+#include <ATen/ops/zeros.h>
 #include <torch/csrc/autograd/custom_function.h>
 
 #include <utility>
@@ -50,6 +53,15 @@ class LeaveSplit : public torch::autograd::Function<LeaveSplit> {
 };
 
 }  // namespace
+
+at::Tensor split_embedding(const at::Tensor& weight_VH, const at::Tensor& ids_N, const VocabularyShare& share) {
+  if (ids_N.numel() == 0) return at::embedding(weight_VH, ids_N);
+  const at::Tensor place = ids_N - share.begin;
+  const at::Tensor is_own = (place >= 0).logical_and(place < share.count);
+  // The rows of other ranks are zeros here, so the sum is exact.
+  const at::Tensor own = at::embedding(weight_VH, place.clamp(0, share.count - 1));
+  return leave_split(own.where(is_own.unsqueeze(1), at::zeros({}, own.options())), share.ranks);
+}
 
 at::Tensor enter_split(const at::Tensor& x, const std::shared_ptr<TensorRanks>& ranks) {
   return EnterSplit::apply(x, c10::make_intrusive<RanksHolder>(ranks));

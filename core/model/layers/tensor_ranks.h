@@ -2,15 +2,17 @@
 //
 // A rank has some heads of attention and some units of the MLP, for all tokens of a pass. The matrices that make them (q,
 // k, v, gate, up) are split by rows, and those behind them (o, down) by columns (weights/tensor_split.h). Each rank then has
-// one term of what the layer adds to the hidden states, and the ranks add these terms. Embedding, norms and head are on
-// every rank, which computes them alike.
+// one term of what the layer adds to the hidden states, and the ranks add these terms. Norms are on every rank, which computes
+// them alike. Of embedding and head, a rank has the rows of its tokens of the vocabulary.
 //
-// Cost of a layer for N tokens: forward two sums of [N, H] over the group, backward two more. Thread rule: one thread at a
-// time. The sums are collectives in the group: its ranks run the same layers on the same tokens in the same order.
+// Cost of a layer for N tokens: forward two sums of [N, H] over the group, backward two more. That of the embedding: a sum in
+// forward. Thread rule: one thread at a time. The sums are collectives in the group: its ranks run the same layers on the same
+// tokens in the same order.
 #pragma once
 
 #include <ATen/core/Tensor.h>
 
+#include <cstdint>
 #include <memory>
 
 #include "foundation/base/result.h"
@@ -34,6 +36,18 @@ class TensorRanks {
   virtual void gather(const at::Tensor& input, const at::Tensor& output) = 0;
   [[nodiscard]] virtual Result<> status() const = 0;
 };
+
+// The tokens of the vocabulary whose rows of embedding and head this rank has.
+struct VocabularyShare {
+  std::shared_ptr<TensorRanks> ranks;
+  int64_t begin = 0;
+  int64_t count = 0;
+  int64_t most = 0;   // the most that a rank of the group has
+  int64_t whole = 0;  // tokens of the vocabulary
+};
+
+// The rows of an embedding for all ids, of which this rank has its share: weight_VH [most, H].
+at::Tensor split_embedding(const at::Tensor& weight_VH, const at::Tensor& ids_N, const VocabularyShare& share);
 
 // x as it is, in front of matrices that are split by rows. Its gradient is the sum of those of the ranks.
 at::Tensor enter_split(const at::Tensor& x, const std::shared_ptr<TensorRanks>& ranks);

@@ -8,6 +8,7 @@
 #include <ATen/ops/linalg_vector_norm.h>
 
 #include <algorithm>
+#include <optional>
 #include <unordered_set>
 #include <utility>
 
@@ -46,13 +47,16 @@ void share_layer(const LayerWeights& weights, const LayerLeaves& leaves, LayerWe
   to_leaves.experts.shared_gate = leaves.experts.shared_gate;
 }
 
-void share_common(const ParameterStore& whole, ParameterStore& part) {
+void share_vocabulary(const ParameterStore& whole, ParameterStore& part) {
   part.weights.embedding_VH = whole.weights.embedding_VH;
-  part.weights.final_norm_H = whole.weights.final_norm_H;
   part.weights.head_VH = whole.weights.head_VH;
   part.leaves.embedding = whole.leaves.embedding;
-  part.leaves.final_norm = whole.leaves.final_norm;
   part.leaves.head = whole.leaves.head;
+}
+
+void share_common(const ParameterStore& whole, ParameterStore& part) {
+  part.weights.final_norm_H = whole.weights.final_norm_H;
+  part.leaves.final_norm = whole.leaves.final_norm;
   for (size_t layer = 0; layer < part.leaves.layers.size(); ++layer)
     share_layer(whole.weights.layers[layer], whole.leaves.layers[layer], part.weights.layers[layer],
                 part.leaves.layers[layer]);
@@ -99,28 +103,47 @@ void take_same_matrices(const Leaves& same, const LayerWeights& from, const Laye
 }  // namespace
 
 ModelPart::ModelPart(const ModelConfig& config, const ParameterStore& whole, std::shared_ptr<TensorRanks> ranks,
-                     bool copies)
-    : ranks_(std::move(ranks)), config_(split_config(config, ranks_->size())) {
+                     bool copies, Vocabulary vocabulary)
+    : ranks_(std::move(ranks)),
+      config_(split_config(config, ranks_->size())),
+      whole_embedding_VH_(whole.weights.embedding_VH),
+      whole_head_VH_(whole.weights.head_VH),
+      embedding_leaf_(whole.leaves.embedding),
+      head_leaf_(whole.leaves.head) {
   const at::NoGradGuard no_grad;
+  const bool splits_vocabulary = vocabulary == Vocabulary::kSplit && !config.is_classifier;
+  if (!splits_vocabulary) config_.vocab_size = config.vocab_size;
   store_ = allocate_parameters(config_, whole.weights.embedding_VH.scalar_type(), /*requires_grad=*/false);
   share_common(whole, store_);
-  by_layer_.resize(static_cast<size_t>(config.num_layers));
-  storages_.resize(by_layer_.size());
+  if (!splits_vocabulary) share_vocabulary(whole, store_);
+  by_part_.resize(static_cast<size_t>(config.num_layers) + 2);
+  storages_.resize(by_part_.size());
   for (size_t i = 0; i < whole.parameters.size(); ++i) {
     const NamedParameter& parameter = whole.parameters[i];
     places_.emplace(parameter.name, i);
-    const TensorSplit& split = splits_.emplace_back(split_of(config, parameter.name, ranks_->size()));
+    const bool is_of_tokens = is_split_by_tokens(parameter.name);
+    const TensorSplit& split = splits_.emplace_back(
+        is_of_tokens && !splits_vocabulary ? TensorSplit() : split_of(config, parameter.name, ranks_->size()));
     const at::Tensor& all = whole_.emplace_back(parameter.tensor.detach());
     at::Tensor& own = store_.parameters[i].tensor;
     if (!split.is_split()) {
       own = parameter.tensor;
       continue;
     }
-    if (copies) own.detach().copy_(split.part_of(all, ranks_->rank()));
+    const SplitRange& range = split.ranges.front();
+    const int64_t used = is_of_tokens ? range.size_on(ranks_->rank()) : own.size(split.dim());
+    if (copies) own.detach().narrow(split.dim(), 0, used).copy_(split.part_of(all, ranks_->rank()));
+    if (is_of_tokens) {
+      own.detach().narrow(0, used, range.size - used).zero_();
+      vocabulary_ = std::make_shared<const VocabularyShare>(
+          VocabularyShare{ranks_, range.begin_on(ranks_->rank()), used, range.size, config.vocab_size});
+    }
     own.set_requires_grad(parameter.tensor.requires_grad());
-    const auto layer = static_cast<size_t>(layer_of(parameter.name).value_or(0));
-    by_layer_[layer].push_back(i);
-    auto& known = storages_[layer];
+    const size_t last = by_part_.size() - 1;
+    const std::optional<int64_t> layer = layer_of(parameter.name);
+    const size_t part = layer ? static_cast<size_t>(*layer) + 1 : parameter.name == kEmbeddingName ? 0 : last;
+    by_part_[part].push_back(i);
+    auto& known = storages_[part];
     if (std::ranges::none_of(known, [&](const c10::Storage& one) { return one.is_alias_of(all.storage()); }))
       known.push_back(all.storage());
   }
@@ -131,7 +154,9 @@ ModelPart::ModelPart(const ModelConfig& config, const ParameterStore& whole, std
 }
 
 void ModelPart::free_whole() const {
-  for (const auto& layer : storages_) std::ranges::for_each(layer, free_memory);
+  for (size_t part = 0; part < storages_.size(); ++part) {
+    if (num_vocabulary_ == 0 || !is_vocabulary(part)) std::ranges::for_each(storages_[part], free_memory);
+  }
   for (size_t layer = 0; layer < whole_matrices_.rounded.size(); ++layer) free_rounded(whole_matrices_, layer);
 }
 
@@ -149,7 +174,8 @@ void ModelPart::add_rounded(DecoderWeights& whole) {
 
 void ModelPart::round() const { round_to_nearest(store_.weights); }
 
-void ModelPart::drop_masters() const {
+void ModelPart::drop_masters() {
+  has_masters_ = store_.weights.rounded.empty();
   for (size_t layer = 0; layer < store_.weights.rounded.size(); ++layer) free_masters(store_.weights, layer);
 }
 
@@ -183,24 +209,58 @@ void ModelPart::adapt_matrices(const std::vector<LoraMatrix>& whole, const std::
 // Matrices that no adapter changes are those of the base, also in the whole model. They are there once.
 void ModelPart::share_with_base() {
   Leaves same;
-  for (size_t layer = 0; layer < by_layer_.size(); ++layer) {
-    std::erase_if(by_layer_[layer], [&](size_t i) {
+  for (size_t part = 0; part < by_part_.size(); ++part) {
+    std::erase_if(by_part_[part], [&](size_t i) {
       if (whole_[i].dim() != 2 || !whole_[i].is_alias_of(base_->whole_[i])) return false;
       at::Tensor& own = store_.parameters[i].tensor;
       same.insert(own.unsafeGetTensorImpl());  // whose leaf has it until it is replaced below
       own = base_->store_.parameters[i].tensor;
-      std::erase_if(storages_[layer], [&](const c10::Storage& one) { return one.is_alias_of(whole_[i].storage()); });
+      std::erase_if(storages_[part], [&](const c10::Storage& one) { return one.is_alias_of(whole_[i].storage()); });
       return true;
     });
-    take_same_matrices(same, base_->store_.weights.layers[layer], base_->store_.leaves.layers[layer],
-                       store_.weights.layers[layer], store_.leaves.layers[layer]);
+  }
+  const DecoderWeights& from = base_->store_.weights;
+  const DecoderLeaves& from_leaves = base_->store_.leaves;
+  for (size_t layer = 0; layer < from.layers.size(); ++layer) {
+    take_same_matrices(same, from.layers[layer], from_leaves.layers[layer], store_.weights.layers[layer],
+                       store_.leaves.layers[layer]);
+  }
+  take_same(same, from.head_VH, from_leaves.head, store_.weights.head_VH, store_.leaves.head);
+  take_same(same, from.embedding_VH, from_leaves.embedding, store_.weights.embedding_VH, store_.leaves.embedding);
+}
+
+// Its part in passes is a view, through which the gradient goes to the whole vector. What else lies in its storage stays there.
+void ModelPart::keep_trained_vector(size_t parameter, const at::Tensor& leaf) {
+  const SplitRange& range = split(parameter).ranges.front();
+  at::Tensor& own = store_.parameters[parameter].tensor;
+  at::Tensor view;
+  {
+    const at::AutoGradMode with_graph(true);
+    view = leaf.narrow(0, range.begin_on(ranks_->rank()), range.size);
+  }
+  for (LayerLeaves& layer : store_.leaves.layers) {
+    for (std::vector<at::Tensor>* biases : {&layer.qkv_biases, &layer.gate_up_biases}) {
+      for (at::Tensor& bias : *biases) {
+        if (bias.is_same(own)) bias = view;
+      }
+    }
+  }
+  own.set_requires_grad(false);
+  trained_vectors_.emplace_back(parameter, leaf);
+  for (size_t part = 0; part < by_part_.size(); ++part) {
+    std::erase_if(by_part_[part], [&](size_t i) { return whole_[i].is_alias_of(leaf); });
+    std::erase_if(storages_[part], [&](const c10::Storage& one) { return one.is_alias_of(leaf.storage()); });
   }
 }
 
-void ModelPart::adapt(const DecoderLeaves& whole, std::shared_ptr<ModelPart> base) {
+void ModelPart::adapt(const DecoderLeaves& whole, std::shared_ptr<ModelPart> base,
+                      std::span<const NamedParameter> parameters) {
   const at::NoGradGuard no_grad;
   base_ = std::move(base);
   share_with_base();
+  for (size_t i = 0; i < parameters.size(); ++i) {
+    if (parameters[i].tensor.requires_grad() && split(i).is_split()) keep_trained_vector(i, parameters[i].tensor);
+  }
   for (size_t i = 0; i < whole.layers.size(); ++i) {
     const auto layer = static_cast<int64_t>(i);
     const LayerLeaves& from = whole.layers[i];
@@ -236,6 +296,8 @@ void ModelPart::merge() const {
   for (const Merged& rows : merged_) {
     if (rows.factors.defined()) merge_rows(rows, rows.merged_OI);
   }
+  for (const auto& [place, leaf] : trained_vectors_)
+    store_.parameters[place].tensor.detach().copy_(split(place).part_of(leaf.detach(), ranks_->rank()));
 }
 
 void ModelPart::merge_layer(int64_t layer) const {
@@ -264,6 +326,60 @@ at::Tensor ModelPart::parts_of(const at::Tensor& own) const {
   return parts;
 }
 
+// Some rows of each rank at a time: an embedding is large.
+void ModelPart::gather_rows(size_t parameter, bool keeps) const {
+  constexpr int64_t kMostNumbers = int64_t{4} << 20;  // those of all ranks
+  const SplitRange& range = split(parameter).ranges.front();
+  const at::Tensor own = store_.parameters[parameter].tensor.detach();
+  const int64_t at_once = std::max<int64_t>(1, kMostNumbers / (own.size(1) * ranks_->size()));
+  for (int64_t begin = 0; begin < range.size; begin += at_once) {
+    const int64_t count = std::min(at_once, range.size - begin);
+    const at::Tensor parts = parts_of(own.narrow(0, begin, count));
+    for (int64_t rank = 0; keeps && rank < ranks_->size(); ++rank) {
+      const int64_t used = std::min(count, range.size_on(rank) - begin);
+      if (used <= 0) continue;
+      whole_[parameter]
+          .narrow(0, range.begin_on(rank) + begin, used)
+          .copy_(parts.select(0, rank).view({count, own.size(1)}).narrow(0, 0, used));
+    }
+  }
+}
+
+void ModelPart::gather_part(size_t part, bool keeps) const {
+  const bool has_rounded = !is_vocabulary(part) && !whole_matrices_.rounded.empty();
+  if (keeps && has_rounded) allocate_rounded(whole_matrices_, part - 1);
+  for (const size_t i : by_part_[part]) {
+    at::Tensor own = store_.parameters[i].tensor.detach(), whole = whole_[i];
+    if (!has_masters_ && !has_memory(own)) {
+      own = rounded_slice(store_.weights, own);
+      whole = rounded_slice(whole_matrices_, whole);
+    } else if (keeps && !has_memory(whole)) {
+      allocate_memory(whole.storage());
+    }
+    if (is_vocabulary(part)) {
+      gather_rows(i, keeps);
+      continue;
+    }
+    const at::Tensor parts = parts_of(own);
+    if (keeps) join_parts(split(i), parts, whole);
+  }
+  if (keeps && has_rounded) round_to_nearest(whole_matrices_, part - 1);
+}
+
+DecoderWeights ModelPart::weights_to_sample() const {
+  DecoderWeights out = store_.weights;
+  out.embedding_VH = whole_embedding_VH_;
+  out.head_VH = whole_head_VH_;
+  return out;
+}
+
+DecoderLeaves ModelPart::leaves_to_sample() const {
+  DecoderLeaves out = store_.leaves;
+  out.embedding = embedding_leaf_;
+  out.head = head_leaf_;
+  return out;
+}
+
 at::Tensor ModelPart::gathered(size_t parameter, const at::Tensor& own) const {
   const at::NoGradGuard no_grad;
   if (!split(parameter).is_split()) return own;
@@ -272,25 +388,34 @@ at::Tensor ModelPart::gathered(size_t parameter, const at::Tensor& own) const {
   return whole;
 }
 
-Result<> ModelPart::gather_all(const KeepsLayer& keeps) {
+Result<> ModelPart::gather_all(const KeepsPart& keeps) {
   if (num_whole_++ > 0) return {};
   // Plain layers read the base of adapted matrices. What no adapter changes is the base's too.
   if (base_ != nullptr) TRY(base_->gather_all(keeps));
   const at::NoGradGuard no_grad;
-  for (size_t layer = 0; layer < by_layer_.size(); ++layer) {
-    const bool is_kept = !keeps || keeps(static_cast<int64_t>(layer));
-    if (is_kept) std::ranges::for_each(storages_[layer], allocate_memory);
-    for (const size_t i : by_layer_[layer]) {
-      const at::Tensor parts = parts_of(store_.parameters[i].tensor.detach());
-      if (is_kept) join_parts(split(i), parts, whole_[i]);
-    }
-    if (!is_kept || whole_matrices_.rounded.empty()) continue;
-    allocate_rounded(whole_matrices_, layer);
-    round_to_nearest(whole_matrices_, layer);
+  for (size_t part = 0; part < by_part_.size(); ++part) {
+    if (num_vocabulary_ > 0 && is_vocabulary(part)) continue;  // every rank has it
+    gather_part(part, !keeps || keeps(static_cast<int64_t>(part)));
   }
   // Copies that others have made of them are stale.
   for (const at::Tensor& one : whole_) one.unsafeGetTensorImpl()->bump_version();
   return ranks_->status();
+}
+
+Result<> ModelPart::gather_vocabulary() {
+  if (base_ != nullptr) TRY(base_->gather_vocabulary());
+  if (num_vocabulary_++ > 0 || num_whole_ > 0) return {};
+  const at::NoGradGuard no_grad;
+  gather_part(0, /*keeps=*/true);
+  gather_part(by_part_.size() - 1, /*keeps=*/true);
+  return ranks_->status();
+}
+
+void ModelPart::release_vocabulary() {
+  if (--num_vocabulary_ == 0 && num_whole_ == 0) {
+    for (const size_t part : {size_t{0}, by_part_.size() - 1}) std::ranges::for_each(storages_[part], free_memory);
+  }
+  if (base_ != nullptr) base_->release_vocabulary();
 }
 
 void ModelPart::release_all() {

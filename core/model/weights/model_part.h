@@ -6,9 +6,10 @@
 // With a plain adapter in training, A and B are whole on every rank. Of matrices that it changes, a rank's part is there
 // twice: that of the base, and merged. A rank has a term of the gradient of A and of B.
 //
-// It has leaves and fused matrices of its own for what is split. The others (embedding, norms, head, and biases behind
-// sums) are the model's. The matrices of the model itself have no memory, except between gather_all() and release_all(),
-// when every rank has all of them: to sample, to compare and to save.
+// It has leaves and fused matrices of its own for what is split. The others (norms, and biases behind sums) are the model's. The
+// matrices of the model itself have no memory, except between gather_all() and release_all(), when every rank has all of them:
+// to sample, to compare and to save. Between gather_vocabulary() and release_vocabulary(), the model's embedding and head have
+// memory: ranks that sample with their parts of the layers need them whole.
 // Cost of gather_all: each rank receives the parts of the others. Thread rule: one thread at a time. gather_all and
 // gathered are collectives of the group.
 #pragma once
@@ -19,8 +20,10 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "foundation/base/result.h"
@@ -30,13 +33,16 @@
 
 namespace mortise {
 
-// Does a rank keep this layer of gathered weights? Empty: all of them.
-using KeepsLayer = std::function<bool(int64_t layer)>;
+// Does a rank keep this part (0: embedding, layers from 1, head) of gathered weights? Empty: all of them.
+using KeepsPart = std::function<bool(int64_t part)>;
 
 class ModelPart {
  public:
-  // Takes this rank's numbers of `whole`, if `copies`. `config` is that of the whole.
-  ModelPart(const ModelConfig& config, const ParameterStore& whole, std::shared_ptr<TensorRanks> ranks, bool copies);
+  // Takes this rank's numbers of `whole`, if `copies`. `config` is that of the whole. kWhole: embedding and head are the
+  // model's, as those of vectors are.
+  enum class Vocabulary { kSplit, kWhole };
+  ModelPart(const ModelConfig& config, const ParameterStore& whole, std::shared_ptr<TensorRanks> ranks, bool copies,
+            Vocabulary vocabulary);
 
   // Frees the memory of what is split in the model.
   void free_whole() const;
@@ -45,15 +51,18 @@ class ModelPart {
   void add_rounded(DecoderWeights& whole);
   // Rounds the masters again. After every change of them. Nothing to do without bfloat16 matrices.
   void round() const;
-  // The masters of the part are not needed any more: its bfloat16 copies stay. Of a model that is not trained.
-  void drop_masters() const;
+  // The masters of the part are not needed any more: its bfloat16 copies stay. Then the model gets its copies alone, too, when
+  // they are gathered.
+  void drop_masters();
+  [[nodiscard]] bool has_masters() const { return has_masters_; }
   // Its numbers in the order of the model's parameters: bfloat16 copies where a master has no memory.
   [[nodiscard]] std::vector<NamedParameter> numbers() const;
-  // The adapter of `whole` is trained, and `base` is this rank's part of its base.
-  void adapt(const DecoderLeaves& whole, std::shared_ptr<ModelPart> base);
+  // The adapter of `whole` is trained, and `base` is this rank's part of its base. `parameters` are the model's: split vectors
+  // that are trained (biases) stay whole, as A and B do, and a rank has a term of their gradient.
+  void adapt(const DecoderLeaves& whole, std::shared_ptr<ModelPart> base, std::span<const NamedParameter> parameters);
   // Null: no adapter is trained.
   [[nodiscard]] const std::shared_ptr<ModelPart>& base() const { return base_; }
-  // After every change of A and B.
+  // After every change of A, B and trained vectors.
   void merge() const;
   // The merged matrices of a layer, from its base, with the rows between them that have no adapter. Changes no version: a pass
   // may be under way.
@@ -63,9 +72,14 @@ class ModelPart {
 
   [[nodiscard]] const std::shared_ptr<TensorRanks>& ranks() const { return ranks_; }
   [[nodiscard]] const ModelConfig& config() const { return config_; }  // this rank's layers
+  // Its rows of embedding and head; null: they are whole.
+  [[nodiscard]] const std::shared_ptr<const VocabularyShare>& vocabulary() const { return vocabulary_; }
   void set_rope_length(int64_t length) { config_.rope_length = length; }
   [[nodiscard]] const DecoderWeights& weights() const { return store_.weights; }
   [[nodiscard]] const DecoderLeaves& leaves() const { return store_.leaves; }
+  // The same with the model's embedding and head, to sample.
+  [[nodiscard]] DecoderWeights weights_to_sample() const;
+  [[nodiscard]] DecoderLeaves leaves_to_sample() const;
   // This rank's numbers of the model's parameters, in their order.
   [[nodiscard]] const std::vector<NamedParameter>& parameters() const { return store_.parameters; }
   [[nodiscard]] std::vector<NamedParameter>& parameters() { return store_.parameters; }
@@ -76,13 +90,18 @@ class ModelPart {
 
   // What all ranks have of something with the shape of this parameter's part, such as its gradient.
   [[nodiscard]] at::Tensor gathered(size_t parameter, const at::Tensor& own) const;
-  // The layers that this rank keeps have memory until release_all(); with others it only helps the other ranks.
-  Result<> gather_all(const KeepsLayer& keeps = {});
+  // The parts that this rank keeps have memory until release_all(); with others it only helps the other ranks.
+  Result<> gather_all(const KeepsPart& keeps = {});
   void release_all();
+  Result<> gather_vocabulary();
+  void release_vocabulary();
   [[nodiscard]] bool is_whole() const { return num_whole_ > 0; }
 
  private:
   [[nodiscard]] at::Tensor parts_of(const at::Tensor& own) const;  // those of all ranks, one in each row
+  void gather_part(size_t part, bool keeps) const;
+  void gather_rows(size_t parameter, bool keeps) const;
+  [[nodiscard]] bool is_vocabulary(size_t part) const { return part == 0 || part + 1 == by_part_.size(); }
 
   // Rows of a matrix that holds merged ones, and what they are merged from.
   struct Merged {
@@ -92,6 +111,7 @@ class ModelPart {
   };
   void merge_rows(const Merged& rows, at::Tensor merged_OI) const;
   void share_with_base();
+  void keep_trained_vector(size_t parameter, const at::Tensor& leaf);
   // How the parameter is split of which this is the leaf in this part.
   [[nodiscard]] const TensorSplit& split_of_leaf(const at::Tensor& leaf) const;
   void adapt_matrices(const std::vector<LoraMatrix>& whole, const std::vector<at::Tensor>& base,
@@ -100,15 +120,21 @@ class ModelPart {
   std::shared_ptr<TensorRanks> ranks_;
   std::shared_ptr<ModelPart> base_;
   std::vector<Merged> merged_;
+  std::vector<std::pair<size_t, at::Tensor>>
+      trained_vectors_;  // next to an adapter: their places, and the model's leaves
   ModelConfig config_;
   ParameterStore store_;
-  std::unordered_map<std::string, size_t> places_;   // the parameters' places, by name
-  std::vector<at::Tensor> whole_;                    // the model's parameters, by place
-  DecoderWeights whole_matrices_;                    // those of the model, if they have bfloat16 copies
+  std::unordered_map<std::string, size_t> places_;  // the parameters' places, by name
+  std::vector<at::Tensor> whole_;                   // the model's parameters, by place
+  DecoderWeights whole_matrices_;                   // those of the model, if they have bfloat16 copies
+  at::Tensor whole_embedding_VH_, whole_head_VH_;   // the model's
+  at::Tensor embedding_leaf_, head_leaf_;           // the same as leaves
+  std::shared_ptr<const VocabularyShare> vocabulary_;
   std::vector<TensorSplit> splits_;                  // by place
-  std::vector<std::vector<size_t>> by_layer_;        // places of what is split
-  std::vector<std::vector<c10::Storage>> storages_;  // by layer: where these lie in the model
-  int64_t num_whole_ = 0;
+  std::vector<std::vector<size_t>> by_part_;         // places of what is split: embedding, layers, head
+  std::vector<std::vector<c10::Storage>> storages_;  // by part: where these lie in the model
+  int64_t num_whole_ = 0, num_vocabulary_ = 0;
+  bool has_masters_ = true;
 };
 
 }  // namespace mortise

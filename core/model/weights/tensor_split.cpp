@@ -7,12 +7,14 @@
 #include <initializer_list>
 
 #include "model/layers/sequence.h"
+#include "model/weights/names.h"
 
 namespace mortise {
 
 at::Tensor TensorSplit::part_of(const at::Tensor& whole, int64_t rank) const {
   std::vector<at::Tensor> parts;
-  for (const SplitRange& range : ranges) parts.push_back(whole.narrow(dim(), range.begin_on(rank), range.size));
+  for (const SplitRange& range : ranges)
+    parts.push_back(whole.narrow(dim(), range.begin_on(rank), range.size_on(rank)));
   return parts.size() == 1 ? parts.front() : at::cat(parts, dim());
 }
 
@@ -24,14 +26,15 @@ at::Tensor TensorSplit::range_of(const at::Tensor& part, size_t range) const {
 
 void TensorSplit::put_part(const at::Tensor& part, int64_t rank, const at::Tensor& whole) const {
   for (size_t i = 0; i < ranges.size(); ++i) {
-    if (ranges[i].is_first(rank))
-      whole.narrow(dim(), ranges[i].begin_on(rank), ranges[i].size).copy_(range_of(part, i));
+    if (!ranges[i].is_first(rank)) continue;
+    const int64_t size = ranges[i].size_on(rank);
+    whole.narrow(dim(), ranges[i].begin_on(rank), size).copy_(range_of(part, i).narrow(dim(), 0, size));
   }
 }
 
 at::Tensor TensorSplit::counted(const at::Tensor& part, int64_t rank) const {
   int64_t size = 0;
-  for (const SplitRange& range : ranges) size += range.is_first(rank) ? range.size : 0;
+  for (const SplitRange& range : ranges) size += range.is_first(rank) ? range.size_on(rank) : 0;
   return part.narrow(dim(), 0, size);
 }
 
@@ -40,8 +43,10 @@ bool can_split_layers(const ModelConfig& config, int64_t num_ranks) {
   const bool has_dense = moe.num_experts == 0 || config.num_expert_layers() < config.num_layers;
   return can_share_heads(config.num_heads, config.num_kv_heads, num_ranks) &&
          (!has_dense || config.intermediate_size % num_ranks == 0) && moe.expert_size % num_ranks == 0 &&
-         moe.shared_size % num_ranks == 0;
+         moe.shared_size % num_ranks == 0 && config.vocab_size >= num_ranks;
 }
+
+bool is_split_by_tokens(std::string_view name) { return name == kEmbeddingName || name == kHeadName; }
 
 ModelConfig split_config(const ModelConfig& config, int64_t num_ranks) {
   ModelConfig out = config;
@@ -50,7 +55,14 @@ ModelConfig split_config(const ModelConfig& config, int64_t num_ranks) {
   out.intermediate_size = config.intermediate_size / num_ranks;
   out.moe.expert_size = config.moe.expert_size / num_ranks;
   out.moe.shared_size = config.moe.shared_size / num_ranks;
+  out.vocab_size = (config.vocab_size + num_ranks - 1) / num_ranks;
   return out;
+}
+
+bool shares_whole(const ModelConfig& config, std::string_view name, int64_t num_ranks) {
+  const TensorSplit split = split_of(config, name, num_ranks);
+  const bool is_vector = is_bias(name) && split.axis == SplitAxis::kRows && split.ranges.size() == 1;
+  return !split.is_split() || is_split_by_tokens(name) || is_vector;
 }
 
 TensorSplit split_of(const ModelConfig& config, std::string_view name, int64_t num_ranks) {
@@ -62,6 +74,7 @@ TensorSplit split_of(const ModelConfig& config, std::string_view name, int64_t n
   };
   const auto rows = [](int64_t size) { return TensorSplit{SplitAxis::kRows, {{0, size, 1}}}; };
   const auto columns = [](int64_t size) { return TensorSplit{SplitAxis::kColumns, {{0, size, 1}}}; };
+  if (is_split_by_tokens(name)) return {SplitAxis::kRows, {{0, own.vocab_size, 1, config.vocab_size, num_ranks}}};
   if (is_one_of({".self_attn.q_norm.", ".self_attn.k_norm."})) return {SplitAxis::kNone, {}, true};
   if (is_one_of({".self_attn.q_proj."})) return rows(own.q_size());
   if (is_one_of({".self_attn.k_proj.", ".self_attn.v_proj."})) return {SplitAxis::kRows, {{0, own.kv_size(), repeats}}};

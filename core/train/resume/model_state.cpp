@@ -53,8 +53,9 @@ std::map<std::string, OwnNumbers> own_pieces(const WeightShards& shards, int ran
 
 // The parameters of this rank's part of the layers. `pieces`: of those that are spread over the ranks with the same part.
 void save_part(StateWriter& writer, const ModelPart& part, const std::map<std::string, OwnNumbers>& pieces) {
-  for (size_t i = 0; i < part.parameters().size(); ++i) {
-    const NamedParameter& parameter = part.parameters()[i];
+  const std::vector<NamedParameter> numbers = part.numbers();
+  for (size_t i = 0; i < numbers.size(); ++i) {
+    const NamedParameter& parameter = numbers[i];
     const auto piece = pieces.find(parameter.name);
     if (piece == pieces.end())
       put_part(writer, parameter.name, part, i, parameter.tensor.detach());
@@ -98,8 +99,9 @@ Result<> ModelState::load_state(StateReader& reader) {
   WeightShards* const spread = spread_parameters(*model_);
   const auto whole = TRY(WholeWeights::gather({spread != nullptr ? model_ : nullptr}, {}, GatheredLayers::kOwnPart));
   if (const ModelPart* const part = split_parameters(*model_); part != nullptr) {
-    for (size_t i = 0; i < part->parameters().size(); ++i)
-      TRY(read_part(reader, part->parameters()[i].name, *part, i, part->parameters()[i].tensor.detach()));
+    const std::vector<NamedParameter> numbers = part->numbers();
+    for (size_t i = 0; i < numbers.size(); ++i)
+      TRY(read_part(reader, numbers[i].name, *part, i, numbers[i].tensor.detach()));
     if (spread != nullptr) spread->take_changes();
     model_->weights_changed();
     return {};

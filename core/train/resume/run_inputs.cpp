@@ -173,8 +173,9 @@ Result<> add_file_sets(Env& env, const ToldReads& told, RunInputs& inputs) {
 PartDigests digests_of_part(const Model& model) {
   const ModelPart& part = *model.model_part();
   Sha256 common, own;
-  for (size_t i = 0; i < part.parameters().size(); ++i)
-    hash_numbers(part.parameters()[i].name, part.parameters()[i].tensor, part.split(i).is_split() ? own : common);
+  const std::vector<NamedParameter> numbers = part.numbers();
+  for (size_t i = 0; i < numbers.size(); ++i)
+    hash_numbers(numbers[i].name, numbers[i].tensor, part.split(i).is_split() ? own : common);
   if (model.trains_lora()) {
     for (const NamedParameter& factor : model.trainable()) hash_numbers(factor.name, factor.tensor, common);
   }

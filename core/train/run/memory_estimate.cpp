@@ -75,12 +75,15 @@ double pass_tokens(const MicroBatchOptions& pass, int64_t row_tokens, int64_t nu
 // Bytes of the head in a pass over so many tokens, with the KL over the whole vocabulary if there is one: its chunk
 // comes before the loss's, while the reference runs and the policy's layers keep nothing.
 double head_pass_bytes(const ModelConfig& model, const RunConfig& config, double tokens) {
-  const int64_t element = num_bytes(config.model.dtype);
+  const int64_t element = num_bytes(config.model.dtype), num_parts = config.actor.tensor_model_parallel_size;
   const auto rows = static_cast<int64_t>(tokens);
-  const auto loss = static_cast<double>(head_bytes(rows, model.hidden_size, model.vocab_size, element));
+  const int64_t own_vocab = num_parts == 1 ? model.vocab_size : split_config(model, num_parts).vocab_size;
+  const auto loss = static_cast<double>(head_bytes(rows, model.hidden_size, own_vocab, element));
   const bool has_full_kl = config.actor.use_kl_loss && config.actor.kl_loss_type == kFullKl;
   if (!has_full_kl && !(config.teacher.path && config.teacher.loss_coef > 0)) return loss;
-  const auto chunk = static_cast<double>(full_kl_bytes(rows, model.hidden_size, model.vocab_size, element));
+  auto chunk = static_cast<double>(full_kl_bytes(rows, model.hidden_size, model.vocab_size, element));
+  if (num_parts > 1)  // gathered heads of both sides, and the gradient of one (a teacher's is there anyway)
+    chunk += static_cast<double>(model.vocab_size * model.hidden_size * element) * (has_full_kl ? 3.0 : 2.0);
   const double one_layer = tokens * static_cast<double>(layer_memory(model, number_sizes(config.model.dtype)).kept);
   return std::max(loss, std::max(chunk, one_layer));
 }
@@ -97,18 +100,20 @@ void share_states(const RunConfig& config, int num_ranks, const CriticBytes& cri
   memory.gradients = memory.gradients / with_same_part + std::max(0.0, memory.gradients - memory.activations);
 }
 
-// The same units if a rank has this share of the numbers of each layer.
-UnitBytes units_of_part(UnitBytes units, double share) {
-  units.all -= units.layers * (1.0 - share);
-  units.layers *= share;
-  units.layer *= share;
+// The same units if a rank has these shares of the numbers of each layer, and of embedding and head.
+UnitBytes units_of_part(UnitBytes units, double layers, double ends) {
+  units.layers *= layers;
+  units.layer *= layers;
+  units.ends *= ends;
+  units.largest_end *= ends;
+  units.all = units.layers + units.ends;
   return units;
 }
 
 // The same for stage 3. A pass has two layers at a time, one of which travels, or the embedding or the head. A layer's
 // gradient goes to its owners when it is complete; those of embedding and head do when the pass ends. `units` and `trained`
-// are those of a rank's part, if ranks share the layers. `whole_layers`: those that a rollout gathers then.
-void share_weights(const UnitBytes& units, const UnitBytes& trained, double whole_layers, const RunConfig& config,
+// are those of a rank's part, if ranks share the layers. `whole_parts`: those that a rollout gathers then.
+void share_weights(const UnitBytes& units, const UnitBytes& trained, double whole_parts, const RunConfig& config,
                    bool has_lora, int num_ranks, const CriticBytes& critic, MemoryEstimate& memory) {
   if (config.ranks.zero_stage < 3) return;
   memory.critic -= critic.matrices * (1.0 - 1.0 / num_ranks) + critic.merged;  // its adapter, norms and head stay
@@ -117,7 +122,7 @@ void share_weights(const UnitBytes& units, const UnitBytes& trained, double whol
   if (num_owners == 1) return;                                        // no other rank has the same part
   const double merged = has_lora ? memory.weights - units.all : 0.0;  // an adapter's, and what merged matrices take
   // With an adapter, what share_layers() counts is gathered next to a rank's part.
-  memory.whole = units.all + merged + (has_lora && whole_layers > 0 ? memory.whole : whole_layers);
+  memory.whole = units.all + merged + (has_lora && whole_parts > 0 ? memory.whole : whole_parts);
   memory.weights = units.all / num_owners;
   memory.gathered = std::max(2.0 * units.layer, units.largest_end);
   if (memory.reference > 0) memory.reference -= units.all * (1.0 - 1.0 / num_owners);
@@ -227,11 +232,11 @@ MemoryEstimate estimate_memory(const ModelConfig& model, const std::optional<Lor
   bytes.head = head_pass_bytes(model, config, tokens);
   // The generator's own copy of the matrices: with ranks that sample together, of this rank's part.
   const int64_t num_samplers = config.rollout.tensor_model_parallel_size;
-  const double of_others = numbers_of_others(model, num_samplers) * element_of_layers(dtype, WeightCopies::kNoMasters);
+  const double others = numbers_of_others(model, num_samplers).layers;
   if (!by_operators && dtype != ModelDtype::kFloat64 && config.rollout.kernels != DecodeKernels::kPlain)
     bytes.rollout = config.rollout.dtype == DecodeDtype::kBfloat16
-                        ? (parameters - numbers_of_others(model, num_samplers)) * 2.0
-                        : frozen - of_others;
+                        ? (parameters - others) * 2.0
+                        : frozen - others * element_of_layers(dtype, WeightCopies::kNoMasters);
   if (config.trainer.steps_ahead() > 0) bytes.rollout += frozen;  // what samples
   const auto rows = static_cast<double>(std::min(config.rollout.max_num_seqs, plan.rows_per_step));
   const ModelConfig sampler = num_samplers == 1 ? model : split_config(model, num_samplers);
@@ -300,38 +305,49 @@ void offload_memory(const ModelConfig& model, const TrainedSize& trained, const 
   }
 }
 
-double numbers_of_others(const ModelConfig& model, int64_t num_ranks) {
-  if (num_ranks == 1) return 0.0;
-  return static_cast<double>(model.num_parameters() - split_config(model, num_ranks).num_parameters());
+NumbersOfOthers numbers_of_others(const ModelConfig& model, int64_t num_ranks) {
+  if (num_ranks == 1) return {};
+  ModelConfig part = split_config(model, num_ranks);
+  const int64_t all = model.num_parameters() - part.num_parameters();
+  part.vocab_size = model.vocab_size;
+  const int64_t layers = model.num_parameters() - part.num_parameters();
+  return {static_cast<double>(layers), static_cast<double>(all - layers)};
 }
 
 namespace {
 
-// What actor.tensor_model_parallel_size takes off. In rollouts a rank has its part, and whole layers if it samples alone.
+// What actor.tensor_model_parallel_size takes off. In rollouts a rank has its part, next to whole embeddings and heads, and to
+// whole layers if it samples alone.
 void share_layers(const ModelConfig& model, const UnitBytes& units, const TrainedSize& trained, const RunConfig& config,
                   MemoryEstimate& memory) {
   const int64_t num_ranks = config.actor.tensor_model_parallel_size;
   if (num_ranks == 1) return;
   const ModelDtype dtype = config.model.dtype;
-  const double others = numbers_of_others(model, num_ranks), element = static_cast<double>(num_bytes(dtype));
-  const double own_element = element_of_layers(dtype, WeightCopies::kMasters);
+  const NumbersOfOthers others = numbers_of_others(model, num_ranks);
+  const auto element = static_cast<double>(num_bytes(dtype));
+  const bool has_masters = config.actor.optim.master_weights || config.model.trains_adapter();
+  const double own_element = element_of_layers(dtype, has_masters ? WeightCopies::kMasters : WeightCopies::kNoMasters);
   // Ranks that sample together do so with their parts, if the groups are the same.
   const bool samples_whole = config.rollout.tensor_model_parallel_size != num_ranks;
   if (config.model.trains_adapter()) {  // the matrices that it changes are there merged, too, and all of them rounded
     const double merged =
         std::max(0.0, memory.weights - (static_cast<double>(model.num_parameters()) + trained.numbers) * element);
-    if (samples_whole) memory.whole = units.layers + merged + memory.reference;
-    memory.weights -= others * element + merged * (1.0 - 1.0 / static_cast<double>(num_ranks));
+    const bool keeps_ends = !config.model.modules_to_save.empty();  // those of an adapter are whole on every rank
+    memory.whole = (keeps_ends ? 0.0 : units.ends) + (samples_whole ? units.layers + merged + memory.reference : 0.0);
+    memory.weights -=
+        (keeps_ends ? others.layers : others.all()) * element + merged * (1.0 - 1.0 / static_cast<double>(num_ranks));
     memory.reference /= static_cast<double>(num_ranks);  // rounded matrices of the base
     return;
   }
-  if (samples_whole) memory.whole = units.layers * own_element / element;
-  const double trained_others = others * trained.units.layers / units.layers;  // the rest is frozen
-  memory.weights -= others * own_element;
+  memory.whole = units.ends + (samples_whole ? units.layers * own_element / element : 0.0);
+  const double trained_others = others.layers * trained.units.layers / units.layers +
+                                others.ends * trained.units.ends / units.ends;  // the rest is frozen
+  memory.weights -= others.layers * own_element + others.ends * element;
   memory.gradients -= trained_others * element;
   memory.moments -= trained_others * trained.moments / trained.numbers;
-  if (memory.reference > 0) memory.reference -= others * element_of_layers(dtype, WeightCopies::kNoMasters);
-  if (samples_whole) memory.whole += memory.gradients;  // the last update keeps their memory
+  if (memory.reference > 0)
+    memory.reference -= others.layers * element_of_layers(dtype, WeightCopies::kNoMasters) + others.ends * element;
+  memory.whole += memory.gradients;  // the last update keeps their memory
 }
 
 }  // namespace
@@ -342,17 +358,18 @@ void share_memory(const ModelConfig& model, const UnitBytes& units, const Traine
   if (!config.trainer.val_only) share_layers(model, units, trained, config, memory);
   share_states(config, num_ranks, critic, memory);
   const int64_t num_parts = config.trainer.val_only ? 1 : config.actor.tensor_model_parallel_size;
-  const double of_others = numbers_of_others(model, num_parts) * static_cast<double>(num_bytes(config.model.dtype));
-  const double share = 1.0 - of_others / units.layers;
+  const NumbersOfOthers others = numbers_of_others(model, num_parts);
+  const auto element = static_cast<double>(num_bytes(config.model.dtype));
+  const double layers = 1.0 - others.layers * element / units.layers, ends = 1.0 - others.ends * element / units.ends;
   const bool gathers_layers = num_parts > 1 && config.rollout.tensor_model_parallel_size != num_parts;
-  share_weights(units_of_part(units, share), units_of_part(trained.units, share), gathers_layers ? units.layers : 0.0,
-                config, has_lora, num_ranks, critic, memory);
+  const double whole_parts = (num_parts > 1 ? units.ends : 0.0) + (gathers_layers ? units.layers : 0.0);
+  share_weights(units_of_part(units, layers, ends), units_of_part(trained.units, layers, ends), whole_parts, config,
+                has_lora, num_ranks, critic, memory);
   const int64_t num_samplers = config.rollout.tensor_model_parallel_size;
   const bool has_part = config.actor.tensor_model_parallel_size == num_samplers && !config.trainer.val_only;
   if (num_samplers > 1 && !has_part) {  // a copy of its part, until the generator has its own
-    const double numbers = static_cast<double>(model.num_parameters()) - numbers_of_others(model, num_samplers);
-    const double ends = units.ends / static_cast<double>(num_bytes(config.model.dtype));
-    memory.whole += (numbers - ends) * element_of_layers(config.model.dtype, WeightCopies::kMasters);
+    const double numbers = static_cast<double>(model.num_parameters()) - numbers_of_others(model, num_samplers).layers;
+    memory.whole += (numbers - units.ends / element) * element_of_layers(config.model.dtype, WeightCopies::kMasters);
   }
 }
 

@@ -23,8 +23,8 @@ struct MemoryEstimate {
   double program = 130 << 20;  // the program, its libraries and what they keep
   double experts = 0;          // that the tokens of a step took (actor.router_replay.mode)
   double gathered = 0;         // ranks.zero_stage = 3: parts of other ranks during updates
-  double whole = 0;  // ... and all weights during rollouts, when there are no gradients and activations; of split
-                     // layers too, with the gradients that stay
+  double whole = 0;  // ... and all weights during rollouts, when there are no gradients and activations; of a split
+                     // model too, with the gradients that stay
   // What lies on a device, if model.device names one.
   [[nodiscard]] double on_device() const {
     return weights + gradients + moments + reference + rollout + kv_cache + critic + activations + head + graphs;
@@ -87,7 +87,12 @@ double critic_activation_bytes(const ModelConfig& critic, const TrainedSize& tra
 
 UnitBytes unit_bytes(const ModelConfig& model, double element);
 // Numbers of the model that a rank does not have if `num_ranks` share its layers.
-[[nodiscard]] double numbers_of_others(const ModelConfig& model, int64_t num_ranks);
+struct NumbersOfOthers {
+  double layers = 0;
+  double ends = 0;  // embedding and head
+  [[nodiscard]] double all() const { return layers + ends; }
+};
+[[nodiscard]] NumbersOfOthers numbers_of_others(const ModelConfig& model, int64_t num_ranks);
 
 // Takes off what the ranks share: ranks.zero_stage, actor.tensor_model_parallel_size. `trained`: of the policy.
 void share_memory(const ModelConfig& model, const UnitBytes& units, const TrainedSize& trained, const RunConfig& config,

@@ -1,8 +1,11 @@
 // See policy_parts.h.
 #include "train/run/policy_parts.h"
 
+#include <fmt/core.h>
+
 #include "foundation/base/choice.h"
 #include "foundation/base/log.h"
+#include "foundation/base/text.h"
 #include "train/loop/reference_refresh.h"
 #include "train/run/admission.h"
 #include "train/run/offloading.h"
@@ -50,14 +53,20 @@ Result<> check_shared_adapter(const RunSettings& run, const Model& policy) {
 // The same of ranks that share the layers. Most was refused before anything was loaded (config/tensor_rules.h,
 // sequence_rules.h). What is left depends on the model's matrices.
 Result<> check_split_adapter(const RunSettings& run, const Model& policy) {
-  if (tensor_size(run.config, run.ranks) == 1 || !policy.trains_lora()) return {};
+  const int size = tensor_size(run.config, run.ranks);
+  if (size == 1 || !policy.trains_lora()) return {};
   const TrainedLora& lora = *policy.trained_lora();
-  if (lora.trains_matrices_only() && !lora.adapts_parameters()) return {};
-  return Error{
-      ErrorKind::kConfig,
-      "actor.tensor_model_parallel_size cannot be used with PiSSA, OLoRA, biases, whole modules, experts or routers of "
-      "an adapter",
-      run.loaded.where("actor.tensor_model_parallel_size"), "set it to 1"};
+  const auto refuse = [&](const std::string& what) {
+    return Error{ErrorKind::kConfig, "actor.tensor_model_parallel_size cannot be used with " + what,
+                 run.loaded.where("actor.tensor_model_parallel_size"), "set it to 1"};
+  };
+  if (!lora.start().empty() || lora.adapts_parameters())
+    return refuse("PiSSA, OLoRA, experts or routers of an adapter");
+  for (const std::string& name : lora.whole_parameters()) {
+    if (!shares_whole(policy.config(), name, size))
+      return refuse(fmt::format("an adapter that trains {} as a whole", quote(name)));
+  }
+  return {};
 }
 
 // `weights_from` is a checkpoint's folder. What save_dtype "stored" means, model.path says.

@@ -36,16 +36,21 @@ double sequence_bytes(const RunConfig& config, const ModelConfig& whole, const B
          static_cast<double>(size - 1) / static_cast<double>(size);
 }
 
-// What a rank sends in an update to add up the layers of its group: two sums forward, and two backward.
+// What a rank sends in an update to add up the layers of its group: two sums forward, and two backward. For embedding and head:
+// a sum of all tokens forward, one of response tokens backward, and four numbers of each of these.
 double tensor_bytes(const RunConfig& config, const ModelConfig& model, const BatchPlan& plan,
                     const RankEstimate& ranks) {
   const int64_t rows_of_all = plan.rows_per_update * (config.data.max_prompt_length + response_length(config));
   const auto size = static_cast<double>(ranks.tensor_size);
   const auto others = static_cast<double>(ranks.num_ranks) / size;             // each has tokens of its own
   const double sums = config.model.enable_gradient_checkpointing ? 6.0 : 4.0;  // forward again in backward
-  return static_cast<double>(rows_of_all) / others * sums *
-         static_cast<double>(model.hidden_size * model.num_layers * num_bytes(config.model.dtype)) * 2.0 *
-         (size - 1.0) / size;
+  const auto responses = static_cast<double>(plan.rows_per_update * response_length(config));
+  const double vectors =
+      static_cast<double>(rows_of_all) * (sums * static_cast<double>(model.num_layers) + 1.0) + responses;
+  constexpr double kBytesOfStats = 32.0;
+  return (vectors * static_cast<double>(model.hidden_size * num_bytes(config.model.dtype)) * 2.0 / size +
+          responses * kBytesOfStats) *
+         (size - 1.0) / others;
 }
 
 // What a rank sends in a step while it samples together with others: its terms of two sums per layer, to each of them. A
@@ -60,10 +65,12 @@ double rollout_bytes(const RunConfig& config, const ModelConfig& model, const Ba
   return tokens / groups * static_cast<double>(model.hidden_size * sums) * element * (size - 1.0);
 }
 
-// Weights that a rank sends in a step so that each of its group can sample.
-double split_weight_bytes(const UnitBytes& units, const RankEstimate& ranks) {
+// Weights that a rank sends in a step so that each of its group can sample. With an adapter, whole layers are the base, and at
+// most as much merged.
+double split_weight_bytes(const UnitBytes& units, const RankEstimate& ranks, bool has_adapter) {
   const auto size = static_cast<double>(ranks.tensor_size);
-  return units.layers / size * (size - 1.0);
+  const double layers = ranks.rollout_size == ranks.tensor_size ? 0.0 : units.layers * (has_adapter ? 2.0 : 1.0);
+  return (layers + units.ends) / size * (size - 1.0);
 }
 
 // Stage 3 of ZeRO: weights that a rank sends so that others can compute. For split layers, those are the ranks with the same
@@ -71,9 +78,11 @@ double split_weight_bytes(const UnitBytes& units, const RankEstimate& ranks) {
 void add_spread_weights(const RunConfig& config, const ModelConfig& model, const BatchPlan& plan,
                         const UnitBytes& units, int64_t passes_of_rank, RankEstimate& out) {
   const auto rounds = static_cast<double>(passes_of_rank);
-  const double others = numbers_of_others(model, out.tensor_size) * static_cast<double>(num_bytes(config.model.dtype));
+  const NumbersOfOthers others = numbers_of_others(model, out.tensor_size);
+  const auto element = static_cast<double>(num_bytes(config.model.dtype));
   const double same = static_cast<double>(out.num_ranks) / static_cast<double>(out.tensor_size);
-  const double share = (same - 1.0) / same, all = units.all - others, layers = units.layers - others;
+  const double share = (same - 1.0) / same, all = units.all - others.all() * element;
+  const double layers = units.layers - others.layers * element;
   const bool has_reference = config.actor.use_kl_loss || config.algorithm.use_kl_in_reward;
   // Forward needs all parts, backward the layers. A step also samples, and has a pass for the old log-probs and one of
   // the reference.
@@ -109,7 +118,7 @@ RankEstimate estimate_ranks(const RunConfig& config, const ModelConfig& model, c
   const int64_t passes_of_rank = (out.most_passes + num_groups - 1) / num_groups;
   const bool is_whole = out.tensor_size == 1 || config.model.trains_adapter();
   const double own_bytes = is_whole ? trained_bytes
-                                    : trained_bytes * (1.0 - numbers_of_others(model, out.tensor_size) /
+                                    : trained_bytes * (1.0 - numbers_of_others(model, out.tensor_size).all() /
                                                                  static_cast<double>(model.num_parameters()));
   if (config.trainer.deterministic && out.sequence_size > 1) {  // each micro-batch's gradient in the group
     out.sequence_bytes += 2.0 * own_bytes * static_cast<double>(passes_of_rank * (out.sequence_size - 1)) /
@@ -127,8 +136,7 @@ RankEstimate estimate_ranks(const RunConfig& config, const ModelConfig& model, c
     if (config.model.trains_adapter())  // each has a term of it
       out.tensor_bytes +=
           2.0 * trained_bytes * static_cast<double>(out.tensor_size - 1) / static_cast<double>(out.tensor_size);
-    if (out.rollout_size != out.tensor_size) out.step_weight_bytes = split_weight_bytes(units, out);
-    if (config.model.trains_adapter()) out.step_weight_bytes *= 2.0;  // the base, and at most as much merged
+    out.step_weight_bytes = split_weight_bytes(units, out, config.model.trains_adapter());
   } else if (config.ranks.zero_stage == 0) {
     out.gradient_bytes = 2.0 * trained_bytes * share;  // all_reduce
   } else {

@@ -135,7 +135,7 @@ std::unique_ptr<const UpdateRule> update_rule(const OptimConfig& optim) {
 Optimizer make_optimizer(Model& model, const OptimConfig& optim, const ParameterGroups& groups, std::string state_name,
                          const ZeroOptions& zero, const RoundingSeed& rounding) {
   std::vector<OptimizedParameter> parameters =
-      optimized_parameters(model.trainable(), model.weights().embedding_VH, model.head_weight(), optim, groups);
+      optimized_parameters(model.trainable(), model.embedding_weight(), model.head_weight(), optim, groups);
   Optimizer out(std::move(parameters), update_rule(optim), optim.weight_decay, std::move(state_name), zero,
                 optim.offload == Offloading::kNone ? StateMemory::kNow : StateMemory::kLater);
   if (optim.master_weights || !model.has_rounded_matrices() || model.trains_lora()) return out;
@@ -195,7 +195,7 @@ std::shared_ptr<TensorRanks> rollout_ranks(const RunConfig& config, Communicator
 Result<WholeWeights> weights_to_sample(const RunConfig& config, const Model& policy) {
   const ModelPart* const part = policy.model_part();
   const bool has_part = part != nullptr && part->ranks()->size() == config.rollout.tensor_model_parallel_size;
-  return WholeWeights::gather({&policy}, {}, has_part ? GatheredLayers::kOwnPart : GatheredLayers::kWhole);
+  return WholeWeights::gather({&policy}, {}, has_part ? GatheredLayers::kOwnLayers : GatheredLayers::kWhole);
 }
 
 ScheduleOptions schedule_options(const OptimConfig& optim, int64_t total_steps, int64_t total_updates) {

@@ -72,8 +72,6 @@ Result<> check_tensor_parallel(const LoadedConfig& loaded, const std::string& ke
 // What an adapter has that ranks cannot share yet; empty: nothing.
 std::string unshared_field(const LoraConfig& adapter) {
   if (changes_base(adapter.init)) return "init_lora_weights";
-  if (adapter.bias != LoraBias::kNone) return "bias";
-  if (!adapter.modules_to_save.empty()) return "modules_to_save";
   return adapter.target_parameters.empty() ? "" : "target_parameters";
 }
 

@@ -7,6 +7,7 @@
 #include <map>
 
 #include "layer_kinds.h"
+#include "learn/optim/rounded_step.h"
 #include "meshes.h"
 #include "model/tensor/storage_memory.h"
 #include "support/joined_state.h"
@@ -145,6 +146,38 @@ TEST(TensorParallel, Bfloat16MatricesComeAndGoWithTheirMasters) {
   });
 }
 
+// Without masters a rank has bfloat16 matrices of its part alone, and so have the gathered layers.
+TEST(TensorParallel, Bfloat16MatricesComeAndGoWithoutMasters) {
+  on_ranks(2, [](Communicator& communicator) {
+    TestPolicy policy("bfloat16", kShape.vocab, 2, 5, {&communicator}, 2), whole("bfloat16", kShape.vocab, 2, 5);
+    policy.model.drop_masters();
+    whole.model.drop_masters();
+    const auto expect_whole_numbers = [&](bool are_equal) {
+      const auto gathered = WholeWeights::gather({&policy.model}).value();
+      const std::vector<NamedParameter> numbers = policy.model.numbers(), expected = whole.model.numbers();
+      for (size_t i = 0; i < numbers.size(); ++i) {
+        EXPECT_EQ(numbers[i].tensor.scalar_type(), expected[i].tensor.scalar_type()) << numbers[i].name;
+        const bool is_equal = numbers[i].tensor.detach().equal(expected[i].tensor.detach());
+        if (are_equal || numbers[i].tensor.scalar_type() == at::kBFloat16) {
+          EXPECT_EQ(is_equal, are_equal) << numbers[i].name;
+        }
+      }
+      EXPECT_FALSE(has_memory(policy.model.weights().layers[1].down_weight_HI));
+    };
+    expect_whole_numbers(true);
+    EXPECT_FALSE(has_memory(policy.model.weights().rounded[1].down_HI));
+    const RoundedStep step(policy.model, policy.optimizer.parameters(), {3});
+    for (size_t group = 0; group < step.groups().size(); ++group) {
+      step.open(group);
+      for (const size_t i : step.groups()[group]) policy.optimizer.parameters()[i].tensor.detach().mul_(1.25);
+      step.close(group, 1);
+    }
+    const ModelPart& part = *policy.model.model_part();
+    EXPECT_FALSE(has_memory(part.parameters()[part.find("model.layers.1.mlp.down_proj.weight")].tensor));
+    expect_whole_numbers(false);
+  });
+}
+
 TEST(TensorParallel, SupervisedUpdatesAreEqualToo) {
   const auto weights_after = [](Communicator& communicator, bool deterministic, const Mesh& mesh) {
     TestPolicy policy("float64", kShape.vocab, 2, /*seed=*/5, {&communicator}, mesh.tensor_size);
@@ -170,7 +203,33 @@ struct Variant {
   std::vector<std::string> adapts = {};  // matrices with an adapter
   bool has_dora = false;
   double dropout = 0.0;
+  std::vector<std::string> saves = {};  // modules that are trained as a whole
+  LoraBias bias = LoraBias::kNone;
 };
+
+// What an adapter trains as a whole.
+std::vector<Variant> variants_with_whole_parameters() {
+  const ModelConfig three_layers = small_config(kShape.vocab, 3);
+  return {
+      {"biases", three_layers, {}, {"q_proj", "down_proj"}, false, 0.0, {}, LoraBias::kAll},
+      {"biases of adapted matrices, plain layers",
+       three_layers,
+       [](LearnerOptions& options) { options.pass.path = LayerPath::kPlain; },
+       {"q_proj", "v_proj"},
+       false,
+       0.0,
+       {},
+       LoraBias::kLoraOnly},
+      {"whole modules, all layers again",
+       three_layers,
+       [](LearnerOptions& options) { options.pass.activation_bytes = 0; },
+       {"all-linear"},
+       false,
+       0.0,
+       {"embed_tokens", "norm", "input_layernorm"},
+       LoraBias::kAll},
+  };
+}
 
 std::vector<Variant> variants() {
   const ModelConfig three_layers = small_config(kShape.vocab, 3);
@@ -227,6 +286,8 @@ std::vector<Variant> variants() {
        }},
   };
   out.insert(out.end(), more.begin(), more.end());
+  const std::vector<Variant> with_whole = variants_with_whole_parameters();
+  out.insert(out.end(), with_whole.begin(), with_whole.end());
   return out;
 }
 
@@ -255,7 +316,9 @@ Update update_of(const Variant& variant, Communicator& communicator, const Mesh&
                             .alpha = 6.0,
                             .target_modules = variant.adapts,
                             .dropout = variant.dropout,
-                            .use_dora = variant.has_dora};
+                            .use_dora = variant.has_dora,
+                            .modules_to_save = variant.saves,
+                            .bias = variant.bias};
     EXPECT_TRUE(model.train_lora(choice, 4).ok());
     randomize(model.trainable());
     model.weights_changed();
@@ -309,13 +372,15 @@ TEST(TensorParallel, EveryKindOfLayerGivesTheSameGradient) {
   }
 }
 
-// Ranks with the same part share the weights, also the base of an adapter. DoRA and plain layers need the whole base.
+// Ranks with the same part share the weights, also the base of an adapter. DoRA, whole modules, biases and plain layers need the
+// whole base.
 TEST(TensorParallel, EveryKindOfLayerGivesTheSameWeightsWithZero) {
   for (const Variant& variant : variants()) {
     const Update expected = update_of(variant, alone(), {});
     LearnerOptions options;
     if (variant.options) variant.options(options);
-    const bool needs_base = !variant.adapts.empty() && (variant.has_dora || options.pass.path == LayerPath::kPlain);
+    const bool is_plain = !variant.has_dora && variant.saves.empty() && variant.bias == LoraBias::kNone;
+    const bool needs_base = !variant.adapts.empty() && (!is_plain || options.pass.path == LayerPath::kPlain);
     const Mesh mesh{4, 1, needs_base ? 2 : 3, 2};
     SCOPED_TRACE(variant.name + ", " + name_of(mesh));
     on_ranks(mesh.num_ranks, [&](Communicator& communicator) {
@@ -340,7 +405,10 @@ TEST(TensorParallel, ARankHoldsItsPartOfTheLayers) {
         continue;
       }
       EXPECT_FALSE(has_memory(all)) << parameter.name;
-      EXPECT_EQ(parameter.tensor.numel() * 4 / part.split(i).ranges.front().repeats, all.numel()) << parameter.name;
+      if (is_split_by_tokens(parameter.name))  // 17 tokens: 4, 4, 4 and 5
+        EXPECT_EQ(parameter.tensor.size(0), 5) << parameter.name;
+      else
+        EXPECT_EQ(parameter.tensor.numel() * 4 / part.split(i).ranges.front().repeats, all.numel()) << parameter.name;
       own += parameter.tensor.numel();
       of_others += all.numel() - parameter.tensor.numel();
     }
@@ -359,6 +427,39 @@ TEST(TensorParallel, ARankHoldsItsPartOfTheLayers) {
     for (size_t i = 0; i < part.parameters().size(); ++i)
       EXPECT_EQ(has_memory(policy.model.parameters()[i].tensor), !part.split(i).is_split());
   });
+}
+
+// Ranks that sample with their parts of the layers need the whole vocabulary, and nothing else of the whole model.
+TEST(TensorParallel, TheVocabularyComesAndGoesAlone) {
+  for (const bool has_adapter : {false, true}) {
+    on_ranks(2, [&](Communicator& communicator) {
+      Model model = Model::random(small_config(kShape.vocab, 2), 5, "float64").value();
+      const std::vector<at::Tensor> expected = weights_of(model);
+      if (has_adapter) {
+        ASSERT_TRUE(model.train_lora({.rank = 3, .target_modules = {"v_proj"}}, 4).ok());
+      }
+      model.split_layers(std::make_shared<TensorGroup>(communicator, 2));
+      const auto expect_memory = [&](bool is_there) {
+        for (size_t i = 0; i < model.parameters().size(); ++i) {
+          const at::Tensor& whole = model.parameters()[i].tensor;
+          const bool is_of_tokens = is_split_by_tokens(model.parameters()[i].name);
+          EXPECT_EQ(has_memory(whole), is_of_tokens ? is_there : !model.model_part()->split(i).is_split()) << i;
+          if (is_of_tokens && is_there) {
+            EXPECT_TRUE(whole.detach().equal(expected[i])) << i;
+          }
+        }
+      };
+      for (int i = 0; i < 2; ++i) {
+        {
+          const auto outer = WholeWeights::gather({&model}, {}, GatheredLayers::kOwnLayers).value();
+          { const auto inner = WholeWeights::gather({&model}, {}, GatheredLayers::kOwnLayers).value(); }
+          expect_memory(true);
+          EXPECT_FALSE(model.is_whole());
+        }
+        expect_memory(false);
+      }
+    });
+  }
 }
 
 // Matrices that an adapter does not change are there once, as part of the base. The others have memory of their own, merged.

@@ -1,0 +1,79 @@
+// See shared_vocabulary.h.
+#include "model/head/shared_vocabulary.h"
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/zeros.h>
+
+#include <algorithm>
+
+namespace mortise {
+namespace {
+
+constexpr int64_t kSentNumbers = 4;  // for each token
+
+// The whole weight, from each rank's rows. Some rows of each rank at a time.
+at::Tensor gathered_weight(const at::Tensor& own_VH, const VocabularyShare& share) {
+  constexpr int64_t kMostNumbers = int64_t{4} << 20;  // those of all ranks
+  const int64_t width = own_VH.size(1), num_ranks = share.ranks->size();
+  const at::Tensor whole = at::empty({share.whole, width}, own_VH.options());
+  const int64_t at_once = std::max<int64_t>(1, kMostNumbers / (width * num_ranks));
+  for (int64_t begin = 0; begin < share.most; begin += at_once) {
+    const int64_t count = std::min(at_once, share.most - begin);
+    const at::Tensor sent = at::zeros({count, width}, own_VH.options());
+    const int64_t used = std::min(count, share.count - begin);
+    if (used > 0) sent.narrow(0, 0, used).copy_(own_VH.narrow(0, begin, used));
+    const at::Tensor parts = at::empty({num_ranks, count, width}, own_VH.options());
+    share.ranks->gather(sent.view({-1}), parts.view({-1}));
+    for (int64_t rank = 0; rank < num_ranks; ++rank) {
+      const int64_t first = share.whole * rank / num_ranks, behind = share.whole * (rank + 1) / num_ranks;
+      const int64_t rows = std::min(count, behind - first - begin);
+      if (rows > 0) whole.narrow(0, first + begin, rows).copy_(parts.select(0, rank).narrow(0, 0, rows));
+    }
+  }
+  return whole;
+}
+
+}  // namespace
+
+void join_stats(const VocabularyShare& share, double inverse_temperature, std::span<RowStats> stats,
+                std::span<double> target_logits) {
+  const auto num_rows = static_cast<int64_t>(stats.size());
+  const at::Tensor own = at::empty({num_rows, kSentNumbers}, at::kDouble);
+  const at::Tensor all = at::empty({share.ranks->size(), num_rows, kSentNumbers}, at::kDouble);
+  auto* sent = own.mutable_data_ptr<double>();
+  for (size_t r = 0; r < stats.size(); ++r) {
+    for (const double number : {stats[r].max, stats[r].sum, stats[r].weighted, target_logits[r]}) *sent++ = number;
+  }
+  share.ranks->gather(own.view({-1}), all.view({-1}));
+  const auto* const received = all.const_data_ptr<double>();
+  for (int64_t r = 0; r < num_rows; ++r) {
+    const auto place = static_cast<size_t>(r);
+    for (int64_t rank = 0; rank < share.ranks->size(); ++rank) {
+      const double* const from = received + (rank * num_rows + r) * kSentNumbers;
+      const RowStats of_rank{from[0], from[1], from[2]};
+      stats[place] = rank == 0 ? of_rank : stats[place].merged(of_rank, inverse_temperature);
+      target_logits[place] = rank == 0 ? from[3] : target_logits[place] + from[3];
+    }
+  }
+}
+
+void sum_hidden_gradient(const VocabularyHead& head, const at::Tensor& d_hidden_RH) {
+  if (head.share != nullptr && d_hidden_RH.defined() && d_hidden_RH.numel() > 0) head.share->ranks->sum(d_hidden_RH);
+}
+
+WholeHead::WholeHead(const VocabularyHead& head, const at::Tensor& d_weight_VH)
+    : head_(head), own_d_weight_VH_(d_weight_VH), d_weight_VH_(d_weight_VH), share_(head.share) {
+  if (share_ == nullptr) return;
+  const at::NoGradGuard no_grad;
+  head_.weight_VH = gathered_weight(head.weight_VH, *share_);
+  head_.share = nullptr;
+  if (d_weight_VH.defined()) d_weight_VH_ = at::zeros(head_.weight_VH.sizes(), d_weight_VH.options());
+}
+
+void WholeHead::add_gradient() const {
+  if (share_ == nullptr || !own_d_weight_VH_.defined()) return;
+  own_d_weight_VH_.add_(d_weight_VH_.narrow(0, share_->begin, share_->count));
+}
+
+}  // namespace mortise

@@ -1,0 +1,55 @@
+// The head of which each rank has the rows of its tokens (VocabularyHead::share), as Megatron's vocab-parallel cross entropy
+// (Shoeybi et al. 2019, arXiv:1909.08053): what the passes exchange. Private to this folder.
+//
+// Passes over log-probs work on a rank's rows: for each token the ranks exchange maximum, sums and the target's logit, and add
+// their terms of the gradient of its hidden state. Passes that compare or filter whole distributions gather the head, and all
+// ranks compute the same. Cost for R tokens: 32 R bytes from each rank, and a sum of [R, H]; of a gathered head the memory of
+// the whole head, and with its gradient twice that. Thread rule: one thread; collectives of the ranks.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <memory>
+#include <span>
+
+#include "model/head/log_prob_head.h"
+#include "model/head/row_softmax.h"
+
+namespace mortise {
+
+// The place of a target among this rank's rows, or outside of them.
+inline int64_t own_row(const VocabularyHead& head, int64_t target) {
+  return head.share == nullptr ? target : target - head.share->begin;
+}
+inline bool is_own_row(const VocabularyHead& head, int64_t row) {
+  return head.share == nullptr || (row >= 0 && row < head.share->count);
+}
+
+// The stats of this rank's rows become those of the whole vocabulary, in the order of the ranks. `target_logits` are 0 where
+// another rank has the target.
+void join_stats(const VocabularyShare& share, double inverse_temperature, std::span<RowStats> stats,
+                std::span<double> target_logits);
+
+// The terms of all ranks. Undefined: nothing.
+void sum_hidden_gradient(const VocabularyHead& head, const at::Tensor& d_hidden_RH);
+
+// A head as it is, or gathered. The gradient of a gathered one is added to this rank's rows in the end.
+class WholeHead {
+ public:
+  // `d_weight_VH` may be undefined.
+  explicit WholeHead(const VocabularyHead& head, const at::Tensor& d_weight_VH = {});
+  WholeHead(const WholeHead&) = delete;
+  WholeHead& operator=(const WholeHead&) = delete;
+
+  [[nodiscard]] const VocabularyHead& head() const { return head_; }
+  [[nodiscard]] const at::Tensor& d_weight_VH() const { return d_weight_VH_; }
+  void add_gradient() const;
+
+ private:
+  VocabularyHead head_;
+  at::Tensor own_d_weight_VH_, d_weight_VH_;
+  std::shared_ptr<const VocabularyShare> share_;  // null: it was whole
+};
+
+}  // namespace mortise

@@ -1,0 +1,125 @@
+// A head of which each rank has the rows of its tokens: log-probs, kept tokens and comparisons of whole distributions give the
+// numbers and gradients of the whole head, also where the vocabulary does not divide.
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/tensor.h>
+#include <ATen/ops/zeros.h>
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "foundation/base/rng.h"
+#include "learn/update/tensor_group.h"
+#include "model/head/divergence.h"
+#include "model/head/kept_head.h"
+#include "model/head/squared_probs.h"
+#include "support/thread_ranks.h"
+
+namespace mortise {
+namespace {
+
+constexpr int64_t kNum = 9, kWidth = 6, kVocab = 17;
+constexpr double kTemperature = 0.8;
+
+at::Tensor filled(at::IntArrayRef sizes, uint64_t seed) {
+  at::Tensor out = at::empty(sizes, at::kDouble);
+  RandomStream stream({seed, RandomPurpose::kTest, 0, 0, 0});
+  for (int64_t i = 0; i < out.numel(); ++i) out.mutable_data_ptr<double>()[i] = stream.next_normal();
+  return out;
+}
+
+// What the passes give with the whole head, or with a share of it. Gradients of the weight are those of the whole.
+class SplitHead {
+ public:
+  SplitHead(double softcap, std::shared_ptr<const VocabularyShare> share)
+      : share_(std::move(share)),
+        head_(rows(filled({kVocab, kWidth}, 2)), softcap),
+        other_(rows(filled({kVocab, kWidth}, 3)), softcap) {
+    head_.share = other_.share = share_;
+  }
+
+  std::vector<at::Tensor> numbers() {
+    const LogProbs probs = head_log_prob(hidden_, head_, targets_, kTemperature, true);
+    add({probs.log_prob_R, probs.entropy_R, head_sum_pi_squared(hidden_, head_, kTemperature)});
+    for (const bool has_norms : {false, true}) {
+      for (const at::Tensor& entropy : {at::Tensor(), by_entropy_}) {
+        add_gradients([&](const at::Tensor& d_hidden, const at::Tensor& d_weight) {
+          head_backward(hidden_, head_, targets_, kTemperature, by_log_prob_, entropy, d_hidden, d_weight,
+                        has_norms ? std::span<const TokenNorm>(probs.norms_R) : std::span<const TokenNorm>());
+        });
+      }
+    }
+    add_kept();
+    for (const double beta : {0.4, 1.0}) {
+      add_gradients([&](const at::Tensor& d_hidden, const at::Tensor& d_weight) {
+        const std::vector<double> weight(kNum, 0.3);
+        add({at::tensor(
+            head_divergence({hidden_, head_}, {hidden_, other_}, beta, kTemperature, weight, d_hidden, d_weight),
+            at::kDouble)});
+      });
+    }
+    return numbers_;
+  }
+
+ private:
+  [[nodiscard]] at::Tensor rows(const at::Tensor& whole) const {
+    return share_ == nullptr ? whole : whole.narrow(0, share_->begin, share_->count).contiguous();
+  }
+  void add(const std::vector<at::Tensor>& numbers) { numbers_.insert(numbers_.end(), numbers.begin(), numbers.end()); }
+
+  void add_gradients(const std::function<void(const at::Tensor&, const at::Tensor&)>& pass) {
+    const at::Tensor d_hidden = at::zeros({kNum, kWidth}, at::kDouble),
+                     d_weight = at::zeros(head_.weight_VH.sizes(), at::kDouble);
+    pass(d_hidden, d_weight);
+    const at::Tensor whole = at::zeros({kVocab, kWidth}, at::kDouble);
+    whole.narrow(0, share_ == nullptr ? 0 : share_->begin, d_weight.size(0)).copy_(d_weight);
+    if (share_ != nullptr) share_->ranks->sum(whole);
+    add({d_hidden, whole});
+  }
+
+  void add_kept() {
+    Sampling sampling;
+    sampling.top_k = 5;
+    const std::vector<uint8_t> mask(kNum, 1);
+    int64_t num_missing = 0;
+    const KeptTokens kept = find_kept_tokens(hidden_, head_, targets_, sampling, mask, {}, &num_missing);
+    add({at::tensor(std::vector<double>(kept.ids.begin(), kept.ids.end()), at::kDouble),
+         kept_log_prob(hidden_, head_, targets_, kTemperature, kept).log_prob_R});
+    add_gradients([&](const at::Tensor& d_hidden, const at::Tensor& d_weight) {
+      kept_backward(hidden_, head_, targets_, kTemperature, kept, by_log_prob_, by_entropy_, d_hidden, d_weight);
+    });
+  }
+
+  std::shared_ptr<const VocabularyShare> share_;
+  VocabularyHead head_, other_;
+  at::Tensor hidden_ = filled({kNum, kWidth}, 1), by_log_prob_ = filled({kNum}, 4), by_entropy_ = filled({kNum}, 5);
+  at::Tensor targets_ = at::arange(kNum, at::kLong).mul(7).remainder(kVocab);
+  std::vector<at::Tensor> numbers_;
+};
+
+TEST(SplitHead, GivesTheNumbersOfTheWholeHead) {
+  for (const double softcap : {0.0, 1.5}) {
+    const std::vector<at::Tensor> expected = SplitHead(softcap, nullptr).numbers();
+    for (const int num_ranks : {2, 3}) {
+      test::on_ranks(num_ranks, [&](Communicator& communicator) {
+        const auto ranks = std::make_shared<TensorGroup>(communicator, num_ranks);
+        const int64_t begin = kVocab * ranks->rank() / num_ranks, end = kVocab * (ranks->rank() + 1) / num_ranks;
+        const std::vector<at::Tensor> got =
+            SplitHead(softcap, std::make_shared<const VocabularyShare>(VocabularyShare{
+                                   ranks, begin, end - begin, (kVocab + num_ranks - 1) / num_ranks, kVocab}))
+                .numbers();
+        ASSERT_EQ(got.size(), expected.size());
+        for (size_t i = 0; i < got.size(); ++i) {
+          ASSERT_EQ(got[i].sizes(), expected[i].sizes()) << i;
+          EXPECT_LE((got[i] - expected[i]).abs().max().item<double>(), 1e-12) << i;
+        }
+      });
+    }
+  }
+}
+
+}  // namespace
+}  // namespace mortise
