@@ -35,7 +35,7 @@ endif()
 # Without optimisation clang compiles tests in a third of gcc's time. If it is here, it compiles them in a release build by gcc
 # (mortise_test_compiler). It is the clang of the sanitizers' builds, because another one has other warnings.
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_BUILD_TYPE STREQUAL "Release" AND NOT MORTISE_SANITIZE)
-  find_program(MORTISE_TEST_COMPILER clang++-14)
+  find_program(MORTISE_TEST_COMPILER clang++-14 DOC "clang++ that compiles the tests; OFF: gcc compiles them")
 endif()
 
 # LLVM's linker takes a third of the time for programs, under sanitizers a quarter. Without it the compiler's own one links. Packs

@@ -12,4 +12,8 @@ shift 2
 for argument; do
   case $argument in *.gch) rm -f "$argument" ;; esac
 done
+command -v "$compiler" >/dev/null || {
+  echo "There is no $compiler, which compiles the tests. Install clang-14, or configure with -DMORTISE_TEST_COMPILER=OFF." >&2
+  exit 1
+}
 exec $launcher "$compiler" "$@"

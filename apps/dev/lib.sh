@@ -203,10 +203,11 @@ use_oracles() {  # tells the tests where they are
 }
 install_oracles() { install_wheels oracles; }
 
-# configure PRESET: runs cmake once, and again after the preset's file changed.
+# configure PRESET: runs cmake once, and again after the preset's file changed or a tool was installed that makes builds faster.
 configure() {
   local dir=build/$1 stamp
-  stamp=$(stamp_of CMakePresets.json <(echo "$MORTISE_DEPS_DIR" && find "$arrow_dir" "$cudnn_dir" -maxdepth 0 2>/dev/null || true))
+  stamp=$(stamp_of CMakePresets.json <(echo "$MORTISE_DEPS_DIR" && find "$arrow_dir" "$cudnn_dir" -maxdepth 0 2>/dev/null || true
+    command -v clang++-14 ld.lld ccache || true))
   if [[ ! -f $dir/build.ninja ]] || ! is_current "$dir" "$stamp"; then
     cmake --preset "$1" -DMORTISE_DEPS_DIR="$MORTISE_DEPS_DIR" >"$(log_file "cmake-$1")" 2>&1 || {
       tail -n 40 "$(log_file "cmake-$1")" >&2

@@ -202,8 +202,10 @@ constexpr LoraNames kLora{.rank = "lora_rank",
                           .saved = "modules_to_save",
                           .parameters = "target_parameters"};
 
-// The newer name of train_type wins.
-std::string_view tuner_name(const Translation& t) { return t.is_given("tuner_type") ? "tuner_type" : "train_type"; }
+// ms-swift 3 calls it train_type.
+std::string_view tuner_name(const Translation& t) {
+  return t.is_given("train_type") && !t.is_given("tuner_type") ? "train_type" : "tuner_type";
+}
 
 // "lora" if the file does not say.
 std::string tuner_of(Translation& t) { return t.is_null(tuner_name(t)) ? "lora" : t.text(tuner_name(t)); }
@@ -252,10 +254,11 @@ void set_model(Translation& t) {
       t.problem(name, fmt::format("{} {} is not supported", name, quote(tuner)), "use full or lora");
     }
     for (const std::string_view one : kLora.all()) {
-      if (t.is_given(one)) t.note(one, "only with train_type lora");
+      if (t.is_given(one)) t.note(one, fmt::format("only with {} lora", name));
     }
     if (!t.texts("adapters").empty())
-      t.problem("adapters", "adapters are named, but train_type is not lora", "set train_type to lora, or merge them");
+      t.problem("adapters", fmt::format("adapters are named, but {} is not lora", name),
+                fmt::format("set {} to lora, or merge them", name));
   }
   set_frozen(t, tuner == "full");
   if (t.is_given("torch_dtype")) t.note("torch_dtype", "Mortise computes in model.dtype, float32 unless set");

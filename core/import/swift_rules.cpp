@@ -126,7 +126,7 @@ constexpr PeerRule kRun[] = {
     compute("log_completions", "false", "trainer.num_completions_to_print"),
     compute("num_completions_to_print", "null", "trainer.num_completions_to_print"),
     compute("system", "null", "data.system_prompt"),
-    compute("adapters", "null", "model.lora_adapter_path; one, with train_type lora"),
+    compute("adapters", "null", "model.lora_adapter_path; one, with tuner_type lora"),
     compute("freeze_parameters", "null", "actor.optim.groups"),
     compute("freeze_parameters_regex", "null", "actor.optim.groups"),
     compute("freeze_parameters_ratio", "0", "actor.optim.groups; 1 only"),

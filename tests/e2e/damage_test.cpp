@@ -5,6 +5,7 @@
 #include "checkpoint/reader.h"
 #include "foundation/base/rng.h"
 #include "run_bits.h"
+#include "support/long_run.h"
 
 namespace mortise::test {
 namespace {
@@ -12,8 +13,6 @@ namespace {
 using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-
-bool is_long() { return std::getenv("MORTISE_LONG") != nullptr; }
 
 std::string text_of(const Path& file) { return default_env().read_file(file).value(); }
 

@@ -12,11 +12,11 @@
 #include "foundation/base/rng.h"
 #include "process.h"
 #include "run_table.h"
+#include "support/long_run.h"
 
 namespace mortise::test {
 namespace {
 
-bool is_long() { return std::getenv("MORTISE_LONG") != nullptr; }
 int64_t num_steps() { return is_long() ? 24 : 6; }
 int from_environment(const char* name, int otherwise) {
   const char* const text = std::getenv(name);

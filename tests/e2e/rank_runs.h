@@ -4,12 +4,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <cstdlib>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "run_table.h"
+#include "support/long_run.h"
 
 namespace mortise::test {
 
@@ -53,8 +53,6 @@ struct SharedCase {
   RunCase run;
   std::vector<std::string> meshes;
 };
-
-inline bool is_long() { return std::getenv("MORTISE_LONG") != nullptr; }
 
 inline std::vector<SharedRun> chosen(const SharedCase& one, std::vector<SharedRun> all) {
   if (is_long()) return all;

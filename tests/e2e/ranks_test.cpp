@@ -10,11 +10,10 @@
 #include "foundation/base/rng.h"
 #include "process.h"
 #include "run_table.h"
+#include "support/long_run.h"
 
 namespace mortise::test {
 namespace {
-
-bool is_long() { return std::getenv("MORTISE_LONG") != nullptr; }
 
 // The processes of one run, with the environment of torchrun.
 class Group {

@@ -7,6 +7,7 @@
 #include "foundation/formats/safetensors.h"
 #include "process.h"
 #include "run_bits.h"
+#include "support/long_run.h"
 
 namespace mortise::test {
 namespace {
@@ -176,7 +177,7 @@ TEST(Resume, OtherFrozenParametersAreRefusedByName) {
 // Most tests of bits compare two runs of one thread. This one repeats a run of two threads.
 TEST(Resume, RepeatedRunsGiveTheSameBits) {
   const TinyTask task;
-  const int num_runs = std::getenv("MORTISE_LONG") != nullptr ? 20 : 8;
+  const int num_runs = is_long() ? 20 : 8;
   std::map<std::string, std::string> first;
   for (int i = 0; i < num_runs; ++i) {
     const std::string name = "run" + std::to_string(i);

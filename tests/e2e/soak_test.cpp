@@ -15,11 +15,11 @@
 #include "foundation/base/memory.h"
 #include "foundation/base/rng.h"
 #include "in_process.h"
+#include "support/long_run.h"
 
 namespace mortise::test {
 namespace {
 
-bool is_long() { return std::getenv("MORTISE_LONG") != nullptr; }
 int64_t steps_per_save() { return is_long() ? 50 : 5; }
 
 // Calls back behind each row of metrics.jsonl: between two steps, in the run's own thread. A row comes by an append or,

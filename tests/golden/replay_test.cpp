@@ -19,6 +19,7 @@
 #include "foundation/formats/json.h"
 #include "foundation/formats/jsonl.h"
 #include "foundation/formats/safetensors.h"
+#include "support/long_run.h"
 
 namespace mortise {
 namespace {
@@ -413,7 +414,7 @@ std::vector<ReplayCase> all_cases() {
   }
   std::sort(names.begin(), names.end());
   // A short run takes one of the six for each case, and a second one for every third.
-  const bool all = std::getenv("MORTISE_LONG") != nullptr;
+  const bool all = test::is_long();
   std::vector<ReplayCase> cases;
   for (size_t i = 0; i < names.size(); ++i) {
     for (const int64_t micro : {1, 3, 0}) {

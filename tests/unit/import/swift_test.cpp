@@ -82,7 +82,7 @@ TEST(ImportSwift, AdaptersMustBeSaidToBeOff) {
   const Result<ImportedConfig> silent = import_text("swift", "per_device_train_batch_size: 8");
   ASSERT_TRUE(silent.ok());
   ASSERT_EQ(silent->warnings.size(), 1U);
-  EXPECT_THAT(silent->warnings[0], HasSubstr("so a LoRA adapter is trained as in ms-swift"));
+  EXPECT_THAT(silent->warnings[0], HasSubstr("tuner_type: not set, so a LoRA adapter is trained as in ms-swift"));
   const RunConfig unsaid = config_of(silent->toml);
   EXPECT_EQ(unsaid.model.lora_rank, 8);
   EXPECT_EQ(unsaid.model.lora_alpha, 32.0);

@@ -1,11 +1,11 @@
 // Layouts of ranks that compute an update together, and what each of them must give: the numbers of one rank.
 #pragma once
 
-#include <cstdlib>
 #include <string>
 #include <vector>
 
 #include "learnt.h"
+#include "support/long_run.h"
 
 namespace mortise {
 
@@ -35,7 +35,7 @@ inline std::vector<Learnt> learn_on(const Mesh& mesh, const Case& one, const std
 
 // Every second layout, and the other ones for the next case: each layout has half of the cases. MORTISE_LONG=1 takes all.
 inline std::vector<Mesh> half_of(const std::vector<Mesh>& meshes, size_t index_of_case) {
-  if (std::getenv("MORTISE_LONG") != nullptr) return meshes;
+  if (test::is_long()) return meshes;
   std::vector<Mesh> some;
   for (size_t i = index_of_case % 2; i < meshes.size(); i += 2) some.push_back(meshes[i]);
   return some;

@@ -3,11 +3,11 @@
 #include <c10/core/GradMode.h>
 
 #include <cmath>
-#include <cstdlib>
 #include <limits>
 #include <set>
 
 #include "learnt.h"
+#include "support/long_run.h"
 
 namespace mortise {
 namespace {
@@ -20,7 +20,7 @@ const std::vector<std::pair<int, int>> kRuns{{2, 0}, {3, 0}, {4, 0}, {9, 0}, {2,
 
 // Every third run, and other ones for the next case: each run has a third of the cases. MORTISE_LONG=1 takes all.
 std::vector<std::pair<int, int>> third_of_runs(size_t index_of_case) {
-  if (std::getenv("MORTISE_LONG") != nullptr) return kRuns;
+  if (test::is_long()) return kRuns;
   std::vector<std::pair<int, int>> some;
   for (size_t i = index_of_case % 3; i < kRuns.size(); i += 3) some.push_back(kRuns[i]);
   return some;

@@ -9,6 +9,7 @@
 #include "foundation/batch/expert_choices.h"
 #include "meshes.h"
 #include "moe_config.h"
+#include "support/long_run.h"
 
 namespace mortise {
 namespace {
@@ -148,7 +149,7 @@ TEST(Sequence, EveryKindOfLayerGivesTheSameGradient) {
     for (const MicroBatchOptions& cut : {MicroBatchOptions{3, 0}, MicroBatchOptions{1000, 0}}) {
       const Update expected = update_of(variant, alone(), 1, cut);
       // A pass of all rows is shared in one way.
-      const bool takes_all = cut.rows == 3 || std::getenv("MORTISE_LONG") != nullptr;
+      const bool takes_all = cut.rows == 3 || test::is_long();
       for (const Mesh& mesh : takes_all ? std::vector<Mesh>{{2, 2}, {4, 2}, {4, 4}} : std::vector<Mesh>{{2, 2}}) {
         SCOPED_TRACE(std::string(variant.name) + ", " + name_of(mesh));
         on_ranks(mesh.num_ranks, [&](Communicator& communicator) {

@@ -10,6 +10,7 @@
 
 #include "foundation/formats/json.h"
 #include "foundation/formats/jsonl.h"
+#include "support/long_run.h"
 #include "support/temp_dir.h"
 #include "text/tokenizer/tokenizer.h"
 
@@ -59,7 +60,7 @@ inline std::string golden_folders() {
   return out;
 }
 
-inline bool is_long() { return std::getenv("MORTISE_LONG") != nullptr; }
+using test::is_long;
 
 inline std::vector<int64_t> ids_of(const Json& value) { return value.get<std::vector<int64_t>>(); }
 
