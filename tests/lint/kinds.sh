@@ -1,6 +1,6 @@
-# core/plugin/host/kinds/kinds.h has the list of all kinds of plugins. Other files of the engine and the program go through it: few of
-# them may name most of the kinds, as texts or as ids. Comments do not count. The exceptions are what CONTRIBUTING.md names for a new
-# kind.
+# core/plugin/host/kinds/kinds.h has the list of all kinds of plugins. Other files of the engine and the program go through it:
+# few of them may name most of the kinds, as texts or as ids. Comments do not count. The exceptions are what CONTRIBUTING.md names
+# for a new kind.
 source "$(dirname "$0")/lib.sh"
 table=core/plugin/host/kinds/kinds.h
 mapfile -t names < <(sed -nE 's/^ *\.name = "([a-z_]+)",$/\1/p' "$table" 2>/dev/null)
