@@ -17,16 +17,21 @@ from chromium import Chromium, find_chromium
 STEPS, PROMPTS, SAMPLES = 6, 5, 4
 HOSTILE = "</script><script>window.hacked = 1</script><img src=x onerror='window.hacked = 1'>"
 
-# What is done in the page, and what must come of it.
+# What is done in the page, and what must come of it. What the page does later is waited for: a busy machine draws frames
+# rarely.
 CHECKS = """
-const problems = [], expect = (is_so, text) => { if (!is_so) problems.push(text); };
-const rest = () => new Promise((go) => setTimeout(go, 400));
-const selects = [...document.querySelectorAll('#browser select')], count = () => document.querySelector('#browser p').textContent;
-const choose = async (i, value) => { selects[i].value = value; selects[i].dispatchEvent(new Event('change')); await rest(); };
-const search = async (text) => { const box = document.querySelector('#browser input'); box.value = text; box.dispatchEvent(new Event('input')); await rest(); };
-window.addEventListener('load', async () => {
-  for (let i = 0; i < 25 && !document.querySelector('canvas'); ++i) await rest();  // a busy machine draws frames rarely
-  expect(document.querySelectorAll('canvas').length > 0, 'no chart is drawn');
+(async () => {
+  const problems = [], expect = (is_so, text) => { if (!is_so) problems.push(text); };
+  const comes = async (is_so, text) => {
+    for (let i = 0; i < 2400 && !is_so(); ++i) await new Promise((go) => setTimeout(go, 25));
+    expect(is_so(), typeof text === 'string' ? text : text());
+  };
+  const all = (selector) => [...document.querySelectorAll(selector)];
+  const selects = all('#browser select'), count = () => document.querySelector('#browser p').textContent;
+  const counts = (text) => comes(() => count() === text, () => `${count()} in place of ${text}`);
+  const choose = (i, value) => { selects[i].value = value; selects[i].dispatchEvent(new Event('change')); };
+  const search = (text) => { const box = document.querySelector('#browser input'); box.value = text; box.dispatchEvent(new Event('input')); };
+  await comes(() => all('canvas').length > 0, 'no chart is drawn');
   expect(document.documentElement.scrollWidth <= innerWidth, `the page is ${document.documentElement.scrollWidth} wide`);
   const light = (name) => getComputedStyle(document.body)[name].match(/\\d+/g).slice(0, 3).reduce((a, b) => a + Number(b), 0);
   const is_dark = matchMedia('(prefers-color-scheme: dark)').matches;
@@ -35,47 +40,49 @@ window.addEventListener('load', async () => {
   expect(document.querySelector('.finding') !== null, 'no finding is shown');
   expect(document.querySelector('#finding-list .error').textContent === 'line 2 of metrics.jsonl is damaged and left out',
     'the damaged line is not told');
-  const names = [...document.querySelectorAll('.chart .name')].map((one) => one.textContent);
+  const names = all('.chart .name').map((one) => one.textContent);
   expect(names.includes('critic/score/mean = reward'), 'metrics that are equal have a chart each');
   expect(!names.some((name) => name.includes('frac_reward_nan')), 'a number that is always 0 has a chart');
   expect(document.querySelector('.zero').textContent === '0 at every step: frac_reward_nan', 'a number that is always 0 is not named');
   expect(names.includes('time by stage'), 'there are no times by stage');
-  for (const canvas of document.querySelectorAll('canvas')) {
+  for (const canvas of all('canvas')) {
     const { min, max, ticks } = Chart.getChart(canvas).scales.y, labels = ticks.map((one) => one.label);
     expect(labels.every((label) => label.length <= 8), `${canvas.ariaLabel} has the labels ${labels}`);
     expect(new Set(labels).size === labels.length, `${canvas.ariaLabel} has equal labels: ${labels}`);
     if (canvas.ariaLabel.includes('pearson')) expect(max - min > 0.1, 'the noise of a number fills its chart');
   }
-  expect(count() === '5 of 5 prompts.', count());
-  await choose(1, 'all');
-  expect(count() === '30 of 30 prompts.', count());
-  await choose(3, 'failed');
-  expect(count() === '6 of 30 prompts.', count());
-  await choose(3, 'all');
-  await search('needle');
-  expect(count() === '1 of 30 prompts.', count());
-  await search('');
-  await choose(1, '6');
-  await choose(2, 'spread');
-  expect(/± 0.5 /.test(document.querySelector('.group summary').textContent), 'the largest spread is not first');
-  await choose(2, 'batch');
-  await choose(4, 'advantage');
-  const groups = [...document.querySelectorAll('.group')];
-  for (const group of groups) group.open = true;
-  await rest();
-  const colors = [...document.querySelectorAll('.tokens span')].map((one) => one.style.backgroundColor);
-  expect(colors.length === 8 * 3 && colors.every((color) => color !== ''), `${colors.length} tokens have a color`);
-  expect(new Set(colors).size > 1, 'all tokens have one color');
-  expect(document.querySelectorAll('details.turn').length === 4, 'turns are not shown');
-  expect(document.querySelectorAll('details.turn[open]').length === 2, 'a tool\\'s turn is not folded');
-  expect([...document.querySelectorAll('details.turn summary')].some((one) => one.textContent === 'calls calc'), 'a call has no name');
-  groups[0].querySelector('button').click();
-  await rest();
-  expect(groups[0].querySelectorAll('ins').length > 0 && groups[0].querySelectorAll('del').length > 0, 'no difference is shown');
+  await counts('5 of 5 prompts.');
+  choose(1, 'all');
+  await counts('30 of 30 prompts.');
+  choose(3, 'failed');
+  await counts('6 of 30 prompts.');
+  choose(3, 'all');
+  await counts('30 of 30 prompts.');
+  search('needle');
+  await counts('1 of 30 prompts.');
+  search('');
+  await counts('30 of 30 prompts.');
+  choose(1, '6');
+  await counts('5 of 5 prompts.');
+  choose(2, 'spread');
+  await comes(() => /± 0.5 /.test(document.querySelector('.group summary').textContent), 'the largest spread is not first');
+  choose(2, 'batch');
+  choose(4, 'advantage');
+  await comes(() => !/± 0.5 /.test(document.querySelector('.group summary').textContent), 'the order is not that of the batch');
+  for (const group of all('.group')) group.open = true;
+  const colors = () => all('.tokens span').map((one) => one.style.backgroundColor);
+  await comes(() => colors().length === 8 * 3 && colors().every((color) => color !== ''), () => `${colors().length} tokens have a color`);
+  expect(new Set(colors()).size > 1, 'all tokens have one color');
+  expect(all('details.turn').length === 4, 'turns are not shown');
+  expect(all('details.turn[open]').length === 2, 'a tool\\'s turn is not folded');
+  expect(all('details.turn summary').some((one) => one.textContent === 'calls calc'), 'a call has no name');
+  const first = document.querySelector('.group');
+  first.querySelector('button').click();
+  await comes(() => first.querySelectorAll('ins').length > 0 && first.querySelectorAll('del').length > 0, 'no difference is shown');
   expect(document.documentElement.scrollWidth <= innerWidth, 'open groups are wider than the page');
   expect(window.hacked === undefined, 'a completion ran a script');
-  console.log('RESULT ' + innerWidth + ' ' + JSON.stringify(problems));
-});
+  return problems;
+})()
 """
 
 
@@ -116,12 +123,12 @@ def write_run(run, steps=STEPS, prompts=PROMPTS, samples=SAMPLES):
         (run / f"dump/{step}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
 
 
-def look(chromium, folder, scheme, arguments):
-    command = [chromium, "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--enable-logging=stderr",
-               "--virtual-time-budget=30000", "--allow-file-access-from-files", f"--user-data-dir={folder}/profile",
-               f"--blink-settings=preferredColorScheme={0 if scheme == 'dark' else 1}", *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=folder, timeout=300)
-    return [line for line in done.stderr.splitlines() if ":CONSOLE" in line]
+def look(browser, folder, scheme, width):
+    browser.console.clear()
+    browser.open(f"file://{folder}/page.html", width, 3000, dark=scheme == "dark")
+    problems = browser.ask(CHECKS)
+    browser.picture(folder / f"{scheme}_{width}.png")
+    return [f"{scheme}, {width} pixels: {one}" for one in problems + browser.console]
 
 
 # A search over 100,000 rows in 50 steps pauses, so that the page can tell how far it is. It lists only the rows that it
@@ -147,16 +154,13 @@ SEARCHED = """
 """
 
 
-def look_at_large_run(build, folder):
+def look_at_large_run(browser, build, folder):
     write_run(folder / "large", *LARGE)
     subprocess.run([build / "bin/mortise", "report", folder / "large", "--completions", "100000", "-o", folder / "large.html"],
                    check=True, stdout=subprocess.DEVNULL)
-    browser = Chromium(folder)
-    try:
-        browser.open(f"file://{folder}/large.html")
-        seen = browser.ask(SEARCHED)
-    finally:
-        browser.close()
+    browser.console.clear()
+    browser.open(f"file://{folder}/large.html")
+    seen = browser.ask(SEARCHED)
     is_well = (seen["one"].startswith("1 of 25000 prompts.") and seen["all"].startswith("25000 of 25000 prompts.") and
                seen["pauses"] >= 2 and seen["elements"] < 1000)
     return browser.console + ([] if is_well else [f"100,000 rows: {seen}"])
@@ -171,23 +175,18 @@ def main():
     scratch = tempfile.TemporaryDirectory()
     folder = pathlib.Path(sys.argv[3] if "--keep" in sys.argv else scratch.name)
     folder.mkdir(exist_ok=True)
+    folder = folder.resolve()
     write_run(folder / "run")
     subprocess.run([build / "bin/mortise", "report", folder / "run", "-o", folder / "page.html"], check=True)
-    page = (folder / "page.html").read_text()
-    (folder / "checked.html").write_text(page.replace("</body>", f"<script>{CHECKS}</script></body>"))
-    widths = (1200, 400)
-    (folder / "frames.html").write_text("".join(
-        f'<iframe src="checked.html" style="width:{width}px;height:3000px;border:0"></iframe>' for width in widths))
-    faults = []
-    for scheme in ("light", "dark"):
-        picture = f"{scheme}.png"
-        lines = look(chromium, folder, scheme, ["--window-size=1700,3000", f"--screenshot={picture}", "frames.html"])
-        results = [line.split("RESULT ")[1] for line in lines if "RESULT " in line]
-        faults += [f"{scheme}: {line}" for line in lines if "RESULT " not in line]
-        for width in widths:
-            if not any(result.startswith(f"{width} []") for result in results):
-                faults.append(f"{scheme}, {width} pixels: {[one for one in results if one.startswith(str(width))]}")
-    faults += look_at_large_run(build, folder.resolve())
+    widths, faults = (1200, 400), []
+    browser = Chromium(folder)
+    try:
+        for scheme in ("light", "dark"):
+            for width in widths:
+                faults += look(browser, folder, scheme, width)
+        faults += look_at_large_run(browser, build, folder)
+    finally:
+        browser.close()
     print("\n".join(faults) or f"{chromium}: light and dark at {widths} pixels are well")
     return 1 if faults else 0
 
