@@ -4,14 +4,13 @@
 #include <c10/util/Exception.h>
 #include <dlfcn.h>
 
-#include <memory>
-
 #include "model/device/cuda_module.h"
 
 namespace mortise {
 namespace {
 
-std::unique_ptr<CudnnAttention> opened;  // NOLINT: one for the process
+// One for the process. Never freed: when the program ends, CUDA may already be gone, and cuDNN's handle needs it.
+CudnnAttention* opened = nullptr;  // NOLINT
 
 }  // namespace
 
@@ -26,7 +25,7 @@ Result<> open_cudnn_attention() {
   if (module == nullptr) return cannot(error);
   const auto entry = reinterpret_cast<CudnnEntry>(dlsym(module, kCudnnEntry));
   if (entry == nullptr) return cannot(std::string(kCudnnModule) + " has no function " + kCudnnEntry);
-  opened.reset(entry(&error));
+  opened = entry(&error);
   return opened != nullptr ? Result<>() : cannot(error);
 }
 

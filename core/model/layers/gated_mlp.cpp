@@ -22,7 +22,6 @@ using torch::autograd::variable_list;
 
 constexpr int64_t kMlpBlockRows = 192;  // with I = 256, what a block computes fills half of a cache of 2 MiB
 constexpr int64_t kMlpTaskRows = 64;    // a task's rows, at least
-constexpr int64_t kMostMlpInputs = 128;
 
 // The numbers of all rows that the steps of the MLP read and write.
 struct MlpRows {
@@ -153,7 +152,7 @@ class GatedMlpFunction : public torch::autograd::Function<GatedMlpFunction> {
 bool fits_gated_mlp(const at::Tensor& x_NH, const at::Tensor& gate_up_2IH, const at::Tensor& down_HI) {
   const auto fits = [](const at::Tensor& t) { return t.is_cpu() && t.scalar_type() == at::kFloat && t.dim() == 2; };
   return fits(x_NH) && fits(gate_up_2IH) && fits(down_HI) && gate_up_2IH.is_contiguous() && down_HI.is_contiguous() &&
-         down_HI.size(0) <= kMostMlpInputs && find_f32_kernels() != nullptr;
+         down_HI.size(0) <= kFewForF32 && find_f32_kernels() != nullptr;
 }
 
 at::Tensor gated_mlp(const at::Tensor& x_NH, const at::Tensor& gate_up_2IH, const at::Tensor& down_HI,

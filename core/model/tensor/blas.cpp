@@ -64,9 +64,9 @@ void gemm(Trans trans_a, Trans trans_b, int64_t m, int64_t n, int64_t k, float a
           const float* b, int64_t ldb, float beta, float* c, int64_t ldc) {
   // With many columns and long sums, MKL's packing of both operands pays. It does not for the gradient of a weight with
   // few outputs, whose right operand the kernels copy without a transposition.
-  constexpr int64_t kFew = 128, kCopyPays = 32;
+  constexpr int64_t kCopyPays = 32;
   const bool is_gradient = trans_a == Trans::kYes && trans_b == Trans::kNo && m >= kCopyPays;
-  const bool is_ours = std::min(n, k) <= kFew || (is_gradient && m <= kFew);
+  const bool is_ours = std::min(n, k) <= kFewForF32 || (is_gradient && m <= kFewForF32);
   const F32Kernels* const kernels = is_ours ? find_f32_kernels() : nullptr;
   if (kernels != nullptr && (beta == 0.0F || beta == 1.0F)) {
     if (m == 0 || n == 0) return;

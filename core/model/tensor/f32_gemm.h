@@ -12,6 +12,9 @@
 
 namespace mortise {
 
+// blas::gemm() calls f32_gemm() for products with at most so many columns (N), or with sums that are at most so long (K).
+inline constexpr int64_t kFewForF32 = 128;
+
 // C[M,N] = alpha left[M,K] right[N,K]^T, or C += that (add).
 void f32_gemm(const F32Kernels& kernels, int64_t m, int64_t n, int64_t k, const F32Operand& left,
               const F32Operand& right, float alpha, bool add, float* c, int64_t c_stride);

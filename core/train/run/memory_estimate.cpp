@@ -252,7 +252,8 @@ MemoryEstimate estimate_memory(const ModelConfig& model, const std::optional<Lor
 
 double graph_bytes(const ModelConfig& model, const RunConfig& config) {
   const RolloutConfig& rollout = config.rollout;
-  if (config.actor.router_replay.mode == RouterReplay::kR3) return 0;
+  // Engines that record experts, and those in float64, decode without graphs.
+  if (config.actor.router_replay.mode == RouterReplay::kR3 || config.model.dtype == ModelDtype::kFloat64) return 0;
   const bool has_edits = rollout.repetition_penalty != 1.0 || rollout.presence_penalty != 0.0 ||
                          rollout.frequency_penalty != 0.0 || !rollout.bad_words.empty() || rollout.min_new_tokens > 0 ||
                          rollout.ignore_eos;

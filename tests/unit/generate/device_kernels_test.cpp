@@ -7,6 +7,7 @@
 #include <c10/core/InferenceMode.h>
 
 #include <algorithm>
+#include <atomic>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -253,19 +254,20 @@ TEST_P(DeviceDecodeTest, SizesOfEveryClassGiveTheTokensOfTheNativeEngine) {
   for (const char* round : {"first", "second"}) expect_same(run_all(*engine, requests), want, 5e-5F, round);
 }
 
-// Bytes of the CPU's tensors, now and at most since a mark.
+// Bytes of the CPU's tensors, now and at most since a mark. Threads of libtorch may allocate too.
 class CountingMemory final : public c10::Allocator {
  public:
   c10::DataPtr allocate(size_t size) override {
     auto* const block = new Block{c10::GetDefaultCPUAllocator()->allocate(size), size};
-    now += size;
-    most = std::max(most, now);
+    const size_t after = now += size;
+    for (size_t before = most; before < after && !most.compare_exchange_weak(before, after);) {
+    }
     void* const data = block->memory.get();
     return {data, block, &give_back, at::Device(at::kCPU)};
   }
   [[nodiscard]] c10::DeleterFnPtr raw_deleter() const override { return nullptr; }
   void copy_data(void* to, const void* from, size_t size) const override { default_copy_data(to, from, size); }
-  static inline size_t now = 0, most = 0;  // NOLINT: a deleter is a function
+  static inline std::atomic<size_t> now = 0, most = 0;  // NOLINT: a deleter is a function
 
  private:
   struct Block {
@@ -289,8 +291,8 @@ class CountedGraphs final : public StepGraphs {
 
  private:
   static void count(const std::function<void()>& work) {
-    CountingMemory::most = CountingMemory::now;
     const size_t before = CountingMemory::now;
+    CountingMemory::most = before;
     work();
     most = std::max(most, CountingMemory::most - before);
   }

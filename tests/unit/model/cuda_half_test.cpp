@@ -5,6 +5,7 @@
 #include <dlfcn.h>
 #include <gtest/gtest.h>
 
+#include <cstdio>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -110,6 +111,20 @@ TEST_F(CudaHalf, OurModulesFindAllTheirSymbols) {
   std::string error;
   const std::unique_ptr<StepGraphs> made(entry(0, &error));
   EXPECT_EQ(made == nullptr, !error.empty()) << error;
+}
+
+// libtorch's CUDA half has an older cudnn-frontend, whose types of the same names have other sizes. If the module exported
+// its templates, the linker would take those of libtorch in their place, and plans for a B200 would read wrong memory.
+TEST(CudnnModule, ExportsNothingButItsEntry) {
+  const fs::path path = fs::path(MORTISE_BINARY_DIR) / "lib/mortise" / kCudnnModule;
+  if (!fs::exists(path)) GTEST_SKIP() << "this build has no " << kCudnnModule;
+  const std::string command = "nm -D --defined-only '" + path.string() + "' | cut -d' ' -f3";
+  FILE* const names = ::popen(command.c_str(), "r");
+  ASSERT_NE(names, nullptr);
+  std::string all;
+  for (int c = std::fgetc(names); c != EOF; c = std::fgetc(names)) all += static_cast<char>(c);
+  EXPECT_EQ(::pclose(names), 0);
+  EXPECT_EQ(all, std::string(kCudnnEntry) + "\n");
 }
 
 // cuDNN plans the operations for GPUs that are not here: it takes the sizes, layouts, masks and the fixed order of sums, and

@@ -202,7 +202,8 @@ Layer mlp_in_steps(Activation activation, size_t frozen) {
 // Rows around the size of a block and of a task, and every number of threads.
 TEST(Layers, TheWholeMlpHasTheBitsOfItsSteps) {
   const int num_threads = at::get_num_threads();
-  for (const auto& [rows, width, units] : {std::array<int64_t, 3>{1, 5, 7}, {193, 64, 256}, {1500, 32, 40}}) {
+  for (const auto& [rows, width, units] :
+       {std::array<int64_t, 3>{1, 5, 7}, {193, 64, 256}, {1500, 32, 40}, {70, 128, 300}}) {
     const Inputs inputs = {random_tensor({rows, width}, 1), random_tensor({units, width}, 2),
                            random_tensor({units, width}, 3), random_tensor({width, units}, 4)};
     if (!fits_gated_mlp(inputs[0].to(at::kFloat), at::cat({inputs[1], inputs[2]}).to(at::kFloat),
