@@ -3,9 +3,9 @@
 // A rank has some heads of attention and some units of the MLP, for all tokens of a pass. The matrices that make them (q,
 // k, v, gate, up) are split by rows, and those behind them (o, down) by columns (weights/tensor_split.h). Each rank then has
 // one term of what the layer adds to the hidden states, and the ranks add these terms. Norms are on every rank, which computes
-// them alike. Of embedding and head, a rank has the rows of its tokens of the vocabulary.
+// them alike. A rank also has some rows of the embedding and of the head: those of its tokens of the vocabulary.
 //
-// Cost of a layer for N tokens: forward two sums of [N, H] over the group, backward two more. That of the embedding: a sum in
+// Cost of a layer for N tokens: forward two sums of [N, H] over the group, backward two more. The embedding has one in
 // forward. Thread rule: one thread at a time. The sums are collectives in the group: its ranks run the same layers on the same
 // tokens in the same order.
 #pragma once

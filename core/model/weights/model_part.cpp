@@ -403,8 +403,9 @@ Result<> ModelPart::gather_all(const KeepsPart& keeps) {
 }
 
 Result<> ModelPart::gather_vocabulary() {
+  const bool is_there = num_vocabulary_++ > 0 || num_whole_ > 0;
   if (base_ != nullptr) TRY(base_->gather_vocabulary());
-  if (num_vocabulary_++ > 0 || num_whole_ > 0) return {};
+  if (is_there) return {};
   const at::NoGradGuard no_grad;
   gather_part(0, /*keeps=*/true);
   gather_part(by_part_.size() - 1, /*keeps=*/true);

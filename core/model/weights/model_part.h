@@ -38,8 +38,8 @@ using KeepsPart = std::function<bool(int64_t part)>;
 
 class ModelPart {
  public:
-  // Takes this rank's numbers of `whole`, if `copies`. `config` is that of the whole. kWhole: embedding and head are the
-  // model's, as those of vectors are.
+  // Takes this rank's numbers of `whole`, if `copies`. `config` is that of the whole. kWhole: embedding and head stay whole,
+  // and the part shares the model's tensors.
   enum class Vocabulary { kSplit, kWhole };
   ModelPart(const ModelConfig& config, const ParameterStore& whole, std::shared_ptr<TensorRanks> ranks, bool copies,
             Vocabulary vocabulary);

@@ -2,7 +2,7 @@
 // layers/tensor_ranks.h). Rank r of T has the r-th part of the query heads, of the key-value heads, and of the units of every
 // MLP: of each expert too. With fewer key-value heads than ranks, neighbours have the same one. A matrix that holds several
 // under one another (Phi-3's qkv_proj and gate_up_proj) is split part by part. In the experts of gpt-oss, which are one
-// tensor, the units are columns. Of embedding and head, a rank has the rows of its tokens, which need not be as many on each.
+// tensor, the units are columns. A rank has the rows of its tokens of embedding and head. Ranks may differ by one row.
 // Thread rule: pure functions of values.
 #pragma once
 
@@ -24,7 +24,7 @@ struct SplitRange {
   int64_t begin = 0;    // where they begin in the whole
   int64_t size = 0;     // those of one rank
   int64_t repeats = 1;  // neighbours that have the same ones, each with a term of their gradient
-  // Not 0: so many rows are shared by so many ranks, and need not divide. The last of a rank's `size` rows may then be unused.
+  // Not 0: `num_ranks` ranks share so many rows, which need not divide. The last of a rank's `size` rows may then be unused.
   // It is 0, and so is its gradient.
   int64_t num_shared = 0, num_ranks = 1;
 

@@ -223,7 +223,7 @@ Result<RunEstimate> estimate(Env& env, PluginRegistry& registry, const LoadedCon
   out.memory = estimate_memory(out.model, out.lora, out.trained, config, out.device.is_by_operators());
   if (out.device.name.kind == DeviceKind::kCuda) out.memory.graphs = graph_bytes(out.model, config);
   const UnitBytes units = unit_bytes(out.model, static_cast<double>(num_bytes(config.model.dtype)));
-  out.ranks = estimate_ranks(config, out.model, out.plan, units, out.memory.gradients, num_ranks);
+  out.ranks = estimate_ranks(config, out.model, out.plan, units, out.trained, num_ranks);
   out.trained_state_bytes = out.memory.moments;
   const CriticBytes critic = TRY(critic_bytes(env, registry, loaded, num_ranks));
   out.memory.critic = critic.weights + critic.gradients + critic.moments;

@@ -17,6 +17,7 @@
 #include "model/head/full_kl.h"
 #include "model/layers/attention_products.h"
 #include "model/layers/recompute.h"
+#include "model/weights/names.h"
 #include "model/weights/rounded_matrices.h"
 #include "model/weights/tensor_split.h"
 #include "train/run/run_options.h"
@@ -72,18 +73,23 @@ double pass_tokens(const MicroBatchOptions& pass, int64_t row_tokens, int64_t nu
   return static_cast<double>(std::min(tokens, row_tokens * std::max<int64_t>(1, num_rows)));
 }
 
+bool has_full_kl(const RunConfig& config) { return config.actor.use_kl_loss && config.actor.kl_loss_type == kFullKl; }
+
+bool has_teacher_loss(const RunConfig& config) { return config.teacher.path && config.teacher.loss_coef > 0; }
+
 // Bytes of the head in a pass over so many tokens, with the KL over the whole vocabulary if there is one: its chunk
 // comes before the loss's, while the reference runs and the policy's layers keep nothing.
-double head_pass_bytes(const ModelConfig& model, const RunConfig& config, double tokens) {
+double head_pass_bytes(const ModelConfig& model, const TrainedSize& trained, const RunConfig& config, double tokens) {
   const int64_t element = num_bytes(config.model.dtype), num_parts = config.actor.tensor_model_parallel_size;
   const auto rows = static_cast<int64_t>(tokens);
-  const int64_t own_vocab = num_parts == 1 ? model.vocab_size : split_config(model, num_parts).vocab_size;
+  const bool is_split = num_parts > 1 && !trained.keeps_vocabulary();
+  const int64_t own_vocab = is_split ? split_config(model, num_parts).vocab_size : model.vocab_size;
   const auto loss = static_cast<double>(head_bytes(rows, model.hidden_size, own_vocab, element));
-  const bool has_full_kl = config.actor.use_kl_loss && config.actor.kl_loss_type == kFullKl;
-  if (!has_full_kl && !(config.teacher.path && config.teacher.loss_coef > 0)) return loss;
-  auto chunk = static_cast<double>(full_kl_bytes(rows, model.hidden_size, model.vocab_size, element));
-  if (num_parts > 1)  // gathered heads of both sides, and the gradient of one (a teacher's is there anyway)
-    chunk += static_cast<double>(model.vocab_size * model.hidden_size * element) * (has_full_kl ? 3.0 : 2.0);
+  const double gathered =
+      gathered_heads(config, trained).at_once * static_cast<double>(model.vocab_size * model.hidden_size * element);
+  if (!has_full_kl(config) && !has_teacher_loss(config)) return std::max(loss, gathered);
+  const double chunk =
+      gathered + static_cast<double>(full_kl_bytes(rows, model.hidden_size, model.vocab_size, element));
   const double one_layer = tokens * static_cast<double>(layer_memory(model, number_sizes(config.model.dtype)).kept);
   return std::max(loss, std::max(chunk, one_layer));
 }
@@ -184,8 +190,12 @@ Result<TrainedSize> trained_size(const ModelConfig& model, const std::optional<L
       parameters.push_back({lora->names[i], at::empty(lora->shapes[i], type), true});
   }
   const ParameterGroups groups = TRY(group_parameters(loaded, table, parameters));
-  std::erase_if(parameters, [&](const NamedParameter& p) { return is_frozen(groups, p.name); });
   TrainedSize out;
+  for (const NamedParameter& parameter : parameters) {
+    const bool is_of_tokens = parameter.name.ends_with(kEmbeddingName) || parameter.name.ends_with(kHeadName);
+    if (lora && is_of_tokens) out.of_vocabulary += static_cast<double>(parameter.tensor.numel());
+  }
+  std::erase_if(parameters, [&](const NamedParameter& p) { return is_frozen(groups, p.name); });
   const auto stepped = optimized_parameters(parameters, store.weights.embedding_VH, store.leaves.head, optim, groups);
   for (const OptimizedParameter& parameter : stepped) out.numbers += static_cast<double>(parameter.tensor.numel());
   const std::unique_ptr<const UpdateRule> rule = update_rule(optim);
@@ -229,7 +239,7 @@ MemoryEstimate estimate_memory(const ModelConfig& model, const std::optional<Lor
                                        trained.lowest_backward, tokens);
   if (!by_operators)
     bytes.attention = attention_bytes(model, config, row_tokens, std::ceil(tokens / static_cast<double>(row_tokens)));
-  bytes.head = head_pass_bytes(model, config, tokens);
+  bytes.head = head_pass_bytes(model, trained, config, tokens);
   // The generator's own copy of the matrices: with ranks that sample together, of this rank's part.
   const int64_t num_samplers = config.rollout.tensor_model_parallel_size;
   const double others = numbers_of_others(model, num_samplers).layers;
@@ -306,6 +316,17 @@ void offload_memory(const ModelConfig& model, const TrainedSize& trained, const 
   }
 }
 
+GatheredHeads gathered_heads(const RunConfig& config, const TrainedSize& trained) {
+  if (config.actor.tensor_model_parallel_size == 1 || trained.keeps_vocabulary()) return {};
+  const double gradient = config.model.trains_adapter() ? 0.0 : 1.0;
+  if (config.rollout.filtered_log_probs) return {1.0 + gradient, 2.0};  // forward and backward; excludes the others
+  GatheredHeads out;
+  if (has_full_kl(config)) out = {2.0 + gradient, 2.0};
+  // The teacher's own head is whole.
+  if (has_teacher_loss(config)) out = {std::max(out.at_once, 1.0 + gradient), out.sent + 1.0};
+  return out;
+}
+
 NumbersOfOthers numbers_of_others(const ModelConfig& model, int64_t num_ranks) {
   if (num_ranks == 1) return {};
   ModelConfig part = split_config(model, num_ranks);
@@ -333,7 +354,7 @@ void share_layers(const ModelConfig& model, const UnitBytes& units, const Traine
   if (config.model.trains_adapter()) {  // the matrices that it changes are there merged, too, and all of them rounded
     const double merged =
         std::max(0.0, memory.weights - (static_cast<double>(model.num_parameters()) + trained.numbers) * element);
-    const bool keeps_ends = !config.model.modules_to_save.empty();  // those of an adapter are whole on every rank
+    const bool keeps_ends = trained.keeps_vocabulary();
     memory.whole = (keeps_ends ? 0.0 : units.ends) + (samples_whole ? units.layers + merged + memory.reference : 0.0);
     memory.weights -=
         (keeps_ends ? others.layers : others.all()) * element + merged * (1.0 - 1.0 / static_cast<double>(num_ranks));

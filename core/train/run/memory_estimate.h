@@ -59,6 +59,9 @@ struct TrainedSize {
   double largest_moments = 0;   // the same of the parameter that has most
   int64_t lowest_backward = 1;  // model.h
   UnitBytes units;              // bytes of the model's trained matrices; nothing of an adapter
+  double of_vocabulary = 0;     // numbers of embedding and head that an adapter trains as a whole
+  // Ranks that share the layers have embedding and head whole then.
+  [[nodiscard]] bool keeps_vocabulary() const { return of_vocabulary > 0; }
 };
 // `lora`: of the adapter that is trained, if there is one. `table`: "actor.optim" or "critic.optim".
 Result<TrainedSize> trained_size(const ModelConfig& model, const std::optional<LoraSize>& lora,
@@ -93,6 +96,14 @@ struct NumbersOfOthers {
   [[nodiscard]] double all() const { return layers + ends; }
 };
 [[nodiscard]] NumbersOfOthers numbers_of_others(const ModelConfig& model, int64_t num_ranks);
+
+// Whole heads that a pass gathers because it compares or filters whole distributions, if ranks share the vocabulary
+// (model/head/shared_vocabulary.h).
+struct GatheredHeads {
+  double at_once = 0;  // in memory, with the gradient of one
+  double sent = 0;     // gathered in a pass of an update, one after another
+};
+[[nodiscard]] GatheredHeads gathered_heads(const RunConfig& config, const TrainedSize& trained);
 
 // Takes off what the ranks share: ranks.zero_stage, actor.tensor_model_parallel_size. `trained`: of the policy.
 void share_memory(const ModelConfig& model, const UnitBytes& units, const TrainedSize& trained, const RunConfig& config,

@@ -36,17 +36,18 @@ double sequence_bytes(const RunConfig& config, const ModelConfig& whole, const B
          static_cast<double>(size - 1) / static_cast<double>(size);
 }
 
-// What a rank sends in an update to add up the layers of its group: two sums forward, and two backward. For embedding and head:
-// a sum of all tokens forward, one of response tokens backward, and four numbers of each of these.
+// What a rank sends in an update to add up the layers of its group: two sums forward, and two backward. For a split embedding
+// and head: a sum of all tokens forward, one of response tokens backward, and four numbers of each of these.
 double tensor_bytes(const RunConfig& config, const ModelConfig& model, const BatchPlan& plan,
-                    const RankEstimate& ranks) {
+                    const TrainedSize& trained, const RankEstimate& ranks) {
   const int64_t rows_of_all = plan.rows_per_update * (config.data.max_prompt_length + response_length(config));
   const auto size = static_cast<double>(ranks.tensor_size);
   const auto others = static_cast<double>(ranks.num_ranks) / size;             // each has tokens of its own
   const double sums = config.model.enable_gradient_checkpointing ? 6.0 : 4.0;  // forward again in backward
-  const auto responses = static_cast<double>(plan.rows_per_update * response_length(config));
+  const double ends = trained.keeps_vocabulary() ? 0.0 : 1.0;
+  const double responses = ends * static_cast<double>(plan.rows_per_update * response_length(config));
   const double vectors =
-      static_cast<double>(rows_of_all) * (sums * static_cast<double>(model.num_layers) + 1.0) + responses;
+      static_cast<double>(rows_of_all) * (sums * static_cast<double>(model.num_layers) + ends) + responses;
   constexpr double kBytesOfStats = 32.0;
   return (vectors * static_cast<double>(model.hidden_size * num_bytes(config.model.dtype)) * 2.0 / size +
           responses * kBytesOfStats) *
@@ -67,10 +68,11 @@ double rollout_bytes(const RunConfig& config, const ModelConfig& model, const Ba
 
 // Weights that a rank sends in a step so that each of its group can sample. With an adapter, whole layers are the base, and at
 // most as much merged.
-double split_weight_bytes(const UnitBytes& units, const RankEstimate& ranks, bool has_adapter) {
+double split_weight_bytes(const UnitBytes& units, const TrainedSize& trained, const RankEstimate& ranks,
+                          bool has_adapter) {
   const auto size = static_cast<double>(ranks.tensor_size);
   const double layers = ranks.rollout_size == ranks.tensor_size ? 0.0 : units.layers * (has_adapter ? 2.0 : 1.0);
-  return (layers + units.ends) / size * (size - 1.0);
+  return (layers + (trained.keeps_vocabulary() ? 0.0 : units.ends)) / size * (size - 1.0);
 }
 
 // Stage 3 of ZeRO: weights that a rank sends so that others can compute. For split layers, those are the ranks with the same
@@ -93,7 +95,9 @@ void add_spread_weights(const RunConfig& config, const ModelConfig& model, const
 }  // namespace
 
 RankEstimate estimate_ranks(const RunConfig& config, const ModelConfig& model, const BatchPlan& plan,
-                            const UnitBytes& units, double trained_bytes, int num_ranks) {
+                            const UnitBytes& units, const TrainedSize& trained, int num_ranks) {
+  const auto element = static_cast<double>(num_bytes(config.model.dtype));
+  const double trained_bytes = trained.numbers * element;
   RankEstimate out;
   out.num_ranks = num_ranks;
   out.rollout_size = config.rollout.tensor_model_parallel_size;
@@ -112,7 +116,7 @@ RankEstimate estimate_ranks(const RunConfig& config, const ModelConfig& model, c
   out.sequence_size = sequence_size(config);
   out.sequence_bytes = sequence_bytes(config, model, plan, num_ranks);
   out.tensor_size = tensor_size(config);
-  out.tensor_bytes = tensor_bytes(config, model, plan, out);
+  out.tensor_bytes = tensor_bytes(config, model, plan, trained, out);
   const double share = static_cast<double>(num_ranks - 1) / num_ranks;
   const int64_t num_groups = out.num_groups();
   const int64_t passes_of_rank = (out.most_passes + num_groups - 1) / num_groups;
@@ -133,10 +137,12 @@ RankEstimate estimate_ranks(const RunConfig& config, const ModelConfig& model, c
                                                      : 1.0;
     out.gradient_bytes = sent * own_bytes * (same - 1.0) / same;
     if (config.ranks.zero_stage > 0) out.weight_bytes = own_bytes * (same - 1.0) / same;
+    const double of_others = static_cast<double>(out.tensor_size - 1) / static_cast<double>(out.tensor_size);
     if (config.model.trains_adapter())  // each has a term of it
-      out.tensor_bytes +=
-          2.0 * trained_bytes * static_cast<double>(out.tensor_size - 1) / static_cast<double>(out.tensor_size);
-    out.step_weight_bytes = split_weight_bytes(units, out, config.model.trains_adapter());
+      out.tensor_bytes += 2.0 * (trained_bytes - trained.of_vocabulary * element) * of_others;
+    const double head = static_cast<double>(model.vocab_size * model.hidden_size) * element;
+    out.tensor_bytes += gathered_heads(config, trained).sent * head * of_others * static_cast<double>(passes_of_rank);
+    out.step_weight_bytes = split_weight_bytes(units, trained, out, config.model.trains_adapter());
   } else if (config.ranks.zero_stage == 0) {
     out.gradient_bytes = 2.0 * trained_bytes * share;  // all_reduce
   } else {

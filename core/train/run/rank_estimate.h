@@ -23,17 +23,18 @@ struct RankEstimate {
   int64_t sequence_size = 1;     // ranks that share the tokens of a pass
   double sequence_bytes = 0;     // sent by each of them in an update for the policy's heads of each other's tokens
   int64_t tensor_size = 1;       // ranks that share the layers
-  double tensor_bytes = 0;       // sent by each of them in an update for the sums of the policy's layers
-  int64_t rollout_size = 1;      // ranks that sample the same rows together
-  double rollout_bytes = 0;      // sent by each of them in a step for the sums of the layers, at most
+  double tensor_bytes =
+      0;  // sent by each of them in an update for the sums of the policy's layers, and for whole heads
+  int64_t rollout_size = 1;  // ranks that sample the same rows together
+  double rollout_bytes = 0;  // sent by each of them in a step for the sums of the layers, at most
 
   [[nodiscard]] int64_t num_groups() const { return num_ranks / (sequence_size * tensor_size); }
   [[nodiscard]] double bytes_of_update() const { return gradient_bytes + weight_bytes + sequence_bytes + tensor_bytes; }
 };
 
-// `units`: of the policy's weights; `trained_bytes`: of its gradient.
+// `units` and `trained`: of the policy.
 RankEstimate estimate_ranks(const RunConfig& config, const ModelConfig& model, const BatchPlan& plan,
-                            const UnitBytes& units, double trained_bytes, int num_ranks);
+                            const UnitBytes& units, const TrainedSize& trained, int num_ranks);
 
 // Lines for people; none for one process.
 std::string ranks_text(const RankEstimate& ranks, const BatchPlan& plan);

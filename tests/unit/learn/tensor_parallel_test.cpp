@@ -230,6 +230,7 @@ std::vector<Variant> variants_with_whole_parameters() {
        0.0,
        {"embed_tokens", "norm", "input_layernorm"},
        LoraBias::kAll},
+      {"the head as a whole", three_layers, {}, {"v_proj"}, false, 0.0, {"lm_head"}},
   };
 }
 

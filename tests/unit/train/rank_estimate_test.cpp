@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include "config/full_kl.h"
 #include "unit/learn/moe_config.h"
 
 namespace mortise {
@@ -15,7 +16,7 @@ TEST(RankEstimate, CountsTheSumsOfRanksThatSampleTogether) {
   ModelConfig model = moe_config();
   const auto sent = [&](int64_t rollout_size, int num_ranks) {
     config.rollout.tensor_model_parallel_size = rollout_size;
-    return estimate_ranks(config, model, plan, {}, 1.0, num_ranks).rollout_bytes;
+    return estimate_ranks(config, model, plan, {}, {}, num_ranks).rollout_bytes;
   };
   EXPECT_EQ(sent(1, 4), 0.0);
   const double of_two = sent(2, 2);
@@ -28,6 +29,38 @@ TEST(RankEstimate, CountsTheSumsOfRanksThatSampleTogether) {
   const auto layers = static_cast<double>(2 * model.num_layers),
              shared = static_cast<double>(model.num_expert_layers());
   EXPECT_DOUBLE_EQ(sent(2, 2), of_two * (layers + shared) / layers);
+}
+
+// A KL over the whole vocabulary, a teacher's loss and filtered log-probs gather the head in each pass of an update.
+TEST(RankEstimate, CountsTheHeadsThatRanksGather) {
+  RunConfig config;
+  config.actor.tensor_model_parallel_size = 2;
+  const BatchPlan plan = plan_batches(config);
+  const ModelConfig model = moe_config();
+  const TrainedSize all{.numbers = 100}, adapter{.numbers = 100, .of_vocabulary = 10};
+  const auto bytes = [&](const RunConfig& run, const TrainedSize& trained) {
+    return estimate_ranks(run, model, plan, {}, trained, 2).tensor_bytes;
+  };
+  EXPECT_EQ(gathered_heads(config, all).at_once, 0);
+  const auto head = static_cast<double>(model.vocab_size * model.hidden_size * 4);
+  const double passes = static_cast<double>(estimate_ranks(config, model, plan, {}, all, 2).most_passes);
+  RunConfig full = config, filtered = config, taught = config;
+  full.actor.use_kl_loss = true;
+  full.actor.kl_loss_type = kFullKl;
+  filtered.rollout.filtered_log_probs = true;
+  taught.teacher.path = "teacher";
+  taught.teacher.loss_coef = 1.0;
+  EXPECT_DOUBLE_EQ(bytes(full, all) - bytes(config, all), head * passes) << "half of the policy's and the reference's";
+  EXPECT_DOUBLE_EQ(bytes(filtered, all) - bytes(config, all), head * passes) << "half of it in forward and in backward";
+  EXPECT_DOUBLE_EQ(bytes(taught, all) - bytes(config, all), head * passes / 2.0);
+  EXPECT_EQ(gathered_heads(full, all).at_once, 3) << "two, and the gradient of one";
+  EXPECT_EQ(gathered_heads(filtered, all).at_once, 2);
+  EXPECT_EQ(gathered_heads(taught, all).at_once, 2);
+  for (RunConfig* run : {&config, &full, &filtered, &taught}) run->model.lora_rank = 2;
+  EXPECT_EQ(gathered_heads(full, all).at_once, 2) << "no gradient of a frozen head";
+  EXPECT_EQ(gathered_heads(full, adapter).at_once, 0) << "the head is whole on every rank";
+  EXPECT_EQ(bytes(full, adapter), bytes(config, adapter));
+  EXPECT_LT(bytes(config, adapter), bytes(config, all)) << "no terms of embedding and head are added";
 }
 
 }  // namespace
