@@ -18,31 +18,21 @@
 #include <ATen/ops/zeros_like.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <fstream>
 #include <string>
 #include <vector>
 
 #include "foundation/base/memory.h"
 #include "foundation/base/rng.h"
+#include "measure.h"
 #include "model/head/log_prob_head.h"
 
 namespace {
 
 using namespace mortise;  // NOLINT: a program of one file
-
-bool reset_peak() {
-  std::ofstream out("/proc/self/clear_refs");
-  out << "5";
-  out.flush();
-  return out.good();
-}
-
-double seconds() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
 struct Inputs {
   at::Tensor hidden, weight, targets, d_hidden, d_weight, grad;
@@ -97,7 +87,7 @@ void plain(const Inputs& in) {
 template <class Pass>
 double extra_mib(const Inputs& in, const Pass& pass) {
   const double before = resident_memory_gib();
-  if (!reset_peak() || before == 0.0) {
+  if (!reset_peak_memory() || before == 0.0) {
     std::fprintf(stderr, "this system does not let a process reset its peak memory (/proc/self/clear_refs)\n");
     std::exit(1);
   }
@@ -147,9 +137,9 @@ void bench_time(int rounds) {
   const char* const names[3] = {"plain torch", "one pass", "two passes"};
   for (int round = 0; round < rounds; ++round) {
     for (int p = 0; p < 3; ++p) {
-      const double start = seconds();
+      const double start = clock_seconds();
       passes[p](in);
-      const double taken = seconds() - start;
+      const double taken = clock_seconds() - start;
       best[p] = std::min(best[p], taken);
       std::printf("{\"head_time\":\"%s\",\"round\":%d,\"threads\":%d,\"seconds\":%.3f}\n", names[p], round + 1,
                   at::get_num_threads(), taken);

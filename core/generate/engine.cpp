@@ -110,8 +110,10 @@ GenerateEngine::GenerateEngine(const Model& model, const EngineOptions& options)
       scheduler_(kv_, scheduler_options(options, kv_, model.device().by_operators)) {}
 
 Result<std::unique_ptr<GenerateEngine>> GenerateEngine::create(const Model& model, const EngineOptions& options) {
-  if (options.max_num_seqs < 1 || options.max_batch_tokens < 1 || options.kv_cache_bytes < 1 ||
-      options.max_pending_requests < 1 || options.num_threads < 0) {
+  const bool by_operators = model.device().by_operators;
+  const int64_t batch_tokens = options.max_batch_tokens.value_or(default_batch_tokens(by_operators));
+  if (options.max_num_seqs < 1 || batch_tokens < 1 || options.kv_cache_bytes < 1 || options.max_pending_requests < 1 ||
+      options.num_threads < 0) {
     return Error{ErrorKind::kConfig, "sizes of the generation engine must be 1 or more", "rollout",
                  "correct the setting"};
   }
@@ -121,7 +123,7 @@ Result<std::unique_ptr<GenerateEngine>> GenerateEngine::create(const Model& mode
   }
   std::unique_ptr<GenerateEngine> engine(new GenerateEngine(model, options));
   const int threads = options.num_threads > 0 ? options.num_threads : at::get_num_threads();
-  RunnerOptions runner{options.purpose, options.isa, threads, options.max_batch_tokens, options.shared_weights};
+  RunnerOptions runner{options.purpose, options.isa, threads, batch_tokens, options.shared_weights};
   runner.weights = options.weights;
   runner.deterministic = options.deterministic;
   runner.ranks = options.ranks;
@@ -130,7 +132,7 @@ Result<std::unique_ptr<GenerateEngine>> GenerateEngine::create(const Model& mode
     return Error{ErrorKind::kConfig, "the plain generation path has no bfloat16 weights", "rollout.dtype",
                  "remove rollout.dtype, or load the model as float32"};
   }
-  if (model.device().by_operators) {
+  if (by_operators) {
     TRY(check_device_path(options));
     engine->runner_ = make_device_runner(model, runner);
   } else if (options.path == GeneratePath::kPlain) {

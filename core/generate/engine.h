@@ -12,6 +12,7 @@
 #include <chrono>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -25,9 +26,13 @@ namespace mortise {
 
 enum class GeneratePath { kFast, kPlain };
 
+// A GPU reads all weights in each pass, so a pass with few tokens wastes its time.
+[[nodiscard]] constexpr int64_t default_batch_tokens(bool by_operators) { return by_operators ? 2048 : 256; }
+
 struct EngineOptions {
-  int64_t max_num_seqs = 256;                 // samples that decode at the same time
-  int64_t max_batch_tokens = 256;             // rows of one pass of new prompts; a longer prompt takes several
+  int64_t max_num_seqs = 256;  // samples that decode at the same time
+  // Rows of one pass of new prompts; a longer prompt takes several. null: default_batch_tokens() of the model's device.
+  std::optional<int64_t> max_batch_tokens;
   int64_t kv_cache_bytes = int64_t{4} << 30;  // most that the KV cache may take
   int64_t max_pending_requests = 65536;       // submit() accepts no more while so many wait
   int num_threads = 0;                        // 0: as libtorch uses

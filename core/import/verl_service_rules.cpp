@@ -91,9 +91,6 @@ constexpr PeerRule kRules[] = {
     no_effect("rollout.data_parallel_size", kEngine),
     no_effect("rollout.expert_parallel_size", kEngine),
     no_effect("rollout.pipeline_model_parallel_size", kEngine),
-    no_effect(
-        "rollout.max_num_batched_tokens",
-        "vLLM's counts all tokens of a step; ours (rollout.max_num_batched_tokens) those of new prompts in a pass"),
     no_effect("rollout.enable_chunked_prefill",
               "long prompts always enter in pieces of rollout.max_num_batched_tokens"),
     no_effect("rollout.enable_prefix_caching", kEngine),

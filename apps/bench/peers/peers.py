@@ -3,7 +3,8 @@
   python peers.py --program build/release/bin/mortise --packs DIR --out build/bench [c1 c1v c2] [--runs 3] [--variant best|kl|default|bfloat16]
 
 Runs are interleaved (Mortise, TRL, Mortise, ...). A run has 10 steps, of which the first 3 are dropped. The result is the
-median over the runs of each run's median step. Prints a table, and writes one JSON object per run to OUT/peers.jsonl.
+median over the runs of each run's median step. Prints a table, and writes one JSON object per run to OUT/peers.jsonl. The part
+step of ../device compares the two on a GPU (workload 0.5b).
 """
 import argparse
 import json
@@ -42,6 +43,14 @@ def bfloat16_instructions():
     return [name for name in ("avx512_bf16", "amx_bf16") if name in words]
 
 
+def computes_bfloat16(args):
+    return args.variant == "bfloat16" or args.device.startswith("cuda")
+
+
+def trl_device(device):
+    return device if device.startswith("cuda") else "cpu"
+
+
 def tell_bfloat16():
     found = bfloat16_instructions()
     if found:
@@ -55,8 +64,9 @@ def run_mortise(args, name, run):
     out = args.out / f"mortise-{name}"
     subprocess.run(["rm", "-rf", out], check=True)
     settings = mortise_settings(args, name, out)
-    if args.variant == "bfloat16":
-        settings |= {"model.dtype": "bfloat16"}
+    settings["model.device"] = args.device
+    if computes_bfloat16(args):
+        settings["model.dtype"] = "bfloat16"
     if args.variant == "kl":
         settings |= {"actor.use_kl_loss": "true", "actor.kl_loss_coef": 0.04}
     command = [args.program, "train", HERE / "step.toml", *(f"{k}={v}" for k, v in settings.items())]
@@ -77,8 +87,8 @@ def run_mortise(args, name, run):
 
 
 def run_trl(args, name, run):
-    variant = ["--variant", "best", "--bf16"] if args.variant == "bfloat16" else ["--variant", args.variant]
-    command = [sys.executable, HERE / "trl_side.py", args.out, name, *variant, "--steps", str(args.steps), "--drop", str(args.drop)]
+    variant = ["--variant", "best" if args.variant == "bfloat16" else args.variant, *(["--bf16"] if computes_bfloat16(args) else [])]
+    command = [sys.executable, HERE / "trl_side.py", args.out, name, *variant, "--device", trl_device(args.device), "--steps", str(args.steps), "--drop", str(args.drop)]
     began = time.monotonic()
     text = subprocess.run(command, check=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL).stdout.decode()
     r = json.loads(text.strip().splitlines()[-1])
@@ -97,6 +107,7 @@ def main():
     parser.add_argument("--steps", type=int, default=10)
     parser.add_argument("--drop", type=int, default=3)
     parser.add_argument("--variant", default="best", choices=["best", "kl", "default", "bfloat16"])
+    parser.add_argument("--device", default="cpu", help="model.device; on a GPU both train with bfloat16")
     args = parser.parse_args()
     make_models(args, args.workloads)
     if args.variant == "bfloat16":

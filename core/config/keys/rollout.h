@@ -40,35 +40,35 @@ enum class ValEngine { kNative, kRollout };
 constexpr auto choice_names(ValEngine) { return std::array<std::string_view, 2>{"native", "rollout"}; }
 
 struct RolloutConfig {
-  std::string name = "native";                   // rollout backend plugin: native, replay, ...
-  int64_t n = 1;                                 // completions per prompt (TRL: num_generations)
-  double temperature = 1.0;                      // also divides the logits of every log-prob; 0 = greedy
-  int64_t top_k = -1;                            // -1 = off (0 is read as off too)
-  double top_p = 1.0;                            // 1 = off
-  double min_p = 0.0;                            // 0 = off
-  double typical_p = 1.0;                        // 1 = off
-  double repetition_penalty = 1.0;               // 1 = off; of tokens in prompt or completion
-  double presence_penalty = 0.0;                 // 0 = off; of tokens in the completion
-  double frequency_penalty = 0.0;                // 0 = off; times how often they came
-  std::vector<std::string> stop;                 // texts that end a completion, as the end tokens do
-  std::vector<int64_t> stop_token_ids;           // ids that do
-  std::vector<std::string> bad_words;            // texts that are never sampled
-  int64_t top_log_probs = 0;                     // most likely tokens that `mortise generate` writes
-  bool ignore_eos = false;                       // continue to response_length
-  int64_t min_new_tokens = 0;                    // no end of sequence before this many tokens
-  std::optional<int64_t> response_length;        // tokens; null = data.max_response_length
-  int64_t max_num_seqs = 256;                    // rows decoded at once
-  int64_t max_num_batched_tokens = 256;          // most tokens of new prompts in one pass
-  int64_t kv_cache_mib = 4096;                   // memory for keys and values; rows wait if it is full
-  DecodeDtype dtype = DecodeDtype::kAuto;        // matrices while decoding; auto = model.dtype
-  DecodeKernels kernels = DecodeKernels::kAuto;  // what decodes
-  bool deterministic = false;                    // same tokens for any order of prompts, max_num_seqs and threads
-  double over_sampling = 1.0;                    // groups that are sampled per group that a step learns from
-  int64_t tensor_model_parallel_size = 1;        // ranks that sample the same rows together
-  bool sleep_while_training = false;             // the backend frees memory while the run trains
-  bool calculate_log_probs = true;               // keep what the sampler gave; needed for training/rollout_probs_diff_*
-  bool filtered_log_probs = false;               // train on log-probs of what penalties and filters leave
-  std::optional<int64_t> seed;                   // for sampling; null = trainer.seed
+  std::string name = "native";                    // rollout backend plugin: native, replay, ...
+  int64_t n = 1;                                  // completions per prompt (TRL: num_generations)
+  double temperature = 1.0;                       // also divides the logits of every log-prob; 0 = greedy
+  int64_t top_k = -1;                             // -1 = off (0 is read as off too)
+  double top_p = 1.0;                             // 1 = off
+  double min_p = 0.0;                             // 0 = off
+  double typical_p = 1.0;                         // 1 = off
+  double repetition_penalty = 1.0;                // 1 = off; of tokens in prompt or completion
+  double presence_penalty = 0.0;                  // 0 = off; of tokens in the completion
+  double frequency_penalty = 0.0;                 // 0 = off; times how often they came
+  std::vector<std::string> stop;                  // texts that end a completion, as the end tokens do
+  std::vector<int64_t> stop_token_ids;            // ids that do
+  std::vector<std::string> bad_words;             // texts that are never sampled
+  int64_t top_log_probs = 0;                      // most likely tokens that `mortise generate` writes
+  bool ignore_eos = false;                        // continue to response_length
+  int64_t min_new_tokens = 0;                     // no end of sequence before this many tokens
+  std::optional<int64_t> response_length;         // tokens; null = data.max_response_length
+  int64_t max_num_seqs = 256;                     // rows decoded at once
+  std::optional<int64_t> max_num_batched_tokens;  // most tokens of a pass; null = 256, on a GPU 2,048
+  int64_t kv_cache_mib = 4096;                    // memory for keys and values; rows wait if it is full
+  DecodeDtype dtype = DecodeDtype::kAuto;         // matrices while decoding; auto = model.dtype
+  DecodeKernels kernels = DecodeKernels::kAuto;   // what decodes
+  bool deterministic = false;                     // same tokens for any order of prompts, max_num_seqs and threads
+  double over_sampling = 1.0;                     // groups that are sampled per group that a step learns from
+  int64_t tensor_model_parallel_size = 1;         // ranks that sample the same rows together
+  bool sleep_while_training = false;              // the backend frees memory while the run trains
+  bool calculate_log_probs = true;  // keep what the sampler gave; needed for training/rollout_probs_diff_*
+  bool filtered_log_probs = false;  // train on log-probs of what penalties and filters leave
+  std::optional<int64_t> seed;      // for sampling; null = trainer.seed
   ValEngine val_engine = ValEngine::kNative;
   bool send_adapter = false;  // servers get the LoRA adapter alone, and load it next to their base
   ValKwargs val_kwargs;
@@ -225,12 +225,12 @@ void describe_decoding(Keys& keys) {
       .read_by(kInGenerate | kInServe);
   keys.free(
           "max_num_batched_tokens", &RolloutConfig::max_num_batched_tokens,
-          "Most tokens of new prompts that one pass computes (chunked prefill). A longer prompt enters in several "
-          "passes. Changes memory and speed. You may raise it on a GPU. On the CPU the limit also holds for the rows that "
-          "decode; less than 8 counts as 8, and more than 256 as 256.")
+          "Most tokens that one pass of the sampler computes while new prompts enter (chunked prefill). A longer prompt "
+          "enters in several passes. Changes memory and speed. null: 256 on the CPU, 2048 on a GPU. On the CPU, less than "
+          "8 counts as 8, and more than 256 as 256.")
       .at_least(1)
       .at_most(1 << 24)
-      .verl("rollout.max_num_batched_tokens")
+      .as_in_verl("")
       .read_by(kInGenerate | kInServe);
   keys.free("kv_cache_mib", &RolloutConfig::kv_cache_mib,
             "Maximum memory for keys and values, in MiB. A row waits until its longest completion fits next to those "

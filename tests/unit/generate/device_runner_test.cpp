@@ -50,6 +50,25 @@ TEST(DeviceRunner, NoScheduleChangesAToken) {
 
 TEST(DeviceRunner, LongPromptsEnterInPieces) { expect_long_prompts_enter_in_pieces<OperatorNorms>("device", true); }
 
+// Without a setting: 2,048 tokens a pass, where the CPU takes 256.
+TEST(DeviceRunner, APassTakesManyTokensByDefault) {
+  Model model = tiny_model(3, "float32", 512);
+  SamplingParams params;
+  params.max_new_tokens = 2;
+  std::vector<GenerateRequest> requests;
+  for (int64_t i = 0; i < 8; ++i) {
+    std::vector<int64_t> prompt;
+    for (int64_t t = 0; t < 280; ++t) prompt.push_back((t * 29 + i) % 300);
+    requests.push_back(make_request(i, std::move(prompt), 1, params));
+  }
+  const Sequences want = run_all(*make_engine(model), requests);
+  move_to_device(model);
+  auto engine = make_engine(model);
+  const OperatorNorms norms;
+  expect_same(run_all(*engine, requests), want, 5e-5F, "2,240 tokens of prompts");
+  EXPECT_EQ(OperatorNorms::most_rows(), 2048);
+}
+
 TEST(DeviceRunner, RunningSamplesDoNotWaitForNewPrompts) { expect_running_samples_do_not_wait<OperatorNorms>(); }
 
 TEST(DeviceRunner, SeesNewWeights) { expect_new_weights_are_seen(); }

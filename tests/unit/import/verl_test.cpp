@@ -288,6 +288,12 @@ TEST(ImportVerl, ValidationSamplesByItsTemperature) {
   EXPECT_EQ(config.rollout.val_kwargs.top_p, 0.9);
 }
 
+TEST(ImportVerl, TokensOfAPassAreThoseOfVllm) {
+  EXPECT_EQ(verl(grpo("")).rollout.max_num_batched_tokens, std::nullopt) << "the default of our own device";
+  const std::string key = "actor_rollout_ref.rollout.max_num_batched_tokens=";
+  EXPECT_EQ(verl(grpo(key + "16384")).rollout.max_num_batched_tokens, 16384);
+}
+
 TEST(ImportVerl, WhatStandsForNothingIsNotKept) {
   EXPECT_THAT(import_error("verl", "data: {train_files: ['${data.dir}/a.jsonl']}"), HasSubstr("is not resolved"));
   EXPECT_THAT(import_error("verl", "actor_rollout_ref: {model: {path: '?\?\?'}}"), HasSubstr("is not resolved"));

@@ -1,0 +1,88 @@
+// The fused head: its time and memory, and its numbers for inputs from files.
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/rand.h>
+#include <ATen/ops/randint.h>
+#include <ATen/ops/zeros_like.h>
+
+#include <algorithm>
+#include <cstring>
+#include <string>
+
+#include "device/parts.h"
+#include "model/head/log_prob_head.h"
+
+namespace mortise {
+namespace {
+
+struct HeadInputs {
+  at::Tensor hidden, targets;
+  VocabularyHead head;
+  at::Tensor d_hidden, d_weight;
+};
+
+HeadInputs inputs_of(const BenchDevice& bench, const at::Tensor& hidden, const at::Tensor& weight, at::Tensor targets) {
+  VocabularyHead head(weight);
+  head.by_operators = bench.device().by_operators;
+  return {hidden, std::move(targets), std::move(head), at::empty_like(hidden), at::zeros_like(weight)};
+}
+
+void one_pass(const HeadInputs& in) {
+  const auto loss = [](const HeadChunk& chunk) { std::ranges::fill(chunk.grad_log_prob, 1.0); };
+  head_one_pass(in.hidden, in.head, in.targets, 1.0, EntropyUse::kNone, loss, in.d_hidden, in.d_weight);
+}
+
+void two_passes(const HeadInputs& in) {
+  const LogProbs first = head_log_prob(in.hidden, in.head, in.targets, 1.0, false);
+  const at::Tensor ones = at::full({in.hidden.size(0)}, 1.0, in.hidden.options());
+  head_backward(in.hidden, in.head, in.targets, 1.0, ones, {}, in.d_hidden, in.d_weight, first.norms_R);
+}
+
+Result<at::Tensor> read_tensor(const Path& path, at::IntArrayRef shape, at::ScalarType dtype) {
+  const std::string bytes = TRY(default_env().read_file(path));
+  at::Tensor out = at::empty(shape, dtype);
+  if (bytes.size() != out.nbytes()) {
+    return Error{ErrorKind::kData, "the file has another size than the request says", path.string(),
+                 "write it again with the same sizes"};
+  }
+  std::memcpy(out.mutable_data_ptr(), bytes.data(), bytes.size());
+  return out;
+}
+
+}  // namespace
+
+Result<Json> bench_head(const BenchDevice& bench, const Json& request) {
+  const auto tokens = request.at("tokens").get<int64_t>(), width = request.at("hidden").get<int64_t>();
+  const auto vocab = request.at("vocab").get<int64_t>(), repeats = request.at("repeats").get<int64_t>();
+  const at::Tensor hidden = at::rand({tokens, width}, bench.floats()).sub_(0.5);
+  const at::Tensor weight = at::rand({vocab, width}, bench.floats()).sub_(0.5).mul_(0.2);
+  const HeadInputs in = inputs_of(bench, hidden, weight, at::randint(vocab, {tokens}, at::kLong));
+  const auto measured = [&](const std::function<void()>& work) {
+    Json out = {{"seconds", bench.times(repeats, work)}};
+    out["extra_bytes"] = bench.extra_bytes(work);
+    return out;
+  };
+  return Json{{"forward", measured([&] { head_log_prob(in.hidden, in.head, in.targets, 1.0, false); })},
+              {"one_pass", measured([&] { one_pass(in); })},
+              {"two_passes", measured([&] { two_passes(in); })}};
+}
+
+Result<Json> bench_head_check(const BenchDevice& bench, const Json& request) {
+  const auto tokens = request.at("tokens").get<int64_t>(), width = request.at("hidden").get<int64_t>();
+  const auto vocab = request.at("vocab").get<int64_t>();
+  const Path folder = request.at("folder").get<std::string>();
+  const at::Tensor hidden = TRY(read_tensor(folder / "hidden.f32", {tokens, width}, at::kFloat));
+  const at::Tensor weight = TRY(read_tensor(folder / "weight.f32", {vocab, width}, at::kFloat));
+  const at::Tensor targets = TRY(read_tensor(folder / "targets.i64", {tokens}, at::kLong));
+  const at::Device device = bench.device().device;
+  const HeadInputs in = inputs_of(bench, hidden.to(device), weight.to(device), targets);
+  const at::Tensor log_prob = on_host(head_log_prob(in.hidden, in.head, in.targets, 1.0, false).log_prob_R);
+  one_pass(in);
+  const float* data = log_prob.const_data_ptr<float>();
+  return Json{{"log_probs", std::vector<float>(data, data + tokens)},
+              {"hidden_norm", on_host(in.d_hidden).to(at::kDouble).norm().item<double>()},
+              {"weight_norm", on_host(in.d_weight).to(at::kDouble).norm().item<double>()}};
+}
+
+}  // namespace mortise
