@@ -7,15 +7,7 @@ sys.dont_write_bytecode = True
 sys.path.insert(0, str(Path(sys.argv[1]) / "apps/bench/device"))
 import parts
 import turns
-
-NUM_WRONG = 0
-
-
-def expect(right, text):
-    global NUM_WRONG
-    if not right:
-        print(f"wrong: {text}")
-        NUM_WRONG += 1
+from expectations import end, expect
 
 
 def bench_of(shape, mortise=None):
@@ -82,4 +74,4 @@ check_floors()
 check_lengths()
 check_search()
 check_rows()
-sys.exit(1 if NUM_WRONG else 0)
+end()

@@ -5,16 +5,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(sys.argv[1]) / "apps/bench"))
 from async_modes import Flow, Ledger, Setting, best_split, flow, in_pieces, over_sampling, sync
+from expectations import end, expect
 from scale import SHAPES, Cluster, Rank, Work, simulate
-
-NUM_WRONG = 0
-
-
-def expect(right, text):
-    global NUM_WRONG
-    if not right:
-        print(f"wrong: {text}")
-        NUM_WRONG += 1
 
 
 def expect_refused(text, do):
@@ -110,4 +102,4 @@ def the_ledger_finds_faults():
 for check in (rank_counts_what_it_decodes, sync_is_the_step_of_scale, equal_lengths_leave_nothing_to_wait_for,
               more_staleness_waits_less, the_ledger_finds_faults):
     check()
-sys.exit(NUM_WRONG != 0)
+end()

@@ -60,7 +60,7 @@ Result<Json> bench_optimizer(const BenchDevice& bench, const Json& request);
 Result<Json> bench_sample(const BenchDevice& bench, const Json& request);
 Result<Json> bench_train(const BenchDevice& bench, const Json& request);
 
-// "folder" and "dtype" of the request.
+// Loads the model in the request's "folder", with weights in its "dtype".
 Result<Model> load_model(const BenchDevice& bench, const Json& request);
 
 }  // namespace mortise

@@ -1,7 +1,8 @@
 // The products of attention with the keys and values of one head, for one segment of a packed batch.
 //
-// What a segment sees, its prefix's rows and then its own, is one matrix [count, dim]. It is laid out once, in the panels
-// of the float32 kernels (model/tensor/f32_kernels.h). All blocks of queries of the heads that share it read this copy.
+// A segment sees the rows of its prefix and then its own: one matrix [count, dim]. The matrix is copied once, into the
+// panels of the float32 kernels (model/tensor/f32_kernels.h). Several heads may share these keys and values; all their
+// blocks of queries read this copy.
 // Where those kernels do not serve (float64, an old CPU, long heads) BLAS reads the rows.
 // A number's sum is cut at fixed places of the segment, so it depends neither on blocks of queries nor on threads.
 // Thread rule: functions on the caller's memory, which no other thread uses meanwhile.
