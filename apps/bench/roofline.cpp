@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "foundation/base/team.h"
-#include "generate/decode/aligned.h"
+#include "model/tensor/aligned.h"
 #include "generate/kernels/kernels.h"
 
 namespace mortise {

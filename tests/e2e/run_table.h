@@ -50,9 +50,10 @@ inline const std::vector<RunCase>& run_table() {
   static const auto* table = new std::vector<RunCase>{
       // TinyTask itself: an adaptive KL in the reward, an estimator with state, a schedule, shuffled updates.
       {"adaptive_kl", "train", {}},
+      // One mini-batch a step: its first update reads what sampling has computed.
       {"grpo",
        "train",
-       {"algorithm.adv_estimator=grpo", "~algorithm.adv_params", "algorithm.use_kl_in_reward=false",
+       {"actor.ppo_mini_batch_size=4", "algorithm.adv_estimator=grpo", "~algorithm.adv_params", "algorithm.use_kl_in_reward=false",
         "actor.use_kl_loss=true"}},
       {"ppo_with_critic",
        "train",

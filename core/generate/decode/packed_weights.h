@@ -16,7 +16,7 @@
 #include <vector>
 
 #include "foundation/base/team.h"
-#include "generate/decode/aligned.h"
+#include "model/tensor/aligned.h"
 #include "generate/kernels/kernels.h"
 #include "model/layers/decoder_weights.h"
 #include "model/weights/model_config.h"

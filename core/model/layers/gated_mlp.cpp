@@ -76,21 +76,30 @@ class GatedMlpFunction : public torch::autograd::Function<GatedMlpFunction> {
  public:
   // `leaves`: those of gate and up, and last that of down.
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x_in, const at::Tensor& gate_up_weight,
-                            const at::Tensor& down_weight, at::TensorList leaves, int64_t activation_code) {
+                            const at::Tensor& down_weight, at::TensorList leaves, int64_t activation_code,
+                            const KnownResult& known) {
     const at::Tensor x = x_in.contiguous();
     const int64_t rows = x.size(0), units = down_weight.size(1);
-    const OpTimer timer("MLP, forward", product_flops(rows, gate_up_weight, down_weight),
-                        4.0 * static_cast<double>(rows * (2 * x.size(1) + 3 * units)));
-    const at::Tensor gate_up = at::empty({rows, 2 * units}, x.options());
+    const bool is_known = known.value.defined();
+    const at::Tensor gate_up = is_known ? known.value : at::empty({rows, 2 * units}, x.options());
     const at::Tensor gated = at::empty({rows, units}, x.options());
-    at::Tensor y = at::empty_like(x);
+    at::Tensor y = is_known ? unread_rows(rows, x) : at::empty_like(x);
     MlpRows pass = rows_of(activation_code, down_weight);
     pass.x = x.const_data_ptr<float>();
     pass.gate_up = gate_up.mutable_data_ptr<float>();
     pass.gated = gated.mutable_data_ptr<float>();
-    pass.y = y.mutable_data_ptr<float>();
-    const F32Packed by_gate_up = forward_product(gate_up_weight), by_down = forward_product(down_weight);
-    over_blocks(rows, [&](int64_t begin, int64_t end) { pass.forward(by_gate_up, by_down, begin, end); });
+    if (is_known) {
+      const OpTimer timer("gate, forward", 0, 4.0 * static_cast<double>(rows * 3 * units));
+      over_blocks(rows, [&](int64_t begin, int64_t end) {
+        gated_rows(pass.activation, pass.gate_up, pass.gated, begin, end, units);
+      });
+    } else {
+      const OpTimer timer("MLP, forward", product_flops(rows, gate_up_weight, down_weight),
+                          4.0 * static_cast<double>(rows * (2 * x.size(1) + 3 * units)));
+      pass.y = y.mutable_data_ptr<float>();
+      const F32Packed by_gate_up = forward_product(gate_up_weight), by_down = forward_product(down_weight);
+      over_blocks(rows, [&](int64_t begin, int64_t end) { pass.forward(by_gate_up, by_down, begin, end); });
+    }
     const std::vector<int64_t> trained = trained_leaves(leaves);
     // Only the gradient of a weight reads its input.
     const bool any_gate_up = std::find(trained.begin(), trained.end() - 1, 1) != trained.end() - 1;
@@ -127,13 +136,14 @@ class GatedMlpFunction : public torch::autograd::Function<GatedMlpFunction> {
     const std::vector<int64_t> trained = ctx->saved_data["trained"].toIntVector();
     const std::vector<int64_t> leaf_rows = ctx->saved_data["rows"].toIntVector();
     const at::Tensor d_gate_up_weight = saved[3].defined() ? weight_gradient(dgate_up, saved[3]) : at::Tensor();
-    variable_list out = {dx, at::Tensor(), at::Tensor()};  // x, the two matrices, leaves..., activation
+    // Inputs in order: x, the two matrices, leaves..., activation, known gate and up.
+    variable_list out = {dx, at::Tensor(), at::Tensor()};
     const std::span<const int64_t> of_gate_up(trained.data(), trained.size() - 1);
     int64_t at = 0;
     for (size_t i = 0; i < of_gate_up.size(); at += leaf_rows[i++])
       out.push_back(leaf_gradient(d_gate_up_weight, at, leaf_rows[i], of_gate_up, i));
     out.push_back(saved[4].defined() ? weight_gradient(dy, saved[4]) : at::Tensor());
-    out.emplace_back();
+    out.resize(out.size() + 2);
     return out;
   }
 
@@ -158,9 +168,16 @@ bool fits_gated_mlp(const at::Tensor& x_NH, const at::Tensor& gate_up_2IH, const
 at::Tensor gated_mlp(const at::Tensor& x_NH, const at::Tensor& gate_up_2IH, const at::Tensor& down_HI,
                      const std::vector<at::Tensor>& gate_up_leaves, const at::Tensor& down_leaf,
                      Activation activation) {
+  return known_gated_mlp(x_NH, gate_up_2IH, down_HI, gate_up_leaves, down_leaf, activation, {});
+}
+
+at::Tensor known_gated_mlp(const at::Tensor& x_NH, const at::Tensor& gate_up_2IH, const at::Tensor& down_HI,
+                           const std::vector<at::Tensor>& gate_up_leaves, const at::Tensor& down_leaf,
+                           Activation activation, const KnownResult& gate_up_N2I) {
   std::vector<at::Tensor> leaves = gate_up_leaves;
   leaves.push_back(down_leaf);
-  return GatedMlpFunction::apply(x_NH, gate_up_2IH, down_HI, at::TensorList(leaves), static_cast<int64_t>(activation));
+  return GatedMlpFunction::apply(x_NH, gate_up_2IH, down_HI, at::TensorList(leaves), static_cast<int64_t>(activation),
+                                 gate_up_N2I);
 }
 
 }  // namespace mortise

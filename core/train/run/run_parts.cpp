@@ -24,6 +24,7 @@
 #include "train/run/ahead_rules.h"
 #include "train/run/offloading.h"
 #include "train/run/policy_parts.h"
+#include "train/run/reuse_rules.h"
 #include "train/run/router_rules.h"
 #include "train/run/run_data.h"
 #include "train/run/run_device.h"
@@ -83,6 +84,15 @@ Result<> load_data(const RunSettings& run, const PluginRegistry& registry, const
   data.val = TRY(load_val_rows(rows));
   data.columns = TRY(settle_columns(rows, data.train ? &*data.train : nullptr, data.val));
   return {};
+}
+
+// Before an engine is made: it keeps what it computes for the first update of each step, where that reads it.
+void keep_sampled_forward(RunParts& parts) {
+  const RunSettings& run = parts.run;
+  Model& model = *parts.policy.model;
+  if (why_not_reused(run.config, model.config(), run.ranks.size(), run.device.by_operators)) return;
+  model.keep_sampled_forward(std::make_shared<SampledForward>(model.config(), sampled_tokens(run.config)));
+  parts.learning.sampled_forward = model.sampled_forward();
 }
 
 // How training samples.
@@ -281,6 +291,7 @@ Result<> load_learner(const RunSettings& run, PolicyParts& policy, LearnerParts&
   }
   LearnerOptions options = learner_options(run.config, run.ranks);
   options.pass.flops = &learning.compute.flops;
+  options.sampled = learning.sampled_forward;
   if (policy.reference) options.reference = &*policy.reference;
   policy.teacher =
       TRY(load_teacher(run.env, run.loaded, run.device, policy.model->config().vocab_size, run.ranks.size()));
@@ -348,6 +359,7 @@ Result<std::unique_ptr<RunParts>> assemble(Env& env, const LoadedConfig& loaded,
   }
   TRY(load_data(run, registry, policy, data, saved.stateful));
   if (kind == RunKind::kTrain && run.config.trainer.steps_ahead() > 0) TRY(sample_aside(*parts));
+  if (kind == RunKind::kTrain) keep_sampled_forward(*parts);
   const Sampling sampling = TRY(load_engine(run, policy.folder->tokenizer, sampled_model(policy)));
   const bool environment_rewards = environment.gives_rewards;
   std::shared_ptr<TurnParts> turns;
