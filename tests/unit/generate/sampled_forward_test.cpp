@@ -4,7 +4,7 @@
 
 #include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
-#include <ATen/ops/empty_like.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/equal.h>
 #include <ATen/ops/ones.h>
 #include <gtest/gtest.h>
@@ -82,6 +82,7 @@ PackedBatch pack(const Rows& rows, const std::vector<int64_t>& ids, bool share_p
   for (const int64_t id : ids) list.push_back(rows.row(id));
   PackOptions options;
   options.share_prefix = share_prefix;
+  options.vocab_size = 1 << 20;
   auto packed = pack_rows(list, options);
   EXPECT_TRUE(packed.ok());
   return *std::move(packed);
@@ -99,16 +100,20 @@ struct PassResult {
   std::map<std::string, at::Tensor> gradients;
 };
 
+at::Tensor test_gradient(int64_t rows, int64_t width) {
+  at::Tensor out = at::empty({rows, width});
+  float* const values = out.mutable_data_ptr<float>();
+  for (int64_t i = 0; i < out.numel(); ++i) values[i] = static_cast<float>((i * 37 % 101) - 50) * 1e-3F;
+  return out;
+}
+
 // Forward, and backward from gradients that are a function of the place.
 PassResult run_pass(Model& model, const PackedBatch& packed, const ForwardOptions& options) {
   model.zero_grad();
   PassResult out;
   const at::Tensor selected = select_rows(model.forward_hidden(packed, options), packed.predict_index_R);
   out.hidden = selected.detach().clone();
-  at::Tensor gradient = at::empty_like(out.hidden);
-  float* const values = gradient.mutable_data_ptr<float>();
-  for (int64_t i = 0; i < gradient.numel(); ++i) values[i] = static_cast<float>((i * 37 % 101) - 50) * 1e-3F;
-  selected.backward(gradient);
+  selected.backward(test_gradient(selected.size(0), selected.size(1)));
   for (const NamedParameter& p : model.parameters()) {
     if (p.tensor.grad().defined()) out.gradients[p.name] = p.tensor.grad().detach().clone();
   }
@@ -196,6 +201,7 @@ TEST(SampledForward, WideLayers) {
 TEST(SampledForward, GradientsDoNotDependOnTheCut) {
   Model model = wide_model();
   const Rows rows = sample(model, requests_of(model.config(), false));
+  const at::Tensor gradient = test_gradient(1, model.config().hidden_size);
   const auto gradient_of = [&](const std::vector<std::vector<int64_t>>& cuts) {
     model.zero_grad();
     for (const std::vector<int64_t>& ids : cuts) {
@@ -203,7 +209,7 @@ TEST(SampledForward, GradientsDoNotDependOnTheCut) {
       ForwardOptions options;
       options.sampled = pass_of(model, packed, ids);
       const at::Tensor hidden = select_rows(model.forward_hidden(packed, options), packed.predict_index_R);
-      hidden.backward(hidden.detach() * 0.01);
+      hidden.backward(gradient.expand_as(hidden));
     }
     PassResult out;
     out.hidden = at::ones({1});
