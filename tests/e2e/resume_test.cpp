@@ -3,7 +3,6 @@
 
 #include <algorithm>
 
-#include "checkpoint/place.h"
 #include "checkpoint/reader.h"
 #include "foundation/formats/safetensors.h"
 #include "process.h"
@@ -26,47 +25,6 @@ TEST(Resume, FromEveryStepOverTwoEpochBorders) {
   EXPECT_EQ(rows[3]["training/epoch"], 1.0);
   EXPECT_EQ(rows[6]["training/epoch"], 2.0);
   expect_same_bits_from_every_step(task, settings, kSteps);
-}
-
-// The first update of a step reads what sampling has computed of its rows. A resume between the two makes it again.
-TEST(Resume, BeforeAnUpdateThatReusesSampling) {
-  const std::vector<std::string> settings{"trainer.total_training_steps=3", "trainer.save_freq_updates=1",
-                                          "trainer.max_actor_ckpt_to_keep=null", "actor.ppo_mini_batch_size=4",
-                                          "data.max_response_length=6"};
-  const TinyTask task;
-  const Path straight = task.path() / "straight";
-  const Outcome whole = task.mortise("train", "straight", settings);
-  ASSERT_EQ(whole.code, 0) << whole.output;
-  const auto expected = bits_of_run(straight, 3);
-  for (int64_t step = 1; step <= 3; ++step) {
-    const CheckpointPlace place{step - 1, 0};
-    const std::string name = "from" + std::to_string(step);
-    const Path out = task.path() / name;
-    std::filesystem::copy(straight, out, std::filesystem::copy_options::recursive);
-    for (const std::string& entry : default_env().list_dir(out).value()) {
-      if (const auto other = parse_checkpoint_name(entry); other && *other > place)
-        ASSERT_OK(remove_tree(default_env(), out / entry));
-    }
-    ASSERT_OK(write_file(default_env(), out / "latest", checkpoint_name(place) + "\n"));
-    const Outcome resumed = task.mortise("train", name, settings);
-    ASSERT_EQ(resumed.code, 0) << resumed.output;
-    EXPECT_NE(resumed.output.find(checkpoint_name(place)), std::string::npos) << resumed.output;
-    expect_same_bits(bits_of_run(out, 3), expected, name);
-  }
-  // An update that computes everything itself has other last bits, and else the same numbers.
-  std::vector<std::string> own = settings;
-  own.insert(own.end(), {"rollout.reuse_forward_mib=0", "trainer.total_training_steps=1"});
-  const Outcome computed = task.mortise("train", "own", own);
-  ASSERT_EQ(computed.code, 0) << computed.output;
-  const std::string model = "global_step_1/huggingface/model.safetensors";
-  EXPECT_NE(hash_of(task.path() / "own" / model), hash_of(straight / model));
-  const std::vector<Json> a = rows_of(straight / "updates.jsonl"), b = rows_of(task.path() / "own/updates.jsonl");
-  ASSERT_EQ(b.size(), 2U);
-  for (const auto& [key, value] : b[0].items()) {
-    if (!value.is_number()) continue;
-    const double want = value.get<double>();
-    EXPECT_NEAR(a[0][key].get<double>(), want, 1e-5 * (1.0 + std::abs(want))) << key;
-  }
 }
 
 // Rounded copies follow from the masters of a checkpoint, also those of the reference.

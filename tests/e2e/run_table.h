@@ -53,8 +53,8 @@ inline const std::vector<RunCase>& run_table() {
       // One mini-batch a step: its first update reads what sampling has computed.
       {"grpo",
        "train",
-       {"actor.ppo_mini_batch_size=4", "algorithm.adv_estimator=grpo", "~algorithm.adv_params", "algorithm.use_kl_in_reward=false",
-        "actor.use_kl_loss=true"}},
+       {"actor.ppo_mini_batch_size=4", "algorithm.adv_estimator=grpo", "~algorithm.adv_params",
+        "algorithm.use_kl_in_reward=false", "actor.use_kl_loss=true"}},
       {"ppo_with_critic",
        "train",
        {"algorithm.adv_estimator=gae", "~algorithm.adv_params", "algorithm.lam=0.95", "critic.ppo_epochs=1",

@@ -239,12 +239,13 @@ void describe_decoding(Keys& keys) {
       .at_least(1)
       .at_most(int64_t{1} << 30)
       .read_by(kInGenerate | kInServe);
-  keys.compared("reuse_forward_mib", &RolloutConfig::reuse_forward_mib,
-                "Maximum memory, in MiB, for what sampling computes of a step's tokens. The first update of the step reads "
-                "it instead of running its forward pass through the layers, as long as the weights are those that sampled. "
-                "Changes the last bits of the update. If the longest possible rows do not fit, or the run is of a kind "
-                "that this does not serve (docs/limits.md), the update computes everything itself; --dry-run says which. "
-                "0: it always does.")
+  keys.compared(
+          "reuse_forward_mib", &RolloutConfig::reuse_forward_mib,
+          "Maximum memory, in MiB, for what sampling computes of a step's tokens. The first update of the step reads "
+          "it instead of running its forward pass through the layers, as long as the weights are those that sampled. "
+          "Changes the last bits of the update. If the longest possible rows do not fit, or the run is of a kind "
+          "that this does not serve (docs/limits.md), the update computes everything itself; --dry-run says which. "
+          "0: it always does.")
       .at_least(0)
       .at_most(int64_t{1} << 30);
   keys.compared(

@@ -307,9 +307,8 @@ void DecodeForward::rotate_and_store(const Member& m, int64_t index, int64_t beg
     float* const q = qkv_.data() + i * qkv_stride_;
     float* const k = q + config_.q_size();
     float* const v = k + config_.kv_size();
-    float* const kept = m.store != nullptr && row.slot >= 0
-                            ? m.store->layer(index).qkv + row.slot * config_.qkv_size()
-                            : nullptr;
+    float* const kept =
+        m.store != nullptr && row.slot >= 0 ? m.store->layer(index).qkv + row.slot * config_.qkv_size() : nullptr;
     if (kept != nullptr && layer.q_norm != nullptr) stream_row(q, config_.qkv_size(), kept);
     if (layer.q_norm != nullptr) {
       for (int64_t h = 0; h < config_.num_heads; ++h)
@@ -404,7 +403,7 @@ void DecodeForward::keep_gate_up(const Member& m, int64_t index, int64_t panel, 
   }
 }
 
-// Of tokens whose output nobody reads in the last layer: backward multiplies these numbers by gradients of 0.
+// Nobody reads the output of these tokens in the last layer. Backward multiplies their numbers there by gradients of 0.
 void DecodeForward::keep_nothing_else(const Member& m, PassRange range) const {
   if (m.store == nullptr) return;
   constexpr float kNoAttention = 1e30F;  // log sum exp of a token whose probabilities are all 0

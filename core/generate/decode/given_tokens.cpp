@@ -57,7 +57,8 @@ class GivenTokens {
     for (int64_t t = 0; t < longest; ++t) {
       for (size_t r = 0; r < group.size(); ++r) {
         if (t >= num_decoded(group[r])) continue;
-        PassRow row{group[r].response_ids[static_cast<size_t>(t)], length + t, pages.data(), length, own[r].data(), t + 1};
+        PassRow row{
+            group[r].response_ids[static_cast<size_t>(t)], length + t, pages.data(), length, own[r].data(), t + 1};
         row.slot = first[r] + t;
         push(row, /*is_wanted=*/true);
       }

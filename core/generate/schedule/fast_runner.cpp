@@ -113,7 +113,8 @@ class FastRunner final : public StepRunner {
   Result<int64_t> take(int64_t count) {
     const std::optional<int64_t> first = store_->take(count);
     if (first) return *first;
-    return Error{ErrorKind::kInternal, "the rows of the step are longer than the memory for what sampling keeps of them",
+    return Error{ErrorKind::kInternal,
+                 "the rows of the step are longer than the memory for what sampling keeps of them",
                  "rollout.reuse_forward_mib", "report this, and set rollout.reuse_forward_mib to 0"};
   }
 
@@ -215,10 +216,10 @@ class FastRunner final : public StepRunner {
   WeightFormat format_;
   std::shared_ptr<SharedWeights> shared_;
   PackedWeights& weights_;
-  uint64_t state_ = 0;     // which weights of the model it has
-  SampledForward* store_;  // null: nothing is kept
-  int64_t session_ = 0;    // of the store
-  std::unordered_map<const float*, int64_t> page_slots_;  // of the first token of a prompt's page, in this session
+  uint64_t state_ = 0;                                    // which weights of the model it has
+  SampledForward* store_;                                 // null: nothing is kept
+  int64_t session_ = 0;                                   // the store's
+  std::unordered_map<const float*, int64_t> page_slots_;  // where a prompt's page begins, in this session
   std::shared_ptr<TensorRanks> ranks_;
   Team team_;
   DecodeForward forward_;

@@ -277,9 +277,11 @@ ResidualPair layer_sampled(const Pass& pass, int64_t layer, const LayerWeights& 
   at::Tensor qkv = fused_linear(normed_in, m.qkv_QH, w.qkv_bias_Q, l.qkv_weights, l.qkv_biases, {known.qkv_NQ});
   if (config.qk_norm)
     qkv = qk_norm(qkv, pass.scale(l.q_norm), pass.scale(l.k_norm), config.num_heads, config.num_kv_heads, eps);
-  const at::Tensor mixed = known_attention(qkv, pass.segments, pass.positions, pass.rope(layer),
-                                           pass.shape(layer, l.sinks), {known.attended_NA, known.lse_Nh, !config.qk_norm});
-  const std::vector<at::Tensor> o_bias(l.o_bias.defined() ? 1 : 0, l.o_bias), down_bias(l.down_bias.defined() ? 1 : 0, l.down_bias);
+  const at::Tensor mixed =
+      known_attention(qkv, pass.segments, pass.positions, pass.rope(layer), pass.shape(layer, l.sinks),
+                      {known.attended_NA, known.lse_Nh, !config.qk_norm});
+  const std::vector<at::Tensor> o_bias(l.o_bias.defined() ? 1 : 0, l.o_bias),
+      down_bias(l.down_bias.defined() ? 1 : 0, l.down_bias);
   at::Tensor out = fused_linear(mixed, m.o_HQ, l.o_bias, {l.o_weight}, o_bias, unread);
   const auto [hidden, normed] = known_add_rms_norm(out, hidden_in, {known.mixed_NH}, pass.scale(l.post_norm), eps);
   if (takes_whole_mlp(pass, m, l, normed)) {

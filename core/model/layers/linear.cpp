@@ -136,8 +136,9 @@ at::Tensor weight_gradient(const at::Tensor& dy_NO, const at::Tensor& x_NI) {
 
 at::Tensor unread_rows(int64_t rows, const at::Tensor& like_NH) {
   const auto one = std::make_shared<at::Tensor>(at::zeros({1}, like_NH.options().requires_grad(false)));
-  return at::from_blob(one->mutable_data_ptr(), {rows, like_NH.size(1)}, {0, 0}, [one](void*) {},
-                       like_NH.options().requires_grad(false));
+  return at::from_blob(
+      one->mutable_data_ptr(), {rows, like_NH.size(1)}, {0, 0}, [one](void*) {},
+      like_NH.options().requires_grad(false));
 }
 
 std::optional<at::Tensor> optional_bias(const at::Tensor& bias_O) {

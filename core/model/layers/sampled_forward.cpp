@@ -13,13 +13,11 @@
 namespace mortise {
 namespace {
 
-constexpr int64_t kLineFloats = 16;       // of a line of the cache
+constexpr int64_t kLineFloats = 16;       // a line of the cache
 constexpr int64_t kCopiedAtOnce = 16384;  // that a task copies, at least
 
 // What the slots of a matrix take: the next one begins on a line of the cache.
-int64_t matrix_size(int64_t num_slots, int64_t width) {
-  return ceil_div(num_slots * width, kLineFloats) * kLineFloats;
-}
+int64_t matrix_size(int64_t num_slots, int64_t width) { return ceil_div(num_slots * width, kLineFloats) * kLineFloats; }
 
 }  // namespace
 
@@ -38,8 +36,8 @@ int64_t SampledForward::bytes_per_token(const ModelConfig& config) {
 SampledForward::SampledForward(const ModelConfig& config, int64_t num_slots)
     : widths_(config), num_slots_(num_slots), ids_(static_cast<size_t>(num_slots), -1) {
   const auto size = [&](int64_t width) { return matrix_size(num_slots, width); };
-  const int64_t layer_size = size(widths_.qkv) + size(widths_.attended) + size(widths_.lse) + 2 * size(widths_.hidden) +
-                             size(widths_.gate_up);
+  const int64_t layer_size =
+      size(widths_.qkv) + size(widths_.attended) + size(widths_.lse) + 2 * size(widths_.hidden) + size(widths_.gate_up);
   numbers_.reserve(config.num_layers * layer_size);
   float* next = numbers_.data();
   const auto place = [&](int64_t width) { return std::exchange(next, next + size(width)); };

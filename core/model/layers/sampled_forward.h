@@ -31,7 +31,7 @@ struct SampledLayer {
   at::Tensor lse_Nh;       // log-sum-exp of the scores of each head
   at::Tensor mixed_NH;     // the residual stream behind attention
   at::Tensor gate_up_N2I;
-  at::Tensor out_NH;       // the residual stream behind the MLP
+  at::Tensor out_NH;  // the residual stream behind the MLP
 };
 
 // The same by slot, to be written: row n of each begins at n times its width.

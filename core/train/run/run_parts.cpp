@@ -128,9 +128,12 @@ RolloutPlan val_plan(const RunSettings& run, const Model& policy, const Sampling
 }
 
 // Plugins can sample with the policy from here on. Gives the sampling options of [rollout].
-Result<Sampling> load_engine(const RunSettings& run, const Tokenizer& tokenizer, const Model& policy) {
+Result<Sampling> load_engine(RunParts& parts) {
+  const RunSettings& run = parts.run;
   const RunConfig& config = run.config;
-  EngineOptions options = rollout_engine_options(config, &tokenizer);
+  if (run.kind == RunKind::kTrain) keep_sampled_forward(parts);
+  const Model& policy = sampled_model(parts.policy);
+  EngineOptions options = rollout_engine_options(config, &parts.policy.folder->tokenizer);
   options.ranks = rollout_ranks(config, run.ranks, policy);
   Sampling sampling = TRY(rollout_sampling(config, policy.config(), options.tokenizer));
   install_generate_model(&policy, options);
@@ -359,8 +362,7 @@ Result<std::unique_ptr<RunParts>> assemble(Env& env, const LoadedConfig& loaded,
   }
   TRY(load_data(run, registry, policy, data, saved.stateful));
   if (kind == RunKind::kTrain && run.config.trainer.steps_ahead() > 0) TRY(sample_aside(*parts));
-  if (kind == RunKind::kTrain) keep_sampled_forward(*parts);
-  const Sampling sampling = TRY(load_engine(run, policy.folder->tokenizer, sampled_model(policy)));
+  const Sampling sampling = TRY(load_engine(*parts));
   const bool environment_rewards = environment.gives_rewards;
   std::shared_ptr<TurnParts> turns;
   if (environment.runner)

@@ -158,13 +158,15 @@ TEST_P(OfFamily, HiddenStatesAndGradientsAreThoseOfACompletePass) {
       ASSERT_NE(options.sampled, nullptr);
       expect_near(run_pass(*model, packed, options), want, 1e-5, GetParam() + std::to_string(ids.size()));
       const at::NoGradGuard no_grad;
-      EXPECT_LE(distance(select_rows(model->forward_hidden(packed, options), packed.predict_index_R), want.hidden), 1e-5);
+      EXPECT_LE(distance(select_rows(model->forward_hidden(packed, options), packed.predict_index_R), want.hidden),
+                1e-5);
     }
   }
 }
 
 INSTANTIATE_TEST_SUITE_P(Models, OfFamily,
-                         testing::Values("qwen2_tied", "qwen2_untied_sharded", "qwen3_untied_v5", "llama_bias", "mistral_sliding", "phi3"),
+                         testing::Values("qwen2_tied", "qwen2_untied_sharded", "qwen3_untied_v5", "llama_bias",
+                                         "mistral_sliding", "phi3"),
                          [](const auto& test) { return std::string(test.param); });
 
 // A layer that is too wide for the MLP in one operation, and odd sizes.
