@@ -58,7 +58,8 @@ int32_t create(const mortise_host* host, mortise_call* call, void** self) noexce
     auto client = std::make_unique<Client>();
     client->host = host;
     EngineOptions options = source.options;
-    options.keeps_forward = call != nullptr && call->identity != nullptr && is_rollout(*call->identity);
+    if (source.model->sampled_forward() != nullptr && call != nullptr && call->identity != nullptr)
+      options.keeps_forward = is_rollout(*call->identity);
     client->engine = TRY(GenerateEngine::create(*source.model, options));
     *self = client.release();
     return {};
