@@ -94,8 +94,8 @@ inline const std::vector<RunCase>& run_table() {
         "model.lora_dropout=0.2"}},
       {"streamed_sft_mix",
        "train",
-       {"sft_mix.files=data/mix.jsonl", "sft_mix.train_batch_size=3", "data.streaming=true",
-        "data.shuffle_buffer_size=2"}},
+       {"actor.ppo_mini_batch_size=4", "sft_mix.files=data/mix.jsonl", "sft_mix.train_batch_size=3",
+        "data.streaming=true", "data.shuffle_buffer_size=2"}},
   };
   return *table;
 }

@@ -53,6 +53,7 @@ DecodeForward::DecodeForward(const ModelConfig& config, const Kernels& kernels, 
       qkv_stride_(padded_stride(config.qkv_size())),
       attended_stride_(padded_stride(config.q_size())),
       mlp_stride_(padded_stride(std::max(config.intermediate_size, config.moe.shared_size))),
+      gate_up_stride_(padded_stride(2 * padded_stride(config.intermediate_size))),
       x_(max_rows * hidden_stride_),
       normed_(max_rows * hidden_stride_),
       qkv_(max_rows * qkv_stride_),
@@ -110,6 +111,7 @@ void DecodeForward::run(const PackedWeights& weights, std::span<const PassRow> r
   scratch_.resize(static_cast<size_t>(team.size()));
   sorts_.resize(static_cast<size_t>(team.size()));
   for (FloatBuffer& buffer : scratch_) buffer.reserve(kMaxQueryBlock * score_stride + max_rows_ * kPanel);
+  if (store != nullptr) gate_up_.reserve(max_rows_ * gate_up_stride_);
   wanted_.clear();
   for (const PassRow& row : rows) {
     if (row.hidden != nullptr) wanted_.push_back(row);
@@ -287,8 +289,9 @@ void DecodeForward::attention_and_mlp(const Member& m, int64_t index) const {
   round_rows(m, normed_, hidden_stride_, config_.hidden_size);
   m.join();
   if (layer.gate_up.panels > 0) {
-    gated_mlp(m, index);
+    gated_mlp(m, layer);
     m.join();
+    keep_gate_up(m, index, mine);
     project(m, layer.down, mlp_.data() + m.first * mlp_stride_, mlp_stride_, layer.mlp_norm);
     keep_rows(m, mine, x_, hidden_stride_, config_.hidden_size, [&] { return m.store->layer(index).out; });
   }
@@ -390,16 +393,22 @@ void DecodeForward::keep_rows(const Member& m, PassRange range, const FloatBuffe
   }
 }
 
-// A panel of the product has 16 gates of each row, and then their 16 ups.
-void DecodeForward::keep_gate_up(const Member& m, int64_t index, int64_t panel, const float* both) const {
+// Row after row, of which the product has 16 gates and their 16 ups in each panel.
+void DecodeForward::keep_gate_up(const Member& m, int64_t index, PassRange range) const {
+  if (m.store == nullptr) return;
   constexpr int64_t kHalf = kPanel / 2;
-  const int64_t units = config_.intermediate_size, first = panel * kHalf, count = std::min(kHalf, units - first);
+  const int64_t units = config_.intermediate_size;
   float* const to = m.store->layer(index).gate_up;
-  for (int64_t i = m.first; i < m.last; ++i, both += kPanel) {
+  for (int64_t i = range.begin; i < range.end; ++i) {
     const int64_t slot = m.rows[static_cast<size_t>(i)].slot;
     if (slot < 0) continue;
-    stream_row(both, count, to + slot * 2 * units + first);
-    stream_row(both + kHalf, count, to + slot * 2 * units + units + first);
+    const float* both = gate_up_.data() + i * gate_up_stride_;
+    float* const gate = to + slot * 2 * units;
+    for (int64_t first = 0; first < units; first += kHalf, both += kPanel) {
+      const int64_t count = std::min(kHalf, units - first);
+      stream_row(both, count, gate + first);
+      stream_row(both + kHalf, count, gate + units + first);
+    }
   }
 }
 
@@ -422,29 +431,30 @@ void DecodeForward::keep_nothing_else(const Member& m, PassRange range) const {
   }
 }
 
-void DecodeForward::gate_panel(bool is_clamped, const float* both, int64_t rows, float* out, int64_t out_stride) const {
+void DecodeForward::gate_panel(bool is_clamped, const float* both, int64_t stride, int64_t rows, float* out,
+                               int64_t out_stride) const {
   const MoeConfig& moe = config_.moe;
   if (is_clamped) {
-    kernels_.clamped_mul(both, kPanel, rows, static_cast<float>(moe.swiglu_alpha), static_cast<float>(moe.swiglu_limit),
+    kernels_.clamped_mul(both, stride, rows, static_cast<float>(moe.swiglu_alpha), static_cast<float>(moe.swiglu_limit),
                          out, out_stride);
   } else {
-    (config_.activation == Activation::kSilu ? kernels_.silu_mul : kernels_.gelu_mul)(both, kPanel, rows, out,
+    (config_.activation == Activation::kSilu ? kernels_.silu_mul : kernels_.gelu_mul)(both, stride, rows, out,
                                                                                       out_stride);
   }
 }
 
-void DecodeForward::gated_mlp(const Member& m, int64_t index) const {
-  const PackedLayer& layer = m.weights->layers[static_cast<size_t>(index)];
+void DecodeForward::gated_mlp(const Member& m, const PackedLayer& layer) const {
   const PassRange panels = share(layer.gate_up.panels, m.part, m.parts);
   const int64_t rows = m.last - m.first;
   const OpTimer timer("linear", product_flops(layer.gate_up, rows, panels), panel_bytes(layer.gate_up, panels));
-  float* const both = m.scratch->data() + kMaxQueryBlock * m.score_stride;
+  float* both = m.scratch->data() + kMaxQueryBlock * m.score_stride;
+  const int64_t stride = m.store != nullptr ? gate_up_stride_ : kPanel;
   const float* const normed = normed_.data() + m.first * hidden_stride_;
   for (int64_t p = panels.begin; p < panels.end; ++p) {
-    layer.gate_up.multiply(kernels_, p, normed, hidden_stride_, rows, both, kPanel, false);
-    if (m.store != nullptr) keep_gate_up(m, index, p, both);
+    if (m.store != nullptr) both = gate_up_.data() + m.first * stride + p * kPanel;
+    layer.gate_up.multiply(kernels_, p, normed, hidden_stride_, rows, both, stride, false);
     float* const out = mlp_.data() + m.first * mlp_stride_ + p * (kPanel / 2);
-    gate_panel(/*is_clamped=*/false, both, rows, out, mlp_stride_);
+    gate_panel(/*is_clamped=*/false, both, stride, rows, out, mlp_stride_);
     for (int64_t i = 0; i < rows; ++i) {
       float* const units = out + i * mlp_stride_;
       if (m.weights->rounds_inputs()) kernels_.round_bf16(units, kPanel / 2);

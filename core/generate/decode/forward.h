@@ -77,15 +77,16 @@ class DecodeForward {
   void move_wanted_rows(const Member& m) const;
   void attention(const Member& m, int64_t index, int64_t begin, int64_t end) const;
   void rotate_and_store(const Member& m, int64_t index, int64_t begin, int64_t end) const;
-  void gated_mlp(const Member& m, int64_t index) const;
+  void gated_mlp(const Member& m, const PackedLayer& layer) const;
   // What the store of the pass keeps.
   template <class Place>
   void keep_rows(const Member& m, PassRange range, const FloatBuffer& from, int64_t stride, int64_t width,
                  const Place& place) const;
-  void keep_gate_up(const Member& m, int64_t index, int64_t panel, const float* both) const;
+  void keep_gate_up(const Member& m, int64_t index, PassRange range) const;
   void keep_nothing_else(const Member& m, PassRange range) const;
-  // A panel of gate and up to the 16 numbers of each row that the next product takes. `is_clamped`: by gpt-oss's gate.
-  void gate_panel(bool is_clamped, const float* both, int64_t rows, float* out, int64_t out_stride) const;
+  // A panel of gate and up, rows at `stride`, to the 16 numbers of each row that the next product takes. `is_clamped`: by gpt-oss's gate.
+  void gate_panel(bool is_clamped, const float* both, int64_t stride, int64_t rows, float* out,
+                  int64_t out_stride) const;
   // A mixture of experts (expert_pass.cpp).
   void route(const Member& m, int64_t index, int64_t begin, int64_t end) const;
   void add_experts(const Member& m, const PackedLayer& layer) const;
@@ -103,8 +104,9 @@ class DecodeForward {
   ModelConfig config_;
   const Kernels& kernels_;
   int64_t max_rows_;
-  int64_t hidden_stride_, qkv_stride_, attended_stride_, mlp_stride_;
+  int64_t hidden_stride_, qkv_stride_, attended_stride_, mlp_stride_, gate_up_stride_;
   FloatBuffer x_, normed_, qkv_, attended_, mlp_;
+  FloatBuffer gate_up_;  // by panels, for passes with a store
   std::shared_ptr<TensorRanks> ranks_;
   FloatBuffer terms_;           // what this rank adds to each row, then what all do
   at::Tensor sent_, gathered_;  // terms on their way: of this rank, of all. The network may hold them after an error.
