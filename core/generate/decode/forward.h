@@ -84,7 +84,8 @@ class DecodeForward {
                  const Place& place) const;
   void keep_gate_up(const Member& m, int64_t index, PassRange range) const;
   void keep_nothing_else(const Member& m, PassRange range) const;
-  // A panel of gate and up, rows at `stride`, to the 16 numbers of each row that the next product takes. `is_clamped`: by gpt-oss's gate.
+  // Turns a panel of gate and up, with rows at `stride`, into the 16 numbers of each row that the next product takes.
+  // `is_clamped`: by gpt-oss's gate.
   void gate_panel(bool is_clamped, const float* both, int64_t stride, int64_t rows, float* out,
                   int64_t out_stride) const;
   // A mixture of experts (expert_pass.cpp).
