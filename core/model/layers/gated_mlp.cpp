@@ -39,10 +39,11 @@ struct MlpRows {
     by_down.multiply(product, end - begin, y + begin * hidden);
   }
 
-  // `dgated` has the block's rows. dx may be null.
+  // `dgated` has the block's rows. dx may be null, and gated too if it is known.
   void backward(const F32Packed& by_gate_up, const F32Packed& by_down, int64_t begin, int64_t end,
                 float* dgated) const {
     float* const dboth = dgate_up + begin * 2 * units;
+    if (gated != nullptr) gated_rows(activation, gate_up, gated, begin, end, units);
     by_down.multiply(dy + begin * hidden, end - begin, dgated);
     gated_rows_backward(activation, gate_up + begin * 2 * units, dgated, dboth, 0, end - begin, units);
     if (dx != nullptr) by_gate_up.multiply(dboth, end - begin, dx + begin * hidden);
@@ -82,18 +83,13 @@ class GatedMlpFunction : public torch::autograd::Function<GatedMlpFunction> {
     const int64_t rows = x.size(0), units = down_weight.size(1);
     const bool is_known = known.value.defined();
     const at::Tensor gate_up = is_known ? known.value : at::empty({rows, 2 * units}, x.options());
-    const at::Tensor gated = at::empty({rows, units}, x.options());
+    const at::Tensor gated = is_known ? at::Tensor() : at::empty({rows, units}, x.options());
     at::Tensor y = is_known ? unread_rows(rows, x) : at::empty_like(x);
-    MlpRows pass = rows_of(activation_code, down_weight);
-    pass.x = x.const_data_ptr<float>();
-    pass.gate_up = gate_up.mutable_data_ptr<float>();
-    pass.gated = gated.mutable_data_ptr<float>();
-    if (is_known) {
-      const OpTimer timer("gate, forward", 0, 4.0 * static_cast<double>(rows * 3 * units));
-      over_blocks(rows, [&](int64_t begin, int64_t end) {
-        gated_rows(pass.activation, pass.gate_up, pass.gated, begin, end, units);
-      });
-    } else {
+    if (!is_known) {
+      MlpRows pass = rows_of(activation_code, down_weight);
+      pass.x = x.const_data_ptr<float>();
+      pass.gate_up = gate_up.mutable_data_ptr<float>();
+      pass.gated = gated.mutable_data_ptr<float>();
       const OpTimer timer("MLP, forward", product_flops(rows, gate_up_weight, down_weight),
                           4.0 * static_cast<double>(rows * (2 * x.size(1) + 3 * units)));
       pass.y = y.mutable_data_ptr<float>();
@@ -102,9 +98,11 @@ class GatedMlpFunction : public torch::autograd::Function<GatedMlpFunction> {
     }
     const std::vector<int64_t> trained = trained_leaves(leaves);
     // Only the gradient of a weight reads its input.
+    // If gate and up are known, backward makes their product itself.
     const bool any_gate_up = std::find(trained.begin(), trained.end() - 1, 1) != trained.end() - 1;
     ctx->save_for_backward({gate_up_weight, down_weight, gate_up, any_gate_up ? x : at::Tensor(),
                             trained.back() != 0 ? gated : at::Tensor()});
+    ctx->saved_data["makes_gated"] = is_known && trained.back() != 0;
     std::vector<int64_t> leaf_rows;
     for (const at::Tensor& leaf : leaves) leaf_rows.push_back(leaf.size(0));
     ctx->saved_data["rows"] = leaf_rows;
@@ -122,10 +120,13 @@ class GatedMlpFunction : public torch::autograd::Function<GatedMlpFunction> {
     const OpTimer timer("MLP, backward", 2.0 * product_flops(rows, gate_up_weight, down_weight),
                         4.0 * static_cast<double>(rows * (4 * dy.size(1) + 5 * units)));
     const at::Tensor dgate_up = at::empty_like(gate_up);
+    const bool makes_gated = ctx->saved_data["makes_gated"].toBool();
+    const at::Tensor gated = makes_gated ? at::empty({rows, units}, dy.options()) : saved[4];
     const at::Tensor dx = wants_dx ? at::empty_like(dy) : at::Tensor();
     MlpRows pass = rows_of(ctx->saved_data["activation"].toInt(), down_weight);
     pass.dy = dy.const_data_ptr<float>();
     pass.gate_up = gate_up.mutable_data_ptr<float>();
+    pass.gated = makes_gated ? gated.mutable_data_ptr<float>() : nullptr;
     pass.dgate_up = dgate_up.mutable_data_ptr<float>();
     pass.dx = wants_dx ? dx.mutable_data_ptr<float>() : nullptr;
     const F32Packed by_gate_up = backward_product(gate_up_weight), by_down = backward_product(down_weight);
@@ -142,7 +143,7 @@ class GatedMlpFunction : public torch::autograd::Function<GatedMlpFunction> {
     int64_t at = 0;
     for (size_t i = 0; i < of_gate_up.size(); at += leaf_rows[i++])
       out.push_back(leaf_gradient(d_gate_up_weight, at, leaf_rows[i], of_gate_up, i));
-    out.push_back(saved[4].defined() ? weight_gradient(dy, saved[4]) : at::Tensor());
+    out.push_back(gated.defined() ? weight_gradient(dy, gated) : at::Tensor());
     out.resize(out.size() + 2);
     return out;
   }
