@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "foundation/base/team.h"
-#include "generate/decode/aligned.h"
 #include "generate/kernels/kernels.h"
+#include "model/tensor/aligned.h"
 
 namespace mortise {
 namespace {

@@ -127,6 +127,7 @@ Result<std::unique_ptr<GenerateEngine>> GenerateEngine::create(const Model& mode
   runner.weights = options.weights;
   runner.deterministic = options.deterministic;
   runner.ranks = options.ranks;
+  runner.keeps_forward = options.keeps_forward;
   runner.records_experts = options.records_experts && model.config().num_expert_layers() > 0;
   if (options.path == GeneratePath::kPlain && options.weights != WeightFormat::kFloat32) {
     return Error{ErrorKind::kConfig, "the plain generation path has no bfloat16 weights", "rollout.dtype",

@@ -42,6 +42,8 @@ struct EngineOptions {
   bool deterministic = false;                     // see above; has no cost on the fast path
   // Sequences tell the experts that their tokens took. Prompts that begin alike are then computed each by itself.
   bool records_experts = false;
+  // Samples of the step for which the model's SampledForward is open put their numbers into it. The fast path alone.
+  bool keeps_forward = false;
   RandomPurpose purpose = RandomPurpose::kSampling;
   std::shared_ptr<SharedWeights> shared_weights;   // for all engines on one model; null: this one's own
   int64_t prefix_cache_bytes = int64_t{64} << 20;  // most that unused prompts may keep of the KV cache

@@ -37,10 +37,12 @@ int32_t guarded(void* self, mortise_call* call, Body body) noexcept {
   });
 }
 
+bool is_rollout(const InstanceIdentity& who) { return who.label.starts_with("rollout_backend "); }
+
 // Ranks that sample together make the same calls. Rollouts do so; other plugins call on one rank alone.
 Result<> check_caller(const mortise_call* call, const EngineOptions& options) {
   const InstanceIdentity* const who = call == nullptr ? nullptr : call->identity;
-  if (options.ranks == nullptr || who == nullptr || who->label.starts_with("rollout_backend ")) return {};
+  if (options.ranks == nullptr || who == nullptr || is_rollout(*who)) return {};
   return Error{ErrorKind::kConfig,
                "only rollouts can sample with the policy while ranks share it (rollout.tensor_model_parallel_size)", "",
                "set rollout.tensor_model_parallel_size to 1"};
@@ -55,7 +57,10 @@ int32_t create(const mortise_host* host, mortise_call* call, void** self) noexce
     TRY(check_caller(call, source.options));
     auto client = std::make_unique<Client>();
     client->host = host;
-    client->engine = TRY(GenerateEngine::create(*source.model, source.options));
+    EngineOptions options = source.options;
+    if (source.model->sampled_forward() != nullptr && call != nullptr && call->identity != nullptr)
+      options.keeps_forward = is_rollout(*call->identity);
+    client->engine = TRY(GenerateEngine::create(*source.model, options));
     *self = client.release();
     return {};
   });

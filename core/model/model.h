@@ -134,6 +134,9 @@ class Model {
   }
   // Passes go through `gate` from now on (weight_gate.h), which decides when a matrix has memory.
   void use_gate(std::shared_ptr<WeightGate> gate) { gate_ = std::move(gate); }
+  // Engines keep what they compute of a step's rows in this store, for passes that read it. Null: nowhere.
+  void keep_sampled_forward(std::shared_ptr<SampledForward> store) { sampled_forward_ = std::move(store); }
+  [[nodiscard]] SampledForward* sampled_forward() const { return sampled_forward_.get(); }
   // Null: all weights are in memory.
   [[nodiscard]] WeightGate* gate() const { return gate_.get(); }
   // Tensor parallel: this rank has its part of the layers from now on (weights/model_part.h), which training changes.
@@ -217,6 +220,7 @@ class Model {
   std::shared_ptr<WeightGate> gate_;            // null: all weights are in memory
   std::shared_ptr<ModelPart> tensor_;           // null: this rank has whole layers
   std::shared_ptr<Offload> offload_;            // null: nothing lies in files
+  std::shared_ptr<SampledForward> sampled_forward_;
   uint64_t loaded_version_ = 0;
   ComputeDevice device_;
 };

@@ -75,5 +75,40 @@ TEST(Crash, InsideAStepTheRowsThatWaitedAreThere) {
   }
 }
 
+// The first update of a step reads what sampling has computed of its rows. A resume between the two makes it again.
+TEST(Crash, BeforeAnUpdateThatReusesSampling) {
+  const TinyTask task;
+  // Each step saves before its first update alone, and many updates leave time for the kill.
+  const std::vector<std::string> settings{
+      "trainer.save_freq_updates=1000", "trainer.save_freq=-1", "trainer.total_training_steps=4",
+      "actor.ppo_mini_batch_size=4",    "actor.ppo_epochs=30",  "data.max_response_length=6"};
+  const Path straight = task.path() / "straight";
+  ASSERT_EQ(task.mortise("train", "straight", settings).code, 0);
+  const auto expected = bits_of_run(straight, 4);
+  ASSERT_TRUE(is_killed_inside_step_3(task, "killed", settings, "0")) << "no kill was fast enough";
+  const Outcome resumed = task.mortise("train", "killed", settings);
+  ASSERT_EQ(resumed.code, 0) << resumed.output;
+  EXPECT_NE(resumed.output.find("killed/unfinished_step_3_update_0"), std::string::npos) << resumed.output;
+  expect_same_bits(bits_of_run(task.path() / "killed", 4), expected, "killed");
+  // The update finds the log-probs of sampling.
+  for (const Json& row : rows_of(straight / "metrics.jsonl"))
+    EXPECT_LT(number_of(row, "training/rollout_probs_diff_max"), 1e-6);
+  // An update that computes everything itself has other last bits, and else the same numbers.
+  std::vector<std::string> own = settings;
+  own.emplace_back("rollout.reuse_forward_mib=0");
+  const Outcome computed = task.mortise("train", "own", own);
+  ASSERT_EQ(computed.code, 0) << computed.output;
+  const std::string model = "global_step_4/huggingface/model.safetensors";
+  EXPECT_NE(hash_of(task.path() / "own" / model), hash_of(straight / model));
+  const std::vector<Json> a = rows_of(straight / "updates.jsonl"), b = rows_of(task.path() / "own/updates.jsonl");
+  ASSERT_EQ(b.size(), 120U);
+  ASSERT_EQ(a.size(), b.size());
+  for (const auto& [key, value] : b[0].items()) {
+    if (!value.is_number()) continue;
+    const double want = value.get<double>();
+    EXPECT_NEAR(number_of(a[0], key), want, 1e-5 * (1.0 + std::abs(want))) << key;
+  }
+}
+
 }  // namespace
 }  // namespace mortise::test

@@ -66,11 +66,15 @@ TEST_P(Memory, IsWhatADryRunSays) {
                               GetParam().settings;
   const Outcome said = run(command + " --dry-run --json", task.path());
   ASSERT_EQ(said.code, 0) << said.output;
-  const double estimate = number_of(parse_json(said.output, "dry run").value()["memory_bytes"], "total");
+  const Json numbers = parse_json(said.output, "dry run").value();
+  const double estimate = number_of(numbers["memory_bytes"], "total");
   const double peak = peak_bytes(task, command);
   std::printf("%s: --dry-run says %.0f MiB, the peak is %.0f MiB, ratio %.3f\n", GetParam().name, estimate / 1048576,
               peak / 1048576, estimate / peak);
   EXPECT_NEAR(estimate / peak, 1.0, kTolerance);
+  const bool is_float32 = GetParam().settings.find("bfloat16") == std::string::npos;
+  EXPECT_EQ(numbers["reuses_forward"], is_float32);
+  EXPECT_EQ(number_of(numbers["memory_bytes"], "sampled_forward") > 0, is_float32);
 }
 
 INSTANTIATE_TEST_SUITE_P(

@@ -50,10 +50,11 @@ inline const std::vector<RunCase>& run_table() {
   static const auto* table = new std::vector<RunCase>{
       // TinyTask itself: an adaptive KL in the reward, an estimator with state, a schedule, shuffled updates.
       {"adaptive_kl", "train", {}},
+      // One mini-batch a step: its first update reads what sampling has computed.
       {"grpo",
        "train",
-       {"algorithm.adv_estimator=grpo", "~algorithm.adv_params", "algorithm.use_kl_in_reward=false",
-        "actor.use_kl_loss=true"}},
+       {"actor.ppo_mini_batch_size=4", "algorithm.adv_estimator=grpo", "~algorithm.adv_params",
+        "algorithm.use_kl_in_reward=false", "actor.use_kl_loss=true"}},
       {"ppo_with_critic",
        "train",
        {"algorithm.adv_estimator=gae", "~algorithm.adv_params", "algorithm.lam=0.95", "critic.ppo_epochs=1",
@@ -93,8 +94,8 @@ inline const std::vector<RunCase>& run_table() {
         "model.lora_dropout=0.2"}},
       {"streamed_sft_mix",
        "train",
-       {"sft_mix.files=data/mix.jsonl", "sft_mix.train_batch_size=3", "data.streaming=true",
-        "data.shuffle_buffer_size=2"}},
+       {"actor.ppo_mini_batch_size=4", "sft_mix.files=data/mix.jsonl", "sft_mix.train_batch_size=3",
+        "data.streaming=true", "data.shuffle_buffer_size=2"}},
   };
   return *table;
 }

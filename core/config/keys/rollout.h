@@ -60,6 +60,7 @@ struct RolloutConfig {
   int64_t max_num_seqs = 256;                     // rows decoded at once
   std::optional<int64_t> max_num_batched_tokens;  // most tokens of a pass; null = 256, on a GPU 2,048
   int64_t kv_cache_mib = 4096;                    // memory for keys and values; rows wait if it is full
+  int64_t reuse_forward_mib = 1024;               // memory for what the update need not compute again; 0 = none
   DecodeDtype dtype = DecodeDtype::kAuto;         // matrices while decoding; auto = model.dtype
   DecodeKernels kernels = DecodeKernels::kAuto;   // what decodes
   bool deterministic = false;                     // same tokens for any order of prompts, max_num_seqs and threads
@@ -238,6 +239,15 @@ void describe_decoding(Keys& keys) {
       .at_least(1)
       .at_most(int64_t{1} << 30)
       .read_by(kInGenerate | kInServe);
+  keys.compared(
+          "reuse_forward_mib", &RolloutConfig::reuse_forward_mib,
+          "Maximum memory, in MiB, for what sampling computes of a step's tokens. The first update of the step reads "
+          "it instead of running its forward pass through the layers, as long as the weights are those that sampled. "
+          "Changes the last bits of the update. If the longest possible rows do not fit, or the run is of a kind "
+          "that this does not serve (docs/limits.md), the update computes everything itself; --dry-run says which. "
+          "0: it always does.")
+      .at_least(0)
+      .at_most(int64_t{1} << 30);
   keys.compared(
           "dtype", &RolloutConfig::dtype,
           "Number format of the matrices while decoding. auto: model.dtype. bfloat16 "

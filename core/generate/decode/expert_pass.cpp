@@ -118,7 +118,7 @@ void DecodeForward::add_experts(const Member& m, const PackedLayer& layer) const
     layer.experts[e].gate_up.multiply(kernels_, p, x + sort.begin[e] * hidden_stride_, hidden_stride_, rows, both,
                                       kPanel, false);
     float* const out = units + sort.begin[e] * expert_stride_ + p * (kPanel / 2);
-    gate_panel(config_.moe.is_gpt_oss, both, rows, out, expert_stride_);
+    gate_panel(config_.moe.is_gpt_oss, both, kPanel, rows, out, expert_stride_);
     if (layer.experts[e].down.format != WeightFormat::kRounded) return;
     for (int64_t i = 0; i < rows; ++i) kernels_.round_bf16(out + i * expert_stride_, kPanel / 2);
   });

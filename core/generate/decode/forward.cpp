@@ -6,6 +6,9 @@
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
+#ifdef __SSE__
+#include <xmmintrin.h>
+#endif
 
 #include <algorithm>
 #include <cstring>
@@ -19,6 +22,24 @@ namespace {
 
 constexpr int64_t kCoreCacheBytes = int64_t{1} << 20;
 constexpr int64_t kSharedCacheBytes = int64_t{8} << 20;
+// Past the caches: nobody reads these numbers before the update. A row that is not made of whole cache lines is copied.
+void stream_row(const float* from, int64_t count, float* to) {
+#ifdef __SSE__
+  if (count % 16 == 0 && reinterpret_cast<uintptr_t>(to) % 64 == 0) {
+    for (int64_t i = 0; i < count; i += 4) _mm_stream_ps(to + i, _mm_loadu_ps(from + i));
+    return;
+  }
+#endif
+  std::copy_n(from, count, to);
+}
+
+// What was streamed is in memory before another thread goes on.
+void finish_stream() {
+#ifdef __SSE__
+  _mm_sfence();
+#endif
+}
+
 constexpr int64_t kBlockRows = 48;  // full tiles of the products; each weight read from the cache serves so many rows
 
 }  // namespace
@@ -32,6 +53,7 @@ DecodeForward::DecodeForward(const ModelConfig& config, const Kernels& kernels, 
       qkv_stride_(padded_stride(config.qkv_size())),
       attended_stride_(padded_stride(config.q_size())),
       mlp_stride_(padded_stride(std::max(config.intermediate_size, config.moe.shared_size))),
+      gate_up_stride_(padded_stride(2 * padded_stride(config.intermediate_size))),
       x_(max_rows * hidden_stride_),
       normed_(max_rows * hidden_stride_),
       qkv_(max_rows * qkv_stride_),
@@ -76,7 +98,8 @@ void DecodeForward::reserve_positions(int64_t num_positions) {
   if (config_.window_rope) fill(*config_.window_rope, window_rotation_);
 }
 
-void DecodeForward::run(const PackedWeights& weights, std::span<const PassRow> rows, const KvShape& kv, Team& team) {
+void DecodeForward::run(const PackedWeights& weights, std::span<const PassRow> rows, const KvShape& kv, Team& team,
+                        const SampledForward* store) {
   const OpTimer timer("norms, rotation, keys and values");
   const auto count = static_cast<int64_t>(rows.size());
   const int members = team.members_for(count * weights.num_layer_weights());
@@ -88,6 +111,7 @@ void DecodeForward::run(const PackedWeights& weights, std::span<const PassRow> r
   scratch_.resize(static_cast<size_t>(team.size()));
   sorts_.resize(static_cast<size_t>(team.size()));
   for (FloatBuffer& buffer : scratch_) buffer.reserve(kMaxQueryBlock * score_stride + max_rows_ * kPanel);
+  if (store != nullptr) gate_up_.reserve(max_rows_ * gate_up_stride_);
   wanted_.clear();
   for (const PassRow& row : rows) {
     if (row.hidden != nullptr) wanted_.push_back(row);
@@ -100,7 +124,8 @@ void DecodeForward::run(const PackedWeights& weights, std::span<const PassRow> r
     const auto own = static_cast<size_t>(member);
     Team* const joined = parts == 1 ? nullptr : &team;
     run_member({&weights, rows, kv, range.begin, range.end, number, parts, joined, &scratch_[own], &sorts_[own],
-                score_stride});
+                score_stride, store});
+    if (store != nullptr) finish_stream();
   };
   if (members == 1) {
     part({0, count}, 0, 0, 1);
@@ -125,6 +150,7 @@ void DecodeForward::run_member(const Member& m) const {
   for (int64_t index = 0; index < config_.num_layers; ++index) {
     keys_and_values(m, index);
     if (index + 1 == config_.num_layers && wanted_.size() < m.rows.size()) {
+      keep_nothing_else(m, mine);
       if (wanted_.empty()) return;
       if (m.part == 0) move_wanted_rows(m);
       left.rows = wanted_;
@@ -253,9 +279,11 @@ void DecodeForward::attention_and_mlp(const Member& m, int64_t index) const {
   const PackedLayer& layer = m.weights->layers[static_cast<size_t>(index)];
   const PassRange mine = m.my_rows();
   attention(m, index, mine.begin, mine.end);
+  keep_rows(m, mine, attended_, attended_stride_, config_.q_size(), [&] { return m.store->layer(index).attended; });
   round_rows(m, attended_, attended_stride_, config_.q_size());
   m.join();
   project(m, layer.o, attended_.data() + m.first * attended_stride_, attended_stride_, layer.attention_norm);
+  keep_rows(m, mine, x_, hidden_stride_, config_.hidden_size, [&] { return m.store->layer(index).mixed; });
   norm_rows(layer.post_norm, mine.begin, mine.end);
   if (!layer.experts.empty()) route(m, index, mine.begin, mine.end);
   round_rows(m, normed_, hidden_stride_, config_.hidden_size);
@@ -263,7 +291,9 @@ void DecodeForward::attention_and_mlp(const Member& m, int64_t index) const {
   if (layer.gate_up.panels > 0) {
     gated_mlp(m, layer);
     m.join();
+    keep_gate_up(m, index, mine);
     project(m, layer.down, mlp_.data() + m.first * mlp_stride_, mlp_stride_, layer.mlp_norm);
+    keep_rows(m, mine, x_, hidden_stride_, config_.hidden_size, [&] { return m.store->layer(index).out; });
   }
   if (!layer.experts.empty()) add_experts(m, layer);
 }
@@ -280,6 +310,9 @@ void DecodeForward::rotate_and_store(const Member& m, int64_t index, int64_t beg
     float* const q = qkv_.data() + i * qkv_stride_;
     float* const k = q + config_.q_size();
     float* const v = k + config_.kv_size();
+    float* const kept =
+        m.store != nullptr && row.slot >= 0 ? m.store->layer(index).qkv + row.slot * config_.qkv_size() : nullptr;
+    if (kept != nullptr && layer.q_norm != nullptr) stream_row(q, config_.qkv_size(), kept);
     if (layer.q_norm != nullptr) {
       for (int64_t h = 0; h < config_.num_heads; ++h)
         kernels_.rms_norm(q + h * dim, layer.q_norm, eps, dim, q + h * dim);
@@ -295,6 +328,7 @@ void DecodeForward::rotate_and_store(const Member& m, int64_t index, int64_t beg
       for (int64_t h = 0; h < config_.num_heads + config_.num_kv_heads; ++h)
         kernels_.rope(q + h * dim, 1, rotated, cos, sin);
     }
+    if (kept != nullptr && layer.q_norm == nullptr) stream_row(q, config_.qkv_size(), kept);
     float* const page = row.own_pages[(row.own_length - 1) / kPageTokens];
     const int64_t place = (row.own_length - 1) % kPageTokens;
     for (int64_t h = 0; h < config_.num_kv_heads; ++h) {
@@ -337,6 +371,9 @@ void DecodeForward::attention(const Member& m, int64_t index, int64_t begin, int
     for (int64_t h = 0; h < config_.num_kv_heads; ++h) {
       args.q = qkv_.data() + i * qkv_stride_ + h * group * dim;
       args.out = attended_.data() + i * attended_stride_ + h * group * dim;
+      args.lse = m.store != nullptr && row.slot >= 0
+                     ? m.store->layer(index).lse + row.slot * config_.num_heads + h * group
+                     : nullptr;
       args.sinks = sinks == nullptr ? nullptr : sinks + h * group;
       args.offset = m.kv.offset(index, h);
       kernels_.attend(args);
@@ -344,13 +381,64 @@ void DecodeForward::attention(const Member& m, int64_t index, int64_t begin, int
   }
 }
 
-void DecodeForward::gate_panel(bool is_clamped, const float* both, int64_t rows, float* out, int64_t out_stride) const {
+// place() gives the rows by slot that get `width` numbers of the rows of a buffer.
+template <class Place>
+void DecodeForward::keep_rows(const Member& m, PassRange range, const FloatBuffer& from, int64_t stride, int64_t width,
+                              const Place& place) const {
+  if (m.store == nullptr) return;
+  float* const to = place();
+  for (int64_t i = range.begin; i < range.end; ++i) {
+    const int64_t slot = m.rows[static_cast<size_t>(i)].slot;
+    if (slot >= 0) stream_row(from.data() + i * stride, width, to + slot * width);
+  }
+}
+
+// Row after row, of which the product has 16 gates and their 16 ups in each panel.
+void DecodeForward::keep_gate_up(const Member& m, int64_t index, PassRange range) const {
+  if (m.store == nullptr) return;
+  constexpr int64_t kHalf = kPanel / 2;
+  const int64_t units = config_.intermediate_size;
+  float* const to = m.store->layer(index).gate_up;
+  for (int64_t i = range.begin; i < range.end; ++i) {
+    const int64_t slot = m.rows[static_cast<size_t>(i)].slot;
+    if (slot < 0) continue;
+    const float* both = gate_up_.data() + i * gate_up_stride_;
+    float* const gate = to + slot * 2 * units;
+    for (int64_t first = 0; first < units; first += kHalf, both += kPanel) {
+      const int64_t count = std::min(kHalf, units - first);
+      stream_row(both, count, gate + first);
+      stream_row(both + kHalf, count, gate + units + first);
+    }
+  }
+}
+
+// Nobody reads the output of these tokens in the last layer. Backward multiplies their numbers there by gradients of 0.
+void DecodeForward::keep_nothing_else(const Member& m, PassRange range) const {
+  if (m.store == nullptr) return;
+  constexpr float kNoAttention = 1e30F;  // log sum exp of a token whose probabilities are all 0
+  const SampledSlots& to = m.store->layer(config_.num_layers - 1);
+  for (int64_t i = range.begin; i < range.end; ++i) {
+    const PassRow& row = m.rows[static_cast<size_t>(i)];
+    if (row.slot < 0 || row.hidden != nullptr) continue;
+    const auto fill = [&](float* matrix, int64_t width, float value) {
+      std::fill_n(matrix + row.slot * width, width, value);
+    };
+    fill(to.attended, config_.q_size(), 0.0F);
+    fill(to.lse, config_.num_heads, kNoAttention);
+    fill(to.mixed, config_.hidden_size, 0.0F);
+    fill(to.gate_up, 2 * config_.intermediate_size, 0.0F);
+    fill(to.out, config_.hidden_size, 0.0F);
+  }
+}
+
+void DecodeForward::gate_panel(bool is_clamped, const float* both, int64_t stride, int64_t rows, float* out,
+                               int64_t out_stride) const {
   const MoeConfig& moe = config_.moe;
   if (is_clamped) {
-    kernels_.clamped_mul(both, kPanel, rows, static_cast<float>(moe.swiglu_alpha), static_cast<float>(moe.swiglu_limit),
+    kernels_.clamped_mul(both, stride, rows, static_cast<float>(moe.swiglu_alpha), static_cast<float>(moe.swiglu_limit),
                          out, out_stride);
   } else {
-    (config_.activation == Activation::kSilu ? kernels_.silu_mul : kernels_.gelu_mul)(both, kPanel, rows, out,
+    (config_.activation == Activation::kSilu ? kernels_.silu_mul : kernels_.gelu_mul)(both, stride, rows, out,
                                                                                       out_stride);
   }
 }
@@ -359,12 +447,14 @@ void DecodeForward::gated_mlp(const Member& m, const PackedLayer& layer) const {
   const PassRange panels = share(layer.gate_up.panels, m.part, m.parts);
   const int64_t rows = m.last - m.first;
   const OpTimer timer("linear", product_flops(layer.gate_up, rows, panels), panel_bytes(layer.gate_up, panels));
-  float* const both = m.scratch->data() + kMaxQueryBlock * m.score_stride;
+  float* both = m.scratch->data() + kMaxQueryBlock * m.score_stride;
+  const int64_t stride = m.store != nullptr ? gate_up_stride_ : kPanel;
   const float* const normed = normed_.data() + m.first * hidden_stride_;
   for (int64_t p = panels.begin; p < panels.end; ++p) {
-    layer.gate_up.multiply(kernels_, p, normed, hidden_stride_, rows, both, kPanel, false);
+    if (m.store != nullptr) both = gate_up_.data() + m.first * stride + p * kPanel;
+    layer.gate_up.multiply(kernels_, p, normed, hidden_stride_, rows, both, stride, false);
     float* const out = mlp_.data() + m.first * mlp_stride_ + p * (kPanel / 2);
-    gate_panel(/*is_clamped=*/false, both, rows, out, mlp_stride_);
+    gate_panel(/*is_clamped=*/false, both, stride, rows, out, mlp_stride_);
     for (int64_t i = 0; i < rows; ++i) {
       float* const units = out + i * mlp_stride_;
       if (m.weights->rounds_inputs()) kernels_.round_bf16(units, kPanel / 2);

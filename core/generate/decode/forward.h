@@ -19,6 +19,7 @@
 #include "generate/decode/kv_cache.h"
 #include "generate/decode/packed_weights.h"
 #include "generate/kernels/kernels.h"
+#include "model/layers/sampled_forward.h"
 #include "model/layers/tensor_ranks.h"
 #include "model/weights/model_config.h"
 
@@ -37,6 +38,12 @@ struct PassRow {
   // [layers with experts * experts per token] gets the experts that the token passes; null: not wanted. The last layer's
   // are not written if `hidden` is null and that layer has experts: the token does not pass them.
   uint16_t* experts = nullptr;
+  int64_t slot = -1;  // where the store of the pass keeps the token's numbers; -1: nowhere
+};
+
+struct PassRange {
+  int64_t begin;
+  int64_t end;
 };
 
 // The rows of a pass by expert, as one member of the team sees them.
@@ -57,7 +64,10 @@ class DecodeForward {
   // Makes the rotation tables reach that far.
   void reserve_positions(int64_t num_positions);
   // Precondition: rows.size() <= max_rows; positions below what was reserved; rows of one sequence in order.
-  void run(const PackedWeights& weights, std::span<const PassRow> rows, const KvShape& kv, Team& team);
+  // `store` gets the numbers of rows with a slot, for updates of dense float32 layers without norms behind attention or
+  // MLP. In the last layer of rows without `hidden`, what follows their keys and values is zeros without attention.
+  void run(const PackedWeights& weights, std::span<const PassRow> rows, const KvShape& kv, Team& team,
+           const SampledForward* store = nullptr);
 
  private:
   struct Member;  // a team member's share
@@ -68,8 +78,16 @@ class DecodeForward {
   void attention(const Member& m, int64_t index, int64_t begin, int64_t end) const;
   void rotate_and_store(const Member& m, int64_t index, int64_t begin, int64_t end) const;
   void gated_mlp(const Member& m, const PackedLayer& layer) const;
-  // A panel of gate and up to the 16 numbers of each row that the next product takes. `is_clamped`: by gpt-oss's gate.
-  void gate_panel(bool is_clamped, const float* both, int64_t rows, float* out, int64_t out_stride) const;
+  // What the store of the pass keeps.
+  template <class Place>
+  void keep_rows(const Member& m, PassRange range, const FloatBuffer& from, int64_t stride, int64_t width,
+                 const Place& place) const;
+  void keep_gate_up(const Member& m, int64_t index, PassRange range) const;
+  void keep_nothing_else(const Member& m, PassRange range) const;
+  // Turns a panel of gate and up, with rows at `stride`, into the 16 numbers of each row that the next product takes.
+  // `is_clamped`: by gpt-oss's gate.
+  void gate_panel(bool is_clamped, const float* both, int64_t stride, int64_t rows, float* out,
+                  int64_t out_stride) const;
   // A mixture of experts (expert_pass.cpp).
   void route(const Member& m, int64_t index, int64_t begin, int64_t end) const;
   void add_experts(const Member& m, const PackedLayer& layer) const;
@@ -87,8 +105,9 @@ class DecodeForward {
   ModelConfig config_;
   const Kernels& kernels_;
   int64_t max_rows_;
-  int64_t hidden_stride_, qkv_stride_, attended_stride_, mlp_stride_;
+  int64_t hidden_stride_, qkv_stride_, attended_stride_, mlp_stride_, gate_up_stride_;
   FloatBuffer x_, normed_, qkv_, attended_, mlp_;
+  FloatBuffer gate_up_;  // by panels, for passes with a store
   std::shared_ptr<TensorRanks> ranks_;
   FloatBuffer terms_;           // what this rank adds to each row, then what all do
   at::Tensor sent_, gathered_;  // terms on their way: of this rank, of all. The network may hold them after an error.

@@ -10,7 +10,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "generate/decode/aligned.h"
+#include "model/tensor/aligned.h"
 
 namespace mortise {
 

@@ -16,9 +16,9 @@
 #include <vector>
 
 #include "foundation/base/team.h"
-#include "generate/decode/aligned.h"
 #include "generate/kernels/kernels.h"
 #include "model/layers/decoder_weights.h"
+#include "model/tensor/aligned.h"
 #include "model/weights/model_config.h"
 
 namespace mortise {

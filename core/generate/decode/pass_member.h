@@ -10,10 +10,6 @@ namespace mortise {
 
 inline constexpr int64_t kPanel = kPanelColumns;
 
-struct PassRange {
-  int64_t begin;
-  int64_t end;
-};
 inline PassRange share(int64_t count, int64_t part, int64_t parts) {
   return {count * part / parts, count * (part + 1) / parts};
 }
@@ -29,6 +25,7 @@ struct DecodeForward::Member {
   FloatBuffer* scratch;
   ExpertSort* sort;
   int64_t score_stride;
+  const SampledForward* store;  // null: none
 
   void join() const {
     if (team != nullptr) team->join();

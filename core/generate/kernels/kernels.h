@@ -30,6 +30,7 @@ struct KvSpan {
 struct AttendArgs {
   const float* q = nullptr;  // [num_queries][head_dim], rotated; query heads that share one KV head
   float* out = nullptr;      // [num_queries][head_dim]
+  float* lse = nullptr;      // [num_queries] gets log sum exp of the scores, with the sink; null: not wanted
   int64_t num_queries = 0;
   int64_t head_dim = 0;
   int64_t value_stride = 0;  // head_dim rounded up to 16; the rest is zeros

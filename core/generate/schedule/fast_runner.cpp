@@ -2,6 +2,7 @@
 // then head and sampling of all of them together.
 #include <algorithm>
 #include <new>
+#include <unordered_map>
 
 #include "foundation/batch/expert_choices.h"
 #include "generate/decode/forward.h"
@@ -25,6 +26,7 @@ class FastRunner final : public StepRunner {
         format_(options.weights),
         shared_(options.shared_weights ? options.shared_weights : std::make_shared<SharedWeights>()),
         weights_(shared_->weights),
+        store_(options.keeps_forward ? model.sampled_forward() : nullptr),
         ranks_(options.ranks),
         team_(std::max(1, options.num_threads), Team::Placement::kOwn),
         forward_(options.ranks ? split_config(model.config(), options.ranks->size()) : model.config(), kernels,
@@ -36,6 +38,7 @@ class FastRunner final : public StepRunner {
     const std::lock_guard lock(shared_->mutex);
     try {
       pack_weights();
+      TRY(take_slots(samples));
       prefill(samples);
       head_.reserve_inputs(static_cast<int64_t>(samples.size()));
       decode(samples);
@@ -67,13 +70,62 @@ class FastRunner final : public StepRunner {
     ++shared_->num_packs;
   }
 
+  // Places for the numbers of samples that start now: prompt, sample, sample ... in order of admission, as updates pack
+  // them.
+  Result<> take_slots(std::span<const std::unique_ptr<RunningSample>> samples) {
+    if (store_ == nullptr) return {};
+    if (session_ != store_->session()) page_slots_.clear();
+    session_ = store_->session();
+    for (const std::unique_ptr<RunningSample>& sample : samples) {
+      GenerateGroup& group = *sample->group;
+      const GenerateRequest& request = group.request;
+      if (!sample->sequence.ids.empty() || sample->first_slot >= 0 || !store_->takes(request.seed, request.step))
+        continue;
+      if (group.slots == nullptr) TRY(take_prompt_slots(group));
+      sample->first_slot = TRY(take(request.sampling.max_new_tokens - 1));
+      store_->put_row(request.first_row_id + sample->sequence.sample_index, group.slots, sample->first_slot);
+    }
+    return {};
+  }
+
+  // Tokens of known pages have slots already if a prompt of this step has computed them.
+  Result<> take_prompt_slots(GenerateGroup& group) {
+    const auto length = group.num_prompt_ids();
+    auto slots = std::make_shared<std::vector<int64_t>>(static_cast<size_t>(length), -1);
+    int64_t num_new = length;
+    for (int64_t i = 0; i < group.num_known; ++i) {
+      const auto found = page_slots_.find(group.pages[static_cast<size_t>(i / kPageTokens)]);
+      if (found == page_slots_.end()) continue;
+      (*slots)[static_cast<size_t>(i)] = found->second + i % kPageTokens;
+      --num_new;
+    }
+    int64_t next = group.first_slot = TRY(take(num_new));
+    for (int64_t i = 0; i < length; ++i) {
+      int64_t& slot = (*slots)[static_cast<size_t>(i)];
+      if (slot >= 0) continue;
+      slot = next++;
+      if (i % kPageTokens == 0) page_slots_[group.pages[static_cast<size_t>(i / kPageTokens)]] = slot;
+    }
+    group.slots = std::move(slots);
+    return {};
+  }
+
+  Result<int64_t> take(int64_t count) {
+    const std::optional<int64_t> first = store_->take(count);
+    if (first) return *first;
+    return Error{ErrorKind::kInternal,
+                 "the rows of the step are longer than the memory for what sampling keeps of them",
+                 "rollout.reuse_forward_mib", "report this, and set rollout.reuse_forward_mib to 0"};
+  }
+
   void flush() {
-    forward_.run(weights_, rows_, kv_.shape(), team_);
+    forward_.run(weights_, rows_, kv_.shape(), team_, store_);
     rows_.clear();
   }
 
   void push(const PassRow& row) {
     rows_.push_back(row);
+    if (row.slot >= 0) store_->set_token(row.slot, row.token);
     if (static_cast<int64_t>(rows_.size()) == forward_.max_rows()) flush();
   }
 
@@ -87,9 +139,12 @@ class FastRunner final : public StepRunner {
       const int64_t length = group.num_prompt_ids();
       group.experts.assign(static_cast<size_t>(length * width_), kNoExpert);
       forward_.reserve_positions(length + group.request.sampling.max_new_tokens);
-      // Known pages are of prompts admitted before: computed, or in an earlier row of these passes.
-      for (int64_t i = group.num_known; i < length; ++i) {
+      // Known pages are of prompts admitted before: computed, or in an earlier row of these passes. What has no slot yet
+      // is computed once more, with the same bits.
+      for (int64_t i = group.slots == nullptr ? group.num_known : 0; i < length; ++i) {
         PassRow row;
+        if (group.slots != nullptr) row.slot = (*group.slots)[static_cast<size_t>(i)];
+        if (row.slot < group.first_slot && i < group.num_known) continue;
         row.token = group.request.prompt_ids[static_cast<size_t>(i)];
         row.position = i;
         row.own_pages = group.pages.data();
@@ -150,7 +205,8 @@ class FastRunner final : public StepRunner {
             sample.pages.data(),
             count,
             hidden,
-            width_ > 0 ? experts.data() + (count - 1) * width_ : nullptr};
+            width_ > 0 ? experts.data() + (count - 1) * width_ : nullptr,
+            sample.first_slot < 0 ? -1 : sample.first_slot + count - 1};
   }
 
   const Model& model_;
@@ -160,7 +216,10 @@ class FastRunner final : public StepRunner {
   WeightFormat format_;
   std::shared_ptr<SharedWeights> shared_;
   PackedWeights& weights_;
-  uint64_t state_ = 0;  // which weights of the model it has
+  uint64_t state_ = 0;                                    // which weights of the model it has
+  SampledForward* store_;                                 // null: nothing is kept
+  int64_t session_ = 0;                                   // the store's
+  std::unordered_map<const float*, int64_t> page_slots_;  // where a prompt's page begins, in this session
   std::shared_ptr<TensorRanks> ranks_;
   Team team_;
   DecodeForward forward_;

@@ -34,6 +34,7 @@ struct RunnerOptions {
   std::shared_ptr<SharedWeights> shared_weights;  // null: the runner's own
   WeightFormat weights = WeightFormat::kFloat32;  // how the fast path stores weights
   bool records_experts = false;                   // sequences tell the experts that their tokens took
+  bool keeps_forward = false;                     // the fast path fills the model's SampledForward
   bool deterministic = false;                     // the plain path: each sample alone on one thread
   std::shared_ptr<TensorRanks> ranks = {};        // that sample together, each with its part of the layers; null: none
 };

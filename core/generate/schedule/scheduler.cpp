@@ -147,6 +147,7 @@ void Scheduler::release(GenerateGroup& group) {
   }
   group.prefix = nullptr;
   group.num_known = 0;
+  group.slots = nullptr;
   group.has_pages = false;
   group.prefilled = false;
 }

@@ -53,11 +53,13 @@ struct GenerateGroup {
   int64_t num_running = 0;
   bool has_pages = false;  // reserved
   bool prefilled = false;
-  std::vector<float*> pages;            // the prompt's pages; empty if the runner keeps none
-  int64_t num_known = 0;                // tokens whose pages were already there
-  PrefixCache::Node* prefix = nullptr;  // the part of `pages` in the prefix cache
-  std::vector<uint16_t> experts;        // that the prompt took; empty: not recorded
-  std::vector<float> last_hidden;       // [H] of the last prompt token, final norm applied: where every sample begins
+  std::vector<float*> pages;                          // the prompt's pages; empty if the runner keeps none
+  int64_t num_known = 0;                              // tokens whose pages were already there
+  PrefixCache::Node* prefix = nullptr;                // the part of `pages` in the prefix cache
+  std::vector<uint16_t> experts;                      // that the prompt took; empty: not recorded
+  std::shared_ptr<const std::vector<int64_t>> slots;  // the prompt's in SampledForward; null: it is not kept
+  int64_t first_slot = 0;          // slots from here on are its own, those before it are other prompts'
+  std::vector<float> last_hidden;  // [H] of the last prompt token, final norm applied: where every sample begins
 
   [[nodiscard]] int64_t num_prompt_ids() const { return static_cast<int64_t>(request.prompt_ids.size()); }
 };
@@ -67,6 +69,7 @@ struct RunningSample {
   uint64_t number = 0;  // no other sample of the scheduler has it
   int64_t reserved_pages = 0;
   std::vector<float*> pages;  // pages of its own tokens
+  int64_t first_slot = -1;    // where its own begin in SampledForward; -1: it is not kept
   TokenHistory history;
   std::optional<StopStringFinder> stop_strings;
   GeneratedSequence sequence;

@@ -74,6 +74,8 @@ Result<std::vector<float>> ActorLearner::log_probs(const Model& model, const Ste
   LearnerOptions options = options_;
   options.pass.replays_experts = &model == model_;
   options.pass.records_experts = experts != nullptr;
+  if (&model == model_ && options.sampled != nullptr && options.sampled->has_rows())
+    options.pass.sampled = options.sampled;
   if (&model == options_.reference) options.share_tokens(options_.reference_sequence);
   RowExperts taken(table);
   const auto compute = [&](const PackedForward& forward, std::span<const int64_t> rows) {

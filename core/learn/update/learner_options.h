@@ -46,6 +46,7 @@ struct PassOptions {
   bool replays_experts = false;                    // takes the experts of the table again, if it has them
   bool records_experts = false;                    // PackedForward::experts
   std::shared_ptr<SequenceGroup> sequence = {};    // shares the tokens of the pass; null: this rank has all
+  const SampledForward* sampled = nullptr;         // has what layers and attention give; null: the pass computes it
   FlopCount* flops = nullptr;                      // every pass adds its operations; null: no count
 };
 
@@ -67,6 +68,7 @@ struct LearnerOptions {
   RankOptions ranks;
   std::shared_ptr<SequenceGroup> reference_sequence = {};  // as RankOptions::sequence, for log-probs of the reference
   uint64_t seed = 0;                                       // the run's seed; for dropout
+  SampledForward* sampled = nullptr;  // what sampling has computed of the step's rows; borrowed; null: it keeps nothing
 
   // Passes share their tokens in this group from now on.
   void share_tokens(std::shared_ptr<SequenceGroup> group) { ranks.sequence = pass.sequence = std::move(group); }

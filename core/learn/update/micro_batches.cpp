@@ -59,6 +59,17 @@ void place_units(const std::vector<Unit>& units, int64_t budget, std::vector<std
   }
 }
 
+// The same without another order: a micro-batch is full if the next unit does not fit.
+void place_in_order(const std::vector<Unit>& units, int64_t budget, std::vector<std::vector<int64_t>>& micro_batches) {
+  int64_t load = 0;
+  for (const Unit& unit : units) {
+    const bool joins = load > 0 && load + unit.tokens <= budget;
+    std::vector<int64_t>& micro = joins ? micro_batches.back() : micro_batches.emplace_back();
+    micro.insert(micro.end(), unit.rows.begin(), unit.rows.end());
+    load = (joins ? load : 0) + unit.tokens;
+  }
+}
+
 // `unit` in pieces of the given sizes (which add up to its rows), each about as long for its size: the longest row left
 // goes to the piece whose rows are the shortest so far on the average of the places it has.
 std::vector<Unit> deal(const StepTable& table, const Unit& unit, const std::vector<size_t>& sizes) {
@@ -149,7 +160,8 @@ std::vector<std::vector<int64_t>> plan_micro_batches(const StepTable& table, std
     if (options.rows > 0)
       place_rows(table, part, most_rows, micro_batches);
     else
-      place_units(make_units(table, part, options.token_budget), options.token_budget, micro_batches);
+      (options.keeps_order ? place_in_order : place_units)(make_units(table, part, options.token_budget),
+                                                           options.token_budget, micro_batches);
   }
   return micro_batches;
 }

@@ -18,6 +18,8 @@ struct MicroBatchOptions {
   int64_t token_budget = 2048;  // else: as few as hold at most so many tokens each
   // Rows whose advantages are all 0 mostly get no gradient. In micro-batches of their own they need no backward pass.
   bool sets_idle_rows_apart = true;
+  // With a token budget: a micro-batch has groups that follow one another, although others may then be larger.
+  bool keeps_order = false;
 };
 
 // Cuts `rows` (indices into the table) into micro-batches that are alike in tokens, so that the largest, which decides

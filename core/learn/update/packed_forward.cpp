@@ -152,6 +152,11 @@ Result<PackedForward> forward_rows(const Model& model, const StepTable& table, s
   ForwardOptions forward = forward_options(model, packed, shard.get(), options);
   forward.sequence = shard;
   PackedForward out;
+  if (options.sampled != nullptr && packed.num_tokens() > 0) {
+    std::vector<int64_t> row_ids;
+    for (const PackRow& row : pack_list) row_ids.push_back(row.row_id);
+    forward.sampled = TRY(options.sampled->pass(packed, row_ids));
+  }
   out.routing = forward.routing = router_pass(model, table, rows, packed, shard.get(), options);
   TRY(select_targets(packed, shard, options, model.forward_hidden(packed, forward), out));
   const TensorRanks* const tensor = model.model_part() != nullptr ? model.model_part()->ranks().get() : nullptr;
@@ -164,7 +169,7 @@ Result<PackedForward> forward_rows(const Model& model, const StepTable& table, s
     const double num_ranks =
         (options.sequence != nullptr ? options.sequence->size() : 1) * (tensor != nullptr ? tensor->size() : 1);
     const PassFlops cost = pass_flops(model, packed);
-    options.flops->total += cost.forward / num_ranks;
+    options.flops->total += (options.sampled != nullptr ? cost.head : cost.forward) / num_ranks;
     out.flops = options.flops;
     out.backward_flops = cost.backward / num_ranks;
   }

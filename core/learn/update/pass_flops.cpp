@@ -55,7 +55,7 @@ PassFlops pass_flops(const Model& model, const PackedBatch& batch) {
   // Backward needs the inputs' gradients in the layers that it reaches, and those of the weights that are trained.
   const double reached = size(config.num_layers + 1 - model.lowest_backward()) / size(config.num_layers);
   const double head_factor = model.head_weight().requires_grad() ? 2.0 : 1.0;
-  return {in_layers + in_head + attention,
+  return {in_layers + in_head + attention, in_head,
           (reached + trained_share(model)) * in_layers + head_factor * in_head + 2.0 * reached * attention};
 }
 

@@ -11,6 +11,7 @@ namespace mortise {
 
 struct PassFlops {
   double forward = 0.0;
+  double head = 0.0;      // the head's part of it
   double backward = 0.0;  // for the activations, and for the weights that are trained and have no adapter
 };
 

@@ -38,12 +38,13 @@ struct PolicyUpdate {
         place(place_in),
         pass(options.update_pass(place_in.update_index)),
         counts(count_rows(table_in, rows_in)),
-        micro_batches(plan_micro_batches(table_in, rows_in, options.micro_batch)),
+        micro_batches(plan_micro_batches(table_in, rows_in, cut(options, place_in))),
         supervised(make_supervised(place_in.mix, options)),
         share(loads(), options.ranks),
         routers(model, table_in, rows_in, options) {
     pass.router = routers.terms();
     pass.replays_experts = true;
+    if (place.reads_sampled) pass.sampled = options.sampled;
     for (size_t i = 0; i < rows.size(); ++i) places[rows[i]] = i;
   }
 
@@ -70,6 +71,7 @@ struct PolicyUpdate {
   Result<LeafReport> compute_supervised(const Model& model, size_t micro, BackwardPass& backward) const {
     PassOptions own = pass;
     own.router = nullptr;
+    own.sampled = nullptr;
     own.replays_experts = false;
     if (own.dropout) own.dropout->seed = random_u64({own.dropout->seed, RandomPurpose::kSftMix});
     return supervised->compute(model, micro - micro_batches.size(), own, place.mix.mu, backward);
@@ -127,6 +129,12 @@ struct PolicyUpdate {
   }
 
  private:
+  // What sampling has kept of groups that follow one another lies side by side.
+  static MicroBatchOptions cut(const LearnerOptions& options, const UpdatePlace& place) {
+    MicroBatchOptions out = options.micro_batch;
+    out.keeps_order = place.reads_sampled;
+    return out;
+  }
   static std::optional<SupervisedPart> make_supervised(const SupervisedMix& mix, const LearnerOptions& options) {
     if (mix.rows.table == nullptr) return std::nullopt;
     return SupervisedPart(mix.rows, options);

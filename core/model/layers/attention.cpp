@@ -288,26 +288,25 @@ class RopeAttentionFunction : public torch::autograd::Function<RopeAttentionFunc
   // `sinks` as an input, for its gradient; an undefined tensor counts as a constant.
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& qkv, const std::optional<at::Tensor>& sinks,
                             const at::Tensor& segments, const at::Tensor& positions, const RopeTable& table,
-                            const AttentionShape& shape, const std::function<void(const at::Tensor&)>& on_qkv) {
-    const Spans spans = read_spans(segments);
-    const OpTimer timer("attention, forward", [&] {
-      return OpWork{2.0 * score_flops(shape, spans), 2.0 * static_cast<double>(qkv.nbytes())};
-    });
-    rope_rotate_(qkv, positions, table, shape.num_heads + shape.num_kv_heads, shape.head_dim, /*inverse=*/false);
-    if (on_qkv) on_qkv(qkv);
-    at::Tensor out = at::empty({qkv.size(0), shape.num_heads * shape.head_dim}, qkv.options());
-    at::Tensor lse = at::empty({qkv.size(0), shape.num_heads}, qkv.options());
-    dispatch_float(qkv, [&](auto zero) {
-      using T = decltype(zero);
-      Attention<T> a{};
-      a.shape = shape;
-      a.qkv = qkv.const_data_ptr<T>();
-      a.out = out.mutable_data_ptr<T>();
-      a.lse = lse.mutable_data_ptr<T>();
-      if (sinks) a.sinks = sinks->const_data_ptr<T>();
-      a.row = qkv.size(1);
-      run_forward(a, spans);
-    });
+                            const AttentionShape& shape, const std::function<void(const at::Tensor&)>& on_qkv,
+                            const KnownAttention& known) {
+    const auto rotate = [&] {
+      rope_rotate_(qkv, positions, table, shape.num_heads + shape.num_kv_heads, shape.head_dim, /*inverse=*/false);
+    };
+    at::Tensor out = known.out_NA, lse = known.lse_Nh;
+    if (out.defined()) {
+      if (!known.is_rotated) rotate();
+    } else {
+      const Spans spans = read_spans(segments);
+      const OpTimer timer("attention, forward", [&] {
+        return OpWork{2.0 * score_flops(shape, spans), 2.0 * static_cast<double>(qkv.nbytes())};
+      });
+      rotate();
+      if (on_qkv) on_qkv(qkv);
+      out = at::empty({qkv.size(0), shape.num_heads * shape.head_dim}, qkv.options());
+      lse = at::empty({qkv.size(0), shape.num_heads}, qkv.options());
+      attend(qkv, sinks, spans, shape, out, lse);
+    }
     ctx->save_for_backward({qkv, segments, positions, table.cos_PR2, table.sin_PR2, lse, sinks.value_or(at::Tensor())});
     ctx->saved_data["heads"] = std::vector<int64_t>{shape.num_heads, shape.num_kv_heads, shape.head_dim};
     ctx->saved_data["window"] = shape.window;
@@ -353,7 +352,25 @@ class RopeAttentionFunction : public torch::autograd::Function<RopeAttentionFunc
                  /*inverse=*/true);
     at::Tensor dsinks;  // a sink's probability times (0 - sum p dp)
     if (sinks.defined() && ctx->needs_input_grad(1)) dsinks = at::sum(at::exp(sinks - saved[5]) * dot, {0}).neg();
-    return {dqkv, dsinks, at::Tensor(), at::Tensor(), at::Tensor(), at::Tensor(), at::Tensor()};
+    variable_list out = {dqkv, dsinks};
+    out.resize(8);
+    return out;
+  }
+
+ private:
+  static void attend(const at::Tensor& qkv, const std::optional<at::Tensor>& sinks, const Spans& spans,
+                     const AttentionShape& shape, at::Tensor& out, at::Tensor& lse) {
+    dispatch_float(qkv, [&](auto zero) {
+      using T = decltype(zero);
+      Attention<T> a{};
+      a.shape = shape;
+      a.qkv = qkv.const_data_ptr<T>();
+      a.out = out.mutable_data_ptr<T>();
+      a.lse = lse.mutable_data_ptr<T>();
+      if (sinks) a.sinks = sinks->const_data_ptr<T>();
+      a.row = qkv.size(1);
+      run_forward(a, spans);
+    });
   }
 };
 
@@ -375,7 +392,13 @@ at::Tensor rope_attention(const at::Tensor& qkv_NQ, const at::Tensor& segments_S
                           const RopeTable& table, const AttentionShape& shape,
                           const std::function<void(const at::Tensor&)>& on_qkv) {
   return RopeAttentionFunction::apply(qkv_NQ, optional_bias(shape.sinks_A), segments_S4, positions_N, table, shape,
-                                      on_qkv);
+                                      on_qkv, KnownAttention());
+}
+
+at::Tensor known_attention(const at::Tensor& qkv_NQ, const at::Tensor& segments_S4, const at::Tensor& positions_N,
+                           const RopeTable& table, const AttentionShape& shape, const KnownAttention& known) {
+  return RopeAttentionFunction::apply(qkv_NQ, optional_bias(shape.sinks_A), segments_S4, positions_N, table, shape,
+                                      std::function<void(const at::Tensor&)>(), known);
 }
 
 }  // namespace mortise

@@ -41,6 +41,16 @@ at::Tensor rope_attention(const at::Tensor& qkv_NQ, const at::Tensor& segments_S
                           const RopeTable& table, const AttentionShape& shape,
                           const std::function<void(const at::Tensor&)>& on_qkv = {});
 
+// What attention gave before for the same tokens. `is_rotated`: q and k of the call are rotated already.
+struct KnownAttention {
+  at::Tensor out_NA;
+  at::Tensor lse_Nh;  // log-sum-exp of the scores of each head
+  bool is_rotated = false;
+};
+// The same for its gradient alone: gives known.out_NA.
+at::Tensor known_attention(const at::Tensor& qkv_NQ, const at::Tensor& segments_S4, const at::Tensor& positions_N,
+                           const RopeTable& table, const AttentionShape& shape, const KnownAttention& known);
+
 // The reference implementation: ATen operations with autograd, one segment and one mask at a time. It does not change
 // qkv_NQ.
 at::Tensor rope_attention_plain(const at::Tensor& qkv_NQ, const at::Tensor& segments_S4, const at::Tensor& positions_N,

@@ -266,6 +266,49 @@ ResidualPair layer_fast(const Pass& pass, int64_t layer, const LayerWeights& w, 
   return pass.code.add_rms_norm(out, hidden, pass.scale(next_norm), eps);
 }
 
+// The same for backward alone: the products and attention are known.
+ResidualPair layer_sampled(const Pass& pass, int64_t layer, const LayerWeights& w, const LayerMatrices& m,
+                           const LayerLeaves& l, const at::Tensor& next_norm, const SampledLayer& known,
+                           const ResidualPair& in) {
+  const ModelConfig& config = pass.config;
+  const double eps = config.rms_norm_eps;
+  const auto [hidden_in, normed_in] = in;
+  const KnownResult unread{unread_rows(hidden_in.size(0), hidden_in)};
+  at::Tensor qkv = fused_linear(normed_in, m.qkv_QH, w.qkv_bias_Q, l.qkv_weights, l.qkv_biases, {known.qkv_NQ});
+  if (config.qk_norm)
+    qkv = qk_norm(qkv, pass.scale(l.q_norm), pass.scale(l.k_norm), config.num_heads, config.num_kv_heads, eps);
+  const at::Tensor mixed =
+      known_attention(qkv, pass.segments, pass.positions, pass.rope(layer), pass.shape(layer, l.sinks),
+                      {known.attended_NA, known.lse_Nh, !config.qk_norm});
+  const std::vector<at::Tensor> o_bias(l.o_bias.defined() ? 1 : 0, l.o_bias),
+      down_bias(l.down_bias.defined() ? 1 : 0, l.down_bias);
+  at::Tensor out = fused_linear(mixed, m.o_HQ, l.o_bias, {l.o_weight}, o_bias, unread);
+  const auto [hidden, normed] = known_add_rms_norm(out, hidden_in, {known.mixed_NH}, pass.scale(l.post_norm), eps);
+  if (takes_whole_mlp(pass, m, l, normed)) {
+    out = known_gated_mlp(normed, m.gate_up_2IH, m.down_HI, l.gate_up_weights, l.down_weight, config.activation,
+                          {known.gate_up_N2I});
+  } else {
+    const at::Tensor gate_up = fused_linear(normed, m.gate_up_2IH, w.gate_up_bias_2I, l.gate_up_weights,
+                                            l.gate_up_biases, {known.gate_up_N2I});
+    out = fused_linear(gated(gate_up, config.activation), m.down_HI, l.down_bias, {l.down_weight}, down_bias, unread);
+  }
+  return known_add_rms_norm(out, hidden, {known.out_NH}, pass.scale(next_norm), eps);
+}
+
+at::Tensor forward_sampled(const Pass& pass, const DecoderWeights& weights, const DecoderLeaves& leaves,
+                           const SampledPass& sampled, const at::Tensor& embedded) {
+  const double eps = pass.config.rms_norm_eps;
+  if (!at::GradMode::is_enabled()) return rms_norm(sampled.last_out(), pass.scale(leaves.final_norm), eps);
+  ResidualPair states{embedded, rms_norm(embedded, pass.scale(leaves.layers[0].input_norm), eps)};
+  for (size_t i = 0; i < weights.layers.size(); ++i) {
+    const auto index = static_cast<int64_t>(i);
+    const at::Tensor& next_norm = i + 1 < weights.layers.size() ? leaves.layers[i + 1].input_norm : leaves.final_norm;
+    states = layer_sampled(pass, index, weights.layers[i], weights.matrices(i), leaves.layers[i], next_norm,
+                           sampled.layer(index), states);
+  }
+  return states.second;
+}
+
 // Opens and closes the part of a layer around it, in forward and in backward.
 template <class Layer>
 ResidualPair with_weights(const Pass& pass, size_t index, const ResidualPair& states, const Layer& layer) {
@@ -361,6 +404,7 @@ at::Tensor decoder_forward(const ModelConfig& config, const DecoderWeights& weig
                                                     : at::embedding(leaves.embedding, ids.to(numbers.device()));
   if (options.gate != nullptr) options.gate->close(0, GatePass::kForward);
   if (config.embedding_scale != 1.0) hidden = hidden * config.embedding_scale;
+  if (options.sampled != nullptr) return forward_sampled(*pass, weights, leaves, *options.sampled, hidden);
   if (batch.num_tokens() > 0) {
     hidden = options.path == LayerPath::kPlain ? forward_plain(*pass, weights, leaves, hidden)
                                                : forward_fast(pass, weights, leaves, options.recomputed_layers, hidden);

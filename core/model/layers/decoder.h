@@ -16,6 +16,7 @@
 #include "model/layers/decoder_weights.h"
 #include "model/layers/lora_linear.h"
 #include "model/layers/router.h"
+#include "model/layers/sampled_forward.h"
 #include "model/layers/sequence.h"
 #include "model/layers/tensor_ranks.h"
 #include "model/layers/weight_gate.h"
@@ -61,6 +62,9 @@ struct ForwardOptions {
   std::shared_ptr<TensorRanks> tensor = {};
   // ... and the embedding; null: it is whole.
   std::shared_ptr<const VocabularyShare> vocabulary = {};
+  // kFast: what sampling has computed of these tokens with these weights. The pass then only records the graph for
+  // backward. For models that reads_sampled() takes; not together with any of the above but `path`. Null: nothing.
+  std::shared_ptr<const SampledPass> sampled = {};
 };
 
 // The leaves of ExpertWeights; gate and up of expert e are gate_up[2 e] and gate_up[2 e + 1]. In the stacked form

@@ -12,6 +12,7 @@
 
 #include <vector>
 
+#include "model/layers/linear.h"
 #include "model/weights/model_config.h"
 
 namespace mortise {
@@ -23,5 +24,9 @@ namespace mortise {
 // `gate_up_leaves` are consecutive row slices of gate_up_2IH that cover it. Precondition: fits_gated_mlp().
 at::Tensor gated_mlp(const at::Tensor& x_NH, const at::Tensor& gate_up_2IH, const at::Tensor& down_HI,
                      const std::vector<at::Tensor>& gate_up_leaves, const at::Tensor& down_leaf, Activation activation);
+// The same for its gradient alone, if gate and up of all rows are known. Gives unread_rows().
+at::Tensor known_gated_mlp(const at::Tensor& x_NH, const at::Tensor& gate_up_2IH, const at::Tensor& down_HI,
+                           const std::vector<at::Tensor>& gate_up_leaves, const at::Tensor& down_leaf,
+                           Activation activation, const KnownResult& gate_up_N2I);
 
 }  // namespace mortise

@@ -30,11 +30,19 @@ at::Tensor leaf_gradient(const at::Tensor& fused, int64_t first_row, int64_t num
 // Nothing for a tensor that is not defined.
 std::optional<at::Tensor> optional_bias(const at::Tensor& bias_O);
 
+// A result that somebody has computed before. Outside autograd: a function may give it as its own.
+struct KnownResult {
+  at::Tensor value;
+};
+// Rows that nobody reads, as the result of a function of which only the gradient is wanted. They take no memory.
+at::Tensor unread_rows(int64_t rows, const at::Tensor& like_NH);
+
 // `weight_leaves` are consecutive row slices of weight_OI, or of the matrix that it was rounded from, that cover it.
 // `bias_leaves` are the same of bias_O (empty where bias_O is undefined). Leaves that don't require grad get no gradient;
-// if none does, none is computed.
+// if none does, none is computed. No product is made for a known result.
 at::Tensor fused_linear(const at::Tensor& x_NI, const at::Tensor& weight_OI, const at::Tensor& bias_O,
-                        const std::vector<at::Tensor>& weight_leaves, const std::vector<at::Tensor>& bias_leaves);
+                        const std::vector<at::Tensor>& weight_leaves, const std::vector<at::Tensor>& bias_leaves,
+                        const KnownResult& known_NO = {});
 
 // The reference of one leaf, in ATen operations. `weight_OI` is the leaf, or its rounded copy.
 at::Tensor linear_plain(const at::Tensor& x_NI, const at::Tensor& leaf_OI, const at::Tensor& weight_OI,

@@ -151,10 +151,11 @@ class AddRmsNormFunction : public torch::autograd::Function<AddRmsNormFunction> 
  public:
   // Outputs {sum, y}; without residual {y}.
   static variable_list forward(AutogradContext* ctx, const at::Tensor& x_in, const std::optional<at::Tensor>& residual,
-                               const at::Tensor& weight, double eps) {
-    const at::Tensor x = x_in.contiguous();
-    const at::Tensor other = residual ? residual->contiguous() : at::Tensor();
-    at::Tensor sum = other.defined() ? at::empty_like(x) : at::Tensor();
+                               const at::Tensor& weight, double eps, const KnownResult& known_sum) {
+    const bool is_known = known_sum.value.defined();
+    const at::Tensor x = is_known ? known_sum.value : x_in.contiguous();
+    const at::Tensor other = residual && !is_known ? residual->contiguous() : at::Tensor();
+    at::Tensor sum = is_known ? x : other.defined() ? at::empty_like(x) : at::Tensor();
     at::Tensor y = at::empty_like(x);
     const int64_t width = x.size(1);
     at::Tensor rstd = at::empty({x.size(0)}, x.options());
@@ -173,10 +174,10 @@ class AddRmsNormFunction : public torch::autograd::Function<AddRmsNormFunction> 
       rows.eps = eps;
       run_forward(rows, x.size(0));
     });
-    ctx->save_for_backward({other.defined() ? sum : x, weight, rstd});
+    ctx->save_for_backward({sum.defined() ? sum : x, weight, rstd});
     ctx->set_materialize_grads(false);
-    ctx->saved_data["has_residual"] = other.defined();
-    if (other.defined()) return {sum, y};
+    ctx->saved_data["has_residual"] = residual.has_value();
+    if (residual) return {sum, y};
     return {y};
   }
 
@@ -204,7 +205,7 @@ class AddRmsNormFunction : public torch::autograd::Function<AddRmsNormFunction> 
       rows.width = x.size(1);
       run_backward(rows, x.size(0));
     });
-    return {dx, has_residual ? dx : at::Tensor(), dw, at::Tensor()};
+    return {dx, has_residual ? dx : at::Tensor(), dw, at::Tensor(), at::Tensor()};
   }
 };
 
@@ -275,12 +276,19 @@ class QkNormFunction : public torch::autograd::Function<QkNormFunction> {
 }  // namespace
 
 at::Tensor rms_norm(const at::Tensor& x_NH, const at::Tensor& weight_H, double eps) {
-  return AddRmsNormFunction::apply(x_NH, std::optional<at::Tensor>(), weight_H, eps)[0];
+  return AddRmsNormFunction::apply(x_NH, std::optional<at::Tensor>(), weight_H, eps, KnownResult())[0];
 }
 
 std::pair<at::Tensor, at::Tensor> add_rms_norm(const at::Tensor& x_NH, const at::Tensor& residual_NH,
                                                const at::Tensor& weight_H, double eps) {
-  const variable_list out = AddRmsNormFunction::apply(x_NH, std::optional<at::Tensor>(residual_NH), weight_H, eps);
+  return known_add_rms_norm(x_NH, residual_NH, {}, weight_H, eps);
+}
+
+std::pair<at::Tensor, at::Tensor> known_add_rms_norm(const at::Tensor& x_NH, const at::Tensor& residual_NH,
+                                                     const KnownResult& sum_NH, const at::Tensor& weight_H,
+                                                     double eps) {
+  const variable_list out =
+      AddRmsNormFunction::apply(x_NH, std::optional<at::Tensor>(residual_NH), weight_H, eps, sum_NH);
   return {out[0], out[1]};
 }
 

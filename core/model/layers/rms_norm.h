@@ -10,6 +10,8 @@
 
 #include <utility>
 
+#include "model/layers/linear.h"
+
 namespace mortise {
 
 // y = norm(x_NH) * weight_H.
@@ -19,6 +21,9 @@ at::Tensor rms_norm_plain(const at::Tensor& x_NH, const at::Tensor& weight_H, do
 // {x + residual, norm(x + residual) * weight}: the pair at every block border of a pre-norm decoder.
 std::pair<at::Tensor, at::Tensor> add_rms_norm(const at::Tensor& x_NH, const at::Tensor& residual_NH,
                                                const at::Tensor& weight_H, double eps);
+// The same if the sum is known: x and the residual are only there for their gradients.
+std::pair<at::Tensor, at::Tensor> known_add_rms_norm(const at::Tensor& x_NH, const at::Tensor& residual_NH,
+                                                     const KnownResult& sum_NH, const at::Tensor& weight_H, double eps);
 
 // qkv [N, (Hq + 2 Hkv) D] with each head of q and of k normed over D (qwen3); v is copied.
 at::Tensor qk_norm(const at::Tensor& qkv_NQ, const at::Tensor& q_weight_D, const at::Tensor& k_weight_D,

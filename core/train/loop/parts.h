@@ -119,7 +119,8 @@ struct LearnerParts {
   ScheduleOptions schedule;
   std::optional<ActorObjective> objective;
   std::optional<EntropyController> entropy_controller;
-  ComputeUse compute;  // what the learners' passes compute
+  ComputeUse compute;                         // what the learners' passes compute
+  SampledForward* sampled_forward = nullptr;  // the policy's, for the first update of a step; null: it computes all
   std::optional<ActorLearner> learner;
 };
 

@@ -10,8 +10,10 @@
 #include "foundation/base/at_place.h"
 #include "foundation/base/log.h"
 #include "foundation/base/shown_text.h"
+#include "generate/decode/given_tokens.h"
 #include "train/report/stage_timer.h"
 #include "train/report/step_metrics.h"
+#include "train/run/policy_folder.h"
 #include "train/run/run_options.h"
 
 namespace mortise {
@@ -92,6 +94,15 @@ Result<> reward_stage(const RunSettings& run, PromptSource& source, RewardRunner
   experience.scored = TRY(reward.score(experience.prompts, experience.samples, score_context(run, step), &metrics));
   source.note_rewards(experience.prompts, experience.scored.rewards);
   return {};
+}
+
+Result<> sample_again_stage(const RunConfig& config, const Model& policy, const StepTable& table) {
+  std::vector<GivenRow> rows;
+  for (int64_t i = 0; i < table.num_rows(); ++i) {
+    const TableRow& row = table.row(i);
+    rows.push_back({row.prompt_ids, row.response_ids, table.layout().row_id[static_cast<size_t>(i)], row.group});
+  }
+  return fill_sampled_forward(policy, rows, rollout_engine_options(config, nullptr).isa);
 }
 
 Result<Experience> experience_stage(const RunSettings& run, DataParts& data, Sampler& sampler, RewardRunner& reward,

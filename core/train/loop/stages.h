@@ -24,6 +24,9 @@ Result<Experience> experience_ahead(const RunSettings& run, DataParts& data, Sam
 // the filter's part done by experience_ahead.
 void commit_groups(DataParts& data, bool samples_ahead);
 
+// After a resume inside the step: what sampling had computed of its rows, with the same bits.
+Result<> sample_again_stage(const RunConfig& config, const Model& policy, const StepTable& table);
+
 // The rewards of completions that are all there.
 Result<> reward_stage(const RunSettings& run, PromptSource& source, RewardRunner& reward, Experience& experience,
                       int64_t step, MetricSet& metrics);

@@ -65,8 +65,11 @@ class Trainer {
   // The step with this number, or what a resume has left of it.
   Result<> step(int64_t number) {
     const Stopwatch watch(run_.env);
-    if (progress_.step.work.step == 0) progress_.step.work = TRY(sample_and_score(number));
     StepWork& work = progress_.step.work;
+    if (work.step == 0)
+      work = TRY(sample_and_score(number));
+    else if (work.updates.empty() && parts_.learning.sampled_forward != nullptr)
+      TRY(sample_again_stage(run_.config, *parts_.policy.model, work.table));
     TRY(learn(work, watch));
     count(work);
     run_.ranks.enter("report", number);

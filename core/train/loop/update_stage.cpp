@@ -120,6 +120,7 @@ class StepUpdates {
         if (is_cut_) return {};
         UpdatePlace place;
         place.old_is_current = pass == 0 && begin == 0 && old_is_current();
+        place.reads_sampled = pass == 0 && begin == 0 && learning_.sampled_forward != nullptr;
         if (pass == 0) place.log_prob_out = first_log_prob_;
         place.trace = trace_;
         TRY(learn_from(
@@ -210,6 +211,7 @@ class StepUpdates {
     if (mix.mu > 0.0) place.mix = mix_of(run_.config.sft_mix, mix);
     work_.updates.push_back(TRY(update_once(learning_, table, rows, place)));
     if (data_.sft_mix) work_.updates.back().metrics.add_mean("actor/sft_mix_mu", mix.mu, 1.0);
+    if (place.reads_sampled) learning_.sampled_forward->forget();
     record_update(counters_, work_.updates.back().skipped);
     hooks_.after();
     return {};

@@ -23,6 +23,7 @@
 #include "train/run/plugin_files.h"
 #include "train/run/policy_folder.h"
 #include "train/run/rank_estimate.h"
+#include "train/run/reuse_rules.h"
 #include "train/run/router_rules.h"
 #include "train/run/run_data.h"
 #include "train/run/run_device.h"
@@ -162,6 +163,7 @@ struct RunEstimate {
   MemoryEstimate memory;
   RankEstimate ranks;
   DeviceChoice device;
+  std::optional<std::string> not_reused;  // why updates compute what sampling has computed; nothing: they read it
   double trained_state_bytes = 0, critic_state_bytes = 0;  // in a checkpoint
   double checkpoint_bytes = 0;
   std::optional<uint64_t> free_bytes;  // where the run saves; nothing if the system cannot tell
@@ -222,6 +224,8 @@ Result<RunEstimate> estimate(Env& env, PluginRegistry& registry, const LoadedCon
   out.device = choose_device(loaded, {num_ranks, 0}, kind, &registry);
   out.memory = estimate_memory(out.model, out.lora, out.trained, config, out.device.is_by_operators());
   if (out.device.name.kind == DeviceKind::kCuda) out.memory.graphs = graph_bytes(out.model, config);
+  out.not_reused = why_not_reused(config, out.model, num_ranks, out.device.is_by_operators());
+  if (!out.not_reused) out.memory.sampled = sampled_bytes(config, out.model);
   const UnitBytes units = unit_bytes(out.model, static_cast<double>(num_bytes(config.model.dtype)));
   out.ranks = estimate_ranks(config, out.model, out.plan, units, out.trained, num_ranks);
   out.trained_state_bytes = out.memory.moments;
@@ -260,6 +264,7 @@ Json json_of(const RunEstimate& run, const RunConfig& config) {
            run.plan.carries_rows ? Json(run.plan.mean_updates_per_step()) : Json(run.plan.updates_per_step)},
           {"steps", run.steps},
           {"updates", run.updates},
+          {"reuses_forward", !run.not_reused},
           {"resumes_from", run.resumes_from.empty() ? Json() : Json(run.resumes_from)},
           {"ranks",
            {{"num_ranks", run.ranks.num_ranks},
@@ -291,6 +296,7 @@ Json json_of(const RunEstimate& run, const RunConfig& config) {
             {"rollout_weights", bytes(memory.rollout)},
             {"kv_cache", bytes(memory.kv_cache)},
             {"decode_graphs", bytes(memory.graphs)},
+            {"sampled_forward", bytes(memory.sampled)},
             {"experts", bytes(memory.experts)},
             {"critic", bytes(memory.critic)},
             {"teacher", bytes(memory.teacher)},
@@ -319,6 +325,7 @@ std::string memory_text(const MemoryEstimate& memory, int num_ranks) {
                                                   {"generator's copy of the weights", memory.rollout},
                                                   {"KV cache, at most", memory.kv_cache},
                                                   {"graphs of decoding on the GPU", memory.graphs},
+                                                  {"what updates reuse, at most", memory.sampled},
                                                   {"experts of the step's tokens", memory.experts},
                                                   {"the program itself", memory.program}};
   const auto size = [](double bytes) { return format_bytes(static_cast<uint64_t>(bytes)); };
@@ -363,6 +370,7 @@ std::string estimate_text(const RunEstimate& run, const LoadedConfig& loaded, co
                        counted(loaded.config.sft_mix.train_batch_size, "supervised row"), run.mix_rows);
   }
   out += fmt::format("# run: {}, {}\n", counted(run.steps, "step"), counted(run.updates, "update"));
+  out += reuse_line(run.not_reused);
   if (!run.resumes_from.empty())
     out += fmt::format("# resume: the run continues from {}\n", one_line(run.resumes_from));
   out += ranks_text(run.ranks, plan);

@@ -21,6 +21,7 @@ struct MemoryEstimate {
   double graphs = 0;           // what decode graphs keep on a GPU
   double files = 0;            // in files in place of memory (offload)
   double program = 130 << 20;  // the program, its libraries and what they keep
+  double sampled = 0;          // what sampling keeps for updates (rollout.reuse_forward_mib)
   double experts = 0;          // that the tokens of a step took (actor.router_replay.mode)
   double gathered = 0;         // ranks.zero_stage = 3: parts of other ranks during updates
   double whole = 0;  // ... and all weights during rollouts, when there are no gradients and activations; of a split
@@ -32,7 +33,7 @@ struct MemoryEstimate {
   [[nodiscard]] double total() const {
     const double update = gradients + activations + head + attention + gathered;
     return program + weights + moments + reference + rollout + kv_cache + critic + reward_models + teacher + experts +
-           graphs + std::max(update, whole);
+           graphs + sampled + std::max(update, whole);
   }
 };
 

@@ -24,6 +24,7 @@
 #include "train/run/ahead_rules.h"
 #include "train/run/offloading.h"
 #include "train/run/policy_parts.h"
+#include "train/run/reuse_rules.h"
 #include "train/run/router_rules.h"
 #include "train/run/run_data.h"
 #include "train/run/run_device.h"
@@ -85,6 +86,15 @@ Result<> load_data(const RunSettings& run, const PluginRegistry& registry, const
   return {};
 }
 
+// Before an engine is made: it keeps what it computes for the first update of each step, where that reads it.
+void keep_sampled_forward(RunParts& parts) {
+  const RunSettings& run = parts.run;
+  Model& model = *parts.policy.model;
+  if (why_not_reused(run.config, model.config(), run.ranks.size(), run.device.by_operators)) return;
+  model.keep_sampled_forward(std::make_shared<SampledForward>(model.config(), sampled_tokens(run.config)));
+  parts.learning.sampled_forward = model.sampled_forward();
+}
+
 // How training samples.
 RolloutPlan train_plan(const RunConfig& config, const Model& policy, const Sampling& sampling) {
   RolloutPlan plan;
@@ -118,9 +128,12 @@ RolloutPlan val_plan(const RunSettings& run, const Model& policy, const Sampling
 }
 
 // Plugins can sample with the policy from here on. Gives the sampling options of [rollout].
-Result<Sampling> load_engine(const RunSettings& run, const Tokenizer& tokenizer, const Model& policy) {
+Result<Sampling> load_engine(RunParts& parts) {
+  const RunSettings& run = parts.run;
   const RunConfig& config = run.config;
-  EngineOptions options = rollout_engine_options(config, &tokenizer);
+  if (run.kind == RunKind::kTrain) keep_sampled_forward(parts);
+  const Model& policy = sampled_model(parts.policy);
+  EngineOptions options = rollout_engine_options(config, &parts.policy.folder->tokenizer);
   options.ranks = rollout_ranks(config, run.ranks, policy);
   Sampling sampling = TRY(rollout_sampling(config, policy.config(), options.tokenizer));
   install_generate_model(&policy, options);
@@ -281,6 +294,7 @@ Result<> load_learner(const RunSettings& run, PolicyParts& policy, LearnerParts&
   }
   LearnerOptions options = learner_options(run.config, run.ranks);
   options.pass.flops = &learning.compute.flops;
+  options.sampled = learning.sampled_forward;
   if (policy.reference) options.reference = &*policy.reference;
   policy.teacher =
       TRY(load_teacher(run.env, run.loaded, run.device, policy.model->config().vocab_size, run.ranks.size()));
@@ -348,7 +362,7 @@ Result<std::unique_ptr<RunParts>> assemble(Env& env, const LoadedConfig& loaded,
   }
   TRY(load_data(run, registry, policy, data, saved.stateful));
   if (kind == RunKind::kTrain && run.config.trainer.steps_ahead() > 0) TRY(sample_aside(*parts));
-  const Sampling sampling = TRY(load_engine(run, policy.folder->tokenizer, sampled_model(policy)));
+  const Sampling sampling = TRY(load_engine(*parts));
   const bool environment_rewards = environment.gives_rewards;
   std::shared_ptr<TurnParts> turns;
   if (environment.runner)

@@ -46,10 +46,13 @@ Result<SampleBatch> Sampler::sample(const PromptBatch& prompts, int64_t batch, i
   plan.first_row_id = batch * static_cast<int64_t>(prompts.prompts.size()) * plan.num_samples;
   TRY(make_ready(weight_version, metrics));
   TRY(reward.begin(prompts, plan.num_samples, context));
+  SampledForward* const store = model_->sampled_forward();
+  if (store != nullptr) store->begin(plan.seed, prompts.step);
   SampleBatch samples = TRY(collect_on_ranks(
       *ranks_, runner_, prompts, plan, config_->rollout, *tokenizer_, &metrics,
       [&](const SampleBatch& rows, int64_t prompt) { return reward.feed(prompts, rows, prompt); },
       [&] { return reward.tend(); }));
+  if (store != nullptr) store->end();
   samples.mask_truncated = config_->algorithm.mask_truncated_completions;
   return samples;
 }

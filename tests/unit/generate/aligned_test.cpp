@@ -1,5 +1,5 @@
 // Memory of the decoder: aligned, zeroed, and kept when less is asked for.
-#include "generate/decode/aligned.h"
+#include "model/tensor/aligned.h"
 
 #include <gtest/gtest.h>
 

@@ -1,6 +1,6 @@
 // See aligned.h. A pass over all weights of a large model touches half a million small pages, more than the processor
 // keeps translations of.
-#include "generate/decode/aligned.h"
+#include "model/tensor/aligned.h"
 
 #include <sys/mman.h>
 

@@ -1,0 +1,110 @@
+// What sampling has computed of a step's tokens, for the update that reads it instead of computing it again: in an update
+// with the weights that sampled, the forward pass gives the same numbers.
+//
+// Every token has a slot. The engine takes the slots of a prompt and of each of its samples one after the other and fills
+// them while it decodes. A pass over packed rows reads its tokens' slots in place where they lie side by side, else
+// copies. A token's numbers depend only on the tokens before it, bit for bit (generate/decode/forward.h), so they can be
+// made again from the tokens alone. Memory: as bytes_per_token() says; slots that nobody fills take none. Thread rule:
+// one thread, except that the engine's threads write to different slots.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "foundation/base/result.h"
+#include "model/tensor/aligned.h"
+#include "model/tensor/packing.h"
+#include "model/weights/model_config.h"
+
+namespace mortise {
+
+// The numbers of one layer, a row for each token of a pass.
+struct SampledLayer {
+  at::Tensor qkv_NQ;       // q and k rotated; as the product leaves them if the model norms q and k
+  at::Tensor attended_NA;  // what attention gives
+  at::Tensor lse_Nh;       // log-sum-exp of the scores of each head
+  at::Tensor mixed_NH;     // the residual stream behind attention
+  at::Tensor gate_up_N2I;
+  at::Tensor out_NH;  // the residual stream behind the MLP
+};
+
+// The same by slot, to be written: row n of each begins at n times its width.
+struct SampledSlots {
+  float *qkv, *attended, *lse, *mixed, *gate_up, *out;
+};
+
+class SampledForward;
+
+// The tokens of one pass.
+class SampledPass {
+ public:
+  SampledPass(const SampledForward& store, std::vector<int64_t> slots);
+  [[nodiscard]] int64_t num_tokens() const { return static_cast<int64_t>(slots_.size()); }
+  // Valid until the store forgets the rows, where they are not copies.
+  [[nodiscard]] SampledLayer layer(int64_t index) const;
+  [[nodiscard]] at::Tensor last_out() const;
+
+ private:
+  [[nodiscard]] at::Tensor rows(const float* from, int64_t width) const;
+
+  const SampledForward& store_;
+  std::vector<int64_t> slots_;
+  bool is_run_ = true;  // one after the other
+};
+
+class SampledForward {
+ public:
+  SampledForward(const ModelConfig& config, int64_t num_slots);
+  [[nodiscard]] static int64_t bytes_per_token(const ModelConfig& config);
+
+  // Forgets all rows. The samples of this step are kept from now on, until end().
+  void begin(uint64_t seed, int64_t step);
+  void end() { is_open_ = false; }
+  void forget();
+  [[nodiscard]] bool takes(uint64_t seed, int64_t step) const { return is_open_ && seed == seed_ && step == step_; }
+  [[nodiscard]] bool has_rows() const { return !rows_.empty(); }
+  // Changes with begin(): slots of another session mean nothing.
+  [[nodiscard]] int64_t session() const { return session_; }
+
+  // The first of `count` slots in a row; nothing: the store has not so many left.
+  std::optional<int64_t> take(int64_t count);
+  void set_token(int64_t slot, int64_t id) { ids_[static_cast<size_t>(slot)] = id; }
+  // The slots of a row: those of its prompt, and the first one of its response.
+  void put_row(int64_t row_id, std::shared_ptr<const std::vector<int64_t>> prompt, int64_t first_response);
+  [[nodiscard]] const SampledSlots& layer(int64_t index) const { return layers_[static_cast<size_t>(index)]; }
+  [[nodiscard]] int64_t num_layers() const { return static_cast<int64_t>(layers_.size()); }
+
+  // The packed tokens of rows with these ids. An error if a row is not here, or has other tokens.
+  Result<std::shared_ptr<const SampledPass>> pass(const PackedBatch& packed, std::span<const int64_t> row_ids) const;
+
+ private:
+  friend class SampledPass;
+  struct Widths {
+    int64_t qkv, attended, lse, hidden, gate_up;
+    explicit Widths(const ModelConfig& config);
+    [[nodiscard]] int64_t sum() const { return qkv + attended + lse + 2 * hidden + gate_up; }
+  };
+  struct Row {
+    std::shared_ptr<const std::vector<int64_t>> prompt;
+    int64_t first_response = 0;
+  };
+
+  Widths widths_;
+  int64_t num_slots_;
+  FloatBuffer numbers_;
+  std::vector<SampledSlots> layers_;
+  std::vector<int64_t> ids_;
+  int64_t num_taken_ = 0, session_ = 0;
+  std::map<int64_t, Row> rows_;
+  bool is_open_ = false;
+  uint64_t seed_ = 0;
+  int64_t step_ = 0;
+};
+
+}  // namespace mortise

@@ -1,0 +1,87 @@
+// See reuse_rules.h.
+#include "train/run/reuse_rules.h"
+
+#include <fmt/core.h>
+
+#include "config/batch_plan.h"
+#include "model/layers/sampled_forward.h"
+
+namespace mortise {
+
+namespace {
+
+struct Reason {
+  bool holds;
+  const char* text;
+};
+
+// The run learns rows that are not, one by one, those that it has just sampled.
+std::optional<std::string> why_other_rows(const RunConfig& config) {
+  const AlgorithmConfig& algorithm = config.algorithm;
+  const BatchPlan plan = plan_batches(config);
+  const Reason reasons[] = {
+      {config.rollout.name != RolloutConfig().name, "the rollout backend is not native"},
+      {config.trainer.steps_ahead() > 0, "trainer.mode is not sync"},
+      {config.rollout.over_sampling > 1, "rollout.over_sampling is above 1"},
+      {config.rollout.multi_turn.enable, "rollout.multi_turn is on"},
+      {algorithm.filter_groups.enable, "algorithm.filter_groups is on"},
+      {algorithm.replay_buffer.enable, "algorithm.replay_buffer is on"},
+      {algorithm.use_pf_ppo, "algorithm.use_pf_ppo draws other rows"},
+      {plan.carries_rows, "actor.carry_rows is on"},
+      {plan.rows_per_update != plan.rows_per_step, "a step has several mini-batches"},
+  };
+  for (const Reason& reason : reasons) {
+    if (reason.holds) return reason.text;
+  }
+  return std::nullopt;
+}
+
+// The sampler and the update compute in different ways.
+std::optional<std::string> why_other_numbers(const RunConfig& config, const ModelConfig& model, bool by_operators) {
+  const Reason reasons[] = {
+      {by_operators, "the model is on a GPU"},
+      {config.model.dtype != ModelDtype::kFloat32, "model.dtype is not float32"},
+      {config.rollout.dtype == DecodeDtype::kBfloat16, "rollout.dtype is bfloat16"},
+      {config.rollout.kernels == DecodeKernels::kPlain, "rollout.kernels is plain"},
+      {config.model.layers == LayerPasses::kPlain, "model.layers is plain"},
+      {config.model.trains_adapter(), "the run trains an adapter"},
+      {config.model.enable_gradient_checkpointing, "model.enable_gradient_checkpointing is on"},
+      {model.num_expert_layers() > 0, "the model has experts"},
+      {model.sandwich_norm, "the model has norms behind attention and MLP"},
+  };
+  for (const Reason& reason : reasons) {
+    if (reason.holds) return reason.text;
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+int64_t sampled_tokens(const RunConfig& config) {
+  const BatchPlan plan = plan_batches(config);
+  return plan.prompts_per_step * config.data.max_prompt_length + plan.rows_per_step * (response_length(config) - 1);
+}
+
+double sampled_bytes(const RunConfig& config, const ModelConfig& model) {
+  return static_cast<double>(sampled_tokens(config)) * static_cast<double>(SampledForward::bytes_per_token(model));
+}
+
+std::optional<std::string> why_not_reused(const RunConfig& config, const ModelConfig& model, int num_ranks,
+                                          bool by_operators) {
+  const int64_t budget_mib = config.rollout.reuse_forward_mib;
+  if (budget_mib == 0) return "rollout.reuse_forward_mib is 0";
+  if (num_ranks > 1) return "the run has several ranks";
+  if (config.trainer.deterministic) return "trainer.deterministic is on";
+  if (auto reason = why_other_rows(config)) return reason;
+  if (auto reason = why_other_numbers(config, model, by_operators)) return reason;
+  const double mib = sampled_bytes(config, model) / (1 << 20);
+  if (mib <= static_cast<double>(budget_mib)) return std::nullopt;
+  return fmt::format("it takes up to {:.0f} MiB, and rollout.reuse_forward_mib is {}", mib, budget_mib);
+}
+
+std::string reuse_line(const std::optional<std::string>& why_not) {
+  if (!why_not) return "# update: the first one of a step reads what sampling has computed of its rows\n";
+  return fmt::format("# update: runs its own forward pass, because {}\n", *why_not);
+}
+
+}  // namespace mortise

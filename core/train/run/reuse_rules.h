@@ -1,0 +1,26 @@
+// Whether the first update of a step reads what sampling has computed of its rows (model/layers/sampled_forward.h). The
+// configuration and the model alone decide, so that a resume decides alike. Thread rule: pure functions.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "config/run_config.h"
+#include "model/weights/model_config.h"
+
+namespace mortise {
+
+// Tokens of a step, at most: each prompt once, and what rows decode. A row's last token is not decoded.
+[[nodiscard]] int64_t sampled_tokens(const RunConfig& config);
+
+// Bytes of what is kept of them.
+[[nodiscard]] double sampled_bytes(const RunConfig& config, const ModelConfig& model);
+
+// Why it does not, as the end of a sentence that begins with "because"; nothing: it does.
+[[nodiscard]] std::optional<std::string> why_not_reused(const RunConfig& config, const ModelConfig& model,
+                                                        int num_ranks, bool by_operators);
+// The line of `--dry-run` about it.
+[[nodiscard]] std::string reuse_line(const std::optional<std::string>& why_not);
+
+}  // namespace mortise
