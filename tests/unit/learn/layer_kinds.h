@@ -11,9 +11,6 @@ namespace mortise {
 
 inline std::vector<std::pair<std::string, ModelConfig>> layer_kinds(int64_t vocab_size) {
   const ModelConfig plain = small_config(vocab_size, 3);
-  ModelConfig fused = plain;
-  fused.fused_projections = true;
-  fused.qkv_bias = false;
   ModelConfig norms = plain, biases = plain, sandwich = plain, one_head = plain, shared = moe_config();
   norms.qk_norm = true;
   norms.attention_softcap = 2.0;
@@ -28,7 +25,7 @@ inline std::vector<std::pair<std::string, ModelConfig>> layer_kinds(int64_t voca
           {"biases everywhere, sinks", biases},
           {"no biases, norms behind the layers, tied", sandwich},
           {"one key-value head", one_head},
-          {"fused projections", fused},
+          {"fused projections", fused_config(vocab_size, 3)},
           {"experts", moe_config()},
           {"the experts of gpt-oss", stacked_moe_config()},
           {"a shared expert", shared}};
