@@ -89,7 +89,7 @@ double head_pass_bytes(const ModelConfig& model, const TrainedSize& trained, con
       gathered_heads(config, trained).at_once * static_cast<double>(model.vocab_size * model.hidden_size * element);
   if (!has_full_kl(config) && !has_teacher_loss(config)) return std::max(loss, gathered);
   const double chunk =
-      gathered + static_cast<double>(full_kl_bytes(rows, model.hidden_size, model.vocab_size, element));
+      gathered + static_cast<double>(full_kl_bytes(rows, model.hidden_size, own_vocab, element));
   const double one_layer = tokens * static_cast<double>(layer_memory(model, number_sizes(config.model.dtype)).kept);
   return std::max(loss, std::max(chunk, one_layer));
 }
@@ -326,13 +326,8 @@ void offload_memory(const ModelConfig& model, const TrainedSize& trained, const 
 
 GatheredHeads gathered_heads(const RunConfig& config, const TrainedSize& trained) {
   if (config.actor.tensor_model_parallel_size == 1 || trained.keeps_vocabulary()) return {};
-  const double gradient = config.model.trains_adapter() ? 0.0 : 1.0;
-  if (config.rollout.filtered_log_probs) return {1.0 + gradient, 2.0};  // forward and backward; excludes the others
-  GatheredHeads out;
-  if (has_full_kl(config)) out = {2.0 + gradient, 2.0};
-  // The teacher's own head is whole.
-  if (has_teacher_loss(config)) out = {std::max(out.at_once, 1.0 + gradient), out.sent + 1.0};
-  return out;
+  if (!config.rollout.filtered_log_probs) return {};
+  return {config.model.trains_adapter() ? 1.0 : 2.0, 2.0};  // forward and backward
 }
 
 NumbersOfOthers numbers_of_others(const ModelConfig& model, int64_t num_ranks) {

@@ -100,7 +100,7 @@ struct NumbersOfOthers {
 };
 [[nodiscard]] NumbersOfOthers numbers_of_others(const ModelConfig& model, int64_t num_ranks);
 
-// Whole heads that a pass gathers because it compares or filters whole distributions, if ranks share the vocabulary
+// Whole heads that a pass gathers because it filters distributions, if ranks share the vocabulary
 // (model/head/shared_vocabulary.h).
 struct GatheredHeads {
   double at_once = 0;  // in memory, with the gradient of one

@@ -252,8 +252,17 @@ std::vector<Variant> variants_with_whole_parameters() {
        false,
        0.0,
        {"qkv_proj", "gate_up_proj", "o_proj"}},
-      {"experts as a whole", moe_config(), {}, {"q_proj"}, false, 0.0, {"mlp"}},
-      {"the experts of gpt-oss as a whole", stacked_moe_config(), {}, {"q_proj"}, false, 0.0, {"mlp", "self_attn"}},
+      {"a shared expert as a whole", shared_moe_config(), {}, {"q_proj"}, false, 0.0, {"shared_expert"}},
+      {"attention and all biases of gpt-oss",
+       stacked_moe_config(),
+       {},
+       {},
+       false,
+       0.0,
+       {"self_attn"},
+       LoraBias::kAll,
+       LoraInit::kDefault,
+       {"mlp.router.weight"}},
   };
 }
 
@@ -267,8 +276,6 @@ std::vector<Variant> variants_of_adapters() {
   };
   out[0].init = out[2].init = LoraInit::kPissa;
   out[1].init = LoraInit::kOlora;
-  ModelConfig shared = moe_config();
-  shared.moe.shared_size = 8;
   const std::vector<std::string> experts{"mlp.experts.gate_up_proj", "mlp.experts.down_proj"};
   const auto add = [&](const std::string& name, const ModelConfig& config, const std::string& router,
                        const std::function<void(LearnerOptions&)>& options) {
@@ -276,7 +283,7 @@ std::vector<Variant> variants_of_adapters() {
     one.adapts_parameters = experts;
     if (!router.empty()) one.adapts_parameters.push_back(router);
   };
-  add("an adapter of experts and routers", shared, "mlp.gate.weight", {});
+  add("an adapter of experts and routers", shared_moe_config(), "mlp.gate.weight", {});
   add("the same, plain layers", moe_config(), "mlp.gate.weight", use_plain_layers);
   add("an adapter of gpt-oss's experts", stacked_moe_config(), "mlp.router.weight", {});
   add("the same, plain layers, without routers", stacked_moe_config(), "", use_plain_layers);
@@ -371,7 +378,7 @@ Update update_of(const Variant& variant, Communicator& communicator, const Mesh&
                             .init = variant.init,
                             .modules_to_save = variant.saves,
                             .bias = variant.bias};
-    EXPECT_TRUE(model.train_lora(choice, 4).ok());
+    EXPECT_OK(model.train_lora(choice, 4));
     randomize(model.trainable());
     model.weights_changed();
   }
