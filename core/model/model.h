@@ -200,7 +200,9 @@ class Model {
   void add_rounded_matrices();
   void split_layers(const std::shared_ptr<TensorRanks>& ranks, bool copies, ModelPart::Vocabulary vocabulary);
   // Those that passes of this rank use.
-  [[nodiscard]] const DecoderWeights& pass_weights() const { return tensor_ != nullptr ? tensor_->weights() : weights_; }
+  [[nodiscard]] const DecoderWeights& pass_weights() const {
+    return tensor_ != nullptr ? tensor_->weights() : weights_;
+  }
   // Do passes use this rank's part of the layers?
   [[nodiscard]] bool uses_part() const { return tensor_ != nullptr && !tensor_->is_whole(); }
   Result<> adapt(LoraPlan plan);

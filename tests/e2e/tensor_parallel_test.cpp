@@ -47,12 +47,11 @@ INSTANTIATE_TEST_SUITE_P(
                     {"algorithm.adv_estimator=gae", "~algorithm.adv_params", "trainer.test_freq=1",
                      "data.val_files=data/train.jsonl", "data.val_max_samples=40"}},
                    {"dp_2_tp_2", "sp_2_tp_2"}},
-        SharedCase{
-            {"sampling_ahead_recomputed_layers_and_sgd",
-             "train",
-             {"trainer.mode=one_step_off", "actor.optim.optimizer=sgd", "actor.optim.momentum=0.9",
-              "model.enable_gradient_checkpointing=true"}},
-            {"tp_4"}},
+        SharedCase{{"sampling_ahead_recomputed_layers_and_sgd",
+                    "train",
+                    {"trainer.mode=one_step_off", "actor.optim.optimizer=sgd", "actor.optim.momentum=0.9",
+                     "model.enable_gradient_checkpointing=true"}},
+                   {"tp_4"}},
         SharedCase{{"adapters_of_policy_and_critic",
                     "train",
                     {"model.lora_rank=2", "actor.policy_loss.loss_mode=gspo", "actor.use_kl_loss=true",
@@ -318,8 +317,7 @@ TEST(TensorParallelRun, Bfloat16WeightsWithoutMastersResumeWithAnotherMesh) {
       {2, tensor_mesh(2)}, {1, tensor_mesh(1)}, {4, sampling_mesh(2, 4)}, {2, sampling_mesh(2)}};
   for (size_t i = 0; i < meshes.size(); ++i) {
     const auto& [size, mesh] = meshes[i];
-    const Outcome part =
-        launch(task, size, "train", "out", until(static_cast<int64_t>(i) + 1, joined(settings, mesh)));
+    const Outcome part = launch(task, size, "train", "out", until(static_cast<int64_t>(i) + 1, joined(settings, mesh)));
     ASSERT_EQ(part.code, 0) << part.output;
   }
 }

@@ -12,9 +12,7 @@ namespace mortise {
 namespace {
 
 // Do the ranks' numbers, one behind the other in rank order, make up the whole?
-bool is_whole_in_order(const TensorSplit& split) {
-  return split.axis == SplitAxis::kRows && split.ranges.size() == 1;
-}
+bool is_whole_in_order(const TensorSplit& split) { return split.axis == SplitAxis::kRows && split.ranges.size() == 1; }
 
 int64_t sum_of(std::span<const int64_t> sizes) { return std::accumulate(sizes.begin(), sizes.end(), int64_t{0}); }
 

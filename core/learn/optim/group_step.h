@@ -44,7 +44,7 @@ class GroupStep {
  private:
   // What a rank of the group steps in a round; a rank may have nothing left.
   struct Turn {
-    size_t place = 0;  // of the parameter
+    size_t place = 0;  // the parameter's
     StepPart* part = nullptr;
   };
   using Round = std::vector<std::optional<Turn>>;  // by rank

@@ -296,8 +296,7 @@ class DivergencePass : public TwoHeads<T> {
 std::vector<double> head_divergence(const HeadSide& policy, const HeadSide& whole_teacher, double beta,
                                     double temperature, std::span<const double> weight_R, const at::Tensor& d_hidden_RH,
                                     const at::Tensor& d_weight_VH, const HeadOptions& options) {
-  if (beta == 1.0)
-    return head_full_kl(policy, whole_teacher, temperature, weight_R, d_hidden_RH, d_weight_VH, options);
+  if (beta == 1.0) return head_full_kl(policy, whole_teacher, temperature, weight_R, d_hidden_RH, d_weight_VH, options);
   const HeadSide teacher{whole_teacher.hidden_RH, rows_of_share(whole_teacher.head, policy.head.share)};
   TORCH_CHECK(beta >= 0.0 && beta < 1.0, "divergence: beta");
   check_two_heads(policy, teacher, weight_R.size(), temperature, d_hidden_RH, d_weight_VH);

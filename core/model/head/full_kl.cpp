@@ -124,8 +124,7 @@ class FullKlPass : public TwoHeads<T> {
       stats_[static_cast<size_t>(r)] = stats;
     }
     if (this->share() != nullptr) join();
-    for (int64_t r = 0; r < this->rows(); ++r)
-      kl[static_cast<size_t>(r)] = stats_[static_cast<size_t>(r)].kl(scale);
+    for (int64_t r = 0; r < this->rows(); ++r) kl[static_cast<size_t>(r)] = stats_[static_cast<size_t>(r)].kl(scale);
   }
 
   void gradient_of_row(int64_t block, int64_t r, double weight) {

@@ -69,7 +69,8 @@ void ModelPart::adapt_matrices(const std::vector<LoraMatrix>& whole, const std::
         LoraMatrix start = out[i];
         start.a_RI = out[i].start_a_RI;
         start.b_OR = out[i].start_b_OR;
-        started_.push_back({static_cast<size_t>(layer) + 1, start, base[i].detach(), from, base_->whole_[place], whole_left});
+        started_.push_back(
+            {static_cast<size_t>(layer) + 1, start, base[i].detach(), from, base_->whole_[place], whole_left});
       }
       out[i].base_OI = from;
     }
@@ -153,8 +154,8 @@ void ModelPart::view_trained(const Trained& trained) const {
 void ModelPart::keep_trained(size_t parameter, const at::Tensor& leaf) {
   at::Tensor& own = store_.parameters[parameter].tensor;
   // Kernels read a vector's numbers one behind the other.
-  const bool is_copy = split(parameter).ranges.size() > 1 || (split(parameter).axis == SplitAxis::kColumns &&
-                                                              is_bias(store_.parameters[parameter].name));
+  const bool is_copy = split(parameter).ranges.size() > 1 ||
+                       (split(parameter).axis == SplitAxis::kColumns && is_bias(store_.parameters[parameter].name));
   const Trained& trained = trained_.emplace_back(Trained{parameter, leaf, slot_of(own), is_copy});
   own.set_requires_grad(false);
   view_trained(trained);

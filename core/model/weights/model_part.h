@@ -40,8 +40,8 @@ using KeepsPart = std::function<bool(int64_t part)>;
 
 class ModelPart {
  public:
-  // Takes this rank's numbers of `whole`, if `copies`; of its bfloat16 copies where a master has no memory. `config` is that of the whole. kWhole: embedding and head stay whole,
-  // and the part shares the model's tensors.
+  // Takes this rank's numbers of `whole`, if `copies`; those of its bfloat16 copies where a master has no memory. `config` is
+  // that of the whole. kWhole: embedding and head stay whole, and the part shares the model's tensors.
   enum class Vocabulary { kSplit, kWhole };
   ModelPart(const ModelConfig& config, const ParameterStore& whole, std::shared_ptr<TensorRanks> ranks, bool copies,
             Vocabulary vocabulary);
@@ -115,7 +115,7 @@ class ModelPart {
     int64_t layer = 0;
     at::Tensor merged_OI, base_OI;  // the same rows
     LoraMatrix factors;             // with the whole A and B; undefined: these rows have no adapter
-    bool is_stack = false;          // of all experts (layers/expert_lora.h)
+    bool is_stack = false;          // it holds all experts (layers/expert_lora.h)
   };
   // What a start leaves of a matrix: of the whole one, and of this rank's part.
   struct Started {

@@ -88,8 +88,7 @@ double head_pass_bytes(const ModelConfig& model, const TrainedSize& trained, con
   const double gathered =
       gathered_heads(config, trained).at_once * static_cast<double>(model.vocab_size * model.hidden_size * element);
   if (!has_full_kl(config) && !has_teacher_loss(config)) return std::max(loss, gathered);
-  const double chunk =
-      gathered + static_cast<double>(full_kl_bytes(rows, model.hidden_size, own_vocab, element));
+  const double chunk = gathered + static_cast<double>(full_kl_bytes(rows, model.hidden_size, own_vocab, element));
   const double one_layer = tokens * static_cast<double>(layer_memory(model, number_sizes(config.model.dtype)).kept);
   return std::max(loss, std::max(chunk, one_layer));
 }
@@ -378,7 +377,7 @@ void share_layers(const ModelConfig& model, const UnitBytes& units, const Traine
   memory.moments -= trained_others * trained.moments / trained.numbers;
   if (!update_rule(config.actor.optim)->steps_numbers()) {
     memory.moments = std::max(memory.moments, trained.largest_moments);  // that of a whole parameter is on one rank
-    memory.stepped = 3.0 * trained.largest_numbers * element;            // weights and gradient, as they come and put together
+    memory.stepped = 3.0 * trained.largest_numbers * element;  // weights and gradient, as they come and put together
   }
   const WeightCopies copies = config.ref.sync_steps ? WeightCopies::kMasters : WeightCopies::kNoMasters;
   if (memory.reference > 0)

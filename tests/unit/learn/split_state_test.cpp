@@ -105,8 +105,11 @@ TEST(TensorParallel, RulesOfWholeParametersGiveTheSameWeightsAndStates) {
   const std::vector<std::pair<std::string, MakeRule>> rules{
       {"Adafactor", [] { return make_adafactor({.beta1 = 0.9, .scale_parameter = true}); }},
       {"Muon", [] { return make_muon({}); }},
-      {"8-bit AdamW", [] { return make_adamw_8bit({{}, /*min_size=*/16, /*embeddings_too=*/true}); }}};
-  const std::vector<ModelConfig> configs{small_config(kShape.vocab, 2), fused_config(kShape.vocab, 2), stacked_moe_config()};
+      {"8-bit AdamW", [] {
+         return make_adamw_8bit({{}, /*min_size=*/16, /*embeddings_too=*/true});
+       }}};
+  const std::vector<ModelConfig> configs{small_config(kShape.vocab, 2), fused_config(kShape.vocab, 2),
+                                         stacked_moe_config()};
   for (size_t i = 0; i < rules.size(); ++i) {
     SCOPED_TRACE(rules[i].first);
     expect_states_of_one_rank(configs[i], half_of({groups_of(2, 2), groups_of(4, 4), {4, 1, 2, 2}, {4, 1, 3, 2}}, i),
@@ -116,12 +119,9 @@ TEST(TensorParallel, RulesOfWholeParametersGiveTheSameWeightsAndStates) {
 }
 
 TEST(TensorParallel, SavedStatesDoNotDependOnTheMesh) {
-  expect_states_of_one_rank(small_config(kShape.vocab, 2), {groups_of(2, 2),
-                                                            groups_of(4, 4),
-                                                            groups_of(4, 2),
-                                                            {4, 1, 1, 2},
-                                                            {8, 1, 2, 4},
-                                                            {4, 1, 3, 2}});
+  expect_states_of_one_rank(
+      small_config(kShape.vocab, 2),
+      {groups_of(2, 2), groups_of(4, 4), groups_of(4, 2), {4, 1, 1, 2}, {8, 1, 2, 4}, {4, 1, 3, 2}});
 }
 
 // Fused matrices are saved in several ranges, of which ranks with the same key-value head save one. The experts of gpt-oss
