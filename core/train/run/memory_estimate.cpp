@@ -343,7 +343,7 @@ namespace {
 // What actor.tensor_model_parallel_size takes off. In rollouts a rank has its part, next to whole embeddings and heads, and to
 // whole layers if it samples alone.
 void share_layers(const ModelConfig& model, const UnitBytes& units, const TrainedSize& trained, const RunConfig& config,
-                  MemoryEstimate& memory) {
+                  int num_writers, MemoryEstimate& memory) {
   const int64_t num_ranks = config.actor.tensor_model_parallel_size;
   if (num_ranks == 1) return;
   const ModelDtype dtype = config.model.dtype;
@@ -370,6 +370,8 @@ void share_layers(const ModelConfig& model, const UnitBytes& units, const Traine
     return;
   }
   memory.whole = units.ends + (samples_whole ? units.layers * own_element / element : 0.0);
+  // A save gathers what this rank writes of the model's folder.
+  memory.whole = std::max(memory.whole, units.all / num_writers);
   const double trained_others = others.layers * trained.units.layers / units.layers +
                                 others.ends * trained.units.ends / units.ends;  // the rest is frozen
   memory.weights -= others.layers * own_element + others.ends * element;
@@ -377,7 +379,7 @@ void share_layers(const ModelConfig& model, const UnitBytes& units, const Traine
   memory.moments -= trained_others * trained.moments / trained.numbers;
   if (!update_rule(config.actor.optim)->steps_numbers()) {
     memory.moments = std::max(memory.moments, trained.largest_moments);  // that of a whole parameter is on one rank
-    memory.stepped = 3.0 * trained.largest_numbers * element;  // weights and gradient, as they come and put together
+    memory.stepped = 4.0 * trained.largest_numbers * element;            // weights, gradient, and as much between them
   }
   const WeightCopies copies = config.ref.sync_steps ? WeightCopies::kMasters : WeightCopies::kNoMasters;
   if (memory.reference > 0)
@@ -390,7 +392,7 @@ void share_layers(const ModelConfig& model, const UnitBytes& units, const Traine
 void share_memory(const ModelConfig& model, const UnitBytes& units, const TrainedSize& trained, const RunConfig& config,
                   bool has_lora, int num_ranks, const CriticBytes& critic, MemoryEstimate& memory) {
   if (num_ranks == 1) return;
-  if (!config.trainer.val_only) share_layers(model, units, trained, config, memory);
+  if (!config.trainer.val_only) share_layers(model, units, trained, config, num_ranks, memory);
   share_states(config, num_ranks, critic, memory);
   const int64_t num_parts = config.trainer.val_only ? 1 : config.actor.tensor_model_parallel_size;
   const NumbersOfOthers others = numbers_of_others(model, num_parts);
