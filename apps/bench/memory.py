@@ -52,6 +52,10 @@ RANK_CASES = {
     "2 ranks sample together, split layers, KL": {**TOGETHER, **KL, "actor.tensor_model_parallel_size": 2},
     "2 ranks sample together, split layers, LoRA": {
         **TOGETHER, "model.lora_rank": 16, "actor.tensor_model_parallel_size": 2},
+    "2 ranks sample together, split layers, Adafactor": {
+        **TOGETHER, "actor.optim.optimizer": "adafactor", "actor.tensor_model_parallel_size": 2},
+    "2 ranks sample together, split layers, KL, state and reference in files": {
+        **TOGETHER, **KL, "actor.optim.offload": "file", "ref.offload": "file", "actor.tensor_model_parallel_size": 2},
     "2 ranks sample together, bfloat16 sampler": {**TOGETHER, "rollout.dtype": "bfloat16"},
 }
 LIMIT = 1.15

@@ -36,7 +36,6 @@ class Checker : ConfigRules {
     check_rows();
     if (use_ != ConfigUse::kObjective && !samples_alone(use_)) check_rollout_tensor_rules(loaded_, learns, found_);
     if (trains || use_ == ConfigUse::kSft) check_model_rules(loaded_, found_);
-    if (learns) check_tensor_rules(loaded_, found_);
     if (trains || use_ == ConfigUse::kObjective) check_objective();
     if (trains) {
       check_aggregation();

@@ -1,5 +1,5 @@
-// Rules for ranks that share the layers of the policy (actor.tensor_model_parallel_size): what does not go together with
-// it. What depends on the model and the number of ranks: train/run/sequence_rules.h. Pure function.
+// Rules for ranks that sample together (rollout.tensor_model_parallel_size): what does not go together with it. What depends on
+// the model and the number of ranks: train/run/sequence_rules.h. Pure function.
 #pragma once
 
 #include "config/findings.h"
@@ -7,8 +7,7 @@
 
 namespace mortise {
 
-void check_tensor_rules(const LoadedConfig& loaded, ConfigFindings& found);
-// The same of ranks that sample together (rollout.tensor_model_parallel_size). `learns`: the run also has updates.
+// `learns`: the run also has updates.
 void check_rollout_tensor_rules(const LoadedConfig& loaded, bool learns, ConfigFindings& found);
 
 }  // namespace mortise

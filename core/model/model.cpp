@@ -224,13 +224,16 @@ Result<> Model::train_lora(Env& env, const Path& adapter_folder) {
 }
 
 void Model::start_changed() {
-  if (trained_lora_ != nullptr) trained_lora_->restore_start();
+  if (tensor_ != nullptr)
+    tensor_->restore_start();
+  else if (trained_lora_ != nullptr)
+    trained_lora_->restore_start();
 }
 
 void Model::weights_changed() {
   if (tensor_ != nullptr) {
     if (has_own_weights()) tensor_->merge();
-    tensor_->round();
+    tensor_->round(offload_.get());
     return;
   }
   if (trained_lora_ != nullptr && (gate_ == nullptr || gate_->is_whole())) trained_lora_->merge();
@@ -240,25 +243,26 @@ void Model::weights_changed() {
 Result<> Model::offload_masters(std::shared_ptr<Offload> files) {
   offload_ = std::move(files);
   if (trained_lora_ != nullptr) return {};  // its matrices are not what an optimizer steps
-  return mortise::offload_masters(weights_, *offload_);
+  return mortise::offload_masters(pass_weights(), *offload_);
 }
 
 Result<> Model::offload_weights(const std::shared_ptr<Offload>& files) {
   offload_ = files;
-  TRY(mortise::offload_masters(weights_, *files));
-  gate_ = TRY(OffloadGate::take(weights_, files));
+  TRY(mortise::offload_masters(pass_weights(), *files));
+  gate_ = TRY(OffloadGate::take(pass_weights(), files));
   return {};
 }
 
-void Model::split_layers(const std::shared_ptr<TensorRanks>& ranks) { split_layers(ranks, /*copies=*/true); }
-
-void Model::split_layers(const std::shared_ptr<TensorRanks>& ranks, bool copies) {
-  const ParameterStore whole{weights_, leaves_, parameters_};
-  using Vocabulary = ModelPart::Vocabulary;
+void Model::split_layers(const std::shared_ptr<TensorRanks>& ranks) {
   // What an adapter trains as a whole is whole on every rank.
   const bool keeps_vocabulary =
       trained_lora_ != nullptr && std::ranges::any_of(trained_lora_->whole_parameters(), is_split_by_tokens);
-  const Vocabulary vocabulary = keeps_vocabulary ? Vocabulary::kWhole : Vocabulary::kSplit;
+  using Vocabulary = ModelPart::Vocabulary;
+  split_layers(ranks, /*copies=*/true, keeps_vocabulary ? Vocabulary::kWhole : Vocabulary::kSplit);
+}
+
+void Model::split_layers(const std::shared_ptr<TensorRanks>& ranks, bool copies, ModelPart::Vocabulary vocabulary) {
+  const ParameterStore whole{weights_, leaves_, parameters_};
   tensor_ = std::make_shared<ModelPart>(config_, whole, ranks, copies, vocabulary);
   if (trained_lora_ != nullptr) {
     auto base = std::make_shared<ModelPart>(config_, trained_lora_->base(), ranks, copies, vocabulary);
@@ -385,19 +389,23 @@ Result<> Model::save(Env& env, const Path& folder, const SaveOptions& options) c
   });
 }
 
-Model Model::frozen_shape() const {
+Model Model::frozen_shape(Layers layers) const {
   const at::NoGradGuard no_grad;
   Model copy;
   copy.config_ = config_;
   copy.device_ = device_;
   copy.adopt(allocate_parameters(config_, dtype(), /*requires_grad=*/false, device_.device));
   if (has_rounded_matrices()) allocate_rounded(copy.weights_);
-  if (tensor_ != nullptr) copy.split_layers(tensor_->ranks(), /*copies=*/false);
+  using Vocabulary = ModelPart::Vocabulary;
+  if (tensor_ != nullptr && layers == Layers::kAlike) {
+    const bool is_split = tensor_->vocabulary() != nullptr;
+    copy.split_layers(tensor_->ranks(), /*copies=*/false, is_split ? Vocabulary::kSplit : Vocabulary::kWhole);
+  }
   return copy;
 }
 
-Model Model::clone_frozen() const {
-  Model copy = frozen_shape();
+Model Model::clone_frozen(Layers layers) const {
+  Model copy = frozen_shape(layers);
   copy.copy_numbers(*this);
   return copy;
 }
@@ -405,14 +413,13 @@ Model Model::clone_frozen() const {
 void Model::copy_numbers(const Model& from) {
   const at::NoGradGuard no_grad;
   const auto& to = tensor_ != nullptr ? tensor_->parameters() : parameters_;
-  const auto& numbers = from.tensor_ != nullptr ? from.tensor_->parameters() : from.parameters_;
+  const auto& numbers = tensor_ != nullptr ? from.tensor_->parameters() : from.parameters_;
   for (size_t i = 0; i < to.size(); ++i) {
-    const at::Tensor own = to[i].tensor.detach();
-    if (has_memory(own)) own.copy_(numbers[i].tensor.detach());
+    const at::Tensor own = to[i].tensor.detach(), other = numbers[i].tensor.detach();
+    if (has_memory(own) && has_memory(other)) own.copy_(other);
   }
-  const DecoderWeights& matrices = tensor_ != nullptr ? tensor_->weights() : weights_;
-  const DecoderWeights& rounded = from.tensor_ != nullptr ? from.tensor_->weights() : from.weights_;
-  for (size_t layer = 0; layer < matrices.rounded.size(); ++layer) copy_rounded(rounded, matrices, layer);
+  const DecoderWeights& rounded = tensor_ != nullptr ? from.tensor_->weights() : from.weights_;
+  for (size_t layer = 0; layer < rounded.rounded.size(); ++layer) copy_rounded(rounded, pass_weights(), layer);
 }
 
 void Model::drop_masters() {

@@ -140,8 +140,7 @@ class Model {
   // Null: all weights are in memory.
   [[nodiscard]] WeightGate* gate() const { return gate_.get(); }
   // Tensor parallel: this rank has its part of the layers from now on (weights/model_part.h), which training changes.
-  // Passes are collectives of the ranks. After parameters were frozen, and before use_gate() and drop_masters(). An adapter has
-  // no PiSSA or OLoRA and no experts, and what it trains as a whole satisfies shares_whole().
+  // Passes are collectives of the ranks. After parameters were frozen, and before use_gate() and drop_masters().
   void split_layers(const std::shared_ptr<TensorRanks>& ranks);
   // Its part of them. If this rank has whole layers, or parts for other groups, a copy that `ranks` cut alike, for which all
   // weights need memory. Those numbers do not follow the model.
@@ -182,13 +181,15 @@ class Model {
   [[nodiscard]] Result<std::vector<FolderFile>> plan_save(const SaveOptions& options = {}) const;
   // Whether load() of what `options` save gives the very weights back.
   [[nodiscard]] Result<bool> saves_exactly(const SaveOptions& options) const;
-  // A copy of the numbers that never requires grad: the reference model.
-  [[nodiscard]] Model clone_frozen() const;
-  // Takes the numbers of a model with the same parameters, whose layers are split alike. The other one has no masters only
-  // if this one has none.
+  // A copy of the numbers that never requires grad: the reference model. If ranks share the layers of this model, so they do
+  // of the copy, unless it is kWhole, for which all weights need memory.
+  enum class Layers { kAlike, kWhole };
+  [[nodiscard]] Model clone_frozen(Layers layers = Layers::kAlike) const;
+  // Takes the numbers of a model with the same parameters, whose layers are split alike; for whole layers they need memory. If
+  // the other one has no masters, those of this one are left as they are.
   void copy_numbers(const Model& from);
   // As clone_frozen(), before the numbers are copied: memory for them is not touched yet.
-  [[nodiscard]] Model frozen_shape() const;
+  [[nodiscard]] Model frozen_shape(Layers layers = Layers::kAlike) const;
   void zero_grad();  // forgets all gradients
   // Sequences of up to so many tokens will come: see ModelConfig::rope_length. Call this before an engine is made.
   void set_rope_length(int64_t length) {
@@ -200,7 +201,11 @@ class Model {
   Model() = default;
   void adopt(ParameterStore store);
   void add_rounded_matrices();
-  void split_layers(const std::shared_ptr<TensorRanks>& ranks, bool copies);
+  void split_layers(const std::shared_ptr<TensorRanks>& ranks, bool copies, ModelPart::Vocabulary vocabulary);
+  // Those that passes of this rank use.
+  [[nodiscard]] const DecoderWeights& pass_weights() const {
+    return tensor_ != nullptr ? tensor_->weights() : weights_;
+  }
   // Do passes use this rank's part of the layers?
   [[nodiscard]] bool uses_part() const { return tensor_ != nullptr && !tensor_->is_whole(); }
   Result<> adapt(LoraPlan plan);

@@ -86,22 +86,5 @@ TEST(CriticAdapter, ADryRunCountsTheWholeAdapterOfEachRank) {
   EXPECT_LT(critic(3, 8), critic(0, 8));
 }
 
-// Nothing is loaded before, and --dry-run refuses it as the run does. A critic without an adapter has weights of its own.
-TEST(CriticAdapter, IsRefusedOnABaseWhoseLayersAreSplit) {
-  const TinyTask task;
-  const std::vector<std::string> settings{"actor.tensor_model_parallel_size=2", "model.lora_rank=2",
-                                          "algorithm.adv_estimator=gae", "~algorithm.adv_params"};
-  const auto output = [&](std::vector<std::string> more) {
-    more.insert(more.begin(), settings.begin(), settings.end());
-    const Outcome refused = task.mortise("train", "split_run", more);
-    EXPECT_EQ(refused.code, 2) << refused.output;
-    return refused.output;
-  };
-  const std::string why = "the critic's adapter would share the base of the policy, whose layers are split";
-  EXPECT_NE(output({"critic.model.lora_rank=2"}).find(why), std::string::npos);
-  EXPECT_NE(output({"critic.model.lora_rank=2", "--dry-run"}).find(why), std::string::npos);
-  EXPECT_NE(output({}).find("1 rank cannot form groups of 2"), std::string::npos) << "what is left to refuse";
-}
-
 }  // namespace
 }  // namespace mortise::test

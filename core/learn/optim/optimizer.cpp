@@ -18,6 +18,7 @@
 
 #include "foundation/base/tensor_pieces.h"
 #include "foundation/metrics/op_timer.h"
+#include "learn/optim/group_step.h"
 #include "learn/optim/rounded_step.h"
 #include "learn/optim/split_state.h"
 #include "learn/optim/tensor_state.h"
@@ -91,20 +92,32 @@ Optimizer::Optimizer(std::vector<OptimizedParameter> parameters, std::unique_ptr
       state_name_(std::move(state_name)),
       zero_(zero) {
   c10::NoGradGuard no_grad;
-  for (const OptimizedParameter& parameter : parameters_) layout_.push_back(rule_->state_of(parameter));
+  if (zero_.tensor != nullptr && !rule_->steps_numbers())
+    group_ = std::make_unique<GroupStep>(*zero_.tensor, parameters_);
+  for (size_t i = 0; i < parameters_.size(); ++i)
+    layout_.push_back(rule_->state_of(group_ != nullptr ? group_->whole(i) : parameters_[i]));
   make_units();
   if (is_sharded()) {
     parts_ = parts_of(zero_.communicator->rank());
   } else {
     for (size_t i = 0; i < parameters_.size(); ++i) parts_.push_back({i, 0, parameters_[i].tensor.numel()});
   }
+  if (group_ != nullptr) {
+    std::vector<size_t> own;
+    for (const OwnPart& part : parts_) own.push_back(part.parameter);
+    group_->deal(own);
+  }
   if (memory == StateMemory::kNow) (void)make_state();  // cannot fail without files
 }
+
+Optimizer::Optimizer(Optimizer&& other) noexcept = default;
+Optimizer::~Optimizer() = default;
 
 Result<> Optimizer::make_state() {
   c10::NoGradGuard no_grad;
   for (const OwnPart& part : parts_) {
     std::vector<at::Tensor>& tensors = state_.emplace_back();
+    if (group_ != nullptr && !group_->has_state(part.parameter)) continue;
     for (const StateTensor& state : layout_[part.parameter]) {
       const at::IntArrayRef whole = state.shape;
       const std::vector<int64_t> piece{state_range_of(part.begin, part.size, state).size()};
@@ -212,8 +225,9 @@ std::vector<std::pair<size_t, at::Tensor>> Optimizer::own_gradients() const {
   return out;
 }
 
-void Optimizer::step_parts(std::span<const size_t> indices, double lr, double grad_factor) {
+Result<> Optimizer::step_parts(std::span<const size_t> indices, double lr, double grad_factor) {
   std::vector<StepPart> parts;
+  std::vector<size_t> places;
   for (const size_t i : indices) {
     const OptimizedParameter& parameter = parameters_[parts_[i].parameter];
     at::Tensor gradient = gradient_of(parts_[i]);
@@ -221,6 +235,7 @@ void Optimizer::step_parts(std::span<const size_t> indices, double lr, double gr
     const double decay = parameter.weight_decay.value_or(parameter.decay ? weight_decay_ : 0.0);
     parts.push_back(
         {&parameter, weights_of(parts_[i]), std::move(gradient), state_[i], lr * parameter.lr_scale, decay});
+    places.push_back(parts_[i].parameter);
   }
   const OpTimer timer("optimizer", [&] {
     OpWork work;  // it reads and writes the weights and what the rule keeps, and reads the gradient
@@ -228,6 +243,14 @@ void Optimizer::step_parts(std::span<const size_t> indices, double lr, double gr
       work.bytes += (2.0 * static_cast<double>(part.state.size()) + 3.0) * static_cast<double>(part.weights.nbytes());
     return work;
   });
+  if (group_ == nullptr) {
+    run_rule(parts, grad_factor);
+    return {};
+  }
+  return group_->step(parts, places, [&](std::span<StepPart> some) { run_rule(some, grad_factor); });
+}
+
+void Optimizer::run_rule(std::span<StepPart> parts, double grad_factor) const {
   if (files_ == nullptr) {
     if (!parts.empty()) rule_->step(parts, num_updates_, grad_factor);
     return;
@@ -246,14 +269,14 @@ Result<> Optimizer::step(double lr, double grad_factor) {
     for (size_t group = 0; group < rounded_->groups().size(); ++group) {
       if (rounded_->groups()[group].empty()) continue;  // frozen
       rounded_->open(group);
-      step_parts(rounded_->groups()[group], lr, grad_factor);
+      TRY(step_parts(rounded_->groups()[group], lr, grad_factor));
       rounded_->close(group, num_updates_);
     }
     return {};
   }
   std::vector<size_t> all(parts_.size());
   std::iota(all.begin(), all.end(), size_t{0});
-  step_parts(all, lr, grad_factor);
+  TRY(step_parts(all, lr, grad_factor));
   for (ShardUnit& unit : units_) {
     unit.own_gradient = at::Tensor();
     if (unit.part >= 0) continue;  // gathered by the passes that use them
@@ -343,6 +366,7 @@ Result<double> Optimizer::grad_norm() const {
 void Optimizer::put_state(StateWriter& writer, size_t parameter, size_t state) const {
   const StateTensor& layout = layout_[parameter][state];
   const std::string key = key_of(layout, parameters_[parameter]);
+  if (group_ != nullptr) return put_group_state(writer, parameter, state);
   if (zero_.tensor != nullptr) return put_split_state(writer, parameter, state);
   const DType dtype = dtype_of_scalar(layout.dtype);
   if (!is_sharded()) {  // a part is a parameter
@@ -370,10 +394,11 @@ void Optimizer::put_split_state(StateWriter& writer, size_t parameter, size_t st
   const std::string key = key_of(layout, parameters_[parameter]);
   const size_t place = zero_.tensor->find(parameters_[parameter].name);
   const std::optional<size_t> own = part_of(parameter);
+  const bool is_in_file = files_ != nullptr;
   if (!is_sharded())
-    put_part(writer, key, *zero_.tensor, place, state_[*own][state]);
+    put_part(writer, key, *zero_.tensor, place, state_[*own][state], is_in_file);
   else if (own)
-    put_owned_part(writer, key, *zero_.tensor, place, state_[*own][state]);
+    put_owned_part(writer, key, *zero_.tensor, place, state_[*own][state], is_in_file);
   else
     put_nothing(writer, key, *zero_.tensor, place, dtype_of_scalar(layout.dtype));
 }
@@ -383,8 +408,41 @@ Result<> Optimizer::read_split_state(StateReader& reader, size_t parameter, size
   const std::string key = key_of(layout, parameters_[parameter]);
   const size_t place = zero_.tensor->find(parameters_[parameter].name);
   const std::optional<size_t> own = part_of(parameter);
-  if (own) return read_part(reader, key, *zero_.tensor, place, state_[*own][state]);
-  TRY(reader.get_tensor(key, dtype_of_scalar(layout.dtype), zero_.tensor->whole_sizes(place).vec()));
+  if (!own) {
+    TRY(reader.get_tensor(key, dtype_of_scalar(layout.dtype), zero_.tensor->whole_sizes(place).vec()));
+    return {};
+  }
+  TRY(read_part(reader, key, *zero_.tensor, place, state_[*own][state]));
+  if (files_ != nullptr) files_->release(state_[*own][state]);
+  return {};
+}
+
+// One rank of each group has the state of a whole parameter. Without ZeRO, the same rank of another group has it too.
+void Optimizer::put_group_state(StateWriter& writer, size_t parameter, size_t state) const {
+  const StateTensor& layout = layout_[parameter][state];
+  const std::string key = key_of(layout, parameters_[parameter]);
+  const std::optional<size_t> own = part_of(parameter);
+  const bool has_state = own && group_->has_state(parameter);
+  TensorView view{"", dtype_of_scalar(layout.dtype), {0}, {}, nullptr};
+  if (has_state) view = view_for_save(state_[*own][state], files_ != nullptr);
+  if (!is_sharded() && !group_->is_split(parameter)) return put_whole(writer, key, view, /*is_alone=*/false);
+  const TensorRanks& ranks = *zero_.tensor->ranks();
+  const bool is_turn = is_sharded() || static_cast<int>(parameter) % ranks.num_groups() == ranks.group();
+  const bool writes = has_state && group_->is_owner(parameter) && is_turn;
+  const auto ranked = std::make_shared<RankedTensor>(writes ? view : TensorView{"", view.dtype, {0}, {}, nullptr}, 0,
+                                                     writes ? numel_of(layout) : 0);
+  if (has_state && !is_sharded()) ranked->hold_in_common(view);
+  writer.put_source(key, view.dtype, layout.shape, ranked);
+}
+
+Result<> Optimizer::read_group_state(StateReader& reader, size_t parameter, size_t state) {
+  const StateTensor& layout = layout_[parameter][state];
+  const std::string key = key_of(layout, parameters_[parameter]);
+  const TensorView view = TRY(reader.get_tensor(key, dtype_of_scalar(layout.dtype), layout.shape));
+  const std::optional<size_t> own = part_of(parameter);
+  if (!own || !group_->has_state(parameter)) return {};
+  TRY(copy_numbers(view, layout.dtype, 0, state_[*own][state]));
+  if (files_ != nullptr) files_->release(state_[*own][state]);
   return {};
 }
 
@@ -408,6 +466,10 @@ Result<> Optimizer::load_state(StateReader& reader) {
   for (size_t i = 0; i < parameters_.size(); ++i) {
     for (size_t state = 0; state < layout_[i].size(); ++state) {
       const StateTensor& layout = layout_[i][state];
+      if (group_ != nullptr) {
+        TRY(read_group_state(reader, i, state));
+        continue;
+      }
       if (zero_.tensor != nullptr) {
         TRY(read_split_state(reader, i, state));
         continue;

@@ -5,9 +5,9 @@
 // are spread (weight_shards.h), each of their parts is a unit, and a rank steps its own numbers only. Every bit is that of
 // one process with the same gradient. A rule that needs whole parameters gets ranges that are cut between parameters.
 //
-// If ranks share the layers of the model (tensor parallel), the parameters are this rank's part of them, and the rule steps
-// element by element. The ranks with the same part may share its state: each has that of some parameters. State is saved in
-// the shapes of whole parameters.
+// If ranks share the layers of the model (tensor parallel), the parameters are this rank's part of them. A rule that works
+// element by element steps this part; others step whole parameters (group_step.h). The ranks with the same part may share its
+// state: each has that of some parameters. State is saved in the shapes of whole parameters.
 //
 // State (the rule's tensors and the update count) goes into checkpoints. On several ranks each has its part (RankedTensor).
 // Thread rule: one thread at a time.
@@ -30,6 +30,7 @@
 
 namespace mortise {
 
+class GroupStep;
 class RoundedStep;
 class ModelPart;
 class WeightShards;
@@ -64,6 +65,8 @@ class Optimizer : public Stateful {
   Optimizer(std::vector<OptimizedParameter> parameters, std::unique_ptr<const UpdateRule> rule, double weight_decay,
             std::string state_name = "actor.optim", const ZeroOptions& zero = {},
             StateMemory memory = StateMemory::kNow);
+  Optimizer(Optimizer&& other) noexcept;
+  ~Optimizer() override;
 
   // For kLater: the state lies in `files`. A step has the pages of one parameter at a time, and of its weights too if they
   // are in `files`. The numbers are the same.
@@ -108,7 +111,8 @@ class Optimizer : public Stateful {
   Result<> make_state();
   void add_spread_unit(std::span<const size_t> indices, int64_t part);
   [[nodiscard]] Shards cut_of(std::span<const size_t> parameters) const;
-  void step_parts(std::span<const size_t> parts, double lr, double grad_factor);
+  Result<> step_parts(std::span<const size_t> parts, double lr, double grad_factor);
+  void run_rule(std::span<StepPart> parts, double grad_factor) const;
   [[nodiscard]] std::vector<OwnPart> parts_of(int rank) const;
   [[nodiscard]] bool cuts_parameters() const;
   [[nodiscard]] at::Tensor weights_of(const OwnPart& part) const;
@@ -119,6 +123,8 @@ class Optimizer : public Stateful {
   void put_state(StateWriter& writer, size_t parameter, size_t state) const;
   void put_split_state(StateWriter& writer, size_t parameter, size_t state) const;
   Result<> read_split_state(StateReader& reader, size_t parameter, size_t state);
+  void put_group_state(StateWriter& writer, size_t parameter, size_t state) const;
+  Result<> read_group_state(StateReader& reader, size_t parameter, size_t state);
   [[nodiscard]] Result<std::vector<double>> parameter_norms() const;
 
   std::vector<OptimizedParameter> parameters_;
@@ -127,6 +133,7 @@ class Optimizer : public Stateful {
   std::string state_name_;
   ZeroOptions zero_;
   std::vector<ShardUnit> units_;
+  std::unique_ptr<GroupStep> group_;              // null: the rule steps what this rank has
   std::shared_ptr<const RoundedStep> rounded_;    // null: the parameters have memory
   std::shared_ptr<Offload> files_;                // null: the state is in memory
   std::vector<std::vector<StateTensor>> layout_;  // by parameter

@@ -43,8 +43,8 @@ Result<> read_columns(const TensorView& view, at::ScalarType type, const TensorS
 }
 
 // What this rank counts for of what is split, as a piece of the whole.
-std::shared_ptr<RankedTensor> piece_of(const TensorSplit& split, int64_t rank, const at::Tensor& own) {
-  const TensorView view = view_for_save(split.counted(own, rank), false);
+std::shared_ptr<RankedTensor> piece_of(const TensorSplit& split, int64_t rank, const at::Tensor& own, bool is_in_file) {
+  const TensorView view = view_for_save(split.counted(own, rank), is_in_file);
   if (split.axis == SplitAxis::kColumns) return std::make_shared<RankedTensor>(view, columns_of(split, rank, own));
   const int64_t row = own.numel() / own.size(0);
   std::vector<NumberRange> ranges;
@@ -60,26 +60,26 @@ std::shared_ptr<RankedTensor> no_piece(DType dtype) {
 
 }  // namespace
 
-void put_part(StateWriter& writer, std::string_view key, const ModelPart& part, size_t parameter,
-              const at::Tensor& own) {
+void put_part(StateWriter& writer, std::string_view key, const ModelPart& part, size_t parameter, const at::Tensor& own,
+              bool is_in_file) {
   const TensorSplit& split = part.split(parameter);
-  const TensorView view = view_for_save(own, false);
+  const TensorView view = view_for_save(own, is_in_file);
   if (!split.is_split()) return put_whole(writer, key, view, /*is_alone=*/false);
   const int64_t rank = part.ranks()->rank();
   const bool writes = static_cast<int>(parameter) % part.ranks()->num_groups() == part.ranks()->group();
-  const std::shared_ptr<RankedTensor> ranked = writes ? piece_of(split, rank, own) : no_piece(view.dtype);
+  const std::shared_ptr<RankedTensor> ranked = writes ? piece_of(split, rank, own, is_in_file) : no_piece(view.dtype);
   ranked->hold_in_common(view);
   writer.put_source(key, view.dtype, whole_sizes(part, parameter), ranked);
 }
 
 void put_owned_part(StateWriter& writer, std::string_view key, const ModelPart& part, size_t parameter,
-                    const at::Tensor& own) {
+                    const at::Tensor& own, bool is_in_file) {
   const TensorSplit& split = part.split(parameter);
   const int64_t rank = part.ranks()->rank();
-  const TensorView view = view_for_save(own, false);
+  const TensorView view = view_for_save(own, is_in_file);
   if (!split.is_split() && rank != 0) return put_nothing(writer, key, part, parameter, view.dtype);
   const std::shared_ptr<RankedTensor> ranked =
-      split.is_split() ? piece_of(split, rank, own) : std::make_shared<RankedTensor>(view, 0, own.numel());
+      split.is_split() ? piece_of(split, rank, own, is_in_file) : std::make_shared<RankedTensor>(view, 0, own.numel());
   writer.put_source(key, view.dtype, whole_sizes(part, parameter), ranked);
 }
 

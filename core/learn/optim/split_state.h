@@ -15,13 +15,13 @@
 
 namespace mortise {
 
-// `own`: this rank's numbers for the parameter at this place. Ranks of other groups have the same ones, and one group writes
-// them.
-void put_part(StateWriter& writer, std::string_view key, const ModelPart& part, size_t parameter,
-              const at::Tensor& own);
+// `own`: this rank's numbers for the parameter at this place, which may lie in a file (model/tensor/offload.h). Ranks of other
+// groups have the same ones, and one group writes them.
+void put_part(StateWriter& writer, std::string_view key, const ModelPart& part, size_t parameter, const at::Tensor& own,
+              bool is_in_file);
 // The same of numbers that no rank of another group has.
 void put_owned_part(StateWriter& writer, std::string_view key, const ModelPart& part, size_t parameter,
-                    const at::Tensor& own);
+                    const at::Tensor& own, bool is_in_file);
 // Ranks of another group have them.
 void put_nothing(StateWriter& writer, std::string_view key, const ModelPart& part, size_t parameter, DType dtype);
 Result<> read_part(StateReader& reader, std::string_view key, const ModelPart& part, size_t parameter,

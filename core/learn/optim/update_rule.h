@@ -57,6 +57,8 @@ class UpdateRule {
   [[nodiscard]] virtual std::vector<StateTensor> state_of(const OptimizedParameter& parameter) const = 0;
   // Must a part be a whole parameter?
   [[nodiscard]] virtual bool needs_whole_parameters() const { return false; }
+  // Does the step of a number depend on this number alone? Then ranks that share the layers step their own rows and columns.
+  [[nodiscard]] virtual bool steps_numbers() const { return !needs_whole_parameters(); }
   // Update number `update`, counted from 1, from the gradients multiplied by `grad_factor`.
   virtual void step(std::span<StepPart> parts, int64_t update, double grad_factor) const = 0;
 };

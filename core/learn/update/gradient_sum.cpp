@@ -194,7 +194,10 @@ Result<> GradientSum::add_terms() {
     const int all = part->ranks()->size();
     // Next to an adapter, what is split is whole too.
     const std::string model_name = model_->trains_lora() ? model_->trained_lora()->whole_parameter(name) : name;
-    if (model_name.empty()) return by_size[all].push_back(gradient);  // A, B or a magnitude
+    if (model_name.empty()) {  // A, B or a magnitude; those of routers are whole, as what the routers read
+      if (!model_->trained_lora()->is_of_gate(name)) by_size[all].push_back(gradient);
+      return;
+    }
     const TensorSplit& split = part->split(part->find(model_name));
     if (split.has_terms || (model_->trains_lora() && split.is_split())) return by_size[all].push_back(gradient);
     if (model_->trains_lora()) return;

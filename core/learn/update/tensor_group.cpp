@@ -28,6 +28,15 @@ void TensorGroup::gather(const at::Tensor& input, const at::Tensor& output) {
   if (!done.ok()) error_ = done.error();
 }
 
+void TensorGroup::exchange(const at::Tensor& input, std::span<const int64_t> input_sizes, const at::Tensor& output,
+                           std::span<const int64_t> output_sizes) {
+  if (error_) return;
+  const Result<> done = [&]() -> Result<> {
+    return TRY(ranks_->neighbours(size_))->all_to_all(input, input_sizes, output, output_sizes, kTensorStage);
+  }();
+  if (!done.ok()) error_ = done.error();
+}
+
 Result<> TensorGroup::status() const {
   if (error_) return *error_;
   return {};

@@ -9,6 +9,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <optional>
+#include <span>
 
 #include "dist/communicator.h"
 #include "model/layers/tensor_ranks.h"
@@ -27,6 +28,8 @@ class TensorGroup : public TensorRanks {
   void sum(const at::Tensor& tensor) override { sum_of_neighbours(tensor, size_); }
   void sum_of_neighbours(const at::Tensor& tensor, int size) override;
   void gather(const at::Tensor& input, const at::Tensor& output) override;
+  void exchange(const at::Tensor& input, std::span<const int64_t> input_sizes, const at::Tensor& output,
+                std::span<const int64_t> output_sizes) override;
   [[nodiscard]] Result<> status() const override;
 
  private:

@@ -136,11 +136,11 @@ TrainedLora::TrainedLora(LoraPlan plan, ParameterStore& store, BaseMemory memory
     if (base.experts.router.defined()) {
       const ExpertWeights& from = base_.weights.layers[i].experts;
       const ExpertWeights& to = store.weights.layers[i].experts;
-      add_matrices({base.experts.router}, {merged.experts.router}, merged.experts.router_lora, layer);
+      add_gate(base.experts.router, merged.experts.router, merged.experts.router_lora, layer);
       add_stack(base.experts.gate_up, from.gate_up_E2IH, to.gate_up_E2IH, merged.experts.gate_up_lora, layer);
       add_stack(base.experts.down, from.down_EHI, to.down_EHI, merged.experts.down_lora, layer);
       if (base.experts.shared_gate.defined())
-        add_matrices({base.experts.shared_gate}, {merged.experts.shared_gate}, merged.experts.shared_gate_lora, layer);
+        add_gate(base.experts.shared_gate, merged.experts.shared_gate, merged.experts.shared_gate_lora, layer);
     }
     if (!base.down_weight.defined()) continue;  // a mixture without a shared expert
     add_matrices(base.gate_up_weights, merged.gate_up_weights, merged.gate_up_lora, layer);
@@ -199,6 +199,14 @@ void TrainedLora::add_matrices(const std::vector<at::Tensor>& base_leaves, const
   lora = std::move(out);
 }
 
+// A router, or the gate of a shared expert.
+void TrainedLora::add_gate(const at::Tensor& base_leaf, const at::Tensor& merged_leaf, std::vector<LoraMatrix>& lora,
+                           int64_t layer) {
+  const size_t first = parameters_.size();
+  add_matrices({base_leaf}, {merged_leaf}, lora, layer);
+  for (size_t i = first; i < parameters_.size(); ++i) of_gates_.insert(parameters_[i].name);
+}
+
 LoraMatrix TrainedLora::add_matrix(size_t module, const at::Tensor& base_OI) {
   const auto name = [&](std::string_view tensor) { return lora_tensor_name(plan_, plan_.modules[module], tensor); };
   LoraMatrix out;
@@ -211,8 +219,10 @@ LoraMatrix TrainedLora::add_matrix(size_t module, const at::Tensor& base_OI) {
     parameters_.push_back({name("lora_magnitude_vector"), out.magnitude_O, true});
   }
   if (changes_base(plan_.config.init)) {
-    start_.push_back({name("lora_A.start"), at::zeros(out.a_RI.sizes(), base_OI.options()), false});
-    start_.push_back({name("lora_B.start"), at::zeros(out.b_OR.sizes(), base_OI.options()), false});
+    out.start_a_RI = at::zeros(out.a_RI.sizes(), base_OI.options());
+    out.start_b_OR = at::zeros(out.b_OR.sizes(), base_OI.options());
+    start_.push_back({name("lora_A.start"), out.start_a_RI, false});
+    start_.push_back({name("lora_B.start"), out.start_b_OR, false});
   }
   return out;
 }

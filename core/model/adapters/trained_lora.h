@@ -16,6 +16,7 @@
 #include <span>
 #include <string>
 #include <unordered_map>
+#include <unordered_set>
 #include <vector>
 
 #include "foundation/base/env.h"
@@ -45,6 +46,8 @@ class TrainedLora {
   void merge_layer(int64_t layer);
   // The fused matrices of a layer that hold merged rows.
   [[nodiscard]] std::vector<at::Tensor> merged_matrices(int64_t layer) const;
+  // Is this parameter (of PEFT's name) part of the adapter of a router, or of the gate of a shared expert?
+  [[nodiscard]] bool is_of_gate(const std::string& name) const { return of_gates_.contains(name); }
   // Experts or routers are adapted, which servers do not take.
   [[nodiscard]] bool adapts_parameters() const { return !plan_.config.target_parameters.empty(); }
   // Only A and B of the whole base are trained: no DoRA, PiSSA or OLoRA, nothing as a whole.
@@ -90,6 +93,8 @@ class TrainedLora {
   void keep_base(ParameterStore& store, BaseMemory memory);
   void add_matrices(const std::vector<at::Tensor>& base_leaves, const std::vector<at::Tensor>& merged_leaves,
                     std::vector<LoraMatrix>& lora, int64_t layer);
+  void add_gate(const at::Tensor& base_leaf, const at::Tensor& merged_leaf, std::vector<LoraMatrix>& lora,
+                int64_t layer);
   LoraMatrix add_matrix(size_t module, const at::Tensor& base_OI);
   void add_factors(LoraMatrix& matrix, int64_t columns, int64_t in, int64_t out);
   // The stack that the leaves make up, if it is adapted.
@@ -106,6 +111,7 @@ class TrainedLora {
   std::vector<NamedParameter> parameters_;
   std::vector<NamedParameter> start_;
   std::unordered_map<std::string, std::string> whole_names_;  // PEFT's name -> the model's
+  std::unordered_set<std::string> of_gates_;                  // by PEFT's names
   std::vector<Matrix> matrices_;
   std::vector<Rows> rows_;  // for every fused matrix with an adapter
   ParameterStore base_;

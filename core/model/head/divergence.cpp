@@ -8,8 +8,11 @@
 // numbers. Differences to r* keep their digits: r - r* = -log(1 + x), x = beta (e - e*) / (1 - beta + beta e*).
 #include "model/head/divergence.h"
 
+#include <ATen/ops/empty.h>
+
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <limits>
 
 #include "model/head/operator_pair.h"
@@ -27,7 +30,8 @@ struct PairRow {
   double lse = 0, other_lse = 0;  // normalisers of the policy and the teacher
   double inverse_temperature = 1;
   double beta = 0;
-  int64_t likeliest_block = 0, likeliest_column = 0;  // where the policy's largest logit is
+  int64_t likeliest_block = 0, likeliest_column = 0;  // where the largest of the policy's logits on this rank is
+  int64_t likeliest_rank = 0;                         // the rank that has the largest of all
   double likeliest_e = 0;                             // e*
   double mean = 0;                                    // E_p[r - r*]
   double factor = 0;                                  // weight / temperature, times 1 - beta
@@ -151,16 +155,13 @@ class DivergencePass : public TwoHeads<T> {
   void forward(int64_t begin, int64_t end, std::span<double> values) {
     this->start(begin, end);
     parallel_tasks<T>(this->num_blocks(), 0, [&](int64_t block, T*) { measure_block(block); });
-    for (int64_t r = 0; r < this->rows(); ++r) normalise_row(r);
+    normalise();
     parallel_tasks<T>(this->num_blocks(), 0, [&](int64_t block, T*) { value_block(block); });
-    for (int64_t r = 0; r < this->rows(); ++r) values[static_cast<size_t>(r)] = sum_of(r);
+    sum_blocks([&](int64_t r, double sum) { values[static_cast<size_t>(r)] = sum; });
     if (beta_ == 0.0) return;
-    for (int64_t r = 0; r < this->rows(); ++r) {
-      PairRow& row = rows_[static_cast<size_t>(r)];
-      row.likeliest_e = static_cast<double>(this->other(row.likeliest_block, r)[row.likeliest_column]);
-    }
+    find_likeliest();
     parallel_tasks<T>(this->num_blocks(), 0, [&](int64_t block, T*) { mean_block(block); });
-    for (int64_t r = 0; r < this->rows(); ++r) rows_[static_cast<size_t>(r)].mean = sum_of(r);
+    sum_blocks([&](int64_t r, double sum) { rows_[static_cast<size_t>(r)].mean = sum; });
   }
 
   void gradient_of_row(int64_t block, int64_t r, double weight) {
@@ -191,25 +192,65 @@ class DivergencePass : public TwoHeads<T> {
     }
   }
 
-  void normalise_row(int64_t r) {
+  // [ranks, rows, width]: what each rank that shares the vocabulary has for each row.
+  [[nodiscard]] at::Tensor of_ranks(int64_t width, const std::function<void(int64_t row, double* numbers)>& own) const {
+    const at::Tensor numbers = at::empty({this->rows(), width}, at::kDouble);
+    for (int64_t r = 0; r < this->rows(); ++r) own(r, numbers.mutable_data_ptr<double>() + r * width);
+    return this->share() != nullptr ? of_all_ranks(*this->share(), numbers) : numbers.unsqueeze(0);
+  }
+
+  // The stats of this rank's columns, and where its likeliest one is.
+  BlockStats row_stats(int64_t r) {
     const double scale = this->inverse_temperature();
     BlockStats all = block_stats_[at(0, r)];
-    int64_t likeliest_block = 0;
-    for (int64_t block = 1; block < this->num_blocks(); ++block) {
-      if (block_stats_[at(block, r)].policy.max > block_stats_[at(likeliest_block, r)].policy.max)
-        likeliest_block = block;
-      all.policy = all.policy.merged(block_stats_[at(block, r)].policy, scale);
-      all.teacher = all.teacher.merged(block_stats_[at(block, r)].teacher, scale);
-    }
     PairRow& row = rows_[static_cast<size_t>(r)];
     row = {};
-    row.lse = all.policy.lse(scale);
-    row.other_lse = all.teacher.lse(scale);
-    row.inverse_temperature = scale;
-    row.beta = beta_;
-    row.likeliest_block = likeliest_block;
-    row.likeliest_column = block_stats_[at(likeliest_block, r)].likeliest_column;
-    row.cap = this->policy().softcap;
+    for (int64_t block = 1; block < this->num_blocks(); ++block) {
+      const BlockStats& stats = block_stats_[at(block, r)];
+      if (stats.policy.max > block_stats_[at(row.likeliest_block, r)].policy.max) row.likeliest_block = block;
+      all.policy = all.policy.merged(stats.policy, scale);
+      all.teacher = all.teacher.merged(stats.teacher, scale);
+    }
+    row.likeliest_column = block_stats_[at(row.likeliest_block, r)].likeliest_column;
+    return all;
+  }
+
+  void normalise() {
+    const double scale = this->inverse_temperature();
+    const at::Tensor all = of_ranks(6, [&](int64_t r, double* numbers) {
+      const BlockStats stats = row_stats(r);
+      for (const RowStats* one : {&stats.policy, &stats.teacher}) {
+        for (const double number : {one->max, one->sum, one->weighted}) *numbers++ = number;
+      }
+    });
+    for (int64_t r = 0; r < this->rows(); ++r) {
+      PairRow& row = rows_[static_cast<size_t>(r)];
+      RowStats policy, teacher;
+      for (int64_t rank = 0; rank < all.size(0); ++rank) {
+        const double* const from = numbers_of_rank(all, rank, r);
+        const RowStats of_rank{from[0], from[1], from[2]}, teacher_of_rank{from[3], from[4], from[5]};
+        if (rank == 0 || of_rank.max > policy.max) row.likeliest_rank = rank;
+        policy = rank == 0 ? of_rank : policy.merged(of_rank, scale);
+        teacher = rank == 0 ? teacher_of_rank : teacher.merged(teacher_of_rank, scale);
+      }
+      row.lse = policy.lse(scale);
+      row.other_lse = teacher.lse(scale);
+      row.inverse_temperature = scale;
+      row.beta = beta_;
+      row.cap = this->policy().softcap;
+    }
+  }
+
+  // e* from the rank that has the likeliest column.
+  void find_likeliest() {
+    const at::Tensor all = of_ranks(1, [&](int64_t r, double* number) {
+      const PairRow& row = rows_[static_cast<size_t>(r)];
+      *number = static_cast<double>(this->other(row.likeliest_block, r)[row.likeliest_column]);
+    });
+    for (int64_t r = 0; r < this->rows(); ++r) {
+      PairRow& row = rows_[static_cast<size_t>(r)];
+      row.likeliest_e = *numbers_of_rank(all, row.likeliest_rank, r);
+    }
   }
 
   void value_block(int64_t block) {
@@ -231,11 +272,17 @@ class DivergencePass : public TwoHeads<T> {
                  &block_sums_[at(block, r)]);
   }
 
-  // The sums of a row's blocks, added in their order.
-  [[nodiscard]] double sum_of(int64_t r) const {
-    double sum = 0;
-    for (int64_t block = 0; block < this->num_blocks(); ++block) sum += block_sums_[at(block, r)];
-    return sum;
+  // take(row, sum of its blocks in their order, rank by rank).
+  void sum_blocks(const std::function<void(int64_t row, double sum)>& take) const {
+    const at::Tensor all = of_ranks(1, [&](int64_t r, double* sum) {
+      *sum = 0;
+      for (int64_t block = 0; block < this->num_blocks(); ++block) *sum += block_sums_[at(block, r)];
+    });
+    for (int64_t r = 0; r < this->rows(); ++r) {
+      double sum = 0;
+      for (int64_t rank = 0; rank < all.size(0); ++rank) sum += *numbers_of_rank(all, rank, r);
+      take(r, sum);
+    }
   }
 
   double beta_;
@@ -246,14 +293,11 @@ class DivergencePass : public TwoHeads<T> {
 
 }  // namespace
 
-std::vector<double> head_divergence(const HeadSide& own_policy, const HeadSide& own_teacher, double beta,
+std::vector<double> head_divergence(const HeadSide& policy, const HeadSide& whole_teacher, double beta,
                                     double temperature, std::span<const double> weight_R, const at::Tensor& d_hidden_RH,
-                                    const at::Tensor& own_d_weight_VH, const HeadOptions& options) {
-  if (beta == 1.0)
-    return head_full_kl(own_policy, own_teacher, temperature, weight_R, d_hidden_RH, own_d_weight_VH, options);
-  const WholeHead whole(own_policy.head, own_d_weight_VH), other(own_teacher.head);
-  const HeadSide policy{own_policy.hidden_RH, whole.head()}, teacher{own_teacher.hidden_RH, other.head()};
-  const at::Tensor& d_weight_VH = whole.d_weight_VH();
+                                    const at::Tensor& d_weight_VH, const HeadOptions& options) {
+  if (beta == 1.0) return head_full_kl(policy, whole_teacher, temperature, weight_R, d_hidden_RH, d_weight_VH, options);
+  const HeadSide teacher{whole_teacher.hidden_RH, rows_of_share(whole_teacher.head, policy.head.share)};
   TORCH_CHECK(beta >= 0.0 && beta < 1.0, "divergence: beta");
   check_two_heads(policy, teacher, weight_R.size(), temperature, d_hidden_RH, d_weight_VH);
   if (policy.head.by_operators)
@@ -265,7 +309,7 @@ std::vector<double> head_divergence(const HeadSide& own_policy, const HeadSide& 
     DivergencePass<T> pass(policy, teacher, beta, temperature, options);
     run_two_heads<T>(pass, policy.hidden_RH.size(0), weight_R, d_hidden_RH, d_weight_VH, values);
   });
-  whole.add_gradient();
+  sum_hidden_gradient(policy.head, d_hidden_RH);
   return values;
 }
 

@@ -6,6 +6,8 @@
 // KL = E_p[z - z_ref] / T - (lse - lse_ref): no log-softmax is written down, and equal logits give 0 exactly.
 #include "model/head/full_kl.h"
 
+#include <ATen/ops/empty.h>
+
 #include <algorithm>
 #include <cmath>
 
@@ -19,7 +21,8 @@
 namespace mortise {
 namespace {
 
-constexpr double kFloor = -1e4;  // least exponent: exp is 0 there
+constexpr double kFloor = -1e4;      // least exponent: exp is 0 there
+constexpr int64_t kSentNumbers = 7;  // for each token
 
 // other becomes z - other; *sum is that of exp((z - max) / temperature) (z - other).
 template <class T>
@@ -119,8 +122,9 @@ class FullKlPass : public TwoHeads<T> {
       PairStats stats = at(0, r);
       for (int64_t block = 1; block < this->num_blocks(); ++block) stats = stats.merged(at(block, r), scale);
       stats_[static_cast<size_t>(r)] = stats;
-      kl[static_cast<size_t>(r)] = stats.kl(scale);
     }
+    if (this->share() != nullptr) join();
+    for (int64_t r = 0; r < this->rows(); ++r) kl[static_cast<size_t>(r)] = stats_[static_cast<size_t>(r)].kl(scale);
   }
 
   void gradient_of_row(int64_t block, int64_t r, double weight) {
@@ -137,6 +141,29 @@ class FullKlPass : public TwoHeads<T> {
   }
 
  private:
+  // The stats of this rank's columns become those of all.
+  void join() {
+    const int64_t num_rows = this->rows();
+    const at::Tensor own = at::empty({num_rows, kSentNumbers}, at::kDouble);
+    auto* sent = own.mutable_data_ptr<double>();
+    for (int64_t r = 0; r < num_rows; ++r) {
+      const auto& [policy, reference, cross] = stats_[static_cast<size_t>(r)];
+      for (const RowStats* one : {&policy, &reference}) {
+        for (const double number : {one->max, one->sum, one->weighted}) *sent++ = number;
+      }
+      *sent++ = cross;
+    }
+    const at::Tensor all = of_all_ranks(*this->share(), own);
+    for (int64_t rank = 0; rank < all.size(0); ++rank) {
+      for (int64_t r = 0; r < num_rows; ++r) {
+        const double* const from = numbers_of_rank(all, rank, r);
+        const PairStats of_rank{{from[0], from[1], from[2]}, {from[3], from[4], from[5]}, from[6]};
+        PairStats& stats = stats_[static_cast<size_t>(r)];
+        stats = rank == 0 ? of_rank : stats.merged(of_rank, this->inverse_temperature());
+      }
+    }
+  }
+
   PairStats& at(int64_t block, int64_t row) {
     return block_stats_[static_cast<size_t>(block * this->chunk_rows() + row)];
   }
@@ -167,12 +194,10 @@ int64_t full_kl_bytes(int64_t num_rows, int64_t width, int64_t vocab, int64_t el
   return two_heads_bytes(num_rows, width, vocab, element_bytes, options);
 }
 
-std::vector<double> head_full_kl(const HeadSide& own_policy, const HeadSide& own_reference, double temperature,
+std::vector<double> head_full_kl(const HeadSide& policy, const HeadSide& whole_reference, double temperature,
                                  std::span<const double> weight_R, const at::Tensor& d_hidden_RH,
-                                 const at::Tensor& own_d_weight_VH, const HeadOptions& options) {
-  const WholeHead whole(own_policy.head, own_d_weight_VH), other(own_reference.head);
-  const HeadSide policy{own_policy.hidden_RH, whole.head()}, reference{own_reference.hidden_RH, other.head()};
-  const at::Tensor& d_weight_VH = whole.d_weight_VH();
+                                 const at::Tensor& d_weight_VH, const HeadOptions& options) {
+  const HeadSide reference{whole_reference.hidden_RH, rows_of_share(whole_reference.head, policy.head.share)};
   check_two_heads(policy, reference, weight_R.size(), temperature, d_hidden_RH, d_weight_VH);
   if (policy.head.by_operators) {
     return by_operators::head_divergence(policy, reference, /*beta=*/1.0, temperature, weight_R, d_hidden_RH,
@@ -184,7 +209,7 @@ std::vector<double> head_full_kl(const HeadSide& own_policy, const HeadSide& own
     FullKlPass<T> pass(policy, reference, temperature, options);
     run_two_heads<T>(pass, policy.hidden_RH.size(0), weight_R, d_hidden_RH, d_weight_VH, kl);
   });
-  whole.add_gradient();
+  sum_hidden_gradient(policy.head, d_hidden_RH);
   return kl;
 }
 

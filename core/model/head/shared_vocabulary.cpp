@@ -6,6 +6,7 @@
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
+#include <vector>
 
 namespace mortise {
 namespace {
@@ -36,21 +37,35 @@ at::Tensor gathered_weight(const at::Tensor& own_VH, const VocabularyShare& shar
 
 }  // namespace
 
+at::Tensor of_all_ranks(const VocabularyShare& share, const at::Tensor& own) {
+  std::vector<int64_t> sizes = own.sizes().vec();
+  sizes.insert(sizes.begin(), share.ranks->size());
+  const at::Tensor all = at::empty(sizes, own.options());
+  share.ranks->gather(own.view({-1}), all.view({-1}));
+  return all;
+}
+
+VocabularyHead rows_of_share(const VocabularyHead& head, const std::shared_ptr<const VocabularyShare>& share) {
+  if (share == nullptr || head.share != nullptr) return head;
+  VocabularyHead own = head;
+  own.weight_VH = head.weight_VH.narrow(0, share->begin, share->count);
+  own.share = share;
+  return own;
+}
+
 void join_stats(const VocabularyShare& share, double inverse_temperature, std::span<RowStats> stats,
                 std::span<double> target_logits) {
   const auto num_rows = static_cast<int64_t>(stats.size());
   const at::Tensor own = at::empty({num_rows, kSentNumbers}, at::kDouble);
-  const at::Tensor all = at::empty({share.ranks->size(), num_rows, kSentNumbers}, at::kDouble);
   auto* sent = own.mutable_data_ptr<double>();
   for (size_t r = 0; r < stats.size(); ++r) {
     for (const double number : {stats[r].max, stats[r].sum, stats[r].weighted, target_logits[r]}) *sent++ = number;
   }
-  share.ranks->gather(own.view({-1}), all.view({-1}));
-  const auto* const received = all.const_data_ptr<double>();
+  const at::Tensor all = of_all_ranks(share, own);
   for (int64_t r = 0; r < num_rows; ++r) {
     const auto place = static_cast<size_t>(r);
     for (int64_t rank = 0; rank < share.ranks->size(); ++rank) {
-      const double* const from = received + (rank * num_rows + r) * kSentNumbers;
+      const double* const from = numbers_of_rank(all, rank, r);
       const RowStats of_rank{from[0], from[1], from[2]};
       stats[place] = rank == 0 ? of_rank : stats[place].merged(of_rank, inverse_temperature);
       target_logits[place] = rank == 0 ? from[3] : target_logits[place] + from[3];

@@ -1,10 +1,11 @@
 // The head of which each rank has the rows of its tokens (VocabularyHead::share), as Megatron's vocab-parallel cross entropy
 // (Shoeybi et al. 2019, arXiv:1909.08053): what the passes exchange. Private to this folder.
 //
-// Passes over log-probs work on a rank's rows: for each token the ranks exchange maximum, sums and the target's logit, and add
-// their terms of the gradient of its hidden state. Passes that compare or filter whole distributions gather the head, and all
-// ranks compute the same. Cost for R tokens: 32 R bytes from each rank, and a sum of [R, H]; of a gathered head the memory of
-// the whole head, and with its gradient twice that. Thread rule: one thread; collectives of the ranks.
+// Passes work on a rank's rows: for each token the ranks exchange maximum, sums and the target's logit, and add their terms of
+// the gradient of its hidden state. Those that compare two distributions exchange the sums of both. Passes that filter
+// distributions gather the head, and all ranks compute the same. Cost for R tokens: 32 R bytes from each rank, for two
+// distributions up to 80 R, and a sum of [R, H]; of a gathered head the memory of the whole head, and with its gradient twice
+// that. Thread rule: one thread; collectives of the ranks.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -25,6 +26,16 @@ inline int64_t own_row(const VocabularyHead& head, int64_t target) {
 inline bool is_own_row(const VocabularyHead& head, int64_t row) {
   return head.share == nullptr || (row >= 0 && row < head.share->count);
 }
+
+// [ranks, ...]: this tensor of each rank, in rank order.
+at::Tensor of_all_ranks(const VocabularyShare& share, const at::Tensor& own);
+// The numbers of a row in such a tensor [ranks, rows, width] of doubles.
+inline const double* numbers_of_rank(const at::Tensor& all, int64_t rank, int64_t row) {
+  return all.const_data_ptr<double>() + (rank * all.size(1) + row) * all.size(2);
+}
+
+// This rank's rows of a head that may be whole; the head itself if nothing is shared.
+VocabularyHead rows_of_share(const VocabularyHead& head, const std::shared_ptr<const VocabularyShare>& share);
 
 // The stats of this rank's rows become those of the whole vocabulary, in the order of the ranks. `target_logits` are 0 where
 // another rank has the target.

@@ -63,9 +63,12 @@ class TwoHeads {
       : policy_(policy),
         other_side_(other),
         inverse_temperature_(1.0 / temperature),
+        share_(policy.head.share),
         vocab_(policy.head.weight_VH.size(0)),
         num_blocks_(num_column_blocks(vocab_, kPairBlockColumns)) {
-    const int64_t row_bytes = two_heads_row_bytes(policy_.width, vocab_, sizeof(T));
+    // All ranks that share the vocabulary have chunks of the same tokens.
+    const int64_t most = share_ != nullptr ? share_->most : vocab_;
+    const int64_t row_bytes = two_heads_row_bytes(policy_.width, most, sizeof(T));
     chunk_rows_ = head_chunk_rows(policy.hidden_RH.size(0), row_bytes, kPairChunkRows, options);
     const auto size = static_cast<size_t>(chunk_rows_) * static_cast<size_t>(vocab_);
     z_.reset(new T[size]);
@@ -80,6 +83,8 @@ class TwoHeads {
   }
   [[nodiscard]] double inverse_temperature() const { return inverse_temperature_; }
   [[nodiscard]] const PairedHead<T>& policy() const { return policy_; }
+  // Null: the heads are whole. Else both have this rank's rows.
+  [[nodiscard]] const VocabularyShare* share() const { return share_.get(); }
   // A row of a block: the policy's logits, and the other side's or what a pass makes of them.
   [[nodiscard]] T* z(int64_t block, int64_t row) const { return z_.get() + place(block, row); }
   [[nodiscard]] T* other(int64_t block, int64_t row) const { return other_.get() + place(block, row); }
@@ -141,6 +146,7 @@ class TwoHeads {
 
   PairedHead<T> policy_, other_side_;
   double inverse_temperature_;
+  std::shared_ptr<const VocabularyShare> share_;
   int64_t vocab_;
   int64_t num_blocks_;
   int64_t chunk_rows_ = 0;

@@ -181,7 +181,9 @@ at::Tensor attention_plain(const Pass& pass, int64_t layer, const LayerMatrices&
 at::Tensor gate_product(const Pass& pass, const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,
                         const std::vector<LoraMatrix>& lora, bool plain) {
   if (lora.empty()) return at::linear(x, weight, optional_bias(bias));
-  return plain ? lora_linear_plain(x, lora.front(), bias, pass.dropout()) : single(pass, x, weight, weight, bias, lora);
+  if (plain) return lora_linear_plain(x, lora.front(), bias, pass.dropout());
+  const std::span<const at::Tensor> biases(&bias, bias.defined() ? 1 : 0);
+  return lora_linear(x, weight, weight, bias, std::span(&weight, 1), biases, lora, pass.dropout());
 }
 
 Routing route_tokens(const Pass& pass, int64_t layer, const LayerLeaves& l, const at::Tensor& x, bool plain) {
@@ -200,6 +202,8 @@ at::Tensor shared_mixture(const Pass& pass, const at::Tensor& x, const Routing& 
   if (pass.tensor == nullptr) return mixture(x, routing, m, leaves, pass.config);
   const Routing own{routing.experts_NK, entered(pass, routing.weights_NK)};
   ExpertLeaves added = leaves;
+  added.gate_up_lora = part_on_rank(leaves.gate_up_lora, pass.tensor->rank());
+  added.down_lora = part_on_rank(leaves.down_lora, pass.tensor->rank());
   if (leaves.down_bias.defined() && pass.tensor->rank() > 0)
     added.down_bias = at::zeros_like(leaves.down_bias.detach());
   return leave_split(mixture(entered(pass, x), own, m, added, pass.config), pass.tensor);

@@ -43,7 +43,7 @@ class GroupedLora : public torch::autograd::Function<GroupedLora> {
     const std::vector<int64_t> offsets = ctx->saved_data["offsets"].toIntVector();
     const auto num_experts = static_cast<int64_t>(offsets.size()) - 1;
     const at::Tensor dy = grads[0].contiguous();
-    const at::Tensor a_ErI = factors_a(saved[2], num_experts);
+    const at::Tensor a_ErI = factors_a(saved[2], num_experts).contiguous();
     const at::Tensor b_EOr = factors_b(saved[3], num_experts).contiguous();
     const int64_t rank = a_ErI.size(1);
     variable_list out(7);  // x, merged, A, B, scale, offsets, is_stacked

@@ -28,6 +28,8 @@ struct LoraMatrix {
   // Only DoRA has these two; else they are undefined.
   at::Tensor magnitude_O;  // leaf
   at::Tensor norm_O;       // |V| of each row of V, at the current A and B
+  // Only starts that left the base have these (PiSSA, OLoRA): A and B at that time. base_OI is then what they left.
+  at::Tensor start_a_RI, start_b_OR;
   double scale = 0.0;
   int64_t module = 0;  // its place among the adapter's matrices
   // If ranks share W: how. base_OI is then this rank's part, norm_O whole.

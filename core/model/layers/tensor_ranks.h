@@ -14,6 +14,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <span>
 
 #include "foundation/base/result.h"
 
@@ -34,6 +35,10 @@ class TensorRanks {
   virtual void sum_of_neighbours(const at::Tensor& tensor, int size) = 0;
   // output = what each rank has, in rank order.
   virtual void gather(const at::Tensor& input, const at::Tensor& output) = 0;
+  // output = what each rank has for this one, in rank order; input = what this rank has for each of them. The sizes count
+  // numbers, and may be 0.
+  virtual void exchange(const at::Tensor& input, std::span<const int64_t> input_sizes, const at::Tensor& output,
+                        std::span<const int64_t> output_sizes) = 0;
   [[nodiscard]] virtual Result<> status() const = 0;
 };
 

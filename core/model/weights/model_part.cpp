@@ -3,13 +3,10 @@
 
 #include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
-#include <ATen/ops/addmm.h>
 #include <ATen/ops/empty.h>
-#include <ATen/ops/linalg_vector_norm.h>
 
 #include <algorithm>
 #include <optional>
-#include <unordered_set>
 #include <utility>
 
 #include "model/tensor/storage_memory.h"
@@ -62,44 +59,6 @@ void share_common(const ParameterStore& whole, ParameterStore& part) {
                 part.leaves.layers[layer]);
 }
 
-// `parts`: those of all ranks, one in each row.
-void join_parts(const TensorSplit& split, const at::Tensor& parts, const at::Tensor& whole) {
-  std::vector<int64_t> sizes = whole.sizes().vec();
-  auto& shared = sizes[static_cast<size_t>(split.dim())];
-  shared = 0;
-  for (const SplitRange& range : split.ranges) shared += range.size;
-  for (int64_t rank = 0; rank < parts.size(0); ++rank) split.put_part(parts.select(0, rank).view(sizes), rank, whole);
-}
-
-using Leaves = std::unordered_set<const c10::TensorImpl*>;
-
-// `to` becomes `from` if its leaves are among `same`.
-void take_same(const Leaves& same, const at::Tensor& from, const std::vector<at::Tensor>& from_leaves, at::Tensor& to,
-               std::vector<at::Tensor>& to_leaves) {
-  if (to_leaves.empty() || !same.contains(to_leaves.front().unsafeGetTensorImpl())) return;
-  to = from;
-  to_leaves = from_leaves;
-}
-
-void take_same(const Leaves& same, const at::Tensor& from, const at::Tensor& from_leaf, at::Tensor& to,
-               at::Tensor& to_leaf) {
-  if (!same.contains(to_leaf.unsafeGetTensorImpl())) return;
-  to = from;
-  to_leaf = from_leaf;
-}
-
-void take_same_matrices(const Leaves& same, const LayerWeights& from, const LayerLeaves& from_leaves, LayerWeights& to,
-                        LayerLeaves& to_leaves) {
-  take_same(same, from.qkv_weight_QH, from_leaves.qkv_weights, to.qkv_weight_QH, to_leaves.qkv_weights);
-  take_same(same, from.o_weight_HQ, from_leaves.o_weight, to.o_weight_HQ, to_leaves.o_weight);
-  take_same(same, from.gate_up_weight_2IH, from_leaves.gate_up_weights, to.gate_up_weight_2IH,
-            to_leaves.gate_up_weights);
-  take_same(same, from.down_weight_HI, from_leaves.down_weight, to.down_weight_HI, to_leaves.down_weight);
-  take_same(same, from.experts.gate_up_E2IH, from_leaves.experts.gate_up, to.experts.gate_up_E2IH,
-            to_leaves.experts.gate_up);
-  take_same(same, from.experts.down_EHI, from_leaves.experts.down, to.experts.down_EHI, to_leaves.experts.down);
-}
-
 }  // namespace
 
 ModelPart::ModelPart(const ModelConfig& config, const ParameterStore& whole, std::shared_ptr<TensorRanks> ranks,
@@ -132,7 +91,9 @@ ModelPart::ModelPart(const ModelConfig& config, const ParameterStore& whole, std
     }
     const SplitRange& range = split.ranges.front();
     const int64_t used = is_of_tokens ? range.size_on(ranks_->rank()) : own.size(split.dim());
-    if (copies) own.detach().narrow(split.dim(), 0, used).copy_(split.part_of(all, ranks_->rank()));
+    const bool has_master = has_memory(all) || whole.weights.rounded.empty();
+    const at::Tensor numbers = has_master ? all : rounded_slice(whole.weights, parameter.tensor);
+    if (copies) own.detach().narrow(split.dim(), 0, used).copy_(split.part_of(numbers, ranks_->rank()));
     if (is_of_tokens) {
       own.detach().narrow(0, used, range.size - used).zero_();
       vocabulary_ = std::make_shared<const VocabularyShare>(
@@ -158,6 +119,9 @@ void ModelPart::free_whole() const {
     if (num_vocabulary_ == 0 || !is_vocabulary(part)) std::ranges::for_each(storages_[part], free_memory);
   }
   for (size_t layer = 0; layer < whole_matrices_.rounded.size(); ++layer) free_rounded(whole_matrices_, layer);
+  for (const Started& one : started_) {
+    if (one.factors.split.is_split()) free_memory(one.whole_left_OI.storage());
+  }
 }
 
 void ModelPart::add_rounded(DecoderWeights& whole) {
@@ -172,7 +136,12 @@ void ModelPart::add_rounded(DecoderWeights& whole) {
   round();
 }
 
-void ModelPart::round() const { round_to_nearest(store_.weights); }
+void ModelPart::forget_rounded() {
+  store_.weights.rounded.clear();
+  whole_matrices_ = {};
+}
+
+void ModelPart::round(const Offload* offload) const { round_to_nearest(store_.weights, offload); }
 
 void ModelPart::drop_masters() {
   has_masters_ = store_.weights.rounded.empty();
@@ -184,138 +153,6 @@ std::vector<NamedParameter> ModelPart::numbers() const {
   for (NamedParameter& parameter : out) {
     if (!has_memory(parameter.tensor) && !store_.weights.rounded.empty())
       parameter.tensor = rounded_slice(store_.weights, parameter.tensor);
-  }
-  return out;
-}
-
-const TensorSplit& ModelPart::split_of_leaf(const at::Tensor& leaf) const {
-  const auto& all = store_.parameters;
-  const auto found = std::ranges::find_if(all, [&](const NamedParameter& p) { return p.tensor.is_same(leaf); });
-  return splits_[static_cast<size_t>(found - all.begin())];
-}
-
-void ModelPart::adapt_matrices(const std::vector<LoraMatrix>& whole, const std::vector<at::Tensor>& base,
-                               const std::vector<at::Tensor>& merged, int64_t layer, std::vector<LoraMatrix>& out) {
-  out = whole;
-  for (size_t i = 0; i < out.size(); ++i) {
-    if (out[i].defined()) {
-      out[i].base_OI = base[i];
-      out[i].split = base_->split_of_leaf(base[i]);
-    }
-    merged_.push_back({layer, merged[i].detach(), base[i].detach(), out[i]});
-  }
-}
-
-// Matrices that no adapter changes are those of the base, also in the whole model. They are there once.
-void ModelPart::share_with_base() {
-  Leaves same;
-  for (size_t part = 0; part < by_part_.size(); ++part) {
-    std::erase_if(by_part_[part], [&](size_t i) {
-      if (whole_[i].dim() != 2 || !whole_[i].is_alias_of(base_->whole_[i])) return false;
-      at::Tensor& own = store_.parameters[i].tensor;
-      same.insert(own.unsafeGetTensorImpl());  // whose leaf has it until it is replaced below
-      own = base_->store_.parameters[i].tensor;
-      std::erase_if(storages_[part], [&](const c10::Storage& one) { return one.is_alias_of(whole_[i].storage()); });
-      return true;
-    });
-  }
-  const DecoderWeights& from = base_->store_.weights;
-  const DecoderLeaves& from_leaves = base_->store_.leaves;
-  for (size_t layer = 0; layer < from.layers.size(); ++layer) {
-    take_same_matrices(same, from.layers[layer], from_leaves.layers[layer], store_.weights.layers[layer],
-                       store_.leaves.layers[layer]);
-  }
-  take_same(same, from.head_VH, from_leaves.head, store_.weights.head_VH, store_.leaves.head);
-  take_same(same, from.embedding_VH, from_leaves.embedding, store_.weights.embedding_VH, store_.leaves.embedding);
-}
-
-// Its part in passes is a view, through which the gradient goes to the whole vector. What else lies in its storage stays there.
-void ModelPart::keep_trained_vector(size_t parameter, const at::Tensor& leaf) {
-  const SplitRange& range = split(parameter).ranges.front();
-  at::Tensor& own = store_.parameters[parameter].tensor;
-  at::Tensor view;
-  {
-    const at::AutoGradMode with_graph(true);
-    view = leaf.narrow(0, range.begin_on(ranks_->rank()), range.size);
-  }
-  for (LayerLeaves& layer : store_.leaves.layers) {
-    for (std::vector<at::Tensor>* biases : {&layer.qkv_biases, &layer.gate_up_biases}) {
-      for (at::Tensor& bias : *biases) {
-        if (bias.is_same(own)) bias = view;
-      }
-    }
-  }
-  own.set_requires_grad(false);
-  trained_vectors_.emplace_back(parameter, leaf);
-  for (size_t part = 0; part < by_part_.size(); ++part) {
-    std::erase_if(by_part_[part], [&](size_t i) { return whole_[i].is_alias_of(leaf); });
-    std::erase_if(storages_[part], [&](const c10::Storage& one) { return one.is_alias_of(leaf.storage()); });
-  }
-}
-
-void ModelPart::adapt(const DecoderLeaves& whole, std::shared_ptr<ModelPart> base,
-                      std::span<const NamedParameter> parameters) {
-  const at::NoGradGuard no_grad;
-  base_ = std::move(base);
-  share_with_base();
-  for (size_t i = 0; i < parameters.size(); ++i) {
-    if (parameters[i].tensor.requires_grad() && split(i).is_split()) keep_trained_vector(i, parameters[i].tensor);
-  }
-  for (size_t i = 0; i < whole.layers.size(); ++i) {
-    const auto layer = static_cast<int64_t>(i);
-    const LayerLeaves& from = whole.layers[i];
-    const LayerLeaves& base_leaves = base_->leaves().layers[i];
-    LayerLeaves& own = store_.leaves.layers[i];
-    adapt_matrices(from.qkv_lora, base_leaves.qkv_weights, own.qkv_weights, layer, own.qkv_lora);
-    adapt_matrices(from.o_lora, {base_leaves.o_weight}, {own.o_weight}, layer, own.o_lora);
-    adapt_matrices(from.gate_up_lora, base_leaves.gate_up_weights, own.gate_up_weights, layer, own.gate_up_lora);
-    adapt_matrices(from.down_lora, {base_leaves.down_weight}, {own.down_weight}, layer, own.down_lora);
-  }
-  const auto has_norms = [](const Merged& rows) { return rows.factors.norm_O.defined(); };
-  if (std::ranges::any_of(merged_, has_norms)) merge();
-}
-
-void ModelPart::merge_rows(const Merged& rows, at::Tensor merged_OI) const {
-  const LoraMatrix f = part_on_rank(rows.factors, ranks_->rank());
-  at::addmm_out(merged_OI, rows.base_OI, f.b_OR, f.a_RI, /*beta=*/1.0, /*alpha=*/f.scale);
-  if (!f.magnitude_O.defined()) return;
-  at::Tensor norm = at::linalg_vector_norm(merged_OI, 2, {1});
-  if (f.split.axis == SplitAxis::kColumns) {  // a rank has some numbers of each row
-    norm.square_();
-    ranks_->sum(norm);
-    norm.sqrt_();
-    rows.factors.norm_O.copy_(norm);
-  } else {
-    join_parts(f.split, parts_of(norm), rows.factors.norm_O);
-  }
-  merged_OI.mul_((f.magnitude_O / norm).unsqueeze(1));
-}
-
-void ModelPart::merge() const {
-  const at::NoGradGuard no_grad;
-  for (const Merged& rows : merged_) {
-    if (rows.factors.defined()) merge_rows(rows, rows.merged_OI);
-  }
-  for (const auto& [place, leaf] : trained_vectors_)
-    store_.parameters[place].tensor.detach().copy_(split(place).part_of(leaf.detach(), ranks_->rank()));
-}
-
-void ModelPart::merge_layer(int64_t layer) const {
-  const at::NoGradGuard no_grad;
-  for (const Merged& rows : merged_) {
-    if (rows.layer != layer) continue;
-    at::Tensor merged = rows.merged_OI.variable_data();
-    if (rows.factors.defined())
-      merge_rows(rows, merged);
-    else
-      merged.copy_(rows.base_OI);
-  }
-}
-
-std::vector<at::Tensor> ModelPart::merged_matrices(int64_t layer) const {
-  std::vector<at::Tensor> out;
-  for (const Merged& rows : merged_) {
-    if (rows.layer == layer) out.push_back(rows.merged_OI);
   }
   return out;
 }
@@ -361,9 +198,10 @@ void ModelPart::gather_part(size_t part, bool keeps) const {
       continue;
     }
     const at::Tensor parts = parts_of(own);
-    if (keeps) join_parts(split(i), parts, whole);
+    if (keeps) split(i).put_parts(parts, whole);
   }
   if (keeps && has_rounded) round_to_nearest(whole_matrices_, part - 1);
+  if (keeps) leave_whole(part);
 }
 
 DecoderWeights ModelPart::weights_to_sample() const {
@@ -384,7 +222,7 @@ at::Tensor ModelPart::gathered(size_t parameter, const at::Tensor& own) const {
   const at::NoGradGuard no_grad;
   if (!split(parameter).is_split()) return own;
   const at::Tensor whole = at::empty(whole_sizes(parameter), own.options());
-  join_parts(split(parameter), parts_of(own), whole);
+  split(parameter).put_parts(parts_of(own), whole);
   return whole;
 }
 

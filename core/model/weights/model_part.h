@@ -3,8 +3,9 @@
 // If the model has matrices in bfloat16 (rounded_matrices.h), the part has copies of its own masters, rounded in the same way,
 // and the model's copies come and go with its matrices.
 //
-// With a plain adapter in training, A and B are whole on every rank. Of matrices that it changes, a rank's part is there
-// twice: that of the base, and merged. A rank has a term of the gradient of A and of B.
+// With an adapter in training, A and B are whole on every rank. Of matrices that it changes, a rank's part is there twice:
+// that of the base, and merged; and three times if the adapter's start left the base (PiSSA, OLoRA). A rank has a term of the
+// gradient of A and of B. What the adapter trains as a whole is whole on every rank too, next to this rank's part of it.
 //
 // It has leaves and fused matrices of its own for what is split. The others (norms, and biases behind sums) are the model's. The
 // matrices of the model itself have no memory, except between gather_all() and release_all(), when every rank has all of them:
@@ -28,6 +29,7 @@
 
 #include "foundation/base/result.h"
 #include "model/layers/tensor_ranks.h"
+#include "model/tensor/offload.h"
 #include "model/weights/parameters.h"
 #include "model/weights/tensor_split.h"
 
@@ -38,8 +40,8 @@ using KeepsPart = std::function<bool(int64_t part)>;
 
 class ModelPart {
  public:
-  // Takes this rank's numbers of `whole`, if `copies`. `config` is that of the whole. kWhole: embedding and head stay whole,
-  // and the part shares the model's tensors.
+  // Takes this rank's numbers of `whole`, if `copies`; those of its bfloat16 copies where a master has no memory. `config` is
+  // that of the whole. kWhole: embedding and head stay whole, and the part shares the model's tensors.
   enum class Vocabulary { kSplit, kWhole };
   ModelPart(const ModelConfig& config, const ParameterStore& whole, std::shared_ptr<TensorRanks> ranks, bool copies,
             Vocabulary vocabulary);
@@ -49,21 +51,26 @@ class ModelPart {
   // The base of an adapter: adds bfloat16 copies of its matrices, which passes then read, and to `whole`, the model's matrices,
   // those that come and go with them. The masters have no memory in the model.
   void add_rounded(DecoderWeights& whole);
-  // Rounds the masters again. After every change of them. Nothing to do without bfloat16 matrices.
-  void round() const;
+  // Frees these copies. The next view of the base has to add them again.
+  void forget_rounded();
+  // Rounds the masters again. After every change of them. Nothing to do without bfloat16 matrices. `offload`: where the
+  // masters may be; it releases each behind its use.
+  void round(const Offload* offload = nullptr) const;
   // The masters of the part are not needed any more: its bfloat16 copies stay. Then the model gets its copies alone, too, when
   // they are gathered.
   void drop_masters();
   [[nodiscard]] bool has_masters() const { return has_masters_; }
   // Its numbers in the order of the model's parameters: bfloat16 copies where a master has no memory.
   [[nodiscard]] std::vector<NamedParameter> numbers() const;
-  // The adapter of `whole` is trained, and `base` is this rank's part of its base. `parameters` are the model's: split vectors
-  // that are trained (biases) stay whole, as A and B do, and a rank has a term of their gradient.
+  // The adapter of `whole` is trained, and `base` is this rank's part of its base. `parameters` are the model's: what is split
+  // and trained itself stays whole, as A and B do, and a rank has a term of its gradient.
   void adapt(const DecoderLeaves& whole, std::shared_ptr<ModelPart> base, std::span<const NamedParameter> parameters);
   // Null: no adapter is trained.
   [[nodiscard]] const std::shared_ptr<ModelPart>& base() const { return base_; }
-  // After every change of A, B and trained vectors.
-  void merge() const;
+  // After every change of A, B and what is trained as a whole.
+  void merge();
+  // After a change of where A and B started: what the start leaves of the base.
+  void restore_start() const;
   // The merged matrices of a layer, from its base, with the rows between them that have no adapter. Changes no version: a pass
   // may be under way.
   void merge_layer(int64_t layer) const;
@@ -108,20 +115,40 @@ class ModelPart {
     int64_t layer = 0;
     at::Tensor merged_OI, base_OI;  // the same rows
     LoraMatrix factors;             // with the whole A and B; undefined: these rows have no adapter
+    bool is_stack = false;          // it holds all experts (layers/expert_lora.h)
+  };
+  // What a start leaves of a matrix: of the whole one, and of this rank's part.
+  struct Started {
+    size_t part = 0;     // the layer's place among the parts
+    LoraMatrix factors;  // A and B as they left the base
+    at::Tensor base_OI, left_OI, whole_base_OI, whole_left_OI;
+  };
+  // A parameter that is trained next to an adapter.
+  struct Trained {
+    size_t parameter = 0;
+    at::Tensor leaf;             // the model's
+    at::Tensor* slot = nullptr;  // in the leaves of this part
+    bool is_copy = false;        // what passes read there does not follow the leaf
   };
   void merge_rows(const Merged& rows, at::Tensor merged_OI) const;
   void share_with_base();
-  void keep_trained_vector(size_t parameter, const at::Tensor& leaf);
-  // How the parameter is split of which this is the leaf in this part.
-  [[nodiscard]] const TensorSplit& split_of_leaf(const at::Tensor& leaf) const;
+  void keep_trained(size_t parameter, const at::Tensor& leaf);
+  void view_trained(const Trained& trained) const;
+  [[nodiscard]] at::Tensor* slot_of(const at::Tensor& leaf);
+  void leave_whole(size_t part) const;
+  // The place of the parameter of which this is the leaf in this part.
+  [[nodiscard]] size_t place_of_leaf(const at::Tensor& leaf) const;
   void adapt_matrices(const std::vector<LoraMatrix>& whole, const std::vector<at::Tensor>& base,
                       const std::vector<at::Tensor>& merged, int64_t layer, std::vector<LoraMatrix>& out);
+  void adapt_experts(const ExpertLeaves& whole, size_t layer);
+  void adapt_stack(const LoraMatrix& whole, const at::Tensor& base, const at::Tensor& merged, const TensorSplit& split,
+                   int64_t layer, LoraMatrix& out);
 
   std::shared_ptr<TensorRanks> ranks_;
   std::shared_ptr<ModelPart> base_;
   std::vector<Merged> merged_;
-  std::vector<std::pair<size_t, at::Tensor>>
-      trained_vectors_;  // next to an adapter: their places, and the model's leaves
+  std::vector<Started> started_;
+  std::vector<Trained> trained_;
   ModelConfig config_;
   ParameterStore store_;
   std::unordered_map<std::string, size_t> places_;  // the parameters' places, by name

@@ -25,17 +25,36 @@ at::Tensor TensorSplit::range_of(const at::Tensor& part, size_t range) const {
 }
 
 void TensorSplit::put_part(const at::Tensor& part, int64_t rank, const at::Tensor& whole) const {
-  for (size_t i = 0; i < ranges.size(); ++i) {
-    if (!ranges[i].is_first(rank)) continue;
-    const int64_t size = ranges[i].size_on(rank);
-    whole.narrow(dim(), ranges[i].begin_on(rank), size).copy_(range_of(part, i).narrow(dim(), 0, size));
+  int64_t begin = 0;
+  for (const SplitRange& range : ranges) {
+    const int64_t size = range.size_on(rank);
+    if (range.is_first(rank)) whole.narrow(dim(), range.begin_on(rank), size).copy_(part.narrow(dim(), begin, size));
+    begin += range.size;
   }
 }
 
+void TensorSplit::put_parts(const at::Tensor& parts, const at::Tensor& whole) const {
+  std::vector<int64_t> sizes = whole.sizes().vec();
+  auto& shared = sizes[static_cast<size_t>(dim())];
+  shared = 0;
+  for (const SplitRange& range : ranges) shared += range.size;
+  for (int64_t rank = 0; rank < parts.size(0); ++rank) put_part(parts.select(0, rank).view(sizes), rank, whole);
+}
+
 at::Tensor TensorSplit::counted(const at::Tensor& part, int64_t rank) const {
+  return part.narrow(dim(), 0, counted_size(rank));
+}
+
+int64_t TensorSplit::counted_size(int64_t rank) const {
   int64_t size = 0;
   for (const SplitRange& range : ranges) size += range.is_first(rank) ? range.size_on(rank) : 0;
-  return part.narrow(dim(), 0, size);
+  return size;
+}
+
+int64_t TensorSplit::used_size(int64_t rank) const {
+  int64_t size = 0;
+  for (const SplitRange& range : ranges) size += range.size_on(rank);
+  return size;
 }
 
 bool can_split_layers(const ModelConfig& config, int64_t num_ranks) {
@@ -57,12 +76,6 @@ ModelConfig split_config(const ModelConfig& config, int64_t num_ranks) {
   out.moe.shared_size = config.moe.shared_size / num_ranks;
   out.vocab_size = (config.vocab_size + num_ranks - 1) / num_ranks;
   return out;
-}
-
-bool shares_whole(const ModelConfig& config, std::string_view name, int64_t num_ranks) {
-  const TensorSplit split = split_of(config, name, num_ranks);
-  const bool is_vector = is_bias(name) && split.axis == SplitAxis::kRows && split.ranges.size() == 1;
-  return !split.is_split() || is_split_by_tokens(name) || is_vector;
 }
 
 TensorSplit split_of(const ModelConfig& config, std::string_view name, int64_t num_ranks) {

@@ -53,10 +53,16 @@ struct TensorSplit {
   [[nodiscard]] at::Tensor part_of(const at::Tensor& whole, int64_t rank) const;
   // The numbers of one of the ranges in a rank's part, with those that are unused; a view.
   [[nodiscard]] at::Tensor range_of(const at::Tensor& part, size_t range) const;
-  // Puts a rank's part where it belongs, but for numbers that a neighbour gives.
+  // Puts a rank's part, or what it counts for, where it belongs, but for numbers that a neighbour gives.
   void put_part(const at::Tensor& part, int64_t rank, const at::Tensor& whole) const;
+  // The same of all ranks' parts, one in each row.
+  void put_parts(const at::Tensor& parts, const at::Tensor& whole) const;
   // What this rank counts for: the front of its part, without what is unused; a view. Empty if neighbours count for all of it.
   [[nodiscard]] at::Tensor counted(const at::Tensor& part, int64_t rank) const;
+  // Its rows or columns.
+  [[nodiscard]] int64_t counted_size(int64_t rank) const;
+  // Those of a rank's part that are used.
+  [[nodiscard]] int64_t used_size(int64_t rank) const;
 };
 
 // Can so many ranks share the layers?
@@ -65,8 +71,6 @@ struct TensorSplit {
 [[nodiscard]] ModelConfig split_config(const ModelConfig& config, int64_t num_ranks);
 // Is it split by tokens of the vocabulary: an embedding, or a head that is none of a classifier?
 [[nodiscard]] bool is_split_by_tokens(std::string_view name);
-// Can ranks that share the layers train this parameter as a whole next to an adapter? Embedding, head, norms and vectors.
-[[nodiscard]] bool shares_whole(const ModelConfig& config, std::string_view name, int64_t num_ranks);
 // What a rank has of the parameter with this name (model.layers.0.self_attn.q_proj.weight).
 [[nodiscard]] TensorSplit split_of(const ModelConfig& config, std::string_view name, int64_t num_ranks);
 

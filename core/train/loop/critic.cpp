@@ -75,7 +75,8 @@ LoraChoice critic_lora_choice(const CriticModelConfig& model) {
 
 bool shares_policy_base(const RunConfig& config) {
   if (!config.model.trains_adapter() || !config.critic.model.trains_adapter()) return false;
-  if (config.ranks.zero_stage >= 3) return false;
+  // Ranks then have that base in parts.
+  if (config.ranks.zero_stage >= 3 || config.actor.tensor_model_parallel_size > 1) return false;
   if (!config.critic.model.path) return true;
   std::error_code failed;  // such a folder is refused where it is read
   return std::filesystem::equivalent(config.model.path, *config.critic.model.path, failed);

@@ -12,11 +12,12 @@
 
 namespace mortise {
 
-// Both have the same parameters, and are spread over ranks alike.
+// Both have the same parameters, and are spread over ranks alike. If ranks share the layers, each moves its part.
 inline void refresh_reference(const Model& policy, Model& reference, double alpha) {
   const at::NoGradGuard no_grad;
-  const std::vector<NamedParameter> from = policy.numbers();
-  auto& to = reference.parameters();
+  const ModelPart* const part = policy.model_part();
+  const std::vector<NamedParameter> from = part != nullptr ? part->numbers() : policy.numbers();
+  auto& to = part != nullptr ? reference.model_part()->parameters() : reference.parameters();
   const WeightShards* const shards = shards_of(policy);
   if (shards != nullptr) {
     shards_of(reference)->move_towards(*shards, alpha);

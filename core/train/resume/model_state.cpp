@@ -52,15 +52,17 @@ std::map<std::string, OwnNumbers> own_pieces(const WeightShards& shards, int ran
 }
 
 // The parameters of this rank's part of the layers. `pieces`: of those that are spread over the ranks with the same part.
-void save_part(StateWriter& writer, const ModelPart& part, const std::map<std::string, OwnNumbers>& pieces) {
+void save_part(StateWriter& writer, const Model& model, const ModelPart& part,
+               const std::map<std::string, OwnNumbers>& pieces) {
   const std::vector<NamedParameter> numbers = part.numbers();
   for (size_t i = 0; i < numbers.size(); ++i) {
     const NamedParameter& parameter = numbers[i];
     const auto piece = pieces.find(parameter.name);
     if (piece == pieces.end())
-      put_part(writer, parameter.name, part, i, parameter.tensor.detach());
+      put_part(writer, parameter.name, part, i, parameter.tensor.detach(), model.lies_in_file(parameter.tensor));
     else if (piece->second.numbers.defined())
-      put_owned_part(writer, parameter.name, part, i, piece->second.numbers.view(parameter.tensor.sizes()));
+      put_owned_part(writer, parameter.name, part, i, piece->second.numbers.view(parameter.tensor.sizes()),
+                     /*is_in_file=*/false);
     else
       put_nothing(writer, parameter.name, part, i, stored_type(parameter.tensor.scalar_type()));
   }
@@ -73,7 +75,7 @@ Result<> ModelState::save_state(StateWriter& writer) const {
   std::map<std::string, OwnNumbers> pieces;
   if (spread != nullptr) pieces = own_pieces(*spread, spread->rank());
   if (const ModelPart* const part = split_parameters(*model_); part != nullptr) {
-    save_part(writer, *part, pieces);
+    save_part(writer, *model_, *part, pieces);
     return {};
   }
   for (const NamedParameter& parameter : trained_numbers(*model_)) {

@@ -127,21 +127,10 @@ Result<> check_own_pass_length(const LoadedConfig& loaded, const std::string& ke
                            num_ranks);
 }
 
-// Ranks that share the layers have the policy's base in parts.
-Result<> check_critic_base(const LoadedConfig& loaded) {
-  if (loaded.config.actor.tensor_model_parallel_size == 1 || !shares_policy_base(loaded.config)) return {};
-  return Error{ErrorKind::kConfig,
-               "the critic's adapter would share the base of the policy, whose layers are split "
-               "(actor.tensor_model_parallel_size)",
-               loaded.where("critic.model.lora_rank"),
-               "set critic.model.lora_rank to 0, or actor.tensor_model_parallel_size to 1"};
-}
-
 // Keys that need plugins which ask for what they set: an error where the run would not do what the key says.
 Result<> check_critic(const LoadedConfig& loaded, const PluginFacts& facts) {
   const RunConfig& config = loaded.config;
   if (facts.has_critic) {
-    TRY(check_critic_base(loaded));
     if (critic_pass_options(config).rows > 0) return {};
     return check_own_pass_length(loaded, "critic.ppo_max_token_len_per_gpu", config.critic.ppo_max_token_len_per_gpu,
                                  config.critic.ulysses_sequence_parallel_size);

@@ -88,8 +88,7 @@ double head_pass_bytes(const ModelConfig& model, const TrainedSize& trained, con
   const double gathered =
       gathered_heads(config, trained).at_once * static_cast<double>(model.vocab_size * model.hidden_size * element);
   if (!has_full_kl(config) && !has_teacher_loss(config)) return std::max(loss, gathered);
-  const double chunk =
-      gathered + static_cast<double>(full_kl_bytes(rows, model.hidden_size, model.vocab_size, element));
+  const double chunk = gathered + static_cast<double>(full_kl_bytes(rows, model.hidden_size, own_vocab, element));
   const double one_layer = tokens * static_cast<double>(layer_memory(model, number_sizes(config.model.dtype)).kept);
   return std::max(loss, std::max(chunk, one_layer));
 }
@@ -193,7 +192,10 @@ Result<TrainedSize> trained_size(const ModelConfig& model, const std::optional<L
   TrainedSize out;
   for (const NamedParameter& parameter : parameters) {
     const bool is_of_tokens = parameter.name.ends_with(kEmbeddingName) || parameter.name.ends_with(kHeadName);
-    if (lora && is_of_tokens) out.of_vocabulary += static_cast<double>(parameter.tensor.numel());
+    const auto numbers = static_cast<double>(parameter.tensor.numel());
+    if (lora && is_of_tokens) out.of_vocabulary += numbers;
+    const bool is_factor = parameter.name.find(".lora_") != std::string::npos;
+    if (lora && layer_of(parameter.name) && !is_factor && parameter.tensor.dim() > 1) out.of_layers += numbers;
   }
   std::erase_if(parameters, [&](const NamedParameter& p) { return is_frozen(groups, p.name); });
   const auto stepped = optimized_parameters(parameters, store.weights.embedding_VH, store.leaves.head, optim, groups);
@@ -203,6 +205,7 @@ Result<TrainedSize> trained_size(const ModelConfig& model, const std::optional<L
     const auto state = static_cast<double>(state_bytes(*rule, {parameter}));
     out.moments += state;
     out.largest_moments = std::max(out.largest_moments, state);
+    out.largest_numbers = std::max(out.largest_numbers, static_cast<double>(parameter.tensor.numel()));
   }
   out.lowest_backward = lowest_backward(model.num_layers, parameters);
   if (!lora) out.units = bytes_by_unit(model, parameters, static_cast<double>(num_bytes(dtype)));
@@ -301,9 +304,13 @@ void offload_memory(const ModelConfig& model, const TrainedSize& trained, const 
                     const CriticBytes& critic, MemoryEstimate& memory) {
   const ModelDtype dtype = config.model.dtype;
   const auto layers = static_cast<double>(model.num_layers);
+  const int64_t num_parts = config.trainer.val_only ? 1 : config.actor.tensor_model_parallel_size;
+  const ModelConfig own = num_parts == 1 ? model : split_config(model, num_parts);
   if (config.actor.optim.offload == Offloading::kFile) {
-    move_to_files(trained.moments, trained.largest_moments, memory.moments, memory);
-    const double masters = !has_lora && config.actor.optim.master_weights ? master_bytes(model, dtype) : 0.0;
+    const bool is_split = !has_lora && update_rule(config.actor.optim)->steps_numbers();
+    const double largest = trained.largest_moments / static_cast<double>(is_split ? num_parts : 1);
+    move_to_files(trained.moments, largest, memory.moments, memory);
+    const double masters = !has_lora && config.actor.optim.master_weights ? master_bytes(own, dtype) : 0.0;
     move_to_files(masters, masters / layers, memory.weights, memory);
   }
   if (config.critic.optim.offload == Offloading::kFile) {
@@ -311,20 +318,15 @@ void offload_memory(const ModelConfig& model, const TrainedSize& trained, const 
     move_to_files(critic.masters, critic.masters / layers, memory.critic, memory);
   }
   if (config.ref.offload == Offloading::kFile && (!has_lora || config.ref.sync_steps)) {
-    const double embedding = static_cast<double>(model.vocab_size * model.hidden_size * num_bytes(dtype));
+    const double embedding = static_cast<double>(own.vocab_size * own.hidden_size * num_bytes(dtype));
     move_to_files(memory.reference, std::max(embedding, memory.reference / layers), memory.reference, memory);
   }
 }
 
 GatheredHeads gathered_heads(const RunConfig& config, const TrainedSize& trained) {
   if (config.actor.tensor_model_parallel_size == 1 || trained.keeps_vocabulary()) return {};
-  const double gradient = config.model.trains_adapter() ? 0.0 : 1.0;
-  if (config.rollout.filtered_log_probs) return {1.0 + gradient, 2.0};  // forward and backward; excludes the others
-  GatheredHeads out;
-  if (has_full_kl(config)) out = {2.0 + gradient, 2.0};
-  // The teacher's own head is whole.
-  if (has_teacher_loss(config)) out = {std::max(out.at_once, 1.0 + gradient), out.sent + 1.0};
-  return out;
+  if (!config.rollout.filtered_log_probs) return {};
+  return {config.model.trains_adapter() ? 1.0 : 2.0, 2.0};  // forward and backward
 }
 
 NumbersOfOthers numbers_of_others(const ModelConfig& model, int64_t num_ranks) {
@@ -341,7 +343,7 @@ namespace {
 // What actor.tensor_model_parallel_size takes off. In rollouts a rank has its part, next to whole embeddings and heads, and to
 // whole layers if it samples alone.
 void share_layers(const ModelConfig& model, const UnitBytes& units, const TrainedSize& trained, const RunConfig& config,
-                  MemoryEstimate& memory) {
+                  int num_writers, MemoryEstimate& memory) {
   const int64_t num_ranks = config.actor.tensor_model_parallel_size;
   if (num_ranks == 1) return;
   const ModelDtype dtype = config.model.dtype;
@@ -355,20 +357,33 @@ void share_layers(const ModelConfig& model, const UnitBytes& units, const Traine
     const double merged =
         std::max(0.0, memory.weights - (static_cast<double>(model.num_parameters()) + trained.numbers) * element);
     const bool keeps_ends = trained.keeps_vocabulary();
-    memory.whole = (keeps_ends ? 0.0 : units.ends) + (samples_whole ? units.layers + merged + memory.reference : 0.0);
+    const bool has_copy = config.ref.sync_steps.has_value();  // else the reference is rounded matrices of the base
+    const double rounded = has_copy ? 0.0 : memory.reference;
+    memory.whole = (keeps_ends ? 0.0 : units.ends) + (samples_whole ? units.layers + merged + rounded : 0.0);
     memory.weights -=
         (keeps_ends ? others.layers : others.all()) * element + merged * (1.0 - 1.0 / static_cast<double>(num_ranks));
-    memory.reference /= static_cast<double>(num_ranks);  // rounded matrices of the base
+    memory.weights += trained.of_layers * element;  // whole next to their parts
+    if (has_copy && memory.reference > 0)
+      memory.reference -= others.layers * own_element + (keeps_ends ? 0.0 : others.ends) * element;
+    else
+      memory.reference /= static_cast<double>(num_ranks);
     return;
   }
   memory.whole = units.ends + (samples_whole ? units.layers * own_element / element : 0.0);
+  // A save gathers what this rank writes of the model's folder.
+  memory.whole = std::max(memory.whole, units.all / num_writers);
   const double trained_others = others.layers * trained.units.layers / units.layers +
                                 others.ends * trained.units.ends / units.ends;  // the rest is frozen
   memory.weights -= others.layers * own_element + others.ends * element;
   memory.gradients -= trained_others * element;
   memory.moments -= trained_others * trained.moments / trained.numbers;
+  if (!update_rule(config.actor.optim)->steps_numbers()) {
+    memory.moments = std::max(memory.moments, trained.largest_moments);  // that of a whole parameter is on one rank
+    memory.stepped = 4.0 * trained.largest_numbers * element;            // weights, gradient, and as much between them
+  }
+  const WeightCopies copies = config.ref.sync_steps ? WeightCopies::kMasters : WeightCopies::kNoMasters;
   if (memory.reference > 0)
-    memory.reference -= others.layers * element_of_layers(dtype, WeightCopies::kNoMasters) + others.ends * element;
+    memory.reference -= others.layers * element_of_layers(dtype, copies) + others.ends * element;
   memory.whole += memory.gradients;  // the last update keeps their memory
 }
 
@@ -377,7 +392,7 @@ void share_layers(const ModelConfig& model, const UnitBytes& units, const Traine
 void share_memory(const ModelConfig& model, const UnitBytes& units, const TrainedSize& trained, const RunConfig& config,
                   bool has_lora, int num_ranks, const CriticBytes& critic, MemoryEstimate& memory) {
   if (num_ranks == 1) return;
-  if (!config.trainer.val_only) share_layers(model, units, trained, config, memory);
+  if (!config.trainer.val_only) share_layers(model, units, trained, config, num_ranks, memory);
   share_states(config, num_ranks, critic, memory);
   const int64_t num_parts = config.trainer.val_only ? 1 : config.actor.tensor_model_parallel_size;
   const NumbersOfOthers others = numbers_of_others(model, num_parts);

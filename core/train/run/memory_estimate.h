@@ -24,6 +24,7 @@ struct MemoryEstimate {
   double sampled = 0;          // what sampling keeps for updates (rollout.reuse_forward_mib)
   double experts = 0;          // that the tokens of a step took (actor.router_replay.mode)
   double gathered = 0;         // ranks.zero_stage = 3: parts of other ranks during updates
+  double stepped = 0;          // whole parameters that ranks with split layers step, when there are no activations
   double whole = 0;  // ... and all weights during rollouts, when there are no gradients and activations; of a split
                      // model too, with the gradients that stay
   // What lies on a device, if model.device names one.
@@ -31,7 +32,7 @@ struct MemoryEstimate {
     return weights + gradients + moments + reference + rollout + kv_cache + critic + activations + head + graphs;
   }
   [[nodiscard]] double total() const {
-    const double update = gradients + activations + head + attention + gathered;
+    const double update = gradients + std::max(activations + head + attention + gathered, stepped);
     return program + weights + moments + reference + rollout + kv_cache + critic + reward_models + teacher + experts +
            graphs + sampled + std::max(update, whole);
   }
@@ -58,9 +59,11 @@ struct TrainedSize {
   double numbers = 0;           // that are trained
   double moments = 0;           // bytes of the optimizer's state
   double largest_moments = 0;   // the same of the parameter that has most
+  double largest_numbers = 0;   // those of the largest parameter
   int64_t lowest_backward = 1;  // model.h
   UnitBytes units;              // bytes of the model's trained matrices; nothing of an adapter
   double of_vocabulary = 0;     // numbers of embedding and head that an adapter trains as a whole
+  double of_layers = 0;         // the same of the layers' matrices
   // Ranks that share the layers have embedding and head whole then.
   [[nodiscard]] bool keeps_vocabulary() const { return of_vocabulary > 0; }
 };
@@ -98,7 +101,7 @@ struct NumbersOfOthers {
 };
 [[nodiscard]] NumbersOfOthers numbers_of_others(const ModelConfig& model, int64_t num_ranks);
 
-// Whole heads that a pass gathers because it compares or filters whole distributions, if ranks share the vocabulary
+// Whole heads that a pass gathers because it filters distributions, if ranks share the vocabulary
 // (model/head/shared_vocabulary.h).
 struct GatheredHeads {
   double at_once = 0;  // in memory, with the gradient of one

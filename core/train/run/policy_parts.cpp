@@ -50,25 +50,6 @@ Result<> check_shared_adapter(const RunSettings& run, const Model& policy) {
       run.loaded.where("ranks.zero_stage"), "set it to 2 or less"};
 }
 
-// The same of ranks that share the layers. Most was refused before anything was loaded (config/tensor_rules.h,
-// sequence_rules.h). What is left depends on the model's matrices.
-Result<> check_split_adapter(const RunSettings& run, const Model& policy) {
-  const int size = tensor_size(run.config, run.ranks);
-  if (size == 1 || !policy.trains_lora()) return {};
-  const TrainedLora& lora = *policy.trained_lora();
-  const auto refuse = [&](const std::string& what) {
-    return Error{ErrorKind::kConfig, "actor.tensor_model_parallel_size cannot be used with " + what,
-                 run.loaded.where("actor.tensor_model_parallel_size"), "set it to 1"};
-  };
-  if (!lora.start().empty() || lora.adapts_parameters())
-    return refuse("PiSSA, OLoRA, experts or routers of an adapter");
-  for (const std::string& name : lora.whole_parameters()) {
-    if (!shares_whole(policy.config(), name, size))
-      return refuse(fmt::format("an adapter that trains {} as a whole", quote(name)));
-  }
-  return {};
-}
-
 // `weights_from` is a checkpoint's folder. What save_dtype "stored" means, model.path says.
 Result<Model> load_policy(const RunSettings& run, const std::optional<Path>& weights_from) {
   const RunConfig& config = run.config;
@@ -85,9 +66,12 @@ Result<> load_reference(const RunSettings& run, bool has_moved, PolicyParts& par
   const Model& policy = *parts.model;
   const WeightShards* const shards = shards_of(policy);
   if (policy.trains_lora()) {
-    parts.reference = run.config.ref.sync_steps ? policy.base_view().clone_frozen() : policy.base_view();
+    parts.reference = policy.base_view();
     if (shards != nullptr) shards->spread_base(*parts.reference);
-    return run.config.ref.sync_steps ? offload_reference(run.env, run.loaded, *parts.reference) : Result<>();
+    if (!run.config.ref.sync_steps) return {};
+    parts.reference = parts.reference->clone_frozen();
+    if (policy.model_part() != nullptr) policy.model_part()->base()->forget_rounded();  // those of the copy are read
+    return offload_reference(run.env, run.loaded, *parts.reference);
   }
   std::optional<Model> initial;
   if (has_moved) {
@@ -131,7 +115,6 @@ Result<> load_model(const RunSettings& run, const std::optional<Path>& weights_f
   TRY(load_adapter(run, model));
   if (run.kind != RunKind::kEval) policy.groups = TRY(group_and_freeze(run.loaded, "actor.optim", model));
   TRY(check_shared_adapter(run, model));
-  if (run.kind != RunKind::kEval) TRY(check_split_adapter(run, model));
   if (model.trains_lora() || !TRY(model.saves_exactly(save_options(config)))) {
     policy.model_state.emplace(ModelState::kPolicy, model);
     TRY(stateful.add(*policy.model_state));
@@ -149,7 +132,7 @@ Result<> load_model(const RunSettings& run, const std::optional<Path>& weights_f
 
 Result<> make_sampled(const RunConfig& config, PolicyParts& policy) {
   const auto whole = TRY(weights_to_sample(config, *policy.model));
-  Model& copy = policy.sampled.emplace(policy.model->clone_frozen());
+  Model& copy = policy.sampled.emplace(policy.model->clone_frozen(Model::Layers::kWhole));
   if (copy.has_rounded_matrices()) copy.drop_masters();
   return {};
 }

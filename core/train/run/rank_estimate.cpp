@@ -140,6 +140,8 @@ RankEstimate estimate_ranks(const RunConfig& config, const ModelConfig& model, c
     const double of_others = static_cast<double>(out.tensor_size - 1) / static_cast<double>(out.tensor_size);
     if (config.model.trains_adapter())  // each has a term of it
       out.tensor_bytes += 2.0 * (trained_bytes - trained.of_vocabulary * element) * of_others;
+    else if (!update_rule(config.actor.optim)->steps_numbers())  // its part of gradients and weights, and new weights
+      out.tensor_bytes += 3.0 * own_bytes * of_others / (config.ranks.zero_stage > 0 ? same : 1.0);
     const double head = static_cast<double>(model.vocab_size * model.hidden_size) * element;
     out.tensor_bytes += gathered_heads(config, trained).sent * head * of_others * static_cast<double>(passes_of_rank);
     out.step_weight_bytes = split_weight_bytes(units, trained, out, config.model.trains_adapter());

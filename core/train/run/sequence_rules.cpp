@@ -3,11 +3,7 @@
 
 #include <fmt/core.h>
 
-#include "foundation/base/adapter_choice.h"
-#include "foundation/base/shown_text.h"
 #include "foundation/base/text.h"
-#include "model/adapters/lora.h"
-#include "model/adapters/lora_config.h"
 #include "model/layers/sequence.h"
 #include "model/weights/tensor_split.h"
 
@@ -69,27 +65,6 @@ Result<> check_tensor_parallel(const LoadedConfig& loaded, const std::string& ke
                 "key-value heads");
 }
 
-// What an adapter has that ranks cannot share yet; empty: nothing.
-std::string unshared_field(const LoraConfig& adapter) {
-  if (changes_base(adapter.init)) return "init_lora_weights";
-  return adapter.target_parameters.empty() ? "" : "target_parameters";
-}
-
-// What the configuration says of a fresh adapter: config/tensor_rules.h. This is about one that is continued.
-Result<> check_tensor_adapter(Env& env, const LoadedConfig& loaded) {
-  const std::optional<std::string>& folder = loaded.config.model.lora_adapter_path;
-  const int64_t size = loaded.config.actor.tensor_model_parallel_size;
-  if (size == 1 || !folder) return {};
-  const LoraConfig adapter = TRY(read_lora_config(env, *folder));
-  const std::string field = unshared_field(adapter);
-  if (field.empty()) return {};
-  return Error{ErrorKind::kConfig,
-               fmt::format("the adapter was made with {}, which cannot be used with "
-                           "actor.tensor_model_parallel_size = {} yet",
-                           quote(field), size),
-               adapter.where, "set actor.tensor_model_parallel_size to 1, or continue another adapter"};
-}
-
 }  // namespace
 
 Result<> check_rollout_groups(Env& env, const LoadedConfig& loaded, int num_ranks) {
@@ -106,7 +81,6 @@ Result<> check_policy_groups(Env& env, const LoadedConfig& loaded, int num_ranks
   if (actor == 1 && reference == 1 && tensor == 1) return {};
   const ModelConfig whole = TRY(read_model_folder_config(env, loaded.config.model.path));
   TRY(check_tensor_parallel(loaded, "actor.tensor_model_parallel_size", tensor, whole, num_ranks));
-  TRY(check_tensor_adapter(env, loaded));
   const ModelConfig model = tensor == 1 ? whole : split_config(whole, tensor);
   const std::string part = tensor == 1 ? "" : "a rank's part of ";
   TRY(check_sequence_parallel(loaded, "actor.ulysses_sequence_parallel_size", actor, model, part + "the policy",

@@ -18,8 +18,7 @@ namespace mortise {
 Result<> check_sequence_parallel(const LoadedConfig& loaded, const std::string& key, int64_t size,
                                  const ModelConfig& model, const std::string& whose, int num_ranks,
                                  int64_t tensor_size = 1);
-// All of these for the policy, with actor.tensor_model_parallel_size, and, if `trains`, for its reference. What settings
-// do not go together with it: config/tensor_rules.h.
+// All of these for the policy, with actor.tensor_model_parallel_size, and, if `trains`, for its reference.
 Result<> check_policy_groups(Env& env, const LoadedConfig& loaded, int num_ranks, bool trains);
 // The same of rollout.tensor_model_parallel_size.
 Result<> check_rollout_groups(Env& env, const LoadedConfig& loaded, int num_ranks);

@@ -11,10 +11,7 @@ namespace mortise {
 
 inline std::vector<std::pair<std::string, ModelConfig>> layer_kinds(int64_t vocab_size) {
   const ModelConfig plain = small_config(vocab_size, 3);
-  ModelConfig fused = plain;
-  fused.fused_projections = true;
-  fused.qkv_bias = false;
-  ModelConfig norms = plain, biases = plain, sandwich = plain, one_head = plain, shared = moe_config();
+  ModelConfig norms = plain, biases = plain, sandwich = plain, one_head = plain;
   norms.qk_norm = true;
   norms.attention_softcap = 2.0;
   norms.windows = {5, 0, 3};
@@ -22,16 +19,15 @@ inline std::vector<std::pair<std::string, ModelConfig>> layer_kinds(int64_t voca
   sandwich.qkv_bias = false;
   sandwich.sandwich_norm = sandwich.norm_plus_one = sandwich.tie_word_embeddings = true;
   one_head.num_kv_heads = 1;
-  shared.moe.shared_size = 8;
   return {{"plain", plain},
           {"norms of q and k, windows, caps", norms},
           {"biases everywhere, sinks", biases},
           {"no biases, norms behind the layers, tied", sandwich},
           {"one key-value head", one_head},
-          {"fused projections", fused},
+          {"fused projections", fused_config(vocab_size, 3)},
           {"experts", moe_config()},
           {"the experts of gpt-oss", stacked_moe_config()},
-          {"a shared expert", shared}};
+          {"a shared expert", shared_moe_config()}};
 }
 
 }  // namespace mortise

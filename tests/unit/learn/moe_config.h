@@ -12,6 +12,13 @@ inline ModelConfig moe_config() {
   return config;
 }
 
+// With a shared expert.
+inline ModelConfig shared_moe_config() {
+  ModelConfig config = moe_config();
+  config.moe.shared_size = 8;
+  return config;
+}
+
 // The form of gpt-oss, with a window and sinks.
 inline ModelConfig stacked_moe_config() {
   ModelConfig config = moe_config();

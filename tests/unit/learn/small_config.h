@@ -16,4 +16,12 @@ inline ModelConfig small_config(int64_t vocab_size, int64_t num_layers) {
       .value();
 }
 
+// The same with fused projections, as in Phi-3.
+inline ModelConfig fused_config(int64_t vocab_size, int64_t num_layers) {
+  ModelConfig config = small_config(vocab_size, num_layers);
+  config.fused_projections = true;
+  config.qkv_bias = false;
+  return config;
+}
+
 }  // namespace mortise

@@ -53,13 +53,16 @@ class SplitHead {
       }
     }
     add_kept();
-    for (const double beta : {0.4, 1.0}) {
-      add_gradients([&](const at::Tensor& d_hidden, const at::Tensor& d_weight) {
-        const std::vector<double> weight(kNum, 0.3);
-        add({at::tensor(
-            head_divergence({hidden_, head_}, {hidden_, other_}, beta, kTemperature, weight, d_hidden, d_weight),
-            at::kDouble)});
-      });
+    const VocabularyHead whole_other(filled({kVocab, kWidth}, 3), other_.softcap);
+    for (const double beta : {0.0, 0.4, 1.0}) {
+      for (const VocabularyHead& other : {other_, whole_other}) {  // a teacher's head is whole
+        add_gradients([&](const at::Tensor& d_hidden, const at::Tensor& d_weight) {
+          const std::vector<double> weight(kNum, 0.3);
+          add({at::tensor(
+              head_divergence({hidden_, head_}, {hidden_, other}, beta, kTemperature, weight, d_hidden, d_weight),
+              at::kDouble)});
+        });
+      }
     }
     return numbers_;
   }

@@ -1,6 +1,6 @@
 // Tensor parallel: updates of ranks that share the layers give the numbers of one rank. Losses of every coupling,
 // supervised updates, every kind of layer that can be split, more ranks than key-value heads, recomputed layers, groups as
-// large as a half and as the whole run; what a rank holds, and what it saves.
+// large as a half and as the whole run; what a rank holds. What it saves: split_state_test.cpp.
 #include <c10/core/GradMode.h>
 
 #include <cstring>
@@ -10,7 +10,6 @@
 #include "learn/optim/rounded_step.h"
 #include "meshes.h"
 #include "model/tensor/storage_memory.h"
-#include "support/joined_state.h"
 #include "support/long_run.h"
 
 namespace mortise {
@@ -168,6 +167,13 @@ TEST(TensorParallel, Bfloat16MatricesComeAndGoWithoutMasters) {
     };
     expect_whole_numbers(true);
     EXPECT_FALSE(has_memory(policy.model.weights().rounded[1].down_HI));
+    // Ranks that sample together cut their parts out of whole ones.
+    const auto cut = whole.model.part_of_layers(policy.model.model_part()->ranks());
+    const std::vector<NamedParameter> numbers = cut->numbers(), of_policy = policy.model.model_part()->numbers();
+    for (size_t i = 0; i < numbers.size(); ++i) {
+      if (is_split_by_tokens(numbers[i].name)) continue;  // whole while ranks sample
+      EXPECT_TRUE(numbers[i].tensor.detach().equal(of_policy[i].tensor.detach())) << numbers[i].name;
+    }
     const RoundedStep step(policy.model, policy.optimizer.parameters(), {3});
     for (size_t group = 0; group < step.groups().size(); ++group) {
       step.open(group);
@@ -207,7 +213,13 @@ struct Variant {
   double dropout = 0.0;
   std::vector<std::string> saves = {};  // modules that are trained as a whole
   LoraBias bias = LoraBias::kNone;
+  LoraInit init = LoraInit::kDefault;
+  std::vector<std::string> adapts_parameters = {};  // experts and routers
+
+  [[nodiscard]] bool has_adapter() const { return !adapts.empty() || !adapts_parameters.empty(); }
 };
+
+void use_plain_layers(LearnerOptions& options) { options.pass.path = LayerPath::kPlain; }
 
 // What an adapter trains as a whole.
 std::vector<Variant> variants_with_whole_parameters() {
@@ -231,14 +243,62 @@ std::vector<Variant> variants_with_whole_parameters() {
        {"embed_tokens", "norm", "input_layernorm"},
        LoraBias::kAll},
       {"the head as a whole", three_layers, {}, {"v_proj"}, false, 0.0, {"lm_head"}},
+      {"matrices as a whole", three_layers, {}, {"v_proj"}, false, 0.0, {"q_proj", "o_proj", "up_proj", "down_proj"}},
+      {"fused matrices as a whole",
+       fused_config(kShape.vocab, 3),
+       {},
+       {"o_proj"},
+       false,
+       0.0,
+       {"qkv_proj", "gate_up_proj"}},
+      {"fused matrices as a whole, plain layers",
+       fused_config(kShape.vocab, 3),
+       use_plain_layers,
+       {"down_proj"},
+       false,
+       0.0,
+       {"qkv_proj", "gate_up_proj", "o_proj"}},
+      {"a shared expert as a whole", shared_moe_config(), {}, {"q_proj"}, false, 0.0, {"shared_expert"}},
+      {"attention and all biases of gpt-oss",
+       stacked_moe_config(),
+       {},
+       {},
+       false,
+       0.0,
+       {"self_attn"},
+       LoraBias::kAll,
+       LoraInit::kDefault,
+       {"mlp.router.weight"}},
   };
+}
+
+// Adapters of experts and routers, and those that begin with a part of the base.
+std::vector<Variant> variants_of_adapters() {
+  const ModelConfig three_layers = small_config(kShape.vocab, 3);
+  std::vector<Variant> out{
+      {"PiSSA", three_layers, {}, {"all-linear"}},
+      {"OLoRA with DoRA, plain layers", three_layers, use_plain_layers, {"q_proj", "v_proj", "o_proj"}, true},
+      {"PiSSA, fused projections", fused_config(kShape.vocab, 3), {}, {"all-linear"}},
+  };
+  out[0].init = out[2].init = LoraInit::kPissa;
+  out[1].init = LoraInit::kOlora;
+  const std::vector<std::string> experts{"mlp.experts.gate_up_proj", "mlp.experts.down_proj"};
+  const auto add = [&](const std::string& name, const ModelConfig& config, const std::string& router,
+                       const std::function<void(LearnerOptions&)>& options) {
+    Variant& one = out.emplace_back(Variant{name, config, options, {"v_proj"}});
+    one.adapts_parameters = experts;
+    if (!router.empty()) one.adapts_parameters.push_back(router);
+  };
+  add("an adapter of experts and routers", shared_moe_config(), "mlp.gate.weight", {});
+  add("the same, plain layers", moe_config(), "mlp.gate.weight", use_plain_layers);
+  add("an adapter of gpt-oss's experts", stacked_moe_config(), "mlp.router.weight", {});
+  add("the same, plain layers, without routers", stacked_moe_config(), "", use_plain_layers);
+  return out;
 }
 
 std::vector<Variant> variants() {
   const ModelConfig three_layers = small_config(kShape.vocab, 3);
-  ModelConfig fused = three_layers;
-  fused.qkv_bias = false;
-  fused.fused_projections = true;
+  const ModelConfig fused = fused_config(kShape.vocab, 3);
   std::vector<Variant> out;
   for (const auto& [name, config] : layer_kinds(kShape.vocab)) {
     out.push_back({name, config});
@@ -289,8 +349,8 @@ std::vector<Variant> variants() {
        }},
   };
   out.insert(out.end(), more.begin(), more.end());
-  const std::vector<Variant> with_whole = variants_with_whole_parameters();
-  out.insert(out.end(), with_whole.begin(), with_whole.end());
+  for (const std::vector<Variant>& others : {variants_with_whole_parameters(), variants_of_adapters()})
+    out.insert(out.end(), others.begin(), others.end());
   return out;
 }
 
@@ -314,15 +374,17 @@ Update update_of(const Variant& variant, Communicator& communicator, const Mesh&
   const RandomRows data(false, kShape);
   Model model = Model::random(variant.config, 5, "float64").value();
   randomize(model.parameters());
-  if (!variant.adapts.empty()) {
+  if (variant.has_adapter()) {
     const LoraChoice choice{.rank = 3,
                             .alpha = 6.0,
                             .target_modules = variant.adapts,
+                            .target_parameters = variant.adapts_parameters,
                             .dropout = variant.dropout,
                             .use_dora = variant.has_dora,
+                            .init = variant.init,
                             .modules_to_save = variant.saves,
                             .bias = variant.bias};
-    EXPECT_TRUE(model.train_lora(choice, 4).ok());
+    EXPECT_OK(model.train_lora(choice, 4));
     randomize(model.trainable());
     model.weights_changed();
   }
@@ -382,8 +444,9 @@ TEST(TensorParallel, EveryKindOfLayerGivesTheSameWeightsWithZero) {
     const Update expected = update_of(variant, alone(), {});
     LearnerOptions options;
     if (variant.options) variant.options(options);
-    const bool is_plain = !variant.has_dora && variant.saves.empty() && variant.bias == LoraBias::kNone;
-    const bool needs_base = !variant.adapts.empty() && (!is_plain || options.pass.path == LayerPath::kPlain);
+    const bool is_plain = !variant.has_dora && variant.saves.empty() && variant.bias == LoraBias::kNone &&
+                          variant.init == LoraInit::kDefault;
+    const bool needs_base = variant.has_adapter() && (!is_plain || options.pass.path == LayerPath::kPlain);
     const Mesh mesh{4, 1, needs_base ? 2 : 3, 2};
     SCOPED_TRACE(variant.name + ", " + name_of(mesh));
     on_ranks(mesh.num_ranks, [&](Communicator& communicator) {
@@ -512,83 +575,6 @@ TEST(TensorParallel, AFrozenCopyIsSplitAlike) {
     EXPECT_EQ(learner.log_probs(copy, data.batch).value(), before);
     for (const NamedParameter& parameter : copy.trainable()) EXPECT_FALSE(parameter.tensor.requires_grad());
   });
-}
-
-StateSnapshot snapshot_of(const Stateful& object) {
-  StateSnapshot snapshot;
-  StateWriter writer(object.state_name(), &snapshot);
-  EXPECT_OK(object.save_state(writer));
-  EXPECT_OK(writer.status());
-  return snapshot;
-}
-
-// The state of the optimizer that the ranks save together is what one rank saves, and any mesh continues from it.
-void expect_states_of_one_rank(const ModelConfig& config, const std::vector<Mesh>& meshes) {
-  const RandomRows data(false, kShape);
-  const auto updates = [&](Communicator& communicator, const Mesh& mesh, StateSnapshot* from, int num_updates,
-                           const std::function<void(TestPolicy&)>& then) {
-    TestPolicy policy(config, "float64", /*seed=*/5, {&communicator, mesh.zero_stage}, mesh.tensor_size);
-    const auto objective = objective_of({"actor.policy_loss.loss_mode=vanilla"});
-    LearnerOptions options = cut_by(kCut);
-    share(options, communicator, false, 1, mesh.tensor_size);
-    if (from != nullptr) {
-      StateReader reader(policy.optimizer.state_name(), from, "here");
-      EXPECT_OK(policy.optimizer.load_state(reader));
-      EXPECT_TRUE(reader.unread_keys().empty());
-    }
-    ActorLearner learner(policy.model, policy.optimizer, objective->objective, options);
-    for (int i = 0; i < num_updates; ++i)
-      EXPECT_TRUE(learner.update(data.batch, all_rows(data.batch), {.lr = 1e-2, .update_index = i + 1}).ok());
-    then(policy);
-  };
-  const auto saved_by = [&](const Mesh& mesh, StateSnapshot* from, int num_updates, test::JoinedState& joined) {
-    on_ranks(mesh.num_ranks, [&](Communicator& communicator) {
-      updates(communicator, mesh, from, num_updates,
-              [&](TestPolicy& policy) { joined.add(snapshot_of(policy.optimizer)); });
-    });
-  };
-  test::JoinedState of_one, later_of_one;
-  saved_by({}, nullptr, 1, of_one);
-  StateSnapshot expected = of_one.snapshot();
-  saved_by({}, &expected, 1, later_of_one);
-  const StateSnapshot later = later_of_one.snapshot();
-  const auto expect_near = [](const StateSnapshot& got, const StateSnapshot& want) {
-    ASSERT_EQ(got.tensors.size(), want.tensors.size());
-    for (size_t i = 0; i < got.tensors.size(); ++i) {
-      ASSERT_EQ(got.tensors[i].name, want.tensors[i].name);
-      ASSERT_EQ(got.tensors[i].shape, want.tensors[i].shape) << got.tensors[i].name;
-      const auto a = got.tensors[i].as<double>(), b = want.tensors[i].as<double>();
-      for (size_t n = 0; n < a.size(); ++n) ASSERT_NEAR(a[n], b[n], 1e-9) << got.tensors[i].name;
-    }
-  };
-  for (const Mesh& mesh : meshes) {
-    SCOPED_TRACE(name_of(mesh));
-    test::JoinedState joined, continued;
-    saved_by(mesh, nullptr, 1, joined);
-    StateSnapshot state = joined.snapshot();
-    expect_near(state, expected);
-    saved_by({}, &state, 1, continued);
-    expect_near(continued.snapshot(), later);
-    test::JoinedState by_mesh;
-    saved_by(mesh, &expected, 1, by_mesh);
-    expect_near(by_mesh.snapshot(), later);
-  }
-}
-
-TEST(TensorParallel, SavedStatesDoNotDependOnTheMesh) {
-  std::vector<Mesh> meshes = kMeshes;
-  meshes.insert(meshes.end(), {{4, 1, 1, 2}, {8, 1, 2, 4}, {4, 1, 3, 2}});
-  expect_states_of_one_rank(small_config(kShape.vocab, 2), meshes);
-}
-
-// Fused matrices are saved in several ranges, of which ranks with the same key-value head save one. The experts of gpt-oss
-// are tensors with three dimensions.
-TEST(TensorParallel, SavedStatesOfFusedAndStackedMatricesDoNotDependOnTheMesh) {
-  ModelConfig fused = small_config(kShape.vocab, 2);
-  fused.qkv_bias = false;
-  fused.fused_projections = true;
-  for (const ModelConfig& config : {fused, stacked_moe_config()})
-    expect_states_of_one_rank(config, {tensor_mesh(2, 2), tensor_mesh(4, 4), {4, 1, 1, 2}, {8, 1, 2, 4}, {4, 1, 3, 2}});
 }
 
 }  // namespace

@@ -31,7 +31,7 @@ TEST(RankEstimate, CountsTheSumsOfRanksThatSampleTogether) {
   EXPECT_DOUBLE_EQ(sent(2, 2), of_two * (layers + shared) / layers);
 }
 
-// A KL over the whole vocabulary, a teacher's loss and filtered log-probs gather the head in each pass of an update.
+// Filtered log-probs gather the head in each pass of an update. Passes that compare distributions do not.
 TEST(RankEstimate, CountsTheHeadsThatRanksGather) {
   RunConfig config;
   config.actor.tensor_model_parallel_size = 2;
@@ -44,23 +44,37 @@ TEST(RankEstimate, CountsTheHeadsThatRanksGather) {
   EXPECT_EQ(gathered_heads(config, all).at_once, 0);
   const auto head = static_cast<double>(model.vocab_size * model.hidden_size * 4);
   const double passes = static_cast<double>(estimate_ranks(config, model, plan, {}, all, 2).most_passes);
-  RunConfig full = config, filtered = config, taught = config;
+  RunConfig full = config, filtered = config;
   full.actor.use_kl_loss = true;
   full.actor.kl_loss_type = kFullKl;
   filtered.rollout.filtered_log_probs = true;
-  taught.teacher.path = "teacher";
-  taught.teacher.loss_coef = 1.0;
-  EXPECT_DOUBLE_EQ(bytes(full, all) - bytes(config, all), head * passes) << "half of the policy's and the reference's";
   EXPECT_DOUBLE_EQ(bytes(filtered, all) - bytes(config, all), head * passes) << "half of it in forward and in backward";
-  EXPECT_DOUBLE_EQ(bytes(taught, all) - bytes(config, all), head * passes / 2.0);
-  EXPECT_EQ(gathered_heads(full, all).at_once, 3) << "two, and the gradient of one";
+  EXPECT_EQ(bytes(full, all), bytes(config, all));
   EXPECT_EQ(gathered_heads(filtered, all).at_once, 2);
-  EXPECT_EQ(gathered_heads(taught, all).at_once, 2);
-  for (RunConfig* run : {&config, &full, &filtered, &taught}) run->model.lora_rank = 2;
-  EXPECT_EQ(gathered_heads(full, all).at_once, 2) << "no gradient of a frozen head";
-  EXPECT_EQ(gathered_heads(full, adapter).at_once, 0) << "the head is whole on every rank";
-  EXPECT_EQ(bytes(full, adapter), bytes(config, adapter));
+  EXPECT_EQ(gathered_heads(full, all).at_once, 0);
+  for (RunConfig* run : {&config, &filtered}) run->model.lora_rank = 2;
+  EXPECT_EQ(gathered_heads(filtered, all).at_once, 1) << "no gradient of a frozen head";
+  EXPECT_EQ(gathered_heads(filtered, adapter).at_once, 0) << "the head is whole on every rank";
+  EXPECT_EQ(bytes(filtered, adapter), bytes(config, adapter));
   EXPECT_LT(bytes(config, adapter), bytes(config, all)) << "no terms of embedding and head are added";
+}
+
+// Rules that need whole parameters send a rank's part of the gradient and of the weights, and the new weights.
+TEST(RankEstimate, CountsTheStepsOfWholeParameters) {
+  const ModelConfig model = moe_config();
+  const auto bytes = [&](OptimizerName optimizer, int64_t stage, int num_ranks) {
+    RunConfig config;
+    config.actor.tensor_model_parallel_size = 2;
+    config.actor.optim.optimizer = optimizer;
+    config.ranks.zero_stage = stage;
+    const TrainedSize all{.numbers = static_cast<double>(model.num_parameters())};
+    return estimate_ranks(config, model, plan_batches(config), {}, all, num_ranks).tensor_bytes;
+  };
+  const double own = static_cast<double>(model.num_parameters()) - numbers_of_others(model, 2).all();
+  for (const OptimizerName name : {OptimizerName::kAdafactor, OptimizerName::kMuon, OptimizerName::kAdamW8Bit}) {
+    EXPECT_NEAR(bytes(name, 0, 2) - bytes(OptimizerName::kLion, 0, 2), 3.0 * own * 4.0 / 2.0, 0.01);
+    EXPECT_NEAR(bytes(name, 1, 4) - bytes(OptimizerName::kLion, 1, 4), 3.0 * own * 4.0 / 4.0, 0.01);
+  }
 }
 
 }  // namespace

@@ -106,7 +106,8 @@ struct SplitMoments : Stateful {
   }
   [[nodiscard]] std::string state_name() const override { return "actor.optim"; }
   Result<> save_state(StateWriter& writer) const override {
-    for (size_t i = 0; i < numbers.size(); ++i) put_part(writer, part.parameters()[i].name, part, i, numbers[i]);
+    for (size_t i = 0; i < numbers.size(); ++i)
+      put_part(writer, part.parameters()[i].name, part, i, numbers[i], /*is_in_file=*/false);
     return {};
   }
   Result<> load_state(StateReader&) override { return {}; }

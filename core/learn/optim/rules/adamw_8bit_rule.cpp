@@ -80,6 +80,8 @@ class AdamW8BitRule : public UpdateRule {
  public:
   explicit AdamW8BitRule(const AdamW8BitOptions& options) : options_(options), full_(make_adamw(options.adamw)) {}
 
+  [[nodiscard]] bool steps_numbers() const override { return false; }  // but blocks of them
+
   [[nodiscard]] std::vector<StateTensor> state_of(const OptimizedParameter& parameter) const override {
     if (!is_quantized(parameter)) return full_->state_of(parameter);
     const std::vector<int64_t> shape = parameter.tensor.sizes().vec();
