@@ -7,7 +7,7 @@
 #include "golden_case.h"
 #include "kl_call.h"
 #include "support/close_to.h"
-#include "support/sanitized.h"
+#include "support/long_run.h"
 
 namespace mortise::test {
 namespace {
@@ -174,10 +174,11 @@ struct Sampling {
   }
 };
 
-constexpr uint64_t kSeeds = kSanitized ? 1 : 4;
+// Each seed has other policies. MORTISE_LONG=1 takes four of them.
+uint64_t num_seeds() { return is_long() ? 4 : 1; }
 
 TEST(KlBias, OfTheValueBySampling) {
-  for (uint64_t seed = 1; seed <= kSeeds; ++seed) {
+  for (uint64_t seed = 1; seed <= num_seeds(); ++seed) {
     Sampling s(seed);
     for (const char* name : {"k1", "k3", "k3_ratio"}) {  // unbiased
       const auto e = s.estimate(name, s.policy);
@@ -196,7 +197,7 @@ TEST(KlBias, OfTheValueBySampling) {
 
 // As a loss term: in expectation k2 has the gradient of the KL, k1 has none, and k3_ratio has it off-policy too.
 TEST(KlBias, OfTheGradientBySampling) {
-  for (uint64_t seed = 1; seed <= kSeeds; ++seed) {
+  for (uint64_t seed = 1; seed <= num_seeds(); ++seed) {
     Sampling s(seed);
     const auto k1 = s.estimate("k1", s.policy), k2 = s.estimate("k2", s.policy), off = s.estimate("k3_ratio", s.old);
     double largest = 0;
