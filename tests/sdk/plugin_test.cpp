@@ -11,6 +11,7 @@
 
 #include "plugins/loss_call.h"
 #include "plugins/reward_call.h"
+#include "support/sanitized.h"
 
 namespace mortise::test {
 namespace {
@@ -182,8 +183,9 @@ TEST(TokenLoss, OfRowsOfAnyLengthIsThePlainLoop) {
 
 // Ten million float32 numbers of one size added up in float32 would be off by a percent; sums of metrics are not.
 TEST(TokenLoss, MetricsOfFloat32LossesAreSumsInDouble) {
+  constexpr int64_t kTokens = kSanitized ? 100'000 : 3'000'000;  // numbers show nothing new under a sanitizer
   LossInput in;
-  in.row_offsets = {0, 3'000'000, 3'000'001};
+  in.row_offsets = {0, kTokens, kTokens + 1};
   const auto n = size_t(in.num_tokens());
   in.mask.assign(n, 1), in.old_log_prob.assign(n, 0.0F), in.advantages.assign(n, 1.0F), in.weight.assign(n, 1.0F);
   in.log_prob.assign(n, 0.1F);

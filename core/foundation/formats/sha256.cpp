@@ -12,15 +12,22 @@ namespace mortise {
 Sha256::Sha256() : state_{} { crypto_hash_sha256_init(&state_); }
 
 void Sha256::update(std::span<const std::byte> bytes) {
-  // Whole blocks at a block's border go through the CPU's own instructions; libsodium counts bits.
-  const size_t blocks = bytes.size() / 64;
-  if (blocks > 0 && state_.count % 512 == 0 && cpu_has_sha256()) {
-    sha256_blocks(state_.state, reinterpret_cast<const unsigned char*>(bytes.data()), blocks);
-    state_.count += uint64_t{blocks} * 512;
-    bytes = bytes.subspan(blocks * 64);
+  const auto by_libsodium = [this](std::span<const std::byte> part) {
+    if (!part.empty())
+      crypto_hash_sha256_update(&state_, reinterpret_cast<const unsigned char*>(part.data()), part.size());
+  };
+  if (cpu_has_sha256()) {  // libsodium completes a begun block; the CPU's own instructions take the whole blocks behind it
+    const size_t begun = state_.count / 8 % 64;
+    const size_t completes = begun == 0 ? 0 : std::min(64 - begun, bytes.size());
+    by_libsodium(bytes.first(completes));
+    bytes = bytes.subspan(completes);
+    if (const size_t blocks = bytes.size() / 64; blocks > 0) {
+      sha256_blocks(state_.state, reinterpret_cast<const unsigned char*>(bytes.data()), blocks);
+      state_.count += uint64_t{blocks} * 512;  // bits
+      bytes = bytes.subspan(blocks * 64);
+    }
   }
-  if (bytes.empty()) return;
-  crypto_hash_sha256_update(&state_, reinterpret_cast<const unsigned char*>(bytes.data()), bytes.size());
+  by_libsodium(bytes);
 }
 
 void Sha256::update(std::string_view text) { update(std::as_bytes(std::span(text.data(), text.size()))); }

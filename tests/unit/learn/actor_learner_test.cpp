@@ -62,7 +62,7 @@ TEST(ActorLearner, TellsWhatItSawOfEachToken) {
 }
 
 TEST(ActorObjective, APluginThatCannotBeMadeIsAnErrorInTheLineThatNamesIt) {
-  PluginRegistry registry = PluginRegistry::open(builtin_packs()).value();
+  PluginRegistry& registry = shared_builtin_packs();
   const auto error_of = [&](const std::string& text) {
     const auto loaded = load_config_text(default_env(), text, "run.toml", {});
     EXPECT_TRUE(loaded.ok()) << loaded.error().to_string();

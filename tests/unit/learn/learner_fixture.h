@@ -91,23 +91,25 @@ struct RandomRows {
   }
 };
 
-inline RegistryOptions builtin_packs() {
-  RegistryOptions options;
-  options.use_environment = options.use_user_packs = false;
-  options.builtin_dir = std::filesystem::path(MORTISE_BINARY_DIR) / "lib/mortise/packs";
-  return options;
+// All objectives of a program share them: to read and hash the files of the packs takes longer than a small update.
+inline PluginRegistry& shared_builtin_packs() {
+  static PluginRegistry registry = [] {
+    RegistryOptions options;
+    options.use_environment = options.use_user_packs = false;
+    options.builtin_dir = std::filesystem::path(MORTISE_BINARY_DIR) / "lib/mortise/packs";
+    return PluginRegistry::open(options).value();
+  }();
+  return registry;
 }
 
 // An objective as configured.
 struct TestObjective {
   LoadedConfig loaded;
-  PluginRegistry registry;
   ActorObjective objective;
 
   explicit TestObjective(const std::vector<std::string>& overrides)
       : loaded(load_config(default_env(), "", overrides).value()),
-        registry(PluginRegistry::open(builtin_packs()).value()),
-        objective(ActorObjective::create(registry, loaded, {}).value()) {}
+        objective(ActorObjective::create(shared_builtin_packs(), loaded, {}).value()) {}
 };
 
 // A tiny decoder with its optimizer.

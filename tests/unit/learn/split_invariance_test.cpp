@@ -69,7 +69,7 @@ std::vector<std::string> own_settings(const std::string& loss) {
 
 std::vector<LossCase> all_cases() {
   std::vector<LossCase> cases;
-  const PluginRegistry registry = PluginRegistry::open(builtin_packs()).value();
+  const PluginRegistry& registry = shared_builtin_packs();
   for (const Candidate& pack : registry.candidates()) {
     for (const PluginInfo& plugin : pack.info.plugins) {
       if (short_kind(plugin.kind) != "policy_loss") continue;

@@ -16,6 +16,7 @@
 #include "foundation/formats/json.h"
 #include "foundation/formats/safetensors.h"
 #include "gradient_fixture.h"
+#include "support/python_scripts.h"
 
 namespace mortise {
 namespace {
@@ -291,9 +292,7 @@ TEST(LoraDropout, GivesPeftsGradientsUnderTheSameMasks) {
   ASSERT_TRUE(setup.model.save(default_env(), folder / "adapter", apart).ok());
   OracleCase(setup).write(folder / "case.safetensors");
   const Path script = Path(MORTISE_SOURCE_DIR) / "tests/unit/model/peft_dropout_oracle.py";
-  const std::string command =
-      std::string("HF_HUB_OFFLINE=1 '") + python + "' '" + script.string() + "' '" + folder.string() + "' 2>&1";
-  ASSERT_EQ(std::system(command.c_str()), 0) << command;
+  ASSERT_EQ(test::PythonScripts::run(python, script, folder), 0);
 
   const PackedBatch batch = *pack_rows(numbered(setup), {.vocab_size = 23});
   ForwardOptions options;

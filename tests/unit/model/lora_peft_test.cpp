@@ -12,6 +12,7 @@
 #include "foundation/formats/safetensors.h"
 #include "gradient_fixture.h"
 #include "support/golden_models.h"
+#include "support/python_scripts.h"
 
 namespace mortise {
 namespace {
@@ -291,13 +292,10 @@ void train_as_peft(const std::vector<PeftCase>& all) {
   }
   ASSERT_TRUE(write_file(default_env(), folder / "cases.json", dump_json(cases, 1)).ok());
   const Path script = Path(MORTISE_SOURCE_DIR) / "tests/unit/model/peft_variants_oracle.py";
-  const std::string command =
-      std::string("HF_HUB_OFFLINE=1 '") + python + "' '" + script.string() + "' '" + folder.string() + "' 2>&1";
-  ASSERT_EQ(std::system(command.c_str()), 0) << command;
+  ASSERT_EQ(test::PythonScripts::run(python, script, folder), 0);
   for (const PeftCase& one : all) compare_with_peft(one, make_setup(Family::kQwen2, one.tied));
 }
 
-// One Python for both: importing PEFT takes as long as all cases.
 TEST(LoraPeft, VariantsAndExpertsTrainAsInPeft) {
   std::vector<PeftCase> all = peft_cases();
   for (PeftCase& one : mixture_cases()) all.push_back(std::move(one));

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "support/cpu_time.h"
+#include "support/long_run.h"
 #include "support/sanitized.h"
 #include "support/temp_dir.h"
 #include "text/template/chat_template.h"
@@ -15,7 +16,8 @@ namespace {
 
 using ::testing::HasSubstr;
 
-constexpr double kWorkShare = test::kSanitized ? 0.05 : 1;
+// The part of a rendering's work that the cases may do. The bounds are as much smaller.
+const double kWorkShare = test::kSanitized ? 0.02 : test::is_long() ? 1 : 0.25;
 
 // The length of a text. What grows faster than a text shows in the release build; a sanitizer needs each kind of text once.
 constexpr size_t length(size_t count) { return test::kSanitized ? count / 10 : count; }

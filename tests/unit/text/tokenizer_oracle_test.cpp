@@ -1,4 +1,4 @@
-// Random texts in many scripts against the tokenizers wheel (tokenizer_oracle.py): 50,000, with MORTISE_LONG a million.
+// Random texts in many scripts against the tokenizers wheel (tokenizer_oracle.py): 20,000, with MORTISE_LONG a million.
 // MORTISE_ORACLES_PYTHON names the Python that has it; without it the test is skipped and says so.
 #include <gtest/gtest-spi.h>
 
@@ -127,7 +127,7 @@ TEST(TokenizerOracle, RandomTextsGiveTheSame) {
   const std::string oracle = oracle_command("tokenizer_oracle.py");
   if (oracle.empty())
     GTEST_SKIP() << "MORTISE_ORACLES_PYTHON is not set: the tokenizers wheel did not judge the tokenizers";
-  const int64_t count = is_long() ? 1'000'000 : test::kSanitized ? 10'000 : 50'000;
+  const int64_t count = is_long() ? 1'000'000 : test::kSanitized ? 5'000 : 20'000;
   const test::TempDir dir;
   const std::string command =
       oracle + " '" + (dir / "rows").string() + "' " + std::to_string(count) + " 20261122" + golden_folders();
