@@ -23,7 +23,7 @@
 #include "bench_device.h"
 #include "foundation/base/rng.h"
 #include "model/head/log_prob_head.h"
-#include "model/layers/cudnn_attention.h"
+#include "model/layers/attention_choice.h"
 #include "model/model.h"
 #include "model/tensor/peak_flops.h"
 #include "workloads.h"
@@ -161,11 +161,13 @@ ComputeDevice wanted_device(int argc, char** argv) {
 }
 
 void take_cudnn() {
-  const Result<> opened = open_cudnn_attention();
+  const Result<CudnnAttention*> opened = open_cudnn_attention();
   if (!opened.ok()) {
     std::fprintf(stderr, "%s\n", opened.error().to_string().c_str());
     std::exit(1);
   }
+  static const AttentionChoices choices = AttentionChoices::everywhere(**opened);
+  use_attention_choices(&choices);
 }
 
 int main_of(int argc, char** argv) {

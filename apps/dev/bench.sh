@@ -12,7 +12,7 @@
 #   device    passes and sampling on a GPU, in float32 and bfloat16 ([c1|c1v|c2|all] [repeats] [cpu-as-device])
 #   device PART...  a GPU against its own limits, torch and transformers, in turns (limits, decode, queue, head, train, optimizer,
 #             memory, match, step; --shape 0.5b|1.5b|7b|0.6b|tiny, --rounds N, --repeats N, cpu-as-device); JSON in
-#             build/bench/device; installs the oracles
+#             build/bench/device, and of a GPU also in docs/measured; installs the oracles
 #   losses    every policy loss with gradient over 4.2 M tokens, through its plugin and in eager torch, and the time of one
 #             core's pass over the same memory ([rounds] [loss ...])
 #   languages one loss and one reward in C++ and in Rust, through the same host ([rounds]); needs cargo
@@ -88,7 +88,7 @@ case $what in
       targets=(bench_device)
       if [[ " ${words[*]} " == *" step "* ]]; then targets+=(mortise packs bench_packs); fi
       build release "${targets[@]}" $(cuda_module_target) >"$log" 2>&1 || { tail -n 40 "$log" >&2; exit 1; }
-      exec "$oracles_dir/bin/python" apps/bench/device/device.py --program build/release/bin/bench_device --out build/bench/device \
+      exec "$oracles_dir/bin/python" apps/bench/device/device.py --program build/release/bin/bench_device --out build/bench/device --measured docs/measured \
         --mortise build/release/bin/mortise --packs build/release/lib/mortise/bench_packs --device "$name" "${words[@]}"
       ;;
     esac

@@ -8,7 +8,8 @@
 # --servers runs only the tests of rollout servers, with a real vLLM for the CPU. It installs vLLM (2.7 GB to fetch, 5.2 GB on
 # disk, once) and needs 5 GB of memory and about 15 minutes. --long includes it.
 # --only runs one test again, by its name in the last lines: PROGRAM.SUITE.CASE, or the name of a ctest entry.
-# --device runs the tests that need a GPU on cuda, or on NAME (cuda:N), and nothing else. Without a GPU it says what is missing
+# --device runs the tests that need a GPU on cuda, or on NAME (cuda:N, or cpu-as-device, which proves the list), and nothing else:
+# the list of tests/device, and whole runs (what the CPU learns, TRL's trajectories, kills and resumes). Without a GPU it says what is missing
 # and ends with code 13.
 # The last lines say how long each stage and its ten slowest entries took. They list the skipped tests with the reason, and
 # the failed tests with the command that runs each alone. With CI=true a missing oracle fails the tests that need it. The
@@ -232,9 +233,18 @@ stage_ends "set-up"
 oracles_job=
 if [[ -n $device ]]; then
   say "building the tests of a device"
-  build release device_tests $(cuda_module_target) >"$(log_file build-device)" 2>&1 || { tail -n 40 "$(log_file build-device)" >&2; exit 1; }
+  build release device_tests test_device_runs test_replay test_kill $(cuda_module_target) >"$(log_file build-device)" 2>&1 ||
+    { tail -n 40 "$(log_file build-device)" >&2; exit 1; }
   status=0
   (cd tests && ../build/release/tests/device_tests "$device") || status=$?
+  [[ $status -ne $exit_no_device ]] || exit "$status"
+  # Whole runs: what the CPU learns, TRL's trajectories, and kills.
+  export MORTISE_TEST_DEVICE=$device MORTISE_KILLS=${MORTISE_KILLS:-2}
+  for runs in 'test_device_runs *' 'test_replay Cases/*' 'test_kill Of/Kill.*adaptive_kl:Of/Kill.*lora:Of/Kill.*/bfloat16'; do
+    read -r name filter <<<"$runs"
+    say "$name on $device"
+    (cd tests && "../build/release/tests/$name" --gtest_filter="$filter") || status=1
+  done
   exit "$status"
 fi
 if [[ -n $servers || $only == test_vllm* || (-n $long && -z $only) ]]; then want_vllm; fi

@@ -9,7 +9,6 @@
 #include <utility>
 
 #include "config/sampling_rules.h"
-#include "foundation/base/choice.h"
 #include "foundation/base/device_name.h"
 #include "foundation/base/text.h"
 
@@ -63,8 +62,6 @@ class DeviceRules {
   }
 
   void check_optimizer(const std::string& table, const OptimConfig& optim) {
-    if (optim.optimizer == OptimizerName::kAdamW8Bit)
-      refuse(table + ".optimizer", fmt::format("is {}", choice_name(optim.optimizer)), "set it to adamw");
     if (optim.offload != Offloading::kNone) refuse(table + ".offload", "keeps numbers in files", "set it to none");
   }
 

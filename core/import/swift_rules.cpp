@@ -153,7 +153,7 @@ constexpr PeerRule kRun[] = {
            "every token of a completion has weight 1"),
     no_effect("use_hf", "the model is a folder"),
     no_effect("local_repo_path", "the model is a folder"),
-    no_effect("attn_impl", "attention is exact, however it is computed"),
+    no_effect("attn_impl", "attention is exact, however it is computed; on a GPU see model.attention_backend"),
     no_effect("device_map", kWhereItRuns),
     no_effect("max_memory", kWhereItRuns),
     no_effect("padding_free", kPadding),

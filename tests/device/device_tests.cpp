@@ -3,6 +3,7 @@
 // (docs/exit_codes.md).
 //
 // The shapes reach the fused attention operators (head size 16, no window) and the plain path (windows, caps, sinks).
+// attention_tests.cpp and golden_tests.cpp hold the rest of the list.
 #include <ATen/detail/CUDAHooksInterface.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
@@ -14,13 +15,12 @@
 #include <functional>
 #include <map>
 
+#include "device/device_under_test.h"
 #include "dist/nccl/carry_device.h"
 #include "generate/engine.h"
 #include "learn/optim/rules.h"
 #include "learn/update/actor_learner.h"
 #include "model/head/divergence.h"
-#include "model/layers/cudnn_attention.h"
-#include "model/layers/segment_attention.h"
 #include "model/weights/rounded_matrices.h"
 #include "support/collectives.h"
 #include "support/rank_group.h"
@@ -29,9 +29,10 @@
 #include "unit/model/head_pair.h"
 
 namespace mortise {
-namespace {
 
 ComputeDevice device_under_test;  // NOLINT: main() opens it before the first test
+
+namespace {
 
 // Head size 16, grouped heads, and what else a family has.
 ModelConfig config_of(Family family) {
@@ -112,41 +113,6 @@ INSTANTIATE_TEST_SUITE_P(All, DeviceFamilies,
                          testing::Values(Family::kQwen2, Family::kQwen3, Family::kMistral, Family::kGemma2,
                                          Family::kGemma3, Family::kPhi3, Family::kQwen3Moe, Family::kGptOss));
 
-// The result and the gradients of q, k and v. Longer sequences than a tile of the fused operators, with and without a prompt
-// before them.
-std::vector<at::Tensor> attend(at::Device device, at::ScalarType dtype, const AttentionShape& shape) {
-  const SegmentLengths lengths{{150, 1, 70, 33}, {150, 200, 270, 33}};
-  const auto input = [&](int64_t rows, int64_t heads, uint64_t seed) {
-    return random_tensor({rows, heads, 32}, seed)
-        .to(at::TensorOptions().device(device).dtype(dtype))
-        .requires_grad_(true);
-  };
-  const at::Tensor q = input(254, 4, 1), k = input(653, 2, 2), v = input(653, 2, 3);
-  const at::Tensor out = segment_attention(q, k, v, lengths, shape);
-  const at::Tensor probe = random_tensor({254, 4, 32}, 4).to(out.options().requires_grad(false));
-  (out * probe).sum().backward();
-  std::vector<at::Tensor> all{out, q.grad(), k.grad(), v.grad()};
-  for (at::Tensor& one : all) one = on_host(one.detach()).to(at::kDouble);
-  return all;
-}
-
-TEST(DeviceAttention, EqualsThePlainOneInFloat64WithTheSameBitsTwice) {
-  const AttentionShape shape{4, 2, 32, 0.17};
-  AttentionShape rounding = shape;
-  rounding.rounds = true;
-  const auto want = attend(at::kCPU, at::kDouble, shape);
-  const auto single = attend(device_under_test.device, at::kFloat, shape);
-  const auto rounded = attend(device_under_test.device, at::kFloat, rounding);
-  const auto single_again = attend(device_under_test.device, at::kFloat, shape);
-  const auto rounded_again = attend(device_under_test.device, at::kFloat, rounding);
-  for (size_t i = 0; i < want.size(); ++i) {
-    EXPECT_LT(relative_l2(single[i], want[i]), 1e-5) << i;
-    EXPECT_LT(relative_l2(rounded[i], want[i]), 0.02) << i;
-    EXPECT_TRUE(single_again[i].equal(single[i])) << i;
-    EXPECT_TRUE(rounded_again[i].equal(rounded[i])) << i;
-  }
-}
-
 // Loss and gradient norm of four updates, of the weights or of an adapter.
 std::vector<double> learn(bool on_device, const std::vector<std::string>& settings, const LoraChoice* adapter) {
   const RandomRows rows(false);
@@ -197,11 +163,14 @@ TEST(DeviceLearning, AdaptersFollowTheCpus) {
 
 TEST(DeviceLearning, OptimizersTakeTheStepsOfTheCpu) {
   const std::vector<std::function<std::unique_ptr<const UpdateRule>()>> rules = {
-      [] { return make_adamw({}); }, [] { return make_lion({}); },
+      [] { return make_adamw({}); },
+      [] { return make_lion({}); },
       [] {
         return make_sgd({0.9, 0.1, false});
       },
-      [] { return make_adafactor({}); }, [] { return make_muon({}); }};
+      [] { return make_adafactor({}); },
+      [] { return make_adamw_8bit({.min_size = 16, .embeddings_too = true}); },
+      [] { return make_muon({}); }};
   for (size_t i = 0; i < rules.size(); ++i) {
     const auto steps = [&](const at::Device& device) {
       std::vector<OptimizedParameter> parameters = {
@@ -215,8 +184,8 @@ TEST(DeviceLearning, OptimizersTakeTheStepsOfTheCpu) {
       }
       return on_host(tensor.detach());
     };
-    // Muon's iteration is in bfloat16.
-    const double tolerance = i + 1 == rules.size() ? 0.02 : 1e-5;
+    // Muon's iteration is in bfloat16. A moment within rounding of the middle of two codes of 8 bits may take the other one.
+    const double tolerance = i + 1 == rules.size() ? 0.02 : i + 2 == rules.size() ? 1e-3 : 1e-5;
     EXPECT_LT(relative_l2(steps(device_under_test.device), steps(at::kCPU)), tolerance) << "rule " << i;
   }
 }
@@ -378,27 +347,6 @@ TEST(DeviceRanks, GroupsMoveNumbers) {
       test::expect_all_to_all_moves_parts_of_any_size(**group, device);
     }
   });
-}
-
-// Attention by cuDNN, also with a window. On the CPU the same shapes take the plain path. The last test, because the process
-// then stays with cuDNN.
-TEST(DeviceCudnn, EqualsThePlainOneWithTheSameBitsTwice) {
-  if (device_under_test.device.is_cuda()) {
-    const Result<> opened = open_cudnn_attention();
-    if (!opened.ok()) GTEST_SKIP() << opened.error().to_string();
-  }
-  for (const int64_t window : {0, 40}) {
-    AttentionShape shape{4, 2, 32, 0.17};
-    shape.window = window;
-    const auto want = attend(at::kCPU, at::kDouble, shape);
-    shape.rounds = true;
-    const auto got = attend(device_under_test.device, at::kFloat, shape);
-    const auto again = attend(device_under_test.device, at::kFloat, shape);
-    for (size_t i = 0; i < want.size(); ++i) {
-      EXPECT_LT(relative_l2(got[i], want[i]), 0.02) << window << " " << i;
-      EXPECT_TRUE(again[i].equal(got[i])) << window << " " << i;
-    }
-  }
 }
 
 }  // namespace

@@ -70,8 +70,28 @@ def check_rows():
     expect(row["error"] == "no memory" and "no memory" in turns.text_of(row), f"Mortise fails: {row}")
 
 
+def check_memory():
+    asked = []
+
+    class Program:
+        def ask(self, **request):
+            asked.append(request["optimizer"])
+            fits = len(request["rows"]) <= (8 if request["optimizer"] else 20)
+            return {} if fits else {"error": "the GPU has no memory left"}
+
+    bench = bench_of("7b", Program())
+    bench.args.repeats = 3
+    bench.folder = lambda: "model"
+    bench.torch.load = lambda folder, dtype: None
+    alone, trained = parts.memory(bench)
+    expect(alone["tokens"] in range(18 * 512, 20 * 512 + 1) and trained["tokens"] == 8 * 512, f"{alone} {trained}")
+    expect("8 bits" in trained["case"] and set(asked) == {None, "adamw_8bit"}, f"{trained['case']}: {set(asked)}")
+    expect(trained["peer_tokens"] == 0 and "peer" in trained["reasons"] and "error" not in trained, f"torch fails: {trained}")
+
+
 check_floors()
 check_lengths()
+check_memory()
 check_search()
 check_rows()
 end()

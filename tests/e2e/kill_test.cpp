@@ -1,7 +1,7 @@
 // kill -9 at random moments, at least a third of them inside a save, and resume: the same bits as a run that nothing
 // stopped, in every configuration of run_table.h. A quarter of the runs are killed three times, the others once.
 // MORTISE_LONG=1: a thousand kills in all, of runs of 24 steps. MORTISE_KILLS=n: n kills of each configuration, so that a
-// thousand can be done in parts; MORTISE_SEED=n: at other moments.
+// thousand can be done in parts; MORTISE_SEED=n: at other moments; MORTISE_TEST_DEVICE=NAME: on that model.device.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -13,6 +13,7 @@
 #include "process.h"
 #include "run_table.h"
 #include "support/long_run.h"
+#include "support/test_device.h"
 
 namespace mortise::test {
 namespace {
@@ -50,6 +51,7 @@ class Kill : public testing::TestWithParam<RunCase> {
     task_.write("data/code.jsonl", code_rows());
     task_.write("data/mix.jsonl", mix_rows());
     settings_ = GetParam().settings;
+    if (!named_device().empty()) settings_.push_back("model.device=" + named_device());
     settings_.push_back(std::string(is_sft() ? "sft" : "trainer") +
                         ".total_training_steps=" + std::to_string(num_steps()));
   }

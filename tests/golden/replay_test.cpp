@@ -5,7 +5,8 @@
 //
 // Prints the deviations. A short run takes 3, imported, for each case, and one of 1 and all rows by hand for every third,
 // MORTISE_LONG=1 all.
-// MORTISE_REPLAY_CASES=DIR runs the cases of another folder of the same form instead.
+// MORTISE_REPLAY_CASES=DIR runs the cases of another folder of the same form instead. MORTISE_TEST_DEVICE=NAME runs them on
+// that model.device.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -20,6 +21,7 @@
 #include "foundation/formats/jsonl.h"
 #include "foundation/formats/safetensors.h"
 #include "support/long_run.h"
+#include "support/test_device.h"
 
 namespace mortise {
 namespace {
@@ -391,7 +393,8 @@ TEST_P(Replay, FollowsTrl) {
               "");
   }
   RunFile(params_, folder_, run_dir_, GetParam()).write();
-  ASSERT_EQ(run_program("train " + (run_dir_ / "run.toml").string(), run_dir_ / "console.txt"), "");
+  const std::string device = test::named_device().empty() ? "" : " model.device=" + test::named_device();
+  ASSERT_EQ(run_program("train " + (run_dir_ / "run.toml").string() + device, run_dir_ / "console.txt"), "");
   const std::vector<Json> updates = read_lines(run_dir_ / "out/updates.jsonl");
   ASSERT_EQ(updates.size(), steps_.size());
 

@@ -125,11 +125,11 @@ class UseRecordedGraphs {
  public:
   UseRecordedGraphs() {
     RecordedGraphs::reset();
-    set_cpu_graphs([]() -> std::unique_ptr<StepGraphs> { return std::make_unique<RecordedGraphs>(); });
+    set_step_graphs([]() -> std::unique_ptr<StepGraphs> { return std::make_unique<RecordedGraphs>(); });
   }
   UseRecordedGraphs(const UseRecordedGraphs&) = delete;
   UseRecordedGraphs& operator=(const UseRecordedGraphs&) = delete;
-  ~UseRecordedGraphs() { set_cpu_graphs(nullptr); }
+  ~UseRecordedGraphs() { set_step_graphs(nullptr); }
 };
 
 }  // namespace mortise::test

@@ -14,7 +14,7 @@ PARTs, in the names of docs/measured:
   memory      H7  the most tokens of a micro-batch, against transformers with and without checkpoints
   match       H8  the probabilities of sampler and training, equal bits of two runs, the cost of determinism
 
-Each part writes DIR/PART-SHAPE.json. Before times count, both sides must compute the same numbers. A part that takes more than
+Each part writes DIR/PART-SHAPE.json, on a GPU also MEASURED/device-PART-SHAPE.json if --measured names a folder. Before times count, both sides must compute the same numbers. A part that takes more than
 ten minutes can be cut by --shape and --rounds. It needs a Python with torch, and transformers for parts with a model; the
 program and this folder are enough on a machine without compilers. Without a GPU: --device cpu-as-device and the shape tiny.
 """
@@ -60,6 +60,7 @@ def arguments():
     parser.add_argument("names", nargs="*", metavar="PART", default=[name for name in parts.PARTS if name != "step"])
     parser.add_argument("--program", required=True)
     parser.add_argument("--out", required=True, type=Path)
+    parser.add_argument("--measured", type=Path, metavar="MEASURED", help="a folder that keeps the results of a GPU (docs/measured)")
     parser.add_argument("--mortise", help="step: the program mortise")
     parser.add_argument("--packs", help="step: the folder with bench.rewards.so")
     parser.add_argument("--device", default="cuda")
@@ -88,11 +89,16 @@ def main():
         print(f"== {name}, {args.shape}, on {bench.torch.name()}", flush=True)
         began = time.monotonic()
         rows = parts.PARTS[name](bench)
-        failed = failed or any("error" in row for row in rows)
+        # torch may run out of a GPU's memory. Without a GPU an error of its side is a fault of these scripts.
+        failed = failed or any("error" in row or (not args.is_gpu and "error" in row.get("peer", {})) for row in rows)
         report = {"part": name, "shape": args.shape, "device": bench.torch.name(), "place": args.device, "limits": bench.limits(),
                   "versions": turns.versions(), "wall_s": round(time.monotonic() - began, 1), "rows": rows}
         path = args.out / f"{name}-{args.shape}.json"
         path.write_text(json.dumps(report, indent=1) + "\n")
+        if args.measured and args.is_gpu:
+            args.measured.mkdir(parents=True, exist_ok=True)
+            path = args.measured / f"device-{path.name}"
+            path.write_text(json.dumps(report, indent=1) + "\n")
         for row in rows:
             print("  " + turns.text_of(row), flush=True)
         print(f"  {path}", flush=True)

@@ -15,7 +15,8 @@
 //   {"do": "sample", "folder", "dtype", "prompts", "new_tokens": [...], "repeats"}: one sample for each prompt
 //      -> {"seconds": [...], "kernels", "ids", "is_repeatable", "mean_prob_diff", "max_prob_diff": of the probabilities
 //          that sampler and training have for the sampled tokens}
-//   {"do": "train", "folder", "dtype", "rows": [[id ...] ...], "tokens": most of a micro-batch, "repeats", "deterministic"}
+//   {"do": "train", "folder", "dtype", "rows": [[id ...] ...], "tokens": most of a micro-batch, "repeats", "deterministic",
+//    "optimizer": "adamw_8bit", whose step follows each pass; null: none}
 //      -> {"seconds": [...], "forward_seconds": [...], "loss", "grad_norm", "flops", "extra_bytes", "is_repeatable"}
 //
 // "seconds" has one number for each repeat, after one that is not counted. The device has done all its work when a clock is read.

@@ -205,13 +205,13 @@ def step_floor(bench, work):
 def step(bench):
     sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "peers"))
     import peers
-    name = {"tiny": "c1"}.get(bench.args.shape, bench.args.shape)
+    name = bench.args.shape
     if name not in peers.WORKLOADS:
         return [{"case": "step", "error": f"workloads.json has no workload '{name}'; choose the shape 0.5b or tiny"}]
     out = []
     for variant in ("best", "kl", "default"):
-        args = argparse.Namespace(program=bench.args.mortise, packs=bench.args.packs, out=bench.args.out / "models", steps=8, drop=3, variant=variant,
-                                  device=bench.args.device)
+        args = argparse.Namespace(program=bench.args.mortise, packs=bench.args.packs, out=bench.args.out / "models", variant=variant,
+                                  **(dict(steps=8, drop=3) if bench.args.is_gpu else dict(steps=3, drop=1)), device=bench.args.device)
         peers.make_models(args, [name])
         row = bench.in_turns(f"{name}, TRL {variant}", lambda: timed_phases(peers.run_mortise, args, name), lambda: timed_phases(peers.run_trl, args, name))
         out.append(with_floor(row, step_floor(bench, peers.WORKLOADS[name])))
@@ -263,34 +263,40 @@ def most_that_fits(fits, least, most):
 
 
 def memory(bench):
-    import torch
     length, most = (512, 4096) if bench.args.is_gpu else (32, 16)
     request = {**bench.request(), "repeats": 0}
-    reasons = {}
 
-    def ours(count):
-        answer = bench.ask(do="train", rows=bench.random_rows([length] * count), tokens=count * length, deterministic=True, **request)
-        if "error" in answer:
-            reasons["mortise"] = answer["error"]
-        return "error" not in answer
+    def ours(optimizer, reasons):
+        def fits(count):
+            answer = bench.ask(do="train", rows=bench.random_rows([length] * count), tokens=count * length, deterministic=True, optimizer=optimizer, **request)
+            if "error" in answer:
+                reasons["mortise"] = answer["error"]
+            return "error" not in answer
+        return fits
 
-    def peer(checkpoints):
+    def peer(checkpoints, optimizer, reasons):
         def fits(count):
             def work():
+                import torch
                 model = bench.torch.load(bench.folder(), torch.float32)
-                return bench.torch.train(model, bench.random_rows([length] * count), count, 0, autocasts=True, checkpoints=checkpoints)
+                return bench.torch.train(model, bench.random_rows([length] * count), count, 0, autocasts=True, checkpoints=checkpoints, optimizer=optimizer)
             answer = bench.peer(work)
             if "error" in answer:
                 reasons["peer"] = answer["error"]
             return "error" not in answer
         return fits
 
-    row = {"case": "tokens of a micro-batch with its gradients, without an optimizer", "tokens": length * most_that_fits(ours, 1, most),
-           "peer_tokens": length * most_that_fits(peer(False), 1, most), "peer_tokens_with_checkpoints": length * most_that_fits(peer(True), 1, most),
-           "most_tried": length * most, "reasons": reasons}
-    if row["tokens"] == 0:
-        row["error"] = reasons["mortise"]
-    return [row]
+    # Full training holds the weights, their gradients and the optimizer's moments. With 8 bits for a moment 7B fits on 139 GiB.
+    rows = []
+    for case, optimizer in (("without an optimizer", None), ("with AdamW's step, moments of 8 bits", "adamw_8bit")):
+        reasons = {}
+        row = {"case": f"tokens of a micro-batch with its gradients, {case}", "tokens": length * most_that_fits(ours(optimizer, reasons), 1, most),
+               "peer_tokens": length * most_that_fits(peer(False, optimizer, reasons), 1, most),
+               "peer_tokens_with_checkpoints": length * most_that_fits(peer(True, optimizer, reasons), 1, most), "most_tried": length * most, "reasons": reasons}
+        if row["tokens"] == 0:
+            row["error"] = reasons["mortise"]
+        rows.append(row)
+    return rows
 
 
 def match(bench):

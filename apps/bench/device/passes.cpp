@@ -5,11 +5,14 @@
 
 #include <algorithm>
 #include <numeric>
+#include <optional>
 
 #include "device/parts.h"
 #include "learn/optim/optimizer.h"
+#include "learn/optim/rules.h"
 #include "learn/update/packed_forward.h"
 #include "model/head/log_prob_head.h"
+#include "model/weights/names.h"
 
 namespace mortise {
 namespace {
@@ -22,10 +25,13 @@ StepTable table_of(const std::vector<std::vector<int64_t>>& rows) {
   return StepTable(std::move(table));
 }
 
+constexpr double kLearningRate = 1e-6;  // so small that passes do not depend on how many there were
+
 struct Passes {
   Model model;
   StepTable table;
   std::vector<std::vector<int64_t>> micro_batches;
+  std::optional<Optimizer> optimizer;  // steps after the gradients; not set: they stay
 
   // The loss is the mean negative log-likelihood.
   Result<double> train(FlopCount& flops) {
@@ -45,6 +51,10 @@ struct Passes {
                     model.head_grad());
       forward.backward_pass(d_hidden)();
     }
+    if (optimizer) {
+      TRY(optimizer->step(kLearningRate));
+      model.weights_changed();
+    }
     return loss;
   }
   Result<> log_probs() const {
@@ -56,6 +66,16 @@ struct Passes {
     return {};
   }
 };
+
+// As a run makes it: the moments of an embedding have all bits.
+Optimizer adamw_8bit(const Model& model) {
+  std::vector<OptimizedParameter> trained;
+  for (const NamedParameter& p : model.trainable()) {
+    OptimizedParameter& one = trained.emplace_back(OptimizedParameter{p.name, p.tensor, true});
+    if (p.name == kEmbeddingName) one.role = ParameterRole::kEmbedding;
+  }
+  return {std::move(trained), make_adamw_8bit({}), 0.0, "optim"};
+}
 
 // Runs work that may fail. After the first failure it does no more.
 class Guarded {
@@ -80,7 +100,8 @@ double norm_of(const Model& model) {
 
 Result<Json> bench_train(const BenchDevice& bench, const Json& request) {
   const auto rows = request.at("rows").get<std::vector<std::vector<int64_t>>>();
-  Passes passes = {TRY(load_model(bench, request)), table_of(rows), {}};
+  Passes passes = {TRY(load_model(bench, request)), table_of(rows), {}, {}};
+  if (request.value("optimizer", Json()) == "adamw_8bit") passes.optimizer.emplace(adamw_8bit(passes.model));
   std::vector<int64_t> order(rows.size());
   std::iota(order.begin(), order.end(), 0);
   passes.micro_batches = plan_micro_batches(passes.table, order, {.token_budget = request.at("tokens").get<int64_t>()});

@@ -161,14 +161,18 @@ class TorchSide:
         assert lengths == list(new_tokens), "a completion has another length than it was given"
         return seconds
 
-    def train(self, model, rows, micro_batch, repeats, autocasts, checkpoints):
-        """Padded micro-batches of `micro_batch` rows in order of length: mean negative log-likelihood and its gradient."""
+    def train(self, model, rows, micro_batch, repeats, autocasts, checkpoints, optimizer=None):
+        """Padded micro-batches of `micro_batch` rows in order of length: mean negative log-likelihood and its gradient, and then
+        a step of the optimizer if one is named (adamw_8bit: that of bitsandbytes)."""
         model.train()
         if checkpoints:
             model.gradient_checkpointing_enable({"use_reentrant": False})  # the name that transformers 5.17 has too
         total = sum(len(row) - 1 for row in rows)
         rows = sorted(rows, key=len)
         losses = []
+        if optimizer == "adamw_8bit":
+            from bitsandbytes.optim import AdamW8bit
+            optimizer = AdamW8bit(model.parameters(), lr=1e-6)
 
         def step():
             model.zero_grad(set_to_none=False)
@@ -181,6 +185,8 @@ class TorchSide:
                 part.backward()
                 loss += part.detach().item()
             losses.append(loss)
+            if optimizer is not None:
+                optimizer.step()
 
         extra = self.extra_bytes(step)
         norm = statistics.fsum(p.grad.double().pow(2).sum().item() for p in model.parameters() if p.grad is not None)**0.5

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "foundation/base/adapter_choice.h"
+#include "foundation/base/device_name.h"
 #include "foundation/formats/json.h"
 
 namespace mortise {
@@ -28,11 +29,16 @@ constexpr auto choice_names(ModelDtype) { return std::array<std::string_view, 3>
 enum class LayerPasses { kFast, kPlain };
 constexpr auto choice_names(LayerPasses) { return std::array<std::string_view, 2>{"fast", "plain"}; }
 
+// What computes attention of bfloat16 models in training on a GPU.
+enum class AttentionBackend { kAuto, kLibtorch, kCudnn };
+constexpr auto choice_names(AttentionBackend) { return std::array<std::string_view, 3>{"auto", "libtorch", "cudnn"}; }
+
 struct ModelSection {
-  std::string path;                                 // Hugging Face folder (TRL: model_name_or_path); "" = not given
-  ModelDtype dtype = ModelDtype::kFloat32;          // weights, gradients, activations
-  std::string device = "cpu";                       // where the model lies, computes and samples
-  LayerPasses layers = LayerPasses::kFast;          // what computes them in training
+  std::string path;                         // Hugging Face folder (TRL: model_name_or_path); "" = not given
+  ModelDtype dtype = ModelDtype::kFloat32;  // weights, gradients, activations
+  std::string device = "cpu";               // where the model lies, computes and samples
+  LayerPasses layers = LayerPasses::kFast;  // what computes them in training
+  AttentionBackend attention_backend = AttentionBackend::kAuto;  // on a GPU: which code computes attention
   bool enable_gradient_checkpointing = false;       // compute layers again in backward (TRL: gradient_checkpointing)
   std::optional<int64_t> activation_memory_mib;     // with that: layers kept as long as they fit; null = none
   std::optional<std::string> custom_chat_template;  // file with a Jinja template used in place of the model's own
@@ -155,6 +161,26 @@ void describe_lora_variants(Keys& keys) {
       .no_effect(kLearning, starts_no_adapter, why_no_fresh_adapter);
 }
 
+inline constexpr auto no_gpu_attention = [](const auto& k) -> bool {
+  const DeviceKind kind = parse_device_name(k.config.model.device).value_or(DeviceName()).kind;
+  return kind == DeviceKind::kCpu || kind == DeviceKind::kCpuAsDevice || k.config.model.dtype != ModelDtype::kBfloat16;
+};
+
+template <class Keys>
+void describe_attention_backend(Keys& keys) {
+  keys.compared(
+          "attention_backend", &ModelSection::attention_backend,
+          "Which code computes attention of a bfloat16 model in training on a GPU. libtorch: its operators. cudnn: "
+          "cuDNN's kernels for the layers that they take, and libtorch's operators for others. auto: at its start the "
+          "run measures both, and takes cuDNN where it is faster. With trainer.deterministic, auto takes cuDNN for "
+          "layers with a window alone, and measures nothing. Checkpoints keep the choice (docs/cuda.md).")
+      .no_effect(kLearning, no_gpu_attention, [](const auto& k) -> std::string {
+        return k.config.model.dtype != ModelDtype::kBfloat16
+                   ? "cuDNN computes attention of bfloat16 models alone (model.dtype)"
+                   : "cuDNN computes attention on a GPU alone (model.device)";
+      });
+}
+
 template <class Keys>
 void describe_model(Keys& keys) {
   keys.compared(
@@ -183,6 +209,7 @@ void describe_model(Keys& keys) {
       "What computes the layers in training. fast uses Mortise's own kernels. plain uses the libtorch operations "
       "that the kernels are tested against, and takes several times the time and memory. Use plain to find out "
       "whether a number depends on the kernels. rollout.kernels does the same for sampling.");
+  describe_attention_backend(keys);
   keys.free("enable_gradient_checkpointing", &ModelSection::enable_gradient_checkpointing,
             "Recompute the layers in the backward pass instead of keeping their activations. This saves memory and "
             "takes about a third more time. It does not change any gradient, not even the last bit.")

@@ -10,7 +10,7 @@
 namespace mortise {
 namespace {
 
-StepGraphsFactory cpu_graphs = nullptr;  // NOLINT: set by tests
+StepGraphsFactory stand_in = nullptr;  // NOLINT: set by tests
 
 std::unique_ptr<StepGraphs> no_graphs(const std::string& reason) {
   log_info(fmt::format("sampling starts each operation by itself, without CUDA graphs, because {}", reason));
@@ -20,7 +20,7 @@ std::unique_ptr<StepGraphs> no_graphs(const std::string& reason) {
 }  // namespace
 
 std::unique_ptr<StepGraphs> open_step_graphs(const c10::Device& device) {
-  if (device.is_cpu()) return cpu_graphs == nullptr ? nullptr : cpu_graphs();
+  if (stand_in != nullptr) return stand_in();
   if (!device.is_cuda()) return nullptr;
   std::string error;
   void* const module = open_cuda_module(kGraphsModule, error);
@@ -31,6 +31,6 @@ std::unique_ptr<StepGraphs> open_step_graphs(const c10::Device& device) {
   return no_graphs(error);
 }
 
-void set_cpu_graphs(StepGraphsFactory factory) { cpu_graphs = factory; }
+void set_step_graphs(StepGraphsFactory factory) { stand_in = factory; }
 
 }  // namespace mortise

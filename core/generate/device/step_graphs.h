@@ -36,7 +36,7 @@ using GraphsEntry = StepGraphs* (*)(int gpu, std::string* error);
 
 // Graphs for work on `device`. Null if there are none: the log says why if it is a GPU.
 std::unique_ptr<StepGraphs> open_step_graphs(const c10::Device& device);
-// For tests: what makes graphs for the CPU. Null: nothing does.
-void set_cpu_graphs(StepGraphsFactory factory);
+// For tests: what makes graphs in place of the module, on any device. Its null means that there are no graphs.
+void set_step_graphs(StepGraphsFactory factory);
 
 }  // namespace mortise

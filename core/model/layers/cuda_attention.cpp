@@ -13,8 +13,6 @@
 #include <tuple>
 #include <vector>
 
-#include "model/layers/cudnn_attention.h"
-
 namespace mortise {
 namespace {
 
@@ -118,47 +116,16 @@ class EfficientAttention : public torch::autograd::Function<EfficientAttention> 
   }
 };
 
-class CudnnFunction : public torch::autograd::Function<CudnnFunction> {
- public:
-  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
-                            const SegmentLengths& lengths, const AttentionShape& shape) {
-    const auto [out, lse] = cudnn_attention().forward(q, k, v, lengths, shape);
-    ctx->save_for_backward({q, k, v, out, lse});
-    ctx->saved_data["queries"] = lengths.queries;
-    ctx->saved_data["keys"] = lengths.keys;
-    ctx->saved_data["window"] = shape.window;
-    ctx->saved_data["scale"] = shape.scale;
-    return out;
-  }
-
-  static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
-    const auto s = ctx->get_saved_variables();
-    const SegmentLengths lengths{ctx->saved_data["queries"].toIntVector(), ctx->saved_data["keys"].toIntVector()};
-    AttentionShape shape{s[0].size(1), s[1].size(1), s[0].size(2), ctx->saved_data["scale"].toDouble()};
-    shape.window = ctx->saved_data["window"].toInt();
-    const auto [dq, dk, dv] =
-        cudnn_attention().backward({s[0], s[1], s[2]}, s[3], s[4], grads[0].contiguous(), lengths, shape);
-    return {dq, dk, dv, at::Tensor(), at::Tensor()};
-  }
-};
-
-bool takes_cudnn(const AttentionShape& shape) {
-  return shape.rounds && uses_cudnn_attention() && has_cudnn_attention(shape);
-}
-
 }  // namespace
 
 bool has_cuda_attention(const at::Tensor& q_NHD, const AttentionShape& shape) {
   const int64_t dim = shape.head_dim;
   if (!q_NHD.is_cuda() || q_NHD.scalar_type() != at::kFloat) return false;
-  return takes_cudnn(shape) ||
-         (shape.window == 0 && shape.softcap == 0.0 && !shape.sinks_A.defined() && dim % 8 == 0 && dim <= 256);
+  return shape.window == 0 && shape.softcap == 0.0 && !shape.sinks_A.defined() && dim % 8 == 0 && dim <= 256;
 }
 
 at::Tensor cuda_attention(const at::Tensor& q_NHD, const at::Tensor& k_MHD, const at::Tensor& v_MHD,
                           const SegmentLengths& lengths, const AttentionShape& shape) {
-  if (takes_cudnn(shape))
-    return CudnnFunction::apply(q_NHD.contiguous(), k_MHD.contiguous(), v_MHD.contiguous(), lengths, shape);
   const at::Device device = q_NHD.device();
   const Sequences all{begins_of(lengths.queries, device), begins_of(lengths.keys, device),
                       *std::ranges::max_element(lengths.queries), *std::ranges::max_element(lengths.keys)};

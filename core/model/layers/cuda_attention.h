@@ -1,6 +1,5 @@
-// Fused attention on CUDA: libtorch's _flash_attention_* for bfloat16 and _efficient_attention_* for float32, or cuDNN's
-// (cudnn_attention.h). This file and bf16_product.cpp have the only operators of a device run that the CPU lacks, so no
-// test without a GPU computes them.
+// Fused attention on CUDA: libtorch's _flash_attention_* for bfloat16 and _efficient_attention_* for float32. This file and
+// bf16_product.cpp have the only operators of a device run that the CPU lacks, so no test without a GPU computes them.
 // Thread rule: as libtorch.
 #pragma once
 
@@ -10,7 +9,7 @@
 
 namespace mortise {
 
-// Can the operators compute attention for these queries? They have no caps here, nor float64, and only cuDNN has windows.
+// Can the operators compute attention for these queries? They have no windows and caps here, nor float64.
 bool has_cuda_attention(const at::Tensor& q_NHD, const AttentionShape& shape);
 
 // As segment_attention(), for tensors of one dtype.

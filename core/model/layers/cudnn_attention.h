@@ -1,6 +1,6 @@
 // cuDNN's fused attention for training on a GPU: bfloat16, sequences that lie end to end, windows, and a backward that adds in
-// a fixed order. libtorch's own call of cuDNN has neither windows nor that backward. No run uses it yet, because nobody has
-// measured it: tests and benchmarks on a GPU open it.
+// a fixed order. libtorch's own call of cuDNN has neither windows nor that backward. attention_choice.h says where a run
+// takes it.
 //
 // cudnn-frontend makes it in libmortise_cudnn.so, from lib/mortise. cuDNN itself is in the process with libtorch's CUDA half.
 // cuDNN plans an operation for sizes, which takes 0.1 s; sizes are therefore rounded up to powers of two, and plans are kept.
@@ -85,12 +85,12 @@ inline constexpr const char* kCudnnEntry = "mortise_cudnn_attention";
 // The caller owns the result; null if cuDNN is not in the process, and `error` says so.
 using CudnnEntry = CudnnAttention* (*)(std::string* error);
 
-// Loads the module from lib/mortise. From then on cuDNN computes attention on GPUs where it can, in the whole process. An
-// error of kind config says what is missing.
-Result<> open_cudnn_attention();
-[[nodiscard]] bool uses_cudnn_attention();
-// Precondition: open_cudnn_attention() was ok.
-CudnnAttention& cudnn_attention();
+// Loads the module from lib/mortise. The result lives as long as the process. An error of kind config says what is missing.
+Result<CudnnAttention*> open_cudnn_attention();
+
+// As segment_attention(), by cuDNN, with gradients. For bfloat16 tensors. `cudnn` must outlive backward.
+at::Tensor cudnn_segment_attention(CudnnAttention& cudnn, const at::Tensor& q_NHD, const at::Tensor& k_MHD,
+                                   const at::Tensor& v_MHD, const SegmentLengths& lengths, const AttentionShape& shape);
 
 // Whether cuDNN takes the shape: no caps and no sinks, and heads of at most 128 numbers.
 [[nodiscard]] inline bool has_cudnn_attention(const AttentionShape& shape) {

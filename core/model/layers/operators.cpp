@@ -10,10 +10,10 @@
 #include <algorithm>
 #include <vector>
 
+#include "model/layers/attention_choice.h"
 #include "model/layers/experts.h"
 #include "model/layers/gated.h"
 #include "model/layers/rms_norm.h"
-#include "model/layers/segment_attention.h"
 
 namespace mortise {
 namespace {
@@ -53,7 +53,7 @@ at::Tensor rope_attention_operators(const at::Tensor& qkv_NQ, const at::Tensor& 
   const auto heads = [dim](const at::Tensor& rows, int64_t first, int64_t count) {
     return rows.narrow(1, first * dim, count * dim).reshape({rows.size(0), count, dim});
   };
-  return segment_attention(heads(qkv, 0, hq), heads(kv, 0, hk), heads(kv, hk, hk), lengths, shape)
+  return training_attention(heads(qkv, 0, hq), heads(kv, 0, hk), heads(kv, hk, hk), lengths, shape)
       .reshape({qkv.size(0), hq * dim});
 }
 

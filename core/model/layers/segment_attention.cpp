@@ -6,6 +6,8 @@
 #include <ATen/ops/cat.h>
 #include <ATen/ops/matmul.h>
 
+#include <algorithm>
+
 #include "model/layers/cuda_attention.h"
 
 namespace mortise {
@@ -39,8 +41,10 @@ at::Tensor each_sequence(const at::Tensor& q, const at::Tensor& k, const at::Ten
 }  // namespace
 
 at::Tensor segment_attention(const at::Tensor& q_NHD, const at::Tensor& k_MHD, const at::Tensor& v_MHD,
-                             const SegmentLengths& lengths, const AttentionShape& shape) {
+                             const SegmentLengths& lengths, const AttentionShape& given) {
   const at::ScalarType dtype = q_NHD.scalar_type();
+  AttentionShape shape = given;
+  if (!lengths.keys.empty() && shape.window >= *std::ranges::max_element(lengths.keys)) shape.window = 0;
   if (has_cuda_attention(q_NHD, shape)) {
     if (!shape.rounds) return cuda_attention(q_NHD, k_MHD, v_MHD, lengths, shape);
     const auto rounded = [](const at::Tensor& x) { return x.to(at::kBFloat16); };

@@ -3,7 +3,8 @@
 //
 // On CUDA without window, cap and sinks it is libtorch's fused operators (cuda_attention.h), which keep a number per query
 // and head for backward. Elsewhere it is one sequence after the other with an explicit mask, and backward keeps the
-// probabilities, Hq Lq Lk numbers for each sequence.
+// probabilities, Hq Lq Lk numbers for each sequence. A window that holds all keys is none. Training takes cuDNN in place of
+// it where a run has chosen so (attention_choice.h).
 // Thread rule: pure functions.
 #pragma once
 

@@ -22,6 +22,7 @@
 #include "learn/optim/schedule.h"
 #include "learn/update/actor_learner.h"
 #include "model/device/compute_device.h"
+#include "model/layers/attention_choice.h"
 #include "model/model.h"
 #include "plugin/host/kinds/reward.h"
 #include "train/loop/best_validation.h"
@@ -140,9 +141,10 @@ struct RunProgress {
 // What checkpoints hold in addition to their model folder.
 struct SavedParts {
   PluginStates plugins;
-  PluginStates rollout_plugins;  // those of plugins that sample and score
-  RunInputs inputs;              // inputs of a run that learns
-  StatefulRegistry stateful;     // all of it
+  PluginStates rollout_plugins;               // those of plugins that sample and score
+  RunInputs inputs;                           // inputs of a run that learns
+  std::optional<AttentionChoices> attention;  // bfloat16 on a GPU alone
+  StatefulRegistry stateful;                  // all of it
 };
 
 }  // namespace mortise

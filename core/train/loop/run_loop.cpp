@@ -15,9 +15,12 @@
 #include "train/resume/resume.h"
 #include "train/resume/set_aside.h"
 #include "train/run/ahead_rules.h"
+#include "train/run/memory_estimate.h"
 #include "train/run/policy_parts.h"
+#include "train/run/run_attention.h"
 #include "train/run/run_device.h"
 #include "train/run/run_options.h"
+#include "train/run/sequence_rules.h"
 #include "train/run/threads.h"
 
 namespace mortise {
@@ -115,6 +118,18 @@ void tell_best(const RunSettings& run, const BestValidation& best) {
   log_info(fmt::format("{}: {}", best.text(), best_checkpoint(run.env, run.config.trainer.default_local_dir).string()));
 }
 
+// For the models that learn and the reference.
+Result<> choose_run_attention(const RunSettings& run, const PolicyParts& policy, const Critic* critic,
+                              SavedParts& saved) {
+  if (!saved.attention) return {};
+  const ModelConfig& config = policy.model->config();
+  std::vector<AttendingModel> models{{config, run.config.actor.ulysses_sequence_parallel_size}};
+  if (policy.reference) models.push_back({config, reference_sequence_size(run.config)});
+  if (critic != nullptr) models.push_back({critic->model.config(), run.config.critic.ulysses_sequence_parallel_size});
+  return choose_attention(run.loaded, run.ranks, models, recorded_length(run.config), attention_tools(run.device),
+                          *saved.attention);
+}
+
 }  // namespace
 
 Result<> meet_ranks(Communicator& ranks, const LoadedConfig& loaded, RunKind kind) {
@@ -190,6 +205,7 @@ Result<OpenRun> open_run(Env& env, const LoadedConfig& loaded, Communicator& ran
   if (parts.reward) out.log->keep_failed_batches_of(*parts.reward);
   if (kind == RunKind::kTrain)
     out.log->show_tokens(parts.policy.folder->tokenizer, loaded.config.trainer.rollout_data_tokens);
+  if (learns) TRY(choose_run_attention(parts.run, parts.policy, parts.critic.get(), parts.saved));
   if (!checkpoint) return out;
   tell_resumed(kind, progress, resumed, num_unfinished);
   if (counters.step >= parts.run.total_steps && !progress.owed_validation.metrics) {

@@ -202,7 +202,7 @@ namespace {
 // The states that a checkpoint may lack (Stateful::may_be_missing) because a resume may switch their parts on.
 std::set<std::string> switched_states() {
   return {ReplayBuffer({}, 0).state_name(), OverSampling(1, 1).state_name(), CarriedRows().state_name(),
-          sft_mix_source_options({}).state_name};
+          sft_mix_source_options({}).state_name, AttentionChoices::kStateName};
 }
 
 }  // namespace

@@ -26,6 +26,7 @@
 #include "train/run/policy_parts.h"
 #include "train/run/reuse_rules.h"
 #include "train/run/router_rules.h"
+#include "train/run/run_attention.h"
 #include "train/run/run_data.h"
 #include "train/run/run_device.h"
 #include "train/run/run_options.h"
@@ -44,6 +45,7 @@ RunParts::~RunParts() {
   sampler.reset();
   validator.reset();
   install_generate_model(nullptr, {});
+  use_attention_choices(nullptr);
 }
 
 Result<PluginRegistry> open_registry(const LoadedConfig& loaded) {
@@ -304,6 +306,14 @@ Result<> load_learner(const RunSettings& run, PolicyParts& policy, LearnerParts&
   return {};
 }
 
+// None are made yet: libtorch computes attention until then.
+Result<> load_attention_choices(const RunSettings& run, SavedParts& saved) {
+  if (!chooses_attention(run.config, run.device)) return {};
+  saved.attention.emplace().choose_for(attention_setting(run.config));
+  use_attention_choices(&*saved.attention);
+  return saved.stateful.add(*saved.attention);
+}
+
 // What learns in a step of `train`: the policy, and a critic if the advantage estimator asks for values.
 Result<> load_learning(RunParts& parts) {
   const RunSettings& run = parts.run;
@@ -326,8 +336,10 @@ RunKey run_key(const RunConfig& config) {
   return key;
 }
 
-// What the run reads, as hashes. Weights are whole while they are hashed; split layers are gathered matrix by matrix.
+// The last of what a checkpoint holds: choices, and what the run reads, as hashes. Weights are whole while they are hashed;
+// split layers are gathered matrix by matrix.
 Result<> load_inputs(RunParts& parts) {
+  TRY(load_attention_choices(parts.run, parts.saved));
   const PolicyParts& policy = parts.policy;
   const bool hashes_critic = parts.critic != nullptr && parts.critic->model.trains_lora();
   const auto whole =

@@ -311,7 +311,7 @@ TEST_F(DeviceKernelsTest, GraphsNeedTheMemoryOfTheLargestPass) {
   static CountingMemory memory;
   c10::Allocator* const before = c10::GetCPUAllocator();
   c10::SetCPUAllocator(&memory, /*priority=*/100);
-  set_cpu_graphs([]() -> std::unique_ptr<StepGraphs> { return std::make_unique<CountedGraphs>(); });
+  set_step_graphs([]() -> std::unique_ptr<StepGraphs> { return std::make_unique<CountedGraphs>(); });
   for (const auto& [vocab_size, has_edits] : {std::pair{60, false}, {3000, false}, {3000, true}}) {
     for (const char* const dtype : {"float32", "bfloat16"}) {
       ModelConfig config = tiny_model().config();
@@ -331,7 +331,7 @@ TEST_F(DeviceKernelsTest, GraphsNeedTheMemoryOfTheLargestPass) {
       EXPECT_NEAR(said / static_cast<double>(CountedGraphs::most), 1.0, 0.15) << vocab_size << dtype << has_edits;
     }
   }
-  set_cpu_graphs(nullptr);
+  set_step_graphs(nullptr);
   c10::SetCPUAllocator(before, /*priority=*/100);
 }
 

@@ -196,9 +196,11 @@ TEST(LockedDevice, OptimizersTakeTheStepsOfTheCpu) {
   nesterov.momentum = 0.9;
   nesterov.nesterov = true;
   const std::vector<std::function<std::unique_ptr<const UpdateRule>()>> rules = {
-      [] { return make_adamw({}); }, [] { return make_lion({}); },       [&] { return make_sgd(sgd); },
-      [] { return make_sgd({}); },   [&] { return make_sgd(nesterov); }, [] { return make_adafactor({}); },
-      [] { return make_muon({}); }};
+      [] { return make_adamw({}); },      [] { return make_lion({}); },
+      [&] { return make_sgd(sgd); },      [] { return make_sgd({}); },
+      [&] { return make_sgd(nesterov); }, [] { return make_adafactor({}); },
+      [] { return make_muon({}); },       [] {
+        return make_adamw_8bit({.min_size = 16, .embeddings_too = true}); }};
   for (size_t i = 0; i < rules.size(); ++i) {
     const auto want = steps(rules[i](), at::kCPU), got = steps(rules[i](), test::locked_device());
     for (size_t p = 0; p < want.size(); ++p) {

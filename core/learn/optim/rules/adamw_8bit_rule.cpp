@@ -4,7 +4,15 @@
 //
 // Parameters with fewer than min_size numbers, and embeddings unless embeddings_too, have AdamW's moments in full, as
 // in bitsandbytes and in transformers' Trainer. State: 2 bytes and 1/32 byte per number.
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/abs.h>
+#include <ATen/ops/bucketize.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/sqrt.h>
+
 #include <cmath>
+#include <optional>
+#include <utility>
 
 #include "learn/optim/rules.h"
 #include "learn/optim/rules/dynamic_map.h"
@@ -76,6 +84,67 @@ void adamw_8bit_kernel(const StepPart& part, const at::Tensor& gradient, const A
   });
 }
 
+// A map where the numbers lie.
+struct MapTensors {
+  at::Tensor values, midpoints;
+
+  MapTensors(const DynamicMap& map, at::Device device)
+      : values(on(device, map.values)), midpoints(on(device, map.midpoints)) {}
+  template <class Numbers>
+  static at::Tensor on(at::Device device, const Numbers& numbers) {
+    const at::Tensor host = at::empty({static_cast<int64_t>(numbers.size())}, at::kFloat);
+    std::copy(numbers.begin(), numbers.end(), host.mutable_data_ptr<float>());
+    return host.to(device);
+  }
+};
+
+// Blocks of one length, [blocks, length], by operators.
+struct BlockOperators {
+  const MapTensors& map;
+  at::Tensor codes;   // a view of the state
+  at::Tensor scales;  // [blocks, 1], too
+
+  [[nodiscard]] at::Tensor read() const {
+    return map.values.index_select(0, codes.flatten().to(at::kLong)).view_as(codes) * scales;
+  }
+  void write(const at::Tensor& numbers) const {
+    const at::Tensor largest = at::abs(numbers).amax({1}, /*keepdim=*/true);
+    scales.copy_(largest);
+    const at::Tensor inverse = largest.reciprocal().masked_fill(largest <= 0.0, 0.0);
+    codes.copy_(at::bucketize((numbers * inverse).clamp(-1.0, 1.0), map.midpoints));
+  }
+};
+
+void step_by_operators(const at::Tensor& p, const at::Tensor& grad, const BlockOperators& first,
+                       const BlockOperators& second, const AdamFactors& f) {
+  const at::Tensor g = (grad * f.grad_factor).to(at::kFloat);
+  const at::Tensor m = first.read() * f.beta1 + g * (1.0 - f.beta1);
+  const at::Tensor v = second.read() * f.beta2 + g * (1.0 - f.beta2) * g;
+  const at::Tensor step = (m / (at::sqrt(v) / f.correction2_root + f.eps)).to(p.scalar_type());
+  p.mul_(1.0 - f.lr * f.weight_decay).sub_(step * (f.lr / f.correction1));
+  first.write(m);
+  second.write(v);
+}
+
+// Whole blocks in pieces, so that copies of a large matrix as float32 numbers do not lie in memory, then what is left.
+void adamw_8bit_by_operators(const StepPart& part, const at::Tensor& gradient, const MapTensors& signs,
+                             const MapTensors& squares, const AdamFactors& factors) {
+  constexpr int64_t kPiece = int64_t{1} << 24;
+  const int64_t size = gradient.numel();
+  const at::Tensor p = part.weights.view(-1), grad = gradient.view(-1);
+  const auto step = [&](int64_t begin, int64_t count, int64_t length) {
+    const auto blocks = [&](const at::Tensor& all) { return all.view(-1).narrow(0, begin, count).view({-1, length}); };
+    const auto state = [&](const MapTensors& map, size_t at) {
+      return BlockOperators{map, blocks(part.state[at]),
+                            part.state[at + 1].narrow(0, begin / kQuantizedBlock, count / length).unsqueeze(1)};
+    };
+    step_by_operators(blocks(p), blocks(grad), state(signs, 0), state(squares, 2), factors);
+  };
+  const int64_t whole = size / kQuantizedBlock * kQuantizedBlock;
+  for (int64_t begin = 0; begin < whole; begin += kPiece) step(begin, std::min(kPiece, whole - begin), kQuantizedBlock);
+  if (whole < size) step(whole, size - whole, size - whole);
+}
+
 class AdamW8BitRule : public UpdateRule {
  public:
   explicit AdamW8BitRule(const AdamW8BitOptions& options) : options_(options), full_(make_adamw(options.adamw)) {}
@@ -94,6 +163,7 @@ class AdamW8BitRule : public UpdateRule {
 
   void step(std::span<StepPart> parts, int64_t update, double grad_factor) const override {
     std::vector<StepPart> full;
+    std::optional<std::pair<MapTensors, MapTensors>> maps;
     AdamFactors factors;
     factors.beta1 = options_.adamw.beta1;
     factors.beta2 = options_.adamw.beta2;
@@ -109,6 +179,12 @@ class AdamW8BitRule : public UpdateRule {
       factors.lr = part.lr;
       factors.weight_decay = part.weight_decay;
       const at::Tensor gradient = part.gradient.contiguous();
+      if (!part.weights.is_cpu()) {
+        const at::Device device = part.weights.device();
+        if (!maps) maps.emplace(MapTensors(signed_map(), device), MapTensors(unsigned_map(), device));
+        adamw_8bit_by_operators(part, gradient, maps->first, maps->second, factors);
+        continue;
+      }
       with_real(gradient, [&](auto zero) { adamw_8bit_kernel<decltype(zero)>(part, gradient, factors); });
     }
     if (!full.empty()) full_->step(full, update, grad_factor);
