@@ -150,7 +150,7 @@ void DecodeForward::run_member(const Member& m) const {
   for (int64_t index = 0; index < config_.num_layers; ++index) {
     keys_and_values(m, index);
     if (index + 1 == config_.num_layers && wanted_.size() < m.rows.size()) {
-      keep_nothing_else(m, mine);
+      keep_unwanted_rows(m, mine);
       if (wanted_.empty()) return;
       if (m.part == 0) move_wanted_rows(m);
       left.rows = wanted_;
@@ -413,7 +413,7 @@ void DecodeForward::keep_gate_up(const Member& m, int64_t index, PassRange range
 }
 
 // Nobody reads the output of these tokens in the last layer. Backward multiplies their numbers there by gradients of 0.
-void DecodeForward::keep_nothing_else(const Member& m, PassRange range) const {
+void DecodeForward::keep_unwanted_rows(const Member& m, PassRange range) const {
   if (m.store == nullptr) return;
   constexpr float kNoAttention = 1e30F;  // log sum exp of a token whose probabilities are all 0
   const SampledSlots& to = m.store->layer(config_.num_layers - 1);

@@ -83,7 +83,7 @@ class DecodeForward {
   void keep_rows(const Member& m, PassRange range, const FloatBuffer& from, int64_t stride, int64_t width,
                  const Place& place) const;
   void keep_gate_up(const Member& m, int64_t index, PassRange range) const;
-  void keep_nothing_else(const Member& m, PassRange range) const;
+  void keep_unwanted_rows(const Member& m, PassRange range) const;
   // Turns a panel of gate and up, with rows at `stride`, into the 16 numbers of each row that the next product takes.
   // `is_clamped`: by gpt-oss's gate.
   void gate_panel(bool is_clamped, const float* both, int64_t stride, int64_t rows, float* out,

@@ -20,6 +20,7 @@ std::optional<std::string> why_other_rows(const RunConfig& config) {
   const AlgorithmConfig& algorithm = config.algorithm;
   const BatchPlan plan = plan_batches(config);
   const Reason reasons[] = {
+      {config.trainer.val_only, "the run only validates"},
       {config.rollout.name != RolloutConfig().name, "the rollout backend is not native"},
       {config.trainer.steps_ahead() > 0, "trainer.mode is not sync"},
       {config.rollout.over_sampling > 1, "rollout.over_sampling is above 1"},

@@ -5,6 +5,8 @@
 
 #include <mortise/ext/generate.h>
 
+#include <new>
+
 #include "config/check.h"
 #include "config/fields.h"
 #include "experience/engine_params.h"
@@ -89,12 +91,18 @@ Result<> load_data(const RunSettings& run, const PluginRegistry& registry, const
 }
 
 // Before an engine is made: it keeps what it computes for the first update of each step, where that reads it.
-void keep_sampled_forward(RunParts& parts) {
+Result<> keep_sampled_forward(RunParts& parts) {
   const RunSettings& run = parts.run;
   Model& model = *parts.policy.model;
-  if (why_not_reused(run.config, model.config(), run.ranks.size(), run.device.by_operators)) return;
-  model.keep_sampled_forward(std::make_shared<SampledForward>(model.config(), sampled_tokens(run.config)));
+  if (why_not_reused(run.config, model.config(), run.ranks.size(), run.device.by_operators)) return {};
+  try {
+    model.keep_sampled_forward(std::make_shared<SampledForward>(model.config(), sampled_tokens(run.config)));
+  } catch (const std::bad_alloc&) {
+    return Error{ErrorKind::kInternal, "this process gets no memory for what updates reuse of sampling",
+                 run.loaded.where("rollout.reuse_forward_mib"), "set rollout.reuse_forward_mib to 0"};
+  }
   parts.learning.sampled_forward = model.sampled_forward();
+  return {};
 }
 
 // How training samples.
@@ -133,7 +141,7 @@ RolloutPlan val_plan(const RunSettings& run, const Model& policy, const Sampling
 Result<Sampling> load_engine(RunParts& parts) {
   const RunSettings& run = parts.run;
   const RunConfig& config = run.config;
-  if (run.kind == RunKind::kTrain) keep_sampled_forward(parts);
+  if (run.kind == RunKind::kTrain) TRY(keep_sampled_forward(parts));
   const Model& policy = sampled_model(parts.policy);
   EngineOptions options = rollout_engine_options(config, &parts.policy.folder->tokenizer);
   options.ranks = rollout_ranks(config, run.ranks, policy);

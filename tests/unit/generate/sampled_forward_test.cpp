@@ -199,6 +199,21 @@ TEST(SampledForward, WideLayers) {
   expect_near(run_pass(model, packed, options), want, 1e-5, "wide");
 }
 
+TEST(SampledForward, EveryInstructionSet) {
+  Model model = wide_model();
+  for (const Isa isa : {Isa::kBase, Isa::kAvx2, Isa::kAvx512, Isa::kAvx512Bf16}) {
+    if (find_kernels(isa) == nullptr) continue;
+    EngineOptions engine;
+    engine.isa = isa;
+    const Rows rows = sample(model, requests_of(model.config(), true), engine);
+    const PackedBatch packed = pack(rows, all_ids());
+    ForwardOptions options;
+    const PassResult want = run_pass(model, packed, options);
+    options.sampled = pass_of(model, packed, all_ids());
+    expect_near(run_pass(model, packed, options), want, 1e-5, find_kernels(isa)->name);
+  }
+}
+
 // Cuts of the same rows add up to the same gradient.
 TEST(SampledForward, GradientsDoNotDependOnTheCut) {
   Model model = wide_model();

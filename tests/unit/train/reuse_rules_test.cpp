@@ -25,6 +25,7 @@ TEST(ReuseRules, EveryReasonIsNamed) {
   const std::vector<std::pair<std::string, std::function<void(RunConfig&)>>> cases = {
       {"reuse_forward_mib is 0", [](RunConfig& c) { c.rollout.reuse_forward_mib = 0; }},
       {"trainer.deterministic", [](RunConfig& c) { c.trainer.deterministic = true; }},
+      {"only validates", [](RunConfig& c) { c.trainer.val_only = true; }},
       {"not native", [](RunConfig& c) { c.rollout.name = "replay"; }},
       {"trainer.mode", [](RunConfig& c) { c.trainer.mode = TrainMode::kOneStepOff; }},
       {"over_sampling", [](RunConfig& c) { c.rollout.over_sampling = 1.5; }},
