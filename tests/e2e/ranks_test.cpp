@@ -1,117 +1,15 @@
 // Runs of several processes: the same numbers as of one, whatever they use; files, checkpoints and stops.
 #include <gtest/gtest.h>
 
-#include <deque>
-
 #include "checkpoint/reader.h"
 #include "checkpoint/retention.h"
-#include "dist/launch/local_address.h"
 #include "foundation/base/clock.h"
 #include "foundation/base/rng.h"
-#include "process.h"
-#include "run_table.h"
+#include "rank_group.h"
 #include "support/long_run.h"
 
 namespace mortise::test {
 namespace {
-
-// The processes of one run, with the environment of torchrun.
-class Group {
- public:
-  // Consoles go to `dir`, where the ranks start too, but for the last one if it has a folder of its own.
-  Group(const std::vector<std::vector<std::string>>& words_by_rank, const Path& dir, const Path& dir_of_last = {})
-      : dir_(dir) {
-    const std::string port = std::to_string(free_port().value()), size = std::to_string(words_by_rank.size());
-    for (size_t rank = 0; rank < words_by_rank.size(); ++rank) {
-      const std::string number = std::to_string(rank);
-      std::vector<std::string> words{"/usr/bin/env",       "RANK=" + number,           "LOCAL_RANK=" + number,
-                                     "WORLD_SIZE=" + size, "LOCAL_WORLD_SIZE=" + size, "MASTER_ADDR=127.0.0.1",
-                                     "MASTER_PORT=" + port};
-      words.insert(words.end(), words_by_rank[rank].begin(), words_by_rank[rank].end());
-      const bool is_apart = !dir_of_last.empty() && rank + 1 == words_by_rank.size();
-      processes_.emplace_back(words, is_apart ? dir_of_last : dir, console_of(rank));
-    }
-  }
-
-  [[nodiscard]] Path console_of(size_t rank) const { return dir_ / ("console_" + std::to_string(rank) + ".txt"); }
-  [[nodiscard]] std::string text_of(size_t rank) const { return default_env().read_file(console_of(rank)).value(); }
-  Process& operator[](size_t rank) { return processes_[rank]; }
-
-  // The exit codes of all ranks.
-  std::vector<int> wait() {
-    std::vector<int> codes;
-    for (Process& process : processes_) codes.push_back(process.wait());
-    return codes;
-  }
-  void expect_all(int code) {
-    const std::vector<int> codes = wait();
-    for (size_t rank = 0; rank < codes.size(); ++rank) EXPECT_EQ(codes[rank], code) << rank << ": " << text_of(rank);
-  }
-  // All ranks end with the code and the text, but for those that saw another rank end before they could tell.
-  void expect_refused(int code, const std::string& text) {
-    const std::vector<int> codes = wait();
-    int num_telling = 0;
-    for (size_t rank = 0; rank < codes.size(); ++rank) {
-      EXPECT_TRUE(codes[rank] == code || codes[rank] == 7) << codes[rank] << ": " << text_of(rank);
-      num_telling += text_of(rank).find(text) != std::string::npos ? 1 : 0;
-    }
-    EXPECT_GT(num_telling, 0) << text_of(0);
-  }
-
- private:
-  Path dir_;
-  std::deque<Process> processes_;
-};
-
-// Numbers that say how the work was shared.
-std::map<std::string, std::string> without_shares(std::map<std::string, std::string> bits) {
-  std::string kept;
-  std::string& text = bits["metrics.jsonl"];
-  for (size_t begin = 0; begin < text.size();) {
-    const size_t end = text.find('\n', begin);
-    Json row = parse_json(text.substr(begin, end - begin), "metrics").value();
-    std::vector<std::string> names;
-    for (const auto& [name, value] : row.items()) {
-      if (name.starts_with("global_seqlen/")) names.push_back(name);
-    }
-    for (const std::string& name : names) row.erase(name);
-    kept += dump_json(row) + "\n";
-    begin = end + 1;
-  }
-  text = kept;
-  return bits;
-}
-
-class Ranks : public testing::Test {
- protected:
-  static constexpr int64_t kSteps = 3;
-
-  Ranks() { task_.write("data/mix.jsonl", mix_rows()); }
-
-  // Passes of a few rows, so that every rank has some.
-  [[nodiscard]] std::vector<std::string> words(const std::string& command, const std::string& out,
-                                               const std::vector<std::string>& more) const {
-    std::vector<std::string> settings{
-        "actor.ppo_max_token_len_per_gpu=20", "trainer.logger=[]",
-        (command == "sft" ? "sft" : "trainer") + std::string(".total_training_steps=") + std::to_string(kSteps)};
-    settings.insert(settings.end(), more.begin(), more.end());
-    return task_.words(command, out, settings);
-  }
-  void run_alone(const std::string& command, const std::string& out, const std::vector<std::string>& more) {
-    Process process(words(command, out, more), task_.path(), task_.path() / "console.txt");
-    ASSERT_EQ(process.wait(), 0) << default_env().read_file(task_.path() / "console.txt").value();
-  }
-  void run_group(size_t size, const std::string& command, const std::string& out,
-                 const std::vector<std::string>& more) {
-    Group group(std::vector(size, words(command, out, more)), task_.path());
-    group.expect_all(0);
-  }
-  [[nodiscard]] std::map<std::string, std::string> bits(const std::string& out) const {
-    return without_shares(bits_of_run(task_.path() / out, kSteps));
-  }
-
-  TinyTask task_;
-};
 
 // Rows of up to 12 tokens get one token in a round, and some wait for the next step.
 std::vector<std::string> over_sampling() {
@@ -203,97 +101,6 @@ TEST_P(EqualRanks, Float64RunsAreEqualToRounding) {
 
 INSTANTIATE_TEST_SUITE_P(All, EqualRanks, testing::ValuesIn(more_cases()),
                          [](const auto& one) { return std::string(one.param.name); });
-
-// One update of all rows in each step, which reads what sampling has computed of them.
-std::vector<std::string> reuses_sampling(int64_t num_steps) {
-  return {"actor.ppo_mini_batch_size=4", "data.max_response_length=6",
-          "trainer.total_training_steps=" + std::to_string(num_steps)};
-}
-
-void expect_near_first_row(const Path& a, const Path& b, const char* file) {
-  const Json row = rows_of(a / file).at(0), want = rows_of(b / file).at(0);
-  for (const auto& [name, value] : want.items()) {
-    if (is_time(name) || name.starts_with("global_seqlen/") || !value.is_number()) continue;
-    EXPECT_NEAR(number_of(row, name), value.get<double>(), 1e-6 * (1.0 + std::abs(value.get<double>()))) << name;
-  }
-}
-
-// The tokens are the same, and the gradient but for rounding, also if the update computes everything itself.
-TEST_F(Ranks, UpdatesThatReuseSamplingAreEqualToRounding) {
-  const std::vector<std::string> settings = reuses_sampling(1);
-  run_alone("train", "alone", settings);
-  std::vector<std::string> computes = settings;
-  computes.emplace_back("rollout.reuse_forward_mib=0");
-  run_group(2, "train", "computes", computes);
-  for (const auto& [size, stage] : std::vector<std::pair<size_t, int>>{{2, 0}, {3, 1}, {3, 2}}) {
-    if (HasFailure()) return;
-    const std::string out = "stage_" + std::to_string(stage);
-    std::vector<std::string> shared = settings;
-    shared.push_back("ranks.zero_stage=" + std::to_string(stage));
-    run_group(size, "train", out, shared);
-    if (HasFailure()) return;
-    for (const std::string other : {"alone", "computes"})
-      expect_near_first_row(task_.path() / out, task_.path() / other, "updates.jsonl");
-    EXPECT_EQ(bits_of_run(task_.path() / out, 1).at("dump/1.jsonl"),
-              bits_of_run(task_.path() / "alone", 1).at("dump/1.jsonl"));
-  }
-}
-
-// Ranks that begin one prompt at a time take prompts of one another, and then learn rows that others have sampled.
-TEST_F(Ranks, UpdatesThatReuseSamplingDoNotDependOnWhoSampled) {
-  const std::vector<std::string> settings = reuses_sampling(kSteps);
-  std::vector<std::string> in_turn = settings;
-  in_turn.emplace_back("rollout.max_num_seqs=1");
-  run_group(2, "train", "at_home", settings);
-  if (HasFailure()) return;
-  const auto expected = bits("at_home");
-  for (const std::string out : {"taken", "taken_again"}) {
-    run_group(2, "train", out, in_turn);
-    if (HasFailure()) return;
-    expect_same_bits(bits(out), expected, out);
-  }
-}
-
-// All ranks are killed before the first update of step 3, which then learns rows that nobody has sampled.
-TEST_F(Ranks, AResumeBeforeAnUpdateThatReusesSampling) {
-  std::vector<std::string> settings = reuses_sampling(kSteps);
-  settings.insert(settings.end(), {"trainer.save_freq_updates=1000", "trainer.save_freq=-1", "actor.ppo_epochs=30"});
-  run_group(2, "train", "straight", settings);
-  if (HasFailure()) return;
-  const Path killed = task_.path() / "killed";
-  const auto kill_inside_step_3 = [&] {
-    EXPECT_OK(remove_tree(default_env(), killed));
-    EXPECT_OK(default_env().create_dirs(killed));
-    FolderWatch watch(killed);
-    Group group(std::vector(size_t{2}, words("train", "killed", settings)), task_.path());
-    EXPECT_TRUE(watch.wait_for("unfinished_step_3_update_0", 1, group[0])) << group.text_of(0);
-    watch.wait_for("latest", 1, group[0]);
-    for (size_t rank = 0; rank < 2; ++rank) group[rank].signal(SIGKILL);
-    (void)group.wait();
-    const auto found = find_newest_valid(default_env(), killed);
-    EXPECT_OK(found);
-    return found.ok() && found->has_value() && (*found)->ref.place.step == 2 && (*found)->ref.place.update;
-  };
-  bool is_killed = false;
-  for (int tries = 0; tries < 20 && !is_killed && !HasFailure(); ++tries) is_killed = kill_inside_step_3();
-  ASSERT_TRUE(is_killed) << "no kill was fast enough";
-  const Path on_one = task_.path() / "on_one";
-  std::filesystem::copy(killed, on_one, std::filesystem::copy_options::recursive);
-  run_group(2, "train", "killed", settings);
-  if (HasFailure()) return;
-  EXPECT_NE(default_env().read_file(killed / "log.txt").value().find("unfinished_step_3_update_0"), std::string::npos);
-  expect_same_bits(bits("killed"), bits("straight"), "killed");
-  // One process continues what two have begun: the first update that it makes has the same numbers.
-  run_alone("train", "on_one", settings);
-  if (HasFailure()) return;
-  const std::vector<Json> rows = rows_of(on_one / "updates.jsonl"), want = rows_of(killed / "updates.jsonl");
-  ASSERT_EQ(rows.size(), want.size());
-  const size_t first = 2 * want.size() / kSteps;
-  for (const char* name : {"loss", "grad_norm", "entropy"}) {
-    const double expected = number_of(want[first], name);
-    EXPECT_NEAR(number_of(rows[first], name), expected, 1e-6 * (1.0 + std::abs(expected))) << name;
-  }
-}
 
 TEST_F(Ranks, OnlyTheMainRankWritesTheRunAndEachHasALog) {
   run_group(2, "train", "out", {});

@@ -35,19 +35,21 @@ class GivenTokens {
     forward_.reserve_positions(length + longest + 1);
     std::vector<float*> pages = take_pages(length);
     const auto slots = TRY(decode_prompt(group.front(), pages));
+    std::vector<std::vector<float*>> own;
     for (const GivenRow& given : group) {
       const int64_t count = num_decoded(given);
-      std::vector<float*> own = take_pages(count);
+      own.push_back(take_pages(count));
       const int64_t first = TRY(take(count));
       store_.put_row(given.row_id, slots, first);
       for (int64_t t = 0; t < count; ++t) {
-        PassRow row{given.response_ids[static_cast<size_t>(t)], length + t, pages.data(), length, own.data(), t + 1};
+        PassRow row{
+            given.response_ids[static_cast<size_t>(t)], length + t, pages.data(), length, own.back().data(), t + 1};
         row.slot = first + t;
         push(row, /*is_wanted=*/true);
       }
-      flush();
-      give_back(own);
     }
+    flush();
+    for (std::vector<float*>& taken : own) give_back(taken);
     give_back(pages);
     return {};
   }
