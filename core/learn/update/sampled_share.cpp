@@ -17,7 +17,7 @@ class Homes {
   }
   [[nodiscard]] int of(int64_t row) const {
     int rank = 0;
-    while (!rank_block(num_groups_, rank, num_ranks_).contains(table_.row(row).group)) ++rank;
+    while (rank + 1 < num_ranks_ && table_.row(row).group >= rank_block(num_groups_, rank, num_ranks_).end) ++rank;
     return rank;
   }
 
