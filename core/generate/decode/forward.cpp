@@ -116,8 +116,10 @@ void DecodeForward::run(const PackedWeights& weights, std::span<const PassRow> r
   for (const PassRow& row : rows) {
     if (row.hidden != nullptr) wanted_.push_back(row);
   }
-  // Rows of one prompt attend to each other's keys within the pass, so they may be split by rows only if none does.
-  const bool alone = std::ranges::all_of(rows, [](const PassRow& row) { return row.prefix_length > 0 && row.hidden; });
+  // Tokens of one sequence attend to each other's keys within the pass, so they may be split by rows only if none does.
+  const bool alone =
+      std::ranges::all_of(rows, [](const PassRow& row) { return row.prefix_length > 0 && row.hidden; }) &&
+      std::ranges::adjacent_find(rows, {}, &PassRow::own_pages) == rows.end();
   const int64_t cache_bytes = count >= 2 * members * kBlockRows ? kSharedCacheBytes : kCoreCacheBytes;
   const bool by_rows = ranks_ == nullptr && alone && count >= 8 * members && weights.layer_bytes() <= cache_bytes;
   const auto part = [&](PassRange range, int member, int number, int parts) {

@@ -1,14 +1,13 @@
 // See given_tokens.h.
 #include "generate/decode/given_tokens.h"
 
-#include <ATen/Parallel.h>
-
 #include <algorithm>
 #include <memory>
 #include <numeric>
 #include <vector>
 
 #include "generate/decode/forward.h"
+#include "model/tensor/compute_team.h"
 
 namespace mortise {
 namespace {
@@ -27,49 +26,57 @@ class GivenTokens {
     weights_.pack(config_, model.weights(), WeightFormat::kFloat32, team_);
   }
 
-  // The prompt, and then token after token of all rows, as sampling does it.
+  // The prompt, and then the tokens of one row after the other: those of a pass see the keys of those before them.
   Result<> fill(std::span<const GivenRow> group) {
     const std::span<const int64_t> prompt = group.front().prompt_ids;
     const auto length = static_cast<int64_t>(prompt.size());
     int64_t longest = 0;
     for (const GivenRow& row : group) longest = std::max(longest, num_decoded(row));
     forward_.reserve_positions(length + longest + 1);
-    auto slots = std::make_shared<std::vector<int64_t>>(prompt.size());
-    std::iota(slots->begin(), slots->end(), TRY(take(length)));
     std::vector<float*> pages = take_pages(length);
-    for (int64_t i = 0; i < length; ++i) {
-      PassRow row;
-      row.token = prompt[static_cast<size_t>(i)];
-      row.position = i;
-      row.own_pages = pages.data();
-      row.own_length = i + 1;
-      row.slot = (*slots)[static_cast<size_t>(i)];
-      push(row, /*is_wanted=*/i + 1 == length);
-    }
-    flush();
-    std::vector<std::vector<float*>> own(group.size());
-    std::vector<int64_t> first(group.size());
-    for (size_t r = 0; r < group.size(); ++r) {
-      own[r] = take_pages(num_decoded(group[r]));
-      first[r] = TRY(take(num_decoded(group[r])));
-      store_.put_row(group[r].row_id, slots, first[r]);
-    }
-    for (int64_t t = 0; t < longest; ++t) {
-      for (size_t r = 0; r < group.size(); ++r) {
-        if (t >= num_decoded(group[r])) continue;
+    const auto slots = TRY(decode_prompt(group.front(), pages));
+    std::vector<std::vector<float*>> own;
+    for (const GivenRow& given : group) {
+      const int64_t count = num_decoded(given);
+      own.push_back(take_pages(count));
+      const int64_t first = TRY(take(count));
+      store_.put_row(given.row_id, slots, first);
+      for (int64_t t = 0; t < count; ++t) {
         PassRow row{
-            group[r].response_ids[static_cast<size_t>(t)], length + t, pages.data(), length, own[r].data(), t + 1};
-        row.slot = first[r] + t;
+            given.response_ids[static_cast<size_t>(t)], length + t, pages.data(), length, own.back().data(), t + 1};
+        row.slot = first + t;
         push(row, /*is_wanted=*/true);
       }
-      flush();
     }
+    flush();
     for (std::vector<float*>& taken : own) give_back(taken);
     give_back(pages);
     return {};
   }
 
  private:
+  // The slots of the prompt. Its keys and values are needed again if other rows of the group were filled before.
+  Result<std::shared_ptr<const std::vector<int64_t>>> decode_prompt(const GivenRow& group,
+                                                                    const std::vector<float*>& pages) {
+    auto& known = store_.filled_prompt(group.group);
+    if (known == nullptr) {
+      auto slots = std::make_shared<std::vector<int64_t>>(group.prompt_ids.size());
+      std::iota(slots->begin(), slots->end(), TRY(take(static_cast<int64_t>(slots->size()))));
+      known = std::move(slots);
+    }
+    for (size_t i = 0; i < known->size(); ++i) {
+      PassRow row;
+      row.token = group.prompt_ids[i];
+      row.position = static_cast<int64_t>(i);
+      row.own_pages = pages.data();
+      row.own_length = row.position + 1;
+      row.slot = (*known)[i];
+      push(row, /*is_wanted=*/i + 1 == known->size());
+    }
+    flush();
+    return known;
+  }
+
   // The last token predicts nothing.
   static int64_t num_decoded(const GivenRow& row) {
     return std::max<int64_t>(0, static_cast<int64_t>(row.response_ids.size()) - 1);
@@ -122,8 +129,7 @@ Result<> fill_sampled_forward(const Model& model, std::span<const GivenRow> rows
     return Error{ErrorKind::kConfig, "this CPU does not have the instruction set of rollout.kernels", "rollout.kernels",
                  "use auto"};
   }
-  model.sampled_forward()->forget();
-  GivenTokens tokens(model, *kernels, num_threads > 0 ? num_threads : at::get_num_threads());
+  GivenTokens tokens(model, *kernels, num_threads > 0 ? num_threads : compute_threads());
   for (size_t begin = 0, end = 0; begin < rows.size(); begin = end) {
     while (end < rows.size() && rows[end].group == rows[begin].group) ++end;
     TRY(tokens.fill(rows.subspan(begin, end - begin)));

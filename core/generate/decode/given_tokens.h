@@ -1,6 +1,7 @@
-// Decodes rows whose tokens are known, to fill a model's SampledForward again: a resumed run has the rows of a step, but not
-// what sampling has computed of them. The numbers have the same bits as those of sampling, because they depend only on
-// the row's own tokens (forward.h). Cost: that of sampling without the head. Thread rule: as GenerateEngine.
+// Decodes rows whose tokens are known, to fill a model's SampledForward: a resumed run has the rows of a step, but not what
+// sampling has computed of them, and a rank may learn a row that another one has sampled. The numbers have the same bits
+// as those of sampling, because they depend only on the row's own tokens (forward.h). Cost: a copy of the weights, and a
+// forward pass without the head. Thread rule: as GenerateEngine.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +19,8 @@ struct GivenRow {
   int64_t group = 0;  // rows of one group follow one another and have the same prompt
 };
 
-// Fills the store of the model, which was empty. `num_threads` 0: as libtorch uses. Precondition: a float32 CPU model.
+// Adds the rows to the store of the model, which has none of them. `num_threads` 0: as passes use. Precondition: a float32
+// CPU model.
 Result<> fill_sampled_forward(const Model& model, std::span<const GivenRow> rows, Isa isa, int num_threads = 0);
 
 }  // namespace mortise

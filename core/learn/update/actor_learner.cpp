@@ -70,12 +70,14 @@ Result<std::vector<float>> ActorLearner::log_probs(const Model& model, const Ste
   std::vector<float> out;
   std::vector<std::vector<float>*> columns{&out};
   if (entropy != nullptr) columns.push_back(entropy);
-  const MicroBatchOptions& cut = passes != nullptr ? *passes : options_.micro_batch;
+  MicroBatchOptions cut = passes != nullptr ? *passes : options_.micro_batch;
   LearnerOptions options = options_;
   options.pass.replays_experts = &model == model_;
   options.pass.records_experts = experts != nullptr;
-  if (&model == model_ && options.sampled != nullptr && options.sampled->has_rows())
+  if (&model == model_ && options.sampled != nullptr && options.sampled->is_current()) {
     options.pass.sampled = options.sampled;
+    cut.keeps_order = true;
+  }
   if (&model == options_.reference) options.share_tokens(options_.reference_sequence);
   RowExperts taken(table);
   const auto compute = [&](const PackedForward& forward, std::span<const int64_t> rows) {
@@ -343,6 +345,7 @@ Result<LeafReport> ActorLearner::compute_rows(PolicyUpdate& update, const std::v
 Result<> ActorLearner::accumulate(PolicyUpdate& update, UpdateReport& report) {
   GradientSum gradient(*model_, *optimizer_, update.share, options_.ranks);
   std::vector<LeafReport> leaves(update.num_micro_batches());
+  if (update.place.reads_sampled) TRY(sample_missing(update.table, update.micro_batches, update.share, options_));
   TRY(update.routers.count(update.micro_batches, update.share, update.pass));
   // If a micro-batch is the whole update, it sees the whole update.
   if (objective_->coupling() > Coupling::kRow && update.micro_batches.size() > 1) {

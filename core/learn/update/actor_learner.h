@@ -57,7 +57,7 @@ struct UpdatePlace {
   double lr = 0.0;
   int64_t step = 1;
   int64_t update_index = 1;
-  bool reads_sampled = false;          // no update was made since LearnerOptions::sampled was filled with the rows
+  bool reads_sampled = false;          // no update was made since the rows of LearnerOptions::sampled were sampled
   bool old_is_current = false;         // no update was made since old_log_prob and old_entropy were measured
   std::span<float> log_prob_out = {};  // [N of the table] receives the policy's log-probs of the rows; may be empty
   TokenTrace trace = {};

@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "foundation/batch/float_bytes.h"
+#include "learn/update/sampled_share.h"
 
 namespace mortise {
 
@@ -28,7 +29,11 @@ Result<> run_column_pass(const Model& model, const StepTable& table, const Micro
   const c10::NoGradGuard no_grad;
   for (std::vector<float>* column : out) column->assign(static_cast<size_t>(table.num_tokens()), 0.0F);
   const MicroPlan plan = plan_micro_batches(table, all_rows(table), cut);
-  const RankShare share(micro_tokens(table, plan), options.ranks);
+  const bool reads_sampled = options.pass.sampled != nullptr;
+  const std::vector<int64_t> loads = micro_tokens(table, plan);
+  const RankShare share =
+      reads_sampled ? share_by_home(table, plan, loads, options.ranks) : RankShare(loads, options.ranks);
+  if (reads_sampled) TRY(sample_missing(table, plan, share, options));
   std::vector<std::string> parts(plan.size());
   for (const std::optional<size_t>& micro : share.rounds()) {
     if (micro) {

@@ -5,8 +5,10 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <utility>
 
 #include "learn/update/micro_batches.h"
@@ -69,6 +71,8 @@ struct LearnerOptions {
   std::shared_ptr<SequenceGroup> reference_sequence = {};  // as RankOptions::sequence, for log-probs of the reference
   uint64_t seed = 0;                                       // the run's seed; for dropout
   SampledForward* sampled = nullptr;  // what sampling has computed of the step's rows; borrowed; null: it keeps nothing
+  // Computes it of these rows of the table, which are not in `sampled`. Set if that is.
+  std::function<Result<>(const StepTable&, std::span<const int64_t> rows)> sample_again = {};
 
   // Passes share their tokens in this group from now on.
   void share_tokens(std::shared_ptr<SequenceGroup> group) { ranks.sequence = pass.sequence = std::move(group); }

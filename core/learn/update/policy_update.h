@@ -14,6 +14,7 @@
 #include "learn/update/actor_learner.h"
 #include "learn/update/rank_share.h"
 #include "learn/update/router_losses.h"
+#include "learn/update/sampled_share.h"
 #include "learn/update/supervised_part.h"
 #include "learn/update/update_slice.h"
 
@@ -38,9 +39,9 @@ struct PolicyUpdate {
         place(place_in),
         pass(options.update_pass(place_in.update_index)),
         counts(count_rows(table_in, rows_in)),
-        micro_batches(plan_micro_batches(table_in, rows_in, cut(options, place_in))),
+        micro_batches(plan_update(table_in, rows_in, options, place_in.reads_sampled)),
         supervised(make_supervised(place_in.mix, options)),
-        share(loads(), options.ranks),
+        share(make_share(options.ranks)),
         routers(model, table_in, rows_in, options) {
     pass.router = routers.terms();
     pass.replays_experts = true;
@@ -48,12 +49,9 @@ struct PolicyUpdate {
     for (size_t i = 0; i < rows.size(); ++i) places[rows[i]] = i;
   }
 
-  // What each micro-batch costs: its tokens, and twice as much again if it runs backward.
+  // What each micro-batch costs, the supervised ones too.
   [[nodiscard]] std::vector<int64_t> loads() const {
-    std::vector<int64_t> loads = micro_tokens(table, micro_batches);
-    for (size_t i = 0; i < loads.size(); ++i) {
-      if (std::ranges::any_of(micro_batches[i], [&](int64_t row) { return has_advantage(table, row); })) loads[i] *= 3;
-    }
+    std::vector<int64_t> loads = update_loads(table, micro_batches);
     if (supervised)
       std::ranges::transform(supervised->loads(), std::back_inserter(loads), [](int64_t n) { return 3 * n; });
     return loads;
@@ -129,11 +127,8 @@ struct PolicyUpdate {
   }
 
  private:
-  // What sampling has kept of groups that follow one another lies side by side.
-  static MicroBatchOptions cut(const LearnerOptions& options, const UpdatePlace& place) {
-    MicroBatchOptions out = options.micro_batch;
-    out.keeps_order = place.reads_sampled;
-    return out;
+  [[nodiscard]] RankShare make_share(const RankOptions& ranks) const {
+    return place.reads_sampled ? share_by_home(table, micro_batches, loads(), ranks) : RankShare(loads(), ranks);
   }
   static std::optional<SupervisedPart> make_supervised(const SupervisedMix& mix, const LearnerOptions& options) {
     if (mix.rows.table == nullptr) return std::nullopt;

@@ -60,6 +60,57 @@ std::vector<int> deal_in_ranges(std::span<const int64_t> loads, int num_ranks) {
   return owners;
 }
 
+namespace {
+
+size_t lightest(const std::vector<int64_t>& sums) {
+  return static_cast<size_t>(std::ranges::min_element(sums) - sums.begin());
+}
+
+// Moves one load, if that makes the largest sum smaller.
+bool move_one(std::span<const HomeLoad> loads, std::vector<int>& owners, std::vector<int64_t>& sums) {
+  const auto from = static_cast<size_t>(std::ranges::max_element(sums) - sums.begin());
+  const size_t to = lightest(sums);
+  const auto cost = [&](size_t i, size_t rank) {
+    const bool is_home = loads[i].home < 0 || loads[i].home == static_cast<int>(rank);
+    return is_home ? loads[i].here : loads[i].away;
+  };
+  size_t best = loads.size();
+  int64_t least = sums[from];
+  for (size_t i = 0; i < loads.size(); ++i) {
+    if (owners[i] != static_cast<int>(from)) continue;
+    const int64_t most = std::max(sums[from] - cost(i, from), sums[to] + cost(i, to));
+    if (most >= least) continue;
+    least = most;
+    best = i;
+  }
+  if (best == loads.size()) return false;
+  sums[from] -= cost(best, from);
+  sums[to] += cost(best, to);
+  owners[best] = static_cast<int>(to);
+  return true;
+}
+
+}  // namespace
+
+std::vector<int> deal_near_home(std::span<const HomeLoad> loads, int num_ranks) {
+  std::vector<int64_t> sums(static_cast<size_t>(num_ranks), 0);
+  std::vector<int> owners(loads.size(), 0);
+  const auto give = [&](size_t i, size_t rank) {
+    owners[i] = static_cast<int>(rank);
+    sums[rank] += loads[i].here;
+  };
+  for (size_t i = 0; i < loads.size(); ++i)
+    if (loads[i].home >= 0) give(i, static_cast<size_t>(loads[i].home));
+  for (size_t i = 0; i < loads.size(); ++i)
+    if (loads[i].home < 0) give(i, lightest(sums));
+  while (move_one(loads, owners, sums)) {
+  }
+  return owners;
+}
+
+RankShare::RankShare(std::vector<int> owners, const RankOptions& ranks)
+    : communicator_(ranks.communicator), first_of_group_(communicator_->rank()), owners_(std::move(owners)) {}
+
 RankShare::RankShare(std::span<const int64_t> loads, const RankOptions& ranks) : communicator_(ranks.communicator) {
   const int size = ranks.group_size(), num_groups = communicator_->size() / size;
   first_of_group_ = communicator_->rank() / size * size;

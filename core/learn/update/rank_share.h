@@ -47,10 +47,20 @@ using MicroPlan = std::vector<std::vector<int64_t>>;
 // The same in ranges: rank 0 gets the first ones, and so on, with about the same sum each.
 [[nodiscard]] std::vector<int> deal_in_ranges(std::span<const int64_t> loads, int num_ranks);
 
+// A micro-batch that costs less on one rank, which has some of its numbers already.
+struct HomeLoad {
+  int home;  // -1: it costs the same everywhere
+  int64_t here, away;
+};
+// Each to its home, and from the rank with the most to the rank with the least as long as that makes the most smaller.
+[[nodiscard]] std::vector<int> deal_near_home(std::span<const HomeLoad> loads, int num_ranks);
+
 class RankShare {
  public:
   // `loads` of the micro-batches, in any unit.
   RankShare(std::span<const int64_t> loads, const RankOptions& ranks);
+  // The rank of each is known. Precondition: each rank computes whole micro-batches.
+  RankShare(std::vector<int> owners, const RankOptions& ranks);
 
   // Does this rank, or the group of ranks that share tokens or layers with it, compute it?
   [[nodiscard]] bool is_mine(size_t micro) const { return owners_[micro] == first_of_group_; }

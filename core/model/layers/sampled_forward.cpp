@@ -54,14 +54,20 @@ SampledForward::SampledForward(const ModelConfig& config, int64_t num_slots)
 
 void SampledForward::begin(uint64_t seed, int64_t step) {
   forget();
-  is_open_ = true;
+  is_open_ = is_current_ = true;
   seed_ = seed;
   step_ = step;
 }
 
+void SampledForward::begin_filled() {
+  forget();
+  is_current_ = true;
+}
+
 void SampledForward::forget() {
-  is_open_ = false;
+  is_open_ = is_current_ = false;
   rows_.clear();
+  filled_prompts_.clear();
   num_taken_ = 0;
   ++session_;
 }

@@ -67,8 +67,13 @@ class SampledForward {
   void begin(uint64_t seed, int64_t step);
   void end() { is_open_ = false; }
   void forget();
+  // The same for a step whose samples are there: fill_sampled_forward (generate/decode/given_tokens.h) makes their rows.
+  void begin_filled();
   [[nodiscard]] bool takes(uint64_t seed, int64_t step) const { return is_open_ && seed == seed_ && step == step_; }
+  // Between begin and forget(): the weights are those that sampled.
+  [[nodiscard]] bool is_current() const { return is_current_; }
   [[nodiscard]] bool has_rows() const { return !rows_.empty(); }
+  [[nodiscard]] bool has_row(int64_t row_id) const { return rows_.contains(row_id); }
   // Changes with begin(): slots of another session mean nothing.
   [[nodiscard]] int64_t session() const { return session_; }
 
@@ -77,6 +82,8 @@ class SampledForward {
   void set_token(int64_t slot, int64_t id) { ids_[static_cast<size_t>(slot)] = id; }
   // The slots of a row: those of its prompt, and the first one of its response.
   void put_row(int64_t row_id, std::shared_ptr<const std::vector<int64_t>> prompt, int64_t first_response);
+  // The slots of the prompt of a group of which some rows were filled. Null: none was.
+  std::shared_ptr<const std::vector<int64_t>>& filled_prompt(int64_t group) { return filled_prompts_[group]; }
   [[nodiscard]] const SampledSlots& layer(int64_t index) const { return layers_[static_cast<size_t>(index)]; }
   [[nodiscard]] int64_t num_layers() const { return static_cast<int64_t>(layers_.size()); }
 
@@ -102,7 +109,8 @@ class SampledForward {
   std::vector<int64_t> ids_;
   int64_t num_taken_ = 0, session_ = 0;
   std::map<int64_t, Row> rows_;
-  bool is_open_ = false;
+  std::map<int64_t, std::shared_ptr<const std::vector<int64_t>>> filled_prompts_;
+  bool is_open_ = false, is_current_ = false;
   uint64_t seed_ = 0;
   int64_t step_ = 0;
 };

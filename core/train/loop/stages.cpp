@@ -96,13 +96,14 @@ Result<> reward_stage(const RunSettings& run, PromptSource& source, RewardRunner
   return {};
 }
 
-Result<> sample_again_stage(const RunConfig& config, const Model& policy, const StepTable& table) {
-  std::vector<GivenRow> rows;
-  for (int64_t i = 0; i < table.num_rows(); ++i) {
+Result<> sample_again(const RunConfig& config, const Model& policy, const StepTable& table,
+                      std::span<const int64_t> rows) {
+  std::vector<GivenRow> given;
+  for (const int64_t i : rows) {
     const TableRow& row = table.row(i);
-    rows.push_back({row.prompt_ids, row.response_ids, table.layout().row_id[static_cast<size_t>(i)], row.group});
+    given.push_back({row.prompt_ids, row.response_ids, table.layout().row_id[static_cast<size_t>(i)], row.group});
   }
-  return fill_sampled_forward(policy, rows, rollout_engine_options(config, nullptr).isa);
+  return fill_sampled_forward(policy, given, rollout_engine_options(config, nullptr).isa);
 }
 
 Result<Experience> experience_stage(const RunSettings& run, DataParts& data, Sampler& sampler, RewardRunner& reward,

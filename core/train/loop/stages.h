@@ -3,6 +3,7 @@
 #pragma once
 
 #include <functional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -24,8 +25,9 @@ Result<Experience> experience_ahead(const RunSettings& run, DataParts& data, Sam
 // the filter's part done by experience_ahead.
 void commit_groups(DataParts& data, bool samples_ahead);
 
-// After a resume inside the step: what sampling had computed of its rows, with the same bits.
-Result<> sample_again_stage(const RunConfig& config, const Model& policy, const StepTable& table);
+// What sampling has computed of these rows, with the same bits: after a resume inside the step, or of another rank's rows.
+Result<> sample_again(const RunConfig& config, const Model& policy, const StepTable& table,
+                      std::span<const int64_t> rows);
 
 // The rewards of completions that are all there.
 Result<> reward_stage(const RunSettings& run, PromptSource& source, RewardRunner& reward, Experience& experience,

@@ -69,7 +69,7 @@ class Trainer {
     if (work.step == 0)
       work = TRY(sample_and_score(number));
     else if (work.updates.empty() && parts_.learning.sampled_forward != nullptr)
-      TRY(sample_again_stage(run_.config, *parts_.policy.model, work.table));
+      parts_.learning.sampled_forward->begin_filled();
     TRY(learn(work, watch));
     count(work);
     run_.ranks.enter("report", number);
@@ -210,7 +210,9 @@ class Trainer {
     tally.num_ranks = run_.ranks.size();
     add_run_metrics(counters_, tally, metrics);
     add_timing_metrics(samples, tally, metrics);
-    add_rank_metrics(work.table, learner_options(run_.config, run_.ranks), metrics);
+    LearnerOptions options = learner_options(run_.config, run_.ranks);
+    options.sampled = parts_.learning.sampled_forward;
+    add_rank_metrics(work.table, options, metrics);
     if (const double saving = saver_.take_seconds(); saving > 0) metrics.add("timing_s/save_checkpoint", saving);
     return {};
   }

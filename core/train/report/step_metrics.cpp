@@ -8,6 +8,7 @@
 #include "foundation/base/memory.h"
 #include "foundation/batch/rank_block.h"
 #include "foundation/formats/json.h"
+#include "learn/update/sampled_share.h"
 
 namespace mortise {
 
@@ -376,8 +377,10 @@ void add_rank_metrics(const StepTable& table, const LearnerOptions& options, Met
     const RankBlock block = rank_block(table.num_rows(), rank, num_ranks);
     for (int64_t row = block.begin; row < block.end; ++row) before[static_cast<size_t>(rank)] += tokens_of(row);
   }
-  const MicroPlan plan = plan_micro_batches(table, all_rows(table), options.micro_batch);
-  const RankShare share(micro_tokens(table, plan), options.ranks);
+  const bool reads_sampled = options.sampled != nullptr;
+  const MicroPlan plan = plan_update(table, all_rows(table), options, reads_sampled);
+  const RankShare share = reads_sampled ? share_by_home(table, plan, update_loads(table, plan), options.ranks)
+                                        : RankShare(micro_tokens(table, plan), options.ranks);
   for (size_t i = 0; i < plan.size(); ++i) {
     const auto first = static_cast<size_t>(share.owners()[i]);
     const auto sharing = static_cast<size_t>(options.ranks.group_size());  // ranks, each with a part of the work

@@ -3,6 +3,8 @@
 
 #include <fmt/core.h>
 
+#include <span>
+
 #include "config/batch_plan.h"
 #include "model/layers/sampled_forward.h"
 
@@ -14,6 +16,13 @@ struct Reason {
   bool holds;
   const char* text;
 };
+
+std::optional<std::string> first_of(std::span<const Reason> reasons) {
+  for (const Reason& reason : reasons) {
+    if (reason.holds) return reason.text;
+  }
+  return std::nullopt;
+}
 
 // The run learns rows that are not, one by one, those that it has just sampled.
 std::optional<std::string> why_other_rows(const RunConfig& config) {
@@ -31,10 +40,18 @@ std::optional<std::string> why_other_rows(const RunConfig& config) {
       {plan.carries_rows, "actor.carry_rows is on"},
       {plan.rows_per_update != plan.rows_per_step, "a step has several mini-batches"},
   };
-  for (const Reason& reason : reasons) {
-    if (reason.holds) return reason.text;
-  }
-  return std::nullopt;
+  return first_of(reasons);
+}
+
+// A rank has only a part of the numbers, or of the weights.
+std::optional<std::string> why_not_on_ranks(const RunConfig& config) {
+  const Reason reasons[] = {
+      {config.actor.ulysses_sequence_parallel_size > 1, "ranks share tokens (actor.ulysses_sequence_parallel_size)"},
+      {config.actor.tensor_model_parallel_size > 1, "ranks share layers (actor.tensor_model_parallel_size)"},
+      {config.rollout.tensor_model_parallel_size > 1, "ranks sample together (rollout.tensor_model_parallel_size)"},
+      {config.ranks.zero_stage == 3, "ranks.zero_stage is 3"},
+  };
+  return first_of(reasons);
 }
 
 // The sampler and the update compute in different ways.
@@ -50,10 +67,7 @@ std::optional<std::string> why_other_numbers(const RunConfig& config, const Mode
       {model.num_expert_layers() > 0, "the model has experts"},
       {model.sandwich_norm, "the model has norms behind attention and MLP"},
   };
-  for (const Reason& reason : reasons) {
-    if (reason.holds) return reason.text;
-  }
-  return std::nullopt;
+  return first_of(reasons);
 }
 
 }  // namespace
@@ -71,7 +85,9 @@ std::optional<std::string> why_not_reused(const RunConfig& config, const ModelCo
                                           bool by_operators) {
   const int64_t budget_mib = config.rollout.reuse_forward_mib;
   if (budget_mib == 0) return "rollout.reuse_forward_mib is 0";
-  if (num_ranks > 1) return "the run has several ranks";
+  if (num_ranks > 1) {
+    if (auto reason = why_not_on_ranks(config)) return reason;
+  }
   if (config.trainer.deterministic) return "trainer.deterministic is on";
   if (auto reason = why_other_rows(config)) return reason;
   if (auto reason = why_other_numbers(config, model, by_operators)) return reason;

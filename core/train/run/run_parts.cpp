@@ -305,6 +305,10 @@ Result<> load_learner(const RunSettings& run, PolicyParts& policy, LearnerParts&
   LearnerOptions options = learner_options(run.config, run.ranks);
   options.pass.flops = &learning.compute.flops;
   options.sampled = learning.sampled_forward;
+  options.sample_again = [&config = run.config, &model = *policy.model](const StepTable& table,
+                                                                        std::span<const int64_t> rows) {
+    return sample_again(config, model, table, rows);
+  };
   if (policy.reference) options.reference = &*policy.reference;
   policy.teacher =
       TRY(load_teacher(run.env, run.loaded, run.device, policy.model->config().vocab_size, run.ranks.size()));

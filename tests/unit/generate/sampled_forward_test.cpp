@@ -281,6 +281,35 @@ TEST(SampledForward, NumbersDependOnlyOnTheTokens) {
   }
 }
 
+// The layers of this model fit into a core's cache: threads would take some rows each through all layers, if no row needed
+// the keys of another. Rows made again do. Some of a group come later than the others, and share the slots of its prompt.
+TEST(SampledForward, RowsAreMadeAgainByThreadsAndInParts) {
+  Qwen2Shape shape;
+  shape.vocab_size = 61;
+  shape.hidden_size = 64;
+  shape.intermediate_size = 96;
+  shape.num_layers = 2;
+  shape.num_heads = 4;
+  shape.num_kv_heads = 2;
+  shape.initializer_range = 0.1;
+  const auto make = [&] { return *Model::random(*make_qwen2_config(shape), 5); };
+  Model model = make(), other = make();
+  const Rows rows = sample(model, requests_of(model.config(), true));
+  const PackedBatch packed = pack(rows, all_ids());
+  const auto want = pass_of(model, packed, all_ids());
+  ASSERT_NE(want, nullptr);
+  keep(other);
+  std::vector<GivenRow> first, second;
+  for (const GivenRow& row : rows.given()) (row.row_id % kSamples == 1 ? second : first).push_back(row);
+  for (const auto& part : {first, second}) {
+    const auto filled = fill_sampled_forward(other, part, Isa::kAuto, 3);
+    ASSERT_TRUE(filled.ok()) << filled.error().to_string();
+  }
+  const auto again = pass_of(other, packed, all_ids());
+  ASSERT_NE(again, nullptr);
+  expect_same_bits(*again, *want, 2, "in parts");
+}
+
 // An engine whose prompt pages are older than the session.
 TEST(SampledForward, ComputesKnownPagesOnceMore) {
   Model model = tiny_model();

@@ -49,12 +49,33 @@ TEST(ReuseRules, EveryReasonIsNamed) {
     EXPECT_NE(said->find(reason), std::string::npos) << *said;
     EXPECT_EQ(reuse_line(said), "# update: runs its own forward pass, because " + *said + "\n");
   }
-  EXPECT_NE(why_not_reused(one_mini_batch(), model, 2, false)->find("ranks"), std::string::npos);
   EXPECT_NE(why_not_reused(one_mini_batch(), model, 1, true)->find("GPU"), std::string::npos);
   EXPECT_NE(why_not_reused(one_mini_batch(), moe_config(), 1, false)->find("experts"), std::string::npos);
   ModelConfig sandwich = model;
   sandwich.sandwich_norm = true;
   EXPECT_NE(why_not_reused(one_mini_batch(), sandwich, 1, false)->find("norms"), std::string::npos);
+}
+
+TEST(ReuseRules, RanksDoItIfEachHasAllWeightsAndWholeRows) {
+  const ModelConfig model = tiny_model(1).config();
+  const auto why_not = [&](const std::function<void(RunConfig&)>& change) {
+    RunConfig config = one_mini_batch();
+    change(config);
+    return why_not_reused(config, model, 4, false);
+  };
+  for (const int64_t stage : {0, 1, 2})
+    EXPECT_EQ(why_not([&](RunConfig& c) { c.ranks.zero_stage = stage; }), std::nullopt) << stage;
+  const std::vector<std::pair<std::string, std::function<void(RunConfig&)>>> cases = {
+      {"ranks.zero_stage is 3", [](RunConfig& c) { c.ranks.zero_stage = 3; }},
+      {"actor.ulysses_sequence_parallel_size", [](RunConfig& c) { c.actor.ulysses_sequence_parallel_size = 2; }},
+      {"actor.tensor_model_parallel_size", [](RunConfig& c) { c.actor.tensor_model_parallel_size = 2; }},
+      {"rollout.tensor_model_parallel_size", [](RunConfig& c) { c.rollout.tensor_model_parallel_size = 2; }},
+  };
+  for (const auto& [reason, change] : cases) {
+    const std::optional<std::string> said = why_not(change);
+    ASSERT_TRUE(said) << reason;
+    EXPECT_NE(said->find(reason), std::string::npos) << *said;
+  }
 }
 
 // Two prompts of up to 5 tokens with three rows of up to 4, of which each decodes 3.
