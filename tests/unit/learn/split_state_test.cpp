@@ -133,7 +133,7 @@ TEST(TensorParallel, AStepOfWholeParametersIsDoneWithEachPartOnce) {
     std::iota(all.begin(), all.end(), size_t{0});
     group.deal(all);
     std::vector<StepPart> parts;
-    std::map<const void*, double> sums;  // of the weights that no rank has stepped
+    std::map<const void*, double> sums;  // before the step, by the place of the weights
     for (const OptimizedParameter& parameter : parameters) {
       const at::Tensor weights = parameter.tensor.detach();
       parts.push_back({&parameter, weights, at::ones_like(weights), {}, 1.0, 0.0});
