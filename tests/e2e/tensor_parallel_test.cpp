@@ -409,6 +409,16 @@ TEST(TensorParallelRun, TheDryRunShowsTheMesh) {
     EXPECT_LT(bytes(quarter), bytes(half)) << part;
   }
   EXPECT_GT(half.at("memory_bytes").at("whole_weights_in_rollout").get<int64_t>(), 0);
+  // The model is one file, which one rank writes, unless a save may cut it.
+  const auto in_save = [](const Json& one) { return one.at("memory_bytes").at("whole_weights_in_save").get<double>(); };
+  EXPECT_EQ(in_save(whole), 0.0);
+  EXPECT_GE(in_save(half), whole.at("memory_bytes").at("weights").get<double>());
+  EXPECT_LT(in_save(numbers(2, {"trainer.max_shard_size=10KB"})), in_save(half));
+  const auto in_step = [](const Json& one) {
+    return one.at("memory_bytes").at("whole_parameters_in_step").get<double>();
+  };
+  EXPECT_EQ(in_step(half), 0.0) << "AdamW steps parts";
+  EXPECT_GT(in_step(numbers(2, {"actor.optim.optimizer=muon"})), 0.0);
   // With an adapter a rank has its part of the base, and of the matrices that the adapter changes merged.
   const auto weights_of_adapter = [&](int size) {
     return numbers(size, {"model.lora_rank=2", "model.target_modules=[v_proj]"})

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <utility>
 
 namespace mortise {
 
@@ -13,6 +14,13 @@ namespace {
 
 // Do the ranks' numbers, one behind the other in rank order, make up the whole?
 bool is_whole_in_order(const TensorSplit& split) { return split.axis == SplitAxis::kRows && split.ranges.size() == 1; }
+
+// Frees the pieces, which may be copies of columns.
+at::Tensor take_joined(std::vector<at::Tensor>& pieces) {
+  at::Tensor all = at::cat(pieces);
+  pieces.clear();
+  return all;
+}
 
 int64_t sum_of(std::span<const int64_t> sizes) { return std::accumulate(sizes.begin(), sizes.end(), int64_t{0}); }
 
@@ -41,7 +49,8 @@ void GroupStep::deal(std::span<const size_t> parameters) {
   }
 }
 
-Result<> GroupStep::step(std::span<StepPart> parts, std::span<const size_t> places, const StepWhole& step) const {
+Result<> GroupStep::step(std::span<StepPart> parts, std::span<const size_t> places, const StepWhole& step,
+                         const WeightsDone& done) const {
   std::vector<StepPart> common;
   std::vector<std::vector<Turn>> turns(static_cast<size_t>(part_->ranks()->size()));
   size_t num_rounds = 0;
@@ -59,23 +68,28 @@ Result<> GroupStep::step(std::span<StepPart> parts, std::span<const size_t> plac
     Round round;
     for (const std::vector<Turn>& of_rank : turns)
       round.push_back(i < of_rank.size() ? std::optional(of_rank[i]) : std::nullopt);
-    step_round(round, step);
+    TRY(step_round(round, step));
+    for (const std::optional<Turn>& turn : round) {
+      if (turn) done(turn->part->weights);
+    }
   }
-  return part_->ranks()->status();
+  return {};
 }
 
-void GroupStep::step_round(const Round& round, const StepWhole& step) const {
+Result<> GroupStep::step_round(const Round& round, const StepWhole& step) const {
   const std::optional<Turn>& own = round[static_cast<size_t>(part_->ranks()->rank())];
-  const at::Tensor gradient = to_owners(round, &StepPart::gradient);
+  at::Tensor gradient = to_owners(round, &StepPart::gradient);
   const at::Tensor weights = to_owners(round, &StepPart::weights);
+  TRY(part_->ranks()->status());  // else there are no numbers to step
   if (own) {
     StepPart whole = *own->part;
     whole.parameter = &wholes_[own->place];
     whole.weights = weights;
-    whole.gradient = gradient;
+    whole.gradient = std::move(gradient);
     step({&whole, 1});
   }
   from_owners(round, weights);
+  return part_->ranks()->status();
 }
 
 int64_t GroupStep::numbers_of(size_t place, int64_t size) const {
@@ -96,7 +110,7 @@ at::Tensor GroupStep::to_owners(const Round& round, at::Tensor StepPart::*number
     received_sizes.push_back(own ? numbers_of(own->place, splits_[own->place]->counted_size(rank)) : 0);
   }
   const at::Tensor received = at::empty({sum_of(received_sizes)}, sent.front().options());
-  ranks.exchange(at::cat(sent), sent_sizes, received, received_sizes);
+  ranks.exchange(take_joined(sent), sent_sizes, received, received_sizes);
   if (!own) return {};
   const TensorSplit& split = *splits_[own->place];
   const at::IntArrayRef sizes = wholes_[own->place].tensor.sizes();
@@ -128,7 +142,7 @@ void GroupStep::from_owners(const Round& round, const at::Tensor& whole) const {
     received_sizes.push_back(turn ? numbers_of(turn->place, splits_[turn->place]->used_size(ranks.rank())) : 0);
   }
   const at::Tensor received = at::empty({sum_of(received_sizes)}, options);
-  ranks.exchange(own ? at::cat(sent) : at::empty({0}, options), sent_sizes, received, received_sizes);
+  ranks.exchange(own ? take_joined(sent) : at::empty({0}, options), sent_sizes, received, received_sizes);
   int64_t begin = 0;
   for (int rank = 0; rank < ranks.size(); ++rank) {
     const std::optional<Turn>& turn = round[static_cast<size_t>(rank)];

@@ -37,9 +37,12 @@ class GroupStep {
   // Does it have the state?
   [[nodiscard]] bool has_state(size_t parameter) const { return !is_split(parameter) || is_owner(parameter); }
 
-  // `parts`: this rank's, of the parameters at `places`. `step` steps whole parameters.
+  // `parts`: this rank's, of the parameters at `places`. `step` steps whole parameters. `done` gets this rank's weights of a
+  // parameter that another rank or this one has stepped.
   using StepWhole = std::function<void(std::span<StepPart> parts)>;
-  Result<> step(std::span<StepPart> parts, std::span<const size_t> places, const StepWhole& step) const;
+  using WeightsDone = std::function<void(const at::Tensor& weights)>;
+  Result<> step(std::span<StepPart> parts, std::span<const size_t> places, const StepWhole& step,
+                const WeightsDone& done) const;
 
  private:
   // What a rank of the group steps in a round; a rank may have nothing left.
@@ -48,7 +51,7 @@ class GroupStep {
     StepPart* part = nullptr;
   };
   using Round = std::vector<std::optional<Turn>>;  // by rank
-  void step_round(const Round& round, const StepWhole& step) const;
+  Result<> step_round(const Round& round, const StepWhole& step) const;
   [[nodiscard]] at::Tensor to_owners(const Round& round, at::Tensor StepPart::*numbers) const;
   void from_owners(const Round& round, const at::Tensor& whole) const;
   // The numbers of a rank that has so many of the rows or columns.

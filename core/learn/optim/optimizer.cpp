@@ -247,7 +247,11 @@ Result<> Optimizer::step_parts(std::span<const size_t> indices, double lr, doubl
     run_rule(parts, grad_factor);
     return {};
   }
-  return group_->step(parts, places, [&](std::span<StepPart> some) { run_rule(some, grad_factor); });
+  return group_->step(
+      parts, places, [&](std::span<StepPart> some) { run_rule(some, grad_factor); },
+      [&](const at::Tensor& weights) {
+        if (files_ != nullptr) files_->release(weights);
+      });
 }
 
 void Optimizer::run_rule(std::span<StepPart> parts, double grad_factor) const {

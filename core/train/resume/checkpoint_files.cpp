@@ -14,6 +14,7 @@
 #include "foundation/base/tensor_pieces.h"
 #include "foundation/formats/sha256.h"
 #include "model/weights/names.h"
+#include "model/weights/weight_files.h"
 #include "train/loop/decision.h"
 #include "train/resume/pack_lock.h"
 #include "train/resume/run_inputs.h"
@@ -68,6 +69,18 @@ std::map<std::string, int64_t> parts_by_name(const Model& model) {
 int64_t rank_file_bytes(int64_t weight_bytes, int num_ranks) {
   const int64_t num_files = std::min<int64_t>(num_ranks, weight_bytes / kSmallestRankFile);
   return num_files <= 1 ? 0 : (weight_bytes + num_files - 1) / num_files;
+}
+
+Result<double> largest_written_share(Env& env, const RunConfig& config, int64_t weight_bytes, int num_ranks) {
+  const SaveOptions options = save_options(config);
+  const bool keeps_files = options.max_shard_bytes == 0 && options.dtype == "stored";
+  const int64_t shard =
+      options.max_shard_bytes > 0 ? options.max_shard_bytes : rank_file_bytes(weight_bytes, num_ranks);
+  int64_t num_files = shard > 0 ? (weight_bytes + shard - 1) / shard : 1;
+  if (keeps_files) num_files = static_cast<int64_t>(TRY(list_weight_files(env, config.model.path)).files.size());
+  num_files = std::max<int64_t>(1, num_files);
+  const int64_t of_one = (num_files + num_ranks - 1) / num_ranks;
+  return static_cast<double>(of_one) / static_cast<double>(num_files);
 }
 
 Result<PolicyPlan> plan_policy(const CheckpointSource& source) {

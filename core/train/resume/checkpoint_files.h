@@ -35,6 +35,10 @@ struct CheckpointSource {
 // The size limit of weight files with which `num_ranks` ranks share `weight_bytes`; 0: they stay one file.
 [[nodiscard]] int64_t rank_file_bytes(int64_t weight_bytes, int num_ranks);
 
+// The largest share of the policy's weights that one rank writes, for `--dry-run`. `weight_bytes`: those of huggingface/.
+[[nodiscard]] Result<double> largest_written_share(Env& env, const RunConfig& config, int64_t weight_bytes,
+                                                   int num_ranks);
+
 // Files of huggingface/ with the ranks that write them. All ranks make the same plan.
 struct PolicyPlan {
   std::vector<FolderFile> files;

@@ -343,7 +343,7 @@ namespace {
 // What actor.tensor_model_parallel_size takes off. In rollouts a rank has its part, next to whole embeddings and heads, and to
 // whole layers if it samples alone.
 void share_layers(const ModelConfig& model, const UnitBytes& units, const TrainedSize& trained, const RunConfig& config,
-                  int num_writers, MemoryEstimate& memory) {
+                  double written, MemoryEstimate& memory) {
   const int64_t num_ranks = config.actor.tensor_model_parallel_size;
   if (num_ranks == 1) return;
   const ModelDtype dtype = config.model.dtype;
@@ -360,6 +360,8 @@ void share_layers(const ModelConfig& model, const UnitBytes& units, const Traine
     const bool has_copy = config.ref.sync_steps.has_value();  // else the reference is rounded matrices of the base
     const double rounded = has_copy ? 0.0 : memory.reference;
     memory.whole = (keeps_ends ? 0.0 : units.ends) + (samples_whole ? units.layers + merged + rounded : 0.0);
+    if (config.trainer.save_merged_lora)
+      memory.saved = written * ((keeps_ends ? 0.0 : units.ends) + units.layers + merged + rounded);
     memory.weights -=
         (keeps_ends ? others.layers : others.all()) * element + merged * (1.0 - 1.0 / static_cast<double>(num_ranks));
     memory.weights += trained.of_layers * element;  // whole next to their parts
@@ -369,9 +371,9 @@ void share_layers(const ModelConfig& model, const UnitBytes& units, const Traine
       memory.reference /= static_cast<double>(num_ranks);
     return;
   }
-  memory.whole = units.ends + (samples_whole ? units.layers * own_element / element : 0.0);
-  // A save gathers what this rank writes of the model's folder.
-  memory.whole = std::max(memory.whole, units.all / num_writers);
+  const double layers = units.layers * own_element / element;
+  memory.whole = units.ends + (samples_whole ? layers : 0.0);
+  memory.saved = written * (units.ends + layers);
   const double trained_others = others.layers * trained.units.layers / units.layers +
                                 others.ends * trained.units.ends / units.ends;  // the rest is frozen
   memory.weights -= others.layers * own_element + others.ends * element;
@@ -390,9 +392,9 @@ void share_layers(const ModelConfig& model, const UnitBytes& units, const Traine
 }  // namespace
 
 void share_memory(const ModelConfig& model, const UnitBytes& units, const TrainedSize& trained, const RunConfig& config,
-                  bool has_lora, int num_ranks, const CriticBytes& critic, MemoryEstimate& memory) {
+                  bool has_lora, int num_ranks, double written, const CriticBytes& critic, MemoryEstimate& memory) {
   if (num_ranks == 1) return;
-  if (!config.trainer.val_only) share_layers(model, units, trained, config, num_ranks, memory);
+  if (!config.trainer.val_only) share_layers(model, units, trained, config, written, memory);
   share_states(config, num_ranks, critic, memory);
   const int64_t num_parts = config.trainer.val_only ? 1 : config.actor.tensor_model_parallel_size;
   const NumbersOfOthers others = numbers_of_others(model, num_parts);
@@ -402,6 +404,7 @@ void share_memory(const ModelConfig& model, const UnitBytes& units, const Traine
   const double whole_parts = (num_parts > 1 ? units.ends : 0.0) + (gathers_layers ? units.layers : 0.0);
   share_weights(units_of_part(units, layers, ends), units_of_part(trained.units, layers, ends), whole_parts, config,
                 has_lora, num_ranks, critic, memory);
+  if (memory.saved > 0) memory.saved += memory.gradients;
   const int64_t num_samplers = config.rollout.tensor_model_parallel_size;
   const bool has_part = config.actor.tensor_model_parallel_size == num_samplers && !config.trainer.val_only;
   if (num_samplers > 1 && !has_part) {  // a copy of its part, until the generator has its own

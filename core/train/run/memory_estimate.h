@@ -27,6 +27,7 @@ struct MemoryEstimate {
   double stepped = 0;          // whole parameters that ranks with split layers step, when there are no activations
   double whole = 0;  // ... and all weights during rollouts, when there are no gradients and activations; of a split
                      // model too, with the gradients that stay
+  double saved = 0;  // what a save gathers of split layers on the rank that writes most, with the gradients that stay
   // What lies on a device, if model.device names one.
   [[nodiscard]] double on_device() const {
     return weights + gradients + moments + reference + rollout + kv_cache + critic + activations + head + graphs;
@@ -34,7 +35,7 @@ struct MemoryEstimate {
   [[nodiscard]] double total() const {
     const double update = gradients + std::max(activations + head + attention + gathered, stepped);
     return program + weights + moments + reference + rollout + kv_cache + critic + reward_models + teacher + experts +
-           graphs + sampled + std::max(update, whole);
+           graphs + sampled + std::max({update, whole, saved});
   }
 };
 
@@ -109,9 +110,10 @@ struct GatheredHeads {
 };
 [[nodiscard]] GatheredHeads gathered_heads(const RunConfig& config, const TrainedSize& trained);
 
-// Takes off what the ranks share: ranks.zero_stage, actor.tensor_model_parallel_size. `trained`: of the policy.
+// Takes off what the ranks share: ranks.zero_stage, actor.tensor_model_parallel_size. `trained`: of the policy. `written`: the
+// largest share of the policy's folder that one rank writes (resume/checkpoint_files.h).
 void share_memory(const ModelConfig& model, const UnitBytes& units, const TrainedSize& trained, const RunConfig& config,
-                  bool has_lora, int num_ranks, const CriticBytes& critic, MemoryEstimate& memory);
+                  bool has_lora, int num_ranks, double written, const CriticBytes& critic, MemoryEstimate& memory);
 
 // Bytes of the masters of the matrices that have bfloat16 copies.
 double master_bytes(const ModelConfig& model, ModelDtype dtype);

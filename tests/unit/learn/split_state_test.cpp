@@ -1,11 +1,16 @@
 // Tensor parallel: the state of every kind of optimizer that ranks save together is that of one rank, and any mesh continues
 // from it.
+#include <ATen/ops/ones_like.h>
+
 #include <functional>
+#include <map>
 #include <memory>
+#include <numeric>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "learn/optim/group_step.h"
 #include "learn/optim/rules.h"
 #include "meshes.h"
 #include "moe_config.h"
@@ -116,6 +121,35 @@ TEST(TensorParallel, RulesOfWholeParametersGiveTheSameWeightsAndStates) {
                               rules[i].second);
   }
   expect_states_of_one_rank(configs[0], {groups_of(4, 4)}, rules[0].second);
+}
+
+// Masters in files leave memory when a step is done with them (model/tensor/offload.h).
+TEST(TensorParallel, AStepOfWholeParametersIsDoneWithEachPartOnce) {
+  on_ranks(2, [&](Communicator& communicator) {
+    Model model = TestPolicy::make_model(small_config(kShape.vocab, 2), "float64", /*seed=*/5, {&communicator, 0}, 2);
+    const std::vector<OptimizedParameter> parameters = TestPolicy::parameters(model);
+    GroupStep group(*model.model_part(), parameters);
+    std::vector<size_t> all(parameters.size());
+    std::iota(all.begin(), all.end(), size_t{0});
+    group.deal(all);
+    std::vector<StepPart> parts;
+    std::map<const void*, double> sums;  // before the step, by the place of the weights
+    for (const OptimizedParameter& parameter : parameters) {
+      const at::Tensor weights = parameter.tensor.detach();
+      parts.push_back({&parameter, weights, at::ones_like(weights), {}, 1.0, 0.0});
+      if (group.is_split(parts.size() - 1)) sums[weights.const_data_ptr()] = weights.sum().item<double>();
+    }
+    const auto step = [](std::span<StepPart> some) {
+      for (StepPart& part : some) part.weights.add_(part.gradient);
+    };
+    const auto done = [&](const at::Tensor& weights) {
+      const auto before = sums.extract(weights.const_data_ptr());
+      ASSERT_FALSE(before.empty()) << "it was done before, or is not split";
+      EXPECT_GT(weights.sum().item<double>(), before.mapped() + 1.0);
+    };
+    EXPECT_OK(group.step(parts, all, step, done));
+    EXPECT_TRUE(sums.empty());
+  });
 }
 
 TEST(TensorParallel, SavedStatesDoNotDependOnTheMesh) {

@@ -173,8 +173,7 @@ TEST(PackSignature, APasswordGuardsTheSecretKey) {
 }
 
 TEST(PackSignature, OurKeyFilesAskForMuchWork) {
-  // Nearly all of it is inside libsodium, which no sanitizer sees.
-  if (kSanitized) return;
+  if (kSanitized) GTEST_SKIP() << "nearly all of it is inside libsodium, which no sanitizer sees";
   ASSERT_OK_AND_ASSIGN(const KeyPair pair, make_key_pair());
   const auto file = secret_key_file(pair.secret_key, "open sesame");
   if (!file.ok()) GTEST_SKIP() << "no memory for scrypt: " << file.error().to_string();
