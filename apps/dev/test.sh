@@ -243,6 +243,7 @@ if [[ -n $device ]]; then
   for runs in 'test_device_runs *' 'test_replay Cases/*' 'test_kill Of/Kill.*adaptive_kl:Of/Kill.*lora:Of/Kill.*/bfloat16'; do
     read -r name filter <<<"$runs"
     say "$name on $device"
+    [[ $("build/release/tests/$name" --gtest_list_tests --gtest_filter="$filter") == *$'\n  '* ]] || die 1 "$name has no test $filter"
     (cd tests && "../build/release/tests/$name" --gtest_filter="$filter") || status=1
   done
   exit "$status"

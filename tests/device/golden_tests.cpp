@@ -169,12 +169,12 @@ TEST(DeviceGraphs, GiveTheBitsOfPassesWithoutThem) {
 TEST(DeviceMemory, AFullMemoryIsAnErrorAndNotTheEnd) {
   if (test::kSanitized) GTEST_SKIP() << "a sanitizer ends the process";
   const at::TensorOptions options = at::TensorOptions().device(device_under_test.device).dtype(at::kFloat);
-  const Result<> done = guard_torch("taking memory", [&]() -> Result<> {
+  const Result<> done = guard_torch("filling a tensor", [&]() -> Result<> {
     at::empty({int64_t{1} << 48}, options).fill_(1.0);
     return {};
   });
   ASSERT_FALSE(done.ok());
-  EXPECT_THAT(done.error().to_string(), testing::HasSubstr("taking memory"));
+  EXPECT_THAT(done.error().to_string(), testing::HasSubstr("filling a tensor"));
   EXPECT_THAT(done.error().to_string(), testing::HasSubstr("memory"));
   EXPECT_EQ(at::empty({8}, options).fill_(2.0).sum().item<float>(), 16.0F);
 }

@@ -52,6 +52,7 @@ class Kill : public testing::TestWithParam<RunCase> {
     task_.write("data/mix.jsonl", mix_rows());
     settings_ = GetParam().settings;
     if (!named_device().empty()) settings_.push_back("model.device=" + named_device());
+    if (tests_gpu()) settings_.push_back("model.attention_backend=libtorch");  // two runs may measure other times
     settings_.push_back(std::string(is_sft() ? "sft" : "trainer") +
                         ".total_training_steps=" + std::to_string(num_steps()));
   }

@@ -8,6 +8,7 @@
 
 #include <functional>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -40,7 +41,9 @@ class AttentionChoices final : public Stateful {
 
   // Without a choice, libtorch computes.
   void set(const AttentionClass& calls, AttentionCode code) { codes_[calls] = code; }
-  [[nodiscard]] bool has(const AttentionClass& calls) const { return codes_.contains(calls); }
+  // Nothing: no choice was made.
+  [[nodiscard]] std::optional<AttentionCode> find(const AttentionClass& calls) const;
+  [[nodiscard]] bool has(const AttentionClass& calls) const { return find(calls).has_value(); }
   // Has cuDNN been chosen for a class?
   [[nodiscard]] bool need_cudnn() const;
   void use(CudnnAttention* cudnn) { cudnn_ = cudnn; }

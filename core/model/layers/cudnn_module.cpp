@@ -4,6 +4,7 @@
 #define NV_CUDNN_FRONTEND_USE_DYNAMIC_LOADING
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
+#include <c10/core/DeviceGuard.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <c10/util/Exception.h>
 #include <cudnn_frontend.h>
@@ -217,6 +218,7 @@ class Frontend final : public CudnnAttention {
            const AttentionShape& shape) {
     const CudnnSizes sizes = cudnn_sizes(lengths, shape);
     const at::Tensor& like = tensors.front().second;
+    const c10::DeviceGuard guard(like.device());  // the handle and its plans are for the current GPU
     if (handle_ == nullptr) {
       TORCH_CHECK(fe::detail::create_handle(&handle_) == CUDNN_STATUS_SUCCESS, "cuDNN does not start on this GPU");
     }

@@ -118,13 +118,14 @@ void tell_best(const RunSettings& run, const BestValidation& best) {
   log_info(fmt::format("{}: {}", best.text(), best_checkpoint(run.env, run.config.trainer.default_local_dir).string()));
 }
 
-// For the models that learn and the reference.
+// For the models that learn, the reference and the teacher.
 Result<> choose_run_attention(const RunSettings& run, const PolicyParts& policy, const Critic* critic,
                               SavedParts& saved) {
   if (!saved.attention) return {};
   const ModelConfig& config = policy.model->config();
   std::vector<AttendingModel> models{{config, run.config.actor.ulysses_sequence_parallel_size}};
   if (policy.reference) models.push_back({config, reference_sequence_size(run.config)});
+  if (policy.teacher) models.push_back({policy.teacher->config(), run.config.actor.ulysses_sequence_parallel_size});
   if (critic != nullptr) models.push_back({critic->model.config(), run.config.critic.ulysses_sequence_parallel_size});
   return choose_attention(run.loaded, run.ranks, models, recorded_length(run.config), attention_tools(run.device),
                           *saved.attention);

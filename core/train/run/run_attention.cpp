@@ -1,12 +1,15 @@
 // See run_attention.h.
 #include "train/run/run_attention.h"
 
+#include <c10/core/CachingDeviceAllocator.h>
 #include <fmt/core.h>
 
 #include <algorithm>
 #include <map>
+#include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "foundation/base/choice.h"
 #include "foundation/base/log.h"
@@ -59,10 +62,13 @@ Result<CudnnAttention*> open_on_ranks(Communicator& ranks, const AttentionTools&
     own = *opened;
     return std::string();
   };
-  for (const std::string& problem : TRY(on_every_rank(ranks, kStage, open))) {
+  const std::vector<std::string> problems = TRY(on_every_rank(ranks, kStage, open));
+  for (size_t rank = 0; rank < problems.size(); ++rank) {
+    const std::string& problem = problems[rank];
     if (problem.empty()) continue;
     const size_t end = problem.find('\n');
-    return Error{ErrorKind::kConfig, problem.substr(0, end), "", problem.substr(end + 1)};
+    const std::string whose = problems.size() > 1 ? fmt::format("rank {}: ", rank) : "";
+    return Error{ErrorKind::kConfig, whose + problem.substr(0, end), "", problem.substr(end + 1)};
   }
   return own;
 }
@@ -85,10 +91,21 @@ struct Chooser {
 
 Error cannot_use(const LoadedConfig& loaded, Error error, bool names_cudnn) {
   error.where = loaded.where(kKey);
+  if (!names_cudnn) error.what += ", and the checkpoint's run chose it";
   const std::string other = names_cudnn ? "set model.attention_backend = \"libtorch\""
                                         : "set model.attention_backend = \"libtorch\" and give --allow-change";
   error.next = error.next.empty() ? other : fmt::format("{}, or {}", error.next, other);
   return error;
+}
+
+void tell(const AttentionClass& calls, const AttentionVerdict& verdict, AttentionBackend wanted) {
+  const bool is_cudnn = verdict.code == AttentionCode::kCudnn;
+  const std::string text =
+      fmt::format("attention of {}: by {}: {}", text_of(calls), is_cudnn ? "cuDNN" : "libtorch", verdict.why);
+  if (wanted == AttentionBackend::kCudnn && !is_cudnn)
+    log_warn(text);
+  else
+    log_info(text);
 }
 
 // The choices of the main rank, as text for the others.
@@ -96,11 +113,22 @@ Result<std::string> choose(const Calls& missing, const Chooser& chooser) {
   Json codes = Json::array();
   for (const auto& [calls, call] : missing) {
     const AttentionVerdict verdict = chooser(calls, call);
-    const bool is_cudnn = verdict.code == AttentionCode::kCudnn;
-    log_info(fmt::format("attention of {}: by {}: {}", text_of(calls), is_cudnn ? "cuDNN" : "libtorch", verdict.why));
-    codes.push_back(is_cudnn);
+    tell(calls, verdict, chooser.model.attention_backend);
+    codes.push_back(verdict.code == AttentionCode::kCudnn);
   }
+  // libtorch keeps the memory of the trials. Others (NCCL, CUDA graphs) need it too.
+  const at::Device device = chooser.tools.device;
+  if (!device.is_cpu()) c10::getDeviceAllocator(device.type())->emptyCache();
   return codes.dump();
+}
+
+// Leaves those that `choices` lack.
+void tell_and_drop_chosen(const AttentionChoices& choices, AttentionBackend wanted, Calls& calls) {
+  std::erase_if(calls, [&](const auto& entry) {
+    const std::optional<AttentionCode> code = choices.find(entry.first);
+    if (code) tell(entry.first, {*code, "the checkpoint says so"}, wanted);
+    return code.has_value();
+  });
 }
 
 }  // namespace
@@ -126,11 +154,12 @@ Result<> choose_attention(const LoadedConfig& loaded, Communicator& ranks, std::
   bool leaves_layers = false;
   for (const AttendingModel& one : models) add_calls(one, longest, missing, leaves_layers);
   if (leaves_layers) log_info("attention with caps, sinks or heads that cuDNN does not take: by libtorch");
-  std::erase_if(missing, [&](const auto& entry) { return choices.has(entry.first); });
+  tell_and_drop_chosen(choices, model.attention_backend, missing);
   if (missing.empty() && !choices.need_cudnn()) return {};
   const bool names_cudnn = model.attention_backend == AttentionBackend::kCudnn;
   Result<CudnnAttention*> opened = open_on_ranks(ranks, tools);
   if (!opened.ok()) {
+    if (opened.error().kind != ErrorKind::kConfig) return std::move(opened).error();  // a rank is gone
     if (names_cudnn || choices.need_cudnn()) return cannot_use(loaded, std::move(opened).error(), names_cudnn);
     for (const auto& [calls, call] : missing) choices.set(calls, AttentionCode::kLibtorch);
     log_info(fmt::format("attention: by libtorch, because {}", one_line(opened.error().what)));

@@ -76,12 +76,30 @@ TEST(AttentionChoice, ACudnnWithOtherNumbersIsNotTaken) {
   EXPECT_EQ(verdict.code, AttentionCode::kLibtorch);
   EXPECT_THAT(verdict.why, HasSubstr("differ from libtorch's by 20 %"));
   wrong.factor = std::numeric_limits<double>::quiet_NaN();
-  EXPECT_EQ(tried(wrong, {}).code, AttentionCode::kLibtorch);
+  verdict = tried(wrong, {});
+  EXPECT_EQ(verdict.code, AttentionCode::kLibtorch);
+  EXPECT_EQ(verdict.why, "a trial gives numbers that are not finite");
   PlainCudnn unsteady;
   unsteady.is_unsteady = true;
   verdict = tried(unsteady, clock_of(unsteady, 1e-3, 2e-3));
   EXPECT_EQ(verdict.code, AttentionCode::kLibtorch);
   EXPECT_EQ(verdict.why, "cuDNN gives other bits each time");
+}
+
+// A mask that is off by one key changes each row a little.
+TEST(AttentionChoice, ACudnnWithAnotherMaskIsNotTaken) {
+  PlainCudnn wrong;
+  wrong.window_error = -1;
+  const AttentionVerdict verdict = tried(wrong, {}, with_window(30));
+  EXPECT_EQ(verdict.code, AttentionCode::kLibtorch) << verdict.why;
+  EXPECT_THAT(verdict.why, HasSubstr("differ from libtorch's by"));
+}
+
+TEST(AttentionChoice, AFailedMeasurementIsAReasonForLibtorch) {
+  PlainCudnn cudnn;
+  const AttentionVerdict verdict = tried(cudnn, [](const auto&) -> double { throw std::runtime_error("no memory"); });
+  EXPECT_EQ(verdict.code, AttentionCode::kLibtorch);
+  EXPECT_EQ(verdict.why, "the measurement failed: no memory");
 }
 
 // As the masks of long sequences may, which fill the memory of a GPU.
@@ -150,6 +168,7 @@ TEST(AttentionChoices, ComeBackFromACheckpoint) {
   shape.window = 0;
   EXPECT_EQ(same.cudnn_for(shape, {{1000}, {1000}}), nullptr);
   EXPECT_FALSE(reloaded(choices, "cudnn").has(calls)) << "the setting was changed";
+  EXPECT_FALSE(reloaded({}, "").has(calls)) << "none was made, as with libtorch alone";
 }
 
 // Passes of a model by the code of a device.

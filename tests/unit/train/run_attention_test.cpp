@@ -152,7 +152,9 @@ TEST(RunAttention, ChoicesOfACheckpointStay) {
   EXPECT_FALSE(takes_cudnn(choices, 0));
   EXPECT_TRUE(takes_cudnn(choices, 9));
   machine.has_cudnn = false;
-  EXPECT_THAT(error_of(choose(machine, settings(AttentionBackend::kAuto), choices)), HasSubstr("--allow-change"));
+  const std::string error = error_of(choose(machine, settings(AttentionBackend::kAuto), choices));
+  EXPECT_THAT(error, HasSubstr("libmortise_cudnn.so is not there, and the checkpoint's run chose it"));
+  EXPECT_THAT(error, HasSubstr("--allow-change"));
 }
 
 // Rank 1's clock would say something else.
@@ -169,6 +171,31 @@ TEST(RunAttention, AllRanksTakeTheChoiceOfTheMainRank) {
   });
   EXPECT_EQ(machines[1].num_measured, 0);
   for (const AttentionChoices& one : choices) EXPECT_TRUE(takes_cudnn(one, 0) && takes_cudnn(one, 9));
+}
+
+// All ranks take libtorch if one cannot load cuDNN. An error names that rank.
+TEST(RunAttention, WithoutTheModuleOnOneRankNoRankTakesIt) {
+  for (const AttentionBackend backend : {AttentionBackend::kAuto, AttentionBackend::kCudnn}) {
+    std::vector<Machine> machines(2);
+    machines[1].has_cudnn = false;
+    std::vector<AttentionChoices> choices(2);
+    std::vector<std::string> errors(2);
+    on_ranks(2, [&](Communicator& ranks) {
+      const auto rank = static_cast<size_t>(ranks.rank());
+      const ModelConfig config = model_config();
+      const std::vector<AttendingModel> models{{config, 1}};
+      const Result<> done =
+          choose_attention(settings(backend), ranks, models, kLongest, machines[rank].tools(), choices[rank]);
+      if (!done.ok()) errors[rank] = done.error().to_string();
+    });
+    for (size_t rank = 0; rank < 2; ++rank) {
+      EXPECT_FALSE(takes_cudnn(choices[rank], 0) || takes_cudnn(choices[rank], 9)) << rank;
+      if (backend == AttentionBackend::kAuto)
+        EXPECT_EQ(errors[rank], "");
+      else
+        EXPECT_THAT(errors[rank], HasSubstr("rank 1: libmortise_cudnn.so is not there"));
+    }
+  }
 }
 
 // Ranks that share the heads of a pass have fewer each.
