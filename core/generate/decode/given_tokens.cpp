@@ -27,49 +27,44 @@ class GivenTokens {
     weights_.pack(config_, model.weights(), WeightFormat::kFloat32, team_);
   }
 
-  // The prompt, and then token after token of all rows, as sampling does it.
-  Result<> fill(std::span<const GivenRow> group) {
-    const std::span<const int64_t> prompt = group.front().prompt_ids;
-    const auto length = static_cast<int64_t>(prompt.size());
+  // The prompts, and then token after token of all rows, as sampling does it: tokens of one row need passes of their own.
+  // `rows`: of whole groups.
+  Result<> fill(std::span<const GivenRow> rows) {
+    std::vector<Place> places(rows.size());
     int64_t longest = 0;
-    for (const GivenRow& row : group) longest = std::max(longest, num_decoded(row));
-    forward_.reserve_positions(length + longest + 1);
-    auto slots = std::make_shared<std::vector<int64_t>>(prompt.size());
-    std::iota(slots->begin(), slots->end(), TRY(take(length)));
-    std::vector<float*> pages = take_pages(length);
-    for (int64_t i = 0; i < length; ++i) {
-      PassRow row;
-      row.token = prompt[static_cast<size_t>(i)];
-      row.position = i;
-      row.own_pages = pages.data();
-      row.own_length = i + 1;
-      row.slot = (*slots)[static_cast<size_t>(i)];
-      push(row, /*is_wanted=*/i + 1 == length);
+    for (size_t r = 0; r < rows.size(); ++r) {
+      const bool begins = r == 0 || rows[r].group != rows[r - 1].group;
+      places[r].prompt = begins ? TRY(push_prompt(rows[r].prompt_ids)) : places[r - 1].prompt;
+      places[r].pages = take_pages(num_decoded(rows[r]));
+      places[r].first_slot = TRY(take(num_decoded(rows[r])));
+      store_.put_row(rows[r].row_id, places[r].prompt->slots, places[r].first_slot);
+      longest = std::max(longest, num_decoded(rows[r]));
     }
     flush();
-    std::vector<std::vector<float*>> own(group.size());
-    std::vector<int64_t> first(group.size());
-    for (size_t r = 0; r < group.size(); ++r) {
-      own[r] = take_pages(num_decoded(group[r]));
-      first[r] = TRY(take(num_decoded(group[r])));
-      store_.put_row(group[r].row_id, slots, first[r]);
-    }
     for (int64_t t = 0; t < longest; ++t) {
-      for (size_t r = 0; r < group.size(); ++r) {
-        if (t >= num_decoded(group[r])) continue;
-        PassRow row{
-            group[r].response_ids[static_cast<size_t>(t)], length + t, pages.data(), length, own[r].data(), t + 1};
-        row.slot = first[r] + t;
-        push(row, /*is_wanted=*/true);
+      for (size_t r = 0; r < rows.size(); ++r) {
+        if (t < num_decoded(rows[r])) push_token(rows[r], places[r], t);
       }
       flush();
     }
-    for (std::vector<float*>& taken : own) give_back(taken);
-    give_back(pages);
+    for (size_t r = 0; r < rows.size(); ++r) {
+      give_back(places[r].pages);
+      if (r + 1 == rows.size() || rows[r].group != rows[r + 1].group) give_back(places[r].prompt->pages);
+    }
     return {};
   }
 
  private:
+  struct Prompt {
+    std::shared_ptr<std::vector<int64_t>> slots;
+    std::vector<float*> pages;
+  };
+  struct Place {
+    std::shared_ptr<Prompt> prompt;  // one for all rows of a group
+    std::vector<float*> pages;
+    int64_t first_slot = 0;
+  };
+
   // The last token predicts nothing.
   static int64_t num_decoded(const GivenRow& row) {
     return std::max<int64_t>(0, static_cast<int64_t>(row.response_ids.size()) - 1);
@@ -78,8 +73,8 @@ class GivenTokens {
   Result<int64_t> take(int64_t count) {
     const std::optional<int64_t> first = store_.take(count);
     if (first) return *first;
-    return Error{ErrorKind::kData, "the rows of the unfinished step are longer than the configuration allows",
-                 "rollout.reuse_forward_mib", "resume from a global_step_N folder"};
+    return Error{ErrorKind::kData, "the rows that the checkpoint holds are longer than the configuration allows now",
+                 "rollout.reuse_forward_mib", "set rollout.reuse_forward_mib to 0, with --allow-change"};
   }
 
   std::vector<float*> take_pages(int64_t tokens) {
@@ -91,6 +86,38 @@ class GivenTokens {
   void give_back(std::vector<float*>& pages) {
     kv_.unreserve(static_cast<int64_t>(pages.size()));
     kv_.give_back(pages);
+  }
+
+  Result<std::shared_ptr<Prompt>> push_prompt(std::span<const int64_t> ids) {
+    const auto length = static_cast<int64_t>(ids.size());
+    auto prompt = std::make_shared<Prompt>();
+    prompt->slots = std::make_shared<std::vector<int64_t>>(ids.size());
+    std::iota(prompt->slots->begin(), prompt->slots->end(), TRY(take(length)));
+    prompt->pages = take_pages(length);
+    forward_.reserve_positions(length);
+    for (int64_t i = 0; i < length; ++i) {
+      PassRow row;
+      row.token = ids[static_cast<size_t>(i)];
+      row.position = i;
+      row.own_pages = prompt->pages.data();
+      row.own_length = i + 1;
+      row.slot = (*prompt->slots)[static_cast<size_t>(i)];
+      push(row, /*is_wanted=*/i + 1 == length);
+    }
+    return prompt;
+  }
+
+  void push_token(const GivenRow& row, const Place& place, int64_t t) {
+    const auto length = static_cast<int64_t>(row.prompt_ids.size());
+    forward_.reserve_positions(length + t + 1);
+    PassRow out{row.response_ids[static_cast<size_t>(t)],
+                length + t,
+                place.prompt->pages.data(),
+                length,
+                place.pages.data(),
+                t + 1};
+    out.slot = place.first_slot + t;
+    push(out, /*is_wanted=*/true);
   }
 
   void push(PassRow row, bool is_wanted) {
@@ -124,8 +151,10 @@ Result<> fill_sampled_forward(const Model& model, std::span<const GivenRow> rows
   }
   model.sampled_forward()->forget();
   GivenTokens tokens(model, *kernels, num_threads > 0 ? num_threads : at::get_num_threads());
+  // Whole groups, until a token of each of their rows fills a pass.
   for (size_t begin = 0, end = 0; begin < rows.size(); begin = end) {
-    while (end < rows.size() && rows[end].group == rows[begin].group) ++end;
+    const auto is_full = [&] { return end - begin >= size_t{kPassTokens} && rows[end].group != rows[end - 1].group; };
+    for (++end; end < rows.size() && !is_full();) ++end;
     TRY(tokens.fill(rows.subspan(begin, end - begin)));
   }
   return {};

@@ -1,6 +1,7 @@
 // Decodes rows whose tokens are known, to fill a model's SampledForward again: a resumed run has the rows of a step, but not
 // what sampling has computed of them. The numbers have the same bits as those of sampling, because they depend only on
-// the row's own tokens (forward.h). Cost: that of sampling without the head. Thread rule: as GenerateEngine.
+// the row's own tokens (forward.h). Cost: that of sampling without the head. Memory: keys and values of the rows that it
+// decodes together, less than the store takes. Thread rule: as GenerateEngine.
 #pragma once
 
 #include <cstdint>

@@ -102,6 +102,8 @@ Result<> sample_again_stage(const RunConfig& config, const Model& policy, const 
     const TableRow& row = table.row(i);
     rows.push_back({row.prompt_ids, row.response_ids, table.layout().row_id[static_cast<size_t>(i)], row.group});
   }
+  log_info(fmt::format("decodes the tokens of {} again: the first update of the step reads what sampling had computed",
+                       counted(table.num_rows(), "row")));
   return fill_sampled_forward(policy, rows, rollout_engine_options(config, nullptr).isa);
 }
 
