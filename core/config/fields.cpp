@@ -70,6 +70,43 @@ constexpr int64_t kMaxDurationMs = int64_t{1} << 50;
 
 }  // namespace
 
+NoEffectRule no_effect_rule(Uses when, std::function<bool(const KeyUse&)> condition,
+                            std::function<std::optional<std::string>(const KeyUse&)> reason, bool asks_plugins) {
+  const auto why = [when, condition = std::move(condition), reason = std::move(reason)](const KeyUse& k) {
+    return (uses(k.use) & when) == 0 || !condition(k) ? std::nullopt : reason(k);
+  };
+  return {why, asks_plugins};
+}
+
+NoEffectRule no_effect_rule(Uses when, std::function<bool(const KeyUse&)> condition, std::string_view reason,
+                            bool asks_plugins) {
+  return no_effect_rule(
+      when, std::move(condition), [text = std::string(reason)](const KeyUse&) { return text; }, asks_plugins);
+}
+
+KeyRecord& KeyRecord::add(Peer peer, std::string_view name, std::optional<std::string_view> fallback) {
+  field_.peers.push_back({peer, std::string(name), fallback ? std::optional<std::string>(*fallback) : std::nullopt});
+  return *this;
+}
+
+KeyTableBase::KeyTableBase(FieldCatalog& catalog, std::string_view name, std::string_view doc)
+    : catalog_(catalog), name_(name) {
+  if (!name_.empty()) catalog_.tables.push_back({name_, std::string(doc), {}});
+}
+
+Field& KeyTableBase::begin_record(OnResume on_resume, std::string_view leaf, std::string_view doc) {
+  Field& field = catalog_.fields.emplace_back();
+  if (!name_.empty()) field.key.append(name_).append(".");
+  field.key += leaf;
+  field.doc = doc;
+  field.on_resume = on_resume;
+  field.unread = unread_;
+  field.read_if = read_if_;
+  field.read_by = read_by_;
+  field.no_effect = rules_;
+  return field;
+}
+
 std::string Field::type_name() const { return std::string(std::visit(TypeName{}, default_ref(*this))); }
 
 bool Field::is_nullable() const { return type_name().ends_with("or null"); }

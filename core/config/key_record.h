@@ -11,6 +11,7 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -98,17 +99,31 @@ FieldRef ref_of(T& member) {
   }
 }
 
+// A condition or reason of a rule. A lambda without captures becomes a pointer, so that all of them share one type of
+// std::function: the compiler needs much less time.
+template <class Answer, class Function>
+std::function<Answer(const KeyUse&)> asked_of_use(Function function) {
+  using Pointer = std::invoke_result_t<Function, const KeyUse&> (*)(const KeyUse&);
+  if constexpr (std::is_convertible_v<Function, Pointer>) {
+    return static_cast<Pointer>(function);
+  } else {
+    return function;
+  }
+}
+
 // A rule of a condition and a reason, which is a text or makes one from the config.
+NoEffectRule no_effect_rule(Uses when, std::function<bool(const KeyUse&)> condition, std::string_view reason,
+                            bool asks_plugins);
+NoEffectRule no_effect_rule(Uses when, std::function<bool(const KeyUse&)> condition,
+                            std::function<std::optional<std::string>(const KeyUse&)> reason, bool asks_plugins);
 template <class Condition, class Reason>
-NoEffectRule no_effect_rule(Uses when, Condition condition, Reason reason, bool asks_plugins = false) {
-  const auto why = [=](const KeyUse& k) -> std::optional<std::string> {
-    if ((uses(k.use) & when) == 0 || !condition(k)) return std::nullopt;
-    if constexpr (std::is_invocable_v<Reason, const KeyUse&>)
-      return reason(k);
-    else
-      return reason;
-  };
-  return {why, asks_plugins};
+NoEffectRule rule_of(Uses when, Condition condition, Reason reason, bool asks_plugins = false) {
+  if constexpr (std::is_convertible_v<Reason, std::string_view>) {
+    return no_effect_rule(when, asked_of_use<bool>(std::move(condition)), std::string_view(reason), asks_plugins);
+  } else {
+    return no_effect_rule(when, asked_of_use<bool>(std::move(condition)),
+                          asked_of_use<std::optional<std::string>>(std::move(reason)), asks_plugins);
+  }
 }
 
 // One record being written. Valid until the next one is begun.
@@ -120,14 +135,14 @@ class KeyRecord {
   KeyRecord& at_most(double max) { return field_.max = max, *this; }
   KeyRecord& below(double max) { return field_.max = max, field_.max_is_open = true, *this; }
   KeyRecord& items(size_t count) { return field_.num_items = count, *this; }
-  KeyRecord& plugin(std::string kind) { return field_.plugin_kind = std::move(kind), *this; }
+  KeyRecord& plugin(std::string_view kind) { return field_.plugin_kind = kind, *this; }
   KeyRecord& or_number() { return field_.takes_number = true, *this; }
   KeyRecord& inline_table() { return field_.inline_params = true, *this; }
   // Plugins of this kind get the value if they have a parameter of the key's name. The parameter itself, in the table
   // `table` of a config (`params` gives it), wins.
   template <class Params>
-  KeyRecord& given_to(std::string kind, Params params, const std::string& table) {
-    field_.given_to = std::move(kind);
+  KeyRecord& given_to(std::string_view kind, Params params, std::string_view table) {
+    field_.given_to = kind;
     const std::string leaf = field_.key.substr(field_.key.rfind('.') + 1);
     const auto lacks = [kind = field_.given_to, leaf](const KeyUse& k) { return !k.plugins->has(kind, leaf); };
     const auto why_lacking = [is_loss = field_.given_to == "policy_loss"](const KeyUse& k) {
@@ -135,7 +150,7 @@ class KeyRecord {
     };
     no_effect(
         kInTrain | kInObjective, [params, leaf](const KeyUse& k) { return params(k).contains(leaf); },
-        table + "." + leaf + " wins");
+        std::string(table) + "." + leaf + " wins");
     return no_effect_by_plugins(kInTrain, lacks, why_lacking);
   }
   KeyRecord& unread_by(Uses commands) { return field_.unread |= commands, *this; }
@@ -143,39 +158,40 @@ class KeyRecord {
 
   // Another framework's name for it. With `fallback`, its default as JSON or "": the meaning is the same, and the
   // import copies the value. Without: the import computes the key, or no import reads it.
-  KeyRecord& verl(std::string name) { return add({Peer::kVerl, std::move(name), std::nullopt}); }
-  KeyRecord& as_in_verl(std::string fallback) { return add({Peer::kVerl, field_.key, std::move(fallback)}); }
-  KeyRecord& trl(std::string name) { return add({Peer::kTrl, std::move(name), std::nullopt}); }
-  KeyRecord& trl(std::string name, std::string fallback) { return add({Peer::kTrl, std::move(name), fallback}); }
-  KeyRecord& swift(std::string name, std::string fallback) { return add({Peer::kSwift, std::move(name), fallback}); }
-  KeyRecord& transformers(std::string name, std::string fallback) {
-    return add({Peer::kTransformers, std::move(name), fallback});
+  KeyRecord& verl(std::string_view name) { return add(Peer::kVerl, name); }
+  KeyRecord& as_in_verl(std::string_view fallback) { return add(Peer::kVerl, field_.key, fallback); }
+  KeyRecord& trl(std::string_view name) { return add(Peer::kTrl, name); }
+  KeyRecord& trl(std::string_view name, std::string_view fallback) { return add(Peer::kTrl, name, fallback); }
+  KeyRecord& swift(std::string_view name, std::string_view fallback) { return add(Peer::kSwift, name, fallback); }
+  KeyRecord& transformers(std::string_view name, std::string_view fallback) {
+    return add(Peer::kTransformers, name, fallback);
   }
 
   // In the commands `when`, a key that was set has no effect if the condition holds: a warning with the reason.
   template <class Condition, class Reason = std::string>
   KeyRecord& no_effect(Uses when, Condition condition, Reason reason) {
-    return field_.no_effect.push_back(no_effect_rule(when, std::move(condition), std::move(reason))), *this;
+    return field_.no_effect.push_back(rule_of(when, std::move(condition), std::move(reason))), *this;
   }
   // In `mortise sft` it never has an effect.
-  KeyRecord& not_in_sft(std::string reason = "sft does not sample completions to learn from") {
+  KeyRecord& not_in_sft(std::string_view reason = "sft does not sample completions to learn from") {
     return no_effect(
-        kInSft, [](const auto&) { return true; }, std::move(reason));
+        kInSft, [](const auto&) { return true; }, reason);
   }
   // `mortise sft` reads the key `own` instead. A file that sets both serves both commands, so nothing is told of it.
-  KeyRecord& own_key_in_sft(const std::string& own) {
+  KeyRecord& own_key_in_sft(std::string_view own) {
     return no_effect(
-        kInSft, [own](const KeyUse& k) { return !k.loaded.is_set(own); }, "sft has its own key, " + own);
+        kInSft, [own = std::string(own)](const KeyUse& k) { return !k.loaded.is_set(own); },
+        "sft has its own key, " + std::string(own));
   }
   // The same for a condition or reason that asks the plugins in use (k.plugins). Not told of a key that a preset set:
   // presets name settings for their own plugins, which the file may have replaced.
   template <class Condition, class Reason = std::string>
   KeyRecord& no_effect_by_plugins(Uses when, Condition condition, Reason reason) {
-    return field_.no_effect.push_back(no_effect_rule(when, std::move(condition), std::move(reason), true)), *this;
+    return field_.no_effect.push_back(rule_of(when, std::move(condition), std::move(reason), true)), *this;
   }
 
  private:
-  KeyRecord& add(PeerName name) { return field_.peers.push_back(std::move(name)), *this; }
+  KeyRecord& add(Peer peer, std::string_view name, std::optional<std::string_view> fallback = std::nullopt);
 
   Field& field_;
 };
@@ -185,31 +201,42 @@ struct FieldCatalog {
   std::vector<TableInfo> tables;
 
   template <class Section>
-  auto table(std::string name, std::string doc, Section section);
+  auto table(std::string_view name, std::string_view doc, Section section);
   template <class Section>
-  auto reward_table(std::string doc, Section section);
+  auto reward_table(std::string_view doc, Section section);
+};
+
+// What the keys of a table share, whatever its struct is.
+class KeyTableBase {
+ protected:
+  KeyTableBase(FieldCatalog& catalog, std::string_view name, std::string_view doc);
+  Field& begin_record(OnResume on_resume, std::string_view leaf, std::string_view doc);
+
+  FieldCatalog& catalog_;
+  std::string name_;
+  Uses unread_ = 0, read_by_ = 0;
+  std::function<bool(const RunConfig&)> read_if_;
+  std::vector<NoEffectRule> rules_;
 };
 
 // The keys of one table; Owner is RunConfig or RewardConfig, Section the struct of the table.
 template <class Owner, class Section>
-class KeyTable {
+class KeyTable : KeyTableBase {
  public:
-  KeyTable(FieldCatalog& catalog, std::string name, std::string doc, std::function<Section&(Owner&)> section)
-      : catalog_(catalog), name_(std::move(name)), section_(std::move(section)) {
-    if (!name_.empty()) catalog_.tables.push_back({name_, std::move(doc), {}});
-  }
+  KeyTable(FieldCatalog& catalog, std::string_view name, std::string_view doc, std::function<Section&(Owner&)> section)
+      : KeyTableBase(catalog, name, doc), section_(std::move(section)) {}
 
   template <class T>
-  KeyRecord compared(const std::string& leaf, T Section::*member, std::string doc) {
-    return add(OnResume::kCompared, leaf, member, std::move(doc));
+  KeyRecord compared(std::string_view leaf, T Section::*member, std::string_view doc) {
+    return add(OnResume::kCompared, leaf, member, doc);
   }
   template <class T>
-  KeyRecord free(const std::string& leaf, T Section::*member, std::string doc) {
-    return add(OnResume::kFree, leaf, member, std::move(doc));
+  KeyRecord free(std::string_view leaf, T Section::*member, std::string_view doc) {
+    return add(OnResume::kFree, leaf, member, doc);
   }
   template <class T>
-  KeyRecord length(const std::string& leaf, T Section::*member, std::string doc) {
-    return add(OnResume::kLength, leaf, member, std::move(doc));
+  KeyRecord length(std::string_view leaf, T Section::*member, std::string_view doc) {
+    return add(OnResume::kLength, leaf, member, doc);
   }
 
   // All keys that follow.
@@ -234,32 +261,25 @@ class KeyTable {
   // The whole table, if it was set; call it before the keys of the next table.
   template <class Condition, class Reason = std::string>
   KeyTable& no_effect(Uses when, Condition condition, Reason reason) {
-    catalog_.tables.back().no_effect.push_back(no_effect_rule(when, std::move(condition), std::move(reason)));
+    catalog_.tables.back().no_effect.push_back(rule_of(when, std::move(condition), std::move(reason)));
     return *this;
   }
   template <class Condition, class Reason = std::string>
   KeyTable& no_effect_by_plugins(Uses when, Condition condition, Reason reason) {
     catalog_.tables.back().no_effect.push_back(
-        no_effect_rule(when, std::move(condition), std::move(reason), /*asks_plugins=*/true));
+        rule_of(when, std::move(condition), std::move(reason), /*asks_plugins=*/true));
     return *this;
   }
   // Each key that follows.
   template <class Condition, class Reason = std::string>
   KeyTable& none_has_effect(Uses when, Condition condition, Reason reason) {
-    return rules_.push_back(no_effect_rule(when, std::move(condition), std::move(reason))), *this;
+    return rules_.push_back(rule_of(when, std::move(condition), std::move(reason))), *this;
   }
 
  private:
   template <class T>
-  KeyRecord add(OnResume on_resume, const std::string& leaf, T Section::*member, std::string doc) {
-    Field& field = catalog_.fields.emplace_back();
-    field.key = name_.empty() ? leaf : name_ + "." + leaf;
-    field.doc = std::move(doc);
-    field.on_resume = on_resume;
-    field.unread = unread_;
-    field.read_if = read_if_;
-    field.read_by = read_by_;
-    field.no_effect = rules_;
+  KeyRecord add(OnResume on_resume, std::string_view leaf, T Section::*member, std::string_view doc) {
+    Field& field = begin_record(on_resume, leaf, doc);
     if constexpr (ChoiceMember<T>::kIs) {
       for (const std::string_view name : names_of_choices<T>()) field.choices.emplace_back(name);
     }
@@ -272,23 +292,18 @@ class KeyTable {
     return KeyRecord(field);
   }
 
-  FieldCatalog& catalog_;
-  std::string name_;
   std::function<Section&(Owner&)> section_;
-  Uses unread_ = 0, read_by_ = 0;
-  std::function<bool(const RunConfig&)> read_if_;
-  std::vector<NoEffectRule> rules_;
 };
 
 template <class Section>
-auto FieldCatalog::table(std::string name, std::string doc, Section section) {
+auto FieldCatalog::table(std::string_view name, std::string_view doc, Section section) {
   using Struct = std::remove_reference_t<decltype(section(std::declval<RunConfig&>()))>;
-  return KeyTable<RunConfig, Struct>(*this, std::move(name), std::move(doc), std::move(section));
+  return KeyTable<RunConfig, Struct>(*this, name, doc, std::move(section));
 }
 
 template <class Section>
-auto FieldCatalog::reward_table(std::string doc, Section section) {
-  return KeyTable<RewardConfig, RewardConfig>(*this, "reward.*", std::move(doc), std::move(section));
+auto FieldCatalog::reward_table(std::string_view doc, Section section) {
+  return KeyTable<RewardConfig, RewardConfig>(*this, "reward.*", doc, std::move(section));
 }
 
 }  // namespace mortise
