@@ -97,6 +97,8 @@ Result<> reward_stage(const RunSettings& run, PromptSource& source, RewardRunner
 }
 
 Result<> sample_again_stage(const RunConfig& config, const Model& policy, const StepTable& table) {
+  const SampledForward* const sampled = policy.sampled_forward();
+  if (sampled == nullptr || sampled->has_rows()) return {};
   std::vector<GivenRow> rows;
   for (int64_t i = 0; i < table.num_rows(); ++i) {
     const TableRow& row = table.row(i);

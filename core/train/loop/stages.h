@@ -24,7 +24,8 @@ Result<Experience> experience_ahead(const RunSettings& run, DataParts& data, Sam
 // the filter's part done by experience_ahead.
 void commit_groups(DataParts& data, bool samples_ahead);
 
-// After a resume: what sampling computes of the rows of the step with the weights of now, with the same bits.
+// What sampling computes of the rows of the step with the weights of now, with the same bits, where updates read it and
+// this process has not sampled the rows: a resume inside the step, or rows that a run with another trainer.mode has left.
 Result<> sample_again_stage(const RunConfig& config, const Model& policy, const StepTable& table);
 
 // The rewards of completions that are all there.

@@ -68,8 +68,8 @@ class Trainer {
     StepWork& work = progress_.step.work;
     if (work.step == 0)
       work = TRY(sample_and_score(number));
-    else if (work.updates.empty() && parts_.learning.sampled_forward != nullptr)
-      TRY(sample_again(work.table));
+    else if (work.updates.empty())
+      TRY(sample_again_stage(run_.config, *parts_.policy.model, work.table));
     TRY(learn(work, watch));
     count(work);
     run_.ranks.enter("report", number);
@@ -101,9 +101,7 @@ class Trainer {
     add_staleness_metrics(samples, counters_.weight_version, metrics);
     StepTable& table = work.table = make_step_table(prompts, samples);
     TRY(replay_stage(run_, parts_.policy.model->config(), work.experience, table));
-    // Rows that a run with another trainer.mode has left come from no sampling of this process.
-    const SampledForward* const sampled = parts_.learning.sampled_forward;
-    if (sampled != nullptr && !sampled->has_rows()) TRY(sample_again(table));
+    TRY(sample_again_stage(run_.config, *parts_.policy.model, table));
     run_.ranks.enter("log-probs", number);
     TRY(kept_tokens_stage(parts_.sampler->plan(), *parts_.learning.learner, table, metrics));
     TRY(put_baselines(work.experience, table, metrics));
@@ -123,8 +121,6 @@ class Trainer {
     work.step = number;
     return work;
   }
-
-  Result<> sample_again(const StepTable& table) { return sample_again_stage(run_.config, *parts_.policy.model, table); }
 
   // The completions of the step with their rewards. Those of next steps begin at once if trainer.mode says so.
   Result<Experience> next_experience(int64_t number, MetricSet& metrics) {
