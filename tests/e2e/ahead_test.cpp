@@ -2,6 +2,9 @@
 // nothing is lost between steps.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cmath>
+
 #include "checkpoint/reader.h"
 #include "foundation/base/rng.h"
 #include "process.h"
@@ -170,6 +173,27 @@ TEST(Ahead, ARunMayGoOnInTurn) {
   const char* const age = "training/off_policy/trajectory_staleness";
   EXPECT_GT(rows.at(2)[age], 0.0);
   EXPECT_EQ(rows.at(3)[age], 0.0);
+  // Updates that read what sampling has computed: the run decodes those rows with the weights of now.
+  allowed.emplace_back("actor.ppo_mini_batch_size=4");
+  std::vector<std::vector<Json>> updates;
+  for (const std::string mib : {"1024", "0"}) {
+    cut_back(task.path() / "straight", task.path() / mib, 2, kSteps);
+    std::vector<std::string> one_batch = allowed;
+    one_batch.push_back("rollout.reuse_forward_mib=" + mib);
+    const Outcome done = task.mortise("train", mib, one_batch);
+    ASSERT_EQ(done.code, 0) << done.output;
+    EXPECT_EQ(done.output.find("decodes the tokens of 16 rows again") != std::string::npos, mib != "0") << done.output;
+    updates.push_back(rows_of(task.path() / mib / "updates.jsonl"));
+  }
+  ASSERT_EQ(updates[0].size(), updates[1].size());
+  const auto first = std::ranges::find_if(updates[0], [](const Json& row) { return number_of(row, "step") == 3; });
+  ASSERT_NE(first, updates[0].end());
+  const Json& computed = updates[1].at(static_cast<size_t>(first - updates[0].begin()));
+  for (const auto& [key, value] : computed.items()) {
+    if (!value.is_number()) continue;
+    const double want = value.get<double>();
+    EXPECT_NEAR(number_of(*first, key), want, 1e-5 * (1.0 + std::abs(want))) << key;
+  }
 }
 
 // The completions of the next step are of the old number of rows: they cannot be learnt from, and the run says so.

@@ -415,6 +415,7 @@ void DecodeForward::keep_gate_up(const Member& m, int64_t index, PassRange range
 }
 
 // Nobody reads the output of these tokens in the last layer. Backward multiplies their numbers there by gradients of 0.
+// The residual stream is not 0: a norm without an epsilon would divide by it.
 void DecodeForward::keep_unwanted_rows(const Member& m, PassRange range) const {
   if (m.store == nullptr) return;
   constexpr float kNoAttention = 1e30F;  // log sum exp of a token whose probabilities are all 0
@@ -427,9 +428,9 @@ void DecodeForward::keep_unwanted_rows(const Member& m, PassRange range) const {
     };
     fill(to.attended, config_.q_size(), 0.0F);
     fill(to.lse, config_.num_heads, kNoAttention);
-    fill(to.mixed, config_.hidden_size, 0.0F);
+    fill(to.mixed, config_.hidden_size, 1.0F);
     fill(to.gate_up, 2 * config_.intermediate_size, 0.0F);
-    fill(to.out, config_.hidden_size, 0.0F);
+    fill(to.out, config_.hidden_size, 1.0F);
   }
 }
 

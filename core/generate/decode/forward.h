@@ -65,7 +65,8 @@ class DecodeForward {
   void reserve_positions(int64_t num_positions);
   // Precondition: rows.size() <= max_rows; positions below what was reserved; rows of one sequence in order.
   // `store` gets the numbers of rows with a slot, for updates of dense float32 layers without norms behind attention or
-  // MLP. In the last layer of rows without `hidden`, what follows their keys and values is zeros without attention.
+  // MLP. Of the last layer of rows without `hidden` it gets numbers without meaning, which are finite, in place of what
+  // follows their keys and values.
   void run(const PackedWeights& weights, std::span<const PassRow> rows, const KvShape& kv, Team& team,
            const SampledForward* store = nullptr);
 

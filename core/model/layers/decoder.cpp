@@ -277,7 +277,8 @@ ResidualPair layer_sampled(const Pass& pass, int64_t layer, const LayerWeights& 
   const ModelConfig& config = pass.config;
   const double eps = config.rms_norm_eps;
   const auto [hidden_in, normed_in] = in;
-  const KnownResult unread{unread_rows(hidden_in.size(0), hidden_in)};
+  // A tensor of its own for each product: autograd notes in it which one made it.
+  const auto unread = [&] { return KnownResult{unread_rows(hidden_in.size(0), hidden_in)}; };
   at::Tensor qkv = fused_linear(normed_in, m.qkv_QH, w.qkv_bias_Q, l.qkv_weights, l.qkv_biases, {known.qkv_NQ});
   if (config.qk_norm)
     qkv = qk_norm(qkv, pass.scale(l.q_norm), pass.scale(l.k_norm), config.num_heads, config.num_kv_heads, eps);
@@ -286,7 +287,7 @@ ResidualPair layer_sampled(const Pass& pass, int64_t layer, const LayerWeights& 
                       {known.attended_NA, known.lse_Nh, !config.qk_norm});
   const std::vector<at::Tensor> o_bias(l.o_bias.defined() ? 1 : 0, l.o_bias),
       down_bias(l.down_bias.defined() ? 1 : 0, l.down_bias);
-  at::Tensor out = fused_linear(mixed, m.o_HQ, l.o_bias, {l.o_weight}, o_bias, unread);
+  at::Tensor out = fused_linear(mixed, m.o_HQ, l.o_bias, {l.o_weight}, o_bias, unread());
   const auto [hidden, normed] = known_add_rms_norm(out, hidden_in, {known.mixed_NH}, pass.scale(l.post_norm), eps);
   if (takes_whole_mlp(pass, m, l, normed)) {
     out = known_gated_mlp(normed, m.gate_up_2IH, m.down_HI, l.gate_up_weights, l.down_weight, config.activation,
@@ -294,7 +295,7 @@ ResidualPair layer_sampled(const Pass& pass, int64_t layer, const LayerWeights& 
   } else {
     const at::Tensor gate_up = fused_linear(normed, m.gate_up_2IH, w.gate_up_bias_2I, l.gate_up_weights,
                                             l.gate_up_biases, {known.gate_up_N2I});
-    out = fused_linear(gated(gate_up, config.activation), m.down_HI, l.down_bias, {l.down_weight}, down_bias, unread);
+    out = fused_linear(gated(gate_up, config.activation), m.down_HI, l.down_bias, {l.down_weight}, down_bias, unread());
   }
   return known_add_rms_norm(out, hidden, {known.out_NH}, pass.scale(next_norm), eps);
 }

@@ -66,6 +66,7 @@ void SampledForward::begin_filled() {
 
 void SampledForward::forget() {
   is_open_ = is_current_ = false;
+  std::fill_n(ids_.begin(), num_taken_, -1);  // nobody reads a slot that is not filled again
   rows_.clear();
   filled_prompts_.clear();
   num_taken_ = 0;
@@ -110,10 +111,11 @@ SampledPass::SampledPass(const SampledForward& store, std::vector<int64_t> slots
   for (size_t n = 1; n < slots_.size(); ++n) is_run_ = is_run_ && slots_[n] == slots_[n - 1] + 1;
 }
 
-// Plain tensors, not views: an autograd function may give them as its results.
+// Plain tensors, not views: an autograd function may give them as its results. In place only from the start of a line of
+// the cache, as copies begin: some products of libraries have other last bits elsewhere, and a resumed run has other slots.
 at::Tensor SampledPass::rows(const float* from, int64_t width) const {
   const int64_t count = num_tokens();
-  if (is_run_ && count > 0) {
+  if (is_run_ && count > 0 && slots_.front() * width % kLineFloats == 0) {
     auto* const first = const_cast<float*>(from + slots_.front() * width);
     return at::from_blob(first, {count, width}, at::kFloat);
   }

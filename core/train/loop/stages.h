@@ -25,7 +25,8 @@ Result<Experience> experience_ahead(const RunSettings& run, DataParts& data, Sam
 // the filter's part done by experience_ahead.
 void commit_groups(DataParts& data, bool samples_ahead);
 
-// What sampling has computed of these rows, with the same bits: after a resume inside the step, or of another rank's rows.
+// What sampling computes of these rows with the weights of now, with the same bits: after a resume inside the step, of
+// another rank's rows, or of those that a run with another trainer.mode has left.
 Result<> sample_again(const RunConfig& config, const Model& policy, const StepTable& table,
                       std::span<const int64_t> rows);
 

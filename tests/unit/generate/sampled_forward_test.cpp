@@ -53,7 +53,7 @@ struct Rows {
   }
   [[nodiscard]] std::vector<GivenRow> given() const {
     std::vector<GivenRow> out;
-    for (int64_t id = 0; id < kRequests * kSamples; ++id) {
+    for (int64_t id = 0; id < std::ssize(responses); ++id) {
       const PackRow from = row(id);
       out.push_back({from.prompt_ids, from.response_ids, id, from.group_key});
     }
@@ -61,12 +61,12 @@ struct Rows {
   }
 };
 
-void keep(Model& model) {
-  model.keep_sampled_forward(std::make_shared<SampledForward>(model.config(), kRequests * (50 + kSamples * 23)));
+void keep(Model& model, int64_t num_requests = kRequests) {
+  model.keep_sampled_forward(std::make_shared<SampledForward>(model.config(), num_requests * (50 + kSamples * 23)));
 }
 
 Rows sample(Model& model, const std::vector<GenerateRequest>& requests, EngineOptions options = {}) {
-  keep(model);
+  keep(model, std::ssize(requests));
   options.keeps_forward = true;
   SampledForward& store = *model.sampled_forward();
   store.begin(requests.front().seed, requests.front().step);
@@ -170,7 +170,7 @@ INSTANTIATE_TEST_SUITE_P(Models, OfFamily,
                          [](const auto& test) { return std::string(test.param); });
 
 // A layer that is too wide for the MLP in one operation, and odd sizes.
-Model wide_model() {
+Model wide_model(double epsilon = 1e-6) {
   Qwen2Shape shape;
   shape.vocab_size = 61;
   shape.hidden_size = 264;
@@ -180,7 +180,9 @@ Model wide_model() {
   shape.num_kv_heads = 2;
   shape.tie_word_embeddings = true;
   shape.initializer_range = 0.05;
-  return *Model::random(*make_qwen2_config(shape), 5);
+  ModelConfig config = *make_qwen2_config(shape);
+  config.rms_norm_eps = epsilon;
+  return *Model::random(config, 5);
 }
 
 std::vector<int64_t> all_ids() {
@@ -197,6 +199,52 @@ TEST(SampledForward, WideLayers) {
   const PassResult want = run_pass(model, packed, options);
   options.sampled = pass_of(model, packed, all_ids());
   expect_near(run_pass(model, packed, options), want, 1e-5, "wide");
+}
+
+// Tokens of prompts that nobody wants have no output: a norm of zeros without an epsilon would not be finite.
+TEST(SampledForward, NormsWithoutEpsilon) {
+  Model model = wide_model(/*epsilon=*/0.0);
+  const Rows rows = sample(model, requests_of(model.config(), false));
+  const PackedBatch packed = pack(rows, all_ids());
+  ForwardOptions options;
+  const PassResult want = run_pass(model, packed, options);
+  options.sampled = pass_of(model, packed, all_ids());
+  expect_near(run_pass(model, packed, options), want, 1e-5, "no epsilon");
+}
+
+// Nothing below the second layer is trained, and not all of that.
+TEST(SampledForward, FrozenWeights) {
+  for (const bool is_wide : {false, true}) {
+    Model model = is_wide ? wide_model() : tiny_model();
+    size_t num_trained = 0;
+    for (const NamedParameter& p : model.parameters()) {
+      const bool is_trained = p.name.find("layers.1.") != std::string::npos &&
+                              p.name.find("o_proj") == std::string::npos && p.name.find("up_proj") == std::string::npos;
+      p.tensor.requires_grad_(is_trained);
+      num_trained += is_trained ? 1 : 0;
+    }
+    const Rows rows = sample(model, requests_of(model.config(), true));
+    const PackedBatch packed = pack(rows, all_ids());
+    ForwardOptions options;
+    const PassResult want = run_pass(model, packed, options);
+    ASSERT_EQ(want.gradients.size(), num_trained);
+    options.sampled = pass_of(model, packed, all_ids());
+    expect_near(run_pass(model, packed, options), want, 1e-5, is_wide ? "wide" : "narrow");
+  }
+}
+
+// Products of libraries may have other last bits elsewhere.
+TEST(SampledForward, MatricesBeginOnALineOfTheCache) {
+  Model model = wide_model();
+  const Rows rows = sample(model, requests_of(model.config(), true));
+  for (const std::vector<int64_t>& ids : {std::vector<int64_t>{3, 4, 5}, std::vector<int64_t>{12, 13, 14}, all_ids()}) {
+    const auto pass = pass_of(model, pack(rows, ids), ids);
+    ASSERT_NE(pass, nullptr);
+    const SampledLayer layer = pass->layer(1);
+    for (const at::Tensor& matrix :
+         {layer.qkv_NQ, layer.attended_NA, layer.lse_Nh, layer.mixed_NH, layer.gate_up_N2I, layer.out_NH})
+      EXPECT_EQ(reinterpret_cast<uintptr_t>(matrix.const_data_ptr()) % 64, 0U) << ids.size();
+  }
 }
 
 TEST(SampledForward, EveryInstructionSet) {
@@ -310,6 +358,30 @@ TEST(SampledForward, RowsAreMadeAgainByThreadsAndInParts) {
   expect_same_bits(*again, *want, 2, "in parts");
 }
 
+// More rows than a pass has tokens, so that they are decoded in several parts.
+TEST(SampledForward, ManyRowsAreMadeAgain) {
+  constexpr int64_t kMany = 100;
+  Model model = tiny_model();
+  SamplingParams sampling;
+  sampling.max_new_tokens = 3;
+  std::vector<GenerateRequest> requests;
+  std::vector<int64_t> ids;
+  for (int64_t i = 0; i < kMany; ++i) {
+    requests.push_back(make_request(i, {i, 7, 9 + i}, kSamples, sampling));
+    requests.back().first_row_id = i * kSamples;
+    for (int64_t j = 0; j < kSamples; ++j) ids.push_back(i * kSamples + j);
+  }
+  const Rows rows = sample(model, requests);
+  Model other = tiny_model();
+  keep(other, kMany);
+  const auto filled = fill_sampled_forward(other, rows.given(), Isa::kAuto, 2);
+  ASSERT_TRUE(filled.ok()) << filled.error().to_string();
+  const PackedBatch packed = pack(rows, ids);
+  const auto want = pass_of(model, packed, ids), got = pass_of(other, packed, ids);
+  ASSERT_TRUE(want != nullptr && got != nullptr);
+  expect_same_bits(*got, *want, model.config().num_layers, "many");
+}
+
 // An engine whose prompt pages are older than the session.
 TEST(SampledForward, ComputesKnownPagesOnceMore) {
   Model model = tiny_model();
@@ -383,6 +455,24 @@ TEST(SampledForward, OtherTokensAreAnError) {
   const auto other_row = model.sampled_forward()->pass(pack(rows, {3, 5}), unknown);
   ASSERT_FALSE(other_row.ok());
   EXPECT_NE(other_row.error().what.find("row 99"), std::string::npos);
+}
+
+// A token that an earlier step decoded in the same slot is not this step's.
+TEST(SampledForward, TokensOfAnEarlierStepAreForgotten) {
+  SampledForward store(tiny_model().config(), 4);
+  const auto prompt = std::make_shared<const std::vector<int64_t>>(1, 0);
+  const std::vector<int64_t> prompt_ids{5}, response_ids{6, 7}, row_ids{0};
+  PackOptions options;
+  options.vocab_size = 8;
+  const PackedBatch packed = *pack_rows(std::vector<PackRow>{{prompt_ids, response_ids, 0, 0}}, options);
+  for (const int64_t step : {1, 2}) {
+    store.begin(17, step);
+    ASSERT_EQ(store.take(2), 0);
+    store.put_row(0, prompt, 1);
+    store.set_token(0, 5);
+    if (step == 1) store.set_token(1, 6);
+    EXPECT_EQ(store.pass(packed, row_ids).ok(), step == 1) << step;
+  }
 }
 
 }  // namespace
