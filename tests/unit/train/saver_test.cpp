@@ -345,6 +345,7 @@ TEST(RankSaver, LargeModelsAreCutForTheRanks) {
 TEST(RankSaver, TheDryRunKnowsTheShareOfTheRankThatWritesMost) {
   RunConfig config;
   config.model.path = test::golden_model("qwen2_tied").string();
+  config.trainer.save_dtype = SaveDtype::kStored;
   const auto share = [&](int64_t mib, int num_ranks) {
     return largest_written_share(default_env(), config, mib << 20, num_ranks).value();
   };
