@@ -72,7 +72,6 @@ class SampledForward {
   [[nodiscard]] bool takes(uint64_t seed, int64_t step) const { return is_open_ && seed == seed_ && step == step_; }
   // Between begin and forget(): the weights are those that sampled.
   [[nodiscard]] bool is_current() const { return is_current_; }
-  [[nodiscard]] bool has_rows() const { return !rows_.empty(); }
   [[nodiscard]] bool has_row(int64_t row_id) const { return rows_.contains(row_id); }
   // Changes with begin(): slots of another session mean nothing.
   [[nodiscard]] int64_t session() const { return session_; }

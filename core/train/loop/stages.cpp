@@ -96,6 +96,13 @@ Result<> reward_stage(const RunSettings& run, PromptSource& source, RewardRunner
   return {};
 }
 
+void read_given_rows(SampledForward* sampled, const StepTable& table) {
+  if (sampled == nullptr || sampled->is_current()) return;
+  log_info(fmt::format("decodes the tokens of {} again: the first update of the step reads what sampling had computed",
+                       counted(table.num_rows(), "row")));
+  sampled->begin_filled();
+}
+
 Result<> sample_again(const RunConfig& config, const Model& policy, const StepTable& table,
                       std::span<const int64_t> rows) {
   std::vector<GivenRow> given;

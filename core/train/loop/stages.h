@@ -25,6 +25,10 @@ Result<Experience> experience_ahead(const RunSettings& run, DataParts& data, Sam
 // the filter's part done by experience_ahead.
 void commit_groups(DataParts& data, bool samples_ahead);
 
+// If this process has not sampled the rows of the step, passes decode their tokens again to read what sampling computes of
+// them: after a resume inside the step, or if a run with another trainer.mode has left the rows. Null: no pass reads it.
+void read_given_rows(SampledForward* sampled, const StepTable& table);
+
 // What sampling computes of these rows with the weights of now, with the same bits: after a resume inside the step, of
 // another rank's rows, or of those that a run with another trainer.mode has left.
 Result<> sample_again(const RunConfig& config, const Model& policy, const StepTable& table,

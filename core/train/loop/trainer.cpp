@@ -2,14 +2,11 @@
 // validated and saved. What each stage does is in stages.cpp; what exists, in run_parts.h.
 #include "train/loop/trainer.h"
 
-#include <fmt/core.h>
-
 #include <algorithm>
 #include <utility>
 
 #include "foundation/base/clock.h"
 #include "foundation/base/log.h"
-#include "foundation/base/shown_text.h"
 #include "learn/objective/loss_settings.h"
 #include "train/loop/replay_stages.h"
 #include "train/loop/run_loop.h"
@@ -72,7 +69,7 @@ class Trainer {
     if (work.step == 0)
       work = TRY(sample_and_score(number));
     else if (work.updates.empty())
-      begin_filled(work.table);
+      read_given_rows(parts_.learning.sampled_forward, work.table);
     TRY(learn(work, watch));
     count(work);
     run_.ranks.enter("report", number);
@@ -91,17 +88,6 @@ class Trainer {
     return check_skipped_updates(run_.config, counters_);
   }
 
-  // If this process has not sampled the rows of the step, passes decode their tokens again to read what sampling computes of
-  // them: after a resume inside the step, or if a run with another trainer.mode has left the rows.
-  void begin_filled(const StepTable& table) {
-    SampledForward* const sampled = parts_.learning.sampled_forward;
-    if (sampled == nullptr || sampled->is_current()) return;
-    log_info(
-        fmt::format("decodes the tokens of {} again: the first update of the step reads what sampling had computed",
-                    counted(table.num_rows(), "row")));
-    sampled->begin_filled();
-  }
-
   // Everything before the first update: completions with their rewards, and the columns of the table that updates
   // read. The critic learns here, before the policy.
   Result<StepWork> sample_and_score(int64_t number) {
@@ -115,7 +101,7 @@ class Trainer {
     add_staleness_metrics(samples, counters_.weight_version, metrics);
     StepTable& table = work.table = make_step_table(prompts, samples);
     TRY(replay_stage(run_, parts_.policy.model->config(), work.experience, table));
-    begin_filled(table);
+    read_given_rows(parts_.learning.sampled_forward, table);
     run_.ranks.enter("log-probs", number);
     TRY(kept_tokens_stage(parts_.sampler->plan(), *parts_.learning.learner, table, metrics));
     TRY(put_baselines(work.experience, table, metrics));
