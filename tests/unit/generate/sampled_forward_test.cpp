@@ -395,7 +395,7 @@ TEST(SampledForward, ComputesKnownPagesOnceMore) {
   options.keeps_forward = true;
   const auto engine = make_engine(other, options);
   (void)run_all(*engine, requests);  // the store is not open
-  EXPECT_FALSE(other.sampled_forward()->has_rows());
+  for (const int64_t id : all_ids()) EXPECT_FALSE(other.sampled_forward()->has_row(id)) << id;
   for (int repeat = 0; repeat < 2; ++repeat) {
     other.sampled_forward()->begin(requests.front().seed, requests.front().step);
     (void)run_all(*engine, requests);
