@@ -8,9 +8,9 @@
 # --servers runs only the tests of rollout servers, with a real vLLM for the CPU. It installs vLLM (2.7 GB to fetch, 5.2 GB on
 # disk, once) and needs 5 GB of memory and about 15 minutes. --long includes it.
 # --only runs one test again, by its name in the last lines: PROGRAM.SUITE.CASE, or the name of a ctest entry.
-# --device runs the tests that need a GPU on cuda, or on NAME (cuda:N, or cpu-as-device, which proves the list), and nothing else:
-# the list of tests/device, and whole runs (what the CPU learns, TRL's trajectories, kills and resumes). Without a GPU it says what is missing
-# and ends with code 13.
+# --device runs the tests that need a GPU on cuda, or on NAME (cuda:N, or cpu-as-device, which proves the list), and
+# nothing else: the list of tests/device, and whole runs (what the CPU learns, TRL's trajectories, kills and resumes).
+# Without a GPU it says what is missing and ends with code 13.
 # The last lines say how long each stage and its ten slowest entries took. They list the skipped tests with the reason, and
 # the failed tests with the command that runs each alone. With CI=true a missing oracle fails the tests that need it. The
 # very last line is "N passed, N failed". The exit code is 1 if anything failed.

@@ -181,8 +181,8 @@ class Model {
   [[nodiscard]] Result<std::vector<FolderFile>> plan_save(const SaveOptions& options = {}) const;
   // Whether load() of what `options` save gives the very weights back.
   [[nodiscard]] Result<bool> saves_exactly(const SaveOptions& options) const;
-  // A copy of the numbers that never requires grad: the reference model. If ranks share the layers of this model, so they do
-  // of the copy, unless it is kWhole, for which all weights need memory.
+  // A copy of the numbers that never requires grad: the reference model. With kAlike, ranks that share the layers of this
+  // model share those of the copy, too. With kWhole the copy has whole layers, and all weights of this model must be in memory.
   enum class Layers { kAlike, kWhole };
   [[nodiscard]] Model clone_frozen(Layers layers = Layers::kAlike) const;
   // Takes the numbers of a model with the same parameters, whose layers are split alike; for whole layers they need memory. If

@@ -162,31 +162,36 @@ TEST(DeviceLearning, AdaptersFollowTheCpus) {
 }
 
 TEST(DeviceLearning, OptimizersTakeTheStepsOfTheCpu) {
-  const std::vector<std::function<std::unique_ptr<const UpdateRule>()>> rules = {
-      [] { return make_adamw({}); },
-      [] { return make_lion({}); },
-      [] {
-        return make_sgd({0.9, 0.1, false});
-      },
-      [] { return make_adafactor({}); },
-      [] { return make_adamw_8bit({.min_size = 16, .embeddings_too = true}); },
-      [] { return make_muon({}); }};
-  for (size_t i = 0; i < rules.size(); ++i) {
+  struct Rule {
+    const char* name;
+    std::function<std::unique_ptr<const UpdateRule>()> make;
+    double tolerance = 1e-5;
+  };
+  // A moment within rounding of the middle of two codes of 8 bits may take the other one. Muon's iteration is in bfloat16.
+  const std::vector<Rule> rules = {
+      {"AdamW", [] { return make_adamw({}); }},
+      {"Lion", [] { return make_lion({}); }},
+      {"SGD",
+       [] {
+         return make_sgd({0.9, 0.1, false});
+       }},
+      {"Adafactor", [] { return make_adafactor({}); }},
+      {"8-bit AdamW", [] { return make_adamw_8bit({.min_size = 16, .embeddings_too = true}); }, 1e-3},
+      {"Muon", [] { return make_muon({}); }, 0.02}};
+  for (const Rule& rule : rules) {
     const auto steps = [&](const at::Device& device) {
       std::vector<OptimizedParameter> parameters = {
           {"model.layers.0.mlp.up_proj.weight", random_tensor({40, 24}, 1, at::kFloat).to(device).requires_grad_(true),
            true}};
       at::Tensor& tensor = parameters.front().tensor;
-      Optimizer optimizer(parameters, rules[i](), 0.1, "optim");
+      Optimizer optimizer(parameters, rule.make(), 0.1, "optim");
       for (uint64_t step = 1; step <= 3; ++step) {
         tensor.mutable_grad() = random_tensor({40, 24}, 10 + step, at::kFloat).to(device);
         EXPECT_TRUE(optimizer.step(0.05, 0.5).ok());
       }
       return on_host(tensor.detach());
     };
-    // Muon's iteration is in bfloat16. A moment within rounding of the middle of two codes of 8 bits may take the other one.
-    const double tolerance = i + 1 == rules.size() ? 0.02 : i + 2 == rules.size() ? 1e-3 : 1e-5;
-    EXPECT_LT(relative_l2(steps(device_under_test.device), steps(at::kCPU)), tolerance) << "rule " << i;
+    EXPECT_LT(relative_l2(steps(device_under_test.device), steps(at::kCPU)), rule.tolerance) << rule.name;
   }
 }
 

@@ -22,7 +22,10 @@ namespace {
 
 constexpr int64_t kCoreCacheBytes = int64_t{1} << 20;
 constexpr int64_t kSharedCacheBytes = int64_t{8} << 20;
-// Past the caches: nobody reads these numbers before the update. A row that is not made of whole cache lines is copied.
+constexpr int64_t kBlockRows = 48;  // full tiles of the products; each weight read from the cache serves so many rows
+
+// Writes past the caches, because nobody reads these numbers before the update. A row that is not made of whole cache lines
+// is copied.
 void stream_row(const float* from, int64_t count, float* to) {
 #ifdef __SSE__
   if (count % 16 == 0 && reinterpret_cast<uintptr_t>(to) % 64 == 0) {
@@ -33,14 +36,12 @@ void stream_row(const float* from, int64_t count, float* to) {
   std::copy_n(from, count, to);
 }
 
-// What was streamed is in memory before another thread goes on.
+// Another thread sees what this one has streamed, once it knows that this one is done.
 void finish_stream() {
 #ifdef __SSE__
   _mm_sfence();
 #endif
 }
-
-constexpr int64_t kBlockRows = 48;  // full tiles of the products; each weight read from the cache serves so many rows
 
 }  // namespace
 
@@ -395,7 +396,7 @@ void DecodeForward::keep_rows(const Member& m, PassRange range, const FloatBuffe
   }
 }
 
-// Row after row, of which the product has 16 gates and their 16 ups in each panel.
+// Copies row by row. A panel of the product has 16 gates of a row and then their 16 ups.
 void DecodeForward::keep_gate_up(const Member& m, int64_t index, PassRange range) const {
   if (m.store == nullptr) return;
   constexpr int64_t kHalf = kPanel / 2;

@@ -74,8 +74,8 @@ class FastRunner final : public StepRunner {
   // them.
   Result<> take_slots(std::span<const std::unique_ptr<RunningSample>> samples) {
     if (store_ == nullptr) return {};
-    if (session_ != store_->session()) page_slots_.clear();
-    session_ = store_->session();
+    if (store_version_ != store_->version()) page_slots_.clear();
+    store_version_ = store_->version();
     for (const std::unique_ptr<RunningSample>& sample : samples) {
       GenerateGroup& group = *sample->group;
       const GenerateRequest& request = group.request;
@@ -218,8 +218,8 @@ class FastRunner final : public StepRunner {
   PackedWeights& weights_;
   uint64_t state_ = 0;                                    // which weights of the model it has
   SampledForward* store_;                                 // null: nothing is kept
-  int64_t session_ = 0;                                   // the store's
-  std::unordered_map<const float*, int64_t> page_slots_;  // where a prompt's page begins, in this session
+  int64_t store_version_ = 0;                             // that page_slots_ is of
+  std::unordered_map<const float*, int64_t> page_slots_;  // the slot of a page's first token
   std::shared_ptr<TensorRanks> ranks_;
   Team team_;
   DecodeForward forward_;

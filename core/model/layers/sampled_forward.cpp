@@ -70,7 +70,7 @@ void SampledForward::forget() {
   rows_.clear();
   filled_prompts_.clear();
   num_taken_ = 0;
-  ++session_;
+  ++version_;
 }
 
 std::optional<int64_t> SampledForward::take(int64_t count) {

@@ -73,8 +73,8 @@ class SampledForward {
   // Between begin and forget(): the weights are those that sampled.
   [[nodiscard]] bool is_current() const { return is_current_; }
   [[nodiscard]] bool has_row(int64_t row_id) const { return rows_.contains(row_id); }
-  // Changes with begin(): slots of another session mean nothing.
-  [[nodiscard]] int64_t session() const { return session_; }
+  // Changes whenever rows are forgotten: slots of another version mean nothing.
+  [[nodiscard]] int64_t version() const { return version_; }
 
   // The first of `count` slots in a row; nothing: the store has not so many left.
   std::optional<int64_t> take(int64_t count);
@@ -106,7 +106,7 @@ class SampledForward {
   FloatBuffer numbers_;
   std::vector<SampledSlots> layers_;
   std::vector<int64_t> ids_;
-  int64_t num_taken_ = 0, session_ = 0;
+  int64_t num_taken_ = 0, version_ = 0;
   std::map<int64_t, Row> rows_;
   std::map<int64_t, std::shared_ptr<const std::vector<int64_t>>> filled_prompts_;
   bool is_open_ = false, is_current_ = false;

@@ -7,6 +7,7 @@
 #include <initializer_list>
 
 #include "model/layers/sequence.h"
+#include "model/tensor/kernel.h"
 #include "model/weights/names.h"
 
 namespace mortise {
@@ -57,12 +58,16 @@ int64_t TensorSplit::used_size(int64_t rank) const {
   return size;
 }
 
+bool can_split_vocabulary(int64_t vocab_size, int64_t num_ranks) {
+  return (num_ranks - 1) * ceil_div(vocab_size, num_ranks) < vocab_size;
+}
+
 bool can_split_layers(const ModelConfig& config, int64_t num_ranks) {
   const MoeConfig& moe = config.moe;
   const bool has_dense = moe.num_experts == 0 || config.num_expert_layers() < config.num_layers;
   return can_share_heads(config.num_heads, config.num_kv_heads, num_ranks) &&
          (!has_dense || config.intermediate_size % num_ranks == 0) && moe.expert_size % num_ranks == 0 &&
-         moe.shared_size % num_ranks == 0 && config.vocab_size >= num_ranks;
+         moe.shared_size % num_ranks == 0 && can_split_vocabulary(config.vocab_size, num_ranks);
 }
 
 bool is_split_by_tokens(std::string_view name) { return name == kEmbeddingName || name == kHeadName; }
@@ -74,7 +79,7 @@ ModelConfig split_config(const ModelConfig& config, int64_t num_ranks) {
   out.intermediate_size = config.intermediate_size / num_ranks;
   out.moe.expert_size = config.moe.expert_size / num_ranks;
   out.moe.shared_size = config.moe.shared_size / num_ranks;
-  out.vocab_size = (config.vocab_size + num_ranks - 1) / num_ranks;
+  out.vocab_size = ceil_div(config.vocab_size, num_ranks);
   return out;
 }
 

@@ -65,7 +65,9 @@ struct TensorSplit {
   [[nodiscard]] int64_t used_size(int64_t rank) const;
 };
 
-// Can so many ranks share the layers?
+// Does each of so many ranks have tokens of the vocabulary? The last ones have fewer than the others if it does not divide.
+[[nodiscard]] bool can_split_vocabulary(int64_t vocab_size, int64_t num_ranks);
+// Can so many ranks share the layers, the embedding and the head?
 [[nodiscard]] bool can_split_layers(const ModelConfig& config, int64_t num_ranks);
 // The layers of one rank, and the rows of its embedding and head with those that are unused. Precondition: can_split_layers.
 [[nodiscard]] ModelConfig split_config(const ModelConfig& config, int64_t num_ranks);

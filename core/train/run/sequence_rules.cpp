@@ -56,6 +56,11 @@ Result<> check_tensor_parallel(const LoadedConfig& loaded, const std::string& ke
     return Error{ErrorKind::kConfig, fmt::format("'{}' is {}, but {}", key, size, why), loaded.where(key), next};
   };
   if (can_split_layers(model, size)) return {};
+  if (!can_split_vocabulary(model.vocab_size, size)) {
+    return refuse(fmt::format("the {} tokens of the policy's vocabulary leave some of so many ranks without any",
+                              model.vocab_size),
+                  "choose a smaller number");
+  }
   const std::string experts =
       model.moe.num_experts == 0 ? "" : fmt::format(" (an expert has {})", model.moe.expert_size);
   return refuse(fmt::format("the {} query heads, {} key-value heads and {} units of the policy's MLP{} do not divide "

@@ -16,6 +16,7 @@
 #include "model/head/divergence.h"
 #include "model/head/kept_head.h"
 #include "model/head/squared_probs.h"
+#include "model/weights/tensor_split.h"
 #include "support/thread_ranks.h"
 
 namespace mortise {
@@ -102,6 +103,15 @@ class SplitHead {
   at::Tensor targets_ = at::arange(kNum, at::kLong).mul(7).remainder(kVocab);
   std::vector<at::Tensor> numbers_;
 };
+
+// 5 tokens are 2, 2, 1 and 0 on 4 ranks: the last one would have no logits to take a maximum of.
+TEST(SplitHead, EachRankHasTokens) {
+  EXPECT_TRUE(can_split_vocabulary(kVocab, 4));
+  EXPECT_TRUE(can_split_vocabulary(7, 4));
+  EXPECT_TRUE(can_split_vocabulary(1, 1));
+  EXPECT_FALSE(can_split_vocabulary(5, 4));
+  EXPECT_FALSE(can_split_vocabulary(3, 4));
+}
 
 TEST(SplitHead, GivesTheNumbersOfTheWholeHead) {
   for (const double softcap : {0.0, 1.5}) {
