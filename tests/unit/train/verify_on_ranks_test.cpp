@@ -42,8 +42,7 @@ class ReadCounts : public test::ForwardingEnv {
 struct Moments final : Stateful {
   static constexpr int64_t kPart = int64_t{1} << 20;
 
-  explicit Moments(int of_rank, int64_t size = kPart)
-      : rank(of_rank), own(static_cast<size_t>(size), static_cast<float>(of_rank + 1)) {}
+  explicit Moments(int of_rank) : rank(of_rank), own(kPart, static_cast<float>(of_rank + 1)) {}
   [[nodiscard]] int64_t part() const { return static_cast<int64_t>(own.size()); }
   [[nodiscard]] std::string state_name() const override { return "moments"; }
   Result<> save_state(StateWriter& writer) const override {
@@ -62,14 +61,14 @@ struct Moments final : Stateful {
 };
 
 // A checkpoint of three ranks, with files of unequal sizes.
-Path save_step(const Path& run_dir, int64_t step, int64_t part = Moments::kPart) {
+Path save_step(const Path& run_dir, int64_t step) {
   CheckpointWriterOptions options;
   options.sync = false;
   std::vector<WrittenPart> parts;
   std::vector<CheckpointRequest> requests;
   std::vector<Moments> states;
   Path temporary;
-  for (int rank = 0; rank < kRanks; ++rank) states.emplace_back(rank, part);
+  for (int rank = 0; rank < kRanks; ++rank) states.emplace_back(rank);
   for (int rank = 0; rank < kRanks; ++rank) {
     StatefulRegistry registry;
     EXPECT_OK(registry.add(states[static_cast<size_t>(rank)]));
@@ -247,45 +246,32 @@ TEST(VerifyOnRanks, AFailedRankIsNoDamage) {
   EXPECT_EQ(first_valid(dir.path(), candidates, refuse).error().kind, ErrorKind::kRankFailure);
 }
 
-// Bytes of the files below `folder` that this process has touched through its mappings.
-std::map<std::string, uint64_t> touched_bytes(const Path& folder) {
-  std::map<std::string, uint64_t> touched;
-  std::ifstream maps("/proc/self/smaps");
-  std::string line, file;
-  while (std::getline(maps, line)) {
-    if (const size_t path = line.find('/'); path != std::string::npos && line.find('-') < line.find(' '))
-      file = line.substr(path).starts_with(folder.string()) ? Path(line.substr(path)).filename().string() : "";
-    else if (line.starts_with("Rss:") && !file.empty())
-      touched[file] += std::stoull(line.substr(4)) * 1024;
-  }
-  return touched;
+// The bytes of a safetensors file in front of its tensors: the length of the header, and the header.
+uint64_t head_bytes(const Path& path) {
+  uint64_t header = 0;
+  std::ifstream(path, std::ios::binary).read(reinterpret_cast<char*>(&header), sizeof(header));
+  return sizeof(header) + header;
 }
 
-// A rank reads its own part of the state, and only the heads of the files of other ranks.
+// A rank reads its own part of the state, and only the heads of the files of other ranks: these are cut behind their
+// heads once the checkpoint is open, so that a read of another rank's numbers ends this program with SIGBUS.
 TEST(VerifyOnRanks, ARankLoadsItsPartOfTheState) {
-  const test::TempDir dir;
-  constexpr int64_t kLarge = 4 * Moments::kPart;  // a kernel may map some MiB around a number that is read
-  const Path path = save_step(dir.path(), 3, kLarge);
-  constexpr uint64_t kPartBytes = static_cast<uint64_t>(kLarge) * sizeof(float);
   for (int rank = 0; rank < kRanks; ++rank) {
+    const test::TempDir dir;
+    const Path path = save_step(dir.path(), 3);
     ASSERT_OK_AND_ASSIGN(Manifest manifest, read_manifest(default_env(), path));
     ASSERT_OK_AND_ASSIGN(const Checkpoint checkpoint,
                          Checkpoint::open_verified(default_env(), path, std::move(manifest)));
-    Moments state(rank, kLarge);
+    for (int other = 0; other < kRanks; ++other) {
+      const Path file = path / ("state-0000" + std::to_string(other + 1) + "-of-00003.safetensors");
+      if (other != rank) std::filesystem::resize_file(file, head_bytes(file));
+    }
+    Moments state(rank);
     state.own.assign(state.own.size(), 0.0F);
     StatefulRegistry registry;
     ASSERT_OK(registry.add(state));
     ASSERT_OK(checkpoint.load_into(registry));
-    EXPECT_EQ(state.own, Moments(rank, kLarge).own);
-    std::map<std::string, uint64_t> touched = touched_bytes(path);
-    for (int other = 0; other < kRanks; ++other) {
-      const std::string name = "state-0000" + std::to_string(other + 1) + "-of-00003.safetensors";
-      ASSERT_TRUE(touched.contains(name)) << "the test does not see the mapping";
-      if (other == rank)
-        EXPECT_GE(touched[name], kPartBytes) << name;
-      else
-        EXPECT_LT(touched[name], kPartBytes / 4 * 3) << name;  // its head, and what the kernel maps with it
-    }
+    EXPECT_EQ(state.own, Moments(rank).own);
   }
 }
 
