@@ -7,7 +7,6 @@
 // bfloat16 numbers itself, a matrix product of bfloat16 may be faster than its floor. Products in the tasks of other
 // threads are not counted. The table goes to standard output, the same numbers as JSON to OUT.json.
 #include <fmt/core.h>
-#include <malloc.h>
 
 #include <algorithm>
 #include <cstdio>
@@ -16,6 +15,7 @@
 #include <vector>
 
 #include "config/check.h"
+#include "foundation/base/freed_memory.h"
 #include "foundation/base/log.h"
 #include "foundation/formats/json.h"
 #include "model/tensor/torch_guard.h"
@@ -28,14 +28,6 @@ namespace {
 using namespace mortise;  // NOLINT: a program of one file
 
 constexpr int kWarmUp = 2;
-
-// As the program does (apps/mortise/main.cpp): freed memory stays with the process.
-void keep_freed_memory() {
-  constexpr int kLarge = 1 << 30;
-  mallopt(M_MMAP_THRESHOLD, kLarge);
-  mallopt(M_TRIM_THRESHOLD, kLarge);
-  mallopt(M_TOP_PAD, 64 << 20);
-}
 
 struct Machine {
   int threads = 1;  // that the run may use

@@ -1,26 +1,17 @@
 // The parts of mortise-engine that `mortise` lacks (engine_parts.h).
 #include <ATen/Parallel.h>
 #include <c10/util/Exception.h>
-#include <malloc.h>
 
 #include <cstdlib>
 
 #include "engine_parts.h"
 #include "foundation/base/cpus.h"
+#include "foundation/base/freed_memory.h"
 #include "model/tensor/torch_guard.h"
 #include "train/loop/score_extension.h"
 
 namespace mortise {
 namespace {
-
-// Big tensors come and go every step: keep their pages instead of giving them back to the kernel each time (6-8% of a
-// training step at 12 M parameters).
-void keep_freed_memory() {
-  constexpr int kLarge = 1 << 30;
-  mallopt(M_MMAP_THRESHOLD, kLarge);
-  mallopt(M_TRIM_THRESHOLD, kLarge);
-  mallopt(M_TOP_PAD, 64 << 20);
-}
 
 // libtorch takes a thread for each processor that this process may run on. A control group may grant it less time than
 // that: more threads would only wait for each other. trainer.num_threads and the user's environment win.
