@@ -186,7 +186,15 @@ class Assigner {
       return wrong_type(node_.value.is_array() || node_.value.is_null() ? "" : "put it in quotes");
     }
     TRY(in_choices(value));
+    TRY(plugin_is_named(value));
     return value;
+  }
+
+  // A login is left out of what is shown of a URL (foundation/base/secrets.h), so the text would no longer say the same.
+  [[nodiscard]] Result<> plugin_is_named(const std::string& value) const {
+    if (field_.plugin_kind.empty() || value.find("://") == std::string::npos) return {};
+    return problem("must be the name of a plugin, but is a URL",
+                   "install its pack with `mortise pack install`, and write the plugin's name");
   }
 
   const Field& field_;

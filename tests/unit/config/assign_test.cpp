@@ -112,6 +112,8 @@ INSTANTIATE_TEST_SUITE_P(
                 "must be one of console, tensorboard, wandb, mlflow, prometheus, but is 'swanlab'"},
         BadCase{"[[reward]]\nuse = 3", "'reward.0.use' must be of type text"},
         BadCase{"[[reward]]\ntimeout = \"10\"\nuse = \"a\"", "'reward.0.timeout' must be a duration"},
+        BadCase{"[[reward]]\nuse = \"https://user:password@host\"",
+                "'reward.0.use' must be the name of a plugin, but is a URL"},
         BadCase{"[[reward]]\ntimeout = \"0s\"\nuse = \"a\"", "'reward.0.timeout' must be at least 1 ms"}));
 
 }  // namespace
