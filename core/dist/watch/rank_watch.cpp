@@ -53,7 +53,7 @@ struct Wait {
 
 // How long the others have waited for this rank.
 struct Lateness {
-  int64_t calls = -1;  // of this rank, when it began
+  int64_t calls = -1;  // the calls of this rank when it began
   double late_s = 0;
   double notice_s = 0;
 };
@@ -74,7 +74,7 @@ struct RankWatch::Shared : std::enable_shared_from_this<RankWatch::Shared> {
   std::string own_stage = "start";  // where this rank is when it does not wait
   std::list<Wait> waits;            // the newest last
   Lateness lateness;
-  double stopped_s = 0;             // the longest time in which this process did not run
+  double stopped_s = 0;  // the longest time in which this process did not run
   bool call_failed = false;
   bool leaving = false;
   bool stop = false;
@@ -230,9 +230,10 @@ void RankWatch::Shared::judge_once(std::unique_lock<std::mutex>& lock, double el
   lock.unlock();
   if (!notice.empty()) log_warn(notice);
   if (is_late) {
-    log_warn(fmt::format("the other ranks have waited {:.0f} s for this rank ({}), which is {}; the log file has the "
-                         "stacks of its threads",
-                         late_s, options.rank, place));
+    log_warn(
+        fmt::format("the other ranks have waited {:.0f} s for this rank ({}), which is {}; the log file has the "
+                    "stacks of its threads",
+                    late_s, options.rank, place));
     log_info_at(LogPlace::kFile, fmt::format("the threads of rank {} are here:\n{}", options.rank, thread_stacks()));
   }
   lock.lock();
