@@ -2,7 +2,7 @@
 
   python scale.py                     the tables of docs/scale.md (scale_async.py: the modes that sample ahead)
   python scale.py --check --program build/release/bin/mortise --packs build/release/lib/mortise/bench_packs --out build/bench/scale
-      [--workload c2] [--ranks 1,2,3,4] [--steps 6]
+      [--workload c2] [--ranks 1,2,3,4] [--zero-stages 0,2,3] [--steps 6]
 
 The simulator knows shapes, device rates and the schedule of Mortise: a rollout that all ranks share, then updates whose
 micro-batches they share, with the sums of each ZeRO stage. It draws lengths from a log-normal distribution by a fixed seed.
@@ -315,6 +315,7 @@ def main():
     parser.add_argument("--out", type=Path)
     parser.add_argument("--workload", default="c2")
     parser.add_argument("--ranks", default="1,2,3,4")
+    parser.add_argument("--zero-stages", default="0,2,3")
     parser.add_argument("--steps", type=int, default=6)
     args = parser.parse_args()
     if not args.check:
@@ -326,6 +327,7 @@ def main():
             parser.error(f"--check needs --{name}")
         setattr(args, name, getattr(args, name).resolve())
     args.ranks_list = [int(count) for count in args.ranks.split(",")]
+    args.stages = [int(stage) for stage in args.zero_stages.split(",")]
     args.deterministic = False
     from scale_check import check
     check(args)

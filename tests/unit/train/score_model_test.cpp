@@ -186,7 +186,7 @@ TEST(ScoreModel, ScoresOnADeviceAreThoseOfTransformers) {
   std::vector<Case> cases = all_cases();
   std::erase_if(cases, [](const Case& one) { return one.has_options(); });
   ASSERT_GE(cases.size(), 2U);
-  cases.resize(2);  // such a device is slow
+  cases.erase(cases.begin() + 2, cases.end());  // such a device is slow
   for (const Path& folder : {kGolden / "model", lora_reward_model(dir)}) {
     ScoreModelOptions options;
     options.folder = folder;
