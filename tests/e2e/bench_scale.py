@@ -1,9 +1,11 @@
 # The simulators behind docs/scale.md and docs/async.md. bench_scale.py SOURCE_DIR. Needs the standard library alone.
+import os
 import sys
 from dataclasses import replace
 from pathlib import Path
 
 sys.path.insert(0, str(Path(sys.argv[1]) / "apps/bench"))
+import scale_check
 from async_modes import Flow, Ledger, Setting, best_split, flow, in_pieces, over_sampling, sync
 from expectations import end, expect
 from scale import SHAPES, Cluster, Rank, Work, learn, sequence_bytes, simulate, tensor_bytes
@@ -114,6 +116,23 @@ def shared_layers_are_one_device():
     expect(sequence_bytes(SHAPES[0], 4) is None, "14 heads do not divide among four ranks")
 
 
+def the_check_measures_each_kind_of_pass_on_all_processors():
+    asked = []
+
+    def measured(args, workload, prompts, ranks, stage, copies, settings):
+        asked.append((prompts, ranks, copies, settings))
+        parts = {"gen": 0.5 + 0.25 * prompts, "old_log_prob": 0.0, "update_actor": 0.125 + 0.5 * prompts}
+        return {**parts, "step": sum(parts.values()) + 0.0625}
+
+    real, scale_check.measure = scale_check.measure, measured
+    own_pass = {"rollout.reuse_forward_mib": 0}
+    costs = scale_check.costs_of(None, {"prompts_per_step": 4}, own_pass)
+    scale_check.measure = real
+    expect([costs.seconds(prompts) for prompts in (1, 2, 4)] == [0.6875 + 0.75 * n for n in (1, 2, 4)], f"{costs}")
+    copies = len(os.sched_getaffinity(0))
+    expect(asked == [(4, 1, copies, own_pass), (2, 1, copies, own_pass)], f"{asked}")
+
+
 def the_page_has_the_tables():
     page = (Path(sys.argv[1]) / "docs/scale.md").read_text()
     for title, table in quick_tables(Cluster(), Work()):
@@ -123,6 +142,7 @@ def the_page_has_the_tables():
 
 
 for check in (rank_counts_what_it_decodes, sync_is_the_step_of_scale, equal_lengths_leave_nothing_to_wait_for,
-              more_staleness_waits_less, the_ledger_finds_faults, shared_layers_are_one_device, the_page_has_the_tables):
+              more_staleness_waits_less, the_ledger_finds_faults, shared_layers_are_one_device,
+              the_check_measures_each_kind_of_pass_on_all_processors, the_page_has_the_tables):
     check()
 end()
