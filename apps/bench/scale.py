@@ -2,7 +2,7 @@
 
   python scale.py                     the tables of docs/scale.md (scale_async.py: the modes that sample ahead)
   python scale.py --check --program build/release/bin/mortise --packs build/release/lib/mortise/bench_packs --out build/bench/scale
-      [--workload c2] [--ranks 1,2,3,4] [--steps 6]
+      [--workload c2] [--ranks 1,2,3,4] [--zero-stages 0,2,3] [--steps 6]
 
 The simulator knows shapes, device rates and the schedule of Mortise: a rollout that all ranks share, then updates whose
 micro-batches they share, with the sums of each ZeRO stage. It draws lengths from a log-normal distribution by a fixed seed.
@@ -76,6 +76,12 @@ class Cluster:
     weight: int = 2   # bytes of a weight; of its gradient; of master copy and moments
     gradient: int = 4
     state: int = 12
+    tensor: int = 1   # GPUs of a machine that share the layers: they count as one device
+
+    def grouped(self, size):
+        """The same GPUs, `size` of which share the layers (tensor parallel)."""
+        return replace(self, flops=self.flops * size, memory_rate=self.memory_rate * size, memory=self.memory * size,
+                       inside=self.inside * size, outside=self.outside * size, per_machine=self.per_machine // size, tensor=size)
 
 
 @dataclass(frozen=True)
@@ -107,11 +113,29 @@ def gather_seconds(c, size, ranks):
     return seconds + c.call * math.log2(ranks)
 
 
+def tensor_bytes(s, size, element=2):
+    """What each of `size` GPUs that share the layers sends for a token of an update: forward, backward, layers again."""
+    return 3 * 2 * 2 * (size - 1) / size * s.hidden * element * s.layers
+
+
+def sequence_bytes(s, size, element=2):
+    """What each of `size` GPUs that share the tokens sends for a token of its own. None: the heads do not divide."""
+    if s.heads % size or (s.kv_heads % size and size % s.kv_heads):
+        return None
+    return 3 * (2 * s.heads + 2 * max(s.kv_heads, size)) * s.head_dim * element * (size - 1) / size * s.layers
+
+
+def tensor_seconds(c, s, sums, sent):
+    """`sums` over the GPUs that share the layers, in which each sends `sent` bytes in all."""
+    return 0.0 if c.tensor == 1 else sums * c.call * math.log2(c.tensor) + sent / (c.inside / c.tensor)
+
+
 def decode_seconds(c, s, live, context):
     """One token for each of `live` rows that have `context` tokens in all."""
     read = 2 * (s.body + s.head) + s.kv_bytes() * context
     compute = 2 * live * (s.body + s.head) + 4 * s.layers * s.heads * s.head_dim * context
-    return max(read / c.memory_rate, compute / c.flops) / c.reached
+    terms = 2 * s.layers * (c.tensor - 1) * s.hidden * 2 * live
+    return max(read / c.memory_rate, compute / c.flops) / c.reached + tensor_seconds(c, s, 2 * s.layers, terms)
 
 
 class Rank:
@@ -191,6 +215,13 @@ def train_flops(s, tokens, responses, mean_context):
     return 4 * tokens * body + 3 * responses * 2 * s.head
 
 
+def sampling_flops(s, work, lengths):
+    """The prompts are read once for their completions."""
+    prompts = work.prompts * work.prompt_length * (2 * s.body + 2 * s.layers * s.heads * s.head_dim * work.prompt_length)
+    contexts = sum(n * (work.prompt_length + n / 2) for n in lengths)
+    return prompts + sum(lengths) * 2 * (s.body + s.head) + 4 * s.layers * s.heads * s.head_dim * contexts
+
+
 ROLLOUTS = {}  # the workload's rollouts, by size; they do not depend on the network
 
 
@@ -217,14 +248,14 @@ def memory_of(c, s, stage, ranks):
 def slots_of(c, s, work, state=0.0):
     """Rows that a rank decodes at a time, next to its weights and `state` bytes of the optimizer."""
     cache = max(0.0, c.memory * 0.9 - s.parameters * c.weight - state)
-    return max(1, min(work.max_rows, int(cache / (s.kv_bytes() * (work.prompt_length + work.mean_length)))))
+    return max(1, min(work.max_rows * c.tensor, int(cache / (s.kv_bytes() * (work.prompt_length + work.mean_length)))))
 
 
 def simulate(c, s, work, stage, ranks, slow=None, shared=True):
     lengths = work.lengths()
     step = learn(c, s, work, sum(lengths), stage, ranks, max((slow or {}).values(), default=1.0))
     slots = slots_of(c, s, work, s.parameters * c.state / (ranks if stage > 0 else 1))
-    key = (s.name, ranks, slots, shared, tuple((slow or {}).items()))
+    key = (s.name, c.tensor, ranks, slots, shared, tuple((slow or {}).items()))
     if key not in ROLLOUTS:
         ROLLOUTS[key] = max(rollout_seconds(c, s, work, lengths, ranks, slots, slow, shared))
     step.seconds["rollout"] = ROLLOUTS[key]
@@ -234,12 +265,12 @@ def simulate(c, s, work, stage, ranks, slow=None, shared=True):
 
 
 def learn(c, s, work, responses, stage, ranks, slowest=1.0):
-    """The part of a step after the rollout, for so many response tokens."""
+    """The part of a step after the rollout, for so many response tokens. `ranks` groups of c.tensor GPUs each."""
     step = Step()
     tokens = responses + work.prompts * work.prompt_length  # a prompt is computed once for its completions
     flops = train_flops(s, tokens, responses, work.prompt_length + work.mean_length / 2) / ranks
     compute = flops / (c.flops * c.reached) * slowest
-    passes = max(1, math.ceil(tokens / ranks / work.pass_tokens))
+    passes = max(1, math.ceil(tokens / ranks / (work.pass_tokens * c.tensor)))
     gradients = s.parameters * c.gradient
     weights = s.parameters * c.weight
     share = (ranks - 1) / ranks
@@ -258,9 +289,11 @@ def learn(c, s, work, responses, stage, ranks, slowest=1.0):
         wire = passes * (waits + gather_seconds(c, gradients, ranks))
         step.sent = share * (passes * ((s.parameters + s.body) * c.weight + gradients) + weights)
     step.seconds["passes"] = compute
-    step.seconds["wire"] = wire
+    shared = tokens / ranks * tensor_bytes(s, c.tensor)
+    step.sent = step.sent / c.tensor + shared
+    step.seconds["wire"] = wire + tensor_seconds(c, s, passes * 3 * 2 * s.layers, shared)
     step.seconds["optimizer"] = s.parameters / (ranks if stage > 0 else 1) * 30 / c.memory_rate
-    step.memory = memory_of(c, s, stage, ranks)
+    step.memory = memory_of(c, s, stage, ranks) / c.tensor
     return step
 
 
@@ -274,61 +307,6 @@ def checkpoint_plan(c, s, ranks):
     return save, between, interval, save / interval + interval / (2 * between) + restart / between
 
 
-def size_text(value):
-    return f"{value / 1e9:.1f} GB" if value < 1e11 else f"{value / 1e9:.0f} GB"
-
-
-def print_steps(c, work, counts, stages):
-    print("| model | stage | " + " | ".join(f"{n} GPUs" for n in counts) + " |\n|---|---|" + "---|" * len(counts))
-    for s in SHAPES:
-        for stage in stages:
-            cells = []
-            for ranks in counts:
-                if s.parameters * c.weight > 0.9 * c.memory or memory_of(c, s, stage, ranks) > 0.9 * c.memory:
-                    cells.append("-")
-                    continue
-                step = simulate(c, s, work, stage, ranks)
-                cells.append(f"{step.total:.3g} ({step.seconds['wire'] / step.total:.1%})")
-            if set(cells) != {"-"}:
-                print(f"| {s.name} | {stage} | " + " | ".join(cells) + " |")
-
-
-def print_rollouts(c, work):
-    print("| model | GPUs | one is slow | own blocks | shared queue |\n|---|---|---|---|---|")
-    lengths = work.lengths()
-    for s in (SHAPES[0], SHAPES[2]):
-        for ranks in (8, 64):
-            for factor in (1.0, 1.3):
-                cells = []
-                for shared in (False, True):
-                    times = rollout_seconds(c, s, work, lengths, ranks, work.max_rows, {0: factor}, shared)
-                    cells.append(f"{max(times):.2f} s, {1 - sum(times) / len(times) / max(times):.0%}")
-                print(f"| {s.name} | {ranks} | {factor} | " + " | ".join(cells) + " |")
-
-
-def print_tables(c, work):
-    print("A step in seconds, and the share of it on the wire, by model, ZeRO stage and GPUs; '-': does not fit\n")
-    print_steps(c, work, (8, 64, 256, 1024), range(4))
-    print("\nThe same with 100 Gb/s per machine\n")
-    print_steps(replace(c, outside=12.5e9 / 8), work, (8, 64, 256, 1024), range(4))
-    print("\nThe rollout of the slowest rank, and the share of all ranks' time that is spent waiting for it\n")
-    print_rollouts(c, work)
-    print("\nMemory for weights, gradients and optimizer of a rank, and bytes that it sends in a step, 64 GPUs\n")
-    print("| model | " + " | ".join(f"stage {i}" for i in range(4)) + " |\n|---|" + "---|" * 4)
-    for s in SHAPES:
-        cells = []
-        for stage in range(4):
-            sent = simulate(c, s, work, stage, 64).sent if s.parameters * c.weight < 0.9 * c.memory else None
-            cells.append(size_text(memory_of(c, s, stage, 64)) + (f", {size_text(sent)}" if sent else ""))
-        print(f"| {s.name} | " + " | ".join(cells) + " |")
-    print("\nFailures: a save, the time between failures, the best interval between saves, and the time lost\n")
-    print("| model | GPUs | save | between failures | interval | lost |\n|---|---|---|---|---|---|")
-    for s in (SHAPES[0], SHAPES[2], SHAPES[5]):
-        for ranks in (8, 256, 1024):
-            save, between, interval, lost = checkpoint_plan(c, s, ranks)
-            print(f"| {s.name} | {ranks} | {save:.1f} s | {between / 3600:.0f} h | {interval / 60:.0f} min | {lost:.2%} |")
-
-
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--check", action="store_true")
@@ -337,9 +315,11 @@ def main():
     parser.add_argument("--out", type=Path)
     parser.add_argument("--workload", default="c2")
     parser.add_argument("--ranks", default="1,2,3,4")
+    parser.add_argument("--zero-stages", default="0,2,3")
     parser.add_argument("--steps", type=int, default=6)
     args = parser.parse_args()
     if not args.check:
+        from scale_tables import print_tables
         print_tables(Cluster(), Work())
         return
     for name in ("program", "packs", "out"):
@@ -347,6 +327,7 @@ def main():
             parser.error(f"--check needs --{name}")
         setattr(args, name, getattr(args, name).resolve())
     args.ranks_list = [int(count) for count in args.ranks.split(",")]
+    args.stages = [int(stage) for stage in args.zero_stages.split(",")]
     args.deterministic = False
     from scale_check import check
     check(args)

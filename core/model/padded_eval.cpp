@@ -62,7 +62,9 @@ at::Tensor score_rows(const Model& model, std::span<const std::vector<int64_t>> 
   }
   const at::Tensor scores_BC =
       at::zeros({static_cast<int64_t>(all_ids.size()), model.config().num_labels}, hidden_NH.options());
-  scores_BC.index_copy_(0, as_index(rows), head_logits(hidden_NH.index_select(0, as_index(last)), model.head()));
+  const at::Device device = hidden_NH.device();
+  const at::Tensor last_CH = hidden_NH.index_select(0, as_index(last).to(device));
+  scores_BC.index_copy_(0, as_index(rows).to(device), head_logits(last_CH, model.head()));
   return scores_BC;
 }
 

@@ -1,12 +1,15 @@
 # The simulators behind docs/scale.md and docs/async.md. bench_scale.py SOURCE_DIR. Needs the standard library alone.
+import os
 import sys
 from dataclasses import replace
 from pathlib import Path
 
 sys.path.insert(0, str(Path(sys.argv[1]) / "apps/bench"))
+import scale_check
 from async_modes import Flow, Ledger, Setting, best_split, flow, in_pieces, over_sampling, sync
 from expectations import end, expect
-from scale import SHAPES, Cluster, Rank, Work, simulate
+from scale import SHAPES, Cluster, Rank, Work, learn, sequence_bytes, simulate, tensor_bytes
+from scale_tables import quick_tables
 
 
 def expect_refused(text, do):
@@ -99,7 +102,47 @@ def the_ledger_finds_faults():
     expect_refused("twice", lambda: ledger.learn([group], 1))
 
 
+def shared_layers_are_one_device():
+    one, eight, shape = Cluster(), Cluster().grouped(8), SHAPES[4]
+    expect(eight.grouped(1) == replace(eight, tensor=1), "a group of one is the device itself")
+    alone, shared = learn(one, shape, Work(), 2 ** 23, 1, 8), learn(eight, shape, Work(), 2 ** 23, 1, 1)
+    expect(abs(shared.seconds["passes"] / alone.seconds["passes"] - 1) < 1e-9, "the same operations on as many GPUs")
+    tokens = 2 ** 23 + 1024 * 256  # each GPU of the group sends for all of them, and no other rank has the gradient
+    expect(abs(shared.sent / (tokens * tensor_bytes(shape, 8)) - 1) < 1e-9, f"sent {shared.sent}")
+    # Forward, backward, and forward again; two sums of the hidden state, of which a ring sends 2 (T-1)/T; 2 bytes.
+    expect(tensor_bytes(SHAPES[2], 4) == 3 * 2 * 2 * 3 / 4 * 3584 * 2 * 28, "bytes of the 7B model with T = 4")
+    # 12 query heads and, for four ranks, four times the key-value heads' two: queries, keys, values, results.
+    expect(sequence_bytes(SHAPES[1], 4) == 3 * (12 + 4 + 4 + 12) * 128 * 2 * 3 / 4 * 28, "bytes of the 1.5B model with S = 4")
+    expect(sequence_bytes(SHAPES[0], 4) is None, "14 heads do not divide among four ranks")
+
+
+def the_check_measures_each_kind_of_pass_on_all_processors():
+    asked = []
+
+    def measured(args, workload, prompts, ranks, stage, copies, settings):
+        asked.append((prompts, ranks, copies, settings))
+        parts = {"gen": 0.5 + 0.25 * prompts, "old_log_prob": 0.0, "update_actor": 0.125 + 0.5 * prompts}
+        return {**parts, "step": sum(parts.values()) + 0.0625}
+
+    real, scale_check.measure = scale_check.measure, measured
+    own_pass = {"rollout.reuse_forward_mib": 0}
+    costs = scale_check.costs_of(None, {"prompts_per_step": 4}, own_pass)
+    scale_check.measure = real
+    expect([costs.seconds(prompts) for prompts in (1, 2, 4)] == [0.6875 + 0.75 * n for n in (1, 2, 4)], f"{costs}")
+    copies = len(os.sched_getaffinity(0))
+    expect(asked == [(4, 1, copies, own_pass), (2, 1, copies, own_pass)], f"{asked}")
+
+
+def the_page_has_the_tables():
+    page = (Path(sys.argv[1]) / "docs/scale.md").read_text()
+    for title, table in quick_tables(Cluster(), Work()):
+        expect(f"\n{table()}\n" in page, f"docs/scale.md has an old table; run ./dev bench scale: {title}")
+    step = simulate(Cluster().grouped(8), SHAPES[5], Work(), 1, 128)
+    expect(f" | {step.total:.3g} ({step.seconds['wire'] / step.total:.1%}) |\n" in page, "a step of the 72B model on 1,024 GPUs")
+
+
 for check in (rank_counts_what_it_decodes, sync_is_the_step_of_scale, equal_lengths_leave_nothing_to_wait_for,
-              more_staleness_waits_less, the_ledger_finds_faults):
+              more_staleness_waits_less, the_ledger_finds_faults, shared_layers_are_one_device,
+              the_check_measures_each_kind_of_pass_on_all_processors, the_page_has_the_tables):
     check()
 end()

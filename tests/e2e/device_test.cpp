@@ -69,6 +69,26 @@ TEST(DeviceRuns, LearnWhatTheCpuLearns) {
   }
 }
 
+// Reward models compute there too, in float32 whatever the policy is.
+TEST(DeviceRuns, RewardModelsScoreThere) {
+  const TaskFolder task("--tiny");
+  const std::string model = (Path(MORTISE_SOURCE_DIR) / "tests/golden/reward_model/model").string();
+  const std::string settings =
+      kFew + "model.dtype=float64 ~reward.0.pattern reward.0.use=reward_model reward.0.model=" + model +
+      " reward.0.transform=sigmoid trainer.total_training_steps=1 ";
+  const Outcome cpu = task.mortise(settings + "trainer.default_local_dir=cpu");
+  ASSERT_EQ(cpu.code, 0) << cpu.output;
+  const Outcome device = task.mortise(settings + kAsDevice);
+  ASSERT_EQ(device.code, 0) << device.output;
+  EXPECT_THAT(device.output,
+              testing::ContainsRegex("reward model .*model: [0-9]+ parameters.*, on (cuda|the CPU, with)"));
+  const Json got = rows_of(task.path() / "out/metrics.jsonl").at(0);
+  const Json want = rows_of(task.path() / "cpu/metrics.jsonl").at(0);
+  for (const char* name : {"critic/score/mean", "critic/score/max", "critic/score/min"})
+    EXPECT_NEAR(number_of(got, name), number_of(want, name), 1e-5) << name;
+  EXPECT_GT(number_of(want, "critic/score/max"), number_of(want, "critic/score/min"));
+}
+
 // Routing replay: R2 replays the experts of training passes, R3 those of sampling.
 TEST(DeviceRuns, MixturesOfExpertsReplayTheirRouting) {
   for (const std::string mode : {"R2", "R3"}) {

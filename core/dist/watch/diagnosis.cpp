@@ -59,6 +59,37 @@ std::optional<Verdict> silent_rank(const Situation& s, const WatchLimits& limits
 }
 
 // Ranks that answer, but do not come to the collective in which this rank waits.
+struct LateRanks {
+  int first = -1;  // the one to blame
+  std::vector<std::string> texts;
+};
+
+LateRanks late_ranks(const Situation& s) {
+  LateRanks late;
+  bool first_waits = false;  // for another late one: then that one is to blame
+  const auto find_late = [&](const auto& is_late) {
+    for (size_t i = 0; i < s.ranks.size(); ++i) {
+      const RankView& view = s.ranks[i];
+      if (static_cast<int>(i) == s.rank || !is_late(view)) continue;
+      if (late.first < 0 || (first_waits && !view.state.waits)) {
+        late.first = static_cast<int>(i);
+        first_waits = view.state.waits;
+      }
+      late.texts.push_back(fmt::format("{} is still {}", view.description, place_text(view.state)));
+    }
+  };
+  find_late([&](const RankView& view) { return view.state.calls < s.calls; });
+  // A call of some ranks only, which is not counted.
+  if (late.texts.empty()) find_late([](const RankView& view) { return is_alive(view) && !view.state.waits; });
+  constexpr size_t kMaxNamed = 8;
+  if (late.texts.size() > kMaxNamed) {
+    const size_t more = late.texts.size() - kMaxNamed;
+    late.texts.resize(kMaxNamed);
+    late.texts.push_back(fmt::format("{} more", more));
+  }
+  return late;
+}
+
 std::optional<Verdict> late_rank(const Situation& s, const WatchLimits& limits) {
   if (!s.waits) return std::nullopt;
   for (size_t i = 0; i < s.ranks.size(); ++i) {
@@ -69,32 +100,10 @@ std::optional<Verdict> late_rank(const Situation& s, const WatchLimits& limits) 
                    fmt::format("{} has finished its run while others still work", s.ranks[i].description));
   }
   if (s.waited_s <= limits.wait_s) return std::nullopt;
-  std::vector<std::string> late;
-  int first = -1;
-  bool first_waits = false;  // for another late one: then that one is to blame
-  const auto find_late = [&](const auto& is_late) {
-    for (size_t i = 0; i < s.ranks.size(); ++i) {
-      const RankView& view = s.ranks[i];
-      if (static_cast<int>(i) == s.rank || !is_late(view)) continue;
-      if (first < 0 || (first_waits && !view.state.waits)) {
-        first = static_cast<int>(i);
-        first_waits = view.state.waits;
-      }
-      late.push_back(fmt::format("{} is still {}", view.description, place_text(view.state)));
-    }
-  };
-  find_late([&](const RankView& view) { return view.state.calls < s.calls; });
-  // A call of some ranks only, which is not counted.
-  if (late.empty()) find_late([](const RankView& view) { return is_alive(view) && !view.state.waits; });
-  if (late.empty())
+  const LateRanks late = late_ranks(s);
+  if (late.texts.empty())
     return blame(-1, fmt::format("all ranks wait for each other for {:.0f} s in the same collective", s.waited_s));
-  constexpr size_t kMaxNamed = 8;
-  if (late.size() > kMaxNamed) {
-    const size_t more = late.size() - kMaxNamed;
-    late.resize(kMaxNamed);
-    late.push_back(fmt::format("{} more", more));
-  }
-  return blame(first, fmt::format("ranks waited {:.0f} s: {}", s.waited_s, join(late, ", ")));
+  return blame(late.first, fmt::format("ranks waited {:.0f} s: {}", s.waited_s, join(late.texts, ", ")));
 }
 
 }  // namespace
@@ -114,6 +123,17 @@ std::optional<Verdict> diagnose(const Situation& s, const WatchLimits& limits) {
   if (auto verdict = store_failure(s, limits)) return verdict;
   if (auto verdict = silent_rank(s, limits)) return verdict;
   return late_rank(s, limits);
+}
+
+std::string late_ranks_text(const Situation& s) { return join(late_ranks(s).texts, ", "); }
+
+bool is_awaited(const Situation& s) {
+  if (s.waits) return false;
+  for (size_t i = 0; i < s.ranks.size(); ++i) {
+    const RankView& view = s.ranks[i];
+    if (static_cast<int>(i) != s.rank && is_alive(view) && view.state.waits && view.state.calls >= s.calls) return true;
+  }
+  return false;
 }
 
 }  // namespace mortise

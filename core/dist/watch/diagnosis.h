@@ -13,6 +13,7 @@ struct WatchLimits {
   double answer_s = 30;  // a rank whose messages stay away for this long hangs
   double wait_s = 1800;  // a rank that answers, but lets the others wait for this long, hangs too
   double dead_s = 5;     // as answer_s, once a collective has failed: somebody's connection has closed
+  double notice_s = 45;  // the logs say who is late, and what that rank does; after it twice as long, and so on
 };
 
 // What this rank knows about one rank.
@@ -47,5 +48,10 @@ std::optional<Verdict> decode_verdict(std::string_view text);
 
 // Nothing while all is well, or while the cause does not show yet.
 std::optional<Verdict> diagnose(const Situation& situation, const WatchLimits& limits);
+
+// The ranks that let this one wait, as "rank 2 (process 77 on node1) is still in 'rollout' of step 12". Empty if none does.
+std::string late_ranks_text(const Situation& situation);
+// Ranks wait for this one, which is not in a collective.
+bool is_awaited(const Situation& situation);
 
 }  // namespace mortise

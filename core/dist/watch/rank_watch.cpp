@@ -48,6 +48,14 @@ std::string state_key(int rank) { return fmt::format("rank/{}", rank); }
 struct Wait {
   std::string stage;
   double waited_s = 0;
+  double notice_s = 0;  // the log names the late ranks when waited_s reaches this
+};
+
+// How long the others have waited for this rank.
+struct Lateness {
+  int64_t calls = -1;  // the calls of this rank when it began
+  double late_s = 0;
+  double notice_s = 0;
 };
 
 struct RankWatch::Shared : std::enable_shared_from_this<RankWatch::Shared> {
@@ -65,7 +73,8 @@ struct RankWatch::Shared : std::enable_shared_from_this<RankWatch::Shared> {
   double store_silent_s = 0;
   std::string own_stage = "start";  // where this rank is when it does not wait
   std::list<Wait> waits;            // the newest last
-  double stopped_s = 0;             // the longest time in which this process did not run
+  Lateness lateness;
+  double stopped_s = 0;  // the longest time in which this process did not run
   bool call_failed = false;
   bool leaving = false;
   bool stop = false;
@@ -86,6 +95,8 @@ struct RankWatch::Shared : std::enable_shared_from_this<RankWatch::Shared> {
   void take_answer(const std::vector<std::string>& values, int64_t now_version);
   void judge_loop();
   void judge_once(std::unique_lock<std::mutex>& lock, double elapsed_s);
+  std::string notice_of_waiting(const Situation& s);
+  bool is_long_late(const Situation& s, double elapsed_s);
   void look_for_ended_processes(std::unique_lock<std::mutex>& lock);
   void settle(std::unique_lock<std::mutex>& lock, const Verdict& found);
   void set_verdict(const Verdict& found);
@@ -207,7 +218,47 @@ void RankWatch::Shared::judge_once(std::unique_lock<std::mutex>& lock, double el
   s.store_address = options.store_address;
   s.store_lost = store_lost;
   s.store_silent_s = store_silent_s;
-  if (const auto found = diagnose(s, options.limits)) settle(lock, *found);
+  if (const auto found = diagnose(s, options.limits)) {
+    settle(lock, *found);
+    return;
+  }
+  const std::string notice = notice_of_waiting(s);
+  const bool is_late = is_long_late(s, elapsed_s);
+  if (notice.empty() && !is_late) return;
+  const std::string place = place_text(mine);
+  const double late_s = lateness.late_s;
+  lock.unlock();
+  if (!notice.empty()) log_warn(notice);
+  if (is_late) {
+    log_warn(
+        fmt::format("the other ranks have waited {:.0f} s for this rank ({}), which is {}; the log file has the "
+                    "stacks of its threads",
+                    late_s, options.rank, place));
+    log_info_at(LogPlace::kFile, fmt::format("the threads of rank {} are here:\n{}", options.rank, thread_stacks()));
+  }
+  lock.lock();
+}
+
+// What this rank's log says while it waits, so that a rank that hangs is known long before wait_s. Empty: nothing now.
+std::string RankWatch::Shared::notice_of_waiting(const Situation& s) {
+  const auto longest = std::max_element(waits.begin(), waits.end(),
+                                        [](const Wait& a, const Wait& b) { return a.waited_s < b.waited_s; });
+  if (longest == waits.end() || longest->waited_s < longest->notice_s) return {};
+  const std::string late = late_ranks_text(s);
+  if (late.empty()) return {};
+  longest->notice_s = 2 * longest->waited_s;
+  return fmt::format("this rank ({}) has waited {:.0f} s in '{}': {}", options.rank, longest->waited_s, longest->stage,
+                     late);
+}
+
+// The others wait for this rank, for as long as its own log should say.
+bool RankWatch::Shared::is_long_late(const Situation& s, double elapsed_s) {
+  if (!is_awaited(s) || lateness.calls != mine.calls) lateness = {mine.calls, 0, options.limits.notice_s};
+  if (!is_awaited(s)) return false;
+  lateness.late_s += elapsed_s;
+  if (lateness.late_s < lateness.notice_s) return false;
+  lateness.notice_s = 2 * lateness.late_s;
+  return true;
 }
 
 void RankWatch::Shared::judge_loop() {
@@ -298,7 +349,8 @@ std::shared_ptr<Completion> RankWatch::new_completion() { return std::make_share
 Result<> RankWatch::wait(const std::shared_ptr<Completion>& completion, std::string_view stage) {
   const auto& call = static_cast<const SharedCompletion<Shared>&>(*completion);
   std::unique_lock lock(shared_->mutex);
-  const auto wait = shared_->waits.insert(shared_->waits.end(), {std::string(stage)});
+  const auto wait = shared_->waits.insert(
+      shared_->waits.end(), {.stage = std::string(stage), .waited_s = 0, .notice_s = shared_->options.limits.notice_s});
   shared_->show_place();
   shared_->changed.wait(lock, [&] { return call.done() || shared_->verdict; });
   shared_->waits.erase(wait);

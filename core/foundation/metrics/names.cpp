@@ -199,7 +199,8 @@ constexpr auto kTable = std::to_array<MetricInfo>({
     {"perf/mfu/actor", "fraction", "part of the machine's measured peak that the policy's updates reach", kMean},
     {"perf/mfu/actor_infer", "fraction", "the same for the old log-probs' pass", kMean},
     {"perf/mfu/critic", "fraction", "the same for the critic's updates", kMean},
-    {"perf/cpu_memory_used_gb", "GiB", "resident memory of the process", kMax},
+    {"perf/cpu_memory_used_gb", "GiB", "resident memory of the process; with several ranks, of the one that has most",
+     kMax},
     {"perf/failed_saves", "", "checkpoints that could not be saved since the last good one; 3 stop the run", kLast},
 
     // --- validation: SOURCE is the row's data_source ---

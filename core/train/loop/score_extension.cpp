@@ -4,6 +4,7 @@
 #include <fmt/core.h>
 
 #include <memory>
+#include <mutex>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -19,6 +20,28 @@ namespace mortise {
 namespace {
 
 constexpr const char* kWho = "the reward model";
+
+// Where models compute that are opened from now on.
+class Place {
+ public:
+  void set(const ComputeDevice& device) {
+    const std::lock_guard lock(mutex_);
+    device_ = device;
+  }
+  [[nodiscard]] ComputeDevice get() const {
+    const std::lock_guard lock(mutex_);
+    return device_;
+  }
+
+ private:
+  mutable std::mutex mutex_;
+  ComputeDevice device_;
+};
+
+Place& place() {
+  static Place place;
+  return place;
+}
 
 struct Opened {
   const mortise_host* host;
@@ -50,6 +73,7 @@ Result<ScoreModelOptions> read_options(const mortise_score_model_options* from) 
                  "use one of MORTISE_TRUNCATE_*"};
   }
   out.truncation = static_cast<Truncation>(in.truncation);
+  out.device = place().get();
   return out;
 }
 
@@ -81,8 +105,10 @@ Result<std::unique_ptr<Opened>> open_score_model(const mortise_host* host, const
   ScoreModel loaded = TRY(ScoreModel::load(default_env(), wanted, &fault));
   auto opened = std::make_unique<Opened>(Opened{host, std::move(loaded)});
   const ModelConfig& config = opened->model.model().config();
-  log_info(fmt::format("reward model {}: {} parameters, at most {} tokens of prompt and completion",
-                       wanted.folder.string(), config.num_parameters(), opened->model.max_length()));
+  const ComputeDevice& device = opened->model.model().device();
+  log_info(fmt::format("reward model {}: {} parameters, at most {} tokens of prompt and completion{}",
+                       wanted.folder.string(), config.num_parameters(), opened->model.max_length(),
+                       device.by_operators ? ", on " + device.text : ""));
   warn_of_long_rows(opened->model, wanted.folder);
   return opened;
 }
@@ -139,6 +165,9 @@ constexpr mortise_score_model_vtable kTable = {sizeof(mortise_score_model_vtable
 
 }  // namespace
 
-void offer_score_models() { register_host_extension(MORTISE_EXT_SCORE_MODEL, &kTable); }
+void offer_score_models(const ComputeDevice& device) {
+  place().set(device);
+  register_host_extension(MORTISE_EXT_SCORE_MODEL, &kTable);
+}
 
 }  // namespace mortise

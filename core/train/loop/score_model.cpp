@@ -113,6 +113,7 @@ Result<ScoreModel> ScoreModel::load(Env& env, ScoreModelOptions options, LoadFau
   ChatTemplates templates = TRY(load_templates(env, options, tokenizer));
   at = LoadFault::kDamaged;
   Model model = TRY(Model::load(env, options.folder));
+  TRY(model.move_to(options.device));
   return ScoreModel(std::move(model), std::move(tokenizer), std::move(templates), std::move(options));
 }
 
@@ -187,7 +188,7 @@ Result<std::vector<RowScore>> ScoreModel::score(std::span<const ScoreRow> rows,
     const size_t end = end_of_pass(order, ids, begin, options_.batch_size, model_.config().rope_switch());
     std::vector<std::vector<int64_t>> pass;
     for (size_t place = begin; place < end; ++place) pass.push_back(std::move(ids[order[place]]));
-    const at::Tensor scores = TRY(classifier_scores(model_, pass, pad_id_)).to(at::kDouble).contiguous();
+    const at::Tensor scores = on_host(TRY(classifier_scores(model_, pass, pad_id_))).to(at::kDouble).contiguous();
     for (size_t place = begin; place < end; ++place) {
       RowScore& row = out[order[place]];
       row.score = scores.const_data_ptr<double>()[place - begin];

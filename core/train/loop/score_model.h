@@ -19,6 +19,7 @@
 #include "experience/data/chat_renderer.h"
 #include "experience/data/prompt_encoder.h"
 #include "foundation/base/env.h"
+#include "model/device/compute_device.h"
 #include "model/model.h"
 #include "text/tokenizer/tokenizer.h"
 
@@ -31,6 +32,7 @@ struct ScoreModelOptions {
   int64_t max_length = 0;             // tokens of a row; 0: max_position_embeddings
   Truncation truncation = Truncation::kError;
   int64_t batch_size = 8;  // rows of a pass
+  ComputeDevice device;    // where the model computes
 };
 
 // The texts to score. They stay valid during the call.

@@ -74,8 +74,7 @@ class SftRun {
     metrics.add("training/learnt_tokens", static_cast<double>(report.num_tokens));
     tally.seconds = watch.elapsed_s();
     tally.num_failed_saves = saver_.num_failed();
-    tally.num_ranks = parts_.run.ranks.size();
-    add_run_metrics(counters_, tally, metrics);
+    TRY(add_run_metrics(counters_, tally, parts_.run.ranks, metrics));
     TRY(open_.log->write_update(counters_.num_updates, number,
                                 {{"loss", report.loss}, {"grad_norm", report.grad_norm}, {"lr", lr}}));
     Result<> validated;

@@ -208,8 +208,7 @@ class Trainer {
     tally.num_tokens = count_tokens(prompts, samples);
     tally.seconds = work.seconds;
     tally.num_failed_saves = saver_.num_failed();
-    tally.num_ranks = run_.ranks.size();
-    add_run_metrics(counters_, tally, metrics);
+    TRY(add_run_metrics(counters_, tally, run_.ranks, metrics));
     add_timing_metrics(samples, tally, metrics);
     LearnerOptions options = learner_options(run_.config, run_.ranks);
     options.sampled = parts_.learning.sampled_forward;

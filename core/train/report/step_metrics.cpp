@@ -5,7 +5,6 @@
 #include <cmath>
 #include <limits>
 
-#include "foundation/base/memory.h"
 #include "foundation/batch/rank_block.h"
 #include "foundation/formats/json.h"
 #include "learn/update/sampled_share.h"
@@ -355,16 +354,19 @@ void add_update_metrics(const std::vector<UpdateReport>& updates, const ActorObj
   }
 }
 
-void add_run_metrics(const RunCounters& counters, const StepTally& tally, MetricSet& metrics) {
+Result<> add_run_metrics(const RunCounters& counters, const StepTally& tally, Communicator& ranks, MetricSet& metrics) {
   metrics.add("training/global_step", static_cast<double>(tally.step));
   metrics.add("training/epoch", static_cast<double>(tally.epoch));
   metrics.add("epoch", static_cast<double>(tally.step) / static_cast<double>(tally.steps_per_epoch));
   metrics.add("training/num_updates", static_cast<double>(counters.num_updates));
   metrics.add("num_tokens", static_cast<double>(counters.num_tokens));
   metrics.add("step_time", tally.seconds);
-  metrics.add_mean("perf/throughput", static_cast<double>(tally.num_tokens) / tally.seconds / tally.num_ranks, 1.0);
-  metrics.add("perf/cpu_memory_used_gb", resident_memory_gib());
+  metrics.add_mean("perf/throughput", static_cast<double>(tally.num_tokens) / tally.seconds / ranks.size(), 1.0);
   metrics.add("perf/failed_saves", static_cast<double>(tally.num_failed_saves));
+  double most_memory_gib = tally.memory_gib;
+  TRY(ranks.all_reduce_extreme(std::span(&most_memory_gib, 1), Extreme::kMax, "metrics"));
+  metrics.add("perf/cpu_memory_used_gb", most_memory_gib);
+  return {};
 }
 
 void add_rank_metrics(const StepTable& table, const LearnerOptions& options, MetricSet& metrics) {

@@ -6,6 +6,9 @@
 #include <string>
 #include <vector>
 
+#include "dist/communicator.h"
+#include "foundation/base/memory.h"
+#include "foundation/base/result.h"
 #include "foundation/batch/prompt_batch.h"
 #include "foundation/batch/sample_batch.h"
 #include "foundation/batch/scored_batch.h"
@@ -57,9 +60,10 @@ struct StepTally {
   int64_t num_tokens = 0;  // tokens of the step, prompts included
   double seconds = 0.0;    // that it took
   int64_t num_failed_saves = 0;
-  int num_ranks = 1;
+  double memory_gib = resident_memory_gib();  // this rank's
 };
-void add_run_metrics(const RunCounters& counters, const StepTally& tally, MetricSet& metrics);
+// A collective of all ranks.
+Result<> add_run_metrics(const RunCounters& counters, const StepTally& tally, Communicator& ranks, MetricSet& metrics);
 
 // global_seqlen/*: the tokens of the step's rows, prompts included, by rank. Without balancing a rank would have a block
 // of neighbouring rows; balanced, it has the micro-batches of `options` that it computes.

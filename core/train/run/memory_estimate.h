@@ -30,7 +30,8 @@ struct MemoryEstimate {
   double saved = 0;  // what a save gathers of split layers on the rank that writes most, with the gradients that stay
   // What lies on a device, if model.device names one.
   [[nodiscard]] double on_device() const {
-    return weights + gradients + moments + reference + rollout + kv_cache + critic + activations + head + graphs;
+    return weights + gradients + moments + reference + rollout + kv_cache + critic + teacher + reward_models +
+           activations + head + graphs;
   }
   [[nodiscard]] double total() const {
     const double update = gradients + std::max(activations + head + attention + gathered, stepped);

@@ -12,6 +12,7 @@
 #include "foundation/base/log.h"
 #include "foundation/base/shown_text.h"
 #include "foundation/base/text.h"
+#include "train/loop/score_extension.h"
 #include "train/run/run_parts.h"
 
 namespace mortise {
@@ -109,6 +110,7 @@ Result<ComputeDevice> open_run_device(const LoadedConfig& loaded, Communicator& 
   const DeviceChoice choice = choose_device(loaded, {ranks.size(), ranks.local_rank()}, kind, registry);
   ComputeDevice opened = TRY(open_choice(loaded, choice));
   if (opened.by_operators) TRY(at_place(loaded.where("model.device"), carry_device(ranks, opened.device)));
+  offer_score_models(opened);
   return opened;
 }
 

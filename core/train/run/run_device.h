@@ -37,6 +37,7 @@ DeviceChoice choose_device(const LoadedConfig& loaded, const RankCount& ranks, R
 
 // Opens the chosen device, or says why it cannot. In a run of one process its first call is the first use of libtorch
 // (compute_device.h); several ranks have joined before, with Gloo. They can then move tensors of the device.
+// Reward models are loaded onto it from then on.
 Result<ComputeDevice> open_run_device(const LoadedConfig& loaded, Communicator& ranks, RunKind kind,
                                       const PluginRegistry* registry);
 

@@ -111,6 +111,23 @@ TEST_F(Diagnosis, ALateRankThatWaitsForAnotherIsNotToBlame) {
   EXPECT_EQ(verdict()->rank, 2);
 }
 
+TEST_F(Diagnosis, WhoIsLateAndWhoIsAwaited) {
+  s.ranks = ranks;
+  EXPECT_EQ(late_ranks_text(s), "rank 2 is still in 'rollout' of step 12");
+  EXPECT_FALSE(is_awaited(s)) << "this rank waits itself";
+  s.rank = 2;
+  s.calls = 6;
+  s.waits = false;
+  EXPECT_FALSE(is_awaited(s)) << "nobody waits yet";
+  ranks[0].state.waits = true;
+  EXPECT_TRUE(is_awaited(s));
+  ranks[0].has_ended = true;
+  EXPECT_FALSE(is_awaited(s)) << "only the living count";
+  ranks[0].has_ended = false;
+  s.calls = 8;
+  EXPECT_FALSE(is_awaited(s)) << "this rank is ahead";
+}
+
 TEST_F(Diagnosis, ARankThatFinishedWhileOthersWork) {
   ranks[2].state.status = RankStatus::kLeft;
   s.waited_s = 4;

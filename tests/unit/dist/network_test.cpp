@@ -1,18 +1,22 @@
 // Ranks on several networks: each has its own network namespace behind one bridge, as machines behind a switch have.
-// Needs root and `ip`; without them the tests are skipped, aloud.
+// Some are slow and lose frames. Needs root and `ip`; without them the tests are skipped, aloud.
 #include <fmt/core.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <cstdlib>
+#include <optional>
 #include <string>
 
 #include "rank_processes.h"
+#include "slow_switch.h"
 
 namespace mortise {
 namespace {
 
+using std::chrono::milliseconds;
 using std::chrono::seconds;
 using testing::HasSubstr;
 
@@ -26,15 +30,23 @@ class Network {
                 run_quietly(fmt::format("ip -n {} link set br0 up", name("switch")));
     for (int rank = 0; rank < size && is_there_; ++rank) is_there_ = add_machine(rank);
   }
+  // The same behind a slow switch.
+  Network(int size, std::chrono::milliseconds delay, double loss) : size_(size), slow_(std::in_place, delay, loss) {
+    is_there_ = true;
+    for (int rank = 0; rank < size && is_there_; ++rank) is_there_ = add_slow_machine(rank);
+    if (is_there_) slow_->start();
+  }
   Network(const Network&) = delete;
   Network& operator=(const Network&) = delete;
   ~Network() {
     for (int rank = 0; rank < size_; ++rank) run_quietly("ip netns del " + machine(rank));
-    run_quietly("ip netns del " + name("switch"));
+    if (!slow_) run_quietly("ip netns del " + name("switch"));
   }
   [[nodiscard]] bool is_there() const { return is_there_; }
+  [[nodiscard]] int64_t num_lost() const { return slow_->num_lost(); }
   [[nodiscard]] std::string machine(int rank) const { return name(std::to_string(rank)); }
-  void cut(int rank) const {
+  void cut(int rank) {
+    if (slow_) return slow_->cut(rank);
     EXPECT_TRUE(run_quietly(fmt::format("ip -n {} link set v{} down", name("switch"), rank)));
   }
 
@@ -45,14 +57,21 @@ class Network {
     const std::string bridge = name("switch");
     return run_quietly("ip netns add " + own) &&
            run_quietly(fmt::format("ip -n {} link add v{} type veth peer name eth0 netns {}", bridge, rank, own)) &&
-           run_quietly(fmt::format("ip -n {} link set v{} master br0 up", bridge, rank)) &&
-           run_quietly(fmt::format("ip -n {} addr add 10.99.7.{}/24 dev eth0", own, rank + 1)) &&
+           run_quietly(fmt::format("ip -n {} link set v{} master br0 up", bridge, rank)) && connect(rank);
+  }
+  bool add_slow_machine(int rank) {
+    return run_quietly("ip netns add " + machine(rank)) && slow_->add(machine(rank)) && connect(rank);
+  }
+  bool connect(int rank) const {
+    const std::string own = machine(rank);
+    return run_quietly(fmt::format("ip -n {} addr add 10.99.7.{}/24 dev eth0", own, rank + 1)) &&
            run_quietly(fmt::format("ip -n {} link set eth0 up", own)) &&
            run_quietly(fmt::format("ip -n {} link set lo up", own));
   }
 
   int size_;
   bool is_there_ = false;
+  std::optional<SlowSwitch> slow_;
 };
 
 class Networks : public testing::Test {
@@ -86,22 +105,42 @@ TEST(Machines, ARankThatIsKilledOnAnotherMachineIsNamed) {
   }
 }
 
+// Delays and lost frames end nothing, and no rank is blamed for them.
+TEST_F(Networks, RanksOnASlowNetworkReachTheEnd) {
+  const Network network(3, milliseconds(10), 0.02);
+  if (!network.is_there()) GTEST_SKIP() << "no network namespaces or TAP devices: no frame was delayed or lost";
+  RankProcesses ranks = start(network, {"20"});
+  for (int rank = 0; rank < 3; ++rank) EXPECT_EQ(ranks.code(rank, seconds(300)), 0) << ranks.output(rank);
+  EXPECT_GT(network.num_lost(), 0);
+}
+
 // The process lives and its connections stay open, but no packet comes through.
+void expect_cut_machine_is_named(RankProcesses& ranks, Network& network, int victim) {
+  ranks.wait_until_joined();
+  network.cut(victim);
+  for (int rank = 0; rank < 3; ++rank) {
+    EXPECT_EQ(ranks.code(rank, seconds(300)), 7) << ranks.output(rank);
+    if (rank == victim) continue;
+    EXPECT_THAT(ranks.output(rank), HasSubstr(fmt::format("rank {} (process {} on ", victim, ranks.pid(victim))));
+    EXPECT_THAT(ranks.output(rank), HasSubstr(") has not answered for "));
+  }
+}
+
 TEST_F(Networks, AMachineWhoseCableIsCutIsNamed) {
   for (const int victim : {2, 0}) {
     SCOPED_TRACE(fmt::format("rank {}", victim));
-    const Network network(3);
+    Network network(3);
     if (!network.is_there()) GTEST_SKIP() << "no network namespaces: no cable was cut";
     RankProcesses ranks = start(network, {"0", "1", "20"});
-    ranks.wait_until_joined();
-    network.cut(victim);
-    for (int rank = 0; rank < 3; ++rank) {
-      EXPECT_EQ(ranks.code(rank, seconds(300)), 7) << ranks.output(rank);
-      if (rank == victim) continue;
-      EXPECT_THAT(ranks.output(rank), HasSubstr(fmt::format("rank {} (process {} on ", victim, ranks.pid(victim))));
-      EXPECT_THAT(ranks.output(rank), HasSubstr(") has not answered for "));
-    }
+    expect_cut_machine_is_named(ranks, network, victim);
   }
+}
+
+TEST_F(Networks, AMachineWhoseCableIsCutIsNamedOnASlowNetwork) {
+  Network network(3, milliseconds(10), 0.02);
+  if (!network.is_there()) GTEST_SKIP() << "no network namespaces or TAP devices: no cable was cut";
+  RankProcesses ranks = start(network, {"0", "1", "20"});
+  expect_cut_machine_is_named(ranks, network, 1);
 }
 
 }  // namespace

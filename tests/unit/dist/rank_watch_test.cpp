@@ -13,6 +13,8 @@
 #include <thread>
 
 #include "dist/gloo/c10d_store.h"
+#include "foundation/base/log.h"
+#include "support/temp_dir.h"
 
 namespace mortise {
 namespace {
@@ -52,17 +54,18 @@ class RankWatches : public testing::Test {
     options.size = 2;
     options.store_rank = -1;
     options.processes = {this_process(2), peer.process()};
-    options.beat = std::chrono::hours(1);  // it looks into the store only when it has a reason
+    options.beat = beat;
     options.end_process = [fails = fails](const Error& error) {
       if (fails) ADD_FAILURE() << error.to_string();
     };
-    options.limits.wait_s = wait_s;
+    options.limits = limits;
     watch = std::make_unique<RankWatch>(std::make_unique<C10dStore>(store->handle()), options);
     if (fails) watch->fail({});  // returns when it has talked to the store
   }
 
   bool fails = true;
-  double wait_s = 1800;
+  WatchLimits limits;
+  std::chrono::milliseconds beat = std::chrono::hours(1);  // it looks into the store only when it has a reason
   Peer peer;
   std::unique_ptr<C10dStore> store = memory_store();
   std::unique_ptr<RankWatch> watch;
@@ -92,7 +95,7 @@ class RankWatchesOfTwoThreads : public RankWatches {
  protected:
   RankWatchesOfTwoThreads() {
     fails = false;
-    wait_s = 0.5;
+    limits.wait_s = 0.5;
   }
 };
 
@@ -119,6 +122,63 @@ TEST_F(RankWatchesOfTwoThreads, NameTheRankThatOneOfThemWaitsFor) {
   EXPECT_EQ(end.error().kind, ErrorKind::kRankFailure);
   EXPECT_NE(end.error().what.find("is still in 'start'"), std::string::npos) << end.error().what;
   EXPECT_NE(end.error().what.find("was in 'completions'"), std::string::npos) << end.error().what;
+}
+
+// A rank that hangs is in the logs long before the others give it up.
+class RankWatchesThatNotice : public RankWatches {
+ protected:
+  RankWatchesThatNotice() {
+    fails = false;
+    limits.notice_s = 0.2;
+    limits.answer_s = 1800;  // rank 1 is silent
+    beat = std::chrono::milliseconds(20);
+  }
+  // Waits until the log file has `text`.
+  [[nodiscard]] std::string logged(const std::string& text) const {
+    const auto give_up = std::chrono::steady_clock::now() + std::chrono::minutes(3);
+    std::string all;
+    while (all.find(text) == std::string::npos && std::chrono::steady_clock::now() < give_up) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));
+      log_flush();
+      all = dir.read("log.txt");
+    }
+    return all;
+  }
+  void SetUp() override {
+    RankWatches::SetUp();
+    ASSERT_TRUE(log_init({.file = dir / "log.txt"}).ok());
+  }
+  void TearDown() override { ASSERT_TRUE(log_init({}).ok()); }
+  test::TempDir dir;
+};
+
+TEST_F(RankWatchesThatNotice, SayForWhomTheyWait) {
+  watch->enter("updates", 3);
+  const std::shared_ptr<Completion> call = watch->new_completion();
+  Result<> end = Error{};
+  std::thread waiter([&] { end = watch->wait(call, "gradients"); });
+  const std::string peer_text = "rank 1 (process " + std::to_string(peer.process().pid);
+  const std::string log = logged("is still in 'start'");
+  call->finish();
+  waiter.join();
+  EXPECT_NE(log.find(" s in 'gradients': " + peer_text), std::string::npos) << log;
+  EXPECT_NE(log.find(" warning this rank (0) has waited "), std::string::npos) << log;
+  EXPECT_TRUE(end.ok()) << "a notice ends nothing";
+}
+
+TEST_F(RankWatchesThatNotice, SayWhereTheirThreadsAreIfOthersWaitForThem) {
+  watch->enter("rollout", 3);
+  RankState waiting;
+  waiting.calls = 1;
+  waiting.waits = true;
+  waiting.stage = "completions";
+  ASSERT_TRUE(store->set(state_key(1), encode(waiting)).ok());
+  watch->enter("rollout", 4);
+  const std::string log = logged("thread " + std::to_string(getpid()));
+  EXPECT_NE(log.find("s for this rank (0), which is in 'rollout' of step 4; the log file has the stacks"),
+            std::string::npos)
+      << log;
+  EXPECT_NE(log.find("(main):\n"), std::string::npos) << log;
 }
 
 }  // namespace

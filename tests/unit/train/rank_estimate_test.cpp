@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "config/full_kl.h"
+#include "train/run/memory_estimate.h"
 #include "unit/learn/moe_config.h"
 
 namespace mortise {
@@ -75,6 +76,18 @@ TEST(RankEstimate, CountsTheStepsOfWholeParameters) {
     EXPECT_NEAR(bytes(name, 0, 2) - bytes(OptimizerName::kLion, 0, 2), 3.0 * own * 4.0 / 2.0, 0.01);
     EXPECT_NEAR(bytes(name, 1, 4) - bytes(OptimizerName::kLion, 1, 4), 3.0 * own * 4.0 / 4.0, 0.01);
   }
+}
+
+// Losses and the program itself stay on the host.
+TEST(MemoryEstimates, ADeviceHasEveryModel) {
+  MemoryEstimate memory;
+  double MemoryEstimate::*const on_device[] = {&MemoryEstimate::weights, &MemoryEstimate::reference,
+                                               &MemoryEstimate::critic, &MemoryEstimate::teacher,
+                                               &MemoryEstimate::reward_models};
+  double bytes = 1.0;
+  for (double MemoryEstimate::*const part : on_device) memory.*part = bytes *= 2.0;
+  memory.program = 1000.0;
+  EXPECT_EQ(memory.on_device(), 2.0 + 4.0 + 8.0 + 16.0 + 32.0);
 }
 
 }  // namespace

@@ -13,6 +13,7 @@
 #include "foundation/formats/jsonl.h"
 #include "foundation/formats/safetensors.h"
 #include "plugin/host/host_services.h"
+#include "support/locked_device.h"
 #include "support/temp_dir.h"
 #include "train/loop/critic.h"
 #include "train/loop/score_extension.h"
@@ -135,26 +136,6 @@ TEST(ScoreModel, GivesTheScoresOfTransformers) {
   }
 }
 
-TEST(ScoreModel, ScoresDoNotDependOnWhatIsComputedBeside) {
-  const std::vector<Case> cases = all_cases();
-  for (const int64_t batch_size : {1, 3, 64}) {
-    ScoreModelOptions options;
-    options.folder = kGolden / "model";
-    options.batch_size = batch_size;
-    const ScoreModel model = load(options);
-    std::vector<ScoreRow> rows;
-    std::vector<double> expected;
-    for (const Case& one : cases) {
-      if (one.has_options()) continue;
-      rows.push_back(one.view());
-      expected.push_back(one.score());
-    }
-    const auto scores = model.score(rows, {});
-    ASSERT_TRUE(scores.ok()) << scores.error().to_string();
-    for (size_t i = 0; i < rows.size(); ++i) EXPECT_NEAR((*scores)[i].score, expected[i], 1e-4) << batch_size;
-  }
-}
-
 // A reward model as TRL saves one that it trained by LoRA: a language model in base/ and, in adapter/, the matrices and
 // the head that make the golden model of it.
 Path lora_reward_model(const TempDir& dir) {
@@ -197,6 +178,48 @@ Path lora_reward_model(const TempDir& dir) {
             R"({"peft_type": "LORA", "task_type": "SEQ_CLS", "base_model_name_or_path": "../base", "r": 2,
                 "lora_alpha": 4, "target_modules": ["q_proj"], "modules_to_save": ["classifier", "score"]})");
   return dir / "adapter";
+}
+
+// By a device's code, in memory that the host cannot touch: also with an adapter's matrices in the model.
+TEST(ScoreModel, ScoresOnADeviceAreThoseOfTransformers) {
+  const TempDir dir;
+  std::vector<Case> cases = all_cases();
+  std::erase_if(cases, [](const Case& one) { return one.has_options(); });
+  ASSERT_GE(cases.size(), 2U);
+  cases.erase(cases.begin() + 2, cases.end());  // such a device is slow
+  for (const Path& folder : {kGolden / "model", lora_reward_model(dir)}) {
+    ScoreModelOptions options;
+    options.folder = folder;
+    options.device = {.device = locked_device(), .by_operators = true, .text = "locked memory"};
+    const ScoreModel model = load(options);
+    const long before = operators_on_locked_device();
+    std::vector<ScoreRow> rows;
+    for (const Case& one : cases) rows.push_back(one.view());
+    const auto scores = model.score(rows, {});
+    ASSERT_OK(scores);
+    for (size_t i = 0; i < cases.size(); ++i) EXPECT_NEAR((*scores)[i].score, cases[i].score(), 1e-4) << i;
+    EXPECT_GT(operators_on_locked_device(), before);
+  }
+}
+
+TEST(ScoreModel, ScoresDoNotDependOnWhatIsComputedBeside) {
+  const std::vector<Case> cases = all_cases();
+  for (const int64_t batch_size : {1, 3, 64}) {
+    ScoreModelOptions options;
+    options.folder = kGolden / "model";
+    options.batch_size = batch_size;
+    const ScoreModel model = load(options);
+    std::vector<ScoreRow> rows;
+    std::vector<double> expected;
+    for (const Case& one : cases) {
+      if (one.has_options()) continue;
+      rows.push_back(one.view());
+      expected.push_back(one.score());
+    }
+    const auto scores = model.score(rows, {});
+    ASSERT_TRUE(scores.ok()) << scores.error().to_string();
+    for (size_t i = 0; i < rows.size(); ++i) EXPECT_NEAR((*scores)[i].score, expected[i], 1e-4) << batch_size;
+  }
 }
 
 TEST(ScoreModel, ALoraRewardModelGivesTheScoresOfTransformers) {

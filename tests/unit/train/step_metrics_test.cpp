@@ -243,5 +243,19 @@ TEST(StepMetrics, UpdateRowHasTheContractsNames) {
   EXPECT_TRUE(std::isnan(value("absent")));
 }
 
+TEST(StepMetrics, TheMemoryIsThatOfTheRankThatHasMost) {
+  test::on_ranks(3, [](Communicator& ranks) {
+    StepTally tally;
+    tally.num_tokens = 300;
+    tally.seconds = 2.0;
+    tally.memory_gib = ranks.rank() == 1 ? 7.5 : 1.25;
+    MetricSet metrics;
+    ASSERT_TRUE(add_run_metrics(RunCounters(), tally, ranks, metrics).ok());
+    EXPECT_EQ(metrics.value("perf/cpu_memory_used_gb"), 7.5);
+    EXPECT_EQ(metrics.value("perf/throughput"), 50.0) << "tokens per second and rank";
+    EXPECT_GT(StepTally().memory_gib, 0.0) << "this process has memory";
+  });
+}
+
 }  // namespace
 }  // namespace mortise
