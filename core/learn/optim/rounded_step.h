@@ -30,10 +30,14 @@ class RoundedStep {
   // Before and after the step of a group in an update.
   void open(size_t group) const;
   void close(size_t group, int64_t update) const;
+  // If ranks share the numbers: rounds this rank's numbers of a parameter, from its `begin` on. The same bits.
+  void round(const at::Tensor& parameter, int64_t begin, const at::Tensor& from, const at::Tensor& to,
+             int64_t update) const;
 
  private:
   // Those that passes of this rank use.
   [[nodiscard]] const DecoderWeights& weights() const;
+  [[nodiscard]] PhiloxKey key_of(int64_t update) const;
 
   const Model* model_;
   RoundingSeed seed_;
