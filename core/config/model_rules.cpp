@@ -5,7 +5,6 @@
 
 #include <string>
 #include <string_view>
-#include <tuple>
 #include <utility>
 
 #include "config/optim_groups.h"
@@ -67,23 +66,6 @@ class ModelRules : ConfigRules {
     if (config_.rollout.kernels == DecodeKernels::kPlain && has_adapter) {
       error("rollout.kernels", "'rollout.kernels' is plain, and the plain layers have no adapters in bfloat16",
             "remove rollout.kernels, or set model.dtype=float32");
-    }
-    for (const auto& [table, optim, steps_matrices] :
-         {std::tuple("actor.optim", &config_.actor.optim, !has_adapter),
-          std::tuple("critic.optim", &config_.critic.optim, !config_.critic.model.trains_adapter())}) {
-      if (optim->master_weights || !steps_matrices) continue;
-      const std::string key = std::string(table) + ".master_weights";
-      if (config_.ranks.zero_stage == 1 || config_.ranks.zero_stage == 2) {
-        error(key,
-              fmt::format("'{}' is false, and ranks.zero_stage is {}: with this stage, ranks can share the optimizer "
-                          "only if there are master weights",
-                          key, config_.ranks.zero_stage),
-              "set ranks.zero_stage to 0 or 3, or the other one to true");
-      }
-      if (model.layers == LayerPasses::kPlain) {
-        error(key, fmt::format("'{}' is false, but the plain layers of model.layers read master weights", key),
-              "set it to true, or model.layers=fast");
-      }
     }
   }
 

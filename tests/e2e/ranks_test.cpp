@@ -32,7 +32,8 @@ std::vector<RunCase> more_cases() {
   cases.push_back({"moving_reference", "train", {"ref.sync_steps=1", "ref.sync_unit=update", "ref.mixup_alpha=0.5"}});
   cases.push_back({"moving_reference_of_an_adapter",
                    "train",
-                   {"model.lora_rank=2", "model.init_lora_weights=pissa", "model.modules_to_save=[embed_tokens,o_proj]",
+                   {"model.lora_rank=2", "model.target_modules=[q_proj,v_proj,down_proj]",
+                    "model.init_lora_weights=pissa", "model.modules_to_save=[embed_tokens,o_proj]",
                     "model.lora_bias=all", "actor.use_kl_loss=true", "ref.sync_steps=1", "ref.mixup_alpha=0.5",
                     "ref.offload=file", "trainer.offload_dir=" + std::string(MORTISE_BINARY_DIR)}});
   cases.push_back({"bfloat16_dora",
@@ -50,15 +51,11 @@ class EqualRanks : public Ranks, public testing::WithParamInterface<RunCase> {
  protected:
   // `expected`: the bits of one process with these settings. The ranks take prompts one by one, from one another if they are
   // done.
-  void expect_bits_with_zero(std::vector<std::string> settings, std::map<std::string, std::string> expected) {
-    for (const auto& [size, stage] : std::vector<std::pair<size_t, int>>{{3, 3}, {2, 2}}) {
+  void expect_bits_with_zero(const std::vector<std::string>& settings,
+                             const std::map<std::string, std::string>& expected) {
+    const bool is_rounded = std::ranges::count(settings, "model.dtype=bfloat16") > 0;
+    for (const auto& [size, stage] : std::vector<std::pair<size_t, int>>{{2, 2}, {3, 3}}) {
       if (HasFailure()) return;
-      // Stage 2 needs master weights.
-      const bool is_rounded = stage == 2 && std::erase(settings, "actor.optim.master_weights=false") > 0;
-      if (is_rounded) {
-        run_alone(GetParam().command, "alone_with_masters", settings);
-        expected = bits("alone_with_masters");
-      }
       std::vector<std::string> shared = settings;
       shared.push_back("ranks.zero_stage=" + std::to_string(stage));
       if (GetParam().command == std::string("train")) shared.emplace_back("rollout.max_num_seqs=1");
@@ -268,6 +265,41 @@ TEST_F(Ranks, ARunResumesWithAnotherStageOfZero) {
   run_group(3, "train", "out", until(3, 2));
   if (HasFailure()) return;
   expect_same_bits(bits("out"), bits("straight"), "resumed");
+}
+
+// 3 -> 1 -> 2 ranks that share the weights: of a bfloat16 model with and without masters, next to a huggingface/ that is
+// rounded; and the base of an adapter, with a reference that follows it.
+TEST_F(Ranks, SharedWeightsOfEveryKindResumeWithAnotherNumberOfRanks) {
+  const std::vector<std::string> rounded{"model.dtype=bfloat16", "trainer.save_dtype=bfloat16",
+                                         "actor.use_kl_loss=true"};
+  std::vector<std::string> without_masters = rounded;
+  without_masters.emplace_back("actor.optim.master_weights=false");
+  const std::vector<std::string> adapter{"model.lora_rank=2",
+                                         "model.target_modules=[q_proj,down_proj]",
+                                         "model.init_lora_weights=pissa",
+                                         "model.use_dora=true",
+                                         "model.modules_to_save=[v_proj]",
+                                         "actor.use_kl_loss=true",
+                                         "ref.sync_steps=2",
+                                         "ref.mixup_alpha=0.5"};
+  int number = 0;
+  for (const std::vector<std::string>& kind : {rounded, without_masters, adapter}) {
+    const auto until = [&](int64_t step, int stage) {
+      std::vector<std::string> settings = kind;
+      settings.insert(
+          settings.end(),
+          {"trainer.deterministic=true", "actor.optim.lr_scheduler_type=constant", "actor.optim.lr_warmup_steps=0",
+           "trainer.total_training_steps=" + std::to_string(step), "ranks.zero_stage=" + std::to_string(stage)});
+      return settings;
+    };
+    const std::string straight = "straight_" + std::to_string(number), out = "out_" + std::to_string(number++);
+    run_alone("train", straight, until(3, 0));
+    run_group(3, "train", out, until(1, 3));
+    run_alone("train", out, until(2, 0));
+    run_group(2, "train", out, until(3, 3));
+    if (HasFailure()) return;
+    expect_same_bits(bits(out), bits(straight), out);
+  }
 }
 
 // The critic's adapter on ranks that share the optimizers, or also its base.

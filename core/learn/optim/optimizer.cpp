@@ -193,8 +193,10 @@ bool Optimizer::cuts_parameters() const {
 }
 
 at::Tensor Optimizer::weights_of(const OwnPart& part) const {
-  const at::Tensor tensor = parameters_[part.parameter].tensor.detach();
-  if (is_sharded() && units_[part.unit].part >= 0) {
+  const bool is_spread = is_sharded() && units_[part.unit].part >= 0;
+  at::Tensor tensor = parameters_[part.parameter].tensor.detach();
+  if (rounded_ != nullptr && is_sharded() && !is_spread) tensor = rounded_->numbers(tensor);
+  if (is_spread) {
     const at::Tensor own = zero_.weights->numbers(units_[part.unit].part).narrow(0, part.at_weights, part.size);
     return cuts_parameters() ? own : own.view(tensor.sizes());
   }
@@ -241,8 +243,7 @@ Result<> Optimizer::step_parts(std::span<const size_t> indices, std::span<const 
     at::Tensor gradient = gradient_of(parts_[i]);
     if (!gradient.defined()) continue;
     const double decay = parameter.weight_decay.value_or(parameter.decay ? weight_decay_ : 0.0);
-    parts.push_back(
-        {&parameter, weights[at], std::move(gradient), state_[i], lr * parameter.lr_scale, decay});
+    parts.push_back({&parameter, weights[at], std::move(gradient), state_[i], lr * parameter.lr_scale, decay});
     places.push_back(parts_[i].parameter);
   }
   const OpTimer timer("optimizer", [&] {
@@ -274,6 +275,23 @@ void Optimizer::run_rule(std::span<StepPart> parts, double grad_factor) const {
   }
 }
 
+namespace {
+
+// Those of one type travel together.
+Result<> gather_new_weights(Communicator& communicator, const Shards& shards, std::span<const at::Tensor> tensors) {
+  std::map<at::ScalarType, std::vector<size_t>> by_type;
+  for (size_t i = 0; i < tensors.size(); ++i) by_type[tensors[i].scalar_type()].push_back(i);
+  for (const auto& [type, places] : by_type) {
+    std::vector<at::Tensor> some;
+    for (const size_t i : places) some.push_back(tensors[i]);
+    const Shards cut = by_type.size() == 1 ? shards : shards.only(places);
+    TRY(gather_tensors(communicator, cut, some, "new weights"));
+  }
+  return {};
+}
+
+}  // namespace
+
 Result<> Optimizer::step(double lr, double grad_factor) {
   c10::NoGradGuard no_grad;
   ++num_updates_;
@@ -289,13 +307,16 @@ Result<> Optimizer::step(double lr, double grad_factor) {
     unit.own_gradient = at::Tensor();
     if (unit.part >= 0) continue;  // gathered by the passes that use them
     std::vector<at::Tensor> tensors;
-    for (const size_t i : unit.parameters) tensors.push_back(parameters_[i].tensor.detach());
-    TRY(gather_tensors(*zero_.communicator, unit.shards, tensors, "new weights"));
+    for (const size_t i : unit.parameters) {
+      const at::Tensor& tensor = parameters_[i].tensor;
+      tensors.push_back(rounded_ != nullptr ? rounded_->numbers(tensor) : tensor.detach());
+    }
+    TRY(gather_new_weights(*zero_.communicator, unit.shards, tensors));
   }
   return {};
 }
 
-// Of a model without masters. Without shards a part is a parameter.
+// Steps a model without masters. Without shards a part is a parameter.
 Result<> Optimizer::step_layers(double lr, double grad_factor) {
   for (size_t group = 0; group < rounded_->groups().size(); ++group) {
     const std::vector<size_t>& parts = rounded_->groups()[group];
@@ -307,7 +328,8 @@ Result<> Optimizer::step_layers(double lr, double grad_factor) {
   return {};
 }
 
-// The same with spread weights: this rank's numbers of a part of the model are float32 while they are stepped.
+// The same with shards: this rank's numbers of a unit are float32 while they are stepped. With spread weights that is a
+// part of the model.
 Result<> Optimizer::step_unit(size_t unit, double lr, double grad_factor) {
   std::vector<size_t> parts;
   for (size_t i = 0; i < parts_.size(); ++i) {

@@ -112,7 +112,8 @@ class Optimizer : public Stateful {
   void add_spread_unit(std::span<const size_t> indices, int64_t part);
   [[nodiscard]] Shards cut_of(std::span<const size_t> parameters) const;
   // `weights`: of these parts.
-  Result<> step_parts(std::span<const size_t> parts, std::span<const at::Tensor> weights, double lr, double grad_factor);
+  Result<> step_parts(std::span<const size_t> parts, std::span<const at::Tensor> weights, double lr,
+                      double grad_factor);
   Result<> step_layers(double lr, double grad_factor);
   Result<> step_unit(size_t unit, double lr, double grad_factor);
   [[nodiscard]] std::vector<at::Tensor> weights_of(std::span<const size_t> parts) const;

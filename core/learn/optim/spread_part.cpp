@@ -100,8 +100,7 @@ SpreadPart make_spread_part(const Model& model, SpreadModel kind, size_t part, s
   out.tensors = std::move(tensors);
   out.masters = std::move(masters);
   add_storages(out.masters, out.of_masters);
-  const std::vector<c10::Storage> read =
-      rounds ? memory_of_copies(model, part - 1) : memory_of_passes(model, indices);
+  const std::vector<c10::Storage> read = rounds ? memory_of_copies(model, part - 1) : memory_of_passes(model, indices);
   std::vector<c10::Storage> all;
   if (is_layer)
     all = memory_of_layer(model, kind, part - 1, out);

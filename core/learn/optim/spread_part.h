@@ -33,12 +33,12 @@ struct SpreadPart {
   explicit SpreadPart(Shards cut) : shards(std::move(cut)) {}
 
   Shards shards;
-  std::vector<at::Tensor> tensors;      // what travels; these share the model's memory, but not its versions
-  std::vector<at::Tensor> masters;      // the same of their float32 masters; empty: there are none
-  std::vector<c10::Storage> kept;       // memory that passes read
-  std::vector<c10::Storage> passing;    // memory of what these numbers are computed from when the part arrives
+  std::vector<at::Tensor> tensors;    // what travels; these share the model's memory, but not its versions
+  std::vector<at::Tensor> masters;    // the same of their float32 masters; empty: there are none
+  std::vector<c10::Storage> kept;     // memory that passes read
+  std::vector<c10::Storage> passing;  // memory of what these numbers are computed from when the part arrives
   std::vector<c10::Storage> of_masters;
-  bool is_read = true;                  // false: an adapter trains the matrices as a whole, so no pass needs these
+  bool is_read = true;  // false: an adapter trains the matrices as a whole, so no pass needs these
   bool is_open = false, has_passing = false;
 
   // This rank's numbers, as long as those of the rank that has most.
@@ -61,7 +61,8 @@ struct SpreadPart {
 
 // `indices`: of WeightUnits. `keeps_base`: passes read the base of adapted matrices.
 [[nodiscard]] SpreadPart make_spread_part(const Model& model, SpreadModel kind, size_t part,
-                                          std::span<const size_t> indices, int num_ranks, ShardCut cut, bool keeps_base);
+                                          std::span<const size_t> indices, int num_ranks, ShardCut cut,
+                                          bool keeps_base);
 
 // The parameters that WeightUnits counts: this rank's, and of a model with an adapter those of its base.
 [[nodiscard]] const std::vector<NamedParameter>& parameters_to_spread(const Model& model);

@@ -18,7 +18,7 @@ namespace {
 
 constexpr std::string_view kWeightsStage = "gathering weights";
 
-// Of a part that is closed, between passes.
+// Frees a part that is closed, between passes.
 void free_all(const SpreadPart& unit) {
   for (const auto* storages : {&unit.kept, &unit.passing, &unit.of_masters})
     std::ranges::for_each(*storages, free_memory);
@@ -37,8 +37,7 @@ WeightShards::WeightShards(Model& model, Communicator& communicator, ShardCut cu
   const c10::NoGradGuard no_grad;
   is_tied_ = units_.parts.back().empty() && !model.config().is_classifier;
   for (size_t part = 0; part < units_.parts.size(); ++part) {
-    parts_.push_back(
-        make_spread_part(model, kind, part, units_.parts[part], communicator.size(), cut, keeps_base));
+    parts_.push_back(make_spread_part(model, kind, part, units_.parts[part], communicator.size(), cut, keeps_base));
   }
   // The norm in front of a layer is computed behind the layer before it (decoder.cpp).
   first_backward_ = std::max<int64_t>(1, model.lowest_backward() - 1);
@@ -76,8 +75,7 @@ std::shared_ptr<WeightShards> WeightShards::spread_copy(Model& model) const {
 
 std::shared_ptr<WeightShards> WeightShards::spread_base(Model& base) const {
   const c10::NoGradGuard no_grad;
-  std::shared_ptr<WeightShards> shards(
-      new WeightShards(base, *communicator_, cut_, holds_, SpreadModel::kBase, false));
+  std::shared_ptr<WeightShards> shards(new WeightShards(base, *communicator_, cut_, holds_, SpreadModel::kBase, false));
   for (size_t part = 0; part < parts_.size(); ++part) {
     SpreadPart& unit = shards->parts_[part];
     free_all(unit);  // its bfloat16 matrices

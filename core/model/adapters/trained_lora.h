@@ -88,7 +88,7 @@ class TrainedLora {
     int64_t layer = 0;
     at::Tensor base_OI, merged_OI;  // the same rows
     LoraMatrix factors;             // undefined: not adapted
-    bool is_gate = false;           // of a router, or of the gate of a shared expert
+    bool is_gate = false;           // a router, or the gate of a shared expert
     bool has_trained = false;       // the fused matrix also holds rows that are trained as a whole
   };
   void keep_base(ParameterStore& store, BaseMemory memory);

@@ -196,7 +196,7 @@ void ModelPart::merge_rows(const Merged& rows, at::Tensor merged_OI) const {
   if (!f.magnitude_O.defined()) return;
   at::Tensor norm = at::linalg_vector_norm(merged_OI, 2, {1});
   const at::Tensor whole_norm_O = rows.factors.norm_O.variable_data();  // changes no version
-  if (f.split.axis == SplitAxis::kColumns) {  // a rank has some numbers of each row
+  if (f.split.axis == SplitAxis::kColumns) {                            // a rank has some numbers of each row
     norm.square_();
     ranks_->sum(norm);
     norm.sqrt_();

@@ -117,7 +117,7 @@ class ModelPart {
     at::Tensor merged_OI, base_OI;  // the same rows
     LoraMatrix factors;             // with the whole A and B; undefined: these rows have no adapter
     bool is_stack = false;          // it holds all experts (layers/expert_lora.h)
-    // Of a router, or of the gate of a shared expert: whole on every rank, in the model's memory.
+    // Is it a router, or the gate of a shared expert? These are whole on every rank, in the model's memory.
     [[nodiscard]] bool is_gate() const { return factors.defined() && !factors.split.is_split(); }
   };
   // What a start leaves of a matrix: of the whole one, and of this rank's part.

@@ -84,7 +84,8 @@ at::Tensor rounded_by_operators(const at::Tensor& from, PhiloxCounter counter, c
   const at::Tensor words = philox_eight_words(
       {block.__and__(0xFFFFFFFF), block.__rshift__(32), number(counter[2]), number(counter[3])}, key);
   const at::Tensor random = at::stack({words.__and__(0xFFFF), words.__rshift__(16)}, -1).reshape({-1});
-  const at::Tensor bits = from.view(at::kInt).to(at::kLong).__and__(0xFFFFFFFF) + random.narrow(0, skipped, from.numel());
+  const at::Tensor bits =
+      from.view(at::kInt).to(at::kLong).__and__(0xFFFFFFFF) + random.narrow(0, skipped, from.numel());
   const at::Tensor carried = bits.__rshift__(16).to(at::kShort).view(at::kBFloat16);
   return at::where(at::isfinite(from), carried, from.to(at::kBFloat16));
 }

@@ -88,7 +88,8 @@ Result<> ModelState::save_state(StateWriter& writer) const {
       continue;
     }
     const auto& [begin, numbers, is_in_file] = piece->second;
-    const TensorView own = numbers.defined() ? view_for_save(numbers, is_in_file) : TensorView{"", {}, {0}, {}, nullptr};
+    const TensorView own =
+        numbers.defined() ? view_for_save(numbers, is_in_file) : TensorView{"", {}, {0}, {}, nullptr};
     writer.put_source(parameter.name, stored_type(tensor.scalar_type()), tensor.sizes().vec(),
                       std::make_shared<RankedTensor>(own, begin, numbers.defined() ? numbers.numel() : 0));
   }

@@ -96,7 +96,7 @@ Result<CriticBytes> critic_bytes(Env& env, const PluginRegistry& registry, const
   const UnitBytes units = unit_bytes(critic, element);
   if (lora) {
     const double base = weight_bytes(critic, dtype, WeightCopies::kMasters);
-    const double copies = base - static_cast<double>(critic.num_parameters()) * element;  // of merged matrices
+    const double copies = base - static_cast<double>(critic.num_parameters()) * element;
     double weights = base + static_cast<double>(lora->num_added) * element;
     if (shares_policy_base(config)) weights -= static_cast<double>(critic.num_parameters()) * element;
     return CriticBytes{weights,

@@ -115,7 +115,7 @@ UnitBytes units_of_part(UnitBytes units, double layers, double ends) {
   return units;
 }
 
-// Of a layer's bytes, those of its bfloat16 copies.
+// How many of a layer's bytes its bfloat16 copies take.
 double share_of_copies(ModelDtype dtype) {
   return dtype == ModelDtype::kBfloat16 ? 2.0 / static_cast<double>(num_bytes(dtype)) : 0.0;
 }
@@ -153,7 +153,7 @@ void share_weights(const UnitBytes& units, const TrainedSize& trained, const Uni
   memory.whole = read + merged + (has_lora && whole_parts > 0 ? memory.whole : whole_parts);
   memory.weights = own / num_owners + adapter;
   memory.gathered = gathered_bytes(units, std::max(0.0, merged - copies), config, has_lora);
-  const bool is_view = has_lora && !config.ref.sync_steps;  // of the base; copies come and go with its layers
+  const bool is_view = has_lora && !config.ref.sync_steps;
   if (memory.reference > 0)
     memory.reference -= (is_view ? copies : spread_bytes(units, dtype, config.ref.sync_steps.has_value())) *
                         (is_view ? 1.0 : 1.0 - 1.0 / num_owners);
@@ -356,8 +356,7 @@ void offload_memory(const ModelConfig& model, const TrainedSize& trained, const 
     move_to_files(masters, masters / layers, memory.critic, memory);
   }
   if (config.ref.offload == Offloading::kFile && (!has_lora || config.ref.sync_steps)) {
-    const double embedding =
-        static_cast<double>(own.vocab_size * own.hidden_size * num_bytes(dtype)) / num_owners;
+    const double embedding = static_cast<double>(own.vocab_size * own.hidden_size * num_bytes(dtype)) / num_owners;
     move_to_files(memory.reference, std::max(embedding, memory.reference / layers), memory.reference, memory);
   }
 }
