@@ -74,7 +74,8 @@ void ModelPart::adapt_matrices(const std::vector<LoraMatrix>& whole, const std::
       }
       out[i].base_OI = from;
     }
-    merged_.push_back({layer, merged[i].detach(), from, out[i]});
+    const bool is_trained = place_of_leaf(merged[i]) == store_.parameters.size();  // see keep_trained()
+    if (!is_trained) merged_.push_back({layer, merged[i].detach(), from, out[i]});
   }
 }
 

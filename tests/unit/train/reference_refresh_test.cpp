@@ -4,6 +4,7 @@
 #include <ATen/TensorOperators.h>
 #include <gtest/gtest.h>
 
+#include "support/temp_dir.h"
 #include "support/thread_ranks.h"
 #include "tiny_model.h"
 
