@@ -5,7 +5,6 @@
 
 #include <string>
 #include <string_view>
-#include <tuple>
 #include <utility>
 
 #include "config/optim_groups.h"
@@ -22,7 +21,6 @@ class ModelRules : ConfigRules {
     check_optimizer();
     check_model_files();
     check_bfloat16();
-    check_reference_offload();
     if (config_.model.enable_gradient_checkpointing && config_.model.layers == LayerPasses::kPlain) {
       error("model.layers", "'model.layers' is plain, but only the fast layers can be recomputed in the backward pass",
             "remove model.enable_gradient_checkpointing");
@@ -56,21 +54,11 @@ class ModelRules : ConfigRules {
           "set it to 1 or more");
   }
 
-  void check_reference_offload() {
-    if (config_.ref.offload == Offloading::kNone || config_.ranks.zero_stage < 3) return;
-    error("ref.offload", "'ref.offload' is file, and with ranks.zero_stage = 3 the ranks share the reference's weights",
-          "set it to none, or ranks.zero_stage to 2 or less");
-  }
-
   // What does not go together with model.dtype = bfloat16.
   void check_bfloat16() {
     const ModelSection& model = config_.model;
     if (model.dtype != ModelDtype::kBfloat16) return;
     const bool has_adapter = model.trains_adapter();
-    if (config_.ranks.zero_stage == 3) {
-      error("ranks.zero_stage", "'ranks.zero_stage' is 3, and ranks do not share the weights of a bfloat16 model",
-            "set it to 2 or less, or model.dtype=float32");
-    }
     if (model.layers == LayerPasses::kPlain && (has_adapter || config_.critic.model.trains_adapter())) {
       error("model.layers", "'model.layers' is plain, and the plain layers have no adapters in bfloat16",
             "set it to fast, or model.dtype=float32");
@@ -78,24 +66,6 @@ class ModelRules : ConfigRules {
     if (config_.rollout.kernels == DecodeKernels::kPlain && has_adapter) {
       error("rollout.kernels", "'rollout.kernels' is plain, and the plain layers have no adapters in bfloat16",
             "remove rollout.kernels, or set model.dtype=float32");
-    }
-    for (const auto& [table, optim, steps_matrices] :
-         {std::tuple("actor.optim", &config_.actor.optim, !has_adapter),
-          std::tuple("critic.optim", &config_.critic.optim, !config_.critic.model.trains_adapter())}) {
-      if (optim->master_weights || !steps_matrices) continue;
-      const std::string key = std::string(table) + ".master_weights";
-      if (config_.ranks.zero_stage > 0) {
-        error(
-            key,
-            fmt::format(
-                "'{}' is false, and ranks.zero_stage is {}: ranks can share the optimizer only if there are master weights",
-                key, config_.ranks.zero_stage),
-            "set one of the two to its default");
-      }
-      if (model.layers == LayerPasses::kPlain) {
-        error(key, fmt::format("'{}' is false, but the plain layers of model.layers read master weights", key),
-              "set it to true, or model.layers=fast");
-      }
     }
   }
 

@@ -231,12 +231,13 @@ void Model::start_changed() {
 }
 
 void Model::weights_changed() {
+  if (gate_ != nullptr) gate_->weights_changed();
   if (tensor_ != nullptr) {
-    if (has_own_weights()) tensor_->merge();
+    tensor_->merge();
     tensor_->round(offload_.get());
     return;
   }
-  if (trained_lora_ != nullptr && (gate_ == nullptr || gate_->is_whole())) trained_lora_->merge();
+  if (trained_lora_ != nullptr) trained_lora_->merge();
   round_to_nearest(weights_, offload_.get());
 }
 
@@ -423,14 +424,15 @@ void Model::copy_numbers(const Model& from) {
 }
 
 void Model::drop_masters() {
+  if (gate_ != nullptr) gate_->drop_masters();
   if (tensor_ != nullptr) return tensor_->drop_masters();
+  has_masters_ = weights_.rounded.empty();
   for (size_t layer = 0; layer < weights_.rounded.size(); ++layer) free_masters(weights_, layer);
 }
 
 std::vector<NamedParameter> Model::numbers() const {
   std::vector<NamedParameter> out = parameters_;
-  // If ranks share them, they may be without memory too, and have masters nevertheless.
-  if (!has_rounded_matrices() || (tensor_ != nullptr && tensor_->has_masters())) return out;
+  if (!has_rounded_matrices() || has_masters()) return out;
   for (NamedParameter& parameter : out) {
     if (!has_memory(parameter.tensor) && rounded_layer(weights_, parameter.tensor) >= 0)
       parameter.tensor = rounded_slice(weights_, parameter.tensor);

@@ -77,6 +77,8 @@ class Model {
   [[nodiscard]] at::ScalarType dtype() const { return weights_.embedding_VH.scalar_type(); }
   // Do the layers multiply by bfloat16 copies of their matrices?
   [[nodiscard]] bool has_rounded_matrices() const { return !weights_.rounded.empty(); }
+  // Are there float32 numbers of these matrices? They may lie on other ranks. See drop_masters().
+  [[nodiscard]] bool has_masters() const { return tensor_ != nullptr ? tensor_->has_masters() : has_masters_; }
   [[nodiscard]] std::vector<NamedParameter>& parameters() { return parameters_; }
   [[nodiscard]] const std::vector<NamedParameter>& parameters() const { return parameters_; }
   [[nodiscard]] bool has_adapter() const { return adapter_ != nullptr || trained_lora_ != nullptr; }
@@ -102,8 +104,8 @@ class Model {
   [[nodiscard]] bool trains_lora() const { return trained_lora_ != nullptr; }
   // The dropout of the adapter in training, for the ForwardOptions::lora_dropout of updates. 0: no dropout.
   [[nodiscard]] double lora_dropout() const { return trains_lora() ? trained_lora_->dropout() : 0.0; }
-  // To be called after every change of trainable(), or of parameters(): merged weights and rounded matrices follow. Behind
-  // a gate they follow when a part is opened.
+  // To be called after every change of trainable(), or of parameters(): merged weights and rounded matrices follow. Those
+  // without memory follow when a gate opens their part.
   void weights_changed();
   // The model without its adapter, frozen, in the same memory. Precondition: trains_lora(). kNumbers: to read its parameters,
   // not for passes, which may need rounded matrices of their own.
@@ -218,6 +220,7 @@ class Model {
   DecoderWeights weights_;
   std::vector<NamedParameter> parameters_;
   DecoderLeaves leaves_;
+  bool has_masters_ = true;
   std::shared_ptr<const StoredLayout> layout_;  // layout of the folder that was read; null for a model made here
   std::shared_ptr<const LoraAdapter> adapter_;  // merged into the parameters; null if there is none
   std::unique_ptr<TrainedLora> trained_lora_;   // null where the parameters themselves are trained

@@ -30,6 +30,17 @@ std::vector<RunCase> more_cases() {
   cases.push_back({"clip_cov", "train", {"actor.policy_loss.loss_mode=clip_cov"}});
   // Between two updates too, where each rank may have a part of the policy and of the reference.
   cases.push_back({"moving_reference", "train", {"ref.sync_steps=1", "ref.sync_unit=update", "ref.mixup_alpha=0.5"}});
+  cases.push_back({"moving_reference_of_an_adapter",
+                   "train",
+                   {"model.lora_rank=2", "model.target_modules=[q_proj,v_proj,down_proj]",
+                    "model.init_lora_weights=pissa", "model.modules_to_save=[embed_tokens,o_proj]",
+                    "model.lora_bias=all", "actor.use_kl_loss=true", "ref.sync_steps=1", "ref.mixup_alpha=0.5",
+                    "ref.offload=file", "trainer.offload_dir=" + std::string(MORTISE_BINARY_DIR)}});
+  cases.push_back({"bfloat16_dora",
+                   "train",
+                   {"model.dtype=bfloat16", "model.lora_rank=2", "model.use_dora=true", "actor.use_kl_loss=true",
+                    "trainer.save_merged_lora=true", "trainer.test_freq=1", "data.val_files=data/train.jsonl",
+                    "data.val_max_samples=4"}});
   cases.push_back({"over_sampling", "train", over_sampling()});
   cases.push_back({"one_step_off", "train", ahead("one_step_off", 1)});
   cases.push_back({"async", "train", ahead("async", 2)});
@@ -40,16 +51,11 @@ class EqualRanks : public Ranks, public testing::WithParamInterface<RunCase> {
  protected:
   // `expected`: the bits of one process with these settings. The ranks take prompts one by one, from one another if they are
   // done.
-  void expect_bits_with_zero(std::vector<std::string> settings, std::map<std::string, std::string> expected) {
-    // In bfloat16 ranks share the optimizer only if there are master weights, and never the weights.
-    const bool is_rounded = std::erase(settings, "actor.optim.master_weights=false") > 0;
-    if (is_rounded) {
-      run_alone(GetParam().command, "alone_with_masters", settings);
-      expected = bits("alone_with_masters");
-    }
+  void expect_bits_with_zero(const std::vector<std::string>& settings,
+                             const std::map<std::string, std::string>& expected) {
+    const bool is_rounded = std::ranges::count(settings, "model.dtype=bfloat16") > 0;
     for (const auto& [size, stage] : std::vector<std::pair<size_t, int>>{{2, 2}, {3, 3}}) {
       if (HasFailure()) return;
-      if (stage == 3 && is_rounded) continue;
       std::vector<std::string> shared = settings;
       shared.push_back("ranks.zero_stage=" + std::to_string(stage));
       if (GetParam().command == std::string("train")) shared.emplace_back("rollout.max_num_seqs=1");
@@ -261,9 +267,44 @@ TEST_F(Ranks, ARunResumesWithAnotherStageOfZero) {
   expect_same_bits(bits("out"), bits("straight"), "resumed");
 }
 
-// The critic's adapter on ranks that share the optimizers, or, in float32, also its base.
+// 3 -> 1 -> 2 ranks that share the weights: of a bfloat16 model with and without masters, next to a huggingface/ that is
+// rounded; and the base of an adapter, with a reference that follows it.
+TEST_F(Ranks, SharedWeightsOfEveryKindResumeWithAnotherNumberOfRanks) {
+  const std::vector<std::string> rounded{"model.dtype=bfloat16", "trainer.save_dtype=bfloat16",
+                                         "actor.use_kl_loss=true"};
+  std::vector<std::string> without_masters = rounded;
+  without_masters.emplace_back("actor.optim.master_weights=false");
+  const std::vector<std::string> adapter{"model.lora_rank=2",
+                                         "model.target_modules=[q_proj,down_proj]",
+                                         "model.init_lora_weights=pissa",
+                                         "model.use_dora=true",
+                                         "model.modules_to_save=[v_proj]",
+                                         "actor.use_kl_loss=true",
+                                         "ref.sync_steps=2",
+                                         "ref.mixup_alpha=0.5"};
+  int number = 0;
+  for (const std::vector<std::string>& kind : {rounded, without_masters, adapter}) {
+    const auto until = [&](int64_t step, int stage) {
+      std::vector<std::string> settings = kind;
+      settings.insert(
+          settings.end(),
+          {"trainer.deterministic=true", "actor.optim.lr_scheduler_type=constant", "actor.optim.lr_warmup_steps=0",
+           "trainer.total_training_steps=" + std::to_string(step), "ranks.zero_stage=" + std::to_string(stage)});
+      return settings;
+    };
+    const std::string straight = "straight_" + std::to_string(number), out = "out_" + std::to_string(number++);
+    run_alone("train", straight, until(3, 0));
+    run_group(3, "train", out, until(1, 3));
+    run_alone("train", out, until(2, 0));
+    run_group(2, "train", out, until(3, 3));
+    if (HasFailure()) return;
+    expect_same_bits(bits(out), bits(straight), out);
+  }
+}
+
+// The critic's adapter on ranks that share the optimizers, or also its base.
 TEST_F(Ranks, ACriticsAdapterHasTheSameBits) {
-  for (const auto& [dtype, stages] : {std::pair("bfloat16", std::vector{1, 2}), std::pair("float32", std::vector{3})}) {
+  for (const auto& [dtype, stages] : {std::pair("bfloat16", std::vector{1, 3}), std::pair("float32", std::vector{3})}) {
     const std::vector<std::string> settings{"trainer.deterministic=true",  std::string("model.dtype=") + dtype,
                                             "model.lora_rank=2",           "critic.model.lora_rank=3",
                                             "algorithm.adv_estimator=gae", "~algorithm.adv_params",
@@ -282,7 +323,7 @@ TEST_F(Ranks, ACriticsAdapterHasTheSameBits) {
   }
 }
 
-// The critic's adapter next to a policy without one, and a folder's adapter that no layer can be merged from by itself.
+// The critic's adapter next to a policy without one, and a folder's adapter with DoRA.
 TEST_F(Ranks, ACriticsAdapterOnASharedBase) {
   std::vector<std::string> settings{"trainer.deterministic=true", "critic.model.lora_rank=3",
                                     "algorithm.adv_estimator=gae", "~algorithm.adv_params", "critic.optim.lr=1e-2"};
@@ -303,8 +344,11 @@ TEST_F(Ranks, ACriticsAdapterOnASharedBase) {
   task_.write("adapter/adapter_config.json", R"({"peft_type": "LORA", "task_type": "SEQ_CLS", "r": 2, "lora_alpha": 4,
       "base_model_name_or_path": "model", "target_modules": ["q_proj"], "modules_to_save": ["score"], "use_dora": true})");
   settings[1] = "critic.model.lora_adapter_path=adapter";
-  Group group(std::vector(size_t{2}, words("train", "refused", settings)), task_.path());
-  group.expect_refused(2, "set ranks.zero_stage to 2 or less");
+  run_group(2, "train", "dora", settings);
+  settings.pop_back();
+  run_alone("train", "dora_alone", settings);
+  if (HasFailure()) return;
+  expect_same_bits(bits("dora"), bits("dora_alone"), "dora");
 }
 
 // The rewards of a step fail on every rank: all help to save the steps before it. So do they if the step was sampled while

@@ -305,6 +305,7 @@ TEST(TensorParallelRun, DeterministicBfloat16RunsDoNotDependOnTheNumberOfGroups)
     expect_bits_of_one_group(
         joined(sampling_mesh(2, 2), {"model.dtype=bfloat16", "actor.optim.master_weights=" + masters}));
   }
+  expect_bits_of_one_group(with_zero(3, joined(tensor_mesh(2), {"model.dtype=bfloat16", "actor.use_kl_loss=true"})));
   if (is_long()) expect_bits_of_one_group(joined(sampling_mesh(2), {"model.dtype=bfloat16"}));
 }
 
@@ -328,18 +329,20 @@ TEST(TensorParallelRun, DeterministicBfloat16RunsOfAnAdapterDoNotDependOnTheNumb
                                          "ranks.zero_stage=1"};
   expect_bits_of_one_group(joined(tensor_mesh(2), adapter), "adapter_model.safetensors");
   expect_bits_of_one_group(joined(sampling_mesh(2, 2), adapter), "adapter_model.safetensors");
+  expect_bits_of_one_group(with_zero(3, joined(tensor_mesh(2), {"model.dtype=bfloat16", "actor.use_kl_loss=true",
+                                                                "model.lora_rank=2", "model.use_dora=true"})),
+                           "adapter_model.safetensors");
 }
 
 // 2 x 2 ranks, then one process, then 1 x 4, then ZeRO, then both, then one process.
-void expect_resumes_with_another_mesh(const std::vector<std::string>& more, const std::string& model,
-                                      int64_t last_stage = 3) {
+void expect_resumes_with_another_mesh(const std::vector<std::string>& more, const std::string& model) {
   SCOPED_TRACE(more.front() + " " + model);
   const TinyTask task(model);
   const std::vector<std::string> settings = joined({"model.dtype=float64"}, more);
   ASSERT_EQ(launch(task, 1, "train", "straight", until(6, joined(settings, tensor_mesh(1)))).code, 0);
   for (const auto& [step, num_ranks, size] :
        std::vector<std::tuple<int64_t, int, int>>{{1, 4, 2}, {2, 1, 1}, {3, 4, 4}, {4, 2, 1}, {5, 4, 2}, {6, 1, 1}}) {
-    const int64_t stage = step < 4 || step == 6 ? 0 : step == 4 ? 1 : last_stage;
+    const int64_t stage = step < 4 || step == 6 ? 0 : step == 4 ? 1 : 3;
     const Outcome part =
         launch(task, num_ranks, "train", "out", until(step, joined(settings, with_zero(stage, tensor_mesh(size)))));
     ASSERT_EQ(part.code, 0) << part.output;
@@ -358,7 +361,7 @@ TEST(TensorParallelRun, ResumesWithAnotherMesh) {
       joined({"model.lora_rank=2", "model.target_modules=[q_proj,v_proj,down_proj]", "model.init_lora_weights=pissa",
               "model.modules_to_save=[o_proj]", "ref.offload=file"},
              follows),
-      "--tiny", /*last_stage=*/2);
+      "--tiny");
   if (is_long()) expect_resumes_with_another_mesh({"trainer.save_dtype=bfloat16"}, "--tiny");
 }
 
@@ -378,8 +381,6 @@ TEST(TensorParallelRun, WhatCannotBeSharedIsRefusedByName) {
                            const std::string& also = "") { expect_refused(task, num_ranks, settings, text, also); };
   refused(1, tensor_mesh(2), "'actor.tensor_model_parallel_size' is 2, but 1 rank cannot form groups of 2");
   refused(3, tensor_mesh(3), "'actor.tensor_model_parallel_size' is 3, but the 4 query heads, 2 key-value heads and ");
-  refused(2, joined(tensor_mesh(2), {"model.lora_rank=2", "model.use_dora=true", "ranks.zero_stage=3"}),
-          "ranks.zero_stage = 3 cannot be used with DoRA");
   refused(1, {"actor.tensor_model_parallel_size=9223372036854775807"}, "actor.tensor_model_parallel_size");
   refused(2, tensor_mesh(2, 2),
           "'actor.ulysses_sequence_parallel_size' is 2, but 2 ranks cannot form groups of 4 (with "

@@ -193,9 +193,11 @@ bool Optimizer::cuts_parameters() const {
 }
 
 at::Tensor Optimizer::weights_of(const OwnPart& part) const {
-  const at::Tensor tensor = parameters_[part.parameter].tensor.detach();
-  if (is_sharded() && units_[part.unit].part >= 0) {
-    const at::Tensor own = zero_.weights->own(units_[part.unit].part).narrow(0, part.at_weights, part.size);
+  const bool is_spread = is_sharded() && units_[part.unit].part >= 0;
+  at::Tensor tensor = parameters_[part.parameter].tensor.detach();
+  if (rounded_ != nullptr && is_sharded() && !is_spread) tensor = rounded_->numbers(tensor);
+  if (is_spread) {
+    const at::Tensor own = zero_.weights->numbers(units_[part.unit].part).narrow(0, part.at_weights, part.size);
     return cuts_parameters() ? own : own.view(tensor.sizes());
   }
   return cuts_parameters() ? tensor.view({-1}).narrow(0, part.begin, part.size) : tensor;
@@ -225,16 +227,23 @@ std::vector<std::pair<size_t, at::Tensor>> Optimizer::own_gradients() const {
   return out;
 }
 
-Result<> Optimizer::step_parts(std::span<const size_t> indices, double lr, double grad_factor) {
+std::vector<at::Tensor> Optimizer::weights_of(std::span<const size_t> parts) const {
+  std::vector<at::Tensor> out;
+  for (const size_t i : parts) out.push_back(weights_of(parts_[i]));
+  return out;
+}
+
+Result<> Optimizer::step_parts(std::span<const size_t> indices, std::span<const at::Tensor> weights, double lr,
+                               double grad_factor) {
   std::vector<StepPart> parts;
   std::vector<size_t> places;
-  for (const size_t i : indices) {
+  for (size_t at = 0; at < indices.size(); ++at) {
+    const size_t i = indices[at];
     const OptimizedParameter& parameter = parameters_[parts_[i].parameter];
     at::Tensor gradient = gradient_of(parts_[i]);
     if (!gradient.defined()) continue;
     const double decay = parameter.weight_decay.value_or(parameter.decay ? weight_decay_ : 0.0);
-    parts.push_back(
-        {&parameter, weights_of(parts_[i]), std::move(gradient), state_[i], lr * parameter.lr_scale, decay});
+    parts.push_back({&parameter, weights[at], std::move(gradient), state_[i], lr * parameter.lr_scale, decay});
     places.push_back(parts_[i].parameter);
   }
   const OpTimer timer("optimizer", [&] {
@@ -249,8 +258,8 @@ Result<> Optimizer::step_parts(std::span<const size_t> indices, double lr, doubl
   }
   return group_->step(
       parts, places, [&](std::span<StepPart> some) { run_rule(some, grad_factor); },
-      [&](const at::Tensor& weights) {
-        if (files_ != nullptr) files_->release(weights);
+      [&](const at::Tensor& stepped) {
+        if (files_ != nullptr) files_->release(stepped);
       });
 }
 
@@ -266,27 +275,74 @@ void Optimizer::run_rule(std::span<StepPart> parts, double grad_factor) const {
   }
 }
 
+namespace {
+
+// Those of one type travel together.
+Result<> gather_new_weights(Communicator& communicator, const Shards& shards, std::span<const at::Tensor> tensors) {
+  std::map<at::ScalarType, std::vector<size_t>> by_type;
+  for (size_t i = 0; i < tensors.size(); ++i) by_type[tensors[i].scalar_type()].push_back(i);
+  for (const auto& [type, places] : by_type) {
+    std::vector<at::Tensor> some;
+    for (const size_t i : places) some.push_back(tensors[i]);
+    const Shards cut = by_type.size() == 1 ? shards : shards.only(places);
+    TRY(gather_tensors(communicator, cut, some, "new weights"));
+  }
+  return {};
+}
+
+}  // namespace
+
 Result<> Optimizer::step(double lr, double grad_factor) {
   c10::NoGradGuard no_grad;
   ++num_updates_;
-  if (rounded_ != nullptr) {  // without shards a part is a parameter
-    for (size_t group = 0; group < rounded_->groups().size(); ++group) {
-      if (rounded_->groups()[group].empty()) continue;  // frozen
-      rounded_->open(group);
-      TRY(step_parts(rounded_->groups()[group], lr, grad_factor));
-      rounded_->close(group, num_updates_);
-    }
-    return {};
+  if (rounded_ != nullptr && !is_sharded()) return step_layers(lr, grad_factor);
+  if (rounded_ != nullptr) {
+    for (size_t unit = 0; unit < units_.size(); ++unit) TRY(step_unit(unit, lr, grad_factor));
+  } else {
+    std::vector<size_t> all(parts_.size());
+    std::iota(all.begin(), all.end(), size_t{0});
+    TRY(step_parts(all, weights_of(all), lr, grad_factor));
   }
-  std::vector<size_t> all(parts_.size());
-  std::iota(all.begin(), all.end(), size_t{0});
-  TRY(step_parts(all, lr, grad_factor));
   for (ShardUnit& unit : units_) {
     unit.own_gradient = at::Tensor();
     if (unit.part >= 0) continue;  // gathered by the passes that use them
     std::vector<at::Tensor> tensors;
-    for (const size_t i : unit.parameters) tensors.push_back(parameters_[i].tensor.detach());
-    TRY(gather_tensors(*zero_.communicator, unit.shards, tensors, "new weights"));
+    for (const size_t i : unit.parameters) {
+      const at::Tensor& tensor = parameters_[i].tensor;
+      tensors.push_back(rounded_ != nullptr ? rounded_->numbers(tensor) : tensor.detach());
+    }
+    TRY(gather_new_weights(*zero_.communicator, unit.shards, tensors));
+  }
+  return {};
+}
+
+// Steps a model without masters. Without shards a part is a parameter.
+Result<> Optimizer::step_layers(double lr, double grad_factor) {
+  for (size_t group = 0; group < rounded_->groups().size(); ++group) {
+    const std::vector<size_t>& parts = rounded_->groups()[group];
+    if (parts.empty()) continue;  // frozen
+    rounded_->open(group);
+    TRY(step_parts(parts, weights_of(parts), lr, grad_factor));
+    rounded_->close(group, num_updates_);
+  }
+  return {};
+}
+
+// The same with shards: this rank's numbers of a unit are float32 while they are stepped. With spread weights that is a
+// part of the model.
+Result<> Optimizer::step_unit(size_t unit, double lr, double grad_factor) {
+  std::vector<size_t> parts;
+  for (size_t i = 0; i < parts_.size(); ++i) {
+    if (parts_[i].unit == unit) parts.push_back(i);
+  }
+  const std::vector<at::Tensor> own = weights_of(parts);
+  std::vector<at::Tensor> wide;
+  for (const at::Tensor& weights : own) wide.push_back(weights.to(at::kFloat));  // itself if it is float32
+  TRY(step_parts(parts, wide, lr, grad_factor));
+  for (size_t i = 0; i < parts.size(); ++i) {
+    if (own[i].scalar_type() != at::kBFloat16) continue;
+    const OwnPart& part = parts_[parts[i]];
+    rounded_->round(parameters_[part.parameter].tensor, part.begin, wide[i], own[i], num_updates_);
   }
   return {};
 }

@@ -91,7 +91,7 @@ class Optimizer : public Stateful {
   [[nodiscard]] std::vector<ShardUnit>& units() { return units_; }
   // The gradients in them by parameter, if a rank owns whole parameters: views.
   [[nodiscard]] std::vector<std::pair<size_t, at::Tensor>> own_gradients() const;
-  // For a model without master weights; not together with shards.
+  // For a model without master weights. With shards its weights are spread.
   void step_rounded(std::shared_ptr<const RoundedStep> rounded) { rounded_ = std::move(rounded); }
 
   [[nodiscard]] std::string state_name() const override { return state_name_; }
@@ -111,7 +111,12 @@ class Optimizer : public Stateful {
   Result<> make_state();
   void add_spread_unit(std::span<const size_t> indices, int64_t part);
   [[nodiscard]] Shards cut_of(std::span<const size_t> parameters) const;
-  Result<> step_parts(std::span<const size_t> parts, double lr, double grad_factor);
+  // `weights`: of these parts.
+  Result<> step_parts(std::span<const size_t> parts, std::span<const at::Tensor> weights, double lr,
+                      double grad_factor);
+  Result<> step_layers(double lr, double grad_factor);
+  Result<> step_unit(size_t unit, double lr, double grad_factor);
+  [[nodiscard]] std::vector<at::Tensor> weights_of(std::span<const size_t> parts) const;
   void run_rule(std::span<StepPart> parts, double grad_factor) const;
   [[nodiscard]] std::vector<OwnPart> parts_of(int rank) const;
   [[nodiscard]] bool cuts_parameters() const;

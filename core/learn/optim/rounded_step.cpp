@@ -22,9 +22,22 @@ void RoundedStep::open(size_t group) const {
 
 void RoundedStep::close(size_t group, int64_t update) const {
   if (group == 0) return;
-  const PhiloxKey key = derive_philox_key(seed_.seed, seed_.purpose, static_cast<uint64_t>(update));
-  round_stochastically(weights(), group - 1, key);
+  round_stochastically(weights(), group - 1, key_of(update));
   free_masters(weights(), group - 1);
+}
+
+PhiloxKey RoundedStep::key_of(int64_t update) const {
+  return derive_philox_key(seed_.seed, seed_.purpose, static_cast<uint64_t>(update));
+}
+
+at::Tensor RoundedStep::numbers(const at::Tensor& parameter) const {
+  const bool has_copy = rounded_layer(weights(), parameter) >= 0;
+  return (has_copy ? rounded_slice(weights(), parameter) : parameter).detach();
+}
+
+void RoundedStep::round(const at::Tensor& parameter, int64_t begin, const at::Tensor& from, const at::Tensor& to,
+                        int64_t update) const {
+  round_piece(weights(), parameter, begin, from.reshape({-1}), to.reshape({-1}), key_of(update));
 }
 
 }  // namespace mortise

@@ -5,6 +5,8 @@
 // Cost: the step, and two passes over the matrices. Thread rule: one thread at a time.
 #pragma once
 
+#include <ATen/core/Tensor.h>
+
 #include <cstdint>
 #include <vector>
 
@@ -30,10 +32,16 @@ class RoundedStep {
   // Before and after the step of a group in an update.
   void open(size_t group) const;
   void close(size_t group, int64_t update) const;
+  // Where the numbers of a parameter are: in its bfloat16 matrix if there is one, else in the parameter.
+  [[nodiscard]] at::Tensor numbers(const at::Tensor& parameter) const;
+  // If ranks share the numbers: rounds this rank's numbers of a parameter, from its `begin` on. The same bits.
+  void round(const at::Tensor& parameter, int64_t begin, const at::Tensor& from, const at::Tensor& to,
+             int64_t update) const;
 
  private:
   // Those that passes of this rank use.
   [[nodiscard]] const DecoderWeights& weights() const;
+  [[nodiscard]] PhiloxKey key_of(int64_t update) const;
 
   const Model* model_;
   RoundingSeed seed_;

@@ -1,5 +1,6 @@
 // WeightShards: the matrices of a model, each part of which (embedding, layer, head) is spread over the ranks (ZeRO 3,
-// Rajbhandari et al., arXiv:1910.02054). Vectors stay whole on every rank.
+// Rajbhandari et al., arXiv:1910.02054). Vectors and routers stay whole on every rank. spread_part.h says what a rank keeps
+// of a part, and what travels.
 //
 // A pass gathers a part right before it uses it and frees it behind; the next layer travels meanwhile. The embedding and
 // the head are gathered in pieces without a prefetch, because they are the largest parts. The gathered numbers are the
@@ -11,7 +12,8 @@
 //
 // Cost: a rank receives every part once in a forward pass and every layer that backward reaches once in a backward
 // pass. Next to its own shard a rank then has two layers, or the embedding or the head. Thread rule: one thread at a
-// time. open, close, finish_forward, run_backward, gather_all are collectives as weight_gate.h says.
+// time. open, close, finish_forward, run_backward, gather_all, gather_masters, move_towards are collectives as weight_gate.h
+// says.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -27,25 +29,21 @@
 #include <vector>
 
 #include "dist/communicator.h"
-#include "learn/optim/shards.h"
+#include "learn/optim/spread_part.h"
 #include "model/layers/weight_gate.h"
 #include "model/model.h"
+#include "model/tensor/offload.h"
 
 namespace mortise {
-
-// The parameters of a model in the units in which they are spread. An optimizer of these parameters uses the same.
-struct WeightUnits {
-  std::vector<std::vector<size_t>> parts;  // parameters of each part, without vectors; the last may be empty
-  std::vector<size_t> whole;               // those that every rank keeps
-};
-[[nodiscard]] WeightUnits weight_units(const ModelConfig& config, std::span<const NamedParameter> parameters);
 
 class WeightShards : public WeightGate {
  public:
   // Keeps this rank's numbers of the model's matrices and frees the rest. `model` has to stay where it is. `cut`: where
-  // the optimizer of these weights cuts.
-  static std::shared_ptr<WeightShards> spread(Model& model, Communicator& communicator, ShardCut cut);
-  // For another model with the same parameters, whose memory was not touched: with the numbers of this one.
+  // the optimizer of these weights cuts. `keeps_base`: passes read the base of an adapter, as plain layers do.
+  static std::shared_ptr<WeightShards> spread(Model& model, Communicator& communicator, ShardCut cut,
+                                              bool keeps_base = false);
+  // For another model with the same parameters, whose memory was not touched: with the numbers of this one. Of a model with
+  // an adapter those are the base's.
   std::shared_ptr<WeightShards> spread_copy(Model& model) const;
   // For the base of this model with an adapter (Model::base_view): the same numbers in the same memory.
   std::shared_ptr<WeightShards> spread_base(Model& base) const;
@@ -54,39 +52,38 @@ class WeightShards : public WeightGate {
   void close(int64_t part, GatePass pass) override;
   void finish_forward() override;
   void run_backward(const std::function<void()>& own, const std::function<void(int64_t part)>& on_layer) override;
+  void weights_changed() override;
+  void drop_masters() override;
   [[nodiscard]] bool is_whole() const override { return num_whole_ > 0; }
   [[nodiscard]] Result<> status() const override;
 
   // A collective. The parts that this rank keeps have memory until release_all(); with others it only helps the other ranks.
+  // Masters are not among it.
   Result<> gather_all(const KeepsPart& keeps = {});
   void release_all();
+  // The same of the masters of bfloat16 matrices, where there are any.
+  Result<> gather_masters(const KeepsPart& keeps = {});
+  void release_masters();
   // While all parts have memory: their numbers were changed, by all ranks alike.
   void take_changes();
+  // Moves what this rank keeps into files: all of it, or only masters.
+  Result<> offload_numbers(const std::shared_ptr<Offload>& files);
+  Result<> offload_masters(const std::shared_ptr<Offload>& files);
 
   [[nodiscard]] int rank() const { return communicator_->rank(); }
   [[nodiscard]] const WeightUnits& units() const { return units_; }
   // The parameters that they count.
-  [[nodiscard]] const std::vector<NamedParameter>& parameters() const {
-    if (part_ == nullptr) return model_->stored_parameters();
-    return (part_->base() != nullptr ? *part_->base() : *part_).parameters();
-  }
-  // This rank's numbers of a part [shards_of(part).of(rank).size()].
-  [[nodiscard]] const at::Tensor& own(int64_t part) const { return parts_[static_cast<size_t>(part)].own; }
+  [[nodiscard]] const std::vector<NamedParameter>& parameters() const { return parameters_to_spread(*model_); }
+  // This rank's numbers of a part [shards_of(part).of(rank).size()], which are stepped and saved.
+  [[nodiscard]] at::Tensor numbers(int64_t part) const { return parts_[static_cast<size_t>(part)].numbers(); }
+  // Do they lie in a file?
+  [[nodiscard]] bool lies_in_file(int64_t part) const { return files_ != nullptr && files_->holds(numbers(part)); }
   [[nodiscard]] const Shards& shards_of(int64_t part) const { return parts_[static_cast<size_t>(part)].shards; }
-  // this = (1 - weight) this + weight other, on this rank's numbers. Both have the same parameters.
-  void move_towards(const WeightShards& other, double weight);
+  // this = (1 - weight) this + weight other, on this rank's numbers. Both have the same parameters; of a model with an
+  // adapter, `other` counts merged. Errors are in its status().
+  void move_towards(WeightShards& other, double weight);
 
  private:
-  struct Part {
-    Shards shards;
-    std::vector<at::Tensor> tensors;      // share the model's memory, but not its versions
-    std::vector<c10::Storage> storages;   // where `tensors` lie
-    std::vector<c10::Storage> base_only;  // those of them that merged matrices take the place of
-    std::vector<c10::Storage> merged;     // where these matrices lie
-    at::Tensor padded;                    // `own`, as long as that of the rank that has most
-    at::Tensor own;
-    bool has_memory = false;
-  };
   // Users of each storage: a model with an adapter and the view of its base share some.
   using Holds = std::unordered_map<const c10::StorageImpl*, int64_t>;
   struct Prefetch {
@@ -95,43 +92,47 @@ class WeightShards : public WeightGate {
     std::unique_ptr<PendingCollective> pending;
   };
 
-  WeightShards(Model& model, Communicator& communicator, ShardCut cut, std::shared_ptr<Holds> holds, bool merges);
+  WeightShards(Model& model, Communicator& communicator, ShardCut cut, std::shared_ptr<Holds> holds, SpreadModel kind,
+               bool keeps_base);
   [[nodiscard]] int64_t num_layers() const { return static_cast<int64_t>(parts_.size()) - 2; }
   [[nodiscard]] bool is_layer(int64_t part) const { return part >= 1 && part <= num_layers(); }
   // The head's part is the embedding's if they are one matrix.
-  Part& unit_of(int64_t part);
+  SpreadPart& unit_of(int64_t part);
   void gather(int64_t part, bool keeps);
   void receive(int64_t part, bool keeps);
-  void gather_in_pieces(Part& unit, bool keeps);
+  void gather_in_pieces(const Shards& shards, const at::Tensor& own, std::span<const at::Tensor> tensors, bool keeps);
   void prefetch(int64_t part);
   void pass_by(int64_t part, GatePass pass);
-  void take_memory(int64_t part);
-  void merge(int64_t part);
+  void compute_layer(int64_t part);
   void drop(int64_t part);
   void hold(std::span<const c10::Storage> storages);
   void release(std::span<const c10::Storage> storages);
+  void leave_file(const at::Tensor& numbers) const;
+  [[nodiscard]] at::Tensor merged_numbers(int64_t part);
 
   Model* model_;
-  const ModelPart* part_;  // this rank's, if ranks share the layers; else null
   Communicator* communicator_;
   ShardCut cut_;
   std::shared_ptr<Holds> holds_;
-  bool merges_ = false;
+  SpreadModel kind_;
   bool is_tied_ = false;
   WeightUnits units_;
-  std::vector<Part> parts_;     // embedding, layers, head
-  int64_t first_backward_ = 1;  // the lowest part that backward reaches
+  std::vector<SpreadPart> parts_;   // embedding, layers, head
+  std::shared_ptr<Offload> files_;  // null: this rank's numbers are in memory
+  int64_t first_backward_ = 1;      // the lowest part that backward reaches
   bool in_forward_ = false;
   int64_t next_ = 0;  // the part that comes next in the pass
   std::function<void(int64_t part)> on_layer_;
   std::optional<Prefetch> prefetched_;
-  int64_t num_whole_ = 0;
+  int64_t num_whole_ = 0, num_with_masters_ = 0;
   std::optional<Error> error_;
 };
 
 // What ranks have of a model whose layers they share (tensor parallel): all of it, this rank's part of it, or this rank's part of
 // the layers next to the whole embedding and head.
 enum class GatheredLayers { kWhole, kOwnPart, kOwnLayers };
+// Are masters of bfloat16 matrices there too? Passes do not read them.
+enum class GatheredMasters { kNo, kYes };
 
 // All weights of some models, or those that `keeps` names, in memory while it lives: of models that are spread, and of those
 // whose layers are split. Other models, and null, are left as they are. A model that is both has its whole part of the
@@ -139,13 +140,16 @@ enum class GatheredLayers { kWhole, kOwnPart, kOwnLayers };
 class WholeWeights {
  public:
   static Result<WholeWeights> gather(std::initializer_list<const Model*> models, const KeepsPart& keeps = {},
-                                     GatheredLayers layers = GatheredLayers::kWhole);
+                                     GatheredLayers layers = GatheredLayers::kWhole,
+                                     GatheredMasters masters = GatheredMasters::kYes);
   WholeWeights(WholeWeights&& other) noexcept
       : shards_(std::exchange(other.shards_, {})),
+        with_masters_(std::exchange(other.with_masters_, {})),
         parts_(std::exchange(other.parts_, {})),
         vocabularies_(std::exchange(other.vocabularies_, {})) {}
   WholeWeights& operator=(WholeWeights&&) = delete;
   ~WholeWeights() {
+    for (WeightShards* shards : with_masters_) shards->release_masters();
     for (WeightShards* shards : shards_) shards->release_all();
     for (ModelPart* part : parts_) part->release_all();
     for (ModelPart* part : vocabularies_) part->release_vocabulary();
@@ -153,7 +157,7 @@ class WholeWeights {
 
  private:
   WholeWeights() = default;
-  std::vector<WeightShards*> shards_;
+  std::vector<WeightShards*> shards_, with_masters_;
   std::vector<ModelPart*> parts_;
   std::vector<ModelPart*> vocabularies_;  // their embeddings and heads were gathered
 };

@@ -21,6 +21,7 @@
 #include "model/adapters/lora.h"
 #include "model/device/compute_device.h"
 #include "model/layers/expert_lora.h"
+#include "model/tensor/storage_memory.h"
 #include "model/weights/names.h"
 #include "model/weights/saver.h"
 
@@ -204,7 +205,9 @@ void TrainedLora::add_gate(const at::Tensor& base_leaf, const at::Tensor& merged
                            int64_t layer) {
   const size_t first = parameters_.size();
   add_matrices({base_leaf}, {merged_leaf}, lora, layer);
+  if (first == parameters_.size()) return;
   for (size_t i = first; i < parameters_.size(); ++i) of_gates_.insert(parameters_[i].name);
+  rows_.back().is_gate = true;
 }
 
 LoraMatrix TrainedLora::add_matrix(size_t module, const at::Tensor& base_OI) {
@@ -259,6 +262,7 @@ void TrainedLora::add_whole(const ParameterStore& store) {
         NamedParameter{lora_whole_name(plan_, parameter.name), parameter.tensor, parameter.decay});
     added.tensor.requires_grad_(true);
     whole_names_.emplace(added.name, parameter.name);
+    for (Rows& rows : rows_) rows.has_trained = rows.has_trained || rows.merged_OI.is_alias_of(added.tensor);
   }
 }
 
@@ -291,12 +295,21 @@ Result<> TrainedLora::take_start() {
   return {};
 }
 
+namespace {
+
+// `f.base_OI` of a start that leaves the base.
+void leave_start(const at::Tensor& whole_base_OI, const LoraMatrix& f) {
+  at::Tensor left = f.base_OI.variable_data();
+  at::addmm_out(left, whole_base_OI, f.start_b_OR, f.start_a_RI, /*beta=*/1.0, /*alpha=*/-f.scale);
+}
+
+}  // namespace
+
 void TrainedLora::restore_start() {
   const at::NoGradGuard no_grad;
-  for (size_t m = 0; m < matrices_.size() && !start_.empty(); ++m) {
-    at::Tensor left = matrices_[m].factors.base_OI;
-    at::addmm_out(left, matrices_[m].whole_base_OI, start_[2 * m + 1].tensor, start_[2 * m].tensor, /*beta=*/1.0,
-                  /*alpha=*/-matrices_[m].factors.scale);
+  for (const Matrix& matrix : matrices_) {
+    if (matrix.factors.start_a_RI.defined() && has_memory(matrix.whole_base_OI) && has_memory(matrix.factors.base_OI))
+      leave_start(matrix.whole_base_OI, matrix.factors);
   }
 }
 
@@ -325,49 +338,46 @@ Result<> TrainedLora::initialize(uint64_t seed, RandomPurpose purpose) {
   return {};
 }
 
-void TrainedLora::merge_into(const LoraMatrix& f, const at::Tensor& base, at::Tensor merged) const {
+// Changes no version of the norms, which merge_layer() needs.
+void TrainedLora::merge_rows(const LoraMatrix& f, at::Tensor merged) const {
   const std::string& module = plan_.modules[static_cast<size_t>(f.module)];
-  if (!is_expert_stack(module)) {
-    at::addmm_out(merged, base, f.b_OR, f.a_RI, /*beta=*/1.0, /*alpha=*/f.scale);
-    return;
+  if (is_expert_stack(module)) {
+    const auto stack = std::ranges::find(stacks_, module, &ExpertStack::name);
+    return merge_experts(f.base_OI, f, is_expert_stack(base_.parameters[stack->parameters.front()].name), merged);
   }
-  const auto stack = std::ranges::find(stacks_, module, &ExpertStack::name);
-  merge_experts(base, f, is_expert_stack(base_.parameters[stack->parameters.front()].name), merged);
+  at::addmm_out(merged, f.base_OI, f.b_OR, f.a_RI, /*beta=*/1.0, /*alpha=*/f.scale);
+  if (!f.magnitude_O.defined()) return;
+  f.norm_O.variable_data().copy_(row_norms(merged));
+  merged.mul_((f.magnitude_O / f.norm_O).unsqueeze(1));
 }
 
 void TrainedLora::merge() {
   const at::NoGradGuard no_grad;
-  for (Matrix& matrix : matrices_) {
-    LoraMatrix& f = matrix.factors;
-    merge_into(f, f.base_OI, matrix.merged_OI);
-    if (!f.magnitude_O.defined()) continue;
-    f.norm_O.copy_(row_norms(matrix.merged_OI));
-    matrix.merged_OI.mul_((f.magnitude_O / f.norm_O).unsqueeze(1));
+  for (const Matrix& matrix : matrices_) {
+    if (has_memory(matrix.factors.base_OI) && has_memory(matrix.merged_OI))
+      merge_rows(matrix.factors, matrix.merged_OI);
   }
-}
-
-bool TrainedLora::merges_by_layer() const {
-  const auto is_in_layer = [](const std::string& name) { return name.starts_with("model.layers."); };
-  return !plan_.config.use_dora && start_.empty() && std::ranges::none_of(plan_.whole, is_in_layer);
 }
 
 void TrainedLora::merge_layer(int64_t layer) {
   const at::NoGradGuard no_grad;
   for (const Rows& rows : rows_) {
-    if (rows.layer != layer) continue;
-    at::Tensor merged = rows.merged_OI.variable_data(), base = rows.base_OI.variable_data();
+    if (rows.layer != layer || rows.is_gate) continue;
     const LoraMatrix& f = rows.factors;
+    if (f.start_a_RI.defined()) leave_start(rows.base_OI, f);
     if (f.defined())
-      merge_into(f, base, merged);
-    else
-      merged.copy_(base);
+      merge_rows(f, rows.merged_OI.variable_data());
+    else if (!rows.has_trained)
+      rows.merged_OI.variable_data().copy_(rows.base_OI);
   }
 }
 
 std::vector<at::Tensor> TrainedLora::merged_matrices(int64_t layer) const {
   std::vector<at::Tensor> out;
   for (const Rows& rows : rows_) {
-    if (rows.layer == layer) out.push_back(rows.merged_OI);
+    if (rows.layer != layer || rows.is_gate) continue;
+    if (!rows.has_trained) out.push_back(rows.merged_OI);
+    if (rows.factors.start_a_RI.defined()) out.push_back(rows.factors.base_OI);
   }
   return out;
 }

@@ -39,24 +39,22 @@ class TrainedLora {
 
   Result<> initialize(uint64_t seed, RandomPurpose purpose);
   Result<> load(Env& env, const Path& folder);
-  // After every change of the parameters.
+  // After every change of the parameters. Matrices without memory are left to merge_layer().
   void merge();
-  // The merged matrices of a layer, from its base, with the rows between them that have no adapter. Changes no version:
-  // a pass may be under way. Precondition: merges_by_layer().
+  // Computes merged_matrices() of a layer from its base, with the rows between them that have no adapter. Changes no
+  // version: a pass may be under way.
   void merge_layer(int64_t layer);
-  // The fused matrices of a layer that hold merged rows.
+  // The fused matrices of a layer that hold merged rows, and what a start left of the base. They may be without memory
+  // between passes. Not those that always have it: adapted routers, and matrices that hold rows trained as a whole.
   [[nodiscard]] std::vector<at::Tensor> merged_matrices(int64_t layer) const;
+  // Do the fast layers read the base of adapted matrices (DoRA)? Plain layers always do.
+  [[nodiscard]] bool passes_read_base() const { return plan_.config.use_dora; }
   // Is this parameter (of PEFT's name) part of the adapter of a router, or of the gate of a shared expert?
   [[nodiscard]] bool is_of_gate(const std::string& name) const { return of_gates_.contains(name); }
   // Experts or routers are adapted, which servers do not take.
   [[nodiscard]] bool adapts_parameters() const { return !plan_.config.target_parameters.empty(); }
   // Only A and B of the whole base are trained: no DoRA, PiSSA or OLoRA, nothing as a whole.
-  [[nodiscard]] bool is_plain() const { return !plan_.config.use_dora && trains_matrices_only(); }
-  // The same with or without DoRA.
-  [[nodiscard]] bool trains_matrices_only() const { return start_.empty() && plan_.whole.empty(); }
-
-  // The layers can be merged one by one: as is_plain(), but parameters outside of them may be trained as a whole.
-  [[nodiscard]] bool merges_by_layer() const;
+  [[nodiscard]] bool is_plain() const { return !plan_.config.use_dora && start_.empty() && plan_.whole.empty(); }
 
   // The model's parameters that are trained as a whole.
   [[nodiscard]] const std::vector<std::string>& whole_parameters() const { return plan_.whole; }
@@ -66,7 +64,8 @@ class TrainedLora {
   // By PEFT's names: A, B and the magnitude of each matrix, then what is trained as a whole.
   [[nodiscard]] std::vector<NamedParameter>& parameters() { return parameters_; }
   [[nodiscard]] const std::vector<NamedParameter>& parameters() const { return parameters_; }
-  // A and B as they left the base, for checkpoints. After a change: restore_start().
+  // A and B as they left the base, for checkpoints. After a change: restore_start(), which leaves matrices without memory
+  // to merge_layer().
   [[nodiscard]] const std::vector<NamedParameter>& start() const { return start_; }
   void restore_start();
   // The probability that an update drops a feature of the adapter's input.
@@ -89,6 +88,8 @@ class TrainedLora {
     int64_t layer = 0;
     at::Tensor base_OI, merged_OI;  // the same rows
     LoraMatrix factors;             // undefined: not adapted
+    bool is_gate = false;           // a router, or the gate of a shared expert
+    bool has_trained = false;       // the fused matrix also holds rows that are trained as a whole
   };
   void keep_base(ParameterStore& store, BaseMemory memory);
   void add_matrices(const std::vector<at::Tensor>& base_leaves, const std::vector<at::Tensor>& merged_leaves,
@@ -100,7 +101,7 @@ class TrainedLora {
   // The stack that the leaves make up, if it is adapted.
   void add_stack(const std::vector<at::Tensor>& base_leaves, const at::Tensor& base, const at::Tensor& merged,
                  LoraMatrix& lora, int64_t layer);
-  void merge_into(const LoraMatrix& factors, const at::Tensor& base, at::Tensor merged) const;
+  void merge_rows(const LoraMatrix& factors, at::Tensor merged) const;
   Result<> load_stack(const LoraTensors& tensors, const Matrix& matrix) const;
   void add_whole(const ParameterStore& store);
   Result<> take_start();

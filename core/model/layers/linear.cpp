@@ -97,10 +97,17 @@ class RoundedGradient : public torch::autograd::Function<RoundedGradient> {
   }
 };
 
-// The numbers of `rounded`, with the gradient of `x`: the difference of a number and its rounded value is exact.
-at::Tensor straight_through(const at::Tensor& x, const at::Tensor& rounded) {
-  return x + (rounded.to(at::kFloat) - x.detach());
-}
+// The numbers of `rounded`, with the gradient of `x`, which is not read: a master may be without memory.
+class StraightThrough : public torch::autograd::Function<StraightThrough> {
+ public:
+  static at::Tensor forward(AutogradContext* /*ctx*/, const at::Tensor& x, const at::Tensor& rounded) {
+    static_cast<void>(x);
+    return rounded.to(at::kFloat);
+  }
+  static variable_list backward(AutogradContext* /*ctx*/, const variable_list& grads) {
+    return {grads[0], at::Tensor()};
+  }
+};
 
 }  // namespace
 
@@ -159,10 +166,8 @@ at::Tensor fused_linear(const at::Tensor& x_NI, const at::Tensor& weight_OI, con
 at::Tensor linear_plain(const at::Tensor& x_NI, const at::Tensor& leaf_OI, const at::Tensor& weight_OI,
                         const at::Tensor& bias_O) {
   if (!is_rounded(weight_OI)) return at::linear(x_NI, leaf_OI, optional_bias(bias_O));
-  const at::Tensor x = straight_through(x_NI, x_NI.detach().to(at::kBFloat16));
-  // Without gradients the leaf is not read: it may have no memory.
-  const bool learns = at::GradMode::is_enabled() && leaf_OI.requires_grad();
-  const at::Tensor weight = learns ? straight_through(leaf_OI, weight_OI) : weight_OI.to(at::kFloat);
+  const at::Tensor x = StraightThrough::apply(x_NI, x_NI.detach().to(at::kBFloat16));
+  const at::Tensor weight = StraightThrough::apply(leaf_OI, weight_OI);
   const at::Tensor y = RoundedGradient::apply(at::linear(x, weight));
   return bias_O.defined() ? y + bias_O : y;
 }

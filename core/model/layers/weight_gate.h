@@ -35,6 +35,11 @@ class WeightGate {
   // `on_layer(part)` when the gradients of a layer are complete.
   virtual void run_backward(const std::function<void()>& own, const std::function<void(int64_t part)>& on_layer) = 0;
 
+  // This rank's numbers were changed.
+  virtual void weights_changed() {}
+  // The float32 masters of the layers' bfloat16 matrices are not needed any more.
+  virtual void drop_masters() {}
+
   // Do all parts have memory now, whatever is opened and closed?
   [[nodiscard]] virtual bool is_whole() const = 0;
   [[nodiscard]] virtual Result<> status() const = 0;

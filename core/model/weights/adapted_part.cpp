@@ -74,7 +74,8 @@ void ModelPart::adapt_matrices(const std::vector<LoraMatrix>& whole, const std::
       }
       out[i].base_OI = from;
     }
-    merged_.push_back({layer, merged[i].detach(), from, out[i]});
+    const bool is_trained = place_of_leaf(merged[i]) == store_.parameters.size();  // see keep_trained()
+    if (!is_trained) merged_.push_back({layer, merged[i].detach(), from, out[i]});
   }
 }
 
@@ -195,15 +196,16 @@ void ModelPart::merge_rows(const Merged& rows, at::Tensor merged_OI) const {
   at::addmm_out(merged_OI, rows.base_OI, f.b_OR, f.a_RI, /*beta=*/1.0, /*alpha=*/f.scale);
   if (!f.magnitude_O.defined()) return;
   at::Tensor norm = at::linalg_vector_norm(merged_OI, 2, {1});
-  if (f.split.axis == SplitAxis::kColumns) {  // a rank has some numbers of each row
+  const at::Tensor whole_norm_O = rows.factors.norm_O.variable_data();  // changes no version
+  if (f.split.axis == SplitAxis::kColumns) {                            // a rank has some numbers of each row
     norm.square_();
     ranks_->sum(norm);
     norm.sqrt_();
-    rows.factors.norm_O.copy_(norm);
+    whole_norm_O.copy_(norm);
   } else if (f.split.is_split()) {
-    f.split.put_parts(parts_of(norm), rows.factors.norm_O);
+    f.split.put_parts(parts_of(norm), whole_norm_O);
   } else {
-    rows.factors.norm_O.copy_(norm);
+    whole_norm_O.copy_(norm);
   }
   merged_OI.mul_((f.magnitude_O / norm).unsqueeze(1));
 }
@@ -211,13 +213,18 @@ void ModelPart::merge_rows(const Merged& rows, at::Tensor merged_OI) const {
 void ModelPart::merge() {
   const at::NoGradGuard no_grad;
   for (const Merged& rows : merged_) {
-    if (rows.factors.defined()) merge_rows(rows, rows.merged_OI);
+    if (rows.factors.defined() && has_memory(rows.base_OI) && has_memory(rows.merged_OI))
+      merge_rows(rows, rows.merged_OI);
   }
   for (const Trained& trained : trained_) {
-    const at::Tensor part = split(trained.parameter).part_of(trained.leaf.detach(), ranks_->rank());
-    store_.parameters[trained.parameter].tensor.detach().copy_(part);
+    const at::Tensor own = store_.parameters[trained.parameter].tensor.detach();
+    if (has_memory(own)) own.copy_(trained_part(trained));
     if (trained.is_copy) view_trained(trained);
   }
+}
+
+at::Tensor ModelPart::trained_part(const Trained& trained) const {
+  return split(trained.parameter).part_of(trained.leaf.detach(), ranks_->rank());
 }
 
 namespace {
@@ -231,7 +238,10 @@ void leave(const at::Tensor& base_OI, const LoraMatrix& start, at::Tensor left_O
 
 void ModelPart::restore_start() const {
   const at::NoGradGuard no_grad;
-  for (const Started& one : started_) leave(one.base_OI, part_on_rank(one.factors, ranks_->rank()), one.left_OI);
+  for (const Started& one : started_) {
+    if (has_memory(one.base_OI) && has_memory(one.left_OI))
+      leave(one.base_OI, part_on_rank(one.factors, ranks_->rank()), one.left_OI);
+  }
 }
 
 // The same of a layer that is whole, as long as it is.
@@ -245,20 +255,32 @@ void ModelPart::leave_whole(size_t part) const {
 
 void ModelPart::merge_layer(int64_t layer) const {
   const at::NoGradGuard no_grad;
+  const auto part = static_cast<size_t>(layer) + 1;
+  for (const Started& one : started_) {
+    if (one.part == part && one.factors.split.is_split())
+      leave(one.base_OI, part_on_rank(one.factors, ranks_->rank()), one.left_OI.variable_data());
+  }
   for (const Merged& rows : merged_) {
-    if (rows.layer != layer) continue;
+    if (rows.layer != layer || rows.is_gate()) continue;
     at::Tensor merged = rows.merged_OI.variable_data();
     if (rows.factors.defined())
       merge_rows(rows, merged);
     else
       merged.copy_(rows.base_OI);
   }
+  for (const Trained& trained : trained_) {
+    const NamedParameter& own = store_.parameters[trained.parameter];
+    if (layer_of(own.name) == layer) own.tensor.variable_data().copy_(trained_part(trained));
+  }
 }
 
 std::vector<at::Tensor> ModelPart::merged_matrices(int64_t layer) const {
   std::vector<at::Tensor> out;
   for (const Merged& rows : merged_) {
-    if (rows.layer == layer) out.push_back(rows.merged_OI);
+    if (rows.layer == layer && !rows.is_gate()) out.push_back(rows.merged_OI);
+  }
+  for (const Started& one : started_) {
+    if (one.part == static_cast<size_t>(layer) + 1 && one.factors.split.is_split()) out.push_back(one.left_OI);
   }
   return out;
 }

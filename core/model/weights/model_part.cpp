@@ -151,7 +151,7 @@ void ModelPart::drop_masters() {
 std::vector<NamedParameter> ModelPart::numbers() const {
   std::vector<NamedParameter> out = store_.parameters;
   for (NamedParameter& parameter : out) {
-    if (!has_memory(parameter.tensor) && !store_.weights.rounded.empty())
+    if (!has_masters_ && !has_memory(parameter.tensor) && rounded_layer(store_.weights, parameter.tensor) >= 0)
       parameter.tensor = rounded_slice(store_.weights, parameter.tensor);
   }
   return out;
@@ -187,7 +187,7 @@ void ModelPart::gather_part(size_t part, bool keeps) const {
   if (keeps && has_rounded) allocate_rounded(whole_matrices_, part - 1);
   for (const size_t i : by_part_[part]) {
     at::Tensor own = store_.parameters[i].tensor.detach(), whole = whole_[i];
-    if (!has_masters_ && !has_memory(own)) {
+    if (!has_memory(own)) {  // there are no masters, or they lie on other ranks
       own = rounded_slice(store_.weights, own);
       whole = rounded_slice(whole_matrices_, whole);
     } else if (keeps && !has_memory(whole)) {

@@ -67,14 +67,15 @@ class ModelPart {
   void adapt(const DecoderLeaves& whole, std::shared_ptr<ModelPart> base, std::span<const NamedParameter> parameters);
   // Null: no adapter is trained.
   [[nodiscard]] const std::shared_ptr<ModelPart>& base() const { return base_; }
-  // After every change of A, B and what is trained as a whole.
+  // After every change of A, B and what is trained as a whole. Matrices without memory are left to merge_layer().
   void merge();
-  // After a change of where A and B started: what the start leaves of the base.
+  // After a change of where A and B started: what the start leaves of the base. The same.
   void restore_start() const;
-  // The merged matrices of a layer, from its base, with the rows between them that have no adapter. Changes no version: a pass
-  // may be under way.
+  // Computes merged_matrices() of a layer from its base, with the rows between them that have no adapter or are trained as a
+  // whole. Changes no version: a pass may be under way.
   void merge_layer(int64_t layer) const;
-  // The matrices of a layer that hold merged rows.
+  // The matrices of a layer that hold merged rows, and what a start left of the base, but for routers. They may be without
+  // memory between passes.
   [[nodiscard]] std::vector<at::Tensor> merged_matrices(int64_t layer) const;
 
   [[nodiscard]] const std::shared_ptr<TensorRanks>& ranks() const { return ranks_; }
@@ -116,6 +117,8 @@ class ModelPart {
     at::Tensor merged_OI, base_OI;  // the same rows
     LoraMatrix factors;             // with the whole A and B; undefined: these rows have no adapter
     bool is_stack = false;          // it holds all experts (layers/expert_lora.h)
+    // Is it a router, or the gate of a shared expert? These are whole on every rank, in the model's memory.
+    [[nodiscard]] bool is_gate() const { return factors.defined() && !factors.split.is_split(); }
   };
   // What a start leaves of a matrix: of the whole one, and of this rank's part.
   struct Started {
@@ -131,6 +134,7 @@ class ModelPart {
     bool is_copy = false;        // what passes read there does not follow the leaf
   };
   void merge_rows(const Merged& rows, at::Tensor merged_OI) const;
+  [[nodiscard]] at::Tensor trained_part(const Trained& trained) const;
   void share_with_base();
   void keep_trained(size_t parameter, const at::Tensor& leaf);
   void view_trained(const Trained& trained) const;

@@ -13,6 +13,11 @@ inline constexpr const char* kHeadName = "lm_head.weight";  // absent if it is t
 
 [[nodiscard]] constexpr bool is_bias(std::string_view name) { return name.ends_with("bias"); }
 
+// A matrix that decides about experts: a router, or the gate of a shared expert.
+[[nodiscard]] constexpr bool is_gate(std::string_view name) {
+  return name.ends_with("gate.weight") || name.ends_with("router.weight");
+}
+
 // The layer that a parameter or an adapter's matrix belongs to; nothing for those of no layer.
 [[nodiscard]] inline std::optional<int64_t> layer_of(std::string_view name) {
   constexpr std::string_view kLayer = "model.layers.";

@@ -54,32 +54,38 @@ c10::BFloat16 rounded_up_or_down(float x, uint32_t random) {
   return {static_cast<uint16_t>(bits >> 16U), c10::BFloat16::from_bits()};
 }
 
-void round_numbers(const float* from, c10::BFloat16* to, int64_t count, PhiloxCounter counter, const PhiloxKey& key) {
-  const int64_t num_groups = (count + kRandomNumbers - 1) / kRandomNumbers;
+// `first_place`: of the first number in its matrix.
+void round_numbers(const float* from, c10::BFloat16* to, int64_t count, PhiloxCounter counter, const PhiloxKey& key,
+                   int64_t first_place = 0) {
+  const int64_t first_group = first_place / kRandomNumbers, last_place = first_place + count;
+  const int64_t num_groups = (last_place + kRandomNumbers - 1) / kRandomNumbers - first_group;
   compute_ranges(num_groups, 256, [&](int64_t begin, int64_t end) {
     std::array<uint32_t, kRandomNumbers / 2> words{};
-    for (int64_t group = begin; group < end; ++group) {
+    for (int64_t group = first_group + begin; group < first_group + end; ++group) {
       const auto block = static_cast<uint64_t>(group) * 8;
       philox_eight_blocks(
           words, {static_cast<uint32_t>(block), static_cast<uint32_t>(block >> 32U), counter[2], counter[3]}, key);
-      const int64_t first = group * kRandomNumbers, last = std::min(count, first + kRandomNumbers);
-      for (int64_t i = first; i < last; ++i) {
+      const int64_t first = group * kRandomNumbers, last = std::min(last_place, first + kRandomNumbers);
+      for (int64_t i = std::max(first, first_place); i < last; ++i) {
         const uint32_t word = words[static_cast<size_t>((i - first) / 2)];
-        to[i] = rounded_up_or_down(from[i], (i - first) % 2 == 0 ? word : word >> 16U);
+        const int64_t at = i - first_place;
+        to[at] = rounded_up_or_down(from[at], (i - first) % 2 == 0 ? word : word >> 16U);
       }
     }
   });
 }
 
 at::Tensor rounded_by_operators(const at::Tensor& from, PhiloxCounter counter, const PhiloxKey& key, int64_t first) {
-  const int64_t num_groups = (from.numel() + kRandomNumbers - 1) / kRandomNumbers;
+  const int64_t skipped = first % kRandomNumbers;
+  const int64_t num_groups = (skipped + from.numel() + kRandomNumbers - 1) / kRandomNumbers;
   const at::TensorOptions whole = from.options().dtype(at::kLong);
   const at::Tensor block = at::arange(first / kRandomNumbers * 8, (first / kRandomNumbers + num_groups) * 8, whole);
   const auto number = [&](uint32_t value) { return at::full({1}, static_cast<int64_t>(value), whole); };
   const at::Tensor words = philox_eight_words(
       {block.__and__(0xFFFFFFFF), block.__rshift__(32), number(counter[2]), number(counter[3])}, key);
   const at::Tensor random = at::stack({words.__and__(0xFFFF), words.__rshift__(16)}, -1).reshape({-1});
-  const at::Tensor bits = from.view(at::kInt).to(at::kLong).__and__(0xFFFFFFFF) + random.narrow(0, 0, from.numel());
+  const at::Tensor bits =
+      from.view(at::kInt).to(at::kLong).__and__(0xFFFFFFFF) + random.narrow(0, skipped, from.numel());
   const at::Tensor carried = bits.__rshift__(16).to(at::kShort).view(at::kBFloat16);
   return at::where(at::isfinite(from), carried, from.to(at::kBFloat16));
 }
@@ -87,11 +93,12 @@ at::Tensor rounded_by_operators(const at::Tensor& from, PhiloxCounter counter, c
 }  // namespace
 
 void round_by_operators(const at::Tensor& from, const at::Tensor& to, PhiloxCounter counter, const PhiloxKey& key,
-                        int64_t most) {
+                        int64_t most, int64_t first) {
   const at::Tensor numbers = from.view({-1}), copies = to.view({-1});
   for (int64_t begin = 0; begin < numbers.numel(); begin += most) {
     const int64_t count = std::min(most, numbers.numel() - begin);
-    copies.narrow(0, begin, count).copy_(rounded_by_operators(numbers.narrow(0, begin, count), counter, key, begin));
+    copies.narrow(0, begin, count)
+        .copy_(rounded_by_operators(numbers.narrow(0, begin, count), counter, key, first + begin));
   }
 }
 
@@ -104,6 +111,18 @@ void allocate_rounded(DecoderWeights& weights) {
     }
   }
   weights.rounded = std::move(copies);
+}
+
+std::vector<at::Tensor> copies_of_layer(const DecoderWeights& weights, size_t layer) {
+  std::vector<at::Tensor> out;
+  visit_matrices(weights, layer, [&](uint32_t, const at::Tensor&, const at::Tensor& copy) { out.push_back(copy); });
+  return out;
+}
+
+std::vector<at::Tensor> masters_of_layer(const DecoderWeights& weights, size_t layer) {
+  std::vector<at::Tensor> out;
+  visit_matrices(weights, layer, [&](uint32_t, const at::Tensor& master, const at::Tensor&) { out.push_back(master); });
+  return out;
 }
 
 int64_t rounded_numbers(const DecoderWeights& weights) {
@@ -128,7 +147,7 @@ void round_to_nearest(const DecoderWeights& weights, size_t layer, const Offload
   const at::NoGradGuard no_grad;
   visit_matrices(weights, layer, [&](uint32_t, const at::Tensor& master, const at::Tensor& copy) {
     if (!has_memory(master) || !has_memory(copy)) return;
-    copy.copy_(master);
+    copy.variable_data().copy_(master);
     if (offload != nullptr) offload->release(master);
   });
 }
@@ -174,6 +193,19 @@ void round_stochastically(const DecoderWeights& weights, size_t layer, const Phi
     const PhiloxCounter counter{0, 0, matrix, static_cast<uint32_t>(layer)};
     if (!master.is_cpu()) return round_by_operators(master, copy, counter, key);
     round_numbers(master.const_data_ptr<float>(), copy.mutable_data_ptr<c10::BFloat16>(), master.numel(), counter, key);
+  });
+}
+
+void round_piece(const DecoderWeights& weights, const at::Tensor& parameter, int64_t begin, const at::Tensor& from,
+                 const at::Tensor& to, const PhiloxKey& key) {
+  const auto layer = static_cast<size_t>(rounded_layer(weights, parameter));
+  const int64_t first = parameter.storage_offset() + begin;
+  visit_matrices(weights, layer, [&](uint32_t matrix, const at::Tensor& master, const at::Tensor&) {
+    if (!master.storage().is_alias_of(parameter.storage())) return;
+    const PhiloxCounter counter{0, 0, matrix, static_cast<uint32_t>(layer)};
+    if (!from.is_cpu()) return round_by_operators(from, to, counter, key, int64_t{1} << 24, first);
+    round_numbers(from.const_data_ptr<float>(), to.mutable_data_ptr<c10::BFloat16>(), from.numel(), counter, key,
+                  first);
   });
 }
 

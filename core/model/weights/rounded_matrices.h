@@ -12,6 +12,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <vector>
 
 #include "foundation/base/rng.h"
 #include "model/layers/decoder_weights.h"
@@ -26,13 +27,17 @@ void allocate_rounded(DecoderWeights& weights);
 void free_rounded(const DecoderWeights& weights, size_t layer);
 void allocate_rounded(const DecoderWeights& weights, size_t layer);
 
+// The copies of a layer, and in the same order their masters.
+[[nodiscard]] std::vector<at::Tensor> copies_of_layer(const DecoderWeights& weights, size_t layer);
+[[nodiscard]] std::vector<at::Tensor> masters_of_layer(const DecoderWeights& weights, size_t layer);
+
 // The count of all rounded numbers.
 [[nodiscard]] int64_t rounded_numbers(const DecoderWeights& weights);
 
 // Rounds every matrix that has memory to the nearest bfloat16 (ties to even). Nothing to do without copies. `offload`: where
 // the masters may be; it releases each behind its use.
 void round_to_nearest(const DecoderWeights& weights, const Offload* offload = nullptr);
-// The same of one layer.
+// The same of one layer. Changes no version: a pass may be under way.
 void round_to_nearest(const DecoderWeights& weights, size_t layer, const Offload* offload = nullptr);
 
 // Moves the masters into files. Nothing to do without copies.
@@ -47,10 +52,15 @@ void widen_masters(const DecoderWeights& weights, size_t layer);
 
 // Rounds the masters of a layer stochastically. Numbers that bfloat16 has stay as they are.
 void round_stochastically(const DecoderWeights& weights, size_t layer, const PhiloxKey& key);
+// The same of some numbers of a parameter, from its `begin` on, in the place that they have in their matrix. Precondition:
+// the parameter has copies.
+void round_piece(const DecoderWeights& weights, const at::Tensor& parameter, int64_t begin, const at::Tensor& from,
+                 const at::Tensor& to, const PhiloxKey& key);
 // The same of one tensor by ATen operations, as on a device: the same bits. `counter` has the matrix and the layer. At most
-// `most` numbers at once, a multiple of 64; their temporaries take about 50 bytes each.
+// `most` numbers at once, a multiple of 64; their temporaries take about 50 bytes each. `first`: the place of the first one
+// in its matrix.
 void round_by_operators(const at::Tensor& from, const at::Tensor& to, PhiloxCounter counter, const PhiloxKey& key,
-                        int64_t most = int64_t{1} << 24);
+                        int64_t most = int64_t{1} << 24, int64_t first = 0);
 
 // The part of the copies that holds the numbers of this parameter, in its shape. Precondition: there is one.
 [[nodiscard]] at::Tensor rounded_slice(const DecoderWeights& weights, const at::Tensor& parameter);

@@ -142,18 +142,6 @@ Result<Model> load_critic_model(Env& env, const Path& folder, const std::string&
 
 namespace {
 
-// Ranks that share the weights compute merged matrices again, layer by layer, from parts of the base. A folder's adapter
-// may be of another form.
-Result<> check_spread_adapter(const RunSettings& run, const Model& critic) {
-  if (!critic.trains_lora() || !spreads_weights(run.config, run.ranks)) return {};
-  if (critic.trained_lora()->merges_by_layer()) return {};
-  return Error{
-      ErrorKind::kConfig,
-      "ranks.zero_stage = 3 cannot be used with DoRA, PiSSA, OLoRA, or biases and whole modules of layers in the "
-      "critic's adapter",
-      run.loaded.where(kAdapterKey), "train another adapter, or set ranks.zero_stage to 2 or less"};
-}
-
 Result<Model> load_start(const RunSettings& run, const Model& policy, const Path& folder) {
   if (shares_policy_base(run.config))
     return policy.base_as_classifier(TRY(critic_config(run.env, folder)), run.key.seed);
@@ -195,7 +183,6 @@ Result<std::unique_ptr<Critic>> load_critic(const RunSettings& run, const Model&
   if (model.config().rope_switch() > 0) model.set_rope_length(policy.config().rope_length);
   TRY(model.move_to(run.device));
   TRY(add_adapter(run, model));
-  TRY(check_spread_adapter(run, model));
   const ParameterGroups groups = TRY(group_and_freeze(run.loaded, "critic.optim", model));
   auto critic = std::make_unique<Critic>(std::move(model), groups, run, flops);
   TRY(offload_optimizer(run.env, run.loaded, "critic.optim", critic->model, critic->optimizer));

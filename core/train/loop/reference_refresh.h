@@ -18,8 +18,7 @@ inline void refresh_reference(const Model& policy, Model& reference, double alph
   const ModelPart* const part = policy.model_part();
   const std::vector<NamedParameter> from = part != nullptr ? part->numbers() : policy.numbers();
   auto& to = part != nullptr ? reference.model_part()->parameters() : reference.parameters();
-  const WeightShards* const shards = shards_of(policy);
-  if (shards != nullptr) {
+  if (WeightShards* const shards = shards_of(policy); shards != nullptr) {
     shards_of(reference)->move_towards(*shards, alpha);
     for (const size_t i : shards->units().whole) to[i].tensor.lerp_(from[i].tensor.detach(), alpha);
     return;

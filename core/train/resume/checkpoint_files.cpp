@@ -98,7 +98,7 @@ Result<PolicyPlan> plan_policy(const CheckpointSource& source) {
 
 Result<WholeWeights> gather_for(const CheckpointSource& source, const PolicyPlan& plan) {
   const Model& model = *source.policy.model;
-  if (model.is_whole()) return WholeWeights::gather({});
+  if (model.is_whole() && shards_of(model) == nullptr) return WholeWeights::gather({});
   // If an adapter is saved alone, no file has weights.
   const std::map<std::string, int64_t> parts = parts_by_name(model);
   std::set<int64_t> kept;

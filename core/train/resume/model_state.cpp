@@ -19,6 +19,7 @@ namespace {
 struct OwnNumbers {
   int64_t begin = 0;
   at::Tensor numbers;
+  bool is_in_file = false;
 };
 
 // What training changes. The layers' matrices are bfloat16 if there are no masters.
@@ -42,8 +43,8 @@ std::map<std::string, OwnNumbers> own_pieces(const WeightShards& shards, int ran
     const Shards& cut = shards.shards_of(number);
     int64_t at = 0;
     for (const TensorPart& own : cut.parts(cut.of(rank))) {
-      const at::Tensor numbers = shards.own(number).narrow(0, at, own.size);
-      pieces[shards.parameters()[parameters[own.tensor]].name] = {own.begin, numbers};
+      const at::Tensor numbers = shards.numbers(number).narrow(0, at, own.size);
+      pieces[shards.parameters()[parameters[own.tensor]].name] = {own.begin, numbers, shards.lies_in_file(number)};
       at += own.size;
     }
     for (const size_t parameter : parameters) pieces[shards.parameters()[parameter].name];  // others have all of it
@@ -62,7 +63,7 @@ void save_part(StateWriter& writer, const Model& model, const ModelPart& part,
       put_part(writer, parameter.name, part, i, parameter.tensor.detach(), model.lies_in_file(parameter.tensor));
     else if (piece->second.numbers.defined())
       put_owned_part(writer, parameter.name, part, i, piece->second.numbers.view(parameter.tensor.sizes()),
-                     /*is_in_file=*/false);
+                     piece->second.is_in_file);
     else
       put_nothing(writer, parameter.name, part, i, stored_type(parameter.tensor.scalar_type()));
   }
@@ -86,8 +87,9 @@ Result<> ModelState::save_state(StateWriter& writer) const {
       put_whole(writer, parameter.name, view, /*is_alone=*/false);
       continue;
     }
-    const auto& [begin, numbers] = piece->second;
-    const TensorView own = numbers.defined() ? view_for_save(numbers, false) : TensorView{"", {}, {0}, {}, nullptr};
+    const auto& [begin, numbers, is_in_file] = piece->second;
+    const TensorView own =
+        numbers.defined() ? view_for_save(numbers, is_in_file) : TensorView{"", {}, {0}, {}, nullptr};
     writer.put_source(parameter.name, stored_type(tensor.scalar_type()), tensor.sizes().vec(),
                       std::make_shared<RankedTensor>(own, begin, numbers.defined() ? numbers.numel() : 0));
   }

@@ -93,10 +93,11 @@ Result<CriticBytes> critic_bytes(Env& env, const PluginRegistry& registry, const
   const auto element = static_cast<double>(num_bytes(dtype));
   const double activations = critic_activation_bytes(critic, trained, config, critic_pass_options(config),
                                                      critic_rows_per_update(config, plan_batches(config)));
-  const double matrices = unit_bytes(critic, element).all;
+  const UnitBytes units = unit_bytes(critic, element);
   if (lora) {
-    double weights =
-        weight_bytes(critic, dtype, WeightCopies::kMasters) + static_cast<double>(lora->num_added) * element;
+    const double base = weight_bytes(critic, dtype, WeightCopies::kMasters);
+    const double copies = base - static_cast<double>(critic.num_parameters()) * element;
+    double weights = base + static_cast<double>(lora->num_added) * element;
     if (shares_policy_base(config)) weights -= static_cast<double>(critic.num_parameters()) * element;
     return CriticBytes{weights,
                        trained.numbers * element,
@@ -105,8 +106,8 @@ Result<CriticBytes> critic_bytes(Env& env, const PluginRegistry& registry, const
                        trained.largest_moments,
                        0.0,
                        activations,
-                       matrices,
-                       static_cast<double>(lora->num_added - lora->num_trained) * element};
+                       units.all,
+                       static_cast<double>(lora->num_added - lora->num_trained) * element + copies};
   }
   const double weights = trained_weight_bytes(critic, dtype, config.critic.optim);
   return CriticBytes{weights,
@@ -116,7 +117,7 @@ Result<CriticBytes> critic_bytes(Env& env, const PluginRegistry& registry, const
                      trained.largest_moments,
                      config.critic.optim.master_weights ? master_bytes(critic, dtype) : 0.0,
                      activations,
-                     matrices,
+                     spread_bytes(units, dtype, config.critic.optim.master_weights),
                      0.0};
 }
 
@@ -234,9 +235,10 @@ Result<RunEstimate> estimate(Env& env, PluginRegistry& registry, const LoadedCon
   out.memory.critic = critic.weights + critic.gradients + critic.moments;
   out.critic_state_bytes = critic.saved_weights + critic.moments;
   const auto saved = static_cast<int64_t>(TRY(saved_weights(env, out.model, out.lora, config)).bytes);
-  const double written = out.ranks.tensor_size > 1 ? TRY(largest_written_share(env, config, saved, num_ranks)) : 1.0;
+  const bool gathers = out.ranks.tensor_size > 1 || config.ranks.zero_stage == 3;
+  const double written = gathers ? TRY(largest_written_share(env, config, saved, num_ranks)) : 1.0;
   share_memory(out.model, units, out.trained, config, out.lora.has_value(), num_ranks, written, critic, out.memory);
-  offload_memory(out.model, out.trained, config, out.lora.has_value(), critic, out.memory);
+  offload_memory(out.model, out.trained, config, out.lora.has_value(), num_ranks, critic, out.memory);
   // Policy and critic learn one after the other.
   out.memory.activations = std::max(out.memory.activations, critic.activations);
   if (const auto teacher = TRY(teacher_config(env, loaded, out.model.vocab_size, num_ranks)))

@@ -115,24 +115,52 @@ UnitBytes units_of_part(UnitBytes units, double layers, double ends) {
   return units;
 }
 
-// The same for stage 3. A pass has two layers at a time, one of which travels, or the embedding or the head. A layer's
-// gradient goes to its owners when it is complete; those of embedding and head do when the pass ends. `units` and `trained`
-// are those of a rank's part, if ranks share the layers. `whole_parts`: those that a rollout gathers then.
-void share_weights(const UnitBytes& units, const UnitBytes& trained, double whole_parts, const RunConfig& config,
-                   bool has_lora, int num_ranks, const CriticBytes& critic, MemoryEstimate& memory) {
+// How many of a layer's bytes its bfloat16 copies take.
+double share_of_copies(ModelDtype dtype) {
+  return dtype == ModelDtype::kBfloat16 ? 2.0 / static_cast<double>(num_bytes(dtype)) : 0.0;
+}
+
+// What is there in a pass: the open layer and the next one on its way, or the embedding or the head. With an adapter,
+// merged matrices and what a start left of the base (`computed`, of all layers) are computed from the base that arrives.
+double gathered_bytes(const UnitBytes& units, double computed, const RunConfig& config, bool has_lora) {
+  const double copies = units.layer * share_of_copies(config.model.dtype);
+  if (!has_lora) return std::max(2.0 * (copies > 0 ? copies : units.layer), units.largest_end);
+  const double arriving = units.layer * (1.0 + computed / units.layers) + copies;
+  const bool keeps_base = config.model.use_dora || config.model.layers == LayerPasses::kPlain;
+  const double open = keeps_base ? arriving : copies > 0 ? copies : units.layer;
+  return std::max({arriving, open + units.layer, units.largest_end});
+}
+
+// The same for stage 3. A layer's gradient goes to its owners when it is complete; those of embedding and head do when the
+// pass ends. `units` and `trained` are those of a rank's part, if ranks share the layers. `whole_parts`: those that a
+// rollout gathers then. `written`: as for share_memory().
+void share_weights(const UnitBytes& units, const TrainedSize& trained, const UnitBytes& trained_units,
+                   double whole_parts, const RunConfig& config, bool has_lora, int num_ranks, double written,
+                   const CriticBytes& critic, MemoryEstimate& memory) {
   if (config.ranks.zero_stage < 3) return;
   memory.critic -= critic.matrices * (1.0 - 1.0 / num_ranks) + critic.merged;  // its adapter, norms and head stay
   const int64_t num_parts = config.trainer.val_only ? 1 : config.actor.tensor_model_parallel_size;
   const double num_owners = static_cast<double>(num_ranks) / static_cast<double>(num_parts);
-  if (num_owners == 1) return;                                        // no other rank has the same part
-  const double merged = has_lora ? memory.weights - units.all : 0.0;  // an adapter's, and what merged matrices take
-  // With an adapter, what share_layers() counts is gathered next to a rank's part.
-  memory.whole = units.all + merged + (has_lora && whole_parts > 0 ? memory.whole : whole_parts);
-  memory.weights = units.all / num_owners;
-  memory.gathered = std::max(2.0 * units.layer, units.largest_end);
-  if (memory.reference > 0) memory.reference -= units.all * (1.0 - 1.0 / num_owners);
+  if (num_owners == 1) return;  // no other rank has the same part
+  const ModelDtype dtype = config.model.dtype;
+  const double adapter = has_lora ? trained.numbers * static_cast<double>(num_bytes(dtype)) : 0.0;
+  const double copies = units.layers * share_of_copies(dtype);
+  // What an adapter is made of, what is computed for it, and vectors.
+  const double merged = has_lora ? std::max(0.0, memory.weights - units.all - adapter) : 0.0;
+  const double own = has_lora ? units.all : spread_bytes(units, dtype, config.actor.optim.master_weights);
+  // With an adapter, what share_layers() counts is gathered next to a rank's part. A rollout needs no masters.
+  const double read = !has_lora && copies > 0 ? copies + units.ends : units.all;
+  memory.whole = read + merged + (has_lora && whole_parts > 0 ? memory.whole : whole_parts);
+  memory.weights = own / num_owners + adapter;
+  memory.gathered = gathered_bytes(units, std::max(0.0, merged - copies), config, has_lora);
+  const bool is_view = has_lora && !config.ref.sync_steps;
+  if (memory.reference > 0)
+    memory.reference -= (is_view ? copies : spread_bytes(units, dtype, config.ref.sync_steps.has_value())) *
+                        (is_view ? 1.0 : 1.0 - 1.0 / num_owners);
+  if (num_parts == 1 && !has_lora && copies > 0)
+    memory.saved = written * spread_bytes(units, dtype, config.actor.optim.master_weights);
   if (has_lora || config.trainer.deterministic) return;
-  memory.gradients = trained.all / num_owners + trained.ends + trained.layer;
+  memory.gradients = trained_units.all / num_owners + trained_units.ends + trained_units.layer;
 }
 
 }  // namespace
@@ -170,6 +198,11 @@ UnitBytes bytes_by_unit(const ModelConfig& model, std::span<const NamedParameter
 }
 
 }  // namespace
+
+double spread_bytes(const UnitBytes& units, ModelDtype dtype, bool has_masters) {
+  const double copies = units.layers * share_of_copies(dtype);
+  return units.ends + copies + (has_masters || copies == 0 ? units.layers : 0.0);
+}
 
 UnitBytes unit_bytes(const ModelConfig& model, double element) {
   const ParameterStore store = allocate_parameters(model, at::kFloat, /*requires_grad=*/false);
@@ -301,24 +334,29 @@ double master_bytes(const ModelConfig& model, ModelDtype dtype) {
 }
 
 void offload_memory(const ModelConfig& model, const TrainedSize& trained, const RunConfig& config, bool has_lora,
-                    const CriticBytes& critic, MemoryEstimate& memory) {
+                    int num_ranks, const CriticBytes& critic, MemoryEstimate& memory) {
   const ModelDtype dtype = config.model.dtype;
   const auto layers = static_cast<double>(model.num_layers);
   const int64_t num_parts = config.trainer.val_only ? 1 : config.actor.tensor_model_parallel_size;
   const ModelConfig own = num_parts == 1 ? model : split_config(model, num_parts);
+  // Ranks that share weights have parts of them in files.
+  const double num_owners =
+      config.ranks.zero_stage < 3 ? 1.0 : static_cast<double>(num_ranks) / static_cast<double>(num_parts);
   if (config.actor.optim.offload == Offloading::kFile) {
     const bool is_split = !has_lora && update_rule(config.actor.optim)->steps_numbers();
     const double largest = trained.largest_moments / static_cast<double>(is_split ? num_parts : 1);
     move_to_files(trained.moments, largest, memory.moments, memory);
-    const double masters = !has_lora && config.actor.optim.master_weights ? master_bytes(own, dtype) : 0.0;
+    const double all_masters = !has_lora && config.actor.optim.master_weights ? master_bytes(own, dtype) : 0.0;
+    const double masters = all_masters / num_owners;
     move_to_files(masters, masters / layers, memory.weights, memory);
   }
   if (config.critic.optim.offload == Offloading::kFile) {
     move_to_files(critic.moments, critic.largest_moments, memory.critic, memory);
-    move_to_files(critic.masters, critic.masters / layers, memory.critic, memory);
+    const double masters = config.ranks.zero_stage < 3 ? critic.masters : critic.masters / num_ranks;
+    move_to_files(masters, masters / layers, memory.critic, memory);
   }
   if (config.ref.offload == Offloading::kFile && (!has_lora || config.ref.sync_steps)) {
-    const double embedding = static_cast<double>(own.vocab_size * own.hidden_size * num_bytes(dtype));
+    const double embedding = static_cast<double>(own.vocab_size * own.hidden_size * num_bytes(dtype)) / num_owners;
     move_to_files(memory.reference, std::max(embedding, memory.reference / layers), memory.reference, memory);
   }
 }
@@ -401,10 +439,11 @@ void share_memory(const ModelConfig& model, const UnitBytes& units, const Traine
   const auto element = static_cast<double>(num_bytes(config.model.dtype));
   const double layers = 1.0 - others.layers * element / units.layers, ends = 1.0 - others.ends * element / units.ends;
   const bool gathers_layers = num_parts > 1 && config.rollout.tensor_model_parallel_size != num_parts;
-  const double whole_parts = (num_parts > 1 ? units.ends : 0.0) + (gathers_layers ? units.layers : 0.0);
-  share_weights(units_of_part(units, layers, ends), units_of_part(trained.units, layers, ends), whole_parts, config,
-                has_lora, num_ranks, critic, memory);
-  if (memory.saved > 0) memory.saved += memory.gradients;
+  const double layers_read = has_lora ? units.layers : spread_bytes(units, config.model.dtype, false) - units.ends;
+  const double whole_parts = (num_parts > 1 ? units.ends : 0.0) + (gathers_layers ? layers_read : 0.0);
+  share_weights(units_of_part(units, layers, ends), trained, units_of_part(trained.units, layers, ends), whole_parts,
+                config, has_lora, num_ranks, written, critic, memory);
+  if (num_parts > 1 && memory.saved > 0) memory.saved += memory.gradients;
   const int64_t num_samplers = config.rollout.tensor_model_parallel_size;
   const bool has_part = config.actor.tensor_model_parallel_size == num_samplers && !config.trainer.val_only;
   if (num_samplers > 1 && !has_part) {  // a copy of its part, until the generator has its own

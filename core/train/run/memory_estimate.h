@@ -95,6 +95,8 @@ double critic_activation_bytes(const ModelConfig& critic, const TrainedSize& tra
                                const MicroBatchOptions& cut, int64_t rows_per_update);
 
 UnitBytes unit_bytes(const ModelConfig& model, double element);
+// Bytes of all ranks for these units: with bfloat16 copies of the layers, and their masters if there are any.
+double spread_bytes(const UnitBytes& units, ModelDtype dtype, bool has_masters);
 // Numbers of the model that a rank does not have if `num_ranks` share its layers.
 struct NumbersOfOthers {
   double layers = 0;
@@ -121,6 +123,6 @@ double master_bytes(const ModelConfig& model, ModelDtype dtype);
 
 // Takes off what lies in files: *.offload. After share_memory().
 void offload_memory(const ModelConfig& model, const TrainedSize& trained, const RunConfig& config, bool has_lora,
-                    const CriticBytes& critic, MemoryEstimate& memory);
+                    int num_ranks, const CriticBytes& critic, MemoryEstimate& memory);
 
 }  // namespace mortise

@@ -8,6 +8,7 @@
 #include "checkpoint/room.h"
 #include "config/optim_groups.h"
 #include "foundation/base/at_place.h"
+#include "learn/optim/weight_shards.h"
 
 namespace mortise {
 namespace {
@@ -35,14 +36,18 @@ Result<> offload_optimizer(Env& env, const LoadedConfig& loaded, const std::stri
   const std::shared_ptr<Offload> files = offload_files(env, config.trainer);
   TRY(at_place(loaded.where("trainer.offload_dir"), optimizer.offload(files)));
   TRY(at_place(loaded.where("trainer.offload_dir"), model.offload_masters(files)));
+  WeightShards* const shards = shards_of(model);
+  if (shards != nullptr) TRY(at_place(loaded.where("trainer.offload_dir"), shards->offload_masters(files)));
   give_freed_pages_back();
   return {};
 }
 
 Result<> offload_reference(Env& env, const LoadedConfig& loaded, Model& reference) {
   if (loaded.config.ref.offload == Offloading::kNone) return {};
+  const std::shared_ptr<Offload> files = offload_files(env, loaded.config.trainer);
+  WeightShards* const shards = shards_of(reference);
   TRY(at_place(loaded.where("trainer.offload_dir"),
-               reference.offload_weights(offload_files(env, loaded.config.trainer))));
+               shards != nullptr ? shards->offload_numbers(files) : reference.offload_weights(files)));
   give_freed_pages_back();
   return {};
 }

@@ -39,17 +39,6 @@ Result<> load_adapter(const RunSettings& run, Model& policy) {
   return made;
 }
 
-// Ranks that share the weights compute merged matrices again from parts of the base, which plain LoRA alone allows.
-Result<> check_shared_adapter(const RunSettings& run, const Model& policy) {
-  if (run.config.ranks.zero_stage < 3 || run.ranks.size() == 1 || !policy.trains_lora()) return {};
-  if (policy.trained_lora()->is_plain() && !run.config.ref.sync_steps) return {};
-  return Error{
-      ErrorKind::kConfig,
-      "ranks.zero_stage = 3 cannot be used with DoRA, PiSSA, OLoRA, biases or whole modules of an adapter, nor "
-      "with ref.sync_steps",
-      run.loaded.where("ranks.zero_stage"), "set it to 2 or less"};
-}
-
 // `weights_from` is a checkpoint's folder. What save_dtype "stored" means, model.path says.
 Result<Model> load_policy(const RunSettings& run, const std::optional<Path>& weights_from) {
   const RunConfig& config = run.config;
@@ -67,9 +56,12 @@ Result<> load_reference(const RunSettings& run, bool has_moved, PolicyParts& par
   const WeightShards* const shards = shards_of(policy);
   if (policy.trains_lora()) {
     parts.reference = policy.base_view();
-    if (shards != nullptr) shards->spread_base(*parts.reference);
-    if (!run.config.ref.sync_steps) return {};
-    parts.reference = parts.reference->clone_frozen();
+    if (!run.config.ref.sync_steps) {
+      if (shards != nullptr) shards->spread_base(*parts.reference);
+      return {};
+    }
+    parts.reference = shards == nullptr ? parts.reference->clone_frozen() : parts.reference->frozen_shape();
+    if (shards != nullptr) shards->spread_copy(*parts.reference);
     if (policy.model_part() != nullptr) policy.model_part()->base()->forget_rounded();  // those of the copy are read
     return offload_reference(run.env, run.loaded, *parts.reference);
   }
@@ -89,7 +81,7 @@ Result<> load_reference(const RunSettings& run, bool has_moved, PolicyParts& par
     spread_weights(run.config, *ranks, run.config.actor.optim, *initial);
   }
   shards_of(from)->spread_copy(*parts.reference);
-  return {};
+  return offload_reference(run.env, run.loaded, *parts.reference);
 }
 
 Result<> load_model(const RunSettings& run, const std::optional<Path>& weights_from, PolicyParts& policy,
@@ -114,7 +106,6 @@ Result<> load_model(const RunSettings& run, const std::optional<Path>& weights_f
   if (model.config().rope_switch() > 0) model.set_rope_length(config.data.max_prompt_length + response_length(config));
   TRY(load_adapter(run, model));
   if (run.kind != RunKind::kEval) policy.groups = TRY(group_and_freeze(run.loaded, "actor.optim", model));
-  TRY(check_shared_adapter(run, model));
   if (model.trains_lora() || !TRY(model.saves_exactly(save_options(config)))) {
     policy.model_state.emplace(ModelState::kPolicy, model);
     TRY(stateful.add(*policy.model_state));

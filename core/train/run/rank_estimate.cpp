@@ -83,8 +83,9 @@ void add_spread_weights(const RunConfig& config, const ModelConfig& model, const
   const NumbersOfOthers others = numbers_of_others(model, out.tensor_size);
   const auto element = static_cast<double>(num_bytes(config.model.dtype));
   const double same = static_cast<double>(out.num_ranks) / static_cast<double>(out.tensor_size);
-  const double share = (same - 1.0) / same, all = units.all - others.all() * element;
-  const double layers = units.layers - others.layers * element;
+  const double share = (same - 1.0) / same, ends = units.ends - others.ends * element;
+  const bool as_copies = config.model.dtype == ModelDtype::kBfloat16 && !config.model.trains_adapter();
+  const double layers = (units.layers - others.layers * element) * (as_copies ? 0.5 : 1.0), all = ends + layers;
   const bool has_reference = config.actor.use_kl_loss || config.algorithm.use_kl_in_reward;
   // Forward needs all parts, backward the layers. A step also samples, and has a pass for the old log-probs and one of
   // the reference.

@@ -173,7 +173,8 @@ void spread_weights(const RunConfig& config, Communicator& ranks, const OptimCon
   if (!spreads_weights(config, ranks)) return;
   const bool whole =
       model.model_part() != nullptr || (!model.trains_lora() && update_rule(optim)->needs_whole_parameters());
-  WeightShards::spread(model, ranks, whole ? ShardCut::kTensors : ShardCut::kBlocks);
+  WeightShards::spread(model, ranks, whole ? ShardCut::kTensors : ShardCut::kBlocks,
+                       /*keeps_base=*/config.model.layers == LayerPasses::kPlain);
 }
 
 int tensor_size(const RunConfig& config, const Communicator& ranks) {
@@ -195,7 +196,8 @@ std::shared_ptr<TensorRanks> rollout_ranks(const RunConfig& config, Communicator
 Result<WholeWeights> weights_to_sample(const RunConfig& config, const Model& policy) {
   const ModelPart* const part = policy.model_part();
   const bool has_part = part != nullptr && part->ranks()->size() == config.rollout.tensor_model_parallel_size;
-  return WholeWeights::gather({&policy}, {}, has_part ? GatheredLayers::kOwnLayers : GatheredLayers::kWhole);
+  return WholeWeights::gather({&policy}, {}, has_part ? GatheredLayers::kOwnLayers : GatheredLayers::kWhole,
+                              GatheredMasters::kNo);
 }
 
 ScheduleOptions schedule_options(const OptimConfig& optim, int64_t total_steps, int64_t total_updates) {

@@ -168,18 +168,20 @@ struct Learnt {
 };
 
 Learnt learn(const std::string& pattern, const std::string& optimizer, const std::string& dtype, Communicator& ranks,
-             bool deterministic, int64_t stage) {
+             bool deterministic, int64_t stage, bool has_masters = true, LayerPath path = LayerPath::kFast) {
   std::vector<std::string> settings = GroupedPolicy::frozen(pattern);
+  if (!has_masters) settings.emplace_back("actor.optim.master_weights=false");
   settings.insert(settings.end(), {"actor.optim.optimizer=" + optimizer, "ranks.zero_stage=" + std::to_string(stage),
                                    std::string(kGroups) + "rest.match='.'", std::string(kGroups) + "rest.lr_scale=3"});
   GroupedPolicy policy(settings, small_model(dtype), ranks);
   LearnerOptions options = cut_by({3, 0});
   options.ranks = {&ranks, deterministic};
+  options.pass.path = path;
   Learnt out;
   for (int64_t update = 1; update <= 2; ++update)
     out.norms.push_back(policy.update(rows().batch, options, 1e-2, update).grad_norm);
   const auto whole = WholeWeights::gather({&policy.model}).value();
-  for (const NamedParameter& p : policy.model.parameters()) out.weights.push_back(p.tensor.detach().clone());
+  for (const NamedParameter& p : policy.model.numbers()) out.weights.push_back(p.tensor.detach().clone());
   return out;
 }
 
@@ -211,6 +213,29 @@ TEST(ParameterGroups, EveryRankAndStageLearnsTheSame) {
             }
           }
         }
+      }
+    }
+  }
+}
+
+// Without master weights each rank rounds its numbers as one process does.
+TEST(ParameterGroups, RanksThatShareBfloat16WeightsLearnTheSame) {
+  const std::string frozen = "k_proj|norm";
+  for (const std::string optimizer : {"adamw", "muon", "adafactor"}) {
+    for (const bool has_masters : {true, false}) {
+      const LayerPath path = optimizer == "adafactor" ? LayerPath::kPlain : LayerPath::kFast;
+      const Learnt alone_did = learn(frozen, optimizer, "bfloat16", alone(), true, 0, has_masters, path);
+      for (const auto& [size, stage] : std::vector<std::pair<int, int>>{{2, 1}, {3, 2}, {2, 3}, {3, 3}}) {
+        SCOPED_TRACE(optimizer + (has_masters ? "" : " without masters") + ", " + std::to_string(size) +
+                     " ranks, ZeRO " + std::to_string(stage));
+        on_ranks(size, [&, stage = stage](Communicator& ranks) {
+          const Learnt rank = learn(frozen, optimizer, "bfloat16", ranks, true, stage, has_masters, path);
+          EXPECT_EQ(rank.norms, alone_did.norms);
+          for (size_t i = 0; i < rank.weights.size(); ++i) {
+            EXPECT_EQ(rank.weights[i].scalar_type(), alone_did.weights[i].scalar_type()) << i;
+            EXPECT_TRUE(rank.weights[i].equal(alone_did.weights[i])) << i;
+          }
+        });
       }
     }
   }

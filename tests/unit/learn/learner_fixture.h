@@ -137,13 +137,13 @@ struct TestPolicy {
 
   // With ZeRO 3 the model's weights are spread before the optimizer is made.
   ZeroOptions spread(ZeroOptions zero) { return spread_model(model, std::move(zero)); }
-  static ZeroOptions spread_model(Model& model, ZeroOptions zero) {
+  static ZeroOptions spread_model(Model& model, ZeroOptions zero, bool keeps_base = false) {
     zero.tensor = model.model_part();
     if (zero.tensor != nullptr && zero.stage > 0)
       zero.communicator = zero.communicator->strided(zero.tensor->ranks()->size()).value();
     const ShardCut cut = zero.tensor != nullptr ? ShardCut::kTensors : ShardCut::kBlocks;
     if (zero.stage >= 3 && zero.communicator->size() > 1)
-      zero.weights = WeightShards::spread(model, *zero.communicator, cut).get();
+      zero.weights = WeightShards::spread(model, *zero.communicator, cut, keeps_base).get();
     return zero;
   }
 

@@ -3,6 +3,7 @@
 #include "model/weights/rounded_matrices.h"
 
 #include <ATen/Parallel.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/zeros.h>
 
@@ -173,6 +174,28 @@ TEST(StochasticRounding, DependsOnTheUpdateAndNotOnThreads) {
   EXPECT_TRUE(round_with(x, 1).equal(one));
   at::set_num_threads(threads);
   EXPECT_GT((one != two).to(at::kFloat).mean().item<double>(), 0.2);
+}
+
+// Ranks that share a matrix round pieces of it, which begin anywhere.
+TEST(StochasticRounding, PiecesHaveTheBitsOfTheWhole) {
+  const at::Tensor x = random_tensor({40, 301}, 7, at::kFloat);
+  const at::Tensor whole = round_with(x, 3).view({-1});
+  DecoderWeights weights;
+  weights.layers.resize(1);
+  weights.layers[0].o_weight_HQ = x.clone();
+  allocate_rounded(weights);
+  const PhiloxKey key = derive_philox_key(3, RandomPurpose::kRounding, 3);
+  const int64_t row = 11;
+  const at::Tensor rows = weights.layers[0].o_weight_HQ.narrow(0, row, 20);  // a parameter in a fused matrix
+  for (const auto& [begin, size] :
+       std::vector<std::pair<int64_t, int64_t>>{{0, 20 * 301}, {1, 3}, {53, 64}, {117, 5000}}) {
+    const at::Tensor from = rows.reshape({-1}).narrow(0, begin, size), to = at::empty({size}, at::kBFloat16);
+    const at::Tensor expected = whole.narrow(0, row * 301 + begin, size);
+    round_piece(weights, rows, begin, from, to, key);
+    EXPECT_TRUE(to.to(at::kFloat).equal(expected)) << begin;
+    round_by_operators(from, to, {0, 0, 1, 0}, key, /*most=*/128, row * 301 + begin);
+    EXPECT_TRUE(to.to(at::kFloat).equal(expected)) << begin << ", by operators";
+  }
 }
 
 }  // namespace

@@ -1,0 +1,128 @@
+// Weights that are spread over ranks (ZeRO 3): updates of every kind of model and adapter give the numbers of one rank, in
+// bfloat16 the same bits with and without master weights; what a rank keeps in memory and in files; a reference that
+// follows an adapter. Losses of every coupling with every stage are in ranks_test.cpp, split layers in
+// tensor_parallel_test.cpp.
+#include <gtest/gtest.h>
+
+#include "layer_variants.h"
+#include "model/tensor/storage_memory.h"
+#include "support/temp_dir.h"
+
+namespace mortise {
+namespace {
+
+using test::on_ranks;
+
+constexpr Mesh kTwo{.num_ranks = 2, .zero_stage = 3}, kThree{.num_ranks = 3, .zero_stage = 3};
+
+// The second update reads what the first one has changed.
+TEST(SpreadWeights, EveryKindOfLayerAndAdapterGivesTheNumbersOfOneRank) {
+  size_t index = 0;
+  for (const Variant& variant : variants()) {
+    const Update expected = update_of(variant, alone(), {}, 2);
+    const Mesh mesh = index++ % 2 == 0 ? kThree : kTwo;
+    SCOPED_TRACE(variant.name + ", " + name_of(mesh));
+    on_ranks(mesh.num_ranks, [&](Communicator& communicator) {
+      const Update got = update_of(variant, communicator, mesh, 2);
+      expect_same_reports(got.report, expected.report, 1e-10);
+      expect_same_weights(got, expected);
+    });
+  }
+}
+
+// A rank rounds the numbers that it has, before they travel or after merged matrices were computed from them.
+TEST(SpreadWeights, DeterministicBfloat16UpdatesAreEqualToTheBit) {
+  size_t index = 0;
+  for (const Variant& variant : variants()) {
+    LearnerOptions options;
+    if (variant.options) variant.options(options);
+    const bool is_plain = options.pass.path == LayerPath::kPlain;
+    if (is_plain && variant.has_adapter()) continue;        // refused
+    if (options.teacher_loss.teacher != nullptr) continue;  // in float64
+    const Update expected = update_of(variant, alone(), {}, 2, "bfloat16");
+    const Mesh mesh = index++ % 2 == 0 ? kTwo : kThree;
+    SCOPED_TRACE(variant.name + ", " + name_of(mesh));
+    on_ranks(mesh.num_ranks, [&](Communicator& communicator) {
+      const Update got = update_of(variant, communicator, mesh, 2, "bfloat16");
+      expect_same_reports(got.report, expected.report, 0.0);
+      for (size_t i = 0; i < got.weights.size(); ++i) EXPECT_TRUE(got.weights[i].equal(expected.weights[i])) << i;
+    });
+  }
+}
+
+// Passes and rollouts read bfloat16 copies. Saves and comparisons read their masters, too, as long as there are any.
+TEST(SpreadWeights, MastersAreThereOnlyIfTheyAreAskedFor) {
+  on_ranks(2, [](Communicator& communicator) {
+    const test::TempDir folder;
+    TestPolicy policy("bfloat16", kShape.vocab, 2, 5, {&communicator, 3}), whole("bfloat16", kShape.vocab, 2, 5);
+    WeightShards& shards = *shards_of(policy.model);
+    const auto expect_memory = [&](bool has_copies, bool has_masters) {
+      const DecoderWeights& weights = policy.model.weights();
+      for (size_t layer = 0; layer < 2; ++layer) {
+        EXPECT_EQ(has_memory(weights.rounded[layer].qkv_QH), has_copies);
+        EXPECT_EQ(has_memory(weights.layers[layer].qkv_weight_QH), has_masters);
+      }
+      EXPECT_EQ(has_memory(weights.embedding_VH), has_copies);
+    };
+    const auto expect_whole = [&](bool has_masters) {
+      {
+        const auto copies = WholeWeights::gather({&policy.model}, {}, GatheredLayers::kWhole, GatheredMasters::kNo);
+        ASSERT_OK(copies);
+        expect_memory(true, false);
+        EXPECT_TRUE(policy.model.weights().rounded[1].down_HI.equal(whole.model.weights().rounded[1].down_HI));
+        const auto all = WholeWeights::gather({&policy.model});
+        ASSERT_OK(all);
+        expect_memory(true, has_masters);
+        const std::vector<NamedParameter> numbers = policy.model.numbers(), expected = whole.model.numbers();
+        for (size_t i = 0; i < numbers.size(); ++i) {
+          EXPECT_EQ(numbers[i].tensor.scalar_type(), expected[i].tensor.scalar_type()) << numbers[i].name;
+          EXPECT_TRUE(numbers[i].tensor.detach().equal(expected[i].tensor.detach())) << numbers[i].name;
+        }
+      }
+      expect_memory(false, false);
+    };
+    expect_memory(false, false);
+    expect_whole(true);
+    ASSERT_OK(shards.offload_masters(std::make_shared<Offload>(folder.path())));
+    EXPECT_FALSE(shards.lies_in_file(0)) << "the embedding has no copies";
+    EXPECT_TRUE(shards.lies_in_file(1));
+    expect_whole(true);
+    policy.model.drop_masters();
+    whole.model.drop_masters();
+    EXPECT_EQ(shards.numbers(1).scalar_type(), at::kBFloat16);
+    expect_whole(false);
+    ASSERT_OK(shards.offload_numbers(std::make_shared<Offload>(folder.path())));
+    EXPECT_TRUE(shards.lies_in_file(0));
+    EXPECT_TRUE(shards.lies_in_file(1));
+    expect_whole(false);
+  });
+}
+
+// What an adapter trains as a whole has memory on every rank. The rest of its layers comes and goes.
+TEST(SpreadWeights, WhatAnAdapterTrainsAsAWholeStays) {
+  on_ranks(2, [](Communicator& communicator) {
+    Model model = Model::random(small_config(kShape.vocab, 2), 5, "float64").value();
+    ASSERT_OK(model.train_lora({.rank = 3,
+                                .alpha = 6.0,
+                                .target_modules = {"q_proj", "down_proj"},
+                                .modules_to_save = {"v_proj", "embed_tokens"}},
+                               4));
+    const std::vector<at::Tensor> expected = weights_of(model);
+    const auto shards = WeightShards::spread(model, communicator, ShardCut::kBlocks);
+    const LayerWeights& layer = model.weights().layers[1];
+    for (int i = 0; i < 2; ++i) {
+      EXPECT_TRUE(has_memory(model.weights().embedding_VH));
+      EXPECT_TRUE(has_memory(layer.qkv_weight_QH)) << "v is trained as a whole";
+      EXPECT_FALSE(has_memory(layer.down_weight_HI));
+      EXPECT_FALSE(has_memory(layer.o_weight_HQ));
+      EXPECT_FALSE(has_memory(model.stored_parameters()[0].tensor)) << "the base's embedding";
+      const auto whole = WholeWeights::gather({&model});
+      ASSERT_OK(whole);
+      const std::vector<at::Tensor> weights = weights_of(model);
+      for (size_t p = 0; p < weights.size(); ++p) EXPECT_TRUE(weights[p].equal(expected[p])) << p;
+    }
+  });
+}
+
+}  // namespace
+}  // namespace mortise
