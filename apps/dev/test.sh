@@ -220,11 +220,22 @@ test_all() {
   [[ -z $oracles_job ]] || wait "$oracles_job" || true
 }
 
+# fetch_ahead: fetches the libraries while apt installs its packages, if the machine has pip. It says nothing of faults, because
+# need_torch and need_arrow wait for its lock and repeat what failed. Whatever ends this script ends it too.
+fetch_ahead() {
+  "$system_python" -c 'import pip' 2>/dev/null || return 0
+  set -m  # a process group of its own
+  (need_arrow && need_torch) >"$(log_file fetch-ahead)" 2>&1 </dev/null &
+  trap "kill -- -$! 2>/dev/null || true" EXIT
+  set +m
+}
+
 # Tests run in parallel. A waiting thread must not spin on a core that another test needs.
 export OMP_WAIT_POLICY=passive
 # Hundreds of tests start Python. A shim like pyenv's, if it comes first in PATH, takes a tenth of a second each time.
 export PATH=/usr/bin:$PATH
 
+fetch_ahead
 need_apt build test
 need_torch
 need_arrow
