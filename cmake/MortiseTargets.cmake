@@ -87,8 +87,9 @@ function(mortise_unity target)
 endfunction()
 
 # mortise_room(NAME [TORCH [OWN_PCH]] [FAST|LIGHT] SOURCES ... [USES room ...] [LIBS target ...]): the static library of core/NAME.
-# OWN_PCH: it has its own compiler flags. FAST: it is optimised under sanitizers too, because many tests spend their time in it;
-# there it has no precompiled header. LIGHT: mortise_light says what that is. Sources are relative to the folder; includes start at core/ ("text/tokenizer/bpe.h").
+# OWN_PCH: it has its own compiler flags. FAST: it is optimised under AddressSanitizer too, because many tests spend their time in
+# it; there it has no precompiled header. LIGHT: mortise_light says what that is. Sources are relative to the folder; includes
+# start at core/ ("text/tokenizer/bpe.h").
 function(mortise_room name)
   cmake_parse_arguments(ARG "TORCH;OWN_PCH;FAST;LIGHT" "" "SOURCES;USES;LIBS" ${ARGN})
   add_library(mortise_${name} STATIC ${ARG_SOURCES})
@@ -105,7 +106,7 @@ function(mortise_room name)
   endif()
   if(ARG_OWN_PCH)
     target_precompile_headers(mortise_${name} PRIVATE "${PROJECT_SOURCE_DIR}/cmake/torch_pch.h" "${PROJECT_SOURCE_DIR}/cmake/core_pch.h")
-  elseif(ARG_FAST AND MORTISE_SANITIZE)
+  elseif(ARG_FAST AND MORTISE_SANITIZE MATCHES "address")
     target_compile_options(mortise_${name} PRIVATE -O1)
   elseif(ARG_LIGHT)
     mortise_light(mortise_${name} ${torch})
