@@ -26,10 +26,24 @@ void add_list(std::vector<Translation::Line>& lines, const char* title, const st
 
 }  // namespace
 
-void Translation::add_table(std::vector<Line>& lines, const std::string& table) const {
+// In the order of the documentation, plugin parameters behind.
+std::multimap<std::string, std::string> Translation::keys_by_table() const {
+  std::multimap<std::string, std::string> keys;
+  for (const Field& field : all_fields()) {
+    if (assignments_.contains(field.key)) keys.emplace(table_of(field.key), field.key);
+  }
+  for (const std::string& key : order_) {
+    if (find_field(key) == nullptr && !key.starts_with("reward.")) keys.emplace(table_of(key), key);
+  }
+  return keys;
+}
+
+void Translation::add_table(std::vector<Line>& lines, const std::string& table,
+                            const std::multimap<std::string, std::string>& keys) const {
   std::vector<Line> body;
-  // In the order of the documentation, plugin parameters behind.
-  const auto add = [&](const std::string& key) {
+  const auto [first, last] = keys.equal_range(table);
+  for (auto one = first; one != last; ++one) {
+    const std::string& key = one->second;
     const Assignment& assignment = assignments_.find(key)->second;
     const std::string leaf = table.empty() ? key : key.substr(table.size() + 1);
     const Field* const field = find_field(key);
@@ -38,12 +52,6 @@ void Translation::add_table(std::vector<Line>& lines, const std::string& table) 
         is_default ? fmt::format("# {} = null", leaf) : fmt::format("{} = {}", leaf, toml_value(assignment.value));
     const std::string remark = assignment.remark.empty() ? "" : "; " + assignment.remark;
     body.push_back({fmt::format("{}  # {}", written, one_line(assignment.origin + remark)), assignment.origin});
-  };
-  for (const Field& field : all_fields()) {
-    if (assignments_.contains(field.key) && table_of(field.key) == table) add(field.key);
-  }
-  for (const std::string& key : order_) {
-    if (find_field(key) == nullptr && table_of(key) == table && !key.starts_with("reward.")) add(key);
   }
   for (const auto& [name, line] : asked_) {
     if (name == table) body.push_back({"# " + line, ""});
@@ -79,12 +87,13 @@ void Translation::add_reward_tables(std::vector<Line>& lines) const {
 
 std::vector<Translation::Line> Translation::lines() const {
   std::vector<Line> lines;
-  add_table(lines, "");
+  const std::multimap<std::string, std::string> keys = keys_by_table();
+  add_table(lines, "", keys);
   for (const TableInfo& table : all_tables()) {
     if (table.name == "reward.*") {
       add_reward_tables(lines);
     } else {
-      add_table(lines, table.name);
+      add_table(lines, table.name, keys);
     }
   }
   add_list(lines, "# Read together with others, so without a line of their own:", read_with_others_);

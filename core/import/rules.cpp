@@ -39,13 +39,15 @@ bool covers(const PeerRule& rule, std::string_view name) {
 
 }  // namespace
 
-const PeerRule* PeerRules::find_exact(std::string_view name) const {
+PeerRules::PeerRules(std::vector<std::span<const PeerRule>> pieces) : pieces_(std::move(pieces)) {
   for (const std::span<const PeerRule> piece : pieces_) {
-    for (const PeerRule& rule : piece) {
-      if (rule.name == name) return &rule;
-    }
+    for (const PeerRule& rule : piece) exact_.try_emplace(rule.name, &rule);
   }
-  return nullptr;
+}
+
+const PeerRule* PeerRules::find_exact(std::string_view name) const {
+  const auto found = exact_.find(name);
+  return found == exact_.end() ? nullptr : found->second;
 }
 
 const PeerRule* PeerRules::find(std::string_view name) const {

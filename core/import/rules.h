@@ -9,6 +9,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <unordered_map>
 #include <vector>
 
 #include "config/fields.h"
@@ -51,10 +52,10 @@ constexpr PeerRule refuse(std::string_view name, std::string_view accepted, std:
   return {name, PeerAction::kRefuse, accepted, "", text, ""};
 }
 
-// A framework's rules, in several pieces. Lookups walk the table: it has a few hundred lines and is read once.
+// A framework's rules, in several pieces.
 class PeerRules {
  public:
-  explicit PeerRules(std::vector<std::span<const PeerRule>> pieces) : pieces_(std::move(pieces)) {}
+  explicit PeerRules(std::vector<std::span<const PeerRule>> pieces);
 
   // The rule of that name, else the longest "x.*" above it that knows the name, else null. The first piece wins.
   [[nodiscard]] const PeerRule* find(std::string_view name) const;
@@ -68,6 +69,7 @@ class PeerRules {
 
  private:
   std::vector<std::span<const PeerRule>> pieces_;
+  std::unordered_map<std::string_view, const PeerRule*> exact_;
 };
 
 const PeerRules& trl_rules();

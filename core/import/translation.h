@@ -109,7 +109,9 @@ class Translation {
   [[nodiscard]] std::string origin_of(std::string_view name) const;
   [[nodiscard]] std::string shown(std::string_view name) const;  // "beta = 0.04 (run.yaml:7:1)"
   void wrong_type(std::string_view name, std::string_view wanted);
-  void add_table(std::vector<Line>& lines, const std::string& table) const;
+  [[nodiscard]] std::multimap<std::string, std::string> keys_by_table() const;  // our keys that are assigned
+  void add_table(std::vector<Line>& lines, const std::string& table,
+                 const std::multimap<std::string, std::string>& keys) const;
   void add_reward_tables(std::vector<Line>& lines) const;
 
   std::string framework_;
