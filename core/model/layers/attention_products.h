@@ -14,7 +14,7 @@
 
 #include "model/layers/attention_kernels.h"
 #include "model/tensor/blas.h"
-#include "model/tensor/f32_kernels.h"
+#include "model/tensor/f32_gemm.h"
 #include "model/tensor/kernel.h"
 
 namespace mortise {
@@ -178,10 +178,8 @@ void add_transposed_product(const F32Kernels* kernels, const HeadRows<T>& rows, 
                             int64_t left_stride, T* memory, T* out) {
   if constexpr (std::is_same_v<T, float>) {
     if (kernels != nullptr) {
-      const F32Operand from{rows.data, rows.stride, false};
-      for (int64_t j = 0; j < rows.dim; j += kF32Columns)
-        kernels->pack(from, j, std::min(kF32Columns, rows.dim - j), 0, rows.count, memory + j * rows.count);
-      kernels->multiply({left, left_stride, false}, memory, columns, rows.dim, rows.count, alpha, out, rows.dim, true);
+      f32_transposed_product(*kernels, columns, rows.dim, rows.count, left, left_stride, rows.data, rows.stride, alpha,
+                             memory, out, /*add=*/true);
       return;
     }
   }

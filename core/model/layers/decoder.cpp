@@ -22,6 +22,7 @@
 #include "model/layers/operators.h"
 #include "model/layers/recompute.h"
 #include "model/layers/rms_norm.h"
+#include "model/layers/select_rows.h"
 
 namespace mortise {
 namespace {
@@ -405,8 +406,9 @@ at::Tensor decoder_forward(const ModelConfig& config, const DecoderWeights& weig
   if (config.window_rope) pass->window_table = table_of(*config.window_rope);
   if (options.gate != nullptr) options.gate->open(0, GatePass::kForward);
   const at::Tensor ids = options.sequence == nullptr ? batch.token_ids_N : options.sequence->own(batch.token_ids_N);
-  at::Tensor hidden = options.vocabulary != nullptr ? split_embedding(leaves.embedding, ids, *options.vocabulary)
-                                                    : at::embedding(leaves.embedding, ids.to(numbers.device()));
+  at::Tensor hidden = options.vocabulary != nullptr      ? split_embedding(leaves.embedding, ids, *options.vocabulary)
+                      : options.path == LayerPath::kFast ? select_rows(leaves.embedding, ids)
+                                                         : at::embedding(leaves.embedding, ids.to(numbers.device()));
   if (options.gate != nullptr) options.gate->close(0, GatePass::kForward);
   if (config.embedding_scale != 1.0) hidden = hidden * config.embedding_scale;
   if (options.sampled != nullptr) return forward_sampled(*pass, weights, leaves, *options.sampled, hidden);

@@ -48,9 +48,9 @@ MORTISE_INLINE void forward_rows(const T* gate_up, T* out, int64_t begin, int64_
   }
 }
 
-// d g s(z(g)) = s (1 + g (1 - s) z') with s = sigmoid.
-template <Activation kActivation, class T>
-MORTISE_INLINE void backward_rows(const T* gate_up, const T* dout, T* dgate_up, int64_t begin, int64_t end,
+// d g s(z(g)) = s (1 + g (1 - s) z') with s = sigmoid. With kAgain, `out` gets the result of forward once more.
+template <Activation kActivation, bool kAgain, class T>
+MORTISE_INLINE void backward_rows(const T* gate_up, const T* dout, T* dgate_up, T* out, int64_t begin, int64_t end,
                                   int64_t width) {
   for (int64_t n = begin; n < end; ++n) {
     const T* __restrict gate = gate_up + n * 2 * width;
@@ -58,11 +58,13 @@ MORTISE_INLINE void backward_rows(const T* gate_up, const T* dout, T* dgate_up, 
     const T* __restrict dy = dout + n * width;
     T* __restrict dgate = dgate_up + n * 2 * width;
     T* __restrict dup = dgate + width;
+    T* __restrict y = kAgain ? out + n * width : nullptr;
 #pragma omp simd
     for (int64_t i = 0; i < width; ++i) {
       const T s = T(1) / (T(1) + fast_exp(-gate_argument<kActivation>(gate[i])));
       dgate[i] = dy[i] * up[i] * s * (T(1) + gate[i] * (T(1) - s) * gate_slope<kActivation>(gate[i]));
       dup[i] = dy[i] * gate[i] * s;
+      if constexpr (kAgain) y[i] = gate[i] * up[i] * s;
     }
   }
 }
@@ -80,16 +82,24 @@ MORTISE_CPU_CLONES void gelu_forward(const double* x, double* y, int64_t b, int6
   forward_rows<Activation::kGeluTanh>(x, y, b, e, w);
 }
 MORTISE_CPU_CLONES void silu_backward(const float* x, const float* dy, float* dx, int64_t b, int64_t e, int64_t w) {
-  backward_rows<Activation::kSilu>(x, dy, dx, b, e, w);
+  backward_rows<Activation::kSilu, false, float>(x, dy, dx, nullptr, b, e, w);
 }
 MORTISE_CPU_CLONES void silu_backward(const double* x, const double* dy, double* dx, int64_t b, int64_t e, int64_t w) {
-  backward_rows<Activation::kSilu>(x, dy, dx, b, e, w);
+  backward_rows<Activation::kSilu, false, double>(x, dy, dx, nullptr, b, e, w);
 }
 MORTISE_CPU_CLONES void gelu_backward(const float* x, const float* dy, float* dx, int64_t b, int64_t e, int64_t w) {
-  backward_rows<Activation::kGeluTanh>(x, dy, dx, b, e, w);
+  backward_rows<Activation::kGeluTanh, false, float>(x, dy, dx, nullptr, b, e, w);
 }
 MORTISE_CPU_CLONES void gelu_backward(const double* x, const double* dy, double* dx, int64_t b, int64_t e, int64_t w) {
-  backward_rows<Activation::kGeluTanh>(x, dy, dx, b, e, w);
+  backward_rows<Activation::kGeluTanh, false, double>(x, dy, dx, nullptr, b, e, w);
+}
+MORTISE_CPU_CLONES void silu_backward_again(const float* x, const float* dy, float* dx, float* y, int64_t b, int64_t e,
+                                            int64_t w) {
+  backward_rows<Activation::kSilu, true>(x, dy, dx, y, b, e, w);
+}
+MORTISE_CPU_CLONES void gelu_backward_again(const float* x, const float* dy, float* dx, float* y, int64_t b, int64_t e,
+                                            int64_t w) {
+  backward_rows<Activation::kGeluTanh, true>(x, dy, dx, y, b, e, w);
 }
 
 template <class T>
@@ -153,6 +163,12 @@ void gated_rows(Activation activation, const float* gate_up, float* out, int64_t
 void gated_rows_backward(Activation activation, const float* gate_up, const float* dout, float* dgate_up, int64_t begin,
                          int64_t end, int64_t width) {
   backward_kernel(activation, gate_up, dout, dgate_up, begin, end, width);
+}
+
+void gated_rows_backward(Activation activation, const float* gate_up, const float* dout, float* dgate_up, float* out,
+                         int64_t begin, int64_t end, int64_t width) {
+  (activation == Activation::kSilu ? silu_backward_again : gelu_backward_again)(gate_up, dout, dgate_up, out, begin,
+                                                                                end, width);
 }
 
 at::Tensor gated_plain(const at::Tensor& gate_up_N2I, Activation activation) {

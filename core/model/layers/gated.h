@@ -18,6 +18,9 @@ void gated_rows(Activation activation, const float* gate_up, float* out, int64_t
 // And the gradient of gate_up from that of the result.
 void gated_rows_backward(Activation activation, const float* gate_up, const float* dout, float* dgate_up, int64_t begin,
                          int64_t end, int64_t width);
+// The same, and the result once more, but for rounding.
+void gated_rows_backward(Activation activation, const float* gate_up, const float* dout, float* dgate_up, float* out,
+                         int64_t begin, int64_t end, int64_t width);
 at::Tensor gated_plain(const at::Tensor& gate_up_N2I, Activation activation);  // the reference: ATen operations
 
 }  // namespace mortise

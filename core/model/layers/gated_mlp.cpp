@@ -22,31 +22,100 @@ using torch::autograd::variable_list;
 
 constexpr int64_t kMlpBlockRows = 192;  // with I = 256, what a block computes fills half of a cache of 2 MiB
 constexpr int64_t kMlpTaskRows = 64;    // a task's rows, at least
+constexpr int64_t kMlpStepRows = 64;    // that backward takes through its steps at a time
+constexpr int64_t kSummedRows = 32;     // of the weights' gradients that a task adds up, at least
 
-// The numbers of all rows that the steps of the MLP read and write.
-struct MlpRows {
+// The numbers of all rows that forward reads and writes.
+struct MlpForward {
   Activation activation;
   int64_t hidden, units;
-  const float *x, *dy;
+  const F32Packed &by_gate_up, &by_down;
+  const float* x;
   float *gate_up, *gated, *y;
-  float *dgate_up, *dx;
 
-  void forward(const F32Packed& by_gate_up, const F32Packed& by_down, int64_t begin, int64_t end) const {
+  void rows(int64_t begin, int64_t end) const {
     float* const both = gate_up + begin * 2 * units;
     float* const product = gated + begin * units;
     by_gate_up.multiply(x + begin * hidden, end - begin, both);
     gated_rows(activation, both, product, 0, end - begin, units);
     by_down.multiply(product, end - begin, y + begin * hidden);
   }
+};
 
-  // `dgated` has the block's rows. dx may be null, and gated too if it is known.
-  void backward(const F32Packed& by_gate_up, const F32Packed& by_down, int64_t begin, int64_t end,
-                float* dgated) const {
-    float* const dboth = dgate_up + begin * 2 * units;
-    if (gated != nullptr) gated_rows(activation, gate_up, gated, begin, end, units);
-    by_down.multiply(dy + begin * hidden, end - begin, dgated);
-    gated_rows_backward(activation, gate_up + begin * 2 * units, dgated, dboth, 0, end - begin, units);
-    if (dx != nullptr) by_gate_up.multiply(dboth, end - begin, dx + begin * hidden);
+MORTISE_CPU_CLONES void add_numbers(const float* from, int64_t count, float* to) {
+  for (int64_t i = 0; i < count; ++i) to[i] += from[i];
+}
+
+// Backward takes the rows block by block, each of which is one term of the sums that the weights' gradients are
+// (f32_gemm.h). A block's part of them has a row for each gate, for each up, and for each column of down.
+struct MlpBackward {
+  Activation activation;
+  int64_t num_rows, hidden, units;
+  const F32Packed &by_gate_up, &by_down;
+  const float *x, *dy, *gate_up;
+  const float* gated;  // null: made again
+  float* dx;           // may be null
+  bool wants_gate_up, wants_down;
+
+  [[nodiscard]] int64_t num_blocks() const { return num_f32_blocks(num_rows); }
+  [[nodiscard]] int64_t part_size() const { return 3 * units * hidden; }
+  // What a thread computes on: the gradients of the gated product in a step; of gate and up, and the product, in a block;
+  // and panels.
+  [[nodiscard]] int64_t scratch_size() const {
+    return kMlpStepRows * units + kF32BlockK * (3 * units + ceil_div(hidden, kF32Columns) * kF32Columns);
+  }
+
+  void block(int64_t i, float* scratch, float* part) const {
+    const BlockRange rows = f32_block(num_rows, i);
+    float* const dgated = scratch;
+    float* const dgate_up = dgated + kMlpStepRows * units;
+    float* const product = dgate_up + kF32BlockK * 2 * units;
+    float* const panels = product + kF32BlockK * units;
+    const int64_t steps = ceil_div(rows.size(), kMlpStepRows);
+    for (int64_t s = 0; s < steps; ++s) {
+      const int64_t begin = rows.size() * s / steps, end = rows.size() * (s + 1) / steps;
+      step(rows.begin + begin, rows.begin + end, dgated, dgate_up + begin * 2 * units, product + begin * units);
+    }
+    const F32Kernels& kernels = *find_f32_kernels();
+    const auto product_of = [&](int64_t columns, const float* left, const float* right, float* out) {
+      f32_transposed_product(kernels, columns, hidden, rows.size(), left, columns, right + rows.begin * hidden, hidden,
+                             1.0F, panels, out, /*add=*/false);
+    };
+    if (wants_gate_up) product_of(2 * units, dgate_up, x, part);
+    if (wants_down)
+      product_of(units, gated == nullptr ? product : gated + rows.begin * units, dy, part + 2 * units * hidden);
+  }
+
+  // The sums of the parts' rows [begin, end).
+  void sum(const float* parts, int64_t begin, int64_t end, float* d_gate_up, float* d_down) const {
+    const int64_t middle = std::clamp(2 * units, begin, end);
+    if (begin < middle) add_parts(parts, begin, middle, d_gate_up + begin * hidden);
+    if (middle == end) return;
+    const AlignedArray<float> columns = make_aligned<float>((end - middle) * hidden);
+    add_parts(parts, middle, end, columns.get());
+    for (int64_t h = 0; h < hidden; ++h) {
+      float* const to = d_down + h * units + middle - 2 * units;
+      for (int64_t i = 0; i < end - middle; ++i) to[i] = columns[static_cast<size_t>(i * hidden + h)];
+    }
+  }
+
+ private:
+  void step(int64_t begin, int64_t end, float* dgated, float* dgate_up, float* product) const {
+    const float* const both = gate_up + begin * 2 * units;
+    const int64_t count = end - begin;
+    by_down.multiply(dy + begin * hidden, count, dgated);
+    if (wants_down && gated == nullptr) {
+      gated_rows_backward(activation, both, dgated, dgate_up, product, 0, count, units);
+    } else {
+      gated_rows_backward(activation, both, dgated, dgate_up, 0, count, units);
+    }
+    if (dx != nullptr) by_gate_up.multiply(dgate_up, count, dx + begin * hidden);
+  }
+
+  void add_parts(const float* parts, int64_t begin, int64_t end, float* to) const {
+    const int64_t count = (end - begin) * hidden;
+    std::copy_n(parts + begin * hidden, count, to);
+    for (int64_t i = 1; i < num_blocks(); ++i) add_numbers(parts + i * part_size() + begin * hidden, count, to);
   }
 };
 
@@ -86,15 +155,19 @@ class GatedMlpFunction : public torch::autograd::Function<GatedMlpFunction> {
     const at::Tensor gated = is_known ? at::Tensor() : at::empty({rows, units}, x.options());
     at::Tensor y = is_known ? unread_rows(rows, x) : at::empty_like(x);
     if (!is_known) {
-      MlpRows pass = rows_of(activation_code, down_weight);
-      pass.x = x.const_data_ptr<float>();
-      pass.gate_up = gate_up.mutable_data_ptr<float>();
-      pass.gated = gated.mutable_data_ptr<float>();
       const OpTimer timer("MLP, forward", product_flops(rows, gate_up_weight, down_weight),
                           4.0 * static_cast<double>(rows * (2 * x.size(1) + 3 * units)));
-      pass.y = y.mutable_data_ptr<float>();
       const F32Packed by_gate_up = forward_product(gate_up_weight), by_down = forward_product(down_weight);
-      over_blocks(rows, [&](int64_t begin, int64_t end) { pass.forward(by_gate_up, by_down, begin, end); });
+      const MlpForward pass{static_cast<Activation>(activation_code),
+                            x.size(1),
+                            units,
+                            by_gate_up,
+                            by_down,
+                            x.const_data_ptr<float>(),
+                            gate_up.mutable_data_ptr<float>(),
+                            gated.mutable_data_ptr<float>(),
+                            y.mutable_data_ptr<float>()};
+      over_blocks(rows, [&](int64_t begin, int64_t end) { pass.rows(begin, end); });
     }
     const std::vector<int64_t> trained = trained_leaves(leaves);
     // Only the gradient of a weight reads its input.
@@ -102,7 +175,6 @@ class GatedMlpFunction : public torch::autograd::Function<GatedMlpFunction> {
     const bool any_gate_up = std::find(trained.begin(), trained.end() - 1, 1) != trained.end() - 1;
     ctx->save_for_backward({gate_up_weight, down_weight, gate_up, any_gate_up ? x : at::Tensor(),
                             trained.back() != 0 ? gated : at::Tensor()});
-    ctx->saved_data["makes_gated"] = is_known && trained.back() != 0;
     std::vector<int64_t> leaf_rows;
     for (const at::Tensor& leaf : leaves) leaf_rows.push_back(leaf.size(0));
     ctx->saved_data["rows"] = leaf_rows;
@@ -119,43 +191,48 @@ class GatedMlpFunction : public torch::autograd::Function<GatedMlpFunction> {
     const bool wants_dx = ctx->needs_input_grad(0);
     const OpTimer timer("MLP, backward", 2.0 * product_flops(rows, gate_up_weight, down_weight),
                         4.0 * static_cast<double>(rows * (4 * dy.size(1) + 5 * units)));
-    const at::Tensor dgate_up = at::empty_like(gate_up);
-    const bool makes_gated = ctx->saved_data["makes_gated"].toBool();
-    const at::Tensor gated = makes_gated ? at::empty({rows, units}, dy.options()) : saved[4];
-    const at::Tensor dx = wants_dx ? at::empty_like(dy) : at::Tensor();
-    MlpRows pass = rows_of(ctx->saved_data["activation"].toInt(), down_weight);
-    pass.dy = dy.const_data_ptr<float>();
-    pass.gate_up = gate_up.mutable_data_ptr<float>();
-    pass.gated = makes_gated ? gated.mutable_data_ptr<float>() : nullptr;
-    pass.dgate_up = dgate_up.mutable_data_ptr<float>();
-    pass.dx = wants_dx ? dx.mutable_data_ptr<float>() : nullptr;
-    const F32Packed by_gate_up = backward_product(gate_up_weight), by_down = backward_product(down_weight);
-    over_blocks(rows, [&](int64_t begin, int64_t end) {
-      const AlignedArray<float> dgated = make_aligned<float>((end - begin) * units);
-      pass.backward(by_gate_up, by_down, begin, end, dgated.get());
-    });
     const std::vector<int64_t> trained = ctx->saved_data["trained"].toIntVector();
     const std::vector<int64_t> leaf_rows = ctx->saved_data["rows"].toIntVector();
-    const at::Tensor d_gate_up_weight = saved[3].defined() ? weight_gradient(dgate_up, saved[3]) : at::Tensor();
+    const bool wants_gate_up = saved[3].defined(), wants_down = trained.back() != 0;
+    const at::Tensor dx = wants_dx ? at::empty_like(dy) : at::Tensor();
+    const at::Tensor d_gate_up_weight = wants_gate_up ? at::empty_like(gate_up_weight) : at::Tensor();
+    const at::Tensor d_down_weight = wants_down ? at::empty_like(down_weight) : at::Tensor();
+    const F32Packed by_gate_up = backward_product(gate_up_weight), by_down = backward_product(down_weight);
+    run_backward({static_cast<Activation>(ctx->saved_data["activation"].toInt()), rows, dy.size(1), units, by_gate_up,
+                  by_down, wants_gate_up ? saved[3].const_data_ptr<float>() : nullptr, dy.const_data_ptr<float>(),
+                  gate_up.const_data_ptr<float>(), saved[4].defined() ? saved[4].const_data_ptr<float>() : nullptr,
+                  wants_dx ? dx.mutable_data_ptr<float>() : nullptr, wants_gate_up, wants_down},
+                 d_gate_up_weight, d_down_weight);
     // Inputs in order: x, the two matrices, leaves..., activation, known gate and up.
     variable_list out = {dx, at::Tensor(), at::Tensor()};
     const std::span<const int64_t> of_gate_up(trained.data(), trained.size() - 1);
     int64_t at = 0;
     for (size_t i = 0; i < of_gate_up.size(); at += leaf_rows[i++])
       out.push_back(leaf_gradient(d_gate_up_weight, at, leaf_rows[i], of_gate_up, i));
-    out.push_back(gated.defined() ? weight_gradient(dy, gated) : at::Tensor());
+    out.push_back(d_down_weight);
     out.resize(out.size() + 2);
     return out;
   }
 
  private:
-  static MlpRows rows_of(int64_t activation_code, const at::Tensor& down_weight) {
-    MlpRows rows{};
-    rows.activation = static_cast<Activation>(activation_code);
-    rows.hidden = down_weight.size(0);
-    rows.units = down_weight.size(1);
-    return rows;
+  static void run_backward(const MlpBackward& pass, const at::Tensor& d_gate_up_weight,
+                           const at::Tensor& d_down_weight) {
+    const int64_t blocks = pass.num_blocks();
+    const int64_t first = pass.wants_gate_up ? 0 : 2 * pass.units, last = (pass.wants_down ? 3 : 2) * pass.units;
+    const int64_t part_size = first < last ? pass.part_size() : 0;
+    const AlignedArray<float> parts = make_aligned<float>(blocks * part_size);
+    compute_tasks(blocks, [&](int, int64_t i) {
+      const AlignedArray<float> scratch = make_aligned<float>(pass.scratch_size());
+      pass.block(i, scratch.get(), parts.get() + i * part_size);
+    });
+    float* const d_gate_up = data_or_null(d_gate_up_weight);
+    float* const d_down = data_or_null(d_down_weight);
+    compute_ranges(last - first, kSummedRows, [&](int64_t begin, int64_t end) {
+      pass.sum(parts.get(), first + begin, first + end, d_gate_up, d_down);
+    });
   }
+
+  static float* data_or_null(const at::Tensor& x) { return x.defined() ? x.mutable_data_ptr<float>() : nullptr; }
 };
 
 }  // namespace

@@ -2,9 +2,10 @@
 // through all steps while its numbers are in the core's cache, forward and backward. Between separate operations they
 // would go through memory, and every operation would have threads to wake and to wait for.
 //
-// Every number has the same bits as with fused_linear() and gated(), because the products' bits depend neither on other
-// rows nor on threads (f32_gemm.h).
-// Cost: as the separate operations. Backward keeps the same tensors, x, gate and up, and their gated product.
+// Every number of gated_mlp() has the same bits as with fused_linear() and gated(), because the products' bits depend
+// neither on other rows nor on threads, and backward cuts sums over rows as they do (f32_gemm.h).
+// Cost: as the separate operations. Backward keeps the same tensors, x, gate and up, and their gated product. It holds a
+// part of the weights' gradients for each block of at most 256 rows: less than the gradients of gate and up would take.
 // Thread rule: as compute_tasks().
 #pragma once
 

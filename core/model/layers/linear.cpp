@@ -2,6 +2,7 @@
 #include "model/layers/linear.h"
 
 #include <ATen/TensorOperators.h>
+#include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/ops/from_blob.h>
 #include <ATen/ops/linear.h>
 #include <ATen/ops/sum.h>
@@ -14,6 +15,7 @@
 
 #include "foundation/metrics/op_timer.h"
 #include "model/tensor/bf16_product.h"
+#include "model/tensor/kernel.h"
 #include "model/tensor/product.h"
 
 namespace mortise {
@@ -24,6 +26,42 @@ using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
 bool is_rounded(const at::Tensor& weight) { return weight.scalar_type() == at::kBFloat16; }
+
+template <class T>
+MORTISE_INLINE void add_rows(const T* rows, int64_t count, int64_t stride, int64_t width, T* out) {
+  for (int64_t r = 0; r < count; ++r) {
+    for (int64_t i = 0; i < width; ++i) out[i] += rows[r * stride + i];
+  }
+}
+MORTISE_CPU_CLONES void add_rows_(const float* rows, int64_t count, int64_t stride, int64_t width, float* out) {
+  add_rows(rows, count, stride, width, out);
+}
+MORTISE_CPU_CLONES void add_rows_(const double* rows, int64_t count, int64_t stride, int64_t width, double* out) {
+  add_rows(rows, count, stride, width, out);
+}
+
+// The sums of the columns, blocks of rows at a time, so that errors of rounding do not add up over all rows.
+at::Tensor column_sums(const at::Tensor& rows_NO) {
+  constexpr int64_t kBlockRows = 64, kTaskColumns = 64;
+  const int64_t num_rows = rows_NO.size(0), width = rows_NO.size(1);
+  if (!rows_NO.is_cpu() || !rows_NO.is_contiguous()) return at::sum(rows_NO, {0});
+  at::Tensor out = at::zeros({width}, rows_NO.options());
+  dispatch_float(rows_NO, [&](auto zero) {
+    using T = decltype(zero);
+    const T* const rows = rows_NO.const_data_ptr<T>();
+    T* const sums = out.mutable_data_ptr<T>();
+    compute_ranges(width, kTaskColumns, [&](int64_t begin, int64_t end) {
+      std::vector<T> of_block(static_cast<size_t>(end - begin));
+      for (int64_t first = 0; first < num_rows; first += kBlockRows) {
+        std::ranges::fill(of_block, T(0));
+        add_rows_(rows + first * width + begin, std::min(kBlockRows, num_rows - first), width, end - begin,
+                  of_block.data());
+        add_rows_(of_block.data(), 1, 0, end - begin, sums + begin);
+      }
+    });
+  });
+  return out;
+}
 
 double size_of(const at::Tensor& x) { return static_cast<double>(x.nbytes()); }
 
@@ -66,7 +104,7 @@ class FusedLinearFunction : public torch::autograd::Function<FusedLinearFunction
     at::Tensor d_weight;
     at::Tensor d_bias;
     if (any_weight) d_weight = weight_gradient(rounded_dy, saved[0]);
-    if (ctx->saved_data["any_bias"].toBool()) d_bias = at::sum(dy, {0});
+    if (ctx->saved_data["any_bias"].toBool()) d_bias = column_sums(dy);
     int64_t at = 0;
     const std::vector<int64_t> trained = ctx->saved_data["trained"].toIntVector();
     for (size_t i = 0; i < rows.size(); ++i) {
@@ -120,6 +158,7 @@ std::vector<int64_t> trained_leaves(at::TensorList leaves) {
 at::Tensor leaf_gradient(const at::Tensor& fused, int64_t first_row, int64_t num_rows, std::span<const int64_t> trained,
                          size_t leaf) {
   if (!fused.defined() || trained[leaf] == 0) return {};
+  const at::AutoDispatchBelowADInplaceOrView no_graph;  // libtorch need not remember what is a view of what
   const at::Tensor slice = fused.narrow(0, first_row, num_rows);
   return std::ranges::find(trained, 0) == trained.end() ? slice : slice.clone();
 }

@@ -46,9 +46,8 @@ void multiply_block(const Product& p, const BlockRange& rows, const BlockRange& 
 // visit(ks) for each block of K, in order.
 template <class Visit>
 void over_blocks_of_k(int64_t k, const Visit& visit) {
-  const int64_t num_steps = std::max<int64_t>(1, ceil_div(k, kF32BlockK));  // K = 0 sets zeros
-  const int64_t step_k = ceil_div(k, num_steps);
-  for (int64_t step = 0; step < num_steps; ++step) visit(BlockRange{step * step_k, std::min(k, (step + 1) * step_k)});
+  const int64_t num_blocks = num_f32_blocks(k);
+  for (int64_t i = 0; i < num_blocks; ++i) visit(f32_block(k, i));
 }
 
 constexpr int64_t kBlockColumns = kBlockPanels * kF32Columns;
@@ -68,6 +67,16 @@ BlockRange part_of(int64_t size, int64_t unit, int64_t i, int64_t n) {
 
 }  // namespace
 
+int64_t num_f32_blocks(int64_t k) {
+  const int64_t least = ceil_div(k, kF32BlockK);
+  return least <= 1 ? 1 : ceil_div(least, 2) * 2;  // K = 0 sets zeros
+}
+
+BlockRange f32_block(int64_t k, int64_t i) {
+  const int64_t size = ceil_div(k, num_f32_blocks(k));
+  return {std::min(k, i * size), std::min(k, (i + 1) * size)};
+}
+
 void f32_gemm(const F32Kernels& kernels, int64_t m, int64_t n, int64_t k, const F32Operand& left,
               const F32Operand& right, float alpha, bool add, float* c, int64_t c_stride) {
   if (m == 0 || n == 0) return;
@@ -84,6 +93,15 @@ void f32_gemm(const F32Kernels& kernels, int64_t m, int64_t n, int64_t k, const 
     const BlockRange rows = part_of(m, 1, task % down, down), columns = part_of(n, kF32Columns, task / down, across);
     if (rows.size() > 0 && columns.size() > 0) multiply_part(product, rows, columns);
   });
+}
+
+void f32_transposed_product(const F32Kernels& kernels, int64_t m, int64_t n, int64_t k, const float* left,
+                            int64_t left_stride, const float* right, int64_t right_stride, float alpha, float* panels,
+                            float* out, bool add) {
+  const F32Operand from{right, right_stride, false};
+  for (int64_t j = 0; j < n; j += kF32Columns)
+    kernels.pack(from, j, std::min(kF32Columns, n - j), 0, k, panels + j * k);
+  kernels.multiply({left, left_stride, false}, panels, m, n, k, alpha, out, n, add);
 }
 
 // By blocks of K, each with its panels one after the other.

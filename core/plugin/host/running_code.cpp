@@ -10,6 +10,7 @@
 #include <condition_variable>
 #include <csignal>
 #include <cstdlib>
+#include <limits>
 #include <map>
 #include <mutex>
 #include <thread>
@@ -108,10 +109,9 @@ class Watch {
  public:
   void add(int64_t deadline_ns, const RunningCode* code) {
     const std::lock_guard lock(mutex_);
-    const bool is_first = calls_.empty() || deadline_ns < calls_.begin()->first;
     calls_.emplace(deadline_ns, code);
     if (!std::exchange(has_thread_, true)) std::thread([this] { watch(); }).detach();
-    if (is_first) changed_.notify_one();
+    if (deadline_ns + kGraceNs < looks_ns_) changed_.notify_one();
   }
   void remove(int64_t deadline_ns, const RunningCode* code) {
     const std::lock_guard lock(mutex_);
@@ -123,29 +123,36 @@ class Watch {
   }
 
  private:
+  // It sleeps until the earliest deadline that it has seen, even if that call has ended: nearly all calls end long before,
+  // and each would wake it, which takes a processor from the threads that compute.
   void watch() {
     std::unique_lock lock(mutex_);
     while (true) {
-      if (calls_.empty()) {
+      looks_ns_ = calls_.empty() ? kNever : calls_.begin()->first + kGraceNs;
+      if (looks_ns_ == kNever) {
         changed_.wait(lock);
         continue;
       }
-      const auto& [deadline_ns, code] = *calls_.begin();
-      const int64_t left_ns = deadline_ns + kCallGraceMs * kMsInNs - default_env().monotonic_ns();
+      const int64_t left_ns = looks_ns_ - default_env().monotonic_ns();
       if (left_ns <= 0) {
-        LastWords words = words_about(*code);
+        const RunningCode& code = *calls_.begin()->second;
+        LastWords words = words_about(code);
         end_program(words.add("it still runs after its limit of ")
-                        .add(code->limit_ms)
+                        .add(code.limit_ms)
                         .add(" ms (plugins.call_timeout); a call in this process cannot be ended alone")
                         .add(kAfterwards));
       }
       changed_.wait_for(lock, std::chrono::nanoseconds(left_ns));
     }
   }
+
+  static constexpr int64_t kGraceNs = kCallGraceMs * kMsInNs;
+  static constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
   std::mutex mutex_;
   std::condition_variable changed_;
   std::multimap<int64_t, const RunningCode*> calls_;
   bool has_thread_ = false;
+  int64_t looks_ns_ = 0;  // when its thread wakes up by itself; 0: it is awake
 };
 Watch& the_watch() {
   static Watch* const watch = new Watch;  // calls may run until the process ends

@@ -107,6 +107,40 @@ TEST(F32Gemm, BitsDependNeitherOnThreadsNorOnOtherNumbers) {
   }
 }
 
+// Sums of all lengths are cut into blocks of at most kF32BlockK terms, without gaps; more than one block are an even number.
+TEST(F32Gemm, BlocksOfASumCoverItAndAreEvenInNumber) {
+  for (int64_t k = 0; k <= 5000; ++k) {
+    const int64_t count = num_f32_blocks(k);
+    EXPECT_TRUE(count == 1 || count % 2 == 0) << k;
+    int64_t next = 0;
+    for (int64_t i = 0; i < count; ++i) {
+      const BlockRange block = f32_block(k, i);
+      ASSERT_EQ(block.begin, next) << k;
+      ASSERT_LE(block.size(), kF32BlockK) << k;
+      ASSERT_GE(block.size(), k == 0 ? 0 : 1) << k;
+      next = block.end;
+    }
+    ASSERT_EQ(next, k);
+  }
+}
+
+// A block of a product of transposed rows is what f32_gemm() makes of it, alone and added.
+TEST(F32Gemm, TransposedProductsHaveTheBitsOfTheProduct) {
+  for (const F32Kernels* const kernels : kernels_of_this_cpu()) {
+    for (const auto& [m, n, k] : {std::array<int64_t, 3>{1, 1, 1}, {70, 33, 256}, {9, 64, 200}}) {
+      const FloatMatrix a(m, k, false, 1), b(n, k, false, 2);
+      std::vector<float> expected(static_cast<size_t>(m * n), 0.5F), out = expected;
+      std::vector<float> panels(static_cast<size_t>((n + kF32Columns - 1) / kF32Columns * kF32Columns * k));
+      for (const bool add : {true, false}) {
+        f32_gemm(*kernels, m, n, k, operand(a), operand(b), 0.3F, add, expected.data(), n);
+        f32_transposed_product(*kernels, m, n, k, a.numbers.data(), a.stride(), b.numbers.data(), b.stride(), 0.3F,
+                               panels.data(), out.data(), add);
+        EXPECT_EQ(out, expected) << m << ", " << n << ", " << k;
+      }
+    }
+  }
+}
+
 // Slices of wider matrices, matrices that are no rows in memory, and float64: each is libtorch's product.
 TEST(MatrixProduct, IsTheProductOfLibtorchForEveryKindOfTensor) {
   for (const at::ScalarType dtype : {at::kFloat, at::kDouble}) {

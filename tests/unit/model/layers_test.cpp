@@ -16,6 +16,7 @@
 #include "model/layers/linear.h"
 #include "model/layers/rms_norm.h"
 #include "model/layers/select_rows.h"
+#include "model/tensor/f32_gemm.h"
 #include "model/tensor/vector_math.h"
 #include "support/counting_allocator.h"
 #include "torch_helpers.h"
@@ -228,6 +229,41 @@ TEST(Layers, TheWholeMlpHasTheBitsOfItsSteps) {
     }
   }
   at::set_num_threads(num_threads);
+}
+
+// With known gates and ups no product is read, and the gradients are those of the whole MLP but for rounding, with the same
+// bits for every number of threads.
+TEST(Layers, TheMlpOfKnownGatesHasTheGradientsOfTheWholeMlp) {
+  const int num_threads = at::get_num_threads();
+  const Inputs inputs = {random_tensor({1300, 64}, 1), random_tensor({48, 64}, 2), random_tensor({48, 64}, 3),
+                         random_tensor({64, 48}, 4)};
+  if (find_f32_kernels() == nullptr) GTEST_SKIP() << "this CPU has no float32 kernels of Mortise's";
+  for (const Activation activation : {Activation::kSilu, Activation::kGeluTanh}) {
+    for (size_t frozen = 0; frozen <= inputs.size(); ++frozen) {
+      const Layer known = [=](const Inputs& in) {
+        Inputs leaves = in;
+        if (frozen < in.size()) leaves[frozen] = in[frozen].detach();
+        const at::Tensor both = at::cat({in[1], in[2]}).detach();
+        return Inputs{known_gated_mlp(leaves[0], both, in[3].detach(), {leaves[1], leaves[2]}, leaves[3], activation,
+                                      {linear_product(in[0].detach(), both, {})})};
+      };
+      const Outcome whole = run(whole_mlp(activation, frozen), inputs, at::kFloat);
+      std::vector<Outcome> outcomes;
+      for (const int threads : {1, 2, 3}) {
+        at::set_num_threads(threads);
+        outcomes.push_back(run(known, inputs, at::kFloat));
+      }
+      at::set_num_threads(num_threads);
+      for (size_t i = 0; i < inputs.size(); ++i) {
+        for (const Outcome& outcome : outcomes) {
+          ASSERT_EQ(outcome.gradients[i].defined(), i != frozen) << i;
+          if (i == frozen) continue;
+          EXPECT_TRUE(outcome.gradients[i].equal(outcomes[0].gradients[i])) << i;
+          EXPECT_CLOSE(outcome.gradients[i], whole.gradients[i], 3e-5 * whole.gradients[i].abs().max().item<double>());
+        }
+      }
+    }
+  }
 }
 
 TEST(Layers, TheWholeMlpIsForFewInputsInFloat32) {
