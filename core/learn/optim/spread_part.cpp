@@ -107,7 +107,9 @@ SpreadPart make_spread_part(const Model& model, SpreadModel kind, size_t part, s
   else
     add_storages(out.tensors, all);
   for (const c10::Storage& one : all) (keeps_base || holds(read, one) ? out.kept : out.passing).push_back(one);
-  out.is_read = is_layer || out.passing.empty();
+  if (is_layer) return out;
+  out.is_read = out.passing.empty();
+  out.passing.clear();
   return out;
 }
 
