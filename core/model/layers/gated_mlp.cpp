@@ -23,7 +23,7 @@ using torch::autograd::variable_list;
 constexpr int64_t kMlpBlockRows = 192;  // with I = 256, what a block computes fills half of a cache of 2 MiB
 constexpr int64_t kMlpTaskRows = 64;    // a task's rows, at least
 constexpr int64_t kMlpStepRows = 64;    // that backward takes through its steps at a time
-constexpr int64_t kSummedRows = 32;     // of the weights' gradients that a task adds up, at least
+constexpr int64_t kSummedRows = 32;     // a task adds up so many rows of the weights' gradients, at least
 
 // The numbers of all rows that forward reads and writes.
 struct MlpForward {

@@ -66,6 +66,22 @@ TEST(F32Gemm, BlasGemmIsTheSameProductOnEveryCpu) {
   }
 }
 
+// Rows a multiple of 512 bytes apart, of which the kernels copy tiles.
+TEST(F32Gemm, RowsThatShareThePlacesOfTheCacheAreMultipliedToo) {
+  for (const F32Kernels* const kernels : kernels_of_this_cpu()) {
+    for (const int64_t m : {128, 256}) {
+      const int64_t n = 40, k = 70;
+      const FloatMatrix a(m, k, false, 1), b(n, k, false, 2);
+      ASSERT_EQ(a.stride(), m);
+      for (const bool add : {true, false}) {
+        std::vector<float> c(static_cast<size_t>(m * (n + kGap)), kBefore);
+        f32_gemm(*kernels, m, n, k, operand(a), operand(b), kAlpha, add, c.data(), n + kGap);
+        expect_product(a, b, kAlpha, add, c);
+      }
+    }
+  }
+}
+
 // The numbers before a product are not read where it does not add: they may be anything.
 TEST(F32Gemm, AProductThatDoesNotAddReadsNothingOfTheResult) {
   for (const F32Kernels* const kernels : kernels_of_this_cpu()) {
