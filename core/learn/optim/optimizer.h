@@ -91,7 +91,7 @@ class Optimizer : public Stateful {
   [[nodiscard]] std::vector<ShardUnit>& units() { return units_; }
   // The gradients in them by parameter, if a rank owns whole parameters: views.
   [[nodiscard]] std::vector<std::pair<size_t, at::Tensor>> own_gradients() const;
-  // For a model without master weights. With shards its weights are spread.
+  // For a model without master weights, with and without shards.
   void step_rounded(std::shared_ptr<const RoundedStep> rounded) { rounded_ = std::move(rounded); }
 
   [[nodiscard]] std::string state_name() const override { return state_name_; }

@@ -2,7 +2,7 @@
 //
 // The parts of a model are its embedding (0), its layers (1, 2, ...) and its head (the last). A pass opens a part before
 // it reads its matrices, and closes it behind. Forward opens them in order, backward opens the layers in the opposite
-// order. Vectors (norms, biases) are always there. Behind a gate the matrices of a closed part have no memory.
+// order. Vectors (norms, biases) and routers are always there. Behind a gate the matrices of a closed part have no memory.
 //
 // A gate may talk to other ranks, which then make the same calls: all ranks go through rounds of one forward pass, and
 // perhaps one backward pass, of which each has its own or none. Errors are kept: status() tells the first one, and the

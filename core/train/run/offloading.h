@@ -17,7 +17,7 @@ Result<> offload_optimizer(Env& env, const LoadedConfig& loaded, const std::stri
                            Optimizer& optimizer);
 
 // Gives free memory back to the system now, and from now on also that of each large tensor when it is freed. Without this
-// call the program keeps freed pages for its next step (keep_freed_memory in apps/mortise), and the gaps between them are
+// call the program keeps freed pages for its next step (foundation/base/freed_memory.h), and the gaps between them are
 // a sixth of a run's memory. For runs that have little memory.
 void give_freed_pages_back();
 // The same of large matrices alone. Every pass gathers layers (ZeRO 3), so small ones would cost more than they free.
