@@ -74,7 +74,8 @@ struct RankWatch::Shared : std::enable_shared_from_this<RankWatch::Shared> {
   std::string own_stage = "start";  // where this rank is when it does not wait
   std::list<Wait> waits;            // the newest last
   Lateness lateness;
-  double stopped_s = 0;  // the longest time in which this process did not run
+  Clock::time_point looked = Clock::now();  // when the judge last looked, or was done with what it wrote
+  double stopped_s = 0;                     // the longest time in which this process did not run
   bool call_failed = false;
   bool leaving = false;
   bool stop = false;
@@ -237,6 +238,7 @@ void RankWatch::Shared::judge_once(std::unique_lock<std::mutex>& lock, double el
     log_info_at(LogPlace::kFile, fmt::format("the threads of rank {} are here:\n{}", options.rank, thread_stacks()));
   }
   lock.lock();
+  looked = Clock::now();  // threads that do not answer take time: this process was not stopped meanwhile
 }
 
 // What this rank's log says while it waits, so that a rank that hangs is known long before wait_s. Empty: nothing now.
@@ -263,15 +265,15 @@ bool RankWatch::Shared::is_long_late(const Situation& s, double elapsed_s) {
 
 void RankWatch::Shared::judge_loop() {
   std::unique_lock lock(mutex);
-  Clock::time_point last = Clock::now();
+  looked = Clock::now();
   double since_look_s = 0;
   double since_verdict_s = 0;
   while (!stop) {
     changed.wait_for(lock, kTick, [this] { return stop; });
     const Clock::time_point now = Clock::now();
-    const double elapsed_s = seconds_of(std::min<Clock::duration>(now - last, kMaxGap));
-    stopped_s = std::max(stopped_s, seconds_of(now - last));
-    last = now;
+    const double elapsed_s = seconds_of(std::min<Clock::duration>(now - looked, kMaxGap));
+    stopped_s = std::max(stopped_s, seconds_of(now - looked));
+    looked = now;
     since_look_s += elapsed_s;
     if (since_look_s > seconds_of(options.beat) || call_failed || store_lost) {
       look_for_ended_processes(lock);
