@@ -106,7 +106,8 @@ SpreadPart make_spread_part(const Model& model, SpreadModel kind, size_t part, s
     all = memory_of_layer(model, kind, part - 1, out);
   else
     add_storages(out.tensors, all);
-  for (const c10::Storage& one : all) (keeps_base || holds(read, one) ? out.kept : out.passing).push_back(one);
+  const bool keeps_all = keeps_base && is_layer;  // an embedding or a head has no adapter: no pass reads its base
+  for (const c10::Storage& one : all) (keeps_all || holds(read, one) ? out.kept : out.passing).push_back(one);
   if (is_layer) return out;
   out.is_read = out.passing.empty();
   out.passing.clear();

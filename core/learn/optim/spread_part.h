@@ -59,7 +59,7 @@ struct SpreadPart {
   void drop_masters();
 };
 
-// `indices`: of WeightUnits. `keeps_base`: passes read the base of adapted matrices.
+// `indices`: of WeightUnits. `keeps_base`: passes read the base of adapted matrices, which are those of layers.
 [[nodiscard]] SpreadPart make_spread_part(const Model& model, SpreadModel kind, size_t part,
                                           std::span<const size_t> indices, int num_ranks, ShardCut cut,
                                           bool keeps_base);

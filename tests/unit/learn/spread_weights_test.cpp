@@ -99,12 +99,13 @@ TEST(SpreadWeights, MastersAreThereOnlyIfTheyAreAskedFor) {
 }
 
 // What an adapter trains as a whole has memory on every rank. The rest of its layers comes and goes.
-TEST(SpreadWeights, WhatAnAdapterTrainsAsAWholeStays) {
-  on_ranks(2, [](Communicator& communicator) {
+void expect_trained_stays(bool use_dora) {
+  on_ranks(2, [=](Communicator& communicator) {
     Model model = Model::random(small_config(kShape.vocab, 2), 5, "float64").value();
     ASSERT_OK(model.train_lora({.rank = 3,
                                 .alpha = 6.0,
                                 .target_modules = {"q_proj", "down_proj"},
+                                .use_dora = use_dora,
                                 .modules_to_save = {"v_proj", "embed_tokens"}},
                                4));
     const std::vector<at::Tensor> expected = weights_of(model);
@@ -115,12 +116,20 @@ TEST(SpreadWeights, WhatAnAdapterTrainsAsAWholeStays) {
       EXPECT_TRUE(has_memory(layer.qkv_weight_QH)) << "v is trained as a whole";
       EXPECT_FALSE(has_memory(layer.down_weight_HI));
       EXPECT_FALSE(has_memory(layer.o_weight_HQ));
+      EXPECT_TRUE(has_memory(model.stored_parameters()[0].tensor)) << "no pass reads the base's embedding";
       const auto whole = WholeWeights::gather({&model});
       ASSERT_OK(whole);
       const std::vector<at::Tensor> weights = weights_of(model);
       for (size_t p = 0; p < weights.size(); ++p) EXPECT_TRUE(weights[p].equal(expected[p])) << p;
     }
   });
+}
+
+TEST(SpreadWeights, WhatAnAdapterTrainsAsAWholeStays) {
+  for (const bool use_dora : {false, true}) {
+    SCOPED_TRACE(use_dora ? "DoRA" : "LoRA");
+    expect_trained_stays(use_dora);
+  }
 }
 
 }  // namespace
