@@ -10,6 +10,7 @@
 
 #include "layer_kinds.h"
 #include "meshes.h"
+#include "support/temp_dir.h"
 
 namespace mortise {
 
