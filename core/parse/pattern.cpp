@@ -334,7 +334,7 @@ bool PatternSearch::find(std::size_t from) {
   if (fault_ || from > text_.size()) return false;
   constexpr uint32_t kFindsPerCheck = 256;
   if (++num_finds_ % kFindsPerCheck == 0 && is_late()) return false;
-  constexpr size_t kMostFirst = 256, kLeastPart = 16, kCharactersPerPart = 16'000'000;
+  constexpr size_t kMostFirst = 64, kLeastPart = 4, kCharactersPerPart = 16'000'000;
   constexpr std::int64_t kShortNs = 2'000'000;
   size_t part = std::clamp(kCharactersPerPart / (text_.size() - from + 1), kLeastPart, kMostFirst);
   int code = PCRE2_ERROR_NOMATCH;
