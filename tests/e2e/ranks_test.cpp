@@ -316,7 +316,7 @@ TEST_F(Ranks, ACriticsAdapterHasTheSameBits) {
       if (HasFailure()) return;
       std::vector<std::string> shared = settings;
       shared.push_back("ranks.zero_stage=" + std::to_string(stage));
-      const std::string out = "zero_" + std::to_string(stage);
+      const std::string out = dtype + ("_zero_" + std::to_string(stage));
       run_group(2, "train", out, shared);
       expect_same_bits(bits(out), expected, out);
     }
