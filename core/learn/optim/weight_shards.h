@@ -1,6 +1,6 @@
 // WeightShards: the matrices of a model, each part of which (embedding, layer, head) is spread over the ranks (ZeRO 3,
-// Rajbhandari et al., arXiv:1910.02054). Vectors and routers stay whole on every rank. spread_part.h says what a rank keeps
-// of a part, and what travels.
+// Rajbhandari et al., arXiv:1910.02054). Vectors and routers stay whole on every rank. spread_part.h says what travels
+// between the ranks, and what each keeps of a part.
 //
 // A pass gathers a part right before it uses it and frees it behind; the next layer travels meanwhile. The embedding and
 // the head are gathered in pieces without a prefetch, because they are the largest parts. The gathered numbers are the

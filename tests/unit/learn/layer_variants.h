@@ -233,4 +233,15 @@ inline void expect_same_weights(const Update& got, const Update& expected) {
     EXPECT_LE((got.weights[i] - expected.weights[i]).abs().max().item<double>(), 1e-8) << i;
 }
 
+// Two updates on a mesh of ranks give the numbers of one rank. The second one reads what the first one has changed.
+inline void expect_numbers_of_one_rank(const Variant& variant, const Mesh& mesh) {
+  SCOPED_TRACE(variant.name + ", " + name_of(mesh));
+  const Update expected = update_of(variant, alone(), {}, 2);
+  test::on_ranks(mesh.num_ranks, [&](Communicator& communicator) {
+    const Update got = update_of(variant, communicator, mesh, 2);
+    expect_same_reports(got.report, expected.report, 1e-10);
+    expect_same_weights(got, expected);
+  });
+}
+
 }  // namespace mortise

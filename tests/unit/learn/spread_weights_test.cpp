@@ -15,19 +15,9 @@ using test::on_ranks;
 
 constexpr Mesh kTwo{.num_ranks = 2, .zero_stage = 3}, kThree{.num_ranks = 3, .zero_stage = 3};
 
-// The second update reads what the first one has changed.
 TEST(SpreadWeights, EveryKindOfLayerAndAdapterGivesTheNumbersOfOneRank) {
   size_t index = 0;
-  for (const Variant& variant : variants()) {
-    const Update expected = update_of(variant, alone(), {}, 2);
-    const Mesh mesh = index++ % 2 == 0 ? kThree : kTwo;
-    SCOPED_TRACE(variant.name + ", " + name_of(mesh));
-    on_ranks(mesh.num_ranks, [&](Communicator& communicator) {
-      const Update got = update_of(variant, communicator, mesh, 2);
-      expect_same_reports(got.report, expected.report, 1e-10);
-      expect_same_weights(got, expected);
-    });
-  }
+  for (const Variant& variant : variants()) expect_numbers_of_one_rank(variant, index++ % 2 == 0 ? kThree : kTwo);
 }
 
 // A rank rounds the numbers that it has, before they travel or after merged matrices were computed from them.
