@@ -3,8 +3,10 @@
   python peers.py --program build/release/bin/mortise --packs DIR --out build/bench [c1 c1v c2] [--runs 3] [--variant best|kl|default|bfloat16]
 
 Runs are interleaved (Mortise, TRL, Mortise, ...). A run has 10 steps, of which the first 3 are dropped. The result is the
-median over the runs of each run's median step. Prints a table, and writes one JSON object per run to OUT/peers.jsonl. The part
-step of ../device compares the two on a GPU (workload 0.5b).
+median over the runs of each run's median step. scoring_s is rewards and advantages, log_prob_s the passes of the reference and
+of the old policy (--variant kl has them). first_step_s is the time from the program's start to the end of its first step.
+Prints a table, and writes one JSON object per run to OUT/peers.jsonl. The part step of ../device compares the two on a GPU
+(workload 0.5b).
 """
 import argparse
 import json
@@ -12,6 +14,7 @@ import os
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -59,6 +62,18 @@ def tell_bfloat16():
             "so the times say nothing about a CPU that has them.")
 
 
+def wait_for(process, metrics):
+    """Waits for a run. Returns its status and usage, and when the first line of its metrics was complete."""
+    while not (metrics.exists() and b"\n" in metrics.read_bytes()):
+        ended, status, usage = os.wait4(process.pid, os.WNOHANG)
+        if ended:
+            return status, usage, time.monotonic()
+        time.sleep(0.002)
+    first_step = time.monotonic()
+    _, status, usage = os.wait4(process.pid, 0)
+    return status, usage, first_step
+
+
 def run_mortise(args, name, run):
     w = WORKLOADS[name]
     out = args.out / f"mortise-{name}"
@@ -71,18 +86,19 @@ def run_mortise(args, name, run):
         settings |= {"actor.use_kl_loss": "true", "actor.kl_loss_coef": 0.04}
     command = [args.program, "train", HERE / "step.toml", *(f"{k}={v}" for k, v in settings.items())]
     began = time.monotonic()
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env={**os.environ, "OMP_NUM_THREADS": "2"})
-    errors = process.stderr.read().decode()
-    _, status, usage = os.wait4(process.pid, 0)
-    if status != 0:
-        sys.exit(f"mortise failed on {name}: {errors}")
+    with tempfile.TemporaryFile() as errors:
+        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=errors, env={**os.environ, "OMP_NUM_THREADS": "2"})
+        status, usage, first_step = wait_for(process, out / "metrics.jsonl")
+        if status != 0:
+            errors.seek(0)
+            sys.exit(f"mortise failed on {name}: {errors.read().decode()}")
     rows = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
     assert all(r["response_length/min"] == w["completion_length"] for r in rows), "a completion is not of the forced length"
     kept = rows[args.drop:]
     pick = lambda key: statistics.median(r.get(key, 0.0) for r in kept)
     return {"engine": "mortise", "workload": name, "run": run, "step_s": pick("timing_s/step"), "generation_s": pick("timing_s/gen"),
-            "scoring_s": pick("timing_s/reward") + pick("timing_s/adv") + pick("timing_s/ref"), "update_s": pick("timing_s/update_actor"),
-            "peak_rss_mb": usage.ru_maxrss / 1024, "process_s": time.monotonic() - began,
+            "scoring_s": pick("timing_s/reward") + pick("timing_s/adv"), "log_prob_s": pick("timing_s/ref") + pick("timing_s/old_log_prob"),
+            "update_s": pick("timing_s/update_actor"), "first_step_s": first_step - began, "peak_rss_mb": usage.ru_maxrss / 1024, "process_s": time.monotonic() - began,
             "entropy_first_last": [rows[0]["entropy"], rows[-1]["entropy"]]}
 
 
@@ -93,8 +109,13 @@ def run_trl(args, name, run):
     text = subprocess.run(command, check=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL).stdout.decode()
     r = json.loads(text.strip().splitlines()[-1])
     return {"engine": "trl", "workload": name, "run": run, "step_s": r["step_s"], "generation_s": r["phases_s"]["generation"],
-            "scoring_s": r["phases_s"]["scoring"], "update_s": r["phases_s"]["update"], "peak_rss_mb": r["peak_rss_mb"],
+            "scoring_s": r["phases_s"]["scoring"] - r["phases_s"]["reference"], "log_prob_s": r["phases_s"]["reference"],
+            "update_s": r["phases_s"]["update"], "first_step_s": r["startup_s"] + r["first_step_s"], "peak_rss_mb": r["peak_rss_mb"],
             "process_s": time.monotonic() - began}
+
+
+def ratio(trl, mortise):
+    return f"{trl / mortise:13.1f}x" if mortise > 0 else f"{'-':>14s}"
 
 
 def main():
@@ -123,7 +144,7 @@ def main():
                     print(f"  {results[-1]['engine']:8s} {name:4s} run {run + 1}: {results[-1]['step_s']:.4f} s a step", file=sys.stderr)
     if args.variant == "bfloat16":
         print("\n" + tell_bfloat16())
-    keys = ["step_s", "generation_s", "scoring_s", "update_s", "peak_rss_mb"]
+    keys = ["step_s", "generation_s", "scoring_s", "log_prob_s", "update_s", "first_step_s", "peak_rss_mb"]
     print(f"\n{'workload':9s}{'engine':9s}" + "".join(f"{k:>14s}" for k in keys))
     for name in args.workloads:
         medians = {}
@@ -131,7 +152,7 @@ def main():
             mine = [r for r in results if r["workload"] == name and r["engine"] == engine]
             medians[engine] = {k: statistics.median(r[k] for r in mine) for k in keys}
             print(f"{name:9s}{engine:9s}" + "".join(f"{medians[engine][k]:14.4f}" for k in keys))
-        print(f"{name:9s}{'ratio':9s}" + "".join(f"{medians['trl'][k] / max(1e-9, medians['mortise'][k]):13.1f}x" for k in keys))
+        print(f"{name:9s}{'ratio':9s}" + "".join(ratio(medians["trl"][k], medians["mortise"][k]) for k in keys))
 
 
 if __name__ == "__main__":
