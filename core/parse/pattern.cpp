@@ -6,9 +6,9 @@
 
 #include <algorithm>
 #include <ctime>
-#include <iterator>
 #include <utility>
 
+#include "parse/pattern_syntax.h"
 #include "parse/text.h"
 
 namespace mortise::parse {
@@ -87,51 +87,6 @@ struct Pattern::Code {
 
 namespace {
 
-// Behind the character class that begins at `at`, with its '['.
-size_t end_of_class(std::string_view source, size_t at) {
-  size_t i = at + 1;
-  if (i < source.size() && source[i] == '^') ++i;
-  if (i < source.size() && source[i] == ']') ++i;  // the first one is literal
-  while (i < source.size() && source[i] != ']') {
-    const size_t posix_end = source.substr(i, 2) == "[:" ? source.find(":]", i + 2) : source.npos;
-    if (posix_end != source.npos) {
-      i = posix_end + 2;
-    } else {
-      i += source[i] == '\\' ? 2 : 1;
-    }
-  }
-  return std::min(i + 1, source.size());
-}
-
-// "(*" at `at` begins one of the verbs that steer backtracking, not an option such as (*NO_JIT).
-bool is_verb(std::string_view source, size_t at) {
-  const std::string_view rest = source.substr(at + 2);
-  const std::string_view name = rest.substr(0, std::min(rest.find_first_of(":)"), rest.size()));
-  static constexpr std::string_view kVerbs[] = {"", "MARK", "ACCEPT", "FAIL", "F", "COMMIT", "PRUNE", "SKIP", "THEN"};
-  return std::find(std::begin(kVerbs), std::end(kVerbs), name) != std::end(kVerbs);
-}
-
-// Whether the pattern asks where the search started (\G) or has a verb.
-bool depends_on_the_start(std::string_view source) {
-  for (size_t i = 0; i < source.size();) {
-    if (source.substr(i, 2) == "\\G") return true;
-    if (source.substr(i, 2) == "\\Q") {
-      const size_t end = source.find("\\E", i + 2);
-      if (end == source.npos) return false;
-      i = end + 2;
-    } else if (source[i] == '\\') {
-      i += 2;
-    } else if (source[i] == '[') {
-      i = end_of_class(source, i);
-    } else if (source.substr(i, 2) == "(*" && is_verb(source, i)) {
-      return true;
-    } else {
-      ++i;
-    }
-  }
-  return false;
-}
-
 // A search in parts starts PCRE2 again in the middle of the text. That is the same unless the pattern is tied to the
 // place where the search started, or forbids to continue (verbs such as (*COMMIT)).
 bool may_search_in_parts(const pcre2_code* code, std::string_view source) {
@@ -155,8 +110,10 @@ struct MatchScratch {
   Owned<pcre2_jit_stack> stack;
   uint32_t num_pairs = 0;
 
-  // Makes room for the groups of `code`, and sets its limits. False if memory runs out.
-  bool prepare(uint32_t num_groups, uint32_t match_limit) {
+  void limit_steps(uint32_t steps) { pcre2_set_match_limit(context.get(), steps); }
+
+  // Makes room for the groups of a pattern. False if memory runs out.
+  bool prepare(uint32_t num_groups) {
     if (!context) {
       context.reset(pcre2_match_context_create(nullptr));
       stack.reset(pcre2_jit_stack_create(kSmallStackStart, kSmallStackMax, nullptr));
@@ -167,7 +124,6 @@ struct MatchScratch {
       data.reset(pcre2_match_data_create(num_pairs, nullptr));
     }
     if (!data || !context) return false;
-    pcre2_set_match_limit(context.get(), match_limit);
     if (stack) pcre2_jit_stack_assign(context.get(), nullptr, stack.get());
     return true;
   }
@@ -305,7 +261,7 @@ Outcome<std::string, PatternFault> lower_case(std::string_view text) {
 PatternSearch::PatternSearch(const Pattern& pattern, std::string_view text, Utf8 utf8)
     : code_(*pattern.code_), text_(text), scratch_(ThreadScratch::take()) {
   if (utf8 == Utf8::kCheck) fault_ = utf8_fault(text);
-  if (!scratch_->prepare(code_.num_groups, code_.match_limit)) fault_ = fault_of(PCRE2_ERROR_NOMEMORY, 0);
+  if (!scratch_->prepare(code_.num_groups)) fault_ = fault_of(PCRE2_ERROR_NOMEMORY, 0);
 }
 
 PatternSearch::~PatternSearch() { ThreadScratch::give_back(std::move(scratch_)); }
@@ -318,37 +274,82 @@ int PatternSearch::match(std::size_t from, std::size_t last_start) {
   });
 }
 
-// Whether the CPU time for this text is over. The first call starts the clock.
-bool PatternSearch::is_late() {
-  const std::int64_t now = thread_cpu_ns();
+// How much one call of PCRE2 may do: it tries the first place of the rest and `part` more as starts, each for `steps`.
+// Both begin small, so that the clock is asked before a slow pattern has taken long. Most searches end in the first
+// call and never ask it.
+struct PatternSearch::Reach {
+  static constexpr size_t kMostFirst = 64, kLeastFirst = 4, kFirstCharacters = 16'000'000;
+  static constexpr uint32_t kFirstSteps = 500, kMostStepsPerCall = 2'000'000;
+  static constexpr std::int64_t kShortNs = 2'000'000;
+
+  const Pattern::Code& code;
+  size_t part;
+  uint32_t steps;
+  std::int64_t before = 0;  // the clock at the end of the last call
+
+  Reach(const Pattern::Code& pattern, size_t rest)
+      : code(pattern),
+        part(std::clamp(kFirstCharacters / (rest + 1), kLeastFirst, kMostFirst)),
+        steps(std::min(kFirstSteps, pattern.match_limit)) {}
+
+  // After a call without a match: the next one tries more starts if this one was short, else fewer.
+  void adapt(std::int64_t now) {
+    if (before != 0) part = now - before < kShortNs ? std::max(part * 4, size_t{1}) : part / 4;
+    part = std::min<size_t>(part, kMostStepsPerCall / steps);
+    before = now;
+  }
+
+  // After a call in which a start needed more steps: more for one start, as far as the time allows. False: it allows
+  // none.
+  bool give_steps(std::int64_t now, std::int64_t deadline) {
+    double factor = 8;
+    const bool was_one_start = !code.in_parts || part == 0;
+    if (was_one_start && before != 0)
+      factor = std::min(factor, static_cast<double>(deadline - now) / static_cast<double>(now - before + 1));
+    const auto more = static_cast<uint32_t>(std::min<double>(code.match_limit, factor * steps));
+    if (more <= steps) return false;
+    steps = more;
+    part = 0;
+    before = now;
+    return true;
+  }
+};
+
+// Whether the CPU time for this text is over by the thread's clock. The first call starts it.
+bool PatternSearch::is_late(std::int64_t now) {
   if (deadline_ns_ == 0) {
     const double mib = static_cast<double>(text_.size()) / static_cast<double>(1 << 20);
     deadline_ns_ = now + static_cast<std::int64_t>(code_.max_seconds * (1 + mib) * 1e9);
   }
-  if (now <= deadline_ns_) return false;
+  if (now > deadline_ns_) fail_late();
+  return fault_.has_value();
+}
+
+bool PatternSearch::fail_late() {
   fault_ = PatternFault{PatternFault::Kind::kLimit, "the search takes too much time", 0};
-  return true;
+  return false;
 }
 
 bool PatternSearch::find(std::size_t from) {
   if (fault_ || from > text_.size()) return false;
   constexpr uint32_t kFindsPerCheck = 256;
-  if (++num_finds_ % kFindsPerCheck == 0 && is_late()) return false;
-  constexpr size_t kMostFirst = 64, kLeastPart = 4, kCharactersPerPart = 16'000'000;
-  constexpr std::int64_t kShortNs = 2'000'000;
-  size_t part = std::clamp(kCharactersPerPart / (text_.size() - from + 1), kLeastPart, kMostFirst);
+  if (++num_finds_ % kFindsPerCheck == 0 && is_late(thread_cpu_ns())) return false;
   int code = PCRE2_ERROR_NOMATCH;
-  std::int64_t before = 0;  // the clock at the end of the last part; most searches end in the first and never ask it
-  for (size_t at = from;;) {
-    const bool is_last = !code_.in_parts || text_.size() - at <= part;
-    code = match(at, is_last ? PCRE2_UNSET : at + part);
-    if (is_last || code != PCRE2_ERROR_NOMATCH) break;
-    at += part + 1;
-    while (at < text_.size() && (static_cast<unsigned char>(text_[at]) & 0xC0) == 0x80) ++at;
-    if (is_late()) return false;
+  for (Reach reach(code_, text_.size() - from);;) {
+    const bool is_last = !code_.in_parts || text_.size() - from <= reach.part;
+    scratch_->limit_steps(reach.steps);
+    code = match(from, is_last ? PCRE2_UNSET : from + reach.part);
+    const bool needs_steps = code == PCRE2_ERROR_MATCHLIMIT && reach.steps < code_.match_limit;
+    if (!needs_steps && (is_last || code != PCRE2_ERROR_NOMATCH)) break;
     const std::int64_t now = thread_cpu_ns();
-    if (before != 0) part = now - before < kShortNs ? part * 4 : std::max(part / 4, kLeastPart);
-    before = now;
+    if (is_late(now)) return false;
+    if (needs_steps) {
+      if (!reach.give_steps(now, deadline_ns_)) return fail_late();
+      continue;
+    }
+    from += reach.part + 1;
+    while (from < text_.size() && (static_cast<unsigned char>(text_[from]) & 0xC0) == 0x80) ++from;
+    reach.adapt(now);
   }
   if (code >= 0) return true;
   if (code != PCRE2_ERROR_NOMATCH) fault_ = fault_of(code, code_.match_limit);

@@ -7,8 +7,9 @@
 //
 // Limits: bytes of the pattern, nested parentheses (250), steps of a match from one place, and CPU time per text. PCRE2
 // has no limit for a search that starts at every character and reads to the end each time ("[a-z]*[0-9]" among
-// letters). The search therefore advances in parts and looks at the clock between them. "\C" is refused, because it
-// would split characters. A newline is "\n".
+// letters). The search therefore advances in parts and looks at the clock between them. A place gets few steps at
+// first, and more as long as there is time. A search with \G or with verbs such as (*COMMIT) has no parts: the clock is
+// asked only when one place needs more steps. "\C" is refused, because it would split characters. A newline is "\n".
 // Thread rule: a Pattern is constant after compile(); any number of threads may search with it at once. C++17.
 #pragma once
 
@@ -103,7 +104,9 @@ class PatternSearch {
 
  private:
   int match(std::size_t from, std::size_t last_start);
-  bool is_late();
+  struct Reach;  // defined in pattern.cpp
+  bool is_late(std::int64_t now);
+  bool fail_late();  // false, as find() returns it
 
   const Pattern::Code& code_;
   std::string_view text_;

@@ -80,8 +80,10 @@ TEST(Pattern, ALongTextIsNoObstacle) {
 
 TEST(Pattern, BacktrackingWithoutEndIsAFault) {
   const std::string text = std::string(5'000, 'a') + "!";
+  PatternOptions options;
+  options.max_seconds = 1'000;
   for (const char* source : {"(a+)+$", "(a|a)*$", "^(([a-z])+.)+[A-Z]([a-z])+$", "(*NO_JIT)(a+)+$"}) {
-    const auto found = compiled(source).matches(text);
+    const auto found = compiled(source, options).matches(text);
     ASSERT_FALSE(found.ok()) << source;
     EXPECT_EQ(found.fault().kind, PatternKind::kLimit);
     EXPECT_THAT(found.fault().what, HasSubstr("more than 10000000 steps"));
@@ -105,6 +107,34 @@ TEST(Pattern, AQuadraticSearchIsAFault) {
   }
   ASSERT_TRUE(search.fault().has_value());
   EXPECT_EQ(search.fault()->kind, PatternKind::kLimit);
+}
+
+// A match from one place may take no longer than a search, though it needs fewer steps than PCRE2 allows.
+TEST(Pattern, ASlowMatchFromOnePlaceIsAFault) {
+  PatternOptions options;
+  options.max_seconds = 0.001;
+  const std::string text = std::string(200, 'a') + "!";
+  for (const char* source : {"^(?:a|a){22}!", "(?:a|a){22}\\?!", "(*NO_JIT)^(?:a|a){22}!", "(?:a|a){22}[0-9](*THEN)"}) {
+    const auto found = compiled(source, options).matches(text);
+    ASSERT_FALSE(found.ok()) << source;
+    EXPECT_EQ(found.fault().what, "the search takes too much time") << source;
+  }
+}
+
+// A start gets few steps at first, and more as it needs them.
+TEST(Pattern, AStartThatNeedsManyStepsIsTriedAgain) {
+  for (const char* source : {"(?:a|a){14}!", "(?:a|a){14}(*THEN)!", "(*NO_JIT)(?:a|a){14}!"}) {
+    const std::string text = std::string(100, 'a') + "!" + std::string(100, 'a') + "!";
+    const Pattern pattern = compiled(source);
+    PatternSearch search(pattern, text);
+    for (const size_t begin : {size_t{86}, size_t{187}}) {
+      ASSERT_TRUE(search.next()) << source;
+      EXPECT_EQ(search.group().begin, begin) << source;
+      EXPECT_EQ(search.group().end, begin + 15);
+    }
+    EXPECT_FALSE(search.next());
+    EXPECT_FALSE(search.fault().has_value());
+  }
 }
 
 // A search in a long text advances in parts. The result must not show it.
