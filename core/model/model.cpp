@@ -133,6 +133,7 @@ at::Tensor Model::forward_hidden(const PackedBatch& batch, const ForwardOptions&
 
 VocabularyHead Model::head() const {
   VocabularyHead head = head_to_sample();
+  if (gate_ != nullptr) head.rows = gate_->head_rows();
   if (!uses_part()) return head;
   head.share = tensor_->vocabulary();
   head.weight_VH = head_weight().detach();
@@ -154,7 +155,7 @@ at::Tensor Model::embedding_weight() const {
 
 at::Tensor Model::head_grad() const {
   at::Tensor head = head_weight();
-  if (!head.requires_grad()) return {};
+  if (!head.requires_grad() || (gate_ != nullptr && gate_->head_rows() != nullptr)) return {};
   if (!head.grad().defined()) head.mutable_grad() = at::zeros_like(head.detach());
   if (!uses_part() || tensor_->vocabulary() == nullptr) return head.grad();
   return head.grad().narrow(0, 0, tensor_->vocabulary()->count);

@@ -73,10 +73,6 @@ double pass_tokens(const MicroBatchOptions& pass, int64_t row_tokens, int64_t nu
   return static_cast<double>(std::min(tokens, row_tokens * std::max<int64_t>(1, num_rows)));
 }
 
-bool has_full_kl(const RunConfig& config) { return config.actor.use_kl_loss && config.actor.kl_loss_type == kFullKl; }
-
-bool has_teacher_loss(const RunConfig& config) { return config.teacher.path && config.teacher.loss_coef > 0; }
-
 // Bytes of the head in a pass over so many tokens, with the KL over the whole vocabulary if there is one: its chunk
 // comes before the loss's, while the reference runs and the policy's layers keep nothing.
 double head_pass_bytes(const ModelConfig& model, const TrainedSize& trained, const RunConfig& config, double tokens) {
