@@ -58,7 +58,7 @@ def times_of(out, names=("step", "gen", "old_log_prob", "update_actor")):
     return {name: statistics.median(row.get(f"timing_s/{name}", 0.0) for row in rows) for name in names}
 
 
-def start(args, workload, num_ranks, out, settings):
+def start(args, workload, num_ranks, out, settings, environment):
     """The processes of a run into the folder `out`."""
     command = command_of(args, workload, out, {
         "trainer.num_threads": args.threads // num_ranks, "trainer.deterministic": str(args.deterministic).lower(),
@@ -67,20 +67,20 @@ def start(args, workload, num_ranks, out, settings):
     for rank in range(num_ranks):
         place = {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(num_ranks), "MASTER_ADDR": "127.0.0.1",
                  "MASTER_PORT": port} if num_ranks > 1 else {}
-        env = {**os.environ, **place, "OMP_NUM_THREADS": str(args.threads // num_ranks)}
+        env = {**os.environ, **environment, **place, "OMP_NUM_THREADS": str(args.threads // num_ranks)}
         processes.append(subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env=env))
     return processes
 
 
-def run(args, workload, num_ranks, stage=0, copies=1, settings=None):
+def run(args, workload, num_ranks, stage=0, copies=1, settings=None, environment=None):
     """Median step in seconds, bytes on the loopback device per step, and the peak memory of a rank in bytes. `copies`: so
-    many such runs at the same time, of which the first counts."""
+    many such runs at the same time, of which the first counts. `environment`: variables of their processes."""
     before = loopback_bytes()
     out = args.out / f"run_{num_ranks}"
     processes = []
     for copy in range(copies):
         folder = args.out / f"run_{num_ranks}_copy_{copy}" if copy else out
-        processes += start(args, workload, num_ranks, folder, {"ranks.zero_stage": stage, **(settings or {})})
+        processes += start(args, workload, num_ranks, folder, {"ranks.zero_stage": stage, **(settings or {})}, environment or {})
     peak = 0
     for process in processes:
         errors = process.stderr.read().decode()

@@ -6,7 +6,7 @@
 
 The simulator knows shapes, device rates and the schedule of Mortise: a rollout that all ranks share, then updates whose
 micro-batches they share, with the sums of each ZeRO stage. It draws lengths from a log-normal distribution by a fixed seed.
-The check measures one rank at two batch sizes, and predicts runs of more ranks from that. docs/scale.md explains both.
+The check measures one rank with the prompts of each run's ranks, and predicts these runs from that. docs/scale.md explains both.
 """
 import argparse
 import heapq

@@ -1,11 +1,16 @@
-"""The check of scale.py on this machine: one rank at two batch sizes predicts runs of more ranks, which are measured too."""
+"""The check of scale.py on this machine: runs of one rank predict runs of more ranks, which are measured too."""
+import mmap
 import os
 import socket
 import threading
 import time
-from dataclasses import dataclass
 
 from ranks import count_parameters, prepare, run  # the same runs as ./dev bench ranks
+
+# Ranks with stage 3 run their own forward pass, and those with a lower stage reuse what sampling has computed. With stage 3 the
+# program also gives the memory of freed matrices back at once (give_freed_matrices_back), which glibc does by this variable.
+SETTINGS = {True: {"rollout.reuse_forward_mib": 0}, False: {}}
+ENVIRONMENT = {True: {"MALLOC_MMAP_THRESHOLD_": str(4 << 20)}, False: {}}
 
 
 def wire_rate():
@@ -26,54 +31,55 @@ def wire_rate():
     return count * len(block) / (time.perf_counter() - begin)
 
 
-def measure(args, workload, prompts, ranks, stage, copies=1, settings=None):
+def fresh_rate():
+    """Bytes/s at which numbers are copied into memory that the system has just given, and that goes back to it."""
+    block, count = bytes(8 << 20), 32
+    begin = time.perf_counter()
+    for _ in range(count):
+        with mmap.mmap(-1, len(block)) as fresh:
+            fresh.write(block)
+    return count * len(block) / (time.perf_counter() - begin)
+
+
+def measure(args, workload, prompts, ranks, stage, copies=1, spreads=False):
     args.threads = ranks  # one for each
-    return run(args, {**workload, "prompts_per_step": prompts}, ranks, stage, copies, settings)[0]
+    return run(args, {**workload, "prompts_per_step": prompts}, ranks, stage, copies, SETTINGS[spreads], ENVIRONMENT[spreads])[0]
 
 
-@dataclass
-class Costs:
-    """Seconds of a step of one rank: of each part for a prompt and for the step, and the rest of the step."""
-    slope: dict
-    fixed: dict
-    rest: float
-
-    def seconds(self, prompts):
-        return self.rest + sum(self.fixed[part] + self.slope[part] * prompts for part in self.slope)
+def alone(args, workload, prompts, copies, spreads, known):
+    """Seconds of a step of one rank with so many prompts, while `copies` of it run: as many as there will be ranks, so that they
+    share processors, caches and memory as these do."""
+    key = (prompts, copies, spreads)
+    if key not in known:
+        known[key] = measure(args, workload, prompts, 1, 0, copies, spreads)["step"]
+    return known[key]
 
 
-def costs_of(args, workload, settings):
-    """From two sizes of a step. Each processor runs a copy, as it runs a rank later: they share caches and memory."""
-    full = workload["prompts_per_step"]
-    copies = len(os.sched_getaffinity(0))
-    whole, half = (measure(args, workload, size, 1, 0, copies, settings) for size in (full, full // 2))
-    slope = {part: (whole[part] - half[part]) / (full - full // 2) for part in ("gen", "old_log_prob", "update_actor")}
-    fixed = {part: whole[part] - slope[part] * full for part in slope}
-    return Costs(slope, fixed, whole["step"] - sum(whole[part] for part in slope))
+def predict(args, workload, ranks, stage, bytes_of, rates, known):
+    """A rank's step is that of one rank with its prompts, and what travels. With stage 3, gathered weights go through two pieces
+    of fresh memory: where they arrive, and the matrices."""
+    cores = len(os.sched_getaffinity(0))
+    most = -(-workload["prompts_per_step"] // ranks)
+    passes = most  # a prompt's group is a micro-batch
+    sent = (ranks - 1) / ranks * bytes_of * {0: 2, 2: passes + 1, 3: passes * 3 + 1}[stage]
+    gathered = bytes_of * (passes * 2 + 1) if stage == 3 and ranks > 1 else 0
+    # Whoever sends keeps a processor busy, and so does whoever receives.
+    at_once = min(ranks, cores)
+    return alone(args, workload, most, max(ranks, cores), stage == 3, known) + ranks * sent / rates["wire"] / at_once + (
+        ranks * 2 * gathered / rates["fresh"] / at_once)
 
 
 def check(args):
-    """One rank at two batch sizes gives the costs; more ranks are predicted from them and then measured."""
+    """Predicts each run from runs of one rank, and then measures it."""
     workload = prepare(args)
-    full = workload["prompts_per_step"]
     cores = len(os.sched_getaffinity(0))
-    # Ranks with stage 3 run their own forward pass; those with a lower stage reuse what sampling has computed.
-    settings = {True: {"rollout.reuse_forward_mib": 0}, False: {}}
-    costs = {own: costs_of(args, workload, settings[own]) for own in sorted({stage == 3 for stage in args.stages})}
     bytes_of = 4 * count_parameters(args.out / "models" / args.workload / "model")
-    rate = wire_rate()
-    alone = " and ".join(f"{cost.seconds(full):.3f} s{' with its own forward pass' if own else ''}" for own, cost in costs.items())
-    print(f"{cores} processors; loopback {rate / 1e9:.2f} GB/s; a step of one rank: {alone}\n")
+    rates, known = {"wire": wire_rate(), "fresh": fresh_rate()}, {}
+    print(f"{cores} processors; loopback {rates['wire'] / 1e9:.2f} GB/s; fresh memory {rates['fresh'] / 1e9:.2f} GB/s\n")
     print("| ranks | ZeRO | predicted | measured | measured / predicted |\n|---|---|---|---|---|")
     for ranks in args.ranks_list:
         for stage in args.stages if ranks > 1 else args.stages[:1]:
-            most = -(-full // ranks)
-            crowd = max(1.0, ranks / cores)  # ranks that share a processor
-            passes = most  # a prompt's group is a micro-batch
-            sent = (ranks - 1) / ranks * bytes_of * {0: 2, 2: passes + 1, 3: passes * 3 + 1}[stage]
-            # Whoever sends keeps a processor busy, and so does whoever receives.
-            wire = ranks * sent / rate / min(ranks, cores)
-            seconds = costs[stage == 3].seconds(most) * crowd + wire
+            seconds = predict(args, workload, ranks, stage, bytes_of, rates, known)
             copies = cores if ranks == 1 else 1
-            real = measure(args, workload, full, ranks, stage, copies)["step"]
+            real = measure(args, workload, workload["prompts_per_step"], ranks, stage, copies)["step"]
             print(f"| {ranks} | {stage} | {seconds:.3f} s | {real:.3f} s | {real / seconds:.2f} |", flush=True)

@@ -26,8 +26,6 @@ class DeviceRules {
       refuse("rollout.tensor_model_parallel_size", "shares layers among ranks that sample", "set it to 1");
     if (use == ConfigUse::kEval || samples_alone(use)) return std::move(problems_);
     check_optimizer("actor.optim", config_.actor.optim);
-    if (config_.actor.tensor_model_parallel_size > 1)
-      refuse("actor.tensor_model_parallel_size", "shares layers among ranks", "set it to 1");
     return std::move(problems_);
   }
 

@@ -120,6 +120,7 @@ const NamedParameter* Model::find_parameter(std::string_view name) const {
 
 at::Tensor Model::forward_hidden(const PackedBatch& batch, const ForwardOptions& options) const {
   ForwardOptions own = options;
+  if (device_.by_operators) own.path = LayerPath::kOperators;
   if (uses_part()) {
     own.tensor = tensor_->ranks();
     own.vocabulary = tensor_->vocabulary();
@@ -127,12 +128,12 @@ at::Tensor Model::forward_hidden(const PackedBatch& batch, const ForwardOptions&
     return decoder_forward(tensor_->config(), tensor_->weights(), tensor_->leaves(), batch, own);
   }
   if (gate_ != nullptr) own.gate = gate_;
-  if (device_.by_operators) own.path = LayerPath::kOperators;
   return decoder_forward(config_, weights_, leaves_, batch, own);
 }
 
 VocabularyHead Model::head() const {
   VocabularyHead head = head_to_sample();
+  if (gate_ != nullptr) head.rows = gate_->head_rows();
   if (!uses_part()) return head;
   head.share = tensor_->vocabulary();
   head.weight_VH = head_weight().detach();
@@ -154,7 +155,7 @@ at::Tensor Model::embedding_weight() const {
 
 at::Tensor Model::head_grad() const {
   at::Tensor head = head_weight();
-  if (!head.requires_grad()) return {};
+  if (!head.requires_grad() || (gate_ != nullptr && gate_->head_rows() != nullptr)) return {};
   if (!head.grad().defined()) head.mutable_grad() = at::zeros_like(head.detach());
   if (!uses_part() || tensor_->vocabulary() == nullptr) return head.grad();
   return head.grad().narrow(0, 0, tensor_->vocabulary()->count);
@@ -255,9 +256,10 @@ Result<> Model::offload_weights(const std::shared_ptr<Offload>& files) {
 }
 
 void Model::split_layers(const std::shared_ptr<TensorRanks>& ranks) {
-  // What an adapter trains as a whole is whole on every rank.
+  // What an adapter trains as a whole is whole on every rank. Heads by operators read the whole vocabulary.
   const bool keeps_vocabulary =
-      trained_lora_ != nullptr && std::ranges::any_of(trained_lora_->whole_parameters(), is_split_by_tokens);
+      device_.by_operators ||
+      (trained_lora_ != nullptr && std::ranges::any_of(trained_lora_->whole_parameters(), is_split_by_tokens));
   using Vocabulary = ModelPart::Vocabulary;
   split_layers(ranks, /*copies=*/true, keeps_vocabulary ? Vocabulary::kWhole : Vocabulary::kSplit);
 }

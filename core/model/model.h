@@ -165,7 +165,7 @@ class Model {
   [[nodiscard]] TrainedLora* trained_lora() const { return trained_lora_.get(); }
 
   // What turns hidden states into logits (scores of a classifier); outside autograd. If ranks share the layers, it has this
-  // rank's rows, and passes through it are collectives of the ranks.
+  // rank's rows, and passes through it are collectives of the ranks. The same if a gate gives its rows window by window.
   [[nodiscard]] VocabularyHead head() const;
   // The whole one, for which the whole head needs memory.
   [[nodiscard]] VocabularyHead head_to_sample() const;
@@ -174,7 +174,7 @@ class Model {
   // The same of the embedding, outside autograd.
   [[nodiscard]] at::Tensor embedding_weight() const;
   // The gradient of head().weight_VH, created as zeros if there is none yet. Pass it as d_weight_VH of the head. Undefined if
-  // the head is frozen.
+  // the head is frozen, or if its owners get the gradient (VocabularyHead::rows).
   [[nodiscard]] at::Tensor head_grad() const;
 
   // config.json, generation_config.json and the weights: a folder that transformers loads; an adapter that PEFT loads.

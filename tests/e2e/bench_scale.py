@@ -116,21 +116,25 @@ def shared_layers_are_one_device():
     expect(sequence_bytes(SHAPES[0], 4) is None, "14 heads do not divide among four ranks")
 
 
-def the_check_measures_each_kind_of_pass_on_all_processors():
-    asked = []
+def the_check_predicts_ranks_from_one_rank_of_their_size():
+    asked, cores = [], len(os.sched_getaffinity(0))
 
-    def measured(args, workload, prompts, ranks, stage, copies, settings):
-        asked.append((prompts, ranks, copies, settings))
-        parts = {"gen": 0.5 + 0.25 * prompts, "old_log_prob": 0.0, "update_actor": 0.125 + 0.5 * prompts}
-        return {**parts, "step": sum(parts.values()) + 0.0625}
+    def measured(args, workload, prompts, ranks, stage, copies, spreads):
+        asked.append((prompts, ranks, stage, copies, spreads))
+        return {"step": 3.0 if spreads else 2.0}
 
     real, scale_check.measure = scale_check.measure, measured
-    own_pass = {"rollout.reuse_forward_mib": 0}
-    costs = scale_check.costs_of(None, {"prompts_per_step": 4}, own_pass)
+    rates, known = {"wire": 4.0, "fresh": 8.0}, {}
+    predicted = [scale_check.predict(None, {"prompts_per_step": 4}, ranks, stage, 16.0, rates, known)
+                 for ranks, stage in ((1, 0), (2, 0), (2, 2), (2, 3), (2, 3))]
     scale_check.measure = real
-    expect([costs.seconds(prompts) for prompts in (1, 2, 4)] == [0.6875 + 0.75 * n for n in (1, 2, 4)], f"{costs}")
-    copies = len(os.sched_getaffinity(0))
-    expect(asked == [(4, 1, copies, own_pass), (2, 1, copies, own_pass)], f"{asked}")
+    at_once = min(2, cores)
+    # Two micro-batches. Half of 16 bytes goes each way: twice for gradients, after each pass, or with weights for each pass.
+    wire = [2 * sent / 4.0 / at_once for sent in (16.0, 24.0, 56.0)]
+    fresh = 2 * 2 * 16.0 * 5 / 8.0 / at_once  # a pass gathers forward and backward, a rollout once
+    expect(predicted == [2.0, 2.0 + wire[0], 2.0 + wire[1], 3.0 + wire[2] + fresh, 3.0 + wire[2] + fresh], f"{predicted}")
+    copies = max(2, cores)
+    expect(asked == [(4, 1, 0, cores, False), (2, 1, 0, copies, False), (2, 1, 0, copies, True)], f"{asked}")
 
 
 def the_page_has_the_tables():
@@ -143,6 +147,6 @@ def the_page_has_the_tables():
 
 for check in (rank_counts_what_it_decodes, sync_is_the_step_of_scale, equal_lengths_leave_nothing_to_wait_for,
               more_staleness_waits_less, the_ledger_finds_faults, shared_layers_are_one_device,
-              the_check_measures_each_kind_of_pass_on_all_processors, the_page_has_the_tables):
+              the_check_predicts_ranks_from_one_rank_of_their_size, the_page_has_the_tables):
     check()
 end()

@@ -132,8 +132,8 @@ TEST(DeviceRuns, RanksLearnWhatOneRankLearns) {
   }
 }
 
-// Ranks that share the optimizer, the weights or the tokens of a pass, with the code of a device: what one rank learns. With
-// ZeRO a deterministic run has the same bits.
+// Ranks that share the optimizer, the weights, the layers or the tokens of a pass, with the code of a device: what one rank
+// learns. With ZeRO a deterministic run has the same bits.
 TEST(DeviceRuns, RanksShareTheStateAndTheTokens) {
   if (tests_gpu()) GTEST_SKIP() << "each rank needs a GPU of its own: see DeviceRanks in device_tests";
   const std::string settings = kFew + kAsDevice +
@@ -149,7 +149,8 @@ TEST(DeviceRuns, RanksShareTheStateAndTheTokens) {
     const TaskFolder task("--tiny");
     const bool is_exact = how.find("deterministic") != std::string::npos;
     std::vector<std::string> meshes{zero + "1 ", zero + "3 "};
-    if (!is_exact) meshes = {zero + "2 ", sequence, sequence + zero + "3 "};
+    const std::string tensor = "actor.tensor_model_parallel_size=2 ";
+    if (!is_exact) meshes = {zero + "2 ", sequence, sequence + zero + "3 ", tensor};
     const Outcome one = task.mortise(settings + how + "trainer.default_local_dir=one");
     ASSERT_EQ(one.code, 0) << one.output;
     int number = 0;
@@ -284,7 +285,7 @@ TEST(DeviceRuns, WhatADeviceCannotDoIsRefused) {
   const TaskFolder task;
   for (const char* setting :
        {"model.layers=plain", "rollout.kernels=base", "rollout.dtype=bfloat16", "rollout.deterministic=true",
-        "actor.optim.offload=file", "actor.tensor_model_parallel_size=2"}) {
+        "actor.optim.offload=file", "rollout.tensor_model_parallel_size=2"}) {
     const Outcome outcome = task.mortise("train run.toml model.path=absent " + kAsDevice + setting);
     EXPECT_EQ(outcome.code, 2) << setting << outcome.output;
     EXPECT_THAT(outcome.output, HasSubstr("cannot do yet")) << setting;

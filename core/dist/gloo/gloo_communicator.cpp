@@ -82,9 +82,10 @@ class DeviceLook {
 // One call that Gloo's threads, or a device, work on.
 class Call {
  public:
-  Call(std::shared_ptr<RankWatch> watch, std::string_view stage, Work work, bool is_on_device)
+  Call(std::shared_ptr<RankWatch> watch, std::string_view stage, const RankSet& ranks, Work work, bool is_on_device)
       : watch_(std::move(watch)),
         stage_(stage),
+        ranks_(ranks),
         work_(std::move(work)),
         completion_(watch_->new_completion()),
         is_on_device_(is_on_device) {
@@ -97,7 +98,7 @@ class Call {
     {
       std::optional<DeviceLook> look;
       if (is_on_device_) look.emplace(work_, completion_);
-      TRY(watch_->wait(completion_, stage_));
+      TRY(watch_->wait(completion_, stage_, ranks_));
     }
     try {
       // A device's work is also complete when it has failed, and its wait() only orders streams: it throws nothing then.
@@ -117,6 +118,7 @@ class Call {
 
   std::shared_ptr<RankWatch> watch_;
   std::string stage_;
+  RankSet ranks_;
   Work work_;
   std::shared_ptr<Completion> completion_;
   bool is_on_device_;
@@ -160,14 +162,16 @@ class GlooCommunicator : public Communicator {
   // `name`: that of its keys in the store. kWholeName: all ranks of the run, else some of a larger group, whose watch it
   // shares.
   GlooCommunicator(c10::intrusive_ptr<c10d::ProcessGroupGloo> group, c10::intrusive_ptr<c10d::Store> store,
-                   std::shared_ptr<RankWatch> watch, const GlooOptions& options, std::string name)
+                   std::shared_ptr<RankWatch> watch, const GlooOptions& options, std::string name,
+                   const RankSet& ranks = {})
       : group_(std::move(group)),
         store_(std::move(store)),
         counters_(c10::make_intrusive<c10d::PrefixStore>("counters/" + name, store_)),
         watch_(std::move(watch)),
         options_(options),
         name_(std::move(name)),
-        is_part_(name_ != kWholeName) {}
+        is_part_(name_ != kWholeName),
+        ranks_(ranks) {}
   GlooCommunicator(const GlooCommunicator&) = delete;
   GlooCommunicator& operator=(const GlooCommunicator&) = delete;
 
@@ -285,29 +289,32 @@ class GlooCommunicator : public Communicator {
     TRY(check_moved_argument(tensor, "send", stage));
     if (tensor.numel() == 0) return {};
     std::vector<at::Tensor> tensors{as_bytes(tensor)};
-    return run_pair(stage, tensor, [&](auto& group) { return group.send(tensors, to, 0); });
+    return run_pair(stage, to, tensor, [&](auto& group) { return group.send(tensors, to, 0); });
   }
   Result<> recv(const at::Tensor& tensor, int from, std::string_view stage) override {
     TRY(check_peer(from, rank(), size(), "recv", stage));
     TRY(check_moved_argument(tensor, "recv", stage));
     if (tensor.numel() == 0) return {};
     std::vector<at::Tensor> tensors{as_bytes(tensor)};
-    return run_pair(stage, tensor, [&](auto& group) { return group.recv(tensors, from, 0); });
+    return run_pair(stage, from, tensor, [&](auto& group) { return group.recv(tensors, from, 0); });
   }
 
   Result<Communicator*> neighbours(int size) override {
     TRY(check_group_size(size, options_.size));
-    return part(fmt::format("{}/{}/{}", name_, size, options_.rank / size), options_.rank % size, size);
+    const int group = options_.rank / size;
+    return part(fmt::format("{}/{}/{}", name_, size, group), options_.rank % size,
+                {ranks_.first + group * size * ranks_.step, ranks_.step, size});
   }
 
   Result<Communicator*> strided(int step) override {
     TRY(check_group_size(step, options_.size));
-    return part(fmt::format("{}/every/{}/{}", name_, step, options_.rank % step), options_.rank / step,
-                options_.size / step);
+    const int first = options_.rank % step;
+    return part(fmt::format("{}/every/{}/{}", name_, step, first), options_.rank / step,
+                {ranks_.first + first * ranks_.step, step * ranks_.step, options_.size / step});
   }
 
   Result<Communicator*> side_group() override {
-    return part(fmt::format("{}/side", name_), options_.rank, options_.size);
+    return part(fmt::format("{}/side", name_), options_.rank, {ranks_.first, ranks_.step, options_.size});
   }
 
   Result<std::vector<std::string>> exchange(const std::string& bytes, std::string_view stage) override {
@@ -377,17 +384,18 @@ class GlooCommunicator : public Communicator {
   }
 
   // `name` tells its keys in the store from those of other groups.
-  Result<Communicator*> part(const std::string& name, int rank, int size) {
+  Result<Communicator*> part(const std::string& name, int rank, const RankSet& ranks) {
     const auto found = parts_.find(name);
     if (found != parts_.end()) return found->second.get();
     constexpr std::string_view kStage = "start of a group";
     TRY(watch_->begin_call(kStage, false));
     GlooOptions own = options_;
     own.rank = rank;
-    own.size = size;
+    own.size = ranks.count;
     try {
       auto group = connect_group(store_, name, own);
-      auto& made = parts_[name] = std::make_unique<GlooCommunicator>(std::move(group), store_, watch_, own, name);
+      auto& made = parts_[name] =
+          std::make_unique<GlooCommunicator>(std::move(group), store_, watch_, own, name, ranks);
       made->carries_ = carries_;
       return made.get();
     } catch (const std::exception& error) {
@@ -426,7 +434,7 @@ class GlooCommunicator : public Communicator {
     c10d::Backend* const group = TRY(group_of(tensor));
     TRY(watch_->begin_call(stage, !is_part_));
     try {
-      return Call(watch_, stage, begin(*group), is_on_device(tensor));
+      return Call(watch_, stage, ranks_, begin(*group), is_on_device(tensor));
     } catch (const std::exception& error) {
       return watch_->explain_failure(stage, c10d_text(error));
     }
@@ -439,7 +447,8 @@ class GlooCommunicator : public Communicator {
 
   // Gloo's send and recv have no future: a thread waits for them. abort() ends it when the group has failed.
   template <class Start>
-  Result<> run_pair(std::string_view stage, const at::Tensor& tensor, const Start& begin) {
+  Result<> run_pair(std::string_view stage, int other, const at::Tensor& tensor, const Start& begin) {
+    const RankSet ranks{ranks_.first + other * ranks_.step, 1, 1};
     c10d::Backend* const group = TRY(group_of(tensor));
     TRY(watch_->begin_call(stage, false));
     Work work;
@@ -448,7 +457,7 @@ class GlooCommunicator : public Communicator {
     } catch (const std::exception& error) {
       return watch_->explain_failure(stage, c10d_text(error));
     }
-    if (is_on_device(tensor)) return Call(watch_, stage, work, true).wait();
+    if (is_on_device(tensor)) return Call(watch_, stage, ranks, work, true).wait();
     std::string failure;
     const std::shared_ptr<Completion> completion = watch_->new_completion();
     std::thread waiter([&] {
@@ -459,7 +468,7 @@ class GlooCommunicator : public Communicator {
       }
       completion->finish();
     });
-    const Result<> done = watch_->wait(completion, stage);
+    const Result<> done = watch_->wait(completion, stage, ranks);
     if (!done.ok()) work->abort();
     waiter.join();
     if (!done.ok()) return done.error();
@@ -475,6 +484,7 @@ class GlooCommunicator : public Communicator {
   GlooOptions options_;
   std::string name_;
   bool is_part_;  // its calls do not count in the order of calls, which all ranks of a run share
+  RankSet ranks_;
   bool left_ = false;
   bool carries_ = false;                                            // tensors of a device may be given
   std::map<std::string, std::unique_ptr<GlooCommunicator>> parts_;  // by name

@@ -70,7 +70,7 @@ LateRanks late_ranks(const Situation& s) {
   const auto find_late = [&](const auto& is_late) {
     for (size_t i = 0; i < s.ranks.size(); ++i) {
       const RankView& view = s.ranks[i];
-      if (static_cast<int>(i) == s.rank || !is_late(view)) continue;
+      if (static_cast<int>(i) == s.rank || !is_late(i, view)) continue;
       if (late.first < 0 || (first_waits && !view.state.waits)) {
         late.first = static_cast<int>(i);
         first_waits = view.state.waits;
@@ -78,9 +78,12 @@ LateRanks late_ranks(const Situation& s) {
       late.texts.push_back(fmt::format("{} is still {}", view.description, place_text(view.state)));
     }
   };
-  find_late([&](const RankView& view) { return view.state.calls < s.calls; });
-  // A call of some ranks only, which is not counted.
-  if (late.texts.empty()) find_late([](const RankView& view) { return is_alive(view) && !view.state.waits; });
+  const auto computes = [](size_t, const RankView& view) { return is_alive(view) && !view.state.waits; };
+  // A call of some ranks only is not counted. If all of these wait, they do so for others.
+  if (s.awaits.is_part())
+    find_late([&](size_t i, const RankView& view) { return s.awaits.has(static_cast<int>(i)) && computes(i, view); });
+  if (late.texts.empty()) find_late([&](size_t, const RankView& view) { return view.state.calls < s.calls; });
+  if (late.texts.empty()) find_late(computes);
   constexpr size_t kMaxNamed = 8;
   if (late.texts.size() > kMaxNamed) {
     const size_t more = late.texts.size() - kMaxNamed;
@@ -131,7 +134,9 @@ bool is_awaited(const Situation& s) {
   if (s.waits) return false;
   for (size_t i = 0; i < s.ranks.size(); ++i) {
     const RankView& view = s.ranks[i];
-    if (static_cast<int>(i) != s.rank && is_alive(view) && view.state.waits && view.state.calls >= s.calls) return true;
+    if (static_cast<int>(i) == s.rank || !is_alive(view) || !view.state.waits) continue;
+    const RankSet& awaits = view.state.awaits;
+    if (awaits.is_part() ? awaits.has(s.rank) : view.state.calls > s.calls) return true;
   }
   return false;
 }

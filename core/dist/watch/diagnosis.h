@@ -30,6 +30,7 @@ struct Situation {
   int64_t calls = 0;  // calls by this rank
   bool waits = false;
   double waited_s = 0;  // in the current call
+  RankSet awaits = {};  // the ranks of this call
   bool call_failed = false;
   int store_rank = 0;         // the rank that serves the store; -1: another program, or a file
   std::string store_address;  // for people

@@ -4,6 +4,7 @@
 #include <fmt/core.h>
 #include <unistd.h>
 
+#include <array>
 #include <fstream>
 #include <iterator>
 #include <vector>
@@ -61,26 +62,33 @@ std::optional<std::vector<std::string_view>> lines_of(std::string_view text, siz
 }  // namespace
 
 std::string encode(const RankState& state) {
-  return fmt::format("{}\n{}\n{}\n{}\n{}\n{}\n{}", state.beats, state.calls, state.step, state.waits ? 1 : 0,
-                     static_cast<int>(state.status), state.stage, state.error);
+  const RankSet& awaits = state.awaits;
+  return fmt::format("{}\n{}\n{}\n{}\n{}\n{}\n{}\n{}\n{}\n{}", state.beats, state.calls, state.step,
+                     state.waits ? 1 : 0, awaits.first, awaits.step, awaits.count, static_cast<int>(state.status),
+                     state.stage, state.error);
 }
 
 std::optional<RankState> decode_rank_state(std::string_view text) {
-  const auto lines = lines_of(text, 6);
+  constexpr size_t kNumbers = 8;
+  const auto lines = lines_of(text, kNumbers + 1);
   if (!lines) return std::nullopt;
-  const auto beats = parse_i64((*lines)[0]);
-  const auto calls = parse_i64((*lines)[1]);
-  const auto step = parse_i64((*lines)[2]);
-  const auto waits = parse_i64((*lines)[3]);
-  const auto status = parse_i64((*lines)[4]);
-  if (!beats || !calls || !step || !waits || !status || *status < 0 || *status > 4) return std::nullopt;
-  return RankState{*beats,
-                   *calls,
-                   *step,
-                   *waits != 0,
-                   static_cast<RankStatus>(*status),
-                   std::string((*lines)[5]),
-                   std::string((*lines)[6])};
+  std::array<int64_t, kNumbers> n{};
+  for (size_t i = 0; i < kNumbers; ++i) {
+    const auto number = parse_i64((*lines)[i]);
+    if (!number) return std::nullopt;
+    n[i] = *number;
+  }
+  const int64_t status = n[7];
+  if (status < 0 || status > 4 || n[5] < 1) return std::nullopt;
+  const RankSet awaits{static_cast<int>(n[4]), static_cast<int>(n[5]), static_cast<int>(n[6])};
+  return RankState{n[0],
+                   n[1],
+                   n[2],
+                   n[3] != 0,
+                   static_cast<RankStatus>(status),
+                   std::string((*lines)[kNumbers]),
+                   std::string((*lines)[kNumbers + 1]),
+                   awaits};
 }
 
 std::string place_text(const RankState& state) {

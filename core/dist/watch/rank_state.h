@@ -16,6 +16,17 @@ enum class RankStatus : int {
   kGone = 4,     // it has seen that all ranks are done
 };
 
+// Ranks of the run that a call concerns: first, first + step, ... A count of 0: all ranks, in the order of calls that all of
+// them share.
+struct RankSet {
+  int first = 0, step = 1, count = 0;
+  [[nodiscard]] bool is_part() const { return count > 0; }
+  [[nodiscard]] bool has(int rank) const {
+    return !is_part() || (rank >= first && (rank - first) % step == 0 && (rank - first) / step < count);
+  }
+  bool operator==(const RankSet&) const = default;
+};
+
 struct RankState {
   int64_t beats = 0;  // grows with each message
   int64_t calls = 0;  // collectives that it has begun
@@ -23,7 +34,8 @@ struct RankState {
   bool waits = false;  // inside a collective
   RankStatus status = RankStatus::kRunning;
   std::string stage;
-  std::string error;  // the error of kFailed
+  std::string error;    // the error of kFailed
+  RankSet awaits = {};  // ranks of the collective in which it waits
   bool operator==(const RankState&) const = default;
 };
 

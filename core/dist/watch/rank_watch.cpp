@@ -47,6 +47,7 @@ std::string state_key(int rank) { return fmt::format("rank/{}", rank); }
 // A call in which a thread waits. Two threads may wait at the same time, in groups of their own.
 struct Wait {
   std::string stage;
+  RankSet ranks;
   double waited_s = 0;
   double notice_s = 0;  // the log names the late ranks when waited_s reaches this
 };
@@ -90,6 +91,7 @@ struct RankWatch::Shared : std::enable_shared_from_this<RankWatch::Shared> {
   void show_place() {  // with the mutex
     mine.waits = !waits.empty();
     mine.stage = waits.empty() ? own_stage : waits.back().stage;
+    mine.awaits = waits.empty() ? RankSet() : waits.back().ranks;
   }
   void talk();
   bool exchange_states(int64_t now_version, const std::string& text, const std::optional<Verdict>& mine_proposed);
@@ -213,7 +215,11 @@ void RankWatch::Shared::judge_once(std::unique_lock<std::mutex>& lock, double el
   s.ranks = views;
   s.calls = mine.calls;
   s.waits = mine.waits;
-  for (const Wait& wait : waits) s.waited_s = std::max(s.waited_s, wait.waited_s);
+  for (const Wait& wait : waits) {
+    if (wait.waited_s < s.waited_s) continue;
+    s.waited_s = wait.waited_s;
+    s.awaits = wait.ranks;
+  }
   s.call_failed = call_failed;
   s.store_rank = options.store_rank == options.rank ? -1 : options.store_rank;
   s.store_address = options.store_address;
@@ -348,11 +354,12 @@ class SharedCompletion : public Completion {
 
 std::shared_ptr<Completion> RankWatch::new_completion() { return std::make_shared<SharedCompletion<Shared>>(shared_); }
 
-Result<> RankWatch::wait(const std::shared_ptr<Completion>& completion, std::string_view stage) {
+Result<> RankWatch::wait(const std::shared_ptr<Completion>& completion, std::string_view stage, const RankSet& ranks) {
   const auto& call = static_cast<const SharedCompletion<Shared>&>(*completion);
   std::unique_lock lock(shared_->mutex);
   const auto wait = shared_->waits.insert(
-      shared_->waits.end(), {.stage = std::string(stage), .waited_s = 0, .notice_s = shared_->options.limits.notice_s});
+      shared_->waits.end(),
+      {.stage = std::string(stage), .ranks = ranks, .waited_s = 0, .notice_s = shared_->options.limits.notice_s});
   shared_->show_place();
   shared_->changed.wait(lock, [&] { return call.done() || shared_->verdict; });
   shared_->waits.erase(wait);

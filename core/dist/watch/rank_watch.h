@@ -64,8 +64,8 @@ class RankWatch {
   // A call of this rank begins; an Error if the group has failed. is_collective: it counts in the order of calls.
   Result<> begin_call(std::string_view stage, bool is_collective);
   std::shared_ptr<Completion> new_completion();
-  // Until it is finished, or the group has failed.
-  Result<> wait(const std::shared_ptr<Completion>& completion, std::string_view stage);
+  // Until it is finished, or the group has failed. `ranks`: those that the call concerns.
+  Result<> wait(const std::shared_ptr<Completion>& completion, std::string_view stage, const RankSet& ranks = {});
   // The call failed with `text`: waits until the cause shows, and returns it.
   Error explain_failure(std::string_view stage, const std::string& text);
 

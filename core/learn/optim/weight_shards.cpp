@@ -27,13 +27,14 @@ void free_all(const SpreadPart& unit) {
 }  // namespace
 
 WeightShards::WeightShards(Model& model, Communicator& communicator, ShardCut cut, std::shared_ptr<Holds> holds,
-                           SpreadModel kind, bool keeps_base)
+                           SpreadModel kind, bool keeps_base, int64_t window_bytes)
     : model_(&model),
       communicator_(&communicator),
       cut_(cut),
       holds_(std::move(holds)),
       kind_(kind),
-      units_(weight_units(model.config(), parameters())) {
+      units_(weight_units(model.config(), parameters())),
+      window_bytes_(window_bytes) {
   const c10::NoGradGuard no_grad;
   is_tied_ = units_.parts.back().empty() && !model.config().is_classifier;
   for (size_t part = 0; part < units_.parts.size(); ++part) {
@@ -43,31 +44,44 @@ WeightShards::WeightShards(Model& model, Communicator& communicator, ShardCut cu
   first_backward_ = std::max<int64_t>(1, model.lowest_backward() - 1);
 }
 
+// Once the parts have this rank's numbers.
+void WeightShards::make_windows() {
+  const auto windows = [&](const SpreadPart& unit) -> std::shared_ptr<MatrixWindows> {
+    if (window_bytes_ == 0 || model_->model_part() != nullptr || unit.tensors.size() != 1 || !unit.is_read)
+      return nullptr;
+    return std::make_shared<MatrixWindows>(unit, *communicator_, window_bytes_, error_);
+  };
+  embedding_ = windows(parts_.front());
+  head_ = is_tied_ ? embedding_ : windows(parts_.back());
+}
+
 std::shared_ptr<WeightShards> WeightShards::spread(Model& model, Communicator& communicator, ShardCut cut,
-                                                   bool keeps_base) {
+                                                   bool keeps_base, int64_t window_bytes) {
   const c10::NoGradGuard no_grad;
   const bool has_adapter = model.trains_lora();
   std::shared_ptr<WeightShards> shards(
       new WeightShards(model, communicator, cut, std::make_shared<Holds>(),
                        has_adapter ? SpreadModel::kAdapted : SpreadModel::kParameters,
-                       keeps_base || (has_adapter && model.trained_lora()->passes_read_base())));
+                       keeps_base || (has_adapter && model.trained_lora()->passes_read_base()), window_bytes));
   for (SpreadPart& unit : shards->parts_) unit.make_own(communicator.rank());
   shards->take_changes();
   std::ranges::for_each(shards->parts_, free_all);
+  shards->make_windows();
   model.use_gate(shards);
   return shards;
 }
 
 std::shared_ptr<WeightShards> WeightShards::spread_copy(Model& model) const {
   const c10::NoGradGuard no_grad;
-  std::shared_ptr<WeightShards> shards(
-      new WeightShards(model, *communicator_, cut_, std::make_shared<Holds>(), SpreadModel::kParameters, false));
+  std::shared_ptr<WeightShards> shards(new WeightShards(model, *communicator_, cut_, std::make_shared<Holds>(),
+                                                        SpreadModel::kParameters, false, window_bytes_));
   for (size_t part = 0; part < parts_.size(); ++part) {
     SpreadPart& unit = shards->parts_[part];
     free_all(unit);
     unit.make_own(communicator_->rank());
     if (!unit.tensors.empty()) unit.take_numbers(parts_[part].numbers());
   }
+  shards->make_windows();
   for (const size_t i : units_.whole) shards->parameters()[i].tensor.detach().copy_(parameters()[i].tensor.detach());
   model.use_gate(shards);
   return shards;
@@ -75,13 +89,15 @@ std::shared_ptr<WeightShards> WeightShards::spread_copy(Model& model) const {
 
 std::shared_ptr<WeightShards> WeightShards::spread_base(Model& base) const {
   const c10::NoGradGuard no_grad;
-  std::shared_ptr<WeightShards> shards(new WeightShards(base, *communicator_, cut_, holds_, SpreadModel::kBase, false));
+  std::shared_ptr<WeightShards> shards(
+      new WeightShards(base, *communicator_, cut_, holds_, SpreadModel::kBase, false, window_bytes_));
   for (size_t part = 0; part < parts_.size(); ++part) {
     SpreadPart& unit = shards->parts_[part];
     free_all(unit);  // its bfloat16 matrices
     unit.padded = parts_[part].padded;
     unit.own_size = parts_[part].own_size;
   }
+  shards->make_windows();
   base.use_gate(shards);
   return shards;
 }
@@ -116,6 +132,9 @@ Result<> WeightShards::offload_numbers(const std::shared_ptr<Offload>& files) {
 
 Result<> WeightShards::offload_masters(const std::shared_ptr<Offload>& files) {
   files_ = files;
+  for (const auto& windows : {embedding_, head_}) {
+    if (windows != nullptr) windows->lie_in(files.get());
+  }
   for (const SpreadPart& unit : parts_) {
     if (unit.padded_masters.defined()) TRY(files->take(unit.padded_masters));
   }
@@ -237,7 +256,10 @@ void WeightShards::gather_in_pieces(const Shards& shards, const at::Tensor& own,
 
 // A part that this rank does not need, but others may.
 void WeightShards::pass_by(int64_t part, GatePass pass) {
-  gather(part, false);
+  if (windows_of(part) == nullptr)
+    gather(part, false);
+  else if (part == 0)
+    embedding_->help_pick();
   if (pass == GatePass::kForward) {
     prefetch(part + 1);
     return;
@@ -255,9 +277,10 @@ void WeightShards::open(int64_t part, GatePass pass) {
       next_ = 0;
     }
     for (; next_ < part; ++next_) pass_by(next_, pass);
+    next_ = part + 1;
+    if (windows_of(part) != nullptr) return;
     gather(part, true);
     prefetch(part + 1);
-    next_ = part + 1;
     return;
   }
   for (; next_ > part; --next_) pass_by(next_, pass);
@@ -268,7 +291,10 @@ void WeightShards::open(int64_t part, GatePass pass) {
 void WeightShards::close(int64_t part, GatePass pass) {
   if (is_whole()) return;
   drop(part);
-  if (pass == GatePass::kForward) return;
+  if (pass == GatePass::kForward) {
+    if (windows_of(part) != nullptr) prefetch(part + 1);  // behind the windows
+    return;
+  }
   if (on_layer_) on_layer_(part);
   next_ = part - 1;
 }
@@ -278,6 +304,7 @@ void WeightShards::finish_forward() {
   if (!in_forward_) next_ = 0;
   for (; next_ < static_cast<int64_t>(parts_.size()); ++next_) pass_by(next_, GatePass::kForward);
   drop(num_layers() + 1);
+  if (head_ != nullptr) head_->help_walks();
   in_forward_ = false;
 }
 

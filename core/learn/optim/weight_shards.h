@@ -2,18 +2,18 @@
 // Rajbhandari et al., arXiv:1910.02054). Vectors and routers stay whole on every rank. spread_part.h says what travels
 // between the ranks, and what each keeps of a part.
 //
-// A pass gathers a part right before it uses it and frees it behind; the next layer travels meanwhile. The embedding and
-// the head are gathered in pieces without a prefetch, because they are the largest parts. The gathered numbers are the
-// very bits of the owners, so passes compute what they would with whole weights. With an adapter in training, the base is
+// A pass gathers a part right before it uses it and frees it behind; the next layer travels meanwhile. Passes read the embedding
+// and the head window by window (matrix_windows.h), or gather them whole, without a prefetch. The gathered numbers are the very
+// bits of the owners, so passes compute what they would with whole weights. With an adapter in training, the base is
 // spread, and a layer's merged matrices are computed when it arrives.
 //
 // If ranks share the layers (tensor parallel), this rank's part of the model is spread over the ranks that have the same
 // part, cut between matrices.
 //
-// Cost: a rank receives every part once in a forward pass and every layer that backward reaches once in a backward
-// pass. Next to its own shard a rank then has two layers, or the embedding or the head. Thread rule: one thread at a
-// time. open, close, finish_forward, run_backward, gather_all, gather_masters, move_towards are collectives as weight_gate.h
-// says.
+// Cost: a rank receives every part once in a forward pass and every layer that backward reaches once in a backward pass, and
+// with windows the head once more. Next to its own shard a rank then has two layers, or a window of the embedding or the head,
+// or all of one. Thread rule: one thread at a time. open, close, finish_forward, run_backward, gather_all, gather_masters,
+// move_towards are collectives as weight_gate.h says.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -29,6 +29,7 @@
 #include <vector>
 
 #include "dist/communicator.h"
+#include "learn/optim/matrix_windows.h"
 #include "learn/optim/spread_part.h"
 #include "model/layers/weight_gate.h"
 #include "model/model.h"
@@ -39,9 +40,10 @@ namespace mortise {
 class WeightShards : public WeightGate {
  public:
   // Keeps this rank's numbers of the model's matrices and frees the rest. `model` has to stay where it is. `cut`: where
-  // the optimizer of these weights cuts. `keeps_base`: passes read the base of an adapter, as plain layers do.
+  // the optimizer of these weights cuts. `keeps_base`: passes read the base of an adapter, as plain layers do. `window_bytes`:
+  // size of the windows in which passes read embedding and head; 0: they gather them whole, and so do those of split layers.
   static std::shared_ptr<WeightShards> spread(Model& model, Communicator& communicator, ShardCut cut,
-                                              bool keeps_base = false);
+                                              bool keeps_base = false, int64_t window_bytes = 0);
   // For another model with the same parameters, whose memory was not touched: with the numbers of this one. Of a model with
   // an adapter those are the base's.
   std::shared_ptr<WeightShards> spread_copy(Model& model) const;
@@ -54,6 +56,8 @@ class WeightShards : public WeightGate {
   void run_backward(const std::function<void()>& own, const std::function<void(int64_t part)>& on_layer) override;
   void weights_changed() override;
   void drop_masters() override;
+  [[nodiscard]] SpreadRows* embedding_rows() const override { return is_whole() ? nullptr : embedding_.get(); }
+  [[nodiscard]] SpreadRows* head_rows() const override { return is_whole() ? nullptr : head_.get(); }
   [[nodiscard]] bool is_whole() const override { return num_whole_ > 0; }
   [[nodiscard]] Result<> status() const override;
 
@@ -79,6 +83,10 @@ class WeightShards : public WeightGate {
   // Do they lie in a file?
   [[nodiscard]] bool lies_in_file(int64_t part) const { return files_ != nullptr && files_->holds(numbers(part)); }
   [[nodiscard]] const Shards& shards_of(int64_t part) const { return parts_[static_cast<size_t>(part)].shards; }
+  // The windows of the embedding (part 0) or of the head; null for parts that are gathered whole.
+  [[nodiscard]] MatrixWindows* windows_of(int64_t part) const {
+    return part == 0 ? embedding_.get() : part == num_layers() + 1 ? head_.get() : nullptr;
+  }
   // this = (1 - weight) this + weight other, on this rank's numbers. Both have the same parameters; of a model with an
   // adapter, `other` counts merged. Errors are in its status().
   void move_towards(WeightShards& other, double weight);
@@ -93,7 +101,8 @@ class WeightShards : public WeightGate {
   };
 
   WeightShards(Model& model, Communicator& communicator, ShardCut cut, std::shared_ptr<Holds> holds, SpreadModel kind,
-               bool keeps_base);
+               bool keeps_base, int64_t window_bytes);
+  void make_windows();
   [[nodiscard]] int64_t num_layers() const { return static_cast<int64_t>(parts_.size()) - 2; }
   [[nodiscard]] bool is_layer(int64_t part) const { return part >= 1 && part <= num_layers(); }
   // The head's part is the embedding's if they are one matrix.
@@ -117,9 +126,11 @@ class WeightShards : public WeightGate {
   SpreadModel kind_;
   bool is_tied_ = false;
   WeightUnits units_;
-  std::vector<SpreadPart> parts_;   // embedding, layers, head
-  std::shared_ptr<Offload> files_;  // null: this rank's numbers are in memory
-  int64_t first_backward_ = 1;      // the lowest part that backward reaches
+  std::vector<SpreadPart> parts_;  // embedding, layers, head
+  int64_t window_bytes_;
+  std::shared_ptr<MatrixWindows> embedding_, head_;  // null: gathered whole. One object if they are one matrix
+  std::shared_ptr<Offload> files_;                   // null: this rank's numbers are in memory
+  int64_t first_backward_ = 1;                       // the lowest part that backward reaches
   bool in_forward_ = false;
   int64_t next_ = 0;  // the part that comes next in the pass
   std::function<void(int64_t part)> on_layer_;

@@ -77,6 +77,16 @@ GradientSum::GradientSum(const Model& model, Optimizer& optimizer, const RankSha
       ranks_(ranks),
       is_reduced_(optimizer.units().size()) {
   for (ShardUnit& unit : optimizer.units()) unit.own_gradient = at::Tensor();
+  for (ShardUnit& unit : optimizer.units()) {
+    if (MatrixWindows* const windows = windows_of(unit); windows != nullptr)
+      windows->collect_gradient(owned(unit, *ranks_.communicator));
+  }
+}
+
+// Null: its gradients are whole tensors.
+MatrixWindows* GradientSum::windows_of(const ShardUnit& unit) const {
+  const WeightShards* const shards = shards_of(*model_);
+  return shards == nullptr || unit.part < 0 ? nullptr : shards->windows_of(unit.part);
 }
 
 void GradientSum::forget_gradients() {
@@ -160,6 +170,9 @@ Result<> GradientSum::share_round(const BackwardPass& backward) {
 
 Result<> GradientSum::finish(const std::vector<LeafReport>& leaves) {
   const c10::NoGradGuard no_grad;
+  for (const ShardUnit& unit : optimizer_->units()) {
+    if (MatrixWindows* const windows = windows_of(unit); windows != nullptr) windows->collect_gradient({});
+  }
   if (!optimizer_->is_sharded()) {
     TRY(ranks_.deterministic ? reduce_tree(leaves) : reduce_all());
     return add_terms();
@@ -275,6 +288,8 @@ at::Tensor& GradientSum::owned(ShardUnit& unit, const Communicator& ranks) {
 
 // Each node goes to the owners of its parts alone, who add them in the order of the tree.
 Result<> GradientSum::reduce_tree_to_owners(ShardUnit& unit, const std::vector<LeafReport>& leaves) {
+  if (windows_of(unit) != nullptr)
+    return Error{ErrorKind::kInternal, "deterministic sums need whole gradients of embedding and head", "", ""};
   Communicator& communicator = *TRY(same_part());
   const std::vector<NodePlace> places = node_places(share_->owners(), leaves);
   std::vector<RankGradient> gradients;
@@ -301,6 +316,11 @@ Result<> GradientSum::reduce_tree_to_owners(ShardUnit& unit, const std::vector<L
 // The sums of the senders, or what one micro-batch of each gave. They are added in the order of the ranks.
 Result<> GradientSum::reduce_to_owners(ShardUnit& unit) {
   const c10::NoGradGuard no_grad;
+  if (MatrixWindows* const windows = windows_of(unit); windows != nullptr) {
+    // The head's was sent while the pass walked over it.
+    if (unit.part == 0) windows->send_gradient(senders_);
+    return model_->gate()->status();
+  }
   Communicator& communicator = *TRY(same_part());
   std::vector<RankGradient> gradients;
   for (const int rank : senders_) {

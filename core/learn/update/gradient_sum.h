@@ -31,6 +31,7 @@
 #include <vector>
 
 #include "learn/optim/optimizer.h"
+#include "learn/optim/weight_shards.h"
 #include "learn/update/gradient_tree.h"
 #include "learn/update/leaf_report.h"
 #include "learn/update/owned_gradient.h"
@@ -68,6 +69,7 @@ class GradientSum {
   Result<> reduce_tree(const std::vector<LeafReport>& leaves);
   Result<> reduce_tree_to_owners(ShardUnit& unit, const std::vector<LeafReport>& leaves);
   Result<> reduce_to_owners(ShardUnit& unit);
+  [[nodiscard]] MatrixWindows* windows_of(const ShardUnit& unit) const;
   Result<> share_round(const BackwardPass& backward);
   Result<> find_senders(bool has_gradient);
   at::Tensor& owned(ShardUnit& unit, const Communicator& ranks);

@@ -62,6 +62,7 @@ struct LoraSize {
   int64_t num_added = 0;    // elements that there are for the adapter: A, B, magnitudes, and the base's numbers kept
   std::vector<std::string> names;            // PEFT names of the parameters that are trained
   std::vector<std::vector<int64_t>> shapes;  // their shapes
+  bool use_dora = false;
 };
 LoraSize measure_lora(std::span<const NamedParameter> parameters, const LoraPlan& plan);
 

@@ -270,6 +270,7 @@ void kept_backward(const at::Tensor& hidden_RH, const VocabularyHead& own, const
                    double temperature, const KeptTokens& kept, const at::Tensor& grad_log_prob_R,
                    const at::Tensor& grad_entropy_R, const at::Tensor& d_hidden_RH, const at::Tensor& own_d_weight_VH) {
   const at::NoGradGuard no_grad;
+  TORCH_CHECK(own.rows == nullptr, "head: whole gradients are for whole heads");
   const WholeHead whole(own, own_d_weight_VH);
   const VocabularyHead& head = whole.head();
   const at::Tensor& d_weight_VH = whole.d_weight_VH();

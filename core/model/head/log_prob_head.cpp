@@ -21,6 +21,7 @@
 
 #include "foundation/metrics/op_timer.h"
 #include "model/head/chunks.h"
+#include "model/head/head_windows.h"
 #include "model/head/operator_head.h"
 #include "model/head/row_softmax.h"
 #include "model/head/second_pass.h"
@@ -70,7 +71,8 @@ class HeadPass {
         width_(hidden.size(1)),
         vocab_(head.weight_VH.size(0)),
         columns_(block_columns(width_)),
-        num_blocks_(num_column_blocks(vocab_, columns_)) {
+        num_blocks_(num_column_blocks(vocab_, columns_)),
+        blocks_of_all_(is_window(head) ? num_column_blocks(head.share->whole, columns_) : num_blocks_) {
     // Ranks that share the vocabulary take the same chunks.
     const int64_t most = head.share != nullptr ? head.share->most : vocab_;
     const int64_t row_bytes = row_elements(keep_, width_, most) * static_cast<int64_t>(sizeof(T));
@@ -90,24 +92,24 @@ class HeadPass {
   double lse(size_t row) const { return stats_[row].lse(inverse_temperature_); }
 
   void forward(int64_t begin, int64_t end) {
-    begin_ = begin;
-    rows_ = end - begin;
-    const bool in_scratch = keep_ == Keep::kNothing;
-    const int64_t parts = num_parts(rows_);
-    parallel_tasks<T>(num_blocks_ * parts, in_scratch ? ceil_div(rows_, parts) * std::min(columns_, vocab_) : 0,
-                      [&](int64_t task, T* scratch) {
-                        const BlockRange rows = part(rows_, task % parts, parts);
-                        const int64_t block = task / parts;
-                        forward_block(block, rows,
-                                      in_scratch ? scratch : block_logits(block) + rows.begin * columns(block));
-                      });
+    forward_blocks(begin, end);
     compute_ranges(rows_, std::max<int64_t>(1, kPart / num_blocks_), [&](int64_t first, int64_t last) {
       for (int64_t r = first; r < last; ++r) {
-        sum_blocks(r);
+        stats_[static_cast<size_t>(r)] = sum_blocks(r, nullptr);
         if (head_.share == nullptr) finish_row(r);
       }
     });
     if (head_.share != nullptr) join_ranks();
+  }
+
+  // The same of a window, of which earlier ones have begun `sums`. The sums have the bits of one pass over all windows.
+  void add_window(int64_t begin, int64_t end, std::span<WindowSum> sums) {
+    forward_blocks(begin, end);
+    for (int64_t r = 0; r < rows_; ++r) {
+      WindowSum& sum = sums[static_cast<size_t>(begin_ + r)];
+      sum.stats = sum_blocks(r, head_.share->begin > 0 ? &sum.stats : nullptr);
+      if (is_own_row(head_, target_row(r))) sum.target_logit = target_logits_[static_cast<size_t>(r)];
+    }
   }
 
   // Gradients of the chunk of the last forward. grad_entropy may be empty (with Keep::kExp it must be).
@@ -129,10 +131,24 @@ class HeadPass {
   }
 
  private:
+  void forward_blocks(int64_t begin, int64_t end) {
+    begin_ = begin;
+    rows_ = end - begin;
+    const bool in_scratch = keep_ == Keep::kNothing;
+    const int64_t parts = num_parts(rows_);
+    parallel_tasks<T>(num_blocks_ * parts, in_scratch ? ceil_div(rows_, parts) * std::min(columns_, vocab_) : 0,
+                      [&](int64_t task, T* scratch) {
+                        const BlockRange rows = part(rows_, task % parts, parts);
+                        const int64_t block = task / parts;
+                        forward_block(block, rows,
+                                      in_scratch ? scratch : block_logits(block) + rows.begin * columns(block));
+                      });
+  }
+
   int64_t columns(int64_t block) const { return std::min(columns_, vocab_ - block * columns_); }
   // How many parts the rows or columns of a block are cut into. It depends on the shapes alone.
   int64_t num_parts(int64_t count) const {
-    return num_blocks_ >= kFewBlocks || width_ >= kWide ? 1 : ceil_div(count, kPart);
+    return blocks_of_all_ >= kFewBlocks || width_ >= kWide ? 1 : ceil_div(count, kPart);
   }
   static BlockRange part(int64_t count, int64_t i, int64_t parts) {
     return {count * i / parts, count * (i + 1) / parts};
@@ -164,10 +180,11 @@ class HeadPass {
     }
   }
 
-  void sum_blocks(int64_t r) {
-    RowStats stats = at(0, r);
+  // The stats of this row, behind the blocks that `before` counts. Null: there are none.
+  RowStats sum_blocks(int64_t r, const RowStats* before) {
+    RowStats stats = before == nullptr ? at(0, r) : before->merged(at(0, r), inverse_temperature_);
     for (int64_t block = 1; block < num_blocks_; ++block) stats = stats.merged(at(block, r), inverse_temperature_);
-    stats_[static_cast<size_t>(r)] = stats;
+    return stats;
   }
 
   void join_ranks() {
@@ -288,6 +305,7 @@ class HeadPass {
   int64_t vocab_;
   int64_t columns_;  // the vocabulary's, in a block
   int64_t num_blocks_;
+  int64_t blocks_of_all_;  // the same of all windows
   int64_t chunk_rows_ = 0;
   int64_t begin_ = 0;
   int64_t rows_ = 0;
@@ -328,9 +346,21 @@ int64_t head_bytes(int64_t num_rows, int64_t width, int64_t vocab, int64_t eleme
   return head_chunk_rows(num_rows, row_bytes, kMaxChunkRows, options) * row_bytes;
 }
 
+void add_window_sums(const at::Tensor& hidden_RH, const VocabularyHead& window, const at::Tensor& targets_R,
+                     double temperature, std::span<WindowSum> sums, const HeadOptions& options) {
+  const int64_t num = hidden_RH.size(0);
+  dispatch_float(hidden_RH, [&](auto zero) {
+    HeadPass<decltype(zero)> pass(hidden_RH, window, targets_R, temperature, Keep::kNothing, options);
+    for (int64_t begin = 0; begin < num; begin += pass.chunk_rows())
+      pass.add_window(begin, std::min(num, begin + pass.chunk_rows()), sums);
+  });
+}
+
 LogProbs head_log_prob(const at::Tensor& hidden_RH, const VocabularyHead& head, const at::Tensor& targets_R,
                        double temperature, bool want_entropy, const HeadOptions& options) {
   const at::NoGradGuard no_grad;
+  if (head.rows != nullptr)
+    return by_windows::head_log_prob(hidden_RH, head, targets_R, temperature, want_entropy, options);
   check_head(hidden_RH, head.weight_VH, targets_R, temperature);
   if (head.by_operators)
     return by_operators::head_log_prob(hidden_RH, head, targets_R, temperature, want_entropy, options);
@@ -365,6 +395,11 @@ void head_backward(const at::Tensor& hidden_RH, const VocabularyHead& head, cons
   const at::Tensor grad = grad_log_prob_R.to(at::kDouble).contiguous();
   const at::Tensor grad_entropy =
       use == EntropyUse::kGradient ? grad_entropy_R.to(at::kDouble).contiguous() : at::Tensor();
+  if (head.rows != nullptr) {
+    by_windows::head_backward({hidden_RH, head, targets_R, temperature, norms_R, span_of(grad), span_of(grad_entropy)},
+                              d_hidden_RH, options);
+    return;
+  }
   if (!norms_R.empty()) {
     check_head(hidden_RH, head.weight_VH, targets_R, temperature);
     check_gradients(hidden_RH, head.weight_VH, d_hidden_RH, d_weight_VH);
@@ -393,6 +428,10 @@ void head_one_pass(const at::Tensor& hidden_RH, const VocabularyHead& head, cons
                    double temperature, EntropyUse entropy, const std::function<void(const HeadChunk&)>& on_chunk,
                    const at::Tensor& d_hidden_RH, const at::Tensor& d_weight_VH, const HeadOptions& options) {
   const at::NoGradGuard no_grad;
+  if (head.rows != nullptr) {
+    by_windows::head_one_pass(hidden_RH, head, targets_R, temperature, entropy, on_chunk, d_hidden_RH, options);
+    return;
+  }
   check_head(hidden_RH, head.weight_VH, targets_R, temperature);
   check_gradients(hidden_RH, head.weight_VH, d_hidden_RH, d_weight_VH);
   if (head.by_operators) {

@@ -18,6 +18,7 @@
 #include <utility>
 #include <vector>
 
+#include "model/layers/spread_rows.h"
 #include "model/layers/tensor_ranks.h"
 
 namespace mortise {
@@ -41,7 +42,14 @@ struct VocabularyHead {
   // then a collective of the ranks that share the vocabulary. All of them give the same hidden states, targets and gradients by
   // log-probs, and get the same bits of all but d_weight_VH. Whoever runs it asks for the ranks' status().
   std::shared_ptr<const VocabularyShare> share = {};
+  // Not null: the weight has a shape but no memory, and a pass walks over its rows (head_windows.h): one walk for log-probs, one
+  // for gradients. The gradient of the weight goes to its owners, and d_weight_VH is not used. Log-probs have the bits of a whole
+  // weight. CPU only.
+  SpreadRows* rows = nullptr;
 };
+
+// Windows of rows begin at multiples of this, so that no window cuts a block of columns.
+inline constexpr int64_t kHeadWindowRows = 2048;
 
 // All that a second look at a token's distribution needs of the first.
 struct TokenNorm {

@@ -79,6 +79,12 @@ void sum_hidden_gradient(const VocabularyHead& head, const at::Tensor& d_hidden_
 
 WholeHead::WholeHead(const VocabularyHead& head, const at::Tensor& d_weight_VH)
     : head_(head), own_d_weight_VH_(d_weight_VH), d_weight_VH_(d_weight_VH), share_(head.share) {
+  if (head.rows != nullptr) {
+    head_.weight_VH = at::empty(head.weight_VH.sizes(), head.weight_VH.options());
+    head_.rows = nullptr;
+    head.rows->walk(
+        [&](int64_t first, const at::Tensor& rows) { head_.weight_VH.narrow(0, first, rows.size(0)).copy_(rows); });
+  }
   if (share_ == nullptr) return;
   const at::NoGradGuard no_grad;
   head_.weight_VH = gathered_weight(head.weight_VH, *share_);

@@ -45,7 +45,8 @@ void join_stats(const VocabularyShare& share, double inverse_temperature, std::s
 // The terms of all ranks. Undefined: nothing.
 void sum_hidden_gradient(const VocabularyHead& head, const at::Tensor& d_hidden_RH);
 
-// A head as it is, or gathered. The gradient of a gathered one is added to this rank's rows in the end.
+// A head as it is, or gathered, also from windows of its rows. The gradient of a gathered one is added to this rank's rows in
+// the end; a head of windows takes none.
 class WholeHead {
  public:
   // `d_weight_VH` may be undefined.

@@ -8,6 +8,7 @@
 #include <ATen/ops/stack.h>
 
 #include <algorithm>
+#include <optional>
 
 #include "model/head/shared_vocabulary.h"
 
@@ -22,9 +23,12 @@ at::Tensor lse_of_all_ranks(const VocabularyShare& share, const at::Tensor& own_
 
 }  // namespace
 
-at::Tensor head_sum_pi_squared(const at::Tensor& hidden_RH, const VocabularyHead& head, double temperature) {
+at::Tensor head_sum_pi_squared(const at::Tensor& hidden_RH, const VocabularyHead& given, double temperature) {
   constexpr int64_t kChunkBytes = int64_t{8} << 20;
   const at::NoGradGuard no_grad;
+  std::optional<WholeHead> gathered;  // the sums need all logits of a token
+  if (given.rows != nullptr) gathered.emplace(given);
+  const VocabularyHead& head = gathered ? gathered->head() : given;
   const int64_t num_rows = hidden_RH.size(0);
   const int64_t columns = head.share != nullptr ? head.share->most : head.weight_VH.size(0);  // on all ranks alike
   const int64_t row_bytes = columns * static_cast<int64_t>(hidden_RH.element_size());

@@ -66,6 +66,7 @@ class TwoHeads {
         share_(policy.head.share),
         vocab_(policy.head.weight_VH.size(0)),
         num_blocks_(num_column_blocks(vocab_, kPairBlockColumns)) {
+    TORCH_CHECK(policy.head.rows == nullptr && other.head.rows == nullptr, "head: pairs need whole heads");
     // All ranks that share the vocabulary have chunks of the same tokens.
     const int64_t most = share_ != nullptr ? share_->most : vocab_;
     const int64_t row_bytes = two_heads_row_bytes(policy_.width, most, sizeof(T));

@@ -406,7 +406,9 @@ at::Tensor decoder_forward(const ModelConfig& config, const DecoderWeights& weig
   if (config.window_rope) pass->window_table = table_of(*config.window_rope);
   if (options.gate != nullptr) options.gate->open(0, GatePass::kForward);
   const at::Tensor ids = options.sequence == nullptr ? batch.token_ids_N : options.sequence->own(batch.token_ids_N);
+  SpreadRows* const spread = options.gate != nullptr ? options.gate->embedding_rows() : nullptr;
   at::Tensor hidden = options.vocabulary != nullptr      ? split_embedding(leaves.embedding, ids, *options.vocabulary)
+                      : spread != nullptr                ? spread_embedding(leaves.embedding, ids, *spread)
                       : options.path == LayerPath::kFast ? select_rows(leaves.embedding, ids)
                                                          : at::embedding(leaves.embedding, ids.to(numbers.device()));
   if (options.gate != nullptr) options.gate->close(0, GatePass::kForward);

@@ -17,6 +17,7 @@
 
 #include "foundation/base/result.h"
 #include "model/layers/recompute.h"
+#include "model/layers/spread_rows.h"
 
 namespace mortise {
 
@@ -34,6 +35,10 @@ class WeightGate {
   // Every rank of a round in which some rank runs backward. `own` is this rank's backward pass, or null. Calls
   // `on_layer(part)` when the gradients of a layer are complete.
   virtual void run_backward(const std::function<void()>& own, const std::function<void(int64_t part)>& on_layer) = 0;
+
+  // Null: a pass has the embedding, or the head, as a whole while it is open. Else it reads its rows there.
+  [[nodiscard]] virtual SpreadRows* embedding_rows() const { return nullptr; }
+  [[nodiscard]] virtual SpreadRows* head_rows() const { return nullptr; }
 
   // This rank's numbers were changed.
   virtual void weights_changed() {}

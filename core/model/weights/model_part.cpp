@@ -72,7 +72,8 @@ ModelPart::ModelPart(const ModelConfig& config, const ParameterStore& whole, std
   const at::NoGradGuard no_grad;
   const bool splits_vocabulary = vocabulary == Vocabulary::kSplit && !config.is_classifier;
   if (!splits_vocabulary) config_.vocab_size = config.vocab_size;
-  store_ = allocate_parameters(config_, whole.weights.embedding_VH.scalar_type(), /*requires_grad=*/false);
+  store_ = allocate_parameters(config_, whole.weights.embedding_VH.scalar_type(), /*requires_grad=*/false,
+                               whole.weights.embedding_VH.device());
   share_common(whole, store_);
   if (!splits_vocabulary) share_vocabulary(whole, store_);
   by_part_.resize(static_cast<size_t>(config.num_layers) + 2);

@@ -224,11 +224,13 @@ Result<RunEstimate> estimate(Env& env, PluginRegistry& registry, const LoadedCon
   out.updates = plan_total_updates(config, out.train_rows);
   out.trained = TRY(trained_size(out.model, out.lora, loaded, "actor.optim"));
   out.device = choose_device(loaded, {num_ranks, 0}, kind, &registry);
+  out.trained.is_on_device = out.device.is_by_operators();
   out.memory = estimate_memory(out.model, out.lora, out.trained, config, out.device.is_by_operators());
   if (out.device.name.kind == DeviceKind::kCuda) out.memory.graphs = graph_bytes(out.model, config);
   out.not_reused = why_not_reused(config, out.model, num_ranks, out.device.is_by_operators());
   if (!out.not_reused) out.memory.sampled = sampled_bytes(config, out.model);
-  const UnitBytes units = unit_bytes(out.model, static_cast<double>(num_bytes(config.model.dtype)));
+  UnitBytes units = unit_bytes(out.model, static_cast<double>(num_bytes(config.model.dtype)));
+  units.window = window_bytes(out.model, config, out.device.is_by_operators());
   out.ranks = estimate_ranks(config, out.model, out.plan, units, out.trained, num_ranks);
   out.trained_state_bytes = out.memory.moments;
   const CriticBytes critic = TRY(critic_bytes(env, registry, loaded, num_ranks));

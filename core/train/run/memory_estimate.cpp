@@ -73,10 +73,6 @@ double pass_tokens(const MicroBatchOptions& pass, int64_t row_tokens, int64_t nu
   return static_cast<double>(std::min(tokens, row_tokens * std::max<int64_t>(1, num_rows)));
 }
 
-bool has_full_kl(const RunConfig& config) { return config.actor.use_kl_loss && config.actor.kl_loss_type == kFullKl; }
-
-bool has_teacher_loss(const RunConfig& config) { return config.teacher.path && config.teacher.loss_coef > 0; }
-
 // Bytes of the head in a pass over so many tokens, with the KL over the whole vocabulary if there is one: its chunk
 // comes before the loss's, while the reference runs and the policy's layers keep nothing.
 double head_pass_bytes(const ModelConfig& model, const TrainedSize& trained, const RunConfig& config, double tokens) {
@@ -120,20 +116,29 @@ double share_of_copies(ModelDtype dtype) {
   return dtype == ModelDtype::kBfloat16 ? 2.0 / static_cast<double>(num_bytes(dtype)) : 0.0;
 }
 
-// What is there in a pass: the open layer and the next one on its way, or the embedding or the head. With an adapter,
-// merged matrices and what a start left of the base (`computed`, of all layers) are computed from the base that arrives.
-double gathered_bytes(const UnitBytes& units, double computed, const RunConfig& config, bool has_lora) {
-  const double copies = units.layer * share_of_copies(config.model.dtype);
-  if (!has_lora) return std::max(2.0 * (copies > 0 ? copies : units.layer), units.largest_end);
-  const double arriving = units.layer * (1.0 + computed / units.layers) + copies;
-  const bool keeps_base = config.model.use_dora || config.model.layers == LayerPasses::kPlain;
-  const double open = keeps_base ? arriving : copies > 0 ? copies : units.layer;
-  return std::max({arriving, open + units.layer, units.largest_end});
+// The most of embedding or head that a pass has: all of it, or a window. A trained window has a gradient, and parts of it are on
+// their way.
+double end_bytes(const UnitBytes& units, bool is_trained) {
+  if (units.window == 0) return units.largest_end;
+  return is_trained ? 2.0 * units.window + std::min(units.window, static_cast<double>(Shards::kRoundBytes))
+                    : units.window;
 }
 
-// The same for stage 3. A layer's gradient goes to its owners when it is complete; those of embedding and head do when the
-// pass ends. `units` and `trained` are those of a rank's part, if ranks share the layers. `whole_parts`: those that a
-// rollout gathers then. `written`: as for share_memory().
+// What is there in a pass: the open layer and the next one on its way, or the embedding or the head. With an adapter,
+// merged matrices and what a start left of the base (`computed`, of all layers) are computed from the base that arrives.
+double gathered_bytes(const UnitBytes& units, const TrainedSize& trained, double computed, const RunConfig& config,
+                      bool has_lora) {
+  const double copies = units.layer * share_of_copies(config.model.dtype);
+  if (!has_lora) return std::max(2.0 * (copies > 0 ? copies : units.layer), end_bytes(units, /*is_trained=*/true));
+  const double arriving = units.layer * (1.0 + computed / units.layers) + copies;
+  const bool keeps_base = trained.reads_base || config.model.layers == LayerPasses::kPlain;
+  const double open = keeps_base ? arriving : copies > 0 ? copies : units.layer;
+  return std::max({arriving, open + units.layer, end_bytes(units, /*is_trained=*/false)});
+}
+
+// The same for stage 3. A layer's gradient goes to its owners when it is complete, and so does that of a window. Whole
+// gradients of embedding and head do when the pass ends. `units` and `trained` are those of a rank's part, if ranks share
+// the layers. `whole_parts`: those that a rollout gathers then. `written`: as for share_memory().
 void share_weights(const UnitBytes& units, const TrainedSize& trained, const UnitBytes& trained_units,
                    double whole_parts, const RunConfig& config, bool has_lora, int num_ranks, double written,
                    const CriticBytes& critic, MemoryEstimate& memory) {
@@ -145,14 +150,14 @@ void share_weights(const UnitBytes& units, const TrainedSize& trained, const Uni
   const ModelDtype dtype = config.model.dtype;
   const double adapter = has_lora ? trained.numbers * static_cast<double>(num_bytes(dtype)) : 0.0;
   const double copies = units.layers * share_of_copies(dtype);
-  // What an adapter is made of, what is computed for it, and vectors.
-  const double merged = has_lora ? std::max(0.0, memory.weights - units.all - adapter) : 0.0;
+  // What is computed for an adapter.
+  const double merged = has_lora ? std::max(0.0, memory.weights - units.all - units.whole - adapter) : 0.0;
   const double own = has_lora ? units.all : spread_bytes(units, dtype, config.actor.optim.master_weights);
   // With an adapter, what share_layers() counts is gathered next to a rank's part. A rollout needs no masters.
   const double read = !has_lora && copies > 0 ? copies + units.ends : units.all;
   memory.whole = read + merged + (has_lora && whole_parts > 0 ? memory.whole : whole_parts);
-  memory.weights = own / num_owners + adapter;
-  memory.gathered = gathered_bytes(units, std::max(0.0, merged - copies), config, has_lora);
+  memory.weights = own / num_owners + units.whole + adapter;
+  memory.gathered = gathered_bytes(units, trained, std::max(0.0, merged - copies), config, has_lora);
   const bool is_view = has_lora && !config.ref.sync_steps;
   if (memory.reference > 0)
     memory.reference -= (is_view ? copies : spread_bytes(units, dtype, config.ref.sync_steps.has_value())) *
@@ -160,7 +165,8 @@ void share_weights(const UnitBytes& units, const TrainedSize& trained, const Uni
   if (num_parts == 1 && !has_lora && copies > 0)
     memory.saved = written * spread_bytes(units, dtype, config.actor.optim.master_weights);
   if (has_lora || config.trainer.deterministic) return;
-  memory.gradients = trained_units.all / num_owners + trained_units.ends + trained_units.layer;
+  memory.gradients = (trained_units.all + trained_units.whole) / num_owners + trained_units.whole + trained_units.layer;
+  if (units.window == 0) memory.gradients += trained_units.ends;
 }
 
 }  // namespace
@@ -194,6 +200,7 @@ UnitBytes bytes_by_unit(const ModelConfig& model, std::span<const NamedParameter
     double& most = is_end ? out.largest_end : out.layer;
     most = std::max(most, bytes);
   }
+  for (const size_t i : units.whole) out.whole += static_cast<double>(parameters[i].tensor.numel()) * element;
   return out;
 }
 
@@ -207,6 +214,14 @@ double spread_bytes(const UnitBytes& units, ModelDtype dtype, bool has_masters) 
 UnitBytes unit_bytes(const ModelConfig& model, double element) {
   const ParameterStore store = allocate_parameters(model, at::kFloat, /*requires_grad=*/false);
   return bytes_by_unit(model, store.parameters, element);
+}
+
+double window_bytes(const ModelConfig& model, const RunConfig& config, bool by_operators) {
+  const auto most = static_cast<double>(vocabulary_window_bytes(config, by_operators));
+  if (most == 0) return 0;
+  const auto row_bytes = static_cast<double>(model.hidden_size * num_bytes(config.model.dtype));
+  const double one = row_bytes * static_cast<double>(kHeadWindowRows);
+  return std::min(std::max(most, one), row_bytes * static_cast<double>(model.vocab_size));
 }
 
 Result<TrainedSize> trained_size(const ModelConfig& model, const std::optional<LoraSize>& lora,
@@ -223,6 +238,7 @@ Result<TrainedSize> trained_size(const ModelConfig& model, const std::optional<L
   }
   const ParameterGroups groups = TRY(group_parameters(loaded, table, parameters));
   TrainedSize out;
+  out.reads_base = lora && lora->use_dora;
   for (const NamedParameter& parameter : parameters) {
     const bool is_of_tokens = parameter.name.ends_with(kEmbeddingName) || parameter.name.ends_with(kHeadName);
     const auto numbers = static_cast<double>(parameter.tensor.numel());
@@ -367,13 +383,13 @@ GatheredHeads gathered_heads(const RunConfig& config, const TrainedSize& trained
   return {config.model.trains_adapter() ? 1.0 : 2.0, 2.0};  // forward and backward
 }
 
-NumbersOfOthers numbers_of_others(const ModelConfig& model, int64_t num_ranks) {
+NumbersOfOthers numbers_of_others(const ModelConfig& model, int64_t num_ranks, bool keeps_vocabulary) {
   if (num_ranks == 1) return {};
   ModelConfig part = split_config(model, num_ranks);
   const int64_t all = model.num_parameters() - part.num_parameters();
   part.vocab_size = model.vocab_size;
   const int64_t layers = model.num_parameters() - part.num_parameters();
-  return {static_cast<double>(layers), static_cast<double>(all - layers)};
+  return {static_cast<double>(layers), keeps_vocabulary ? 0.0 : static_cast<double>(all - layers)};
 }
 
 namespace {
@@ -385,7 +401,8 @@ void share_layers(const ModelConfig& model, const UnitBytes& units, const Traine
   const int64_t num_ranks = config.actor.tensor_model_parallel_size;
   if (num_ranks == 1) return;
   const ModelDtype dtype = config.model.dtype;
-  const NumbersOfOthers others = numbers_of_others(model, num_ranks);
+  const bool keeps_ends = trained.keeps_vocabulary();
+  const NumbersOfOthers others = numbers_of_others(model, num_ranks, keeps_ends);
   const auto element = static_cast<double>(num_bytes(dtype));
   const bool has_masters = config.actor.optim.master_weights || config.model.trains_adapter();
   const double own_element = element_of_layers(dtype, has_masters ? WeightCopies::kMasters : WeightCopies::kNoMasters);
@@ -394,24 +411,23 @@ void share_layers(const ModelConfig& model, const UnitBytes& units, const Traine
   if (config.model.trains_adapter()) {  // the matrices that it changes are there merged, too, and all of them rounded
     const double merged =
         std::max(0.0, memory.weights - (static_cast<double>(model.num_parameters()) + trained.numbers) * element);
-    const bool keeps_ends = trained.keeps_vocabulary();
     const bool has_copy = config.ref.sync_steps.has_value();  // else the reference is rounded matrices of the base
     const double rounded = has_copy ? 0.0 : memory.reference;
     memory.whole = (keeps_ends ? 0.0 : units.ends) + (samples_whole ? units.layers + merged + rounded : 0.0);
     if (config.trainer.save_merged_lora)
       memory.saved = written * ((keeps_ends ? 0.0 : units.ends) + units.layers + merged + rounded);
-    memory.weights -=
-        (keeps_ends ? others.layers : others.all()) * element + merged * (1.0 - 1.0 / static_cast<double>(num_ranks));
+    memory.weights -= others.all() * element + merged * (1.0 - 1.0 / static_cast<double>(num_ranks));
     memory.weights += trained.of_layers * element;  // whole next to their parts
     if (has_copy && memory.reference > 0)
-      memory.reference -= others.layers * own_element + (keeps_ends ? 0.0 : others.ends) * element;
+      memory.reference -= others.layers * own_element + others.ends * element;
     else
       memory.reference /= static_cast<double>(num_ranks);
     return;
   }
   const double layers = units.layers * own_element / element;
-  memory.whole = units.ends + (samples_whole ? layers : 0.0);
-  memory.saved = written * (units.ends + layers);
+  const double ends = keeps_ends ? 0.0 : units.ends;
+  memory.whole = ends + (samples_whole ? layers : 0.0);
+  memory.saved = written * (ends + layers);
   const double trained_others = others.layers * trained.units.layers / units.layers +
                                 others.ends * trained.units.ends / units.ends;  // the rest is frozen
   memory.weights -= others.layers * own_element + others.ends * element;
@@ -435,14 +451,23 @@ void share_memory(const ModelConfig& model, const UnitBytes& units, const Traine
   if (!config.trainer.val_only) share_layers(model, units, trained, config, written, memory);
   share_states(config, num_ranks, critic, memory);
   const int64_t num_parts = config.trainer.val_only ? 1 : config.actor.tensor_model_parallel_size;
-  const NumbersOfOthers others = numbers_of_others(model, num_parts);
+  const NumbersOfOthers others = numbers_of_others(model, num_parts, trained.keeps_vocabulary());
   const auto element = static_cast<double>(num_bytes(config.model.dtype));
   const double layers = 1.0 - others.layers * element / units.layers, ends = 1.0 - others.ends * element / units.ends;
   const bool gathers_layers = num_parts > 1 && config.rollout.tensor_model_parallel_size != num_parts;
   const double layers_read = has_lora ? units.layers : spread_bytes(units, config.model.dtype, false) - units.ends;
-  const double whole_parts = (num_parts > 1 ? units.ends : 0.0) + (gathers_layers ? layers_read : 0.0);
+  const bool gathers_ends = num_parts > 1 && !trained.keeps_vocabulary();
+  const double whole_parts = (gathers_ends ? units.ends : 0.0) + (gathers_layers ? layers_read : 0.0);
   share_weights(units_of_part(units, layers, ends), trained, units_of_part(trained.units, layers, ends), whole_parts,
                 config, has_lora, num_ranks, written, critic, memory);
+  // Without master weights a rank's numbers are float32 while they are stepped: those of a layer at a time with stage 3.
+  const bool is_widened =
+      config.model.dtype == ModelDtype::kBfloat16 && !config.actor.optim.master_weights && !has_lora;
+  if (is_widened && config.ranks.zero_stage > 0) {
+    const double stepped = config.ranks.zero_stage == 3 ? trained.units.layer : trained.units.layers;
+    const double num_owners = static_cast<double>(num_ranks) / static_cast<double>(num_parts);
+    memory.stepped = std::max(memory.stepped, stepped * layers / num_owners);
+  }
   if (num_parts > 1 && memory.saved > 0) memory.saved += memory.gradients;
   const int64_t num_samplers = config.rollout.tensor_model_parallel_size;
   const bool has_part = config.actor.tensor_model_parallel_size == num_samplers && !config.trainer.val_only;

@@ -54,6 +54,8 @@ struct UnitBytes {
   double all = 0, layer = 0, layers = 0;  // bytes of matrices: all of them, the largest layer, all layers
   double ends = 0;                        // embedding and head
   double largest_end = 0;
+  double whole = 0;   // what every rank keeps: norms, biases, routers
+  double window = 0;  // the part of embedding or head that passes read at once; 0: all of it
 };
 
 // What an optimizer steps of a model, or of its adapter: all but what optim.groups freezes.
@@ -66,8 +68,10 @@ struct TrainedSize {
   UnitBytes units;              // bytes of the model's trained matrices; nothing of an adapter
   double of_vocabulary = 0;     // numbers of embedding and head that an adapter trains as a whole
   double of_layers = 0;         // the same of the layers' matrices
+  bool reads_base = false;      // passes read the base of what an adapter changes, as DoRA's do
+  bool is_on_device = false;    // the code of a device computes
   // Ranks that share the layers have embedding and head whole then.
-  [[nodiscard]] bool keeps_vocabulary() const { return of_vocabulary > 0; }
+  [[nodiscard]] bool keeps_vocabulary() const { return of_vocabulary > 0 || is_on_device; }
 };
 // `lora`: of the adapter that is trained, if there is one. `table`: "actor.optim" or "critic.optim".
 Result<TrainedSize> trained_size(const ModelConfig& model, const std::optional<LoraSize>& lora,
@@ -95,15 +99,19 @@ double critic_activation_bytes(const ModelConfig& critic, const TrainedSize& tra
                                const MicroBatchOptions& cut, int64_t rows_per_update);
 
 UnitBytes unit_bytes(const ModelConfig& model, double element);
+// UnitBytes::window.
+double window_bytes(const ModelConfig& model, const RunConfig& config, bool by_operators);
 // Bytes of all ranks for these units: with bfloat16 copies of the layers, and their masters if there are any.
 double spread_bytes(const UnitBytes& units, ModelDtype dtype, bool has_masters);
-// Numbers of the model that a rank does not have if `num_ranks` share its layers.
+// Numbers of the model that a rank does not have if `num_ranks` share its layers. `keeps_vocabulary`: it has all of embedding and
+// head.
 struct NumbersOfOthers {
   double layers = 0;
   double ends = 0;  // embedding and head
   [[nodiscard]] double all() const { return layers + ends; }
 };
-[[nodiscard]] NumbersOfOthers numbers_of_others(const ModelConfig& model, int64_t num_ranks);
+[[nodiscard]] NumbersOfOthers numbers_of_others(const ModelConfig& model, int64_t num_ranks,
+                                                bool keeps_vocabulary = false);
 
 // Whole heads that a pass gathers because it filters distributions, if ranks share the vocabulary
 // (model/head/shared_vocabulary.h).

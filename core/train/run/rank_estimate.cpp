@@ -78,19 +78,21 @@ double split_weight_bytes(const UnitBytes& units, const TrainedSize& trained, co
 // Stage 3 of ZeRO: weights that a rank sends so that others can compute. For split layers, those are the ranks with the same
 // part.
 void add_spread_weights(const RunConfig& config, const ModelConfig& model, const BatchPlan& plan,
-                        const UnitBytes& units, int64_t passes_of_rank, RankEstimate& out) {
+                        const UnitBytes& units, const TrainedSize& trained, int64_t passes_of_rank, RankEstimate& out) {
   const auto rounds = static_cast<double>(passes_of_rank);
-  const NumbersOfOthers others = numbers_of_others(model, out.tensor_size);
+  const NumbersOfOthers others = numbers_of_others(model, out.tensor_size, trained.keeps_vocabulary());
   const auto element = static_cast<double>(num_bytes(config.model.dtype));
   const double same = static_cast<double>(out.num_ranks) / static_cast<double>(out.tensor_size);
   const double share = (same - 1.0) / same, ends = units.ends - others.ends * element;
   const bool as_copies = config.model.dtype == ModelDtype::kBfloat16 && !config.model.trains_adapter();
   const double layers = (units.layers - others.layers * element) * (as_copies ? 0.5 : 1.0), all = ends + layers;
   const bool has_reference = config.actor.use_kl_loss || config.algorithm.use_kl_in_reward;
-  // Forward needs all parts, backward the layers. A step also samples, and has a pass for the old log-probs and one of
-  // the reference.
-  out.weight_bytes = share * rounds * (all + layers);
-  out.step_weight_bytes += share * all * (1.0 + rounds * plan.mean_updates_per_step() * (has_reference ? 2.0 : 1.0));
+  // Forward needs all parts, and one matrix twice if it is embedding and head. Backward needs the layers, and the head if
+  // passes read it in windows. A step also samples, and has a pass for the old log-probs and one of the reference.
+  const double read = (model.tie_word_embeddings ? 2.0 : 1.0) * ends + layers;
+  const double head = units.window > 0 ? (read - layers) / 2.0 : 0.0;
+  out.weight_bytes = share * rounds * (read + layers + head);
+  out.step_weight_bytes += share * (all + read * rounds * plan.mean_updates_per_step() * (has_reference ? 2.0 : 1.0));
 }
 
 }  // namespace
@@ -122,9 +124,10 @@ RankEstimate estimate_ranks(const RunConfig& config, const ModelConfig& model, c
   const int64_t num_groups = out.num_groups();
   const int64_t passes_of_rank = (out.most_passes + num_groups - 1) / num_groups;
   const bool is_whole = out.tensor_size == 1 || config.model.trains_adapter();
-  const double own_bytes = is_whole ? trained_bytes
-                                    : trained_bytes * (1.0 - numbers_of_others(model, out.tensor_size).all() /
-                                                                 static_cast<double>(model.num_parameters()));
+  const double own_bytes =
+      is_whole ? trained_bytes
+               : trained_bytes * (1.0 - numbers_of_others(model, out.tensor_size, trained.keeps_vocabulary()).all() /
+                                            static_cast<double>(model.num_parameters()));
   if (config.trainer.deterministic && out.sequence_size > 1) {  // each micro-batch's gradient in the group
     out.sequence_bytes += 2.0 * own_bytes * static_cast<double>(passes_of_rank * (out.sequence_size - 1)) /
                           static_cast<double>(out.sequence_size);
@@ -153,7 +156,7 @@ RankEstimate estimate_ranks(const RunConfig& config, const ModelConfig& model, c
     out.gradient_bytes = trained_bytes * share * static_cast<double>(after_each_pass ? passes_of_rank : 1);
     out.weight_bytes = trained_bytes * share;
   }
-  if (config.ranks.zero_stage == 3) add_spread_weights(config, model, plan, units, passes_of_rank, out);
+  if (config.ranks.zero_stage == 3) add_spread_weights(config, model, plan, units, trained, passes_of_rank, out);
   // Each token: 8 bytes for its id, about as many of text, and 4 each for the sampler's, the old and the reference's
   // log-prob. Every other rank gets them.
   constexpr double kBytesPerToken = 28.0;

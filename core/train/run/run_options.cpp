@@ -5,6 +5,7 @@
 #include <filesystem>
 
 #include "config/check.h"
+#include "config/full_kl.h"
 #include "foundation/base/choice.h"
 #include "foundation/base/text.h"
 #include "learn/optim/weight_shards.h"
@@ -169,12 +170,24 @@ bool spreads_weights(const RunConfig& config, const Communicator& ranks) {
   return config.ranks.zero_stage >= 3 && ranks.size() > 1;
 }
 
+bool has_full_kl(const RunConfig& config) { return config.actor.use_kl_loss && config.actor.kl_loss_type == kFullKl; }
+
+bool has_teacher_loss(const RunConfig& config) { return config.teacher.path && config.teacher.loss_coef > 0; }
+
+int64_t vocabulary_window_bytes(const RunConfig& config, bool by_operators) {
+  const bool is_split = config.actor.tensor_model_parallel_size > 1 && !config.trainer.val_only;
+  const bool reads_whole = config.rollout.filtered_log_probs || has_full_kl(config) || has_teacher_loss(config);
+  if (config.trainer.deterministic || is_split || reads_whole || by_operators) return 0;
+  return int64_t{32} << 20;
+}
+
 void spread_weights(const RunConfig& config, Communicator& ranks, const OptimConfig& optim, Model& model) {
   if (!spreads_weights(config, ranks)) return;
   const bool whole =
       model.model_part() != nullptr || (!model.trains_lora() && update_rule(optim)->needs_whole_parameters());
   WeightShards::spread(model, ranks, whole ? ShardCut::kTensors : ShardCut::kBlocks,
-                       /*keeps_base=*/config.model.layers == LayerPasses::kPlain);
+                       /*keeps_base=*/config.model.layers == LayerPasses::kPlain,
+                       vocabulary_window_bytes(config, model.device().by_operators));
 }
 
 int tensor_size(const RunConfig& config, const Communicator& ranks) {

@@ -128,6 +128,39 @@ TEST_F(Diagnosis, WhoIsLateAndWhoIsAwaited) {
   EXPECT_FALSE(is_awaited(s)) << "this rank is ahead";
 }
 
+// Rank 0 waits in a call of the ranks 0 and 2, and rank 2 hangs. Rank 1 computes.
+TEST_F(Diagnosis, ACallOfSomeRanksAwaitsOnlyThese) {
+  for (RankView& view : ranks) view.state.calls = 7;
+  ranks[0].state.waits = true;
+  ranks[0].state.awaits = {0, 2, 2};
+  s.ranks = ranks;
+  s.waits = false;
+  EXPECT_FALSE(is_awaited(s)) << "rank 1 is not in this call";
+  s.rank = 2;
+  EXPECT_TRUE(is_awaited(s));
+  s.rank = 0;
+  s.waits = true;
+  s.awaits = ranks[0].state.awaits;
+  s.waited_s = limits.wait_s + 1;
+  EXPECT_EQ(late_ranks_text(s), "rank 2 is still in 'rollout' of step 12");
+  EXPECT_EQ(verdict()->rank, 2);
+  ranks[2].state.waits = true;  // for rank 1, in another call
+  ranks[2].state.awaits = {1, 1, 2};
+  EXPECT_EQ(verdict()->rank, 1);
+  s.awaits = {};
+  ranks[0].state.awaits = {};
+  ranks[2].state.waits = false;
+  s.rank = 1;
+  s.waits = false;
+  EXPECT_FALSE(is_awaited(s)) << "this rank has begun the call too, and computes meanwhile";
+}
+
+TEST(RankSets, HaveRanksAtASteadyStep) {
+  const RankSet set{1, 3, 2};
+  for (int rank = 0; rank < 9; ++rank) EXPECT_EQ(set.has(rank), rank == 1 || rank == 4) << rank;
+  EXPECT_TRUE(RankSet().has(77));
+}
+
 TEST_F(Diagnosis, ARankThatFinishedWhileOthersWork) {
   ranks[2].state.status = RankStatus::kLeft;
   s.waited_s = 4;
@@ -137,7 +170,7 @@ TEST_F(Diagnosis, ARankThatFinishedWhileOthersWork) {
 }
 
 TEST(RankTexts, ReadBack) {
-  const RankState state{3, 4, 5, true, RankStatus::kFailed, "log_probs", "two\nlines"};
+  const RankState state{3, 4, 5, true, RankStatus::kFailed, "log_probs", "two\nlines", {2, 4, 8}};
   EXPECT_EQ(decode_rank_state(encode(state)), state);
   for (const char* wrong : {"", "1\n2\n3", "1\n2\n3\nx\n0\n\n", "1\n2\n3\n1\n9\n\n"})
     EXPECT_EQ(decode_rank_state(wrong), std::nullopt) << wrong;

@@ -246,6 +246,31 @@ TEST(ReduceScatter, AddsInTheOrderOfRanks) {
   });
 }
 
+// The store shows for whom a rank waits in a call of some ranks: in every second group of two of four neighbours.
+TEST(Failures, ACallOfSomeRanksShowsForWhomARankWaits) {
+  const auto store = memory_store();
+  ASSERT_TRUE(store->set(kVerdictKey, kNoVerdict).ok());
+  for (int rank = 0; rank < 4; ++rank) ASSERT_TRUE(store->set(state_key(rank), encode(RankState{})).ok());
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < 4; ++rank) {
+    threads.emplace_back([&, rank] {
+      const auto ranks = member_of_group(*store, rank, 4);
+      ASSERT_NE(ranks, nullptr);
+      const auto pair = (*ranks->strided(2))->neighbours(2);
+      ASSERT_TRUE(pair.ok());
+      if (rank == 3) {
+        RankState waiting;
+        while (!waiting.waits || waiting.stage != "sums")
+          waiting = *decode_rank_state(store->get_all({state_key(1)}).value().front());
+        EXPECT_EQ(waiting.awaits, (RankSet{1, 2, 2}));
+      }
+      if (rank % 2 == 1) EXPECT_TRUE((*pair)->all_reduce_sum(at::ones({1}), "sums").ok());
+      EXPECT_TRUE(ranks->leave().ok());
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
 // A rank's own error reaches the others in whatever they wait for, and all later calls give the same one.
 TEST(Failures, ARanksErrorEndsTheWaitingOfTheOthers) {
   in_group(1, [](Communicator&) {});

@@ -191,6 +191,7 @@ inline Update update_of(const Variant& variant, Communicator& communicator, cons
   Model model = Model::random(variant.config, 5, dtype).value();
   randomize(model.parameters());
   model.weights_changed();
+  if (mesh.is_on_device) EXPECT_OK(model.move_to({.by_operators = true, .text = "the CPU, as a device"}));
   if (variant.has_adapter()) {
     const LoraChoice choice{.rank = 3,
                             .alpha = 6.0,
@@ -207,7 +208,7 @@ inline Update update_of(const Variant& variant, Communicator& communicator, cons
   }
   if (tensor_size > 1) model.split_layers(std::make_shared<TensorGroup>(communicator, tensor_size));
   ZeroOptions zero = TestPolicy::spread_model(model, {&communicator, mesh.zero_stage},
-                                              /*keeps_base=*/options.pass.path == LayerPath::kPlain);
+                                              /*keeps_base=*/options.pass.path == LayerPath::kPlain, mesh.window_bytes);
   if (model.trains_lora()) {  // every rank of a group has the whole adapter
     zero.tensor = nullptr;
     zero.weights = nullptr;

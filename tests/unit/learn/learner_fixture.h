@@ -119,12 +119,12 @@ struct TestPolicy {
 
   // `tensor_size`: ranks of the communicator of `zero` that share the layers.
   explicit TestPolicy(const std::string& dtype, int64_t vocab = 29, int64_t num_layers = 2, uint64_t seed = 5,
-                      const ZeroOptions& zero = {}, int tensor_size = 1)
-      : TestPolicy(small_config(vocab, num_layers), dtype, seed, zero, tensor_size) {}
+                      const ZeroOptions& zero = {}, int tensor_size = 1, int64_t window_bytes = 0)
+      : TestPolicy(small_config(vocab, num_layers), dtype, seed, zero, tensor_size, window_bytes) {}
   TestPolicy(ModelConfig config, const std::string& dtype, uint64_t seed, const ZeroOptions& zero = {},
-             int tensor_size = 1)
+             int tensor_size = 1, int64_t window_bytes = 0)
       : model(make_model(std::move(config), dtype, seed, zero, tensor_size)),
-        optimizer(parameters(model), {}, "actor.optim", spread(zero)) {
+        optimizer(parameters(model), {}, "actor.optim", spread_model(model, zero, false, window_bytes)) {
     at::set_num_threads(1);  // the tensors are tiny
   }
 
@@ -136,14 +136,13 @@ struct TestPolicy {
   }
 
   // With ZeRO 3 the model's weights are spread before the optimizer is made.
-  ZeroOptions spread(ZeroOptions zero) { return spread_model(model, std::move(zero)); }
-  static ZeroOptions spread_model(Model& model, ZeroOptions zero, bool keeps_base = false) {
+  static ZeroOptions spread_model(Model& model, ZeroOptions zero, bool keeps_base = false, int64_t window_bytes = 0) {
     zero.tensor = model.model_part();
     if (zero.tensor != nullptr && zero.stage > 0)
       zero.communicator = zero.communicator->strided(zero.tensor->ranks()->size()).value();
     const ShardCut cut = zero.tensor != nullptr ? ShardCut::kTensors : ShardCut::kBlocks;
     if (zero.stage >= 3 && zero.communicator->size() > 1)
-      zero.weights = WeightShards::spread(model, *zero.communicator, cut, keeps_base).get();
+      zero.weights = WeightShards::spread(model, *zero.communicator, cut, keeps_base, window_bytes).get();
     return zero;
   }
 

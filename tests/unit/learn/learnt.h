@@ -88,9 +88,10 @@ inline std::vector<at::Tensor> gradients_of(const Model& model, const Optimizer&
 
 // `sequence_size`: ranks that share the tokens of each pass. `tensor_size`: ranks that share the layers.
 inline Learnt learn(const Case& one, const std::string& dtype, Communicator& communicator, bool deterministic,
-                    int64_t num_updates = 2, int64_t zero_stage = 0, int sequence_size = 1, int tensor_size = 1) {
-  TestPolicy policy(dtype, kShape.vocab, 2, /*seed=*/5, {&communicator, zero_stage}, tensor_size),
-      reference(dtype, kShape.vocab, 2, /*seed=*/6, {&communicator, zero_stage}, tensor_size);
+                    int64_t num_updates = 2, int64_t zero_stage = 0, int sequence_size = 1, int tensor_size = 1,
+                    int64_t window_bytes = 0) {
+  TestPolicy policy(dtype, kShape.vocab, 2, /*seed=*/5, {&communicator, zero_stage}, tensor_size, window_bytes),
+      reference(dtype, kShape.vocab, 2, /*seed=*/6, {&communicator, zero_stage}, tensor_size, window_bytes);
   const auto objective = objective_of(one.overrides);
   const RandomRows data(one.on_policy, kShape), recorded(false, {.vocab = kShape.vocab, .groups = 8, .samples = 1});
   LearnerOptions options = cut_by(kCut);

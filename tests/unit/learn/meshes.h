@@ -13,7 +13,9 @@ struct Mesh {
   int num_ranks = 1;
   int sequence_size = 1;  // ranks that share the tokens of each pass
   int64_t zero_stage = 0;
-  int tensor_size = 1;  // ranks that share the layers
+  int tensor_size = 1;        // ranks that share the layers
+  bool is_on_device = false;  // the code of a device computes, on CPU tensors
+  int64_t window_bytes = 0;   // size of the windows of embedding and head; 0: stage 3 gathers them whole
 };
 
 inline std::string name_of(const Mesh& mesh) {
@@ -27,8 +29,9 @@ inline std::vector<Learnt> learn_on(const Mesh& mesh, const Case& one, const std
                                     int64_t num_updates) {
   std::vector<Learnt> by_rank(static_cast<size_t>(mesh.num_ranks));
   test::on_ranks(mesh.num_ranks, [&](Communicator& communicator) {
-    by_rank[static_cast<size_t>(communicator.rank())] = learn(one, dtype, communicator, deterministic, num_updates,
-                                                              mesh.zero_stage, mesh.sequence_size, mesh.tensor_size);
+    by_rank[static_cast<size_t>(communicator.rank())] =
+        learn(one, dtype, communicator, deterministic, num_updates, mesh.zero_stage, mesh.sequence_size,
+              mesh.tensor_size, mesh.window_bytes);
   });
   return by_rank;
 }

@@ -4,7 +4,10 @@
 // tensor_parallel_test.cpp.
 #include <gtest/gtest.h>
 
+#include <string_view>
+
 #include "layer_variants.h"
+#include "learn/update/packed_forward.h"
 #include "model/tensor/storage_memory.h"
 #include "support/temp_dir.h"
 
@@ -18,6 +21,84 @@ constexpr Mesh kTwo{.num_ranks = 2, .zero_stage = 3}, kThree{.num_ranks = 3, .ze
 TEST(SpreadWeights, EveryKindOfLayerAndAdapterGivesTheNumbersOfOneRank) {
   size_t index = 0;
   for (const Variant& variant : variants()) expect_numbers_of_one_rank(variant, index++ % 2 == 0 ? kThree : kTwo);
+}
+
+constexpr Mesh kTwoByWindows{.num_ranks = 2, .zero_stage = 3, .window_bytes = 1},
+    kThreeByWindows{.num_ranks = 3, .zero_stage = 3, .window_bytes = 1};
+
+TEST(SpreadWeights, WindowsOfEmbeddingAndHeadGiveTheNumbersOfOneRankForEveryKindOfLayerAndAdapter) {
+  size_t index = 0;
+  for (const Variant& variant : variants()) {
+    if (variant.name == "a teacher") continue;  // compares whole heads
+    expect_numbers_of_one_rank(variant, index++ % 2 == 0 ? kTwoByWindows : kThreeByWindows);
+  }
+}
+
+// Losses of every coupling, with supervised rows and next to sequence parallel.
+TEST(SpreadWeights, WindowsGiveTheNumbersOfOneRankForEveryLoss) {
+  const Mesh shared{.num_ranks = 4, .sequence_size = 2, .zero_stage = 3, .window_bytes = 1};
+  for (const Case& one : cases()) {
+    if (std::string_view(one.name) == "the whole KL") continue;  // compares whole heads
+    const Learnt alone_did = learn(one, "float64", alone(), false);
+    for (const Mesh& mesh : {kTwoByWindows, kThreeByWindows, shared}) {
+      SCOPED_TRACE(std::string(one.name) + ", " + name_of(mesh));
+      const std::vector<Learnt> by_rank = learn_on(mesh, one, "float64", false, 2);
+      expect_same(by_rank[0], alone_did, 1e-12, false);
+      for (const Learnt& other : by_rank) expect_same(other, by_rank[0], 0.0);
+    }
+  }
+}
+
+// A vocabulary of 13 windows whose rows two ranks own, and a window of which each owns a part.
+Learnt learn_many_tokens(const ModelConfig& config, Communicator& communicator, int64_t zero_stage) {
+  const RowsShape shape{.vocab = config.vocab_size, .groups = 2, .samples = 2, .max_length = 9};
+  TestPolicy policy(config, "float64", 5, {&communicator, zero_stage}, 1, /*window_bytes=*/1);
+  const auto objective = objective_of({"actor.policy_loss.loss_mode=vanilla", "actor.entropy_coeff=0.02"});
+  const RandomRows data(false, shape);
+  LearnerOptions options = cut_by({1, 0});
+  share(options, communicator, false, 1);
+  ActorLearner learner(policy.model, policy.optimizer, objective->objective, options);
+  Learnt out;
+  out.log_prob = learner.log_probs(policy.model, data.batch, nullptr, &out.entropy).value();
+  out.squared = learner.sums_of_squared_probs(policy.model, data.batch).value();
+  for (int64_t update = 1; update <= 2; ++update)
+    out.reports.push_back(
+        learner.update(data.batch, all_rows(data.batch), {.lr = 1e-2, .update_index = update}).value());
+  const auto whole = WholeWeights::gather({&policy.model}).value();
+  out.weights = weights_of(policy.model);
+  return out;
+}
+
+TEST(SpreadWeights, ManyWindowsOfSeveralOwnersGiveTheNumbersOfOneRank) {
+  for (const bool is_tied : {false, true}) {
+    SCOPED_TRACE(is_tied ? "one matrix" : "two matrices");
+    ModelConfig config = small_config(25000, 1);
+    config.hidden_size = 44;
+    config.tie_word_embeddings = is_tied;
+    const Learnt expected = learn_many_tokens(config, alone(), 0);
+    on_ranks(3, [&](Communicator& communicator) {
+      const Learnt got = learn_many_tokens(config, communicator, 3);
+      expect_same(got, expected, 1e-12);
+    });
+  }
+}
+
+// A pass leaves neither the embedding nor the head in memory, and no rank has their whole gradient.
+TEST(SpreadWeights, NoRankHasTheWholeVocabulary) {
+  on_ranks(2, [](Communicator& communicator) {
+    for (const int64_t window_bytes : {0, 1}) {
+      TestPolicy policy("float64", kShape.vocab, 2, 5, {&communicator, 3}, 1, window_bytes);
+      const RandomRows data(false, kShape);
+      const std::vector<int64_t> rows{0, 1};
+      const PackedForward forward = forward_rows(policy.model, data.batch, rows).value();
+      EXPECT_EQ(has_memory(policy.model.head_weight()), window_bytes == 0);
+      EXPECT_EQ(policy.model.head_grad().defined(), window_bytes == 0);
+      const LogProbs probs = head_log_prob(forward.hidden_RH, policy.model.head(), forward.targets_R, 1.0, false);
+      EXPECT_EQ(has_memory(policy.model.head_weight()), window_bytes == 0);
+      EXPECT_FALSE(has_memory(policy.model.embedding_weight()));
+      ASSERT_OK(finish_forward({&policy.model}));
+    }
+  });
 }
 
 // A rank rounds the numbers that it has, before they travel or after merged matrices were computed from them.

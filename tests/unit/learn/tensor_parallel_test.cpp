@@ -230,6 +230,20 @@ TEST(TensorParallel, EveryKindOfLayerGivesTheSameWeightsWithZero) {
 }
 
 // The memory of what is split is this rank's part alone, also for gradients and moments; between gathers nothing else.
+// Embedding and head are whole on each rank there.
+TEST(TensorParallel, TheCodeOfADeviceGivesTheNumbersOfOneRank) {
+  size_t index = 0;
+  for (const Variant& variant : variants()) {
+    if (variant.name == "a teacher") continue;  // not on the device
+    const bool has_groups = index++ % 4 == 0;
+    if (!has_groups && index % 2 == 0 && !test::is_long()) continue;
+    Mesh mesh = tensor_mesh(has_groups ? 4 : 2, 2);
+    mesh.zero_stage = has_groups ? 3 : 0;
+    mesh.is_on_device = true;
+    expect_numbers_of_one_rank(variant, mesh);
+  }
+}
+
 TEST(TensorParallel, ARankHoldsItsPartOfTheLayers) {
   on_ranks(4, [](Communicator& communicator) {
     TestPolicy policy("float32", kShape.vocab, 2, 5, {&communicator}, 4), whole("float32", kShape.vocab, 2, 5);

@@ -3,9 +3,18 @@
 
 #include <gtest/gtest.h>
 
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
 #include "config/full_kl.h"
+#include "config/load.h"
+#include "model/adapters/lora_plan.h"
+#include "model/weights/parameters.h"
 #include "train/run/memory_estimate.h"
 #include "unit/learn/moe_config.h"
+#include "unit/learn/small_config.h"
 
 namespace mortise {
 namespace {
@@ -76,6 +85,96 @@ TEST(RankEstimate, CountsTheStepsOfWholeParameters) {
     EXPECT_NEAR(bytes(name, 0, 2) - bytes(OptimizerName::kLion, 0, 2), 3.0 * own * 4.0 / 2.0, 0.01);
     EXPECT_NEAR(bytes(name, 1, 4) - bytes(OptimizerName::kLion, 1, 4), 3.0 * own * 4.0 / 4.0, 0.01);
   }
+}
+
+// What each of `num_ranks` ranks needs with stage 3, from the keys of a run and the adapter that it trains.
+struct Spread {
+  ModelConfig model;
+  LoadedConfig loaded;
+  TrainedSize trained;
+  UnitBytes units;
+  MemoryEstimate alone, shared;
+  RankEstimate sent;
+
+  Spread(ModelConfig model_in, std::vector<std::string> overrides, int num_ranks = 2,
+         const std::optional<LoraSize>& lora = std::nullopt)
+      : model(std::move(model_in)), loaded(load_config(default_env(), "", with_stage(std::move(overrides))).value()) {
+    const RunConfig& config = loaded.config;
+    trained = trained_size(model, lora, loaded, "actor.optim").value();
+    units = unit_bytes(model, 4.0);
+    units.window = window_bytes(model, config, /*by_operators=*/false);
+    alone = shared = estimate_memory(model, lora, trained, config, /*by_operators=*/false);
+    share_memory(model, units, trained, config, lora.has_value(), num_ranks, 1.0, {}, shared);
+    sent = estimate_ranks(config, model, plan_batches(config), units, trained, num_ranks);
+  }
+  static std::vector<std::string> with_stage(std::vector<std::string> overrides) {
+    overrides.emplace_back("ranks.zero_stage=3");
+    return overrides;
+  }
+};
+
+// Bytes of what stays whole, by the names in the model's files.
+double whole_bytes(const ModelConfig& model) {
+  double numbers = 0;
+  for (const NamedParameter& parameter : allocate_parameters(model, at::kFloat, false).parameters) {
+    const bool is_router = parameter.name.ends_with("mlp.gate.weight");
+    if (parameter.tensor.dim() == 1 || is_router) numbers += static_cast<double>(parameter.tensor.numel());
+  }
+  return numbers * 4.0;
+}
+
+TEST(MemoryEstimates, CountWhatStaysWholeWithStage3) {
+  const Spread run(moe_config(), {"trainer.deterministic=false"});
+  const double whole = whole_bytes(run.model), matrices = static_cast<double>(run.model.num_parameters()) * 4.0 - whole;
+  ASSERT_GT(whole, 0.0);
+  EXPECT_DOUBLE_EQ(run.units.whole, whole);
+  EXPECT_DOUBLE_EQ(run.shared.weights, matrices / 2.0 + whole);
+  const double layer = run.units.layer;
+  EXPECT_DOUBLE_EQ(run.shared.gradients, matrices / 2.0 + whole * 1.5 + layer) << "the owners get those of windows";
+}
+
+// A large vocabulary is in memory in windows only, unless sums or losses need it whole.
+TEST(MemoryEstimates, CountWindowsOfEmbeddingAndHead) {
+  ModelConfig model = small_config(300000, 2);
+  model.hidden_size = 64;
+  const double matrix = 300000.0 * 64.0 * 4.0, window = 32.0 * 1024 * 1024;
+  const Spread run(model, {});
+  EXPECT_DOUBLE_EQ(run.shared.gathered, 3.0 * window) << "a window, its gradient, and that on its way";
+  for (const char* const key : {"trainer.deterministic=true", "rollout.filtered_log_probs=true"}) {
+    std::vector<std::string> keys{key};
+    if (keys[0].starts_with("rollout")) keys.emplace_back("rollout.top_k=20");
+    const Spread whole(model, keys);
+    EXPECT_DOUBLE_EQ(whole.shared.gathered, matrix) << key;
+    EXPECT_GT(run.sent.weight_bytes, whole.sent.weight_bytes) << key << ": the head travels in backward, too";
+  }
+  model.hidden_size = 16384;
+  EXPECT_DOUBLE_EQ(window_bytes(model, run.loaded.config, false), 2048.0 * 16384.0 * 4.0) << "no window cuts a block";
+  EXPECT_DOUBLE_EQ(window_bytes(model, run.loaded.config, true), 0.0) << "a device reads whole heads";
+}
+
+// The base of a DoRA layer stays while it is open, also if the adapter comes from a folder.
+TEST(MemoryEstimates, CountTheBaseThatDoraReads) {
+  const ModelConfig model = small_config(29, 2);
+  const auto gathered = [&](bool use_dora) {
+    const auto parameters = allocate_parameters(model, at::kFloat, false).parameters;
+    LoraPlan plan =
+        plan_fresh_lora(parameters, {.rank = 2, .target_modules = {"all-linear"}, .use_dora = use_dora}).value();
+    return Spread(model, {"model.lora_adapter_path=/a/folder"}, 2, measure_lora(parameters, plan)).shared.gathered;
+  };
+  EXPECT_DOUBLE_EQ(gathered(true) - gathered(false), unit_bytes(model, 4.0).layer);
+}
+
+// Without master weights a rank's numbers of a layer are float32 while they are stepped, with lower stages those of all layers.
+TEST(MemoryEstimates, CountTheNumbersThatAStepWidens) {
+  const ModelConfig model = small_config(29, 3);
+  const Spread run(model, {"model.dtype=bfloat16", "actor.optim.master_weights=false"});
+  EXPECT_DOUBLE_EQ(run.shared.stepped, run.units.layer / 2.0);
+  EXPECT_DOUBLE_EQ(Spread(model, {"model.dtype=bfloat16"}).shared.stepped, 0.0);
+  RunConfig config = run.loaded.config;
+  config.ranks.zero_stage = 2;
+  MemoryEstimate memory = run.alone;
+  share_memory(model, run.units, run.trained, config, false, 2, 1.0, {}, memory);
+  EXPECT_DOUBLE_EQ(memory.stepped, run.units.layers / 2.0);
 }
 
 // Losses and the program itself stay on the host.

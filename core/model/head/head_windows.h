@@ -1,0 +1,49 @@
+// The passes of a head whose rows come window by window (VocabularyHead::rows), so that no rank has the whole head or its
+// gradient (ZeRO 3). Private to this folder: log_prob_head.h calls it.
+//
+// Forward adds each window's maxima and sums to those of the windows before it, in the order of the blocks of columns, so that
+// log-probs have the bits of a whole head. Gradients are those of second_pass.h, window by window. They are equal to rounding.
+//
+// Cost for R tokens: log-probs 2RHV flops and one walk. A loss local to a token takes 8RHV flops instead of 6RHV, and two walks,
+// because its logits are gone when gradients are computed. Memory: one window and, for gradients, another one; 32 bytes for each
+// token; for gradients those of 8,192 hidden states.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <functional>
+#include <span>
+
+#include "model/head/log_prob_head.h"
+#include "model/head/row_softmax.h"
+#include "model/head/second_pass.h"
+
+namespace mortise {
+
+// What windows add up for a token.
+struct WindowSum {
+  RowStats stats = {};
+  double target_logit = 0.0;
+};
+
+// The rows [first, first + n) of a head. Targets elsewhere are in no window but their own.
+inline bool is_window(const VocabularyHead& head) { return head.share != nullptr && head.share->ranks == nullptr; }
+
+// Adds the columns of `window` for each token; log_prob_head.cpp.
+void add_window_sums(const at::Tensor& hidden_RH, const VocabularyHead& window, const at::Tensor& targets_R,
+                     double temperature, std::span<WindowSum> sums, const HeadOptions& options);
+
+namespace by_windows {
+
+LogProbs head_log_prob(const at::Tensor& hidden_RH, const VocabularyHead& head, const at::Tensor& targets_R,
+                       double temperature, bool want_entropy, const HeadOptions& options);
+
+// Without norms they are computed.
+void head_backward(const SecondPassInput& input, const at::Tensor& d_hidden_RH, const HeadOptions& options);
+
+void head_one_pass(const at::Tensor& hidden_RH, const VocabularyHead& head, const at::Tensor& targets_R,
+                   double temperature, EntropyUse entropy, const std::function<void(const HeadChunk&)>& on_chunk,
+                   const at::Tensor& d_hidden_RH, const HeadOptions& options);
+
+}  // namespace by_windows
+}  // namespace mortise
