@@ -1,11 +1,18 @@
 # Prints each function of at least `limit` lines between its braces. Follows braces, not the language: a block that opens after
 # a parenthesis outside any function is a function; namespaces, classes and tables of values are not.
+function add(piece) {
+  if (piece == "") return
+  if (carried && text == "" && piece !~ /^[ \t,]/) carried = 0
+  text = text piece
+}
 FNR == 1 { depth = 0; in_function = 0; text = ""; after_block = 0 }
 /^[ \t]*#/ { next }  # preprocessor
 {
   line = code_of($0)
-  for (i = 1; i <= length(line); i++) {
-    c = substr(line, i, 1)
+  while (match(line, /[{};]/)) {
+    add(substr(line, 1, RSTART - 1))
+    c = substr(line, RSTART, 1)
+    line = substr(line, RSTART + 1)
     if (c == "{") {
       depth++
       if (!in_function) {
@@ -21,11 +28,8 @@ FNR == 1 { depth = 0; in_function = 0; text = ""; after_block = 0 }
         carried = 1  # could be a member's initialiser; the next character decides
       } else if (!in_function) carried = 0
       depth--; text = ""
-    } else if (c == ";") { text = ""; carried = 0 }
-    else {
-      if (carried && text == "" && c !~ /[ \t,]/) carried = 0
-      text = text c
-    }
+    } else { text = ""; carried = 0 }
   }
+  add(line)
   text = text " "
 }

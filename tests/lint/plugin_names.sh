@@ -19,7 +19,7 @@ done < <(cat tests/lint/plugin_names_allowed.txt 2>/dev/null || true)
 judge() {
   local key path name
   for key in "${!reason[@]}"; do
-    read -r path name <<<"$key"
+    path=${key% *} name=${key##* }
     # shellcheck disable=SC2053  # paths are patterns
     if [[ $1 == $path && ($name == '*' || $name == "$3") ]]; then
       used["$key"]=1
@@ -29,11 +29,13 @@ judge() {
   fault "$1:$2: names the plugin '$3'; ask its table or an extension instead"
 }
 pattern="\"($any)\"${own:+|\\b($own)\\b}"
-while IFS=: read -r file line text; do
-  while read -r name; do
-    judge "$file" "$line" "$name"
-  done < <(sed -E 's@(^|[^:])//.*@\1@' <<<"$text" | { grep -oE "$pattern" || true; } | tr -d '"' | sort -u)
-done < <(sources | grep '^core/' | xargs grep -HnE "$pattern" || true)
+mapfile -t hits < <(sources | grep '^core/' | xargs grep -HnE "$pattern" || true)  # FILE:LINE:TEXT
+# The names in each text without its comment, with the number of the hit.
+while IFS=: read -r number name; do
+  IFS=: read -r file line _ <<<"${hits[number - 1]}"
+  judge "$file" "$line" "$name"
+done < <(printf '%s\n' "${hits[@]}" | sed -E 's@^[^:]*:[0-9]*:@@; s@(^|[^:])//.*@\1@' | { grep -noE "$pattern" || true; } |
+  tr -d '"' | sort -t: -k1,1n -k2 -u)
 for key in "${!reason[@]}"; do
   [[ -n ${used["$key"]:-} ]] || fault "plugin_names_allowed.txt: '$key' is not needed"
 done

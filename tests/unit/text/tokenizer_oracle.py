@@ -18,7 +18,7 @@ import struct
 import sys
 import unicodedata
 
-from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
+from tokenizers import AddedToken, PreTokenizedString, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 
 # The last line's blocks hold characters that came after Unicode 9, which the wheel's normalization tables are of.
 BLOCKS = [(0x20, 0x7E), (0xA0, 0x24F), (0x250, 0x2AF), (0x300, 0x36F), (0x370, 0x3FF), (0x400, 0x52F), (0x531, 0x587),
@@ -164,10 +164,14 @@ def write_classes(path):
     blocks = [(0x1, 0xD800), (0xE000, 0xE200), (0xF900, 0x32400), (0xE0000, 0xE0200)]  # there is nothing but private use between
     codes = [code for first, end in blocks for code in range(first, end)]
     text = "".join(map(chr, codes))
+    # Offsets in bytes: for those in characters, the wheel makes a table of the whole text each time.
+    starts = list(itertools.accumulate((len(chr(code).encode()) for code in codes), initial=0))
+    place = {start: i for i, start in enumerate(starts)}
     with open(path, "w") as out:
         for pattern in CLASSES:
-            splitter = pre_tokenizers.Split(Regex("(?:" + pattern + ")+"), "removed", invert=True)
-            runs = [(codes[begin], codes[end - 1]) for _, (begin, end) in splitter.pre_tokenize_str(text)]
+            pieces = PreTokenizedString(text)
+            pre_tokenizers.Split(Regex("(?:" + pattern + ")+"), "removed", invert=True).pre_tokenize(pieces)
+            runs = [(codes[place[begin]], codes[place[end] - 1]) for _, (begin, end), _ in pieces.get_splits("original", "byte")]
             out.write(json.dumps({"pattern": pattern, "runs": runs}) + "\n")
 
 
