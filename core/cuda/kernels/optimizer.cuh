@@ -63,18 +63,24 @@ __global__ void __launch_bounds__(kThreads)
                  const float* __restrict__ clip) {
   if (!(clip[0] < INFINITY)) return;
   const float factor = clip[1];
-  const MortiseCudaStepTensor t = tensor_of_part(tensors, num_tensors, blockIdx.x);
+  const MortiseCudaStepTensor& t = tensor_of_part(tensors, num_tensors, blockIdx.x);
   const StepRange range = range_of_part(int64_t{blockIdx.x} - t.first_part, t.count);
-  const float kept = 1.0F - t.lr * t.weight_decay, size = t.lr / s.correction1;
-  for (int64_t i = range.begin + threadIdx.x; i < range.end; i += kThreads) {
-    const float g = t.gradient[i] * factor;
-    const float m = t.exp_avg[i] * s.beta1 + s.rest1 * g;
-    const float v = t.exp_avg_sq[i] * s.beta2 + s.rest2 * g * g;
-    const float p = t.master[i] * kept - size * (m / (sqrtf(v) / s.correction2_root + s.eps));
-    t.exp_avg[i] = m;
-    t.exp_avg_sq[i] = v;
-    t.master[i] = p;
-    if (t.weights != nullptr) t.weights[i] = bfloat16_of(p);
+  const float* const gradient = t.gradient + range.begin;
+  float *const master = t.master + range.begin, *const exp_avg = t.exp_avg + range.begin,
+               *const exp_avg_sq = t.exp_avg_sq + range.begin;
+  uint16_t* const weights = t.weights == nullptr ? nullptr : t.weights + range.begin;
+  const float kept = 1.0F - t.lr * t.weight_decay, size = t.lr / s.correction1, scale = 1.0F / s.correction2_root;
+  const int count = static_cast<int>(range.end - range.begin);
+  // A block with few registers has many neighbours, whose loads overlap.
+  MORTISE_NO_UNROLL for (int i = static_cast<int>(threadIdx.x); i < count; i += kThreads) {
+    const float g = gradient[i] * factor;
+    const float m = exp_avg[i] * s.beta1 + s.rest1 * g;
+    const float v = exp_avg_sq[i] * s.beta2 + s.rest2 * g * g;
+    const float p = master[i] * kept - size * (m / (sqrtf(v) * scale + s.eps));
+    exp_avg[i] = m;
+    exp_avg_sq[i] = v;
+    master[i] = p;
+    if (weights != nullptr) weights[i] = bfloat16_of(p);
   }
 }
 
