@@ -111,7 +111,7 @@ MachineFinding look_at_gpu(Env& env) {
     out.next = "fetch libtorch's CUDA half with `./dev deps --cuda` to use it";
   } else if (const std::string why = why_no_gpu_kernels(); !why.empty()) {
     out.health = Health::kNote;
-    out.next = "libtorch's operators sample and train, because " + why + ": install nvcc and build again";
+    out.next = fmt::format("{}: install nvcc and build again, so that runs have kernels of their own", why);
   }
   return out;
 }

@@ -51,7 +51,7 @@ struct DrawnRows {
 // Draws that the device has started. Their tokens come to the host while the device continues.
 struct StartedDraws {
   DrawnRows rows;
-  std::optional<HostCopy> drawn = {}, top = {};  // of both tensors of the rows, where they are defined
+  std::optional<HostCopy> drawn = {}, top = {};  // the numbers of both, where they are defined
   std::vector<int32_t> num_top = {};             // by row
 
   [[nodiscard]] at::Tensor ids() const { return rows.drawn.view(at::kLong).select(1, 0); }

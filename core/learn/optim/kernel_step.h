@@ -23,7 +23,7 @@ namespace mortise {
 
 class KernelStep {
  public:
-  // Of so many numbers of a tensor.
+  // How many parts so many numbers of a tensor make.
   [[nodiscard]] static int64_t num_parts(int64_t count) {
     return (count + MORTISE_CUDA_STEP_PART - 1) / MORTISE_CUDA_STEP_PART;
   }

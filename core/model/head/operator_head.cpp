@@ -21,6 +21,7 @@
 #include <span>
 
 #include "model/head/chunks.h"
+#include "model/head/kept_logits.h"
 #include "model/head/kernel_head.h"
 
 namespace mortise::by_operators {
@@ -48,10 +49,16 @@ class HostRows {
 // Rows of the numbers of each token of a chunk.
 enum : int64_t { kLse, kLogProb, kEntropy };
 
+int64_t rows_of_chunk(int64_t num_rows, int64_t vocab, int64_t element_bytes, bool keeps_logits,
+                      const HeadOptions& options) {
+  const int64_t rows = head_chunk_rows(num_rows, std::min(kColumns, vocab) * element_bytes, kMostRows, options);
+  return keeps_logits ? std::min(rows, KernelHead::rows_to_keep(vocab)) : rows;
+}
+
 class OperatorHead {
  public:
   OperatorHead(const at::Tensor& hidden, const VocabularyHead& head, const at::Tensor& targets, double temperature,
-               const HeadOptions& options)
+               const HeadOptions& options, bool goes_back_at_once = false)
       : hidden_(hidden),
         weight_(head.weight_VH),
         softcap_(head.softcap),
@@ -60,8 +67,9 @@ class OperatorHead {
         vocab_(weight_.size(0)) {
     if (const DeviceKernels* kernels = KernelHead::find(hidden, head))
       kernels_.emplace(*kernels, head, temperature, kColumns);
-    const int64_t row_bytes = std::min(kColumns, vocab_) * static_cast<int64_t>(hidden.element_size());
-    chunk_rows_ = head_chunk_rows(hidden.size(0), row_bytes, kMostRows, options);
+    keeps_logits_ = kernels_ && goes_back_at_once;
+    const auto element_bytes = static_cast<int64_t>(hidden.element_size());
+    chunk_rows_ = rows_of_chunk(hidden.size(0), vocab_, element_bytes, keeps_logits_, options);
   }
 
   using Forward = KernelHead::Forward;  // without kernels there are no rows
@@ -72,7 +80,7 @@ class OperatorHead {
   [[nodiscard]] c10::Device device() const { return hidden_.device(); }
 
   [[nodiscard]] Forward forward(int64_t begin, int64_t end) const {
-    if (kernels_) return kernels_->forward(chunk(begin, end));
+    if (kernels_) return kernels_->forward(chunk(begin, end), keeps_logits_);
     const at::TensorOptions real = hidden_.options().dtype(at::kDouble);
     at::Tensor max = at::full({end - begin}, -std::numeric_limits<double>::infinity(), real);
     at::Tensor sum = at::zeros({end - begin}, real), shifted = at::zeros({end - begin}, real);
@@ -98,15 +106,15 @@ class OperatorHead {
 
   // Writes the rows of d_hidden and adds to d_weight; either may be undefined. `grads` [2, C] in float64: by log-prob, and by
   // entropy if `by_entropy`.
-  void backward(int64_t begin, int64_t end, const Forward& numbers, const at::Tensor& grads, bool by_entropy,
+  void backward(int64_t begin, int64_t end, Forward numbers, const at::Tensor& grads, bool by_entropy,
                 const at::Tensor& d_hidden, const at::Tensor& d_weight) const {
     at::Tensor d_rows;
     if (d_hidden.defined()) d_rows = d_hidden.narrow(0, begin, end - begin).zero_();
     const at::Tensor lse = numbers.numbers.select(0, kLse), entropy = numbers.numbers.select(0, kEntropy);
     const at::Tensor given = grads.to(hidden_.scalar_type());
     if (kernels_) {
-      const at::Tensor rows = numbers.rows.defined() ? numbers.rows : kernels_->rows_of(lse, entropy);
-      kernels_->backward(chunk(begin, end), rows, given, d_rows, d_weight);
+      if (!numbers.rows.defined()) numbers.rows = kernels_->rows_of(lse, entropy);
+      kernels_->backward(chunk(begin, end), numbers, given, d_rows, d_weight);
       return;
     }
     backward_by_operators(begin, end, lse, by_entropy ? entropy : at::Tensor(), given, d_rows, d_weight);
@@ -165,6 +173,7 @@ class OperatorHead {
   int64_t vocab_;
   int64_t chunk_rows_ = 0;
   std::optional<KernelHead> kernels_;
+  bool keeps_logits_ = false;
 };
 
 }  // namespace
@@ -208,7 +217,7 @@ void head_second_pass(const at::Tensor& hidden_RH, const VocabularyHead& head, c
 void head_one_pass(const at::Tensor& hidden_RH, const VocabularyHead& head, const at::Tensor& targets_R,
                    double temperature, EntropyUse entropy, const std::function<void(const HeadChunk&)>& on_chunk,
                    const at::Tensor& d_hidden_RH, const at::Tensor& d_weight_VH, const HeadOptions& options) {
-  const OperatorHead pass(hidden_RH, head, targets_R, temperature, options);
+  const OperatorHead pass(hidden_RH, head, targets_R, temperature, options, /*goes_back_at_once=*/true);
   const bool by_entropy = entropy == EntropyUse::kGradient;
   for (int64_t begin = 0; begin < pass.num_rows(); begin += pass.chunk_rows()) {
     const int64_t end = std::min(pass.num_rows(), begin + pass.chunk_rows());
@@ -226,3 +235,12 @@ void head_one_pass(const at::Tensor& hidden_RH, const VocabularyHead& head, cons
 }
 
 }  // namespace mortise::by_operators
+
+namespace mortise {
+
+int64_t kept_logit_bytes(int64_t num_rows, int64_t vocab) {
+  return by_operators::rows_of_chunk(num_rows, vocab, sizeof(float), /*keeps_logits=*/true, {}) * vocab *
+         int64_t{sizeof(float)};
+}
+
+}  // namespace mortise

@@ -148,7 +148,7 @@ std::string device_line(const LoadedConfig& loaded, const DeviceChoice& choice, 
                      name_of(choice.name), one_line(gpu.name), format_bytes(gpu.memory_bytes),
                      format_bytes(static_cast<uint64_t>(bytes)), fits ? "" : "; that does not fit",
                      why.empty() ? "those of core/cuda sample, and compute the head and AdamW"
-                                 : "libtorch's operators sample and train, because " + one_line(why));
+                                 : "none of core/cuda, because " + one_line(why));
 }
 
 Json device_json(const RunConfig& config, const DeviceChoice& choice, double bytes) {

@@ -13,6 +13,7 @@
 #include "foundation/base/stateful.h"
 #include "learn/update/finite_step.h"
 #include "learner_fixture.h"
+#include "model/head/kept_logits.h"
 #include "model/weights/rounded_matrices.h"
 #include "support/locked_device.h"
 #include "support/started_kernels.h"
@@ -122,6 +123,14 @@ TEST(TrainingKernels, TheHeadEqualsFloat64ForAnyChunks) {
   }
 }
 
+// What a dry run says that a pass keeps of its logits.
+TEST(TrainingKernels, KeptLogitsAreBounded) {
+  EXPECT_EQ(kept_logit_bytes(70, 300), 70 * 300 * 4);
+  EXPECT_LE(kept_logit_bytes(int64_t{1} << 20, 151936), int64_t{512} << 20);
+  EXPECT_GT(kept_logit_bytes(int64_t{1} << 20, 151936), int64_t{256} << 20);
+  EXPECT_EQ(kept_logit_bytes(int64_t{1} << 20, int64_t{1} << 22), 64 * (int64_t{1} << 24)) << "no chunk is smaller";
+}
+
 // ---- AdamW ----
 
 struct Steps {
@@ -186,7 +195,7 @@ TEST(TrainingKernels, AdamWTakesTheStepsOfTheCpu) {
   device.run(1, 3);
   EXPECT_EQ(test::TrainingKernels::steps(), before + 3);
   EXPECT_EQ(device.optimizer->num_updates(), 3);
-  double squares = 0.0;  // of the last gradients
+  double squares = 0.0;  // the last gradients
   for (const OptimizedParameter& one : device.parameters)
     squares += one.tensor.grad().to(at::kDouble).square().sum().item<double>();
   EXPECT_NEAR(device.norms.back(), std::sqrt(squares), 1e-6 * std::sqrt(squares));
@@ -353,24 +362,51 @@ TEST(TrainingKernels, AStepWritesTheBfloat16Copies) {
   }
 }
 
-// The copies follow all ranks' steps.
-TEST(TrainingKernels, RanksRoundTheWeightsOfTheOthers) {
+// The gradient of a model's parameters, as far as this rank steps them.
+void set_gradients(TestPolicy& policy, int rank) {
+  const auto gradient_of = [&](size_t i) {
+    const at::Tensor& parameter = policy.optimizer.parameters()[i].tensor;
+    return random_tensor(parameter.sizes().vec(), 90 + i, at::kFloat);
+  };
+  for (size_t i = 0; i < policy.optimizer.parameters().size() && !policy.optimizer.is_sharded(); ++i)
+    policy.optimizer.parameters()[i].tensor.mutable_grad() = gradient_of(i);
+  for (ShardUnit& unit : policy.optimizer.units()) {
+    std::vector<at::Tensor> flat;
+    for (const size_t i : unit.parameters) flat.push_back(gradient_of(i).reshape({-1}));
+    const FlatRange own = unit.shards.of(rank);
+    unit.own_gradient = at::cat(flat).narrow(0, own.begin, own.size()).clone();
+  }
+}
+
+// Ranks share the state (ZeRO 1), or the weights too (ZeRO 3). Weights, their copies and norms have the bits of one rank.
+TEST(TrainingKernels, ModelsOnRanksHaveTheBitsOfOne) {
   const test::TrainingKernels kernels;
-  test::on_ranks(2, [&](Communicator& ranks) {
-    Model model = two_layer_model(29, "bfloat16");
-    AdamW optimizer(TestPolicy::parameters(model), {}, "optim", {&ranks, 1});
-    ShardUnit& unit = optimizer.units().front();
-    unit.own_gradient = random_tensor({unit.shards.of(ranks.rank()).size()}, 3, at::kFloat);
-    const auto before = model.weights().rounded[0].o_HQ.clone();
-    const auto done = step_if_finite(model, optimizer, 0.5, 0.1, 1.0);
-    ASSERT_TRUE(done.ok() && !done->skipped);
-    EXPECT_FALSE(model.weights().rounded[0].o_HQ.equal(before));
-    for (size_t layer = 0; layer < model.weights().layers.size(); ++layer) {
-      const auto copies = copies_of_layer(model.weights(), layer), masters = masters_of_layer(model.weights(), layer);
-      for (size_t i = 0; i < copies.size(); ++i)
-        EXPECT_TRUE(copies[i].equal(masters[i].detach().to(at::kBFloat16))) << layer << " " << i;
+  for (const char* dtype : {"float32", "bfloat16"}) {
+    const auto step = [](TestPolicy& policy, int rank) {
+      set_gradients(policy, rank);
+      const auto done = step_if_finite(policy.model, policy.optimizer, 0.5, 0.1, 1.0);
+      EXPECT_TRUE(done.ok() && !done->skipped);
+      return done.ok() ? done->grad_norm : 0.0;
+    };
+    TestPolicy one(dtype);
+    const double norm = step(one, 0);
+    for (const int64_t stage : {1, 3}) {
+      SCOPED_TRACE(std::string(dtype) + ", ZeRO " + std::to_string(stage));
+      test::on_ranks(2, [&](Communicator& ranks) {
+        TestPolicy own(dtype, 29, 2, 5, {&ranks, stage});
+        EXPECT_EQ(step(own, ranks.rank()), norm);
+        const auto whole = WholeWeights::gather({&own.model});
+        ASSERT_TRUE(whole.ok()) << whole.error().to_string();
+        for (size_t i = 0; i < one.model.parameters().size(); ++i)
+          EXPECT_TRUE(own.model.parameters()[i].tensor.equal(one.model.parameters()[i].tensor)) << i;
+        for (size_t layer = 0; layer < one.model.weights().rounded.size(); ++layer) {
+          const auto got = copies_of_layer(own.model.weights(), layer);
+          const auto want = copies_of_layer(one.model.weights(), layer);
+          for (size_t i = 0; i < want.size(); ++i) EXPECT_TRUE(got[i].equal(want[i])) << layer << " " << i;
+        }
+      });
     }
-  });
+  }
 }
 
 }  // namespace
