@@ -18,6 +18,7 @@
 #include "foundation/base/text.h"
 #include "foundation/formats/json.h"
 #include "model/device/compute_device.h"
+#include "model/device/kernel_table.h"
 #include "model/tensor/torch_version.h"
 #include "mortise/pack.h"
 #include "packs/admission.h"
@@ -108,6 +109,9 @@ MachineFinding look_at_gpu(Env& env) {
   if (!env.exists(Path(cuda_library_folder()) / kCudaLibrary)) {
     out.health = Health::kNote;
     out.next = "fetch libtorch's CUDA half with `./dev deps --cuda` to use it";
+  } else if (const std::string why = why_no_gpu_kernels(); !why.empty()) {
+    out.health = Health::kNote;
+    out.next = fmt::format("{}: install nvcc and build again, so that runs have kernels of their own", why);
   }
   return out;
 }

@@ -48,27 +48,26 @@ void split_attention(const float* qkv, int64_t num_rows, const MortiseCudaHeads&
 extern "C" {
 
 int mortise_cuda_head_chunk(const float* logits, int64_t num_rows, int64_t stride, int64_t first, int64_t columns,
-                            const int64_t* target, float inverse_temperature, MortiseCudaHeadRow* rows, void* stream) {
+                            const int64_t* target, MortiseCudaHeadScale scale, MortiseCudaHeadRow* rows, void* stream) {
   if (num_rows == 0 || columns == 0) return 0;
   MORTISE_LAUNCH(head_chunk_kernel, blocks_for(num_rows, 1), kThreads, stream, logits, stride, first, columns, target,
-                 inverse_temperature, rows);
+                 scale, rows);
   return MORTISE_LAUNCHED();
 }
 
-int mortise_cuda_head_finish(const MortiseCudaHeadRow* rows, int64_t num_rows, float inverse_temperature,
-                             float* log_prob, float* entropy, void* stream) {
+int mortise_cuda_head_finish(const MortiseCudaHeadRow* rows, int64_t num_rows, MortiseCudaHeadScale scale,
+                             double* numbers, void* stream) {
   if (num_rows == 0) return 0;
-  MORTISE_LAUNCH(head_finish_kernel, blocks_for(num_rows, kThreads), kThreads, stream, rows, num_rows,
-                 inverse_temperature, log_prob, entropy);
+  MORTISE_LAUNCH(head_finish_kernel, blocks_for(num_rows, kThreads), kThreads, stream, rows, num_rows, scale, numbers);
   return MORTISE_LAUNCHED();
 }
 
 int mortise_cuda_head_backward(float* logits, int64_t num_rows, int64_t stride, int64_t first, int64_t columns,
-                               const int64_t* target, float inverse_temperature, const MortiseCudaHeadRow* rows,
-                               const float* grad_log_prob, const float* grad_entropy, void* stream) {
+                               const int64_t* target, MortiseCudaHeadScale scale, const MortiseCudaHeadRow* rows,
+                               const float* grads, void* stream) {
   if (num_rows == 0 || columns == 0) return 0;
-  MORTISE_LAUNCH(head_backward_kernel, blocks_for(num_rows, 1), kThreads, stream, logits, stride, first, columns,
-                 target, inverse_temperature, rows, grad_log_prob, grad_entropy);
+  MORTISE_LAUNCH(head_backward_kernel, blocks_for(num_rows, 1), kThreads, stream, logits, num_rows, stride, first,
+                 columns, target, scale, rows, grads);
   return MORTISE_LAUNCHED();
 }
 
@@ -89,23 +88,22 @@ int mortise_cuda_kl(MortiseCudaKl settings, int64_t num_tokens, const float* log
   return MORTISE_LAUNCHED();
 }
 
-int mortise_cuda_square_sums(const float* gradient, int64_t count, double* partial, void* stream) {
-  if (count == 0) return 0;
-  MORTISE_LAUNCH(square_sum_kernel, blocks_for(count, MORTISE_CUDA_NORM_PART), kThreads, stream, gradient, count,
-                 partial);
+int mortise_cuda_square_sums(const MortiseCudaStepTensor* tensors, int64_t num_tensors, int64_t num_parts, double* sums,
+                             void* stream) {
+  if (num_parts == 0) return 0;
+  MORTISE_LAUNCH(square_sum_kernel, blocks_for(num_parts, 1), kThreads, stream, tensors, num_tensors, sums);
   return MORTISE_LAUNCHED();
 }
 
-int mortise_cuda_clip(const double* partial, int64_t count, float max_norm, float* clip, void* stream) {
-  MORTISE_LAUNCH(clip_kernel, 1, kThreads, stream, partial, count, max_norm, clip);
+int mortise_cuda_clip(const double* sums, int64_t count, float max_norm, float* clip, void* stream) {
+  MORTISE_LAUNCH(clip_kernel, 1, kThreads, stream, sums, count, max_norm, clip);
   return MORTISE_LAUNCHED();
 }
 
-int mortise_cuda_adamw(MortiseCudaAdamW settings, int64_t count, const float* clip, const float* gradient,
-                       float* master, float* exp_avg, float* exp_avg_sq, uint16_t* weights, void* stream) {
-  if (count == 0) return 0;
-  MORTISE_LAUNCH(adamw_kernel, blocks_for(count, kThreads), kThreads, stream, settings, count, clip, gradient, master,
-                 exp_avg, exp_avg_sq, weights);
+int mortise_cuda_adamw(MortiseCudaAdamW settings, const MortiseCudaStepTensor* tensors, int64_t num_tensors,
+                       int64_t num_parts, const float* clip, void* stream) {
+  if (num_parts == 0) return 0;
+  MORTISE_LAUNCH(adamw_kernel, blocks_for(num_parts, 1), kThreads, stream, settings, tensors, num_tensors, clip);
   return MORTISE_LAUNCHED();
 }
 

@@ -15,6 +15,11 @@ typedef struct MortiseCudaHeadRow {
   float max, sum, weighted, target_logit;
 } MortiseCudaHeadRow;
 
+/* What lies between the head's products and the softmax: softcap tanh(logit / softcap), divided by the temperature. */
+typedef struct MortiseCudaHeadScale {
+  float inverse_temperature, softcap; /* softcap 0: none */
+} MortiseCudaHeadScale;
+
 enum { MORTISE_CUDA_LOSS_VANILLA = 0, MORTISE_CUDA_LOSS_CISPO = 1 };
 typedef struct MortiseCudaLoss {
   int32_t kind;
@@ -28,9 +33,20 @@ typedef struct MortiseCudaKl {
 } MortiseCudaKl;
 
 typedef struct MortiseCudaAdamW {
-  float lr, beta1, beta2, eps, weight_decay;
-  float correction1, correction2_root; /* 1 - beta1^update, sqrt(1 - beta2^update) */
+  float beta1, rest1, beta2, rest2, eps; /* rest: 1 - beta */
+  float correction1, correction2_root;   /* 1 - beta1^update, sqrt(1 - beta2^update) */
 } MortiseCudaAdamW;
+
+/* A tensor that an optimizer steps. All tensors of a step are cut into parts of MORTISE_CUDA_STEP_PART numbers. */
+typedef struct MortiseCudaStepTensor {
+  const float* gradient;
+  float *master, *exp_avg, *exp_avg_sq;
+  uint16_t* weights;  /* a bfloat16 copy (bits) of the master; NULL: none */
+  int64_t count;      /* numbers */
+  int64_t first_part; /* parts of the tensors before this one */
+  int64_t first_sum;  /* where the sums of squares of its parts go */
+  float lr, weight_decay;
+} MortiseCudaStepTensor;
 
 /* Decoding: kernels/decode.cuh. */
 #define MORTISE_CUDA_PAGE_TOKENS 16   /* tokens of a page of keys and values */
@@ -99,32 +115,33 @@ typedef struct MortiseCudaTop {
   float log_prob;
 } MortiseCudaTop;
 
-#define MORTISE_CUDA_NORM_PART 16384 /* gradients of one partial sum of squares */
+#define MORTISE_CUDA_STEP_PART 16384 /* numbers of a part of a stepped tensor: what one block takes */
 
-/* logits [rows, stride]: columns [first, first + columns) of the vocabulary. The chunk with first = 0 comes first. */
+/* logits [rows, stride]: columns [first, first + columns) of the vocabulary, as the product gave them. The chunk with
+   first = 0 comes first. */
 MORTISE_CUDA_API int mortise_cuda_head_chunk(const float* logits, int64_t num_rows, int64_t stride, int64_t first,
-                                             int64_t columns, const int64_t* target, float inverse_temperature,
+                                             int64_t columns, const int64_t* target, MortiseCudaHeadScale scale,
                                              MortiseCudaHeadRow* rows, void* stream);
+/* numbers [3, num_rows]: the log of the sum of exp, the target's log-prob, the entropy. */
 MORTISE_CUDA_API int mortise_cuda_head_finish(const MortiseCudaHeadRow* rows, int64_t num_rows,
-                                              float inverse_temperature, float* log_prob, float* entropy, void* stream);
+                                              MortiseCudaHeadScale scale, double* numbers, void* stream);
+/* In place: logits become gradients. grads [2, num_rows]: by log-prob, and by entropy. */
 MORTISE_CUDA_API int mortise_cuda_head_backward(float* logits, int64_t num_rows, int64_t stride, int64_t first,
-                                                int64_t columns, const int64_t* target, float inverse_temperature,
-                                                const MortiseCudaHeadRow* rows, const float* grad_log_prob,
-                                                const float* grad_entropy, void* stream);
+                                                int64_t columns, const int64_t* target, MortiseCudaHeadScale scale,
+                                                const MortiseCudaHeadRow* rows, const float* grads, void* stream);
 MORTISE_CUDA_API int mortise_cuda_policy_loss(MortiseCudaLoss settings, int64_t num_tokens, const float* log_prob,
                                               const float* old_log_prob, const float* advantages, const float* weight,
                                               const uint8_t* mask, float* loss, float* grad_log_prob, void* stream);
 MORTISE_CUDA_API int mortise_cuda_kl(MortiseCudaKl settings, int64_t num_tokens, const float* log_prob,
                                      const float* ref_log_prob, const float* weight, const uint8_t* mask, float* kl,
                                      float* grad_log_prob, void* stream);
-/* partial gets ceil(count / MORTISE_CUDA_NORM_PART) sums; those of several tensors lie one behind the other. */
-MORTISE_CUDA_API int mortise_cuda_square_sums(const float* gradient, int64_t count, double* partial, void* stream);
+/* `tensors` lie on the device. Part p of a tensor gives sums[first_sum + p], the sum of squares of its gradients. */
+MORTISE_CUDA_API int mortise_cuda_square_sums(const MortiseCudaStepTensor* tensors, int64_t num_tensors,
+                                              int64_t num_parts, double* sums, void* stream);
 /* clip [2]: the norm, and the factor for the gradients. max_norm <= 0 does not clip. */
-MORTISE_CUDA_API int mortise_cuda_clip(const double* partial, int64_t count, float max_norm, float* clip, void* stream);
-/* weights: bfloat16 bits. */
-MORTISE_CUDA_API int mortise_cuda_adamw(MortiseCudaAdamW settings, int64_t count, const float* clip,
-                                        const float* gradient, float* master, float* exp_avg, float* exp_avg_sq,
-                                        uint16_t* weights, void* stream);
+MORTISE_CUDA_API int mortise_cuda_clip(const double* sums, int64_t count, float max_norm, float* clip, void* stream);
+MORTISE_CUDA_API int mortise_cuda_adamw(MortiseCudaAdamW settings, const MortiseCudaStepTensor* tensors,
+                                        int64_t num_tensors, int64_t num_parts, const float* clip, void* stream);
 
 /* added (may be NULL): sum = x + added, and out is the norm of sum. */
 MORTISE_CUDA_API int mortise_cuda_rms_norm(const float* x, const float* added, const float* weight, float eps,

@@ -33,6 +33,7 @@
 #include "model/weights/model_config.h"
 #include "model/weights/model_part.h"
 #include "model/weights/parameters.h"
+#include "model/weights/rounded_matrices.h"
 
 namespace mortise {
 
@@ -107,6 +108,12 @@ class Model {
   // To be called after every change of trainable(), or of parameters(): merged weights and rounded matrices follow. Those
   // without memory follow when a gate opens their part.
   void weights_changed();
+  // The bfloat16 copies that passes read, where they are copies of trainable() alone: who writes them with every change needs
+  // no weights_changed(). Empty: there are none, or others follow too.
+  [[nodiscard]] MasterCopies copies_to_step() const {
+    const bool is_plain = trained_lora_ == nullptr && tensor_ == nullptr && gate_ == nullptr && offload_ == nullptr;
+    return is_plain && has_masters_ ? copies_by_master(weights_) : MasterCopies();
+  }
   // The model without its adapter, frozen, in the same memory. Precondition: trains_lora(). kNumbers: to read its parameters,
   // not for passes, which may need rounded matrices of their own.
   enum class BaseUse { kPasses, kNumbers };

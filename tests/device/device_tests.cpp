@@ -11,8 +11,10 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <cstdio>
 #include <functional>
+#include <limits>
 #include <map>
 
 #include "device/device_under_test.h"
@@ -20,6 +22,8 @@
 #include "generate/engine.h"
 #include "learn/optim/rules.h"
 #include "learn/update/actor_learner.h"
+#include "learn/update/finite_step.h"
+#include "model/device/kernel_table.h"
 #include "model/head/divergence.h"
 #include "model/weights/rounded_matrices.h"
 #include "support/collectives.h"
@@ -193,6 +197,71 @@ TEST(DeviceLearning, OptimizersTakeTheStepsOfTheCpu) {
     };
     EXPECT_LT(relative_l2(steps(device_under_test.device), steps(at::kCPU)), rule.tolerance) << rule.name;
   }
+}
+
+// By the kernels of core/cuda, if their library is there: the norm and the clipping stay on the device.
+TEST(DeviceLearning, ClippedStepsAreThoseOfTheCpu) {
+  struct Stepped {
+    std::vector<at::Tensor> weights;
+    std::vector<double> norms;
+  };
+  const auto steps = [](const at::Device& device) {
+    std::vector<OptimizedParameter> parameters;
+    for (const std::vector<int64_t>& shape : {std::vector<int64_t>{40, 24}, {20011}, {5}}) {
+      const at::Tensor start = random_tensor(shape, parameters.size(), at::kFloat).to(device).requires_grad_(true);
+      parameters.push_back({"p" + std::to_string(parameters.size()), start, shape.size() > 1});
+    }
+    parameters[1].lr_scale = 0.5;
+    AdamW optimizer(parameters, {});
+    Stepped out;
+    for (uint64_t step = 1; step <= 3; ++step) {
+      for (size_t i = 0; i < parameters.size(); ++i)
+        parameters[i].tensor.mutable_grad() =
+            random_tensor(parameters[i].tensor.sizes().vec(), 10 * step + i, at::kFloat).to(device);
+      if (step == 2) parameters[2].tensor.mutable_grad().fill_(std::numeric_limits<float>::quiet_NaN());
+      const auto done = optimizer.step_clipped(0.05, 1.0);
+      EXPECT_TRUE(done.ok());
+      if (step != 2) out.norms.push_back(done->grad_norm);
+      EXPECT_EQ(std::isfinite(done->grad_norm), step != 2);
+    }
+    EXPECT_EQ(optimizer.num_updates(), 2);
+    for (const OptimizedParameter& one : parameters) out.weights.push_back(on_host(one.tensor.detach()));
+    return out;
+  };
+  const Stepped want = steps(at::kCPU), got = steps(device_under_test.device), again = steps(device_under_test.device);
+  for (size_t i = 0; i < want.weights.size(); ++i) {
+    EXPECT_LT(relative_l2(got.weights[i], want.weights[i]), 1e-5) << i;
+    EXPECT_TRUE(again.weights[i].equal(got.weights[i])) << i;
+  }
+  for (size_t i = 0; i < want.norms.size(); ++i) EXPECT_NEAR(got.norms[i], want.norms[i], 1e-4 * want.norms[i]) << i;
+  EXPECT_EQ(again.norms, got.norms);
+}
+
+// A step leaves the matrices that passes read as the nearest to their masters.
+TEST(DeviceLearning, Bfloat16MatricesFollowTheirMasters) {
+  Model model = model_of(Family::kQwen2, "bfloat16", true);
+  std::vector<OptimizedParameter> trained;
+  for (const NamedParameter& one : model.trainable()) {
+    one.tensor.mutable_grad() =
+        random_tensor(one.tensor.sizes().vec(), trained.size(), at::kFloat).to(one.tensor.device());
+    trained.push_back({one.name, one.tensor, true});
+  }
+  AdamW optimizer(trained, {});
+  const at::Tensor before = model.weights().rounded[0].o_HQ.clone();
+  const auto done = step_if_finite(model, optimizer, 0.5, 0.1, 1.0);
+  ASSERT_TRUE(done.ok() && !done->skipped);
+  EXPECT_FALSE(model.weights().rounded[0].o_HQ.equal(before));
+  for (size_t layer = 0; layer < model.weights().layers.size(); ++layer) {
+    const auto copies = copies_of_layer(model.weights(), layer), masters = masters_of_layer(model.weights(), layer);
+    for (size_t i = 0; i < copies.size(); ++i)
+      EXPECT_TRUE(copies[i].equal(masters[i].detach().to(at::kBFloat16))) << layer << " " << i;
+  }
+}
+
+// What is built for a GPU is used there.
+TEST(DeviceLearning, TheKernelsOfAGpuAreFound) {
+  const bool has_kernels = device_under_test.device.is_cuda() && why_no_gpu_kernels().empty();
+  EXPECT_EQ(device_kernels(device_under_test.device) != nullptr, has_kernels);
 }
 
 // The random bits are exact on any device.

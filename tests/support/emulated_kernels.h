@@ -3,8 +3,9 @@
 
 #include <algorithm>
 
-#include "generate/device/kernel_table.h"
+#include "model/device/kernel_table.h"
 #include "support/recorded_graphs.h"
+#include "support/started_kernels.h"
 
 namespace mortise::test {
 
@@ -25,10 +26,13 @@ class KernelNorms {
   static inline int64_t most = 0, count = 0;  // NOLINT: the table has plain functions
 };
 
-// While one lives, sampling by the code of a device uses the emulated kernels.
+// While one lives, sampling and training by the code of a device use the emulated kernels.
 class EmulatedKernels {
  public:
-  EmulatedKernels() { set_cpu_kernels(&kernels_); }
+  EmulatedKernels() {
+    put_training_kernels(kernels_);
+    set_cpu_kernels(&kernels_);
+  }
   EmulatedKernels(const EmulatedKernels&) = delete;
   EmulatedKernels& operator=(const EmulatedKernels&) = delete;
   ~EmulatedKernels() { set_cpu_kernels(nullptr); }

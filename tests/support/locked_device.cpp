@@ -207,6 +207,9 @@ c10::Device locked_device() {
   return {c10::kPrivateUse1, 0};
 }
 
+void open_locked_memory() { LockedMemory::instance().open(); }
+void close_locked_memory() { LockedMemory::instance().close(); }
+
 long operators_on_locked_device() { return num_operators; }
 
 }  // namespace mortise::test

@@ -15,6 +15,10 @@ namespace mortise::test {
 // Registers it once in a process.
 c10::Device locked_device();
 
+// Between the two the host can reach the memory, as a kernel of the device can.
+void open_locked_memory();
+void close_locked_memory();
+
 // How many operators have run on it.
 long operators_on_locked_device();
 

@@ -10,7 +10,7 @@ PARTs, in the names of docs/measured:
   head        H3  the vocabulary head with its gradients, time and memory, against log_softmax over all logits
   train       H4  forward and backward of rows of equal and of log-normal lengths, against padded micro-batches
   step        H5  a whole GRPO step of 64 prompts and 8 completions each, against TRL; needs --mortise and --packs
-  optimizer   H6  AdamW's step and the gradient's norm, against torch's fused AdamW
+  optimizer   H6  clipping and AdamW's step, against torch's clipping and its fused AdamW
   memory      H7  the most tokens of a micro-batch, against transformers with and without checkpoints
   match       H8  the probabilities of sampler and training, equal bits of two runs, the cost of determinism
 

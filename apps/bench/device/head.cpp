@@ -35,7 +35,7 @@ void one_pass(const HeadInputs& in) {
 
 void two_passes(const HeadInputs& in) {
   const LogProbs first = head_log_prob(in.hidden, in.head, in.targets, 1.0, false);
-  const at::Tensor ones = at::full({in.hidden.size(0)}, 1.0, in.hidden.options());
+  const at::Tensor ones = at::full({in.hidden.size(0)}, 1.0, at::kDouble);  // the loss is on the host
   head_backward(in.hidden, in.head, in.targets, 1.0, ones, {}, in.d_hidden, in.d_weight, first.norms_R);
 }
 

@@ -11,7 +11,7 @@
 //   {"do": "head_check", "folder", "tokens", "hidden", "vocab"}: reads hidden.f32, weight.f32 and targets.i64 from there
 //      -> {"log_probs": [...], "hidden_norm", "weight_norm": norms of the gradients, if each log-prob has the gradient 1}
 //   {"do": "optimizer", "shapes": [[...] ...], "repeats"}: AdamW with float32 numbers
-//      -> {"seconds": [...], "norm_seconds": [...], "bytes_a_step", "sums": of each parameter, after all steps}
+//      -> {"seconds": [...], "bytes_a_step", "sums": of each parameter, after all steps}
 //   {"do": "sample", "folder", "dtype", "prompts", "new_tokens": [...], "repeats"}: one sample for each prompt
 //      -> {"seconds": [...], "kernels", "ids", "is_repeatable", "mean_prob_diff", "max_prob_diff": of the probabilities
 //          that sampler and training have for the sampled tokens}

@@ -233,19 +233,17 @@ def optimizer(bench):
     shapes = [[s["vocab_size"], h], [h]]
     for _ in range(s["num_hidden_layers"]):
         shapes += [[q, h], [kv, h], [kv, h], [h, q], [inner, h], [inner, h], [h, inner], [h], [h]]
-    row = bench.in_turns("AdamW", lambda: bench.ask(do="optimizer", shapes=shapes, repeats=bench.args.repeats),
+    row = bench.in_turns("clipping and AdamW", lambda: bench.ask(do="optimizer", shapes=shapes, repeats=bench.args.repeats),
                          lambda: bench.torch.optimizer(shapes, bench.args.repeats))
     own, peer = row["mortise"], row["peer"]
-    norms = {"case": "norm of the gradient", "mortise": {"seconds": own.pop("norm_seconds", [])}, "peer": {"seconds": peer.pop("norm_seconds", [])}}
     if "error" in own or "error" in peer:
         return [row]
-    norms["ratio"] = statistics.median(norms["peer"]["seconds"]) / statistics.median(norms["mortise"]["seconds"])
     differences = [abs(a - b) / max(1.0, abs(b)) for a, b in zip(own.pop("sums"), peer.pop("sums"))]
     row["difference"] = max(differences)
     if row["difference"] > 1e-2:
         row["error"] = "the parameters differ after the same steps, so the two sides do not compute the same"
     seconds = statistics.median(own["seconds"])
-    return [row | {"bytes_per_s": own["bytes_a_step"] / seconds, "f": own["bytes_a_step"] / seconds / bench.rates("float32")[0]}, norms]
+    return [row | {"bytes_per_s": own["bytes_a_step"] / seconds, "f": own["bytes_a_step"] / seconds / bench.rates("float32")[0]}]
 
 
 def most_that_fits(fits, least, most):

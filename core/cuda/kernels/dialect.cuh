@@ -9,6 +9,7 @@
 #define MORTISE_LAUNCH(kernel, blocks, threads, stream, ...) \
   kernel<<<blocks, threads, 0, static_cast<cudaStream_t>(stream)>>>(__VA_ARGS__)
 #define MORTISE_LAUNCHED() static_cast<int>(cudaGetLastError())
+#define MORTISE_NO_UNROLL _Pragma("unroll 1")
 #else
 #include "cuda/emulate/emulator.h"
 #define MORTISE_SHARED(type, name, count) \
@@ -19,6 +20,7 @@
   ::mortise::cuda::launch({static_cast<unsigned>(blocks)}, {static_cast<unsigned>(threads)}, \
                           [&] { kernel(__VA_ARGS__); })
 #define MORTISE_LAUNCHED() 0
+#define MORTISE_NO_UNROLL
 #endif
 
 namespace mortise::cuda {

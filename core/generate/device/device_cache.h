@@ -14,7 +14,7 @@
 #include <memory>
 #include <vector>
 
-#include "generate/device/kernel_table.h"
+#include "model/device/kernel_table.h"
 #include "model/model.h"
 
 namespace mortise {

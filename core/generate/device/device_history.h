@@ -7,8 +7,8 @@
 
 #include <memory>
 
-#include "generate/device/kernel_table.h"
 #include "generate/schedule/scheduler.h"
+#include "model/device/kernel_table.h"
 
 namespace mortise {
 

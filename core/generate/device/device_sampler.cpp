@@ -5,7 +5,6 @@
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/tensor.h>
-#include <c10/core/impl/VirtualGuardImpl.h>
 
 #include <algorithm>
 #include <vector>
@@ -33,13 +32,6 @@ std::pair<at::Tensor, T*> host_array(int64_t count) {
 template <class T>
 at::Tensor device_array(int64_t count, const at::TensorOptions& place) {
   return at::empty({count, static_cast<int64_t>(sizeof(T))}, place.dtype(at::kByte));
-}
-
-// A copy on the host, when the event that comes later has happened.
-at::Tensor to_host(const at::Tensor& bytes) {
-  if (bytes.is_cpu()) return bytes.clone();  // a later pass may write there before the tokens are read
-  at::Tensor host = at::empty(bytes.sizes(), at::TensorOptions().dtype(at::kByte).pinned_memory(true));
-  return host.copy_(bytes, /*non_blocking=*/true);
 }
 
 }  // namespace
@@ -138,12 +130,8 @@ DrawnRows DeviceSampler::draw(const at::Tensor& hidden_NH, const DrawInputs& pla
 }
 
 StartedDraws DeviceSampler::fetch(const DrawnRows& rows, const DrawInputs& inputs) {
-  StartedDraws out{rows, {to_host(rows.drawn), {}}, inputs.num_top};
-  if (rows.top.defined()) out.host.top = to_host(rows.top);
-  if (rows.drawn.is_cpu()) return out;
-  const c10::Device device = rows.drawn.device();
-  out.copied.emplace(device.type());
-  out.copied->record(c10::impl::VirtualGuardImpl(device.type()).getStream(device));
+  StartedDraws out{rows, HostCopy(rows.drawn), std::nullopt, inputs.num_top};
+  if (rows.top.defined()) out.top.emplace(rows.top);
   return out;
 }
 
@@ -154,14 +142,14 @@ StartedDraws DeviceSampler::start(const at::Tensor& hidden_NH, std::span<const D
 
 std::vector<DrawnToken> DeviceSampler::finish(StartedDraws& draws) {
   std::vector<DrawnToken> out;
-  if (!draws.host.drawn.defined()) return out;
-  if (draws.copied) draws.copied->synchronize();
-  const auto* const tokens = static_cast<const MortiseCudaDrawn*>(draws.host.drawn.const_data_ptr());
-  for (int64_t i = 0; i < draws.host.drawn.size(0); ++i) {
+  if (!draws.drawn) return out;
+  const at::Tensor drawn = draws.drawn->wait(), best = draws.top ? draws.top->wait() : at::Tensor();
+  const auto* const tokens = static_cast<const MortiseCudaDrawn*>(drawn.const_data_ptr());
+  for (int64_t i = 0; i < drawn.size(0); ++i) {
     DrawnToken& own = out.emplace_back();
     own.token = {tokens[i].id, tokens[i].log_prob, tokens[i].filtered_log_prob};
-    if (!draws.host.top.defined()) continue;
-    const auto* const top = static_cast<const MortiseCudaTop*>(draws.host.top.select(0, i).const_data_ptr());
+    if (!best.defined()) continue;
+    const auto* const top = static_cast<const MortiseCudaTop*>(best.select(0, i).const_data_ptr());
     for (int32_t t = 0; t < draws.num_top[static_cast<size_t>(i)]; ++t) own.top.push_back({top[t].id, top[t].log_prob});
   }
   return out;

@@ -15,8 +15,8 @@
 #include <vector>
 
 #include "generate/device/device_history.h"
-#include "generate/device/kernel_table.h"
 #include "generate/schedule/runner.h"
+#include "model/device/kernel_table.h"
 
 namespace mortise {
 
@@ -51,9 +51,8 @@ struct DrawnRows {
 // Draws that the device has started. Their tokens come to the host while the device continues.
 struct StartedDraws {
   DrawnRows rows;
-  DrawnRows host = {};                // the same on the host, when `copied` has happened
-  std::vector<int32_t> num_top = {};  // by row
-  std::optional<c10::Event> copied = {};
+  std::optional<HostCopy> drawn = {}, top = {};  // the numbers of both, where they are defined
+  std::vector<int32_t> num_top = {};             // by row
 
   [[nodiscard]] at::Tensor ids() const { return rows.drawn.view(at::kLong).select(1, 0); }
 };

@@ -3,7 +3,7 @@
 // Thread rule: one thread at a time.
 #pragma once
 
-#include "generate/device/kernel_table.h"
+#include "model/device/kernel_table.h"
 #include "model/layers/operators.h"
 
 namespace mortise {

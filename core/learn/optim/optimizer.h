@@ -27,9 +27,11 @@
 #include "learn/optim/shards.h"
 #include "learn/optim/update_rule.h"
 #include "model/tensor/offload.h"
+#include "model/weights/rounded_matrices.h"
 
 namespace mortise {
 
+struct DeviceKernels;
 class GroupStep;
 class RoundedStep;
 class ModelPart;
@@ -56,6 +58,12 @@ struct ShardUnit {
       {};  // gradient of this rank's range [shards.of(rank).size()]; null until set, step() takes it
 };
 
+// Optimizer::step_clipped.
+struct ClippedStep {
+  double grad_norm = 0.0;      // before clipping
+  bool writes_copies = false;  // else the copies are still those of the old weights
+};
+
 // kLater: there is no state until Optimizer::offload() puts it into files.
 enum class StateMemory { kNow, kLater };
 
@@ -76,6 +84,10 @@ class Optimizer : public Stateful {
   // parameter without gradient is left as it is. Gradients may be changed. Sharded: a collective. All ranks then have
   // all parameters.
   Result<> step(double lr, double grad_factor = 1.0);
+  // One update from the gradients clipped to `max_norm` (clip_factor). It changes nothing, and does not count, if their norm
+  // is not finite. Where the kernels of core/cuda take the step (kernel_step.h), the device does not wait for the host, and
+  // the `copies` of stepped masters are written too.
+  Result<ClippedStep> step_clipped(double lr, double max_norm, const MasterCopies& copies = {});
   void zero_grad();  // zeroes in place: the memory is used again
   // global_grad_norm of its parameters, with the same bits if the gradient is sharded. Of whole parameters if ranks share
   // the layers: on each rank the same. Either is a collective.
@@ -111,9 +123,14 @@ class Optimizer : public Stateful {
   Result<> make_state();
   void add_spread_unit(std::span<const size_t> indices, int64_t part);
   [[nodiscard]] Shards cut_of(std::span<const size_t> parameters) const;
-  // `weights`: of these parts.
+  // `weights`: of these parts. Those that have a gradient come to `stepped` too.
+  [[nodiscard]] std::vector<StepPart> parts_to_step(std::span<const size_t> parts, std::span<const at::Tensor> weights,
+                                                    double lr, std::vector<size_t>& stepped) const;
   Result<> step_parts(std::span<const size_t> parts, std::span<const at::Tensor> weights, double lr,
                       double grad_factor);
+  Result<> share_weights();
+  Result<ClippedStep> step_by_kernels(const DeviceKernels& kernels, double lr, double max_norm,
+                                      const MasterCopies& copies);
   Result<> step_layers(double lr, double grad_factor);
   Result<> step_unit(size_t unit, double lr, double grad_factor);
   [[nodiscard]] std::vector<at::Tensor> weights_of(std::span<const size_t> parts) const;

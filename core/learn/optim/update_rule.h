@@ -50,6 +50,8 @@ struct StepPart {
   double weight_decay = 0.0;
 };
 
+struct AdamWOptions;
+
 class UpdateRule {
  public:
   virtual ~UpdateRule() = default;
@@ -59,6 +61,8 @@ class UpdateRule {
   [[nodiscard]] virtual bool needs_whole_parameters() const { return false; }
   // Does the step of a number depend on this number alone? Then ranks that share the layers step their own rows and columns.
   [[nodiscard]] virtual bool steps_numbers() const { return !needs_whole_parameters(); }
+  // The settings of AdamW with moments of the parameters' dtype; null: another rule.
+  [[nodiscard]] virtual const AdamWOptions* as_adamw() const { return nullptr; }
   // Update number `update`, counted from 1, from the gradients multiplied by `grad_factor`.
   virtual void step(std::span<StepPart> parts, int64_t update, double grad_factor) const = 0;
 };

@@ -18,11 +18,15 @@ struct FiniteStep {
 inline Result<FiniteStep> step_if_finite(Model& model, Optimizer& optimizer, double loss, double lr, double grad_clip) {
   if (!optimizer.is_sharded()) fill_absent_gradients(optimizer.parameters());
   FiniteStep out;
-  out.grad_norm = TRY(optimizer.grad_norm());
-  out.skipped = !std::isfinite(out.grad_norm) || !std::isfinite(loss);
-  if (out.skipped) return out;
-  TRY(optimizer.step(lr, clip_factor(out.grad_norm, grad_clip)));
-  model.weights_changed();
+  if (!std::isfinite(loss)) {
+    out.grad_norm = TRY(optimizer.grad_norm());
+    out.skipped = true;
+    return out;
+  }
+  const ClippedStep done = TRY(optimizer.step_clipped(lr, grad_clip, model.copies_to_step()));
+  out.grad_norm = done.grad_norm;
+  out.skipped = !std::isfinite(done.grad_norm);
+  if (!out.skipped && !done.writes_copies) model.weights_changed();
   return out;
 }
 

@@ -11,8 +11,12 @@
 
 namespace mortise {
 
+std::string cuda_module_path(const char* name) {
+  return (this_program().parent_path().parent_path() / "lib/mortise" / name).string();
+}
+
 void* open_cuda_module(const char* name, std::string& reason) {
-  const std::string path = (this_program().parent_path().parent_path() / "lib/mortise" / name).string();
+  const std::string path = cuda_module_path(name);
   std::error_code ignored;
   if (!std::filesystem::exists(path, ignored)) {
     reason = path + " is not there";

@@ -5,7 +5,10 @@
 
 namespace mortise {
 
-// Loads PREFIX/lib/mortise/NAME, seen from PREFIX/bin/mortise or from a test in PREFIX/tests. Null: `reason` says why not.
+// Where it is, or would be: PREFIX/lib/mortise/NAME, seen from PREFIX/bin/mortise or from a test in PREFIX/tests.
+std::string cuda_module_path(const char* name);
+
+// Loads it. Null: `reason` says why not.
 void* open_cuda_module(const char* name, std::string& reason);
 
 }  // namespace mortise

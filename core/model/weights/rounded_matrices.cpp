@@ -125,6 +125,16 @@ std::vector<at::Tensor> masters_of_layer(const DecoderWeights& weights, size_t l
   return out;
 }
 
+MasterCopies copies_by_master(const DecoderWeights& weights) {
+  MasterCopies out;
+  for (size_t layer = 0; layer < weights.rounded.size(); ++layer) {
+    visit_matrices(weights, layer, [&](uint32_t, const at::Tensor& master, const at::Tensor& copy) {
+      out[master.storage().unsafeGetStorageImpl()] = copy;
+    });
+  }
+  return out;
+}
+
 int64_t rounded_numbers(const DecoderWeights& weights) {
   int64_t sum = 0;
   for (size_t layer = 0; layer < weights.rounded.size(); ++layer) {

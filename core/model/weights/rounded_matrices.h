@@ -10,8 +10,10 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <c10/core/Storage.h>
 
 #include <cstdint>
+#include <unordered_map>
 #include <vector>
 
 #include "foundation/base/rng.h"
@@ -30,6 +32,10 @@ void allocate_rounded(const DecoderWeights& weights, size_t layer);
 // The copies of a layer, and in the same order their masters.
 [[nodiscard]] std::vector<at::Tensor> copies_of_layer(const DecoderWeights& weights, size_t layer);
 [[nodiscard]] std::vector<at::Tensor> masters_of_layer(const DecoderWeights& weights, size_t layer);
+
+// The copy of each master, by the memory of the master: the numbers of both have the same places.
+using MasterCopies = std::unordered_map<const c10::StorageImpl*, at::Tensor>;
+[[nodiscard]] MasterCopies copies_by_master(const DecoderWeights& weights);
 
 // The count of all rounded numbers.
 [[nodiscard]] int64_t rounded_numbers(const DecoderWeights& weights);

@@ -289,7 +289,7 @@ Json json_of(const RunEstimate& run, const RunConfig& config) {
             {"gradient_bytes_sent_per_update", bytes(run.ranks.gradient_bytes)},
             {"weight_bytes_sent_per_step", bytes(run.ranks.step_weight_bytes)},
             {"row_bytes_sent_per_step", bytes(run.ranks.row_bytes)}}},
-          {"device", device_json(run.device, memory.on_device())},
+          {"device", device_json(config, run.device, memory.on_device())},
           {"checkpoint_bytes", bytes(run.checkpoint_bytes)},
           {"free_bytes", free},
           {"memory_bytes",

@@ -15,6 +15,7 @@
 #include "generate/device/graphed_decode.h"
 #include "learn/optim/weight_shards.h"
 #include "model/head/full_kl.h"
+#include "model/head/kept_logits.h"
 #include "model/layers/attention_products.h"
 #include "model/layers/recompute.h"
 #include "model/weights/names.h"
@@ -292,6 +293,9 @@ MemoryEstimate estimate_memory(const ModelConfig& model, const std::optional<Lor
   if (!by_operators)
     bytes.attention = attention_bytes(model, config, row_tokens, std::ceil(tokens / static_cast<double>(row_tokens)));
   bytes.head = head_pass_bytes(model, trained, config, tokens);
+  if (by_operators && dtype != ModelDtype::kFloat64)
+    bytes.head =
+        std::max(bytes.head, static_cast<double>(kept_logit_bytes(static_cast<int64_t>(tokens), model.vocab_size)));
   // The generator's own copy of the matrices: with ranks that sample together, of this rank's part.
   const int64_t num_samplers = config.rollout.tensor_model_parallel_size;
   const double others = numbers_of_others(model, num_samplers).layers;

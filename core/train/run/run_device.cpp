@@ -12,6 +12,7 @@
 #include "foundation/base/log.h"
 #include "foundation/base/shown_text.h"
 #include "foundation/base/text.h"
+#include "model/device/kernel_table.h"
 #include "train/loop/score_extension.h"
 #include "train/run/run_parts.h"
 
@@ -124,6 +125,16 @@ Result<ComputeDevice> open_sampling_device(const LoadedConfig& loaded, ConfigUse
   return opened;
 }
 
+namespace {
+
+// Why libtorch's operators compute what the kernels of core/cuda could; empty if they do not.
+std::string why_operators(const RunConfig& config) {
+  if (config.model.dtype == ModelDtype::kFloat64) return "model.dtype is \"float64\"";
+  return why_no_gpu_kernels();
+}
+
+}  // namespace
+
 std::string device_line(const LoadedConfig& loaded, const DeviceChoice& choice, double bytes) {
   const std::string& text = loaded.config.model.device;
   if (choice.problem) return fmt::format("# device: {} cannot be used: {}\n", text, one_line(choice.problem->what));
@@ -132,23 +143,28 @@ std::string device_line(const LoadedConfig& loaded, const DeviceChoice& choice, 
     return choice.why_cpu.empty() ? "" : fmt::format("# device: the CPU, because {}\n", one_line(choice.why_cpu));
   const GpuFacts& gpu = *choice.gpu;
   const bool fits = bytes <= static_cast<double>(gpu.memory_bytes);
-  return fmt::format("# device: {}, {} with {}; about {} of the memory above are on it{}\n", name_of(choice.name),
-                     one_line(gpu.name), format_bytes(gpu.memory_bytes), format_bytes(static_cast<uint64_t>(bytes)),
-                     fits ? "" : "; that does not fit");
+  const std::string why = why_operators(loaded.config);
+  return fmt::format("# device: {}, {} with {}; about {} of the memory above are on it{}\n# kernels: {}\n",
+                     name_of(choice.name), one_line(gpu.name), format_bytes(gpu.memory_bytes),
+                     format_bytes(static_cast<uint64_t>(bytes)), fits ? "" : "; that does not fit",
+                     why.empty() ? "those of core/cuda sample, and compute the head and AdamW"
+                                 : "none of core/cuda, because " + one_line(why));
 }
 
-Json device_json(const DeviceChoice& choice, double bytes) {
+Json device_json(const RunConfig& config, const DeviceChoice& choice, double bytes) {
   const auto text = [](const std::string& value) { return value.empty() ? Json() : Json(value); };
   Json out = {{"name", name_of(choice.name)},
               {"why_cpu", text(choice.why_cpu)},
               {"problem", text(choice.problem ? choice.problem->what : "")},
               {"gpu", Json()},
               {"gpu_memory_bytes", Json()},
-              {"memory_bytes", Json()}};
+              {"memory_bytes", Json()},
+              {"kernels", Json()}};
   if (choice.is_by_operators()) out["memory_bytes"] = static_cast<uint64_t>(bytes);
   if (!choice.gpu) return out;
   out["gpu"] = choice.gpu->name;
   out["gpu_memory_bytes"] = choice.gpu->memory_bytes;
+  out["kernels"] = why_operators(config).empty();
   return out;
 }
 

@@ -47,8 +47,8 @@ Result<ComputeDevice> open_sampling_device(const LoadedConfig& loaded, ConfigUse
 // Unless the config says "cpu".
 void log_device(const RunConfig& config, const ComputeDevice& device);
 
-// For --dry-run: whether `bytes` fit on the device. The line is empty if the config says "cpu".
+// For --dry-run: whether `bytes` fit on the device, and what computes there. Empty if the config says "cpu".
 std::string device_line(const LoadedConfig& loaded, const DeviceChoice& choice, double bytes);
-Json device_json(const DeviceChoice& choice, double bytes);
+Json device_json(const RunConfig& config, const DeviceChoice& choice, double bytes);
 
 }  // namespace mortise

@@ -34,6 +34,8 @@ class AdamWRule : public UpdateRule {
             {"exp_avg_sq", tensor.scalar_type(), tensor.sizes().vec()}};
   }
 
+  [[nodiscard]] const AdamWOptions* as_adamw() const override { return &options_; }
+
   void step(std::span<StepPart> parts, int64_t update, double grad_factor) const override {
     std::map<std::pair<double, double>, FusedGroup> groups;
     for (const StepPart& part : parts) {

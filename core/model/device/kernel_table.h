@@ -1,4 +1,5 @@
-// The C functions of libmortise_cuda.so (cuda/module.h) that sampling on a device uses, found when they are first needed.
+// The C functions of libmortise_cuda.so (cuda/module.h) that sampling and training on a device use, found when they are first
+// needed. What is started and copied here does not wait for the device.
 //
 // Kernels start on libtorch's current stream of the device of their tensors.
 // Thread rule: one thread at a time.
@@ -6,7 +7,9 @@
 
 #include <ATen/core/Tensor.h>
 #include <c10/core/Device.h>
+#include <c10/core/Event.h>
 
+#include <optional>
 #include <string>
 
 #include "cuda/module.h"
@@ -21,17 +24,38 @@ struct DeviceKernels {
   decltype(&mortise_cuda_attention) attention = nullptr;
   decltype(&mortise_cuda_sample) sample = nullptr;
   decltype(&mortise_cuda_top) top = nullptr;
+  decltype(&mortise_cuda_head_chunk) head_chunk = nullptr;
+  decltype(&mortise_cuda_head_finish) head_finish = nullptr;
+  decltype(&mortise_cuda_head_backward) head_backward = nullptr;
+  decltype(&mortise_cuda_square_sums) square_sums = nullptr;
+  decltype(&mortise_cuda_clip) clip = nullptr;
+  decltype(&mortise_cuda_adamw) adamw = nullptr;
 };
 
 // The kernels for tensors on `device`. Null if there are none: libtorch's operators compute then. For a GPU the first call
 // loads the module from lib/mortise, and the log says why if it cannot.
 const DeviceKernels* device_kernels(const c10::Device& device);
 
+// Why a GPU of this machine has no kernels, as far as that is known without loading them. Empty if it has some.
+std::string why_no_gpu_kernels();
+
 // For tests: the kernels for tensors on the CPU, such as those of cuda/emulate. Null: none. They must outlive their use.
 void set_cpu_kernels(const DeviceKernels* kernels);
 
 // A copy of `host` on `device`. On a GPU the host does not wait for it, nor for what was started before.
 at::Tensor sent_to(const c10::Device& device, const at::Tensor& host);
+
+// A copy of a tensor on the host that a GPU makes behind what was started before. The GPU continues meanwhile.
+class HostCopy {
+ public:
+  explicit HostCopy(const at::Tensor& numbers);
+  // Waits until the copy is there.
+  const at::Tensor& wait();
+
+ private:
+  at::Tensor host_;
+  std::optional<c10::Event> copied_;
+};
 
 // libtorch's current stream of a GPU, a cudaStream_t. Null for the CPU.
 void* stream_of(const c10::Device& device);

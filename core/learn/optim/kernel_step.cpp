@@ -1,0 +1,83 @@
+// See kernel_step.h.
+#include "learn/optim/kernel_step.h"
+
+#include <ATen/ops/empty.h>
+#include <ATen/ops/zeros.h>
+
+#include <algorithm>
+#include <cmath>
+
+namespace mortise {
+
+namespace {
+
+// Where the copy of these weights begins; null if they have none.
+uint16_t* copy_of(const at::Tensor& weights, const MasterCopies& copies) {
+  const auto found = copies.find(weights.storage().unsafeGetStorageImpl());
+  if (found == copies.end()) return nullptr;
+  return static_cast<uint16_t*>(found->second.mutable_data_ptr()) + weights.storage_offset();
+}
+
+}  // namespace
+
+const DeviceKernels* step_kernels(const UpdateRule& rule, std::span<const OptimizedParameter> parameters) {
+  if (rule.as_adamw() == nullptr || parameters.empty()) return nullptr;
+  const bool is_float = std::ranges::all_of(
+      parameters, [](const OptimizedParameter& one) { return one.tensor.scalar_type() == at::kFloat; });
+  return is_float ? device_kernels(parameters.front().tensor.device()) : nullptr;
+}
+
+KernelStep::KernelStep(const DeviceKernels& kernels, const c10::Device& device, std::span<StepPart> parts,
+                       std::span<const int64_t> first_sums, int64_t num_sums, const MasterCopies& copies)
+    : kernels_(&kernels), parts_(parts) {
+  const auto count = static_cast<int64_t>(parts.size());
+  const at::Tensor host = at::empty({count, static_cast<int64_t>(sizeof(MortiseCudaStepTensor))}, at::kByte);
+  auto* const tensors = static_cast<MortiseCudaStepTensor*>(host.mutable_data_ptr());
+  for (size_t i = 0; i < parts.size(); ++i) {
+    StepPart& part = parts[i];
+    part.gradient = part.gradient.contiguous();
+    tensors[i] = {part.gradient.const_data_ptr<float>(),
+                  part.weights.mutable_data_ptr<float>(),
+                  part.state[0].mutable_data_ptr<float>(),
+                  part.state[1].mutable_data_ptr<float>(),
+                  copy_of(part.weights, copies),
+                  part.weights.numel(),
+                  num_parts_,
+                  first_sums[i],
+                  static_cast<float>(part.lr),
+                  static_cast<float>(part.weight_decay)};
+    num_parts_ += num_parts(part.weights.numel());
+  }
+  table_ = sent_to(device, host);
+  const at::TensorOptions there = at::TensorOptions().device(device);
+  sums_ = at::zeros({num_sums}, there.dtype(at::kDouble));
+  clip_ = at::empty({2}, there.dtype(at::kFloat));
+  check_started(kernels.square_sums(table(), count, num_parts_, sums_.mutable_data_ptr<double>(), stream_of(device)),
+                "square_sums");
+}
+
+void KernelStep::clip(double max_norm) {
+  check_started(kernels_->clip(sums_.const_data_ptr<double>(), sums_.numel(), static_cast<float>(max_norm),
+                               clip_.mutable_data_ptr<float>(), stream_of(clip_.device())),
+                "clip");
+  norm_.emplace(clip_);
+}
+
+void KernelStep::run(const AdamWOptions& options, int64_t update) {
+  const auto count = static_cast<double>(update);
+  const MortiseCudaAdamW settings{static_cast<float>(options.beta1),
+                                  static_cast<float>(1.0 - options.beta1),
+                                  static_cast<float>(options.beta2),
+                                  static_cast<float>(1.0 - options.beta2),
+                                  static_cast<float>(options.eps),
+                                  static_cast<float>(1.0 - std::pow(options.beta1, count)),
+                                  static_cast<float>(std::sqrt(1.0 - std::pow(options.beta2, count)))};
+  check_started(kernels_->adamw(settings, table(), table_.size(0), num_parts_, clip_.const_data_ptr<float>(),
+                                stream_of(clip_.device())),
+                "adamw");
+  for (const StepPart& part : parts_) part.weights.unsafeGetTensorImpl()->bump_version();
+}
+
+double KernelStep::norm() { return static_cast<double>(norm_->wait().const_data_ptr<float>()[0]); }
+
+}  // namespace mortise

@@ -1,0 +1,62 @@
+// The kernels of core/cuda that training uses, by their emulator: for tensors that the host can reach, or whose memory is
+// opened while a kernel runs. Ranks that are threads start one at a time, because the emulator has one machine.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <mutex>
+
+#include "model/device/kernel_table.h"
+
+namespace mortise::test {
+
+// Run around each kernel, if they are set.
+struct AroundKernels {
+  static inline std::mutex mutex;                   // NOLINT: the table has plain functions
+  static inline std::function<void()> open, close;  // NOLINT
+};
+
+// A kernel that counts how often it started.
+template <auto kKernel>
+struct Started;
+template <class... Arguments, int (*kKernel)(Arguments...)>
+struct Started<kKernel> {
+  static inline int64_t count = 0;  // NOLINT
+  static int start(Arguments... arguments) {
+    const std::lock_guard lock(AroundKernels::mutex);
+    ++count;
+    if (AroundKernels::open) AroundKernels::open();
+    const int code = kKernel(arguments...);
+    if (AroundKernels::close) AroundKernels::close();
+    return code;
+  }
+};
+
+inline void put_training_kernels(DeviceKernels& kernels) {
+  kernels.head_chunk = Started<&mortise_cuda_head_chunk>::start;
+  kernels.head_finish = Started<&mortise_cuda_head_finish>::start;
+  kernels.head_backward = Started<&mortise_cuda_head_backward>::start;
+  kernels.square_sums = Started<&mortise_cuda_square_sums>::start;
+  kernels.clip = Started<&mortise_cuda_clip>::start;
+  kernels.adamw = Started<&mortise_cuda_adamw>::start;
+}
+
+// While one lives, training uses them on every device that is no GPU, the CPU too.
+class TrainingKernels {
+ public:
+  TrainingKernels() {
+    put_training_kernels(kernels_);
+    set_cpu_kernels(&kernels_);
+  }
+  TrainingKernels(const TrainingKernels&) = delete;
+  TrainingKernels& operator=(const TrainingKernels&) = delete;
+  ~TrainingKernels() { set_cpu_kernels(nullptr); }
+
+  static int64_t steps() { return Started<&mortise_cuda_adamw>::count; }
+  static int64_t head_chunks() { return Started<&mortise_cuda_head_chunk>::count; }
+
+ private:
+  DeviceKernels kernels_;
+};
+
+}  // namespace mortise::test

@@ -1,0 +1,38 @@
+// What a dry run says about a GPU that the driver named.
+#include "train/run/run_device.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "model/device/kernel_table.h"
+
+namespace mortise {
+namespace {
+
+using testing::HasSubstr;
+
+DeviceChoice gpu() {
+  DeviceChoice out;
+  out.name = {DeviceKind::kCuda};
+  out.gpu = GpuFacts{"NVIDIA H200", 9, 0, uint64_t{139} << 30, 1};
+  return out;
+}
+
+TEST(RunDevice, ADryRunSaysWhatComputesOnTheGpu) {
+  LoadedConfig loaded;
+  loaded.config.model.device = "cuda";
+  const bool has_kernels = why_no_gpu_kernels().empty();  // nvcc was there when this was built
+  const std::string line = device_line(loaded, gpu(), 1e9);
+  EXPECT_THAT(line, HasSubstr("# device: cuda:0, NVIDIA H200 with 139"));
+  EXPECT_THAT(line, HasSubstr(has_kernels ? "# kernels: those of core/cuda sample, and compute the head and AdamW\n"
+                                          : "# kernels: none of core/cuda, because "));
+  EXPECT_EQ(device_json(loaded.config, gpu(), 1e9).at("kernels"), has_kernels);
+
+  loaded.config.model.dtype = ModelDtype::kFloat64;
+  EXPECT_THAT(device_line(loaded, gpu(), 1e9),
+              HasSubstr("# kernels: none of core/cuda, because model.dtype is \"float64\"\n"));
+  EXPECT_EQ(device_json(loaded.config, gpu(), 1e9).at("kernels"), false);
+}
+
+}  // namespace
+}  // namespace mortise
