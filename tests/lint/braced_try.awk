@@ -5,8 +5,10 @@ FNR == 1 { depth = 0; delete commas; delete pending; delete is_block; delete par
 {
   line = code_of($0)
   gsub(/TRY\(/, "\001(", line)
-  for (i = 1; i <= length(line); i++) {
-    c = substr(line, i, 1)
+  for (before = ""; match(line, /[{};(),\001]/); before = c) {
+    c = substr(line, RSTART, 1)
+    if (RSTART > 1) before = substr(line, RSTART - 1, 1)
+    line = substr(line, RSTART + 1)
     if (c == "{") {
       depth++
       commas[depth] = parens[depth] = is_block[depth] = 0; pending[depth] = ""
@@ -17,7 +19,7 @@ FNR == 1 { depth = 0; delete commas; delete pending; delete is_block; delete par
     else if (c == "(") parens[depth]++
     else if (c == ")") parens[depth]--
     else if (c == "," && parens[depth] == 0) commas[depth]++
-    else if (c == "\001" && commas[depth] > 0 && substr(line, i - 1, 1) !~ /[A-Za-z0-9_]/)
+    else if (c == "\001" && commas[depth] > 0 && before !~ /[A-Za-z0-9_]/)
       pending[depth] = pending[depth] FILENAME ":" FNR ": TRY behind a comma in braces leaks what stands before it; give its value a line of its own\n"
   }
 }
