@@ -220,8 +220,9 @@ double window_bytes(const ModelConfig& model, const RunConfig& config, bool by_o
   const auto most = static_cast<double>(vocabulary_window_bytes(config, by_operators));
   if (most == 0) return 0;
   const auto row_bytes = static_cast<double>(model.hidden_size * num_bytes(config.model.dtype));
-  const double one = row_bytes * static_cast<double>(kHeadWindowRows);
-  return std::min(std::max(most, one), row_bytes * static_cast<double>(model.vocab_size));
+  const double matrix = row_bytes * static_cast<double>(model.vocab_size);
+  if (matrix <= most) return 0;
+  return std::min(std::max(most, row_bytes * static_cast<double>(kHeadWindowRows)), matrix);
 }
 
 Result<TrainedSize> trained_size(const ModelConfig& model, const std::optional<LoraSize>& lora,
