@@ -140,6 +140,13 @@ TEST(MemoryEstimates, CountWindowsOfEmbeddingAndHead) {
   const double matrix = 300000.0 * 64.0 * 4.0, window = 32.0 * 1024 * 1024;
   const Spread run(model, {});
   EXPECT_DOUBLE_EQ(run.shared.gathered, 3.0 * window) << "a window, its gradient, and that on its way";
+  const double own = (run.units.all + run.units.whole) / 2.0;
+  EXPECT_DOUBLE_EQ(run.shared.gradients, own + run.units.whole + run.units.layer) << "the owners get those of windows";
+  for (const auto& [pass, counted] : {std::pair(2000.0, 2000.0), std::pair(20000.0, 8192.0)}) {
+    const Spread tokens(model, {"actor.ppo_max_token_len_per_gpu=" + std::to_string(static_cast<int64_t>(pass))});
+    EXPECT_DOUBLE_EQ(tokens.shared.head - tokens.alone.head, counted * 64.0 * 4.0)
+        << "the hidden states' gradients of a window";
+  }
   for (const char* const key : {"trainer.deterministic=true", "rollout.filtered_log_probs=true"}) {
     std::vector<std::string> keys{key};
     if (keys[0].starts_with("rollout")) keys.emplace_back("rollout.top_k=20");
