@@ -1,6 +1,7 @@
 # Small functions that keep every CMakeLists.txt a list of names.
 
-# Tests are compiled more often than they run.
+# Tests are compiled more often than they run. Inline code that a room has too is the room's in tests that link all of it
+# (mortise_room_before_test), so it is optimised.
 set(MORTISE_TEST_OPTIMISATION -O0)
 
 # mortise_test_compiler(TARGET [OWN_PCH]): the compiler of tests, and their optimisation. clang's OpenMP would need a runtime of

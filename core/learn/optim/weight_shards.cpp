@@ -44,10 +44,12 @@ WeightShards::WeightShards(Model& model, Communicator& communicator, ShardCut cu
   first_backward_ = std::max<int64_t>(1, model.lowest_backward() - 1);
 }
 
-// Once the parts have this rank's numbers.
+// Once the parts have this rank's numbers. A matrix of at most one window is gathered whole: a window would save its gradient
+// only, and cost a second walk.
 void WeightShards::make_windows() {
   const auto windows = [&](const SpreadPart& unit) -> std::shared_ptr<MatrixWindows> {
-    if (window_bytes_ == 0 || model_->model_part() != nullptr || unit.tensors.size() != 1 || !unit.is_read)
+    if (window_bytes_ == 0 || model_->model_part() != nullptr || unit.tensors.size() != 1 || !unit.is_read ||
+        static_cast<int64_t>(unit.tensors.front().nbytes()) <= window_bytes_)
       return nullptr;
     return std::make_shared<MatrixWindows>(unit, *communicator_, window_bytes_, error_);
   };

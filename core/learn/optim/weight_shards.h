@@ -41,7 +41,8 @@ class WeightShards : public WeightGate {
  public:
   // Keeps this rank's numbers of the model's matrices and frees the rest. `model` has to stay where it is. `cut`: where
   // the optimizer of these weights cuts. `keeps_base`: passes read the base of an adapter, as plain layers do. `window_bytes`:
-  // size of the windows in which passes read embedding and head; 0: they gather them whole, and so do those of split layers.
+  // size of the windows in which passes read embedding and head. They gather a matrix whole if it is not larger, or if ranks
+  // share the layers. 0: always.
   static std::shared_ptr<WeightShards> spread(Model& model, Communicator& communicator, ShardCut cut,
                                               bool keeps_base = false, int64_t window_bytes = 0);
   // For another model with the same parameters, whose memory was not touched: with the numbers of this one. Of a model with

@@ -83,6 +83,14 @@ GradientSum::GradientSum(const Model& model, Optimizer& optimizer, const RankSha
   }
 }
 
+GradientSum::~GradientSum() {
+  if (is_finished_) return;
+  for (ShardUnit& unit : optimizer_->units()) {
+    unit.own_gradient = at::Tensor();
+    if (MatrixWindows* const windows = windows_of(unit); windows != nullptr) windows->collect_gradient({});
+  }
+}
+
 // Null: its gradients are whole tensors.
 MatrixWindows* GradientSum::windows_of(const ShardUnit& unit) const {
   const WeightShards* const shards = shards_of(*model_);
@@ -170,6 +178,7 @@ Result<> GradientSum::share_round(const BackwardPass& backward) {
 
 Result<> GradientSum::finish(const std::vector<LeafReport>& leaves) {
   const c10::NoGradGuard no_grad;
+  is_finished_ = true;
   for (const ShardUnit& unit : optimizer_->units()) {
     if (MatrixWindows* const windows = windows_of(unit); windows != nullptr) windows->collect_gradient({});
   }

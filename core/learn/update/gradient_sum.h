@@ -47,6 +47,10 @@ class GradientSum {
  public:
   // Borrows all. The parameters have no gradients yet. `model` has them.
   GradientSum(const Model& model, Optimizer& optimizer, const RankShare& share, const RankOptions& ranks);
+  GradientSum(const GradientSum&) = delete;
+  GradientSum& operator=(const GradientSum&) = delete;
+  // Frees what the ranks have added if there was no finish(), as in an update that is skipped.
+  ~GradientSum();
 
   // Every rank, at the end of each of its rounds (RankShare::rounds): runs `backward` of the micro-batch `leaf`, or only
   // helps the others. finish_forward() of all models of the round comes before it.
@@ -83,6 +87,7 @@ class GradientSum {
   std::vector<GradientNode> nodes_;  // deterministic: of this rank's range so far, in order
   std::vector<int> senders_;         // ranks with the same part, whose gradients are added next
   std::vector<bool> is_reduced_;     // by unit: in this round
+  bool is_finished_ = false;
 };
 
 }  // namespace mortise

@@ -14,8 +14,7 @@
 namespace mortise::by_windows {
 namespace {
 
-constexpr int64_t kTokensAtOnce = 512;       // that a loss sees in one call
-constexpr int64_t kTokensOfGradient = 8192;  // whose gradients of a window are there before they are added
+constexpr int64_t kTokensAtOnce = 512;  // that a loss sees in one call
 
 VocabularyHead window_of(const VocabularyHead& head, int64_t first, const at::Tensor& rows) {
   VocabularyHead window(rows, head.softcap);

@@ -1,5 +1,5 @@
 // The passes of a head whose rows come window by window (VocabularyHead::rows), so that no rank has the whole head or its
-// gradient (ZeRO 3). Private to this folder: log_prob_head.h calls it.
+// gradient (ZeRO 3). Private to this folder, except for kTokensOfGradient: log_prob_head.h calls it.
 //
 // Forward adds each window's maxima and sums to those of the windows before it, in the order of the blocks of columns, so that
 // log-probs have the bits of a whole head. Gradients are those of second_pass.h, window by window. They are equal to rounding.
@@ -34,6 +34,9 @@ void add_window_sums(const at::Tensor& hidden_RH, const VocabularyHead& window, 
                      double temperature, std::span<WindowSum> sums, const HeadOptions& options);
 
 namespace by_windows {
+
+// Tokens whose gradients of a window are in memory before they are added to d_hidden_RH.
+inline constexpr int64_t kTokensOfGradient = 8192;
 
 LogProbs head_log_prob(const at::Tensor& hidden_RH, const VocabularyHead& head, const at::Tensor& targets_R,
                        double temperature, bool want_entropy, const HeadOptions& options);

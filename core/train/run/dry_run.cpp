@@ -330,7 +330,7 @@ std::string memory_text(const MemoryEstimate& memory, int num_ranks) {
                                                   {"attention of all threads", memory.attention},
                                                   {"head", memory.head},
                                                   {"gathered weights in updates", memory.gathered},
-                                                  {"or in steps: whole parameters", memory.stepped},
+                                                  {"or in steps: parameter copies", memory.stepped},
                                                   {"or in rollouts: other weights", memory.whole},
                                                   {"or in saves: other weights", memory.saved},
                                                   {"generator's copy of the weights", memory.rollout},

@@ -15,6 +15,7 @@
 #include "generate/device/graphed_decode.h"
 #include "learn/optim/weight_shards.h"
 #include "model/head/full_kl.h"
+#include "model/head/head_windows.h"
 #include "model/head/kept_logits.h"
 #include "model/layers/attention_products.h"
 #include "model/layers/recompute.h"
@@ -72,6 +73,23 @@ double attention_bytes(const ModelConfig& model, const RunConfig& config, int64_
 double pass_tokens(const MicroBatchOptions& pass, int64_t row_tokens, int64_t num_rows) {
   const int64_t tokens = pass.rows > 0 ? row_tokens * pass.rows : std::max(pass.token_budget, row_tokens);
   return static_cast<double>(std::min(tokens, row_tokens * std::max<int64_t>(1, num_rows)));
+}
+
+// Tokens of the policy's largest pass on a rank.
+double tokens_on_rank(const RunConfig& config, const BatchPlan& plan) {
+  const MicroBatchOptions cut = micro_batch_options(config);
+  const int64_t row_tokens = config.data.max_prompt_length + response_length(config);
+  double tokens = pass_tokens(cut, row_tokens, plan.rows_per_update);
+  if (config.sft_mix.is_on())
+    tokens = std::max(tokens, pass_tokens(cut, recorded_length(config), config.sft_mix.train_batch_size));
+  return std::ceil(tokens / static_cast<double>(config.actor.ulysses_sequence_parallel_size));
+}
+
+// What a pass by windows has in addition: the hidden states' gradients of a window.
+double window_gradient_bytes(const ModelConfig& model, const RunConfig& config) {
+  const double tokens =
+      std::min(tokens_on_rank(config, plan_batches(config)), static_cast<double>(by_windows::kTokensOfGradient));
+  return tokens * static_cast<double>(model.hidden_size * num_bytes(config.model.dtype));
 }
 
 // Bytes of the head in a pass over so many tokens, with the KL over the whole vocabulary if there is one: its chunk
@@ -221,8 +239,9 @@ double window_bytes(const ModelConfig& model, const RunConfig& config, bool by_o
   const auto most = static_cast<double>(vocabulary_window_bytes(config, by_operators));
   if (most == 0) return 0;
   const auto row_bytes = static_cast<double>(model.hidden_size * num_bytes(config.model.dtype));
-  const double one = row_bytes * static_cast<double>(kHeadWindowRows);
-  return std::min(std::max(most, one), row_bytes * static_cast<double>(model.vocab_size));
+  const double matrix = row_bytes * static_cast<double>(model.vocab_size);
+  if (matrix <= most) return 0;
+  return std::min(std::max(most, row_bytes * static_cast<double>(kHeadWindowRows)), matrix);
 }
 
 Result<TrainedSize> trained_size(const ModelConfig& model, const std::optional<LoraSize>& lora,
@@ -282,11 +301,7 @@ MemoryEstimate estimate_memory(const ModelConfig& model, const std::optional<Lor
     bytes.reference = weight_bytes(model, dtype, WeightCopies::kMasters) - parameters * element;
   const int64_t row_tokens = config.data.max_prompt_length + response_length(config);
   const BatchPlan plan = plan_batches(config);
-  const MicroBatchOptions cut = micro_batch_options(config);
-  double tokens = pass_tokens(cut, row_tokens, plan.rows_per_update);
-  if (config.sft_mix.is_on())
-    tokens = std::max(tokens, pass_tokens(cut, recorded_length(config), config.sft_mix.train_batch_size));
-  tokens = std::ceil(tokens / static_cast<double>(config.actor.ulysses_sequence_parallel_size));
+  const double tokens = tokens_on_rank(config, plan);
   const int64_t num_parts = config.actor.tensor_model_parallel_size;
   bytes.activations = activation_bytes(num_parts == 1 ? model : split_config(model, num_parts), config,
                                        trained.lowest_backward, tokens);
@@ -464,6 +479,7 @@ void share_memory(const ModelConfig& model, const UnitBytes& units, const Traine
   const double whole_parts = (gathers_ends ? units.ends : 0.0) + (gathers_layers ? layers_read : 0.0);
   share_weights(units_of_part(units, layers, ends), trained, units_of_part(trained.units, layers, ends), whole_parts,
                 config, has_lora, num_ranks, written, critic, memory);
+  if (config.ranks.zero_stage == 3 && units.window > 0) memory.head += window_gradient_bytes(model, config);
   // Without master weights a rank's numbers are float32 while they are stepped: those of a layer at a time with stage 3.
   const bool is_widened =
       config.model.dtype == ModelDtype::kBfloat16 && !config.actor.optim.master_weights && !has_lora;

@@ -24,10 +24,11 @@ struct MemoryEstimate {
   double sampled = 0;          // what sampling keeps for updates (rollout.reuse_forward_mib)
   double experts = 0;          // that the tokens of a step took (actor.router_replay.mode)
   double gathered = 0;         // ranks.zero_stage = 3: parts of other ranks during updates
-  double stepped = 0;          // whole parameters that ranks with split layers step, when there are no activations
-  double whole = 0;  // ... and all weights during rollouts, when there are no gradients and activations; of a split
-                     // model too, with the gradients that stay
-  double saved = 0;  // what a save gathers of split layers on the rank that writes most, with the gradients that stay
+  double stepped = 0;  // copies of parameters while ranks step, when there are no activations: whole ones of split
+                       // layers, or bfloat16 numbers in float32
+  double whole = 0;    // ... and all weights during rollouts, when there are no gradients and activations; of a split
+                       // model too, with the gradients that stay
+  double saved = 0;    // what a save gathers of split layers on the rank that writes most, with the gradients that stay
   // What lies on a device, if model.device names one.
   [[nodiscard]] double on_device() const {
     return weights + gradients + moments + reference + rollout + kv_cache + critic + teacher + reward_models +
@@ -99,7 +100,8 @@ double critic_activation_bytes(const ModelConfig& critic, const TrainedSize& tra
                                const MicroBatchOptions& cut, int64_t rows_per_update);
 
 UnitBytes unit_bytes(const ModelConfig& model, double element);
-// UnitBytes::window.
+// UnitBytes::window. The pass for optimal_token_baseline has the whole head and a window, but no gradients or activations:
+// MemoryEstimate::whole is larger.
 double window_bytes(const ModelConfig& model, const RunConfig& config, bool by_operators);
 // Bytes of all ranks for these units: with bfloat16 copies of the layers, and their masters if there are any.
 double spread_bytes(const UnitBytes& units, ModelDtype dtype, bool has_masters);

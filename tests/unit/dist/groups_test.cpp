@@ -7,6 +7,7 @@
 #include <gtest/gtest.h>
 
 #include <array>
+#include <chrono>
 #include <filesystem>
 #include <string>
 #include <thread>
@@ -260,8 +261,10 @@ TEST(Failures, ACallOfSomeRanksShowsForWhomARankWaits) {
       ASSERT_TRUE(pair.ok());
       if (rank == 3) {
         RankState waiting;
-        while (!waiting.waits || waiting.stage != "sums")
+        for (int tries = 0; tries < 20000 && (!waiting.waits || waiting.stage != "sums"); ++tries) {
+          std::this_thread::sleep_for(std::chrono::milliseconds(1));
           waiting = *decode_rank_state(store->get_all({state_key(1)}).value().front());
+        }
         EXPECT_EQ(waiting.awaits, (RankSet{1, 2, 2}));
       }
       if (rank % 2 == 1) EXPECT_TRUE((*pair)->all_reduce_sum(at::ones({1}), "sums").ok());

@@ -165,12 +165,13 @@ inline void expect_same(const Learnt& a, const Learnt& b, double tolerance, bool
 }
 
 inline std::vector<at::Tensor> weights_after_critic(const std::string& dtype, Communicator& communicator,
-                                                    bool deterministic, int64_t zero_stage, int sequence_size = 1) {
+                                                    bool deterministic, int64_t zero_stage, int sequence_size = 1,
+                                                    int64_t window_bytes = 0) {
   TestPolicy base(dtype, kShape.vocab);
   ModelConfig config = as_classifier(base.model.config(), 1).value();
   Model model = Model::random(std::move(config), 3, dtype).value();
   AdamW optimizer(TestPolicy::parameters(model), {}, "critic.optim",
-                  TestPolicy::spread_model(model, {&communicator, zero_stage}));
+                  TestPolicy::spread_model(model, {&communicator, zero_stage}, false, window_bytes));
   RandomRows data(false, kShape);
   std::vector<float> returns;
   RandomStream stream({13, RandomPurpose::kTest, 0, 0, 0});
@@ -203,8 +204,9 @@ inline std::vector<at::Tensor> weights_after_sft_of(TestPolicy& policy, Communic
 }
 
 inline std::vector<at::Tensor> weights_after_sft(const std::string& dtype, Communicator& communicator,
-                                                 bool deterministic, int64_t zero_stage, int sequence_size = 1) {
-  TestPolicy policy(dtype, kShape.vocab, 2, /*seed=*/5, {&communicator, zero_stage});
+                                                 bool deterministic, int64_t zero_stage, int sequence_size = 1,
+                                                 int64_t window_bytes = 0) {
+  TestPolicy policy(dtype, kShape.vocab, 2, /*seed=*/5, {&communicator, zero_stage}, 1, window_bytes);
   return weights_after_sft_of(policy, communicator, deterministic, sequence_size, 1);
 }
 

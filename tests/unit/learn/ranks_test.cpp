@@ -102,9 +102,9 @@ TEST(Ranks, OneRankWithoutFiniteLogProbsSkipsTheUpdateOfAll) {
   std::ranges::replace(num_rows, 0, 1000);
   const int64_t token = std::ranges::min_element(num_rows) - num_rows.begin();
   ASSERT_LT(num_rows[static_cast<size_t>(token)], 10);
-  int64_t zero_stage = 0;
+  int64_t zero_stage = 0, window_bytes = 0;
   const auto run = [&](Communicator& communicator) {
-    TestPolicy policy("float32", kShape.vocab, 2, /*seed=*/5, {&communicator, zero_stage});
+    TestPolicy policy("float32", kShape.vocab, 2, /*seed=*/5, {&communicator, zero_stage}, 1, window_bytes);
     {
       const c10::NoGradGuard no_grad;
       const auto whole = WholeWeights::gather({&policy.model}).value();
@@ -124,19 +124,25 @@ TEST(Ranks, OneRankWithoutFiniteLogProbsSkipsTheUpdateOfAll) {
     EXPECT_TRUE(report.skipped);
     EXPECT_TRUE(std::isnan(report.grad_norm));
     EXPECT_EQ(policy.optimizer.num_updates(), 0);
+    for (const ShardUnit& unit : policy.optimizer.units())
+      EXPECT_FALSE(unit.own_gradient.defined()) << "a skipped update needs no memory";
   };
   run(alone());
   for (; zero_stage <= 3; ++zero_stage) on_ranks(4, run);
+  zero_stage = 3;
+  window_bytes = 1;
+  on_ranks(4, run);
 }
 
 TEST(Ranks, CriticAndSupervisedUpdatesAreEqualToo) {
   for (const auto& weights_after : {&weights_after_critic, &weights_after_sft}) {
     for (const bool deterministic : {false, true}) {
-      const std::vector<at::Tensor> expected = weights_after("float64", alone(), deterministic, 0, 1);
+      const std::vector<at::Tensor> expected = weights_after("float64", alone(), deterministic, 0, 1, 0);
       for (const auto& [size, stage] :
            std::vector<std::pair<int, int>>{{2, 0}, {3, 0}, {4, 0}, {2, 1}, {3, 2}, {2, 3}, {3, 3}}) {
         on_ranks(size, [&, stage = stage](Communicator& communicator) {
-          const std::vector<at::Tensor> weights = weights_after("float64", communicator, deterministic, stage, 1);
+          const std::vector<at::Tensor> weights =
+              weights_after("float64", communicator, deterministic, stage, 1, deterministic ? 0 : 1);
           for (size_t i = 0; i < weights.size(); ++i) {
             if (deterministic)
               EXPECT_TRUE(weights[i].equal(expected[i])) << i;

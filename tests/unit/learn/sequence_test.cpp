@@ -30,13 +30,13 @@ TEST(Sequence, DeterministicUpdatesAreEqualToTheBit) {
 
 TEST(Sequence, CriticAndSupervisedUpdatesAreEqualToo) {
   for (const auto& weights_after : {&weights_after_critic, &weights_after_sft}) {
-    const std::vector<at::Tensor> expected = weights_after("float64", alone(), false, 0, 1);
+    const std::vector<at::Tensor> expected = weights_after("float64", alone(), false, 0, 1, 0);
     for (const bool deterministic : {false, true}) {
       for (const Mesh& mesh : kMeshes) {
         SCOPED_TRACE(name_of(mesh));
         on_ranks(mesh.num_ranks, [&](Communicator& communicator) {
           const std::vector<at::Tensor> weights =
-              weights_after("float64", communicator, deterministic, mesh.zero_stage, mesh.sequence_size);
+              weights_after("float64", communicator, deterministic, mesh.zero_stage, mesh.sequence_size, 0);
           for (size_t i = 0; i < weights.size(); ++i)
             EXPECT_LE((weights[i] - expected[i]).norm().item<double>(), 1e-12 * expected[i].norm().item<double>());
         });

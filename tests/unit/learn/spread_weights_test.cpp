@@ -50,9 +50,10 @@ TEST(SpreadWeights, WindowsGiveTheNumbersOfOneRankForEveryLoss) {
 }
 
 // A vocabulary of 13 windows whose rows two ranks own, and a window of which each owns a part.
-Learnt learn_many_tokens(const ModelConfig& config, Communicator& communicator, int64_t zero_stage) {
+Learnt learn_many_tokens(const ModelConfig& config, const std::string& dtype, Communicator& communicator,
+                         int64_t zero_stage) {
   const RowsShape shape{.vocab = config.vocab_size, .groups = 2, .samples = 2, .max_length = 9};
-  TestPolicy policy(config, "float64", 5, {&communicator, zero_stage}, 1, /*window_bytes=*/1);
+  TestPolicy policy(config, dtype, 5, {&communicator, zero_stage}, 1, /*window_bytes=*/1);
   const auto objective = objective_of({"actor.policy_loss.loss_mode=vanilla", "actor.entropy_coeff=0.02"});
   const RandomRows data(false, shape);
   LearnerOptions options = cut_by({1, 0});
@@ -75,26 +76,40 @@ TEST(SpreadWeights, ManyWindowsOfSeveralOwnersGiveTheNumbersOfOneRank) {
     ModelConfig config = small_config(25000, 1);
     config.hidden_size = 44;
     config.tie_word_embeddings = is_tied;
-    const Learnt expected = learn_many_tokens(config, alone(), 0);
+    const Learnt expected = learn_many_tokens(config, "float64", alone(), 0);
     on_ranks(3, [&](Communicator& communicator) {
-      const Learnt got = learn_many_tokens(config, communicator, 3);
+      const Learnt got = learn_many_tokens(config, "float64", communicator, 3);
       expect_same(got, expected, 1e-12);
     });
   }
 }
 
-// A pass leaves neither the embedding nor the head in memory, and no rank has their whole gradient.
+// Sums over blocks of columns are in the order of a whole head.
+TEST(SpreadWeights, Float32LogProbsOfWindowsHaveTheBitsOfAWholeHead) {
+  ModelConfig config = small_config(25000, 1);
+  config.hidden_size = 44;
+  const Learnt expected = learn_many_tokens(config, "float32", alone(), 0);
+  on_ranks(3, [&](Communicator& communicator) {
+    const Learnt got = learn_many_tokens(config, "float32", communicator, 3);
+    EXPECT_EQ(got.log_prob, expected.log_prob);
+    EXPECT_EQ(got.entropy, expected.entropy);
+    expect_same_reports(got.reports.front(), expected.reports.front(), 1e-5);
+  });
+}
+
+// A pass leaves neither the embedding nor the head in memory, and no rank has their whole gradient, unless a window is larger.
 TEST(SpreadWeights, NoRankHasTheWholeVocabulary) {
   on_ranks(2, [](Communicator& communicator) {
-    for (const int64_t window_bytes : {0, 1}) {
+    for (const int64_t window_bytes : {0, 1, 1 << 20}) {
+      const bool is_whole = window_bytes != 1;
       TestPolicy policy("float64", kShape.vocab, 2, 5, {&communicator, 3}, 1, window_bytes);
       const RandomRows data(false, kShape);
       const std::vector<int64_t> rows{0, 1};
       const PackedForward forward = forward_rows(policy.model, data.batch, rows).value();
-      EXPECT_EQ(has_memory(policy.model.head_weight()), window_bytes == 0);
-      EXPECT_EQ(policy.model.head_grad().defined(), window_bytes == 0);
+      EXPECT_EQ(has_memory(policy.model.head_weight()), is_whole);
+      EXPECT_EQ(policy.model.head_grad().defined(), is_whole);
       const LogProbs probs = head_log_prob(forward.hidden_RH, policy.model.head(), forward.targets_R, 1.0, false);
-      EXPECT_EQ(has_memory(policy.model.head_weight()), window_bytes == 0);
+      EXPECT_EQ(has_memory(policy.model.head_weight()), is_whole);
       EXPECT_FALSE(has_memory(policy.model.embedding_weight()));
       ASSERT_OK(finish_forward({&policy.model}));
     }
@@ -121,11 +136,21 @@ TEST(SpreadWeights, DeterministicBfloat16UpdatesAreEqualToTheBit) {
   }
 }
 
+at::Tensor log_probs_of(Model& model, const RandomRows& data) {
+  const std::vector<int64_t> rows{0, 1};
+  const PackedForward forward = forward_rows(model, data.batch, rows).value();
+  const at::Tensor out =
+      head_log_prob(forward.hidden_RH.detach(), model.head(), forward.targets_R, 1.0, false).log_prob_R;
+  EXPECT_OK(finish_forward({&model}));
+  return out;
+}
+
 // Passes and rollouts read bfloat16 copies. Saves and comparisons read their masters, too, as long as there are any.
 TEST(SpreadWeights, MastersAreThereOnlyIfTheyAreAskedFor) {
   on_ranks(2, [](Communicator& communicator) {
     const test::TempDir folder;
-    TestPolicy policy("bfloat16", kShape.vocab, 2, 5, {&communicator, 3}), whole("bfloat16", kShape.vocab, 2, 5);
+    TestPolicy policy("bfloat16", kShape.vocab, 2, 5, {&communicator, 3}, 1, /*window_bytes=*/1),
+        whole("bfloat16", kShape.vocab, 2, 5);
     WeightShards& shards = *shards_of(policy.model);
     const auto expect_memory = [&](bool has_copies, bool has_masters) {
       const DecoderWeights& weights = policy.model.weights();
@@ -166,6 +191,38 @@ TEST(SpreadWeights, MastersAreThereOnlyIfTheyAreAskedFor) {
     EXPECT_TRUE(shards.lies_in_file(0));
     EXPECT_TRUE(shards.lies_in_file(1));
     expect_whole(false);
+    const RandomRows data(false, kShape);
+    EXPECT_TRUE(log_probs_of(policy.model, data).equal(log_probs_of(whole.model, data))) << "windows come from files";
+  });
+}
+
+// A reference has the numbers of the policy, in files too, or is the base of its adapter.
+TEST(SpreadWeights, ReferencesReadTheirNumbersByWindows) {
+  const RandomRows data(false, kShape);
+  const auto make = [] { return Model::random(small_config(kShape.vocab, 2), 5, "float64").value(); };
+  Model whole = make();
+  const at::Tensor expected = log_probs_of(whole, data);
+  on_ranks(2, [&](Communicator& communicator) {
+    const test::TempDir folder;
+    for (const bool has_adapter : {false, true}) {
+      SCOPED_TRACE(has_adapter ? "with an adapter" : "without one");
+      Model policy = make();
+      if (has_adapter) {
+        ASSERT_OK(policy.train_lora({.rank = 3, .alpha = 6.0, .target_modules = {"all-linear"}}, 4));
+        randomize(policy.trainable());
+        policy.weights_changed();
+      }
+      const auto shards = WeightShards::spread(policy, communicator, ShardCut::kBlocks, false, /*window_bytes=*/1);
+      Model base = has_adapter ? policy.base_view() : policy.frozen_shape();
+      Model copy = base.frozen_shape();
+      ASSERT_OK(shards->spread_copy(copy)->offload_numbers(std::make_shared<Offload>(folder.path())));
+      EXPECT_FALSE(has_memory(copy.head_weight()));
+      EXPECT_LT((log_probs_of(copy, data) - expected).abs().max().item<double>(), 1e-12);
+      if (!has_adapter) continue;
+      const auto view = shards->spread_base(base);
+      EXPECT_NE(view->windows_of(0), nullptr);
+      EXPECT_LT((log_probs_of(base, data) - expected).abs().max().item<double>(), 1e-12);
+    }
   });
 }
 

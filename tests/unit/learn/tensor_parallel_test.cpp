@@ -229,8 +229,7 @@ TEST(TensorParallel, EveryKindOfLayerGivesTheSameWeightsWithZero) {
   for (const Variant& variant : variants()) expect_numbers_of_one_rank(variant, {4, 1, 3, 2});
 }
 
-// The memory of what is split is this rank's part alone, also for gradients and moments; between gathers nothing else.
-// Embedding and head are whole on each rank there.
+// On devices, each rank has the whole embedding and head.
 TEST(TensorParallel, TheCodeOfADeviceGivesTheNumbersOfOneRank) {
   size_t index = 0;
   for (const Variant& variant : variants()) {
@@ -244,6 +243,7 @@ TEST(TensorParallel, TheCodeOfADeviceGivesTheNumbersOfOneRank) {
   }
 }
 
+// The memory of what is split is this rank's part alone, also for gradients and moments; between gathers nothing else.
 TEST(TensorParallel, ARankHoldsItsPartOfTheLayers) {
   on_ranks(4, [](Communicator& communicator) {
     TestPolicy policy("float32", kShape.vocab, 2, 5, {&communicator}, 4), whole("float32", kShape.vocab, 2, 5);

@@ -129,8 +129,8 @@ TEST(MemoryEstimates, CountWhatStaysWholeWithStage3) {
   ASSERT_GT(whole, 0.0);
   EXPECT_DOUBLE_EQ(run.units.whole, whole);
   EXPECT_DOUBLE_EQ(run.shared.weights, matrices / 2.0 + whole);
-  const double layer = run.units.layer;
-  EXPECT_DOUBLE_EQ(run.shared.gradients, matrices / 2.0 + whole * 1.5 + layer) << "the owners get those of windows";
+  EXPECT_EQ(run.units.window, 0.0) << "the head is smaller than a window";
+  EXPECT_DOUBLE_EQ(run.shared.gradients, matrices / 2.0 + whole * 1.5 + run.units.layer + run.units.ends);
 }
 
 // A large vocabulary is in memory in windows only, unless sums or losses need it whole.
@@ -140,6 +140,13 @@ TEST(MemoryEstimates, CountWindowsOfEmbeddingAndHead) {
   const double matrix = 300000.0 * 64.0 * 4.0, window = 32.0 * 1024 * 1024;
   const Spread run(model, {});
   EXPECT_DOUBLE_EQ(run.shared.gathered, 3.0 * window) << "a window, its gradient, and that on its way";
+  const double own = (run.units.all + run.units.whole) / 2.0;
+  EXPECT_DOUBLE_EQ(run.shared.gradients, own + run.units.whole + run.units.layer) << "the owners get those of windows";
+  for (const auto& [pass, counted] : {std::pair(2000.0, 2000.0), std::pair(20000.0, 8192.0)}) {
+    const Spread tokens(model, {"actor.ppo_max_token_len_per_gpu=" + std::to_string(static_cast<int64_t>(pass))});
+    EXPECT_DOUBLE_EQ(tokens.shared.head - tokens.alone.head, counted * 64.0 * 4.0)
+        << "the hidden states' gradients of a window";
+  }
   for (const char* const key : {"trainer.deterministic=true", "rollout.filtered_log_probs=true"}) {
     std::vector<std::string> keys{key};
     if (keys[0].starts_with("rollout")) keys.emplace_back("rollout.top_k=20");
@@ -147,6 +154,10 @@ TEST(MemoryEstimates, CountWindowsOfEmbeddingAndHead) {
     EXPECT_DOUBLE_EQ(whole.shared.gathered, matrix) << key;
     EXPECT_GT(run.sent.weight_bytes, whole.sent.weight_bytes) << key << ": the head travels in backward, too";
   }
+  model.vocab_size = 131072;
+  EXPECT_DOUBLE_EQ(window_bytes(model, run.loaded.config, false), 0.0) << "one window would be the whole matrix";
+  model.vocab_size += 1;
+  EXPECT_DOUBLE_EQ(window_bytes(model, run.loaded.config, false), window);
   model.hidden_size = 16384;
   EXPECT_DOUBLE_EQ(window_bytes(model, run.loaded.config, false), 2048.0 * 16384.0 * 4.0) << "no window cuts a block";
   EXPECT_DOUBLE_EQ(window_bytes(model, run.loaded.config, true), 0.0) << "a device reads whole heads";
