@@ -80,6 +80,30 @@ TEST(CudaKernels, HeadEqualsFloat64ForAnyChunks) {
   });
 }
 
+// Such a token must not be learnt: an update with it is skipped.
+TEST(CudaKernels, ALogitThatIsNanReachesAllNumbersOfItsToken) {
+  in_three_orders([] {
+    for (const int64_t column : {0, 40, 76}) {  // no target
+      const int64_t vocab = 77, half = 39;
+      const std::vector<int64_t> target{50};
+      std::vector<float> logits = normal(77, 3.0, 1);
+      logits[static_cast<size_t>(column)] = NAN;
+      MortiseCudaHeadRow row = {};
+      const MortiseCudaHeadScale scale = {1.25F, 0.0F};
+      for (const int64_t first : {int64_t{0}, half}) {
+        mortise_cuda_head_chunk(logits.data() + first, 1, vocab, first, std::min(half, vocab - first), target.data(),
+                                scale, &row, nullptr);
+      }
+      std::vector<double> numbers(3, 0.0);
+      mortise_cuda_head_finish(&row, 1, scale, numbers.data(), nullptr);
+      for (const double number : numbers) EXPECT_TRUE(std::isnan(number)) << column;
+      const std::vector<float> grads{1.0F, 0.0F};
+      mortise_cuda_head_backward(logits.data(), 1, vocab, 0, vocab, target.data(), scale, &row, grads.data(), nullptr);
+      for (const float gradient : logits) EXPECT_TRUE(std::isnan(gradient)) << column;
+    }
+  });
+}
+
 TEST(CudaKernels, VanillaAndCispoEqualFloat64) {
   const int64_t n = 613;
   const std::vector<float> lp = normal(n, 0.5, 1), old = normal(n, 0.5, 2), adv = normal(n, 1, 3), w = normal(n, 1, 4);
