@@ -147,7 +147,7 @@ std::string device_line(const LoadedConfig& loaded, const DeviceChoice& choice, 
   return fmt::format("# device: {}, {} with {}; about {} of the memory above are on it{}\n# kernels: {}\n",
                      name_of(choice.name), one_line(gpu.name), format_bytes(gpu.memory_bytes),
                      format_bytes(static_cast<uint64_t>(bytes)), fits ? "" : "; that does not fit",
-                     why.empty() ? "those of core/cuda sample, and compute the head and AdamW"
+                     why.empty() ? "those of core/cuda, where they can compute"
                                  : "none of core/cuda, because " + one_line(why));
 }
 
