@@ -30,6 +30,7 @@
 #include "train/run/router_rules.h"
 #include "train/run/run_attention.h"
 #include "train/run/run_data.h"
+#include "train/run/plugin_memory.h"
 #include "train/run/run_device.h"
 #include "train/run/run_options.h"
 #include "train/run/sequence_rules.h"
@@ -272,8 +273,11 @@ Result<> load_objective(const RunSettings& run, PluginRegistry& registry, Learne
   const ActorConfig& actor = run.config.actor;
   learning.objective = TRY(ActorObjective::create(registry, run.loaded, run.key));
   saved.plugins.add("policy_loss:" + actor.policy_loss.loss_mode, learning.objective->policy_loss().instance());
-  if (KlEstimator* const kl = learning.objective->kl())
+  log_plugin_place(learning.objective->policy_loss().instance());
+  if (KlEstimator* const kl = learning.objective->kl()) {
     saved.plugins.add("kl_loss:" + actor.kl_loss_type, kl->instance());
+    log_plugin_place(kl->instance());
+  }
   TRY(check_state_of_losses(run, *learning.objective));
   learning.entropy_controller.emplace(actor);
   if (learning.entropy_controller->is_adaptive()) TRY(saved.stateful.add(*learning.entropy_controller));
@@ -378,6 +382,8 @@ Result<std::unique_ptr<RunParts>> assemble(Env& env, const LoadedConfig& loaded,
   SavedParts& saved = parts->saved;
   TRY(check_plugins(registry, loaded, kind));
   run.device = TRY(open_run_device(loaded, ranks, kind, &registry));
+  if (run.device.device.is_cuda()) run.plugin_device = plugin_device(run.device.device);
+  run.key.device = run.plugin_device.get();
   TRY(load_model(run, weights_from, policy, saved.stateful));
   StartedEnvironment environment;
   if (run.config.rollout.multi_turn.enable && kind != RunKind::kSft) {
