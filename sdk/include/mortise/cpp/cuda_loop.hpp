@@ -89,7 +89,7 @@ inline void check_cuda(cudaError_t error, const char* what) {
 template <class X>
 class CudaArray {
  public:
-  CudaArray(std::size_t size, void* stream) : stream_(static_cast<cudaStream_t>(stream)) {
+  CudaArray(std::size_t size, cudaStream_t stream) : stream_(stream) {
     check_cuda(cudaMallocAsync(&data_, size * sizeof(X), stream_), "cudaMallocAsync");
   }
   ~CudaArray() { (void)cudaFreeAsync(data_, stream_); }
