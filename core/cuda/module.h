@@ -15,18 +15,6 @@ typedef struct MortiseCudaHeadRow {
   float max, sum, weighted, target_logit;
 } MortiseCudaHeadRow;
 
-enum { MORTISE_CUDA_LOSS_VANILLA = 0, MORTISE_CUDA_LOSS_CISPO = 1 };
-typedef struct MortiseCudaLoss {
-  int32_t kind;
-  float low, high; /* edges of the ratio, 1 - clip_ratio_low and 1 + clip_ratio_high */
-  float dual_clip; /* vanilla: clip_ratio_c, 0 for off */
-} MortiseCudaLoss;
-
-typedef struct MortiseCudaKl {
-  int32_t kind;                /* 1, 2 or 3: which of Schulman's estimators */
-  float max_log_ratio, max_kl; /* INFINITY: no clamp */
-} MortiseCudaKl;
-
 typedef struct MortiseCudaAdamW {
   float lr, beta1, beta2, eps, weight_decay;
   float correction1, correction2_root; /* 1 - beta1^update, sqrt(1 - beta2^update) */
@@ -111,12 +99,6 @@ MORTISE_CUDA_API int mortise_cuda_head_backward(float* logits, int64_t num_rows,
                                                 int64_t columns, const int64_t* target, float inverse_temperature,
                                                 const MortiseCudaHeadRow* rows, const float* grad_log_prob,
                                                 const float* grad_entropy, void* stream);
-MORTISE_CUDA_API int mortise_cuda_policy_loss(MortiseCudaLoss settings, int64_t num_tokens, const float* log_prob,
-                                              const float* old_log_prob, const float* advantages, const float* weight,
-                                              const uint8_t* mask, float* loss, float* grad_log_prob, void* stream);
-MORTISE_CUDA_API int mortise_cuda_kl(MortiseCudaKl settings, int64_t num_tokens, const float* log_prob,
-                                     const float* ref_log_prob, const float* weight, const uint8_t* mask, float* kl,
-                                     float* grad_log_prob, void* stream);
 /* partial gets ceil(count / MORTISE_CUDA_NORM_PART) sums; those of several tensors lie one behind the other. */
 MORTISE_CUDA_API int mortise_cuda_square_sums(const float* gradient, int64_t count, double* partial, void* stream);
 /* clip [2]: the norm, and the factor for the gradients. max_norm <= 0 does not clip. */

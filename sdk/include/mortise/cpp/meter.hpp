@@ -124,7 +124,7 @@ class Meter {
   MORTISE_INLINE Meter(detail::Parts<T, N>& parts, int part, detail::MaskOf<N> active)
       : parts_(parts), part_(part), active_(active) {}
 
-  MORTISE_INLINE void add(int slot, N value) {
+  MORTISE_HD MORTISE_INLINE void add(int slot, N value) {
     N& sum = parts_.sum[slot][part_];
     sum = sum + detail::masked(value, active_);
     if (((detail::MetricsOf<T>::extremes >> slot) & 1) == 0) return;
@@ -133,9 +133,9 @@ class Meter {
     low = mortise::select(seen < low, seen, low);
     high = mortise::select(seen > high, seen, high);
   }
-  MORTISE_INLINE void add(int slot, BasicDual<N> value) { add(slot, value.value); }
+  MORTISE_HD MORTISE_INLINE void add(int slot, BasicDual<N> value) { add(slot, value.value); }
   // 1 if the condition holds, else 0, for shares.
-  MORTISE_INLINE void count(int slot, bool condition) { add(slot, mortise::select(condition, N(1.0), N(0.0))); }
+  MORTISE_HD MORTISE_INLINE void count(int slot, bool condition) { add(slot, mortise::select(condition, N(1.0), N(0.0))); }
 
  private:
   detail::Parts<T, N>& parts_;
