@@ -64,7 +64,8 @@ Json list_json(const PluginRegistry& registry, const std::string& kind) {
 }
 
 void print_list(const Json& list) {
-  std::vector<std::vector<std::string>> rows = {{"KIND", "NAME", "PACK", "VERSION", "TIER", "FROM", "DEVICES", "SUMMARY"}};
+  std::vector<std::vector<std::string>> rows = {
+      {"KIND", "NAME", "PACK", "VERSION", "TIER", "FROM", "DEVICES", "SUMMARY"}};
   std::vector<std::vector<std::string>> plugins;
   for (const Json& p : list["plugins"]) {
     if (p.contains("hidden_by")) continue;

@@ -38,7 +38,7 @@ struct mortise_call {
   int threads = 1;
   bool cancel = false;
   int64_t deadline_ns = 0;  // CLOCK_MONOTONIC; 0 = none
-  void* stream = nullptr;   // of a device's tensors
+  void* stream = nullptr;   // null: the tensors are in host memory
   std::vector<std::unique_ptr<char[]>> scratch;
 };
 

@@ -25,7 +25,7 @@ template <class T>
 class FlatTensor {
  public:
   explicit FlatTensor(std::vector<T> values, bool on_device = false)
-      : FlatTensor(values, {static_cast<int64_t>(values.size())}) {
+      : FlatTensor(values, std::vector<int64_t>{static_cast<int64_t>(values.size())}) {
     if (!on_device) return;
     LockedArea& area = LockedArea::instance();
     view_.data = device_ = area.allocate(storage_.size() * sizeof(T));

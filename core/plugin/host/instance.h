@@ -46,7 +46,7 @@ struct CallOptions {
   int64_t timeout_ms = 0;                        // 0: none. Measured: a call that ends later is an error
   int64_t num_rows = 0;                          // rows of the batch: what fail_row may name
   const std::atomic<bool>* cancelled = nullptr;  // instead of RunKey's
-  void* stream = nullptr;                        // of the call's tensors, where they are on a device
+  void* stream = nullptr;                        // where the call's tensors are on a device: theirs
 };
 
 struct FailedRow {

@@ -70,6 +70,12 @@ std::unique_ptr<PluginDevice> plugin_device(c10::Device device, int32_t type) {
   return std::make_unique<TorchDevice>(device, type);
 }
 
+void offer_to_plugins(RunSettings& run) {
+  if (!run.device.device.is_cuda()) return;
+  run.plugin_device = plugin_device(run.device.device);
+  run.key.device = run.plugin_device.get();
+}
+
 void log_plugin_place(const PluginInstance& instance) {
   if (instance.key().device == nullptr) return;
   const char* place = instance.device() != nullptr   ? "on the GPU"

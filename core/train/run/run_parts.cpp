@@ -25,12 +25,12 @@
 #include "train/run/admission.h"
 #include "train/run/ahead_rules.h"
 #include "train/run/offloading.h"
+#include "train/run/plugin_memory.h"
 #include "train/run/policy_parts.h"
 #include "train/run/reuse_rules.h"
 #include "train/run/router_rules.h"
 #include "train/run/run_attention.h"
 #include "train/run/run_data.h"
-#include "train/run/plugin_memory.h"
 #include "train/run/run_device.h"
 #include "train/run/run_options.h"
 #include "train/run/sequence_rules.h"
@@ -382,8 +382,7 @@ Result<std::unique_ptr<RunParts>> assemble(Env& env, const LoadedConfig& loaded,
   SavedParts& saved = parts->saved;
   TRY(check_plugins(registry, loaded, kind));
   run.device = TRY(open_run_device(loaded, ranks, kind, &registry));
-  if (run.device.device.is_cuda()) run.plugin_device = plugin_device(run.device.device);
-  run.key.device = run.plugin_device.get();
+  offer_to_plugins(run);
   TRY(load_model(run, weights_from, policy, saved.stateful));
   StartedEnvironment environment;
   if (run.config.rollout.multi_turn.enable && kind != RunKind::kSft) {

@@ -13,8 +13,9 @@ struct Clip : TokenLoss {
   static constexpr bool accepts_cuda = true;
   double edge = 1.2;
   enum { kClipped, kRatio };
-  static constexpr Metric metrics[] = {
-      {kClipped, "clipped", Average::kTokens}, {kRatio, "least", Average::kLowest}, {kRatio, "most", Average::kHighest}};
+  static constexpr Metric metrics[] = {{kClipped, "clipped", Average::kTokens},
+                                       {kRatio, "least", Average::kLowest},
+                                       {kRatio, "most", Average::kHighest}};
   template <class Real, class Number, class Meter>
   MORTISE_HD Real token(Real logp, Number old_logp, Number adv, Meter& meter) const {
     const Real r = exp(logp - old_logp);
@@ -36,7 +37,8 @@ struct RowRatio : SequenceLoss {
 struct Tokens {
   std::vector<std::int64_t> offsets{0, 1, 1, 700, 733, 989};
   std::vector<float> log_prob = normal(989, 0.4, 1), old = normal(989, 0.4, 2), advantages = normal(989, 1, 3),
-                     weight = normal(989, 1, 4), loss = std::vector<float>(989, NAN), grad = std::vector<float>(989, NAN);
+                     weight = normal(989, 1, 4), loss = std::vector<float>(989, NAN),
+                     grad = std::vector<float>(989, NAN);
   std::vector<std::uint8_t> mask = std::vector<std::uint8_t>(989, 1);
 
   Tokens() {

@@ -111,7 +111,8 @@ struct Computed {
   MetricSet metrics;
 };
 
-Result<Computed> loss_of(const std::string& name, const RunKey& key, const ordered_json& params = ordered_json::object()) {
+Result<Computed> loss_of(const std::string& name, const RunKey& key,
+                         const ordered_json& params = ordered_json::object()) {
   const Rows rows;
   PolicyLoss loss = TRY(PolicyLoss::create(emulated_packs(), name, params, key));
   Computed out{std::vector<float>(345, 7), std::vector<float>(345, 7), {}};

@@ -75,13 +75,15 @@ const mortise_tensor* TensorArgs::add_sent(Sent sent, uint8_t code, uint8_t bits
 const mortise_tensor* TensorArgs::input(std::span<const float> values, std::span<const int64_t> shape) {
   std::vector<int64_t> axes(shape.begin(), shape.end());
   if (axes.empty()) axes = {static_cast<int64_t>(values.size())};
-  if (device_ != nullptr) return add_sent({.is_output = false, .input = std::as_bytes(values)}, MORTISE_FLOAT, 32, std::move(axes));
+  if (device_ != nullptr)
+    return add_sent({.is_output = false, .input = std::as_bytes(values)}, MORTISE_FLOAT, 32, std::move(axes));
   return add(aligned_copy(values.data(), values.size_bytes()), MORTISE_FLOAT, 32, std::move(axes));
 }
 
 const mortise_tensor* TensorArgs::input(std::span<const uint8_t> values) {
   if (device_ != nullptr)
-    return add_sent({.is_output = false, .input = std::as_bytes(values)}, MORTISE_UINT, 8, {static_cast<int64_t>(values.size())});
+    return add_sent({.is_output = false, .input = std::as_bytes(values)}, MORTISE_UINT, 8,
+                    {static_cast<int64_t>(values.size())});
   return add(aligned_copy(values.data(), values.size_bytes()), MORTISE_UINT, 8, {static_cast<int64_t>(values.size())});
 }
 
@@ -164,8 +166,7 @@ Result<> TensorArgs::receive(const PluginInstance& instance, std::string_view sl
   if (on_device_ == nullptr) return {};
   auto received = on_device_->receive(outputs_at_, num_bytes_ - outputs_at_);
   if (received.ok()) return {};
-  return instance.error(slot, step, "the device failed after it: " + received.error().what,
-                        "tell the pack's author");
+  return instance.error(slot, step, "the device failed after it: " + received.error().what, "tell the pack's author");
 }
 
 Result<> TensorArgs::check_guards(const PluginInstance& instance, std::string_view slot, int64_t step,

@@ -74,7 +74,7 @@ class TensorArgs {
     std::span<const std::byte> input{};
     std::span<float> output{};
     std::string_view name{};
-    float fill = 0.0F;  // of the output
+    float fill = 0.0F;  // what the output begins with
     mortise_tensor* tensor = nullptr;
     size_t at = 0;  // its place in on_device_
   };
@@ -92,10 +92,10 @@ class TensorArgs {
   std::vector<Sent> sent_;
   PluginDevice* device_ = nullptr;  // null: host memory
   std::unique_ptr<MirroredBytes> on_device_;
-  size_t outputs_at_ = 0, num_bytes_ = 0;  // of on_device_: outputs are behind the inputs
-  bool guarded_ = false;     // outputs between guard words
-  bool in_place_ = false;    // between guard words where they are, which costs no copy
-  bool writes_all_ = false;  // outputs are not zeroed
+  size_t outputs_at_ = 0, num_bytes_ = 0;  // in on_device_; outputs are behind the inputs
+  bool guarded_ = false;                   // outputs between guard words
+  bool in_place_ = false;                  // between guard words where they are, which costs no copy
+  bool writes_all_ = false;                // outputs are not zeroed
   std::vector<Guarded> guards_;
 };
 

@@ -155,6 +155,76 @@ __device__ inline double warp_total(double value) {
   return value;
 }
 
+// The row's mean log ratio, the same in every thread.
+__device__ inline RowMean mean_of_row(const TokenArrays& in, std::int64_t begin, std::int64_t end) {
+  MORTISE_SHARED(double, counted, 2 * kCudaWarps);
+  const int thread = int(threadIdx.x);
+  double tokens = 0, log_ratio = 0;
+  for (std::int64_t t = begin + thread; t < end; t += kCudaThreads) {
+    if (in.mask[t] == 0) continue;
+    tokens += 1;
+    log_ratio += double(in.x[t]) - double(in.a[t]);
+  }
+  tokens = warp_total(tokens);
+  log_ratio = warp_total(log_ratio);
+  if (thread % 32 == 0) {
+    counted[thread / 32 * 2] = tokens;
+    counted[thread / 32 * 2 + 1] = log_ratio;
+  }
+  __syncthreads();
+  tokens = log_ratio = 0;
+  for (int w = 0; w < kCudaWarps; ++w) {
+    tokens += counted[2 * w];
+    log_ratio += counted[2 * w + 1];
+  }
+  if (tokens == 0) tokens = 1;
+  return {log_ratio / tokens, tokens};
+}
+
+// One token: sets its outputs, and adds to what its thread measures.
+template <class T, class Eval>
+__device__ inline void evaluate_token(const T& plugin, const TokenArrays& in, std::int64_t t, double mean,
+                                      RowValues<T>& row) {
+  using N = typename Eval::Number;
+  N value = 0.0, slope = 0.0;
+  if (in.mask[t] != 0) {
+    const auto number = [t](const float* array) { return array == nullptr ? N(0.0) : number_of<N>(array[t]); };
+    CudaMeter<T, N> meter(row);
+    const N x = Eval::of_row ? N(mean) : number(in.x);
+    const BasicDual<N> y = Eval::eval(plugin, BasicDual<N>{x, 1.0}, number(in.a), number(in.b), number(in.c), meter);
+    const N weight = in.weight == nullptr ? N(1.0) : number(in.weight);
+    value = y.value;
+    if (weight != 0.0) slope = weight * y.slope;
+    row.values[RowValues<T>::kTokens] += 1;
+    if constexpr (Eval::of_row) row.values[RowValues<T>::kSlope] += double_of(slope);
+  }
+  in.out[t] = float_of(value);
+  if (in.grad != nullptr) in.grad[t] = float_of(slope);
+}
+
+// Writes the row's measurements, and returns its sum of slopes in every thread.
+template <class T>
+__device__ inline double merge_row(const RowValues<T>& row, double* measured) {
+  using Row = RowValues<T>;
+  MORTISE_SHARED(double, merged, Row::kCount* kCudaWarps);
+  const int thread = int(threadIdx.x);
+  for (int i = 0; i < Row::kCount; ++i) {
+    if (!Row::is_wanted(i)) continue;
+    double total = row.values[i];
+    for (int mask = 16; mask > 0; mask /= 2) total = Row::merged(i, total, __shfl_xor_sync(0xffffffffU, total, mask));
+    if (thread % 32 == 0) merged[thread / 32 * Row::kCount + i] = total;
+  }
+  __syncthreads();
+  if (thread < Row::kCount && Row::is_wanted(thread)) {
+    double total = merged[thread];
+    for (int w = 1; w < kCudaWarps; ++w) total = Row::merged(thread, total, merged[w * Row::kCount + thread]);
+    measured[thread] = total;
+  }
+  double slopes = 0;
+  for (int w = 0; w < kCudaWarps; ++w) slopes += merged[w * Row::kCount + Row::kSlope];
+  return slopes;
+}
+
 // An object of T as plain bytes. It stays what the host made: the kernel reads its numbers alone.
 template <class T>
 struct alignas(T) PluginBytes {
@@ -166,77 +236,16 @@ template <class T, class Eval>
 __global__ void __launch_bounds__(kCudaThreads, 1)
     loss_rows_kernel(PluginBytes<T> bytes, TokenArrays in, const std::int64_t* row_offsets, bool own_token,
                      double* measured) {
-  using N = typename Eval::Number;
-  using Row = RowValues<T>;
-  MORTISE_SHARED(double, counted, 2 * kCudaWarps);
-  MORTISE_SHARED(double, merged, Row::kCount * kCudaWarps);
   const T& plugin = reinterpret_cast<const T&>(bytes);
-  const std::int64_t begin = row_offsets[blockIdx.x], end = row_offsets[blockIdx.x + 1];
-  const int thread = int(threadIdx.x), warp = thread / 32;
-
-  double mean = 0, divisor = 1;
-  if constexpr (Eval::of_row) {
-    double tokens = 0, log_ratio = 0;
-    for (std::int64_t t = begin + thread; t < end; t += kCudaThreads) {
-      if (in.mask[t] == 0) continue;
-      tokens += 1;
-      log_ratio += double(in.x[t]) - double(in.a[t]);
-    }
-    tokens = warp_total(tokens);
-    log_ratio = warp_total(log_ratio);
-    if (thread % 32 == 0) {
-      counted[2 * warp] = tokens;
-      counted[2 * warp + 1] = log_ratio;
-    }
-    __syncthreads();
-    divisor = 0;
-    for (int w = 0; w < kCudaWarps; ++w) {
-      divisor += counted[2 * w];
-      mean += counted[2 * w + 1];
-    }
-    if (divisor == 0) divisor = 1;
-    mean /= divisor;
-  }
-
-  Row row;
-  for (std::int64_t t = begin + thread; t < end; t += kCudaThreads) {
-    N value = 0.0, slope = 0.0;
-    if (in.mask[t] != 0) {
-      const auto number = [t](const float* array) { return array == nullptr ? N(0.0) : number_of<N>(array[t]); };
-      CudaMeter<T, N> meter(row);
-      const N x = Eval::of_row ? N(mean) : number(in.x);
-      const BasicDual<N> y =
-          Eval::eval(plugin, BasicDual<N>{x, 1.0}, number(in.a), number(in.b), number(in.c), meter);
-      const N weight = in.weight == nullptr ? N(1.0) : number(in.weight);
-      value = y.value;
-      if (weight != 0.0) slope = weight * y.slope;
-      row.values[Row::kTokens] += 1;
-      if constexpr (Eval::of_row) row.values[Row::kSlope] += double_of(slope);
-    }
-    in.out[t] = float_of(value);
-    if (in.grad != nullptr) in.grad[t] = float_of(slope);
-  }
-
-  for (int i = 0; i < Row::kCount; ++i) {
-    if (!Row::is_wanted(i)) continue;
-    double total = row.values[i];
-    for (int mask = 16; mask > 0; mask /= 2)
-      total = Row::merged(i, total, __shfl_xor_sync(0xffffffffU, total, mask));
-    if (thread % 32 == 0) merged[warp * Row::kCount + i] = total;
-  }
-  __syncthreads();
-  if (thread < Row::kCount && Row::is_wanted(thread)) {
-    double total = merged[thread];
-    for (int w = 1; w < kCudaWarps; ++w) total = Row::merged(thread, total, merged[w * Row::kCount + thread]);
-    measured[std::int64_t(blockIdx.x) * Row::kCount + thread] = total;
-  }
-  if constexpr (Eval::of_row) {
-    if (in.grad == nullptr || own_token) return;
-    double slopes = 0;
-    for (int w = 0; w < kCudaWarps; ++w) slopes += merged[w * Row::kCount + Row::kSlope];
-    const float share = float(slopes / divisor);
-    for (std::int64_t t = begin + thread; t < end; t += kCudaThreads) in.grad[t] = in.mask[t] != 0 ? share : 0.0F;
-  }
+  const std::int64_t begin = row_offsets[blockIdx.x] + int(threadIdx.x), end = row_offsets[blockIdx.x + 1];
+  RowMean mean{0, 1};
+  if constexpr (Eval::of_row) mean = mean_of_row(in, row_offsets[blockIdx.x], end);
+  RowValues<T> row;
+  for (std::int64_t t = begin; t < end; t += kCudaThreads) evaluate_token<T, Eval>(plugin, in, t, mean.log_ratio, row);
+  const double slopes = merge_row(row, measured + std::int64_t(blockIdx.x) * RowValues<T>::kCount);
+  if (!Eval::of_row || in.grad == nullptr || own_token) return;
+  const float share = float(slopes / mean.tokens);
+  for (std::int64_t t = begin; t < end; t += kCudaThreads) in.grad[t] = in.mask[t] != 0 ? share : 0.0F;
 }
 
 template <class T>
@@ -293,8 +302,8 @@ CudaLaunch cuda_launch_of() {
 
 #define MORTISE_CUDA_BUILD(name, ...) MORTISE_CUDA_BUILD_NUMBERED(__COUNTER__, name, __VA_ARGS__)
 #define MORTISE_CUDA_BUILD_NUMBERED(n, name, ...) MORTISE_CUDA_BUILD_ENTRY(n, name, __VA_ARGS__)
-#define MORTISE_CUDA_BUILD_ENTRY(n, name, ...)                                                              \
-  static const ::mortise::detail::CudaRegistration mortise_cuda_build_##n(                                  \
+#define MORTISE_CUDA_BUILD_ENTRY(n, name, ...)                             \
+  static const ::mortise::detail::CudaRegistration mortise_cuda_build_##n( \
       ::mortise::detail::__VA_ARGS__::kKind, name, ::mortise::detail::__VA_ARGS__::cuda_launch());
 
 #else

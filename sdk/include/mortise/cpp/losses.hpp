@@ -128,8 +128,8 @@ template <class T>
 struct TokenLossEval : OfToken {
   using Number = std::conditional_t<takes_token<T, Single, Single, Single>(), Single, double>;
   template <class Meter>
-  static MORTISE_HD MORTISE_INLINE auto eval(const T& plugin, BasicDual<Number> logp, Number old_logp, Number adv, Number,
-                                  Meter& meter) {
+  static MORTISE_HD MORTISE_INLINE auto eval(const T& plugin, BasicDual<Number> logp, Number old_logp, Number adv,
+                                             Number, Meter& meter) {
     if constexpr (MetricsOf<T>::slots > 0) {
       return plugin.token(logp, old_logp, adv, meter);
     } else {
@@ -143,8 +143,8 @@ struct RolloutLossEval : OfToken {
   using Number = std::conditional_t<takes_token<T, Single, Single, Single, Single>(), Single, double>;
   static constexpr Third third = Third::kFloats;
   template <class Meter>
-  static MORTISE_HD MORTISE_INLINE auto eval(const T& plugin, BasicDual<Number> logp, Number old_logp, Number adv, Number rollout,
-                                  Meter& meter) {
+  static MORTISE_HD MORTISE_INLINE auto eval(const T& plugin, BasicDual<Number> logp, Number old_logp, Number adv,
+                                             Number rollout, Meter& meter) {
     if constexpr (MetricsOf<T>::slots > 0) {
       return plugin.token(logp, old_logp, rollout, adv, meter);
     } else {

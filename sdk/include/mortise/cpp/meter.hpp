@@ -135,7 +135,9 @@ class Meter {
   }
   MORTISE_HD MORTISE_INLINE void add(int slot, BasicDual<N> value) { add(slot, value.value); }
   // 1 if the condition holds, else 0, for shares.
-  MORTISE_HD MORTISE_INLINE void count(int slot, bool condition) { add(slot, mortise::select(condition, N(1.0), N(0.0))); }
+  MORTISE_HD MORTISE_INLINE void count(int slot, bool condition) {
+    add(slot, mortise::select(condition, N(1.0), N(0.0)));
+  }
 
  private:
   detail::Parts<T, N>& parts_;
