@@ -332,6 +332,7 @@ Result<> load_attention_choices(const RunSettings& run, SavedParts& saved) {
 
 // What learns in a step of `train`: the policy, and a critic if the advantage estimator asks for values.
 Result<> load_learning(RunParts& parts) {
+  offer_to_plugins(parts.run);
   const RunSettings& run = parts.run;
   TRY(load_advantage(run, *parts.registry, parts.advantage, parts.saved));
   TRY(load_objective(run, *parts.registry, parts.learning, parts.saved));
@@ -382,7 +383,6 @@ Result<std::unique_ptr<RunParts>> assemble(Env& env, const LoadedConfig& loaded,
   SavedParts& saved = parts->saved;
   TRY(check_plugins(registry, loaded, kind));
   run.device = TRY(open_run_device(loaded, ranks, kind, &registry));
-  offer_to_plugins(run);
   TRY(load_model(run, weights_from, policy, saved.stateful));
   StartedEnvironment environment;
   if (run.config.rollout.multi_turn.enable && kind != RunKind::kSft) {

@@ -64,8 +64,7 @@ inline CudaLaunch find_cuda_build(const char* kind, const char* name) {
 
 #ifndef MORTISE_LAUNCH
 #define MORTISE_SHARED(type, name, count) __shared__ type name[count]
-#define MORTISE_LAUNCH(kernel, blocks, threads, stream, ...) \
-  kernel<<<blocks, threads, 0, static_cast<cudaStream_t>(stream)>>>(__VA_ARGS__)
+#define MORTISE_LAUNCH(kernel, blocks, threads, stream, ...) kernel<<<blocks, threads, 0, stream>>>(__VA_ARGS__)
 #endif
 
 namespace mortise {
