@@ -10,7 +10,6 @@ namespace mortise::cuda {
 namespace {
 
 struct Clip : TokenLoss {
-  static constexpr bool accepts_cuda = true;
   double edge = 1.2;
   enum { kClipped, kRatio };
   static constexpr Metric metrics[] = {{kClipped, "clipped", Average::kTokens},
@@ -26,7 +25,6 @@ struct Clip : TokenLoss {
 };
 
 struct RowRatio : SequenceLoss {
-  static constexpr bool accepts_cuda = true;
   template <class Real>
   MORTISE_HD Real sequence(Real mean_log_ratio, double adv) const {
     return -adv * exp(mean_log_ratio);

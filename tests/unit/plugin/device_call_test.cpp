@@ -3,6 +3,7 @@
 #include <filesystem>
 
 #include "foundation/metrics/registry.h"
+#include "mortise/kinds/policy_loss.h"
 #include "plugin/host/devices.h"
 #include "plugin/host/kinds/kl_estimator.h"
 #include "plugin/host/kinds/policy_loss.h"
@@ -17,7 +18,9 @@ using nlohmann::ordered_json;
 using test::error_of;
 using test::LockedArea;
 using testing::AllOf;
+using testing::ElementsAre;
 using testing::HasSubstr;
+using testing::UnorderedElementsAre;
 
 // Faults of a device.
 enum class Fault { kNone, kNoMemory, kFailsAfterwards, kWritesBehind };
@@ -146,6 +149,20 @@ void expect_same(const Computed& host, const Computed& device) {
     EXPECT_EQ(expected[i].name, found[i].name);
     EXPECT_NEAR(expected[i].value, found[i].value, 1e-5 * (1 + std::abs(expected[i].value))) << expected[i].name;
   }
+}
+
+TEST(DeviceCallTest, NotesNameTheDevices) {
+  std::vector<std::string> losses, estimators;
+  for (const Candidate& candidate : emulated_packs().candidates()) {
+    for (const PluginInfo& plugin : candidate.info.plugins) {
+      if (plugin.devices.empty()) continue;
+      EXPECT_THAT(plugin.devices, ElementsAre("cpu", "cuda")) << plugin.name;
+      (plugin.kind == MORTISE_KIND_POLICY_LOSS ? losses : estimators).push_back(plugin.name);
+    }
+  }
+  EXPECT_THAT(losses, UnorderedElementsAre("aipo", "cispo", "decoupled", "dppo_kl", "dppo_tv", "dro", "gpg", "gspo",
+                                           "gspo_token", "luspo", "reinforce", "sapo", "vanilla"));
+  EXPECT_THAT(estimators, UnorderedElementsAre("abs", "k1", "k2", "k3", "k3_ratio", "kl", "mse", "low_var_kl"));
 }
 
 TEST(DeviceCallTest, LossesWithACudaBuildComputeOnTheDevice) {
