@@ -50,6 +50,7 @@ struct PluginInfo {
   std::vector<std::string> consumes;
   std::vector<ParamInfo> params;
   std::vector<std::string> update_metrics;  // a policy loss has them, as in its descriptor
+  std::vector<std::string> devices;         // "cpu", "cuda", as mortise.device/1 lists them; empty: host memory alone
   bool operator==(const PluginInfo&) const = default;
 
   [[nodiscard]] const ParamInfo* find_param(std::string_view param) const;

@@ -29,11 +29,15 @@ Result<CallReport> call_compute(PluginInstance& instance, TensorArgs& args, cons
   fill_columns(columns, instance.info(), args, in);
   auto out = make_abi_struct<Out>();
   fill(in, out);
+  TRY(args.send());
+  CallOptions with_stream = options;
+  with_stream.stream = args.stream();
 
   const auto slot = catchable(vtable_of<Vtable>(instance).compute);
-  CallReport report = TRY(instance.call(kStepSlot, columns.step, metrics, options, [&](mortise_call* context) {
+  CallReport report = TRY(instance.call(kStepSlot, columns.step, metrics, with_stream, [&](mortise_call* context) {
     return slot(instance.self(), context, &in, &out);
   }));
+  TRY(args.receive(instance, kStepSlot, columns.step));
   TRY(args.check_guards(instance, kStepSlot, columns.step, columns.layout));
   args.finish();
   return report;
