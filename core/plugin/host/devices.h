@@ -1,5 +1,5 @@
-// The devices on which a plugin's tensors may lie (extension mortise.device/1), and the device of a run, which gives its
-// memory and its stream to plugins that take them.
+// The devices on which a plugin's tensors may lie (extension mortise.device/1), and the device of a run, which gives
+// its memory and its stream to plugins that take them.
 #pragma once
 
 #include <cstddef>
@@ -16,8 +16,8 @@ namespace mortise {
 // breaks rule R46: such a plugin is not used. Asks the pack; throws what it throws.
 [[nodiscard]] Result<std::vector<int32_t>> device_types(const mortise_descriptor& descriptor);
 
-// Bytes on the host and as many on a device, for one call of a plugin. While it lives, the device is the thread's current
-// one. Both are aligned to 64 bytes.
+// Bytes on the host and as many on a device, for one call of a plugin. While it lives, the device is the thread's
+// current one. Both are aligned to 64 bytes.
 class MirroredBytes {
  public:
   virtual ~MirroredBytes() = default;

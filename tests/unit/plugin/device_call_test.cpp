@@ -1,5 +1,5 @@
-// Losses and estimators that take tensors of the run's device: what the engine gives them there, and what comes back. The
-// packs are the built-in ones, whose CUDA builds the emulator runs; the device's memory cannot be used by the host.
+// Losses and estimators that take tensors of the run's device: what the engine gives them there, and what comes back.
+// The packs are the built-in ones, whose CUDA builds the emulator runs; the device's memory cannot be used by the host.
 #include "device_rows.h"
 #include "mortise/kinds/policy_loss.h"
 #include "plugin/host/devices.h"
@@ -23,7 +23,10 @@ using testing::HasSubstr;
 using testing::UnorderedElementsAre;
 
 // Faults of a device.
-enum class Fault { kNone, kNoMemory, kFailsAfterwards, kWritesBehind };
+enum class Fault { kNone, kNoMemory, kNotSent, kNoMemoryInCall, kFailsAfterwards, kWritesBehind };
+
+// How often the outputs of a call came back, or would have.
+int num_received = 0;  // NOLINT
 
 class LockedBytes final : public MirroredBytes {
  public:
@@ -37,12 +40,21 @@ class LockedBytes final : public MirroredBytes {
   }
   std::byte* host() override { return host_; }
   std::byte* device() override { return device_; }
-  void* stream() override { return const_cast<test::EmulatedStream*>(LockedArea::stream()); }
+  void* stream() override {
+    static test::EmulatedStream full = [] {
+      test::EmulatedStream out = *LockedArea::stream();
+      out.allocate = [](size_t) -> void* { return nullptr; };
+      return out;
+    }();
+    return fault_ == Fault::kNoMemoryInCall ? &full : const_cast<test::EmulatedStream*>(LockedArea::stream());
+  }
   Result<> send() override {
+    if (fault_ == Fault::kNotSent) return Error{ErrorKind::kInternal, "no copy", "", "try again"};
     LockedArea::instance().copy(device_, host_, size_);
     return {};
   }
   Result<> receive(size_t from, size_t size) override {
+    ++num_received;
     if (fault_ == Fault::kFailsAfterwards) return Error{ErrorKind::kInternal, "an illegal address", "", ""};
     LockedArea::instance().copy(host_ + from, device_ + from, size);
     if (fault_ == Fault::kWritesBehind) host_[from + size - 64] ^= std::byte{1};
@@ -144,10 +156,21 @@ TEST(DeviceCallTest, OutputsAreBetweenGuardWords) {
 }
 
 TEST(DeviceCallTest, FaultsOfTheDeviceAreErrors) {
-  LockedDevice full(Fault::kNoMemory), broken(Fault::kFailsAfterwards);
-  EXPECT_THAT(error_of(loss_of("vanilla", on(full))), HasSubstr("no memory left"));
-  EXPECT_THAT(error_of(loss_of("vanilla", on(broken))),
-              AllOf(HasSubstr("an illegal address"), HasSubstr("vanilla@mortise.policy_loss")));
+  const auto loss = HasSubstr("policy_loss vanilla@mortise.policy_loss");
+  LockedDevice full(Fault::kNoMemory), no_copy(Fault::kNotSent), broken(Fault::kFailsAfterwards);
+  EXPECT_THAT(error_of(loss_of("vanilla", on(full))), AllOf(HasSubstr("no memory left"), loss));
+  EXPECT_THAT(error_of(loss_of("vanilla", on(no_copy))), AllOf(HasSubstr("no copy"), HasSubstr("try again"), loss));
+  EXPECT_THAT(error_of(loss_of("vanilla", on(broken))), AllOf(HasSubstr("an illegal address"), loss));
+  EXPECT_EQ(loss_of("vanilla", on(full)).error().kind, ErrorKind::kInternal);
+}
+
+// What the loss started before it failed has ended before its tensors are gone.
+TEST(DeviceCallTest, TheStreamIsAwaitedAfterALossThatFails) {
+  LockedDevice full(Fault::kNoMemoryInCall);
+  num_received = 0;
+  EXPECT_THAT(error_of(loss_of("vanilla", on(full))), HasSubstr("out of memory"));
+  EXPECT_EQ(num_received, 1);
+  EXPECT_EQ(LockedArea::instance().num_allocations(), 0U);
 }
 
 TEST(DeviceCallTest, TheLastBitsAreTheSameInEachCall) {

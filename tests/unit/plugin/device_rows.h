@@ -1,5 +1,5 @@
-// A call of a loss or a KL estimator from the packs whose CUDA builds the emulator runs (tests/plugins), on the host or on the
-// device of a RunKey.
+// A call of a loss or a KL estimator from the packs whose CUDA builds the emulator runs (tests/plugins), on the host or
+// on the device of a RunKey.
 #pragma once
 
 #include <gtest/gtest.h>

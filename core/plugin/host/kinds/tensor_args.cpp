@@ -142,8 +142,7 @@ void TensorArgs::place_sent() {
   num_bytes_ = std::max(at, kAlign);
 }
 
-Result<> TensorArgs::send() {
-  if (device_ == nullptr) return {};
+Result<> TensorArgs::send_all() {
   place_sent();
   on_device_ = TRY(device_->mirror(num_bytes_));
   for (const Sent& one : sent_) {
@@ -160,6 +159,15 @@ Result<> TensorArgs::send() {
     one.tensor->device_id = device_->index();
   }
   return on_device_->send();
+}
+
+Result<> TensorArgs::send(const PluginInstance& instance, std::string_view slot, int64_t step) {
+  if (device_ == nullptr) return {};
+  Result<> sent = send_all();
+  if (sent.ok()) return {};
+  Error error = instance.error(slot, step, sent.error().what, sent.error().next);
+  error.kind = sent.error().kind;  // a full memory is no fault of the plugin
+  return error;
 }
 
 Result<> TensorArgs::receive(const PluginInstance& instance, std::string_view slot, int64_t step) {

@@ -42,8 +42,9 @@ class TensorArgs {
   // `name` is for error texts and must outlive the call. zeroed_output: zeroed whatever the plugin declares.
   const mortise_tensor* output(std::span<float> values, std::string_view name = "");
   const mortise_tensor* zeroed_output(std::span<float> values, std::string_view name);
-  // Both do nothing for tensors in host memory. After all inputs and outputs were added; the stream is there from then on.
-  Result<> send();
+  // These two do nothing for tensors in host memory. send(): after all inputs and outputs were added; the stream is there
+  // from then on. receive(): after every call, also one that failed. It waits for the stream.
+  Result<> send(const PluginInstance& instance, std::string_view slot, int64_t step);
   [[nodiscard]] void* stream() const { return on_device_ == nullptr ? nullptr : on_device_->stream(); }
   Result<> receive(const PluginInstance& instance, std::string_view slot, int64_t step);
   // An error if the plugin wrote outside a guarded output.
@@ -80,6 +81,7 @@ class TensorArgs {
   };
   const mortise_tensor* add_sent(Sent sent, uint8_t code, uint8_t bits, std::vector<int64_t> shape);
   void place_sent();
+  Result<> send_all();
   void* place(std::span<float> values, std::string_view name);
   const mortise_tensor* add_output(std::span<float> values, std::string_view name, bool zeroed);
   const mortise_tensor* add(void* data, uint8_t code, uint8_t bits, std::vector<int64_t> shape);
