@@ -71,7 +71,7 @@ void print_list(const Json& list) {
     if (p.contains("hidden_by")) continue;
     const auto devices = p["devices"].get<std::vector<std::string>>();
     plugins.push_back({p["kind"], p["name"], p["pack"], p["version"], p["tier"], p["origin"],
-                       devices.empty() ? "cpu" : join(devices, ", "), p["summary"]});
+                       devices.empty() ? "-" : join(devices, ", "), p["summary"]});
   }
   std::stable_sort(plugins.begin(), plugins.end(),
                    [](const auto& a, const auto& b) { return std::tie(a[0], a[1]) < std::tie(b[0], b[1]); });
