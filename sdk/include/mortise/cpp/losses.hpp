@@ -204,9 +204,10 @@ const void* cuda_extension(const char* id) noexcept {
   return std::string_view(id) == MORTISE_EXT_DEVICE ? &kTakesCuda : T::plugin_extension(id);
 }
 
-// The CUDA build of a class that is described under this name; several names of one class share it.
+// The CUDA build of a class that is described under this name; several names of one class share it. Hidden, so that no two
+// packs share it.
 template <class T>
-struct CudaBuildOf {
+struct __attribute__((visibility("hidden"))) CudaBuildOf {
   static inline const char *kind = "", *name = "";
   static CudaLaunch find() { return T::accepts_cuda ? find_cuda_build(kind, name) : nullptr; }
   static const void* extension(const char* id) noexcept {
