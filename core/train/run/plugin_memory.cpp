@@ -4,12 +4,12 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
 #include <c10/core/DeviceGuard.h>
-#include <c10/core/impl/VirtualGuardImpl.h>
 #include <fmt/core.h>
 
 #include <algorithm>
 
 #include "foundation/base/log.h"
+#include "model/device/kernel_table.h"
 #include "model/tensor/torch_guard.h"
 
 namespace mortise {
@@ -25,10 +25,7 @@ class MirroredTensors final : public MirroredBytes {
 
   std::byte* host() override { return static_cast<std::byte*>(host_.mutable_data_ptr()); }
   std::byte* device() override { return static_cast<std::byte*>(device_.mutable_data_ptr()); }
-  void* stream() override {  // libtorch's current one
-    const c10::Device device = device_.device();
-    return device.is_cpu() ? nullptr : c10::impl::VirtualGuardImpl(device.type()).getStream(device).native_handle();
-  }
+  void* stream() override { return stream_of(device_.device()); }
   Result<> send() override {
     return guard_torch("the tensors of a plugin", [&]() -> Result<> {
       device_.copy_(host_, /*non_blocking=*/true);

@@ -259,11 +259,13 @@ Result<> load_advantage(const RunSettings& run, PluginRegistry& registry, Advant
         "set it to false, or choose another algorithm.adv_estimator"};
   }
   saved.plugins.add("advantage:" + config.adv_estimator, advantage.estimator->instance());
+  log_plugin_place(advantage.estimator->instance());
   if (config.use_kl_in_reward) {
     advantage.reward_kl = TRY(at_place(
         run.loaded.where("algorithm.kl_penalty"),
         KlEstimator::create(registry, config.kl_penalty, config.kl_params, run.key, kl_penalty_workers(run.loaded))));
     saved.plugins.add("kl_penalty:" + config.kl_penalty, advantage.reward_kl->instance());
+    log_plugin_place(advantage.reward_kl->instance());
   }
   advantage.kl_controller.emplace(config.kl_ctrl);
   return saved.stateful.add(*advantage.kl_controller);
