@@ -1,5 +1,5 @@
-// Memory that the host cannot use except between open() and close(), as that of a GPU: for tests of packs that take tensors
-// of a device. Each allocation has pages of its own and begins with rubbish. Thread rule: one thread.
+// Memory that the host cannot use except between open() and close(), as that of a GPU: for tests of packs that take
+// tensors of a device. Each allocation has pages of its own and begins with rubbish. Thread rule: one thread.
 #pragma once
 
 #include <sys/mman.h>

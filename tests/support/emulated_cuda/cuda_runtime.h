@@ -1,6 +1,6 @@
-// CUDA's runtime and language for packs whose kernels the emulator runs (core/cuda/emulate): what mortise/cpp/cuda_loop.hpp
-// uses of them. Copies and kernels wait for nothing: all is done when a call returns. Without a stream the device's memory is
-// that of the host.
+// CUDA's runtime and language for packs whose kernels the emulator runs (core/cuda/emulate): what
+// mortise/cpp/cuda_loop.hpp uses of them. Copies and kernels wait for nothing: all is done when a call returns. Without
+// a stream the device's memory is that of the host.
 #pragma once
 
 #include <cstdio>

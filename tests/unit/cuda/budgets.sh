@@ -1,6 +1,6 @@
-# budgets.sh REPORT ["ARCH ..." "KERNEL REGISTERS"]: no kernel of libmortise_cuda.so spills a register or uses more than its
-# budget, on any architecture. REPORT is what ptxas said (core/cuda/compile_module.sh). A budget is what the kernel had when it
-# was written, and a few more. The other two arguments are for a report of one kernel, in many instances.
+# budgets.sh REPORT ["ARCH ..." "KERNEL REGISTERS"]: no kernel of libmortise_cuda.so spills a register or uses more than
+# its budget, on any architecture. REPORT is what ptxas said (core/cuda/compile_module.sh). A budget is what the kernel
+# had when it was written, and a few more. The other two arguments are for a report of one kernel, in many instances.
 set -euo pipefail
 awk -v archs_of_one="${2:-}" -v one="${3:-}" '
   function set_budgets() {
