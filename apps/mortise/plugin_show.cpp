@@ -47,7 +47,8 @@ Json list_json(const PluginRegistry& registry, const std::string& kind) {
                   {"pack", candidate.info.id},       {"version", candidate.info.version},
                   {"tier", candidate.info.tier},     {"origin", pack_origin_name(candidate.origin)},
                   {"path", candidate.info.path},     {"sha256", candidate.info.sha256},
-                  {"summary", plugin.summary},       {"experimental", (plugin.flags & MORTISE_FLAG_EXPERIMENTAL) != 0}};
+                  {"summary", plugin.summary},       {"experimental", (plugin.flags & MORTISE_FLAG_EXPERIMENTAL) != 0},
+                  {"devices", plugin.devices}};
       if (!candidate.hidden_by.empty()) row["hidden_by"] = candidate.hidden_by;
       out["plugins"].push_back(std::move(row));
     }
@@ -63,11 +64,14 @@ Json list_json(const PluginRegistry& registry, const std::string& kind) {
 }
 
 void print_list(const Json& list) {
-  std::vector<std::vector<std::string>> rows = {{"KIND", "NAME", "PACK", "VERSION", "TIER", "FROM", "SUMMARY"}};
+  std::vector<std::vector<std::string>> rows = {
+      {"KIND", "NAME", "PACK", "VERSION", "TIER", "FROM", "DEVICES", "SUMMARY"}};
   std::vector<std::vector<std::string>> plugins;
   for (const Json& p : list["plugins"]) {
     if (p.contains("hidden_by")) continue;
-    plugins.push_back({p["kind"], p["name"], p["pack"], p["version"], p["tier"], p["origin"], p["summary"]});
+    const auto devices = p["devices"].get<std::vector<std::string>>();
+    plugins.push_back({p["kind"], p["name"], p["pack"], p["version"], p["tier"], p["origin"],
+                       devices.empty() ? "-" : join(devices, ", "), p["summary"]});
   }
   std::stable_sort(plugins.begin(), plugins.end(),
                    [](const auto& a, const auto& b) { return std::tie(a[0], a[1]) < std::tie(b[0], b[1]); });
@@ -131,6 +135,7 @@ Json describe_json(const PluginRef& ref) {
               {"requires", plugin.requires_inputs},
               {"consumes", plugin.consumes},
               {"update_metrics", plugin.update_metrics},
+              {"devices", plugin.devices},
               {"experimental", (plugin.flags & MORTISE_FLAG_EXPERIMENTAL) != 0},
               {"concurrent", (plugin.flags & MORTISE_FLAG_CONCURRENT) != 0},
               {"needs_network", (plugin.flags & MORTISE_FLAG_NEEDS_NETWORK) != 0},
@@ -161,6 +166,7 @@ void print_description(const PluginRef& ref) {
   if (!plugin.requires_inputs.empty()) std::cout << "  requires  " << join(plugin.requires_inputs, ", ") << "\n";
   if (!plugin.consumes.empty()) std::cout << "  consumes  " << join(plugin.consumes, ", ") << "\n";
   if (!plugin.update_metrics.empty()) std::cout << "  updates   " << join(plugin.update_metrics, ", ") << "\n";
+  if (!plugin.devices.empty()) std::cout << "  devices   " << join(plugin.devices, ", ") << "\n";
   if ((plugin.flags & MORTISE_FLAG_TOKEN_REWARDS) != 0) std::cout << "  rewards single tokens too\n";
   if ((plugin.flags & MORTISE_FLAG_EXPERIMENTAL) != 0)
     std::cout << "  experimental: there are no published outputs to compare with\n";

@@ -5,7 +5,6 @@
 #include "cuda/kernels/decode.cuh"
 #include "cuda/kernels/edits.cuh"
 #include "cuda/kernels/head.cuh"
-#include "cuda/kernels/objective.cuh"
 #include "cuda/kernels/optimizer.cuh"
 #include "cuda/kernels/sampler.cuh"
 #include "cuda/kernels/top_tokens.cuh"
@@ -68,23 +67,6 @@ int mortise_cuda_head_backward(float* logits, int64_t num_rows, int64_t stride, 
   if (num_rows == 0 || columns == 0) return 0;
   MORTISE_LAUNCH(head_backward_kernel, blocks_for(num_rows, 1), kThreads, stream, logits, num_rows, stride, first,
                  columns, target, scale, rows, grads);
-  return MORTISE_LAUNCHED();
-}
-
-int mortise_cuda_policy_loss(MortiseCudaLoss settings, int64_t num_tokens, const float* log_prob,
-                             const float* old_log_prob, const float* advantages, const float* weight,
-                             const uint8_t* mask, float* loss, float* grad_log_prob, void* stream) {
-  if (num_tokens == 0) return 0;
-  MORTISE_LAUNCH(policy_loss_kernel, blocks_for(num_tokens, kThreads), kThreads, stream, settings, num_tokens, log_prob,
-                 old_log_prob, advantages, weight, mask, loss, grad_log_prob);
-  return MORTISE_LAUNCHED();
-}
-
-int mortise_cuda_kl(MortiseCudaKl settings, int64_t num_tokens, const float* log_prob, const float* ref_log_prob,
-                    const float* weight, const uint8_t* mask, float* kl, float* grad_log_prob, void* stream) {
-  if (num_tokens == 0) return 0;
-  MORTISE_LAUNCH(kl_kernel, blocks_for(num_tokens, kThreads), kThreads, stream, settings, num_tokens, log_prob,
-                 ref_log_prob, weight, mask, kl, grad_log_prob);
   return MORTISE_LAUNCHED();
 }
 

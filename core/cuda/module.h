@@ -20,18 +20,6 @@ typedef struct MortiseCudaHeadScale {
   float inverse_temperature, softcap; /* softcap 0: none */
 } MortiseCudaHeadScale;
 
-enum { MORTISE_CUDA_LOSS_VANILLA = 0, MORTISE_CUDA_LOSS_CISPO = 1 };
-typedef struct MortiseCudaLoss {
-  int32_t kind;
-  float low, high; /* edges of the ratio, 1 - clip_ratio_low and 1 + clip_ratio_high */
-  float dual_clip; /* vanilla: clip_ratio_c, 0 for off */
-} MortiseCudaLoss;
-
-typedef struct MortiseCudaKl {
-  int32_t kind;                /* 1, 2 or 3: which of Schulman's estimators */
-  float max_log_ratio, max_kl; /* INFINITY: no clamp */
-} MortiseCudaKl;
-
 typedef struct MortiseCudaAdamW {
   float beta1, rest1, beta2, rest2, eps; /* rest: 1 - beta */
   float correction1, correction2_root;   /* 1 - beta1^update, sqrt(1 - beta2^update) */
@@ -129,12 +117,6 @@ MORTISE_CUDA_API int mortise_cuda_head_finish(const MortiseCudaHeadRow* rows, in
 MORTISE_CUDA_API int mortise_cuda_head_backward(float* logits, int64_t num_rows, int64_t stride, int64_t first,
                                                 int64_t columns, const int64_t* target, MortiseCudaHeadScale scale,
                                                 const MortiseCudaHeadRow* rows, const float* grads, void* stream);
-MORTISE_CUDA_API int mortise_cuda_policy_loss(MortiseCudaLoss settings, int64_t num_tokens, const float* log_prob,
-                                              const float* old_log_prob, const float* advantages, const float* weight,
-                                              const uint8_t* mask, float* loss, float* grad_log_prob, void* stream);
-MORTISE_CUDA_API int mortise_cuda_kl(MortiseCudaKl settings, int64_t num_tokens, const float* log_prob,
-                                     const float* ref_log_prob, const float* weight, const uint8_t* mask, float* kl,
-                                     float* grad_log_prob, void* stream);
 /* `tensors` lie on the device. Part p of a tensor gives sums[first_sum + p], the sum of squares of its gradients. */
 MORTISE_CUDA_API int mortise_cuda_square_sums(const MortiseCudaStepTensor* tensors, int64_t num_tensors,
                                               int64_t num_parts, double* sums, void* stream);

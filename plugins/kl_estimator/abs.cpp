@@ -12,7 +12,7 @@ struct Abs : mortise::ClampedKl {
   static constexpr std::uint32_t flags = MORTISE_FLAG_CONCURRENT;
 
   template <class Real>
-  Real token(Real logp, double ref) const {
+  MORTISE_HD Real token(Real logp, double ref) const {
     return bounded(abs(bounded_ratio(logp - ref)));
   }
 };

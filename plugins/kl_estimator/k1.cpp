@@ -13,7 +13,7 @@ struct K1 : mortise::ClampedKl {
   static constexpr std::uint32_t flags = MORTISE_FLAG_CONCURRENT;
 
   template <class Real>
-  Real token(Real logp, double ref) const {
+  MORTISE_HD Real token(Real logp, double ref) const {
     return bounded(bounded_ratio(logp - ref));
   }
 };

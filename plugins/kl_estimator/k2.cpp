@@ -12,7 +12,7 @@ struct K2 : mortise::ClampedKl {
   static constexpr std::uint32_t flags = MORTISE_FLAG_CONCURRENT;
 
   template <class Real>
-  Real token(Real logp, double ref) const {
+  MORTISE_HD Real token(Real logp, double ref) const {
     const Real x = bounded_ratio(logp - ref);
     return bounded(0.5 * (x * x));
   }

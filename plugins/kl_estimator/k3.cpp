@@ -18,7 +18,7 @@ struct K3 : mortise::ClampedKl {
   K3() : ClampedKl(20.0, 10.0) {}
 
   template <class Real>
-  Real token(Real logp, double ref) const {
+  MORTISE_HD Real token(Real logp, double ref) const {
     const Real d = bounded_ratio(ref - logp);
     return bounded(exp(d) - d - 1.0);
   }

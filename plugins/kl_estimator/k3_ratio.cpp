@@ -19,7 +19,7 @@ struct K3Ratio : mortise::ClampedKl {
   K3Ratio() : ClampedKl(20.0, 10.0) {}
 
   template <class Real>
-  Real token(Real logp, double ref, double old_logp) const {
+  MORTISE_HD Real token(Real logp, double ref, double old_logp) const {
     const Real r = exp(clamp(logp - old_logp, -20.0, 20.0));
     const Real d = bounded_ratio(ref - logp);
     return r * bounded(exp(d) - d - 1.0);

@@ -13,6 +13,7 @@ struct Aipo : mortise::RolloutLoss {
   static constexpr const char* summary = "log-prob weighted by the capped ratio to the sampler (AIPO)";
   static constexpr const char* doc = "L = -sg(min(pi/mu, rho)) A log_prob with mu the sampler. arXiv:2505.24034";
   static constexpr std::uint32_t flags = MORTISE_FLAG_CONCURRENT | MORTISE_FLAG_SURROGATE_GRADIENT;
+  static constexpr bool accepts_cuda = true;
   static constexpr const char* consumes[] = {"rollout_is_weights", nullptr};
 
   double rho = param("rho", 2.0, "cap of the ratio to the sampler").at_least(0);
@@ -25,7 +26,7 @@ struct Aipo : mortise::RolloutLoss {
   };
 
   template <class Real, class Number, class Meter>
-  Real token(Real logp, Number old_logp, Number rollout_logp, Number adv, Meter& meter) const {
+  MORTISE_HD Real token(Real logp, Number old_logp, Number rollout_logp, Number adv, Meter& meter) const {
     const Real ratio = exp_inside(clamp(logp - rollout_logp, -20.0, 20.0));
     const Number weight = value_of(clamp_max(ratio, rho));
     meter.count(kCapped, ratio > rho);

@@ -18,6 +18,7 @@ struct Cispo : mortise::Clipped<mortise::TokenLoss> {
       "r = exp(log_prob - old_log_prob); L = -sg(clamp(r, 1-low, 1+high)) A log_prob, or -sg(min(r, cap)) A log_prob. "
       "arXiv:2506.13585";
   static constexpr std::uint32_t flags = MORTISE_FLAG_CONCURRENT | MORTISE_FLAG_SURROGATE_GRADIENT;
+  static constexpr bool accepts_cuda = true;
   static constexpr const char* updates[] = {"cispo_clip_ratio", nullptr};
   static constexpr const char* const* update_metrics = updates;
 
@@ -44,7 +45,7 @@ struct Cispo : mortise::Clipped<mortise::TokenLoss> {
   };
 
   template <class Real, class Number, class Meter>
-  Real token(Real logp, Number old_logp, Number adv, Meter& meter) const {
+  MORTISE_HD Real token(Real logp, Number old_logp, Number adv, Meter& meter) const {
     const Real log_ratio = clamp(logp - old_logp, -20.0, 20.0);
     const Real r = exp_inside(log_ratio);
     const Number weight = value_of(clamp(r, low, high));

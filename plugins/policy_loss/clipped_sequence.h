@@ -13,6 +13,7 @@ namespace mortise {
 
 struct ClippedSequence : Clipped<SequenceLoss> {
   static constexpr std::uint32_t flags = MORTISE_FLAG_CONCURRENT | MORTISE_FLAG_SURROGATE_GRADIENT;
+  static constexpr bool accepts_cuda = true;
 
   double delta =
       param("delta", none, "two-sided clip: cap of the ratio itself, above 1 + clip_ratio_high; not set: off")
@@ -41,7 +42,7 @@ struct ClippedSequence : Clipped<SequenceLoss> {
   };
 
   template <class Real, class Meter>
-  Real sequence(Real mean_log_ratio, double adv, Meter& meter) const {
+  MORTISE_HD Real sequence(Real mean_log_ratio, double adv, Meter& meter) const {
     const Real s = exp(min(mean_log_ratio, max_log_ratio));
     const Real plain = -adv * clamp_max(s, cap);
     const Real clipped = -adv * clamp(s, low, high);

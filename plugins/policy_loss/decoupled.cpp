@@ -20,6 +20,7 @@ struct Decoupled : mortise::Clipped<mortise::RolloutLoss> {
       "u = pi/pi_old, b = pi_old/mu with mu the sampler; L = b max(-A u, -A clamp(u, 1-low, 1+high)). "
       "arXiv:2110.00641, 2505.24298";
   static constexpr std::uint32_t flags = MORTISE_FLAG_CONCURRENT;
+  static constexpr bool accepts_cuda = true;
   static constexpr const char* consumes[] = {"rollout_is_weights", nullptr};
 
   double behav_imp_weight_cap = param("behav_imp_weight_cap", mortise::none,
@@ -40,7 +41,7 @@ struct Decoupled : mortise::Clipped<mortise::RolloutLoss> {
   };
 
   template <class Real, class Number, class Meter>
-  Real token(Real logp, Number old_logp, Number rollout_logp, Number adv, Meter& meter) const {
+  MORTISE_HD Real token(Real logp, Number old_logp, Number rollout_logp, Number adv, Meter& meter) const {
     const Real log_ratio = clamp(logp - old_logp, -20.0, 20.0);
     const Real u = exp_inside(log_ratio);
     const Number distance = old_logp - rollout_logp;

@@ -19,6 +19,7 @@ namespace mortise {
 
 struct Dppo : TokenLoss {
   static constexpr std::uint32_t flags = MORTISE_FLAG_CONCURRENT | MORTISE_FLAG_SURROGATE_GRADIENT;
+  static constexpr bool accepts_cuda = true;
 
   double clip_ratio = param("clip_ratio", 0.2, "threshold of the divergence, delta").at_least(0);
   double clip_ratio_low = param("clip_ratio_low", none, "threshold where A <= 0; not set: clip_ratio").at_least(0);
@@ -42,7 +43,7 @@ struct Dppo : TokenLoss {
   // `kept` is a bool, so ?: may choose it without a branch (the loop stays SIMD). It multiplies the log-prob, so that a
   // NaN shows.
   template <class Real, class Number, class Meter>
-  MORTISE_INLINE Real kept_part(Real logp, Number old_logp, Number adv, bool kept, Meter& meter) const {
+  MORTISE_HD MORTISE_INLINE Real kept_part(Real logp, Number old_logp, Number adv, bool kept, Meter& meter) const {
     const Number keep = select(kept, Number(1.0), Number(0.0));
     const Real log_ratio = clamp(logp - old_logp, -20.0, 20.0);
     const Real r = exp_inside(log_ratio);

@@ -15,7 +15,7 @@ struct DppoKl : mortise::Dppo {
       "elsewhere; KL of {token, any other}. arXiv:2602.04879";
 
   template <class Real, class Number, class Meter>
-  MORTISE_INLINE Real token(Real logp, Number old_logp, Number adv, Meter& meter) const {
+  MORTISE_HD MORTISE_INLINE Real token(Real logp, Number old_logp, Number adv, Meter& meter) const {
     const Number lp = value_of(logp), p = exp(lp), p_old = exp(old_logp);
     const Number kl = p_old * (old_logp - lp) + (1.0 - p_old) * log((1.0 - p_old + 1e-8) / (1.0 - p + 1e-8));
     const bool rising = (kl <= high) | (p <= p_old), falling = (kl <= low) | (p >= p_old);

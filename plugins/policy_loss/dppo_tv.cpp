@@ -13,7 +13,7 @@ struct DppoTv : mortise::Dppo {
       "arXiv:2602.04879";
 
   template <class Real, class Number, class Meter>
-  MORTISE_INLINE Real token(Real logp, Number old_logp, Number adv, Meter& meter) const {
+  MORTISE_HD MORTISE_INLINE Real token(Real logp, Number old_logp, Number adv, Meter& meter) const {
     const Number moved = value_of(exp(logp)) - exp(old_logp);
     return kept_part(logp, old_logp, adv, adv > 0 ? moved <= high : moved >= -low, meter);
   }

@@ -11,9 +11,10 @@ struct Gpg : mortise::TokenLoss {
   static constexpr const char* summary = "plain policy gradient, for the advantages of gpg";
   static constexpr const char* doc = "L = -A log_prob. arXiv:2504.02546";
   static constexpr std::uint32_t flags = MORTISE_FLAG_CONCURRENT;
+  static constexpr bool accepts_cuda = true;
 
   template <class Real, class Number>
-  Real token(Real logp, Number, Number adv) const {
+  MORTISE_HD Real token(Real logp, Number, Number adv) const {
     return -adv * logp;
   }
 };

@@ -11,12 +11,13 @@ struct Reinforce : mortise::TokenLoss {
   static constexpr const char* summary = "plain policy gradient; the engine applies importance weights";
   static constexpr const char* doc = "L = -A log_prob. Williams 1992; arXiv:2402.14740, 2310.10505";
   static constexpr std::uint32_t flags = MORTISE_FLAG_CONCURRENT;
+  static constexpr bool accepts_cuda = true;
 
   enum { kKl };
   static constexpr mortise::Metric metrics[] = {{kKl, "actor/ppo_kl", mortise::Average::kTokens}};
 
   template <class Real, class Number, class Meter>
-  Real token(Real logp, Number old_logp, Number adv, Meter& meter) const {
+  MORTISE_HD Real token(Real logp, Number old_logp, Number adv, Meter& meter) const {
     meter.add(kKl, old_logp - logp);
     return -adv * logp;
   }

@@ -16,6 +16,7 @@ struct Sapo : mortise::TokenLoss {
       "r = exp(log_prob - old_log_prob); L = -A (4/tau) sigmoid(tau (r - 1)), tau = tau_pos where A > 0 else tau_neg. "
       "arXiv:2511.20347";
   static constexpr std::uint32_t flags = MORTISE_FLAG_CONCURRENT;
+  static constexpr bool accepts_cuda = true;
 
   double tau_pos = param("tau_pos", 1.0, "temperature of the gate where A > 0").above(0);
   double tau_neg = param("tau_neg", 1.05, "temperature of the gate where A <= 0").above(0);
@@ -30,7 +31,7 @@ struct Sapo : mortise::TokenLoss {
   };
 
   template <class Real, class Number, class Meter>
-  Real token(Real logp, Number old_logp, Number adv, Meter& meter) const {
+  MORTISE_HD Real token(Real logp, Number old_logp, Number adv, Meter& meter) const {
     const Real log_ratio = clamp(logp - old_logp, -20.0, 20.0);
     const Number tau = select(adv > 0, tau_pos, tau_neg), height = select(adv > 0, 4.0 / tau_pos, 4.0 / tau_neg);
     meter.add(kNone, 0.0);

@@ -18,6 +18,7 @@ struct Vanilla : mortise::TokenLoss {
       "r = exp(log_prob - old_log_prob); L = max(-A min(r, delta), -A clamp(r, 1-low, 1+high)); A < 0: min(L, -A c). "
       "arXiv:1707.06347, 1912.09729, 2503.14476, 2505.07291";
   static constexpr std::uint32_t flags = MORTISE_FLAG_CONCURRENT;
+  static constexpr bool accepts_cuda = true;
 
   double clip_ratio = param("clip_ratio", 0.2, "half width of the trust band of the ratio, epsilon").at_least(0);
   double clip_ratio_low = param("clip_ratio_low", mortise::none, "lower half width; not set: clip_ratio").range(0, 1);
@@ -56,7 +57,7 @@ struct Vanilla : mortise::TokenLoss {
   };
 
   template <class Real, class Number, class Meter>
-  Real token(Real logp, Number old_logp, Number adv, Meter& meter) const {
+  MORTISE_HD Real token(Real logp, Number old_logp, Number adv, Meter& meter) const {
     const Real log_ratio = clamp(logp - old_logp, -20.0, 20.0);
     const Real r = exp_inside(log_ratio);
     const Real plain = -adv * clamp_max(r, cap);

@@ -47,7 +47,7 @@ struct PublishedClip : Base {
 
 // PPO's clipped surrogate of a token with ratio r.
 template <class Real>
-MORTISE_INLINE Real clipped_surrogate(Real r, double adv, double low, double high) {
+MORTISE_HD MORTISE_INLINE Real clipped_surrogate(Real r, double adv, double low, double high) {
   return max(-adv * r, -adv * clamp(r, low, high));
 }
 

@@ -8,6 +8,8 @@
 namespace mortise {
 
 struct ClampedKl : KlEstimator {
+  static constexpr bool accepts_cuda = true;
+
   ClampedKl(double log_ratio, double kl)
       : max_log_ratio(
             param("max_log_ratio", log_ratio, "clamp of the log ratio, +- this value; inf: none").at_least(0)),
@@ -20,11 +22,11 @@ struct ClampedKl : KlEstimator {
     if (!is_set(max_kl)) max_kl = infinity;
   }
   template <class Real>
-  Real bounded_ratio(Real log_ratio) const {
+  MORTISE_HD Real bounded_ratio(Real log_ratio) const {
     return clamp(log_ratio, -max_log_ratio, max_log_ratio);
   }
   template <class Real>
-  Real bounded(Real kl) const {
+  MORTISE_HD Real bounded(Real kl) const {
     return clamp(kl, -max_kl, max_kl);
   }
 

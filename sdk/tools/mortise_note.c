@@ -170,6 +170,21 @@ static int check_plugin(const mortise_descriptor* d) {
   return 0;
 }
 
+/* The devices of a plugin with mortise.device/1, by the names of those that have one. */
+static void put_devices(const mortise_descriptor* d) {
+  const mortise_device* table = NULL;
+  int count = 0;
+  if (MORTISE_HAS(d, get_extension)) table = d->get_extension(MORTISE_EXT_DEVICE);
+  if (table == NULL || table->device_types == NULL) return;
+  put(",\"devices\":[");
+  for (uint32_t i = 0; i < table->num_device_types; ++i) {
+    const int32_t type = table->device_types[i];
+    if (type != MORTISE_CPU && type != MORTISE_CUDA) continue;
+    put("%s\"%s\"", count++ > 0 ? "," : "", type == MORTISE_CPU ? "cpu" : "cuda");
+  }
+  put("]");
+}
+
 static void put_plugin(const mortise_descriptor* d) {
   static const char* const kCouplings[] = {"token", "row", "group", "update"};
   put("{\"kind\":");
@@ -185,6 +200,7 @@ static void put_plugin(const mortise_descriptor* d) {
   put_names("requires", d->requires_inputs);
   put_names("consumes", d->consumes);
   if (MORTISE_HAS(d, update_metrics)) put_names("update_metrics", d->update_metrics);
+  put_devices(d);
   put(",\"params\":[");
   for (uint32_t i = 0; i < d->num_params; ++i) {
     if (i > 0) put(",");

@@ -1,5 +1,6 @@
 // One call of a policy loss or KL estimator on plain vectors, and the aggregation weights that the engine would give
-// it.
+// it. With MORTISE_TEST_CUDA in the environment, the packs are those whose CUDA builds the emulator runs, and a plugin
+// with a CUDA build gets its tensors on a device that the host cannot read.
 #pragma once
 
 #include <algorithm>
@@ -10,8 +11,17 @@
 
 namespace mortise::test {
 
+inline bool tests_cuda() { return std::getenv("MORTISE_TEST_CUDA") != nullptr; }
+
 inline std::string pack_path(const std::string& kind) {
-  return std::string(MORTISE_BINARY_DIR) + "/lib/mortise/packs/mortise." + kind + ".so";
+  const bool is_emulated = tests_cuda() && (kind == "policy_loss" || kind == "kl_estimator");
+  const std::string folder = is_emulated ? "/tests/emulated_packs/emulated." : "/lib/mortise/packs/mortise.";
+  return MORTISE_BINARY_DIR + folder + kind + ".so";
+}
+
+// Whether a test of this process gives the plugin tensors of a device.
+inline bool is_on_device(const mortise_descriptor* plugin) {
+  return tests_cuda() && plugin->get_extension != nullptr && plugin->get_extension(MORTISE_EXT_DEVICE) != nullptr;
 }
 
 inline const mortise_descriptor* policy_loss(const std::string& name) {
@@ -49,9 +59,12 @@ LossOutput call_loss(Plugin& plugin, const LossInput& in, const mortise_tensor* 
   const std::vector<int64_t>& group = in.group_index.empty() ? row_id : in.group_index;
   const mortise_layout layout{sizeof layout, 0,           in.num_rows(), in.num_tokens(), in.row_offsets.data(),
                               row_id.data(), group.data()};
-  const FlatTensor<float> log_prob(in.log_prob), old(in.old_log_prob), weight(in.weight);
-  const FlatTensor<uint8_t> mask(in.mask);
-  FlatTensor<float> values(std::vector<float>(in.mask.size())), grad(std::vector<float>(in.mask.size()));
+  const bool device = is_on_device(plugin.call.plugin);
+  if (device) plugin.call.stream = const_cast<EmulatedStream*>(LockedArea::stream());
+  const FlatTensor<float> log_prob(in.log_prob, device), old(in.old_log_prob, device), weight(in.weight, device);
+  const FlatTensor<uint8_t> mask(in.mask, device);
+  FlatTensor<float> values(std::vector<float>(in.mask.size()), device),
+      grad(std::vector<float>(in.mask.size()), device);
   In args{};
   args.struct_size = sizeof args;
   args.layout = &layout;
@@ -73,7 +86,9 @@ LossOutput call_loss(Plugin& plugin, const LossInput& in, const mortise_tensor* 
 using PolicyLoss = Instance<mortise_policy_loss_vtable>;
 
 inline LossOutput compute(PolicyLoss& plugin, const LossInput& in, bool with_grad = true) {
-  const FlatTensor<float> advantages(in.advantages), rollout(in.rollout_log_prob), is_weights(in.rollout_is_weights);
+  const bool device = is_on_device(plugin.call.plugin);
+  const FlatTensor<float> advantages(in.advantages, device), rollout(in.rollout_log_prob, device),
+      is_weights(in.rollout_is_weights, device);
   LossOutput result = call_loss<mortise_policy_loss_in>(plugin, in, &mortise_policy_loss_out::loss, with_grad,
                                                         [&](mortise_policy_loss_in& args) {
                                                           args.advantages = advantages.view();

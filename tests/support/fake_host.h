@@ -38,6 +38,7 @@ struct mortise_call {
   int threads = 1;
   bool cancel = false;
   int64_t deadline_ns = 0;  // CLOCK_MONOTONIC; 0 = none
+  void* stream = nullptr;   // null: the tensors are in host memory
   std::vector<std::unique_ptr<char[]>> scratch;
 };
 
@@ -103,7 +104,7 @@ inline void* alloc(mortise_call* call, uint64_t size, uint64_t align) noexcept {
   const auto at = reinterpret_cast<uintptr_t>(call->scratch.back().get());
   return reinterpret_cast<void*>((at + align - 1) / align * align);
 }
-inline void* stream(mortise_call*) noexcept { return nullptr; }
+inline void* stream(mortise_call* call) noexcept { return call == nullptr ? nullptr : call->stream; }
 // Pieces are handed out back to front, to show that their order does not matter.
 inline void parallel_for(mortise_call* call, int64_t n, int64_t grain, void (*fn)(void*, int64_t, int64_t),
                          void* arg) noexcept {

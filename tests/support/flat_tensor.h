@@ -1,10 +1,12 @@
-// FlatTensor: numbers of a test as a borrowed ABI view, placed at a byte offset so that plugins must honour it.
+// FlatTensor: numbers of a test as a borrowed ABI view, placed at a byte offset so that plugins must honour it. In host
+// memory, or in memory that the host cannot use, as a tensor on a CUDA device.
 #pragma once
 
 #include <cstdint>
 #include <vector>
 
 #include "mortise/mortise.h"
+#include "support/locked_area.h"
 
 namespace mortise::test {
 
@@ -22,7 +24,17 @@ struct TensorCode<uint8_t> {
 template <class T>
 class FlatTensor {
  public:
-  explicit FlatTensor(std::vector<T> values) : FlatTensor(values, {static_cast<int64_t>(values.size())}) {}
+  explicit FlatTensor(std::vector<T> values, bool on_device = false)
+      : FlatTensor(values, std::vector<int64_t>{static_cast<int64_t>(values.size())}) {
+    if (!on_device) return;
+    LockedArea& area = LockedArea::instance();
+    view_.data = device_ = area.allocate(storage_.size() * sizeof(T));
+    view_.device_type = MORTISE_CUDA;
+    area.copy(device_, storage_.data(), storage_.size() * sizeof(T));
+  }
+  ~FlatTensor() {
+    if (device_ != nullptr) LockedArea::instance().release(device_);
+  }
   FlatTensor(const std::vector<T>& values, std::vector<int64_t> shape)
       : shape_(std::move(shape)), strides_(shape_.size(), 1) {
     storage_.assign(kOffset, T{});
@@ -42,13 +54,18 @@ class FlatTensor {
   FlatTensor& operator=(const FlatTensor&) = delete;
 
   const mortise_tensor* view() const { return &view_; }
-  std::vector<T> values() const { return {storage_.begin() + kOffset, storage_.end()}; }
+  std::vector<T> values() const {
+    std::vector<T> all = storage_;
+    if (device_ != nullptr) LockedArea::instance().copy(all.data(), device_, all.size() * sizeof(T));
+    return {all.begin() + kOffset, all.end()};
+  }
 
  private:
   static constexpr size_t kOffset = 3;
   std::vector<T> storage_;
   std::vector<int64_t> shape_, strides_;
   mortise_tensor view_{};
+  void* device_ = nullptr;
 };
 
 }  // namespace mortise::test

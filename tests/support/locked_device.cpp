@@ -95,7 +95,19 @@ class LockedMemory final : public c10::Allocator {
   int num_open_ = 0;
 };
 
-class LockedGuard final : public c10::impl::NoOpDeviceGuardImpl<c10::DeviceType::PrivateUse1> {};
+thread_local c10::DeviceIndex current_index = -1;
+
+class LockedGuard final : public c10::impl::NoOpDeviceGuardImpl<c10::DeviceType::PrivateUse1> {
+ public:
+  c10::Device exchangeDevice(c10::Device device) const override {
+    const c10::Device before = getDevice();
+    current_index = device.index();
+    return before;
+  }
+  c10::Device getDevice() const override { return {c10::kPrivateUse1, current_index}; }
+  void setDevice(c10::Device device) const override { current_index = device.index(); }
+  void uncheckedSetDevice(c10::Device device) const noexcept override { current_index = device.index(); }
+};
 
 // Autograd asks whether there is an accelerator.
 class LockedHooks final : public at::PrivateUse1HooksInterface {
@@ -206,6 +218,8 @@ c10::Device locked_device() {
   static_cast<void>(registered);
   return {c10::kPrivateUse1, 0};
 }
+
+bool locked_device_is_current() { return current_index == 0; }
 
 void open_locked_memory() { LockedMemory::instance().open(); }
 void close_locked_memory() { LockedMemory::instance().close(); }

@@ -15,6 +15,9 @@ namespace mortise::test {
 // Registers it once in a process.
 c10::Device locked_device();
 
+// Is it the current device of this thread, as a kernel of CUDA needs it? It is so only within a guard of c10.
+bool locked_device_is_current();
+
 // Between the two the host can reach the memory, as a kernel of the device can.
 void open_locked_memory();
 void close_locked_memory();

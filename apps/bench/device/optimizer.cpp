@@ -1,4 +1,5 @@
-// Updates of AdamW on tensors of the requested shapes, as a run does them: the norm of the gradients, clipping, the step.
+// Updates of AdamW on tensors of the requested shapes, as a run does them: the norm of the gradients, clipping, the
+// step.
 #include <ATen/ops/linspace.h>
 
 #include <string>

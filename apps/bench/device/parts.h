@@ -1,7 +1,7 @@
 // bench_device: one device, measured on request, so that torch can be timed in turns with it. One JSON object a line on
-// standard input, one answer a line. device.py asks and compares. A request that fails is answered by {"error": TEXT}; the
-// program continues, so that a search for the largest batch may run out of memory. What a request took is free after it. The
-// first line, before any request, is {"device": TEXT}.
+// standard input, one answer a line. device.py asks and compares. A request that fails is answered by {"error": TEXT};
+// the program continues, so that a search for the largest batch may run out of memory. What a request took is free
+// after it. The first line, before any request, is {"device": TEXT}.
 //
 //   {"do": "limits", "copy_bytes", "width", "launches", "repeats"}
 //      -> {"copy_bytes_per_s": read and written, "flops_per_s": {dtype: of a product of square matrices},
@@ -10,8 +10,10 @@
 //      -> {"forward", "one_pass", "two_passes": each {"seconds": [...], "extra_bytes"}}: log-probs, and with their gradients
 //   {"do": "head_check", "folder", "tokens", "hidden", "vocab"}: reads hidden.f32, weight.f32 and targets.i64 from there
 //      -> {"log_probs": [...], "hidden_norm", "weight_norm": norms of the gradients, if each log-prob has the gradient 1}
-//   {"do": "optimizer", "shapes": [[...] ...], "repeats"}: AdamW with float32 numbers
-//      -> {"seconds": [...], "bytes_a_step", "sums": of each parameter, after all steps}
+//   {"do": "optimizer", "shapes": [[...] ...], "repeats"}: whole updates of AdamW (norm, clipping, step) with float32
+//      numbers
+//      -> {"seconds": [...], "bytes_a_step": 32 for each number, of which 4 are for the norm, "sums": of each
+//          parameter, after all steps}
 //   {"do": "sample", "folder", "dtype", "prompts", "new_tokens": [...], "repeats"}: one sample for each prompt
 //      -> {"seconds": [...], "kernels", "ids", "is_repeatable", "mean_prob_diff", "max_prob_diff": of the probabilities
 //          that sampler and training have for the sampled tokens}
@@ -19,7 +21,8 @@
 //    "optimizer": "adamw_8bit", whose step follows each pass; null: none}
 //      -> {"seconds": [...], "forward_seconds": [...], "loss", "grad_norm", "flops", "extra_bytes", "is_repeatable"}
 //
-// "seconds" has one number for each repeat, after one that is not counted. The device has done all its work when a clock is read.
+// "seconds" has one number for each repeat, after one that is not counted. The device has done all its work when a
+// clock is read.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -1,8 +1,9 @@
-// Log-prob of the target token and entropy, from logits that come in chunks of the vocabulary (float32). One block per row.
+// Log-prob of the target token and entropy, from logits that come in chunks of the vocabulary (float32). One block per
+// row.
 //
 // With d = (logit - max) / temperature a row's state holds max, sum of exp d, sum of d exp d (RowStats of
-// core/model/head/row_softmax.h) and the target's logit. A capped head's logits are capped here. Cost: each logit is read
-// once forward, and read and written once backward.
+// core/model/head/row_softmax.h) and the target's logit. A capped head's logits are capped here. Cost: each logit is
+// read once forward, and read and written once backward.
 #pragma once
 
 #include "cuda/kernels/dialect.cuh"
@@ -23,7 +24,7 @@ __device__ inline void merge_stats(float& max, float& sum, float& weighted, floa
     kept = sum, sum = sum2, sum2 = kept;
     kept = weighted, weighted = weighted2, weighted2 = kept;
   }
-  if (!(sum2 > 0.0F)) return;  // nothing there, or all of it at -inf
+  if (sum2 == 0.0F) return;  // nothing there, or all of it at -inf. NaN goes on into the sums.
   const float shift = (max2 - max) * inverse_temperature;
   const float scale = expf(shift);
   sum += scale * sum2;
@@ -41,7 +42,7 @@ __global__ void __launch_bounds__(kThreads)
   float max = -INFINITY, sum = 0.0F, weighted = 0.0F;
   for (int64_t i = threadIdx.x; i < columns; i += kThreads) {
     const float logit = capped_logit(row[i], scale);
-    merge_stats(max, sum, weighted, logit, logit > -INFINITY ? 1.0F : 0.0F, 0.0F, inverse_temperature);
+    merge_stats(max, sum, weighted, logit, logit == -INFINITY ? 0.0F : 1.0F, 0.0F, inverse_temperature);
   }
   for (int mask = 16; mask > 0; mask /= 2) {
     const float max2 = __shfl_xor_sync(0xffffffffU, max, mask), sum2 = __shfl_xor_sync(0xffffffffU, sum, mask);
@@ -89,7 +90,7 @@ __global__ void __launch_bounds__(kThreads)
   for (int64_t i = threadIdx.x; i < columns; i += kThreads) {
     const float logit = capped_logit(row[i], scale);
     float d = (logit - state.max) * scale.inverse_temperature;
-    d = d > -1e4F ? d : -1e4F;
+    d = d < -1e4F ? -1e4F : d;  // NaN stays
     const float p = expf(d) / state.sum;
     float gradient = ((i == at ? g : 0.0F) - p * (base + h * d)) * scale.inverse_temperature;
     if (scale.softcap > 0.0F) gradient *= 1.0F - (logit / scale.softcap) * (logit / scale.softcap);

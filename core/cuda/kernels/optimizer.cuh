@@ -1,6 +1,6 @@
-// The norm of all gradients, the factor that clips it, and AdamW on float32 masters, with bfloat16 copies where there are any.
-// One launch each for all tensors: a block has one part of one tensor. The factor stays on the device: no step waits for the
-// host. Sums have a fixed order, so two runs give the same bits.
+// The norm of all gradients, the factor that clips it, and AdamW on float32 masters, with bfloat16 copies where there
+// are any. One launch each for all tensors: a block has one part of one tensor. The factor stays on the device: no step
+// waits for the host. Sums have a fixed order, so two runs give the same bits.
 #pragma once
 
 #include "cuda/kernels/dialect.cuh"
@@ -45,8 +45,8 @@ __global__ void __launch_bounds__(kThreads)
   if (threadIdx.x == 0) sums[tensor.first_sum + part] = sum;
 }
 
-// clip: {norm, factor}. The factor is max_norm / (norm + 1e-6) where that is below 1. If the norm is not finite as a float,
-// AdamW changes nothing.
+// clip: {norm, factor}. The factor is max_norm / (norm + 1e-6) where that is below 1. If the norm is not finite as a
+// float, AdamW changes nothing.
 __global__ void __launch_bounds__(kThreads)
     clip_kernel(const double* __restrict__ sums, int64_t count, float max_norm, float* clip) {
   double sum = 0;

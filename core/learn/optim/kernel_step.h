@@ -1,7 +1,8 @@
-// KernelStep: an update of AdamW by the kernels of core/cuda, on float32 tensors of a device. Three launches for all tensors:
-// the sums of squares of their gradients, the norm with the factor that clips, and the step, which also writes the bfloat16
-// copies of masters. Norm and factor stay on the device. The host reads the norm while the device steps.
-// Cost: 28 bytes for each number, 2 more with a copy, and 4 for the norm. Thread rule: one thread. Private to this folder.
+// KernelStep: an update of AdamW by the kernels of core/cuda, on float32 tensors of a device. Three launches for all
+// tensors: the sums of squares of their gradients, the norm with the factor that clips, and the step, which also writes
+// the bfloat16 copies of masters. Norm and factor stay on the device. The host reads the norm while the device steps.
+// Cost: 28 bytes for each number, 2 more with a copy, and 4 for the norm. Thread rule: one thread. Private to this
+// folder.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -18,7 +19,8 @@
 
 namespace mortise {
 
-// Null if they do not take these steps: the rule is not AdamW, a parameter is not float32, or the device has no kernels.
+// Null if they do not take these steps: the rule is not AdamW, a parameter is not float32, or the device has no
+// kernels.
 [[nodiscard]] const DeviceKernels* step_kernels(const UpdateRule& rule, std::span<const OptimizedParameter> parameters);
 
 class KernelStep {
@@ -28,8 +30,8 @@ class KernelStep {
     return (count + MORTISE_CUDA_STEP_PART - 1) / MORTISE_CUDA_STEP_PART;
   }
 
-  // Starts the sums of squares. Those of parts[i] begin at first_sums[i] of `num_sums`; the others are 0. `parts` stay where
-  // they are.
+  // Starts the sums of squares. Those of parts[i] begin at first_sums[i] of `num_sums`; the others are 0. `parts` stay
+  // where they are.
   KernelStep(const DeviceKernels& kernels, const c10::Device& device, std::span<StepPart> parts,
              std::span<const int64_t> first_sums, int64_t num_sums, const MasterCopies& copies);
 

@@ -84,9 +84,9 @@ class Optimizer : public Stateful {
   // parameter without gradient is left as it is. Gradients may be changed. Sharded: a collective. All ranks then have
   // all parameters.
   Result<> step(double lr, double grad_factor = 1.0);
-  // One update from the gradients clipped to `max_norm` (clip_factor). It changes nothing, and does not count, if their norm
-  // is not finite. Where the kernels of core/cuda take the step (kernel_step.h), the device does not wait for the host, and
-  // the `copies` of stepped masters are written too.
+  // One update from the gradients clipped to `max_norm` (clip_factor). It changes nothing, and does not count, if their
+  // norm is not finite. Where the kernels of core/cuda take the step (kernel_step.h), the device does not wait for the
+  // host, and the `copies` of stepped masters are written too.
   Result<ClippedStep> step_clipped(double lr, double max_norm, const MasterCopies& copies = {});
   void zero_grad();  // zeroes in place: the memory is used again
   // global_grad_norm of its parameters, with the same bits if the gradient is sharded. Of whole parameters if ranks share

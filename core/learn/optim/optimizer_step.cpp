@@ -1,4 +1,5 @@
 // Steps what this rank has of the parameters, and shares the new weights.
+#include <c10/core/DeviceGuard.h>
 #include <c10/core/GradMode.h>
 
 #include <cmath>
@@ -132,10 +133,12 @@ Result<ClippedStep> Optimizer::step_clipped(double lr, double max_norm, const Ma
 }
 
 // The sums of squares of all ranks' parts lie in the order of the parameters, so that the norm has the same bits on any
-// number of ranks.
+// number of ranks. Ranks own whole blocks (shards.h), so that no part of a step belongs to two of them.
+static_assert(Shards::kBlock % MORTISE_CUDA_STEP_PART == 0);
 Result<ClippedStep> Optimizer::step_by_kernels(const DeviceKernels& kernels, double lr, double max_norm,
                                                const MasterCopies& copies) {
   c10::NoGradGuard no_grad;
+  const c10::OptionalDeviceGuard own_device(parameters_.front().tensor.device());
   std::vector<size_t> all(parts_.size()), stepped;
   std::iota(all.begin(), all.end(), size_t{0});
   std::vector<StepPart> parts = parts_to_step(all, weights_of(all), lr, stepped);

@@ -1,7 +1,8 @@
-// The C functions of libmortise_cuda.so (cuda/module.h) that sampling and training on a device use, found when they are first
-// needed. What is started and copied here does not wait for the device.
+// The C functions of libmortise_cuda.so (cuda/module.h) that sampling and training on a device use, found when they are
+// first needed. What is started and copied here does not wait for the device.
 //
-// Kernels start on libtorch's current stream of the device of their tensors.
+// Kernels start on libtorch's current stream of the device of their tensors. They start on the thread's current device:
+// whoever starts one sets it first (c10::OptionalDeviceGuard). Operators of libtorch do so themselves.
 // Thread rule: one thread at a time.
 #pragma once
 
@@ -32,14 +33,14 @@ struct DeviceKernels {
   decltype(&mortise_cuda_adamw) adamw = nullptr;
 };
 
-// The kernels for tensors on `device`. Null if there are none: libtorch's operators compute then. For a GPU the first call
-// loads the module from lib/mortise, and the log says why if it cannot.
+// The kernels for tensors on `device`. Null if there are none: libtorch's operators compute then. For a GPU the first
+// call loads the module from lib/mortise, and the log says why if it cannot.
 const DeviceKernels* device_kernels(const c10::Device& device);
 
 // Why a GPU of this machine has no kernels, as far as that is known without loading them. Empty if it has some.
 std::string why_no_gpu_kernels();
 
-// For tests: the kernels for tensors on the CPU, such as those of cuda/emulate. Null: none. They must outlive their use.
+// For tests: the kernels for tensors on the CPU, such as those of cuda/emulate, which must outlive their use. Null: none.
 void set_cpu_kernels(const DeviceKernels* kernels);
 
 // A copy of `host` on `device`. On a GPU the host does not wait for it, nor for what was started before.

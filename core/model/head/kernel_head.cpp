@@ -7,6 +7,7 @@
 #include <ATen/ops/mm.h>
 #include <ATen/ops/stack.h>
 #include <ATen/ops/zeros_like.h>
+#include <c10/core/DeviceGuard.h>
 
 #include <algorithm>
 #include <utility>
@@ -32,6 +33,7 @@ KernelHead::KernelHead(const DeviceKernels& kernels, const VocabularyHead& head,
       scale_{static_cast<float>(1.0 / temperature), static_cast<float>(head.softcap)} {}
 
 KernelHead::Forward KernelHead::forward(const TokenChunk& chunk, bool keeps_logits) const {
+  const c10::OptionalDeviceGuard own_device(chunk.hidden_CH.device());
   const int64_t count = chunk.hidden_CH.size(0);
   void* const stream = stream_of(chunk.hidden_CH.device());
   const at::Tensor rows = at::empty({count, kRowNumbers}, chunk.hidden_CH.options());
@@ -60,6 +62,7 @@ at::Tensor KernelHead::rows_of(const at::Tensor& lse, const at::Tensor& entropy)
 
 void KernelHead::backward(const TokenChunk& chunk, const Forward& forward, const at::Tensor& grads,
                           const at::Tensor& d_hidden_CH, const at::Tensor& d_weight_VH) const {
+  const c10::OptionalDeviceGuard own_device(chunk.hidden_CH.device());
   const int64_t count = chunk.hidden_CH.size(0);
   const auto* const states = static_cast<const MortiseCudaHeadRow*>(forward.rows.const_data_ptr());
   for (int64_t first = 0; first < vocab_; first += block_columns_) {

@@ -1,10 +1,10 @@
-// The fused head's work on a chunk of tokens by the kernels of core/cuda: float32 logits come from a product for a block of the
-// vocabulary, one launch reads them, and one turns them into gradients in place. operator_head.h calls it where there are
-// kernels. Log-probs, entropies and normalisers are float64.
+// The fused head's work on a chunk of tokens by the kernels of core/cuda: float32 logits come from a product for a
+// block of the vocabulary, one launch reads them, and one turns them into gradients in place. operator_head.h calls it
+// where there are kernels. Log-probs, entropies and normalisers are float64.
 //
-// Cost: 2RHV flops forward, and each logit is read once; 4RHV backward, and each is read and written once. Without kept logits
-// backward takes 6RHV. Memory: one block, or the kept logits. Sums have a fixed order. Thread rule: as libtorch. Private to
-// this folder.
+// Cost: 2RHV flops forward, and each logit is read once; 4RHV backward, and each is read and written once. Without kept
+// logits backward takes 6RHV. Memory: one block, or the kept logits. Sums have a fixed order. Thread rule: as libtorch.
+// Private to this folder.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -43,8 +43,8 @@ class KernelHead {
   [[nodiscard]] Forward forward(const TokenChunk& chunk, bool keeps_logits) const;
   // The rows of tokens from what forward() gave of them, [C] each in float64.
   [[nodiscard]] at::Tensor rows_of(const at::Tensor& lse, const at::Tensor& entropy) const;
-  // Adds to d_hidden_CH and d_weight_VH; either may be undefined. grads [2, C]: by log-prob and by entropy, in float32. Kept
-  // logits become gradients; others are computed again.
+  // Adds to d_hidden_CH and d_weight_VH; either may be undefined. grads [2, C]: by log-prob and by entropy, in float32.
+  // Kept logits become gradients; others are computed again.
   void backward(const TokenChunk& chunk, const Forward& forward, const at::Tensor& grads, const at::Tensor& d_hidden_CH,
                 const at::Tensor& d_weight_VH) const;
 

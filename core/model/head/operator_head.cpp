@@ -104,8 +104,8 @@ class OperatorHead {
     return {at::stack({lse, target - lse, log_sum - shifted / sum}), {}};
   }
 
-  // Writes the rows of d_hidden and adds to d_weight; either may be undefined. `grads` [2, C] in float64: by log-prob, and by
-  // entropy if `by_entropy`.
+  // Writes the rows of d_hidden and adds to d_weight; either may be undefined. `grads` [2, C] in float64: by log-prob,
+  // and by entropy if `by_entropy`.
   void backward(int64_t begin, int64_t end, Forward numbers, const at::Tensor& grads, bool by_entropy,
                 const at::Tensor& d_hidden, const at::Tensor& d_weight) const {
     at::Tensor d_rows;

@@ -1,12 +1,11 @@
 // The fused head by ATen operations, on the device of its tensors. log_prob_head.h calls it for a VocabularyHead that
 // asks for it, and says what each function means.
 //
-// A chunk of tokens goes over blocks of the vocabulary with a running maximum and sum, so at most one block of logits is in
-// memory. Backward computes the logits again. Log-probs, entropies and their gradients are on the host. What is float32 is
-// computed by the kernels of core/cuda if the device has them (kernel_head.h).
-// Cost: 2RHV flops forward, 6RHV backward; of a one-pass 8RHV, and 6RHV with kernels. Memory: about four blocks; with kernels
-// one, and in a one-pass a chunk's logits (kept_logits.h). Thread rule: as libtorch.
-// Private to this folder.
+// A chunk of tokens goes over blocks of the vocabulary with a running maximum and sum, so at most one block of logits
+// is in memory. Backward computes the logits again. Log-probs, entropies and their gradients are on the host. What is
+// float32 is computed by the kernels of core/cuda if the device has them (kernel_head.h). Cost: 2RHV flops forward,
+// 6RHV backward; of a one-pass 8RHV, and 6RHV with kernels. Memory: about four blocks; with kernels one, and in a
+// one-pass a chunk's logits (kept_logits.h). Thread rule: as libtorch. Private to this folder.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -191,7 +191,7 @@ void* alloc(mortise_call* call, uint64_t size, uint64_t align) noexcept try {
   return nullptr;
 }
 
-void* stream(mortise_call*) noexcept { return nullptr; }  // CPU calls only, so far
+void* stream(mortise_call* call) noexcept { return call == nullptr ? nullptr : call->stream; }
 
 // Pieces depend only on n and grain, so sums over them do not depend on the number of threads.
 void parallel_for(mortise_call*, int64_t n, int64_t grain, void (*fn)(void*, int64_t, int64_t), void* arg) noexcept {

@@ -49,6 +49,7 @@ struct mortise_call {
   int64_t deadline_ns = 0;  // CLOCK_MONOTONIC, 0 = none
   int64_t num_rows = 0;     // rows of the batch, for fail_row; 0 where rows mean nothing
   const std::atomic<bool>* cancelled = nullptr;
+  void* stream = nullptr;  // where the call's tensors are on a device: theirs
 
   std::mutex mutex;  // guards all below
   std::vector<mortise::MetricRecord> metrics;

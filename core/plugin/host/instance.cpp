@@ -69,12 +69,13 @@ Result<> hand_over_metrics(const CallSite& site, const std::vector<MetricRecord>
 }
 
 // A plugin that takes no tensors of host memory is refused before its first call.
-Result<> check_devices(const CallSite& site, const LoadedPlugin& plugin) {
-  if (plugin.descriptor == nullptr) return {};
+Result<std::vector<int32_t>> checked_devices(const CallSite& site, const LoadedPlugin& plugin) {
+  if (plugin.descriptor == nullptr) return std::vector<int32_t>{MORTISE_CPU};
   const RunningCode running(site.identity->label, "get_extension", 0, site.limit_ms);
   try {
     auto types = device_types(*plugin.descriptor);
-    return types.ok() ? Result<>() : guard_error(site, types.error().what, types.error().next);
+    if (!types.ok()) return guard_error(site, types.error().what, types.error().next);
+    return types;
   } catch (...) {
     return guard_error(site, "get_extension of its descriptor threw an exception; a slot must not");
   }
@@ -113,6 +114,7 @@ struct PluginInstance::Impl {
   VtableHead vtable{};
   void* self = nullptr;
   bool alive = false;
+  bool takes_device = false;  // the plugin takes tensors of key.device
 
   ~Impl() {
     if (!alive) return;
@@ -183,7 +185,8 @@ Result<PluginInstance> PluginInstance::create(const LoadedPlugin& plugin, Instan
   if (impl->vtable.create == nullptr || impl->vtable.destroy == nullptr) {
     return guard_error(site, "its vtable lacks create or destroy", "build the pack again");
   }
-  TRY(check_devices(site, plugin));
+  const std::vector<int32_t> types = TRY(checked_devices(site, plugin));
+  impl->takes_device = key.device != nullptr && std::ranges::find(types, key.device->type()) != types.end();
   PluginInstance instance(std::move(impl));
   Impl& made = *instance.impl_;
   const auto create_slot = catchable(made.vtable.create);
@@ -208,6 +211,7 @@ const Json& PluginInstance::params() const { return impl_->identity.params; }
 const std::string& PluginInstance::label() const { return impl_->identity.label; }
 const RunKey& PluginInstance::key() const { return impl_->key; }
 RemoteInstance* PluginInstance::remote() const { return impl_->remote.get(); }
+PluginDevice* PluginInstance::device() const { return impl_->takes_device ? impl_->key.device : nullptr; }
 
 Error PluginInstance::error(std::string_view slot_name, int64_t step, std::string what, std::string next) const {
   return guard_error({&impl_->identity, slot_name, step}, std::move(what), std::move(next));
@@ -225,6 +229,7 @@ Result<CallReport> PluginInstance::call(std::string_view slot_name, int64_t step
   call.identity = &impl_->identity;
   call.step = step;
   call.num_rows = options.num_rows;
+  call.stream = options.stream;
   call.cancelled = options.cancelled != nullptr ? options.cancelled : impl_->key.cancelled;
   CallReport report;
   TRY(run_guarded(site, call, options.timeout_ms, slot, &report.seconds));

@@ -24,6 +24,7 @@ struct mortise_call;
 namespace mortise {
 
 class MetricSet;
+class PluginDevice;       // devices.h
 class RemoteInstance;     // remote_instance.h
 struct InstanceIdentity;  // host_services.h
 
@@ -36,6 +37,8 @@ struct RunKey {
   // In a worker of a loss or an estimator: the trainer ends a call that runs on, and outputs have room for guard words
   // around them.
   bool in_worker = false;
+  // Where the run's models are. Losses and estimators that take its tensors get them there. Null: on the host.
+  PluginDevice* device = nullptr;
 };
 
 // Limits of one call.
@@ -43,6 +46,7 @@ struct CallOptions {
   int64_t timeout_ms = 0;                        // 0: none. Measured: a call that ends later is an error
   int64_t num_rows = 0;                          // rows of the batch: what fail_row may name
   const std::atomic<bool>* cancelled = nullptr;  // instead of RunKey's
+  void* stream = nullptr;                        // where the call's tensors are on a device: theirs
 };
 
 struct FailedRow {
@@ -93,6 +97,8 @@ class PluginInstance {
   [[nodiscard]] const RunKey& key() const;
   // If the instance lives in a worker: its remote side. Then it has no vtable here, and call() may not be used.
   [[nodiscard]] RemoteInstance* remote() const;
+  // RunKey's device if the plugin takes tensors there. Null: it gets host memory.
+  [[nodiscard]] PluginDevice* device() const;
 
   // Runs slot(call) under the guard: status, error text, deadline, exceptions. Metrics go to `metrics` if the call
   // succeeds. step is 0 outside a run.

@@ -152,6 +152,7 @@ Result<PluginInfo> parse_plugin(const Json& object, const std::string& where) {
   plugin.requires_inputs = fields.texts("requires");
   plugin.consumes = fields.texts("consumes");
   plugin.update_metrics = fields.texts("update_metrics");
+  plugin.devices = fields.texts("devices");
   if (!is_plugin_name(plugin.name))
     fields.fail(fmt::format("plugin name {} is not [a-z][a-z0-9_]*", quote(plugin.name)), kRename);
   const Json* params = fields.array("params", false);

@@ -3,12 +3,14 @@
 //   {"abi":1, "abi_minor":0, "min_host_minor":0, "pack":{"id":"acme.match", "version":"1.0.0"},
 //    "plugins":[{"kind":"mortise.reward/1", "name":"exact_match", "summary":"...", "doc":"..."|null, "flags":0,
 //                "coupling":"token"|"row"|"group"|"update", "requires":[], "consumes":[], "update_metrics":[],
+//                "devices":["cpu","cuda"],
 //                "params":[{"name":"hit", "type":"f64"|"i64"|"bool"|"text", "default":"1.0"|null, "min":0, "max":1,
 //                           "choices":["a","b"], "role":"column", "doc":"..."}]}],
 //    "needs":["libfoo.so.1"], "build":{"compiler":"GNU 12.2.0", "torch":"2.11.0", "cuda":"12.4"}}
 // min or max left out is an open end; role left out is "plain"; update_metrics is of minor 2; a pack with build.torch
-// is of the torch-locked tier. Unknown members are left for later minors. Everything else is checked: types, grammar of
-// ids and names, duplicates, and that each default is a legal value of its parameter. Threading: pure functions.
+// is of the torch-locked tier. Only a plugin with mortise.device/1 has devices, and Rust's pack! leaves them out.
+// Unknown members are left for later minors. Everything else is checked: types, grammar of ids and names, duplicates,
+// and that each default is a legal value of its parameter. Threading: pure functions.
 #pragma once
 
 #include <string>

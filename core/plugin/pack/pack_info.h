@@ -50,6 +50,7 @@ struct PluginInfo {
   std::vector<std::string> consumes;
   std::vector<ParamInfo> params;
   std::vector<std::string> update_metrics;  // a policy loss has them, as in its descriptor
+  std::vector<std::string> devices;         // "cpu", "cuda", of mortise.device/1; empty: the note says nothing
   bool operator==(const PluginInfo&) const = default;
 
   [[nodiscard]] const ParamInfo* find_param(std::string_view param) const;

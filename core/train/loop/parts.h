@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <vector>
 
@@ -54,6 +55,7 @@ struct RunSettings {
   const RunConfig& config;
   Communicator& ranks;  // the processes of the run
   RunKey key;
+  std::unique_ptr<PluginDevice> plugin_device;  // in a run on a GPU
   RunKind kind = RunKind::kTrain;
   ComputeDevice device;
   BatchPlan plan;                              // how `train` is cut into batches

@@ -144,11 +144,11 @@ std::string device_line(const LoadedConfig& loaded, const DeviceChoice& choice, 
   const GpuFacts& gpu = *choice.gpu;
   const bool fits = bytes <= static_cast<double>(gpu.memory_bytes);
   const std::string why = why_operators(loaded.config);
-  return fmt::format("# device: {}, {} with {}; about {} of the memory above are on it{}\n# kernels: {}\n",
-                     name_of(choice.name), one_line(gpu.name), format_bytes(gpu.memory_bytes),
-                     format_bytes(static_cast<uint64_t>(bytes)), fits ? "" : "; that does not fit",
-                     why.empty() ? "those of core/cuda sample, and compute the head and AdamW"
-                                 : "none of core/cuda, because " + one_line(why));
+  return fmt::format(
+      "# device: {}, {} with {}; about {} of the memory above are on it{}\n# kernels: {}\n", name_of(choice.name),
+      one_line(gpu.name), format_bytes(gpu.memory_bytes), format_bytes(static_cast<uint64_t>(bytes)),
+      fits ? "" : "; that does not fit",
+      why.empty() ? "those of core/cuda, where they can compute" : "none of core/cuda, because " + one_line(why));
 }
 
 Json device_json(const RunConfig& config, const DeviceChoice& choice, double bytes) {

@@ -25,6 +25,7 @@
 #include "train/run/admission.h"
 #include "train/run/ahead_rules.h"
 #include "train/run/offloading.h"
+#include "train/run/plugin_memory.h"
 #include "train/run/policy_parts.h"
 #include "train/run/reuse_rules.h"
 #include "train/run/router_rules.h"
@@ -258,11 +259,13 @@ Result<> load_advantage(const RunSettings& run, PluginRegistry& registry, Advant
         "set it to false, or choose another algorithm.adv_estimator"};
   }
   saved.plugins.add("advantage:" + config.adv_estimator, advantage.estimator->instance());
+  log_plugin_place(advantage.estimator->instance());
   if (config.use_kl_in_reward) {
     advantage.reward_kl = TRY(at_place(
         run.loaded.where("algorithm.kl_penalty"),
         KlEstimator::create(registry, config.kl_penalty, config.kl_params, run.key, kl_penalty_workers(run.loaded))));
     saved.plugins.add("kl_penalty:" + config.kl_penalty, advantage.reward_kl->instance());
+    log_plugin_place(advantage.reward_kl->instance());
   }
   advantage.kl_controller.emplace(config.kl_ctrl);
   return saved.stateful.add(*advantage.kl_controller);
@@ -272,8 +275,11 @@ Result<> load_objective(const RunSettings& run, PluginRegistry& registry, Learne
   const ActorConfig& actor = run.config.actor;
   learning.objective = TRY(ActorObjective::create(registry, run.loaded, run.key));
   saved.plugins.add("policy_loss:" + actor.policy_loss.loss_mode, learning.objective->policy_loss().instance());
-  if (KlEstimator* const kl = learning.objective->kl())
+  log_plugin_place(learning.objective->policy_loss().instance());
+  if (KlEstimator* const kl = learning.objective->kl()) {
     saved.plugins.add("kl_loss:" + actor.kl_loss_type, kl->instance());
+    log_plugin_place(kl->instance());
+  }
   TRY(check_state_of_losses(run, *learning.objective));
   learning.entropy_controller.emplace(actor);
   if (learning.entropy_controller->is_adaptive()) TRY(saved.stateful.add(*learning.entropy_controller));
@@ -328,6 +334,7 @@ Result<> load_attention_choices(const RunSettings& run, SavedParts& saved) {
 
 // What learns in a step of `train`: the policy, and a critic if the advantage estimator asks for values.
 Result<> load_learning(RunParts& parts) {
+  offer_to_plugins(parts.run);
   const RunSettings& run = parts.run;
   TRY(load_advantage(run, *parts.registry, parts.advantage, parts.saved));
   TRY(load_objective(run, *parts.registry, parts.learning, parts.saved));

@@ -1,5 +1,5 @@
-// Training by the kernels of core/cuda, which the emulator runs: the head, the norm of the gradients, their clipping, and AdamW
-// with bfloat16 copies. On CPU tensors, on several ranks, and on a device whose memory the host cannot touch.
+// Training by the kernels of core/cuda, which the emulator runs: the head, the norm of the gradients, their clipping,
+// and AdamW with bfloat16 copies. On CPU tensors, on several ranks, and on a device whose memory the host cannot touch.
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/zeros.h>
@@ -257,7 +257,8 @@ TEST(TrainingKernels, AGradientThatIsNotFiniteIsSkipped) {
   });
 }
 
-// What a GPU does with tensors that the host cannot read: the head's passes and AdamW's steps.
+// What a GPU does with tensors that the host cannot read: the head's passes and AdamW's steps. Each kernel starts while
+// the tensors' device is the current one.
 TEST(TrainingKernels, TheHostDoesNotTouchTheMemoryOfTheDevice) {
   const c10::Device device = test::locked_device();
   const HeadInputs inputs({70, 4, 300, 3.0});
@@ -265,12 +266,16 @@ TEST(TrainingKernels, TheHostDoesNotTouchTheMemoryOfTheDevice) {
   const test::TrainingKernels kernels;
   Steps cpu(at::kCPU);
   cpu.run(1, 2);
-  test::AroundKernels::open = test::open_locked_memory;
+  test::AroundKernels::open = [] {
+    EXPECT_TRUE(test::locked_device_is_current());
+    test::open_locked_memory();
+  };
   test::AroundKernels::close = test::close_locked_memory;
   for (const bool in_one_pass : {true, false}) expect_close(inputs.by_device(device, in_one_pass, 1), want, 2e-5);
   Steps locked(device);
   locked.run(1, 2);
   test::AroundKernels::open = test::AroundKernels::close = nullptr;
+  EXPECT_FALSE(test::locked_device_is_current());
   EXPECT_EQ(locked.norms, cpu.norms);
   expect_same_bits(locked.weights(), cpu.weights());
 }
@@ -378,7 +383,8 @@ void set_gradients(TestPolicy& policy, int rank) {
   }
 }
 
-// Ranks share the state (ZeRO 1), or the weights too (ZeRO 3). Weights, their copies and norms have the bits of one rank.
+// Ranks share the state (ZeRO 1), or the weights too (ZeRO 3). Weights, their copies and norms have the bits of one
+// rank.
 TEST(TrainingKernels, ModelsOnRanksHaveTheBitsOfOne) {
   const test::TrainingKernels kernels;
   for (const char* dtype : {"float32", "bfloat16"}) {

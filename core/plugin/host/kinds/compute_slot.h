@@ -4,6 +4,8 @@
 // Thread rule: that of PluginInstance.
 #pragma once
 
+#include <utility>
+
 #include "plugin/host/abi_struct.h"
 #include "plugin/host/kinds/fill_columns.h"
 #include "plugin/host/kinds/slots.h"
@@ -29,11 +31,18 @@ Result<CallReport> call_compute(PluginInstance& instance, TensorArgs& args, cons
   fill_columns(columns, instance.info(), args, in);
   auto out = make_abi_struct<Out>();
   fill(in, out);
+  TRY(args.send(instance, kStepSlot, columns.step));
+  CallOptions with_stream = options;
+  with_stream.stream = args.stream();
 
   const auto slot = catchable(vtable_of<Vtable>(instance).compute);
-  CallReport report = TRY(instance.call(kStepSlot, columns.step, metrics, options, [&](mortise_call* context) {
+  Result<CallReport> called = instance.call(kStepSlot, columns.step, metrics, with_stream, [&](mortise_call* context) {
     return slot(instance.self(), context, &in, &out);
-  }));
+  });
+  // Also if the slot failed: the device must have ended what it started before the tensors, or the instance, are gone.
+  Result<> received = args.receive(instance, kStepSlot, columns.step);
+  CallReport report = TRY(std::move(called));
+  TRY(std::move(received));
   TRY(args.check_guards(instance, kStepSlot, columns.step, columns.layout));
   args.finish();
   return report;

@@ -65,13 +65,25 @@ const mortise_tensor* TensorArgs::add(void* data, uint8_t code, uint8_t bits, st
   return &slot.tensor;
 }
 
+const mortise_tensor* TensorArgs::add_sent(Sent sent, uint8_t code, uint8_t bits, std::vector<int64_t> shape) {
+  add(nullptr, code, bits, std::move(shape));
+  sent.tensor = &slots_.back().tensor;
+  sent_.push_back(sent);
+  return sent.tensor;
+}
+
 const mortise_tensor* TensorArgs::input(std::span<const float> values, std::span<const int64_t> shape) {
   std::vector<int64_t> axes(shape.begin(), shape.end());
   if (axes.empty()) axes = {static_cast<int64_t>(values.size())};
+  if (device_ != nullptr)
+    return add_sent({.is_output = false, .input = std::as_bytes(values)}, MORTISE_FLOAT, 32, std::move(axes));
   return add(aligned_copy(values.data(), values.size_bytes()), MORTISE_FLOAT, 32, std::move(axes));
 }
 
 const mortise_tensor* TensorArgs::input(std::span<const uint8_t> values) {
+  if (device_ != nullptr)
+    return add_sent({.is_output = false, .input = std::as_bytes(values)}, MORTISE_UINT, 8,
+                    {static_cast<int64_t>(values.size())});
   return add(aligned_copy(values.data(), values.size_bytes()), MORTISE_UINT, 8, {static_cast<int64_t>(values.size())});
 }
 
@@ -92,17 +104,77 @@ void* TensorArgs::place(std::span<float> values, std::string_view name) {
   return data;
 }
 
+const mortise_tensor* TensorArgs::add_output(std::span<float> values, std::string_view name, bool zeroed) {
+  const auto size = static_cast<int64_t>(values.size());
+  // What a plugin leaves out that fills its outputs is found by its NaN.
+  const float fill = zeroed || !guarded_ ? 0.0F : std::numeric_limits<float>::quiet_NaN();
+  if (device_ != nullptr)
+    return add_sent({.is_output = true, .output = values, .name = name, .fill = fill}, MORTISE_FLOAT, 32, {size});
+  auto* const data = static_cast<float*>(place(values, name));
+  if (zeroed || guarded_) std::fill_n(data, values.size(), fill);
+  return add(data, MORTISE_FLOAT, 32, {size});
+}
+
 const mortise_tensor* TensorArgs::output(std::span<float> values, std::string_view name) {
-  if (!writes_all_) return zeroed_output(values, name);
-  void* data = place(values, name);
-  if (guarded_) std::fill_n(static_cast<float*>(data), values.size(), std::numeric_limits<float>::quiet_NaN());
-  return add(data, MORTISE_FLOAT, 32, {static_cast<int64_t>(values.size())});
+  return add_output(values, name, /*zeroed=*/!writes_all_);
 }
 
 const mortise_tensor* TensorArgs::zeroed_output(std::span<float> values, std::string_view name) {
-  void* data = place(values, name);
-  if (!values.empty()) std::memset(data, 0, values.size_bytes());
-  return add(data, MORTISE_FLOAT, 32, {static_cast<int64_t>(values.size())});
+  return add_output(values, name, /*zeroed=*/true);
+}
+
+// Inputs first, then outputs, with room for guard words around them.
+void TensorArgs::place_sent() {
+  const auto aligned = [](size_t bytes) { return (bytes + kAlign - 1) / kAlign * kAlign; };
+  std::ranges::stable_partition(sent_, [](const Sent& one) { return !one.is_output; });
+  const size_t guard = guarded_ ? GuardedOutput::kGuardBytes : 0;
+  size_t at = 0;
+  for (Sent& one : sent_) {
+    if (!one.is_output) {
+      one.at = at;
+      at += aligned(one.input.size());
+      outputs_at_ = at;
+    } else {
+      one.at = at + guard;
+      at = one.at + aligned(one.output.size_bytes() + guard);
+    }
+  }
+  num_bytes_ = std::max(at, kAlign);
+}
+
+Result<> TensorArgs::send_all() {
+  place_sent();
+  on_device_ = TRY(device_->mirror(num_bytes_));
+  for (const Sent& one : sent_) {
+    std::byte* const host = on_device_->host() + one.at;
+    if (!one.is_output) {
+      std::ranges::copy(one.input, host);
+    } else {
+      if (guarded_) guards_.push_back({one.name, GuardedOutput(host, one.output.size_bytes())});
+      std::fill_n(reinterpret_cast<float*>(host), one.output.size(), one.fill);
+      copies_.push_back({host, one.output});
+    }
+    one.tensor->data = on_device_->device() + one.at;
+    one.tensor->device_type = device_->type();
+    one.tensor->device_id = device_->index();
+  }
+  return on_device_->send();
+}
+
+Result<> TensorArgs::send(const PluginInstance& instance, std::string_view slot, int64_t step) {
+  if (device_ == nullptr) return {};
+  Result<> sent = send_all();
+  if (sent.ok()) return {};
+  Error error = instance.error(slot, step, sent.error().what, sent.error().next);
+  error.kind = sent.error().kind;  // a full memory is no fault of the plugin
+  return error;
+}
+
+Result<> TensorArgs::receive(const PluginInstance& instance, std::string_view slot, int64_t step) {
+  if (on_device_ == nullptr) return {};
+  auto received = on_device_->receive(outputs_at_, num_bytes_ - outputs_at_);
+  if (received.ok()) return {};
+  return instance.error(slot, step, "the device failed after it: " + received.error().what, "tell the pack's author");
 }
 
 Result<> TensorArgs::check_guards(const PluginInstance& instance, std::string_view slot, int64_t step,

@@ -2,7 +2,8 @@
 //
 // The ABI promises 64-byte aligned data. A span with another alignment is copied into aligned scratch, and outputs are
 // copied back at the end (finish()). Outputs are set to 0 first. In runs with plugins.check, and in workers, they are
-// between guard words. Cost: nothing for aligned inputs; one pass over outputs.
+// between guard words. A plugin that takes tensors of the run's device gets them there: one copy to the device before
+// the call (send()), and one back of the outputs (receive()). Cost: nothing for aligned inputs; one pass over outputs.
 #pragma once
 
 #include <cstdint>
@@ -15,6 +16,7 @@
 
 #include "foundation/base/result.h"
 #include "mortise/tensor.h"
+#include "plugin/host/devices.h"
 #include "plugin/host/guarded_output.h"
 #include "plugin/host/instance.h"
 #include "plugin/host/kinds/layout.h"
@@ -27,7 +29,10 @@ class TensorArgs {
   // As the instance's RunKey says. writes_all: the plugin fills its outputs, which then are not zeroed first
   // (MORTISE_FLAG_WRITES_ALL). With check_writes they are NaN in that case: what it leaves out is found.
   explicit TensorArgs(const PluginInstance& instance, bool writes_all = false)
-      : guarded_(instance.key().check_writes), in_place_(instance.key().in_worker), writes_all_(writes_all) {}
+      : device_(instance.device()),
+        guarded_(instance.key().check_writes),
+        in_place_(instance.key().in_worker),
+        writes_all_(writes_all) {}
   TensorArgs(const TensorArgs&) = delete;
   TensorArgs& operator=(const TensorArgs&) = delete;
 
@@ -37,6 +42,11 @@ class TensorArgs {
   // `name` is for error texts and must outlive the call. zeroed_output: zeroed whatever the plugin declares.
   const mortise_tensor* output(std::span<float> values, std::string_view name = "");
   const mortise_tensor* zeroed_output(std::span<float> values, std::string_view name);
+  // These two do nothing for tensors in host memory. send(): after all inputs and outputs were added; the stream is there
+  // from then on. receive(): after every call, also one that failed. It waits for the stream.
+  Result<> send(const PluginInstance& instance, std::string_view slot, int64_t step);
+  [[nodiscard]] void* stream() const { return on_device_ == nullptr ? nullptr : on_device_->stream(); }
+  Result<> receive(const PluginInstance& instance, std::string_view slot, int64_t step);
   // An error if the plugin wrote outside a guarded output.
   [[nodiscard]] Result<> check_guards(const PluginInstance& instance, std::string_view slot, int64_t step,
                                       const Layout& layout) const;
@@ -59,7 +69,21 @@ class TensorArgs {
     std::string_view name;
     GuardedOutput memory;
   };
+  // A tensor that send() brings to the device.
+  struct Sent {
+    bool is_output;
+    std::span<const std::byte> input{};
+    std::span<float> output{};
+    std::string_view name{};
+    float fill = 0.0F;  // what the output begins with
+    mortise_tensor* tensor = nullptr;
+    size_t at = 0;  // its place in on_device_
+  };
+  const mortise_tensor* add_sent(Sent sent, uint8_t code, uint8_t bits, std::vector<int64_t> shape);
+  void place_sent();
+  Result<> send_all();
   void* place(std::span<float> values, std::string_view name);
+  const mortise_tensor* add_output(std::span<float> values, std::string_view name, bool zeroed);
   const mortise_tensor* add(void* data, uint8_t code, uint8_t bits, std::vector<int64_t> shape);
   void* scratch(size_t bytes);
   void* aligned_copy(const void* data, size_t bytes);
@@ -67,9 +91,13 @@ class TensorArgs {
   std::deque<Slot> slots_;  // a deque, so that pointers to slots remain valid
   std::vector<std::unique_ptr<void, FreeAligned>> memory_;
   std::vector<Copy> copies_;
-  bool guarded_ = false;     // outputs between guard words
-  bool in_place_ = false;    // between guard words where they are, which costs no copy
-  bool writes_all_ = false;  // outputs are not zeroed
+  std::vector<Sent> sent_;
+  PluginDevice* device_ = nullptr;  // null: host memory
+  std::unique_ptr<MirroredBytes> on_device_;
+  size_t outputs_at_ = 0, num_bytes_ = 0;  // in on_device_; outputs are behind the inputs
+  bool guarded_ = false;                   // outputs between guard words
+  bool in_place_ = false;                  // between guard words where they are, which costs no copy
+  bool writes_all_ = false;                // outputs are not zeroed
   std::vector<Guarded> guards_;
 };
 

@@ -78,6 +78,6 @@ struct BatchKlPlugin {
 }  // namespace detail
 }  // namespace mortise
 
-#define MORTISE_BATCH_KL(name, ...) MORTISE_PLUGIN(name, BatchKlPlugin<__VA_ARGS__>)
+#define MORTISE_BATCH_KL(name, ...) MORTISE_OTHER_PLUGIN(name, BatchKlPlugin<__VA_ARGS__>)
 
 #endif  // MORTISE_CPP_BATCH_KL_HPP_

@@ -27,8 +27,8 @@ inline const float* floats(const mortise_tensor* t, const char* name, std::int64
   return data;
 }
 // Where the call's tensors are: in host memory, or on a CUDA device for a loss that takes it.
-inline std::int32_t device_of(const mortise_policy_loss_in& in, bool accepts_cuda) {
-  const bool on_cuda = accepts_cuda && in.log_prob != nullptr && in.log_prob->device_type == MORTISE_CUDA;
+inline std::int32_t device_of(const mortise_tensor* log_prob, bool accepts_cuda) {
+  const bool on_cuda = accepts_cuda && log_prob != nullptr && log_prob->device_type == MORTISE_CUDA;
   return on_cuda ? MORTISE_CUDA : MORTISE_CPU;
 }
 inline float* optional_floats(const mortise_tensor* t) { return static_cast<float*>(mortise_tensor_data(t)); }
@@ -38,7 +38,7 @@ inline float* optional_floats(const mortise_tensor* t) { return static_cast<floa
 struct LossBatch {
   LossBatch(const mortise_policy_loss_in& in, const mortise_policy_loss_out& out, bool accepts_cuda = false)
       : layout(*in.layout),
-        device_type(detail::device_of(in, accepts_cuda)),
+        device_type(detail::device_of(in.log_prob, accepts_cuda)),
         device_id(in.log_prob == nullptr ? 0 : in.log_prob->device_id),
         log_prob(detail::floats(in.log_prob, "log_prob", num_tokens(), device_type)),
         old_log_prob(detail::floats(in.old_log_prob, "old_log_prob", num_tokens(), device_type)),

@@ -18,12 +18,13 @@
  * not take small differences of large numbers. Metrics are summed in double either way. The built-in losses of single
  * tokens are float32 ones; KL estimators and losses that look at rows, groups or updates are always in double. A class
  * that reports metrics declares them and takes a Meter as last argument (meter.hpp). The loop around it
- * (token_loop.hpp) exists for three x86 levels and the best one is chosen at run time (dispatch.hpp). Cost: one pass
- * over the tensors. [compute]
+ * (token_loop.hpp) exists for three x86 levels and the best one is chosen at run time (dispatch.hpp). cuda_loop.hpp
+ * makes a CUDA kernel of the same function. Cost: one pass over the tensors. [compute]
  */
 #ifndef MORTISE_CPP_LOSSES_HPP_
 #define MORTISE_CPP_LOSSES_HPP_
 
+#include "cuda_loop.hpp"
 #include "loss_batch.hpp"
 #include "meter.hpp"
 #include "plugin.hpp"
@@ -34,7 +35,7 @@ namespace mortise {
 namespace detail {
 // For code in which LossFunction::select does not hide the others.
 template <class Yes, class No>
-MORTISE_INLINE auto chosen(bool condition, Yes yes, No no) {
+MORTISE_HD MORTISE_INLINE auto chosen(bool condition, Yes yes, No no) {
   return select(condition, yes, no);
 }
 }  // namespace detail
@@ -42,8 +43,13 @@ MORTISE_INLINE auto chosen(bool condition, Yes yes, No no) {
 // The base of all losses. select() is found without qualification, for plain numbers too.
 class LossFunction : public Plugin {
  public:
+  // A class hides this with true if its tensors may lie on a CUDA device (mortise.device/1). A BatchLoss then looks at
+  // LossBatch::device_type. Losses of tokens and sequences and KL estimators take CUDA tensors if nvcc has compiled
+  // their function (cuda_loop.hpp).
+  static constexpr bool accepts_cuda = false;
+
   template <class Yes, class No>
-  static MORTISE_INLINE auto select(bool condition, Yes yes, No no) {
+  static MORTISE_HD MORTISE_INLINE auto select(bool condition, Yes yes, No no) {
     return detail::chosen(condition, yes, no);
   }
 };
@@ -69,9 +75,6 @@ class ContextLoss : public LossFunction {
 class BatchLoss : public LossFunction {
  public:
   static constexpr std::int32_t coupling = MORTISE_COUPLING_UPDATE;
-  // A class hides this with true if its tensors may lie on a CUDA device (mortise.device/1); LossBatch::device_type says
-  // where they are.
-  static constexpr bool accepts_cuda = false;
 };
 
 // A loss of the row's mean log ratio: sequence(mean_log_ratio, adv[, meter]) is the loss of each token of the row, with
@@ -125,8 +128,8 @@ template <class T>
 struct TokenLossEval : OfToken {
   using Number = std::conditional_t<takes_token<T, Single, Single, Single>(), Single, double>;
   template <class Meter>
-  static MORTISE_INLINE auto eval(const T& plugin, BasicDual<Number> logp, Number old_logp, Number adv, Number,
-                                  Meter& meter) {
+  static MORTISE_HD MORTISE_INLINE auto eval(const T& plugin, BasicDual<Number> logp, Number old_logp, Number adv,
+                                             Number, Meter& meter) {
     if constexpr (MetricsOf<T>::slots > 0) {
       return plugin.token(logp, old_logp, adv, meter);
     } else {
@@ -140,8 +143,8 @@ struct RolloutLossEval : OfToken {
   using Number = std::conditional_t<takes_token<T, Single, Single, Single, Single>(), Single, double>;
   static constexpr Third third = Third::kFloats;
   template <class Meter>
-  static MORTISE_INLINE auto eval(const T& plugin, BasicDual<Number> logp, Number old_logp, Number adv, Number rollout,
-                                  Meter& meter) {
+  static MORTISE_HD MORTISE_INLINE auto eval(const T& plugin, BasicDual<Number> logp, Number old_logp, Number adv,
+                                             Number rollout, Meter& meter) {
     if constexpr (MetricsOf<T>::slots > 0) {
       return plugin.token(logp, old_logp, rollout, adv, meter);
     } else {
@@ -172,7 +175,7 @@ template <class T>
 struct KlEval : OfToken {
   using Number = double;
   template <class Meter>
-  static MORTISE_INLINE Dual eval(const T& plugin, Dual logp, double ref, double old, double, Meter&) {
+  static MORTISE_HD MORTISE_INLINE Dual eval(const T& plugin, Dual logp, double ref, double old, double, Meter&) {
     if constexpr (TakesOldLogProb<T>::value) {
       return plugin.token(logp, ref, old);
     } else {
@@ -193,9 +196,42 @@ inline TokenArrays loss_arrays(const LossBatch& batch) {
   return arrays;
 }
 
-// The loops over tokens fill every element.
-inline mortise_descriptor writes_all(mortise_descriptor d) {
+inline constexpr std::int32_t kCpuAndCuda[] = {MORTISE_CPU, MORTISE_CUDA};
+inline constexpr mortise_device kTakesCuda = {sizeof(mortise_device), 0, 2, kCpuAndCuda};
+
+template <class T>
+const void* cuda_extension(const char* id) noexcept {
+  return std::string_view(id) == MORTISE_EXT_DEVICE ? &kTakesCuda : T::plugin_extension(id);
+}
+
+// The CUDA build of a class that is described under this name; several names of one class share it. Hidden, so that no two
+// packs share it.
+template <class T>
+struct __attribute__((visibility("hidden"))) CudaBuildOf {
+  static inline const char *kind = "", *name = "";
+  static CudaLaunch find() { return T::accepts_cuda ? find_cuda_build(kind, name) : nullptr; }
+  static const void* extension(const char* id) noexcept {
+    return find() != nullptr ? cuda_extension<T>(id) : T::plugin_extension(id);
+  }
+  // Runs it if the call's tensors are on a device; false: they are in host memory.
+  static bool run(const T& plugin, const Call& call, const mortise_layout& layout, const TokenArrays& arrays,
+                  std::int32_t device_type) {
+    if (device_type != MORTISE_CUDA) return false;
+    find()(&plugin, call, layout, arrays);
+    return true;
+  }
+};
+
+// The descriptor of a class whose loops over tokens fill every element of the outputs.
+template <class T, class Vtable>
+mortise_descriptor describe_loop(const char* kind, const char* name, std::int32_t coupling, const Vtable* vtable) {
+  mortise_descriptor d = detail::describe<T>(kind, name, coupling, vtable);
   d.flags |= MORTISE_FLAG_WRITES_ALL;
+  if (T::accepts_cuda) {
+    CudaBuildOf<T>::kind = kind;
+    CudaBuildOf<T>::name = name;
+    d.get_extension = CudaBuildOf<T>::extension;
+  }
   return d;
 }
 
@@ -209,13 +245,20 @@ struct TokenLossPlugin {
   static std::int32_t compute(void* self, mortise_call* raw, const mortise_policy_loss_in* in,
                               mortise_policy_loss_out* out) MORTISE_NOEXCEPT {
     return run<T>(self, raw, [&](const T& plugin, Call call) {
-      over_tokens<T, TokenLossEval<T>>(plugin, call, *in->layout, loss_arrays(LossBatch(*in, *out)));
+      const LossBatch batch(*in, *out, CudaBuildOf<T>::find() != nullptr);
+      const TokenArrays arrays = loss_arrays(batch);
+      if (CudaBuildOf<T>::run(plugin, call, *in->layout, arrays, batch.device_type)) return;
+      over_tokens<T, TokenLossEval<T>>(plugin, call, *in->layout, arrays);
     });
   }
   static constexpr mortise_policy_loss_vtable vtable = {
       sizeof(mortise_policy_loss_vtable), 0, create<T>, destroy<T>, get_extension<T>, compute};
+#if MORTISE_HAS_CUDA_BUILD
+  static constexpr const char* kKind = MORTISE_KIND_POLICY_LOSS;
+  static CudaLaunch cuda_launch() { return cuda_launch_of<T, TokenLossEval<T>>(); }
+#endif
   static mortise_descriptor describe(const char* name) {
-    return writes_all(detail::describe<T>(MORTISE_KIND_POLICY_LOSS, name, MORTISE_COUPLING_TOKEN, &vtable));
+    return describe_loop<T>(MORTISE_KIND_POLICY_LOSS, name, MORTISE_COUPLING_TOKEN, &vtable);
   }
 };
 
@@ -229,16 +272,21 @@ struct RolloutLossPlugin {
   static std::int32_t compute(void* self, mortise_call* raw, const mortise_policy_loss_in* in,
                               mortise_policy_loss_out* out) MORTISE_NOEXCEPT {
     return run<T>(self, raw, [&](const T& plugin, Call call) {
-      TokenArrays arrays = loss_arrays(LossBatch(*in, *out));
-      const mortise_tensor* rollout = MORTISE_HAS(in, rollout_log_prob) ? in->rollout_log_prob : nullptr;
-      arrays.c = floats(rollout, "rollout_log_prob", in->layout->num_tokens);
+      const LossBatch batch(*in, *out, CudaBuildOf<T>::find() != nullptr);
+      TokenArrays arrays = loss_arrays(batch);
+      arrays.c = batch.required_rollout_log_prob();
+      if (CudaBuildOf<T>::run(plugin, call, *in->layout, arrays, batch.device_type)) return;
       over_tokens<T, RolloutLossEval<T>>(plugin, call, *in->layout, arrays);
     });
   }
   static constexpr mortise_policy_loss_vtable vtable = {
       sizeof(mortise_policy_loss_vtable), 0, create<T>, destroy<T>, get_extension<T>, compute};
+#if MORTISE_HAS_CUDA_BUILD
+  static constexpr const char* kKind = MORTISE_KIND_POLICY_LOSS;
+  static CudaLaunch cuda_launch() { return cuda_launch_of<T, RolloutLossEval<T>>(); }
+#endif
   static mortise_descriptor describe(const char* name) {
-    return writes_all(detail::describe<T>(MORTISE_KIND_POLICY_LOSS, name, MORTISE_COUPLING_TOKEN, &vtable));
+    return describe_loop<T>(MORTISE_KIND_POLICY_LOSS, name, MORTISE_COUPLING_TOKEN, &vtable);
   }
 };
 
@@ -263,17 +311,9 @@ struct ContextLossPlugin {
   static constexpr mortise_policy_loss_vtable vtable = {
       sizeof(mortise_policy_loss_vtable), 0, create<T>, destroy<T>, get_extension<T>, compute};
   static mortise_descriptor describe(const char* name) {
-    return writes_all(detail::describe<T>(MORTISE_KIND_POLICY_LOSS, name, T::coupling, &vtable));
+    return describe_loop<T>(MORTISE_KIND_POLICY_LOSS, name, T::coupling, &vtable);
   }
 };
-
-inline constexpr std::int32_t kCpuAndCuda[] = {MORTISE_CPU, MORTISE_CUDA};
-inline constexpr mortise_device kTakesCuda = {sizeof(mortise_device), 0, 2, kCpuAndCuda};
-
-template <class T>
-const void* cuda_loss_extension(const char* id) noexcept {
-  return std::string_view(id) == MORTISE_EXT_DEVICE ? &kTakesCuda : T::plugin_extension(id);
-}
 
 template <class T>
 struct BatchLossPlugin {
@@ -288,7 +328,7 @@ struct BatchLossPlugin {
       sizeof(mortise_policy_loss_vtable), 0, create<T>, destroy<T>, get_extension<T>, compute};
   static mortise_descriptor describe(const char* name) {
     mortise_descriptor d = detail::describe<T>(MORTISE_KIND_POLICY_LOSS, name, T::coupling, &vtable);
-    if (T::accepts_cuda) d.get_extension = cuda_loss_extension<T>;
+    if (T::accepts_cuda) d.get_extension = cuda_extension<T>;
     return d;
   }
 };
@@ -304,14 +344,21 @@ struct SequenceLossPlugin {
   static std::int32_t compute(void* self, mortise_call* raw, const mortise_policy_loss_in* in,
                               mortise_policy_loss_out* out) MORTISE_NOEXCEPT {
     return run<T>(self, raw, [&](const T& plugin, Call call) {
+      const LossBatch batch(*in, *out, CudaBuildOf<T>::find() != nullptr);
+      const TokenArrays arrays = loss_arrays(batch);
+      if (CudaBuildOf<T>::run(plugin, call, *in->layout, arrays, batch.device_type)) return;
       const bool own_token = plugin.gradient == SequenceLoss::Gradient::kOwnToken;
-      over_rows<T>(plugin, call, *in->layout, loss_arrays(LossBatch(*in, *out)), own_token);
+      over_rows<T>(plugin, call, *in->layout, arrays, own_token);
     });
   }
   static constexpr mortise_policy_loss_vtable vtable = {
       sizeof(mortise_policy_loss_vtable), 0, create<T>, destroy<T>, get_extension<T>, compute};
+#if MORTISE_HAS_CUDA_BUILD
+  static constexpr const char* kKind = MORTISE_KIND_POLICY_LOSS;
+  static CudaLaunch cuda_launch() { return cuda_launch_of<T, SequenceEval<T>>(); }
+#endif
   static mortise_descriptor describe(const char* name) {
-    return writes_all(detail::describe<T>(MORTISE_KIND_POLICY_LOSS, name, MORTISE_COUPLING_ROW, &vtable));
+    return describe_loop<T>(MORTISE_KIND_POLICY_LOSS, name, MORTISE_COUPLING_ROW, &vtable);
   }
 };
 
@@ -326,32 +373,45 @@ struct KlEstimatorPlugin {
                               mortise_kl_estimator_out* out) MORTISE_NOEXCEPT {
     return run<T>(self, raw, [&](const T& plugin, Call call) {
       const std::int64_t n = in->layout->num_tokens;
+      const std::int32_t device = device_of(in->log_prob, CudaBuildOf<T>::find() != nullptr);
       TokenArrays arrays;
-      arrays.x = floats(in->log_prob, "log_prob", n);
-      arrays.a = floats(in->ref_log_prob, "ref_log_prob", n);
-      if (TakesOldLogProb<T>::value) arrays.b = floats(in->old_log_prob, "old_log_prob", n);
+      arrays.x = floats(in->log_prob, "log_prob", n, device);
+      arrays.a = floats(in->ref_log_prob, "ref_log_prob", n, device);
+      if (TakesOldLogProb<T>::value) arrays.b = floats(in->old_log_prob, "old_log_prob", n, device);
       arrays.mask = static_cast<const std::uint8_t*>(mortise_tensor_data(in->response_mask));
       arrays.weight = optional_floats(in->weight);
       arrays.out = optional_floats(out->kl);
       arrays.grad = optional_floats(out->grad_log_prob);
+      if (CudaBuildOf<T>::run(plugin, call, *in->layout, arrays, device)) return;
       over_tokens<T, KlEval<T>>(plugin, call, *in->layout, arrays);
     });
   }
   static constexpr mortise_kl_estimator_vtable vtable = {
       sizeof(mortise_kl_estimator_vtable), 0, create<T>, destroy<T>, get_extension<T>, compute};
+#if MORTISE_HAS_CUDA_BUILD
+  static constexpr const char* kKind = MORTISE_KIND_KL_ESTIMATOR;
+  static CudaLaunch cuda_launch() { return cuda_launch_of<T, KlEval<T>>(); }
+#endif
   static mortise_descriptor describe(const char* name) {
-    return writes_all(detail::describe<T>(MORTISE_KIND_KL_ESTIMATOR, name, MORTISE_COUPLING_TOKEN, &vtable));
+    return describe_loop<T>(MORTISE_KIND_KL_ESTIMATOR, name, MORTISE_COUPLING_TOKEN, &vtable);
   }
 };
 
 }  // namespace detail
 }  // namespace mortise
 
-#define MORTISE_TOKEN_LOSS(name, ...) MORTISE_PLUGIN(name, TokenLossPlugin<__VA_ARGS__>)
-#define MORTISE_ROLLOUT_LOSS(name, ...) MORTISE_PLUGIN(name, RolloutLossPlugin<__VA_ARGS__>)
-#define MORTISE_CONTEXT_LOSS(name, ...) MORTISE_PLUGIN(name, ContextLossPlugin<__VA_ARGS__>)
-#define MORTISE_BATCH_LOSS(name, ...) MORTISE_PLUGIN(name, BatchLossPlugin<__VA_ARGS__>)
-#define MORTISE_SEQUENCE_LOSS(name, ...) MORTISE_PLUGIN(name, SequenceLossPlugin<__VA_ARGS__>)
-#define MORTISE_KL_ESTIMATOR(name, ...) MORTISE_PLUGIN(name, KlEstimatorPlugin<__VA_ARGS__>)
+#if MORTISE_HAS_CUDA_BUILD && defined(MORTISE_CUDA_BUILD_ALONE)
+#define MORTISE_LOOP_PLUGIN(name, ...) MORTISE_CUDA_BUILD(name, __VA_ARGS__)
+#define MORTISE_OTHER_PLUGIN(name, ...)
+#else
+#define MORTISE_LOOP_PLUGIN(name, ...) MORTISE_PLUGIN(name, __VA_ARGS__) MORTISE_CUDA_BUILD(name, __VA_ARGS__)
+#define MORTISE_OTHER_PLUGIN(name, ...) MORTISE_PLUGIN(name, __VA_ARGS__)
+#endif
+#define MORTISE_TOKEN_LOSS(name, ...) MORTISE_LOOP_PLUGIN(name, TokenLossPlugin<__VA_ARGS__>)
+#define MORTISE_ROLLOUT_LOSS(name, ...) MORTISE_LOOP_PLUGIN(name, RolloutLossPlugin<__VA_ARGS__>)
+#define MORTISE_CONTEXT_LOSS(name, ...) MORTISE_OTHER_PLUGIN(name, ContextLossPlugin<__VA_ARGS__>)
+#define MORTISE_BATCH_LOSS(name, ...) MORTISE_OTHER_PLUGIN(name, BatchLossPlugin<__VA_ARGS__>)
+#define MORTISE_SEQUENCE_LOSS(name, ...) MORTISE_LOOP_PLUGIN(name, SequenceLossPlugin<__VA_ARGS__>)
+#define MORTISE_KL_ESTIMATOR(name, ...) MORTISE_LOOP_PLUGIN(name, KlEstimatorPlugin<__VA_ARGS__>)
 
 #endif  // MORTISE_CPP_LOSSES_HPP_

@@ -124,7 +124,7 @@ class Meter {
   MORTISE_INLINE Meter(detail::Parts<T, N>& parts, int part, detail::MaskOf<N> active)
       : parts_(parts), part_(part), active_(active) {}
 
-  MORTISE_INLINE void add(int slot, N value) {
+  MORTISE_HD MORTISE_INLINE void add(int slot, N value) {
     N& sum = parts_.sum[slot][part_];
     sum = sum + detail::masked(value, active_);
     if (((detail::MetricsOf<T>::extremes >> slot) & 1) == 0) return;
@@ -133,9 +133,11 @@ class Meter {
     low = mortise::select(seen < low, seen, low);
     high = mortise::select(seen > high, seen, high);
   }
-  MORTISE_INLINE void add(int slot, BasicDual<N> value) { add(slot, value.value); }
+  MORTISE_HD MORTISE_INLINE void add(int slot, BasicDual<N> value) { add(slot, value.value); }
   // 1 if the condition holds, else 0, for shares.
-  MORTISE_INLINE void count(int slot, bool condition) { add(slot, mortise::select(condition, N(1.0), N(0.0))); }
+  MORTISE_HD MORTISE_INLINE void count(int slot, bool condition) {
+    add(slot, mortise::select(condition, N(1.0), N(0.0)));
+  }
 
  private:
   detail::Parts<T, N>& parts_;
@@ -159,16 +161,18 @@ class Totals {
   // The row whose sums are in `parts`, with so many unmasked tokens.
   template <class N>
   MORTISE_INLINE void end_row(const Parts<T, N>& parts, std::int64_t num_tokens) {
-    rows_ += 1;
-    tokens_ += double(num_tokens);
-    const double share = num_tokens > 0 ? 1.0 / double(num_tokens) : 0.0;
+    const double share = begin_row(double(num_tokens));
+    for (int s = 0; s < kSlots; ++s) add_sum(slots_[s], sum_of(parts.row_sum[s]), share);
+  }
+  // A row that was measured elsewhere: sum, least and greatest value of each slot. Values of slots whose extremes
+  // nobody asks for mean nothing.
+  void add_row(double num_tokens, const double* sum, const double* low, const double* high) {
+    const double share = begin_row(num_tokens);
     for (int s = 0; s < kSlots; ++s) {
       SlotTotals& t = slots_[s];
-      const double sum = sum_of(parts.row_sum[s]), mean = sum * share;
-      t.sum += sum;
-      t.row_sum += mean;
-      t.row_low = mean < t.row_low ? mean : t.row_low;
-      t.row_high = mean > t.row_high ? mean : t.row_high;
+      add_sum(t, sum[s], share);
+      t.low = low[s] < t.low ? low[s] : t.low;
+      t.high = high[s] > t.high ? high[s] : t.high;
     }
   }
 
@@ -215,6 +219,19 @@ class Totals {
   }
 
  private:
+  // The factor that makes a mean of a row's sum.
+  MORTISE_INLINE double begin_row(double num_tokens) {
+    rows_ += 1;
+    tokens_ += num_tokens;
+    return num_tokens > 0 ? 1.0 / num_tokens : 0.0;
+  }
+  MORTISE_INLINE static void add_sum(SlotTotals& t, double sum, double share) {
+    const double mean = sum * share;
+    t.sum += sum;
+    t.row_sum += mean;
+    t.row_low = mean < t.row_low ? mean : t.row_low;
+    t.row_high = mean > t.row_high ? mean : t.row_high;
+  }
   void report(const Call& call, const Metric& m, const SlotTotals& t) const {
     switch (m.how) {
       case Average::kTokens:

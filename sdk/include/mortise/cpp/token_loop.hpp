@@ -204,7 +204,7 @@ struct SequenceEval : OfToken {
   using Number = double;
   static constexpr bool of_row = true;
   template <class Meter>
-  static MORTISE_INLINE Dual eval(const T& plugin, Dual mean, double, double adv, double, Meter& meter) {
+  static MORTISE_HD MORTISE_INLINE Dual eval(const T& plugin, Dual mean, double, double adv, double, Meter& meter) {
     if constexpr (MetricsOf<T>::slots > 0) {
       return plugin.sequence(mean, adv, meter);
     } else {

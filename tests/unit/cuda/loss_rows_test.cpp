@@ -1,0 +1,151 @@
+// The kernel that sdk/include/mortise/cpp/cuda_loop.hpp makes of a loss: against the same formulas in float64, in three
+// orders of the threads, and without any of its barriers.
+#include <cuda_runtime.h>
+
+#include <mortise/cpp/mortise.hpp>
+
+#include "emulated.h"
+
+namespace mortise::cuda {
+namespace {
+
+struct Clip : TokenLoss {
+  double edge = 1.2;
+  enum { kClipped, kRatio };
+  static constexpr Metric metrics[] = {{kClipped, "clipped", Average::kTokens},
+                                       {kRatio, "least", Average::kLowest},
+                                       {kRatio, "most", Average::kHighest}};
+  template <class Real, class Number, class Meter>
+  MORTISE_HD Real token(Real logp, Number old_logp, Number adv, Meter& meter) const {
+    const Real r = exp(logp - old_logp);
+    meter.count(kClipped, r > edge);
+    meter.add(kRatio, r);
+    return -adv * clamp_max(r, edge);
+  }
+};
+
+struct RowRatio : SequenceLoss {
+  template <class Real>
+  MORTISE_HD Real sequence(Real mean_log_ratio, double adv) const {
+    return -adv * exp(mean_log_ratio);
+  }
+};
+
+// Rows of these lengths, with holes.
+struct Tokens {
+  std::vector<std::int64_t> offsets{0, 1, 1, 700, 733, 989};
+  std::vector<float> log_prob = normal(989, 0.4, 1), old = normal(989, 0.4, 2), advantages = normal(989, 1, 3),
+                     weight = normal(989, 1, 4), loss = std::vector<float>(989, NAN),
+                     grad = std::vector<float>(989, NAN);
+  std::vector<std::uint8_t> mask = std::vector<std::uint8_t>(989, 1);
+
+  Tokens() {
+    for (size_t t = 0; t < mask.size(); t += 5) mask[t] = 0;
+    weight[7] = 0;
+  }
+  [[nodiscard]] std::int64_t rows() const { return static_cast<std::int64_t>(offsets.size()) - 1; }
+  detail::TokenArrays arrays() {
+    detail::TokenArrays out;
+    out.x = log_prob.data();
+    out.a = old.data();
+    out.b = advantages.data();
+    out.weight = weight.data();
+    out.mask = mask.data();
+    out.out = loss.data();
+    out.grad = grad.data();
+    return out;
+  }
+  [[nodiscard]] double log_ratio(size_t t) const { return double(log_prob[t]) - double(old[t]); }
+};
+
+// The kernel's measurements of all rows.
+template <class T, class Eval>
+std::vector<double> run(Tokens& tokens, bool own_token = false) {
+  // The parameters of a plugin are read by a host; the kernel reads the bytes of numbers alone.
+  alignas(T) unsigned char memory[sizeof(T)];
+  detail::ParamTable table;
+  const detail::Building building{&table, nullptr, nullptr};
+  const detail::BuildingScope scope(building);
+  const T& plugin = *new (memory) T();
+  detail::PluginBytes<T> bytes;
+  std::memcpy(bytes.bytes, static_cast<const void*>(&plugin), sizeof bytes.bytes);
+  std::vector<double> measured(static_cast<size_t>(tokens.rows()) * detail::RowValues<T>::kCount, NAN);
+  launch({static_cast<unsigned>(tokens.rows())}, {detail::kCudaThreads}, [&] {
+    detail::loss_rows_kernel<T, Eval>(bytes, tokens.arrays(), tokens.offsets.data(), own_token, measured.data());
+  });
+  plugin.~T();
+  return measured;
+}
+
+void check_clip() {
+  using Row = detail::RowValues<Clip>;
+  Tokens tokens;
+  const std::vector<double> measured = run<Clip, detail::TokenLossEval<Clip>>(tokens);
+  for (std::int64_t row = 0; row < tokens.rows(); ++row) {
+    double count = 0, clipped = 0, least = INFINITY, most = -INFINITY;
+    for (auto t = size_t(tokens.offsets[size_t(row)]); t < size_t(tokens.offsets[size_t(row) + 1]); ++t) {
+      const double r = std::exp(tokens.log_ratio(t)), a = double(tokens.advantages[t]);
+      const bool counts = tokens.mask[t] != 0;
+      ASSERT_NEAR(tokens.loss[t], counts ? -a * std::min(r, 1.2) : 0.0, 1e-6 * (1 + std::abs(a * r))) << t;
+      ASSERT_NEAR(tokens.grad[t], counts && r < 1.2 ? -a * r * double(tokens.weight[t]) : 0.0,
+                  2e-6 * (1 + std::abs(a * r)))
+          << t;
+      if (!counts) continue;
+      count += 1;
+      clipped += r > 1.2 ? 1 : 0;
+      least = std::min(least, r);
+      most = std::max(most, r);
+    }
+    const double* found = &measured[size_t(row) * Row::kCount];
+    EXPECT_EQ(found[Row::kTokens], count) << row;
+    EXPECT_EQ(found[Row::kSum + Clip::kClipped], clipped) << row;
+    EXPECT_TRUE(std::isinf(least) ? found[Row::kLow + Clip::kRatio] == least
+                                  : std::abs(found[Row::kLow + Clip::kRatio] - least) < 1e-6);
+    EXPECT_TRUE(std::isinf(most) ? found[Row::kHigh + Clip::kRatio] == most
+                                 : std::abs(found[Row::kHigh + Clip::kRatio] - most) < 1e-6);
+  }
+}
+
+void check_row_ratio(bool own_token) {
+  Tokens tokens;
+  run<RowRatio, detail::SequenceEval<RowRatio>>(tokens, own_token);
+  for (std::int64_t row = 0; row < tokens.rows(); ++row) {
+    const auto begin = size_t(tokens.offsets[size_t(row)]), end = size_t(tokens.offsets[size_t(row) + 1]);
+    double count = 0, mean = 0, slope = 0;
+    for (size_t t = begin; t < end; ++t) {
+      count += tokens.mask[t];
+      mean += tokens.mask[t] * tokens.log_ratio(t);
+    }
+    mean /= std::max(count, 1.0);
+    const auto own = [&](size_t t) {
+      return tokens.mask[t] == 0 ? 0.0 : -double(tokens.advantages[t]) * std::exp(mean) * double(tokens.weight[t]);
+    };
+    for (size_t t = begin; t < end; ++t) slope += own(t);
+    for (size_t t = begin; t < end; ++t) {
+      const double value = tokens.mask[t] == 0 ? 0.0 : -double(tokens.advantages[t]) * std::exp(mean);
+      const double shared = tokens.mask[t] == 0 ? 0.0 : slope / std::max(count, 1.0);
+      ASSERT_NEAR(tokens.loss[t], value, 1e-6 * (1 + std::abs(value))) << t;
+      ASSERT_NEAR(tokens.grad[t], own_token ? own(t) : shared, 1e-6 * (1 + std::abs(value))) << t;
+    }
+  }
+}
+
+TEST(CudaLossRows, TokensEqualFloat64) { in_three_orders(check_clip); }
+
+TEST(CudaLossRows, SequencesEqualFloat64) {
+  in_three_orders([] { check_row_ratio(false); });
+  in_three_orders([] { check_row_ratio(true); });
+}
+
+TEST(CudaLossRows, EveryBarrierIsNeeded) {
+  expect_every_barrier_is_needed(
+      [] {
+        Tokens tokens;
+        run<Clip, detail::TokenLossEval<Clip>>(tokens);
+        run<RowRatio, detail::SequenceEval<RowRatio>>(tokens);
+      },
+      {"../../../sdk/include/mortise/cpp/cuda_loop.hpp"});
+}
+
+}  // namespace
+}  // namespace mortise::cuda

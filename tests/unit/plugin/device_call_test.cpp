@@ -1,0 +1,188 @@
+// Losses and estimators that take tensors of the run's device: what the engine gives them there, and what comes back.
+// The packs are the built-in ones, whose CUDA builds the emulator runs; the device's memory cannot be used by the host.
+#include "device_rows.h"
+#include "mortise/kinds/policy_loss.h"
+#include "plugin/host/devices.h"
+#include "support/locked_area.h"
+#include "test_packs.h"
+
+namespace mortise {
+namespace {
+
+using nlohmann::ordered_json;
+using test::Computed;
+using test::emulated_packs;
+using test::error_of;
+using test::expect_same;
+using test::kl_of;
+using test::LockedArea;
+using test::loss_of;
+using testing::AllOf;
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::UnorderedElementsAre;
+
+// Faults of a device.
+enum class Fault { kNone, kNoMemory, kNotSent, kNoMemoryInCall, kFailsAfterwards, kWritesBehind };
+
+// How often the outputs of a call came back, or would have.
+int num_received = 0;  // NOLINT
+
+class LockedBytes final : public MirroredBytes {
+ public:
+  LockedBytes(size_t size, Fault fault) : fault_(fault), size_(size) {
+    host_ = static_cast<std::byte*>(std::aligned_alloc(64, (size + 63) / 64 * 64));
+    device_ = static_cast<std::byte*>(LockedArea::instance().allocate(size));
+  }
+  ~LockedBytes() override {
+    std::free(host_);
+    LockedArea::instance().release(device_);
+  }
+  std::byte* host() override { return host_; }
+  std::byte* device() override { return device_; }
+  void* stream() override {
+    static test::EmulatedStream full = [] {
+      test::EmulatedStream out = *LockedArea::stream();
+      out.allocate = [](size_t) -> void* { return nullptr; };
+      return out;
+    }();
+    return fault_ == Fault::kNoMemoryInCall ? &full : const_cast<test::EmulatedStream*>(LockedArea::stream());
+  }
+  Result<> send() override {
+    if (fault_ == Fault::kNotSent) return Error{ErrorKind::kInternal, "no copy", "", "try again"};
+    LockedArea::instance().copy(device_, host_, size_);
+    return {};
+  }
+  Result<> receive(size_t from, size_t size) override {
+    ++num_received;
+    if (fault_ == Fault::kFailsAfterwards) return Error{ErrorKind::kInternal, "an illegal address", "", ""};
+    LockedArea::instance().copy(host_ + from, device_ + from, size);
+    if (fault_ == Fault::kWritesBehind) host_[from + size - 64] ^= std::byte{1};
+    return {};
+  }
+
+ private:
+  Fault fault_;
+  size_t size_;
+  std::byte *host_ = nullptr, *device_ = nullptr;
+};
+
+class LockedDevice final : public PluginDevice {
+ public:
+  explicit LockedDevice(Fault fault = Fault::kNone) : fault_(fault) {}
+  int32_t type() const override { return MORTISE_CUDA; }
+  int32_t index() const override { return 0; }
+  Result<std::unique_ptr<MirroredBytes>> mirror(size_t size) override {
+    ++num_calls;
+    if (fault_ == Fault::kNoMemory) return Error{ErrorKind::kInternal, "the GPU has no memory left", "", ""};
+    return std::unique_ptr<MirroredBytes>(std::make_unique<LockedBytes>(size, fault_));
+  }
+  int num_calls = 0;
+
+ private:
+  Fault fault_;
+};
+
+RunKey on(LockedDevice& device, bool check_writes = false) {
+  RunKey key;
+  key.device = &device;
+  key.check_writes = check_writes;
+  return key;
+}
+
+TEST(DeviceCallTest, NotesNameTheDevices) {
+  std::vector<std::string> losses, estimators;
+  for (const Candidate& candidate : emulated_packs().candidates()) {
+    for (const PluginInfo& plugin : candidate.info.plugins) {
+      if (plugin.devices.empty()) continue;
+      EXPECT_THAT(plugin.devices, ElementsAre("cpu", "cuda")) << plugin.name;
+      (plugin.kind == MORTISE_KIND_POLICY_LOSS ? losses : estimators).push_back(plugin.name);
+    }
+  }
+  EXPECT_THAT(losses, UnorderedElementsAre("aipo", "cispo", "decoupled", "dppo_kl", "dppo_tv", "dro", "gpg", "gspo",
+                                           "gspo_token", "luspo", "reinforce", "sapo", "vanilla"));
+  EXPECT_THAT(estimators, UnorderedElementsAre("abs", "k1", "k2", "k3", "k3_ratio", "kl", "mse", "low_var_kl"));
+}
+
+TEST(DeviceCallTest, LossesWithACudaBuildComputeOnTheDevice) {
+  for (const char* name : {"vanilla", "cispo", "gspo", "aipo", "gpg"}) {
+    SCOPED_TRACE(name);
+    LockedDevice device;
+    ASSERT_OK_AND_ASSIGN(const Computed host, loss_of(name, {}));
+    ASSERT_OK_AND_ASSIGN(const Computed there, loss_of(name, on(device)));
+    EXPECT_EQ(device.num_calls, 1);
+    expect_same(host, there);
+  }
+  EXPECT_EQ(LockedArea::instance().num_allocations(), 0U);
+}
+
+TEST(DeviceCallTest, BothGradientsOfASequence) {
+  const ordered_json params = {{"gradient", "row"}};
+  LockedDevice device;
+  ASSERT_OK_AND_ASSIGN(const Computed host, loss_of("gspo", {}, params));
+  ASSERT_OK_AND_ASSIGN(const Computed there, loss_of("gspo", on(device), params));
+  expect_same(host, there);
+}
+
+TEST(DeviceCallTest, KlEstimatorsToo) {
+  for (const char* name : {"k1", "k2", "k3", "abs", "k3_ratio", "k3+"}) {
+    SCOPED_TRACE(name);
+    LockedDevice device;
+    ASSERT_OK_AND_ASSIGN(const Computed host, kl_of(name, {}));
+    ASSERT_OK_AND_ASSIGN(const Computed there, kl_of(name, on(device)));
+    EXPECT_EQ(device.num_calls, 1);
+    expect_same(host, there);
+  }
+}
+
+TEST(DeviceCallTest, WithoutACudaBuildTheyGetHostMemory) {
+  LockedDevice device;
+  ASSERT_OK_AND_ASSIGN(const Computed host, loss_of("clip_cov", {}));
+  ASSERT_OK_AND_ASSIGN(const Computed same, loss_of("clip_cov", on(device)));
+  ASSERT_OK(kl_of("k3_row_ratio", on(device)));
+  EXPECT_EQ(device.num_calls, 0);
+  EXPECT_EQ(host.value, same.value);
+  EXPECT_EQ(host.grad, same.grad);
+}
+
+TEST(DeviceCallTest, OutputsAreBetweenGuardWords) {
+  LockedDevice device, writes_behind(Fault::kWritesBehind);
+  ASSERT_OK_AND_ASSIGN(const Computed plain, loss_of("vanilla", on(device)));
+  ASSERT_OK_AND_ASSIGN(const Computed guarded, loss_of("vanilla", on(device, true)));
+  EXPECT_EQ(plain.value, guarded.value);
+  EXPECT_EQ(plain.grad, guarded.grad);
+  EXPECT_THAT(error_of(loss_of("vanilla", on(writes_behind, true))),
+              AllOf(HasSubstr("behind the end of output 'grad_log_prob'"), HasSubstr("vanilla@mortise.policy_loss")));
+}
+
+TEST(DeviceCallTest, FaultsOfTheDeviceAreErrors) {
+  const auto loss = HasSubstr("policy_loss vanilla@mortise.policy_loss");
+  LockedDevice full(Fault::kNoMemory), no_copy(Fault::kNotSent), broken(Fault::kFailsAfterwards);
+  EXPECT_THAT(error_of(loss_of("vanilla", on(full))), AllOf(HasSubstr("no memory left"), loss));
+  EXPECT_THAT(error_of(loss_of("vanilla", on(no_copy))), AllOf(HasSubstr("no copy"), HasSubstr("try again"), loss));
+  EXPECT_THAT(error_of(loss_of("vanilla", on(broken))), AllOf(HasSubstr("an illegal address"), loss));
+  EXPECT_EQ(loss_of("vanilla", on(full)).error().kind, ErrorKind::kInternal);
+}
+
+// What the loss started before it failed has ended before its tensors are gone.
+TEST(DeviceCallTest, TheStreamIsAwaitedAfterALossThatFails) {
+  LockedDevice full(Fault::kNoMemoryInCall);
+  num_received = 0;
+  EXPECT_THAT(error_of(loss_of("vanilla", on(full))), HasSubstr("out of memory"));
+  EXPECT_EQ(num_received, 1);
+  EXPECT_EQ(LockedArea::instance().num_allocations(), 0U);
+}
+
+TEST(DeviceCallTest, TheLastBitsAreTheSameInEachCall) {
+  LockedDevice device;
+  for (const char* name : {"vanilla", "gspo"}) {
+    ASSERT_OK_AND_ASSIGN(const Computed first, loss_of(name, on(device)));
+    ASSERT_OK_AND_ASSIGN(const Computed second, loss_of(name, on(device)));
+    EXPECT_EQ(first.value, second.value);
+    EXPECT_EQ(first.grad, second.grad);
+    EXPECT_EQ(first.metrics.value("actor/ppo_kl"), second.metrics.value("actor/ppo_kl"));
+  }
+}
+
+}  // namespace
+}  // namespace mortise
