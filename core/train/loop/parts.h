@@ -25,6 +25,7 @@
 #include "model/device/compute_device.h"
 #include "model/layers/attention_choice.h"
 #include "model/model.h"
+#include "plugin/host/devices.h"
 #include "plugin/host/kinds/reward.h"
 #include "train/loop/best_validation.h"
 #include "train/loop/carried_rows.h"
