@@ -1,6 +1,7 @@
 # budgets.sh REPORT ["ARCH ..." "KERNEL REGISTERS"]: no kernel of libmortise_cuda.so spills a register or uses more than
 # its budget, on any architecture. REPORT is what ptxas said (core/cuda/compile_module.sh). A budget is what the kernel
-# had when it was written, and a few more. The other two arguments are for a report of one kernel, in many instances.
+# had when it was written, and a few more; libmortise_cuda.so may use 16 more on sm_75. The other two arguments are for a
+# report of one kernel, in many instances.
 set -euo pipefail
 awk -v archs_of_one="${2:-}" -v one="${3:-}" '
   function set_budgets() {
@@ -25,11 +26,12 @@ awk -v archs_of_one="${2:-}" -v one="${3:-}" '
   /spill stores/ && !/ 0 bytes spill stores, 0 bytes spill loads/ { print kernel " for " arch " spills: " $0; faults++ }
   match($0, /Used [0-9]+ registers/) {
     used = substr($0, RSTART + 5, RLENGTH - 15) + 0
-    if (used > budget[kernel]) { print kernel " for " arch " uses " used " registers, its budget is " budget[kernel]; faults++ }
+    most = budget[kernel] + (one == "" && arch ~ /75/ ? 16 : 0)
+    if (used > most) { print kernel " for " arch " uses " used " registers, its budget is " most; faults++ }
     measured++
   }
   END {
-    split(one != "" ? archs_of_one : "80 90 100", archs, " ")
+    split(one != "" ? archs_of_one : "75 80 90 100", archs, " ")
     for (name in budget) for (i in archs) if (!((name, "\047sm_" archs[i] "\047") in seen)) { print name " was not compiled for sm_" archs[i]; faults++ }
     print measured " kernels measured"
     exit faults > 0 || measured == 0
