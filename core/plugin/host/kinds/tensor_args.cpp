@@ -126,7 +126,7 @@ const mortise_tensor* TensorArgs::zeroed_output(std::span<float> values, std::st
 // Inputs first, then outputs, with room for guard words around them.
 void TensorArgs::place_sent() {
   const auto aligned = [](size_t bytes) { return (bytes + kAlign - 1) / kAlign * kAlign; };
-  std::ranges::stable_partition(sent_, [](const Sent& one) { return !one.is_output; });
+  std::stable_partition(sent_.begin(), sent_.end(), [](const Sent& one) { return !one.is_output; });
   const size_t guard = guarded_ ? GuardedOutput::kGuardBytes : 0;
   size_t at = 0;
   for (Sent& one : sent_) {
