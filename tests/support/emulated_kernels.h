@@ -27,21 +27,13 @@ class KernelNorms {
 };
 
 // While one lives, sampling and training by the code of a device use the emulated kernels.
-class EmulatedKernels {
+class EmulatedKernels : public CpuKernels {
  public:
-  EmulatedKernels() {
-    put_training_kernels(kernels_);
-    set_cpu_kernels(&kernels_);
-  }
-  EmulatedKernels(const EmulatedKernels&) = delete;
-  EmulatedKernels& operator=(const EmulatedKernels&) = delete;
-  ~EmulatedKernels() { set_cpu_kernels(nullptr); }
-
- private:
-  DeviceKernels kernels_ = {Capturable<&KernelNorms::rms_norm>::start,  Capturable<&mortise_cuda_head_norm>::start,
-                            Capturable<&mortise_cuda_silu>::start,      Capturable<&mortise_cuda_rope_write>::start,
-                            Capturable<&mortise_cuda_attention>::start, Capturable<&mortise_cuda_sample>::start,
-                            Capturable<&mortise_cuda_top>::start};
+  EmulatedKernels()
+      : CpuKernels({Capturable<&KernelNorms::rms_norm>::start, Capturable<&mortise_cuda_head_norm>::start,
+                    Capturable<&mortise_cuda_silu>::start, Capturable<&mortise_cuda_rope_write>::start,
+                    Capturable<&mortise_cuda_attention>::start, Capturable<&mortise_cuda_sample>::start,
+                    Capturable<&mortise_cuda_top>::start}) {}
 };
 
 }  // namespace mortise::test

@@ -1,5 +1,5 @@
-// The kernels of core/cuda that training uses, by their emulator: for tensors that the host can reach, or whose memory is
-// opened while a kernel runs. Ranks that are threads start one at a time, because the emulator has one machine.
+// The kernels of core/cuda that training uses, by their emulator: for tensors that the host can reach, or whose memory
+// is opened while a kernel runs. Ranks that are threads start one at a time, because the emulator has one machine.
 #pragma once
 
 #include <cstdint>
@@ -41,22 +41,29 @@ inline void put_training_kernels(DeviceKernels& kernels) {
   kernels.adamw = Started<&mortise_cuda_adamw>::start;
 }
 
-// While one lives, training uses them on every device that is no GPU, the CPU too.
-class TrainingKernels {
+// While one lives, the code of a device uses these kernels for sampling, and those above for training: on the CPU, and
+// on every other device that is no GPU.
+class CpuKernels {
  public:
-  TrainingKernels() {
+  explicit CpuKernels(const DeviceKernels& sampling) : kernels_(sampling) {
     put_training_kernels(kernels_);
     set_cpu_kernels(&kernels_);
   }
-  TrainingKernels(const TrainingKernels&) = delete;
-  TrainingKernels& operator=(const TrainingKernels&) = delete;
-  ~TrainingKernels() { set_cpu_kernels(nullptr); }
-
-  static int64_t steps() { return Started<&mortise_cuda_adamw>::count; }
-  static int64_t head_chunks() { return Started<&mortise_cuda_head_chunk>::count; }
+  CpuKernels(const CpuKernels&) = delete;
+  CpuKernels& operator=(const CpuKernels&) = delete;
+  ~CpuKernels() { set_cpu_kernels(nullptr); }
 
  private:
   DeviceKernels kernels_;
+};
+
+// Kernels of training alone.
+class TrainingKernels : public CpuKernels {
+ public:
+  TrainingKernels() : CpuKernels({}) {}
+
+  static int64_t steps() { return Started<&mortise_cuda_adamw>::count; }
+  static int64_t head_chunks() { return Started<&mortise_cuda_head_chunk>::count; }
 };
 
 }  // namespace mortise::test

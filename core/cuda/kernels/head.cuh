@@ -24,7 +24,8 @@ __device__ inline void merge_stats(float& max, float& sum, float& weighted, floa
     kept = sum, sum = sum2, sum2 = kept;
     kept = weighted, weighted = weighted2, weighted2 = kept;
   }
-  if (sum2 == 0.0F) return;  // nothing there, or all of it at -inf. NaN goes on into the sums.
+  // The other part has no column, or all its logits are -inf. A NaN is not 0, so it reaches the sums.
+  if (sum2 == 0.0F) return;
   const float shift = (max2 - max) * inverse_temperature;
   const float scale = expf(shift);
   sum += scale * sum2;
