@@ -106,8 +106,15 @@ std::string string_repr(std::string_view text) {
   out.reserve(text.size() + 2);
   out += mark;
   char buffer[16];
+  const auto stands_for_itself = [mark](char c) { return c >= ' ' && c <= '~' && c != mark && c != '\\'; };
   // A text beyond the limit of a rendering ends it, so the rest of it is not needed (escapes are up to four times as long).
   for (size_t pos = 0; pos < text.size() && out.size() <= max_text_bytes;) {
+    const size_t start = pos;
+    while (pos < text.size() && stands_for_itself(text[pos])) ++pos;
+    if (pos > start) {  // most texts are such letters from end to end
+      out.append(text, start, pos - start);
+      continue;
+    }
     const char32_t code = unicode::next_code_point(text, pos);
     if (code == static_cast<char32_t>(mark) || code == '\\') {
       out += '\\';
