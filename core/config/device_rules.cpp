@@ -22,8 +22,6 @@ class DeviceRules {
   std::vector<Error> run(ConfigUse use) {
     if (!samples_alone(use)) check_layers();
     if (use != ConfigUse::kSft) check_sampling();
-    if (!samples_alone(use) && config_.rollout.tensor_model_parallel_size > 1)
-      refuse("rollout.tensor_model_parallel_size", "shares layers among ranks that sample", "set it to 1");
     if (use == ConfigUse::kEval || samples_alone(use)) return std::move(problems_);
     check_optimizer("actor.optim", config_.actor.optim);
     return std::move(problems_);

@@ -91,10 +91,6 @@ Result<> check_ends(const GenerateRequest& request, int64_t vocab_size, bool has
 
 // What a model on a device cannot do.
 Result<> check_device_path(const EngineOptions& options) {
-  if (options.ranks != nullptr) {
-    return Error{ErrorKind::kConfig, "ranks on devices cannot sample together yet",
-                 "rollout.tensor_model_parallel_size", "set it to 1"};
-  }
   if (options.weights == WeightFormat::kFloat32) return {};
   return Error{ErrorKind::kConfig, "a model on a device samples with the weights as they are, without a rounded copy",
                "rollout.dtype", "set it to auto"};

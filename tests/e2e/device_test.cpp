@@ -283,9 +283,8 @@ TEST(DeviceRuns, AResumeNeedsTheSameKindOfDevice) {
 // reference count only if the run has one, which its plugins say.
 TEST(DeviceRuns, WhatADeviceCannotDoIsRefused) {
   const TaskFolder task;
-  for (const char* setting :
-       {"model.layers=plain", "rollout.kernels=base", "rollout.dtype=bfloat16", "rollout.deterministic=true",
-        "actor.optim.offload=file", "rollout.tensor_model_parallel_size=2"}) {
+  for (const char* setting : {"model.layers=plain", "rollout.kernels=base", "rollout.dtype=bfloat16",
+                              "rollout.deterministic=true", "actor.optim.offload=file"}) {
     const Outcome outcome = task.mortise("train run.toml model.path=absent " + kAsDevice + setting);
     EXPECT_EQ(outcome.code, 2) << setting << outcome.output;
     EXPECT_THAT(outcome.output, HasSubstr("cannot do yet")) << setting;

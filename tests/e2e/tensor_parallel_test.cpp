@@ -79,10 +79,15 @@ class SampledTogether : public testing::TestWithParam<SharedCase> {};
 TEST_P(SampledTogether, Float64RunsAreEqualToRounding) {
   std::vector<std::string> zero = sampling_mesh(2);
   zero.emplace_back("ranks.zero_stage=3");
-  const std::vector<SharedRun> all{
-      {"tp_2", 4, sampling_mesh(2, 2)},           {"tp_4", 4, sampling_mesh(4, 4)},
-      {"smaller_groups", 4, sampling_mesh(2, 4)}, {"larger_groups", 4, sampling_mesh(4, 2)},
-      {"whole_layers", 4, sampling_mesh(2)},      {"zero_3", 2, zero}};
+  const std::vector<std::string> device{"model.device=cpu-as-device"};
+  const std::vector<SharedRun> all{{"tp_2", 4, sampling_mesh(2, 2)},
+                                   {"tp_4", 4, sampling_mesh(4, 4)},
+                                   {"smaller_groups", 4, sampling_mesh(2, 4)},
+                                   {"larger_groups", 4, sampling_mesh(4, 2)},
+                                   {"whole_layers", 4, sampling_mesh(2)},
+                                   {"zero_3", 2, zero},
+                                   {"on_devices", 4, joined(sampling_mesh(2, 2), device)},
+                                   {"on_devices_zero_3", 2, joined(zero, device)}};
   expect_numbers_of_one_process(GetParam().run, tensor_mesh(1), chosen(GetParam(), all));
 }
 
@@ -92,11 +97,11 @@ INSTANTIATE_TEST_SUITE_P(
         SharedCase{{"validation",
                     "train",
                     {"trainer.test_freq=1", "data.val_files=data/train.jsonl", "data.val_max_samples=4"}},
-                   {"tp_2", "tp_4", "smaller_groups", "larger_groups", "whole_layers", "zero_3"}},
+                   {"tp_2", "tp_4", "smaller_groups", "larger_groups", "whole_layers", "zero_3", "on_devices"}},
         SharedCase{{"greedy_baselines", "train", {"algorithm.adv_estimator=remax", "~algorithm.adv_params"}},
                    {"smaller_groups", "zero_3"}},
         SharedCase{{"lora_with_a_reference", "train", {"model.lora_rank=2", "actor.use_kl_loss=true"}},
-                   {"tp_2", "larger_groups", "zero_3"}},
+                   {"tp_2", "larger_groups", "zero_3", "on_devices_zero_3"}},
         SharedCase{
             {"over_sampling", "train", {"rollout.over_sampling=1.5", "rollout.n=2", "data.max_response_length=12"}},
             {"tp_2", "whole_layers", "zero_3"}}),

@@ -20,6 +20,7 @@
 
 #include "generate/device/step_graphs.h"
 #include "model/tensor/product.h"
+#include "support/started_kernels.h"
 
 namespace mortise::test {
 
@@ -108,12 +109,13 @@ class RecordedGraphs final : public StepGraphs {
   static inline GraphCounts counts_ = {};  // NOLINT
 };
 
-// A kernel that can be captured.
+// A kernel that can be captured. Ranks that are threads start one at a time, because the emulator has one machine.
 template <auto kKernel>
 struct Capturable;
 template <class... Arguments, int (*kKernel)(Arguments...)>
 struct Capturable<kKernel> {
   static int start(Arguments... arguments) {
+    const std::lock_guard lock(AroundKernels::mutex);
     if (RecordedGraphs::tape() == nullptr) return kKernel(arguments...);
     RecordedGraphs::tape()->push_back([=] { kKernel(arguments...); });
     return 0;

@@ -60,9 +60,11 @@ class PagedDeviceCache : public DeviceCache {
   [[nodiscard]] virtual uint64_t layout() const = 0;
 };
 
-std::unique_ptr<DeviceCache> make_slot_cache(const Model& model);
+// `layers`: the shapes of the layers whose keys and values it has; those of the model, or of this rank's part.
+std::unique_ptr<DeviceCache> make_slot_cache(const Model& model, const ModelConfig& layers);
 // Precondition: serves_kernels(model).
-std::unique_ptr<PagedDeviceCache> make_paged_cache(const Model& model, const DeviceKernels& kernels);
+std::unique_ptr<PagedDeviceCache> make_paged_cache(const Model& model, const ModelConfig& layers,
+                                                   const DeviceKernels& kernels);
 // Whether the kernels compute what a step of this model needs: float32, and heads of at most 256 numbers.
 [[nodiscard]] bool serves_kernels(const Model& model);
 

@@ -9,6 +9,8 @@
 #include <algorithm>
 #include <vector>
 
+#include "generate/sample/shared_tokens.h"
+
 namespace mortise {
 namespace {
 
@@ -73,7 +75,7 @@ DrawInputs DeviceSampler::inputs(std::span<const DrawRow> rows) const {
   for (size_t i = 0; i < rows.size(); ++i) {
     const GenerateRequest& request = rows[i].sample->group->request;
     draws[i] = draw_of(request.sampling, uniform_of(rows[i]));
-    out.num_top.push_back(static_cast<int32_t>(std::min(request.num_top_log_probs, model_.config().vocab_size)));
+    out.num_top.push_back(static_cast<int32_t>(std::min(request.num_top_log_probs, layers_.config().vocab_size)));
     out.most_top = std::max(out.most_top, out.num_top.back());
     if (!has_edits) continue;
     const int64_t position = static_cast<int64_t>(rows[i].sample->sequence.ids.size()) + rows[i].num_later;
@@ -118,15 +120,37 @@ int64_t DeviceSampler::rows_of_block(int64_t vocab_size, bool has_edits) {
 }
 
 DrawnRows DeviceSampler::draw(const at::Tensor& hidden_NH, const DrawInputs& placed) const {
-  const int64_t block = rows_of_block(model_.config().vocab_size, placed.edits.defined());
-  std::vector<at::Tensor> drawn, top;
-  for (int64_t begin = 0; begin < hidden_NH.size(0); begin += block) {
-    const int64_t count = std::min(block, hidden_NH.size(0) - begin);
-    const DrawnRows part = draw_block(head_logits(hidden_NH.narrow(0, begin, count), model_.head()), placed, begin);
+  const int64_t block = rows_of_block(layers_.config().vocab_size, placed.edits.defined());
+  const int64_t num_rows = hidden_NH.size(0);
+  const TokenShare mine = token_share(static_cast<size_t>(num_rows), layers_.ranks().get());
+  const auto end = static_cast<int64_t>(mine.end);
+  std::vector<at::Tensor> drawn = {device_array<MortiseCudaDrawn>(0, hidden_NH.options())}, top;
+  for (auto begin = static_cast<int64_t>(mine.begin); begin < end; begin += block) {
+    const int64_t count = std::min(block, end - begin);
+    const DrawnRows part = draw_block(head_logits(hidden_NH.narrow(0, begin, count), layers_.head()), placed, begin);
     drawn.push_back(part.drawn);
     if (part.top.defined()) top.push_back(part.top);
   }
+  if (layers_.ranks() != nullptr) return {gather_drawn(at::cat(drawn, 0), num_rows), at::Tensor()};
   return {at::cat(drawn, 0), top.empty() ? at::Tensor() : at::cat(top, 0)};
+}
+
+// The rows that all ranks have drawn, in order.
+at::Tensor DeviceSampler::gather_drawn(const at::Tensor& own, int64_t num_rows) const {
+  TensorRanks& ranks = *layers_.ranks();
+  const auto rows = static_cast<size_t>(num_rows);
+  const int64_t size = ranks.size(), most = (num_rows + size - 1) / size;
+  // Collectives have no bytes, and a row is two whole numbers of 64 bits.
+  const at::Tensor sent = device_array<MortiseCudaDrawn>(most, own.options()).view(at::kLong).zero_();
+  sent.narrow(0, 0, own.size(0)).copy_(own.view(at::kLong));
+  const at::Tensor all = at::empty({size * most, sent.size(1)}, sent.options());
+  ranks.gather(sent, all);
+  std::vector<at::Tensor> parts;
+  for (int rank = 0; rank < ranks.size(); ++rank) {
+    const auto count = static_cast<int64_t>(token_share(rows, rank, ranks.size()).size());
+    parts.push_back(all.narrow(0, rank * most, count));
+  }
+  return at::cat(parts, 0).view(at::kByte);
 }
 
 StartedDraws DeviceSampler::fetch(const DrawnRows& rows, const DrawInputs& inputs) {
@@ -161,13 +185,18 @@ std::vector<DrawnToken> DeviceSampler::run(const at::Tensor& hidden_NH, std::spa
     return finish(draws);
   }
   std::vector<DrawnToken> out(rows.size());
-  const int64_t block = std::max<int64_t>(1, kHostLogitBytes / (model_.config().vocab_size * 4));
-  for (int64_t begin = 0; begin < hidden_NH.size(0); begin += block) {
-    const int64_t count = std::min(block, hidden_NH.size(0) - begin);
-    const auto first = static_cast<size_t>(begin), size = static_cast<size_t>(count);
-    draw_on_host(head_logits(hidden_NH.narrow(0, begin, count), model_.head()), rows.subspan(first, size),
-                 std::span(out).subspan(first, size));
+  const TokenShare mine = token_share(rows.size(), layers_.ranks().get());
+  const auto block = static_cast<size_t>(std::max<int64_t>(1, kHostLogitBytes / (layers_.config().vocab_size * 4)));
+  for (size_t first = mine.begin; first < mine.end; first += block) {
+    const size_t size = std::min(block, mine.end - first);
+    const at::Tensor hidden = hidden_NH.narrow(0, static_cast<int64_t>(first), static_cast<int64_t>(size));
+    draw_on_host(head_logits(hidden, layers_.head()), rows.subspan(first, size), std::span(out).subspan(first, size));
   }
+  if (layers_.ranks() == nullptr) return out;
+  std::vector<SampledToken> tokens;
+  for (const DrawnToken& drawn : out) tokens.push_back(drawn.token);
+  gather_tokens(*layers_.ranks(), tokens);
+  for (size_t i = 0; i < out.size(); ++i) out[i].token = tokens[i];
   return out;
 }
 

@@ -4,6 +4,8 @@
 // wants. Without kernels sample_plain draws all rows on the host.
 // The kernel adds probabilities in another order than the host, so a draw within rounding (about 1e-6) of the border between
 // two tokens may take the other one.
+// Ranks that sample together draw as on the CPU (sample/shared_tokens.h): each for some of the rows. With kernels they
+// exchange 16 bytes for each row and rank, which stay on the devices.
 // Memory: logits of a block of rows, twice if a row has penalties or barred tokens. Thread rule: one thread.
 #pragma once
 
@@ -16,6 +18,7 @@
 
 #include "generate/device/device_history.h"
 #include "generate/schedule/runner.h"
+#include "generate/schedule/runner_layers.h"
 #include "model/device/kernel_table.h"
 
 namespace mortise {
@@ -60,8 +63,8 @@ struct StartedDraws {
 class DeviceSampler {
  public:
   // `kernels`: null for none.
-  DeviceSampler(const Model& model, RandomPurpose purpose, const DeviceKernels* kernels)
-      : model_(model), purpose_(purpose), kernels_(kernels) {}
+  DeviceSampler(const RunnerLayers& layers, RandomPurpose purpose, const DeviceKernels* kernels)
+      : layers_(layers), purpose_(purpose), kernels_(kernels) {}
 
   // The tokens that rows[i] draws from row i of `hidden_NH`.
   [[nodiscard]] std::vector<DrawnToken> run(const at::Tensor& hidden_NH, std::span<const DrawRow> rows) const;
@@ -72,7 +75,7 @@ class DeviceSampler {
   static std::vector<DrawnToken> finish(StartedDraws& draws);
 
   // The parts of start(): what the host tells, the work of the device, which takes only device memory, and the copy to the
-  // host.
+  // host. Ranks that sample together list no likeliest tokens.
   [[nodiscard]] DrawInputs inputs(std::span<const DrawRow> rows) const;
   [[nodiscard]] DrawnRows draw(const at::Tensor& hidden_NH, const DrawInputs& placed) const;
   static StartedDraws fetch(const DrawnRows& rows, const DrawInputs& inputs);
@@ -81,10 +84,11 @@ class DeviceSampler {
 
  private:
   void draw_on_host(const at::Tensor& logits_NV, std::span<const DrawRow> rows, std::span<DrawnToken> out) const;
+  [[nodiscard]] at::Tensor gather_drawn(const at::Tensor& own, int64_t num_rows) const;
   [[nodiscard]] DrawnRows draw_block(const at::Tensor& logits_NV, const DrawInputs& placed, int64_t begin) const;
   [[nodiscard]] double uniform_of(const DrawRow& row) const;
 
-  const Model& model_;
+  const RunnerLayers& layers_;
   RandomPurpose purpose_;
   const DeviceKernels* kernels_;
 };

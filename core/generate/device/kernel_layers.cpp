@@ -4,19 +4,21 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 
+#include <atomic>
+
 #include "model/layers/gated.h"
 
 namespace mortise {
 namespace {
 
-const DeviceKernels* kernels_in_use = nullptr;  // NOLINT: LayerCode has plain functions
+std::atomic<const DeviceKernels*> kernels_in_use = nullptr;  // NOLINT: LayerCode has plain functions
 
 at::Tensor norm_by_kernel(const at::Tensor& x_NH, const at::Tensor& weight_H, double eps) {
   const at::Tensor x = x_NH.contiguous(), weight = weight_H.contiguous();
   const at::Tensor out = at::empty_like(x);
-  check_started(kernels_in_use->rms_norm(x.const_data_ptr<float>(), nullptr, weight.const_data_ptr<float>(),
-                                         static_cast<float>(eps), x.size(0), x.size(1), nullptr,
-                                         out.mutable_data_ptr<float>(), stream_of(x.device())),
+  check_started(kernels_in_use.load()->rms_norm(x.const_data_ptr<float>(), nullptr, weight.const_data_ptr<float>(),
+                                                static_cast<float>(eps), x.size(0), x.size(1), nullptr,
+                                                out.mutable_data_ptr<float>(), stream_of(x.device())),
                 "rms_norm");
   return out;
 }
@@ -25,11 +27,11 @@ std::pair<at::Tensor, at::Tensor> add_norm_by_kernel(const at::Tensor& x_NH, con
                                                      const at::Tensor& weight_H, double eps) {
   const at::Tensor x = x_NH.contiguous(), residual = residual_NH.contiguous(), weight = weight_H.contiguous();
   const at::Tensor sum = at::empty_like(x), out = at::empty_like(x);
-  check_started(
-      kernels_in_use->rms_norm(x.const_data_ptr<float>(), residual.const_data_ptr<float>(),
-                               weight.const_data_ptr<float>(), static_cast<float>(eps), x.size(0), x.size(1),
-                               sum.mutable_data_ptr<float>(), out.mutable_data_ptr<float>(), stream_of(x.device())),
-      "rms_norm");
+  check_started(kernels_in_use.load()->rms_norm(x.const_data_ptr<float>(), residual.const_data_ptr<float>(),
+                                                weight.const_data_ptr<float>(), static_cast<float>(eps), x.size(0),
+                                                x.size(1), sum.mutable_data_ptr<float>(), out.mutable_data_ptr<float>(),
+                                                stream_of(x.device())),
+                "rms_norm");
   return {sum, out};
 }
 
@@ -38,9 +40,10 @@ at::Tensor head_norm_by_kernel(const at::Tensor& qkv_NQ, const at::Tensor& q_wei
   const at::Tensor qkv = qkv_NQ.contiguous(), q = q_weight_D.contiguous(), k = k_weight_D.contiguous();
   const MortiseCudaHeads heads{static_cast<int32_t>(num_heads), static_cast<int32_t>(num_kv_heads),
                                static_cast<int32_t>(q.size(0))};
-  check_started(kernels_in_use->head_norm(qkv.mutable_data_ptr<float>(), qkv.size(0), heads, q.const_data_ptr<float>(),
-                                          k.const_data_ptr<float>(), static_cast<float>(eps), stream_of(qkv.device())),
-                "head_norm");
+  check_started(
+      kernels_in_use.load()->head_norm(qkv.mutable_data_ptr<float>(), qkv.size(0), heads, q.const_data_ptr<float>(),
+                                       k.const_data_ptr<float>(), static_cast<float>(eps), stream_of(qkv.device())),
+      "head_norm");
   return qkv;
 }
 
@@ -49,8 +52,8 @@ at::Tensor gated_by_kernel(const at::Tensor& gate_up_N2I, Activation activation)
   const at::Tensor gate_up = gate_up_N2I.contiguous();
   const int64_t rows = gate_up.size(0), width = gate_up.size(1) / 2;
   const at::Tensor out = at::empty({rows, width}, gate_up.options());
-  check_started(kernels_in_use->silu(gate_up.const_data_ptr<float>(), rows, width, out.mutable_data_ptr<float>(),
-                                     stream_of(out.device())),
+  check_started(kernels_in_use.load()->silu(gate_up.const_data_ptr<float>(), rows, width, out.mutable_data_ptr<float>(),
+                                            stream_of(out.device())),
                 "silu");
   return out;
 }

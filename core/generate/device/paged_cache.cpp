@@ -22,7 +22,8 @@ int64_t device_pages_of(int64_t tokens) { return (tokens + kKernelPageTokens - 1
 
 class PagedCache final : public PagedDeviceCache {
  public:
-  PagedCache(const Model& model, const DeviceKernels& kernels) : model_(model), kernels_(kernels) {}
+  PagedCache(const Model& model, const ModelConfig& layers, const DeviceKernels& kernels)
+      : model_(model), config_(layers), kernels_(kernels) {}
 
   void prepare(int64_t /*num_slots*/, int64_t /*longest*/) override {}
 
@@ -82,8 +83,7 @@ class PagedCache final : public PagedDeviceCache {
   void read_by(const DevicePass& pass, ForwardOptions& options) override {
     const at::Tensor table = pass.table_NP.defined() ? pass.table_NP : rows_of_table(pass);
     const int64_t splits = pass.longest / MORTISE_CUDA_SPLIT_TOKENS + 1;
-    const ModelConfig& config = model_.config();
-    const at::Tensor scratch = at::empty({pass.num_decoding(), config.num_heads, splits, config.head_dim + 2},
+    const at::Tensor scratch = at::empty({pass.num_decoding(), config_.num_heads, splits, config_.head_dim + 2},
                                          table.options().dtype(at::kFloat));
     options.code = &kernel_layers(kernels_);
     options.attend_unrotated = [this, &pass, table, scratch](int64_t layer, const at::Tensor& qkv_NQ,
@@ -167,9 +167,8 @@ class PagedCache final : public PagedDeviceCache {
   }
 
   [[nodiscard]] MortiseCudaHeads heads() const {
-    const ModelConfig& config = model_.config();
-    return {static_cast<int32_t>(config.num_heads), static_cast<int32_t>(config.num_kv_heads),
-            static_cast<int32_t>(config.head_dim)};
+    return {static_cast<int32_t>(config_.num_heads), static_cast<int32_t>(config_.num_kv_heads),
+            static_cast<int32_t>(config_.head_dim)};
   }
   [[nodiscard]] MortiseCudaPages view_of(int64_t layer, const at::Tensor& table) const {
     const auto at = static_cast<size_t>(layer);
@@ -177,7 +176,7 @@ class PagedCache final : public PagedDeviceCache {
             table.const_data_ptr<int32_t>(), table.size(1)};
   }
   [[nodiscard]] const RopeTable& turns(int64_t layer) const {
-    return model_.config().uses_window_rope(layer) ? window_turns_ : turns_;
+    return config_.uses_window_rope(layer) ? window_turns_ : turns_;
   }
   void write(int64_t layer, const at::Tensor& qkv_NQ, int32_t half, const at::Tensor& places_N,
              const MortiseCudaPages& pages) const {
@@ -204,14 +203,13 @@ class PagedCache final : public PagedDeviceCache {
     const auto before = static_cast<int64_t>(users_.size());
     const int64_t after = std::max({kLeastDevicePages, before * 2, before + missing + 1});
     ++layout_;
-    const ModelConfig& config = model_.config();
     const at::TensorOptions numbers = at::TensorOptions()
                                           .device(model_.device().device)
                                           .dtype(model_.has_rounded_matrices() ? at::kBFloat16 : at::kFloat);
     for (std::vector<at::Tensor>* const part : {&keys_, &values_}) {
-      part->resize(static_cast<size_t>(config.num_layers));
+      part->resize(static_cast<size_t>(config_.num_layers));
       for (at::Tensor& layer : *part) {
-        at::Tensor larger = at::empty({after, config.num_kv_heads, kKernelPageTokens, config.head_dim}, numbers);
+        at::Tensor larger = at::empty({after, config_.num_kv_heads, kKernelPageTokens, config_.head_dim}, numbers);
         // A layer may have more than `before` pages already, if memory ran out at a later layer the last time.
         if (layer.defined()) larger.narrow(0, 0, before).copy_(layer.narrow(0, 0, before));
         layer = std::move(larger);
@@ -224,19 +222,18 @@ class PagedCache final : public PagedDeviceCache {
 
   // Rotations of the first `length` positions and more.
   void reserve_turns(int64_t length) {
-    const ModelConfig& config = model_.config();
     const int64_t known = turns_.cos_PR2.defined() ? turns_.cos_PR2.size(0) : 0;
     if (length <= known) return;
     const int64_t count = std::max(length, known * 2);
     const auto made = [&](const RopeConfig& rope) {
       // The engine rotates every sequence as a short one, unless rope_length asks for the factors of longer ones.
       const RopeTable host =
-          make_rope_table(rope, config.head_dim, count, at::kFloat, std::max<int64_t>(1, config.rope_length));
+          make_rope_table(rope, config_.head_dim, count, at::kFloat, std::max<int64_t>(1, config_.rope_length));
       return RopeTable{host.cos_PR2.to(model_.device().device), host.sin_PR2.to(model_.device().device)};
     };
     ++layout_;
-    turns_ = made(config.rope);
-    if (config.window_rope) window_turns_ = made(*config.window_rope);
+    turns_ = made(config_.rope);
+    if (config_.window_rope) window_turns_ = made(*config_.window_rope);
   }
 
   // [slots, pages of the slot with most]
@@ -254,6 +251,7 @@ class PagedCache final : public PagedDeviceCache {
   }
 
   const Model& model_;
+  ModelConfig config_;
   const DeviceKernels& kernels_;
   std::vector<at::Tensor> keys_, values_;    // by layer
   std::vector<std::vector<int32_t>> pages_;  // by slot
@@ -271,8 +269,9 @@ bool serves_kernels(const Model& model) {
   return model.dtype() == at::kFloat && model.config().head_dim <= MORTISE_CUDA_MOST_HEAD_DIM;
 }
 
-std::unique_ptr<PagedDeviceCache> make_paged_cache(const Model& model, const DeviceKernels& kernels) {
-  return std::make_unique<PagedCache>(model, kernels);
+std::unique_ptr<PagedDeviceCache> make_paged_cache(const Model& model, const ModelConfig& layers,
+                                                   const DeviceKernels& kernels) {
+  return std::make_unique<PagedCache>(model, layers, kernels);
 }
 
 }  // namespace mortise

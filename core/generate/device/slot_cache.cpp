@@ -22,19 +22,18 @@ constexpr int64_t kGrowTokens = 256;  // slots grow by so many tokens
 // Keys and values of the running samples, [slots, tokens, heads, D] for each layer.
 class SlotCache final : public DeviceCache {
  public:
-  explicit SlotCache(const Model& model) : model_(model) {}
+  SlotCache(const Model& model, const ModelConfig& layers) : model_(model), config_(layers) {}
 
   void prepare(int64_t slots, int64_t tokens) override {
     if (slots <= slots_ && tokens <= tokens_) return;
     const int64_t new_slots = std::max(slots, slots_);
     const int64_t new_tokens = std::max((tokens + kGrowTokens - 1) / kGrowTokens * kGrowTokens, tokens_);
-    const ModelConfig& config = model_.config();
     at::TensorOptions numbers = at::TensorOptions().device(model_.device().device).dtype(model_.dtype());
     if (model_.has_rounded_matrices()) numbers = numbers.dtype(at::kBFloat16);
     for (std::vector<at::Tensor>* const part : {&keys_, &values_}) {
-      part->resize(static_cast<size_t>(config.num_layers));
+      part->resize(static_cast<size_t>(config_.num_layers));
       for (at::Tensor& layer : *part) {
-        at::Tensor larger = at::zeros({new_slots, new_tokens, config.num_kv_heads, config.head_dim}, numbers);
+        at::Tensor larger = at::zeros({new_slots, new_tokens, config_.num_kv_heads, config_.head_dim}, numbers);
         if (layer.defined()) larger.narrow(0, 0, slots_).narrow(1, 0, tokens_).copy_(layer);
         layer = std::move(larger);
       }
@@ -115,15 +114,15 @@ class SlotCache final : public DeviceCache {
   }
 
   [[nodiscard]] std::pair<at::Tensor, at::Tensor> keys_and_values(const at::Tensor& qkv) const {
-    const ModelConfig& config = model_.config();
     const auto heads = [&](int64_t first) {
-      return qkv.narrow(1, first * config.head_dim, config.kv_size())
-          .reshape({qkv.size(0), config.num_kv_heads, config.head_dim});
+      return qkv.narrow(1, first * config_.head_dim, config_.kv_size())
+          .reshape({qkv.size(0), config_.num_kv_heads, config_.head_dim});
     };
-    return {heads(config.num_heads), heads(config.num_heads + config.num_kv_heads)};
+    return {heads(config_.num_heads), heads(config_.num_heads + config_.num_kv_heads)};
   }
 
   const Model& model_;
+  ModelConfig config_;
   std::vector<at::Tensor> keys_, values_;  // by layer
   int64_t slots_ = 0, tokens_ = 0;         // there is memory for
   int64_t num_taken_ = 0;                  // slots with a sample
@@ -131,6 +130,8 @@ class SlotCache final : public DeviceCache {
 
 }  // namespace
 
-std::unique_ptr<DeviceCache> make_slot_cache(const Model& model) { return std::make_unique<SlotCache>(model); }
+std::unique_ptr<DeviceCache> make_slot_cache(const Model& model, const ModelConfig& layers) {
+  return std::make_unique<SlotCache>(model, layers);
+}
 
 }  // namespace mortise

@@ -18,7 +18,7 @@ void gather_tokens(TensorRanks& ranks, std::span<SampledToken> tokens) {
   const size_t most = (tokens.size() + static_cast<size_t>(ranks.size()) - 1) / static_cast<size_t>(ranks.size());
   const int64_t size = static_cast<int64_t>(most) * kNumbers;
   const at::Tensor own = at::zeros({size}, at::kDouble), all = at::zeros({ranks.size() * size}, at::kDouble);
-  const TokenShare mine = token_share(tokens.size(), ranks.rank(), ranks.size());
+  const TokenShare mine = token_share(tokens.size(), &ranks);
   auto* to = own.data_ptr<double>();
   for (const SampledToken& token : tokens.subspan(mine.begin, mine.size())) {
     *to++ = static_cast<double>(token.id);

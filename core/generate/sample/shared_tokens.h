@@ -24,6 +24,11 @@ struct TokenShare {
   return {count * part / parts, count * (part + 1) / parts};
 }
 
+// The same of this rank; null: it draws for all.
+[[nodiscard]] inline TokenShare token_share(size_t count, const TensorRanks* ranks) {
+  return ranks == nullptr ? TokenShare{0, count} : token_share(count, ranks->rank(), ranks->size());
+}
+
 // `tokens` has this rank's share; afterwards those of all ranks. An error is in ranks.status().
 void gather_tokens(TensorRanks& ranks, std::span<SampledToken> tokens);
 

@@ -15,6 +15,7 @@
 #include "generate/device/device_sampler.h"
 #include "generate/device/graphed_decode.h"
 #include "generate/schedule/runner.h"
+#include "generate/schedule/runner_layers.h"
 #include "model/layers/router.h"
 #include "model/tensor/torch_guard.h"
 
@@ -25,17 +26,19 @@ class DeviceRunner final : public StepRunner {
  public:
   DeviceRunner(const Model& model, const RunnerOptions& options)
       : model_(model),
+        layers_(model, options.ranks),
         records_(options.records_experts),
         max_pass_tokens_(options.max_batch_tokens),
         kernels_(serves_kernels(model) ? device_kernels(model.device().device) : nullptr),
-        sampler_(model, options.purpose, kernels_) {
+        sampler_(layers_, options.purpose, kernels_) {
     if (kernels_ == nullptr) {
-      cache_ = make_slot_cache(model);
+      cache_ = make_slot_cache(model, layers_.config());
       return;
     }
-    auto paged = make_paged_cache(model, *kernels_);
-    std::unique_ptr<StepGraphs> graphs =
-        records_ || !GraphedDecode::serves(model.config()) ? nullptr : open_step_graphs(model.device().device);
+    auto paged = make_paged_cache(model, layers_.config(), *kernels_);
+    // Graphs hold no collectives.
+    const bool has_graphs = !records_ && layers_.ranks() == nullptr && GraphedDecode::serves(model.config());
+    std::unique_ptr<StepGraphs> graphs = has_graphs ? open_step_graphs(model.device().device) : nullptr;
     if (graphs != nullptr) graphed_ = std::make_unique<GraphedDecode>(model, *paged, sampler_, std::move(graphs));
     cache_ = std::move(paged);
   }
@@ -48,15 +51,18 @@ class DeviceRunner final : public StepRunner {
       leave(samples);
       take_slots(samples);
       step(samples, out);
-      return {};
+      return layers_.status();
     });
     if (!done.ok()) forget();  // a pass may have done a part of its work
     return done;
   }
 
-  void weights_changed(uint64_t /*state*/) override { forget(); }
-  void free_caches() override {
+  void weights_changed(uint64_t /*state*/) override {
     forget();
+    layers_.forget();
+  }
+  void free_caches() override {
+    weights_changed(0);
     cache_->free();
   }
   std::string_view name() const override { return kernels_ == nullptr ? "device" : "device_kernels"; }
@@ -271,7 +277,7 @@ class DeviceRunner final : public StepRunner {
       options.routing = std::make_shared<RouterPass>();
       make_room(model_.config(), plan.batch.num_tokens(), *options.routing);
     }
-    at::Tensor hidden = model_.forward_hidden(plan.batch, options);
+    at::Tensor hidden = layers_.hidden_states(plan.batch, options);
     for (const int64_t slot : plan.pass.slots) ++slots_[static_cast<size_t>(slot)].length;
     if (records_) note_experts(plan, *options.routing);
     return hidden;
@@ -329,6 +335,7 @@ class DeviceRunner final : public StepRunner {
   }
 
   const Model& model_;
+  RunnerLayers layers_;
   bool records_;  // the experts that tokens take
   int64_t max_pass_tokens_;
   const DeviceKernels* kernels_;  // null: none

@@ -5,6 +5,7 @@
 
 #include "generate/sample/shared_tokens.h"
 #include "generate/schedule/runner.h"
+#include "generate/schedule/runner_layers.h"
 #include "model/layers/router.h"
 
 namespace mortise {
@@ -26,9 +27,9 @@ class PlainRunner final : public StepRunner {
  public:
   PlainRunner(const Model& model, const RunnerOptions& options)
       : model_(model),
+        layers_(model, options.ranks),
         purpose_(options.purpose),
         records_(options.records_experts),
-        ranks_(options.ranks),
         deterministic_(options.deterministic) {}
 
   Result<> next_tokens(std::span<const std::unique_ptr<RunningSample>> samples, std::span<SampledToken> out) override {
@@ -38,8 +39,8 @@ class PlainRunner final : public StepRunner {
     return {};
   }
 
-  void weights_changed(uint64_t /*state*/) override { part_ = nullptr; }
-  void free_caches() override { part_ = nullptr; }
+  void weights_changed(uint64_t /*state*/) override { layers_.forget(); }
+  void free_caches() override { layers_.forget(); }
   std::string_view name() const override { return "plain"; }
 
  private:
@@ -61,13 +62,13 @@ class PlainRunner final : public StepRunner {
         forward.routing = std::make_shared<RouterPass>();
         make_room(model_.config(), batch.num_tokens(), *forward.routing);
       }
-      const at::Tensor hidden = hidden_states(batch, forward);
+      const at::Tensor hidden = layers_.hidden_states(batch, forward);
       if (records_) note_experts(batch, *forward.routing, samples);
-      const TokenShare mine =
-          ranks_ == nullptr ? TokenShare{0, out.size()} : token_share(out.size(), ranks_->rank(), ranks_->size());
+      const std::shared_ptr<TensorRanks>& ranks = layers_.ranks();
+      const TokenShare mine = token_share(out.size(), ranks.get());
       for (size_t i = mine.begin; i < mine.end; ++i) {
         const at::Tensor last = hidden.narrow(0, batch.last_index[i], 1);
-        const at::Tensor logits = head_logits(last, model_.head_to_sample()).to(at::kFloat).contiguous();
+        const at::Tensor logits = head_logits(last, layers_.head()).to(at::kFloat).contiguous();
         RunningSample& sample = *samples[i];
         const GenerateRequest& request = sample.group->request;
         const RngKey key = key_of(sample, purpose_);
@@ -75,18 +76,11 @@ class PlainRunner final : public StepRunner {
         out[i] = sample_plain(row, {&request.sampling, sample.history.edits(), unit_double(random_u64(key))});
         append_top_log_probs_plain(row, request.sampling, request.num_top_log_probs, sample.sequence.top);
       }
-      if (ranks_ != nullptr) gather_tokens(*ranks_, out);
+      if (ranks != nullptr) gather_tokens(*ranks, out);
     } catch (const std::exception& e) {
       return Error{ErrorKind::kInternal, std::string("libtorch failed: ") + e.what(), "generate", ""};
     }
-    return ranks_ == nullptr ? Result<>() : ranks_->status();
-  }
-
-  at::Tensor hidden_states(const PackedBatch& batch, ForwardOptions& forward) {
-    if (ranks_ == nullptr) return model_.forward_hidden(batch, forward);
-    if (part_ == nullptr) part_ = model_.part_of_layers(ranks_);
-    forward.tensor = ranks_;
-    return decoder_forward(part_->config(), part_->weights(), part_->leaves_to_sample(), batch, forward);
+    return layers_.status();
   }
 
   // The whole sequence passes the model with every token. Earlier tokens take what they took before.
@@ -103,10 +97,9 @@ class PlainRunner final : public StepRunner {
   }
 
   const Model& model_;
+  RunnerLayers layers_;
   RandomPurpose purpose_;
   bool records_;
-  std::shared_ptr<TensorRanks> ranks_;
-  std::shared_ptr<const ModelPart> part_;  // this rank's part of the layers, where ranks share them
   bool deterministic_;
 };
 

@@ -333,7 +333,8 @@ MemoryEstimate estimate_memory(const ModelConfig& model, const std::optional<Lor
 
 double graph_bytes(const ModelConfig& model, const RunConfig& config) {
   const RolloutConfig& rollout = config.rollout;
-  // Engines that record experts, and those in float64, decode without graphs.
+  // Engines that record experts, those in float64, and ranks that sample together decode without graphs.
+  if (rollout.tensor_model_parallel_size > 1) return 0;
   if (config.actor.router_replay.mode == RouterReplay::kR3 || config.model.dtype == ModelDtype::kFloat64) return 0;
   const bool has_edits = rollout.repetition_penalty != 1.0 || rollout.presence_penalty != 0.0 ||
                          rollout.frequency_penalty != 0.0 || !rollout.bad_words.empty() || rollout.min_new_tokens > 0 ||

@@ -9,81 +9,14 @@
 #include <cmath>
 
 #include "generate/extension.h"
-#include "learn/optim/weight_shards.h"
 #include "learn/update/rank_share.h"
-#include "learn/update/tensor_group.h"
 #include "plugin/host/host_services.h"
-#include "support/thread_ranks.h"
-#include "unit/generate/tiny_model.h"
-#include "unit/learn/layer_kinds.h"
+#include "unit/generate/shared_engine.h"
 
 namespace mortise {
 namespace {
 
 using test::on_ranks;
-
-constexpr int64_t kVocab = 61;
-
-ModelConfig plain_layers() { return small_config(kVocab, 3); }
-
-// Prompts of several lengths, two with a common start, filters and penalties.
-std::vector<GenerateRequest> some_requests(int64_t vocab_size) {
-  SamplingParams params;
-  params.max_new_tokens = 7;
-  std::vector<int64_t> start;
-  for (int64_t i = 0; i < 21; ++i) start.push_back(i * 7 % vocab_size);
-  std::vector<GenerateRequest> out = {make_request(1, {5, 6, 7}, 3, params), make_request(2, start, 2, params)};
-  start.back() = 3;
-  params.top_p = 0.9;
-  params.repetition_penalty = 1.2;
-  out.push_back(make_request(3, start, 2, params));
-  return out;
-}
-
-EngineOptions options_of(GeneratePath path, int threads = 1) {
-  EngineOptions options;
-  options.path = path;
-  options.num_threads = threads;
-  return options;
-}
-
-void expect_near(const Sequences& want, const Sequences& got, double tolerance) {
-  ASSERT_EQ(want.size(), got.size());
-  for (const auto& [key, sequence] : want) {
-    const GeneratedSequence& other = got.at(key);
-    ASSERT_EQ(sequence.ids, other.ids) << "request " << key.first << " sample " << key.second;
-    ASSERT_EQ(sequence.filtered_log_prob.size(), other.filtered_log_prob.size());
-    for (size_t i = 0; i < sequence.ids.size(); ++i)
-      ASSERT_NEAR(sequence.log_prob[i], other.log_prob[i], tolerance) << "token " << i;
-    for (size_t i = 0; i < sequence.filtered_log_prob.size(); ++i)
-      ASSERT_NEAR(sequence.filtered_log_prob[i], other.filtered_log_prob[i], tolerance) << "token " << i;
-  }
-}
-
-void expect_same_bits(const Sequences& want, const Sequences& got) {
-  ASSERT_EQ(want.size(), got.size());
-  for (const auto& [key, sequence] : want) {
-    ASSERT_EQ(sequence.ids, got.at(key).ids);
-    ASSERT_EQ(sequence.log_prob, got.at(key).log_prob);
-    ASSERT_EQ(sequence.filtered_log_prob, got.at(key).filtered_log_prob);
-  }
-}
-
-// What each rank of one group gets. `is_split`: the model's layers are split for training too.
-std::vector<Sequences> run_on_ranks(int num_ranks, const ModelConfig& config, const std::string& dtype, bool is_split,
-                                    const EngineOptions& options, const std::vector<GenerateRequest>& requests) {
-  std::vector<Sequences> out(static_cast<size_t>(num_ranks));
-  on_ranks(num_ranks, [&](Communicator& communicator) {
-    Model model = Model::random(config, 5, dtype).value();
-    EngineOptions own = options;
-    own.ranks = std::make_shared<TensorGroup>(communicator, num_ranks);
-    if (is_split) model.split_layers(own.ranks);
-    const auto whole = WholeWeights::gather({&model}, {}, GatheredLayers::kOwnLayers).value();
-    const auto engine = make_engine(model, own);
-    out[static_cast<size_t>(communicator.rank())] = run_all(*engine, requests);
-  });
-  return out;
-}
 
 TEST(SharedEngine, Float32TokensAreThoseOfOneRank) {
   for (const auto& [name, config] : layer_kinds(kVocab)) {
@@ -94,7 +27,8 @@ TEST(SharedEngine, Float32TokensAreThoseOfOneRank) {
       const Sequences want = run_all(*make_engine(alone, options_of(path)), requests);
       for (const int num_ranks : {2, 4}) {
         for (const bool is_split : {false, true}) {
-          for (const Sequences& got : run_on_ranks(num_ranks, config, "float32", is_split, options_of(path), requests))
+          for (const Sequences& got :
+               run_on_ranks(num_ranks, {config, "float32", is_split}, options_of(path), requests))
             expect_near(want, got, 2e-5);
         }
       }
@@ -109,7 +43,7 @@ TEST(SharedEngine, Float64TokensAreThoseOfOneRank) {
     const std::vector<GenerateRequest> requests = some_requests(config.vocab_size);
     const Model alone = Model::random(config, 5, "float64").value();
     const Sequences want = run_all(*make_engine(alone, options_of(GeneratePath::kPlain)), requests);
-    for (const Sequences& got : run_on_ranks(2, config, "float64", true, options_of(GeneratePath::kPlain), requests))
+    for (const Sequences& got : run_on_ranks(2, {config, "float64", true}, options_of(GeneratePath::kPlain), requests))
       expect_near(want, got, 1e-6);
   }
 }
@@ -151,14 +85,13 @@ TEST(SharedEngine, SlotsAndThreadsChangeNoBit) {
   for (const WeightFormat weights : {WeightFormat::kFloat32, WeightFormat::kBfloat16}) {
     EngineOptions options = options_of(GeneratePath::kFast);
     options.weights = weights;
-    const Sequences want = run_on_ranks(4, config, "float32", true, options, requests)[0];
+    const Sequences want = run_on_ranks(4, {config, "float32", true}, options, requests)[0];
     for (const auto& [slots, threads, batch] : {std::tuple{1, 1, 256}, std::tuple{3, 2, 8}}) {
       EngineOptions other = options;
       other.max_num_seqs = slots;
       other.num_threads = threads;
       other.max_batch_tokens = batch;
-      for (const Sequences& got : run_on_ranks(4, config, "float32", false, other, requests))
-        expect_same_bits(want, got);
+      for (const Sequences& got : run_on_ranks(4, {config}, other, requests)) expect_same_bits(want, got);
     }
   }
 }
@@ -176,7 +109,7 @@ TEST(SharedEngine, ARankHasItsPartOfTheKeysAndValues) {
   const auto refused = make_engine(alone, options)->submit(requests);
   ASSERT_FALSE(refused.ok());
   EXPECT_THAT(refused.error().what, testing::HasSubstr("pages of KV cache"));
-  for (const Sequences& got : run_on_ranks(2, config, "float32", true, options, requests)) EXPECT_EQ(got.size(), 1U);
+  for (const Sequences& got : run_on_ranks(2, {config, "float32", true}, options, requests)) EXPECT_EQ(got.size(), 1U);
 }
 
 TEST(SharedEngine, ChangedWeightsCount) {

@@ -1,0 +1,22 @@
+// See runner_layers.h.
+#include "generate/schedule/runner_layers.h"
+
+#include <utility>
+
+namespace mortise {
+
+RunnerLayers::RunnerLayers(const Model& model, std::shared_ptr<TensorRanks> ranks)
+    : model_(model),
+      ranks_(std::move(ranks)),
+      config_(ranks_ == nullptr ? model.config() : split_config(model.config(), ranks_->size())) {}
+
+at::Tensor RunnerLayers::hidden_states(const PackedBatch& batch, const ForwardOptions& options) {
+  if (ranks_ == nullptr) return model_.forward_hidden(batch, options);
+  if (part_ == nullptr) part_ = model_.part_of_layers(ranks_);
+  ForwardOptions own = options;
+  if (model_.device().by_operators) own.path = LayerPath::kOperators;
+  own.tensor = ranks_;
+  return decoder_forward(part_->config(), part_->weights(), part_->leaves_to_sample(), batch, own);
+}
+
+}  // namespace mortise

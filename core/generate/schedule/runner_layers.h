@@ -1,0 +1,38 @@
+// The layers that a runner passes: those of the model, or this rank's part of them where ranks sample together.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <memory>
+
+#include "model/layers/tensor_ranks.h"
+#include "model/model.h"
+
+namespace mortise {
+
+class RunnerLayers {
+ public:
+  // `ranks`: those that share the layers; null: this rank has all. `model` must outlive this object.
+  RunnerLayers(const Model& model, std::shared_ptr<TensorRanks> ranks);
+
+  // The shapes of the layers here.
+  [[nodiscard]] const ModelConfig& config() const { return config_; }
+  [[nodiscard]] const std::shared_ptr<TensorRanks>& ranks() const { return ranks_; }
+  // [N, H], final norm applied. If ranks share the layers: a collective, with the same numbers on each. Then status() tells
+  // whether it failed.
+  [[nodiscard]] at::Tensor hidden_states(const PackedBatch& batch, const ForwardOptions& options);
+  [[nodiscard]] Result<> status() const { return ranks_ == nullptr ? Result<>() : ranks_->status(); }
+  // What turns them into logits. It has the whole vocabulary.
+  [[nodiscard]] VocabularyHead head() const { return model_.head_to_sample(); }
+  // Weights have changed, or memory is short: frees a copy of the part.
+  void forget() { part_ = nullptr; }
+
+ private:
+  const Model& model_;
+  std::shared_ptr<TensorRanks> ranks_;
+  ModelConfig config_;
+  std::shared_ptr<const ModelPart> part_;
+};
+
+}  // namespace mortise
