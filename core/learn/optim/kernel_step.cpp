@@ -60,7 +60,6 @@ void KernelStep::clip(double max_norm) {
   check_started(kernels_->clip(sums_.const_data_ptr<double>(), sums_.numel(), static_cast<float>(max_norm),
                                clip_.mutable_data_ptr<float>(), stream_of(clip_.device())),
                 "clip");
-  norm_.emplace(clip_);
 }
 
 void KernelStep::run(const AdamWOptions& options, int64_t update) {
@@ -77,7 +76,5 @@ void KernelStep::run(const AdamWOptions& options, int64_t update) {
                 "adamw");
   for (const StepPart& part : parts_) part.weights.unsafeGetTensorImpl()->bump_version();
 }
-
-double KernelStep::norm() { return static_cast<double>(norm_->wait().const_data_ptr<float>()[0]); }
 
 }  // namespace mortise

@@ -1,6 +1,6 @@
 // KernelStep: an update of AdamW by the kernels of core/cuda, on float32 tensors of a device. Three launches for all
 // tensors: the sums of squares of their gradients, the norm with the factor that clips, and the step, which also writes
-// the bfloat16 copies of masters. Norm and factor stay on the device. The host reads the norm while the device steps.
+// the bfloat16 copies of masters. Norm and factor stay on the device. The host may read the norm at any later time.
 // Cost: 28 bytes for each number, 2 more with a copy, and 4 for the norm. Thread rule: one thread. Private to this
 // folder.
 #pragma once
@@ -8,11 +8,11 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
-#include <optional>
 #include <span>
 #include <vector>
 
 #include "learn/optim/rules.h"
+#include "learn/optim/step_norm.h"
 #include "learn/optim/update_rule.h"
 #include "model/device/kernel_table.h"
 #include "model/weights/rounded_matrices.h"
@@ -39,8 +39,8 @@ class KernelStep {
   // Then, in this order:
   void clip(double max_norm);
   void run(const AdamWOptions& options, int64_t update);
-  // Waits for clip(), not for run().
-  [[nodiscard]] double norm();
+  // Behind clip(). Whoever reads it waits for clip(), not for run().
+  [[nodiscard]] StepNorm norm() const { return StepNorm(HostCopy(clip_)); }
 
  private:
   [[nodiscard]] const MortiseCudaStepTensor* table() const {
@@ -51,7 +51,6 @@ class KernelStep {
   std::span<StepPart> parts_;
   int64_t num_parts_ = 0;
   at::Tensor table_, sums_, clip_;
-  std::optional<HostCopy> norm_;
 };
 
 }  // namespace mortise

@@ -45,8 +45,9 @@ class RunSaver {
   void step_begins();
   // Something other than the policy learns inside the step, so that its earlier state is lost.
   void learning_begins() { before_step_.reset(); }
-  // Before an update inside a step, where it is one of trainer.save_freq_updates.
-  Result<> save_inside_if_due();
+  // Before an update inside a step: is it one of trainer.save_freq_updates?
+  [[nodiscard]] bool is_due_inside() const;
+  Result<> save_inside();
 
   // Saves if the step is one of trainer.save_freq, the best validation so far, or the last. The last save must succeed.
   Result<> save_if_due();
