@@ -104,7 +104,7 @@ class Machine {
   std::vector<std::unique_ptr<SharedBlock>> shared_;
   std::vector<Meeting> warps_;
   Meeting block_;
-  std::vector<BlockOrder> orders_;  // of the grid's blocks
+  std::vector<BlockOrder> orders_;  // one for each block of the grid
   BlockOrder* order_ = nullptr;     // that of the block
   uint64_t begin_ = 0, end_ = 0;    // where the grid is ordered behind the host, and the host behind the grid
   std::string error_;

@@ -45,7 +45,7 @@ struct EmulatorOptions {
   Schedule schedule = Schedule::kForward;
   uint64_t seed = 1;                    // seed of kShuffled
   std::vector<BarrierSite> left_out{};  // these barriers do nothing: what a test must notice
-  bool notes_accesses = true;           // false: only ThreadSanitizer looks for races, and nobody for uninitialised reads
+  bool notes_accesses = true;  // false: only ThreadSanitizer looks for races, and nobody for uninitialised reads
 };
 
 struct EmulatorError : std::runtime_error {

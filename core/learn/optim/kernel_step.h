@@ -15,6 +15,7 @@
 #include "learn/optim/step_norm.h"
 #include "learn/optim/update_rule.h"
 #include "model/device/kernel_table.h"
+#include "model/tensor/offload.h"
 #include "model/weights/rounded_matrices.h"
 
 namespace mortise {
@@ -38,17 +39,18 @@ class KernelStep {
   [[nodiscard]] const at::Tensor& square_sums() const { return sums_; }  // float64, on the device
   // Then, in this order:
   void clip(double max_norm);
-  void run(const AdamWOptions& options, int64_t update);
+  // `files`: where the state of the parts lies, which the kernel then steps one by one. Null: on the device.
+  void run(const AdamWOptions& options, int64_t update, const Offload* files = nullptr);
   // Behind clip(). Whoever reads it waits for clip(), not for run().
   [[nodiscard]] StepNorm norm() const { return StepNorm(HostCopy(clip_)); }
 
  private:
-  [[nodiscard]] const MortiseCudaStepTensor* table() const {
-    return static_cast<const MortiseCudaStepTensor*>(table_.const_data_ptr());
-  }
+  // Steps these tensors, which have so many parts.
+  void start(const MortiseCudaAdamW& settings, const at::Tensor& table, int64_t num_parts) const;
 
   const DeviceKernels* kernels_;
   std::span<StepPart> parts_;
+  std::vector<MortiseCudaStepTensor> rows_;  // one for each part
   int64_t num_parts_ = 0;
   at::Tensor table_, sums_, clip_;
 };

@@ -123,7 +123,8 @@ Result<> Optimizer::make_state() {
       const std::vector<int64_t> piece{state_range_of(part.begin, part.size, state).size()};
       const at::IntArrayRef sizes = cuts_parameters() ? at::IntArrayRef(piece) : whole;
       const at::TensorOptions options = parameters_[part.parameter].tensor.options().dtype(state.dtype);
-      tensors.push_back(files_ == nullptr ? at::zeros(sizes, options) : TRY(files_->zeros(sizes, options)));
+      tensors.push_back(files_ == nullptr ? at::zeros(sizes, options)
+                                          : TRY(files_->zeros(sizes, options.device(at::kCPU))));
     }
   }
   return {};

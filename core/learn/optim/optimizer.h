@@ -168,7 +168,7 @@ class Optimizer : public Stateful {
   std::vector<std::vector<StateTensor>> layout_;  // by parameter
   std::vector<OwnPart> parts_;
   std::vector<std::vector<at::Tensor>> state_;  // by part
-  mutable std::optional<StepNorm> open_;  // of a step that may turn out as skipped, and is not counted yet
+  mutable std::optional<StepNorm> open_;        // norm of a step that is not counted yet
   mutable int64_t num_updates_ = 0;
 };
 

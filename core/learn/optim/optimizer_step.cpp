@@ -11,6 +11,7 @@
 #include "learn/optim/kernel_step.h"
 #include "learn/optim/optimizer.h"
 #include "learn/optim/rounded_step.h"
+#include "learn/optim/state_in_files.h"
 #include "learn/optim/weight_shards.h"
 
 namespace mortise {
@@ -71,9 +72,9 @@ void Optimizer::run_rule(std::span<StepPart> parts, double grad_factor) const {
     return;
   }
   for (StepPart& part : parts) {
+    StateInFiles state(part, *files_);
     rule_->step({&part, 1}, num_updates_, grad_factor);
-    files_->release(part.weights);
-    for (const at::Tensor& state : part.state) files_->release(state);
+    state.put_back();
   }
 }
 
@@ -125,7 +126,7 @@ Result<> Optimizer::share_weights() {
 }
 
 Result<ClippedStep> Optimizer::step_clipped(double lr, double max_norm, const MasterCopies& copies) {
-  const bool keeps_masters = rounded_ == nullptr && group_ == nullptr && zero_.tensor == nullptr && files_ == nullptr;
+  const bool keeps_masters = rounded_ == nullptr && group_ == nullptr && zero_.tensor == nullptr;
   const DeviceKernels* const kernels = keeps_masters ? step_kernels(*rule_, parameters_) : nullptr;
   if (kernels != nullptr) return step_by_kernels(*kernels, lr, max_norm, is_sharded() ? MasterCopies() : copies);
   const double norm = TRY(grad_norm());
@@ -155,7 +156,7 @@ Result<ClippedStep> Optimizer::step_by_kernels(const DeviceKernels& kernels, dou
   step.clip(max_norm);
   const StepNorm norm = step.norm();
   count_open_step();  // the device has its norm since before this update's passes, so the host hardly waits
-  step.run(*rule_->as_adamw(), num_updates_ + 1);
+  step.run(*rule_->as_adamw(), num_updates_ + 1, files_.get());
   open_ = norm;
   TRY(share_weights());
   return ClippedStep{norm, !copies.empty()};

@@ -244,8 +244,8 @@ class StepUpdates {
   ComputeTimer timer_;
   std::span<float> first_log_prob_;  // to be measured; empty: known
   TokenTrace trace_;
-  std::optional<FiniteStep> open_step_;  // of the last update, whose norm the device may still compute
-  bool is_cut_ = false;  // some rows are not learnt
+  std::optional<FiniteStep> open_step_;  // the last update: the device may still compute its norm
+  bool is_cut_ = false;                  // some rows are not learnt
 };
 
 }  // namespace
@@ -262,8 +262,8 @@ void record_outcome(RunCounters& counters, int64_t update, bool skipped) {
     return;
   }
   ++counters.num_skipped;
-  log_warn(fmt::format("update {} was skipped: its log-probs or its gradient are not finite ({} so far)",
-                       update, counters.num_skipped));
+  log_warn(fmt::format("update {} was skipped: its log-probs or its gradient are not finite ({} so far)", update,
+                       counters.num_skipped));
 }
 
 Result<> check_skipped_updates(const RunConfig& config, const RunCounters& counters) {

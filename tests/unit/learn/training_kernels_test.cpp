@@ -18,6 +18,7 @@
 #include "support/locked_device.h"
 #include "support/started_kernels.h"
 #include "support/temp_dir.h"
+#include "support/test_folders.h"
 #include "support/thread_ranks.h"
 #include "unit/model/torch_helpers.h"
 
@@ -140,7 +141,7 @@ struct Steps {
   std::vector<double> norms;
 
   // Two settings of their own, one parameter without decay, and one that no part divides.
-  explicit Steps(const c10::Device& device, const ZeroOptions& zero = {}) {
+  explicit Steps(const c10::Device& device, const ZeroOptions& zero = {}, StateMemory memory = StateMemory::kNow) {
     static const at::Tensor numbers = random_tensor({Shards::kBlock + 11}, 50, at::kFloat, 0.1);
     const std::vector<int64_t> sizes{numbers.numel(), 37, Shards::kBlock + 3};
     for (size_t i = 0; i < sizes.size(); ++i) {
@@ -149,7 +150,9 @@ struct Steps {
     }
     parameters[1].lr_scale = 0.5;
     parameters[2].weight_decay = 0.3;
-    optimizer = std::make_unique<Optimizer>(parameters, make_adamw({.weight_decay = 0.1}), 0.1, "optim", zero);
+    optimizer = std::make_unique<Optimizer>(parameters, make_adamw({.weight_decay = 0.1}), 0.1, "optim", zero, memory);
+    if (memory == StateMemory::kLater)
+      EXPECT_OK(optimizer->offload(std::make_shared<Offload>(Path(MORTISE_BINARY_DIR))));
   }
 
   // Sharded: this rank's range of the gradients.
@@ -225,9 +228,10 @@ TEST(TrainingKernels, RanksOfZeroHaveTheBitsOfOne) {
   }
 }
 
+// Also if its state lies in files from then on.
 TEST(TrainingKernels, AResumedOptimizerHasTheSameBits) {
   const test::TrainingKernels kernels;
-  Steps straight(at::kCPU), first(at::kCPU), second(at::kCPU);
+  Steps straight(at::kCPU), first(at::kCPU), second(at::kCPU, {}, StateMemory::kLater);
   straight.run(1, 4);
   first.run(1, 2);
   StatefulRegistry saved, loaded;
@@ -312,12 +316,15 @@ TEST(TrainingKernels, TheHostDoesNotTouchTheMemoryOfTheDevice) {
   };
   test::AroundKernels::close = test::close_locked_memory;
   for (const bool in_one_pass : {true, false}) expect_close(inputs.by_device(device, in_one_pass, 1), want, 2e-5);
-  Steps locked(device);
+  Steps locked(device), from_files(device, {}, StateMemory::kLater);
   locked.run(1, 2);
+  from_files.run(1, 2);
   test::AroundKernels::open = test::AroundKernels::close = nullptr;
   EXPECT_FALSE(test::locked_device_is_current());
-  EXPECT_EQ(locked.norms, cpu.norms);
-  expect_same_bits(locked.weights(), cpu.weights());
+  for (const Steps* steps : {&locked, &from_files}) {
+    EXPECT_EQ(steps->norms, cpu.norms);
+    expect_same_bits(steps->weights(), cpu.weights());
+  }
 }
 
 // ---- whole updates ----
