@@ -341,8 +341,8 @@ TEST(DeviceRuns, ADryRunCountsGraphsOnAGpuAndThreadsOnTheCpu) {
   EXPECT_EQ(bytes("model.device=cuda trainer.num_threads=2", "attention"), 0);
   // The masters stay on a GPU when the optimizer's state lies in files.
   const std::string offload = "model.dtype=bfloat16 actor.optim.offload=file model.device=";
-  EXPECT_GT(bytes(offload + "cuda", "files"), 0);
-  EXPECT_LT(bytes(offload + "cuda", "files"), bytes(offload + "cpu", "files"));
+  EXPECT_GT(bytes(offload + "cuda", "offloaded_to_files"), 0);
+  EXPECT_LT(bytes(offload + "cuda", "offloaded_to_files"), bytes(offload + "cpu", "offloaded_to_files"));
 }
 
 // On any machine: the log says which setting decided it.
