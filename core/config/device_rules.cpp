@@ -22,15 +22,11 @@ class DeviceRules {
   std::vector<Error> run(ConfigUse use) {
     if (!samples_alone(use)) check_layers();
     if (use != ConfigUse::kSft) check_sampling();
-    if (use == ConfigUse::kEval || samples_alone(use)) return std::move(problems_);
-    check_optimizer("actor.optim", config_.actor.optim);
     return std::move(problems_);
   }
 
   std::vector<Error> run(const DevicePlugins& plugins) {
-    if (plugins.has_critic) check_optimizer("critic.optim", config_.critic.optim);
-    if (plugins.has_reference && config_.ref.offload != Offloading::kNone)
-      refuse("ref.offload", "keeps numbers in files", "set it to none");
+    if (plugins.has_reference) check_reference();
     return std::move(problems_);
   }
 
@@ -57,8 +53,15 @@ class DeviceRules {
       refuse("rollout.deterministic", "asks for the same tokens for any order of requests", "set it to false");
   }
 
-  void check_optimizer(const std::string& table, const OptimConfig& optim) {
-    if (optim.offload != Offloading::kNone) refuse(table + ".offload", "keeps numbers in files", "set it to none");
+  // An adapter's base is no model of its own.
+  void check_reference() {
+    const bool moves = config_.ref.sync_steps.has_value();
+    if (config_.ref.offload == Offloading::kNone || (config_.model.trains_adapter() && !moves)) return;
+    const char* const next = "set it to none";
+    if (moves) refuse("ref.offload", "keeps a reference in files that ref.sync_steps moves", next);
+    if (config_.ranks.zero_stage == 3) refuse("ref.offload", "keeps weights in files that ZeRO 3 spreads", next);
+    if (config_.actor.tensor_model_parallel_size > 1)
+      refuse("ref.offload", "keeps split layers of a reference in files", next);
   }
 
   const LoadedConfig& loaded_;

@@ -434,10 +434,15 @@ void Model::drop_masters() {
 
 std::vector<NamedParameter> Model::numbers() const {
   std::vector<NamedParameter> out = parameters_;
-  if (!has_rounded_matrices() || has_masters()) return out;
+  const bool reads_copies = has_rounded_matrices() && !has_masters();
+  const auto* const files = dynamic_cast<const OffloadGate*>(gate_.get());
   for (NamedParameter& parameter : out) {
-    if (!has_memory(parameter.tensor) && rounded_layer(weights_, parameter.tensor) >= 0)
+    if (has_memory(parameter.tensor)) continue;
+    if (reads_copies && rounded_layer(weights_, parameter.tensor) >= 0)
       parameter.tensor = rounded_slice(weights_, parameter.tensor);
+    if (files == nullptr || has_memory(parameter.tensor)) continue;
+    if (at::Tensor numbers = files->numbers_in_file(parameter.tensor); numbers.defined())
+      parameter.tensor = std::move(numbers);
   }
   return out;
 }

@@ -279,26 +279,44 @@ TEST(DeviceRuns, AResumeNeedsTheSameKindOfDevice) {
   EXPECT_EQ(task.mortise(kFew + kAsDevice + "--allow-change").code, 0);
 }
 
+// The states of both optimizers and the reference in files: the same numbers, and a resume may change its mind.
+TEST(DeviceRuns, NumbersInFilesAreTheSame) {
+  for (const char* settings : {"algorithm.adv_estimator=gae ", "model.dtype=bfloat16 actor.optim.optimizer=muon "}) {
+    const TaskFolder task("--tiny");
+    const std::string run = kFew + kAsDevice + settings;
+    const Outcome memory = task.mortise(run + "trainer.default_local_dir=memory");
+    ASSERT_EQ(memory.code, 0) << memory.output;
+    const std::string offloads =
+        "actor.optim.offload=file critic.optim.offload=file ref.offload=file trainer.offload_dir=" +
+        std::string(MORTISE_BINARY_DIR) + " ";
+    const Outcome files = task.mortise(run + offloads + "trainer.total_training_steps=2");
+    ASSERT_EQ(files.code, 0) << files.output;
+    const Outcome resumed = task.mortise(run);
+    ASSERT_EQ(resumed.code, 0) << resumed.output;
+    expect_same_numbers(task.path() / "out", task.path() / "memory", 0.0);
+  }
+}
+
 // What a device cannot do yet, by the name of the setting and before the model is looked for. Settings of a critic or a
 // reference count only if the run has one, which its plugins say.
 TEST(DeviceRuns, WhatADeviceCannotDoIsRefused) {
   const TaskFolder task;
   for (const char* setting : {"model.layers=plain", "rollout.kernels=base", "rollout.dtype=bfloat16",
-                              "rollout.deterministic=true", "actor.optim.offload=file"}) {
+                              "rollout.deterministic=true"}) {
     const Outcome outcome = task.mortise("train run.toml model.path=absent " + kAsDevice + setting);
     EXPECT_EQ(outcome.code, 2) << setting << outcome.output;
     EXPECT_THAT(outcome.output, HasSubstr("cannot do yet")) << setting;
     EXPECT_THAT(outcome.output, HasSubstr("or set model.device = \"cpu\"")) << setting;
   }
-  for (const char* setting :
-       {"ref.offload=file actor.use_kl_loss=true", "algorithm.adv_estimator=gae critic.optim.offload=file"}) {
-    const Outcome outcome = task.mortise("train run.toml " + kAsDevice + setting);
+  for (const char* setting : {"ref.sync_steps=2", "ranks.zero_stage=3"}) {
+    const std::string offload = std::string("ref.offload=file ") + setting;
+    const Outcome outcome = task.mortise("train run.toml actor.use_kl_loss=true " + kAsDevice + offload);
     EXPECT_EQ(outcome.code, 2) << setting << outcome.output;
+    EXPECT_THAT(outcome.output, HasSubstr("'ref.offload' keeps ")) << setting;
     EXPECT_THAT(outcome.output, HasSubstr("cannot do yet")) << setting;
+    const Outcome without = task.mortise("train run.toml --dry-run " + kAsDevice + offload);
+    EXPECT_EQ(without.code, 0) << without.output;
   }
-  const Outcome without =
-      task.mortise("train run.toml --dry-run ref.offload=file critic.optim.offload=file " + kAsDevice);
-  EXPECT_EQ(without.code, 0) << without.output;
   const Outcome unknown = task.mortise("train run.toml model.device=gpu");
   EXPECT_EQ(unknown.code, 2);
   EXPECT_THAT(unknown.output, HasSubstr("choose auto, cpu, cuda, cuda:N or cpu-as-device"));
@@ -321,11 +339,16 @@ TEST(DeviceRuns, ADryRunCountsGraphsOnAGpuAndThreadsOnTheCpu) {
   EXPECT_GT(of_one, 0);
   EXPECT_EQ(bytes("trainer.num_threads=2", "attention"), 2 * of_one);
   EXPECT_EQ(bytes("model.device=cuda trainer.num_threads=2", "attention"), 0);
+  // The masters stay on a GPU when the optimizer's state lies in files.
+  const std::string offload = "model.dtype=bfloat16 actor.optim.offload=file model.device=";
+  EXPECT_GT(bytes(offload + "cuda", "offloaded_to_files"), 0);
+  EXPECT_LT(bytes(offload + "cuda", "offloaded_to_files"), bytes(offload + "cpu", "offloaded_to_files"));
 }
 
 // On any machine: the log says which setting decided it.
 TEST(DeviceRuns, AutoTakesTheCpuForWhatADeviceCannotDo) {
-  for (const char* setting : {"algorithm.adv_estimator=gae critic.optim.offload=file", "actor.optim.offload=file"}) {
+  for (const char* setting :
+       {"actor.use_kl_loss=true ref.offload=file ref.sync_steps=2", "rollout.deterministic=true"}) {
     const TaskFolder task;
     const Outcome outcome =
         task.mortise(std::string("train run.toml trainer.total_training_steps=1 model.device=auto ") + setting);

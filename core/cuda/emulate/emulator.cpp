@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <memory>
 #include <span>
 #include <utility>
@@ -28,6 +29,14 @@ struct SharedBlock {
 
 namespace {
 
+// With ThreadSanitizer neighbouring blocks have threads of their own, because it knows no two orders of one thread. It
+// misses a race only if no two neighbouring blocks have it.
+#if defined(MORTISE_TSAN)
+constexpr bool kIsWatched = true;
+#else
+constexpr bool kIsWatched = false;
+#endif
+
 constexpr int kMany = -2;
 constexpr unsigned kWarp = 32;
 
@@ -37,6 +46,12 @@ struct Meeting {  // where threads wait for one another
   const char* file = nullptr;
   int line = 0;
   uint64_t values[2][kWarp] = {};
+};
+
+// Where ThreadSanitizer orders the threads of one block: at every second barrier each. A fast thread is at the next
+// barrier before a slow one has left this one.
+struct BlockOrder {
+  uint64_t places[2] = {};
 };
 
 struct CudaThread {
@@ -59,11 +74,15 @@ class Machine {
   EmulatorOptions options;
   std::vector<BarrierSite> passed;
   CudaThread* current = nullptr;
+  bool saw_race = false;  // ThreadSanitizer reported one
+  bool is_running = false;
   Index3 grid_size{}, block_size{}, block_index{};
 
  private:
   static void enter(void* machine);
   void run_block(unsigned num_threads);
+  void start_threads(unsigned num_threads, std::vector<unsigned>& turns);
+  void end_block(unsigned num_threads);
   bool enter_once(std::span<const unsigned> threads);
   unsigned wait(Meeting& meeting, unsigned expected, const char* file, int line);
   void note(const std::string& what);
@@ -73,15 +92,21 @@ class Machine {
   uint64_t random() { return state_ = state_ * 6364136223846793005ULL + 1442695040888963407ULL; }
   [[nodiscard]] std::string where() const;
   void note_barrier(const char* file, int line);
-  [[noreturn]] void deadlock();
+  [[nodiscard]] bool is_left_out(const char* file, int line) const;
+  void deadlock();
+  void note_reported_race();
 
   FiberHost host_;
   void (*body_)(const void*) = nullptr;
   const void* argument_ = nullptr;
-  std::vector<std::unique_ptr<CudaThread>> threads_;
+  std::vector<std::unique_ptr<CudaThread>> threads_;  // those of the running block
+  std::vector<std::unique_ptr<CudaThread>> others_;   // those of the block before it
   std::vector<std::unique_ptr<SharedBlock>> shared_;
   std::vector<Meeting> warps_;
   Meeting block_;
+  std::vector<BlockOrder> orders_;  // one for each block of the grid
+  BlockOrder* order_ = nullptr;     // that of the block
+  uint64_t begin_ = 0, end_ = 0;    // where the grid is ordered behind the host, and the host behind the grid
   std::string error_;
   uint64_t state_ = 1;
   unsigned num_left_ = 0;  // threads of the block that are not done
@@ -98,7 +123,14 @@ std::string Machine::where() const {
   return fmt::format(" (block {}, thread {})", text_of(block_index), text_of(current->index));
 }
 
-void Machine::note(const std::string& what) { error_ = what + where(); }
+void Machine::note(const std::string& what) {
+  const Unwatched unwatched;
+  error_ = what + where();
+}
+
+void Machine::note_reported_race() {
+  if (saw_race && error_.empty()) note("data race: see the report of ThreadSanitizer");
+}
 
 // The host throws and never comes back here, so nothing on this stack may own memory.
 void Machine::stop() {
@@ -129,23 +161,28 @@ void Machine::run(Index3 grid, Index3 block, void (*body)(const void*), const vo
   body_ = body;
   argument_ = argument;
   state_ = options.seed;
-  while (threads_.size() < num_threads) threads_.push_back(std::make_unique<CudaThread>());
   std::vector<unsigned> blocks(size_t{grid.x} * grid.y * grid.z);
   for (unsigned i = 0; i < blocks.size(); ++i) blocks[i] = i;
   order(blocks);
+  orders_.assign(blocks.size(), {});
+  saw_race = false;
+  is_running = true;
+  release_order(begin_);
   for (const unsigned b : blocks) {
     block_index = {b % grid.x, b / grid.x % grid.y, b / (grid.x * grid.y)};
+    order_ = &orders_[b];
+    if (kIsWatched) threads_.swap(others_);
     run_block(num_threads);
-    shared_.clear();
+    end_block(num_threads);
     if (!error_.empty()) break;
   }
+  is_running = false;
+  acquire_order(end_);
   if (!error_.empty()) throw EmulatorError(std::exchange(error_, {}));
 }
 
-void Machine::run_block(unsigned num_threads) {
-  block_ = Meeting{};
-  warps_ = std::vector<Meeting>(num_threads / kWarp);
-  std::vector<unsigned> turns(num_threads);
+void Machine::start_threads(unsigned num_threads, std::vector<unsigned>& turns) {
+  while (threads_.size() < num_threads) threads_.push_back(std::make_unique<CudaThread>());
   for (unsigned i = 0; i < num_threads; ++i) {
     CudaThread& thread = *threads_[i];
     thread.number = turns[i] = i;
@@ -153,7 +190,22 @@ void Machine::run_block(unsigned num_threads) {
     thread.done = false;
     thread.waits_at = nullptr;
     thread.fiber.start(&Machine::enter, this);
+    FiberHost::begin(thread.fiber, begin_);
   }
+}
+
+void Machine::end_block(unsigned num_threads) {
+  note_reported_race();
+  for (unsigned i = 0; i < num_threads; ++i) FiberHost::end(threads_[i]->fiber, end_, threads_[i]->done);
+  const Unwatched unwatched;  // the host is not ordered behind the block yet
+  shared_.clear();
+}
+
+void Machine::run_block(unsigned num_threads) {
+  block_ = Meeting{};
+  warps_ = std::vector<Meeting>(num_threads / kWarp);
+  std::vector<unsigned> turns(num_threads);
+  start_threads(num_threads, turns);
   order(turns);
   num_left_ = num_threads;
   // Schedule::kForward runs a warp until it waits for others. Its stacks then stay in the CPU's cache.
@@ -180,6 +232,7 @@ bool Machine::enter_once(std::span<const unsigned> threads) {
     moved = true;
     current = &thread;
     host_.enter(thread.fiber);
+    note_reported_race();
     if (!error_.empty()) return false;
     if (thread.done) --num_left_;
   }
@@ -194,8 +247,6 @@ void Machine::deadlock() {
                          thread->waits_at->line, where());
     break;
   }
-  shared_.clear();
-  throw EmulatorError(std::exchange(error_, {}));
 }
 
 // Returns which half of the meeting's values this round uses.
@@ -221,18 +272,25 @@ unsigned Machine::wait(Meeting& meeting, unsigned expected, const char* file, in
 }
 
 void Machine::note_barrier(const char* file, int line) {
+  const Unwatched unwatched;
   for (const BarrierSite& site : passed) {
     if (site.line == line && site.file == file) return;
   }
   passed.push_back({file, line});
 }
 
+bool Machine::is_left_out(const char* file, int line) const {
+  const Unwatched unwatched;
+  return std::ranges::find(options.left_out, BarrierSite{file, line}) != options.left_out.end();
+}
+
 void Machine::barrier(const char* file, int line) {
-  for (const BarrierSite& site : options.left_out) {
-    if (site.line == line && site.file == file) return;
-  }
+  if (!options.left_out.empty() && is_left_out(file, line)) return;
   if (block_.arrived == 0) note_barrier(file, line);  // wait() checks that the others come to the same one
+  const uint64_t& place = order_->places[block_.generation & 1];
+  release_order(place);
   wait(block_, block_size.x * block_size.y * block_size.z, file, line);
+  acquire_order(place);
 }
 
 uint64_t Machine::exchange(uint64_t value, unsigned source, const char* file, int line) {
@@ -242,6 +300,7 @@ uint64_t Machine::exchange(uint64_t value, unsigned source, const char* file, in
 }
 
 SharedBlock* Machine::shared(const void* key, size_t count, size_t element_bytes) {
+  const Unwatched unwatched;
   for (const auto& block : shared_) {
     if (block->key == key) return block.get();
   }
@@ -257,6 +316,7 @@ SharedBlock* Machine::shared(const void* key, size_t count, size_t element_bytes
 void Machine::check(SharedBlock& shared, size_t index, Access access, const char* name) {
   const auto element = [&] { return fmt::format("{}[{}]", name, index); };
   if (index >= shared.count) return note(fmt::format("{} is beyond its {} elements", element(), shared.count));
+  if (!options.notes_accesses) return note_reported_race();
   Shadow& shadow = shared.shadow[index];
   const uint32_t epoch = block_.generation + 1;
   const auto me = static_cast<int>(current->number);
@@ -313,3 +373,18 @@ uint64_t exchange_in_warp(uint64_t value, unsigned source, const char* file, int
 unsigned lane_index() { return machine().current->number % kWarp; }
 
 }  // namespace mortise::cuda
+
+#if defined(MORTISE_TSAN)
+extern "C" {
+// Every race is reported, also one at the line of an earlier one. The launch fails then, and not the whole process.
+__attribute__((visibility("default"))) const char* __tsan_default_options() {
+  return "suppress_equal_stacks=0:suppress_equal_addresses=0:exitcode=0";
+}
+
+// Comes behind the text of the report. The sanitizer holds locks here.
+__attribute__((visibility("default"))) void __tsan_on_report(void*) {
+  if (!mortise::cuda::machine().is_running) std::abort();
+  mortise::cuda::machine().saw_race = true;
+}
+}
+#endif

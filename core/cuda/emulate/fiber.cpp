@@ -1,11 +1,13 @@
 // See fiber.h.
 #include "cuda/emulate/fiber.h"
 
-#include <cstdint>
 #include <utility>
 
 #if defined(MORTISE_ASAN)
 #include <sanitizer/common_interface_defs.h>
+#endif
+#if defined(MORTISE_TSAN)
+#include <sanitizer/tsan_interface.h>
 #endif
 
 // mortise_cuda_switch(save, next): pushes the registers that a function must keep, notes the stack's top in *save, and
@@ -74,6 +76,9 @@ void first(void* it) {
 
 void Fiber::start(void (*function)(void*), void* argument) {
   static size_t num_stacks = 0;
+#if defined(MORTISE_TSAN)
+  if (tsan_ == nullptr) tsan_ = __tsan_create_fiber(0);
+#endif
   if (!stack_) {
     stack_.reset(new char[kStackBytes]);
     size_ = kStackBytes - num_stacks++ % kShades * kShadeBytes;
@@ -97,6 +102,10 @@ void FiberHost::enter(Fiber& fiber) {
   host_stack_bytes = &stack_bytes_;
   __sanitizer_start_switch_fiber(&asan_, fiber.stack_.get(), kStackBytes);
 #endif
+#if defined(MORTISE_TSAN)
+  tsan_ = __tsan_get_current_fiber();
+  __tsan_switch_to_fiber(fiber.tsan_, __tsan_switch_to_fiber_no_sync);
+#endif
   mortise_cuda_switch(&top_, fiber.top_);
 #if defined(MORTISE_ASAN)
   __sanitizer_finish_switch_fiber(asan_, nullptr, nullptr);
@@ -107,9 +116,51 @@ void FiberHost::leave(Fiber& fiber) {
 #if defined(MORTISE_ASAN)
   __sanitizer_start_switch_fiber(&fiber.asan_, stack_, stack_bytes_);
 #endif
+#if defined(MORTISE_TSAN)
+  __tsan_switch_to_fiber(tsan_, __tsan_switch_to_fiber_no_sync);
+#endif
   mortise_cuda_switch(&fiber.top_, top_);
 #if defined(MORTISE_ASAN)
   __sanitizer_finish_switch_fiber(fiber.asan_, &stack_, &stack_bytes_);
+#endif
+}
+
+#if defined(MORTISE_TSAN)
+// Runs the body as this fiber for the sanitizer, on the stack of the host.
+template <class Body>
+void as_fiber(void* fiber, const Body& body) {
+  void* const host = __tsan_get_current_fiber();
+  __tsan_switch_to_fiber(fiber, __tsan_switch_to_fiber_no_sync);
+  body();
+  __tsan_switch_to_fiber(host, __tsan_switch_to_fiber_no_sync);
+}
+#endif
+
+void FiberHost::begin([[maybe_unused]] Fiber& fiber, [[maybe_unused]] const uint64_t& order) {
+#if defined(MORTISE_TSAN)
+  as_fiber(fiber.tsan_, [&] { acquire_order(order); });
+#endif
+}
+
+void FiberHost::end([[maybe_unused]] Fiber& fiber, [[maybe_unused]] const uint64_t& order,
+                    [[maybe_unused]] bool is_done) {
+#if defined(MORTISE_TSAN)
+  as_fiber(fiber.tsan_, [&] { release_order(order); });
+  if (is_done) return;
+  __tsan_destroy_fiber(fiber.tsan_);  // it has functions that never return
+  fiber.tsan_ = nullptr;
+#endif
+}
+
+void release_order([[maybe_unused]] const uint64_t& place) {
+#if defined(MORTISE_TSAN)
+  __tsan_release(const_cast<uint64_t*>(&place));
+#endif
+}
+
+void acquire_order([[maybe_unused]] const uint64_t& place) {
+#if defined(MORTISE_TSAN)
+  __tsan_acquire(const_cast<uint64_t*>(&place));
 #endif
 }
 

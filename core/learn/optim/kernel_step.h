@@ -1,6 +1,6 @@
 // KernelStep: an update of AdamW by the kernels of core/cuda, on float32 tensors of a device. Three launches for all
 // tensors: the sums of squares of their gradients, the norm with the factor that clips, and the step, which also writes
-// the bfloat16 copies of masters. Norm and factor stay on the device. The host reads the norm while the device steps.
+// the bfloat16 copies of masters. Norm and factor stay on the device. The host may read the norm at any later time.
 // Cost: 28 bytes for each number, 2 more with a copy, and 4 for the norm. Thread rule: one thread. Private to this
 // folder.
 #pragma once
@@ -8,13 +8,14 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
-#include <optional>
 #include <span>
 #include <vector>
 
 #include "learn/optim/rules.h"
+#include "learn/optim/step_norm.h"
 #include "learn/optim/update_rule.h"
 #include "model/device/kernel_table.h"
+#include "model/tensor/offload.h"
 #include "model/weights/rounded_matrices.h"
 
 namespace mortise {
@@ -38,20 +39,20 @@ class KernelStep {
   [[nodiscard]] const at::Tensor& square_sums() const { return sums_; }  // float64, on the device
   // Then, in this order:
   void clip(double max_norm);
-  void run(const AdamWOptions& options, int64_t update);
-  // Waits for clip(), not for run().
-  [[nodiscard]] double norm();
+  // `files`: where the state of the parts lies, which the kernel then steps one by one. Null: on the device.
+  void run(const AdamWOptions& options, int64_t update, const Offload* files = nullptr);
+  // Behind clip(). Whoever reads it waits for clip(), not for run().
+  [[nodiscard]] StepNorm norm() const { return StepNorm(HostCopy(clip_)); }
 
  private:
-  [[nodiscard]] const MortiseCudaStepTensor* table() const {
-    return static_cast<const MortiseCudaStepTensor*>(table_.const_data_ptr());
-  }
+  // Steps these tensors, which have so many parts.
+  void start(const MortiseCudaAdamW& settings, const at::Tensor& table, int64_t num_parts) const;
 
   const DeviceKernels* kernels_;
   std::span<StepPart> parts_;
+  std::vector<MortiseCudaStepTensor> rows_;  // one for each part
   int64_t num_parts_ = 0;
   at::Tensor table_, sums_, clip_;
-  std::optional<HostCopy> norm_;
 };
 
 }  // namespace mortise

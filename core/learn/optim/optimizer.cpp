@@ -123,7 +123,8 @@ Result<> Optimizer::make_state() {
       const std::vector<int64_t> piece{state_range_of(part.begin, part.size, state).size()};
       const at::IntArrayRef sizes = cuts_parameters() ? at::IntArrayRef(piece) : whole;
       const at::TensorOptions options = parameters_[part.parameter].tensor.options().dtype(state.dtype);
-      tensors.push_back(files_ == nullptr ? at::zeros(sizes, options) : TRY(files_->zeros(sizes, options)));
+      tensors.push_back(files_ == nullptr ? at::zeros(sizes, options)
+                                          : TRY(files_->zeros(sizes, options.device(at::kCPU))));
     }
   }
   return {};
@@ -387,7 +388,7 @@ Result<> Optimizer::read_group_state(StateReader& reader, size_t parameter, size
 }
 
 Result<> Optimizer::save_state(StateWriter& writer) const {
-  writer.put_int("num_updates", num_updates_);
+  writer.put_int("num_updates", num_updates());
   for (size_t i = 0; i < parameters_.size(); ++i) {
     for (size_t state = 0; state < layout_[i].size(); ++state) put_state(writer, i, state);
   }
@@ -397,6 +398,7 @@ Result<> Optimizer::save_state(StateWriter& writer) const {
 // Every rank reads its own parts from the files of the checkpoint, which it maps.
 Result<> Optimizer::load_state(StateReader& reader) {
   const c10::NoGradGuard no_grad;
+  open_.reset();
   num_updates_ = TRY(reader.get_int("num_updates"));
   std::vector<std::string> own;
   for (size_t i = 0; i < parameters_.size(); ++i) {

@@ -25,6 +25,7 @@
 
 #include "foundation/base/stateful.h"
 #include "learn/optim/shards.h"
+#include "learn/optim/step_norm.h"
 #include "learn/optim/update_rule.h"
 #include "model/tensor/offload.h"
 #include "model/weights/rounded_matrices.h"
@@ -60,7 +61,7 @@ struct ShardUnit {
 
 // Optimizer::step_clipped.
 struct ClippedStep {
-  double grad_norm = 0.0;      // before clipping
+  StepNorm grad_norm;
   bool writes_copies = false;  // else the copies are still those of the old weights
 };
 
@@ -85,15 +86,20 @@ class Optimizer : public Stateful {
   // all parameters.
   Result<> step(double lr, double grad_factor = 1.0);
   // One update from the gradients clipped to `max_norm` (clip_factor). It changes nothing, and does not count, if their
-  // norm is not finite. Where the kernels of core/cuda take the step (kernel_step.h), the device does not wait for the
-  // host, and the `copies` of stepped masters are written too.
+  // norm is not finite. Where the kernels of core/cuda take the step (kernel_step.h), neither waits for the other: the
+  // device skips by itself, and the host reads the norm at the next step, or when it is asked for. The `copies` of
+  // stepped masters are written too.
   Result<ClippedStep> step_clipped(double lr, double max_norm, const MasterCopies& copies = {});
   void zero_grad();  // zeroes in place: the memory is used again
   // global_grad_norm of its parameters, with the same bits if the gradient is sharded. Of whole parameters if ranks share
   // the layers: on each rank the same. Either is a collective.
   [[nodiscard]] Result<double> grad_norm() const;
 
-  [[nodiscard]] int64_t num_updates() const { return num_updates_; }
+  // Those that were not skipped. Waits for the norm of the last step.
+  [[nodiscard]] int64_t num_updates() const {
+    count_open_step();
+    return num_updates_;
+  }
   [[nodiscard]] const std::vector<OptimizedParameter>& parameters() const { return parameters_; }
 
   [[nodiscard]] bool is_sharded() const { return !units_.empty(); }
@@ -128,6 +134,7 @@ class Optimizer : public Stateful {
                                                     double lr, std::vector<size_t>& stepped) const;
   Result<> step_parts(std::span<const size_t> parts, std::span<const at::Tensor> weights, double lr,
                       double grad_factor);
+  void count_open_step() const;
   Result<> share_weights();
   Result<ClippedStep> step_by_kernels(const DeviceKernels& kernels, double lr, double max_norm,
                                       const MasterCopies& copies);
@@ -161,7 +168,8 @@ class Optimizer : public Stateful {
   std::vector<std::vector<StateTensor>> layout_;  // by parameter
   std::vector<OwnPart> parts_;
   std::vector<std::vector<at::Tensor>> state_;  // by part
-  int64_t num_updates_ = 0;
+  mutable std::optional<StepNorm> open_;        // norm of a step that is not counted yet
+  mutable int64_t num_updates_ = 0;
 };
 
 // Bytes of the state of these parameters, which may be without memory.

@@ -11,6 +11,7 @@
 #include "learn/optim/kernel_step.h"
 #include "learn/optim/optimizer.h"
 #include "learn/optim/rounded_step.h"
+#include "learn/optim/state_in_files.h"
 #include "learn/optim/weight_shards.h"
 
 namespace mortise {
@@ -71,9 +72,9 @@ void Optimizer::run_rule(std::span<StepPart> parts, double grad_factor) const {
     return;
   }
   for (StepPart& part : parts) {
+    StateInFiles state(part, *files_);
     rule_->step({&part, 1}, num_updates_, grad_factor);
-    files_->release(part.weights);
-    for (const at::Tensor& state : part.state) files_->release(state);
+    state.put_back();
   }
 }
 
@@ -96,6 +97,7 @@ Result<> gather_new_weights(Communicator& communicator, const Shards& shards, st
 
 Result<> Optimizer::step(double lr, double grad_factor) {
   c10::NoGradGuard no_grad;
+  count_open_step();
   ++num_updates_;
   if (rounded_ != nullptr && !is_sharded()) return step_layers(lr, grad_factor);
   if (rounded_ != nullptr) {
@@ -124,12 +126,12 @@ Result<> Optimizer::share_weights() {
 }
 
 Result<ClippedStep> Optimizer::step_clipped(double lr, double max_norm, const MasterCopies& copies) {
-  const bool keeps_masters = rounded_ == nullptr && group_ == nullptr && zero_.tensor == nullptr && files_ == nullptr;
+  const bool keeps_masters = rounded_ == nullptr && group_ == nullptr && zero_.tensor == nullptr;
   const DeviceKernels* const kernels = keeps_masters ? step_kernels(*rule_, parameters_) : nullptr;
   if (kernels != nullptr) return step_by_kernels(*kernels, lr, max_norm, is_sharded() ? MasterCopies() : copies);
-  const ClippedStep out{TRY(grad_norm()), false};
-  if (std::isfinite(out.grad_norm)) TRY(step(lr, clip_factor(out.grad_norm, max_norm)));
-  return out;
+  const double norm = TRY(grad_norm());
+  if (std::isfinite(norm)) TRY(step(lr, clip_factor(norm, max_norm)));
+  return ClippedStep{norm, false};
 }
 
 // The sums of squares of all ranks' parts lie in the order of the parameters, so that the norm has the same bits on any
@@ -152,11 +154,17 @@ Result<ClippedStep> Optimizer::step_by_kernels(const DeviceKernels& kernels, dou
   KernelStep step(kernels, parameters_.front().tensor.device(), parts, part_sums, first_sums.back(), copies);
   if (is_sharded()) TRY(zero_.communicator->all_reduce_sum(step.square_sums(), "gradient norm"));
   step.clip(max_norm);
-  step.run(*rule_->as_adamw(), num_updates_ + 1);
+  const StepNorm norm = step.norm();
+  count_open_step();  // the device has its norm since before this update's passes, so the host hardly waits
+  step.run(*rule_->as_adamw(), num_updates_ + 1, files_.get());
+  open_ = norm;
   TRY(share_weights());
-  const ClippedStep out{step.norm(), !copies.empty()};
-  if (std::isfinite(out.grad_norm)) ++num_updates_;
-  return out;
+  return ClippedStep{norm, !copies.empty()};
+}
+
+void Optimizer::count_open_step() const {
+  if (open_ && open_->is_finite()) ++num_updates_;
+  open_.reset();
 }
 
 // Steps a model without masters. Without shards a part is a parameter.

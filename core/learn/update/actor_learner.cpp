@@ -395,11 +395,14 @@ Result<UpdateReport> ActorLearner::update(const StepTable& table, std::span<cons
   TRY(accumulate(update, report));
   if (report.skipped) {
     report.grad_norm = report.sums.loss = std::numeric_limits<double>::quiet_NaN();
+    if (place.open_step != nullptr) *place.open_step = {report.grad_norm, false};
     return report;
   }
-  const FiniteStep done = TRY(step_if_finite(*model_, *optimizer_, report.sums.loss, place.lr, options_.grad_clip));
-  report.grad_norm = done.grad_norm;
-  report.skipped = done.skipped;
+  const FiniteStep step = TRY(step_if_finite(*model_, *optimizer_, report.sums.loss, place.lr, options_.grad_clip));
+  if (place.open_step == nullptr)
+    report_step(step, report);
+  else
+    *place.open_step = step;
   return report;
 }
 

@@ -19,6 +19,7 @@
 #include "foundation/metrics/registry.h"
 #include "learn/objective/actor_objective.h"
 #include "learn/optim/optimizer.h"
+#include "learn/update/finite_step.h"
 #include "learn/update/gradient_sum.h"
 #include "learn/update/kept_pass.h"
 #include "learn/update/leaf_report.h"
@@ -62,6 +63,9 @@ struct UpdatePlace {
   std::span<float> log_prob_out = {};  // [N of the table] receives the policy's log-probs of the rows; may be empty
   TokenTrace trace = {};
   SupervisedMix mix = {};
+  // Receives the step. The update then does not wait for the device: report_step() sets the report's grad_norm and skipped
+  // later. Null: it waits.
+  FiniteStep* open_step = nullptr;
 };
 
 struct PolicyUpdate;  // policy_update.h

@@ -90,9 +90,7 @@ Result<CriticReport> CriticLearner::update(const StepTable& table, std::span<con
   }
   report.metrics.add_mean("critic/vf_loss", report.loss, 1.0);
   TRY(gradient.finish(leaves));
-  const FiniteStep done = TRY(step_if_finite(*model_, *optimizer_, report.loss, lr, options_.learner.grad_clip));
-  report.grad_norm = done.grad_norm;
-  report.skipped = done.skipped;
+  report_step(TRY(step_if_finite(*model_, *optimizer_, report.loss, lr, options_.learner.grad_clip)), report);
   return report;
 }
 

@@ -37,9 +37,7 @@ Result<SftReport> sft_update(Model& model, Optimizer& optimizer, const StepTable
   for (const LeafReport& leaf : leaves) report.loss += leaf.sums.loss;
   routers.report(leaves, report.loss, report.metrics);
   TRY(gradient.finish(leaves));
-  const FiniteStep done = TRY(step_if_finite(model, optimizer, report.loss, place.lr, options.grad_clip));
-  report.grad_norm = done.grad_norm;
-  report.skipped = done.skipped;
+  report_step(TRY(step_if_finite(model, optimizer, report.loss, place.lr, options.grad_clip)), report);
   return report;
 }
 

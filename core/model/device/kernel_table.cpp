@@ -21,6 +21,7 @@ namespace {
 constexpr const char* kCudaModule = "libmortise_cuda.so";
 
 const DeviceKernels* test_kernels = nullptr;  // NOLINT: set by tests
+thread_local int64_t num_host_waits = 0;
 
 template <class Function>
 bool find_function(void* module, const char* name, Function& out) {
@@ -97,10 +98,14 @@ HostCopy::HostCopy(const at::Tensor& numbers) {
 }
 
 const at::Tensor& HostCopy::wait() {
+  if (!is_there_) ++num_host_waits;
+  is_there_ = true;
   if (copied_) copied_->synchronize();
   copied_.reset();
   return host_;
 }
+
+int64_t HostCopy::num_waits() { return num_host_waits; }
 
 void* stream_of(const c10::Device& device) {
   if (!device.is_cuda()) return nullptr;

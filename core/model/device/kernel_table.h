@@ -10,6 +10,7 @@
 #include <c10/core/Device.h>
 #include <c10/core/Event.h>
 
+#include <cstdint>
 #include <optional>
 #include <string>
 
@@ -52,10 +53,13 @@ class HostCopy {
   explicit HostCopy(const at::Tensor& numbers);
   // Waits until the copy is there.
   const at::Tensor& wait();
+  // How many copies this thread has waited for, also of the CPU's numbers. For tests.
+  [[nodiscard]] static int64_t num_waits();
 
  private:
   at::Tensor host_;
   std::optional<c10::Event> copied_;
+  bool is_there_ = false;
 };
 
 // libtorch's current stream of a GPU, a cudaStream_t. Null for the CPU.

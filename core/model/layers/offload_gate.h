@@ -1,5 +1,7 @@
 // OffloadGate: a gate for a frozen model whose matrices lie in files (tensor/offload.h). Closing a part gives its pages
 // back, so that a pass has the pages of one part at a time. Vectors stay in memory.
+//
+// On a device, a part's matrices have memory there while it is open: opening copies them from the files, and waits.
 // Thread rule: as WeightGate.
 #pragma once
 
@@ -19,23 +21,32 @@ namespace mortise {
 
 class OffloadGate : public WeightGate {
  public:
-  // Moves the matrices of `weights` into the files.
+  // Moves the matrices of `weights` into the files. On a device they have no masters.
   static Result<std::shared_ptr<OffloadGate>> take(const DecoderWeights& weights, std::shared_ptr<Offload> files);
 
-  void open(int64_t /*part*/, GatePass /*pass*/) override {}
+  void open(int64_t part, GatePass pass) override;
   void close(int64_t part, GatePass pass) override;
   void finish_forward() override { close(num_parts() - 1, GatePass::kForward); }
   void run_backward(const std::function<void()>& own, const std::function<void(int64_t part)>& on_layer) override;
-  [[nodiscard]] bool is_whole() const override { return true; }
+  [[nodiscard]] bool is_whole() const override { return !is_on_device_; }
+  // What the file has of a tensor whose matrix lies on a device, to read. Undefined for others.
+  [[nodiscard]] at::Tensor numbers_in_file(const at::Tensor& tensor) const;
   [[nodiscard]] Result<> status() const override { return {}; }
 
  private:
-  OffloadGate(std::vector<std::vector<at::Tensor>> parts, std::shared_ptr<Offload> files)
-      : parts_(std::move(parts)), files_(std::move(files)) {}
+  struct Matrix {
+    at::Tensor numbers;
+    at::Tensor in_file = {};  // what is on a device while the part is open
+  };
+  using Parts = std::vector<std::vector<Matrix>>;
+  OffloadGate(Parts parts, std::shared_ptr<Offload> files, bool is_on_device)
+      : parts_(std::move(parts)), files_(std::move(files)), is_on_device_(is_on_device) {}
+  static Result<> take(Matrix& matrix, Offload& files);
   [[nodiscard]] int64_t num_parts() const { return static_cast<int64_t>(parts_.size()); }
 
-  std::vector<std::vector<at::Tensor>> parts_;  // embedding, layers, head
+  Parts parts_;  // embedding, layers, head
   std::shared_ptr<Offload> files_;
+  bool is_on_device_;
 };
 
 }  // namespace mortise

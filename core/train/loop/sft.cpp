@@ -60,7 +60,7 @@ class SftRun {
         TRY(sft_update(*parts_.policy.model, *parts_.learning.optimizer, rows.table,
                        learner_options(config, parts_.run.ranks), {lr, counters_.num_updates + 1}));
     counters_.step = number;
-    record_update(counters_, report.skipped);
+    record_outcome(counters_, ++counters_.num_updates, report.skipped);
     StepTally tally{number, rows.prompts.epoch, parts_.data.source->rows_per_epoch() / config.sft.train_batch_size};
     tally.num_tokens = count_tokens(rows.prompts, rows.samples);
     counters_.num_tokens += tally.num_tokens;

@@ -78,7 +78,8 @@ const StepTable& learnt_rows(const StepTable& table, StepTable& drawn);
 // Each takes its supervised rows from the data, if sft_mix has some. With
 // actor.carry_rows they take the rows that wait first, and the step leaves other rows waiting.
 struct UpdateHooks {
-  std::function<Result<>()> before;
+  // Calls `settle` before it reads counters or reports: the device may still compute the last update's norm.
+  std::function<Result<>(const std::function<void()>& settle)> before;
   std::function<void()> after;  // the update is counted
 };
 Result<> update_stage(const RunSettings& run, DataParts& data, LearnerParts& learning, RunProgress& progress,
@@ -95,8 +96,9 @@ std::vector<std::string> columns_of_updates(const ActorObjective& objective);
 void compare_with_sampler(const RunConfig& config, const RolloutCorrection& correction, const StepTable& table,
                           MetricSet& metrics);
 
-// Counts an optimizer update, which `skipped` where its gradient was not finite, and tells of one that was.
-void record_update(RunCounters& counters, bool skipped);
+// Counts what became of optimizer update number `update`, which `skipped` where its gradient was not finite, and tells of
+// one that was.
+void record_outcome(RunCounters& counters, int64_t update, bool skipped);
 
 // An Error of kind kNumerics once more updates were skipped than trainer.nonfinite_update_limit allows.
 Result<> check_skipped_updates(const RunConfig& config, const RunCounters& counters);

@@ -166,9 +166,9 @@ class Trainer {
   // The updates; work.seconds is then the time that the step took, in all processes.
   Result<> learn(StepWork& work, const Stopwatch& watch) {
     const double seconds_before = work.seconds;
-    const auto before_update = [&] {
+    const auto before_update = [&](const std::function<void()>& settle) {
       work.seconds = seconds_before + watch.elapsed_s();
-      return saver_.save_inside_if_due();
+      return saver_.save_inside_if_due(settle);
     };
     TRY(parts_.sampler->rest());
     const auto after = [&] { refresh_if_due(run_, parts_.policy, ScheduleUnit::kUpdate, counters_.num_updates); };

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <limits>
 #include <numeric>
+#include <optional>
 
 #include "foundation/base/log.h"
 #include "foundation/base/rng.h"
@@ -44,6 +45,7 @@ Result<UpdateReport> update_once(LearnerParts& learning, const StepTable& table,
   EntropyController& entropy = *learning.entropy_controller;
   learning.objective->set_entropy_coeff(entropy.applied_coeff());
   UpdateReport done = TRY(learning.learner->update(table, rows, place));
+  if (entropy.is_adaptive() && place.open_step != nullptr) report_step(*place.open_step, done);
   if (entropy.is_adaptive()) done.metrics.add("actor/entropy_coeff", learning.objective->entropy_coeff());
   if (done.sums.num_tokens > 0 && !done.skipped)
     entropy.update(done.sums.entropy / static_cast<double>(done.sums.num_tokens));
@@ -91,7 +93,9 @@ class StepUpdates {
     trace_ = token_trace(run_.config.trainer, work_);
     StepTable drawn;
     const StepTable& learnt = learnt_rows(table, drawn);
-    TRY(run_.plan.carries_rows ? learn_carried(learnt) : learn(learnt));
+    Result<> learned = run_.plan.carries_rows ? learn_carried(learnt) : learn(learnt);
+    settle();
+    TRY(std::move(learned));
     // A skipped update has measured nothing, and one with dropout another policy than the one that sampled.
     const bool measured = !measures_old || (!is_cut_ && !learning_.learner->has_dropout() &&
                                             std::ranges::none_of(work_.updates, &UpdateReport::skipped));
@@ -196,7 +200,7 @@ class StepUpdates {
   // One update on these rows of `table`. `place` has what depends on the rows.
   Result<> learn_from(const StepTable& table, std::span<const int64_t> rows, UpdatePlace place) {
     const Stopwatch aside;  // a checkpoint may be saved
-    TRY(hooks_.before());
+    TRY(hooks_.before([this] { settle(); }));
     timer_.leave_out(aside.elapsed_s());
     const bool counts_steps = run_.config.actor.optim.schedule_unit == ScheduleUnit::kStep;
     const int64_t unit = counts_steps ? work_.step - 1 : counters_.num_updates;
@@ -209,12 +213,25 @@ class StepUpdates {
       mix = TRY(draw_mix(run_.config.sft_mix, num_rows, *data_.sft_mix, unit, work_.step));
     }
     if (mix.mu > 0.0) place.mix = mix_of(run_.config.sft_mix, mix);
-    work_.updates.push_back(TRY(update_once(learning_, table, rows, place)));
+    FiniteStep step;
+    place.open_step = &step;
+    UpdateReport report = TRY(update_once(learning_, table, rows, place));
+    settle();  // the update before: the device has its norm by now
+    work_.updates.push_back(std::move(report));
+    open_step_ = step;
+    ++counters_.num_updates;
     if (data_.sft_mix) work_.updates.back().metrics.add_mean("actor/sft_mix_mu", mix.mu, 1.0);
     if (place.reads_sampled) learning_.sampled_forward->forget();
-    record_update(counters_, work_.updates.back().skipped);
     hooks_.after();
     return {};
+  }
+
+  // What became of the last update. Waits for the device.
+  void settle() {
+    if (!open_step_) return;
+    report_step(*open_step_, work_.updates.back());
+    record_outcome(counters_, counters_.num_updates, work_.updates.back().skipped);
+    open_step_.reset();
   }
 
   const RunSettings& run_;
@@ -227,7 +244,8 @@ class StepUpdates {
   ComputeTimer timer_;
   std::span<float> first_log_prob_;  // to be measured; empty: known
   TokenTrace trace_;
-  bool is_cut_ = false;  // some rows are not learnt
+  std::optional<FiniteStep> open_step_;  // the last update: the device may still compute its norm
+  bool is_cut_ = false;                  // some rows are not learnt
 };
 
 }  // namespace
@@ -238,15 +256,14 @@ Result<> update_stage(const RunSettings& run, DataParts& data, LearnerParts& lea
   return StepUpdates(run, data, learning, progress, hooks).make();
 }
 
-void record_update(RunCounters& counters, bool skipped) {
-  ++counters.num_updates;
+void record_outcome(RunCounters& counters, int64_t update, bool skipped) {
   if (!skipped) {
     ++counters.weight_version;
     return;
   }
   ++counters.num_skipped;
-  log_warn(fmt::format("update {} was skipped: its log-probs or its gradient are not finite ({} so far)",
-                       counters.num_updates, counters.num_skipped));
+  log_warn(fmt::format("update {} was skipped: its log-probs or its gradient are not finite ({} so far)", update,
+                       counters.num_skipped));
 }
 
 Result<> check_skipped_updates(const RunConfig& config, const RunCounters& counters) {

@@ -130,10 +130,11 @@ void RunSaver::step_begins() {
     before_step_ = BeforeStep{source_.progress.counters.step, *std::move(state)};  // else the next checkpoint tells why
 }
 
-Result<> RunSaver::save_inside_if_due() {
+Result<> RunSaver::save_inside_if_due(const std::function<void()>& settle) {
   const int64_t frequency = source_.run.config.trainer.save_freq_updates;
   const auto done = static_cast<int64_t>(source_.progress.step.work.updates.size());
   if (frequency <= 0 || done % frequency != 0) return {};
+  settle();
   return save_state({source_.progress.counters.step, done}, TRY(source_.stateful.save()), Kind::kDue);
 }
 

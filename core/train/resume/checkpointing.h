@@ -3,6 +3,7 @@
 // format; Model::plan_save decides the form of the weights there.)
 #pragma once
 
+#include <functional>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -45,8 +46,8 @@ class RunSaver {
   void step_begins();
   // Something other than the policy learns inside the step, so that its earlier state is lost.
   void learning_begins() { before_step_.reset(); }
-  // Before an update inside a step, where it is one of trainer.save_freq_updates.
-  Result<> save_inside_if_due();
+  // Before an update inside a step, where it is one of trainer.save_freq_updates. Calls `settle` before it reads the state.
+  Result<> save_inside_if_due(const std::function<void()>& settle);
 
   // Saves if the step is one of trainer.save_freq, the best validation so far, or the last. The last save must succeed.
   Result<> save_if_due();

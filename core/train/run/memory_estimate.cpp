@@ -382,13 +382,15 @@ void offload_memory(const ModelConfig& model, const TrainedSize& trained, const 
     const bool is_split = !has_lora && update_rule(config.actor.optim)->steps_numbers();
     const double largest = trained.largest_moments / static_cast<double>(is_split ? num_parts : 1);
     move_to_files(trained.moments, largest, memory.moments, memory);
-    const double all_masters = !has_lora && config.actor.optim.master_weights ? master_bytes(own, dtype) : 0.0;
+    const bool moves_masters = !has_lora && config.actor.optim.master_weights && !trained.is_on_device;
+    const double all_masters = moves_masters ? master_bytes(own, dtype) : 0.0;
     const double masters = all_masters / num_owners;
     move_to_files(masters, masters / layers, memory.weights, memory);
   }
   if (config.critic.optim.offload == Offloading::kFile) {
     move_to_files(critic.moments, critic.largest_moments, memory.critic, memory);
-    const double masters = config.ranks.zero_stage < 3 ? critic.masters : critic.masters / num_ranks;
+    const double own_masters = config.ranks.zero_stage < 3 ? critic.masters : critic.masters / num_ranks;
+    const double masters = trained.is_on_device ? 0.0 : own_masters;
     move_to_files(masters, masters / layers, memory.critic, memory);
   }
   if (config.ref.offload == Offloading::kFile && (!has_lora || config.ref.sync_steps)) {

@@ -35,6 +35,10 @@ Result<> offload_optimizer(Env& env, const LoadedConfig& loaded, const std::stri
   if (optim.offload == Offloading::kNone) return {};
   const std::shared_ptr<Offload> files = offload_files(env, config.trainer);
   TRY(at_place(loaded.where("trainer.offload_dir"), optimizer.offload(files)));
+  if (model.device().by_operators) {  // the masters stay on the device, where the kernels step them
+    give_freed_pages_back();
+    return {};
+  }
   TRY(at_place(loaded.where("trainer.offload_dir"), model.offload_masters(files)));
   WeightShards* const shards = shards_of(model);
   if (shards != nullptr) TRY(at_place(loaded.where("trainer.offload_dir"), shards->offload_masters(files)));

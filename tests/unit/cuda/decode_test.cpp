@@ -211,8 +211,9 @@ void check_attention(MortiseCudaHeads heads, MortiseCudaScores scores, bool has_
 // One token, page ends, several splits; heads that fill no lane row, or all eight.
 TEST(CudaDecode, AttentionOverPagesEqualsFloat64) {
   in_three_orders([] {
-    check_attention({4, 2, 16}, {0.3F, 0, 0, 0}, false, false, {0, 15, 16, 255, 256, 600});
     check_attention({3, 1, 80}, {0.1F, 0, 40, 0}, true, false, {5, 70, 300});
+    if (takes_few_cases()) return;
+    check_attention({4, 2, 16}, {0.3F, 0, 0, 0}, false, false, {0, 15, 16, 255, 256, 600});
     check_attention({2, 2, 200}, {0.1F, 1.5F, 0, 0}, false, false, {33});
     check_attention({2, 1, 256}, {0.08F, 0, 0, 1}, false, true, {18, 2});
   });

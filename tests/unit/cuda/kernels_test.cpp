@@ -72,8 +72,9 @@ void check_head(const Head& head) {
 
 TEST(CudaKernels, HeadEqualsFloat64ForAnyChunks) {
   in_three_orders([] {
-    check_head(make_head(1, 1));
     check_head(make_head(77, 13));
+    if (takes_few_cases()) return;
+    check_head(make_head(1, 1));
     check_head(make_head(1031, 1031));
     check_head(make_head(1031, 300));
     check_head(make_head(1031, 300, 2.5F));

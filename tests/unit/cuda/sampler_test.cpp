@@ -218,6 +218,8 @@ TEST(CudaSampler, DrawsTheTokensOfAFullSort) {
       {0, 1.0, 1.25F, 0, 0, 0, 0},    {0, 1.0, 0.8F, 0, 5, 0, 0},        {0, 0.7, 1.0F, 0, 0, 0, 0},
       {0, 1.0, 1.0F, 0.05F, 0, 0, 0}, {0, 0.85, 1.5F, 0.02F, 30, 0, 0},  {0, 1e-9, 1.0F, 0, 0, 0, 0},
       {0, 1.0, 1.25F, 0, 0, 0, 0.6},  {0, 0.9, 0.8F, 0.01F, 40, 0, 0.8}, {0, 1.0, 1.0F, 0, 0, 0, 1e-9}};
+  emulator_options() = {};
+  if (takes_few_cases()) return check_sampler(40, false, settings[7]);
   in_three_orders([&] {
     for (const MortiseCudaDraw& draw : settings) {
       for (const size_t vocab : {1, 40, 1031}) check_sampler(vocab, false, draw);
@@ -291,6 +293,7 @@ TEST(CudaSampler, LogitsThatAreNotNumbersGiveALogProbThatIsNone) {
 
 // One logit among numbers is enough, whatever the filters are.
 TEST(CudaSampler, OneLogitThatIsNotFiniteGivesALogProbThatIsNone) {
+  if (takes_few_cases()) GTEST_SKIP() << "the cases differ in numbers, not in memory";
   emulator_options() = {};
   for (const float wrong : {NAN, INFINITY}) {
     std::vector<float> logits = normal(600, 2, 5);

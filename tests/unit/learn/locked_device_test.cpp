@@ -14,7 +14,10 @@
 #include "learn/update/owned_gradient.h"
 #include "learner_fixture.h"
 #include "model/layers/lora_dropout.h"
+#include "model/tensor/storage_memory.h"
 #include "support/locked_device.h"
+#include "support/temp_dir.h"
+#include "support/test_folders.h"
 #include "support/thread_ranks.h"
 #include "unit/model/gradient_fixture.h"
 
@@ -173,13 +176,15 @@ TEST(LockedDevice, ACriticOnThePolicysBaseGivesItsValues) {
 
 // Optimizers whose rules are operators there.
 TEST(LockedDevice, OptimizersTakeTheStepsOfTheCpu) {
-  const auto steps = [](std::unique_ptr<const UpdateRule> rule, const c10::Device& device) {
+  const auto steps = [](std::unique_ptr<const UpdateRule> rule, const c10::Device& device, bool in_files = false) {
     std::vector<OptimizedParameter> parameters;
     for (const auto& [name, shape] : {std::pair{"model.layers.0.mlp.up_proj.weight", std::vector<int64_t>{6, 4}},
                                       {"model.norm.weight", std::vector<int64_t>{5}}}) {
       parameters.push_back({name, random_tensor(shape, 1, at::kFloat).to(device).requires_grad_(true), true});
     }
-    Optimizer optimizer(parameters, std::move(rule), 0.1, "optim");
+    Optimizer optimizer(parameters, std::move(rule), 0.1, "optim", {},
+                        in_files ? StateMemory::kLater : StateMemory::kNow);
+    if (in_files) EXPECT_OK(optimizer.offload(std::make_shared<Offload>(Path(MORTISE_BINARY_DIR))));
     for (uint64_t step = 1; step <= 3; ++step) {
       for (OptimizedParameter& one : parameters)
         one.tensor.mutable_grad() = random_tensor(one.tensor.sizes().vec(), 10 + step, at::kFloat).to(device);
@@ -207,6 +212,8 @@ TEST(LockedDevice, OptimizersTakeTheStepsOfTheCpu) {
       EXPECT_LT((got[p] - want[p]).abs().max().item<float>(), 1e-6F) << "rule " << i << ", parameter " << p;
       EXPECT_GT((want[p] - random_tensor(want[p].sizes().vec(), 1, at::kFloat)).abs().max().item<float>(), 1e-3F);
     }
+    const auto from_files = steps(rules[i](), test::locked_device(), /*in_files=*/true);
+    for (size_t p = 0; p < want.size(); ++p) EXPECT_TRUE(from_files[p].equal(got[p])) << "rule " << i << " from files";
   }
 }
 
@@ -279,6 +286,55 @@ TEST(LockedDevice, RanksThatShareWeightsOrTokensGiveTheValuesOfOne) {
       for (size_t i = 0; i < want.size(); ++i) EXPECT_NEAR(got[i], want[i], 1e-5F) << i;
     });
   }
+}
+
+// A frozen model whose matrices lie in files of the host: a pass has one part of them there. Its numbers can be read.
+TEST(LockedDevice, AModelInFilesGivesTheSameValues) {
+  const RandomRows rows(false, {.vocab = 23});
+  const auto numbers_of = [](const Model& model) {
+    std::vector<at::Tensor> out;
+    for (const NamedParameter& one : model.numbers()) out.push_back(on_host(one.tensor.detach()).clone());
+    return out;
+  };
+  const ModelConfig config = *as_classifier(small_config(Family::kQwen2, false), 1);
+  Model critic = PlacedPolicy::place(*Model::random(config, 5), locked());
+  AdamW optimizer({}, {});
+  const CriticLearner learner(critic, optimizer, {});
+  const std::vector<float> want = learner.values(rows.batch).value();
+  Model rounded = PlacedPolicy::place(two_layer_model(29, "bfloat16"), locked());
+  rounded.drop_masters();
+  for (Model* const model : {&critic, &rounded}) {
+    const std::vector<at::Tensor> numbers = numbers_of(*model);
+    ASSERT_OK(model->offload_weights(std::make_shared<Offload>(Path(MORTISE_BINARY_DIR))));
+    EXPECT_FALSE(model->is_whole());
+    for (const at::Tensor& matrix : {model->weights().embedding_VH, model->weights().head_VH,
+                                     model->weights().matrices(0).qkv_QH, model->weights().matrices(1).down_HI})
+      EXPECT_FALSE(has_memory(matrix));
+    const std::vector<at::Tensor> after = numbers_of(*model);
+    for (size_t i = 0; i < numbers.size(); ++i) EXPECT_TRUE(after[i].equal(numbers[i])) << i;
+  }
+  for (int pass = 0; pass < 2; ++pass) {
+    EXPECT_EQ(learner.values(rows.batch).value(), want);
+    EXPECT_FALSE(has_memory(critic.weights().head_VH));
+  }
+}
+
+// A tied head is the embedding: it has memory while either is open.
+TEST(LockedDevice, ATiedHeadInFilesIsTheEmbedding) {
+  Model model = PlacedPolicy::place(*Model::random(small_config(Family::kQwen2, true), 5), locked());
+  const at::Tensor numbers = on_host(model.weights().head_VH.detach()).clone();
+  ASSERT_OK(model.offload_weights(std::make_shared<Offload>(Path(MORTISE_BINARY_DIR))));
+  WeightGate& gate = *model.gate();
+  const auto has_both = [&] { return has_memory(model.weights().embedding_VH) && has_memory(model.weights().head_VH); };
+  EXPECT_FALSE(has_both());
+  gate.open(0, GatePass::kForward);
+  EXPECT_TRUE(has_both());
+  gate.close(0, GatePass::kForward);
+  EXPECT_FALSE(has_both());
+  gate.open(model.config().num_layers + 1, GatePass::kForward);
+  EXPECT_TRUE(on_host(model.weights().head_VH.detach()).equal(numbers));
+  gate.finish_forward();
+  EXPECT_FALSE(has_both());
 }
 
 TEST(LockedDevice, TheHostCannotReadItsMemory) {

@@ -17,6 +17,8 @@
 #include "model/weights/rounded_matrices.h"
 #include "support/locked_device.h"
 #include "support/started_kernels.h"
+#include "support/temp_dir.h"
+#include "support/test_folders.h"
 #include "support/thread_ranks.h"
 #include "unit/model/torch_helpers.h"
 
@@ -139,7 +141,7 @@ struct Steps {
   std::vector<double> norms;
 
   // Two settings of their own, one parameter without decay, and one that no part divides.
-  explicit Steps(const c10::Device& device, const ZeroOptions& zero = {}) {
+  explicit Steps(const c10::Device& device, const ZeroOptions& zero = {}, StateMemory memory = StateMemory::kNow) {
     static const at::Tensor numbers = random_tensor({Shards::kBlock + 11}, 50, at::kFloat, 0.1);
     const std::vector<int64_t> sizes{numbers.numel(), 37, Shards::kBlock + 3};
     for (size_t i = 0; i < sizes.size(); ++i) {
@@ -148,7 +150,9 @@ struct Steps {
     }
     parameters[1].lr_scale = 0.5;
     parameters[2].weight_decay = 0.3;
-    optimizer = std::make_unique<Optimizer>(parameters, make_adamw({.weight_decay = 0.1}), 0.1, "optim", zero);
+    optimizer = std::make_unique<Optimizer>(parameters, make_adamw({.weight_decay = 0.1}), 0.1, "optim", zero, memory);
+    if (memory == StateMemory::kLater)
+      EXPECT_OK(optimizer->offload(std::make_shared<Offload>(Path(MORTISE_BINARY_DIR))));
   }
 
   // Sharded: this rank's range of the gradients.
@@ -171,7 +175,7 @@ struct Steps {
       set_gradients(update, rank);
       const auto done = optimizer->step_clipped(1e-2, 1.0);
       ASSERT_TRUE(done.ok()) << done.error().to_string();
-      norms.push_back(done->grad_norm);
+      norms.push_back(done->grad_norm.wait());
     }
   }
 
@@ -224,9 +228,10 @@ TEST(TrainingKernels, RanksOfZeroHaveTheBitsOfOne) {
   }
 }
 
+// Also if its state lies in files from then on.
 TEST(TrainingKernels, AResumedOptimizerHasTheSameBits) {
   const test::TrainingKernels kernels;
-  Steps straight(at::kCPU), first(at::kCPU), second(at::kCPU);
+  Steps straight(at::kCPU), first(at::kCPU), second(at::kCPU, {}, StateMemory::kLater);
   straight.run(1, 4);
   first.run(1, 2);
   StatefulRegistry saved, loaded;
@@ -249,12 +254,51 @@ TEST(TrainingKernels, AGradientThatIsNotFiniteIsSkipped) {
     if (ranks.rank() == 1) own.optimizer->units().front().own_gradient[5] = std::numeric_limits<float>::quiet_NaN();
     const auto done = own.optimizer->step_clipped(1e-2, 1.0);
     ASSERT_TRUE(done.ok());
-    EXPECT_FALSE(std::isfinite(done->grad_norm));
+    EXPECT_FALSE(done->grad_norm.is_finite());
     EXPECT_EQ(own.optimizer->num_updates(), 1);
     own.run(3, 3, ranks.rank());
     want.run(3, 3, ranks.rank());
     expect_same_bits(own.weights(), want.weights());
   });
+}
+
+// An update waits for the norm before its own alone, which the device has computed long ago. The device skips an update by
+// itself; the next one has the numbers of a host that knew it.
+TEST(TrainingKernels, NoUpdateWaitsForItsOwnNorm) {
+  const test::TrainingKernels kernels;
+  Steps own(at::kCPU), asked(at::kCPU);
+  std::vector<StepNorm> norms;
+  const auto step = [](Steps& steps, uint64_t update) {
+    steps.set_gradients(update, 0);
+    if (update == 2) steps.parameters[1].tensor.mutable_grad().fill_(std::numeric_limits<float>::infinity());
+    return steps.optimizer->step_clipped(1e-2, 1.0).value().grad_norm;
+  };
+  for (uint64_t update = 1; update <= 4; ++update) {
+    const int64_t before = HostCopy::num_waits();
+    norms.push_back(step(own, update));
+    EXPECT_EQ(HostCopy::num_waits() - before, update == 1 ? 0 : 1) << update;
+    EXPECT_EQ(step(asked, update).is_finite(), update != 2);
+    EXPECT_EQ(asked.optimizer->num_updates(), static_cast<int64_t>(update < 2 ? update : update - 1));
+  }
+  for (size_t i = 0; i < norms.size(); ++i) EXPECT_EQ(norms[i].is_finite(), i != 1) << i;
+  EXPECT_EQ(own.optimizer->num_updates(), 3);
+  expect_same_bits(own.weights(), asked.weights());
+}
+
+// A save counts the update before it, also one whose norm nobody has asked for.
+TEST(TrainingKernels, ASaveCountsTheLastUpdate) {
+  const test::TrainingKernels kernels;
+  Steps steps(at::kCPU);
+  for (uint64_t update = 1; update <= 2; ++update) {
+    steps.set_gradients(update, 0);
+    ASSERT_OK(steps.optimizer->step_clipped(1e-2, 1.0));
+  }
+  StatefulRegistry saved, loaded;
+  ASSERT_OK(saved.add(*steps.optimizer));
+  Steps other(at::kCPU);
+  ASSERT_OK(loaded.add(*other.optimizer));
+  ASSERT_OK(loaded.load(saved.save().value(), "memory"));
+  EXPECT_EQ(other.optimizer->num_updates(), 2);
 }
 
 // What a GPU does with tensors that the host cannot read: the head's passes and AdamW's steps. Each kernel starts while
@@ -272,12 +316,15 @@ TEST(TrainingKernels, TheHostDoesNotTouchTheMemoryOfTheDevice) {
   };
   test::AroundKernels::close = test::close_locked_memory;
   for (const bool in_one_pass : {true, false}) expect_close(inputs.by_device(device, in_one_pass, 1), want, 2e-5);
-  Steps locked(device);
+  Steps locked(device), from_files(device, {}, StateMemory::kLater);
   locked.run(1, 2);
+  from_files.run(1, 2);
   test::AroundKernels::open = test::AroundKernels::close = nullptr;
   EXPECT_FALSE(test::locked_device_is_current());
-  EXPECT_EQ(locked.norms, cpu.norms);
-  expect_same_bits(locked.weights(), cpu.weights());
+  for (const Steps* steps : {&locked, &from_files}) {
+    EXPECT_EQ(steps->norms, cpu.norms);
+    expect_same_bits(steps->weights(), cpu.weights());
+  }
 }
 
 // ---- whole updates ----
@@ -338,6 +385,36 @@ TEST(TrainingKernels, UpdatesFollowThoseWithoutKernels) {
   }
 }
 
+// The updates of a step run on before their norms are there. What they report then is the same.
+TEST(TrainingKernels, AnUpdateReportsItsStepLater) {
+  const test::TrainingKernels kernels;
+  const RandomRows rows(false);
+  TestObjective objective({});
+  Model model = two_layer_model(29, "float32"), waiting = two_layer_model(29, "float32");
+  AdamW optimizer(TestPolicy::parameters(model), {}), own(TestPolicy::parameters(waiting), {});
+  ASSERT_TRUE(model.move_to(kAsDevice).ok() && waiting.move_to(kAsDevice).ok());
+  ActorLearner learner(model, optimizer, objective.objective, cut_by({3, 0}));
+  ActorLearner other(waiting, own, objective.objective, cut_by({3, 0}));
+  std::vector<UpdateReport> reports(3);
+  std::vector<FiniteStep> steps(3);
+  std::vector<double> norms;
+  for (size_t i = 0; i < reports.size(); ++i) {
+    UpdatePlace place{.lr = 1e-3, .update_index = static_cast<int64_t>(i) + 1};
+    norms.push_back(other.update(rows.batch, all_rows(rows.batch), place).value().grad_norm);
+    place.open_step = &steps[i];
+    const int64_t before = HostCopy::num_waits();
+    reports[i] = learner.update(rows.batch, all_rows(rows.batch), place).value();
+    EXPECT_EQ(HostCopy::num_waits() - before, i == 0 ? 0 : 1);
+    EXPECT_EQ(reports[i].grad_norm, 0.0);
+  }
+  for (size_t i = 0; i < reports.size(); ++i) {
+    report_step(steps[i], reports[i]);
+    EXPECT_EQ(reports[i].grad_norm, norms[i]);
+    EXPECT_GT(reports[i].grad_norm, 0.0);
+    EXPECT_FALSE(reports[i].skipped);
+  }
+}
+
 // The step writes the copies that the next pass reads: the masters rounded to the nearest.
 TEST(TrainingKernels, AStepWritesTheBfloat16Copies) {
   const std::vector<std::string> settings{"actor.use_kl_loss=true"};
@@ -355,7 +432,7 @@ TEST(TrainingKernels, AStepWritesTheBfloat16Copies) {
     const auto before = model.weights().rounded[1].o_HQ.clone();
     const auto done = step_if_finite(model, optimizer, 0.5, 0.1, 1.0);
     ASSERT_TRUE(done.ok());
-    EXPECT_EQ(done->skipped, !is_finite);
+    EXPECT_EQ(done->skipped(), !is_finite);
     EXPECT_EQ(optimizer.num_updates(), 1);
     EXPECT_EQ(model.weights().rounded[1].o_HQ.equal(before), !is_finite);
     if (is_finite) EXPECT_GT(static_cast<uint64_t>(model.parameters().front().tensor._version()), version);
@@ -391,8 +468,8 @@ TEST(TrainingKernels, ModelsOnRanksHaveTheBitsOfOne) {
     const auto step = [](TestPolicy& policy, int rank) {
       set_gradients(policy, rank);
       const auto done = step_if_finite(policy.model, policy.optimizer, 0.5, 0.1, 1.0);
-      EXPECT_TRUE(done.ok() && !done->skipped);
-      return done.ok() ? done->grad_norm : 0.0;
+      EXPECT_TRUE(done.ok() && !done->skipped());
+      return done.ok() ? done->grad_norm.wait() : 0.0;
     };
     TestPolicy one(dtype);
     const double norm = step(one, 0);
