@@ -1,12 +1,13 @@
 // Makes the quickstart's task: additions of two-digit numbers, a tokenizer with characters as tokens, and a tiny Qwen2
 // model with fresh weights.
 //
-//   make_task DIR [--seed N] [--tiny | --experts | --fused | --gpt-oss]
+//   make_task DIR [--seed N] [--tiny | --experts | --fused | --gpt-oss | --vocabulary]
 //     DIR/model/                    a normal Hugging Face folder
 //     DIR/data/{sft,train}.jsonl    {"prompt": "12+34=", "response": "46", "answer": "46", "data_source": "addition"}
 //     DIR/data/val.jsonl            pairs that are in neither of them
 // Deterministic in the seed. --tiny: a model too small to learn it, for tests of everything else. --experts: a small
-// Qwen3-MoE. --fused: a small Phi-3, whose files have fused matrices. --gpt-oss: a small gpt-oss.
+// Qwen3-MoE. --fused: a small Phi-3, whose files have fused matrices. --gpt-oss: a small gpt-oss. --vocabulary: --tiny, whose
+// embedding and head have 280,000 rows, most of which the tokenizer does not know: 34 MiB each in float32.
 #include <fmt/core.h>
 
 #include <cstdio>
@@ -52,7 +53,9 @@ Result<> write_data(const Path& dir, uint64_t seed) {
   return write_rows(dir / "sft.jsonl", order, kNumValidation, num_pairs);
 }
 
-enum class TaskModel { kQuickstart, kTiny, kExperts, kFused, kGptOss };
+enum class TaskModel { kQuickstart, kTiny, kExperts, kFused, kGptOss, kVocabulary };
+
+constexpr int64_t kLargeVocabulary = 280000;
 
 void add_experts(ModelConfig& config) {
   config.family = find_family("qwen3_moe");
@@ -92,10 +95,11 @@ Result<> write_model(const Path& dir, uint64_t seed, TaskModel kind) {
   TRY(write_file(default_env(), dir / "tokenizer_config.json", files.tokenizer_config_json));
   Qwen2Shape shape;
   shape.vocab_size = static_cast<int64_t>(spec.characters.size() + spec.special_tokens.size());
+  if (kind == TaskModel::kVocabulary) shape.vocab_size = kLargeVocabulary;
   const bool is_small = kind != TaskModel::kQuickstart;
   shape.hidden_size = is_small ? 32 : 128;
   shape.intermediate_size = is_small ? 64 : 512;
-  shape.num_layers = kind == TaskModel::kTiny ? 1 : 3;
+  shape.num_layers = kind == TaskModel::kTiny || kind == TaskModel::kVocabulary ? 1 : 3;
   shape.num_heads = 4;
   shape.num_kv_heads = 2;
   shape.max_position_embeddings = 64;
@@ -121,13 +125,14 @@ Result<> make_task(const std::string& dir, uint64_t seed, TaskModel kind) {
 
 int main(int argc, char** argv) {
   constexpr const char* kUsage =
-      "usage: make_task DIR [--seed N] [--tiny | --experts | --fused | --gpt-oss]\n\n"
+      "usage: make_task DIR [--seed N] [--tiny | --experts | --fused | --gpt-oss | --vocabulary]\n\n"
       "Writes the quickstart's task into DIR: DIR/data has pairs such as 12+34=46, DIR/model an untrained model.\n"
       "  --seed N  seed of the pairs and of the weights (default: 42)\n"
       "  --tiny    a model too small to learn the task, for tests\n"
       "  --experts a small mixture of experts\n"
       "  --fused   a small Phi-3\n"
-      "  --gpt-oss a small gpt-oss\n";
+      "  --gpt-oss a small gpt-oss\n"
+      "  --vocabulary  as --tiny, with 280,000 tokens\n";
   std::vector<std::string> args(argv + 1, argv + argc);
   if (args.size() == 1 && (args[0] == "--help" || args[0] == "-h")) {
     std::fputs(kUsage, stdout);
@@ -139,6 +144,7 @@ int main(int argc, char** argv) {
   if (!args.empty() && args.back() == "--experts") kind = mortise::TaskModel::kExperts;
   if (!args.empty() && args.back() == "--fused") kind = mortise::TaskModel::kFused;
   if (!args.empty() && args.back() == "--gpt-oss") kind = mortise::TaskModel::kGptOss;
+  if (!args.empty() && args.back() == "--vocabulary") kind = mortise::TaskModel::kVocabulary;
   if (kind != mortise::TaskModel::kQuickstart) args.pop_back();
   if (args.size() == 3 && args[1] == "--seed") seed = mortise::parse_u64(args[2]);
   if ((args.size() != 1 && args.size() != 3) || !seed || args[0].starts_with('-')) {

@@ -85,7 +85,8 @@ class Ranks : public testing::Test {
  protected:
   static constexpr int64_t kSteps = 3;
 
-  Ranks() { task_.write("data/mix.jsonl", mix_rows()); }
+  // `model`: which one make_task makes.
+  explicit Ranks(const std::string& model = "--tiny") : task_(model) { task_.write("data/mix.jsonl", mix_rows()); }
 
   // Passes of a few rows, so that every rank has some.
   [[nodiscard]] std::vector<std::string> words(const std::string& command, const std::string& out,

@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "model/head/log_prob_head.h"
 
@@ -17,7 +18,7 @@ namespace mortise {
 
 namespace {
 
-constexpr std::string_view kWindowStage = "gathering weights", kWindowGradients = "gradients";
+constexpr std::string_view kWindowStage = "reading embedding and head", kWindowGradients = "gradients";
 
 // Places of the ids in [first, first + count).
 at::Tensor places_within(const at::Tensor& ids, int64_t first, int64_t count) {
@@ -33,8 +34,7 @@ MatrixWindows::MatrixWindows(const SpreadPart& unit, Communicator& communicator,
       error_(&error),
       num_rows_(unit.tensors.front().size(0)),
       width_(unit.tensors.front().size(1)) {
-  const int64_t row_bytes = width_ * static_cast<int64_t>(unit.tensors.front().element_size());
-  window_rows_ = std::max<int64_t>(1, window_bytes / row_bytes / kHeadWindowRows) * kHeadWindowRows;
+  window_rows_ = rows_of_window(window_bytes, width_ * static_cast<int64_t>(unit.tensors.front().element_size()));
 }
 
 void MatrixWindows::keep_error(const Result<>& done) {
@@ -68,17 +68,34 @@ void MatrixWindows::fetch_all(const Use& use) {
   leave_file();
 }
 
-void MatrixWindows::fetch_back(std::span<const int> senders, const UseBack& use) {
+at::Tensor MatrixWindows::fetch_of_partner(int64_t first, int64_t count) {
+  const at::Tensor rows = partner_->fetch(first, count);
+  if (*partner_->error_ && !*error_) *error_ = *partner_->error_;
+  return rows;
+}
+
+// Where a walk adds the gradient of a window. Undefined: it is not wanted.
+at::Tensor MatrixWindows::gradient_of_window(int64_t first, int64_t count) {
+  if (!keeps_gradient_)
+    return own_gradient_.defined() ? at::zeros({count, width_}, unit_->padded.options()) : at::Tensor();
+  if (!kept_gradient_.defined()) kept_gradient_ = at::zeros({num_rows_, width_}, unit_->padded.options());
+  return kept_gradient_.narrow(0, first, count);
+}
+
+// Null `use`: this rank helps the others.
+void MatrixWindows::go(const Meeting& next, const UseWindow& use) {
   const at::NoGradGuard no_grad;
+  const bool is_back = next.walk == Walk::kBack || next.walk == Walk::kPairBack;
+  const bool is_pair = next.walk == Walk::kPair || next.walk == Walk::kPairBack;
   for (int64_t first = 0; first < num_rows_ && !*error_; first += window_rows_) {
     const int64_t count = std::min(window_rows_, num_rows_ - first);
-    const at::Tensor rows = fetch(first, count);
-    at::Tensor d_rows;
-    if (use && own_gradient_.defined()) d_rows = at::zeros({count, width_}, rows.options());
-    if (use && !*error_) use(first, rows, d_rows);
-    if (own_gradient_.defined()) reduce(first, d_rows, senders, count);
+    const at::Tensor rows = fetch(first, count), others = is_pair ? fetch_of_partner(first, count) : at::Tensor();
+    const at::Tensor d_rows = use && is_back ? gradient_of_window(first, count) : at::Tensor();
+    if (use && !*error_) use(first, rows, others, d_rows);
+    if (is_back && own_gradient_.defined()) reduce(first, d_rows, next.ranks, count);
   }
   leave_file();
+  if (is_pair) partner_->leave_file();
 }
 
 // A window of the gradients of the senders, of which this rank may be one, goes to its owners.
@@ -114,7 +131,15 @@ at::Tensor MatrixWindows::pick(const at::Tensor& ids_N) {
 }
 
 void MatrixWindows::add_gradient(const at::Tensor& ids_N, const at::Tensor& gradient_NH) {
-  if (own_gradient_.defined() && gradient_NH.defined()) picked_.emplace_back(ids_N, gradient_NH);
+  if ((own_gradient_.defined() || keeps_gradient_) && gradient_NH.defined()) picked_.emplace_back(ids_N, gradient_NH);
+}
+
+// The gradients of the picked rows of a window.
+void MatrixWindows::add_picked(int64_t first, const at::Tensor& d_rows) const {
+  for (const auto& [ids, gradient] : picked_) {
+    const at::Tensor places = places_within(ids, first, d_rows.size(0));
+    d_rows.index_add_(0, ids.index_select(0, places) - first, gradient.index_select(0, places));
+  }
 }
 
 void MatrixWindows::send_gradient(std::span<const int> senders) {
@@ -123,10 +148,9 @@ void MatrixWindows::send_gradient(std::span<const int> senders) {
   for (int64_t first = 0; first < num_rows_ && !*error_; first += window_rows_) {
     const int64_t count = std::min(window_rows_, num_rows_ - first);
     at::Tensor d_rows;
-    if (is_sender) d_rows = at::zeros({count, width_}, unit_->padded.options());
-    for (const auto& [ids, gradient] : picked_) {
-      const at::Tensor places = places_within(ids, first, count);
-      d_rows.index_add_(0, ids.index_select(0, places) - first, gradient.index_select(0, places));
+    if (is_sender) {
+      d_rows = at::zeros({count, width_}, unit_->padded.options());
+      add_picked(first, d_rows);
     }
     reduce(first, d_rows, senders, count);
   }
@@ -135,7 +159,27 @@ void MatrixWindows::send_gradient(std::span<const int> senders) {
 
 void MatrixWindows::collect_gradient(const at::Tensor& own_gradient) {
   own_gradient_ = own_gradient;
+  keeps_gradient_ = false;
+  kept_gradient_ = at::Tensor();
   picked_.clear();
+}
+
+void MatrixWindows::keep_gradient() {
+  collect_gradient({});
+  keeps_gradient_ = true;
+}
+
+at::Tensor MatrixWindows::take_gradient() {
+  const at::NoGradGuard no_grad;
+  for (int64_t first = 0; first < num_rows_ && !picked_.empty(); first += window_rows_) {
+    const int64_t count = std::min(window_rows_, num_rows_ - first);
+    // Summed apart, as autograd does before it adds an embedding's gradient to that of a head.
+    const at::Tensor sum = at::zeros({count, width_}, unit_->padded.options());
+    add_picked(first, sum);
+    gradient_of_window(first, count).add_(sum);
+  }
+  picked_.clear();
+  return std::exchange(kept_gradient_, at::Tensor());
 }
 
 // Tells the others what this rank wants, and what comes next.
@@ -154,21 +198,33 @@ MatrixWindows::Meeting MatrixWindows::meet(Walk own) {
   return next;
 }
 
-void MatrixWindows::take_part(Walk own, const Use& use, const UseBack& use_back) {
+void MatrixWindows::take_part(Walk own, const UseWindow& use) {
   for (;;) {
     const Meeting next = meet(own);
     if (next.walk == Walk::kNone) return;
     const bool is_own = next.walk == own;
-    if (next.walk == Walk::kForward)
-      fetch_all(is_own ? use : Use());
-    else
-      fetch_back(next.ranks, is_own ? use_back : UseBack());
+    go(next, is_own ? use : UseWindow());
     if (is_own) return;
   }
 }
 
-void MatrixWindows::walk(const Use& use) { take_part(Walk::kForward, use, {}); }
-void MatrixWindows::walk_back(const UseBack& use) { take_part(Walk::kBack, {}, use); }
-void MatrixWindows::help_walks() { take_part(Walk::kNone, {}, {}); }
+void MatrixWindows::walk(const Use& use) {
+  take_part(Walk::kForward, [&](int64_t first, const at::Tensor& rows, const at::Tensor& /*of_partner*/,
+                                const at::Tensor& /*d_rows*/) { use(first, rows); });
+}
+
+void MatrixWindows::walk_back(const UseBack& use) {
+  take_part(Walk::kBack, [&](int64_t first, const at::Tensor& rows, const at::Tensor& /*of_partner*/,
+                             const at::Tensor& d_rows) { use(first, rows, d_rows); });
+}
+
+void MatrixWindows::walk_with_partner(const UsePair& use) {
+  take_part(Walk::kPair, [&](int64_t first, const at::Tensor& rows, const at::Tensor& of_partner,
+                             const at::Tensor& /*d_rows*/) { use(first, rows, of_partner); });
+}
+
+void MatrixWindows::walk_back_with_partner(const UsePairBack& use) { take_part(Walk::kPairBack, use); }
+
+void MatrixWindows::help_walks() { take_part(Walk::kNone, {}); }
 
 }  // namespace mortise

@@ -4,9 +4,10 @@
 // A pass announces each walk over the head. Ranks that have none, or that are done, help until all are done: they only take
 // part in the exchanges. The embedding is read once in each forward pass, which needs no announcement.
 //
-// Cost of a walk: a rank receives the rows that it does not own, in one window of memory. Back, it sends as many numbers of
-// gradients, and needs a second window and a part of 32 MiB. Thread rule: one thread at a time. All methods but
-// collect_gradient() and add_gradient() are collectives.
+// Cost of a walk: a rank receives the rows that it does not own, in one window of memory; with a partner those of both. Back, it
+// sends as many numbers of gradients, and needs a second window and a part of 32 MiB. A rank that keeps its gradient sends
+// none, and has all of it in memory. Thread rule: one thread at a time. All methods but those about gradients and partners, and
+// of these send_gradient(), are collectives.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -34,6 +35,11 @@ class MatrixWindows : public SpreadRows {
   void add_gradient(const at::Tensor& ids_N, const at::Tensor& gradient_NH) override;
   void walk(const Use& use) override;
   void walk_back(const UseBack& use) override;
+  [[nodiscard]] SpreadRows* partner() const override { return partner_; }
+  void walk_with_partner(const UsePair& use) override;
+  void walk_back_with_partner(const UsePairBack& use) override;
+  // Borrowed. All ranks give the same.
+  void pair_with(MatrixWindows& partner) { partner_ = &partner; }
 
   // A forward pass of other ranks picks rows.
   void help_pick() { fetch_all({}); }
@@ -42,21 +48,31 @@ class MatrixWindows : public SpreadRows {
 
   // Where this rank's gradient is added from now on [own numbers], on every rank. Undefined: there is none.
   void collect_gradient(const at::Tensor& own_gradient);
+  // Or a rank keeps its whole gradient from now on, and nothing is sent.
+  void keep_gradient();
+  // What it has kept since the last call, with that of picked rows; undefined if there is none.
+  at::Tensor take_gradient();
   // What add_gradient() has got on these ranks goes to the owners. They add it in this order.
   void send_gradient(std::span<const int> senders);
   // Its numbers lie in files, whose pages are given back after each walk. Null: they are in memory.
   void lie_in(const Offload* files) { files_ = files; }
 
  private:
-  enum class Walk : char { kNone, kBack, kForward };  // if ranks want several, the last one comes first
+  // If ranks want several, the last one comes first.
+  enum class Walk : char { kNone, kBack, kPairBack, kForward, kPair };
   struct Meeting {
     Walk walk = Walk::kNone;
     std::vector<int> ranks;  // that want it
   };
   Meeting meet(Walk own);
-  void take_part(Walk own, const Use& use, const UseBack& use_back);
+  // A window of a walk: its rows, with those of the partner and the gradient if the walk has them.
+  using UseWindow = UsePairBack;
+  void take_part(Walk own, const UseWindow& use);
+  void go(const Meeting& next, const UseWindow& use);
   void fetch_all(const Use& use);
-  void fetch_back(std::span<const int> senders, const UseBack& use);
+  [[nodiscard]] at::Tensor fetch_of_partner(int64_t first, int64_t count);
+  [[nodiscard]] at::Tensor gradient_of_window(int64_t first, int64_t count);
+  void add_picked(int64_t first, const at::Tensor& d_rows) const;
   [[nodiscard]] at::Tensor fetch(int64_t first, int64_t count);
   void reduce(int64_t first, const at::Tensor& d_rows, std::span<const int> senders, int64_t count);
   void leave_file() const;
@@ -66,8 +82,11 @@ class MatrixWindows : public SpreadRows {
   Communicator* communicator_;
   std::optional<Error>* error_;
   const Offload* files_ = nullptr;
+  MatrixWindows* partner_ = nullptr;
   int64_t num_rows_, width_, window_rows_;
   at::Tensor own_gradient_;
+  bool keeps_gradient_ = false;
+  at::Tensor kept_gradient_;                               // [rows, H]
   std::vector<std::pair<at::Tensor, at::Tensor>> picked_;  // ids and gradients of rows
 };
 

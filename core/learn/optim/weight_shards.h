@@ -12,8 +12,8 @@
 //
 // Cost: a rank receives every part once in a forward pass and every layer that backward reaches once in a backward pass, and
 // with windows the head once more. Next to its own shard a rank then has two layers, or a window of the embedding or the head,
-// or all of one. Thread rule: one thread at a time. open, close, finish_forward, run_backward, gather_all, gather_masters,
-// move_towards are collectives as weight_gate.h says.
+// or all of one. Thread rule: one thread at a time. open, close, finish_forward, help_walks, run_backward, gather_all,
+// gather_masters and move_towards are collectives as weight_gate.h says.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -53,7 +53,8 @@ class WeightShards : public WeightGate {
 
   void open(int64_t part, GatePass pass) override;
   void close(int64_t part, GatePass pass) override;
-  void finish_forward() override;
+  void finish_forward() override;  // the second call of a round does nothing
+  void help_walks() override;
   void run_backward(const std::function<void()>& own, const std::function<void(int64_t part)>& on_layer) override;
   void weights_changed() override;
   void drop_masters() override;
@@ -88,6 +89,8 @@ class WeightShards : public WeightGate {
   [[nodiscard]] MatrixWindows* windows_of(int64_t part) const {
     return part == 0 ? embedding_.get() : part == num_layers() + 1 ? head_.get() : nullptr;
   }
+  // Passes will compare this model's head with that of `reference`, if both have windows. It has to live as long.
+  void pair_heads(const WeightShards& reference) const;
   // this = (1 - weight) this + weight other, on this rank's numbers. Both have the same parameters; of a model with an
   // adapter, `other` counts merged. Errors are in its status().
   void move_towards(WeightShards& other, double weight);
@@ -132,8 +135,8 @@ class WeightShards : public WeightGate {
   std::shared_ptr<MatrixWindows> embedding_, head_;  // null: gathered whole. One object if they are one matrix
   std::shared_ptr<Offload> files_;                   // null: this rank's numbers are in memory
   int64_t first_backward_ = 1;                       // the lowest part that backward reaches
-  bool in_forward_ = false;
-  int64_t next_ = 0;  // the part that comes next in the pass
+  bool in_forward_ = false, has_finished_ = false;   // the forward pass of the round
+  int64_t next_ = 0;                                 // the part that comes next in the pass
   std::function<void(int64_t part)> on_layer_;
   std::optional<Prefetch> prefetched_;
   int64_t num_whole_ = 0, num_with_masters_ = 0;

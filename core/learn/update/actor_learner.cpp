@@ -13,6 +13,7 @@
 #include <optional>
 
 #include "foundation/batch/float_bytes.h"
+#include "learn/optim/weight_shards.h"
 #include "learn/update/column_pass.h"
 #include "learn/update/finite_step.h"
 #include "learn/update/kept_pass.h"
@@ -52,7 +53,11 @@ bool all_finite(std::span<const float> values, std::span<const uint8_t> mask) {
 }  // namespace
 
 ActorLearner::ActorLearner(Model& model, Optimizer& optimizer, ActorObjective& objective, const LearnerOptions& options)
-    : model_(&model), optimizer_(&optimizer), objective_(&objective), options_(options) {}
+    : model_(&model), optimizer_(&optimizer), objective_(&objective), options_(options) {
+  const WeightShards* const own = shards_of(model);
+  const WeightShards* const reference = options.reference != nullptr ? shards_of(*options.reference) : nullptr;
+  if (own != nullptr && reference != nullptr) own->pair_heads(*reference);
+}
 
 Result<UpdateSlice> ActorLearner::slice(const PolicyUpdate& update, std::span<const int64_t> rows) const {
   std::vector<int64_t> row_id;
@@ -310,7 +315,7 @@ Result<> ActorLearner::backward_whole_update(PolicyUpdate& update, UpdateReport&
     BackwardPass backward;
     if (micro) {
       leaves[*micro] = TRY(update.is_supervised(*micro)
-                               ? update.compute_supervised(*model_, *micro, backward)
+                               ? update.compute_supervised(*model_, reference_of_rounds(), *micro, backward)
                                : compute_injected(update, update.micro_batches[*micro], whole, norms, backward));
       show_micro_batch("update", *micro, leaves.size());
     }
@@ -357,9 +362,9 @@ Result<> ActorLearner::accumulate(PolicyUpdate& update, UpdateReport& report) {
       BackwardPass backward;
       const bool works = micro && !is_skipped;
       if (works) {
-        leaves[*micro] =
-            TRY(update.is_supervised(*micro) ? update.compute_supervised(*model_, *micro, backward)
-                                             : compute_rows(update, update.micro_batches[*micro], backward));
+        leaves[*micro] = TRY(update.is_supervised(*micro)
+                                 ? update.compute_supervised(*model_, reference_of_rounds(), *micro, backward)
+                                 : compute_rows(update, update.micro_batches[*micro], backward));
         show_micro_batch("update", *micro, leaves.size());
         is_skipped = leaves[*micro].skipped;
       }

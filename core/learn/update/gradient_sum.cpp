@@ -78,7 +78,11 @@ GradientSum::GradientSum(const Model& model, Optimizer& optimizer, const RankSha
       is_reduced_(optimizer.units().size()) {
   for (ShardUnit& unit : optimizer.units()) unit.own_gradient = at::Tensor();
   for (ShardUnit& unit : optimizer.units()) {
-    if (MatrixWindows* const windows = windows_of(unit); windows != nullptr)
+    MatrixWindows* const windows = windows_of(unit);
+    if (windows == nullptr) continue;
+    if (ranks_.deterministic)
+      windows->keep_gradient();
+    else
       windows->collect_gradient(owned(unit, *ranks_.communicator));
   }
 }
@@ -123,6 +127,7 @@ Result<> GradientSum::end_round(std::optional<size_t> leaf, const BackwardPass& 
   if (model_->model_part() != nullptr) TRY(model_->model_part()->ranks()->status());
   if (!ranks_.deterministic || !leaf) return {};
   const c10::NoGradGuard no_grad;
+  take_kept_gradients();
   GradientNode node{0, *leaf, {}};
   if (backward) {
     fill_absent_gradients(*parameters_);
@@ -132,6 +137,14 @@ Result<> GradientSum::end_round(std::optional<size_t> leaf, const BackwardPass& 
   forget_gradients();
   if (keeps_nodes(*leaf)) add_node(nodes_, std::move(node));
   return {};
+}
+
+// What passes by windows have added of the leaf.
+void GradientSum::take_kept_gradients() {
+  for (const ShardUnit& unit : optimizer_->units()) {
+    if (MatrixWindows* const windows = windows_of(unit); windows != nullptr)
+      (*parameters_)[unit.parameters.front()].tensor.mutable_grad() = windows->take_gradient();
+  }
 }
 
 // One rank of those that have the same gradient of it.
@@ -297,8 +310,6 @@ at::Tensor& GradientSum::owned(ShardUnit& unit, const Communicator& ranks) {
 
 // Each node goes to the owners of its parts alone, who add them in the order of the tree.
 Result<> GradientSum::reduce_tree_to_owners(ShardUnit& unit, const std::vector<LeafReport>& leaves) {
-  if (windows_of(unit) != nullptr)
-    return Error{ErrorKind::kInternal, "deterministic sums need whole gradients of embedding and head", "", ""};
   Communicator& communicator = *TRY(same_part());
   const std::vector<NodePlace> places = node_places(share_->owners(), leaves);
   std::vector<RankGradient> gradients;

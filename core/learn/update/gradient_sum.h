@@ -78,6 +78,7 @@ class GradientSum {
   Result<> find_senders(bool has_gradient);
   at::Tensor& owned(ShardUnit& unit, const Communicator& ranks);
   void forget_gradients();
+  void take_kept_gradients();
 
   const Model* model_;
   Optimizer* optimizer_;

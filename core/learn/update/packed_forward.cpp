@@ -180,11 +180,20 @@ Result<> check_tensor_ranks(const Model& model) {
   return model.model_part() == nullptr ? Result<>() : model.model_part()->ranks()->status();
 }
 
+Result<> help_forward(const Model* model) {
+  if (model == nullptr || model->gate() == nullptr) return {};
+  model->gate()->finish_forward();
+  return model->gate()->status();
+}
+
 Result<> finish_forward(std::initializer_list<const Model*> models) {
-  for (const Model* model : models) {
-    if (model == nullptr || model->gate() == nullptr) continue;
-    model->gate()->finish_forward();
-    TRY(model->gate()->status());
+  // A rank walks over heads when the forward passes of all its models are over.
+  for (const auto& finish : {&WeightGate::finish_forward, &WeightGate::help_walks}) {
+    for (const Model* model : models) {
+      if (model == nullptr || model->gate() == nullptr) continue;
+      (model->gate()->*finish)();
+      TRY(model->gate()->status());
+    }
   }
   return {};
 }

@@ -49,6 +49,10 @@ Result<PackedForward> forward_rows(const Model& model, const StepTable& table, s
 // The first failure of the ranks that share the model's layers, if there are any: its numbers have no meaning then.
 Result<> check_tensor_ranks(const Model& model);
 
+// A rank that has no forward pass of this model in a round helps the others, before it walks over the head of another model.
+// Null, and a model that every rank has as a whole: nothing.
+Result<> help_forward(const Model* model);
+
 // Every rank, when the forward passes of a round are over, also where a rank had none: models whose weights are spread
 // over ranks let go of their heads. Null models count as whole.
 Result<> finish_forward(std::initializer_list<const Model*> models);

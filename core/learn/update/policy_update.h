@@ -66,13 +66,14 @@ struct PolicyUpdate {
 
   // One of the supervised micro-batches. LoRA dropout drops other features than in the policy's rows, and its routers
   // choose freely and have no losses.
-  Result<LeafReport> compute_supervised(const Model& model, size_t micro, BackwardPass& backward) const {
+  Result<LeafReport> compute_supervised(const Model& model, const Model* reference, size_t micro,
+                                        BackwardPass& backward) const {
     PassOptions own = pass;
     own.router = nullptr;
     own.sampled = nullptr;
     own.replays_experts = false;
     if (own.dropout) own.dropout->seed = random_u64({own.dropout->seed, RandomPurpose::kSftMix});
-    return supervised->compute(model, micro - micro_batches.size(), own, place.mix.mu, backward);
+    return supervised->compute(model, micro - micro_batches.size(), own, place.mix.mu, backward, nullptr, reference);
   }
 
   // Mixes the loss of the supervised rows into that of the policy's rows.

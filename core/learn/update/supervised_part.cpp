@@ -51,7 +51,8 @@ SupervisedPart::SupervisedPart(const SupervisedRows& rows, const LearnerOptions&
 }
 
 Result<LeafReport> SupervisedPart::compute(const Model& model, size_t micro, const PassOptions& pass,
-                                           double coefficient, BackwardPass& backward, RouterLosses* routers) const {
+                                           double coefficient, BackwardPass& backward, RouterLosses* routers,
+                                           const Model* reference) const {
   LeafReport leaf;
   std::vector<double> weight;  // by token; 0: not learnt
   for (const int64_t row : plan_[micro]) {
@@ -60,6 +61,7 @@ Result<LeafReport> SupervisedPart::compute(const Model& model, size_t micro, con
   }
   if (weight.empty()) return leaf;
   const PackedForward forward = TRY(forward_rows(model, *rows_.table, plan_[micro], pass));
+  TRY(help_forward(reference));
   if (routers != nullptr) routers->note(forward, leaf);
   weight = forward.targets.own(std::move(weight));
   const at::Tensor d_hidden_RH = at::empty_like(forward.hidden_RH);

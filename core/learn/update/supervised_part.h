@@ -36,9 +36,10 @@ class SupervisedPart {
 
   // The forward pass of a micro-batch. `backward` is then its backward pass, and the report has its part of L in
   // sums.loss. The gradient is that of `coefficient` L, the head's already added. `routers`: null, or the losses of the
-  // routers in `pass`.
+  // routers in `pass`. `reference`: whose forward pass other ranks may have in this round (help_forward()).
   Result<LeafReport> compute(const Model& model, size_t micro, const PassOptions& pass, double coefficient,
-                             BackwardPass& backward, RouterLosses* routers = nullptr) const;
+                             BackwardPass& backward, RouterLosses* routers = nullptr,
+                             const Model* reference = nullptr) const;
 
  private:
   SupervisedRows rows_;

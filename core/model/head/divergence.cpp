@@ -30,11 +30,11 @@ struct PairRow {
   double lse = 0, other_lse = 0;  // normalisers of the policy and the teacher
   double inverse_temperature = 1;
   double beta = 0;
-  int64_t likeliest_block = 0, likeliest_column = 0;  // where the largest of the policy's logits on this rank is
-  int64_t likeliest_rank = 0;                         // the rank that has the largest of all
-  double likeliest_e = 0;                             // e*
-  double mean = 0;                                    // E_p[r - r*]
-  double factor = 0;                                  // weight / temperature, times 1 - beta
+  int64_t likeliest_column = 0;  // where the largest of the policy's logits on this rank is
+  int64_t likeliest_rank = 0;    // the rank that has the largest of all
+  double likeliest_e = 0;        // e*
+  double mean = 0;               // E_p[r - r*]
+  double factor = 0;             // weight / temperature, times 1 - beta
   double cap = 0;
 };
 
@@ -148,24 +148,47 @@ class DivergencePass : public TwoHeads<T> {
                  const HeadOptions& options)
       : TwoHeads<T>(policy, teacher, temperature, options),
         beta_(beta),
-        block_stats_(static_cast<size_t>(this->chunk_rows() * this->num_blocks())),
-        block_sums_(block_stats_.size()),
-        rows_(static_cast<size_t>(this->chunk_rows())) {}
+        stats_(static_cast<size_t>(this->num_tokens())),
+        sums_(stats_.size(), 0.0),
+        rows_(stats_.size()) {}
 
   void forward(int64_t begin, int64_t end, std::span<double> values) {
     this->start(begin, end);
-    parallel_tasks<T>(this->num_blocks(), 0, [&](int64_t block, T*) { measure_block(block); });
+    for_blocks([&](int64_t block) { measure_block(block); });
+    merge_blocks();
     normalise();
-    parallel_tasks<T>(this->num_blocks(), 0, [&](int64_t block, T*) { value_block(block); });
+    for_blocks([&](int64_t block) { value_block(block); });
     sum_blocks([&](int64_t r, double sum) { values[static_cast<size_t>(r)] = sum; });
     if (beta_ == 0.0) return;
     find_likeliest();
-    parallel_tasks<T>(this->num_blocks(), 0, [&](int64_t block, T*) { mean_block(block); });
-    sum_blocks([&](int64_t r, double sum) { rows_[static_cast<size_t>(r)].mean = sum; });
+    for_blocks([&](int64_t block) { mean_block(block); });
+    sum_blocks([&](int64_t r, double sum) { row_of(r).mean = sum; });
   }
 
+  // Normalisers; values and e*; means.
+  [[nodiscard]] int num_walks() const { return beta_ == 0.0 ? 2 : 3; }
+  void add_window(int walk) {
+    if (walk == 0) {
+      for_blocks([&](int64_t block) { measure_block(block); });
+      merge_blocks();
+      return;
+    }
+    compute_blocks(/*with_means=*/walk == 2);
+    for (int64_t r = 0; r < this->rows(); ++r) {
+      PairRow& row = row_of(r);
+      double& sum = walk == 1 ? sums_[this->token(r)] : row.mean;
+      for (int64_t block = 0; block < this->num_blocks(); ++block) sum += block_sums_[at(block, r)];
+      if (walk == 1 && this->has_column(row.likeliest_column)) row.likeliest_e = likeliest_of(r);
+    }
+  }
+  void end_walk(int walk) {
+    if (walk == 0) normalise();
+  }
+  [[nodiscard]] double value(size_t token) const { return sums_[token]; }
+  void compute_again() { compute_blocks(/*with_means=*/beta_ > 0.0); }
+
   void gradient_of_row(int64_t block, int64_t r, double weight) {
-    PairRow row = rows_[static_cast<size_t>(r)];
+    PairRow row = row_of(r);
     row.factor = weight * row.inverse_temperature * (1.0 - beta_);
     divergence_grad_clone(this->z(block, r), this->other(block, r), this->columns(block), row);
   }
@@ -178,6 +201,24 @@ class DivergencePass : public TwoHeads<T> {
 
   [[nodiscard]] size_t at(int64_t block, int64_t row) const {
     return static_cast<size_t>(block * this->chunk_rows() + row);
+  }
+  PairRow& row_of(int64_t r) { return rows_[this->token(r)]; }
+  [[nodiscard]] const PairRow& row_of(int64_t r) const { return rows_[this->token(r)]; }
+
+  template <class Work>
+  void for_blocks(const Work& work) {
+    block_stats_.resize(static_cast<size_t>(this->chunk_rows() * this->num_blocks()));
+    block_sums_.resize(block_stats_.size());
+    parallel_tasks<T>(this->num_blocks(), 0, [&](int64_t block, T*) { work(block); });
+  }
+
+  // What a window adds for tokens that have normalisers.
+  void compute_blocks(bool with_means) {
+    for_blocks([&](int64_t block) {
+      this->compute_logits(block);
+      value_block(block);
+      if (with_means) mean_block(block);
+    });
   }
 
   void measure_block(int64_t block) {
@@ -199,32 +240,36 @@ class DivergencePass : public TwoHeads<T> {
     return this->share() != nullptr ? of_all_ranks(*this->share(), numbers) : numbers.unsqueeze(0);
   }
 
-  // The stats of this rank's columns, and where its likeliest one is.
-  BlockStats row_stats(int64_t r) {
+  // The stats of this rank's columns, and where its likeliest one is, with those of the windows before.
+  void merge_blocks() {
     const double scale = this->inverse_temperature();
-    BlockStats all = block_stats_[at(0, r)];
-    PairRow& row = rows_[static_cast<size_t>(r)];
-    row = {};
-    for (int64_t block = 1; block < this->num_blocks(); ++block) {
-      const BlockStats& stats = block_stats_[at(block, r)];
-      if (stats.policy.max > block_stats_[at(row.likeliest_block, r)].policy.max) row.likeliest_block = block;
-      all.policy = all.policy.merged(stats.policy, scale);
-      all.teacher = all.teacher.merged(stats.teacher, scale);
+    for (int64_t r = 0; r < this->rows(); ++r) {
+      BlockStats& all = stats_[this->token(r)];
+      for (int64_t block = 0; block < this->num_blocks(); ++block) {
+        BlockStats one = block_stats_[at(block, r)];
+        one.likeliest_column += this->first_column() + block * kPairBlockColumns;
+        if (this->is_first_window() && block == 0) {
+          all = one;
+          continue;
+        }
+        if (one.policy.max > all.policy.max) all.likeliest_column = one.likeliest_column;
+        all.policy = all.policy.merged(one.policy, scale);
+        all.teacher = all.teacher.merged(one.teacher, scale);
+      }
     }
-    row.likeliest_column = block_stats_[at(row.likeliest_block, r)].likeliest_column;
-    return all;
   }
 
   void normalise() {
     const double scale = this->inverse_temperature();
     const at::Tensor all = of_ranks(6, [&](int64_t r, double* numbers) {
-      const BlockStats stats = row_stats(r);
+      const BlockStats& stats = stats_[this->token(r)];
       for (const RowStats* one : {&stats.policy, &stats.teacher}) {
         for (const double number : {one->max, one->sum, one->weighted}) *numbers++ = number;
       }
     });
     for (int64_t r = 0; r < this->rows(); ++r) {
-      PairRow& row = rows_[static_cast<size_t>(r)];
+      PairRow& row = row_of(r);
+      row.likeliest_column = stats_[this->token(r)].likeliest_column;
       RowStats policy, teacher;
       for (int64_t rank = 0; rank < all.size(0); ++rank) {
         const double* const from = numbers_of_rank(all, rank, r);
@@ -241,14 +286,17 @@ class DivergencePass : public TwoHeads<T> {
     }
   }
 
+  // e of this rank's likeliest column, which is in memory.
+  [[nodiscard]] double likeliest_of(int64_t r) const {
+    const int64_t place = row_of(r).likeliest_column - this->first_column();
+    return static_cast<double>(this->other(place / kPairBlockColumns, r)[place % kPairBlockColumns]);
+  }
+
   // e* from the rank that has the likeliest column.
   void find_likeliest() {
-    const at::Tensor all = of_ranks(1, [&](int64_t r, double* number) {
-      const PairRow& row = rows_[static_cast<size_t>(r)];
-      *number = static_cast<double>(this->other(row.likeliest_block, r)[row.likeliest_column]);
-    });
+    const at::Tensor all = of_ranks(1, [&](int64_t r, double* number) { *number = likeliest_of(r); });
     for (int64_t r = 0; r < this->rows(); ++r) {
-      PairRow& row = rows_[static_cast<size_t>(r)];
+      PairRow& row = row_of(r);
       row.likeliest_e = *numbers_of_rank(all, row.likeliest_rank, r);
     }
   }
@@ -256,7 +304,7 @@ class DivergencePass : public TwoHeads<T> {
   void value_block(int64_t block) {
     const int64_t n = this->columns(block);
     for (int64_t r = 0; r < this->rows(); ++r) {
-      const PairRow& row = rows_[static_cast<size_t>(r)];
+      const PairRow& row = row_of(r);
       double* const sum = &block_sums_[at(block, r)];
       if (beta_ == 0.0)
         forward_kl_clone(this->z(block, r), this->other(block, r), n, row, sum);
@@ -268,8 +316,7 @@ class DivergencePass : public TwoHeads<T> {
   void mean_block(int64_t block) {
     const int64_t n = this->columns(block);
     for (int64_t r = 0; r < this->rows(); ++r)
-      mean_clone(this->z(block, r), this->other(block, r), n, rows_[static_cast<size_t>(r)],
-                 &block_sums_[at(block, r)]);
+      mean_clone(this->z(block, r), this->other(block, r), n, row_of(r), &block_sums_[at(block, r)]);
   }
 
   // take(row, sum of its blocks in their order, rank by rank).
@@ -286,8 +333,10 @@ class DivergencePass : public TwoHeads<T> {
   }
 
   double beta_;
-  std::vector<BlockStats> block_stats_;  // [block][row]
-  std::vector<double> block_sums_;       // the same
+  std::vector<BlockStats> block_stats_{};  // [block][row]
+  std::vector<double> block_sums_{};       // the same
+  std::vector<BlockStats> stats_;          // by token
+  std::vector<double> sums_;               // values so far
   std::vector<PairRow> rows_;
 };
 
@@ -307,7 +356,10 @@ std::vector<double> head_divergence(const HeadSide& policy, const HeadSide& whol
   dispatch_float(policy.hidden_RH, [&](auto zero) {
     using T = decltype(zero);
     DivergencePass<T> pass(policy, teacher, beta, temperature, options);
-    run_two_heads<T>(pass, policy.hidden_RH.size(0), weight_R, d_hidden_RH, d_weight_VH, values);
+    if (reads_windows(policy, teacher))
+      run_two_heads_by_windows<T>(pass, {policy, teacher, d_weight_VH}, weight_R, d_hidden_RH, values);
+    else
+      run_two_heads<T>(pass, policy.hidden_RH.size(0), weight_R, d_hidden_RH, d_weight_VH, values);
   });
   sum_hidden_gradient(policy.head, d_hidden_RH);
   return values;

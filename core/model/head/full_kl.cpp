@@ -109,26 +109,36 @@ template <class T>
 class FullKlPass : public TwoHeads<T> {
  public:
   FullKlPass(const HeadSide& policy, const HeadSide& reference, double temperature, const HeadOptions& options)
-      : TwoHeads<T>(policy, reference, temperature, options),
-        block_stats_(static_cast<size_t>(this->chunk_rows() * this->num_blocks())),
-        stats_(static_cast<size_t>(this->chunk_rows())) {}
+      : TwoHeads<T>(policy, reference, temperature, options), stats_(static_cast<size_t>(this->num_tokens())) {}
 
   // kl [rows of the chunk]
   void forward(int64_t begin, int64_t end, std::span<double> kl) {
     this->start(begin, end);
-    parallel_tasks<T>(this->num_blocks(), 0, [&](int64_t block, T*) { forward_block(block); });
+    add_window(0);
+    if (this->share() != nullptr) join();
+    for (int64_t r = 0; r < this->rows(); ++r) kl[static_cast<size_t>(r)] = value(this->token(r));
+  }
+
+  static int num_walks() { return 1; }
+  void add_window(int /*walk*/) {
+    compute_again();
     const double scale = this->inverse_temperature();
     for (int64_t r = 0; r < this->rows(); ++r) {
-      PairStats stats = at(0, r);
-      for (int64_t block = 1; block < this->num_blocks(); ++block) stats = stats.merged(at(block, r), scale);
-      stats_[static_cast<size_t>(r)] = stats;
+      PairStats& stats = stats_[this->token(r)];
+      if (this->is_first_window()) stats = at(0, r);
+      for (int64_t block = this->is_first_window() ? 1 : 0; block < this->num_blocks(); ++block)
+        stats = stats.merged(at(block, r), scale);
     }
-    if (this->share() != nullptr) join();
-    for (int64_t r = 0; r < this->rows(); ++r) kl[static_cast<size_t>(r)] = stats_[static_cast<size_t>(r)].kl(scale);
+  }
+  static void end_walk(int /*walk*/) {}
+  [[nodiscard]] double value(size_t token) const { return stats_[token].kl(this->inverse_temperature()); }
+  void compute_again() {
+    block_stats_.resize(static_cast<size_t>(this->chunk_rows() * this->num_blocks()));
+    parallel_tasks<T>(this->num_blocks(), 0, [&](int64_t block, T*) { forward_block(block); });
   }
 
   void gradient_of_row(int64_t block, int64_t r, double weight) {
-    const PairStats& stats = stats_[static_cast<size_t>(r)];
+    const PairStats& stats = stats_[this->token(r)];
     const double scale = this->inverse_temperature();
     RowGrad row;
     row.max = stats.policy.max;
@@ -147,7 +157,7 @@ class FullKlPass : public TwoHeads<T> {
     const at::Tensor own = at::empty({num_rows, kSentNumbers}, at::kDouble);
     auto* sent = own.mutable_data_ptr<double>();
     for (int64_t r = 0; r < num_rows; ++r) {
-      const auto& [policy, reference, cross] = stats_[static_cast<size_t>(r)];
+      const auto& [policy, reference, cross] = stats_[this->token(r)];
       for (const RowStats* one : {&policy, &reference}) {
         for (const double number : {one->max, one->sum, one->weighted}) *sent++ = number;
       }
@@ -158,7 +168,7 @@ class FullKlPass : public TwoHeads<T> {
       for (int64_t r = 0; r < num_rows; ++r) {
         const double* const from = numbers_of_rank(all, rank, r);
         const PairStats of_rank{{from[0], from[1], from[2]}, {from[3], from[4], from[5]}, from[6]};
-        PairStats& stats = stats_[static_cast<size_t>(r)];
+        PairStats& stats = stats_[this->token(r)];
         stats = rank == 0 ? of_rank : stats.merged(of_rank, this->inverse_temperature());
       }
     }
@@ -184,14 +194,14 @@ class FullKlPass : public TwoHeads<T> {
   }
 
   std::vector<PairStats> block_stats_;  // [block][row]
-  std::vector<PairStats> stats_;
+  std::vector<PairStats> stats_;        // by token
 };
 
 }  // namespace
 
-int64_t full_kl_bytes(int64_t num_rows, int64_t width, int64_t vocab, int64_t element_bytes,
+int64_t full_kl_bytes(int64_t num_rows, int64_t width, int64_t vocab, int64_t element_bytes, int64_t columns,
                       const HeadOptions& options) {
-  return two_heads_bytes(num_rows, width, vocab, element_bytes, options);
+  return two_heads_bytes(num_rows, width, vocab, element_bytes, columns, options);
 }
 
 std::vector<double> head_full_kl(const HeadSide& policy, const HeadSide& whole_reference, double temperature,
@@ -207,7 +217,10 @@ std::vector<double> head_full_kl(const HeadSide& policy, const HeadSide& whole_r
   dispatch_float(policy.hidden_RH, [&](auto zero) {
     using T = decltype(zero);
     FullKlPass<T> pass(policy, reference, temperature, options);
-    run_two_heads<T>(pass, policy.hidden_RH.size(0), weight_R, d_hidden_RH, d_weight_VH, kl);
+    if (reads_windows(policy, reference))
+      run_two_heads_by_windows<T>(pass, {policy, reference, d_weight_VH}, weight_R, d_hidden_RH, kl);
+    else
+      run_two_heads<T>(pass, policy.hidden_RH.size(0), weight_R, d_hidden_RH, d_weight_VH, kl);
   });
   sum_hidden_gradient(policy.head, d_hidden_RH);
   return kl;

@@ -30,8 +30,9 @@ std::vector<double> head_full_kl(const HeadSide& policy, const HeadSide& referen
                                  std::span<const double> weight_R, const at::Tensor& d_hidden_RH,
                                  const at::Tensor& d_weight_VH, const HeadOptions& options = {});
 
-// Bytes of head_full_kl's chunk for so many tokens, in addition to its inputs and outputs.
-int64_t full_kl_bytes(int64_t num_rows, int64_t width, int64_t vocab, int64_t element_bytes,
+// Bytes of head_full_kl's chunk for so many tokens, in addition to its inputs and outputs. `columns` of the vocabulary are in
+// memory at once: those of a window, or all.
+int64_t full_kl_bytes(int64_t num_rows, int64_t width, int64_t vocab, int64_t element_bytes, int64_t columns,
                       const HeadOptions& options = {});
 
 }  // namespace mortise

@@ -36,11 +36,11 @@ void check_windows(const at::Tensor& hidden, const VocabularyHead& head, const a
 // The numbers of each token after a walk over all rows.
 class Sums {
  public:
-  Sums(const at::Tensor& hidden_RH, const VocabularyHead& head, const at::Tensor& targets_R, double temperature,
-       const HeadOptions& options)
+  Sums(const at::Tensor& hidden_RH, const VocabularyHead& head, RowWindows& all_rows, const at::Tensor& targets_R,
+       double temperature, const HeadOptions& options)
       : inverse_temperature_(1.0 / temperature), sums_(static_cast<size_t>(hidden_RH.size(0))) {
     check_windows(hidden_RH, head, targets_R, temperature);
-    head.rows->walk([&](int64_t first, const at::Tensor& rows) {
+    all_rows.walk([&](int64_t first, const at::Tensor& rows) {
       add_window_sums(hidden_RH, window_of(head, first, rows), targets_R, temperature, sums_, options);
     });
   }
@@ -63,9 +63,24 @@ class Sums {
 
 }  // namespace
 
+void WholeRows::walk(const Use& use) {
+  walk_back([&](int64_t first, const at::Tensor& rows, const at::Tensor& /*d_rows*/) { use(first, rows); });
+}
+
+void WholeRows::walk_back(const UseBack& use) {
+  const int64_t num_rows = weight_VH_.size(0);
+  const int64_t row_bytes = weight_VH_.size(1) * static_cast<int64_t>(weight_VH_.element_size());
+  const int64_t most = rows_of_window(window_bytes_, row_bytes);
+  for (int64_t first = 0; first < num_rows; first += most) {
+    const int64_t count = std::min(most, num_rows - first);
+    use(first, weight_VH_.narrow(0, first, count),
+        d_weight_VH_.defined() ? d_weight_VH_.narrow(0, first, count) : at::Tensor());
+  }
+}
+
 LogProbs head_log_prob(const at::Tensor& hidden_RH, const VocabularyHead& head, const at::Tensor& targets_R,
                        double temperature, bool want_entropy, const HeadOptions& options) {
-  const Sums sums(hidden_RH, head, targets_R, temperature, options);
+  const Sums sums(hidden_RH, head, *head.rows, targets_R, temperature, options);
   LogProbs out;
   out.log_prob_R = at::empty({hidden_RH.size(0)}, hidden_RH.options().requires_grad(false));
   if (want_entropy) out.entropy_R = at::empty_like(out.log_prob_R);
@@ -80,10 +95,11 @@ LogProbs head_log_prob(const at::Tensor& hidden_RH, const VocabularyHead& head, 
   return out;
 }
 
-void head_backward(const SecondPassInput& input, const at::Tensor& d_hidden_RH, const HeadOptions& options) {
+void head_backward(const SecondPassInput& input, RowWindows& all_rows, const at::Tensor& d_hidden_RH,
+                   const HeadOptions& options) {
   std::vector<TokenNorm> own_norms;
   if (input.norms.empty())
-    own_norms = Sums(input.hidden_RH, input.head, input.targets_R, input.temperature, options).norms();
+    own_norms = Sums(input.hidden_RH, input.head, all_rows, input.targets_R, input.temperature, options).norms();
   const std::span<const TokenNorm> norms = input.norms.empty() ? own_norms : input.norms;
   check_windows(input.hidden_RH, input.head, input.targets_R, input.temperature);
   TORCH_CHECK(static_cast<int64_t>(norms.size()) == input.hidden_RH.size(0), "head: norms");
@@ -93,7 +109,7 @@ void head_backward(const SecondPassInput& input, const at::Tensor& d_hidden_RH, 
     d_hidden_RH.zero_();
     some = at::empty({std::min(num, kTokensOfGradient), d_hidden_RH.size(1)}, d_hidden_RH.options());
   }
-  input.head.rows->walk_back([&](int64_t first, const at::Tensor& rows, const at::Tensor& d_rows) {
+  all_rows.walk_back([&](int64_t first, const at::Tensor& rows, const at::Tensor& d_rows) {
     const VocabularyHead window = window_of(input.head, first, rows);
     for (int64_t begin = 0; begin < num; begin += kTokensOfGradient) {
       const int64_t count = std::min(kTokensOfGradient, num - begin);
@@ -111,10 +127,11 @@ void head_backward(const SecondPassInput& input, const at::Tensor& d_hidden_RH, 
   });
 }
 
-void head_one_pass(const at::Tensor& hidden_RH, const VocabularyHead& head, const at::Tensor& targets_R,
-                   double temperature, EntropyUse entropy, const std::function<void(const HeadChunk&)>& on_chunk,
-                   const at::Tensor& d_hidden_RH, const HeadOptions& options) {
-  const Sums sums(hidden_RH, head, targets_R, temperature, options);
+void head_one_pass(const at::Tensor& hidden_RH, const VocabularyHead& head, RowWindows& rows,
+                   const at::Tensor& targets_R, double temperature, EntropyUse entropy,
+                   const std::function<void(const HeadChunk&)>& on_chunk, const at::Tensor& d_hidden_RH,
+                   const HeadOptions& options) {
+  const Sums sums(hidden_RH, head, rows, targets_R, temperature, options);
   std::vector<double> log_prob(sums.size()), entropies, grad(sums.size(), 0.0), grad_entropy;
   for (size_t t = 0; t < sums.size(); ++t) log_prob[t] = sums.log_prob(t);
   for (size_t t = 0; entropy != EntropyUse::kNone && t < sums.size(); ++t) entropies.push_back(sums.entropy(t));
@@ -127,7 +144,8 @@ void head_one_pass(const at::Tensor& hidden_RH, const VocabularyHead& head, cons
     };
     on_chunk({begin, end, of_chunk(log_prob), of_chunk(entropies), of_chunk(grad), of_chunk(grad_entropy)});
   }
-  head_backward({hidden_RH, head, targets_R, temperature, sums.norms(), grad, grad_entropy}, d_hidden_RH, options);
+  head_backward({hidden_RH, head, targets_R, temperature, sums.norms(), grad, grad_entropy}, rows, d_hidden_RH,
+                options);
 }
 
 }  // namespace mortise::by_windows

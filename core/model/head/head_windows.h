@@ -1,5 +1,6 @@
 // The passes of a head whose rows come window by window (VocabularyHead::rows), so that no rank has the whole head or its
-// gradient (ZeRO 3). Private to this folder, except for kTokensOfGradient: log_prob_head.h calls it.
+// gradient (ZeRO 3). A whole head can be passed through in the same windows (HeadOptions::window_bytes), which gives the same
+// bits. Private to this folder, except for kTokensOfGradient: log_prob_head.h calls it.
 //
 // Forward adds each window's maxima and sums to those of the windows before it, in the order of the blocks of columns, so that
 // log-probs have the bits of a whole head. Gradients are those of second_pass.h, window by window. They are equal to rounding.
@@ -38,15 +39,30 @@ namespace by_windows {
 // Tokens whose gradients of a window are in memory before they are added to d_hidden_RH.
 inline constexpr int64_t kTokensOfGradient = 8192;
 
+// The rows of a whole head, and of its gradient, which may be undefined.
+class WholeRows : public RowWindows {
+ public:
+  WholeRows(const VocabularyHead& head, const at::Tensor& d_weight_VH, int64_t window_bytes)
+      : weight_VH_(head.weight_VH), d_weight_VH_(d_weight_VH), window_bytes_(window_bytes) {}
+  void walk(const Use& use) override;
+  void walk_back(const UseBack& use) override;
+
+ private:
+  at::Tensor weight_VH_, d_weight_VH_;
+  int64_t window_bytes_;
+};
+
 LogProbs head_log_prob(const at::Tensor& hidden_RH, const VocabularyHead& head, const at::Tensor& targets_R,
                        double temperature, bool want_entropy, const HeadOptions& options);
 
-// Without norms they are computed.
-void head_backward(const SecondPassInput& input, const at::Tensor& d_hidden_RH, const HeadOptions& options);
+// Without norms they are computed. `rows`: of the head.
+void head_backward(const SecondPassInput& input, RowWindows& rows, const at::Tensor& d_hidden_RH,
+                   const HeadOptions& options);
 
-void head_one_pass(const at::Tensor& hidden_RH, const VocabularyHead& head, const at::Tensor& targets_R,
-                   double temperature, EntropyUse entropy, const std::function<void(const HeadChunk&)>& on_chunk,
-                   const at::Tensor& d_hidden_RH, const HeadOptions& options);
+void head_one_pass(const at::Tensor& hidden_RH, const VocabularyHead& head, RowWindows& rows,
+                   const at::Tensor& targets_R, double temperature, EntropyUse entropy,
+                   const std::function<void(const HeadChunk&)>& on_chunk, const at::Tensor& d_hidden_RH,
+                   const HeadOptions& options);
 
 }  // namespace by_windows
 }  // namespace mortise

@@ -1,5 +1,6 @@
 // See kept_head.h. A token's logits are dot products with the rows of the head that it kept; the gradient computes them
-// again. d_weight is written by blocks of the hidden dimension, in the order of the tokens, so that it has one sum.
+// again. d_weight is written by blocks of the hidden dimension, in the order of the tokens, so that it has one sum. Windows of a
+// head come in the order of the ids, so that all sums have the bits of a whole head.
 #include "model/head/kept_head.h"
 
 #include <ATen/core/grad_mode.h>
@@ -70,18 +71,36 @@ class KeptPass {
   KeptPass(const at::Tensor& hidden_RH, const VocabularyHead& head, const at::Tensor& targets_R, double temperature,
            const KeptTokens& kept)
       : hidden_(hidden_RH.const_data_ptr<T>()),
-        weight_(head.weight_VH.const_data_ptr<T>()),
+        weight_(head.rows == nullptr ? head.weight_VH.const_data_ptr<T>() : nullptr),
         targets_(targets_R.const_data_ptr<int64_t>()),
+        behind_(head.weight_VH.size(0)),
         width_(hidden_RH.size(1)),
         softcap_(head.softcap),
         inverse_temperature_(1.0 / temperature),
         kept_(kept) {}
 
-  // For tensors of a device: these products in place of the pass's own.
+  // For tensors of a device, and heads of windows: these products in place of the pass's own.
   void use_dots(std::vector<double> dots) { dots_ = std::move(dots); }
+  // The products with the rows of a head of windows: a walk.
+  void walk_dots(RowWindows& rows, int64_t num) {
+    std::vector<double> dots(kept_.ids.size());
+    rows.walk([&](int64_t first, const at::Tensor& window) {
+      use_window(first, window);
+      for_rows(num, [&](int64_t r) {
+        each_in_window(r, [&](size_t place, int64_t id) { dots[place] = dot(hidden(r), weight(id), width_); });
+      });
+    });
+    use_dots(std::move(dots));
+  }
+  // Only tokens of this window have rows from now on.
+  void use_window(int64_t first, const at::Tensor& window) {
+    weight_ = window.const_data_ptr<T>();
+    first_ = first;
+    behind_ = first + window.size(0);
+  }
 
   [[nodiscard]] const T* hidden(int64_t r) const { return hidden_ + r * width_; }
-  [[nodiscard]] const T* weight(int64_t id) const { return weight_ + id * width_; }
+  [[nodiscard]] const T* weight(int64_t id) const { return weight_ + (id - first_) * width_; }
   [[nodiscard]] int64_t width() const { return width_; }
 
   void look(int64_t r, Place& place) const {
@@ -106,49 +125,40 @@ class KeptPass {
   }
 
   void log_probs(int64_t num, T* log_prob, T* entropy) const {
-    const int64_t tasks = (num + kFilterRows - 1) / kFilterRows;
-    parallel_tasks<T>(tasks, 0, [&](int64_t task, T*) {
+    for_rows(num, [&](int64_t r) {
       Place place;
-      for (int64_t r = task * kFilterRows; r < std::min(num, (task + 1) * kFilterRows); ++r) {
-        look(r, place);
-        log_prob[r] = static_cast<T>(place.log_p(place.target));
-        entropy[r] = static_cast<T>(place.entropy);
-      }
+      look(r, place);
+      log_prob[r] = static_cast<T>(place.log_p(place.target));
+      entropy[r] = static_cast<T>(place.entropy);
     });
   }
 
   // d loss / d (dot product) of every kept token.
   void logit_grads(int64_t num, const T* grad_log_prob, const T* grad_entropy, std::vector<T>& out) const {
     out.assign(kept_.ids.size(), T(0));
-    const int64_t tasks = (num + kFilterRows - 1) / kFilterRows;
-    parallel_tasks<T>(tasks, 0, [&](int64_t task, T*) {
+    for_rows(num, [&](int64_t r) {
+      const double g = static_cast<double>(grad_log_prob[r]);
+      const double gh = grad_entropy != nullptr ? static_cast<double>(grad_entropy[r]) : 0.0;
+      if (g == 0.0 && gh == 0.0) return;
       Place place;
-      for (int64_t r = task * kFilterRows; r < std::min(num, (task + 1) * kFilterRows); ++r) {
-        const double g = static_cast<double>(grad_log_prob[r]);
-        const double gh = grad_entropy != nullptr ? static_cast<double>(grad_entropy[r]) : 0.0;
-        if (g == 0.0 && gh == 0.0) continue;
-        look(r, place);
-        const auto first = static_cast<size_t>(kept_.offsets[static_cast<size_t>(r)]);
-        for (size_t i = 0; i < place.logits.size(); ++i) {
-          const double log_p = place.log_p(i), p = std::exp(log_p);
-          double grad = -p * (g + gh * (log_p + place.entropy));
-          if (i == place.target) grad += g;
-          out[first + i] = static_cast<T>(grad * place.logits[i].slope);
-        }
+      look(r, place);
+      const auto first = static_cast<size_t>(kept_.offsets[static_cast<size_t>(r)]);
+      for (size_t i = 0; i < place.logits.size(); ++i) {
+        const double log_p = place.log_p(i), p = std::exp(log_p);
+        double grad = -p * (g + gh * (log_p + place.entropy));
+        if (i == place.target) grad += g;
+        out[first + i] = static_cast<T>(grad * place.logits[i].slope);
       }
     });
   }
 
+  // Adds to d_hidden, and to the gradient of the weight or of the window.
   void to_hidden(int64_t num, const std::vector<T>& grads, T* d_hidden) const {
-    const int64_t tasks = (num + kFilterRows - 1) / kFilterRows;
-    parallel_tasks<T>(tasks, 0, [&](int64_t task, T*) {
-      for (int64_t r = task * kFilterRows; r < std::min(num, (task + 1) * kFilterRows); ++r) {
-        T* const out = d_hidden + r * width_;
-        std::fill_n(out, width_, T(0));
-        each(r, grads, [&](int64_t id, T grad) {
-          for (int64_t h = 0; h < width_; ++h) out[h] += grad * weight(id)[h];
-        });
-      }
+    for_rows(num, [&](int64_t r) {
+      T* const out = d_hidden + r * width_;
+      each(r, grads, [&](int64_t id, T grad) {
+        for (int64_t h = 0; h < width_; ++h) out[h] += grad * weight(id)[h];
+      });
     });
   }
 
@@ -158,7 +168,7 @@ class KeptPass {
       const int64_t begin = block * kHiddenBlock, end = std::min(width_, begin + kHiddenBlock);
       for (int64_t r = 0; r < num; ++r) {
         each(r, grads, [&](int64_t id, T grad) {
-          T* const out = d_weight + id * width_;
+          T* const out = d_weight + (id - first_) * width_;
           for (int64_t h = begin; h < end; ++h) out[h] += grad * hidden(r)[h];
         });
       }
@@ -166,18 +176,32 @@ class KeptPass {
   }
 
  private:
+  template <class Work>
+  static void for_rows(int64_t num, const Work& work) {
+    parallel_tasks<T>((num + kFilterRows - 1) / kFilterRows, 0, [&](int64_t task, T*) {
+      for (int64_t r = task * kFilterRows; r < std::min(num, (task + 1) * kFilterRows); ++r) work(r);
+    });
+  }
+
+  // The kept tokens that have a row now, and their places among all.
+  template <class Visit>
+  void each_in_window(int64_t r, const Visit& visit) const {
+    const std::span<const int32_t> ids = kept_.at(r);  // ascending
+    const auto first = static_cast<size_t>(kept_.offsets[static_cast<size_t>(r)]);
+    for (auto id = std::ranges::lower_bound(ids, first_); id != ids.end() && *id < behind_; ++id)
+      visit(first + static_cast<size_t>(id - ids.begin()), *id);
+  }
   template <class Visit>
   void each(int64_t r, const std::vector<T>& grads, const Visit& visit) const {
-    const std::span<const int32_t> ids = kept_.at(r);
-    const auto first = static_cast<size_t>(kept_.offsets[static_cast<size_t>(r)]);
-    for (size_t i = 0; i < ids.size(); ++i) {
-      if (grads[first + i] != T(0)) visit(ids[i], grads[first + i]);
-    }
+    each_in_window(r, [&](size_t place, int64_t id) {
+      if (grads[place] != T(0)) visit(id, grads[place]);
+    });
   }
 
   const T* hidden_;
   const T* weight_;
   const int64_t* targets_;
+  int64_t first_ = 0, behind_;  // whose rows weight_ has
   int64_t width_;
   double softcap_;
   double inverse_temperature_;
@@ -250,7 +274,7 @@ class PlaceFilter {
 LogProbs kept_log_prob(const at::Tensor& hidden_RH, const VocabularyHead& own, const at::Tensor& targets_R,
                        double temperature, const KeptTokens& kept) {
   const at::NoGradGuard no_grad;
-  const WholeHead whole(own);
+  const WholeHead whole(own, {}, WholeHead::Windows::kStay);
   const VocabularyHead& head = whole.head();
   check_shapes(hidden_RH, head, targets_R, kept);
   LogProbs out;
@@ -261,6 +285,7 @@ LogProbs kept_log_prob(const at::Tensor& hidden_RH, const VocabularyHead& own, c
     using T = decltype(zero);
     KeptPass<T> pass(hidden_RH, head, targets_R, temperature, kept);
     if (head.by_operators) pass.use_dots(by_operators::kept_dots(hidden_RH, head.weight_VH, kept));
+    if (head.rows != nullptr) pass.walk_dots(*head.rows, hidden_RH.size(0));
     pass.log_probs(hidden_RH.size(0), out.log_prob_R.mutable_data_ptr<T>(), out.entropy_R.mutable_data_ptr<T>());
   });
   return out;
@@ -270,8 +295,7 @@ void kept_backward(const at::Tensor& hidden_RH, const VocabularyHead& own, const
                    double temperature, const KeptTokens& kept, const at::Tensor& grad_log_prob_R,
                    const at::Tensor& grad_entropy_R, const at::Tensor& d_hidden_RH, const at::Tensor& own_d_weight_VH) {
   const at::NoGradGuard no_grad;
-  TORCH_CHECK(own.rows == nullptr, "head: whole gradients are for whole heads");
-  const WholeHead whole(own, own_d_weight_VH);
+  const WholeHead whole(own, own_d_weight_VH, WholeHead::Windows::kStay);
   const VocabularyHead& head = whole.head();
   const at::Tensor& d_weight_VH = whole.d_weight_VH();
   check_shapes(hidden_RH, head, targets_R, kept);
@@ -280,6 +304,7 @@ void kept_backward(const at::Tensor& hidden_RH, const VocabularyHead& own, const
     KeptPass<T> pass(hidden_RH, head, targets_R, temperature, kept);
     if (head.by_operators) pass.use_dots(by_operators::kept_dots(hidden_RH, head.weight_VH, kept));
     const int64_t num = hidden_RH.size(0);
+    if (head.rows != nullptr) pass.walk_dots(*head.rows, num);
     std::vector<T> grads;
     pass.logit_grads(num, grad_log_prob_R.const_data_ptr<T>(),
                      grad_entropy_R.defined() ? grad_entropy_R.const_data_ptr<T>() : nullptr, grads);
@@ -289,8 +314,16 @@ void kept_backward(const at::Tensor& hidden_RH, const VocabularyHead& own, const
       by_operators::kept_gradients(hidden_RH, head.weight_VH, kept, all, d_hidden_RH, d_weight_VH);
       return;
     }
-    if (d_hidden_RH.defined()) pass.to_hidden(num, grads, d_hidden_RH.mutable_data_ptr<T>());
-    if (d_weight_VH.defined()) pass.to_weight(num, grads, d_weight_VH.mutable_data_ptr<T>());
+    if (d_hidden_RH.defined()) d_hidden_RH.zero_();
+    const auto add = [&](const at::Tensor& d_rows) {
+      if (d_hidden_RH.defined()) pass.to_hidden(num, grads, d_hidden_RH.mutable_data_ptr<T>());
+      if (d_rows.defined()) pass.to_weight(num, grads, d_rows.mutable_data_ptr<T>());
+    };
+    if (head.rows == nullptr) return add(d_weight_VH);
+    head.rows->walk_back([&](int64_t first, const at::Tensor& rows, const at::Tensor& d_rows) {
+      pass.use_window(first, rows);
+      add(d_rows);
+    });
   });
   whole.add_gradient();
 }

@@ -1,8 +1,8 @@
 // Log-probs and entropies of tokens over the sets that the sampler's filters left (KeptTokens), and their gradients.
 //
-// Only the kept tokens' rows of the head are read, so the cost is 2KH flops for K kept tokens in all (6KH with the
-// gradient), whatever the vocabulary. Shapes, dtypes and arguments are those of log_prob_head.h; `kept` has a place for
-// each of the R tokens. The results do not depend on the number of threads. No autograd inside.
+// Only the kept tokens' rows of the head are read: 2KH flops for K kept tokens in all (6KH with the gradient), and one walk over
+// a head of windows (two more with the gradient). Shapes, dtypes and arguments are those of log_prob_head.h; `kept` has a place
+// for each of the R tokens. The results do not depend on the number of threads. No autograd inside.
 #pragma once
 
 #include <ATen/core/Tensor.h>

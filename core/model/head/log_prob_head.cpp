@@ -17,6 +17,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <memory>
 #include <vector>
 
 #include "foundation/metrics/op_timer.h"
@@ -334,6 +335,15 @@ void check_gradients(const at::Tensor& hidden, const at::Tensor& weight, const a
               "head: d_weight");
 }
 
+// The rows of a head whose gradient is computed in windows. Null: at once.
+std::unique_ptr<RowWindows> rows_in_windows(const VocabularyHead& head, const at::Tensor& d_weight_VH,
+                                            const HeadOptions& options) {
+  const bool is_small = static_cast<int64_t>(head.weight_VH.nbytes()) <= options.window_bytes;
+  const bool is_apart = head.rows != nullptr || head.share != nullptr || head.by_operators;
+  if (options.window_bytes == 0 || is_small || is_apart) return nullptr;
+  return std::make_unique<by_windows::WholeRows>(head, d_weight_VH, options.window_bytes);
+}
+
 std::span<const double> span_of(const at::Tensor& doubles) {
   if (!doubles.defined()) return {};
   return {doubles.const_data_ptr<double>(), static_cast<size_t>(doubles.numel())};
@@ -395,9 +405,10 @@ void head_backward(const at::Tensor& hidden_RH, const VocabularyHead& head, cons
   const at::Tensor grad = grad_log_prob_R.to(at::kDouble).contiguous();
   const at::Tensor grad_entropy =
       use == EntropyUse::kGradient ? grad_entropy_R.to(at::kDouble).contiguous() : at::Tensor();
-  if (head.rows != nullptr) {
+  const auto of_whole = rows_in_windows(head, d_weight_VH, options);
+  if (RowWindows* const rows = head.rows != nullptr ? head.rows : of_whole.get(); rows != nullptr) {
     by_windows::head_backward({hidden_RH, head, targets_R, temperature, norms_R, span_of(grad), span_of(grad_entropy)},
-                              d_hidden_RH, options);
+                              *rows, d_hidden_RH, options);
     return;
   }
   if (!norms_R.empty()) {
@@ -428,8 +439,9 @@ void head_one_pass(const at::Tensor& hidden_RH, const VocabularyHead& head, cons
                    double temperature, EntropyUse entropy, const std::function<void(const HeadChunk&)>& on_chunk,
                    const at::Tensor& d_hidden_RH, const at::Tensor& d_weight_VH, const HeadOptions& options) {
   const at::NoGradGuard no_grad;
-  if (head.rows != nullptr) {
-    by_windows::head_one_pass(hidden_RH, head, targets_R, temperature, entropy, on_chunk, d_hidden_RH, options);
+  const auto of_whole = rows_in_windows(head, d_weight_VH, options);
+  if (RowWindows* const rows = head.rows != nullptr ? head.rows : of_whole.get(); rows != nullptr) {
+    by_windows::head_one_pass(hidden_RH, head, *rows, targets_R, temperature, entropy, on_chunk, d_hidden_RH, options);
     return;
   }
   check_head(hidden_RH, head.weight_VH, targets_R, temperature);

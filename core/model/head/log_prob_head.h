@@ -29,6 +29,9 @@ struct HeadOptions {
   // not fit whole. It has at least 64 tokens, whatever this says (that is what fits at 152k columns with all their
   // logits). With fewer, reading and writing the weight's gradient for each chunk costs more than the products.
   int64_t chunk_bytes = int64_t{56} << 20;
+  // > 0: gradients by log-probs of a whole weight that is larger are computed in windows of so many bytes, as if its rows were
+  // spread over ranks. They then have the same bits. CPU only, and not of a weight of which ranks have parts.
+  int64_t window_bytes = 0;
 };
 
 // The head of a model: logits = weight_VH hidden, and where softcap > 0 capped to softcap tanh(logit / softcap).
@@ -50,6 +53,11 @@ struct VocabularyHead {
 
 // Windows of rows begin at multiples of this, so that no window cuts a block of columns.
 inline constexpr int64_t kHeadWindowRows = 2048;
+// Rows of a window of at most so many bytes, or of the smallest one.
+[[nodiscard]] constexpr int64_t rows_of_window(int64_t window_bytes, int64_t row_bytes) {
+  const int64_t blocks = window_bytes / row_bytes / kHeadWindowRows;
+  return (blocks > 1 ? blocks : 1) * kHeadWindowRows;
+}
 
 // All that a second look at a token's distribution needs of the first.
 struct TokenNorm {

@@ -77,9 +77,9 @@ void sum_hidden_gradient(const VocabularyHead& head, const at::Tensor& d_hidden_
   if (head.share != nullptr && d_hidden_RH.defined() && d_hidden_RH.numel() > 0) head.share->ranks->sum(d_hidden_RH);
 }
 
-WholeHead::WholeHead(const VocabularyHead& head, const at::Tensor& d_weight_VH)
+WholeHead::WholeHead(const VocabularyHead& head, const at::Tensor& d_weight_VH, Windows windows)
     : head_(head), own_d_weight_VH_(d_weight_VH), d_weight_VH_(d_weight_VH), share_(head.share) {
-  if (head.rows != nullptr) {
+  if (head.rows != nullptr && windows == Windows::kGather) {
     head_.weight_VH = at::empty(head.weight_VH.sizes(), head.weight_VH.options());
     head_.rows = nullptr;
     head.rows->walk(

@@ -45,12 +45,14 @@ void join_stats(const VocabularyShare& share, double inverse_temperature, std::s
 // The terms of all ranks. Undefined: nothing.
 void sum_hidden_gradient(const VocabularyHead& head, const at::Tensor& d_hidden_RH);
 
-// A head as it is, or gathered, also from windows of its rows. The gradient of a gathered one is added to this rank's rows in
-// the end; a head of windows takes none.
+// A head as it is, or gathered, also from windows of its rows unless they stay. The gradient of a gathered one is added to this
+// rank's rows in the end; one that was gathered from windows takes none.
 class WholeHead {
  public:
+  enum class Windows { kGather, kStay };
   // `d_weight_VH` may be undefined.
-  explicit WholeHead(const VocabularyHead& head, const at::Tensor& d_weight_VH = {});
+  explicit WholeHead(const VocabularyHead& head, const at::Tensor& d_weight_VH = {},
+                     Windows windows = Windows::kGather);
   WholeHead(const WholeHead&) = delete;
   WholeHead& operator=(const WholeHead&) = delete;
 

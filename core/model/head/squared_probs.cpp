@@ -1,14 +1,15 @@
-// Computes the sum of squared probabilities in chunks of rows.
+// Computes the sum of squared probabilities in blocks of tokens and columns.
 #include "model/head/squared_probs.h"
 
 #include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
-#include <ATen/ops/empty.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/logaddexp.h>
 #include <ATen/ops/logsumexp.h>
 #include <ATen/ops/stack.h>
 
 #include <algorithm>
-#include <optional>
+#include <limits>
 
 #include "model/head/shared_vocabulary.h"
 
@@ -16,36 +17,40 @@ namespace mortise {
 
 namespace {
 
-// lse(z) and lse(2z) of each row in the columns of a rank, [C, 2], become those of all columns.
-at::Tensor lse_of_all_ranks(const VocabularyShare& share, const at::Tensor& own_C2) {
-  return at::logsumexp(of_all_ranks(share, own_C2.contiguous()), {0});
+constexpr int64_t kRowsAtOnce = 1024;
+
+// Adds the columns of `rows` to lse(z) and lse(2z) of each token, both_R2, block by block. The same blocks of tokens and columns
+// whoever has the rows, so that the sums have the same bits.
+void add_columns(const at::Tensor& hidden_RH, const VocabularyHead& head, const at::Tensor& rows, double temperature,
+                 const at::Tensor& both_R2) {
+  const int64_t num = hidden_RH.size(0), columns = head.by_operators ? rows.size(0) : kHeadWindowRows;
+  const int64_t at_once =
+      head.by_operators ? std::max<int64_t>(1, kRowsAtOnce * kHeadWindowRows / columns) : kRowsAtOnce;
+  VocabularyHead block = head;
+  block.rows = nullptr;
+  for (int64_t first = 0; first < rows.size(0); first += columns) {
+    block.weight_VH = rows.narrow(0, first, std::min(columns, rows.size(0) - first));
+    for (int64_t begin = 0; begin < num; begin += at_once) {
+      const int64_t count = std::min(at_once, num - begin);
+      const at::Tensor z_CV = head_logits(hidden_RH.narrow(0, begin, count), block).div_(temperature);
+      const at::Tensor own_C2 = at::stack({at::logsumexp(z_CV, {1}), at::logsumexp(z_CV.mul(2.0), {1})}, 1);
+      const at::Tensor sum_C2 = both_R2.narrow(0, begin, count);
+      sum_C2.copy_(at::logaddexp(sum_C2, own_C2));
+    }
+  }
 }
 
 }  // namespace
 
-at::Tensor head_sum_pi_squared(const at::Tensor& hidden_RH, const VocabularyHead& given, double temperature) {
-  constexpr int64_t kChunkBytes = int64_t{8} << 20;
+at::Tensor head_sum_pi_squared(const at::Tensor& hidden_RH, const VocabularyHead& head, double temperature) {
   const at::NoGradGuard no_grad;
-  std::optional<WholeHead> gathered;  // the sums need all logits of a token
-  if (given.rows != nullptr) gathered.emplace(given);
-  const VocabularyHead& head = gathered ? gathered->head() : given;
-  const int64_t num_rows = hidden_RH.size(0);
-  const int64_t columns = head.share != nullptr ? head.share->most : head.weight_VH.size(0);  // on all ranks alike
-  const int64_t row_bytes = columns * static_cast<int64_t>(hidden_RH.element_size());
-  const int64_t chunk = std::clamp<int64_t>(kChunkBytes / row_bytes, 1, std::max<int64_t>(1, num_rows));
-  at::Tensor out_R = at::empty({num_rows}, hidden_RH.options());
-  for (int64_t begin = 0; begin < num_rows; begin += chunk) {
-    const int64_t rows = std::min(chunk, num_rows - begin);
-    const at::Tensor z_CV = head_logits(hidden_RH.narrow(0, begin, rows), head).div_(temperature);
-    at::Tensor lse_C = at::logsumexp(z_CV, {1}), lse2_C = at::logsumexp(z_CV.mul(2.0), {1});
-    if (head.share != nullptr) {
-      const at::Tensor both_C2 = lse_of_all_ranks(*head.share, at::stack({lse_C, lse2_C}, 1));
-      lse_C = both_C2.select(1, 0);
-      lse2_C = both_C2.select(1, 1);
-    }
-    out_R.narrow(0, begin, rows).copy_((lse2_C - lse_C.mul(2.0)).exp_());
-  }
-  return out_R;
+  at::Tensor both_R2 = at::full({hidden_RH.size(0), 2}, -std::numeric_limits<double>::infinity(), hidden_RH.options());
+  if (head.rows == nullptr)
+    add_columns(hidden_RH, head, head.weight_VH, temperature, both_R2);
+  else
+    head.rows->walk([&](int64_t, const at::Tensor& rows) { add_columns(hidden_RH, head, rows, temperature, both_R2); });
+  if (head.share != nullptr && both_R2.numel() > 0) both_R2 = at::logsumexp(of_all_ranks(*head.share, both_R2), {0});
+  return (both_R2.select(1, 1) - both_R2.select(1, 0).mul(2.0)).exp_();
 }
 
 }  // namespace mortise

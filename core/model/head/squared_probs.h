@@ -1,5 +1,6 @@
 // Sum of the squared probabilities of the vocabulary per token: exp(lse(2z) - 2 lse(z)), z the logits over temperature.
-// What the variance-optimal baseline needs (verl: sum_pi_squared). Chunks of rows; (tokens x vocabulary) is never kept.
+// What the variance-optimal baseline needs (verl: sum_pi_squared). (Tokens x vocabulary) is never kept.
+// Cost: 2RHV flops; one walk over a head of windows.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -7,10 +7,42 @@ int64_t two_heads_row_bytes(int64_t width, int64_t vocab, int64_t element_bytes)
   return (2 * vocab + num_column_blocks(vocab, kPairBlockColumns) * width) * element_bytes;
 }
 
-int64_t two_heads_bytes(int64_t num_rows, int64_t width, int64_t vocab, int64_t element_bytes,
+int64_t two_heads_bytes(int64_t num_rows, int64_t width, int64_t vocab, int64_t element_bytes, int64_t columns,
                         const HeadOptions& options) {
   const int64_t row_bytes = two_heads_row_bytes(width, vocab, element_bytes);
-  return head_chunk_rows(num_rows, row_bytes, kPairChunkRows, options) * row_bytes;
+  return head_chunk_rows(num_rows, row_bytes, kPairChunkRows, options) *
+         two_heads_row_bytes(width, columns, element_bytes);
+}
+
+void PairWalks::walk(const Use& use) const {
+  const auto part = [](const at::Tensor& weight, int64_t first, const at::Tensor& rows) {
+    return weight.narrow(0, first, rows.size(0));
+  };
+  if (policy_->rows == nullptr) {
+    other_->rows->walk(
+        [&](int64_t first, const at::Tensor& rows) { use(first, part(policy_->weight_VH, first, rows), rows, {}); });
+  } else if (other_->rows == nullptr) {
+    policy_->rows->walk(
+        [&](int64_t first, const at::Tensor& rows) { use(first, rows, part(other_->weight_VH, first, rows), {}); });
+  } else {
+    TORCH_CHECK(policy_->rows->partner() == other_->rows, "two heads: windows of heads that are no pair");
+    policy_->rows->walk_with_partner(
+        [&](int64_t first, const at::Tensor& rows, const at::Tensor& other_rows) { use(first, rows, other_rows, {}); });
+  }
+}
+
+void PairWalks::walk_back(const Use& use) const {
+  if (policy_->rows == nullptr) {
+    walk([&](int64_t first, const at::Tensor& rows, const at::Tensor& other_rows, const at::Tensor&) {
+      use(first, rows, other_rows, d_weight_VH_.defined() ? d_weight_VH_.narrow(0, first, rows.size(0)) : at::Tensor());
+    });
+  } else if (other_->rows == nullptr) {
+    policy_->rows->walk_back([&](int64_t first, const at::Tensor& rows, const at::Tensor& d_rows) {
+      use(first, rows, other_->weight_VH.narrow(0, first, rows.size(0)), d_rows);
+    });
+  } else {
+    policy_->rows->walk_back_with_partner(use);
+  }
 }
 
 void check_two_heads(const HeadSide& policy, const HeadSide& other, size_t num_weights, double temperature,

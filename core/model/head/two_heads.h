@@ -2,8 +2,14 @@
 // and the products that carry a gradient by the policy's logits back. Private to this folder.
 //
 // A pass derives from TwoHeads. It has forward(begin, end, values), which computes the logits, and
-// gradient_of_row(block, row, weight), which turns a row of z into d loss / d logits. Thread rule: one call at a time;
-// rows of different blocks may be worked on at the same time.
+// gradient_of_row(block, row, weight), which turns a row of z into d loss / d logits. For heads that are read in windows it also
+// has num_walks(); add_window(walk), which computes the chunk's logits of the window and adds what this walk sums up;
+// end_walk(walk) for a chunk, behind all windows; value(token); and compute_again() in front of gradients. Windows begin where
+// blocks begin, and chunks of tokens are those of whole heads, so that all numbers have the same bits.
+//
+// Cost of windows: a walk over both heads, or over that which is spread, for each of num_walks(), and one for gradients. Each
+// computes the logits. Memory: a chunk's logits of a window. Thread rule: one call at a time; rows of different blocks may be
+// worked on at the same time.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -12,6 +18,7 @@
 #include <algorithm>
 #include <memory>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "model/head/chunks.h"
@@ -27,8 +34,29 @@ inline constexpr int64_t kPairBlockColumns = 2048;  // summed in lanes of T befo
 
 // Memory of one token of a chunk, and of a chunk: both heads' logits, and the parts of d_hidden.
 int64_t two_heads_row_bytes(int64_t width, int64_t vocab, int64_t element_bytes);
-int64_t two_heads_bytes(int64_t num_rows, int64_t width, int64_t vocab, int64_t element_bytes,
+// A chunk of some columns has as many tokens as one of all.
+int64_t two_heads_bytes(int64_t num_rows, int64_t width, int64_t vocab, int64_t element_bytes, int64_t columns,
                         const HeadOptions& options);
+
+// Walks over two heads, of which at least one is read in windows. If both are, `other` is the policy's partner.
+class PairWalks {
+ public:
+  // Borrows both. `d_weight_VH`: of a whole policy; may be undefined.
+  PairWalks(const HeadSide& policy, const HeadSide& other, at::Tensor d_weight_VH)
+      : policy_(&policy.head), other_(&other.head), d_weight_VH_(std::move(d_weight_VH)) {}
+
+  using Use = SpreadRows::UsePairBack;
+  void walk(const Use& use) const;
+  void walk_back(const Use& use) const;
+
+ private:
+  const VocabularyHead *policy_, *other_;
+  at::Tensor d_weight_VH_;
+};
+
+inline bool reads_windows(const HeadSide& policy, const HeadSide& other) {
+  return policy.head.rows != nullptr || other.head.rows != nullptr;
+}
 
 // Throws if shapes or dtypes do not fit together.
 void check_two_heads(const HeadSide& policy, const HeadSide& other, size_t num_weights, double temperature,
@@ -39,7 +67,7 @@ template <class T>
 struct PairedHead {
   explicit PairedHead(const HeadSide& side)
       : hidden(side.hidden_RH.const_data_ptr<T>()),
-        weight(side.head.weight_VH.const_data_ptr<T>()),
+        weight(side.head.rows == nullptr ? side.head.weight_VH.const_data_ptr<T>() : nullptr),
         width(side.hidden_RH.size(1)),
         softcap(side.head.softcap) {}
 
@@ -64,23 +92,35 @@ class TwoHeads {
         other_side_(other),
         inverse_temperature_(1.0 / temperature),
         share_(policy.head.share),
-        vocab_(policy.head.weight_VH.size(0)),
-        num_blocks_(num_column_blocks(vocab_, kPairBlockColumns)) {
-    TORCH_CHECK(policy.head.rows == nullptr && other.head.rows == nullptr, "head: pairs need whole heads");
+        num_tokens_(policy.hidden_RH.size(0)) {
+    const int64_t vocab = policy.head.weight_VH.size(0);
     // All ranks that share the vocabulary have chunks of the same tokens.
-    const int64_t most = share_ != nullptr ? share_->most : vocab_;
+    const int64_t most = share_ != nullptr ? share_->most : vocab;
     const int64_t row_bytes = two_heads_row_bytes(policy_.width, most, sizeof(T));
-    chunk_rows_ = head_chunk_rows(policy.hidden_RH.size(0), row_bytes, kPairChunkRows, options);
-    const auto size = static_cast<size_t>(chunk_rows_) * static_cast<size_t>(vocab_);
-    z_.reset(new T[size]);
-    other_.reset(new T[size]);
+    chunk_rows_ = head_chunk_rows(num_tokens_, row_bytes, kPairChunkRows, options);
+    if (!reads_windows(policy, other)) set_columns(0, vocab);
   }
 
+  // The rows [first, first + n) of both heads, until the next call.
+  void use_window(int64_t first, const at::Tensor& rows, const at::Tensor& other_rows) {
+    policy_.weight = rows.const_data_ptr<T>();
+    other_side_.weight = other_rows.const_data_ptr<T>();
+    set_columns(first, rows.size(0));
+  }
+  [[nodiscard]] bool is_first_window() const { return first_column_ == 0; }
+
+  [[nodiscard]] int64_t num_tokens() const { return num_tokens_; }
+  [[nodiscard]] size_t token(int64_t row) const { return static_cast<size_t>(begin_ + row); }
   [[nodiscard]] int64_t chunk_rows() const { return chunk_rows_; }
   [[nodiscard]] int64_t num_blocks() const { return num_blocks_; }
   [[nodiscard]] int64_t rows() const { return rows_; }  // rows in the current chunk
   [[nodiscard]] int64_t columns(int64_t block) const {
-    return std::min(kPairBlockColumns, vocab_ - block * kPairBlockColumns);
+    return std::min(kPairBlockColumns, num_columns_ - block * kPairBlockColumns);
+  }
+  // The first one of the window in the whole head.
+  [[nodiscard]] int64_t first_column() const { return first_column_; }
+  [[nodiscard]] bool has_column(int64_t column) const {
+    return column >= first_column_ && column < first_column_ + num_columns_;
   }
   [[nodiscard]] double inverse_temperature() const { return inverse_temperature_; }
   [[nodiscard]] const PairedHead<T>& policy() const { return policy_; }
@@ -101,7 +141,7 @@ class TwoHeads {
   }
 
   // For the chunk whose logits were computed last. `gradient` is called as gradient_of_row. d_hidden and d_weight begin
-  // at their tensors' starts; either may be null.
+  // at the starts of their tensors, or of the window; either may be null. Windows add to d_hidden.
   template <class Gradient>
   void backward(std::span<const double> weight, T* d_hidden, T* d_weight, const Gradient& gradient) {
     if (d_hidden != nullptr) partial_.resize(static_cast<size_t>(num_blocks_ * rows_ * policy_.width));
@@ -136,10 +176,20 @@ class TwoHeads {
     }
   }
 
+  void set_columns(int64_t first, int64_t count) {
+    first_column_ = first;
+    num_columns_ = count;
+    num_blocks_ = num_column_blocks(count, kPairBlockColumns);
+    if (count <= columns_in_memory_) return;
+    columns_in_memory_ = count;
+    const auto size = static_cast<size_t>(chunk_rows_) * static_cast<size_t>(count);
+    for (auto* logits : {&z_, &other_}) logits->reset(new T[size]);
+  }
+
   void sum_parts(T* out) const {
     const int64_t size = rows_ * policy_.width;
-    std::copy_n(partial_.data(), size, out);
-    for (int64_t block = 1; block < num_blocks_; ++block) {
+    if (is_first_window()) std::copy_n(partial_.data(), size, out);
+    for (int64_t block = is_first_window() ? 1 : 0; block < num_blocks_; ++block) {
       const T* part = partial_.data() + block * size;
       for (int64_t i = 0; i < size; ++i) out[i] += part[i];
     }
@@ -148,8 +198,9 @@ class TwoHeads {
   PairedHead<T> policy_, other_side_;
   double inverse_temperature_;
   std::shared_ptr<const VocabularyShare> share_;
-  int64_t vocab_;
-  int64_t num_blocks_;
+  int64_t num_tokens_;
+  int64_t first_column_ = 0, num_columns_ = 0, columns_in_memory_ = 0;  // the window's, or all
+  int64_t num_blocks_ = 0;
   int64_t chunk_rows_ = 0;
   int64_t begin_ = 0;
   int64_t rows_ = 0;
@@ -175,6 +226,39 @@ void run_two_heads(Pass& pass, int64_t num, std::span<const double> weight_R, co
       d_hidden_RH.narrow(0, begin, end - begin).zero_();
     }
   }
+}
+
+// The same for heads that are read in windows.
+template <class T, class Pass>
+void run_two_heads_by_windows(Pass& pass, const PairWalks& walks, std::span<const double> weight_R,
+                              const at::Tensor& d_hidden_RH, std::span<double> values) {
+  const at::NoGradGuard no_grad;
+  const int64_t num = pass.num_tokens();
+  const auto for_chunks = [&](const auto& work) {
+    for (int64_t begin = 0; begin < num; begin += pass.chunk_rows()) {
+      pass.start(begin, std::min(num, begin + pass.chunk_rows()));
+      work(weight_R.subspan(pass.token(0), static_cast<size_t>(pass.rows())));
+    }
+  };
+  for (int walk = 0; walk < pass.num_walks(); ++walk) {
+    walks.walk([&](int64_t first, const at::Tensor& rows, const at::Tensor& other_rows, const at::Tensor&) {
+      pass.use_window(first, rows, other_rows);
+      for_chunks([&](std::span<const double>) { pass.add_window(walk); });
+    });
+    for_chunks([&](std::span<const double>) { pass.end_walk(walk); });
+  }
+  for (size_t i = 0; i < values.size(); ++i) values[i] = pass.value(i);
+  if (d_hidden_RH.defined()) d_hidden_RH.zero_();
+  if (!d_hidden_RH.defined() || !any_nonzero(weight_R)) return;
+  const auto gradient = [&](int64_t block, int64_t row, double weight) { pass.gradient_of_row(block, row, weight); };
+  walks.walk_back([&](int64_t first, const at::Tensor& rows, const at::Tensor& other_rows, const at::Tensor& d_rows) {
+    pass.use_window(first, rows, other_rows);
+    for_chunks([&](std::span<const double> weight) {
+      if (!any_nonzero(weight)) return;
+      pass.compute_again();
+      pass.backward(weight, d_hidden_RH.mutable_data_ptr<T>(), data_or_null<T>(d_rows), gradient);
+    });
+  });
 }
 
 }  // namespace mortise

@@ -2,9 +2,10 @@
 // windows of its rows, one after another.
 //
 // The embedding: a pass picks the rows of its tokens, once, when the gate has opened the embedding. Backward hands in the
-// gradients of these rows. The head: a pass walks over all rows once for log-probs, and once more for gradients.
+// gradients of these rows. The head: a pass walks over all rows once for log-probs, and once more for gradients. Passes that
+// compare two heads walk more often.
 //
-// Thread rule: one thread at a time. pick, walk and walk_back are collectives of the ranks. Ranks without a pass of their own
+// Thread rule: one thread at a time. pick and all walks are collectives of the ranks. Ranks without a pass of their own
 // help from WeightGate (weight_gate.h), which keeps errors: numbers after one have no meaning.
 #pragma once
 
@@ -15,21 +16,34 @@
 
 namespace mortise {
 
-class SpreadRows {
+// The rows of a head, window by window. Thread rule and errors: as SpreadRows.
+class RowWindows {
  public:
-  virtual ~SpreadRows() = default;
+  virtual ~RowWindows() = default;
 
+  // `rows` [n, H] are those from `first` on. Windows come in rising order, and begin at multiples of kHeadWindowRows.
+  using Use = std::function<void(int64_t first, const at::Tensor& rows)>;
+  virtual void walk(const Use& use) = 0;
+  // To `d_rows` [n, H] `use` adds the gradient of the rows. Undefined: it is not wanted.
+  using UseBack = std::function<void(int64_t first, const at::Tensor& rows, const at::Tensor& d_rows)>;
+  virtual void walk_back(const UseBack& use) = 0;
+};
+
+class SpreadRows : public RowWindows {
+ public:
   // The rows of these tokens [N, H].
   virtual at::Tensor pick(const at::Tensor& ids_N) = 0;
   // Adds to the gradient of these rows. Their owners get it when backward is over.
   virtual void add_gradient(const at::Tensor& ids_N, const at::Tensor& gradient_NH) = 0;
 
-  // `rows` [n, H] are those from `first` on. Windows come in rising order, and begin at multiples of kHeadWindowRows.
-  using Use = std::function<void(int64_t first, const at::Tensor& rows)>;
-  virtual void walk(const Use& use) = 0;
-  // `d_rows` [n, H] are zeros, to which `use` adds their gradient. Undefined: it is not wanted.
-  using UseBack = std::function<void(int64_t first, const at::Tensor& rows, const at::Tensor& d_rows)>;
-  virtual void walk_back(const UseBack& use) = 0;
+  // Walks in which the same rows of another head come next to those of this one: those of the reference, to which a loss
+  // compares the policy. Null: there is none.
+  [[nodiscard]] virtual SpreadRows* partner() const = 0;
+  using UsePair = std::function<void(int64_t first, const at::Tensor& rows, const at::Tensor& partner_rows)>;
+  virtual void walk_with_partner(const UsePair& use) = 0;
+  using UsePairBack = std::function<void(int64_t first, const at::Tensor& rows, const at::Tensor& partner_rows,
+                                         const at::Tensor& d_rows)>;
+  virtual void walk_back_with_partner(const UsePairBack& use) = 0;
 };
 
 // The rows of an embedding without memory, whose leaf tells whether they have a gradient.

@@ -32,6 +32,9 @@ class WeightGate {
 
   // Every rank of a round: the forward pass is over, the head is closed. A rank that has run none helps the others.
   virtual void finish_forward() = 0;
+  // Every rank, when finish_forward() of all models of the round is over: helps the ranks whose passes still walk over the
+  // head (spread_rows.h), until all are done.
+  virtual void help_walks() {}
   // Every rank of a round in which some rank runs backward. `own` is this rank's backward pass, or null. Calls
   // `on_layer(part)` when the gradients of a layer are complete.
   virtual void run_backward(const std::function<void()>& own, const std::function<void(int64_t part)>& on_layer) = 0;

@@ -100,8 +100,8 @@ double critic_activation_bytes(const ModelConfig& critic, const TrainedSize& tra
                                const MicroBatchOptions& cut, int64_t rows_per_update);
 
 UnitBytes unit_bytes(const ModelConfig& model, double element);
-// UnitBytes::window. The pass for optimal_token_baseline has the whole head and a window, but no gradients or activations:
-// MemoryEstimate::whole is larger.
+// UnitBytes::window. The pass that finds the tokens that filters keep has the whole head and a window, but no gradients or
+// activations: MemoryEstimate::whole is larger.
 double window_bytes(const ModelConfig& model, const RunConfig& config, bool by_operators);
 // Bytes of all ranks for these units: with bfloat16 copies of the layers, and their masters if there are any.
 double spread_bytes(const UnitBytes& units, ModelDtype dtype, bool has_masters);

@@ -75,6 +75,15 @@ double split_weight_bytes(const UnitBytes& units, const TrainedSize& trained, co
   return (layers + (trained.keeps_vocabulary() ? 0.0 : units.ends)) / size * (size - 1.0);
 }
 
+// How often the head of an update's pass travels after its log-probs, if passes read it in windows: for gradients, for products
+// with kept tokens, and for comparisons with the heads of a reference, which travels too, or of a teacher (two_heads.h).
+double walks_after_forward(const RunConfig& config) {
+  double walks = config.rollout.filtered_log_probs ? 2.0 : 1.0;
+  if (has_full_kl(config)) walks += 3.0;  // two of both heads, one of which its forward pass counts
+  if (!has_teacher_loss(config)) return walks;
+  return walks + (config.teacher.divergence_beta == 1.0 ? 2.0 : config.teacher.divergence_beta == 0.0 ? 3.0 : 4.0);
+}
+
 // Stage 3 of ZeRO: weights that a rank sends so that others can compute. For split layers, those are the ranks with the same
 // part.
 void add_spread_weights(const RunConfig& config, const ModelConfig& model, const BatchPlan& plan,
@@ -87,11 +96,13 @@ void add_spread_weights(const RunConfig& config, const ModelConfig& model, const
   const bool as_copies = config.model.dtype == ModelDtype::kBfloat16 && !config.model.trains_adapter();
   const double layers = (units.layers - others.layers * element) * (as_copies ? 0.5 : 1.0), all = ends + layers;
   const bool has_reference = config.actor.use_kl_loss || config.algorithm.use_kl_in_reward;
-  // Forward needs all parts, and one matrix twice if it is embedding and head. Backward needs the layers, and the head if
-  // passes read it in windows. A step also samples, and has a pass for the old log-probs and one of the reference.
+  // Forward needs all parts, and one matrix twice if it is embedding and head. Backward needs the layers. A step also samples,
+  // and has a pass for the old log-probs and one of the reference.
   const double read = (model.tie_word_embeddings ? 2.0 : 1.0) * ends + layers;
-  const double head = units.window > 0 ? (read - layers) / 2.0 : 0.0;
-  out.weight_bytes = share * rounds * (read + layers + head);
+  const double head = (read - layers) / 2.0;
+  const double again = units.window > 0 ? head * walks_after_forward(config) : 0.0;
+  const double of_reference = has_full_kl(config) ? read : 0.0;
+  out.weight_bytes = share * rounds * (read + of_reference + layers + again);
   out.step_weight_bytes += share * (all + read * rounds * plan.mean_updates_per_step() * (has_reference ? 2.0 : 1.0));
 }
 

@@ -43,6 +43,8 @@ LearnerOptions learner_options(const RunConfig& config, Communicator& ranks) {
   options.grad_clip = config.actor.grad_clip;
   options.seed = static_cast<uint64_t>(config.trainer.seed);
   options.micro_batch = micro_batch_options(config);
+  // The head of one process, or of ranks that have all of it, then gives the bits of ranks that have a part.
+  if (config.trainer.deterministic) options.head.window_bytes = vocabulary_window_bytes(config, /*by_operators=*/false);
   options.router_losses = {config.actor.router_aux_loss_coef, config.actor.router_z_loss_coef};
   if (config.model.layers == LayerPasses::kPlain) options.pass.path = LayerPath::kPlain;
   if (config.model.enable_gradient_checkpointing)
@@ -176,9 +178,7 @@ bool has_teacher_loss(const RunConfig& config) { return config.teacher.path && c
 
 int64_t vocabulary_window_bytes(const RunConfig& config, bool by_operators) {
   const bool is_split = config.actor.tensor_model_parallel_size > 1 && !config.trainer.val_only;
-  const bool reads_whole = config.rollout.filtered_log_probs || has_full_kl(config) || has_teacher_loss(config);
-  if (config.trainer.deterministic || is_split || reads_whole || by_operators) return 0;
-  return int64_t{32} << 20;
+  return is_split || by_operators ? 0 : int64_t{32} << 20;
 }
 
 void spread_weights(const RunConfig& config, Communicator& ranks, const OptimConfig& optim, Model& model) {

@@ -44,9 +44,8 @@ bool spreads_weights(const RunConfig& config, const Communicator& ranks);
 // Losses that compare distributions over the whole vocabulary.
 bool has_full_kl(const RunConfig& config);
 bool has_teacher_loss(const RunConfig& config);
-// Such ranks read embedding and head in windows of so many bytes (learn/optim/matrix_windows.h), if all passes of the run can; 0:
-// they gather them whole. Deterministic sums have whole gradients. Passes that filter or compare distributions, and those of
-// devices, read whole heads, and split layers have parts of both.
+// Such ranks read embedding and head in windows of so many bytes (learn/optim/matrix_windows.h); 0: they gather them whole.
+// Passes on devices read whole heads, and split layers have parts of both.
 int64_t vocabulary_window_bytes(const RunConfig& config, bool by_operators);
 // Keeps this rank's part of the weights that `optim` trains, if so. `ranks`: those of ranks_with_weights(). The model has to
 // stay where it is.

@@ -216,6 +216,7 @@ inline Update update_of(const Variant& variant, Communicator& communicator, cons
   AdamW optimizer(TestPolicy::parameters(model), AdamWOptions{}, "actor.optim", zero);
   const auto objective = objective_of({"actor.policy_loss.loss_mode=vanilla", "actor.entropy_coeff=0.02"});
   options.grad_clip = 0.0;
+  if (dtype != "float64") options.head.window_bytes = mesh.window_bytes;
   share(options, communicator, /*deterministic=*/dtype != "float64", mesh.sequence_size, tensor_size);
   ActorLearner learner(model, optimizer, objective->objective, options);
   Update out;

@@ -34,6 +34,10 @@ inline const std::vector<Case>& cases() {
       {"an estimated KL", {"actor.use_kl_loss=true", "actor.kl_loss_coef=0.3"}},
       {"the whole KL", {"actor.use_kl_loss=true", "actor.kl_loss_coef=0.3", "actor.kl_loss_type=full"}},
       {"supervised rows", {"actor.policy_loss.loss_mode=vanilla"}, false, true},
+      {"supervised rows and the whole KL",
+       {"actor.use_kl_loss=true", "actor.kl_loss_coef=0.3", "actor.kl_loss_type=full"},
+       false,
+       true},
       {"supervised rows and masks over the update", {"actor.top_entropy_quantile=0.4"}, false, true},
   };
   return all;
@@ -96,6 +100,7 @@ inline Learnt learn(const Case& one, const std::string& dtype, Communicator& com
   const RandomRows data(one.on_policy, kShape), recorded(false, {.vocab = kShape.vocab, .groups = 8, .samples = 1});
   LearnerOptions options = cut_by(kCut);
   options.reference = &reference.model;
+  if (deterministic) options.head.window_bytes = window_bytes;
   share(options, communicator, deterministic, sequence_size, tensor_size);
   ActorLearner learner(policy.model, policy.optimizer, objective->objective, options);
   Learnt out;
@@ -179,6 +184,7 @@ inline std::vector<at::Tensor> weights_after_critic(const std::string& dtype, Co
   data.batch.put<column::Returns>(std::move(returns));
   CriticOptions options;
   options.learner = cut_by(kCut);
+  if (deterministic) options.learner.head.window_bytes = window_bytes;
   share(options.learner, communicator, deterministic, sequence_size);
   CriticLearner learner(model, optimizer, options);
   for (int i = 0; i < 2; ++i) {
@@ -193,9 +199,10 @@ inline std::vector<at::Tensor> weights_after_critic(const std::string& dtype, Co
 }
 
 inline std::vector<at::Tensor> weights_after_sft_of(TestPolicy& policy, Communicator& communicator, bool deterministic,
-                                                    int sequence_size, int tensor_size) {
+                                                    int sequence_size, int tensor_size, int64_t window_bytes = 0) {
   const RandomRows data(false, kShape);
   LearnerOptions options = cut_by(kCut);
+  if (deterministic) options.head.window_bytes = window_bytes;
   share(options, communicator, deterministic, sequence_size, tensor_size);
   for (int i = 0; i < 2; ++i)
     EXPECT_FALSE(sft_update(policy.model, policy.optimizer, data.batch, options, {1e-2, i + 1}).value().skipped);
@@ -207,7 +214,7 @@ inline std::vector<at::Tensor> weights_after_sft(const std::string& dtype, Commu
                                                  bool deterministic, int64_t zero_stage, int sequence_size = 1,
                                                  int64_t window_bytes = 0) {
   TestPolicy policy(dtype, kShape.vocab, 2, /*seed=*/5, {&communicator, zero_stage}, 1, window_bytes);
-  return weights_after_sft_of(policy, communicator, deterministic, sequence_size, 1);
+  return weights_after_sft_of(policy, communicator, deterministic, sequence_size, 1, window_bytes);
 }
 
 }  // namespace mortise

@@ -137,12 +137,11 @@ TEST(Ranks, OneRankWithoutFiniteLogProbsSkipsTheUpdateOfAll) {
 TEST(Ranks, CriticAndSupervisedUpdatesAreEqualToo) {
   for (const auto& weights_after : {&weights_after_critic, &weights_after_sft}) {
     for (const bool deterministic : {false, true}) {
-      const std::vector<at::Tensor> expected = weights_after("float64", alone(), deterministic, 0, 1, 0);
+      const std::vector<at::Tensor> expected = weights_after("float64", alone(), deterministic, 0, 1, 1);
       for (const auto& [size, stage] :
            std::vector<std::pair<int, int>>{{2, 0}, {3, 0}, {4, 0}, {2, 1}, {3, 2}, {2, 3}, {3, 3}}) {
         on_ranks(size, [&, stage = stage](Communicator& communicator) {
-          const std::vector<at::Tensor> weights =
-              weights_after("float64", communicator, deterministic, stage, 1, deterministic ? 0 : 1);
+          const std::vector<at::Tensor> weights = weights_after("float64", communicator, deterministic, stage, 1, 1);
           for (size_t i = 0; i < weights.size(); ++i) {
             if (deterministic)
               EXPECT_TRUE(weights[i].equal(expected[i])) << i;

@@ -28,17 +28,14 @@ constexpr Mesh kTwoByWindows{.num_ranks = 2, .zero_stage = 3, .window_bytes = 1}
 
 TEST(SpreadWeights, WindowsOfEmbeddingAndHeadGiveTheNumbersOfOneRankForEveryKindOfLayerAndAdapter) {
   size_t index = 0;
-  for (const Variant& variant : variants()) {
-    if (variant.name == "a teacher") continue;  // compares whole heads
+  for (const Variant& variant : variants())
     expect_numbers_of_one_rank(variant, index++ % 2 == 0 ? kTwoByWindows : kThreeByWindows);
-  }
 }
 
 // Losses of every coupling, with supervised rows and next to sequence parallel.
 TEST(SpreadWeights, WindowsGiveTheNumbersOfOneRankForEveryLoss) {
   const Mesh shared{.num_ranks = 4, .sequence_size = 2, .zero_stage = 3, .window_bytes = 1};
   for (const Case& one : cases()) {
-    if (std::string_view(one.name) == "the whole KL") continue;  // compares whole heads
     const Learnt alone_did = learn(one, "float64", alone(), false);
     for (const Mesh& mesh : {kTwoByWindows, kThreeByWindows, shared}) {
       SCOPED_TRACE(std::string(one.name) + ", " + name_of(mesh));
@@ -49,15 +46,32 @@ TEST(SpreadWeights, WindowsGiveTheNumbersOfOneRankForEveryLoss) {
   }
 }
 
+// A rank that has a whole head passes through it in the same windows.
+TEST(SpreadWeights, DeterministicUpdatesByWindowsAreEqualToTheBitForEveryLoss) {
+  const Mesh one_rank{.window_bytes = 1}, whole{.num_ranks = 2, .zero_stage = 2, .window_bytes = 1};
+  size_t index = 0;
+  for (const Case& one : cases()) {
+    const std::string dtype = index++ % 2 == 0 ? "float32" : "float64";
+    expect_same_bits(one, dtype, one_rank, {whole, kTwoByWindows, kThreeByWindows});
+  }
+  const Mesh shared{.num_ranks = 2, .sequence_size = 2, .zero_stage = 0, .window_bytes = 1},
+      shared_and_spread{.num_ranks = 4, .sequence_size = 2, .zero_stage = 3, .window_bytes = 1};
+  for (const char* const name : {"token losses", "the whole KL"}) {
+    const auto one = std::ranges::find(cases(), std::string_view(name), &Case::name);
+    expect_same_bits(*one, "float32", shared, {shared_and_spread});
+  }
+}
+
 // A vocabulary of 13 windows whose rows two ranks own, and a window of which each owns a part.
 Learnt learn_many_tokens(const ModelConfig& config, const std::string& dtype, Communicator& communicator,
-                         int64_t zero_stage) {
+                         int64_t zero_stage, bool deterministic = false) {
   const RowsShape shape{.vocab = config.vocab_size, .groups = 2, .samples = 2, .max_length = 9};
   TestPolicy policy(config, dtype, 5, {&communicator, zero_stage}, 1, /*window_bytes=*/1);
   const auto objective = objective_of({"actor.policy_loss.loss_mode=vanilla", "actor.entropy_coeff=0.02"});
   const RandomRows data(false, shape);
   LearnerOptions options = cut_by({1, 0});
-  share(options, communicator, false, 1);
+  if (deterministic) options.head.window_bytes = 1;
+  share(options, communicator, deterministic, 1);
   ActorLearner learner(policy.model, policy.optimizer, objective->objective, options);
   Learnt out;
   out.log_prob = learner.log_probs(policy.model, data.batch, nullptr, &out.entropy).value();
@@ -80,6 +94,10 @@ TEST(SpreadWeights, ManyWindowsOfSeveralOwnersGiveTheNumbersOfOneRank) {
     on_ranks(3, [&](Communicator& communicator) {
       const Learnt got = learn_many_tokens(config, "float64", communicator, 3);
       expect_same(got, expected, 1e-12);
+    });
+    const Learnt bits = learn_many_tokens(config, "float32", alone(), 0, true);
+    on_ranks(3, [&](Communicator& communicator) {
+      expect_same(learn_many_tokens(config, "float32", communicator, 3, true), bits, 0.0);
     });
   }
 }
@@ -126,13 +144,17 @@ TEST(SpreadWeights, DeterministicBfloat16UpdatesAreEqualToTheBit) {
     if (is_plain && variant.has_adapter()) continue;        // refused
     if (options.teacher_loss.teacher != nullptr) continue;  // in float64
     const Update expected = update_of(variant, alone(), {}, 2, "bfloat16");
-    const Mesh mesh = index++ % 2 == 0 ? kTwo : kThree;
-    SCOPED_TRACE(variant.name + ", " + name_of(mesh));
-    on_ranks(mesh.num_ranks, [&](Communicator& communicator) {
-      const Update got = update_of(variant, communicator, mesh, 2, "bfloat16");
-      expect_same_reports(got.report, expected.report, 0.0);
-      for (size_t i = 0; i < got.weights.size(); ++i) EXPECT_TRUE(got.weights[i].equal(expected.weights[i])) << i;
-    });
+    const Update expected_by_windows = update_of(variant, alone(), {.window_bytes = 1}, 2, "bfloat16");
+    const bool is_even = index++ % 2 == 0;
+    for (const Mesh& mesh : {is_even ? kTwo : kThree, is_even ? kThreeByWindows : kTwoByWindows}) {
+      SCOPED_TRACE(variant.name + ", " + name_of(mesh));
+      const Update& want = mesh.window_bytes > 0 ? expected_by_windows : expected;
+      on_ranks(mesh.num_ranks, [&](Communicator& communicator) {
+        const Update got = update_of(variant, communicator, mesh, 2, "bfloat16");
+        expect_same_reports(got.report, want.report, 0.0);
+        for (size_t i = 0; i < got.weights.size(); ++i) EXPECT_TRUE(got.weights[i].equal(want.weights[i])) << i;
+      });
+    }
   }
 }
 

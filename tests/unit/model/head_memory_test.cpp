@@ -107,7 +107,7 @@ TEST(HeadMemory, IsWhatTheEstimateSays) {
       EXPECT_GE(extra, 0.9 * static_cast<double>(estimate)) << size.tokens << " tokens";
     };
     near(one_pass, head_bytes(size.tokens, kWidth, size.vocab, 4, kOptions));
-    near(full_kl, full_kl_bytes(size.tokens, kWidth, size.vocab, 4, kOptions));
+    near(full_kl, full_kl_bytes(size.tokens, kWidth, size.vocab, 4, size.vocab, kOptions));
   }
   at::set_num_threads(num_threads);
 }

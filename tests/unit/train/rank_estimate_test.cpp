@@ -133,7 +133,7 @@ TEST(MemoryEstimates, CountWhatStaysWholeWithStage3) {
   EXPECT_DOUBLE_EQ(run.shared.gradients, matrices / 2.0 + whole * 1.5 + run.units.layer + run.units.ends);
 }
 
-// A large vocabulary is in memory in windows only, unless sums or losses need it whole.
+// A large vocabulary is in memory in windows only, unless a device reads it whole.
 TEST(MemoryEstimates, CountWindowsOfEmbeddingAndHead) {
   ModelConfig model = small_config(300000, 2);
   model.hidden_size = 64;
@@ -147,13 +147,18 @@ TEST(MemoryEstimates, CountWindowsOfEmbeddingAndHead) {
     EXPECT_DOUBLE_EQ(tokens.shared.head - tokens.alone.head, counted * 64.0 * 4.0)
         << "the hidden states' gradients of a window";
   }
-  for (const char* const key : {"trainer.deterministic=true", "rollout.filtered_log_probs=true"}) {
-    std::vector<std::string> keys{key};
-    if (keys[0].starts_with("rollout")) keys.emplace_back("rollout.top_k=20");
-    const Spread whole(model, keys);
-    EXPECT_DOUBLE_EQ(whole.shared.gathered, matrix) << key;
-    EXPECT_GT(run.sent.weight_bytes, whole.sent.weight_bytes) << key << ": the head travels in backward, too";
-  }
+  const Spread kept(model, {"trainer.deterministic=true"});
+  EXPECT_DOUBLE_EQ(kept.shared.gathered, window) << "whole gradients are no part of a window";
+  EXPECT_DOUBLE_EQ(kept.shared.gradients, kept.alone.gradients);
+  const Spread filtered(model, {"rollout.filtered_log_probs=true", "rollout.top_k=20"});
+  EXPECT_DOUBLE_EQ(filtered.shared.gathered, run.shared.gathered);
+  EXPECT_DOUBLE_EQ(filtered.sent.weight_bytes - run.sent.weight_bytes,
+                   matrix / 2.0 * static_cast<double>((run.sent.most_passes + 1) / 2))
+      << "one walk more of each pass";
+  const Spread compared(model, {"actor.use_kl_loss=true", "actor.kl_loss_type=full"});
+  EXPECT_DOUBLE_EQ(compared.shared.gathered, 4.0 * window) << "a window of the reference, too";
+  EXPECT_LT(compared.shared.head, compared.alone.head - 64e6) << "logits of two windows, not of two heads";
+  EXPECT_GT(compared.sent.weight_bytes, run.sent.weight_bytes + 4.0 * matrix / 2.0);
   model.vocab_size = 131072;
   EXPECT_DOUBLE_EQ(window_bytes(model, run.loaded.config, false), 0.0) << "one window would be the whole matrix";
   model.vocab_size += 1;
