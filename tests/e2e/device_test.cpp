@@ -301,8 +301,8 @@ TEST(DeviceRuns, NumbersInFilesAreTheSame) {
 // reference count only if the run has one, which its plugins say.
 TEST(DeviceRuns, WhatADeviceCannotDoIsRefused) {
   const TaskFolder task;
-  for (const char* setting : {"model.layers=plain", "rollout.kernels=base", "rollout.dtype=bfloat16",
-                              "rollout.deterministic=true"}) {
+  for (const char* setting :
+       {"model.layers=plain", "rollout.kernels=base", "rollout.dtype=bfloat16", "rollout.deterministic=true"}) {
     const Outcome outcome = task.mortise("train run.toml model.path=absent " + kAsDevice + setting);
     EXPECT_EQ(outcome.code, 2) << setting << outcome.output;
     EXPECT_THAT(outcome.output, HasSubstr("cannot do yet")) << setting;
@@ -334,6 +334,7 @@ TEST(DeviceRuns, ADryRunCountsGraphsOnAGpuAndThreadsOnTheCpu) {
   EXPECT_GT(rows, 0);
   EXPECT_EQ(bytes("model.device=cuda rollout.max_num_seqs=32", "decode_graphs"), 2 * rows);
   EXPECT_EQ(bytes("model.device=cuda model.dtype=float64", "decode_graphs"), 0);
+  EXPECT_EQ(bytes("model.device=cuda rollout.tensor_model_parallel_size=2", "decode_graphs"), 0);
   EXPECT_EQ(bytes("model.device=cpu", "decode_graphs"), 0);
   const int64_t of_one = bytes("trainer.num_threads=1", "attention");
   EXPECT_GT(of_one, 0);

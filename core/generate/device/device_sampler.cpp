@@ -143,7 +143,7 @@ at::Tensor DeviceSampler::gather_drawn(const at::Tensor& own, int64_t num_rows) 
   // Collectives have no bytes, and a row is two whole numbers of 64 bits.
   const at::Tensor sent = device_array<MortiseCudaDrawn>(most, own.options()).view(at::kLong).zero_();
   sent.narrow(0, 0, own.size(0)).copy_(own.view(at::kLong));
-  const at::Tensor all = at::empty({size * most, sent.size(1)}, sent.options());
+  const at::Tensor all = at::zeros({size * most, sent.size(1)}, sent.options());  // ids also if a rank is lost
   ranks.gather(sent, all);
   std::vector<at::Tensor> parts;
   for (int rank = 0; rank < ranks.size(); ++rank) {

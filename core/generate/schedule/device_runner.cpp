@@ -53,7 +53,9 @@ class DeviceRunner final : public StepRunner {
       step(samples, out);
       return layers_.status();
     });
-    if (!done.ok()) forget();  // a pass may have done a part of its work
+    if (done.ok()) return {};
+    forget();               // a pass may have done a part of its work
+    TRY(layers_.status());  // numbers behind a lost rank have no meaning: this is why the pass failed
     return done;
   }
 
@@ -166,7 +168,7 @@ class DeviceRunner final : public StepRunner {
   void step(std::span<const std::unique_ptr<RunningSample>> samples, std::span<SampledToken> out) {
     Started now = ahead_ ? std::move(*ahead_) : start(nullptr);
     ahead_.reset();
-    if (kernels_ != nullptr && !records_) {
+    if (kernels_ != nullptr && !records_ && layers_.status().ok()) {
       Started next = start(&now);
       if (next.has_rows) ahead_ = std::move(next);
     }

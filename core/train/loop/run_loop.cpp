@@ -11,6 +11,7 @@
 #include "foundation/base/text.h"
 #include "foundation/metrics/live.h"
 #include "foundation/metrics/op_timer.h"
+#include "model/device/kernel_table.h"
 #include "train/loop/decision.h"
 #include "train/resume/resume.h"
 #include "train/resume/set_aside.h"
@@ -134,7 +135,7 @@ Result<> choose_run_attention(const RunSettings& run, const PolicyParts& policy,
 }  // namespace
 
 Result<> meet_ranks(Communicator& ranks, const LoadedConfig& loaded, RunKind kind) {
-  TRY(open_run_device(loaded, ranks, kind, nullptr));
+  const ComputeDevice device = TRY(open_run_device(loaded, ranks, kind, nullptr));
   if (!ranks.is_main()) {
     LogOptions options;
     options.console_level = LogLevel::kError;
@@ -144,6 +145,10 @@ Result<> meet_ranks(Communicator& ranks, const LoadedConfig& loaded, RunKind kin
   TRY(check_same_on_ranks(
       ranks, "comparing the settings", config_to_toml(loaded),
       {ErrorKind::kConfig, "the settings", loaded.file, "start all ranks with the same file and settings"}));
+  TRY(check_same_on_ranks(ranks, "comparing the settings",
+                          device_kernels(device.device) != nullptr ? "kernels" : "none",
+                          {ErrorKind::kConfig, "the kernels for GPUs", loaded.where("model.device"),
+                           "install lib/mortise/libmortise_cuda.so for all ranks, or for none"}));
   // What the ranks of a group compute alike has to stay the same.
   const bool learns = kind != RunKind::kEval && !loaded.config.trainer.val_only;
   const bool shares_layers = loaded.config.actor.tensor_model_parallel_size > 1 && learns;

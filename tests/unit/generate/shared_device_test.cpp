@@ -112,6 +112,52 @@ TEST(SharedDevice, ChangedWeightsCount) {
   }
 }
 
+// The other rank is lost in one of the collectives. What this one computes afterwards has no meaning.
+class LosesARank : public TensorRanks {
+ public:
+  explicit LosesARank(int64_t calls) : left_(calls) {}
+  [[nodiscard]] int rank() const override { return 0; }
+  [[nodiscard]] int size() const override { return 2; }
+  [[nodiscard]] int group() const override { return 0; }
+  [[nodiscard]] int num_groups() const override { return 1; }
+  void sum(const at::Tensor& /*tensor*/) override { --left_; }
+  void sum_of_neighbours(const at::Tensor& /*tensor*/, int /*size*/) override { --left_; }
+  void gather(const at::Tensor& input, const at::Tensor& output) override {
+    if (--left_ < 0) return;
+    for (int64_t part = 0; part < 2; ++part) output.narrow(0, part * input.size(0), input.size(0)).copy_(input);
+  }
+  void exchange(const at::Tensor& /*input*/, std::span<const int64_t> /*input_sizes*/, const at::Tensor& /*output*/,
+                std::span<const int64_t> /*output_sizes*/) override {}
+  [[nodiscard]] Result<> status() const override {
+    if (left_ >= 0) return {};
+    return Error{ErrorKind::kRankFailure, "rank 1 was lost", "", ""};
+  }
+  [[nodiscard]] int64_t left() const { return left_; }
+
+ private:
+  int64_t left_;
+};
+
+TEST(SharedDevice, ALostRankIsTheErrorWhereverItIsLost) {
+  const test::EmulatedKernels emulated;
+  const ModelConfig config = plain_layers();
+  for (const char* dtype : {"float32", "float64"}) {  // with kernels, and without
+    for (int64_t calls = 0;; ++calls) {
+      Model model = Model::random(config, 5, dtype).value();
+      move_to_device(model);
+      EngineOptions options;
+      const auto ranks = std::make_shared<LosesARank>(calls);
+      options.ranks = ranks;
+      const auto engine = make_engine(model, options);
+      ASSERT_TRUE(engine->submit({make_request(1, {5, 6, 7}, 2, {.max_new_tokens = 2})}).ok());
+      const auto polled = engine->poll([](const GeneratedSequence&) { return true; }, std::chrono::nanoseconds(-1));
+      if (ranks->left() >= 0) break;  // nothing was lost
+      ASSERT_FALSE(polled.ok()) << calls;
+      EXPECT_EQ(polled.error().kind, ErrorKind::kRankFailure) << calls << " " << polled.error().to_string();
+    }
+  }
+}
+
 // R3: each rank notes the experts that the tokens took, as one rank does.
 TEST(SharedDevice, RanksNoteTheExperts) {
   const ModelConfig config = moe_config();
