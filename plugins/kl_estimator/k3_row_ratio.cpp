@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include <mortise/cpp/batch_kl.hpp>
+#include <mortise/cpp/mortise.hpp>
 
 #include "../shared/kl_clamp.h"
 
@@ -22,34 +22,52 @@ struct K3RowRatio : mortise::ClampedKl {
 
   K3RowRatio() : ClampedKl(20.0, 10.0) {}
 
-  mortise::Dual k3(double logp, double ref) const {
-    const mortise::Dual d = bounded_ratio(ref - mortise::Dual{logp, 1.0});
-    return bounded(exp(d) - d - 1.0);
-  }
+  // s, and d(sum of weight * kl over the row) / d log_prob of each token through s.
+  struct Ratio {
+    double s = 1, through_ratio = 0;
+  };
+  struct K3 {
+    mortise::KlClamps clamps;
+    MORTISE_HD mortise::Dual at(const mortise::TokenColumns& in, std::int64_t t) const {
+      const mortise::Dual d =
+          clamps.bounded_ratio(double(in.ref_log_prob[t]) - mortise::Dual{double(in.log_prob[t]), 1.0});
+      return clamps.bounded(exp(d) - d - 1.0);
+    }
+  };
+  struct Row {
+    double log_ratio = 0, tokens = 0, weighted = 0;  // weighted: d(sum of weight * kl) / ds
+  };
+  struct Sum {
+    using Sums = Row;
+    K3 k3;
+    MORTISE_HD void operator()(const mortise::TokenColumns& in, std::int64_t t, Row& sums) const {
+      sums.log_ratio += in.log_ratio(t);
+      sums.tokens += 1;
+      sums.weighted += double(in.weight[t]) * k3.at(in, t).value;
+    }
+  };
+  struct Value {
+    K3 k3;
+    MORTISE_HD mortise::TokenValue operator()(const mortise::TokenColumns& in, std::int64_t t, const Ratio& row) const {
+      const mortise::Dual kl = k3.at(in, t);
+      return {row.s * kl.value, row.s * double(in.weight[t]) * kl.slope + row.through_ratio};
+    }
+  };
 
-  void compute(const mortise::KlBatch& batch, mortise::Call call) const {
-    const float* old = batch.required_old_log_prob();
-    batch.for_rows(call, [&](std::int64_t row) {
-      double log_ratios = 0, tokens = 0, weighted = 0;  // weighted: d(sum weight * kl) / ds
-      for (std::int64_t t = batch.begin(row); t < batch.end(row); ++t) {
-        if (batch.mask[t] == 0) continue;
-        log_ratios += double(batch.log_prob[t]) - double(old[t]);
-        tokens += 1;
-        weighted += double(batch.weight[t]) * k3(batch.log_prob[t], batch.ref_log_prob[t]).value;
-      }
-      if (tokens == 0) return;
-      const double mean = log_ratios / tokens, bounded_mean = std::clamp(mean, -20.0, 20.0);
-      const double s = std::exp(bounded_mean);
-      const double through_ratio = mean == bounded_mean ? s * weighted / tokens : 0.0;
-      for (std::int64_t t = batch.begin(row); t < batch.end(row); ++t) {
-        if (batch.mask[t] == 0) continue;
-        const mortise::Dual kl = k3(batch.log_prob[t], batch.ref_log_prob[t]);
-        batch.put(t, s * kl.value, s * double(batch.weight[t]) * kl.slope + through_ratio);
-      }
-    });
+  template <class Passes>
+  void compute(const Passes& passes, const mortise::Call&) const {
+    passes.require(passes.columns.old_log_prob, "old_log_prob");
+    const K3 k3{clamps()};
+    std::vector<Ratio> ratios;
+    for (const Row& row : passes.row_sums(Sum{k3})) {
+      const double mean = row.tokens > 0 ? row.log_ratio / row.tokens : 0.0;
+      const double bounded_mean = std::clamp(mean, -20.0, 20.0), s = std::exp(bounded_mean);
+      ratios.push_back({s, mean == bounded_mean && row.tokens > 0 ? s * row.weighted / row.tokens : 0.0});
+    }
+    passes.put(Value{k3}, ratios);
   }
 };
 
 }  // namespace
 
-MORTISE_BATCH_KL("k3_row_ratio", K3RowRatio)
+MORTISE_PASS_KL("k3_row_ratio", K3RowRatio)

@@ -6,8 +6,6 @@
 // Defaults 2e-4, 1 and 5 as in the paper and verl. The draw comes from the run's seed, step, update, row and token.
 // Traps: verl chooses in each micro-batch, from torch's global generator, and does not clamp the log ratio (here +-20).
 #include <algorithm>
-#include <cmath>
-#include <numeric>
 
 #include <mortise/cpp/mortise.hpp>
 
@@ -22,6 +20,7 @@ struct ClipCov : mortise::Clipped<mortise::ContextLoss> {
       "L = max(-A r, -A clamp(r, 1-low, 1+high)), 0 at a share clip_cov_ratio of the update's tokens, drawn where "
       "clip_cov_lb < (A - mean A)(log_prob - mean log_prob) < clip_cov_ub. arXiv:2505.22617";
   static constexpr std::uint32_t flags = MORTISE_FLAG_CONCURRENT;
+  static constexpr bool accepts_cuda = true;
   static constexpr std::int32_t coupling = MORTISE_COUPLING_UPDATE;
 
   double clip_cov_ratio = param("clip_cov_ratio", 2e-4, "share of the tokens that are dropped").above(0).at_most(1);
@@ -34,57 +33,58 @@ struct ClipCov : mortise::Clipped<mortise::ContextLoss> {
       mortise::fail(MORTISE_INVALID_ARGUMENT, "clip_cov_lb must be below clip_cov_ub: no token lies between them");
   }
 
-  bool clipped_by_ppo(double log_ratio, double adv) const {
-    const double r = std::exp(log_ratio);
-    return (adv > 0 && r > high) || (adv < 0 && r < low);
-  }
-
+  enum Kind : std::uint8_t { kMasked, kStays, kMayBeDropped };
+  struct KindOf {
+    mortise::TokenCovariance covariance;
+    double least, most, low, high;
+    MORTISE_HD Kind operator()(const mortise::TokenColumns& in, std::int64_t t) const {
+      const double cov = covariance(in, t);
+      if (!(cov > least && cov < most)) return kStays;
+      const double adv = in.advantages[t], r = mortise::detail::exp_of(in.log_ratio(t));
+      const bool clipped = (adv > 0 && r > high) || (adv < 0 && r < low);
+      return clipped ? kStays : kMayBeDropped;
+    }
+  };
   struct Candidate {
     std::uint64_t draw;
     std::int64_t token;
   };
-  // The position of every row when they are ordered by name. The draw uses it, so that neither the order of the call
-  // nor the names themselves decide.
-  static std::vector<std::uint64_t> ranks(const mortise::LossBatch& batch) {
-    const std::vector<std::int64_t> order = mortise::rows_by_name(batch);
-    std::vector<std::uint64_t> rank(order.size());
-    for (std::size_t i = 0; i < order.size(); ++i) rank[std::size_t(order[i])] = i;
-    return rank;
-  }
-
-  std::vector<Candidate> candidates(const mortise::LossBatch& batch, const mortise::Call& call,
-                                    const mortise::TokenCovariance& covariance) const {
-    const std::vector<std::uint64_t> rank = ranks(batch);
+  // The draw counts the row's place among the names of all rows, so that neither the order of the call nor the names
+  // themselves decide.
+  static std::vector<Candidate> candidates(const mortise::PassCall& of, const std::vector<Kind>& kinds) {
     std::vector<Candidate> found;
-    for (std::int64_t row = 0; row < batch.num_rows(); ++row) {
+    std::uint64_t rank = 0;
+    for (const std::int64_t row : of.rows_by_name()) {
       std::uint64_t place = 0;  // among the row's unmasked tokens
-      for (std::int64_t t = batch.begin(row); t < batch.end(row); ++t) {
-        if (batch.mask[t] == 0) continue;
+      for (std::int64_t t = of.layout.row_offsets[row]; t < of.layout.row_offsets[row + 1]; ++t) {
+        if (kinds[std::size_t(t)] == kMasked) continue;
         ++place;
-        const double cov = covariance(t);
-        if (!(cov > clip_cov_lb && cov < clip_cov_ub)) continue;
-        if (clipped_by_ppo(batch.log_ratio(t), batch.advantages[t])) continue;
+        if (kinds[std::size_t(t)] != kMayBeDropped) continue;
         std::uint64_t draw = 0;
-        const std::uint64_t counter = (std::uint64_t(batch.update_index) << 32) + place;
-        call.random(rank[std::size_t(row)], counter, mortise::Span<std::uint64_t>(&draw, 1));
+        const std::uint64_t counter = (std::uint64_t(of.update_index) << 32) + place;
+        of.call.random(rank, counter, mortise::Span<std::uint64_t>(&draw, 1));
         found.push_back({draw, t});
       }
+      ++rank;
     }
     return found;
   }
 
   // 0 at the dropped tokens, else 1.
-  void context(const mortise::LossBatch& batch, const mortise::Call& call, mortise::Span<double> kept) const {
-    std::fill(kept.begin(), kept.end(), 1.0);
-    const mortise::TokenCovariance covariance(batch, call);
-    std::vector<Candidate> found = candidates(batch, call, covariance);
-    const auto wanted = std::max<std::int64_t>(1, std::int64_t(clip_cov_ratio * double(covariance.num_tokens())));
+  template <class Passes>
+  void context(const Passes& passes, const mortise::Call&) const {
+    const mortise::UpdateSums all = mortise::UpdateSums::of(passes);
+    const KindOf kind_of{all.covariance(), clip_cov_lb, clip_cov_ub, low, high};
+    std::vector<Candidate> found = candidates(passes, passes.values(kind_of, kMasked));
+    const auto wanted = std::max<std::int64_t>(1, std::int64_t(clip_cov_ratio * all.tokens));
     if (wanted < std::int64_t(found.size())) {
       std::nth_element(found.begin(), found.begin() + wanted, found.end(),
                        [](const Candidate& a, const Candidate& b) { return a.draw < b.draw; });
       found.resize(std::size_t(wanted));
     }
-    for (const Candidate& candidate : found) kept[candidate.token] = 0.0;
+    std::vector<double> kept(std::size_t(passes.layout.num_tokens), 1.0);
+    for (const Candidate& candidate : found) kept[std::size_t(candidate.token)] = 0.0;
+    passes.set_numbers(std::move(kept));
   }
 
   enum { kDropped, kKl };
@@ -94,7 +94,7 @@ struct ClipCov : mortise::Clipped<mortise::ContextLoss> {
   };
 
   template <class Real, class Meter>
-  Real token(Real logp, double old_logp, double adv, double kept, Meter& meter) const {
+  MORTISE_HD Real token(Real logp, double old_logp, double adv, double kept, Meter& meter) const {
     const Real r = exp(clamp(logp - old_logp, -20.0, 20.0));
     meter.count(kDropped, kept == 0);
     meter.add(kKl, old_logp - logp);

@@ -22,6 +22,7 @@ struct Fipo : mortise::Clipped<mortise::ContextLoss> {
       "F_t = sum_(k>=t) gamma^(k-t) (log_prob - old_log_prob)_k, w = clamp(exp(F), 1, 1 + range); L = sg(w) max(-A r, "
       "-A clamp(r, 1-low, 1+high)). arXiv:2603.19835";
   static constexpr std::uint32_t flags = MORTISE_FLAG_CONCURRENT | MORTISE_FLAG_SURROGATE_GRADIENT;
+  static constexpr bool accepts_cuda = true;
 
   double delta = param("delta", mortise::none,
                        "two-sided clip of the ratio, which also excludes tokens above it from F; not set: off")
@@ -45,18 +46,17 @@ struct Fipo : mortise::Clipped<mortise::ContextLoss> {
     w_high = clips ? 1.0 + clip_range : infinity;
   }
 
+  struct LogRatio {
+    double most;
+    MORTISE_HD double operator()(const mortise::TokenColumns& in, std::int64_t t) const {
+      const double d = in.log_ratio(t);
+      return d > most ? 0.0 : d;
+    }
+  };
   // F of every token.
-  void context(const mortise::LossBatch& batch, const mortise::Call& call, mortise::Span<double> future) const {
-    const double most = std::log(cap);
-    batch.for_rows(call, [&](std::int64_t row) {
-      double sum = 0;
-      for (std::int64_t t = batch.end(row); t-- > batch.begin(row);) {
-        if (batch.mask[t] == 0) continue;
-        const double d = batch.log_ratio(t);
-        sum = gamma * sum + (d > most ? 0.0 : d);
-        future[t] = sum;
-      }
-    });
+  template <class Passes>
+  void context(const Passes& passes, const mortise::Call&) const {
+    passes.set_decayed_sums(LogRatio{std::log(cap)}, gamma);
   }
 
   enum { kClipped, kKl, kFuture, kWeight, kSafe };
@@ -68,12 +68,12 @@ struct Fipo : mortise::Clipped<mortise::ContextLoss> {
       {kSafe, "fipo/safety_keep_ratio", mortise::Average::kTokens},
   };
 
-  static MORTISE_INLINE double bounded(double x, double least, double most) {
+  static MORTISE_HD MORTISE_INLINE double bounded(double x, double least, double most) {
     return select(x < least, least, select(x > most, most, x));
   }
 
   template <class Real, class Meter>
-  MORTISE_INLINE Real token(Real logp, double old_logp, double adv, double future, Meter& meter) const {
+  MORTISE_HD MORTISE_INLINE Real token(Real logp, double old_logp, double adv, double future, Meter& meter) const {
     const Real log_ratio = clamp(logp - old_logp, -20.0, 20.0);
     const Real r = exp(log_ratio);
     const double unsafe = select(adv < 0, select(r > safety, 1.0, 0.0), 0.0);

@@ -21,18 +21,21 @@ struct KlCov : mortise::ContextLoss {
       "L = -A exp(D), D = log_prob - old_log_prob; + ppo_kl_coef |D| on the share kl_cov_ratio of tokens with the "
       "largest (A - mean A)(log_prob - mean log_prob) of the update. arXiv:2505.22617";
   static constexpr std::uint32_t flags = MORTISE_FLAG_CONCURRENT;
+  static constexpr bool accepts_cuda = true;
   static constexpr std::int32_t coupling = MORTISE_COUPLING_UPDATE;
 
   double kl_cov_ratio = param("kl_cov_ratio", 2e-4, "share of the tokens that get the penalty").above(0).at_most(1);
   double ppo_kl_coef = param("ppo_kl_coef", 0.1, "coefficient of the penalty |D|").at_least(0);
 
   // 1 at the chosen tokens.
-  void context(const mortise::LossBatch& batch, const mortise::Call& call, mortise::Span<double> chosen) const {
-    const mortise::TokenCovariance covariance(batch, call);
-    std::vector<double> largest;
-    largest.reserve(std::size_t(batch.num_tokens()));
-    for (std::int64_t t = 0; t < batch.num_tokens(); ++t) {
-      if (batch.mask[t] != 0) largest.push_back(covariance(t));
+  template <class Passes>
+  void context(const Passes& passes, const mortise::Call&) const {
+    const std::vector<double> covariance =
+        passes.values(mortise::UpdateSums::of(passes).covariance(), mortise::detail::kNaN);
+    std::vector<double> largest, chosen(covariance.size());
+    largest.reserve(covariance.size());
+    for (const double cov : covariance) {
+      if (!std::isnan(cov)) largest.push_back(cov);
     }
     if (largest.empty()) return;
     const auto count = std::max<std::int64_t>(1, std::int64_t(double(largest.size()) * kl_cov_ratio));
@@ -40,20 +43,21 @@ struct KlCov : mortise::ContextLoss {
     std::nth_element(largest.begin(), last, largest.end(), std::greater<>());
     const double threshold = *last;
     std::int64_t at_threshold = count - (std::count_if(largest.begin(), last, [&](double x) { return x > threshold; }));
-    for (const std::int64_t row : mortise::rows_by_name(batch)) {
-      for (std::int64_t t = batch.begin(row); t < batch.end(row); ++t) {
-        if (batch.mask[t] == 0) continue;
-        const double cov = covariance(t);
+    for (const std::int64_t row : passes.rows_by_name()) {
+      for (auto t = std::size_t(passes.layout.row_offsets[row]); t < std::size_t(passes.layout.row_offsets[row + 1]);
+           ++t) {
+        const double cov = covariance[t];
         if (cov > threshold || (cov == threshold && at_threshold-- > 0)) chosen[t] = 1.0;
       }
     }
+    passes.set_numbers(std::move(chosen));
   }
 
   enum { kKl };
   static constexpr mortise::Metric metrics[] = {{kKl, "actor/ppo_kl", mortise::Average::kTokens}};
 
   template <class Real, class Meter>
-  Real token(Real logp, double old_logp, double adv, double chosen, Meter& meter) const {
+  MORTISE_HD Real token(Real logp, double old_logp, double adv, double chosen, Meter& meter) const {
     const Real distance = abs(logp - old_logp);
     meter.add(kKl, distance);
     return -adv * exp(clamp(logp - old_logp, -20.0, 20.0)) + (ppo_kl_coef * chosen) * distance;

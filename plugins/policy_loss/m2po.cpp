@@ -18,7 +18,6 @@
 #include <mortise/cpp/mortise.hpp>
 
 #include "../shared/clip.h"
-#include "token_covariance.h"
 
 namespace {
 
@@ -28,6 +27,7 @@ struct M2po : mortise::ContextLoss {
       "D = log_prob - old_log_prob; L = -A exp(D), 0 at the tokens of the largest D^2, so many that the mean D^2 of "
       "the update's others is below m2_threshold. arXiv:2510.01161";
   static constexpr std::uint32_t flags = MORTISE_FLAG_CONCURRENT;
+  static constexpr bool accepts_cuda = true;
   static constexpr std::int32_t coupling = MORTISE_COUPLING_UPDATE;
 
   double m2_threshold = param("m2_threshold", 0.04, "bound of the mean squared log ratio, tau").at_least(0);
@@ -45,9 +45,15 @@ struct M2po : mortise::ContextLoss {
     high = mortise::is_set(ppo_clip) ? 1 + ppo_clip : infinity;
   }
 
-  bool counted(const mortise::LossBatch& batch, std::int64_t t) const {
-    return batch.mask[t] != 0 && (!clippable_only || double(batch.advantages[t]) * batch.log_ratio(t) > 0);
-  }
+  // D^2 of a counted token, else kNotCounted.
+  static constexpr double kNotCounted = -1;
+  struct Square {
+    bool clippable_only;
+    MORTISE_HD double operator()(const mortise::TokenColumns& in, std::int64_t t) const {
+      const double d = in.log_ratio(t);
+      return clippable_only && !(double(in.advantages[t]) * d > 0) ? kNotCounted : d * d;
+    }
+  };
 
   // The greatest D^2 that remains, and how many tokens of exactly that D^2 remain.
   struct Limit {
@@ -56,12 +62,11 @@ struct M2po : mortise::ContextLoss {
   };
   // Counted tokens below the threshold always remain. The others remain in rising order, as long as the mean stays
   // below it.
-  Limit limit(const mortise::LossBatch& batch) const {
+  Limit limit(const std::vector<double>& squares) const {
     std::vector<double> above;
     double sum = 0, count = 0;
-    for (std::int64_t t = 0; t < batch.num_tokens(); ++t) {
-      if (!counted(batch, t)) continue;
-      const double d = batch.log_ratio(t), m2 = d * d;
+    for (const double m2 : squares) {
+      if (m2 == kNotCounted) continue;
       if (m2 < m2_threshold) {
         sum += m2;
         count += 1;
@@ -81,17 +86,20 @@ struct M2po : mortise::ContextLoss {
   }
 
   // 1 if the token remains.
-  void context(const mortise::LossBatch& batch, const mortise::Call&, mortise::Span<double> kept) const {
-    Limit left = limit(batch);
-    for (const std::int64_t row : mortise::rows_by_name(batch)) {
-      for (std::int64_t t = batch.begin(row); t < batch.end(row); ++t) {
-        kept[t] = 1.0;
-        if (!counted(batch, t)) continue;
-        const double d = batch.log_ratio(t), m2 = d * d;
+  template <class Passes>
+  void context(const Passes& passes, const mortise::Call&) const {
+    const std::vector<double> squares = passes.values(Square{clippable_only}, double(kNotCounted));
+    Limit left = limit(squares);
+    std::vector<double> kept(squares.size(), 1.0);
+    for (const std::int64_t row : passes.rows_by_name()) {
+      for (auto t = std::size_t(passes.layout.row_offsets[row]); t < std::size_t(passes.layout.row_offsets[row + 1]);
+           ++t) {
+        const double m2 = squares[t];
         const bool stays = m2 < m2_threshold || m2 < left.greatest || (m2 == left.greatest && left.equal-- > 0);
-        if (!stays) kept[t] = 0.0;
+        if (!stays && m2 != kNotCounted) kept[t] = 0.0;
       }
     }
+    passes.set_numbers(std::move(kept));
   }
 
   enum { kMasked, kKl };
@@ -101,7 +109,7 @@ struct M2po : mortise::ContextLoss {
   };
 
   template <class Real, class Meter>
-  Real token(Real logp, double old_logp, double adv, double kept, Meter& meter) const {
+  MORTISE_HD Real token(Real logp, double old_logp, double adv, double kept, Meter& meter) const {
     const Real r = exp(clamp(logp - old_logp, -20.0, 20.0));
     meter.count(kMasked, kept == 0);
     meter.add(kKl, old_logp - logp);

@@ -17,12 +17,13 @@
 
 namespace {
 
-struct RewardsAsLabels : mortise::BatchLoss {
+struct RewardsAsLabels : mortise::PassLoss {
   static constexpr const char* summary = "classification of good and bad rows of a group by their log ratio (REAL)";
   static constexpr const char* doc =
       "s = mean of log_prob - old_log_prob over the row; L of a group = log(1 + sum_(A<=0) e^(s/tau)) + "
       "log(1 + sum_(A>0) e^(-s/tau)). arXiv:2602.05630; aggregate with prompt-mean";
   static constexpr std::uint32_t flags = MORTISE_FLAG_CONCURRENT;
+  static constexpr bool accepts_cuda = true;
   static constexpr std::int32_t coupling = MORTISE_COUPLING_GROUP;
 
   double tau = param("real_tau", 0.5, "temperature tau").above(0);
@@ -32,18 +33,22 @@ struct RewardsAsLabels : mortise::BatchLoss {
     double tokens = 0, log_ratio = 0, advantage = 0, weight = 0;
     bool positive() const { return advantage > 0; }
   };
-  static Row read(const mortise::LossBatch& batch, std::int64_t row) {
-    Row sums;
-    for (std::int64_t t = batch.begin(row); t < batch.end(row); ++t) {
-      if (batch.mask[t] == 0) continue;
+  struct Sum {
+    using Sums = Row;
+    MORTISE_HD void operator()(const mortise::TokenColumns& in, std::int64_t t, Row& sums) const {
       sums.tokens += 1;
-      sums.log_ratio += batch.log_ratio(t);
-      sums.advantage += double(batch.advantages[t]);
-      sums.weight += double(batch.weight[t]);
+      sums.log_ratio += in.log_ratio(t);
+      sums.advantage += double(in.advantages[t]);
+      sums.weight += double(in.weight[t]);
     }
-    return sums;
-  }
-
+  };
+  // The loss of the row's group, and its gradient at each of the row's tokens.
+  struct Value {
+    MORTISE_HD mortise::TokenValue operator()(const mortise::TokenColumns& in, std::int64_t t,
+                                              const mortise::TokenValue& row) const {
+      return {row.value, in.unless_weightless(t, row.gradient)};
+    }
+  };
   // log(1 + sum of e^(sign s / tau)) over the members of one label.
   struct Label {
     double sign, greatest = 0, sum = 0;
@@ -66,9 +71,9 @@ struct RewardsAsLabels : mortise::BatchLoss {
     return label;
   }
 
-  // True if the group has both labels.
-  bool write_group(const mortise::LossBatch& batch, const std::vector<Row>& rows, const std::int64_t* begin,
-                   const std::int64_t* end) const {
+  // Sets the values of the group's rows. True if it has both labels.
+  bool set_group(const std::vector<Row>& rows, const std::int64_t* begin, const std::int64_t* end,
+                 std::vector<mortise::TokenValue>& values) const {
     const auto has = [&](bool positive) {
       return std::any_of(begin, end, [&](std::int64_t i) {
         const Row& row = rows[std::size_t(i)];
@@ -88,19 +93,18 @@ struct RewardsAsLabels : mortise::BatchLoss {
       const Row& row = rows[std::size_t(*i)];
       if (row.tokens == 0) continue;
       const double slope = both ? labels[row.positive()].slope(row.log_ratio / row.tokens, tau) : 0.0;
-      for (std::int64_t t = batch.begin(*i); t < batch.end(*i); ++t) {
-        if (batch.mask[t] != 0) batch.put(t, loss, weight * slope / row.tokens);
-      }
+      values[std::size_t(*i)] = {loss, weight * slope / row.tokens};
     }
     return both;
   }
 
-  void compute(const mortise::LossBatch& batch, const mortise::Call& call) const {
-    std::vector<Row> rows(std::size_t(batch.num_rows()));
-    batch.for_rows(call, [&](std::int64_t row) { rows[std::size_t(row)] = read(batch, row); });
+  template <class Passes>
+  void compute(const Passes& passes, const mortise::Call& call) const {
+    const std::vector<Row> rows = passes.row_sums(Sum{});
+    std::vector<mortise::TokenValue> values(rows.size());
     std::vector<std::int64_t> order(rows.size());
     std::iota(order.begin(), order.end(), 0);
-    const auto group = [&](std::int64_t row) { return batch.layout.group_index[row]; };
+    const auto group = [&](std::int64_t row) { return passes.layout.group_index[row]; };
     std::stable_sort(order.begin(), order.end(), [&](std::int64_t a, std::int64_t b) { return group(a) < group(b); });
     double groups = 0, complete = 0, tokens = 0, log_ratio = 0;
     const std::int64_t *begin = order.data(), *const last = begin + order.size();
@@ -108,9 +112,10 @@ struct RewardsAsLabels : mortise::BatchLoss {
       const std::int64_t* end = begin;
       while (end != last && group(*end) == group(*begin)) ++end;
       groups += 1;
-      complete += write_group(batch, rows, begin, end) ? 1.0 : 0.0;
+      complete += set_group(rows, begin, end, values) ? 1.0 : 0.0;
       begin = end;
     }
+    passes.put(Value{}, values);
     for (const Row& row : rows) tokens += row.tokens, log_ratio += row.log_ratio;
     if (groups > 0) call.metric("real/complete_groups", complete, groups);
     if (tokens > 0) call.metric("actor/ppo_kl", -log_ratio, tokens);
@@ -119,4 +124,4 @@ struct RewardsAsLabels : mortise::BatchLoss {
 
 }  // namespace
 
-MORTISE_BATCH_LOSS("real", RewardsAsLabels)
+MORTISE_PASS_LOSS("real", RewardsAsLabels)

@@ -1,47 +1,49 @@
-// What the losses share that choose among the update's tokens: an order of the rows, and, for clip_cov and kl_cov, each
-// token's part of the covariance of advantage and log-prob over the update.
+// What clip_cov and kl_cov share: each token's part of the covariance of advantage and log-prob over the update.
 #pragma once
 
-#include <algorithm>
 #include <cmath>
 #include <limits>
-#include <numeric>
 #include <vector>
 
 #include <mortise/cpp/losses.hpp>
 
 namespace mortise {
 
-// The rows in the order of their names. Choices use it, so that they do not depend on the order of the call.
-inline std::vector<std::int64_t> rows_by_name(const LossBatch& batch) {
-  std::vector<std::int64_t> order(std::size_t(batch.num_rows()));
-  std::iota(order.begin(), order.end(), std::int64_t(0));
-  const std::int64_t* id = batch.layout.row_id;
-  std::sort(order.begin(), order.end(), [&](std::int64_t a, std::int64_t b) { return id[a] < id[b]; });
-  return order;
-}
-
-class TokenCovariance {
- public:
-  TokenCovariance(const LossBatch& batch, const Call& call) : batch_(batch) {
-    const double tokens = batch.sum(call, [](std::int64_t) { return 1.0; });
-    if (tokens == 0) return;
-    num_tokens_ = std::int64_t(tokens);
-    mean_advantage_ = batch.sum(call, [&](std::int64_t t) { return double(batch.advantages[t]); }) / tokens;
-    mean_log_prob_ = batch.sum(call, [&](std::int64_t t) { return double(batch.log_prob[t]); }) / tokens;
-  }
-
-  std::int64_t num_tokens() const { return num_tokens_; }  // unmasked
+struct TokenCovariance {
+  double mean_advantage, mean_log_prob;
   // The covariance of an unmasked token. NaN comes last in any order (and shows in the loss).
-  double operator()(std::int64_t t) const {
-    const double cov = (double(batch_.advantages[t]) - mean_advantage_) * (double(batch_.log_prob[t]) - mean_log_prob_);
-    return std::isnan(cov) ? -std::numeric_limits<double>::infinity() : cov;
+  MORTISE_HD double operator()(const TokenColumns& in, std::int64_t t) const {
+    const double cov = (double(in.advantages[t]) - mean_advantage) * (double(in.log_prob[t]) - mean_log_prob);
+    return cov != cov ? -detail::kInfinity : cov;
   }
+};
 
- private:
-  const LossBatch& batch_;
-  std::int64_t num_tokens_ = 0;
-  double mean_advantage_ = 0, mean_log_prob_ = 0;
+// Sums over the unmasked tokens.
+struct UpdateSums {
+  double tokens = 0, advantages = 0, log_probs = 0;
+
+  struct Add {
+    using Sums = UpdateSums;
+    MORTISE_HD void operator()(const TokenColumns& in, std::int64_t t, UpdateSums& sums) const {
+      sums.tokens += 1;
+      sums.advantages += double(in.advantages[t]);
+      sums.log_probs += double(in.log_prob[t]);
+    }
+  };
+  template <class Passes>
+  static UpdateSums of(const Passes& passes) {
+    UpdateSums all;
+    for (const UpdateSums& row : passes.row_sums(Add{})) {
+      all.tokens += row.tokens;
+      all.advantages += row.advantages;
+      all.log_probs += row.log_probs;
+    }
+    return all;
+  }
+  TokenCovariance covariance() const {
+    const double divisor = tokens > 0 ? tokens : 1;
+    return {advantages / divisor, log_probs / divisor};
+  }
 };
 
 }  // namespace mortise

@@ -20,21 +20,30 @@ struct Topr : mortise::ContextLoss {
   static constexpr const char* doc =
       "L = -A log_prob where A >= 0, else -sg(min(prod pi/mu, 1)) A log_prob with mu the sampler. arXiv:2503.14286";
   static constexpr std::uint32_t flags = MORTISE_FLAG_CONCURRENT | MORTISE_FLAG_SURROGATE_GRADIENT;
+  static constexpr bool accepts_cuda = true;
   static constexpr const char* requires_inputs[] = {"rollout_log_prob", nullptr};
   static constexpr const char* consumes[] = {"rollout_is_weights", nullptr};
 
   std::string loss_agg_mode =
       mortise::own_aggregation(param("loss_agg_mode", "seq-mean-token-sum", mortise::kAggregationDoc));
 
-  void context(const mortise::LossBatch& batch, const mortise::Call& call, mortise::Span<double> weight) const {
-    const float* rollout = batch.required_rollout_log_prob();
-    const std::vector<double> log_ratio =
-        batch.row_sums(call, [&](std::int64_t t) { return double(batch.log_prob[t]) - double(rollout[t]); });
-    batch.for_rows(call, [&](std::int64_t row) {
-      const double tapered = std::exp(std::min(log_ratio[std::size_t(row)], 0.0));
-      for (std::int64_t t = batch.begin(row); t < batch.end(row); ++t)
-        weight[t] = batch.advantages[t] >= 0 ? 1.0 : tapered;
-    });
+  struct LogRatio {
+    using Sums = double;
+    MORTISE_HD void operator()(const mortise::TokenColumns& in, std::int64_t t, double& sum) const {
+      sum += double(in.log_prob[t]) - double(in.rollout_log_prob[t]);
+    }
+  };
+  struct Weight {
+    MORTISE_HD double operator()(const mortise::TokenColumns& in, std::int64_t t, double tapered) const {
+      return in.advantages[t] >= 0 ? 1.0 : tapered;
+    }
+  };
+  template <class Passes>
+  void context(const Passes& passes, const mortise::Call&) const {
+    passes.require(passes.columns.rollout_log_prob, "rollout_log_prob");
+    std::vector<double> rows = passes.row_sums(LogRatio{});
+    for (double& row : rows) row = std::exp(std::min(row, 0.0));
+    passes.set_numbers(Weight{}, rows);
   }
 
   enum { kWeight, kKl };
@@ -44,7 +53,7 @@ struct Topr : mortise::ContextLoss {
   };
 
   template <class Real, class Meter>
-  Real token(Real logp, double old_logp, double adv, double weight, Meter& meter) const {
+  MORTISE_HD Real token(Real logp, double old_logp, double adv, double weight, Meter& meter) const {
     meter.add(kWeight, weight);
     meter.add(kKl, old_logp - logp);
     return (-adv * weight) * logp;

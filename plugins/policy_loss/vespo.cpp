@@ -21,6 +21,7 @@ struct Vespo : mortise::ContextLoss {
       "log_prob. "
       "arXiv:2602.10693";
   static constexpr std::uint32_t flags = MORTISE_FLAG_CONCURRENT | MORTISE_FLAG_SURROGATE_GRADIENT;
+  static constexpr bool accepts_cuda = true;
   static constexpr const char* consumes[] = {"rollout_is_weights", nullptr};
   static constexpr const char* updates[] = {"vespo_phi_mean=vespo/phi_seq_mean", nullptr};
   static constexpr const char* const* update_metrics = updates;
@@ -36,35 +37,54 @@ struct Vespo : mortise::ContextLoss {
     return std::exp(bounded + k * log_w - bounded * std::exp(log_w));
   }
 
+  struct Row {
+    double log_w = 0, positive = 0, negative = 0;  // the last two: tokens with A >= 0, and the others
+  };
+  struct Sum {
+    using Sums = Row;
+    double least;
+    MORTISE_HD void operator()(const mortise::TokenColumns& in, std::int64_t t, Row& row) const {
+      row.log_w += bounded(in.log_ratio(t), -20.0);
+      if (in.rollout_is_weights != nullptr)
+        row.log_w += bounded(mortise::detail::log_of(double(in.rollout_is_weights[t])), least);
+      (in.advantages[t] >= 0 ? row.positive : row.negative) += 1;
+    }
+    MORTISE_HD static double bounded(double x, double low) { return x < low ? low : x > 20.0 ? 20.0 : x; }
+  };
+  struct Phi {
+    double positive, negative;
+    // The mean over the row's tokens.
+    double mean(const Row& row) const {
+      if (row.negative == 0) return positive;
+      if (row.positive == 0) return negative;
+      return (row.positive * positive + row.negative * negative) / (row.positive + row.negative);
+    }
+  };
   // phi of the token's row, for the sign of its advantage.
-  void context(const mortise::LossBatch& batch, const mortise::Call& call, mortise::Span<double> weight) const {
+  struct Weight {
+    MORTISE_HD double operator()(const mortise::TokenColumns& in, std::int64_t t, const Phi& row) const {
+      return in.advantages[t] >= 0 ? row.positive : row.negative;
+    }
+  };
+  template <class Passes>
+  void context(const Passes& passes, const mortise::Call& call) const {
     const double least = std::log(1e-8);
-    const std::vector<double> log_w = batch.row_sums(call, [&](std::int64_t t) {
-      double sum = std::clamp(batch.log_ratio(t), -20.0, 20.0);
-      if (batch.rollout_is_weights != nullptr)
-        sum += std::clamp(std::log(double(batch.rollout_is_weights[t])), least, 20.0);
-      return sum;
-    });
-    std::vector<double> row_phi(log_w.size());
-    batch.for_rows(call, [&](std::int64_t row) {
-      const double w = std::clamp(log_w[std::size_t(row)], least, 20.0);
-      const double positive = phi(w, k_pos, lambda_pos), negative = phi(w, k_neg, lambda_neg);
-      double& shown = row_phi[std::size_t(row)];
-      shown = positive;
-      for (std::int64_t t = batch.end(row); t-- > batch.begin(row);) {
-        if (batch.mask[t] != 0) shown = weight[t] = batch.advantages[t] >= 0 ? positive : negative;
-      }
-    });
+    std::vector<Phi> rows;
     double sum = 0;
-    for (const double x : row_phi) sum += x;
-    if (!row_phi.empty()) call.metric("vespo/phi_seq_mean", sum, double(row_phi.size()));
+    for (const Row& row : passes.row_sums(Sum{least})) {
+      const double w = std::clamp(row.log_w, least, 20.0);
+      rows.push_back({phi(w, k_pos, lambda_pos), phi(w, k_neg, lambda_neg)});
+      sum += rows.back().mean(row);
+    }
+    passes.set_numbers(Weight{}, rows);
+    if (!rows.empty()) call.metric("vespo/phi_seq_mean", sum, double(rows.size()));
   }
 
   enum { kKl };
   static constexpr mortise::Metric metrics[] = {{kKl, "actor/ppo_kl", mortise::Average::kTokens}};
 
   template <class Real, class Meter>
-  Real token(Real logp, double old_logp, double adv, double weight, Meter& meter) const {
+  MORTISE_HD Real token(Real logp, double old_logp, double adv, double weight, Meter& meter) const {
     meter.add(kKl, old_logp - logp);
     return (-adv * weight) * logp;
   }

@@ -7,6 +7,19 @@
 
 namespace mortise {
 
+struct KlClamps {
+  double max_log_ratio, max_kl;
+
+  template <class Real>
+  MORTISE_HD Real bounded_ratio(Real log_ratio) const {
+    return clamp(log_ratio, -max_log_ratio, max_log_ratio);
+  }
+  template <class Real>
+  MORTISE_HD Real bounded(Real kl) const {
+    return clamp(kl, -max_kl, max_kl);
+  }
+};
+
 struct ClampedKl : KlEstimator {
   static constexpr bool accepts_cuda = true;
 
@@ -21,13 +34,14 @@ struct ClampedKl : KlEstimator {
     if (!is_set(max_log_ratio)) max_log_ratio = infinity;
     if (!is_set(max_kl)) max_kl = infinity;
   }
+  MORTISE_HD KlClamps clamps() const { return {max_log_ratio, max_kl}; }
   template <class Real>
   MORTISE_HD Real bounded_ratio(Real log_ratio) const {
-    return clamp(log_ratio, -max_log_ratio, max_log_ratio);
+    return clamps().bounded_ratio(log_ratio);
   }
   template <class Real>
   MORTISE_HD Real bounded(Real kl) const {
-    return clamp(kl, -max_kl, max_kl);
+    return clamps().bounded(kl);
   }
 
   double max_log_ratio, max_kl;

@@ -22,10 +22,12 @@ inline LossOutput compute_kl(Kl& plugin, const std::vector<float>& log_prob, con
   in.old_log_prob = old_log_prob.empty() ? log_prob : std::move(old_log_prob);
   in.weight.assign(n, weight);
   in.mask = mask.empty() ? std::vector<uint8_t>(n, 1) : std::move(mask);
-  const FlatTensor<float> reference(ref, is_on_device(plugin.call.plugin));
-  return call_loss<mortise_kl_estimator_in>(
-      plugin, in, &mortise_kl_estimator_out::kl, true,
-      [&](mortise_kl_estimator_in& args) { args.ref_log_prob = reference.view(); });
+  return call_in_both_places(plugin, [&](bool device) {
+    const FlatTensor<float> reference(ref, device);
+    return call_loss<mortise_kl_estimator_in>(
+        plugin, in, &mortise_kl_estimator_out::kl, true, device,
+        [&](mortise_kl_estimator_in& args) { args.ref_log_prob = reference.view(); });
+  });
 }
 
 }  // namespace mortise::test

@@ -1,6 +1,7 @@
 // One call of a policy loss or KL estimator on plain vectors, and the aggregation weights that the engine would give
 // it. With MORTISE_TEST_CUDA in the environment, the packs are those whose CUDA builds the emulator runs, and a plugin
-// with a CUDA build gets its tensors on a device that the host cannot read.
+// with a CUDA build gets its tensors on a device that the host cannot read. Each call is then made a second time in host
+// memory, and must give the same.
 #pragma once
 
 #include <algorithm>
@@ -49,7 +50,7 @@ struct LossOutput {
 // A call of either kind. In and Out are its structs, and `loss` is its output for the loss or the KL. `fill` sets the
 // fields of one kind. Throws the plugin's error text.
 template <class In, class Out, class Plugin, class Fill>
-LossOutput call_loss(Plugin& plugin, const LossInput& in, const mortise_tensor* Out::*loss, bool with_grad,
+LossOutput call_loss(Plugin& plugin, const LossInput& in, const mortise_tensor* Out::*loss, bool with_grad, bool device,
                      const Fill& fill) {
   std::vector<int64_t> row_id = in.row_id;
   if (row_id.empty()) {
@@ -59,8 +60,7 @@ LossOutput call_loss(Plugin& plugin, const LossInput& in, const mortise_tensor* 
   const std::vector<int64_t>& group = in.group_index.empty() ? row_id : in.group_index;
   const mortise_layout layout{sizeof layout, 0,           in.num_rows(), in.num_tokens(), in.row_offsets.data(),
                               row_id.data(), group.data()};
-  const bool device = is_on_device(plugin.call.plugin);
-  if (device) plugin.call.stream = const_cast<EmulatedStream*>(LockedArea::stream());
+  plugin.call.stream = device ? const_cast<EmulatedStream*>(LockedArea::stream()) : nullptr;
   const FlatTensor<float> log_prob(in.log_prob, device), old(in.old_log_prob, device), weight(in.weight, device);
   const FlatTensor<uint8_t> mask(in.mask, device);
   FlatTensor<float> values(std::vector<float>(in.mask.size()), device),
@@ -83,21 +83,53 @@ LossOutput call_loss(Plugin& plugin, const LossInput& in, const mortise_tensor* 
   return {values.values(), grad.values()};
 }
 
+// The device's numbers may differ in their last bits, as sums have another order there.
+inline void expect_same_bar_rounding(double device, double host, const std::string& name) {
+  if (std::isnan(host) ? std::isnan(device) : device == host) return;
+  if (std::abs(device - host) <= 4e-6 * std::abs(host) + 1e-7) return;
+  throw std::runtime_error(name + " is " + std::to_string(device) + " on the device and " + std::to_string(host) +
+                           " in host memory");
+}
+
+// call(device): where the plugin is tested, and in host memory too if that is a device.
+template <class Plugin, class Call>
+LossOutput call_in_both_places(Plugin& plugin, const Call& call) {
+  const bool device = is_on_device(plugin.call.plugin);
+  LossOutput result = call(device);
+  if (!device) return result;
+  const auto metrics = plugin.call.metrics;
+  const LossOutput host = call(false);
+  for (size_t i = 0; i < host.loss.size(); ++i) {
+    expect_same_bar_rounding(result.loss[i], host.loss[i], "value " + std::to_string(i));
+    expect_same_bar_rounding(result.grad[i], host.grad[i], "gradient " + std::to_string(i));
+  }
+  if (metrics.size() != plugin.call.metrics.size()) throw std::runtime_error("other metrics on the device");
+  for (const auto& [name, m] : plugin.call.metrics) {
+    expect_same_bar_rounding(metrics.at(name).sum / m.weight, m.sum / m.weight, name);
+    expect_same_bar_rounding(metrics.at(name).weight, m.weight, "the weight of " + name);
+  }
+  plugin.call.metrics = metrics;
+  return result;
+}
+
 using PolicyLoss = Instance<mortise_policy_loss_vtable>;
 
-inline LossOutput compute(PolicyLoss& plugin, const LossInput& in, bool with_grad = true) {
-  const bool device = is_on_device(plugin.call.plugin);
+inline LossOutput compute_at(bool device, PolicyLoss& plugin, const LossInput& in, bool with_grad) {
   const FlatTensor<float> advantages(in.advantages, device), rollout(in.rollout_log_prob, device),
       is_weights(in.rollout_is_weights, device);
-  LossOutput result = call_loss<mortise_policy_loss_in>(plugin, in, &mortise_policy_loss_out::loss, with_grad,
-                                                        [&](mortise_policy_loss_in& args) {
-                                                          args.advantages = advantages.view();
-                                                          if (!in.rollout_log_prob.empty())
-                                                            args.rollout_log_prob = rollout.view();
-                                                          if (!in.rollout_is_weights.empty())
-                                                            args.rollout_is_weights = is_weights.view();
-                                                          args.step = args.update_index = 1;
-                                                        });
+  return call_loss<mortise_policy_loss_in>(plugin, in, &mortise_policy_loss_out::loss, with_grad, device,
+                                           [&](mortise_policy_loss_in& args) {
+                                             args.advantages = advantages.view();
+                                             if (!in.rollout_log_prob.empty()) args.rollout_log_prob = rollout.view();
+                                             if (!in.rollout_is_weights.empty())
+                                               args.rollout_is_weights = is_weights.view();
+                                             args.step = args.update_index = 1;
+                                           });
+}
+
+inline LossOutput compute(PolicyLoss& plugin, const LossInput& in, bool with_grad = true) {
+  LossOutput result =
+      call_in_both_places(plugin, [&](bool device) { return compute_at(device, plugin, in, with_grad); });
   for (size_t i = 0; i < in.mask.size(); ++i) {
     if (in.mask[i] != 0) result.total += double(in.weight[i]) * double(result.loss[i]);
   }

@@ -204,13 +204,14 @@ TEST(ClipCov, DropsTheAskedNumberOfCandidatesAndIsVanillaElsewhere) {
   EXPECT_GT(cases_with_choice, 5U) << "the draw was hardly tried";
 }
 
-// Every candidate has the same chance: over many rows each place is drawn about equally often.
+// Every candidate has the same chance: over many tokens each place is drawn about equally often.
 TEST(ClipCov, TheDrawIsFair) {
   PolicyLoss plugin(policy_loss("clip_cov"), {{"clip_cov_ratio", "0.25"}, {"clip_cov_lb", "0"}});
   LossInput in;
-  constexpr int kRows = 4000;
-  for (int i = 0; i < kRows; ++i) {
-    for (const float sign : {1.0F, -1.0F, 1.0F, -1.0F}) {  // the covariance is 1 everywhere
+  constexpr int kTokens = 16000, kRowTokens = 400;
+  while (in.row_offsets.back() < kTokens) {
+    for (int t = 0; t < kRowTokens; ++t) {  // the covariance is 1 everywhere
+      const float sign = t % 2 == 0 ? 1.0F : -1.0F;
       in.log_prob.push_back(-2 + sign), in.old_log_prob.push_back(-2 + sign), in.advantages.push_back(sign);
       in.mask.push_back(1), in.weight.push_back(1);
     }
@@ -218,9 +219,9 @@ TEST(ClipCov, TheDrawIsFair) {
   }
   const LossOutput out = compute(plugin, in);
   std::array<int, 4> dropped{};
-  for (size_t i = 0; i < in.mask.size(); ++i) dropped[i % 4] += out.loss[i] == 0;
-  EXPECT_EQ(dropped[0] + dropped[1] + dropped[2] + dropped[3], kRows);
-  for (const int n : dropped) EXPECT_NEAR(n / double(kRows), 0.25, 0.03);
+  for (size_t i = 0; i < in.mask.size(); ++i) dropped[i * 4 / kRowTokens % 4] += out.loss[i] == 0;
+  EXPECT_EQ(dropped[0] + dropped[1] + dropped[2] + dropped[3], kTokens / 4);
+  for (const int n : dropped) EXPECT_NEAR(n / (kTokens / 4.0), 0.25, 0.03);
 }
 
 }  // namespace

@@ -1,12 +1,13 @@
-# budgets.sh REPORT ["ARCH ..." "KERNEL REGISTERS"]: no kernel of libmortise_cuda.so spills a register or uses more than
+# budgets.sh REPORT ["ARCH ..." "KERNEL REGISTERS ..."]: no kernel of libmortise_cuda.so spills a register or uses more than
 # its budget, on any architecture. REPORT is what ptxas said (core/cuda/compile_module.sh). A budget is what the kernel
 # had when it was written, and a few more; libmortise_cuda.so may use 16 more on sm_75. The other two arguments are for a
-# report of one kernel, in many instances.
+# report of other kernels, each in many instances.
 set -euo pipefail
-awk -v archs_of_one="${2:-}" -v one="${3:-}" '
+awk -v other_archs="${2:-}" -v others="${3:-}" '
   function set_budgets() {
-    split(one, part, " ")
-    if (one != "") { budget[part[1]] = part[2]; return }
+    count = split(others, part, " ")
+    for (i = 1; i < count; i += 2) budget[part[i]] = part[i + 1]
+    if (others != "") return
     budget["head_chunk_kernel"] = budget["head_finish_kernel"] = budget["head_backward_kernel"] = budget["adamw_kernel"] = 40
     budget["clip_kernel"] = budget["square_sum_kernel"] = 40
     budget["rms_norm_kernel"] = budget["head_norm_kernel"] = budget["rope_write_kernel"] = budget["attention_merge_kernel"] = 40
@@ -26,12 +27,12 @@ awk -v archs_of_one="${2:-}" -v one="${3:-}" '
   /spill stores/ && !/ 0 bytes spill stores, 0 bytes spill loads/ { print kernel " for " arch " spills: " $0; faults++ }
   match($0, /Used [0-9]+ registers/) {
     used = substr($0, RSTART + 5, RLENGTH - 15) + 0
-    most = budget[kernel] + (one == "" && arch ~ /75/ ? 16 : 0)
+    most = budget[kernel] + (others == "" && arch ~ /75/ ? 16 : 0)
     if (used > most) { print kernel " for " arch " uses " used " registers, its budget is " most; faults++ }
     measured++
   }
   END {
-    split(one != "" ? archs_of_one : "75 80 90 100", archs, " ")
+    split(others != "" ? other_archs : "75 80 90 100", archs, " ")
     for (name in budget) for (i in archs) if (!((name, "\047sm_" archs[i] "\047") in seen)) { print name " was not compiled for sm_" archs[i]; faults++ }
     print measured " kernels measured"
     exit faults > 0 || measured == 0

@@ -1,5 +1,5 @@
-// The kernel that sdk/include/mortise/cpp/cuda_loop.hpp makes of a loss: against the same formulas in float64, in three
-// orders of the threads, and without any of its barriers.
+// The kernels that sdk/include/mortise/cpp/cuda_loop.hpp and cuda_passes.hpp make of a loss: against the same formulas in
+// float64, in three orders of the threads, and without any of their barriers.
 #include <cuda_runtime.h>
 
 #include <mortise/cpp/mortise.hpp>
@@ -128,6 +128,96 @@ void check_row_ratio(bool own_token) {
       ASSERT_NEAR(tokens.grad[t], own_token ? own(t) : shared, 1e-6 * (1 + std::abs(value))) << t;
     }
   }
+}
+
+// What a row's tokens see in passes: three sums, a value of their own, and what is behind them.
+struct Moments {
+  double count = 0, ratio = 0, square = 0;
+};
+struct AddMoments {
+  using Sums = Moments;
+  void operator()(const TokenColumns& in, std::int64_t t, Moments& sums) const {
+    const double d = in.log_ratio(t);
+    sums.count += 1;
+    sums.ratio += d;
+    sums.square += d * d;
+  }
+};
+struct LogRatio {
+  double operator()(const TokenColumns& in, std::int64_t t) const { return in.log_ratio(t); }
+};
+struct Scaled {
+  double operator()(const TokenColumns& in, std::int64_t t, double row) const { return row * in.log_ratio(t); }
+};
+struct ScaledValue {
+  TokenValue operator()(const TokenColumns& in, std::int64_t t, double row) const {
+    return {row * in.log_ratio(t), in.unless_weightless(t, row)};
+  }
+};
+
+constexpr double kDecay = 0.9;
+constexpr unsigned kThreads = detail::kCudaThreads;
+
+// What the kernels of all passes give.
+struct Passed {
+  explicit Passed(Tokens& tokens) {
+    TokenColumns in;
+    in.log_prob = tokens.log_prob.data();
+    in.old_log_prob = tokens.old.data();
+    in.weight = tokens.weight.data();
+    in.mask = tokens.mask.data();
+    const std::int64_t* offsets = tokens.offsets.data();
+    const auto rows = static_cast<unsigned>(tokens.rows());
+    for (double row = 1; row <= double(rows); ++row) factors.push_back(row);
+    launch({rows}, {kThreads}, [&] { detail::row_sums_kernel<AddMoments>({}, in, offsets, sums.data()); });
+    launch({rows}, {kThreads}, [&] { detail::row_values_kernel<LogRatio>({}, in, offsets, -7.0, values.data()); });
+    launch({rows}, {kThreads},
+           [&] { detail::row_numbers_kernel<Scaled>({}, in, offsets, factors.data(), numbers.data()); });
+    launch({rows}, {kThreads}, [&] {
+      detail::row_outputs_kernel<ScaledValue>({}, in, offsets, factors.data(), tokens.loss.data(), tokens.grad.data());
+    });
+    launch({rows}, {kThreads}, [&] { detail::decayed_sums_kernel<LogRatio>({}, in, offsets, kDecay, behind.data()); });
+  }
+  std::vector<double> factors, sums = std::vector<double>(15, NAN), values = std::vector<double>(989, NAN),
+                               numbers = values, behind = values;
+};
+
+void check_passes() {
+  Tokens tokens;
+  const Passed passed(tokens);
+  for (size_t row = 0; row < size_t(tokens.rows()); ++row) {
+    Moments expected;
+    double behind = 0;
+    for (auto t = size_t(tokens.offsets[row + 1]); t-- > size_t(tokens.offsets[row]);) {
+      const bool counts = tokens.mask[t] != 0;
+      const double d = counts ? tokens.log_ratio(t) : 0.0, factor = passed.factors[row];
+      if (counts) {
+        expected.count += 1;
+        expected.ratio += d;
+        expected.square += d * d;
+        behind = kDecay * behind + d;
+      }
+      ASSERT_EQ(passed.values[t], counts ? d : -7.0) << t;
+      ASSERT_EQ(passed.numbers[t], factor * d) << t;
+      ASSERT_EQ(tokens.loss[t], float(factor * d)) << t;
+      ASSERT_EQ(tokens.grad[t], counts && tokens.weight[t] != 0 ? float(factor) : 0.0F) << t;
+      ASSERT_NEAR(passed.behind[t], counts ? behind : 0.0, 1e-12) << t;
+    }
+    EXPECT_EQ(passed.sums[3 * row], expected.count);
+    EXPECT_NEAR(passed.sums[3 * row + 1], expected.ratio, 1e-12);
+    EXPECT_NEAR(passed.sums[3 * row + 2], expected.square, 1e-12);
+  }
+}
+
+TEST(CudaPasses, EqualFloat64) { in_three_orders(check_passes); }
+
+TEST(CudaPasses, EveryBarrierIsNeeded) {
+  expect_every_barrier_is_needed(
+      [] {
+        Tokens tokens;
+        Passed{tokens};
+      },
+      {"../../../sdk/include/mortise/cpp/cuda_passes.hpp"});
 }
 
 TEST(CudaLossRows, TokensEqualFloat64) { in_three_orders(check_clip); }

@@ -107,9 +107,10 @@ struct TestObjective {
   LoadedConfig loaded;
   ActorObjective objective;
 
-  explicit TestObjective(const std::vector<std::string>& overrides)
+  explicit TestObjective(const std::vector<std::string>& overrides, PluginRegistry& packs = shared_builtin_packs(),
+                         const RunKey& key = {})
       : loaded(load_config(default_env(), "", overrides).value()),
-        objective(ActorObjective::create(shared_builtin_packs(), loaded, {}).value()) {}
+        objective(ActorObjective::create(packs, loaded, key).value()) {}
 };
 
 // A tiny decoder with its optimizer.

@@ -7,7 +7,8 @@
  *       MORTISE_HD Real token(Real logp, Number old_logp, Number adv) const { ... }
  *     };
  * The function may read members that are numbers or bools, and nothing else of the object: the kernel gets its bytes.
- * For TokenLoss, RolloutLoss, SequenceLoss and KlEstimator. nvcc compiles either the file of the pack itself, or a file
+ * For TokenLoss, RolloutLoss, SequenceLoss and KlEstimator. Losses that look beyond that are written in passes
+ * (passes.hpp), of which cuda_passes.hpp makes kernels. nvcc compiles either the file of the pack itself, or a file
  * that includes it with MORTISE_CUDA_BUILD_ALONE defined: this one then has the CUDA build alone, for the plugins of
  * the same names that a host compiler makes of the same source.
  *
@@ -80,29 +81,63 @@ struct CudaRegistration {
   CudaBuild build;
 };
 
+inline constexpr int kCudaThreads = 256;
+inline constexpr int kCudaWarps = kCudaThreads / 32;
+
 inline void check_cuda(cudaError_t error, const char* what) {
   if (error != cudaSuccess) fail(MORTISE_INTERNAL, std::string(what) + ": " + cudaGetErrorString(error));
+}
+
+// Elements from pageable memory of the host: the call returns when they were read.
+template <class X>
+void send_cuda(X* to, const X* from, std::size_t size, cudaStream_t stream) {
+  check_cuda(cudaMemcpyAsync(to, from, size * sizeof(X), cudaMemcpyHostToDevice, stream), "cudaMemcpyAsync");
 }
 
 // Memory of the device, in the order of the stream.
 template <class X>
 class CudaArray {
  public:
-  CudaArray(std::size_t size, cudaStream_t stream) : stream_(stream) {
-    check_cuda(cudaMallocAsync(&data_, size * sizeof(X), stream_), "cudaMallocAsync");
+  CudaArray(std::size_t size, cudaStream_t stream) : size_(size), stream_(stream) {
+    check_cuda(cudaMallocAsync(&data_, (size > 0 ? size : 1) * sizeof(X), stream_), "cudaMallocAsync");
   }
   ~CudaArray() { (void)cudaFreeAsync(data_, stream_); }
   CudaArray(const CudaArray&) = delete;
   CudaArray& operator=(const CudaArray&) = delete;
   X* data() const { return static_cast<X*>(data_); }
+  // As many elements as it has, from host memory that may change afterwards.
+  void send(const X* from) const { send_cuda(data(), from, size_, stream_); }
+  // Waits for the stream.
+  void receive(X* to) const {
+    check_cuda(cudaMemcpyAsync(to, data_, size_ * sizeof(X), cudaMemcpyDeviceToHost, stream_), "cudaMemcpyAsync");
+    check_cuda(cudaStreamSynchronize(stream_), "the kernel of the loss failed");
+  }
 
  private:
+  std::size_t size_;
   cudaStream_t stream_;
   void* data_ = nullptr;
 };
 
-inline constexpr int kCudaThreads = 256;
-inline constexpr int kCudaWarps = kCudaThreads / 32;
+// The stream of a call and the offsets of its rows there.
+struct CudaRows {
+  CudaRows(const Call& call, const mortise_layout& layout)
+      : num_rows(layout.num_rows),
+        stream(static_cast<cudaStream_t>(call.stream())),
+        offsets(std::size_t(num_rows) + 1, stream) {
+    if (num_rows > 0) offsets.send(layout.row_offsets);
+  }
+  // Starts a kernel with a block for each row.
+  template <class Kernel, class... Args>
+  void launch(Kernel kernel, const Args&... args) const {
+    MORTISE_LAUNCH(kernel, unsigned(num_rows), kCudaThreads, stream, args...);
+    check_cuda(cudaGetLastError(), "the kernel of the loss did not start");
+  }
+
+  std::int64_t num_rows;
+  cudaStream_t stream;
+  CudaArray<std::int64_t> offsets;
+};
 
 // What a kernel measures of a row: unmasked tokens, the sum of slopes, and for each slot its sum, least and greatest
 // value.
@@ -190,7 +225,10 @@ __device__ inline void evaluate_token(const T& plugin, const TokenArrays& in, st
     const auto number = [t](const float* array) { return array == nullptr ? N(0.0) : number_of<N>(array[t]); };
     CudaMeter<T, N> meter(row);
     const N x = Eval::of_row ? N(mean) : number(in.x);
-    const BasicDual<N> y = Eval::eval(plugin, BasicDual<N>{x, 1.0}, number(in.a), number(in.b), number(in.c), meter);
+    N third = 0.0;
+    if constexpr (Eval::third == Third::kFloats) third = number(in.c);
+    if constexpr (Eval::third == Third::kContext) third = in.context[t];
+    const BasicDual<N> y = Eval::eval(plugin, BasicDual<N>{x, 1.0}, number(in.a), number(in.b), third, meter);
     const N weight = in.weight == nullptr ? N(1.0) : number(in.weight);
     value = y.value;
     if (weight != 0.0) slope = weight * y.slope;
@@ -248,12 +286,10 @@ __global__ void __launch_bounds__(kCudaThreads, 1)
 }
 
 template <class T>
-void report_rows(const Call& call, const mortise_layout& layout, const double* measured, cudaStream_t stream) {
+void report_rows(const Call& call, const CudaArray<double>& measured, std::int64_t num_rows) {
   using Row = RowValues<T>;
-  std::vector<double> rows(std::size_t(layout.num_rows) * Row::kCount);
-  check_cuda(cudaMemcpyAsync(rows.data(), measured, rows.size() * sizeof(double), cudaMemcpyDeviceToHost, stream),
-             "cudaMemcpyAsync");
-  check_cuda(cudaStreamSynchronize(stream), "the kernel of the loss failed");
+  std::vector<double> rows(std::size_t(num_rows) * Row::kCount);
+  measured.receive(rows.data());
   Totals<T> totals;
   for (std::size_t at = 0; at < rows.size(); at += Row::kCount) {
     const double* row = &rows[at];
@@ -263,22 +299,13 @@ void report_rows(const Call& call, const mortise_layout& layout, const double* m
 }
 
 template <class T, class Eval>
-void launch_rows(const T& plugin, const Call& call, const mortise_layout& layout, const TokenArrays& arrays,
-                 bool own_token) {
-  if (layout.num_rows == 0) return;
-  const auto stream = static_cast<cudaStream_t>(call.stream());
-  const CudaArray<std::int64_t> offsets(std::size_t(layout.num_rows) + 1, stream);
-  const CudaArray<double> measured(std::size_t(layout.num_rows) * RowValues<T>::kCount, stream);
-  check_cuda(cudaMemcpyAsync(offsets.data(), layout.row_offsets, sizeof(std::int64_t) * (layout.num_rows + 1),
-                             cudaMemcpyHostToDevice, stream),
-             "cudaMemcpyAsync");
+void launch_rows(const T& plugin, const Call& call, const CudaRows& rows, const TokenArrays& arrays, bool own_token) {
+  if (rows.num_rows == 0) return;
+  const CudaArray<double> measured(std::size_t(rows.num_rows) * RowValues<T>::kCount, rows.stream);
   PluginBytes<T> bytes;
   std::memcpy(bytes.bytes, static_cast<const void*>(&plugin), sizeof bytes.bytes);
-  const auto kernel = loss_rows_kernel<T, Eval>;
-  MORTISE_LAUNCH(kernel, unsigned(layout.num_rows), kCudaThreads, stream, bytes, arrays, offsets.data(), own_token,
-                 measured.data());
-  check_cuda(cudaGetLastError(), "the kernel of the loss did not start");
-  if constexpr (MetricsOf<T>::slots > 0) report_rows<T>(call, layout, measured.data(), stream);
+  rows.launch(loss_rows_kernel<T, Eval>, bytes, arrays, rows.offsets.data(), own_token, measured.data());
+  if constexpr (MetricsOf<T>::slots > 0) report_rows<T>(call, measured, rows.num_rows);
 }
 
 // CudaLaunch of a class whose function Eval calls; null if it does not accept CUDA.
@@ -289,7 +316,7 @@ CudaLaunch cuda_launch_of() {
       const T& own = *static_cast<const T*>(plugin);
       bool own_token = false;
       if constexpr (Eval::of_row) own_token = own.gradient == T::Gradient::kOwnToken;
-      launch_rows<T, Eval>(own, call, layout, arrays, own_token);
+      launch_rows<T, Eval>(own, call, CudaRows(call, layout), arrays, own_token);
     };
   } else {
     return nullptr;

@@ -71,10 +71,7 @@ struct LossBatch {
   // Calls work(row) for every row, on the host's threads. `work` must not throw.
   template <class F>
   void for_rows(const Call& call, const F& work) const {
-    const std::vector<std::int64_t> borders = detail::chunk_borders(layout);
-    call.parallel_for(std::int64_t(borders.size()) - 1, 1, [&](std::int64_t first, std::int64_t last) {
-      for (std::int64_t row = borders[std::size_t(first)]; row < borders[std::size_t(last)]; ++row) work(row);
-    });
+    detail::for_rows(call, layout, work);
   }
   // The sum of value(token) over the unmasked tokens of every row.
   template <class F>

@@ -25,8 +25,10 @@
 #define MORTISE_CPP_LOSSES_HPP_
 
 #include "cuda_loop.hpp"
+#include "cuda_passes.hpp"
 #include "loss_batch.hpp"
 #include "meter.hpp"
+#include "passes.hpp"
 #include "plugin.hpp"
 #include "token_loop.hpp"
 
@@ -44,8 +46,8 @@ MORTISE_HD MORTISE_INLINE auto chosen(bool condition, Yes yes, No no) {
 class LossFunction : public Plugin {
  public:
   // A class hides this with true if its tensors may lie on a CUDA device (mortise.device/1). A BatchLoss then looks at
-  // LossBatch::device_type. Losses of tokens and sequences and KL estimators take CUDA tensors if nvcc has compiled
-  // their function (cuda_loop.hpp).
+  // LossBatch::device_type. All others take CUDA tensors if nvcc has compiled their functions (cuda_loop.hpp). A
+  // ContextLoss is then written in passes (passes.hpp).
   static constexpr bool accepts_cuda = false;
 
   template <class Yes, class No>
@@ -65,7 +67,7 @@ class RolloutLoss : public LossFunction {
 
 // Each token with one number from its context (its row, group or update), which is a constant for the gradient.
 // context(batch, call, numbers) fills it for the unmasked tokens; then token(logp, old_logp, adv, number[, meter])
-// runs.
+// runs. In passes it is context(passes, call), which sets the numbers.
 class ContextLoss : public LossFunction {
  public:
   static constexpr std::int32_t coupling = MORTISE_COUPLING_ROW;
@@ -158,8 +160,8 @@ struct ContextLossEval : OfToken {
   using Number = double;
   static constexpr Third third = Third::kContext;
   template <class Meter>
-  static MORTISE_INLINE Dual eval(const T& plugin, Dual logp, double old_logp, double adv, double number,
-                                  Meter& meter) {
+  static MORTISE_HD MORTISE_INLINE Dual eval(const T& plugin, Dual logp, double old_logp, double adv, double number,
+                                             Meter& meter) {
     if constexpr (MetricsOf<T>::slots > 0) {
       return plugin.token(logp, old_logp, adv, number, meter);
     } else {
@@ -196,6 +198,29 @@ inline TokenArrays loss_arrays(const LossBatch& batch) {
   return arrays;
 }
 
+inline TokenArrays kl_arrays(const mortise_kl_estimator_in& in, const mortise_kl_estimator_out& out,
+                             bool needs_old_log_prob, std::int32_t device) {
+  const std::int64_t n = in.layout->num_tokens;
+  TokenArrays arrays;
+  arrays.x = floats(in.log_prob, "log_prob", n, device);
+  arrays.a = floats(in.ref_log_prob, "ref_log_prob", n, device);
+  if (needs_old_log_prob) arrays.b = floats(in.old_log_prob, "old_log_prob", n, device);
+  arrays.mask = static_cast<const std::uint8_t*>(mortise_tensor_data(in.response_mask));
+  arrays.weight = optional_floats(in.weight);
+  arrays.out = optional_floats(out.kl);
+  arrays.grad = optional_floats(out.grad_log_prob);
+  return arrays;
+}
+
+// With the columns that passes read.
+inline TokenArrays pass_arrays(const LossBatch& batch) {
+  TokenArrays arrays = loss_arrays(batch);
+  arrays.c = batch.rollout_log_prob;
+  arrays.d = batch.rollout_is_weights;
+  arrays.update_index = batch.update_index;
+  return arrays;
+}
+
 inline constexpr std::int32_t kCpuAndCuda[] = {MORTISE_CPU, MORTISE_CUDA};
 inline constexpr mortise_device kTakesCuda = {sizeof(mortise_device), 0, 2, kCpuAndCuda};
 
@@ -222,16 +247,22 @@ struct __attribute__((visibility("hidden"))) CudaBuildOf {
   }
 };
 
-// The descriptor of a class whose loops over tokens fill every element of the outputs.
+// The descriptor of a class that nvcc may have compiled.
 template <class T, class Vtable>
-mortise_descriptor describe_loop(const char* kind, const char* name, std::int32_t coupling, const Vtable* vtable) {
+mortise_descriptor describe_with_cuda(const char* kind, const char* name, std::int32_t coupling, const Vtable* vtable) {
   mortise_descriptor d = detail::describe<T>(kind, name, coupling, vtable);
-  d.flags |= MORTISE_FLAG_WRITES_ALL;
   if (T::accepts_cuda) {
     CudaBuildOf<T>::kind = kind;
     CudaBuildOf<T>::name = name;
     d.get_extension = CudaBuildOf<T>::extension;
   }
+  return d;
+}
+// The descriptor of a class whose loops over tokens fill every element of the outputs.
+template <class T, class Vtable>
+mortise_descriptor describe_loop(const char* kind, const char* name, std::int32_t coupling, const Vtable* vtable) {
+  mortise_descriptor d = describe_with_cuda<T>(kind, name, coupling, vtable);
+  d.flags |= MORTISE_FLAG_WRITES_ALL;
   return d;
 }
 
@@ -300,16 +331,26 @@ struct ContextLossPlugin {
   static std::int32_t compute(void* self, mortise_call* raw, const mortise_policy_loss_in* in,
                               mortise_policy_loss_out* out) MORTISE_NOEXCEPT {
     return run<T>(self, raw, [&](const T& plugin, Call call) {
-      const LossBatch batch(*in, *out);
-      std::vector<double> numbers(std::size_t(batch.num_tokens()));
-      plugin.context(batch, call, Span<double>(numbers));
-      TokenArrays arrays = loss_arrays(batch);
-      arrays.context = numbers.data();
+      const LossBatch batch(*in, *out, CudaBuildOf<T>::find() != nullptr);
+      TokenArrays arrays = pass_arrays(batch);
+      if (CudaBuildOf<T>::run(plugin, call, *in->layout, arrays, batch.device_type)) return;
+      std::vector<double> numbers;
+      if constexpr (HasPassContext<T>::value) {
+        plugin.context(HostPasses(LossPasses::of(call, *in->layout, arrays), arrays, &numbers), call);
+      } else {
+        numbers.resize(std::size_t(batch.num_tokens()));
+        plugin.context(batch, call, Span<double>(numbers));
+      }
+      arrays.context = numbers.empty() ? nullptr : numbers.data();
       over_tokens<T, ContextLossEval<T>>(plugin, call, *in->layout, arrays);
     });
   }
   static constexpr mortise_policy_loss_vtable vtable = {
       sizeof(mortise_policy_loss_vtable), 0, create<T>, destroy<T>, get_extension<T>, compute};
+#if MORTISE_HAS_CUDA_BUILD
+  static constexpr const char* kKind = MORTISE_KIND_POLICY_LOSS;
+  static CudaLaunch cuda_launch() { return cuda_context_launch_of<T, ContextLossEval<T>>(); }
+#endif
   static mortise_descriptor describe(const char* name) {
     return describe_loop<T>(MORTISE_KIND_POLICY_LOSS, name, T::coupling, &vtable);
   }
@@ -372,16 +413,8 @@ struct KlEstimatorPlugin {
   static std::int32_t compute(void* self, mortise_call* raw, const mortise_kl_estimator_in* in,
                               mortise_kl_estimator_out* out) MORTISE_NOEXCEPT {
     return run<T>(self, raw, [&](const T& plugin, Call call) {
-      const std::int64_t n = in->layout->num_tokens;
       const std::int32_t device = device_of(in->log_prob, CudaBuildOf<T>::find() != nullptr);
-      TokenArrays arrays;
-      arrays.x = floats(in->log_prob, "log_prob", n, device);
-      arrays.a = floats(in->ref_log_prob, "ref_log_prob", n, device);
-      if (TakesOldLogProb<T>::value) arrays.b = floats(in->old_log_prob, "old_log_prob", n, device);
-      arrays.mask = static_cast<const std::uint8_t*>(mortise_tensor_data(in->response_mask));
-      arrays.weight = optional_floats(in->weight);
-      arrays.out = optional_floats(out->kl);
-      arrays.grad = optional_floats(out->grad_log_prob);
+      const TokenArrays arrays = kl_arrays(*in, *out, TakesOldLogProb<T>::value, device);
       if (CudaBuildOf<T>::run(plugin, call, *in->layout, arrays, device)) return;
       over_tokens<T, KlEval<T>>(plugin, call, *in->layout, arrays);
     });
@@ -409,7 +442,7 @@ struct KlEstimatorPlugin {
 #endif
 #define MORTISE_TOKEN_LOSS(name, ...) MORTISE_LOOP_PLUGIN(name, TokenLossPlugin<__VA_ARGS__>)
 #define MORTISE_ROLLOUT_LOSS(name, ...) MORTISE_LOOP_PLUGIN(name, RolloutLossPlugin<__VA_ARGS__>)
-#define MORTISE_CONTEXT_LOSS(name, ...) MORTISE_OTHER_PLUGIN(name, ContextLossPlugin<__VA_ARGS__>)
+#define MORTISE_CONTEXT_LOSS(name, ...) MORTISE_LOOP_PLUGIN(name, ContextLossPlugin<__VA_ARGS__>)
 #define MORTISE_BATCH_LOSS(name, ...) MORTISE_OTHER_PLUGIN(name, BatchLossPlugin<__VA_ARGS__>)
 #define MORTISE_SEQUENCE_LOSS(name, ...) MORTISE_LOOP_PLUGIN(name, SequenceLossPlugin<__VA_ARGS__>)
 #define MORTISE_KL_ESTIMATOR(name, ...) MORTISE_LOOP_PLUGIN(name, KlEstimatorPlugin<__VA_ARGS__>)

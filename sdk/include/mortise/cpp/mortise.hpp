@@ -19,6 +19,7 @@
 
 #include "advantage.hpp"
 #include "losses.hpp"
+#include "pass_losses.hpp"
 #include "plugin.hpp"
 #include "reads.hpp"
 #include "reward.hpp"

@@ -24,12 +24,14 @@ inline constexpr std::int64_t kChunkTokens = 32768;
 inline constexpr int kBlock = 256;  // most tokens of a block: whole groups
 
 // x is differentiated; a, b and the third (`c`, or `context` as doubles) are constants (null: zeros). weight null means
-// 1; grad null means value only.
+// 1; grad null means value only. The last two are for passes (passes.hpp).
 struct TokenArrays {
   const float *x = nullptr, *a = nullptr, *b = nullptr, *c = nullptr, *weight = nullptr;
   const double* context = nullptr;
   const std::uint8_t* mask = nullptr;
   float *out = nullptr, *grad = nullptr;
+  const float* d = nullptr;
+  std::int64_t update_index = 0;
 };
 
 // The tokens of a loop are independent. clang warns about a loop that it could not vectorise, as under sanitizers; that
@@ -267,6 +269,15 @@ inline std::vector<std::int64_t> chunk_borders(const mortise_layout& layout) {
     if (full || i == layout.num_rows) borders.push_back(i);
   }
   return borders;
+}
+
+// Calls work(row) for every row, on the host's threads. `work` must not throw.
+template <class Work>
+void for_rows(const Call& call, const mortise_layout& layout, const Work& work) {
+  const std::vector<std::int64_t> borders = chunk_borders(layout);
+  call.parallel_for(std::int64_t(borders.size()) - 1, 1, [&](std::int64_t first, std::int64_t last) {
+    for (std::int64_t row = borders[std::size_t(first)]; row < borders[std::size_t(last)]; ++row) work(row);
+  });
 }
 
 // rows(first_row, last_row, totals) for every chunk.

@@ -1,0 +1,126 @@
+// Learning through the CUDA builds of losses and KL estimators, on CPU tensors: the emulator runs their kernels, and those
+// of the head and AdamW. The same trajectory as the CPU's, and the same bits after a resume.
+#include <cmath>
+#include <optional>
+
+#include "foundation/base/stateful.h"
+#include "learner_fixture.h"
+#include "support/started_kernels.h"
+#include "train/run/plugin_memory.h"
+#include "unit/plugin/device_rows.h"
+
+namespace mortise {
+namespace {
+
+using test::emulated_packs;
+
+const ComputeDevice kAsDevice{.by_operators = true, .text = "the CPU, as a device"};
+
+struct LossCase {
+  const char* name;
+  const char* kl;
+  std::vector<std::string> settings;
+};
+
+// Losses of tokens, of rows, of groups, and of the whole update.
+const LossCase kCases[] = {
+    {"vanilla", "k3", {}},
+    {"gspo", "k3_row_ratio", {}},
+    {"fipo", "k3_ratio", {}},
+    {"real", "k1", {}},
+    {"clip_cov", "k3", {"actor.policy_loss.clip_cov_ratio=0.2", "actor.policy_loss.clip_cov_lb=0.02"}},
+    {"m2po", "k2", {"actor.policy_loss.m2_threshold=0.01"}},
+};
+
+enum class Place { kHost, kDevice };
+
+// A policy and its objective. On the device all is computed by kernels.
+class Learning {
+ public:
+  Learning(const LossCase& loss, Place place) : policy_("float32") {
+    const bool on_device = place == Place::kDevice;
+    if (on_device) {
+      kernels_.emplace();
+      device_ = plugin_device(at::kCPU);
+      EXPECT_TRUE(policy_.model.move_to(kAsDevice).ok());
+    }
+    std::vector<std::string> settings = loss.settings;
+    settings.insert(settings.end(), {std::string("actor.policy_loss.loss_mode=") + loss.name, "actor.use_kl_loss=true",
+                                     std::string("actor.kl_loss_type=") + loss.kl, "actor.kl_loss_coef=0.1"});
+    RunKey key;
+    key.device = device_.get();
+    objective_.emplace(settings, emulated_packs(), key);
+    EXPECT_EQ(objective_->objective.policy_loss().instance().device() != nullptr, on_device);
+  }
+
+  // Takes over what a checkpoint has.
+  void resume(Learning& from) {
+    StatefulRegistry saved, loaded;
+    EXPECT_TRUE(saved.add(from.policy_.optimizer).ok() && loaded.add(policy_.optimizer).ok());
+    EXPECT_TRUE(loaded.load(saved.save().value(), "memory").ok());
+    for (size_t i = 0; i < policy_.model.parameters().size(); ++i)
+      policy_.model.parameters()[i].tensor.detach().copy_(from.policy_.model.parameters()[i].tensor.detach());
+  }
+
+  // Loss, KL and norm of the gradient of each update.
+  std::vector<double> run(int64_t from, int64_t to) {
+    const RandomRows rows(false);
+    ActorLearner learner(policy_.model, policy_.optimizer, objective_->objective, cut_by({3, 0}));
+    std::vector<double> numbers;
+    for (int64_t step = from; step <= to; ++step) {
+      const auto done =
+          learner.update(rows.batch, all_rows(rows.batch), {.lr = 1e-3, .step = step, .update_index = step});
+      EXPECT_TRUE(done.ok()) << done.error().to_string();
+      if (!done.ok()) return numbers;
+      EXPECT_GT(done->grad_norm, 0.0);
+      numbers.insert(numbers.end(), {done->sums.loss, done->sums.kl, done->grad_norm});
+    }
+    return numbers;
+  }
+
+  [[nodiscard]] std::vector<at::Tensor> weights() const {
+    std::vector<at::Tensor> out;
+    for (const NamedParameter& one : policy_.model.parameters()) out.push_back(one.tensor.detach());
+    return out;
+  }
+
+ private:
+  std::optional<test::TrainingKernels> kernels_;
+  std::unique_ptr<PluginDevice> device_;
+  TestPolicy policy_;
+  std::optional<TestObjective> objective_;
+};
+
+TEST(DeviceLosses, LearnWhatTheCpuLearns) {
+  for (const LossCase& loss : kCases) {
+    SCOPED_TRACE(loss.name);
+    const std::vector<double> want = Learning(loss, Place::kHost).run(1, 4);
+    const std::vector<double> got = Learning(loss, Place::kDevice).run(1, 4);
+    ASSERT_EQ(got.size(), want.size());
+    for (size_t i = 0; i < want.size(); ++i) EXPECT_NEAR(got[i], want[i], 1e-3 * std::max(1.0, std::abs(want[i]))) << i;
+    EXPECT_GT(std::abs(want.front() - want[9]), 1e-3) << "it has learnt something";
+  }
+}
+
+TEST(DeviceLosses, AResumeHasTheSameBits) {
+  for (const LossCase& loss : kCases) {
+    SCOPED_TRACE(loss.name);
+    std::vector<double> want, got;
+    std::vector<at::Tensor> weights;
+    {
+      Learning straight(loss, Place::kDevice);
+      want = straight.run(1, 4);
+      for (const at::Tensor& one : straight.weights()) weights.push_back(one.clone());
+    }
+    Learning first(loss, Place::kDevice);
+    got = first.run(1, 2);
+    Learning second(loss, Place::kDevice);
+    second.resume(first);
+    for (const double number : second.run(3, 4)) got.push_back(number);
+    EXPECT_EQ(got, want);
+    for (size_t i = 0; i < weights.size(); ++i) EXPECT_TRUE(second.weights()[i].equal(weights[i])) << i;
+  }
+}
+
+}  // namespace
+}  // namespace mortise
