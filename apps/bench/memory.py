@@ -47,6 +47,10 @@ RANK_CASES = {
     "2 ranks sample together, KL": {**TOGETHER, **KL},
     "2 ranks sample together, LoRA": {**TOGETHER, "model.lora_rank": 16},
     "2 ranks sample together, ZeRO 3": {**TOGETHER, "ranks.zero_stage": 3},
+    "2 ranks sample together, ZeRO 3, the whole KL": {
+        **TOGETHER, **KL, "actor.kl_loss_type": "full", "ranks.zero_stage": 3},
+    "2 ranks sample together, ZeRO 3, deterministic": {
+        **TOGETHER, "ranks.zero_stage": 3, "trainer.deterministic": "true"},
     "2 ranks, split layers": {"actor.tensor_model_parallel_size": 2},
     "2 ranks sample together, split layers": {**TOGETHER, "actor.tensor_model_parallel_size": 2},
     "2 ranks sample together, split layers, KL": {**TOGETHER, **KL, "actor.tensor_model_parallel_size": 2},
