@@ -4,6 +4,7 @@
 #include <utility>
 
 #if defined(MORTISE_ASAN)
+#include <sanitizer/asan_interface.h>
 #include <sanitizer/common_interface_defs.h>
 #endif
 #if defined(MORTISE_TSAN)
@@ -83,6 +84,9 @@ void Fiber::start(void (*function)(void*), void* argument) {
     stack_.reset(new char[kStackBytes]);
     size_ = kStackBytes - num_stacks++ % kShades * kShadeBytes;
   }
+#if defined(MORTISE_ASAN)
+  __asan_unpoison_memory_region(stack_.get(), kStackBytes);  // functions that never returned have left their marks
+#endif
   const uintptr_t end = (reinterpret_cast<uintptr_t>(stack_.get()) + size_) & ~uintptr_t{15};
   auto* const start = reinterpret_cast<Start*>(end) - 1;
   *start = {function, argument, asan_};
