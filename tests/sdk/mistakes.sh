@@ -46,6 +46,22 @@ refused "a KlEstimator has: template <class Real> Real token(Real logp, double r
 struct K : mortise::KlEstimator { double token(double logp, double ref) const { return logp - ref; } };
 MORTISE_PACK(MORTISE_KL_ESTIMATOR("k", K))
 CPP
+refused "a ContextLoss with accepts_cuda has: template <class Passes> void context(const Passes& passes, const" <<'CPP'
+struct Near : mortise::ContextLoss {
+  static constexpr bool accepts_cuda = true;
+  void context(const mortise::LossBatch&, const mortise::Call&, mortise::Span<double>) const {}
+  template <class Real> Real token(Real logp, double, double, double number) const { return number * logp; }
+};
+MORTISE_PACK(MORTISE_CONTEXT_LOSS("near", Near))
+CPP
+refused "a PassLoss has: template <class Passes> void compute(const Passes& passes, const mortise::Call& call) const" <<'CPP'
+struct Rows : mortise::PassLoss { template <class Passes> void compute(const Passes& passes) const {} };
+MORTISE_PACK(MORTISE_PASS_LOSS("rows", Rows))
+CPP
+refused "a KL estimator in passes has: template <class Passes> void compute(const Passes& passes, const mortise::Call&" <<'CPP'
+struct Rows : mortise::KlEstimator { void compute(int) const {} };
+MORTISE_PACK(MORTISE_PASS_KL("rows", Rows))
+CPP
 refused "Dual has no erf(); see its functions in mortise/cpp/autodiff.hpp" <<'CPP'
 struct Bell : mortise::TokenLoss { template <class Real> Real token(Real logp, double old_logp, double adv) const { return adv * erf(logp - old_logp); } };
 MORTISE_PACK(MORTISE_TOKEN_LOSS("bell", Bell))

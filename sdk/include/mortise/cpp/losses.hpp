@@ -328,6 +328,9 @@ struct ContextLossPlugin {
   static_assert(takes_token<T, double, double, double, double>(),
                 "a ContextLoss has: template <class Real> Real token(Real logp, double old_logp, double adv, double "
                 "number) const; with a Meter& behind number where the class declares `metrics`, and only there");
+  static_assert(!T::accepts_cuda || HasPassContext<T>::value,
+                "a ContextLoss with accepts_cuda has: template <class Passes> void context(const Passes& passes, const "
+                "mortise::Call& call) const; see mortise/cpp/passes.hpp");
   static std::int32_t compute(void* self, mortise_call* raw, const mortise_policy_loss_in* in,
                               mortise_policy_loss_out* out) MORTISE_NOEXCEPT {
     return run<T>(self, raw, [&](const T& plugin, Call call) {

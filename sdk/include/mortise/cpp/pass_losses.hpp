@@ -28,6 +28,9 @@ namespace detail {
 template <class T>
 struct PassLossPlugin {
   static_assert(std::is_base_of_v<PassLoss, T>, "MORTISE_PASS_LOSS takes a class that derives from mortise::PassLoss");
+  static_assert(HasPassCompute<T>::value,
+                "a PassLoss has: template <class Passes> void compute(const Passes& passes, const mortise::Call& "
+                "call) const; see mortise/cpp/passes.hpp");
   static std::int32_t compute(void* self, mortise_call* raw, const mortise_policy_loss_in* in,
                               mortise_policy_loss_out* out) MORTISE_NOEXCEPT {
     return run<T>(self, raw, [&](const T& plugin, Call call) {
@@ -52,6 +55,10 @@ template <class T>
 struct PassKlPlugin {
   static_assert(std::is_base_of_v<KlEstimator, T>,
                 "MORTISE_PASS_KL takes a class that derives from mortise::KlEstimator");
+  static_assert(
+      HasPassCompute<T>::value,
+      "a KL estimator in passes has: template <class Passes> void compute(const Passes& passes, const mortise::Call& "
+      "call) const; see mortise/cpp/passes.hpp");
   static std::int32_t compute(void* self, mortise_call* raw, const mortise_kl_estimator_in* in,
                               mortise_kl_estimator_out* out) MORTISE_NOEXCEPT {
     return run<T>(self, raw, [&](const T& plugin, Call call) {

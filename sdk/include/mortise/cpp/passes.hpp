@@ -180,6 +180,11 @@ struct HasPassContext : std::false_type {};
 template <class T>
 struct HasPassContext<T, std::void_t<decltype(std::declval<const T&>().context(
                              std::declval<const HostPasses&>(), std::declval<const Call&>()))>> : std::true_type {};
+template <class T, class = void>
+struct HasPassCompute : std::false_type {};
+template <class T>
+struct HasPassCompute<T, std::void_t<decltype(std::declval<const T&>().compute(
+                             std::declval<const HostPasses&>(), std::declval<const Call&>()))>> : std::true_type {};
 
 }  // namespace detail
 }  // namespace mortise
