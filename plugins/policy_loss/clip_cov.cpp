@@ -40,6 +40,7 @@ struct ClipCov : mortise::Clipped<mortise::ContextLoss> {
     MORTISE_HD Kind operator()(const mortise::TokenColumns& in, std::int64_t t) const {
       const double cov = covariance(in, t);
       if (!(cov > least && cov < most)) return kStays;
+      // The ratio of token(), so that both find the same tokens clipped.
       const double adv = in.advantages[t], r = mortise::detail::exp_of(in.log_ratio(t));
       const bool clipped = (adv > 0 && r > high) || (adv < 0 && r < low);
       return clipped ? kStays : kMayBeDropped;
@@ -47,26 +48,22 @@ struct ClipCov : mortise::Clipped<mortise::ContextLoss> {
   };
   struct Candidate {
     std::uint64_t draw;
-    std::int64_t token;
+    std::size_t token;
   };
   // The draw counts the row's place among the names of all rows, so that neither the order of the call nor the names
   // themselves decide.
   static std::vector<Candidate> candidates(const mortise::PassCall& of, const std::vector<Kind>& kinds) {
     std::vector<Candidate> found;
-    std::uint64_t rank = 0;
-    for (const std::int64_t row : of.rows_by_name()) {
-      std::uint64_t place = 0;  // among the row's unmasked tokens
-      for (std::int64_t t = of.layout.row_offsets[row]; t < of.layout.row_offsets[row + 1]; ++t) {
-        if (kinds[std::size_t(t)] == kMasked) continue;
-        ++place;
-        if (kinds[std::size_t(t)] != kMayBeDropped) continue;
-        std::uint64_t draw = 0;
-        const std::uint64_t counter = (std::uint64_t(of.update_index) << 32) + place;
-        of.call.random(rank, counter, mortise::Span<std::uint64_t>(&draw, 1));
-        found.push_back({draw, t});
-      }
-      ++rank;
-    }
+    std::vector<std::uint64_t> unmasked(std::size_t(of.layout.num_rows));  // tokens so far, by the row's place
+    of.by_name([&](std::size_t place, std::size_t t) {
+      if (kinds[t] == kMasked) return;
+      ++unmasked[place];
+      if (kinds[t] != kMayBeDropped) return;
+      std::uint64_t draw = 0;
+      const std::uint64_t counter = (std::uint64_t(of.update_index) << 32) + unmasked[place];
+      of.call.random(place, counter, mortise::Span<std::uint64_t>(&draw, 1));
+      found.push_back({draw, t});
+    });
     return found;
   }
 
@@ -83,7 +80,7 @@ struct ClipCov : mortise::Clipped<mortise::ContextLoss> {
       found.resize(std::size_t(wanted));
     }
     std::vector<double> kept(std::size_t(passes.layout.num_tokens), 1.0);
-    for (const Candidate& candidate : found) kept[std::size_t(candidate.token)] = 0.0;
+    for (const Candidate& candidate : found) kept[candidate.token] = 0.0;
     passes.set_numbers(std::move(kept));
   }
 

@@ -30,6 +30,7 @@ struct KlCov : mortise::ContextLoss {
   // 1 at the chosen tokens.
   template <class Passes>
   void context(const Passes& passes, const mortise::Call&) const {
+    // TokenCovariance is never NaN, so NaN marks the masked tokens.
     const std::vector<double> covariance =
         passes.values(mortise::UpdateSums::of(passes).covariance(), mortise::detail::kNaN);
     std::vector<double> largest, chosen(covariance.size());
@@ -37,19 +38,16 @@ struct KlCov : mortise::ContextLoss {
     for (const double cov : covariance) {
       if (!std::isnan(cov)) largest.push_back(cov);
     }
-    if (largest.empty()) return;
+    if (largest.empty()) return;  // no unmasked token needs a number
     const auto count = std::max<std::int64_t>(1, std::int64_t(double(largest.size()) * kl_cov_ratio));
     const auto last = largest.begin() + (count - 1);
     std::nth_element(largest.begin(), last, largest.end(), std::greater<>());
     const double threshold = *last;
     std::int64_t at_threshold = count - (std::count_if(largest.begin(), last, [&](double x) { return x > threshold; }));
-    for (const std::int64_t row : passes.rows_by_name()) {
-      for (auto t = std::size_t(passes.layout.row_offsets[row]); t < std::size_t(passes.layout.row_offsets[row + 1]);
-           ++t) {
-        const double cov = covariance[t];
-        if (cov > threshold || (cov == threshold && at_threshold-- > 0)) chosen[t] = 1.0;
-      }
-    }
+    passes.by_name([&](std::size_t, std::size_t t) {
+      const double cov = covariance[t];
+      if (cov > threshold || (cov == threshold && at_threshold-- > 0)) chosen[t] = 1.0;
+    });
     passes.set_numbers(std::move(chosen));
   }
 

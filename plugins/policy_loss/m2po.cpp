@@ -91,14 +91,11 @@ struct M2po : mortise::ContextLoss {
     const std::vector<double> squares = passes.values(Square{clippable_only}, double(kNotCounted));
     Limit left = limit(squares);
     std::vector<double> kept(squares.size(), 1.0);
-    for (const std::int64_t row : passes.rows_by_name()) {
-      for (auto t = std::size_t(passes.layout.row_offsets[row]); t < std::size_t(passes.layout.row_offsets[row + 1]);
-           ++t) {
-        const double m2 = squares[t];
-        const bool stays = m2 < m2_threshold || m2 < left.greatest || (m2 == left.greatest && left.equal-- > 0);
-        if (!stays && m2 != kNotCounted) kept[t] = 0.0;
-      }
-    }
+    passes.by_name([&](std::size_t, std::size_t t) {
+      const double m2 = squares[t];
+      const bool stays = m2 < m2_threshold || m2 < left.greatest || (m2 == left.greatest && left.equal-- > 0);
+      if (!stays && m2 != kNotCounted) kept[t] = 0.0;
+    });
     passes.set_numbers(std::move(kept));
   }
 

@@ -18,8 +18,7 @@ struct Vespo : mortise::ContextLoss {
   static constexpr const char* summary = "log-prob weighted by a smooth function of the sequence's ratio (VESPO)";
   static constexpr const char* doc =
       "W = product over the row of exp(log_prob - old_log_prob), phi = e^lambda W^k e^(-lambda W); L = -sg(phi) A "
-      "log_prob. "
-      "arXiv:2602.10693";
+      "log_prob. vespo_phi_mean is the mean over rows of the mean of phi over the row's tokens. arXiv:2602.10693";
   static constexpr std::uint32_t flags = MORTISE_FLAG_CONCURRENT | MORTISE_FLAG_SURROGATE_GRADIENT;
   static constexpr bool accepts_cuda = true;
   static constexpr const char* consumes[] = {"rollout_is_weights", nullptr};

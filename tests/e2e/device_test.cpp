@@ -308,12 +308,13 @@ TEST(DeviceRuns, WhatADeviceCannotDoIsRefused) {
     EXPECT_THAT(outcome.output, HasSubstr("cannot do yet")) << setting;
     EXPECT_THAT(outcome.output, HasSubstr("or set model.device = \"cpu\"")) << setting;
   }
-  for (const char* setting : {"ref.sync_steps=2", "ranks.zero_stage=3"}) {
+  for (const char* setting : {"ref.sync_steps=2", "ranks.zero_stage=3", "actor.tensor_model_parallel_size=2"}) {
     const std::string offload = std::string("ref.offload=file ") + setting;
     const Outcome outcome = task.mortise("train run.toml actor.use_kl_loss=true " + kAsDevice + offload);
     EXPECT_EQ(outcome.code, 2) << setting << outcome.output;
     EXPECT_THAT(outcome.output, HasSubstr("'ref.offload' keeps ")) << setting;
     EXPECT_THAT(outcome.output, HasSubstr("cannot do yet")) << setting;
+    if (std::string_view(setting).starts_with("actor.")) continue;  // a dry run of one rank has no groups
     const Outcome without = task.mortise("train run.toml --dry-run " + kAsDevice + offload);
     EXPECT_EQ(without.code, 0) << without.output;
   }

@@ -284,6 +284,22 @@ TEST(M2po, OfEqualTokensAsManyStayAsTheThresholdAllows) {
   EXPECT_EQ(compute(plugin, in).loss, (std::vector<float>{0, 0, 0, -std::exp(-1.0F)}));
 }
 
+// W = 2 in the first row: phi is e^3 2^2 e^-6 = 4 e^-3 where A >= 0, and e^2 2^3 e^-4 = 8 e^-2 elsewhere. It has one token
+// with A >= 0 and two others. W = 1 in the second row, so phi is 1.
+TEST(Vespo, PhiOfARowIsTheMeanOfItsTokens) {
+  PolicyLoss plugin(policy_loss("vespo"));
+  LossInput in;
+  in.row_offsets = {0, 4, 5};
+  in.old_log_prob = {-std::log(2.0F), -1, -1, -1, -1}, in.log_prob = {0, -1, -1, 5, -1};
+  in.advantages = {1, -1, -2, -1, 3}, in.weight.assign(5, 1), in.mask = {1, 1, 1, 0, 1};
+  const double positive = 4 * std::exp(-3.0), negative = 8 * std::exp(-2.0);
+  const LossOutput out = compute(plugin, in);
+  EXPECT_NEAR(plugin.call.metrics.at("vespo/phi_seq_mean").mean(), ((positive + 2 * negative) / 3 + 1) / 2, 1e-6);
+  EXPECT_NEAR(plugin.call.metrics.at("vespo/phi_seq_mean").mean(), 0.8940855, 1e-6);
+  const std::vector<double> gradient = {-positive, negative, 2 * negative, 0, -3};
+  for (size_t t = 0; t < gradient.size(); ++t) EXPECT_NEAR(out.grad[t], gradient[t], 1e-6) << t;
+}
+
 TEST(ClipCov, RefusesAnEmptyBand) {
   const PolicyLoss wrong(policy_loss("clip_cov"), {{"clip_cov_lb", "5"}});
   EXPECT_EQ(wrong.status, MORTISE_INVALID_ARGUMENT);

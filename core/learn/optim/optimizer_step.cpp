@@ -155,7 +155,7 @@ Result<ClippedStep> Optimizer::step_by_kernels(const DeviceKernels& kernels, dou
   if (is_sharded()) TRY(zero_.communicator->all_reduce_sum(step.square_sums(), "gradient norm"));
   step.clip(max_norm);
   const StepNorm norm = step.norm();
-  count_open_step();  // the device has its norm since before this update's passes, so the host hardly waits
+  count_open_step();  // the device computed it before this update's passes, so the host hardly waits
   step.run(*rule_->as_adamw(), num_updates_ + 1, files_.get());
   open_ = norm;
   TRY(share_weights());

@@ -2,6 +2,7 @@
 #include "model/layers/offload_gate.h"
 
 #include <c10/core/GradMode.h>
+#include <c10/util/Exception.h>
 
 #include "model/tensor/storage_memory.h"
 
@@ -30,10 +31,12 @@ Result<std::shared_ptr<OffloadGate>> OffloadGate::take(const DecoderWeights& wei
   return std::shared_ptr<OffloadGate>(new OffloadGate(std::move(parts), std::move(files), is_on_device));
 }
 
-// A device's matrix, which is all of its storage, loses its memory until its part is opened.
+// A device's matrix loses its memory until its part is opened.
 Result<> OffloadGate::take(Matrix& matrix, Offload& files) {
   const at::Tensor numbers = matrix.numbers.detach();
   if (numbers.is_cpu()) return files.take(numbers);
+  TORCH_CHECK(numbers.is_contiguous() && numbers.storage().nbytes() == numbers.nbytes(),
+              "a matrix that goes to a file is a view of other numbers");
   matrix.in_file = TRY(files.zeros(numbers.sizes(), numbers.options().device(at::kCPU)));
   matrix.in_file.copy_(numbers);
   files.release(matrix.in_file);

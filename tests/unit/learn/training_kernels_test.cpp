@@ -262,9 +262,10 @@ TEST(TrainingKernels, AGradientThatIsNotFiniteIsSkipped) {
   });
 }
 
-// An update waits for the norm before its own alone, which the device has computed long ago. The device skips an update by
-// itself; the next one has the numbers of a host that knew it.
-TEST(TrainingKernels, NoUpdateWaitsForItsOwnNorm) {
+// The optimizer reads in an update the norm of the one before, never its own. CPU copies are counted, so this is the order
+// of the calls, not time on a GPU. The device skips an update by itself; the next one has the numbers of a host that knew
+// it.
+TEST(TrainingKernels, TheOptimizerReadsTheNormBeforeItsOwn) {
   const test::TrainingKernels kernels;
   Steps own(at::kCPU), asked(at::kCPU);
   std::vector<StepNorm> norms;
@@ -385,7 +386,7 @@ TEST(TrainingKernels, UpdatesFollowThoseWithoutKernels) {
   }
 }
 
-// The updates of a step run on before their norms are there. What they report then is the same.
+// The optimizer leaves a step's norms on the device until the step ends. What the updates report then is the same.
 TEST(TrainingKernels, AnUpdateReportsItsStepLater) {
   const test::TrainingKernels kernels;
   const RandomRows rows(false);

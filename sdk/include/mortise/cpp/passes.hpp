@@ -64,13 +64,18 @@ struct PassCall {
   TokenColumns columns;          // where the call's tensors are
   std::int64_t update_index;
 
-  // The rows in the order of their names. Choices use it, so that they do not depend on the order of the call.
-  std::vector<std::int64_t> rows_by_name() const {
+  // f(place, token) of every token, masked ones too, in the order of the rows' names; `place` counts the rows in this
+  // order. Choices use it, so that they do not depend on the order of the call.
+  template <class F>
+  void by_name(const F& f) const {
     std::vector<std::int64_t> order(std::size_t(layout.num_rows));
     for (std::size_t i = 0; i < order.size(); ++i) order[i] = std::int64_t(i);
     const std::int64_t* id = layout.row_id;
     std::sort(order.begin(), order.end(), [id](std::int64_t a, std::int64_t b) { return id[a] < id[b]; });
-    return order;
+    for (std::size_t place = 0; place < order.size(); ++place) {
+      const std::int64_t* const offset = layout.row_offsets + order[place];
+      for (std::int64_t t = offset[0]; t < offset[1]; ++t) f(place, std::size_t(t));
+    }
   }
   // For plugins whose requires_inputs names the column.
   void require(const float* column, const char* name) const {
