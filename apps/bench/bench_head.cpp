@@ -1,12 +1,14 @@
 // The fused head: its memory for numbers of tokens and vocabularies, and its time next to plain torch, in one run.
 //
-//   bench_head [memory|time|all] [rounds]
+//   bench_head [memory|time|windows|all] [rounds]
 // memory: what a pass (one-pass and two-pass, gradients included) takes on top of its inputs, outputs and the weight's
 // gradient: the peak of the process's resident memory (VmHWM, reset before each pass) less what it held. Width 32: the
 // head's own memory has nothing to do with it beyond the parts of d_hidden.
 // time: hidden 896, vocabulary 151,936, 4,096 tokens: log-probs and both gradients, by log_softmax and autograd over
 // all logits, by the head in one pass and in two; interleaved, minima over the rounds. Threads: OMP_NUM_THREADS,
 // else 2.
+// windows: one pass over a head of 512 MiB at once, and by windows of 32 MiB as trainer.deterministic takes it (head_windows.h);
+// for a narrow head, whose windows have four blocks of columns, and a wide one, whose windows have one.
 #include <ATen/Parallel.h>
 #include <ATen/TensorOperators.h>
 #include <ATen/core/Tensor.h>
@@ -64,12 +66,14 @@ Inputs make_inputs(int64_t tokens, int64_t width, int64_t vocab) {
   return in;
 }
 
-void one_pass(const Inputs& in) {
+void one_pass(const Inputs& in, const HeadOptions& options) {
   const auto loss = [](const HeadChunk& chunk) {
     std::fill(chunk.grad_log_prob.begin(), chunk.grad_log_prob.end(), 1e-3);
   };
-  head_one_pass(in.hidden, in.weight, in.targets, 1.0, EntropyUse::kNone, loss, in.d_hidden, in.d_weight);
+  head_one_pass(in.hidden, in.weight, in.targets, 1.0, EntropyUse::kNone, loss, in.d_hidden, in.d_weight, options);
 }
+
+void whole(const Inputs& in) { one_pass(in, {}); }
 
 void two_passes(const Inputs& in) {
   const LogProbs first = head_log_prob(in.hidden, in.weight, in.targets, 1.0, false);
@@ -99,7 +103,7 @@ void bench_memory() {
   constexpr int64_t kWidth = 32;
   {  // libraries and thread pools take what they keep
     const Inputs warm = make_inputs(2048, kWidth, 32768);
-    one_pass(warm);
+    whole(warm);
     two_passes(warm);
   }
   for (const char* mode : {"one pass", "two passes"}) {
@@ -109,7 +113,7 @@ void bench_memory() {
         if (tokens == 4096 && vocab == 151936) continue;
         const Inputs in = make_inputs(tokens, kWidth, vocab);
         const bool single = std::strcmp(mode, "one pass") == 0;
-        const double extra = extra_mib(in, single ? one_pass : two_passes);
+        const double extra = extra_mib(in, single ? whole : two_passes);
         least = std::min(least, extra);
         most = std::max(most, extra);
         std::printf(
@@ -128,12 +132,12 @@ void bench_time(int rounds) {
   {
     const Inputs warm = make_inputs(256, kWidth, 8192);
     plain(warm);
-    one_pass(warm);
+    whole(warm);
     two_passes(warm);
   }
   const Inputs in = make_inputs(kTokens, kWidth, kVocab);
   double best[3] = {1e9, 1e9, 1e9};
-  void (*const passes[3])(const Inputs&) = {plain, one_pass, two_passes};
+  void (*const passes[3])(const Inputs&) = {plain, whole, two_passes};
   const char* const names[3] = {"plain torch", "one pass", "two passes"};
   for (int round = 0; round < rounds; ++round) {
     for (int p = 0; p < 3; ++p) {
@@ -150,17 +154,36 @@ void bench_time(int rounds) {
               best[1] / best[0], best[2] / best[0]);
 }
 
+void bench_windows(int rounds) {
+  constexpr int64_t kTokens = 1024, kHeadNumbers = int64_t{128} << 20, kWindowBytes = int64_t{32} << 20;
+  for (const int64_t width : {896, 4096}) {
+    const Inputs in = make_inputs(kTokens, width, kHeadNumbers / width);
+    double best[2] = {1e9, 1e9};
+    for (int round = 0; round < rounds; ++round) {
+      for (const int windows : {0, 1}) {
+        const double start = clock_seconds();
+        one_pass(in, {.window_bytes = windows * kWindowBytes});
+        best[windows] = std::min(best[windows], clock_seconds() - start);
+      }
+    }
+    std::printf("{\"head_windows\":%ld,\"threads\":%d,\"at_once_s\":%.3f,\"windows_s\":%.3f,\"ratio\":%.3f}\n",
+                static_cast<long>(width), at::get_num_threads(), best[0], best[1], best[1] / best[0]);
+    std::fflush(stdout);
+  }
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
   if (std::getenv("OMP_NUM_THREADS") == nullptr) at::set_num_threads(2);
   const std::string what = argc > 1 ? argv[1] : "all";
   const int rounds = argc > 2 ? std::max(1, std::atoi(argv[2])) : 2;
-  if (what != "memory" && what != "time" && what != "all") {
-    std::fprintf(stderr, "usage: bench_head [memory|time|all] [rounds]\n");
+  if (what != "memory" && what != "time" && what != "windows" && what != "all") {
+    std::fprintf(stderr, "usage: bench_head [memory|time|windows|all] [rounds]\n");
     return 2;
   }
-  if (what != "time") bench_memory();
-  if (what != "memory") bench_time(rounds);
+  if (what == "memory" || what == "all") bench_memory();
+  if (what == "time" || what == "all") bench_time(rounds);
+  if (what == "windows" || what == "all") bench_windows(rounds);
   return 0;
 }

@@ -68,10 +68,12 @@ void MatrixWindows::fetch_all(const Use& use) {
   leave_file();
 }
 
-at::Tensor MatrixWindows::fetch_of_partner(int64_t first, int64_t count) {
-  const at::Tensor rows = partner_->fetch(first, count);
+// Those next to `rows`. A policy with an adapter and the reference that is its base read the same ones.
+at::Tensor MatrixWindows::rows_of_partner(const at::Tensor& rows, int64_t first) {
+  if (partner_->unit_->padded.is_same(unit_->padded)) return rows;
+  at::Tensor others = partner_->fetch(first, rows.size(0));
   if (*partner_->error_ && !*error_) *error_ = *partner_->error_;
-  return rows;
+  return others;
 }
 
 // Where a walk adds the gradient of a window. Undefined: it is not wanted.
@@ -89,7 +91,7 @@ void MatrixWindows::go(const Meeting& next, const UseWindow& use) {
   const bool is_pair = next.walk == Walk::kPair || next.walk == Walk::kPairBack;
   for (int64_t first = 0; first < num_rows_ && !*error_; first += window_rows_) {
     const int64_t count = std::min(window_rows_, num_rows_ - first);
-    const at::Tensor rows = fetch(first, count), others = is_pair ? fetch_of_partner(first, count) : at::Tensor();
+    const at::Tensor rows = fetch(first, count), others = is_pair ? rows_of_partner(rows, first) : at::Tensor();
     const at::Tensor d_rows = use && is_back ? gradient_of_window(first, count) : at::Tensor();
     if (use && !*error_) use(first, rows, others, d_rows);
     if (is_back && own_gradient_.defined()) reduce(first, d_rows, next.ranks, count);

@@ -4,10 +4,11 @@
 // A pass announces each walk over the head. Ranks that have none, or that are done, help until all are done: they only take
 // part in the exchanges. The embedding is read once in each forward pass, which needs no announcement.
 //
-// Cost of a walk: a rank receives the rows that it does not own, in one window of memory; with a partner those of both. Back, it
-// sends as many numbers of gradients, and needs a second window and a part of 32 MiB. A rank that keeps its gradient sends
-// none, and has all of it in memory. Thread rule: one thread at a time. All methods but those about gradients and partners, and
-// of these send_gradient(), are collectives.
+// Cost of a walk: a rank receives the rows that it does not own, in one window of memory; with a partner those of both, unless
+// both are the same rows (those of an adapter's base). Back, it sends as many numbers of gradients, and needs a second window
+// and a part of 32 MiB. A rank that keeps its gradient sends none, and has all of it in memory.
+//
+// Thread rule: one thread at a time. Collectives: pick, help_pick, all walks, help_walks and send_gradient. The others are local.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -70,7 +71,7 @@ class MatrixWindows : public SpreadRows {
   void take_part(Walk own, const UseWindow& use);
   void go(const Meeting& next, const UseWindow& use);
   void fetch_all(const Use& use);
-  [[nodiscard]] at::Tensor fetch_of_partner(int64_t first, int64_t count);
+  [[nodiscard]] at::Tensor rows_of_partner(const at::Tensor& rows, int64_t first);
   [[nodiscard]] at::Tensor gradient_of_window(int64_t first, int64_t count);
   void add_picked(int64_t first, const at::Tensor& d_rows) const;
   [[nodiscard]] at::Tensor fetch(int64_t first, int64_t count);

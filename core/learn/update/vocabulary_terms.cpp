@@ -106,7 +106,10 @@ bool has_vocabulary_terms(const ActorObjective& objective, const LearnerOptions&
 Result<VocabularyTerms> vocabulary_terms(const ActorObjective& objective, const Model& policy, const UpdateSlice& slice,
                                          const PackedForward& forward, const LearnerOptions& options, double share) {
   VocabularyTerms out;
-  if (slice.num_tokens() == 0) return out;
+  if (slice.num_tokens() == 0) {  // the policy's routers may send a gradient through its head nevertheless
+    TRY(help_forward(objective.uses_full_kl() ? options.reference : nullptr));
+    return out;
+  }
   if (objective.uses_full_kl()) TRY(add_full_kl(objective, policy, slice, forward, options, share, out));
   if (options.teacher_loss.teacher != nullptr) TRY(add_teacher(policy, slice, forward, options, share, out));
   TRY(check_tensor_ranks(policy));

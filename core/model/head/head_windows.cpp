@@ -63,9 +63,7 @@ class Sums {
 
 }  // namespace
 
-void WholeRows::walk(const Use& use) {
-  walk_back([&](int64_t first, const at::Tensor& rows, const at::Tensor& /*d_rows*/) { use(first, rows); });
-}
+void WholeRows::walk(const Use& use) { use(0, weight_VH_); }
 
 void WholeRows::walk_back(const UseBack& use) {
   const int64_t num_rows = weight_VH_.size(0);

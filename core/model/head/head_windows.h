@@ -3,10 +3,12 @@
 // bits. Private to this folder, except for kTokensOfGradient: log_prob_head.h calls it.
 //
 // Forward adds each window's maxima and sums to those of the windows before it, in the order of the blocks of columns, so that
-// log-probs have the bits of a whole head. Gradients are those of second_pass.h, window by window. They are equal to rounding.
+// log-probs have the bits of a whole head, which is one window. Gradients are those of second_pass.h, window by window. They
+// are equal to rounding.
 //
 // Cost for R tokens: log-probs 2RHV flops and one walk. A loss local to a token takes 8RHV flops instead of 6RHV, and two walks,
-// because its logits are gone when gradients are computed. Memory: one window and, for gradients, another one; 32 bytes for each
+// because its logits are gone when gradients are computed. Threads share a window's blocks of columns: 2,048 of a forward pass,
+// 1,024 of gradients. Memory: one window and, for gradients, another one; 32 bytes for each
 // token; for gradients those of 8,192 hidden states.
 #pragma once
 
@@ -39,7 +41,8 @@ namespace by_windows {
 // Tokens whose gradients of a window are in memory before they are added to d_hidden_RH.
 inline constexpr int64_t kTokensOfGradient = 8192;
 
-// The rows of a whole head, and of its gradient, which may be undefined.
+// The rows of a whole head, and of its gradient, which may be undefined. Back they come in windows, forward all at once: more
+// blocks of columns keep more threads busy.
 class WholeRows : public RowWindows {
  public:
   WholeRows(const VocabularyHead& head, const at::Tensor& d_weight_VH, int64_t window_bytes)

@@ -38,6 +38,7 @@ using blas::Trans;
 
 constexpr int64_t kMaxChunkRows = 512;
 constexpr int64_t kBlockColumns = 2048;
+static_assert(kHeadWindowRows % kBlockColumns == 0);  // smaller blocks divide it
 constexpr int64_t kWide = 256;
 constexpr int64_t kScratchRows = 4;  // a worker's scratch, counted for two workers, whatever their number
 constexpr int64_t kFewBlocks = 4;    // fewer give threads too little to share; narrow ones are then cut

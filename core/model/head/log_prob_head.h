@@ -29,8 +29,8 @@ struct HeadOptions {
   // not fit whole. It has at least 64 tokens, whatever this says (that is what fits at 152k columns with all their
   // logits). With fewer, reading and writing the weight's gradient for each chunk costs more than the products.
   int64_t chunk_bytes = int64_t{56} << 20;
-  // > 0: gradients by log-probs of a whole weight that is larger are computed in windows of so many bytes, as if its rows were
-  // spread over ranks. They then have the same bits. CPU only, and not of a weight of which ranks have parts.
+  // > 0: backward passes a whole weight that is larger in windows of so many bytes, as ranks do that share its rows (ZeRO 3).
+  // Gradients by log-probs then have the bits of theirs. Ignored on devices, and where a rank has a part of the weight.
   int64_t window_bytes = 0;
 };
 

@@ -26,6 +26,7 @@ namespace {
 using blas::Trans;
 
 constexpr int64_t kBlockColumns = 1024;
+static_assert(kHeadWindowRows % kBlockColumns == 0);
 constexpr int64_t kMaxChunkRows = 1024;
 constexpr int64_t kWaveBlocks = 8;  // waves are cut to multiples of it: workers then end together
 constexpr int64_t kSliceRows = 256;

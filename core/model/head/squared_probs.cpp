@@ -19,7 +19,8 @@ namespace {
 
 constexpr int64_t kRowsAtOnce = 1024;
 
-// Adds the columns of `rows` to lse(z) and lse(2z) of each token, both_R2, block by block. The same blocks of tokens and columns
+// Adds the columns of `rows` to lse(z) and lse(2z) of each token, both_R2, block by block: in double on CPUs, where they are
+// rounded as often as there are blocks. The same blocks of tokens and columns
 // whoever has the rows, so that the sums have the same bits.
 void add_columns(const at::Tensor& hidden_RH, const VocabularyHead& head, const at::Tensor& rows, double temperature,
                  const at::Tensor& both_R2) {
@@ -35,7 +36,7 @@ void add_columns(const at::Tensor& hidden_RH, const VocabularyHead& head, const 
       const at::Tensor z_CV = head_logits(hidden_RH.narrow(0, begin, count), block).div_(temperature);
       const at::Tensor own_C2 = at::stack({at::logsumexp(z_CV, {1}), at::logsumexp(z_CV.mul(2.0), {1})}, 1);
       const at::Tensor sum_C2 = both_R2.narrow(0, begin, count);
-      sum_C2.copy_(at::logaddexp(sum_C2, own_C2));
+      sum_C2.copy_(at::logaddexp(sum_C2, own_C2.to(sum_C2.scalar_type())));
     }
   }
 }
@@ -44,13 +45,15 @@ void add_columns(const at::Tensor& hidden_RH, const VocabularyHead& head, const 
 
 at::Tensor head_sum_pi_squared(const at::Tensor& hidden_RH, const VocabularyHead& head, double temperature) {
   const at::NoGradGuard no_grad;
-  at::Tensor both_R2 = at::full({hidden_RH.size(0), 2}, -std::numeric_limits<double>::infinity(), hidden_RH.options());
+  const auto dtype = head.by_operators ? hidden_RH.scalar_type() : at::kDouble;
+  at::Tensor both_R2 =
+      at::full({hidden_RH.size(0), 2}, -std::numeric_limits<double>::infinity(), hidden_RH.options().dtype(dtype));
   if (head.rows == nullptr)
     add_columns(hidden_RH, head, head.weight_VH, temperature, both_R2);
   else
     head.rows->walk([&](int64_t, const at::Tensor& rows) { add_columns(hidden_RH, head, rows, temperature, both_R2); });
   if (head.share != nullptr && both_R2.numel() > 0) both_R2 = at::logsumexp(of_all_ranks(*head.share, both_R2), {0});
-  return (both_R2.select(1, 1) - both_R2.select(1, 0).mul(2.0)).exp_();
+  return (both_R2.select(1, 1) - both_R2.select(1, 0).mul(2.0)).exp_().to(hidden_RH.scalar_type());
 }
 
 }  // namespace mortise

@@ -1,11 +1,16 @@
 // What the passes over the vocabulary of two heads share: the logits of both for a chunk of tokens, in blocks of columns,
 // and the products that carry a gradient by the policy's logits back. Private to this folder.
 //
-// A pass derives from TwoHeads. It has forward(begin, end, values), which computes the logits, and
-// gradient_of_row(block, row, weight), which turns a row of z into d loss / d logits. For heads that are read in windows it also
-// has num_walks(); add_window(walk), which computes the chunk's logits of the window and adds what this walk sums up;
-// end_walk(walk) for a chunk, behind all windows; value(token); and compute_again() in front of gradients. Windows begin where
-// blocks begin, and chunks of tokens are those of whole heads, so that all numbers have the same bits.
+// A pass derives from TwoHeads. It has
+//   forward(begin, end, values)          computes the logits of a chunk, and the values of its tokens
+//   gradient_of_row(block, row, weight)  turns a row of z into d loss / d logits
+// and for heads that are read in windows
+//   num_walks()       walks over all windows before gradients
+//   add_window(walk)  computes the chunk's logits of the window, and adds what this walk sums up
+//   end_walk(walk)    for a chunk, when the walk is over
+//   value(token)      after all of them
+//   compute_again()   computes the chunk's logits of the window for its gradients
+// Windows begin where blocks begin, and chunks of tokens are those of whole heads, so that all numbers have the same bits.
 //
 // Cost of windows: a walk over both heads, or over that which is spread, for each of num_walks(), and one for gradients. Each
 // computes the logits. Memory: a chunk's logits of a window. Thread rule: one call at a time; rows of different blocks may be
@@ -31,6 +36,7 @@ namespace mortise {
 
 inline constexpr int64_t kPairChunkRows = 512;
 inline constexpr int64_t kPairBlockColumns = 2048;  // summed in lanes of T before double
+static_assert(kHeadWindowRows % kPairBlockColumns == 0);
 
 // Memory of one token of a chunk, and of a chunk: both heads' logits, and the parts of d_hidden.
 int64_t two_heads_row_bytes(int64_t width, int64_t vocab, int64_t element_bytes);

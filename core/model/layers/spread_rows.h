@@ -36,9 +36,9 @@ class SpreadRows : public RowWindows {
   // Adds to the gradient of these rows. Their owners get it when backward is over.
   virtual void add_gradient(const at::Tensor& ids_N, const at::Tensor& gradient_NH) = 0;
 
-  // Walks in which the same rows of another head come next to those of this one: those of the reference, to which a loss
-  // compares the policy. Null: there is none.
+  // Another head, to which a loss compares this one: that of the reference. Null: there is none.
   [[nodiscard]] virtual SpreadRows* partner() const = 0;
+  // The same rows of both, next to each other.
   using UsePair = std::function<void(int64_t first, const at::Tensor& rows, const at::Tensor& partner_rows)>;
   virtual void walk_with_partner(const UsePair& use) = 0;
   using UsePairBack = std::function<void(int64_t first, const at::Tensor& rows, const at::Tensor& partner_rows,

@@ -30,10 +30,11 @@ class WeightGate {
   virtual void open(int64_t part, GatePass pass) = 0;
   virtual void close(int64_t part, GatePass pass) = 0;
 
-  // Every rank of a round: the forward pass is over, the head is closed. A rank that has run none helps the others.
+  // Every rank of a round: the forward pass is over, the head is closed. A rank that has run none helps the others, and does
+  // so before it walks over the head of another model of the round. A second call in the same round does nothing.
   virtual void finish_forward() = 0;
   // Every rank, when finish_forward() of all models of the round is over: helps the ranks whose passes still walk over the
-  // head (spread_rows.h), until all are done.
+  // head (spread_rows.h), until all are done. The round's forward passes end with it.
   virtual void help_walks() {}
   // Every rank of a round in which some rank runs backward. `own` is this rank's backward pass, or null. Calls
   // `on_layer(part)` when the gradients of a layer are complete.

@@ -4,6 +4,7 @@
 #include <ATen/ops/empty.h>
 
 #include <functional>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -25,6 +26,9 @@ struct Variant {
   LoraBias bias = LoraBias::kNone;
   LoraInit init = LoraInit::kDefault;
   std::vector<std::string> adapts_parameters = {};  // experts and routers
+  MicroBatchOptions cut = kCut;
+  std::vector<std::string> loss = {"actor.policy_loss.loss_mode=vanilla", "actor.entropy_coeff=0.02"};
+  bool has_reference = false;  // the base of the adapter, or random numbers
 
   [[nodiscard]] bool has_adapter() const { return !adapts.empty() || !adapts_parameters.empty(); }
 };
@@ -164,6 +168,31 @@ inline std::vector<Variant> variants() {
   return out;
 }
 
+inline const std::vector<std::string> kWholeKl{"actor.use_kl_loss=true", "actor.kl_loss_coef=0.3",
+                                               "actor.kl_loss_type=full"};
+
+// Those whose head is compared to that of a reference.
+inline std::vector<Variant> variants_with_references() {
+  const ModelConfig three_layers = small_config(kShape.vocab, 3);
+  std::vector<Variant> out{
+      {"a reference", three_layers},
+      {"the base of an adapter", three_layers, {}, {"all-linear"}},
+      {"the base of an adapter, the head as a whole", three_layers, {}, {"v_proj"}, false, 0.0, {"lm_head"}},
+      {"the base of an adapter, embedding and head as a whole",
+       three_layers,
+       {},
+       {"v_proj"},
+       false,
+       0.0,
+       {"embed_tokens", "lm_head"}},
+  };
+  for (Variant& variant : out) {
+    variant.loss = kWholeKl;
+    variant.has_reference = true;
+  }
+  return out;
+}
+
 struct Update {
   std::vector<at::Tensor> gradients, weights;  // no gradients with ZeRO: a rank has some of them
   UpdateReport report;
@@ -181,12 +210,25 @@ inline void randomize(std::span<const NamedParameter> parameters) {
   }
 }
 
+// Spread as the policy is.
+inline void make_reference(const Variant& variant, const Model& policy, const std::string& dtype,
+                           Communicator& communicator, const Mesh& mesh, std::optional<Model>& reference) {
+  if (!variant.has_reference) return;
+  if (!policy.trains_lora()) {
+    reference = Model::random(variant.config, 6, dtype).value();
+    TestPolicy::spread_model(*reference, {&communicator, mesh.zero_stage}, false, mesh.window_bytes);
+    return;
+  }
+  reference = policy.base_view();
+  if (const WeightShards* const shards = shards_of(policy); shards != nullptr) shards->spread_base(*reference);
+}
+
 // Updates of a variant whose numbers are all random. With trainer.deterministic if `dtype` is not float64.
 inline Update update_of(const Variant& variant, Communicator& communicator, const Mesh& mesh, int64_t num_updates = 1,
                         const std::string& dtype = "float64") {
   const int tensor_size = mesh.tensor_size;
   const RandomRows data(false, kShape);
-  LearnerOptions options = cut_by(kCut);
+  LearnerOptions options = cut_by(variant.cut);
   if (variant.options) variant.options(options);
   Model model = Model::random(variant.config, 5, dtype).value();
   randomize(model.parameters());
@@ -214,7 +256,10 @@ inline Update update_of(const Variant& variant, Communicator& communicator, cons
     zero.weights = nullptr;
   }
   AdamW optimizer(TestPolicy::parameters(model), AdamWOptions{}, "actor.optim", zero);
-  const auto objective = objective_of({"actor.policy_loss.loss_mode=vanilla", "actor.entropy_coeff=0.02"});
+  std::optional<Model> reference;
+  make_reference(variant, model, dtype, communicator, mesh, reference);
+  if (reference) options.reference = &*reference;
+  const auto objective = objective_of(variant.loss);
   options.grad_clip = 0.0;
   if (dtype != "float64") options.head.window_bytes = mesh.window_bytes;
   share(options, communicator, /*deterministic=*/dtype != "float64", mesh.sequence_size, tensor_size);

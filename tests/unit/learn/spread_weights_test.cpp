@@ -32,6 +32,24 @@ TEST(SpreadWeights, WindowsOfEmbeddingAndHeadGiveTheNumbersOfOneRankForEveryKind
     expect_numbers_of_one_rank(variant, index++ % 2 == 0 ? kTwoByWindows : kThreeByWindows);
 }
 
+TEST(SpreadWeights, WindowsOfHeadsThatAreComparedGiveTheNumbersOfOneRank) {
+  for (const Variant& variant : variants_with_references()) {
+    for (const Mesh& mesh : {kThree, kTwoByWindows, kThreeByWindows}) expect_numbers_of_one_rank(variant, mesh);
+  }
+}
+
+// A micro-batch without response tokens runs backward for its routers alone. Its rank walks over the policy's head after the
+// forward pass of the reference, which only the other rank needs.
+TEST(SpreadWeights, RoutersOfRowsWithoutResponsesWaitForTheReference) {
+  Variant variant{"one row in a pass", moe_config()};
+  variant.options = [](LearnerOptions& options) { options.router_losses = {0.3, 0.02}; };
+  variant.cut = {1, 0};
+  variant.loss = kWholeKl;
+  variant.loss.emplace_back("actor.top_entropy_quantile=0.4");
+  variant.has_reference = true;
+  expect_numbers_of_one_rank(variant, kTwoByWindows);
+}
+
 // Losses of every coupling, with supervised rows and next to sequence parallel.
 TEST(SpreadWeights, WindowsGiveTheNumbersOfOneRankForEveryLoss) {
   const Mesh shared{.num_ranks = 4, .sequence_size = 2, .zero_stage = 3, .window_bytes = 1};
@@ -64,12 +82,16 @@ TEST(SpreadWeights, DeterministicUpdatesByWindowsAreEqualToTheBitForEveryLoss) {
 
 // A vocabulary of 13 windows whose rows two ranks own, and a window of which each owns a part.
 Learnt learn_many_tokens(const ModelConfig& config, const std::string& dtype, Communicator& communicator,
-                         int64_t zero_stage, bool deterministic = false) {
+                         int64_t zero_stage, bool deterministic = false, bool compares = false) {
   const RowsShape shape{.vocab = config.vocab_size, .groups = 2, .samples = 2, .max_length = 9};
   TestPolicy policy(config, dtype, 5, {&communicator, zero_stage}, 1, /*window_bytes=*/1);
-  const auto objective = objective_of({"actor.policy_loss.loss_mode=vanilla", "actor.entropy_coeff=0.02"});
+  TestPolicy reference(config, dtype, 6, {&communicator, zero_stage}, 1, /*window_bytes=*/1);
+  std::vector<std::string> loss{"actor.policy_loss.loss_mode=vanilla", "actor.entropy_coeff=0.02"};
+  if (compares) loss = kWholeKl;
+  const auto objective = objective_of(loss);
   const RandomRows data(false, shape);
   LearnerOptions options = cut_by({1, 0});
+  options.reference = &reference.model;
   if (deterministic) options.head.window_bytes = 1;
   share(options, communicator, deterministic, 1);
   ActorLearner learner(policy.model, policy.optimizer, objective->objective, options);
@@ -98,6 +120,10 @@ TEST(SpreadWeights, ManyWindowsOfSeveralOwnersGiveTheNumbersOfOneRank) {
     const Learnt bits = learn_many_tokens(config, "float32", alone(), 0, true);
     on_ranks(3, [&](Communicator& communicator) {
       expect_same(learn_many_tokens(config, "float32", communicator, 3, true), bits, 0.0);
+    });
+    const Learnt compared = learn_many_tokens(config, "float32", alone(), 0, true, /*compares=*/true);
+    on_ranks(3, [&](Communicator& communicator) {
+      expect_same(learn_many_tokens(config, "float32", communicator, 3, true, true), compared, 0.0);
     });
   }
 }

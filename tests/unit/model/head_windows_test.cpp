@@ -29,11 +29,13 @@ class TestWindows : public SpreadRows {
   }
   void pair_with(TestWindows& partner) { partner_ = &partner; }
 
-  void walk(const Use& use) override { rows().walk(use); }
+  void walk(const Use& use) override {
+    rows().walk_back([&](int64_t first, const at::Tensor& rows, const at::Tensor& /*d_rows*/) { use(first, rows); });
+  }
   void walk_back(const UseBack& use) override { rows().walk_back(use); }
   [[nodiscard]] SpreadRows* partner() const override { return partner_; }
   void walk_with_partner(const UsePair& use) override {
-    rows().walk([&](int64_t first, const at::Tensor& rows) { use(first, rows, of_partner(first, rows)); });
+    walk([&](int64_t first, const at::Tensor& rows) { use(first, rows, of_partner(first, rows)); });
   }
   void walk_back_with_partner(const UsePairBack& use) override {
     rows().walk_back([&](int64_t first, const at::Tensor& rows, const at::Tensor& d_rows) {

@@ -6,6 +6,8 @@
 #include <ATen/ops/softmax.h>
 #include <gtest/gtest.h>
 
+#include "torch_helpers.h"
+
 namespace mortise {
 namespace {
 
@@ -21,6 +23,16 @@ TEST(SquaredProbs, AreThoseOfTheSoftmax) {
     }
   }
   EXPECT_EQ(head_sum_pi_squared(at::rand({0, 8}), VocabularyHead(at::rand({9, 8})), 1.0).numel(), 0);
+}
+
+// 35 blocks of columns, of which each adds as much. Their sums are rounded when the last one is there.
+TEST(SquaredProbs, BlocksOfFloat32AreAddedInDouble) {
+  const at::Tensor hidden = random_tensor({16, 8}, 1, at::kFloat, 0.3),
+                   weight = random_tensor({70'000, 8}, 2, at::kFloat, 3.5);
+  const at::Tensor expected = head_sum_pi_squared(hidden.to(at::kDouble), weight.to(at::kDouble), 0.7);
+  const at::Tensor got = head_sum_pi_squared(hidden, weight, 0.7);
+  EXPECT_EQ(got.scalar_type(), at::kFloat);
+  EXPECT_LE(((got.to(at::kDouble) - expected) / expected).abs().max().item<double>(), 3e-6);
 }
 
 }  // namespace
