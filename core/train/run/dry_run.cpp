@@ -230,7 +230,7 @@ Result<RunEstimate> estimate(Env& env, PluginRegistry& registry, const LoadedCon
   out.not_reused = why_not_reused(config, out.model, num_ranks, out.device.is_by_operators());
   if (!out.not_reused) out.memory.sampled = sampled_bytes(config, out.model);
   UnitBytes units = unit_bytes(out.model, static_cast<double>(num_bytes(config.model.dtype)));
-  units.window = window_bytes(out.model, config, out.device.is_by_operators());
+  units.window = vocabulary_window(out.model, config, out.device.is_by_operators());
   out.ranks = estimate_ranks(config, out.model, out.plan, units, out.trained, num_ranks);
   out.trained_state_bytes = out.memory.moments;
   const CriticBytes critic = TRY(critic_bytes(env, registry, loaded, num_ranks));

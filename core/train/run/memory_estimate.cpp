@@ -15,6 +15,7 @@
 #include "generate/device/graphed_decode.h"
 #include "learn/optim/weight_shards.h"
 #include "model/head/full_kl.h"
+#include "model/head/head_windows.h"
 #include "model/head/kept_logits.h"
 #include "model/layers/attention_products.h"
 #include "model/layers/recompute.h"
@@ -101,6 +102,11 @@ double head_pass_bytes(const ModelConfig& model, const TrainedSize& trained, con
   return std::max(loss, std::max(chunk, one_layer));
 }
 
+double window_gradient_bytes(const ModelConfig& model, double tokens, const RunConfig& config) {
+  return std::min(tokens, static_cast<double>(by_windows::kTokensOfGradient)) *
+         static_cast<double>(model.hidden_size * num_bytes(config.model.dtype));
+}
+
 // Memory for the tensors is allocated but never touched.
 double weight_bytes(const ModelConfig& model, ModelDtype dtype, WeightCopies copies) {
   const auto all = static_cast<double>(model.num_parameters());
@@ -141,13 +147,12 @@ UnitBytes unit_bytes(const ModelConfig& model, double element) {
   return bytes_by_unit(model, store.parameters, element);
 }
 
-double window_bytes(const ModelConfig& model, const RunConfig& config, bool by_operators) {
-  const auto most = static_cast<double>(vocabulary_window_bytes(config, by_operators));
-  if (most == 0) return 0;
-  const auto row_bytes = static_cast<double>(model.hidden_size * num_bytes(config.model.dtype));
-  const double matrix = row_bytes * static_cast<double>(model.vocab_size);
-  if (matrix <= most) return 0;
-  return std::min(std::max(most, row_bytes * static_cast<double>(kHeadWindowRows)), matrix);
+VocabularyWindow vocabulary_window(const ModelConfig& model, const RunConfig& config, bool by_operators) {
+  const int64_t most = vocabulary_window_bytes(config, by_operators);
+  const int64_t row_bytes = model.hidden_size * num_bytes(config.model.dtype);
+  if (most == 0 || row_bytes * model.vocab_size <= most) return {};
+  const int64_t rows = std::min(rows_of_window(most, row_bytes), model.vocab_size);
+  return {rows, static_cast<double>(rows * row_bytes)};
 }
 
 Result<TrainedSize> trained_size(const ModelConfig& model, const std::optional<LoraSize>& lora,
@@ -214,6 +219,9 @@ MemoryEstimate estimate_memory(const ModelConfig& model, const std::optional<Lor
   if (!by_operators)
     bytes.attention = attention_bytes(model, config, row_tokens, std::ceil(tokens / static_cast<double>(row_tokens)));
   bytes.head = head_pass_bytes(model, trained, config, tokens, model.vocab_size);
+  // Then whole heads are passed in windows, too (learner_options()).
+  if (config.trainer.deterministic && vocabulary_window(model, config, by_operators).rows > 0)
+    bytes.head += window_gradient_bytes(model, tokens, config);
   if (by_operators && dtype != ModelDtype::kFloat64)
     bytes.head =
         std::max(bytes.head, static_cast<double>(kept_logit_bytes(static_cast<int64_t>(tokens), model.vocab_size)));

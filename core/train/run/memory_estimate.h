@@ -50,13 +50,19 @@ double weight_bytes(const ModelConfig& model, ModelDtype dtype, WeightCopies cop
 // The same for a model that `optim` steps.
 double trained_weight_bytes(const ModelConfig& model, ModelDtype dtype, const OptimConfig& optim);
 
+// The part of embedding or head that passes read at once. No rows: all of it.
+struct VocabularyWindow {
+  int64_t rows = 0;
+  double bytes = 0;
+};
+
 // The units in which ranks.zero_stage = 3 spreads a model, in bytes.
 struct UnitBytes {
   double all = 0, layer = 0, layers = 0;  // bytes of matrices: all of them, the largest layer, all layers
   double ends = 0;                        // embedding and head
   double largest_end = 0;
-  double whole = 0;   // what every rank keeps: norms, biases, routers
-  double window = 0;  // the part of embedding or head that passes read at once; 0: all of it
+  double whole = 0;  // what every rank keeps: norms, biases, routers
+  VocabularyWindow window;
 };
 
 // What an optimizer steps of a model, or of its adapter: all but what optim.groups freezes.
@@ -100,9 +106,9 @@ double critic_activation_bytes(const ModelConfig& critic, const TrainedSize& tra
                                const MicroBatchOptions& cut, int64_t rows_per_update);
 
 UnitBytes unit_bytes(const ModelConfig& model, double element);
-// UnitBytes::window. The pass that finds the tokens that filters keep has the whole head and a window, but no gradients or
-// activations: MemoryEstimate::whole is larger.
-double window_bytes(const ModelConfig& model, const RunConfig& config, bool by_operators);
+// The pass that finds the tokens that filters keep has the whole head and a window, but no gradients or activations:
+// MemoryEstimate::whole is larger.
+VocabularyWindow vocabulary_window(const ModelConfig& model, const RunConfig& config, bool by_operators);
 // Bytes of all ranks for these units: with bfloat16 copies of the layers, and their masters if there are any.
 double spread_bytes(const UnitBytes& units, ModelDtype dtype, bool has_masters);
 // Numbers of the model that a rank does not have if `num_ranks` share its layers. `keeps_vocabulary`: it has all of embedding and

@@ -75,11 +75,14 @@ double split_weight_bytes(const UnitBytes& units, const TrainedSize& trained, co
   return (layers + (trained.keeps_vocabulary() ? 0.0 : units.ends)) / size * (size - 1.0);
 }
 
-// How often the head of an update's pass travels after its log-probs, if passes read it in windows: for gradients, for products
-// with kept tokens, and for comparisons with the heads of a reference, which travels too, or of a teacher (two_heads.h).
+// How often a rank receives a head in an update's pass beyond the walk for log-probs, if passes read it in windows: for
+// gradients, for products with kept tokens, and for comparisons with the heads of a reference, which travels too unless it is
+// the base of the adapter, or of a teacher (two_heads.h).
 double walks_after_forward(const RunConfig& config) {
   double walks = config.rollout.filtered_log_probs ? 2.0 : 1.0;
-  if (has_full_kl(config)) walks += 3.0;  // two of both heads, one of which its forward pass counts
+  const bool has_pair = !config.model.trains_adapter() || config.ref.sync_steps;
+  if (has_full_kl(config))
+    walks += has_pair ? 3.0 : 1.0;  // two walks, less one that the reference's forward pass counts
   if (!has_teacher_loss(config)) return walks;
   return walks + (config.teacher.divergence_beta == 1.0 ? 2.0 : config.teacher.divergence_beta == 0.0 ? 3.0 : 4.0);
 }
@@ -100,7 +103,7 @@ void add_spread_weights(const RunConfig& config, const ModelConfig& model, const
   // and has a pass for the old log-probs and one of the reference.
   const double read = (model.tie_word_embeddings ? 2.0 : 1.0) * ends + layers;
   const double head = (read - layers) / 2.0;
-  const double again = units.window > 0 ? head * walks_after_forward(config) : 0.0;
+  const double again = units.window.rows > 0 ? head * walks_after_forward(config) : 0.0;
   const double of_reference = has_full_kl(config) ? read : 0.0;
   out.weight_bytes = share * rounds * (read + of_reference + layers + again);
   out.step_weight_bytes += share * (all + read * rounds * plan.mean_updates_per_step() * (has_reference ? 2.0 : 1.0));

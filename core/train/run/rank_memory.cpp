@@ -3,7 +3,6 @@
 
 #include "config/check.h"
 #include "learn/optim/weight_shards.h"
-#include "model/head/head_windows.h"
 #include "model/weights/tensor_split.h"
 #include "train/run/memory_estimate.h"
 #include "train/run/memory_parts.h"
@@ -16,13 +15,6 @@ namespace {
 // How many of a layer's bytes its bfloat16 copies take.
 double share_of_copies(ModelDtype dtype) {
   return dtype == ModelDtype::kBfloat16 ? 2.0 / static_cast<double>(num_bytes(dtype)) : 0.0;
-}
-
-// What a pass by windows has in addition: the hidden states' gradients of a window.
-double window_gradient_bytes(const ModelConfig& model, const RunConfig& config) {
-  const double tokens =
-      std::min(tokens_on_rank(config, plan_batches(config)), static_cast<double>(by_windows::kTokensOfGradient));
-  return tokens * static_cast<double>(model.hidden_size * num_bytes(config.model.dtype));
 }
 
 // What ranks.zero_stage takes off the memory of a rank. With stage 2 the activations of a pass are gone when its
@@ -48,12 +40,15 @@ UnitBytes units_of_part(UnitBytes units, double layers, double ends) {
 }
 
 // The most of embedding or head that a pass has: all of it, or a window. A trained window has a gradient, and parts of it are on
-// their way, unless whole gradients are kept. A window of the reference comes next to it if both are compared.
+// their way, unless whole gradients are kept. A window of the reference comes next to it if both are compared, unless it is the
+// base of the adapter.
 double end_bytes(const UnitBytes& units, bool is_trained, const RunConfig& config) {
-  if (units.window == 0) return units.largest_end;
-  const double rows = has_full_kl(config) ? 2.0 * units.window : units.window;
+  const double window = units.window.bytes;
+  if (window == 0) return units.largest_end;
+  const bool has_pair = has_full_kl(config) && (is_trained || config.ref.sync_steps);
+  const double rows = has_pair ? 2.0 * window : window;
   if (!is_trained || config.trainer.deterministic) return rows;
-  return rows + units.window + std::min(units.window, static_cast<double>(Shards::kRoundBytes));
+  return rows + window + std::min(window, static_cast<double>(Shards::kRoundBytes));
 }
 
 // What is there in a pass: the open layer and the next one on its way, or the embedding or the head. With an adapter,
@@ -99,7 +94,7 @@ void share_weights(const UnitBytes& units, const TrainedSize& trained, const Uni
     memory.saved = written * spread_bytes(units, dtype, config.actor.optim.master_weights);
   if (has_lora || config.trainer.deterministic) return;
   memory.gradients = (trained_units.all + trained_units.whole) / num_owners + trained_units.whole + trained_units.layer;
-  if (units.window == 0) memory.gradients += trained_units.ends;
+  if (units.window.rows == 0) memory.gradients += trained_units.ends;
 }
 
 }  // namespace
@@ -192,10 +187,10 @@ void share_memory(const ModelConfig& model, const UnitBytes& units, const Traine
   const double whole_parts = (gathers_ends ? units.ends : 0.0) + (gathers_layers ? layers_read : 0.0);
   share_weights(units_of_part(units, layers, ends), trained, units_of_part(trained.units, layers, ends), whole_parts,
                 config, has_lora, num_ranks, written, critic, memory);
-  if (config.ranks.zero_stage == 3 && units.window > 0) {
-    const auto columns = static_cast<int64_t>(units.window / (static_cast<double>(model.hidden_size) * element));
-    memory.head = head_pass_bytes(model, trained, config, tokens_on_rank(config, plan_batches(config)), columns) +
-                  window_gradient_bytes(model, config);
+  if (config.ranks.zero_stage == 3 && units.window.rows > 0) {
+    const double tokens = tokens_on_rank(config, plan_batches(config));
+    memory.head = head_pass_bytes(model, trained, config, tokens, units.window.rows) +
+                  window_gradient_bytes(model, tokens, config);
   }
   // Without master weights a rank's numbers are float32 while they are stepped: those of a layer at a time with stage 3.
   const bool is_widened =

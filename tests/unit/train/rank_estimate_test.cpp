@@ -102,7 +102,7 @@ struct Spread {
     const RunConfig& config = loaded.config;
     trained = trained_size(model, lora, loaded, "actor.optim").value();
     units = unit_bytes(model, 4.0);
-    units.window = window_bytes(model, config, /*by_operators=*/false);
+    units.window = vocabulary_window(model, config, /*by_operators=*/false);
     alone = shared = estimate_memory(model, lora, trained, config, /*by_operators=*/false);
     share_memory(model, units, trained, config, lora.has_value(), num_ranks, 1.0, {}, shared);
     sent = estimate_ranks(config, model, plan_batches(config), units, trained, num_ranks);
@@ -129,7 +129,7 @@ TEST(MemoryEstimates, CountWhatStaysWholeWithStage3) {
   ASSERT_GT(whole, 0.0);
   EXPECT_DOUBLE_EQ(run.units.whole, whole);
   EXPECT_DOUBLE_EQ(run.shared.weights, matrices / 2.0 + whole);
-  EXPECT_EQ(run.units.window, 0.0) << "the head is smaller than a window";
+  EXPECT_EQ(run.units.window.rows, 0) << "the head is smaller than a window";
   EXPECT_DOUBLE_EQ(run.shared.gradients, matrices / 2.0 + whole * 1.5 + run.units.layer + run.units.ends);
 }
 
@@ -159,13 +159,61 @@ TEST(MemoryEstimates, CountWindowsOfEmbeddingAndHead) {
   EXPECT_DOUBLE_EQ(compared.shared.gathered, 4.0 * window) << "a window of the reference, too";
   EXPECT_LT(compared.shared.head, compared.alone.head - 64e6) << "logits of two windows, not of two heads";
   EXPECT_GT(compared.sent.weight_bytes, run.sent.weight_bytes + 4.0 * matrix / 2.0);
-  model.vocab_size = 131072;
-  EXPECT_DOUBLE_EQ(window_bytes(model, run.loaded.config, false), 0.0) << "one window would be the whole matrix";
+}
+
+TEST(MemoryEstimates, HaveTheRowsOfWindowsThatPassesRead) {
+  ModelConfig model = small_config(131072, 2);
+  model.hidden_size = 64;
+  const RunConfig config;
+  const auto rows = [&](bool by_operators = false) { return vocabulary_window(model, config, by_operators).rows; };
+  EXPECT_EQ(rows(), 0) << "one window would be the whole matrix";
   model.vocab_size += 1;
-  EXPECT_DOUBLE_EQ(window_bytes(model, run.loaded.config, false), window);
-  model.hidden_size = 16384;
-  EXPECT_DOUBLE_EQ(window_bytes(model, run.loaded.config, false), 2048.0 * 16384.0 * 4.0) << "no window cuts a block";
-  EXPECT_DOUBLE_EQ(window_bytes(model, run.loaded.config, true), 0.0) << "a device reads whole heads";
+  EXPECT_EQ(rows(), 131072);
+  for (const int64_t hidden : {2112, 3584, 16384}) {
+    model.hidden_size = hidden;
+    EXPECT_EQ(rows(), 2048) << "no window cuts a block";
+    EXPECT_DOUBLE_EQ(vocabulary_window(model, config, false).bytes, 2048.0 * static_cast<double>(hidden) * 4.0);
+  }
+  EXPECT_EQ(rows(/*by_operators=*/true), 0) << "a device reads whole heads";
+}
+
+// So that all numbers of ranks have the same bits, one process passes a large head in windows, too.
+TEST(MemoryEstimates, CountTheWindowsOfDeterministicUpdates) {
+  ModelConfig model = small_config(300000, 2);
+  model.hidden_size = 64;
+  const auto head = [&](const std::string& deterministic, const std::string& tokens) {
+    return Spread(model, {"trainer.deterministic=" + deterministic, "actor.ppo_max_token_len_per_gpu=" + tokens})
+        .alone.head;
+  };
+  EXPECT_DOUBLE_EQ(head("true", "2000") - head("false", "2000"), 2000.0 * 64.0 * 4.0);
+  EXPECT_DOUBLE_EQ(head("true", "20000") - head("false", "20000"), 8192.0 * 64.0 * 4.0);
+  model.vocab_size = 131072;
+  EXPECT_DOUBLE_EQ(head("true", "2000"), head("false", "2000")) << "the head is one window";
+}
+
+// A reference that is the base of the adapter has the rows of the policy's head.
+TEST(MemoryEstimates, CountTheSharedBaseOnce) {
+  ModelConfig model = small_config(300000, 2);
+  model.hidden_size = 64;
+  const auto parameters = allocate_parameters(model, at::kFloat, false).parameters;
+  LoraPlan plan = plan_fresh_lora(parameters, {.rank = 2, .target_modules = {"q_proj"}}).value();
+  const LoraSize lora = measure_lora(parameters, plan);
+  const auto run = [&](std::vector<std::string> overrides) {
+    overrides.emplace_back("model.lora_rank=2");
+    overrides.emplace_back("model.target_modules=[\"q_proj\"]");
+    return Spread(model, std::move(overrides), 2, lora);
+  };
+  const std::vector<std::string> full{"actor.use_kl_loss=true", "actor.kl_loss_type=full"};
+  std::vector<std::string> refreshed = full;
+  refreshed.emplace_back("ref.sync_steps=3");
+  const Spread alone = run({"actor.use_kl_loss=true"}), shared = run(full), copied = run(refreshed);
+  const double window = shared.units.window.bytes;
+  ASSERT_GT(window, 0.0);
+  EXPECT_DOUBLE_EQ(shared.shared.gathered, alone.shared.gathered);
+  EXPECT_DOUBLE_EQ(copied.shared.gathered, shared.shared.gathered + window);
+  const double head = static_cast<double>(model.vocab_size * model.hidden_size) * 4.0;
+  EXPECT_DOUBLE_EQ(copied.sent.weight_bytes - shared.sent.weight_bytes,
+                   2.0 * head / 2.0 * static_cast<double>((shared.sent.most_passes + 1) / 2));
 }
 
 // The base of a DoRA layer stays while it is open, also if the adapter comes from a folder.
