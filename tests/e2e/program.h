@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "foundation/formats/jsonl.h"
+#include "support/engine/shared_engine.h"
 #include "support/temp_dir.h"
 
 namespace mortise::test {
@@ -27,9 +28,11 @@ inline Outcome run(const std::string& command, const Path& dir) {
   return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, default_env().read_file(log).value()};
 }
 
-inline std::string program(const std::string& name = "mortise") {
-  return std::string(MORTISE_BINARY_DIR) + "/bin/" + name;
-}
+// `mortise`, with an engine that does not load libtorch again (support/engine).
+inline std::string program() { return program_with_shared_engine(); }
+
+// A program of bin/. program("mortise") starts as users start it: for tests of its process, its memory or its loading.
+inline std::string program(const std::string& name) { return std::string(MORTISE_BINARY_DIR) + "/bin/" + name; }
 
 inline std::vector<Json> rows_of(const Path& path) {
   std::vector<Json> rows;

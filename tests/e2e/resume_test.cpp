@@ -243,7 +243,9 @@ TEST(Resume, AnEarlierRunIsSetAsideUnlessItIsAtWork) {
   const TinyTask task;
   const Path out = task.path() / "out";
   ASSERT_OK(default_env().create_dirs(out));
-  Process process(task.words("train", "out", settings), task.path(), task.path() / "console.txt");
+  std::vector<std::string> words = task.words("train", "out", settings);
+  words[0] = program("mortise");
+  Process process(words, task.path(), task.path() / "console.txt");
   while (rows_of(out / "metrics.jsonl").size() < 2 && !process.poll()) usleep(2000);
   const std::string begin = program() + " train rl.toml trainer.default_local_dir=out/ trainer.total_training_steps=1";
   process.signal(SIGSTOP);  // it keeps its lock, and cannot end before the second has looked
