@@ -16,13 +16,14 @@ namespace {
 
 constexpr std::array kPassedOn{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
 
+constexpr int kServerHasEnded = 125;  // no command of mortise ends with it
+
 pid_t g_engine = 0;
 
 // Connected to the server; -1 if there is none.
-int connect_to(const std::filesystem::path& programs) {
+int connect_to(const EngineAddress& address) {
   const int socket = ::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  const EngineAddress address(programs);
-  if (::connect(socket, address.get(), sizeof address.name) == 0) return socket;
+  if (::connect(socket, address.get(), address.size) == 0 && is_of_this_user(socket)) return socket;
   ::close(socket);
   return -1;
 }
@@ -32,7 +33,7 @@ bool on_a_terminal() { return ::isatty(0) != 0 || ::isatty(1) != 0 || ::isatty(2
 EngineRequest request_of_this_process(char** words) {
   EngineRequest request;
   for (; *words != nullptr; ++words) request.words.emplace_back(*words);
-  for (char** one = environ; *one != nullptr; ++one) request.variables.emplace_back(*one);
+  request.variables = variables_of_process();
   request.conditions = conditions_of_process(request.variables);
   request.descriptors = inherited_descriptors();
   request.folder = ::open(".", O_PATH | O_DIRECTORY | O_CLOEXEC);
@@ -41,7 +42,7 @@ EngineRequest request_of_this_process(char** words) {
 
 // Connected to the server that has forked an engine, whose process id is then known; -1 if it has not.
 int ask_for_engine(const std::filesystem::path& programs, const EngineRequest& request) {
-  const int socket = request.folder < 0 ? -1 : connect_to(programs);
+  const int socket = request.folder < 0 ? -1 : connect_to(EngineAddress(programs, request.conditions));
   if (socket < 0) return -1;
   if (send_request(socket, request) && read_all(socket, &g_engine, sizeof g_engine) && g_engine > 0) return socket;
   ::close(socket);
@@ -79,9 +80,12 @@ int run(char** words) {
     for (const int number : kPassedOn) std::signal(number, [](int signal) { ::kill(g_engine, signal); });
   ::sigprocmask(SIG_SETMASK, &before, nullptr);
   if (socket < 0) return become_real_engine(programs, words);
+  const int console = ::fcntl(2, F_DUPFD_CLOEXEC, 3);
   for (const int number : request.descriptors) ::close(number);  // the engine alone has them
   int status = 0;
-  return read_all(socket, &status, sizeof status) ? end_as(status) : 1;  // no status: somebody has ended the server
+  if (read_all(socket, &status, sizeof status)) return end_as(status);
+  ::dprintf(console, "somebody has ended the engine server of the tests (tests/support/engine) and so this engine\n");
+  return kServerHasEnded;
 }
 
 }  // namespace

@@ -1,9 +1,9 @@
-// A process that has loaded the engine and libtorch, and forks an engine for each request (request.h). It has no threads, so a
-// fork is what a new process is after its libraries were loaded. Where the caller's conditions differ, the fork declines.
+// A process that has loaded the engine and libtorch, and forks an engine for each request (request.h). It has one thread, so
+// a fork has the state of a new process that has just loaded its libraries. Where the caller's conditions differ, the fork
+// declines.
 //
-//   engine_server --listen SOCKET LOCK   serves the socket; holds the lock; ends after half a minute without a request, or
-//                                        when its file is replaced
-//   engine_server WORDS...               is mortise-engine
+//   engine_server --listen SOCKET   serves the socket; ends after half a minute without engines and requests
+//   engine_server WORDS...          is mortise-engine
 #include <poll.h>
 #include <sys/prctl.h>
 #include <sys/signalfd.h>
@@ -11,10 +11,9 @@
 
 #include <csignal>
 #include <cstdlib>
-#include <optional>
 
 #include "engine_parts.h"
-#include "foundation/base/this_program.h"
+#include "foundation/base/open_files.h"
 #include "support/engine/request.h"
 
 namespace mortise::test {
@@ -43,6 +42,12 @@ void add_what_libraries_set(std::vector<std::string>& variables) {
   }
 }
 
+bool has_one_thread() {
+  std::error_code error;
+  const std::filesystem::directory_iterator threads("/proc/self/task", error);
+  return !error && std::distance(begin(threads), end(threads)) == 1;
+}
+
 std::vector<char*> pointers_to(std::vector<std::string>& texts) {
   std::vector<char*> pointers;
   for (std::string& text : texts) pointers.push_back(text.data());
@@ -50,27 +55,40 @@ std::vector<char*> pointers_to(std::vector<std::string>& texts) {
   return pointers;
 }
 
-// Gives the descriptors the numbers that they had, and closes all others.
-bool take_descriptors(const EngineRequest& request, std::vector<int> passed) {
-  for (int& number : passed) number = ::fcntl(number, F_DUPFD, kAbove);
+// Gives the descriptors the numbers that they had, and closes all others but the socket, whose number changes.
+bool take_descriptors(const EngineRequest& request, std::vector<int> passed, int& socket) {
+  passed.push_back(socket);
+  for (int& number : passed) {
+    number = ::fcntl(number, F_DUPFD_CLOEXEC, kAbove);
+    if (number < 0) return false;
+  }
+  socket = passed.back();
+  const int folder = passed[request.descriptors.size()];
+  if (::fchdir(folder) != 0) return false;
   ::close_range(0, kAbove - 1, 0);
-  if (::fchdir(passed.back()) != 0) return false;
   for (size_t i = 0; i < request.descriptors.size(); ++i)
     if (request.descriptors[i] >= kAbove || ::dup2(passed[i], request.descriptors[i]) < 0) return false;
-  ::close_range(kAbove, ~0U, 0);
+  ::close_range(kAbove, static_cast<unsigned>(socket) - 1, 0);
+  ::close_range(static_cast<unsigned>(socket) + 1, ~0U, 0);
   return true;
 }
 
-// In the fork: reads the request, and is the engine if it can be.
-[[noreturn]] void be_engine(int socket) {
-  ::close_range(3, static_cast<unsigned>(socket) - 1, 0);  // the lock, and the sockets of others
+// In the fork: reads the request, and is the engine if it can be. It ends with the server, and it has a process group of its
+// own, so that a signal to its group reaches nobody else.
+[[noreturn]] void be_engine(int socket, pid_t server) {
+  ::setpgid(0, 0);
+  ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+  if (::getppid() != server) ::_exit(127);
+  ::close_range(3, static_cast<unsigned>(socket) - 1, 0);  // the sockets of the server and of others
   ::close_range(static_cast<unsigned>(socket) + 1, ~0U, 0);
   static EngineRequest request;  // the engine keeps pointers to words and variables
   const std::vector<int> passed = receive_request(socket, request);
-  const bool is_wanted = !passed.empty() && request.conditions == conditions_of_process(first_variables()) &&
-                         std::ranges::all_of(request.descriptors, [](int number) { return number < kAbove; });
-  const pid_t answer = is_wanted ? ::getpid() : 0;
-  if (!write_all(socket, &answer, sizeof answer) || !is_wanted || !take_descriptors(request, passed)) ::_exit(127);
+  const bool can_be = !passed.empty() && is_of_this_user(socket) &&
+                      request.conditions == conditions_of_process(first_variables()) &&
+                      take_descriptors(request, passed, socket);
+  const pid_t answer = can_be ? ::getpid() : 0;
+  if (!write_all(socket, &answer, sizeof answer) || !can_be) ::_exit(127);
+  ::close(socket);
   add_what_libraries_set(request.variables);
   static std::vector<char*> words = pointers_to(request.words), variables = pointers_to(request.variables);
   environ = variables.data();
@@ -80,7 +98,7 @@ bool take_descriptors(const EngineRequest& request, std::vector<int> passed) {
 
 class EngineServer {
  public:
-  explicit EngineServer(int socket) : socket_(socket), program_(identity()) {
+  explicit EngineServer(int socket) : socket_(socket) {
     sigset_t ends;
     sigemptyset(&ends);
     sigaddset(&ends, SIGCHLD);
@@ -97,7 +115,6 @@ class EngineServer {
       for (size_t i = 0; i < engines_.size(); ++i)
         if (watched[i + 2].revents != 0) ::kill(engines_[i].pid, SIGKILL);
       reap();
-      if (identity() != program_) return ::close(socket_), wait_for_all();
       if ((watched[0].revents & POLLIN) != 0) start_engine();
     }
   }
@@ -108,21 +125,13 @@ class EngineServer {
     int socket;
   };
 
-  // Which file the program's path names now.
-  static std::optional<std::pair<ino_t, time_t>> identity() {
-    struct stat file {};
-    static const std::string path = this_program().string();
-    if (::stat(path.c_str(), &file) != 0) return std::nullopt;
-    return std::pair{file.st_ino, file.st_mtime};
-  }
-
   void start_engine() {
     const int asked = ::accept4(socket_, nullptr, nullptr, SOCK_CLOEXEC);
     if (asked < 0) return;
-    const pid_t pid = ::fork();
+    const pid_t server = ::getpid(), pid = ::fork();
     if (pid == 0) {
       ::sigprocmask(SIG_SETMASK, &before_, nullptr);
-      be_engine(asked);
+      be_engine(asked, server);
     }
     if (pid < 0) ::close(asked);
     if (pid > 0) engines_.push_back({pid, asked});
@@ -142,16 +151,7 @@ class EngineServer {
     }
   }
 
-  void wait_for_all() {
-    while (!engines_.empty()) {
-      pollfd ended{ended_, POLLIN, 0};
-      ::poll(&ended, 1, -1);
-      reap();
-    }
-  }
-
   int socket_, ended_ = -1;
-  std::optional<std::pair<ino_t, time_t>> program_;
   sigset_t before_{};
   std::vector<Engine> engines_;
 };
@@ -160,7 +160,10 @@ class EngineServer {
 }  // namespace mortise::test
 
 int main(int argc, char** argv) {
-  if (argc != 4 || std::string_view(argv[1]) != "--listen") return mortise::run_program(argc, argv);
+  if (argc != 3 || std::string_view(argv[1]) != "--listen") return mortise::run_program(argc, argv);
+  // A fork of a process with more threads may inherit a lock that nobody releases. Then every engine is a new process.
+  if (!mortise::test::has_one_thread()) ::_exit(1);
+  mortise::raise_open_files_limit();  // the descriptors need numbers above those that the caller has
   mortise::test::EngineServer(std::atoi(argv[2])).serve();
   ::_exit(0);
 }

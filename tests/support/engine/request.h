@@ -3,7 +3,8 @@
 //
 // Bytes of a request, over a Unix socket: its size, then texts that each end with a 0. With the size come the descriptors.
 // The answer is the engine's process id, or 0 where the two processes differ in something that a new program inherits or
-// reads while it is loaded. At the end comes the engine's status, as of waitpid.
+// reads while it is loaded, or where the fork cannot take the descriptors. At the end comes the engine's status, as of
+// waitpid.
 #pragma once
 
 #include <dirent.h>
@@ -19,10 +20,12 @@
 #include <array>
 #include <cerrno>
 #include <csignal>
+#include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -38,22 +41,33 @@ struct EngineRequest {
 
 // Lines of /proc/self/status.
 constexpr std::array<std::string_view, 10> kInherited{
-    "Umask:", "Uid:", "Gid:", "Groups:", "SigBlk:", "Cap", "NoNewPrivs:", "Seccomp:", "Cpus_allowed:", "Mems_allowed:"};
+    "Umask:", "Uid:", "Gid:", "Groups:", "SigBlk:", "Cap", "NoNewPrivs:", "Seccomp", "Cpus_allowed:", "Mems_allowed:"};
 
 // `mortise` ignores SIGPIPE and SIGXFSZ, and so will the engine. posix_spawn ignores the two signals of the C library.
 constexpr uint64_t kIgnoredAnyway = 1ULL << (SIGPIPE - 1) | 1ULL << (SIGXFSZ - 1) | 1ULL << 31 | 1ULL << 32;
 
+// Variables that no library reads while it is loaded. A fork may have others than the server. Any other variable may be
+// read then, so it must be the same.
+constexpr std::array<std::string_view, 20> kReadLater{
+    // Shells set these.
+    "HOME=", "PATH=", "PWD=", "OLDPWD=", "SHLVL=", "_=", "TERM=", "TMPDIR=", "XDG_",
+    // Mortise, its ranks and its tests read these.
+    "MORTISE_", "GAME_", "HF_", "NO_COLOR=", "no_proxy=", "RANK=", "WORLD_SIZE=", "LOCAL_RANK=", "LOCAL_WORLD_SIZE=",
+    "MASTER_ADDR=", "MASTER_PORT="};
+
+inline std::string variables_read_while_loading(std::vector<std::string> variables) {
+  std::erase_if(variables, [](const std::string& one) {
+    return std::ranges::any_of(kReadLater, [&](std::string_view start) { return one.starts_with(start); });
+  });
+  std::ranges::sort(variables);
+  std::string text;
+  for (const std::string& one : variables) text += one + "\n";
+  return text;
+}
+
 // What both processes must have in common. `variables` are those that the program began with.
 inline std::string conditions_of_process(const std::vector<std::string>& variables) {
-  std::vector<std::string> read_while_loading;
-  for (const char* start :
-       {"OMP_", "GOMP_", "KMP_", "MKL_", "LD_", "MALLOC_", "GLIBC_", "TORCH", "PYTORCH_", "ATEN_", "C10_"})
-    for (const std::string& one : variables)
-      if (one.starts_with(start)) read_while_loading.push_back(one);
-  std::sort(read_while_loading.begin(), read_while_loading.end());
-  std::string text;
-  for (const std::string& one : read_while_loading) text += one + "\n";
-
+  std::string text = variables_read_while_loading(variables);
   std::ifstream status("/proc/self/status");
   for (std::string line; std::getline(status, line);) {
     if (line.starts_with("SigIgn:"))
@@ -69,29 +83,47 @@ inline std::string conditions_of_process(const std::vector<std::string>& variabl
     // `mortise` raises its limit on open files; the engine does that again.
     text += (kind == RLIMIT_NOFILE ? "" : std::to_string(limit.rlim_cur)) + " " + std::to_string(limit.rlim_max) + "\n";
   }
-  for (const char* kind : {"cgroup", "ipc", "mnt", "net", "pid", "user", "uts"}) {
+  for (const char* kind : {"cgroup", "ipc", "mnt", "net", "pid", "time", "user", "uts"}) {
     std::error_code missing;
     text += std::filesystem::read_symlink(std::string("/proc/self/ns/") + kind, missing).string() + "\n";
   }
-  return text;
+  std::string score;
+  std::getline(std::ifstream("/proc/self/oom_score_adj"), score);
+  return text + score + "\n";
 }
 
-// The socket lies in the folder of the programs. A path of any length works through the folder's descriptor.
+inline std::vector<std::string> variables_of_process() {
+  std::vector<std::string> all;
+  for (char** one = environ; *one != nullptr; ++one) all.emplace_back(*one);
+  return all;
+}
+
+// The server of a program, which a build may replace, and of a set of conditions. The name is an abstract one: it is free
+// again when the server ends.
 struct EngineAddress {
-  explicit EngineAddress(const std::filesystem::path& programs)
-      : folder(::open(programs.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC)) {
+  EngineAddress(const std::filesystem::path& programs, const std::string& conditions) {
+    struct stat server {};
+    ::stat((programs / "engine_server").c_str(), &server);
+    std::string text = "mortise-engine";
+    for (const uint64_t number : {uint64_t{server.st_dev}, uint64_t{server.st_ino}, uint64_t(server.st_mtim.tv_sec),
+                                  uint64_t(server.st_mtim.tv_nsec), uint64_t{std::hash<std::string>{}(conditions)}})
+      text += " " + std::to_string(number);
     name.sun_family = AF_UNIX;
-    const std::string path = "/proc/self/fd/" + std::to_string(folder) + "/engine.socket";
-    std::copy_n(path.begin(), std::min(path.size(), sizeof name.sun_path - 1), name.sun_path);
+    std::ranges::copy(text, name.sun_path + 1);
+    size = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + text.size());
   }
-  EngineAddress(const EngineAddress&) = delete;
-  EngineAddress& operator=(const EngineAddress&) = delete;
-  ~EngineAddress() { ::close(folder); }
   [[nodiscard]] const sockaddr* get() const { return reinterpret_cast<const sockaddr*>(&name); }
 
-  int folder;
   sockaddr_un name{};
+  socklen_t size = 0;
 };
+
+// Anybody on this machine may take or ask for an abstract name.
+inline bool is_of_this_user(int socket) {
+  ucred peer{};
+  socklen_t size = sizeof peer;
+  return ::getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0 && peer.uid == ::geteuid();
+}
 
 inline bool write_all(int socket, const void* bytes, size_t size) {
   for (size_t done = 0; done < size;) {
