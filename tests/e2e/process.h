@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include <array>
+#include <cerrno>
 #include <csignal>
 #include <deque>
 #include <optional>
@@ -49,7 +50,8 @@ class Process {
   void signal(int number) const {
     if (!code_) kill(pid_, number);
   }
-  // The exit code, negative for the signal that ended it; nothing while it runs.
+  // The exit code, negative for the signal that ended it; nothing while it runs. Once it has ended, what it started must
+  // end too, which this waits for.
   std::optional<int> poll() { return code_ ? code_ : reap(WNOHANG); }
   int wait() { return code_ ? *code_ : reap(0).value_or(-1); }
   int kill_and_wait() {
@@ -65,7 +67,10 @@ class Process {
     code_ = WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
     // After a SIGKILL an engine of the server lives a moment longer than the process that asked for it (support/engine).
     pollfd ended{lives_, POLLIN, 0};
-    ::poll(&ended, 1, /*timeout_ms=*/10'000);
+    int count = 0;
+    do count = ::poll(&ended, 1, /*timeout_ms=*/60'000);
+    while (count < 0 && errno == EINTR);
+    if (count == 0) ADD_FAILURE() << "process " << pid_ << " has ended, but not what it started";
     return code_;
   }
   pid_t pid_ = -1;
