@@ -5,63 +5,128 @@
 
 #include "process.h"
 #include "run_bits.h"
+#include "support/http_get.h"
 #include "support/processes.h"
 
 namespace mortise::test {
 namespace {
 
-// The file that a process runs.
-Path file_of(const Process& process) {
+using testing::HasSubstr;
+
+// What a link of /proc/PID/ names.
+Path link_of(pid_t pid, const std::string& name) {
   std::error_code ended;
-  return std::filesystem::read_symlink("/proc/" + std::to_string(process.pid()) + "/exe", ended);
+  return std::filesystem::read_symlink("/proc/" + std::to_string(pid) + "/" + name, ended);
 }
+
+const std::string kTestPrograms = std::string(MORTISE_BINARY_DIR) + "/test_bin/";
 
 class SharedEngine : public testing::Test {
  protected:
   [[nodiscard]] std::vector<std::string> endless_run() const {
-    return task_.words("train", "out", {"trainer.total_training_steps=100000"});
+    return task_.words("train", "out",
+                       {"trainer.total_training_steps=100000", "actor.optim.lr_scheduler_type=constant"});
   }
   [[nodiscard]] Path console() const { return task_.path() / "console.txt"; }
-  bool has_begun() const {
+  [[nodiscard]] std::string text() const { return default_env().read_file(console()).value(); }
+  [[nodiscard]] bool has_begun() const {
     return comes_true([&] { return !rows_of(task_.path() / "out/metrics.jsonl").empty(); });
+  }
+  // The fork of the server that works in `dir`; 0 if there is none.
+  static pid_t fork_in(const Path& dir) {
+    for (const auto& entry : std::filesystem::directory_iterator("/proc")) {
+      const pid_t pid = std::atoi(entry.path().filename().c_str());
+      if (pid > 0 && link_of(pid, "exe") == kTestPrograms + "engine_server" && link_of(pid, "cwd") == dir) return pid;
+    }
+    return 0;
+  }
+  // A run whose engine is a fork that has begun to work.
+  void expect_fork(const Process& process) {
+    ASSERT_TRUE(has_begun()) << text();
+    EXPECT_EQ(link_of(process.pid(), "exe"), kTestPrograms + "mortise-engine");  // it waits for the fork
+    ASSERT_NE(engine_ = fork_in(task_.path()), 0);
+    EXPECT_EQ(getpgid(engine_), engine_);
+  }
+  static pid_t parent_of(pid_t pid) {
+    std::ifstream status("/proc/" + std::to_string(pid) + "/status");
+    for (std::string line; std::getline(status, line);)
+      if (line.starts_with("PPid:")) return std::stoi(line.substr(5));
+    return 0;
   }
 
   TinyTask task_;
+  pid_t engine_ = 0;
 };
 
 TEST_F(SharedEngine, IsAForkThatEndsWithTheProcessThatAskedForIt) {
   Process process(endless_run(), task_.path(), console());
-  ASSERT_TRUE(has_begun()) << default_env().read_file(console()).value();
-  EXPECT_EQ(file_of(process), std::string(MORTISE_BINARY_DIR) + "/test_bin/mortise-engine");  // it waits for the fork
+  ASSERT_NO_FATAL_FAILURE(expect_fork(process));
+  ASSERT_TRUE(comes_true([&] { return default_env().exists(task_.path() / "out/latest"); })) << text();
   EXPECT_EQ(process.kill_and_wait(), -SIGKILL);
-  // Its lock on the folder is free: the engine does not run any more.
-  const Outcome resumed = task_.mortise("train", "out", {"trainer.total_training_steps=1"});
-  EXPECT_THAT(resumed.output, testing::Not(testing::HasSubstr("another run is writing into this folder")));
+  EXPECT_TRUE(all_end({engine_}));
+  const size_t num_steps = rows_of(task_.path() / "out/metrics.jsonl").size() + 1;
+  std::vector<std::string> words = endless_run();
+  words.push_back("trainer.total_training_steps=" + std::to_string(num_steps));
+  Process resumed(words, task_.path(), console());
+  EXPECT_EQ(resumed.wait(), 0) << text();
+  EXPECT_THAT(text(), HasSubstr("resumed from"));
 }
 
 TEST_F(SharedEngine, GetsSignalsAndGivesItsExitCode) {
   Process process(endless_run(), task_.path(), console());
-  ASSERT_TRUE(has_begun()) << default_env().read_file(console()).value();
+  ASSERT_NO_FATAL_FAILURE(expect_fork(process));
   process.signal(SIGTERM);
-  EXPECT_EQ(process.wait(), 8) << default_env().read_file(console()).value();
+  EXPECT_EQ(process.wait(), 8) << text();
+}
+
+TEST_F(SharedEngine, EndsTheProcessThatAskedForItByItsSignal) {
+  Process process(endless_run(), task_.path(), console());
+  ASSERT_NO_FATAL_FAILURE(expect_fork(process));
+  ::kill(engine_, SIGKILL);
+  EXPECT_EQ(process.wait(), -SIGKILL) << text();
 }
 
 TEST_F(SharedEngine, HasTheWordsVariablesFolderAndDescriptors) {
-  const Outcome answered =
-      run("mkdir sub && cd sub && MORTISE_PLUGINS_DISABLE=nobody." + std::string(200, 'x') + " " + program() +
-              " generate --model ../model --prompts /dev/fd/7 --out g.jsonl rollout.response_length=2 "
-              "7<../data/val.jsonl && wc -l <g.jsonl && wc -l <../data/val.jsonl",
-          task_.path());
-  EXPECT_EQ(answered.code, 0) << answered.output;
-  EXPECT_EQ(rows_of(task_.path() / "sub/g.jsonl").size(), rows_of(task_.path() / "data/val.jsonl").size());
+  const Path sub = task_.path() / "sub";
+  ASSERT_OK(default_env().create_dirs(sub));
+  Process process({"/bin/sh", "-c",
+                   "exec 7<../data/val.jsonl; MORTISE_API_KEY=sesame exec " + program() +
+                       " serve --model ../model --port 0 --json trainer.num_threads=1"},
+                  sub, console());
+  const auto place = [&] { return text().find("\"port\":"); };
+  ASSERT_TRUE(comes_true([&] { return process.poll() || text().find('\n', place()) != std::string::npos; }));
+  ASSERT_NE(place(), std::string::npos) << text();
+  const pid_t engine = fork_in(sub);
+  ASSERT_NE(engine, 0);
+  EXPECT_EQ(link_of(engine, "fd/0"), link_of(getpid(), "fd/0"));
+  EXPECT_EQ(link_of(engine, "fd/1"), console());
+  EXPECT_EQ(link_of(engine, "fd/7"), task_.path() / "data/val.jsonl");
+  const int port = std::atoi(text().c_str() + place() + 7);
+  EXPECT_THAT(http_ask(port, "GET /v1/models", "\r\n").head, HasSubstr(" 401 "));
+  EXPECT_THAT(http_ask(port, "GET /v1/models", "Authorization: Bearer sesame\r\n\r\n").head, HasSubstr(" 200 "));
+  process.signal(SIGTERM);
+  process.wait();
 }
 
-TEST_F(SharedEngine, IsANewProgramUnderOtherLimitsOrVariablesThatLibrariesRead) {
-  for (const char* condition : {"ulimit -c 0; ulimit -f 1000000;", "export MALLOC_ARENA_MAX=1;", "umask 077;"}) {
+TEST_F(SharedEngine, EndsWithTheServerAndSaysIt) {
+  ::setenv("SHARED_ENGINE_TEST", std::to_string(::getpid()).c_str(), 1);  // the server of this test alone
+  Process process(endless_run(), task_.path(), console());
+  ::unsetenv("SHARED_ENGINE_TEST");
+  ASSERT_NO_FATAL_FAILURE(expect_fork(process));
+  ASSERT_EQ(link_of(parent_of(engine_), "exe"), kTestPrograms + "engine_server");
+  ::kill(parent_of(engine_), SIGKILL);
+  EXPECT_EQ(process.wait(), 125);
+  EXPECT_THAT(text(), HasSubstr("somebody has ended the engine server"));
+  EXPECT_TRUE(all_end({engine_}));
+}
+
+TEST_F(SharedEngine, IsANewProgramUnderOtherLimitsOrVariablesThatLibrariesMayRead) {
+  for (const char* condition :
+       {"ulimit -c 0; ulimit -f 1000000;", "export MALLOC_ARENA_MAX=1;", "export UNKNOWN=1;", "umask 077;"}) {
     std::string line = condition + std::string(" exec");
     for (const std::string& word : endless_run()) line += " '" + word + "'";
     Process process({"/bin/sh", "-c", line}, task_.path(), console());
-    EXPECT_TRUE(comes_true([&] { return file_of(process) == program("mortise-engine"); })) << condition;
+    EXPECT_TRUE(comes_true([&] { return link_of(process.pid(), "exe") == program("mortise-engine"); })) << condition;
   }
 }
 
