@@ -12,6 +12,9 @@
 
 namespace mortise {
 
+// What main does, in both programs. Returns the exit code.
+int run_program(int argc, char** argv);
+
 // argv of main.
 inline char** g_program_words = nullptr;
 

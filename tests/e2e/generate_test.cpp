@@ -102,7 +102,7 @@ TEST(Generate, RoundedWeightsNeedAFloat32Model) {
 TEST(Generate, StoppedItKeepsTheRowsThatAreWhole) {
   const TaskFolder task;
   ASSERT_EQ(run("for i in $(seq 100); do cat data/val.jsonl; done > many.jsonl", task.path()).code, 0);
-  Process process({program(), "generate", "--model", "model", "--prompts", "many.jsonl", "--out", "g.jsonl",
+  Process process({program("mortise"), "generate", "--model", "model", "--prompts", "many.jsonl", "--out", "g.jsonl",
                    "rollout.n=4", "rollout.max_num_seqs=2", "rollout.ignore_eos=true", "rollout.response_length=2"},
                   task.path(), task.path() / "log");
   const Path partial = task.path() / "g.jsonl.partial";

@@ -17,9 +17,10 @@ std::string train_words(const TinyTask& task, const std::string& out, int steps,
   std::vector<std::string> settings{"actor.ppo_max_token_len_per_gpu=20", "actor.optim.lr_scheduler_type=constant",
                                     "trainer.total_training_steps=" + std::to_string(steps)};
   settings.insert(settings.end(), more.begin(), more.end());
+  std::vector<std::string> words = task.words("train", out, settings);
+  words.erase(words.begin());  // the program
   std::string line;
-  for (const std::string& word : task.words("train", out, settings))
-    if (word != program()) line += " '" + word + "'";
+  for (const std::string& word : words) line += " '" + word + "'";
   return line;
 }
 

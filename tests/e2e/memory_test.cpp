@@ -59,7 +59,7 @@ class Memory : public testing::TestWithParam<MemoryCase> {};
 TEST_P(Memory, IsWhatADryRunSays) {
   const TaskFolder task;
   write_larger_model(task);
-  const std::string command = program() +
+  const std::string command = program("mortise") +
                               " train run.toml data.val_files=[] trainer.total_training_steps=2 trainer.num_threads=2 "
                               "trainer.default_local_dir=out trainer.logger='[]' rollout.n=4 data.train_batch_size=8 "
                               "actor.ppo_mini_batch_size=8 " +

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include <array>
+#include <cerrno>
 #include <csignal>
 #include <deque>
 #include <optional>
@@ -23,8 +24,15 @@ class Process {
  public:
   // Standard output and error go to `log`. Word 0 is the program's path.
   Process(std::vector<std::string> words, const Path& dir, const Path& log) {
+    std::array<int, 2> ends{};
+    if (pipe2(ends.data(), O_CLOEXEC) != 0) ADD_FAILURE() << "no pipe";
+    lives_ = ends[0];
     pid_ = fork();
-    if (pid_ != 0) return;
+    if (pid_ != 0) {
+      close(ends[1]);
+      return;
+    }
+    fcntl(ends[1], F_SETFD, 0);
     const int out = open(log.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0644);
     std::vector<char*> args;
     for (std::string& word : words) args.push_back(word.data());
@@ -36,12 +44,14 @@ class Process {
   Process& operator=(const Process&) = delete;
   ~Process() {
     if (!code_) kill_and_wait();
+    close(lives_);
   }
 
   void signal(int number) const {
     if (!code_) kill(pid_, number);
   }
-  // The exit code, negative for the signal that ended it; nothing while it runs.
+  // The exit code, negative for the signal that ended it; nothing while it runs. Once it has ended, what it started must
+  // end too, which this waits for.
   std::optional<int> poll() { return code_ ? code_ : reap(WNOHANG); }
   int wait() { return code_ ? *code_ : reap(0).value_or(-1); }
   int kill_and_wait() {
@@ -55,9 +65,16 @@ class Process {
     int status = 0;
     if (waitpid(pid_, &status, flags) != pid_) return std::nullopt;
     code_ = WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
+    // After a SIGKILL an engine of the server lives a moment longer than the process that asked for it (support/engine).
+    pollfd ended{lives_, POLLIN, 0};
+    int count = 0;
+    do count = ::poll(&ended, 1, /*timeout_ms=*/60'000);
+    while (count < 0 && errno == EINTR);
+    if (count == 0) ADD_FAILURE() << "process " << pid_ << " has ended, but not what it started";
     return code_;
   }
   pid_t pid_ = -1;
+  int lives_ = -1;  // the read end of a pipe; the process and the engine have the other one
   std::optional<int> code_;
 };
 

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "foundation/formats/jsonl.h"
+#include "support/engine/shared_engine.h"
 #include "support/temp_dir.h"
 
 namespace mortise::test {
@@ -27,8 +28,16 @@ inline Outcome run(const std::string& command, const Path& dir) {
   return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, default_env().read_file(log).value()};
 }
 
-inline std::string program(const std::string& name = "mortise") {
-  return std::string(MORTISE_BINARY_DIR) + "/bin/" + name;
+// `mortise`, with an engine that does not load libtorch again (support/engine).
+inline std::string program() { return program_with_shared_engine(); }
+
+// A program of bin/. program("mortise") starts as users start it: for tests of its process, its memory or its loading.
+inline std::string program(const std::string& name) { return std::string(MORTISE_BINARY_DIR) + "/bin/" + name; }
+
+// For a run in the folder `out`. Forks of one server have one layout of addresses, so two of them may agree where two runs
+// of a user would not: the runs that others are compared with bit by bit, straight/ and alone/, start as users start them.
+inline std::string program_of_run(const std::string& out) {
+  return out == "straight" || out == "alone" ? program("mortise") : program();
 }
 
 inline std::vector<Json> rows_of(const Path& path) {
@@ -108,8 +117,8 @@ num_threads = 2
   }
   [[nodiscard]] const Path& path() const { return dir_.path(); }
   // Offline: a path that is not there may be a name of the hub, and no test asks a server of the internet.
-  [[nodiscard]] Outcome mortise(const std::string& args) const {
-    return run("HF_HUB_OFFLINE=1 " + program() + " " + args, path());
+  [[nodiscard]] Outcome mortise(const std::string& args, const std::string& started = program()) const {
+    return run("HF_HUB_OFFLINE=1 " + started + " " + args, path());
   }
   Path write(const std::string& name, const std::string& text) const { return dir_.write(name, text); }
 

@@ -22,10 +22,11 @@ inline std::vector<std::string> joined(std::vector<std::string> a, const std::ve
 
 inline std::string command_line(const TinyTask& task, int num_ranks, const std::string& command, const std::string& out,
                                 const std::vector<std::string>& settings) {
-  std::string line = "'" + program() + "'";
+  std::vector<std::string> words = task.words(command, out, settings);
+  std::string line = "'" + words[0] + "'";
   if (num_ranks > 1) line += " launch --log-dir logs --nproc " + std::to_string(num_ranks);
-  for (const std::string& word : task.words(command, out, settings))
-    if (word != program()) line += " '" + word + "'";
+  words.erase(words.begin());
+  for (const std::string& word : words) line += " '" + word + "'";
   return line;
 }
 

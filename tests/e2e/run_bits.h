@@ -166,7 +166,7 @@ inline void expect_resumed_bits(const std::string& command, int64_t stop, int64_
   SCOPED_TRACE(command);
   const TaskFolder task(model);
   const Path straight = task.path() / "straight", out = task.path() / "out";
-  const Outcome whole = task.mortise(command);
+  const Outcome whole = task.mortise(command, program_of_run("straight"));
   ASSERT_EQ(whole.code, 0) << whole.output;
   std::filesystem::rename(out, straight);
   cut_back(straight, out, stop, last);
@@ -246,7 +246,7 @@ train_batch_size = 4
   // `command` is train or sft; the run's folder is `out` below path().
   [[nodiscard]] std::vector<std::string> words(const std::string& command, const std::string& out,
                                                const std::vector<std::string>& more = {}) const {
-    std::vector<std::string> all{program(), command, command == "train" ? "rl.toml" : "sft.toml",
+    std::vector<std::string> all{program_of_run(out), command, command == "train" ? "rl.toml" : "sft.toml",
                                  "trainer.default_local_dir=" + out};
     if (command == "train") all.push_back("trainer.rollout_data_dir=" + out + "/dump");
     all.insert(all.end(), more.begin(), more.end());

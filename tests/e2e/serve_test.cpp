@@ -35,8 +35,8 @@ class ServerProcess {
   }
   void start(const std::string& port) {
     const Path log = task_->path() / ("server" + std::to_string(++num_starts_) + ".txt");
-    std::vector<std::string> words = {program(), "serve", "--model", "model",
-                                      "--port",  port,    "--json",  "trainer.num_threads=1"};
+    std::vector<std::string> words = {program("mortise"), "serve", "--model", "model",
+                                      "--port",           port,    "--json",  "trainer.num_threads=1"};
     words.insert(words.end(), more_.begin(), more_.end());
     process_.emplace(words, task_->path(), log);
     const Stopwatch watch(default_env());

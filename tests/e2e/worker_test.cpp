@@ -313,7 +313,7 @@ TEST(Workers, KeepTheirDeadlinesWhileTheClockJumps) {
 TEST(Workers, EndWithATrainerThatIsKilled) {
   const TaskFolder task;
   const Outcome outcome =
-      run("{ " + program() +
+      run("{ " + program("mortise") +
               " train run.toml trainer.total_training_steps=100000 plugins.isolation=process & } ; "
               "trainer=$!; until [ -s out/metrics.jsonl ] || ! kill -0 $trainer; do sleep 0.05; done; "
               "server=$(cat /proc/$trainer/task/*/children); "

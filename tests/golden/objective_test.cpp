@@ -12,6 +12,7 @@
 
 #include "foundation/formats/json.h"
 #include "foundation/formats/safetensors.h"
+#include "support/engine/shared_engine.h"
 #include "support/temp_dir.h"
 
 namespace mortise::test {
@@ -25,15 +26,15 @@ class ObjectiveCommand : public testing::Test {
   std::string run(const std::string& arguments) const {
     const Path out = dir_.path() / "out.txt", err = dir_.path() / "err.txt";
     const std::string command =
-        std::string(MORTISE_BINARY_DIR) + "/bin/mortise " + arguments + " > " + out.string() + " 2> " + err.string();
+        program_with_shared_engine() + " " + arguments + " > " + out.string() + " 2> " + err.string();
     const int code = std::system(command.c_str());
     EXPECT_EQ(code, 0) << arguments << "\n" << default_env().read_file(err).value();
     return code == 0 ? default_env().read_file(out).value() : "";
   }
   // What `objective eval` says where it refuses.
   std::string refusal(const std::string& arguments) const {
-    const std::string command = std::string(MORTISE_BINARY_DIR) + "/bin/mortise objective eval " + arguments +
-                                " --outputs " + path("out.safetensors") + " 2> " + path("err.txt");
+    const std::string command = program_with_shared_engine() + " objective eval " + arguments + " --outputs " +
+                                path("out.safetensors") + " 2> " + path("err.txt");
     EXPECT_NE(std::system(command.c_str()), 0) << arguments;
     return default_env().read_file(path("err.txt")).value();
   }

@@ -13,6 +13,7 @@
 
 #include "foundation/formats/json.h"
 #include "foundation/formats/jsonl.h"
+#include "support/engine/shared_engine.h"
 
 namespace mortise::test {
 
@@ -189,8 +190,7 @@ class RunFile {
 
 // The program's exit status and, where it is not 0, what it said.
 inline std::string run_program(const std::string& arguments, const fs::path& console) {
-  const std::string command =
-      std::string(MORTISE_BINARY_DIR) + "/bin/mortise " + arguments + " > " + console.string() + " 2>&1";
+  const std::string command = program_with_shared_engine() + " " + arguments + " > " + console.string() + " 2>&1";
   const int status = std::system(command.c_str());
   std::ifstream said(console);
   return status == 0 ? "" : std::to_string(status) + ": " + std::string(std::istreambuf_iterator<char>(said), {});
