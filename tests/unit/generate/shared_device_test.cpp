@@ -141,6 +141,7 @@ class LosesARank : public TensorRanks {
 TEST(SharedDevice, ALostRankIsTheErrorWhereverItIsLost) {
   const test::EmulatedKernels emulated;
   const ModelConfig config = plain_layers();
+  const std::vector<GenerateRequest> requests{make_request(1, {5, 6, 7}, 2, {.max_new_tokens = 2})};
   for (const char* dtype : {"float32", "float64"}) {  // with kernels, and without
     for (int64_t calls = 0;; ++calls) {
       Model model = Model::random(config, 5, dtype).value();
@@ -149,7 +150,7 @@ TEST(SharedDevice, ALostRankIsTheErrorWhereverItIsLost) {
       const auto ranks = std::make_shared<LosesARank>(calls);
       options.ranks = ranks;
       const auto engine = make_engine(model, options);
-      ASSERT_TRUE(engine->submit({make_request(1, {5, 6, 7}, 2, {.max_new_tokens = 2})}).ok());
+      ASSERT_TRUE(engine->submit(requests).ok());
       const auto polled = engine->poll([](const GeneratedSequence&) { return true; }, std::chrono::nanoseconds(-1));
       if (ranks->left() >= 0) break;  // nothing was lost
       ASSERT_FALSE(polled.ok()) << calls;
