@@ -335,7 +335,6 @@ TEST(DeviceRuns, ADryRunCountsGraphsOnAGpuAndThreadsOnTheCpu) {
   EXPECT_GT(rows, 0);
   EXPECT_EQ(bytes("model.device=cuda rollout.max_num_seqs=32", "decode_graphs"), 2 * rows);
   EXPECT_EQ(bytes("model.device=cuda model.dtype=float64", "decode_graphs"), 0);
-  EXPECT_EQ(bytes("model.device=cuda rollout.tensor_model_parallel_size=2", "decode_graphs"), 0);
   EXPECT_EQ(bytes("model.device=cpu", "decode_graphs"), 0);
   const int64_t of_one = bytes("trainer.num_threads=1", "attention");
   EXPECT_GT(of_one, 0);

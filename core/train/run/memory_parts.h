@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include "config/batch_plan.h"
 #include "config/load.h"
 #include "train/run/memory_estimate.h"
 #include "train/run/run_options.h"

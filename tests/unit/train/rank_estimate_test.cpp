@@ -217,6 +217,15 @@ TEST(MemoryEstimates, CountTheSharedBaseOnce) {
 }
 
 // The base of a DoRA layer stays while it is open, also if the adapter comes from a folder.
+// Ranks on GPUs that sample together decode without graphs.
+TEST(MemoryEstimates, CountGraphsOfOneSampler) {
+  const ModelConfig model = small_config(29, 2);
+  RunConfig config;
+  EXPECT_GT(graph_bytes(model, config), 0.0);
+  config.rollout.tensor_model_parallel_size = 2;
+  EXPECT_EQ(graph_bytes(model, config), 0.0);
+}
+
 TEST(MemoryEstimates, CountTheBaseThatDoraReads) {
   const ModelConfig model = small_config(29, 2);
   const auto gathered = [&](bool use_dora) {
