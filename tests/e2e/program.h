@@ -34,8 +34,9 @@ inline std::string program() { return program_with_shared_engine(); }
 // A program of bin/. program("mortise") starts as users start it: for tests of its process, its memory or its loading.
 inline std::string program(const std::string& name) { return std::string(MORTISE_BINARY_DIR) + "/bin/" + name; }
 
-// For a run in the folder `out`. Forks of one server have one layout of addresses, so two of them may agree where two runs
-// of a user would not: the runs that others are compared with bit by bit, straight/ and alone/, start as users start them.
+// For a run in the folder `out`. Forks of one server have the same layout of addresses, so two of them may have the same
+// bits by luck. Tests compare other runs bit by bit with the runs in straight/ and alone/. These two therefore start as
+// users start them.
 inline std::string program_of_run(const std::string& out) {
   return out == "straight" || out == "alone" ? program("mortise") : program();
 }

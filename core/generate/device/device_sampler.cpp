@@ -140,9 +140,8 @@ at::Tensor DeviceSampler::gather_drawn(const at::Tensor& own, int64_t num_rows) 
   TensorRanks& ranks = *layers_.ranks();
   const auto rows = static_cast<size_t>(num_rows);
   const int64_t size = ranks.size(), most = (num_rows + size - 1) / size;
-  // Collectives have no bytes, and a row is two whole numbers of 64 bits.
-  const at::Tensor sent = device_array<MortiseCudaDrawn>(most, own.options()).view(at::kLong).zero_();
-  sent.narrow(0, 0, own.size(0)).copy_(own.view(at::kLong));
+  const at::Tensor sent = device_array<MortiseCudaDrawn>(most, own.options()).zero_();
+  sent.narrow(0, 0, own.size(0)).copy_(own);
   const at::Tensor all = at::zeros({size * most, sent.size(1)}, sent.options());  // ids also if a rank is lost
   ranks.gather(sent, all);
   std::vector<at::Tensor> parts;
@@ -150,7 +149,7 @@ at::Tensor DeviceSampler::gather_drawn(const at::Tensor& own, int64_t num_rows) 
     const auto count = static_cast<int64_t>(token_share(rows, rank, ranks.size()).size());
     parts.push_back(all.narrow(0, rank * most, count));
   }
-  return at::cat(parts, 0).view(at::kByte);
+  return at::cat(parts, 0);
 }
 
 StartedDraws DeviceSampler::fetch(const DrawnRows& rows, const DrawInputs& inputs) {

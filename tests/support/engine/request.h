@@ -148,6 +148,23 @@ inline bool read_all(int socket, void* bytes, size_t size) {
 // The kernel passes at most 253 descriptors in one message.
 constexpr size_t kMostDescriptors = 253;
 
+// A message of one number, and room for the descriptors that come with it.
+struct NumberMessage {
+  explicit NumberMessage(size_t num_descriptors) : control(CMSG_SPACE(num_descriptors * sizeof(int))) {
+    header.msg_iov = &bytes;
+    header.msg_iovlen = 1;
+    header.msg_control = control.data();
+    header.msg_controllen = control.size();
+  }
+  NumberMessage(const NumberMessage&) = delete;
+  NumberMessage& operator=(const NumberMessage&) = delete;
+
+  uint64_t number = 0;
+  iovec bytes{&number, sizeof number};
+  std::vector<char> control;
+  msghdr header{};
+};
+
 inline bool send_request(int socket, const EngineRequest& request) {
   std::string text = request.conditions + '\0';
   for (const auto* list : {&request.words, &request.variables}) {
@@ -159,40 +176,27 @@ inline bool send_request(int socket, const EngineRequest& request) {
   std::vector<int> passed = request.descriptors;
   passed.push_back(request.folder);
   if (passed.size() > kMostDescriptors) return false;
-  std::vector<char> control(CMSG_SPACE(passed.size() * sizeof(int)));
-  uint64_t size = text.size();
-  iovec bytes{&size, sizeof size};
-  msghdr message{};
-  message.msg_iov = &bytes;
-  message.msg_iovlen = 1;
-  message.msg_control = control.data();
-  message.msg_controllen = control.size();
-  cmsghdr* const header = CMSG_FIRSTHDR(&message);
+  NumberMessage message(passed.size());
+  message.number = text.size();
+  cmsghdr* const header = CMSG_FIRSTHDR(&message.header);
   header->cmsg_level = SOL_SOCKET;
   header->cmsg_type = SCM_RIGHTS;
   header->cmsg_len = CMSG_LEN(passed.size() * sizeof(int));
   std::memcpy(CMSG_DATA(header), passed.data(), passed.size() * sizeof(int));
-  return ::sendmsg(socket, &message, MSG_NOSIGNAL) == static_cast<ssize_t>(sizeof size) &&
+  return ::sendmsg(socket, &message.header, MSG_NOSIGNAL) == static_cast<ssize_t>(sizeof message.number) &&
          write_all(socket, text.data(), text.size());
 }
 
 // The received descriptors, in the order of `request.descriptors`, with the folder last; empty if no whole request came.
 inline std::vector<int> receive_request(int socket, EngineRequest& request) {
-  std::array<char, CMSG_SPACE(kMostDescriptors * sizeof(int))> control{};
-  uint64_t size = 0;
-  iovec bytes{&size, sizeof size};
-  msghdr message{};
-  message.msg_iov = &bytes;
-  message.msg_iovlen = 1;
-  message.msg_control = control.data();
-  message.msg_controllen = control.size();
-  if (::recvmsg(socket, &message, 0) != static_cast<ssize_t>(sizeof size)) return {};
-  const cmsghdr* const header = CMSG_FIRSTHDR(&message);
+  NumberMessage message(kMostDescriptors);
+  if (::recvmsg(socket, &message.header, 0) != static_cast<ssize_t>(sizeof message.number)) return {};
+  const cmsghdr* const header = CMSG_FIRSTHDR(&message.header);
   if (header == nullptr || header->cmsg_type != SCM_RIGHTS) return {};
   std::vector<int> passed((header->cmsg_len - CMSG_LEN(0)) / sizeof(int));
   std::memcpy(passed.data(), CMSG_DATA(header), passed.size() * sizeof(int));
 
-  std::string text(size, '\0');
+  std::string text(message.number, '\0');
   if (!read_all(socket, text.data(), text.size())) return {};
   std::string_view rest = text;
   const auto next = [&rest] {

@@ -1,6 +1,6 @@
-// Learning through the CUDA builds of losses and KL estimators, on CPU tensors: the emulator runs their kernels, and those
-// of the head and AdamW. The same trajectory as the CPU's, and the same bits after a resume. The other losses (geo_mean,
-// kl_cov, topr, vespo ...) have their calls compared in unit/plugin/device_call_test.cpp.
+// A learner uses the CUDA builds of losses and KL estimators on CPU tensors. The emulator runs their kernels, and the kernels
+// for the head and AdamW. The learner must go the same way as on the CPU, and have the same bits after a resume. For the other
+// losses (geo_mean, kl_cov, topr, vespo ...), unit/plugin/device_call_test.cpp compares single calls.
 #include <cmath>
 #include <optional>
 

@@ -262,9 +262,9 @@ TEST(TrainingKernels, AGradientThatIsNotFiniteIsSkipped) {
   });
 }
 
-// The optimizer reads in an update the norm of the one before, never its own. CPU copies are counted, so this is the order
-// of the calls, not time on a GPU. The device skips an update by itself; the next one has the numbers of a host that knew
-// it.
+// In an update, the optimizer reads the norm of the update before, never its own. The test counts copies of CPU numbers, so it
+// shows the order of the calls, and not how long a GPU works. The device skips an update by itself. The next update then has
+// the numbers that it has if the host knew about the skip.
 TEST(TrainingKernels, TheOptimizerReadsTheNormBeforeItsOwn) {
   const test::TrainingKernels kernels;
   Steps own(at::kCPU), asked(at::kCPU);
