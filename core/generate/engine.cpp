@@ -8,6 +8,8 @@
 #include <cmath>
 #include <set>
 
+#include "generate/schedule/runner_layers.h"
+
 namespace mortise {
 namespace {
 
@@ -16,7 +18,7 @@ constexpr int64_t kStepsOfRanks = 8;
 
 KvShape kv_shape(const ModelConfig& config) { return {config.num_layers, config.num_kv_heads, config.head_dim}; }
 KvShape kv_shape(const Model& model, const EngineOptions& options) {
-  return kv_shape(options.ranks ? split_config(model.config(), options.ranks->size()) : model.config());
+  return kv_shape(layers_here(model.config(), options.ranks.get()));
 }
 
 SchedulerOptions scheduler_options(const EngineOptions& options, const KvCache& kv, bool on_device) {

@@ -10,6 +10,7 @@
 #include "generate/sample/head_sampler.h"
 #include "generate/sample/shared_tokens.h"
 #include "generate/schedule/runner.h"
+#include "generate/schedule/runner_layers.h"
 
 namespace mortise {
 namespace {
@@ -29,7 +30,7 @@ class FastRunner final : public StepRunner {
         store_(options.keeps_forward ? model.sampled_forward() : nullptr),
         ranks_(options.ranks),
         team_(std::max(1, options.num_threads), Team::Placement::kOwn),
-        forward_(options.ranks ? split_config(model.config(), options.ranks->size()) : model.config(), kernels,
+        forward_(layers_here(model.config(), options.ranks.get()), kernels,
                  std::clamp<int64_t>(options.max_batch_tokens, 8, kMostPassTokens), options.ranks),
         head_(model.config().hidden_size, model.config().vocab_size, model.config().final_softcap, kernels),
         kernels_(kernels) {}

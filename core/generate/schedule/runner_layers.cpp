@@ -5,10 +5,12 @@
 
 namespace mortise {
 
+ModelConfig layers_here(const ModelConfig& whole, const TensorRanks* ranks) {
+  return ranks == nullptr ? whole : split_config(whole, ranks->size());
+}
+
 RunnerLayers::RunnerLayers(const Model& model, std::shared_ptr<TensorRanks> ranks)
-    : model_(model),
-      ranks_(std::move(ranks)),
-      config_(ranks_ == nullptr ? model.config() : split_config(model.config(), ranks_->size())) {}
+    : model_(model), ranks_(std::move(ranks)), config_(layers_here(model.config(), ranks_.get())) {}
 
 at::Tensor RunnerLayers::hidden_states(const PackedBatch& batch, const ForwardOptions& options) {
   if (ranks_ == nullptr) return model_.forward_hidden(batch, options);

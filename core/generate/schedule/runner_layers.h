@@ -11,6 +11,9 @@
 
 namespace mortise {
 
+// The shapes of the layers that a rank has. `ranks`: those that share the layers; null: it has all of each.
+[[nodiscard]] ModelConfig layers_here(const ModelConfig& whole, const TensorRanks* ranks);
+
 class RunnerLayers {
  public:
   // `ranks`: those that share the layers; null: this rank has all. `model` must outlive this object.
