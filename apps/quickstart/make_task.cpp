@@ -7,7 +7,7 @@
 //     DIR/data/val.jsonl            pairs that are in neither of them
 // Deterministic in the seed. --tiny: a model too small to learn it, for tests of everything else. --experts: a small
 // Qwen3-MoE. --fused: a small Phi-3, whose files have fused matrices. --gpt-oss: a small gpt-oss. --vocabulary: --tiny, whose
-// embedding and head have 280,000 rows, most of which the tokenizer does not know: 34 MiB each in float32.
+// embedding and head have 40,000 rows, most of which the tokenizer does not know.
 #include <fmt/core.h>
 
 #include <cstdio>
@@ -55,7 +55,7 @@ Result<> write_data(const Path& dir, uint64_t seed) {
 
 enum class TaskModel { kQuickstart, kTiny, kExperts, kFused, kGptOss, kVocabulary };
 
-constexpr int64_t kLargeVocabulary = 280000;
+constexpr int64_t kLargeVocabulary = 40000;
 
 void add_experts(ModelConfig& config) {
   config.family = find_family("qwen3_moe");
@@ -132,7 +132,7 @@ int main(int argc, char** argv) {
       "  --experts a small mixture of experts\n"
       "  --fused   a small Phi-3\n"
       "  --gpt-oss a small gpt-oss\n"
-      "  --vocabulary  as --tiny, with 280,000 tokens\n";
+      "  --vocabulary  as --tiny, with 40,000 tokens\n";
   std::vector<std::string> args(argv + 1, argv + argc);
   if (args.size() == 1 && (args[0] == "--help" || args[0] == "-h")) {
     std::fputs(kUsage, stdout);

@@ -114,7 +114,7 @@ Result<> column_role(Subject& subject) {
     looked = true;
     Request request = subject.request();
     request.params[param.name] = kNobodyHas;
-    Subject other = TRY(Subject::open(std::move(request)));
+    Subject other(std::move(request), subject.pack());
     TRY(other.load());
     const Instance elsewhere = TRY(other.create(make_host()));
     const RewardResult without = TRY(reward_ok(elsewhere, rows));

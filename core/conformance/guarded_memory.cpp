@@ -95,7 +95,9 @@ GuardedMemory::GuardedMemory(const std::string& name, size_t size, size_t align)
   std::memset(data_, 0, size);
   for (Region& region : regions) {
     const std::byte* free = nullptr;
+    if (region.mapping.load(std::memory_order_relaxed) != nullptr) continue;
     if (!region.mapping.compare_exchange_strong(free, mapping_)) continue;
+    region_ = static_cast<int>(&region - regions);
     region.mapping_size = mapping_size_;
     region.data = data_;
     region.size = size_;
@@ -109,14 +111,12 @@ GuardedMemory::GuardedMemory(GuardedMemory&& other) noexcept
       mapping_(std::exchange(other.mapping_, nullptr)),
       mapping_size_(other.mapping_size_),
       data_(other.data_),
-      size_(other.size_) {}
+      size_(other.size_),
+      region_(other.region_) {}
 
 GuardedMemory::~GuardedMemory() {
   if (mapping_ == nullptr) return;
-  for (Region& region : regions) {
-    const std::byte* mine = mapping_;
-    region.mapping.compare_exchange_strong(mine, nullptr);
-  }
+  if (region_ >= 0) regions[region_].mapping.store(nullptr);
   ::munmap(mapping_, mapping_size_);
 }
 

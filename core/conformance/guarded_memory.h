@@ -38,6 +38,7 @@ class GuardedMemory {
   size_t mapping_size_ = 0;
   std::byte* data_ = nullptr;
   size_t size_ = 0;
+  int region_ = -1;  // its row in the table of the signal handler; -1: the table was full
 };
 
 // From now on a SIGSEGV or SIGBUS at or near guarded memory leaves a line of JSON with what happened on `fd`

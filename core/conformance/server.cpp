@@ -19,6 +19,7 @@
 #include <cstring>
 #include <exception>
 #include <optional>
+#include <utility>
 
 #include "conformance/guarded_memory.h"
 #include "conformance/process_state.h"
@@ -54,7 +55,7 @@ Json verdict_json(const Result<std::string>& done) {
 }
 
 // In the forked process: what the case needs around it, the case, its verdict, the end.
-[[noreturn]] void be_the_case(const Request& request, int report, int output) {
+[[noreturn]] void be_the_case(const Request& request, const Result<PackInfo>& pack, int report, int output) {
   ::setpgid(0, 0);  // so that what it starts can be ended with it
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   const int nothing = ::open("/dev/null", O_RDONLY | O_CLOEXEC);
@@ -69,7 +70,7 @@ Json verdict_json(const Result<std::string>& done) {
   report_faults(report);
   Result<std::string> done("");
   try {
-    done = run_case(request);
+    done = run_case(request, pack);
   } catch (const std::exception& e) {
     done = Error{ErrorKind::kInternal, std::string("the case itself failed: ") + e.what(), "", ""};
   }
@@ -160,7 +161,7 @@ std::string printed(int output) {
   return text;
 }
 
-Json serve_one(const Request& request) {
+Json serve_one(const Request& request, const Result<PackInfo>& pack) {
   int report[2];
   const int output = ::memfd_create("output of a case", MFD_CLOEXEC);
   if (output < 0 || ::pipe2(report, O_CLOEXEC) != 0)
@@ -169,7 +170,7 @@ Json serve_one(const Request& request) {
   const pid_t child = ::fork();
   if (child == 0) {
     ::close(report[0]);
-    be_the_case(request, report[1], output);
+    be_the_case(request, pack, report[1], output);
   }
   ::close(report[1]);
   Json reply = {{"status", "failed"}, {"text", std::string("the check could not fork: ") + ::strerror(errno)}};
@@ -196,11 +197,12 @@ bool write_all(int fd, std::string_view text) {
   return true;
 }
 
-Result<std::string> run_case(const Request& request) {
+Result<std::string> run_case(const Request& request, const Result<PackInfo>& pack) {
   const Case* one = find_case(request.case_id);
   if (one == nullptr) return Error{ErrorKind::kInternal, "there is no case " + quote(request.case_id), "", ""};
+  if (!pack.ok()) return pack.error();
   set_plugin_threads(1);  // open() gets the engine's own table: no threads that are not the pack's
-  Subject subject = TRY(Subject::open(request));
+  Subject subject(request, *pack);
   if (one->needs_load) TRY(subject.load());
   TRY(one->run(subject));
   return subject.noted();
@@ -215,11 +217,15 @@ int serve_cases() {
     write_all(out, "{\"status\":\"failed\",\"text\":\"the case server has more than one thread\"}\n");
     return static_cast<int>(ErrorKind::kInternal);
   }
-  std::string buffer;
+  std::string buffer, path;
+  Result<PackInfo> pack = PackInfo();  // of the file `path`, which is read once for all of its cases
   while (const auto line = read_line(in, buffer)) {
     auto request = parse_request(*line);
-    const Json reply =
-        request.ok() ? serve_one(*request) : Json{{"status", "failed"}, {"text", request.error().to_string()}};
+    Json reply = {{"status", "failed"}, {"text", request.ok() ? "" : request.error().to_string()}};
+    if (request.ok()) {
+      if (std::exchange(path, request->pack) != request->pack) pack = read_pack(path);
+      reply = serve_one(*request, pack);
+    }
     if (!write_all(out, dump_json(reply) + "\n")) return static_cast<int>(ErrorKind::kInternal);
   }
   return 0;

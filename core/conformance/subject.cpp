@@ -88,24 +88,26 @@ const void* Instance::extension(const char* id) const {
   return head_.get_extension == nullptr ? nullptr : head_.get_extension(self_, id);
 }
 
-Result<Subject> Subject::open(Request request) {
-  Subject out;
-  out.request_ = std::move(request);
-  const PackFile file = TRY(PackFile::open(out.request_.pack));
+Result<PackInfo> read_pack(const std::string& path) {
+  const PackFile file = TRY(PackFile::open(path));
+  PackInfo out;
   const auto elf = read_elf(file.bytes(), file.path());
   const auto note = elf.ok() ? find_note(*elf, file.path()) : Result<std::string_view>(elf.error());
   if (note.ok()) {
     auto pack = parse_note(*note, file.path());
-    if (pack.ok()) out.pack_ = *std::move(pack);
+    if (pack.ok()) out = *std::move(pack);
   }
-  out.pack_.path = file.path();
-  out.pack_.sha256 = file.sha256();
-  out.identity_ = std::make_shared<InstanceIdentity>();
-  out.identity_->label = fmt::format("{}@{}", out.request_.plugin, out.pack_.label());
-  out.identity_->prefix = out.identity_->label;
-  out.identity_->params = out.request_.params;
-  out.identity_->rng_seed = 7;
+  out.path = file.path();
+  out.sha256 = file.sha256();
   return out;
+}
+
+Subject::Subject(Request request, PackInfo pack)
+    : request_(std::move(request)), pack_(std::move(pack)), identity_(std::make_shared<InstanceIdentity>()) {
+  identity_->label = fmt::format("{}@{}", request_.plugin, pack_.label());
+  identity_->prefix = identity_->label;
+  identity_->params = request_.params;
+  identity_->rng_seed = 7;
 }
 
 Result<> Subject::load() {

@@ -80,10 +80,12 @@ class Instance {
   bool alive_ = true;
 };
 
+// Reads the file of a pack. Where its note cannot be read, the id is empty.
+[[nodiscard]] Result<PackInfo> read_pack(const std::string& path);
+
 class Subject {
  public:
-  // Reads the file; where its note cannot be read, pack().id is empty.
-  static Result<Subject> open(Request request);
+  Subject(Request request, PackInfo pack);
 
   [[nodiscard]] const Request& request() const { return request_; }
   [[nodiscard]] const PackInfo& pack() const { return pack_; }

@@ -17,6 +17,7 @@ struct RanksConfig {
   std::chrono::milliseconds wait_timeout{1'800'000};  // in one collective (TRL: ddp_timeout)
   std::optional<std::string> store_file;              // instead of a TCP store
   int64_t zero_stage = 0;                             // what the ranks share of the training state (ZeRO)
+  int64_t window_bytes = int64_t{32} << 20;           // a shared embedding or head that is larger is read in windows
   bool operator==(const RanksConfig&) const = default;
 };
 
@@ -52,6 +53,11 @@ void describe_ranks_section(Catalog& catalog) {
           "(DeepSpeed: zero_optimization.stage.)")
       .at_least(0)
       .at_most(3);
+  keys.compared("window_bytes", &RanksConfig::window_bytes,
+                "With zero_stage = 3, passes read an embedding or a head of more bytes than this in windows of so many "
+                "bytes, but of at least 2,048 tokens of the vocabulary. Smaller windows need less memory and more "
+                "messages. With trainer.deterministic, one process has the same windows.")
+      .at_least(1);
 }
 
 #endif  // MORTISE_CONFIG_RECORDS

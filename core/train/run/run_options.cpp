@@ -178,7 +178,7 @@ bool has_teacher_loss(const RunConfig& config) { return config.teacher.path && c
 
 int64_t vocabulary_window_bytes(const RunConfig& config, bool by_operators) {
   const bool is_split = config.actor.tensor_model_parallel_size > 1 && !config.trainer.val_only;
-  return is_split || by_operators ? 0 : int64_t{32} << 20;
+  return is_split || by_operators ? 0 : config.ranks.window_bytes;
 }
 
 void spread_weights(const RunConfig& config, Communicator& ranks, const OptimConfig& optim, Model& model) {
