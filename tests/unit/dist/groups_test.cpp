@@ -5,6 +5,7 @@
 #include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
 #include <gtest/gtest.h>
+#include <sched.h>
 
 #include <array>
 #include <chrono>
@@ -244,6 +245,22 @@ TEST(ReduceScatter, AddsInTheOrderOfRanks) {
     ASSERT_TRUE(ranks.reduce_scatter_sum(input, output, "gradients").ok());
     EXPECT_EQ(output[0].item<float>(), 1.0F);
     EXPECT_EQ(output[1].item<float>(), 1.0F);
+  });
+}
+
+// A thread of the ordinary kind would take the processor from the sender that wakes it up.
+TEST(Gloo, TheThreadsThatTakeMessagesGiveWayToAllOthers) {
+  if (::sched_getscheduler(0) != SCHED_OTHER) GTEST_SKIP() << "somebody has chosen how the kernel runs this program";
+  const auto num_batch_threads = [] {
+    int count = 0;
+    for (const auto& thread : std::filesystem::directory_iterator("/proc/self/task"))
+      count += ::sched_getscheduler(std::stoi(thread.path().filename().string())) == SCHED_BATCH ? 1 : 0;
+    return count;
+  };
+  in_group(2, [&](Communicator& ranks) {
+    EXPECT_GE(num_batch_threads(), 2);
+    EXPECT_EQ(::sched_getscheduler(0), SCHED_OTHER) << "the ranks' own threads stay as they were";
+    EXPECT_TRUE(ranks.barrier("end").ok());
   });
 }
 
