@@ -51,6 +51,15 @@ at::Tensor byte_tensor(const std::string& bytes, int64_t padded) {
   return tensor;
 }
 
+// What a rank tells first in an exchange: how many bytes it has, and as many of them as have room.
+constexpr int64_t kStartBytes = 2048, kLengthBytes = sizeof(int64_t);
+
+std::string start_of(const std::string& bytes) {
+  const auto length = static_cast<int64_t>(bytes.size());
+  std::string start(reinterpret_cast<const char*>(&length), kLengthBytes);
+  return start.append(bytes, 0, kStartBytes - kLengthBytes);
+}
+
 // Finishes the completion when a device has done the work. A device tells nobody when it is done, so a thread looks.
 class DeviceLook {
  public:
@@ -317,18 +326,26 @@ class GlooCommunicator : public Communicator {
     return part(fmt::format("{}/side", name_), options_.rank, {ranks_.first, ranks_.step, options_.size});
   }
 
+  // Few texts are long: a second round, for what is left of them, is seldom needed.
   Result<std::vector<std::string>> exchange(const std::string& bytes, std::string_view stage) override {
-    const at::Tensor sizes = at::zeros({size()}, at::kLong);
-    const at::Tensor own = at::zeros({1}, at::kLong);
-    own.data_ptr<int64_t>()[0] = static_cast<int64_t>(bytes.size());
-    TRY(all_gather(own, sizes, stage));
-    const int64_t* lengths = sizes.data_ptr<int64_t>();
-    const int64_t longest = *std::max_element(lengths, lengths + size());
-    const at::Tensor all = at::empty({size() * longest}, at::kByte);
-    TRY(all_gather(byte_tensor(bytes, longest), all, stage));
+    const at::Tensor starts = at::empty({size() * kStartBytes}, at::kByte);
+    TRY(all_gather(byte_tensor(start_of(bytes), kStartBytes), starts, stage));
+    std::vector<int64_t> left(static_cast<size_t>(size()));
     std::vector<std::string> texts;
-    const auto* data = reinterpret_cast<const char*>(all.data_ptr());
-    for (int64_t i = 0; i < size(); ++i) texts.emplace_back(data + i * longest, static_cast<size_t>(lengths[i]));
+    const auto* start = reinterpret_cast<const char*>(starts.data_ptr());
+    for (int64_t& one : left) {
+      std::memcpy(&one, start, kLengthBytes);
+      const int64_t here = std::min(one, kStartBytes - kLengthBytes);
+      texts.emplace_back(start + kLengthBytes, static_cast<size_t>(here));
+      one -= here;
+      start += kStartBytes;
+    }
+    const int64_t most = *std::max_element(left.begin(), left.end());
+    if (most == 0) return texts;
+    const at::Tensor ends = at::empty({size() * most}, at::kByte);
+    TRY(all_gather(byte_tensor(bytes.substr(texts[static_cast<size_t>(rank())].size()), most), ends, stage));
+    const auto* end = reinterpret_cast<const char*>(ends.data_ptr());
+    for (size_t i = 0; i < texts.size(); ++i, end += most) texts[i].append(end, static_cast<size_t>(left[i]));
     return texts;
   }
 

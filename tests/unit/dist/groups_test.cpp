@@ -5,6 +5,7 @@
 #include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
 #include <gtest/gtest.h>
+#include <sched.h>
 
 #include <array>
 #include <chrono>
@@ -211,7 +212,7 @@ TEST_P(Groups, ExchangeBytesOfAnySize) {
       text.resize(size);
       return text;
     };
-    for (const size_t scale : {size_t{0}, size_t{1}, size_t{1000}, size_t{10} << 20}) {
+    for (const size_t scale : {size_t{0}, size_t{1}, size_t{1000}, size_t{2040}, size_t{2041}, size_t{10} << 20}) {
       const auto texts = ranks.exchange(text_of_rank(ranks.rank(), scale), "samples");
       ASSERT_TRUE(texts.ok());
       ASSERT_EQ(texts->size(), static_cast<size_t>(ranks.size()));
@@ -244,6 +245,42 @@ TEST(ReduceScatter, AddsInTheOrderOfRanks) {
     ASSERT_TRUE(ranks.reduce_scatter_sum(input, output, "gradients").ok());
     EXPECT_EQ(output[0].item<float>(), 1.0F);
     EXPECT_EQ(output[1].item<float>(), 1.0F);
+  });
+}
+
+// Each round waits for every rank.
+TEST(Exchange, ShortTextsTakeOneRound) {
+  const auto store = memory_store();
+  ASSERT_TRUE(store->set(kVerdictKey, kNoVerdict).ok());
+  for (int rank = 0; rank < 2; ++rank) ASSERT_TRUE(store->set(state_key(rank), encode(RankState{})).ok());
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < 2; ++rank) {
+    threads.emplace_back([&, rank] {
+      const auto ranks = member_of_group(*store, rank, 2);
+      ASSERT_NE(ranks, nullptr);
+      EXPECT_EQ(ranks->exchange(std::string(2000, 'x'), "samples")->size(), 2U);
+      EXPECT_TRUE(ranks->leave().ok());
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  const auto states = store->get_all({state_key(0)});
+  ASSERT_TRUE(states.ok());
+  EXPECT_EQ(decode_rank_state(states->front())->calls, 2) << "the start of the group and one round";
+}
+
+// A thread of the ordinary kind would take the processor from the sender that wakes it up.
+TEST(Gloo, TheThreadsThatTakeMessagesGiveWayToAllOthers) {
+  if (::sched_getscheduler(0) != SCHED_OTHER) GTEST_SKIP() << "somebody has chosen how the kernel runs this program";
+  const auto num_batch_threads = [] {
+    int count = 0;
+    for (const auto& thread : std::filesystem::directory_iterator("/proc/self/task"))
+      count += ::sched_getscheduler(std::stoi(thread.path().filename().string())) == SCHED_BATCH ? 1 : 0;
+    return count;
+  };
+  in_group(2, [&](Communicator& ranks) {
+    EXPECT_GE(num_batch_threads(), 2);
+    EXPECT_EQ(::sched_getscheduler(0), SCHED_OTHER) << "the ranks' own threads stay as they were";
+    EXPECT_TRUE(ranks.barrier("end").ok());
   });
 }
 
