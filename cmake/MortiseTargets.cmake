@@ -135,15 +135,14 @@ function(mortise_test_folders)
   target_link_libraries(mortise_test_folders PRIVATE mortise_flags)
 endfunction()
 
-# mortise_test(NAME SOURCES ... [USES room ...] [LIBS target ...] [TORCH] [EACH suite|case] [PROCESSORS n] [THREADS] [TIMED]): one
+# mortise_test(NAME SOURCES ... [USES room ...] [LIBS target ...] [TORCH] [EACH suite|case] [PROCESSORS n] [THREADS]): one
 # GoogleTest program. It runs in the source root's tests folder, with MORTISE_SOURCE_DIR and MORTISE_BINARY_DIR (tests/support/test_folders.h).
 #   EACH        one ctest entry NAME.SUITE or NAME.SUITE.CASE for each, found by asking the program. Without it the program
 #               is one entry NAME. Slow programs need it: their entries run side by side, each within its own limit.
 #   PROCESSORS  how many processors one entry keeps busy (default 1).
 #   THREADS     the program also runs under ThreadSanitizer: its entries get the label "threads".
-#   TIMED       some cases set limits on time, of the clock or the processor: the label "timed" (./dev test --help).
 function(mortise_test name)
-  cmake_parse_arguments(ARG "TORCH;THREADS;TIMED" "EACH;PROCESSORS" "SOURCES;USES;LIBS" ${ARGN})
+  cmake_parse_arguments(ARG "TORCH;THREADS" "EACH;PROCESSORS" "SOURCES;USES;LIBS" ${ARGN})
   add_executable(${name} ${ARG_SOURCES})
   mortise_unity(${name})
   target_link_libraries(${name} PRIVATE mortise_flags GTest::gtest GTest::gmock GTest::gtest_main ${ARG_LIBS})
@@ -164,7 +163,7 @@ function(mortise_test name)
   mortise_precompile(${name} test ${torch})
   mortise_test_compiler(${name})
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY "${CMAKE_BINARY_DIR}/tests")
-  mortise_test_entries(${name} "${ARG_EACH}" "${ARG_PROCESSORS}" "${ARG_THREADS}" "${ARG_TIMED}")
+  mortise_test_entries(${name} "${ARG_EACH}" "${ARG_PROCESSORS}" "${ARG_THREADS}")
 endfunction()
 
 # mortise_test_costs(): tests/seconds.txt also orders those entries of this folder that are no GoogleTest programs.
@@ -181,13 +180,10 @@ function(mortise_test_costs)
 endfunction()
 
 # ctest makes the entries when it starts: only then can the program say which cases it has.
-function(mortise_test_entries name each processors threads timed)
+function(mortise_test_entries name each processors threads)
   set(labels "")
-  if(timed)
-    list(APPEND labels timed)
-  endif()
   if(threads)
-    list(APPEND labels threads)
+    set(labels threads)
     if(NOT TARGET thread_tests)
       add_custom_target(thread_tests)  # what ./dev test builds for ThreadSanitizer
     endif()

@@ -11,13 +11,10 @@
 # --device runs the tests that need a GPU on cuda, or on NAME (cuda:N, or cpu-as-device, which proves the list), and
 # nothing else: the list of tests/device, and whole runs (what the CPU learns, TRL's trajectories, kills and resumes).
 # Without a GPU it says what is missing and ends with code 13.
-# An entry with the ctest label "timed" sets limits on time: how long a rank may be silent, what a hostile input may cost. If
-# it fails next to other tests, it runs once more, alone, and this second result counts. No other test has a second try.
-# The last lines say how long each stage and its ten slowest entries took. They list the tests that had a second try, the
-# skipped tests with the reason, and the failed tests with the command that runs each alone. With CI=true a missing oracle
-# fails the tests that need it. The very last line is "N passed, N failed". The exit code is 1 if anything failed.
+# The last lines say how long each stage and its ten slowest entries took. They list the skipped tests with the reason, and
+# the failed tests with the command that runs each alone. With CI=true a missing oracle fails the tests that need it. The
+# very last line is "N passed, N failed". The exit code is 1 if anything failed.
 source apps/dev/lib.sh
-source apps/dev/again.sh
 # Seconds for an entry that tests/seconds.txt does not list. Under a sanitizer it takes several times as long.
 quick= long= only= servers= device= only_preset=release test_seconds=600 sanitized_seconds=1800
 while [[ $# -gt 0 ]]; do
@@ -99,22 +96,14 @@ usual_priority() {  # PROCESS: for it and those that it started. Only root may d
 
 # run_tests PRESET [CTEST OPTIONS...]
 run_tests() {
-  local preset=$1 xml=$PWD/build/$1/tests.xml status=0 limit=$sanitized_seconds counts options
+  local preset=$1 xml=$PWD/build/$1/tests.xml status=0 limit=$sanitized_seconds counts
   [[ $1 != release ]] || limit=$test_seconds
   shift
   say "$preset: testing (at $((SECONDS - started)) s)"
   rm -f "$xml"
   # Many entries wait for a time limit or for a process that ends. One entry more than processors keeps all of them busy.
-  options=(--timeout "$limit" --output-on-failure --no-tests=error --test-output-size-passed 100000000 --test-output-size-failed 100000000)
-  ctest --test-dir "build/$preset" -j "$((num_jobs + 1))" "${options[@]}" --output-junit "$xml" "$@" || status=$?
-  if [[ -f $xml && $status -ne 0 ]]; then
-    run_again "$preset" "$xml" "${options[@]}"
-    if [[ -n $again ]]; then
-      [[ $again != "$(failed_entries "$xml")" ]] || status=$again_status
-      skip_notes+=$(sed "s/^/  again: $preset /; s/\$/: it failed next to other tests and ran once more, alone/" <<<"$again")$'\n'
-      xml=$PWD/build/$preset/tests_counted.xml
-    fi
-  fi
+  ctest --test-dir "build/$preset" -j "$((num_jobs + 1))" --timeout "$limit" --output-on-failure --no-tests=error --output-junit "$xml" \
+    --test-output-size-passed 100000000 --test-output-size-failed 100000000 "$@" || status=$?
   stage_ends "$preset: tests"
   if [[ -f $xml ]]; then
     stage_notes+=$(slowest_of "$xml")$'\n'
@@ -178,6 +167,8 @@ without_randomisation() {
   "$@"
   unset -f ctest
 }
+
+escape() { sed 's/[].*^$+?(){}|\\[]/\\&/g' <<<"$1"; }  # a text as a regular expression
 
 # test_only NAME PRESET: runs the ctest entries that contain the test. If NAME names a case, each entry runs only that case.
 test_only() {

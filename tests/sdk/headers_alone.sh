@@ -1,8 +1,8 @@
 #!/bin/bash
-# headers_alone.sh SDK_INCLUDE TESTS_SDK: compiles every SDK header alone and twice, pedantically, in the newest C and C++. That
-# shows what a header does not include, which is the same for every compiler: clang does it, which is faster, or gcc if there
-# is no clang. With MORTISE_LONG both do it. Each compiler of this machine gets all headers in one source, in every version of
-# the languages. Prints what it tried, and says which compiler is missing.
+# headers_alone.sh SDK_INCLUDE TESTS_SDK: compiles every SDK header alone and twice, pedantically, in C17 and C++17. That shows
+# what a header does not include, best in the oldest C++, whose library brings least along, and the same for every compiler:
+# clang does it, which is faster, or gcc if there is no clang. With MORTISE_LONG both do it. Each compiler of this machine gets
+# all headers in one source, in every version of the languages. Prints what it tried, and says which compiler is missing.
 set -u
 include=$1 tests=$2
 scratch=$(mktemp -d)
@@ -28,7 +28,7 @@ for pair in clang:clang++ gcc:g++; do
     printf '#include <%s>\n#include <%s>\n' "$header" "$header" | tee -a "$scratch/all.c" >"$scratch/one.c"
     [[ -n $alone ]] || continue
     try "$c" c17 c "$scratch/one.c"
-    try "$cxx" c++23 c++ "$scratch/one.c"
+    try "$cxx" c++17 c++ "$scratch/one.c"
     tried=$((tried + 1))
   done
   # torch.hpp needs libtorch: tests/sdk/torch_vanilla.cpp compiles it.
@@ -36,7 +36,7 @@ for pair in clang:clang++ gcc:g++; do
   for header in $(cd "$include" && find mortise/cpp -name '*.hpp' ! -name torch.hpp); do
     printf '#include <%s>\n#include <%s>\n' "$header" "$header" | tee -a "$scratch/all.cpp" >"$scratch/one.cpp"
     [[ -n $alone ]] || continue
-    try "$cxx" c++23 c++ "$scratch/one.cpp"
+    try "$cxx" c++17 c++ "$scratch/one.cpp"
     tried=$((tried + 1))
   done
   for standard in c11 c17; do try "$c" "$standard" c "$scratch/all.c"; done

@@ -57,7 +57,13 @@ void describe_ranks_section(Catalog& catalog) {
                 "With zero_stage = 3, passes read an embedding or a head of more bytes than this in windows of so many "
                 "bytes, but of at least 2,048 tokens of the vocabulary. Smaller windows need less memory and more "
                 "messages. With trainer.deterministic, one process has the same windows.")
-      .at_least(1);
+      .at_least(1)
+      .no_effect(
+          kLearning, [](const auto& k) { return k.config.ranks.zero_stage < 3 && !k.config.trainer.deterministic; },
+          "zero_stage = 3 or trainer.deterministic reads an embedding or a head in windows")
+      .no_effect(
+          kLearning, [](const auto& k) { return k.config.actor.tensor_model_parallel_size > 1; },
+          "ranks that share the layers gather embedding and head");
 }
 
 #endif  // MORTISE_CONFIG_RECORDS
