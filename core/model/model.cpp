@@ -10,75 +10,12 @@
 #include "model/layers/offload_gate.h"
 #include "model/tensor/storage_memory.h"
 #include "model/tensor/torch_guard.h"
-#include "model/weights/loader.h"
 #include "model/weights/names.h"
 #include "model/weights/rounded_matrices.h"
 #include "model/weights/saver.h"
+#include "model/weights/weight_units.h"
 
 namespace mortise {
-namespace {
-
-// The dtype of the parameters. bfloat16 has float32 masters.
-Result<at::ScalarType> parameter_type(const std::string& name) {
-  const at::ScalarType type = TRY(parse_scalar_type(name));
-  if (type == at::kBFloat16) return at::kFloat;
-  if (type == at::kFloat || type == at::kDouble) return type;
-  return Error{ErrorKind::kConfig,
-               fmt::format("computing in {} is not supported on the CPU", name),
-               {},
-               "use float32, bfloat16 or float64 (weights stored in it are read)"};
-}
-
-bool rounds_matrices(const std::string& dtype) { return dtype == "bfloat16"; }
-
-}  // namespace
-
-Result<Model> Model::load(Env& env, const Path& folder, const std::string& dtype) {
-  return guard_torch("loading " + folder.string(), [&]() -> Result<Model> {
-    const bool is_adapter = is_adapter_folder(env, folder);
-    const Path base = TRY(find_model_folder(env, folder));
-    Model model;
-    model.config_ = TRY(read_model_config(env, base));
-    TRY(check_weight_bytes(env, base, model.config_));
-    const bool base_is_classifier = model.config_.is_classifier;
-    if (is_adapter) model.config_ = TRY(add_adapter_head(env, folder, std::move(model.config_)));
-    model.adopt(allocate_parameters(model.config_, TRY(parameter_type(dtype)), /*requires_grad=*/true));
-    const at::NoGradGuard no_grad;
-    std::vector<NamedParameter> of_base = model.parameters_;
-    const bool gets_head = model.config_.is_classifier && !base_is_classifier;
-    if (gets_head) std::erase_if(of_base, [](const NamedParameter& p) { return p.name == kScoreHead; });
-    StoredLayout layout = TRY(load_weights(env, base, model.config_, of_base));
-    if (gets_head) layout.files.clear();  // they have no place for the head: a save is made afresh
-    model.layout_ = std::make_shared<StoredLayout>(std::move(layout));
-    if (is_adapter) {
-      model.adapter_ = std::make_shared<LoraAdapter>(TRY(apply_lora(env, folder, model.parameters_)));
-    }
-    model.loaded_version_ = model.version_sum();
-    if (rounds_matrices(dtype)) model.add_rounded_matrices();
-    return model;
-  });
-}
-
-Result<> Model::read_weights(Env& env, const Path& folder) {
-  return guard_torch("loading " + folder.string(), [&]() -> Result<> {
-    const at::NoGradGuard no_grad;
-    TRY(load_weights(env, folder, config_, parameters_));
-    weights_changed();
-    return {};
-  });
-}
-
-Result<Model> Model::random(ModelConfig config, uint64_t seed, const std::string& dtype) {
-  return guard_torch("making a model", [&]() -> Result<Model> {
-    Model model;
-    model.config_ = std::move(config);
-    ParameterStore store = allocate_parameters(model.config_, TRY(parameter_type(dtype)), /*requires_grad=*/true);
-    initialize_parameters(store, model.config_, seed);
-    model.adopt(std::move(store));
-    if (rounds_matrices(dtype)) model.add_rounded_matrices();
-    return model;
-  });
-}
 
 void Model::adopt(ParameterStore store) {
   weights_ = std::move(store.weights);
@@ -100,9 +37,10 @@ Result<> Model::move_to(const ComputeDevice& device) {
     const at::NoGradGuard no_grad;
     const bool is_unchanged = version_sum() == loaded_version_, rounds = has_rounded_matrices();
     const std::vector<NamedParameter> from = std::move(parameters_);
-    adopt(allocate_parameters(config_, from.front().tensor.scalar_type(), /*requires_grad=*/true, device.device));
+    adopt(allocate_parameters(config_, from.front().tensor.scalar_type(), /*requires_grad=*/true, device.device,
+                              unread_ != nullptr ? ParameterMemory::kCommon : ParameterMemory::kAll));
     for (size_t i = 0; i < from.size(); ++i) {
-      parameters_[i].tensor.detach().copy_(from[i].tensor.detach());
+      if (has_memory(from[i].tensor)) parameters_[i].tensor.detach().copy_(from[i].tensor.detach());
       parameters_[i].tensor.set_requires_grad(from[i].tensor.requires_grad());
     }
     if (rounds) add_rounded_matrices();
@@ -204,11 +142,25 @@ Result<> Model::adapt(LoraPlan plan) {
   return {};
 }
 
+namespace {
+
+// Does an adapter train matrices as a whole?
+bool trains_matrices(const LoraPlan& plan, std::span<const NamedParameter> parameters) {
+  return std::ranges::any_of(parameters, [&](const NamedParameter& one) {
+    return !is_common(one) && std::ranges::find(plan.whole, one.name) != plan.whole.end();
+  });
+}
+
+}  // namespace
+
 Result<> Model::train_lora(const LoraChoice& choice, uint64_t seed, RandomPurpose purpose) {
   return guard_torch("making an adapter", [&]() -> Result<> {
     LoraPlan plan = TRY(plan_fresh_lora(parameters_, choice));
+    if (trains_matrices(plan, parameters_)) TRY(read_parts());
+    const bool starts_from_base = plan.config.use_dora || changes_base(plan.config.init);
     TRY(adapt(std::move(plan)));
     TRY(trained_lora_->initialize(seed, purpose));
+    if (unread_ != nullptr && starts_from_base) TRY(start_adapter());
     round_to_nearest(weights_);
     return {};
   });
@@ -217,6 +169,7 @@ Result<> Model::train_lora(const LoraChoice& choice, uint64_t seed, RandomPurpos
 Result<> Model::train_lora(Env& env, const Path& adapter_folder) {
   return guard_torch("reading the adapter of " + adapter_folder.string(), [&]() -> Result<> {
     LoraPlan plan = TRY(plan_lora_of_folder(env, adapter_folder, parameters_));
+    if (changes_base(plan.config.init) || trains_matrices(plan, parameters_)) TRY(read_parts());
     TRY(adapt(std::move(plan)));
     TRY(trained_lora_->load(env, adapter_folder));
     round_to_nearest(weights_);
@@ -261,14 +214,16 @@ void Model::split_layers(const std::shared_ptr<TensorRanks>& ranks) {
       device_.by_operators ||
       (trained_lora_ != nullptr && std::ranges::any_of(trained_lora_->whole_parameters(), is_split_by_tokens));
   using Vocabulary = ModelPart::Vocabulary;
-  split_layers(ranks, /*copies=*/true, keeps_vocabulary ? Vocabulary::kWhole : Vocabulary::kSplit);
+  split_layers(ranks, unread_ != nullptr ? ModelPart::Numbers::kLater : ModelPart::Numbers::kTaken,
+               keeps_vocabulary ? Vocabulary::kWhole : Vocabulary::kSplit);
 }
 
-void Model::split_layers(const std::shared_ptr<TensorRanks>& ranks, bool copies, ModelPart::Vocabulary vocabulary) {
+void Model::split_layers(const std::shared_ptr<TensorRanks>& ranks, ModelPart::Numbers numbers,
+                         ModelPart::Vocabulary vocabulary) {
   const ParameterStore whole{weights_, leaves_, parameters_};
-  tensor_ = std::make_shared<ModelPart>(config_, whole, ranks, copies, vocabulary);
+  tensor_ = std::make_shared<ModelPart>(config_, whole, ranks, numbers, vocabulary);
   if (trained_lora_ != nullptr) {
-    auto base = std::make_shared<ModelPart>(config_, trained_lora_->base(), ranks, copies, vocabulary);
+    auto base = std::make_shared<ModelPart>(config_, trained_lora_->base(), ranks, numbers, vocabulary);
     base->free_whole();
     tensor_->adapt(leaves_, std::move(base), parameters_);
   }
@@ -278,7 +233,7 @@ void Model::split_layers(const std::shared_ptr<TensorRanks>& ranks, bool copies,
 std::shared_ptr<const ModelPart> Model::part_of_layers(const std::shared_ptr<TensorRanks>& ranks) const {
   if (has_part_of(ranks.get())) return tensor_;
   auto part = std::make_shared<ModelPart>(config_, ParameterStore{weights_, leaves_, parameters_}, ranks,
-                                          /*copies=*/true, ModelPart::Vocabulary::kWhole);
+                                          ModelPart::Numbers::kTaken, ModelPart::Vocabulary::kWhole);
   part->drop_masters();
   return part;
 }
@@ -392,18 +347,39 @@ Result<> Model::save(Env& env, const Path& folder, const SaveOptions& options) c
   });
 }
 
+namespace {
+
+// Memory where `from` has it.
+void allocate_alike(std::span<const NamedParameter> from, const DecoderWeights& from_weights,
+                    std::span<const NamedParameter> to, const DecoderWeights& to_weights) {
+  const auto allocate = [](const at::Tensor& has, const at::Tensor& gets) {
+    if (has_memory(has) && !has_memory(gets)) allocate_memory(gets.storage());
+  };
+  for (size_t i = 0; i < to.size(); ++i) allocate(from[i].tensor, to[i].tensor);
+  for (size_t layer = 0; layer < to_weights.rounded.size(); ++layer) {
+    const auto has = copies_of_layer(from_weights, layer), gets = copies_of_layer(to_weights, layer);
+    for (size_t i = 0; i < has.size(); ++i) allocate(has[i], gets[i]);
+  }
+}
+
+}  // namespace
+
 Model Model::frozen_shape(Layers layers) const {
   const at::NoGradGuard no_grad;
   Model copy;
   copy.config_ = config_;
   copy.device_ = device_;
-  copy.adopt(allocate_parameters(config_, dtype(), /*requires_grad=*/false, device_.device));
+  const auto memory = layers == Layers::kWhole ? ParameterMemory::kAll : ParameterMemory::kCommon;
+  copy.adopt(allocate_parameters(config_, dtype(), /*requires_grad=*/false, device_.device, memory));
   if (has_rounded_matrices()) allocate_rounded(copy.weights_);
+  if (layers == Layers::kWhole) return copy;
+  allocate_alike(parameters_, weights_, copy.parameters_, copy.weights_);
+  if (tensor_ == nullptr) return copy;
   using Vocabulary = ModelPart::Vocabulary;
-  if (tensor_ != nullptr && layers == Layers::kAlike) {
-    const bool is_split = tensor_->vocabulary() != nullptr;
-    copy.split_layers(tensor_->ranks(), /*copies=*/false, is_split ? Vocabulary::kSplit : Vocabulary::kWhole);
-  }
+  const bool is_split = tensor_->vocabulary() != nullptr;
+  copy.split_layers(tensor_->ranks(), ModelPart::Numbers::kLater, is_split ? Vocabulary::kSplit : Vocabulary::kWhole);
+  const ModelPart& own = *copy.tensor_;
+  allocate_alike(tensor_->parameters(), tensor_->weights(), own.parameters(), own.weights());
   return copy;
 }
 

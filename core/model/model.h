@@ -34,6 +34,7 @@
 #include "model/weights/model_part.h"
 #include "model/weights/parameters.h"
 #include "model/weights/rounded_matrices.h"
+#include "model/weights/unread_weights.h"
 
 namespace mortise {
 
@@ -59,6 +60,22 @@ class Model {
   // A model folder, or that of a LoRA adapter, which is merged into its base. dtype: "float32", "float64" or "bfloat16",
   // whatever the files have (F16, BF16, F32, F64 are converted).
   static Result<Model> load(Env& env, const Path& folder, const std::string& dtype = "float32");
+  struct NewHead {
+    ModelConfig config;  // the language model as a classifier
+    uint64_t seed = 0;
+  };
+  // As load(), for ranks that keep only some of the numbers: matrices (weight_units.h) have no memory before read_part() or
+  // read_parts(), and `env` has to live until then. An adapter's folder is read at once. `head`: a folder of a language model
+  // gets it in place of its own.
+  static Result<Model> open(Env& env, const Path& folder, const std::string& dtype,
+                            const std::optional<NewHead>& head = {});
+  // Gives the matrices of a part (embedding, layers from 1, head) memory and numbers: those that this rank has of them, and with
+  // an adapter those of the base. Nothing to do if all were read.
+  Result<> read_part(int64_t part);
+  // The same of all parts. Merged and rounded matrices follow.
+  Result<> read_parts();
+  // Someone has taken all parts.
+  void end_reading() { unread_.reset(); }
   // Replaces the weights by those of another folder of the same model. A save as "stored" keeps the layout and dtypes
   // of the first folder.
   Result<> read_weights(Env& env, const Path& folder);
@@ -197,7 +214,7 @@ class Model {
   // Takes the numbers of a model with the same parameters, whose layers are split alike; for whole layers they need memory. If
   // the other one has no masters, those of this one are left as they are.
   void copy_numbers(const Model& from);
-  // As clone_frozen(), before the numbers are copied: memory for them is not touched yet.
+  // As clone_frozen(), before the numbers are copied. With kAlike it has memory where this model has.
   [[nodiscard]] Model frozen_shape(Layers layers = Layers::kAlike) const;
   void zero_grad();  // forgets all gradients
   // Sequences of up to so many tokens will come: see ModelConfig::rope_length. Call this before an engine is made.
@@ -209,8 +226,11 @@ class Model {
  private:
   Model() = default;
   void adopt(ParameterStore store);
+  void merge_parts();  // that were read
+  Result<> start_adapter();
   void add_rounded_matrices();
-  void split_layers(const std::shared_ptr<TensorRanks>& ranks, bool copies, ModelPart::Vocabulary vocabulary);
+  void split_layers(const std::shared_ptr<TensorRanks>& ranks, ModelPart::Numbers numbers,
+                    ModelPart::Vocabulary vocabulary);
   // Those that passes of this rank use.
   [[nodiscard]] const DecoderWeights& pass_weights() const {
     return tensor_ != nullptr ? tensor_->weights() : weights_;
@@ -236,6 +256,7 @@ class Model {
   std::shared_ptr<ModelPart> tensor_;           // null: this rank has whole layers
   std::shared_ptr<Offload> offload_;            // null: nothing lies in files
   std::shared_ptr<SampledForward> sampled_forward_;
+  std::shared_ptr<UnreadWeights> unread_;  // null: all matrices were read, or made
   uint64_t loaded_version_ = 0;
   ComputeDevice device_;
 };

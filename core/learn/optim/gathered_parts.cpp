@@ -221,6 +221,24 @@ void WeightShards::release_all() {
   --num_whole_;
 }
 
+Result<> WeightShards::open_whole(int64_t part) {
+  const c10::NoGradGuard no_grad;
+  ++num_whole_;
+  gather(part, true);
+  const SpreadPart& unit = unit_of(part);
+  if (unit.masters.empty()) return status();
+  std::ranges::for_each(unit.of_masters, allocate_memory);
+  gather_in_pieces(unit.shards, unit.padded_masters, unit.masters, /*keeps=*/true);
+  leave_file(unit.padded_masters);
+  return status();
+}
+
+void WeightShards::close_whole(int64_t part) {
+  drop(part);
+  std::ranges::for_each(unit_of(part).of_masters, free_memory);
+  --num_whole_;
+}
+
 Result<> WeightShards::gather_masters(const KeepsPart& keeps) {
   if (num_with_masters_++ > 0) return status();
   const c10::NoGradGuard no_grad;

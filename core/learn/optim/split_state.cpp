@@ -103,6 +103,11 @@ Result<> read_part(StateReader& reader, std::string_view key, const ModelPart& p
   return {};
 }
 
+Result<> check_part(StateReader& reader, std::string_view key, const ModelPart& part, size_t parameter, DType dtype) {
+  TRY(reader.get_tensor(key, dtype, whole_sizes(part, parameter)));
+  return {};
+}
+
 // What all ranks of the group have counts once. Of the rest each rank has a term, or its neighbour has it.
 Result<double> grad_norm_of_parts(const std::vector<OptimizedParameter>& parameters, std::span<const double> norms,
                                   const ModelPart& part) {

@@ -26,6 +26,8 @@ void put_owned_part(StateWriter& writer, std::string_view key, const ModelPart& 
 void put_nothing(StateWriter& writer, std::string_view key, const ModelPart& part, size_t parameter, DType dtype);
 Result<> read_part(StateReader& reader, std::string_view key, const ModelPart& part, size_t parameter,
                    const at::Tensor& own);
+// Is it there, in this type?
+Result<> check_part(StateReader& reader, std::string_view key, const ModelPart& part, size_t parameter, DType dtype);
 
 // A collective of the ranks that share the layers, with the same answer on each: global_grad_norm of the whole parameters.
 // `norms`: of what this rank counts for of each (TensorSplit::counted).

@@ -4,9 +4,7 @@
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
-#include <string_view>
 
-#include "model/weights/names.h"
 #include "model/weights/rounded_matrices.h"
 
 namespace mortise {
@@ -52,22 +50,6 @@ std::vector<c10::Storage> memory_of_copies(const Model& model, size_t layer) {
 }
 
 }  // namespace
-
-WeightUnits weight_units(const ModelConfig& config, std::span<const NamedParameter> parameters) {
-  WeightUnits units;
-  units.parts.resize(static_cast<size_t>(config.num_layers) + 2);
-  for (size_t i = 0; i < parameters.size(); ++i) {
-    const std::string_view name = parameters[i].name;
-    if (parameters[i].tensor.dim() == 1 || name == kScoreHead || is_bias(name) || is_gate(name)) {
-      units.whole.push_back(i);
-      continue;
-    }
-    size_t part = name == kEmbeddingName ? 0 : units.parts.size() - 1;
-    if (const auto layer = layer_of(name)) part = static_cast<size_t>(*layer) + 1;
-    units.parts[part].push_back(i);
-  }
-  return units;
-}
 
 const std::vector<NamedParameter>& pass_parameters(const Model& model) {
   return model.model_part() != nullptr ? model.model_part()->parameters() : model.parameters();

@@ -16,15 +16,9 @@
 
 #include "learn/optim/shards.h"
 #include "model/model.h"
+#include "model/weights/weight_units.h"
 
 namespace mortise {
-
-// The parameters of a model in the units in which they are spread. An optimizer of these parameters uses the same.
-struct WeightUnits {
-  std::vector<std::vector<size_t>> parts;  // matrices of each part; the last may be empty
-  std::vector<size_t> whole;               // what every rank keeps: vectors, biases of experts, routers
-};
-[[nodiscard]] WeightUnits weight_units(const ModelConfig& config, std::span<const NamedParameter> parameters);
 
 // What passes read: the parameters themselves, what an adapter makes of them, or, without an adapter, the base of one.
 enum class SpreadModel { kParameters, kAdapted, kBase };

@@ -59,9 +59,17 @@ std::shared_ptr<WeightShards> WeightShards::spread(Model& model, Communicator& c
       new WeightShards(model, communicator, cut, std::make_shared<Holds>(),
                        has_adapter ? SpreadModel::kAdapted : SpreadModel::kParameters,
                        keeps_base || (has_adapter && model.trained_lora()->passes_read_base()), window_bytes));
-  for (SpreadPart& unit : shards->parts_) unit.make_own(communicator.rank());
-  shards->take_changes();
-  std::ranges::for_each(shards->parts_, free_all);
+  for (size_t part = 0; part < shards->parts_.size(); ++part) {
+    SpreadPart& unit = shards->parts_[part];
+    unit.make_own(communicator.rank());
+    if (shards->error_) continue;
+    if (const Result<> read = model.read_part(static_cast<int64_t>(part)); read.ok())
+      unit.take_from_model(communicator.rank());
+    else
+      shards->error_ = read.error();
+    free_all(unit);
+  }
+  model.end_reading();
   shards->make_windows();
   model.use_gate(shards);
   return shards;
@@ -155,15 +163,14 @@ Result<> WeightShards::status() const {
 at::Tensor WeightShards::merged_numbers(int64_t part) {
   SpreadPart& unit = parts_[static_cast<size_t>(part)];
   if (kind_ != SpreadModel::kAdapted) return unit.numbers();
-  ++num_whole_;  // merged matrices in float32 too
-  gather(part, true);
+  if (const Result<> opened = open_whole(part); !opened.ok())
+    error_ = opened.error();  // merged matrices in float32 too
   std::vector<at::Tensor> merged;
   for (const size_t i : units_.parts[static_cast<size_t>(part)])
     merged.push_back(pass_parameters(*model_)[i].tensor.detach());
   at::Tensor out = at::empty_like(unit.own());
   copy_from_tensors(unit.shards, merged, unit.shards.of(rank()), out);
-  drop(part);
-  --num_whole_;
+  close_whole(part);
   return out;
 }
 

@@ -39,7 +39,8 @@ namespace mortise {
 
 class WeightShards : public WeightGate {
  public:
-  // Keeps this rank's numbers of the model's matrices and frees the rest. `model` has to stay where it is. `cut`: where
+  // Keeps this rank's numbers of the model's matrices and frees the rest; those that are unread (Model::open) it reads part by
+  // part, with errors in status(). `model` has to stay where it is. `cut`: where
   // the optimizer of these weights cuts. `keeps_base`: passes read the base of an adapter, as plain layers do. `window_bytes`:
   // size of the windows in which passes read embedding and head. They gather a matrix whole if it is not larger, or if ranks
   // share the layers. 0: always.
@@ -72,6 +73,9 @@ class WeightShards : public WeightGate {
   void release_masters();
   // While all parts have memory: their numbers were changed, by all ranks alike.
   void take_changes();
+  // A collective. One part, with its masters, has memory until close_whole(). Only while no other has.
+  Result<> open_whole(int64_t part);
+  void close_whole(int64_t part);
   // Moves what this rank keeps into files: all of it, or only masters.
   Result<> offload_numbers(const std::shared_ptr<Offload>& files);
   Result<> offload_masters(const std::shared_ptr<Offload>& files);
@@ -175,6 +179,24 @@ class WholeWeights {
   std::vector<WeightShards*> shards_, with_masters_;
   std::vector<ModelPart*> parts_;
   std::vector<ModelPart*> vocabularies_;  // their embeddings and heads were gathered
+};
+
+// Gives the parts of spread weights memory one after another, to read all numbers in the order of the parameters. Null, or
+// shards whose parts all have memory: they are left as they are. Each rank has to reach the same parameters.
+class PartWalk {
+ public:
+  explicit PartWalk(WeightShards* shards) : shards_(shards != nullptr && shards->is_whole() ? nullptr : shards) {}
+  PartWalk(const PartWalk&) = delete;
+  PartWalk& operator=(const PartWalk&) = delete;
+  ~PartWalk() { leave(); }
+  // The part of this parameter has memory now.
+  Result<> reach(const NamedParameter& parameter);
+
+ private:
+  void leave();
+
+  WeightShards* shards_;
+  int64_t part_ = -1;  // that is open; -1: none
 };
 
 // The shards of a model; null if it is whole on every rank.

@@ -1,5 +1,7 @@
 // See weight_shards.h.
 #include "learn/optim/weight_shards.h"
+#include "model/weights/names.h"
+#include "model/weights/weight_units.h"
 
 namespace mortise {
 
@@ -24,6 +26,22 @@ Result<WholeWeights> WholeWeights::gather(std::initializer_list<const Model*> mo
     TRY(gathers_layers ? part->gather_all(keeps) : part->gather_vocabulary());
   }
   return out;
+}
+
+Result<> PartWalk::reach(const NamedParameter& parameter) {
+  if (shards_ == nullptr || is_common(parameter)) return {};
+  const auto layer = layer_of(parameter.name);
+  const auto head = static_cast<int64_t>(shards_->units().parts.size()) - 1;
+  const int64_t part = layer ? *layer + 1 : parameter.name == kEmbeddingName ? 0 : head;
+  if (part == part_) return {};
+  leave();
+  part_ = part;
+  return shards_->open_whole(part);
+}
+
+void PartWalk::leave() {
+  if (part_ >= 0) shards_->close_whole(part_);
+  part_ = -1;
 }
 
 }  // namespace mortise

@@ -165,7 +165,8 @@ void TrainedLora::keep_base(ParameterStore& store, BaseMemory memory) {
   };
   for (FusedLeaves& group : fused_leaves(copied)) {
     if (std::ranges::none_of(group.leaves, changes)) continue;
-    const at::Tensor own = group.fused->detach().clone();
+    const at::Tensor from = group.fused->detach();
+    const at::Tensor own = has_memory(from) ? from.clone() : without_memory(from.sizes(), from.options());
     for (at::Tensor* leaf : group.leaves) {
       NamedParameter& parameter = copied.parameters[index_of.at(leaf->unsafeGetTensorImpl())];
       *leaf = own.as_strided(leaf->sizes(), leaf->strides(), leaf->storage_offset() - group.fused->storage_offset());
@@ -213,7 +214,11 @@ void TrainedLora::add_gate(const at::Tensor& base_leaf, const at::Tensor& merged
 LoraMatrix TrainedLora::add_matrix(size_t module, const at::Tensor& base_OI) {
   const auto name = [&](std::string_view tensor) { return lora_tensor_name(plan_, plan_.modules[module], tensor); };
   LoraMatrix out;
-  out.base_OI = changes_base(plan_.config.init) ? at::empty_like(base_OI, at::MemoryFormat::Contiguous) : base_OI;
+  out.base_OI = base_OI;
+  if (changes_base(plan_.config.init)) {
+    out.base_OI = has_memory(base_OI) ? at::empty_like(base_OI, at::MemoryFormat::Contiguous)
+                                      : without_memory(base_OI.sizes(), base_OI.options());
+  }
   out.module = static_cast<int64_t>(module);
   add_factors(out, plan_.ranks[module].rank, base_OI.size(1), base_OI.size(0));
   if (plan_.config.use_dora) {
@@ -280,6 +285,7 @@ const at::Tensor* TrainedLora::find(const std::string& name) const {
 Result<> TrainedLora::take_start() {
   for (size_t m = 0; m < matrices_.size(); ++m) {
     const Matrix& matrix = matrices_[m];
+    if (!has_memory(matrix.whole_base_OI)) continue;
     auto start = lora_start(plan_.config.init, matrix.whole_base_OI, plan_.ranks[matrix.module]);
     if (!start.ok()) {
       start.error().what += ": " + plan_.modules[matrix.module];
@@ -316,7 +322,7 @@ void TrainedLora::restore_start() {
 void TrainedLora::start_magnitudes() {
   for (Matrix& matrix : matrices_) {
     LoraMatrix& f = matrix.factors;
-    if (!f.magnitude_O.defined()) continue;
+    if (!f.magnitude_O.defined() || !has_memory(f.base_OI)) continue;
     const at::Tensor sum = at::addmm(f.base_OI, f.b_OR, f.a_RI, /*beta=*/1.0, /*alpha=*/f.scale);
     f.magnitude_O.detach().copy_(row_norms(sum));
   }
@@ -324,17 +330,20 @@ void TrainedLora::start_magnitudes() {
 
 Result<> TrainedLora::initialize(uint64_t seed, RandomPurpose purpose) {
   const at::NoGradGuard no_grad;
-  if (changes_base(plan_.config.init)) {
-    TRY(take_start());
-  } else {
-    for (size_t m = 0; m < matrices_.size(); ++m) {
-      matrices_[m].factors.b_OR.detach().zero_();
-      const int64_t rank = plan_.ranks[matrices_[m].module].rank;
-      fill_a(matrices_[m].factors.a_RI.detach(), rank, plan_.config.init, {seed, purpose, m});
-    }
+  for (size_t m = 0; m < matrices_.size() && !changes_base(plan_.config.init); ++m) {
+    matrices_[m].factors.b_OR.detach().zero_();
+    const int64_t rank = plan_.ranks[matrices_[m].module].rank;
+    fill_a(matrices_[m].factors.a_RI.detach(), rank, plan_.config.init, {seed, purpose, m});
   }
-  start_magnitudes();
+  TRY(start_from_base());
   merge();
+  return {};
+}
+
+Result<> TrainedLora::start_from_base() {
+  const at::NoGradGuard no_grad;
+  if (changes_base(plan_.config.init)) TRY(take_start());
+  start_magnitudes();
   return {};
 }
 

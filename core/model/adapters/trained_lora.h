@@ -38,6 +38,8 @@ class TrainedLora {
   TrainedLora(LoraPlan plan, ParameterStore& store, BaseMemory memory);
 
   Result<> initialize(uint64_t seed, RandomPurpose purpose);
+  // What initialize() takes from the base. Matrices without memory are left to another call.
+  Result<> start_from_base();
   Result<> load(Env& env, const Path& folder);
   // After every change of the parameters. Matrices without memory are left to merge_layer().
   void merge();

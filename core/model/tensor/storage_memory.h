@@ -3,6 +3,7 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <ATen/ops/empty.h>
 #include <c10/core/Allocator.h>
 #include <c10/core/DeviceGuard.h>
 
@@ -21,6 +22,15 @@ inline void allocate_memory(const c10::Storage& storage) {
 
 inline bool has_memory(const at::Tensor& tensor) {
   return tensor.numel() == 0 || tensor.storage().unsafeGetStorageImpl()->data() != nullptr;
+}
+
+// A tensor that has none yet.
+inline at::Tensor without_memory(at::IntArrayRef sizes, const at::TensorOptions& options) {
+  const at::Tensor tensor = at::empty({0}, options);
+  const auto bytes = static_cast<size_t>(c10::multiply_integers(sizes)) * tensor.element_size();
+  const c10::Storage storage(c10::Storage::use_byte_size_t(), bytes, c10::DataPtr(nullptr, tensor.device()),
+                             c10::GetAllocator(tensor.device().type()), /*resizable=*/true);
+  return tensor.set_(storage, 0, sizes);
 }
 
 }  // namespace mortise

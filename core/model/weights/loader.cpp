@@ -1,6 +1,7 @@
 // See loader.h.
 #include "model/weights/loader.h"
 
+#include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/equal.h>
 #include <fmt/core.h>
@@ -21,8 +22,9 @@ constexpr size_t kMaxKeptBytes = size_t{1} << 20;  // redundant tensors kept for
 
 class Loader {
  public:
-  Loader(Env& env, const Path& folder, const ModelConfig& config, std::vector<NamedParameter>& parameters)
-      : env_(env), folder_(folder), config_(config), parameters_(parameters) {
+  Loader(Env& env, const Path& folder, const ModelConfig& config, std::vector<NamedParameter>& parameters,
+         const ReadsParameter& reads)
+      : env_(env), folder_(folder), config_(config), parameters_(parameters), reads_(reads) {
     for (size_t i = 0; i < parameters.size(); ++i) index_.emplace(parameters[i].name, i);
     filled_.resize(parameters.size(), false);
   }
@@ -83,7 +85,7 @@ class Loader {
     const auto found = index_.find(view.name);
     if (found != index_.end()) {
       TRY(claim(found->second, view, where));
-      TRY(fill(view, where, parameters_[found->second].tensor.detach()));
+      TRY(fill(view, where, found->second));
       if (view.name == kEmbeddingName) layout_.dtype = view.dtype;
       slot.parameter = view.name;
       return {};
@@ -127,11 +129,22 @@ class Loader {
     return nullptr;
   }
 
-  Result<> fill(const TensorView& view, const std::string& where, const at::Tensor& target) {
+  [[nodiscard]] bool reads(size_t index) const { return !reads_ || reads_(index); }
+
+  Result<> fill_plain(const TensorView& view, const std::string& where, size_t index) {
+    const at::Tensor target = parameters_[index].tensor.detach();
+    if (reads(index)) return copy_stored(view, where, target);
+    TRY(check_stored(view, where, target.sizes()));
+    return {};
+  }
+
+  Result<> fill(const TensorView& view, const std::string& where, size_t index) {
     const FindTensor find = [this](const std::string& name) { return find_tensor(name); };
-    if (!is_four_bit(view, find)) return copy_stored(view, where, target);
-    target.copy_(TRY(read_four_bit(view, target.sizes(), find, where)));
+    if (!is_four_bit(view, find)) return fill_plain(view, where, index);
     kept_bytes_ = kMaxKeptBytes + 1;  // a save writes plain numbers
+    if (!reads(index)) return {};
+    const at::Tensor target = parameters_[index].tensor.detach();
+    target.copy_(TRY(read_four_bit(view, target.sizes(), find, where)));
     return {};
   }
 
@@ -147,8 +160,12 @@ class Loader {
     if (is_mxfp4_scales(view.name)) return {};  // read with its blocks
     const FindTensor find = [this](const std::string& name) { return find_tensor(name); };
     TRY(claim(matrix.second, view, where));
-    TRY(read_mxfp4(view, find, where, parameters_[matrix.second].tensor.detach()));
     kept_bytes_ = kMaxKeptBytes + 1;  // a save writes plain numbers
+    if (!reads(matrix.second)) return {};
+    const at::Tensor target = parameters_[matrix.second].tensor.detach();
+    const at::Tensor host = target.is_cpu() ? target : at::empty(target.sizes(), target.options().device(at::kCPU));
+    TRY(read_mxfp4(view, find, where, host));
+    if (!target.is_cpu()) target.copy_(host);
     return {};
   }
 
@@ -199,7 +216,7 @@ class Loader {
       part.shape = slice;
       part.bytes = view.bytes.subspan(i * bytes, bytes);
       TRY(claim(index, view, where));
-      TRY(copy_stored(part, where, parameters_[index].tensor.detach()));
+      TRY(fill_plain(part, where, index));
     }
     kept_bytes_ = kMaxKeptBytes + 1;  // a save is made afresh, expert by expert
     return {};
@@ -207,7 +224,7 @@ class Loader {
 
   // A head next to tied embeddings must be the same matrix, because transformers would use both if they differ.
   Result<> check_tied_head() const {
-    if (tied_head_file_.empty()) return {};
+    if (tied_head_file_.empty() || !reads(index_.at(kEmbeddingName))) return {};
     const SafetensorsFile file = TRY(SafetensorsFile::open(env_, tied_head_file_));
     const TensorView view = TRY(file.get(kHeadName));
     const at::Tensor embedding = parameters_[index_.at(kEmbeddingName)].tensor.detach();
@@ -234,6 +251,7 @@ class Loader {
   const Path& folder_;
   const ModelConfig& config_;
   std::vector<NamedParameter>& parameters_;
+  const ReadsParameter& reads_;
   std::unordered_map<std::string, size_t> index_;
   std::vector<bool> filled_;
   std::vector<std::string> left_over_;
@@ -272,8 +290,8 @@ Result<> check_weight_bytes(Env& env, const Path& folder, const ModelConfig& con
 }
 
 Result<StoredLayout> load_weights(Env& env, const Path& folder, const ModelConfig& config,
-                                  std::vector<NamedParameter>& parameters) {
-  return Loader(env, folder, config, parameters).load();
+                                  std::vector<NamedParameter>& parameters, const ReadsParameter& reads) {
+  return Loader(env, folder, config, parameters, reads).load();
 }
 
 }  // namespace mortise

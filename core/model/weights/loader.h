@@ -7,6 +7,7 @@
 // Matrices in four bits become plain numbers (four_bit.h). saver.h writes.
 #pragma once
 
+#include <functional>
 #include <vector>
 
 #include "foundation/base/env.h"
@@ -19,8 +20,10 @@ namespace mortise {
 // Checks that the files can hold what the configuration says, before memory is allocated for it.
 Result<> check_weight_bytes(Env& env, const Path& folder, const ModelConfig& config);
 
-// Returns how the folder stores them; no files where something redundant is too large to be kept for a save.
+// Returns how the folder stores them; no files where something redundant is too large to be kept for a save. `reads`: does this
+// one of them get its numbers now? The others are only checked, and need no memory. Empty: all do.
+using ReadsParameter = std::function<bool(size_t parameter)>;
 Result<StoredLayout> load_weights(Env& env, const Path& folder, const ModelConfig& config,
-                                  std::vector<NamedParameter>& parameters);
+                                  std::vector<NamedParameter>& parameters, const ReadsParameter& reads = {});
 
 }  // namespace mortise

@@ -62,7 +62,7 @@ void share_common(const ParameterStore& whole, ParameterStore& part) {
 }  // namespace
 
 ModelPart::ModelPart(const ModelConfig& config, const ParameterStore& whole, std::shared_ptr<TensorRanks> ranks,
-                     bool copies, Vocabulary vocabulary)
+                     Numbers numbers, Vocabulary vocabulary)
     : ranks_(std::move(ranks)),
       config_(split_config(config, ranks_->size())),
       whole_embedding_VH_(whole.weights.embedding_VH),
@@ -73,7 +73,8 @@ ModelPart::ModelPart(const ModelConfig& config, const ParameterStore& whole, std
   const bool splits_vocabulary = vocabulary == Vocabulary::kSplit && !config.is_classifier;
   if (!splits_vocabulary) config_.vocab_size = config.vocab_size;
   store_ = allocate_parameters(config_, whole.weights.embedding_VH.scalar_type(), /*requires_grad=*/false,
-                               whole.weights.embedding_VH.device());
+                               whole.weights.embedding_VH.device(),
+                               numbers == Numbers::kLater ? ParameterMemory::kCommon : ParameterMemory::kAll);
   share_common(whole, store_);
   if (!splits_vocabulary) share_vocabulary(whole, store_);
   by_part_.resize(static_cast<size_t>(config.num_layers) + 2);
@@ -90,15 +91,15 @@ ModelPart::ModelPart(const ModelConfig& config, const ParameterStore& whole, std
       own = parameter.tensor;
       continue;
     }
-    const SplitRange& range = split.ranges.front();
-    const int64_t used = is_of_tokens ? range.size_on(ranks_->rank()) : own.size(split.dim());
     const bool has_master = has_memory(all) || whole.weights.rounded.empty();
-    const at::Tensor numbers = has_master ? all : rounded_slice(whole.weights, parameter.tensor);
-    if (copies) own.detach().narrow(split.dim(), 0, used).copy_(split.part_of(numbers, ranks_->rank()));
+    if (numbers == Numbers::kTaken)
+      take_numbers(i, has_master ? all : rounded_slice(whole.weights, parameter.tensor));
+    else if (has_memory(own))
+      take_numbers(i, all);
     if (is_of_tokens) {
-      own.detach().narrow(0, used, range.size - used).zero_();
-      vocabulary_ = std::make_shared<const VocabularyShare>(
-          VocabularyShare{ranks_, range.begin_on(ranks_->rank()), used, range.size, config.vocab_size});
+      const SplitRange& range = split.ranges.front();
+      vocabulary_ = std::make_shared<const VocabularyShare>(VocabularyShare{
+          ranks_, range.begin_on(ranks_->rank()), split.used_size(ranks_->rank()), range.size, config.vocab_size});
     }
     own.set_requires_grad(parameter.tensor.requires_grad());
     const size_t last = by_part_.size() - 1;
@@ -112,7 +113,29 @@ ModelPart::ModelPart(const ModelConfig& config, const ParameterStore& whole, std
   if (whole.weights.rounded.empty()) return;
   whole_matrices_ = whole.weights;
   allocate_rounded(store_.weights);
-  if (copies) round();
+  if (numbers == Numbers::kTaken) round();
+}
+
+// What is unused of this rank's rows of the vocabulary is 0.
+void ModelPart::take_numbers(size_t parameter, const at::Tensor& whole) const {
+  const TensorSplit& split = splits_[parameter];
+  const at::Tensor own = store_.parameters[parameter].tensor.detach();
+  const bool is_of_tokens = is_split_by_tokens(store_.parameters[parameter].name);
+  const int64_t size = own.size(split.dim());
+  const int64_t used = is_of_tokens ? split.ranges.front().size_on(ranks_->rank()) : size;
+  own.narrow(split.dim(), 0, used).copy_(split.part_of(whole, ranks_->rank()));
+  if (is_of_tokens) own.narrow(0, used, size - used).zero_();
+}
+
+void ModelPart::take(size_t part) const {
+  const at::NoGradGuard no_grad;
+  for (const size_t i : by_part_[part]) {
+    if (!has_memory(whole_[i])) continue;  // a vector, which was taken at once
+    const at::Tensor& own = store_.parameters[i].tensor;
+    if (!has_memory(own)) allocate_memory(own.storage());
+    take_numbers(i, whole_[i]);
+  }
+  std::ranges::for_each(storages_[part], free_memory);
 }
 
 void ModelPart::free_whole() const {

@@ -40,12 +40,17 @@ using KeepsPart = std::function<bool(int64_t part)>;
 
 class ModelPart {
  public:
-  // Takes this rank's numbers of `whole`, if `copies`; those of its bfloat16 copies where a master has no memory. `config` is
-  // that of the whole. kWhole: embedding and head stay whole, and the part shares the model's tensors.
+  // kTaken: this rank's numbers of `whole`; those of its bfloat16 copies where a master has no memory. kLater: matrices have no
+  // memory before take(). `config` is that of the whole. kWhole: embedding and head stay whole, and the part shares the model's
+  // tensors.
+  enum class Numbers { kTaken, kLater };
   enum class Vocabulary { kSplit, kWhole };
-  ModelPart(const ModelConfig& config, const ParameterStore& whole, std::shared_ptr<TensorRanks> ranks, bool copies,
+  ModelPart(const ModelConfig& config, const ParameterStore& whole, std::shared_ptr<TensorRanks> ranks, Numbers numbers,
             Vocabulary vocabulary);
 
+  // Takes this rank's numbers of the matrices of a part (embedding, layers, head), which have memory in the model, and frees
+  // them there.
+  void take(size_t part) const;
   // Frees the memory of what is split in the model.
   void free_whole() const;
   // The base of an adapter: adds bfloat16 copies of its matrices, which passes then read, and to `whole`, the model's matrices,
@@ -106,6 +111,7 @@ class ModelPart {
   [[nodiscard]] bool is_whole() const { return num_whole_ > 0; }
 
  private:
+  void take_numbers(size_t parameter, const at::Tensor& whole) const;
   [[nodiscard]] at::Tensor parts_of(const at::Tensor& own) const;  // those of all ranks, one in each row
   void gather_part(size_t part, bool keeps) const;
   void gather_rows(size_t parameter, bool keeps) const;

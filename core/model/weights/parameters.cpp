@@ -8,17 +8,22 @@
 
 #include "foundation/base/rng.h"
 #include "model/device/compute_device.h"
+#include "model/tensor/storage_memory.h"
 #include "model/weights/names.h"
+#include "model/weights/weight_units.h"
 
 namespace mortise {
 namespace {
 
 class Builder {
  public:
-  Builder(ParameterStore& store, const at::TensorOptions& numbers, bool requires_grad)
-      : store_(store), numbers_(numbers), requires_grad_(requires_grad) {}
+  Builder(ParameterStore& store, const at::TensorOptions& numbers, bool requires_grad,
+          ParameterMemory memory = ParameterMemory::kAll)
+      : store_(store), numbers_(numbers), requires_grad_(requires_grad), memory_(memory) {}
 
-  at::Tensor empty(std::vector<int64_t> shape) const { return at::empty(shape, numbers_); }
+  at::Tensor empty(const std::vector<int64_t>& shape) const {
+    return memory_ == ParameterMemory::kAll ? at::empty(shape, numbers_) : without_memory(shape, numbers_);
+  }
 
   // A leaf that shares the memory of `tensor`.
   at::Tensor leaf(const std::string& name, const at::Tensor& tensor) {
@@ -45,6 +50,7 @@ class Builder {
   ParameterStore& store_;
   at::TensorOptions numbers_;
   bool requires_grad_;
+  ParameterMemory memory_;
 };
 
 void add_attention(Builder& builder, const ModelConfig& config, const std::string& prefix, LayerWeights& weights,
@@ -165,9 +171,9 @@ bool is_norm(const NamedParameter& parameter) { return parameter.name.find("norm
 }  // namespace
 
 ParameterStore allocate_parameters(const ModelConfig& config, at::ScalarType dtype, bool requires_grad,
-                                   at::Device device) {
+                                   at::Device device, ParameterMemory memory) {
   ParameterStore store;
-  Builder builder(store, at::TensorOptions().dtype(dtype).device(device), requires_grad);
+  Builder builder(store, at::TensorOptions().dtype(dtype).device(device), requires_grad, memory);
   store.weights.embedding_VH = builder.empty({config.vocab_size, config.hidden_size});
   store.leaves.embedding = builder.leaf(kEmbeddingName, store.weights.embedding_VH);
   for (int64_t i = 0; i < config.num_layers; ++i) {
@@ -198,6 +204,9 @@ ParameterStore allocate_parameters(const ModelConfig& config, at::ScalarType dty
   } else {
     store.weights.head_VH = builder.empty({config.vocab_size, config.hidden_size});
     store.leaves.head = builder.leaf(kHeadName, store.weights.head_VH);
+  }
+  for (const NamedParameter& parameter : store.parameters) {
+    if (is_common(parameter) && !has_memory(parameter.tensor)) allocate_memory(parameter.tensor.storage());
   }
   return store;
 }

@@ -27,9 +27,11 @@ struct ParameterStore {
   std::vector<NamedParameter> parameters;
 };
 
+// kCommon: matrices that ranks may share (weight_units.h) have no memory yet.
+enum class ParameterMemory { kAll, kCommon };
 // Uninitialised memory for every parameter of the config.
 ParameterStore allocate_parameters(const ModelConfig& config, at::ScalarType dtype, bool requires_grad,
-                                   at::Device device = at::kCPU);
+                                   at::Device device = at::kCPU, ParameterMemory memory = ParameterMemory::kAll);
 
 // Normal(0, initializer_range) matrices, zero biases, norms that multiply by 1. Element (row, column) of the p-th
 // parameter depends only on (seed, p, row, column).

@@ -22,7 +22,7 @@
 
 namespace mortise {
 
-// Memory for the copies; their numbers are not set.
+// The copies, with memory where the masters have it. Their numbers are not set.
 void allocate_rounded(DecoderWeights& weights);
 
 // The memory of a layer's copies comes and goes.

@@ -126,21 +126,26 @@ Result<> copy_numbers(const TensorView& stored, at::ScalarType type, int64_t beg
   return {};
 }
 
-Result<> copy_stored(const TensorView& view, const std::string& where, at::Tensor target) {
+Result<at::ScalarType> check_stored(const TensorView& view, const std::string& where, at::IntArrayRef sizes) {
   const std::optional<at::ScalarType> type = torch_type(view.dtype);
   if (!type) {
     return Error{ErrorKind::kData, fmt::format("tensor {} has dtype {}", quote(view.name), dtype_name(view.dtype)),
                  where, "supported: F64, F32, F16, BF16"};
   }
-  if (at::IntArrayRef(view.shape) != target.sizes()) {
+  if (at::IntArrayRef(view.shape) != sizes) {
     return Error{ErrorKind::kData,
                  fmt::format("tensor {} has shape {}, the configuration asks for {}", quote(view.name),
-                             shape_text(view.shape), shape_text(target.sizes())),
+                             shape_text(view.shape), shape_text(sizes)),
                  where, "configuration and weights must belong together: download the folder again"};
   }
-  if (view.source != nullptr) return copy_numbers(view, *type, 0, target);
+  return *type;
+}
+
+Result<> copy_stored(const TensorView& view, const std::string& where, at::Tensor target) {
+  const at::ScalarType type = TRY(check_stored(view, where, target.sizes()));
+  if (view.source != nullptr) return copy_numbers(view, type, 0, target);
   auto* bytes = const_cast<std::byte*>(view.bytes.data());  // only read from
-  target.copy_(at::from_blob(bytes, view.shape, at::TensorOptions().dtype(*type)));
+  target.copy_(at::from_blob(bytes, view.shape, at::TensorOptions().dtype(type)));
   return {};
 }
 

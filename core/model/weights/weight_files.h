@@ -54,7 +54,9 @@ DType stored_type(at::ScalarType type);
 Result<at::ScalarType> parse_scalar_type(const std::string& name);
 std::string scalar_type_name(at::ScalarType type);
 
-// target = the stored values, converted to its dtype. Errors name tensor and file.
+// The number format of a stored tensor of these sizes. Errors name tensor and file.
+Result<at::ScalarType> check_stored(const TensorView& view, const std::string& where, at::IntArrayRef sizes);
+// target = the stored values, converted to its dtype. The same errors.
 Result<> copy_stored(const TensorView& view, const std::string& where, at::Tensor target);
 
 // target = as many numbers of `stored`, which are of this type, from the number `begin` on. Piece by piece, so that a

@@ -53,7 +53,7 @@ int64_t num_epochs_of(const RunConfig& config) { return config.critic.ppo_epochs
 Critic::Critic(Model model_in, const ParameterGroups& groups, const RunSettings& run, FlopCount* flops)
     : model(std::move(model_in)),
       state("critic.model", model),
-      optimizer(make_optimizer(model, run.config.critic.optim, groups, "critic.optim", spread(run),
+      optimizer(make_optimizer(model, run.config.critic.optim, groups, "critic.optim", spread_model(run),
                                {run.key.seed, RandomPurpose::kCriticRounding})),
       schedule(schedule_options(
           run.config.critic.optim, run.total_steps,
@@ -62,8 +62,8 @@ Critic::Critic(Model model_in, const ParameterGroups& groups, const RunSettings&
       rows_per_update(rows_of_update(run)),
       num_epochs(num_epochs_of(run.config)) {}
 
-ZeroOptions Critic::spread(const RunSettings& run) {
-  spread_weights(run.config, run.ranks, run.config.critic.optim, model);
+ZeroOptions Critic::spread_model(const RunSettings& run) {
+  spread = spread_weights(run.config, run.ranks, run.config.critic.optim, model);
   return zero_options(run.config, run.ranks, model);
 }
 
@@ -126,8 +126,9 @@ Result<ModelConfig> critic_config(Env& env, const Path& folder) {
                folder.string(), "name a language model or a classifier of one label in critic.model.path"};
 }
 
-Result<Model> load_critic_model(Env& env, const Path& folder, const std::string& dtype, uint64_t seed) {
+Result<Model> open_critic_model(Env& env, const Path& folder, const std::string& dtype, uint64_t seed) {
   ModelConfig config = TRY(critic_config(env, folder));
+  if (!is_adapter_folder(env, folder)) return Model::open(env, folder, dtype, Model::NewHead{std::move(config), seed});
   Model base = TRY(Model::load(env, folder, dtype));
   if (base.config().is_classifier) return base;
   Model critic = TRY(Model::random(std::move(config), seed, dtype));
@@ -145,7 +146,10 @@ namespace {
 Result<Model> load_start(const RunSettings& run, const Model& policy, const Path& folder) {
   if (shares_policy_base(run.config))
     return policy.base_as_classifier(TRY(critic_config(run.env, folder)), run.key.seed);
-  return load_critic_model(run.env, folder, std::string(choice_name(run.config.model.dtype)), run.key.seed);
+  Model opened =
+      TRY(open_critic_model(run.env, folder, std::string(choice_name(run.config.model.dtype)), run.key.seed));
+  if (!spreads_weights(run.config, run.ranks)) TRY(opened.read_parts());
+  return opened;
 }
 
 Result<> continue_adapter(const RunSettings& run, const std::string& folder, Model& critic) {
@@ -185,6 +189,7 @@ Result<std::unique_ptr<Critic>> load_critic(const RunSettings& run, const Model&
   TRY(add_adapter(run, model));
   const ParameterGroups groups = TRY(group_and_freeze(run.loaded, "critic.optim", model));
   auto critic = std::make_unique<Critic>(std::move(model), groups, run, flops);
+  TRY(critic->spread);
   TRY(offload_optimizer(run.env, run.loaded, "critic.optim", critic->model, critic->optimizer));
   return critic;
 }

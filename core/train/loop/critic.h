@@ -21,6 +21,7 @@ struct Critic {
   Critic& operator=(const Critic&) = delete;
 
   Model model;
+  Result<> spread;  // an error if its weights could not be read
   ModelState state;
   Optimizer optimizer;
   ScheduleOptions schedule;
@@ -29,12 +30,12 @@ struct Critic {
   int64_t num_epochs = 1;
 
  private:
-  ZeroOptions spread(const RunSettings& run);
+  ZeroOptions spread_model(const RunSettings& run);
 };
 
 // A folder (also a reward model's adapter) with a head of one label is used as it is. A language model gets a new
-// random head, by `seed`, instead of its own.
-Result<Model> load_critic_model(Env& env, const Path& folder, const std::string& dtype, uint64_t seed);
+// random head, by `seed`, instead of its own. Matrices may be unread (Model::open).
+Result<Model> open_critic_model(Env& env, const Path& folder, const std::string& dtype, uint64_t seed);
 
 // Does the estimator ask for values? A run then has a critic.
 bool needs_critic(const PluginInfo& estimator);

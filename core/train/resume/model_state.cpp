@@ -69,6 +69,22 @@ void save_part(StateWriter& writer, const Model& model, const ModelPart& part,
   }
 }
 
+// The same, read. Numbers that another rank has are left to it.
+Result<> load_part(StateReader& reader, const ModelPart& part, const std::map<std::string, OwnNumbers>& pieces) {
+  const std::vector<NamedParameter> numbers = part.numbers();
+  for (size_t i = 0; i < numbers.size(); ++i) {
+    const NamedParameter& parameter = numbers[i];
+    const auto piece = pieces.find(parameter.name);
+    if (piece == pieces.end())
+      TRY(read_part(reader, parameter.name, part, i, parameter.tensor.detach()));
+    else if (piece->second.numbers.defined())
+      TRY(read_part(reader, parameter.name, part, i, piece->second.numbers.view(parameter.tensor.sizes())));
+    else
+      TRY(check_part(reader, parameter.name, part, i, stored_type(parameter.tensor.scalar_type())));
+  }
+  return {};
+}
+
 }  // namespace
 
 Result<> ModelState::save_state(StateWriter& writer) const {
@@ -100,13 +116,11 @@ Result<> ModelState::save_state(StateWriter& writer) const {
 
 Result<> ModelState::load_state(StateReader& reader) {
   const at::NoGradGuard no_grad;
-  WeightShards* const spread = spread_parameters(*model_);
-  const auto whole = TRY(WholeWeights::gather({spread != nullptr ? model_ : nullptr}, {}, GatheredLayers::kOwnPart));
+  const WeightShards* const spread = spread_parameters(*model_);
+  std::map<std::string, OwnNumbers> pieces;
+  if (spread != nullptr) pieces = own_pieces(*spread, spread->rank());
   if (const ModelPart* const part = split_parameters(*model_); part != nullptr) {
-    const std::vector<NamedParameter> numbers = part->numbers();
-    for (size_t i = 0; i < numbers.size(); ++i)
-      TRY(read_part(reader, numbers[i].name, *part, i, numbers[i].tensor.detach()));
-    if (spread != nullptr) spread->take_changes();
+    TRY(load_part(reader, *part, pieces));
     model_->weights_changed();
     return {};
   }
@@ -114,7 +128,11 @@ Result<> ModelState::load_state(StateReader& reader) {
     const at::Tensor tensor = parameter.tensor.detach();
     const TensorView view =
         TRY(reader.get_tensor(parameter.name, stored_type(tensor.scalar_type()), tensor.sizes().vec()));
-    TRY(copy_stored(view, "checkpoint", tensor));
+    const auto piece = pieces.find(parameter.name);
+    if (piece == pieces.end())
+      TRY(copy_stored(view, "checkpoint", tensor));
+    else if (piece->second.numbers.defined())
+      TRY(copy_numbers(view, tensor.scalar_type(), piece->second.begin, piece->second.numbers));
   }
   for (const NamedParameter& start : model_->adapter_start()) {
     const TensorView view =
@@ -122,7 +140,6 @@ Result<> ModelState::load_state(StateReader& reader) {
     TRY(copy_stored(view, "checkpoint", start.tensor));
   }
   model_->start_changed();
-  if (spread != nullptr) spread->take_changes();
   model_->weights_changed();
   return {};
 }

@@ -1,7 +1,6 @@
 // ModelState: the exact weights of a model as a checkpoint object, where a resume cannot get them elsewhere: a critic,
 // a refreshed reference, an adapter's A and B, weights that the checkpoint's model folder holds rounded. Thread rule:
-// one thread. If the model's weights are spread over ranks, load_state is a collective, and save_state gives this rank's
-// numbers.
+// one thread. If the model's weights are spread over ranks, each saves and reads its own numbers.
 #pragma once
 
 #include <string>

@@ -14,6 +14,7 @@
 #include "foundation/base/log.h"
 #include "foundation/base/text.h"
 #include "foundation/formats/sha256.h"
+#include "learn/optim/weight_shards.h"
 #include "model/adapters/lora_config.h"
 #include "train/loop/critic.h"
 #include "train/loop/parts.h"
@@ -99,7 +100,7 @@ Result<> add_models(const PolicyParts& policy, const Critic* critic, RunInputs& 
   if (policy.model->trains_lora()) {
     const Model base = policy.model->base_view(Model::BaseUse::kNumbers);
     inputs.add("base", "model.path: the model under the adapter",
-               sha256_hex(TRY(digest_of_model(base)) + base.config().generation_config_text));
+               sha256_hex(TRY(digest_of_model(base, shards_of(*policy.model))) + base.config().generation_config_text));
   } else if (policy.reference && !policy.reference_state) {
     inputs.add("reference", "model.path: the weights of the reference", TRY(digest_of_model(*policy.reference)));
   } else if (policy.reference) {  // whose weights the checkpoint holds
@@ -113,7 +114,7 @@ Result<> add_models(const PolicyParts& policy, const Critic* critic, RunInputs& 
              sha256_hex(critic->model.config().config_text));
   if (critic->model.trains_lora())
     inputs.add("critic_base", "critic.model.path: the model under the critic's adapter",
-               TRY(digest_of_model(critic->model.base_view(Model::BaseUse::kNumbers))));
+               TRY(digest_of_model(critic->model.base_view(Model::BaseUse::kNumbers), shards_of(critic->model))));
   return {};
 }
 
@@ -182,14 +183,18 @@ PartDigests digests_of_part(const Model& model) {
   return {to_hex(common.finish()), to_hex(own.finish())};
 }
 
-Result<std::string> digest_of_model(const Model& model) {
+Result<std::string> digest_of_model(const Model& model) { return digest_of_model(model, shards_of(model)); }
+
+Result<std::string> digest_of_model(const Model& model, WeightShards* shards) {
   const ModelPart* const part = model.model_part();
   const bool is_split = part != nullptr && !part->is_whole();
   const std::vector<NamedParameter> numbers = model.numbers();
   const std::vector<NamedParameter> own = is_split ? part->numbers() : std::vector<NamedParameter>();
   Sha256 all;
   all.update(model.config().config_text);
+  PartWalk walk(shards);
   for (size_t i = 0; i < numbers.size(); ++i) {
+    TRY(walk.reach(numbers[i]));
     if (is_split)
       hash_numbers(numbers[i].name, part->gathered(i, own[i].tensor.detach()), all);
     else

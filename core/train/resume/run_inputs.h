@@ -22,6 +22,7 @@ struct Critic;
 struct DataParts;
 struct PolicyParts;
 struct RunSettings;
+class WeightShards;
 
 class RunInputs : public Stateful {
  public:
@@ -43,8 +44,10 @@ class RunInputs : public Stateful {
   std::vector<Input> inputs_;
 };
 
-// The digest of the weights and of the config that says how they are used. If ranks share the layers, it is that of the whole
-// model, on all of them, a collective, and takes memory for one matrix at a time.
+// The digest of the weights and of the config that says how they are used. If ranks share the weights, it is that of the whole
+// model, on all of them, a collective, and takes memory for one matrix or one part at a time. `shards`: of the model with an
+// adapter whose base this is.
+Result<std::string> digest_of_model(const Model& model, WeightShards* shards);
 Result<std::string> digest_of_model(const Model& model);
 
 // If ranks share the layers: the digests of what all ranks have, and of what only ranks with the same part have.

@@ -225,6 +225,8 @@ Result<RunEstimate> estimate(Env& env, PluginRegistry& registry, const LoadedCon
   out.trained = TRY(trained_size(out.model, out.lora, loaded, "actor.optim"));
   out.device = choose_device(loaded, {num_ranks, 0}, kind, &registry);
   out.trained.is_on_device = out.device.is_by_operators();
+  out.trained.is_read_at_once =
+      out.trained.of_vocabulary > 0 || out.trained.of_layers > 0 || is_adapter_folder(env, config.model.path);
   out.memory = estimate_memory(out.model, out.lora, out.trained, config, out.device.is_by_operators());
   if (out.device.name.kind == DeviceKind::kCuda) out.memory.graphs = graph_bytes(out.model, config);
   out.not_reused = why_not_reused(config, out.model, num_ranks, out.device.is_by_operators());
@@ -312,6 +314,7 @@ Json json_of(const RunEstimate& run, const RunConfig& config) {
             {"whole_parameters_in_step", bytes(memory.stepped)},
             {"whole_weights_in_rollout", bytes(memory.whole)},
             {"whole_weights_in_save", bytes(memory.saved)},
+            {"read_at_start", bytes(memory.started)},
             {"program", bytes(memory.program)},
             {"offloaded_to_files", bytes(memory.files)},
             {"total", bytes(memory.total())}}}};
@@ -333,6 +336,7 @@ std::string memory_text(const MemoryEstimate& memory, int num_ranks) {
                                                   {"or in steps: parameter copies", memory.stepped},
                                                   {"or in rollouts: other weights", memory.whole},
                                                   {"or in saves: other weights", memory.saved},
+                                                  {"or at the start: what is read", memory.started},
                                                   {"generator's copy of the weights", memory.rollout},
                                                   {"KV cache, at most", memory.kv_cache},
                                                   {"graphs of decoding on the GPU", memory.graphs},

@@ -29,6 +29,7 @@ struct MemoryEstimate {
   double whole = 0;    // ... and all weights during rollouts, when there are no gradients and activations; of a split
                        // model too, with the gradients that stay
   double saved = 0;    // what a save gathers of split layers on the rank that writes most, with the gradients that stay
+  double started = 0;  // ... and what is read at once while ranks start that share the weights
   // What lies on a device, if model.device names one.
   [[nodiscard]] double on_device() const {
     return weights + gradients + moments + reference + rollout + kv_cache + critic + teacher + reward_models +
@@ -37,7 +38,7 @@ struct MemoryEstimate {
   [[nodiscard]] double total() const {
     const double update = gradients + std::max(activations + head + attention + gathered, stepped);
     return program + weights + moments + reference + rollout + kv_cache + critic + reward_models + teacher + experts +
-           graphs + sampled + std::max({update, whole, saved});
+           graphs + sampled + std::max({update, whole, saved, started});
   }
 };
 
@@ -67,16 +68,17 @@ struct UnitBytes {
 
 // What an optimizer steps of a model, or of its adapter: all but what optim.groups freezes.
 struct TrainedSize {
-  double numbers = 0;           // that are trained
-  double moments = 0;           // bytes of the optimizer's state
-  double largest_moments = 0;   // the same of the parameter that has most
-  double largest_numbers = 0;   // those of the largest parameter
-  int64_t lowest_backward = 1;  // model.h
-  UnitBytes units;              // bytes of the model's trained matrices; nothing of an adapter
-  double of_vocabulary = 0;     // numbers of embedding and head that an adapter trains as a whole
-  double of_layers = 0;         // the same of the layers' matrices
-  bool reads_base = false;      // passes read the base of what an adapter changes, as DoRA's do
-  bool is_on_device = false;    // the code of a device computes
+  double numbers = 0;            // that are trained
+  double moments = 0;            // bytes of the optimizer's state
+  double largest_moments = 0;    // the same of the parameter that has most
+  double largest_numbers = 0;    // those of the largest parameter
+  int64_t lowest_backward = 1;   // model.h
+  UnitBytes units;               // bytes of the model's trained matrices; nothing of an adapter
+  double of_vocabulary = 0;      // numbers of embedding and head that an adapter trains as a whole
+  double of_layers = 0;          // the same of the layers' matrices
+  bool is_read_at_once = false;  // before ranks take what they keep
+  bool reads_base = false;       // passes read the base of what an adapter changes, as DoRA's do
+  bool is_on_device = false;     // the code of a device computes
   // Ranks that share the layers have embedding and head whole then.
   [[nodiscard]] bool keeps_vocabulary() const { return of_vocabulary > 0 || is_on_device; }
 };

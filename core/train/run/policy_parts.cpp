@@ -39,12 +39,29 @@ Result<> load_adapter(const RunSettings& run, Model& policy) {
   return made;
 }
 
+bool by_parts(const RunSettings& run) { return run.kind != RunKind::kEval && reads_by_parts(run.config, run.ranks); }
+
+// What it has of matrices comes with share_weights(), if ranks share them.
+Result<Model> open_model(const RunSettings& run, const Path& folder) {
+  Model model = TRY(Model::open(run.env, folder, dtype_of(run.config)));
+  if (!by_parts(run)) TRY(model.read_parts());
+  return model;
+}
+
+// Keeps what this rank has of a policy or of its reference.
+Result<> share_weights(const RunSettings& run, Model& model) {
+  if (run.kind == RunKind::kEval) return {};
+  split_layers(run.config, run.ranks, model);
+  Communicator* const ranks = TRY(ranks_with_weights(run.config, run.ranks, model));
+  return spread_weights(run.config, *ranks, run.config.actor.optim, model);
+}
+
 // `weights_from` is a checkpoint's folder. What save_dtype "stored" means, model.path says.
-Result<Model> load_policy(const RunSettings& run, const std::optional<Path>& weights_from) {
+Result<Model> open_policy(const RunSettings& run, const std::optional<Path>& weights_from) {
   const RunConfig& config = run.config;
-  if (!weights_from) return Model::load(run.env, config.model.path, dtype_of(config));
-  if (config.trainer.save_dtype != SaveDtype::kStored) return Model::load(run.env, *weights_from, dtype_of(config));
-  Model model = TRY(Model::load(run.env, config.model.path, dtype_of(config)));
+  if (!weights_from) return open_model(run, config.model.path);
+  if (config.trainer.save_dtype != SaveDtype::kStored) return open_model(run, *weights_from);
+  Model model = TRY(open_model(run, config.model.path));
   TRY(model.read_weights(run.env, *weights_from));
   return model;
 }
@@ -67,19 +84,15 @@ Result<> load_reference(const RunSettings& run, bool has_moved, PolicyParts& par
   }
   std::optional<Model> initial;
   if (has_moved) {
-    initial = TRY(Model::load(run.env, run.config.model.path, dtype_of(run.config)));
+    initial = TRY(open_model(run, run.config.model.path));
     TRY(initial->move_to(run.device));
+    TRY(share_weights(run, *initial));
   }
-  if (initial) split_layers(run.config, run.ranks, *initial);
   const Model& from = initial ? *initial : policy;
   parts.reference = shards == nullptr ? from.clone_frozen() : from.frozen_shape();
   parts.reference->set_rope_length(policy.config().rope_length);
   if (policy.has_rounded_matrices() && !run.config.ref.sync_steps) parts.reference->drop_masters();
   if (shards == nullptr) return offload_reference(run.env, run.loaded, *parts.reference);
-  if (initial) {
-    Communicator* const ranks = TRY(ranks_with_weights(run.config, run.ranks, *initial));
-    spread_weights(run.config, *ranks, run.config.actor.optim, *initial);
-  }
   shards_of(from)->spread_copy(*parts.reference);
   return offload_reference(run.env, run.loaded, *parts.reference);
 }
@@ -99,7 +112,7 @@ Result<> load_model(const RunSettings& run, const std::optional<Path>& weights_f
     TRY(check_policy_groups(run.env, run.loaded, run.ranks.size(), run.kind == RunKind::kTrain));
   }
   log_device(config, run.device);
-  Model& model = policy.model.emplace(TRY(load_policy(run, weights_from)));
+  Model& model = policy.model.emplace(TRY(open_policy(run, weights_from)));
   if (run.kind != RunKind::kEval) TRY(check_routers(run.loaded, model.config()));
   TRY(model.move_to(run.device));
   // Sampling and training turn all sequences of the run alike, whatever their length.
@@ -112,11 +125,7 @@ Result<> load_model(const RunSettings& run, const std::optional<Path>& weights_f
   }
   const bool wants_reference =
       run.kind == RunKind::kTrain && (config.actor.use_kl_loss || config.algorithm.use_kl_in_reward);
-  // Before the reference is copied, so that no rank ever has both whole.
-  if (run.kind != RunKind::kEval) {
-    split_layers(config, run.ranks, model);
-    spread_weights(config, *TRY(ranks_with_weights(config, run.ranks, model)), config.actor.optim, model);
-  }
+  TRY(share_weights(run, model));  // before the reference is copied, so that no rank ever has both whole
   if (wants_reference) TRY(load_reference(run, weights_from.has_value(), policy));
   return {};
 }

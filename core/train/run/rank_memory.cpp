@@ -172,9 +172,25 @@ void share_layers(const ModelConfig& model, const UnitBytes& units, const Traine
 
 }  // namespace
 
+namespace {
+
+// While a rank reads a part of the model, or all of it, next to what it keeps. `whole`: bytes of all weights.
+double started_bytes(const UnitBytes& units, const TrainedSize& trained, const RunConfig& config, int num_ranks,
+                     double whole) {
+  const int64_t num_parts = config.trainer.val_only ? 1 : config.actor.tensor_model_parallel_size;
+  const bool spreads = config.ranks.zero_stage >= 3 && num_ranks > num_parts;
+  if (config.trainer.val_only || (!spreads && num_parts == 1)) return 0;
+  if (trained.is_read_at_once) return whole;
+  const double part = std::max(units.layer, units.largest_end);
+  return spreads && num_parts > 1 ? part + part / static_cast<double>(num_parts) : part;
+}
+
+}  // namespace
+
 void share_memory(const ModelConfig& model, const UnitBytes& units, const TrainedSize& trained, const RunConfig& config,
                   bool has_lora, int num_ranks, double written, const CriticBytes& critic, MemoryEstimate& memory) {
   if (num_ranks == 1) return;
+  memory.started = started_bytes(units, trained, config, num_ranks, memory.weights);
   if (!config.trainer.val_only) share_layers(model, units, trained, config, written, memory);
   share_states(config, num_ranks, critic, memory);
   const int64_t num_parts = config.trainer.val_only ? 1 : config.actor.tensor_model_parallel_size;

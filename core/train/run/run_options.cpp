@@ -181,13 +181,18 @@ int64_t vocabulary_window_bytes(const RunConfig& config, bool by_operators) {
   return is_split || by_operators ? 0 : config.ranks.window_bytes;
 }
 
-void spread_weights(const RunConfig& config, Communicator& ranks, const OptimConfig& optim, Model& model) {
-  if (!spreads_weights(config, ranks)) return;
+bool reads_by_parts(const RunConfig& config, const Communicator& ranks) {
+  return spreads_weights(config, ranks) || tensor_size(config, ranks) > 1;
+}
+
+Result<> spread_weights(const RunConfig& config, Communicator& ranks, const OptimConfig& optim, Model& model) {
+  if (!spreads_weights(config, ranks)) return model.read_parts();
   const bool whole =
       model.model_part() != nullptr || (!model.trains_lora() && update_rule(optim)->needs_whole_parameters());
-  WeightShards::spread(model, ranks, whole ? ShardCut::kTensors : ShardCut::kBlocks,
-                       /*keeps_base=*/config.model.layers == LayerPasses::kPlain,
-                       vocabulary_window_bytes(config, model.device().by_operators));
+  return WeightShards::spread(model, ranks, whole ? ShardCut::kTensors : ShardCut::kBlocks,
+                              /*keeps_base=*/config.model.layers == LayerPasses::kPlain,
+                              vocabulary_window_bytes(config, model.device().by_operators))
+      ->status();
 }
 
 int tensor_size(const RunConfig& config, const Communicator& ranks) {

@@ -47,9 +47,11 @@ bool has_teacher_loss(const RunConfig& config);
 // Such ranks read embedding and head in windows of so many bytes (learn/optim/matrix_windows.h); 0: they gather them whole.
 // Passes on devices read whole heads, and split layers have parts of both.
 int64_t vocabulary_window_bytes(const RunConfig& config, bool by_operators);
+// Does each rank keep only some of a policy's numbers, so that it reads them part by part?
+bool reads_by_parts(const RunConfig& config, const Communicator& ranks);
 // Keeps this rank's part of the weights that `optim` trains, if so. `ranks`: those of ranks_with_weights(). The model has to
-// stay where it is.
-void spread_weights(const RunConfig& config, Communicator& ranks, const OptimConfig& optim, Model& model);
+// stay where it is. What is unread of it is read.
+Result<> spread_weights(const RunConfig& config, Communicator& ranks, const OptimConfig& optim, Model& model);
 // Ranks that share the layers of the policy and its reference. 1: each has whole layers.
 [[nodiscard]] int tensor_size(const RunConfig& config, const Communicator& ranks);
 // Keeps this rank's part of the layers, if ranks share them.

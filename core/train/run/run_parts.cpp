@@ -355,16 +355,10 @@ RunKey run_key(const RunConfig& config) {
   return key;
 }
 
-// The last of what a checkpoint holds: choices, and what the run reads, as hashes. Weights are whole while they are hashed;
-// split layers are gathered matrix by matrix.
+// The last of what a checkpoint holds: choices, and what the run reads, as hashes.
 Result<> load_inputs(RunParts& parts) {
   TRY(load_attention_choices(parts.run, parts.saved));
-  const PolicyParts& policy = parts.policy;
-  const bool hashes_critic = parts.critic != nullptr && parts.critic->model.trains_lora();
-  const auto whole =
-      TRY(WholeWeights::gather({&*policy.model, reference_of(policy), hashes_critic ? &parts.critic->model : nullptr},
-                               {}, GatheredLayers::kOwnPart));
-  parts.saved.inputs = TRY(make_inputs(parts.run, *parts.registry, policy, parts.data, parts.critic.get()));
+  parts.saved.inputs = TRY(make_inputs(parts.run, *parts.registry, parts.policy, parts.data, parts.critic.get()));
   return parts.saved.stateful.add(parts.saved.inputs);
 }
 

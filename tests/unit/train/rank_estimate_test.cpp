@@ -123,6 +123,30 @@ double whole_bytes(const ModelConfig& model) {
   return numbers * 4.0;
 }
 
+// The largest part is read whole. It counts if no step needs more.
+TEST(MemoryEstimates, CountWhatIsReadAtTheStart) {
+  const Spread spread(moe_config(), {});
+  EXPECT_EQ(spread.alone.started, 0.0);
+  EXPECT_EQ(spread.shared.started, std::max(spread.units.layer, spread.units.largest_end));
+  const Spread both(small_config(64, 3), {"actor.tensor_model_parallel_size=2"}, 4);
+  EXPECT_EQ(both.shared.started, 1.5 * std::max(both.units.layer, both.units.largest_end));
+  const Spread split(small_config(64, 3), {"actor.tensor_model_parallel_size=2"}, 2);
+  EXPECT_EQ(split.shared.started, std::max(split.units.layer, split.units.largest_end));
+  const Spread validates(moe_config(), {"trainer.val_only=true"});
+  EXPECT_EQ(validates.shared.started, 0.0);
+  MemoryEstimate memory;
+  memory.weights = 3;
+  memory.gradients = memory.whole = 2;
+  const double steps = memory.total();
+  memory.started = 9;
+  EXPECT_EQ(memory.total(), steps + 7);
+  TrainedSize at_once = spread.trained;
+  at_once.is_read_at_once = true;
+  memory = spread.alone;
+  share_memory(spread.model, spread.units, at_once, spread.loaded.config, false, 2, 1.0, {}, memory);
+  EXPECT_EQ(memory.started, spread.alone.weights);
+}
+
 TEST(MemoryEstimates, CountWhatStaysWholeWithStage3) {
   const Spread run(moe_config(), {"trainer.deterministic=false"});
   const double whole = whole_bytes(run.model), matrices = static_cast<double>(run.model.num_parameters()) * 4.0 - whole;

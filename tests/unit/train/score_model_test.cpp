@@ -13,6 +13,7 @@
 #include "foundation/formats/jsonl.h"
 #include "foundation/formats/safetensors.h"
 #include "plugin/host/host_services.h"
+#include "support/golden_models.h"
 #include "support/locked_device.h"
 #include "support/temp_dir.h"
 #include "train/loop/critic.h"
@@ -247,13 +248,13 @@ TEST(ScoreModel, ALoraRewardModelGivesTheScoresOfTransformers) {
 TEST(CriticModel, BeginsFromAnAdaptersHeadAndRefusesDropout) {
   const TempDir dir;
   const Path adapter = lora_reward_model(dir);
-  const auto critic = load_critic_model(default_env(), adapter, "float32", 1);
+  const auto critic = open_critic_model(default_env(), adapter, "float32", 1);
   ASSERT_OK(critic);
   const auto whole = Model::load(default_env(), kGolden / "model");
   ASSERT_OK(whole);
   EXPECT_TRUE(critic->config().is_classifier);
   EXPECT_TRUE(critic->find_parameter(kScoreHead)->tensor.equal(whole->find_parameter(kScoreHead)->tensor));
-  const auto fresh = load_critic_model(default_env(), dir / "base", "float32", 1);
+  const auto fresh = open_critic_model(default_env(), dir / "base", "float32", 1);
   ASSERT_OK(fresh);
   EXPECT_THAT(fresh->config().config_text, HasSubstr("Qwen2ForSequenceClassification"));
   EXPECT_FALSE(fresh->find_parameter(kScoreHead)->tensor.equal(whole->find_parameter(kScoreHead)->tensor));
@@ -263,8 +264,23 @@ TEST(CriticModel, BeginsFromAnAdaptersHeadAndRefusesDropout) {
   ScoreModelOptions options;
   options.folder = adapter;
   EXPECT_OK(ScoreModel::load(default_env(), options));
-  EXPECT_THAT(error_of(load_critic_model(default_env(), adapter, "float32", 1)),
+  EXPECT_THAT(error_of(open_critic_model(default_env(), adapter, "float32", 1)),
               AllOf(HasSubstr("base/config.json"), HasSubstr("'attention_dropout' = 0.1")));
+}
+
+TEST(CriticModel, OfALanguageModelGetsTheHeadOfItsSeed) {
+  const Path folder = test::golden_model("qwen2_untied_sharded");
+  const Model language = Model::load(default_env(), folder).value();
+  Model critic = open_critic_model(default_env(), folder, "float32", 7).value();
+  ASSERT_OK(critic.read_parts());
+  const Model made = Model::random(critic_config(default_env(), folder).value(), 7).value();
+  ASSERT_EQ(critic.parameters().size(), made.parameters().size());
+  for (size_t i = 0; i < made.parameters().size(); ++i) {
+    const NamedParameter& got = critic.parameters()[i];
+    EXPECT_TRUE(got.tensor.requires_grad()) << got.name;
+    const NamedParameter* const read = language.find_parameter(got.name);
+    EXPECT_TRUE(got.tensor.equal(read != nullptr ? read->tensor : made.parameters()[i].tensor)) << got.name;
+  }
 }
 
 TEST(ScoreModel, ARowThatCannotBeScoredCostsItself) {

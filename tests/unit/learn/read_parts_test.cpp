@@ -1,0 +1,207 @@
+// Models that are opened without their matrices (Model::open): each rank reads them part by part and keeps what it has of
+// them, with the bits of a rank that reads all of it first; and it never has more memory than that and one part.
+#include <gtest/gtest.h>
+
+#include "layer_variants.h"
+#include "model/tensor/storage_memory.h"
+#include "support/counting_allocator.h"
+#include "support/golden_models.h"
+#include "support/temp_dir.h"
+
+namespace mortise {
+namespace {
+
+using test::golden_model;
+using test::golden_models;
+using test::on_ranks;
+
+enum class Reading { kAtOnce, kByParts };
+
+// A model of a folder, an adapter of which is trained if there is a choice, as a rank of the mesh has it.
+struct SharedModel {
+  SharedModel(const Path& folder, const std::string& dtype, const std::optional<LoraChoice>& adapter, const Mesh& mesh,
+              Communicator& ranks, Reading reading)
+      : model((reading == Reading::kAtOnce ? Model::load(default_env(), folder, dtype)
+                                           : Model::open(default_env(), folder, dtype))
+                  .value()) {
+    if (adapter) EXPECT_OK(model.train_lora(*adapter, 4));
+    if (mesh.tensor_size > 1) model.split_layers(std::make_shared<TensorGroup>(ranks, mesh.tensor_size));
+    TestPolicy::spread_model(model, {&ranks, mesh.zero_stage}, /*keeps_base=*/false, mesh.window_bytes);
+    EXPECT_OK(model.read_parts());
+  }
+  Model model;
+};
+
+// All that a rank has, and what the ranks have together.
+std::vector<at::Tensor> numbers_of(const Model& model) {
+  std::vector<at::Tensor> out;
+  const auto add = [&](const at::Tensor& tensor) {
+    out.push_back(has_memory(tensor) ? tensor.detach().clone() : at::Tensor());
+  };
+  const ModelPart* const part = model.model_part();
+  const auto add_rank = [&] {
+    for (const NamedParameter& one : model.trainable()) add(one.tensor);
+    for (const NamedParameter& one : part != nullptr ? part->parameters() : model.parameters()) add(one.tensor);
+    const DecoderWeights& weights = part != nullptr ? part->weights() : model.weights();
+    for (size_t layer = 0; layer < weights.rounded.size(); ++layer) {
+      for (const at::Tensor& copy : copies_of_layer(weights, layer)) add(copy);
+    }
+  };
+  add_rank();
+  if (const WeightShards* const shards = shards_of(model); shards != nullptr) {
+    for (size_t i = 0; i < shards->units().parts.size(); ++i) {
+      if (!shards->units().parts[i].empty()) add(shards->numbers(static_cast<int64_t>(i)));
+    }
+  }
+  const auto whole = WholeWeights::gather({&model});
+  EXPECT_OK(whole);
+  add_rank();
+  for (const NamedParameter& one : model.parameters()) add(one.tensor);
+  return out;
+}
+
+void expect_same_numbers(const Model& got, const Model& expected) {
+  const std::vector<at::Tensor> a = numbers_of(got), b = numbers_of(expected);
+  ASSERT_EQ(a.size(), b.size());
+  for (size_t i = 0; i < a.size(); ++i) {
+    ASSERT_EQ(a[i].defined(), b[i].defined()) << i;
+    if (a[i].defined()) ASSERT_TRUE(a[i].equal(b[i])) << i << " of " << a.size();
+  }
+}
+
+constexpr Mesh kSpread{.num_ranks = 2, .zero_stage = 3}, kSplit{.num_ranks = 2, .tensor_size = 2},
+    kBoth{.num_ranks = 4, .zero_stage = 3, .tensor_size = 2};
+
+void expect_bits_of_reading_at_once(const Path& folder, const std::string& dtype,
+                                    const std::optional<LoraChoice>& adapter) {
+  const ModelConfig config = read_model_folder_config(default_env(), folder).value();
+  for (const Mesh& mesh : {kSpread, kSplit, kBoth}) {
+    if (mesh.tensor_size > 1 && !can_split_layers(config, mesh.tensor_size)) continue;
+    SCOPED_TRACE(name_of(mesh) + ", " + dtype);
+    on_ranks(mesh.num_ranks, [&](Communicator& ranks) {
+      const SharedModel at_once(folder, dtype, adapter, mesh, ranks, Reading::kAtOnce);
+      const SharedModel by_parts(folder, dtype, adapter, mesh, ranks, Reading::kByParts);
+      expect_same_numbers(by_parts.model, at_once.model);
+    });
+  }
+}
+
+TEST(ReadParts, EveryFamilyHasTheBitsOfReadingAtOnce) {
+  const std::vector<std::string> names = golden_models("config.json");
+  ASSERT_GE(names.size(), 20U);
+  for (const std::string& name : names) {
+    SCOPED_TRACE(name);
+    for (const char* const dtype : {"float32", "bfloat16"})
+      expect_bits_of_reading_at_once(golden_model(name), dtype, std::nullopt);
+  }
+}
+
+TEST(ReadParts, EveryKindOfAdapterHasTheBitsOfReadingAtOnce) {
+  const LoraChoice plain{.rank = 2, .alpha = 4.0};
+  std::vector<LoraChoice> choices(6, plain);
+  choices[1].use_dora = true;
+  choices[2].init = LoraInit::kPissa;
+  choices[3].target_modules = {"q_proj", "down_proj"};
+  choices[3].bias = LoraBias::kAll;
+  choices[4].target_modules = {"q_proj", "down_proj"};
+  choices[4].modules_to_save = {"v_proj", "embed_tokens"};
+  choices[5].target_parameters = {"mlp.experts.gate_up_proj", "mlp.gate.weight"};
+  for (size_t i = 0; i < choices.size(); ++i) {
+    SCOPED_TRACE(i);
+    const Path folder = golden_model(i == 5 ? "qwen3_moe" : i == 3 ? "qwen2_tied" : "qwen2_untied_sharded");
+    for (const char* const dtype : {"float32", "bfloat16"}) expect_bits_of_reading_at_once(folder, dtype, choices[i]);
+  }
+}
+
+// A start that is continued reads the common numbers of the checkpoint's folder too.
+TEST(ReadParts, NumbersComeFromTheFolderThatWasNamedLast) {
+  const test::TempDir folder;
+  const Path first = golden_model("qwen2_tied");
+  Model other = Model::load(default_env(), first).value();
+  randomize(other.parameters());
+  ASSERT_OK(other.save(default_env(), folder.path() / "other"));
+  on_ranks(2, [&](Communicator& ranks) {
+    Model model = Model::open(default_env(), first, "float32").value();
+    ASSERT_OK(model.read_weights(default_env(), folder.path() / "other"));
+    const auto shards = WeightShards::spread(model, ranks, ShardCut::kBlocks);
+    ASSERT_OK(shards->status());
+    const auto whole = WholeWeights::gather({&model});
+    for (size_t i = 0; i < other.parameters().size(); ++i)
+      EXPECT_TRUE(model.parameters()[i].tensor.equal(other.parameters()[i].tensor)) << model.parameters()[i].name;
+  });
+}
+
+// Files that change between two parts, or cannot be read, are an error of the rank, with the file's name.
+TEST(ReadParts, AFileThatIsGoneIsNamed) {
+  const test::TempDir folder;
+  const Path copy = folder.path() / "model";
+  ASSERT_OK(Model::load(default_env(), golden_model("qwen2_tied")).value().save(default_env(), copy));
+  on_ranks(2, [&](Communicator& ranks) {
+    Model model = Model::open(default_env(), copy, "float32").value();
+    ASSERT_OK(ranks.barrier("opened"));
+    if (ranks.rank() == 0) std::filesystem::remove(copy / "model.safetensors");
+    ASSERT_OK(ranks.barrier("removed"));
+    const auto shards = WeightShards::spread(model, ranks, ShardCut::kBlocks);
+    ASSERT_FALSE(shards->status().ok());
+    EXPECT_NE(shards->status().error().to_string().find(copy.string()), std::string::npos);
+  });
+}
+
+// Bytes of the largest part (embedding, layer or head) of a whole model.
+int64_t largest_part(const Model& model) {
+  int64_t most = 0;
+  for (const auto& part : weight_units(model.config(), model.stored_parameters()).parts) {
+    int64_t bytes = 0;
+    for (const size_t i : part) bytes += static_cast<int64_t>(model.stored_parameters()[i].tensor.nbytes());
+    most = std::max(most, bytes);
+  }
+  return most;
+}
+
+// Ranks start one after another, so that the counts of each are its own.
+void expect_memory_for_one_part(const Path& folder, const Mesh& mesh, const std::string& dtype,
+                                const std::optional<LoraChoice>& adapter) {
+  SCOPED_TRACE(name_of(mesh) + ", " + dtype + (adapter ? ", an adapter" : ""));
+  CountingAllocator& tensors = CountingAllocator::install();
+  on_ranks(mesh.num_ranks, [&](Communicator& ranks) {
+    for (int rank = 0; rank < mesh.num_ranks; ++rank) {
+      ASSERT_OK(ranks.barrier("the next rank"));
+      if (ranks.rank() != rank) continue;
+      const int64_t before = tensors.bytes();
+      tensors.reset_peak();
+      const SharedModel shared(folder, dtype, adapter, mesh, ranks, Reading::kByParts);
+      const int64_t own = tensors.bytes() - before, peak = tensors.peak() - before;
+      int64_t whole = 0;
+      for (const NamedParameter& one : shared.model.stored_parameters())
+        whole += static_cast<int64_t>(one.tensor.nbytes());
+      // The rank's part of a layer is next to it before it is spread. Vectors in the making are small.
+      const int64_t part = largest_part(shared.model), share = mesh.zero_stage > 0 ? part / mesh.tensor_size : 0;
+      EXPECT_LE(peak, own + part + (mesh.tensor_size > 1 ? share : 0) + part / 8) << "own " << own;
+      EXPECT_LT(peak, whole) << "what loading at once takes at least";
+    }
+    ASSERT_OK(ranks.barrier("all"));
+  });
+}
+
+TEST(ReadParts, ARankNeverHasMoreThanItsNumbersAndOnePart) {
+  const test::TempDir folder;
+  const ModelConfig config = make_qwen2_config({.vocab_size = 200,
+                                                .hidden_size = 64,
+                                                .intermediate_size = 192,
+                                                .num_layers = 12,
+                                                .num_heads = 4,
+                                                .num_kv_heads = 2,
+                                                .tie_word_embeddings = true})
+                                 .value();
+  ASSERT_OK(Model::random(config, 5).value().save(default_env(), folder.path() / "model"));
+  const Path model = folder.path() / "model";
+  const Mesh spread{.num_ranks = 4, .zero_stage = 3}, split{.num_ranks = 4, .tensor_size = 2};
+  for (const char* const dtype : {"float32", "bfloat16"}) {
+    for (const Mesh& mesh : {spread, split, kBoth}) expect_memory_for_one_part(model, mesh, dtype, std::nullopt);
+  }
+  const LoraChoice adapter{.rank = 1, .alpha = 2.0, .target_modules = {"q_proj"}};
+  for (const Mesh& mesh : {spread, kBoth}) expect_memory_for_one_part(model, mesh, "float32", adapter);
+}
+
+}  // namespace
+}  // namespace mortise
