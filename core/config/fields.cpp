@@ -70,18 +70,15 @@ constexpr int64_t kMaxDurationMs = int64_t{1} << 50;
 
 }  // namespace
 
-NoEffectRule no_effect_rule(Uses when, std::function<bool(const KeyUse&)> condition,
-                            std::function<std::optional<std::string>(const KeyUse&)> reason, bool asks_plugins) {
-  const auto why = [when, condition = std::move(condition), reason = std::move(reason)](const KeyUse& k) {
-    return (uses(k.use) & when) == 0 || !condition(k) ? std::nullopt : reason(k);
-  };
-  return {why, asks_plugins};
+void UseReason::set_text(std::string_view always) {
+  text = [always = std::string(always)](const KeyUse&) { return always; };
 }
 
-NoEffectRule no_effect_rule(Uses when, std::function<bool(const KeyUse&)> condition, std::string_view reason,
-                            bool asks_plugins) {
-  return no_effect_rule(
-      when, std::move(condition), [text = std::string(reason)](const KeyUse&) { return text; }, asks_plugins);
+NoEffectRule no_effect_rule(Uses when, UseCondition condition, UseReason reason, bool asks_plugins) {
+  const auto why = [when, condition = std::move(condition), reason = std::move(reason)](const KeyUse& k) {
+    return (uses(k.use) & when) == 0 || !condition.holds(k) ? std::nullopt : reason.text(k);
+  };
+  return {why, asks_plugins};
 }
 
 KeyRecord& KeyRecord::add(Peer peer, std::string_view name, std::optional<std::string_view> fallback) {
@@ -89,12 +86,13 @@ KeyRecord& KeyRecord::add(Peer peer, std::string_view name, std::optional<std::s
   return *this;
 }
 
-KeyTableBase::KeyTableBase(FieldCatalog& catalog, std::string_view name, std::string_view doc)
-    : catalog_(catalog), name_(name) {
+KeyTableBase::KeyTableBase(FieldCatalog& catalog, std::string_view name, std::string_view doc,
+                           std::function<void*(RunConfig&)> section)
+    : catalog_(catalog), name_(name), section_(std::move(section)) {
   if (!name_.empty()) catalog_.tables.push_back({name_, std::string(doc), {}});
 }
 
-Field& KeyTableBase::begin_record(OnResume on_resume, std::string_view leaf, std::string_view doc) {
+KeyRecord KeyTableBase::add(OnResume on_resume, std::string_view leaf, KeyPlace place, std::string_view doc) {
   Field& field = catalog_.fields.emplace_back();
   if (!name_.empty()) field.key.append(name_).append(".");
   field.key += leaf;
@@ -104,7 +102,16 @@ Field& KeyTableBase::begin_record(OnResume on_resume, std::string_view leaf, std
   field.read_if = read_if_;
   field.read_by = read_by_;
   field.no_effect = rules_;
-  return field;
+  field.choices.assign(place.choices.begin(), place.choices.end());
+  const auto ref_in = [offset = place.offset, ref = place.ref](void* section) {
+    return ref(static_cast<char*>(section) + offset);
+  };
+  if (section_) {
+    field.in_run = [section = section_, ref_in](RunConfig& run) { return ref_in(section(run)); };
+  } else {
+    field.in_reward = [ref_in](RewardConfig& reward) { return ref_in(&reward); };
+  }
+  return KeyRecord(field);
 }
 
 std::string Field::type_name() const { return std::string(std::visit(TypeName{}, default_ref(*this))); }

@@ -99,8 +99,33 @@ FieldRef ref_of(T& member) {
   }
 }
 
-// A condition or reason of a rule. A lambda without captures becomes a pointer, so that all of them share one type of
-// std::function: the compiler needs much less time.
+// Where a key's value lies in its table's struct, and what refers to it there. It is of one type for all members, and so are
+// conditions and reasons below: with a type for each, the compiler takes half as long again.
+struct KeyPlace {
+  size_t offset = 0;
+  FieldRef (*ref)(void* member) = nullptr;
+  std::vector<std::string_view> choices;
+};
+template <class T>
+FieldRef ref_at(void* member) {
+  return ref_of(*static_cast<T*>(member));
+}
+template <class Section>
+Section& any_section() {
+  static Section section;
+  return section;
+}
+template <class Section, class T>
+KeyPlace place_of(T Section::*member) {
+  Section& section = any_section<Section>();
+  KeyPlace place;
+  place.offset = static_cast<size_t>(reinterpret_cast<char*>(&(section.*member)) - reinterpret_cast<char*>(&section));
+  place.ref = ref_at<T>;
+  if constexpr (ChoiceMember<T>::kIs) place.choices = names_of_choices<T>();
+  return place;
+}
+
+// A lambda without captures becomes a pointer, so that all of them share one type of std::function.
 template <class Answer, class Function>
 std::function<Answer(const KeyUse&)> asked_of_use(Function function) {
   using Pointer = std::invoke_result_t<Function, const KeyUse&> (*)(const KeyUse&);
@@ -110,21 +135,25 @@ std::function<Answer(const KeyUse&)> asked_of_use(Function function) {
     return function;
   }
 }
-
-// A rule of a condition and a reason, which is a text or makes one from the config.
-NoEffectRule no_effect_rule(Uses when, std::function<bool(const KeyUse&)> condition, std::string_view reason,
-                            bool asks_plugins);
-NoEffectRule no_effect_rule(Uses when, std::function<bool(const KeyUse&)> condition,
-                            std::function<std::optional<std::string>(const KeyUse&)> reason, bool asks_plugins);
-template <class Condition, class Reason>
-NoEffectRule rule_of(Uses when, Condition condition, Reason reason, bool asks_plugins = false) {
-  if constexpr (std::is_convertible_v<Reason, std::string_view>) {
-    return no_effect_rule(when, asked_of_use<bool>(std::move(condition)), std::string_view(reason), asks_plugins);
-  } else {
-    return no_effect_rule(when, asked_of_use<bool>(std::move(condition)),
-                          asked_of_use<std::optional<std::string>>(std::move(reason)), asks_plugins);
+struct UseCondition {
+  template <class Function>
+  UseCondition(Function function) : holds(asked_of_use<bool>(std::move(function))) {}
+  std::function<bool(const KeyUse&)> holds;
+};
+// A text, or what makes one from the config.
+struct UseReason {
+  template <class Reason>
+  UseReason(Reason reason) {
+    if constexpr (std::is_convertible_v<Reason, std::string_view>) {
+      set_text(reason);
+    } else {
+      text = asked_of_use<std::optional<std::string>>(std::move(reason));
+    }
   }
-}
+  void set_text(std::string_view always);
+  std::function<std::optional<std::string>(const KeyUse&)> text;
+};
+NoEffectRule no_effect_rule(Uses when, UseCondition condition, UseReason reason, bool asks_plugins = false);
 
 // One record being written. Valid until the next one is begun.
 class KeyRecord {
@@ -168,9 +197,8 @@ class KeyRecord {
   }
 
   // In the commands `when`, a key that was set has no effect if the condition holds: a warning with the reason.
-  template <class Condition, class Reason = std::string>
-  KeyRecord& no_effect(Uses when, Condition condition, Reason reason) {
-    return field_.no_effect.push_back(rule_of(when, std::move(condition), std::move(reason))), *this;
+  KeyRecord& no_effect(Uses when, UseCondition condition, UseReason reason) {
+    return field_.no_effect.push_back(no_effect_rule(when, std::move(condition), std::move(reason))), *this;
   }
   // In `mortise sft` it never has an effect.
   KeyRecord& not_in_sft(std::string_view reason = "sft does not sample completions to learn from") {
@@ -185,9 +213,8 @@ class KeyRecord {
   }
   // The same for a condition or reason that asks the plugins in use (k.plugins). Not told of a key that a preset set:
   // presets name settings for their own plugins, which the file may have replaced.
-  template <class Condition, class Reason = std::string>
-  KeyRecord& no_effect_by_plugins(Uses when, Condition condition, Reason reason) {
-    return field_.no_effect.push_back(rule_of(when, std::move(condition), std::move(reason), true)), *this;
+  KeyRecord& no_effect_by_plugins(Uses when, UseCondition condition, UseReason reason) {
+    return field_.no_effect.push_back(no_effect_rule(when, std::move(condition), std::move(reason), true)), *this;
   }
 
  private:
@@ -202,41 +229,43 @@ struct FieldCatalog {
 
   template <class Section>
   auto table(std::string_view name, std::string_view doc, Section section);
-  template <class Section>
-  auto reward_table(std::string_view doc, Section section);
+  auto reward_table(std::string_view doc);
 };
 
 // What the keys of a table share, whatever its struct is.
 class KeyTableBase {
  protected:
-  KeyTableBase(FieldCatalog& catalog, std::string_view name, std::string_view doc);
-  Field& begin_record(OnResume on_resume, std::string_view leaf, std::string_view doc);
+  // `section` gives the table's struct; null for the table of a reward, whose struct is the reward itself.
+  KeyTableBase(FieldCatalog& catalog, std::string_view name, std::string_view doc,
+               std::function<void*(RunConfig&)> section);
+  KeyRecord add(OnResume on_resume, std::string_view leaf, KeyPlace place, std::string_view doc);
 
   FieldCatalog& catalog_;
   std::string name_;
+  std::function<void*(RunConfig&)> section_;
   Uses unread_ = 0, read_by_ = 0;
   std::function<bool(const RunConfig&)> read_if_;
   std::vector<NoEffectRule> rules_;
 };
 
-// The keys of one table; Owner is RunConfig or RewardConfig, Section the struct of the table.
-template <class Owner, class Section>
+// The keys of one table; Section is its struct.
+template <class Section>
 class KeyTable : KeyTableBase {
  public:
-  KeyTable(FieldCatalog& catalog, std::string_view name, std::string_view doc, std::function<Section&(Owner&)> section)
-      : KeyTableBase(catalog, name, doc), section_(std::move(section)) {}
+  KeyTable(FieldCatalog& catalog, std::string_view name, std::string_view doc, std::function<void*(RunConfig&)> section)
+      : KeyTableBase(catalog, name, doc, std::move(section)) {}
 
   template <class T>
   KeyRecord compared(std::string_view leaf, T Section::*member, std::string_view doc) {
-    return add(OnResume::kCompared, leaf, member, doc);
+    return add(OnResume::kCompared, leaf, place_of<Section>(member), doc);
   }
   template <class T>
   KeyRecord free(std::string_view leaf, T Section::*member, std::string_view doc) {
-    return add(OnResume::kFree, leaf, member, doc);
+    return add(OnResume::kFree, leaf, place_of<Section>(member), doc);
   }
   template <class T>
   KeyRecord length(std::string_view leaf, T Section::*member, std::string_view doc) {
-    return add(OnResume::kLength, leaf, member, doc);
+    return add(OnResume::kLength, leaf, place_of<Section>(member), doc);
   }
 
   // All keys that follow.
@@ -259,51 +288,29 @@ class KeyTable : KeyTableBase {
     return keys;
   }
   // The whole table, if it was set; call it before the keys of the next table.
-  template <class Condition, class Reason = std::string>
-  KeyTable& no_effect(Uses when, Condition condition, Reason reason) {
-    catalog_.tables.back().no_effect.push_back(rule_of(when, std::move(condition), std::move(reason)));
+  KeyTable& no_effect(Uses when, UseCondition condition, UseReason reason) {
+    catalog_.tables.back().no_effect.push_back(no_effect_rule(when, std::move(condition), std::move(reason)));
     return *this;
   }
-  template <class Condition, class Reason = std::string>
-  KeyTable& no_effect_by_plugins(Uses when, Condition condition, Reason reason) {
+  KeyTable& no_effect_by_plugins(Uses when, UseCondition condition, UseReason reason) {
     catalog_.tables.back().no_effect.push_back(
-        rule_of(when, std::move(condition), std::move(reason), /*asks_plugins=*/true));
+        no_effect_rule(when, std::move(condition), std::move(reason), /*asks_plugins=*/true));
     return *this;
   }
   // Each key that follows.
-  template <class Condition, class Reason = std::string>
-  KeyTable& none_has_effect(Uses when, Condition condition, Reason reason) {
-    return rules_.push_back(rule_of(when, std::move(condition), std::move(reason))), *this;
+  KeyTable& none_has_effect(Uses when, UseCondition condition, UseReason reason) {
+    return rules_.push_back(no_effect_rule(when, std::move(condition), std::move(reason))), *this;
   }
-
- private:
-  template <class T>
-  KeyRecord add(OnResume on_resume, std::string_view leaf, T Section::*member, std::string_view doc) {
-    Field& field = begin_record(on_resume, leaf, doc);
-    if constexpr (ChoiceMember<T>::kIs) {
-      for (const std::string_view name : names_of_choices<T>()) field.choices.emplace_back(name);
-    }
-    auto reference = [section = section_, member](Owner& owner) -> FieldRef { return ref_of(section(owner).*member); };
-    if constexpr (std::is_same_v<Owner, RunConfig>) {
-      field.in_run = std::move(reference);
-    } else {
-      field.in_reward = std::move(reference);
-    }
-    return KeyRecord(field);
-  }
-
-  std::function<Section&(Owner&)> section_;
 };
 
 template <class Section>
 auto FieldCatalog::table(std::string_view name, std::string_view doc, Section section) {
   using Struct = std::remove_reference_t<decltype(section(std::declval<RunConfig&>()))>;
-  return KeyTable<RunConfig, Struct>(*this, name, doc, std::move(section));
+  return KeyTable<Struct>(*this, name, doc, [section](RunConfig& run) -> void* { return &section(run); });
 }
 
-template <class Section>
-auto FieldCatalog::reward_table(std::string_view doc, Section section) {
-  return KeyTable<RewardConfig, RewardConfig>(*this, "reward.*", doc, std::move(section));
+inline auto FieldCatalog::reward_table(std::string_view doc) {
+  return KeyTable<RewardConfig>(*this, "reward.*", doc, nullptr);
 }
 
 }  // namespace mortise

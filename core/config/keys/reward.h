@@ -78,8 +78,7 @@ void describe_reward(Keys& keys) {
 template <class Catalog>
 void describe_reward_section(Catalog& catalog) {
   auto keys =
-      catalog.reward_table("One [[reward]] table per reward function. The score of a row is their weighted sum.",
-                           [](auto& reward) -> RewardConfig& { return reward; });
+      catalog.reward_table("One [[reward]] table per reward function. The score of a row is their weighted sum.");
   describe_reward(keys);
 }
 
