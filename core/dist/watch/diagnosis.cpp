@@ -31,8 +31,13 @@ std::optional<Verdict> certain_failure(const Situation& s) {
   return std::nullopt;
 }
 
+// How long a rank may say nothing: less once a collective has failed, because somebody's connection has closed.
+double silence_limit_s(const Situation& s, const WatchLimits& limits) {
+  return s.call_failed ? std::min(limits.dead_s, limits.answer_s) : limits.answer_s;
+}
+
 std::optional<Verdict> store_failure(const Situation& s, const WatchLimits& limits) {
-  const bool silent = s.store_silent_s > limits.answer_s;
+  const bool silent = s.store_silent_s > silence_limit_s(s, limits);
   if (!s.store_lost && !silent) return std::nullopt;
   const bool by_rank = s.store_rank >= 0 && static_cast<size_t>(s.store_rank) < s.ranks.size();
   const std::string last =
@@ -43,9 +48,10 @@ std::optional<Verdict> store_failure(const Situation& s, const WatchLimits& limi
   return blame(s.store_rank, fmt::format("{} has not answered for {:.0f} s{}", who, s.store_silent_s, last));
 }
 
-// The rank whose messages stay away, the longest silent one.
+// The rank whose messages stay away, the longest silent one. Messages come through the store, so a rank is silent only
+// for as long as the store answers without news of it.
 std::optional<Verdict> silent_rank(const Situation& s, const WatchLimits& limits) {
-  const double limit = s.call_failed ? std::min(limits.dead_s, limits.answer_s) : limits.answer_s;
+  const double limit = silence_limit_s(s, limits) + s.store_silent_s;
   int worst = -1;
   for (size_t i = 0; i < s.ranks.size(); ++i) {
     const RankView& view = s.ranks[i];

@@ -31,6 +31,8 @@ constexpr milliseconds kExplainLimit{20000};
 // The judge looks this often, and no gap counts for more than kMaxGap: this process may have been stopped.
 constexpr milliseconds kTick{100};
 constexpr milliseconds kMaxGap{1000};
+// A killed process closes its connections just before the kernel shows its end: time to see that it was killed.
+constexpr milliseconds kDyingLimit{1000};
 // How long a main thread has that is still connecting to the others or reads its model: there is nothing to save yet.
 constexpr milliseconds kStartGrace{1000};
 
@@ -71,7 +73,10 @@ struct RankWatch::Shared : std::enable_shared_from_this<RankWatch::Shared> {
   std::optional<Verdict> verdict;
   std::optional<Verdict> proposal;
   bool store_lost = false;
+  double store_lost_s = 0;
   double store_silent_s = 0;
+  std::vector<bool> ended_seen;     // the processes that had ended at the last look, by rank
+  int64_t asked_for_ended = 0;      // the version whose answer tells why
   std::string own_stage = "start";  // where this rank is when it does not wait
   std::list<Wait> waits;            // the newest last
   Lateness lateness;
@@ -179,19 +184,21 @@ Error RankWatch::Shared::error_of(const Verdict& found, std::string_view stage) 
 }
 
 // A process that has ended may have written its error just before, after this rank last asked. So the store is asked once
-// more before the end counts: only a rank that left no error was killed.
+// more before the end counts: only a rank that left no error was killed. A store that does not answer leaves that open: the
+// process may have ended because of this silence, which reached its limit there first.
 void RankWatch::Shared::look_for_ended_processes(std::unique_lock<std::mutex>& lock) {
   const RankProcess self = options.processes[static_cast<size_t>(options.rank)];
   lock.unlock();
   std::vector<bool> ended(options.processes.size());
   for (size_t i = 0; i < ended.size(); ++i) ended[i] = has_ended(options.processes[i], self);
   lock.lock();
-  bool is_news = false;
-  for (size_t i = 0; i < ended.size(); ++i) is_news = is_news || (ended[i] && !views[i].has_ended);
-  if (!is_news) return;
-  change();
-  const int64_t asked = version;
-  changed.wait_for(lock, kFlushLimit, [&] { return written >= asked || talk_ended || stop; });
+  if (ended != ended_seen) {
+    ended_seen = ended;
+    change();
+    asked_for_ended = version;
+  }
+  const auto has_answer = [&] { return written >= asked_for_ended || store_lost || stop; };
+  if (!changed.wait_for(lock, kTick, has_answer)) return;
   for (size_t i = 0; i < ended.size(); ++i) views[i].has_ended = ended[i];
 }
 
@@ -207,6 +214,7 @@ void RankWatch::Shared::settle(std::unique_lock<std::mutex>& lock, const Verdict
 
 void RankWatch::Shared::judge_once(std::unique_lock<std::mutex>& lock, double elapsed_s) {
   store_silent_s += elapsed_s;
+  if (store_lost) store_lost_s += elapsed_s;
   for (RankView& view : views) view.silent_s += elapsed_s;
   for (Wait& wait : waits) wait.waited_s += elapsed_s;
   if (verdict || leaving) return;
@@ -223,7 +231,7 @@ void RankWatch::Shared::judge_once(std::unique_lock<std::mutex>& lock, double el
   s.call_failed = call_failed;
   s.store_rank = options.store_rank == options.rank ? -1 : options.store_rank;
   s.store_address = options.store_address;
-  s.store_lost = store_lost;
+  s.store_lost = store_lost_s > seconds_of(kDyingLimit);
   s.store_silent_s = store_silent_s;
   if (const auto found = diagnose(s, options.limits)) {
     settle(lock, *found);
@@ -306,6 +314,7 @@ RankWatch::RankWatch(std::unique_ptr<RankStore> store, WatchOptions options) : s
   shared.store = std::move(store);
   shared.mine.stage = shared.own_stage;
   shared.views.resize(static_cast<size_t>(shared.options.size));
+  shared.ended_seen.resize(shared.options.processes.size());
   for (size_t i = 0; i < shared.views.size(); ++i) {
     const RankProcess& process = shared.options.processes[i];
     shared.views[i].state.stage = "start";

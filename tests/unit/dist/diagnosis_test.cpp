@@ -89,6 +89,28 @@ TEST_F(Diagnosis, TheRankThatServesTheStore) {
   EXPECT_EQ(verdict()->rank, 2) << "what is certain comes first";
 }
 
+// The last answer of the store held no news of rank 2, so its silence reaches the limit before that of the store.
+TEST_F(Diagnosis, WhileTheStoreIsSilentNoOtherRankIsToBlame) {
+  s.store_silent_s = 29.9;
+  ranks[0].silent_s = 29.9;
+  ranks[2].silent_s = 30.1;
+  EXPECT_EQ(verdict(), std::nullopt);
+  s.store_silent_s = 30.1;
+  ranks[2].silent_s = 30.3;
+  EXPECT_EQ(verdict()->rank, 0);
+  s.call_failed = true;
+  s.store_silent_s = 4.9;
+  ranks[0].silent_s = 4.9;
+  ranks[2].silent_s = 5.1;
+  EXPECT_EQ(verdict(), std::nullopt);
+  s.store_silent_s = 5.1;
+  EXPECT_EQ(verdict()->rank, 0);
+  s.store_silent_s = 1;
+  ranks[0].silent_s = 1;
+  ranks[2].silent_s = 11;
+  EXPECT_EQ(verdict()->rank, 2) << "the store answered for ten seconds without news of it";
+}
+
 TEST_F(Diagnosis, ARankThatLivesButDoesNotArrive) {
   s.waited_s = 1801;
   EXPECT_EQ(verdict(), (Verdict{2, "ranks waited 1801 s: rank 2 is still in 'rollout' of step 12"}));

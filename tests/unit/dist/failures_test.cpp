@@ -13,6 +13,7 @@
 #include <thread>
 #include <vector>
 
+#include "dist/gloo/c10d_store.h"
 #include "rank_processes.h"
 #include "support/temp_dir.h"
 
@@ -70,9 +71,9 @@ TEST(Processes, KilledAtAnyMomentAreNamedByAllSurvivors) {
 TEST(Processes, KilledInAGroupAreNamedByAllSurvivors) {
   constexpr int kSize = 4;
   for (const int victim : {1, 2}) {
-    RankProcesses ranks(kSize, {"0", std::to_string(victim), "400"}, {{"GROUP_SIZE", "2"}});
-    ranks.wait_until_joined();
-    std::this_thread::sleep_for(milliseconds(1000));  // its neighbour waits for it nearly always
+    RankProcesses ranks(kSize, {"0", std::to_string(victim), "6000000"}, {{"GROUP_SIZE", "2"}});
+    const int neighbour = victim == 1 ? 0 : 3;
+    ranks.wait_for(neighbour, "exchanges in step 2");
     ranks.send(victim, SIGKILL);
     for (int rank = 0; rank < kSize; ++rank) {
       if (rank == victim) continue;
@@ -80,7 +81,6 @@ TEST(Processes, KilledInAGroupAreNamedByAllSurvivors) {
       EXPECT_THAT(ranks.output(rank), HasSubstr(fmt::format("rank {} (process {} on ", victim, ranks.pid(victim))));
       EXPECT_THAT(ranks.output(rank), HasSubstr(") was killed or crashed in '"));
     }
-    const int neighbour = victim == 1 ? 0 : 3;
     EXPECT_THAT(ranks.output(neighbour),
                 HasSubstr(fmt::format("this rank ({}) was in 'sequence parallel'", neighbour)));
   }
@@ -170,11 +170,31 @@ TEST(Processes, MissingRanksAreNamed) {
   EXPECT_THAT(ranks.output(0), HasSubstr(" within 1.5 s: rank 1, rank 2; "));
 }
 
+// Waits until the rank has come to the store.
+void wait_until_there(StorePlace place, int rank) {
+  place.prefix = "mortise/0/0/";  // as all ranks of a group that torchrun has not started
+  const auto store = connect_store(place, seconds(300));
+  ASSERT_TRUE(store.ok()) << store.error().to_string();
+  for (int i = 0; i < 15'000; ++i) {
+    const auto is_there = (*store)->has(fmt::format("join/{}", rank));
+    ASSERT_TRUE(is_there.ok()) << is_there.error().to_string();
+    if (*is_there) return;
+    std::this_thread::sleep_for(milliseconds(20));
+  }
+  FAIL() << "rank " << rank << " has not come";
+}
+
 // Rank 2 never comes, and one of the others gives up before the other one does.
 TEST(Processes, ARankThatGivesUpJoiningTellsTheOthersWhy) {
   const test::TempDir folder;
-  const Environment environment{{"WORLD_SIZE", "3"}, {"STORE_FILE", (folder / "store").string()}};
-  RankProcesses ranks(2, {"1"}, environment, {}, {{{"JOIN_MS", "30000"}}, {{"JOIN_MS", "1500"}}});
+  StorePlace place;
+  place.file = (folder / "store").string();
+  Environment environment{{"WORLD_SIZE", "3"}, {"STORE_FILE", place.file}, {"JOIN_MS", "300000"}};
+  RankProcesses ranks(1, {"1"}, environment);
+  wait_until_there(place, 0);
+  environment.insert({{"RANK", "1"}, {"MASTER_ADDR", "127.0.0.1"}, {"MASTER_PORT", "29500"}});
+  environment["JOIN_MS"] = "1500";
+  ranks.start(1, {"1"}, environment, "");
   EXPECT_EQ(ranks.code(1, seconds(300)), kRankFailureCode);
   EXPECT_THAT(ranks.output(1), HasSubstr("1 of 3 ranks did not come to "));
   EXPECT_EQ(ranks.code(0, seconds(300)), kRankFailureCode);
@@ -184,8 +204,14 @@ TEST(Processes, ARankThatGivesUpJoiningTellsTheOthersWhy) {
 }
 
 TEST(Processes, AStoreThatEndsWhileTheRanksJoinIsNamed) {
-  RankProcesses ranks(2, {"1"}, {{"WORLD_SIZE", "3"}}, {}, {{{"JOIN_MS", "1500"}}, {{"JOIN_MS", "30000"}}});
-  EXPECT_EQ(ranks.code(0, seconds(300)), kRankFailureCode);
+  const auto port = free_port();
+  ASSERT_TRUE(port.ok());
+  RankProcesses ranks(2, {"1"}, {{"WORLD_SIZE", "3"}, {"JOIN_MS", "300000"}, {"MASTER_PORT", std::to_string(*port)}});
+  StorePlace place;
+  place.address = "127.0.0.1";
+  place.port = *port;
+  wait_until_there(place, 1);
+  ranks.send(0, SIGKILL);
   EXPECT_EQ(ranks.code(1, seconds(300)), kRankFailureCode);
   EXPECT_THAT(ranks.output(1), HasSubstr("start: rank 0, which serves the store at 127.0.0.1:"));
   EXPECT_THAT(ranks.output(1), HasSubstr(", has closed its connections while the ranks joined: "));

@@ -82,12 +82,14 @@ class RankProcesses {
     pids_.push_back(pid);
   }
 
-  void wait_until_joined() {
-    for (size_t rank = 0; rank < pids_.size(); ++rank) {
-      for (int i = 0; i < 15'000 && output(static_cast<int>(rank)).find("joined") == std::string::npos; ++i)
-        std::this_thread::sleep_for(std::chrono::milliseconds(20));
-      ASSERT_THAT(output(static_cast<int>(rank)), testing::HasSubstr("joined"));
-    }
+  void wait_until_joined() const {
+    for (size_t rank = 0; rank < pids_.size(); ++rank) wait_for(static_cast<int>(rank), "joined");
+  }
+  // Until the output of the rank has `text`.
+  void wait_for(int rank, const std::string& text) const {
+    for (int i = 0; i < 15'000 && output(rank).find(text) == std::string::npos; ++i)
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    ASSERT_THAT(output(rank), testing::HasSubstr(text));
   }
   void send(int rank, int signal) const { kill(pids_[static_cast<size_t>(rank)], signal); }
   // The exit code; -signal; 1000 if it still runs when the time is over.

@@ -2,7 +2,7 @@
 //
 //   rank_program STEPS SLOW_RANK SLOW_MS: the rank SLOW_RANK sleeps so long in 'rollout' of each step. STEPS 0: for ever.
 // FAIL_RANK in the environment: that rank ends with an error of its own in step 3. GROUP_SIZE: so many neighbours exchange
-// numbers in each step, and SLOW_RANK sleeps before that, in 'layers', from step 2 on.
+// numbers in each step, and SLOW_RANK sleeps before that, in 'layers', from step 2 on; the others say when they begin.
 #include <ATen/ops/full.h>
 #include <fmt/core.h>
 
@@ -29,6 +29,8 @@ Result<> run_step(Communicator& ranks, int64_t step, int slow_rank, int slow_ms)
     ranks.enter("layers", step);
     if (ranks.rank() == slow_rank && step > 1) std::this_thread::sleep_for(std::chrono::milliseconds(slow_ms));
     Communicator& group = *TRY(ranks.neighbours(std::atoi(size)));
+    fmt::print("exchanges in step {}\n", step);
+    std::fflush(stdout);
     const at::Tensor sent = at::full({group.size() * 1000}, ranks.rank(), at::kDouble);
     const at::Tensor received = at::full({group.size() * 1000}, -1.0, at::kDouble);
     const std::vector<int64_t> sizes(static_cast<size_t>(group.size()), 1000);

@@ -11,6 +11,7 @@
 #include <memory>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "dist/gloo/c10d_store.h"
 #include "foundation/base/log.h"
@@ -43,6 +44,20 @@ class Peer {
   pid_t pid_;
 };
 
+// A store that keeps its readers waiting, as one does whose process is stopped.
+class SilentStore : public C10dStore {
+ public:
+  SilentStore(const C10dStore& store, const std::atomic<bool>& is_silent)
+      : C10dStore(store.handle()), is_silent_(is_silent) {}
+  Result<std::vector<std::string>> get_all(const std::vector<std::string>& keys) override {
+    is_silent_.wait(true);
+    return C10dStore::get_all(keys);
+  }
+
+ private:
+  const std::atomic<bool>& is_silent_;
+};
+
 class RankWatches : public testing::Test {
  protected:
   void SetUp() override {
@@ -59,7 +74,7 @@ class RankWatches : public testing::Test {
       if (fails) ADD_FAILURE() << error.to_string();
     };
     options.limits = limits;
-    watch = std::make_unique<RankWatch>(std::make_unique<C10dStore>(store->handle()), options);
+    watch = std::make_unique<RankWatch>(std::make_unique<SilentStore>(*store, is_silent), options);
     if (fails) watch->fail({});  // returns when it has talked to the store
   }
 
@@ -68,6 +83,7 @@ class RankWatches : public testing::Test {
   std::chrono::milliseconds beat = std::chrono::hours(1);  // it looks into the store only when it has a reason
   Peer peer;
   std::unique_ptr<C10dStore> store = memory_store();
+  std::atomic<bool> is_silent = false;
   std::unique_ptr<RankWatch> watch;
 };
 
@@ -88,6 +104,22 @@ TEST_F(RankWatches, NameARankThatEndedWithoutAnErrorAsKilled) {
   peer.end();
   const Error error = watch->explain_failure("gradients", "a connection has closed");
   EXPECT_NE(error.what.find(" was killed or crashed in 'start'"), std::string::npos) << error.what;
+}
+
+class RankWatchesOfASilentStore : public RankWatches {
+ protected:
+  RankWatchesOfASilentStore() { limits.dead_s = 2.5; }
+};
+
+// The other rank's limit was reached first: it ended, and the store cannot tell why.
+TEST_F(RankWatchesOfASilentStore, BlameItAndNoRankThatEndedMeanwhile) {
+  is_silent = true;
+  peer.end();
+  const Error error = watch->explain_failure("gradients", "a connection has closed");
+  EXPECT_NE(error.what.find("the store of the group at "), std::string::npos) << error.what;
+  EXPECT_NE(error.what.find(" has not answered for "), std::string::npos) << error.what;
+  is_silent = false;
+  is_silent.notify_all();
 }
 
 // One thread waits for a rank that never comes, while another one waits again and again for a moment.
@@ -167,13 +199,12 @@ TEST_F(RankWatchesThatNotice, SayForWhomTheyWait) {
 }
 
 TEST_F(RankWatchesThatNotice, SayWhereTheirThreadsAreIfOthersWaitForThem) {
-  watch->enter("rollout", 3);
+  watch->enter("rollout", 4);
   RankState waiting;
   waiting.calls = 1;
   waiting.waits = true;
   waiting.stage = "completions";
   ASSERT_TRUE(store->set(state_key(1), encode(waiting)).ok());
-  watch->enter("rollout", 4);
   const std::string log = logged("thread " + std::to_string(getpid()));
   EXPECT_NE(log.find("s for this rank (0), which is in 'rollout' of step 4; the log file has the stacks"),
             std::string::npos)

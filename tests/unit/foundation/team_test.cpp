@@ -141,6 +141,7 @@ TEST(TeamTasks, CallerWaitsForBegunTasksOnly) {
       if (member == 1) {
         ++of_helper;
         helper_has_one = true;
+        for (int ms = 0; ms < 300'000 && done < 49; ++ms) std::this_thread::sleep_for(std::chrono::milliseconds(1));
         std::this_thread::sleep_for(std::chrono::milliseconds(400));
       } else {
         while (!helper_has_one) std::this_thread::yield();
