@@ -28,22 +28,6 @@ Error bad_params(std::string what, std::string_view text) {
   return {ErrorKind::kConfig, std::move(what), "--params " + std::string(text), "write [PLUGIN:]key=value,key=value"};
 }
 
-// The contents of the note, or nothing: the static cases report why.
-PackInfo read_note(const PackFile& file) {
-  PackInfo out;
-  const auto elf = read_elf(file.bytes(), file.path());
-  if (elf.ok()) {
-    const auto text = find_note(*elf, file.path());
-    if (text.ok()) {
-      auto info = parse_note(*text, file.path());
-      if (info.ok()) out = *std::move(info);
-    }
-  }
-  out.path = file.path();
-  out.sha256 = file.sha256();
-  return out;
-}
-
 // What the user gave for this plugin, with the defaults of the rest.
 Result<Json> params_of(const PluginInfo& plugin, std::span<const GivenParam> given) {
   Json params = Json::object();
@@ -215,7 +199,7 @@ size_t CheckReport::num_faults() const {
 Result<CheckReport> check_pack(const CheckOptions& options) {
   const Stopwatch stopwatch;
   const PackFile file = TRY(PackFile::open(options.pack));
-  const PackInfo pack = read_note(file);
+  const PackInfo pack = info_of(file);
   if (!pack.id.empty()) TRY(check_given(pack, options.params));
   Plan plan(options, pack);
   if (read_elf(file.bytes(), file.path()).ok())

@@ -161,6 +161,15 @@ std::string printed(int output) {
   return text;
 }
 
+// What the file says of itself.
+Result<PackInfo> read_pack(const std::string& path) {
+  try {
+    return info_of(TRY(PackFile::open(path)));
+  } catch (const std::exception& e) {
+    return Error{ErrorKind::kInternal, std::string("the pack could not be read: ") + e.what(), path, ""};
+  }
+}
+
 Json serve_one(const Request& request, const Result<PackInfo>& pack) {
   int report[2];
   const int output = ::memfd_create("output of a case", MFD_CLOEXEC);

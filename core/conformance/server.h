@@ -18,7 +18,7 @@ namespace mortise::check {
 // process that was started for it and has one thread: else an error is the first and last line.
 int serve_cases();
 
-// Runs the case in this process, with what read_pack() gave. Returns a remark for a passed case, or "". For the forked
+// Runs the case in this process, with what its pack says. Returns a remark for a passed case, or "". For the forked
 // process.
 [[nodiscard]] Result<std::string> run_case(const Request& request, const Result<PackInfo>& pack);
 

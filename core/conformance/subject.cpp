@@ -88,8 +88,7 @@ const void* Instance::extension(const char* id) const {
   return head_.get_extension == nullptr ? nullptr : head_.get_extension(self_, id);
 }
 
-Result<PackInfo> read_pack(const std::string& path) {
-  const PackFile file = TRY(PackFile::open(path));
+PackInfo info_of(const PackFile& file) {
   PackInfo out;
   const auto elf = read_elf(file.bytes(), file.path());
   const auto note = elf.ok() ? find_note(*elf, file.path()) : Result<std::string_view>(elf.error());

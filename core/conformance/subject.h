@@ -17,6 +17,7 @@
 #include "foundation/formats/json.h"
 #include "mortise/pack.h"
 #include "plugin/host/host_services.h"
+#include "plugin/pack/pack_file.h"
 #include "plugin/pack/pack_info.h"
 
 namespace mortise::check {
@@ -80,8 +81,8 @@ class Instance {
   bool alive_ = true;
 };
 
-// Reads the file of a pack. Where its note cannot be read, the id is empty.
-[[nodiscard]] Result<PackInfo> read_pack(const std::string& path);
+// What the note says. Where it cannot be read, the id is empty, and the static cases report why.
+[[nodiscard]] PackInfo info_of(const PackFile& file);
 
 class Subject {
  public:

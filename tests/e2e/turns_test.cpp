@@ -264,7 +264,7 @@ TEST_F(Turns, RunsHaveTheSameBitsForAnyWorkersAndRowsAtATimeAndAfterAResume) {
 TEST_F(Turns, ACrashAHangAndAnErrorCostTheirRowsAlone) {
   const Outcome done = mortise(
       "train run.toml trainer.total_training_steps=1 data.train_batch_size=12 actor.ppo_mini_batch_size=12 "
-      "plugins.max_failed_fraction=0.9 rollout.multi_turn.timeout=10s plugins.num_workers=2",
+      "plugins.max_failed_fraction=0.9 rollout.multi_turn.timeout=20s plugins.num_workers=2",
       "GAME_CRASH=2 GAME_HANG=5 GAME_RAISE=7");
   ASSERT_EQ(done.code, 0) << done.output;
   EXPECT_THAT(done.output, HasSubstr("the environment failed on"));

@@ -214,7 +214,7 @@ void RankWatch::Shared::settle(std::unique_lock<std::mutex>& lock, const Verdict
 
 void RankWatch::Shared::judge_once(std::unique_lock<std::mutex>& lock, double elapsed_s) {
   store_silent_s += elapsed_s;
-  if (store_lost) store_lost_s += elapsed_s;
+  if (store_lost) store_lost_s += std::min(elapsed_s, seconds_of(kTick));  // it may have been lost just now
   for (RankView& view : views) view.silent_s += elapsed_s;
   for (Wait& wait : waits) wait.waited_s += elapsed_s;
   if (verdict || leaving) return;

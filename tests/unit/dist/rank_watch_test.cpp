@@ -47,15 +47,15 @@ class Peer {
 // A store that keeps its readers waiting, as one does whose process is stopped.
 class SilentStore : public C10dStore {
  public:
-  SilentStore(const C10dStore& store, const std::atomic<bool>& is_silent)
-      : C10dStore(store.handle()), is_silent_(is_silent) {}
+  SilentStore(const C10dStore& store, std::shared_ptr<std::atomic<bool>> is_silent)
+      : C10dStore(store.handle()), is_silent_(std::move(is_silent)) {}
   Result<std::vector<std::string>> get_all(const std::vector<std::string>& keys) override {
-    is_silent_.wait(true);
+    is_silent_->wait(true);
     return C10dStore::get_all(keys);
   }
 
  private:
-  const std::atomic<bool>& is_silent_;
+  std::shared_ptr<std::atomic<bool>> is_silent_;  // a watch may leave its thread behind
 };
 
 class RankWatches : public testing::Test {
@@ -83,7 +83,7 @@ class RankWatches : public testing::Test {
   std::chrono::milliseconds beat = std::chrono::hours(1);  // it looks into the store only when it has a reason
   Peer peer;
   std::unique_ptr<C10dStore> store = memory_store();
-  std::atomic<bool> is_silent = false;
+  std::shared_ptr<std::atomic<bool>> is_silent = std::make_shared<std::atomic<bool>>(false);
   std::unique_ptr<RankWatch> watch;
 };
 
@@ -113,13 +113,13 @@ class RankWatchesOfASilentStore : public RankWatches {
 
 // The other rank's limit was reached first: it ended, and the store cannot tell why.
 TEST_F(RankWatchesOfASilentStore, BlameItAndNoRankThatEndedMeanwhile) {
-  is_silent = true;
+  *is_silent = true;
   peer.end();
   const Error error = watch->explain_failure("gradients", "a connection has closed");
   EXPECT_NE(error.what.find("the store of the group at "), std::string::npos) << error.what;
   EXPECT_NE(error.what.find(" has not answered for "), std::string::npos) << error.what;
-  is_silent = false;
-  is_silent.notify_all();
+  *is_silent = false;
+  is_silent->notify_all();
 }
 
 // One thread waits for a rank that never comes, while another one waits again and again for a moment.
