@@ -49,7 +49,7 @@ struct GroupedPolicy {
       : GroupedPolicy(frozen(pattern), small_model(dtype)) {}
 
   ZeroOptions spread(Communicator& ranks) {
-    spread_weights(loaded.config, ranks, loaded.config.actor.optim, model);
+    EXPECT_TRUE(spread_weights(loaded.config, ranks, loaded.config.actor.optim, model).ok());
     return zero_options(loaded.config, ranks, model);
   }
 
