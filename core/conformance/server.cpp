@@ -227,7 +227,7 @@ int serve_cases() {
     return static_cast<int>(ErrorKind::kInternal);
   }
   std::string buffer, path;
-  Result<PackInfo> pack = PackInfo();  // of the file `path`, which is read once for all of its cases
+  Result<PackInfo> pack = PackInfo();  // what the file `path` says, which is read once for all of its cases
   while (const auto line = read_line(in, buffer)) {
     auto request = parse_request(*line);
     Json reply = {{"status", "failed"}, {"text", request.ok() ? "" : request.error().to_string()}};
