@@ -120,7 +120,7 @@ TEST_F(StartMemory, OfAPolicyIsItsPartAndWhatIsRead) {
 // It reads the initial policy next to its own numbers, of which the reference is a copy.
 TEST_F(StartMemory, OfAReferenceAfterAResumeIsItsPartAndWhatIsRead) {
   for (const Layout& layout : kLayouts) {
-    int64_t own = 0;  // of the initial policy
+    int64_t own = 0;  // what a rank has of the initial policy
     const auto start = [&](const RunSettings& run) {
       PolicyParts policy;
       StatefulRegistry stateful;
