@@ -72,7 +72,7 @@ Result<Model> Model::load(Env& env, const Path& folder, const std::string& dtype
 
 Result<> Model::read_part(int64_t part) {
   if (unread_ == nullptr) return {};
-  return guard_torch("reading the weights", [&]() -> Result<> {
+  return guard_torch("loading " + unread_->folder().string(), [&]() -> Result<> {
     TRY(unread_->read(part, stored_parameters()));
     if (tensor_ != nullptr) (tensor_->base() != nullptr ? *tensor_->base() : *tensor_).take(static_cast<size_t>(part));
     return {};
@@ -82,7 +82,7 @@ Result<> Model::read_part(int64_t part) {
 Result<> Model::read_parts() {
   if (unread_ == nullptr) return {};
   if (tensor_ == nullptr) {
-    TRY(guard_torch("reading the weights", [&] { return unread_->read_all(stored_parameters()); }));
+    TRY(guard_torch("loading " + unread_->folder().string(), [&] { return unread_->read_all(stored_parameters()); }));
   } else {
     for (int64_t part = 0; part < config_.num_layers + 2; ++part) TRY(read_part(part));
   }

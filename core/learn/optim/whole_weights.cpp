@@ -1,6 +1,5 @@
 // See weight_shards.h.
 #include "learn/optim/weight_shards.h"
-#include "model/weights/names.h"
 #include "model/weights/weight_units.h"
 
 namespace mortise {
@@ -30,9 +29,7 @@ Result<WholeWeights> WholeWeights::gather(std::initializer_list<const Model*> mo
 
 Result<> PartWalk::reach(const NamedParameter& parameter) {
   if (shards_ == nullptr || is_common(parameter)) return {};
-  const auto layer = layer_of(parameter.name);
-  const auto head = static_cast<int64_t>(shards_->units().parts.size()) - 1;
-  const int64_t part = layer ? *layer + 1 : parameter.name == kEmbeddingName ? 0 : head;
+  const auto part = static_cast<int64_t>(part_of_matrix(parameter.name, shards_->units().parts.size()));
   if (part == part_) return {};
   leave();
   part_ = part;

@@ -361,6 +361,7 @@ std::string lora_whole_name(const LoraPlan& plan, std::string parameter) {
 LoraSize measure_lora(std::span<const NamedParameter> parameters, const LoraPlan& plan) {
   LoraSize size;
   size.use_dora = plan.config.use_dora;
+  size.changes_base = changes_base(plan.config.init);
   const auto add = [&](std::string name, std::vector<int64_t> shape) {
     int64_t numel = 1;
     for (const int64_t side : shape) numel *= side;

@@ -63,6 +63,7 @@ struct LoraSize {
   std::vector<std::string> names;            // PEFT names of the parameters that are trained
   std::vector<std::vector<int64_t>> shapes;  // their shapes
   bool use_dora = false;
+  bool changes_base = false;  // PiSSA, OLoRA
 };
 LoraSize measure_lora(std::span<const NamedParameter> parameters, const LoraPlan& plan);
 

@@ -214,11 +214,7 @@ void TrainedLora::add_gate(const at::Tensor& base_leaf, const at::Tensor& merged
 LoraMatrix TrainedLora::add_matrix(size_t module, const at::Tensor& base_OI) {
   const auto name = [&](std::string_view tensor) { return lora_tensor_name(plan_, plan_.modules[module], tensor); };
   LoraMatrix out;
-  out.base_OI = base_OI;
-  if (changes_base(plan_.config.init)) {
-    out.base_OI = has_memory(base_OI) ? at::empty_like(base_OI, at::MemoryFormat::Contiguous)
-                                      : without_memory(base_OI.sizes(), base_OI.options());
-  }
+  out.base_OI = changes_base(plan_.config.init) ? empty_alike(base_OI, base_OI.options()) : base_OI;
   out.module = static_cast<int64_t>(module);
   add_factors(out, plan_.ranks[module].rank, base_OI.size(1), base_OI.size(0));
   if (plan_.config.use_dora) {

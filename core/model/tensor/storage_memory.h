@@ -33,4 +33,9 @@ inline at::Tensor without_memory(at::IntArrayRef sizes, const at::TensorOptions&
   return tensor.set_(storage, 0, sizes);
 }
 
+// As at::empty_like, contiguous: with memory if `from` has it.
+inline at::Tensor empty_alike(const at::Tensor& from, const at::TensorOptions& options) {
+  return has_memory(from) ? at::empty(from.sizes(), options) : without_memory(from.sizes(), options);
+}
+
 }  // namespace mortise

@@ -3,7 +3,6 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/addmm.h>
-#include <ATen/ops/empty_like.h>
 #include <ATen/ops/linalg_vector_norm.h>
 
 #include <algorithm>
@@ -65,7 +64,7 @@ void ModelPart::adapt_matrices(const std::vector<LoraMatrix>& whole, const std::
       out[i].split = base_->splits_[place];
       if (out[i].start_a_RI.defined()) {
         const at::Tensor whole_left = out[i].base_OI;
-        from = out[i].split.is_split() ? at::empty_like(from, at::MemoryFormat::Contiguous) : whole_left;
+        from = out[i].split.is_split() ? empty_alike(from, from.options()) : whole_left;
         LoraMatrix start = out[i];
         start.a_RI = out[i].start_a_RI;
         start.b_OR = out[i].start_b_OR;

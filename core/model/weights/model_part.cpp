@@ -6,12 +6,12 @@
 #include <ATen/ops/empty.h>
 
 #include <algorithm>
-#include <optional>
 #include <utility>
 
 #include "model/tensor/storage_memory.h"
 #include "model/weights/names.h"
 #include "model/weights/rounded_matrices.h"
+#include "model/weights/weight_units.h"
 
 namespace mortise {
 namespace {
@@ -102,9 +102,7 @@ ModelPart::ModelPart(const ModelConfig& config, const ParameterStore& whole, std
           ranks_, range.begin_on(ranks_->rank()), split.used_size(ranks_->rank()), range.size, config.vocab_size});
     }
     own.set_requires_grad(parameter.tensor.requires_grad());
-    const size_t last = by_part_.size() - 1;
-    const std::optional<int64_t> layer = layer_of(parameter.name);
-    const size_t part = layer ? static_cast<size_t>(*layer) + 1 : parameter.name == kEmbeddingName ? 0 : last;
+    const size_t part = part_of_matrix(parameter.name, by_part_.size());
     by_part_[part].push_back(i);
     auto& known = storages_[part];
     if (std::ranges::none_of(known, [&](const c10::Storage& one) { return one.is_alias_of(all.storage()); }))

@@ -107,9 +107,7 @@ void allocate_rounded(DecoderWeights& weights) {
   for (size_t layer = 0; layer < weights.layers.size(); ++layer) {
     LayerMatrices& copy = copies.emplace_back(masters_of(weights, layer));
     for (at::Tensor* tensor : tensors_of(copy)) {
-      if (!tensor->defined()) continue;
-      const at::TensorOptions numbers = tensor->options().dtype(at::kBFloat16);
-      *tensor = has_memory(*tensor) ? at::empty(tensor->sizes(), numbers) : without_memory(tensor->sizes(), numbers);
+      if (tensor->defined()) *tensor = empty_alike(*tensor, tensor->options().dtype(at::kBFloat16));
     }
   }
   weights.rounded = std::move(copies);

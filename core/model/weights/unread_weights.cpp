@@ -20,9 +20,19 @@ std::vector<NamedParameter> UnreadWeights::stored(const std::vector<NamedParamet
   return out;
 }
 
+Result<std::vector<UnreadWeights::FileState>> UnreadWeights::state_of_files() const {
+  std::vector<FileState> out;
+  for (const ListedFile& file : TRY(list_weight_files(env_, folder_)).files) {
+    const FileInfo info = TRY(env_.info(folder_ / file.name));
+    out.push_back({info.size_bytes, info.modified_ns});
+  }
+  return out;
+}
+
 Result<StoredLayout> UnreadWeights::read_common(const std::vector<NamedParameter>& parameters) {
   const at::NoGradGuard no_grad;
   std::vector<NamedParameter> all = stored(parameters);
+  files_ = TRY(state_of_files());
   StoredLayout layout =
       TRY(load_weights(env_, folder_, config_, all, [&](size_t parameter) { return is_common(all[parameter]); }));
   if (has_new_head_) layout.files.clear();  // they have no place for the head: a save is made afresh
@@ -32,6 +42,10 @@ Result<StoredLayout> UnreadWeights::read_common(const std::vector<NamedParameter
 Result<> UnreadWeights::read_matrices(const std::vector<size_t>& indices,
                                       const std::vector<NamedParameter>& parameters) {
   const at::NoGradGuard no_grad;
+  if (TRY(state_of_files()) != files_) {
+    return Error{ErrorKind::kData, "the model's files were changed while it was read part by part", folder_.string(),
+                 "start again when nothing writes to this folder"};
+  }
   std::vector<NamedParameter> all = stored(parameters);
   std::vector<bool> reads(all.size(), false);
   for (const size_t index : indices) {

@@ -1,5 +1,6 @@
 // UnreadWeights: the folder of a model whose matrices are read part by part (weight_units.h), because a rank keeps only some of
-// their numbers. The files are mapped while a part is read. Cost: each read parses the headers of all files again.
+// their numbers. The files are mapped while a part is read. Files that change meanwhile are an error. Cost: each read parses the
+// headers of all files again.
 // Thread rule: one thread.
 #pragma once
 
@@ -25,8 +26,15 @@ class UnreadWeights {
   Result<> read(int64_t part, const std::vector<NamedParameter>& parameters);
   // The same of all parts, in one pass over the files.
   Result<> read_all(const std::vector<NamedParameter>& parameters);
+  [[nodiscard]] const Path& folder() const { return folder_; }
 
  private:
+  struct FileState {
+    uint64_t size_bytes = 0;
+    int64_t modified_ns = 0;
+    friend bool operator==(const FileState&, const FileState&) = default;
+  };
+  [[nodiscard]] Result<std::vector<FileState>> state_of_files() const;
   Result<> read_matrices(const std::vector<size_t>& indices, const std::vector<NamedParameter>& parameters);
   // Those that the folder has.
   [[nodiscard]] std::vector<NamedParameter> stored(const std::vector<NamedParameter>& parameters) const;
@@ -35,6 +43,7 @@ class UnreadWeights {
   Path folder_;
   ModelConfig config_;
   bool has_new_head_;
+  std::vector<FileState> files_;  // as read_common() found them
 };
 
 }  // namespace mortise

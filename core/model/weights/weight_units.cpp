@@ -12,6 +12,11 @@ bool is_common(const NamedParameter& parameter) {
   return parameter.tensor.dim() == 1 || name == kScoreHead || is_bias(name) || is_gate(name);
 }
 
+size_t part_of_matrix(std::string_view name, size_t num_parts) {
+  if (const auto layer = layer_of(name)) return static_cast<size_t>(*layer) + 1;
+  return name == kEmbeddingName ? 0 : num_parts - 1;
+}
+
 WeightUnits weight_units(const ModelConfig& config, std::span<const NamedParameter> parameters) {
   WeightUnits units;
   units.parts.resize(static_cast<size_t>(config.num_layers) + 2);
@@ -20,10 +25,7 @@ WeightUnits weight_units(const ModelConfig& config, std::span<const NamedParamet
       units.whole.push_back(i);
       continue;
     }
-    const std::string_view name = parameters[i].name;
-    size_t part = name == kEmbeddingName ? 0 : units.parts.size() - 1;
-    if (const auto layer = layer_of(name)) part = static_cast<size_t>(*layer) + 1;
-    units.parts[part].push_back(i);
+    units.parts[part_of_matrix(parameters[i].name, units.parts.size())].push_back(i);
   }
   return units;
 }

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <span>
+#include <string_view>
 #include <vector>
 
 #include "model/weights/model_config.h"
@@ -13,6 +14,9 @@ namespace mortise {
 
 // Does every rank keep all of it: a vector, a bias of experts, a router, a classifier's head?
 [[nodiscard]] bool is_common(const NamedParameter& parameter);
+
+// The part of a matrix among `num_parts`: the embedding, the layers, the head.
+[[nodiscard]] size_t part_of_matrix(std::string_view name, size_t num_parts);
 
 // An optimizer of these parameters uses the same units.
 struct WeightUnits {

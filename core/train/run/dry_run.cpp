@@ -79,6 +79,14 @@ Result<std::optional<LoraSize>> estimate_critic_lora(Env& env, const ModelConfig
   return fresh_lora_size(critic, critic_lora_choice(section), loaded, critic_lora_place);
 }
 
+// CriticBytes::started. An adapter's folder is read at once, and a head for a language model is made next to it.
+Result<double> critic_started_bytes(Env& env, const Path& folder, const ModelConfig& critic, const UnitBytes& units,
+                                    const TrainedSize& trained, double element) {
+  const double all = static_cast<double>(critic.num_parameters()) * element;
+  if (is_adapter_folder(env, folder)) return TRY(read_model_folder_config(env, folder)).is_classifier ? all : 2.0 * all;
+  return trained.is_read_at_once ? all : std::max(units.layer, units.largest_end);
+}
+
 Result<CriticBytes> critic_bytes(Env& env, const PluginRegistry& registry, const LoadedConfig& loaded, int num_ranks) {
   const RunConfig& config = loaded.config;
   const PluginRef estimator = TRY(registry.find("advantage_estimator", config.algorithm.adv_estimator));
@@ -94,6 +102,7 @@ Result<CriticBytes> critic_bytes(Env& env, const PluginRegistry& registry, const
   const double activations = critic_activation_bytes(critic, trained, config, critic_pass_options(config),
                                                      critic_rows_per_update(config, plan_batches(config)));
   const UnitBytes units = unit_bytes(critic, element);
+  const double started = TRY(critic_started_bytes(env, folder, critic, units, trained, element));
   if (lora) {
     const double base = weight_bytes(critic, dtype, WeightCopies::kMasters);
     const double copies = base - static_cast<double>(critic.num_parameters()) * element;
@@ -107,7 +116,8 @@ Result<CriticBytes> critic_bytes(Env& env, const PluginRegistry& registry, const
                        0.0,
                        activations,
                        units.all,
-                       static_cast<double>(lora->num_added - lora->num_trained) * element + copies};
+                       static_cast<double>(lora->num_added - lora->num_trained) * element + copies,
+                       started};
   }
   const double weights = trained_weight_bytes(critic, dtype, config.critic.optim);
   return CriticBytes{weights,
@@ -118,7 +128,8 @@ Result<CriticBytes> critic_bytes(Env& env, const PluginRegistry& registry, const
                      config.critic.optim.master_weights ? master_bytes(critic, dtype) : 0.0,
                      activations,
                      spread_bytes(units, dtype, config.critic.optim.master_weights),
-                     0.0};
+                     0.0,
+                     started};
 }
 
 // Bytes of a number that a save as "stored" writes. Matrices in four bits become plain numbers of the embedding's dtype.
@@ -225,8 +236,7 @@ Result<RunEstimate> estimate(Env& env, PluginRegistry& registry, const LoadedCon
   out.trained = TRY(trained_size(out.model, out.lora, loaded, "actor.optim"));
   out.device = choose_device(loaded, {num_ranks, 0}, kind, &registry);
   out.trained.is_on_device = out.device.is_by_operators();
-  out.trained.is_read_at_once =
-      out.trained.of_vocabulary > 0 || out.trained.of_layers > 0 || is_adapter_folder(env, config.model.path);
+  out.trained.is_read_at_once = out.trained.is_read_at_once || is_adapter_folder(env, config.model.path);
   out.memory = estimate_memory(out.model, out.lora, out.trained, config, out.device.is_by_operators());
   if (out.device.name.kind == DeviceKind::kCuda) out.memory.graphs = graph_bytes(out.model, config);
   out.not_reused = why_not_reused(config, out.model, num_ranks, out.device.is_by_operators());

@@ -177,6 +177,12 @@ Result<TrainedSize> trained_size(const ModelConfig& model, const std::optional<L
     const bool is_factor = parameter.name.find(".lora_") != std::string::npos;
     if (lora && layer_of(parameter.name) && !is_factor && parameter.tensor.dim() > 1) out.of_layers += numbers;
   }
+  if (lora) {
+    const bool continues = table == "critic.optim" ? loaded.config.critic.model.lora_adapter_path.has_value()
+                                                   : loaded.config.model.lora_adapter_path.has_value();
+    out.is_read_at_once = out.of_vocabulary > 0 || out.of_layers > 0 || (continues && lora->changes_base);
+    out.is_from_base = !continues && (lora->use_dora || lora->changes_base);
+  }
   std::erase_if(parameters, [&](const NamedParameter& p) { return is_frozen(groups, p.name); });
   const auto stepped = optimized_parameters(parameters, store.weights.embedding_VH, store.leaves.head, optim, groups);
   for (const OptimizedParameter& parameter : stepped) out.numbers += static_cast<double>(parameter.tensor.numel());

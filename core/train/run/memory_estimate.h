@@ -32,8 +32,8 @@ struct MemoryEstimate {
   double started = 0;  // ... and what is read at once while ranks start that share the weights
   // What lies on a device, if model.device names one.
   [[nodiscard]] double on_device() const {
-    return weights + gradients + moments + reference + rollout + kv_cache + critic + teacher + reward_models +
-           activations + head + graphs;
+    return weights + moments + reference + rollout + kv_cache + critic + teacher + reward_models + graphs +
+           std::max(gradients + activations + head, started);
   }
   [[nodiscard]] double total() const {
     const double update = gradients + std::max(activations + head + attention + gathered, stepped);
@@ -77,6 +77,7 @@ struct TrainedSize {
   double of_vocabulary = 0;      // numbers of embedding and head that an adapter trains as a whole
   double of_layers = 0;          // the same of the layers' matrices
   bool is_read_at_once = false;  // before ranks take what they keep
+  bool is_from_base = false;     // a new adapter that starts from the base's numbers (DoRA, PiSSA, OLoRA)
   bool reads_base = false;       // passes read the base of what an adapter changes, as DoRA's do
   bool is_on_device = false;     // the code of a device computes
   // Ranks that share the layers have embedding and head whole then.
@@ -102,6 +103,7 @@ struct CriticBytes {
   double activations = 0;      // in its largest pass on a rank
   double matrices = 0;         // the part of `weights` that ranks.zero_stage = 3 spreads
   double merged = 0;           // ... and the part that exists for the layers in use only
+  double started = 0;          // what is read at once while ranks start that spread it
 };
 // CriticBytes::activations. `cut` and `rows_per_update` are those of the critic.
 double critic_activation_bytes(const ModelConfig& critic, const TrainedSize& trained, const RunConfig& config,

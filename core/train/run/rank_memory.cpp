@@ -64,6 +64,11 @@ double gathered_bytes(const UnitBytes& units, const TrainedSize& trained, double
   return std::max({arriving, open + units.layer, end_bytes(units, /*is_trained=*/false, config)});
 }
 
+// What is computed for an adapter, of all layers. `weights`: all that there is of the model.
+double merged_bytes(double weights, const UnitBytes& units, double adapter) {
+  return std::max(0.0, weights - units.all - units.whole - adapter);
+}
+
 // The same for stage 3. A layer's gradient goes to its owners when it is complete, and so does that of a window. Whole
 // gradients of embedding and head do when the pass ends. `units` and `trained` are those of a rank's part, if ranks share
 // the layers. `whole_parts`: those that a rollout gathers then. `written`: as for share_memory().
@@ -78,8 +83,7 @@ void share_weights(const UnitBytes& units, const TrainedSize& trained, const Uni
   const ModelDtype dtype = config.model.dtype;
   const double adapter = has_lora ? trained.numbers * static_cast<double>(num_bytes(dtype)) : 0.0;
   const double copies = units.layers * share_of_copies(dtype);
-  // What is computed for an adapter.
-  const double merged = has_lora ? std::max(0.0, memory.weights - units.all - units.whole - adapter) : 0.0;
+  const double merged = has_lora ? merged_bytes(memory.weights, units, adapter) : 0.0;
   const double own = has_lora ? units.all : spread_bytes(units, dtype, config.actor.optim.master_weights);
   // With an adapter, what share_layers() counts is gathered next to a rank's part. A rollout needs no masters.
   const double read = !has_lora && copies > 0 ? copies + units.ends : units.all;
@@ -174,15 +178,21 @@ void share_layers(const ModelConfig& model, const UnitBytes& units, const Traine
 
 namespace {
 
-// While a rank reads a part of the model, or all of it, next to what it keeps. `whole`: bytes of all weights.
+// While a rank reads a part of the model, or all of it, next to what it keeps, and what a new adapter computes from a layer.
+// `whole`: bytes of all weights.
 double started_bytes(const UnitBytes& units, const TrainedSize& trained, const RunConfig& config, int num_ranks,
                      double whole) {
   const int64_t num_parts = config.trainer.val_only ? 1 : config.actor.tensor_model_parallel_size;
   const bool spreads = config.ranks.zero_stage >= 3 && num_ranks > num_parts;
   if (config.trainer.val_only || (!spreads && num_parts == 1)) return 0;
   if (trained.is_read_at_once) return whole;
-  const double part = std::max(units.layer, units.largest_end);
-  return spreads && num_parts > 1 ? part + part / static_cast<double>(num_parts) : part;
+  double part = std::max(units.layer, units.largest_end);
+  if (spreads && num_parts > 1) part += part / static_cast<double>(num_parts);
+  if (!trained.is_from_base) return part;
+  const ModelDtype dtype = config.model.dtype;
+  const double adapter = trained.numbers * static_cast<double>(num_bytes(dtype));
+  const double computed = merged_bytes(whole, units, adapter) - units.layers * share_of_copies(dtype);
+  return std::max(part, units.layer * (1.0 + std::max(0.0, computed) / units.layers));
 }
 
 }  // namespace
@@ -191,6 +201,8 @@ void share_memory(const ModelConfig& model, const UnitBytes& units, const Traine
                   bool has_lora, int num_ranks, double written, const CriticBytes& critic, MemoryEstimate& memory) {
   if (num_ranks == 1) return;
   memory.started = started_bytes(units, trained, config, num_ranks, memory.weights);
+  if (config.ranks.zero_stage >= 3 && !config.trainer.val_only)
+    memory.started = std::max(memory.started, critic.started);
   if (!config.trainer.val_only) share_layers(model, units, trained, config, written, memory);
   share_states(config, num_ranks, critic, memory);
   const int64_t num_parts = config.trainer.val_only ? 1 : config.actor.tensor_model_parallel_size;

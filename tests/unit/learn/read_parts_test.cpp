@@ -1,6 +1,10 @@
 // Models that are opened without their matrices (Model::open): each rank reads them part by part and keeps what it has of
 // them, with the bits of a rank that reads all of it first; and it never has more memory than that and one part.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
+
+#include <chrono>
+#include <filesystem>
 
 #include "layer_variants.h"
 #include "model/tensor/storage_memory.h"
@@ -14,6 +18,8 @@ namespace {
 using test::golden_model;
 using test::golden_models;
 using test::on_ranks;
+using testing::AllOf;
+using testing::HasSubstr;
 
 enum class Reading { kAtOnce, kByParts };
 
@@ -98,7 +104,7 @@ TEST(ReadParts, EveryFamilyHasTheBitsOfReadingAtOnce) {
 
 TEST(ReadParts, EveryKindOfAdapterHasTheBitsOfReadingAtOnce) {
   const LoraChoice plain{.rank = 2, .alpha = 4.0};
-  std::vector<LoraChoice> choices(6, plain);
+  std::vector<LoraChoice> choices(7, plain);
   choices[1].use_dora = true;
   choices[2].init = LoraInit::kPissa;
   choices[3].target_modules = {"q_proj", "down_proj"};
@@ -106,6 +112,8 @@ TEST(ReadParts, EveryKindOfAdapterHasTheBitsOfReadingAtOnce) {
   choices[4].target_modules = {"q_proj", "down_proj"};
   choices[4].modules_to_save = {"v_proj", "embed_tokens"};
   choices[5].target_parameters = {"mlp.experts.gate_up_proj", "mlp.gate.weight"};
+  choices[6].init = LoraInit::kOlora;
+  choices[6].use_dora = true;
   for (size_t i = 0; i < choices.size(); ++i) {
     SCOPED_TRACE(i);
     const Path folder = golden_model(i == 5 ? "qwen3_moe" : i == 3 ? "qwen2_tied" : "qwen2_untied_sharded");
@@ -131,7 +139,18 @@ TEST(ReadParts, NumbersComeFromTheFolderThatWasNamedLast) {
   });
 }
 
-// Files that change between two parts, or cannot be read, are an error of the rank, with the file's name.
+// As a file of another model that is put in its place between two parts.
+TEST(ReadParts, AFileThatChangesIsRefused) {
+  const test::TempDir folder;
+  const Path copy = folder.path() / "model", file = copy / "model.safetensors";
+  ASSERT_OK(Model::load(default_env(), golden_model("qwen2_tied")).value().save(default_env(), copy));
+  Model model = Model::open(default_env(), copy, "float32").value();
+  ASSERT_OK(model.read_part(0));
+  std::filesystem::last_write_time(file, std::filesystem::last_write_time(file) + std::chrono::seconds(1));
+  EXPECT_THAT(test::error_of(model.read_part(1)), AllOf(HasSubstr(copy.string()), HasSubstr("were changed")));
+}
+
+// A file that cannot be read is an error of the rank, with its name.
 TEST(ReadParts, AFileThatIsGoneIsNamed) {
   const test::TempDir folder;
   const Path copy = folder.path() / "model";
@@ -201,6 +220,9 @@ TEST(ReadParts, ARankNeverHasMoreThanItsNumbersAndOnePart) {
   }
   const LoraChoice adapter{.rank = 1, .alpha = 2.0, .target_modules = {"q_proj"}};
   for (const Mesh& mesh : {spread, kBoth}) expect_memory_for_one_part(model, mesh, "float32", adapter);
+  LoraChoice started{.rank = 1, .alpha = 2.0, .target_modules = {"gate_proj", "up_proj", "down_proj"}};
+  started.init = LoraInit::kOlora;
+  expect_memory_for_one_part(model, kBoth, "float32", started);
 }
 
 }  // namespace

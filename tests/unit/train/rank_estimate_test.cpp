@@ -147,6 +147,42 @@ TEST(MemoryEstimates, CountWhatIsReadAtTheStart) {
   EXPECT_EQ(memory.started, spread.alone.weights);
 }
 
+TEST(MemoryEstimates, CountWhatAnAdapterReadsAtTheStart) {
+  const ModelConfig model = small_config(29, 12);
+  const std::vector<std::string> made{"model.lora_rank=2"}, continued{"model.lora_adapter_path=/a/folder"};
+  const auto spread = [&](LoraChoice choice, const std::vector<std::string>& keys) {
+    choice.rank = 2;
+    const auto parameters = allocate_parameters(model, at::kFloat, false).parameters;
+    return Spread(model, keys, 2, measure_lora(parameters, plan_fresh_lora(parameters, choice).value()));
+  };
+  const LoraChoice plain, dora{.use_dora = true}, pissa{.init = LoraInit::kPissa},
+      saves{.target_modules = {"q_proj"}, .modules_to_save = {"v_proj"}};
+  const Spread one = spread(plain, made);
+  const double part = std::max(one.units.layer, one.units.largest_end);
+  EXPECT_EQ(one.shared.started, part);
+  EXPECT_EQ(spread(plain, continued).shared.started, part);
+  EXPECT_EQ(spread(dora, continued).shared.started, part) << "its magnitudes come from its folder";
+  const double kept = one.units.layer * 0.99;  // nearly all of a layer is computed once or twice more
+  EXPECT_GT(spread(dora, made).shared.started, one.units.layer + kept);
+  EXPECT_LT(spread(dora, made).shared.started, 2.1 * one.units.layer);
+  EXPECT_GT(spread(pissa, made).shared.started, one.units.layer + 2.0 * kept);
+  for (const Spread& at_once : {spread(pissa, continued), spread(saves, made)})
+    EXPECT_EQ(at_once.shared.started, at_once.alone.weights);
+}
+
+TEST(MemoryEstimates, CountWhatACriticReadsAtTheStart) {
+  const Spread run(small_config(29, 3), {});
+  CriticBytes critic;
+  critic.started = 1e6;
+  for (const int64_t stage : {2, 3}) {
+    RunConfig config = run.loaded.config;
+    config.ranks.zero_stage = stage;
+    MemoryEstimate memory = run.alone;
+    share_memory(run.model, run.units, run.trained, config, false, 2, 1.0, critic, memory);
+    EXPECT_EQ(memory.started, stage == 3 ? 1e6 : 0.0);
+  }
+}
+
 TEST(MemoryEstimates, CountWhatStaysWholeWithStage3) {
   const Spread run(moe_config(), {"trainer.deterministic=false"});
   const double whole = whole_bytes(run.model), matrices = static_cast<double>(run.model.num_parameters()) * 4.0 - whole;
@@ -284,6 +320,9 @@ TEST(MemoryEstimates, ADeviceHasEveryModel) {
   for (double MemoryEstimate::*const part : on_device) memory.*part = bytes *= 2.0;
   memory.program = 1000.0;
   EXPECT_EQ(memory.on_device(), 2.0 + 4.0 + 8.0 + 16.0 + 32.0);
+  memory.activations = 3.0;
+  memory.started = 5.0;
+  EXPECT_EQ(memory.on_device(), 2.0 + 4.0 + 8.0 + 16.0 + 32.0 + 5.0) << "no pass runs while a run starts";
 }
 
 }  // namespace
