@@ -8,6 +8,7 @@
 
 #include "layer_variants.h"
 #include "model/tensor/storage_memory.h"
+#include "small_config.h"
 #include "support/counting_allocator.h"
 #include "support/golden_models.h"
 #include "support/temp_dir.h"
@@ -204,15 +205,7 @@ void expect_memory_for_one_part(const Path& folder, const Mesh& mesh, const std:
 
 TEST(ReadParts, ARankNeverHasMoreThanItsNumbersAndOnePart) {
   const test::TempDir folder;
-  const ModelConfig config = make_qwen2_config({.vocab_size = 200,
-                                                .hidden_size = 64,
-                                                .intermediate_size = 192,
-                                                .num_layers = 12,
-                                                .num_heads = 4,
-                                                .num_kv_heads = 2,
-                                                .tie_word_embeddings = true})
-                                 .value();
-  ASSERT_OK(Model::random(config, 5).value().save(default_env(), folder.path() / "model"));
+  ASSERT_OK(Model::random(many_layers(), 5).value().save(default_env(), folder.path() / "model"));
   const Path model = folder.path() / "model";
   const Mesh spread{.num_ranks = 4, .zero_stage = 3}, split{.num_ranks = 4, .tensor_size = 2};
   for (const char* const dtype : {"float32", "bfloat16"}) {

@@ -276,7 +276,6 @@ TEST(MemoryEstimates, CountTheSharedBaseOnce) {
                    2.0 * head / 2.0 * static_cast<double>((shared.sent.most_passes + 1) / 2));
 }
 
-// The base of a DoRA layer stays while it is open, also if the adapter comes from a folder.
 // Ranks on GPUs that sample together decode without graphs.
 TEST(MemoryEstimates, CountGraphsOfOneSampler) {
   const ModelConfig model = small_config(29, 2);
@@ -286,6 +285,7 @@ TEST(MemoryEstimates, CountGraphsOfOneSampler) {
   EXPECT_EQ(graph_bytes(model, config), 0.0);
 }
 
+// The base of a DoRA layer stays while it is open, also if the adapter comes from a folder.
 TEST(MemoryEstimates, CountTheBaseThatDoraReads) {
   const ModelConfig model = small_config(29, 2);
   const auto gathered = [&](bool use_dora) {

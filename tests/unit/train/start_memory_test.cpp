@@ -11,6 +11,7 @@
 #include "train/loop/critic.h"
 #include "train/run/memory_estimate.h"
 #include "train/run/policy_parts.h"
+#include "unit/learn/small_config.h"
 
 namespace mortise {
 namespace {
@@ -30,18 +31,9 @@ const std::vector<Layout> kLayouts{
     {4, {"ranks.zero_stage=3", "actor.tensor_model_parallel_size=2"}},
 };
 
-// A model of many layers, each of which is a small part of it.
 class StartMemory : public testing::Test {
  protected:
   StartMemory() {
-    model_ = make_qwen2_config({.vocab_size = 288,
-                                .hidden_size = 64,
-                                .intermediate_size = 192,
-                                .num_layers = 12,
-                                .num_heads = 4,
-                                .num_kv_heads = 2,
-                                .tie_word_embeddings = true})
-                 .value();
     EXPECT_OK(Model::random(model_, 5).value().save(default_env(), folder_));
     const Path tokenizer = Path(MORTISE_SOURCE_DIR) / "tests/golden/replay/grpo_kl/model";
     for (const char* const name : {"tokenizer.json", "tokenizer_config.json"})
@@ -92,7 +84,7 @@ class StartMemory : public testing::Test {
 
   test::TempDir dir_;
   Path folder_ = dir_ / "model", out_ = dir_ / "out";
-  ModelConfig model_;
+  const ModelConfig model_ = many_layers();
   double weights_ = 0;  // bytes of all
   CountingAllocator* tensors_ = nullptr;
   int64_t before_ = 0;
