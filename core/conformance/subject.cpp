@@ -101,8 +101,11 @@ PackInfo info_of(const PackFile& file) {
   return out;
 }
 
-Subject::Subject(Request request, PackInfo pack)
-    : request_(std::move(request)), pack_(std::move(pack)), identity_(std::make_shared<InstanceIdentity>()) {
+Subject::Subject(Request request, PackInfo pack, PackFile* sealed)
+    : request_(std::move(request)),
+      pack_(std::move(pack)),
+      sealed_(sealed),
+      identity_(std::make_shared<InstanceIdentity>()) {
   identity_->label = fmt::format("{}@{}", request_.plugin, pack_.label());
   identity_->prefix = identity_->label;
   identity_->params = request_.params;
@@ -110,7 +113,8 @@ Subject::Subject(Request request, PackInfo pack)
 }
 
 Result<> Subject::load() {
-  const Library* library = TRY(Library::load(pack_, request_.host_torch));
+  const Library* library = TRY(sealed_ != nullptr ? Library::load(*sealed_, request_.host_torch)
+                                                  : Library::load(pack_, request_.host_torch));
   if (request_.plugin.empty()) return {};
   info_ = library->info().find_plugin(request_.kind, request_.plugin);
   vtable_ = library->vtable(request_.kind, request_.plugin);

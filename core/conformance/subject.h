@@ -86,7 +86,8 @@ class Instance {
 
 class Subject {
  public:
-  Subject(Request request, PackInfo pack);
+  // `sealed`: the pack, if it has been read and sealed already.
+  Subject(Request request, PackInfo pack, PackFile* sealed = nullptr);
 
   [[nodiscard]] const Request& request() const { return request_; }
   [[nodiscard]] const PackInfo& pack() const { return pack_; }
@@ -114,6 +115,7 @@ class Subject {
  private:
   Request request_;
   PackInfo pack_;
+  PackFile* sealed_;
   const PluginInfo* info_ = nullptr;
   const void* vtable_ = nullptr;
   int32_t untaken_device_ = 0;

@@ -64,7 +64,7 @@ Result<> cross_check_exports(const PackFile& file, const PackInfo& info) {
 
 // Every library that was ever loaded, by hash. Never destroyed: code of packs may run until the process ends.
 struct Loaded {
-  std::mutex mutex;
+  std::recursive_mutex mutex;
   std::map<std::string, std::unique_ptr<const Library>> by_hash;
   std::deque<boost::dll::shared_library> handles;
 };
@@ -118,6 +118,14 @@ Result<const Library*> Library::load(const PackInfo& expected, std::string_view 
     return refused(expected, "the file has changed since it was checked", "start again when its build is done");
   }
   TRY(file.seal());
+  return load(file, host_torch);
+}
+
+Result<const Library*> Library::load(PackFile& file, std::string_view host_torch) {
+  Loaded& all = loaded();
+  const std::lock_guard lock(all.mutex);
+  if (const auto it = all.by_hash.find(file.sha256()); it != all.by_hash.end()) return it->second.get();
+
   const PackInfo note = TRY(inspect_pack(file, host_torch));
   TRY(cross_check_exports(file, note));
   const mortise_pack* pack = TRY(open_library(file, note));
