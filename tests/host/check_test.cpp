@@ -14,6 +14,7 @@
 
 #include "conformance/report.h"
 #include "conformance/server.h"
+#include "conformance/server_pool.h"
 #include "foundation/base/env.h"
 #include "foundation/base/text.h"
 #include "plugin/pack/pack_file.h"
@@ -279,6 +280,29 @@ TEST(PluginCheck, TellsAPoolOfLibtorchFromThreadsOfThePack) {
   EXPECT_THAT(all_faults(leak), HasSubstr("2 of its threads live on after destroy"));
   const CheckReport own = check(packs("broken/own_thread.so"), {"hygiene.threads"}, options);
   EXPECT_THAT(all_faults(own), HasSubstr("1 of its threads live on after destroy"));
+}
+
+// All cases test the file that the first one has read, also if a build replaces it meanwhile.
+TEST(PluginCheck, GoesOnWithTheFileThatItHasRead) {
+  const test::TempDir dir;
+  const Path path = dir.path() / "pack.so";
+  const std::string whole = *default_env().read_file(packs("minimal/minimal.so"), 1 << 24);
+  ASSERT_TRUE(write_file(default_env(), path, whole).ok());
+  auto pool = ServerPool::start({"/proc/self/exe", "--serve-cases"}, 1);
+  ASSERT_TRUE(pool.ok());
+  const auto outcome_of = [&](const std::string& case_id) {
+    Request request;
+    request.case_id = case_id;
+    request.pack = path.string();
+    const std::vector<Request> requests{request};
+    std::vector<Outcome> outcomes(1);
+    pool->run(requests, {0}, outcomes);
+    return outcomes.front();
+  };
+  EXPECT_EQ(outcome_of("load.opens").status, "passed");
+  ASSERT_TRUE(write_file(default_env(), path, "half of a build").ok());
+  const Outcome later = outcome_of("load.opens");
+  EXPECT_EQ(later.status, "passed") << later.text;
 }
 
 TEST(PluginCheck, TakesAnyBytesForAFile) {

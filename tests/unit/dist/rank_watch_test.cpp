@@ -8,6 +8,8 @@
 
 #include <atomic>
 #include <chrono>
+#include <filesystem>
+#include <fstream>
 #include <memory>
 #include <string>
 #include <thread>
@@ -104,6 +106,35 @@ TEST_F(RankWatches, NameARankThatEndedWithoutAnErrorAsKilled) {
   peer.end();
   const Error error = watch->explain_failure("gradients", "a connection has closed");
   EXPECT_NE(error.what.find(" was killed or crashed in 'start'"), std::string::npos) << error.what;
+}
+
+// How often the threads of this process but the first one have gone to sleep.
+int64_t num_sleeps_of_others() {
+  int64_t sum = 0;
+  for (const auto& thread : std::filesystem::directory_iterator("/proc/self/task")) {
+    if (thread.path().filename() == std::to_string(getpid())) continue;
+    std::ifstream status(thread.path() / "status");
+    for (std::string name; status >> name;) {
+      if (name != "voluntary_ctxt_switches:") continue;
+      int64_t count = 0;
+      status >> count;
+      sum += count;
+    }
+  }
+  return sum;
+}
+
+// A run of a small model has thousands of calls a second.
+TEST_F(RankWatches, DoNotWakeTheirThreadsWhenACallEnds) {
+  constexpr int kCalls = 200;
+  const int64_t before = num_sleeps_of_others();
+  for (int i = 0; i < kCalls; ++i) {
+    const auto call = watch->new_completion();
+    call->finish();
+    EXPECT_TRUE(watch->wait(call, "gradients", {0, 1, 2}).ok());
+    std::this_thread::sleep_for(std::chrono::microseconds(500));  // time for a thread that was woken to sleep again
+  }
+  EXPECT_LT(num_sleeps_of_others() - before, kCalls);
 }
 
 class RankWatchesOfASilentStore : public RankWatches {
