@@ -53,9 +53,9 @@ at::Tensor byte_tensor(const std::string& bytes, int64_t padded) {
   return tensor;
 }
 
-// Up to so many bytes that each rank sends, a collective takes as long as its messages that wait for each other. Then every
-// rank sends its numbers to every other one at once. In Gloo's rings, 4 (size - 1) messages of a rank wait for each other in
-// a sum, and half as many where numbers are gathered.
+// If a rank sends at most so many bytes, a collective takes as long as its rounds of messages. So each rank then sends its
+// numbers to all others at once, which is one round. In Gloo's rings a sum has 4 (size - 1) rounds, and a gathering half as
+// many.
 constexpr int64_t kMostBytesAtOnce = 32768;
 
 // sum = the terms [ranks, n], which are added in the order of ranks. Autograd sees nothing of it, as of Gloo's sums.
