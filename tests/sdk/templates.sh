@@ -27,7 +27,7 @@ fi
 cd "$scratch"
 
 # build_cmake DIR: as the project's README says. Unless MORTISE_LONG is set, only the first kind's project is compiled with
-# the optimizations that users get: the others differ in the plugin alone, and compile in two thirds of the time without.
+# the optimizations that users get. The others differ in the plugin alone, and compile faster without.
 quick=()
 build_cmake() {
   quietly cmake -S "$1" -B "$1/build" -G Ninja -DCMAKE_PREFIX_PATH="$prefix" ${TORCH_DIR:+-DMORTISE_TORCH_DIR="$TORCH_DIR"} "${quick[@]}"
