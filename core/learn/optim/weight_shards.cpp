@@ -110,11 +110,6 @@ SpreadPart& WeightShards::unit_of(int64_t part) {
   return parts_[is_tied_ && part == num_layers() + 1 ? 0 : static_cast<size_t>(part)];
 }
 
-void WeightShards::take_changes() {
-  const c10::NoGradGuard no_grad;
-  for (SpreadPart& unit : parts_) unit.take_from_model(rank());
-}
-
 void WeightShards::weights_changed() {
   const c10::NoGradGuard no_grad;
   for (SpreadPart& unit : parts_) {

@@ -71,8 +71,6 @@ class WeightShards : public WeightGate {
   // The same of the masters of bfloat16 matrices, where there are any.
   Result<> gather_masters(const KeepsPart& keeps = {});
   void release_masters();
-  // While all parts have memory: their numbers were changed, by all ranks alike.
-  void take_changes();
   // A collective. One part, with its masters, has memory until close_whole(). Only while no other has.
   Result<> open_whole(int64_t part);
   void close_whole(int64_t part);
