@@ -221,14 +221,14 @@ void WeightShards::release_all() {
   --num_whole_;
 }
 
-Result<> WeightShards::open_whole(int64_t part) {
+Result<> WeightShards::open_whole(int64_t part, bool keeps) {
   const c10::NoGradGuard no_grad;
-  ++num_whole_;
-  gather(part, true);
+  if (keeps) ++num_whole_;
+  gather(part, keeps);
   const SpreadPart& unit = unit_of(part);
   if (unit.masters.empty()) return status();
-  std::ranges::for_each(unit.of_masters, allocate_memory);
-  gather_in_pieces(unit.shards, unit.padded_masters, unit.masters, /*keeps=*/true);
+  if (keeps) std::ranges::for_each(unit.of_masters, allocate_memory);
+  gather_in_pieces(unit.shards, unit.padded_masters, unit.masters, keeps);
   leave_file(unit.padded_masters);
   return status();
 }

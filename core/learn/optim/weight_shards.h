@@ -71,8 +71,9 @@ class WeightShards : public WeightGate {
   // The same of the masters of bfloat16 matrices, where there are any.
   Result<> gather_masters(const KeepsPart& keeps = {});
   void release_masters();
-  // A collective. One part, with its masters, has memory until close_whole(). Only while no other has.
-  Result<> open_whole(int64_t part);
+  // A collective. One part, with its masters, has memory until close_whole(). Only while no other has. Without `keeps` this rank
+  // only helps the others, and has nothing to close.
+  Result<> open_whole(int64_t part, bool keeps = true);
   void close_whole(int64_t part);
   // Moves what this rank keeps into files: all of it, or only masters.
   Result<> offload_numbers(const std::shared_ptr<Offload>& files);

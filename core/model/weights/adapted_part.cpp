@@ -209,6 +209,17 @@ void ModelPart::merge_rows(const Merged& rows, at::Tensor merged_OI) const {
   merged_OI.mul_((f.magnitude_O / norm).unsqueeze(1));
 }
 
+void ModelPart::take_trained(size_t part) const {
+  const at::NoGradGuard no_grad;
+  for (const Trained& trained : trained_) {
+    const NamedParameter& own = store_.parameters[trained.parameter];
+    if (is_common(own) || part_of_matrix(own.name, by_part_.size()) != part) continue;
+    if (!has_memory(own.tensor)) allocate_memory(own.tensor.storage());
+    own.tensor.detach().copy_(trained_part(trained));
+    if (trained.is_copy) view_trained(trained);
+  }
+}
+
 void ModelPart::merge() {
   const at::NoGradGuard no_grad;
   for (const Merged& rows : merged_) {

@@ -51,6 +51,8 @@ class ModelPart {
   // Takes this rank's numbers of the matrices of a part (embedding, layers, head), which have memory in the model, and frees
   // them there.
   void take(size_t part) const;
+  // The same of what an adapter trains as a whole: from the model's numbers, which stay.
+  void take_trained(size_t part) const;
   // Frees the memory of what is split in the model.
   void free_whole() const;
   // The base of an adapter: adds bfloat16 copies of its matrices, which passes then read, and to `whole`, the model's matrices,
@@ -106,6 +108,9 @@ class ModelPart {
   // The parts that this rank keeps have memory until release_all(); with others it only helps the other ranks.
   Result<> gather_all(const KeepsPart& keeps = {});
   void release_all();
+  // The same of one part, while not all have memory.
+  Result<> gather_part(size_t part, bool keeps);
+  void release_part(size_t part);
   Result<> gather_vocabulary();
   void release_vocabulary();
   [[nodiscard]] bool is_whole() const { return num_whole_ > 0; }
@@ -113,7 +118,7 @@ class ModelPart {
  private:
   void take_numbers(size_t parameter, const at::Tensor& whole) const;
   [[nodiscard]] at::Tensor parts_of(const at::Tensor& own) const;  // those of all ranks, one in each row
-  void gather_part(size_t part, bool keeps) const;
+  void gather_matrices(size_t part, bool keeps) const;
   void gather_rows(size_t parameter, bool keeps) const;
   [[nodiscard]] bool is_vocabulary(size_t part) const { return part == 0 || part + 1 == by_part_.size(); }
 

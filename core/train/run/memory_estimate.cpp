@@ -180,8 +180,7 @@ Result<TrainedSize> trained_size(const ModelConfig& model, const std::optional<L
   if (lora) {
     const bool continues = table == "critic.optim" ? loaded.config.critic.model.lora_adapter_path.has_value()
                                                    : loaded.config.model.lora_adapter_path.has_value();
-    out.is_read_at_once = out.of_vocabulary > 0 || out.of_layers > 0 || (continues && lora->changes_base);
-    out.is_from_base = !continues && (lora->use_dora || lora->changes_base);
+    out.is_from_base = lora->changes_base || (lora->use_dora && !continues);
   }
   std::erase_if(parameters, [&](const NamedParameter& p) { return is_frozen(groups, p.name); });
   const auto stepped = optimized_parameters(parameters, store.weights.embedding_VH, store.leaves.head, optim, groups);

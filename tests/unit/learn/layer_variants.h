@@ -223,13 +223,8 @@ inline void make_reference(const Variant& variant, const Model& policy, const st
   if (const WeightShards* const shards = shards_of(policy); shards != nullptr) shards->spread_base(*reference);
 }
 
-// Updates of a variant whose numbers are all random. With trainer.deterministic if `dtype` is not float64.
-inline Update update_of(const Variant& variant, Communicator& communicator, const Mesh& mesh, int64_t num_updates = 1,
-                        const std::string& dtype = "float64") {
-  const int tensor_size = mesh.tensor_size;
-  const RandomRows data(false, kShape);
-  LearnerOptions options = cut_by(variant.cut);
-  if (variant.options) variant.options(options);
+// A variant whose numbers are all random, with its adapter, and with layers that are split if the mesh says so.
+inline Model model_of(const Variant& variant, Communicator& communicator, const Mesh& mesh, const std::string& dtype) {
   Model model = Model::random(variant.config, 5, dtype).value();
   randomize(model.parameters());
   model.weights_changed();
@@ -248,7 +243,17 @@ inline Update update_of(const Variant& variant, Communicator& communicator, cons
     randomize(model.trainable());
     model.weights_changed();
   }
-  if (tensor_size > 1) model.split_layers(std::make_shared<TensorGroup>(communicator, tensor_size));
+  if (mesh.tensor_size > 1) model.split_layers(std::make_shared<TensorGroup>(communicator, mesh.tensor_size));
+  return model;
+}
+
+// Updates of a variant. With trainer.deterministic if `dtype` is not float64.
+inline Update update_of(const Variant& variant, Communicator& communicator, const Mesh& mesh, int64_t num_updates = 1,
+                        const std::string& dtype = "float64") {
+  const RandomRows data(false, kShape);
+  LearnerOptions options = cut_by(variant.cut);
+  if (variant.options) variant.options(options);
+  Model model = model_of(variant, communicator, mesh, dtype);
   ZeroOptions zero = TestPolicy::spread_model(model, {&communicator, mesh.zero_stage},
                                               /*keeps_base=*/options.pass.path == LayerPath::kPlain, mesh.window_bytes);
   if (model.trains_lora()) {  // every rank of a group has the whole adapter
@@ -262,7 +267,8 @@ inline Update update_of(const Variant& variant, Communicator& communicator, cons
   const auto objective = objective_of(variant.loss);
   options.grad_clip = 0.0;
   if (dtype != "float64") options.head.window_bytes = mesh.window_bytes;
-  share(options, communicator, /*deterministic=*/dtype != "float64", mesh.sequence_size, tensor_size);
+  share(options, communicator, /*deterministic=*/dtype != "float64", mesh.sequence_size,
+        mesh.tensor_size);
   ActorLearner learner(model, optimizer, objective->objective, options);
   Update out;
   for (int64_t update = 1; update <= num_updates; ++update)
