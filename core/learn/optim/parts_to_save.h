@@ -41,7 +41,7 @@ class PartsToSave : public NumbersToSave {
   Communicator* ranks_;
   WeightShards* shards_;                    // null: weights are not spread
   ModelPart* split_;                        // null: layers are not split
-  std::map<std::string, int64_t> part_of_;  // of parameters that lie on several ranks
+  std::map<std::string, int64_t> part_of_;  // the part of each parameter that lies on several ranks
   int64_t part_ = -1;                       // that has memory; -1: none
 };
 

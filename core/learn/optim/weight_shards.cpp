@@ -42,7 +42,7 @@ WeightShards::WeightShards(Model& model, Communicator& communicator, ShardCut cu
 // only, and cost a second walk.
 void WeightShards::make_windows() {
   const auto windows = [&](const SpreadPart& unit) -> std::shared_ptr<MatrixWindows> {
-    if (window_bytes_ == 0 || model_->model_part() != nullptr || unit.tensors.size() != 1 || !unit.is_read ||
+    if (window_bytes_ == 0 || unit.tensors.size() != 1 || !unit.is_read ||
         static_cast<int64_t>(unit.tensors.front().nbytes()) <= window_bytes_)
       return nullptr;
     return std::make_shared<MatrixWindows>(unit, *communicator_, window_bytes_, error_);

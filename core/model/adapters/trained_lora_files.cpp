@@ -118,8 +118,7 @@ Result<std::vector<FolderFile>> TrainedLora::plan_save(const std::string& base_m
   // PEFT wants the one matrix of a tied model under both names.
   const std::string prefix(kLoraPrefix);
   const NamedParameter* const embedding = find(prefix + kEmbeddingName);
-  if (embedding != nullptr && plan_.config.ties_weights)
-    tensors.push_back({prefix + kHeadName, embedding->tensor});
+  if (embedding != nullptr && plan_.config.ties_weights) tensors.push_back({prefix + kHeadName, embedding->tensor});
   std::vector<FolderFile> files = {plan_tensor_file(kAdapterWeightsFile, std::move(tensors), stored)};
   files.push_back(text_folder_file(kAdapterConfigFile, dump_json(json, 2) + "\n"));
   return files;

@@ -248,14 +248,14 @@ at::Tensor ModelPart::gathered(size_t parameter, const at::Tensor& own) const {
   return whole;
 }
 
-Result<> ModelPart::gather_all(const KeepsPart& keeps) {
+Result<> ModelPart::gather_all() {
   if (num_whole_++ > 0) return {};
   // Plain layers read the base of adapted matrices. What no adapter changes is the base's too.
-  if (base_ != nullptr) TRY(base_->gather_all(keeps));
+  if (base_ != nullptr) TRY(base_->gather_all());
   const at::NoGradGuard no_grad;
   for (size_t part = 0; part < by_part_.size(); ++part) {
     if (num_vocabulary_ > 0 && is_vocabulary(part)) continue;  // every rank has it
-    gather_matrices(part, !keeps || keeps(static_cast<int64_t>(part)));
+    gather_matrices(part, /*keeps=*/true);
   }
   // Copies that others have made of them are stale.
   for (const at::Tensor& one : whole_) one.unsafeGetTensorImpl()->bump_version();

@@ -19,7 +19,6 @@
 #include <c10/core/Storage.h>
 
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -34,9 +33,6 @@
 #include "model/weights/tensor_split.h"
 
 namespace mortise {
-
-// Does a rank keep this part (0: embedding, layers from 1, head) of gathered weights? Empty: all of them.
-using KeepsPart = std::function<bool(int64_t part)>;
 
 class ModelPart {
  public:
@@ -105,10 +101,11 @@ class ModelPart {
 
   // What all ranks have of something with the shape of this parameter's part, such as its gradient.
   [[nodiscard]] at::Tensor gathered(size_t parameter, const at::Tensor& own) const;
-  // The parts that this rank keeps have memory until release_all(); with others it only helps the other ranks.
-  Result<> gather_all(const KeepsPart& keeps = {});
+  // All parts have memory until release_all().
+  Result<> gather_all();
   void release_all();
-  // The same of one part, while not all have memory.
+  // The same of one part (0: embedding, layers from 1, head), while not all have memory. Without `keeps` this rank only helps the
+  // others.
   Result<> gather_part(size_t part, bool keeps);
   void release_part(size_t part);
   Result<> gather_vocabulary();

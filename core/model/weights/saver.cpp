@@ -95,8 +95,7 @@ Result<> remove_stale(Env& env, const Path& folder, std::span<const FolderFile> 
 
 }  // namespace
 
-FolderFile plan_tensor_file(std::string name, std::vector<NamedTensor> tensors, at::ScalarType stored,
-                            SavedFrom from) {
+FolderFile plan_tensor_file(std::string name, std::vector<NamedTensor> tensors, at::ScalarType stored, SavedFrom from) {
   const auto write = [tensors = std::move(tensors), stored, from = std::move(from)](WritableFile& out) -> Result<> {
     std::vector<TensorView> views;
     for (const NamedTensor& item : tensors) {

@@ -150,8 +150,10 @@ UnitBytes unit_bytes(const ModelConfig& model, double element) {
 VocabularyWindow vocabulary_window(const ModelConfig& model, const RunConfig& config, bool by_operators) {
   const int64_t most = vocabulary_window_bytes(config, by_operators);
   const int64_t row_bytes = model.hidden_size * num_bytes(config.model.dtype);
-  if (most == 0 || row_bytes * model.vocab_size <= most) return {};
-  const int64_t rows = std::min(rows_of_window(most, row_bytes), model.vocab_size);
+  const int64_t num_parts = config.trainer.val_only ? 1 : config.actor.tensor_model_parallel_size;
+  const int64_t num_rows = (model.vocab_size + num_parts - 1) / num_parts;
+  if (most == 0 || row_bytes * num_rows <= most) return {};
+  const int64_t rows = std::min(rows_of_window(most, row_bytes), num_rows);
   return {rows, static_cast<double>(rows * row_bytes)};
 }
 

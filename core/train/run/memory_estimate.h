@@ -51,7 +51,7 @@ double weight_bytes(const ModelConfig& model, ModelDtype dtype, WeightCopies cop
 // The same for a model that `optim` steps.
 double trained_weight_bytes(const ModelConfig& model, ModelDtype dtype, const OptimConfig& optim);
 
-// The part of embedding or head that passes read at once. No rows: all of it.
+// The part of embedding or head, or of a rank's rows of both, that passes read at once. No rows: all of it.
 struct VocabularyWindow {
   int64_t rows = 0;
   double bytes = 0;

@@ -73,8 +73,8 @@ double merged_bytes(double weights, const UnitBytes& units, double adapter) {
 // gradients of embedding and head do when the pass ends. `units` and `trained` are those of a rank's part, if ranks share
 // the layers. `whole_parts`: those that a rollout gathers then.
 void share_weights(const UnitBytes& units, const TrainedSize& trained, const UnitBytes& trained_units,
-                   double whole_parts, const RunConfig& config, bool has_lora, int num_ranks,
-                   const CriticBytes& critic, MemoryEstimate& memory) {
+                   double whole_parts, const RunConfig& config, bool has_lora, int num_ranks, const CriticBytes& critic,
+                   MemoryEstimate& memory) {
   if (config.ranks.zero_stage < 3) return;
   memory.critic -= critic.matrices * (1.0 - 1.0 / num_ranks) + critic.merged;  // its adapter, norms and head stay
   const int64_t num_parts = config.trainer.val_only ? 1 : config.actor.tensor_model_parallel_size;
@@ -144,8 +144,8 @@ void share_layers(const ModelConfig& model, const UnitBytes& units, const Traine
     const double rounded = has_copy ? 0.0 : memory.reference;
     memory.whole = (keeps_ends ? 0.0 : units.ends) + (samples_whole ? units.layers + merged + rounded : 0.0);
     if (config.trainer.save_merged_lora)
-      memory.saved = std::max(keeps_ends ? 0.0 : units.largest_end,
-                              units.layer * (1.0 + (merged + rounded) / units.layers));
+      memory.saved =
+          std::max(keeps_ends ? 0.0 : units.largest_end, units.layer * (1.0 + (merged + rounded) / units.layers));
     memory.weights -= others.all() * element + merged * (1.0 - 1.0 / static_cast<double>(num_ranks));
     memory.weights += trained.of_layers * element;  // whole next to their parts
     if (has_copy && memory.reference > 0)
@@ -214,10 +214,12 @@ void share_memory(const ModelConfig& model, const UnitBytes& units, const Traine
   const double whole_parts = (gathers_ends ? units.ends : 0.0) + (gathers_layers ? layers_read : 0.0);
   share_weights(units_of_part(units, layers, ends), trained, units_of_part(trained.units, layers, ends), whole_parts,
                 config, has_lora, num_ranks, critic, memory);
-  if (config.ranks.zero_stage == 3 && units.window.rows > 0) {
+  if (config.ranks.zero_stage == 3 && num_ranks > num_parts && units.window.rows > 0) {
     const double tokens = tokens_on_rank(config, plan_batches(config));
     memory.head = head_pass_bytes(model, trained, config, tokens, units.window.rows) +
                   window_gradient_bytes(model, tokens, config);
+    // Filters put a rank's rows of the head together before they gather those of other ranks.
+    if (gathered_heads(config, trained).at_once > 0) memory.head += units.largest_end * ends;
   }
   // Without master weights a rank's numbers are float32 while they are stepped: those of a layer at a time with stage 3.
   const bool is_widened =

@@ -267,8 +267,7 @@ inline Update update_of(const Variant& variant, Communicator& communicator, cons
   const auto objective = objective_of(variant.loss);
   options.grad_clip = 0.0;
   if (dtype != "float64") options.head.window_bytes = mesh.window_bytes;
-  share(options, communicator, /*deterministic=*/dtype != "float64", mesh.sequence_size,
-        mesh.tensor_size);
+  share(options, communicator, /*deterministic=*/dtype != "float64", mesh.sequence_size, mesh.tensor_size);
   ActorLearner learner(model, optimizer, objective->objective, options);
   Update out;
   for (int64_t update = 1; update <= num_updates; ++update)

@@ -45,7 +45,7 @@ Files written_files(const Model& model, const SaveOptions& options, size_t rank,
 
 // All ranks write at the same time, and then again. The bytes are those of one rank that has all weights.
 void expect_files_of_whole_weights(const Variant& variant, const Mesh& mesh, const std::string& dtype,
-                              bool has_masters = true) {
+                                   bool has_masters = true) {
   SCOPED_TRACE(variant.name + ", " + name_of(mesh) + ", " + dtype);
   SaveOptions options{.dtype = dtype, .max_shard_bytes = dtype == "bfloat16" ? 6'000 : 20'000};
   Files expected, got;
@@ -63,8 +63,8 @@ void expect_files_of_whole_weights(const Variant& variant, const Mesh& mesh, con
     SaveOptions own = options;
     own.numbers = &parts;
     for (int save = 0; save < 2; ++save) {
-      const Files files = written_files(model, own, static_cast<size_t>(communicator.rank()),
-                                        static_cast<size_t>(mesh.num_ranks));
+      const Files files =
+          written_files(model, own, static_cast<size_t>(communicator.rank()), static_cast<size_t>(mesh.num_ranks));
       ASSERT_OK(parts.finish());
       const std::lock_guard lock(mutex);
       got.insert(files.begin(), files.end());
@@ -82,7 +82,7 @@ TEST(PartsToSave, GiveTheBytesOfWholeWeightsForEveryKindOfLayerAndAdapter) {
   size_t index = 0;
   const Mesh meshes[] = {kSpread, kSplit, kBoth};
   for (const Variant& variant : variants()) {
-    if (variant.options) continue;  // of passes
+    if (variant.options) continue;  // they are about passes
     expect_files_of_whole_weights(variant, meshes[index++ % 3], "float64");
   }
 }

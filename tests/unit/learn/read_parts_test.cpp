@@ -86,8 +86,7 @@ void expect_same_numbers(const Model& got, const Model& expected) {
 constexpr Mesh kSpread{.num_ranks = 2, .zero_stage = 3}, kSplit{.num_ranks = 2, .tensor_size = 2},
     kBoth{.num_ranks = 4, .zero_stage = 3, .tensor_size = 2};
 
-void expect_bits_of_reading_at_once(const Path& folder, const std::string& dtype,
-                                    const Adapter& adapter) {
+void expect_bits_of_reading_at_once(const Path& folder, const std::string& dtype, const Adapter& adapter) {
   const ModelConfig config = read_model_folder_config(default_env(), folder).value();
   for (const Mesh& mesh : {kSpread, kSplit, kBoth}) {
     if (mesh.tensor_size > 1 && !can_split_layers(config, mesh.tensor_size)) continue;

@@ -89,9 +89,7 @@ TEST_F(WindowFailures, InAWalkOverPolicyAndReferenceEndTheUpdatesOfAllRanks) {
   expect_named_at_all_times(Other::kReference);
 }
 
-TEST_F(WindowFailures, InAWalkNextToATeacherEndTheUpdatesOfAllRanks) {
-  expect_named_at_all_times(Other::kTeacher);
-}
+TEST_F(WindowFailures, InAWalkNextToATeacherEndTheUpdatesOfAllRanks) { expect_named_at_all_times(Other::kTeacher); }
 
 }  // namespace
 }  // namespace mortise

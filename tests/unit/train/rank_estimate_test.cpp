@@ -248,6 +248,21 @@ TEST(MemoryEstimates, HaveTheRowsOfWindowsThatPassesRead) {
   EXPECT_EQ(rows(/*by_operators=*/true), 0) << "a device reads whole heads";
 }
 
+// Ranks that share the vocabulary have windows of their own rows.
+TEST(MemoryEstimates, CountWindowsOfARanksRows) {
+  ModelConfig model = small_config(300000, 2);
+  model.hidden_size = 64;
+  const double window = 32.0 * 1024 * 1024;
+  const Spread run(model, {"actor.tensor_model_parallel_size=2"}, 4), whole(model, {});
+  EXPECT_EQ(run.units.window.rows, 131072);
+  EXPECT_DOUBLE_EQ(run.shared.gathered, 3.0 * window);
+  EXPECT_LT(run.shared.gradients, whole.shared.gradients);
+  const Spread small(model, {"actor.tensor_model_parallel_size=4"}, 8);
+  EXPECT_EQ(small.units.window.rows, 0) << "one window would be all rows of a rank";
+  const Spread alone(model, {"actor.tensor_model_parallel_size=2"}, 2);
+  EXPECT_DOUBLE_EQ(alone.shared.head, alone.alone.head) << "no other rank has the same rows";
+}
+
 // So that all numbers of ranks have the same bits, one process passes a large head in windows, too.
 TEST(MemoryEstimates, CountTheWindowsOfDeterministicUpdates) {
   ModelConfig model = small_config(300000, 2);
