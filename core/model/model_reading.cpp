@@ -83,7 +83,8 @@ Result<> Model::read_part(int64_t part) {
   });
 }
 
-// Matrices that hold rows which an adapter trains as a whole have memory next to the base's, and begin like these.
+// Matrices that hold rows which an adapter trains as a whole have memory next to the base's, and begin like these. If the start
+// of an adapter left the base, its rows in them are computed when their layer is opened.
 void Model::take_base(std::span<const size_t> read) {
   const at::NoGradGuard no_grad;
   for (const size_t i : read) {

@@ -153,7 +153,7 @@ TEST(ReadParts, AContinuedAdapterHasTheBitsOfReadingAtOnce) {
   choices[2].init = LoraInit::kOlora;
   choices[2].use_dora = true;
   choices[3].init = LoraInit::kPissa;
-  choices[3].modules_to_save = {"v_proj", "lm_head"};
+  choices[3].modules_to_save = {"up_proj", "lm_head"};
   for (size_t i = 0; i < choices.size(); ++i) {
     SCOPED_TRACE(i);
     const Path folder = dir.path() / std::to_string(i);
