@@ -47,6 +47,7 @@ at::Tensor of_all_ranks(const VocabularyShare& share, const at::Tensor& own) {
 
 VocabularyHead rows_of_share(const VocabularyHead& head, const std::shared_ptr<const VocabularyShare>& share) {
   if (share == nullptr || head.share != nullptr) return head;
+  TORCH_CHECK(head.rows == nullptr, "head: a share of the vocabulary next to windows of a whole head");
   VocabularyHead own = head;
   own.weight_VH = head.weight_VH.narrow(0, share->begin, share->count);
   own.share = share;

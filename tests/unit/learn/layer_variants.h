@@ -216,6 +216,7 @@ inline void make_reference(const Variant& variant, const Model& policy, const st
   if (!variant.has_reference) return;
   if (!policy.trains_lora()) {
     reference = Model::random(variant.config, 6, dtype).value();
+    if (mesh.tensor_size > 1) reference->split_layers(std::make_shared<TensorGroup>(communicator, mesh.tensor_size));
     TestPolicy::spread_model(*reference, {&communicator, mesh.zero_stage}, false, mesh.window_bytes);
     return;
   }
@@ -287,9 +288,9 @@ inline void expect_same_weights(const Update& got, const Update& expected) {
 
 // Two updates on a mesh of ranks give the numbers of one rank. The second one reads what the first one has changed.
 inline void expect_numbers_of_one_rank(const Variant& variant, const Mesh& mesh) {
-  SCOPED_TRACE(variant.name + ", " + name_of(mesh));
   const Update expected = update_of(variant, alone(), {}, 2);
   test::on_ranks(mesh.num_ranks, [&](Communicator& communicator) {
+    SCOPED_TRACE(variant.name + ", " + name_of(mesh));  // a thread has its own
     const Update got = update_of(variant, communicator, mesh, 2);
     expect_same_reports(got.report, expected.report, 1e-10);
     expect_same_weights(got, expected);

@@ -46,40 +46,49 @@ struct SharedModel {
   Model model;
 };
 
+struct Numbers {
+  std::string name;
+  at::Tensor tensor;  // undefined: no memory
+};
+
 // All that a rank has, and what the ranks have together.
-std::vector<at::Tensor> numbers_of(const Model& model) {
-  std::vector<at::Tensor> out;
-  const auto add = [&](const at::Tensor& tensor) {
-    out.push_back(has_memory(tensor) ? tensor.detach().clone() : at::Tensor());
+std::vector<Numbers> numbers_of(const Model& model) {
+  std::vector<Numbers> out;
+  std::string when = "alone";
+  const auto add = [&](const std::string& name, const at::Tensor& tensor) {
+    out.push_back({when + ": " + name, has_memory(tensor) ? tensor.detach().clone() : at::Tensor()});
   };
   const ModelPart* const part = model.model_part();
   const auto add_rank = [&] {
-    for (const NamedParameter& one : model.trainable()) add(one.tensor);
-    for (const NamedParameter& one : part != nullptr ? part->parameters() : model.parameters()) add(one.tensor);
+    for (const NamedParameter& one : model.trainable()) add(one.name, one.tensor);
+    for (const NamedParameter& one : part != nullptr ? part->parameters() : model.parameters())
+      add(one.name, one.tensor);
     const DecoderWeights& weights = part != nullptr ? part->weights() : model.weights();
     for (size_t layer = 0; layer < weights.rounded.size(); ++layer) {
-      for (const at::Tensor& copy : copies_of_layer(weights, layer)) add(copy);
+      for (const at::Tensor& copy : copies_of_layer(weights, layer))
+        add("copies of layer " + std::to_string(layer), copy);
     }
   };
   add_rank();
   if (const WeightShards* const shards = shards_of(model); shards != nullptr) {
     for (size_t i = 0; i < shards->units().parts.size(); ++i) {
-      if (!shards->units().parts[i].empty()) add(shards->numbers(static_cast<int64_t>(i)));
+      if (!shards->units().parts[i].empty()) add("part " + std::to_string(i), shards->numbers(static_cast<int64_t>(i)));
     }
   }
   const auto whole = WholeWeights::gather({&model});
   EXPECT_OK(whole);
+  when = "gathered";
   add_rank();
-  for (const NamedParameter& one : model.parameters()) add(one.tensor);
+  for (const NamedParameter& one : model.parameters()) add("whole " + one.name, one.tensor);
   return out;
 }
 
 void expect_same_numbers(const Model& got, const Model& expected) {
-  const std::vector<at::Tensor> a = numbers_of(got), b = numbers_of(expected);
+  const std::vector<Numbers> a = numbers_of(got), b = numbers_of(expected);
   ASSERT_EQ(a.size(), b.size());
   for (size_t i = 0; i < a.size(); ++i) {
-    ASSERT_EQ(a[i].defined(), b[i].defined()) << i;
-    if (a[i].defined()) ASSERT_TRUE(a[i].equal(b[i])) << i << " of " << a.size();
+    ASSERT_EQ(a[i].tensor.defined(), b[i].tensor.defined()) << a[i].name;
+    if (a[i].tensor.defined()) ASSERT_TRUE(a[i].tensor.equal(b[i].tensor)) << a[i].name;
   }
 }
 
