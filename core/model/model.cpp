@@ -138,25 +138,17 @@ Result<> Model::adapt(LoraPlan plan) {
   trained_lora_ =
       std::make_unique<TrainedLora>(std::move(plan), store, shares_memory_ ? BaseMemory::kShared : BaseMemory::kOwn);
   adopt(std::move(store));
+  // What it trains as a whole stays on every rank.
+  for (const NamedParameter& trained : trained_lora_->parameters()) {
+    if (!has_memory(trained.tensor)) allocate_memory(trained.tensor.storage());
+  }
   if (rounds) add_rounded_matrices();  // merged matrices have memory of their own
   return {};
 }
 
-namespace {
-
-// Does an adapter train matrices as a whole?
-bool trains_matrices(const LoraPlan& plan, std::span<const NamedParameter> parameters) {
-  return std::ranges::any_of(parameters, [&](const NamedParameter& one) {
-    return !is_common(one) && std::ranges::find(plan.whole, one.name) != plan.whole.end();
-  });
-}
-
-}  // namespace
-
 Result<> Model::train_lora(const LoraChoice& choice, uint64_t seed, RandomPurpose purpose) {
   return guard_torch("making an adapter", [&]() -> Result<> {
     LoraPlan plan = TRY(plan_fresh_lora(parameters_, choice));
-    if (trains_matrices(plan, parameters_)) TRY(read_parts());
     const bool starts_from_base = plan.config.use_dora || changes_base(plan.config.init);
     TRY(adapt(std::move(plan)));
     TRY(trained_lora_->initialize(seed, purpose));
@@ -169,8 +161,9 @@ Result<> Model::train_lora(const LoraChoice& choice, uint64_t seed, RandomPurpos
 Result<> Model::train_lora(Env& env, const Path& adapter_folder) {
   return guard_torch("reading the adapter of " + adapter_folder.string(), [&]() -> Result<> {
     LoraPlan plan = TRY(plan_lora_of_folder(env, adapter_folder, parameters_));
-    if (changes_base(plan.config.init) || trains_matrices(plan, parameters_)) TRY(read_parts());
+    const bool starts_from_base = changes_base(plan.config.init);
     TRY(adapt(std::move(plan)));
+    if (unread_ != nullptr && starts_from_base) TRY(start_adapter());
     TRY(trained_lora_->load(env, adapter_folder));
     round_to_nearest(weights_);
     return {};
@@ -324,9 +317,9 @@ Result<std::vector<FolderFile>> Model::plan_save(const SaveOptions& options) con
   std::vector<FolderFile> files;
   std::string config_text = config_.config_text;
   if (!stored) {
-    files = plan_weights_as_read(numbers(), layout_, offload_);
+    files = plan_weights_as_read(numbers(), layout_, {offload_, options.numbers});
   } else {
-    files = plan_weights(numbers(), *stored, options.max_shard_bytes, offload_);
+    files = plan_weights(numbers(), *stored, options.max_shard_bytes, {offload_, options.numbers});
     config_text = TRY(model_config_text(config_, scalar_type_name(*stored)));
   }
   // A folder without a generation_config.json keeps its end ids in config.json.

@@ -34,6 +34,7 @@
 #include "model/weights/model_part.h"
 #include "model/weights/parameters.h"
 #include "model/weights/rounded_matrices.h"
+#include "model/weights/saver.h"
 #include "model/weights/unread_weights.h"
 
 namespace mortise {
@@ -48,7 +49,8 @@ struct SaveOptions {
   // For a model from an adapter's folder, or with an adapter in training: the sum, or only the adapter (an error if the
   // merged weights were trained).
   LoraSave lora = LoraSave::kMerged;
-  std::string base_model = {};  // kApart: what the adapter names as its base; empty: as read
+  std::string base_model = {};       // kApart: what the adapter names as its base; empty: as read
+  NumbersToSave* numbers = nullptr;  // borrowed. Null: all weights have memory while files are written
 };
 
 // The lowest layer that has one of these trained parameters, counted from 1; with a trained embedding 1. One behind the
@@ -227,6 +229,7 @@ class Model {
   Model() = default;
   void adopt(ParameterStore store);
   void merge_parts();  // that were read
+  void take_base(std::span<const size_t> read);
   Result<> start_adapter();
   void add_rounded_matrices();
   void split_layers(const std::shared_ptr<TensorRanks>& ranks, ModelPart::Numbers numbers,

@@ -6,6 +6,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -18,9 +19,10 @@ class MeetingPoint {
  public:
   explicit MeetingPoint(int size) : bytes_(static_cast<size_t>(size)) {}
 
-  // Returns when all ranks have come with their bytes.
+  // Returns when all ranks have come with their bytes, or with the Error of one that has failed.
   Result<std::vector<std::string>> meet(int rank, std::string bytes) {
     std::unique_lock lock(mutex_);
+    if (failed_) return *failed_;
     num_sent_ += bytes.size();
     bytes_[static_cast<size_t>(rank)] = std::move(bytes);
     const int64_t turn = turn_;
@@ -31,7 +33,7 @@ class MeetingPoint {
       changed_.notify_all();
     }
     changed_.wait(lock, [&] { return turn_ != turn || failed_; });
-    if (turn_ == turn) return Error{ErrorKind::kInternal, "another rank failed", "", ""};
+    if (turn_ == turn) return *failed_;
     return shown_;
   }
   // A counter that the threads share; its value before.
@@ -43,11 +45,11 @@ class MeetingPoint {
     const std::lock_guard lock(mutex_);
     counters_.erase(counter);
   }
-  void fail() {
+  void fail(const Error& error) {
     const std::lock_guard lock(mutex_);
-    failed_ = true;
+    if (!failed_) failed_ = error;
     changed_.notify_all();
-    for (const auto& [place, part] : parts_) part->fail();
+    for (const auto& [place, part] : parts_) part->fail(error);
   }
   // Where the `index`-th group of `size` of these ranks meets. Groups of other kinds have negative numbers.
   MeetingPoint& part(int size, int index) { return meeting(size, {size, index}); }
@@ -76,7 +78,7 @@ class MeetingPoint {
   int64_t turn_ = 0;
   int num_here_ = 0;
   size_t num_sent_ = 0;
-  bool failed_ = false;
+  std::optional<Error> failed_;
 };
 
 }  // namespace mortise::test

@@ -128,7 +128,8 @@ class ThreadRank : public Communicator {
     if (side_ == nullptr) side_ = std::make_unique<ThreadRank>(point_->side(), rank_, size_);
     return side_.get();
   }
-  Result<std::vector<std::string>> exchange(const std::string& bytes, std::string_view) override {
+  Result<std::vector<std::string>> exchange(const std::string& bytes, std::string_view stage) override {
+    if (stage == failing_stage_ && ++num_calls_ == failing_call_) fail(error_);
     return point_->meet(rank_, bytes);
   }
   Result<std::string> broadcast_bytes(const std::string& bytes, int root, std::string_view stage) override {
@@ -141,9 +142,17 @@ class ThreadRank : public Communicator {
     point_->forget(counter);
     return {};
   }
+  // This rank fails in its `call`-th exchange of the stage, counted from 1. All ranks of its group get the error, which names it.
+  void fail_at(std::string_view stage, int64_t call) {
+    failing_stage_ = stage;
+    failing_call_ = call;
+    error_ = {ErrorKind::kRankFailure, "rank " + std::to_string(rank_) + " lost its connection", {}, {}};
+  }
+  // Its exchanges of that stage up to now.
+  [[nodiscard]] int64_t num_calls() const { return num_calls_; }
   void enter(std::string_view, int64_t) override {}
   [[nodiscard]] Result<> check(std::string_view) override { return {}; }
-  void fail(const Error&) override { point_->fail(); }
+  void fail(const Error& error) override { point_->fail(error); }
   Result<> leave() override { return barrier("leave"); }
 
  private:
@@ -166,6 +175,9 @@ class ThreadRank : public Communicator {
 
   MeetingPoint* point_;
   int rank_, size_;
+  std::string failing_stage_;
+  int64_t failing_call_ = 0, num_calls_ = 0;
+  Error error_;
   std::unique_ptr<ThreadRank> side_;
   std::map<int, std::unique_ptr<ThreadRank>> parts_;  // by size of neighbours, or by minus the step
 };
@@ -179,7 +191,7 @@ inline size_t on_ranks(int size, const std::function<void(Communicator&)>& work)
       at::set_num_threads(1);
       ThreadRank communicator(point, rank, size);
       work(communicator);
-      if (testing::Test::HasFailure()) communicator.fail({});
+      if (testing::Test::HasFailure()) communicator.fail({ErrorKind::kInternal, "another rank failed", {}, {}});
     });
   }
   for (std::thread& thread : threads) thread.join();

@@ -199,12 +199,12 @@ void WeightShards::run_backward(const std::function<void()>& own, const std::fun
   on_layer_ = nullptr;
 }
 
-Result<> WeightShards::gather_all(const KeepsPart& keeps) {
+Result<> WeightShards::gather_all() {
   if (num_whole_++ > 0) return {};
   ::malloc_trim(0);  // the allocator still has the pages of the last update
   for (int64_t part = 0; part < static_cast<int64_t>(parts_.size()); ++part) {
     if (is_tied_ && part == num_layers() + 1) continue;
-    gather(part, !keeps || keeps(part));
+    gather(part, /*keeps=*/true);
     if (part < num_layers()) prefetch(part + 1);
   }
   // Copies that others have made of them are stale.
@@ -221,14 +221,14 @@ void WeightShards::release_all() {
   --num_whole_;
 }
 
-Result<> WeightShards::open_whole(int64_t part) {
+Result<> WeightShards::open_whole(int64_t part, bool keeps) {
   const c10::NoGradGuard no_grad;
-  ++num_whole_;
-  gather(part, true);
+  if (keeps) ++num_whole_;
+  gather(part, keeps);
   const SpreadPart& unit = unit_of(part);
   if (unit.masters.empty()) return status();
-  std::ranges::for_each(unit.of_masters, allocate_memory);
-  gather_in_pieces(unit.shards, unit.padded_masters, unit.masters, /*keeps=*/true);
+  if (keeps) std::ranges::for_each(unit.of_masters, allocate_memory);
+  gather_in_pieces(unit.shards, unit.padded_masters, unit.masters, keeps);
   leave_file(unit.padded_masters);
   return status();
 }
@@ -239,15 +239,13 @@ void WeightShards::close_whole(int64_t part) {
   --num_whole_;
 }
 
-Result<> WeightShards::gather_masters(const KeepsPart& keeps) {
+Result<> WeightShards::gather_masters() {
   if (num_with_masters_++ > 0) return status();
   const c10::NoGradGuard no_grad;
-  for (size_t part = 0; part < parts_.size(); ++part) {
-    const SpreadPart& unit = parts_[part];
+  for (const SpreadPart& unit : parts_) {
     if (unit.masters.empty()) continue;
-    const bool is_kept = !keeps || keeps(static_cast<int64_t>(part));
-    if (is_kept) std::ranges::for_each(unit.of_masters, allocate_memory);
-    gather_in_pieces(unit.shards, unit.padded_masters, unit.masters, is_kept);
+    std::ranges::for_each(unit.of_masters, allocate_memory);
+    gather_in_pieces(unit.shards, unit.padded_masters, unit.masters, /*keeps=*/true);
     leave_file(unit.padded_masters);
   }
   return status();

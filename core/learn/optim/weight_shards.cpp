@@ -42,7 +42,7 @@ WeightShards::WeightShards(Model& model, Communicator& communicator, ShardCut cu
 // only, and cost a second walk.
 void WeightShards::make_windows() {
   const auto windows = [&](const SpreadPart& unit) -> std::shared_ptr<MatrixWindows> {
-    if (window_bytes_ == 0 || model_->model_part() != nullptr || unit.tensors.size() != 1 || !unit.is_read ||
+    if (window_bytes_ == 0 || unit.tensors.size() != 1 || !unit.is_read ||
         static_cast<int64_t>(unit.tensors.front().nbytes()) <= window_bytes_)
       return nullptr;
     return std::make_shared<MatrixWindows>(unit, *communicator_, window_bytes_, error_);
@@ -108,11 +108,6 @@ std::shared_ptr<WeightShards> WeightShards::spread_base(Model& base) const {
 
 SpreadPart& WeightShards::unit_of(int64_t part) {
   return parts_[is_tied_ && part == num_layers() + 1 ? 0 : static_cast<size_t>(part)];
-}
-
-void WeightShards::take_changes() {
-  const c10::NoGradGuard no_grad;
-  for (SpreadPart& unit : parts_) unit.take_from_model(rank());
 }
 
 void WeightShards::weights_changed() {

@@ -42,8 +42,7 @@ class WeightShards : public WeightGate {
   // Keeps this rank's numbers of the model's matrices and frees the rest; those that are unread (Model::open) it reads part by
   // part, with errors in status(). `model` has to stay where it is. `cut`: where
   // the optimizer of these weights cuts. `keeps_base`: passes read the base of an adapter, as plain layers do. `window_bytes`:
-  // size of the windows in which passes read embedding and head. They gather a matrix whole if it is not larger, or if ranks
-  // share the layers. 0: always.
+  // size of the windows in which passes read embedding and head. They gather a matrix whole if it is not larger. 0: always.
   static std::shared_ptr<WeightShards> spread(Model& model, Communicator& communicator, ShardCut cut,
                                               bool keeps_base = false, int64_t window_bytes = 0);
   // For another model with the same parameters, whose memory was not touched: with the numbers of this one. Of a model with
@@ -64,17 +63,15 @@ class WeightShards : public WeightGate {
   [[nodiscard]] bool is_whole() const override { return num_whole_ > 0; }
   [[nodiscard]] Result<> status() const override;
 
-  // A collective. The parts that this rank keeps have memory until release_all(); with others it only helps the other ranks.
-  // Masters are not among it.
-  Result<> gather_all(const KeepsPart& keeps = {});
+  // A collective. All parts have memory until release_all(). Masters are not among it.
+  Result<> gather_all();
   void release_all();
   // The same of the masters of bfloat16 matrices, where there are any.
-  Result<> gather_masters(const KeepsPart& keeps = {});
+  Result<> gather_masters();
   void release_masters();
-  // While all parts have memory: their numbers were changed, by all ranks alike.
-  void take_changes();
-  // A collective. One part, with its masters, has memory until close_whole(). Only while no other has.
-  Result<> open_whole(int64_t part);
+  // A collective. One part, with its masters, has memory until close_whole(). Only while no other has. Without `keeps` this rank
+  // only helps the others, and has nothing to close.
+  Result<> open_whole(int64_t part, bool keeps = true);
   void close_whole(int64_t part);
   // Moves what this rank keeps into files: all of it, or only masters.
   Result<> offload_numbers(const std::shared_ptr<Offload>& files);
@@ -153,12 +150,11 @@ enum class GatheredLayers { kWhole, kOwnPart, kOwnLayers };
 // Are masters of bfloat16 matrices there too? Passes do not read them.
 enum class GatheredMasters { kNo, kYes };
 
-// All weights of some models, or those that `keeps` names, in memory while it lives: of models that are spread, and of those
-// whose layers are split. Other models, and null, are left as they are. A model that is both has its whole part of the
-// layers meanwhile, whatever `keeps` names.
+// All weights of some models in memory while it lives: of models that are spread, and of those whose layers are split. Other
+// models, and null, are left as they are.
 class WholeWeights {
  public:
-  static Result<WholeWeights> gather(std::initializer_list<const Model*> models, const KeepsPart& keeps = {},
+  static Result<WholeWeights> gather(std::initializer_list<const Model*> models,
                                      GatheredLayers layers = GatheredLayers::kWhole,
                                      GatheredMasters masters = GatheredMasters::kYes);
   WholeWeights(WholeWeights&& other) noexcept

@@ -77,13 +77,14 @@ GradientSum::GradientSum(const Model& model, Optimizer& optimizer, const RankSha
       ranks_(ranks),
       is_reduced_(optimizer.units().size()) {
   for (ShardUnit& unit : optimizer.units()) unit.own_gradient = at::Tensor();
+  const Result<Communicator*> same = same_part();  // the first round tells an error
   for (ShardUnit& unit : optimizer.units()) {
     MatrixWindows* const windows = windows_of(unit);
     if (windows == nullptr) continue;
     if (ranks_.deterministic)
       windows->keep_gradient();
-    else
-      windows->collect_gradient(owned(unit, *ranks_.communicator));
+    else if (same.ok())
+      windows->collect_gradient(owned(unit, **same));
   }
 }
 

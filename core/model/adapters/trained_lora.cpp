@@ -272,9 +272,9 @@ std::string TrainedLora::whole_parameter(const std::string& name) const {
   return found == whole_names_.end() ? "" : found->second;
 }
 
-const at::Tensor* TrainedLora::find(const std::string& name) const {
+const NamedParameter* TrainedLora::find(const std::string& name) const {
   const auto found = std::ranges::find(parameters_, name, &NamedParameter::name);
-  return found == parameters_.end() ? nullptr : &found->tensor;
+  return found == parameters_.end() ? nullptr : &*found;
 }
 
 // A and B of a start that leaves the base, and what it leaves.

@@ -41,6 +41,8 @@ class TrainedLora {
   // What initialize() takes from the base. Matrices without memory are left to another call.
   Result<> start_from_base();
   Result<> load(Env& env, const Path& folder);
+  // Has load() read this parameter of the model, which is trained as a whole?
+  [[nodiscard]] bool has_loaded(const std::string& parameter) const { return loaded_.contains(parameter); }
   // After every change of the parameters. Matrices without memory are left to merge_layer().
   void merge();
   // Computes merged_matrices() of a layer from its base, with the rows between them that have no adapter. Changes no
@@ -108,13 +110,14 @@ class TrainedLora {
   void add_whole(const ParameterStore& store);
   Result<> take_start();
   void start_magnitudes();
-  [[nodiscard]] const at::Tensor* find(const std::string& name) const;
+  [[nodiscard]] const NamedParameter* find(const std::string& name) const;
 
   LoraPlan plan_;
   std::vector<NamedParameter> parameters_;
   std::vector<NamedParameter> start_;
   std::unordered_map<std::string, std::string> whole_names_;  // PEFT's name -> the model's
   std::unordered_set<std::string> of_gates_;                  // by PEFT's names
+  std::unordered_set<std::string> loaded_;                    // the model's parameters that load() has read
   std::vector<Matrix> matrices_;
   std::vector<Rows> rows_;  // for every fused matrix with an adapter
   ParameterStore base_;

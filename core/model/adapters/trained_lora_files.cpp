@@ -68,9 +68,11 @@ Result<> TrainedLora::load(Env& env, const Path& folder) {
     if (f.magnitude_O.defined()) TRY(copy_stored(*found->second.magnitude, where, f.magnitude_O.detach()));
   }
   for (const TensorView* view : tensors.others) {
-    const at::Tensor* parameter = find(view->name);
+    const NamedParameter* parameter = find(view->name);
     if (parameter == nullptr) parameter = find(std::string(kLoraPrefix) + whole_parameter_name(view->name));
-    if (parameter != nullptr) TRY(copy_stored(*view, where, parameter->detach()));
+    if (parameter == nullptr) continue;
+    TRY(copy_stored(*view, where, parameter->tensor.detach()));
+    loaded_.insert(whole_parameter(parameter->name));
   }
   merge();
   return {};
@@ -115,8 +117,8 @@ Result<std::vector<FolderFile>> TrainedLora::plan_save(const std::string& base_m
   }
   // PEFT wants the one matrix of a tied model under both names.
   const std::string prefix(kLoraPrefix);
-  if (const at::Tensor* embedding = find(prefix + kEmbeddingName); embedding != nullptr && plan_.config.ties_weights)
-    tensors.push_back({prefix + kHeadName, *embedding});
+  const NamedParameter* const embedding = find(prefix + kEmbeddingName);
+  if (embedding != nullptr && plan_.config.ties_weights) tensors.push_back({prefix + kHeadName, embedding->tensor});
   std::vector<FolderFile> files = {plan_tensor_file(kAdapterWeightsFile, std::move(tensors), stored)};
   files.push_back(text_folder_file(kAdapterConfigFile, dump_json(json, 2) + "\n"));
   return files;

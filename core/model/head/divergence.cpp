@@ -182,7 +182,8 @@ class DivergencePass : public TwoHeads<T> {
     }
   }
   void end_walk(int walk) {
-    if (walk == 0) normalise();
+    if (walk == 0) return normalise();
+    if (this->share() != nullptr) join_sums(walk);
   }
   [[nodiscard]] double value(size_t token) const { return sums_[token]; }
   void compute_again() { compute_blocks(/*with_means=*/beta_ > 0.0); }
@@ -295,10 +296,29 @@ class DivergencePass : public TwoHeads<T> {
   // e* from the rank that has the likeliest column.
   void find_likeliest() {
     const at::Tensor all = of_ranks(1, [&](int64_t r, double* number) { *number = likeliest_of(r); });
+    take_likeliest(all, 0);
+  }
+  // `number`: the place of e* among those of a row.
+  void take_likeliest(const at::Tensor& all, size_t number) {
     for (int64_t r = 0; r < this->rows(); ++r) {
       PairRow& row = row_of(r);
-      row.likeliest_e = *numbers_of_rank(all, row.likeliest_rank, r);
+      row.likeliest_e = numbers_of_rank(all, row.likeliest_rank, r)[number];
     }
+  }
+
+  // What a walk has summed over this rank's columns becomes the sum over all.
+  void join_sums(int walk) {
+    const auto sum_of = [&](int64_t r) -> double& { return walk == 1 ? sums_[this->token(r)] : row_of(r).mean; };
+    const at::Tensor all = of_ranks(2, [&](int64_t r, double* numbers) {
+      numbers[0] = sum_of(r);
+      numbers[1] = row_of(r).likeliest_e;
+    });
+    for (int64_t r = 0; r < this->rows(); ++r) {
+      double sum = 0;
+      for (int64_t rank = 0; rank < all.size(0); ++rank) sum += numbers_of_rank(all, rank, r)[0];
+      sum_of(r) = sum;
+    }
+    if (walk == 1) take_likeliest(all, 1);
   }
 
   void value_block(int64_t block) {

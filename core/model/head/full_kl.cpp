@@ -130,7 +130,9 @@ class FullKlPass : public TwoHeads<T> {
         stats = stats.merged(at(block, r), scale);
     }
   }
-  static void end_walk(int /*walk*/) {}
+  void end_walk(int /*walk*/) {
+    if (this->share() != nullptr) join();
+  }
   [[nodiscard]] double value(size_t token) const { return stats_[token].kl(this->inverse_temperature()); }
   void compute_again() {
     block_stats_.resize(static_cast<size_t>(this->chunk_rows() * this->num_blocks()));

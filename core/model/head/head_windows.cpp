@@ -8,6 +8,7 @@
 #include <memory>
 #include <vector>
 
+#include "model/head/shared_vocabulary.h"
 #include "model/layers/tensor_ranks.h"
 #include "model/tensor/kernel.h"
 
@@ -18,9 +19,9 @@ constexpr int64_t kTokensAtOnce = 512;  // that a loss sees in one call
 
 VocabularyHead window_of(const VocabularyHead& head, int64_t first, const at::Tensor& rows) {
   VocabularyHead window(rows, head.softcap);
-  const int64_t count = rows.size(0);
+  const int64_t count = rows.size(0), begin = head.share != nullptr ? head.share->begin : 0;
   window.share =
-      std::make_shared<VocabularyShare>(VocabularyShare{nullptr, first, count, count, head.weight_VH.size(0)});
+      std::make_shared<VocabularyShare>(VocabularyShare{nullptr, begin + first, count, count, head.weight_VH.size(0)});
   return window;
 }
 
@@ -30,7 +31,7 @@ void check_windows(const at::Tensor& hidden, const VocabularyHead& head, const a
   TORCH_CHECK(hidden.size(1) == head.weight_VH.size(1), "head: shapes do not match");
   TORCH_CHECK(hidden.scalar_type() == head.weight_VH.scalar_type(), "head: dtypes differ");
   TORCH_CHECK(targets.numel() == hidden.size(0) && temperature > 0.0, "head: targets or temperature");
-  TORCH_CHECK(head.share == nullptr && !head.by_operators, "head: windows are for whole heads on the CPU");
+  TORCH_CHECK(!head.by_operators, "head: windows are for heads on the CPU");
 }
 
 // The numbers of each token after a walk over all rows.
@@ -41,8 +42,11 @@ class Sums {
       : inverse_temperature_(1.0 / temperature), sums_(static_cast<size_t>(hidden_RH.size(0))) {
     check_windows(hidden_RH, head, targets_R, temperature);
     all_rows.walk([&](int64_t first, const at::Tensor& rows) {
-      add_window_sums(hidden_RH, window_of(head, first, rows), targets_R, temperature, sums_, options);
+      const at::Tensor used = used_rows(head, first, rows);
+      if (used.defined())
+        add_window_sums(hidden_RH, window_of(head, first, used), targets_R, temperature, sums_, options);
     });
+    if (head.share != nullptr && !sums_.empty()) join_ranks(*head.share);
   }
 
   [[nodiscard]] size_t size() const { return sums_.size(); }
@@ -57,6 +61,17 @@ class Sums {
   }
 
  private:
+  void join_ranks(const VocabularyShare& share) {
+    std::vector<RowStats> stats;
+    std::vector<double> target_logits;
+    for (const WindowSum& sum : sums_) {
+      stats.push_back(sum.stats);
+      target_logits.push_back(sum.target_logit);
+    }
+    join_stats(share, inverse_temperature_, stats, target_logits);
+    for (size_t t = 0; t < sums_.size(); ++t) sums_[t] = {stats[t], target_logits[t]};
+  }
+
   double inverse_temperature_;
   std::vector<WindowSum> sums_;
 };
@@ -107,7 +122,10 @@ void head_backward(const SecondPassInput& input, RowWindows& all_rows, const at:
     d_hidden_RH.zero_();
     some = at::empty({std::min(num, kTokensOfGradient), d_hidden_RH.size(1)}, d_hidden_RH.options());
   }
-  all_rows.walk_back([&](int64_t first, const at::Tensor& rows, const at::Tensor& d_rows) {
+  all_rows.walk_back([&](int64_t first, const at::Tensor& in_window, const at::Tensor& d_in_window) {
+    const at::Tensor rows = used_rows(input.head, first, in_window);
+    if (!rows.defined()) return;
+    const at::Tensor d_rows = d_in_window.defined() ? d_in_window.narrow(0, 0, rows.size(0)) : d_in_window;
     const VocabularyHead window = window_of(input.head, first, rows);
     for (int64_t begin = 0; begin < num; begin += kTokensOfGradient) {
       const int64_t count = std::min(kTokensOfGradient, num - begin);
@@ -123,6 +141,7 @@ void head_backward(const SecondPassInput& input, RowWindows& all_rows, const at:
       if (d_hidden.defined()) d_hidden_RH.narrow(0, begin, count).add_(d_hidden);
     }
   });
+  sum_hidden_gradient(input.head, d_hidden_RH);
 }
 
 void head_one_pass(const at::Tensor& hidden_RH, const VocabularyHead& head, RowWindows& rows,

@@ -4,7 +4,8 @@
 //
 // Forward adds each window's maxima and sums to those of the windows before it, in the order of the blocks of columns, so that
 // log-probs have the bits of a whole head, which is one window. Gradients are those of second_pass.h, window by window. They
-// are equal to rounding.
+// are equal to rounding. If ranks share the vocabulary, each walks over the windows of its own rows. They join their sums behind
+// the walk (shared_vocabulary.h).
 //
 // Cost for R tokens: log-probs 2RHV flops and one walk. A loss local to a token takes 8RHV flops instead of 6RHV, and two walks,
 // because its logits are gone when gradients are computed. Threads share a window's blocks of columns: 2,048 of a forward pass,

@@ -109,7 +109,8 @@ class HeadPass {
     forward_blocks(begin, end);
     for (int64_t r = 0; r < rows_; ++r) {
       WindowSum& sum = sums[static_cast<size_t>(begin_ + r)];
-      sum.stats = sum_blocks(r, head_.share->begin > 0 ? &sum.stats : nullptr);
+      const bool is_first = sum.stats.sum == 0.0;  // a window makes it at least 1, or not a number
+      sum.stats = sum_blocks(r, is_first ? nullptr : &sum.stats);
       if (is_own_row(head_, target_row(r))) sum.target_logit = target_logits_[static_cast<size_t>(r)];
     }
   }
@@ -339,8 +340,10 @@ void check_gradients(const at::Tensor& hidden, const at::Tensor& weight, const a
 // The rows of a head whose gradient is computed in windows. Null: at once.
 std::unique_ptr<RowWindows> rows_in_windows(const VocabularyHead& head, const at::Tensor& d_weight_VH,
                                             const HeadOptions& options) {
-  const bool is_small = static_cast<int64_t>(head.weight_VH.nbytes()) <= options.window_bytes;
-  const bool is_apart = head.rows != nullptr || head.share != nullptr || head.by_operators;
+  const int64_t row_bytes = head.weight_VH.size(1) * static_cast<int64_t>(head.weight_VH.element_size());
+  const int64_t num_rows = head.share != nullptr ? head.share->most : head.weight_VH.size(0);
+  const bool is_small = num_rows * row_bytes <= options.window_bytes;
+  const bool is_apart = head.rows != nullptr || head.by_operators;
   if (options.window_bytes == 0 || is_small || is_apart) return nullptr;
   return std::make_unique<by_windows::WholeRows>(head, d_weight_VH, options.window_bytes);
 }

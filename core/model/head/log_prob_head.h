@@ -30,7 +30,7 @@ struct HeadOptions {
   // logits). With fewer, reading and writing the weight's gradient for each chunk costs more than the products.
   int64_t chunk_bytes = int64_t{56} << 20;
   // > 0: backward passes a whole weight that is larger in windows of so many bytes, as ranks do that share its rows (ZeRO 3).
-  // Gradients by log-probs then have the bits of theirs. Ignored on devices, and where a rank has a part of the weight.
+  // Gradients by log-probs then have the bits of theirs. Ignored on devices.
   int64_t window_bytes = 0;
 };
 

@@ -47,6 +47,7 @@ at::Tensor of_all_ranks(const VocabularyShare& share, const at::Tensor& own) {
 
 VocabularyHead rows_of_share(const VocabularyHead& head, const std::shared_ptr<const VocabularyShare>& share) {
   if (share == nullptr || head.share != nullptr) return head;
+  TORCH_CHECK(head.rows == nullptr, "head: a share of the vocabulary next to windows of a whole head");
   VocabularyHead own = head;
   own.weight_VH = head.weight_VH.narrow(0, share->begin, share->count);
   own.share = share;
@@ -78,23 +79,32 @@ void sum_hidden_gradient(const VocabularyHead& head, const at::Tensor& d_hidden_
 }
 
 WholeHead::WholeHead(const VocabularyHead& head, const at::Tensor& d_weight_VH, Windows windows)
-    : head_(head), own_d_weight_VH_(d_weight_VH), d_weight_VH_(d_weight_VH), share_(head.share) {
-  if (head.rows != nullptr && windows == Windows::kGather) {
+    : head_(head), own_rows_(head.rows), own_d_weight_VH_(d_weight_VH), d_weight_VH_(d_weight_VH), share_(head.share) {
+  const at::NoGradGuard no_grad;
+  if (head.rows != nullptr && (windows == Windows::kGather || share_ != nullptr)) {
     head_.weight_VH = at::empty(head.weight_VH.sizes(), head.weight_VH.options());
     head_.rows = nullptr;
-    head.rows->walk(
-        [&](int64_t first, const at::Tensor& rows) { head_.weight_VH.narrow(0, first, rows.size(0)).copy_(rows); });
+    head.rows->walk([&](int64_t first, const at::Tensor& rows) {
+      const at::Tensor used = used_rows(head, first, rows);
+      if (used.defined()) head_.weight_VH.narrow(0, first, used.size(0)).copy_(used);
+    });
   }
   if (share_ == nullptr) return;
-  const at::NoGradGuard no_grad;
-  head_.weight_VH = gathered_weight(head.weight_VH, *share_);
+  head_.weight_VH = gathered_weight(head_.weight_VH, *share_);
   head_.share = nullptr;
-  if (d_weight_VH.defined()) d_weight_VH_ = at::zeros(head_.weight_VH.sizes(), d_weight_VH.options());
+  if (d_weight_VH.defined() || own_rows_ != nullptr)
+    d_weight_VH_ = at::zeros(head_.weight_VH.sizes(), head_.weight_VH.options());
 }
 
 void WholeHead::add_gradient() const {
-  if (share_ == nullptr || !own_d_weight_VH_.defined()) return;
-  own_d_weight_VH_.add_(d_weight_VH_.narrow(0, share_->begin, share_->count));
+  if (share_ == nullptr || !d_weight_VH_.defined()) return;
+  const at::Tensor own = d_weight_VH_.narrow(0, share_->begin, share_->count);
+  if (own_d_weight_VH_.defined()) own_d_weight_VH_.add_(own);
+  if (own_rows_ == nullptr) return;
+  own_rows_->walk_back([&](int64_t first, const at::Tensor& rows, const at::Tensor& d_rows) {
+    const int64_t count = std::min(rows.size(0), share_->count - first);
+    if (d_rows.defined() && count > 0) d_rows.narrow(0, 0, count).add_(own.narrow(0, first, count));
+  });
 }
 
 }  // namespace mortise

@@ -10,6 +10,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -25,6 +26,13 @@ inline int64_t own_row(const VocabularyHead& head, int64_t target) {
 }
 inline bool is_own_row(const VocabularyHead& head, int64_t row) {
   return head.share == nullptr || (row >= 0 && row < head.share->count);
+}
+
+// The rows of a window that the head has: the matrix of a rank that shares the vocabulary may end with one that is unused.
+// Undefined: none of them.
+inline at::Tensor used_rows(const VocabularyHead& head, int64_t first, const at::Tensor& rows) {
+  const int64_t count = std::min(rows.size(0), head.weight_VH.size(0) - first);
+  return count > 0 ? rows.narrow(0, 0, count) : at::Tensor();
 }
 
 // [ranks, ...]: this tensor of each rank, in rank order.
@@ -45,8 +53,9 @@ void join_stats(const VocabularyShare& share, double inverse_temperature, std::s
 // The terms of all ranks. Undefined: nothing.
 void sum_hidden_gradient(const VocabularyHead& head, const at::Tensor& d_hidden_RH);
 
-// A head as it is, or gathered, also from windows of its rows unless they stay. The gradient of a gathered one is added to this
-// rank's rows in the end; one that was gathered from windows takes none.
+// A head as it is, or gathered, also from windows of its rows. These stay if the head is not shared and kStay asks for it. In the
+// end, the gradient of a shared head is added to this rank's rows, or goes to the owners of their windows. A head that was
+// gathered from windows alone takes none.
 class WholeHead {
  public:
   enum class Windows { kGather, kStay };
@@ -62,6 +71,7 @@ class WholeHead {
 
  private:
   VocabularyHead head_;
+  SpreadRows* own_rows_;  // which get the gradient of a shared head; null: none
   at::Tensor own_d_weight_VH_, d_weight_VH_;
   std::shared_ptr<const VocabularyShare> share_;  // null: it was whole
 };

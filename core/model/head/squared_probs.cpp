@@ -51,7 +51,10 @@ at::Tensor head_sum_pi_squared(const at::Tensor& hidden_RH, const VocabularyHead
   if (head.rows == nullptr)
     add_columns(hidden_RH, head, head.weight_VH, temperature, both_R2);
   else
-    head.rows->walk([&](int64_t, const at::Tensor& rows) { add_columns(hidden_RH, head, rows, temperature, both_R2); });
+    head.rows->walk([&](int64_t first, const at::Tensor& rows) {
+      const at::Tensor used = used_rows(head, first, rows);
+      if (used.defined()) add_columns(hidden_RH, head, used, temperature, both_R2);
+    });
   if (head.share != nullptr && both_R2.numel() > 0) both_R2 = at::logsumexp(of_all_ranks(*head.share, both_R2), {0});
   return (both_R2.select(1, 1) - both_R2.select(1, 0).mul(2.0)).exp_().to(hidden_RH.scalar_type());
 }

@@ -1,6 +1,8 @@
 // See two_heads.h.
 #include "model/head/two_heads.h"
 
+#include "model/head/shared_vocabulary.h"
+
 namespace mortise {
 
 int64_t two_heads_row_bytes(int64_t width, int64_t vocab, int64_t element_bytes) {
@@ -14,16 +16,35 @@ int64_t two_heads_bytes(int64_t num_rows, int64_t width, int64_t vocab, int64_t 
          two_heads_row_bytes(width, columns, element_bytes);
 }
 
-void PairWalks::walk(const Use& use) const {
-  const auto part = [](const at::Tensor& weight, int64_t first, const at::Tensor& rows) {
-    return weight.narrow(0, first, rows.size(0));
+namespace {
+
+// These rows of a matrix, as far as it has them.
+at::Tensor rows_of(const at::Tensor& matrix, int64_t first, int64_t count) {
+  const int64_t begin = std::min(first, matrix.size(0));
+  return matrix.narrow(0, begin, std::min(count, matrix.size(0) - begin));
+}
+
+}  // namespace
+
+PairWalks::Use PairWalks::of_used_rows(const Use& use) const {
+  return [this, use](int64_t first, const at::Tensor& rows, const at::Tensor& other_rows, const at::Tensor& d_rows) {
+    const at::Tensor used = used_rows(*policy_, first, rows);
+    if (!used.defined()) return;
+    const int64_t count = used.size(0);
+    use(first, used, other_rows.narrow(0, 0, count), d_rows.defined() ? d_rows.narrow(0, 0, count) : d_rows);
   };
+}
+
+void PairWalks::walk(const Use& use_window) const {
+  const Use use = of_used_rows(use_window);
   if (policy_->rows == nullptr) {
-    other_->rows->walk(
-        [&](int64_t first, const at::Tensor& rows) { use(first, part(policy_->weight_VH, first, rows), rows, {}); });
+    other_->rows->walk([&](int64_t first, const at::Tensor& rows) {
+      use(first, rows_of(policy_->weight_VH, first, rows.size(0)), rows, {});
+    });
   } else if (other_->rows == nullptr) {
-    policy_->rows->walk(
-        [&](int64_t first, const at::Tensor& rows) { use(first, rows, part(other_->weight_VH, first, rows), {}); });
+    policy_->rows->walk([&](int64_t first, const at::Tensor& rows) {
+      use(first, rows, rows_of(other_->weight_VH, first, rows.size(0)), {});
+    });
   } else {
     TORCH_CHECK(policy_->rows->partner() == other_->rows, "two heads: windows of heads that are no pair");
     policy_->rows->walk_with_partner(
@@ -31,14 +52,18 @@ void PairWalks::walk(const Use& use) const {
   }
 }
 
-void PairWalks::walk_back(const Use& use) const {
+void PairWalks::walk_back(const Use& use_window) const {
   if (policy_->rows == nullptr) {
     walk([&](int64_t first, const at::Tensor& rows, const at::Tensor& other_rows, const at::Tensor&) {
-      use(first, rows, other_rows, d_weight_VH_.defined() ? d_weight_VH_.narrow(0, first, rows.size(0)) : at::Tensor());
+      use_window(first, rows, other_rows,
+                 d_weight_VH_.defined() ? d_weight_VH_.narrow(0, first, rows.size(0)) : at::Tensor());
     });
-  } else if (other_->rows == nullptr) {
+    return;
+  }
+  const Use use = of_used_rows(use_window);
+  if (other_->rows == nullptr) {
     policy_->rows->walk_back([&](int64_t first, const at::Tensor& rows, const at::Tensor& d_rows) {
-      use(first, rows, other_->weight_VH.narrow(0, first, rows.size(0)), d_rows);
+      use(first, rows, rows_of(other_->weight_VH, first, rows.size(0)), d_rows);
     });
   } else {
     policy_->rows->walk_back_with_partner(use);

@@ -44,7 +44,8 @@ int64_t two_heads_row_bytes(int64_t width, int64_t vocab, int64_t element_bytes)
 int64_t two_heads_bytes(int64_t num_rows, int64_t width, int64_t vocab, int64_t element_bytes, int64_t columns,
                         const HeadOptions& options);
 
-// Walks over two heads, of which at least one is read in windows. If both are, `other` is the policy's partner.
+// Walks over two heads, of which at least one is read in windows. If both are, `other` is the policy's partner. Of a shared
+// vocabulary each rank walks over its own rows. Passes join their sums behind a walk.
 class PairWalks {
  public:
   // Borrows both. `d_weight_VH`: of a whole policy; may be undefined.
@@ -56,6 +57,8 @@ class PairWalks {
   void walk_back(const Use& use) const;
 
  private:
+  // The rows of a window that the heads have (shared_vocabulary.h).
+  [[nodiscard]] Use of_used_rows(const Use& use) const;
   const VocabularyHead *policy_, *other_;
   at::Tensor d_weight_VH_;
 };

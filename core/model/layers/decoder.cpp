@@ -407,10 +407,12 @@ at::Tensor decoder_forward(const ModelConfig& config, const DecoderWeights& weig
   if (options.gate != nullptr) options.gate->open(0, GatePass::kForward);
   const at::Tensor ids = options.sequence == nullptr ? batch.token_ids_N : options.sequence->own(batch.token_ids_N);
   SpreadRows* const spread = options.gate != nullptr ? options.gate->embedding_rows() : nullptr;
-  at::Tensor hidden = options.vocabulary != nullptr      ? split_embedding(leaves.embedding, ids, *options.vocabulary)
-                      : spread != nullptr                ? spread_embedding(leaves.embedding, ids, *spread)
-                      : options.path == LayerPath::kFast ? select_rows(leaves.embedding, ids)
-                                                         : at::embedding(leaves.embedding, ids.to(numbers.device()));
+  const VocabularyShare* const share = options.vocabulary.get();
+  at::Tensor hidden = share != nullptr && spread != nullptr ? split_embedding(leaves.embedding, ids, *share, *spread)
+                      : share != nullptr                    ? split_embedding(leaves.embedding, ids, *share)
+                      : spread != nullptr                   ? spread_embedding(leaves.embedding, ids, *spread)
+                      : options.path == LayerPath::kFast    ? select_rows(leaves.embedding, ids)
+                                                            : at::embedding(leaves.embedding, ids.to(numbers.device()));
   if (options.gate != nullptr) options.gate->close(0, GatePass::kForward);
   if (config.embedding_scale != 1.0) hidden = hidden * config.embedding_scale;
   if (options.sampled != nullptr) return forward_sampled(*pass, weights, leaves, *options.sampled, hidden);

@@ -63,6 +63,15 @@ at::Tensor split_embedding(const at::Tensor& weight_VH, const at::Tensor& ids_N,
   return leave_split(own.where(is_own.unsqueeze(1), at::zeros({}, own.options())), share.ranks);
 }
 
+at::Tensor split_embedding(const at::Tensor& weight_VH, const at::Tensor& ids_N, const VocabularyShare& share,
+                           SpreadRows& rows) {
+  const at::Tensor place = ids_N - share.begin;
+  const at::Tensor is_own = (place >= 0).logical_and(place < share.count);
+  // No row has the number -1, so that those of other ranks are zeros.
+  const at::Tensor own = spread_embedding(weight_VH, place.masked_fill(is_own.logical_not(), -1), rows);
+  return ids_N.numel() == 0 ? own : leave_split(own, share.ranks);
+}
+
 at::Tensor enter_split(const at::Tensor& x, const std::shared_ptr<TensorRanks>& ranks) {
   return EnterSplit::apply(x, c10::make_intrusive<RanksHolder>(ranks));
 }

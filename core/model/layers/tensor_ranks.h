@@ -17,6 +17,7 @@
 #include <span>
 
 #include "foundation/base/result.h"
+#include "model/layers/spread_rows.h"
 
 namespace mortise {
 
@@ -53,6 +54,9 @@ struct VocabularyShare {
 
 // The rows of an embedding for all ids, of which this rank has its share: weight_VH [most, H].
 at::Tensor split_embedding(const at::Tensor& weight_VH, const at::Tensor& ids_N, const VocabularyShare& share);
+// The same if these rows come from several ranks, too.
+at::Tensor split_embedding(const at::Tensor& weight_VH, const at::Tensor& ids_N, const VocabularyShare& share,
+                           SpreadRows& rows);
 
 // x as it is, in front of matrices that are split by rows. Its gradient is the sum of those of the ranks.
 at::Tensor enter_split(const at::Tensor& x, const std::shared_ptr<TensorRanks>& ranks);

@@ -209,6 +209,30 @@ void ModelPart::merge_rows(const Merged& rows, at::Tensor merged_OI) const {
   merged_OI.mul_((f.magnitude_O / norm).unsqueeze(1));
 }
 
+void ModelPart::take_trained(size_t part) const {
+  if (trained_.empty()) return;
+  const at::NoGradGuard no_grad;
+  const auto is_of_part = [&](const NamedParameter& own) {
+    return !is_common(own) && part_of_matrix(own.name, by_part_.size()) == part;
+  };
+  for (const Trained& trained : trained_) {
+    const NamedParameter& own = store_.parameters[trained.parameter];
+    if (is_of_part(own) && !has_memory(own.tensor)) allocate_memory(own.tensor.storage());
+  }
+  // Other rows of the same matrices are the base's.
+  for (size_t i = 0; i < splits_.size(); ++i) {
+    const at::Tensor own = store_.parameters[i].tensor.detach(), from = base_->store_.parameters[i].tensor.detach();
+    const bool is_apart = has_memory(own) && has_memory(from) && !own.is_alias_of(from);
+    if (is_apart && splits_[i].is_split() && is_of_part(store_.parameters[i])) own.copy_(from);
+  }
+  for (const Trained& trained : trained_) {
+    const NamedParameter& own = store_.parameters[trained.parameter];
+    if (!is_of_part(own)) continue;
+    own.tensor.detach().copy_(trained_part(trained));
+    if (trained.is_copy) view_trained(trained);
+  }
+}
+
 void ModelPart::merge() {
   const at::NoGradGuard no_grad;
   for (const Merged& rows : merged_) {

@@ -204,7 +204,7 @@ void ModelPart::gather_rows(size_t parameter, bool keeps) const {
   }
 }
 
-void ModelPart::gather_part(size_t part, bool keeps) const {
+void ModelPart::gather_matrices(size_t part, bool keeps) const {
   const bool has_rounded = !is_vocabulary(part) && !whole_matrices_.rounded.empty();
   if (keeps && has_rounded) allocate_rounded(whole_matrices_, part - 1);
   for (const size_t i : by_part_[part]) {
@@ -248,18 +248,30 @@ at::Tensor ModelPart::gathered(size_t parameter, const at::Tensor& own) const {
   return whole;
 }
 
-Result<> ModelPart::gather_all(const KeepsPart& keeps) {
+Result<> ModelPart::gather_all() {
   if (num_whole_++ > 0) return {};
   // Plain layers read the base of adapted matrices. What no adapter changes is the base's too.
-  if (base_ != nullptr) TRY(base_->gather_all(keeps));
+  if (base_ != nullptr) TRY(base_->gather_all());
   const at::NoGradGuard no_grad;
   for (size_t part = 0; part < by_part_.size(); ++part) {
     if (num_vocabulary_ > 0 && is_vocabulary(part)) continue;  // every rank has it
-    gather_part(part, !keeps || keeps(static_cast<int64_t>(part)));
+    gather_matrices(part, /*keeps=*/true);
   }
   // Copies that others have made of them are stale.
   for (const at::Tensor& one : whole_) one.unsafeGetTensorImpl()->bump_version();
   return ranks_->status();
+}
+
+Result<> ModelPart::gather_part(size_t part, bool keeps) {
+  if (base_ != nullptr) TRY(base_->gather_part(part, keeps));
+  const at::NoGradGuard no_grad;
+  gather_matrices(part, keeps);
+  return ranks_->status();
+}
+
+void ModelPart::release_part(size_t part) {
+  std::ranges::for_each(storages_[part], free_memory);
+  if (base_ != nullptr) base_->release_part(part);
 }
 
 Result<> ModelPart::gather_vocabulary() {
@@ -267,8 +279,8 @@ Result<> ModelPart::gather_vocabulary() {
   if (base_ != nullptr) TRY(base_->gather_vocabulary());
   if (is_there) return {};
   const at::NoGradGuard no_grad;
-  gather_part(0, /*keeps=*/true);
-  gather_part(by_part_.size() - 1, /*keeps=*/true);
+  gather_matrices(0, /*keeps=*/true);
+  gather_matrices(by_part_.size() - 1, /*keeps=*/true);
   return ranks_->status();
 }
 

@@ -19,7 +19,6 @@
 #include <c10/core/Storage.h>
 
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -35,9 +34,6 @@
 
 namespace mortise {
 
-// Does a rank keep this part (0: embedding, layers from 1, head) of gathered weights? Empty: all of them.
-using KeepsPart = std::function<bool(int64_t part)>;
-
 class ModelPart {
  public:
   // kTaken: this rank's numbers of `whole`; those of its bfloat16 copies where a master has no memory. kLater: matrices have no
@@ -51,6 +47,8 @@ class ModelPart {
   // Takes this rank's numbers of the matrices of a part (embedding, layers, head), which have memory in the model, and frees
   // them there.
   void take(size_t part) const;
+  // The same of what an adapter trains as a whole: from the model's numbers, which stay.
+  void take_trained(size_t part) const;
   // Frees the memory of what is split in the model.
   void free_whole() const;
   // The base of an adapter: adds bfloat16 copies of its matrices, which passes then read, and to `whole`, the model's matrices,
@@ -103,9 +101,13 @@ class ModelPart {
 
   // What all ranks have of something with the shape of this parameter's part, such as its gradient.
   [[nodiscard]] at::Tensor gathered(size_t parameter, const at::Tensor& own) const;
-  // The parts that this rank keeps have memory until release_all(); with others it only helps the other ranks.
-  Result<> gather_all(const KeepsPart& keeps = {});
+  // All parts have memory until release_all().
+  Result<> gather_all();
   void release_all();
+  // The same of one part (0: embedding, layers from 1, head), while not all have memory. Without `keeps` this rank only helps the
+  // others.
+  Result<> gather_part(size_t part, bool keeps);
+  void release_part(size_t part);
   Result<> gather_vocabulary();
   void release_vocabulary();
   [[nodiscard]] bool is_whole() const { return num_whole_ > 0; }
@@ -113,7 +115,7 @@ class ModelPart {
  private:
   void take_numbers(size_t parameter, const at::Tensor& whole) const;
   [[nodiscard]] at::Tensor parts_of(const at::Tensor& own) const;  // those of all ranks, one in each row
-  void gather_part(size_t part, bool keeps) const;
+  void gather_matrices(size_t part, bool keeps) const;
   void gather_rows(size_t parameter, bool keeps) const;
   [[nodiscard]] bool is_vocabulary(size_t part) const { return part == 0 || part + 1 == by_part_.size(); }
 

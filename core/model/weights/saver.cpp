@@ -22,23 +22,28 @@ std::span<const std::byte> bytes_of(const at::Tensor& tensor) {
 // lie in a file of `offload`, their pages leave the process behind the reader.
 class ConvertedTensor : public TensorSource {
  public:
-  ConvertedTensor(const at::Tensor& tensor, at::ScalarType stored, std::shared_ptr<const Offload> offload)
-      : flat_(tensor.reshape({-1})), stored_(stored), offload_(std::move(offload)) {}
+  ConvertedTensor(const NamedTensor& parameter, at::ScalarType stored, SavedFrom from)
+      : name_(parameter.name),
+        flat_(parameter.tensor.detach().reshape({-1})),
+        stored_(stored),
+        from_(std::move(from)) {}
 
   Result<> read(uint64_t begin, std::span<std::byte> out) const override {
+    if (from_.numbers != nullptr) TRY(from_.numbers->reach(name_));
     const auto element = static_cast<int64_t>(c10::elementSize(stored_));
     const at::Tensor piece =
         flat_.narrow(0, static_cast<int64_t>(begin) / element, static_cast<int64_t>(out.size()) / element)
             .to(at::TensorOptions().device(at::kCPU).dtype(stored_));
     std::ranges::copy(bytes_of(piece), out.begin());
-    if (offload_ != nullptr) offload_->release(flat_);
+    if (from_.offload != nullptr) from_.offload->release(flat_);
     return {};
   }
 
  private:
+  std::string name_;
   at::Tensor flat_;
   at::ScalarType stored_;
-  std::shared_ptr<const Offload> offload_;
+  SavedFrom from_;
 };
 
 int64_t stored_bytes(const NamedParameter& parameter, at::ScalarType stored) {
@@ -90,17 +95,15 @@ Result<> remove_stale(Env& env, const Path& folder, std::span<const FolderFile> 
 
 }  // namespace
 
-FolderFile plan_tensor_file(std::string name, std::vector<NamedTensor> tensors, at::ScalarType stored,
-                            std::shared_ptr<const Offload> offload) {
-  const auto write = [tensors = std::move(tensors), stored,
-                      offload = std::move(offload)](WritableFile& out) -> Result<> {
+FolderFile plan_tensor_file(std::string name, std::vector<NamedTensor> tensors, at::ScalarType stored, SavedFrom from) {
+  const auto write = [tensors = std::move(tensors), stored, from = std::move(from)](WritableFile& out) -> Result<> {
     std::vector<TensorView> views;
     for (const NamedTensor& item : tensors) {
       views.push_back({item.name,
                        stored_type(stored),
                        item.tensor.sizes().vec(),
                        {},
-                       std::make_shared<ConvertedTensor>(item.tensor.detach(), stored, offload)});
+                       std::make_shared<ConvertedTensor>(item, stored, from)});
     }
     return write_safetensors(out, views, {{"format", "pt"}});
   };
@@ -108,7 +111,7 @@ FolderFile plan_tensor_file(std::string name, std::vector<NamedTensor> tensors, 
 }
 
 std::vector<FolderFile> plan_weights(std::span<const NamedParameter> parameters, at::ScalarType stored,
-                                     int64_t max_shard_bytes, const std::shared_ptr<const Offload>& offload) {
+                                     int64_t max_shard_bytes, const SavedFrom& from) {
   const std::vector<size_t> cuts = cut_shards(parameters, stored, max_shard_bytes);
   const size_t num_shards = cuts.size() - 1;
   std::map<std::string, std::string> file_of;
@@ -124,7 +127,7 @@ std::vector<FolderFile> plan_weights(std::span<const NamedParameter> parameters,
       elements += parameter.tensor.numel();
       bytes += stored_bytes(parameter, stored);
     }
-    FolderFile& file = files.emplace_back(plan_tensor_file(name, std::move(tensors), stored, offload));
+    FolderFile& file = files.emplace_back(plan_tensor_file(name, std::move(tensors), stored, from));
     for (size_t i = cuts[shard]; i < cuts[shard + 1]; ++i) {
       file.parameters.push_back(parameters[i].name);
       file.weight_bytes += stored_bytes(parameters[i], stored);
@@ -135,22 +138,22 @@ std::vector<FolderFile> plan_weights(std::span<const NamedParameter> parameters,
 }
 
 std::vector<FolderFile> plan_weights_as_read(std::span<const NamedParameter> parameters,
-                                             std::shared_ptr<const StoredLayout> layout,
-                                             std::shared_ptr<const Offload> offload) {
+                                             std::shared_ptr<const StoredLayout> layout, const SavedFrom& from) {
   std::map<std::string, at::Tensor> by_name;
   for (const NamedParameter& parameter : parameters) by_name[parameter.name] = parameter.tensor.detach();
   std::vector<FolderFile> files;
   for (const StoredFile& file : layout->files) {
-    const auto write = [layout, by_name, offload, &file](WritableFile& out) -> Result<> {  // `file` lives in the layout
+    const auto write = [layout, by_name, from, &file](WritableFile& out) -> Result<> {  // `file` lives in the layout
       TRY(out.append_text(file.head));
       for (const StoredSlot& slot : file.slots) {
         if (slot.parameter.empty()) {
           TRY(out.append_text(slot.bytes));
         } else {
+          if (from.numbers != nullptr) TRY(from.numbers->reach(slot.parameter));
           const at::Tensor& numbers = by_name.at(slot.parameter);
           TRY(out.append(
               bytes_of(numbers.to(at::TensorOptions().device(at::kCPU).dtype(*torch_type(slot.dtype))).contiguous())));
-          if (offload != nullptr) offload->release(numbers);
+          if (from.offload != nullptr) from.offload->release(numbers);
         }
       }
       return {};

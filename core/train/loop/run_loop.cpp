@@ -63,7 +63,7 @@ Result<> compare_weights(const RunSettings& settings, const Model& policy, const
   constexpr std::string_view kStage = "comparing the weights";
   const ModelPart* const part = policy.model_part();
   // Weights that are spread are compared as each rank receives them, and split layers as each rank has its part.
-  const auto whole = TRY(WholeWeights::gather({part != nullptr ? &policy : nullptr}, {}, GatheredLayers::kOwnPart));
+  const auto whole = TRY(WholeWeights::gather({part != nullptr ? &policy : nullptr}, GatheredLayers::kOwnPart));
   const PartDigests own = part == nullptr ? PartDigests() : digests_of_part(policy);
   std::string digests = part == nullptr ? TRY(digest_of_model(policy)) : own.common;
   if (critic != nullptr) digests += TRY(digest_of_model(critic->model));

@@ -4,17 +4,13 @@
 #include <fmt/core.h>
 
 #include <algorithm>
-#include <map>
 #include <numeric>
-#include <set>
 #include <string>
 #include <utility>
 
 #include "config/show.h"
 #include "foundation/base/tensor_pieces.h"
 #include "foundation/formats/sha256.h"
-#include "model/weights/names.h"
-#include "model/weights/weight_files.h"
 #include "train/loop/decision.h"
 #include "train/resume/pack_lock.h"
 #include "train/resume/run_inputs.h"
@@ -48,22 +44,6 @@ std::vector<int> writers_of_files(std::span<const FolderFile> files, int num_ran
   return writers;
 }
 
-// The part of a spread model in which each of its parameters lies.
-std::map<std::string, int64_t> parts_by_name(const Model& model) {
-  std::map<std::string, int64_t> parts;
-  const std::vector<NamedParameter>& parameters = model.stored_parameters();
-  const WeightUnits units = weight_units(model.config(), parameters);
-  for (size_t part = 0; part < units.parts.size(); ++part) {
-    for (const size_t i : units.parts[part]) parts[parameters[i].name] = static_cast<int64_t>(part);
-  }
-  // Every rank has these, but of split layers only its part of their biases.
-  for (const size_t i : units.whole) {
-    const std::string& name = parameters[i].name;
-    parts[name] = model.model_part() != nullptr ? layer_of(name).value_or(-2) + 1 : -1;
-  }
-  return parts;
-}
-
 }  // namespace
 
 int64_t rank_file_bytes(int64_t weight_bytes, int num_ranks) {
@@ -71,22 +51,15 @@ int64_t rank_file_bytes(int64_t weight_bytes, int num_ranks) {
   return num_files <= 1 ? 0 : (weight_bytes + num_files - 1) / num_files;
 }
 
-Result<double> largest_written_share(Env& env, const RunConfig& config, int64_t weight_bytes, int num_ranks) {
-  const SaveOptions options = save_options(config);
-  const bool keeps_files = options.max_shard_bytes == 0 && options.dtype == "stored";
-  const int64_t shard =
-      options.max_shard_bytes > 0 ? options.max_shard_bytes : rank_file_bytes(weight_bytes, num_ranks);
-  int64_t num_files = shard > 0 ? (weight_bytes + shard - 1) / shard : 1;
-  if (keeps_files) num_files = static_cast<int64_t>(TRY(list_weight_files(env, config.model.path)).files.size());
-  num_files = std::max<int64_t>(1, num_files);
-  const int64_t of_one = (num_files + num_ranks - 1) / num_ranks;
-  return static_cast<double>(of_one) / static_cast<double>(num_files);
-}
-
 Result<PolicyPlan> plan_policy(const CheckpointSource& source) {
   const int num_ranks = source.run.ranks.size();
   SaveOptions options = save_options(source.run.config);
-  PolicyPlan plan{TRY(source.policy.model->plan_save(options)), {}};
+  PolicyPlan plan;
+  // An adapter that is saved alone is whole on every rank.
+  if (options.lora == LoraSave::kMerged && PartsToSave::is_shared(*source.policy.model))
+    plan.parts = std::make_unique<PartsToSave>(*source.policy.model, source.run.ranks);
+  options.numbers = plan.parts.get();
+  plan.files = TRY(source.policy.model->plan_save(options));
   // "stored" keeps the files of the folder that was read.
   if (options.max_shard_bytes == 0 && options.dtype != "stored") {
     options.max_shard_bytes = rank_file_bytes(weight_bytes_of(plan.files), num_ranks);
@@ -94,25 +67,6 @@ Result<PolicyPlan> plan_policy(const CheckpointSource& source) {
   }
   plan.ranks = writers_of_files(plan.files, num_ranks);
   return plan;
-}
-
-Result<WholeWeights> gather_for(const CheckpointSource& source, const PolicyPlan& plan) {
-  const Model& model = *source.policy.model;
-  if (model.is_whole() && shards_of(model) == nullptr) return WholeWeights::gather({});
-  // If an adapter is saved alone, no file has weights.
-  const std::map<std::string, int64_t> parts = parts_by_name(model);
-  std::set<int64_t> kept;
-  bool keeps_all = false;
-  for (size_t i = 0; i < plan.files.size(); ++i) {
-    if (plan.ranks[i] != source.run.ranks.rank()) continue;
-    for (const std::string& name : plan.files[i].parameters) {
-      const auto found = parts.find(name);
-      keeps_all = keeps_all || found == parts.end();
-      if (found != parts.end()) kept.insert(found->second);
-    }
-  }
-  if (weight_bytes_of(plan.files) == 0) return WholeWeights::gather({});
-  return WholeWeights::gather({&model}, [=](int64_t part) { return keeps_all || kept.contains(part); });
 }
 
 Result<CheckpointRequest> checkpoint_request(const CheckpointSource& source, const PolicyPlan& plan,
@@ -177,15 +131,15 @@ SaveShare save_share(const Communicator& ranks) { return {ranks.rank(), ranks.si
 Result<uint64_t> measure_next_checkpoint(const CheckpointSource& source) {
   Communicator& ranks = source.run.ranks;
   const PolicyPlan plan = TRY(plan_policy(source));
-  const auto whole = TRY(gather_for(source, plan));
   const CheckpointPlace place{source.progress.counters.step, {}};
   const auto make = [&]() -> Result<CheckpointRequest> {
     return checkpoint_request(source, plan, place, TRY(source.stateful.save()));
   };
   const Result<CheckpointRequest> request = make();
   const auto measure = [&]() -> Result<std::string> {
-    if (!request.ok()) return request.error();
-    return written_part_text(TRY(measure_part(*request, save_share(ranks))));
+    const Result<WrittenPart> measured = request.ok() ? measure_part(*request, save_share(ranks)) : request.error();
+    TRY(plan.finish());
+    return written_part_text(TRY(measured));
   };
   const std::vector<std::string> texts = TRY(on_every_rank(ranks, kMeasureStage, measure));
   uint64_t bytes = 0;

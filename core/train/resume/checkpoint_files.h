@@ -4,12 +4,13 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "checkpoint/writer.h"
-#include "learn/optim/weight_shards.h"
+#include "learn/optim/parts_to_save.h"
 #include "plugin/host/registry.h"
 #include "train/loop/parts.h"
 
@@ -35,19 +36,17 @@ struct CheckpointSource {
 // The size limit of weight files with which `num_ranks` ranks share `weight_bytes`; 0: they stay one file.
 [[nodiscard]] int64_t rank_file_bytes(int64_t weight_bytes, int num_ranks);
 
-// The largest share of the policy's weights that one rank writes, for `--dry-run`. `weight_bytes`: those of huggingface/.
-[[nodiscard]] Result<double> largest_written_share(Env& env, const RunConfig& config, int64_t weight_bytes,
-                                                   int num_ranks);
-
 // Files of huggingface/ with the ranks that write them. All ranks make the same plan.
 struct PolicyPlan {
   std::vector<FolderFile> files;
   std::vector<int> ranks;  // the writer of each file
+  // What gives a rank the weights that it writes, one part of the model after another. Null: each rank has all. Writing is a
+  // collective then.
+  std::unique_ptr<PartsToSave> parts;
+  // Every rank, when it has written its files or has none: helps the others until all are written.
+  [[nodiscard]] Result<> finish() const { return parts != nullptr ? parts->finish() : Result<>(); }
 };
 Result<PolicyPlan> plan_policy(const CheckpointSource& source);
-
-// A collective if weights are spread over ranks: this rank has the weights that it writes, until the answer goes.
-Result<WholeWeights> gather_for(const CheckpointSource& source, const PolicyPlan& plan);
 
 // Rank 0 reads texts from the disk for it.
 Result<CheckpointRequest> checkpoint_request(const CheckpointSource& source, const PolicyPlan& plan,

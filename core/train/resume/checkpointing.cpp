@@ -230,7 +230,7 @@ Result<> RunSaver::check_same_parts(const StateSnapshot& state, const Error& unl
 }
 
 // A collective, also where a rank has no request.
-Result<std::string> RunSaver::save_together(const Result<CheckpointRequest>& request) {
+Result<std::string> RunSaver::save_together(const Result<CheckpointRequest>& request, const PolicyPlan& plan) {
   Communicator& ranks = source_.run.ranks;
   // Each rank writes some of what all have, so that one with other numbers would spoil the checkpoint, and a good one would
   // be deleted for it.
@@ -251,8 +251,10 @@ Result<std::string> RunSaver::save_together(const Result<CheckpointRequest>& req
   };
   const Path temporary = TRY(on_main_rank(ranks, kSaveStage, begin));
   const auto write = [&]() -> Result<std::string> {
-    if (!request.ok()) return request.error();
-    return written_part_text(TRY(writer.write_part(temporary, *request, save_share(ranks))));
+    const auto written =
+        request.ok() ? writer.write_part(temporary, *request, save_share(ranks)) : Result<WrittenPart>(request.error());
+    TRY(plan.finish());
+    return written_part_text(TRY(written));
   };
   const Result<std::vector<std::string>> written = on_every_rank(ranks, kSaveStage, write);
   const auto commit = [&]() -> Result<std::string> {
@@ -287,9 +289,8 @@ Result<> RunSaver::save_state(const CheckpointPlace& place, StateSnapshot state,
   const Stopwatch watch(source_.run.env);
   const bool is_together = saves_together(kind);
   const PolicyPlan plan = TRY(plan_policy(source_));
-  const auto whole = TRY(gather_for(source_, plan));
   const Result<CheckpointRequest> request = checkpoint_request(source_, plan, place, std::move(state));
-  const auto save = [&] { return is_together ? save_together(request) : save_alone(request); };
+  const auto save = [&] { return is_together ? save_together(request, plan) : save_alone(request); };
   Result<std::string> saved = kind == Kind::kDue ? save() : repeat_if_full(save);
   if (saved.ok() && !place.update && source_.progress.best.is_best(place.step)) {
     const auto mark = [&] { return mark_best(*saved); };

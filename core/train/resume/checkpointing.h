@@ -78,7 +78,7 @@ class RunSaver {
   Result<> save_state(const CheckpointPlace& place, StateSnapshot state, Kind kind);
   [[nodiscard]] Result<> check_same_parts(const StateSnapshot& state, const Error& unless) const;
   Result<std::string> save_alone(const Result<CheckpointRequest>& request);
-  Result<std::string> save_together(const Result<CheckpointRequest>& request);
+  Result<std::string> save_together(const Result<CheckpointRequest>& request, const PolicyPlan& plan);
   Result<std::string> tell_saved(Result<SavedCheckpoint> saved) const;
   [[nodiscard]] CheckpointWriter writer() const;
   Result<> mark_best(const Path& checkpoint) const;

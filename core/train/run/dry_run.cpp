@@ -19,7 +19,6 @@
 #include "model/weights/weight_files.h"
 #include "train/loop/critic.h"
 #include "train/loop/trainer.h"
-#include "train/resume/checkpoint_files.h"
 #include "train/run/memory_estimate.h"
 #include "train/run/plugin_files.h"
 #include "train/run/policy_folder.h"
@@ -248,10 +247,7 @@ Result<RunEstimate> estimate(Env& env, PluginRegistry& registry, const LoadedCon
   const CriticBytes critic = TRY(critic_bytes(env, registry, loaded, num_ranks));
   out.memory.critic = critic.weights + critic.gradients + critic.moments;
   out.critic_state_bytes = critic.saved_weights + critic.moments;
-  const auto saved = static_cast<int64_t>(TRY(saved_weights(env, out.model, out.lora, config)).bytes);
-  const bool gathers = out.ranks.tensor_size > 1 || config.ranks.zero_stage == 3;
-  const double written = gathers ? TRY(largest_written_share(env, config, saved, num_ranks)) : 1.0;
-  share_memory(out.model, units, out.trained, config, out.lora.has_value(), num_ranks, written, critic, out.memory);
+  share_memory(out.model, units, out.trained, config, out.lora.has_value(), num_ranks, critic, out.memory);
   offload_memory(out.model, out.trained, config, out.lora.has_value(), num_ranks, critic, out.memory);
   // Policy and critic learn one after the other.
   out.memory.activations = std::max(out.memory.activations, critic.activations);
@@ -323,7 +319,7 @@ Json json_of(const RunEstimate& run, const RunConfig& config) {
             {"gathered_weights", bytes(memory.gathered)},
             {"whole_parameters_in_step", bytes(memory.stepped)},
             {"whole_weights_in_rollout", bytes(memory.whole)},
-            {"whole_weights_in_save", bytes(memory.saved)},
+            {"part_in_save", bytes(memory.saved)},
             {"read_at_start", bytes(memory.started)},
             {"program", bytes(memory.program)},
             {"offloaded_to_files", bytes(memory.files)},
@@ -345,7 +341,7 @@ std::string memory_text(const MemoryEstimate& memory, int num_ranks) {
                                                   {"gathered weights in updates", memory.gathered},
                                                   {"or in steps: parameter copies", memory.stepped},
                                                   {"or in rollouts: other weights", memory.whole},
-                                                  {"or in saves: other weights", memory.saved},
+                                                  {"or in saves: one part whole", memory.saved},
                                                   {"or at the start: what is read", memory.started},
                                                   {"generator's copy of the weights", memory.rollout},
                                                   {"KV cache, at most", memory.kv_cache},

@@ -150,8 +150,10 @@ UnitBytes unit_bytes(const ModelConfig& model, double element) {
 VocabularyWindow vocabulary_window(const ModelConfig& model, const RunConfig& config, bool by_operators) {
   const int64_t most = vocabulary_window_bytes(config, by_operators);
   const int64_t row_bytes = model.hidden_size * num_bytes(config.model.dtype);
-  if (most == 0 || row_bytes * model.vocab_size <= most) return {};
-  const int64_t rows = std::min(rows_of_window(most, row_bytes), model.vocab_size);
+  const int64_t num_parts = config.trainer.val_only ? 1 : config.actor.tensor_model_parallel_size;
+  const int64_t num_rows = (model.vocab_size + num_parts - 1) / num_parts;
+  if (most == 0 || row_bytes * num_rows <= most) return {};
+  const int64_t rows = std::min(rows_of_window(most, row_bytes), num_rows);
   return {rows, static_cast<double>(rows * row_bytes)};
 }
 
@@ -180,8 +182,7 @@ Result<TrainedSize> trained_size(const ModelConfig& model, const std::optional<L
   if (lora) {
     const bool continues = table == "critic.optim" ? loaded.config.critic.model.lora_adapter_path.has_value()
                                                    : loaded.config.model.lora_adapter_path.has_value();
-    out.is_read_at_once = out.of_vocabulary > 0 || out.of_layers > 0 || (continues && lora->changes_base);
-    out.is_from_base = !continues && (lora->use_dora || lora->changes_base);
+    out.is_from_base = lora->changes_base || (lora->use_dora && !continues);
   }
   std::erase_if(parameters, [&](const NamedParameter& p) { return is_frozen(groups, p.name); });
   const auto stepped = optimized_parameters(parameters, store.weights.embedding_VH, store.leaves.head, optim, groups);

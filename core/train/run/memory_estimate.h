@@ -28,7 +28,7 @@ struct MemoryEstimate {
                        // layers, or bfloat16 numbers in float32
   double whole = 0;    // ... and all weights during rollouts, when there are no gradients and activations; of a split
                        // model too, with the gradients that stay
-  double saved = 0;    // what a save gathers of split layers on the rank that writes most, with the gradients that stay
+  double saved = 0;    // the part of split layers that a save has whole, with the gradients that stay
   double started = 0;  // ... and what is read at once while ranks start that share the weights
   // What lies on a device, if model.device names one.
   [[nodiscard]] double on_device() const {
@@ -51,7 +51,7 @@ double weight_bytes(const ModelConfig& model, ModelDtype dtype, WeightCopies cop
 // The same for a model that `optim` steps.
 double trained_weight_bytes(const ModelConfig& model, ModelDtype dtype, const OptimConfig& optim);
 
-// The part of embedding or head that passes read at once. No rows: all of it.
+// The part of embedding or head, or of a rank's rows of both, that passes read at once. No rows: all of it.
 struct VocabularyWindow {
   int64_t rows = 0;
   double bytes = 0;
@@ -76,8 +76,8 @@ struct TrainedSize {
   UnitBytes units;               // bytes of the model's trained matrices; nothing of an adapter
   double of_vocabulary = 0;      // numbers of embedding and head that an adapter trains as a whole
   double of_layers = 0;          // the same of the layers' matrices
-  bool is_read_at_once = false;  // before ranks take what they keep
-  bool is_from_base = false;     // a new adapter that starts from the base's numbers (DoRA, PiSSA, OLoRA)
+  bool is_read_at_once = false;  // before ranks take what they keep: an adapter's folder
+  bool is_from_base = false;     // an adapter that starts from the base's numbers (PiSSA, OLoRA; a new one with DoRA)
   bool reads_base = false;       // passes read the base of what an adapter changes, as DoRA's do
   bool is_on_device = false;     // the code of a device computes
   // Ranks that share the layers have embedding and head whole then.
@@ -133,10 +133,9 @@ struct GatheredHeads {
 };
 [[nodiscard]] GatheredHeads gathered_heads(const RunConfig& config, const TrainedSize& trained);
 
-// Takes off what the ranks share: ranks.zero_stage, actor.tensor_model_parallel_size. `trained`: of the policy. `written`: the
-// largest share of the policy's folder that one rank writes (resume/checkpoint_files.h).
+// Takes off what the ranks share: ranks.zero_stage, actor.tensor_model_parallel_size. `trained`: of the policy.
 void share_memory(const ModelConfig& model, const UnitBytes& units, const TrainedSize& trained, const RunConfig& config,
-                  bool has_lora, int num_ranks, double written, const CriticBytes& critic, MemoryEstimate& memory);
+                  bool has_lora, int num_ranks, const CriticBytes& critic, MemoryEstimate& memory);
 
 // Bytes of the masters of the matrices that have bfloat16 copies.
 double master_bytes(const ModelConfig& model, ModelDtype dtype);

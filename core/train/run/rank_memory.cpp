@@ -71,10 +71,10 @@ double merged_bytes(double weights, const UnitBytes& units, double adapter) {
 
 // The same for stage 3. A layer's gradient goes to its owners when it is complete, and so does that of a window. Whole
 // gradients of embedding and head do when the pass ends. `units` and `trained` are those of a rank's part, if ranks share
-// the layers. `whole_parts`: those that a rollout gathers then. `written`: as for share_memory().
+// the layers. `whole_parts`: those that a rollout gathers then.
 void share_weights(const UnitBytes& units, const TrainedSize& trained, const UnitBytes& trained_units,
-                   double whole_parts, const RunConfig& config, bool has_lora, int num_ranks, double written,
-                   const CriticBytes& critic, MemoryEstimate& memory) {
+                   double whole_parts, const RunConfig& config, bool has_lora, int num_ranks, const CriticBytes& critic,
+                   MemoryEstimate& memory) {
   if (config.ranks.zero_stage < 3) return;
   memory.critic -= critic.matrices * (1.0 - 1.0 / num_ranks) + critic.merged;  // its adapter, norms and head stay
   const int64_t num_parts = config.trainer.val_only ? 1 : config.actor.tensor_model_parallel_size;
@@ -94,8 +94,6 @@ void share_weights(const UnitBytes& units, const TrainedSize& trained, const Uni
   if (memory.reference > 0)
     memory.reference -= (is_view ? copies : spread_bytes(units, dtype, config.ref.sync_steps.has_value())) *
                         (is_view ? 1.0 : 1.0 - 1.0 / num_owners);
-  if (num_parts == 1 && !has_lora && copies > 0)
-    memory.saved = written * spread_bytes(units, dtype, config.actor.optim.master_weights);
   if (has_lora || config.trainer.deterministic) return;
   memory.gradients = (trained_units.all + trained_units.whole) / num_owners + trained_units.whole + trained_units.layer;
   if (units.window.rows == 0) memory.gradients += trained_units.ends;
@@ -128,7 +126,7 @@ namespace {
 // What actor.tensor_model_parallel_size takes off. In rollouts a rank has its part, next to whole embeddings and heads, and to
 // whole layers if it samples alone.
 void share_layers(const ModelConfig& model, const UnitBytes& units, const TrainedSize& trained, const RunConfig& config,
-                  double written, MemoryEstimate& memory) {
+                  MemoryEstimate& memory) {
   const int64_t num_ranks = config.actor.tensor_model_parallel_size;
   if (num_ranks == 1) return;
   const ModelDtype dtype = config.model.dtype;
@@ -146,7 +144,8 @@ void share_layers(const ModelConfig& model, const UnitBytes& units, const Traine
     const double rounded = has_copy ? 0.0 : memory.reference;
     memory.whole = (keeps_ends ? 0.0 : units.ends) + (samples_whole ? units.layers + merged + rounded : 0.0);
     if (config.trainer.save_merged_lora)
-      memory.saved = written * ((keeps_ends ? 0.0 : units.ends) + units.layers + merged + rounded);
+      memory.saved =
+          std::max(keeps_ends ? 0.0 : units.largest_end, units.layer * (1.0 + (merged + rounded) / units.layers));
     memory.weights -= others.all() * element + merged * (1.0 - 1.0 / static_cast<double>(num_ranks));
     memory.weights += trained.of_layers * element;  // whole next to their parts
     if (has_copy && memory.reference > 0)
@@ -158,7 +157,7 @@ void share_layers(const ModelConfig& model, const UnitBytes& units, const Traine
   const double layers = units.layers * own_element / element;
   const double ends = keeps_ends ? 0.0 : units.ends;
   memory.whole = ends + (samples_whole ? layers : 0.0);
-  memory.saved = written * (ends + layers);
+  memory.saved = std::max(keeps_ends ? 0.0 : units.largest_end, units.layer * own_element / element);
   const double trained_others = others.layers * trained.units.layers / units.layers +
                                 others.ends * trained.units.ends / units.ends;  // the rest is frozen
   memory.weights -= others.layers * own_element + others.ends * element;
@@ -178,7 +177,7 @@ void share_layers(const ModelConfig& model, const UnitBytes& units, const Traine
 
 namespace {
 
-// While a rank reads a part of the model, or all of it, next to what it keeps, and what a new adapter computes from a layer.
+// While a rank reads a part of the model, or all of it, next to what it keeps, and what an adapter's start computes from a layer.
 // `whole`: bytes of all weights.
 double started_bytes(const UnitBytes& units, const TrainedSize& trained, const RunConfig& config, int num_ranks,
                      double whole) {
@@ -198,12 +197,12 @@ double started_bytes(const UnitBytes& units, const TrainedSize& trained, const R
 }  // namespace
 
 void share_memory(const ModelConfig& model, const UnitBytes& units, const TrainedSize& trained, const RunConfig& config,
-                  bool has_lora, int num_ranks, double written, const CriticBytes& critic, MemoryEstimate& memory) {
+                  bool has_lora, int num_ranks, const CriticBytes& critic, MemoryEstimate& memory) {
   if (num_ranks == 1) return;
   memory.started = started_bytes(units, trained, config, num_ranks, memory.weights);
   if (config.ranks.zero_stage >= 3 && !config.trainer.val_only)
     memory.started = std::max(memory.started, critic.started);
-  if (!config.trainer.val_only) share_layers(model, units, trained, config, written, memory);
+  if (!config.trainer.val_only) share_layers(model, units, trained, config, memory);
   share_states(config, num_ranks, critic, memory);
   const int64_t num_parts = config.trainer.val_only ? 1 : config.actor.tensor_model_parallel_size;
   const NumbersOfOthers others = numbers_of_others(model, num_parts, trained.keeps_vocabulary());
@@ -214,11 +213,13 @@ void share_memory(const ModelConfig& model, const UnitBytes& units, const Traine
   const bool gathers_ends = num_parts > 1 && !trained.keeps_vocabulary();
   const double whole_parts = (gathers_ends ? units.ends : 0.0) + (gathers_layers ? layers_read : 0.0);
   share_weights(units_of_part(units, layers, ends), trained, units_of_part(trained.units, layers, ends), whole_parts,
-                config, has_lora, num_ranks, written, critic, memory);
-  if (config.ranks.zero_stage == 3 && units.window.rows > 0) {
+                config, has_lora, num_ranks, critic, memory);
+  if (config.ranks.zero_stage == 3 && num_ranks > num_parts && units.window.rows > 0) {
     const double tokens = tokens_on_rank(config, plan_batches(config));
     memory.head = head_pass_bytes(model, trained, config, tokens, units.window.rows) +
                   window_gradient_bytes(model, tokens, config);
+    // Filters put a rank's rows of the head together before they gather those of other ranks.
+    if (gathered_heads(config, trained).at_once > 0) memory.head += units.largest_end * ends;
   }
   // Without master weights a rank's numbers are float32 while they are stepped: those of a layer at a time with stage 3.
   const bool is_widened =

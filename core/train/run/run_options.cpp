@@ -177,8 +177,7 @@ bool has_full_kl(const RunConfig& config) { return config.actor.use_kl_loss && c
 bool has_teacher_loss(const RunConfig& config) { return config.teacher.path && config.teacher.loss_coef > 0; }
 
 int64_t vocabulary_window_bytes(const RunConfig& config, bool by_operators) {
-  const bool is_split = config.actor.tensor_model_parallel_size > 1 && !config.trainer.val_only;
-  return is_split || by_operators ? 0 : config.ranks.window_bytes;
+  return by_operators ? 0 : config.ranks.window_bytes;
 }
 
 bool reads_by_parts(const RunConfig& config, const Communicator& ranks) {
@@ -214,7 +213,7 @@ std::shared_ptr<TensorRanks> rollout_ranks(const RunConfig& config, Communicator
 Result<WholeWeights> weights_to_sample(const RunConfig& config, const Model& policy) {
   const ModelPart* const part = policy.model_part();
   const bool has_part = part != nullptr && part->ranks()->size() == config.rollout.tensor_model_parallel_size;
-  return WholeWeights::gather({&policy}, {}, has_part ? GatheredLayers::kOwnLayers : GatheredLayers::kWhole,
+  return WholeWeights::gather({&policy}, has_part ? GatheredLayers::kOwnLayers : GatheredLayers::kWhole,
                               GatheredMasters::kNo);
 }
 

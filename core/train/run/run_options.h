@@ -45,7 +45,7 @@ bool spreads_weights(const RunConfig& config, const Communicator& ranks);
 bool has_full_kl(const RunConfig& config);
 bool has_teacher_loss(const RunConfig& config);
 // Such ranks read embedding and head in windows of so many bytes (learn/optim/matrix_windows.h); 0: they gather them whole.
-// Passes on devices read whole heads, and split layers have parts of both.
+// Passes on devices read whole heads.
 int64_t vocabulary_window_bytes(const RunConfig& config, bool by_operators);
 // Does each rank keep only some of a policy's numbers, so that it reads them part by part?
 bool reads_by_parts(const RunConfig& config, const Communicator& ranks);

@@ -80,7 +80,7 @@ inline std::vector<Sequences> run_on_ranks(int num_ranks, const SharedModel& sha
     EngineOptions own = options;
     own.ranks = std::make_shared<TensorGroup>(communicator, num_ranks);
     if (shared.is_split) model.split_layers(own.ranks);
-    const auto whole = WholeWeights::gather({&model}, {}, GatheredLayers::kOwnLayers).value();
+    const auto whole = WholeWeights::gather({&model}, GatheredLayers::kOwnLayers).value();
     const auto engine = make_engine(model, own);
     if (!path_name.empty()) EXPECT_EQ(engine->path_name(), path_name);
     out[static_cast<size_t>(communicator.rank())] = run_all(*engine, requests);

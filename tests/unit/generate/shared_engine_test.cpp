@@ -134,7 +134,7 @@ TEST(SharedEngine, ChangedWeightsCount) {
         if (is_split) model.split_layers(own.ranks);
         const auto shared = make_engine(model, own);
         const auto sampled = [&] {
-          const auto whole = WholeWeights::gather({&model}, {}, GatheredLayers::kOwnLayers).value();
+          const auto whole = WholeWeights::gather({&model}, GatheredLayers::kOwnLayers).value();
           return run_all(*shared, requests);
         };
         expect_near(before, sampled(), 2e-5);

@@ -216,6 +216,7 @@ inline void make_reference(const Variant& variant, const Model& policy, const st
   if (!variant.has_reference) return;
   if (!policy.trains_lora()) {
     reference = Model::random(variant.config, 6, dtype).value();
+    if (mesh.tensor_size > 1) reference->split_layers(std::make_shared<TensorGroup>(communicator, mesh.tensor_size));
     TestPolicy::spread_model(*reference, {&communicator, mesh.zero_stage}, false, mesh.window_bytes);
     return;
   }
@@ -223,13 +224,8 @@ inline void make_reference(const Variant& variant, const Model& policy, const st
   if (const WeightShards* const shards = shards_of(policy); shards != nullptr) shards->spread_base(*reference);
 }
 
-// Updates of a variant whose numbers are all random. With trainer.deterministic if `dtype` is not float64.
-inline Update update_of(const Variant& variant, Communicator& communicator, const Mesh& mesh, int64_t num_updates = 1,
-                        const std::string& dtype = "float64") {
-  const int tensor_size = mesh.tensor_size;
-  const RandomRows data(false, kShape);
-  LearnerOptions options = cut_by(variant.cut);
-  if (variant.options) variant.options(options);
+// A variant whose numbers are all random, with its adapter, and with layers that are split if the mesh says so.
+inline Model model_of(const Variant& variant, Communicator& communicator, const Mesh& mesh, const std::string& dtype) {
   Model model = Model::random(variant.config, 5, dtype).value();
   randomize(model.parameters());
   model.weights_changed();
@@ -248,7 +244,17 @@ inline Update update_of(const Variant& variant, Communicator& communicator, cons
     randomize(model.trainable());
     model.weights_changed();
   }
-  if (tensor_size > 1) model.split_layers(std::make_shared<TensorGroup>(communicator, tensor_size));
+  if (mesh.tensor_size > 1) model.split_layers(std::make_shared<TensorGroup>(communicator, mesh.tensor_size));
+  return model;
+}
+
+// Updates of a variant. With trainer.deterministic if `dtype` is not float64.
+inline Update update_of(const Variant& variant, Communicator& communicator, const Mesh& mesh, int64_t num_updates = 1,
+                        const std::string& dtype = "float64") {
+  const RandomRows data(false, kShape);
+  LearnerOptions options = cut_by(variant.cut);
+  if (variant.options) variant.options(options);
+  Model model = model_of(variant, communicator, mesh, dtype);
   ZeroOptions zero = TestPolicy::spread_model(model, {&communicator, mesh.zero_stage},
                                               /*keeps_base=*/options.pass.path == LayerPath::kPlain, mesh.window_bytes);
   if (model.trains_lora()) {  // every rank of a group has the whole adapter
@@ -262,7 +268,7 @@ inline Update update_of(const Variant& variant, Communicator& communicator, cons
   const auto objective = objective_of(variant.loss);
   options.grad_clip = 0.0;
   if (dtype != "float64") options.head.window_bytes = mesh.window_bytes;
-  share(options, communicator, /*deterministic=*/dtype != "float64", mesh.sequence_size, tensor_size);
+  share(options, communicator, /*deterministic=*/dtype != "float64", mesh.sequence_size, mesh.tensor_size);
   ActorLearner learner(model, optimizer, objective->objective, options);
   Update out;
   for (int64_t update = 1; update <= num_updates; ++update)
@@ -282,9 +288,9 @@ inline void expect_same_weights(const Update& got, const Update& expected) {
 
 // Two updates on a mesh of ranks give the numbers of one rank. The second one reads what the first one has changed.
 inline void expect_numbers_of_one_rank(const Variant& variant, const Mesh& mesh) {
-  SCOPED_TRACE(variant.name + ", " + name_of(mesh));
   const Update expected = update_of(variant, alone(), {}, 2);
   test::on_ranks(mesh.num_ranks, [&](Communicator& communicator) {
+    SCOPED_TRACE(variant.name + ", " + name_of(mesh));  // a thread has its own
     const Update got = update_of(variant, communicator, mesh, 2);
     expect_same_reports(got.report, expected.report, 1e-10);
     expect_same_weights(got, expected);

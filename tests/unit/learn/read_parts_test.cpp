@@ -24,14 +24,21 @@ using testing::HasSubstr;
 
 enum class Reading { kAtOnce, kByParts };
 
-// A model of a folder, an adapter of which is trained if there is a choice, as a rank of the mesh has it.
+// Which adapter of a model is trained, if any: a new one, or that of a folder.
+struct Adapter {
+  std::optional<LoraChoice> choice = {};
+  std::optional<Path> folder = {};
+};
+
+// A model of a folder as a rank of the mesh has it.
 struct SharedModel {
-  SharedModel(const Path& folder, const std::string& dtype, const std::optional<LoraChoice>& adapter, const Mesh& mesh,
+  SharedModel(const Path& folder, const std::string& dtype, const Adapter& adapter, const Mesh& mesh,
               Communicator& ranks, Reading reading)
       : model((reading == Reading::kAtOnce ? Model::load(default_env(), folder, dtype)
                                            : Model::open(default_env(), folder, dtype))
                   .value()) {
-    if (adapter) EXPECT_OK(model.train_lora(*adapter, 4));
+    if (adapter.choice) EXPECT_OK(model.train_lora(*adapter.choice, 4));
+    if (adapter.folder) EXPECT_OK(model.train_lora(default_env(), *adapter.folder));
     if (mesh.tensor_size > 1) model.split_layers(std::make_shared<TensorGroup>(ranks, mesh.tensor_size));
     TestPolicy::spread_model(model, {&ranks, mesh.zero_stage}, /*keeps_base=*/false, mesh.window_bytes);
     EXPECT_OK(model.read_parts());
@@ -39,48 +46,56 @@ struct SharedModel {
   Model model;
 };
 
+struct Numbers {
+  std::string name;
+  at::Tensor tensor;  // undefined: no memory
+};
+
 // All that a rank has, and what the ranks have together.
-std::vector<at::Tensor> numbers_of(const Model& model) {
-  std::vector<at::Tensor> out;
-  const auto add = [&](const at::Tensor& tensor) {
-    out.push_back(has_memory(tensor) ? tensor.detach().clone() : at::Tensor());
+std::vector<Numbers> numbers_of(const Model& model) {
+  std::vector<Numbers> out;
+  std::string when = "alone";
+  const auto add = [&](const std::string& name, const at::Tensor& tensor) {
+    out.push_back({when + ": " + name, has_memory(tensor) ? tensor.detach().clone() : at::Tensor()});
   };
   const ModelPart* const part = model.model_part();
   const auto add_rank = [&] {
-    for (const NamedParameter& one : model.trainable()) add(one.tensor);
-    for (const NamedParameter& one : part != nullptr ? part->parameters() : model.parameters()) add(one.tensor);
+    for (const NamedParameter& one : model.trainable()) add(one.name, one.tensor);
+    for (const NamedParameter& one : part != nullptr ? part->parameters() : model.parameters())
+      add(one.name, one.tensor);
     const DecoderWeights& weights = part != nullptr ? part->weights() : model.weights();
     for (size_t layer = 0; layer < weights.rounded.size(); ++layer) {
-      for (const at::Tensor& copy : copies_of_layer(weights, layer)) add(copy);
+      for (const at::Tensor& copy : copies_of_layer(weights, layer))
+        add("copies of layer " + std::to_string(layer), copy);
     }
   };
   add_rank();
   if (const WeightShards* const shards = shards_of(model); shards != nullptr) {
     for (size_t i = 0; i < shards->units().parts.size(); ++i) {
-      if (!shards->units().parts[i].empty()) add(shards->numbers(static_cast<int64_t>(i)));
+      if (!shards->units().parts[i].empty()) add("part " + std::to_string(i), shards->numbers(static_cast<int64_t>(i)));
     }
   }
   const auto whole = WholeWeights::gather({&model});
   EXPECT_OK(whole);
+  when = "gathered";
   add_rank();
-  for (const NamedParameter& one : model.parameters()) add(one.tensor);
+  for (const NamedParameter& one : model.parameters()) add("whole " + one.name, one.tensor);
   return out;
 }
 
 void expect_same_numbers(const Model& got, const Model& expected) {
-  const std::vector<at::Tensor> a = numbers_of(got), b = numbers_of(expected);
+  const std::vector<Numbers> a = numbers_of(got), b = numbers_of(expected);
   ASSERT_EQ(a.size(), b.size());
   for (size_t i = 0; i < a.size(); ++i) {
-    ASSERT_EQ(a[i].defined(), b[i].defined()) << i;
-    if (a[i].defined()) ASSERT_TRUE(a[i].equal(b[i])) << i << " of " << a.size();
+    ASSERT_EQ(a[i].tensor.defined(), b[i].tensor.defined()) << a[i].name;
+    if (a[i].tensor.defined()) ASSERT_TRUE(a[i].tensor.equal(b[i].tensor)) << a[i].name;
   }
 }
 
 constexpr Mesh kSpread{.num_ranks = 2, .zero_stage = 3}, kSplit{.num_ranks = 2, .tensor_size = 2},
     kBoth{.num_ranks = 4, .zero_stage = 3, .tensor_size = 2};
 
-void expect_bits_of_reading_at_once(const Path& folder, const std::string& dtype,
-                                    const std::optional<LoraChoice>& adapter) {
+void expect_bits_of_reading_at_once(const Path& folder, const std::string& dtype, const Adapter& adapter) {
   const ModelConfig config = read_model_folder_config(default_env(), folder).value();
   for (const Mesh& mesh : {kSpread, kSplit, kBoth}) {
     if (mesh.tensor_size > 1 && !can_split_layers(config, mesh.tensor_size)) continue;
@@ -99,7 +114,7 @@ TEST(ReadParts, EveryFamilyHasTheBitsOfReadingAtOnce) {
   for (const std::string& name : names) {
     SCOPED_TRACE(name);
     for (const char* const dtype : {"float32", "bfloat16"})
-      expect_bits_of_reading_at_once(golden_model(name), dtype, std::nullopt);
+      expect_bits_of_reading_at_once(golden_model(name), dtype, {});
   }
 }
 
@@ -118,7 +133,53 @@ TEST(ReadParts, EveryKindOfAdapterHasTheBitsOfReadingAtOnce) {
   for (size_t i = 0; i < choices.size(); ++i) {
     SCOPED_TRACE(i);
     const Path folder = golden_model(i == 5 ? "qwen3_moe" : i == 3 ? "qwen2_tied" : "qwen2_untied_sharded");
-    for (const char* const dtype : {"float32", "bfloat16"}) expect_bits_of_reading_at_once(folder, dtype, choices[i]);
+    for (const char* const dtype : {"float32", "bfloat16"}) expect_bits_of_reading_at_once(folder, dtype, {choices[i]});
+  }
+}
+
+TEST(ReadParts, WhatAnAdapterTrainsAsAWholeHasTheBitsOfReadingAtOnce) {
+  const std::vector<std::vector<std::string>> modules{
+      {"lm_head"}, {"q_proj", "o_proj", "up_proj", "down_proj"}, {"embed_tokens", "lm_head", "input_layernorm"}};
+  for (const std::vector<std::string>& saved : modules) {
+    LoraChoice choice{.rank = 2, .alpha = 4.0, .target_modules = {"k_proj", "gate_proj"}};
+    choice.modules_to_save = saved;
+    for (const bool has_dora : {false, true}) {
+      SCOPED_TRACE(saved.front() + (has_dora ? ", DoRA" : ""));
+      choice.use_dora = has_dora;
+      for (const char* const dtype : {"float32", "bfloat16"})
+        expect_bits_of_reading_at_once(golden_model("qwen2_untied_sharded"), dtype, {choice});
+    }
+  }
+}
+
+// The numbers of a start come from the base, and those of the adapter from its folder.
+TEST(ReadParts, AContinuedAdapterHasTheBitsOfReadingAtOnce) {
+  const test::TempDir dir;
+  const Path base = golden_model("qwen2_untied_sharded");
+  std::vector<LoraChoice> choices(4, {.rank = 2, .alpha = 4.0, .target_modules = {"q_proj", "down_proj"}});
+  choices[0].modules_to_save = {"v_proj", "embed_tokens"};
+  choices[1].init = LoraInit::kPissa;
+  choices[2].init = LoraInit::kOlora;
+  choices[2].use_dora = true;
+  choices[3].init = LoraInit::kPissa;
+  choices[3].modules_to_save = {"up_proj", "lm_head"};
+  for (size_t i = 0; i < choices.size(); ++i) {
+    SCOPED_TRACE(i);
+    const Path folder = dir.path() / std::to_string(i);
+    Model trained = Model::load(default_env(), base).value();
+    ASSERT_OK(trained.train_lora(choices[i], 4));
+    randomize(trained.trainable());
+    ASSERT_OK(trained.save(default_env(), folder, {.lora = LoraSave::kApart, .base_model = base.string()}));
+    // As PEFT has it: a save of ours names the start of A and B no more.
+    std::string config = default_env().read_file(folder / "adapter_config.json").value();
+    const std::string init = choices[i].init == LoraInit::kPissa ? "\"pissa\"" : "\"olora\"";
+    if (changes_base(choices[i].init)) {
+      const size_t at = config.find("\"init_lora_weights\": true");
+      ASSERT_NE(at, std::string::npos);
+      config.replace(at, 25, "\"init_lora_weights\": " + init);
+      ASSERT_OK(write_file_atomic(default_env(), folder / "adapter_config.json", config));
+    }
+    for (const char* const dtype : {"float32", "bfloat16"}) expect_bits_of_reading_at_once(base, dtype, {{}, folder});
   }
 }
 
@@ -180,8 +241,8 @@ int64_t largest_part(const Model& model) {
 
 // Ranks start one after another, so that the counts of each are its own.
 void expect_memory_for_one_part(const Path& folder, const Mesh& mesh, const std::string& dtype,
-                                const std::optional<LoraChoice>& adapter) {
-  SCOPED_TRACE(name_of(mesh) + ", " + dtype + (adapter ? ", an adapter" : ""));
+                                const Adapter& adapter) {
+  SCOPED_TRACE(name_of(mesh) + ", " + dtype + (adapter.choice ? ", an adapter" : ""));
   CountingAllocator& tensors = CountingAllocator::install();
   on_ranks(mesh.num_ranks, [&](Communicator& ranks) {
     for (int rank = 0; rank < mesh.num_ranks; ++rank) {
@@ -209,13 +270,15 @@ TEST(ReadParts, ARankNeverHasMoreThanItsNumbersAndOnePart) {
   const Path model = folder.path() / "model";
   const Mesh spread{.num_ranks = 4, .zero_stage = 3}, split{.num_ranks = 4, .tensor_size = 2};
   for (const char* const dtype : {"float32", "bfloat16"}) {
-    for (const Mesh& mesh : {spread, split, kBoth}) expect_memory_for_one_part(model, mesh, dtype, std::nullopt);
+    for (const Mesh& mesh : {spread, split, kBoth}) expect_memory_for_one_part(model, mesh, dtype, {});
   }
   const LoraChoice adapter{.rank = 1, .alpha = 2.0, .target_modules = {"q_proj"}};
-  for (const Mesh& mesh : {spread, kBoth}) expect_memory_for_one_part(model, mesh, "float32", adapter);
+  for (const Mesh& mesh : {spread, kBoth}) expect_memory_for_one_part(model, mesh, "float32", {adapter});
   LoraChoice started{.rank = 1, .alpha = 2.0, .target_modules = {"gate_proj", "up_proj", "down_proj"}};
   started.init = LoraInit::kOlora;
-  expect_memory_for_one_part(model, kBoth, "float32", started);
+  expect_memory_for_one_part(model, kBoth, "float32", {started});
+  LoraChoice saves{.rank = 1, .alpha = 2.0, .target_modules = {"q_proj"}, .modules_to_save = {"o_proj"}};
+  for (const Mesh& mesh : {spread, split}) expect_memory_for_one_part(model, mesh, "float32", {saves});
 }
 
 }  // namespace

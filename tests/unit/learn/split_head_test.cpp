@@ -1,5 +1,5 @@
 // A head of which each rank has the rows of its tokens: log-probs, kept tokens and comparisons of whole distributions give the
-// numbers and gradients of the whole head, also where the vocabulary does not divide.
+// numbers and gradients of the whole head, also where the vocabulary does not divide, and where the rows come in windows.
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/empty.h>
@@ -7,8 +7,10 @@
 #include <ATen/ops/zeros.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "foundation/base/rng.h"
@@ -18,11 +20,13 @@
 #include "model/head/squared_probs.h"
 #include "model/weights/tensor_split.h"
 #include "support/thread_ranks.h"
+#include "unit/model/test_windows.h"
 
 namespace mortise {
 namespace {
 
 constexpr int64_t kNum = 9, kWidth = 6, kVocab = 17;
+constexpr int64_t kLargeVocab = 4 * kHeadWindowRows + 17;  // two or three windows for each of two or three ranks
 constexpr double kTemperature = 0.8;
 
 at::Tensor filled(at::IntArrayRef sizes, uint64_t seed) {
@@ -32,14 +36,23 @@ at::Tensor filled(at::IntArrayRef sizes, uint64_t seed) {
   return out;
 }
 
-// What the passes give with the whole head, or with a share of it. Gradients of the weight are those of the whole.
+// What the passes give with the whole head, or with a share of it, or with windows of a share. Gradients of the weight are those
+// of the whole.
 class SplitHead {
  public:
-  SplitHead(double softcap, std::shared_ptr<const VocabularyShare> share)
+  SplitHead(double softcap, int64_t vocab, std::shared_ptr<const VocabularyShare> share, bool has_windows = false)
       : share_(std::move(share)),
-        head_(rows(filled({kVocab, kWidth}, 2)), softcap),
-        other_(rows(filled({kVocab, kWidth}, 3)), softcap) {
+        vocab_(vocab),
+        head_(rows(filled({vocab, kWidth}, 2)), softcap),
+        other_(rows(filled({vocab, kWidth}, 3)), softcap) {
     head_.share = other_.share = share_;
+    if (!has_windows) return;
+    windows_.emplace(matrix(head_), d_matrix_ = at::zeros({share_->most, kWidth}, at::kDouble));
+    other_windows_.emplace(matrix(other_), at::Tensor());
+    windows_->pair_with(*other_windows_);
+    for (VocabularyHead* const head : {&head_, &other_}) head->weight_VH = head->weight_VH.mul(std::nan(""));
+    head_.rows = &*windows_;
+    other_.rows = &*other_windows_;
   }
 
   std::vector<at::Tensor> numbers() {
@@ -54,7 +67,7 @@ class SplitHead {
       }
     }
     add_kept();
-    const VocabularyHead whole_other(filled({kVocab, kWidth}, 3), other_.softcap);
+    const VocabularyHead whole_other(filled({vocab_, kWidth}, 3), other_.softcap);
     for (const double beta : {0.0, 0.4, 1.0}) {
       for (const VocabularyHead& other : {other_, whole_other}) {  // a teacher's head is whole
         add_gradients([&](const at::Tensor& d_hidden, const at::Tensor& d_weight) {
@@ -72,13 +85,21 @@ class SplitHead {
   [[nodiscard]] at::Tensor rows(const at::Tensor& whole) const {
     return share_ == nullptr ? whole : whole.narrow(0, share_->begin, share_->count).contiguous();
   }
+  // As a rank has it, which may have a row more than it uses.
+  [[nodiscard]] VocabularyHead matrix(const VocabularyHead& head) const {
+    const at::Tensor all = at::empty({share_->most, kWidth}, at::kDouble).fill_(std::nan(""));
+    all.narrow(0, 0, share_->count).copy_(head.weight_VH);
+    return {all, head.softcap};
+  }
   void add(const std::vector<at::Tensor>& numbers) { numbers_.insert(numbers_.end(), numbers.begin(), numbers.end()); }
 
   void add_gradients(const std::function<void(const at::Tensor&, const at::Tensor&)>& pass) {
-    const at::Tensor d_hidden = at::zeros({kNum, kWidth}, at::kDouble),
-                     d_weight = at::zeros(head_.weight_VH.sizes(), at::kDouble);
-    pass(d_hidden, d_weight);
-    const at::Tensor whole = at::zeros({kVocab, kWidth}, at::kDouble);
+    const at::Tensor d_hidden = at::zeros({kNum, kWidth}, at::kDouble);
+    if (windows_) d_matrix_.zero_();
+    const at::Tensor d_weight =
+        windows_ ? d_matrix_.narrow(0, 0, share_->count) : at::zeros(head_.weight_VH.sizes(), at::kDouble);
+    pass(d_hidden, windows_ ? at::Tensor() : d_weight);
+    const at::Tensor whole = at::zeros({vocab_, kWidth}, at::kDouble);
     whole.narrow(0, share_ == nullptr ? 0 : share_->begin, d_weight.size(0)).copy_(d_weight);
     if (share_ != nullptr) share_->ranks->sum(whole);
     add({d_hidden, whole});
@@ -98,9 +119,12 @@ class SplitHead {
   }
 
   std::shared_ptr<const VocabularyShare> share_;
+  int64_t vocab_;
   VocabularyHead head_, other_;
+  at::Tensor d_matrix_;
+  std::optional<TestWindows> windows_, other_windows_;
   at::Tensor hidden_ = filled({kNum, kWidth}, 1), by_log_prob_ = filled({kNum}, 4), by_entropy_ = filled({kNum}, 5);
-  at::Tensor targets_ = at::arange(kNum, at::kLong).mul(7).remainder(kVocab);
+  at::Tensor targets_ = at::arange(kNum, at::kLong).mul(vocab_ / 2 - 1).remainder(vocab_);
   std::vector<at::Tensor> numbers_;
 };
 
@@ -113,17 +137,16 @@ TEST(SplitHead, EachRankHasTokens) {
   EXPECT_FALSE(can_split_vocabulary(3, 4));
 }
 
-TEST(SplitHead, GivesTheNumbersOfTheWholeHead) {
+void expect_numbers_of_whole_head(int64_t vocab, bool has_windows) {
   for (const double softcap : {0.0, 1.5}) {
-    const std::vector<at::Tensor> expected = SplitHead(softcap, nullptr).numbers();
+    const std::vector<at::Tensor> expected = SplitHead(softcap, vocab, nullptr).numbers();
     for (const int num_ranks : {2, 3}) {
       test::on_ranks(num_ranks, [&](Communicator& communicator) {
         const auto ranks = std::make_shared<TensorGroup>(communicator, num_ranks);
-        const int64_t begin = kVocab * ranks->rank() / num_ranks, end = kVocab * (ranks->rank() + 1) / num_ranks;
-        const std::vector<at::Tensor> got =
-            SplitHead(softcap, std::make_shared<const VocabularyShare>(VocabularyShare{
-                                   ranks, begin, end - begin, (kVocab + num_ranks - 1) / num_ranks, kVocab}))
-                .numbers();
+        const int64_t begin = vocab * ranks->rank() / num_ranks, end = vocab * (ranks->rank() + 1) / num_ranks;
+        const auto share = std::make_shared<const VocabularyShare>(
+            VocabularyShare{ranks, begin, end - begin, (vocab + num_ranks - 1) / num_ranks, vocab});
+        const std::vector<at::Tensor> got = SplitHead(softcap, vocab, share, has_windows).numbers();
         ASSERT_EQ(got.size(), expected.size());
         for (size_t i = 0; i < got.size(); ++i) {
           ASSERT_EQ(got[i].sizes(), expected[i].sizes()) << i;
@@ -132,6 +155,12 @@ TEST(SplitHead, GivesTheNumbersOfTheWholeHead) {
       });
     }
   }
+}
+
+TEST(SplitHead, GivesTheNumbersOfTheWholeHead) { expect_numbers_of_whole_head(kVocab, /*has_windows=*/false); }
+
+TEST(SplitHead, GivesTheNumbersOfTheWholeHeadInWindows) {
+  expect_numbers_of_whole_head(kLargeVocab, /*has_windows=*/true);
 }
 
 }  // namespace

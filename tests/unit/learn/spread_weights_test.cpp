@@ -24,7 +24,8 @@ TEST(SpreadWeights, EveryKindOfLayerAndAdapterGivesTheNumbersOfOneRank) {
 }
 
 constexpr Mesh kTwoByWindows{.num_ranks = 2, .zero_stage = 3, .window_bytes = 1},
-    kThreeByWindows{.num_ranks = 3, .zero_stage = 3, .window_bytes = 1};
+    kThreeByWindows{.num_ranks = 3, .zero_stage = 3, .window_bytes = 1},
+    kSplitByWindows{.num_ranks = 4, .zero_stage = 3, .tensor_size = 2, .window_bytes = 1};
 
 TEST(SpreadWeights, WindowsOfEmbeddingAndHeadGiveTheNumbersOfOneRankForEveryKindOfLayerAndAdapter) {
   size_t index = 0;
@@ -34,8 +35,11 @@ TEST(SpreadWeights, WindowsOfEmbeddingAndHeadGiveTheNumbersOfOneRankForEveryKind
 
 TEST(SpreadWeights, WindowsOfHeadsThatAreComparedGiveTheNumbersOfOneRank) {
   for (const Variant& variant : variants_with_references()) {
-    for (const Mesh& mesh : {kThree, kTwoByWindows, kThreeByWindows}) expect_numbers_of_one_rank(variant, mesh);
+    for (const Mesh& mesh : {kThree, kTwoByWindows, kThreeByWindows, kSplitByWindows})
+      expect_numbers_of_one_rank(variant, mesh);
   }
+  const std::vector<Variant> all = variants();
+  expect_numbers_of_one_rank(*std::ranges::find(all, "a teacher", &Variant::name), kSplitByWindows);
 }
 
 // A micro-batch without response tokens runs backward for its routers alone. Its rank walks over the policy's head after the
@@ -55,7 +59,7 @@ TEST(SpreadWeights, WindowsGiveTheNumbersOfOneRankForEveryLoss) {
   const Mesh shared{.num_ranks = 4, .sequence_size = 2, .zero_stage = 3, .window_bytes = 1};
   for (const Case& one : cases()) {
     const Learnt alone_did = learn(one, "float64", alone(), false);
-    for (const Mesh& mesh : {kTwoByWindows, kThreeByWindows, shared}) {
+    for (const Mesh& mesh : {kTwoByWindows, kThreeByWindows, shared, kSplitByWindows}) {
       SCOPED_TRACE(std::string(one.name) + ", " + name_of(mesh));
       const std::vector<Learnt> by_rank = learn_on(mesh, one, "float64", false, 2);
       expect_same(by_rank[0], alone_did, 1e-12, false);
@@ -72,6 +76,11 @@ TEST(SpreadWeights, DeterministicUpdatesByWindowsAreEqualToTheBitForEveryLoss) {
     const std::string dtype = index++ % 2 == 0 ? "float32" : "float64";
     expect_same_bits(one, dtype, one_rank, {whole, kTwoByWindows, kThreeByWindows});
   }
+  const Mesh split{.num_ranks = 2, .tensor_size = 2, .window_bytes = 1};
+  for (const char* const name : {"token losses", "row losses", "the whole KL"}) {
+    const auto one = std::ranges::find(cases(), std::string_view(name), &Case::name);
+    expect_same_bits(*one, "float32", split, {kSplitByWindows});
+  }
   const Mesh shared{.num_ranks = 2, .sequence_size = 2, .zero_stage = 0, .window_bytes = 1},
       shared_and_spread{.num_ranks = 4, .sequence_size = 2, .zero_stage = 3, .window_bytes = 1};
   for (const char* const name : {"token losses", "the whole KL"}) {
@@ -82,10 +91,10 @@ TEST(SpreadWeights, DeterministicUpdatesByWindowsAreEqualToTheBitForEveryLoss) {
 
 // A vocabulary of 13 windows whose rows two ranks own, and a window of which each owns a part.
 Learnt learn_many_tokens(const ModelConfig& config, const std::string& dtype, Communicator& communicator,
-                         int64_t zero_stage, bool deterministic = false, bool compares = false) {
+                         int64_t zero_stage, bool deterministic = false, bool compares = false, int tensor_size = 1) {
   const RowsShape shape{.vocab = config.vocab_size, .groups = 2, .samples = 2, .max_length = 9};
-  TestPolicy policy(config, dtype, 5, {&communicator, zero_stage}, 1, /*window_bytes=*/1);
-  TestPolicy reference(config, dtype, 6, {&communicator, zero_stage}, 1, /*window_bytes=*/1);
+  TestPolicy policy(config, dtype, 5, {&communicator, zero_stage}, tensor_size, /*window_bytes=*/1);
+  TestPolicy reference(config, dtype, 6, {&communicator, zero_stage}, tensor_size, /*window_bytes=*/1);
   std::vector<std::string> loss{"actor.policy_loss.loss_mode=vanilla", "actor.entropy_coeff=0.02"};
   if (compares) loss = kWholeKl;
   const auto objective = objective_of(loss);
@@ -93,7 +102,7 @@ Learnt learn_many_tokens(const ModelConfig& config, const std::string& dtype, Co
   LearnerOptions options = cut_by({1, 0});
   options.reference = &reference.model;
   if (deterministic) options.head.window_bytes = 1;
-  share(options, communicator, deterministic, 1);
+  share(options, communicator, deterministic, 1, tensor_size);
   ActorLearner learner(policy.model, policy.optimizer, objective->objective, options);
   Learnt out;
   out.log_prob = learner.log_probs(policy.model, data.batch, nullptr, &out.entropy).value();
@@ -116,6 +125,10 @@ TEST(SpreadWeights, ManyWindowsOfSeveralOwnersGiveTheNumbersOfOneRank) {
     on_ranks(3, [&](Communicator& communicator) {
       const Learnt got = learn_many_tokens(config, "float64", communicator, 3);
       expect_same(got, expected, 1e-12);
+    });
+    on_ranks(4, [&](Communicator& communicator) {
+      expect_same(learn_many_tokens(config, "float64", communicator, 3, false, false, /*tensor_size=*/2), expected,
+                  1e-12);
     });
     const Learnt bits = learn_many_tokens(config, "float32", alone(), 0, true);
     on_ranks(3, [&](Communicator& communicator) {
@@ -210,7 +223,7 @@ TEST(SpreadWeights, MastersAreThereOnlyIfTheyAreAskedFor) {
     };
     const auto expect_whole = [&](bool has_masters) {
       {
-        const auto copies = WholeWeights::gather({&policy.model}, {}, GatheredLayers::kWhole, GatheredMasters::kNo);
+        const auto copies = WholeWeights::gather({&policy.model}, GatheredLayers::kWhole, GatheredMasters::kNo);
         ASSERT_OK(copies);
         expect_memory(true, false);
         EXPECT_TRUE(policy.model.weights().rounded[1].down_HI.equal(whole.model.weights().rounded[1].down_HI));

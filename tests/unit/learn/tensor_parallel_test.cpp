@@ -303,8 +303,8 @@ TEST(TensorParallel, TheVocabularyComesAndGoesAlone) {
       };
       for (int i = 0; i < 2; ++i) {
         {
-          const auto outer = WholeWeights::gather({&model}, {}, GatheredLayers::kOwnLayers).value();
-          { const auto inner = WholeWeights::gather({&model}, {}, GatheredLayers::kOwnLayers).value(); }
+          const auto outer = WholeWeights::gather({&model}, GatheredLayers::kOwnLayers).value();
+          { const auto inner = WholeWeights::gather({&model}, GatheredLayers::kOwnLayers).value(); }
           expect_memory(true);
           EXPECT_FALSE(model.is_whole());
         }

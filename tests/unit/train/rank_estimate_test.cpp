@@ -104,7 +104,7 @@ struct Spread {
     units = unit_bytes(model, 4.0);
     units.window = vocabulary_window(model, config, /*by_operators=*/false);
     alone = shared = estimate_memory(model, lora, trained, config, /*by_operators=*/false);
-    share_memory(model, units, trained, config, lora.has_value(), num_ranks, 1.0, {}, shared);
+    share_memory(model, units, trained, config, lora.has_value(), num_ranks, {}, shared);
     sent = estimate_ranks(config, model, plan_batches(config), units, trained, num_ranks);
   }
   static std::vector<std::string> with_stage(std::vector<std::string> overrides) {
@@ -143,8 +143,19 @@ TEST(MemoryEstimates, CountWhatIsReadAtTheStart) {
   TrainedSize at_once = spread.trained;
   at_once.is_read_at_once = true;
   memory = spread.alone;
-  share_memory(spread.model, spread.units, at_once, spread.loaded.config, false, 2, 1.0, {}, memory);
+  share_memory(spread.model, spread.units, at_once, spread.loaded.config, false, 2, {}, memory);
   EXPECT_EQ(memory.started, spread.alone.weights);
+}
+
+// A rank that writes files has one part at a time whole, however many files it writes.
+TEST(MemoryEstimates, CountAPartOfSplitLayersInSaves) {
+  const ModelConfig model = small_config(64, 12);
+  const Spread spread(model, {}), split(model, {"actor.tensor_model_parallel_size=2"});
+  EXPECT_EQ(spread.shared.saved, 0.0) << "a rollout needs more";
+  EXPECT_EQ(split.shared.saved - split.shared.gradients, std::max(split.units.layer, split.units.largest_end));
+  const Spread rounded(model, {"actor.tensor_model_parallel_size=2", "model.dtype=bfloat16"});
+  EXPECT_EQ(rounded.shared.saved - rounded.shared.gradients, std::max(1.5 * split.units.layer, split.units.largest_end))
+      << "with masters";
 }
 
 TEST(MemoryEstimates, CountWhatAnAdapterReadsAtTheStart) {
@@ -166,8 +177,8 @@ TEST(MemoryEstimates, CountWhatAnAdapterReadsAtTheStart) {
   EXPECT_GT(spread(dora, made).shared.started, one.units.layer + kept);
   EXPECT_LT(spread(dora, made).shared.started, 2.1 * one.units.layer);
   EXPECT_GT(spread(pissa, made).shared.started, one.units.layer + 2.0 * kept);
-  for (const Spread& at_once : {spread(pissa, continued), spread(saves, made)})
-    EXPECT_EQ(at_once.shared.started, at_once.alone.weights);
+  EXPECT_EQ(spread(pissa, continued).shared.started, spread(pissa, made).shared.started);
+  EXPECT_EQ(spread(saves, made).shared.started, part);
 }
 
 TEST(MemoryEstimates, CountWhatACriticReadsAtTheStart) {
@@ -178,7 +189,7 @@ TEST(MemoryEstimates, CountWhatACriticReadsAtTheStart) {
     RunConfig config = run.loaded.config;
     config.ranks.zero_stage = stage;
     MemoryEstimate memory = run.alone;
-    share_memory(run.model, run.units, run.trained, config, false, 2, 1.0, critic, memory);
+    share_memory(run.model, run.units, run.trained, config, false, 2, critic, memory);
     EXPECT_EQ(memory.started, stage == 3 ? 1e6 : 0.0);
   }
 }
@@ -235,6 +246,21 @@ TEST(MemoryEstimates, HaveTheRowsOfWindowsThatPassesRead) {
     EXPECT_DOUBLE_EQ(vocabulary_window(model, config, false).bytes, 2048.0 * static_cast<double>(hidden) * 4.0);
   }
   EXPECT_EQ(rows(/*by_operators=*/true), 0) << "a device reads whole heads";
+}
+
+// Ranks that share the vocabulary have windows of their own rows.
+TEST(MemoryEstimates, CountWindowsOfARanksRows) {
+  ModelConfig model = small_config(300000, 2);
+  model.hidden_size = 64;
+  const double window = 32.0 * 1024 * 1024;
+  const Spread run(model, {"actor.tensor_model_parallel_size=2"}, 4), whole(model, {});
+  EXPECT_EQ(run.units.window.rows, 131072);
+  EXPECT_DOUBLE_EQ(run.shared.gathered, 3.0 * window);
+  EXPECT_LT(run.shared.gradients, whole.shared.gradients);
+  const Spread small(model, {"actor.tensor_model_parallel_size=4"}, 8);
+  EXPECT_EQ(small.units.window.rows, 0) << "one window would be all rows of a rank";
+  const Spread alone(model, {"actor.tensor_model_parallel_size=2"}, 2);
+  EXPECT_DOUBLE_EQ(alone.shared.head, alone.alone.head) << "no other rank has the same rows";
 }
 
 // So that all numbers of ranks have the same bits, one process passes a large head in windows, too.
@@ -306,7 +332,7 @@ TEST(MemoryEstimates, CountTheNumbersThatAStepWidens) {
   RunConfig config = run.loaded.config;
   config.ranks.zero_stage = 2;
   MemoryEstimate memory = run.alone;
-  share_memory(model, run.units, run.trained, config, false, 2, 1.0, {}, memory);
+  share_memory(model, run.units, run.trained, config, false, 2, {}, memory);
   EXPECT_DOUBLE_EQ(memory.stepped, run.units.layers / 2.0);
 }
 

@@ -27,6 +27,19 @@ TEST(ReferenceRefresh, MovesEveryParameterByItsShare) {
   }
 }
 
+// As an optimizer does, which steps this rank's numbers of what is spread.
+void scale_trained(const Model& policy, const WeightShards* shards) {
+  const at::NoGradGuard no_grad;
+  if (shards == nullptr || policy.trains_lora()) {
+    for (const NamedParameter& parameter : policy.trainable()) parameter.tensor.detach().mul_(1.25);
+    return;
+  }
+  for (size_t part = 0; part < shards->units().parts.size(); ++part) {
+    if (!shards->units().parts[part].empty()) shards->numbers(static_cast<int64_t>(part)).mul_(1.25);
+  }
+  for (const size_t i : shards->units().whole) shards->parameters()[i].tensor.detach().mul_(1.25);
+}
+
 // A policy, with an adapter if `choice` is given, and the reference that has followed it twice. `ranks`: they share the
 // weights of both; null: one process.
 std::vector<at::Tensor> followed(const LoraChoice* choice, const std::string& dtype, Communicator* ranks) {
@@ -38,13 +51,7 @@ std::vector<at::Tensor> followed(const LoraChoice* choice, const std::string& dt
   Model reference = ranks == nullptr ? start.clone_frozen() : start.frozen_shape();
   if (ranks != nullptr) shards->spread_copy(reference);
   for (int i = 0; i < 2; ++i) {
-    {
-      const at::NoGradGuard no_grad;
-      const auto whole = WholeWeights::gather({&policy});
-      EXPECT_OK(whole);
-      for (const NamedParameter& parameter : policy.trainable()) parameter.tensor.detach().mul_(1.25);
-      if (ranks != nullptr && choice == nullptr) shards->take_changes();
-    }
+    scale_trained(policy, shards.get());
     policy.weights_changed();
     refresh_reference(policy, reference, 0.25);
     EXPECT_TRUE(ranks == nullptr || shards->status().ok());

@@ -342,21 +342,5 @@ TEST(RankSaver, LargeModelsAreCutForTheRanks) {
   EXPECT_EQ(rank_file_bytes(int64_t{1} << 40, 1), 0);
 }
 
-TEST(RankSaver, TheDryRunKnowsTheShareOfTheRankThatWritesMost) {
-  RunConfig config;
-  config.model.path = test::golden_model("qwen2_tied").string();
-  config.trainer.save_dtype = SaveDtype::kStored;
-  const auto share = [&](int64_t mib, int num_ranks) {
-    return largest_written_share(default_env(), config, mib << 20, num_ranks).value();
-  };
-  EXPECT_EQ(share(1000, 4), 1.0) << "the file that was read stays one";
-  config.trainer.save_dtype = SaveDtype::kTrain;
-  EXPECT_EQ(share(1000, 4), 0.25);
-  EXPECT_EQ(share(130, 4), 0.5) << "two files";
-  config.trainer.max_shard_size = "100MB";
-  EXPECT_EQ(share(300, 2), 0.5) << "two of four files";
-  EXPECT_EQ(share(280, 2), 2.0 / 3.0) << "two of three files";
-}
-
 }  // namespace
 }  // namespace mortise

@@ -77,8 +77,7 @@ class StartMemory : public testing::Test {
   MemoryEstimate estimate(const LoadedConfig& loaded, int num_ranks) const {
     const TrainedSize trained = trained_size(model_, std::nullopt, loaded, "actor.optim").value();
     MemoryEstimate memory = estimate_memory(model_, std::nullopt, trained, loaded.config, /*by_operators=*/false);
-    share_memory(model_, unit_bytes(model_, 4.0), trained, loaded.config, /*has_lora=*/false, num_ranks, 1.0, {},
-                 memory);
+    share_memory(model_, unit_bytes(model_, 4.0), trained, loaded.config, /*has_lora=*/false, num_ranks, {}, memory);
     return memory;
   }
 
