@@ -11,6 +11,7 @@
 #include <optional>
 
 #include "foundation/base/stateful.h"
+#include "learn/update/critic_learner.h"
 #include "learn/update/finite_step.h"
 #include "learner_fixture.h"
 #include "model/head/kept_logits.h"
@@ -414,6 +415,40 @@ TEST(TrainingKernels, AnUpdateReportsItsStepLater) {
     EXPECT_GT(reports[i].grad_norm, 0.0);
     EXPECT_FALSE(reports[i].skipped);
   }
+}
+
+// The same of a critic's updates. Its learning rate is asked for when the step before is known, and counts skipped ones out.
+TEST(TrainingKernels, ACriticReportsItsStepLater) {
+  const test::TrainingKernels kernels;
+  RandomRows rows(false);
+  const auto num_tokens = static_cast<size_t>(rows.batch.num_tokens());
+  rows.batch.put<column::Values>(std::vector<float>(num_tokens, 0.1F));
+  rows.batch.put<column::Returns>(std::vector<float>(num_tokens, 0.7F));
+  const ModelConfig config = *as_classifier(two_layer_model(29, "float32").config(), 1);
+  Model model = *Model::random(config, 5, "float32"), waiting = *Model::random(config, 5, "float32");
+  ASSERT_TRUE(model.move_to(kAsDevice).ok() && waiting.move_to(kAsDevice).ok());
+  AdamW optimizer(TestPolicy::parameters(model), {}), own(TestPolicy::parameters(waiting), {});
+  CriticLearner learner(model, optimizer, {}), other(waiting, own, {});
+  std::vector<FiniteStep> steps(3);
+  std::vector<CriticReport> reports(3);
+  std::vector<double> norms;
+  for (size_t i = 0; i < steps.size(); ++i) {
+    const CriticReport want = other.update(rows.batch, all_rows(rows.batch), 1e-3).value();
+    const int64_t before = HostCopy::num_waits();
+    const auto rate = [&] { return optimizer.num_updates() == static_cast<int64_t>(i) ? 1e-3 : 0.0; };
+    reports[i] = learner.update(rows.batch, all_rows(rows.batch), {rate, steps[i]}).value();
+    EXPECT_EQ(HostCopy::num_waits() - before, i == 0 ? 0 : 1);
+    EXPECT_EQ(reports[i].lr, 1e-3);
+    EXPECT_EQ(reports[i].grad_norm, 0.0);
+    norms.push_back(want.grad_norm);
+  }
+  for (size_t i = 0; i < steps.size(); ++i) {
+    report_step(steps[i], reports[i]);
+    EXPECT_EQ(reports[i].grad_norm, norms[i]);
+    EXPECT_GT(norms[i], 0.0);
+  }
+  for (size_t i = 0; i < model.parameters().size(); ++i)
+    EXPECT_TRUE(model.parameters()[i].tensor.equal(waiting.parameters()[i].tensor)) << i;
 }
 
 // The step writes the copies that the next pass reads: the masters rounded to the nearest.
