@@ -92,8 +92,7 @@ Result<CriticReport> CriticLearner::update(const StepTable& table, std::span<con
   report.metrics.add_mean("critic/vf_loss", report.loss, 1.0);
   TRY(gradient.finish(leaves));
   report.lr = place.lr();
-  const FiniteStep step =
-      TRY(step_if_finite(*model_, *optimizer_, report.loss, report.lr, options_.learner.grad_clip));
+  const FiniteStep step = TRY(step_if_finite(*model_, *optimizer_, report.loss, report.lr, options_.learner.grad_clip));
   if (place.open_step == nullptr)
     report_step(step, report);
   else

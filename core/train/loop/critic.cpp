@@ -192,7 +192,7 @@ Result<std::unique_ptr<Critic>> load_critic(const RunSettings& run, const Model&
   const ParameterGroups groups = TRY(group_and_freeze(run.loaded, "critic.optim", model));
   auto critic = std::make_unique<Critic>(std::move(model), groups, run, flops);
   TRY(critic->spread);
-  TRY(offload_optimizer(run.env, run.loaded, "critic.optim", critic->model, critic->optimizer));
+  TRY(offload_optimizer(run.env, run.loaded, run.ranks.size(), "critic.optim", critic->model, critic->optimizer));
   return critic;
 }
 

@@ -15,6 +15,7 @@
 #include "learn/update/finite_step.h"
 #include "learner_fixture.h"
 #include "model/head/kept_logits.h"
+#include "model/tensor/storage_memory.h"
 #include "model/weights/rounded_matrices.h"
 #include "support/locked_device.h"
 #include "support/started_kernels.h"
@@ -327,6 +328,41 @@ TEST(TrainingKernels, TheHostDoesNotTouchTheMemoryOfTheDevice) {
     EXPECT_EQ(steps->norms, cpu.norms);
     expect_same_bits(steps->weights(), cpu.weights());
   }
+}
+
+// Masters in files: the kernel steps copies of them on the device, and writes the bfloat16 matrices that passes read.
+TEST(TrainingKernels, MastersInFilesTakeTheStepsOfThoseInMemory) {
+  const test::TrainingKernels kernels;
+  const auto learnt = [&](bool in_files) {
+    Model model = two_layer_model(29, "bfloat16");
+    EXPECT_OK(model.move_to({.device = test::locked_device(), .by_operators = true, .text = "locked memory"}));
+    Optimizer optimizer(TestPolicy::parameters(model), make_adamw({}), 0.0, "optim", {},
+                        in_files ? StateMemory::kLater : StateMemory::kNow);
+    const auto files = std::make_shared<Offload>(Path(MORTISE_BINARY_DIR));
+    if (in_files) EXPECT_TRUE(optimizer.offload(files).ok() && model.offload_masters(files).ok());
+    for (uint64_t update = 1; update <= 3; ++update) {
+      for (const NamedParameter& one : model.parameters()) {
+        at::Tensor gradient = random_tensor(one.tensor.sizes().vec(), 10 + update, at::kFloat);
+        if (update == 2) gradient.view({-1})[0] = std::numeric_limits<float>::infinity();
+        one.tensor.mutable_grad() = gradient.to(one.tensor.device());
+      }
+      test::AroundKernels::open = test::open_locked_memory;
+      test::AroundKernels::close = test::close_locked_memory;
+      EXPECT_OK(optimizer.step_clipped(0.05, 1.0, model.copies_to_step()));
+      test::AroundKernels::open = test::AroundKernels::close = nullptr;
+    }
+    EXPECT_EQ(optimizer.num_updates(), 2);
+    std::vector<at::Tensor> out;
+    for (const NamedParameter& one : model.numbers()) out.push_back(on_host(one.tensor.detach()).clone());
+    for (const at::Tensor& copy : copies_of_layer(model.weights(), 1)) out.push_back(on_host(copy));
+    for (const at::Tensor& master : masters_of_layer(model.weights(), 1)) EXPECT_EQ(has_memory(master), !in_files);
+    return out;
+  };
+  const int64_t before = test::TrainingKernels::steps();
+  const std::vector<at::Tensor> want = learnt(false);
+  EXPECT_EQ(test::TrainingKernels::steps(), before + 3);
+  expect_same_bits(learnt(true), want);
+  EXPECT_GT(test::TrainingKernels::steps(), before + 6) << "one launch for each parameter";
 }
 
 // ---- whole updates ----
