@@ -11,7 +11,7 @@
 namespace mortise {
 
 Result<HeldColumns> hold_columns(std::initializer_list<ColumnReader> readers) {
-  PluginDevice* device = nullptr;  // of the run, so that all have the same one
+  PluginDevice* device = nullptr;  // all instances have the one of the run
   std::vector<std::span<const std::byte>> parts;
   for (const auto& [instance, columns] : readers) {
     if (instance == nullptr || instance->device() == nullptr) continue;
