@@ -162,7 +162,7 @@ TEST(DeviceLosses, AMicroBatchSendsItsColumnsOnce) {
   TestObjective objective({"actor.use_kl_loss=true", "actor.kl_loss_type=k3"}, emulated_packs(), key);
   ActorLearner learner(policy.model, policy.optimizer, objective.objective, cut_by(kAll));
   const RandomRows rows(false);
-  ASSERT_OK(learner.update(rows.batch, all_rows(rows.batch), {.lr = 1e-3}));
+  ASSERT_TRUE(learner.update(rows.batch, all_rows(rows.batch), {.lr = 1e-3}).ok());
   const auto num_tokens = static_cast<size_t>(rows.batch.num_tokens());
   const auto padded = [](size_t bytes) { return (bytes + 63) / 64 * 64; };
   const size_t numbers = padded(num_tokens * sizeof(float)), mask = padded(num_tokens);
