@@ -7,7 +7,9 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <optional>
 #include <system_error>
+#include <utility>
 #include <vector>
 
 #include "foundation/base/choice.h"
@@ -190,7 +192,7 @@ Result<std::unique_ptr<Critic>> load_critic(const RunSettings& run, const Model&
   const ParameterGroups groups = TRY(group_and_freeze(run.loaded, "critic.optim", model));
   auto critic = std::make_unique<Critic>(std::move(model), groups, run, flops);
   TRY(critic->spread);
-  TRY(offload_optimizer(run.env, run.loaded, "critic.optim", critic->model, critic->optimizer));
+  TRY(offload_optimizer(run.env, run.loaded, run.ranks.size(), "critic.optim", critic->model, critic->optimizer));
   return critic;
 }
 
@@ -206,22 +208,32 @@ Result<> critic_stage(const RunConfig& config, Critic* critic, const ComputeUse&
   if (critic == nullptr) return {};
   const ComputeTimer timer(metrics, "timing_s/update_critic", "perf/mfu/critic", compute);
   const std::vector<int64_t> rows = all_rows(table);
+  std::optional<FiniteStep> open_step;  // the last update: the device may still compute its norm
+  const auto settle = [&] {
+    if (!open_step) return;
+    metrics.add_mean("critic/grad_norm", open_step->grad_norm.wait(), 1.0);
+    if (std::exchange(open_step, std::nullopt)->skipped()) {
+      ++counters.num_skipped;
+      log_warn("an update of the critic was skipped: its gradient is not finite");
+    }
+  };
+  const auto rate = [&] {
+    const bool counts_steps = config.critic.optim.schedule_unit == ScheduleUnit::kStep;
+    return learning_rate(critic->schedule, counts_steps ? step - 1 : critic->optimizer.num_updates());
+  };
   for (int64_t pass = 0; pass < critic->num_epochs; ++pass) {
     for (int64_t begin = 0; begin < table.num_rows(); begin += critic->rows_per_update) {
       const auto part =
           std::span(rows).subspan(static_cast<size_t>(begin), static_cast<size_t>(critic->rows_per_update));
-      const int64_t unit =
-          config.critic.optim.schedule_unit == ScheduleUnit::kStep ? step - 1 : critic->optimizer.num_updates();
-      const double lr = learning_rate(critic->schedule, unit);
-      const CriticReport report = TRY(critic->learner.update(table, part, lr));
+      FiniteStep done;
+      const CriticReport report = TRY(critic->learner.update(table, part, {rate, done}));
+      settle();
+      open_step = done;
       TRY(metrics.merge(report.metrics));
-      metrics.add_mean("critic/grad_norm", report.grad_norm, 1.0);
-      metrics.add("critic/lr", lr);
-      if (!report.skipped) continue;
-      ++counters.num_skipped;
-      log_warn("an update of the critic was skipped: its gradient is not finite");
+      metrics.add("critic/lr", report.lr);
     }
   }
+  settle();
   add_critic_metrics(table, metrics);
   return {};
 }
