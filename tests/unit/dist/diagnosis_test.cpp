@@ -196,12 +196,27 @@ TEST(RankTexts, ReadBack) {
   EXPECT_EQ(decode_rank_state(encode(state)), state);
   for (const char* wrong : {"", "1\n2\n3", "1\n2\n3\nx\n0\n\n", "1\n2\n3\n1\n9\n\n"})
     EXPECT_EQ(decode_rank_state(wrong), std::nullopt) << wrong;
-  const RankProcess process{"boot 1", "boot 2", "node1", 77, 1234, 4};
+  const RankProcess process{"boot 1", "boot 2", "node1", 77, 1234, 4, "0-3,8"};
   EXPECT_EQ(decode_rank_process(encode(process)), process);
   EXPECT_EQ(decode_rank_process("boot 1\n7"), std::nullopt);
   const Verdict verdict{2, "rank 2: a\nb"};
   EXPECT_EQ(decode_verdict(encode(verdict)), verdict);
   EXPECT_EQ(decode_verdict("none"), std::nullopt);
+}
+
+// A launcher may bind ranks to processors of their own.
+TEST(RankProcesses, ShareTheProcessorsOfTheirMachine) {
+  const RankProcess self = this_process(2);
+  ASSERT_FALSE(self.cpus.empty());
+  RankProcess bound = self, elsewhere = self, unknown = self;
+  bound.cpus += ",999";
+  elsewhere.machine = "another";
+  unknown.machine.clear();
+  const std::vector<RankProcess> all{self, bound, self, elsewhere, unknown};
+  EXPECT_EQ(count_on_same_cpus(all, self), 2);
+  EXPECT_EQ(count_on_same_cpus(all, bound), 1);
+  EXPECT_EQ(count_on_same_cpus(all, elsewhere), 1);
+  EXPECT_EQ(count_on_same_cpus(all, unknown), 1) << "nobody knows who is there";
 }
 
 TEST(RankProcesses, OfThisMachineEndWhenTheyAreKilledAndNotReaped) {
