@@ -36,6 +36,10 @@ constexpr milliseconds kDyingLimit{1000};
 // How long a main thread has that is still connecting to the others or reads its model: there is nothing to save yet.
 constexpr milliseconds kStartGrace{1000};
 
+bool is_same_wait(const RankState& a, const RankState& b) {
+  return a.waits && b.waits && a.calls == b.calls && a.stage == b.stage && a.awaits == b.awaits;
+}
+
 void end_this_process(const Error& error) {
   log_error(error);
   log_flush();
@@ -52,6 +56,12 @@ struct Wait {
   RankSet ranks;
   double waited_s = 0;
   double notice_s = 0;  // the log names the late ranks when waited_s reaches this
+};
+
+// What the log of a rank that waits says. Empty: nothing now.
+struct Notice {
+  std::string text;
+  bool has_stacks = false;  // the log file also gets those of this rank
 };
 
 // How long the others have waited for this rank.
@@ -103,7 +113,7 @@ struct RankWatch::Shared : std::enable_shared_from_this<RankWatch::Shared> {
   void take_answer(const std::vector<std::string>& values, int64_t now_version);
   void judge_loop();
   void judge_once(std::unique_lock<std::mutex>& lock, double elapsed_s);
-  std::string notice_of_waiting(const Situation& s);
+  Notice notice_of_waiting(const Situation& s);
   bool is_long_late(const Situation& s, double elapsed_s);
   void look_for_ended_processes(std::unique_lock<std::mutex>& lock);
   void settle(std::unique_lock<std::mutex>& lock, const Verdict& found);
@@ -138,6 +148,7 @@ void RankWatch::Shared::take_answer(const std::vector<std::string>& values, int6
   for (size_t i = 0; i + 1 < values.size(); ++i) {
     const auto state = decode_rank_state(values[i]);
     if (!state || *state == views[i].state) continue;
+    if (!is_same_wait(*state, views[i].state)) views[i].waits_s = 0;
     views[i].state = *state;
     views[i].silent_s = 0;
   }
@@ -215,7 +226,10 @@ void RankWatch::Shared::settle(std::unique_lock<std::mutex>& lock, const Verdict
 void RankWatch::Shared::judge_once(std::unique_lock<std::mutex>& lock, double elapsed_s) {
   store_silent_s += elapsed_s;
   if (store_lost) store_lost_s += std::min(elapsed_s, seconds_of(kTick));  // it may have been lost just now
-  for (RankView& view : views) view.silent_s += elapsed_s;
+  for (RankView& view : views) {
+    view.silent_s += elapsed_s;
+    if (view.state.waits) view.waits_s += elapsed_s;
+  }
   for (Wait& wait : waits) wait.waited_s += elapsed_s;
   if (verdict || leaving) return;
   Situation s;
@@ -226,6 +240,7 @@ void RankWatch::Shared::judge_once(std::unique_lock<std::mutex>& lock, double el
   for (const Wait& wait : waits) {
     if (wait.waited_s < s.waited_s) continue;
     s.waited_s = wait.waited_s;
+    s.waits_in = wait.stage;
     s.awaits = wait.ranks;
   }
   s.call_failed = call_failed;
@@ -237,34 +252,40 @@ void RankWatch::Shared::judge_once(std::unique_lock<std::mutex>& lock, double el
     settle(lock, *found);
     return;
   }
-  const std::string notice = notice_of_waiting(s);
+  const Notice notice = notice_of_waiting(s);
   const bool is_late = is_long_late(s, elapsed_s);
-  if (notice.empty() && !is_late) return;
+  if (notice.text.empty() && !is_late) return;
   const std::string place = place_text(mine);
   const double late_s = lateness.late_s;
   lock.unlock();
-  if (!notice.empty()) log_warn(notice);
+  if (!notice.text.empty()) log_warn(notice.text);
   if (is_late) {
     log_warn(
         fmt::format("the other ranks have waited {:.0f} s for this rank ({}), which is {}; the log file has the "
                     "stacks of its threads",
                     late_s, options.rank, place));
-    log_info_at(LogPlace::kFile, fmt::format("the threads of rank {} are here:\n{}", options.rank, thread_stacks()));
   }
+  if (is_late || notice.has_stacks)
+    log_info_at(LogPlace::kFile, fmt::format("the threads of rank {} are here:\n{}", options.rank, thread_stacks()));
   lock.lock();
   looked = Clock::now();  // threads that do not answer take time: this process was not stopped meanwhile
 }
 
-// What this rank's log says while it waits, so that a rank that hangs is known long before wait_s. Empty: nothing now.
-std::string RankWatch::Shared::notice_of_waiting(const Situation& s) {
+// A rank that hangs is so known long before wait_s, and so is a message that is lost.
+Notice RankWatch::Shared::notice_of_waiting(const Situation& s) {
   const auto longest = std::max_element(waits.begin(), waits.end(),
                                         [](const Wait& a, const Wait& b) { return a.waited_s < b.waited_s; });
   if (longest == waits.end() || longest->waited_s < longest->notice_s) return {};
-  const std::string late = late_ranks_text(s);
-  if (late.empty()) return {};
+  const std::string late = late_ranks_text(s), waiting = all_wait_text(s, options.limits.notice_s);
+  if (late.empty() && waiting.empty()) return {};
   longest->notice_s = 2 * longest->waited_s;
-  return fmt::format("this rank ({}) has waited {:.0f} s in '{}': {}", options.rank, longest->waited_s, longest->stage,
-                     late);
+  const std::string here =
+      fmt::format("this rank ({}) has waited {:.0f} s in '{}'", options.rank, longest->waited_s, longest->stage);
+  if (!late.empty()) return {here + ": " + late, false};
+  return {fmt::format("{}, and so have all others: {}; a message may be lost, and the log file has the stacks of this "
+                      "rank's threads",
+                      here, waiting),
+          true};
 }
 
 // The others wait for this rank, for as long as its own log should say.

@@ -150,6 +150,34 @@ TEST_F(Diagnosis, WhoIsLateAndWhoIsAwaited) {
   EXPECT_FALSE(is_awaited(s)) << "this rank is ahead";
 }
 
+// A lost message: nobody is late.
+TEST_F(Diagnosis, AllRanksWaitInOneCall) {
+  s.waited_s = 50;
+  s.waits_in = "gradients";
+  for (RankView& view : ranks) {
+    view.state.stage = "gradients";
+    view.state.waits = true;
+    view.state.calls = 7;
+    view.waits_s = 46;
+  }
+  const auto text = [&] {
+    s.ranks = ranks;
+    return all_wait_text(s, 45);
+  };
+  EXPECT_EQ(text(), "rank 0, rank 2");
+  ranks[2].waits_s = 44;
+  EXPECT_EQ(text(), "") << "not yet";
+  ranks[2].waits_s = 46;
+  ranks[2].state.stage = "completions";
+  EXPECT_EQ(text(), "") << "another thread of rank 2 waits";
+  ranks[2].state.stage = "gradients";
+  ranks[2].state.calls = 6;
+  EXPECT_EQ(text(), "") << "rank 2 is late";
+  ranks[2].state.calls = 7;
+  s.waited_s = 44;
+  EXPECT_EQ(text(), "");
+}
+
 // Rank 0 waits in a call of the ranks 0 and 2, and rank 2 hangs. Rank 1 computes.
 TEST_F(Diagnosis, ACallOfSomeRanksAwaitsOnlyThese) {
   for (RankView& view : ranks) view.state.calls = 7;

@@ -198,6 +198,28 @@ TEST_F(RankWatchesThatNotice, SayForWhomTheyWait) {
   EXPECT_TRUE(end.ok()) << "a notice ends nothing";
 }
 
+// Both ranks are in the same collective: no rank is late, but a message is lost.
+TEST_F(RankWatchesThatNotice, SayThatAllRanksWait) {
+  RankState waiting;
+  waiting.calls = 1;
+  waiting.step = 3;
+  waiting.waits = true;
+  waiting.stage = "gradients";
+  ASSERT_TRUE(store->set(state_key(1), encode(waiting)).ok());
+  watch->enter("updates", 3);
+  ASSERT_TRUE(watch->begin_call("gradients", /*is_collective=*/true).ok());
+  const std::shared_ptr<Completion> call = watch->new_completion();
+  Result<> end = Error{};
+  std::thread waiter([&] { end = watch->wait(call, "gradients"); });
+  const std::string log = logged("thread " + std::to_string(getpid()));
+  call->finish();
+  waiter.join();
+  const std::string peer_text = "rank 1 (process " + std::to_string(peer.process().pid);
+  EXPECT_NE(log.find(" s in 'gradients', and so have all others: " + peer_text), std::string::npos) << log;
+  EXPECT_NE(log.find("; a message may be lost, and the log file has the stacks"), std::string::npos) << log;
+  EXPECT_TRUE(end.ok()) << "a notice ends nothing";
+}
+
 TEST_F(RankWatchesThatNotice, SayWhereTheirThreadsAreIfOthersWaitForThem) {
   watch->enter("rollout", 4);
   RankState waiting;
