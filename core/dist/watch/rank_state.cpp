@@ -74,14 +74,14 @@ std::optional<std::vector<std::string_view>> lines_of(std::string_view text, siz
 
 std::string encode(const RankState& state) {
   const RankSet& awaits = state.awaits;
-  return fmt::format("{}\n{}\n{}\n{}\n{}\n{}\n{}\n{}\n{}\n{}", state.beats, state.calls, state.step,
+  return fmt::format("{}\n{}\n{}\n{}\n{}\n{}\n{}\n{}\n{}\n{}\n{}", state.beats, state.calls, state.step,
                      state.waits ? 1 : 0, awaits.first, awaits.step, awaits.count, static_cast<int>(state.status),
-                     state.stage, state.error);
+                     state.progress, state.stage, state.error);
 }
 
 std::optional<RankState> decode_rank_state(std::string_view text) {
   constexpr size_t kNumbers = 8;
-  const auto lines = lines_of(text, kNumbers + 1);
+  const auto lines = lines_of(text, kNumbers + 2);
   if (!lines) return std::nullopt;
   std::array<int64_t, kNumbers> n{};
   for (size_t i = 0; i < kNumbers; ++i) {
@@ -97,9 +97,10 @@ std::optional<RankState> decode_rank_state(std::string_view text) {
                    n[2],
                    n[3] != 0,
                    static_cast<RankStatus>(status),
-                   std::string((*lines)[kNumbers]),
                    std::string((*lines)[kNumbers + 1]),
-                   awaits};
+                   std::string((*lines)[kNumbers + 2]),
+                   awaits,
+                   std::string((*lines)[kNumbers])};
 }
 
 std::string place_text(const RankState& state) {

@@ -37,6 +37,7 @@ struct RankState {
   std::string stage;
   std::string error;          // the error of kFailed
   RankSet awaits = {};        // ranks of the collective in which it waits
+  std::string progress = {};  // own_progress() (metrics/rank_progress.h)
   bool operator==(const RankState&) const = default;
 };
 

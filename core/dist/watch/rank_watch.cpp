@@ -13,6 +13,7 @@
 
 #include "dist/watch/thread_stacks.h"
 #include "foundation/base/log.h"
+#include "foundation/metrics/rank_progress.h"
 
 namespace mortise {
 
@@ -33,6 +34,8 @@ constexpr milliseconds kTick{100};
 constexpr milliseconds kMaxGap{1000};
 // A killed process closes its connections just before the kernel shows its end: time to see that it was killed.
 constexpr milliseconds kDyingLimit{1000};
+// While a rank waits, its view shows so often how far the others are.
+constexpr milliseconds kViewPause{500};
 // How long a main thread has that is still connecting to the others or reads its model: there is nothing to save yet.
 constexpr milliseconds kStartGrace{1000};
 
@@ -111,6 +114,7 @@ struct RankWatch::Shared : std::enable_shared_from_this<RankWatch::Shared> {
   void talk();
   bool exchange_states(int64_t now_version, const std::string& text, const std::optional<Verdict>& mine_proposed);
   void take_answer(const std::vector<std::string>& values, int64_t now_version);
+  [[nodiscard]] std::vector<std::string> progress_of_ranks() const;
   void judge_loop();
   void judge_once(std::unique_lock<std::mutex>& lock, double elapsed_s);
   Notice notice_of_waiting(const Situation& s);
@@ -152,9 +156,20 @@ void RankWatch::Shared::take_answer(const std::vector<std::string>& values, int6
     views[i].state = *state;
     views[i].silent_s = 0;
   }
+  if (options.rank == 0) note_ranks(progress_of_ranks());
   if (values.back() != kNoVerdict && !verdict) {
     if (const auto found = decode_verdict(values.back())) set_verdict(*found);
   }
+}
+
+// By rank, of those that are in this step.
+std::vector<std::string> RankWatch::Shared::progress_of_ranks() const {
+  std::vector<std::string> all;
+  for (const RankView& view : views) {
+    const bool is_here = view.state.step == mine.step && view.state.status == RankStatus::kRunning;
+    all.push_back(is_here ? view.state.progress : std::string());
+  }
+  return all;
 }
 
 void RankWatch::Shared::set_verdict(const Verdict& found) {  // with the mutex
@@ -168,6 +183,7 @@ void RankWatch::Shared::talk() {
   while (!stop || written < version) {
     changed.wait_for(lock, options.beat, [this] { return stop || written < version; });
     ++mine.beats;
+    mine.progress = own_progress();
     const int64_t now_version = version;
     const std::string text = encode(mine);
     const std::optional<Verdict> proposed = verdict ? std::nullopt : proposal;
@@ -391,7 +407,11 @@ Result<> RankWatch::wait(const std::shared_ptr<Completion>& completion, std::str
       shared_->waits.end(),
       {.stage = std::string(stage), .ranks = ranks, .waited_s = 0, .notice_s = shared_->options.limits.notice_s});
   shared_->show_place();
-  shared_->changed.wait(lock, [&] { return call.done() || shared_->verdict; });
+  while (!shared_->changed.wait_for(lock, kViewPause, [&] { return call.done() || shared_->verdict; })) {
+    lock.unlock();  // the view may wait for its terminal
+    live_refresh();
+    lock.lock();
+  }
   shared_->waits.erase(wait);
   if (!call.done()) shared_->own_stage = stage;  // the rank ends here
   shared_->show_place();

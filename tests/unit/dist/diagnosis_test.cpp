@@ -220,7 +220,7 @@ TEST_F(Diagnosis, ARankThatFinishedWhileOthersWork) {
 }
 
 TEST(RankTexts, ReadBack) {
-  const RankState state{3, 4, 5, true, RankStatus::kFailed, "log_probs", "two\nlines", {2, 4, 8}};
+  const RankState state{3, 4, 5, true, RankStatus::kFailed, "log_probs", "two\nlines", {2, 4, 8}, "rows=3/4"};
   EXPECT_EQ(decode_rank_state(encode(state)), state);
   for (const char* wrong : {"", "1\n2\n3", "1\n2\n3\nx\n0\n\n", "1\n2\n3\n1\n9\n\n"})
     EXPECT_EQ(decode_rank_state(wrong), std::nullopt) << wrong;
