@@ -77,6 +77,8 @@ struct Lateness {
 struct RankWatch::Shared : std::enable_shared_from_this<RankWatch::Shared> {
   std::mutex mutex;
   std::condition_variable changed;  // anything below has changed
+  std::condition_variable
+      call_ended;  // a call is done, or there is a verdict: wakes the threads that wait in calls only
   WatchOptions options;
   std::unique_ptr<RankStore> store;  // the thread `talk` alone uses it
   RankState mine;
@@ -176,6 +178,7 @@ void RankWatch::Shared::set_verdict(const Verdict& found) {  // with the mutex
   verdict = found;
   if (mine.status == RankStatus::kRunning) mine.status = RankStatus::kStopped;
   change();
+  call_ended.notify_all();
 }
 
 void RankWatch::Shared::talk() {
@@ -385,9 +388,11 @@ class SharedCompletion : public Completion {
  public:
   explicit SharedCompletion(std::shared_ptr<Shared> shared) : shared_(std::move(shared)) {}
   void finish() override {
-    const std::lock_guard lock(shared_->mutex);
-    done_ = true;
-    shared_->changed.notify_all();
+    {
+      const std::lock_guard lock(shared_->mutex);
+      done_ = true;
+    }
+    shared_->call_ended.notify_all();
   }
   [[nodiscard]] bool done() const { return done_; }  // with the mutex
 
@@ -407,7 +412,7 @@ Result<> RankWatch::wait(const std::shared_ptr<Completion>& completion, std::str
       shared_->waits.end(),
       {.stage = std::string(stage), .ranks = ranks, .waited_s = 0, .notice_s = shared_->options.limits.notice_s});
   shared_->show_place();
-  while (!shared_->changed.wait_for(lock, kViewPause, [&] { return call.done() || shared_->verdict; })) {
+  while (!shared_->call_ended.wait_for(lock, kViewPause, [&] { return call.done() || shared_->verdict; })) {
     lock.unlock();  // the view may wait for its terminal
     live_refresh();
     lock.lock();
