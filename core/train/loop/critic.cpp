@@ -46,8 +46,6 @@ CriticOptions options_of(const RunConfig& config, Communicator& ranks, FlopCount
   return options;
 }
 
-int64_t rows_of_update(const RunSettings& run) { return critic_rows_per_update(run.config, run.plan); }
-
 int64_t num_epochs_of(const RunConfig& config) { return config.critic.ppo_epochs.value_or(config.actor.ppo_epochs); }
 
 }  // namespace
@@ -57,11 +55,10 @@ Critic::Critic(Model model_in, const ParameterGroups& groups, const RunSettings&
       state("critic.model", model),
       optimizer(make_optimizer(model, run.config.critic.optim, groups, "critic.optim", spread_model(run),
                                {run.key.seed, RandomPurpose::kCriticRounding})),
-      schedule(schedule_options(
-          run.config.critic.optim, run.total_steps,
-          run.total_steps * (run.plan.rows_per_step / rows_of_update(run)) * num_epochs_of(run.config))),
+      schedule(schedule_options(run.config.critic.optim, run.total_steps,
+                                run.total_steps * critic_updates_per_step(run.config, run.plan))),
       learner(model, optimizer, options_of(run.config, run.ranks, flops)),
-      rows_per_update(rows_of_update(run)),
+      rows_per_update(critic_rows_per_update(run.config, run.plan)),
       num_epochs(num_epochs_of(run.config)) {}
 
 ZeroOptions Critic::spread_model(const RunSettings& run) {
@@ -116,6 +113,10 @@ MicroBatchOptions critic_pass_options(const RunConfig& config) {
 int64_t critic_rows_per_update(const RunConfig& config, const BatchPlan& plan) {
   const std::optional<int64_t>& prompts = config.critic.ppo_mini_batch_size;
   return prompts ? *prompts * config.rollout.n : plan.rows_per_update;
+}
+
+int64_t critic_updates_per_step(const RunConfig& config, const BatchPlan& plan) {
+  return plan.rows_per_step / critic_rows_per_update(config, plan) * num_epochs_of(config);
 }
 
 Result<ModelConfig> critic_config(Env& env, const Path& folder) {
