@@ -213,6 +213,9 @@ Result<std::string> run_case(const Request& request, Result<ReadPack>& pack) {
   const Case* one = find_case(request.case_id);
   if (one == nullptr) return Error{ErrorKind::kInternal, "there is no case " + quote(request.case_id), "", ""};
   if (!pack.ok()) return pack.error();
+  if (pack->info.sha256 != request.sha256)
+    return Error{ErrorKind::kPlugin, "the file has changed since the check began", request.pack,
+                 "check it again when its build is done"};
   set_plugin_threads(1);  // open() gets the engine's own table: no threads that are not the pack's
   Subject subject(request, pack->info, pack->sealed ? &*pack->sealed : nullptr);
   if (one->needs_load) TRY(subject.load());

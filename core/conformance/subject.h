@@ -26,6 +26,7 @@ namespace mortise::check {
 struct Request {
   std::string case_id;
   std::string pack;                           // path
+  std::string sha256;                         // of its file, whoever reads it
   std::string plugin;                         // empty for cases about the pack
   std::string kind;                           // full id
   Json params;                                // validated, defaults filled in
@@ -86,8 +87,8 @@ class Instance {
 
 class Subject {
  public:
-  // `sealed`: the pack, if it has been read and sealed already.
-  Subject(Request request, PackInfo pack, PackFile* sealed = nullptr);
+  // `sealed`: the pack, if it could be sealed; else null.
+  Subject(Request request, PackInfo pack, PackFile* sealed);
 
   [[nodiscard]] const Request& request() const { return request_; }
   [[nodiscard]] const PackInfo& pack() const { return pack_; }

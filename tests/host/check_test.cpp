@@ -282,27 +282,32 @@ TEST(PluginCheck, TellsAPoolOfLibtorchFromThreadsOfThePack) {
   EXPECT_THAT(all_faults(own), HasSubstr("1 of its threads live on after destroy"));
 }
 
-// All cases test the file that the first one has read, also if a build replaces it meanwhile.
-TEST(PluginCheck, GoesOnWithTheFileThatItHasRead) {
+// All cases test the file that the check began with. If a build replaces it meanwhile, a process that has read it goes on, and
+// one that reads the new file refuses it.
+TEST(PluginCheck, TestsOneFileInAllItsCases) {
   const test::TempDir dir;
   const Path path = dir.path() / "pack.so";
   const std::string whole = *default_env().read_file(packs("minimal/minimal.so"), 1 << 24);
   ASSERT_TRUE(write_file(default_env(), path, whole).ok());
   auto pool = ServerPool::start({"/proc/self/exe", "--serve-cases"}, 1);
-  ASSERT_TRUE(pool.ok());
-  const auto outcome_of = [&](const std::string& case_id) {
-    Request request;
-    request.case_id = case_id;
-    request.pack = path.string();
-    const std::vector<Request> requests{request};
+  auto later_pool = ServerPool::start({"/proc/self/exe", "--serve-cases"}, 1);
+  ASSERT_TRUE(pool.ok() && later_pool.ok());
+  Request request;
+  request.case_id = "load.opens";
+  request.pack = path.string();
+  request.sha256 = PackFile::open(path)->sha256();
+  const auto outcome_in = [&](ServerPool& servers) {
     std::vector<Outcome> outcomes(1);
-    pool->run(requests, {0}, outcomes);
+    servers.run({request}, {0}, outcomes);
     return outcomes.front();
   };
-  EXPECT_EQ(outcome_of("load.opens").status, "passed");
-  ASSERT_TRUE(write_file(default_env(), path, "half of a build").ok());
-  const Outcome later = outcome_of("load.opens");
+  EXPECT_EQ(outcome_in(*pool).status, "passed");
+  ASSERT_TRUE(write_file(default_env(), path, *default_env().read_file(packs("faulty/test.faulty.so"), 1 << 24)).ok());
+  const Outcome later = outcome_in(*pool);
   EXPECT_EQ(later.status, "passed") << later.text;
+  const Outcome other = outcome_in(*later_pool);
+  EXPECT_EQ(other.status, "failed");
+  EXPECT_THAT(other.text, HasSubstr("the file has changed since the check began"));
 }
 
 TEST(PluginCheck, TakesAnyBytesForAFile) {

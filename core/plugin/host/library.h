@@ -29,6 +29,7 @@ class Library {
   [[nodiscard]] const mortise_descriptor* descriptor(std::string_view kind, std::string_view name) const;
 
  private:
+  static Result<const Library*> load_new(PackFile& sealed, std::string_view host_torch);
   Library() = default;
   PackInfo info_;
   std::vector<const mortise_descriptor*> descriptors_;  // by place in info_.plugins

@@ -129,13 +129,16 @@ int64_t num_sleeps_of_others() {
 TEST_F(RankWatches, DoNotWakeTheirThreadsWhenACallEnds) {
   constexpr int kCalls = 200;
   const int64_t before = num_sleeps_of_others();
+  const auto start = std::chrono::steady_clock::now();
   for (int i = 0; i < kCalls; ++i) {
     const auto call = watch->new_completion();
     call->finish();
     EXPECT_TRUE(watch->wait(call, "gradients", {0, 1, 2}).ok());
     std::this_thread::sleep_for(std::chrono::microseconds(500));  // time for a thread that was woken to sleep again
   }
-  EXPECT_LT(num_sleeps_of_others() - before, kCalls);
+  // They also wake by themselves, at most ten times a second each. A busy machine may join wakes, but adds none.
+  const auto by_themselves = 20 + 40 * ((std::chrono::steady_clock::now() - start) / std::chrono::seconds(1));
+  EXPECT_LT(num_sleeps_of_others() - before - by_themselves, kCalls);
 }
 
 class RankWatchesOfASilentStore : public RankWatches {
