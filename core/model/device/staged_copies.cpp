@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <functional>
 #include <utility>
 
 namespace mortise {
@@ -54,8 +55,18 @@ StagedCopies::Buffer& StagedCopies::next() {
   return buffer;
 }
 
+bool StagedCopies::is_awaited(const at::Tensor& host) const {
+  const auto* const begin = static_cast<const std::byte*>(host.const_data_ptr());
+  return std::ranges::any_of(buffers_, [&](const Buffer& buffer) {
+    if (!buffer.target.defined()) return false;
+    const auto* const target = static_cast<const std::byte*>(buffer.target.const_data_ptr());
+    return std::less<>()(target, begin + host.nbytes()) && std::less<>()(begin, target + buffer.target.nbytes());
+  });
+}
+
 void StagedCopies::send(const at::Tensor& from_host, const at::Tensor& to_device) {
   const at::Tensor from = bytes_of(from_host), to = bytes_of(to_device);
+  if (is_awaited(from)) finish();
   for (int64_t begin = 0; begin < from.numel(); begin += buffer_bytes_) {
     const int64_t size = std::min(buffer_bytes_, from.numel() - begin);
     Buffer& buffer = next();

@@ -1,11 +1,11 @@
-// StagedCopies: copies between a device and memory of the host that cannot be pinned, such as the pages of files. They go
-// through a few pinned buffers. The host fills or empties one of them while the device copies others, and waits neither for
-// kernels nor for the last copies.
+// StagedCopies: copies between a device and memory of the host that cannot be pinned, such as the pages of files. They
+// go through a few pinned buffers. The host fills or empties one of them while the device copies others, and waits
+// neither for kernels nor for the last copies.
 //
 // Copies are in the order of the device's stream, as kernels are: a tensor that was sent can be used, and one that is
 // received can be freed, at once. A buffer is used again, or freed, when the event behind its copy has passed.
-// Cost: 64 MiB of pinned memory from the first copy on, and one more pass of the host over the numbers. Thread rule: one
-// thread.
+// Cost: 64 MiB of pinned memory from the first copy on, and one more pass of the host over the numbers. Thread rule:
+// one thread.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -41,7 +41,8 @@ class StagedCopies {
   explicit StagedCopies(std::unique_ptr<CopyStream> stream, int64_t buffer_bytes = kBufferBytes)
       : stream_(std::move(stream)), buffer_bytes_(buffer_bytes), buffers_(kBuffers) {}
 
-  // Both are contiguous, of one type and size. The host's numbers may change when this returns.
+  // Both are contiguous, of one type and size. The host's numbers may change when this returns. Numbers that are still
+  // on their way to the host come first.
   void send(const at::Tensor& from_host, const at::Tensor& to_device);
   // The same back. The numbers are there, and `done` was called, at the latest when finish() returns.
   void receive(const at::Tensor& from_device, const at::Tensor& to_host, std::function<void()> done);
@@ -55,6 +56,8 @@ class StagedCopies {
     std::function<void()> done;
   };
   Buffer& next();
+  // Numbers that were received are not there yet.
+  [[nodiscard]] bool is_awaited(const at::Tensor& host) const;
   static void settle(Buffer& buffer);
 
   std::unique_ptr<CopyStream> stream_;

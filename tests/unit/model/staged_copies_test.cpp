@@ -4,6 +4,7 @@
 #include <ATen/ops/arange.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/full.h>
+#include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
 #include <gtest/gtest.h>
 
@@ -59,8 +60,8 @@ TEST(StagedCopies, NumbersGoThereAndBack) {
   }
 }
 
-// Many tensors in both directions share the buffers. None is used again before its copy is done, and each `done` comes behind
-// its numbers.
+// Many tensors in both directions share the buffers. None is used again before its copy is done, and each `done` comes
+// behind its numbers.
 TEST(StagedCopies, BuffersAreUsedAgainBehindTheirCopies) {
   auto own = std::make_unique<LateStream>();
   LateStream& stream = *own;
@@ -81,6 +82,26 @@ TEST(StagedCopies, BuffersAreUsedAgainBehindTheirCopies) {
   copies.finish();
   EXPECT_EQ(order, (std::vector<int>{0, 1, 2, 3, 4, 5, 6, 7, 8}));
   EXPECT_EQ(stream.num_buffers, StagedCopies::kBuffers);
+}
+
+// Numbers that were just received are sent again: the host has them first. A part of them is enough, and the neighbors
+// of a target do not count.
+TEST(StagedCopies, NumbersThatWereJustReceivedAreSent) {
+  for (const int64_t begin : {0, 20, 28, 36}) {
+    auto own = std::make_unique<LateStream>();
+    LateStream& stream = *own;
+    StagedCopies copies(std::move(own), 64);
+    const at::Tensor host = at::zeros({40}, at::kFloat), changed = at::arange(1, 33, at::kFloat);
+    const at::Tensor want = at::zeros_like(host), again = at::full({4}, -1, at::kFloat);
+    want.narrow(0, 0, 32).copy_(changed);
+    bool is_done = false;
+    copies.receive(changed, host.narrow(0, 0, 32), [&] { is_done = true; });
+    copies.send(host.narrow(0, begin, 4), again);
+    EXPECT_EQ(is_done, begin < 32) << begin;
+    copies.finish();
+    EXPECT_TRUE(again.equal(want.narrow(0, begin, 4))) << begin;
+    EXPECT_TRUE(host.equal(want)) << begin;
+  }
 }
 
 // The host waits for the oldest copy only if it needs a buffer.
