@@ -72,6 +72,22 @@ void name_a_few(std::vector<std::string>& texts) {
   texts.push_back(fmt::format("{} more", more));
 }
 
+// It waits in the call of this rank, as far as its state shows. Threads of a rank may wait in calls of their own, while
+// others compute: only the same ranks and the same stage are a sign.
+bool is_in_same_call(const Situation& s, const RankView& view) {
+  return view.state.waits && view.state.awaits == s.awaits && view.state.stage == s.waits_in;
+}
+
+// Those that this rank's call concerns, other than itself.
+std::vector<const RankView*> others_of_call(const Situation& s) {
+  std::vector<const RankView*> others;
+  for (size_t i = 0; i < s.ranks.size(); ++i) {
+    const int rank = static_cast<int>(i);
+    if (rank != s.rank && s.awaits.has(rank) && is_alive(s.ranks[i])) others.push_back(&s.ranks[i]);
+  }
+  return others;
+}
+
 // Ranks that answer, but do not come to the collective in which this rank waits.
 struct LateRanks {
   int first = -1;  // the one to blame
@@ -93,7 +109,9 @@ LateRanks late_ranks(const Situation& s) {
     }
   };
   const auto computes = [](size_t, const RankView& view) { return is_alive(view) && !view.state.waits; };
-  // A call of some ranks only is not counted. If all of these wait, they do so for others.
+  // A call of some ranks only is not counted. They wait for each other if all are in it, and else for others.
+  const auto is_here = [&s](const RankView* view) { return is_in_same_call(s, *view); };
+  if (s.awaits.is_part() && std::ranges::all_of(others_of_call(s), is_here)) return late;
   if (s.awaits.is_part())
     find_late([&](size_t i, const RankView& view) { return s.awaits.has(static_cast<int>(i)) && computes(i, view); });
   if (late.texts.empty()) find_late([&](size_t, const RankView& view) { return view.state.calls < s.calls; });
@@ -114,7 +132,8 @@ std::optional<Verdict> late_rank(const Situation& s, const WatchLimits& limits) 
   if (s.waited_s <= limits.wait_s) return std::nullopt;
   const LateRanks late = late_ranks(s);
   if (late.texts.empty())
-    return blame(-1, fmt::format("all ranks wait for each other for {:.0f} s in the same collective", s.waited_s));
+    return blame(-1, fmt::format("{} wait for each other for {:.0f} s in the same collective",
+                                 s.awaits.is_part() ? "the ranks of a group" : "all ranks", s.waited_s));
   return blame(late.first, fmt::format("ranks waited {:.0f} s: {}", s.waited_s, join(late.texts, ", ")));
 }
 
@@ -139,15 +158,12 @@ std::optional<Verdict> diagnose(const Situation& s, const WatchLimits& limits) {
 
 std::string late_ranks_text(const Situation& s) { return join(late_ranks(s).texts, ", "); }
 
-// Threads of a rank may wait in calls of their own, while others compute: only the same stage shows that nobody does.
 std::string all_wait_text(const Situation& s, double seconds) {
   if (!s.waits || s.waited_s < seconds || !late_ranks(s).texts.empty()) return {};
   std::vector<std::string> texts;
-  for (size_t i = 0; i < s.ranks.size(); ++i) {
-    const RankView& view = s.ranks[i];
-    if (static_cast<int>(i) == s.rank || !is_alive(view)) continue;
-    if (view.waits_s < seconds || view.state.stage != s.waits_in) return {};
-    texts.push_back(view.description);
+  for (const RankView* const view : others_of_call(s)) {
+    if (view->waits_s < seconds || !is_in_same_call(s, *view)) return {};
+    texts.push_back(view->description);
   }
   name_a_few(texts);
   return join(texts, ", ");

@@ -1,4 +1,5 @@
-// Which rank is to blame, from what one rank knows about the others. A pure function, so that tests can stage all cases.
+// Which rank is to blame, from what one rank knows about the others. A pure function, so that tests can stage all
+// cases.
 #pragma once
 
 #include <optional>
@@ -52,10 +53,11 @@ std::optional<Verdict> decode_verdict(std::string_view text);
 // Nothing while all is well, or while the cause does not show yet.
 std::optional<Verdict> diagnose(const Situation& situation, const WatchLimits& limits);
 
-// The ranks that let this one wait, as "rank 2 (process 77 on node1) is still in 'rollout' of step 12". Empty if none does.
+// The ranks that let this one wait, as "rank 2 (process 77 on node1) is still in 'rollout' of step 12". Empty if none
+// does.
 std::string late_ranks_text(const Situation& situation);
-// The other ranks, if all of them have been in the call of this one for so long: nobody is late, and still it does not end.
-// "rank 2 (process 77 on node1), ...". Empty: some are not, or not yet.
+// The other ranks of this rank's call, if all of them have been in it for so long: nobody is late, and still it does
+// not end. "rank 2 (process 77 on node1), ...". Empty: some are not, or not yet.
 std::string all_wait_text(const Situation& situation, double seconds);
 // Ranks wait for this one, which is not in a collective.
 bool is_awaited(const Situation& situation);

@@ -213,9 +213,9 @@ Error RankWatch::Shared::error_of(const Verdict& found, std::string_view stage) 
               : "start the run again"};
 }
 
-// A process that has ended may have written its error just before, after this rank last asked. So the store is asked once
-// more before the end counts: only a rank that left no error was killed. A store that does not answer leaves that open: the
-// process may have ended because of this silence, which reached its limit there first.
+// A process that has ended may have written its error just before, after this rank last asked. So the store is asked
+// once more before the end counts: only a rank that left no error was killed. A store that does not answer leaves that
+// open: the process may have ended because of this silence, which reached its limit there first.
 void RankWatch::Shared::look_for_ended_processes(std::unique_lock<std::mutex>& lock) {
   const RankProcess self = options.processes[static_cast<size_t>(options.rank)];
   lock.unlock();
@@ -301,9 +301,9 @@ Notice RankWatch::Shared::notice_of_waiting(const Situation& s) {
   const std::string here =
       fmt::format("this rank ({}) has waited {:.0f} s in '{}'", options.rank, longest->waited_s, longest->stage);
   if (!late.empty()) return {here + ": " + late, false};
-  return {fmt::format("{}, and so have all others: {}; a message may be lost, and the log file has the stacks of this "
-                      "rank's threads",
-                      here, waiting),
+  return {fmt::format("{}, and so have {}: {}; a message may be lost, and the log file has the stacks of this rank's "
+                      "threads",
+                      here, s.awaits.is_part() ? "the others of its group" : "all others", waiting),
           true};
 }
 

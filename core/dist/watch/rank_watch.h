@@ -6,8 +6,9 @@
 // counts. A verdict ends all waiting. If the process still runs `end_grace` after that, because its main thread is busy
 // elsewhere, the judge ends it with exit code 7.
 //
-// A rank that lives may be late for a long time. The log of each rank that waits then names it, and its own log says where
-// its threads are (WatchLimits::notice_s). If no rank is late and all wait, every log says that, and where the threads are.
+// A rank that lives may be late for a long time. The log of each rank that waits then names it, and its own log says
+// where its threads are (WatchLimits::notice_s). If no rank is late and all wait, every log says that, and where the
+// threads are.
 //
 // Time counts only while this process runs: after a stop (SIGSTOP, a suspended machine) no rank is blamed for it.
 // Thread rule: any thread.

@@ -178,6 +178,37 @@ TEST_F(Diagnosis, AllRanksWaitInOneCall) {
   EXPECT_EQ(text(), "");
 }
 
+// A message is lost between the ranks 0 and 1. The ranks 2 and 3 work, in calls of their own: they are neither named
+// nor blamed, whether a message shows them in such a call or not.
+TEST_F(Diagnosis, AllRanksOfAGroupWaitInOneCall) {
+  ranks = std::vector<RankView>(4, view_of("", "sequence parallel", 12, 7));
+  for (size_t i = 0; i < ranks.size(); ++i) {
+    ranks[i].description = "rank " + std::to_string(i);
+    ranks[i].state.waits = true;
+    ranks[i].state.awaits = {i < 2 ? 0 : 2, 1, 2};
+    ranks[i].waits_s = 46;
+  }
+  s.waited_s = 50;
+  s.waits_in = "sequence parallel";
+  s.awaits = ranks[0].state.awaits;
+  const auto text = [&] {
+    s.ranks = ranks;
+    return all_wait_text(s, 45);
+  };
+  EXPECT_EQ(text(), "rank 0");
+  ranks[3].state.waits = false;
+  ranks[3].waits_s = 0;
+  EXPECT_EQ(text(), "rank 0");
+  EXPECT_EQ(late_ranks_text(s), "");
+  s.waited_s = limits.wait_s + 1;
+  EXPECT_EQ(verdict(), (Verdict{-1, "the ranks of a group wait for each other for 1801 s in the same collective"}));
+  ranks[0].waits_s = 44;
+  EXPECT_EQ(text(), "") << "not yet";
+  ranks[0].waits_s = 46;
+  ranks[0].state.stage = "tensor parallel";
+  EXPECT_EQ(text(), "") << "another call of the same ranks";
+}
+
 // Rank 0 waits in a call of the ranks 0 and 2, and rank 2 hangs. Rank 1 computes.
 TEST_F(Diagnosis, ACallOfSomeRanksAwaitsOnlyThese) {
   for (RankView& view : ranks) view.state.calls = 7;
