@@ -108,7 +108,12 @@ std::string place_text(const RankState& state) {
   return fmt::format("in '{}' of step {}", state.stage, state.step);
 }
 
-RankProcess this_process(int size) { return describe_process(getpid(), size); }
+RankProcess this_process(int size) {
+  RankProcess process = describe_process(getpid(), size);
+  // Containers may each have a group of the same name, in a namespace of their own.
+  if (const auto& quota = own_cpu_quota()) process.cpu_group = link_of("/proc/self/ns/cgroup") + " " + quota->group;
+  return process;
+}
 
 RankProcess describe_process(int64_t pid, int size) {
   RankProcess process;
@@ -130,25 +135,30 @@ RankProcess describe_process(int64_t pid, int size) {
 }
 
 std::string encode(const RankProcess& process) {
-  return fmt::format("{}\n{}\n{}\n{}\n{}\n{}\n{}", process.machine, process.network, process.pid, process.start_ticks,
-                     process.size, process.cpus, process.host);
+  return fmt::format("{}\n{}\n{}\n{}\n{}\n{}\n{}\n{}", process.machine, process.network, process.pid,
+                     process.start_ticks, process.size, process.cpus, process.cpu_group, process.host);
 }
 
 std::optional<RankProcess> decode_rank_process(std::string_view text) {
-  const auto lines = lines_of(text, 6);
+  const auto lines = lines_of(text, 7);
   if (!lines) return std::nullopt;
   const auto pid = parse_i64((*lines)[2]);
   const auto start = parse_i64((*lines)[3]);
   const auto size = parse_i64((*lines)[4]);
   if (!pid || !start || !size) return std::nullopt;
-  return RankProcess{std::string((*lines)[0]), std::string((*lines)[1]), std::string((*lines)[6]), *pid, *start,
-                     static_cast<int>(*size),  std::string((*lines)[5])};
+  return RankProcess{std::string((*lines)[0]), std::string((*lines)[1]), std::string((*lines)[7]), *pid, *start,
+                     static_cast<int>(*size),  std::string((*lines)[5]), std::string((*lines)[6])};
 }
 
-int count_on_same_cpus(std::span<const RankProcess> processes, const RankProcess& self) {
-  if (self.machine.empty()) return 1;
-  const auto shares = [&](const RankProcess& one) { return one.machine == self.machine && one.cpus == self.cpus; };
-  return std::max(1, static_cast<int>(std::ranges::count_if(processes, shares)));
+ProcessesHere processes_here(std::span<const RankProcess> processes, const RankProcess& self) {
+  if (self.machine.empty()) return {};
+  const auto count = [&](std::string RankProcess::*shared) {
+    const auto shares = [&](const RankProcess& one) {
+      return one.machine == self.machine && one.*shared == self.*shared;
+    };
+    return std::max(1, static_cast<int>(std::ranges::count_if(processes, shares)));
+  };
+  return {.on_cpus = count(&RankProcess::cpus), .in_quota = count(&RankProcess::cpu_group)};
 }
 
 bool has_ended(const RankProcess& process, const RankProcess& self) {

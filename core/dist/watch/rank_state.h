@@ -7,6 +7,8 @@
 #include <string>
 #include <string_view>
 
+#include "foundation/base/cpus.h"
+
 namespace mortise {
 
 enum class RankStatus : int {
@@ -17,8 +19,8 @@ enum class RankStatus : int {
   kGone = 4,     // it has seen that all ranks are done
 };
 
-// Ranks of the run that a call concerns: first, first + step, ... A count of 0: all ranks, in the order of calls that all of
-// them share.
+// Ranks of the run that a call concerns: first, first + step, ... A count of 0: all ranks, in the order of calls that
+// all of them share.
 struct RankSet {
   int first = 0, step = 1, count = 0;
   [[nodiscard]] bool is_part() const { return count > 0; }
@@ -56,16 +58,18 @@ struct RankProcess {
   int64_t start_ticks = 0;  // a process id may be used again: the start tells them apart
   int size = 0;             // size of the group, by that process's environment
   std::string cpus;         // the processors that it may use, as "0-3,8"; empty if unknown
+  std::string cpu_group;    // the same text for processes that share a quota of CPU time; empty without one
   bool operator==(const RankProcess&) const = default;
 };
 
+// Without cpu_group.
 RankProcess describe_process(int64_t pid, int size);
 RankProcess this_process(int size);
 std::string encode(const RankProcess& process);
 std::optional<RankProcess> decode_rank_process(std::string_view text);
 
-// The processes on the machine of `self` that may use the same processors, with `self`: at least 1.
-int count_on_same_cpus(std::span<const RankProcess> processes, const RankProcess& self);
+// Those on the machine of `self` that may use the same processors, or share its quota, with `self`.
+ProcessesHere processes_here(std::span<const RankProcess> processes, const RankProcess& self);
 
 // True if this machine runs it no more. False if it is on another machine, or that cannot be told.
 bool has_ended(const RankProcess& process, const RankProcess& self);

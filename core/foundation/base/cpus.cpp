@@ -81,9 +81,9 @@ std::optional<Mount> read_mount(const std::string& line) {
   return Mount{words[4], words[3], v2};
 }
 
-std::atomic<int> g_pool_threads{0}, g_processes_here{1};
+std::atomic<int> g_pool_threads{0}, g_processes_on_cpus{1}, g_processes_in_quota{1};
 
-int affinity_cpus() {
+int look_up_affinity() {
   for (size_t count = CPU_SETSIZE; count <= (size_t{1} << 20); count *= 2) {
     cpu_set_t* const set = CPU_ALLOC(count);
     if (set == nullptr) break;
@@ -95,9 +95,19 @@ int affinity_cpus() {
   return static_cast<int>(std::thread::hardware_concurrency());
 }
 
+int affinity_cpus() {
+  static const int cpus = std::max(1, look_up_affinity());
+  return cpus;
+}
+
+std::optional<double> own_quota() {
+  const std::optional<CpuQuota>& quota = own_cpu_quota();
+  return quota ? std::optional(quota->cpus) : std::nullopt;
+}
+
 }  // namespace
 
-std::optional<double> cgroup_cpu_quota(Env& env, const Path& root) {
+std::optional<CpuQuota> cgroup_cpu_quota(Env& env, const Path& root) {
   std::string path_v1, path_v2;
   for (const std::string& line : lines_of(env, root / "proc/self/cgroup")) {  // "4:cpu,cpuacct:/path", "0::/path"
     const size_t first = line.find(':');
@@ -107,19 +117,21 @@ std::optional<double> cgroup_cpu_quota(Env& env, const Path& root) {
     if (controllers.empty()) path_v2 = line.substr(second + 1);
     if (has_item(controllers, "cpu")) path_v1 = line.substr(second + 1);
   }
-  std::optional<double> least;
+  std::optional<CpuQuota> least;
+  const auto look_at = [&](const Path& group, bool v2) {
+    const std::optional<double> quota = quota_of_group(env, group, v2);
+    if (quota && (!least || *quota < least->cpus)) least = CpuQuota{*quota, group.string()};
+  };
   for (const std::string& line : lines_of(env, root / "proc/self/mountinfo")) {
     const std::optional<Mount> mount = read_mount(line);
     const std::string& path = mount && mount->v2 ? path_v2 : path_v1;
     if (!mount || path.empty()) continue;
     Path group = root / mount->point.relative_path();
-    std::optional<double> quota = quota_of_group(env, group, mount->v2);
-    if (quota) least = std::min(least.value_or(*quota), *quota);
+    look_at(group, mount->v2);
     for (const Path& part : below_mount(path, mount->mounted)) {
       if (part == ".") continue;
       group /= part;
-      quota = quota_of_group(env, group, mount->v2);
-      if (quota) least = std::min(least.value_or(*quota), *quota);
+      look_at(group, mount->v2);
     }
   }
   return least;
@@ -139,13 +151,26 @@ int pool_threads() {
 }
 
 int usable_cpus() {
-  static const int cpus = cpus_within(affinity_cpus(), cgroup_cpu_quota(default_env(), "/"));
+  static const int cpus = cpus_within(affinity_cpus(), own_quota());
   return cpus;
 }
 
-void set_processes_here(int count) { g_processes_here = std::max(1, count); }
+const std::optional<CpuQuota>& own_cpu_quota() {
+  static const std::optional<CpuQuota> quota = cgroup_cpu_quota(default_env(), "/");
+  return quota;
+}
 
-int own_cpus() { return std::max(1, usable_cpus() / g_processes_here); }
+void set_processes_here(ProcessesHere processes) {
+  g_processes_on_cpus = std::max(1, processes.on_cpus);
+  g_processes_in_quota = std::max(1, processes.in_quota);
+}
+
+int share_of_cpus(int affinity, std::optional<double> quota, ProcessesHere processes) {
+  const int of_processors = affinity / processes.on_cpus;
+  return std::max(1, std::min(of_processors, cpus_within(affinity, quota) / (quota ? processes.in_quota : 1)));
+}
+
+int own_cpus() { return share_of_cpus(affinity_cpus(), own_quota(), {g_processes_on_cpus, g_processes_in_quota}); }
 
 namespace {
 

@@ -6,6 +6,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <utility>
 #include <vector>
 
 namespace mortise {
@@ -255,7 +256,7 @@ TEST(RankTexts, ReadBack) {
   EXPECT_EQ(decode_rank_state(encode(state)), state);
   for (const char* wrong : {"", "1\n2\n3", "1\n2\n3\nx\n0\n\n", "1\n2\n3\n1\n9\n\n"})
     EXPECT_EQ(decode_rank_state(wrong), std::nullopt) << wrong;
-  const RankProcess process{"boot 1", "boot 2", "node1", 77, 1234, 4, "0-3,8"};
+  const RankProcess process{"boot 1", "boot 2", "node1", 77, 1234, 4, "0-3,8", "cgroup:[4] /sys/fs/cgroup/a"};
   EXPECT_EQ(decode_rank_process(encode(process)), process);
   EXPECT_EQ(decode_rank_process("boot 1\n7"), std::nullopt);
   const Verdict verdict{2, "rank 2: a\nb"};
@@ -263,19 +264,26 @@ TEST(RankTexts, ReadBack) {
   EXPECT_EQ(decode_verdict("none"), std::nullopt);
 }
 
-// A launcher may bind ranks to processors of their own.
+// A launcher may bind ranks to processors of their own, or give each a control group with a quota.
 TEST(RankProcesses, ShareTheProcessorsOfTheirMachine) {
-  const RankProcess self = this_process(2);
+  RankProcess self = this_process(2);
   ASSERT_FALSE(self.cpus.empty());
-  RankProcess bound = self, elsewhere = self, unknown = self;
+  self.cpu_group = "cgroup:[4] /sys/fs/cgroup/a";
+  RankProcess bound = self, limited = self, elsewhere = self, unknown = self;
   bound.cpus += ",999";
+  limited.cpu_group = "cgroup:[4] /sys/fs/cgroup/b";
   elsewhere.machine = "another";
   unknown.machine.clear();
-  const std::vector<RankProcess> all{self, bound, self, elsewhere, unknown};
-  EXPECT_EQ(count_on_same_cpus(all, self), 2);
-  EXPECT_EQ(count_on_same_cpus(all, bound), 1);
-  EXPECT_EQ(count_on_same_cpus(all, elsewhere), 1);
-  EXPECT_EQ(count_on_same_cpus(all, unknown), 1) << "nobody knows who is there";
+  const std::vector<RankProcess> all{self, bound, self, limited, elsewhere, unknown};
+  const auto counts = [&](const RankProcess& one) {
+    const ProcessesHere here = processes_here(all, one);
+    return std::pair(here.on_cpus, here.in_quota);
+  };
+  EXPECT_EQ(counts(self), std::pair(3, 3));
+  EXPECT_EQ(counts(bound), std::pair(1, 3));
+  EXPECT_EQ(counts(limited), std::pair(3, 1));
+  EXPECT_EQ(counts(elsewhere), std::pair(1, 1));
+  EXPECT_EQ(counts(unknown), std::pair(1, 1)) << "nobody knows who is there";
 }
 
 TEST(RankProcesses, OfThisMachineEndWhenTheyAreKilledAndNotReaped) {

@@ -18,6 +18,11 @@ namespace {
 
 constexpr const char* kV2Mount = "25 30 0:23 / /sys/fs/cgroup rw,nosuid shared:9 - cgroup2 cgroup2 rw,nsdelegate\n";
 
+std::optional<double> quota_in(const test::TempDir& dir) {
+  const std::optional<CpuQuota> quota = cgroup_cpu_quota(default_env(), dir.path());
+  return quota ? std::optional(quota->cpus) : std::nullopt;
+}
+
 TEST(Cpus, TheQuotaIsRoundedUpAndNeverWidensTheAffinity) {
   EXPECT_EQ(cpus_within(8, std::nullopt), 8);
   EXPECT_EQ(cpus_within(8, 2.0), 2);
@@ -31,13 +36,17 @@ TEST(Cpus, TheSmallestQuotaOfTheV2GroupAndItsParents) {
   const test::TempDir dir;
   dir.write("proc/self/cgroup", "0::/user.slice/job.scope\n");
   dir.write("proc/self/mountinfo", kV2Mount);
-  EXPECT_EQ(cgroup_cpu_quota(default_env(), dir.path()), std::nullopt);
+  EXPECT_EQ(quota_in(dir), std::nullopt);
   dir.write("sys/fs/cgroup/user.slice/job.scope/cpu.max", "max 100000\n");
-  EXPECT_EQ(cgroup_cpu_quota(default_env(), dir.path()), std::nullopt);
+  EXPECT_EQ(quota_in(dir), std::nullopt);
   dir.write("sys/fs/cgroup/user.slice/cpu.max", "250000 100000\n");
-  EXPECT_EQ(cgroup_cpu_quota(default_env(), dir.path()), 2.5);
+  EXPECT_EQ(quota_in(dir), 2.5);
   dir.write("sys/fs/cgroup/user.slice/job.scope/cpu.max", "50000 100000\n");
-  EXPECT_EQ(cgroup_cpu_quota(default_env(), dir.path()), 0.5);
+  EXPECT_EQ(quota_in(dir), 0.5);
+  EXPECT_EQ(cgroup_cpu_quota(default_env(), dir.path())->group, dir.path() / "sys/fs/cgroup/user.slice/job.scope");
+  dir.write("sys/fs/cgroup/user.slice/cpu.max", "50000 100000\n");
+  EXPECT_EQ(cgroup_cpu_quota(default_env(), dir.path())->group, dir.path() / "sys/fs/cgroup/user.slice")
+      << "all that is in it shares its quota";
 }
 
 // The namespace hides where the container's group hangs: its own files are at the mount point.
@@ -46,7 +55,7 @@ TEST(Cpus, InAContainerTheMountedGroupIsItsOwn) {
   dir.write("proc/self/cgroup", "0::/../../other\n");
   dir.write("proc/self/mountinfo", kV2Mount);
   dir.write("sys/fs/cgroup/cpu.max", "150000 100000\n");
-  EXPECT_EQ(cgroup_cpu_quota(default_env(), dir.path()), 1.5);
+  EXPECT_EQ(quota_in(dir), 1.5);
 }
 
 TEST(Cpus, TheV1QuotaBelowAMountedPart) {
@@ -59,20 +68,20 @@ TEST(Cpus, TheV1QuotaBelowAMountedPart) {
   dir.write("sys/fs/cgroup/cpu,cpuacct/cpu.cfs_period_us", "100000\n");
   dir.write("sys/fs/cgroup/cpuset/cpu.cfs_quota_us", "1\n");  // not this hierarchy's to say
   dir.write("sys/fs/cgroup/cpuset/cpu.cfs_period_us", "100000\n");
-  EXPECT_EQ(cgroup_cpu_quota(default_env(), dir.path()), std::nullopt);
+  EXPECT_EQ(quota_in(dir), std::nullopt);
   dir.write("sys/fs/cgroup/cpu,cpuacct/inner/cpu.cfs_quota_us", "300000\n");
   dir.write("sys/fs/cgroup/cpu,cpuacct/inner/cpu.cfs_period_us", "100000\n");
-  EXPECT_EQ(cgroup_cpu_quota(default_env(), dir.path()), 3.0);
+  EXPECT_EQ(quota_in(dir), 3.0);
 }
 
 TEST(Cpus, WithoutProcOrWithDamagedFilesThereIsNoQuota) {
   const test::TempDir dir;
-  EXPECT_EQ(cgroup_cpu_quota(default_env(), dir.path()), std::nullopt);
+  EXPECT_EQ(quota_in(dir), std::nullopt);
   dir.write("proc/self/cgroup", "::\n4\n0::/a\n");
   dir.write("proc/self/mountinfo", std::string("- -\n25 30 cgroup2 -\n") + kV2Mount);
   for (const char* text : {"", "max", "x y", "100000 0", "-5 100000", "100000"}) {
     dir.write("sys/fs/cgroup/a/cpu.max", text);
-    EXPECT_EQ(cgroup_cpu_quota(default_env(), dir.path()), std::nullopt) << text;
+    EXPECT_EQ(quota_in(dir), std::nullopt) << text;
   }
 }
 
@@ -94,11 +103,20 @@ TEST(Cpus, NoMoreThanTheAffinityOfThisProcess) {
 
 TEST(Cpus, AreSharedAmongTheProcessesOfARun) {
   EXPECT_EQ(own_cpus(), usable_cpus());
-  set_processes_here(2);
+  set_processes_here({.on_cpus = 2, .in_quota = 2});
   EXPECT_EQ(own_cpus(), std::max(1, usable_cpus() / 2));
-  set_processes_here(usable_cpus() + 1);
+  set_processes_here({.on_cpus = CPU_SETSIZE, .in_quota = 1});
   EXPECT_EQ(own_cpus(), 1);
-  set_processes_here(1);
+  set_processes_here({});
+}
+
+// Eight ranks on one machine, each with a control group of its own or all in one.
+TEST(Cpus, AQuotaIsSharedOnlyInItsGroup) {
+  EXPECT_EQ(share_of_cpus(64, 4.0, {.on_cpus = 8, .in_quota = 1}), 4);
+  EXPECT_EQ(share_of_cpus(64, 16.0, {.on_cpus = 8, .in_quota = 8}), 2);
+  EXPECT_EQ(share_of_cpus(16, 4.0, {.on_cpus = 8, .in_quota = 1}), 2) << "the processors are fewer than the quotas";
+  EXPECT_EQ(share_of_cpus(64, std::nullopt, {.on_cpus = 8, .in_quota = 8}), 8);
+  EXPECT_EQ(share_of_cpus(4, 2.0, {.on_cpus = 8, .in_quota = 8}), 1);
 }
 
 // The time that the kernel lets a thread run at once, in ns, as sched_getattr(2) tells it; 0 on kernels that have none.

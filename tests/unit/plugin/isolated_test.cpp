@@ -502,11 +502,11 @@ TEST_F(IsolatedTest, RanksShareTheProcessorsAmongTheirWorkers) {
     return place.ok() && *place ? (*place)->pool.num_workers : 0;
   };
   EXPECT_EQ(num_workers(), std::min(8, usable_cpus()));
-  set_processes_here(2 * usable_cpus());
+  set_processes_here({.on_cpus = 1 << 20, .in_quota = 1});
   EXPECT_EQ(num_workers(), 1);
   options_.num_workers = 3;
   EXPECT_EQ(num_workers(), 3) << "as configured, on each rank";
-  set_processes_here(1);
+  set_processes_here({});
 }
 
 size_t num_loaded_objects() {
