@@ -11,8 +11,8 @@
 
 namespace mortise {
 
-// Do the master weights of a run on a GPU stay there? Ranks that share steps, or layers, also while they sample, exchange
-// weights there.
+// Do the master weights of a run on a GPU stay there? Ranks that share steps, or layers, also while they sample,
+// exchange weights there.
 [[nodiscard]] inline bool masters_stay_on_device(const RunConfig& config, int num_ranks) {
   const bool shares_layers =
       config.actor.tensor_model_parallel_size > 1 || config.rollout.tensor_model_parallel_size > 1;
@@ -24,9 +24,9 @@ namespace mortise {
 Result<> offload_optimizer(Env& env, const LoadedConfig& loaded, int num_ranks, const std::string& table, Model& model,
                            Optimizer& optimizer);
 
-// Gives free memory back to the system now, and from now on also that of each large tensor when it is freed. Without this
-// call the program keeps freed pages for its next step (foundation/base/freed_memory.h), and the gaps between them are
-// a sixth of a run's memory. For runs that have little memory.
+// Gives free memory back to the system now, and from now on also that of each large tensor when it is freed. Without
+// this call the program keeps freed pages for its next step (foundation/base/freed_memory.h), and the gaps between them
+// are a sixth of a run's memory. For runs that have little memory.
 void give_freed_pages_back();
 // The same of large matrices alone. Every pass gathers layers (ZeRO 3), so small ones would cost more than they free.
 void give_freed_matrices_back();

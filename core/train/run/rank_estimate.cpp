@@ -34,8 +34,8 @@ int64_t count_passes(const RunConfig& config, const MicroBatchOptions& cut, int6
 }
 
 // What a rank sends while `num_ranks` = N ranks add an update's gradient of P bytes, in multiples of P (N-1)/N. The
-// micro-batches, `num_passes`, are those of `num_groups` groups. Deterministic sums send each node of a tree to all ranks, or
-// to the owners of its parts: the average over the ranks.
+// micro-batches, `num_passes`, are those of `num_groups` groups. Deterministic sums send each node of a tree to all
+// ranks, or to the owners of its parts: the average over the ranks.
 double sums_sent(const RunConfig& config, int64_t num_passes, int64_t num_groups, int64_t num_ranks) {
   const int64_t stage = config.ranks.zero_stage;
   if (config.trainer.deterministic) {
@@ -67,8 +67,8 @@ double sequence_sums(const RunConfig& config, double gradient_bytes, int64_t pas
   return 2.0 * gradient_bytes * static_cast<double>(passes_of_rank * (size - 1)) / static_cast<double>(size);
 }
 
-// What a rank sends in an update to add up the layers of its group: two sums forward, and two backward. For a split embedding
-// and head: a sum of all tokens forward, one of response tokens backward, and four numbers of each of these.
+// What a rank sends in an update to add up the layers of its group: two sums forward, and two backward. For a split
+// embedding and head: a sum of all tokens forward, one of response tokens backward, and four numbers of each of these.
 double tensor_bytes(const RunConfig& config, const ModelConfig& model, const BatchPlan& plan,
                     const TrainedSize& trained, const RankEstimate& ranks) {
   const int64_t rows_of_all = plan.rows_per_update * (config.data.max_prompt_length + response_length(config));
@@ -85,8 +85,8 @@ double tensor_bytes(const RunConfig& config, const ModelConfig& model, const Bat
          (size - 1.0) / others;
 }
 
-// What a rank sends in a step while it samples together with others: its terms of two sums per layer, to each of them. A
-// shared expert has a sum of its own.
+// What a rank sends in a step while it samples together with others: its terms of two sums per layer, to each of them.
+// A shared expert has a sum of its own.
 double rollout_bytes(const RunConfig& config, const ModelConfig& model, const BatchPlan& plan,
                      const RankEstimate& ranks) {
   const auto size = static_cast<double>(ranks.rollout_size), groups = static_cast<double>(ranks.num_ranks) / size;
@@ -97,8 +97,8 @@ double rollout_bytes(const RunConfig& config, const ModelConfig& model, const Ba
   return tokens / groups * static_cast<double>(model.hidden_size * sums) * element * (size - 1.0);
 }
 
-// Weights that a rank sends in a step so that each of its group can sample. With an adapter, whole layers are the base, and at
-// most as much merged.
+// Weights that a rank sends in a step so that each of its group can sample. With an adapter, whole layers are the base,
+// and at most as much merged.
 double split_weight_bytes(const UnitBytes& units, const TrainedSize& trained, const RankEstimate& ranks,
                           bool has_adapter) {
   const auto size = static_cast<double>(ranks.tensor_size);
@@ -107,8 +107,8 @@ double split_weight_bytes(const UnitBytes& units, const TrainedSize& trained, co
 }
 
 // How often a rank receives a head in an update's pass beyond the walk for log-probs, if passes read it in windows: for
-// gradients, for products with kept tokens, and for comparisons with the heads of a reference, which travels too unless it is
-// the base of the adapter, or of a teacher (two_heads.h).
+// gradients, for products with kept tokens, and for comparisons with the heads of a reference, which travels too unless
+// it is the base of the adapter, or of a teacher (two_heads.h).
 double walks_after_forward(const RunConfig& config) {
   double walks = config.rollout.filtered_log_probs ? 2.0 : 1.0;
   const bool has_pair = !config.model.trains_adapter() || config.ref.sync_steps;
@@ -118,8 +118,8 @@ double walks_after_forward(const RunConfig& config) {
   return walks + (config.teacher.divergence_beta == 1.0 ? 2.0 : config.teacher.divergence_beta == 0.0 ? 3.0 : 4.0);
 }
 
-// Stage 3 of ZeRO: weights that a rank sends so that others can compute. For split layers, those are the ranks with the same
-// part.
+// Stage 3 of ZeRO: weights that a rank sends so that others can compute. For split layers, those are the ranks with the
+// same part.
 void add_spread_weights(const RunConfig& config, const ModelConfig& model, const BatchPlan& plan,
                         const UnitBytes& units, const TrainedSize& trained, int64_t passes_of_rank, RankEstimate& out) {
   const auto rounds = static_cast<double>(passes_of_rank);
@@ -130,8 +130,8 @@ void add_spread_weights(const RunConfig& config, const ModelConfig& model, const
   const bool as_copies = config.model.dtype == ModelDtype::kBfloat16 && !config.model.trains_adapter();
   const double layers = (units.layers - others.layers * element) * (as_copies ? 0.5 : 1.0), all = ends + layers;
   const bool has_reference = config.actor.use_kl_loss || config.algorithm.use_kl_in_reward;
-  // Forward needs all parts, and one matrix twice if it is embedding and head. Backward needs the layers. A step also samples,
-  // and has a pass for the old log-probs and one of the reference.
+  // Forward needs all parts, and one matrix twice if it is embedding and head. Backward needs the layers. A step also
+  // samples, and has a pass for the old log-probs and one of the reference.
   const double read = (model.tie_word_embeddings ? 2.0 : 1.0) * ends + layers;
   const double head = (read - layers) / 2.0;
   const double again = units.window.rows > 0 ? head * walks_after_forward(config) : 0.0;
@@ -203,8 +203,9 @@ double critic_bytes_sent(const RunConfig& config, const BatchPlan& plan, const C
   const int64_t num_rows = critic_rows_per_update(config, plan), num_passes = count_passes(config, cut, num_rows);
   const int64_t passes_of_rank = rounded_up(num_passes, num_groups);
   const double share = static_cast<double>(num_ranks - 1) / num_ranks, trained = critic.trained.numbers * element;
-  const double new_weights = config.ranks.zero_stage > 0 ? 1.0 : 0.0;
-  double update = trained * share * (sums_sent(config, num_passes, num_groups, num_ranks) + new_weights);
+  const bool sends_new_weights = config.ranks.zero_stage == 1 || config.ranks.zero_stage == 2;  // 3: passes read them
+  double update =
+      trained * share * (sums_sent(config, num_passes, num_groups, num_ranks) + (sends_new_weights ? 1.0 : 0.0));
   update += sequence_bytes(config, critic.model, num_rows, size, num_ranks);
   update += sequence_sums(config, trained, passes_of_rank, size);
   constexpr double kBytesPerValue = 4.0;  // each token, for every other rank

@@ -134,8 +134,8 @@ TEST(RankEstimate, CountsWhatTheCriticSends) {
   config.ranks.zero_stage = 2;
   EXPECT_DOUBLE_EQ(bytes(config, 2), values + 6.0 * (2.0 * 200.0 + 200.0)) << "two micro-batches, and new weights";
   config.ranks.zero_stage = 3;
-  EXPECT_DOUBLE_EQ(bytes(config, 2), values + 6.0 * (3.0 * 200.0 + 2.0 * (60.0 + 50.0) / 2.0) + 4.0 * 60.0 / 2.0)
-      << "with the weights that others read forward and backward, and for values";
+  EXPECT_DOUBLE_EQ(bytes(config, 2), values + 6.0 * (2.0 * 200.0 + 2.0 * (60.0 + 50.0) / 2.0) + 4.0 * 60.0 / 2.0)
+      << "no new weights, but those that others read forward and backward, and for values";
   const double whole = bytes(config, 4);
   config.critic.ulysses_sequence_parallel_size = 2;
   EXPECT_GT(bytes(config, 4), whole) << "heads of each other's tokens";
