@@ -5,8 +5,8 @@
 
 One round runs one process, and then the ranks with each stage of ZeRO. A figure is the median step after the first two;
 `ratio` is the one-process time over the ranks' time, the median over the rounds. The bytes are those that the loopback
-device carried in a run, per step, next to the least that any sum of the gradients has to send. Nothing else should use the
-loopback device meanwhile. The peak memory is that of the rank that needs most.
+device carried in a run, per step, next to the least that any sum of the gradients has to send, and next to what --dry-run
+says of all ranks. Nothing else should use the loopback device meanwhile. The peak memory is that of the rank that needs most.
 """
 import argparse
 import json
@@ -58,16 +58,32 @@ def times_of(out, names=("step", "gen", "old_log_prob", "update_actor")):
     return {name: statistics.median(row.get(f"timing_s/{name}", 0.0) for row in rows) for name in names}
 
 
-def start(args, workload, num_ranks, out, settings, environment):
-    """The processes of a run into the folder `out`."""
-    command = command_of(args, workload, out, {
+def command_of_rank(args, workload, num_ranks, out, settings):
+    return command_of(args, workload, out, {
         "trainer.num_threads": args.threads // num_ranks, "trainer.deterministic": str(args.deterministic).lower(),
         "trainer.rank_check_freq": -1, **settings})
+
+
+def place_of(rank, num_ranks, port):
+    """The variables of a rank."""
+    return {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(num_ranks), "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": port} if num_ranks > 1 else {}
+
+
+def predicted_bytes(args, workload, num_ranks, stage):
+    """What --dry-run says that all ranks send in a step."""
+    command = command_of_rank(args, workload, num_ranks, args.out / "dry_run", {"ranks.zero_stage": stage})
+    env = {**os.environ, **place_of(0, num_ranks, "29500")}  # nobody is waited for
+    text = subprocess.run([*command, "--dry-run", "--json"], env=env, check=True, stdout=subprocess.PIPE).stdout
+    return num_ranks * json.loads(text)["ranks"]["bytes_sent_per_step"]
+
+
+def start(args, workload, num_ranks, out, settings, environment):
+    """The processes of a run into the folder `out`."""
+    command = command_of_rank(args, workload, num_ranks, out, settings)
     port, processes = str(free_port()), []
     for rank in range(num_ranks):
-        place = {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(num_ranks), "MASTER_ADDR": "127.0.0.1",
-                 "MASTER_PORT": port} if num_ranks > 1 else {}
-        env = {**os.environ, **environment, **place, "OMP_NUM_THREADS": str(args.threads // num_ranks)}
+        env = {**os.environ, **environment, **place_of(rank, num_ranks, port), "OMP_NUM_THREADS": str(args.threads // num_ranks)}
         processes.append(subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env=env))
     return processes
 
@@ -138,7 +154,7 @@ def main():
         for stage in stages:
             ranks[stage].append(run(args, workload, args.ranks, stage))
     least = 2 * (args.ranks - 1) * 4 * count_parameters(args.out / "models" / args.workload / "model")
-    for name, runs in [("1 process", alone), *((f"{args.ranks} ranks, ZeRO {stage}", ranks[stage]) for stage in stages)]:
+    for name, stage, runs in [("1 process", None, alone), *((f"{args.ranks} ranks, ZeRO {stage}", stage, ranks[stage]) for stage in stages)]:
         times = ", ".join(f"{part} {statistics.median(one[0][part] for one in runs):.3f} s" for part in runs[0][0])
         peak = statistics.median(one[2] for one in runs)
         print(f"{name}: {times}; peak {peak / 2**20:.0f} MiB")
@@ -148,6 +164,8 @@ def main():
         sent = statistics.median(one[1] for one in runs)
         print(f"  ratio {statistics.median(ratios):.3f} (rounds: {', '.join(f'{ratio:.3f}' for ratio in ratios)})")
         print(f"  sent per step {sent / 2**20:.2f} MiB, least for the gradients {least / 2**20:.2f} MiB, {sent / least:.2f} of it")
+        said = predicted_bytes(args, workload, args.ranks, stage)
+        print(f"  --dry-run says {said / 2**20:.2f} MiB, sent {sent / said:.2f} of it")
 
 
 if __name__ == "__main__":

@@ -297,14 +297,41 @@ def learn(c, s, work, responses, stage, ranks, slowest=1.0):
     return step
 
 
+@dataclass(frozen=True)
+class Saves:
+    """Seconds of a save, between failures of any rank, and of a restart."""
+    save: float
+    between: float
+    restart: float
+
+    @property
+    def interval(self):
+        """The best time between two saves (Young 1974)."""
+        return math.sqrt(2 * self.save * self.between)
+
+    @property
+    def lost(self):
+        """The share of the time that does not count, by the same formula: of saves, of repeated work, of restarts."""
+        return self.save / self.interval + self.interval / (2 * self.between) + self.restart / self.between
+
+    def simulated(self, interval, failures=20000, seed=0):
+        """The same share in a run that saves after each `interval` of work and fails so many times, at random moments. It goes
+        on from its last whole save, after a restart that may fail too."""
+        rng = random.Random(seed)
+        kept = time = 0.0
+        for _ in range(failures):
+            runs = rng.expovariate(1 / self.between)
+            kept += runs // (interval + self.save) * interval
+            time += runs + self.restart
+            while (fails := rng.expovariate(1 / self.between)) < self.restart:
+                time += fails
+        return 1 - kept / time
+
+
 def checkpoint_plan(c, s, ranks):
-    """Seconds of a save, the best interval (Young 1974) and the share of the time that is lost."""
     rate = min(c.disk * max(1, ranks // c.per_machine), c.all_disks)
     save = s.parameters * (c.weight + c.state) / rate
-    between = c.mtbf_hours * 3600 / ranks
-    restart = 120 + save
-    interval = math.sqrt(2 * save * between)
-    return save, between, interval, save / interval + interval / (2 * between) + restart / between
+    return Saves(save, c.mtbf_hours * 3600 / ranks, 120 + save)
 
 
 def main():

@@ -104,9 +104,11 @@ def failures(c):
     lines = []
     for s in (SHAPES[0], SHAPES[2], SHAPES[5]):
         for ranks in (8, 256, 1024):
-            save, between, interval, lost = checkpoint_plan(c, s, ranks)
-            lines.append([s.name, str(ranks), f"{save:.1f} s", f"{between / 3600:.0f} h", f"{interval / 60:.0f} min", f"{lost:.2%}"])
-    return rows(["model", "GPUs", "save", "between failures", "interval", "lost"], lines)
+            plan = checkpoint_plan(c, s, ranks)
+            lost = [plan.simulated(plan.interval * factor) for factor in (1, 1 / 3, 3)]
+            lines.append([s.name, str(ranks), f"{plan.save:.1f} s", f"{plan.between / 3600:.0f} h", f"{plan.interval / 60:.0f} min",
+                          f"{plan.lost:.2%}", *(f"{one:.2%}" for one in lost)])
+    return rows(["model", "GPUs", "save", "between failures", "interval", "lost", "simulated", "a third of it", "three times"], lines)
 
 
 def quick_tables(c, work):

@@ -58,10 +58,9 @@ class DeviceRules {
     const bool moves = config_.ref.sync_steps.has_value();
     if (config_.ref.offload == Offloading::kNone || (config_.model.trains_adapter() && !moves)) return;
     const char* const next = "set it to none";
-    if (moves) refuse("ref.offload", "keeps a reference in files that ref.sync_steps moves", next);
     if (config_.ranks.zero_stage == 3) refuse("ref.offload", "keeps weights in files that ZeRO 3 spreads", next);
-    if (config_.actor.tensor_model_parallel_size > 1)
-      refuse("ref.offload", "keeps split layers of a reference in files", next);
+    if (moves && config_.actor.tensor_model_parallel_size > 1)
+      refuse("ref.offload", "keeps split layers in files that ref.sync_steps moves", next);
   }
 
   const LoadedConfig& loaded_;

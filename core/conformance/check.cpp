@@ -120,6 +120,7 @@ class Plan {
     outcome.one = &one;
     request.case_id = one.id;
     request.pack = pack_.path;
+    request.sha256 = pack_.sha256;
     request.timeout_ms = options_.timeout_ms;
     request.prompts = options_.prompts;
     request.num_samples = options_.num_samples;

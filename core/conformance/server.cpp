@@ -55,7 +55,7 @@ Json verdict_json(const Result<std::string>& done) {
 }
 
 // In the forked process: what the case needs around it, the case, its verdict, the end.
-[[noreturn]] void be_the_case(const Request& request, const Result<PackInfo>& pack, int report, int output) {
+[[noreturn]] void be_the_case(const Request& request, Result<ReadPack>& pack, int report, int output) {
   ::setpgid(0, 0);  // so that what it starts can be ended with it
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   const int nothing = ::open("/dev/null", O_RDONLY | O_CLOEXEC);
@@ -161,16 +161,19 @@ std::string printed(int output) {
   return text;
 }
 
-// What the file says of itself.
-Result<PackInfo> read_pack(const std::string& path) {
+// What the file says of itself, and its sealed copy, which every case that loads it shares.
+Result<ReadPack> read_pack(const std::string& path) {
   try {
-    return info_of(TRY(PackFile::open(path)));
+    PackFile file = TRY(PackFile::open(path));
+    ReadPack pack{.info = info_of(file), .sealed = std::nullopt};
+    if (file.seal().ok()) pack.sealed = std::move(file);
+    return pack;
   } catch (const std::exception& e) {
     return Error{ErrorKind::kInternal, std::string("the pack could not be read: ") + e.what(), path, ""};
   }
 }
 
-Json serve_one(const Request& request, const Result<PackInfo>& pack) {
+Json serve_one(const Request& request, Result<ReadPack>& pack) {
   int report[2];
   const int output = ::memfd_create("output of a case", MFD_CLOEXEC);
   if (output < 0 || ::pipe2(report, O_CLOEXEC) != 0)
@@ -206,12 +209,15 @@ bool write_all(int fd, std::string_view text) {
   return true;
 }
 
-Result<std::string> run_case(const Request& request, const Result<PackInfo>& pack) {
+Result<std::string> run_case(const Request& request, Result<ReadPack>& pack) {
   const Case* one = find_case(request.case_id);
   if (one == nullptr) return Error{ErrorKind::kInternal, "there is no case " + quote(request.case_id), "", ""};
   if (!pack.ok()) return pack.error();
+  if (pack->info.sha256 != request.sha256)
+    return Error{ErrorKind::kPlugin, "the file has changed since the check began", request.pack,
+                 "check it again when its build is done"};
   set_plugin_threads(1);  // open() gets the engine's own table: no threads that are not the pack's
-  Subject subject(request, *pack);
+  Subject subject(request, pack->info, pack->sealed ? &*pack->sealed : nullptr);
   if (one->needs_load) TRY(subject.load());
   TRY(one->run(subject));
   return subject.noted();
@@ -227,7 +233,7 @@ int serve_cases() {
     return static_cast<int>(ErrorKind::kInternal);
   }
   std::string buffer, path;
-  Result<PackInfo> pack = PackInfo();  // what the file `path` says, which is read once for all of its cases
+  Result<ReadPack> pack = ReadPack();  // what the file `path` says, which is read once for all of its cases
   while (const auto line = read_line(in, buffer)) {
     auto request = parse_request(*line);
     Json reply = {{"status", "failed"}, {"text", request.ok() ? "" : request.error().to_string()}};

@@ -7,6 +7,7 @@
 // "output", "seconds"}.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -18,9 +19,14 @@ namespace mortise::check {
 // process that was started for it and has one thread: else an error is the first and last line.
 int serve_cases();
 
-// Runs the case in this process, with what its pack says. Returns a remark for a passed case, or "". For the forked
-// process.
-[[nodiscard]] Result<std::string> run_case(const Request& request, const Result<PackInfo>& pack);
+// A pack that is read once for all of its cases. Not sealed: it cannot be, and cases that load it say why.
+struct ReadPack {
+  PackInfo info;
+  std::optional<PackFile> sealed;
+};
+
+// Runs the case in this process. Returns a remark for a passed case, or "". For the forked process.
+[[nodiscard]] Result<std::string> run_case(const Request& request, Result<ReadPack>& pack);
 
 // Writes all of it, whatever signals come; false if the other side has closed.
 bool write_all(int fd, std::string_view text);

@@ -25,10 +25,9 @@ constexpr int64_t kStep = 3;  // what calls report
 }  // namespace
 
 Json request_json(const Request& request) {
-  return {{"case", request.case_id},         {"pack", request.pack},
-          {"plugin", request.plugin},        {"kind", request.kind},
-          {"params", request.params},        {"prompts", request.prompts},
-          {"samples", request.num_samples},  {"timeout_ms", request.timeout_ms},
+  return {{"case", request.case_id},         {"pack", request.pack},           {"sha256", request.sha256},
+          {"plugin", request.plugin},        {"kind", request.kind},           {"params", request.params},
+          {"prompts", request.prompts},      {"samples", request.num_samples}, {"timeout_ms", request.timeout_ms},
           {"host_torch", request.host_torch}};
 }
 
@@ -37,6 +36,7 @@ Result<Request> parse_request(std::string_view line) {
   Request out;
   out.case_id = TRY(json_string(json, "case", "request"));
   out.pack = TRY(json_string(json, "pack", "request"));
+  out.sha256 = TRY(json_string(json, "sha256", "request"));
   out.plugin = TRY(json_string(json, "plugin", "request"));
   out.kind = TRY(json_string(json, "kind", "request"));
   out.num_samples = TRY(json_int(json, "samples", "request"));
@@ -101,8 +101,11 @@ PackInfo info_of(const PackFile& file) {
   return out;
 }
 
-Subject::Subject(Request request, PackInfo pack)
-    : request_(std::move(request)), pack_(std::move(pack)), identity_(std::make_shared<InstanceIdentity>()) {
+Subject::Subject(Request request, PackInfo pack, PackFile* sealed)
+    : request_(std::move(request)),
+      pack_(std::move(pack)),
+      sealed_(sealed),
+      identity_(std::make_shared<InstanceIdentity>()) {
   identity_->label = fmt::format("{}@{}", request_.plugin, pack_.label());
   identity_->prefix = identity_->label;
   identity_->params = request_.params;
@@ -110,7 +113,8 @@ Subject::Subject(Request request, PackInfo pack)
 }
 
 Result<> Subject::load() {
-  const Library* library = TRY(Library::load(pack_, request_.host_torch));
+  const Library* library = TRY(sealed_ != nullptr ? Library::load(*sealed_, request_.host_torch)
+                                                  : Library::load(pack_, request_.host_torch));
   if (request_.plugin.empty()) return {};
   info_ = library->info().find_plugin(request_.kind, request_.plugin);
   vtable_ = library->vtable(request_.kind, request_.plugin);

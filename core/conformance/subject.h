@@ -26,6 +26,7 @@ namespace mortise::check {
 struct Request {
   std::string case_id;
   std::string pack;                           // path
+  std::string sha256;                         // of its file, whoever reads it
   std::string plugin;                         // empty for cases about the pack
   std::string kind;                           // full id
   Json params;                                // validated, defaults filled in
@@ -86,7 +87,8 @@ class Instance {
 
 class Subject {
  public:
-  Subject(Request request, PackInfo pack);
+  // `sealed`: the pack, if it could be sealed; else null.
+  Subject(Request request, PackInfo pack, PackFile* sealed);
 
   [[nodiscard]] const Request& request() const { return request_; }
   [[nodiscard]] const PackInfo& pack() const { return pack_; }
@@ -114,6 +116,7 @@ class Subject {
  private:
   Request request_;
   PackInfo pack_;
+  PackFile* sealed_;
   const PluginInfo* info_ = nullptr;
   const void* vtable_ = nullptr;
   int32_t untaken_device_ = 0;

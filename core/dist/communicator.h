@@ -18,8 +18,8 @@
 // Error. The contents of the tensors are undefined, every later call fails with the same Error, and the process should
 // end with it. kind kInternal means that the arguments were wrong (a type, a size); nothing was sent.
 //
-// Numbers: all ranks receive the same bits. The order of a sum depends on size(), so its last bits do too. For sums
-// that do not depend on the number of ranks, gather the terms and add them in an order of your own.
+// Numbers: all ranks receive the same bits. The order of a sum depends on size() and the tensor's length, so its last bits do
+// too. For sums that do not depend on the number of ranks, gather the terms and add them in an order of your own.
 #pragma once
 
 #include <ATen/core/Tensor.h>

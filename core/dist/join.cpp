@@ -14,6 +14,7 @@
 #include "dist/one_process.h"
 #include "dist/watch/rank_state.h"
 #include "dist/watch/rank_watch.h"
+#include "foundation/base/cpus.h"
 #include "foundation/base/text.h"
 
 namespace mortise {
@@ -184,6 +185,7 @@ Result<std::unique_ptr<Communicator>> join_group(const RankPlace& place, const R
     static_cast<void>((*store)->set(gave_up_key(place.rank), processes.error().to_string()));
     return joining_failed(std::move(processes).error(), place, where);
   }
+  set_processes_here(count_on_same_cpus(*processes, (*processes)[static_cast<size_t>(place.rank)]));
   WatchOptions options;
   options.processes = std::move(*processes);
   options.rank = place.rank;

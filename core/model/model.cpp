@@ -404,16 +404,22 @@ void Model::drop_masters() {
 std::vector<NamedParameter> Model::numbers() const {
   std::vector<NamedParameter> out = parameters_;
   const bool reads_copies = has_rounded_matrices() && !has_masters();
-  const auto* const files = dynamic_cast<const OffloadGate*>(gate_.get());
   for (NamedParameter& parameter : out) {
     if (has_memory(parameter.tensor)) continue;
     if (reads_copies && rounded_layer(weights_, parameter.tensor) >= 0)
       parameter.tensor = rounded_slice(weights_, parameter.tensor);
-    if (files == nullptr || has_memory(parameter.tensor)) continue;
-    if (at::Tensor numbers = files->numbers_in_file(parameter.tensor); numbers.defined())
+    if (offload_ == nullptr) continue;
+    if (at::Tensor numbers = offload_->numbers_in_file(parameter.tensor); numbers.defined())
       parameter.tensor = std::move(numbers);
   }
   return out;
+}
+
+void Model::change_numbers(const at::Tensor& parameter, const std::function<void(const at::Tensor&)>& change) const {
+  if (offload_ == nullptr) return change(parameter);
+  const at::Tensor numbers = offload_->on_device(parameter);
+  change(numbers);
+  offload_->put_back(parameter, numbers);
 }
 
 void Model::zero_grad() {

@@ -10,6 +10,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -130,7 +131,7 @@ class Model {
   // The bfloat16 copies that passes read, where they are copies of trainable() alone: who writes them with every change needs
   // no weights_changed(). Empty: there are none, or others follow too.
   [[nodiscard]] MasterCopies copies_to_step() const {
-    const bool is_plain = trained_lora_ == nullptr && tensor_ == nullptr && gate_ == nullptr && offload_ == nullptr;
+    const bool is_plain = trained_lora_ == nullptr && tensor_ == nullptr && gate_ == nullptr;
     return is_plain && has_masters_ ? copies_by_master(weights_) : MasterCopies();
   }
   // The model without its adapter, frozen, in the same memory. Precondition: trains_lora(). kNumbers: to read its parameters,
@@ -152,10 +153,13 @@ class Model {
   // [N, H], final norm applied. Ids and positions were checked by pack_rows.
   [[nodiscard]] at::Tensor forward_hidden(const PackedBatch& batch, const ForwardOptions& options = {}) const;
   // Moves the master weights of a bfloat16 model into `files`, which also hold its optimizer's state. zero_grad() and
-  // weights_changed() then give their pages back. After load and train_lora.
+  // weights_changed() then give their pages back. After load and train_lora. Masters on a device then have no memory there:
+  // numbers() has those of the files.
   Result<> offload_masters(std::shared_ptr<Offload> files);
   // Moves all weights into `files`, from which passes read part after part. For a model without gate and adapter.
   Result<> offload_weights(const std::shared_ptr<Offload>& files);
+  // Calls `change` with a tensor that has the parameter's numbers on the model's device, wherever they lie.
+  void change_numbers(const at::Tensor& parameter, const std::function<void(const at::Tensor&)>& change) const;
   // Do the numbers of this parameter lie in a file?
   [[nodiscard]] bool lies_in_file(const at::Tensor& parameter) const {
     return offload_ != nullptr && offload_->holds(parameter);

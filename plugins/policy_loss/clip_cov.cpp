@@ -6,6 +6,8 @@
 // Defaults 2e-4, 1 and 5 as in the paper and verl. The draw comes from the run's seed, step, update, row and token.
 // Traps: verl chooses in each micro-batch, from torch's global generator, and does not clamp the log ratio (here +-20).
 #include <algorithm>
+#include <cstdint>
+#include <vector>
 
 #include <mortise/cpp/mortise.hpp>
 
@@ -33,55 +35,41 @@ struct ClipCov : mortise::Clipped<mortise::ContextLoss> {
       mortise::fail(MORTISE_INVALID_ARGUMENT, "clip_cov_lb must be below clip_cov_ub: no token lies between them");
   }
 
-  enum Kind : std::uint8_t { kMasked, kStays, kMayBeDropped };
-  struct KindOf {
+  // Random keys for the tokens that may be dropped.
+  struct Draw {
     mortise::TokenCovariance covariance;
     double least, most, low, high;
-    MORTISE_HD Kind operator()(const mortise::TokenColumns& in, std::int64_t t) const {
+    MORTISE_HD std::uint64_t operator()(const mortise::TokenColumns& in, std::int64_t t,
+                                        const mortise::RowToken& row) const {
       const double cov = covariance(in, t);
-      if (!(cov > least && cov < most)) return kStays;
+      if (!(cov > least && cov < most)) return mortise::kNeverChosen;
       // The ratio of token(), so that both find the same tokens clipped.
       const double adv = in.advantages[t], r = mortise::detail::exp_of(in.log_ratio(t));
       const bool clipped = (adv > 0 && r > high) || (adv < 0 && r < low);
-      return clipped ? kStays : kMayBeDropped;
+      return clipped ? mortise::kNeverChosen : mortise::random_key(row.number, std::uint64_t(row.index));
     }
   };
-  struct Candidate {
-    std::uint64_t draw;
-    std::size_t token;
-  };
-  // The draw counts the row's place among the names of all rows, so that neither the order of the call nor the names
-  // themselves decide.
-  static std::vector<Candidate> candidates(const mortise::PassCall& of, const std::vector<Kind>& kinds) {
-    std::vector<Candidate> found;
-    std::vector<std::uint64_t> unmasked(std::size_t(of.layout.num_rows));  // tokens so far, by the row's place
-    of.by_name([&](std::size_t place, std::size_t t) {
-      if (kinds[t] == kMasked) return;
-      ++unmasked[place];
-      if (kinds[t] != kMayBeDropped) return;
-      std::uint64_t draw = 0;
-      const std::uint64_t counter = (std::uint64_t(of.update_index) << 32) + unmasked[place];
-      of.call.random(place, counter, mortise::Span<std::uint64_t>(&draw, 1));
-      found.push_back({draw, t});
-    });
-    return found;
+  // A seed for each row. It counts the row's place among the names of all rows, so that neither the order of the call nor
+  // the names themselves decide.
+  static std::vector<std::uint64_t> seeds_of(const mortise::PassCall& of) {
+    std::vector<std::uint64_t> seeds(std::size_t(of.layout.num_rows));
+    std::uint64_t place = 0;
+    for (const std::int64_t row : of.rows_by_name())
+      of.call.random(place++, std::uint64_t(of.update_index) << 32,
+                     mortise::Span<std::uint64_t>(&seeds[std::size_t(row)], 1));
+    return seeds;
   }
 
   // 0 at the dropped tokens, else 1.
   template <class Passes>
   void context(const Passes& passes, const mortise::Call&) const {
     const mortise::UpdateSums all = mortise::UpdateSums::of(passes);
-    const KindOf kind_of{all.covariance(), clip_cov_lb, clip_cov_ub, low, high};
-    std::vector<Candidate> found = candidates(passes, passes.values(kind_of, kMasked));
-    const auto wanted = std::max<std::int64_t>(1, std::int64_t(clip_cov_ratio * all.tokens));
-    if (wanted < std::int64_t(found.size())) {
-      std::nth_element(found.begin(), found.begin() + wanted, found.end(),
-                       [](const Candidate& a, const Candidate& b) { return a.draw < b.draw; });
-      found.resize(std::size_t(wanted));
-    }
-    std::vector<double> kept(std::size_t(passes.layout.num_tokens), 1.0);
-    for (const Candidate& candidate : found) kept[candidate.token] = 0.0;
-    passes.set_numbers(std::move(kept));
+    mortise::Choice choice;
+    choice.budget = std::max<std::int64_t>(1, std::int64_t(clip_cov_ratio * all.tokens));
+    choice.chosen = 0.0;
+    choice.others = choice.never = 1.0;
+    passes.set_chosen(Draw{all.covariance(), clip_cov_lb, clip_cov_ub, low, high}, mortise::CostsOne{}, choice,
+                      seeds_of(passes));
   }
 
   enum { kDropped, kKl };

@@ -6,7 +6,7 @@
 // verl's configuration files (1.0 where its code runs without one). Traps: verl chooses in each micro-batch, here it is
 // the whole update, as the paper says; verl does not clamp D, here the ratio's is clamped to +-20.
 #include <algorithm>
-#include <cmath>
+#include <cstdint>
 
 #include <mortise/cpp/mortise.hpp>
 
@@ -27,28 +27,21 @@ struct KlCov : mortise::ContextLoss {
   double kl_cov_ratio = param("kl_cov_ratio", 2e-4, "share of the tokens that get the penalty").above(0).at_most(1);
   double ppo_kl_coef = param("ppo_kl_coef", 0.1, "coefficient of the penalty |D|").at_least(0);
 
+  struct LargestFirst {
+    mortise::TokenCovariance covariance;
+    MORTISE_HD std::uint64_t operator()(const mortise::TokenColumns& in, std::int64_t t,
+                                        const mortise::RowToken&) const {
+      return mortise::falling_key(covariance(in, t));
+    }
+  };
+
   // 1 at the chosen tokens.
   template <class Passes>
   void context(const Passes& passes, const mortise::Call&) const {
-    // TokenCovariance is never NaN, so NaN marks the masked tokens.
-    const std::vector<double> covariance =
-        passes.values(mortise::UpdateSums::of(passes).covariance(), mortise::detail::kNaN);
-    std::vector<double> largest, chosen(covariance.size());
-    largest.reserve(covariance.size());
-    for (const double cov : covariance) {
-      if (!std::isnan(cov)) largest.push_back(cov);
-    }
-    if (largest.empty()) return;  // no unmasked token needs a number
-    const auto count = std::max<std::int64_t>(1, std::int64_t(double(largest.size()) * kl_cov_ratio));
-    const auto last = largest.begin() + (count - 1);
-    std::nth_element(largest.begin(), last, largest.end(), std::greater<>());
-    const double threshold = *last;
-    std::int64_t at_threshold = count - (std::count_if(largest.begin(), last, [&](double x) { return x > threshold; }));
-    passes.by_name([&](std::size_t, std::size_t t) {
-      const double cov = covariance[t];
-      if (cov > threshold || (cov == threshold && at_threshold-- > 0)) chosen[t] = 1.0;
-    });
-    passes.set_numbers(std::move(chosen));
+    const mortise::UpdateSums all = mortise::UpdateSums::of(passes);
+    mortise::Choice choice;
+    choice.budget = std::max<std::int64_t>(1, std::int64_t(all.tokens * kl_cov_ratio));
+    passes.set_chosen(LargestFirst{all.covariance()}, mortise::CostsOne{}, choice);
   }
 
   enum { kKl };

@@ -11,8 +11,7 @@
 // rows' names stay. The masked tokens keep their share of the aggregation's divisor, as in the paper. Traps: the
 // objective has no further clip. ppo_clip adds PPO's, as in AReaL, whose D compares the sampler with the proximal
 // policy.
-#include <algorithm>
-#include <cmath>
+#include <cstdint>
 #include <limits>
 
 #include <mortise/cpp/mortise.hpp>
@@ -45,58 +44,38 @@ struct M2po : mortise::ContextLoss {
     high = mortise::is_set(ppo_clip) ? 1 + ppo_clip : infinity;
   }
 
-  // D^2 of a counted token, else kNotCounted.
-  static constexpr double kNotCounted = -1;
-  struct Square {
+  // In rising order of D^2.
+  struct NearestFirst {
     bool clippable_only;
-    MORTISE_HD double operator()(const mortise::TokenColumns& in, std::int64_t t) const {
+    MORTISE_HD std::uint64_t operator()(const mortise::TokenColumns& in, std::int64_t t,
+                                        const mortise::RowToken&) const {
       const double d = in.log_ratio(t);
-      return clippable_only && !(double(in.advantages[t]) * d > 0) ? kNotCounted : d * d;
+      const bool counts = !clippable_only || double(in.advantages[t]) * d > 0;
+      return counts ? mortise::rising_key(d * d) : mortise::kNeverChosen;
+    }
+  };
+  // D^2 - tau in units of 2^-32, rounded down: the mean of some D^2 is below tau where their costs are below 0.
+  struct Cost {
+    double threshold;
+    MORTISE_HD std::int64_t operator()(std::uint64_t key) const {
+      const double most = 4611686018427387904.0;  // 2^62
+      const double scaled = (mortise::number_of_key(key) - threshold) * 4294967296.0;
+      if (!(scaled < most)) return std::int64_t(1) << 62;  // also if it is no number
+      if (scaled < -most) return -(std::int64_t(1) << 62);
+      const std::int64_t whole = std::int64_t(scaled);
+      return double(whole) > scaled ? whole - 1 : whole;
     }
   };
 
-  // The greatest D^2 that remains, and how many tokens of exactly that D^2 remain.
-  struct Limit {
-    double greatest = 0;
-    std::int64_t equal = 0;
-  };
-  // Counted tokens below the threshold always remain. The others remain in rising order, as long as the mean stays
-  // below it.
-  Limit limit(const std::vector<double>& squares) const {
-    std::vector<double> above;
-    double sum = 0, count = 0;
-    for (const double m2 : squares) {
-      if (m2 == kNotCounted) continue;
-      if (m2 < m2_threshold) {
-        sum += m2;
-        count += 1;
-      } else if (!std::isnan(m2)) {
-        above.push_back(m2);
-      }
-    }
-    std::sort(above.begin(), above.end());
-    Limit out;
-    for (const double m2 : above) {
-      sum += m2;
-      count += 1;
-      if (sum >= m2_threshold * count && (clippable_only || count > 1)) break;
-      out = {m2, m2 == out.greatest ? out.equal + 1 : 1};
-    }
-    return out;
-  }
-
-  // 1 if the token remains.
+  // 1 if the token remains. Those below the threshold always do. The others remain in rising order, as long as the mean
+  // stays below it.
   template <class Passes>
   void context(const Passes& passes, const mortise::Call&) const {
-    const std::vector<double> squares = passes.values(Square{clippable_only}, double(kNotCounted));
-    Limit left = limit(squares);
-    std::vector<double> kept(squares.size(), 1.0);
-    passes.by_name([&](std::size_t, std::size_t t) {
-      const double m2 = squares[t];
-      const bool stays = m2 < m2_threshold || m2 < left.greatest || (m2 == left.greatest && left.equal-- > 0);
-      if (!stays && m2 != kNotCounted) kept[t] = 0.0;
-    });
-    passes.set_numbers(std::move(kept));
+    mortise::Choice choice;
+    choice.budget = -1;
+    choice.keeps_one = !clippable_only;
+    choice.never = 1.0;
+    passes.set_chosen(NearestFirst{clippable_only}, Cost{m2_threshold}, choice);
   }
 
   enum { kMasked, kKl };

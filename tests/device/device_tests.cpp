@@ -258,6 +258,29 @@ TEST(DeviceLearning, Bfloat16MatricesFollowTheirMasters) {
   }
 }
 
+// Masters and the optimizer's state in files: they go to the device and back through pinned memory.
+TEST(DeviceLearning, NumbersInFilesTakeTheSameSteps) {
+  const auto learnt = [](bool in_files) {
+    Model model = model_of(Family::kQwen2, "bfloat16", true);
+    Optimizer optimizer(TestPolicy::parameters(model), make_adamw({}), 0.0, "optim", {},
+                        in_files ? StateMemory::kLater : StateMemory::kNow);
+    const auto files = std::make_shared<Offload>(Path(MORTISE_BINARY_DIR));
+    if (in_files) EXPECT_TRUE(optimizer.offload(files).ok() && model.offload_masters(files).ok());
+    std::vector<at::Tensor> out;
+    for (uint64_t update = 1; update <= 3; ++update) {
+      for (const NamedParameter& one : model.trainable())
+        one.tensor.mutable_grad() =
+            random_tensor(one.tensor.sizes().vec(), 10 + update, at::kFloat).to(one.tensor.device());
+      EXPECT_TRUE(step_if_finite(model, optimizer, 0.5, 0.05, 1.0).ok());
+    }
+    for (const NamedParameter& one : model.numbers()) out.push_back(on_host(one.tensor.detach()).clone());
+    for (const at::Tensor& copy : copies_of_layer(model.weights(), 0)) out.push_back(on_host(copy));
+    return out;
+  };
+  const std::vector<at::Tensor> want = learnt(false), got = learnt(true);
+  for (size_t i = 0; i < want.size(); ++i) EXPECT_TRUE(got[i].equal(want[i])) << i;
+}
+
 // What is built for a GPU is used there.
 TEST(DeviceLearning, TheKernelsOfAGpuAreFound) {
   const bool has_kernels = device_under_test.device.is_cuda() && why_no_gpu_kernels().empty();

@@ -1,4 +1,5 @@
 # The simulators behind docs/scale.md and docs/async.md. bench_scale.py SOURCE_DIR. Needs the standard library alone.
+import math
 import os
 import sys
 from dataclasses import replace
@@ -8,7 +9,7 @@ sys.path.insert(0, str(Path(sys.argv[1]) / "apps/bench"))
 import scale_check
 from async_modes import Flow, Ledger, Setting, best_split, flow, in_pieces, over_sampling, sync
 from expectations import end, expect
-from scale import SHAPES, Cluster, Rank, Work, learn, sequence_bytes, simulate, tensor_bytes
+from scale import SHAPES, Cluster, Rank, Saves, Work, checkpoint_plan, learn, sequence_bytes, simulate, tensor_bytes
 from scale_tables import quick_tables
 
 
@@ -137,6 +138,25 @@ def the_check_predicts_ranks_from_one_rank_of_their_size():
     expect(asked == [(4, 1, 0, cores, False), (2, 1, 0, copies, False), (2, 1, 0, copies, True)], f"{asked}")
 
 
+def failures_cost_saves_repeated_work_and_restarts():
+    # With random failures, a segment of work and its save is whole with chance exp(-segment / between), and so is a restart.
+    def expected(plan, interval):
+        kept = interval / math.expm1((interval + plan.save) / plan.between)
+        return 1 - kept / (plan.between * math.exp(plan.restart / plan.between))
+
+    often = Saves(save=30.0, between=3600.0, restart=300.0)
+    for plan in (checkpoint_plan(Cluster(), SHAPES[2], 1024), checkpoint_plan(Cluster(), SHAPES[5], 256), often):
+        for interval in (plan.interval / 2, plan.interval, plan.interval * 2):
+            lost = plan.simulated(interval)
+            expect(abs(lost / expected(plan, interval) - 1) < 0.02, f"{plan}: simulated {lost}, not {expected(plan, interval)}")
+            expect(lost >= plan.simulated(plan.interval), f"{plan}: {interval} s between saves is better than Young's interval")
+        if plan is not often:  # Young's formula is for failures that are rare
+            expect(abs(plan.simulated(plan.interval) / plan.lost - 1) < 0.1, f"{plan}: simulated {lost}, by the formula {plan.lost}")
+    expect(often.simulated(60.0, seed=1) != often.simulated(60.0), "another seed fails at other moments")
+    free = replace(often, save=0.0, restart=0.0)
+    expect(abs(free.simulated(600.0) - 600 / 2 / 3600) < 0.003, "what is left is half of an interval for each failure")
+
+
 def the_page_has_the_tables():
     page = (Path(sys.argv[1]) / "docs/scale.md").read_text()
     for title, table in quick_tables(Cluster(), Work()):
@@ -147,6 +167,6 @@ def the_page_has_the_tables():
 
 for check in (rank_counts_what_it_decodes, sync_is_the_step_of_scale, equal_lengths_leave_nothing_to_wait_for,
               more_staleness_waits_less, the_ledger_finds_faults, shared_layers_are_one_device,
-              the_check_predicts_ranks_from_one_rank_of_their_size, the_page_has_the_tables):
+              failures_cost_saves_repeated_work_and_restarts, the_check_predicts_ranks_from_one_rank_of_their_size, the_page_has_the_tables):
     check()
 end()

@@ -157,6 +157,7 @@ TEST(ObjectiveStages, TheRecipesLearn) {
     const Outcome done = task.mortise(
         "train " + configs + recipe.name + ".toml model.path=model data.train_files=data/train.jsonl " +
         "data.val_files=[] reward.0.use=regex reward.0.pattern='^7' reward.0.column=null trainer.total_training_steps=30 "
+        "data.max_response_length=4 "
         "actor.optim.lr=3e-3 actor.optim.lr_scheduler_type=constant trainer.default_local_dir=out "
         "trainer.num_threads=2 trainer.logger='[]' " +
         recipe.more);
@@ -172,6 +173,7 @@ TEST(ObjectiveStages, ATeacherTeaches) {
   const std::string recipe =
       std::string(MORTISE_SOURCE_DIR) +
       "/configs/distill.toml model.path=model data.train_files=data/train.jsonl data.val_files=[] "
+      "data.max_response_length=4 "
       "data.train_batch_size=16 actor.ppo_mini_batch_size=16 actor.optim.lr=3e-3 reward.0.use=regex "
       "reward.0.pattern='^7' reward.0.column=null trainer.validation_data_dir=null trainer.num_threads=2";
   for (const std::string& way : {recipe, std::string("run.toml reward.0.weight=0 teacher.advantage_coef=1")}) {

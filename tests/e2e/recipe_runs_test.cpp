@@ -20,10 +20,11 @@ namespace {
 
 std::string recipe(const std::string& name) { return std::string(MORTISE_SOURCE_DIR) + "/configs/" + name + ".toml "; }
 
-// What every recipe of the quickstart's task gets here: fresh weights, and completions that must begin with a 7.
+// What every recipe of the quickstart's task gets here: fresh weights, and completions that must begin with a 7. They are
+// half as long as in the recipes: what follows the 7 does not change the reward.
 const std::string kSevens =
     "model.path=model data.train_files=data/train.jsonl data.val_files=[] reward.0.use=regex reward.0.pattern='^7' "
-    "reward.0.column=null data.train_batch_size=16 actor.ppo_mini_batch_size=16 rollout.n=8 "
+    "reward.0.column=null data.max_response_length=4 data.train_batch_size=16 actor.ppo_mini_batch_size=16 rollout.n=8 "
     "trainer.total_training_steps=30 actor.optim.lr=3e-3 actor.optim.lr_scheduler_type=constant "
     "actor.optim.lr_warmup_steps=0 trainer.default_local_dir=out trainer.num_threads=2 trainer.logger='[]' ";
 

@@ -93,6 +93,11 @@ TEST(SequenceParallelRun, TheDryRunShowsTheMesh) {
                                         "critic.ppo_max_token_len_per_gpu=20"};
   const Json critic_whole = numbers(4, joined(critic, {"critic.ulysses_sequence_parallel_size=1"}));
   EXPECT_EQ(activations(critic_whole), activations(whole));
+  const auto of_critic = [](const Json& one) {
+    return one.at("ranks").at("critic_bytes_sent_per_step").get<int64_t>();
+  };
+  EXPECT_EQ(of_critic(whole), 0);
+  EXPECT_GT(of_critic(critic_whole), 0);
   const Json critic_shared =
       numbers(4, joined(critic, {"critic.ulysses_sequence_parallel_size=4", "critic.ppo_max_token_len_per_gpu=5"}));
   EXPECT_EQ(activations(critic_shared), activations(shared));

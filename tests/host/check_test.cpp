@@ -14,6 +14,7 @@
 
 #include "conformance/report.h"
 #include "conformance/server.h"
+#include "conformance/server_pool.h"
 #include "foundation/base/env.h"
 #include "foundation/base/text.h"
 #include "plugin/pack/pack_file.h"
@@ -279,6 +280,34 @@ TEST(PluginCheck, TellsAPoolOfLibtorchFromThreadsOfThePack) {
   EXPECT_THAT(all_faults(leak), HasSubstr("2 of its threads live on after destroy"));
   const CheckReport own = check(packs("broken/own_thread.so"), {"hygiene.threads"}, options);
   EXPECT_THAT(all_faults(own), HasSubstr("1 of its threads live on after destroy"));
+}
+
+// All cases test the file that the check began with. If a build replaces it meanwhile, a process that has read it goes on, and
+// one that reads the new file refuses it.
+TEST(PluginCheck, TestsOneFileInAllItsCases) {
+  const test::TempDir dir;
+  const Path path = dir.path() / "pack.so";
+  const std::string whole = *default_env().read_file(packs("minimal/minimal.so"), 1 << 24);
+  ASSERT_TRUE(write_file(default_env(), path, whole).ok());
+  auto pool = ServerPool::start({"/proc/self/exe", "--serve-cases"}, 1);
+  auto later_pool = ServerPool::start({"/proc/self/exe", "--serve-cases"}, 1);
+  ASSERT_TRUE(pool.ok() && later_pool.ok());
+  Request request;
+  request.case_id = "load.opens";
+  request.pack = path.string();
+  request.sha256 = PackFile::open(path)->sha256();
+  const auto outcome_in = [&](ServerPool& servers) {
+    std::vector<Outcome> outcomes(1);
+    servers.run({request}, {0}, outcomes);
+    return outcomes.front();
+  };
+  EXPECT_EQ(outcome_in(*pool).status, "passed");
+  ASSERT_TRUE(write_file(default_env(), path, *default_env().read_file(packs("faulty/test.faulty.so"), 1 << 24)).ok());
+  const Outcome later = outcome_in(*pool);
+  EXPECT_EQ(later.status, "passed") << later.text;
+  const Outcome other = outcome_in(*later_pool);
+  EXPECT_EQ(other.status, "failed");
+  EXPECT_THAT(other.text, HasSubstr("the file has changed since the check began"));
 }
 
 TEST(PluginCheck, TakesAnyBytesForAFile) {

@@ -264,7 +264,7 @@ void describe_offload(Keys& keys) {
       "offload", &OptimConfig::offload,
       "Where the optimizer's state is, and the master weights of a bfloat16 model. none: in memory. file: in files "
       "without names in trainer.offload_dir, from which an update reads one parameter after the other. On a GPU the "
-      "master weights stay in its memory. The numbers are the same.");
+      "master weights stay in its memory if ranks share steps (ranks.zero_stage) or layers. The numbers are the same.");
 }
 
 template <class Keys, class Optim>

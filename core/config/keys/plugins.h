@@ -26,7 +26,7 @@ struct PluginsConfig {
   PackTrust trust = PackTrust::kAny;
   double max_failed_fraction = 0.1;                   // share of a step's rows on which a reward may fail
   Isolation isolation = Isolation::kAuto;             // whether rewards run in worker processes
-  std::optional<int64_t> num_workers;                 // per reward; null = one per core, eight at most
+  std::optional<int64_t> num_workers;                 // per reward and rank; null = one per core, eight at most
   bool bubblewrap = true;                             // put workers into bubblewrap if the machine has it
   int64_t worker_memory_mib = 8192;                   // address space of one worker; 0 = no limit
   int64_t worker_file_mib = 256;                      // longest file that a worker may write; 0 = no limit
@@ -72,7 +72,8 @@ void describe_packs(Keys& keys) {
             "actor.kl_isolation, algorithm.adv_isolation and algorithm.kl_isolation.");
   keys.free("num_workers", &PluginsConfig::num_workers,
             "Worker processes of each reward that score at the same time; one more is kept ready as a spare. Results "
-            "do not depend on it. null: one per processor that the run may use, at most eight.")
+            "do not depend on it. null: one per processor that the run may use, at most eight. Every rank has workers "
+            "of its own; null shares the processors of a machine among its ranks.")
       .at_least(1)
       .at_most(1024)
       .no_effect(kInTrain | kInEval, has_no_reward_workers, kNoWorkers);

@@ -3,6 +3,7 @@
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
+#include <c10/core/GradMode.h>
 #include <fmt/core.h>
 
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
@@ -11,6 +12,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstring>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -49,6 +51,19 @@ at::Tensor byte_tensor(const std::string& bytes, int64_t padded) {
   at::Tensor tensor = at::zeros({padded}, at::kByte);
   if (!bytes.empty()) std::memcpy(tensor.data_ptr(), bytes.data(), bytes.size());
   return tensor;
+}
+
+// If a rank sends at most so many bytes, a collective takes as long as its rounds of messages. So each rank then sends its
+// numbers to all others at once, which is one round. In Gloo's rings a sum has 4 (size - 1) rounds, and a gathering half as
+// many.
+constexpr int64_t kMostBytesAtOnce = 32768;
+
+// sum = the terms [ranks, n], which are added in the order of ranks. Autograd sees nothing of it, as of Gloo's sums.
+void add_terms(const at::Tensor& terms, const at::Tensor& sum) {
+  const c10::NoGradGuard no_gradient;
+  const at::Tensor numbers = sum.variable_data().view({-1});
+  numbers.copy_(terms[0]);
+  for (int64_t rank = 1; rank < terms.size(0); ++rank) numbers.add_(terms[rank]);
 }
 
 // What a rank tells first in an exchange: how many bytes it has, and as many of them as have room.
@@ -101,6 +116,8 @@ class Call {
     if (is_on_device_) return;
     work_->getFuture()->addCallback([completion = completion_](c10::ivalue::Future&) { completion->finish(); });
   }
+  // What this rank computes when the call is done.
+  void then(std::function<void()> rest) { rest_ = std::move(rest); }
   Result<> wait() {
     if (done_) return {};
     done_ = true;
@@ -114,6 +131,7 @@ class Call {
       if (is_on_device_) throw_failure();
       work_->wait();
       if (is_on_device_) throw_failure();
+      if (rest_) rest_();
     } catch (const std::exception& error) {
       return watch_->explain_failure(stage_, c10d_text(error));
     }
@@ -130,6 +148,7 @@ class Call {
   RankSet ranks_;
   Work work_;
   std::shared_ptr<Completion> completion_;
+  std::function<void()> rest_;
   bool is_on_device_;
   bool done_ = false;
 };
@@ -213,15 +232,16 @@ class GlooCommunicator : public Communicator {
   using Communicator::all_reduce_sum;
   Result<> all_reduce_sum(const at::Tensor& tensor, std::string_view stage) override {
     TRY(check_sum_argument(tensor, "all_reduce_sum", stage));
-    return reduce(tensor, c10d::ReduceOp::SUM, stage);
+    if (tensor.numel() == 0) return {};
+    Call call = TRY(start_sum(tensor, stage));
+    return call.wait();
   }
 
   Result<std::unique_ptr<PendingCollective>> start_all_reduce_sum(const at::Tensor& tensor,
                                                                   std::string_view stage) override {
     TRY(check_sum_argument(tensor, "start_all_reduce_sum", stage));
     if (tensor.numel() == 0) return std::unique_ptr<PendingCollective>(std::make_unique<NothingPendingHere>());
-    Call call =
-        TRY(start(stage, tensor, [&](auto& group) { return start_reduce(group, tensor, c10d::ReduceOp::SUM); }));
+    Call call = TRY(start_sum(tensor, stage));
     return std::unique_ptr<PendingCollective>(std::make_unique<PendingCall>(std::move(call)));
   }
 
@@ -244,27 +264,22 @@ class GlooCommunicator : public Communicator {
       std::vector<int64_t> equal;
       return group.alltoall_base(terms, parts, equal, equal);
     }));
-    const at::Tensor sum = output.view({-1});
-    sum.copy_(terms[0]);
-    for (int64_t rank = 1; rank < size(); ++rank) sum.add_(terms[rank]);
+    add_terms(terms, output);
     return {};
   }
 
   Result<> all_gather(const at::Tensor& input, const at::Tensor& output, std::string_view stage) override {
     TRY(check_parts(output, input, size(), "all_gather", stage));
     if (input.numel() == 0) return {};
-    at::Tensor part = as_bytes(input);
-    at::Tensor whole = as_bytes(output);
-    return run(stage, input, [&](auto& group) { return group._allgather_base(whole, part); });
+    Call call = TRY(start_gather(input, output, stage));
+    return call.wait();
   }
 
   Result<std::unique_ptr<PendingCollective>> start_all_gather(const at::Tensor& input, const at::Tensor& output,
                                                               std::string_view stage) override {
     TRY(check_parts(output, input, size(), "start_all_gather", stage));
     if (input.numel() == 0) return std::unique_ptr<PendingCollective>(std::make_unique<NothingPendingHere>());
-    at::Tensor part = as_bytes(input);
-    at::Tensor whole = as_bytes(output);
-    Call call = TRY(start(stage, input, [&](auto& group) { return group._allgather_base(whole, part); }));
+    Call call = TRY(start_gather(input, output, stage));
     return std::unique_ptr<PendingCollective>(std::make_unique<PendingCall>(std::move(call)));
   }
 
@@ -429,6 +444,28 @@ class GlooCommunicator : public Communicator {
   Result<> reduce(const at::Tensor& tensor, c10d::ReduceOp::RedOpType op, std::string_view stage) {
     if (tensor.numel() == 0) return {};
     return run(stage, tensor, [&](auto& group) { return start_reduce(group, tensor, op); });
+  }
+
+  [[nodiscard]] bool goes_at_once(const at::Tensor& tensor) const {
+    return !is_on_device(tensor) && static_cast<int64_t>(tensor.nbytes()) * (size() - 1) <= kMostBytesAtOnce;
+  }
+  Result<Call> start_gather(const at::Tensor& input, const at::Tensor& output, std::string_view stage) {
+    at::Tensor part = as_bytes(input), whole = as_bytes(output);
+    if (!goes_at_once(input))
+      return start(stage, input, [&](auto& group) { return group._allgather_base(whole, part); });
+    at::Tensor copies = part.expand({size(), part.numel()}).contiguous().view({-1});
+    return start(stage, input, [&](auto& group) {
+      std::vector<int64_t> equal;
+      return group.alltoall_base(whole, copies, equal, equal);
+    });
+  }
+  Result<Call> start_sum(const at::Tensor& tensor, std::string_view stage) {
+    if (!goes_at_once(tensor))
+      return start(stage, tensor, [&](auto& group) { return start_reduce(group, tensor, c10d::ReduceOp::SUM); });
+    const at::Tensor terms = at::empty({size(), tensor.numel()}, tensor.options());
+    Call call = TRY(start_gather(tensor, terms, stage));
+    call.then([terms, tensor] { add_terms(terms, tensor); });
+    return call;
   }
 
   static bool is_on_device(const at::Tensor& tensor) { return tensor.defined() && !tensor.is_cpu(); }

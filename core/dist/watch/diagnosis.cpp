@@ -64,6 +64,14 @@ std::optional<Verdict> silent_rank(const Situation& s, const WatchLimits& limits
                                   place_text(view.state)));
 }
 
+void name_a_few(std::vector<std::string>& texts) {
+  constexpr size_t kMaxNamed = 8;
+  if (texts.size() <= kMaxNamed) return;
+  const size_t more = texts.size() - kMaxNamed;
+  texts.resize(kMaxNamed);
+  texts.push_back(fmt::format("{} more", more));
+}
+
 // Ranks that answer, but do not come to the collective in which this rank waits.
 struct LateRanks {
   int first = -1;  // the one to blame
@@ -90,12 +98,7 @@ LateRanks late_ranks(const Situation& s) {
     find_late([&](size_t i, const RankView& view) { return s.awaits.has(static_cast<int>(i)) && computes(i, view); });
   if (late.texts.empty()) find_late([&](size_t, const RankView& view) { return view.state.calls < s.calls; });
   if (late.texts.empty()) find_late(computes);
-  constexpr size_t kMaxNamed = 8;
-  if (late.texts.size() > kMaxNamed) {
-    const size_t more = late.texts.size() - kMaxNamed;
-    late.texts.resize(kMaxNamed);
-    late.texts.push_back(fmt::format("{} more", more));
-  }
+  name_a_few(late.texts);
   return late;
 }
 
@@ -135,6 +138,20 @@ std::optional<Verdict> diagnose(const Situation& s, const WatchLimits& limits) {
 }
 
 std::string late_ranks_text(const Situation& s) { return join(late_ranks(s).texts, ", "); }
+
+// Threads of a rank may wait in calls of their own, while others compute: only the same stage shows that nobody does.
+std::string all_wait_text(const Situation& s, double seconds) {
+  if (!s.waits || s.waited_s < seconds || !late_ranks(s).texts.empty()) return {};
+  std::vector<std::string> texts;
+  for (size_t i = 0; i < s.ranks.size(); ++i) {
+    const RankView& view = s.ranks[i];
+    if (static_cast<int>(i) == s.rank || !is_alive(view)) continue;
+    if (view.waits_s < seconds || view.state.stage != s.waits_in) return {};
+    texts.push_back(view.description);
+  }
+  name_a_few(texts);
+  return join(texts, ", ");
+}
 
 bool is_awaited(const Situation& s) {
   if (s.waits) return false;

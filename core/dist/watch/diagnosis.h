@@ -20,6 +20,7 @@ struct WatchLimits {
 struct RankView {
   RankState state;
   double silent_s = 0;      // since its last message
+  double waits_s = 0;       // in one call, by its messages; 0: it is in none
   bool has_ended = false;   // this machine runs its process no more
   std::string description;  // "rank 2 (process 77 on node1)"
 };
@@ -29,8 +30,9 @@ struct Situation {
   std::span<const RankView> ranks;
   int64_t calls = 0;  // calls by this rank
   bool waits = false;
-  double waited_s = 0;  // in the current call
-  RankSet awaits = {};  // the ranks of this call
+  double waited_s = 0;     // in the current call
+  std::string waits_in{};  // its stage
+  RankSet awaits = {};     // the ranks of this call
   bool call_failed = false;
   int store_rank = 0;         // the rank that serves the store; -1: another program, or a file
   std::string store_address;  // for people
@@ -52,6 +54,9 @@ std::optional<Verdict> diagnose(const Situation& situation, const WatchLimits& l
 
 // The ranks that let this one wait, as "rank 2 (process 77 on node1) is still in 'rollout' of step 12". Empty if none does.
 std::string late_ranks_text(const Situation& situation);
+// The other ranks, if all of them have been in the call of this one for so long: nobody is late, and still it does not end.
+// "rank 2 (process 77 on node1), ...". Empty: some are not, or not yet.
+std::string all_wait_text(const Situation& situation, double seconds);
 // Ranks wait for this one, which is not in a collective.
 bool is_awaited(const Situation& situation);
 

@@ -4,6 +4,7 @@
 #include <fmt/core.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <fstream>
 #include <iterator>
@@ -46,6 +47,16 @@ std::optional<ProcessStat> stat_of(int64_t pid) {
   return ProcessStat{fields[0][0], *start};
 }
 
+// proc(5): the launcher may have given each rank processors of its own.
+std::string allowed_cpus(int64_t pid) {
+  constexpr std::string_view kName = "Cpus_allowed_list:";
+  const std::string text = read_small_file(fmt::format("/proc/{}/status", pid));
+  for (const std::string_view line : split(text, '\n')) {
+    if (line.starts_with(kName)) return std::string(trim(line.substr(kName.size())));
+  }
+  return {};
+}
+
 // The first `count` lines and the rest.
 std::optional<std::vector<std::string_view>> lines_of(std::string_view text, size_t count) {
   std::vector<std::string_view> lines;
@@ -63,14 +74,14 @@ std::optional<std::vector<std::string_view>> lines_of(std::string_view text, siz
 
 std::string encode(const RankState& state) {
   const RankSet& awaits = state.awaits;
-  return fmt::format("{}\n{}\n{}\n{}\n{}\n{}\n{}\n{}\n{}\n{}", state.beats, state.calls, state.step,
+  return fmt::format("{}\n{}\n{}\n{}\n{}\n{}\n{}\n{}\n{}\n{}\n{}", state.beats, state.calls, state.step,
                      state.waits ? 1 : 0, awaits.first, awaits.step, awaits.count, static_cast<int>(state.status),
-                     state.stage, state.error);
+                     state.progress, state.stage, state.error);
 }
 
 std::optional<RankState> decode_rank_state(std::string_view text) {
   constexpr size_t kNumbers = 8;
-  const auto lines = lines_of(text, kNumbers + 1);
+  const auto lines = lines_of(text, kNumbers + 2);
   if (!lines) return std::nullopt;
   std::array<int64_t, kNumbers> n{};
   for (size_t i = 0; i < kNumbers; ++i) {
@@ -86,9 +97,10 @@ std::optional<RankState> decode_rank_state(std::string_view text) {
                    n[2],
                    n[3] != 0,
                    static_cast<RankStatus>(status),
-                   std::string((*lines)[kNumbers]),
                    std::string((*lines)[kNumbers + 1]),
-                   awaits};
+                   std::string((*lines)[kNumbers + 2]),
+                   awaits,
+                   std::string((*lines)[kNumbers])};
 }
 
 std::string place_text(const RankState& state) {
@@ -112,24 +124,31 @@ RankProcess describe_process(int64_t pid, int size) {
   if (const auto stat = stat_of(pid)) {
     process.pid = pid;
     process.start_ticks = stat->start_ticks;
+    process.cpus = allowed_cpus(pid);
   }
   return process;
 }
 
 std::string encode(const RankProcess& process) {
-  return fmt::format("{}\n{}\n{}\n{}\n{}\n{}", process.machine, process.network, process.pid, process.start_ticks,
-                     process.size, process.host);
+  return fmt::format("{}\n{}\n{}\n{}\n{}\n{}\n{}", process.machine, process.network, process.pid, process.start_ticks,
+                     process.size, process.cpus, process.host);
 }
 
 std::optional<RankProcess> decode_rank_process(std::string_view text) {
-  const auto lines = lines_of(text, 5);
+  const auto lines = lines_of(text, 6);
   if (!lines) return std::nullopt;
   const auto pid = parse_i64((*lines)[2]);
   const auto start = parse_i64((*lines)[3]);
   const auto size = parse_i64((*lines)[4]);
   if (!pid || !start || !size) return std::nullopt;
-  return RankProcess{std::string((*lines)[0]), std::string((*lines)[1]), std::string((*lines)[5]), *pid, *start,
-                     static_cast<int>(*size)};
+  return RankProcess{std::string((*lines)[0]), std::string((*lines)[1]), std::string((*lines)[6]), *pid, *start,
+                     static_cast<int>(*size),  std::string((*lines)[5])};
+}
+
+int count_on_same_cpus(std::span<const RankProcess> processes, const RankProcess& self) {
+  if (self.machine.empty()) return 1;
+  const auto shares = [&](const RankProcess& one) { return one.machine == self.machine && one.cpus == self.cpus; };
+  return std::max(1, static_cast<int>(std::ranges::count_if(processes, shares)));
 }
 
 bool has_ended(const RankProcess& process, const RankProcess& self) {

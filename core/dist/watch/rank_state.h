@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -34,8 +35,9 @@ struct RankState {
   bool waits = false;  // inside a collective
   RankStatus status = RankStatus::kRunning;
   std::string stage;
-  std::string error;    // the error of kFailed
-  RankSet awaits = {};  // ranks of the collective in which it waits
+  std::string error;          // the error of kFailed
+  RankSet awaits = {};        // ranks of the collective in which it waits
+  std::string progress = {};  // own_progress() (metrics/rank_progress.h)
   bool operator==(const RankState&) const = default;
 };
 
@@ -53,6 +55,7 @@ struct RankProcess {
   int64_t pid = 0;          // 0 if unknown
   int64_t start_ticks = 0;  // a process id may be used again: the start tells them apart
   int size = 0;             // size of the group, by that process's environment
+  std::string cpus;         // the processors that it may use, as "0-3,8"; empty if unknown
   bool operator==(const RankProcess&) const = default;
 };
 
@@ -60,6 +63,9 @@ RankProcess describe_process(int64_t pid, int size);
 RankProcess this_process(int size);
 std::string encode(const RankProcess& process);
 std::optional<RankProcess> decode_rank_process(std::string_view text);
+
+// The processes on the machine of `self` that may use the same processors, with `self`: at least 1.
+int count_on_same_cpus(std::span<const RankProcess> processes, const RankProcess& self);
 
 // True if this machine runs it no more. False if it is on another machine, or that cannot be told.
 bool has_ended(const RankProcess& process, const RankProcess& self);

@@ -13,6 +13,7 @@
 
 #include "dist/watch/thread_stacks.h"
 #include "foundation/base/log.h"
+#include "foundation/metrics/rank_progress.h"
 
 namespace mortise {
 
@@ -33,8 +34,14 @@ constexpr milliseconds kTick{100};
 constexpr milliseconds kMaxGap{1000};
 // A killed process closes its connections just before the kernel shows its end: time to see that it was killed.
 constexpr milliseconds kDyingLimit{1000};
+// While a rank waits, its view shows so often how far the others are.
+constexpr milliseconds kViewPause{500};
 // How long a main thread has that is still connecting to the others or reads its model: there is nothing to save yet.
 constexpr milliseconds kStartGrace{1000};
+
+bool is_same_wait(const RankState& a, const RankState& b) {
+  return a.waits && b.waits && a.calls == b.calls && a.stage == b.stage && a.awaits == b.awaits;
+}
 
 void end_this_process(const Error& error) {
   log_error(error);
@@ -54,6 +61,12 @@ struct Wait {
   double notice_s = 0;  // the log names the late ranks when waited_s reaches this
 };
 
+// What the log of a rank that waits says. Empty: nothing now.
+struct Notice {
+  std::string text;
+  bool has_stacks = false;  // the log file also gets those of this rank
+};
+
 // How long the others have waited for this rank.
 struct Lateness {
   int64_t calls = -1;  // the calls of this rank when it began
@@ -64,6 +77,8 @@ struct Lateness {
 struct RankWatch::Shared : std::enable_shared_from_this<RankWatch::Shared> {
   std::mutex mutex;
   std::condition_variable changed;  // anything below has changed
+  std::condition_variable
+      call_ended;  // a call is done, or there is a verdict: wakes the threads that wait in calls only
   WatchOptions options;
   std::unique_ptr<RankStore> store;  // the thread `talk` alone uses it
   RankState mine;
@@ -101,9 +116,10 @@ struct RankWatch::Shared : std::enable_shared_from_this<RankWatch::Shared> {
   void talk();
   bool exchange_states(int64_t now_version, const std::string& text, const std::optional<Verdict>& mine_proposed);
   void take_answer(const std::vector<std::string>& values, int64_t now_version);
+  [[nodiscard]] std::vector<std::string> progress_of_ranks() const;
   void judge_loop();
   void judge_once(std::unique_lock<std::mutex>& lock, double elapsed_s);
-  std::string notice_of_waiting(const Situation& s);
+  Notice notice_of_waiting(const Situation& s);
   bool is_long_late(const Situation& s, double elapsed_s);
   void look_for_ended_processes(std::unique_lock<std::mutex>& lock);
   void settle(std::unique_lock<std::mutex>& lock, const Verdict& found);
@@ -138,18 +154,31 @@ void RankWatch::Shared::take_answer(const std::vector<std::string>& values, int6
   for (size_t i = 0; i + 1 < values.size(); ++i) {
     const auto state = decode_rank_state(values[i]);
     if (!state || *state == views[i].state) continue;
+    if (!is_same_wait(*state, views[i].state)) views[i].waits_s = 0;
     views[i].state = *state;
     views[i].silent_s = 0;
   }
+  if (options.rank == 0) note_ranks(progress_of_ranks());
   if (values.back() != kNoVerdict && !verdict) {
     if (const auto found = decode_verdict(values.back())) set_verdict(*found);
   }
+}
+
+// By rank, of those that are in this step.
+std::vector<std::string> RankWatch::Shared::progress_of_ranks() const {
+  std::vector<std::string> all;
+  for (const RankView& view : views) {
+    const bool is_here = view.state.step == mine.step && view.state.status == RankStatus::kRunning;
+    all.push_back(is_here ? view.state.progress : std::string());
+  }
+  return all;
 }
 
 void RankWatch::Shared::set_verdict(const Verdict& found) {  // with the mutex
   verdict = found;
   if (mine.status == RankStatus::kRunning) mine.status = RankStatus::kStopped;
   change();
+  call_ended.notify_all();
 }
 
 void RankWatch::Shared::talk() {
@@ -157,6 +186,7 @@ void RankWatch::Shared::talk() {
   while (!stop || written < version) {
     changed.wait_for(lock, options.beat, [this] { return stop || written < version; });
     ++mine.beats;
+    mine.progress = own_progress();
     const int64_t now_version = version;
     const std::string text = encode(mine);
     const std::optional<Verdict> proposed = verdict ? std::nullopt : proposal;
@@ -215,7 +245,10 @@ void RankWatch::Shared::settle(std::unique_lock<std::mutex>& lock, const Verdict
 void RankWatch::Shared::judge_once(std::unique_lock<std::mutex>& lock, double elapsed_s) {
   store_silent_s += elapsed_s;
   if (store_lost) store_lost_s += std::min(elapsed_s, seconds_of(kTick));  // it may have been lost just now
-  for (RankView& view : views) view.silent_s += elapsed_s;
+  for (RankView& view : views) {
+    view.silent_s += elapsed_s;
+    if (view.state.waits) view.waits_s += elapsed_s;
+  }
   for (Wait& wait : waits) wait.waited_s += elapsed_s;
   if (verdict || leaving) return;
   Situation s;
@@ -226,6 +259,7 @@ void RankWatch::Shared::judge_once(std::unique_lock<std::mutex>& lock, double el
   for (const Wait& wait : waits) {
     if (wait.waited_s < s.waited_s) continue;
     s.waited_s = wait.waited_s;
+    s.waits_in = wait.stage;
     s.awaits = wait.ranks;
   }
   s.call_failed = call_failed;
@@ -237,34 +271,40 @@ void RankWatch::Shared::judge_once(std::unique_lock<std::mutex>& lock, double el
     settle(lock, *found);
     return;
   }
-  const std::string notice = notice_of_waiting(s);
+  const Notice notice = notice_of_waiting(s);
   const bool is_late = is_long_late(s, elapsed_s);
-  if (notice.empty() && !is_late) return;
+  if (notice.text.empty() && !is_late) return;
   const std::string place = place_text(mine);
   const double late_s = lateness.late_s;
   lock.unlock();
-  if (!notice.empty()) log_warn(notice);
+  if (!notice.text.empty()) log_warn(notice.text);
   if (is_late) {
     log_warn(
         fmt::format("the other ranks have waited {:.0f} s for this rank ({}), which is {}; the log file has the "
                     "stacks of its threads",
                     late_s, options.rank, place));
-    log_info_at(LogPlace::kFile, fmt::format("the threads of rank {} are here:\n{}", options.rank, thread_stacks()));
   }
+  if (is_late || notice.has_stacks)
+    log_info_at(LogPlace::kFile, fmt::format("the threads of rank {} are here:\n{}", options.rank, thread_stacks()));
   lock.lock();
   looked = Clock::now();  // threads that do not answer take time: this process was not stopped meanwhile
 }
 
-// What this rank's log says while it waits, so that a rank that hangs is known long before wait_s. Empty: nothing now.
-std::string RankWatch::Shared::notice_of_waiting(const Situation& s) {
+// A rank that hangs is so known long before wait_s, and so is a message that is lost.
+Notice RankWatch::Shared::notice_of_waiting(const Situation& s) {
   const auto longest = std::max_element(waits.begin(), waits.end(),
                                         [](const Wait& a, const Wait& b) { return a.waited_s < b.waited_s; });
   if (longest == waits.end() || longest->waited_s < longest->notice_s) return {};
-  const std::string late = late_ranks_text(s);
-  if (late.empty()) return {};
+  const std::string late = late_ranks_text(s), waiting = all_wait_text(s, options.limits.notice_s);
+  if (late.empty() && waiting.empty()) return {};
   longest->notice_s = 2 * longest->waited_s;
-  return fmt::format("this rank ({}) has waited {:.0f} s in '{}': {}", options.rank, longest->waited_s, longest->stage,
-                     late);
+  const std::string here =
+      fmt::format("this rank ({}) has waited {:.0f} s in '{}'", options.rank, longest->waited_s, longest->stage);
+  if (!late.empty()) return {here + ": " + late, false};
+  return {fmt::format("{}, and so have all others: {}; a message may be lost, and the log file has the stacks of this "
+                      "rank's threads",
+                      here, waiting),
+          true};
 }
 
 // The others wait for this rank, for as long as its own log should say.
@@ -348,9 +388,11 @@ class SharedCompletion : public Completion {
  public:
   explicit SharedCompletion(std::shared_ptr<Shared> shared) : shared_(std::move(shared)) {}
   void finish() override {
-    const std::lock_guard lock(shared_->mutex);
-    done_ = true;
-    shared_->changed.notify_all();
+    {
+      const std::lock_guard lock(shared_->mutex);
+      done_ = true;
+    }
+    shared_->call_ended.notify_all();
   }
   [[nodiscard]] bool done() const { return done_; }  // with the mutex
 
@@ -370,7 +412,11 @@ Result<> RankWatch::wait(const std::shared_ptr<Completion>& completion, std::str
       shared_->waits.end(),
       {.stage = std::string(stage), .ranks = ranks, .waited_s = 0, .notice_s = shared_->options.limits.notice_s});
   shared_->show_place();
-  shared_->changed.wait(lock, [&] { return call.done() || shared_->verdict; });
+  while (!shared_->call_ended.wait_for(lock, kViewPause, [&] { return call.done() || shared_->verdict; })) {
+    lock.unlock();  // the view may wait for its terminal
+    live_refresh();
+    lock.lock();
+  }
   shared_->waits.erase(wait);
   if (!call.done()) shared_->own_stage = stage;  // the rank ends here
   shared_->show_place();

@@ -81,7 +81,7 @@ std::optional<Mount> read_mount(const std::string& line) {
   return Mount{words[4], words[3], v2};
 }
 
-std::atomic<int> g_pool_threads{0};
+std::atomic<int> g_pool_threads{0}, g_processes_here{1};
 
 int affinity_cpus() {
   for (size_t count = CPU_SETSIZE; count <= (size_t{1} << 20); count *= 2) {
@@ -142,6 +142,10 @@ int usable_cpus() {
   static const int cpus = cpus_within(affinity_cpus(), cgroup_cpu_quota(default_env(), "/"));
   return cpus;
 }
+
+void set_processes_here(int count) { g_processes_here = std::max(1, count); }
+
+int own_cpus() { return std::max(1, usable_cpus() / g_processes_here); }
 
 namespace {
 

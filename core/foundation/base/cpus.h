@@ -17,6 +17,11 @@ namespace mortise {
 void set_pool_threads(int num_threads);
 [[nodiscard]] int pool_threads();
 
+// Processes of this run that share these processors, and start helpers of their own: 1 until a run of several ranks sets it.
+void set_processes_here(int count);
+// The share of each of them, at least 1.
+[[nodiscard]] int own_cpus();
+
 // The smallest quota of the process's control group and the groups above it, in processors (1.5: 150 ms of CPU time per
 // 100 ms); nothing without a quota. `root` holds proc/ and the mounted groups: "/", or a folder that a test made.
 [[nodiscard]] std::optional<double> cgroup_cpu_quota(Env& env, const Path& root);

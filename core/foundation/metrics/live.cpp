@@ -20,6 +20,7 @@
 #include "foundation/base/text.h"
 #include "foundation/metrics/live_view.h"
 #include "foundation/metrics/pace.h"
+#include "foundation/metrics/rank_progress.h"
 
 namespace mortise {
 namespace {
@@ -45,10 +46,23 @@ LiveRun& live_run() {
   return *run;
 }
 
+// Each stage as the slowest rank has it.
+LiveState of_slowest_ranks(LiveState state) {
+  for (LiveStage& stage : state.stages) {
+    const auto slowest = slowest_rank(stage.name, stage.done, stage.total);
+    if (!slowest) continue;
+    stage.done = slowest->done;
+    stage.total = slowest->total;
+    stage.unit += fmt::format(" of rank {}", slowest->rank);
+    if (slowest->rank != 0) stage.pending = 0;  // unknown
+  }
+  return state;
+}
+
 void write_live_file(LiveRun& run) {
   if (run.file < 0) return;
   run.state.time_ns = run.env->wall_time_ns();
-  std::string text = dump_json(live_json(run.state));
+  std::string text = dump_json(live_json(of_slowest_ranks(run.state)));
   if (text.size() >= kFileBytes) return;
   text.resize(kFileBytes - 1, ' ');
   text += '\n';
@@ -58,7 +72,7 @@ void write_live_file(LiveRun& run) {
 void draw_live(LiveRun& run) {
   if (!run.on_terminal || !log_has_terminal()) return;
   const LiveLook look{terminal_size(STDERR_FILENO).columns, locale_is_utf8(), log_has_color()};
-  log_live_view(join(live_lines(run.state, look), "\n"));
+  log_live_view(join(live_lines(of_slowest_ranks(run.state), look), "\n"));
 }
 
 // Precondition: the lock is held.
@@ -94,6 +108,7 @@ void live_begin(Env& env, const LiveOptions& options) {
 }
 
 void live_step(int64_t step) {
+  note_step();
   LiveRun& run = live_run();
   if (!run.is_on.load()) return;
   const std::lock_guard lock(run.mutex);
@@ -107,6 +122,7 @@ void live_step(int64_t step) {
 }
 
 void live_stage(LiveStageName name, std::string_view unit, int64_t done, int64_t total, int64_t pending) {
+  note_stage(name.text, done, total);
   LiveRun& run = live_run();
   if (!run.is_on.load()) return;
   const std::lock_guard lock(run.mutex);
@@ -124,6 +140,13 @@ void live_stage(LiveStageName name, std::string_view unit, int64_t done, int64_t
   stage->total = total;
   stage->pending = pending;
   show_live(run, false);
+}
+
+void live_refresh() {
+  LiveRun& run = live_run();
+  if (!run.is_on.load()) return;
+  const std::lock_guard lock(run.mutex);
+  if (run.is_on.load()) show_live(run, false);
 }
 
 void live_numbers(const MetricRow& row) {

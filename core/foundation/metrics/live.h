@@ -1,9 +1,9 @@
 // The live view of this process's run: stages say how far they are, and the terminal and RUN/live.json show it.
 //
-// Without live_begin() every call does nothing, which is so in ranks other than the main one and in commands that are no
-// run. The terminal is drawn at most ten times a second, the file is written at most once a second. The file is for
-// people who look at the run from elsewhere. Nothing depends on it, and a failure to write it is not told.
-// Cost of a call that draws nothing: a lock and a look at the clock. Thread rule: any thread.
+// Without live_begin() nothing is shown: in ranks other than the main one, and in commands that are no run. The main rank
+// shows for each stage the rank that has least of it done (rank_progress.h). The terminal is drawn at most ten times a
+// second. The file is written at most once a second. Nothing depends on it, and a failure to write it is not told.
+// Cost of a call that draws nothing: two locks and a look at the clock. Thread rule: any thread.
 #pragma once
 
 #include <cstdint>

@@ -104,6 +104,10 @@ Result<> ActorObjective::check_inputs(const StepView& input) const {
   return {};
 }
 
+Result<HeldColumns> ActorObjective::hold(const StepView& of_loss, const StepView& of_kl) const {
+  return hold_columns({{&policy_loss_.instance(), &of_loss}, {kl_ ? &kl_->instance() : nullptr, &of_kl}});
+}
+
 // What scales the policy term, and it alone: the correction's weights, which are the engine's but for losses that apply
 // them themselves, and the masks.
 void ActorObjective::weigh_and_mask(const StepView& input, StepView& loss_input) {
@@ -135,6 +139,7 @@ Result<ObjectiveSums> ActorObjective::evaluate(const StepView& input, const Obje
   StepView loss_input = input;
   if (correction_.is_bypass() && correction_.is_active()) TRY(correct_by_current_policy(input, loss_input, metrics));
   weigh_and_mask(input, loss_input);
+  const HeldColumns held = TRY(hold(loss_input, input));
   TRY(policy_loss_.compute(loss_input, {scratch_, grad.log_prob, grad.entropy}, metrics));
   if (!grad.clipped.empty()) note_clipped(loss_input, grad);
 

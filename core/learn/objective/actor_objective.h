@@ -20,6 +20,7 @@
 #include "foundation/batch/step_view.h"
 #include "foundation/batch/token_weight.h"
 #include "foundation/metrics/registry.h"
+#include "plugin/host/kinds/held_columns.h"
 #include "plugin/host/kinds/kl_estimator.h"
 #include "plugin/host/kinds/policy_loss.h"
 
@@ -55,6 +56,9 @@ class ActorObjective {
   // `input` has log_prob, old_log_prob, advantages, response_mask and weight, and what else the settings ask for.
   Result<ObjectiveSums> evaluate(const StepView& input, const ObjectiveGrad& grad, MetricSet* metrics);
 
+  // Holds columns of `input` on the device for all calls of evaluate() on them, if its plugins compute there.
+  [[nodiscard]] Result<HeldColumns> hold(const StepView& input) const { return hold(input, input); }
+
   // How far tokens depend on one another: the furthest of the loss, the KL estimator, the masks and a correction by the
   // current policy.
   [[nodiscard]] Coupling coupling() const;
@@ -78,6 +82,7 @@ class ActorObjective {
  private:
   ActorObjective(PolicyLoss policy_loss, std::optional<KlEstimator> kl);
   Result<> check_inputs(const StepView& input) const;
+  [[nodiscard]] Result<HeldColumns> hold(const StepView& of_loss, const StepView& of_kl) const;
   [[nodiscard]] bool masks_by_entropy() const { return top_entropy_quantile_ < 1.0; }
   // Bypass mode: mask and weights of the policy loss by the policy of this very update.
   Result<> correct_by_current_policy(const StepView& input, StepView& loss_input, MetricSet* metrics);

@@ -21,7 +21,8 @@ uint16_t* copy_of(const at::Tensor& weights, const MasterCopies& copies) {
   return static_cast<uint16_t*>(found->second.mutable_data_ptr()) + weights.storage_offset();
 }
 
-void use_state(MortiseCudaStepTensor& row, const StepPart& part) {
+void use_numbers(MortiseCudaStepTensor& row, const StepPart& part) {
+  row.master = part.weights.mutable_data_ptr<float>();
   row.exp_avg = part.state[0].mutable_data_ptr<float>();
   row.exp_avg_sq = part.state[1].mutable_data_ptr<float>();
 }
@@ -47,15 +48,15 @@ const DeviceKernels* step_kernels(const UpdateRule& rule, std::span<const Optimi
 }
 
 KernelStep::KernelStep(const DeviceKernels& kernels, const c10::Device& device, std::span<StepPart> parts,
-                       std::span<const int64_t> first_sums, int64_t num_sums, const MasterCopies& copies)
+                       std::span<const int64_t> first_sums, int64_t num_sums, const MasterCopies& copies, bool in_files)
     : kernels_(&kernels), parts_(parts) {
   for (size_t i = 0; i < parts.size(); ++i) {
     StepPart& part = parts[i];
     part.gradient = part.gradient.contiguous();
-    rows_.push_back({part.gradient.const_data_ptr<float>(), part.weights.mutable_data_ptr<float>(), nullptr, nullptr,
-                     copy_of(part.weights, copies), part.weights.numel(), num_parts_, first_sums[i],
-                     static_cast<float>(part.lr), static_cast<float>(part.weight_decay)});
-    use_state(rows_.back(), part);
+    rows_.push_back({part.gradient.const_data_ptr<float>(), nullptr, nullptr, nullptr, copy_of(part.weights, copies),
+                     part.weights.numel(), num_parts_, first_sums[i], static_cast<float>(part.lr),
+                     static_cast<float>(part.weight_decay)});
+    if (!in_files) use_numbers(rows_.back(), part);
     num_parts_ += num_parts(part.weights.numel());
   }
   table_ = table_on(device, rows_);
@@ -87,10 +88,11 @@ void KernelStep::run(const AdamWOptions& options, int64_t update, const Offload*
     StateInFiles state(parts_[i], *files);
     MortiseCudaStepTensor row = rows_[i];
     row.first_part = 0;
-    use_state(row, parts_[i]);
+    use_numbers(row, parts_[i]);
     start(settings, table_on(clip_.device(), {&row, 1}), num_parts(row.count));
-    state.put_back();  // waits for the kernel
+    state.put_back();
   }
+  if (files != nullptr) files->finish();
   for (const StepPart& part : parts_) part.weights.unsafeGetTensorImpl()->bump_version();
 }
 

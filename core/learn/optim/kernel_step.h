@@ -32,14 +32,14 @@ class KernelStep {
   }
 
   // Starts the sums of squares. Those of parts[i] begin at first_sums[i] of `num_sums`; the others are 0. `parts` stay
-  // where they are.
+  // where they are. `in_files`: their state, and perhaps their weights, lie in files, which run() gets.
   KernelStep(const DeviceKernels& kernels, const c10::Device& device, std::span<StepPart> parts,
-             std::span<const int64_t> first_sums, int64_t num_sums, const MasterCopies& copies);
+             std::span<const int64_t> first_sums, int64_t num_sums, const MasterCopies& copies, bool in_files);
 
   [[nodiscard]] const at::Tensor& square_sums() const { return sums_; }  // float64, on the device
   // Then, in this order:
   void clip(double max_norm);
-  // `files`: where the state of the parts lies, which the kernel then steps one by one. Null: on the device.
+  // `files`: where the numbers of the parts lie, which the kernel then steps one by one. Null: on the device.
   void run(const AdamWOptions& options, int64_t update, const Offload* files = nullptr);
   // Behind clip(). Whoever reads it waits for clip(), not for run().
   [[nodiscard]] StepNorm norm() const { return StepNorm(HostCopy(clip_)); }

@@ -76,6 +76,7 @@ void Optimizer::run_rule(std::span<StepPart> parts, double grad_factor) const {
     rule_->step({&part, 1}, num_updates_, grad_factor);
     state.put_back();
   }
+  files_->finish();
 }
 
 namespace {
@@ -151,7 +152,8 @@ Result<ClippedStep> Optimizer::step_by_kernels(const DeviceKernels& kernels, dou
   for (const size_t i : stepped)
     part_sums.push_back(first_sums[parts_[i].parameter] + KernelStep::num_parts(parts_[i].begin));
   const OpTimer timer("optimizer", [&] { return step_work(parts); });
-  KernelStep step(kernels, parameters_.front().tensor.device(), parts, part_sums, first_sums.back(), copies);
+  KernelStep step(kernels, parameters_.front().tensor.device(), parts, part_sums, first_sums.back(), copies,
+                  files_ != nullptr);
   if (is_sharded()) TRY(zero_.communicator->all_reduce_sum(step.square_sums(), "gradient norm"));
   step.clip(max_norm);
   const StepNorm norm = step.norm();

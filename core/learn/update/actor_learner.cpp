@@ -131,6 +131,7 @@ Result<BackwardPass> ActorLearner::one_pass(UpdateSlice& slice, const PackedForw
                                             const at::Tensor& d_extra_RH, LeafReport& report) {
   const at::Tensor d_hidden_RH = at::empty_like(forward.hidden_RH);
   std::optional<Error> error;  // the head cannot carry a Result; the first one stops all further calls
+  const HeldColumns held = TRY(objective_->hold(slice.given()));
   std::vector<int64_t> offsets, ids, groups;
   const std::span<float> log_prob = slice.log_prob(), entropy = slice.entropy(), old_log_prob = slice.old_log_prob();
   const Layout rows = slice.table.layout();

@@ -65,7 +65,8 @@ Result<LeafReport> CriticLearner::compute(const StepTable& table, std::span<cons
   return leaf;
 }
 
-Result<CriticReport> CriticLearner::update(const StepTable& table, std::span<const int64_t> rows, double lr) {
+Result<CriticReport> CriticLearner::update(const StepTable& table, std::span<const int64_t> rows,
+                                           const CriticPlace& place) {
   const LibtorchAlone alone(has_small_weights(*model_, options_.learner.pass));
   CriticReport report;
   const UpdateCounts counts = count_rows(table, rows);
@@ -90,7 +91,12 @@ Result<CriticReport> CriticLearner::update(const StepTable& table, std::span<con
   }
   report.metrics.add_mean("critic/vf_loss", report.loss, 1.0);
   TRY(gradient.finish(leaves));
-  report_step(TRY(step_if_finite(*model_, *optimizer_, report.loss, lr, options_.learner.grad_clip)), report);
+  report.lr = place.lr();
+  const FiniteStep step = TRY(step_if_finite(*model_, *optimizer_, report.loss, report.lr, options_.learner.grad_clip));
+  if (place.open_step == nullptr)
+    report_step(step, report);
+  else
+    *place.open_step = step;
   return report;
 }
 

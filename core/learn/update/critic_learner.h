@@ -8,11 +8,13 @@
 
 #include <functional>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "foundation/batch/token_weight.h"
 #include "foundation/metrics/registry.h"
 #include "learn/optim/optimizer.h"
+#include "learn/update/finite_step.h"
 #include "learn/update/leaf_report.h"
 #include "learn/update/learner_options.h"
 #include "learn/update/micro_batches.h"
@@ -28,9 +30,21 @@ struct CriticOptions {
 
 struct CriticReport {
   double loss = 0.0;
+  double lr = 0.0;
   double grad_norm = 0.0;  // before clipping
   bool skipped = false;    // the gradient was not finite: no parameter was touched
   MetricSet metrics;
+};
+
+// Where in the run an update is.
+struct CriticPlace {
+  CriticPlace(double rate) : lr([rate] { return rate; }) {}  // NOLINT: a rate that is known
+  CriticPlace(std::function<double()> rate, FiniteStep& step) : lr(std::move(rate)), open_step(&step) {}
+
+  std::function<double()> lr;  // asked behind the passes, when the device has done the step before
+  // Receives the step. The update then does not wait for the device: report_step() sets the report's grad_norm and skipped
+  // later. Null: it waits.
+  FiniteStep* open_step = nullptr;
 };
 
 class CriticLearner {
@@ -44,7 +58,7 @@ class CriticLearner {
   Result<std::vector<float>> values(const StepTable& table) const;
 
   // One optimizer update on `rows` of the table towards its returns, clipped around its values.
-  Result<CriticReport> update(const StepTable& table, std::span<const int64_t> rows, double lr);
+  Result<CriticReport> update(const StepTable& table, std::span<const int64_t> rows, const CriticPlace& place);
 
  private:
   // A micro-batch up to its backward pass.

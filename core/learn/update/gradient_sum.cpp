@@ -1,7 +1,6 @@
 // Collects the gradients of this rank's micro-batches, and adds those of the other ranks.
 #include "learn/update/gradient_sum.h"
 
-#include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
@@ -17,43 +16,6 @@ namespace mortise {
 namespace {
 
 constexpr std::string_view kStage = "gradients";
-
-// Numbers that travel together: small tensors cost a message each otherwise.
-constexpr int64_t kBucketBytes = int64_t{32} << 20;
-
-// Neighbours among the parameters whose gradients fill a bucket, of one type; a larger one is a bucket by itself.
-std::vector<std::pair<size_t, size_t>> buckets_of(const std::vector<OptimizedParameter>& parameters) {
-  std::vector<std::pair<size_t, size_t>> buckets;
-  int64_t bytes = 0;
-  for (size_t i = 0; i < parameters.size(); ++i) {
-    const at::Tensor& tensor = parameters[i].tensor;
-    const auto size = static_cast<int64_t>(tensor.nbytes());
-    const bool joins = !buckets.empty() && bytes + size <= kBucketBytes &&
-                       parameters[buckets.back().first].tensor.scalar_type() == tensor.scalar_type();
-    if (!joins) {
-      buckets.emplace_back(i, i);
-      bytes = 0;
-    }
-    buckets.back().second = i + 1;
-    bytes += size;
-  }
-  return buckets;
-}
-
-// A copy of them, end to end.
-at::Tensor flatten(std::span<const at::Tensor> tensors) {
-  std::vector<at::Tensor> flat;
-  for (const at::Tensor& tensor : tensors) flat.push_back(tensor.reshape({-1}));
-  return at::cat(flat);
-}
-
-void unflatten(const at::Tensor& flat, std::span<const at::Tensor> tensors) {
-  int64_t begin = 0;
-  for (const at::Tensor& tensor : tensors) {
-    tensor.copy_(flat.narrow(0, begin, tensor.numel()).view(tensor.sizes()));
-    begin += tensor.numel();
-  }
-}
 
 int64_t total_numel(std::span<const at::Tensor> tensors) {
   int64_t sum = 0;
@@ -75,7 +37,11 @@ GradientSum::GradientSum(const Model& model, Optimizer& optimizer, const RankSha
       parameters_(&optimizer.parameters()),
       share_(&share),
       ranks_(ranks),
-      is_reduced_(optimizer.units().size()) {
+      is_reduced_(optimizer.units().size()),
+      sums_(optimizer.parameters(), backward_groups(optimizer.parameters(), ranks.bucket_bytes)) {
+  const std::vector<std::optional<size_t>> rounds = share.rounds();
+  num_rounds_left_ = rounds.size();
+  for (const std::optional<size_t>& leaf : rounds) last_leaf_ = leaf ? leaf : last_leaf_;
   for (ShardUnit& unit : optimizer.units()) unit.own_gradient = at::Tensor();
   const Result<Communicator*> same = same_part();  // the first round tells an error
   for (ShardUnit& unit : optimizer.units()) {
@@ -118,12 +84,17 @@ Result<> GradientSum::find_senders(bool has_gradient) {
 }
 
 Result<> GradientSum::end_round(std::optional<size_t> leaf, const BackwardPass& backward) {
+  --num_rounds_left_;
+  Communicator* const same = TRY(same_part());
   const bool is_spread = model_->gate() != nullptr;
   if (is_spread || (optimizer_->shares_gradients() && !ranks_.deterministic)) {
     TRY(share_round(backward));
+  } else if (backward && leaf == last_leaf_ && sends_in_backward()) {
+    TRY(sums_.start_in(backward, *same));
   } else if (backward) {
     backward();
   }
+  if (num_rounds_left_ == 0 && sends_in_backward()) TRY(sums_.start_others(*same));
   if (ranks_.sequence != nullptr) TRY(ranks_.sequence->status());
   if (model_->model_part() != nullptr) TRY(model_->model_part()->ranks()->status());
   if (!ranks_.deterministic || !leaf) return {};
@@ -214,11 +185,22 @@ Result<> GradientSum::finish(const std::vector<LeafReport>& leaves) {
   return add_terms();
 }
 
+// Not where other messages about the passes lie between, because every rank makes its calls in the same order. Nor
+// where ranks that share tokens may store different gradients: an adapter of experts has none on a rank without tokens.
+bool GradientSum::sends_in_backward() const {
+  const bool differs = ranks_.sequence != nullptr && model_->trains_lora();
+  return !optimizer_->is_sharded() && !ranks_.deterministic && !differs && model_->gate() == nullptr &&
+         ranks_.communicator->size() > ranks_.tensor_size;
+}
+
 Result<> GradientSum::reduce_all() {
-  fill_absent_gradients(*parameters_);
   Communicator* const ranks = TRY(same_part());
-  if (ranks->size() == 1) return {};  // saves the copies into buckets
-  return sum_in_buckets([ranks](const at::Tensor& numbers) { return ranks->all_reduce_sum(numbers, kStage); });
+  if (ranks->size() == 1) {  // saves the copies into buckets
+    fill_absent_gradients(*parameters_);
+    return {};
+  }
+  TRY(sums_.start_others(*ranks));
+  return sums_.finish();
 }
 
 // Neighbours in the group that have the same numbers get the sum of their terms.
@@ -258,7 +240,7 @@ Result<> GradientSum::add_terms() {
 // Every gradient becomes what `sum` makes of it.
 Result<> GradientSum::sum_in_buckets(const std::function<Result<>(const at::Tensor&)>& sum) {
   const std::vector<at::Tensor> grads = grads_of(*parameters_);
-  for (const auto& [begin, end] : buckets_of(*parameters_)) {
+  for (const auto& [begin, end] : sums_.buckets()) {
     const auto bucket = std::span(grads).subspan(begin, end - begin);
     if (bucket.size() == 1 && bucket[0].is_contiguous()) {
       TRY(sum(bucket[0]));
@@ -278,7 +260,7 @@ Result<> GradientSum::reduce_tree(const std::vector<LeafReport>& leaves) {
   for (const OptimizedParameter& parameter : *parameters_)
     parameter.tensor.mutable_grad() = at::zeros_like(parameter.tensor.detach());
   const std::vector<at::Tensor> grads = grads_of(*parameters_);
-  for (const auto& [begin, end] : buckets_of(*parameters_)) {
+  for (const auto& [begin, end] : sums_.buckets()) {
     const auto bucket = std::span(grads).subspan(begin, end - begin);
     std::vector<GradientNode> sums;
     for (const NodePlace& place : places) {

@@ -1,9 +1,10 @@
 // GradientSum: runs the backward passes of an update's micro-batches, and adds up their gradients over all ranks.
 //
-// By default a rank adds its micro-batches as backward does, in the gradients themselves, and the ranks' sums are then
-// added. Both orders depend on the number of ranks, and so do the last bits. Deterministic: all micro-batches are added
-// in the order of a fixed binary tree (gradient_tree.h). Ranks have ranges of leaves. Each keeps the sums of the largest
-// nodes inside its range, at most 2 log2(leaves) of them. The bits depend on the plan alone.
+// By default a rank adds its micro-batches as backward does, in the gradients themselves. The ranks' sums are added in
+// buckets while the last backward pass of a rank runs (bucket_sums.h). Both orders depend on the number of ranks, and so
+// do the last bits. Deterministic: all micro-batches are added in the order of a fixed binary tree (gradient_tree.h).
+// Ranks have ranges of leaves. Each keeps the sums of the largest nodes inside its range, at most 2 log2(leaves) of
+// them. The bits depend on the plan alone.
 //
 // With sequence parallel, a rank's gradient of a micro-batch is that of its own tokens. The sums over ranks are as above.
 // Deterministic: the ranks of a group first add the gradient of each micro-batch, and its first rank has the nodes. The
@@ -32,6 +33,7 @@
 
 #include "learn/optim/optimizer.h"
 #include "learn/optim/weight_shards.h"
+#include "learn/update/bucket_sums.h"
 #include "learn/update/gradient_tree.h"
 #include "learn/update/leaf_report.h"
 #include "learn/update/owned_gradient.h"
@@ -60,6 +62,7 @@ class GradientSum {
   Result<> finish(const std::vector<LeafReport>& leaves);
 
  private:
+  [[nodiscard]] bool sends_in_backward() const;
   Result<> reduce_all();
   Result<> add_terms();
   // The ranks with the same part of the model.
@@ -88,6 +91,9 @@ class GradientSum {
   std::vector<GradientNode> nodes_;  // deterministic: of this rank's range so far, in order
   std::vector<int> senders_;         // ranks with the same part, whose gradients are added next
   std::vector<bool> is_reduced_;     // by unit: in this round
+  BucketSums sums_;
+  std::optional<size_t> last_leaf_;  // of this rank
+  size_t num_rounds_left_;
   bool is_finished_ = false;
 };
 

@@ -2,7 +2,7 @@
 //
 // Each micro-batch is a leaf of a binary tree over the plan. A node of level j covers the leaves [k 2^j, (k+1) 2^j), as
 // far as there are any, and is the sum of its two halves. Leaves without a gradient count as absent, not as 0.
-// Private to this folder. Thread rule: functions of their arguments.
+// For this folder, and for estimates of what ranks send. Thread rule: functions of their arguments.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -1,6 +1,6 @@
 // LeafReport: what one micro-batch of an update gives next to its gradient. Every rank adds the reports up in the order
 // of the plan, so the numbers of an update are the same on all ranks and for any number of ranks.
-// Private to this folder.
+// For this folder, and for estimates of what ranks send.
 #pragma once
 
 #include <vector>

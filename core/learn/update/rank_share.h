@@ -31,6 +31,8 @@ struct RankOptions {
   std::shared_ptr<SequenceGroup> sequence = {};
   // Neighbours that share the layers of the model, and so its micro-batches.
   int tensor_size = 1;
+  // Gradients that travel together, unless a tensor is larger: small tensors cost a message each otherwise.
+  int64_t bucket_bytes = int64_t{32} << 20;
 
   [[nodiscard]] int sequence_size() const { return sequence != nullptr ? sequence->size() : 1; }
   // Ranks that compute a micro-batch together.

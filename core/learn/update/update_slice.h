@@ -39,6 +39,13 @@ struct UpdateSlice {
   [[nodiscard]] StepView input(size_t begin, size_t end, const Layout& layout) const {
     return numbered(table.view(begin, end, layout));
   }
+  // The columns that nobody writes any more.
+  [[nodiscard]] StepView given() const {
+    StepView out = table.view();
+    out.set<column::LogProb>({}).set<column::Entropy>({});
+    if (on_policy) out.set<column::OldLogProb>({});
+    return out;
+  }
   ObjectiveGrad grad() { return {grad_log_prob, grad_entropy, clipped}; }
   ObjectiveGrad grad(size_t begin, size_t end) {
     return {std::span(grad_log_prob).subspan(begin, end - begin), std::span(grad_entropy).subspan(begin, end - begin)};

@@ -36,9 +36,10 @@ class KernelHead {
     at::Tensor rows;                      // MortiseCudaHeadRow of each token
     std::vector<at::Tensor> logits = {};  // by block, if they were kept
   };
-  // Tokens of a chunk whose logits are kept.
+  // Tokens of a chunk whose logits are kept: a multiple of kMinChunkRows, so that the tokens' columns begin aligned.
   [[nodiscard]] static int64_t rows_to_keep(int64_t vocab) {
-    return std::max(kMinChunkRows, kKeptBytes / (vocab * int64_t{sizeof(float)}));
+    const int64_t rows = kKeptBytes / (vocab * int64_t{sizeof(float)});
+    return std::max(kMinChunkRows, rows / kMinChunkRows * kMinChunkRows);
   }
   [[nodiscard]] Forward forward(const TokenChunk& chunk, bool keeps_logits) const;
   // The rows of tokens from what forward() gave of them, [C] each in float64.

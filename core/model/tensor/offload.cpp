@@ -3,6 +3,7 @@
 
 #include <ATen/ops/empty.h>
 #include <c10/core/Allocator.h>
+#include <c10/util/Exception.h>
 
 #include <cstdint>
 #include <cstring>
@@ -66,12 +67,25 @@ Result<std::shared_ptr<std::byte>> Offload::make_room(size_t num_bytes) {
 
 Result<> Offload::take(const at::Tensor& tensor) {
   if (tensor.numel() == 0 || !has_memory(tensor)) return {};
+  if (!tensor.is_cpu()) return take_from_device(tensor);
   c10::StorageImpl* const storage = tensor.storage().unsafeGetStorageImpl();
   if (bytes_of_.contains(storage->data())) return {};
   std::shared_ptr<std::byte> room = TRY(make_room(storage->nbytes()));
   std::memcpy(room.get(), storage->data(), storage->nbytes());
   use_memory(tensor.storage(), std::move(room));
   release(tensor);
+  return {};
+}
+
+Result<> Offload::take_from_device(const at::Tensor& tensor) {
+  const at::Tensor numbers = tensor.detach();
+  TORCH_CHECK(numbers.is_contiguous() && numbers.storage().nbytes() == numbers.nbytes(),
+              "a matrix that goes to a file is a view of other numbers");
+  const at::Tensor in_file = TRY(zeros(numbers.sizes(), numbers.options().device(at::kCPU)));
+  in_file.copy_(numbers);
+  release(in_file);
+  free_memory(numbers.storage());
+  device_numbers_[numbers.storage().unsafeGetStorageImpl()] = {numbers.storage(), in_file};
   return {};
 }
 
@@ -86,6 +100,45 @@ void Offload::release(const at::Tensor& tensor) const {
   auto* const data = static_cast<std::byte*>(tensor.storage().unsafeGetStorageImpl()->mutable_data());
   if (const auto found = bytes_of_.find(data); found != bytes_of_.end())
     FileMemory::release(std::span(data, found->second));
+}
+
+// A run has one device.
+StagedCopies& Offload::copies_with(const at::Tensor& on_device) const {
+  if (copies_ == nullptr) copies_ = std::make_unique<StagedCopies>(copy_stream(on_device.device()));
+  return *copies_;
+}
+
+void Offload::send(const at::Tensor& from_file, const at::Tensor& to_device) const {
+  copies_with(to_device).send(from_file, to_device);
+  release(from_file);
+}
+
+void Offload::receive(const at::Tensor& from_device, const at::Tensor& to_file) const {
+  copies_with(from_device).receive(from_device, to_file, [this, to_file] { release(to_file); });
+}
+
+void Offload::finish() const {
+  if (copies_ != nullptr) copies_->finish();
+}
+
+at::Tensor Offload::numbers_in_file(const at::Tensor& tensor) const {
+  if (tensor.is_cpu() || has_memory(tensor)) return {};
+  const auto found = device_numbers_.find(tensor.storage().unsafeGetStorageImpl());
+  if (found == device_numbers_.end()) return {};
+  const at::Tensor all = found->second.in_file.view({-1});
+  return all.narrow(0, tensor.storage_offset(), tensor.numel()).view(tensor.sizes());
+}
+
+at::Tensor Offload::on_device(const at::Tensor& tensor) const {
+  const at::Tensor in_file = numbers_in_file(tensor);
+  if (!in_file.defined()) return tensor;
+  const at::Tensor there = at::empty(tensor.sizes(), tensor.options().requires_grad(false));
+  send(in_file, there);
+  return there;
+}
+
+void Offload::put_back(const at::Tensor& tensor, const at::Tensor& on_device) const {
+  if (const at::Tensor in_file = numbers_in_file(tensor); in_file.defined()) receive(on_device, in_file);
 }
 
 bool Offload::holds(const at::Tensor& tensor) const {

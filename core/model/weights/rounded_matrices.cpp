@@ -153,9 +153,22 @@ void allocate_rounded(const DecoderWeights& weights, size_t layer) {
                  [](uint32_t, const at::Tensor&, const at::Tensor& copy) { allocate_memory(copy.storage()); });
 }
 
+namespace {
+
+// On a device both may lie in files.
+void round_in_files(const Offload& files, const at::Tensor& master, const at::Tensor& copy) {
+  const at::Tensor from = files.on_device(master), to = files.on_device(copy);
+  if (!has_memory(from) || !has_memory(to)) return;
+  to.variable_data().copy_(from);
+  files.put_back(copy, to);
+}
+
+}  // namespace
+
 void round_to_nearest(const DecoderWeights& weights, size_t layer, const Offload* offload) {
   const at::NoGradGuard no_grad;
   visit_matrices(weights, layer, [&](uint32_t, const at::Tensor& master, const at::Tensor& copy) {
+    if (offload != nullptr && !master.is_cpu()) return round_in_files(*offload, master, copy);
     if (!has_memory(master) || !has_memory(copy)) return;
     copy.variable_data().copy_(master);
     if (offload != nullptr) offload->release(master);
@@ -164,6 +177,7 @@ void round_to_nearest(const DecoderWeights& weights, size_t layer, const Offload
 
 void round_to_nearest(const DecoderWeights& weights, const Offload* offload) {
   for (size_t layer = 0; layer < weights.rounded.size(); ++layer) round_to_nearest(weights, layer, offload);
+  if (offload != nullptr) offload->finish();
 }
 
 Result<> offload_masters(const DecoderWeights& weights, Offload& offload) {

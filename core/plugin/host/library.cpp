@@ -118,6 +118,18 @@ Result<const Library*> Library::load(const PackInfo& expected, std::string_view 
     return refused(expected, "the file has changed since it was checked", "start again when its build is done");
   }
   TRY(file.seal());
+  return load_new(file, host_torch);
+}
+
+Result<const Library*> Library::load(PackFile& file, std::string_view host_torch) {
+  Loaded& all = loaded();
+  const std::lock_guard lock(all.mutex);
+  if (const auto it = all.by_hash.find(file.sha256()); it != all.by_hash.end()) return it->second.get();
+  return load_new(file, host_torch);
+}
+
+// With the lock.
+Result<const Library*> Library::load_new(PackFile& file, std::string_view host_torch) {
   const PackInfo note = TRY(inspect_pack(file, host_torch));
   TRY(cross_check_exports(file, note));
   const mortise_pack* pack = TRY(open_library(file, note));
@@ -128,7 +140,7 @@ Result<const Library*> Library::load(const PackInfo& expected, std::string_view 
   std::unique_ptr<Library> library(new Library);
   library->info_ = note;
   for (size_t i = 0; i < note.plugins.size(); ++i) library->descriptors_.push_back(table_descriptor(*pack, i));
-  return (all.by_hash[note.sha256] = std::move(library)).get();
+  return (loaded().by_hash[note.sha256] = std::move(library)).get();
 }
 
 const void* Library::vtable(std::string_view kind, std::string_view name) const {

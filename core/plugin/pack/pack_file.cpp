@@ -35,11 +35,11 @@ Error plugin_error(std::string what, const std::string& path, std::string next) 
   return {ErrorKind::kPlugin, std::move(what), path, std::move(next)};
 }
 
-Result<std::vector<std::byte>> read_all(int fd, uint64_t size, const std::string& path) {
-  std::vector<std::byte> bytes(size);
+Result<std::unique_ptr<std::byte[]>> read_all(int fd, uint64_t size, const std::string& path) {
+  auto bytes = std::make_unique_for_overwrite<std::byte[]>(size);
   uint64_t done = 0;
   while (done < size) {
-    const ssize_t count = ::pread(fd, bytes.data() + done, size - done, static_cast<off_t>(done));
+    const ssize_t count = ::pread(fd, bytes.get() + done, size - done, static_cast<off_t>(done));
     if (count < 0 && errno == EINTR) continue;
     if (count < 0) return disk_error(errno, "read", path);
     if (count == 0)
@@ -86,11 +86,10 @@ Result<PackFile> PackFile::open(const std::filesystem::path& path) {
   struct stat status {};
   if (::fstat(file.fd_, &status) != 0) return disk_error(errno, "look at", file.path_);
   if (!S_ISREG(status.st_mode)) return plugin_error("not a regular file", file.path_, "name the pack's shared object");
-  const auto size = static_cast<uint64_t>(status.st_size);
-  if (size > kMaxPackBytes) return plugin_error("larger than 2 GiB", file.path_, "keep data out of the pack");
-  file.bytes_ = TRY(read_all(file.fd_, size, file.path_));
-  const Sha256Digest digest = mortise::sha256(std::span<const std::byte>(file.bytes_));
-  file.sha256_ = to_hex(digest);
+  file.size_ = static_cast<size_t>(status.st_size);
+  if (file.size_ > kMaxPackBytes) return plugin_error("larger than 2 GiB", file.path_, "keep data out of the pack");
+  file.bytes_ = TRY(read_all(file.fd_, file.size_, file.path_));
+  file.sha256_ = to_hex(mortise::sha256(file.bytes()));
   return file;
 }
 
@@ -98,12 +97,14 @@ PackFile::PackFile(PackFile&& other) noexcept
     : path_(std::move(other.path_)),
       sha256_(std::move(other.sha256_)),
       bytes_(std::move(other.bytes_)),
+      size_(std::exchange(other.size_, 0)),
       fd_(std::exchange(other.fd_, -1)) {}
 
 PackFile& PackFile::operator=(PackFile&& other) noexcept {
   std::swap(path_, other.path_);
   std::swap(sha256_, other.sha256_);
   std::swap(bytes_, other.bytes_);
+  std::swap(size_, other.size_);
   std::swap(fd_, other.fd_);
   return *this;
 }
@@ -118,14 +119,14 @@ Result<> PackFile::seal() {
   };
   // The limit on the length of files holds for memory too, and ends the process that passes it.
   rlimit longest{};
-  if (::getrlimit(RLIMIT_FSIZE, &longest) == 0 && longest.rlim_cur != RLIM_INFINITY && longest.rlim_cur < bytes_.size())
+  if (::getrlimit(RLIMIT_FSIZE, &longest) == 0 && longest.rlim_cur != RLIM_INFINITY && longest.rlim_cur < size_)
     return cannot(fmt::format("the limit on the length of files is {}, the pack has {}", format_bytes(longest.rlim_cur),
-                              format_bytes(bytes_.size())),
+                              format_bytes(size_)),
                   "raise the limit (ulimit -f, or the worker's) above the size of the pack");
   const int copy = executable_memory(std::filesystem::path(path_).filename().string().substr(0, 200));
   if (copy < 0) return cannot(std::string("memfd_create: ") + std::strerror(errno), kSealNext);
   constexpr int kAllSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE | F_SEAL_SEAL;
-  const bool written = write_all(copy, bytes_);
+  const bool written = write_all(copy, bytes());
   if (!written || !seal_memory(copy, kAllSeals)) {
     const int reason = errno;
     ::close(copy);

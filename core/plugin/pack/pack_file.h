@@ -6,9 +6,9 @@
 
 #include <cstddef>
 #include <filesystem>
+#include <memory>
 #include <span>
 #include <string>
-#include <vector>
 
 #include "foundation/base/result.h"
 #include "plugin/pack/pack_info.h"
@@ -25,7 +25,7 @@ class PackFile {
   ~PackFile();
 
   [[nodiscard]] const std::string& path() const { return path_; }
-  [[nodiscard]] std::span<const std::byte> bytes() const { return bytes_; }
+  [[nodiscard]] std::span<const std::byte> bytes() const { return {bytes_.get(), size_}; }
   [[nodiscard]] const std::string& sha256() const { return sha256_; }
   // Uses a sealed copy of bytes() in memory instead of the file, so that later writes to the file, as by a build,
   // change nothing here. An error if the machine or a limit forbids it: nothing else is loaded.
@@ -39,7 +39,8 @@ class PackFile {
   PackFile() = default;
   std::string path_;
   std::string sha256_;
-  std::vector<std::byte> bytes_;
+  std::unique_ptr<std::byte[]> bytes_;
+  size_t size_ = 0;
   int fd_ = -1;
 };
 

@@ -89,7 +89,7 @@ std::vector<std::string> variables_of(std::vector<std::string> names, const nloh
 
 int worker_count(const IsolationOptions& options) {
   if (options.num_workers > 0) return options.num_workers;
-  int64_t cpus = usable_cpus();
+  int64_t cpus = own_cpus();
   if (options.limits.num_cpus > 0) cpus = std::min(cpus, options.limits.num_cpus);
   return static_cast<int>(std::clamp<int64_t>(cpus, 1, kMaxDefaultWorkers));
 }

@@ -17,7 +17,7 @@ namespace mortise {
 struct IsolationOptions {
   Isolation mode = Isolation::kAuto;
   std::string key = "plugins.isolation";  // that sets the mode, for messages
-  int num_workers = 0;                    // workers of a reward; 0: one per core that they may use, eight at most
+  int num_workers = 0;  // workers of a reward; 0: one per core of this process's share (own_cpus), eight at most
   WorkerLimits limits;
   bool bubblewrap = true;  // if the machine has it
 };

@@ -7,7 +7,9 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <optional>
 #include <system_error>
+#include <utility>
 #include <vector>
 
 #include "foundation/base/choice.h"
@@ -44,8 +46,6 @@ CriticOptions options_of(const RunConfig& config, Communicator& ranks, FlopCount
   return options;
 }
 
-int64_t rows_of_update(const RunSettings& run) { return critic_rows_per_update(run.config, run.plan); }
-
 int64_t num_epochs_of(const RunConfig& config) { return config.critic.ppo_epochs.value_or(config.actor.ppo_epochs); }
 
 }  // namespace
@@ -55,11 +55,10 @@ Critic::Critic(Model model_in, const ParameterGroups& groups, const RunSettings&
       state("critic.model", model),
       optimizer(make_optimizer(model, run.config.critic.optim, groups, "critic.optim", spread_model(run),
                                {run.key.seed, RandomPurpose::kCriticRounding})),
-      schedule(schedule_options(
-          run.config.critic.optim, run.total_steps,
-          run.total_steps * (run.plan.rows_per_step / rows_of_update(run)) * num_epochs_of(run.config))),
+      schedule(schedule_options(run.config.critic.optim, run.total_steps,
+                                run.total_steps * critic_updates_per_step(run.config, run.plan))),
       learner(model, optimizer, options_of(run.config, run.ranks, flops)),
-      rows_per_update(rows_of_update(run)),
+      rows_per_update(critic_rows_per_update(run.config, run.plan)),
       num_epochs(num_epochs_of(run.config)) {}
 
 ZeroOptions Critic::spread_model(const RunSettings& run) {
@@ -114,6 +113,10 @@ MicroBatchOptions critic_pass_options(const RunConfig& config) {
 int64_t critic_rows_per_update(const RunConfig& config, const BatchPlan& plan) {
   const std::optional<int64_t>& prompts = config.critic.ppo_mini_batch_size;
   return prompts ? *prompts * config.rollout.n : plan.rows_per_update;
+}
+
+int64_t critic_updates_per_step(const RunConfig& config, const BatchPlan& plan) {
+  return plan.rows_per_step / critic_rows_per_update(config, plan) * num_epochs_of(config);
 }
 
 Result<ModelConfig> critic_config(Env& env, const Path& folder) {
@@ -190,7 +193,7 @@ Result<std::unique_ptr<Critic>> load_critic(const RunSettings& run, const Model&
   const ParameterGroups groups = TRY(group_and_freeze(run.loaded, "critic.optim", model));
   auto critic = std::make_unique<Critic>(std::move(model), groups, run, flops);
   TRY(critic->spread);
-  TRY(offload_optimizer(run.env, run.loaded, "critic.optim", critic->model, critic->optimizer));
+  TRY(offload_optimizer(run.env, run.loaded, run.ranks.size(), "critic.optim", critic->model, critic->optimizer));
   return critic;
 }
 
@@ -206,22 +209,32 @@ Result<> critic_stage(const RunConfig& config, Critic* critic, const ComputeUse&
   if (critic == nullptr) return {};
   const ComputeTimer timer(metrics, "timing_s/update_critic", "perf/mfu/critic", compute);
   const std::vector<int64_t> rows = all_rows(table);
+  std::optional<FiniteStep> open_step;  // the last update: the device may still compute its norm
+  const auto settle = [&] {
+    if (!open_step) return;
+    metrics.add_mean("critic/grad_norm", open_step->grad_norm.wait(), 1.0);
+    if (std::exchange(open_step, std::nullopt)->skipped()) {
+      ++counters.num_skipped;
+      log_warn("an update of the critic was skipped: its gradient is not finite");
+    }
+  };
+  const auto rate = [&] {
+    const bool counts_steps = config.critic.optim.schedule_unit == ScheduleUnit::kStep;
+    return learning_rate(critic->schedule, counts_steps ? step - 1 : critic->optimizer.num_updates());
+  };
   for (int64_t pass = 0; pass < critic->num_epochs; ++pass) {
     for (int64_t begin = 0; begin < table.num_rows(); begin += critic->rows_per_update) {
       const auto part =
           std::span(rows).subspan(static_cast<size_t>(begin), static_cast<size_t>(critic->rows_per_update));
-      const int64_t unit =
-          config.critic.optim.schedule_unit == ScheduleUnit::kStep ? step - 1 : critic->optimizer.num_updates();
-      const double lr = learning_rate(critic->schedule, unit);
-      const CriticReport report = TRY(critic->learner.update(table, part, lr));
+      FiniteStep done;
+      const CriticReport report = TRY(critic->learner.update(table, part, {rate, done}));
+      settle();
+      open_step = done;
       TRY(metrics.merge(report.metrics));
-      metrics.add_mean("critic/grad_norm", report.grad_norm, 1.0);
-      metrics.add("critic/lr", lr);
-      if (!report.skipped) continue;
-      ++counters.num_skipped;
-      log_warn("an update of the critic was skipped: its gradient is not finite");
+      metrics.add("critic/lr", report.lr);
     }
   }
+  settle();
   add_critic_metrics(table, metrics);
   return {};
 }

@@ -59,6 +59,8 @@ std::string critic_lora_place(const LoadedConfig& loaded, const Error& error);
 MicroBatchOptions critic_pass_options(const RunConfig& config);
 // Rows of one of its updates; `plan` has the actor's.
 int64_t critic_rows_per_update(const RunConfig& config, const BatchPlan& plan);
+// Its updates in a step.
+int64_t critic_updates_per_step(const RunConfig& config, const BatchPlan& plan);
 
 // The config of such a model. An Error (kData) where the folder is no start for a critic.
 Result<ModelConfig> critic_config(Env& env, const Path& folder);

@@ -24,7 +24,8 @@ inline void refresh_reference(const Model& policy, Model& reference, double alph
     return;
   }
   for (size_t i = 0; i < to.size(); ++i)
-    to[i].tensor.lerp_(from[i].tensor.detach().to(to[i].tensor.scalar_type()), alpha);
+    reference.change_numbers(
+        to[i].tensor, [&](const at::Tensor& own) { own.lerp_(from[i].tensor.detach().to(own.options()), alpha); });
   reference.weights_changed();
 }
 

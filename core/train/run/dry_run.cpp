@@ -86,22 +86,32 @@ Result<double> critic_started_bytes(Env& env, const Path& folder, const ModelCon
   return trained.is_read_at_once ? all : std::max(units.layer, units.largest_end);
 }
 
-Result<CriticBytes> critic_bytes(Env& env, const PluginRegistry& registry, const LoadedConfig& loaded, int num_ranks) {
+Path critic_folder(const RunConfig& config) { return config.critic.model.path.value_or(config.model.path); }
+
+// Nothing: the run has no critic.
+Result<std::optional<CriticSize>> critic_size(Env& env, const PluginRegistry& registry, const LoadedConfig& loaded,
+                                              int num_ranks) {
   const RunConfig& config = loaded.config;
   const PluginRef estimator = TRY(registry.find("advantage_estimator", config.algorithm.adv_estimator));
-  if (!needs_critic(*estimator.plugin)) return CriticBytes();
-  const Path folder = config.critic.model.path.value_or(config.model.path);
-  const ModelConfig critic = TRY(critic_config(env, folder));
+  if (!needs_critic(*estimator.plugin)) return std::optional<CriticSize>();
+  CriticSize out;
+  out.model = TRY(critic_config(env, critic_folder(config)));
   TRY(check_sequence_parallel(loaded, "critic.ulysses_sequence_parallel_size",
-                              config.critic.ulysses_sequence_parallel_size, critic, "the critic", num_ranks));
+                              config.critic.ulysses_sequence_parallel_size, out.model, "the critic", num_ranks));
+  out.lora = TRY(estimate_critic_lora(env, out.model, loaded));
+  out.trained = TRY(trained_size(out.model, out.lora, loaded, "critic.optim"));
+  out.units = unit_bytes(out.model, static_cast<double>(num_bytes(config.model.dtype)));
+  return std::optional(std::move(out));
+}
+
+Result<CriticBytes> critic_bytes(Env& env, const RunConfig& config, const std::optional<CriticSize>& size) {
+  if (!size) return CriticBytes();
+  const auto& [critic, lora, trained, units] = *size;
   const ModelDtype dtype = config.model.dtype;
-  const std::optional<LoraSize> lora = TRY(estimate_critic_lora(env, critic, loaded));
-  const TrainedSize trained = TRY(trained_size(critic, lora, loaded, "critic.optim"));
   const auto element = static_cast<double>(num_bytes(dtype));
   const double activations = critic_activation_bytes(critic, trained, config, critic_pass_options(config),
                                                      critic_rows_per_update(config, plan_batches(config)));
-  const UnitBytes units = unit_bytes(critic, element);
-  const double started = TRY(critic_started_bytes(env, folder, critic, units, trained, element));
+  const double started = TRY(critic_started_bytes(env, critic_folder(config), critic, units, trained, element));
   if (lora) {
     const double base = weight_bytes(critic, dtype, WeightCopies::kMasters);
     const double copies = base - static_cast<double>(critic.num_parameters()) * element;
@@ -242,9 +252,11 @@ Result<RunEstimate> estimate(Env& env, PluginRegistry& registry, const LoadedCon
   if (!out.not_reused) out.memory.sampled = sampled_bytes(config, out.model);
   UnitBytes units = unit_bytes(out.model, static_cast<double>(num_bytes(config.model.dtype)));
   units.window = vocabulary_window(out.model, config, out.device.is_by_operators());
+  const std::optional<CriticSize> size_of_critic = TRY(critic_size(env, registry, loaded, num_ranks));
   out.ranks = estimate_ranks(config, out.model, out.plan, units, out.trained, num_ranks);
+  if (size_of_critic) out.ranks.critic_bytes = critic_bytes_sent(config, out.plan, *size_of_critic, num_ranks);
   out.trained_state_bytes = out.memory.moments;
-  const CriticBytes critic = TRY(critic_bytes(env, registry, loaded, num_ranks));
+  const CriticBytes critic = TRY(critic_bytes(env, config, size_of_critic));
   out.memory.critic = critic.weights + critic.gradients + critic.moments;
   out.critic_state_bytes = critic.saved_weights + critic.moments;
   share_memory(out.model, units, out.trained, config, out.lora.has_value(), num_ranks, critic, out.memory);
@@ -296,7 +308,9 @@ Json json_of(const RunEstimate& run, const RunConfig& config) {
             {"tensor_bytes_sent_per_update", bytes(run.ranks.tensor_bytes)},
             {"gradient_bytes_sent_per_update", bytes(run.ranks.gradient_bytes)},
             {"weight_bytes_sent_per_step", bytes(run.ranks.step_weight_bytes)},
-            {"row_bytes_sent_per_step", bytes(run.ranks.row_bytes)}}},
+            {"row_bytes_sent_per_step", bytes(run.ranks.row_bytes)},
+            {"critic_bytes_sent_per_step", bytes(run.ranks.critic_bytes)},
+            {"bytes_sent_per_step", bytes(run.ranks.bytes_of_step(run.plan))}}},
           {"device", device_json(config, run.device, memory.on_device())},
           {"checkpoint_bytes", bytes(run.checkpoint_bytes)},
           {"free_bytes", free},

@@ -23,6 +23,7 @@
 #include "model/weights/rounded_matrices.h"
 #include "model/weights/tensor_split.h"
 #include "train/run/memory_parts.h"
+#include "train/run/offloading.h"
 #include "train/run/run_options.h"
 
 namespace mortise {
@@ -299,11 +300,12 @@ void offload_memory(const ModelConfig& model, const TrainedSize& trained, const 
   // Ranks that share weights have parts of them in files.
   const double num_owners =
       config.ranks.zero_stage < 3 ? 1.0 : static_cast<double>(num_ranks) / static_cast<double>(num_parts);
+  const bool keeps_masters = trained.is_on_device && masters_stay_on_device(config, num_ranks);
   if (config.actor.optim.offload == Offloading::kFile) {
     const bool is_split = !has_lora && update_rule(config.actor.optim)->steps_numbers();
     const double largest = trained.largest_moments / static_cast<double>(is_split ? num_parts : 1);
     move_to_files(trained.moments, largest, memory.moments, memory);
-    const bool moves_masters = !has_lora && config.actor.optim.master_weights && !trained.is_on_device;
+    const bool moves_masters = !has_lora && config.actor.optim.master_weights && !keeps_masters;
     const double all_masters = moves_masters ? master_bytes(own, dtype) : 0.0;
     const double masters = all_masters / num_owners;
     move_to_files(masters, masters / layers, memory.weights, memory);
@@ -311,7 +313,7 @@ void offload_memory(const ModelConfig& model, const TrainedSize& trained, const 
   if (config.critic.optim.offload == Offloading::kFile) {
     move_to_files(critic.moments, critic.largest_moments, memory.critic, memory);
     const double own_masters = config.ranks.zero_stage < 3 ? critic.masters : critic.masters / num_ranks;
-    const double masters = trained.is_on_device ? 0.0 : own_masters;
+    const double masters = keeps_masters ? 0.0 : own_masters;
     move_to_files(masters, masters / layers, memory.critic, memory);
   }
   if (config.ref.offload == Offloading::kFile && (!has_lora || config.ref.sync_steps)) {

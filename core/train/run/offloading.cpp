@@ -28,14 +28,14 @@ void give_freed_pages_back() {
 
 void give_freed_matrices_back() { ::mallopt(M_MMAP_THRESHOLD, 4 << 20); }
 
-Result<> offload_optimizer(Env& env, const LoadedConfig& loaded, const std::string& table, Model& model,
+Result<> offload_optimizer(Env& env, const LoadedConfig& loaded, int num_ranks, const std::string& table, Model& model,
                            Optimizer& optimizer) {
   const RunConfig& config = loaded.config;
   const OptimConfig& optim = optim_of(config, table);
   if (optim.offload == Offloading::kNone) return {};
   const std::shared_ptr<Offload> files = offload_files(env, config.trainer);
   TRY(at_place(loaded.where("trainer.offload_dir"), optimizer.offload(files)));
-  if (model.device().by_operators) {  // the masters stay on the device, where the kernels step them
+  if (model.device().by_operators && masters_stay_on_device(config, num_ranks)) {
     give_freed_pages_back();
     return {};
   }

@@ -11,9 +11,17 @@
 
 namespace mortise {
 
+// Do the master weights of a run on a GPU stay there? Ranks that share steps, or layers, also while they sample, exchange
+// weights there.
+[[nodiscard]] inline bool masters_stay_on_device(const RunConfig& config, int num_ranks) {
+  const bool shares_layers =
+      config.actor.tensor_model_parallel_size > 1 || config.rollout.tensor_model_parallel_size > 1;
+  return num_ranks > 1 && (config.ranks.zero_stage > 0 || shares_layers);
+}
+
 // The state of `optimizer` and the master weights of `model`, if [table] ("actor.optim", "critic.optim") says so. To be
 // called once, before the first step.
-Result<> offload_optimizer(Env& env, const LoadedConfig& loaded, const std::string& table, Model& model,
+Result<> offload_optimizer(Env& env, const LoadedConfig& loaded, int num_ranks, const std::string& table, Model& model,
                            Optimizer& optimizer);
 
 // Gives free memory back to the system now, and from now on also that of each large tensor when it is freed. Without this

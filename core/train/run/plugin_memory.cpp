@@ -26,9 +26,10 @@ class MirroredTensors final : public MirroredBytes {
   std::byte* host() override { return static_cast<std::byte*>(host_.mutable_data_ptr()); }
   std::byte* device() override { return static_cast<std::byte*>(device_.mutable_data_ptr()); }
   void* stream() override { return stream_of(device_.device()); }
-  Result<> send() override {
+  Result<> send(size_t size) override {
     return guard_torch("the tensors of a plugin", [&]() -> Result<> {
-      device_.copy_(host_, /*non_blocking=*/true);
+      const auto length = static_cast<int64_t>(size);
+      device_.narrow(0, 0, length).copy_(host_.narrow(0, 0, length), /*non_blocking=*/true);
       return {};
     });
   }

@@ -6,7 +6,9 @@
 #include <algorithm>
 
 #include "foundation/base/text.h"
+#include "learn/update/gradient_tree.h"
 #include "model/weights/tensor_split.h"
+#include "train/loop/critic.h"
 #include "train/run/run_options.h"
 
 namespace mortise {
@@ -23,17 +25,46 @@ int64_t tensor_size(const RunConfig& config) {
   return config.trainer.val_only ? 1 : config.actor.tensor_model_parallel_size;
 }
 
-// What a rank sends in an update so that each rank of its group has some heads of all tokens.
-double sequence_bytes(const RunConfig& config, const ModelConfig& whole, const BatchPlan& plan, int num_ranks) {
-  const int64_t size = sequence_size(config), parts = tensor_size(config);
-  const ModelConfig model = parts == 1 ? whole : split_config(whole, parts);
-  num_ranks /= static_cast<int>(parts);  // each of these has the tokens
-  const int64_t rows_of_all = plan.rows_per_update * (config.data.max_prompt_length + response_length(config));
+int64_t rounded_up(int64_t value, int64_t by) { return (value + by - 1) / by; }
+
+// Micro-batches of so many rows.
+int64_t count_passes(const RunConfig& config, const MicroBatchOptions& cut, int64_t num_rows) {
+  const int64_t row_tokens = config.data.max_prompt_length + response_length(config);
+  return rounded_up(num_rows, cut.rows > 0 ? cut.rows : std::max<int64_t>(1, cut.token_budget / row_tokens));
+}
+
+// What a rank sends while `num_ranks` = N ranks add an update's gradient of P bytes, in multiples of P (N-1)/N. The
+// micro-batches, `num_passes`, are those of `num_groups` groups. Deterministic sums send each node of a tree to all ranks, or
+// to the owners of its parts: the average over the ranks.
+double sums_sent(const RunConfig& config, int64_t num_passes, int64_t num_groups, int64_t num_ranks) {
+  const int64_t stage = config.ranks.zero_stage;
+  if (config.trainer.deterministic) {
+    const auto count = static_cast<size_t>(num_passes);
+    const std::vector<int> owners =
+        deal_in_ranges(std::vector<int64_t>(count, 1), static_cast<int>(num_groups));  // equal passes
+    const auto nodes = static_cast<double>(node_places(owners, std::vector<LeafReport>(count)).size());
+    return stage == 0 ? nodes : nodes / static_cast<double>(num_ranks);
+  }
+  if (stage == 0) return 2.0;  // all_reduce
+  return stage >= 2 ? static_cast<double>(rounded_up(num_passes, num_groups)) : 1.0;
+}
+
+// What a rank sends in an update so that each of `size` ranks has some heads of all tokens, which `num_ranks` have.
+double sequence_bytes(const RunConfig& config, const ModelConfig& model, int64_t rows_per_update, int64_t size,
+                      int64_t num_ranks) {
+  const int64_t rows_of_all = rows_per_update * (config.data.max_prompt_length + response_length(config));
   const int64_t numbers = 2 * model.num_heads + 2 * std::max(model.num_kv_heads, size);  // there and back
   const double passes = config.model.enable_gradient_checkpointing ? 3.0 : 2.0;  // forward, forward again, backward
-  return static_cast<double>(rows_of_all) / num_ranks * static_cast<double>(numbers * model.head_dim) *
+  return static_cast<double>(rows_of_all) / static_cast<double>(num_ranks) *
+         static_cast<double>(numbers * model.head_dim) *
          static_cast<double>(model.num_layers * num_bytes(config.model.dtype)) * passes *
          static_cast<double>(size - 1) / static_cast<double>(size);
+}
+
+// The same so that the ranks of a group have one gradient of each micro-batch, which deterministic sums need.
+double sequence_sums(const RunConfig& config, double gradient_bytes, int64_t passes_of_rank, int64_t size) {
+  if (!config.trainer.deterministic) return 0.0;
+  return 2.0 * gradient_bytes * static_cast<double>(passes_of_rank * (size - 1)) / static_cast<double>(size);
 }
 
 // What a rank sends in an update to add up the layers of its group: two sums forward, and two backward. For a split embedding
@@ -123,38 +154,30 @@ RankEstimate estimate_ranks(const RunConfig& config, const ModelConfig& model, c
   out.most_prompts = (plan.prompts_per_step + num_samplers - 1) / num_samplers;
   out.rollout_bytes = rollout_bytes(config, model, plan, out);
   const MicroBatchOptions cut = micro_batch_options(config);
-  const int64_t row_tokens = config.data.max_prompt_length + response_length(config);
-  const int64_t rows_per_pass = cut.rows > 0 ? cut.rows : std::max<int64_t>(1, cut.token_budget / row_tokens);
-  out.most_passes = (plan.rows_per_update + rows_per_pass - 1) / rows_per_pass;
+  out.most_passes = count_passes(config, cut, plan.rows_per_update);
   if (config.sft_mix.is_on()) {
     const int64_t most = cut.rows > 0 ? cut.rows : std::max<int64_t>(1, cut.token_budget / recorded_length(config));
-    out.most_passes += (config.sft_mix.train_batch_size + most - 1) / most;
+    out.most_passes += rounded_up(config.sft_mix.train_batch_size, most);
   }
   out.sequence_size = sequence_size(config);
-  out.sequence_bytes = sequence_bytes(config, model, plan, num_ranks);
   out.tensor_size = tensor_size(config);
+  out.sequence_bytes = sequence_bytes(config, out.tensor_size == 1 ? model : split_config(model, out.tensor_size),
+                                      plan.rows_per_update, out.sequence_size, num_ranks / out.tensor_size);
   out.tensor_bytes = tensor_bytes(config, model, plan, trained, out);
   const double share = static_cast<double>(num_ranks - 1) / num_ranks;
-  const int64_t num_groups = out.num_groups();
-  const int64_t passes_of_rank = (out.most_passes + num_groups - 1) / num_groups;
+  const int64_t passes_of_rank = rounded_up(out.most_passes, out.num_groups());
   const bool is_whole = out.tensor_size == 1 || config.model.trains_adapter();
   const double own_bytes =
       is_whole ? trained_bytes
                : trained_bytes * (1.0 - numbers_of_others(model, out.tensor_size, trained.keeps_vocabulary()).all() /
                                             static_cast<double>(model.num_parameters()));
-  if (config.trainer.deterministic && out.sequence_size > 1) {  // each micro-batch's gradient in the group
-    out.sequence_bytes += 2.0 * own_bytes * static_cast<double>(passes_of_rank * (out.sequence_size - 1)) /
-                          static_cast<double>(out.sequence_size);
-  }
+  out.sequence_bytes += sequence_sums(config, own_bytes, passes_of_rank, out.sequence_size);
+  // Those with the same part of the layers add gradients, and send new weights.
+  const double same = static_cast<double>(num_ranks) / static_cast<double>(out.tensor_size);
+  const double of_same = own_bytes * (same - 1.0) / same;
+  out.gradient_bytes = of_same * sums_sent(config, out.most_passes, out.num_groups(), num_ranks / out.tensor_size);
+  if (config.ranks.zero_stage > 0) out.weight_bytes = of_same;
   if (out.tensor_size > 1) {
-    const double same = static_cast<double>(num_ranks) / static_cast<double>(out.tensor_size);
-    // all_reduce of those with the same part, or to the owners of it
-    const bool after_each_pass = config.ranks.zero_stage >= 2 && !config.trainer.deterministic;
-    const double sent = config.ranks.zero_stage == 0 ? 2.0
-                        : after_each_pass            ? static_cast<double>(passes_of_rank)
-                                                     : 1.0;
-    out.gradient_bytes = sent * own_bytes * (same - 1.0) / same;
-    if (config.ranks.zero_stage > 0) out.weight_bytes = own_bytes * (same - 1.0) / same;
     const double of_others = static_cast<double>(out.tensor_size - 1) / static_cast<double>(out.tensor_size);
     if (config.model.trains_adapter())  // each has a term of it
       out.tensor_bytes += 2.0 * (trained_bytes - trained.of_vocabulary * element) * of_others;
@@ -163,12 +186,6 @@ RankEstimate estimate_ranks(const RunConfig& config, const ModelConfig& model, c
     const double head = static_cast<double>(model.vocab_size * model.hidden_size) * element;
     out.tensor_bytes += gathered_heads(config, trained).sent * head * of_others * static_cast<double>(passes_of_rank);
     out.step_weight_bytes = split_weight_bytes(units, trained, out, config.model.trains_adapter());
-  } else if (config.ranks.zero_stage == 0) {
-    out.gradient_bytes = 2.0 * trained_bytes * share;  // all_reduce
-  } else {
-    const bool after_each_pass = config.ranks.zero_stage >= 2 && !config.trainer.deterministic;
-    out.gradient_bytes = trained_bytes * share * static_cast<double>(after_each_pass ? passes_of_rank : 1);
-    out.weight_bytes = trained_bytes * share;
   }
   if (config.ranks.zero_stage == 3) add_spread_weights(config, model, plan, units, trained, passes_of_rank, out);
   // Each token: 8 bytes for its id, about as many of text, and 4 each for the sampler's, the old and the reference's
@@ -176,6 +193,29 @@ RankEstimate estimate_ranks(const RunConfig& config, const ModelConfig& model, c
   constexpr double kBytesPerToken = 28.0;
   out.row_bytes = static_cast<double>(plan.rows_per_step * response_length(config)) * kBytesPerToken * share;
   return out;
+}
+
+// Every rank has whole layers of it, unless stage 3 spreads them.
+double critic_bytes_sent(const RunConfig& config, const BatchPlan& plan, const CriticSize& critic, int num_ranks) {
+  const auto element = static_cast<double>(num_bytes(config.model.dtype));
+  const int64_t size = config.critic.ulysses_sequence_parallel_size, num_groups = num_ranks / size;
+  const MicroBatchOptions cut = critic_pass_options(config);
+  const int64_t num_rows = critic_rows_per_update(config, plan), num_passes = count_passes(config, cut, num_rows);
+  const int64_t passes_of_rank = rounded_up(num_passes, num_groups);
+  const double share = static_cast<double>(num_ranks - 1) / num_ranks, trained = critic.trained.numbers * element;
+  const double new_weights = config.ranks.zero_stage > 0 ? 1.0 : 0.0;
+  double update = trained * share * (sums_sent(config, num_passes, num_groups, num_ranks) + new_weights);
+  update += sequence_bytes(config, critic.model, num_rows, size, num_ranks);
+  update += sequence_sums(config, trained, passes_of_rank, size);
+  constexpr double kBytesPerValue = 4.0;  // each token, for every other rank
+  double step = static_cast<double>(plan.rows_per_step * response_length(config)) * kBytesPerValue * share;
+  if (config.ranks.zero_stage == 3) {  // forward reads all parts, backward the layers; passes for values read once
+    const bool as_copies = config.model.dtype == ModelDtype::kBfloat16 && !critic.lora;
+    const double layers = critic.units.layers * (as_copies ? 0.5 : 1.0), read = critic.units.ends + layers;
+    update += share * static_cast<double>(passes_of_rank) * (read + layers);
+    step += share * read * static_cast<double>(rounded_up(count_passes(config, cut, plan.rows_per_step), num_groups));
+  }
+  return step + update * static_cast<double>(critic_updates_per_step(config, plan));
 }
 
 namespace {
@@ -205,7 +245,7 @@ std::string ranks_text(const RankEstimate& ranks, const BatchPlan& plan) {
                                 prompts, ranks.most_prompts == 1 ? "prompt" : "prompts",
                                 ranks.most_passes == 1 ? "1 pass" : fmt::format("{} passes", ranks.most_passes));
   const int64_t num_groups = ranks.num_groups();
-  if (ranks.sequence_size > 1 || ranks.tensor_size > 1) out += mesh_text(ranks);
+  out += mesh_text(ranks);
   if (ranks.rollout_size > 1) {
     out += fmt::format(
         "# rollouts: groups of {} ranks sample the same rows, and a rank sends about {} in a step for that\n",
@@ -213,12 +253,12 @@ std::string ranks_text(const RankEstimate& ranks, const BatchPlan& plan) {
   }
   if (ranks.most_passes < num_groups)
     out += "# ranks: some have no pass in an update; lower actor.ppo_max_token_len_per_gpu\n";
-  const double per_step = ranks.bytes_of_update() * plan.mean_updates_per_step() + ranks.step_weight_bytes +
-                          ranks.row_bytes + ranks.rollout_bytes;
   const std::string weights =
       ranks.weight_bytes > 0 ? fmt::format(" and {} of weights", size(ranks.weight_bytes)) : std::string();
-  return out + fmt::format("# wire: each rank sends {} of gradients{} in an update, and about {} in a step\n",
-                           size(ranks.gradient_bytes), weights, size(per_step));
+  const std::string of_critic =
+      ranks.critic_bytes > 0 ? fmt::format(", of which {} for the critic", size(ranks.critic_bytes)) : std::string();
+  return out + fmt::format("# wire: each rank sends {} of gradients{} in an update, and about {} in a step{}\n",
+                           size(ranks.gradient_bytes), weights, size(ranks.bytes_of_step(plan)), of_critic);
 }
 
 }  // namespace mortise

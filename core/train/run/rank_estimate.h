@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "config/check.h"
@@ -27,14 +28,29 @@ struct RankEstimate {
       0;  // sent by each of them in an update for the sums of the policy's layers, and for whole heads
   int64_t rollout_size = 1;  // ranks that sample the same rows together
   double rollout_bytes = 0;  // sent by each of them in a step for the sums of the layers, at most
+  double critic_bytes = 0;   // sent by each rank in a step for the critic's passes and updates
 
   [[nodiscard]] int64_t num_groups() const { return num_ranks / (sequence_size * tensor_size); }
   [[nodiscard]] double bytes_of_update() const { return gradient_bytes + weight_bytes + sequence_bytes + tensor_bytes; }
+  [[nodiscard]] double bytes_of_step(const BatchPlan& plan) const {
+    return bytes_of_update() * plan.mean_updates_per_step() + step_weight_bytes + row_bytes + rollout_bytes +
+           critic_bytes;
+  }
 };
 
 // `units` and `trained`: of the policy.
 RankEstimate estimate_ranks(const RunConfig& config, const ModelConfig& model, const BatchPlan& plan,
                             const UnitBytes& units, const TrainedSize& trained, int num_ranks);
+
+// A critic, and what is trained of it.
+struct CriticSize {
+  ModelConfig model;
+  std::optional<LoraSize> lora;
+  TrainedSize trained;
+  UnitBytes units;
+};
+// RankEstimate::critic_bytes.
+double critic_bytes_sent(const RunConfig& config, const BatchPlan& plan, const CriticSize& critic, int num_ranks);
 
 // Lines for people; none for one process.
 std::string ranks_text(const RankEstimate& ranks, const BatchPlan& plan);

@@ -294,7 +294,7 @@ Result<> load_optimizer(const RunSettings& run, PolicyParts& policy, LearnerPart
                                             zero_options(run.config, *ranks, *policy.model),
                                             {run.key.seed, RandomPurpose::kRounding}));
   learning.schedule = schedule_options(optim, run.total_steps, run.total_updates);
-  return offload_optimizer(run.env, run.loaded, "actor.optim", *policy.model, *learning.optimizer);
+  return offload_optimizer(run.env, run.loaded, run.ranks.size(), "actor.optim", *policy.model, *learning.optimizer);
 }
 
 // The learner of `train`, once all that it learns with is there.

@@ -18,9 +18,6 @@ namespace {
 constexpr std::string_view kRolloutStage = "rollout";
 constexpr std::string_view kExchangeStage = "completions";
 
-// Only rank 0 shows what it does.
-const char* rows_unit(const RoundRanks& ranks) { return ranks.size() > 1 ? "rows of rank 0" : "rows"; }
-
 void encode_turns(const SampleTurns& from, Encoder& out) {
   const auto& [num_assistant, num_tool_calls, num_failed_calls, end, is_sampled, rewards, prompt_ids, messages,
                failure] = from;
@@ -127,7 +124,7 @@ Result<SampleBatch> collect_on_ranks(RoundRanks& ranks, RolloutRunner& runner, c
     return on_turn ? on_turn() : Result<>();
   };
   const auto show = [&](int64_t done, int64_t total) {
-    live_stage(plan.is_validation ? kValidationStage : kSamplingStage, rows_unit(ranks), done, total);
+    live_stage(plan.is_validation ? kValidationStage : kSamplingStage, "rows", done, total);
   };
   MetricSet measured;
   SampleBatch samples = TRY(runner.collect(prompts, plan, tokenizer, metrics != nullptr && tells ? &measured : nullptr,
@@ -188,7 +185,7 @@ Result<MetricSet> decode_pieces(std::string_view bytes, std::span<const OpenRows
 Result<> collect_segments_on_ranks(RoundRanks& ranks, RolloutRunner& runner, std::vector<OpenRows> batches,
                                    const RolloutPlan& plan, const RolloutConfig& config, const Tokenizer& tokenizer,
                                    MetricSet& metrics) {
-  const auto show = [&](int64_t done, int64_t total) { live_stage(kSamplingStage, rows_unit(ranks), done, total); };
+  const auto show = [&](int64_t done, int64_t total) { live_stage(kSamplingStage, "rows", done, total); };
   if (ranks.size() == 1) return runner.collect_segments(batches, plan, tokenizer, &metrics, show);
   const bool keeps_state = TRY(runner.backend().instance().save_state()).has_value();
   const int group_size = keeps_state ? ranks.size() : static_cast<int>(config.tensor_model_parallel_size);

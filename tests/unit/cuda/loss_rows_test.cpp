@@ -220,6 +220,167 @@ TEST(CudaPasses, EveryBarrierIsNeeded) {
       {"../../../sdk/include/mortise/cpp/cuda_passes.hpp"});
 }
 
+// ---- choices of tokens ----
+
+// Many tokens have the same key, or hardly any.
+struct RatioKey {
+  bool is_coarse;
+  std::uint64_t operator()(const TokenColumns& in, std::int64_t t, const RowToken& row) const {
+    if (row.index % 9 == 4) return kNeverChosen;
+    const double ratio = in.log_ratio(t) + double(row.number);
+    return rising_key(is_coarse ? std::floor(ratio * 2) : ratio);
+  }
+};
+struct SignedCost {
+  std::int64_t operator()(std::uint64_t key) const {
+    return std::int64_t(std::floor((number_of_key(key) - 0.25) * 1e12));
+  }
+};
+
+// What the two kernels choose; `order` has the rows by their names.
+template <class Cost>
+std::vector<double> chosen_by_kernels(Tokens& tokens, const RatioKey& key, const Cost& cost, const Choice& choice,
+                                      const std::vector<std::int64_t>& order) {
+  TokenColumns in;
+  in.log_prob = tokens.log_prob.data();
+  in.old_log_prob = tokens.old.data();
+  in.mask = tokens.mask.data();
+  const std::vector<std::uint64_t> row_numbers{0, 0, 1, 0, 0};
+  std::vector<std::uint64_t> keys(989, 0);
+  std::vector<double> numbers(989, NAN);
+  launch({unsigned(tokens.rows())}, {kThreads}, [&] {
+    detail::choice_keys_kernel<RatioKey>(key, in, tokens.offsets.data(), row_numbers.data(), keys.data());
+  });
+  launch({1}, {kThreads}, [&] {
+    detail::choose_kernel<Cost>(cost, choice, keys.data(), 989, tokens.offsets.data(), order.data(), tokens.rows(),
+                                numbers.data());
+  });
+  for (size_t t = 0; t < keys.size(); ++t)
+    if (tokens.mask[t] == 0) EXPECT_EQ(keys[t], kNeverChosen);
+  return numbers;
+}
+
+// One token after the other.
+template <class Cost>
+std::vector<double> chosen_one_by_one(Tokens& tokens, const RatioKey& key, const Cost& cost, const Choice& choice,
+                                      const std::vector<std::int64_t>& order) {
+  TokenColumns in;
+  in.log_prob = tokens.log_prob.data();
+  in.old_log_prob = tokens.old.data();
+  std::vector<double> numbers(989, choice.never);
+  std::vector<detail::ChoiceToken> sorted;
+  for (const std::int64_t row : order) {
+    const std::int64_t first = tokens.offsets[size_t(row)];
+    for (std::int64_t t = first; t < tokens.offsets[size_t(row) + 1]; ++t) {
+      if (tokens.mask[size_t(t)] == 0) continue;
+      const std::uint64_t own = key(in, t, {t - first, row == 2 ? 1U : 0U});
+      if (own == kNeverChosen) continue;
+      numbers[size_t(t)] = choice.others;
+      sorted.push_back({own, std::int64_t(sorted.size()), size_t(t)});
+    }
+  }
+  std::sort(sorted.begin(), sorted.end());
+  std::int64_t sum = 0;
+  for (size_t i = 0; i < sorted.size(); ++i) {
+    const std::int64_t own = cost(sorted[i].key);
+    const bool is_chosen = own < 0 || sum + own <= choice.budget || (choice.keeps_one && i == 0);
+    if (!is_chosen) break;
+    sum += own;
+    numbers[sorted[i].token] = choice.chosen;
+  }
+  return numbers;
+}
+
+template <class Cost>
+void check_choice(bool is_coarse, const Cost& cost, std::int64_t budget, bool keeps_one) {
+  SCOPED_TRACE(budget);
+  Tokens tokens;
+  Choice choice;
+  choice.budget = budget;
+  choice.keeps_one = keeps_one;
+  choice.chosen = 2.0;
+  choice.never = 3.0;
+  const std::vector<std::int64_t> order{3, 0, 4, 1, 2};
+  const RatioKey key{is_coarse};
+  const std::vector<double> want = chosen_one_by_one(tokens, key, cost, choice, order);
+  EXPECT_EQ(chosen_by_kernels(tokens, key, cost, choice, order), want);
+  if (budget > 1 && budget < 1000) EXPECT_EQ(std::count(want.begin(), want.end(), 2.0), budget);
+}
+
+TEST(CudaChoice, TakesTheLeastTokensThatTheBudgetHasRoomFor) {
+  in_three_orders([] {
+    check_choice(true, CostsOne{}, 333, false);
+    if (!takes_few_cases()) check_choice(true, SignedCost{}, 40 * std::int64_t(1e12), false);
+  });
+  if (takes_few_cases()) return;
+  check_choice(false, CostsOne{}, 5, false);
+  check_choice(false, CostsOne{}, 0, true);
+  check_choice(true, CostsOne{}, 5000, false);
+  check_choice(true, SignedCost{}, -1, true);
+}
+
+// The same choice as that of the host, which compares by halves.
+TEST(CudaChoice, TheHostChoosesTheSameNumberOfTokens) {
+  for (const std::int64_t budget : {-1, 0, 3, 40, 2000}) {
+    std::vector<detail::ChoiceToken> tokens;
+    for (std::int64_t i = 0; i < 500; ++i) tokens.push_back({rising_key(double(i * 7919 % 50) - 3), i, size_t(i)});
+    Choice choice;
+    choice.budget = budget;
+    const auto cost = [](std::uint64_t key) { return std::max<std::int64_t>(0, std::int64_t(number_of_key(key))); };
+    std::vector<detail::ChoiceToken> sorted = tokens;
+    std::sort(sorted.begin(), sorted.end());
+    size_t want = 0;
+    for (std::int64_t sum = 0; want < sorted.size(); ++want) {
+      sum += cost(sorted[want].key);
+      if (sum > budget) break;
+    }
+    const size_t got = detail::choose_least(tokens, cost, choice, {}, false);
+    EXPECT_EQ(got, want) << budget;
+    std::sort(tokens.begin(), tokens.begin() + std::ptrdiff_t(got));
+    for (size_t i = 0; i < got; ++i) EXPECT_EQ(tokens[i].token, sorted[i].token);
+  }
+}
+
+TEST(CudaChoice, EveryBarrierIsNeeded) {
+  expect_every_barrier_is_needed([] { check_choice(true, CostsOne{}, 333, false); },
+                                 {"../../../sdk/include/mortise/cpp/cuda_choice.hpp"});
+}
+
+TEST(Choice, KeysHaveTheOrderOfTheirNumbers) {
+  const double infinity = std::numeric_limits<double>::infinity();
+  const std::vector<double> numbers{-infinity, -2.5, -1e-300, 0.0, 1e-300, 1.0, 2.5, infinity};
+  for (size_t i = 0; i < numbers.size(); ++i) {
+    EXPECT_EQ(number_of_key(rising_key(numbers[i])), numbers[i]);
+    if (i == 0) continue;
+    EXPECT_LT(rising_key(numbers[i - 1]), rising_key(numbers[i]));
+    EXPECT_GT(falling_key(numbers[i - 1]), falling_key(numbers[i]));
+  }
+  EXPECT_EQ(rising_key(-0.0), rising_key(0.0));
+  for (const double last : {infinity, -infinity}) {
+    EXPECT_GT(rising_key(NAN), rising_key(last));
+    EXPECT_GT(falling_key(NAN), falling_key(last));
+  }
+  EXPECT_LT(rising_key(NAN), kNeverChosen);
+}
+
+// Sums do not overflow, and have the budget's room to the last unit.
+TEST(Choice, SumsOfCosts) {
+  const std::int64_t large = std::int64_t(1) << 62;
+  detail::CostSum sum;
+  for (int i = 0; i < 100; ++i) sum.add(large);
+  EXPECT_FALSE(sum.is_within(large));
+  for (int i = 0; i < 100; ++i) sum.add(-large);
+  EXPECT_TRUE(sum.is_within(0));
+  EXPECT_FALSE(sum.is_within(-1));
+  EXPECT_EQ(sum.room(-1, 1), 0);
+  EXPECT_EQ(sum.room(0, 1), 0);
+  EXPECT_EQ(sum.room(0, 0), large);
+  EXPECT_EQ(sum.room(large, large), 1);
+  sum.add(-7);
+  EXPECT_EQ(sum.room(-1, 2), 3);
+  EXPECT_EQ(sum.room((std::int64_t(1) << 40), (std::int64_t(1) << 33)), 128);
+}
+
 TEST(CudaLossRows, TokensEqualFloat64) { in_three_orders(check_clip); }
 
 TEST(CudaLossRows, SequencesEqualFloat64) {

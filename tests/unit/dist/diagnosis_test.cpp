@@ -150,6 +150,34 @@ TEST_F(Diagnosis, WhoIsLateAndWhoIsAwaited) {
   EXPECT_FALSE(is_awaited(s)) << "this rank is ahead";
 }
 
+// A lost message: nobody is late.
+TEST_F(Diagnosis, AllRanksWaitInOneCall) {
+  s.waited_s = 50;
+  s.waits_in = "gradients";
+  for (RankView& view : ranks) {
+    view.state.stage = "gradients";
+    view.state.waits = true;
+    view.state.calls = 7;
+    view.waits_s = 46;
+  }
+  const auto text = [&] {
+    s.ranks = ranks;
+    return all_wait_text(s, 45);
+  };
+  EXPECT_EQ(text(), "rank 0, rank 2");
+  ranks[2].waits_s = 44;
+  EXPECT_EQ(text(), "") << "not yet";
+  ranks[2].waits_s = 46;
+  ranks[2].state.stage = "completions";
+  EXPECT_EQ(text(), "") << "another thread of rank 2 waits";
+  ranks[2].state.stage = "gradients";
+  ranks[2].state.calls = 6;
+  EXPECT_EQ(text(), "") << "rank 2 is late";
+  ranks[2].state.calls = 7;
+  s.waited_s = 44;
+  EXPECT_EQ(text(), "");
+}
+
 // Rank 0 waits in a call of the ranks 0 and 2, and rank 2 hangs. Rank 1 computes.
 TEST_F(Diagnosis, ACallOfSomeRanksAwaitsOnlyThese) {
   for (RankView& view : ranks) view.state.calls = 7;
@@ -192,16 +220,31 @@ TEST_F(Diagnosis, ARankThatFinishedWhileOthersWork) {
 }
 
 TEST(RankTexts, ReadBack) {
-  const RankState state{3, 4, 5, true, RankStatus::kFailed, "log_probs", "two\nlines", {2, 4, 8}};
+  const RankState state{3, 4, 5, true, RankStatus::kFailed, "log_probs", "two\nlines", {2, 4, 8}, "rows=3/4"};
   EXPECT_EQ(decode_rank_state(encode(state)), state);
   for (const char* wrong : {"", "1\n2\n3", "1\n2\n3\nx\n0\n\n", "1\n2\n3\n1\n9\n\n"})
     EXPECT_EQ(decode_rank_state(wrong), std::nullopt) << wrong;
-  const RankProcess process{"boot 1", "boot 2", "node1", 77, 1234, 4};
+  const RankProcess process{"boot 1", "boot 2", "node1", 77, 1234, 4, "0-3,8"};
   EXPECT_EQ(decode_rank_process(encode(process)), process);
   EXPECT_EQ(decode_rank_process("boot 1\n7"), std::nullopt);
   const Verdict verdict{2, "rank 2: a\nb"};
   EXPECT_EQ(decode_verdict(encode(verdict)), verdict);
   EXPECT_EQ(decode_verdict("none"), std::nullopt);
+}
+
+// A launcher may bind ranks to processors of their own.
+TEST(RankProcesses, ShareTheProcessorsOfTheirMachine) {
+  const RankProcess self = this_process(2);
+  ASSERT_FALSE(self.cpus.empty());
+  RankProcess bound = self, elsewhere = self, unknown = self;
+  bound.cpus += ",999";
+  elsewhere.machine = "another";
+  unknown.machine.clear();
+  const std::vector<RankProcess> all{self, bound, self, elsewhere, unknown};
+  EXPECT_EQ(count_on_same_cpus(all, self), 2);
+  EXPECT_EQ(count_on_same_cpus(all, bound), 1);
+  EXPECT_EQ(count_on_same_cpus(all, elsewhere), 1);
+  EXPECT_EQ(count_on_same_cpus(all, unknown), 1) << "nobody knows who is there";
 }
 
 TEST(RankProcesses, OfThisMachineEndWhenTheyAreKilledAndNotReaped) {

@@ -5,6 +5,7 @@
 #include <signal.h>
 #include <sys/wait.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdlib>
 #include <deque>
@@ -14,6 +15,7 @@
 #include <vector>
 
 #include "dist/gloo/c10d_store.h"
+#include "foundation/base/cpus.h"
 #include "rank_processes.h"
 #include "support/temp_dir.h"
 
@@ -33,7 +35,8 @@ TEST(Processes, RunToTheEnd) {
     RankProcesses ranks(size, {"50"});
     for (int rank = 0; rank < size; ++rank) {
       EXPECT_EQ(ranks.code(rank, seconds(300)), 0) << ranks.output(rank);
-      EXPECT_EQ(ranks.output(rank), fmt::format("joined {} of {}\ndone\n", rank, size));
+      EXPECT_EQ(ranks.output(rank),
+                fmt::format("joined {} of {}, processors: {}\ndone\n", rank, size, std::max(1, usable_cpus() / size)));
     }
   }
 }

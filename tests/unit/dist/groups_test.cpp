@@ -248,6 +248,21 @@ TEST(ReduceScatter, AddsInTheOrderOfRanks) {
   });
 }
 
+// So does a sum of few numbers, in which every rank sends its term to all others at once.
+TEST(AllReduce, AddsFewNumbersInTheOrderOfRanks) {
+  in_group(3, [](Communicator& ranks) {
+    const std::array<float, 3> terms{1e8F, -1e8F, 1.0F};
+    const at::Tensor sums = at::full({300}, terms[static_cast<size_t>(ranks.rank())], at::kFloat);
+    ASSERT_TRUE(ranks.all_reduce_sum(sums, "gradients").ok());
+    EXPECT_TRUE(sums.eq(1.0F).all().item<bool>()) << sums;
+    const at::Tensor later = at::full({300}, terms[static_cast<size_t>(ranks.rank())], at::kFloat);
+    auto pending = ranks.start_all_reduce_sum(later, "gradients");
+    ASSERT_TRUE(pending.ok());
+    ASSERT_TRUE((*pending)->wait().ok());
+    EXPECT_TRUE(later.eq(1.0F).all().item<bool>()) << later;
+  });
+}
+
 // Each round waits for every rank.
 TEST(Exchange, ShortTextsTakeOneRound) {
   const auto store = memory_store();

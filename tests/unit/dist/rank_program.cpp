@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "dist/join.h"
+#include "foundation/base/cpus.h"
 
 namespace mortise {
 namespace {
@@ -57,7 +58,7 @@ Result<> run(int steps, int slow_rank, int slow_ms) {
   if (const char* file = std::getenv("STORE_FILE")) config.store_file = file;
   if (const char* join = std::getenv("JOIN_MS")) config.join_timeout = std::chrono::milliseconds(std::atoi(join));
   const auto ranks = TRY(join_ranks(config));
-  fmt::print("joined {} of {}\n", ranks->rank(), ranks->size());
+  fmt::print("joined {} of {}, processors: {}\n", ranks->rank(), ranks->size(), own_cpus());
   std::fflush(stdout);
   for (int64_t step = 1; steps == 0 || step <= steps; ++step) {
     const Result<> done = run_step(*ranks, step, slow_rank, slow_ms);

@@ -8,6 +8,8 @@
 
 #include <atomic>
 #include <chrono>
+#include <filesystem>
+#include <fstream>
 #include <memory>
 #include <string>
 #include <thread>
@@ -15,6 +17,7 @@
 
 #include "dist/gloo/c10d_store.h"
 #include "foundation/base/log.h"
+#include "foundation/metrics/rank_progress.h"
 #include "support/temp_dir.h"
 
 namespace mortise {
@@ -106,6 +109,38 @@ TEST_F(RankWatches, NameARankThatEndedWithoutAnErrorAsKilled) {
   EXPECT_NE(error.what.find(" was killed or crashed in 'start'"), std::string::npos) << error.what;
 }
 
+// How often the threads of this process but the first one have gone to sleep.
+int64_t num_sleeps_of_others() {
+  int64_t sum = 0;
+  for (const auto& thread : std::filesystem::directory_iterator("/proc/self/task")) {
+    if (thread.path().filename() == std::to_string(getpid())) continue;
+    std::ifstream status(thread.path() / "status");
+    for (std::string name; status >> name;) {
+      if (name != "voluntary_ctxt_switches:") continue;
+      int64_t count = 0;
+      status >> count;
+      sum += count;
+    }
+  }
+  return sum;
+}
+
+// A run of a small model has thousands of calls a second.
+TEST_F(RankWatches, DoNotWakeTheirThreadsWhenACallEnds) {
+  constexpr int kCalls = 200;
+  const int64_t before = num_sleeps_of_others();
+  const auto start = std::chrono::steady_clock::now();
+  for (int i = 0; i < kCalls; ++i) {
+    const auto call = watch->new_completion();
+    call->finish();
+    EXPECT_TRUE(watch->wait(call, "gradients", {0, 1, 2}).ok());
+    std::this_thread::sleep_for(std::chrono::microseconds(500));  // time for a thread that was woken to sleep again
+  }
+  // They also wake by themselves, at most ten times a second each. A busy machine may join wakes, but adds none.
+  const auto by_themselves = 20 + 40 * ((std::chrono::steady_clock::now() - start) / std::chrono::seconds(1));
+  EXPECT_LT(num_sleeps_of_others() - before - by_themselves, kCalls);
+}
+
 class RankWatchesOfASilentStore : public RankWatches {
  protected:
   RankWatchesOfASilentStore() { limits.dead_s = 2.5; }
@@ -195,6 +230,53 @@ TEST_F(RankWatchesThatNotice, SayForWhomTheyWait) {
   waiter.join();
   EXPECT_NE(log.find(" s in 'gradients': " + peer_text), std::string::npos) << log;
   EXPECT_NE(log.find(" warning this rank (0) has waited "), std::string::npos) << log;
+  EXPECT_TRUE(end.ok()) << "a notice ends nothing";
+}
+
+// The main rank's view has the rank that is behind. A rank in another step says nothing about this one.
+TEST_F(RankWatchesThatNotice, TellTheViewHowFarTheOthersAre) {
+  const auto heard = [&](int64_t step, const std::string& progress, const auto& is_heard) {
+    RankState other;
+    other.step = step;
+    other.progress = progress;
+    EXPECT_TRUE(store->set(state_key(1), encode(other)).ok());
+    const auto give_up = std::chrono::steady_clock::now() + std::chrono::minutes(3);
+    while (std::chrono::steady_clock::now() < give_up) {
+      const auto slowest = slowest_rank("sampling", 8, 8);
+      if (slowest && is_heard(*slowest)) return true;
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    }
+    return false;
+  };
+  note_step();
+  note_stage("sampling", 3, 8);
+  watch->enter("rollout", 3);
+  EXPECT_TRUE(heard(3, "sampling=2/6", [](const SlowRank& one) { return one.rank == 1 && one.done == 2; }));
+  EXPECT_TRUE(heard(2, "sampling=1/6", [](const SlowRank& one) { return one.rank == 0 && one.done == 8; }));
+  const auto written = store->get_all({state_key(0)});
+  ASSERT_TRUE(written.ok());
+  EXPECT_EQ(decode_rank_state(written->front())->progress, "sampling=3/8");
+}
+
+// Both ranks are in the same collective: no rank is late, but a message is lost.
+TEST_F(RankWatchesThatNotice, SayThatAllRanksWait) {
+  RankState waiting;
+  waiting.calls = 1;
+  waiting.step = 3;
+  waiting.waits = true;
+  waiting.stage = "gradients";
+  ASSERT_TRUE(store->set(state_key(1), encode(waiting)).ok());
+  watch->enter("updates", 3);
+  ASSERT_TRUE(watch->begin_call("gradients", /*is_collective=*/true).ok());
+  const std::shared_ptr<Completion> call = watch->new_completion();
+  Result<> end = Error{};
+  std::thread waiter([&] { end = watch->wait(call, "gradients"); });
+  const std::string log = logged("thread " + std::to_string(getpid()));
+  call->finish();
+  waiter.join();
+  const std::string peer_text = "rank 1 (process " + std::to_string(peer.process().pid);
+  EXPECT_NE(log.find(" s in 'gradients', and so have all others: " + peer_text), std::string::npos) << log;
+  EXPECT_NE(log.find("; a message may be lost, and the log file has the stacks"), std::string::npos) << log;
   EXPECT_TRUE(end.ok()) << "a notice ends nothing";
 }
 

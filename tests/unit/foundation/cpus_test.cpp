@@ -7,6 +7,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <thread>
 
 #include "foundation/base/thread_pool.h"
@@ -89,6 +90,15 @@ TEST(Cpus, NoMoreThanTheAffinityOfThisProcess) {
   ASSERT_EQ(sched_getaffinity(0, sizeof set, &set), 0);
   EXPECT_GE(usable_cpus(), 1);
   EXPECT_LE(usable_cpus(), CPU_COUNT(&set));
+}
+
+TEST(Cpus, AreSharedAmongTheProcessesOfARun) {
+  EXPECT_EQ(own_cpus(), usable_cpus());
+  set_processes_here(2);
+  EXPECT_EQ(own_cpus(), std::max(1, usable_cpus() / 2));
+  set_processes_here(usable_cpus() + 1);
+  EXPECT_EQ(own_cpus(), 1);
+  set_processes_here(1);
 }
 
 // The time that the kernel lets a thread run at once, in ns, as sched_getattr(2) tells it; 0 on kernels that have none.

@@ -8,6 +8,7 @@
 
 #include "foundation/base/log.h"
 #include "foundation/metrics/live_view.h"
+#include "foundation/metrics/rank_progress.h"
 #include "support/forwarding_env.h"
 #include "support/on_a_terminal.h"
 #include "support/temp_dir.h"
@@ -229,6 +230,38 @@ TEST(LiveOnATerminal, ShortensALongWarning) {
   terminal.send('\n');
   terminal.read_all();
   EXPECT_EQ(terminal.exit_code(), 0);
+}
+
+// A rank that has finished a stage says nothing of it.
+TEST(LiveRanks, ShowTheSlowest) {
+  const test::TempDir dir;
+  SlowEnv env;
+  live_begin(env, {.file = dir / "live.json"});
+  live_step(1);
+  live_stage(kRewardStage, "rows", 4, 8, 2);
+  live_stage(kSamplingStage, "rows", 8, 8);
+  EXPECT_EQ(own_progress(), "rewards=4/8");
+  const auto shown = [&](const std::vector<std::string>& ranks) {
+    note_ranks(ranks);
+    live_refresh();
+    std::string all;
+    const LiveState state = read_live_json(read_json_file(env, dir / "live.json").value(), "").value();
+    for (const auto& [name, done, total, unit, pending] : state.stages)
+      all += name + " " + std::to_string(done) + "/" + std::to_string(total) + " " + unit + " " +
+             std::to_string(pending) + "; ";
+    return all;
+  };
+  EXPECT_EQ(shown({}), "sampling 8/8 rows 0; rewards 4/8 rows 2; ") << "one process";
+  EXPECT_EQ(shown({"", ""}), "sampling 8/8 rows of rank 0 0; rewards 4/8 rows of rank 0 2; ");
+  EXPECT_EQ(shown({"", "sampling=5/8", "rewards=1/16,sampling=3/8", "sampling=x,rewards=/,="}),
+            "sampling 3/8 rows of rank 2 0; rewards 1/16 rows of rank 2 0; ");
+  EXPECT_EQ(shown({"", "sampling=7/8,rewards=6/8"}), "sampling 7/8 rows of rank 1 0; rewards 4/8 rows of rank 0 2; ");
+  live_step(2);
+  EXPECT_EQ(own_progress(), "");
+  live_stage(kSamplingStage, "rows", 1, 2);
+  EXPECT_EQ(slowest_rank("sampling", 1, 2).value().rank, 0) << "nothing is known of other ranks in this step";
+  note_ranks({});
+  live_end("done");
 }
 
 TEST(LiveWithoutATerminal, PrintsNothingAndWritesTheFile) {

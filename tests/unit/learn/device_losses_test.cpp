@@ -121,6 +121,56 @@ TEST(DeviceLosses, LearnWhatTheCpuLearns) {
   }
 }
 
+// Memory of the CPU that counts what goes there.
+class CountingBytes final : public MirroredBytes {
+ public:
+  CountingBytes(std::unique_ptr<MirroredBytes> own, size_t& sent) : own_(std::move(own)), sent_(sent) {}
+  std::byte* host() override { return own_->host(); }
+  std::byte* device() override { return own_->device(); }
+  void* stream() override { return own_->stream(); }
+  Result<> send(size_t size) override {
+    sent_ += size;
+    return own_->send(size);
+  }
+  Result<> receive(size_t from, size_t size) override { return own_->receive(from, size); }
+
+ private:
+  std::unique_ptr<MirroredBytes> own_;
+  size_t& sent_;
+};
+class CountingDevice final : public PluginDevice {
+ public:
+  int32_t type() const override { return own_->type(); }
+  int32_t index() const override { return own_->index(); }
+  Result<std::unique_ptr<MirroredBytes>> mirror(size_t size) override {
+    return std::unique_ptr<MirroredBytes>(std::make_unique<CountingBytes>(TRY(own_->mirror(size)), sent));
+  }
+  size_t sent = 0;
+
+ private:
+  std::unique_ptr<PluginDevice> own_ = plugin_device(at::kCPU);
+};
+
+// The loss and the estimator look twice at the tokens, in the head's chunk and as whole rows.
+TEST(DeviceLosses, AMicroBatchSendsItsColumnsOnce) {
+  const test::TrainingKernels kernels;
+  CountingDevice device;
+  RunKey key;
+  key.device = &device;
+  TestPolicy policy("float32");
+  ASSERT_TRUE(policy.model.move_to(kAsDevice).ok());
+  TestObjective objective({"actor.use_kl_loss=true", "actor.kl_loss_type=k3"}, emulated_packs(), key);
+  ActorLearner learner(policy.model, policy.optimizer, objective.objective, cut_by(kAll));
+  const RandomRows rows(false);
+  ASSERT_TRUE(learner.update(rows.batch, all_rows(rows.batch), {.lr = 1e-3}).ok());
+  const auto num_tokens = static_cast<size_t>(rows.batch.num_tokens());
+  const auto padded = [](size_t bytes) { return (bytes + 63) / 64 * 64; };
+  const size_t numbers = padded(num_tokens * sizeof(float)), mask = padded(num_tokens);
+  // Once: old and reference log-probs, advantages, weights and the mask. Each time: log-probs, entropies, and the zeros that
+  // the gradient by entropy begins with.
+  EXPECT_EQ(device.sent, 4 * numbers + mask + 2 * (2 * numbers + numbers));
+}
+
 TEST(DeviceLosses, AResumeHasTheSameBits) {
   for (const LossCase& loss : kCases) {
     SCOPED_TRACE(loss.name);

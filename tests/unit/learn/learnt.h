@@ -60,6 +60,7 @@ inline void share(LearnerOptions& options, Communicator& communicator, bool dete
                   int tensor_size = 1) {
   options.ranks = {&communicator, deterministic};
   options.ranks.tensor_size = tensor_size;
+  options.ranks.bucket_bytes = 4096;  // several buckets a layer
   const auto group = sequence_group_of(communicator, sequence_size, tensor_size);
   options.share_tokens(group);
   options.reference_sequence = group;

@@ -5,13 +5,16 @@
 
 #include <filesystem>
 #include <functional>
+#include <limits>
 #include <map>
 
 #include "generate/engine.h"
 #include "learn/optim/rules.h"
 #include "learn/optim/weight_shards.h"
 #include "learn/update/critic_learner.h"
+#include "learn/update/finite_step.h"
 #include "learn/update/owned_gradient.h"
+#include "learn/update/packed_forward.h"
 #include "learner_fixture.h"
 #include "model/layers/lora_dropout.h"
 #include "model/tensor/storage_memory.h"
@@ -19,6 +22,7 @@
 #include "support/temp_dir.h"
 #include "support/test_folders.h"
 #include "support/thread_ranks.h"
+#include "train/loop/reference_refresh.h"
 #include "unit/model/gradient_fixture.h"
 
 namespace mortise {
@@ -316,6 +320,119 @@ TEST(LockedDevice, AModelInFilesGivesTheSameValues) {
   for (int pass = 0; pass < 2; ++pass) {
     EXPECT_EQ(learner.values(rows.batch).value(), want);
     EXPECT_FALSE(has_memory(critic.weights().head_VH));
+  }
+}
+
+// The same of this rank's part of the layers.
+TEST(LockedDevice, SplitLayersInFilesGiveTheSameHiddenStates) {
+  const RandomRows rows(false);
+  for (const char* const dtype : {"float32", "bfloat16"}) {
+    test::on_ranks(2, [&](Communicator& ranks) {
+      const c10::NoGradGuard no_grad;
+      Model model = PlacedPolicy::place(two_layer_model(29, dtype), locked());
+      model.split_layers(std::make_shared<TensorGroup>(ranks, 2));
+      if (model.has_rounded_matrices()) model.drop_masters();
+      const auto hidden = [&] {
+        const PackedForward forward = forward_rows(model, rows.batch, all_rows(rows.batch), {}).value();
+        return on_host(forward.hidden_RH);
+      };
+      const at::Tensor want = hidden();
+      EXPECT_OK(model.offload_weights(std::make_shared<Offload>(Path(MORTISE_BINARY_DIR))));
+      EXPECT_FALSE(has_memory(model.model_part()->weights().matrices(1).down_HI)) << dtype;
+      for (int pass = 0; pass < 2; ++pass) EXPECT_TRUE(hidden().equal(want)) << dtype;
+      EXPECT_FALSE(has_memory(model.model_part()->weights().matrices(0).qkv_QH)) << dtype;
+    });
+  }
+}
+
+std::vector<at::Tensor> host_copies(const std::vector<at::Tensor>& tensors) {
+  std::vector<at::Tensor> out;
+  for (const at::Tensor& one : tensors) out.push_back(on_host(one.detach()).clone());
+  return out;
+}
+
+// The numbers of a model, and what passes read of its layers if that is rounded.
+std::vector<at::Tensor> all_numbers(const Model& model) {
+  std::vector<at::Tensor> out;
+  for (const NamedParameter& one : model.numbers()) out.push_back(one.tensor);
+  for (size_t layer = 0; layer < model.weights().rounded.size(); ++layer) {
+    for (const at::Tensor& copy : copies_of_layer(model.weights(), layer)) {
+      if (has_memory(copy)) out.push_back(copy);
+    }
+  }
+  return host_copies(out);
+}
+
+void expect_same_numbers(const Model& got, const Model& want) {
+  const std::vector<at::Tensor> numbers = all_numbers(got), expected = all_numbers(want);
+  ASSERT_EQ(numbers.size(), expected.size());
+  for (size_t i = 0; i < numbers.size(); ++i) EXPECT_TRUE(numbers[i].equal(expected[i])) << i;
+}
+
+// Masters of a bfloat16 model that lie in files with their optimizer's state: a step has one of them on the device, and the
+// copies follow. A skipped update changes nothing.
+TEST(LockedDevice, MastersInFilesTakeTheSameSteps) {
+  for (const bool is_adamw : {true, false}) {
+    SCOPED_TRACE(is_adamw ? "adamw" : "adafactor");
+    const auto rule = [&] { return is_adamw ? make_adamw({}) : make_adafactor({}); };
+    Model model = PlacedPolicy::place(two_layer_model(29, "bfloat16"), locked());
+    Model in_files = PlacedPolicy::place(two_layer_model(29, "bfloat16"), locked());
+    Optimizer optimizer(TestPolicy::parameters(model), rule(), 0.0);
+    Optimizer from_files(TestPolicy::parameters(in_files), rule(), 0.0, "actor.optim", {}, StateMemory::kLater);
+    const auto files = std::make_shared<Offload>(Path(MORTISE_BINARY_DIR));
+    ASSERT_OK(from_files.offload(files));
+    ASSERT_OK(in_files.offload_masters(files));
+    const auto step = [](Model& of, Optimizer& by, uint64_t update) {
+      for (const NamedParameter& one : of.parameters()) {
+        at::Tensor gradient = random_tensor(one.tensor.sizes().vec(), 10 + update, at::kFloat);
+        if (update == 2) gradient.view({-1})[0] = std::numeric_limits<float>::infinity();
+        one.tensor.mutable_grad() = gradient.to(one.tensor.device());
+      }
+      EXPECT_OK(step_if_finite(of, by, 0.5, 0.05, 1.0));
+    };
+    const std::vector<at::Tensor> before = all_numbers(model);
+    for (uint64_t update = 1; update <= 3; ++update) {
+      const auto version = in_files.parameters().back().tensor._version();
+      step(model, optimizer, update);
+      step(in_files, from_files, update);
+      expect_same_numbers(in_files, model);
+      if (update != 2) EXPECT_GT(in_files.parameters().back().tensor._version(), version);
+      for (const at::Tensor& master : masters_of_layer(in_files.weights(), 1)) EXPECT_FALSE(has_memory(master));
+    }
+    EXPECT_FALSE(all_numbers(model)[1].equal(before[1]));
+  }
+}
+
+// A reference in files that moves towards the policy, whose masters lie in files too.
+TEST(LockedDevice, AReferenceInFilesMovesAsOneInMemory) {
+  for (const char* const dtype : {"float32", "bfloat16"}) {
+    SCOPED_TRACE(dtype);
+    const auto other = [&] {
+      Model model = PlacedPolicy::place(two_layer_model(29, dtype), locked());
+      const at::NoGradGuard no_grad;
+      for (const NamedParameter& one : model.parameters()) one.tensor.detach().mul_(1.25);
+      model.weights_changed();
+      return model;
+    };
+    Model policy = other();
+    const Model moved = other();
+    Model in_files = PlacedPolicy::place(two_layer_model(29, dtype), locked());
+    Model in_memory = PlacedPolicy::place(two_layer_model(29, dtype), locked());
+    ASSERT_OK(in_files.offload_weights(std::make_shared<Offload>(Path(MORTISE_BINARY_DIR))));
+    for (const double alpha : {0.6, 1.0}) {
+      refresh_reference(policy, in_memory, alpha);
+      refresh_reference(policy, in_files, alpha);
+      EXPECT_FALSE(has_memory(in_files.weights().matrices(1).down_HI));
+      in_files.gate()->open(2, GatePass::kForward);
+      EXPECT_TRUE(on_host(in_files.weights().matrices(1).down_HI.detach())
+                      .equal(on_host(in_memory.weights().matrices(1).down_HI.detach())));
+      in_files.gate()->close(2, GatePass::kForward);
+      const std::vector<NamedParameter> got = in_files.numbers(), want = in_memory.numbers();
+      for (size_t i = 0; i < want.size(); ++i)
+        EXPECT_TRUE(on_host(got[i].tensor.detach()).equal(on_host(want[i].tensor.detach()))) << i;
+      ASSERT_OK(policy.offload_masters(std::make_shared<Offload>(Path(MORTISE_BINARY_DIR))));
+    }
+    EXPECT_TRUE(on_host(in_files.numbers()[3].tensor.detach()).equal(on_host(moved.numbers()[3].tensor.detach())));
   }
 }
 

@@ -11,9 +11,11 @@
 #include <optional>
 
 #include "foundation/base/stateful.h"
+#include "learn/update/critic_learner.h"
 #include "learn/update/finite_step.h"
 #include "learner_fixture.h"
 #include "model/head/kept_logits.h"
+#include "model/tensor/storage_memory.h"
 #include "model/weights/rounded_matrices.h"
 #include "support/locked_device.h"
 #include "support/started_kernels.h"
@@ -328,6 +330,41 @@ TEST(TrainingKernels, TheHostDoesNotTouchTheMemoryOfTheDevice) {
   }
 }
 
+// Masters in files: the kernel steps copies of them on the device, and writes the bfloat16 matrices that passes read.
+TEST(TrainingKernels, MastersInFilesTakeTheStepsOfThoseInMemory) {
+  const test::TrainingKernels kernels;
+  const auto learnt = [&](bool in_files) {
+    Model model = two_layer_model(29, "bfloat16");
+    EXPECT_OK(model.move_to({.device = test::locked_device(), .by_operators = true, .text = "locked memory"}));
+    Optimizer optimizer(TestPolicy::parameters(model), make_adamw({}), 0.0, "optim", {},
+                        in_files ? StateMemory::kLater : StateMemory::kNow);
+    const auto files = std::make_shared<Offload>(Path(MORTISE_BINARY_DIR));
+    if (in_files) EXPECT_TRUE(optimizer.offload(files).ok() && model.offload_masters(files).ok());
+    for (uint64_t update = 1; update <= 3; ++update) {
+      for (const NamedParameter& one : model.parameters()) {
+        at::Tensor gradient = random_tensor(one.tensor.sizes().vec(), 10 + update, at::kFloat);
+        if (update == 2) gradient.view({-1})[0] = std::numeric_limits<float>::infinity();
+        one.tensor.mutable_grad() = gradient.to(one.tensor.device());
+      }
+      test::AroundKernels::open = test::open_locked_memory;
+      test::AroundKernels::close = test::close_locked_memory;
+      EXPECT_OK(optimizer.step_clipped(0.05, 1.0, model.copies_to_step()));
+      test::AroundKernels::open = test::AroundKernels::close = nullptr;
+    }
+    EXPECT_EQ(optimizer.num_updates(), 2);
+    std::vector<at::Tensor> out;
+    for (const NamedParameter& one : model.numbers()) out.push_back(on_host(one.tensor.detach()).clone());
+    for (const at::Tensor& copy : copies_of_layer(model.weights(), 1)) out.push_back(on_host(copy));
+    for (const at::Tensor& master : masters_of_layer(model.weights(), 1)) EXPECT_EQ(has_memory(master), !in_files);
+    return out;
+  };
+  const int64_t before = test::TrainingKernels::steps();
+  const std::vector<at::Tensor> want = learnt(false);
+  EXPECT_EQ(test::TrainingKernels::steps(), before + 3);
+  expect_same_bits(learnt(true), want);
+  EXPECT_GT(test::TrainingKernels::steps(), before + 6) << "one launch for each parameter";
+}
+
 // ---- whole updates ----
 
 struct Learnt {
@@ -414,6 +451,40 @@ TEST(TrainingKernels, AnUpdateReportsItsStepLater) {
     EXPECT_GT(reports[i].grad_norm, 0.0);
     EXPECT_FALSE(reports[i].skipped);
   }
+}
+
+// The same of a critic's updates. Its learning rate is asked for when the step before is known, and counts skipped ones out.
+TEST(TrainingKernels, ACriticReportsItsStepLater) {
+  const test::TrainingKernels kernels;
+  RandomRows rows(false);
+  const auto num_tokens = static_cast<size_t>(rows.batch.num_tokens());
+  rows.batch.put<column::Values>(std::vector<float>(num_tokens, 0.1F));
+  rows.batch.put<column::Returns>(std::vector<float>(num_tokens, 0.7F));
+  const ModelConfig config = *as_classifier(two_layer_model(29, "float32").config(), 1);
+  Model model = *Model::random(config, 5, "float32"), waiting = *Model::random(config, 5, "float32");
+  ASSERT_TRUE(model.move_to(kAsDevice).ok() && waiting.move_to(kAsDevice).ok());
+  AdamW optimizer(TestPolicy::parameters(model), {}), own(TestPolicy::parameters(waiting), {});
+  CriticLearner learner(model, optimizer, {}), other(waiting, own, {});
+  std::vector<FiniteStep> steps(3);
+  std::vector<CriticReport> reports(3);
+  std::vector<double> norms;
+  for (size_t i = 0; i < steps.size(); ++i) {
+    const CriticReport want = other.update(rows.batch, all_rows(rows.batch), 1e-3).value();
+    const int64_t before = HostCopy::num_waits();
+    const auto rate = [&] { return optimizer.num_updates() == static_cast<int64_t>(i) ? 1e-3 : 0.0; };
+    reports[i] = learner.update(rows.batch, all_rows(rows.batch), {rate, steps[i]}).value();
+    EXPECT_EQ(HostCopy::num_waits() - before, i == 0 ? 0 : 1);
+    EXPECT_EQ(reports[i].lr, 1e-3);
+    EXPECT_EQ(reports[i].grad_norm, 0.0);
+    norms.push_back(want.grad_norm);
+  }
+  for (size_t i = 0; i < steps.size(); ++i) {
+    report_step(steps[i], reports[i]);
+    EXPECT_EQ(reports[i].grad_norm, norms[i]);
+    EXPECT_GT(norms[i], 0.0);
+  }
+  for (size_t i = 0; i < model.parameters().size(); ++i)
+    EXPECT_TRUE(model.parameters()[i].tensor.equal(waiting.parameters()[i].tensor)) << i;
 }
 
 // The step writes the copies that the next pass reads: the masters rounded to the nearest.

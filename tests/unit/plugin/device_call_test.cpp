@@ -3,6 +3,7 @@
 #include "device_rows.h"
 #include "mortise/kinds/policy_loss.h"
 #include "plugin/host/devices.h"
+#include "plugin/host/kinds/held_columns.h"
 #include "support/locked_area.h"
 #include "test_packs.h"
 
@@ -27,10 +28,12 @@ enum class Fault { kNone, kNoMemory, kNotSent, kNoMemoryInCall, kFailsAfterwards
 
 // How often the outputs of a call came back, or would have.
 int num_received = 0;  // NOLINT
+// Bytes that went to the device.
+size_t num_sent = 0;  // NOLINT
 
 class LockedBytes final : public MirroredBytes {
  public:
-  LockedBytes(size_t size, Fault fault) : fault_(fault), size_(size) {
+  LockedBytes(size_t size, Fault fault) : fault_(fault) {
     host_ = static_cast<std::byte*>(std::aligned_alloc(64, (size + 63) / 64 * 64));
     device_ = static_cast<std::byte*>(LockedArea::instance().allocate(size));
   }
@@ -48,9 +51,10 @@ class LockedBytes final : public MirroredBytes {
     }();
     return fault_ == Fault::kNoMemoryInCall ? &full : const_cast<test::EmulatedStream*>(LockedArea::stream());
   }
-  Result<> send() override {
+  Result<> send(size_t size) override {
     if (fault_ == Fault::kNotSent) return Error{ErrorKind::kInternal, "no copy", "", "try again"};
-    LockedArea::instance().copy(device_, host_, size_);
+    num_sent += size;
+    LockedArea::instance().copy(device_, host_, size);
     return {};
   }
   Result<> receive(size_t from, size_t size) override {
@@ -63,7 +67,6 @@ class LockedBytes final : public MirroredBytes {
 
  private:
   Fault fault_;
-  size_t size_;
   std::byte *host_ = nullptr, *device_ = nullptr;
 };
 
@@ -170,6 +173,58 @@ TEST(DeviceCallTest, FaultsOfTheDeviceAreErrors) {
   EXPECT_THAT(error_of(loss_of("vanilla", on(no_copy))), AllOf(HasSubstr("no copy"), HasSubstr("try again"), loss));
   EXPECT_THAT(error_of(loss_of("vanilla", on(broken))), AllOf(HasSubstr("an illegal address"), loss));
   EXPECT_EQ(loss_of("vanilla", on(full)).error().kind, ErrorKind::kInternal);
+}
+
+// A loss and an estimator read one copy of the columns that they share.
+TEST(DeviceCallTest, HeldColumnsGoToTheDeviceOnce) {
+  LockedDevice device;
+  const test::Rows rows;
+  const StepView view = rows.view();
+  const auto params = ordered_json::object();
+  ASSERT_OK_AND_ASSIGN(PolicyLoss loss, PolicyLoss::create(emulated_packs(), "vanilla", params, on(device)));
+  ASSERT_OK_AND_ASSIGN(KlEstimator kl, KlEstimator::create(emulated_packs(), "k3", params, on(device)));
+  Computed of_loss{std::vector<float>(345), std::vector<float>(345), {}}, of_kl = of_loss;
+  const auto compute = [&](const StepView& columns) {
+    num_sent = 0;
+    EXPECT_OK(loss.compute(columns, {of_loss.value, of_loss.grad, {}}, nullptr));
+    EXPECT_OK(kl.compute(columns, {of_kl.value, of_kl.grad}, nullptr));
+    return num_sent;
+  };
+  EXPECT_GT(compute(view), 345U * (2 * 4 * 4 + 2)) << "both send masks, weights and log-probs";
+  const Computed loss_apart = of_loss, kl_apart = of_kl;
+
+  StepView given = view;
+  given.set<column::LogProb>({});
+  num_sent = 0;
+  ASSERT_OK_AND_ASSIGN(const HeldColumns held, hold_columns({{&loss.instance(), &given}, {&kl.instance(), &given}}));
+  EXPECT_EQ(num_sent, 5U * 22 * 64 + 6 * 64) << "five columns of numbers and the mask, padded to 64 bytes";
+  EXPECT_EQ(compute(view), 2U * 22 * 64) << "log_prob alone, which is not held";
+  EXPECT_EQ(of_loss.value, loss_apart.value);
+  EXPECT_EQ(of_loss.grad, loss_apart.grad);
+  EXPECT_EQ(of_kl.value, kl_apart.value);
+  EXPECT_EQ(of_kl.grad, kl_apart.grad);
+  ASSERT_OK_AND_ASSIGN(const HeldColumns rest, hold_columns({{&loss.instance(), &view}, {&kl.instance(), &view}}));
+  EXPECT_EQ(compute(view), 0U);
+  ASSERT_OK_AND_ASSIGN(const HeldColumns nothing, hold_columns({{&loss.instance(), &view}, {nullptr, nullptr}}));
+  EXPECT_EQ(nothing, nullptr);
+}
+
+TEST(DeviceCallTest, PartsOfHeldColumnsAreFoundIfTheyAreAligned) {
+  LockedDevice device;
+  const std::vector<float> column(345);
+  const auto part = [&](size_t begin, size_t size) { return std::as_bytes(std::span(column).subspan(begin, size)); };
+  {
+    const auto whole = part(0, 345);
+    ASSERT_OK_AND_ASSIGN(const HeldColumns held, HeldBytes::send(device, {&whole, 1}));
+    std::byte* const there = device.find_held(whole);
+    ASSERT_NE(there, nullptr);
+    EXPECT_EQ(device.find_held(part(64, 281)), there + 64 * 4);
+    EXPECT_EQ(device.find_held(part(5, 16)), nullptr);
+    const std::vector<float> other(345);
+    EXPECT_EQ(device.find_held(std::as_bytes(std::span(other))), nullptr);
+  }
+  EXPECT_EQ(device.find_held(part(0, 345)), nullptr);
+  EXPECT_EQ(LockedArea::instance().num_allocations(), 0U);
 }
 
 // What the loss started before it failed has ended before its tensors are gone.

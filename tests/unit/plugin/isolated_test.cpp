@@ -12,6 +12,7 @@
 #include <cstring>
 #include <thread>
 
+#include "foundation/base/cpus.h"
 #include "foundation/base/log.h"
 #include "foundation/base/rng.h"
 #include "foundation/metrics/registry.h"
@@ -491,6 +492,21 @@ TEST_F(IsolatedTest, APackThatNeedsTorchRunsHereOrIsRefused) {
   ASSERT_OK_AND_ASSIGN(const auto here, place_plugin(ref, ordered_json::object(), options_));
   EXPECT_FALSE(here.has_value());
   EXPECT_THAT(log(), HasSubstr("runs in the trainer's own process: /packs/torch.so: the pack needs libtorch"));
+}
+
+// Ranks on one machine share its processors, so that eight ranks do not start eight times as many workers.
+TEST_F(IsolatedTest, RanksShareTheProcessorsAmongTheirWorkers) {
+  const PluginRef ref = registry_.find("policy_loss", "apart").value();
+  const auto num_workers = [&] {
+    const auto place = place_plugin(ref, ordered_json::object(), options_);
+    return place.ok() && *place ? (*place)->pool.num_workers : 0;
+  };
+  EXPECT_EQ(num_workers(), std::min(8, usable_cpus()));
+  set_processes_here(2 * usable_cpus());
+  EXPECT_EQ(num_workers(), 1);
+  options_.num_workers = 3;
+  EXPECT_EQ(num_workers(), 3) << "as configured, on each rank";
+  set_processes_here(1);
 }
 
 size_t num_loaded_objects() {

@@ -17,7 +17,7 @@ TEST(PluginMemoryTest, BytesGoThereAndAPartComesBack) {
   ASSERT_NE(bytes->host(), bytes->device());
   EXPECT_EQ(bytes->stream(), nullptr) << "the CPU has none";
   for (size_t i = 0; i < 256; ++i) bytes->host()[i] = std::byte(i);
-  ASSERT_OK(bytes->send());
+  ASSERT_OK(bytes->send(256));
   for (size_t i = 0; i < 256; ++i) {
     ASSERT_EQ(bytes->device()[i], std::byte(i));
     bytes->device()[i] = std::byte(255 - i);

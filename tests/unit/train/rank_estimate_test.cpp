@@ -87,6 +87,74 @@ TEST(RankEstimate, CountsTheStepsOfWholeParameters) {
   }
 }
 
+// A run whose updates have so many micro-batches.
+RunConfig run_of_passes(int64_t num_passes, int64_t stage = 0) {
+  RunConfig config;
+  config.actor.use_dynamic_bsz = false;
+  config.actor.ppo_micro_batch_size_per_gpu = 1;
+  config.rollout.n = 1;
+  config.data.train_batch_size = config.actor.ppo_mini_batch_size = num_passes;
+  config.ranks.zero_stage = stage;
+  return config;
+}
+
+// Each node of the tree goes to all other ranks, or with ZeRO to those that own its parts.
+TEST(RankEstimate, CountsTheNodesOfDeterministicSums) {
+  const ModelConfig model = moe_config();
+  const TrainedSize trained{.numbers = 100};
+  const auto bytes = [&](bool deterministic, int64_t num_passes, int num_ranks, int64_t stage) {
+    RunConfig config = run_of_passes(num_passes, stage);
+    config.trainer.deterministic = deterministic;
+    return estimate_ranks(config, model, plan_batches(config), {}, trained, num_ranks).gradient_bytes;
+  };
+  EXPECT_DOUBLE_EQ(bytes(false, 8, 4, 0), 2.0 * 400.0 * 3.0 / 4.0);
+  EXPECT_DOUBLE_EQ(bytes(true, 8, 4, 0), 400.0 * 3.0) << "each rank sends the node of its two micro-batches to all";
+  EXPECT_DOUBLE_EQ(bytes(true, 8, 2, 0), bytes(false, 8, 2, 0));
+  EXPECT_DOUBLE_EQ(bytes(true, 6, 2, 0), 2.0 * 400.0) << "three micro-batches are two nodes";
+  EXPECT_DOUBLE_EQ(bytes(true, 8, 4, 1), bytes(false, 8, 4, 1));
+  EXPECT_DOUBLE_EQ(bytes(true, 6, 2, 1), 2.0 * bytes(false, 6, 2, 1));
+  EXPECT_DOUBLE_EQ(bytes(false, 8, 4, 2), 2.0 * bytes(false, 8, 4, 1)) << "after each micro-batch";
+  EXPECT_DOUBLE_EQ(bytes(true, 8, 4, 2), bytes(true, 8, 4, 1)) << "whole gradients until the update ends";
+}
+
+TEST(RankEstimate, CountsWhatTheCriticSends) {
+  const CriticSize critic{.model = moe_config(),
+                          .trained = {.numbers = 100},
+                          .units = {.all = 60, .layer = 25, .layers = 50, .ends = 10, .largest_end = 10}};
+  const auto bytes = [&](const RunConfig& config, int num_ranks) {
+    return critic_bytes_sent(config, plan_batches(config), critic, num_ranks);
+  };
+  RunConfig config = run_of_passes(8);
+  const double values = 8.0 * static_cast<double>(config.data.max_response_length) * 4.0 / 2.0;
+  EXPECT_DOUBLE_EQ(bytes(config, 1), 0.0);
+  EXPECT_DOUBLE_EQ(bytes(config, 2), values + 400.0) << "its gradient to another rank, and back";
+  config.critic.ppo_mini_batch_size = 4;
+  config.critic.ppo_epochs = 3;
+  EXPECT_DOUBLE_EQ(bytes(config, 2), values + 6.0 * 400.0) << "two updates in each of three passes over the rows";
+  config.ranks.zero_stage = 2;
+  EXPECT_DOUBLE_EQ(bytes(config, 2), values + 6.0 * (2.0 * 200.0 + 200.0)) << "two micro-batches, and new weights";
+  config.ranks.zero_stage = 3;
+  EXPECT_DOUBLE_EQ(bytes(config, 2), values + 6.0 * (3.0 * 200.0 + 2.0 * (60.0 + 50.0) / 2.0) + 4.0 * 60.0 / 2.0)
+      << "with the weights that others read forward and backward, and for values";
+  const double whole = bytes(config, 4);
+  config.critic.ulysses_sequence_parallel_size = 2;
+  EXPECT_GT(bytes(config, 4), whole) << "heads of each other's tokens";
+}
+
+TEST(RankEstimate, NamesTheMeshAndTheCritic) {
+  const RunConfig config = run_of_passes(8);
+  const BatchPlan plan = plan_batches(config);
+  RankEstimate ranks = estimate_ranks(config, moe_config(), plan, {}, {.numbers = 100}, 4);
+  const std::string plain = ranks_text(ranks, plan);
+  EXPECT_NE(plain.find("# mesh: dp 4\n"), std::string::npos) << plain;
+  EXPECT_EQ(plain.find("critic"), std::string::npos) << plain;
+  const double before = ranks.bytes_of_step(plan);
+  ranks.critic_bytes = 5 << 20;
+  EXPECT_DOUBLE_EQ(ranks.bytes_of_step(plan), before + ranks.critic_bytes);
+  const std::string text = ranks_text(ranks, plan);
+  EXPECT_NE(text.find(" in a step, of which 5.0 MiB for the critic\n"), std::string::npos) << text;
+}
+
 // What each of `num_ranks` ranks needs with stage 3, from the keys of a run and the adapter that it trains.
 struct Spread {
   ModelConfig model;

@@ -8,6 +8,7 @@
 #include <cstring>
 #include <limits>
 #include <new>
+#include <utility>
 
 #include "foundation/base/text.h"
 #include "mortise/pack.h"
@@ -72,18 +73,31 @@ const mortise_tensor* TensorArgs::add_sent(Sent sent, uint8_t code, uint8_t bits
   return sent.tensor;
 }
 
+void TensorArgs::lies_on_device(mortise_tensor& tensor, std::byte* data) const {
+  tensor.data = data;
+  tensor.device_type = device_->type();
+  tensor.device_id = device_->index();
+}
+
+const mortise_tensor* TensorArgs::device_input(std::span<const std::byte> values, uint8_t code, uint8_t bits,
+                                               std::vector<int64_t> shape) {
+  std::byte* const held = values.empty() ? nullptr : device_->find_held(values);
+  if (held == nullptr) return add_sent({.is_output = false, .input = values}, code, bits, std::move(shape));
+  add(nullptr, code, bits, std::move(shape));
+  lies_on_device(slots_.back().tensor, held);
+  return &slots_.back().tensor;
+}
+
 const mortise_tensor* TensorArgs::input(std::span<const float> values, std::span<const int64_t> shape) {
   std::vector<int64_t> axes(shape.begin(), shape.end());
   if (axes.empty()) axes = {static_cast<int64_t>(values.size())};
-  if (device_ != nullptr)
-    return add_sent({.is_output = false, .input = std::as_bytes(values)}, MORTISE_FLOAT, 32, std::move(axes));
+  if (device_ != nullptr) return device_input(std::as_bytes(values), MORTISE_FLOAT, 32, std::move(axes));
   return add(aligned_copy(values.data(), values.size_bytes()), MORTISE_FLOAT, 32, std::move(axes));
 }
 
 const mortise_tensor* TensorArgs::input(std::span<const uint8_t> values) {
   if (device_ != nullptr)
-    return add_sent({.is_output = false, .input = std::as_bytes(values)}, MORTISE_UINT, 8,
-                    {static_cast<int64_t>(values.size())});
+    return device_input(std::as_bytes(values), MORTISE_UINT, 8, {static_cast<int64_t>(values.size())});
   return add(aligned_copy(values.data(), values.size_bytes()), MORTISE_UINT, 8, {static_cast<int64_t>(values.size())});
 }
 
@@ -107,11 +121,12 @@ void* TensorArgs::place(std::span<float> values, std::string_view name) {
 const mortise_tensor* TensorArgs::add_output(std::span<float> values, std::string_view name, bool zeroed) {
   const auto size = static_cast<int64_t>(values.size());
   // What a plugin leaves out that fills its outputs is found by its NaN.
-  const float fill = zeroed || !guarded_ ? 0.0F : std::numeric_limits<float>::quiet_NaN();
+  std::optional<float> fill;
+  if (zeroed || guarded_) fill = zeroed ? 0.0F : std::numeric_limits<float>::quiet_NaN();
   if (device_ != nullptr)
     return add_sent({.is_output = true, .output = values, .name = name, .fill = fill}, MORTISE_FLOAT, 32, {size});
   auto* const data = static_cast<float*>(place(values, name));
-  if (zeroed || guarded_) std::fill_n(data, values.size(), fill);
+  if (fill) std::fill_n(data, values.size(), *fill);
   return add(data, MORTISE_FLOAT, 32, {size});
 }
 
@@ -123,10 +138,11 @@ const mortise_tensor* TensorArgs::zeroed_output(std::span<float> values, std::st
   return add_output(values, name, /*zeroed=*/true);
 }
 
-// Inputs first, then outputs, with room for guard words around them.
+// Inputs first, then outputs with a fill and those without, with room for guard words around them.
 void TensorArgs::place_sent() {
   const auto aligned = [](size_t bytes) { return (bytes + kAlign - 1) / kAlign * kAlign; };
-  std::stable_partition(sent_.begin(), sent_.end(), [](const Sent& one) { return !one.is_output; });
+  std::ranges::stable_sort(
+      sent_, {}, [](const Sent& one) { return std::pair(one.is_output, one.is_output && !one.fill.has_value()); });
   const size_t guard = guarded_ ? GuardedOutput::kGuardBytes : 0;
   size_t at = 0;
   for (Sent& one : sent_) {
@@ -138,6 +154,7 @@ void TensorArgs::place_sent() {
       one.at = at + guard;
       at = one.at + aligned(one.output.size_bytes() + guard);
     }
+    if (!one.is_output || one.fill) num_sent_ = at;
   }
   num_bytes_ = std::max(at, kAlign);
 }
@@ -151,14 +168,12 @@ Result<> TensorArgs::send_all() {
       std::ranges::copy(one.input, host);
     } else {
       if (guarded_) guards_.push_back({one.name, GuardedOutput(host, one.output.size_bytes())});
-      std::fill_n(reinterpret_cast<float*>(host), one.output.size(), one.fill);
+      if (one.fill) std::fill_n(reinterpret_cast<float*>(host), one.output.size(), *one.fill);
       copies_.push_back({host, one.output});
     }
-    one.tensor->data = on_device_->device() + one.at;
-    one.tensor->device_type = device_->type();
-    one.tensor->device_id = device_->index();
+    lies_on_device(*one.tensor, on_device_->device() + one.at);
   }
-  return on_device_->send();
+  return num_sent_ > 0 ? on_device_->send(num_sent_) : Result<>();
 }
 
 Result<> TensorArgs::send(const PluginInstance& instance, std::string_view slot, int64_t step) {

@@ -3,12 +3,14 @@
 // The ABI promises 64-byte aligned data. A span with another alignment is copied into aligned scratch, and outputs are
 // copied back at the end (finish()). Outputs are set to 0 first. In runs with plugins.check, and in workers, they are
 // between guard words. A plugin that takes tensors of the run's device gets them there: one copy to the device before
-// the call (send()), and one back of the outputs (receive()). Cost: nothing for aligned inputs; one pass over outputs.
+// the call (send()) of the inputs that it does not hold yet (HeldBytes), and one back of the outputs (receive()).
+// Cost: nothing for aligned inputs; one pass over outputs.
 #pragma once
 
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -69,17 +71,20 @@ class TensorArgs {
     std::string_view name;
     GuardedOutput memory;
   };
-  // A tensor that send() brings to the device.
+  // A tensor that gets memory on the device from send(), which brings all but outputs without a fill.
   struct Sent {
     bool is_output;
     std::span<const std::byte> input{};
     std::span<float> output{};
     std::string_view name{};
-    float fill = 0.0F;  // what the output begins with
+    std::optional<float> fill{};  // what the output begins with
     mortise_tensor* tensor = nullptr;
     size_t at = 0;  // its place in on_device_
   };
   const mortise_tensor* add_sent(Sent sent, uint8_t code, uint8_t bits, std::vector<int64_t> shape);
+  const mortise_tensor* device_input(std::span<const std::byte> values, uint8_t code, uint8_t bits,
+                                     std::vector<int64_t> shape);
+  void lies_on_device(mortise_tensor& tensor, std::byte* data) const;
   void place_sent();
   Result<> send_all();
   void* place(std::span<float> values, std::string_view name);
@@ -95,6 +100,7 @@ class TensorArgs {
   PluginDevice* device_ = nullptr;  // null: host memory
   std::unique_ptr<MirroredBytes> on_device_;
   size_t outputs_at_ = 0, num_bytes_ = 0;  // in on_device_; outputs are behind the inputs
+  size_t num_sent_ = 0;                    // bytes of on_device_ that go there
   bool guarded_ = false;                   // outputs between guard words
   bool in_place_ = false;                  // between guard words where they are, which costs no copy
   bool writes_all_ = false;                // outputs are not zeroed

@@ -127,10 +127,14 @@ struct CudaRows {
         offsets(std::size_t(num_rows) + 1, stream) {
     if (num_rows > 0) offsets.send(layout.row_offsets);
   }
-  // Starts a kernel with a block for each row.
+  // Starts a kernel with a block for each row, or with one block.
   template <class Kernel, class... Args>
   void launch(Kernel kernel, const Args&... args) const {
-    MORTISE_LAUNCH(kernel, unsigned(num_rows), kCudaThreads, stream, args...);
+    launch_blocks(num_rows, kernel, args...);
+  }
+  template <class Kernel, class... Args>
+  void launch_blocks(std::int64_t blocks, Kernel kernel, const Args&... args) const {
+    MORTISE_LAUNCH(kernel, unsigned(blocks), kCudaThreads, stream, args...);
     check_cuda(cudaGetLastError(), "the kernel of the loss did not start");
   }
 

@@ -4,6 +4,7 @@
 #ifndef MORTISE_CPP_CUDA_PASSES_HPP_
 #define MORTISE_CPP_CUDA_PASSES_HPP_
 
+#include "cuda_choice.hpp"
 #include "cuda_loop.hpp"
 #include "passes.hpp"
 
@@ -150,6 +151,21 @@ class CudaPasses : public PassCall {
   }
   void set_numbers(const std::vector<double>& numbers) const {
     send_cuda(numbers_, numbers.data(), numbers.size(), rows_.stream);
+  }
+  template <class Key, class Cost>
+  void set_chosen(const Key& key, const Cost& cost, const Choice& choice,
+                  const std::vector<std::uint64_t>& row_numbers = {}) const {
+    if (layout.num_tokens == 0) return;
+    const std::vector<std::int64_t> order = rows_by_name();
+    const CudaArray<std::int64_t> order_there(order.size(), rows_.stream);
+    order_there.send(order.data());
+    const CudaArray<std::uint64_t> keys(std::size_t(layout.num_tokens), rows_.stream);
+    const CudaArray<std::uint64_t> numbers(row_numbers.size(), rows_.stream);
+    if (!row_numbers.empty()) numbers.send(row_numbers.data());
+    rows_.launch(choice_keys_kernel<Key>, key, columns, rows_.offsets.data(),
+                 row_numbers.empty() ? nullptr : numbers.data(), keys.data());
+    rows_.launch_blocks(1, choose_kernel<Cost>, cost, choice, keys.data(), layout.num_tokens, rows_.offsets.data(),
+                        order_there.data(), layout.num_rows, numbers_);
   }
   template <class F>
   void set_decayed_sums(const F& f, double decay) const {

@@ -34,6 +34,7 @@
 #include <type_traits>
 #include <vector>
 
+#include "choice.hpp"
 #include "loss_batch.hpp"
 
 namespace mortise {
@@ -64,14 +65,19 @@ struct PassCall {
   TokenColumns columns;          // where the call's tensors are
   std::int64_t update_index;
 
-  // f(place, token) of every token, masked ones too, in the order of the rows' names; `place` counts the rows in this
-  // order. Choices use it, so that they do not depend on the order of the call.
-  template <class F>
-  void by_name(const F& f) const {
+  // The rows in the order of their names.
+  std::vector<std::int64_t> rows_by_name() const {
     std::vector<std::int64_t> order(std::size_t(layout.num_rows));
     for (std::size_t i = 0; i < order.size(); ++i) order[i] = std::int64_t(i);
     const std::int64_t* id = layout.row_id;
     std::sort(order.begin(), order.end(), [id](std::int64_t a, std::int64_t b) { return id[a] < id[b]; });
+    return order;
+  }
+  // f(place, token) of every token, masked ones too, in the order of the rows' names; `place` counts the rows in this
+  // order. Choices use it, so that they do not depend on the order of the call.
+  template <class F>
+  void by_name(const F& f) const {
+    const std::vector<std::int64_t> order = rows_by_name();
     for (std::size_t place = 0; place < order.size(); ++place) {
       const std::int64_t* const offset = layout.row_offsets + order[place];
       for (std::int64_t t = offset[0]; t < offset[1]; ++t) f(place, std::size_t(t));
@@ -120,7 +126,7 @@ class HostPasses : public PassCall {
     });
   }
 
-  // The numbers of a ContextLoss, in one of three ways. From the numbers of each row:
+  // The numbers of a ContextLoss, in one of four ways. From the numbers of each row:
   template <class F, class Row>
   void set_numbers(const F& f, const std::vector<Row>& rows) const {
     double* const numbers = all_numbers();
@@ -130,6 +136,34 @@ class HostPasses : public PassCall {
   }
   // One for each token:
   void set_numbers(std::vector<double> numbers) const { *numbers_ = std::move(numbers); }
+  // Those of a choice (choice.hpp). key(columns, token, RowToken) is a std::uint64_t, cost(key) a std::int64_t.
+  // `row_numbers`: one for each row, or none.
+  template <class Key, class Cost>
+  void set_chosen(const Key& key, const Cost& cost, const Choice& choice,
+                  const std::vector<std::uint64_t>& row_numbers = {}) const {
+    std::vector<std::uint64_t> keys(static_cast<std::size_t>(layout.num_tokens), kNeverChosen);
+    for_tokens([&](const TokenColumns& in, std::int64_t row, std::int64_t t) {
+      const std::uint64_t number = row_numbers.empty() ? 0 : row_numbers[std::size_t(row)];
+      keys[std::size_t(t)] = key(in, t, RowToken{t - layout.row_offsets[row], number});
+    });
+    double* const numbers = all_numbers();
+    std::vector<detail::ChoiceToken> tokens;
+    detail::CostSum sum;
+    bool has_one = false;
+    std::int64_t order = 0;
+    by_name([&](std::size_t, std::size_t t) {
+      ++order;
+      numbers[t] = keys[t] == kNeverChosen ? choice.never : choice.others;
+      if (keys[t] == kNeverChosen) return;
+      const std::int64_t own = cost(keys[t]);
+      if (own >= 0) return tokens.push_back({keys[t], order, t});
+      numbers[t] = choice.chosen;
+      sum.add(own);
+      has_one = true;
+    });
+    const std::size_t chosen = detail::choose_least(tokens, cost, choice, sum, has_one);
+    for (std::size_t i = 0; i < chosen; ++i) numbers[tokens[i].token] = choice.chosen;
+  }
   // f of the token + decay * the number of the row's next unmasked token:
   template <class F>
   void set_decayed_sums(const F& f, double decay) const {
