@@ -88,7 +88,7 @@ class Instance {
 class Subject {
  public:
   // `sealed`: the pack, if it could be sealed; else null.
-  Subject(Request request, PackInfo pack, PackFile* sealed);
+  Subject(Request request, PackInfo pack, PackFile* sealed = nullptr);
 
   [[nodiscard]] const Request& request() const { return request_; }
   [[nodiscard]] const PackInfo& pack() const { return pack_; }

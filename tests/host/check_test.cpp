@@ -298,7 +298,7 @@ TEST(PluginCheck, TestsOneFileInAllItsCases) {
   request.sha256 = PackFile::open(path)->sha256();
   const auto outcome_in = [&](ServerPool& servers) {
     std::vector<Outcome> outcomes(1);
-    servers.run({request}, {0}, outcomes);
+    servers.run(std::span(&request, 1), {0}, outcomes);
     return outcomes.front();
   };
   EXPECT_EQ(outcome_in(*pool).status, "passed");

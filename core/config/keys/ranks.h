@@ -60,10 +60,7 @@ void describe_ranks_section(Catalog& catalog) {
       .at_least(1)
       .no_effect(
           kLearning, [](const auto& k) { return k.config.ranks.zero_stage < 3 && !k.config.trainer.deterministic; },
-          "only zero_stage = 3 and trainer.deterministic read an embedding or a head in windows")
-      .no_effect(
-          kLearning, [](const auto& k) { return k.config.actor.tensor_model_parallel_size > 1; },
-          "ranks that share the layers gather embedding and head");
+          "only zero_stage = 3 and trainer.deterministic read an embedding or a head in windows");
 }
 
 #endif  // MORTISE_CONFIG_RECORDS

@@ -27,10 +27,22 @@ int64_t tensor_size(const RunConfig& config) {
 
 int64_t rounded_up(int64_t value, int64_t by) { return (value + by - 1) / by; }
 
+// Micro-batches of so many groups that have `num_rows` each, of the longest length. As plan_micro_batches: rows of a group that
+// fit into one have their prompt once.
+int64_t passes_of_groups(const RunConfig& config, int64_t token_budget, int64_t num_groups, int64_t num_rows) {
+  const int64_t prompt = config.data.max_prompt_length, response = response_length(config);
+  const int64_t most_rows = std::max<int64_t>(1, (token_budget - prompt) / response);  // one without others
+  const int64_t full = num_groups * (num_rows / most_rows), rest = num_rows % most_rows;
+  if (rest == 0) return full;
+  return full + rounded_up(num_groups, std::max<int64_t>(1, token_budget / (prompt + rest * response)));
+}
+
 // Micro-batches of so many rows.
 int64_t count_passes(const RunConfig& config, const MicroBatchOptions& cut, int64_t num_rows) {
-  const int64_t row_tokens = config.data.max_prompt_length + response_length(config);
-  return rounded_up(num_rows, cut.rows > 0 ? cut.rows : std::max<int64_t>(1, cut.token_budget / row_tokens));
+  if (cut.rows > 0) return rounded_up(num_rows, cut.rows);
+  const int64_t whole = num_rows / config.rollout.n, rest = num_rows % config.rollout.n;
+  return passes_of_groups(config, cut.token_budget, whole, config.rollout.n) +
+         (rest > 0 ? passes_of_groups(config, cut.token_budget, 1, rest) : 0);
 }
 
 // What a rank sends while `num_ranks` = N ranks add an update's gradient of P bytes, in multiples of P (N-1)/N. The

@@ -117,6 +117,26 @@ TEST(RankEstimate, CountsTheNodesOfDeterministicSums) {
   EXPECT_DOUBLE_EQ(bytes(true, 8, 4, 2), bytes(true, 8, 4, 1)) << "whole gradients until the update ends";
 }
 
+// Rows of a group have their prompt once in a micro-batch.
+TEST(RankEstimate, CountsMicroBatchesOfGroups) {
+  RunConfig config;
+  config.rollout.n = 8;
+  config.data.max_prompt_length = 64;
+  config.data.max_response_length = 128;
+  config.data.train_batch_size = config.actor.ppo_mini_batch_size = 4;
+  const auto passes = [&](int64_t tokens) {
+    config.actor.ppo_max_token_len_per_gpu = tokens;
+    return estimate_ranks(config, moe_config(), plan_batches(config), {}, {}, 2).most_passes;
+  };
+  EXPECT_EQ(passes(64 + 8 * 128), 4) << "a group each";
+  EXPECT_EQ(passes(2 * (64 + 8 * 128)), 2);
+  EXPECT_EQ(passes(3 * (64 + 8 * 128)), 2);
+  EXPECT_EQ(passes(64 + 4 * 128), 8) << "half of a group each";
+  EXPECT_EQ(passes(64 + 6 * 128), 4 + 2) << "six rows of each group, and twice the other two of two groups";
+  EXPECT_EQ(passes(64 + 128), 32);
+  EXPECT_EQ(passes(100), 32) << "a row is longer than the budget";
+}
+
 TEST(RankEstimate, CountsWhatTheCriticSends) {
   const CriticSize critic{.model = moe_config(),
                           .trained = {.numbers = 100},
