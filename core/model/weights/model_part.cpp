@@ -59,6 +59,17 @@ void share_common(const ParameterStore& whole, ParameterStore& part) {
                 part.leaves.layers[layer]);
 }
 
+// Frees all that ModelPart::gather_matrices() gives memory. `started`: what the starts of adapters left of matrices.
+template <class Started>
+void free_part(size_t part, const std::vector<std::vector<c10::Storage>>& storages, const DecoderWeights& whole,
+               const std::vector<Started>& started) {
+  std::ranges::for_each(storages[part], free_memory);
+  if (part >= 1 && part <= whole.rounded.size()) free_rounded(whole, part - 1);
+  for (const Started& one : started) {
+    if (one.part == part && one.factors.split.is_split()) free_memory(one.whole_left_OI.storage());
+  }
+}
+
 }  // namespace
 
 ModelPart::ModelPart(const ModelConfig& config, const ParameterStore& whole, std::shared_ptr<TensorRanks> ranks,
@@ -138,11 +149,7 @@ void ModelPart::take(size_t part) const {
 
 void ModelPart::free_whole() const {
   for (size_t part = 0; part < storages_.size(); ++part) {
-    if (num_vocabulary_ == 0 || !is_vocabulary(part)) std::ranges::for_each(storages_[part], free_memory);
-  }
-  for (size_t layer = 0; layer < whole_matrices_.rounded.size(); ++layer) free_rounded(whole_matrices_, layer);
-  for (const Started& one : started_) {
-    if (one.factors.split.is_split()) free_memory(one.whole_left_OI.storage());
+    if (num_vocabulary_ == 0 || !is_vocabulary(part)) free_part(part, storages_, whole_matrices_, started_);
   }
 }
 
@@ -270,7 +277,7 @@ Result<> ModelPart::gather_part(size_t part, bool keeps) {
 }
 
 void ModelPart::release_part(size_t part) {
-  std::ranges::for_each(storages_[part], free_memory);
+  free_part(part, storages_, whole_matrices_, started_);
   if (base_ != nullptr) base_->release_part(part);
 }
 

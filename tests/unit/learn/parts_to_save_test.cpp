@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <atomic>
 #include <map>
 #include <mutex>
 #include <string>
@@ -96,28 +98,142 @@ TEST(PartsToSave, GiveTheBytesOfBfloat16WithAndWithoutMasters) {
   }
 }
 
-// One rank writes one file, of more layers than fit into what is allowed.
-TEST(PartsToSave, KeepAPartAtATime) {
+// Bytes of the largest part (embedding, layer or head) of a whole model.
+int64_t largest_part(const Model& model) {
+  int64_t most = 0;
+  for (const auto& part : weight_units(model.config(), model.stored_parameters()).parts) {
+    int64_t bytes = 0;
+    for (const size_t i : part) bytes += static_cast<int64_t>(model.stored_parameters()[i].tensor.nbytes());
+    most = std::max(most, bytes);
+  }
+  return most;
+}
+
+// One rank writes one file, of more layers than fit into what is allowed. All memory of the save is gone after it.
+void expect_memory_for_one_part(const Variant& variant, const Mesh& mesh, const std::string& dtype) {
+  SCOPED_TRACE(variant.name + ", " + name_of(mesh) + ", " + dtype);
   CountingAllocator& tensors = CountingAllocator::install();
-  const Variant variant{"many layers", many_layers(), {}, {"q_proj", "down_proj"}};
+  test::on_ranks(mesh.num_ranks, [&](Communicator& communicator) {
+    Model model = model_of(variant, communicator, mesh, dtype);
+    TestPolicy::spread_model(model, {&communicator, mesh.zero_stage});
+    PartsToSave parts(model, communicator);
+    ASSERT_OK(communicator.barrier("all have what they keep"));
+    const int64_t before = tensors.bytes();
+    tensors.reset_peak();
+    ASSERT_OK(communicator.barrier("the save"));
+    if (communicator.rank() == 0) written_files(model, {.dtype = dtype, .numbers = &parts}, 0, 1);
+    ASSERT_OK(parts.finish());
+    // A layer's base, merged rows, and what a start left of the base, each with bfloat16 copies; next to it matrices on
+    // their way. Ranks that also spread weights put their own parts together first.
+    const double kinds = variant.init != LoraInit::kDefault ? 3 : variant.has_adapter() ? 2 : 1;
+    const double own_parts = mesh.zero_stage == 3 ? mesh.num_ranks / mesh.tensor_size * (mesh.tensor_size - 1) : 0;
+    const double most = kinds * (dtype == "bfloat16" ? 1.5 : 1.0) * (1 + own_parts) + 2;
+    EXPECT_LE(static_cast<double>(tensors.peak() - before), most * static_cast<double>(largest_part(model)));
+    ASSERT_OK(communicator.barrier("all are done"));
+    EXPECT_EQ(tensors.bytes(), before);
+    ASSERT_OK(communicator.barrier("all have looked"));
+  });
+}
+
+TEST(PartsToSave, KeepAPartAtATime) {
+  const Variant plain{"many layers", many_layers()};
+  Variant adapter{"an adapter", many_layers(), {}, {"q_proj", "down_proj"}}, started = adapter;
+  started.name = "PiSSA";
+  started.init = LoraInit::kPissa;
+  for (const Mesh& mesh : {kSpread, kSplit, kBoth}) {
+    for (const Variant& variant : {plain, adapter, started}) {
+      for (const char* const dtype : {"float32", "bfloat16"}) expect_memory_for_one_part(variant, mesh, dtype);
+    }
+  }
+}
+
+// The disk of a rank is full in the middle of its file, as soon as it has two pieces.
+class FullFile : public BytesFile {
+ public:
+  Result<> append(std::span<const std::byte> bytes) override {
+    if (++num_appends_ == 3) return Error{ErrorKind::kDisk, "no space left", {}, {}};
+    return BytesFile::append(bytes);
+  }
+
+ private:
+  int num_appends_ = 0;
+};
+
+// Does one of the files fail? The rank then writes no others.
+bool write_until_full(const Model& model, const SaveOptions& options) {
+  for (const FolderFile& one : model.plan_save(options).value()) {
+    FullFile file;
+    if (!one.write(file).ok()) return true;
+  }
+  return false;
+}
+
+// The other rank's files are complete, and a second save succeeds.
+TEST(PartsToSave, ARankWhoseDiskIsFullHelpsTheOthers) {
+  const Variant variant{"many layers", many_layers()};
   for (const Mesh& mesh : {kSpread, kSplit, kBoth}) {
     SCOPED_TRACE(name_of(mesh));
     test::on_ranks(mesh.num_ranks, [&](Communicator& communicator) {
       Model model = model_of(variant, communicator, mesh, "float32");
       TestPolicy::spread_model(model, {&communicator, mesh.zero_stage});
+      Files expected;
+      {
+        const auto whole = WholeWeights::gather({&model}).value();
+        expected = written_files(model, {.dtype = "float32"}, 0, 1);
+      }
       PartsToSave parts(model, communicator);
-      ASSERT_OK(communicator.barrier("all have what they keep"));
-      const int64_t before = tensors.bytes();
-      tensors.reset_peak();
-      ASSERT_OK(communicator.barrier("the save"));
-      if (communicator.rank() == 0) written_files(model, {.dtype = "float32", .numbers = &parts}, 0, 1);
-      ASSERT_OK(parts.finish());
-      const int64_t whole = model.config().num_parameters() * 4;
-      EXPECT_LT(tensors.peak() - before, whole / 2);
-      ASSERT_OK(communicator.barrier("all are done"));
-      EXPECT_EQ(tensors.bytes(), before);
-      ASSERT_OK(communicator.barrier("all have looked"));
+      const SaveOptions options{.dtype = "float32", .numbers = &parts};
+      for (const bool is_full : {true, false}) {
+        if (communicator.rank() == 0) EXPECT_TRUE(written_files(model, options, 0, 1) == expected);
+        if (communicator.rank() == 1 && is_full) EXPECT_TRUE(write_until_full(model, options));
+        if (communicator.rank() == 1 && !is_full) EXPECT_TRUE(written_files(model, options, 0, 1) == expected);
+        ASSERT_OK(parts.finish());
+      }
     });
+  }
+}
+
+// One save of all ranks. `victim` fails at the `call`-th message about what ranks want; call 0: nobody fails. Returns the
+// messages of a rank. Nobody keeps memory.
+int64_t save_with_failure(const Mesh& mesh, int victim, int64_t call) {
+  CountingAllocator& tensors = CountingAllocator::install();
+  std::atomic<int64_t> num_calls = 0;
+  const int64_t before = tensors.bytes();
+  test::on_ranks(mesh.num_ranks, [&](Communicator& communicator) {
+    const Variant variant{"three layers", small_config(kShape.vocab, 3)};
+    Model model = model_of(variant, communicator, mesh, "float32");
+    TestPolicy::spread_model(model, {&communicator, mesh.zero_stage});
+    auto& rank = dynamic_cast<test::ThreadRank&>(communicator);
+    rank.fail_at("gathering weights to save", rank.rank() == victim ? call : 0);
+    PartsToSave parts(model, communicator);
+    Result<> written;
+    for (const FolderFile& one : model.plan_save({.dtype = "float32", .numbers = &parts}).value()) {
+      BytesFile file;
+      if (written.ok()) written = one.write(file);
+    }
+    const Result<> helped = parts.finish();
+    if (call == 0) {
+      EXPECT_TRUE(written.ok() && helped.ok());
+      num_calls = rank.num_calls();
+      return;
+    }
+    ASSERT_FALSE(helped.ok()) << "rank " << rank.rank() << " saved without rank " << victim;
+    EXPECT_EQ(helped.error().kind, ErrorKind::kRankFailure);
+    EXPECT_EQ(helped.error().what, "rank " + std::to_string(victim) + " lost its connection");
+  });
+  EXPECT_EQ(tensors.bytes(), before);
+  return num_calls;
+}
+
+TEST(PartsToSave, ARankThatFailsIsNamedByAllAtAllTimes) {
+  for (const Mesh& mesh : {kSpread, kSplit, kBoth}) {
+    SCOPED_TRACE(name_of(mesh));
+    const int64_t num_calls = save_with_failure(mesh, 0, 0);
+    EXPECT_GT(num_calls, 5);
+    for (int64_t call = 1; call <= num_calls && !testing::Test::HasFailure(); ++call) {
+      SCOPED_TRACE("message " + std::to_string(call));
+      save_with_failure(mesh, static_cast<int>(call) % mesh.num_ranks, call);
+    }
   }
 }
 
