@@ -198,7 +198,8 @@ BackwardPass ActorLearner::inject(const PackedForward& forward, const KeptTokens
                   d_hidden_RH, model_->head_grad(), norms, options_.head);
   } else {
     kept_backward(forward.hidden_RH, model_->head(), forward.targets_R, options_.temperature, forward.targets.own(kept),
-                  by_log_prob, by_entropy, d_hidden_RH, model_->head_grad());
+                  by_log_prob, by_entropy, d_hidden_RH, model_->head_grad(),
+                  /*is_frozen=*/!model_->head_weight().requires_grad());
   }
   if (d_extra_RH.defined()) d_hidden_RH.add_(d_extra_RH);
   return forward.backward_pass(d_hidden_RH);

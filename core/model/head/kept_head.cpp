@@ -274,7 +274,7 @@ class PlaceFilter {
 LogProbs kept_log_prob(const at::Tensor& hidden_RH, const VocabularyHead& own, const at::Tensor& targets_R,
                        double temperature, const KeptTokens& kept) {
   const at::NoGradGuard no_grad;
-  const WholeHead whole(own, {}, WholeHead::Windows::kStay);
+  const WholeHead whole(own, WholeHead::Windows::kStay);
   const VocabularyHead& head = whole.head();
   check_shapes(hidden_RH, head, targets_R, kept);
   LogProbs out;
@@ -293,9 +293,10 @@ LogProbs kept_log_prob(const at::Tensor& hidden_RH, const VocabularyHead& own, c
 
 void kept_backward(const at::Tensor& hidden_RH, const VocabularyHead& own, const at::Tensor& targets_R,
                    double temperature, const KeptTokens& kept, const at::Tensor& grad_log_prob_R,
-                   const at::Tensor& grad_entropy_R, const at::Tensor& d_hidden_RH, const at::Tensor& own_d_weight_VH) {
+                   const at::Tensor& grad_entropy_R, const at::Tensor& d_hidden_RH, const at::Tensor& own_d_weight_VH,
+                   bool is_frozen) {
   const at::NoGradGuard no_grad;
-  const WholeHead whole(own, own_d_weight_VH, WholeHead::Windows::kStay);
+  const WholeHead whole(own, WholeHead::Windows::kStay, is_frozen, own_d_weight_VH);
   const VocabularyHead& head = whole.head();
   const at::Tensor& d_weight_VH = whole.d_weight_VH();
   check_shapes(hidden_RH, head, targets_R, kept);
@@ -332,7 +333,7 @@ KeptTokens find_kept_tokens(const at::Tensor& hidden_RH, const VocabularyHead& o
                             const Sampling& sampling, std::span<const uint8_t> mask, std::span<const PlaceEdits> edits,
                             int64_t* num_missing) {
   const at::NoGradGuard no_grad;
-  const WholeHead whole(own);
+  const WholeHead whole(own, WholeHead::Windows::kGather);
   const VocabularyHead& head = whole.head();
   const int64_t num = hidden_RH.size(0), vocab = head.weight_VH.size(0);
   const int64_t* const targets = targets_R.const_data_ptr<int64_t>();

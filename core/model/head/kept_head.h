@@ -21,10 +21,12 @@ namespace mortise {
 LogProbs kept_log_prob(const at::Tensor& hidden_RH, const VocabularyHead& head, const at::Tensor& targets_R,
                        double temperature, const KeptTokens& kept);
 
-// Writes d_hidden_RH and adds to d_weight_VH (either may be undefined). grad_entropy_R may be undefined.
+// Writes d_hidden_RH and adds to d_weight_VH (either may be undefined). grad_entropy_R may be undefined. `is_frozen`: nobody
+// wants the gradient of a head that comes in windows. All ranks say the same.
 void kept_backward(const at::Tensor& hidden_RH, const VocabularyHead& head, const at::Tensor& targets_R,
                    double temperature, const KeptTokens& kept, const at::Tensor& grad_log_prob_R,
-                   const at::Tensor& grad_entropy_R, const at::Tensor& d_hidden_RH, const at::Tensor& d_weight_VH);
+                   const at::Tensor& grad_entropy_R, const at::Tensor& d_hidden_RH, const at::Tensor& d_weight_VH,
+                   bool is_frozen = false);
 
 // Penalties and forbidden tokens of a place, as copies.
 struct PlaceEdits {

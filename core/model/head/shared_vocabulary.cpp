@@ -78,8 +78,7 @@ void sum_hidden_gradient(const VocabularyHead& head, const at::Tensor& d_hidden_
   if (head.share != nullptr && d_hidden_RH.defined() && d_hidden_RH.numel() > 0) head.share->ranks->sum(d_hidden_RH);
 }
 
-WholeHead::WholeHead(const VocabularyHead& head, const at::Tensor& d_weight_VH, Windows windows)
-    : head_(head), own_rows_(head.rows), own_d_weight_VH_(d_weight_VH), d_weight_VH_(d_weight_VH), share_(head.share) {
+WholeHead::WholeHead(const VocabularyHead& head, Windows windows) : head_(head), share_(head.share) {
   const at::NoGradGuard no_grad;
   if (head.rows != nullptr && (windows == Windows::kGather || share_ != nullptr)) {
     head_.weight_VH = at::empty(head.weight_VH.sizes(), head.weight_VH.options());
@@ -92,6 +91,14 @@ WholeHead::WholeHead(const VocabularyHead& head, const at::Tensor& d_weight_VH, 
   if (share_ == nullptr) return;
   head_.weight_VH = gathered_weight(head_.weight_VH, *share_);
   head_.share = nullptr;
+}
+
+WholeHead::WholeHead(const VocabularyHead& head, Windows windows, bool is_frozen, const at::Tensor& d_weight_VH)
+    : WholeHead(head, windows) {
+  if (is_frozen) return;
+  own_d_weight_VH_ = d_weight_VH_ = d_weight_VH;
+  if (share_ == nullptr) return;
+  own_rows_ = head.rows;
   if (d_weight_VH.defined() || own_rows_ != nullptr)
     d_weight_VH_ = at::zeros(head_.weight_VH.sizes(), head_.weight_VH.options());
 }

@@ -53,15 +53,16 @@ void join_stats(const VocabularyShare& share, double inverse_temperature, std::s
 // The terms of all ranks. Undefined: nothing.
 void sum_hidden_gradient(const VocabularyHead& head, const at::Tensor& d_hidden_RH);
 
-// A head as it is, or gathered, also from windows of its rows. These stay if the head is not shared and kStay asks for it. In the
-// end, the gradient of a shared head is added to this rank's rows, or goes to the owners of their windows. A head that was
-// gathered from windows alone takes none.
+// A head as it is, or gathered, also from windows of its rows. These stay if the head is not shared and kStay asks for
+// it.
 class WholeHead {
  public:
   enum class Windows { kGather, kStay };
-  // `d_weight_VH` may be undefined.
-  explicit WholeHead(const VocabularyHead& head, const at::Tensor& d_weight_VH = {},
-                     Windows windows = Windows::kGather);
+  // For a pass without a gradient of the head.
+  WholeHead(const VocabularyHead& head, Windows windows);
+  // add_gradient() adds the gradient of a shared head to this rank's rows, or sends it to the owners of their windows.
+  // Without a share, a head that was gathered from windows takes none. `d_weight_VH` may be undefined.
+  WholeHead(const VocabularyHead& head, Windows windows, bool is_frozen, const at::Tensor& d_weight_VH);
   WholeHead(const WholeHead&) = delete;
   WholeHead& operator=(const WholeHead&) = delete;
 
@@ -71,7 +72,7 @@ class WholeHead {
 
  private:
   VocabularyHead head_;
-  SpreadRows* own_rows_;  // which get the gradient of a shared head; null: none
+  SpreadRows* own_rows_ = nullptr;  // which get the gradient of a shared head; null: none
   at::Tensor own_d_weight_VH_, d_weight_VH_;
   std::shared_ptr<const VocabularyShare> share_;  // null: it was whole
 };

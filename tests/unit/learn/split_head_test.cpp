@@ -17,6 +17,7 @@
 #include "learn/update/tensor_group.h"
 #include "model/head/divergence.h"
 #include "model/head/kept_head.h"
+#include "model/head/shared_vocabulary.h"
 #include "model/head/squared_probs.h"
 #include "model/weights/tensor_split.h"
 #include "support/thread_ranks.h"
@@ -161,6 +162,32 @@ TEST(SplitHead, GivesTheNumbersOfTheWholeHead) { expect_numbers_of_whole_head(kV
 
 TEST(SplitHead, GivesTheNumbersOfTheWholeHeadInWindows) {
   expect_numbers_of_whole_head(kLargeVocab, /*has_windows=*/true);
+}
+
+// Passes without a gradient of the head make none, and a frozen head is not read again to send it.
+TEST(SplitHead, HasNoGradientThatNobodyWants) {
+  test::on_ranks(2, [&](Communicator& communicator) {
+    const auto ranks = std::make_shared<TensorGroup>(communicator, 2);
+    const int64_t half = kLargeVocab / 2, begin = ranks->rank() == 0 ? 0 : half;
+    const int64_t most = kLargeVocab - half, count = ranks->rank() == 0 ? half : most;
+    const auto share = std::make_shared<const VocabularyShare>(VocabularyShare{ranks, begin, count, most, kLargeVocab});
+    const VocabularyHead rows(filled({most, kWidth}, 2));
+    const at::Tensor gradient = at::zeros({most, kWidth}, at::kDouble);
+    TestWindows windows(rows, gradient);
+    VocabularyHead own = windows.head();
+    own.weight_VH = own.weight_VH.narrow(0, 0, count);
+    own.share = share;
+    for (const WholeHead::Windows use : {WholeHead::Windows::kGather, WholeHead::Windows::kStay}) {
+      EXPECT_FALSE(WholeHead(own, use).d_weight_VH().defined()) << "a pass without gradients";
+      const int64_t walks = windows.num_walks_back();
+      for (const bool is_frozen : {true, false}) {
+        const WholeHead whole(own, use, is_frozen, {});
+        EXPECT_EQ(whole.d_weight_VH().defined(), !is_frozen);
+        whole.add_gradient();
+        EXPECT_EQ(windows.num_walks_back() - walks, is_frozen ? 0 : 1);
+      }
+    }
+  });
 }
 
 }  // namespace

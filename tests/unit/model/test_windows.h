@@ -24,10 +24,14 @@ class TestWindows : public SpreadRows {
   }
   void pair_with(TestWindows& partner) { partner_ = &partner; }
 
+  [[nodiscard]] int64_t num_walks_back() const { return num_walks_back_; }
   void walk(const Use& use) override {
     rows().walk_back([&](int64_t first, const at::Tensor& rows, const at::Tensor& /*d_rows*/) { use(first, rows); });
   }
-  void walk_back(const UseBack& use) override { rows().walk_back(use); }
+  void walk_back(const UseBack& use) override {
+    ++num_walks_back_;
+    rows().walk_back(use);
+  }
   [[nodiscard]] SpreadRows* partner() const override { return partner_; }
   void walk_with_partner(const UsePair& use) override {
     walk([&](int64_t first, const at::Tensor& rows) { use(first, rows, of_partner(first, rows)); });
@@ -51,6 +55,7 @@ class TestWindows : public SpreadRows {
   VocabularyHead whole_;
   at::Tensor d_weight_;
   TestWindows* partner_ = nullptr;
+  int64_t num_walks_back_ = 0;
 };
 
 }  // namespace mortise
