@@ -75,7 +75,10 @@ Result<> Model::read_part(int64_t part) {
   return guard_torch("loading " + unread_->folder().string(), [&]() -> Result<> {
     const auto place = static_cast<size_t>(part);
     TRY(unread_->read(part, stored_parameters()));
-    if (trained_lora_ != nullptr) take_base(weight_units(config_, stored_parameters()).parts[place]);
+    if (trained_lora_ != nullptr) {
+      take_base(weight_units(config_, stored_parameters()).parts[place]);
+      trained_lora_->merge();
+    }
     if (tensor_ == nullptr) return {};
     (tensor_->base() != nullptr ? *tensor_->base() : *tensor_).take(place);
     tensor_->take_trained(place);
@@ -83,15 +86,14 @@ Result<> Model::read_part(int64_t part) {
   });
 }
 
-// Matrices that hold rows which an adapter trains as a whole have memory next to the base's, and begin like these. If the start
-// of an adapter left the base, its rows in them are computed when their layer is opened.
+// Matrices that hold rows which an adapter trains as a whole have memory next to the base's, and begin like these. If the
+// start of an adapter left the base, its rows in them are computed when their layer is opened. Merged rows are stale then.
 void Model::take_base(std::span<const size_t> read) {
   const at::NoGradGuard no_grad;
   for (const size_t i : read) {
     const at::Tensor own = parameters_[i].tensor.detach(), base = stored_parameters()[i].tensor.detach();
     if (has_memory(own) && !own.is_alias_of(base) && !trained_lora_->has_loaded(parameters_[i].name)) own.copy_(base);
   }
-  trained_lora_->merge();
 }
 
 Result<> Model::read_parts() {
@@ -100,6 +102,7 @@ Result<> Model::read_parts() {
     TRY(guard_torch("loading " + unread_->folder().string(), [&] { return unread_->read_all(stored_parameters()); }));
     if (trained_lora_ != nullptr) {
       for (const std::vector<size_t>& part : weight_units(config_, stored_parameters()).parts) take_base(part);
+      trained_lora_->merge();
     }
   } else {
     for (int64_t part = 0; part < config_.num_layers + 2; ++part) TRY(read_part(part));
