@@ -88,9 +88,7 @@ TEST(StagedCopies, BuffersAreUsedAgainBehindTheirCopies) {
 // of a target do not count.
 TEST(StagedCopies, NumbersThatWereJustReceivedAreSent) {
   for (const int64_t begin : {0, 20, 28, 36}) {
-    auto own = std::make_unique<LateStream>();
-    LateStream& stream = *own;
-    StagedCopies copies(std::move(own), 64);
+    StagedCopies copies(std::make_unique<LateStream>(), 64);
     const at::Tensor host = at::zeros({40}, at::kFloat), changed = at::arange(1, 33, at::kFloat);
     const at::Tensor want = at::zeros_like(host), again = at::full({4}, -1, at::kFloat);
     want.narrow(0, 0, 32).copy_(changed);
