@@ -26,7 +26,7 @@ namespace mortise::check {
 struct Request {
   std::string case_id;
   std::string pack;                           // path
-  std::string sha256;                         // of its file, whoever reads it
+  std::string sha256;                         // that the file must have, whoever reads it
   std::string plugin;                         // empty for cases about the pack
   std::string kind;                           // full id
   Json params;                                // validated, defaults filled in

@@ -43,7 +43,7 @@ class BucketSums {
  private:
   struct Sum {
     std::vector<at::Tensor> gradients;
-    at::Tensor copy;  // of several gradients, end to end; undefined: one gradient is summed in place
+    at::Tensor copy;  // several gradients end to end; undefined: one gradient is summed in place
     std::unique_ptr<PendingCollective> pending;
   };
   Result<> start(size_t bucket, Communicator& ranks);

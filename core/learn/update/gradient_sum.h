@@ -92,7 +92,7 @@ class GradientSum {
   std::vector<int> senders_;         // ranks with the same part, whose gradients are added next
   std::vector<bool> is_reduced_;     // by unit: in this round
   BucketSums sums_;
-  std::optional<size_t> last_leaf_;  // of this rank
+  std::optional<size_t> last_leaf_;  // the last one that this rank has
   size_t num_rounds_left_;
   bool is_finished_ = false;
 };

@@ -2,13 +2,13 @@
 #include "learn/update/ready_gradients.h"
 
 #include <ATen/core/Tensor.h>
+#include <fmt/core.h>
 #include <torch/csrc/autograd/function_hook.h>
 #include <torch/csrc/autograd/variable.h>
 
 #include <algorithm>
 #include <memory>
 #include <numeric>
-#include <string>
 #include <utility>
 
 #include "model/weights/names.h"
@@ -64,9 +64,9 @@ class Pass {
   void store(size_t i, size_t group) {
     if (group < next_) {
       if (status_.ok())
-        status_ =
-            Error{ErrorKind::kInternal, "the gradient of " + parameters_[i].name + " has changed after it was sent", "",
-                  "set trainer.deterministic = true, which sends no gradient before the end, and report this"};
+        status_ = Error{ErrorKind::kInternal,
+                        fmt::format("the gradient of {} has changed after it was sent", parameters_[i].name), "",
+                        "set trainer.deterministic = true, which sends no gradient before the end, and report this"};
       return;
     }
     if (is_stored_[i]) return;
