@@ -256,7 +256,9 @@ std::vector<double> chosen_by_kernels(Tokens& tokens, const RatioKey& key, const
                                 numbers.data());
   });
   for (size_t t = 0; t < keys.size(); ++t)
-    if (tokens.mask[t] == 0) EXPECT_EQ(keys[t], kNeverChosen);
+    if (tokens.mask[t] == 0) {
+      EXPECT_EQ(keys[t], kNeverChosen);
+    }
   return numbers;
 }
 
@@ -304,7 +306,9 @@ void check_choice(bool is_coarse, const Cost& cost, std::int64_t budget, bool ke
   const RatioKey key{is_coarse};
   const std::vector<double> want = chosen_one_by_one(tokens, key, cost, choice, order);
   EXPECT_EQ(chosen_by_kernels(tokens, key, cost, choice, order), want);
-  if (budget > 1 && budget < 1000) EXPECT_EQ(std::count(want.begin(), want.end(), 2.0), budget);
+  if (budget > 1 && budget < 1000) {
+    EXPECT_EQ(std::count(want.begin(), want.end(), 2.0), budget);
+  }
 }
 
 TEST(CudaChoice, TakesTheLeastTokensThatTheBudgetHasRoomFor) {
