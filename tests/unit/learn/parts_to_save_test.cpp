@@ -123,12 +123,9 @@ void expect_memory_for_one_part(const Variant& variant, const Mesh& mesh, const 
     ASSERT_OK(communicator.barrier("the save"));
     if (communicator.rank() == 0) written_files(model, {.dtype = dtype, .numbers = &parts}, 0, 1);
     ASSERT_OK(parts.finish());
-    // A layer's base, merged rows, and what a start left of the base, each with bfloat16 copies; next to it matrices on
-    // their way. Ranks that also spread weights put their own parts together first.
-    const double kinds = variant.init != LoraInit::kDefault ? 3 : variant.has_adapter() ? 2 : 1;
-    const double own_parts = mesh.zero_stage == 3 ? mesh.num_ranks / mesh.tensor_size * (mesh.tensor_size - 1) : 0;
-    const double most = kinds * (dtype == "bfloat16" ? 1.5 : 1.0) * (1 + own_parts) + 2;
-    EXPECT_LE(static_cast<double>(tensors.peak() - before), most * static_cast<double>(largest_part(model)));
+    // The ranks are threads of this process, so this is what all have together: the part that is written, with its base,
+    // merged rows and copies, and what ranks send and receive of it. The model has twelve layers.
+    EXPECT_LE(tensors.peak() - before, 8 * largest_part(model));
     ASSERT_OK(communicator.barrier("all are done"));
     EXPECT_EQ(tensors.bytes(), before);
     ASSERT_OK(communicator.barrier("all have looked"));
@@ -161,7 +158,8 @@ class FullFile : public BytesFile {
 
 // Does one of the files fail? The rank then writes no others.
 bool write_until_full(const Model& model, const SaveOptions& options) {
-  for (const FolderFile& one : model.plan_save(options).value()) {
+  const std::vector<FolderFile> plan = model.plan_save(options).value();
+  for (const FolderFile& one : plan) {
     FullFile file;
     if (!one.write(file).ok()) return true;
   }
@@ -207,7 +205,8 @@ int64_t save_with_failure(const Mesh& mesh, int victim, int64_t call) {
     rank.fail_at("gathering weights to save", rank.rank() == victim ? call : 0);
     PartsToSave parts(model, communicator);
     Result<> written;
-    for (const FolderFile& one : model.plan_save({.dtype = "float32", .numbers = &parts}).value()) {
+    const std::vector<FolderFile> plan = model.plan_save({.dtype = "float32", .numbers = &parts}).value();
+    for (const FolderFile& one : plan) {
       BytesFile file;
       if (written.ok()) written = one.write(file);
     }

@@ -25,7 +25,7 @@ namespace mortise {
 
 // A token in its row, and the number of the row in the call.
 struct RowToken {
-  std::int64_t index;    // its place in the row, masked tokens counted too
+  std::int64_t index;    // how many unmasked tokens of the row stand before it
   std::uint64_t number;  // what set_chosen() got for the row, else 0
 };
 

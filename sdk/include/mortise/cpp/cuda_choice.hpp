@@ -19,8 +19,12 @@ __global__ void __launch_bounds__(kCudaThreads, 1)
                        std::uint64_t* keys) {
   const std::int64_t first = row_offsets[blockIdx.x], end = row_offsets[blockIdx.x + 1];
   const std::uint64_t number = row_numbers == nullptr ? 0 : row_numbers[blockIdx.x];
-  for (std::int64_t t = first + int(threadIdx.x); t < end; t += kCudaThreads)
-    keys[t] = in.mask[t] != 0 ? key(in, t, RowToken{t - first, number}) : kNeverChosen;
+  std::int64_t counted = first;
+  RowToken token{0, number};
+  for (std::int64_t t = first + int(threadIdx.x); t < end; t += kCudaThreads) {
+    for (; counted < t; ++counted) token.index += in.mask[counted] != 0 ? 1 : 0;
+    keys[t] = in.mask[t] != 0 ? key(in, t, token) : kNeverChosen;
+  }
 }
 
 // The sums over the block, the same in every thread.

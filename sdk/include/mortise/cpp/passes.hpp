@@ -142,9 +142,14 @@ class HostPasses : public PassCall {
   void set_chosen(const Key& key, const Cost& cost, const Choice& choice,
                   const std::vector<std::uint64_t>& row_numbers = {}) const {
     std::vector<std::uint64_t> keys(static_cast<std::size_t>(layout.num_tokens), kNeverChosen);
-    for_tokens([&](const TokenColumns& in, std::int64_t row, std::int64_t t) {
-      const std::uint64_t number = row_numbers.empty() ? 0 : row_numbers[std::size_t(row)];
-      keys[std::size_t(t)] = key(in, t, RowToken{t - layout.row_offsets[row], number});
+    detail::for_rows(call, layout, [&](std::int64_t row) {
+      const TokenColumns in = columns;
+      RowToken token{0, row_numbers.empty() ? 0 : row_numbers[std::size_t(row)]};
+      for (std::int64_t t = layout.row_offsets[row]; t < layout.row_offsets[row + 1]; ++t) {
+        if (in.mask[t] == 0) continue;
+        keys[std::size_t(t)] = key(in, t, token);
+        ++token.index;
+      }
     });
     double* const numbers = all_numbers();
     std::vector<detail::ChoiceToken> tokens;
