@@ -272,10 +272,11 @@ std::vector<double> chosen_one_by_one(Tokens& tokens, const RatioKey& key, const
   std::vector<double> numbers(989, choice.never);
   std::vector<detail::ChoiceToken> sorted;
   for (const std::int64_t row : order) {
-    const std::int64_t first = tokens.offsets[size_t(row)];
-    for (std::int64_t t = first; t < tokens.offsets[size_t(row) + 1]; ++t) {
+    RowToken token{0, row == 2 ? 1U : 0U};
+    for (std::int64_t t = tokens.offsets[size_t(row)]; t < tokens.offsets[size_t(row) + 1]; ++t) {
       if (tokens.mask[size_t(t)] == 0) continue;
-      const std::uint64_t own = key(in, t, {t - first, row == 2 ? 1U : 0U});
+      const std::uint64_t own = key(in, t, token);
+      ++token.index;
       if (own == kNeverChosen) continue;
       numbers[size_t(t)] = choice.others;
       sorted.push_back({own, std::int64_t(sorted.size()), size_t(t)});
