@@ -282,8 +282,8 @@ TEST(PluginCheck, TellsAPoolOfLibtorchFromThreadsOfThePack) {
   EXPECT_THAT(all_faults(own), HasSubstr("1 of its threads live on after destroy"));
 }
 
-// All cases test the file that the check began with. If a build replaces it meanwhile, a process that has read it goes on, and
-// one that reads the new file refuses it.
+// All cases test the file that the check began with. A build may replace it meanwhile. Then a process that has read the old
+// file goes on, and one that reads the new file refuses it.
 TEST(PluginCheck, TestsOneFileInAllItsCases) {
   const test::TempDir dir;
   const Path path = dir.path() / "pack.so";

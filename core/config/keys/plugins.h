@@ -70,10 +70,11 @@ void describe_packs(Keys& keys) {
             "if the machine cannot do this. none: in the trainer's own process. auto: process if the machine can, else "
             "none. The log says which. Losses and estimators have keys of their own: actor.policy_loss.isolation, "
             "actor.kl_isolation, algorithm.adv_isolation and algorithm.kl_isolation.");
-  keys.free("num_workers", &PluginsConfig::num_workers,
-            "Worker processes of each reward that score at the same time; one more is kept ready as a spare. Results "
-            "do not depend on it. null: one per processor that the run may use, at most eight. Every rank has workers "
-            "of its own; null shares the processors of a machine among its ranks.")
+  keys.free(
+          "num_workers", &PluginsConfig::num_workers,
+          "Worker processes of each reward that score at the same time; one more is kept ready as a spare. Results "
+          "do not depend on it. null: one per processor that the run may use, at most eight. Each rank starts workers "
+          "of its own. With null, the ranks on a machine divide its processors among them.")
       .at_least(1)
       .at_most(1024)
       .no_effect(kInTrain | kInEval, has_no_reward_workers, kNoWorkers);

@@ -77,8 +77,8 @@ struct Lateness {
 struct RankWatch::Shared : std::enable_shared_from_this<RankWatch::Shared> {
   std::mutex mutex;
   std::condition_variable changed;  // anything below has changed
-  std::condition_variable
-      call_ended;  // a call is done, or there is a verdict: wakes the threads that wait in calls only
+  // Wakes only the threads that wait in calls: a call is done, or there is a verdict.
+  std::condition_variable call_ended;
   WatchOptions options;
   std::unique_ptr<RankStore> store;  // the thread `talk` alone uses it
   RankState mine;

@@ -3,6 +3,7 @@
 
 #include <ATen/ops/empty.h>
 
+#include <algorithm>
 #include <functional>
 #include <optional>
 #include <span>
@@ -11,6 +12,7 @@
 
 #include "layer_kinds.h"
 #include "meshes.h"
+#include "model/weights/weight_units.h"
 #include "support/temp_dir.h"
 
 namespace mortise {
@@ -222,6 +224,17 @@ inline void make_reference(const Variant& variant, const Model& policy, const st
   }
   reference = policy.base_view();
   if (const WeightShards* const shards = shards_of(policy); shards != nullptr) shards->spread_base(*reference);
+}
+
+// Bytes of the largest part (embedding, layer or head) of a whole model.
+inline int64_t largest_part(const Model& model) {
+  int64_t most = 0;
+  for (const auto& part : weight_units(model.config(), model.stored_parameters()).parts) {
+    int64_t bytes = 0;
+    for (const size_t i : part) bytes += static_cast<int64_t>(model.stored_parameters()[i].tensor.nbytes());
+    most = std::max(most, bytes);
+  }
+  return most;
 }
 
 // A variant whose numbers are all random, with its adapter, and with layers that are split if the mesh says so.

@@ -3,7 +3,6 @@
 
 #include <gtest/gtest.h>
 
-#include <algorithm>
 #include <atomic>
 #include <map>
 #include <mutex>
@@ -96,17 +95,6 @@ TEST(PartsToSave, GiveTheBytesOfBfloat16WithAndWithoutMasters) {
     for (const bool has_masters : {true, false}) expect_files_of_whole_weights(plain, mesh, "bfloat16", has_masters);
     expect_files_of_whole_weights(adapted, mesh, "bfloat16");
   }
-}
-
-// Bytes of the largest part (embedding, layer or head) of a whole model.
-int64_t largest_part(const Model& model) {
-  int64_t most = 0;
-  for (const auto& part : weight_units(model.config(), model.stored_parameters()).parts) {
-    int64_t bytes = 0;
-    for (const size_t i : part) bytes += static_cast<int64_t>(model.stored_parameters()[i].tensor.nbytes());
-    most = std::max(most, bytes);
-  }
-  return most;
 }
 
 // One rank writes one file, of more layers than fit into what is allowed. All memory of the save is gone after it.

@@ -236,17 +236,6 @@ TEST(ReadParts, AFileThatIsGoneIsNamed) {
   });
 }
 
-// Bytes of the largest part (embedding, layer or head) of a whole model.
-int64_t largest_part(const Model& model) {
-  int64_t most = 0;
-  for (const auto& part : weight_units(model.config(), model.stored_parameters()).parts) {
-    int64_t bytes = 0;
-    for (const size_t i : part) bytes += static_cast<int64_t>(model.stored_parameters()[i].tensor.nbytes());
-    most = std::max(most, bytes);
-  }
-  return most;
-}
-
 // Ranks start one after another, so that the counts of each are its own.
 void expect_memory_for_one_part(const Path& folder, const Mesh& mesh, const std::string& dtype,
                                 const Adapter& adapter) {

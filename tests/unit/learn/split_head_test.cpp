@@ -37,8 +37,8 @@ at::Tensor filled(at::IntArrayRef sizes, uint64_t seed) {
   return out;
 }
 
-// What the passes give with the whole head, or with a share of it, or with windows of a share. Gradients of the weight are those
-// of the whole.
+// What the passes give with the whole head, or with a share of it, or with windows of a share. The gradient of the weight is
+// always that of the whole head.
 class SplitHead {
  public:
   SplitHead(double softcap, int64_t vocab, std::shared_ptr<const VocabularyShare> share, bool has_windows = false)

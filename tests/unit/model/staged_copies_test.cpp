@@ -84,8 +84,8 @@ TEST(StagedCopies, BuffersAreUsedAgainBehindTheirCopies) {
   EXPECT_EQ(stream.num_buffers, StagedCopies::kBuffers);
 }
 
-// Numbers that were just received are sent again: the host has them first. A part of them is enough, and the neighbors
-// of a target do not count.
+// If some of the numbers that are sent were just received, the host has them before they leave. Numbers next to those that
+// were received are not waited for.
 TEST(StagedCopies, NumbersThatWereJustReceivedAreSent) {
   for (const int64_t begin : {0, 20, 28, 36}) {
     StagedCopies copies(std::make_unique<LateStream>(), 64);
