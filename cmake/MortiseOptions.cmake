@@ -9,6 +9,7 @@ set(MORTISE_DEPS_DIR "$ENV{MORTISE_DEPS_DIR}" CACHE PATH "Folder that ./dev deps
 if(NOT MORTISE_DEPS_DIR)
   set(MORTISE_DEPS_DIR "$ENV{HOME}/.cache/mortise/deps" CACHE PATH "" FORCE)
 endif()
+set(MORTISE_TEST_OBJECTS OFF CACHE STRING "A configured release build that compiles the tests for this build too, or OFF (cmake/MortiseTargets.cmake)")
 # Rooms to configure; a developer of one room can name just it and what it needs: -DMORTISE_ROOMS="foundation;text"
 set(MORTISE_ROOMS "all" CACHE STRING "core/ folders to build, or all")
 

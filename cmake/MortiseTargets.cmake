@@ -124,35 +124,77 @@ function(mortise_room_before_test test room)
   target_link_options(${test} PRIVATE "LINKER:SHELL:--whole-archive $<TARGET_FILE:mortise_${room}> --no-whole-archive")
 endfunction()
 
-# The paths that tests/support/test_folders.h declares: one small file for all test programs.
-function(mortise_test_folders)
-  if(TARGET mortise_test_folders)
+# What tests/support/this_build.h declares: one small file for all test programs.
+function(mortise_this_build)
+  if(TARGET mortise_this_build)
     return()
   endif()
-  add_library(mortise_test_folders STATIC "${PROJECT_SOURCE_DIR}/tests/support/test_folders.cpp")
-  target_include_directories(mortise_test_folders PRIVATE "${PROJECT_SOURCE_DIR}/tests")
-  target_compile_definitions(mortise_test_folders PRIVATE SOURCE_FOLDER="${PROJECT_SOURCE_DIR}" BUILD_FOLDER="${PROJECT_BINARY_DIR}")
-  target_link_libraries(mortise_test_folders PRIVATE mortise_flags)
+  add_library(mortise_this_build STATIC "${PROJECT_SOURCE_DIR}/tests/support/this_build.cpp")
+  target_include_directories(mortise_this_build PRIVATE "${PROJECT_SOURCE_DIR}/tests")
+  target_compile_definitions(mortise_this_build PRIVATE SOURCE_FOLDER="${PROJECT_SOURCE_DIR}" BUILD_FOLDER="${PROJECT_BINARY_DIR}")
+  target_link_libraries(mortise_this_build PRIVATE mortise_flags)
 endfunction()
 
-# mortise_test(NAME SOURCES ... [USES room ...] [LIBS target ...] [TORCH] [EACH suite|case] [PROCESSORS n] [THREADS]): one
-# GoogleTest program. It runs in the source root's tests folder, with MORTISE_SOURCE_DIR and MORTISE_BINARY_DIR (tests/support/test_folders.h).
+# The objects of a test program, compiled once for two builds. MORTISE_TEST_OBJECTS names a configured release build, and its
+# test code is linked with the rooms of this one. So a build for AddressSanitizer instruments all code that ships, and
+# compiles no test code again. A test whose sources hold code that ships says SANITIZED: it is compiled here too.
+#   mortise_share_objects(NAME)        notes where NAME's objects are
+#   mortise_shared_objects(NAME OUT)   the objects of the other build's NAME, which `ninja` makes first if they are not current
+function(mortise_share_objects name)
+  file(GENERATE OUTPUT "${PROJECT_BINARY_DIR}/test_objects/${name}.txt" CONTENT "$<JOIN:$<TARGET_OBJECTS:${name}>,\n>\n")
+  if(NOT TARGET test_objects)
+    add_custom_target(test_objects)
+  endif()
+  add_custom_target(${name}_objects DEPENDS "$<TARGET_OBJECTS:${name}>")
+  add_dependencies(test_objects ${name}_objects)
+endfunction()
+set_property(GLOBAL APPEND PROPERTY JOB_POOLS other_build=1)  # one ninja at a time in its folder
+function(mortise_shared_objects name out)
+  set(list "${MORTISE_TEST_OBJECTS}/test_objects/${name}.txt")
+  if(NOT EXISTS "${list}")
+    message(FATAL_ERROR "${list} is missing. Configure the build that compiles the tests first (cmake --preset release), or "
+      "compile them here too (-DMORTISE_TEST_OBJECTS=OFF).")
+  endif()
+  set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS "${list}")
+  file(STRINGS "${list}" objects)
+  add_custom_target(${name}_objects COMMAND "${CMAKE_MAKE_PROGRAM}" -C "${MORTISE_TEST_OBJECTS}" ${name}_objects
+    BYPRODUCTS ${objects} JOB_POOL other_build COMMENT "Objects of ${name} from ${MORTISE_TEST_OBJECTS}" VERBATIM)
+  set_source_files_properties(${objects} PROPERTIES EXTERNAL_OBJECT TRUE GENERATED TRUE)
+  set(${out} "${objects}" PARENT_SCOPE)
+endfunction()
+
+# mortise_test(NAME SOURCES ... [USES room ...] [LIBS target ...] [TORCH] [EACH suite|case] [PROCESSORS n] [THREADS] [SANITIZED]): one
+# GoogleTest program. It runs in the source root's tests folder, with MORTISE_SOURCE_DIR and MORTISE_BINARY_DIR (tests/support/this_build.h).
 #   EACH        one ctest entry NAME.SUITE or NAME.SUITE.CASE for each, found by asking the program. Without it the program
 #               is one entry NAME. Slow programs need it: their entries run side by side, each within its own limit.
 #   PROCESSORS  how many processors one entry keeps busy (default 1).
 #   THREADS     the program also runs under ThreadSanitizer: its entries get the label "threads".
+#   SANITIZED   its sources hold code that ships, so every sanitizer's build compiles them.
 function(mortise_test name)
-  cmake_parse_arguments(ARG "TORCH;THREADS" "EACH;PROCESSORS" "SOURCES;USES;LIBS" ${ARGN})
-  add_executable(${name} ${ARG_SOURCES})
-  mortise_unity(${name})
+  cmake_parse_arguments(ARG "TORCH;THREADS;SANITIZED" "EACH;PROCESSORS" "SOURCES;USES;LIBS" ${ARGN})
+  set(shares_objects OFF)
+  if(MORTISE_TEST_OBJECTS AND NOT ARG_SANITIZED)
+    set(shares_objects ON)
+    mortise_shared_objects(${name} objects)
+    add_executable(${name} ${objects})
+    set_target_properties(${name} PROPERTIES LINKER_LANGUAGE CXX)
+    add_dependencies(${name} ${name}_objects)
+  else()
+    add_executable(${name} ${ARG_SOURCES})
+    mortise_unity(${name})
+  endif()
   target_link_libraries(${name} PRIVATE mortise_flags GTest::gtest GTest::gmock GTest::gtest_main ${ARG_LIBS})
   target_include_directories(${name} PRIVATE "${PROJECT_SOURCE_DIR}/tests")
-  mortise_test_folders()
-  target_link_libraries(${name} PRIVATE mortise_test_folders)
+  mortise_this_build()
+  target_link_libraries(${name} PRIVATE mortise_this_build)
   foreach(room IN LISTS ARG_USES)
     target_link_libraries(${name} PRIVATE mortise_${room})
   endforeach()
-  if(ARG_USES)
+  if(shares_objects)
+    foreach(room IN LISTS ARG_USES)
+      mortise_room_before_test(${name} ${room})  # inline code that a room has too is the instrumented one
+    endforeach()
+  elseif(ARG_USES)
     mortise_room_before_test(${name} parse)  # the JSON reader: most of what tests without libtorch compute
   endif()
   set(torch "")
@@ -160,8 +202,13 @@ function(mortise_test name)
     set(torch TORCH)
     target_link_libraries(${name} PRIVATE mortise_torch mortise_libtorch_end)
   endif()
-  mortise_precompile(${name} test ${torch})
-  mortise_test_compiler(${name})
+  if(NOT shares_objects)
+    mortise_precompile(${name} test ${torch})
+    mortise_test_compiler(${name})
+    if(NOT MORTISE_SANITIZE AND NOT ARG_TORCH AND NOT ARG_SANITIZED)
+      mortise_share_objects(${name})
+    endif()
+  endif()
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY "${CMAKE_BINARY_DIR}/tests")
   mortise_test_entries(${name} "${ARG_EACH}" "${ARG_PROCESSORS}" "${ARG_THREADS}")
 endfunction()

@@ -10,5 +10,5 @@
 #include <fstream>
 #include <thread>
 
-#include "../tests/support/test_folders.h"
+#include "../tests/support/this_build.h"
 #include "core_pch.h"

@@ -12,5 +12,5 @@ while [[ $# -gt 0 ]]; do
 done
 grep -q "\"name\": \"$preset\"" CMakePresets.json || die $exit_usage "no preset '$preset' in CMakePresets.json"
 if [[ $preset == asan ]]; then need_apt build test; else need_apt build; fi
-case $preset in release | debug) need_torch ;; esac
+case $preset in release | debug | asan) need_torch ;; esac  # asan: for the tests' objects, which the release build makes
 build "$preset" "$@"

@@ -204,8 +204,12 @@ use_oracles() {  # tells the tests where they are
 install_oracles() { install_wheels oracles; }
 
 # configure PRESET: runs cmake once, and again after the preset's file changed or a tool was installed that makes builds faster.
+# Once in a script. The preset asan takes the objects of its tests from the release build, so that one is made current first.
+declare -A configured=()
 configure() {
   local dir=build/$1 stamp
+  [[ -z ${configured[$1]:-} ]] || return 0
+  if [[ $1 == asan ]]; then configure release && ninja -C build/release build.ninja >/dev/null || return 1; fi
   stamp=$(stamp_of CMakePresets.json <(echo "$MORTISE_DEPS_DIR" && find "$arrow_dir" "$cudnn_dir" -maxdepth 0 2>/dev/null || true
     command -v clang++-14 ld.lld ccache || true))
   if [[ ! -f $dir/build.ninja ]] || ! is_current "$dir" "$stamp"; then
@@ -215,6 +219,7 @@ configure() {
     }
     echo "$stamp" >"$dir/.stamp"
   fi
+  configured[$1]=1
 }
 
 # The target of libmortise_cuda.so; nothing without nvcc.

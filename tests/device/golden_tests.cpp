@@ -14,8 +14,8 @@
 #include "generate/engine.h"
 #include "model/tensor/torch_guard.h"
 #include "support/golden_models.h"
-#include "support/sanitized.h"
 #include "support/temp_dir.h"
+#include "support/this_build.h"
 #include "unit/model/gradient_fixture.h"
 
 namespace mortise {

@@ -6,7 +6,7 @@
 #include <set>
 
 #include "run_bits.h"
-#include "support/sanitized.h"
+#include "support/this_build.h"
 
 namespace mortise::test {
 namespace {

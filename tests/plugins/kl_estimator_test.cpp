@@ -8,7 +8,7 @@
 #include "kl_call.h"
 #include "support/close_to.h"
 #include "support/long_run.h"
-#include "support/sanitized.h"
+#include "support/this_build.h"
 
 namespace mortise::test {
 namespace {

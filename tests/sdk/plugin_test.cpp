@@ -11,7 +11,7 @@
 
 #include "plugins/loss_call.h"
 #include "plugins/reward_call.h"
-#include "support/sanitized.h"
+#include "support/this_build.h"
 
 namespace mortise::test {
 namespace {
@@ -183,7 +183,7 @@ TEST(TokenLoss, OfRowsOfAnyLengthIsThePlainLoop) {
 
 // Ten million float32 numbers of one size added up in float32 would be off by a percent; sums of metrics are not.
 TEST(TokenLoss, MetricsOfFloat32LossesAreSumsInDouble) {
-  constexpr int64_t kTokens = kSanitized ? 100'000 : 3'000'000;  // numbers show nothing new under a sanitizer
+  const int64_t kTokens = kSanitized ? 100'000 : 3'000'000;  // numbers show nothing new under a sanitizer
   LossInput in;
   in.row_offsets = {0, kTokens, kTokens + 1};
   const auto n = size_t(in.num_tokens());

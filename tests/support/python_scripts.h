@@ -8,7 +8,7 @@
 #include <string>
 
 #include "foundation/base/env.h"
-#include "support/test_folders.h"
+#include "support/this_build.h"
 
 namespace mortise::test {
 

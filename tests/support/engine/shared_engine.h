@@ -4,7 +4,7 @@
 #include <sys/wait.h>
 
 #include "support/engine/request.h"
-#include "support/test_folders.h"
+#include "support/this_build.h"
 
 namespace mortise::test {
 

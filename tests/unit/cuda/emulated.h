@@ -17,8 +17,7 @@
 #include "cuda/emulate/emulator.h"
 #include "cuda/module.h"
 #include "support/long_run.h"
-#include "support/sanitized.h"
-#include "support/test_folders.h"
+#include "support/this_build.h"
 
 namespace mortise::cuda {
 

@@ -5,7 +5,7 @@
 #include <algorithm>
 
 #include "cuda/kernels/dialect.cuh"
-#include "support/sanitized.h"
+#include "support/this_build.h"
 
 namespace mortise::cuda {
 namespace {

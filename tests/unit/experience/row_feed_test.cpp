@@ -13,7 +13,7 @@
 #include "experience/data/prompt_source.h"
 #include "experience/data/shuffled_rows.h"
 #include "support/counting_new.h"
-#include "support/sanitized.h"
+#include "support/this_build.h"
 
 namespace mortise {
 namespace {

@@ -20,7 +20,7 @@
 #include "model/tensor/storage_memory.h"
 #include "support/locked_device.h"
 #include "support/temp_dir.h"
-#include "support/test_folders.h"
+#include "support/this_build.h"
 #include "support/thread_ranks.h"
 #include "train/loop/reference_refresh.h"
 #include "unit/model/gradient_fixture.h"

@@ -20,7 +20,7 @@
 #include "support/locked_device.h"
 #include "support/started_kernels.h"
 #include "support/temp_dir.h"
-#include "support/test_folders.h"
+#include "support/this_build.h"
 #include "support/thread_ranks.h"
 #include "unit/model/torch_helpers.h"
 

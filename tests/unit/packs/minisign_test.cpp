@@ -12,8 +12,8 @@
 #include <vector>
 
 #include "packs/minisign.h"
-#include "support/sanitized.h"
 #include "support/temp_dir.h"
+#include "support/this_build.h"
 
 namespace mortise::test {
 namespace {

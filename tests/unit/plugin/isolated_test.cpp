@@ -20,7 +20,7 @@
 #include "plugin/host/kinds/kinds.h"
 #include "plugin/host/kinds/kl_estimator.h"
 #include "plugin/host/kinds/policy_loss.h"
-#include "support/sanitized.h"
+#include "support/this_build.h"
 #include "test_packs.h"
 #include "worker_fixture.h"
 

@@ -11,7 +11,7 @@
 
 #include "plugin/worker/reward_pool.h"
 #include "support/faulty_system.h"
-#include "support/sanitized.h"
+#include "support/this_build.h"
 #include "worker_fixture.h"
 
 namespace mortise::test {

@@ -199,11 +199,7 @@ TEST_F(WorkerPool, RunsElsewhereAndLeavesNothingOpen) {
 }
 
 TEST_F(WorkerPool, LimitsHold) {
-#if defined(MORTISE_ASAN) || defined(MORTISE_TSAN)
-  constexpr bool kLimitsMemory = false;  // sanitizers map terabytes
-#else
-  constexpr bool kLimitsMemory = true;
-#endif
+  const bool kLimitsMemory = !test::kSanitized;  // sanitizers map terabytes
   const RewardBatch rows = rows_of({"socket", "write", "read", "program", kLimitsMemory ? "memory" : "write"});
   options_.limits.memory_bytes = int64_t{1} << 30;
   options_.limits.network = options_.limits.write_files = options_.limits.start_programs = false;

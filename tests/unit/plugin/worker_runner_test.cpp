@@ -10,7 +10,7 @@
 #include "experience/reward/reward_runner.h"
 #include "foundation/base/choice.h"
 #include "support/meeting_point.h"
-#include "support/sanitized.h"
+#include "support/this_build.h"
 #include "worker_fixture.h"
 
 namespace mortise::test {
@@ -58,7 +58,7 @@ TEST_F(WorkerRunner, DescriptorsDoNotGrowWithPromptsNorWithSteps) {
   auto three = runner({spec("plain", 0, 0), spec("faulty", 0, 0), spec("steps", 0, 0)});
   const size_t before = num_open_files();
   size_t after_first = 0;
-  constexpr int kSteps = kSanitized ? 4 : 20;
+  const int kSteps = kSanitized ? 4 : 20;
   for (int step = 1; step <= kSteps; ++step) {
     ASSERT_OK(three.begin(prompts_, 1, {.step = step}));
     for (int64_t prompt = 0; prompt < kPrompts; prompt += step == 1 ? 1 : 16)

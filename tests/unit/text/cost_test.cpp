@@ -5,8 +5,8 @@
 
 #include "support/cpu_time.h"
 #include "support/long_run.h"
-#include "support/sanitized.h"
 #include "support/temp_dir.h"
+#include "support/this_build.h"
 #include "text/template/chat_template.h"
 #include "text/tokenizer/tokenizer.h"
 #include "text_test_support.h"
@@ -20,7 +20,7 @@ using ::testing::HasSubstr;
 const double kWorkShare = test::kSanitized ? 0.02 : test::is_long() ? 1 : 0.25;
 
 // The length of a text. What grows faster than a text shows in the release build; a sanitizer needs each kind of text once.
-constexpr size_t length(size_t count) { return test::kSanitized ? count / 10 : count; }
+size_t length(size_t count) { return test::kSanitized ? count / 10 : count; }
 
 // Made once: an object of the engine looks a key up by a walk.
 const Json& large_table() {

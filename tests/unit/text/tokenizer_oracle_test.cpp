@@ -5,7 +5,7 @@
 #include <algorithm>
 
 #include "foundation/base/text.h"
-#include "support/sanitized.h"
+#include "support/this_build.h"
 #include "text/tokenizer/regex.h"
 #include "text/unicode/utf8.h"
 #include "text_test_support.h"
