@@ -241,7 +241,7 @@ def memory_of(c, s, stage, ranks):
     n = s.parameters
     weights = n * c.weight if stage < 3 else n * c.weight / ranks + max(2 * s.layer, s.head) * c.weight
     gradients = n * c.gradient
-    if stage == 2:  # next to its own, an embedding or a head and some buckets (docs/ranks.md)
+    if stage == 2:  # next to its own, an embedding or a head, OwnerSums::kMostBuckets + 1 of unit_size(), and messages
         buckets = 3 * max(32 << 20, ranks << 20) + (64 << 20)
         gradients = min(gradients, (n / ranks + s.head) * c.gradient + buckets)
     elif stage == 3:  # those of a layer, the embedding and the head

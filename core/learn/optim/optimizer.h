@@ -49,7 +49,7 @@ struct ZeroOptions {
   WeightShards* weights = nullptr;           // borrowed; the parameters, if they are spread
   const ModelPart* tensor = nullptr;         // borrowed; what has the parameters, if ranks share the layers
   bool saves = true;                         // false: another rank with the same state and `communicator` rank saves it
-  std::optional<int64_t> bucket_bytes = {};  // of a unit that is not spread; null: unit_size()
+  std::optional<int64_t> bucket_bytes = {};  // bytes of a unit that is not spread; null: unit_size()
 };
 
 // Parameters that are cut into ranges of ranks together.

@@ -1,9 +1,9 @@
 // ReadyGradients: tells while a backward pass runs which gradients are complete, so that ranks can send them.
 //
 // Parameters are told in groups of neighbours in the list (buckets.h). Backward goes from the last layer to the first,
-// and so do the groups. A group is told when autograd has stored the gradients of all its parameters, and every group before it is
-// told. Groups with a parameter that the pass does not reach, and those after them, are told when the pass is over. All
-// ranks therefore tell the same groups in the same order, whatever their passes compute.
+// and so do the groups. A group is told when autograd has stored the gradients of all its parameters, and every group
+// before it is told. Groups with a parameter that the pass does not reach, and those after them, are told when the pass
+// is over. All ranks therefore tell the same groups in the same order, whatever their passes compute.
 //
 // Private to this folder. Thread rule: one pass at a time. A group is told on the thread that runs autograd.
 #pragma once
