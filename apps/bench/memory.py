@@ -39,10 +39,20 @@ CASES = {
 }
 
 
-# Two ranks on this machine: they sample each row together, with parts of the layers in updates or with whole ones.
+# Ranks on this machine; how many a name begins with. Some sample each row together, with parts of the layers in updates
+# or with whole ones.
 TOGETHER = {"rollout.tensor_model_parallel_size": 2}
 RANK_CASES = {
     "2 ranks": {},
+    "2 ranks, ZeRO 1": {"ranks.zero_stage": 1},
+    "2 ranks, ZeRO 2": {"ranks.zero_stage": 2},
+    "2 ranks, ZeRO 2, critic": {"ranks.zero_stage": 2, **CRITIC},
+    "2 ranks, ZeRO 3": {"ranks.zero_stage": 3},
+    "2 ranks, ZeRO 3, critic": {"ranks.zero_stage": 3, **CRITIC},
+    "2 ranks, ZeRO 3, LoRA": {"ranks.zero_stage": 3, "model.lora_rank": 16},
+    "4 ranks, ZeRO 1": {"ranks.zero_stage": 1},
+    "4 ranks, ZeRO 2": {"ranks.zero_stage": 2},
+    "4 ranks, ZeRO 3": {"ranks.zero_stage": 3},
     "2 ranks sample together": TOGETHER,
     "2 ranks sample together, KL": {**TOGETHER, **KL},
     "2 ranks sample together, LoRA": {**TOGETHER, "model.lora_rank": 16},
@@ -123,11 +133,11 @@ def main():
     worst = 1.0
     print(f"{'case':<52} {'estimate':>9} {'peak':>9} ratio {'in no file':>10}")
     for name in args.names:
-        num_ranks = 2 if name in RANK_CASES else 1
+        num_ranks = int(name.split()[0]) if name in RANK_CASES else 1
         case = RANK_CASES[name] if name in RANK_CASES else CASES[name]
         settings = {key: value for key, value in case.items() if value is not None}
         removed = [key for key, value in case.items() if value is None]
-        command = command_of(args, workload, args.out / "run", {"trainer.num_threads": 2 // num_ranks, **settings}) + removed
+        command = command_of(args, workload, args.out / "run", {"trainer.num_threads": max(1, 2 // num_ranks), **settings}) + removed
         if num_ranks > 1:
             command[1:1] = ["launch", "--nproc", str(num_ranks), "--log-dir", args.out / "logs"]
         estimate = estimate_of(command)["total"]

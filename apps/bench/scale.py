@@ -240,8 +240,12 @@ def memory_of(c, s, stage, ranks):
     """Bytes of weights, gradients and optimizer state of a rank while it learns."""
     n = s.parameters
     weights = n * c.weight if stage < 3 else n * c.weight / ranks + max(2 * s.layer, s.head) * c.weight
-    # Stage 2 has a whole gradient during a pass; stage 3 those of a layer, the embedding and the head.
-    gradients = n * c.gradient if stage < 3 else (n / ranks + s.layer + n - s.body) * c.gradient
+    gradients = n * c.gradient
+    if stage == 2:  # next to its own, an embedding or a head, OwnerSums::kMostBuckets + 1 of unit_size(), and messages
+        buckets = 3 * max(32 << 20, ranks << 20) + (64 << 20)
+        gradients = min(gradients, (n / ranks + s.head) * c.gradient + buckets)
+    elif stage == 3:  # those of a layer, the embedding and the head
+        gradients = (n / ranks + s.layer + n - s.body) * c.gradient
     return weights + gradients + n * c.state / (ranks if stage > 0 else 1)
 
 

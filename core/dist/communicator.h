@@ -4,8 +4,9 @@
 // Callers therefore never ask whether a run is distributed.
 //
 // Order rule: every rank calls the same collectives, in the same order, with the same sizes and types. all_reduce_sum,
-// start_all_reduce_sum, reduce_scatter_sum, all_gather, start_all_gather, all_to_all, broadcast, barrier, exchange
-// and broadcast_bytes are collectives. send and recv concern two ranks, and each pair of ranks calls them in the same order.
+// start_all_reduce_sum, reduce_scatter_sum, all_gather, start_all_gather, all_to_all, start_all_to_all, broadcast, barrier,
+// exchange and broadcast_bytes are collectives. send and recv concern two ranks, and each pair of ranks calls them in the
+// same order.
 //
 // Thread rule: one call at a time. The calls may come from different threads (autograd's start the reduction of a
 // bucket), if the order rule holds. enter, check and fail may be called by any thread at any time.
@@ -41,6 +42,8 @@ class PendingCollective {
  public:
   virtual ~PendingCollective() = default;
   virtual Result<> wait() = 0;
+  // wait() returns at once. Ranks may get different answers, so no order of calls may depend on them.
+  [[nodiscard]] virtual bool is_done() const = 0;
 };
 
 // The largest or smallest value of all ranks, for metrics such as the time of the slowest rank.
@@ -79,6 +82,12 @@ class Communicator {
   // input_sizes[0] numbers for rank 0, and so on. A size may be 0; what rank a sends to b is what b expects from a.
   virtual Result<> all_to_all(const at::Tensor& input, std::span<const int64_t> input_sizes, const at::Tensor& output,
                               std::span<const int64_t> output_sizes, std::string_view stage) = 0;
+  // The same without waiting: gradients go to their owners while the backward pass runs. Never null.
+  virtual Result<std::unique_ptr<PendingCollective>> start_all_to_all(const at::Tensor& input,
+                                                                      std::span<const int64_t> input_sizes,
+                                                                      const at::Tensor& output,
+                                                                      std::span<const int64_t> output_sizes,
+                                                                      std::string_view stage) = 0;
   // tensor = that of the rank `root`.
   virtual Result<> broadcast(const at::Tensor& tensor, int root, std::string_view stage) = 0;
   // Returns when every rank has called it.

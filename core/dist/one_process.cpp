@@ -14,6 +14,7 @@ namespace {
 class NothingPending : public PendingCollective {
  public:
   Result<> wait() override { return {}; }
+  [[nodiscard]] bool is_done() const override { return true; }
 };
 
 class OneProcess : public Communicator {
@@ -50,6 +51,14 @@ class OneProcess : public Communicator {
     TRY(check_sizes(input, input_sizes, 1, "all_to_all", stage));
     TRY(check_sizes(output, output_sizes, 1, "all_to_all", stage));
     return copy(input, output, "all_to_all", stage);
+  }
+  Result<std::unique_ptr<PendingCollective>> start_all_to_all(const at::Tensor& input,
+                                                              std::span<const int64_t> input_sizes,
+                                                              const at::Tensor& output,
+                                                              std::span<const int64_t> output_sizes,
+                                                              std::string_view stage) override {
+    TRY(all_to_all(input, input_sizes, output, output_sizes, stage));
+    return std::unique_ptr<PendingCollective>(std::make_unique<NothingPending>());
   }
   Result<> broadcast(const at::Tensor& tensor, int root, std::string_view stage) override {
     TRY(check_root(root, 1, "broadcast", stage));

@@ -131,10 +131,15 @@ inline void expect_all_to_all_moves_parts_of_any_size(Communicator& ranks, const
         parts.push_back(at::full({sent.back()}, ranks.rank() * 10 + other, place_of(type, device)));
         expected.push_back(at::full({received.back()}, other * 10 + ranks.rank(), place_of(type, device)));
       }
-      const at::Tensor output = at::zeros_like(at::cat(expected));
+      const at::Tensor output = at::zeros_like(at::cat(expected)), later = at::zeros_like(output);
+      auto pending = ranks.start_all_to_all(at::cat(parts), sent, later, received, "gradients");
+      ASSERT_TRUE(pending.ok()) << pending.error().to_string();
       const Result<> moved = ranks.all_to_all(at::cat(parts), sent, output, received, "gradients");
       ASSERT_TRUE(moved.ok()) << moved.error().to_string();
       EXPECT_TRUE(output.equal(at::cat(expected))) << type << " " << scale;
+      ASSERT_TRUE((*pending)->wait().ok());
+      EXPECT_TRUE((*pending)->is_done());
+      EXPECT_TRUE(later.equal(at::cat(expected))) << type << " " << scale;
     }
   }
 }

@@ -102,6 +102,14 @@ class ThreadRank : public Communicator {
     copy(joined, output);
     return {};
   }
+  Result<std::unique_ptr<PendingCollective>> start_all_to_all(const at::Tensor& input,
+                                                              std::span<const int64_t> input_sizes,
+                                                              const at::Tensor& output,
+                                                              std::span<const int64_t> output_sizes,
+                                                              std::string_view stage) override {
+    TRY(all_to_all(input, input_sizes, output, output_sizes, stage));
+    return std::unique_ptr<PendingCollective>(std::make_unique<Done>());
+  }
   Result<> broadcast(const at::Tensor& tensor, int root, std::string_view stage) override {
     copy(TRY(broadcast_bytes(root == rank_ ? bytes_of(tensor) : "", root, stage)), tensor);
     return {};
@@ -158,6 +166,7 @@ class ThreadRank : public Communicator {
  private:
   class Done : public PendingCollective {
     Result<> wait() override { return {}; }
+    [[nodiscard]] bool is_done() const override { return true; }
   };
   static std::string bytes_of(const at::Tensor& tensor) {
     const at::Tensor host = tensor.cpu();

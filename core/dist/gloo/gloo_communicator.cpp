@@ -75,6 +75,14 @@ std::string start_of(const std::string& bytes) {
   return start.append(bytes, 0, kStartBytes - kLengthBytes);
 }
 
+bool has_ended(c10d::Work& work) {
+  try {
+    return work.isCompleted();
+  } catch (const std::exception&) {
+    return true;  // wait() looks for the exception
+  }
+}
+
 // Finishes the completion when a device has done the work. A device tells nobody when it is done, so a thread looks.
 class DeviceLook {
  public:
@@ -91,14 +99,6 @@ class DeviceLook {
   }
 
  private:
-  static bool has_ended(c10d::Work& work) {
-    try {
-      return work.isCompleted();
-    } catch (const std::exception&) {
-      return true;  // wait() looks for the exception
-    }
-  }
-
   std::atomic<bool> is_over_ = false;
   std::thread thread_;
 };
@@ -118,6 +118,7 @@ class Call {
   }
   // What this rank computes when the call is done.
   void then(std::function<void()> rest) { rest_ = std::move(rest); }
+  [[nodiscard]] bool is_done() const { return done_ || has_ended(*work_); }
   Result<> wait() {
     if (done_) return {};
     done_ = true;
@@ -165,6 +166,7 @@ class PendingCall : public PendingCollective {
     if (failure_) return *failure_;
     return {};
   }
+  [[nodiscard]] bool is_done() const override { return call_.is_done(); }
 
  private:
   Call call_;
@@ -174,6 +176,7 @@ class PendingCall : public PendingCollective {
 class NothingPendingHere : public PendingCollective {
  public:
   Result<> wait() override { return {}; }
+  [[nodiscard]] bool is_done() const override { return true; }
 };
 
 // Connects the ranks of a group; throws if that fails. `name` tells its keys in the store from those of other groups.
@@ -285,13 +288,17 @@ class GlooCommunicator : public Communicator {
 
   Result<> all_to_all(const at::Tensor& input, std::span<const int64_t> input_sizes, const at::Tensor& output,
                       std::span<const int64_t> output_sizes, std::string_view stage) override {
-    TRY(check_sizes(input, input_sizes, size(), "all_to_all", stage));
-    TRY(check_sizes(output, output_sizes, size(), "all_to_all", stage));
-    at::Tensor from = as_some_bytes(input), to = as_some_bytes(output);
-    return run(stage, input, [&](auto& group) {
-      std::vector<int64_t> sent = in_bytes(input_sizes, input), received = in_bytes(output_sizes, output);
-      return group.alltoall_base(to, from, received, sent);
-    });
+    Call call = TRY(start_exchange(input, input_sizes, output, output_sizes, "all_to_all", stage));
+    return call.wait();
+  }
+
+  Result<std::unique_ptr<PendingCollective>> start_all_to_all(const at::Tensor& input,
+                                                              std::span<const int64_t> input_sizes,
+                                                              const at::Tensor& output,
+                                                              std::span<const int64_t> output_sizes,
+                                                              std::string_view stage) override {
+    Call call = TRY(start_exchange(input, input_sizes, output, output_sizes, "start_all_to_all", stage));
+    return std::unique_ptr<PendingCollective>(std::make_unique<PendingCall>(std::move(call)));
   }
 
   Result<> broadcast(const at::Tensor& tensor, int root, std::string_view stage) override {
@@ -457,6 +464,16 @@ class GlooCommunicator : public Communicator {
     return start(stage, input, [&](auto& group) {
       std::vector<int64_t> equal;
       return group.alltoall_base(whole, copies, equal, equal);
+    });
+  }
+  Result<Call> start_exchange(const at::Tensor& input, std::span<const int64_t> input_sizes, const at::Tensor& output,
+                              std::span<const int64_t> output_sizes, std::string_view name, std::string_view stage) {
+    TRY(check_sizes(input, input_sizes, size(), name, stage));
+    TRY(check_sizes(output, output_sizes, size(), name, stage));
+    at::Tensor from = as_some_bytes(input), to = as_some_bytes(output);
+    return start(stage, input, [&](auto& group) {
+      std::vector<int64_t> sent = in_bytes(input_sizes, input), received = in_bytes(output_sizes, output);
+      return group.alltoall_base(to, from, received, sent);
     });
   }
   Result<Call> start_sum(const at::Tensor& tensor, std::string_view stage) {

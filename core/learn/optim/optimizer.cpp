@@ -22,6 +22,7 @@
 #include "learn/optim/rounded_step.h"
 #include "learn/optim/split_state.h"
 #include "learn/optim/tensor_state.h"
+#include "learn/optim/unit_size.h"
 #include "learn/optim/weight_shards.h"
 #include "model/weights/weight_files.h"
 
@@ -138,24 +139,30 @@ Result<> Optimizer::offload(std::shared_ptr<Offload> files) {
 void Optimizer::make_units() {
   if (zero_.stage <= 0 || zero_.communicator == nullptr || zero_.communicator->size() == 1 || parameters_.empty())
     return;
-  if (zero_.weights == nullptr) {
-    std::vector<size_t> all(parameters_.size());
-    std::iota(all.begin(), all.end(), size_t{0});
-    units_.push_back({all, cut_of(all)});
-    return;
-  }
+  if (zero_.weights == nullptr) return make_bucket_units();
   const WeightUnits& spread = zero_.weights->units();
   add_spread_unit(spread.whole, -1);
   for (size_t part = 0; part < spread.parts.size(); ++part)
     add_spread_unit(spread.parts[part], static_cast<int64_t>(part));
 }
 
-Shards Optimizer::cut_of(std::span<const size_t> parameters) const {
+void Optimizer::make_bucket_units() {
+  const int num_ranks = zero_.communicator->size();
+  const auto element = static_cast<int64_t>(parameters_.front().tensor.element_size());
+  const int64_t most_bytes = zero_.bucket_bytes.value_or(unit_size(cut(), num_ranks, element));
+  std::vector<int64_t> loads(static_cast<size_t>(num_ranks), 0);
+  for (const auto& [begin, end] : backward_groups(parameters_, most_bytes)) {
+    std::vector<size_t> members(end - begin);
+    std::iota(members.begin(), members.end(), begin);
+    const std::vector<int64_t> sizes = sizes_of(members);
+    units_.push_back({std::move(members), Shards(sizes, cut(), loads)});
+  }
+}
+
+std::vector<int64_t> Optimizer::sizes_of(std::span<const size_t> parameters) const {
   std::vector<int64_t> sizes;
   for (const size_t i : parameters) sizes.push_back(parameters_[i].tensor.numel());
-  const bool is_whole = rule_->needs_whole_parameters() || zero_.tensor != nullptr;
-  const ShardCut cut = is_whole ? ShardCut::kTensors : ShardCut::kBlocks;
-  return Shards(sizes, zero_.communicator->size(), cut);
+  return sizes;
 }
 
 // `indices`: of the model's parameters, some of which may be frozen. What a rank steps is what it owns of the weights.
@@ -169,7 +176,8 @@ void Optimizer::add_spread_unit(std::span<const size_t> indices, int64_t part) {
     places.push_back(place);
   }
   if (own.empty()) return;
-  const Shards shards = part < 0 ? cut_of(own) : zero_.weights->shards_of(part).only(places);
+  const Shards shards =
+      part < 0 ? Shards(sizes_of(own), zero_.communicator->size(), cut()) : zero_.weights->shards_of(part).only(places);
   units_.push_back({own, shards, part, places});
 }
 
@@ -187,10 +195,6 @@ std::vector<Optimizer::OwnPart> Optimizer::parts_of(int rank) const {
     }
   }
   return parts;
-}
-
-bool Optimizer::cuts_parameters() const {
-  return is_sharded() && !rule_->needs_whole_parameters() && zero_.tensor == nullptr;
 }
 
 at::Tensor Optimizer::weights_of(const OwnPart& part) const {

@@ -1,9 +1,10 @@
 // Optimizer: steps a list of parameters by an update rule (rules.h), and keeps the rule's state.
 //
-// Sharded over ranks (ZeRO): each rank has the state of its own range of the parameters (shards.h), steps that range
-// from the gradient that its units have, and gets the others' parameters. There is one unit. If the parameters themselves
-// are spread (weight_shards.h), each of their parts is a unit, and a rank steps its own numbers only. Every bit is that of
-// one process with the same gradient. A rule that needs whole parameters gets ranges that are cut between parameters.
+// Sharded over ranks (ZeRO): each rank has the state of its own range of each unit (shards.h), steps these ranges from
+// the gradients that the units have, and gets the others' parameters. A unit is a bucket of parameters, whose gradients
+// are complete at about the same time (buckets.h). If the parameters themselves are spread (weight_shards.h), each of
+// their parts is a unit, and a rank steps its own numbers only. Every bit is that of one process with the same gradient.
+// A rule that needs whole parameters gets ranges that are cut between parameters.
 //
 // If ranks share the layers of the model (tensor parallel), the parameters are this rank's part of them. A rule that works
 // element by element steps this part; others step whole parameters (group_step.h). The ranks with the same part may share its
@@ -24,6 +25,7 @@
 #include <vector>
 
 #include "foundation/base/stateful.h"
+#include "learn/optim/buckets.h"
 #include "learn/optim/shards.h"
 #include "learn/optim/step_norm.h"
 #include "learn/optim/update_rule.h"
@@ -43,10 +45,11 @@ struct ZeroOptions {
   // Borrowed. The ranks with the same parameters: all, or with `tensor` and a stage one out of each group that shares the
   // layers. Null or one rank: nothing is shared.
   Communicator* communicator = nullptr;
-  int64_t stage = 0;                  // 1: the state; 2: the state, and gradients between micro-batches; 3: as 2
-  WeightShards* weights = nullptr;    // borrowed; the parameters, if they are spread
-  const ModelPart* tensor = nullptr;  // borrowed; what has the parameters, if ranks share the layers
-  bool saves = true;                  // false: another rank with the same state and `communicator` rank saves it
+  int64_t stage = 0;                         // 1: the state; 2: the state and gradients; 3: as 2
+  WeightShards* weights = nullptr;           // borrowed; the parameters, if they are spread
+  const ModelPart* tensor = nullptr;         // borrowed; what has the parameters, if ranks share the layers
+  bool saves = true;                         // false: another rank with the same state and `communicator` rank saves it
+  std::optional<int64_t> bucket_bytes = {};  // bytes of a unit that is not spread; null: unit_size()
 };
 
 // Parameters that are cut into ranges of ranks together.
@@ -103,9 +106,9 @@ class Optimizer : public Stateful {
   [[nodiscard]] const std::vector<OptimizedParameter>& parameters() const { return parameters_; }
 
   [[nodiscard]] bool is_sharded() const { return !units_.empty(); }
-  // Are gradients reduced after every micro-batch?
+  // Do they leave in every micro-batch?
   [[nodiscard]] bool shares_gradients() const { return is_sharded() && zero_.stage >= 2; }
-  // Empty if it is not sharded.
+  // Empty if it is not sharded. Those that are not spread come in the order in which backward completes them.
   [[nodiscard]] std::vector<ShardUnit>& units() { return units_; }
   // The gradients in them by parameter, if a rank owns whole parameters: views.
   [[nodiscard]] std::vector<std::pair<size_t, at::Tensor>> own_gradients() const;
@@ -126,9 +129,14 @@ class Optimizer : public Stateful {
     int64_t at_weights = 0;  // its place among this rank's numbers of the unit's part
   };
   void make_units();
+  void make_bucket_units();
   Result<> make_state();
   void add_spread_unit(std::span<const size_t> indices, int64_t part);
-  [[nodiscard]] Shards cut_of(std::span<const size_t> parameters) const;
+  // Where ranges of ranks may be cut.
+  [[nodiscard]] ShardCut cut() const {
+    return rule_->needs_whole_parameters() || zero_.tensor != nullptr ? ShardCut::kTensors : ShardCut::kBlocks;
+  }
+  [[nodiscard]] std::vector<int64_t> sizes_of(std::span<const size_t> parameters) const;
   // `weights`: of these parts. Those that have a gradient come to `stepped` too.
   [[nodiscard]] std::vector<StepPart> parts_to_step(std::span<const size_t> parts, std::span<const at::Tensor> weights,
                                                     double lr, std::vector<size_t>& stepped) const;
@@ -143,7 +151,7 @@ class Optimizer : public Stateful {
   [[nodiscard]] std::vector<at::Tensor> weights_of(std::span<const size_t> parts) const;
   void run_rule(std::span<StepPart> parts, double grad_factor) const;
   [[nodiscard]] std::vector<OwnPart> parts_of(int rank) const;
-  [[nodiscard]] bool cuts_parameters() const;
+  [[nodiscard]] bool cuts_parameters() const { return is_sharded() && cut() == ShardCut::kBlocks; }
   [[nodiscard]] at::Tensor weights_of(const OwnPart& part) const;
   [[nodiscard]] at::Tensor gradient_of(const OwnPart& part) const;
   [[nodiscard]] FlatRange state_range_of(int64_t begin, int64_t size, const StateTensor& state) const;

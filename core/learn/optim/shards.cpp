@@ -23,22 +23,63 @@ std::vector<TensorPart> blocks_of(std::span<const int64_t> sizes) {
   return blocks;
 }
 
+namespace {
+
+// What is not cut: tensors, or blocks of them.
+std::vector<int64_t> sizes_of_pieces(std::span<const int64_t> sizes, ShardCut cut) {
+  if (cut == ShardCut::kTensors) return {sizes.begin(), sizes.end()};
+  std::vector<int64_t> out;
+  for (const TensorPart& block : blocks_of(sizes)) out.push_back(block.size);
+  return out;
+}
+
+// How much each rank gets of `total` so that the smallest loads become equal.
+std::vector<int64_t> fill_up(std::span<const int64_t> loads, int64_t total) {
+  std::vector<int64_t> order(loads.begin(), loads.end());
+  std::ranges::sort(order);
+  int64_t level = 0, below = 0;
+  for (size_t count = 1; count <= order.size(); ++count) {
+    below += order[count - 1];
+    level = (below + total + static_cast<int64_t>(count) - 1) / static_cast<int64_t>(count);
+    if (count == order.size() || level <= order[count]) break;
+  }
+  std::vector<int64_t> out;
+  for (const int64_t load : loads) out.push_back(std::max<int64_t>(0, level - load));
+  return out;
+}
+
+}  // namespace
+
 Shards::Shards(std::span<const int64_t> sizes, int num_ranks, ShardCut cut) : begins_{0} {
   for (const int64_t size : sizes) begins_.push_back(begins_.back() + size);
-  std::vector<int64_t> loads;
-  if (cut == ShardCut::kTensors) {
-    loads.assign(sizes.begin(), sizes.end());
-  } else {
-    for (const TensorPart& block : blocks_of(sizes)) loads.push_back(block.size);
+  const std::vector<int64_t> pieces = sizes_of_pieces(sizes, cut);
+  set_ranges(pieces, deal_in_ranges(pieces, num_ranks), num_ranks);
+}
+
+Shards::Shards(std::span<const int64_t> sizes, ShardCut cut, std::vector<int64_t>& loads) : begins_{0} {
+  for (const int64_t size : sizes) begins_.push_back(begins_.back() + size);
+  const std::vector<int64_t> pieces = sizes_of_pieces(sizes, cut), shares = fill_up(loads, begins_.back());
+  const int last = static_cast<int>(loads.size()) - 1;
+  std::vector<int> owners;
+  int rank = 0;
+  int64_t before = 0, end = shares.front();
+  for (const int64_t piece : pieces) {  // to the rank in whose share its middle lies
+    while (rank < last && before + piece / 2 >= end) end += shares[static_cast<size_t>(++rank)];
+    owners.push_back(rank);
+    before += piece;
   }
-  const std::vector<int> owners = deal_in_ranges(loads, num_ranks);
-  ranges_.resize(static_cast<size_t>(num_ranks));
-  size_t block = 0;
+  set_ranges(pieces, owners, last + 1);
+  for (size_t i = 0; i < loads.size(); ++i) loads[i] += ranges_[i].size();
+}
+
+// `owners`: of the pieces, in rising order.
+void Shards::set_ranges(std::span<const int64_t> pieces, std::span<const int> owners, int num_ranks) {
+  size_t piece = 0;
   int64_t end = 0;
   for (int rank = 0; rank < num_ranks; ++rank) {
     const int64_t begin = end;
-    for (; block < owners.size() && owners[block] == rank; ++block) end += loads[block];
-    ranges_[static_cast<size_t>(rank)] = {begin, end};
+    for (; piece < owners.size() && owners[piece] == rank; ++piece) end += pieces[piece];
+    ranges_.push_back({begin, end});
   }
 }
 

@@ -37,12 +37,15 @@ enum class ShardCut { kBlocks, kTensors };
 
 class Shards {
  public:
-  static constexpr int64_t kBlock = int64_t{1} << 20;
+  static constexpr int64_t kBlock = int64_t{1} << 18;
   // Bytes of one exchange between ranks: what a rank sends and receives is held twice meanwhile.
   static constexpr int64_t kRoundBytes = int64_t{32} << 20;
 
   // `sizes`: the numbers of each parameter.
   Shards(std::span<const int64_t> sizes, int num_ranks, ShardCut cut = ShardCut::kBlocks);
+  // One of several lists: ranks with less of the lists before own more of this one. `loads`: the numbers that each rank
+  // owns of them, to which this list's are added.
+  Shards(std::span<const int64_t> sizes, ShardCut cut, std::vector<int64_t>& loads);
 
   // Some of the tensors, in rising order, with the owners that their numbers have here.
   [[nodiscard]] Shards only(std::span<const size_t> tensors) const;
@@ -57,6 +60,7 @@ class Shards {
 
  private:
   Shards() = default;
+  void set_ranges(std::span<const int64_t> pieces, std::span<const int> owners, int num_ranks);
 
   std::vector<int64_t> begins_;  // one more than there are tensors
   std::vector<FlatRange> ranges_;

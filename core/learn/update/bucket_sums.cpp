@@ -11,26 +11,30 @@
 namespace mortise {
 
 Result<> BucketSums::start_in(const std::function<void()>& backward, Communicator& ranks) {
-  return ready_.run(backward, [&](size_t bucket) { return start(bucket, ranks); });
+  return ready_.run(backward, [&](size_t) { return start_next(ranks); });
 }
 
 Result<> BucketSums::start_others(Communicator& ranks) {
-  while (num_started_ < buckets().size()) TRY(start(num_started_, ranks));
+  while (num_started_ < buckets().size()) TRY(start_next(ranks));
   return {};
 }
 
-Result<> BucketSums::finish() {
+Result<> BucketSums::start_next(Communicator& ranks) {
+  const c10::NoGradGuard no_grad;
+  return start(num_started_++, ranks);
+}
+
+Result<> AllSums::finish() {
   while (!on_their_way_.empty()) TRY(finish_oldest());
   return {};
 }
 
-Result<> BucketSums::start(size_t bucket, Communicator& ranks) {
-  const c10::NoGradGuard no_grad;
+Result<> AllSums::start(size_t bucket, Communicator& ranks) {
   const ParameterRange range = buckets()[bucket];
   Sum sum;
-  for (size_t i = range.begin; i < range.end; ++i) {
-    at::Tensor& grad = parameters_[i].tensor.mutable_grad();
-    if (!grad.defined()) grad = at::zeros_like(parameters_[i].tensor.detach());
+  for (const OptimizedParameter& parameter : parameters().subspan(range.begin, range.end - range.begin)) {
+    at::Tensor& grad = parameter.tensor.mutable_grad();
+    if (!grad.defined()) grad = at::zeros_like(parameter.tensor.detach());
     sum.gradients.push_back(grad);
   }
   const bool is_in_place = sum.gradients.size() == 1 && sum.gradients.front().is_contiguous();
@@ -41,11 +45,10 @@ Result<> BucketSums::start(size_t bucket, Communicator& ranks) {
   }
   sum.pending = TRY(ranks.start_all_reduce_sum(is_in_place ? sum.gradients.front() : sum.copy, "gradients"));
   on_their_way_.push_back(std::move(sum));
-  num_started_ = bucket + 1;
   return {};
 }
 
-Result<> BucketSums::finish_oldest() {
+Result<> AllSums::finish_oldest() {
   const c10::NoGradGuard no_grad;
   const Sum sum = std::move(on_their_way_.front());
   on_their_way_.pop_front();

@@ -2,7 +2,6 @@
 #include "learn/update/gradient_sum.h"
 
 #include <ATen/ops/empty.h>
-#include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
 #include <c10/core/GradMode.h>
 
@@ -38,12 +37,13 @@ GradientSum::GradientSum(const Model& model, Optimizer& optimizer, const RankSha
       share_(&share),
       ranks_(ranks),
       is_reduced_(optimizer.units().size()),
-      sums_(optimizer.parameters(), backward_groups(optimizer.parameters(), ranks.bucket_bytes)) {
+      buckets_(backward_groups(optimizer.parameters(), ranks.bucket_bytes)) {
   const std::vector<std::optional<size_t>> rounds = share.rounds();
-  num_rounds_left_ = rounds.size();
+  num_rounds_ = num_rounds_left_ = rounds.size();
   for (const std::optional<size_t>& leaf : rounds) last_leaf_ = leaf ? leaf : last_leaf_;
   for (ShardUnit& unit : optimizer.units()) unit.own_gradient = at::Tensor();
   const Result<Communicator*> same = same_part();  // the first round tells an error
+  if (same.ok()) sums_ = make_sums(**same);
   for (ShardUnit& unit : optimizer.units()) {
     MatrixWindows* const windows = windows_of(unit);
     if (windows == nullptr) continue;
@@ -83,18 +83,24 @@ Result<> GradientSum::find_senders(bool has_gradient) {
   return {};
 }
 
+// Null: the sums are deterministic, nobody else has this part, or gradients leave layer by layer (share_round).
+std::unique_ptr<BucketSums> GradientSum::make_sums(const Communicator& same) {
+  if (ranks_.deterministic || same.size() == 1) return nullptr;
+  if (!optimizer_->is_sharded()) return std::make_unique<AllSums>(*parameters_, buckets_);
+  if (model_->gate() != nullptr) return nullptr;
+  auto sums = std::make_unique<OwnerSums>(*parameters_, optimizer_->units());
+  to_owners_ = sums.get();
+  return sums;
+}
+
 Result<> GradientSum::end_round(std::optional<size_t> leaf, const BackwardPass& backward) {
   --num_rounds_left_;
-  Communicator* const same = TRY(same_part());
-  const bool is_spread = model_->gate() != nullptr;
-  if (is_spread || (optimizer_->shares_gradients() && !ranks_.deterministic)) {
+  if (model_->gate() != nullptr)
     TRY(share_round(backward));
-  } else if (backward && leaf == last_leaf_ && sends_in_backward()) {
-    TRY(sums_.start_in(backward, *same));
-  } else if (backward) {
+  else if (sums_ != nullptr)
+    TRY(start_sums(leaf, backward));
+  else if (backward)
     backward();
-  }
-  if (num_rounds_left_ == 0 && sends_in_backward()) TRY(sums_.start_others(*same));
   if (ranks_.sequence != nullptr) TRY(ranks_.sequence->status());
   if (model_->model_part() != nullptr) TRY(model_->model_part()->ranks()->status());
   if (!ranks_.deterministic || !leaf) return {};
@@ -109,6 +115,33 @@ Result<> GradientSum::end_round(std::optional<size_t> leaf, const BackwardPass& 
   forget_gradients();
   if (keeps_nodes(*leaf)) add_node(nodes_, std::move(node));
   return {};
+}
+
+// Ranks start the same sums in the same order, with ZeRO 2 in each round. Else each of them starts them in its last
+// pass, and those without a micro-batch when the rounds end: no other message comes between.
+Result<> GradientSum::start_sums(std::optional<size_t> leaf, const BackwardPass& backward) {
+  Communicator* const same = TRY(same_part());
+  const bool in_each_round = optimizer_->shares_gradients();
+  const size_t round = num_rounds_ - 1 - num_rounds_left_;
+  if (to_owners_ != nullptr && (in_each_round || round == 0)) to_owners_->begin(ranks_with_leaf(round, *same));
+  if (backward && (in_each_round || leaf == last_leaf_) && may_send_in_pass())
+    TRY(sums_->start_in(backward, *same));
+  else if (backward)
+    backward();
+  if (in_each_round || num_rounds_left_ == 0) TRY(sums_->start_others(*same));
+  return {};
+}
+
+// Those of the ranks with the same part that have a micro-batch in this round. The others send no gradients in it.
+std::vector<bool> GradientSum::ranks_with_leaf(size_t round, const Communicator& same) const {
+  std::vector<size_t> counts(static_cast<size_t>(ranks_.communicator->size()), 0);
+  for (const int owner : share_->owners()) ++counts[static_cast<size_t>(owner)];
+  std::vector<bool> out;
+  for (int rank = 0; rank < same.size(); ++rank) {
+    const int in_run = rank * ranks_.tensor_size + ranks_.communicator->rank() % ranks_.tensor_size;
+    out.push_back(counts[static_cast<size_t>(in_run / ranks_.group_size() * ranks_.group_size())] > round);
+  }
+  return out;
 }
 
 // What passes by windows have added of the leaf.
@@ -133,7 +166,7 @@ Result<> GradientSum::sum_over_tokens() {
   });
 }
 
-// All ranks run backward together, and, unless deterministic, send what others own.
+// With spread weights, all ranks run backward together, and, unless deterministic, send what others own.
 Result<> GradientSum::share_round(const BackwardPass& backward) {
   TRY(find_senders(static_cast<bool>(backward)));
   if (senders_.empty()) return {};
@@ -145,17 +178,12 @@ Result<> GradientSum::share_round(const BackwardPass& backward) {
     is_reduced_[unit] = true;
     reduced = reduce_to_owners(units[unit]);
   };
-  const auto on_layer = [&](int64_t part) {
+  model_->gate()->run_backward(backward, [&](int64_t part) {
     for (size_t unit = 0; unit < units.size() && !ranks_.deterministic; ++unit) {
       if (units[unit].part == part) reduce(unit);
     }
-  };
-  if (model_->gate() != nullptr) {
-    model_->gate()->run_backward(backward, on_layer);
-    TRY(model_->gate()->status());
-  } else if (backward) {
-    backward();
-  }
+  });
+  TRY(model_->gate()->status());
   if (ranks_.deterministic) return {};
   for (size_t unit = 0; unit < units.size(); ++unit) reduce(unit);
   return reduced;
@@ -171,36 +199,29 @@ Result<> GradientSum::finish(const std::vector<LeafReport>& leaves) {
     TRY(ranks_.deterministic ? reduce_tree(leaves) : reduce_all());
     return add_terms();
   }
-  if (optimizer_->shares_gradients() && !ranks_.deterministic) {
-    for (ShardUnit& unit : optimizer_->units()) owned(unit, *TRY(same_part()));
-    return add_terms();
+  if (!ranks_.deterministic && sums_ != nullptr) TRY(sums_->finish());
+  for (ShardUnit& unit : optimizer_->units()) {
+    if (ranks_.deterministic)
+      TRY(reduce_tree_to_owners(unit, leaves));
+    else
+      owned(unit, *TRY(same_part()));
   }
-  if (!ranks_.deterministic) {
-    const auto has_one = [](const OptimizedParameter& parameter) { return parameter.tensor.grad().defined(); };
-    TRY(find_senders(std::any_of(parameters_->begin(), parameters_->end(), has_one)));
-  }
-  for (ShardUnit& unit : optimizer_->units())
-    TRY(ranks_.deterministic ? reduce_tree_to_owners(unit, leaves) : reduce_to_owners(unit));
   nodes_.clear();
   return add_terms();
 }
 
-// Not where other messages about the passes lie between, because every rank makes its calls in the same order. Nor
-// where ranks that share tokens may store different gradients: an adapter of experts has none on a rank without tokens.
-bool GradientSum::sends_in_backward() const {
-  const bool differs = ranks_.sequence != nullptr && model_->trains_lora();
-  return !optimizer_->is_sharded() && !ranks_.deterministic && !differs && model_->gate() == nullptr &&
-         ranks_.communicator->size() > ranks_.tensor_size;
-}
+// Not where ranks that share tokens may store different gradients: an adapter of experts has none on a rank without
+// tokens.
+bool GradientSum::may_send_in_pass() const { return ranks_.sequence == nullptr || !model_->trains_lora(); }
 
 Result<> GradientSum::reduce_all() {
-  Communicator* const ranks = TRY(same_part());
-  if (ranks->size() == 1) {  // saves the copies into buckets
+  if (sums_ == nullptr) {  // nobody else has this part
     fill_absent_gradients(*parameters_);
     return {};
   }
-  TRY(sums_.start_others(*ranks));
-  return sums_.finish();
+  Communicator* const same = TRY(same_part());
+  TRY(sums_->start_others(*same));
+  return sums_->finish();
 }
 
 // Neighbours in the group that have the same numbers get the sum of their terms.
@@ -240,7 +261,7 @@ Result<> GradientSum::add_terms() {
 // Every gradient becomes what `sum` makes of it.
 Result<> GradientSum::sum_in_buckets(const std::function<Result<>(const at::Tensor&)>& sum) {
   const std::vector<at::Tensor> grads = grads_of(*parameters_);
-  for (const auto& [begin, end] : sums_.buckets()) {
+  for (const auto& [begin, end] : buckets_) {
     const auto bucket = std::span(grads).subspan(begin, end - begin);
     if (bucket.size() == 1 && bucket[0].is_contiguous()) {
       TRY(sum(bucket[0]));
@@ -260,7 +281,7 @@ Result<> GradientSum::reduce_tree(const std::vector<LeafReport>& leaves) {
   for (const OptimizedParameter& parameter : *parameters_)
     parameter.tensor.mutable_grad() = at::zeros_like(parameter.tensor.detach());
   const std::vector<at::Tensor> grads = grads_of(*parameters_);
-  for (const auto& [begin, end] : sums_.buckets()) {
+  for (const auto& [begin, end] : buckets_) {
     const auto bucket = std::span(grads).subspan(begin, end - begin);
     std::vector<GradientNode> sums;
     for (const NodePlace& place : places) {
@@ -280,15 +301,6 @@ Result<> GradientSum::reduce_tree(const std::vector<LeafReport>& leaves) {
     if (!sum.empty()) unflatten(sum[0], bucket);
   }
   return {};
-}
-
-// This rank's range of a unit, zeros at first.
-at::Tensor& GradientSum::owned(ShardUnit& unit, const Communicator& ranks) {
-  if (!unit.own_gradient.defined()) {
-    const FlatRange range = unit.shards.of(ranks.rank());
-    unit.own_gradient = at::zeros({range.size()}, (*parameters_)[unit.parameters.front()].tensor.options());
-  }
-  return unit.own_gradient;
 }
 
 // Each node goes to the owners of its parts alone, who add them in the order of the tree.
@@ -316,7 +328,7 @@ Result<> GradientSum::reduce_tree_to_owners(ShardUnit& unit, const std::vector<L
   return reduce_to_owned(communicator, unit.shards, gradients, add, owned(unit, communicator));
 }
 
-// The sums of the senders, or what one micro-batch of each gave. They are added in the order of the ranks.
+// What one micro-batch of each sender gave, added in the order of the ranks.
 Result<> GradientSum::reduce_to_owners(ShardUnit& unit) {
   const c10::NoGradGuard no_grad;
   if (MatrixWindows* const windows = windows_of(unit); windows != nullptr) {

@@ -14,9 +14,9 @@
 // are over the ranks that have the same part. Where every rank of a group has a parameter but only a term of its gradient,
 // these terms are added in the end.
 //
-// The sum goes to every rank, or, if the optimizer is sharded, each part of it only to the rank that owns it. With
-// ZeRO 2, that happens after every micro-batch, and a rank then frees its own gradient. With ZeRO 3, it happens layer by
-// layer while backward runs. Deterministic sums keep whole gradients.
+// The sum goes to every rank, or, if the optimizer is sharded, each part of it only to the rank that owns it. A rank
+// frees what it has sent. With ZeRO 1, buckets leave in the last pass of a rank; with ZeRO 2, in each pass, and owners
+// add up the micro-batches. With ZeRO 3, layers leave in each pass. Deterministic sums keep whole gradients.
 //
 // Cost of a sum for every rank: bytes as for all_reduce; if deterministic, each node travels on its own. Of a sharded
 // one: each rank sends what others own of its gradient, or of each of its nodes. Private to this folder.
@@ -27,16 +27,17 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <span>
 #include <vector>
 
 #include "learn/optim/optimizer.h"
 #include "learn/optim/weight_shards.h"
-#include "learn/update/bucket_sums.h"
 #include "learn/update/gradient_tree.h"
 #include "learn/update/leaf_report.h"
 #include "learn/update/owned_gradient.h"
+#include "learn/update/owner_sums.h"
 #include "learn/update/rank_share.h"
 #include "model/model.h"
 
@@ -62,7 +63,10 @@ class GradientSum {
   Result<> finish(const std::vector<LeafReport>& leaves);
 
  private:
-  [[nodiscard]] bool sends_in_backward() const;
+  [[nodiscard]] std::unique_ptr<BucketSums> make_sums(const Communicator& same);
+  [[nodiscard]] bool may_send_in_pass() const;
+  [[nodiscard]] std::vector<bool> ranks_with_leaf(size_t round, const Communicator& same) const;
+  Result<> start_sums(std::optional<size_t> leaf, const BackwardPass& backward);
   Result<> reduce_all();
   Result<> add_terms();
   // The ranks with the same part of the model.
@@ -79,7 +83,9 @@ class GradientSum {
   [[nodiscard]] MatrixWindows* windows_of(const ShardUnit& unit) const;
   Result<> share_round(const BackwardPass& backward);
   Result<> find_senders(bool has_gradient);
-  at::Tensor& owned(ShardUnit& unit, const Communicator& ranks);
+  at::Tensor& owned(ShardUnit& unit, const Communicator& ranks) {
+    return own_gradient_of(unit, *parameters_, ranks.rank());
+  }
   void forget_gradients();
   void take_kept_gradients();
 
@@ -91,9 +97,11 @@ class GradientSum {
   std::vector<GradientNode> nodes_;  // deterministic: of this rank's range so far, in order
   std::vector<int> senders_;         // ranks with the same part, whose gradients are added next
   std::vector<bool> is_reduced_;     // by unit: in this round
-  BucketSums sums_;
-  std::optional<size_t> last_leaf_;  // the last one that this rank has
-  size_t num_rounds_left_;
+  std::vector<ParameterRange> buckets_;
+  std::unique_ptr<BucketSums> sums_;  // null: gradients do not leave in buckets
+  OwnerSums* to_owners_ = nullptr;    // these, if the optimizer is sharded
+  std::optional<size_t> last_leaf_;   // the last one that this rank has
+  size_t num_rounds_, num_rounds_left_;
   bool is_finished_ = false;
 };
 

@@ -14,6 +14,7 @@
 
 #include "dist/communicator.h"
 #include "foundation/base/result.h"
+#include "learn/optim/buckets.h"
 #include "learn/update/micro_batches.h"
 #include "learn/update/sequence_group.h"
 
@@ -31,8 +32,7 @@ struct RankOptions {
   std::shared_ptr<SequenceGroup> sequence = {};
   // Neighbours that share the layers of the model, and so its micro-batches.
   int tensor_size = 1;
-  // Gradients that travel together, unless a tensor is larger: small tensors cost a message each otherwise.
-  int64_t bucket_bytes = int64_t{32} << 20;
+  int64_t bucket_bytes = kBucketBytes;  // if the optimizer is not sharded
 
   [[nodiscard]] int sequence_size() const { return sequence != nullptr ? sequence->size() : 1; }
   // Ranks that compute a micro-batch together.

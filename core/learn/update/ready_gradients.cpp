@@ -6,12 +6,8 @@
 #include <torch/csrc/autograd/function_hook.h>
 #include <torch/csrc/autograd/variable.h>
 
-#include <algorithm>
 #include <memory>
-#include <numeric>
 #include <utility>
-
-#include "model/weights/names.h"
 
 namespace mortise {
 namespace {
@@ -25,9 +21,6 @@ class CallWhenStored : public torch::autograd::PostAccumulateGradHook {
   std::function<void()> call_;
 };
 
-// The pass over the head stores its gradient before backward begins.
-bool is_complete_before(const OptimizedParameter& parameter) { return parameter.name == kHeadName; }
-
 // One backward pass.
 class Pass {
  public:
@@ -37,7 +30,7 @@ class Pass {
     for (size_t group = 0; group < groups.size(); ++group) {
       size_t& missing = missing_.emplace_back(0);
       for (size_t i = groups[group].begin; i < groups[group].end; ++i) {
-        if (is_complete_before(parameters[i])) continue;
+        if (is_complete_before_backward(parameters[i])) continue;
         ++missing;
         set_hook(i, std::make_unique<CallWhenStored>([this, i, group] { store(i, group); }));
       }
@@ -88,33 +81,6 @@ class Pass {
 };
 
 }  // namespace
-
-std::vector<ParameterRange> backward_groups(std::span<const OptimizedParameter> parameters, int64_t most_bytes) {
-  // First what is complete already, then the layers from the last one on, then what belongs to no layer.
-  const auto turn = [&](size_t i) {
-    if (is_complete_before(parameters[i])) return 0;
-    return layer_of(parameters[i].name) ? 1 : 2;
-  };
-  std::vector<size_t> order(parameters.size());
-  std::iota(order.rbegin(), order.rend(), size_t{0});
-  std::ranges::stable_sort(order, {}, turn);
-
-  std::vector<ParameterRange> groups;
-  int64_t bytes = 0;
-  for (const size_t i : order) {
-    const at::Tensor& tensor = parameters[i].tensor;
-    const auto size = static_cast<int64_t>(tensor.nbytes());
-    const bool joins = !groups.empty() && groups.back().begin == i + 1 && turn(i) == turn(i + 1) &&
-                       bytes + size <= most_bytes && tensor.scalar_type() == parameters[i + 1].tensor.scalar_type();
-    if (!joins) {
-      groups.push_back({i, i + 1});
-      bytes = 0;
-    }
-    groups.back().begin = i;
-    bytes += size;
-  }
-  return groups;
-}
 
 ReadyGradients::ReadyGradients(std::span<const OptimizedParameter> parameters, std::vector<ParameterRange> groups)
     : parameters_(parameters), groups_(std::move(groups)) {}

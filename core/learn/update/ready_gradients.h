@@ -1,33 +1,22 @@
 // ReadyGradients: tells while a backward pass runs which gradients are complete, so that ranks can send them.
 //
-// Parameters are told in groups of neighbours in the list. Backward goes from the last layer to the first, and so do
-// the groups. A group is told when autograd has stored the gradients of all its parameters, and every group before it is
-// told. Groups with a parameter that the pass does not reach, and those after them, are told when the pass is over. All
-// ranks therefore tell the same groups in the same order, whatever their passes compute.
+// Parameters are told in groups of neighbours in the list (buckets.h). Backward goes from the last layer to the first,
+// and so do the groups. A group is told when autograd has stored the gradients of all its parameters, and every group
+// before it is told. Groups with a parameter that the pass does not reach, and those after them, are told when the pass
+// is over. All ranks therefore tell the same groups in the same order, whatever their passes compute.
 //
 // Private to this folder. Thread rule: one pass at a time. A group is told on the thread that runs autograd.
 #pragma once
 
 #include <cstddef>
-#include <cstdint>
 #include <functional>
 #include <span>
 #include <vector>
 
 #include "foundation/base/result.h"
-#include "learn/optim/update_rule.h"
+#include "learn/optim/buckets.h"
 
 namespace mortise {
-
-// Places [begin, end) in the list of parameters.
-struct ParameterRange {
-  size_t begin = 0, end = 0;
-};
-
-// The groups in the order in which they are told. A group has numbers of one type. If it is more than one tensor, it has
-// at most `most_bytes`.
-[[nodiscard]] std::vector<ParameterRange> backward_groups(std::span<const OptimizedParameter> parameters,
-                                                          int64_t most_bytes);
 
 class ReadyGradients {
  public:

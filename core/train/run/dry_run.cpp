@@ -126,7 +126,8 @@ Result<CriticBytes> critic_bytes(Env& env, const RunConfig& config, const std::o
                        activations,
                        units.all,
                        static_cast<double>(lora->num_added - lora->num_trained) * element + copies,
-                       started};
+                       started,
+                       trained};
   }
   const double weights = trained_weight_bytes(critic, dtype, config.critic.optim);
   return CriticBytes{weights,
@@ -138,7 +139,8 @@ Result<CriticBytes> critic_bytes(Env& env, const RunConfig& config, const std::o
                      activations,
                      spread_bytes(units, dtype, config.critic.optim.master_weights),
                      0.0,
-                     started};
+                     started,
+                     trained};
 }
 
 // Bytes of a number that a save as "stored" writes. Matrices in four bits become plain numbers of the embedding's dtype.

@@ -193,7 +193,9 @@ Result<TrainedSize> trained_size(const ModelConfig& model, const std::optional<L
     const auto state = static_cast<double>(state_bytes(*rule, {parameter}));
     out.moments += state;
     out.largest_moments = std::max(out.largest_moments, state);
-    out.largest_numbers = std::max(out.largest_numbers, static_cast<double>(parameter.tensor.numel()));
+    const auto numbers = static_cast<double>(parameter.tensor.numel());
+    out.largest_numbers = std::max(out.largest_numbers, numbers);
+    if (layer_of(parameter.name)) out.largest_of_layers = std::max(out.largest_of_layers, numbers);
   }
   out.lowest_backward = lowest_backward(model.num_layers, parameters);
   if (!lora) out.units = bytes_by_unit(model, parameters, static_cast<double>(num_bytes(dtype)));

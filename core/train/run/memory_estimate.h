@@ -72,6 +72,7 @@ struct TrainedSize {
   double moments = 0;            // bytes of the optimizer's state
   double largest_moments = 0;    // the same of the parameter that has most
   double largest_numbers = 0;    // those of the largest parameter
+  double largest_of_layers = 0;  // the same of a layer
   int64_t lowest_backward = 1;   // model.h
   UnitBytes units;               // bytes of the model's trained matrices; nothing of an adapter
   double of_vocabulary = 0;      // numbers of embedding and head that an adapter trains as a whole
@@ -104,6 +105,7 @@ struct CriticBytes {
   double matrices = 0;         // the part of `weights` that ranks.zero_stage = 3 spreads
   double merged = 0;           // ... and the part that exists for the layers in use only
   double started = 0;          // what is read at once while ranks start that spread it
+  TrainedSize trained = {};
 };
 // CriticBytes::activations. `cut` and `rows_per_update` are those of the critic.
 double critic_activation_bytes(const ModelConfig& critic, const TrainedSize& trained, const RunConfig& config,

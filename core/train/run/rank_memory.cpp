@@ -2,10 +2,13 @@
 #include <algorithm>
 
 #include "config/check.h"
+#include "learn/optim/unit_size.h"
 #include "learn/optim/weight_shards.h"
+#include "learn/update/owner_sums.h"
 #include "model/weights/tensor_split.h"
 #include "train/run/memory_estimate.h"
 #include "train/run/memory_parts.h"
+#include "train/run/rank_estimate.h"
 #include "train/run/run_options.h"
 
 namespace mortise {
@@ -17,16 +20,56 @@ double share_of_copies(ModelDtype dtype) {
   return dtype == ModelDtype::kBfloat16 ? 2.0 / static_cast<double>(num_bytes(dtype)) : 0.0;
 }
 
-// What ranks.zero_stage takes off the memory of a rank. With stage 2 the activations of a pass are gone when its
-// gradient is complete, so that only the larger of both counts.
-void share_states(const RunConfig& config, int num_ranks, const CriticBytes& critic, MemoryEstimate& memory) {
+// Ranks that share the gradient of a model in buckets (ZeRO 1 and 2).
+struct Owners {
+  double count = 1;
+  bool each_pass = false;  // buckets leave in every pass: a rank never has its whole gradient
+  ShardCut cut = ShardCut::kBlocks;
+};
+
+// The most that a rank has of a gradient of so many bytes (learn/update/owner_sums.h). `end`: of the larger one of
+// embedding and head, which is complete when backward begins or ends. Backward frees activations meanwhile.
+double gradient_in_buckets(const TrainedSize& trained, double gradient, double end, double activations, double element,
+                           const Owners& owners) {
+  const auto unit =
+      static_cast<double>(unit_size(owners.cut, static_cast<int64_t>(owners.count), static_cast<int64_t>(element)));
+  const double bucket = std::max(unit, trained.largest_of_layers * element), rest = std::max(1.0, gradient - end);
+  const auto messages = static_cast<double>(2 * OwnerSums::kRoundBytes * static_cast<int64_t>(OwnerSums::kMostRounds));
+  const double complete = static_cast<double>(OwnerSums::kMostBuckets + 1) * bucket;
+  const double buckets = std::min(rest, owners.each_pass ? complete : bucket);
+  const double more = (owners.each_pass ? buckets : 0.0) + std::min(messages, 2.0 * buckets);
+  return (owners.each_pass ? gradient / owners.count + end : gradient) +
+         std::max(0.0, more - activations * buckets / rest);
+}
+
+ShardCut cut_of(const OptimConfig& optim, bool splits_layers) {
+  return splits_layers || update_rule(optim)->needs_whole_parameters() ? ShardCut::kTensors : ShardCut::kBlocks;
+}
+
+// What ranks.zero_stage takes off the memory of a rank. `ends`: the rank's share of embedding and head. `passes`:
+// micro-batches of a rank in an update. Gradients of policy and critic are never there together, as they leave.
+void share_states(const RunConfig& config, const TrainedSize& trained, double ends, int64_t passes, bool has_lora,
+                  int num_ranks, const CriticBytes& critic, MemoryEstimate& memory) {
   if (config.ranks.zero_stage == 0) return;
   const int64_t num_parts = config.trainer.val_only ? 1 : config.actor.tensor_model_parallel_size;
   const double with_same_part = static_cast<double>(num_ranks) / static_cast<double>(num_parts);
   memory.moments /= with_same_part;
   memory.critic -= critic.moments * (1.0 - 1.0 / num_ranks);
-  if (config.ranks.zero_stage != 2 || config.trainer.deterministic) return;
-  memory.gradients = memory.gradients / with_same_part + std::max(0.0, memory.gradients - memory.activations);
+  if (config.ranks.zero_stage == 3 || config.trainer.deterministic) return;
+  const auto element = static_cast<double>(num_bytes(config.model.dtype));
+  const bool each_pass = config.ranks.zero_stage == 2;
+  if (with_same_part > 1.0) {
+    const Owners owners{with_same_part, each_pass || passes == 1,
+                        cut_of(config.actor.optim, num_parts > 1 && !has_lora)};
+    memory.gradients = gradient_in_buckets(trained, memory.gradients, trained.units.largest_end * ends,
+                                           memory.activations, element, owners);
+  }
+  const Owners owners{static_cast<double>(num_ranks), each_pass, cut_of(config.critic.optim, false)};
+  memory.critic -= critic.gradients;
+  if (critic.gradients > 0)
+    memory.gradients = std::max(memory.gradients,
+                                gradient_in_buckets(critic.trained, critic.gradients, critic.trained.units.largest_end,
+                                                    critic.activations, element, owners));
 }
 
 // The same units if a rank has these shares of the numbers of each layer, and of embedding and head.
@@ -203,11 +246,13 @@ void share_memory(const ModelConfig& model, const UnitBytes& units, const Traine
   if (config.ranks.zero_stage >= 3 && !config.trainer.val_only)
     memory.started = std::max(memory.started, critic.started);
   if (!config.trainer.val_only) share_layers(model, units, trained, config, memory);
-  share_states(config, num_ranks, critic, memory);
   const int64_t num_parts = config.trainer.val_only ? 1 : config.actor.tensor_model_parallel_size;
   const NumbersOfOthers others = numbers_of_others(model, num_parts, trained.keeps_vocabulary());
   const auto element = static_cast<double>(num_bytes(config.model.dtype));
   const double layers = 1.0 - others.layers * element / units.layers, ends = 1.0 - others.ends * element / units.ends;
+  const RankEstimate shares = estimate_ranks(config, model, plan_batches(config), units, trained, num_ranks);
+  const int64_t passes = (shares.most_passes + shares.num_groups() - 1) / shares.num_groups();
+  share_states(config, trained, ends, passes, has_lora, num_ranks, critic, memory);
   const bool gathers_layers = num_parts > 1 && config.rollout.tensor_model_parallel_size != num_parts;
   const double layers_read = has_lora ? units.layers : spread_bytes(units, config.model.dtype, false) - units.ends;
   const bool gathers_ends = num_parts > 1 && !trained.keeps_vocabulary();
@@ -221,12 +266,16 @@ void share_memory(const ModelConfig& model, const UnitBytes& units, const Traine
     // Filters put a rank's rows of the head together before they gather those of other ranks.
     if (gathered_heads(config, trained).at_once > 0) memory.head += units.largest_end * ends;
   }
-  // Without master weights a rank's numbers are float32 while they are stepped: those of a layer at a time with stage 3.
+  // Without master weights a rank's numbers are float32 while they are stepped: those of a layer at a time with stage 3,
+  // else those of a bucket.
   const bool is_widened =
       config.model.dtype == ModelDtype::kBfloat16 && !config.actor.optim.master_weights && !has_lora;
   if (is_widened && config.ranks.zero_stage > 0) {
-    const double stepped = config.ranks.zero_stage == 3 ? trained.units.layer : trained.units.layers;
     const double num_owners = static_cast<double>(num_ranks) / static_cast<double>(num_parts);
+    const auto unit = static_cast<double>(unit_size(cut_of(config.actor.optim, num_parts > 1),
+                                                    static_cast<int64_t>(num_owners), static_cast<int64_t>(element)));
+    const double bucket = std::max(unit, trained.largest_of_layers * element);
+    const double stepped = config.ranks.zero_stage == 3 ? trained.units.layer : std::min(bucket, trained.units.layers);
     memory.stepped = std::max(memory.stepped, stepped * layers / num_owners);
   }
   if (num_parts > 1 && memory.saved > 0) memory.saved += memory.gradients;

@@ -139,6 +139,7 @@ struct TestPolicy {
   // With ZeRO 3 the model's weights are spread before the optimizer is made.
   static ZeroOptions spread_model(Model& model, ZeroOptions zero, bool keeps_base = false, int64_t window_bytes = 0) {
     zero.tensor = model.model_part();
+    zero.bucket_bytes = 4096;  // several units a layer
     if (zero.tensor != nullptr && zero.stage > 0)
       zero.communicator = zero.communicator->strided(zero.tensor->ranks()->size()).value();
     const ShardCut cut = zero.tensor != nullptr ? ShardCut::kTensors : ShardCut::kBlocks;

@@ -6,9 +6,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <limits>
-#include <thread>
+#include <tuple>
 
+#include "late_rank.h"
+#include "learn/update/owner_sums.h"
 #include "learnt.h"
 
 namespace mortise {
@@ -115,62 +116,21 @@ TEST(ReadyGradients, AGradientThatChangesAfterItWasToldIsAnError) {
   EXPECT_EQ(done.error().what, "the gradient of model.layers.2.w has changed after it was sent");
 }
 
-// Sums arrive when they are waited for. Before that nobody may read what is on its way, or write to it.
-class LateRank : public test::ThreadRank {
- public:
-  using ThreadRank::ThreadRank;
-  const Optimizer* optimizer = nullptr;  // null: nothing is noted
-  std::vector<int64_t> num_stored;       // gradients that this rank has, by sum that is started
-
-  Result<std::unique_ptr<PendingCollective>> start_all_reduce_sum(const at::Tensor& tensor,
-                                                                  std::string_view stage) override {
-    if (optimizer != nullptr) {
-      num_stored.push_back(std::ranges::count_if(
-          optimizer->parameters(), [](const OptimizedParameter& one) { return one.tensor.grad().defined(); }));
-    }
-    const at::Tensor sum = tensor.clone();
-    TRY(all_reduce_sum(sum, stage));
-    tensor.fill_(std::numeric_limits<double>::quiet_NaN());
-    return std::unique_ptr<PendingCollective>(std::make_unique<Late>(tensor, sum));
-  }
-
- private:
-  class Late : public PendingCollective {
-   public:
-    Late(at::Tensor to, at::Tensor sum) : to_(std::move(to)), sum_(std::move(sum)) {}
-    Result<> wait() override {
-      to_.copy_(sum_);
-      return {};
-    }
-
-   private:
-    at::Tensor to_, sum_;
-  };
-};
-
-void on_late_ranks(int size, const std::function<void(LateRank&)>& work) {
-  test::MeetingPoint point(size);
-  std::vector<std::thread> threads;
-  for (int rank = 0; rank < size; ++rank) {
-    threads.emplace_back([&, rank] {
-      at::set_num_threads(1);
-      LateRank ranks(point, rank, size);
-      work(ranks);
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
+// An update of micro-batches of so many rows, five groups of four in all.
+Result<UpdateReport> update_on(LateRank& ranks, TestPolicy& policy, int64_t rows) {
+  const auto objective = objective_of({"actor.policy_loss.loss_mode=vanilla"});
+  const RandomRows data(false, kShape);
+  LearnerOptions options = cut_by({rows, 0});
+  share(options, ranks, false, 1);
+  ActorLearner learner(policy.model, policy.optimizer, objective->objective, options);
+  return learner.update(data.batch, all_rows(data.batch), {.lr = 1e-2});
 }
 
 TEST(BucketSums, AreStartedWhileBackwardRuns) {
   on_late_ranks(2, [](LateRank& ranks) {
     TestPolicy policy("float64", kShape.vocab, 4, /*seed=*/5, {&ranks, 0});
     ranks.optimizer = &policy.optimizer;
-    const auto objective = objective_of({"actor.policy_loss.loss_mode=vanilla"});
-    const RandomRows data(false, kShape);
-    LearnerOptions options = cut_by({12, 0});  // three groups, and two: a micro-batch for each rank
-    share(options, ranks, false, 1);
-    ActorLearner learner(policy.model, policy.optimizer, objective->objective, options);
-    ASSERT_OK(learner.update(data.batch, all_rows(data.batch), {.lr = 1e-2}));
+    ASSERT_OK(update_on(ranks, policy, 12));  // three groups, and two: a micro-batch for each rank
     const auto all = static_cast<int64_t>(policy.optimizer.parameters().size());
     ASSERT_GT(ranks.num_stored.size(), 8U);
     EXPECT_LT(ranks.num_stored.front(), all / 4) << "the last layer's go first";
@@ -179,16 +139,54 @@ TEST(BucketSums, AreStartedWhileBackwardRuns) {
   });
 }
 
+// What has left is freed. With stage 2, that is so in every pass; with stage 1, a rank's gradients pile up before its
+// last one.
+TEST(OwnerSums, GradientsLeaveWhileBackwardRuns) {
+  const std::vector<std::tuple<int64_t, int64_t, bool>> runs{
+      {1, 12, false}, {1, 4, true}, {2, 12, false}, {2, 4, false}};
+  for (const auto& [stage, rows, keeps_all] : runs) {
+    SCOPED_TRACE("ZeRO " + std::to_string(stage) + ", " + std::to_string(rows) + " rows in a micro-batch");
+    on_late_ranks(2, [&, stage = stage, rows = rows, keeps_all = keeps_all](LateRank& ranks) {
+      TestPolicy policy("float64", kShape.vocab, 4, /*seed=*/5, {&ranks, stage});
+      ranks.optimizer = &policy.optimizer;
+      ASSERT_OK(update_on(ranks, policy, rows));
+      const auto all = static_cast<int64_t>(policy.optimizer.parameters().size());
+      ASSERT_GT(ranks.num_stored.size(), 8U);
+      EXPECT_EQ(*std::ranges::max_element(ranks.num_stored) > all / 2, keeps_all);
+      EXPECT_EQ(ranks.num_stored.back(), 0);
+      EXPECT_EQ(ranks.most_on_their_way, static_cast<int64_t>(OwnerSums::kMostRounds));
+      for (const OptimizedParameter& one : policy.optimizer.parameters()) EXPECT_FALSE(one.tensor.grad().defined());
+    });
+  }
+}
+
+// A message that is lost in a pass ends the update on every rank, and leaves no sum behind.
+TEST(OwnerSums, AFailureInAPassEndsTheUpdateOfAll) {
+  for (const int64_t stage : {1, 2}) {
+    on_late_ranks(3, [&](LateRank& ranks) {
+      TestPolicy policy("float64", kShape.vocab, 2, /*seed=*/5, {&ranks, stage});
+      if (ranks.rank() == 1) ranks.fail_at("gradients", 5);
+      const Result<UpdateReport> report = update_on(ranks, policy, 3);
+      ASSERT_FALSE(report.ok());
+      EXPECT_EQ(report.error().what, "rank 1 lost its connection");
+      for (const ShardUnit& unit : policy.optimizer.units()) EXPECT_FALSE(unit.own_gradient.defined());
+    });
+  }
+}
+
 // Seven micro-batches on two and three ranks, some of which have none in the last round; losses that see the whole update.
 TEST(BucketSums, NobodyReadsWhatIsOnItsWay) {
+  const std::vector<std::pair<int, int64_t>> runs{{2, 0}, {3, 0}, {9, 0}, {2, 1}, {3, 2}, {9, 1}, {2, 2}, {3, 1}, {9, 2}};
   for (const size_t i : {0U, 3U, 7U}) {
     const Case& one = cases()[i];
     const Learnt alone_did = learn(one, "float64", alone(), false);
-    for (const int size : {2, 3, 9}) {
-      SCOPED_TRACE(std::string(one.name) + " on " + std::to_string(size) + " ranks");
+    for (size_t run = 0; run < runs.size(); ++run) {
+      const auto [size, stage] = runs[run];
+      if (stage > 0 && run % 2 != i % 2) continue;  // half of those with owners for each case
+      SCOPED_TRACE(std::string(one.name) + " on " + std::to_string(size) + " ranks, ZeRO " + std::to_string(stage));
       std::vector<Learnt> by_rank(static_cast<size_t>(size));
-      on_late_ranks(size, [&](LateRank& ranks) {
-        by_rank[static_cast<size_t>(ranks.rank())] = learn(one, "float64", ranks, false);
+      on_late_ranks(size, [&, stage = stage](LateRank& ranks) {
+        by_rank[static_cast<size_t>(ranks.rank())] = learn(one, "float64", ranks, false, 2, stage);
       });
       for (const Learnt& rank : by_rank) expect_same(rank, alone_did, 1e-12);
     }

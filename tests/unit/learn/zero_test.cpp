@@ -83,6 +83,33 @@ TEST(Shards, OnlySomeTensorsKeepTheirOwners) {
   EXPECT_TRUE(cuts_a_tensor) << "the tensors are too small";
 }
 
+// Lists that have fewer blocks than there are ranks.
+TEST(Shards, ManyListsLeaveTheRanksWithAboutTheSame) {
+  const int64_t block = Shards::kBlock;
+  const std::vector<std::vector<int64_t>> lists{{5 * block + 7, 3}, {block}, {2 * block, 9}, {40, 41}, {3 * block + 1}};
+  for (const ShardCut cut : {ShardCut::kBlocks, ShardCut::kTensors}) {
+    for (const int size : {1, 2, 3, 8}) {
+      std::vector<int64_t> loads(static_cast<size_t>(size), 0), owned = loads;
+      for (int round = 0; round < 20; ++round) {
+        for (const std::vector<int64_t>& sizes : lists) {
+          const Shards shards(sizes, cut, loads);
+          ASSERT_EQ(shards.num_ranks(), size);
+          int64_t end = 0;
+          for (int rank = 0; rank < size; ++rank) {
+            EXPECT_EQ(shards.of(rank).begin, end);
+            end = shards.of(rank).end;
+            owned[static_cast<size_t>(rank)] += shards.of(rank).size();
+          }
+          EXPECT_EQ(end, std::accumulate(sizes.begin(), sizes.end(), int64_t{0}));
+        }
+      }
+      EXPECT_EQ(loads, owned);
+      const auto [least, most] = std::ranges::minmax(loads);
+      EXPECT_LE(most - least, (cut == ShardCut::kBlocks ? 2 : 11) * block) << size << " ranks";
+    }
+  }
+}
+
 TEST(Shards, FewTensorsLeaveRanksWithNothing) {
   const Shards shards(std::vector<int64_t>{10, 20}, 4);
   int num_owners = 0;
@@ -121,10 +148,12 @@ struct Problem {
   void update(AdamW& optimizer, int rank, uint64_t number, double& norm) const {
     const std::vector<at::Tensor> gradients = this->gradients(number);
     if (optimizer.is_sharded()) {
-      ShardUnit& unit = optimizer.units().front();
-      const FlatRange own = unit.shards.of(rank);
-      unit.own_gradient = at::empty({own.size()}, gradients[0].options());
-      copy_from_tensors(unit.shards, gradients, own, unit.own_gradient);
+      for (ShardUnit& unit : optimizer.units()) {
+        const FlatRange own = unit.shards.of(rank);
+        unit.own_gradient = at::empty({own.size()}, gradients[0].options());
+        const auto of_unit = std::span(gradients).subspan(unit.parameters.front(), unit.parameters.size());
+        copy_from_tensors(unit.shards, of_unit, own, unit.own_gradient);
+      }
     } else {
       for (size_t i = 0; i < gradients.size(); ++i) parameters[i].tensor.mutable_grad() = gradients[i];
     }
@@ -132,6 +161,13 @@ struct Problem {
     ASSERT_OK(optimizer.step(1e-2, clip_factor(norm, 1.0)));
   }
 };
+
+// Three units have a parameter each, the last one first.
+ZeroOptions in_units(Communicator& ranks, size_t num_units) {
+  ZeroOptions zero{&ranks, 1};
+  if (num_units == 3) zero.bucket_bytes = 1;
+  return zero;
+}
 
 struct AfterUpdates {
   std::vector<at::Tensor> weights;
@@ -152,24 +188,25 @@ TEST(Zero, ShardedUpdatesHaveTheBitsOfWholeOnes) {
   at::set_num_threads(1);
   for (const at::ScalarType type : {at::kFloat, at::kDouble}) {
     const AfterUpdates expected = learnt_alone(type, 3);
-    for (const int size : {2, 3, 5}) {
-      on_ranks(size, [&](Communicator& ranks) {
+    for (const auto& [size, num_units] : std::vector<std::pair<int, size_t>>{{2, 3}, {3, 1}, {5, 3}}) {
+      on_ranks(size, [&, num_units = num_units](Communicator& ranks) {
         const Problem problem(type);
-        AdamW optimizer(problem.parameters, {}, "actor.optim", {&ranks, 1});
-        ASSERT_EQ(optimizer.units().size(), 1U);
+        AdamW optimizer(problem.parameters, {}, "actor.optim", in_units(ranks, num_units));
+        ASSERT_EQ(optimizer.units().size(), num_units);
         for (uint64_t update = 1; update <= 3; ++update) {
           double norm = 0.0;
           problem.update(optimizer, ranks.rank(), update, norm);
           EXPECT_EQ(norm, expected.norms[update - 1]);
         }
         for (size_t i = 0; i < expected.weights.size(); ++i)
-          EXPECT_TRUE(problem.parameters[i].tensor.equal(expected.weights[i])) << i << " on " << size << " ranks";
+          EXPECT_TRUE(problem.parameters[i].tensor.equal(expected.weights[i])) << i << " in " << num_units << " units";
       });
     }
   }
 }
 
-// Sharded optimizers save together what a whole one would, and each loads what another number of ranks saved.
+// Sharded optimizers save together what a whole one would, and each loads what another number of ranks saved, in other
+// units.
 TEST(Zero, SavedStatesDoNotDependOnTheRanks) {
   at::set_num_threads(1);
   const AfterUpdates expected = learnt_alone(at::kFloat, 2);
@@ -178,7 +215,7 @@ TEST(Zero, SavedStatesDoNotDependOnTheRanks) {
     test::JoinedState& joined = saved[size];
     on_ranks(size, [&, size](Communicator& ranks) {
       const Problem problem(at::kFloat);
-      AdamW optimizer(problem.parameters, {}, "actor.optim", {&ranks, 1});
+      AdamW optimizer(problem.parameters, {}, "actor.optim", in_units(ranks, size == 2 ? 3 : 1));
       double norm = 0.0;
       problem.update(optimizer, ranks.rank(), 1, norm);
       StateSnapshot snapshot;
@@ -202,7 +239,8 @@ TEST(Zero, SavedStatesDoNotDependOnTheRanks) {
     }
     on_ranks(from == 2 ? 3 : 2, [&](Communicator& ranks) {
       const Problem problem(at::kFloat);
-      AdamW alone(problem.parameters, {}), optimizer(problem.parameters, {}, "actor.optim", {&ranks, 1});
+      AdamW alone(problem.parameters, {}),
+          optimizer(problem.parameters, {}, "actor.optim", in_units(ranks, from == 2 ? 1 : 3));
       double norm = 0.0;
       problem.update(alone, 0, 1, norm);  // the weights
       StateReader reader("actor.optim", &state, "test");

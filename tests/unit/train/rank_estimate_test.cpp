@@ -411,7 +411,7 @@ TEST(MemoryEstimates, CountTheBaseThatDoraReads) {
   EXPECT_DOUBLE_EQ(gathered(true) - gathered(false), unit_bytes(model, 4.0).layer);
 }
 
-// Without master weights a rank's numbers of a layer are float32 while they are stepped, with lower stages those of all layers.
+// Without master weights a rank's numbers of a layer are float32 while they are stepped, with lower stages those of a bucket.
 TEST(MemoryEstimates, CountTheNumbersThatAStepWidens) {
   const ModelConfig model = small_config(29, 3);
   const Spread run(model, {"model.dtype=bfloat16", "actor.optim.master_weights=false"});
@@ -421,7 +421,36 @@ TEST(MemoryEstimates, CountTheNumbersThatAStepWidens) {
   config.ranks.zero_stage = 2;
   MemoryEstimate memory = run.alone;
   share_memory(model, run.units, run.trained, config, false, 2, {}, memory);
-  EXPECT_DOUBLE_EQ(memory.stepped, run.units.layers / 2.0);
+  EXPECT_DOUBLE_EQ(memory.stepped, run.units.layers / 2.0) << "all layers are one bucket";
+}
+
+// The gradient of a model of 4 layers of 64 MiB each, with an embedding of its own.
+TEST(MemoryEstimates, CountTheBucketsInWhichGradientsLeave) {
+  constexpr double kMiB = 1 << 20;
+  ModelConfig model = small_config(1 << 16, 4);
+  model.hidden_size = 512;
+  model.intermediate_size = 10000;
+  const Spread run(model, {"trainer.deterministic=false"});
+  const double all = run.alone.gradients, end = run.trained.units.largest_end;
+  const auto gradients = [&](int64_t stage, int64_t passes, int num_ranks, bool deterministic = false) {
+    RunConfig config = run.loaded.config;
+    config.ranks.zero_stage = stage;
+    config.trainer.deterministic = deterministic;
+    config.actor.use_dynamic_bsz = false;
+    config.actor.ppo_micro_batch_size_per_gpu = 1;
+    config.rollout.n = 1;
+    config.data.train_batch_size = config.actor.ppo_mini_batch_size = passes * num_ranks;
+    MemoryEstimate memory = run.alone;
+    memory.activations = 0;
+    share_memory(model, run.units, run.trained, config, false, num_ranks, {}, memory);
+    return memory.gradients;
+  };
+  EXPECT_DOUBLE_EQ(gradients(2, 2, 4), all / 4 + end + (3 * 32 + 64) * kMiB);
+  EXPECT_DOUBLE_EQ(gradients(2, 2, 2), all / 2 + end + (3 * 32 + 64) * kMiB);
+  EXPECT_DOUBLE_EQ(gradients(1, 1, 4), gradients(2, 1, 4)) << "one pass is the last one";
+  EXPECT_DOUBLE_EQ(gradients(1, 2, 4), all + 64 * kMiB);
+  EXPECT_DOUBLE_EQ(gradients(1, 2, 4, true), all);
+  EXPECT_DOUBLE_EQ(gradients(2, 2, 4, true), all) << "whole gradients until the update ends";
 }
 
 // Losses and the program itself stay on the host.

@@ -1,0 +1,78 @@
+// What a rank has in memory while gradients leave in buckets.
+#include "learn/update/owner_sums.h"
+
+#include <ATen/ops/cat.h>
+#include <ATen/ops/eye.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/matmul.h>
+#include <ATen/ops/tanh.h>
+#include <gtest/gtest.h>
+
+#include <array>
+
+#include "late_rank.h"
+#include "learn/optim/rules.h"
+#include "support/counting_allocator.h"
+#include "support/temp_dir.h"
+
+namespace mortise {
+namespace {
+
+// A chain of matrices whose gradients are far larger than all else.
+struct Matrices {
+  static constexpr int64_t kCount = 48, kWidth = 256;
+  std::vector<OptimizedParameter> parameters;
+
+  Matrices() {
+    for (int64_t i = 0; i < kCount; ++i) {
+      const at::Tensor weights = at::eye(kWidth, at::kDouble).mul_(1.0 + 0.01 * static_cast<double>(i));
+      parameters.push_back({"model.layers." + std::to_string(i) + ".w", weights.requires_grad_()});
+    }
+  }
+  [[nodiscard]] at::Tensor output(double input) const {
+    at::Tensor x = at::full({1, kWidth}, input, at::kDouble);
+    for (const OptimizedParameter& one : parameters) x = at::matmul(x, one.tensor).tanh();
+    return x.sum();
+  }
+};
+
+// Next to its part of the gradient, a rank has two complete buckets and the one in the making. Two rounds are on their
+// way: what it sends of each, and the terms that arrive, of which LateRank has copies.
+TEST(OwnerSums, ARankHasItsOwnPartAndSomeBuckets) {
+  constexpr int64_t kBucket = Matrices::kWidth * Matrices::kWidth * 8, kAll = Matrices::kCount * kBucket;
+  at::set_num_threads(1);
+  const std::array<Matrices, 2> chains;
+  std::array<std::vector<at::Tensor>, 2> sums_of;
+  CountingAllocator& memory = CountingAllocator::install();
+  int64_t before = 0;
+  on_late_ranks(2, [&](LateRank& ranks) {
+    const auto own = static_cast<size_t>(ranks.rank());
+    Optimizer optimizer(chains[own].parameters, make_sgd({}), 0.0, "actor.optim",
+                        {.communicator = &ranks, .stage = 2, .bucket_bytes = kBucket});
+    ASSERT_EQ(optimizer.units().size(), static_cast<size_t>(Matrices::kCount));
+    const at::Tensor out = chains[own].output(1.0 + ranks.rank());
+    ASSERT_OK(ranks.barrier("start"));
+    if (own == 0) {
+      before = memory.bytes();
+      memory.reset_peak();
+    }
+    ASSERT_OK(ranks.barrier("start"));
+    OwnerSums sums(chains[own].parameters, optimizer.units());
+    sums.begin({true, true});
+    ASSERT_OK(sums.start_in([&] { out.backward(); }, ranks));
+    ASSERT_OK(sums.finish());
+    for (const ShardUnit& unit : optimizer.units()) sums_of[own].push_back(unit.own_gradient);
+  });
+  constexpr int64_t kLimit = 2 * (kAll / 2 + (2 + 1 + 2 * (1 + 2 + 2)) * kBucket);
+  EXPECT_LE(memory.peak() - before, kLimit);
+  EXPECT_LT(kLimit, 2 * kAll) << "else whole gradients would do";
+  for (const double input : {1.0, 2.0}) chains[0].output(input).backward();
+  for (size_t i = 0; i < chains[0].parameters.size(); ++i) {
+    const size_t unit = chains[0].parameters.size() - 1 - i;  // backward begins with the last one
+    const at::Tensor sum = at::cat({sums_of[0][unit], sums_of[1][unit]});
+    EXPECT_TRUE(sum.allclose(chains[0].parameters[i].tensor.grad().view({-1}), 1e-12)) << i;
+  }
+}
+
+}  // namespace
+}  // namespace mortise
