@@ -66,8 +66,7 @@ SampleBatch Sampler::unsampled(const PromptBatch& prompts) const {
 Result<> Sampler::sample_pieces(std::span<const OpenRows> batches, int64_t weight_version, MetricSet& metrics) {
   const StageTimer timer(metrics, "timing_s/gen");
   TRY(make_ready(weight_version, metrics));
-  return collect_segments_on_ranks(*ranks_, runner_, {batches.begin(), batches.end()}, plan_, config_->rollout,
-                                   *tokenizer_, metrics);
+  return collect_segments_on_ranks(*ranks_, runner_, batches, plan_, config_->rollout, *tokenizer_, metrics);
 }
 
 Result<SampleBatch> Sampler::greedy(const PromptBatch& prompts, MetricSet& metrics) {
