@@ -251,7 +251,7 @@ Result<RunEstimate> estimate(Env& env, PluginRegistry& registry, const LoadedCon
   out.not_reused = why_not_reused(config, out.model, num_ranks, out.device.is_by_operators());
   if (!out.not_reused) out.memory.sampled = sampled_bytes(config, out.model);
   UnitBytes units = unit_bytes(out.model, static_cast<double>(num_bytes(config.model.dtype)));
-  units.window = vocabulary_window(out.model, config, out.device.is_by_operators());
+  units.window = vocabulary_window(out.model, out.trained, config);
   const std::optional<CriticSize> size_of_critic = TRY(critic_size(env, registry, loaded, num_ranks));
   out.ranks = estimate_ranks(config, out.model, out.plan, units, out.trained, num_ranks);
   if (size_of_critic) out.ranks.critic_bytes = critic_bytes_sent(config, out.plan, *size_of_critic, num_ranks);

@@ -119,10 +119,12 @@ double split_weight_bytes(const UnitBytes& units, const TrainedSize& trained, co
 }
 
 // How often a rank receives a head in an update's pass beyond the walk for log-probs, if passes read it in windows: for
-// gradients, for products with kept tokens, and for comparisons with the heads of a reference, which travels too unless
-// it is the base of the adapter, or of a teacher (two_heads.h).
+// gradients, for products with kept tokens, and for comparisons with the heads of a reference, which travels too unless it
+// is the base of the adapter, or of a teacher (two_heads.h). A frozen head that split layers gather for kept tokens is
+// walked over once.
 double walks_after_forward(const RunConfig& config) {
-  double walks = config.rollout.filtered_log_probs ? 2.0 : 1.0;
+  const bool is_gathered = config.actor.tensor_model_parallel_size > 1 && config.model.trains_adapter();
+  double walks = config.rollout.filtered_log_probs && !is_gathered ? 2.0 : 1.0;
   const bool has_pair = !config.model.trains_adapter() || config.ref.sync_steps;
   if (has_full_kl(config))
     walks += has_pair ? 3.0 : 1.0;  // two walks, less one that the reference's forward pass counts
