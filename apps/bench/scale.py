@@ -6,12 +6,14 @@
 
 The simulator knows shapes, device rates and the schedule of Mortise: a rollout that all ranks share, then updates whose
 micro-batches they share, with the sums of each ZeRO stage. It draws lengths from a log-normal distribution by a fixed seed.
-The check measures one rank with the prompts of each run's ranks, and predicts these runs from that. docs/scale.md explains both.
+The check measures one rank with the prompts of each run's ranks, and predicts these runs from that. It fails if a run takes
+less than 0.8 or more than 1.25 of the predicted time. docs/scale.md explains both.
 """
 import argparse
 import heapq
 import math
 import random
+import sys
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -360,8 +362,9 @@ def main():
     args.ranks_list = [int(count) for count in args.ranks.split(",")]
     args.stages = [int(stage) for stage in args.zero_stages.split(",")]
     args.deterministic = False
-    from scale_check import check
-    check(args)
+    from scale_check import LEAST, MOST, check
+    if bad := check(args):
+        sys.exit("\n".join(["", f"not between {LEAST} and {MOST}:", *bad]))
 
 
 if __name__ == "__main__":

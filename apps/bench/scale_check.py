@@ -11,6 +11,7 @@ from ranks import count_parameters, prepare, run  # the same runs as ./dev bench
 # program also gives the memory of freed matrices back at once (give_freed_matrices_back), which glibc does by this variable.
 SETTINGS = {True: {"rollout.reuse_forward_mib": 0}, False: {}}
 ENVIRONMENT = {True: {"MALLOC_MMAP_THRESHOLD_": str(4 << 20)}, False: {}}
+LEAST, MOST = 0.8, 1.25  # measured / predicted
 
 
 def wire_rate():
@@ -70,11 +71,11 @@ def predict(args, workload, ranks, stage, bytes_of, rates, known):
 
 
 def check(args):
-    """Predicts each run from runs of one rank, and then measures it."""
+    """Predicts each run from runs of one rank, and then measures it. Returns those that the model predicts badly."""
     workload = prepare(args)
     cores = len(os.sched_getaffinity(0))
     bytes_of = 4 * count_parameters(args.out / "models" / args.workload / "model")
-    rates, known = {"wire": wire_rate(), "fresh": fresh_rate()}, {}
+    rates, known, bad = {"wire": wire_rate(), "fresh": fresh_rate()}, {}, []
     print(f"{cores} processors; loopback {rates['wire'] / 1e9:.2f} GB/s; fresh memory {rates['fresh'] / 1e9:.2f} GB/s\n")
     print("| ranks | ZeRO | predicted | measured | measured / predicted |\n|---|---|---|---|---|")
     for ranks in args.ranks_list:
@@ -83,3 +84,6 @@ def check(args):
             copies = cores if ranks == 1 else 1
             real = measure(args, workload, workload["prompts_per_step"], ranks, stage, copies)["step"]
             print(f"| {ranks} | {stage} | {seconds:.3f} s | {real:.3f} s | {real / seconds:.2f} |", flush=True)
+            if not LEAST <= real / seconds <= MOST:
+                bad.append(f"{ranks} ranks with stage {stage}: measured / predicted is {real / seconds:.2f}")
+    return bad

@@ -23,6 +23,7 @@ Result<int> sft_as_rank(const RunCommand& command, Communicator& ranks) {
 
 Result<int> run_sft(Arguments args, const boost::program_options::options_description& options) {
   const RunCommand command = TRY(parse_run_command(args, options, ConfigUse::kSft));
+  if (TRY(print_dry_run(command, ConfigUse::kSft))) return 0;
   return run_as_rank(command.config.config, [&](Communicator& ranks) { return sft_as_rank(command, ranks); });
 }
 
@@ -31,6 +32,7 @@ Result<int> run_sft(Arguments args, const boost::program_options::options_descri
 int cmd_sft(Arguments args) {
   boost::program_options::options_description options("options", kHelpWidth);
   options.add_options()("help,h", "this text");
+  add_dry_run_options(options);
   add_resume_options(options);
   if (wants_help(args)) {
     print_run_help(

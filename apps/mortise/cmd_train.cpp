@@ -3,7 +3,6 @@
 
 #include <fmt/core.h>
 #include "as_rank.h"
-#include "dist/launch/rank_place.h"
 #include "foundation/base/shown_text.h"
 #include "run_command.h"
 #include "train/loop/trainer.h"
@@ -32,16 +31,7 @@ Result<int> train_as_rank(const RunCommand& command, Communicator& ranks) {
 
 Result<int> run_train(Arguments args, const boost::program_options::options_description& options) {
   const RunCommand command = TRY(parse_run_command(args, options, ConfigUse::kTrain));
-  const bool json = command.options.count("json") != 0;
-  if (command.options.count("dry-run") != 0) {
-    const RankPlace place = TRY(find_rank_place(process_variables()));
-    std::cout << TRY(dry_run(default_env(), command.config, json, resume_request(command), place.size));
-    return 0;
-  }
-  if (json) {
-    return Error{ErrorKind::kConfig, "--json belongs to --dry-run", "mortise train",
-                 "a run writes its numbers as JSON to metrics.jsonl and updates.jsonl"};
-  }
+  if (TRY(print_dry_run(command, ConfigUse::kTrain))) return 0;
   return run_as_rank(command.config.config, [&](Communicator& ranks) { return train_as_rank(command, ranks); });
 }
 
@@ -49,10 +39,8 @@ Result<int> run_train(Arguments args, const boost::program_options::options_desc
 
 int cmd_train(Arguments args) {
   boost::program_options::options_description options("options", kHelpWidth);
-  options.add_options()("help,h", "this text")(
-      "dry-run",
-      "print the resolved config, the batch arithmetic, a memory estimate and what would be resumed; run nothing")(
-      "json", "with --dry-run: the same as one JSON object");
+  options.add_options()("help,h", "this text");
+  add_dry_run_options(options);
   add_resume_options(options);
   if (wants_help(args)) {
     print_run_help("train",

@@ -3,9 +3,11 @@
 
 #include <fmt/core.h>
 #include <algorithm>
+#include <iostream>
 
 #include "command_line.h"
 #include "config/fields.h"
+#include "dist/launch/rank_place.h"
 #include "foundation/base/choice.h"
 #include "foundation/base/log.h"
 #include "foundation/base/shown_text.h"
@@ -14,6 +16,7 @@
 #include "hub/config_names.h"
 #include "packs/trust.h"
 #include "report/page.h"
+#include "train/loop/trainer.h"
 
 namespace mortise {
 
@@ -106,6 +109,25 @@ void add_resume_options(po::options_description& options) {
 
 ResumeRequest resume_request(const RunCommand& command) {
   return {command.options["resume"].as<std::string>(), command.options.count("allow-change") != 0};
+}
+
+void add_dry_run_options(po::options_description& options) {
+  options.add_options()(
+      "dry-run",
+      "print the resolved config, the batch arithmetic, a memory estimate and what would be resumed; run nothing")(
+      "json", "with --dry-run: the same as one JSON object");
+}
+
+Result<bool> print_dry_run(const RunCommand& command, ConfigUse use) {
+  const bool json = command.options.count("json") != 0;
+  if (command.options.count("dry-run") != 0) {
+    const RankPlace place = TRY(find_rank_place(process_variables()));
+    std::cout << TRY(dry_run(default_env(), command.config, use, json, resume_request(command), place.size));
+    return true;
+  }
+  if (!json) return false;
+  return Error{ErrorKind::kConfig, "--json belongs to --dry-run", program_of(use),
+               "a run writes its numbers as JSON to metrics.jsonl and updates.jsonl"};
 }
 
 int finish_run(const Result<int>& code) {

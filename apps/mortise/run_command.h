@@ -36,6 +36,11 @@ Result<RunCommand> parse_run_command(Arguments args, const boost::program_option
 void add_resume_options(boost::program_options::options_description& options);
 ResumeRequest resume_request(const RunCommand& command);
 
+// --dry-run and --json, of train and sft. print_dry_run prints what the run would do, if that is asked for. False: the
+// run begins.
+void add_dry_run_options(boost::program_options::options_description& options);
+Result<bool> print_dry_run(const RunCommand& command, ConfigUse use);
+
 // How such a command ends: the code, or the error on the console and, once the run has a folder, in its log.txt.
 int finish_run(const Result<int>& code);
 

@@ -1,4 +1,6 @@
 # The simulators behind docs/scale.md and docs/async.md. bench_scale.py SOURCE_DIR. Needs the standard library alone.
+import contextlib
+import io
 import math
 import os
 import sys
@@ -138,6 +140,24 @@ def the_check_predicts_ranks_from_one_rank_of_their_size():
     expect(asked == [(4, 1, 0, cores, False), (2, 1, 0, copies, False), (2, 1, 0, copies, True)], f"{asked}")
 
 
+def the_check_names_runs_that_it_predicts_badly():
+    steps = {(1, 0): 1.0, (2, 0): 1.26, (2, 3): 1.24, (4, 0): 0.79, (4, 3): 0.81}
+
+    class Args:
+        out, workload, ranks_list, stages = Path(), "", [1, 2, 4], [0, 3]
+
+    saved = {name: getattr(scale_check, name) for name in ("prepare", "count_parameters", "wire_rate", "fresh_rate", "predict", "measure")}
+    scale_check.prepare = lambda args: {"prompts_per_step": 4}
+    scale_check.count_parameters = scale_check.wire_rate = scale_check.fresh_rate = lambda *_: 1.0
+    scale_check.predict = lambda *_: 1.0
+    scale_check.measure = lambda args, workload, prompts, ranks, stage, copies=1: {"step": steps[ranks, stage]}
+    with contextlib.redirect_stdout(io.StringIO()):
+        bad = scale_check.check(Args)
+    for name, value in saved.items():
+        setattr(scale_check, name, value)
+    expect([line.split(":")[0] for line in bad] == ["2 ranks with stage 0", "4 ranks with stage 0"], f"{bad}")
+
+
 def failures_cost_saves_repeated_work_and_restarts():
     # With random failures, a segment of work and its save is whole with chance exp(-segment / between), and so is a restart.
     def expected(plan, interval):
@@ -167,6 +187,6 @@ def the_page_has_the_tables():
 
 for check in (rank_counts_what_it_decodes, sync_is_the_step_of_scale, equal_lengths_leave_nothing_to_wait_for,
               more_staleness_waits_less, the_ledger_finds_faults, shared_layers_are_one_device,
-              failures_cost_saves_repeated_work_and_restarts, the_check_predicts_ranks_from_one_rank_of_their_size, the_page_has_the_tables):
+              the_check_names_runs_that_it_predicts_badly, failures_cost_saves_repeated_work_and_restarts, the_check_predicts_ranks_from_one_rank_of_their_size, the_page_has_the_tables):
     check()
 end()

@@ -1,5 +1,6 @@
 // `mortise sft` on whole chats, against the log-probs of `mortise model logprob`; what `tokenizer` and `chat` leave
 // behind when a row cannot be read.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <set>
@@ -9,6 +10,9 @@
 
 namespace mortise::test {
 namespace {
+
+using testing::HasSubstr;
+using testing::Not;
 
 constexpr const char* kTemplate =
     "{% for m in messages %}{% if m.role == 'a' %}{% generation %}{{ m.content }}{{ eos_token }}{% endgeneration %}"
@@ -118,6 +122,44 @@ TEST(Sft, LearnsTheAssistantsTokensOfChatsOrAllOfThem) {
   EXPECT_EQ(unmarked.code, 3) << unmarked.output;
   for (const char* text : {"sft.assistant_only_loss", "{% generation %}", "model.custom_chat_template"})
     EXPECT_NE(unmarked.output.find(text), std::string::npos) << unmarked.output;
+}
+
+// Two ranks learn together. Nothing is sampled, and what compares completions to a reference does not count.
+TEST(Sft, ADryRunSaysWhatAnUpdateTakesAndSends) {
+  const TaskFolder task;
+  std::string rows;
+  for (const Chat& chat : kChats)
+    rows += Json{{"prompt", chat.question + "="}, {"response", chat.answer}}.dump() + "\n";
+  task.write("rows.jsonl", rows + rows);
+  const std::string place = "RANK=0 LOCAL_RANK=0 MASTER_ADDR=127.0.0.1 MASTER_PORT=29500 WORLD_SIZE=2 ";
+  const auto mortise = [&](const std::string& options) {
+    return task.mortise(
+        "sft run.toml data.train_files=rows.jsonl sft.train_batch_size=2 sft.total_training_steps=7 ranks.zero_stage=1 "
+        "actor.ppo_micro_batch_size_per_gpu=1 algorithm.use_kl_in_reward=true " +
+            options,
+        place + program());
+  };
+  const Outcome shown = mortise("--dry-run");
+  EXPECT_EQ(shown.code, 0) << shown.output;
+  for (const char* text :
+       {"# loss: the mean cross-entropy", "# data: 6 training rows, 3 updates per epoch\n",
+        "# update: 2 rows of up to 11 tokens\n# run: 7 updates\n",
+        "# ranks: 2 processes; they share about 2 passes of an update\n", " in all\n# memory: about "})
+    EXPECT_THAT(shown.output, HasSubstr(text));
+  for (const char* text : {"#   reference", "#   KV cache", "#   generator's copy"})
+    EXPECT_THAT(shown.output, Not(HasSubstr(text)));
+  const Outcome numbers = mortise("--dry-run --json 2>/dev/null");
+  const Json run = parse_json(numbers.output, "dry run").value();
+  const auto parameters = run["parameters"].get<int64_t>();
+  EXPECT_EQ(run["rows_per_update"], 2);
+  EXPECT_EQ(run["updates"], 7);
+  // Half of the gradients and half of the new weights, of four bytes a number.
+  EXPECT_EQ(run["ranks"]["bytes_sent_per_update"], 4 * parameters);
+  EXPECT_EQ(run["ranks"]["bytes_sent_per_step"], 4 * parameters);
+  EXPECT_EQ(run["memory_bytes"]["gradients"], 4 * parameters);
+  EXPECT_EQ(run["memory_bytes"]["optimizer"], 4 * parameters) << "half of two moments";
+  EXPECT_FALSE(default_env().exists(task.path() / "out"));
+  EXPECT_EQ(mortise("--json").code, 2);
 }
 
 TEST(TokenizerAndChat, ABadRowLeavesTheOldFileAlone) {

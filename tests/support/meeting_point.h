@@ -67,6 +67,7 @@ class MeetingPoint {
     const std::lock_guard lock(mutex_);
     std::unique_ptr<MeetingPoint>& found = parts_[place];
     if (found == nullptr) found = std::make_unique<MeetingPoint>(size);
+    if (failed_) found->fail(*failed_);
     return *found;
   }
 

@@ -25,7 +25,7 @@ namespace mortise::test {
 
 class ThreadRank : public Communicator {
  public:
-  ThreadRank(MeetingPoint& point, int rank, int size) : point_(&point), rank_(rank), size_(size) {}
+  ThreadRank(MeetingPoint& point, int rank, int size) : ThreadRank(point, point, rank, size, rank) {}
 
   [[nodiscard]] int rank() const override { return rank_; }
   [[nodiscard]] int size() const override { return size_; }
@@ -122,18 +122,17 @@ class ThreadRank : public Communicator {
   Result<> recv(const at::Tensor&, int, std::string_view) override { return unused(); }
   Result<Communicator*> neighbours(int size) override {
     std::unique_ptr<ThreadRank>& found = parts_[size];
-    if (found == nullptr) found = std::make_unique<ThreadRank>(point_->part(size, rank_ / size), rank_ % size, size);
+    if (found == nullptr) found = group(point_->part(size, rank_ / size), rank_ % size, size);
     return found.get();
   }
   Result<Communicator*> strided(int step) override {
     std::unique_ptr<ThreadRank>& found = parts_[-step];
     const int size = size_ / step;
-    if (found == nullptr)
-      found = std::make_unique<ThreadRank>(point_->part(size, -1 - rank_ % step), rank_ / step, size);
+    if (found == nullptr) found = group(point_->part(size, -1 - rank_ % step), rank_ / step, size);
     return found.get();
   }
   Result<Communicator*> side_group() override {
-    if (side_ == nullptr) side_ = std::make_unique<ThreadRank>(point_->side(), rank_, size_);
+    if (side_ == nullptr) side_ = group(point_->side(), rank_, size_);
     return side_.get();
   }
   Result<std::vector<std::string>> exchange(const std::string& bytes, std::string_view stage) override {
@@ -150,20 +149,27 @@ class ThreadRank : public Communicator {
     point_->forget(counter);
     return {};
   }
-  // This rank fails in its `call`-th exchange of the stage, counted from 1. All ranks of its group get the error, which names it.
+  // This rank fails in its `call`-th exchange of the stage with this group, counted from 1. All ranks get the error, which
+  // names it.
   void fail_at(std::string_view stage, int64_t call) {
     failing_stage_ = stage;
     failing_call_ = call;
-    error_ = {ErrorKind::kRankFailure, "rank " + std::to_string(rank_) + " lost its connection", {}, {}};
+    error_ = {ErrorKind::kRankFailure, "rank " + std::to_string(rank_of_run_) + " lost its connection", {}, {}};
   }
   // Its exchanges of that stage up to now.
   [[nodiscard]] int64_t num_calls() const { return num_calls_; }
   void enter(std::string_view, int64_t) override {}
   [[nodiscard]] Result<> check(std::string_view) override { return {}; }
-  void fail(const Error& error) override { point_->fail(error); }
+  void fail(const Error& error) override { run_->fail(error); }
   Result<> leave() override { return barrier("leave"); }
 
  private:
+  ThreadRank(MeetingPoint& run, MeetingPoint& point, int rank, int size, int rank_of_run)
+      : run_(&run), point_(&point), rank_(rank), size_(size), rank_of_run_(rank_of_run) {}
+  std::unique_ptr<ThreadRank> group(MeetingPoint& point, int rank, int size) {
+    return std::unique_ptr<ThreadRank>(new ThreadRank(*run_, point, rank, size, rank_of_run_));
+  }
+
   class Done : public PendingCollective {
     Result<> wait() override { return {}; }
     [[nodiscard]] bool is_done() const override { return true; }
@@ -182,8 +188,8 @@ class ThreadRank : public Communicator {
   }
   static Result<> unused() { return Error{ErrorKind::kInternal, "ranks of threads have no point to point", "", ""}; }
 
-  MeetingPoint* point_;
-  int rank_, size_;
+  MeetingPoint *run_, *point_;  // where all ranks meet, and those of this group
+  int rank_, size_, rank_of_run_;
   std::string failing_stage_;
   int64_t failing_call_ = 0, num_calls_ = 0;
   Error error_;

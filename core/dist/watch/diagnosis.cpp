@@ -12,6 +12,9 @@ namespace mortise {
 
 namespace {
 
+// Ranks come and go between shorter waits.
+constexpr double kLongWait_s = 30;
+
 Verdict blame(int rank, std::string cause) { return {rank, std::move(cause)}; }
 
 bool is_alive(const RankView& view) { return view.state.status == RankStatus::kRunning && !view.has_ended; }
@@ -72,6 +75,17 @@ void name_a_few(std::vector<std::string>& texts) {
   texts.push_back(fmt::format("{} more", more));
 }
 
+// "the ranks 1, 3 and 5", "all ranks".
+std::string ranks_text(const RankSet& ranks) {
+  if (!ranks.is_part()) return "all ranks";
+  std::vector<std::string> texts;
+  for (int i = 0; i < ranks.count; ++i) texts.push_back(std::to_string(ranks.first + i * ranks.step));
+  name_a_few(texts);
+  const std::string last = texts.back();
+  texts.pop_back();
+  return texts.empty() ? "rank " + last : fmt::format("the ranks {} and {}", join(texts, ", "), last);
+}
+
 // It waits in the call of this rank, as far as its state shows. Threads of a rank may wait in calls of their own, while
 // others compute: only the same ranks and the same stage are a sign.
 bool is_in_same_call(const Situation& s, const RankView& view) {
@@ -86,6 +100,47 @@ std::vector<const RankView*> others_of_call(const Situation& s) {
     if (rank != s.rank && s.awaits.has(rank) && is_alive(s.ranks[i])) others.push_back(&s.ranks[i]);
   }
   return others;
+}
+
+// A call of a second group of all ranks, whose thread waits while another thread of the rank may compute.
+bool is_aside(const Situation& s, const RankSet& awaits) { return awaits.count == static_cast<int>(s.ranks.size()); }
+
+// The ranks that this rank's call leads to, over the calls in which they wait, without this rank. Nothing if one of them
+// does not wait, or not for so long, or may compute in another thread.
+std::vector<const RankView*> ranks_of_circle(const Situation& s, double seconds) {
+  std::vector<uint8_t> is_reached(s.ranks.size(), 0);
+  is_reached[static_cast<size_t>(s.rank)] = 1;
+  std::vector<const RankView*> reached;
+  const auto reach = [&](const RankSet& awaits) {
+    for (size_t i = 0; i < s.ranks.size(); ++i) {
+      if (is_reached[i] != 0 || !awaits.has(static_cast<int>(i))) continue;
+      is_reached[i] = 1;
+      reached.push_back(&s.ranks[i]);
+    }
+  };
+  reach(s.awaits);
+  for (size_t next = 0; next < reached.size(); ++next) {
+    const RankView& view = *reached[next];
+    if (!is_alive(view) || !view.state.waits || view.waits_s < seconds) return {};
+    if (is_aside(s, view.state.awaits)) return {};
+    reach(view.state.awaits);
+  }
+  return reached;
+}
+
+// "rank 2 (process 77 on node1) in 'tensor parallel' for the ranks 2 and 3".
+std::vector<std::string> circle_texts(const Situation& s, double seconds) {
+  std::vector<std::string> texts;
+  if (!s.waits || !s.awaits.is_part() || is_aside(s, s.awaits) || s.waited_s < seconds) return texts;
+  bool is_one_call = true;
+  for (const RankView* const view : ranks_of_circle(s, seconds)) {
+    is_one_call = is_one_call && is_in_same_call(s, *view);
+    texts.push_back(
+        fmt::format("{} in '{}' for {}", view->description, view->state.stage, ranks_text(view->state.awaits)));
+  }
+  if (is_one_call) texts.clear();
+  name_a_few(texts);
+  return texts;
 }
 
 // Ranks that answer, but do not come to the collective in which this rank waits.
@@ -112,6 +167,7 @@ LateRanks late_ranks(const Situation& s) {
   // A call of some ranks only is not counted. They wait for each other if all are in it, and else for others.
   const auto is_here = [&s](const RankView* view) { return is_in_same_call(s, *view); };
   if (s.awaits.is_part() && std::ranges::all_of(others_of_call(s), is_here)) return late;
+  if (!circle_texts(s, kLongWait_s).empty()) return late;
   if (s.awaits.is_part())
     find_late([&](size_t i, const RankView& view) { return s.awaits.has(static_cast<int>(i)) && computes(i, view); });
   if (late.texts.empty()) find_late([&](size_t, const RankView& view) { return view.state.calls < s.calls; });
@@ -131,6 +187,9 @@ std::optional<Verdict> late_rank(const Situation& s, const WatchLimits& limits) 
   }
   if (s.waited_s <= limits.wait_s) return std::nullopt;
   const LateRanks late = late_ranks(s);
+  if (const std::string circle = circle_text(s, kLongWait_s); late.texts.empty() && !circle.empty())
+    return blame(
+        -1, fmt::format("ranks wait for each other in different calls, this one for {:.0f} s: {}", s.waited_s, circle));
   if (late.texts.empty())
     return blame(-1, fmt::format("{} wait for each other for {:.0f} s in the same collective",
                                  s.awaits.is_part() ? "the ranks of a group" : "all ranks", s.waited_s));
@@ -157,6 +216,8 @@ std::optional<Verdict> diagnose(const Situation& s, const WatchLimits& limits) {
 }
 
 std::string late_ranks_text(const Situation& s) { return join(late_ranks(s).texts, ", "); }
+
+std::string circle_text(const Situation& s, double seconds) { return join(circle_texts(s, seconds), ", "); }
 
 std::string all_wait_text(const Situation& s, double seconds) {
   if (!s.waits || s.waited_s < seconds || !late_ranks(s).texts.empty()) return {};

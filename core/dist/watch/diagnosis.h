@@ -59,6 +59,10 @@ std::string late_ranks_text(const Situation& situation);
 // The other ranks of this rank's call, if all of them have been in it for so long: nobody is late, and still it does
 // not end. "rank 2 (process 77 on node1), ...". Empty: some are not, or not yet.
 std::string all_wait_text(const Situation& situation, double seconds);
+// This rank waits in a call of some ranks, and every rank that its call leads to has waited for so long, in different
+// calls: no one of them can end. "rank 2 (process 77 on node1) in 'tensor parallel' for the ranks 2 and 3, ...". Empty:
+// this is not so, or some of them compute.
+std::string circle_text(const Situation& situation, double seconds);
 // Ranks wait for this one, which is not in a collective.
 bool is_awaited(const Situation& situation);
 

@@ -296,11 +296,18 @@ Notice RankWatch::Shared::notice_of_waiting(const Situation& s) {
                                         [](const Wait& a, const Wait& b) { return a.waited_s < b.waited_s; });
   if (longest == waits.end() || longest->waited_s < longest->notice_s) return {};
   const std::string late = late_ranks_text(s), waiting = all_wait_text(s, options.limits.notice_s);
-  if (late.empty() && waiting.empty()) return {};
+  const std::string circle = circle_text(s, options.limits.notice_s);
+  if (late.empty() && waiting.empty() && circle.empty()) return {};
   longest->notice_s = 2 * longest->waited_s;
   const std::string here =
       fmt::format("this rank ({}) has waited {:.0f} s in '{}'", options.rank, longest->waited_s, longest->stage);
   if (!late.empty()) return {here + ": " + late, false};
+  if (!circle.empty()) {
+    return {fmt::format("{}, and ranks wait for each other in different calls: {}; the log file has the stacks of this "
+                        "rank's threads",
+                        here, circle),
+            true};
+  }
   return {fmt::format("{}, and so have {}: {}; a message may be lost, and the log file has the stacks of this rank's "
                       "threads",
                       here, s.awaits.is_part() ? "the others of its group" : "all others", waiting),

@@ -7,8 +7,8 @@
 // elsewhere, the judge ends it with exit code 7.
 //
 // A rank that lives may be late for a long time. The log of each rank that waits then names it, and its own log says
-// where its threads are (WatchLimits::notice_s). If no rank is late and all wait, every log says that, and where the
-// threads are.
+// where its threads are (WatchLimits::notice_s). If no rank is late and all wait, in one call or in different ones,
+// every log says that, and where the threads are.
 //
 // Time counts only while this process runs: after a stop (SIGSTOP, a suspended machine) no rank is blamed for it.
 // Thread rule: any thread.

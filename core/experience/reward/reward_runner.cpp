@@ -6,16 +6,15 @@
 #include <algorithm>
 #include <cmath>
 #include <deque>
-#include <numeric>
 
 #include "experience/reward/reward_scores.h"
-#include "experience/reward/turn_facts.h"
 #include "foundation/base/at_place.h"
 #include "foundation/base/log.h"
 #include "foundation/base/shown_text.h"
 #include "foundation/base/text.h"
 #include "foundation/metrics/live.h"
 #include "plugin/worker/channel.h"
+#include "plugin/worker/piece_queue.h"
 
 namespace mortise {
 
@@ -45,67 +44,7 @@ Result<> judge_failures(const Scores& scores, const std::string& label, double m
   return {};
 }
 
-// The given rows of `samples`, without the data columns.
-RewardBatch reward_batch_of(const PromptBatch& prompts, const SampleBatch& samples, const ScoreContext& context,
-                            std::span<const int64_t> rows) {
-  RewardBatch batch;
-  batch.num_rows = static_cast<int64_t>(rows.size());
-  batch.step = context.step;
-  batch.max_response_length = context.max_response_length;
-  batch.is_validation = context.is_validation;
-  for (const int64_t row : rows) {
-    const Sample& sample = samples.rows[static_cast<size_t>(row)];
-    const Prompt& prompt = prompts.prompts[static_cast<size_t>(sample.prompt_index)];
-    batch.prompt.append(prompt.text);
-    batch.completion.append(sample.text);
-    batch.messages.append(prompt.messages);
-    batch.prompt_ids.append(prompt.token_ids);
-    batch.completion_ids.append(sample.token_ids);
-    batch.finish_reason.push_back(static_cast<int32_t>(sample.finish_reason));
-    batch.group_index.push_back(sample.prompt_index);
-    batch.sample_index.push_back(sample.sample_index);
-    batch.row_id.push_back(row);
-  }
-  return batch;
-}
-
-// One more column if rows have several turns. A data column of the same name wins.
-void add_turn_info(const SampleBatch& samples, std::span<const int64_t> rows, const ColumnTypes& types,
-                   RewardBatch& batch) {
-  const auto has_turns = [&](int64_t row) { return samples.rows[static_cast<size_t>(row)].turns.num_assistant > 0; };
-  if (!std::ranges::any_of(rows, has_turns)) return;
-  if (std::ranges::any_of(types, [](const auto& entry) { return entry.first == kTurnInfo; })) return;
-  std::vector<Json> facts;
-  std::vector<const Json*> values;
-  for (const int64_t row : rows) facts.push_back(turn_facts(samples.rows[static_cast<size_t>(row)]));
-  for (const Json& one : facts) values.push_back(&one);
-  batch.columns.push_back(DataColumn::from_json(std::string(kTurnInfo), ColumnType::kJson, values));
-}
-
-void add_columns(const PromptBatch& prompts, const SampleBatch& samples, std::span<const int64_t> rows,
-                 const ColumnTypes& types, RewardBatch& batch) {
-  for (const auto& [name, type] : types) {
-    std::vector<const Json*> values;
-    for (const int64_t row : rows) {
-      const auto prompt = static_cast<size_t>(samples.rows[static_cast<size_t>(row)].prompt_index);
-      values.push_back(json_find(prompts.prompts[prompt].columns, name));
-    }
-    batch.columns.push_back(DataColumn::from_json(name, type, values));
-  }
-  add_turn_info(samples, rows, types, batch);
-}
-
 }  // namespace
-
-RewardBatch make_reward_batch(const PromptBatch& prompts, const SampleBatch& samples, const ColumnTypes& types,
-                              const ScoreContext& context, const std::optional<RankBlock>& block) {
-  const int64_t n = samples.num_samples_per_prompt;
-  std::vector<int64_t> rows(block ? static_cast<size_t>(block->size() * n) : samples.rows.size());
-  std::iota(rows.begin(), rows.end(), block ? block->begin * n : 0);
-  RewardBatch batch = reward_batch_of(prompts, samples, context, rows);
-  add_columns(prompts, samples, rows, types, batch);
-  return batch;
-}
 
 RewardRunner::RewardRunner(std::vector<Function> functions, double max_failed_fraction)
     : functions_(std::move(functions)), max_failed_fraction_(max_failed_fraction) {}
@@ -140,11 +79,6 @@ Result<> RewardRunner::use_ranks(ScoreRanks ranks) {
   return {};
 }
 
-RankBlock RewardRunner::block_of(const Function& function, size_t num_prompts) const {
-  const auto count = static_cast<int64_t>(num_prompts);
-  return function.is_shared ? rank_block(count, ranks_.rank, ranks_.size) : main_block(count, ranks_.rank);
-}
-
 bool RewardRunner::scores(const Function& function, const ScoreContext& context) {
   const RewardUse other = context.is_validation ? RewardUse::kTrain : RewardUse::kValidation;
   if (function.spec.used_in == other) return false;
@@ -159,39 +93,58 @@ bool RewardRunner::works_ahead() const {
 
 Result<> RewardRunner::begin(const PromptBatch& prompts, int64_t num_samples_per_prompt, const ScoreContext& context) {
   context_ = context;
-  fed_.assign(prompts.prompts.size(), 0);
-  const auto num_rows = static_cast<int64_t>(prompts.prompts.size()) * num_samples_per_prompt;
-  num_rows_ = num_rows;
+  has_begun_ = true;
+  num_rows_ = static_cast<int64_t>(prompts.prompts.size()) * num_samples_per_prompt;
   num_given_ = 0;
   for (Function& function : functions_) {
+    function.begun.clear();
+    function.waiting.clear();
+    function.claims.reset();
     if (!scores(function, context)) continue;
-    const int64_t own_rows = block_of(function, prompts.prompts.size()).size() * num_samples_per_prompt;
     TRY(function.reward->begin(
-        {num_rows, context.step, function.spec.timeout_ms, function.spec.row_timeout_ms, num_rows - own_rows}));
+        {num_rows_, context.step, function.spec.timeout_ms, function.spec.row_timeout_ms, is_split(function)}));
+  }
+  return {};
+}
+
+Result<> RewardRunner::give(Function& function, int64_t prompt, const RewardBatch& rows) {
+  function.begun.push_back(prompt);
+  return function.reward->add(rows);
+}
+
+// What the workers would begin with soon. Other ranks may score the rest, if they are done earlier.
+Result<> RewardRunner::give_waiting(Function& function) {
+  while (!function.waiting.empty() && function.reward->wants_more()) {
+    const auto [prompt, rows] = std::move(function.waiting.front());
+    function.waiting.pop_front();
+    TRY(give(function, prompt, rows));
   }
   return {};
 }
 
 Result<> RewardRunner::feed(const PromptBatch& prompts, const SampleBatch& samples, int64_t prompt) {
   if (!works_ahead()) return {};
-  const int64_t n = samples.num_samples_per_prompt;
-  std::vector<int64_t> rows(static_cast<size_t>(n));
-  std::iota(rows.begin(), rows.end(), prompt * n);
-  RewardBatch batch = reward_batch_of(prompts, samples, context_, rows);
-  add_columns(prompts, samples, rows, types_, batch);
+  const RewardBatch rows = batch_of({prompts, samples}, std::span(&prompt, 1));
   for (Function& function : functions_) {
-    if (!scores(function, context_)) continue;
-    if (function.reward->works_ahead() && block_of(function, prompts.prompts.size()).contains(prompt))
-      TRY(function.reward->add(batch));
+    if (!scores(function, context_) || !function.reward->works_ahead()) continue;
+    // Else the order of the rows would depend on which rank is faster.
+    if (ranks_.size > 1 && !function.is_shared) continue;
+    if (is_split(function)) {
+      function.waiting.emplace_back(prompt, rows);
+      TRY(give_waiting(function));
+    } else {
+      TRY(give(function, prompt, rows));
+    }
   }
-  fed_[static_cast<size_t>(prompt)] = 1;
-  num_given_ += n;
+  num_given_ += samples.num_samples_per_prompt;
   return {};
 }
 
 Result<> RewardRunner::tend() {
   for (Function& function : functions_) {
-    if (scores(function, context_)) TRY(function.reward->advance(0));
+    if (!scores(function, context_)) continue;
+    TRY(function.reward->advance(0));
+    TRY(give_waiting(function));
   }
   show_progress();
   return {};
@@ -208,13 +161,91 @@ void RewardRunner::show_progress() const {
              num_given_ - done);
 }
 
+RewardBatch RewardRunner::batch_of(const Rows& rows, std::span<const int64_t> prompts) const {
+  return make_reward_batch(rows.prompts, rows.samples, types_, context_, prompts);
+}
+
+// All rows that the function does not have yet, in one part if it has none.
+Result<> RewardRunner::give_all(Function& function, const Rows& rows, std::deque<RewardBatch>& batches) const {
+  std::vector<int64_t> rest;
+  for (int64_t prompt = 0; prompt < std::ssize(rows.prompts.prompts); ++prompt) {
+    if (std::ranges::find(function.begun, prompt) == function.begun.end()) rest.push_back(prompt);
+  }
+  if (!function.begun.empty()) {
+    for (const int64_t prompt : rest) TRY(give(function, prompt, batch_of(rows, std::span(&prompt, 1))));
+    return {};
+  }
+  function.begun = std::move(rest);
+  batches.push_back(make_reward_batch(rows.prompts, rows.samples, types_, context_));
+  return function.reward->add(batches.back());
+}
+
+// Who scores the prompts that no reward has. A function in workers takes them one after another, any other at once.
+Result<> RewardRunner::split(const Rows& rows, std::deque<RewardBatch>& batches) {
+  std::vector<Function*> functions;
+  Encoder sent;
+  for (Function& function : functions_) {
+    if (!scores(function, context_) || !is_split(function)) continue;
+    functions.push_back(&function);
+    OwnPrompts own{function.reward->works_ahead(), function.begun, {}};
+    for (const auto& [prompt, batch] : function.waiting) own.waiting.push_back(prompt);
+    sent.text(encode_own_prompts(own));
+  }
+  if (functions.empty()) return {};
+  std::vector<std::vector<OwnPrompts>> all(functions.size());
+  for (const std::string& bytes : TRY(ranks_.exchange(sent.bytes()))) {
+    Decoder in(bytes);
+    for (std::vector<OwnPrompts>& of_function : all)
+      of_function.push_back(TRY(decode_own_prompts(in.text(), rows.prompts.prompts.size())));
+  }
+  const std::vector<int64_t> loads = loads_of_prompts(rows.samples);
+  for (size_t i = 0; i < functions.size(); ++i) {
+    Function& function = *functions[i];
+    function.waiting.clear();
+    std::vector<std::vector<int64_t>> lists = deal_prompts(all[i], loads);
+    if (std::ranges::all_of(all[i], &OwnPrompts::works_ahead)) {
+      function.claims = ranks_.share(std::move(lists));
+      function.has_more = true;
+      continue;
+    }
+    std::vector<int64_t>& own = lists[static_cast<size_t>(ranks_.rank)];
+    if (own.empty()) continue;
+    std::ranges::sort(own);
+    function.begun.insert(function.begun.end(), own.begin(), own.end());
+    batches.push_back(batch_of(rows, own));
+    TRY(function.reward->add(batches.back()));
+  }
+  return {};
+}
+
+// Several prompts at a time, because workers take up to kMaxPieceRows rows at once: but few enough that each rank comes
+// back for more.
+Result<> RewardRunner::take_claimed(Function& function, const Rows& rows) const {
+  const int64_t most_of_piece = std::max<int64_t>(1, kMaxPieceRows / rows.samples.num_samples_per_prompt);
+  const int64_t most = std::clamp<int64_t>(std::ssize(rows.prompts.prompts) / (8 * ranks_.size), 1, most_of_piece);
+  while (function.has_more && function.reward->wants_more()) {
+    std::vector<int64_t> taken;
+    while (function.has_more && std::ssize(taken) < most) {
+      const std::optional<int64_t> prompt = TRY(function.claims->next());
+      function.has_more = prompt.has_value();
+      if (prompt) taken.push_back(*prompt);
+    }
+    function.begun.insert(function.begun.end(), taken.begin(), taken.end());
+    if (!taken.empty()) TRY(function.reward->add(batch_of(rows, taken)));
+    if (!function.has_more) function.reward->close();
+  }
+  return {};
+}
+
 // Waits until the workers of all functions are done, and serves all of them meanwhile.
-Result<> RewardRunner::work_off() {
+Result<> RewardRunner::work_off(const Rows& rows) {
   constexpr int kTurnMs = 10;
   while (true) {
     std::vector<RewardFunction*> busy;
     for (Function& function : functions_) {
-      if (scores(function, context_) && !function.reward->is_idle()) busy.push_back(function.reward.get());
+      if (!scores(function, context_)) continue;
+      TRY(take_claimed(function, rows));
+      if (!function.reward->is_idle()) busy.push_back(function.reward.get());
     }
     show_progress();
     if (busy.empty()) return {};
@@ -224,16 +255,16 @@ Result<> RewardRunner::work_off() {
 }
 
 // The outputs of this rank's rows, by function.
-Result<std::vector<ScorePart>> RewardRunner::finish_own(size_t num_prompts, int64_t num_samples, bool with_metrics) {
-  TRY(work_off());
+Result<std::vector<ScorePart>> RewardRunner::finish_own(const Rows& rows) {
+  TRY(work_off(rows));
   std::vector<ScorePart> parts;
   for (Function& function : functions_) {
     ScorePart& part = parts.emplace_back();
     if (!scores(function, context_)) continue;
-    const RankBlock prompts = block_of(function, num_prompts);
-    part.rows = {prompts.begin * num_samples, prompts.end * num_samples};
-    if (prompts.size() == 0 && num_prompts > 0) continue;
-    auto output = function.reward->finish(with_metrics ? &part.metrics : nullptr);
+    std::ranges::sort(function.begun);
+    part.rows = rows_of_prompts(function.begun, rows.samples.num_samples_per_prompt);
+    if (part.rows.empty() && rows.size() > 0) continue;
+    auto output = function.reward->finish(nullptr);
     show_progress();
     if (output.ok())
       part.output = *std::move(output);
@@ -256,39 +287,42 @@ Result<std::vector<std::vector<ScorePart>>> RewardRunner::exchange_parts(const s
   return parts;
 }
 
+// The scores of all ranks. Metrics count in the order of rows.
+Result<RewardOutput> RewardRunner::join(const Function& function, std::vector<ScorePart> parts, size_t num_rows,
+                                        MetricSet* metrics) const {
+  RewardOutput output = TRY(join_parts(std::move(parts), num_rows));
+  TRY(add_plugin_metrics(function.reward->label(), "score", context_.step, output.metrics, metrics));
+  return output;
+}
+
 Result<ScoredBatch> RewardRunner::score(const PromptBatch& prompts, const SampleBatch& samples,
                                         const ScoreContext& context, MetricSet* metrics) {
-  const size_t num_prompts = prompts.prompts.size(), num_rows = samples.rows.size();
-  if (fed_.empty()) TRY(begin(prompts, samples.num_samples_per_prompt, context));
+  const Rows rows{prompts, samples};
+  const size_t num_rows = rows.size();
+  if (!has_begun_) TRY(begin(prompts, samples.num_samples_per_prompt, context));
+  has_begun_ = false;
   // Give all functions their work before waiting for the first.
-  const bool was_fed = works_ahead() && std::count(fed_.begin(), fed_.end(), 1) > 0;
-  if (was_fed) {
-    for (size_t prompt = 0; prompt < fed_.size(); ++prompt) {
-      if (fed_[prompt] == 0) TRY(feed(prompts, samples, static_cast<int64_t>(prompt)));
-    }
-  }
-  fed_.clear();
   std::deque<RewardBatch> batches;  // functions borrow them until they have finished
   for (Function& function : functions_) {
-    if (!scores(function, context) || (was_fed && function.reward->works_ahead())) continue;
-    const RankBlock block = block_of(function, num_prompts);
-    if (block.size() == 0 && num_prompts > 0) continue;
-    batches.push_back(make_reward_batch(prompts, samples, types_, context, block));
-    TRY(function.reward->add(batches.back()));
+    if (scores(function, context) && !is_split(function) && !is_elsewhere(function))
+      TRY(give_all(function, rows, batches));
   }
+  TRY(split(rows, batches));
   num_given_ = num_rows_;
   for (Function& function : functions_) {
-    if (scores(function, context)) function.reward->close();
+    if (scores(function, context) && function.claims == nullptr) function.reward->close();
   }
-  const std::vector<ScorePart> own =
-      TRY(finish_own(num_prompts, samples.num_samples_per_prompt, /*with_metrics=*/metrics != nullptr));
+  const std::vector<ScorePart> own = TRY(finish_own(rows));
   std::vector<std::vector<ScorePart>> parts = TRY(exchange_parts(own, num_rows));
+  for (Function& function : functions_) {
+    if (function.claims != nullptr) TRY(function.claims->close());
+  }
   std::vector<Scores> all;
   std::optional<Error> too_many;
   for (size_t i = 0; i < functions_.size(); ++i) {
     const Function& function = functions_[i];
     if (!scores(function, context)) continue;
-    auto output = join_parts(std::move(parts[i]), num_rows, metrics);
+    auto output = join(function, std::move(parts[i]), num_rows, metrics);
     if (!output.ok() && output.error().kind == ErrorKind::kSignal) return std::move(output).error();
     all.push_back(take_scores(function.spec, std::move(output), num_rows));
     auto judged = judge_failures(all.back(), function.reward->label(), max_failed_fraction_, context);

@@ -7,14 +7,18 @@
 // hangs. Thread rule: one thread at a time.
 #pragma once
 
+#include <deque>
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "config/keys/reward.h"
+#include "experience/reward/reward_batch.h"
+#include "experience/reward/shared_prompts.h"
 #include "experience/reward/shared_scores.h"
 #include "foundation/base/env.h"
 #include "foundation/batch/prompt_batch.h"
@@ -37,27 +41,10 @@ struct RewardSpec {
   RewardUse used_in = RewardUse::kAll;
 };
 
-struct ScoreContext {
-  int64_t step = 0;
-  int64_t max_response_length = 0;
-  bool is_validation = false;
-  std::string val_set{};            // a validation's name, "" for data.val_files
-  std::vector<std::string> only{};  // labels of the rewards that score a validation; empty: all
-};
-
 // Writes the rows of a batch that is about to stop the run, each with the reason why a reward failed on it. Returns the
 // file; nothing if the config wants none.
 using FailedBatchSink = std::function<Result<std::optional<Path>>(const PromptBatch&, const SampleBatch&,
                                                                   const ScoredBatch&, const ScoreContext&)>;
-
-// The processes that share the scoring of each batch. This room does not know how they talk.
-struct ScoreRanks {
-  int rank = 0, size = 1;
-  // Every rank's bytes, in rank order, on every rank.
-  std::function<Result<std::vector<std::string>>(const std::string&)> exchange = [](const std::string& own) {
-    return Result<std::vector<std::string>>(std::vector<std::string>{own});
-  };
-};
 
 class RewardRunner {
  public:
@@ -69,8 +56,8 @@ class RewardRunner {
   static RewardRunner over(const std::vector<RewardSpec>& specs, std::vector<std::unique_ptr<RewardFunction>> functions,
                            double max_failed_fraction);
 
-  // Every rank scores a block of the prompts (foundation/batch/rank_block.h) and gets the scores of all. A function that
-  // keeps state, or that looks at a whole batch, is exact only if it sees all rows: rank 0 scores them.
+  // The ranks score the prompts together (shared_prompts.h), and every rank gets the scores of all. A function that keeps
+  // state, or that looks at a whole batch, is exact only if it sees all rows: rank 0 scores them, in order.
   Result<> use_ranks(ScoreRanks ranks);
 
   // Rows with several turns have rewards of their environment (SampleTurns::rewards): one more column, named
@@ -84,7 +71,7 @@ class RewardRunner {
                             MetricSet* metrics);
 
   // The same while sampling continues: begin(), feed() as soon as all rows of a prompt are finished, and score() as
-  // above when all are. Functions in workers score meanwhile; the results are the same.
+  // above when all are. Functions in workers score meanwhile; the results are the same. A prompt is fed on one rank.
   Result<> begin(const PromptBatch& prompts, int64_t num_samples_per_prompt, const ScoreContext& context);
   Result<> feed(const PromptBatch& prompts, const SampleBatch& samples, int64_t prompt);
   // Between the two, often: workers that are done get more, and rows that take too long are ended.
@@ -101,17 +88,37 @@ class RewardRunner {
   struct Function {
     RewardSpec spec;
     std::unique_ptr<RewardFunction> reward;
-    bool is_shared = true;  // each rank scores its prompts
+    bool is_shared = true;  // the ranks score its rows together
+    // What becomes of the batch:
+    std::vector<int64_t> begun{};                           // prompts that `reward` has
+    std::deque<std::pair<int64_t, RewardBatch>> waiting{};  // fed prompts that it does not have yet
+    std::unique_ptr<PromptClaims> claims{};                 // on prompts that no rank has begun
+    bool has_more = false;                                  // in `claims`
   };
   RewardRunner(std::vector<Function> functions, double max_failed_fraction);
   // Does the function score the rows of this context?
   [[nodiscard]] static bool scores(const Function& function, const ScoreContext& context);
   [[nodiscard]] bool works_ahead() const;
-  // The prompts that this rank scores with the function.
-  [[nodiscard]] RankBlock block_of(const Function& function, size_t num_prompts) const;
-  Result<std::vector<ScorePart>> finish_own(size_t num_prompts, int64_t num_samples, bool with_metrics);
+  // Do all ranks score rows of the function?
+  [[nodiscard]] bool is_split(const Function& function) const { return ranks_.size > 1 && function.is_shared; }
+  [[nodiscard]] bool is_elsewhere(const Function& function) const { return !function.is_shared && ranks_.rank != 0; }
+  static Result<> give(Function& function, int64_t prompt, const RewardBatch& rows);
+  static Result<> give_waiting(Function& function);
+  // Rows of a batch with its data columns.
+  struct Rows {
+    const PromptBatch& prompts;
+    const SampleBatch& samples;
+    [[nodiscard]] size_t size() const { return samples.rows.size(); }
+  };
+  [[nodiscard]] RewardBatch batch_of(const Rows& rows, std::span<const int64_t> prompts) const;
+  Result<> give_all(Function& function, const Rows& rows, std::deque<RewardBatch>& batches) const;
+  Result<> split(const Rows& rows, std::deque<RewardBatch>& batches);
+  Result<> take_claimed(Function& function, const Rows& rows) const;
+  Result<std::vector<ScorePart>> finish_own(const Rows& rows);
   Result<std::vector<std::vector<ScorePart>>> exchange_parts(const std::vector<ScorePart>& own, size_t num_rows) const;
-  Result<> work_off();
+  Result<> work_off(const Rows& rows);
+  Result<RewardOutput> join(const Function& function, std::vector<ScorePart> parts, size_t num_rows,
+                            MetricSet* metrics) const;
   void show_progress() const;
   // The error that ends the run, with the place of its rows.
   [[nodiscard]] Error keep_rows(Error error, const PromptBatch& prompts, const SampleBatch& samples,
@@ -124,13 +131,8 @@ class RewardRunner {
   std::optional<double> environment_weight_;
   ColumnTypes types_;
   ScoreContext context_;
-  std::vector<uint8_t> fed_;              // by prompt; empty: begin() was not called
+  bool has_begun_ = false;
   int64_t num_rows_ = 0, num_given_ = 0;  // the batch's rows, and how many of them functions have
 };
-
-// The typed columns of B rows: prompt and completion as text and ids, and the data columns that `types` names. `block`:
-// only the rows of these prompts.
-RewardBatch make_reward_batch(const PromptBatch& prompts, const SampleBatch& samples, const ColumnTypes& types,
-                              const ScoreContext& context, const std::optional<RankBlock>& block = std::nullopt);
 
 }  // namespace mortise

@@ -235,7 +235,22 @@ Result<> RolloutRunner::collect_segments(std::span<const OpenRows> batches, cons
                                          const std::function<Result<>()>& on_turn) {
   TRY(wake());
   RowSegments all(batches, plan, tokenizer);
-  std::vector<RolloutRequest> requests = all.requests();
+  std::vector<RolloutRequest> requests;
+  size_t next = 0;
+  bool has_more = true;
+  // Takes prompts as long as there are more and their rows may be out.
+  const auto begin_prompts = [&]() -> Result<> {
+    while (has_more && (plan.max_rows == 0 || all.num_begun() - all.num_arrived() < plan.max_rows)) {
+      std::optional<int64_t> prompt;
+      if (plan.next_prompt)
+        prompt = TRY(plan.next_prompt());
+      else if (next < all.open().size())
+        prompt = static_cast<int64_t>(next++);
+      has_more = prompt.has_value();
+      if (prompt) all.begin(static_cast<size_t>(*prompt), requests);
+    }
+    return {};
+  };
   Result<> told;
   const RolloutSink sink = [&](const RolloutSequence& sequence) {
     if (told.ok()) told = check_sequence_ids(sequence, plan.vocab_size, backend_.instance().label());
@@ -243,15 +258,18 @@ Result<> RolloutRunner::collect_segments(std::span<const OpenRows> batches, cons
     return true;
   };
   uint64_t outstanding = 0;
-  while (!requests.empty() || outstanding > 0) {
+  TRY(begin_prompts());
+  while (has_more || !requests.empty() || outstanding > 0) {
     const int64_t before = all.num_arrived();
-    const size_t accepted = TRY(exchange(requests, outstanding, kPollTimeoutMs, sink, metrics));
+    const int64_t timeout_ms = plan.max_rows > 0 ? kTurnTimeoutMs : kPollTimeoutMs;
+    const size_t accepted = TRY(exchange(requests, outstanding, timeout_ms, sink, metrics));
     TRY(told);
-    if (progress) progress(all.num_arrived(), all.num_rows());
+    if (progress) progress(all.num_arrived(), all.num_begun());
     if (on_turn) TRY(on_turn());
     if (outstanding == 0 && all.num_arrived() == before && accepted == 0 && !requests.empty()) return accepts_nothing();
+    TRY(begin_prompts());
   }
-  if (all.num_arrived() != all.num_rows()) return lost_rows(all.num_arrived(), all.num_rows());
+  if (all.num_arrived() != all.num_begun()) return lost_rows(all.num_arrived(), all.num_begun());
   return {};
 }
 

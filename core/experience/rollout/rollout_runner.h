@@ -50,7 +50,9 @@ class RolloutRunner {
                               const std::function<Result<>(const SampleBatch&, int64_t)>& on_prompt = {},
                               const std::function<Result<>()>& on_turn = {});
 
-  // The next piece of each row in `batches` that is here and not done. `progress` and `on_turn` as above.
+  // The next piece of each row in `batches` that is not done. The plan's next_prompt counts the prompts with such rows
+  // (open_prompts in row_segments.h), and it is asked whenever fewer than max_rows rows are out. `progress` and
+  // `on_turn` as above.
   Result<> collect_segments(std::span<const OpenRows> batches, const RolloutPlan& plan, const Tokenizer& tokenizer,
                             MetricSet* metrics, const std::function<void(int64_t, int64_t)>& progress = {},
                             const std::function<Result<>()>& on_turn = {});

@@ -18,21 +18,36 @@ SampleBatch unsampled_rows(const PromptBatch& prompts, const RolloutPlan& plan) 
   return out;
 }
 
+std::vector<OpenPrompt> open_prompts(std::span<const OpenRows> batches) {
+  std::vector<OpenPrompt> open;
+  for (size_t batch = 0; batch < batches.size(); ++batch) {
+    const std::vector<uint8_t>& is_done = *batches[batch].is_done;
+    const int64_t n = batches[batch].samples->num_samples_per_prompt;
+    for (int64_t prompt = 0; prompt * n < std::ssize(is_done); ++prompt) {
+      const auto first = is_done.begin() + prompt * n;
+      const int64_t num_rows = std::count(first, first + n, uint8_t{0});
+      if (num_rows > 0) open.push_back({batch, prompt, num_rows});
+    }
+  }
+  return open;
+}
+
 RowSegments::RowSegments(std::span<const OpenRows> batches, const RolloutPlan& plan, const Tokenizer& tokenizer)
-    : plan_(plan), tokenizer_(tokenizer) {
+    : plan_(plan), tokenizer_(tokenizer), open_(open_prompts(batches)) {
   int64_t first_id = 0;
   for (const OpenRows& rows : batches) {
     Batch& batch = batches_.emplace_back(Batch{rows, first_id, plan.sampling});
     batch.sampling.max_new_tokens = rows.max_tokens;
     first_id += static_cast<int64_t>(rows.samples->rows.size());
-    for (size_t i = 0; i < rows.is_done->size(); ++i)
-      num_rows_ += (*rows.is_done)[i] == 0 && rows.is_here(rows.samples->rows[i]) ? 1 : 0;
   }
 }
 
 // The first piece of a group is one request, whose prompt the backend computes once.
-void RowSegments::ask(const Batch& batch, std::vector<RolloutRequest>& requests) {
+void RowSegments::begin(size_t open_prompt, std::vector<RolloutRequest>& requests) {
+  const OpenPrompt& open = open_[open_prompt];
+  const Batch& batch = batches_[open.batch];
   const PromptBatch& prompts = *batch.rows.prompts;
+  num_begun_ += open.num_rows;
   const auto request = [&](int64_t row, std::span<const int64_t> ids, int64_t num_samples) {
     RolloutRequest& made = requests.emplace_back();
     made.request_id = batch.first_id + row;
@@ -43,25 +58,16 @@ void RowSegments::ask(const Batch& batch, std::vector<RolloutRequest>& requests)
     made.step = prompts.step;
     made.sampling = &batch.sampling;
   };
-  const std::vector<Sample>& rows = batch.rows.samples->rows;
-  for (size_t i = 0; i < rows.size(); ++i) {
-    if (!batch.rows.is_here(rows[i])) continue;
-    const std::vector<int64_t>& prompt = prompts.prompts[static_cast<size_t>(rows[i].prompt_index)].token_ids;
-    if (batch.rows.piece == 0) {
-      if (rows[i].sample_index == 0) request(static_cast<int64_t>(i), prompt, plan_.num_samples);
-      continue;
-    }
-    if ((*batch.rows.is_done)[i] != 0) continue;
+  const std::vector<int64_t>& prompt = prompts.prompts[static_cast<size_t>(open.prompt)].token_ids;
+  const int64_t first = open.prompt * batch.rows.samples->num_samples_per_prompt;
+  if (batch.rows.piece == 0) return request(first, prompt, plan_.num_samples);
+  for (int64_t row = first; row < first + batch.rows.samples->num_samples_per_prompt; ++row) {
+    if ((*batch.rows.is_done)[static_cast<size_t>(row)] != 0) continue;
+    const std::vector<int64_t>& ids = batch.rows.samples->rows[static_cast<size_t>(row)].token_ids;
     std::vector<int64_t>& context = contexts_.emplace_back(prompt);
-    context.insert(context.end(), rows[i].token_ids.begin(), rows[i].token_ids.end());
-    request(static_cast<int64_t>(i), context, 1);
+    context.insert(context.end(), ids.begin(), ids.end());
+    request(row, context, 1);
   }
-}
-
-std::vector<RolloutRequest> RowSegments::requests() {
-  std::vector<RolloutRequest> all;
-  for (const Batch& batch : batches_) ask(batch, all);
-  return all;
 }
 
 void RowSegments::take(const RolloutSequence& sequence) {

@@ -45,6 +45,7 @@ class LocalReward : public RewardFunction {
   Result<> advance(int /*wait_ms*/) override { return {}; }
   void close() override {}
   [[nodiscard]] bool is_idle() const override { return true; }
+  [[nodiscard]] bool wants_more() const override { return false; }
   [[nodiscard]] int64_t num_done() const override { return num_done_; }
   Result<RewardOutput> finish(MetricSet* metrics) override {
     if (batch_ == nullptr) return RewardOutput{};
@@ -137,10 +138,10 @@ class LocalReward : public RewardFunction {
 
   // A call that failed fails its own rows.
   Result<RewardOutput> join(std::vector<ScoredPart>& parts, const RewardBatch& rows, MetricSet* metrics) {
-    const bool is_part = request_.num_elsewhere > 0;
-    const auto place_of = [&](int64_t row) { return is_part ? rows.row_id[static_cast<size_t>(row)] : row; };
-    RowAccount account(is_part ? request_.num_rows : rows.num_rows, gives_token_rewards(reward_.info()));
+    const auto place_of = [&](int64_t row) { return request_.is_part ? rows.row_id[static_cast<size_t>(row)] : row; };
+    RowAccount account(request_.is_part ? request_.num_rows : rows.num_rows, gives_token_rewards(reward_.info()));
     std::vector<MetricRecord> records;
+    std::vector<int64_t> record_rows;
     for (ScoredPart& part : parts) {
       if (!part.out.ok()) {
         if (part.out.error().kind == ErrorKind::kSignal) return std::move(part.out).error();
@@ -157,10 +158,14 @@ class LocalReward : public RewardFunction {
                       out.token_rewards.empty() ? std::vector<float>() : std::move(out.token_rewards[row]));
       }
       for (RowValue& value : out.row_values) account.add_value(place_of(part.first + value.row), std::move(value));
+      record_rows.resize(record_rows.size() + out.metrics.size(), place_of(part.first));
       std::move(out.metrics.begin(), out.metrics.end(), std::back_inserter(records));
     }
     TRY(add_plugin_metrics(label(), "score", request_.step, records, metrics));
-    return account.take();
+    RewardOutput output = account.take();
+    output.metrics = std::move(records);
+    output.metric_rows = std::move(record_rows);
+    return output;
   }
 
   static int64_t now_ns() { return default_env().monotonic_ns(); }

@@ -28,6 +28,8 @@ std::string params_text(const Json& params) {
   return {bytes.begin(), bytes.end()};
 }
 
+}  // namespace
+
 void put_metrics(Encoder& out, const std::vector<MetricRecord>& metrics) {
   out.u64(metrics.size());
   for (const MetricRecord& metric : metrics)
@@ -44,8 +46,6 @@ std::vector<MetricRecord> read_metrics(Decoder& in) {
   }
   return metrics;
 }
-
-}  // namespace
 
 LoadMessage load_message(const PluginRef& ref, InstanceIdentity identity, const WorkerLimits& limits,
                          const RunKey& key) {

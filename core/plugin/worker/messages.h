@@ -30,9 +30,11 @@ class Decoder;
 struct PluginRef;
 struct RunKey;
 
-// A named number or text of a row, in the messages of workers and of ranks.
+// A named number or text of a row, and metrics, in the messages of workers and of ranks.
 void put_row_value(Encoder& out, const RowValue& value);
 RowValue read_row_value(Decoder& in);
+void put_metrics(Encoder& out, const std::vector<MetricRecord>& metrics);
+std::vector<MetricRecord> read_metrics(Decoder& in);
 
 inline constexpr int64_t kProtocol = 7;
 

@@ -23,7 +23,7 @@ struct ScoreRequest {
   int64_t step = 0;
   int64_t timeout_ms = 0;      // for the whole batch, from the last add() on; 0: none
   int64_t row_timeout_ms = 0;  // for a row, or a group; 0: none. In this process only the batch's limit holds
-  int64_t num_elsewhere = 0;   // rows of the batch that another process scores: they are never added, and come out NaN
+  bool is_part = false;        // other processes score rows of the batch too: rows that are never added come out NaN
 };
 
 class RewardFunction {
@@ -41,12 +41,15 @@ class RewardFunction {
   // Hands out work, collects results, and ends rows beyond their deadline. Waits up to `wait_ms` for messages of the
   // workers. Between add() and finish(), row deadlines are as precise as the interval of these calls.
   virtual Result<> advance(int wait_ms) = 0;
+  // No row waits for a worker: more may be added. False for a reward in this process.
+  [[nodiscard]] virtual bool wants_more() const = 0;
   // No more rows come: the time for the batch begins. finish() does it where it was not done.
   virtual void close() = 0;
   // Whether advance() has nothing left to do for the rows that were added.
   [[nodiscard]] virtual bool is_idle() const = 0;
   // Rows of the batch that have their result.
   [[nodiscard]] virtual int64_t num_done() const = 0;
+  // The records of RewardOutput::metrics are in the set already, if there is one.
   virtual Result<RewardOutput> finish(MetricSet* metrics) = 0;
 
   // mortise.state/1: nothing when the plugin keeps no state.

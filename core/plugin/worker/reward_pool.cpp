@@ -49,6 +49,7 @@ Result<> RewardPool::begin(const ScoreRequest& request) {
   request_ = request;
   account_ = RowAccount(request.num_rows, gives_tokens_);
   metrics_.clear();
+  num_added_ = 0;
   todo_.begin(request.num_rows);
   deadline_ns_ = 0;
   last_slot_ = nullptr;
@@ -57,6 +58,7 @@ Result<> RewardPool::begin(const ScoreRequest& request) {
 
 Result<> RewardPool::add(const RewardBatch& rows) {
   TRY(todo_.add(rows, granularity(), supervisor_->num_workers(), label_));
+  num_added_ += rows.num_rows;
   return turn(0);
 }
 
@@ -85,13 +87,13 @@ void RewardPool::close() {
 
 Result<RewardOutput> RewardPool::finish(MetricSet* metrics) {
   close();
-  while (account_.num_open() > request_.num_elsewhere) {
+  const int64_t num_elsewhere = request_.is_part ? request_.num_rows - num_added_ : 0;
+  while (account_.num_open() > num_elsewhere) {
     if (is_stopping()) return stop();
     if (todo_.empty() && at_work_.empty()) {
-      return Error{
-          ErrorKind::kInternal,
-          std::to_string(account_.num_open() - request_.num_elsewhere) + " rows were never given to the reward", label_,
-          ""};
+      return Error{ErrorKind::kInternal,
+                   std::to_string(account_.num_open() - num_elsewhere) + " rows were never given to the reward", label_,
+                   ""};
     }
     TRY(turn(time_to_next_deadline()));
   }
@@ -101,10 +103,17 @@ Result<RewardOutput> RewardPool::finish(MetricSet* metrics) {
   // In the order of rows, so that sums do not depend on which worker was first.
   std::stable_sort(metrics_.begin(), metrics_.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
   std::vector<MetricRecord> ordered;
-  for (auto& [row, metric] : metrics_) ordered.push_back(std::move(metric));
+  std::vector<int64_t> rows;
+  for (auto& [row, metric] : metrics_) {
+    ordered.push_back(std::move(metric));
+    rows.push_back(row);
+  }
   TRY(add_plugin_metrics(label_, "score", request_.step, ordered, metrics));
   todo_.end();
-  return account_.take();
+  RewardOutput output = account_.take();
+  output.metrics = std::move(ordered);
+  output.metric_rows = std::move(rows);
+  return output;
 }
 
 // A worker that dies between its rows and its state takes what it learned from the batch along.

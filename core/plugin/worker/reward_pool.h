@@ -42,6 +42,7 @@ class RewardPool : public RewardFunction {
   Result<> advance(int wait_ms) override;
   void close() override;
   [[nodiscard]] bool is_idle() const override { return is_stopping() || (todo_.empty() && at_work_.empty()); }
+  [[nodiscard]] bool wants_more() const override { return !is_stopping() && todo_.empty(); }
   [[nodiscard]] int64_t num_done() const override { return request_.num_rows - account_.num_open(); }
   Result<RewardOutput> finish(MetricSet* metrics) override;
 
@@ -98,6 +99,7 @@ class RewardPool : public RewardFunction {
   PieceQueue todo_;
   std::vector<Work> at_work_;
   RowAccount account_;
+  int64_t num_added_ = 0;                                  // rows of the batch
   std::vector<std::pair<int64_t, MetricRecord>> metrics_;  // with the first row of the call that gave it
   Slot* last_slot_ = nullptr;
   CarriedState state_;

@@ -3,6 +3,7 @@
 
 #include <string>
 
+#include "config/key_use.h"
 #include "config/load.h"
 #include "foundation/base/env.h"
 #include "foundation/base/result.h"
@@ -26,9 +27,9 @@ Result<TrainSummary> train(Env& env, const LoadedConfig& loaded, const ResumeReq
 // Validates model.path once; the metrics as {name: value}.
 Result<Json> evaluate(Env& env, const LoadedConfig& loaded, Communicator& ranks = alone());
 
-// What `--dry-run` prints: the settings, batch arithmetic and a memory estimate. Reads the model's config and counts
-// data rows only. A run of several ranks also prints what each of them does and sends.
-Result<std::string> dry_run(Env& env, const LoadedConfig& loaded, bool json, const ResumeRequest& resume = {},
-                            int num_ranks = 1);
+// What `train --dry-run` and `sft --dry-run` print: the settings, batch arithmetic and a memory estimate. Reads the
+// model's config and counts data rows only. A run of several ranks also prints what each of them does and sends.
+Result<std::string> dry_run(Env& env, const LoadedConfig& loaded, ConfigUse use, bool json,
+                            const ResumeRequest& resume = {}, int num_ranks = 1);
 
 }  // namespace mortise

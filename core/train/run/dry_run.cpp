@@ -1,7 +1,7 @@
-// `train --dry-run`: what a run would do, without loading weights or making a folder: the batch arithmetic, the steps
-// and updates that follow from the data, the checkpoint that it would continue from, and estimates of memory by part
-// and of a checkpoint's size. The rows are read and checked as the run reads them; files that plugins name are looked
-// for.
+// `--dry-run` of `train` and `sft`: what a run would do, without loading weights or making a folder: the batch
+// arithmetic, the steps and updates that follow from the data, the checkpoint that it would continue from, and estimates
+// of memory by part and of a checkpoint's size. The rows are read and checked as the run reads them; files that plugins
+// name are looked for.
 #include <fmt/core.h>
 
 #include <algorithm>
@@ -179,6 +179,8 @@ Result<SavedWeights> saved_weights(Env& env, const ModelConfig& model, const std
 }
 
 struct RunEstimate {
+  RunKind kind = RunKind::kTrain;
+  RunConfig config;  // what is counted (counted_config)
   ModelConfig model;
   std::optional<LoraSize> lora;
   int64_t train_rows = 0, val_rows = 0, mix_rows = 0, steps = 0, updates = 0;
@@ -212,49 +214,105 @@ Result<double> checkpoint_bytes(Env& env, const PolicyFolder& folder, const RunE
   return bytes;
 }
 
-Result<RunEstimate> estimate(Env& env, PluginRegistry& registry, const LoadedConfig& loaded, int num_ranks) {
-  const RunConfig& config = loaded.config;
+// A supervised run as a step of one update. It reads none of the tables that say how steps sample and what they compare to.
+RunConfig counted_config(const RunConfig& config, RunKind kind) {
+  if (kind != RunKind::kSft) return config;
+  RunConfig out = config;
+  const RunConfig unset;
+  out.actor.use_kl_loss = out.actor.carry_rows = out.algorithm.use_kl_in_reward = false;
+  out.actor.rows_per_update.reset();
+  out.actor.ppo_epochs = out.rollout.n = 1;
+  out.actor.ppo_mini_batch_size = out.data.train_batch_size = config.sft.train_batch_size;
+  out.actor.policy_loss = unset.actor.policy_loss;
+  out.actor.router_replay = unset.actor.router_replay;
+  out.rollout.filtered_log_probs = unset.rollout.filtered_log_probs;
+  out.rollout.response_length.reset();
+  out.data.max_response_length = recorded_length(config) - config.data.max_prompt_length;
+  out.algorithm = unset.algorithm;
+  out.ref = unset.ref;
+  out.sft_mix = unset.sft_mix;
+  out.teacher = unset.teacher;
+  out.trainer.mode = unset.trainer.mode;
+  out.trainer.val_only = false;
+  return out;
+}
+
+// The rows of the run, counted and checked as the run reads them.
+Result<> count_rows(const RowSource& rows, const Tokenizer& tokenizer, int num_ranks, RunEstimate& out) {
+  const LoadedConfig& loaded = rows.loaded;
+  std::optional<Dataset> train;
+  if (rows.kind != RunKind::kEval) {
+    TRY(check_policy(rows.env, loaded.config.model.path));
+    TRY(check_routers(loaded, out.model));
+    TRY(check_policy_groups(rows.env, loaded, num_ranks, rows.kind == RunKind::kTrain));
+    const bool is_sft = rows.kind == RunKind::kSft;
+    if (is_sft)
+      train = TRY(load_sft_rows(rows, tokenizer));
+    else
+      train = TRY(load_train_prompts(rows));
+    const PromptSource source = TRY(
+        PromptSource::create(*train, is_sft ? sft_source_options(loaded.config) : train_source_options(loaded.config)));
+    out.train_rows = source.rows_per_epoch();
+    if (!is_sft) {
+      if (const auto mix = TRY(load_sft_mix_rows(rows, tokenizer))) out.mix_rows = mix->size();
+    }
+  }
+  const std::vector<ValRows> val = TRY(load_val_rows(rows));
+  for (const ValRows& one : val) out.val_rows += one.rows.size();
+  TRY(settle_columns(rows, train ? &*train : nullptr, val));
+  return {};
+}
+
+// Nothing is sampled before an update. A run that does not validate with rewards samples nothing at all.
+void leave_out_sampling(const LoadedConfig& loaded, RunEstimate& out) {
+  RunConfig validation = loaded.config;  // its completions are as long as the settings say, and not as supervised rows
+  validation.data.train_batch_size = out.val_rows;
+  validation.rollout.n = loaded.config.rollout.val_kwargs.n;
+  const bool by_operators = out.device.is_by_operators();
+  out.memory.kv_cache = estimate_memory(out.model, out.lora, out.trained, validation, by_operators).kv_cache;
+  out.ranks.samples = false;
+  out.ranks.step_weight_bytes = out.ranks.row_bytes = out.ranks.rollout_bytes = 0;
+  if (out.val_rows > 0 && !loaded.config.reward.empty()) return;
+  out.memory.rollout = out.memory.kv_cache = out.memory.graphs = out.memory.whole = 0;
+}
+
+Result<RunEstimate> estimate(Env& env, PluginRegistry& registry, const LoadedConfig& loaded, int num_ranks,
+                             RunKind kind) {
   RunEstimate out;
+  out.kind = kind;
+  out.config = counted_config(loaded.config, kind);
+  const RunConfig& config = out.config;
   const PolicyFolder folder = TRY(PolicyFolder::load(env, config));
   out.model = TRY(read_model_folder_config(env, config.model.path));
   out.lora = TRY(estimate_lora(env, out.model, loaded));
   StartedEnvironment environment;  // its tools are part of the prompts
-  if (config.rollout.multi_turn.enable) environment = TRY(start_rewarded_environment(registry, loaded, RunKey()));
+  if (config.rollout.multi_turn.enable && kind == RunKind::kTrain)
+    environment = TRY(start_rewarded_environment(registry, loaded, RunKey()));
   TRY(check_rollout_groups(env, loaded, num_ranks));
   const PromptEncoder encoder = folder.encoder(config, environment.runner ? &environment.tools : nullptr);
-  const RunKind kind = config.trainer.val_only ? RunKind::kEval : RunKind::kTrain;
-  const RowSource rows{env, loaded, registry, encoder, out.model, kind};
-  std::optional<Dataset> train;
-  if (kind == RunKind::kTrain) {
-    TRY(check_policy(env, config.model.path));
-    TRY(check_routers(loaded, out.model));
-    TRY(check_policy_groups(env, loaded, num_ranks, /*trains=*/true));
-    train = TRY(load_train_prompts(rows));
-    const PromptSource source = TRY(PromptSource::create(*train, train_source_options(config)));
-    out.train_rows = source.rows_per_epoch();
-    if (const auto mix = TRY(load_sft_mix_rows(rows, folder.tokenizer))) out.mix_rows = mix->size();
-  }
-  const std::vector<ValRows> val = TRY(load_val_rows(rows));
-  for (const ValRows& one : val) out.val_rows += one.rows.size();
+  const RunKind rows_kind = kind == RunKind::kTrain && config.trainer.val_only ? RunKind::kEval : kind;
+  TRY(count_rows({env, loaded, registry, encoder, out.model, rows_kind}, folder.tokenizer, num_ranks, out));
   if (environment.runner) {
     const Sampling sampling = TRY(rollout_sampling(config, out.model, &folder.tokenizer));
     TRY(make_turn_parts(std::move(environment), loaded, folder, encoder, sampling, alone()));
   }
-  TRY(settle_columns(rows, train ? &*train : nullptr, val));
   out.plan = plan_batches(config);
-  out.steps = plan_total_steps(config, out.train_rows);
-  out.updates = plan_total_updates(config, out.train_rows);
+  const bool is_sft = kind == RunKind::kSft;
+  out.steps = is_sft ? config.sft.total_training_steps : plan_total_steps(config, out.train_rows);
+  out.updates = is_sft ? out.steps : plan_total_updates(config, out.train_rows);
   out.trained = TRY(trained_size(out.model, out.lora, loaded, "actor.optim"));
-  out.device = choose_device(loaded, {num_ranks, 0}, kind, &registry);
+  out.device = choose_device(loaded, {num_ranks, 0}, rows_kind, &registry);
   out.trained.is_on_device = out.device.is_by_operators();
   out.trained.is_read_at_once = out.trained.is_read_at_once || is_adapter_folder(env, config.model.path);
   out.memory = estimate_memory(out.model, out.lora, out.trained, config, out.device.is_by_operators());
   if (out.device.name.kind == DeviceKind::kCuda) out.memory.graphs = graph_bytes(out.model, config);
   out.not_reused = why_not_reused(config, out.model, num_ranks, out.device.is_by_operators());
+  if (is_sft) out.not_reused = "a supervised run samples nothing";
   if (!out.not_reused) out.memory.sampled = sampled_bytes(config, out.model);
   UnitBytes units = unit_bytes(out.model, static_cast<double>(num_bytes(config.model.dtype)));
-  units.window = vocabulary_window(out.model, config, out.device.is_by_operators());
-  const std::optional<CriticSize> size_of_critic = TRY(critic_size(env, registry, loaded, num_ranks));
+  units.window = vocabulary_window(out.model, out.trained, config);
+  std::optional<CriticSize> size_of_critic;
+  if (!is_sft) size_of_critic = TRY(critic_size(env, registry, loaded, num_ranks));
   out.ranks = estimate_ranks(config, out.model, out.plan, units, out.trained, num_ranks);
   if (size_of_critic) out.ranks.critic_bytes = critic_bytes_sent(config, out.plan, *size_of_critic, num_ranks);
   out.trained_state_bytes = out.memory.moments;
@@ -265,8 +323,11 @@ Result<RunEstimate> estimate(Env& env, PluginRegistry& registry, const LoadedCon
   offload_memory(out.model, out.trained, config, out.lora.has_value(), num_ranks, critic, out.memory);
   // Policy and critic learn one after the other.
   out.memory.activations = std::max(out.memory.activations, critic.activations);
-  if (const auto teacher = TRY(teacher_config(env, loaded, out.model.vocab_size, num_ranks)))
+  if (is_sft) {
+    leave_out_sampling(loaded, out);
+  } else if (const auto teacher = TRY(teacher_config(env, loaded, out.model.vocab_size, num_ranks))) {
     out.memory.teacher = weight_bytes(*teacher, config.model.dtype, WeightCopies::kNoMasters);
+  }
   out.memory.reward_models = TRY(reward_model_bytes(env, registry, loaded));
   out.checkpoint_bytes = TRY(checkpoint_bytes(env, folder, out, config));
   if (const auto free = free_bytes_for(env, config.trainer.default_local_dir); free.ok()) out.free_bytes = *free;
@@ -285,7 +346,7 @@ Json json_of(const RunEstimate& run, const RunConfig& config) {
           {"val_rows", run.val_rows},
           {"sft_mix_rows", run.mix_rows},
           {"sft_mix_rows_per_update", run.mix_rows > 0 ? config.sft_mix.train_batch_size : 0},
-          {"steps_per_epoch", steps_per_epoch(config, run.train_rows)},
+          {"steps_per_epoch", steps_per_epoch(run.config, run.train_rows)},
           {"prompts_per_step", run.plan.prompts_per_step},
           {"rows_per_step", run.plan.rows_per_step},
           {"rows_per_update", run.plan.rows_per_update},
@@ -379,26 +440,30 @@ std::string updates_of_step(const BatchPlan& plan) {
   return fmt::format("{:.4g} updates on average", plan.mean_updates_per_step());
 }
 
-std::string estimate_text(const RunEstimate& run, const LoadedConfig& loaded, const PluginInfo& loss) {
-  const BatchPlan& plan = run.plan;
-  const MemoryEstimate& memory = run.memory;
-  const auto size = [](double bytes) { return format_bytes(static_cast<uint64_t>(bytes)); };
-  ShowOptions show;
-  show.remarks = loss_remarks(loss, loaded);
-  std::string out = config_to_toml(loaded, show);
-  for (const std::string& note : loaded.notes) out += "\n# " + one_line(note);
-  out += fmt::format("\n# {}\n", one_line(describe_loss(loss, loaded)));
-  out += fmt::format("# model: {}, {}", counted(run.model.num_parameters(), "parameter"),
-                     counted(run.model.num_layers, "layer"));
+std::string model_line(const RunEstimate& run) {
+  std::string out = fmt::format("# model: {}, {}", counted(run.model.num_parameters(), "parameter"),
+                                counted(run.model.num_layers, "layer"));
   if (run.lora) out += "; trained: an adapter of " + format_count(run.lora->num_trained);
   const int64_t trainable = run.lora ? run.lora->num_trained : run.model.num_parameters();
   const int64_t num_frozen = trainable - static_cast<int64_t>(run.trained.numbers);
   if (num_frozen > 0) out += fmt::format("; frozen by actor.optim.groups: {}", format_count(num_frozen));
-  out += "\n";
-  out += fmt::format("# data: {}, {} per epoch", counted(run.train_rows, "training row"),
-                     counted(steps_per_epoch(loaded.config, run.train_rows), "step"));
+  return out + "\n";
+}
+
+// What it learns from: rows, steps and updates.
+std::string rows_text(const RunEstimate& run, const LoadedConfig& loaded) {
+  const BatchPlan& plan = run.plan;
+  const bool is_sft = run.kind == RunKind::kSft;
+  const char* const step = is_sft ? "update" : "step";
+  std::string out = fmt::format("# data: {}, {} per epoch", counted(run.train_rows, "training row"),
+                                counted(steps_per_epoch(run.config, run.train_rows), step));
   if (run.val_rows > 0) out += "; " + counted(run.val_rows, "validation row");
   out += "\n";
+  if (is_sft) {
+    out += fmt::format("# update: {} of up to {}\n", counted(plan.rows_per_update, "row"),
+                       counted(recorded_length(loaded.config), "token"));
+    return out + fmt::format("# run: {}\n", counted(run.updates, "update"));
+  }
   out += fmt::format("# step: {} x {} = {}; {} of {}\n", counted(plan.prompts_per_step, "prompt"),
                      counted(loaded.config.rollout.n, "sample"), counted(plan.rows_per_step, "row"),
                      updates_of_step(plan), counted(plan.rows_per_update, "row"));
@@ -407,10 +472,24 @@ std::string estimate_text(const RunEstimate& run, const LoadedConfig& loaded, co
                        counted(loaded.config.sft_mix.train_batch_size, "supervised row"), run.mix_rows);
   }
   out += fmt::format("# run: {}, {}\n", counted(run.steps, "step"), counted(run.updates, "update"));
-  out += reuse_line(run.not_reused);
+  return out + reuse_line(run.not_reused);
+}
+
+// `loss`: the policy loss; null in a supervised run.
+std::string estimate_text(const RunEstimate& run, const LoadedConfig& loaded, const PluginInfo* loss) {
+  const MemoryEstimate& memory = run.memory;
+  const auto size = [](double bytes) { return format_bytes(static_cast<uint64_t>(bytes)); };
+  ShowOptions show;
+  if (loss != nullptr) show.remarks = loss_remarks(*loss, loaded);
+  std::string out = config_to_toml(loaded, show);
+  for (const std::string& note : loaded.notes) out += "\n# " + one_line(note);
+  out += loss != nullptr ? fmt::format("\n# {}\n", one_line(describe_loss(*loss, loaded)))
+                         : "\n# loss: the mean cross-entropy of the tokens that are learnt\n";
+  out += model_line(run);
+  out += rows_text(run, loaded);
   if (!run.resumes_from.empty())
     out += fmt::format("# resume: the run continues from {}\n", one_line(run.resumes_from));
-  out += ranks_text(run.ranks, plan);
+  out += ranks_text(run.ranks, run.plan);
   out += memory_text(memory, run.ranks.num_ranks);
   out += device_line(loaded, run.device, memory.on_device());
   out += fmt::format("# disk: about {} for each checkpoint", size(run.checkpoint_bytes));
@@ -422,21 +501,25 @@ std::string estimate_text(const RunEstimate& run, const LoadedConfig& loaded, co
 
 }  // namespace
 
-Result<std::string> dry_run(Env& env, const LoadedConfig& loaded, bool json, const ResumeRequest& resume,
+Result<std::string> dry_run(Env& env, const LoadedConfig& loaded, ConfigUse use, bool json, const ResumeRequest& resume,
                             int num_ranks) {
+  const RunKind kind = use == ConfigUse::kSft ? RunKind::kSft : RunKind::kTrain;
   PluginRegistry registry = TRY(open_registry(loaded));
-  TRY(check_plugins(registry, loaded, RunKind::kTrain));
+  TRY(check_plugins(registry, loaded, kind));
   TRY(check_plugin_files(env, registry, loaded));
-  const PluginRef backend = TRY(registry.find("rollout_backend", loaded.config.rollout.name));
-  TRY(check_replay_backend(loaded, *backend.plugin));
-  RunEstimate run = TRY(estimate(env, registry, loaded, num_ranks));
+  const bool samples = kind == RunKind::kTrain;
+  if (samples) {
+    const PluginRef backend = TRY(registry.find("rollout_backend", loaded.config.rollout.name));
+    TRY(check_replay_backend(loaded, *backend.plugin));
+  }
+  RunEstimate run = TRY(estimate(env, registry, loaded, num_ranks, kind));
   // Refused here as it would be by the run.
-  const std::optional<Checkpoint> checkpoint =
-      TRY(find_resume(env, loaded, alone(), registry, RunKind::kTrain, resume));
+  const std::optional<Checkpoint> checkpoint = TRY(find_resume(env, loaded, alone(), registry, kind, resume));
   if (checkpoint) run.resumes_from = checkpoint->path().string();
   if (json) return dump_json(json_of(run, loaded.config), 2) + "\n";
+  if (!samples) return estimate_text(run, loaded, nullptr);
   const PluginRef loss = TRY(registry.find("policy_loss", loaded.config.actor.policy_loss.loss_mode));
-  return estimate_text(run, loaded, *loss.plugin);
+  return estimate_text(run, loaded, loss.plugin);
 }
 
 }  // namespace mortise

@@ -148,10 +148,11 @@ UnitBytes unit_bytes(const ModelConfig& model, double element) {
   return bytes_by_unit(model, store.parameters, element);
 }
 
-VocabularyWindow vocabulary_window(const ModelConfig& model, const RunConfig& config, bool by_operators) {
-  const int64_t most = vocabulary_window_bytes(config, by_operators);
+VocabularyWindow vocabulary_window(const ModelConfig& model, const TrainedSize& trained, const RunConfig& config) {
+  const int64_t most = vocabulary_window_bytes(config, trained.is_on_device);
   const int64_t row_bytes = model.hidden_size * num_bytes(config.model.dtype);
-  const int64_t num_parts = config.trainer.val_only ? 1 : config.actor.tensor_model_parallel_size;
+  const bool is_split = !config.trainer.val_only && !trained.keeps_vocabulary();
+  const int64_t num_parts = is_split ? config.actor.tensor_model_parallel_size : 1;
   const int64_t num_rows = (model.vocab_size + num_parts - 1) / num_parts;
   if (most == 0 || row_bytes * num_rows <= most) return {};
   const int64_t rows = std::min(rows_of_window(most, row_bytes), num_rows);
@@ -230,7 +231,7 @@ MemoryEstimate estimate_memory(const ModelConfig& model, const std::optional<Lor
     bytes.attention = attention_bytes(model, config, row_tokens, std::ceil(tokens / static_cast<double>(row_tokens)));
   bytes.head = head_pass_bytes(model, trained, config, tokens, model.vocab_size);
   // Then whole heads are passed in windows, too (learner_options()).
-  if (config.trainer.deterministic && vocabulary_window(model, config, by_operators).rows > 0)
+  if (config.trainer.deterministic && vocabulary_window(model, trained, config).rows > 0)
     bytes.head += window_gradient_bytes(model, tokens, config);
   if (by_operators && dtype != ModelDtype::kFloat64)
     bytes.head =

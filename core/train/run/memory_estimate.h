@@ -28,7 +28,9 @@ struct MemoryEstimate {
                        // layers, or bfloat16 numbers in float32
   double whole = 0;    // ... and all weights during rollouts, when there are no gradients and activations; of a split
                        // model too, with the gradients that stay
-  double saved = 0;    // the part of split layers that a save has whole, with the gradients that stay
+  // The part that a save of split layers has whole, with the gradients that stay. Ranks that only spread weights (stage 3)
+  // gather a part in saves too, but more in rollouts.
+  double saved = 0;
   double started = 0;  // ... and what is read at once while ranks start that share the weights
   // What lies on a device, if model.device names one.
   [[nodiscard]] double on_device() const {
@@ -114,7 +116,7 @@ double critic_activation_bytes(const ModelConfig& critic, const TrainedSize& tra
 UnitBytes unit_bytes(const ModelConfig& model, double element);
 // The pass that finds the tokens that filters keep has the whole head and a window, but no gradients or activations:
 // MemoryEstimate::whole is larger.
-VocabularyWindow vocabulary_window(const ModelConfig& model, const RunConfig& config, bool by_operators);
+VocabularyWindow vocabulary_window(const ModelConfig& model, const TrainedSize& trained, const RunConfig& config);
 // Bytes of all ranks for these units: with bfloat16 copies of the layers, and their masters if there are any.
 double spread_bytes(const UnitBytes& units, ModelDtype dtype, bool has_masters);
 // Numbers of the model that a rank does not have if `num_ranks` share its layers. `keeps_vocabulary`: it has all of embedding and

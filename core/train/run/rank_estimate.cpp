@@ -119,10 +119,12 @@ double split_weight_bytes(const UnitBytes& units, const TrainedSize& trained, co
 }
 
 // How often a rank receives a head in an update's pass beyond the walk for log-probs, if passes read it in windows: for
-// gradients, for products with kept tokens, and for comparisons with the heads of a reference, which travels too unless
-// it is the base of the adapter, or of a teacher (two_heads.h).
+// gradients, for products with kept tokens, and for comparisons with the heads of a reference, which travels too unless it
+// is the base of the adapter, or of a teacher (two_heads.h). A frozen head that split layers gather for kept tokens is
+// walked over once.
 double walks_after_forward(const RunConfig& config) {
-  double walks = config.rollout.filtered_log_probs ? 2.0 : 1.0;
+  const bool is_gathered = config.actor.tensor_model_parallel_size > 1 && config.model.trains_adapter();
+  double walks = config.rollout.filtered_log_probs && !is_gathered ? 2.0 : 1.0;
   const bool has_pair = !config.model.trains_adapter() || config.ref.sync_steps;
   if (has_full_kl(config))
     walks += has_pair ? 3.0 : 1.0;  // two walks, less one that the reference's forward pass counts
@@ -253,13 +255,16 @@ std::string ranks_text(const RankEstimate& ranks, const BatchPlan& plan) {
   const auto size = [](double bytes) { return format_bytes(static_cast<uint64_t>(bytes)); };
   std::string prompts = std::to_string(ranks.fewest_prompts);
   if (ranks.most_prompts != ranks.fewest_prompts) prompts += " or " + std::to_string(ranks.most_prompts);
-  std::string out = fmt::format("# ranks: {} processes; each {} {} {} of a step; they share about {} of an update\n",
-                                ranks.num_ranks, ranks.rollout_size == 1 ? "samples and scores" : "group samples",
-                                prompts, ranks.most_prompts == 1 ? "prompt" : "prompts",
+  const std::string sampled =
+      ranks.samples
+          ? fmt::format("each {} {} {} of a step; ", ranks.rollout_size == 1 ? "samples and scores" : "group samples",
+                        prompts, ranks.most_prompts == 1 ? "prompt" : "prompts")
+          : std::string();
+  std::string out = fmt::format("# ranks: {} processes; {}they share about {} of an update\n", ranks.num_ranks, sampled,
                                 ranks.most_passes == 1 ? "1 pass" : fmt::format("{} passes", ranks.most_passes));
   const int64_t num_groups = ranks.num_groups();
   out += mesh_text(ranks);
-  if (ranks.rollout_size > 1) {
+  if (ranks.rollout_size > 1 && ranks.samples) {
     out += fmt::format(
         "# rollouts: groups of {} ranks sample the same rows, and a rank sends about {} in a step for that\n",
         ranks.rollout_size, size(ranks.rollout_bytes));
@@ -270,8 +275,10 @@ std::string ranks_text(const RankEstimate& ranks, const BatchPlan& plan) {
       ranks.weight_bytes > 0 ? fmt::format(" and {} of weights", size(ranks.weight_bytes)) : std::string();
   const std::string of_critic =
       ranks.critic_bytes > 0 ? fmt::format(", of which {} for the critic", size(ranks.critic_bytes)) : std::string();
-  return out + fmt::format("# wire: each rank sends {} of gradients{} in an update, and about {} in a step{}\n",
-                           size(ranks.gradient_bytes), weights, size(ranks.bytes_of_step(plan)), of_critic);
+  const std::string whole = size(ranks.bytes_of_step(plan));
+  return out + fmt::format("# wire: each rank sends {} of gradients{} in an update, {}{}\n", size(ranks.gradient_bytes),
+                           weights, ranks.samples ? fmt::format("and about {} in a step", whole) : whole + " in all",
+                           of_critic);
 }
 
 }  // namespace mortise

@@ -15,6 +15,7 @@ namespace mortise {
 // How a step is shared, and what a rank sends for it.
 struct RankEstimate {
   int num_ranks = 1;
+  bool samples = true;                           // false: a supervised run, whose step is an update
   int64_t most_prompts = 0, fewest_prompts = 0;  // that a rank samples (with those of its group) and scores
   int64_t most_passes = 0;                       // micro-batches of an update; ranks beyond them have nothing to do
   double gradient_bytes = 0;                     // sent by each rank in an update

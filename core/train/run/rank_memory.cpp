@@ -220,8 +220,8 @@ void share_layers(const ModelConfig& model, const UnitBytes& units, const Traine
 
 namespace {
 
-// While a rank reads a part of the model, or all of it, next to what it keeps, and what an adapter's start computes from a layer.
-// `whole`: bytes of all weights.
+// While a rank reads a part of the model, or all of it, next to what it keeps, and what an adapter's start computes from a
+// layer. `whole`: bytes of all weights.
 double started_bytes(const UnitBytes& units, const TrainedSize& trained, const RunConfig& config, int num_ranks,
                      double whole) {
   const int64_t num_parts = config.trainer.val_only ? 1 : config.actor.tensor_model_parallel_size;
@@ -278,7 +278,13 @@ void share_memory(const ModelConfig& model, const UnitBytes& units, const Traine
     const double stepped = config.ranks.zero_stage == 3 ? trained.units.layer : std::min(bucket, trained.units.layers);
     memory.stepped = std::max(memory.stepped, stepped * layers / num_owners);
   }
-  if (num_parts > 1 && memory.saved > 0) memory.saved += memory.gradients;
+  if (num_parts > 1 && memory.saved > 0) {
+    if (config.ranks.zero_stage == 3 && num_ranks > num_parts) {  // its own part of it is put together first
+      memory.saved *= 1.0 + 1.0 / static_cast<double>(num_parts);
+      if (trained.keeps_vocabulary()) memory.saved = std::max(memory.saved, units.largest_end);
+    }
+    memory.saved += memory.gradients;
+  }
   const int64_t num_samplers = config.rollout.tensor_model_parallel_size;
   const bool has_part = config.actor.tensor_model_parallel_size == num_samplers && !config.trainer.val_only;
   if (num_samplers > 1 && !has_part) {  // a copy of its part, until the generator has its own

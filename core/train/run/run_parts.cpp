@@ -37,6 +37,7 @@
 #include "train/run/teacher.h"
 #include "train/run/threads.h"
 #include "train/run/turn_parts.h"
+#include "train/sampling/prompt_queue.h"
 #include "train/sampling/sent_adapter.h"
 #include "train/sampling/weight_extension.h"
 
@@ -211,12 +212,15 @@ void warn_of_row_timeouts(const LoadedConfig& loaded,
   }
 }
 
-// Each rank scores its share of the rows.
+// The ranks score each batch together.
 ScoreRanks score_ranks(RoundRanks& ranks) {
   ScoreRanks out;
   out.rank = ranks.rank();
   out.size = ranks.size();
   out.exchange = [&ranks](const std::string& own) { return ranks.exchange(own, "rewards"); };
+  out.share = [&ranks](std::vector<std::vector<int64_t>> lists) {
+    return std::make_unique<PromptQueue>(ranks.group(), std::move(lists), "rewards");
+  };
   return out;
 }
 

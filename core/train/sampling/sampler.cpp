@@ -48,10 +48,13 @@ Result<SampleBatch> Sampler::sample(const PromptBatch& prompts, int64_t batch, i
   TRY(reward.begin(prompts, plan.num_samples, context));
   SampledForward* const store = model_->sampled_forward();
   if (store != nullptr) store->begin(plan.seed, prompts.step);
-  SampleBatch samples = TRY(collect_on_ranks(
-      *ranks_, runner_, prompts, plan, config_->rollout, *tokenizer_, &metrics,
-      [&](const SampleBatch& rows, int64_t prompt) { return reward.feed(prompts, rows, prompt); },
-      [&] { return reward.tend(); }));
+  // Ranks that sample the same rows together share their rewards.
+  const int64_t group_size = config_->rollout.tensor_model_parallel_size;
+  const auto feed = [&](const SampleBatch& rows, int64_t prompt) -> Result<> {
+    return prompt % group_size == ranks_->rank() % group_size ? reward.feed(prompts, rows, prompt) : Result<>();
+  };
+  SampleBatch samples = TRY(collect_on_ranks(*ranks_, runner_, prompts, plan, config_->rollout, *tokenizer_, &metrics,
+                                             feed, [&] { return reward.tend(); }));
   if (store != nullptr) store->end();
   samples.mask_truncated = config_->algorithm.mask_truncated_completions;
   return samples;
@@ -66,8 +69,7 @@ SampleBatch Sampler::unsampled(const PromptBatch& prompts) const {
 Result<> Sampler::sample_pieces(std::span<const OpenRows> batches, int64_t weight_version, MetricSet& metrics) {
   const StageTimer timer(metrics, "timing_s/gen");
   TRY(make_ready(weight_version, metrics));
-  return collect_segments_on_ranks(*ranks_, runner_, {batches.begin(), batches.end()}, plan_, config_->rollout,
-                                   *tokenizer_, metrics);
+  return collect_segments_on_ranks(*ranks_, runner_, batches, plan_, config_->rollout, *tokenizer_, metrics);
 }
 
 Result<SampleBatch> Sampler::greedy(const PromptBatch& prompts, MetricSet& metrics) {

@@ -6,6 +6,7 @@
 
 #include "foundation/base/hints.h"
 #include "foundation/batch/float_bytes.h"
+#include "foundation/batch/rank_block.h"
 #include "foundation/metrics/live.h"
 #include "plugin/worker/channel.h"
 #include "plugin/worker/metric_bytes.h"
@@ -141,17 +142,31 @@ Result<SampleBatch> collect_on_ranks(RoundRanks& ranks, RolloutRunner& runner, c
 
 namespace {
 
-constexpr int64_t kNoPart = -1;
-
-// The prompts of a batch whose rows get a piece on this rank.
-std::vector<int64_t> open_here(const OpenRows& batch) {
-  std::vector<int64_t> prompts;
-  const std::vector<Sample>& rows = batch.samples->rows;
-  for (size_t i = 0; i < rows.size(); ++i) {
-    if ((*batch.is_done)[i] != 0 || !batch.is_here(rows[i])) continue;
-    if (prompts.empty() || prompts.back() != rows[i].prompt_index) prompts.push_back(rows[i].prompt_index);
+// The places of the open prompts in the order of the queue. Each rank's block has prompts of every batch, because the
+// pieces of one may be longer than those of another. Older batches come first.
+std::vector<int64_t> dealt(int64_t count, int num_groups) {
+  std::vector<int64_t> places(static_cast<size_t>(count));
+  std::vector<RankBlock> left;
+  for (int group = 0; group < num_groups; ++group) left.push_back(rank_block(count, group, num_groups));
+  size_t group = 0;
+  for (int64_t place = 0; place < count; ++place) {
+    while (left[group].size() == 0) group = (group + 1) % left.size();
+    places[static_cast<size_t>(left[group].begin++)] = place;
+    group = (group + 1) % left.size();
   }
-  return prompts;
+  return places;
+}
+
+// Prompts that a rank may begin at once: all of its block if the rows of every block fit, else as few as possible.
+int64_t at_once(std::span<const OpenPrompt> open, std::span<const int64_t> places, int64_t max_rows, int num_groups) {
+  for (int group = 0; group < num_groups; ++group) {
+    const RankBlock block = rank_block(std::ssize(places), group, num_groups);
+    int64_t num_rows = 0;
+    for (const int64_t place : places.subspan(static_cast<size_t>(block.begin), static_cast<size_t>(block.size())))
+      num_rows += open[static_cast<size_t>(place)].num_rows;
+    if (num_rows > max_rows) return 0;
+  }
+  return std::ssize(places);
 }
 
 // What this rank has sampled of each batch.
@@ -182,33 +197,40 @@ Result<MetricSet> decode_pieces(std::string_view bytes, std::span<const OpenRows
 
 }  // namespace
 
-Result<> collect_segments_on_ranks(RoundRanks& ranks, RolloutRunner& runner, std::vector<OpenRows> batches,
-                                   const RolloutPlan& plan, const RolloutConfig& config, const Tokenizer& tokenizer,
+Result<> collect_segments_on_ranks(RoundRanks& ranks, RolloutRunner& runner, std::span<const OpenRows> batches,
+                                   RolloutPlan plan, const RolloutConfig& config, const Tokenizer& tokenizer,
                                    MetricSet& metrics) {
   const auto show = [&](int64_t done, int64_t total) { live_stage(kSamplingStage, "rows", done, total); };
   if (ranks.size() == 1) return runner.collect_segments(batches, plan, tokenizer, &metrics, show);
+  const auto group_size = static_cast<int>(config.tensor_model_parallel_size);
+  const bool tells = ranks.rank() % group_size == 0;  // the others of its group have the same rows
   const bool keeps_state = TRY(runner.backend().instance().save_state()).has_value();
-  const int group_size = keeps_state ? ranks.size() : static_cast<int>(config.tensor_model_parallel_size);
-  const bool tells = ranks.rank() % group_size == 0;  // the others of its group have the same rows, or none
-  int64_t num_prompts = 0;
-  std::vector<std::vector<int64_t>> own_prompts;
-  for (OpenRows& batch : batches) {
-    batch.num_parts = ranks.size() / group_size;
-    batch.part = keeps_state && !tells ? kNoPart : ranks.rank() / group_size;
-    batch.first_prompt = num_prompts;
-    num_prompts += std::ssize(batch.prompts->prompts);
-    own_prompts.push_back(open_here(batch));
-  }
+  const int num_groups = ranks.size() / group_size;
+  const std::vector<OpenPrompt> open = open_prompts(batches);
+  const std::vector<int64_t> places = dealt(std::ssize(open), num_groups);
+  const int64_t max_rows = config.max_num_seqs;
+  PromptQueue queue(ranks.group(), std::ssize(open), keeps_state, at_once(open, places, max_rows, num_groups),
+                    group_size);
+  std::vector<std::vector<int64_t>> taken(batches.size());
+  plan.next_prompt = [&]() -> Result<std::optional<int64_t>> {
+    const std::optional<int64_t> next = TRY(queue.next());
+    if (!next) return std::optional<int64_t>();
+    const int64_t place = places[static_cast<size_t>(*next)];
+    const OpenPrompt& one = open[static_cast<size_t>(place)];
+    taken[one.batch].push_back(one.prompt);
+    return std::optional(place);
+  };
+  plan.max_rows = queue.is_shared() ? max_rows : 0;
   MetricSet measured;
   TRY(runner.collect_segments(batches, plan, tokenizer, &measured, show,
                               [&] { return ranks.group().check(kRolloutStage); }));
-  const std::string told = tells ? encode_pieces(batches, own_prompts, measured) : std::string();
+  const std::string told = tells ? encode_pieces(batches, taken, measured) : std::string();
   for (const std::string& bytes : TRY(ranks.exchange(told, kExchangeStage))) {
     if (bytes.empty()) continue;
     const MetricSet of_rank = TRY(decode_pieces(bytes, batches));
     TRY(metrics.merge(of_rank));
   }
-  return {};
+  return queue.close();
 }
 
 }  // namespace mortise

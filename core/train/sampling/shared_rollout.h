@@ -7,7 +7,7 @@
 #pragma once
 
 #include <functional>
-#include <vector>
+#include <span>
 
 #include "config/run_config.h"
 #include "experience/rollout/rollout_runner.h"
@@ -23,9 +23,10 @@ Result<SampleBatch> collect_on_ranks(RoundRanks& ranks, RolloutRunner& runner, c
                                      const std::function<Result<>(const SampleBatch&, int64_t)>& on_prompt = {},
                                      const std::function<Result<>()>& on_turn = {});
 
-// As RolloutRunner::collect_segments. The prompts are dealt out to the ranks, or to groups that sample together.
-Result<> collect_segments_on_ranks(RoundRanks& ranks, RolloutRunner& runner, std::vector<OpenRows> batches,
-                                   const RolloutPlan& plan, const RolloutConfig& config, const Tokenizer& tokenizer,
+// As RolloutRunner::collect_segments. The ranks take prompts with unfinished rows from a shared queue as well. Which rows
+// get a piece, and what they get, does not depend on who samples them.
+Result<> collect_segments_on_ranks(RoundRanks& ranks, RolloutRunner& runner, std::span<const OpenRows> batches,
+                                   RolloutPlan plan, const RolloutConfig& config, const Tokenizer& tokenizer,
                                    MetricSet& metrics);
 
 }  // namespace mortise

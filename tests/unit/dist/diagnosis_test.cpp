@@ -210,6 +210,77 @@ TEST_F(Diagnosis, AllRanksOfAGroupWaitInOneCall) {
   EXPECT_EQ(text(), "") << "another call of the same ranks";
 }
 
+// Ranks 0 and 1 wait in calls of two groups, and the others of these groups wait for them: nobody can end.
+TEST_F(Diagnosis, RanksWaitForEachOtherInDifferentCalls) {
+  ranks = std::vector<RankView>(5, view_of("", "tensor parallel", 12, 7));
+  const std::vector<RankSet> awaits{{0, 1, 2}, {1, 2, 2}, {0, 2, 2}, {2, 1, 2}, {4, 1, 1}};
+  for (size_t i = 0; i < ranks.size(); ++i) {
+    ranks[i].description = "rank " + std::to_string(i);
+    ranks[i].state.waits = i < 4;  // rank 4 computes, and nobody waits for it
+    ranks[i].state.awaits = awaits[i];
+    ranks[i].waits_s = 46;
+  }
+  s.rank = 0;
+  s.waited_s = 50;
+  s.waits_in = "tensor parallel";
+  s.awaits = awaits[0];
+  const auto text = [&] {
+    s.ranks = ranks;
+    return circle_text(s, 45);
+  };
+  EXPECT_EQ(text(),
+            "rank 1 in 'tensor parallel' for the ranks 1 and 3, rank 3 in 'tensor parallel' for the ranks 2 and 3, "
+            "rank 2 in 'tensor parallel' for the ranks 0 and 2");
+  EXPECT_EQ(all_wait_text(s, 45), "") << "they are not in one call";
+  EXPECT_EQ(late_ranks_text(s), "") << "rank 4 is not to blame";
+  s.waited_s = limits.wait_s + 1;
+  ASSERT_TRUE(verdict());
+  EXPECT_EQ(verdict()->rank, -1);
+  EXPECT_EQ(verdict()->cause.find("ranks wait for each other in different calls, this one for 1801 s: rank 1 in "), 0U);
+  ranks[3].waits_s = 44;
+  EXPECT_EQ(text(), "") << "not yet";
+  ranks[3].waits_s = 46;
+  ranks[2].state.awaits = {};
+  EXPECT_EQ(text(), "") << "rank 4 does not wait";
+  ranks[2].state.waits = false;
+  EXPECT_EQ(text(), "") << "rank 2 computes";
+  EXPECT_EQ(late_ranks_text(s),
+            "rank 2 is still in 'tensor parallel' of step 12, rank 4 is still in 'tensor parallel' of step 12");
+}
+
+// Rank 2 has waited for a moment only: rank 0 is late, and named.
+TEST_F(Diagnosis, RanksThatWaitForAMomentHideNoLateRank) {
+  for (RankView& view : ranks) view.state.calls = 7;
+  ranks[2].state.waits = true;
+  ranks[2].state.awaits = {1, 1, 2};
+  ranks[2].state.stage = "tensor parallel";
+  ranks[2].waits_s = 0.1;
+  s.ranks = ranks;
+  s.awaits = {1, 1, 2};
+  s.waits_in = "sequence parallel";
+  s.waited_s = 50;
+  EXPECT_EQ(late_ranks_text(s), "rank 0 is still in 'gradients' of step 12");
+}
+
+// A thread of rank 1 samples with all ranks, and waits there while another one may compute.
+TEST_F(Diagnosis, ACallNextToTheUpdatesIsInNoCircle) {
+  for (RankView& view : ranks) {
+    view.state.waits = true;
+    view.waits_s = 46;
+  }
+  s.waited_s = 50;
+  s.waits_in = "completions";
+  s.awaits = {0, 1, 3};
+  s.ranks = ranks;
+  EXPECT_EQ(circle_text(s, 45), "") << "this rank's own call";
+  s.waits_in = "tensor parallel";
+  s.awaits = {1, 1, 2};
+  EXPECT_NE(circle_text(s, 45), "");
+  ranks[2].state.awaits = {0, 1, 3};
+  s.ranks = ranks;
+  EXPECT_EQ(circle_text(s, 45), "") << "rank 2 may compute";
+}
+
 // Rank 0 waits in a call of the ranks 0 and 2, and rank 2 hangs. Rank 1 computes.
 TEST_F(Diagnosis, ACallOfSomeRanksAwaitsOnlyThese) {
   for (RankView& view : ranks) view.state.calls = 7;

@@ -280,6 +280,29 @@ TEST_F(RankWatchesThatNotice, SayThatAllRanksWait) {
   EXPECT_TRUE(end.ok()) << "a notice ends nothing";
 }
 
+// Rank 1 waits in a call of all ranks, and this one for a message of rank 1.
+TEST_F(RankWatchesThatNotice, SayThatRanksWaitInDifferentCalls) {
+  RankState waiting;
+  waiting.step = 3;
+  waiting.waits = true;
+  waiting.stage = "gradients";
+  ASSERT_TRUE(store->set(state_key(1), encode(waiting)).ok());
+  watch->enter("updates", 3);
+  ASSERT_TRUE(watch->begin_call("tensor parallel", /*is_collective=*/false).ok());
+  const std::shared_ptr<Completion> call = watch->new_completion();
+  Result<> end = Error{};
+  std::thread waiter([&] { end = watch->wait(call, "tensor parallel", {1, 1, 1}); });
+  const std::string log = logged("thread " + std::to_string(getpid()));
+  call->finish();
+  waiter.join();
+  const std::string peer_text = "rank 1 (process " + std::to_string(peer.process().pid);
+  EXPECT_NE(log.find(" s in 'tensor parallel', and ranks wait for each other in different calls: " + peer_text),
+            std::string::npos)
+      << log;
+  EXPECT_NE(log.find(" in 'gradients' for all ranks; the log file has the stacks"), std::string::npos) << log;
+  EXPECT_TRUE(end.ok()) << "a notice ends nothing";
+}
+
 TEST_F(RankWatchesThatNotice, SayWhereTheirThreadsAreIfOthersWaitForThem) {
   watch->enter("rollout", 4);
   RankState waiting;

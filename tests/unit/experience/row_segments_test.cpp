@@ -32,6 +32,11 @@ class RowSegmentsTest : public testing::Test {
   OpenRows open(size_t batch, int64_t piece, int64_t max_tokens) {
     return {&prompts_[batch], &samples_[batch], &is_done_[batch], piece, max_tokens};
   }
+  static std::vector<RolloutRequest> begin_all(RowSegments& all) {
+    std::vector<RolloutRequest> requests;
+    for (size_t i = 0; i < all.open().size(); ++i) all.begin(i, requests);
+    return requests;
+  }
   static void give(RowSegments& all, int64_t request, int64_t sample, int64_t version, int32_t reason,
                    const std::vector<int64_t>& ids, const std::vector<float>& log_prob) {
     all.take({request, sample, reason, version, ids, log_prob, {}});
@@ -49,7 +54,7 @@ TEST_F(RowSegmentsTest, PiecesOfARowAreJoined) {
   {
     const std::vector<OpenRows> batches{open(0, 0, 2)};
     RowSegments all(batches, plan_, tokenizer_);
-    const std::vector<RolloutRequest> requests = all.requests();
+    const std::vector<RolloutRequest> requests = begin_all(all);
     ASSERT_EQ(requests.size(), 1U) << "the rows of a group share their prompt";
     EXPECT_EQ(requests[0].num_samples, 2);
     EXPECT_EQ(requests[0].seed, 9U) << "the first piece is drawn like a whole row";
@@ -62,8 +67,8 @@ TEST_F(RowSegmentsTest, PiecesOfARowAreJoined) {
   EXPECT_THAT(samples_[0].rows[0].text, IsEmpty()) << "only a finished row has a text";
   const std::vector<OpenRows> batches{open(0, 1, 3)};
   RowSegments all(batches, plan_, tokenizer_);
-  EXPECT_EQ(all.num_rows(), 1);
-  const std::vector<RolloutRequest> requests = all.requests();
+  const std::vector<RolloutRequest> requests = begin_all(all);
+  EXPECT_EQ(all.num_begun(), 1);
   ASSERT_EQ(requests.size(), 1U);
   EXPECT_THAT(requests[0].prompt_ids, ElementsAre(4, 1, 12, 13));
   EXPECT_EQ(requests[0].first_row_id, 0);
@@ -87,8 +92,8 @@ TEST_F(RowSegmentsTest, BatchesAreOutTogether) {
   is_done_[0] = {1, 0};
   const std::vector<OpenRows> batches{open(0, 1, 4), open(1, 0, 2)};
   RowSegments all(batches, plan_, tokenizer_);
-  EXPECT_EQ(all.num_rows(), 3);
-  const std::vector<RolloutRequest> requests = all.requests();
+  const std::vector<RolloutRequest> requests = begin_all(all);
+  EXPECT_EQ(all.num_begun(), 3);
   ASSERT_EQ(requests.size(), 2U);
   EXPECT_EQ(requests[0].step, 4);
   EXPECT_EQ(requests[0].first_row_id, 1) << "the random key of a row stays";
@@ -117,28 +122,33 @@ TEST_F(RowSegmentsTest, APieceWithoutLogProbsLeavesTheRowWithoutThem) {
   EXPECT_THAT(samples_[0].rows[0].log_prob, IsEmpty());
 }
 
-// The prompts of all batches are dealt out one after another, so that small batches do not all go to the first part.
-TEST_F(RowSegmentsTest, EachPartAsksForItsPromptsOnly) {
+// Ranks that share the rows take these prompts one by one, so a rank asks for some of them only.
+TEST_F(RowSegmentsTest, OnlyPromptsThatWereBegunAreAskedFor) {
   prompts_[1].prompts.resize(2);
   prompts_[1].prompts[1].token_ids = {7, 1};
   samples_[1] = unsampled_rows(prompts_[1], plan_);
-  is_done_[1].assign(4, 0);
-  std::vector<int64_t> first_ids;
-  for (const int64_t part : {0, 1}) {
-    std::vector<OpenRows> batches{open(0, 0, 2), open(1, 0, 2)};
-    batches[1].first_prompt = 1;
-    for (OpenRows& batch : batches) {
-      batch.part = part;
-      batch.num_parts = 2;
-    }
-    RowSegments all(batches, plan_, tokenizer_);
-    EXPECT_EQ(all.num_rows(), part == 0 ? 4 : 2);
-    for (const RolloutRequest& request : all.requests()) {
-      EXPECT_EQ(request.num_samples, 2);
-      first_ids.push_back(request.prompt_ids[0]);
-    }
-  }
-  EXPECT_THAT(first_ids, ElementsAre(4, 7, 5));
+  is_done_[0] = {1, 1};
+  is_done_[1] = {0, 1, 0, 0};
+  samples_[1].rows[0].token_ids = {9};
+  const std::vector<OpenRows> batches{open(0, 1, 2), open(1, 1, 2)};
+  const std::vector<OpenPrompt> found = open_prompts(batches);
+  ASSERT_EQ(found.size(), 2U) << "the first batch has no row left";
+  EXPECT_EQ(found[0].batch, 1U);
+  EXPECT_EQ(found[0].num_rows, 1);
+  EXPECT_EQ(found[1].prompt, 1);
+  EXPECT_EQ(found[1].num_rows, 2);
+  RowSegments all(batches, plan_, tokenizer_);
+  std::vector<RolloutRequest> requests;
+  all.begin(1, requests);
+  EXPECT_EQ(all.num_begun(), 2);
+  ASSERT_EQ(requests.size(), 2U);
+  EXPECT_EQ(requests[0].request_id, 4) << "rows of both batches count";
+  EXPECT_EQ(requests[0].prompt_ids[0], 7);
+  all.begin(0, requests);
+  EXPECT_EQ(all.num_begun(), 3);
+  ASSERT_EQ(requests.size(), 3U);
+  EXPECT_EQ(requests[2].request_id, 2);
+  EXPECT_THAT(requests[2].prompt_ids, ElementsAre(5, 1, 9));
 }
 
 }  // namespace

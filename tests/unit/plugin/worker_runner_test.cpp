@@ -10,6 +10,7 @@
 #include "experience/reward/reward_runner.h"
 #include "foundation/base/choice.h"
 #include "support/meeting_point.h"
+#include "support/shared_lists.h"
 #include "support/this_build.h"
 #include "worker_fixture.h"
 
@@ -99,7 +100,7 @@ TEST_F(WorkerRunner, TokenRewardsAreSummedInTheirPlaces) {
 }
 
 // What `size` ranks make of the batch together; the outcome of each. The rows of every second prompt are given while
-// others are sampled.
+// others are sampled, to one rank after another. One rank gets all at once.
 std::vector<ScoredBatch> scored_by_ranks(PluginRegistry& registry, const std::vector<RewardSpec>& specs, Isolation mode,
                                          const PromptBatch& prompts, const SampleBatch& samples,
                                          std::vector<MetricSet>& metrics) {
@@ -108,6 +109,7 @@ std::vector<ScoredBatch> scored_by_ranks(PluginRegistry& registry, const std::ve
   isolation.mode = mode;
   isolation.num_workers = 1;
   MeetingPoint point(static_cast<int>(size));
+  SharedLists lists;
   std::vector<RewardRunner> runners;
   for (size_t rank = 0; rank < size; ++rank) {
     runners.push_back(RewardRunner::create(registry, specs, RunKey{7, nullptr}, 1.0, isolation).value());
@@ -115,6 +117,9 @@ std::vector<ScoredBatch> scored_by_ranks(PluginRegistry& registry, const std::ve
     ranks.rank = static_cast<int>(rank);
     ranks.size = static_cast<int>(size);
     ranks.exchange = [&point, rank](const std::string& own) { return point.meet(static_cast<int>(rank), own); };
+    ranks.share = [&lists, rank](std::vector<std::vector<int64_t>> own) {
+      return lists.share(static_cast<int>(rank), std::move(own));
+    };
     EXPECT_OK(runners.back().use_ranks(std::move(ranks)));
   }
   std::vector<ScoredBatch> out(size);
@@ -124,7 +129,7 @@ std::vector<ScoredBatch> scored_by_ranks(PluginRegistry& registry, const std::ve
       RewardRunner& runner = runners[rank];
       const ScoreContext context{.step = 3};
       EXPECT_OK(runner.begin(prompts, samples.num_samples_per_prompt, context));
-      for (size_t prompt = 0; prompt < prompts.prompts.size(); prompt += 2)
+      for (size_t prompt = 2 * rank; size > 1 && prompt < prompts.prompts.size(); prompt += 2 * size)
         EXPECT_OK(runner.feed(prompts, samples, static_cast<int64_t>(prompt)));
       auto scored = runner.score(prompts, samples, context, &metrics[rank]);
       EXPECT_OK(scored);

@@ -4,10 +4,14 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <atomic>
 #include <mutex>
 #include <set>
 
 #include "support/thread_ranks.h"
+#include "train/sampling/shared_rollout.h"
+#include "unit/experience/char_folder.h"
+#include "unit/plugin/test_packs.h"
 
 namespace mortise {
 namespace {
@@ -85,6 +89,116 @@ TEST(PromptQueue, RankZeroMayHaveAllPrompts) {
     PromptQueue queue(ranks, 5, true, 1);
     EXPECT_EQ(take_all(queue).size(), ranks.is_main() ? 5U : 0U);
   });
+}
+
+// Rank 0 is busy with its first prompt until rank 1 has sampled all that it can get.
+class UnequalRank : public test::ThreadRank {
+ public:
+  struct Place {
+    std::atomic<bool> has_begun = false, is_done = false;
+  };
+  UnequalRank(test::MeetingPoint& point, int rank, Place& place) : ThreadRank(point, rank, 2), place_(&place) {}
+
+  Result<int64_t> add_to_counter(const std::string& counter, int64_t amount, std::string_view stage) override {
+    if (rank() == 1) place_->has_begun.wait(false);
+    Result<int64_t> before = ThreadRank::add_to_counter(counter, amount, stage);
+    if (rank() == 0) set(place_->has_begun);
+    return before;
+  }
+  Result<> check(std::string_view) override {
+    if (rank() == 0) place_->is_done.wait(false);
+    return {};
+  }
+  Result<std::vector<std::string>> exchange(const std::string& bytes, std::string_view stage) override {
+    if (rank() == 1) set(place_->is_done);
+    return ThreadRank::exchange(bytes, stage);
+  }
+
+ private:
+  static void set(std::atomic<bool>& flag) {
+    flag = true;
+    flag.notify_all();
+  }
+  Place* place_;
+};
+
+// Two batches, of which one has rows that are done, and rows in pieces.
+class SharedPieces : public testing::Test {
+ protected:
+  static constexpr int64_t kBetween = 999;  // after each completion in a prompt of the simulated backend
+
+  struct Batch {
+    PromptBatch prompts;
+    SampleBatch samples;
+    std::vector<uint8_t> is_done;
+  };
+  Batch batch(int64_t num_prompts, const RolloutPlan& plan) const {
+    Batch out;
+    out.prompts.step = 1;
+    for (int64_t i = 0; i < num_prompts; ++i)
+      out.prompts.prompts.emplace_back().token_ids = {3 + i, 1, kBetween, 4 + i, 1, kBetween};
+    out.samples = unsampled_rows(out.prompts, plan);
+    out.is_done.assign(out.samples.rows.size(), 0);
+    return out;
+  }
+  std::vector<Batch> sample(Communicator& group, int64_t max_num_seqs) const {
+    RolloutPlan plan;
+    plan.num_samples = 2;
+    plan.sampling.max_new_tokens = 8;
+    PluginRegistry registry = test::open_registry({"sim_rollout"});
+    RolloutRunner runner = RolloutRunner::create(registry, "sim", Json{{"slowest", 0}}, RunKey()).value();
+    EXPECT_OK(runner.set_version(group.rank()));
+    RolloutConfig config;
+    config.max_num_seqs = max_num_seqs;
+    std::vector<Batch> batches{batch(2, plan), batch(5, plan)};
+    std::vector<OpenRows> open;
+    for (Batch& one : batches) open.push_back({&one.prompts, &one.samples, &one.is_done, 0, 8});
+    std::fill_n(batches[1].is_done.begin(), 2, uint8_t{1});
+    MetricSet metrics;
+    RoundRanks ranks(group);
+    const Tokenizer tokenizer = folder_.tokenizer();
+    EXPECT_OK(collect_segments_on_ranks(ranks, runner, open, plan, config, tokenizer, metrics));
+    return batches;
+  }
+  // By the rank that sampled them; every row is done, with its tokens.
+  static std::vector<int64_t> count_rows(const std::vector<Batch>& batches) {
+    std::vector<int64_t> rows(2, 0);
+    for (const Batch& one : batches) {
+      for (size_t i = 0; i < one.is_done.size(); ++i) {
+        const Sample& sample = one.samples.rows[i];
+        EXPECT_EQ(one.is_done[i], 1);
+        if (&one == &batches[1] && i < 2) {
+          EXPECT_TRUE(sample.token_ids.empty()) << "the row was done";
+          continue;
+        }
+        EXPECT_EQ(sample.token_ids, (std::vector<int64_t>{3 + sample.prompt_index + sample.sample_index, 1}));
+        ++rows[static_cast<size_t>(sample.weight_version)];
+      }
+    }
+    return rows;
+  }
+
+  test::CharFolder folder_;
+};
+
+TEST_F(SharedPieces, OthersSampleTheRowsOfABusyRank) {
+  for (const int64_t max_num_seqs : {1, 64}) {
+    test::MeetingPoint point(2);
+    UnequalRank::Place place;
+    std::vector<std::vector<int64_t>> rows(2);
+    std::vector<std::thread> threads;
+    for (const int rank : {0, 1}) {
+      threads.emplace_back([&, rank] {
+        at::set_num_threads(1);
+        UnequalRank communicator(point, rank, place);
+        rows[static_cast<size_t>(rank)] = count_rows(sample(communicator, max_num_seqs));
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+    // 6 prompts of 2 rows: rank 0 has its first one, or its block if all of it is out at once.
+    EXPECT_EQ(rows[0], (max_num_seqs == 1 ? std::vector<int64_t>{2, 10} : std::vector<int64_t>{6, 6}));
+    EXPECT_EQ(rows[0], rows[1]);
+  }
 }
 
 }  // namespace

@@ -190,7 +190,7 @@ struct Spread {
     const RunConfig& config = loaded.config;
     trained = trained_size(model, lora, loaded, "actor.optim").value();
     units = unit_bytes(model, 4.0);
-    units.window = vocabulary_window(model, config, /*by_operators=*/false);
+    units.window = vocabulary_window(model, trained, config);
     alone = shared = estimate_memory(model, lora, trained, config, /*by_operators=*/false);
     share_memory(model, units, trained, config, lora.has_value(), num_ranks, {}, shared);
     sent = estimate_ranks(config, model, plan_batches(config), units, trained, num_ranks);
@@ -239,11 +239,21 @@ TEST(MemoryEstimates, CountWhatIsReadAtTheStart) {
 TEST(MemoryEstimates, CountAPartOfSplitLayersInSaves) {
   const ModelConfig model = small_config(64, 12);
   const Spread spread(model, {}), split(model, {"actor.tensor_model_parallel_size=2"});
-  EXPECT_EQ(spread.shared.saved, 0.0) << "a rollout needs more";
+  EXPECT_EQ(spread.shared.saved, 0.0) << "train samples, and a rollout needs more";
   EXPECT_EQ(split.shared.saved - split.shared.gradients, std::max(split.units.layer, split.units.largest_end));
   const Spread rounded(model, {"actor.tensor_model_parallel_size=2", "model.dtype=bfloat16"});
   EXPECT_EQ(rounded.shared.saved - rounded.shared.gradients, std::max(1.5 * split.units.layer, split.units.largest_end))
       << "with masters";
+  const auto both = [&](const TrainedSize& trained) {
+    MemoryEstimate memory = rounded.alone;
+    share_memory(model, rounded.units, trained, rounded.loaded.config, false, 4, {}, memory);
+    return memory.saved - memory.gradients;
+  };
+  const double own = 1.5;  // a rank's half of the part is put together first
+  EXPECT_DOUBLE_EQ(both(rounded.trained), own * std::max(1.5 * split.units.layer, split.units.largest_end));
+  TrainedSize keeps = rounded.trained;
+  keeps.of_vocabulary = 1;
+  EXPECT_DOUBLE_EQ(both(keeps), std::max(own * 1.5 * split.units.layer, split.units.largest_end));
 }
 
 TEST(MemoryEstimates, CountWhatAnAdapterReadsAtTheStart) {
@@ -324,16 +334,18 @@ TEST(MemoryEstimates, HaveTheRowsOfWindowsThatPassesRead) {
   ModelConfig model = small_config(131072, 2);
   model.hidden_size = 64;
   const RunConfig config;
-  const auto rows = [&](bool by_operators = false) { return vocabulary_window(model, config, by_operators).rows; };
+  const auto rows = [&](bool is_on_device = false) {
+    return vocabulary_window(model, {.is_on_device = is_on_device}, config).rows;
+  };
   EXPECT_EQ(rows(), 0) << "one window would be the whole matrix";
   model.vocab_size += 1;
   EXPECT_EQ(rows(), 131072);
   for (const int64_t hidden : {2112, 3584, 16384}) {
     model.hidden_size = hidden;
     EXPECT_EQ(rows(), 2048) << "no window cuts a block";
-    EXPECT_DOUBLE_EQ(vocabulary_window(model, config, false).bytes, 2048.0 * static_cast<double>(hidden) * 4.0);
+    EXPECT_DOUBLE_EQ(vocabulary_window(model, {}, config).bytes, 2048.0 * static_cast<double>(hidden) * 4.0);
   }
-  EXPECT_EQ(rows(/*by_operators=*/true), 0) << "a device reads whole heads";
+  EXPECT_EQ(rows(/*is_on_device=*/true), 0) << "a device reads whole heads";
 }
 
 // Ranks that share the vocabulary have windows of their own rows.
@@ -347,6 +359,8 @@ TEST(MemoryEstimates, CountWindowsOfARanksRows) {
   EXPECT_LT(run.shared.gradients, whole.shared.gradients);
   const Spread small(model, {"actor.tensor_model_parallel_size=4"}, 8);
   EXPECT_EQ(small.units.window.rows, 0) << "one window would be all rows of a rank";
+  EXPECT_EQ(vocabulary_window(model, {.of_vocabulary = 1}, small.loaded.config).rows, 131072)
+      << "an adapter that trains the head keeps all rows on every rank";
   const Spread alone(model, {"actor.tensor_model_parallel_size=2"}, 2);
   EXPECT_DOUBLE_EQ(alone.shared.head, alone.alone.head) << "no other rank has the same rows";
 }

@@ -92,6 +92,7 @@ struct RewardOutput {
   std::vector<FailedRow> failed_rows{};  // ascending
   std::vector<RowValue> row_values{};    // by row, then in the order given
   std::vector<MetricRecord> metrics{};   // as the plugin gave them
+  std::vector<int64_t> metric_rows{};    // first row of the call that gave each, in the batch
   double seconds = 0;
 };
 

@@ -1,0 +1,74 @@
+// See shared_prompts.h.
+#include "experience/reward/shared_prompts.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "foundation/base/hints.h"
+#include "plugin/worker/channel.h"
+
+namespace mortise {
+
+std::string encode_own_prompts(const OwnPrompts& own) {
+  Encoder out;
+  out.i64(own.works_ahead ? 1 : 0);
+  for (const std::vector<int64_t>* list : {&own.begun, &own.waiting}) {
+    out.u64(list->size());
+    for (const int64_t prompt : *list) out.i64(prompt);
+  }
+  return out.bytes();
+}
+
+Result<OwnPrompts> decode_own_prompts(std::string_view bytes, size_t num_prompts) {
+  const Error unreadable{ErrorKind::kInternal, "the prompts of another rank cannot be read", "",
+                         hints::kOneBuildOfRanks};
+  Decoder in(bytes);
+  OwnPrompts own;
+  own.works_ahead = in.i64() != 0;
+  for (std::vector<int64_t>* list : {&own.begun, &own.waiting}) {
+    list->resize(in.count(sizeof(int64_t)));
+    for (int64_t& prompt : *list) {
+      prompt = in.i64();
+      if (prompt < 0 || prompt >= static_cast<int64_t>(num_prompts)) return unreadable;
+    }
+  }
+  if (!in.done()) return unreadable;
+  return own;
+}
+
+std::vector<int64_t> loads_of_prompts(const SampleBatch& samples) {
+  const auto n = static_cast<size_t>(samples.num_samples_per_prompt);
+  std::vector<int64_t> loads(n == 0 ? 0 : samples.rows.size() / n, 0);
+  for (size_t row = 0; row < loads.size() * n; ++row) loads[row / n] += 1 + std::ssize(samples.rows[row].token_ids);
+  return loads;
+}
+
+std::vector<std::vector<int64_t>> deal_prompts(std::span<const OwnPrompts> ranks, std::span<const int64_t> loads) {
+  const bool keeps_waiting = std::ranges::all_of(ranks, &OwnPrompts::works_ahead);
+  std::vector<std::vector<int64_t>> lists(ranks.size());
+  std::vector<int64_t> sums(ranks.size(), 0);
+  std::vector<uint8_t> is_taken(loads.size(), 0);
+  for (size_t rank = 0; rank < ranks.size(); ++rank) {
+    for (const int64_t prompt : ranks[rank].begun) is_taken[static_cast<size_t>(prompt)] = 1;
+    if (!keeps_waiting) continue;
+    lists[rank] = ranks[rank].waiting;
+    for (const int64_t prompt : lists[rank]) {
+      is_taken[static_cast<size_t>(prompt)] = 1;
+      sums[rank] += loads[static_cast<size_t>(prompt)];
+    }
+  }
+  std::vector<int64_t> rest;
+  for (size_t prompt = 0; prompt < loads.size(); ++prompt) {
+    if (is_taken[prompt] == 0) rest.push_back(static_cast<int64_t>(prompt));
+  }
+  const auto load = [&](int64_t prompt) { return loads[static_cast<size_t>(prompt)]; };
+  std::ranges::stable_sort(rest, std::greater<>(), load);
+  for (const int64_t prompt : rest) {
+    const auto least = std::ranges::min_element(sums) - sums.begin();
+    lists[static_cast<size_t>(least)].push_back(prompt);
+    sums[static_cast<size_t>(least)] += load(prompt);
+  }
+  return lists;
+}
+
+}  // namespace mortise
