@@ -252,7 +252,8 @@ Result<RunEstimate> estimate(Env& env, PluginRegistry& registry, const LoadedCon
   if (!out.not_reused) out.memory.sampled = sampled_bytes(config, out.model);
   UnitBytes units = unit_bytes(out.model, static_cast<double>(num_bytes(config.model.dtype)));
   units.window = vocabulary_window(out.model, config, out.device.is_by_operators());
-  const std::optional<CriticSize> size_of_critic = TRY(critic_size(env, registry, loaded, num_ranks));
+  std::optional<CriticSize> size_of_critic = TRY(critic_size(env, registry, loaded, num_ranks));
+  if (size_of_critic) size_of_critic->trained.is_on_device = out.trained.is_on_device;
   out.ranks = estimate_ranks(config, out.model, out.plan, units, out.trained, num_ranks);
   if (size_of_critic) out.ranks.critic_bytes = critic_bytes_sent(config, out.plan, *size_of_critic, num_ranks);
   out.trained_state_bytes = out.memory.moments;
