@@ -9,9 +9,9 @@
 #             --rounds N); installs the oracles
 #   passes    forward, backward and head at the benchmark shapes ([c1|c1v|c2|all] [repeats] [unshared] [bfloat16])
 #   head      the fused head: memory by tokens and vocabulary, time against plain torch ([memory|time|all] [rounds])
-#   device    passes and sampling on a GPU, in float32 and bfloat16 ([c1|c1v|c2|all] [repeats] [cpu-as-device])
-#   device PART...  a GPU against its own limits, torch and transformers, in turns (limits, decode, queue, head, train, optimizer,
-#             memory, match, step; --shape 0.5b|1.5b|7b|0.6b|tiny, --rounds N, --repeats N, cpu-as-device); JSON in
+#   device    passes and sampling on a GPU, in float32 and bfloat16 ([c1|c1v|c2|all] [repeats] [cpu-as-device]); JSON as below
+#   device PART...  a GPU against its own limits, torch and transformers, in turns (limits, decode, queue, head, train, losses,
+#             optimizer, memory, match, step; --shape 0.5b|1.5b|7b|0.6b|tiny, --rounds N, --repeats N, cpu-as-device); JSON in
 #             build/bench/device, and of a GPU also in docs/measured; installs the oracles
 #   losses    every policy loss with gradient over 4.2 M tokens, through its plugin and in eager torch, and the time of one
 #             core's pass over the same memory ([rounds] [loss ...])
@@ -80,9 +80,10 @@ case $what in
     for word in "$@"; do
       case $word in cuda | cuda:* | cpu-as-device) name=$word ;; *) words+=("$word") ;; esac
     done
+    [[ $name != cuda* ]] || "$system_python" apps/dev/device_report.py ask "$name" || exit
     say "building"
     if command -v nvcc >/dev/null; then need_cudnn; fi
-    case ${words[0]:-} in limits | decode | queue | head | train | optimizer | memory | match | step | --*)
+    case ${words[0]:-} in limits | decode | queue | head | train | losses | optimizer | memory | match | step | --*)
       need_apt test
       install_oracles || die $exit_download "the oracles could not be installed (see $(log_file oracles))"
       targets=(bench_device)
@@ -95,13 +96,23 @@ case $what in
     build release bench_passes bench_decode $(cuda_module_target) >"$log" 2>&1 || { tail -n 40 "$log" >&2; exit 1; }
     workloads=()
     for word in "${words[@]}"; do case $word in c1 | c1v | c2) workloads+=("$word") ;; esac; done
-    build/release/bin/bench_passes "device=$name" bfloat16 "${words[@]}"
-    if [[ $name == cuda* && -f build/release/lib/mortise/libmortise_cudnn.so ]]; then
-      say "the same with attention by cuDNN"
-      build/release/bin/bench_passes "device=$name" bfloat16 cudnn "${words[@]}"
-    fi
-    build/release/bin/bench_decode --device "$name" --repeats 3 "${workloads[@]}"
-    exec build/release/bin/bench_decode --device "$name" --repeats 3 --rounded "${workloads[@]}"
+    lines=build/bench/device/passes.log began=$SECONDS
+    mkdir -p build/bench/device
+    set +e  # in a list with && or ||, the subshell would not stop at its first fault
+    (
+      set -e
+      build/release/bin/bench_passes "device=$name" bfloat16 "${words[@]}"
+      if [[ $name == cuda* && -f build/release/lib/mortise/libmortise_cudnn.so ]]; then
+        say "the same with attention by cuDNN"
+        build/release/bin/bench_passes "device=$name" bfloat16 cudnn "${words[@]}"
+      fi
+      build/release/bin/bench_decode --device "$name" --repeats 3 "${workloads[@]}"
+      build/release/bin/bench_decode --device "$name" --repeats 3 --rounded "${workloads[@]}"
+    ) | tee "$lines"
+    status=$?
+    set -e
+    exec "$system_python" apps/dev/device_report.py lines passes --device "$name" --log "$lines" --wall-s $((SECONDS - began)) \
+      --status "$status" --out build/bench/device/device-passes.json --measured docs/measured
     ;;
   tokenizer)
     need_apt test

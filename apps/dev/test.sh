@@ -1,4 +1,4 @@
-# ./dev test [--quick] [--long] [--only NAME [--preset P]] [--servers] [--device [NAME]]: runs the tests that every change must pass.
+# ./dev test [--quick] [--long] [--only NAME [--preset P]] [--servers] [--device [NAME] [PART...]]: runs the tests that every change must pass.
 # CI runs this.
 #   release   all tests
 #   asan      the tests of rooms without libtorch, with AddressSanitizer and UBSan, compiled by clang
@@ -9,14 +9,17 @@
 # disk, once) and needs 5 GB of memory and about 15 minutes. --long includes it.
 # --only runs one test again, by its name in the last lines: PROGRAM.SUITE.CASE, or the name of a ctest entry.
 # --device runs the tests that need a GPU on cuda, or on NAME (cuda:N, or cpu-as-device, which proves the list), and
-# nothing else: the list of tests/device, and whole runs (what the CPU learns, TRL's trajectories, kills and resumes).
-# Without a GPU it says what is missing and ends with code 13.
+# nothing else: the PARTs kernels (the list of tests/device), runs (what the CPU learns), replay (TRL's trajectories) and kill
+# (kills and resumes), or all of them. Each part is under ten minutes and writes JSON (test_device.sh). Without a GPU it says what is
+# missing and ends with code 13, before it builds.
 # The last lines say how long each stage and its ten slowest entries took. They list the skipped tests with the reason, and
 # the failed tests with the command that runs each alone. With CI=true a missing oracle fails the tests that need it. The
 # very last line is "N passed, N failed". The exit code is 1 if anything failed.
 source apps/dev/lib.sh
+source apps/dev/test_device.sh
 # Seconds for an entry that tests/seconds.txt does not list. Under a sanitizer it takes several times as long.
 quick= long= only= servers= device= only_preset=release test_seconds=600 sanitized_seconds=1800
+chosen_parts=()
 while [[ $# -gt 0 ]]; do
   case $1 in
     --quick) quick=1; shift ;;
@@ -27,6 +30,7 @@ while [[ $# -gt 0 ]]; do
       device=cuda
       if [[ ${2:-} == cuda* || ${2:-} == cpu-as-device ]]; then device=$2 && shift; fi
       shift
+      while [[ " $device_parts " == *" ${1:-none} "* ]]; do chosen_parts+=("$1") && shift; done
       ;;
     --preset) only_preset=${2:?"--preset needs a name"}; shift 2 ;;
     -h | --help) sed -n '/^source/q; s/^# \{0,1\}//p' "$0"; exit 0 ;;
@@ -231,6 +235,8 @@ fetch_ahead() {
   set +m
 }
 
+[[ -z $device ]] || "$system_python" apps/dev/device_report.py ask "$device" || exit
+
 # Tests run in parallel. A waiting thread must not spin on a core that another test needs.
 export OMP_WAIT_POLICY=passive
 # Hundreds of tests start Python. A shim like pyenv's, if it comes first in PATH, takes a tenth of a second each time.
@@ -244,21 +250,8 @@ if command -v nvcc >/dev/null; then need_cudnn; fi
 stage_ends "set-up"
 oracles_job=
 if [[ -n $device ]]; then
-  say "building the tests of a device"
-  build release device_tests test_device_runs test_replay test_kill $(cuda_module_target) >"$(log_file build-device)" 2>&1 ||
-    { tail -n 40 "$(log_file build-device)" >&2; exit 1; }
-  status=0
-  (cd tests && ../build/release/tests/device_tests "$device") || status=$?
-  [[ $status -ne $exit_no_device ]] || exit "$status"
-  # Whole runs: what the CPU learns, TRL's trajectories, and kills.
-  export MORTISE_TEST_DEVICE=$device MORTISE_KILLS=${MORTISE_KILLS:-2}
-  for runs in 'test_device_runs *' 'test_replay Cases/*' 'test_kill Of/Kill.*adaptive_kl:Of/Kill.*lora:Of/Kill.*/bfloat16'; do
-    read -r name filter <<<"$runs"
-    say "$name on $device"
-    [[ $("build/release/tests/$name" --gtest_list_tests --gtest_filter="$filter") == *$'\n  '* ]] || die 1 "$name has no test $filter"
-    (cd tests && "../build/release/tests/$name" --gtest_filter="$filter") || status=1
-  done
-  exit "$status"
+  test_device "$device" "${chosen_parts[@]}"
+  exit
 fi
 if [[ -n $servers || $only == test_vllm* || (-n $long && -z $only) ]]; then want_vllm; fi
 if [[ -n $servers ]]; then test_servers; elif [[ -n $only ]]; then test_only "$only" "$only_preset"; else test_all; fi

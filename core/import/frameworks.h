@@ -85,6 +85,10 @@ bool translate_servers(Translation& t);
 // TRL's and ms-swift's vllm_tensor_parallel_size: ranks that sample together, if the trainer samples. After the above,
 // and after trainer.mode.
 void translate_hf_groups(Translation& t, const Processes& processes);
+// A setting by which the sampler gives memory back while the run trains. Frameworks whose sampler is a process of its own do
+// so by default, so that only a setting of the file counts. Call it when rollout.name and trainer.mode are set.
+void set_sleep(Translation& t, std::string_view name);
+void set_hf_sleep(Translation& t, std::string_view name);  // TRL's and ms-swift's, which count with use_vllm
 // verl's rollout.name with --servers; without them nothing.
 void translate_verl_servers(Translation& t);
 

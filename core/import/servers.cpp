@@ -179,6 +179,21 @@ bool translate_servers(Translation& t) {
   return true;
 }
 
+void set_sleep(Translation& t, std::string_view name) {
+  if (!t.is_given(name)) return;
+  if (t.is_set("rollout.name")) return t.note(name, reasons::kServersEngine);
+  const Json value = t.value(name);
+  if (value != true && !(value.is_number() && value > 0))
+    return t.note(name, "keys and values stay in memory while the run trains");
+  if (t.is_set("trainer.mode")) return t.note(name, "sampling ahead needs its keys and values while the run trains");
+  t.set("rollout.sleep_while_training", true, {name}, reasons::kSpeed);
+}
+
+void set_hf_sleep(Translation& t, std::string_view name) {
+  if (!t.flag("use_vllm")) return t.note_given({name}, "only with use_vllm");
+  set_sleep(t, name);
+}
+
 void translate_hf_groups(Translation& t, const Processes& processes) {
   constexpr std::string_view kName = "vllm_tensor_parallel_size", kMode = "trainer.mode";
   if (!t.is_given(kName)) return;

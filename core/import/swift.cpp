@@ -404,6 +404,7 @@ void translate_swift(Translation& t, const Processes& processes) {
   set_sampler(t);
   set_swift_mode(t);
   translate_hf_groups(t, processes);
+  set_hf_sleep(t, "sleep_level");
   set_teacher(t);
   translate_swift_chord(t, batches);
   set_model(t);

@@ -392,6 +392,7 @@ void translate_trl(Translation& t, const Processes& processes) {
   set_generation(t);
   set_sampler(t);
   translate_hf_groups(t, processes);
+  set_hf_sleep(t, "vllm_enable_sleep_mode");
   set_model(t);
   translate_trl_rewards(t);
 }

@@ -32,7 +32,7 @@ constexpr PeerRule kGrpo[] = {
     compute("use_vllm", "false", "rollout.name, in server mode"),
     compute("vllm_mode", "\"colocate\"", "rollout.name, in server mode"),
     no_effect("vllm_model_impl", kEngine),
-    no_effect("vllm_enable_sleep_mode", kEngine),
+    compute("vllm_enable_sleep_mode", "false", "rollout.sleep_while_training"),
     refuse("vllm_structured_outputs_regex", "[null]", "Mortise does not guide sampling by a pattern"),
     compute("vllm_server_base_url", "null", "rollout.vllm.url, in server mode"),
     compute("vllm_server_host", "\"0.0.0.0\"", "rollout.vllm.url, in server mode"),

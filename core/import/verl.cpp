@@ -300,6 +300,7 @@ void translate_verl(Translation& t) {
   set_model(t);
   set_tensor_parallel(t);
   set_rollout_tensor_parallel(t);
+  set_sleep(t, "rollout.free_cache_engine");
   warn_of_other_defaults(t);
   translate_verl_rewards(t);
   if (!has_critic(t)) return;

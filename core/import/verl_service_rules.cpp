@@ -84,7 +84,7 @@ constexpr PeerRule kRules[] = {
     no_effect("rollout.gpu_memory_utilization", kEngine),
     no_effect("rollout.enforce_eager", kEngine),
     no_effect("rollout.cudagraph_capture_sizes", kEngine),
-    no_effect("rollout.free_cache_engine", kEngine),
+    compute("rollout.free_cache_engine", "true", "rollout.sleep_while_training"),
     no_effect("rollout.load_format", kEngine),
     no_effect("rollout.layered_summon", kEngine),
     compute("rollout.tensor_model_parallel_size", "2", "rollout.tensor_model_parallel_size"),

@@ -1,18 +1,11 @@
 // What a device computes against numbers that are not Mortise's own: transformers' for the golden folders, and finite
-// differences. Also: graphs against passes without them, and a full memory.
+// differences.
 #include <ATen/core/grad_mode.h>
-#include <ATen/ops/empty.h>
 #include <ATen/ops/linalg_vector_norm.h>
 #include <gmock/gmock.h>
 
-#include <chrono>
-#include <map>
-
 #include "device/device_under_test.h"
 #include "foundation/formats/safetensors.h"
-#include "generate/device/step_graphs.h"
-#include "generate/engine.h"
-#include "model/tensor/torch_guard.h"
 #include "support/golden_models.h"
 #include "support/temp_dir.h"
 #include "support/this_build.h"
@@ -120,64 +113,6 @@ TEST_P(DeviceDifferences, GradientsEqualFiniteDifferences) {
 
 INSTANTIATE_TEST_SUITE_P(All, DeviceDifferences,
                          testing::Values(Family::kQwen2, Family::kGemma2, Family::kQwen3Moe, Family::kGptOss));
-
-// The tokens of a sampling with their log-probs.
-std::vector<std::pair<std::vector<int64_t>, std::vector<float>>> sampled(const Model& model) {
-  auto engine = GenerateEngine::create(model, {}).value();
-  std::vector<GenerateRequest> requests;
-  for (int64_t id = 1; id <= 3; ++id) {
-    GenerateRequest& request = requests.emplace_back();
-    request.request_id = id;
-    request.first_row_id = id * 10;
-    request.prompt_ids = {id, 5, 7, 9};
-    request.num_samples = 4;
-    request.sampling.max_new_tokens = 12 + id;
-  }
-  EXPECT_OK(engine->submit(requests));
-  std::map<std::pair<int64_t, int64_t>, std::pair<std::vector<int64_t>, std::vector<float>>> rows;
-  const auto left = engine->poll(
-      [&](const GeneratedSequence& one) {
-        rows[{one.request_id, one.sample_index}] = {{one.ids.begin(), one.ids.end()},
-                                                    {one.log_prob.begin(), one.log_prob.end()}};
-        return true;
-      },
-      std::chrono::nanoseconds(-1));
-  EXPECT_TRUE(left.ok()) << left.error().to_string();
-  std::vector<std::pair<std::vector<int64_t>, std::vector<float>>> out;
-  for (const auto& [key, row] : rows) out.push_back(row);
-  return out;
-}
-
-// A replayed graph computes what its operations compute when each starts by itself. (CPU tensors have no graphs. There
-// tests/unit/generate/device_kernels_test.cpp compares recorded ones.)
-TEST(DeviceGraphs, GiveTheBitsOfPassesWithoutThem) {
-  for (const char* dtype : {"float32", "bfloat16"}) {
-    ModelConfig config = small_config(Family::kQwen3, false);
-    config.initializer_range = 0.1;
-    Model model = *Model::random(config, 11, dtype);
-    ASSERT_OK(model.move_to(device_under_test));
-    const auto with = sampled(model);
-    set_step_graphs([]() -> std::unique_ptr<StepGraphs> { return nullptr; });
-    const auto without = sampled(model);
-    set_step_graphs(nullptr);
-    EXPECT_EQ(with.size(), 12U);
-    EXPECT_EQ(with, without) << dtype;
-  }
-}
-
-// More memory than any machine has: an error of Mortise, and the device works afterwards.
-TEST(DeviceMemory, AFullMemoryIsAnErrorAndNotTheEnd) {
-  if (test::kSanitized) GTEST_SKIP() << "a sanitizer ends the process";
-  const at::TensorOptions options = at::TensorOptions().device(device_under_test.device).dtype(at::kFloat);
-  const Result<> done = guard_torch("filling a tensor", [&]() -> Result<> {
-    at::empty({int64_t{1} << 48}, options).fill_(1.0);
-    return {};
-  });
-  ASSERT_FALSE(done.ok());
-  EXPECT_THAT(done.error().to_string(), testing::HasSubstr("filling a tensor"));
-  EXPECT_THAT(done.error().to_string(), testing::HasSubstr("memory"));
-  EXPECT_EQ(at::empty({8}, options).fill_(2.0).sum().item<float>(), 16.0F);
-}
 
 }  // namespace
 }  // namespace mortise

@@ -1,11 +1,17 @@
-# What ./dev bench device computes from what it measures. bench_device.py SOURCE_DIR. Needs the standard library alone.
+# What ./dev bench device and ./dev test --device make of what they measure. bench_device.py SOURCE_DIR. Needs the standard
+# library alone.
 import argparse
+import json
 import sys
+import tempfile
 from pathlib import Path
 
 sys.dont_write_bytecode = True
-sys.path.insert(0, str(Path(sys.argv[1]) / "apps/bench/device"))
+sys.path[:0] = [str(Path(sys.argv[1]) / "apps" / folder) for folder in ("bench/device", "bench/peers", "dev")]
+import device_report
+import gates
 import parts
+import peers
 import turns
 from expectations import end, expect
 
@@ -89,8 +95,94 @@ def check_memory():
     expect(trained["peer_tokens"] == 0 and "peer" in trained["reasons"] and "error" not in trained, f"torch fails: {trained}")
 
 
+def states(part, rows, shape="0.5b", is_gpu=True):
+    return [(gate["gate"][:2], gate["measured"], gate["state"]) for gate in gates.gates_of(part, shape, rows, is_gpu)]
+
+
+def check_gates():
+    good, bad = {"case": "256 rows, against dynamic cache", "f": 0.35}, {"case": "256 rows, against static cache", "f": 0.349}
+    other = {"case": "64 rows, against dynamic cache", "f": 0.1}
+    expect(states("decode", [good, other]) == [("H1", 0.35, "met")], "a bound that is reached is met, and other cases do not count")
+    expect(states("decode", [good, bad]) == [("H1", 0.349, "missed")], "the worst row counts")
+    expect(states("decode", [good | {"error": "x"}]) == [("H1", None, "not measured")], "a row with an error has no number")
+    expect(states("decode", [good], is_gpu=False) == [("H1", None, "not measured")], "only a GPU meets a gate")
+    expect(states("decode", [good], shape="7b") == [], "a gate is for its shapes")
+    head = [{"case": "4096 tokens, one_pass, torch in bfloat16", "ratio": 1.25, "extra_mib": 1000}, {"case": "4096 tokens, two_passes, torch in bfloat16", "ratio": 0.1},
+            {"case": "65536 tokens, one_pass, torch in bfloat16", "ratio": 2.0, "extra_mib": 1431},
+            {"case": "4096 tokens, one_pass, torch in bfloat16 compiled", "ratio": 0.5, "extra_mib": 9000}]
+    (time, slowest, first), (memory, gigabytes, second) = states("head", head, "1.5b")
+    expect((slowest, first, second) == (0.8, "met", "missed") and abs(gigabytes - 1.5005) < 1e-3, f"time and memory of the head: {slowest} {gigabytes}")
+    train = [{"case": "rows of 512, against no checkpoints", "mfu_of_datasheet": 0.4, "mfu_of_measured": 0.5}]
+    expect([states("train", train, shape)[0][2] for shape in ("0.5b", "1.5b")] == ["met", "missed"], "the two shapes have bounds of their own")
+    step = [{"case": "0.5b, TRL best", "f": 0.03, "ratio": 8.5}, {"case": "0.5b, TRL default", "f": 0.9, "ratio": 90}]
+    expect([state for _, _, state in states("step", step)] == ["missed", "met", "missed"], f"{states('step', step)}")
+    names = {gate.part for gate in gates.GATES}
+    expect(names <= set(parts.PARTS), f"gates of parts that there are: {names}")
+    for gate in gates.gates_of("step", "0.5b", step, True):
+        expect(gate["state"] in gates.text_of(gate) and gate["needed"] in gates.text_of(gate), gates.text_of(gate))
+
+
+def check_losses():
+    answers = {"losses": [{"name": "vanilla", "seconds": [4.0], "device": {"seconds": [2.0], "bytes": 80, "difference": 1e-7}},
+                          {"name": "gspo", "seconds": [4.0], "device": {"seconds": [8.0], "bytes": 80, "difference": 0.1}},
+                          {"name": "cispo", "seconds": [4.0], "device": None}]}
+    bench = bench_of("0.5b", argparse.Namespace(ask=lambda **request: answers))
+    bench.args.repeats = 1
+    fast, wrong, host = parts.losses(bench)[:3]
+    expect(fast["ratio"] == 2.0 and fast["bytes"] == 80 and "by the GPU" in fast["case"], f"{fast}")
+    expect("error" in wrong and wrong["ratio"] == 0.5, f"other gradients: {wrong}")
+    expect("by the host" in host["case"] and "ratio" not in host, f"no CUDA build: {host}")
+
+
+def check_sizes():
+    sizes = peers.gpu_sizes("0.5b")
+    shape, work = turns.SHAPES["0.5b"], peers.WORKLOADS["0.5b"]
+    rows = work["prompts_per_step"] * work["num_generations"]
+    kept = bench_of("0.5b").counts()[2] * (work["prompt_length"] + work["completion_length"])
+    expect(shape["hidden_size"] == work["model"]["hidden_size"], "the step is of the shape that is measured")
+    expect(sizes["rollout.max_num_seqs"] == rows and 4 * rows * kept < sizes["rollout.kv_cache_mib"] << 20, "all rows run at once, even if float32 counts")
+
+
+def cases(*cases):
+    return json.dumps({"testsuites": [{"name": "Suite", "testsuite": list(cases)}]})
+
+
+def check_reports():
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        (folder / "one.json").write_text(cases({"name": "Good", "time": "1.5s", "result": "COMPLETED"}, {"name": "Quick", "time": "0.1s", "result": "COMPLETED"},
+                                               {"name": "Bad", "time": "2s", "result": "COMPLETED", "failures": [{"failure": "x is 2"}]},
+                                               {"name": "Left", "time": "0s", "result": "SKIPPED", "skipped": [{"message": "no cuDNN"}]},
+                                               {"name": "Filtered", "time": "0s", "result": "SUPPRESSED"}))
+        got = device_report.cases_of([folder / "one.json"])
+        expect(got["passed"] == 2 and got["failed"] == [{"case": "Suite.Bad", "text": "x is 2"}], f"cases: {got}")
+        expect(got["skipped"] == [{"case": "Suite.Left", "text": "no cuDNN"}] and got["slowest"][0] == {"case": "Suite.Bad", "seconds": 2.0}, f"cases: {got}")
+        died = device_report.cases_of([folder / "one.json", folder / "two.json"])
+        expect(died["failed"][1]["case"] == "two", f"a program without a report died: {died}")
+        (folder / "log").write_text('== text\n{"workload": "c1"}\n{"workload": "c2"}\n')
+        status = device_report.report(argparse.Namespace(what="lines", part="passes", device="cpu-as-device", log=folder / "log", google=[], wall_s=3, status=0,
+                                                         out=folder / "out/a.json", measured=folder / "measured"))
+        written = json.loads((folder / "out/a.json").read_text())
+        expect(status == 0 and [line["workload"] for line in written["lines"]] == ["c1", "c2"] and written["versions"]["libtorch"], f"{written}")
+        expect(not (folder / "measured").exists(), "only what a GPU measured is kept")
+        (folder / "good.json").write_text(cases({"name": "Good", "time": "1s", "result": "COMPLETED"}))
+        for status in (0, 139):
+            ended = device_report.report(argparse.Namespace(what="tests", part="runs", device="cpu-as-device", log=folder / "log", google=[folder / "good.json"],
+                                                            wall_s=3, status=status, out=folder / "out/b.json", measured=None))
+            expect((ended == 0) == (status == 0), f"a program that ended with {status} gives {ended}")
+    try:
+        device_report.gpu_facts("cuda", "libnowhere.so")
+        expect(False, "a machine without a driver has no GPU")
+    except SystemExit as ended:
+        expect(ended.code == 13, f"code {ended.code}")
+
+
 check_floors()
 check_lengths()
+check_reports()
+check_gates()
+check_losses()
+check_sizes()
 check_memory()
 check_search()
 check_rows()

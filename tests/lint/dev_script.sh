@@ -22,6 +22,8 @@ expect 2 "test has no preset 'nosuch'" ./dev test --only a --preset nosuch
 expect 2 "--preset belongs to --only" ./dev test --preset asan
 expect 2 "--servers chooses the tests" ./dev test --servers --quick
 expect 2 "no preset 'nosuch'" ./dev build --preset nosuch
+expect 2 "test takes no 'nosuch'" ./dev test --device cuda:1 kernels nosuch
+if [[ $(ldconfig -p) != *libcuda.so.1* ]]; then expect 13 "no NVIDIA driver was found" ./dev test --device; fi
 
 # A user without root on a machine that has none of the packages.
 mkdir "$scratch/bin"

@@ -21,9 +21,10 @@ struct NamedPart {
   const char* name;
   BenchPart run;
 };
-constexpr NamedPart kParts[] = {{"limits", bench_limits},         {"head", bench_head},
-                                {"head_check", bench_head_check}, {"optimizer", bench_optimizer},
-                                {"sample", bench_sample},         {"train", bench_train}};
+constexpr NamedPart kParts[] = {
+    {"limits", bench_limits}, {"head", bench_head},           {"head_check", bench_head_check},
+    {"losses", bench_losses}, {"optimizer", bench_optimizer}, {"sample", bench_sample},
+    {"train", bench_train}};
 
 Result<Json> answer(const BenchDevice& bench, const std::string& line) {
   const Json request = TRY(parse_json(line, "request"));

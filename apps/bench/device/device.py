@@ -10,12 +10,14 @@ PARTs, in the names of docs/measured:
   head        H3  the vocabulary head with its gradients, time and memory, against log_softmax over all logits
   train       H4  forward and backward of rows of equal and of log-normal lengths, against padded micro-batches
   step        H5  a whole GRPO step of 64 prompts and 8 completions each, against TRL; needs --mortise and --packs
+  losses          policy losses on the GPU, against the host
   optimizer   H6  clipping and AdamW's step, against torch's clipping and its fused AdamW
   memory      H7  the most tokens of a micro-batch, against transformers with and without checkpoints
   match       H8  the probabilities of sampler and training, equal bits of two runs, the cost of determinism
 
-Each part writes DIR/PART-SHAPE.json, on a GPU also MEASURED/device-PART-SHAPE.json if --measured names a folder. Before times count, both sides must compute the same numbers. A part that takes more than
-ten minutes can be cut by --shape and --rounds. It needs a Python with torch, and transformers for parts with a model; the
+Each part writes DIR/PART-SHAPE.json, on a GPU also MEASURED/device-PART-SHAPE.json if --measured names a folder. The file and the
+output say which gates (gates.py) are met or missed. Before times count, both sides must compute the same numbers. A part that
+takes more than ten minutes can be cut by --shape and --rounds. It needs a Python with torch, and transformers for parts with a model; the
 program and this folder are enough on a machine without compilers. Without a GPU: --device cpu-as-device and the shape tiny.
 """
 import argparse
@@ -27,6 +29,7 @@ import time
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
+import gates  # noqa: E402
 import parts  # noqa: E402
 import turns  # noqa: E402
 from torch_side import TorchSide  # noqa: E402
@@ -92,7 +95,8 @@ def main():
         # torch may run out of a GPU's memory. Without a GPU an error of its side is a fault of these scripts.
         failed = failed or any("error" in row or (not args.is_gpu and "error" in row.get("peer", {})) for row in rows)
         report = {"part": name, "shape": args.shape, "device": bench.torch.name(), "place": args.device, "limits": bench.limits(),
-                  "versions": turns.versions(), "wall_s": round(time.monotonic() - began, 1), "rows": rows}
+                  "versions": turns.versions(), "wall_s": round(time.monotonic() - began, 1),
+                  "gates": gates.gates_of(name, args.shape, rows, args.is_gpu), "rows": rows}
         path = args.out / f"{name}-{args.shape}.json"
         path.write_text(json.dumps(report, indent=1) + "\n")
         if args.measured and args.is_gpu:
@@ -101,6 +105,8 @@ def main():
             path.write_text(json.dumps(report, indent=1) + "\n")
         for row in rows:
             print("  " + turns.text_of(row), flush=True)
+        for gate in report["gates"]:
+            print(gates.text_of(gate), flush=True)
         print(f"  {path}", flush=True)
     return 1 if failed else 0
 

@@ -1,4 +1,5 @@
 // The fused head: its time and memory, and its numbers for inputs from files.
+#include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/full.h>
@@ -12,6 +13,7 @@
 
 #include "device/parts.h"
 #include "model/head/log_prob_head.h"
+#include "model/tensor/packing.h"
 
 namespace mortise {
 namespace {
@@ -26,6 +28,16 @@ HeadInputs inputs_of(const BenchDevice& bench, const at::Tensor& hidden, const a
   VocabularyHead head(weight);
   head.by_operators = bench.device().by_operators;
   return {hidden, std::move(targets), std::move(head), at::empty_like(hidden), at::zeros_like(weight)};
+}
+
+// Hidden states as the last norm of the model writes them.
+Result<at::Tensor> hidden_of(const BenchDevice& bench, const Model& model, int64_t tokens) {
+  const std::vector<int64_t> ids = {0, 1};
+  const PackRow row{std::span(ids).first(1), std::span(ids).subspan(1), -1};
+  const PackedBatch batch = TRY(pack_rows({&row, 1}, {.vocab_size = model.config().vocab_size}));
+  const at::NoGradGuard no_grad;
+  const at::ScalarType type = model.forward_hidden(batch).scalar_type();
+  return at::rand({tokens, model.config().hidden_size}, bench.floats()).sub_(0.5).to(type);
 }
 
 void one_pass(const HeadInputs& in) {
@@ -53,17 +65,18 @@ Result<at::Tensor> read_tensor(const Path& path, at::IntArrayRef shape, at::Scal
 }  // namespace
 
 Result<Json> bench_head(const BenchDevice& bench, const Json& request) {
-  const auto tokens = request.at("tokens").get<int64_t>(), width = request.at("hidden").get<int64_t>();
-  const auto vocab = request.at("vocab").get<int64_t>(), repeats = request.at("repeats").get<int64_t>();
-  const at::Tensor hidden = at::rand({tokens, width}, bench.floats()).sub_(0.5);
-  const at::Tensor weight = at::rand({vocab, width}, bench.floats()).sub_(0.5).mul_(0.2);
-  const HeadInputs in = inputs_of(bench, hidden, weight, at::randint(vocab, {tokens}, at::kLong));
+  Model model = TRY(load_model(bench, request));
+  const auto tokens = request.at("tokens").get<int64_t>(), repeats = request.at("repeats").get<int64_t>();
+  const at::Tensor hidden = TRY(hidden_of(bench, model, tokens));
+  const at::Tensor targets = at::randint(model.config().vocab_size, {tokens}, at::kLong);
+  const HeadInputs in = {hidden, targets, model.head(), at::empty_like(hidden), model.head_grad()};
   const auto measured = [&](const std::function<void()>& work) {
     Json out = {{"seconds", bench.times(repeats, work)}};
     out["extra_bytes"] = bench.extra_bytes(work);
     return out;
   };
-  return Json{{"forward", measured([&] { head_log_prob(in.hidden, in.head, in.targets, 1.0, false); })},
+  return Json{{"weight_dtype", c10::toString(in.head.weight_VH.scalar_type())},
+              {"forward", measured([&] { head_log_prob(in.hidden, in.head, in.targets, 1.0, false); })},
               {"one_pass", measured([&] { one_pass(in); })},
               {"two_passes", measured([&] { two_passes(in); })}};
 }

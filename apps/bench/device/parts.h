@@ -6,14 +6,18 @@
 //   {"do": "limits", "copy_bytes", "width", "launches", "repeats"}
 //      -> {"copy_bytes_per_s": read and written, "flops_per_s": {dtype: of a product of square matrices},
 //          "launch_us": of one small kernel, "graph_node_us": the same in a graph; null without graphs}
-//   {"do": "head", "tokens", "hidden", "vocab", "repeats"}
-//      -> {"forward", "one_pass", "two_passes": each {"seconds": [...], "extra_bytes"}}: log-probs, and with their gradients
+//   {"do": "head", "folder", "dtype", "tokens", "repeats"}: the head of the model, as its runs have it
+//      -> {"weight_dtype", "forward", "one_pass", "two_passes": each {"seconds": [...], "extra_bytes"}}:
+//          log-probs, and with their gradients
 //   {"do": "head_check", "folder", "tokens", "hidden", "vocab"}: reads hidden.f32, weight.f32 and targets.i64 from there
 //      -> {"log_probs": [...], "hidden_norm", "weight_norm": norms of the gradients, if each log-prob has the gradient 1}
 //   {"do": "optimizer", "shapes": [[...] ...], "repeats"}: whole updates of AdamW (norm, clipping, step) with float32
 //      numbers
 //      -> {"seconds": [...], "bytes_a_step": 32 for each number, of which 4 are for the norm, "sums": of each
 //          parameter, after all steps}
+//   {"do": "losses", "names": [...], "rows", "length", "repeats"}: calls of policy losses with gradients
+//      -> {"losses": [{"name", "seconds": [...] on the host, "device": null, or {"seconds": [...], "bytes" that a call sends
+//          and receives, "difference" of the gradients}}]}
 //   {"do": "sample", "folder", "dtype", "prompts", "new_tokens": [...], "repeats"}: one sample for each prompt
 //      -> {"seconds": [...], "kernels", "ids", "is_repeatable", "mean_prob_diff", "max_prob_diff": of the probabilities
 //          that sampler and training have for the sampled tokens}
@@ -60,6 +64,7 @@ using BenchPart = Result<Json> (*)(const BenchDevice& bench, const Json& request
 Result<Json> bench_limits(const BenchDevice& bench, const Json& request);
 Result<Json> bench_head(const BenchDevice& bench, const Json& request);
 Result<Json> bench_head_check(const BenchDevice& bench, const Json& request);
+Result<Json> bench_losses(const BenchDevice& bench, const Json& request);
 Result<Json> bench_optimizer(const BenchDevice& bench, const Json& request);
 Result<Json> bench_sample(const BenchDevice& bench, const Json& request);
 Result<Json> bench_train(const BenchDevice& bench, const Json& request);

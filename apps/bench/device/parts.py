@@ -12,6 +12,8 @@ from statistics import NormalDist
 
 from turns import join
 
+DATASHEET_FLOPS = 990e12  # bfloat16 products of an H100 or H200 in a second; the denominator of published figures
+
 
 def limits(bench):
     rows = []
@@ -136,11 +138,12 @@ def head(bench):
         for dtype, compiles in ((torch.float32, False), (torch.bfloat16, False)) + (((torch.bfloat16, True),) if bench.args.compile else ()):
             own, peer = {}, {}
             for _ in range(bench.args.rounds):
-                join(own, bench.ask(do="head", tokens=tokens, hidden=width, vocab=vocab, repeats=bench.args.repeats))
+                join(own, bench.ask(do="head", tokens=tokens, **bench.request()))
                 join(peer, bench.peer(lambda: bench.torch.head(tokens, width, vocab, bench.args.repeats, dtype, compiles)))
             name = str(dtype).removeprefix("torch.") + (" compiled" if compiles else "")
             for mine, other in (("forward", "forward"), ("one_pass", "full"), ("two_passes", "full")):
-                row = {"case": f"{tokens} tokens, {mine}, torch in {name}", "mortise": own.get(mine, {}), "peer": peer.get(other, peer)}
+                row = {"case": f"{tokens} tokens, {mine}, torch in {name}", "weight_dtype": own.get("weight_dtype"), "mortise": own.get(mine, {}),
+                       "peer": peer.get(other, peer)}
                 if "error" in own:
                     row["error"] = own["error"]
                 elif "error" not in peer:
@@ -179,7 +182,8 @@ def train(bench):
             own = row["mortise"]
             if "error" not in own:
                 seconds = statistics.median(own["seconds"])
-                row |= {"tokens_per_s": sum(lengths) / seconds, "mfu": own["flops"] / seconds / bench.rates("bfloat16")[1],
+                row |= {"tokens_per_s": sum(lengths) / seconds, "mfu_of_measured": own["flops"] / seconds / bench.rates("bfloat16")[1],
+                        "mfu_of_datasheet": own["flops"] / seconds / DATASHEET_FLOPS,
                         "log_prob_tokens_per_s": sum(lengths) / statistics.median(own["forward_seconds"])}
                 if "error" not in row["peer"]:
                     row["loss_difference"] = abs(own["loss"] / row["peer"]["loss"] - 1)
@@ -224,6 +228,29 @@ def timed_phases(run, args, name):
     except SystemExit as ended:
         return {"error": str(ended)[:600]}
     return {"seconds": [out["step_s"]]} | {key: out[key] for key in ("generation_s", "scoring_s", "update_s", "peak_rss_mb")}
+
+
+LOSSES = ("vanilla", "gspo", "cispo", "geo_mean", "vespo", "clip_cov", "m2po")  # one, two and more launches
+
+
+def losses(bench):
+    """Calls of losses as a run makes them: on the host, and on the GPU with all columns sent and the outputs fetched."""
+    rows = []
+    for count, length in ((64, 512), (512, 512)) if bench.args.is_gpu else ((8, 16),):
+        answer = bench.ask(do="losses", names=LOSSES, rows=count, length=length, repeats=bench.args.repeats)
+        if "error" in answer:
+            return [*rows, {"case": f"{count} rows of {length}", "error": answer["error"]}]
+        for loss in answer["losses"]:
+            row = {"case": f"{loss['name']}, {count} rows of {length}, by the GPU" if loss["device"] else f"{loss['name']}, {count} rows of {length}, by the host",
+                   "mortise": {"seconds": loss["seconds"]}}
+            if loss["device"]:  # the host in the place of the peer: a ratio above 1 says that the GPU is faster
+                row |= {"mortise": {"seconds": loss["device"]["seconds"]}, "peer": {"seconds": loss["seconds"]},
+                        "ratio": statistics.median(loss["seconds"]) / statistics.median(loss["device"]["seconds"]),
+                        "bytes": loss["device"]["bytes"], "difference": loss["device"]["difference"]}
+                if loss["device"]["difference"] > 1e-3:
+                    row["error"] = f"the gradients of {loss['name']} on the GPU are not those of the host"
+            rows.append(row)
+    return rows
 
 
 def optimizer(bench):
@@ -323,4 +350,4 @@ def match(bench):
     return rows + [cost]
 
 
-PARTS = {"limits": limits, "decode": decode, "queue": queue, "head": head, "train": train, "step": step, "optimizer": optimizer, "memory": memory, "match": match}
+PARTS = {"limits": limits, "decode": decode, "queue": queue, "head": head, "train": train, "step": step, "losses": losses, "optimizer": optimizer, "memory": memory, "match": match}

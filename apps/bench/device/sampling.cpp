@@ -1,4 +1,5 @@
-// Samples with forced lengths, and what training says of the same tokens.
+// Samples with forced lengths (no token ends a row, so that no step edits logits), and what training says of the same
+// tokens.
 #include <ATen/core/grad_mode.h>
 
 #include <algorithm>
@@ -89,8 +90,6 @@ Result<Json> bench_sample(const BenchDevice& bench, const Json& request) {
   const std::unique_ptr<GenerateEngine> engine = TRY(GenerateEngine::create(model, options));
   SamplingParams sampling;
   sampling.temperature = request.at("temperature").get<double>();
-  sampling.ignore_eos = true;
-  sampling.stop_ids = {model.config().vocab_size - 1};
   Result<Samples> last = Samples{};
   Samples first;
   bool is_repeatable = true;

@@ -115,8 +115,9 @@ class TorchSide:
         """Prompts of one length, new_tokens each. Returns all ids, and the logits that the tokens were drawn from."""
         from transformers import GenerationConfig
         ids = torch.tensor(prompts, device=self.device)
-        config = GenerationConfig(max_new_tokens=new_tokens, min_new_tokens=new_tokens, do_sample=temperature > 0, top_k=0, top_p=1.0,
-                                  temperature=temperature or 1.0, eos_token_id=model.config.vocab_size - 1, pad_token_id=model.config.vocab_size - 1,
+        # No token ends a row, on both sides: to bar the one that would costs a pass over the logits in every step.
+        config = GenerationConfig(max_new_tokens=new_tokens, do_sample=temperature > 0, top_k=0, top_p=1.0,
+                                  temperature=temperature or 1.0, eos_token_id=-1, pad_token_id=model.config.vocab_size - 1,
                                   cache_implementation=cache, output_logits=wants_logits, return_dict_in_generate=True)
         with torch.no_grad():
             out = model.generate(input_ids=ids, attention_mask=torch.ones_like(ids), generation_config=config)

@@ -33,6 +33,13 @@ def mortise_settings(args, name, out):
         "plugins.paths": json.dumps([str(args.packs)])}
 
 
+def gpu_sizes(name):
+    """Settings for a GPU, as TRL has its best micro-batch: all rows of a step run at once, with room for their keys and values. Passes of
+    training have the default of a run on a GPU."""
+    w = WORKLOADS[name]
+    return {"rollout.max_num_seqs": w["prompts_per_step"] * w["num_generations"], "rollout.kv_cache_mib": 65536}
+
+
 def make_models(args, names):
     """Makes the models and prompts of the workloads that have none yet."""
     missing = [n for n in names if not (args.out / n / "prompts.jsonl").exists()]
@@ -80,6 +87,8 @@ def run_mortise(args, name, run):
     subprocess.run(["rm", "-rf", out], check=True)
     settings = mortise_settings(args, name, out)
     settings["model.device"] = args.device
+    if args.device.startswith("cuda"):
+        settings |= gpu_sizes(name)
     if computes_bfloat16(args):
         settings["model.dtype"] = "bfloat16"
     if args.variant == "kl":

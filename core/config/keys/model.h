@@ -197,12 +197,12 @@ void describe_model(Keys& keys) {
       .read_by(kInGenerate | kInServe);
   keys.free(  // a resume compares the device itself (train/resume/run_inputs.h)
           "device", &ModelSection::device,
-          "Where the policy, its reference, its teacher and its critic lie, learn and sample. cpu: on the CPU, by Mortise's own "
-          "kernels. cuda or cuda:N: on a GPU (number N, from 0), by libtorch's operators; `./dev deps --cuda` "
+          "Where the policy, its reference, its teacher and its critic lie, learn and sample. cpu: on the CPU. cuda or cuda:N: on "
+          "a GPU (number N, from 0), by Mortise's kernels and libtorch's operators; `./dev deps --cuda` "
           "fetches the libraries (docs/cuda.md). With several ranks, cuda gives each the GPU of its number on the machine, "
           "and cuda:N is refused. auto: the first GPU if there is one and it can do what the run needs, else the CPU. With "
           "several ranks, auto takes the CPU. cpu-as-device: the code of a GPU on the CPU. It is slow and for tests. "
-          "Reward models (docs/plugins/reward_models.md) are there too. Losses and other rewards stay on the CPU.")
+          "Reward models (docs/plugins/reward_models.md) are there too, and losses with a CUDA build. Other plugins stay on the CPU.")
       .read_by(kInGenerate | kInServe);
   keys.compared(
       "layers", &ModelSection::layers,

@@ -103,7 +103,8 @@ ForwardOptions forward_options(const Model& model, const PackedBatch& packed, co
   forward.path = options.path;
   if (options.activation_bytes) {
     const int64_t element = model.dtype() == at::kDouble ? 8 : 4;
-    const NumberSizes sizes(element, model.has_rounded_matrices() ? 2 : element);
+    NumberSizes sizes(element, model.has_rounded_matrices() ? 2 : element);
+    sizes.by_operators = model.device().by_operators;
     // As many on all ranks that share the tokens: a layer that is computed again exchanges them again.
     const int64_t num_tokens = shard != nullptr ? shard->largest() : packed.num_tokens();
     forward.recomputed_layers = layers_to_recompute(model.pass_config(), sizes, num_tokens, *options.activation_bytes);

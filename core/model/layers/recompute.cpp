@@ -68,6 +68,23 @@ int64_t mlp_bytes(const ModelConfig& config, const NumberSizes& sizes) {
   return std::max(dense, chosen + 2 * moe.num_experts * sizes.activation + shared);
 }
 
+// What the operations of a device's layers keep in addition, by the formulas of operators.h. A norm keeps its input times
+// the inverse of its size, the activation its result, and the rotation its cosines and sines. Attention keeps q, k, v and its
+// result: in bfloat16 rounded copies, and in float32 k and v once for each query head. (The CPU's kernels keep the
+// rotated qkv, which is not counted here.)
+int64_t more_by_operators(const ModelConfig& config, const NumberSizes& sizes) {
+  const int64_t norms = config.sandwich_norm ? 4 : 2, q = config.q_size(), kv = config.kv_size();
+  const int64_t head_norms = config.qk_norm ? q + kv + config.num_heads + config.num_kv_heads : 0;
+  const int64_t activated = config.num_expert_layers() < config.num_layers ? config.intermediate_size : 0;
+  const int64_t by_experts = config.moe.experts_per_token * config.moe.expert_size + config.moe.shared_size;
+  const bool rounds = sizes.product_input < sizes.activation;
+  const int64_t attention = rounds ? (2 * q + 2 * kv) * sizes.product_input : 3 * q * sizes.activation;
+  return (norms * config.hidden_size + head_norms - config.qkv_size() + config.head_dim +
+          std::max(activated, by_experts)) *
+             sizes.activation +
+         attention;
+}
+
 }  // namespace
 
 ResidualPair recomputed(const ResidualLayer& layer, const at::Tensor& hidden_NH, const at::Tensor& normed_NH) {
@@ -84,7 +101,8 @@ LayerMemory layer_memory(const ModelConfig& config, const NumberSizes& sizes) {
   const int64_t qkv = config.qkv_size() * (config.qk_norm ? 2 : 1);
   const int64_t numbers = hidden_states * config.hidden_size + qkv + config.num_heads + norms;
   const int64_t inputs = 2 * config.hidden_size + config.q_size();
-  return {numbers * sizes.activation + inputs * sizes.product_input + mlp_bytes(config, sizes),
+  const int64_t more = sizes.by_operators ? more_by_operators(config, sizes) : 0;
+  return {numbers * sizes.activation + inputs * sizes.product_input + mlp_bytes(config, sizes) + more,
           2 * config.hidden_size * sizes.activation};
 }
 

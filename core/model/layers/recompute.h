@@ -29,6 +29,7 @@ struct NumberSizes {
       : activation(of_activation), product_input(of_product_input) {}
   int64_t activation;
   int64_t product_input;
+  bool by_operators = false;  // the layers are those of a device (operators.h), whose operations keep more
 };
 
 // Bytes that one layer keeps for backward, per token.

@@ -313,6 +313,7 @@ Result<RunEstimate> estimate(Env& env, PluginRegistry& registry, const LoadedCon
   units.window = vocabulary_window(out.model, out.trained, config);
   std::optional<CriticSize> size_of_critic;
   if (!is_sft) size_of_critic = TRY(critic_size(env, registry, loaded, num_ranks));
+  if (size_of_critic) size_of_critic->trained.is_on_device = out.trained.is_on_device;
   out.ranks = estimate_ranks(config, out.model, out.plan, units, out.trained, num_ranks);
   if (size_of_critic) out.ranks.critic_bytes = critic_bytes_sent(config, out.plan, *size_of_critic, num_ranks);
   out.trained_state_bytes = out.memory.moments;

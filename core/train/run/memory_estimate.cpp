@@ -35,15 +35,19 @@ int64_t recorded_length(const RunConfig& config) {
 
 namespace {
 
-NumberSizes number_sizes(ModelDtype dtype) { return {num_bytes(dtype), num_product_bytes(dtype)}; }
+NumberSizes number_sizes(ModelDtype dtype, bool by_operators) {
+  NumberSizes out(num_bytes(dtype), num_product_bytes(dtype));
+  out.by_operators = by_operators;
+  return out;
+}
 
 // Bytes that the layers keep for backward in a pass over so many tokens.
 // The layers below `lowest` are not part of backward.
-double activation_bytes(const ModelConfig& model, const RunConfig& config, int64_t lowest, double tokens) {
-  const NumberSizes sizes = number_sizes(config.model.dtype);
+double activation_bytes(const ModelConfig& model, const RunConfig& config, const TrainedSize& trained, double tokens) {
+  const NumberSizes sizes = number_sizes(config.model.dtype, trained.is_on_device);
   const LayerMemory layer = layer_memory(model, sizes);
   const auto kept = tokens * static_cast<double>(layer.kept);
-  const int64_t below = lowest - 1, layers = model.num_layers - below;
+  const int64_t below = trained.lowest_backward - 1, layers = model.num_layers - below;
   const std::optional<int64_t> budget = learner_options(config).pass.activation_bytes;
   if (!budget) return kept * static_cast<double>(layers);
   const int64_t first_kept = layers_to_recompute(model, sizes, static_cast<int64_t>(tokens), *budget);
@@ -99,7 +103,8 @@ double head_pass_bytes(const ModelConfig& model, const TrainedSize& trained, con
   if (!has_full_kl(config) && !has_teacher_loss(config)) return std::max(loss, gathered);
   const double chunk = gathered + static_cast<double>(full_kl_bytes(rows, model.hidden_size, own_vocab, element,
                                                                     std::min(columns, own_vocab)));
-  const double one_layer = tokens * static_cast<double>(layer_memory(model, number_sizes(config.model.dtype)).kept);
+  const NumberSizes sizes = number_sizes(config.model.dtype, trained.is_on_device);
+  const double one_layer = tokens * static_cast<double>(layer_memory(model, sizes).kept);
   return std::max(loss, std::max(chunk, one_layer));
 }
 
@@ -225,8 +230,8 @@ MemoryEstimate estimate_memory(const ModelConfig& model, const std::optional<Lor
   const BatchPlan plan = plan_batches(config);
   const double tokens = tokens_on_rank(config, plan);
   const int64_t num_parts = config.actor.tensor_model_parallel_size;
-  bytes.activations = activation_bytes(num_parts == 1 ? model : split_config(model, num_parts), config,
-                                       trained.lowest_backward, tokens);
+  bytes.activations =
+      activation_bytes(num_parts == 1 ? model : split_config(model, num_parts), config, trained, tokens);
   if (!by_operators)
     bytes.attention = attention_bytes(model, config, row_tokens, std::ceil(tokens / static_cast<double>(row_tokens)));
   bytes.head = head_pass_bytes(model, trained, config, tokens, model.vocab_size);
@@ -275,7 +280,7 @@ double critic_activation_bytes(const ModelConfig& critic, const TrainedSize& tra
   const int64_t row_tokens = config.data.max_prompt_length + response_length(config);
   const auto num_ranks = static_cast<double>(config.critic.ulysses_sequence_parallel_size);
   const double tokens = std::ceil(pass_tokens(cut, row_tokens, rows_per_update) / num_ranks);
-  return activation_bytes(critic, config, trained.lowest_backward, tokens);
+  return activation_bytes(critic, config, trained, tokens);
 }
 
 namespace {

@@ -7,6 +7,7 @@
 #include "config/check.h"
 #include "config/full_kl.h"
 #include "foundation/base/choice.h"
+#include "foundation/base/device_name.h"
 #include "foundation/base/text.h"
 #include "learn/optim/weight_shards.h"
 #include "learn/update/tensor_group.h"
@@ -14,15 +15,25 @@
 
 namespace mortise {
 
+namespace {
+
+// Larger passes cost memory and, on a CPU whose caches they overflow, time. On a GPU small passes cost time: each starts
+// all its kernels, and products of few rows do not fill the device.
+int64_t default_pass_tokens(const RunConfig& config) {
+  const DeviceKind kind = parse_device_name(config.model.device).value_or(DeviceName()).kind;
+  return kind == DeviceKind::kCuda || kind == DeviceKind::kCpuAsDevice ? 16384 : 2048;
+}
+
+}  // namespace
+
 MicroBatchOptions micro_batch_options(const RunConfig& config) {
-  // Larger passes cost memory and, on a CPU whose caches they overflow, time.
-  constexpr int64_t kTokens = 2048;
   const ActorConfig& actor = config.actor;
   MicroBatchOptions options;
   const int64_t num_ranks = actor.ulysses_sequence_parallel_size;  // each has a part of the tokens
-  options.token_budget = actor.ppo_max_token_len_per_gpu
-                             ? *actor.ppo_max_token_len_per_gpu * num_ranks
-                             : std::max(kTokens * num_ranks, config.data.max_prompt_length + response_length(config));
+  options.token_budget =
+      actor.ppo_max_token_len_per_gpu
+          ? *actor.ppo_max_token_len_per_gpu * num_ranks
+          : std::max(default_pass_tokens(config) * num_ranks, config.data.max_prompt_length + response_length(config));
   if (actor.ppo_micro_batch_size_per_gpu && !actor.use_dynamic_bsz) options.rows = *actor.ppo_micro_batch_size_per_gpu;
   return options;
 }

@@ -107,6 +107,24 @@ TEST(ImportServers, ColocatedEnginesOnSeveralRanksBecomeRanksThatSampleTogether)
   EXPECT_THAT(ahead, HasSubstr("ranks sample together only with trainer.mode"));
 }
 
+// An engine of the trainer's own that sleeps while it trains. Servers have their own settings.
+TEST(ImportServers, AnEngineThatSleepsGivesItsMemoryBack) {
+  const std::string verl_sleeps = std::string(kVerl) + "actor_rollout_ref.rollout.free_cache_engine=";
+  EXPECT_TRUE(config_of(taken({}, "verl", verl_sleeps + "True").toml).rollout.sleep_while_training);
+  EXPECT_FALSE(config_of(taken({}, "verl", verl_sleeps + "False").toml).rollout.sleep_while_training);
+  EXPECT_FALSE(config_of(taken({}, "verl", std::string(kVerl)).toml).rollout.sleep_while_training) << "a default";
+  EXPECT_TRUE(imported("trl", "use_vllm: true\nvllm_enable_sleep_mode: true\n").rollout.sleep_while_training);
+  EXPECT_FALSE(imported("trl", "vllm_enable_sleep_mode: true\n").rollout.sleep_while_training) << "no engine sleeps";
+  const std::string swift = "--per_device_train_batch_size 8 --use_vllm true --vllm_mode colocate --sleep_level ";
+  EXPECT_TRUE(config_of(taken({}, "swift", swift + "1").toml).rollout.sleep_while_training);
+  const std::string off = taken({}, "swift", swift + "0 --offload_optimizer true").toml;
+  EXPECT_FALSE(config_of(off).rollout.sleep_while_training);
+  EXPECT_THAT(off, HasSubstr("actor.optim.offload = \"file\" frees its memory"));
+  const std::string ahead = taken({}, "swift", swift + "1 --async_generate true").toml;
+  EXPECT_FALSE(config_of(ahead).rollout.sleep_while_training);
+  EXPECT_THAT(ahead, HasSubstr("sampling ahead needs its keys and values while the run trains"));
+}
+
 TEST(ImportServers, TheyWinOverTheFilesAddresses) {
   const std::string server = "use_vllm: true\nvllm_mode: server\nvllm_server_host: gpu1\nvllm_server_timeout: 30\n";
   const std::string toml = taken({"http://c:1"}, "trl", server + "vllm_tensor_parallel_size: 2").toml;

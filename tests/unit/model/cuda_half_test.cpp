@@ -13,6 +13,7 @@
 #include <string>
 
 #include "generate/device/step_graphs.h"
+#include "model/device/kernel_table.h"
 #include "model/layers/cudnn_attention.h"
 #include "model/tensor/torch_version.h"
 #include "support/gpu_properties.h"
@@ -99,6 +100,32 @@ TEST_F(CudaHalf, OperatorsAreRegisteredWithTheArgumentsThatWePass) {
     EXPECT_EQ(schema.substr(schema.find('(')), one.schema) << one.name;
     EXPECT_TRUE(found->hasKernelForDispatchKey(c10::DispatchKey::CUDA)) << one.name;
   }
+}
+
+// What learning and sampling start on CPU tensors by the operators of a device (tests/device/device_tests.cpp): each has a kernel
+// for CUDA, or is made of other operators.
+TEST_F(CudaHalf, OperatorsOfADeviceHaveAFormForCuda) {
+  std::ifstream list(fs::path(MORTISE_SOURCE_DIR) / "tests/device/operators.txt");
+  int num_operators = 0;
+  for (std::string name; std::getline(list, name); ++num_operators) {
+    const size_t dot = name.find('.');
+    const std::string overload = dot == std::string::npos ? "" : name.substr(dot + 1);
+    const auto found = c10::Dispatcher::singleton().findSchema({name.substr(0, dot), overload});
+    ASSERT_TRUE(found.has_value()) << name;
+    bool has_form = false;
+    for (const c10::DispatchKey key :
+         {c10::DispatchKey::CUDA, c10::DispatchKey::CompositeExplicitAutograd,
+          c10::DispatchKey::CompositeImplicitAutograd, c10::DispatchKey::CompositeExplicitAutogradNonFunctional})
+      has_form = has_form || found->hasKernelForDispatchKey(key);
+    EXPECT_TRUE(has_form) << name << " has no form for CUDA";
+  }
+  EXPECT_GT(num_operators, 80);
+}
+
+// All functions of the kernels, as a run on a GPU looks for them.
+TEST_F(CudaHalf, OurKernelsAreAllInTheirModule) {
+  if (!why_no_gpu_kernels().empty()) GTEST_SKIP() << "this build has no kernels: " << why_no_gpu_kernels();
+  EXPECT_NE(device_kernels(at::Device(at::kCUDA, 0)), nullptr);
 }
 
 // Their symbols are all there. Without a driver the graphs say so.

@@ -108,6 +108,33 @@ TEST_P(Recompute, KeepsWhatTheEstimateSays) {
   }
 }
 
+// The same for the operations of a device. On CPU tensors attention has no fused operators: in bfloat16 it keeps float32
+// copies of k and v for each query head, where those of a GPU keep rounded ones. The sequences are short, because it
+// also keeps a number for each pair of tokens.
+TEST_P(Recompute, OnADeviceKeepsWhatTheEstimateSays) {
+  CountingAllocator& allocator = CountingAllocator::install();
+  for (const int64_t product_bytes : {4, 2}) {
+    Model model = Model::random(config_of(GetParam()), 4, product_bytes == 2 ? "bfloat16" : "float32").value();
+    ASSERT_TRUE(model.move_to({.by_operators = true}).ok());
+    const PackedBatch batch = batch_of(2, 1);
+    NumberSizes sizes(4, product_bytes);
+    sizes.by_operators = true;
+    const LayerMemory estimate = layer_memory(model.config(), sizes);
+    const auto held = [&](int64_t recomputed_layers) {
+      const int64_t before = allocator.bytes();
+      ForwardOptions options;
+      options.recomputed_layers = recomputed_layers;
+      const at::Tensor hidden = model.forward_hidden(batch, options);
+      return static_cast<double>(allocator.bytes() - before) / static_cast<double>(batch.num_tokens());
+    };
+    const double per_layer = (held(kLayers / 2) - held(kLayers)) / (kLayers / 2.0);
+    const int64_t q = model.config().q_size(), kv = model.config().kv_size();
+    const int64_t copies = product_bytes == 2 ? 3 * q * 4 - (2 * q + 2 * kv) * 2 : 0;
+    const auto saved = static_cast<double>(estimate.kept - estimate.recomputed + copies);
+    EXPECT_NEAR(per_layer, saved, 0.15 * saved) << product_bytes;
+  }
+}
+
 TEST_P(Recompute, LowersThePeakOfAPass) {
   CountingAllocator& allocator = CountingAllocator::install();
   Model model = Model::random(config_of(GetParam()), 4).value();

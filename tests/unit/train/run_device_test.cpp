@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "model/device/kernel_table.h"
+#include "train/run/run_options.h"
 
 namespace mortise {
 namespace {
@@ -32,6 +33,17 @@ TEST(RunDevice, ADryRunSaysWhatComputesOnTheGpu) {
   EXPECT_THAT(device_line(loaded, gpu(), 1e9),
               HasSubstr("# kernels: none of core/cuda, because model.dtype is \"float64\"\n"));
   EXPECT_EQ(device_json(loaded.config, gpu(), 1e9).at("kernels"), false);
+}
+
+TEST(RunDevice, PassesOnAGpuHaveMoreTokensByDefault) {
+  RunConfig config;
+  for (const auto& [device, tokens] :
+       {std::pair{"cpu", 2048}, {"auto", 2048}, {"cpu-as-device", 16384}, {"cuda", 16384}, {"cuda:1", 16384}}) {
+    config.model.device = device;
+    EXPECT_EQ(micro_batch_options(config).token_budget, tokens) << device;
+  }
+  config.actor.ppo_max_token_len_per_gpu = 4000;
+  EXPECT_EQ(micro_batch_options(config).token_budget, 4000);
 }
 
 }  // namespace
