@@ -2,6 +2,7 @@
 // emulated_module.cpp, which includes it.
 #include "cuda/module.h"
 
+#include "cuda/kernels/attention.cuh"
 #include "cuda/kernels/decode.cuh"
 #include "cuda/kernels/edits.cuh"
 #include "cuda/kernels/head.cuh"
@@ -23,13 +24,14 @@ int write_rope(float* qkv, int64_t num_rows, const MortiseCudaHeads& heads, cons
   return MORTISE_LAUNCHED();
 }
 
-template <class T, int kPerLane>
+template <class T, int kHeads>
 void split_attention(const float* qkv, int64_t num_rows, const MortiseCudaHeads& heads, const MortiseCudaScores& scores,
                      const int64_t* positions, const MortiseCudaPages& pages, int32_t num_splits, float* scratch,
                      void* stream) {
-  const auto kernel = attention_split_kernel<T, kPerLane>;
-  MORTISE_LAUNCH(kernel, blocks_for(num_rows * heads.num_heads * num_splits, 1), kThreads, stream, qkv, heads, scores,
-                 positions, pages.table, pages.table_stride, static_cast<const T*>(pages.keys),
+  const auto kernel = attention_split_kernel<T, kHeads>;
+  const int64_t num_parts = blocks_for(heads.num_heads / heads.num_kv_heads, kHeads);
+  MORTISE_LAUNCH(kernel, blocks_for(num_rows * heads.num_kv_heads * num_parts * num_splits, 1), kThreads, stream, qkv,
+                 heads, scores, positions, pages.table, pages.table_stride, static_cast<const T*>(pages.keys),
                  static_cast<const T*>(pages.values), num_splits, scratch);
 }
 
@@ -37,9 +39,10 @@ template <class T>
 void split_attention(const float* qkv, int64_t num_rows, const MortiseCudaHeads& heads, const MortiseCudaScores& scores,
                      const int64_t* positions, const MortiseCudaPages& pages, int32_t num_splits, float* scratch,
                      void* stream) {
-  const auto launch = heads.head_dim <= 64    ? split_attention<T, 2>
-                      : heads.head_dim <= 128 ? split_attention<T, 4>
-                                              : split_attention<T, 8>;
+  const int at_once = heads_of_block(heads.num_heads / heads.num_kv_heads, heads.head_dim);
+  const auto launch = at_once == 4   ? split_attention<T, 4>
+                      : at_once == 8 ? split_attention<T, 8>
+                                     : split_attention<T, 16>;
   launch(qkv, num_rows, heads, scores, positions, pages, num_splits, scratch, stream);
 }
 }  // namespace

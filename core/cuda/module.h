@@ -36,7 +36,7 @@ typedef struct MortiseCudaStepTensor {
   float lr, weight_decay;
 } MortiseCudaStepTensor;
 
-/* Decoding: kernels/decode.cuh. */
+/* Decoding: kernels/decode.cuh and attention.cuh. */
 #define MORTISE_CUDA_PAGE_TOKENS 16   /* tokens of a page of keys and values */
 #define MORTISE_CUDA_SPLIT_TOKENS 256 /* tokens of one split of attention */
 #define MORTISE_CUDA_MOST_HEAD_DIM 256

@@ -21,6 +21,17 @@ KvShape kv_shape(const Model& model, const EngineOptions& options) {
   return kv_shape(layers_here(model.config(), options.ranks.get()));
 }
 
+// Bytes of a page where the model lies. A device has keys and values as attention in training reads them, without padding.
+int64_t page_bytes(const Model& model, const KvShape& shape) {
+  if (!model.device().by_operators) return shape.page_bytes();
+  const auto element =
+      static_cast<int64_t>(c10::elementSize(model.has_rounded_matrices() ? at::kBFloat16 : model.dtype()));
+  return 2 * shape.num_layers * shape.num_kv_heads * shape.head_dim * KvShape::kPageTokens * element;
+}
+int64_t max_pages(const Model& model, const EngineOptions& options) {
+  return std::max<int64_t>(1, options.kv_cache_bytes / page_bytes(model, kv_shape(model, options)));
+}
+
 SchedulerOptions scheduler_options(const EngineOptions& options, const KvCache& kv, bool on_device) {
   SchedulerOptions out;
   out.max_num_seqs = options.max_num_seqs;
@@ -103,8 +114,7 @@ Result<> check_device_path(const EngineOptions& options) {
 GenerateEngine::GenerateEngine(const Model& model, const EngineOptions& options)
     : model_(model),
       options_(options),
-      kv_(kv_shape(model, options),
-          std::max<int64_t>(1, options.kv_cache_bytes / kv_shape(model, options).page_bytes())),
+      kv_(kv_shape(model, options), max_pages(model, options)),
       scheduler_(kv_, scheduler_options(options, kv_, model.device().by_operators)) {}
 
 Result<std::unique_ptr<GenerateEngine>> GenerateEngine::create(const Model& model, const EngineOptions& options) {
@@ -127,6 +137,8 @@ Result<std::unique_ptr<GenerateEngine>> GenerateEngine::create(const Model& mode
   runner.ranks = options.ranks;
   runner.keeps_forward = options.keeps_forward;
   runner.records_experts = options.records_experts && model.config().num_expert_layers() > 0;
+  runner.max_kv_pages = engine->kv_.max_pages();
+  runner.has_graphs = options.has_graphs;
   if (options.path == GeneratePath::kPlain && options.weights != WeightFormat::kFloat32) {
     return Error{ErrorKind::kConfig, "the plain generation path has no bfloat16 weights", "rollout.dtype",
                  "remove rollout.dtype, or load the model as float32"};

@@ -34,6 +34,7 @@ struct EngineOptions {
   // Rows of one pass of new prompts; a longer prompt takes several. null: default_batch_tokens() of the model's device.
   std::optional<int64_t> max_batch_tokens;
   int64_t kv_cache_bytes = int64_t{4} << 30;  // most that the KV cache may take
+  bool has_graphs = true;                     // a GPU decodes by CUDA graphs where they can be made
   int64_t max_pending_requests = 65536;       // submit() accepts no more while so many wait
   int num_threads = 0;                        // 0: as libtorch uses
   GeneratePath path = GeneratePath::kFast;

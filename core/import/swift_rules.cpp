@@ -218,7 +218,6 @@ constexpr PeerRule kSampler[] = {
     no_effect("vllm_enable_expert_parallel", kEngine),
     no_effect("vllm_max_model_len", kRowBound),
     no_effect("vllm_max_num_seqs", "rollout.max_num_seqs bounds the rows at once"),
-    no_effect("vllm_enforce_eager", kEngine),
     no_effect("vllm_enable_prefix_caching", kEngine),
     no_effect("vllm_enable_lora", kEngine),
     no_effect("vllm_max_lora_rank", kEngine),

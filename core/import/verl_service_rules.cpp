@@ -82,7 +82,6 @@ constexpr PeerRule kRules[] = {
     no_effect("rollout.n_gpus_per_node", kEngine),
     no_effect("rollout.dtype", kEngine),
     no_effect("rollout.gpu_memory_utilization", kEngine),
-    no_effect("rollout.enforce_eager", kEngine),
     no_effect("rollout.cudagraph_capture_sizes", kEngine),
     compute("rollout.free_cache_engine", "true", "rollout.sleep_while_training"),
     no_effect("rollout.load_format", kEngine),

@@ -34,19 +34,22 @@ std::vector<at::Tensor> attend(at::Device device, at::ScalarType dtype, const At
 }
 
 TEST(DeviceAttention, EqualsThePlainOneInFloat64WithTheSameBitsTwice) {
-  const AttentionShape shape{4, 2, 32, 0.17};
-  AttentionShape rounding = shape;
-  rounding.rounds = true;
-  const auto want = attend(at::kCPU, at::kDouble, shape);
-  const auto single = attend(device_under_test.device, at::kFloat, shape);
-  const auto rounded = attend(device_under_test.device, at::kFloat, rounding);
-  const auto single_again = attend(device_under_test.device, at::kFloat, shape);
-  const auto rounded_again = attend(device_under_test.device, at::kFloat, rounding);
-  for (size_t i = 0; i < want.size(); ++i) {
-    EXPECT_LT(relative_l2(single[i], want[i]), 1e-5) << i;
-    EXPECT_LT(relative_l2(rounded[i], want[i]), 0.02) << i;
-    EXPECT_TRUE(single_again[i].equal(single[i])) << i;
-    EXPECT_TRUE(rounded_again[i].equal(rounded[i])) << i;
+  for (const int64_t window : {0, 7, 40}) {
+    AttentionShape shape{4, 2, 32, 0.17};
+    shape.window = window;
+    AttentionShape rounding = shape;
+    rounding.rounds = true;
+    const auto want = attend(at::kCPU, at::kDouble, shape);
+    const auto single = attend(device_under_test.device, at::kFloat, shape);
+    const auto rounded = attend(device_under_test.device, at::kFloat, rounding);
+    const auto single_again = attend(device_under_test.device, at::kFloat, shape);
+    const auto rounded_again = attend(device_under_test.device, at::kFloat, rounding);
+    for (size_t i = 0; i < want.size(); ++i) {
+      EXPECT_LT(relative_l2(single[i], want[i]), 1e-5) << window << " " << i;
+      EXPECT_LT(relative_l2(rounded[i], want[i]), 0.02) << window << " " << i;
+      EXPECT_TRUE(single_again[i].equal(single[i])) << window << " " << i;
+      EXPECT_TRUE(rounded_again[i].equal(rounded[i])) << window << " " << i;
+    }
   }
 }
 

@@ -60,6 +60,7 @@ struct RolloutConfig {
   int64_t max_num_seqs = 256;                     // rows decoded at once
   std::optional<int64_t> max_num_batched_tokens;  // most tokens of a pass; null = 256, on a GPU 2,048
   int64_t kv_cache_mib = 4096;                    // memory for keys and values; rows wait if it is full
+  bool enforce_eager = false;                     // no CUDA graphs
   int64_t reuse_forward_mib = 1024;               // memory for what the update need not compute again; 0 = none
   DecodeDtype dtype = DecodeDtype::kAuto;         // matrices while decoding; auto = model.dtype
   DecodeKernels kernels = DecodeKernels::kAuto;   // what decodes
@@ -269,6 +270,16 @@ void describe_decoding(Keys& keys) {
           "threads, on one kind of CPU. The fast path (float32 and bfloat16) always does this, at no cost. On the "
           "plain path (float64, or rollout.kernels plain) true computes every row alone on one thread.")
       .read_by(kInGenerate | kInServe);
+}
+
+template <class Keys>
+void describe_placement(Keys& keys) {
+  keys.free("enforce_eager", &RolloutConfig::enforce_eager,
+            "Samples on a GPU without CUDA graphs: the host starts each operation by itself, which takes longer and "
+            "needs no memory for graphs. false: graphs where they can be made (docs/cuda.md). The CPU has none.")
+      .as_in_verl("")
+      .swift("vllm_enforce_eager", "false")
+      .read_by(kInGenerate | kInServe);
   keys.free(
           "tensor_model_parallel_size", &RolloutConfig::tensor_model_parallel_size,
           "Ranks that sample the same rows together with the backend native (tensor parallel). Each has its part of the "
@@ -390,6 +401,7 @@ void describe_rollout_section(Catalog& catalog) {
   describe_penalties(keys);
   describe_ends(keys);
   describe_decoding(keys);
+  describe_placement(keys);
   describe_sampled(keys);
   auto validation = catalog.table(
       "rollout.val_kwargs",

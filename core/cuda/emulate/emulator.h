@@ -20,7 +20,7 @@
 #include <string>
 #include <vector>
 
-#define __global__ static
+#define __global__ [[maybe_unused]] static
 #define __device__
 #define __forceinline__ inline
 #define __launch_bounds__(...)

@@ -1,30 +1,10 @@
-// What a decoding step computes between its matrix products, all in float32: norms, gates, the rotation of queries and keys,
-// and attention over keys and values in pages (Kwon et al. 2023) whose tokens are split among blocks (Dao et al. 2023).
-//
-// A page has kPageTokens tokens, [kv heads, tokens, D], in float32 or bfloat16. Row r of the block table names the pages of
-// sample r. Positions are on the device, so no size of a launch depends on what was sampled.
-// Cost: attention reads keys and values once for each query head; query heads that share them meet in the L2 cache.
+// What a decoding step computes between its matrix products, all in float32: norms, gates, and the rotation of queries and
+// keys. Attention is in attention.cuh, which also says what a page is.
 #pragma once
 
-#include "cuda/kernels/dialect.cuh"
-#include "cuda/module.h"
+#include "cuda/kernels/attention.cuh"
 
 namespace mortise::cuda {
-
-constexpr int kPageTokens = MORTISE_CUDA_PAGE_TOKENS;
-constexpr int kSplitTokens = MORTISE_CUDA_SPLIT_TOKENS;  // tokens of one block of attention
-
-__device__ inline float number_of(float value) { return value; }
-__device__ inline float number_of(uint16_t bits) {
-  union {
-    uint32_t bits;
-    float number;
-  } it = {uint32_t{bits} << 16};
-  return it.number;
-}
-__device__ inline void store(float value, float* place) { *place = value; }
-__device__ inline void store(float value, uint16_t* place) { *place = bfloat16_of(value); }
-__device__ inline float rounded(float value, bool rounds) { return rounds ? number_of(bfloat16_of(value)) : value; }
 
 // One block per row. `added` is null, or becomes part of the row first: sum = x + added.
 __global__ void __launch_bounds__(kThreads)
@@ -103,95 +83,6 @@ __global__ void __launch_bounds__(kThreads)
   }
   for (int i = static_cast<int>(threadIdx.x); i < heads.num_kv_heads * dim; i += kThreads)
     store(row[rotated * dim + i], values + place(i / dim, i % dim));
-}
-
-// One block per (row, query head, split). A warp takes every eighth token of the split; the block adds what its warps have.
-// A split is [D + 2] floats: the largest score, the sum of exp(score - largest), and the values' sum with these weights.
-// kPerLane: numbers of a head in one lane, at least D / 32.
-template <class T, int kPerLane>
-__global__ void __launch_bounds__(kThreads)
-    attention_split_kernel(const float* __restrict__ qkv, MortiseCudaHeads heads, MortiseCudaScores scores,
-                           const int64_t* __restrict__ positions, const int32_t* __restrict__ table,
-                           int64_t table_stride, const T* __restrict__ keys, const T* __restrict__ values,
-                           int32_t num_splits, float* splits) {
-  MORTISE_SHARED(float, maxima, kWarps);
-  MORTISE_SHARED(float, sums, kWarps);
-  MORTISE_SHARED(float, weighted, kWarps* kPerLane * 32);
-  const int dim = heads.head_dim, lane = static_cast<int>(threadIdx.x % 32), warp = static_cast<int>(threadIdx.x / 32);
-  const int split = static_cast<int>(blockIdx.x % static_cast<unsigned>(num_splits));
-  const int64_t row_head = blockIdx.x / static_cast<unsigned>(num_splits);
-  const int64_t row = row_head / heads.num_heads;
-  const int head = static_cast<int>(row_head % heads.num_heads);
-  const int kv_head = head / (heads.num_heads / heads.num_kv_heads);
-  const int64_t end = positions[row] + 1;
-  int64_t first = scores.window > 0 && end > scores.window ? end - scores.window : 0;
-  first = first > int64_t{split} * kSplitTokens ? first : int64_t{split} * kSplitTokens;
-  const int64_t last = end < int64_t{split + 1} * kSplitTokens ? end : int64_t{split + 1} * kSplitTokens;
-  const float* const q = qkv + (row * (heads.num_heads + 2 * heads.num_kv_heads) + head) * dim;
-  float query[kPerLane], sum_of_values[kPerLane];
-  for (int e = 0; e < kPerLane; ++e) {
-    query[e] = lane + 32 * e < dim ? rounded(q[lane + 32 * e], scores.rounds != 0) : 0.0F;
-    sum_of_values[e] = 0.0F;
-  }
-  float max = -INFINITY, sum = 0.0F;
-  for (int64_t t = first + warp; t < last; t += kWarps) {
-    const int64_t page = table[row * table_stride + t / kPageTokens];
-    const int64_t at = ((page * heads.num_kv_heads + kv_head) * kPageTokens + t % kPageTokens) * dim;
-    float score = 0.0F;
-    for (int e = 0; e < kPerLane; ++e)
-      if (lane + 32 * e < dim) score += query[e] * number_of(keys[at + lane + 32 * e]);
-    score = warp_sum(score) * scores.scale;
-    if (scores.softcap > 0.0F) score = scores.softcap * tanhf(score / scores.softcap);
-    const float larger = fmaxf(max, score), kept = expf(max - larger), weight = expf(score - larger);
-    for (int e = 0; e < kPerLane; ++e) {
-      const float value = lane + 32 * e < dim ? number_of(values[at + lane + 32 * e]) : 0.0F;
-      sum_of_values[e] = sum_of_values[e] * kept + weight * value;
-    }
-    sum = sum * kept + weight;
-    max = larger;
-  }
-  if (lane == 0) {
-    maxima[warp] = max;
-    sums[warp] = sum;
-  }
-  for (int e = 0; e < kPerLane; ++e) weighted[(warp * kPerLane + e) * 32 + lane] = sum_of_values[e];
-  __syncthreads();
-  float most = -INFINITY, total = 0.0F;
-  for (int w = 0; w < kWarps; ++w) most = fmaxf(most, maxima[w]);
-  float* const out = splits + blockIdx.x * int64_t{dim + 2};
-  if (first >= last) {  // no token of this split is seen
-    if (threadIdx.x == 0) out[0] = -INFINITY, out[1] = 0.0F;
-    return;
-  }
-  for (int w = 0; w < kWarps; ++w) total += sums[w] * expf(maxima[w] - most);
-  if (threadIdx.x == 0) out[0] = most, out[1] = total;
-  for (int d = static_cast<int>(threadIdx.x); d < dim; d += kThreads) {
-    float value = 0.0F;
-    for (int w = 0; w < kWarps; ++w) value += weighted[(w * kPerLane + d / 32) * 32 + d % 32] * expf(maxima[w] - most);
-    out[2 + d] = value;
-  }
-}
-
-// One warp per (row, query head): adds the splits in their order, and the head's sink.
-__global__ void __launch_bounds__(kThreads)
-    attention_merge_kernel(const float* __restrict__ splits, int64_t num_row_heads, MortiseCudaHeads heads,
-                           MortiseCudaScores scores, const float* __restrict__ sinks, int32_t num_splits, float* out) {
-  const int64_t index = int64_t{blockIdx.x} * kWarps + threadIdx.x / 32;
-  if (index >= num_row_heads) return;
-  const int dim = heads.head_dim;
-  const float* const parts = splits + index * num_splits * (dim + 2);
-  float most = sinks != nullptr ? sinks[index % heads.num_heads] : -INFINITY;
-  for (int s = 0; s < num_splits; ++s) most = fmaxf(most, parts[s * (dim + 2)]);
-  float total = sinks != nullptr ? expf(sinks[index % heads.num_heads] - most) : 0.0F;
-  for (int s = 0; s < num_splits; ++s) total += parts[s * (dim + 2) + 1] * expf(parts[s * (dim + 2)] - most);
-  for (int d = static_cast<int>(threadIdx.x % 32); d < dim; d += 32) {
-    float value = 0.0F;
-    for (int s = 0; s < num_splits; ++s) {
-      const float* const part = parts + s * (dim + 2);
-      if (part[1] > 0.0F) value += part[2 + d] * expf(part[0] - most);
-    }
-    out[index * dim + d] = rounded(value / total, scores.rounds != 0);
-  }
 }
 
 }  // namespace mortise::cuda

@@ -5,11 +5,13 @@
 #include <cstdint>
 
 #if defined(__CUDACC__)
-#define MORTISE_SHARED(type, name, count) __shared__ type name[count]
+// Aligned, so that numbers next to each other can be read at once.
+#define MORTISE_SHARED(type, name, count) __shared__ __align__(16) type name[count]
 #define MORTISE_LAUNCH(kernel, blocks, threads, stream, ...) \
   kernel<<<blocks, threads, 0, static_cast<cudaStream_t>(stream)>>>(__VA_ARGS__)
 #define MORTISE_LAUNCHED() static_cast<int>(cudaGetLastError())
 #define MORTISE_NO_UNROLL _Pragma("unroll 1")
+#define MORTISE_UNROLL _Pragma("unroll")
 #else
 #include "cuda/emulate/emulator.h"
 #define MORTISE_SHARED(type, name, count) \
@@ -21,6 +23,7 @@
                           [&] { kernel(__VA_ARGS__); })
 #define MORTISE_LAUNCHED() 0
 #define MORTISE_NO_UNROLL
+#define MORTISE_UNROLL
 #endif
 
 namespace mortise::cuda {
@@ -37,6 +40,18 @@ __device__ inline uint16_t bfloat16_of(float value) {
   if ((it.bits & 0x7fffffffU) > 0x7f800000U) return static_cast<uint16_t>(it.bits >> 16 | 0x40U);
   return static_cast<uint16_t>((it.bits + 0x7fffU + (it.bits >> 16 & 1U)) >> 16);
 }
+
+__device__ inline float number_of(float value) { return value; }
+__device__ inline float number_of(uint16_t bits) {
+  union {
+    uint32_t bits;
+    float number;
+  } it = {uint32_t{bits} << 16};
+  return it.number;
+}
+__device__ inline void store(float value, float* place) { *place = value; }
+__device__ inline void store(float value, uint16_t* place) { *place = bfloat16_of(value); }
+__device__ inline float rounded(float value, bool rounds) { return rounds ? number_of(bfloat16_of(value)) : value; }
 
 // The sum over the warp, the same in every lane. The order of the additions is fixed.
 template <class T>

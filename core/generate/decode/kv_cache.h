@@ -27,7 +27,8 @@ struct KvShape {
   [[nodiscard]] int64_t offset(int64_t layer, int64_t kv_head) const {
     return (layer * num_kv_heads + kv_head) * head_floats();
   }
-  [[nodiscard]] static int64_t pages_for(int64_t tokens) { return (tokens + 15) / 16; }
+  static constexpr int64_t kPageTokens = 16;
+  [[nodiscard]] static int64_t pages_for(int64_t tokens) { return (tokens + kPageTokens - 1) / kPageTokens; }
 };
 
 class KvCache {

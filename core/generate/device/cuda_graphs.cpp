@@ -1,8 +1,8 @@
 // libmortise_graphs.so: graphs by at::cuda::CUDAGraph. See step_graphs.h.
 //
 // All graphs of a sampler share one pool of memory. This is safe because one of them runs at a time, and what one gives is
-// read before the next one starts. libtorch takes no more captures into a pool whose graphs are all gone, and each update of
-// the weights drops them. A small graph that stays keeps the pool open.
+// read before the next one starts. libtorch takes no more captures into a pool whose graphs are all gone, and memory that
+// moves drops them. A small graph that stays keeps the pool open.
 #include <ATen/cuda/CUDAEvent.h>
 #include <ATen/cuda/CUDAGraph.h>
 #include <ATen/ops/zeros.h>
@@ -55,8 +55,7 @@ class CudaGraphs final : public StepGraphs {
       throw;
     } catch (const c10::Error& error) {
       TORCH_CHECK(false, error.what_without_backtrace(),
-                  " (while a CUDA graph was captured; if you remove lib/mortise/", kGraphsModule,
-                  ", Mortise samples without graphs)");
+                  " (while a CUDA graph was captured; set rollout.enforce_eager = true to sample without graphs)");
     }
   }
 

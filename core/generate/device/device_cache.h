@@ -5,13 +5,15 @@
 // A pass reads all slots up to the longest and masks the rest.
 // make_paged_cache: by kernels. Pages of 16 tokens; samples of a group share the full pages of their prompt. A pass reads what
 // each sample has. Pages for the longest completion are taken when a sample enters, so that the table of pages changes only
-// when samples come or go.
+// when samples come or go. Memory for pages doubles when they run out, up to max_pages if those suffice. The first samples
+// after free() get the memory that it freed, at once.
 // Thread rule: one thread.
 #pragma once
 
 #include <ATen/core/Tensor.h>
 
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "model/device/kernel_table.h"
@@ -36,13 +38,19 @@ struct DevicePass {
   [[nodiscard]] int64_t num_decoding() const { return static_cast<int64_t>(slots.size()); }
 };
 
+// A slot for each of `count` samples of a new sequence, which has `length` tokens and grows to at most `most_tokens`.
+struct NewSlots {
+  int64_t count = 0, length = 0, most_tokens = 0;
+};
+
 class DeviceCache {
  public:
   virtual ~DeviceCache() = default;
+  // Before several calls of add_slots: makes room for all of them at once.
+  virtual void reserve(std::span<const NewSlots> slots) = 0;
+  virtual void add_slots(const NewSlots& slots) = 0;
   // Before a step: makes room for num_slots slots, the longest of them with `longest` tokens. The cache keeps what it has.
   virtual void prepare(int64_t num_slots, int64_t longest) = 0;
-  // One slot for each sample of a new sequence of `length` tokens, which grows to at most `most_tokens`.
-  virtual void add_slots(int64_t count, int64_t length, int64_t most_tokens) = 0;
   virtual void remove_slot(int64_t slot) = 0;
   virtual void clear() = 0;  // no slots
   virtual void free() = 0;   // no slots, and no memory
@@ -64,7 +72,7 @@ class PagedDeviceCache : public DeviceCache {
 std::unique_ptr<DeviceCache> make_slot_cache(const Model& model, const ModelConfig& layers);
 // Precondition: serves_kernels(model).
 std::unique_ptr<PagedDeviceCache> make_paged_cache(const Model& model, const ModelConfig& layers,
-                                                   const DeviceKernels& kernels);
+                                                   const DeviceKernels& kernels, int64_t max_pages);
 // Whether the kernels compute what a step of this model needs: float32, and heads of at most 256 numbers.
 [[nodiscard]] bool serves_kernels(const Model& model);
 

@@ -59,10 +59,19 @@ bool GraphedDecode::serves(const ModelConfig& config) {
   return true;
 }
 
+// Where the numbers are that passes read.
+std::vector<const void*> GraphedDecode::places_of_weights() const {
+  std::vector<const void*> out;
+  for (const NamedParameter& parameter : model_.parameters()) out.push_back(parameter.tensor.const_data_ptr());
+  for (const LayerMatrices& copies : model_.weights().rounded)  // models with experts have no graphs
+    for (const at::Tensor* const copy : {&copies.qkv_QH, &copies.o_HQ, &copies.gate_up_2IH, &copies.down_HI})
+      out.push_back(copy->const_data_ptr());
+  return out;
+}
+
 // Drops the graphs if anything that they point to is elsewhere now.
 void GraphedDecode::notice_moved_memory(int64_t num_rows, int64_t num_pages) {
-  std::vector<const void*> weights;
-  for (const NamedParameter& parameter : model_.parameters()) weights.push_back(parameter.tensor.const_data_ptr());
+  std::vector<const void*> weights = places_of_weights();
   const int64_t rows = ids_.defined() ? ids_.size(0) : 0, pages = table_.defined() ? table_.size(1) : 0;
   const bool are_small = num_rows > rows || num_pages > pages;
   if (!are_small && layout_ == cache_.layout() && weights_ == weights) return;

@@ -3,7 +3,8 @@
 // There is a graph for each class of sizes: rows (padded to the class), splits of attention, and whether rows have edits.
 // The first pass of a class is computed as usual, the second is captured. Token ids, positions, tables of pages and what draws
 // need lie in buffers that stay, and are written before each pass. Padding rows write to the cache's own page for them.
-// All graphs go when memory that they use moves: keys and values, rotations, buffers, weights.
+// All graphs go when memory that they use moves: keys and values, rotations, buffers, weights and their bfloat16 copies. An
+// update that writes weights where they are keeps them.
 // Memory: the graphs share what the largest of them needs (decode_graph_bytes()), also while the run trains.
 // Thread rule: one thread.
 #pragma once
@@ -62,6 +63,7 @@ class GraphedDecode {
     at::Tensor drawn = {};
   };
   void notice_moved_memory(int64_t num_rows, int64_t num_pages);
+  [[nodiscard]] std::vector<const void*> places_of_weights() const;
   void fill(const Size& size, const at::Tensor& table_NP, const at::Tensor& ids_N, std::span<const int64_t> positions,
             const DrawInputs& inputs) const;
   [[nodiscard]] at::Tensor compute(const Size& size) const;

@@ -22,23 +22,30 @@ int64_t device_pages_of(int64_t tokens) { return (tokens + kKernelPageTokens - 1
 
 class PagedCache final : public PagedDeviceCache {
  public:
-  PagedCache(const Model& model, const ModelConfig& layers, const DeviceKernels& kernels)
-      : model_(model), config_(layers), kernels_(kernels) {}
+  PagedCache(const Model& model, const ModelConfig& layers, const DeviceKernels& kernels, int64_t max_pages)
+      : model_(model), config_(layers), kernels_(kernels), max_pages_(max_pages) {}
 
-  void prepare(int64_t /*num_slots*/, int64_t /*longest*/) override {}
+  void prepare(int64_t /*num_slots*/, int64_t /*longest*/) override {}  // reserve() has made room for the longest
 
-  void add_slots(int64_t count, int64_t length, int64_t most_tokens) override {
-    const int64_t longest = std::max(most_tokens, length + 1), each = device_pages_of(longest);
-    const auto shared = static_cast<size_t>(length / kKernelPageTokens);
-    const size_t first = pages_.size();
-    // Allocations come first, so nothing has changed if memory runs out.
+  // Allocations come first, so nothing has changed if memory runs out.
+  void reserve(std::span<const NewSlots> slots) override {
+    int64_t pages = 0, longest = 0;
+    for (const NewSlots& own : slots) {
+      pages += each(own) + (own.count - 1) * (each(own) - shared(own));
+      longest = std::max(longest, longest_of(own));
+    }
     reserve_turns(longest);
-    reserve_pages(each + (count - 1) * (each - static_cast<int64_t>(shared)));
-    for (int64_t i = 0; i < count; ++i) {
+    reserve_pages(pages);
+  }
+
+  void add_slots(const NewSlots& slots) override {
+    reserve({&slots, 1});
+    const size_t first = pages_.size();
+    for (int64_t i = 0; i < slots.count; ++i) {
       std::vector<int32_t> own;
-      if (i > 0) own.assign(pages_[first].begin(), pages_[first].begin() + static_cast<std::ptrdiff_t>(shared));
+      if (i > 0) own.assign(pages_[first].begin(), pages_[first].begin() + shared(slots));
       for (const int32_t page : own) ++users_[static_cast<size_t>(page)];
-      while (static_cast<int64_t>(own.size()) < each) own.push_back(take_page());
+      while (static_cast<int64_t>(own.size()) < each(slots)) own.push_back(take_page());
       pages_.push_back(std::move(own));
     }
     is_table_old_ = true;
@@ -59,10 +66,9 @@ class PagedCache final : public PagedDeviceCache {
   }
 
   void free() override {
-    for (std::vector<at::Tensor>* const part : {&keys_, &values_}) part->clear();
+    if (!users_.empty()) pages_before_ = std::ssize(users_);
     pages_.clear();
-    unused_.clear();
-    users_.clear();
+    free_pages();
     table_ = at::Tensor();
     turns_ = window_turns_ = {};
     is_table_old_ = true;
@@ -86,13 +92,13 @@ class PagedCache final : public PagedDeviceCache {
     const at::Tensor scratch = at::empty({pass.num_decoding(), config_.num_heads, splits, config_.head_dim + 2},
                                          table.options().dtype(at::kFloat));
     options.code = &kernel_layers(kernels_);
-    options.attend_unrotated = [this, &pass, table, scratch](int64_t layer, const at::Tensor& qkv_NQ,
-                                                             const AttentionShape& shape) {
+    options.attend_unrotated = [this, &pass, table, scratch, lengths = lengths_of(pass, table.device())](
+                                   int64_t layer, const at::Tensor& qkv_NQ, const AttentionShape& shape) {
       const at::Tensor qkv = qkv_NQ.contiguous();
       write(layer, qkv, static_cast<int32_t>(turns(layer).cos_PR2.size(1)), pass.positions_N, view_of(layer, table));
       const at::Tensor out = at::empty({qkv.size(0), shape.num_heads * shape.head_dim}, qkv.options());
       decode(qkv, shape, pass, view_of(layer, table), scratch, out);
-      enter(layer, qkv, shape, pass, out);
+      enter(layer, qkv, shape, pass, lengths, out);
       return out;
     };
   }
@@ -115,11 +121,10 @@ class PagedCache final : public PagedDeviceCache {
   // The other rows. Their keys and values are in the pages of the first slot of each sequence; the others get what lies in
   // a page that the sequence does not fill. A piece without earlier ones reads its own rows, the others their pages.
   void enter(int64_t layer, const at::Tensor& qkv_NQ, const AttentionShape& shape, const DevicePass& pass,
-             const at::Tensor& out) {
+             const SegmentLengths& lengths, const at::Tensor& out) {
     if (pass.pieces.empty()) return;
     const int64_t first = pass.num_decoding(), count = qkv_NQ.size(0) - first, dim = shape.head_dim;
     std::vector<at::Tensor> keys, values;
-    SegmentLengths lengths;
     int64_t row = first;
     for (const DevicePiece& piece : pass.pieces) {
       const at::Tensor own = qkv_NQ.narrow(0, row, piece.count);
@@ -132,14 +137,24 @@ class PagedCache final : public PagedDeviceCache {
       keys.push_back(is_whole ? part(shape.num_heads) : read(keys_, layer, piece.slots[0], end));
       values.push_back(is_whole ? part(shape.num_heads + shape.num_kv_heads)
                                 : read(values_, layer, piece.slots[0], end));
-      lengths.queries.push_back(piece.count);
-      lengths.keys.push_back(end);
       row += piece.count;
     }
     const at::Tensor q =
         qkv_NQ.narrow(0, first, count).narrow(1, 0, shape.num_heads * dim).reshape({count, shape.num_heads, dim});
     const at::Tensor all = segment_attention(q, at::cat(keys, 0), at::cat(values, 0), lengths, shape);
     out.narrow(0, first, count).copy_(all.reshape({count, shape.num_heads * dim}));
+  }
+
+  // The lengths of the pieces, for all layers of a pass.
+  static SegmentLengths lengths_of(const DevicePass& pass, at::Device device) {
+    SegmentLengths out;
+    if (pass.pieces.empty()) return out;
+    for (const DevicePiece& piece : pass.pieces) {
+      out.queries.push_back(piece.count);
+      out.keys.push_back(piece.begin + piece.count);
+    }
+    send_begins(out, device);
+    return out;
   }
 
   void fill_other_slots(int64_t layer, const DevicePiece& piece, const at::Tensor& qkv_LQ, const at::Tensor& places_L) {
@@ -196,13 +211,29 @@ class PagedCache final : public PagedDeviceCache {
   void give_back(int32_t page) {
     if (--users_[static_cast<size_t>(page)] == 0) unused_.push_back(page);
   }
-  // Makes sure that at least `count` pages are unused. A cache that must grow at least doubles, and keeps its contents.
+  static int64_t longest_of(const NewSlots& slots) { return std::max(slots.most_tokens, slots.length + 1); }
+  // Pages of a slot, and those of them that all have in common.
+  static int64_t each(const NewSlots& slots) { return device_pages_of(longest_of(slots)); }
+  static int64_t shared(const NewSlots& slots) { return slots.length / kKernelPageTokens; }
+
+  // Precondition: no sample has pages.
+  void free_pages() {
+    for (std::vector<at::Tensor>* const part : {&keys_, &values_}) part->clear();
+    unused_.clear();
+    users_.clear();
+  }
+  // Makes sure that at least `count` pages are unused. A cache that must grow doubles up to max_pages. The scheduler counts fewer
+  // pages for some samples than they have here: then it grows beyond, by an eighth. It keeps its contents, but memory of pages
+  // that no sample has is freed first.
   void reserve_pages(int64_t count) {
-    const int64_t missing = count - static_cast<int64_t>(unused_.size());
-    if (missing <= 0) return;
-    const auto before = static_cast<int64_t>(users_.size());
-    const int64_t after = std::max({kLeastDevicePages, before * 2, before + missing + 1});
+    if (count <= std::ssize(unused_)) return;
+    const int64_t wanted = std::max({kLeastDevicePages, 2 * std::ssize(users_), pages_before_});
     ++layout_;
+    if (pages_.empty()) free_pages();
+    constexpr int64_t kFirst = kPaddingPage + 1;  // that a sample may have
+    const int64_t before = std::ssize(users_), needed = std::max(before, kFirst) + count - std::ssize(unused_);
+    const int64_t most = max_pages_ + kFirst;
+    const int64_t after = needed > most ? needed + needed / 8 : std::max(needed, std::min(wanted, most));
     const at::TensorOptions numbers = at::TensorOptions()
                                           .device(model_.device().device)
                                           .dtype(model_.has_rounded_matrices() ? at::kBFloat16 : at::kFloat);
@@ -216,7 +247,7 @@ class PagedCache final : public PagedDeviceCache {
       }
     }
     users_.resize(static_cast<size_t>(after), 0);
-    for (int64_t page = after - 1; page >= std::max<int64_t>(before, kPaddingPage + 1); --page)
+    for (int64_t page = after - 1; page >= std::max(before, kFirst); --page)
       unused_.push_back(static_cast<int32_t>(page));
   }
 
@@ -253,6 +284,8 @@ class PagedCache final : public PagedDeviceCache {
   const Model& model_;
   ModelConfig config_;
   const DeviceKernels& kernels_;
+  int64_t max_pages_;
+  int64_t pages_before_ = 0;                 // that the last free() gave back
   std::vector<at::Tensor> keys_, values_;    // by layer
   std::vector<std::vector<int32_t>> pages_;  // by slot
   std::vector<int32_t> unused_;
@@ -270,8 +303,8 @@ bool serves_kernels(const Model& model) {
 }
 
 std::unique_ptr<PagedDeviceCache> make_paged_cache(const Model& model, const ModelConfig& layers,
-                                                   const DeviceKernels& kernels) {
-  return std::make_unique<PagedCache>(model, layers, kernels);
+                                                   const DeviceKernels& kernels, int64_t max_pages) {
+  return std::make_unique<PagedCache>(model, layers, kernels, max_pages);
 }
 
 }  // namespace mortise

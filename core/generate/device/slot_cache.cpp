@@ -42,7 +42,8 @@ class SlotCache final : public DeviceCache {
     tokens_ = new_tokens;
   }
 
-  void add_slots(int64_t count, int64_t /*length*/, int64_t /*most_tokens*/) override { num_taken_ += count; }
+  void reserve(std::span<const NewSlots> /*slots*/) override {}  // prepare() makes room
+  void add_slots(const NewSlots& slots) override { num_taken_ += slots.count; }
   void remove_slot(int64_t slot) override {
     const int64_t last = --num_taken_;
     if (slot == last) return;

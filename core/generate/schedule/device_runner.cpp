@@ -35,9 +35,10 @@ class DeviceRunner final : public StepRunner {
       cache_ = make_slot_cache(model, layers_.config());
       return;
     }
-    auto paged = make_paged_cache(model, layers_.config(), *kernels_);
+    auto paged = make_paged_cache(model, layers_.config(), *kernels_, options.max_kv_pages);
     // Graphs hold no collectives.
-    const bool has_graphs = !records_ && layers_.ranks() == nullptr && GraphedDecode::serves(model.config());
+    const bool has_graphs =
+        options.has_graphs && !records_ && layers_.ranks() == nullptr && GraphedDecode::serves(model.config());
     std::unique_ptr<StepGraphs> graphs = has_graphs ? open_step_graphs(model.device().device) : nullptr;
     if (graphs != nullptr) graphed_ = std::make_unique<GraphedDecode>(model, *paged, sampler_, std::move(graphs));
     cache_ = std::move(paged);
@@ -59,12 +60,14 @@ class DeviceRunner final : public StepRunner {
     return done;
   }
 
+  // Graphs stay: they read the weights where they are, and see for themselves if they move.
   void weights_changed(uint64_t /*state*/) override {
-    forget();
+    drop_samples();
     layers_.forget();
   }
   void free_caches() override {
-    weights_changed(0);
+    forget();
+    layers_.forget();
     cache_->free();
   }
   std::string_view name() const override { return kernels_ == nullptr ? "device" : "device_kernels"; }
@@ -102,12 +105,15 @@ class DeviceRunner final : public StepRunner {
     std::vector<int64_t> draw_rows = {};               // the row that each draws from
   };
 
-  void forget() {
+  void drop_samples() {
     ahead_.reset();
     slots_.clear();
     entries_.clear();
-    if (graphed_ != nullptr) graphed_->forget();
     cache_->clear();
+  }
+  void forget() {
+    drop_samples();
+    if (graphed_ != nullptr) graphed_->forget();
   }
 
   // Frees the slots of samples that have left.
@@ -144,17 +150,24 @@ class DeviceRunner final : public StepRunner {
       if (at == sequences.size()) sequences.emplace_back();
       sequences[at].push_back(sample.get());
     }
-    for (const std::vector<RunningSample*>& sequence : sequences) take_slots_of(sequence);
+    std::vector<NewSlots> all;
+    for (const std::vector<RunningSample*>& sequence : sequences) all.push_back(new_slots(sequence));
+    cache_->reserve(all);
+    for (size_t i = 0; i < all.size(); ++i) take_slots_of(sequences[i], all[i]);
     int64_t longest = 0;
     for (const Slot& slot : slots_) longest = std::max(longest, slot.entry ? slot.entry->length() : slot.length);
     cache_->prepare(static_cast<int64_t>(slots_.size()), longest + 1);
   }
-  void take_slots_of(std::span<RunningSample* const> samples) {
+  static NewSlots new_slots(std::span<RunningSample* const> samples) {
     const GenerateGroup& group = *samples[0]->group;
-    auto entry = std::make_shared<Entry>(Entry{group.request.prompt_ids});
+    const int64_t num_prompt_ids = group.num_prompt_ids();
+    return {static_cast<int64_t>(samples.size()), num_prompt_ids + std::ssize(samples[0]->sequence.ids),
+            num_prompt_ids + group.request.sampling.max_new_tokens};
+  }
+  void take_slots_of(std::span<RunningSample* const> samples, const NewSlots& slots) {
+    auto entry = std::make_shared<Entry>(Entry{samples[0]->group->request.prompt_ids});
     entry->ids.insert(entry->ids.end(), samples[0]->sequence.ids.begin(), samples[0]->sequence.ids.end());
-    cache_->add_slots(static_cast<int64_t>(samples.size()), entry->length(),
-                      group.num_prompt_ids() + group.request.sampling.max_new_tokens);
+    cache_->add_slots(slots);
     for (RunningSample* const sample : samples) {
       slots_.push_back({sample, sample->number, entry});
       if (kernels_ != nullptr)

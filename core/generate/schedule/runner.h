@@ -36,6 +36,8 @@ struct RunnerOptions {
   bool records_experts = false;                   // sequences tell the experts that their tokens took
   bool keeps_forward = false;                     // the fast path fills the model's SampledForward
   bool deterministic = false;                     // the plain path: each sample alone on one thread
+  int64_t max_kv_pages = 0;                       // a device: pages of keys and values that it has room for
+  bool has_graphs = true;                         // a device: by graphs where they can be made
   std::shared_ptr<TensorRanks> ranks = {};        // that sample together, each with its part of the layers; null: none
 };
 

@@ -81,6 +81,10 @@ at::Tensor sent_to(const c10::Device& device, const at::Tensor& host) {
   return device.is_cuda() ? host.pin_memory().to(there, /*non_blocking=*/true) : host.to(there);
 }
 
+at::Tensor on_device(const c10::Device& device, const at::Tensor& numbers) {
+  return numbers.is_cpu() ? sent_to(device, numbers) : numbers;
+}
+
 HostCopy::HostCopy(const at::Tensor& numbers) {
   if (numbers.is_cpu()) {
     host_ = numbers.clone();  // later work may write there before it is read

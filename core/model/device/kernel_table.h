@@ -46,6 +46,8 @@ void set_cpu_kernels(const DeviceKernels* kernels);
 
 // A copy of `host` on `device`. On a GPU the host does not wait for it, nor for what was started before.
 at::Tensor sent_to(const c10::Device& device, const at::Tensor& host);
+// `numbers` themselves if they lie on `device`, else such a copy of them from the host.
+at::Tensor on_device(const c10::Device& device, const at::Tensor& numbers);
 
 // A copy of a tensor on the host that a GPU makes behind what was started before. The GPU continues meanwhile.
 class HostCopy {

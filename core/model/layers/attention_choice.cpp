@@ -220,7 +220,8 @@ AttentionVerdict try_attention(const AttentionTrial& trial) {
 }
 
 AttentionTrial attention_trial(const AttentionShape& shape, int64_t longest, CudnnAttention& cudnn, at::Device device) {
-  const SegmentLengths lengths = trial_lengths(longest);
+  SegmentLengths lengths = trial_lengths(longest);
+  send_begins(lengths, device);  // once, as a pass does
   const auto given =
       std::make_shared<std::optional<TrialInputs>>();  // made by a call, so that a full memory is a reason
   AttentionShape rounding = shape;

@@ -9,7 +9,7 @@
 
 namespace mortise {
 
-// Can the operators compute attention for these queries? They have no windows and caps here, nor float64.
+// Can the operators compute attention for these queries? They support no caps, no sinks and no float64.
 bool has_cuda_attention(const at::Tensor& q_NHD, const AttentionShape& shape);
 
 // As segment_attention(), for tensors of one dtype.

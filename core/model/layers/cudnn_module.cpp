@@ -145,10 +145,10 @@ class Builder {
 };
 
 template <class T>
-at::Tensor on_device(const std::vector<T>& numbers, const at::Tensor& like) {
+at::Tensor pinned_copy(const std::vector<T>& numbers, const at::Tensor& like) {
   const at::Tensor host = at::empty({static_cast<int64_t>(numbers.size())}, c10::CppTypeToScalarType<T>::value);
   std::copy(numbers.begin(), numbers.end(), host.mutable_data_ptr<T>());
-  return host.to(like.device());
+  return host.pin_memory().to(host.options().device(like.device()), /*non_blocking=*/true);
 }
 
 std::vector<int32_t> padded(const std::vector<int64_t>& lengths, int64_t sequences) {
@@ -227,11 +227,11 @@ class Frontend final : public CudnnAttention {
                 "cuDNN does not take the stream");
     const fe::graph::Graph& graph = planned(sizes, pass);
     const auto begins = [&](const std::vector<int64_t>& of, int64_t width) {
-      return on_device(cudnn_offsets(of, sizes.sequences, width), like);
+      return pinned_copy(cudnn_offsets(of, sizes.sequences, width), like);
     };
     std::vector<std::pair<Uid, at::Tensor>> all = tensors;
-    all.insert(all.end(), {{kQueryLengths, on_device(padded(lengths.queries, sizes.sequences), like)},
-                           {kKeyLengths, on_device(padded(lengths.keys, sizes.sequences), like)},
+    all.insert(all.end(), {{kQueryLengths, pinned_copy(padded(lengths.queries, sizes.sequences), like)},
+                           {kKeyLengths, pinned_copy(padded(lengths.keys, sizes.sequences), like)},
                            {kQueryOffsets, begins(lengths.queries, sizes.heads * sizes.dim)},
                            {kKeyOffsets, begins(lengths.keys, sizes.kv_heads * sizes.dim)},
                            {kLseOffsets, begins(lengths.queries, sizes.heads)}});

@@ -14,6 +14,7 @@
 #include <span>
 #include <utility>
 
+#include "model/device/kernel_table.h"
 #include "model/layers/experts.h"
 #include "model/layers/gated.h"
 #include "model/layers/gated_mlp.h"
@@ -27,7 +28,13 @@
 namespace mortise {
 namespace {
 
-const LayerCode kCpuKernels = {rms_norm, add_rms_norm, qk_norm, rope_attention, gated, mixture, gated_mlp};
+at::Tensor rope_attention_kernel(const at::Tensor& qkv_NQ, const PassSegments& segments, const at::Tensor& positions_N,
+                                 const RopeTable& table, const AttentionShape& shape,
+                                 const std::function<void(const at::Tensor&)>& on_qkv) {
+  return rope_attention(qkv_NQ, segments.rows_S4, positions_N, table, shape, on_qkv);
+}
+
+const LayerCode kCpuKernels = {rms_norm, add_rms_norm, qk_norm, rope_attention_kernel, gated, mixture, gated_mlp};
 
 // What every layer of one forward shares. A layer that is computed again reads it in backward too.
 struct Pass {
@@ -36,7 +43,7 @@ struct Pass {
   std::function<void(int64_t layer, const at::Tensor& qkv_NQ)> on_qkv;
   std::function<at::Tensor(int64_t layer, const at::Tensor& qkv_NQ, const AttentionShape& shape)> attend;
   std::function<at::Tensor(int64_t layer, const at::Tensor& qkv_NQ, const AttentionShape& shape)> attend_unrotated;
-  at::Tensor segments;
+  PassSegments segments;
   at::Tensor positions;
   RopeTable table;
   RopeTable window_table;  // for layers with a window, where those have their own
@@ -173,7 +180,7 @@ at::Tensor attention_plain(const Pass& pass, int64_t layer, const LayerMatrices&
                         pass.config.num_kv_heads, pass.config.rms_norm_eps);
   }
   return on_own_heads(pass, layer, l.sinks, qkv, [&](const at::Tensor& heads, const AttentionShape& shape) {
-    return rope_attention_plain(heads, pass.segments, pass.positions, pass.rope(layer), shape,
+    return rope_attention_plain(heads, pass.segments.rows_S4, pass.positions, pass.rope(layer), shape,
                                 layer_callback(pass, layer));
   });
 }
@@ -284,7 +291,7 @@ ResidualPair layer_sampled(const Pass& pass, int64_t layer, const LayerWeights& 
   if (config.qk_norm)
     qkv = qk_norm(qkv, pass.scale(l.q_norm), pass.scale(l.k_norm), config.num_heads, config.num_kv_heads, eps);
   const at::Tensor mixed =
-      known_attention(qkv, pass.segments, pass.positions, pass.rope(layer), pass.shape(layer, l.sinks),
+      known_attention(qkv, pass.segments.rows_S4, pass.positions, pass.rope(layer), pass.shape(layer, l.sinks),
                       {known.attended_NA, known.lse_Nh, !config.qk_norm});
   const std::vector<at::Tensor> o_bias(l.o_bias.defined() ? 1 : 0, l.o_bias),
       down_bias(l.down_bias.defined() ? 1 : 0, l.down_bias);
@@ -378,7 +385,7 @@ at::Tensor decoder_forward(const ModelConfig& config, const DecoderWeights& weig
   const at::ScalarType dtype = leaves.embedding.scalar_type();
   const bool by_operators = options.path == LayerPath::kOperators;
   // By operators the table has a row for each token, in their order.
-  const at::Tensor places = batch.positions_N.to(numbers.device());
+  const at::Tensor places = on_device(numbers.device(), batch.positions_N);
   const auto table_of = [&](const RopeConfig& rope) -> RopeTable {
     if (options.attend_unrotated) return {};
     if (!by_operators) return make_rope_table(rope, config.head_dim, num_positions, dtype, config.rope_length);
@@ -393,7 +400,7 @@ at::Tensor decoder_forward(const ModelConfig& config, const DecoderWeights& weig
                                   options.on_qkv,
                                   options.attend,
                                   options.attend_unrotated,
-                                  segments_tensor(batch.segments),
+                                  {segments_tensor(batch.segments), {}},
                                   by_operators ? at::arange(batch.num_tokens(), places.options()) : places,
                                   table_of(config.rope),
                                   {},
@@ -404,6 +411,8 @@ at::Tensor decoder_forward(const ModelConfig& config, const DecoderWeights& weig
                                   options.sequence,
                                   options.tensor});
   if (config.window_rope) pass->window_table = table_of(*config.window_rope);
+  if (by_operators && !options.attend && !options.attend_unrotated)
+    pass->segments.lengths = segment_lengths(batch.segments, numbers.device());
   if (options.gate != nullptr) options.gate->open(0, GatePass::kForward);
   const at::Tensor ids = options.sequence == nullptr ? batch.token_ids_N : options.sequence->own(batch.token_ids_N);
   SpreadRows* const spread = options.gate != nullptr ? options.gate->embedding_rows() : nullptr;
@@ -411,8 +420,9 @@ at::Tensor decoder_forward(const ModelConfig& config, const DecoderWeights& weig
   at::Tensor hidden = share != nullptr && spread != nullptr ? split_embedding(leaves.embedding, ids, *share, *spread)
                       : share != nullptr                    ? split_embedding(leaves.embedding, ids, *share)
                       : spread != nullptr                   ? spread_embedding(leaves.embedding, ids, *spread)
-                      : options.path == LayerPath::kFast    ? select_rows(leaves.embedding, ids)
-                                                            : at::embedding(leaves.embedding, ids.to(numbers.device()));
+                      : options.path == LayerPath::kFast
+                          ? select_rows(leaves.embedding, ids)
+                          : at::embedding(leaves.embedding, on_device(numbers.device(), ids));
   if (options.gate != nullptr) options.gate->close(0, GatePass::kForward);
   if (config.embedding_scale != 1.0) hidden = hidden * config.embedding_scale;
   if (options.sampled != nullptr) return forward_sampled(*pass, weights, leaves, *options.sampled, hidden);

@@ -6,10 +6,12 @@
 #include <ATen/ops/cos.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/sin.h>
+#include <c10/util/Exception.h>
 
 #include <algorithm>
 #include <vector>
 
+#include "model/device/kernel_table.h"
 #include "model/layers/attention_choice.h"
 #include "model/layers/experts.h"
 #include "model/layers/gated.h"
@@ -26,19 +28,15 @@ std::pair<at::Tensor, at::Tensor> add_rms_norm_operators(const at::Tensor& x_NH,
 
 // The sequences of the segments: a segment's queries, and the keys of its prompt and its own, end to end. Split and cat are
 // each one operation with one gradient, and autograd adds the parts of a shared prompt in a fixed order.
-at::Tensor rope_attention_operators(const at::Tensor& qkv_NQ, const at::Tensor& segments_S4,
+at::Tensor rope_attention_operators(const at::Tensor& qkv_NQ, const PassSegments& segments,
                                     const at::Tensor& positions_N, const RopeTable& table, const AttentionShape& shape,
                                     const std::function<void(const at::Tensor&)>& on_qkv) {
   const int64_t hq = shape.num_heads, hk = shape.num_kv_heads, dim = shape.head_dim;
   const at::Tensor qkv = rope_rotate_plain(qkv_NQ, positions_N, table, hq + hk, dim);
   if (on_qkv) on_qkv(qkv);
-  const int64_t* const data = segments_S4.const_data_ptr<int64_t>();
-  SegmentLengths lengths;
-  for (int64_t s = 0; s < segments_S4.size(0); ++s) {
-    const int64_t prefix = data[s * 4 + 2], own = data[s * 4 + 1];
-    lengths.queries.push_back(own);
-    lengths.keys.push_back(own + (prefix >= 0 ? data[prefix * 4 + 1] : 0));
-  }
+  const int64_t* const data = segments.rows_S4.const_data_ptr<int64_t>();
+  const SegmentLengths& lengths = segments.lengths;
+  TORCH_CHECK(lengths.query_begins.defined(), "the pass has not sent where its sequences begin");
   at::Tensor kv = qkv.narrow(1, hq * dim, 2 * hk * dim);
   if (lengths.keys != lengths.queries) {
     const std::vector<at::Tensor> own = kv.split_with_sizes(lengths.queries);
@@ -64,7 +62,7 @@ RopeTable token_rope_table(const RopeConfig& rope, int64_t head_dim, const at::T
   const std::vector<double> frequencies = rope_inverse_frequencies(rope, head_dim, length);
   const at::Tensor host = at::empty({static_cast<int64_t>(frequencies.size())}, at::kDouble);
   std::copy(frequencies.begin(), frequencies.end(), host.mutable_data_ptr<double>());
-  const at::Tensor angles = positions_N.to(at::kDouble).unsqueeze(1) * host.to(positions_N.device());
+  const at::Tensor angles = positions_N.to(at::kDouble).unsqueeze(1) * sent_to(positions_N.device(), host);
   return {(at::cos(angles) * rope.attention_factor).to(dtype), (at::sin(angles) * rope.attention_factor).to(dtype)};
 }
 

@@ -16,6 +16,7 @@
 #include "model/layers/attention.h"
 #include "model/layers/decoder.h"
 #include "model/layers/router.h"
+#include "model/layers/segment_attention.h"
 
 namespace mortise {
 
@@ -25,7 +26,7 @@ struct LayerCode {
                                                     const at::Tensor& weight_H, double eps);
   at::Tensor (*qk_norm)(const at::Tensor& qkv_NQ, const at::Tensor& q_weight_D, const at::Tensor& k_weight_D,
                         int64_t num_heads, int64_t num_kv_heads, double eps);
-  at::Tensor (*rope_attention)(const at::Tensor& qkv_NQ, const at::Tensor& segments_S4, const at::Tensor& positions_N,
+  at::Tensor (*rope_attention)(const at::Tensor& qkv_NQ, const PassSegments& segments, const at::Tensor& positions_N,
                                const RopeTable& table, const AttentionShape& shape,
                                const std::function<void(const at::Tensor&)>& on_qkv);
   at::Tensor (*gated)(const at::Tensor& gate_up_N2I, Activation activation);

@@ -4,10 +4,13 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/cat.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/matmul.h>
 
 #include <algorithm>
+#include <iterator>
 
+#include "model/device/kernel_table.h"
 #include "model/layers/cuda_attention.h"
 
 namespace mortise {
@@ -38,7 +41,31 @@ at::Tensor each_sequence(const at::Tensor& q, const at::Tensor& k, const at::Ten
   return at::cat(out, 0);
 }
 
+at::Tensor begins_of(const std::vector<int64_t>& lengths, at::Device device) {
+  const at::Tensor begins = at::empty({std::ssize(lengths) + 1}, at::kInt);
+  auto* const data = begins.mutable_data_ptr<int32_t>();
+  data[0] = 0;
+  for (size_t i = 0; i < lengths.size(); ++i) data[i + 1] = data[i] + static_cast<int32_t>(lengths[i]);
+  return sent_to(device, begins);
+}
+
 }  // namespace
+
+void send_begins(SegmentLengths& lengths, at::Device device) {
+  lengths.query_begins = begins_of(lengths.queries, device);
+  lengths.key_begins = lengths.keys == lengths.queries ? lengths.query_begins : begins_of(lengths.keys, device);
+}
+
+SegmentLengths segment_lengths(std::span<const PackedSegment> segments, at::Device device) {
+  SegmentLengths out;
+  for (const PackedSegment& segment : segments) {
+    const int64_t prefix = segment.prefix_segment;
+    out.queries.push_back(segment.length);
+    out.keys.push_back(segment.length + (prefix >= 0 ? segments[static_cast<size_t>(prefix)].length : 0));
+  }
+  send_begins(out, device);
+  return out;
+}
 
 at::Tensor segment_attention(const at::Tensor& q_NHD, const at::Tensor& k_MHD, const at::Tensor& v_MHD,
                              const SegmentLengths& lengths, const AttentionShape& given) {

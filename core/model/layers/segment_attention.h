@@ -1,19 +1,21 @@
 // Attention over sequences that lie end to end, on any device. Each sequence has its queries last: query i of Lq sees
 // the keys up to Lk - Lq + i, and with a window only the last of them.
 //
-// On CUDA without window, cap and sinks it is libtorch's fused operators (cuda_attention.h), which keep a number per query
-// and head for backward. Elsewhere it is one sequence after the other with an explicit mask, and backward keeps the
-// probabilities, Hq Lq Lk numbers for each sequence. A window that holds all keys is none. Training takes cuDNN in place of
-// it where a run has chosen so (attention_choice.h).
+// On CUDA without cap and sinks it is libtorch's fused operators (cuda_attention.h), which keep a number per query and head
+// for backward. Elsewhere it is one sequence after the other with an explicit mask, and backward keeps the probabilities,
+// Hq Lq Lk numbers for each sequence. A window that holds all keys is none. Training takes cuDNN in place of it where a run has
+// chosen so (attention_choice.h).
 // Thread rule: pure functions.
 #pragma once
 
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "model/layers/attention.h"
+#include "model/tensor/packing.h"
 
 namespace mortise {
 
@@ -21,7 +23,21 @@ namespace mortise {
 struct SegmentLengths {
   std::vector<int64_t> queries;
   std::vector<int64_t> keys;
+  // Where the queries and the keys of each sequence begin, and the end of the last, as int32 on the device of the pass.
+  // Undefined: fused attention sends them itself, in each layer.
+  at::Tensor query_begins = {}, key_begins = {};
 };
+
+// Sends the begins, once for all layers of a pass. The host does not wait.
+void send_begins(SegmentLengths& lengths, at::Device device);
+
+// The segments of a pass. `lengths`: of their queries, and of their keys behind those of their prompts, with begins on a
+// device. Empty for the CPU's kernels, which do not read them.
+struct PassSegments {
+  at::Tensor rows_S4;  // segments_tensor()
+  SegmentLengths lengths;
+};
+SegmentLengths segment_lengths(std::span<const PackedSegment> segments, at::Device device);
 
 // q [Nq, Hq, D], k and v [Nk, Hk, D] -> [Nq, Hq, D]. If shape.rounds, they are rounded to bfloat16 first, and so is the
 // result; its dtype is that of q.

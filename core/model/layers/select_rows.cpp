@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "model/device/kernel_table.h"
 #include "model/tensor/kernel.h"
 
 namespace mortise {
@@ -84,7 +85,7 @@ class SelectRowsFunction : public torch::autograd::Function<SelectRowsFunction> 
 at::Tensor select_rows(const at::Tensor& x_NH, const at::Tensor& place_R) {
   const bool is_float = x_NH.scalar_type() == at::kFloat || x_NH.scalar_type() == at::kDouble;
   if (!x_NH.is_cpu() || !is_float || x_NH.dim() != 2 || x_NH.size(1) == 0)
-    return at::index_select(x_NH, 0, place_R.to(x_NH.device()));
+    return at::index_select(x_NH, 0, on_device(x_NH.device(), place_R));
   return SelectRowsFunction::apply(x_NH.contiguous(), place_R.contiguous());
 }
 

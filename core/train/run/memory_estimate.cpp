@@ -251,8 +251,9 @@ MemoryEstimate estimate_memory(const ModelConfig& model, const std::optional<Lor
   if (config.trainer.steps_ahead() > 0) bytes.rollout += frozen;  // what samples
   const auto rows = static_cast<double>(std::min(config.rollout.max_num_seqs, plan.rows_per_step));
   const ModelConfig sampler = num_samplers == 1 ? model : split_config(model, num_samplers);
+  const double number = by_operators ? static_cast<double>(num_product_bytes(dtype)) : 4.0;
   bytes.kv_cache = std::min(
-      rows * static_cast<double>(row_tokens) * 2.0 * static_cast<double>(sampler.kv_size() * model.num_layers) * 4.0,
+      rows * static_cast<double>(row_tokens) * 2.0 * static_cast<double>(sampler.kv_size() * model.num_layers) * number,
       static_cast<double>(config.rollout.kv_cache_mib << 20));
   if (config.actor.router_replay.mode != RouterReplay::kDisabled) {
     const auto width = static_cast<double>(model.num_expert_layers() * model.moe.experts_per_token);
@@ -264,7 +265,7 @@ MemoryEstimate estimate_memory(const ModelConfig& model, const std::optional<Lor
 double graph_bytes(const ModelConfig& model, const RunConfig& config) {
   const RolloutConfig& rollout = config.rollout;
   // Engines that record experts, those in float64, and ranks that sample together decode without graphs.
-  if (rollout.tensor_model_parallel_size > 1) return 0;
+  if (rollout.tensor_model_parallel_size > 1 || rollout.enforce_eager) return 0;
   if (config.actor.router_replay.mode == RouterReplay::kR3 || config.model.dtype == ModelDtype::kFloat64) return 0;
   const bool has_edits = rollout.repetition_penalty != 1.0 || rollout.presence_penalty != 0.0 ||
                          rollout.frequency_penalty != 0.0 || !rollout.bad_words.empty() || rollout.min_new_tokens > 0 ||

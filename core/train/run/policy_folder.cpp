@@ -101,6 +101,7 @@ EngineOptions rollout_engine_options(const RunConfig& config, const Tokenizer* t
   options.max_num_seqs = config.rollout.max_num_seqs;
   options.max_batch_tokens = config.rollout.max_num_batched_tokens;
   options.kv_cache_bytes = config.rollout.kv_cache_mib << 20;
+  options.has_graphs = !config.rollout.enforce_eager;
   options.tokenizer = tokenizer;
   options.deterministic = config.rollout.deterministic;
   if (config.rollout.dtype == DecodeDtype::kBfloat16) options.weights = WeightFormat::kBfloat16;

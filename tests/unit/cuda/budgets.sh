@@ -12,7 +12,11 @@ awk -v other_archs="${2:-}" -v others="${3:-}" '
     budget["clip_kernel"] = budget["square_sum_kernel"] = 40
     budget["rms_norm_kernel"] = budget["head_norm_kernel"] = budget["rope_write_kernel"] = budget["attention_merge_kernel"] = 40
     budget["silu_kernel"] = 32
-    budget["attention_split_kernel"] = 48
+    # What two blocks of a multiprocessor may have, but for the instances with room: float or bfloat16 numbers, 4 query heads.
+    budget["attention_split_kernelIfLi4E"] = 108
+    budget["attention_split_kernelItLi4E"] = 112
+    budget["attention_split_kernelIfLi8E"] = budget["attention_split_kernelItLi8E"] = 128
+    budget["attention_split_kernelIfLi16E"] = budget["attention_split_kernelItLi16E"] = 128
     budget["sample_kernel"] = 64
     budget["edit_kernel"] = 52
     budget["top_kernel"] = 40

@@ -2,6 +2,7 @@
 // rotation, and attention over pages. Every barrier is needed.
 #include <algorithm>
 
+#include "cuda/kernels/attention.cuh"
 #include "emulated.h"
 
 namespace mortise::cuda {
@@ -208,7 +209,7 @@ void check_attention(MortiseCudaHeads heads, MortiseCudaScores scores, bool has_
   }
 }
 
-// One token, page ends, several splits; heads that fill no lane row, or all eight.
+// One token, page ends, several splits; heads of few numbers, of many, and of a number that loads of 16 bytes do not divide.
 TEST(CudaDecode, AttentionOverPagesEqualsFloat64) {
   in_three_orders([] {
     check_attention({3, 1, 80}, {0.1F, 0, 40, 0}, true, false, {5, 70, 300});
@@ -216,9 +217,88 @@ TEST(CudaDecode, AttentionOverPagesEqualsFloat64) {
     check_attention({4, 2, 16}, {0.3F, 0, 0, 0}, false, false, {0, 15, 16, 255, 256, 600});
     check_attention({2, 2, 200}, {0.1F, 1.5F, 0, 0}, false, false, {33});
     check_attention({2, 1, 256}, {0.08F, 0, 0, 1}, false, true, {18, 2});
+    check_attention({6, 2, 12}, {0.3F, 0, 0, 0}, false, false, {40});
+    check_attention({6, 2, 20}, {0.3F, 0, 0, 0}, false, true, {17});
   });
   MortiseCudaHeads large{1, 1, MORTISE_CUDA_MOST_HEAD_DIM + 1};
   EXPECT_EQ(mortise_cuda_attention(nullptr, 1, large, {}, nullptr, nullptr, {}, 1, nullptr, nullptr, nullptr), 1);
+}
+
+// Query heads that fill a block's, that leave some of them empty, and that take several blocks.
+TEST(CudaDecode, AttentionOfAnyGroupEqualsFloat64) {
+  in_three_orders([] {
+    check_attention({14, 2, 64}, {0.1F, 0, 50, 0}, true, true, {270});
+    if (takes_few_cases()) return;
+    check_attention({8, 1, 128}, {0.1F, 1.5F, 0, 0}, false, false, {40, 3});
+    check_attention({32, 2, 128}, {0.1F, 0, 0, 0}, true, true, {19});
+    check_attention({20, 1, 16}, {0.3F, 0, 0, 0}, false, true, {33});
+    check_attention({9, 1, 136}, {0.1F, 0, 0, 0}, true, false, {2});
+  });
+}
+
+// A bfloat16 number that notes each read of the place where it lies.
+struct Counted {
+  uint16_t bits = 0;
+
+  Counted() = default;
+  explicit Counted(uint16_t given) : bits(given) {}
+  Counted(const Counted& other) : bits(other.bits) { note(&other); }
+  Counted& operator=(const Counted& other) {
+    note(&other);
+    bits = other.bits;
+    return *this;
+  }
+  friend float number_of(const Counted& x) { return cuda::number_of(x.bits); }
+
+  static void note(const Counted* place) {
+    for (const auto& [numbers, reads] : watched)
+      if (place >= numbers->data() && place < numbers->data() + numbers->size())
+        ++(*reads)[static_cast<size_t>(place - numbers->data())];
+  }
+  struct Watched {
+    const std::vector<Counted>* numbers;
+    std::vector<int>* reads;
+  };
+  static inline std::vector<Watched> watched = {};  // NOLINT: a copy knows nothing else
+};
+
+// How often the kernel reads each number of keys and values: `wanted` times if a row sees its token, else never.
+template <int kHeads>
+void check_reads(MortiseCudaHeads heads, MortiseCudaScores scores, const std::vector<int64_t>& last, int wanted) {
+  Pages pages(heads, /*in_bfloat16=*/true, last);
+  std::vector<Counted> keys, values;
+  for (const uint16_t bits : pages.half_keys) keys.emplace_back(bits);
+  for (const uint16_t bits : pages.half_values) values.emplace_back(bits);
+  std::vector<int> key_reads(keys.size()), value_reads(values.size()), want(keys.size());
+  const size_t all = static_cast<size_t>(heads.num_heads + 2 * heads.num_kv_heads) * last.size();
+  const std::vector<float> qkv = normal(all * static_cast<size_t>(heads.head_dim), 1, 5);
+  constexpr int32_t kSplits = 2;
+  std::vector<float> splits(last.size() * static_cast<size_t>(heads.num_heads * kSplits * (heads.head_dim + 2)));
+  const auto kernel = attention_split_kernel<Counted, kHeads>;
+  const int group = heads.num_heads / heads.num_kv_heads, num_parts = (group + kHeads - 1) / kHeads;
+  ASSERT_EQ(heads_of_block(group, heads.head_dim), kHeads) << "that of a real launch";
+  const unsigned blocks = static_cast<unsigned>(last.size()) * static_cast<unsigned>(heads.num_kv_heads * num_parts);
+  Counted::watched = {{&keys, &key_reads}, {&values, &value_reads}};
+  MORTISE_LAUNCH(kernel, blocks * kSplits, kThreads, nullptr, qkv.data(), heads, scores, pages.positions.data(),
+                 pages.table.data(), Pages::kStride, keys.data(), values.data(), kSplits, splits.data());
+  Counted::watched.clear();
+  for (size_t row = 0; row < last.size(); ++row) {
+    const int64_t first = scores.window > 0 ? std::max<int64_t>(0, last[row] + 1 - scores.window) : 0;
+    for (int64_t head = 0; head < heads.num_kv_heads; ++head)
+      for (int64_t t = first; t <= last[row]; ++t)
+        std::fill_n(want.begin() + static_cast<std::ptrdiff_t>(pages.place(row, t, head)), heads.head_dim, wanted);
+  }
+  EXPECT_EQ(key_reads, want);
+  EXPECT_EQ(value_reads, want);
+}
+
+// What a step costs on a GPU: the memory of keys and values is read once for all query heads of a group.
+TEST(CudaDecode, AttentionReadsEachKeyAndValueOnce) {
+  emulator_options() = {};
+  check_reads<8>({14, 2, 64}, {0.1F, 0, 0, 0}, {300, 37}, 1);
+  check_reads<16>({32, 2, 128}, {0.1F, 0, 20, 0}, {261}, 1);
+  check_reads<4>({6, 2, 12}, {0.1F, 0, 0, 0}, {18}, 1);
+  check_reads<8>({9, 1, 136}, {0.1F, 0, 0, 0}, {17}, 2);  // nine query heads take two blocks
 }
 
 // A sink must not turn a query that is no number into zeros.
@@ -241,9 +321,9 @@ TEST(CudaDecode, AttentionOfAQueryThatIsNotANumberIsNone) {
 TEST(CudaDecode, EveryBarrierIsNeeded) {
   const auto run = [] {
     check_norm(77, false);
-    check_attention({2, 1, 16}, {0.3F, 0, 0, 0}, false, false, {20});
+    check_attention({3, 1, 136}, {0.3F, 0, 0, 0}, false, false, {20});  // adds its threads in two rounds
   };
-  expect_every_barrier_is_needed(run, {"decode.cuh"});
+  expect_every_barrier_is_needed(run, {"attention.cuh"});
 }
 
 }  // namespace

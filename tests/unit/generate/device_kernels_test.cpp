@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cstring>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -231,6 +232,75 @@ TEST_P(DeviceDecodeTest, PenaltiesAndBarredTokensAreThoseOfTheNativeEngine) {
   }
 }
 
+// Gives a matrix other memory with the same numbers, and spoils the old one. Returns it: nobody else may get it.
+at::DataPtr move_memory(const at::Tensor& matrix) {
+  c10::Storage own = matrix.storage(), other = matrix.detach().clone().storage();
+  at::DataPtr before = own.set_data_ptr(other.set_data_ptr({}));
+  std::memset(before.get(), 0xFF, own.nbytes());
+  return before;
+}
+
+// An update that writes weights where they are keeps the graphs. A matrix that passes read and that moves does not.
+TEST_F(DeviceKernelsTest, GraphsStayUntilWeightsMove) {
+  const test::UseRecordedGraphs graphs;
+  const test::GraphCounts& counts = test::RecordedGraphs::counts();
+  for (const char* const dtype : {"float32", "bfloat16"}) {
+    Model model = tiny_model(3, dtype), other = tiny_model(8, dtype);
+    move_to_device(model);
+    move_to_device(other);
+    std::vector<GenerateRequest> requests = mixed_requests(300, 6);
+    requests.resize(2);
+    const Sequences want = run_all(*make_engine(other), requests);
+    auto engine = make_engine(model);
+    for (int round = 0; round < 2; ++round) EXPECT_NE(run_all(*engine, requests).at({2, 0}).ids, want.at({2, 0}).ids);
+    test::RecordedGraphs::reset();
+    model.copy_numbers(other);
+    model.weights_changed();
+    ASSERT_TRUE(engine->set_version(1).ok());
+    expect_same(run_all(*engine, requests), want, 1e-6F, dtype);
+    EXPECT_EQ(counts.warm_ups + counts.captures, 0) << dtype;
+    EXPECT_GT(counts.replays, 0) << dtype;
+    const at::DataPtr before = move_memory(model.weights().matrices(1).down_HI);
+    expect_same(run_all(*engine, requests), want, 1e-6F, dtype);
+    EXPECT_GT(counts.warm_ups, 0) << dtype;
+  }
+}
+
+TEST_F(DeviceKernelsTest, EagerSamplingMakesNoGraphs) {
+  const test::UseRecordedGraphs graphs;
+  Model model = tiny_model();
+  std::vector<GenerateRequest> requests = mixed_requests(300, 5);
+  requests.resize(2);
+  const Sequences want = run_all(*make_engine(model), requests);
+  move_to_device(model);
+  EngineOptions options;
+  options.has_graphs = false;
+  expect_same(run_all(*make_engine(model, options), requests), want, 5e-5F, "eager");
+  EXPECT_EQ(test::RecordedGraphs::counts().warm_ups, 0);
+}
+
+// Bytes of a page of the model, as it lies on a device.
+int64_t device_page_bytes(const ModelConfig& config, int64_t element) {
+  return 2 * config.num_layers * config.num_kv_heads * config.head_dim * MORTISE_CUDA_PAGE_TOKENS * element;
+}
+
+// kv_cache_bytes counts pages as they are: those of a bfloat16 model have half the bytes.
+TEST_F(DeviceKernelsTest, ABfloat16CacheHoldsTwiceAsManySamples) {
+  for (const char* const dtype : {"float32", "bfloat16"}) {
+    Model model = tiny_model(3, dtype);
+    move_to_device(model);
+    EngineOptions options;
+    options.kv_cache_bytes = 5 * device_page_bytes(model.config(), 4);  // the prompt's page, and two for each sample
+    auto engine = make_engine(model, options);
+    SamplingParams params;
+    params.max_new_tokens = 20;
+    const std::vector<GenerateRequest> requests = {make_request(1, {5, 6, 7}, 10, params)};
+    ASSERT_EQ(engine->submit(requests).value(), 1U);
+    ASSERT_TRUE(engine->poll([](const GeneratedSequence&) { return true; }, std::chrono::nanoseconds(1)).ok());
+    EXPECT_EQ(engine->running().size(), dtype == std::string("float32") ? 2U : 4U);
+  }
+}
+
 TEST_P(DeviceDecodeTest, SeesNewWeights) { expect_new_weights_are_seen(); }
 
 // Pages of a bfloat16 model are bfloat16, as attention in training reads keys and values.
@@ -279,6 +349,39 @@ class CountingMemory final : public c10::Allocator {
     now -= block->size;
   }
 };
+
+// Memory doubles to the most pages that the settings allow, and grows by an eighth beyond. After it was freed the cache takes at
+// once what it had. Pages that nobody has are freed before larger memory is taken.
+TEST_F(DeviceKernelsTest, PagesTakeTheMemoryThatTheyNeed) {
+  static CountingMemory memory;
+  c10::Allocator* const before = c10::GetCPUAllocator();
+  Model model = tiny_model(3, "bfloat16");
+  move_to_device(model);
+  constexpr int64_t kMostPages = 100, kPadding = 1;
+  const NewSlots slots{1, 20, 30 * MORTISE_CUDA_PAGE_TOKENS};
+  const auto page_bytes = static_cast<size_t>(device_page_bytes(model.config(), 2));
+  const auto cache = make_paged_cache(model, model.config(), *device_kernels(at::kCPU), kMostPages);
+  c10::SetCPUAllocator(&memory, /*priority=*/100);
+  const auto layout_of = [&](int count) {
+    for (int i = 0; i < count; ++i) cache->add_slots(slots);
+    return cache->layout();
+  };
+  const uint64_t two = layout_of(2);
+  const size_t bytes = CountingMemory::now;
+  EXPECT_NE(layout_of(1), two);  // 90 pages, where 64 were
+  EXPECT_EQ(CountingMemory::now - bytes, (kMostPages + kPadding - 64) * page_bytes);
+  cache->free();
+  EXPECT_LT(CountingMemory::now, bytes);
+  const uint64_t one = layout_of(1);
+  EXPECT_EQ(layout_of(2), one);
+  cache->clear();
+  const size_t full = CountingMemory::now;
+  CountingMemory::most = full;
+  const std::vector<NewSlots> many(4, slots);  // 120 pages
+  cache->reserve(many);
+  EXPECT_EQ(CountingMemory::most - full, (121 + 121 / 8 - (kMostPages + kPadding)) * page_bytes);
+  c10::SetCPUAllocator(before, /*priority=*/100);
+}
 
 // Runs passes, and keeps the most bytes that one of them took next to what was there.
 class CountedGraphs final : public StepGraphs {

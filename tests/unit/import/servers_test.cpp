@@ -56,9 +56,19 @@ TEST(ImportServers, VerlsEngineBecomesTheBackendOfItsName) {
 TEST(ImportServers, WithoutThemANoteSaysHowToGetThem) {
   const std::string toml = taken({}, "verl", std::string(kVerl) + "actor_rollout_ref.rollout.name=vllm").toml;
   EXPECT_EQ(config_of(toml).rollout.name, "native");
+  EXPECT_FALSE(config_of(toml).rollout.enforce_eager);
   EXPECT_THAT(toml, HasSubstr("import with --servers http://HOST:PORT"));
   EXPECT_THAT(toml, Not(HasSubstr("vllm serve")));
   EXPECT_THAT(taken({}, "trl", "use_vllm: true").toml, HasSubstr("import with --servers http://HOST:PORT"));
+}
+
+TEST(ImportServers, WithoutThemTheTrainersEngineSamplesEagerlyIfTheFileSaysSo) {
+  const std::string verl = "algorithm.adv_estimator=grpo actor_rollout_ref.rollout.enforce_eager=True";
+  EXPECT_TRUE(config_of(taken({}, "verl", verl).toml).rollout.enforce_eager);
+  const std::string swift =
+      "--per_device_train_batch_size 8 --use_vllm true --vllm_mode colocate --vllm_enforce_eager ";
+  EXPECT_TRUE(config_of(taken({}, "swift", swift + "true").toml).rollout.enforce_eager);
+  EXPECT_FALSE(config_of(taken({}, "swift", swift + "false").toml).rollout.enforce_eager);
 }
 
 TEST(ImportServers, ColocatedEnginesOfTrlAndSwift) {
