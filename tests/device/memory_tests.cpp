@@ -9,8 +9,8 @@
 #include "generate/device/step_graphs.h"
 #include "model/device/kernel_table.h"
 #include "model/tensor/torch_guard.h"
-#include "support/this_build.h"
 #include "support/temp_dir.h"
+#include "support/this_build.h"
 #include "unit/learn/learner_fixture.h"
 
 namespace mortise {

@@ -185,7 +185,7 @@ TEST(DryRun, KnowsTheSizeOfACheckpoint) {
     std::vector<std::string> same{"trainer.default_local_dir=out"};
     same.insert(same.end(), settings.begin(), settings.end());
     ASSERT_OK_AND_ASSIGN(const LoadedConfig config, load_config(default_env(), "rl.toml", same));
-    ASSERT_OK_AND_ASSIGN(const std::string text, dry_run(env, config, /*json=*/true, fresh));
+    ASSERT_OK_AND_ASSIGN(const std::string text, dry_run(env, config, ConfigUse::kTrain, /*json=*/true, fresh));
     ASSERT_OK_AND_ASSIGN(const Json plan, parse_json(text, "the plan"));
     uint64_t saved = 0;
     for (const auto& entry : std::filesystem::recursive_directory_iterator("out/global_step_1"))
@@ -194,7 +194,7 @@ TEST(DryRun, KnowsTheSizeOfACheckpoint) {
     EXPECT_LE(told, saved);
     EXPECT_GE(told + (uint64_t{32} << 10), saved) << "settings, manifest and the files' headers";
     EXPECT_EQ(plan["free_bytes"], uint64_t{1} << 40);
-    ASSERT_OK_AND_ASSIGN(const std::string shown, dry_run(env, config, /*json=*/false, fresh));
+    ASSERT_OK_AND_ASSIGN(const std::string shown, dry_run(env, config, ConfigUse::kTrain, /*json=*/false, fresh));
     EXPECT_THAT(shown, HasSubstr("for each checkpoint; " + format_bytes(uint64_t{1} << 40) + " are free at out"));
     ASSERT_OK(remove_tree(default_env(), "out"));
   }
