@@ -46,8 +46,8 @@ void describe_ranks_section(Catalog& catalog) {
   keys.free(
           "zero_stage", &RanksConfig::zero_stage,
           "What the ranks share of the training state (ZeRO), to save memory. 0: each rank has all of it. 1: each rank "
-          "has the optimizer moments of a part of the weights. 2: as 1, and each rank frees its gradient after every "
-          "micro-batch and keeps the sum for its part only. 3: as 2, and each rank keeps only a part of the weights of the "
+          "has the optimizer moments of a part of the weights. 2: as 1, and each rank sends its gradient while "
+          "the backward pass of every micro-batch runs, and keeps the sum for its part only. 3: as 2, and each rank keeps only a part of the weights of the "
           "policy, the reference and the critic; passes gather them layer by layer, and a rollout gathers all of them. "
           "A run can resume with another stage. "
           "(DeepSpeed: zero_optimization.stage.)")

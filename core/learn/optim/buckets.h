@@ -14,6 +14,9 @@ namespace mortise {
 // Bytes of a bucket, unless it is one larger tensor.
 inline constexpr int64_t kBucketBytes = int64_t{32} << 20;
 
+// Most bytes of gradients that a rank sends to their owners at a time.
+inline constexpr int64_t kOwnerRoundBytes = int64_t{16} << 20;
+
 // Places [begin, end) in the list of parameters.
 struct ParameterRange {
   size_t begin = 0, end = 0;

@@ -42,8 +42,11 @@ GradientSum::GradientSum(const Model& model, Optimizer& optimizer, const RankSha
   num_rounds_ = num_rounds_left_ = rounds.size();
   for (const std::optional<size_t>& leaf : rounds) last_leaf_ = leaf ? leaf : last_leaf_;
   for (ShardUnit& unit : optimizer.units()) unit.own_gradient = at::Tensor();
-  const Result<Communicator*> same = same_part();  // the first round tells an error
-  if (same.ok()) sums_ = make_sums(**same);
+  const Result<Communicator*> same = same_part();
+  if (same.ok())
+    sums_ = make_sums(**same);
+  else
+    opened_ = same.error();
   for (ShardUnit& unit : optimizer.units()) {
     MatrixWindows* const windows = windows_of(unit);
     if (windows == nullptr) continue;
@@ -88,12 +91,13 @@ std::unique_ptr<BucketSums> GradientSum::make_sums(const Communicator& same) {
   if (ranks_.deterministic || same.size() == 1) return nullptr;
   if (!optimizer_->is_sharded()) return std::make_unique<AllSums>(*parameters_, buckets_);
   if (model_->gate() != nullptr) return nullptr;
-  auto sums = std::make_unique<OwnerSums>(*parameters_, optimizer_->units());
+  auto sums = std::make_unique<OwnerSums>(*parameters_, optimizer_->units(), ranks_.round_bytes);
   to_owners_ = sums.get();
   return sums;
 }
 
 Result<> GradientSum::end_round(std::optional<size_t> leaf, const BackwardPass& backward) {
+  TRY(opened_);
   --num_rounds_left_;
   if (model_->gate() != nullptr)
     TRY(share_round(backward));
@@ -195,6 +199,7 @@ Result<> GradientSum::finish(const std::vector<LeafReport>& leaves) {
   for (const ShardUnit& unit : optimizer_->units()) {
     if (MatrixWindows* const windows = windows_of(unit); windows != nullptr) windows->collect_gradient({});
   }
+  TRY(opened_);
   if (!optimizer_->is_sharded()) {
     TRY(ranks_.deterministic ? reduce_tree(leaves) : reduce_all());
     return add_terms();

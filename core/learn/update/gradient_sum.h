@@ -98,6 +98,7 @@ class GradientSum {
   std::vector<int> senders_;         // ranks with the same part, whose gradients are added next
   std::vector<bool> is_reduced_;     // by unit: in this round
   std::vector<ParameterRange> buckets_;
+  Result<> opened_;                   // an error: the ranks with the same part cannot reach each other
   std::unique_ptr<BucketSums> sums_;  // null: gradients do not leave in buckets
   OwnerSums* to_owners_ = nullptr;    // these, if the optimizer is sharded
   std::optional<size_t> last_leaf_;   // the last one that this rank has

@@ -31,8 +31,8 @@ at::Tensor& own_gradient_of(ShardUnit& unit, std::span<const OptimizedParameter>
   return unit.own_gradient;
 }
 
-OwnerSums::OwnerSums(std::span<const OptimizedParameter> parameters, std::vector<ShardUnit>& units)
-    : BucketSums(parameters, ranges_of(units)), units_(&units) {}
+OwnerSums::OwnerSums(std::span<const OptimizedParameter> parameters, std::vector<ShardUnit>& units, int64_t round_bytes)
+    : BucketSums(parameters, ranges_of(units)), units_(&units), round_bytes_(round_bytes) {}
 
 void OwnerSums::begin(std::vector<bool> senders) {
   senders_ = std::move(senders);
@@ -48,7 +48,7 @@ Result<> OwnerSums::finish() {
 Result<> OwnerSums::start(size_t bucket, Communicator& ranks) {
   ShardUnit& unit = (*units_)[bucket];
   const auto element = static_cast<int64_t>(own_gradient_of(unit, parameters(), ranks.rank()).element_size());
-  Bucket next{&unit, ShardRounds(unit.shards, kRoundBytes / element), 0, {}};
+  Bucket next{&unit, ShardRounds(unit.shards, round_bytes_ / element), 0, {}};
   for (const size_t i : unit.parameters) {
     const at::Tensor& tensor = parameters()[i].tensor;
     const at::Tensor gradient = std::exchange(tensor.mutable_grad(), at::Tensor());
@@ -61,11 +61,14 @@ Result<> OwnerSums::start(size_t bucket, Communicator& ranks) {
   return start_rounds(is_last ? 0 : kMostBuckets, ranks);
 }
 
-// As many as may be on their way. It waits for them only while more buckets wait than may.
+// As many as may be on their way. It waits for them only while more buckets wait than may. On GPUs all ranks start a round
+// at the same place of their pass: calls of two groups in different orders on different GPUs may wait for each other.
 Result<> OwnerSums::start_rounds(size_t most_buckets, Communicator& ranks) {
   while (!waiting_.empty()) {
     if (on_their_way_.size() >= kMostRounds) {
-      if (waiting_.size() <= most_buckets && !on_their_way_.front().pending->is_done()) return {};
+      const bool may_ask = waiting_.front().unit->own_gradient.is_cpu();
+      const bool is_done = may_ask && on_their_way_.front().pending->is_done();
+      if (waiting_.size() <= most_buckets && !is_done) return {};
       TRY(finish_oldest());
     }
     TRY(start_round(ranks));

@@ -16,6 +16,7 @@
 #include <span>
 #include <vector>
 
+#include "learn/optim/buckets.h"
 #include "learn/optim/optimizer.h"
 #include "learn/update/bucket_sums.h"
 
@@ -25,10 +26,10 @@ class OwnerSums : public BucketSums {
  public:
   static constexpr size_t kMostRounds = 2;
   static constexpr size_t kMostBuckets = 2;  // that are not on their way as a whole
-  static constexpr int64_t kRoundBytes = Shards::kRoundBytes / 2;
 
-  // Borrows both.
-  OwnerSums(std::span<const OptimizedParameter> parameters, std::vector<ShardUnit>& units);
+  // Borrows both. `round_bytes` are the most that a rank sends at a time.
+  OwnerSums(std::span<const OptimizedParameter> parameters, std::vector<ShardUnit>& units,
+            int64_t round_bytes = kOwnerRoundBytes);
 
   // Sums begin to which these ranks have terms. They are added to what the units have.
   void begin(std::vector<bool> senders);
@@ -52,6 +53,7 @@ class OwnerSums : public BucketSums {
   Result<> finish_oldest();
 
   std::vector<ShardUnit>* units_;
+  int64_t round_bytes_;
   std::vector<bool> senders_;
   std::deque<Bucket> waiting_;      // the first may have rounds that are on their way
   std::deque<Round> on_their_way_;  // the oldest first

@@ -32,7 +32,8 @@ struct RankOptions {
   std::shared_ptr<SequenceGroup> sequence = {};
   // Neighbours that share the layers of the model, and so its micro-batches.
   int tensor_size = 1;
-  int64_t bucket_bytes = kBucketBytes;  // if the optimizer is not sharded
+  int64_t bucket_bytes = kBucketBytes;     // if the optimizer is not sharded
+  int64_t round_bytes = kOwnerRoundBytes;  // if it is: of a message that brings gradients to their owners
 
   [[nodiscard]] int sequence_size() const { return sequence != nullptr ? sequence->size() : 1; }
   // Ranks that compute a micro-batch together.

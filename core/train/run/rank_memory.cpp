@@ -34,7 +34,7 @@ double gradient_in_buckets(const TrainedSize& trained, double gradient, double e
   const auto unit =
       static_cast<double>(unit_size(owners.cut, static_cast<int64_t>(owners.count), static_cast<int64_t>(element)));
   const double bucket = std::max(unit, trained.largest_of_layers * element), rest = std::max(1.0, gradient - end);
-  const auto messages = static_cast<double>(2 * OwnerSums::kRoundBytes * static_cast<int64_t>(OwnerSums::kMostRounds));
+  const auto messages = static_cast<double>(2 * kOwnerRoundBytes * static_cast<int64_t>(OwnerSums::kMostRounds));
   const double complete = static_cast<double>(OwnerSums::kMostBuckets + 1) * bucket;
   const double buckets = std::min(rest, owners.each_pass ? complete : bucket);
   const double more = (owners.each_pass ? buckets : 0.0) + std::min(messages, 2.0 * buckets);

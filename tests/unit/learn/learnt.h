@@ -61,6 +61,7 @@ inline void share(LearnerOptions& options, Communicator& communicator, bool dete
   options.ranks = {&communicator, deterministic};
   options.ranks.tensor_size = tensor_size;
   options.ranks.bucket_bytes = 4096;  // several buckets a layer
+  options.ranks.round_bytes = 1000;   // several messages a bucket
   const auto group = sequence_group_of(communicator, sequence_size, tensor_size);
   options.share_tokens(group);
   options.reference_sequence = group;
