@@ -400,7 +400,7 @@ at::Tensor decoder_forward(const ModelConfig& config, const DecoderWeights& weig
                                   options.on_qkv,
                                   options.attend,
                                   options.attend_unrotated,
-                                  {segments_tensor(batch.segments), {}},
+                                  {},
                                   by_operators ? at::arange(batch.num_tokens(), places.options()) : places,
                                   table_of(config.rope),
                                   {},
@@ -410,6 +410,8 @@ at::Tensor decoder_forward(const ModelConfig& config, const DecoderWeights& weig
                                   !weights.rounded.empty(),
                                   options.sequence,
                                   options.tensor});
+  // Not in braces above: after an error of a later member, gcc 12 destroys members of an inner aggregate twice.
+  pass->segments.rows_S4 = segments_tensor(batch.segments);
   if (config.window_rope) pass->window_table = table_of(*config.window_rope);
   if (by_operators && !options.attend && !options.attend_unrotated)
     pass->segments.lengths = segment_lengths(batch.segments, numbers.device());
