@@ -142,11 +142,7 @@ endfunction()
 #   mortise_shared_objects(NAME OUT)   the objects of the other build's NAME, which `ninja` makes first if they are not current
 function(mortise_share_objects name)
   file(GENERATE OUTPUT "${PROJECT_BINARY_DIR}/test_objects/${name}.txt" CONTENT "$<JOIN:$<TARGET_OBJECTS:${name}>,\n>\n")
-  if(NOT TARGET test_objects)
-    add_custom_target(test_objects)
-  endif()
   add_custom_target(${name}_objects DEPENDS "$<TARGET_OBJECTS:${name}>")
-  add_dependencies(test_objects ${name}_objects)
 endfunction()
 set_property(GLOBAL APPEND PROPERTY JOB_POOLS other_build=1)  # one ninja at a time in its folder
 function(mortise_shared_objects name out)

@@ -275,7 +275,7 @@ TEST(PluginCheck, TellsAPoolOfLibtorchFromThreadsOfThePack) {
 }
 
 // All cases test the file that the check began with. A build may replace it meanwhile. Then a process that has read the old
-// file goes on, and one that reads the new file refuses it.
+// file continues, and a process that reads the new one reports an error.
 TEST(PluginCheck, TestsOneFileInAllItsCases) {
   const test::TempDir dir;
   const Path path = dir.path() / "pack.so";

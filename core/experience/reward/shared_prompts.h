@@ -23,7 +23,7 @@ namespace mortise {
 class PromptClaims {
  public:
   virtual ~PromptClaims() = default;
-  // Nothing if none is left.
+  // The next prompt of this process; null if none is left.
   virtual Result<std::optional<int64_t>> next() = 0;
   // When all processes know that none is left.
   virtual Result<> close() = 0;

@@ -28,7 +28,7 @@ class BucketSums {
   BucketSums(const BucketSums&) = delete;
   BucketSums& operator=(const BucketSums&) = delete;
 
-  // In a pass behind which this rank adds nothing to its gradients.
+  // Runs `backward`, the last pass of this sum in which the rank adds to its gradients, and starts buckets meanwhile.
   Result<> start_in(const std::function<void()>& backward, Communicator& ranks);
   // Those that were not started in a pass. Parameters without a gradient count as zeros.
   Result<> start_others(Communicator& ranks);

@@ -85,20 +85,23 @@ void expect_the_same_bits(Family family) {
 TEST_P(Recompute, GivesTheSameBits) { expect_the_same_bits(GetParam()); }
 TEST(RecomputedExperts, GiveTheSameBits) { expect_the_same_bits(Family::kGptOss); }
 
+// Bytes that a forward pass keeps for backward, for each token.
+double held_per_token(const Model& model, const PackedBatch& batch, int64_t recomputed_layers) {
+  const CountingAllocator& allocator = CountingAllocator::install();
+  const int64_t before = allocator.bytes();
+  ForwardOptions options;
+  options.recomputed_layers = recomputed_layers;
+  const at::Tensor hidden = model.forward_hidden(batch, options);
+  return static_cast<double>(allocator.bytes() - before) / static_cast<double>(batch.num_tokens());
+}
+
 // The estimate that a budget goes by is what libtorch's allocator sees.
 TEST_P(Recompute, KeepsWhatTheEstimateSays) {
-  CountingAllocator& allocator = CountingAllocator::install();
   for (const int64_t product_bytes : {4, 2}) {
     const Model model = Model::random(config_of(GetParam()), 4, product_bytes == 2 ? "bfloat16" : "float32").value();
     const PackedBatch batch = batch_of(24, 40);
     const LayerMemory estimate = layer_memory(model.config(), {4, product_bytes});
-    const auto held = [&](int64_t recomputed_layers) {
-      const int64_t before = allocator.bytes();
-      ForwardOptions options;
-      options.recomputed_layers = recomputed_layers;
-      const at::Tensor hidden = model.forward_hidden(batch, options);
-      return static_cast<double>(allocator.bytes() - before) / static_cast<double>(batch.num_tokens());
-    };
+    const auto held = [&](int64_t recomputed_layers) { return held_per_token(model, batch, recomputed_layers); };
     const double all = held(0), half = held(kLayers / 2), none = held(kLayers);
     const double per_layer = (half - none) / (kLayers / 2.0);
     // The last layer keeps its own end too, which is one more hidden state.
@@ -112,7 +115,6 @@ TEST_P(Recompute, KeepsWhatTheEstimateSays) {
 // copies of k and v for each query head, where those of a GPU keep rounded ones. The sequences are short, because it
 // also keeps a number for each pair of tokens.
 TEST_P(Recompute, OnADeviceKeepsWhatTheEstimateSays) {
-  CountingAllocator& allocator = CountingAllocator::install();
   for (const int64_t product_bytes : {4, 2}) {
     Model model = Model::random(config_of(GetParam()), 4, product_bytes == 2 ? "bfloat16" : "float32").value();
     ASSERT_TRUE(model.move_to({.by_operators = true}).ok());
@@ -120,13 +122,7 @@ TEST_P(Recompute, OnADeviceKeepsWhatTheEstimateSays) {
     NumberSizes sizes(4, product_bytes);
     sizes.by_operators = true;
     const LayerMemory estimate = layer_memory(model.config(), sizes);
-    const auto held = [&](int64_t recomputed_layers) {
-      const int64_t before = allocator.bytes();
-      ForwardOptions options;
-      options.recomputed_layers = recomputed_layers;
-      const at::Tensor hidden = model.forward_hidden(batch, options);
-      return static_cast<double>(allocator.bytes() - before) / static_cast<double>(batch.num_tokens());
-    };
+    const auto held = [&](int64_t recomputed_layers) { return held_per_token(model, batch, recomputed_layers); };
     const double per_layer = (held(kLayers / 2) - held(kLayers)) / (kLayers / 2.0);
     const int64_t q = model.config().q_size(), kv = model.config().kv_size();
     const int64_t copies = product_bytes == 2 ? 3 * q * 4 - (2 * q + 2 * kv) * 2 : 0;
