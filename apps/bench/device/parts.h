@@ -17,7 +17,7 @@
 //          parameter, after all steps}
 //   {"do": "losses", "names": [...], "rows", "length", "repeats"}: calls of policy losses with gradients
 //      -> {"losses": [{"name", "seconds": [...] on the host, "device": null, or {"seconds": [...], "bytes": what a call sends
-//          and receives, "difference": the largest between the gradients}}]}
+//          and receives, "difference" of the gradients, by their norms}}]}
 //   {"do": "sample", "folder", "dtype", "prompts", "new_tokens": [...], "repeats"}: one sample for each prompt
 //      -> {"seconds": [...], "kernels", "ids", "is_repeatable", "mean_prob_diff", "max_prob_diff": of the probabilities
 //          that sampler and training have for the sampled tokens}
