@@ -70,7 +70,7 @@ TEST_F(RowReaderTest, JsonlContinuesAfterABadLine) {
 }
 
 TEST_F(RowReaderTest, EndlessLinesAreOneBadRow) {
-  const std::string endless(size_t{80} << 20, 'x');
+  const std::string endless(size_t{65} << 20, 'x');
   EXPECT_THAT(rows_of("d.jsonl", "{\"a\":1}\n" + endless + "\n{\"a\":3}\n"),
               ElementsAre("1 {\"a\":1}", "d.jsonl:2: the row has more than the 67108864 bytes allowed", "3 {\"a\":3}"));
   EXPECT_THAT(rows_of("d.csv", "a\n\"" + endless), ElementsAre("d.csv:2: a quoted cell is not closed within 64 MiB"));

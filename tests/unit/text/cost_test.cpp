@@ -17,7 +17,7 @@ namespace {
 using ::testing::HasSubstr;
 
 // The part of a rendering's work that the cases may do. The bounds are as much smaller.
-const double kWorkShare = test::kSanitized ? 0.02 : test::is_long() ? 1 : 0.25;
+const double kWorkShare = test::kSanitized ? 0.01 : test::is_long() ? 1 : 0.25;
 
 // The length of a text. What grows faster than a text shows in the release build; a sanitizer needs each kind of text once.
 size_t length(size_t count) { return test::kSanitized ? count / 10 : count; }
