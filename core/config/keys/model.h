@@ -162,8 +162,7 @@ void describe_lora_variants(Keys& keys) {
 }
 
 inline constexpr auto no_gpu_attention = [](const auto& k) -> bool {
-  const DeviceKind kind = parse_device_name(k.config.model.device).value_or(DeviceName()).kind;
-  return kind == DeviceKind::kCpu || kind == DeviceKind::kCpuAsDevice || k.config.model.dtype != ModelDtype::kBfloat16;
+  return !may_be_gpu(k.config.model.device) || k.config.model.dtype != ModelDtype::kBfloat16;
 };
 
 template <class Keys>
