@@ -109,7 +109,7 @@ Result<CriticBytes> critic_bytes(Env& env, const RunConfig& config, const std::o
   const auto& [critic, lora, trained, units] = *size;
   const ModelDtype dtype = config.model.dtype;
   const auto element = static_cast<double>(num_bytes(dtype));
-  const double activations = critic_activation_bytes(critic, trained, config, critic_pass_options(config),
+  const double activations = critic_activation_bytes(critic, trained, config, critic_pass_options(config, trained.is_on_device),
                                                      critic_rows_per_update(config, plan_batches(config)));
   const double started = TRY(critic_started_bytes(env, critic_folder(config), critic, units, trained, element));
   if (lora) {

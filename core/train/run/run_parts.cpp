@@ -312,7 +312,7 @@ Result<> load_learner(const RunSettings& run, PolicyParts& policy, LearnerParts&
     learning.compute.peak_flops =
         measured_peak_flops(policy.model->has_rounded_matrices() ? at::kBFloat16 : policy.model->dtype());
   }
-  LearnerOptions options = learner_options(run.config, run.ranks);
+  LearnerOptions options = learner_options(run.config, run.device.by_operators, run.ranks);
   options.pass.flops = &learning.compute.flops;
   options.sampled = learning.sampled_forward;
   options.sample_again = [&config = run.config, &model = *policy.model](const StepTable& table,
