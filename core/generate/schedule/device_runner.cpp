@@ -45,7 +45,7 @@ class DeviceRunner final : public StepRunner {
   }
 
   Result<> next_tokens(std::span<const std::unique_ptr<RunningSample>> samples, std::span<SampledToken> out) override {
-    Result<> done = guard_torch("sampling on " + model_.device().text, [&]() -> Result<> {
+    const auto pass = [&]() -> Result<> {
       const c10::InferenceMode inference;
       // Operators go to the device of their tensors, but our kernels to the thread's own.
       const c10::OptionalDeviceGuard own_device(model_.device().device);
@@ -53,7 +53,8 @@ class DeviceRunner final : public StepRunner {
       take_slots(samples);
       step(samples, out);
       return layers_.status();
-    });
+    };
+    Result<> done = guard_torch("sampling on " + model_.device().text, pass, MemoryUse::kSampling);
     if (done.ok()) return {};
     forget();               // a pass may have done a part of its work
     TRY(layers_.status());  // numbers behind a lost rank have no meaning: this is why the pass failed
