@@ -1,8 +1,13 @@
 // The experts in ATen operations, one after the other. See experts.h.
 #include <ATen/TensorOperators.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/argsort.h>
 #include <ATen/ops/cat.h>
+#include <ATen/ops/floor_divide.h>
 #include <ATen/ops/index_select.h>
-#include <ATen/ops/nonzero.h>
+#include <ATen/ops/searchsorted.h>
+#include <ATen/ops/sort.h>
 #include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
 
@@ -65,21 +70,45 @@ ProductOfExpert plain_product(const std::vector<at::Tensor>& leaves, const at::T
   return is_stacked ? stacked_product(leaves.front(), matrix_E, bias_EO) : rows_product(leaves, matrix_E);
 }
 
+// The choices of all tokens in the order of their experts, and those of one expert in the order of the tokens.
+struct ChoicesByExpert {
+  at::Tensor order_C, tokens_C;
+  std::vector<int64_t> counts;  // by expert
+};
+
+// The host waits for the device once: it has to know how many tokens each expert has.
+ChoicesByExpert by_expert(const at::Tensor& experts_NK, int64_t num_experts) {
+  ChoicesByExpert out;
+  const at::Tensor experts_C = experts_NK.reshape({-1});
+  const auto [sorted_C, order_C] = at::sort(experts_C, /*stable=*/true, /*dim=*/0, /*descending=*/false);
+  out.order_C = order_C;
+  out.tokens_C = at::floor_divide(order_C, experts_NK.size(1));
+  const at::Tensor begins = at::searchsorted(sorted_C, at::arange(num_experts + 1, experts_C.options())).to(at::kCPU);
+  const auto* const begin = begins.const_data_ptr<int64_t>();
+  for (int64_t e = 0; e < num_experts; ++e) out.counts.push_back(begin[e + 1] - begin[e]);
+  return out;
+}
+
 at::Tensor sum_of_experts(const at::Tensor& x_NH, const Routing& routing, const ModelConfig& config,
                           const ProductOfExpert& gate_up, const ProductOfExpert& down) {
   const MoeConfig& moe = config.moe;
-  at::Tensor out = at::zeros_like(x_NH);
-  for (size_t e = 0; e < static_cast<size_t>(moe.num_experts); ++e) {
-    const at::Tensor taken = at::nonzero(routing.experts_NK == static_cast<int64_t>(e));
-    const at::Tensor tokens = taken.select(1, 0);
-    const at::Tensor both = gate_up(at::index_select(x_NH, 0, tokens), e);
+  const ChoicesByExpert choices = by_expert(routing.experts_NK, moe.num_experts);
+  const std::vector<at::Tensor> inputs =
+      at::index_select(x_NH, 0, choices.tokens_C).split_with_sizes(choices.counts, 0);
+  std::vector<at::Tensor> outputs;
+  for (size_t e = 0; e < inputs.size(); ++e) {
+    // Backward gives also the matrices of other experts their gradients, which are 0.
+    if (choices.counts[e] == 0 && !at::GradMode::is_enabled()) continue;
+    const at::Tensor both = gate_up(inputs[e], e);
     const at::Tensor units = moe.is_gpt_oss ? clamped_gate_plain(both, moe.swiglu_alpha, moe.swiglu_limit)
                                             : gated_plain(both, config.activation);
-    const at::Tensor flat = tokens * routing.experts_NK.size(1) + taken.select(1, 1);
-    const at::Tensor weight = at::index_select(routing.weights_NK.reshape({-1}), 0, flat);
-    out = out.index_add(0, tokens, down(units, e) * weight.unsqueeze(1));
+    outputs.push_back(down(units, e));
   }
-  return out;
+  if (outputs.empty()) return at::zeros_like(x_NH);
+  // Back in the order of the tokens, whose experts are then added in a fixed order.
+  const at::Tensor terms_CH = at::index_select(at::cat(outputs, 0), 0, at::argsort(choices.order_C));
+  const at::Tensor terms_NKH = terms_CH.reshape({x_NH.size(0), routing.experts_NK.size(1), -1});
+  return (terms_NKH * routing.weights_NK.unsqueeze(2)).sum(1);
 }
 
 }  // namespace
