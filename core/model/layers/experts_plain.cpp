@@ -4,8 +4,6 @@
 #include <ATen/ops/arange.h>
 #include <ATen/ops/argsort.h>
 #include <ATen/ops/cat.h>
-#include <ATen/ops/floor_divide.h>
-#include <ATen/ops/index_select.h>
 #include <ATen/ops/searchsorted.h>
 #include <ATen/ops/sort.h>
 #include <ATen/ops/zeros.h>
@@ -20,6 +18,7 @@
 #include "model/layers/experts.h"
 #include "model/layers/gated.h"
 #include "model/layers/linear.h"
+#include "model/layers/select_rows.h"
 
 namespace mortise {
 namespace {
@@ -72,29 +71,31 @@ ProductOfExpert plain_product(const std::vector<at::Tensor>& leaves, const at::T
 
 // The choices of all tokens in the order of their experts, and those of one expert in the order of the tokens.
 struct ChoicesByExpert {
-  at::Tensor order_C, tokens_C;
+  at::Tensor order_C, back_C;   // the place of each choice among those of the tokens, and the inverse
   std::vector<int64_t> counts;  // by expert
 };
 
 // The host waits for the device once: it has to know how many tokens each expert has.
 ChoicesByExpert by_expert(const at::Tensor& experts_NK, int64_t num_experts) {
-  ChoicesByExpert out;
   const at::Tensor experts_C = experts_NK.reshape({-1});
   const auto [sorted_C, order_C] = at::sort(experts_C, /*stable=*/true, /*dim=*/0, /*descending=*/false);
-  out.order_C = order_C;
-  out.tokens_C = at::floor_divide(order_C, experts_NK.size(1));
+  ChoicesByExpert out{order_C, at::argsort(order_C), {}};
   const at::Tensor begins = at::searchsorted(sorted_C, at::arange(num_experts + 1, experts_C.options())).to(at::kCPU);
   const auto* const begin = begins.const_data_ptr<int64_t>();
   for (int64_t e = 0; e < num_experts; ++e) out.counts.push_back(begin[e + 1] - begin[e]);
   return out;
 }
 
-at::Tensor sum_of_experts(const at::Tensor& x_NH, const Routing& routing, const ModelConfig& config,
-                          const ProductOfExpert& gate_up, const ProductOfExpert& down) {
+// What each expert makes of its tokens, in the order of the choices.
+std::vector<at::Tensor> outputs_of_experts(const at::Tensor& x_NH, const ChoicesByExpert& choices,
+                                           const ModelConfig& config, const ProductOfExpert& gate_up,
+                                           const ProductOfExpert& down) {
   const MoeConfig& moe = config.moe;
-  const ChoicesByExpert choices = by_expert(routing.experts_NK, moe.num_experts);
+  const int64_t num_tokens = x_NH.size(0), width = x_NH.size(1), count = choices.order_C.size(0);
+  const int64_t each = num_tokens == 0 ? 0 : count / num_tokens;
+  const at::Tensor x_CH = x_NH.unsqueeze(1).expand({num_tokens, each, width}).reshape({count, width});
   const std::vector<at::Tensor> inputs =
-      at::index_select(x_NH, 0, choices.tokens_C).split_with_sizes(choices.counts, 0);
+      permute_rows(x_CH, choices.order_C, choices.back_C).split_with_sizes(choices.counts, 0);
   std::vector<at::Tensor> outputs;
   for (size_t e = 0; e < inputs.size(); ++e) {
     // Backward gives also the matrices of other experts their gradients, which are 0.
@@ -104,11 +105,23 @@ at::Tensor sum_of_experts(const at::Tensor& x_NH, const Routing& routing, const 
                                             : gated_plain(both, config.activation);
     outputs.push_back(down(units, e));
   }
+  return outputs;
+}
+
+// The experts of a token are added in the order of the routing, which is ascending, as by `mixture`.
+at::Tensor sum_of_experts(const at::Tensor& x_NH, const Routing& routing, const ModelConfig& config,
+                          const ProductOfExpert& gate_up, const ProductOfExpert& down) {
+  const ChoicesByExpert choices = by_expert(routing.experts_NK, config.moe.num_experts);
+  std::vector<at::Tensor> outputs = outputs_of_experts(x_NH, choices, config, gate_up, down);
   if (outputs.empty()) return at::zeros_like(x_NH);
-  // Back in the order of the tokens, whose experts are then added in a fixed order.
-  const at::Tensor terms_CH = at::index_select(at::cat(outputs, 0), 0, at::argsort(choices.order_C));
-  const at::Tensor terms_NKH = terms_CH.reshape({x_NH.size(0), routing.experts_NK.size(1), -1});
-  return (terms_NKH * routing.weights_NK.unsqueeze(2)).sum(1);
+  at::Tensor all_CH = at::cat(outputs, 0);
+  outputs.clear();
+  at::Tensor terms_NKH = permute_rows(all_CH, choices.back_C, choices.order_C)
+                             .reshape({x_NH.size(0), routing.experts_NK.size(1), x_NH.size(1)});
+  all_CH.reset();
+  const at::Tensor weights_NK1 = routing.weights_NK.unsqueeze(2);
+  if (at::GradMode::is_enabled()) return (terms_NKH * weights_NK1).sum(1);
+  return terms_NKH.mul_(weights_NK1).sum(1);
 }
 
 }  // namespace
