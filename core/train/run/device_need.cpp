@@ -5,6 +5,7 @@
 #include <fmt/core.h>
 #include <unistd.h>
 
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -66,35 +67,44 @@ Result<MemoryNeed> need_of(const RunSettings& run, const PluginRegistry& registr
   // Its validation rows are not read yet: as many as sample at once.
   const int64_t num_val = run.config.data.val_files.empty() ? 0 : run.config.rollout.max_num_seqs;
   TRY(measure_run(run.env, registry, run.loaded, device, run.ranks.size(), num_val, size));
-  return device_need(size.memory, run.config);
+  return device_need(size.memory, run.config, run.ranks.size());
 }
 
 }  // namespace
 
-MemoryNeed device_need(const MemoryEstimate& memory, const RunConfig& config) {
+MemoryNeed device_need(const MemoryEstimate& memory, const RunConfig& config, int num_ranks) {
   const Parts held = held_parts(memory, config);
   const Parts cache = {{"weights that sample", memory.rollout, ""},
                        {"KV cache", memory.kv_cache, "lower rollout.kv_cache_mib"},
                        {"decode graphs", memory.graphs, "set rollout.enforce_eager = true"}};
-  const bool sleeps = config.rollout.sleep_while_training;
   Parts kept = cache;
-  kept[1].bytes = sleeps ? 0 : kept[1].bytes;
-  kept[1].lowered_by = "set rollout.sleep_while_training = true";
+  for (MemoryPart& part : std::span(kept).subspan(1)) {
+    if (config.rollout.sleep_while_training) part.bytes = 0;
+    part.lowered_by = "set rollout.sleep_while_training = true";
+  }
+  // An update frees those of the one before. Ranks that share the steps free theirs in each step.
+  const bool gradients_stay = config.ranks.zero_stage == 0 || num_ranks == 1;
   const std::string passes = passes_lowered_by(config);
-  const std::string layers =
-      config.model.enable_gradient_checkpointing ? passes : passes + " or set model.enable_gradient_checkpointing";
+  const std::string layers = config.model.enable_gradient_checkpointing
+                                 ? passes
+                                 : passes + " or set model.enable_gradient_checkpointing = true";
   MemoryNeed need;
   need.start = joined(held, {{"weights that are read", memory.started, ""}});
-  need.sampling = joined(held, cache);
-  need.learning = joined(joined(held, kept), {{"gradients", memory.gradients, ""},
-                                              {"activations", memory.activations, layers},
-                                              {"head", memory.head, passes}});
+  need.sampling =
+      joined(joined(held, cache), {{"gradients of the last update", gradients_stay ? memory.gradients : 0.0, ""}});
+  // Shorter passes have no smaller head, but for very short ones: it computes a chunk of the tokens at a time.
+  need.learning = joined(
+      joined(held, kept),
+      {{"gradients", memory.gradients, ""}, {"activations", memory.activations, layers}, {"head", memory.head, ""}});
   return need;
 }
 
 void predict_device_memory(const RunSettings& run, const PluginRegistry& registry) {
   Result<MemoryNeed> need = need_of(run, registry);
-  if (!need.ok()) return;
+  if (!need.ok()) {
+    log_info("device memory: not known: " + need.error().to_string());
+    return;
+  }
   const at::Device device = run.device.device;
   const std::optional<DeviceMemory> state = memory_of(device);
   const auto size = [](double bytes) { return format_bytes(static_cast<uint64_t>(bytes)); };

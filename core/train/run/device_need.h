@@ -10,10 +10,10 @@
 namespace mortise {
 
 // What lies on a device, and the keys that lower it. Losses and the program itself stay on the host.
-MemoryNeed device_need(const MemoryEstimate& memory, const RunConfig& config);
+MemoryNeed device_need(const MemoryEstimate& memory, const RunConfig& config, int num_ranks);
 
 // Predicts and logs what a run that learns on a device needs there (tell_memory_need). A warning says if it has less.
-// A run whose size cannot be told has no prediction. Reads no weights.
+// A run whose size cannot be told has no prediction, and logs why. Reads no weights.
 void predict_device_memory(const RunSettings& run, const PluginRegistry& registry);
 
 }  // namespace mortise

@@ -191,7 +191,7 @@ Json json_of(const RunEstimate& run, const RunConfig& config) {
             {"row_bytes_sent_per_step", bytes(run.ranks.row_bytes)},
             {"critic_bytes_sent_per_step", bytes(run.ranks.critic_bytes)},
             {"bytes_sent_per_step", bytes(run.ranks.bytes_of_step(run.plan))}}},
-          {"device", device_json(config, run.device, device_need(memory, config).most())},
+          {"device", device_json(config, run.device, device_need(memory, config, run.ranks.num_ranks).most())},
           {"checkpoint_bytes", bytes(run.checkpoint_bytes)},
           {"free_bytes", free},
           {"memory_bytes",
@@ -308,7 +308,7 @@ std::string estimate_text(const RunEstimate& run, const LoadedConfig& loaded, co
     out += fmt::format("# resume: the run continues from {}\n", one_line(run.resumes_from));
   out += ranks_text(run.ranks, run.plan);
   out += memory_text(memory, run.ranks.num_ranks);
-  out += device_line(loaded, run.device, device_need(memory, loaded.config).most());
+  out += device_line(loaded, run.device, device_need(memory, loaded.config, run.ranks.num_ranks).most());
   out += fmt::format("# disk: about {} for each checkpoint", size(run.checkpoint_bytes));
   if (run.free_bytes)
     out += fmt::format("; {} are free at {}", format_bytes(*run.free_bytes),

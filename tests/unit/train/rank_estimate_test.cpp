@@ -479,21 +479,29 @@ TEST(DeviceNeed, ADeviceHasEveryModelAndWhatItDoesNow) {
   memory.program = 1000.0;
   RunConfig config;
   constexpr double kModels = 2.0 + 4.0 + 8.0 + 16.0 + 32.0;
-  EXPECT_EQ(device_need(memory, config).most(), kModels);
+  EXPECT_EQ(device_need(memory, config, 1).most(), kModels);
   memory.activations = 3.0;
   memory.started = 5.0;
-  EXPECT_EQ(device_need(memory, config).most(), kModels + 5.0) << "no pass runs while a run starts";
+  EXPECT_EQ(device_need(memory, config, 1).most(), kModels + 5.0) << "no pass runs while a run starts";
   memory.kv_cache = 7.0;
-  EXPECT_EQ(device_need(memory, config).bytes(MemoryUse::kUpdates), kModels + 7.0 + 3.0);
-  EXPECT_EQ(device_need(memory, config).bytes(MemoryUse::kSampling), kModels + 7.0);
+  EXPECT_EQ(device_need(memory, config, 1).bytes(MemoryUse::kUpdates), kModels + 7.0 + 3.0);
+  EXPECT_EQ(device_need(memory, config, 1).bytes(MemoryUse::kSampling), kModels + 7.0);
+  memory.gradients = 11.0;
+  EXPECT_EQ(device_need(memory, config, 1).bytes(MemoryUse::kUpdates), kModels + 7.0 + 3.0 + 11.0);
+  EXPECT_EQ(device_need(memory, config, 1).bytes(MemoryUse::kSampling), kModels + 7.0 + 11.0)
+      << "until the next update";
+  config.ranks.zero_stage = 1;
+  EXPECT_EQ(device_need(memory, config, 2).bytes(MemoryUse::kSampling), kModels + 7.0) << "a step frees them";
+  memory.gradients = 0.0;
+  memory.graphs = 13.0;
   config.rollout.sleep_while_training = true;
-  EXPECT_EQ(device_need(memory, config).bytes(MemoryUse::kUpdates), kModels + 3.0) << "the cache is freed";
+  EXPECT_EQ(device_need(memory, config, 1).bytes(MemoryUse::kUpdates), kModels + 3.0) << "cache and graphs are freed";
 }
 
 TEST(DeviceNeed, NamesTheKeysThatLowerAPart) {
   MemoryEstimate memory;
   const auto way = [&](const RunConfig& config, MemoryUse use, const std::string& part) {
-    const MemoryNeed need = device_need(memory, config);
+    const MemoryNeed need = device_need(memory, config, 1);
     for (const MemoryPart& one : need.parts(use))
       if (one.name == part) return one.lowered_by;
     return std::string("no such part");
@@ -504,7 +512,7 @@ TEST(DeviceNeed, NamesTheKeysThatLowerAPart) {
   EXPECT_EQ(way(config, MemoryUse::kUpdates, "optimizer"), "set actor.optim.offload = \"file\"");
   EXPECT_EQ(way(config, MemoryUse::kUpdates, "reference"), "set ref.offload = \"file\"");
   EXPECT_EQ(way(config, MemoryUse::kUpdates, "activations"),
-            "lower actor.ppo_max_token_len_per_gpu or set model.enable_gradient_checkpointing");
+            "lower actor.ppo_max_token_len_per_gpu or set model.enable_gradient_checkpointing = true");
   config.actor.optim.offload = Offloading::kFile;
   config.model.enable_gradient_checkpointing = true;
   config.model.lora_rank = 8;
