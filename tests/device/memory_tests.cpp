@@ -176,9 +176,12 @@ TEST(DeviceMemory, ASamplingThatDoesNotFitIsAnErrorAndTheNextOneIsGood) {
   ASSERT_OK_AND_ASSIGN(const Completions want, sampled(model, requests));
   {
     const FullMemory full(1 << 16);
+    tell_memory_need({{}, {{"KV cache", 3 << 20, "lower rollout.kv_cache_mib"}}, {}}, {});
     const Result<Completions> done = sampled(model, requests);
     ASSERT_FALSE(done.ok());
     EXPECT_THAT(done.error().to_string(), HasSubstr("the GPU has no memory left"));
+    EXPECT_THAT(done.error().what, HasSubstr("3.0 MiB while it samples: KV cache 3.0 MiB)"));
+    EXPECT_EQ(done.error().next, "lower rollout.kv_cache_mib");
   }
   ASSERT_OK_AND_ASSIGN(const Completions again, sampled(model, requests));
   for (const auto& [key, row] : want) EXPECT_EQ(again.at(key).ids, row.ids);
