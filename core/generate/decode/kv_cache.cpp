@@ -7,7 +7,7 @@ namespace mortise {
 
 namespace {
 
-constexpr int64_t kMarkFloats = 2;  // a page on a device: its number, and the round in which it was computed
+constexpr int64_t kMarkFloats = 2;  // a page on a device: its number, and the round in which it was computed (0: never)
 
 }  // namespace
 

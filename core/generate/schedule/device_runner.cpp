@@ -267,8 +267,9 @@ class DeviceRunner final : public StepRunner {
   }
 
   // Tokens at the start of a sequence whose keys and values are in pages of its prompt already. Earlier passes wrote them, or
-  // this one writes them before it reads them. The last token is computed in any case, for the hidden state behind it.
-  // A token's experts are recorded when it is computed.
+  // this one writes them before it reads them. The last token is computed in any case, for the hidden state behind it. If it
+  // ends a full page, this writes its key and value again, the same numbers but for rounding. A token's experts are recorded
+  // when it is computed, so that with R3 each sample of a group that begins later writes all of its prompt again.
   [[nodiscard]] int64_t num_computed(const Entry& entry) const {
     if (records_) return 0;
     const auto end =

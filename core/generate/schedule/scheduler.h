@@ -53,7 +53,7 @@ struct GenerateGroup {
   int64_t num_running = 0;
   bool has_pages = false;  // reserved
   bool prefilled = false;
-  std::vector<float*> pages;                          // the prompt's, or its full ones; empty if the runner keeps none
+  std::vector<float*> pages;                          // the prompt's (on a device: its full ones); empty: the runner keeps none
   int64_t num_known = 0;                              // tokens whose pages were already there
   PrefixCache::Node* prefix = nullptr;                // the part of `pages` in the prefix cache
   std::vector<uint16_t> experts;                      // that the prompt took; empty: not recorded
