@@ -80,6 +80,7 @@ class SelectRowsFunction : public torch::autograd::Function<SelectRowsFunction> 
   }
 };
 
+// Backward of index_select adds rows up, for which libtorch sorts on a device.
 class PermuteRowsFunction : public torch::autograd::Function<PermuteRowsFunction> {
  public:
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, const at::Tensor& places,

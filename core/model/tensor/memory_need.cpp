@@ -90,7 +90,7 @@ Error full_memory_error(const std::string& what, MemoryUse use, const c10::OutOf
   Error out{ErrorKind::kInternal, what + "the GPU has no memory left: " + error.what_without_backtrace(),
             "model.device", keys_to_lower(use)};
   const std::lock_guard lock(told().mutex);
-  if (!told().need) return out;
+  if (!told().need || told().need->most() <= 0) return out;  // an empty need tells nothing
   std::vector<MemoryPart> parts = told().need->parts(use);
   std::erase_if(parts, [](const MemoryPart& part) { return part.bytes <= 0; });
   std::ranges::stable_sort(parts, std::greater<>(), &MemoryPart::bytes);

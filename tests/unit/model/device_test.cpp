@@ -323,6 +323,8 @@ TEST(Device, AFullMemorySaysWhatTheRunWasToNeed) {
   EXPECT_EQ(error(MemoryUse::kSampling).next, "lower rollout.kv_cache_mib");
   EXPECT_NE(error(MemoryUse::kStart).what.find("1.0 GiB while the run starts: weights 1.0 GiB;"), std::string::npos);
   EXPECT_NE(error(MemoryUse::kStart).next.find("--dry-run"), std::string::npos) << "no key lowers it";
+  tell_memory_need({}, {});
+  EXPECT_EQ(error(MemoryUse::kUpdates).what, "a pass: the GPU has no memory left: no memory");
 }
 
 // Logits far apart: nothing overflows, and a probability of 1 has log-prob and entropy 0.
