@@ -35,7 +35,8 @@ struct DeviceMemory {
   uint64_t free = 0, all = 0;
 };
 
-// Errors tell `need` from now on, next to what `state` says (nothing: it is not known). A later call replaces both.
+// Errors tell `need` from now on, and what `state` says. A null `state` or an empty need: they tell none. A later call replaces
+// both.
 void tell_memory_need(MemoryNeed need, std::function<std::optional<DeviceMemory>()> state);
 
 // `what`: who asked for the memory, with a colon behind it, or nothing.
