@@ -20,7 +20,7 @@ Result<int> run_as_rank(const RunConfig& config, const std::function<Result<int>
     TRY(ranks->leave());
     return code;
   } catch (const c10::OutOfMemoryError& exception) {  // only a GPU throws it
-    ranks->fail(gpu_memory_error("", exception));
+    ranks->fail(full_memory_error("", MemoryUse::kUpdates, exception));
     throw;
   } catch (const std::exception& exception) {  // the others must not wait for this rank
     ranks->fail({ErrorKind::kInternal, exception.what(), "mortise", "this is a bug in Mortise; please report it"});

@@ -31,7 +31,7 @@ void prepare_engine() {
 std::optional<Error> engine_error(const std::exception& exception) {
   const auto* const memory = dynamic_cast<const c10::OutOfMemoryError*>(&exception);  // only a GPU throws it
   if (memory == nullptr) return std::nullopt;
-  return gpu_memory_error("", *memory);
+  return full_memory_error("", MemoryUse::kUpdates, *memory);
 }
 
 }  // namespace mortise

@@ -8,6 +8,7 @@
 #include <cmath>
 #include <set>
 
+#include "generate/device/device_cache.h"
 #include "generate/schedule/runner_layers.h"
 
 namespace mortise {
@@ -32,11 +33,14 @@ int64_t max_pages(const Model& model, const EngineOptions& options) {
   return std::max<int64_t>(1, options.kv_cache_bytes / page_bytes(model, kv_shape(model, options)));
 }
 
-SchedulerOptions scheduler_options(const EngineOptions& options, const KvCache& kv, bool on_device) {
+bool has_device_pages(const Model& model) { return model.device().by_operators && paged_kernels(model) != nullptr; }
+
+SchedulerOptions scheduler_options(const EngineOptions& options, const Model& model, const KvCache& kv) {
   SchedulerOptions out;
   out.max_num_seqs = options.max_num_seqs;
-  out.holds_pages = options.path == GeneratePath::kFast && !on_device;
-  out.max_unused_prefix_pages = std::max<int64_t>(0, options.prefix_cache_bytes) / kv.shape().page_bytes();
+  out.joins_pages = has_device_pages(model);
+  out.holds_pages = out.joins_pages || (options.path == GeneratePath::kFast && !model.device().by_operators);
+  out.max_unused_prefix_pages = std::max<int64_t>(0, options.prefix_cache_bytes) / page_bytes(model, kv.shape());
   out.tokenizer = options.tokenizer;
   out.shares_prefixes = !options.records_experts;
   return out;
@@ -114,8 +118,9 @@ Result<> check_device_path(const EngineOptions& options) {
 GenerateEngine::GenerateEngine(const Model& model, const EngineOptions& options)
     : model_(model),
       options_(options),
-      kv_(kv_shape(model, options), max_pages(model, options)),
-      scheduler_(kv_, scheduler_options(options, kv_, model.device().by_operators)) {}
+      kv_(kv_shape(model, options), max_pages(model, options),
+          has_device_pages(model) ? PageMemory::kOnDevice : PageMemory::kHere),
+      scheduler_(kv_, scheduler_options(options, model, kv_)) {}
 
 Result<std::unique_ptr<GenerateEngine>> GenerateEngine::create(const Model& model, const EngineOptions& options) {
   const bool by_operators = model.device().by_operators;
@@ -137,7 +142,6 @@ Result<std::unique_ptr<GenerateEngine>> GenerateEngine::create(const Model& mode
   runner.ranks = options.ranks;
   runner.keeps_forward = options.keeps_forward;
   runner.records_experts = options.records_experts && model.config().num_expert_layers() > 0;
-  runner.max_kv_pages = engine->kv_.max_pages();
   runner.has_graphs = options.has_graphs;
   if (options.path == GeneratePath::kPlain && options.weights != WeightFormat::kFloat32) {
     return Error{ErrorKind::kConfig, "the plain generation path has no bfloat16 weights", "rollout.dtype",
@@ -145,7 +149,7 @@ Result<std::unique_ptr<GenerateEngine>> GenerateEngine::create(const Model& mode
   }
   if (by_operators) {
     TRY(check_device_path(options));
-    engine->runner_ = make_device_runner(model, runner);
+    engine->runner_ = make_device_runner(model, engine->kv_, runner);
   } else if (options.path == GeneratePath::kPlain) {
     engine->runner_ = make_plain_runner(model, runner);
   } else {
@@ -229,10 +233,10 @@ Result<> GenerateEngine::check(const GenerateRequest& request) const {
             length, request.sampling.max_new_tokens, limit),
         "tell the model that longer ones come (Model::set_rope_length), or shorten the response length");
   }
-  if (Scheduler::pages_for(request) > kv_.max_pages()) {
+  if (const int64_t pages = Scheduler::pages_for(request, has_device_pages(model_)); pages > kv_.max_pages()) {
     return refuse(request,
-                  fmt::format("one completion needs {} pages of KV cache, but rollout.kv_cache_mib allows {}",
-                              Scheduler::pages_for(request), kv_.max_pages()),
+                  fmt::format("one completion needs {} pages of KV cache, but rollout.kv_cache_mib allows {}", pages,
+                              kv_.max_pages()),
                   "raise it");
   }
   return {};

@@ -31,7 +31,7 @@ void Model::add_rounded_matrices() {
 Result<> Model::move_to(const ComputeDevice& device) {
   if (trained_lora_ != nullptr || gate_ != nullptr || offload_ != nullptr)
     return Error{ErrorKind::kInternal, "a model moves to a device before its adapter or its files are made", "", ""};
-  return guard_torch("moving the model to " + device.text, [&]() -> Result<> {
+  const auto move = [&]() -> Result<> {
     device_ = device;
     if (device.device == weights_.embedding_VH.device()) return {};
     const at::NoGradGuard no_grad;
@@ -46,7 +46,8 @@ Result<> Model::move_to(const ComputeDevice& device) {
     if (rounds) add_rounded_matrices();
     if (is_unchanged) loaded_version_ = version_sum();
     return {};
-  });
+  };
+  return guard_torch("moving the model to " + device.text, move, MemoryUse::kStart);
 }
 
 const NamedParameter* Model::find_parameter(std::string_view name) const {

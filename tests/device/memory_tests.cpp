@@ -168,6 +168,19 @@ TEST(DeviceMemory, AnUpdateThatDoesNotFitIsAnErrorAndTheNextOneIsAsIfItWereTheFi
   EXPECT_EQ(next.sums.loss, want_next.sums.loss);
 }
 
+// Errors tell that sampling needs this part, while one lives.
+class ToldPart {
+ public:
+  ToldPart(const char* name, double bytes, const char* lowered_by) {
+    MemoryNeed need;
+    need.sampling.push_back(MemoryPart{name, bytes, lowered_by});
+    tell_memory_need(std::move(need), {});
+  }
+  ToldPart(const ToldPart&) = delete;
+  ToldPart& operator=(const ToldPart&) = delete;
+  ~ToldPart() { tell_memory_need({}, {}); }
+};
+
 // The longest prompts of a pass do not fit.
 TEST(DeviceMemory, ASamplingThatDoesNotFitIsAnErrorAndTheNextOneIsGood) {
   const Model model = model_of(Family::kQwen3, "float32", true);
@@ -176,9 +189,12 @@ TEST(DeviceMemory, ASamplingThatDoesNotFitIsAnErrorAndTheNextOneIsGood) {
   ASSERT_OK_AND_ASSIGN(const Completions want, sampled(model, requests));
   {
     const FullMemory full(1 << 16);
+    const ToldPart told("KV cache", 3 << 20, "lower rollout.kv_cache_mib");
     const Result<Completions> done = sampled(model, requests);
     ASSERT_FALSE(done.ok());
     EXPECT_THAT(done.error().to_string(), HasSubstr("the GPU has no memory left"));
+    EXPECT_THAT(done.error().what, HasSubstr("3.0 MiB while it samples: KV cache 3.0 MiB)"));
+    EXPECT_EQ(done.error().next, "lower rollout.kv_cache_mib");
   }
   ASSERT_OK_AND_ASSIGN(const Completions again, sampled(model, requests));
   for (const auto& [key, row] : want) EXPECT_EQ(again.at(key).ids, row.ids);

@@ -45,6 +45,7 @@ void expect_device_learns_as_cpu(const TaskFolder& task, const std::string& sett
   const Outcome device = task.mortise(both + kAsDevice);
   ASSERT_EQ(device.code, 0) << device.output;
   EXPECT_THAT(device.output, HasSubstr(kTold));
+  EXPECT_THAT(device.output, HasSubstr("device memory: about "));
   expect_same_numbers(task.path() / "out", task.path() / "cpu", 1e-8);
 }
 

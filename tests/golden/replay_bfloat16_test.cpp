@@ -27,9 +27,7 @@ class ReplayBfloat16 : public testing::TestWithParam<Bfloat16Case> {
  protected:
   void SetUp() override {
     folder_ = fs::path(MORTISE_SOURCE_DIR) / "tests/golden/replay" / GetParam().name;
-    run_dir_ = fs::path(MORTISE_BINARY_DIR) / "tests/replay" / (std::string(GetParam().name) + "_bfloat16");
-    fs::remove_all(run_dir_);
-    fs::create_directories(run_dir_);
+    run_dir_ = test::fresh_run_folder(std::string(GetParam().name) + "_bfloat16");
     params_ = read_json_file(default_env(), folder_ / "params.json").value();
     write_tokens();
   }

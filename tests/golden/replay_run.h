@@ -14,6 +14,7 @@
 #include "foundation/formats/json.h"
 #include "foundation/formats/jsonl.h"
 #include "support/engine/shared_engine.h"
+#include "support/test_device.h"
 
 namespace mortise::test {
 
@@ -22,6 +23,14 @@ namespace fs = std::filesystem;
 inline fs::path cases_folder() {
   const char* other = std::getenv("MORTISE_REPLAY_CASES");
   return other != nullptr ? fs::path(other) : fs::path(MORTISE_SOURCE_DIR) / "tests/golden/replay";
+}
+
+// Where a run of a case is. Runs on other devices may run at the same time.
+inline fs::path fresh_run_folder(const std::string& name) {
+  const fs::path folder = fs::path(MORTISE_BINARY_DIR) / ("tests/replay" + named_device()) / name;
+  fs::remove_all(folder);
+  fs::create_directories(folder);
+  return folder;
 }
 
 struct ReplayCase {

@@ -71,9 +71,7 @@ class Replay : public testing::TestWithParam<ReplayCase> {
  protected:
   void SetUp() override {
     folder_ = cases_folder() / GetParam().name;
-    run_dir_ = fs::path(MORTISE_BINARY_DIR) / "tests/replay" / test::name_of(GetParam());
-    fs::remove_all(run_dir_);
-    fs::create_directories(run_dir_);
+    run_dir_ = test::fresh_run_folder(test::name_of(GetParam()));
     params_ = read_json_file(default_env(), folder_ / "params.json").value();
     const Json trl = read_json_file(default_env(), folder_ / "expected.json").value();
     tolerance_ = trl["tolerance"];

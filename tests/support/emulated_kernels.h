@@ -12,18 +12,20 @@ namespace mortise::test {
 // Norms of rows by the emulated kernels since the counter was made, and the most rows that one had. One counter at a time.
 class KernelNorms {
  public:
-  KernelNorms() { most = count = 0; }
+  KernelNorms() { most = count = rows = 0; }
   static int64_t most_rows() { return most; }
   static int64_t calls() { return count; }
+  static int64_t all_rows() { return rows; }
   static int rms_norm(const float* x, const float* added, const float* weight, float eps, int64_t num_rows,
                       int64_t width, float* sum, float* out, void* stream) {
     most = std::max(most, num_rows);
     ++count;
+    rows += num_rows;
     return mortise_cuda_rms_norm(x, added, weight, eps, num_rows, width, sum, out, stream);
   }
 
  private:
-  static inline int64_t most = 0, count = 0;  // NOLINT: the table has plain functions
+  static inline int64_t most = 0, count = 0, rows = 0;  // NOLINT: the table has plain functions
 };
 
 // While one lives, sampling and training by the code of a device use the emulated kernels.

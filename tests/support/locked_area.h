@@ -4,6 +4,7 @@
 
 #include <sys/mman.h>
 
+#include <cstdint>
 #include <cstring>
 #include <map>
 #include <stdexcept>
@@ -21,7 +22,7 @@ class LockedArea {
   static const EmulatedStream* stream() {
     static const EmulatedStream it = {[](size_t bytes) { return instance().allocate(bytes); },
                                       [](void* data) { instance().release(data); }, [] { instance().open(); },
-                                      [] { instance().close(); }};
+                                      [] { instance().close(); }, [] { ++instance().num_launches_; }};
     return &it;
   }
 
@@ -52,6 +53,7 @@ class LockedArea {
     close();
   }
   [[nodiscard]] size_t num_allocations() const { return sizes_.size(); }
+  [[nodiscard]] int64_t num_launches() const { return num_launches_; }  // since the program began
 
  private:
   static constexpr size_t kPage = 4096;
@@ -61,6 +63,7 @@ class LockedArea {
 
   std::map<void*, size_t> sizes_;
   int num_open_ = 0;
+  int64_t num_launches_ = 0;
 };
 
 }  // namespace mortise::test

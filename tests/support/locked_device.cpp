@@ -18,13 +18,15 @@
 #include <algorithm>
 #include <atomic>
 #include <mutex>
+#include <string>
 #include <unordered_map>
 #include <vector>
 
 namespace mortise::test {
 namespace {
 
-std::atomic<long> num_operators{0};
+std::atomic<long> num_operators{0}, num_waits{0};
+thread_local int depth_of_operators = 0;  // copies inside them are not of the code under test
 
 // Allocations are parts of one reserved area, which is unlocked for a copy and locked again when the last copy is done: one
 // call of the kernel, however many tensors there are.
@@ -141,6 +143,7 @@ at::Tensor host_view(const at::Tensor& tensor) {
 }
 
 at::Tensor copy_from(const at::Tensor& from, const at::Tensor& to, bool /*non_blocking*/) {
+  if (depth_of_operators == 0 && to.is_cpu()) ++num_waits;
   LockedMemory::instance().open();
   host_view(to).copy_(host_view(from));
   LockedMemory::instance().close();
@@ -186,7 +189,11 @@ void check_devices(const c10::OperatorHandle& op, const torch::jit::Stack& stack
 void run_on_host(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   check_devices(op, *stack);
   ++num_operators;
+  const std::string& name = op.schema().name();
+  if (name == "aten::nonzero" || name == "aten::masked_select" || name == "aten::_local_scalar_dense") ++num_waits;
+  ++depth_of_operators;
   at::native::cpu_fallback(op, stack);
+  --depth_of_operators;
 }
 
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
@@ -225,5 +232,6 @@ void open_locked_memory() { LockedMemory::instance().open(); }
 void close_locked_memory() { LockedMemory::instance().close(); }
 
 long operators_on_locked_device() { return num_operators; }
+long waits_for_locked_device() { return num_waits; }
 
 }  // namespace mortise::test

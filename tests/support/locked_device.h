@@ -24,5 +24,7 @@ void close_locked_memory();
 
 // How many operators have run on it.
 long operators_on_locked_device();
+// How often the host had to wait for it: copies to the host, and operators whose result has a size that only the device knows.
+long waits_for_locked_device();
 
 }  // namespace mortise::test

@@ -140,8 +140,8 @@ void describe_actor_batches(Keys& keys) {
   keys.free("ppo_max_token_len_per_gpu", &ActorConfig::ppo_max_token_len_per_gpu,
             "Maximum tokens (prompt and completion, without padding) in one pass, if passes are cut by tokens. The "
             "passes then have about the same number of tokens. With ulysses_sequence_parallel_size it counts the "
-            "tokens of each rank. Changes memory and speed, never the gradient. null: 2048, or 16384 if model.device "
-            "names a GPU (not auto), or the longest possible row if that is more.")
+            "tokens of each rank. Changes memory and speed, never the gradient. null: 2048 on the CPU, "
+            "16384 on a GPU, or the longest possible row if that is more.")
       .at_least(1)
       .no_effect(
           kInTrain,

@@ -162,8 +162,7 @@ void describe_lora_variants(Keys& keys) {
 }
 
 inline constexpr auto no_gpu_attention = [](const auto& k) -> bool {
-  const DeviceKind kind = parse_device_name(k.config.model.device).value_or(DeviceName()).kind;
-  return kind == DeviceKind::kCpu || kind == DeviceKind::kCpuAsDevice || k.config.model.dtype != ModelDtype::kBfloat16;
+  return !may_be_gpu(k.config.model.device) || k.config.model.dtype != ModelDtype::kBfloat16;
 };
 
 template <class Keys>
@@ -172,8 +171,8 @@ void describe_attention_backend(Keys& keys) {
           "attention_backend", &ModelSection::attention_backend,
           "Which code computes attention of a bfloat16 model in training on a GPU. libtorch: its operators. cudnn: "
           "cuDNN's kernels for the layers that they take, and libtorch's operators for others. auto: at its start the "
-          "run measures both, and takes cuDNN where it is faster. With trainer.deterministic, auto takes cuDNN for "
-          "layers with a window alone, and measures nothing. Checkpoints keep the choice (docs/cuda.md).")
+          "run measures both, and takes cuDNN where it is faster. With trainer.deterministic, auto takes libtorch's "
+          "operators, and measures nothing. Checkpoints keep the choice (docs/cuda.md).")
       .no_effect(kLearning, no_gpu_attention, [](const auto& k) -> std::string {
         return k.config.model.dtype != ModelDtype::kBfloat16
                    ? "cuDNN computes attention of bfloat16 models alone (model.dtype)"

@@ -10,6 +10,7 @@
 
 #include "config/keys/multi_turn.h"
 #include "config/keys/ranks.h"
+#include "foundation/base/device_name.h"
 #include "foundation/batch/sampling.h"
 #include "foundation/formats/json.h"
 
@@ -279,7 +280,11 @@ void describe_placement(Keys& keys) {
             "needs no memory for graphs. false: graphs where they can be made (docs/cuda.md). The CPU has none.")
       .as_in_verl("")
       .swift("vllm_enforce_eager", "false")
-      .read_by(kInGenerate | kInServe);
+      .read_by(kInGenerate | kInServe)
+      .no_effect(
+          kLearning | kInEval | kInGenerate | kInServe,
+          [](const auto& k) { return !may_be_gpu(k.config.model.device); },
+          "only a GPU has CUDA graphs (model.device)");
   keys.free(
           "tensor_model_parallel_size", &RolloutConfig::tensor_model_parallel_size,
           "Ranks that sample the same rows together with the backend native (tensor parallel). Each has its part of the "

@@ -35,4 +35,10 @@ inline std::optional<DeviceName> parse_device_name(std::string_view text) {
   return DeviceName{DeviceKind::kCuda, static_cast<int>(*index)};
 }
 
+// Whether models with such a model.device can lie on a GPU.
+inline bool may_be_gpu(std::string_view text) {
+  const DeviceKind kind = parse_device_name(text).value_or(DeviceName()).kind;
+  return kind == DeviceKind::kCuda || kind == DeviceKind::kAuto;
+}
+
 }  // namespace mortise

@@ -5,8 +5,12 @@
 // Pages come from slabs of about 1 MiB, made on demand and kept until free_unused(). The scheduler reserves pages
 // before it admits a sample, so take() always has room. Thread rule: one thread. The team writes the pages, each
 // token's place by one member.
+//
+// A device has its pages in memory of its own (device_cache.h). Here such a page has a number, and a mark that the keys and
+// values of all its tokens are computed.
 #pragma once
 
+#include <bit>
 #include <cstdint>
 #include <vector>
 
@@ -31,9 +35,12 @@ struct KvShape {
   [[nodiscard]] static int64_t pages_for(int64_t tokens) { return (tokens + kPageTokens - 1) / kPageTokens; }
 };
 
+enum class PageMemory { kHere, kOnDevice };
+
 class KvCache {
  public:
-  KvCache(KvShape shape, int64_t max_pages) : shape_(shape), max_pages_(max_pages) {}
+  KvCache(KvShape shape, int64_t max_pages, PageMemory memory = PageMemory::kHere)
+      : shape_(shape), max_pages_(max_pages), memory_(memory) {}
 
   [[nodiscard]] const KvShape& shape() const { return shape_; }
   [[nodiscard]] int64_t max_pages() const { return max_pages_; }
@@ -50,6 +57,14 @@ class KvCache {
   // Frees the slabs if no page is out; returns whether it did.
   bool free_unused();
 
+  // For kOnDevice. Numbers begin at 0, and none is as high as the most pages that were out at once.
+  [[nodiscard]] static int32_t number_of(const float* page) { return std::bit_cast<int32_t>(page[0]); }
+  // A page is computed from here on until it is given back, or all are forgotten.
+  void set_computed(float* page);
+  [[nodiscard]] bool is_computed(const float* page) const { return std::bit_cast<uint32_t>(page[1]) == round_; }
+  [[nodiscard]] int64_t num_computed() const { return num_computed_; }
+  void forget_computed();
+
  private:
   KvShape shape_;
   int64_t max_pages_;
@@ -57,6 +72,9 @@ class KvCache {
   std::vector<FloatBuffer> slabs_;
   std::vector<float*> unused_;
   int64_t num_taken_ = 0;
+  PageMemory memory_;
+  uint32_t round_ = 1;  // that marks have which were not forgotten
+  int64_t num_computed_ = 0;
 };
 
 }  // namespace mortise

@@ -3,10 +3,10 @@
 //
 // make_slot_cache: by libtorch's operators, on any device. One tensor for each layer, with slots as long as the longest sample.
 // A pass reads all slots up to the longest and masks the rest.
-// make_paged_cache: by kernels. Pages of 16 tokens; samples of a group share the full pages of their prompt. A pass reads what
-// each sample has. Pages for the longest completion are taken when a sample enters, so that the table of pages changes only
-// when samples come or go. Memory for pages doubles when they run out, up to max_pages if those suffice. The first samples
-// after free() get the memory that it freed, at once.
+// make_paged_cache: by kernels. The scheduler says which pages of 16 tokens each sample has: those of its prompt, which others
+// may have too, and those of its longest completion. A pass reads what each sample has, and the table of pages changes only
+// when samples come or go. Memory for pages doubles when they run out, up to all that the scheduler may give out. The first
+// samples after free() get the memory that it freed, at once.
 // Thread rule: one thread.
 #pragma once
 
@@ -16,6 +16,7 @@
 #include <span>
 #include <vector>
 
+#include "generate/decode/kv_cache.h"
 #include "model/device/kernel_table.h"
 #include "model/model.h"
 
@@ -38,9 +39,11 @@ struct DevicePass {
   [[nodiscard]] int64_t num_decoding() const { return static_cast<int64_t>(slots.size()); }
 };
 
-// A slot for each of `count` samples of a new sequence, which has `length` tokens and grows to at most `most_tokens`.
+// A slot for each of `count` samples of a new sequence, which has `length` tokens and grows to at most `most_tokens`. By
+// kernels: the pages of each sample, in the order of its tokens.
 struct NewSlots {
   int64_t count = 0, length = 0, most_tokens = 0;
+  std::vector<std::vector<float*>> pages = {};
 };
 
 class DeviceCache {
@@ -70,9 +73,11 @@ class PagedDeviceCache : public DeviceCache {
 
 // `layers`: the shapes of the layers whose keys and values it has; those of the model, or of this rank's part.
 std::unique_ptr<DeviceCache> make_slot_cache(const Model& model, const ModelConfig& layers);
-// Precondition: serves_kernels(model).
+// Precondition: serves_kernels(model). `kv`: what the pages of NewSlots are of.
 std::unique_ptr<PagedDeviceCache> make_paged_cache(const Model& model, const ModelConfig& layers,
-                                                   const DeviceKernels& kernels, int64_t max_pages);
+                                                   const DeviceKernels& kernels, const KvCache& kv);
+// The kernels that sample from this model and keep its keys and values in pages; null: there are none.
+[[nodiscard]] const DeviceKernels* paged_kernels(const Model& model);
 // Whether the kernels compute what a step of this model needs: float32, and heads of at most 256 numbers.
 [[nodiscard]] bool serves_kernels(const Model& model);
 

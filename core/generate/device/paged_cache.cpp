@@ -16,14 +16,15 @@ namespace mortise {
 namespace {
 
 constexpr int64_t kKernelPageTokens = MORTISE_CUDA_PAGE_TOKENS;
+static_assert(kKernelPageTokens == KvShape::kPageTokens, "the scheduler gives out the pages that kernels read");
 constexpr int64_t kLeastDevicePages = 64;
 
 int64_t device_pages_of(int64_t tokens) { return (tokens + kKernelPageTokens - 1) / kKernelPageTokens; }
 
 class PagedCache final : public PagedDeviceCache {
  public:
-  PagedCache(const Model& model, const ModelConfig& layers, const DeviceKernels& kernels, int64_t max_pages)
-      : model_(model), config_(layers), kernels_(kernels), max_pages_(max_pages) {}
+  PagedCache(const Model& model, const ModelConfig& layers, const DeviceKernels& kernels, const KvCache& kv)
+      : model_(model), config_(layers), kernels_(kernels), kv_(kv) {}
 
   void prepare(int64_t /*num_slots*/, int64_t /*longest*/) override {}  // reserve() has made room for the longest
 
@@ -31,8 +32,9 @@ class PagedCache final : public PagedDeviceCache {
   void reserve(std::span<const NewSlots> slots) override {
     int64_t pages = 0, longest = 0;
     for (const NewSlots& own : slots) {
-      pages += each(own) + (own.count - 1) * (each(own) - shared(own));
-      longest = std::max(longest, longest_of(own));
+      for (const std::vector<float*>& sample : own.pages)
+        for (const float* const page : sample) pages = std::max<int64_t>(pages, page_of(page) + 1);
+      longest = std::max({longest, own.most_tokens, own.length});
     }
     reserve_turns(longest);
     reserve_pages(pages);
@@ -40,33 +42,23 @@ class PagedCache final : public PagedDeviceCache {
 
   void add_slots(const NewSlots& slots) override {
     reserve({&slots, 1});
-    const size_t first = pages_.size();
-    for (int64_t i = 0; i < slots.count; ++i) {
-      std::vector<int32_t> own;
-      if (i > 0) own.assign(pages_[first].begin(), pages_[first].begin() + shared(slots));
-      for (const int32_t page : own) ++users_[static_cast<size_t>(page)];
-      while (static_cast<int64_t>(own.size()) < each(slots)) own.push_back(take_page());
-      pages_.push_back(std::move(own));
+    for (const std::vector<float*>& sample : slots.pages) {
+      std::vector<int32_t>& own = pages_.emplace_back();
+      for (const float* const page : sample) own.push_back(page_of(page));
     }
     is_table_old_ = true;
   }
 
   void remove_slot(int64_t slot) override {
-    for (const int32_t page : pages_[static_cast<size_t>(slot)]) give_back(page);
     if (static_cast<size_t>(slot) + 1 < pages_.size()) pages_[static_cast<size_t>(slot)] = std::move(pages_.back());
     pages_.pop_back();
     is_table_old_ = true;
   }
 
-  void clear() override {
-    for (const std::vector<int32_t>& own : pages_) {
-      for (const int32_t page : own) give_back(page);
-    }
-    pages_.clear();
-  }
+  void clear() override { pages_.clear(); }
 
   void free() override {
-    if (!users_.empty()) pages_before_ = std::ssize(users_);
+    if (num_pages_ > 0) pages_before_ = num_pages_;
     pages_.clear();
     free_pages();
     table_ = at::Tensor();
@@ -202,38 +194,21 @@ class PagedCache final : public PagedDeviceCache {
                   "rope_write");
   }
 
-  int32_t take_page() {
-    const int32_t page = unused_.back();
-    unused_.pop_back();
-    users_[static_cast<size_t>(page)] = 1;
-    return page;
-  }
-  void give_back(int32_t page) {
-    if (--users_[static_cast<size_t>(page)] == 0) unused_.push_back(page);
-  }
-  static int64_t longest_of(const NewSlots& slots) { return std::max(slots.most_tokens, slots.length + 1); }
-  // Pages of a slot, and those of them that all have in common.
-  static int64_t each(const NewSlots& slots) { return device_pages_of(longest_of(slots)); }
-  static int64_t shared(const NewSlots& slots) { return slots.length / kKernelPageTokens; }
+  // Where the page of the scheduler lies here.
+  static int32_t page_of(const float* page) { return KvCache::number_of(page) + kPaddingPage + 1; }
 
-  // Precondition: no sample has pages.
   void free_pages() {
     for (std::vector<at::Tensor>* const part : {&keys_, &values_}) part->clear();
-    unused_.clear();
-    users_.clear();
+    num_pages_ = 0;
   }
-  // Makes sure that at least `count` pages are unused. A cache that must grow doubles up to max_pages. The scheduler counts fewer
-  // pages for some samples than they have here: then it grows beyond, by an eighth. It keeps its contents, but memory of pages
-  // that no sample has is freed first.
+  // Makes sure that there are `count` pages. A cache that must grow doubles, up to all pages that the scheduler may give out.
+  // It keeps its contents, but what nobody needs is freed first.
   void reserve_pages(int64_t count) {
-    if (count <= std::ssize(unused_)) return;
-    const int64_t wanted = std::max({kLeastDevicePages, 2 * std::ssize(users_), pages_before_});
+    if (count <= num_pages_) return;
+    const int64_t wanted = std::max({kLeastDevicePages, 2 * num_pages_, pages_before_});
     ++layout_;
-    if (pages_.empty()) free_pages();
-    constexpr int64_t kFirst = kPaddingPage + 1;  // that a sample may have
-    const int64_t before = std::ssize(users_), needed = std::max(before, kFirst) + count - std::ssize(unused_);
-    const int64_t most = max_pages_ + kFirst;
-    const int64_t after = needed > most ? needed + needed / 8 : std::max(needed, std::min(wanted, most));
+    if (pages_.empty() && kv_.num_computed() == 0) free_pages();
+    const int64_t before = num_pages_, after = std::max(count, std::min(wanted, kv_.max_pages() + kPaddingPage + 1));
     const at::TensorOptions numbers = at::TensorOptions()
                                           .device(model_.device().device)
                                           .dtype(model_.has_rounded_matrices() ? at::kBFloat16 : at::kFloat);
@@ -246,9 +221,7 @@ class PagedCache final : public PagedDeviceCache {
         layer = std::move(larger);
       }
     }
-    users_.resize(static_cast<size_t>(after), 0);
-    for (int64_t page = after - 1; page >= std::max(before, kFirst); --page)
-      unused_.push_back(static_cast<int32_t>(page));
+    num_pages_ = after;
   }
 
   // Rotations of the first `length` positions and more.
@@ -284,13 +257,11 @@ class PagedCache final : public PagedDeviceCache {
   const Model& model_;
   ModelConfig config_;
   const DeviceKernels& kernels_;
-  int64_t max_pages_;
-  int64_t pages_before_ = 0;                 // that the last free() gave back
-  std::vector<at::Tensor> keys_, values_;    // by layer
-  std::vector<std::vector<int32_t>> pages_;  // by slot
-  std::vector<int32_t> unused_;
-  std::vector<int32_t> users_;  // by page: slots that have it
-  at::Tensor table_;            // pages_, where the model lies
+  const KvCache& kv_;
+  int64_t num_pages_ = 0, pages_before_ = 0;  // that there are, and that the last free() gave back
+  std::vector<at::Tensor> keys_, values_;     // by layer
+  std::vector<std::vector<int32_t>> pages_;   // by slot
+  at::Tensor table_;                          // pages_, where the model lies
   bool is_table_old_ = true;
   uint64_t layout_ = 0;
   RopeTable turns_, window_turns_;  // by position
@@ -303,8 +274,12 @@ bool serves_kernels(const Model& model) {
 }
 
 std::unique_ptr<PagedDeviceCache> make_paged_cache(const Model& model, const ModelConfig& layers,
-                                                   const DeviceKernels& kernels, int64_t max_pages) {
-  return std::make_unique<PagedCache>(model, layers, kernels, max_pages);
+                                                   const DeviceKernels& kernels, const KvCache& kv) {
+  return std::make_unique<PagedCache>(model, layers, kernels, kv);
+}
+
+const DeviceKernels* paged_kernels(const Model& model) {
+  return serves_kernels(model) ? device_kernels(model.device().device) : nullptr;
 }
 
 }  // namespace mortise

@@ -24,18 +24,19 @@ namespace {
 
 class DeviceRunner final : public StepRunner {
  public:
-  DeviceRunner(const Model& model, const RunnerOptions& options)
+  DeviceRunner(const Model& model, KvCache& kv, const RunnerOptions& options)
       : model_(model),
+        kv_(kv),
         layers_(model, options.ranks),
         records_(options.records_experts),
         max_pass_tokens_(options.max_batch_tokens),
-        kernels_(serves_kernels(model) ? device_kernels(model.device().device) : nullptr),
+        kernels_(paged_kernels(model)),
         sampler_(layers_, options.purpose, kernels_) {
     if (kernels_ == nullptr) {
       cache_ = make_slot_cache(model, layers_.config());
       return;
     }
-    auto paged = make_paged_cache(model, layers_.config(), *kernels_, options.max_kv_pages);
+    auto paged = make_paged_cache(model, layers_.config(), *kernels_, kv_);
     // Graphs hold no collectives.
     const bool has_graphs =
         options.has_graphs && !records_ && layers_.ranks() == nullptr && GraphedDecode::serves(model.config());
@@ -45,7 +46,7 @@ class DeviceRunner final : public StepRunner {
   }
 
   Result<> next_tokens(std::span<const std::unique_ptr<RunningSample>> samples, std::span<SampledToken> out) override {
-    Result<> done = guard_torch("sampling on " + model_.device().text, [&]() -> Result<> {
+    const auto pass = [&]() -> Result<> {
       const c10::InferenceMode inference;
       // Operators go to the device of their tensors, but our kernels to the thread's own.
       const c10::OptionalDeviceGuard own_device(model_.device().device);
@@ -53,7 +54,8 @@ class DeviceRunner final : public StepRunner {
       take_slots(samples);
       step(samples, out);
       return layers_.status();
-    });
+    };
+    Result<> done = guard_torch("sampling on " + model_.device().text, pass, MemoryUse::kSampling);
     if (done.ok()) return {};
     forget();               // a pass may have done a part of its work
     TRY(layers_.status());  // numbers behind a lost rank have no meaning: this is why the pass failed
@@ -76,7 +78,8 @@ class DeviceRunner final : public StepRunner {
   // A sequence that enters: that of one sample, or the prompt of samples of a group that have no token yet.
   struct Entry {
     std::vector<int64_t> ids;
-    int64_t num_done = 0;  // tokens that passes have taken
+    std::vector<float*> prompt_pages;  // by kernels: the full pages of the prompt
+    int64_t num_done = 0;              // tokens that passes have taken, or that were computed before
     std::vector<uint16_t> experts = {};
 
     [[nodiscard]] int64_t length() const { return static_cast<int64_t>(ids.size()); }
@@ -110,6 +113,7 @@ class DeviceRunner final : public StepRunner {
     slots_.clear();
     entries_.clear();
     cache_->clear();
+    kv_.forget_computed();
   }
   void forget() {
     drop_samples();
@@ -158,14 +162,20 @@ class DeviceRunner final : public StepRunner {
     for (const Slot& slot : slots_) longest = std::max(longest, slot.entry ? slot.entry->length() : slot.length);
     cache_->prepare(static_cast<int64_t>(slots_.size()), longest + 1);
   }
-  static NewSlots new_slots(std::span<RunningSample* const> samples) {
+  [[nodiscard]] NewSlots new_slots(std::span<RunningSample* const> samples) const {
     const GenerateGroup& group = *samples[0]->group;
     const int64_t num_prompt_ids = group.num_prompt_ids();
-    return {static_cast<int64_t>(samples.size()), num_prompt_ids + std::ssize(samples[0]->sequence.ids),
-            num_prompt_ids + group.request.sampling.max_new_tokens};
+    NewSlots out{static_cast<int64_t>(samples.size()), num_prompt_ids + std::ssize(samples[0]->sequence.ids),
+                 num_prompt_ids + group.request.sampling.max_new_tokens};
+    if (kernels_ == nullptr) return out;
+    for (const RunningSample* const sample : samples) {
+      std::vector<float*>& pages = out.pages.emplace_back(group.pages);
+      pages.insert(pages.end(), sample->pages.begin(), sample->pages.end());
+    }
+    return out;
   }
   void take_slots_of(std::span<RunningSample* const> samples, const NewSlots& slots) {
-    auto entry = std::make_shared<Entry>(Entry{samples[0]->group->request.prompt_ids});
+    auto entry = std::make_shared<Entry>(Entry{samples[0]->group->request.prompt_ids, samples[0]->group->pages});
     entry->ids.insert(entry->ids.end(), samples[0]->sequence.ids.begin(), samples[0]->sequence.ids.end());
     cache_->add_slots(slots);
     for (RunningSample* const sample : samples) {
@@ -256,11 +266,27 @@ class DeviceRunner final : public StepRunner {
     }
   }
 
+  // Tokens at the start of a sequence whose keys and values are in pages of its prompt already. Earlier passes wrote them, or
+  // this one writes them before it reads them. The last token is computed in any case, for the hidden state behind it. If it
+  // ends a full page, this writes its key and value again, the same numbers but for rounding. A token's experts are recorded
+  // when it is computed, so that with R3 each sample of a group that begins later writes all of its prompt again.
+  [[nodiscard]] int64_t num_computed(const Entry& entry) const {
+    if (records_) return 0;
+    const auto end =
+        std::ranges::find_if(entry.prompt_pages, [&](const float* page) { return !kv_.is_computed(page); });
+    return std::min((end - entry.prompt_pages.begin()) * kPageTokens, entry.length() - 1);
+  }
+  void mark_computed(const Entry& entry, int64_t num_done) const {
+    const auto count = std::min<size_t>(static_cast<size_t>(num_done / kPageTokens), entry.prompt_pages.size());
+    for (size_t i = 0; i < count; ++i) kv_.set_computed(entry.prompt_pages[i]);
+  }
+
   // Fills the pass up. A quarter of it is for pieces even if many samples run, so that no slot stays empty for long.
   void plan_pieces(Plan& plan) const {
     int64_t room = std::max({int64_t{1}, max_pass_tokens_ / 4, max_pass_tokens_ - plan.pass.num_decoding()});
     for (const std::shared_ptr<Entry>& entry : entries_) {
       if (room == 0) break;
+      if (entry->num_done == 0) entry->num_done = num_computed(*entry);
       const int64_t begin = entry->num_done, count = std::min(room, entry->length() - begin);
       room -= count;
       plan.batch.segments.push_back({static_cast<int64_t>(plan.positions.size()), count, -1, begin, 1});
@@ -270,6 +296,7 @@ class DeviceRunner final : public StepRunner {
       }
       plan.pass.pieces.push_back({slots_of(*entry), entry->length(), begin, count});
       plan.entries.push_back(entry);
+      mark_computed(*entry, begin + count);
       if (begin + count < entry->length()) continue;
       for (const int64_t slot : plan.pass.pieces.back().slots) {
         plan.draws.push_back(static_cast<size_t>(slot));
@@ -350,6 +377,7 @@ class DeviceRunner final : public StepRunner {
   }
 
   const Model& model_;
+  KvCache& kv_;
   RunnerLayers layers_;
   bool records_;  // the experts that tokens take
   int64_t max_pass_tokens_;
@@ -364,8 +392,8 @@ class DeviceRunner final : public StepRunner {
 
 }  // namespace
 
-std::unique_ptr<StepRunner> make_device_runner(const Model& model, const RunnerOptions& options) {
-  return std::make_unique<DeviceRunner>(model, options);
+std::unique_ptr<StepRunner> make_device_runner(const Model& model, KvCache& kv, const RunnerOptions& options) {
+  return std::make_unique<DeviceRunner>(model, kv, options);
 }
 
 }  // namespace mortise

@@ -36,7 +36,6 @@ struct RunnerOptions {
   bool records_experts = false;                   // sequences tell the experts that their tokens took
   bool keeps_forward = false;                     // the fast path fills the model's SampledForward
   bool deterministic = false;                     // the plain path: each sample alone on one thread
-  int64_t max_kv_pages = 0;                       // a device: pages of keys and values that it has room for
   bool has_graphs = true;                         // a device: by graphs where they can be made
   std::shared_ptr<TensorRanks> ranks = {};        // that sample together, each with its part of the layers; null: none
 };
@@ -46,8 +45,9 @@ Result<std::unique_ptr<StepRunner>> make_fast_runner(const Model& model, KvCache
 // The model's plain layers on whole sequences, sample_plain.
 std::unique_ptr<StepRunner> make_plain_runner(const Model& model, const RunnerOptions& options);
 
-// For a model with the code of a device, which does all its passes. It has no `deterministic`.
-std::unique_ptr<StepRunner> make_device_runner(const Model& model, const RunnerOptions& options);
+// For a model with the code of a device, which does all its passes. It has no `deterministic`. With kernels (paged_kernels())
+// its keys and values are in the pages of `kv`, which are kOnDevice.
+std::unique_ptr<StepRunner> make_device_runner(const Model& model, KvCache& kv, const RunnerOptions& options);
 
 // The random key of a sample's next token.
 inline RngKey key_of(const RunningSample& sample, RandomPurpose purpose) {

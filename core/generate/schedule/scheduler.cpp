@@ -8,15 +8,23 @@
 namespace mortise {
 namespace {
 
-// Its last token's key and value are never needed.
-int64_t own_pages(const GenerateRequest& request) { return KvShape::pages_for(request.sampling.max_new_tokens - 1); }
-int64_t prompt_pages(const GenerateRequest& request) {
-  return KvShape::pages_for(static_cast<int64_t>(request.prompt_ids.size()));
+int64_t prompt_pages(const GenerateRequest& request, bool joins_pages) {
+  const auto length = static_cast<int64_t>(request.prompt_ids.size());
+  return joins_pages ? length / kPageTokens : KvShape::pages_for(length);
+}
+// The last token's key and value are never needed.
+int64_t own_pages(const GenerateRequest& request, bool joins_pages) {
+  const int64_t own = request.sampling.max_new_tokens - 1;
+  if (!joins_pages) return KvShape::pages_for(own);
+  const auto length = static_cast<int64_t>(request.prompt_ids.size());
+  return KvShape::pages_for(length + own) - prompt_pages(request, joins_pages);
 }
 
 }  // namespace
 
-int64_t Scheduler::pages_for(const GenerateRequest& request) { return prompt_pages(request) + own_pages(request); }
+int64_t Scheduler::pages_for(const GenerateRequest& request, bool joins_pages) {
+  return prompt_pages(request, joins_pages) + own_pages(request, joins_pages);
+}
 
 void Scheduler::add(GenerateRequest request) {
   groups_.emplace_back().request = std::move(request);
@@ -44,7 +52,7 @@ bool Scheduler::reserve(int64_t pages) {
 
 // Reserves the pages of the group's prompt and `further_pages`; all or nothing.
 bool Scheduler::hold_prompt(GenerateGroup& group, int64_t further_pages) {
-  const int64_t pages = prompt_pages(group.request);
+  const int64_t pages = prompt_pages(group.request, options_.joins_pages);
   if (!options_.holds_pages) return reserve(pages + further_pages);
   const std::span<const int64_t> ids = group.request.prompt_ids;
   PrefixCache::Node* const known = options_.shares_prefixes ? prefixes_.acquire(ids, group.pages) : nullptr;
@@ -66,13 +74,14 @@ bool Scheduler::hold_prompt(GenerateGroup& group, int64_t further_pages) {
 
 bool Scheduler::admit_one(GenerateGroup& group, int64_t weight_version) {
   if (static_cast<int64_t>(running_.size()) >= options_.max_num_seqs) return false;
-  const int64_t own = own_pages(group.request);
+  const int64_t own = own_pages(group.request, options_.joins_pages);
   if (!(group.has_pages ? reserve(own) : hold_prompt(group, own))) return false;
   group.has_pages = true;
   auto sample = std::make_unique<RunningSample>();
   sample->group = &group;
   sample->number = ++num_admitted_;
   sample->reserved_pages = own;
+  while (options_.joins_pages && std::ssize(sample->pages) < own) sample->pages.push_back(kv_.take());
   sample->history.start(group.request.sampling, group.request.prompt_ids);
   if (!group.request.sampling.stop_strings.empty() && options_.tokenizer != nullptr)
     sample->stop_strings.emplace(*options_.tokenizer, group.request.sampling.stop_strings);
@@ -139,7 +148,7 @@ void Scheduler::finish(RunningSample& sample, FinishReason reason) {
 void Scheduler::release(GenerateGroup& group) {
   if (!group.has_pages) return;
   const int64_t shared = num_shared_blocks(group.request.prompt_ids);
-  kv_.unreserve(prompt_pages(group.request) - shared);
+  kv_.unreserve(prompt_pages(group.request, options_.joins_pages) - shared);
   if (options_.holds_pages) {
     group.pages.erase(group.pages.begin(), group.pages.begin() + shared);  // those stay in the tree
     kv_.give_back(group.pages);

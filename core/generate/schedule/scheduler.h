@@ -3,7 +3,7 @@
 //
 // A sample's pages are reserved for its longest completion when it is admitted, so nothing that runs is ever evicted. A
 // prompt's pages are reserved with its first sample and given up with its last; prompts that begin alike share whole
-// pages (prefix_cache.h).
+// pages (prefix_cache.h). On a device a sample's pages follow one another (SchedulerOptions::joins_pages).
 // Thread rule: one thread at a time. No libtorch here.
 #pragma once
 
@@ -53,7 +53,7 @@ struct GenerateGroup {
   int64_t num_running = 0;
   bool has_pages = false;  // reserved
   bool prefilled = false;
-  std::vector<float*> pages;                          // the prompt's pages; empty if the runner keeps none
+  std::vector<float*> pages;                          // the prompt's (on a device: its full ones); empty: the runner keeps none
   int64_t num_known = 0;                              // tokens whose pages were already there
   PrefixCache::Node* prefix = nullptr;                // the part of `pages` in the prefix cache
   std::vector<uint16_t> experts;                      // that the prompt took; empty: not recorded
@@ -68,7 +68,7 @@ struct RunningSample {
   GenerateGroup* group = nullptr;
   uint64_t number = 0;  // no other sample of the scheduler has it
   int64_t reserved_pages = 0;
-  std::vector<float*> pages;  // pages of its own tokens
+  std::vector<float*> pages;  // behind the group's
   int64_t first_slot = -1;    // where its own begin in SampledForward; -1: it is not kept
   TokenHistory history;
   std::optional<StopStringFinder> stop_strings;
@@ -77,7 +77,10 @@ struct RunningSample {
 
 struct SchedulerOptions {
   int64_t max_num_seqs = 256;
-  bool holds_pages = true;               // the runner keeps keys and values in pages
+  bool holds_pages = true;  // the runner keeps keys and values in pages
+  // A sample's own pages continue the full pages of its prompt, and it takes all of them when it is admitted. Otherwise they
+  // begin with its first token, and the runner takes them.
+  bool joins_pages = false;
   int64_t max_unused_prefix_pages = 0;   // pages of prompts that are done
   bool shares_prefixes = true;           // prompts that begin alike share pages
   const Tokenizer* tokenizer = nullptr;  // for stop strings; null: no request has any
@@ -89,7 +92,7 @@ class Scheduler {
       : kv_(kv), options_(options), prefixes_(kv, options.max_unused_prefix_pages) {}
 
   // Pages that one sample of this request needs at most, prompt included.
-  [[nodiscard]] static int64_t pages_for(const GenerateRequest& request);
+  [[nodiscard]] static int64_t pages_for(const GenerateRequest& request, bool joins_pages = false);
   void add(GenerateRequest request);
   // Moves waiting samples to the running ones while rows and pages allow.
   void admit(int64_t weight_version);

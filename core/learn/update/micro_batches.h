@@ -13,9 +13,13 @@
 
 namespace mortise {
 
+// Larger passes cost memory and, on a CPU whose caches they overflow, time. On a GPU small passes cost time: each starts
+// all its kernels, and products of few rows do not fill the device.
+[[nodiscard]] constexpr int64_t default_pass_tokens(bool by_operators) { return by_operators ? 16384 : 2048; }
+
 struct MicroBatchOptions {
-  int64_t rows = 0;             // > 0: as few as hold at most so many rows each
-  int64_t token_budget = 2048;  // else: as few as hold at most so many tokens each
+  int64_t rows = 0;                                   // > 0: as few as hold at most so many rows each
+  int64_t token_budget = default_pass_tokens(false);  // else: as few as hold at most so many tokens each
   // Rows whose advantages are all 0 mostly get no gradient. In micro-batches of their own they need no backward pass.
   bool sets_idle_rows_apart = true;
   // With a token budget: a micro-batch has groups that follow one another, although others may then be larger.

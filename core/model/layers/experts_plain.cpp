@@ -1,8 +1,11 @@
 // The experts in ATen operations, one after the other. See experts.h.
 #include <ATen/TensorOperators.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/argsort.h>
 #include <ATen/ops/cat.h>
-#include <ATen/ops/index_select.h>
-#include <ATen/ops/nonzero.h>
+#include <ATen/ops/searchsorted.h>
+#include <ATen/ops/sort.h>
 #include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
 
@@ -15,6 +18,7 @@
 #include "model/layers/experts.h"
 #include "model/layers/gated.h"
 #include "model/layers/linear.h"
+#include "model/layers/select_rows.h"
 
 namespace mortise {
 namespace {
@@ -65,21 +69,59 @@ ProductOfExpert plain_product(const std::vector<at::Tensor>& leaves, const at::T
   return is_stacked ? stacked_product(leaves.front(), matrix_E, bias_EO) : rows_product(leaves, matrix_E);
 }
 
-at::Tensor sum_of_experts(const at::Tensor& x_NH, const Routing& routing, const ModelConfig& config,
-                          const ProductOfExpert& gate_up, const ProductOfExpert& down) {
+// The choices of all tokens in the order of their experts, and those of one expert in the order of the tokens.
+struct ChoicesByExpert {
+  at::Tensor order_C, back_C;   // the place of each choice among those of the tokens, and the inverse
+  std::vector<int64_t> counts;  // by expert
+};
+
+// The host waits for the device once: it has to know how many tokens each expert has.
+ChoicesByExpert by_expert(const at::Tensor& experts_NK, int64_t num_experts) {
+  const at::Tensor experts_C = experts_NK.reshape({-1});
+  const auto [sorted_C, order_C] = at::sort(experts_C, /*stable=*/true, /*dim=*/0, /*descending=*/false);
+  ChoicesByExpert out{order_C, at::argsort(order_C), {}};
+  const at::Tensor begins = at::searchsorted(sorted_C, at::arange(num_experts + 1, experts_C.options())).to(at::kCPU);
+  const auto* const begin = begins.const_data_ptr<int64_t>();
+  for (int64_t e = 0; e < num_experts; ++e) out.counts.push_back(begin[e + 1] - begin[e]);
+  return out;
+}
+
+// What each expert makes of its tokens, in the order of the choices.
+std::vector<at::Tensor> outputs_of_experts(const at::Tensor& x_NH, const ChoicesByExpert& choices,
+                                           const ModelConfig& config, const ProductOfExpert& gate_up,
+                                           const ProductOfExpert& down) {
   const MoeConfig& moe = config.moe;
-  at::Tensor out = at::zeros_like(x_NH);
-  for (size_t e = 0; e < static_cast<size_t>(moe.num_experts); ++e) {
-    const at::Tensor taken = at::nonzero(routing.experts_NK == static_cast<int64_t>(e));
-    const at::Tensor tokens = taken.select(1, 0);
-    const at::Tensor both = gate_up(at::index_select(x_NH, 0, tokens), e);
+  const int64_t num_tokens = x_NH.size(0), width = x_NH.size(1), count = choices.order_C.size(0);
+  const int64_t each = num_tokens == 0 ? 0 : count / num_tokens;
+  const at::Tensor x_CH = x_NH.unsqueeze(1).expand({num_tokens, each, width}).reshape({count, width});
+  const std::vector<at::Tensor> inputs =
+      permute_rows(x_CH, choices.order_C, choices.back_C).split_with_sizes(choices.counts, 0);
+  std::vector<at::Tensor> outputs;
+  for (size_t e = 0; e < inputs.size(); ++e) {
+    // Backward gives also the matrices of other experts their gradients, which are 0.
+    if (choices.counts[e] == 0 && !at::GradMode::is_enabled()) continue;
+    const at::Tensor both = gate_up(inputs[e], e);
     const at::Tensor units = moe.is_gpt_oss ? clamped_gate_plain(both, moe.swiglu_alpha, moe.swiglu_limit)
                                             : gated_plain(both, config.activation);
-    const at::Tensor flat = tokens * routing.experts_NK.size(1) + taken.select(1, 1);
-    const at::Tensor weight = at::index_select(routing.weights_NK.reshape({-1}), 0, flat);
-    out = out.index_add(0, tokens, down(units, e) * weight.unsqueeze(1));
+    outputs.push_back(down(units, e));
   }
-  return out;
+  return outputs;
+}
+
+// The experts of a token are added in the order of the routing, which is ascending, as by `mixture`.
+at::Tensor sum_of_experts(const at::Tensor& x_NH, const Routing& routing, const ModelConfig& config,
+                          const ProductOfExpert& gate_up, const ProductOfExpert& down) {
+  const ChoicesByExpert choices = by_expert(routing.experts_NK, config.moe.num_experts);
+  std::vector<at::Tensor> outputs = outputs_of_experts(x_NH, choices, config, gate_up, down);
+  if (outputs.empty()) return at::zeros_like(x_NH);
+  at::Tensor all_CH = at::cat(outputs, 0);
+  outputs.clear();
+  at::Tensor terms_NKH = permute_rows(all_CH, choices.back_C, choices.order_C)
+                             .reshape({x_NH.size(0), routing.experts_NK.size(1), x_NH.size(1)});
+  all_CH.reset();
+  const at::Tensor weights_NK1 = routing.weights_NK.unsqueeze(2);
+  if (at::GradMode::is_enabled()) return (terms_NKH * weights_NK1).sum(1);
+  return terms_NKH.mul_(weights_NK1).sum(1);
 }
 
 }  // namespace

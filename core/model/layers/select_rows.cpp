@@ -80,7 +80,24 @@ class SelectRowsFunction : public torch::autograd::Function<SelectRowsFunction> 
   }
 };
 
+// Backward of index_select adds rows up, for which libtorch sorts on a device.
+class PermuteRowsFunction : public torch::autograd::Function<PermuteRowsFunction> {
+ public:
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, const at::Tensor& places,
+                            const at::Tensor& back) {
+    ctx->save_for_backward({back});
+    return at::index_select(x, 0, places);
+  }
+  static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
+    return {at::index_select(grads[0], 0, ctx->get_saved_variables()[0]), at::Tensor(), at::Tensor()};
+  }
+};
+
 }  // namespace
+
+at::Tensor permute_rows(const at::Tensor& x_NH, const at::Tensor& place_N, const at::Tensor& back_N) {
+  return PermuteRowsFunction::apply(x_NH, place_N, back_N);
+}
 
 at::Tensor select_rows(const at::Tensor& x_NH, const at::Tensor& place_R) {
   const bool is_float = x_NH.scalar_type() == at::kFloat || x_NH.scalar_type() == at::kDouble;

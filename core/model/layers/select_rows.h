@@ -10,5 +10,7 @@ namespace mortise {
 
 // x_NH rows at place_R (int64, each in [0, N)). libtorch's own index_select does it on devices and for other dtypes.
 at::Tensor select_rows(const at::Tensor& x_NH, const at::Tensor& place_R);
+// All rows in the order of place_N, whose inverse is back_N: neither direction adds rows up. By libtorch's operators.
+at::Tensor permute_rows(const at::Tensor& x_NH, const at::Tensor& place_N, const at::Tensor& back_N);
 
 }  // namespace mortise

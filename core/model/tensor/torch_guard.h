@@ -7,23 +7,18 @@
 #include <string>
 
 #include "foundation/base/result.h"
+#include "model/tensor/memory_need.h"
 
 namespace mortise {
 
-// The memory of a GPU, which alone throws c10::OutOfMemoryError.
-inline Error gpu_memory_error(const std::string& what, const c10::OutOfMemoryError& error) {
-  return {ErrorKind::kInternal, what + "the GPU has no memory left: " + error.what_without_backtrace(), "model.device",
-          "lower actor.ppo_max_token_len_per_gpu or rollout.max_num_seqs; `mortise train RUN.toml --dry-run` says what "
-          "the run needs"};
-}
-
-// body() returns a Result; exceptions of libtorch and of allocation become an Error. `what` names the operation.
+// body() returns a Result; exceptions of libtorch and of allocation become an Error. `what` names the operation, and `use`
+// what a device takes memory for.
 template <class Body>
-auto guard_torch(const std::string& what, const Body& body) -> decltype(body()) {
+auto guard_torch(const std::string& what, const Body& body, MemoryUse use = MemoryUse::kUpdates) -> decltype(body()) {
   try {
     return body();
-  } catch (const c10::OutOfMemoryError& error) {
-    return gpu_memory_error(what + ": ", error);
+  } catch (const c10::OutOfMemoryError& error) {  // only a GPU throws it
+    return full_memory_error(what + ": ", use, error);
   } catch (const c10::Error& error) {
     const std::string text = error.what_without_backtrace();
     const bool memory = text.find("allocate") != std::string::npos || text.find("memory") != std::string::npos;

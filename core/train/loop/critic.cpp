@@ -28,7 +28,9 @@ namespace {
 
 constexpr const char* kAdapterKey = "critic.model.lora_adapter_path";
 
-CriticOptions options_of(const RunConfig& config, Communicator& ranks, FlopCount* flops) {
+CriticOptions options_of(const RunSettings& run, FlopCount* flops) {
+  const RunConfig& config = run.config;
+  const bool by_operators = run.device.by_operators;
   const CriticConfig& critic = config.critic;
   CriticOptions options;
   options.cliprange_value = critic.cliprange_value;
@@ -37,10 +39,10 @@ CriticOptions options_of(const RunConfig& config, Communicator& ranks, FlopCount
   options.aggregation.loss_scale_factor =
       config.actor.loss_scale_factor.value_or(static_cast<double>(config.data.max_response_length));
   options.aggregation.loss_scale_by_rows = config.actor.loss_scale_by_rows;
-  options.learner = learner_options(config, ranks);
-  options.learner.share_tokens(sequence_group(ranks, critic.ulysses_sequence_parallel_size));
+  options.learner = learner_options(config, by_operators, run.ranks);
+  options.learner.share_tokens(sequence_group(run.ranks, critic.ulysses_sequence_parallel_size));
   options.learner.ranks.tensor_size = 1;  // the critic has whole layers
-  options.learner.micro_batch = critic_pass_options(config);
+  options.learner.micro_batch = critic_pass_options(config, by_operators);
   options.learner.grad_clip = critic.grad_clip;
   options.learner.pass.flops = flops;
   return options;
@@ -57,7 +59,7 @@ Critic::Critic(Model model_in, const ParameterGroups& groups, const RunSettings&
                                {run.key.seed, RandomPurpose::kCriticRounding})),
       schedule(schedule_options(run.config.critic.optim, run.total_steps,
                                 run.total_steps * critic_updates_per_step(run.config, run.plan))),
-      learner(model, optimizer, options_of(run.config, run.ranks, flops)),
+      learner(model, optimizer, options_of(run, flops)),
       rows_per_update(critic_rows_per_update(run.config, run.plan)),
       num_epochs(num_epochs_of(run.config)) {}
 
@@ -100,14 +102,14 @@ Result<> check_critic_plan(const LoadedConfig& loaded, const LoraPlan& plan) {
 
 bool needs_critic(const PluginInfo& estimator) { return estimator.requires_input(column::Values::name); }
 
-MicroBatchOptions critic_pass_options(const RunConfig& config) {
+MicroBatchOptions critic_pass_options(const RunConfig& config, bool by_operators) {
   const CriticConfig& critic = config.critic;
   RunConfig passes = config;
   if (critic.ppo_micro_batch_size_per_gpu)
     passes.actor.ppo_micro_batch_size_per_gpu = critic.ppo_micro_batch_size_per_gpu;
   if (critic.ppo_max_token_len_per_gpu) passes.actor.ppo_max_token_len_per_gpu = critic.ppo_max_token_len_per_gpu;
   passes.actor.ulysses_sequence_parallel_size = critic.ulysses_sequence_parallel_size;
-  return micro_batch_options(passes);
+  return micro_batch_options(passes, by_operators);
 }
 
 int64_t critic_rows_per_update(const RunConfig& config, const BatchPlan& plan) {

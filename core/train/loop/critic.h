@@ -56,7 +56,7 @@ bool shares_policy_base(const RunConfig& config);
 std::string critic_lora_place(const LoadedConfig& loaded, const Error& error);
 
 // How its passes are cut: as [critic] says, else as the actor's.
-MicroBatchOptions critic_pass_options(const RunConfig& config);
+MicroBatchOptions critic_pass_options(const RunConfig& config, bool by_operators);
 // Rows of one of its updates; `plan` has the actor's.
 int64_t critic_rows_per_update(const RunConfig& config, const BatchPlan& plan);
 // Its updates in a step.

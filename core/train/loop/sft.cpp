@@ -51,14 +51,15 @@ class SftRun {
 
   // One update; true when the wanted accuracy is reached.
   Result<bool> step(int64_t number) {
-    const Stopwatch watch(parts_.run.env);
-    const RunConfig& config = parts_.run.config;
+    const RunSettings& run = parts_.run;
+    const Stopwatch watch(run.env);
+    const RunConfig& config = run.config;
     saver_.step_begins();
     const RecordedRows rows = recorded_rows(TRY(parts_.data.source->next(number)));
     const double lr = learning_rate(parts_.learning.schedule, counters_.num_updates);
     const SftReport report =
         TRY(sft_update(*parts_.policy.model, *parts_.learning.optimizer, rows.table,
-                       learner_options(config, parts_.run.ranks), {lr, counters_.num_updates + 1}));
+                       learner_options(config, run.device.by_operators, run.ranks), {lr, counters_.num_updates + 1}));
     counters_.step = number;
     record_outcome(counters_, ++counters_.num_updates, report.skipped);
     StepTally tally{number, rows.prompts.epoch, parts_.data.source->rows_per_epoch() / config.sft.train_batch_size};

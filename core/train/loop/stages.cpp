@@ -216,7 +216,7 @@ Result<> log_prob_stage(const RunSettings& run, const PolicyParts& policy, const
   }
   if (needs.reference) {
     const StageTimer timer(metrics, "timing_s/ref");
-    const MicroBatchOptions passes = reference_pass_options(run.config);
+    const MicroBatchOptions passes = reference_pass_options(run.config, run.device.by_operators);
     table.put<column::RefLogProb>(TRY(learner.log_probs(*policy.reference, table, &passes)));
   }
   if (needs.teacher) {

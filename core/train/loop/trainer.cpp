@@ -210,7 +210,7 @@ class Trainer {
     tally.num_failed_saves = saver_.num_failed();
     TRY(add_run_metrics(counters_, tally, run_.ranks, metrics));
     add_timing_metrics(samples, tally, metrics);
-    LearnerOptions options = learner_options(run_.config, run_.ranks);
+    LearnerOptions options = learner_options(run_.config, run_.device.by_operators, run_.ranks);
     options.sampled = parts_.learning.sampled_forward;
     add_rank_metrics(work.table, options, metrics);
     if (const double saving = saver_.take_seconds(); saving > 0) metrics.add("timing_s/save_checkpoint", saving);

@@ -131,7 +131,7 @@ Result<> check_own_pass_length(const LoadedConfig& loaded, const std::string& ke
 Result<> check_critic(const LoadedConfig& loaded, const PluginFacts& facts) {
   const RunConfig& config = loaded.config;
   if (facts.has_critic) {
-    if (critic_pass_options(config).rows > 0) return {};
+    if (critic_pass_options(config, /*by_operators=*/false).rows > 0) return {};
     return check_own_pass_length(loaded, "critic.ppo_max_token_len_per_gpu", config.critic.ppo_max_token_len_per_gpu,
                                  config.critic.ulysses_sequence_parallel_size);
   }
@@ -149,7 +149,7 @@ Result<> check_reference(const LoadedConfig& loaded, const PluginFacts& facts) {
   const RunConfig& config = loaded.config;
   const bool by_kl = config.actor.use_kl_loss && config.actor.kl_loss_type != kFullKl;
   if (!by_kl && !config.algorithm.use_kl_in_reward && !facts.loss_reads_reference) return {};
-  if (reference_pass_options(config).rows > 0) return {};
+  if (reference_pass_options(config, /*by_operators=*/false).rows > 0) return {};
   return check_own_pass_length(loaded, "ref.log_prob_max_token_len_per_gpu", config.ref.log_prob_max_token_len_per_gpu,
                                reference_sequence_size(config));
 }

@@ -19,7 +19,7 @@
 #include "model/weights/weight_files.h"
 #include "train/loop/critic.h"
 #include "train/loop/trainer.h"
-#include "train/run/memory_estimate.h"
+#include "train/run/device_need.h"
 #include "train/run/plugin_files.h"
 #include "train/run/policy_folder.h"
 #include "train/run/rank_estimate.h"
@@ -29,119 +29,13 @@
 #include "train/run/run_device.h"
 #include "train/run/run_options.h"
 #include "train/run/run_parts.h"
+#include "train/run/run_size.h"
 #include "train/run/sequence_rules.h"
-#include "train/run/teacher.h"
 #include "train/run/turn_parts.h"
 
 namespace mortise {
 
 namespace {
-
-// Bytes of a fresh adapter. Memory for the weights is allocated but never touched.
-Result<std::optional<LoraSize>> fresh_lora_size(const ModelConfig& model, const LoraChoice& choice,
-                                                const LoadedConfig& loaded,
-                                                std::string (*place_of)(const LoadedConfig&, const Error&)) {
-  const ParameterStore store = allocate_parameters(model, at::kFloat, /*requires_grad=*/false);
-  auto plan = plan_fresh_lora(store.parameters, choice);
-  if (!plan.ok()) {
-    plan.error().where = place_of(loaded, plan.error());
-    return std::move(plan).error();
-  }
-  return std::optional(measure_lora(store.parameters, *plan));
-}
-
-// The same of a folder's adapter.
-Result<std::optional<LoraSize>> lora_size_of_folder(Env& env, const Path& folder, const ModelConfig& model) {
-  const ParameterStore store = allocate_parameters(model, at::kFloat, /*requires_grad=*/false);
-  const LoraPlan plan = TRY(plan_lora_of_folder(env, folder, store.parameters));
-  return std::optional(measure_lora(store.parameters, plan));
-}
-
-// The same of the adapter that would be trained.
-Result<std::optional<LoraSize>> estimate_lora(Env& env, const ModelConfig& model, const LoadedConfig& loaded) {
-  const ModelSection& section = loaded.config.model;
-  if (!section.trains_adapter()) return std::optional<LoraSize>();
-  if (!section.lora_adapter_path) return fresh_lora_size(model, lora_choice(section), loaded, lora_place);
-  return lora_size_of_folder(env, *section.lora_adapter_path, model);
-}
-
-// The same of the critic's adapter.
-Result<std::optional<LoraSize>> estimate_critic_lora(Env& env, const ModelConfig& critic, const LoadedConfig& loaded) {
-  const CriticModelConfig& section = loaded.config.critic.model;
-  if (section.lora_adapter_path) {
-    const ParameterStore store = allocate_parameters(critic, at::kFloat, /*requires_grad=*/false);
-    const LoraPlan plan = TRY(plan_lora_of_folder(env, *section.lora_adapter_path, store.parameters));
-    TRY(check_critic_plan(loaded, plan));
-    return std::optional(measure_lora(store.parameters, plan));
-  }
-  if (section.lora_rank == 0) return std::optional<LoraSize>();
-  return fresh_lora_size(critic, critic_lora_choice(section), loaded, critic_lora_place);
-}
-
-// CriticBytes::started. An adapter's folder is read at once, and a head for a language model is made next to it.
-Result<double> critic_started_bytes(Env& env, const Path& folder, const ModelConfig& critic, const UnitBytes& units,
-                                    const TrainedSize& trained, double element) {
-  const double all = static_cast<double>(critic.num_parameters()) * element;
-  if (is_adapter_folder(env, folder)) return TRY(read_model_folder_config(env, folder)).is_classifier ? all : 2.0 * all;
-  return trained.is_read_at_once ? all : std::max(units.layer, units.largest_end);
-}
-
-Path critic_folder(const RunConfig& config) { return config.critic.model.path.value_or(config.model.path); }
-
-// Nothing: the run has no critic.
-Result<std::optional<CriticSize>> critic_size(Env& env, const PluginRegistry& registry, const LoadedConfig& loaded,
-                                              int num_ranks) {
-  const RunConfig& config = loaded.config;
-  const PluginRef estimator = TRY(registry.find("advantage_estimator", config.algorithm.adv_estimator));
-  if (!needs_critic(*estimator.plugin)) return std::optional<CriticSize>();
-  CriticSize out;
-  out.model = TRY(critic_config(env, critic_folder(config)));
-  TRY(check_sequence_parallel(loaded, "critic.ulysses_sequence_parallel_size",
-                              config.critic.ulysses_sequence_parallel_size, out.model, "the critic", num_ranks));
-  out.lora = TRY(estimate_critic_lora(env, out.model, loaded));
-  out.trained = TRY(trained_size(out.model, out.lora, loaded, "critic.optim"));
-  out.units = unit_bytes(out.model, static_cast<double>(num_bytes(config.model.dtype)));
-  return std::optional(std::move(out));
-}
-
-Result<CriticBytes> critic_bytes(Env& env, const RunConfig& config, const std::optional<CriticSize>& size) {
-  if (!size) return CriticBytes();
-  const auto& [critic, lora, trained, units] = *size;
-  const ModelDtype dtype = config.model.dtype;
-  const auto element = static_cast<double>(num_bytes(dtype));
-  const double activations = critic_activation_bytes(critic, trained, config, critic_pass_options(config),
-                                                     critic_rows_per_update(config, plan_batches(config)));
-  const double started = TRY(critic_started_bytes(env, critic_folder(config), critic, units, trained, element));
-  if (lora) {
-    const double base = weight_bytes(critic, dtype, WeightCopies::kMasters);
-    const double copies = base - static_cast<double>(critic.num_parameters()) * element;
-    double weights = base + static_cast<double>(lora->num_added) * element;
-    if (shares_policy_base(config)) weights -= static_cast<double>(critic.num_parameters()) * element;
-    return CriticBytes{weights,
-                       trained.numbers * element,
-                       trained.moments,
-                       static_cast<double>(lora->num_trained) * element,
-                       trained.largest_moments,
-                       0.0,
-                       activations,
-                       units.all,
-                       static_cast<double>(lora->num_added - lora->num_trained) * element + copies,
-                       started,
-                       trained};
-  }
-  const double weights = trained_weight_bytes(critic, dtype, config.critic.optim);
-  return CriticBytes{weights,
-                     trained.numbers * element,
-                     trained.moments,
-                     static_cast<double>(critic.num_parameters()) * element,
-                     trained.largest_moments,
-                     config.critic.optim.master_weights ? master_bytes(critic, dtype) : 0.0,
-                     activations,
-                     spread_bytes(units, dtype, config.critic.optim.master_weights),
-                     0.0,
-                     started,
-                     trained};
-}
 
 // Bytes of a number that a save as "stored" writes. Matrices in four bits become plain numbers of the embedding's dtype.
 Result<double> stored_number_bytes(Env& env, const ModelConfig& model, const Path& folder) {
@@ -178,19 +72,9 @@ Result<SavedWeights> saved_weights(Env& env, const ModelConfig& model, const std
   return SavedWeights{count * element, !lora && element >= (is_double ? 8.0 : 4.0)};
 }
 
-struct RunEstimate {
-  RunKind kind = RunKind::kTrain;
-  RunConfig config;  // what is counted (counted_config)
-  ModelConfig model;
-  std::optional<LoraSize> lora;
+struct RunEstimate : RunSize {
   int64_t train_rows = 0, val_rows = 0, mix_rows = 0, steps = 0, updates = 0;
-  BatchPlan plan;
-  TrainedSize trained;
-  MemoryEstimate memory;
-  RankEstimate ranks;
   DeviceChoice device;
-  std::optional<std::string> not_reused;  // why updates compute what sampling has computed; nothing: they read it
-  double trained_state_bytes = 0, critic_state_bytes = 0;  // in a checkpoint
   double checkpoint_bytes = 0;
   std::optional<uint64_t> free_bytes;  // where the run saves; nothing if the system cannot tell
   std::string resumes_from;            // the checkpoint; empty: a fresh start
@@ -212,29 +96,6 @@ Result<double> checkpoint_bytes(Env& env, const PolicyFolder& folder, const RunE
   for (const std::string& name : TRY(list_tokenizer_files(folder.tokenizer_path, env)))
     bytes += static_cast<double>(TRY(env.info(folder.tokenizer_path / name)).size_bytes);
   return bytes;
-}
-
-// A supervised run as a step of one update. It reads none of the tables that say how steps sample and what they compare to.
-RunConfig counted_config(const RunConfig& config, RunKind kind) {
-  if (kind != RunKind::kSft) return config;
-  RunConfig out = config;
-  const RunConfig unset;
-  out.actor.use_kl_loss = out.actor.carry_rows = out.algorithm.use_kl_in_reward = false;
-  out.actor.rows_per_update.reset();
-  out.actor.ppo_epochs = out.rollout.n = 1;
-  out.actor.ppo_mini_batch_size = out.data.train_batch_size = config.sft.train_batch_size;
-  out.actor.policy_loss = unset.actor.policy_loss;
-  out.actor.router_replay = unset.actor.router_replay;
-  out.rollout.filtered_log_probs = unset.rollout.filtered_log_probs;
-  out.rollout.response_length.reset();
-  out.data.max_response_length = recorded_length(config) - config.data.max_prompt_length;
-  out.algorithm = unset.algorithm;
-  out.ref = unset.ref;
-  out.sft_mix = unset.sft_mix;
-  out.teacher = unset.teacher;
-  out.trainer.mode = unset.trainer.mode;
-  out.trainer.val_only = false;
-  return out;
 }
 
 // The rows of the run, counted and checked as the run reads them.
@@ -263,28 +124,12 @@ Result<> count_rows(const RowSource& rows, const Tokenizer& tokenizer, int num_r
   return {};
 }
 
-// Nothing is sampled before an update. A run that does not validate with rewards samples nothing at all.
-void leave_out_sampling(const LoadedConfig& loaded, RunEstimate& out) {
-  RunConfig validation = loaded.config;  // its completions are as long as the settings say, and not as supervised rows
-  validation.data.train_batch_size = out.val_rows;
-  validation.rollout.n = loaded.config.rollout.val_kwargs.n;
-  const bool by_operators = out.device.is_by_operators();
-  out.memory.kv_cache = estimate_memory(out.model, out.lora, out.trained, validation, by_operators).kv_cache;
-  out.ranks.samples = false;
-  out.ranks.step_weight_bytes = out.ranks.row_bytes = out.ranks.rollout_bytes = 0;
-  if (out.val_rows > 0 && !loaded.config.reward.empty()) return;
-  out.memory.rollout = out.memory.kv_cache = out.memory.graphs = out.memory.whole = 0;
-}
-
 Result<RunEstimate> estimate(Env& env, PluginRegistry& registry, const LoadedConfig& loaded, int num_ranks,
                              RunKind kind) {
+  const PolicyFolder folder = TRY(PolicyFolder::load(env, loaded.config));
   RunEstimate out;
-  out.kind = kind;
-  out.config = counted_config(loaded.config, kind);
+  static_cast<RunSize&>(out) = TRY(begin_run_size(env, loaded, kind));
   const RunConfig& config = out.config;
-  const PolicyFolder folder = TRY(PolicyFolder::load(env, config));
-  out.model = TRY(read_model_folder_config(env, config.model.path));
-  out.lora = TRY(estimate_lora(env, out.model, loaded));
   StartedEnvironment environment;  // its tools are part of the prompts
   if (config.rollout.multi_turn.enable && kind == RunKind::kTrain)
     environment = TRY(start_rewarded_environment(registry, loaded, RunKey()));
@@ -296,40 +141,11 @@ Result<RunEstimate> estimate(Env& env, PluginRegistry& registry, const LoadedCon
     const Sampling sampling = TRY(rollout_sampling(config, out.model, &folder.tokenizer));
     TRY(make_turn_parts(std::move(environment), loaded, folder, encoder, sampling, alone()));
   }
-  out.plan = plan_batches(config);
+  out.device = choose_device(loaded, {num_ranks, 0}, rows_kind, &registry);
+  TRY(measure_run(env, registry, loaded, out.device.name, num_ranks, out.val_rows, out));
   const bool is_sft = kind == RunKind::kSft;
   out.steps = is_sft ? config.sft.total_training_steps : plan_total_steps(config, out.train_rows);
   out.updates = is_sft ? out.steps : plan_total_updates(config, out.train_rows);
-  out.trained = TRY(trained_size(out.model, out.lora, loaded, "actor.optim"));
-  out.device = choose_device(loaded, {num_ranks, 0}, rows_kind, &registry);
-  out.trained.is_on_device = out.device.is_by_operators();
-  out.trained.is_read_at_once = out.trained.is_read_at_once || is_adapter_folder(env, config.model.path);
-  out.memory = estimate_memory(out.model, out.lora, out.trained, config, out.device.is_by_operators());
-  if (out.device.name.kind == DeviceKind::kCuda) out.memory.graphs = graph_bytes(out.model, config);
-  out.not_reused = why_not_reused(config, out.model, num_ranks, out.device.is_by_operators());
-  if (is_sft) out.not_reused = "a supervised run samples nothing";
-  if (!out.not_reused) out.memory.sampled = sampled_bytes(config, out.model);
-  UnitBytes units = unit_bytes(out.model, static_cast<double>(num_bytes(config.model.dtype)));
-  units.window = vocabulary_window(out.model, out.trained, config);
-  std::optional<CriticSize> size_of_critic;
-  if (!is_sft) size_of_critic = TRY(critic_size(env, registry, loaded, num_ranks));
-  if (size_of_critic) size_of_critic->trained.is_on_device = out.trained.is_on_device;
-  out.ranks = estimate_ranks(config, out.model, out.plan, units, out.trained, num_ranks);
-  if (size_of_critic) out.ranks.critic_bytes = critic_bytes_sent(config, out.plan, *size_of_critic, num_ranks);
-  out.trained_state_bytes = out.memory.moments;
-  const CriticBytes critic = TRY(critic_bytes(env, config, size_of_critic));
-  out.memory.critic = critic.weights + critic.gradients + critic.moments;
-  out.critic_state_bytes = critic.saved_weights + critic.moments;
-  share_memory(out.model, units, out.trained, config, out.lora.has_value(), num_ranks, critic, out.memory);
-  offload_memory(out.model, out.trained, config, out.lora.has_value(), num_ranks, critic, out.memory);
-  // Policy and critic learn one after the other.
-  out.memory.activations = std::max(out.memory.activations, critic.activations);
-  if (is_sft) {
-    leave_out_sampling(loaded, out);
-  } else if (const auto teacher = TRY(teacher_config(env, loaded, out.model.vocab_size, num_ranks))) {
-    out.memory.teacher = weight_bytes(*teacher, config.model.dtype, WeightCopies::kNoMasters);
-  }
-  out.memory.reward_models = TRY(reward_model_bytes(env, registry, loaded));
   out.checkpoint_bytes = TRY(checkpoint_bytes(env, folder, out, config));
   if (const auto free = free_bytes_for(env, config.trainer.default_local_dir); free.ok()) out.free_bytes = *free;
   return out;
@@ -375,7 +191,7 @@ Json json_of(const RunEstimate& run, const RunConfig& config) {
             {"row_bytes_sent_per_step", bytes(run.ranks.row_bytes)},
             {"critic_bytes_sent_per_step", bytes(run.ranks.critic_bytes)},
             {"bytes_sent_per_step", bytes(run.ranks.bytes_of_step(run.plan))}}},
-          {"device", device_json(config, run.device, memory.on_device())},
+          {"device", device_json(config, run.device, device_need(memory, config, run.ranks.num_ranks).most())},
           {"checkpoint_bytes", bytes(run.checkpoint_bytes)},
           {"free_bytes", free},
           {"memory_bytes",
@@ -492,7 +308,7 @@ std::string estimate_text(const RunEstimate& run, const LoadedConfig& loaded, co
     out += fmt::format("# resume: the run continues from {}\n", one_line(run.resumes_from));
   out += ranks_text(run.ranks, run.plan);
   out += memory_text(memory, run.ranks.num_ranks);
-  out += device_line(loaded, run.device, memory.on_device());
+  out += device_line(loaded, run.device, device_need(memory, loaded.config, run.ranks.num_ranks).most());
   out += fmt::format("# disk: about {} for each checkpoint", size(run.checkpoint_bytes));
   if (run.free_bytes)
     out += fmt::format("; {} are free at {}", format_bytes(*run.free_bytes),

@@ -48,7 +48,7 @@ double activation_bytes(const ModelConfig& model, const RunConfig& config, const
   const LayerMemory layer = layer_memory(model, sizes);
   const auto kept = tokens * static_cast<double>(layer.kept);
   const int64_t below = trained.lowest_backward - 1, layers = model.num_layers - below;
-  const std::optional<int64_t> budget = learner_options(config).pass.activation_bytes;
+  const std::optional<int64_t> budget = learner_options(config, trained.is_on_device).pass.activation_bytes;
   if (!budget) return kept * static_cast<double>(layers);
   const int64_t first_kept = layers_to_recompute(model, sizes, static_cast<int64_t>(tokens), *budget);
   const int64_t again = std::max<int64_t>(0, first_kept - below);
@@ -82,8 +82,8 @@ double element_of_layers(ModelDtype dtype, WeightCopies copies) {
   return copies == WeightCopies::kMasters ? element + 2.0 : 2.0;
 }
 
-double tokens_on_rank(const RunConfig& config, const BatchPlan& plan) {
-  const MicroBatchOptions cut = micro_batch_options(config);
+double tokens_on_rank(const RunConfig& config, const BatchPlan& plan, bool by_operators) {
+  const MicroBatchOptions cut = micro_batch_options(config, by_operators);
   const int64_t row_tokens = config.data.max_prompt_length + response_length(config);
   double tokens = pass_tokens(cut, row_tokens, plan.rows_per_update);
   if (config.sft_mix.is_on())
@@ -228,7 +228,7 @@ MemoryEstimate estimate_memory(const ModelConfig& model, const std::optional<Lor
     bytes.reference = weight_bytes(model, dtype, WeightCopies::kMasters) - parameters * element;
   const int64_t row_tokens = config.data.max_prompt_length + response_length(config);
   const BatchPlan plan = plan_batches(config);
-  const double tokens = tokens_on_rank(config, plan);
+  const double tokens = tokens_on_rank(config, plan, by_operators);
   const int64_t num_parts = config.actor.tensor_model_parallel_size;
   bytes.activations =
       activation_bytes(num_parts == 1 ? model : split_config(model, num_parts), config, trained, tokens);

@@ -32,11 +32,6 @@ struct MemoryEstimate {
   // gather a part in saves too, but more in rollouts.
   double saved = 0;
   double started = 0;  // ... and what is read at once while ranks start that share the weights
-  // What lies on a device, if model.device names one.
-  [[nodiscard]] double on_device() const {
-    return weights + moments + reference + rollout + kv_cache + critic + teacher + reward_models + graphs +
-           std::max(gradients + activations + head, started);
-  }
   [[nodiscard]] double total() const {
     const double update = gradients + std::max(activations + head + attention + gathered, stepped);
     return program + weights + moments + reference + rollout + kv_cache + critic + reward_models + teacher + experts +

@@ -13,7 +13,7 @@ namespace mortise {
 // Bytes for each number of the layers' matrices.
 double element_of_layers(ModelDtype dtype, WeightCopies copies);
 // Tokens of the policy's largest pass on a rank.
-double tokens_on_rank(const RunConfig& config, const BatchPlan& plan);
+double tokens_on_rank(const RunConfig& config, const BatchPlan& plan, bool by_operators);
 // Bytes of the head in a pass over so many tokens, with the KL over the whole vocabulary if there is one: its chunk
 // comes before the loss's, while the reference runs and the policy's layers keep nothing. `columns`: those of the vocabulary
 // that a comparison of two heads holds at once.

@@ -167,7 +167,7 @@ RankEstimate estimate_ranks(const RunConfig& config, const ModelConfig& model, c
   out.fewest_prompts = plan.prompts_per_step / num_samplers;
   out.most_prompts = (plan.prompts_per_step + num_samplers - 1) / num_samplers;
   out.rollout_bytes = rollout_bytes(config, model, plan, out);
-  const MicroBatchOptions cut = micro_batch_options(config);
+  const MicroBatchOptions cut = micro_batch_options(config, trained.is_on_device);
   out.most_passes = count_passes(config, cut, plan.rows_per_update);
   if (config.sft_mix.is_on()) {
     const int64_t most = cut.rows > 0 ? cut.rows : std::max<int64_t>(1, cut.token_budget / recorded_length(config));
@@ -213,7 +213,7 @@ RankEstimate estimate_ranks(const RunConfig& config, const ModelConfig& model, c
 double critic_bytes_sent(const RunConfig& config, const BatchPlan& plan, const CriticSize& critic, int num_ranks) {
   const auto element = static_cast<double>(num_bytes(config.model.dtype));
   const int64_t size = config.critic.ulysses_sequence_parallel_size, num_groups = num_ranks / size;
-  const MicroBatchOptions cut = critic_pass_options(config);
+  const MicroBatchOptions cut = critic_pass_options(config, critic.trained.is_on_device);
   const int64_t num_rows = critic_rows_per_update(config, plan), num_passes = count_passes(config, cut, num_rows);
   const int64_t passes_of_rank = rounded_up(num_passes, num_groups);
   const double share = static_cast<double>(num_ranks - 1) / num_ranks, trained = critic.trained.numbers * element;

@@ -260,7 +260,7 @@ void share_memory(const ModelConfig& model, const UnitBytes& units, const Traine
   share_weights(units_of_part(units, layers, ends), trained, units_of_part(trained.units, layers, ends), whole_parts,
                 config, has_lora, num_ranks, critic, memory);
   if (config.ranks.zero_stage == 3 && num_ranks > num_parts && units.window.rows > 0) {
-    const double tokens = tokens_on_rank(config, plan_batches(config));
+    const double tokens = tokens_on_rank(config, plan_batches(config), trained.is_on_device);
     memory.head = head_pass_bytes(model, trained, config, tokens, units.window.rows) +
                   window_gradient_bytes(model, tokens, config);
     // Filters put a rank's rows of the head together before they gather those of other ranks.

@@ -75,16 +75,12 @@ Result<CudnnAttention*> open_on_ranks(Communicator& ranks, const AttentionTools&
 
 struct Chooser {
   const ModelSection& model;
-  bool deterministic;
   const AttentionTools& tools;
   CudnnAttention& cudnn;
 
-  [[nodiscard]] AttentionVerdict operator()(const AttentionClass& calls, const Call& call) const {
-    const bool is_auto = model.attention_backend == AttentionBackend::kAuto;
-    if (is_auto && deterministic && !calls.has_window)
-      return {AttentionCode::kLibtorch, "trainer.deterministic measures nothing, and its operators are deterministic"};
+  [[nodiscard]] AttentionVerdict operator()(const Call& call) const {
     AttentionTrial trial = attention_trial(call.shape, call.longest, cudnn, tools.device);
-    if (is_auto && !deterministic) trial.seconds = tools.seconds;
+    if (model.attention_backend == AttentionBackend::kAuto) trial.seconds = tools.seconds;
     return try_attention(trial);
   }
 };
@@ -112,7 +108,7 @@ void tell(const AttentionClass& calls, const AttentionVerdict& verdict, Attentio
 Result<std::string> choose(const Calls& missing, const Chooser& chooser) {
   Json codes = Json::array();
   for (const auto& [calls, call] : missing) {
-    const AttentionVerdict verdict = chooser(calls, call);
+    const AttentionVerdict verdict = chooser(call);
     tell(calls, verdict, chooser.model.attention_backend);
     codes.push_back(verdict.code == AttentionCode::kCudnn);
   }
@@ -129,6 +125,15 @@ void tell_and_drop_chosen(const AttentionChoices& choices, AttentionBackend want
     if (code) tell(entry.first, {*code, "the checkpoint says so"}, wanted);
     return code.has_value();
   });
+}
+
+// A run that measures nothing leaves all to libtorch, whose fused operators are deterministic, also with a window.
+void choose_libtorch(Calls& missing, AttentionChoices& choices) {
+  for (const auto& [calls, call] : missing) {
+    choices.set(calls, AttentionCode::kLibtorch);
+    tell(calls, {AttentionCode::kLibtorch, "trainer.deterministic measures nothing"}, AttentionBackend::kAuto);
+  }
+  missing.clear();
 }
 
 }  // namespace
@@ -155,6 +160,8 @@ Result<> choose_attention(const LoadedConfig& loaded, Communicator& ranks, std::
   for (const AttendingModel& one : models) add_calls(one, longest, missing, leaves_layers);
   if (leaves_layers) log_info("attention with caps, sinks or heads that cuDNN does not take: by libtorch");
   tell_and_drop_chosen(choices, model.attention_backend, missing);
+  if (model.attention_backend == AttentionBackend::kAuto && loaded.config.trainer.deterministic)
+    choose_libtorch(missing, choices);
   if (missing.empty() && !choices.need_cudnn()) return {};
   const bool names_cudnn = model.attention_backend == AttentionBackend::kCudnn;
   Result<CudnnAttention*> opened = open_on_ranks(ranks, tools);
@@ -166,7 +173,7 @@ Result<> choose_attention(const LoadedConfig& loaded, Communicator& ranks, std::
     return {};
   }
   choices.use(*opened);
-  const Chooser chooser{model, loaded.config.trainer.deterministic, tools, **opened};
+  const Chooser chooser{model, tools, **opened};
   const std::string chosen = TRY(on_main_rank(ranks, kStage, [&] { return choose(missing, chooser); }));
   const Json codes = TRY(parse_json(chosen, "the choices of rank 0"));
   size_t at = 0;

@@ -7,7 +7,6 @@
 #include "config/check.h"
 #include "config/full_kl.h"
 #include "foundation/base/choice.h"
-#include "foundation/base/device_name.h"
 #include "foundation/base/text.h"
 #include "learn/optim/weight_shards.h"
 #include "learn/update/tensor_group.h"
@@ -15,25 +14,14 @@
 
 namespace mortise {
 
-namespace {
-
-// Larger passes cost memory and, on a CPU whose caches they overflow, time. On a GPU small passes cost time: each starts
-// all its kernels, and products of few rows do not fill the device.
-int64_t default_pass_tokens(const RunConfig& config) {
-  const DeviceKind kind = parse_device_name(config.model.device).value_or(DeviceName()).kind;
-  return kind == DeviceKind::kCuda || kind == DeviceKind::kCpuAsDevice ? 16384 : 2048;
-}
-
-}  // namespace
-
-MicroBatchOptions micro_batch_options(const RunConfig& config) {
+MicroBatchOptions micro_batch_options(const RunConfig& config, bool by_operators) {
   const ActorConfig& actor = config.actor;
   MicroBatchOptions options;
   const int64_t num_ranks = actor.ulysses_sequence_parallel_size;  // each has a part of the tokens
-  options.token_budget =
-      actor.ppo_max_token_len_per_gpu
-          ? *actor.ppo_max_token_len_per_gpu * num_ranks
-          : std::max(default_pass_tokens(config) * num_ranks, config.data.max_prompt_length + response_length(config));
+  options.token_budget = actor.ppo_max_token_len_per_gpu
+                             ? *actor.ppo_max_token_len_per_gpu * num_ranks
+                             : std::max(default_pass_tokens(by_operators) * num_ranks,
+                                        config.data.max_prompt_length + response_length(config));
   if (actor.ppo_micro_batch_size_per_gpu && !actor.use_dynamic_bsz) options.rows = *actor.ppo_micro_batch_size_per_gpu;
   return options;
 }
@@ -43,7 +31,7 @@ std::shared_ptr<SequenceGroup> sequence_group(Communicator& ranks, int64_t size,
   return std::make_shared<SequenceGroup>(ranks, static_cast<int>(size), tensor_size);
 }
 
-LearnerOptions learner_options(const RunConfig& config, Communicator& ranks) {
+LearnerOptions learner_options(const RunConfig& config, bool by_operators, Communicator& ranks) {
   LearnerOptions options;
   options.ranks = {&ranks, config.trainer.deterministic};
   options.ranks.tensor_size = tensor_size(config, ranks);
@@ -53,7 +41,7 @@ LearnerOptions learner_options(const RunConfig& config, Communicator& ranks) {
   options.temperature = config.rollout.temperature > 0.0 ? config.rollout.temperature : 1.0;
   options.grad_clip = config.actor.grad_clip;
   options.seed = static_cast<uint64_t>(config.trainer.seed);
-  options.micro_batch = micro_batch_options(config);
+  options.micro_batch = micro_batch_options(config, by_operators);
   // The head of one process, or of ranks that have all of it, then gives the bits of ranks that have a part.
   if (config.trainer.deterministic) options.head.window_bytes = vocabulary_window_bytes(config, /*by_operators=*/false);
   options.router_losses = {config.actor.router_aux_loss_coef, config.actor.router_z_loss_coef};
@@ -63,7 +51,7 @@ LearnerOptions learner_options(const RunConfig& config, Communicator& ranks) {
   return options;
 }
 
-MicroBatchOptions reference_pass_options(const RunConfig& config) {
+MicroBatchOptions reference_pass_options(const RunConfig& config, bool by_operators) {
   const RefConfig& ref = config.ref;
   RunConfig merged = config;
   ActorConfig& actor = merged.actor;
@@ -71,7 +59,7 @@ MicroBatchOptions reference_pass_options(const RunConfig& config) {
   if (ref.log_prob_max_token_len_per_gpu) actor.ppo_max_token_len_per_gpu = ref.log_prob_max_token_len_per_gpu;
   actor.use_dynamic_bsz = ref.log_prob_use_dynamic_bsz.value_or(actor.use_dynamic_bsz);
   actor.ulysses_sequence_parallel_size = reference_sequence_size(config);
-  return micro_batch_options(merged);
+  return micro_batch_options(merged, by_operators);
 }
 
 LoraChoice lora_choice(const ModelSection& model) {

@@ -82,13 +82,14 @@ std::string lora_place(const LoadedConfig& loaded, const Error& error);
 // How the run's model folders are saved.
 SaveOptions save_options(const RunConfig& config);
 
-// How updates (also of sft) are computed, cut into passes, and shared by ranks.
-LearnerOptions learner_options(const RunConfig& config, Communicator& ranks = alone());
+// How updates (also of sft) are computed, cut into passes, and shared by ranks. `by_operators`, here and below: the run has
+// the code of a device (ComputeDevice).
+LearnerOptions learner_options(const RunConfig& config, bool by_operators, Communicator& ranks = alone());
 // The group of ranks that share the tokens of a pass. Null: there is none, or this process is alone.
 // `tensor_size`: how many share the layers.
 std::shared_ptr<SequenceGroup> sequence_group(Communicator& ranks, int64_t size, int tensor_size = 1);
-MicroBatchOptions micro_batch_options(const RunConfig& config);
+MicroBatchOptions micro_batch_options(const RunConfig& config, bool by_operators);
 // The same of the reference's passes, [ref] over [actor].
-MicroBatchOptions reference_pass_options(const RunConfig& config);
+MicroBatchOptions reference_pass_options(const RunConfig& config, bool by_operators);
 
 }  // namespace mortise

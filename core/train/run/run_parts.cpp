@@ -24,6 +24,7 @@
 #include "model/tensor/torch_version.h"
 #include "train/run/admission.h"
 #include "train/run/ahead_rules.h"
+#include "train/run/device_need.h"
 #include "train/run/offloading.h"
 #include "train/run/plugin_memory.h"
 #include "train/run/policy_parts.h"
@@ -312,7 +313,7 @@ Result<> load_learner(const RunSettings& run, PolicyParts& policy, LearnerParts&
     learning.compute.peak_flops =
         measured_peak_flops(policy.model->has_rounded_matrices() ? at::kBFloat16 : policy.model->dtype());
   }
-  LearnerOptions options = learner_options(run.config, run.ranks);
+  LearnerOptions options = learner_options(run.config, run.device.by_operators, run.ranks);
   options.pass.flops = &learning.compute.flops;
   options.sampled = learning.sampled_forward;
   options.sample_again = [&config = run.config, &model = *policy.model](const StepTable& table,
@@ -359,6 +360,12 @@ RunKey run_key(const RunConfig& config) {
   return key;
 }
 
+Result<> take_device(const PluginRegistry& registry, RunSettings& run) {
+  run.device = TRY(open_run_device(run.loaded, run.ranks, run.kind, &registry));
+  if (run.device.by_operators && run.kind != RunKind::kEval) predict_device_memory(run, registry);
+  return {};
+}
+
 // The last of what a checkpoint holds: choices, and what the run reads, as hashes.
 Result<> load_inputs(RunParts& parts) {
   TRY(load_attention_choices(parts.run, parts.saved));
@@ -382,7 +389,7 @@ Result<std::unique_ptr<RunParts>> assemble(Env& env, const LoadedConfig& loaded,
   DataParts& data = parts->data;
   SavedParts& saved = parts->saved;
   TRY(check_plugins(registry, loaded, kind));
-  run.device = TRY(open_run_device(loaded, ranks, kind, &registry));
+  TRY(take_device(registry, run));
   TRY(load_model(run, weights_from, policy, saved.stateful));
   StartedEnvironment environment;
   if (run.config.rollout.multi_turn.enable && kind != RunKind::kSft) {

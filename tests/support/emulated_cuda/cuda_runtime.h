@@ -40,6 +40,7 @@ class Opened {
 template <class Body>
 void launch_on(cudaStream_t stream, unsigned blocks, unsigned threads, const Body& body) {
   const Opened opened(stream);
+  if (stream != nullptr) stream->launched();
   try {
     cuda::launch({blocks}, {threads}, body);
   } catch (const cuda::EmulatorError& error) {

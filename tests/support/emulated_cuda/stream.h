@@ -11,6 +11,7 @@ struct EmulatedStream {
   void (*release)(void* data);
   void (*open)();  // the host may use the memory until close()
   void (*close)();
+  void (*launched)();  // a kernel starts
 };
 
 }  // namespace mortise::test

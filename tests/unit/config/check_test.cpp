@@ -376,6 +376,8 @@ INSTANTIATE_TEST_SUITE_P(
         WarnCase{{"model.activation_memory_mib=64"}, "model.enable_gradient_checkpointing is false"},
         WarnCase{{"model.attention_backend=cudnn"},
                  "'model.attention_backend' has no effect: cuDNN computes attention of bfloat16 models alone"},
+        WarnCase{{"rollout.enforce_eager=true"},
+                 "'rollout.enforce_eager' has no effect: only a GPU has CUDA graphs (model.device)"},
         WarnCase{{"model.attention_backend=auto", "model.dtype=bfloat16", "model.device=cpu-as-device"},
                  "'model.attention_backend' has no effect: cuDNN computes attention on a GPU alone"},
         WarnCase{{"rollout.top_log_probs=3"}, "only `mortise generate` writes them"},
@@ -420,6 +422,12 @@ INSTANTIATE_TEST_SUITE_P(
         WarnCase{{"plugins.isolation=none", "reward.0.row_timeout=1s"},
                  "'reward.0.row_timeout' has no effect: plugins.isolation is none, so there are no workers"},
         WarnCase{{"plugins.isolation=none", "plugins.num_workers=2"}, "'plugins.num_workers' has no effect"}));
+
+TEST(Check, AKeyOfGpusHasAnEffectWhereThereMayBeOne) {
+  for (const char* device : {"cuda:1", "auto"})
+    EXPECT_THAT(warnings({"rollout.enforce_eager=true", std::string("model.device=") + device}), ElementsAre())
+        << device;
+}
 
 TEST(Check, GreedyCompletionsAreNotFiltered) {
   const std::vector<std::string> greedy{"rollout.temperature=0", "rollout.top_p=0.9", "rollout.n=1"};

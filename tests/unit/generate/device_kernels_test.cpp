@@ -108,6 +108,74 @@ TEST_P(DeviceDecodeTest, SamplesOfAGroupShareThePagesOfTheirPrompt) {
   expect_same(run_all(*make_engine(model), requests), want, 5e-5F, "shared prompts");
 }
 
+std::vector<int64_t> prompt_of(int64_t start, int64_t last) {
+  std::vector<int64_t> ids;
+  for (int64_t t = 0; t < start; ++t) ids.push_back((t * 29 + 7) % 300);
+  ids.push_back(last);
+  return ids;
+}
+
+// A common system prompt, and one prompt that is a part of it: whole pages of it are computed once, as the native engine does
+// it. Later prompts find them too, until the weights change.
+TEST_P(DeviceDecodeTest, PromptsThatBeginAlikeShareThePagesOfTheirStart) {
+  Model model = tiny_model();
+  SamplingParams params;
+  params.max_new_tokens = 5;
+  params.temperature = 0.9;
+  std::vector<GenerateRequest> requests;
+  for (int64_t i = 0; i < 3; ++i) requests.push_back(make_request(i, prompt_of(50, 200 + i), 2, params));
+  requests.push_back(make_request(5, prompt_of(34, 60), 1, params));
+  Sequences want;
+  for (const GenerateRequest& request : requests) want.merge(run_all(*make_engine(model), {request}));
+  move_to_device(model);
+  constexpr int64_t kNormsOfAPass = 5, kFirst = 51, kOwn = 3 + 3 + 3, kDecoded = 7 * 4;
+  for (const auto& [max_num_seqs, max_batch_tokens] : {std::pair{64, 256}, {3, 20}}) {
+    EngineOptions options;
+    options.max_num_seqs = max_num_seqs;
+    options.max_batch_tokens = max_batch_tokens;
+    auto engine = make_engine(model, options);
+    int64_t num_known = 0;
+    for (const char* const round : {"first", "again", "other weights", "freed"}) {
+      if (round == std::string("other weights")) ASSERT_TRUE(engine->set_version(1).ok());
+      if (round == std::string("freed")) engine->free_caches();
+      const test::KernelNorms norms;
+      expect_same(run_all(*engine, requests), want, 5e-5F, round);
+      num_known += round == std::string("again") ? kOwn + 3 : kFirst + kOwn;
+      EXPECT_EQ(static_cast<int64_t>(engine->num_prefilled_tokens()), num_known) << round;
+      if (max_num_seqs == 3)
+        break;  // samples of a group begin one after the other, and each computes the end of its prompt
+      if (GetParam() || round != std::string("first")) continue;  // the norms of a graph are not counted
+      EXPECT_EQ(test::KernelNorms::all_rows(), (kFirst + kOwn + kDecoded) * kNormsOfAPass);
+    }
+  }
+}
+
+// The prompt that others wait for leaves before all of it has entered: the next one computes the rest.
+TEST_F(DeviceKernelsTest, AnAbortedPromptLeavesItsPagesToThoseThatBeginAlike) {
+  Model model = tiny_model();
+  SamplingParams params;
+  params.max_new_tokens = 6;
+  std::vector<GenerateRequest> requests;
+  for (int64_t i = 0; i < 3; ++i) requests.push_back(make_request(i, prompt_of(60, 200 + i), 2, params));
+  const Sequences want = run_all(*make_engine(model), {requests[1], requests[2]});
+  move_to_device(model);
+  EngineOptions options;
+  options.max_batch_tokens = 20;
+  for (int num_steps = 1; num_steps < 4; ++num_steps) {
+    auto engine = make_engine(model, options);
+    ASSERT_TRUE(engine->submit(requests).ok());
+    Sequences got;
+    const auto keep = [&](const GeneratedSequence& sequence) {
+      if (sequence.request_id > 0) got[{sequence.request_id, sequence.sample_index}] = sequence;
+      return true;
+    };
+    for (int i = 0; i < num_steps; ++i) ASSERT_TRUE(engine->poll(keep, std::chrono::nanoseconds(1)).ok());
+    engine->abort(0);
+    ASSERT_EQ(*engine->poll(keep, std::chrono::nanoseconds(-1)), 0U);
+    expect_same(got, want, 5e-5F, std::to_string(num_steps) + " steps");
+  }
+}
+
 TEST_F(DeviceKernelsTest, LongPromptsEnterInPieces) {
   expect_long_prompts_enter_in_pieces<test::KernelNorms>("device_kernels", false);
 }
@@ -290,7 +358,7 @@ TEST_F(DeviceKernelsTest, ABfloat16CacheHoldsTwiceAsManySamples) {
     Model model = tiny_model(3, dtype);
     move_to_device(model);
     EngineOptions options;
-    options.kv_cache_bytes = 5 * device_page_bytes(model.config(), 4);  // the prompt's page, and two for each sample
+    options.kv_cache_bytes = 4 * device_page_bytes(model.config(), 4);  // two for each sample
     auto engine = make_engine(model, options);
     SamplingParams params;
     params.max_new_tokens = 20;
@@ -350,36 +418,57 @@ class CountingMemory final : public c10::Allocator {
   }
 };
 
-// Memory doubles to the most pages that the settings allow, and grows by an eighth beyond. After it was freed the cache takes at
-// once what it had. Pages that nobody has are freed before larger memory is taken.
+// Memory doubles to all pages that the scheduler may give out, and never has more. After it was freed the cache takes at once
+// what it had. Pages that nobody has are freed before larger memory is taken.
 TEST_F(DeviceKernelsTest, PagesTakeTheMemoryThatTheyNeed) {
   static CountingMemory memory;
   c10::Allocator* const before = c10::GetCPUAllocator();
   Model model = tiny_model(3, "bfloat16");
   move_to_device(model);
   constexpr int64_t kMostPages = 100, kPadding = 1;
-  const NewSlots slots{1, 20, 30 * MORTISE_CUDA_PAGE_TOKENS};
+  KvCache kv({2, 2, 12}, kMostPages, PageMemory::kOnDevice);
+  std::vector<float*> taken;
   const auto page_bytes = static_cast<size_t>(device_page_bytes(model.config(), 2));
-  const auto cache = make_paged_cache(model, model.config(), *device_kernels(at::kCPU), kMostPages);
+  const auto cache = make_paged_cache(model, model.config(), *device_kernels(at::kCPU), kv);
   c10::SetCPUAllocator(&memory, /*priority=*/100);
-  const auto layout_of = [&](int count) {
-    for (int i = 0; i < count; ++i) cache->add_slots(slots);
+  const auto layout_of = [&](int count) {  // samples of 30 pages
+    for (int i = 0; i < count; ++i) {
+      for (int page = 0; page < 30; ++page) taken.push_back(kv.take());
+      cache->add_slots({1, 20, 30 * MORTISE_CUDA_PAGE_TOKENS, {{taken.end() - 30, taken.end()}}});
+    }
     return cache->layout();
+  };
+  const auto drop = [&](bool frees) {
+    frees ? cache->free() : cache->clear();
+    kv.give_back(taken);
   };
   const uint64_t two = layout_of(2);
   const size_t bytes = CountingMemory::now;
   EXPECT_NE(layout_of(1), two);  // 90 pages, where 64 were
-  EXPECT_EQ(CountingMemory::now - bytes, (kMostPages + kPadding - 64) * page_bytes);
-  cache->free();
+  constexpr size_t kMore = kMostPages + kPadding - 64;
+  EXPECT_EQ(CountingMemory::now - bytes, kMore * page_bytes);
+  drop(true);
   EXPECT_LT(CountingMemory::now, bytes);
   const uint64_t one = layout_of(1);
   EXPECT_EQ(layout_of(2), one);
-  cache->clear();
-  const size_t full = CountingMemory::now;
-  CountingMemory::most = full;
-  const std::vector<NewSlots> many(4, slots);  // 120 pages
-  cache->reserve(many);
-  EXPECT_EQ(CountingMemory::most - full, (121 + 121 / 8 - (kMostPages + kPadding)) * page_bytes);
+  drop(true);
+  for (const bool is_computed : {false, true}) {
+    const auto smaller = make_paged_cache(model, model.config(), *device_kernels(at::kCPU), kv);
+    float* const known = kv.take();  // a prompt that is done has it
+    if (is_computed) kv.set_computed(known);
+    smaller->add_slots({1, 20, 20, {{known}}});
+    smaller->clear();
+    const size_t small = CountingMemory::now;
+    CountingMemory::most = small;
+    for (int page = 0; page < 90; ++page) taken.push_back(kv.take());
+    smaller->add_slots({1, 20, 20, {taken}});
+    if (is_computed)
+      EXPECT_GT(CountingMemory::most - small, kMore * page_bytes) << "what is computed is copied";
+    else
+      EXPECT_EQ(CountingMemory::most - small, kMore * page_bytes);
+    taken.push_back(known);
+    kv.give_back(taken);
+  }
   c10::SetCPUAllocator(before, /*priority=*/100);
 }
 

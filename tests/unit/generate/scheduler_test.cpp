@@ -65,6 +65,53 @@ TEST(Scheduler, ReservesForTheLongestCompletion) {
   EXPECT_EQ(scheduler.running().size(), 1U);
 }
 
+// On a device a sample's pages are those of one sequence: the full pages of the prompt, which all have in common, and its own.
+TEST(Scheduler, CountsThePagesOfADevice) {
+  KvCache kv(kCacheShape, 7, PageMemory::kOnDevice);
+  SchedulerOptions options = rows(100);
+  options.joins_pages = true;
+  Scheduler scheduler(kv, options);
+  scheduler.add(request_of_length(1, 31, 2, 18));  // 48 tokens with a place: 1 page of the prompt, 2 for each sample
+  scheduler.add(request_of_length(2, 31, 1, 2));   // 32 tokens: the same page of the prompt, and 1 of its own
+  scheduler.add(request_of_length(3, 33, 1, 1));   // does not fit: another full page, and 1 of its own
+  EXPECT_EQ(Scheduler::pages_for(request_of_length(1, 32, 1, 1), true), 2);
+  EXPECT_EQ(Scheduler::pages_for(request_of_length(1, 32, 1, 2), true), 3);
+  EXPECT_EQ(Scheduler::pages_for(request_of_length(1, 31, 1, 18), true), 3);
+  scheduler.admit(0);
+  ASSERT_EQ(scheduler.running().size(), 3U);
+  EXPECT_EQ(kv.reserved_pages(), 1 + 2 + 2 + 1);
+  std::vector<int32_t> numbers;
+  for (const std::unique_ptr<RunningSample>& sample : scheduler.running()) {
+    ASSERT_EQ(sample->group->pages.size(), 1U);
+    EXPECT_EQ(KvCache::number_of(sample->group->pages[0]), 0);
+    for (const float* const page : sample->pages) numbers.push_back(KvCache::number_of(page));
+  }
+  EXPECT_EQ(numbers, (std::vector<int32_t>{1, 2, 3, 4, 5}));
+  scheduler.abort(-1, 0);
+  scheduler.forget_prompts();
+  EXPECT_EQ(kv.reserved_pages(), 0);
+  EXPECT_TRUE(kv.free_unused()) << "no page is out";
+}
+
+TEST(Scheduler, APageOfADeviceIsComputedUntilItIsGivenBackOrForgotten) {
+  KvCache kv(kCacheShape, 4, PageMemory::kOnDevice);
+  std::vector<float*> pages = {kv.take(), kv.take()};
+  EXPECT_FALSE(kv.is_computed(pages[0]));
+  kv.set_computed(pages[0]);
+  kv.set_computed(pages[0]);
+  EXPECT_TRUE(kv.is_computed(pages[0]) && !kv.is_computed(pages[1]));
+  EXPECT_EQ(kv.num_computed(), 1);
+  kv.forget_computed();
+  EXPECT_FALSE(kv.is_computed(pages[0]));
+  EXPECT_EQ(kv.num_computed(), 0);
+  for (float* const page : pages) kv.set_computed(page);
+  kv.give_back(pages);
+  EXPECT_EQ(kv.num_computed(), 0);
+  float* const again = kv.take();
+  EXPECT_EQ(KvCache::number_of(again), 0);
+  EXPECT_FALSE(kv.is_computed(again));
+}
+
 TEST(Scheduler, PagesComeBack) {
   KvCache kv(kCacheShape, 8);
   std::vector<float*> pages = {kv.take(), kv.take()};

@@ -2,6 +2,8 @@
 // never mixes tensors of host and device, and draws the tokens of CPU tensors.
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zeros_like.h>
+#include <c10/core/DeviceGuard.h>
+#include <c10/core/InferenceMode.h>
 
 #include <filesystem>
 #include <functional>
@@ -95,6 +97,25 @@ TEST(LockedDevice, SamplingDrawsTheSameTokens) {
     };
     EXPECT_EQ(tokens(locked()), tokens(as_device()));
   }
+}
+
+// A pass through experts waits once in each layer, however many experts there are.
+TEST(LockedDevice, APassWaitsOnceInALayerForItsExperts) {
+  ModelConfig config = small_config(Family::kQwen3Moe, false);
+  config.moe.num_experts = 6;
+  const Model model = PlacedPolicy::place(*Model::random(config, 5), locked());
+  const std::vector<int64_t> prompt = {1, 5, 7, 9}, response = {2, 4};
+  const PackRow row{prompt, response, -1};
+  PackedBatch batch = *pack_rows({&row, 1}, {.vocab_size = config.vocab_size});
+  const auto there = [](at::Tensor& tensor) { tensor = tensor.to(test::locked_device()); };
+  there(batch.token_ids_N);
+  there(batch.positions_N);
+  const c10::InferenceMode inference;
+  const c10::OptionalDeviceGuard guard(test::locked_device());
+  const long before = test::waits_for_locked_device();
+  const at::Tensor hidden = model.forward_hidden(batch);
+  EXPECT_EQ(hidden.size(0), 5);  // the last token predicts nothing
+  EXPECT_EQ(test::waits_for_locked_device() - before, config.num_expert_layers());
 }
 
 // Adapters begin, are merged, sample and give log-probs there: with every start, with magnitudes, with a head of their own,

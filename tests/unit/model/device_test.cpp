@@ -295,6 +295,38 @@ TEST(Device, AGpuWithoutMemorySaysWhatToLower) {
   EXPECT_NE(full.error().next.find("actor.ppo_max_token_len_per_gpu"), std::string::npos);
 }
 
+// The prediction of what the device did when its memory was full, its largest parts, and the keys of those that have one.
+TEST(Device, AFullMemorySaysWhatTheRunWasToNeed) {
+  constexpr double kGiB = 1 << 30;
+  MemoryNeed need;
+  need.start = {{"weights", kGiB, ""}};
+  need.sampling = {{"weights", kGiB, ""}, {"KV cache", 2 * kGiB, "lower rollout.kv_cache_mib"}};
+  need.learning = {{"weights", kGiB, ""},         {"optimizer", 2 * kGiB, "set actor.optim.offload = \"file\""},
+                   {"teacher", 0, "no such key"}, {"head", kGiB / 2, "lower actor.ppo_max_token_len_per_gpu"},
+                   {"graphs", kGiB / 4, ""},      {"activations", 5 * kGiB, "lower actor.ppo_max_token_len_per_gpu"}};
+  tell_memory_need(need, [] { return DeviceMemory{uint64_t{3} << 20, uint64_t{8} << 30}; });
+  const auto error = [](MemoryUse use) {
+    const auto fill = []() -> Result<> { TORCH_CHECK_WITH(OutOfMemoryError, false, "no memory"); };
+    return guard_torch("a pass", fill, use).error();
+  };
+  const std::string of_run =
+      "a pass: the GPU has no memory left: no memory (--dry-run predicts 8.8 GiB of the GPU's "
+      "memory for this run, and ";
+  EXPECT_EQ(error(MemoryUse::kUpdates).what,
+            of_run +
+                "8.8 GiB in updates: activations 5.0 GiB, optimizer 2.0 GiB, weights 1.0 GiB; now 3.0 MiB of 8.0 "
+                "GiB are free)");
+  EXPECT_EQ(error(MemoryUse::kUpdates).next,
+            "lower actor.ppo_max_token_len_per_gpu, or set actor.optim.offload = \"file\"");
+  EXPECT_EQ(error(MemoryUse::kSampling).what,
+            of_run + "3.0 GiB while it samples: KV cache 2.0 GiB, weights 1.0 GiB; now 3.0 MiB of 8.0 GiB are free)");
+  EXPECT_EQ(error(MemoryUse::kSampling).next, "lower rollout.kv_cache_mib");
+  EXPECT_NE(error(MemoryUse::kStart).what.find("1.0 GiB while the run starts: weights 1.0 GiB;"), std::string::npos);
+  EXPECT_NE(error(MemoryUse::kStart).next.find("--dry-run"), std::string::npos) << "no key lowers it";
+  tell_memory_need({}, {});
+  EXPECT_EQ(error(MemoryUse::kUpdates).what, "a pass: the GPU has no memory left: no memory");
+}
+
 // Logits far apart: nothing overflows, and a probability of 1 has log-prob and entropy 0.
 TEST(Device, HeadHandlesExtremeLogits) {
   const at::Tensor hidden = at::ones({1, 1}, at::kDouble), weight = at::zeros({20000, 1}, at::kDouble);

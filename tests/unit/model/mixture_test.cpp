@@ -2,6 +2,7 @@
 #include <ATen/ops/equal.h>
 #include <ATen/ops/flip.h>
 #include <ATen/ops/topk.h>
+#include <ATen/ops/zeros.h>
 
 #include <filesystem>
 #include <fstream>
@@ -9,6 +10,7 @@
 #include "foundation/base/env.h"
 #include "foundation/formats/safetensors.h"
 #include "gradient_fixture.h"
+#include "model/layers/experts.h"
 #include "support/golden_models.h"
 
 namespace mortise {
@@ -222,6 +224,29 @@ TEST(Mixture, GivenExpertsAreTaken) {
     other->given_LNK.select(2, 0).fill_(-1);  // the router's own choice
     EXPECT_TRUE(at::equal(plain, setup.model.forward_hidden(batch, with_pass(LayerPath::kFast, other))));
   }
+}
+
+// As on a rank whose share of a pass has no tokens.
+TEST(Mixture, OperatorsTakeNoTokens) {
+  ModelConfig config;
+  config.moe.num_experts = 3;
+  LayerMatrices matrices;
+  matrices.expert_gate_up_E2IH = random_tensor({3, 8, 5}, 1);
+  matrices.expert_down_EHI = random_tensor({3, 5, 4}, 2);
+  ExpertLeaves leaves;
+  for (int64_t e = 0; e < 3; ++e) {
+    for (const at::Tensor& half : matrices.expert_gate_up_E2IH[e].chunk(2, 0)) leaves.gate_up.push_back(half);
+    leaves.down.push_back(matrices.expert_down_EHI[e]);
+  }
+  for (at::Tensor& leaf : leaves.down) leaf.set_requires_grad(true);
+  const at::Tensor x = at::zeros({0, 5}, at::kDouble);
+  const Routing routing{at::zeros({0, 2}, at::kLong), at::zeros({0, 2}, at::kDouble)};
+  const at::Tensor out = mixture_operators(x, routing, matrices, leaves, config);
+  EXPECT_EQ(out.sizes(), x.sizes());
+  out.sum().backward();
+  EXPECT_TRUE(at::equal(leaves.down[2].grad(), at::zeros({5, 4}, at::kDouble)));
+  const at::NoGradGuard no_grad;
+  EXPECT_EQ(mixture_operators(x, routing, matrices, leaves, config).sizes(), x.sizes());
 }
 
 }  // namespace

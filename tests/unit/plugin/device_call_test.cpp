@@ -1,5 +1,8 @@
 // Losses and estimators that take tensors of the run's device: what the engine gives them there, and what comes back.
 // The packs are the built-in ones, whose CUDA builds the emulator runs; the device's memory cannot be used by the host.
+#include <fstream>
+#include <map>
+
 #include "device_rows.h"
 #include "mortise/kinds/policy_loss.h"
 #include "plugin/host/devices.h"
@@ -139,6 +142,42 @@ TEST(DeviceCallTest, KlEstimatorsToo) {
     ASSERT_OK_AND_ASSIGN(const Computed there, kl_of(name, on(device)));
     EXPECT_EQ(device.num_calls, 1);
     expect_same(host, there);
+  }
+}
+
+// The rows of docs/cuda.md that say how many launches a call takes, by the name of the plugin.
+std::map<std::string, int64_t> launches_in_the_docs() {
+  std::map<std::string, int64_t> out;
+  std::ifstream page(Path(MORTISE_SOURCE_DIR) / "docs/cuda.md");
+  for (std::string line; std::getline(page, line);) {
+    const size_t end = line.starts_with("| `") ? line.find('|', 1) : std::string::npos;
+    if (end == std::string::npos) continue;
+    for (const auto& [words, count] :
+         {std::pair{" One launch", 1}, {" Two launches", 2}, {" Three launches", 3}, {" Four launches", 4}}) {
+      if (!line.substr(end + 1).starts_with(words)) continue;
+      for (size_t at = line.find('`'); at < end; at = line.find('`', line.find('`', at + 1) + 1))
+        out[line.substr(at + 1, line.find('`', at + 1) - at - 1)] = count;
+    }
+  }
+  return out;
+}
+
+TEST(DeviceCallTest, LaunchesAreThoseOfTheDocs) {
+  const std::map<std::string, int64_t> docs = launches_in_the_docs();
+  EXPECT_EQ(docs.at("vanilla"), 1);
+  for (const Candidate& pack : emulated_packs().candidates()) {
+    for (const PluginInfo& plugin : pack.info.plugins) {
+      if (plugin.kind == MORTISE_KIND_POLICY_LOSS) EXPECT_TRUE(docs.contains(plugin.name)) << plugin.name;
+    }
+  }
+  for (const auto& [name, count] : docs) {
+    LockedDevice device;
+    const int64_t before = LockedArea::instance().num_launches();
+    const ordered_json params = name == "dro" ? ordered_json{{"dro_beta", 0.3}} : ordered_json::object();
+    const bool is_loss = emulated_packs().find(MORTISE_KIND_POLICY_LOSS, name).ok();
+    ASSERT_OK(is_loss ? loss_of(name, on(device), params) : kl_of(name, on(device)));
+    EXPECT_EQ(device.num_calls, 1) << name;
+    EXPECT_EQ(LockedArea::instance().num_launches() - before, count) << name;
   }
 }
 

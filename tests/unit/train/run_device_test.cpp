@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "model/device/kernel_table.h"
+#include "train/loop/critic.h"
 #include "train/run/run_options.h"
 
 namespace mortise {
@@ -37,13 +38,15 @@ TEST(RunDevice, ADryRunSaysWhatComputesOnTheGpu) {
 
 TEST(RunDevice, PassesOnAGpuHaveMoreTokensByDefault) {
   RunConfig config;
-  for (const auto& [device, tokens] :
-       {std::pair{"cpu", 2048}, {"auto", 2048}, {"cpu-as-device", 16384}, {"cuda", 16384}, {"cuda:1", 16384}}) {
-    config.model.device = device;
-    EXPECT_EQ(micro_batch_options(config).token_budget, tokens) << device;
+  config.model.device = "auto";  // the default follows the chosen device, not the key
+  for (const auto& [by_operators, tokens] : {std::pair{false, 2048}, {true, 16384}}) {
+    EXPECT_EQ(micro_batch_options(config, by_operators).token_budget, tokens);
+    EXPECT_EQ(learner_options(config, by_operators).micro_batch.token_budget, tokens);
+    EXPECT_EQ(reference_pass_options(config, by_operators).token_budget, tokens);
+    EXPECT_EQ(critic_pass_options(config, by_operators).token_budget, tokens);
   }
   config.actor.ppo_max_token_len_per_gpu = 4000;
-  EXPECT_EQ(micro_batch_options(config).token_budget, 4000);
+  EXPECT_EQ(micro_batch_options(config, true).token_budget, 4000);
 }
 
 }  // namespace

@@ -1,0 +1,121 @@
+// See device_need.h.
+#include "train/run/device_need.h"
+
+#include <c10/core/CachingDeviceAllocator.h>
+#include <fmt/core.h>
+#include <unistd.h>
+
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "foundation/base/log.h"
+#include "foundation/base/text.h"
+#include "train/run/run_size.h"
+
+namespace mortise {
+namespace {
+
+using Parts = std::vector<MemoryPart>;
+
+std::string offloaded_by(const std::string& key, Offloading now) {
+  return now == Offloading::kNone ? fmt::format("set {} = \"file\"", key) : "";
+}
+
+// What stays from the first step to the last.
+Parts held_parts(const MemoryEstimate& memory, const RunConfig& config) {
+  const bool moves_reference = !config.model.trains_adapter() || config.ref.sync_steps.has_value();
+  return {{"weights", memory.weights, ""},
+          {"optimizer", memory.moments, offloaded_by("actor.optim.offload", config.actor.optim.offload)},
+          {"reference", memory.reference, moves_reference ? offloaded_by("ref.offload", config.ref.offload) : ""},
+          {"critic", memory.critic, offloaded_by("critic.optim.offload", config.critic.optim.offload)},
+          {"teacher", memory.teacher, ""},
+          {"reward models", memory.reward_models, ""}};
+}
+
+std::string passes_lowered_by(const RunConfig& config) {
+  const ActorConfig& actor = config.actor;
+  const bool by_rows = actor.ppo_micro_batch_size_per_gpu && !actor.use_dynamic_bsz;
+  return by_rows ? "lower actor.ppo_micro_batch_size_per_gpu" : "lower actor.ppo_max_token_len_per_gpu";
+}
+
+Parts joined(Parts first, const Parts& second) {
+  first.insert(first.end(), second.begin(), second.end());
+  return first;
+}
+
+// The driver counts what libtorch keeps for later as taken.
+std::optional<DeviceMemory> memory_of(at::Device device) {
+  if (device.is_cpu()) {
+    const long page = sysconf(_SC_PAGESIZE), free = sysconf(_SC_AVPHYS_PAGES), all = sysconf(_SC_PHYS_PAGES);
+    if (page <= 0 || free < 0 || all < 0) return std::nullopt;
+    const auto bytes = [page](long pages) { return static_cast<uint64_t>(pages) * static_cast<uint64_t>(page); };
+    return DeviceMemory{bytes(free), bytes(all)};
+  }
+  try {
+    const auto [free, all] = c10::getDeviceAllocator(device.type())->getMemoryInfo(device.index());
+    return DeviceMemory{free, all};
+  } catch (const std::exception&) {
+    return std::nullopt;
+  }
+}
+
+Result<MemoryNeed> need_of(const RunSettings& run, const PluginRegistry& registry) {
+  RunSize size = TRY(begin_run_size(run.env, run.loaded, run.kind));
+  const DeviceName device{run.device.device.is_cuda() ? DeviceKind::kCuda : DeviceKind::kCpuAsDevice};
+  // Its validation rows are not read yet: as many as sample at once.
+  const int64_t num_val = run.config.data.val_files.empty() ? 0 : run.config.rollout.max_num_seqs;
+  TRY(measure_run(run.env, registry, run.loaded, device, run.ranks.size(), num_val, size));
+  return device_need(size.memory, run.config, run.ranks.size());
+}
+
+}  // namespace
+
+MemoryNeed device_need(const MemoryEstimate& memory, const RunConfig& config, int num_ranks) {
+  const Parts held = held_parts(memory, config);
+  const Parts cache = {{"weights that sample", memory.rollout, ""},
+                       {"KV cache", memory.kv_cache, "lower rollout.kv_cache_mib"},
+                       {"decode graphs", memory.graphs, "set rollout.enforce_eager = true"}};
+  Parts kept = cache;
+  for (MemoryPart& part : std::span(kept).subspan(1)) {
+    if (config.rollout.sleep_while_training) part.bytes = 0;
+    part.lowered_by = "set rollout.sleep_while_training = true";
+  }
+  // An update frees those of the one before. Ranks that share the steps free theirs in each step.
+  const bool gradients_stay = config.ranks.zero_stage == 0 || num_ranks == 1;
+  const std::string passes = passes_lowered_by(config);
+  const std::string layers = config.model.enable_gradient_checkpointing
+                                 ? passes
+                                 : passes + " or set model.enable_gradient_checkpointing = true";
+  MemoryNeed need;
+  need.start = joined(held, {{"weights that are read", memory.started, ""}});
+  need.sampling =
+      joined(joined(held, cache), {{"gradients of the last update", gradients_stay ? memory.gradients : 0.0, ""}});
+  // Shorter passes have no smaller head, but for very short ones: it computes a chunk of the tokens at a time.
+  need.learning = joined(
+      joined(held, kept),
+      {{"gradients", memory.gradients, ""}, {"activations", memory.activations, layers}, {"head", memory.head, ""}});
+  return need;
+}
+
+void predict_device_memory(const RunSettings& run, const PluginRegistry& registry) {
+  Result<MemoryNeed> need = need_of(run, registry);
+  if (!need.ok()) {
+    log_info("device memory: not known: " + need.error().to_string());
+    return;
+  }
+  const at::Device device = run.device.device;
+  const std::optional<DeviceMemory> state = memory_of(device);
+  const auto size = [](double bytes) { return format_bytes(static_cast<uint64_t>(bytes)); };
+  const std::string text = fmt::format("device memory: about {} while the run samples, {} in updates{}",
+                                       size(need->bytes(MemoryUse::kSampling)), size(need->bytes(MemoryUse::kUpdates)),
+                                       state ? fmt::format(", of {}", format_bytes(state->all)) : "");
+  if (state && need->most() > static_cast<double>(state->all))
+    log_warn(text + ": that does not fit; --dry-run shows the parts");
+  else
+    log_info(text);
+  tell_memory_need(*std::move(need), [device] { return memory_of(device); });
+}
+
+}  // namespace mortise
