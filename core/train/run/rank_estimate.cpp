@@ -46,11 +46,12 @@ int64_t count_passes(const RunConfig& config, const MicroBatchOptions& cut, int6
 }
 
 // What a rank sends while `num_ranks` = N ranks add an update's gradient of P bytes, in multiples of P (N-1)/N. The
-// micro-batches, `num_passes`, are those of `num_groups` groups. Deterministic sums send each node of a tree to all
-// ranks, or to the owners of its parts: the average over the ranks.
-double sums_sent(const RunConfig& config, int64_t num_passes, int64_t num_groups, int64_t num_ranks) {
+// micro-batches, `num_passes`, are those of `num_groups` groups of `group_size` ranks. Deterministic sums send each node
+// of a tree to all ranks, or to the owners of its parts: the average over the ranks.
+double sums_sent(const RunConfig& config, int64_t num_passes, int64_t num_groups, int64_t group_size,
+                 int64_t num_ranks) {
   const int64_t stage = config.ranks.zero_stage;
-  if (config.trainer.deterministic) {
+  if (config.trainer.deterministic && !owners_add_in_order(config, group_size)) {
     const auto count = static_cast<size_t>(num_passes);
     const std::vector<int> owners =
         deal_in_ranges(std::vector<int64_t>(count, 1), static_cast<int>(num_groups));  // equal passes
@@ -156,6 +157,10 @@ void add_spread_weights(const RunConfig& config, const ModelConfig& model, const
 
 }  // namespace
 
+bool owners_add_in_order(const RunConfig& config, int64_t group_size) {
+  return config.trainer.deterministic && config.ranks.zero_stage >= 2 && group_size == 1;
+}
+
 RankEstimate estimate_ranks(const RunConfig& config, const ModelConfig& model, const BatchPlan& plan,
                             const UnitBytes& units, const TrainedSize& trained, int num_ranks) {
   const auto element = static_cast<double>(num_bytes(config.model.dtype));
@@ -189,7 +194,8 @@ RankEstimate estimate_ranks(const RunConfig& config, const ModelConfig& model, c
   // Those with the same part of the layers add gradients, and send new weights.
   const double same = static_cast<double>(num_ranks) / static_cast<double>(out.tensor_size);
   const double of_same = own_bytes * (same - 1.0) / same;
-  out.gradient_bytes = of_same * sums_sent(config, out.most_passes, out.num_groups(), num_ranks / out.tensor_size);
+  out.gradient_bytes = of_same * sums_sent(config, out.most_passes, out.num_groups(), num_ranks / out.num_groups(),
+                                           num_ranks / out.tensor_size);
   if (config.ranks.zero_stage > 0) out.weight_bytes = of_same;
   if (out.tensor_size > 1) {
     const double of_others = static_cast<double>(out.tensor_size - 1) / static_cast<double>(out.tensor_size);
@@ -219,7 +225,7 @@ double critic_bytes_sent(const RunConfig& config, const BatchPlan& plan, const C
   const double share = static_cast<double>(num_ranks - 1) / num_ranks, trained = critic.trained.numbers * element;
   const bool sends_new_weights = config.ranks.zero_stage == 1 || config.ranks.zero_stage == 2;  // 3: passes read them
   double update =
-      trained * share * (sums_sent(config, num_passes, num_groups, num_ranks) + (sends_new_weights ? 1.0 : 0.0));
+      trained * share * (sums_sent(config, num_passes, num_groups, size, num_ranks) + (sends_new_weights ? 1.0 : 0.0));
   update += sequence_bytes(config, critic.model, num_rows, size, num_ranks);
   update += sequence_sums(config, trained, passes_of_rank, size);
   constexpr double kBytesPerValue = 4.0;  // each token, for every other rank

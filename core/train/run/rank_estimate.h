@@ -39,6 +39,10 @@ struct RankEstimate {
   }
 };
 
+// Sums of gradients in a fixed order (trainer.deterministic) whose owners add each micro-batch (learn/update/owner_trees.h).
+// Else ranks keep whole gradients. `group_size`: ranks that compute a micro-batch together.
+[[nodiscard]] bool owners_add_in_order(const RunConfig& config, int64_t group_size);
+
 // `units` and `trained`: of the policy.
 RankEstimate estimate_ranks(const RunConfig& config, const ModelConfig& model, const BatchPlan& plan,
                             const UnitBytes& units, const TrainedSize& trained, int num_ranks);

@@ -64,55 +64,81 @@ double gradient_in_tree(double gradient, int64_t passes, double num_owners, doub
   return std::max(held * gradient, left * gradient + summed - activations);
 }
 
+// The micro-batches of an update.
+struct Passes {
+  int64_t all = 0, of_rank = 0;
+};
+
+// How ranks add a gradient in a fixed order (trainer.deterministic).
+struct FixedOrder {
+  bool keeps_leaves = false;  // each rank keeps whole gradients
+  double subtrees = 0;        // else what it keeps of the subtrees that it owns between two passes, in whole gradients
+};
+
+FixedOrder fixed_order(const RunConfig& config, int64_t group_size, const Passes& passes, int num_ranks) {
+  if (!config.trainer.deterministic) return {};
+  if (!owners_add_in_order(config, group_size)) return {.keeps_leaves = true};
+  int most = 0;
+  for (int64_t done = num_ranks; done < passes.all + num_ranks; done += num_ranks)
+    most = std::max(most, std::popcount(static_cast<uint64_t>(std::min(done, passes.all))));
+  return {.subtrees = static_cast<double>(most) / num_ranks};
+}
+
 // What is complete when backward begins or ends. The head of an adapter leaves with its embedding.
 double end_of_gradient(const TrainedSize& trained, bool has_lora) {
   return has_lora ? trained.units.ends : trained.units.largest_end;
 }
 
 // The same of stage 3, which is `num_owners` ranks that share all of a model, or an adapter that each has as a whole. A
-// layer's gradient goes to its owners when it is complete, and so does that of a window. Whole gradients of embedding and
-// head, and that of an adapter, do when the pass has ended and freed its activations.
-double gradient_with_spread_weights(const UnitBytes& units, double gradient, bool has_lora, int64_t window_rows,
+// layer's gradient goes to its owners when it is complete, and so does that of a window (`by_windows`). Whole gradients of
+// embedding and head, and that of an adapter, do when the pass has ended and freed its activations.
+double gradient_with_spread_weights(const UnitBytes& units, double gradient, bool has_lora, bool by_windows,
                                     double num_owners, double activations) {
   if (has_lora) {
     const auto messages = static_cast<double>(2 * Shards::kRoundBytes);
     return gradient + std::max(0.0, gradient / num_owners + std::min(messages, 2.0 * gradient) - activations);
   }
-  return (units.all + units.whole) / num_owners + units.whole + units.layer + (window_rows == 0 ? units.ends : 0.0);
+  return (units.all + units.whole) / num_owners + units.whole + units.layer + (by_windows ? 0.0 : units.ends);
 }
 
-// What ranks.zero_stage takes off the memory of a rank. `ends`: the rank's share of embedding and head. `passes`:
-// micro-batches of a rank in an update. Gradients of policy and critic are never there together, as they leave.
-void share_states(const RunConfig& config, const TrainedSize& trained, double ends, int64_t passes, bool has_lora,
+// What ranks.zero_stage takes off the memory of a rank. `ends`: the rank's share of embedding and head. Gradients of policy
+// and critic are never there together, as they leave.
+void share_states(const RunConfig& config, const TrainedSize& trained, double ends, const Passes& passes, bool has_lora,
                   int num_ranks, const CriticBytes& critic, MemoryEstimate& memory) {
   const int64_t num_parts = config.trainer.val_only ? 1 : config.actor.tensor_model_parallel_size;
   const double with_same_part = static_cast<double>(num_ranks) / static_cast<double>(num_parts);
   const bool is_shared = config.ranks.zero_stage > 0;
-  if (config.trainer.deterministic)
-    memory.gradients = gradient_in_tree(memory.gradients, passes, is_shared ? with_same_part : 1.0, memory.activations);
+  const int64_t sequence_size = config.actor.ulysses_sequence_parallel_size;
+  const FixedOrder order = fixed_order(config, num_parts * sequence_size, passes, num_ranks);
+  const FixedOrder of_critic = fixed_order(config, config.critic.ulysses_sequence_parallel_size, passes, num_ranks);
+  if (order.keeps_leaves)
+    memory.gradients =
+        gradient_in_tree(memory.gradients, passes.of_rank, is_shared ? with_same_part : 1.0, memory.activations);
   if (!is_shared) return;
   memory.moments /= with_same_part;
   memory.critic -= critic.moments * (1.0 - 1.0 / num_ranks) + critic.gradients;
-  if (config.trainer.deterministic) {
+  if (of_critic.keeps_leaves) {
     memory.gradients =
-        std::max(memory.gradients, gradient_in_tree(critic.gradients, passes, num_ranks, critic.activations));
+        std::max(memory.gradients, gradient_in_tree(critic.gradients, passes.of_rank, num_ranks, critic.activations));
   }
-  if (config.ranks.zero_stage == 3 || config.trainer.deterministic) return;
+  if (config.ranks.zero_stage == 3) return;
   const auto element = static_cast<double>(num_bytes(config.model.dtype));
   const bool each_pass = config.ranks.zero_stage == 2;
-  if (with_same_part > 1.0) {
-    const bool in_pass = !has_lora || config.actor.ulysses_sequence_parallel_size == 1;
-    const Owners owners{with_same_part, in_pass ? each_pass || passes == 1 : each_pass && passes > 1,
+  if (with_same_part > 1.0 && !order.keeps_leaves) {
+    const bool in_pass = !has_lora || sequence_size == 1;
+    const Owners owners{with_same_part, in_pass ? each_pass || passes.of_rank == 1 : each_pass && passes.of_rank > 1,
                         cut_of(config.actor.optim, num_parts > 1 && !has_lora), in_pass};
-    memory.gradients = gradient_in_buckets(trained, memory.gradients, end_of_gradient(trained, has_lora) * ends,
+    memory.gradients = order.subtrees * memory.gradients +
+                       gradient_in_buckets(trained, memory.gradients, end_of_gradient(trained, has_lora) * ends,
                                            memory.activations, element, owners);
   }
-  if (critic.gradients == 0) return;
+  if (critic.gradients == 0 || of_critic.keeps_leaves) return;
   const Owners owners{static_cast<double>(num_ranks), each_pass, cut_of(config.critic.optim, false),
                       !critic.has_lora || config.critic.ulysses_sequence_parallel_size == 1};
-  memory.gradients =
-      std::max(memory.gradients, gradient_in_buckets(critic.trained, critic.gradients, critic.trained.units.largest_end,
-                                                     critic.activations, element, owners));
+  memory.gradients = std::max(
+      memory.gradients, of_critic.subtrees * critic.gradients +
+                            gradient_in_buckets(critic.trained, critic.gradients, critic.trained.units.largest_end,
+                                                critic.activations, element, owners));
 }
 
 // The same units if a rank has these shares of the numbers of each layer, and of embedding and head.
@@ -163,28 +189,33 @@ double merged_bytes(double weights, const UnitBytes& units, double adapter) {
 }
 
 // The critic's part of this: all ranks share it.
-void share_critic(const RunConfig& config, int num_ranks, const CriticBytes& critic, MemoryEstimate& memory) {
+void share_critic(const RunConfig& config, int num_ranks, const Passes& passes, const CriticBytes& critic,
+                  MemoryEstimate& memory) {
   memory.critic -= critic.matrices * (1.0 - 1.0 / num_ranks) + critic.merged;  // its adapter, norms and head stay
   if (critic.weights == 0) return;
   const double copies = critic.units.layers * share_of_copies(config.model.dtype);
   const double computed = critic.has_lora ? std::max(0.0, critic.merged - copies) : 0.0;
   memory.gathered =
       std::max(memory.gathered, gathered_bytes(critic.units, critic.trained, computed, config, critic.has_lora));
-  if (config.trainer.deterministic) return;
-  memory.gradients =
-      std::max(memory.gradients, gradient_with_spread_weights(critic.trained.units, critic.gradients, critic.has_lora,
-                                                              critic.units.window.rows, num_ranks, critic.activations));
+  const FixedOrder order = fixed_order(config, config.critic.ulysses_sequence_parallel_size, passes, num_ranks);
+  if (order.keeps_leaves) return;
+  const bool by_windows = critic.units.window.rows > 0 && !config.trainer.deterministic;
+  memory.gradients = std::max(memory.gradients,
+                              order.subtrees * critic.gradients +
+                                  gradient_with_spread_weights(critic.trained.units, critic.gradients, critic.has_lora,
+                                                               by_windows, num_ranks, critic.activations));
 }
 
 // The same for stage 3. `units` and `trained` are those of a rank's part, if ranks share the layers. `whole_parts`: those
 // that a rollout gathers then.
 void share_weights(const UnitBytes& units, const TrainedSize& trained, const UnitBytes& trained_units,
-                   double whole_parts, const RunConfig& config, bool has_lora, int num_ranks, const CriticBytes& critic,
-                   MemoryEstimate& memory) {
+                   double whole_parts, const RunConfig& config, const Passes& passes, bool has_lora, int num_ranks,
+                   const CriticBytes& critic, MemoryEstimate& memory) {
   if (config.ranks.zero_stage < 3) return;
   const int64_t num_parts = config.trainer.val_only ? 1 : config.actor.tensor_model_parallel_size;
   const double num_owners = static_cast<double>(num_ranks) / static_cast<double>(num_parts);
-  if (num_owners == 1) return share_critic(config, num_ranks, critic, memory);  // no other rank has the same part
+  // No other rank has the same part.
+  if (num_owners == 1) return share_critic(config, num_ranks, passes, critic, memory);
   const ModelDtype dtype = config.model.dtype;
   const double adapter = has_lora ? trained.numbers * static_cast<double>(num_bytes(dtype)) : 0.0;
   const double copies = units.layers * share_of_copies(dtype);
@@ -203,11 +234,15 @@ void share_weights(const UnitBytes& units, const TrainedSize& trained, const Uni
   if (memory.reference > 0)
     memory.reference -= (is_view ? copies : spread_bytes(units, dtype, config.ref.sync_steps.has_value())) *
                         (is_view ? 1.0 : 1.0 - 1.0 / num_owners);
-  if (!config.trainer.deterministic) {
-    memory.gradients = gradient_with_spread_weights(trained_units, memory.gradients, has_lora, units.window.rows,
-                                                    num_owners, memory.activations);
+  const FixedOrder order =
+      fixed_order(config, num_parts * config.actor.ulysses_sequence_parallel_size, passes, num_ranks);
+  if (!order.keeps_leaves) {
+    const bool by_windows = units.window.rows > 0 && !config.trainer.deterministic;
+    memory.gradients =
+        order.subtrees * memory.gradients + gradient_with_spread_weights(trained_units, memory.gradients, has_lora,
+                                                                         by_windows, num_owners, memory.activations);
   }
-  share_critic(config, num_ranks, critic, memory);
+  share_critic(config, num_ranks, passes, critic, memory);
 }
 
 }  // namespace
@@ -324,14 +359,14 @@ void share_memory(const ModelConfig& model, const UnitBytes& units, const Traine
   const auto element = static_cast<double>(num_bytes(config.model.dtype));
   const double layers = 1.0 - others.layers * element / units.layers, ends = 1.0 - others.ends * element / units.ends;
   const RankEstimate shares = estimate_ranks(config, model, plan_batches(config), units, trained, num_ranks);
-  const int64_t passes = (shares.most_passes + shares.num_groups() - 1) / shares.num_groups();
+  const Passes passes{shares.most_passes, (shares.most_passes + shares.num_groups() - 1) / shares.num_groups()};
   share_states(config, trained, ends, passes, has_lora, num_ranks, critic, memory);
   const bool gathers_layers = num_parts > 1 && config.rollout.tensor_model_parallel_size != num_parts;
   const double layers_read = has_lora ? units.layers : spread_bytes(units, config.model.dtype, false) - units.ends;
   const bool gathers_ends = num_parts > 1 && !trained.keeps_vocabulary();
   const double whole_parts = (gathers_ends ? units.ends : 0.0) + (gathers_layers ? layers_read : 0.0);
   share_weights(units_of_part(units, layers, ends), trained, units_of_part(trained.units, layers, ends), whole_parts,
-                config, has_lora, num_ranks, critic, memory);
+                config, passes, has_lora, num_ranks, critic, memory);
   if (config.ranks.zero_stage == 3 && num_ranks > num_parts && units.window.rows > 0) {
     const double tokens = tokens_on_rank(config, plan_batches(config));
     memory.head = head_pass_bytes(model, trained, config, tokens, units.window.rows) +

@@ -114,7 +114,7 @@ TEST(RankEstimate, CountsTheNodesOfDeterministicSums) {
   EXPECT_DOUBLE_EQ(bytes(true, 8, 4, 1), bytes(false, 8, 4, 1));
   EXPECT_DOUBLE_EQ(bytes(true, 6, 2, 1), 2.0 * bytes(false, 6, 2, 1));
   EXPECT_DOUBLE_EQ(bytes(false, 8, 4, 2), 2.0 * bytes(false, 8, 4, 1)) << "after each micro-batch";
-  EXPECT_DOUBLE_EQ(bytes(true, 8, 4, 2), bytes(true, 8, 4, 1)) << "whole gradients until the update ends";
+  EXPECT_DOUBLE_EQ(bytes(true, 8, 4, 2), bytes(false, 8, 4, 2)) << "owners add each micro-batch";
 }
 
 // Rows of a group have their prompt once in a micro-batch.
@@ -468,6 +468,8 @@ TEST(MemoryEstimates, CountTheBucketsInWhichGradientsLeave) {
   EXPECT_DOUBLE_EQ(gradients(1, 7, 4, true), 3 * all + all / 4 + 64 * kMiB) << "sums of four, two and one passes";
   EXPECT_DOUBLE_EQ(gradients(0, 8, 4, true), 4 * all);
   EXPECT_DOUBLE_EQ(gradients(0, 8, 1, true), 4 * all) << "one process adds in the same order";
+  EXPECT_DOUBLE_EQ(gradients(2, 1, 4, true), gradients(2, 1, 4) + all / 4) << "the sum of the four";
+  EXPECT_DOUBLE_EQ(gradients(2, 7, 4, true), gradients(2, 7, 4) + 3 * all / 4) << "16 + 8 + 4 of 28 micro-batches";
 }
 
 // A critic's gradient leaves layer by layer, and never meets that of the policy.
