@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <array>
+#include <csignal>
 #include <fstream>
 #include <iterator>
 #include <vector>
@@ -90,7 +91,8 @@ std::optional<RankState> decode_rank_state(std::string_view text) {
     n[i] = *number;
   }
   const int64_t status = n[7];
-  if (status < 0 || status > 4 || n[5] < 1) return std::nullopt;
+  const bool is_stop_signal = n[9] == 0 || n[9] == SIGINT || n[9] == SIGTERM;
+  if (status < 0 || status > 4 || n[5] < 1 || !is_stop_signal) return std::nullopt;
   const RankSet awaits{static_cast<int>(n[4]), static_cast<int>(n[5]), static_cast<int>(n[6]), n[8] != 0};
   return RankState{n[0],
                    n[1],

@@ -28,17 +28,30 @@ std::vector<at::Tensor> grads_of(const std::vector<OptimizedParameter>& paramete
   return grads;
 }
 
-bool owners_add_leaves(const RankOptions& ranks, const Optimizer& optimizer) {
-  return ranks.deterministic && ranks.group_size() == 1 && optimizer.shares_gradients();
+bool are_added_by_owners(const RankOptions& ranks, const Optimizer& optimizer) {
+  return owners_add_leaves(ranks.deterministic, optimizer.shares_gradients(), ranks.group_size());
+}
+
+// The rank that has a leaf, if they have them in turn.
+int rank_in_turn(size_t leaf, const RankOptions& ranks) {
+  return static_cast<int>(leaf % static_cast<size_t>(ranks.communicator->size()));
+}
+
+Result<> check_turns(std::span<const int> owners, const RankOptions& ranks) {
+  for (size_t leaf = 0; leaf < owners.size(); ++leaf) {
+    if (owners[leaf] != rank_in_turn(leaf, ranks))
+      return Error{
+          ErrorKind::kInternal, "the ranks do not have the micro-batches of a deterministic update in turn", {}, {}};
+  }
+  return {};
 }
 
 }  // namespace
 
 RankShare share_update(std::span<const int64_t> loads, const RankOptions& ranks, const Optimizer& optimizer) {
-  if (!owners_add_leaves(ranks, optimizer)) return {loads, ranks};
+  if (!are_added_by_owners(ranks, optimizer)) return {loads, ranks};
   std::vector<int> owners;
-  for (size_t leaf = 0; leaf < loads.size(); ++leaf)
-    owners.push_back(static_cast<int>(leaf % static_cast<size_t>(ranks.communicator->size())));
+  for (size_t leaf = 0; leaf < loads.size(); ++leaf) owners.push_back(rank_in_turn(leaf, ranks));
   return {std::move(owners), ranks};
 }
 
@@ -54,12 +67,13 @@ GradientSum::GradientSum(const Model& model, Optimizer& optimizer, const RankSha
   num_rounds_ = num_rounds_left_ = rounds.size();
   for (const std::optional<size_t>& leaf : rounds) last_leaf_ = leaf ? leaf : last_leaf_;
   for (ShardUnit& unit : optimizer.units()) unit.own_gradient = at::Tensor();
-  if (owners_add_leaves(ranks, optimizer)) trees_ = std::make_unique<OwnerTrees>();
+  if (are_added_by_owners(ranks, optimizer)) trees_ = std::make_unique<OwnerTrees>();
   const Result<Communicator*> same = same_part();
   if (same.ok())
     sums_ = make_sums(**same);
   else
     opened_ = same.error();
+  if (trees_ != nullptr && opened_.ok()) opened_ = check_turns(share.owners(), ranks);
   for (ShardUnit& unit : optimizer.units()) {
     MatrixWindows* const windows = windows_of(unit);
     if (windows == nullptr) continue;

@@ -2,9 +2,8 @@
 //
 // The buckets are the units of the optimizer. The gradients of a bucket are freed as they leave: at once, or in several
 // rounds if they are large. An owner adds what arrives in the order of the ranks, or as leaves of trees. At most two
-// rounds are on their way,
-// of at most 16 MiB each that are sent and as many that arrive. Behind them a bucket may wait without holding up the
-// pass. So a pass has at most two buckets whose gradients are complete.
+// rounds are on their way, of at most 16 MiB each that are sent and as many that arrive. Behind them a bucket may wait
+// without holding up the pass. So a pass has at most two buckets whose gradients are complete.
 // For this folder, and for estimates. Thread rule: as BucketSums.
 #pragma once
 

@@ -8,12 +8,19 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstddef>
+#include <cstdint>
 #include <map>
 #include <vector>
 
 #include "learn/update/gradient_tree.h"
 
 namespace mortise {
+
+// Are deterministic sums made in this way? `shares_gradients`: ZeRO 2 or 3. `group_size`: ranks that compute a micro-batch
+// together.
+[[nodiscard]] constexpr bool owners_add_leaves(bool deterministic, bool shares_gradients, int64_t group_size) {
+  return deterministic && shares_gradients && group_size == 1;
+}
 
 class OwnerTrees {
  public:

@@ -7,6 +7,7 @@
 
 #include "foundation/base/text.h"
 #include "learn/update/gradient_tree.h"
+#include "learn/update/owner_trees.h"
 #include "model/weights/tensor_split.h"
 #include "train/loop/critic.h"
 #include "train/run/run_options.h"
@@ -51,7 +52,8 @@ int64_t count_passes(const RunConfig& config, const MicroBatchOptions& cut, int6
 double sums_sent(const RunConfig& config, int64_t num_passes, int64_t num_groups, int64_t group_size,
                  int64_t num_ranks) {
   const int64_t stage = config.ranks.zero_stage;
-  if (config.trainer.deterministic && !owners_add_in_order(config, group_size)) {
+  const bool deterministic = config.trainer.deterministic;
+  if (deterministic && !owners_add_leaves(deterministic, stage >= 2, group_size)) {
     const auto count = static_cast<size_t>(num_passes);
     const std::vector<int> owners =
         deal_in_ranges(std::vector<int64_t>(count, 1), static_cast<int>(num_groups));  // equal passes
@@ -157,8 +159,8 @@ void add_spread_weights(const RunConfig& config, const ModelConfig& model, const
 
 }  // namespace
 
-bool owners_add_in_order(const RunConfig& config, int64_t group_size) {
-  return config.trainer.deterministic && config.ranks.zero_stage >= 2 && group_size == 1;
+int64_t critic_passes(const RunConfig& config, const BatchPlan& plan) {
+  return count_passes(config, critic_pass_options(config), critic_rows_per_update(config, plan));
 }
 
 RankEstimate estimate_ranks(const RunConfig& config, const ModelConfig& model, const BatchPlan& plan,
@@ -220,7 +222,7 @@ double critic_bytes_sent(const RunConfig& config, const BatchPlan& plan, const C
   const auto element = static_cast<double>(num_bytes(config.model.dtype));
   const int64_t size = config.critic.ulysses_sequence_parallel_size, num_groups = num_ranks / size;
   const MicroBatchOptions cut = critic_pass_options(config);
-  const int64_t num_rows = critic_rows_per_update(config, plan), num_passes = count_passes(config, cut, num_rows);
+  const int64_t num_rows = critic_rows_per_update(config, plan), num_passes = critic_passes(config, plan);
   const int64_t passes_of_rank = rounded_up(num_passes, num_groups);
   const double share = static_cast<double>(num_ranks - 1) / num_ranks, trained = critic.trained.numbers * element;
   const bool sends_new_weights = config.ranks.zero_stage == 1 || config.ranks.zero_stage == 2;  // 3: passes read them

@@ -39,9 +39,8 @@ struct RankEstimate {
   }
 };
 
-// Sums of gradients in a fixed order (trainer.deterministic) whose owners add each micro-batch (learn/update/owner_trees.h).
-// Else ranks keep whole gradients. `group_size`: ranks that compute a micro-batch together.
-[[nodiscard]] bool owners_add_in_order(const RunConfig& config, int64_t group_size);
+// Micro-batches of an update of the critic.
+[[nodiscard]] int64_t critic_passes(const RunConfig& config, const BatchPlan& plan);
 
 // `units` and `trained`: of the policy.
 RankEstimate estimate_ranks(const RunConfig& config, const ModelConfig& model, const BatchPlan& plan,

@@ -7,6 +7,7 @@
 #include "learn/optim/unit_size.h"
 #include "learn/optim/weight_shards.h"
 #include "learn/update/owner_sums.h"
+#include "learn/update/owner_trees.h"
 #include "model/weights/tensor_split.h"
 #include "train/run/memory_estimate.h"
 #include "train/run/memory_parts.h"
@@ -69,6 +70,12 @@ struct Passes {
   int64_t all = 0, of_rank = 0;
 };
 
+Passes passes_of_critic(const RunConfig& config, int num_ranks) {
+  const int64_t all = critic_passes(config, plan_batches(config));
+  const int64_t num_groups = num_ranks / config.critic.ulysses_sequence_parallel_size;
+  return {all, (all + num_groups - 1) / num_groups};
+}
+
 // How ranks add a gradient in a fixed order (trainer.deterministic).
 struct FixedOrder {
   bool keeps_leaves = false;  // each rank keeps whole gradients
@@ -77,7 +84,7 @@ struct FixedOrder {
 
 FixedOrder fixed_order(const RunConfig& config, int64_t group_size, const Passes& passes, int num_ranks) {
   if (!config.trainer.deterministic) return {};
-  if (!owners_add_in_order(config, group_size)) return {.keeps_leaves = true};
+  if (!owners_add_leaves(true, config.ranks.zero_stage >= 2, group_size)) return {.keeps_leaves = true};
   int most = 0;
   for (int64_t done = num_ranks; done < passes.all + num_ranks; done += num_ranks)
     most = std::max(most, std::popcount(static_cast<uint64_t>(std::min(done, passes.all))));
@@ -101,6 +108,14 @@ double gradient_with_spread_weights(const UnitBytes& units, double gradient, boo
   return (units.all + units.whole) / num_owners + units.whole + units.layer + (by_windows ? 0.0 : units.ends);
 }
 
+// Without ZeRO, a rank has the critic's whole gradient, and so much more in a fixed order.
+void add_critic_tree(const RunConfig& config, int num_ranks, const CriticBytes& critic, MemoryEstimate& memory) {
+  if (!config.trainer.deterministic || critic.gradients == 0) return;
+  memory.critic +=
+      gradient_in_tree(critic.gradients, passes_of_critic(config, num_ranks).of_rank, 1.0, critic.activations) -
+      critic.gradients;
+}
+
 // What ranks.zero_stage takes off the memory of a rank. `ends`: the rank's share of embedding and head. Gradients of policy
 // and critic are never there together, as they leave.
 void share_states(const RunConfig& config, const TrainedSize& trained, double ends, const Passes& passes, bool has_lora,
@@ -110,16 +125,18 @@ void share_states(const RunConfig& config, const TrainedSize& trained, double en
   const bool is_shared = config.ranks.zero_stage > 0;
   const int64_t sequence_size = config.actor.ulysses_sequence_parallel_size;
   const FixedOrder order = fixed_order(config, num_parts * sequence_size, passes, num_ranks);
-  const FixedOrder of_critic = fixed_order(config, config.critic.ulysses_sequence_parallel_size, passes, num_ranks);
+  const Passes critic_passes = passes_of_critic(config, num_ranks);
+  const FixedOrder of_critic =
+      fixed_order(config, config.critic.ulysses_sequence_parallel_size, critic_passes, num_ranks);
   if (order.keeps_leaves)
     memory.gradients =
         gradient_in_tree(memory.gradients, passes.of_rank, is_shared ? with_same_part : 1.0, memory.activations);
-  if (!is_shared) return;
+  if (!is_shared) return add_critic_tree(config, num_ranks, critic, memory);
   memory.moments /= with_same_part;
   memory.critic -= critic.moments * (1.0 - 1.0 / num_ranks) + critic.gradients;
   if (of_critic.keeps_leaves) {
-    memory.gradients =
-        std::max(memory.gradients, gradient_in_tree(critic.gradients, passes.of_rank, num_ranks, critic.activations));
+    memory.gradients = std::max(
+        memory.gradients, gradient_in_tree(critic.gradients, critic_passes.of_rank, num_ranks, critic.activations));
   }
   if (config.ranks.zero_stage == 3) return;
   const auto element = static_cast<double>(num_bytes(config.model.dtype));
@@ -189,15 +206,15 @@ double merged_bytes(double weights, const UnitBytes& units, double adapter) {
 }
 
 // The critic's part of this: all ranks share it.
-void share_critic(const RunConfig& config, int num_ranks, const Passes& passes, const CriticBytes& critic,
-                  MemoryEstimate& memory) {
+void share_critic(const RunConfig& config, int num_ranks, const CriticBytes& critic, MemoryEstimate& memory) {
   memory.critic -= critic.matrices * (1.0 - 1.0 / num_ranks) + critic.merged;  // its adapter, norms and head stay
   if (critic.weights == 0) return;
   const double copies = critic.units.layers * share_of_copies(config.model.dtype);
   const double computed = critic.has_lora ? std::max(0.0, critic.merged - copies) : 0.0;
   memory.gathered =
       std::max(memory.gathered, gathered_bytes(critic.units, critic.trained, computed, config, critic.has_lora));
-  const FixedOrder order = fixed_order(config, config.critic.ulysses_sequence_parallel_size, passes, num_ranks);
+  const FixedOrder order =
+      fixed_order(config, config.critic.ulysses_sequence_parallel_size, passes_of_critic(config, num_ranks), num_ranks);
   if (order.keeps_leaves) return;
   const bool by_windows = critic.units.window.rows > 0 && !config.trainer.deterministic;
   memory.gradients = std::max(memory.gradients,
@@ -215,7 +232,7 @@ void share_weights(const UnitBytes& units, const TrainedSize& trained, const Uni
   const int64_t num_parts = config.trainer.val_only ? 1 : config.actor.tensor_model_parallel_size;
   const double num_owners = static_cast<double>(num_ranks) / static_cast<double>(num_parts);
   // No other rank has the same part.
-  if (num_owners == 1) return share_critic(config, num_ranks, passes, critic, memory);
+  if (num_owners == 1) return share_critic(config, num_ranks, critic, memory);
   const ModelDtype dtype = config.model.dtype;
   const double adapter = has_lora ? trained.numbers * static_cast<double>(num_bytes(dtype)) : 0.0;
   const double copies = units.layers * share_of_copies(dtype);
@@ -242,7 +259,7 @@ void share_weights(const UnitBytes& units, const TrainedSize& trained, const Uni
         order.subtrees * memory.gradients + gradient_with_spread_weights(trained_units, memory.gradients, has_lora,
                                                                          by_windows, num_owners, memory.activations);
   }
-  share_critic(config, num_ranks, passes, critic, memory);
+  share_critic(config, num_ranks, critic, memory);
 }
 
 }  // namespace
@@ -348,6 +365,7 @@ void share_memory(const ModelConfig& model, const UnitBytes& units, const Traine
     const int64_t all = estimate_ranks(config, model, plan_batches(config), units, trained, 1).most_passes;
     if (config.trainer.deterministic)
       memory.gradients = gradient_in_tree(memory.gradients, all, 1.0, memory.activations);
+    add_critic_tree(config, 1, critic, memory);
     return;
   }
   memory.started = started_bytes(units, trained, config, num_ranks, memory.weights);

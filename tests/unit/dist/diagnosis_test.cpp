@@ -350,6 +350,9 @@ TEST(RankTexts, ReadBack) {
   EXPECT_EQ(decode_rank_state(encode(state)), state);
   for (const char* wrong : {"", "1\n2\n3", "1\n2\n3\nx\n0\n\n", "1\n2\n3\n1\n9\n\n"})
     EXPECT_EQ(decode_rank_state(wrong), std::nullopt) << wrong;
+  RankState killed = state;
+  killed.stop_signal = 9;
+  EXPECT_EQ(decode_rank_state(encode(killed)), std::nullopt) << "no signal that asks for an end";
   const RankProcess process{"boot 1", "boot 2", "node1", 77, 1234, 4, "0-3,8", "cgroup:[4] /sys/fs/cgroup/a"};
   EXPECT_EQ(decode_rank_process(encode(process)), process);
   EXPECT_EQ(decode_rank_process("boot 1\n7"), std::nullopt);

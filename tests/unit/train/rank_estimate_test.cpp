@@ -492,6 +492,19 @@ TEST(MemoryEstimates, CountTheCriticsPartOfItsGradient) {
   EXPECT_DOUBLE_EQ(shared(false).critic, critic.weights / 2.0);
   EXPECT_DOUBLE_EQ(shared(false).gradients, run.shared.gradients + run.trained.units.all / 2.0);
   EXPECT_GE(shared(true).gradients, critic.gradients) << "an adapter's is whole until the pass has ended";
+  // It has micro-batches of its own: seven in an update, and the policy has one.
+  RunConfig config = run_of_passes(7);
+  config.trainer.deterministic = true;
+  config.actor.ppo_micro_batch_size_per_gpu = 7;
+  config.critic.ppo_micro_batch_size_per_gpu = 1;
+  critic.has_lora = false;
+  critic.activations = 1e12;  // more than all sums
+  for (const int num_ranks : {1, 2}) {
+    MemoryEstimate memory = run.alone;
+    memory.critic = critic.gradients;
+    share_memory(model, run.units, run.trained, config, false, num_ranks, critic, memory);
+    EXPECT_DOUBLE_EQ(memory.critic, 3.0 * critic.gradients) << "of seven, or of four in each of two ranks";
+  }
 }
 
 // What an adapter trains of embedding and head in their place is whole on every rank, and so is the base's unless a
