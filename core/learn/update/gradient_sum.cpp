@@ -40,8 +40,10 @@ int rank_in_turn(size_t leaf, const RankOptions& ranks) {
 Result<> check_turns(std::span<const int> owners, const RankOptions& ranks) {
   for (size_t leaf = 0; leaf < owners.size(); ++leaf) {
     if (owners[leaf] != rank_in_turn(leaf, ranks))
-      return Error{
-          ErrorKind::kInternal, "the ranks do not have the micro-batches of a deterministic update in turn", {}, {}};
+      return Error{ErrorKind::kInternal,
+                   "the ranks do not have the micro-batches of a deterministic update in turn",
+                   {},
+                   "report this"};
   }
   return {};
 }

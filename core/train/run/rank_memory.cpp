@@ -72,7 +72,8 @@ struct Passes {
 
 Passes passes_of_critic(const RunConfig& config, int num_ranks) {
   const int64_t all = critic_passes(config, plan_batches(config));
-  const int64_t num_groups = num_ranks / config.critic.ulysses_sequence_parallel_size;
+  // At least one: a run without a critic does not check its keys.
+  const int64_t num_groups = std::max<int64_t>(1, num_ranks / config.critic.ulysses_sequence_parallel_size);
   return {all, (all + num_groups - 1) / num_groups};
 }
 
@@ -125,9 +126,9 @@ void share_states(const RunConfig& config, const TrainedSize& trained, double en
   const bool is_shared = config.ranks.zero_stage > 0;
   const int64_t sequence_size = config.actor.ulysses_sequence_parallel_size;
   const FixedOrder order = fixed_order(config, num_parts * sequence_size, passes, num_ranks);
-  const Passes critic_passes = passes_of_critic(config, num_ranks);
+  const Passes of_critic_updates = passes_of_critic(config, num_ranks);
   const FixedOrder of_critic =
-      fixed_order(config, config.critic.ulysses_sequence_parallel_size, critic_passes, num_ranks);
+      fixed_order(config, config.critic.ulysses_sequence_parallel_size, of_critic_updates, num_ranks);
   if (order.keeps_leaves)
     memory.gradients =
         gradient_in_tree(memory.gradients, passes.of_rank, is_shared ? with_same_part : 1.0, memory.activations);
@@ -136,7 +137,7 @@ void share_states(const RunConfig& config, const TrainedSize& trained, double en
   memory.critic -= critic.moments * (1.0 - 1.0 / num_ranks) + critic.gradients;
   if (of_critic.keeps_leaves) {
     memory.gradients = std::max(
-        memory.gradients, gradient_in_tree(critic.gradients, critic_passes.of_rank, num_ranks, critic.activations));
+        memory.gradients, gradient_in_tree(critic.gradients, of_critic_updates.of_rank, num_ranks, critic.activations));
   }
   if (config.ranks.zero_stage == 3) return;
   const auto element = static_cast<double>(num_bytes(config.model.dtype));

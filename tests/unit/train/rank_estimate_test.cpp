@@ -500,6 +500,11 @@ TEST(MemoryEstimates, CountTheCriticsPartOfItsGradient) {
   critic.has_lora = false;
   critic.activations = 1e12;  // more than all sums
   for (const int num_ranks : {1, 2}) {
+    MemoryEstimate without = run.alone;
+    RunConfig other = config;
+    other.critic.ulysses_sequence_parallel_size = 4;  // not checked in a run that has no critic
+    share_memory(model, run.units, run.trained, other, false, num_ranks, {}, without);
+    EXPECT_EQ(without.critic, 0.0);
     MemoryEstimate memory = run.alone;
     memory.critic = critic.gradients;
     share_memory(model, run.units, run.trained, config, false, num_ranks, critic, memory);
