@@ -20,18 +20,19 @@ from ranks import command_of, parse, prepare
 
 BFLOAT16 = {"model.dtype": "bfloat16"}
 KL = {"actor.use_kl_loss": "true"}
+LORA = {"model.lora_rank": 16}
 CRITIC = {"algorithm.adv_estimator": "gae", "~algorithm.adv_params": None}
 CASES = {
     "float32": {},
     "float32, KL": KL,
     "float32, critic": CRITIC,
     "float32, adamw_8bit": {"actor.optim.optimizer": "adamw_8bit"},
-    "float32, LoRA": {"model.lora_rank": 16},
-    "float32, LoRA, KL": {"model.lora_rank": 16, **KL},
+    "float32, LoRA": LORA,
+    "float32, LoRA, KL": {**LORA, **KL},
     "bfloat16": BFLOAT16,
     "bfloat16, KL": {**BFLOAT16, **KL},
     "bfloat16, no masters": {**BFLOAT16, "actor.optim.master_weights": "false"},
-    "bfloat16, LoRA": {**BFLOAT16, "model.lora_rank": 16},
+    "bfloat16, LoRA": {**BFLOAT16, **LORA},
     "float32, state in files": {"actor.optim.offload": "file"},
     "float32, KL, state and reference in files": {**KL, "actor.optim.offload": "file", "ref.offload": "file"},
     "bfloat16, KL, state, masters and reference in files": {
@@ -42,6 +43,8 @@ CASES = {
 # Ranks on this machine; how many a name begins with. Some sample each row together, with parts of the layers in updates
 # or with whole ones.
 TOGETHER = {"rollout.tensor_model_parallel_size": 2}
+WHOLE_ENDS = {**LORA, "model.modules_to_save": '["embed_tokens", "lm_head"]'}  # the adapter trains both as a whole
+SHARED_TOKENS = {"actor.ulysses_sequence_parallel_size": 2}
 RANK_CASES = {
     "2 ranks": {},
     "2 ranks, ZeRO 1": {"ranks.zero_stage": 1},
@@ -49,13 +52,23 @@ RANK_CASES = {
     "2 ranks, ZeRO 2, critic": {"ranks.zero_stage": 2, **CRITIC},
     "2 ranks, ZeRO 3": {"ranks.zero_stage": 3},
     "2 ranks, ZeRO 3, critic": {"ranks.zero_stage": 3, **CRITIC},
-    "2 ranks, ZeRO 3, LoRA": {"ranks.zero_stage": 3, "model.lora_rank": 16},
+    "2 ranks, ZeRO 3, deterministic": {"ranks.zero_stage": 3, "trainer.deterministic": "true"},
+    "2 ranks, ZeRO 2, deterministic": {"ranks.zero_stage": 2, "trainer.deterministic": "true"},
+    "2 ranks, ZeRO 3, bfloat16": {"ranks.zero_stage": 3, **BFLOAT16},
+    "2 ranks, ZeRO 3, KL, state and reference in files": {
+        "ranks.zero_stage": 3, **KL, "actor.optim.offload": "file", "ref.offload": "file"},
+    "2 ranks, ZeRO 3, LoRA": {"ranks.zero_stage": 3, **LORA},
+    "2 ranks, ZeRO 1, LoRA, whole ends": {"ranks.zero_stage": 1, **WHOLE_ENDS},
+    "2 ranks, ZeRO 2, LoRA, whole ends": {"ranks.zero_stage": 2, **WHOLE_ENDS},
+    "2 ranks, ZeRO 3, LoRA, whole ends": {"ranks.zero_stage": 3, **WHOLE_ENDS},
+    "2 ranks share tokens, ZeRO 3": {**SHARED_TOKENS, "ranks.zero_stage": 3},
+    "2 ranks share tokens, ZeRO 2, LoRA, whole ends": {**SHARED_TOKENS, "ranks.zero_stage": 2, **WHOLE_ENDS},
     "4 ranks, ZeRO 1": {"ranks.zero_stage": 1},
     "4 ranks, ZeRO 2": {"ranks.zero_stage": 2},
     "4 ranks, ZeRO 3": {"ranks.zero_stage": 3},
     "2 ranks sample together": TOGETHER,
     "2 ranks sample together, KL": {**TOGETHER, **KL},
-    "2 ranks sample together, LoRA": {**TOGETHER, "model.lora_rank": 16},
+    "2 ranks sample together, LoRA": {**TOGETHER, **LORA},
     "2 ranks sample together, ZeRO 3": {**TOGETHER, "ranks.zero_stage": 3},
     "2 ranks sample together, ZeRO 3, the whole KL": {
         **TOGETHER, **KL, "actor.kl_loss_type": "full", "ranks.zero_stage": 3},
@@ -65,7 +78,7 @@ RANK_CASES = {
     "2 ranks sample together, split layers": {**TOGETHER, "actor.tensor_model_parallel_size": 2},
     "2 ranks sample together, split layers, KL": {**TOGETHER, **KL, "actor.tensor_model_parallel_size": 2},
     "2 ranks sample together, split layers, LoRA": {
-        **TOGETHER, "model.lora_rank": 16, "actor.tensor_model_parallel_size": 2},
+        **TOGETHER, **LORA, "actor.tensor_model_parallel_size": 2},
     "2 ranks sample together, split layers, Adafactor": {
         **TOGETHER, "actor.optim.optimizer": "adafactor", "actor.tensor_model_parallel_size": 2},
     "2 ranks sample together, split layers, KL, state and reference in files": {

@@ -2,12 +2,12 @@
 
   python scale.py                     the tables of docs/scale.md (scale_async.py: the modes that sample ahead)
   python scale.py --check --program build/release/bin/mortise --packs build/release/lib/mortise/bench_packs --out build/bench/scale
-      [--workload c2] [--ranks 1,2,3,4] [--zero-stages 0,2,3] [--steps 6]
+      [--workload c2] [--ranks 1,2,3,4] [--zero-stages 0,2,3] [--steps 6] [--rounds 3]
 
 The simulator knows shapes, device rates and the schedule of Mortise: a rollout that all ranks share, then updates whose
 micro-batches they share, with the sums of each ZeRO stage. It draws lengths from a log-normal distribution by a fixed seed.
-The check measures one rank with the prompts of each run's ranks, and predicts these runs from that. It fails if a run takes
-less than 0.8 or more than 1.25 of the predicted time. docs/scale.md explains both.
+The check measures one rank with the prompts of each run's ranks, and predicts these runs from that, in turns. It fails if the
+median run takes less than 0.8 or more than 1.25 of the predicted time. docs/scale.md explains both.
 """
 import argparse
 import heapq
@@ -350,6 +350,7 @@ def main():
     parser.add_argument("--ranks", default="1,2,3,4")
     parser.add_argument("--zero-stages", default="0,2,3")
     parser.add_argument("--steps", type=int, default=6)
+    parser.add_argument("--rounds", type=int, default=3)
     args = parser.parse_args()
     if not args.check:
         from scale_tables import print_tables

@@ -30,8 +30,9 @@
 #             (--rounds N, --steps N, --workload c1|c2); installs the oracles
 #   memory    the peak memory of runs against what --dry-run says of them (--steps N, CASE...); installs the oracles
 #   scale     the tables of docs/scale.md: a step on 8 to 1,024 GPUs, simulated. --check: runs of 1 to 4 ranks on this machine
-#             against what the same model says of them (--ranks 1,2, --zero-stages 0,2,3, --steps N); installs the oracles. --async: when sampling
-#             ahead pays on 8 to 10,240 GPUs, simulated (docs/async.md); 'async' measures it on this machine
+#             against what the same model says of them, in turns (--ranks 1,2, --zero-stages 0,2,3, --steps N, --rounds N);
+#             installs the oracles. --async: when sampling ahead pays on 8 to 10,240 GPUs, simulated (docs/async.md); 'async'
+#             measures it on this machine
 source apps/dev/lib.sh
 what=${1:-peers}
 [[ $# -gt 0 ]] && shift

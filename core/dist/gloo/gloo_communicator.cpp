@@ -334,18 +334,19 @@ class GlooCommunicator : public Communicator {
     TRY(check_group_size(size, options_.size));
     const int group = options_.rank / size;
     return part(fmt::format("{}/{}/{}", name_, size, group), options_.rank % size,
-                {ranks_.first + group * size * ranks_.step, ranks_.step, size});
+                {ranks_.first + group * size * ranks_.step, ranks_.step, size, ranks_.is_aside});
   }
 
   Result<Communicator*> strided(int step) override {
     TRY(check_group_size(step, options_.size));
     const int first = options_.rank % step;
     return part(fmt::format("{}/every/{}/{}", name_, step, first), options_.rank / step,
-                {ranks_.first + first * ranks_.step, step * ranks_.step, options_.size / step});
+                {ranks_.first + first * ranks_.step, step * ranks_.step, options_.size / step, ranks_.is_aside});
   }
 
   Result<Communicator*> side_group() override {
-    return part(fmt::format("{}/side", name_), options_.rank, {ranks_.first, ranks_.step, options_.size});
+    return part(fmt::format("{}/side", name_), options_.rank,
+                {ranks_.first, ranks_.step, options_.size, /*is_aside=*/true});
   }
 
   // Few texts are long: a second round, for what is left of them, is seldom needed.
@@ -519,7 +520,7 @@ class GlooCommunicator : public Communicator {
   // Gloo's send and recv have no future: a thread waits for them. abort() ends it when the group has failed.
   template <class Start>
   Result<> run_pair(std::string_view stage, int other, const at::Tensor& tensor, const Start& begin) {
-    const RankSet ranks{ranks_.first + other * ranks_.step, 1, 1};
+    const RankSet ranks{ranks_.first + other * ranks_.step, 1, 1, ranks_.is_aside};
     c10d::Backend* const group = TRY(group_of(tensor));
     TRY(watch_->begin_call(stage, false));
     Work work;

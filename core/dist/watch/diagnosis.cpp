@@ -102,9 +102,6 @@ std::vector<const RankView*> others_of_call(const Situation& s) {
   return others;
 }
 
-// A call of a second group of all ranks, whose thread waits while another thread of the rank may compute.
-bool is_aside(const Situation& s, const RankSet& awaits) { return awaits.count == static_cast<int>(s.ranks.size()); }
-
 // The ranks that this rank's call leads to, over the calls in which they wait, without this rank. Nothing if one of them
 // does not wait, or not for so long, or may compute in another thread.
 std::vector<const RankView*> ranks_of_circle(const Situation& s, double seconds) {
@@ -122,7 +119,7 @@ std::vector<const RankView*> ranks_of_circle(const Situation& s, double seconds)
   for (size_t next = 0; next < reached.size(); ++next) {
     const RankView& view = *reached[next];
     if (!is_alive(view) || !view.state.waits || view.waits_s < seconds) return {};
-    if (is_aside(s, view.state.awaits)) return {};
+    if (view.state.awaits.is_aside) return {};
     reach(view.state.awaits);
   }
   return reached;
@@ -131,7 +128,7 @@ std::vector<const RankView*> ranks_of_circle(const Situation& s, double seconds)
 // "rank 2 (process 77 on node1) in 'tensor parallel' for the ranks 2 and 3".
 std::vector<std::string> circle_texts(const Situation& s, double seconds) {
   std::vector<std::string> texts;
-  if (!s.waits || !s.awaits.is_part() || is_aside(s, s.awaits) || s.waited_s < seconds) return texts;
+  if (!s.waits || !s.awaits.is_part() || s.awaits.is_aside || s.waited_s < seconds) return texts;
   bool is_one_call = true;
   for (const RankView* const view : ranks_of_circle(s, seconds)) {
     is_one_call = is_one_call && is_in_same_call(s, *view);

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <array>
+#include <csignal>
 #include <fstream>
 #include <iterator>
 #include <vector>
@@ -74,13 +75,13 @@ std::optional<std::vector<std::string_view>> lines_of(std::string_view text, siz
 
 std::string encode(const RankState& state) {
   const RankSet& awaits = state.awaits;
-  return fmt::format("{}\n{}\n{}\n{}\n{}\n{}\n{}\n{}\n{}\n{}\n{}", state.beats, state.calls, state.step,
+  return fmt::format("{}\n{}\n{}\n{}\n{}\n{}\n{}\n{}\n{}\n{}\n{}\n{}\n{}", state.beats, state.calls, state.step,
                      state.waits ? 1 : 0, awaits.first, awaits.step, awaits.count, static_cast<int>(state.status),
-                     state.progress, state.stage, state.error);
+                     awaits.is_aside ? 1 : 0, state.stop_signal, state.progress, state.stage, state.error);
 }
 
 std::optional<RankState> decode_rank_state(std::string_view text) {
-  constexpr size_t kNumbers = 8;
+  constexpr size_t kNumbers = 10;
   const auto lines = lines_of(text, kNumbers + 2);
   if (!lines) return std::nullopt;
   std::array<int64_t, kNumbers> n{};
@@ -90,8 +91,9 @@ std::optional<RankState> decode_rank_state(std::string_view text) {
     n[i] = *number;
   }
   const int64_t status = n[7];
-  if (status < 0 || status > 4 || n[5] < 1) return std::nullopt;
-  const RankSet awaits{static_cast<int>(n[4]), static_cast<int>(n[5]), static_cast<int>(n[6])};
+  const bool is_stop_signal = n[9] == 0 || n[9] == SIGINT || n[9] == SIGTERM;
+  if (status < 0 || status > 4 || n[5] < 1 || !is_stop_signal) return std::nullopt;
+  const RankSet awaits{static_cast<int>(n[4]), static_cast<int>(n[5]), static_cast<int>(n[6]), n[8] != 0};
   return RankState{n[0],
                    n[1],
                    n[2],
@@ -100,7 +102,8 @@ std::optional<RankState> decode_rank_state(std::string_view text) {
                    std::string((*lines)[kNumbers + 1]),
                    std::string((*lines)[kNumbers + 2]),
                    awaits,
-                   std::string((*lines)[kNumbers])};
+                   std::string((*lines)[kNumbers]),
+                   static_cast<int>(n[9])};
 }
 
 std::string place_text(const RankState& state) {

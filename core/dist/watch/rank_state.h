@@ -23,6 +23,7 @@ enum class RankStatus : int {
 // all of them share.
 struct RankSet {
   int first = 0, step = 1, count = 0;
+  bool is_aside = false;  // a thread of its own waits in the call (Communicator::side_group), and others may compute
   [[nodiscard]] bool is_part() const { return count > 0; }
   [[nodiscard]] bool has(int rank) const {
     return !is_part() || (rank >= first && (rank - first) % step == 0 && (rank - first) / step < count);
@@ -40,6 +41,7 @@ struct RankState {
   std::string error;          // the error of kFailed
   RankSet awaits = {};        // ranks of the collective in which it waits
   std::string progress = {};  // own_progress() (metrics/rank_progress.h)
+  int stop_signal = 0;        // SIGINT or SIGTERM, if it or another rank got one
   bool operator==(const RankState&) const = default;
 };
 

@@ -13,6 +13,8 @@
 
 #include "dist/watch/thread_stacks.h"
 #include "foundation/base/log.h"
+#include "foundation/base/signal.h"
+#include "foundation/base/stop_of_others.h"
 #include "foundation/metrics/rank_progress.h"
 
 namespace mortise {
@@ -157,6 +159,8 @@ void RankWatch::Shared::take_answer(const std::vector<std::string>& values, int6
     if (!is_same_wait(*state, views[i].state)) views[i].waits_s = 0;
     views[i].state = *state;
     views[i].silent_s = 0;
+    // So that this rank, too, stops sampling and scoring. The ranks agree where the run ends (train/loop/run_loop.cpp).
+    if (!stop_requested()) follow_stop_signal(state->stop_signal);
   }
   if (options.rank == 0) note_ranks(progress_of_ranks());
   if (values.back() != kNoVerdict && !verdict) {
@@ -187,6 +191,7 @@ void RankWatch::Shared::talk() {
     changed.wait_for(lock, options.beat, [this] { return stop || written < version; });
     ++mine.beats;
     mine.progress = own_progress();
+    mine.stop_signal = stop_signal();
     const int64_t now_version = version;
     const std::string text = encode(mine);
     const std::optional<Verdict> proposed = verdict ? std::nullopt : proposal;

@@ -9,11 +9,13 @@
 
 #include "foundation/base/bottom_line.h"
 #include "foundation/base/result.h"
+#include "foundation/base/stop_of_others.h"
 
 namespace mortise {
 namespace {
 
 std::atomic<int> g_stop_signal{0};
+std::atomic<int> g_followed_signal{0};
 std::atomic<bool> g_stop_flag{false};
 std::atomic<bool> g_requests_taken{false};
 static_assert(std::atomic<int>::is_always_lock_free && std::atomic<bool>::is_always_lock_free);
@@ -48,13 +50,23 @@ void install_stop_signals() {
 
 void take_stop_requests() { g_requests_taken.store(true); }
 
-int stop_signal() { return g_stop_signal.load(std::memory_order_relaxed); }
+int stop_signal() {
+  const int own = g_stop_signal.load(std::memory_order_relaxed);
+  return own != 0 ? own : g_followed_signal.load(std::memory_order_relaxed);
+}
 
 const std::atomic<bool>& stop_flag() { return g_stop_flag; }
 
 void set_stop_signal(int signal) {
+  if (signal == 0) g_followed_signal.store(0);
   g_stop_signal.store(signal);
   g_stop_flag.store(signal != 0);
+}
+
+void follow_stop_signal(int signal) {
+  if (signal == 0) return;
+  g_followed_signal.store(signal);
+  g_stop_flag.store(true);
 }
 
 }  // namespace mortise

@@ -398,7 +398,7 @@ Result<UpdateReport> ActorLearner::update(const StepTable& table, std::span<cons
   UpdateReport report;
   report.lr = place.lr;
   model_->zero_grad();
-  PolicyUpdate update(*model_, table, rows, place, options_);
+  PolicyUpdate update(*model_, table, rows, place, options_, *optimizer_);
   TRY(accumulate(update, report));
   if (report.skipped) {
     report.grad_norm = report.sums.loss = std::numeric_limits<double>::quiet_NaN();

@@ -28,7 +28,34 @@ std::vector<at::Tensor> grads_of(const std::vector<OptimizedParameter>& paramete
   return grads;
 }
 
+bool are_added_by_owners(const RankOptions& ranks, const Optimizer& optimizer) {
+  return owners_add_leaves(ranks.deterministic, optimizer.shares_gradients(), ranks.group_size());
+}
+
+// The rank that has a leaf, if they have them in turn.
+int rank_in_turn(size_t leaf, const RankOptions& ranks) {
+  return static_cast<int>(leaf % static_cast<size_t>(ranks.communicator->size()));
+}
+
+Result<> check_turns(std::span<const int> owners, const RankOptions& ranks) {
+  for (size_t leaf = 0; leaf < owners.size(); ++leaf) {
+    if (owners[leaf] != rank_in_turn(leaf, ranks))
+      return Error{ErrorKind::kInternal,
+                   "the ranks do not have the micro-batches of a deterministic update in turn",
+                   {},
+                   "report this"};
+  }
+  return {};
+}
+
 }  // namespace
+
+RankShare share_update(std::span<const int64_t> loads, const RankOptions& ranks, const Optimizer& optimizer) {
+  if (!are_added_by_owners(ranks, optimizer)) return {loads, ranks};
+  std::vector<int> owners;
+  for (size_t leaf = 0; leaf < loads.size(); ++leaf) owners.push_back(rank_in_turn(leaf, ranks));
+  return {std::move(owners), ranks};
+}
 
 GradientSum::GradientSum(const Model& model, Optimizer& optimizer, const RankShare& share, const RankOptions& ranks)
     : model_(&model),
@@ -42,11 +69,13 @@ GradientSum::GradientSum(const Model& model, Optimizer& optimizer, const RankSha
   num_rounds_ = num_rounds_left_ = rounds.size();
   for (const std::optional<size_t>& leaf : rounds) last_leaf_ = leaf ? leaf : last_leaf_;
   for (ShardUnit& unit : optimizer.units()) unit.own_gradient = at::Tensor();
+  if (are_added_by_owners(ranks, optimizer)) trees_ = std::make_unique<OwnerTrees>();
   const Result<Communicator*> same = same_part();
   if (same.ok())
     sums_ = make_sums(**same);
   else
     opened_ = same.error();
+  if (trees_ != nullptr && opened_.ok()) opened_ = check_turns(share.owners(), ranks);
   for (ShardUnit& unit : optimizer.units()) {
     MatrixWindows* const windows = windows_of(unit);
     if (windows == nullptr) continue;
@@ -88,10 +117,10 @@ Result<> GradientSum::find_senders(bool has_gradient) {
 
 // Null: the sums are deterministic, nobody else has this part, or gradients leave layer by layer (share_round).
 std::unique_ptr<BucketSums> GradientSum::make_sums(const Communicator& same) {
-  if (ranks_.deterministic || same.size() == 1) return nullptr;
+  if (keeps_leaves() || same.size() == 1) return nullptr;
   if (!optimizer_->is_sharded()) return std::make_unique<AllSums>(*parameters_, buckets_);
   if (model_->gate() != nullptr) return nullptr;
-  auto sums = std::make_unique<OwnerSums>(*parameters_, optimizer_->units(), ranks_.round_bytes);
+  auto sums = std::make_unique<OwnerSums>(*parameters_, optimizer_->units(), ranks_.round_bytes, trees_.get());
   to_owners_ = sums.get();
   return sums;
 }
@@ -107,7 +136,7 @@ Result<> GradientSum::end_round(std::optional<size_t> leaf, const BackwardPass& 
     backward();
   if (ranks_.sequence != nullptr) TRY(ranks_.sequence->status());
   if (model_->model_part() != nullptr) TRY(model_->model_part()->ranks()->status());
-  if (!ranks_.deterministic || !leaf) return {};
+  if (!keeps_leaves() || !leaf) return {};
   const c10::NoGradGuard no_grad;
   take_kept_gradients();
   GradientNode node{0, *leaf, {}};
@@ -127,7 +156,14 @@ Result<> GradientSum::start_sums(std::optional<size_t> leaf, const BackwardPass&
   Communicator* const same = TRY(same_part());
   const bool in_each_round = optimizer_->shares_gradients();
   const size_t round = num_rounds_ - 1 - num_rounds_left_;
-  if (to_owners_ != nullptr && (in_each_round || round == 0)) to_owners_->begin(ranks_with_leaf(round, *same));
+  if (trees_ != nullptr) {
+    TRY(find_senders(static_cast<bool>(backward)));
+    std::vector<bool> senders(static_cast<size_t>(same->size()), false);
+    for (const int rank : senders_) senders[static_cast<size_t>(rank)] = true;
+    to_owners_->begin(std::move(senders), first_leaf(*same));
+  } else if (to_owners_ != nullptr && (in_each_round || round == 0)) {
+    to_owners_->begin(ranks_with_leaf(round, *same));
+  }
   if (backward && (in_each_round || leaf == last_leaf_) && may_send_in_pass())
     TRY(sums_->start_in(backward, *same));
   else if (backward)
@@ -170,7 +206,7 @@ Result<> GradientSum::sum_over_tokens() {
   });
 }
 
-// With spread weights, all ranks run backward together, and, unless deterministic, send what others own.
+// With spread weights, all ranks run backward together and send what others own, unless they keep their leaves.
 Result<> GradientSum::share_round(const BackwardPass& backward) {
   TRY(find_senders(static_cast<bool>(backward)));
   if (senders_.empty()) return {};
@@ -183,12 +219,14 @@ Result<> GradientSum::share_round(const BackwardPass& backward) {
     reduced = reduce_to_owners(units[unit]);
   };
   model_->gate()->run_backward(backward, [&](int64_t part) {
-    for (size_t unit = 0; unit < units.size() && !ranks_.deterministic; ++unit) {
-      if (units[unit].part == part) reduce(unit);
+    for (size_t unit = 0; unit < units.size() && !keeps_leaves(); ++unit) {
+      const bool is_kept = trees_ != nullptr && windows_of(units[unit]) != nullptr;
+      if (units[unit].part == part && !is_kept) reduce(unit);
     }
   });
   TRY(model_->gate()->status());
-  if (ranks_.deterministic) return {};
+  if (keeps_leaves()) return {};
+  if (trees_ != nullptr && backward) take_kept_gradients();
   for (size_t unit = 0; unit < units.size(); ++unit) reduce(unit);
   return reduced;
 }
@@ -204,14 +242,15 @@ Result<> GradientSum::finish(const std::vector<LeafReport>& leaves) {
     TRY(ranks_.deterministic ? reduce_tree(leaves) : reduce_all());
     return add_terms();
   }
-  if (!ranks_.deterministic && sums_ != nullptr) TRY(sums_->finish());
+  if (sums_ != nullptr) TRY(sums_->finish());
   for (ShardUnit& unit : optimizer_->units()) {
-    if (ranks_.deterministic)
+    if (keeps_leaves())
       TRY(reduce_tree_to_owners(unit, leaves));
     else
       owned(unit, *TRY(same_part()));
   }
   nodes_.clear();
+  if (trees_ != nullptr) trees_->finish(share_->owners().size());
   return add_terms();
 }
 
@@ -333,10 +372,10 @@ Result<> GradientSum::reduce_tree_to_owners(ShardUnit& unit, const std::vector<L
   return reduce_to_owned(communicator, unit.shards, gradients, add, owned(unit, communicator));
 }
 
-// What one micro-batch of each sender gave, added in the order of the ranks.
+// What one micro-batch of each sender gave, added in the order of the ranks, or as leaves of trees.
 Result<> GradientSum::reduce_to_owners(ShardUnit& unit) {
   const c10::NoGradGuard no_grad;
-  if (MatrixWindows* const windows = windows_of(unit); windows != nullptr) {
+  if (MatrixWindows* const windows = windows_of(unit); windows != nullptr && trees_ == nullptr) {
     // The head's was sent while the pass walked over it.
     if (unit.part == 0) windows->send_gradient(senders_);
     return model_->gate()->status();
@@ -353,10 +392,16 @@ Result<> GradientSum::reduce_to_owners(ShardUnit& unit) {
       gradients.back().tensors.push_back(grad.defined() ? grad.contiguous() : at::zeros_like(tensor.detach()));
     }
   }
-  const auto add = [](const std::vector<at::Tensor>& terms, const at::Tensor& own) {
-    for (const at::Tensor& term : terms) own.add_(term);
+  const auto add = [&](const std::vector<at::Tensor>& terms, const at::Tensor& own) {
+    for (size_t i = 0; i < terms.size(); ++i) {
+      if (trees_ != nullptr)
+        trees_->add(own, first_leaf(communicator) + static_cast<size_t>(senders_[i]), terms[i]);
+      else
+        own.add_(terms[i]);
+    }
   };
-  TRY(reduce_to_owned(communicator, unit.shards, gradients, add, owned(unit, communicator)));
+  const size_t most = trees_ != nullptr ? static_cast<size_t>(communicator.size()) : 0;
+  TRY(reduce_to_owned(communicator, unit.shards, gradients, add, owned(unit, communicator), most));
   for (const size_t i : unit.parameters) (*parameters_)[i].tensor.mutable_grad() = at::Tensor();
   return {};
 }

@@ -3,8 +3,9 @@
 // By default a rank adds its micro-batches as backward does, in the gradients themselves. The ranks' sums are added in
 // buckets while the last backward pass of a rank runs (bucket_sums.h). Both orders depend on the number of ranks, and so
 // do the last bits. Deterministic: all micro-batches are added in the order of a fixed binary tree (gradient_tree.h).
-// Ranks have ranges of leaves. Each keeps the sums of the largest nodes inside its range, at most 2 log2(leaves) of
-// them. The bits depend on the plan alone.
+// The bits depend on the plan alone. Ranks have ranges of leaves. Each keeps the sums of the largest nodes inside its
+// range, at most 2 log2(leaves) of them. With ZeRO 2 and 3, rank r of N has the leaves r, N + r, ... Each of them goes
+// to its owners, who add them (owner_trees.h). Ranks that share tokens or layers have ranges.
 //
 // With sequence parallel, a rank's gradient of a micro-batch is that of its own tokens. The sums over ranks are as above.
 // Deterministic: the ranks of a group first add the gradient of each micro-batch, and its first rank has the nodes. The
@@ -16,7 +17,7 @@
 //
 // The sum goes to every rank, or, if the optimizer is sharded, each part of it only to the rank that owns it. A rank
 // frees what it has sent. With ZeRO 1, buckets leave in the last pass of a rank; with ZeRO 2, in each pass, and owners
-// add up the micro-batches. With ZeRO 3, layers leave in each pass. Deterministic sums keep whole gradients.
+// add up the micro-batches. With ZeRO 3, layers leave in each pass. Deterministic sums over ranges keep whole gradients.
 //
 // Cost of a sum for every rank: bytes as for all_reduce; if deterministic, each node travels on its own. Of a sharded
 // one: each rank sends what others own of its gradient, or of each of its nodes. Private to this folder.
@@ -38,6 +39,7 @@
 #include "learn/update/leaf_report.h"
 #include "learn/update/owned_gradient.h"
 #include "learn/update/owner_sums.h"
+#include "learn/update/owner_trees.h"
 #include "learn/update/rank_share.h"
 #include "model/model.h"
 
@@ -46,9 +48,14 @@ namespace mortise {
 // The backward pass of a micro-batch, to be run when all ranks are ready for theirs. Null: there is no gradient.
 using BackwardPass = std::function<void()>;
 
+// Who computes the micro-batches of an update, `loads`, so that GradientSum can add their gradients.
+[[nodiscard]] RankShare share_update(std::span<const int64_t> loads, const RankOptions& ranks,
+                                     const Optimizer& optimizer);
+
 class GradientSum {
  public:
-  // Borrows all. The parameters have no gradients yet. `model` has them.
+  // Borrows all. The parameters have no gradients yet. `model` has them. `share` is that of share_update(), or has the
+  // ranks that it names if the sums are not deterministic.
   GradientSum(const Model& model, Optimizer& optimizer, const RankShare& share, const RankOptions& ranks);
   GradientSum(const GradientSum&) = delete;
   GradientSum& operator=(const GradientSum&) = delete;
@@ -88,15 +95,22 @@ class GradientSum {
   }
   void forget_gradients();
   void take_kept_gradients();
+  // Does a rank keep the gradients of its range of leaves?
+  [[nodiscard]] bool keeps_leaves() const { return ranks_.deterministic && trees_ == nullptr; }
+  // The leaf of the first rank in this round, if ranks have them in turn.
+  [[nodiscard]] size_t first_leaf(const Communicator& same) const {
+    return (num_rounds_ - 1 - num_rounds_left_) * static_cast<size_t>(same.size());
+  }
 
   const Model* model_;
   Optimizer* optimizer_;
   const std::vector<OptimizedParameter>* parameters_;
   const RankShare* share_;
   RankOptions ranks_;
-  std::vector<GradientNode> nodes_;  // deterministic: of this rank's range so far, in order
-  std::vector<int> senders_;         // ranks with the same part, whose gradients are added next
-  std::vector<bool> is_reduced_;     // by unit: in this round
+  std::vector<GradientNode> nodes_;    // deterministic: of this rank's range so far, in order
+  std::unique_ptr<OwnerTrees> trees_;  // deterministic: owners add the leaves
+  std::vector<int> senders_;           // ranks with the same part, whose gradients are added next
+  std::vector<bool> is_reduced_;       // by unit: in this round
   std::vector<ParameterRange> buckets_;
   Result<> opened_;                   // an error: the ranks with the same part cannot reach each other
   std::unique_ptr<BucketSums> sums_;  // null: gradients do not leave in buckets

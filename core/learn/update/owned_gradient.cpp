@@ -3,6 +3,7 @@
 
 #include <ATen/ops/empty.h>
 
+#include <algorithm>
 #include <string_view>
 
 namespace mortise {
@@ -38,11 +39,12 @@ at::Tensor terms_for_owners(const Shards& shards, const ShardRounds& rounds, int
 }  // namespace
 
 Result<> reduce_to_owned(Communicator& communicator, const Shards& shards, std::span<const RankGradient> gradients,
-                         const AddTerms& add, const at::Tensor& owned) {
+                         const AddTerms& add, const at::Tensor& owned, size_t most_gradients) {
   if (gradients.empty()) return {};
   const int own = communicator.rank();
   const auto num_gradients = static_cast<int64_t>(gradients.size());
-  const ShardRounds rounds(shards, Shards::kRoundBytes / static_cast<int64_t>(owned.element_size()) / num_gradients);
+  const auto most = static_cast<int64_t>(std::max(most_gradients, gradients.size()));
+  const ShardRounds rounds(shards, Shards::kRoundBytes / static_cast<int64_t>(owned.element_size()) / most);
   for (int64_t round = 0; round < rounds.size(); ++round) {
     std::vector<int64_t> sent, received(static_cast<size_t>(shards.num_ranks()), 0);
     const at::Tensor terms = terms_for_owners(shards, rounds, round, gradients, own, owned.options(), sent);

@@ -31,11 +31,13 @@ at::Tensor& own_gradient_of(ShardUnit& unit, std::span<const OptimizedParameter>
   return unit.own_gradient;
 }
 
-OwnerSums::OwnerSums(std::span<const OptimizedParameter> parameters, std::vector<ShardUnit>& units, int64_t round_bytes)
-    : BucketSums(parameters, ranges_of(units)), units_(&units), round_bytes_(round_bytes) {}
+OwnerSums::OwnerSums(std::span<const OptimizedParameter> parameters, std::vector<ShardUnit>& units, int64_t round_bytes,
+                     OwnerTrees* trees)
+    : BucketSums(parameters, ranges_of(units)), units_(&units), round_bytes_(round_bytes), trees_(trees) {}
 
-void OwnerSums::begin(std::vector<bool> senders) {
+void OwnerSums::begin(std::vector<bool> senders, size_t first_leaf) {
   senders_ = std::move(senders);
+  first_leaf_ = first_leaf;
   begin_again();
 }
 
@@ -87,8 +89,14 @@ Result<> OwnerSums::start_round(Communicator& ranks) {
     sent_sizes.push_back(bucket.gradients.empty() ? 0 : bucket.rounds.piece(bucket.next_round, rank).size());
     received_sizes.push_back(senders_[static_cast<size_t>(rank)] ? piece.size() : 0);
   }
-  Round round{numbers_for(sent_sizes, own.options()), numbers_for(received_sizes, own.options()),
-              own.narrow(0, at_own, piece.size()), nullptr};
+  Round round{numbers_for(sent_sizes, own.options()),
+              numbers_for(received_sizes, own.options()),
+              own.narrow(0, at_own, piece.size()),
+              {},
+              nullptr};
+  for (size_t rank = 0; rank < senders_.size(); ++rank) {
+    if (senders_[rank]) round.leaves.push_back(first_leaf_ + rank);
+  }
   int64_t at = 0;
   for (int rank = 0; rank < ranks.size(); ++rank) {
     const int64_t size = sent_sizes[static_cast<size_t>(rank)];
@@ -108,8 +116,14 @@ Result<> OwnerSums::finish_oldest() {
   on_their_way_.pop_front();
   TRY(round.pending->wait());
   const int64_t size = round.sums.numel();
-  for (int64_t begin = 0; size > 0 && begin < round.terms.numel(); begin += size)
-    round.sums.add_(round.terms.narrow(0, begin, size));
+  size_t next = 0;
+  for (int64_t begin = 0; size > 0 && begin < round.terms.numel(); begin += size, ++next) {
+    const at::Tensor term = round.terms.narrow(0, begin, size);
+    if (trees_ != nullptr)
+      trees_->add(round.sums, round.leaves[next], term);
+    else
+      round.sums.add_(term);
+  }
   return {};
 }
 

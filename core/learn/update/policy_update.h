@@ -33,7 +33,7 @@ struct PolicyUpdate {
   RouterLosses routers;                        // only the policy's rows have them; mu does not scale them
 
   PolicyUpdate(const Model& model, const StepTable& table_in, std::span<const int64_t> rows_in,
-               const UpdatePlace& place_in, const LearnerOptions& options)
+               const UpdatePlace& place_in, const LearnerOptions& options, const Optimizer& optimizer)
       : table(table_in),
         rows(rows_in),
         place(place_in),
@@ -41,7 +41,7 @@ struct PolicyUpdate {
         counts(count_rows(table_in, rows_in)),
         micro_batches(plan_update(table_in, rows_in, options, place_in.reads_sampled)),
         supervised(make_supervised(place_in.mix, options)),
-        share(make_share(options.ranks)),
+        share(make_share(options.ranks, optimizer)),
         routers(model, table_in, rows_in, options) {
     pass.router = routers.terms();
     pass.replays_experts = true;
@@ -128,8 +128,9 @@ struct PolicyUpdate {
   }
 
  private:
-  [[nodiscard]] RankShare make_share(const RankOptions& ranks) const {
-    return place.reads_sampled ? share_by_home(table, micro_batches, loads(), ranks) : RankShare(loads(), ranks);
+  [[nodiscard]] RankShare make_share(const RankOptions& ranks, const Optimizer& optimizer) const {
+    if (place.reads_sampled) return share_by_home(table, micro_batches, loads(), ranks);
+    return share_update(loads(), ranks, optimizer);
   }
   static std::optional<SupervisedPart> make_supervised(const SupervisedMix& mix, const LearnerOptions& options) {
     if (mix.rows.table == nullptr) return std::nullopt;

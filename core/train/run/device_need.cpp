@@ -92,10 +92,12 @@ MemoryNeed device_need(const MemoryEstimate& memory, const RunConfig& config, in
   need.start = joined(held, {{"weights that are read", memory.started, ""}});
   need.sampling =
       joined(joined(held, cache), {{"gradients of the last update", gradients_stay ? memory.gradients : 0.0, ""}});
-  // Shorter passes have no smaller head, but for very short ones: it computes a chunk of the tokens at a time.
-  need.learning = joined(
-      joined(held, kept),
-      {{"gradients", memory.gradients, ""}, {"activations", memory.activations, layers}, {"head", memory.head, ""}});
+  // Passes and steps alternate, so the larger counts. Shorter passes have no smaller head, but for very short ones: it computes
+  // a chunk of the tokens at a time.
+  Parts update = {{"activations", memory.activations, layers}, {"head", memory.head, ""}};
+  if (memory.stepped > memory.activations + memory.head)
+    update = {{"copies of parameters in steps", memory.stepped, ""}};
+  need.learning = joined(joined(joined(held, kept), {{"gradients", memory.gradients, ""}}), update);
   return need;
 }
 

@@ -153,16 +153,37 @@ UnitBytes unit_bytes(const ModelConfig& model, double element) {
   return bytes_by_unit(model, store.parameters, element);
 }
 
-VocabularyWindow vocabulary_window(const ModelConfig& model, const TrainedSize& trained, const RunConfig& config) {
-  const int64_t most = vocabulary_window_bytes(config, trained.is_on_device);
+namespace {
+
+VocabularyWindow window_of_rows(const ModelConfig& model, int64_t num_rows, bool is_on_device,
+                                const RunConfig& config) {
+  const int64_t most = vocabulary_window_bytes(config, is_on_device);
   const int64_t row_bytes = model.hidden_size * num_bytes(config.model.dtype);
-  const bool is_split = !config.trainer.val_only && !trained.keeps_vocabulary();
-  const int64_t num_parts = is_split ? config.actor.tensor_model_parallel_size : 1;
-  const int64_t num_rows = (model.vocab_size + num_parts - 1) / num_parts;
   if (most == 0 || row_bytes * num_rows <= most) return {};
   const int64_t rows = std::min(rows_of_window(most, row_bytes), num_rows);
   return {rows, static_cast<double>(rows * row_bytes)};
 }
+
+}  // namespace
+
+VocabularyWindow vocabulary_window(const ModelConfig& model, const TrainedSize& trained, const RunConfig& config) {
+  const bool is_split = !config.trainer.val_only && !trained.keeps_vocabulary();
+  const int64_t num_parts = is_split ? config.actor.tensor_model_parallel_size : 1;
+  return window_of_rows(model, (model.vocab_size + num_parts - 1) / num_parts, trained.is_on_device, config);
+}
+
+VocabularyWindow critic_window(const ModelConfig& model, const TrainedSize& trained, const RunConfig& config) {
+  return window_of_rows(model, model.vocab_size, trained.is_on_device, config);
+}
+
+namespace {
+
+// Also by the name that an adapter gives what it trains as a whole.
+bool is_of_vocabulary(const std::string& parameter) {
+  return parameter.ends_with(kEmbeddingName) || parameter.ends_with(kHeadName);
+}
+
+}  // namespace
 
 Result<TrainedSize> trained_size(const ModelConfig& model, const std::optional<LoraSize>& lora,
                                  const LoadedConfig& loaded, const std::string& table) {
@@ -180,9 +201,8 @@ Result<TrainedSize> trained_size(const ModelConfig& model, const std::optional<L
   TrainedSize out;
   out.reads_base = lora && lora->use_dora;
   for (const NamedParameter& parameter : parameters) {
-    const bool is_of_tokens = parameter.name.ends_with(kEmbeddingName) || parameter.name.ends_with(kHeadName);
     const auto numbers = static_cast<double>(parameter.tensor.numel());
-    if (lora && is_of_tokens) out.of_vocabulary += numbers;
+    if (lora && is_of_vocabulary(parameter.name)) out.of_vocabulary += numbers;
     const bool is_factor = parameter.name.find(".lora_") != std::string::npos;
     if (lora && layer_of(parameter.name) && !is_factor && parameter.tensor.dim() > 1) out.of_layers += numbers;
   }
@@ -192,10 +212,16 @@ Result<TrainedSize> trained_size(const ModelConfig& model, const std::optional<L
     out.is_from_base = lora->changes_base || (lora->use_dora && !continues);
   }
   std::erase_if(parameters, [&](const NamedParameter& p) { return is_frozen(groups, p.name); });
+  const auto element = static_cast<double>(num_bytes(dtype));
   const auto stepped = optimized_parameters(parameters, store.weights.embedding_VH, store.leaves.head, optim, groups);
   for (const OptimizedParameter& parameter : stepped) out.numbers += static_cast<double>(parameter.tensor.numel());
   const std::unique_ptr<const UpdateRule> rule = update_rule(optim);
   for (const OptimizedParameter& parameter : stepped) {
+    if (lora && is_of_vocabulary(parameter.name)) {
+      const double bytes = static_cast<double>(parameter.tensor.numel()) * element;
+      out.units.ends += bytes;
+      out.units.largest_end = std::max(out.units.largest_end, bytes);
+    }
     const auto state = static_cast<double>(state_bytes(*rule, {parameter}));
     out.moments += state;
     out.largest_moments = std::max(out.largest_moments, state);
@@ -204,7 +230,7 @@ Result<TrainedSize> trained_size(const ModelConfig& model, const std::optional<L
     if (layer_of(parameter.name)) out.largest_of_layers = std::max(out.largest_of_layers, numbers);
   }
   out.lowest_backward = lowest_backward(model.num_layers, parameters);
-  if (!lora) out.units = bytes_by_unit(model, parameters, static_cast<double>(num_bytes(dtype)));
+  if (!lora) out.units = bytes_by_unit(model, parameters, element);
   return out;
 }
 
@@ -286,11 +312,17 @@ double critic_activation_bytes(const ModelConfig& critic, const TrainedSize& tra
 
 namespace {
 
-// Moves `bytes` of `part` into files, but those of the largest piece, which an update or a pass has in memory.
+// Moves `bytes` of `part` into files, but those of the largest piece, which a pass has in memory.
 void move_to_files(double bytes, double largest, double& part, MemoryEstimate& memory) {
   const double moved = std::min(bytes, part);
   memory.files += moved;
   part -= std::max(0.0, moved - largest);
+}
+
+// The same of what only a step reads. The result: what it has of it at a time.
+double move_stepped(double bytes, double largest, double& part, MemoryEstimate& memory) {
+  move_to_files(bytes, 0.0, part, memory);
+  return std::min(bytes, largest);
 }
 
 }  // namespace
@@ -310,21 +342,31 @@ void offload_memory(const ModelConfig& model, const TrainedSize& trained, const 
   const double num_owners =
       config.ranks.zero_stage < 3 ? 1.0 : static_cast<double>(num_ranks) / static_cast<double>(num_parts);
   const bool keeps_masters = trained.is_on_device && masters_stay_on_device(config, num_ranks);
+  // A rank has its range of a parameter's state, if it can be cut.
+  const auto piece = [&](const OptimConfig& optim, double largest, double num_sharers) {
+    const bool is_cut = config.ranks.zero_stage > 0 && !update_rule(optim)->needs_whole_parameters();
+    return is_cut ? largest / num_sharers : largest;
+  };
+  double of_critic = 0;
+  if (config.critic.optim.offload == Offloading::kFile) {
+    of_critic = move_stepped(critic.moments / (config.ranks.zero_stage > 0 ? num_ranks : 1),
+                             piece(config.critic.optim, critic.largest_moments, num_ranks), memory.critic, memory);
+    const double own_masters = config.ranks.zero_stage < 3 ? critic.masters : critic.masters / num_ranks;
+    const double masters = keeps_masters ? 0.0 : own_masters;
+    of_critic += move_stepped(masters, masters / layers, memory.critic, memory);
+  }
   if (config.actor.optim.offload == Offloading::kFile) {
     const bool is_split = !has_lora && update_rule(config.actor.optim)->steps_numbers();
-    const double largest = trained.largest_moments / static_cast<double>(is_split ? num_parts : 1);
-    move_to_files(trained.moments, largest, memory.moments, memory);
+    const double largest =
+        piece(config.actor.optim, trained.largest_moments / static_cast<double>(is_split ? num_parts : 1),
+              static_cast<double>(num_ranks) / static_cast<double>(num_parts));
+    memory.stepped += move_stepped(trained.moments, largest, memory.moments, memory);
     const bool moves_masters = !has_lora && config.actor.optim.master_weights && !keeps_masters;
     const double all_masters = moves_masters ? master_bytes(own, dtype) : 0.0;
     const double masters = all_masters / num_owners;
-    move_to_files(masters, masters / layers, memory.weights, memory);
+    memory.stepped += move_stepped(masters, masters / layers, memory.weights, memory);
   }
-  if (config.critic.optim.offload == Offloading::kFile) {
-    move_to_files(critic.moments, critic.largest_moments, memory.critic, memory);
-    const double own_masters = config.ranks.zero_stage < 3 ? critic.masters : critic.masters / num_ranks;
-    const double masters = keeps_masters ? 0.0 : own_masters;
-    move_to_files(masters, masters / layers, memory.critic, memory);
-  }
+  memory.stepped = std::max(memory.stepped, of_critic);  // one steps after the other
   if (config.ref.offload == Offloading::kFile && (!has_lora || config.ref.sync_steps)) {
     const double embedding = static_cast<double>(own.vocab_size * own.hidden_size * num_bytes(dtype)) / num_owners;
     move_to_files(memory.reference, std::max(embedding, memory.reference / layers), memory.reference, memory);

@@ -24,10 +24,11 @@ struct MemoryEstimate {
   double sampled = 0;          // what sampling keeps for updates (rollout.reuse_forward_mib)
   double experts = 0;          // that the tokens of a step took (actor.router_replay.mode)
   double gathered = 0;         // ranks.zero_stage = 3: parts of other ranks during updates
-  double stepped = 0;  // copies of parameters while ranks step, when there are no activations: whole ones of split
-                       // layers, or bfloat16 numbers in float32
-  double whole = 0;    // ... and all weights during rollouts, when there are no gradients and activations; of a split
-                       // model too, with the gradients that stay
+  // While a model is stepped, when there are no activations: copies of parameters (whole ones of split layers, bfloat16
+  // numbers in float32), and the piece of its state that is read from files.
+  double stepped = 0;
+  double whole = 0;  // ... and all weights during rollouts, when there are no gradients and activations; of a split
+                     // model too, with the gradients that stay
   // The part that a save of split layers has whole, with the gradients that stay. Ranks that only spread weights (stage 3)
   // gather a part in saves too, but more in rollouts.
   double saved = 0;
@@ -71,7 +72,7 @@ struct TrainedSize {
   double largest_numbers = 0;    // those of the largest parameter
   double largest_of_layers = 0;  // the same of a layer
   int64_t lowest_backward = 1;   // model.h
-  UnitBytes units;               // bytes of the model's trained matrices; nothing of an adapter
+  UnitBytes units;               // bytes of the model's trained matrices; of an adapter, only embedding and head
   double of_vocabulary = 0;      // numbers of embedding and head that an adapter trains as a whole
   double of_layers = 0;          // the same of the layers' matrices
   bool is_read_at_once = false;  // before ranks take what they keep: an adapter's folder
@@ -102,6 +103,8 @@ struct CriticBytes {
   double matrices = 0;         // the part of `weights` that ranks.zero_stage = 3 spreads
   double merged = 0;           // ... and the part that exists for the layers in use only
   double started = 0;          // what is read at once while ranks start that spread it
+  bool has_lora = false;
+  UnitBytes units = {};
   TrainedSize trained = {};
 };
 // CriticBytes::activations. `cut` and `rows_per_update` are those of the critic.
@@ -112,6 +115,8 @@ UnitBytes unit_bytes(const ModelConfig& model, double element);
 // The pass that finds the tokens that filters keep has the whole head and a window, but no gradients or activations:
 // MemoryEstimate::whole is larger.
 VocabularyWindow vocabulary_window(const ModelConfig& model, const TrainedSize& trained, const RunConfig& config);
+// The same of a critic, which has all rows on every rank.
+VocabularyWindow critic_window(const ModelConfig& model, const TrainedSize& trained, const RunConfig& config);
 // Bytes of all ranks for these units: with bfloat16 copies of the layers, and their masters if there are any.
 double spread_bytes(const UnitBytes& units, ModelDtype dtype, bool has_masters);
 // Numbers of the model that a rank does not have if `num_ranks` share its layers. `keeps_vocabulary`: it has all of embedding and
@@ -132,7 +137,8 @@ struct GatheredHeads {
 };
 [[nodiscard]] GatheredHeads gathered_heads(const RunConfig& config, const TrainedSize& trained);
 
-// Takes off what the ranks share: ranks.zero_stage, actor.tensor_model_parallel_size. `trained`: of the policy.
+// Takes off what the ranks share (ranks.zero_stage, actor.tensor_model_parallel_size), and adds what deterministic sums of
+// gradients need. `trained`: of the policy.
 void share_memory(const ModelConfig& model, const UnitBytes& units, const TrainedSize& trained, const RunConfig& config,
                   bool has_lora, int num_ranks, const CriticBytes& critic, MemoryEstimate& memory);
 

@@ -7,6 +7,7 @@
 
 #include "foundation/base/text.h"
 #include "learn/update/gradient_tree.h"
+#include "learn/update/owner_trees.h"
 #include "model/weights/tensor_split.h"
 #include "train/loop/critic.h"
 #include "train/run/run_options.h"
@@ -46,11 +47,13 @@ int64_t count_passes(const RunConfig& config, const MicroBatchOptions& cut, int6
 }
 
 // What a rank sends while `num_ranks` = N ranks add an update's gradient of P bytes, in multiples of P (N-1)/N. The
-// micro-batches, `num_passes`, are those of `num_groups` groups. Deterministic sums send each node of a tree to all
-// ranks, or to the owners of its parts: the average over the ranks.
-double sums_sent(const RunConfig& config, int64_t num_passes, int64_t num_groups, int64_t num_ranks) {
+// micro-batches, `num_passes`, are those of `num_groups` groups of `group_size` ranks. Deterministic sums send each node
+// of a tree to all ranks, or to the owners of its parts: the average over the ranks.
+double sums_sent(const RunConfig& config, int64_t num_passes, int64_t num_groups, int64_t group_size,
+                 int64_t num_ranks) {
   const int64_t stage = config.ranks.zero_stage;
-  if (config.trainer.deterministic) {
+  const bool deterministic = config.trainer.deterministic;
+  if (deterministic && !owners_add_leaves(deterministic, stage >= 2, group_size)) {
     const auto count = static_cast<size_t>(num_passes);
     const std::vector<int> owners =
         deal_in_ranges(std::vector<int64_t>(count, 1), static_cast<int>(num_groups));  // equal passes
@@ -156,6 +159,10 @@ void add_spread_weights(const RunConfig& config, const ModelConfig& model, const
 
 }  // namespace
 
+int64_t critic_passes(const RunConfig& config, const BatchPlan& plan, bool by_operators) {
+  return count_passes(config, critic_pass_options(config, by_operators), critic_rows_per_update(config, plan));
+}
+
 RankEstimate estimate_ranks(const RunConfig& config, const ModelConfig& model, const BatchPlan& plan,
                             const UnitBytes& units, const TrainedSize& trained, int num_ranks) {
   const auto element = static_cast<double>(num_bytes(config.model.dtype));
@@ -189,7 +196,8 @@ RankEstimate estimate_ranks(const RunConfig& config, const ModelConfig& model, c
   // Those with the same part of the layers add gradients, and send new weights.
   const double same = static_cast<double>(num_ranks) / static_cast<double>(out.tensor_size);
   const double of_same = own_bytes * (same - 1.0) / same;
-  out.gradient_bytes = of_same * sums_sent(config, out.most_passes, out.num_groups(), num_ranks / out.tensor_size);
+  out.gradient_bytes = of_same * sums_sent(config, out.most_passes, out.num_groups(), num_ranks / out.num_groups(),
+                                           num_ranks / out.tensor_size);
   if (config.ranks.zero_stage > 0) out.weight_bytes = of_same;
   if (out.tensor_size > 1) {
     const double of_others = static_cast<double>(out.tensor_size - 1) / static_cast<double>(out.tensor_size);
@@ -213,13 +221,15 @@ RankEstimate estimate_ranks(const RunConfig& config, const ModelConfig& model, c
 double critic_bytes_sent(const RunConfig& config, const BatchPlan& plan, const CriticSize& critic, int num_ranks) {
   const auto element = static_cast<double>(num_bytes(config.model.dtype));
   const int64_t size = config.critic.ulysses_sequence_parallel_size, num_groups = num_ranks / size;
-  const MicroBatchOptions cut = critic_pass_options(config, critic.trained.is_on_device);
-  const int64_t num_rows = critic_rows_per_update(config, plan), num_passes = count_passes(config, cut, num_rows);
+  const bool by_operators = critic.trained.is_on_device;
+  const MicroBatchOptions cut = critic_pass_options(config, by_operators);
+  const int64_t num_rows = critic_rows_per_update(config, plan);
+  const int64_t num_passes = critic_passes(config, plan, by_operators);
   const int64_t passes_of_rank = rounded_up(num_passes, num_groups);
   const double share = static_cast<double>(num_ranks - 1) / num_ranks, trained = critic.trained.numbers * element;
   const bool sends_new_weights = config.ranks.zero_stage == 1 || config.ranks.zero_stage == 2;  // 3: passes read them
   double update =
-      trained * share * (sums_sent(config, num_passes, num_groups, num_ranks) + (sends_new_weights ? 1.0 : 0.0));
+      trained * share * (sums_sent(config, num_passes, num_groups, size, num_ranks) + (sends_new_weights ? 1.0 : 0.0));
   update += sequence_bytes(config, critic.model, num_rows, size, num_ranks);
   update += sequence_sums(config, trained, passes_of_rank, size);
   constexpr double kBytesPerValue = 4.0;  // each token, for every other rank

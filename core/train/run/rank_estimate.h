@@ -39,6 +39,9 @@ struct RankEstimate {
   }
 };
 
+// Micro-batches of an update of the critic.
+[[nodiscard]] int64_t critic_passes(const RunConfig& config, const BatchPlan& plan, bool by_operators);
+
 // `units` and `trained`: of the policy.
 RankEstimate estimate_ranks(const RunConfig& config, const ModelConfig& model, const BatchPlan& plan,
                             const UnitBytes& units, const TrainedSize& trained, int num_ranks);

@@ -1,10 +1,13 @@
-// What ranks share of the memory that one process needs: ranks.zero_stage, actor.tensor_model_parallel_size.
+// What ranks share of the memory that one process needs: ranks.zero_stage, actor.tensor_model_parallel_size. And what
+// deterministic sums of gradients need more.
 #include <algorithm>
+#include <bit>
 
 #include "config/check.h"
 #include "learn/optim/unit_size.h"
 #include "learn/optim/weight_shards.h"
 #include "learn/update/owner_sums.h"
+#include "learn/update/owner_trees.h"
 #include "model/weights/tensor_split.h"
 #include "train/run/memory_estimate.h"
 #include "train/run/memory_parts.h"
@@ -25,16 +28,21 @@ struct Owners {
   double count = 1;
   bool each_pass = false;  // buckets leave in every pass: a rank never has its whole gradient
   ShardCut cut = ShardCut::kBlocks;
+  bool in_pass = true;  // they leave while backward runs, and not behind it
 };
 
-// The most that a rank has of a gradient of so many bytes (learn/update/owner_sums.h). `end`: of the larger one of
-// embedding and head, which is complete when backward begins or ends. Backward frees activations meanwhile.
+// The most that a rank has of a gradient of so many bytes (learn/update/owner_sums.h). `end`: of what is complete when
+// backward begins or ends, of embedding and head. Backward frees activations meanwhile.
 double gradient_in_buckets(const TrainedSize& trained, double gradient, double end, double activations, double element,
                            const Owners& owners) {
   const auto unit =
       static_cast<double>(unit_size(owners.cut, static_cast<int64_t>(owners.count), static_cast<int64_t>(element)));
   const double bucket = std::max(unit, trained.largest_of_layers * element), rest = std::max(1.0, gradient - end);
   const auto messages = static_cast<double>(2 * kOwnerRoundBytes * static_cast<int64_t>(OwnerSums::kMostRounds));
+  if (!owners.in_pass) {  // next to what earlier passes gave
+    const double own = owners.each_pass ? gradient / owners.count : 0.0;
+    return gradient + std::max(0.0, own + std::min(messages, 2.0 * gradient) - activations);
+  }
   const double complete = static_cast<double>(OwnerSums::kMostBuckets + 1) * bucket;
   const double buckets = std::min(rest, owners.each_pass ? complete : bucket);
   const double more = (owners.each_pass ? buckets : 0.0) + std::min(messages, 2.0 * buckets);
@@ -46,30 +54,109 @@ ShardCut cut_of(const OptimConfig& optim, bool splits_layers) {
   return splits_layers || update_rule(optim)->needs_whole_parameters() ? ShardCut::kTensors : ShardCut::kBlocks;
 }
 
-// What ranks.zero_stage takes off the memory of a rank. `ends`: the rank's share of embedding and head. `passes`:
-// micro-batches of a rank in an update. Gradients of policy and critic are never there together, as they leave.
-void share_states(const RunConfig& config, const TrainedSize& trained, double ends, int64_t passes, bool has_lora,
+// The most that a rank has of a gradient of so many bytes if it keeps those of subtrees (trainer.deterministic). In the end
+// it has what is left next to the sum, or to its part of it, and messages. `passes`: its micro-batches in an update.
+double gradient_in_tree(double gradient, int64_t passes, double num_owners, double activations) {
+  const auto count = static_cast<uint64_t>(std::max<int64_t>(1, passes));
+  const double held = std::bit_width(count);  // with that of the pass
+  const double left = std::popcount(count);
+  const auto messages = static_cast<double>(2 * Shards::kRoundBytes);
+  const double summed = gradient / num_owners + std::min(messages, 2.0 * gradient);
+  return std::max(held * gradient, left * gradient + summed - activations);
+}
+
+// The micro-batches of an update.
+struct Passes {
+  int64_t all = 0, of_rank = 0;
+};
+
+Passes passes_of_critic(const RunConfig& config, const CriticBytes& critic, int num_ranks) {
+  const int64_t all = critic_passes(config, plan_batches(config), critic.trained.is_on_device);
+  // At least one: a run without a critic does not check its keys.
+  const int64_t num_groups = std::max<int64_t>(1, num_ranks / config.critic.ulysses_sequence_parallel_size);
+  return {all, (all + num_groups - 1) / num_groups};
+}
+
+// How ranks add a gradient in a fixed order (trainer.deterministic).
+struct FixedOrder {
+  bool keeps_leaves = false;  // each rank keeps whole gradients
+  double subtrees = 0;        // else what it keeps of the subtrees that it owns between two passes, in whole gradients
+};
+
+FixedOrder fixed_order(const RunConfig& config, int64_t group_size, const Passes& passes, int num_ranks) {
+  if (!config.trainer.deterministic) return {};
+  if (!owners_add_leaves(true, config.ranks.zero_stage >= 2, group_size)) return {.keeps_leaves = true};
+  int most = 0;
+  for (int64_t done = num_ranks; done < passes.all + num_ranks; done += num_ranks)
+    most = std::max(most, std::popcount(static_cast<uint64_t>(std::min(done, passes.all))));
+  return {.subtrees = static_cast<double>(most) / num_ranks};
+}
+
+// What is complete when backward begins or ends. The head of an adapter leaves with its embedding.
+double end_of_gradient(const TrainedSize& trained, bool has_lora) {
+  return has_lora ? trained.units.ends : trained.units.largest_end;
+}
+
+// The same of stage 3, which is `num_owners` ranks that share all of a model, or an adapter that each has as a whole. A
+// layer's gradient goes to its owners when it is complete, and so does that of a window (`by_windows`). Whole gradients of
+// embedding and head, and that of an adapter, do when the pass has ended and freed its activations.
+double gradient_with_spread_weights(const UnitBytes& units, double gradient, bool has_lora, bool by_windows,
+                                    double num_owners, double activations) {
+  if (has_lora) {
+    const auto messages = static_cast<double>(2 * Shards::kRoundBytes);
+    return gradient + std::max(0.0, gradient / num_owners + std::min(messages, 2.0 * gradient) - activations);
+  }
+  return (units.all + units.whole) / num_owners + units.whole + units.layer + (by_windows ? 0.0 : units.ends);
+}
+
+// Without ZeRO, a rank has the critic's whole gradient, and so much more in a fixed order.
+void add_critic_tree(const RunConfig& config, int num_ranks, const CriticBytes& critic, MemoryEstimate& memory) {
+  if (!config.trainer.deterministic || critic.gradients == 0) return;
+  memory.critic +=
+      gradient_in_tree(critic.gradients, passes_of_critic(config, critic, num_ranks).of_rank, 1.0, critic.activations) -
+      critic.gradients;
+}
+
+// What ranks.zero_stage takes off the memory of a rank. `ends`: the rank's share of embedding and head. Gradients of policy
+// and critic are never there together, as they leave.
+void share_states(const RunConfig& config, const TrainedSize& trained, double ends, const Passes& passes, bool has_lora,
                   int num_ranks, const CriticBytes& critic, MemoryEstimate& memory) {
-  if (config.ranks.zero_stage == 0) return;
   const int64_t num_parts = config.trainer.val_only ? 1 : config.actor.tensor_model_parallel_size;
   const double with_same_part = static_cast<double>(num_ranks) / static_cast<double>(num_parts);
+  const bool is_shared = config.ranks.zero_stage > 0;
+  const int64_t sequence_size = config.actor.ulysses_sequence_parallel_size;
+  const FixedOrder order = fixed_order(config, num_parts * sequence_size, passes, num_ranks);
+  const Passes of_critic_updates = passes_of_critic(config, critic, num_ranks);
+  const FixedOrder of_critic =
+      fixed_order(config, config.critic.ulysses_sequence_parallel_size, of_critic_updates, num_ranks);
+  if (order.keeps_leaves)
+    memory.gradients =
+        gradient_in_tree(memory.gradients, passes.of_rank, is_shared ? with_same_part : 1.0, memory.activations);
+  if (!is_shared) return add_critic_tree(config, num_ranks, critic, memory);
   memory.moments /= with_same_part;
-  memory.critic -= critic.moments * (1.0 - 1.0 / num_ranks);
-  if (config.ranks.zero_stage == 3 || config.trainer.deterministic) return;
+  memory.critic -= critic.moments * (1.0 - 1.0 / num_ranks) + critic.gradients;
+  if (of_critic.keeps_leaves) {
+    memory.gradients = std::max(
+        memory.gradients, gradient_in_tree(critic.gradients, of_critic_updates.of_rank, num_ranks, critic.activations));
+  }
+  if (config.ranks.zero_stage == 3) return;
   const auto element = static_cast<double>(num_bytes(config.model.dtype));
   const bool each_pass = config.ranks.zero_stage == 2;
-  if (with_same_part > 1.0) {
-    const Owners owners{with_same_part, each_pass || passes == 1,
-                        cut_of(config.actor.optim, num_parts > 1 && !has_lora)};
-    memory.gradients = gradient_in_buckets(trained, memory.gradients, trained.units.largest_end * ends,
+  if (with_same_part > 1.0 && !order.keeps_leaves) {
+    const bool in_pass = !has_lora || sequence_size == 1;
+    const Owners owners{with_same_part, in_pass ? each_pass || passes.of_rank == 1 : each_pass && passes.of_rank > 1,
+                        cut_of(config.actor.optim, num_parts > 1 && !has_lora), in_pass};
+    memory.gradients = order.subtrees * memory.gradients +
+                       gradient_in_buckets(trained, memory.gradients, end_of_gradient(trained, has_lora) * ends,
                                            memory.activations, element, owners);
   }
-  const Owners owners{static_cast<double>(num_ranks), each_pass, cut_of(config.critic.optim, false)};
-  memory.critic -= critic.gradients;
-  if (critic.gradients > 0)
-    memory.gradients = std::max(memory.gradients,
-                                gradient_in_buckets(critic.trained, critic.gradients, critic.trained.units.largest_end,
-                                                    critic.activations, element, owners));
+  if (critic.gradients == 0 || of_critic.keeps_leaves) return;
+  const Owners owners{static_cast<double>(num_ranks), each_pass, cut_of(config.critic.optim, false),
+                      !critic.has_lora || config.critic.ulysses_sequence_parallel_size == 1};
+  memory.gradients = std::max(
+      memory.gradients, of_critic.subtrees * critic.gradients +
+                            gradient_in_buckets(critic.trained, critic.gradients, critic.trained.units.largest_end,
+                                                critic.activations, element, owners));
 }
 
 // The same units if a rank has these shares of the numbers of each layer, and of embedding and head.
@@ -94,6 +181,11 @@ double end_bytes(const UnitBytes& units, bool is_trained, const RunConfig& confi
   return rows + window + std::min(window, static_cast<double>(Shards::kRoundBytes));
 }
 
+// Bytes of embedding and head that an adapter trains as a whole.
+double whole_ends(const TrainedSize& trained, const RunConfig& config) {
+  return trained.of_vocabulary * static_cast<double>(num_bytes(config.model.dtype));
+}
+
 // What is there in a pass: the open layer and the next one on its way, or the embedding or the head. With an adapter,
 // merged matrices and what a start left of the base (`computed`, of all layers) are computed from the base that arrives.
 double gathered_bytes(const UnitBytes& units, const TrainedSize& trained, double computed, const RunConfig& config,
@@ -101,10 +193,12 @@ double gathered_bytes(const UnitBytes& units, const TrainedSize& trained, double
   const double copies = units.layer * share_of_copies(config.model.dtype);
   if (!has_lora)
     return std::max(2.0 * (copies > 0 ? copies : units.layer), end_bytes(units, /*is_trained=*/true, config));
+  const double ends_read = units.ends - whole_ends(trained, config);
+  const double end = ends_read > 0 ? end_bytes(units, /*is_trained=*/false, config) : 0.0;
   const double arriving = units.layer * (1.0 + computed / units.layers) + copies;
   const bool keeps_base = trained.reads_base || config.model.layers == LayerPasses::kPlain;
   const double open = keeps_base ? arriving : copies > 0 ? copies : units.layer;
-  return std::max({arriving, open + units.layer, end_bytes(units, /*is_trained=*/false, config)});
+  return std::max({arriving, open + units.layer, end});
 }
 
 // What is computed for an adapter, of all layers. `weights`: all that there is of the model.
@@ -112,17 +206,34 @@ double merged_bytes(double weights, const UnitBytes& units, double adapter) {
   return std::max(0.0, weights - units.all - units.whole - adapter);
 }
 
-// The same for stage 3. A layer's gradient goes to its owners when it is complete, and so does that of a window. Whole
-// gradients of embedding and head do when the pass ends. `units` and `trained` are those of a rank's part, if ranks share
-// the layers. `whole_parts`: those that a rollout gathers then.
-void share_weights(const UnitBytes& units, const TrainedSize& trained, const UnitBytes& trained_units,
-                   double whole_parts, const RunConfig& config, bool has_lora, int num_ranks, const CriticBytes& critic,
-                   MemoryEstimate& memory) {
-  if (config.ranks.zero_stage < 3) return;
+// The critic's part of this: all ranks share it.
+void share_critic(const RunConfig& config, int num_ranks, const CriticBytes& critic, MemoryEstimate& memory) {
   memory.critic -= critic.matrices * (1.0 - 1.0 / num_ranks) + critic.merged;  // its adapter, norms and head stay
+  if (critic.weights == 0) return;
+  const double copies = critic.units.layers * share_of_copies(config.model.dtype);
+  const double computed = critic.has_lora ? std::max(0.0, critic.merged - copies) : 0.0;
+  memory.gathered =
+      std::max(memory.gathered, gathered_bytes(critic.units, critic.trained, computed, config, critic.has_lora));
+  const FixedOrder order = fixed_order(config, config.critic.ulysses_sequence_parallel_size,
+                                       passes_of_critic(config, critic, num_ranks), num_ranks);
+  if (order.keeps_leaves) return;
+  const bool by_windows = critic.units.window.rows > 0 && !config.trainer.deterministic;
+  memory.gradients = std::max(memory.gradients,
+                              order.subtrees * critic.gradients +
+                                  gradient_with_spread_weights(critic.trained.units, critic.gradients, critic.has_lora,
+                                                               by_windows, num_ranks, critic.activations));
+}
+
+// The same for stage 3. `units` and `trained` are those of a rank's part, if ranks share the layers. `whole_parts`: those
+// that a rollout gathers then.
+void share_weights(const UnitBytes& units, const TrainedSize& trained, const UnitBytes& trained_units,
+                   double whole_parts, const RunConfig& config, const Passes& passes, bool has_lora, int num_ranks,
+                   const CriticBytes& critic, MemoryEstimate& memory) {
+  if (config.ranks.zero_stage < 3) return;
   const int64_t num_parts = config.trainer.val_only ? 1 : config.actor.tensor_model_parallel_size;
   const double num_owners = static_cast<double>(num_ranks) / static_cast<double>(num_parts);
-  if (num_owners == 1) return;  // no other rank has the same part
+  // No other rank has the same part.
+  if (num_owners == 1) return share_critic(config, num_ranks, critic, memory);
   const ModelDtype dtype = config.model.dtype;
   const double adapter = has_lora ? trained.numbers * static_cast<double>(num_bytes(dtype)) : 0.0;
   const double copies = units.layers * share_of_copies(dtype);
@@ -130,16 +241,26 @@ void share_weights(const UnitBytes& units, const TrainedSize& trained, const Uni
   const double own = has_lora ? units.all : spread_bytes(units, dtype, config.actor.optim.master_weights);
   // With an adapter, what share_layers() counts is gathered next to a rank's part. A rollout needs no masters.
   const double read = !has_lora && copies > 0 ? copies + units.ends : units.all;
-  memory.whole = read + merged + (has_lora && whole_parts > 0 ? memory.whole : whole_parts);
+  const double unread = has_lora ? whole_ends(trained, config) : 0.0;
+  memory.whole = read - unread + merged + (has_lora && whole_parts > 0 ? memory.whole : whole_parts);
   memory.weights = own / num_owners + units.whole + adapter;
   memory.gathered = gathered_bytes(units, trained, std::max(0.0, merged - copies), config, has_lora);
   const bool is_view = has_lora && !config.ref.sync_steps;
+  // What an adapter trains as a whole in its place is not read of the base. It stays, unless the reference reads it.
+  const bool has_view = is_view && (config.actor.use_kl_loss || config.algorithm.use_kl_in_reward);
+  if (!has_view) memory.weights += unread;
   if (memory.reference > 0)
     memory.reference -= (is_view ? copies : spread_bytes(units, dtype, config.ref.sync_steps.has_value())) *
                         (is_view ? 1.0 : 1.0 - 1.0 / num_owners);
-  if (has_lora || config.trainer.deterministic) return;
-  memory.gradients = (trained_units.all + trained_units.whole) / num_owners + trained_units.whole + trained_units.layer;
-  if (units.window.rows == 0) memory.gradients += trained_units.ends;
+  const FixedOrder order =
+      fixed_order(config, num_parts * config.actor.ulysses_sequence_parallel_size, passes, num_ranks);
+  if (!order.keeps_leaves) {
+    const bool by_windows = units.window.rows > 0 && !config.trainer.deterministic;
+    memory.gradients =
+        order.subtrees * memory.gradients + gradient_with_spread_weights(trained_units, memory.gradients, has_lora,
+                                                                         by_windows, num_owners, memory.activations);
+  }
+  share_critic(config, num_ranks, critic, memory);
 }
 
 }  // namespace
@@ -241,7 +362,13 @@ double started_bytes(const UnitBytes& units, const TrainedSize& trained, const R
 
 void share_memory(const ModelConfig& model, const UnitBytes& units, const TrainedSize& trained, const RunConfig& config,
                   bool has_lora, int num_ranks, const CriticBytes& critic, MemoryEstimate& memory) {
-  if (num_ranks == 1) return;
+  if (num_ranks == 1) {
+    const int64_t all = estimate_ranks(config, model, plan_batches(config), units, trained, 1).most_passes;
+    if (config.trainer.deterministic)
+      memory.gradients = gradient_in_tree(memory.gradients, all, 1.0, memory.activations);
+    add_critic_tree(config, 1, critic, memory);
+    return;
+  }
   memory.started = started_bytes(units, trained, config, num_ranks, memory.weights);
   if (config.ranks.zero_stage >= 3 && !config.trainer.val_only)
     memory.started = std::max(memory.started, critic.started);
@@ -251,14 +378,14 @@ void share_memory(const ModelConfig& model, const UnitBytes& units, const Traine
   const auto element = static_cast<double>(num_bytes(config.model.dtype));
   const double layers = 1.0 - others.layers * element / units.layers, ends = 1.0 - others.ends * element / units.ends;
   const RankEstimate shares = estimate_ranks(config, model, plan_batches(config), units, trained, num_ranks);
-  const int64_t passes = (shares.most_passes + shares.num_groups() - 1) / shares.num_groups();
+  const Passes passes{shares.most_passes, (shares.most_passes + shares.num_groups() - 1) / shares.num_groups()};
   share_states(config, trained, ends, passes, has_lora, num_ranks, critic, memory);
   const bool gathers_layers = num_parts > 1 && config.rollout.tensor_model_parallel_size != num_parts;
   const double layers_read = has_lora ? units.layers : spread_bytes(units, config.model.dtype, false) - units.ends;
   const bool gathers_ends = num_parts > 1 && !trained.keeps_vocabulary();
   const double whole_parts = (gathers_ends ? units.ends : 0.0) + (gathers_layers ? layers_read : 0.0);
   share_weights(units_of_part(units, layers, ends), trained, units_of_part(trained.units, layers, ends), whole_parts,
-                config, has_lora, num_ranks, critic, memory);
+                config, passes, has_lora, num_ranks, critic, memory);
   if (config.ranks.zero_stage == 3 && num_ranks > num_parts && units.window.rows > 0) {
     const double tokens = tokens_on_rank(config, plan_batches(config), trained.is_on_device);
     memory.head = head_pass_bytes(model, trained, config, tokens, units.window.rows) +

@@ -105,6 +105,8 @@ Result<CriticBytes> critic_bytes(Env& env, const RunConfig& config, const std::o
                        units.all,
                        static_cast<double>(lora->num_added - lora->num_trained) * element + copies,
                        started,
+                       true,
+                       units,
                        trained};
   }
   const double weights = trained_weight_bytes(critic, dtype, config.critic.optim);
@@ -118,6 +120,8 @@ Result<CriticBytes> critic_bytes(Env& env, const RunConfig& config, const std::o
                      spread_bytes(units, dtype, config.critic.optim.master_weights),
                      0.0,
                      started,
+                     false,
+                     units,
                      trained};
 }
 
@@ -186,7 +190,10 @@ Result<> measure_run(Env& env, const PluginRegistry& registry, const LoadedConfi
   units.window = vocabulary_window(out.model, out.trained, config);
   std::optional<CriticSize> size_of_critic;
   if (!is_sft) size_of_critic = TRY(critic_size(env, registry, loaded, num_ranks));
-  if (size_of_critic) size_of_critic->trained.is_on_device = by_operators;
+  if (size_of_critic) {
+    size_of_critic->trained.is_on_device = by_operators;
+    size_of_critic->units.window = critic_window(size_of_critic->model, size_of_critic->trained, config);
+  }
   out.ranks = estimate_ranks(config, out.model, out.plan, units, out.trained, num_ranks);
   if (size_of_critic) out.ranks.critic_bytes = critic_bytes_sent(config, out.plan, *size_of_critic, num_ranks);
   out.trained_state_bytes = out.memory.moments;

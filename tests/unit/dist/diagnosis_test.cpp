@@ -270,15 +270,38 @@ TEST_F(Diagnosis, ACallNextToTheUpdatesIsInNoCircle) {
   }
   s.waited_s = 50;
   s.waits_in = "completions";
-  s.awaits = {0, 1, 3};
+  s.awaits = {0, 1, 3, /*is_aside=*/true};
   s.ranks = ranks;
   EXPECT_EQ(circle_text(s, 45), "") << "this rank's own call";
   s.waits_in = "tensor parallel";
   s.awaits = {1, 1, 2};
   EXPECT_NE(circle_text(s, 45), "");
-  ranks[2].state.awaits = {0, 1, 3};
+  ranks[2].state.awaits = {0, 1, 3, /*is_aside=*/true};
   s.ranks = ranks;
   EXPECT_EQ(circle_text(s, 45), "") << "rank 2 may compute";
+}
+
+// All ranks share the layers (T = N). Rank 0 is in such a pass, and the others are in a call of the run.
+TEST_F(Diagnosis, AGroupOfAllRanksMayBeInACircle) {
+  for (RankView& view : ranks) {
+    view.state.waits = true;
+    view.state.stage = "gradients";
+    view.waits_s = 46;
+  }
+  s.waited_s = 50;
+  s.waits_in = "tensor parallel";
+  s.awaits = {0, 1, 3};
+  s.ranks = ranks;
+  EXPECT_EQ(circle_text(s, 45), ranks[0].description + " in 'gradients' for all ranks, " + ranks[2].description +
+                                    " in 'gradients' for all ranks");
+  EXPECT_EQ(all_wait_text(s, 45), "") << "they are not in one call";
+  for (RankView& view : ranks) {
+    view.state.stage = "tensor parallel";
+    view.state.awaits = s.awaits;
+  }
+  s.ranks = ranks;
+  EXPECT_EQ(circle_text(s, 45), "");
+  EXPECT_NE(all_wait_text(s, 45), "") << "a message is lost";
 }
 
 // Rank 0 waits in a call of the ranks 0 and 2, and rank 2 hangs. Rank 1 computes.
@@ -323,10 +346,13 @@ TEST_F(Diagnosis, ARankThatFinishedWhileOthersWork) {
 }
 
 TEST(RankTexts, ReadBack) {
-  const RankState state{3, 4, 5, true, RankStatus::kFailed, "log_probs", "two\nlines", {2, 4, 8}, "rows=3/4"};
+  const RankState state{3, 4, 5, true, RankStatus::kFailed, "log_probs", "two\nlines", {2, 4, 8, true}, "rows=3/4", 15};
   EXPECT_EQ(decode_rank_state(encode(state)), state);
   for (const char* wrong : {"", "1\n2\n3", "1\n2\n3\nx\n0\n\n", "1\n2\n3\n1\n9\n\n"})
     EXPECT_EQ(decode_rank_state(wrong), std::nullopt) << wrong;
+  RankState killed = state;
+  killed.stop_signal = 9;
+  EXPECT_EQ(decode_rank_state(encode(killed)), std::nullopt) << "no signal that asks for an end";
   const RankProcess process{"boot 1", "boot 2", "node1", 77, 1234, 4, "0-3,8", "cgroup:[4] /sys/fs/cgroup/a"};
   EXPECT_EQ(decode_rank_process(encode(process)), process);
   EXPECT_EQ(decode_rank_process("boot 1\n7"), std::nullopt);

@@ -17,6 +17,7 @@
 
 #include "dist/gloo/c10d_store.h"
 #include "foundation/base/log.h"
+#include "foundation/base/signal.h"
 #include "foundation/metrics/rank_progress.h"
 #include "support/temp_dir.h"
 
@@ -256,6 +257,27 @@ TEST_F(RankWatchesThatNotice, TellTheViewHowFarTheOthersAre) {
   const auto written = store->get_all({state_key(0)});
   ASSERT_TRUE(written.ok());
   EXPECT_EQ(decode_rank_state(written->front())->progress, "sampling=3/8");
+}
+
+// A stop signal that one rank got stops the sampling and scoring of all.
+TEST_F(RankWatchesThatNotice, FollowAStopSignalOfAnotherRank) {
+  RankState other;
+  EXPECT_FALSE(stop_requested());
+  other.stop_signal = SIGTERM;
+  ASSERT_TRUE(store->set(state_key(1), encode(other)).ok());
+  const auto give_up = std::chrono::steady_clock::now() + std::chrono::minutes(3);
+  const auto is_told = [&] {
+    const auto written = store->get_all({state_key(0)});
+    return written.ok() && decode_rank_state(written->front())->stop_signal == SIGTERM;
+  };
+  while (!is_told() && std::chrono::steady_clock::now() < give_up)
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  EXPECT_TRUE(is_told()) << "the others hear of it from every rank";
+  EXPECT_EQ(stop_signal(), SIGTERM);
+  EXPECT_TRUE(stop_flag());
+  watch.reset();
+  set_stop_signal(0);
+  EXPECT_FALSE(stop_requested());
 }
 
 // Both ranks are in the same collective: no rank is late, but a message is lost.

@@ -6,6 +6,8 @@
 #include <csignal>
 #include <cstdlib>
 
+#include "foundation/base/stop_of_others.h"
+
 namespace mortise {
 namespace {
 
@@ -33,6 +35,22 @@ TEST(StopSignals, TheFirstIsAFlag) {
   EXPECT_FALSE(stop_requested());
   EXPECT_FALSE(stop_flag().load());
   std::raise(SIGPIPE);  // ignored: the process lives
+}
+
+// Ctrl-C goes to all ranks: one may hear of it from another before it gets its own.
+TEST(StopSignals, OneOfAnotherProcessIsNotTheFirst) {
+  install_stop_signals();
+  take_stop_requests();
+  follow_stop_signal(0);
+  EXPECT_FALSE(stop_requested());
+  follow_stop_signal(SIGINT);
+  EXPECT_EQ(stop_signal(), SIGINT);
+  EXPECT_TRUE(stop_flag().load());
+  std::raise(SIGTERM);  // a request: the process lives
+  EXPECT_EQ(stop_signal(), SIGTERM);
+  set_stop_signal(0);
+  EXPECT_FALSE(stop_requested());
+  EXPECT_FALSE(stop_flag().load());
 }
 
 TEST(StopSignalsDeathTest, TheSecondEndsTheProcessWithItsCode) {
