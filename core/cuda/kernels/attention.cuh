@@ -126,12 +126,14 @@ __device__ inline void add_and_share(float (&x)[kCount], int high, int low) {
     if (bit < low) break;
     const bool is_upper = (static_cast<int>(threadIdx.x) & bit) != 0;
     if (half == 0) x[0] += __shfl_xor_sync(0xffffffffU, x[0], bit);
+    float given[kCount / 2] = {};
     MORTISE_UNROLL
-    for (int i = 0; i < kCount / 2; ++i) {
-      if (i >= half) continue;
-      const float given = is_upper ? x[i] : x[half + i], kept = is_upper ? x[half + i] : x[i];
-      x[i] = kept + __shfl_xor_sync(0xffffffffU, given, bit);
-    }
+    for (int i = 0; i < kCount / 2; ++i)
+      if (i < half) given[i] = is_upper ? x[i] : x[half + i];
+    if (half > 0) shuffle_all(given, half, bit);
+    MORTISE_UNROLL
+    for (int i = 0; i < kCount / 2; ++i)
+      if (i < half) x[i] = (is_upper ? x[half + i] : x[i]) + given[i];
   }
 }
 
