@@ -66,10 +66,15 @@ int mortise_cuda_head_finish(const MortiseCudaHeadRow* rows, int64_t num_rows, M
 
 int mortise_cuda_head_backward(float* logits, int64_t num_rows, int64_t stride, int64_t first, int64_t columns,
                                const int64_t* target, MortiseCudaHeadScale scale, const MortiseCudaHeadRow* rows,
-                               const float* grads, void* stream) {
+                               const float* grads, uint16_t* rounded, void* stream) {
   if (num_rows == 0 || columns == 0) return 0;
-  MORTISE_LAUNCH(head_backward_kernel, blocks_for(num_rows, 1), kThreads, stream, logits, num_rows, stride, first,
-                 columns, target, scale, rows, grads);
+  if (rounded != nullptr) {
+    MORTISE_LAUNCH(head_backward_kernel<uint16_t>, blocks_for(num_rows, 1), kThreads, stream, logits, num_rows, stride,
+                   first, columns, target, scale, rows, grads, rounded);
+  } else {
+    MORTISE_LAUNCH(head_backward_kernel<float>, blocks_for(num_rows, 1), kThreads, stream, logits, num_rows, stride,
+                   first, columns, target, scale, rows, grads, logits);
+  }
   return MORTISE_LAUNCHED();
 }
 

@@ -113,10 +113,12 @@ MORTISE_CUDA_API int mortise_cuda_head_chunk(const float* logits, int64_t num_ro
 /* numbers [3, num_rows]: the log of the sum of exp, the target's log-prob, the entropy. */
 MORTISE_CUDA_API int mortise_cuda_head_finish(const MortiseCudaHeadRow* rows, int64_t num_rows,
                                               MortiseCudaHeadScale scale, double* numbers, void* stream);
-/* In place: logits become gradients. grads [2, num_rows]: by log-prob, and by entropy. */
+/* The gradients of the logits: to `rounded` in bfloat16, or in place if it is NULL. grads [2, num_rows]: by log-prob, and by
+   entropy. */
 MORTISE_CUDA_API int mortise_cuda_head_backward(float* logits, int64_t num_rows, int64_t stride, int64_t first,
                                                 int64_t columns, const int64_t* target, MortiseCudaHeadScale scale,
-                                                const MortiseCudaHeadRow* rows, const float* grads, void* stream);
+                                                const MortiseCudaHeadRow* rows, const float* grads, uint16_t* rounded,
+                                                void* stream);
 /* `tensors` lie on the device. Part p of a tensor gives sums[first_sum + p], the sum of squares of its gradients. */
 MORTISE_CUDA_API int mortise_cuda_square_sums(const MortiseCudaStepTensor* tensors, int64_t num_tensors,
                                               int64_t num_parts, double* sums, void* stream);

@@ -49,7 +49,9 @@ double decode_graph_bytes(const ModelConfig& config, const DecodePassSize& size)
   const int64_t copies = config.final_softcap > 0.0 ? 4 : size.has_edits ? 2 : 1;
   const int64_t logit_rows = std::min(rows, DeviceSampler::rows_of_block(config.vocab_size, size.has_edits));
   const int64_t of_layer = rows * (4 * layer + 2 * rounded);
-  const int64_t of_head = 4 * (rows * config.hidden_size + logit_rows * copies * config.vocab_size);
+  const int64_t inputs_of_head = size.is_rounded ? logit_rows * config.hidden_size : 0;  // bfloat16
+  const int64_t of_head =
+      4 * (rows * config.hidden_size + logit_rows * copies * config.vocab_size) + 2 * inputs_of_head;
   return static_cast<double>(rows * 4 * scratch + std::max(of_layer, of_head));
 }
 
@@ -66,6 +68,7 @@ std::vector<const void*> GraphedDecode::places_of_weights() const {
   for (const LayerMatrices& copies : model_.weights().rounded)  // models with experts have no graphs
     for (const at::Tensor* const copy : {&copies.qkv_QH, &copies.o_HQ, &copies.gate_up_2IH, &copies.down_HI})
       out.push_back(copy->const_data_ptr());
+  out.push_back(sampler_.place_of_head());
   return out;
 }
 

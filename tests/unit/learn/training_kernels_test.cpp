@@ -2,6 +2,8 @@
 // and AdamW with bfloat16 copies. On CPU tensors, on several ranks, and on a device whose memory the host cannot touch.
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty_like.h>
+#include <ATen/ops/log_softmax.h>
+#include <ATen/ops/matmul.h>
 #include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
 
@@ -44,6 +46,7 @@ struct HeadNumbers {
 struct HeadInputs {
   at::Tensor hidden, weight, targets, grad, grad_entropy;
   double softcap;
+  bool rounds = false;
 
   explicit HeadInputs(const HeadCase& c)
       : hidden(random_tensor({c.tokens, c.width}, 1, at::kFloat)),
@@ -63,12 +66,21 @@ struct HeadInputs {
     return {out.log_prob_R.detach(), out.entropy_R.detach(), h.grad(), w.grad()};
   }
 
+  // The same of what a head that rounds multiplies: its sums differ by the rounded gradients of logits alone.
+  [[nodiscard]] HeadNumbers in_float64_rounded() const {
+    HeadInputs rounded = *this;
+    rounded.hidden = hidden.to(at::kBFloat16).to(at::kFloat);
+    rounded.weight = weight.to(at::kBFloat16).to(at::kFloat);
+    return rounded.in_float64();
+  }
+
   // The gradient is added to that of the weight.
   [[nodiscard]] HeadNumbers by_device(const c10::Device& device, bool in_one_pass, int64_t chunk_bytes) const {
     const at::Tensor h = hidden.to(device), w = weight.to(device);
     HeadNumbers out{{}, {}, at::empty_like(h), weight.clone().to(device)};
     VocabularyHead head{w, softcap};
     head.by_operators = true;
+    head.rounds = rounds;
     const HeadOptions options{.chunk_bytes = chunk_bytes};
     if (in_one_pass) {
       one_pass(h, head, options, out);
@@ -125,6 +137,56 @@ TEST(TrainingKernels, TheHeadEqualsFloat64ForAnyChunks) {
       }
     }
   }
+}
+
+// A gradient of logits is rounded by up to 2^-9 of itself, nothing else behind the inputs is.
+void expect_close_but_for_rounding(const HeadNumbers& got, const HeadNumbers& want) {
+  EXPECT_CLOSE(got.log_prob, want.log_prob, 2e-5);
+  EXPECT_CLOSE(got.entropy, want.entropy, 2e-5);
+  for (const auto& [own, exact] : {std::pair{got.d_hidden, want.d_hidden}, {got.d_weight, want.d_weight}}) {
+    EXPECT_LT(relative_l2(own, exact), 3e-3);
+    EXPECT_GT(relative_l2(own, exact), 1e-4) << "it was rounded";
+  }
+}
+
+// With kernels and without: log-probs and entropies are those of float64 products of the rounded matrices.
+TEST(TrainingKernels, AHeadThatRoundsHasFloat32Logits) {
+  for (const HeadCase& one : {HeadCase{70, 16, 16390, 0.0}, HeadCase{65, 24, 300, 3.0}}) {
+    HeadInputs inputs(one);
+    inputs.rounds = true;
+    const HeadNumbers want = inputs.in_float64_rounded();
+    for (const bool has_kernels : {true, false}) {
+      std::optional<test::TrainingKernels> kernels;
+      if (has_kernels) kernels.emplace();
+      for (const bool in_one_pass : {true, false}) {
+        SCOPED_TRACE(std::to_string(one.vocab) + (in_one_pass ? ", one pass" : ", two passes") +
+                     (has_kernels ? ", kernels" : ""));
+        expect_close_but_for_rounding(inputs.by_device(at::kCPU, in_one_pass, 1), want);
+      }
+    }
+  }
+}
+
+// What torch computes under autocast, and so verl: bfloat16 logits, whose gradients and those of the weight are bfloat16 too.
+HeadNumbers by_bfloat16_logits(const HeadInputs& inputs) {
+  const at::Tensor h = inputs.hidden.to(at::kBFloat16).requires_grad_(true);
+  const at::Tensor w = inputs.weight.to(at::kBFloat16).requires_grad_(true);
+  const at::Tensor log_p = at::log_softmax(at::matmul(h, w.t()).to(at::kFloat) / HeadInputs::kTemperature, -1);
+  const at::Tensor log_prob = log_p.gather(1, inputs.targets.unsqueeze(1)).squeeze(1);
+  const at::Tensor entropy = -(log_p.exp() * log_p).sum(-1);
+  ((log_prob * inputs.grad).sum() + (entropy * inputs.grad_entropy).sum()).backward();
+  return {log_prob.detach().to(at::kDouble), entropy.detach().to(at::kDouble), h.grad(), w.grad()};
+}
+
+TEST(TrainingKernels, AHeadThatRoundsIsMoreExactThanBfloat16Logits) {
+  HeadInputs inputs({128, 64, 2000, 0.0});
+  inputs.rounds = true;
+  const HeadNumbers exact = inputs.in_float64(), torch = by_bfloat16_logits(inputs);
+  const test::TrainingKernels kernels;
+  const HeadNumbers own = inputs.by_device(at::kCPU, true, 1);
+  for (const auto part : {&HeadNumbers::log_prob, &HeadNumbers::entropy, &HeadNumbers::d_hidden,
+                          &HeadNumbers::d_weight})
+    EXPECT_LT(relative_l2(own.*part, exact.*part), 0.95 * relative_l2(torch.*part, exact.*part));
 }
 
 // What a dry run says that a pass keeps of its logits.
@@ -318,7 +380,12 @@ TEST(TrainingKernels, TheHostDoesNotTouchTheMemoryOfTheDevice) {
     test::open_locked_memory();
   };
   test::AroundKernels::close = test::close_locked_memory;
-  for (const bool in_one_pass : {true, false}) expect_close(inputs.by_device(device, in_one_pass, 1), want, 2e-5);
+  HeadInputs rounding = inputs;
+  rounding.rounds = true;
+  for (const bool in_one_pass : {true, false}) {
+    expect_close(inputs.by_device(device, in_one_pass, 1), want, 2e-5);
+    expect_close_but_for_rounding(rounding.by_device(device, in_one_pass, 1), inputs.in_float64_rounded());
+  }
   Steps locked(device), from_files(device, {}, StateMemory::kLater);
   locked.run(1, 2);
   from_files.run(1, 2);

@@ -413,6 +413,23 @@ TEST(MemoryEstimates, CountGraphsOfOneSampler) {
   EXPECT_EQ(graph_bytes(model, config), 0.0);
 }
 
+// A bfloat16 model on a device has a copy of its head, tied or not, while it samples, and one in each pass of the head.
+TEST(MemoryEstimates, CountTheRoundedHeadOfADevice) {
+  for (const char* const dtype : {"float32", "bfloat16"}) {
+    for (const bool is_tied : {true, false}) {
+      ModelConfig model = small_config(29, 2);
+      model.tie_word_embeddings = is_tied;
+      const Spread run(model, {std::string("model.dtype=") + dtype});
+      const MemoryEstimate bytes = estimate_memory(model, std::nullopt, run.trained, run.loaded.config, true);
+      const double copy = dtype == std::string("bfloat16") ? 2.0 * 29.0 * static_cast<double>(model.hidden_size) : 0.0;
+      EXPECT_DOUBLE_EQ(bytes.rollout, copy);
+      const auto tokens = static_cast<int64_t>(tokens_on_rank(run.loaded.config, plan_batches(run.loaded.config)));
+      const double others = copy > 0 ? static_cast<double>(2 * tokens * (model.hidden_size)) : 0.0;
+      EXPECT_GE(bytes.head, copy + others);
+    }
+  }
+}
+
 // The base of a DoRA layer stays while it is open, also if the adapter comes from a folder.
 TEST(MemoryEstimates, CountTheBaseThatDoraReads) {
   const ModelConfig model = small_config(29, 2);
