@@ -54,8 +54,8 @@ at::Tensor bf16_product(const at::Tensor& a, Trans trans_a, const at::Tensor& b,
                         const at::Tensor& added) {
   const Factors f(a, trans_a, b, trans_b);
   if (f.take_operators()) {
-    const at::Tensor product = f.left.is_cpu() ? at::mm(f.op_left(), f.op_right())
-                                               : at::mm(f.op_left(), f.op_right(), at::kFloat);
+    const at::Tensor product =
+        f.left.is_cpu() ? at::mm(f.op_left(), f.op_right()) : at::mm(f.op_left(), f.op_right(), at::kFloat);
     return added.defined() ? product.add_(added) : product;
   }
   const at::TensorOptions options = f.left.options().dtype(at::kFloat);
@@ -70,7 +70,9 @@ void add_bf16_product(const at::Tensor& out, const at::Tensor& a, Trans trans_a,
   const Factors f(a, trans_a, b, trans_b);
   TORCH_CHECK(out.size(0) == f.m && out.size(1) == f.n && out.is_contiguous(), "product: the result's shape");
   at::Tensor sum = out;
-  if (!f.left.is_cpu())
+  if (!f.left.is_cpu() && f.m == 1)  // a GPU may take one row for a bias, which has other rules
+    sum.add_(at::mm(f.op_left(), f.op_right(), at::kFloat));
+  else if (!f.left.is_cpu())
     at::addmm_out(sum, out, f.op_left(), f.op_right(), at::kFloat);
   else if (f.take_operators())
     sum.addmm_(f.op_left(), f.op_right());

@@ -2,8 +2,6 @@
 // and AdamW with bfloat16 copies. On CPU tensors, on several ranks, and on a device whose memory the host cannot touch.
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty_like.h>
-#include <ATen/ops/log_softmax.h>
-#include <ATen/ops/matmul.h>
 #include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
 
@@ -13,10 +11,10 @@
 #include <optional>
 
 #include "foundation/base/stateful.h"
+#include "head_inputs.h"
 #include "learn/update/critic_learner.h"
 #include "learn/update/finite_step.h"
 #include "learner_fixture.h"
-#include "model/head/kept_logits.h"
 #include "model/tensor/storage_memory.h"
 #include "model/weights/rounded_matrices.h"
 #include "support/locked_device.h"
@@ -30,172 +28,6 @@ namespace mortise {
 namespace {
 
 const ComputeDevice kAsDevice{.by_operators = true, .text = "the CPU, as a device"};
-
-// ---- the head ----
-
-struct HeadCase {
-  int64_t tokens, width, vocab;
-  double softcap;
-};
-
-// Log-prob, entropy and their gradients by one of the two passes.
-struct HeadNumbers {
-  at::Tensor log_prob, entropy, d_hidden, d_weight;
-};
-
-struct HeadInputs {
-  at::Tensor hidden, weight, targets, grad, grad_entropy;
-  double softcap;
-  bool rounds = false;
-
-  explicit HeadInputs(const HeadCase& c)
-      : hidden(random_tensor({c.tokens, c.width}, 1, at::kFloat)),
-        weight(random_tensor({c.vocab, c.width}, 2, at::kFloat)),
-        targets(at::zeros({c.tokens}, at::kLong)),
-        grad(random_tensor({c.tokens}, 3)),
-        grad_entropy(random_tensor({c.tokens}, 4)),
-        softcap(c.softcap) {
-    for (int64_t i = 0; i < c.tokens; ++i)  // they fall into all blocks, and on the last column
-      targets.mutable_data_ptr<int64_t>()[i] = i == 0 ? c.vocab - 1 : i * 7919 % c.vocab;
-  }
-
-  [[nodiscard]] HeadNumbers in_float64() const {
-    const at::Tensor h = hidden.to(at::kDouble).requires_grad_(true), w = weight.to(at::kDouble).requires_grad_(true);
-    const LogProbs out = head_log_prob_plain(h, {w, softcap}, targets, kTemperature);
-    ((out.log_prob_R * grad).sum() + (out.entropy_R * grad_entropy).sum()).backward();
-    return {out.log_prob_R.detach(), out.entropy_R.detach(), h.grad(), w.grad()};
-  }
-
-  // The same of what a head that rounds multiplies: its sums differ by the rounded gradients of logits alone.
-  [[nodiscard]] HeadNumbers in_float64_rounded() const {
-    HeadInputs rounded = *this;
-    rounded.hidden = hidden.to(at::kBFloat16).to(at::kFloat);
-    rounded.weight = weight.to(at::kBFloat16).to(at::kFloat);
-    return rounded.in_float64();
-  }
-
-  // The gradient is added to that of the weight.
-  [[nodiscard]] HeadNumbers by_device(const c10::Device& device, bool in_one_pass, int64_t chunk_bytes) const {
-    const at::Tensor h = hidden.to(device), w = weight.to(device);
-    HeadNumbers out{{}, {}, at::empty_like(h), weight.clone().to(device)};
-    VocabularyHead head{w, softcap};
-    head.by_operators = true;
-    head.rounds = rounds;
-    const HeadOptions options{.chunk_bytes = chunk_bytes};
-    if (in_one_pass) {
-      one_pass(h, head, options, out);
-    } else {
-      const LogProbs first = head_log_prob(h, head, targets, kTemperature, true, options);
-      out.log_prob = first.log_prob_R.to(at::kDouble);
-      out.entropy = first.entropy_R.to(at::kDouble);
-      head_backward(h, head, targets, kTemperature, grad, grad_entropy, out.d_hidden, out.d_weight, first.norms_R,
-                    options);
-    }
-    out.d_hidden = on_host(out.d_hidden);
-    out.d_weight = on_host(out.d_weight) - weight;
-    return out;
-  }
-
-  void one_pass(const at::Tensor& h, const VocabularyHead& head, const HeadOptions& options, HeadNumbers& out) const {
-    out.log_prob = at::zeros({h.size(0)}, at::kDouble);
-    out.entropy = at::zeros({h.size(0)}, at::kDouble);
-    const auto on_chunk = [&](const HeadChunk& chunk) {
-      for (int64_t t = chunk.begin; t < chunk.end; ++t) {
-        const auto i = static_cast<size_t>(t - chunk.begin);
-        out.log_prob.mutable_data_ptr<double>()[t] = chunk.log_prob[i];
-        out.entropy.mutable_data_ptr<double>()[t] = chunk.entropy[i];
-        chunk.grad_log_prob[i] = grad.const_data_ptr<double>()[t];
-        chunk.grad_entropy[i] = grad_entropy.const_data_ptr<double>()[t];
-      }
-    };
-    head_one_pass(h, head, targets, kTemperature, EntropyUse::kGradient, on_chunk, out.d_hidden, out.d_weight, options);
-  }
-
-  static constexpr double kTemperature = 0.8;
-};
-
-void expect_close(const HeadNumbers& got, const HeadNumbers& want, double tolerance) {
-  EXPECT_CLOSE(got.log_prob, want.log_prob, tolerance);
-  EXPECT_CLOSE(got.entropy, want.entropy, tolerance);
-  EXPECT_LT(relative_l2(got.d_hidden, want.d_hidden), tolerance);
-  EXPECT_LT(relative_l2(got.d_weight, want.d_weight), tolerance);
-}
-
-// Heads of several blocks of the vocabulary, with caps; in chunks of 64 tokens and in one.
-TEST(TrainingKernels, TheHeadEqualsFloat64ForAnyChunks) {
-  for (const HeadCase& one : {HeadCase{5, 8, 23, 0.0}, HeadCase{70, 3, 16390, 0.0}, HeadCase{65, 4, 300, 3.0}}) {
-    const HeadInputs inputs(one);
-    const HeadNumbers want = inputs.in_float64();
-    for (const bool in_one_pass : {true, false}) {
-      for (const int64_t chunk_bytes : {int64_t{1}, int64_t{56} << 20}) {
-        SCOPED_TRACE(std::to_string(one.vocab) + (in_one_pass ? ", one pass, " : ", two passes, ") +
-                     std::to_string(chunk_bytes));
-        const test::TrainingKernels kernels;
-        const int64_t before = test::TrainingKernels::head_chunks();
-        expect_close(inputs.by_device(at::kCPU, in_one_pass, chunk_bytes), want, 2e-5);
-        EXPECT_GT(test::TrainingKernels::head_chunks(), before);
-      }
-    }
-  }
-}
-
-// A gradient of logits is rounded by up to 2^-9 of itself, nothing else behind the inputs is.
-void expect_close_but_for_rounding(const HeadNumbers& got, const HeadNumbers& want) {
-  EXPECT_CLOSE(got.log_prob, want.log_prob, 2e-5);
-  EXPECT_CLOSE(got.entropy, want.entropy, 2e-5);
-  for (const auto& [own, exact] : {std::pair{got.d_hidden, want.d_hidden}, {got.d_weight, want.d_weight}}) {
-    EXPECT_LT(relative_l2(own, exact), 3e-3);
-    EXPECT_GT(relative_l2(own, exact), 1e-4) << "it was rounded";
-  }
-}
-
-// With kernels and without: log-probs and entropies are those of float64 products of the rounded matrices.
-TEST(TrainingKernels, AHeadThatRoundsHasFloat32Logits) {
-  for (const HeadCase& one : {HeadCase{70, 16, 16390, 0.0}, HeadCase{65, 24, 300, 3.0}}) {
-    HeadInputs inputs(one);
-    inputs.rounds = true;
-    const HeadNumbers want = inputs.in_float64_rounded();
-    for (const bool has_kernels : {true, false}) {
-      std::optional<test::TrainingKernels> kernels;
-      if (has_kernels) kernels.emplace();
-      for (const bool in_one_pass : {true, false}) {
-        SCOPED_TRACE(std::to_string(one.vocab) + (in_one_pass ? ", one pass" : ", two passes") +
-                     (has_kernels ? ", kernels" : ""));
-        expect_close_but_for_rounding(inputs.by_device(at::kCPU, in_one_pass, 1), want);
-      }
-    }
-  }
-}
-
-// What torch computes under autocast, and so verl: bfloat16 logits, whose gradients and those of the weight are bfloat16 too.
-HeadNumbers by_bfloat16_logits(const HeadInputs& inputs) {
-  const at::Tensor h = inputs.hidden.to(at::kBFloat16).requires_grad_(true);
-  const at::Tensor w = inputs.weight.to(at::kBFloat16).requires_grad_(true);
-  const at::Tensor log_p = at::log_softmax(at::matmul(h, w.t()).to(at::kFloat) / HeadInputs::kTemperature, -1);
-  const at::Tensor log_prob = log_p.gather(1, inputs.targets.unsqueeze(1)).squeeze(1);
-  const at::Tensor entropy = -(log_p.exp() * log_p).sum(-1);
-  ((log_prob * inputs.grad).sum() + (entropy * inputs.grad_entropy).sum()).backward();
-  return {log_prob.detach().to(at::kDouble), entropy.detach().to(at::kDouble), h.grad(), w.grad()};
-}
-
-TEST(TrainingKernels, AHeadThatRoundsIsMoreExactThanBfloat16Logits) {
-  HeadInputs inputs({128, 64, 2000, 0.0});
-  inputs.rounds = true;
-  const HeadNumbers exact = inputs.in_float64(), torch = by_bfloat16_logits(inputs);
-  const test::TrainingKernels kernels;
-  const HeadNumbers own = inputs.by_device(at::kCPU, true, 1);
-  for (const auto part : {&HeadNumbers::log_prob, &HeadNumbers::entropy, &HeadNumbers::d_hidden,
-                          &HeadNumbers::d_weight})
-    EXPECT_LT(relative_l2(own.*part, exact.*part), 0.95 * relative_l2(torch.*part, exact.*part));
-}
-
-// What a dry run says that a pass keeps of its logits.
-TEST(TrainingKernels, KeptLogitsAreBounded) {
-  EXPECT_EQ(kept_logit_bytes(70, 300), 70 * 300 * 4);
-  EXPECT_LE(kept_logit_bytes(int64_t{1} << 20, 151936), int64_t{512} << 20);
-  EXPECT_GT(kept_logit_bytes(int64_t{1} << 20, 151936), int64_t{256} << 20);
-  EXPECT_EQ(kept_logit_bytes(int64_t{1} << 20, int64_t{1} << 22), 64 * (int64_t{1} << 24)) << "no chunk is smaller";
-}
 
 // ---- AdamW ----
 
