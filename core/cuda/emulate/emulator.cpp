@@ -211,7 +211,9 @@ void Machine::end_block(unsigned num_threads) {
 
 void Machine::run_block(unsigned num_threads) {
   block_ = Meeting{};
-  warps_ = std::vector<Meeting>(num_threads / kWarp);
+  warps_.resize(num_threads / kWarp);
+  for (Meeting& warp : warps_)
+    warp.arrived = 0;  // what a thread that was stopped left; its values are written before they are read
   turns_.resize(num_threads);
   start_threads(num_threads, turns_);
   order(turns_);
