@@ -16,7 +16,7 @@ class KernelNorms {
   static int64_t most_rows() { return most; }
   static int64_t calls() { return count; }
   static int rms_norm(const float* x, const float* added, const float* weight, float eps, int64_t num_rows,
-                      int64_t width, float* sum, float* out, void* stream) {
+                      int64_t width, float* sum, MortiseCudaOut out, void* stream) {
     most = std::max(most, num_rows);
     ++count;
     return mortise_cuda_rms_norm(x, added, weight, eps, num_rows, width, sum, out, stream);

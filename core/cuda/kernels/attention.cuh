@@ -289,9 +289,10 @@ __global__ void __launch_bounds__(kThreads, 2)
 }
 
 // One warp per (row, query head): adds the splits in their order, and the head's sink.
+template <class T>
 __global__ void __launch_bounds__(kThreads)
     attention_merge_kernel(const float* __restrict__ splits, int64_t num_row_heads, MortiseCudaHeads heads,
-                           MortiseCudaScores scores, const float* __restrict__ sinks, int32_t num_splits, float* out) {
+                           const float* __restrict__ sinks, int32_t num_splits, T* out) {
   const int64_t index = int64_t{blockIdx.x} * kWarps + threadIdx.x / 32;
   if (index >= num_row_heads) return;
   const int dim = heads.head_dim;
@@ -306,7 +307,7 @@ __global__ void __launch_bounds__(kThreads)
       const float* const part = parts + s * (dim + 2);
       if (part[1] > 0.0F) value += part[2 + d] * expf(part[0] - most);
     }
-    out[index * dim + d] = rounded(value / total, scores.rounds != 0);
+    store(value / total, out + index * dim + d);
   }
 }
 

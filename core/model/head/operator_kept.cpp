@@ -42,10 +42,9 @@ std::vector<double> kept_dots(const at::Tensor& hidden_RH, const VocabularyHead&
   out.reserve(kept.ids.size());
   visit_blocks(hidden_RH, kept, [&](int64_t /*begin*/, const at::Tensor& places, const at::Tensor& ids) {
     const at::Tensor rows = head_factor(head.weight_VH.index_select(0, ids), head);
-    const at::Tensor dots =
-        at::sum(inputs_RH.index_select(0, places) * rows, {1}, /*keepdim=*/false, at::kDouble)
-            .to(at::kCPU)
-            .contiguous();
+    const at::Tensor dots = at::sum(inputs_RH.index_select(0, places) * rows, {1}, /*keepdim=*/false, at::kDouble)
+                                .to(at::kCPU)
+                                .contiguous();
     out.insert(out.end(), dots.const_data_ptr<double>(), dots.const_data_ptr<double>() + dots.numel());
   });
   return out;

@@ -1,6 +1,7 @@
 // The kernels against the same sums in float64, in three orders of their threads; and every barrier is needed.
 #include <algorithm>
 
+#include "cuda/kernels/dialect.cuh"
 #include "emulated.h"
 
 namespace mortise::cuda {

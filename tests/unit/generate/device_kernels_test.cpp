@@ -266,6 +266,31 @@ TEST_F(DeviceKernelsTest, GraphsStayUntilWeightsMove) {
   }
 }
 
+// What a GPU starts for a layer of a decoding step: two norms, four products, bias with rotation and pages, attention (two
+// kernels by one call), the gate. Nothing rounds, adds or copies between them.
+TEST_F(DeviceKernelsTest, ALayerOfAStepIsNineCalls) {
+  const test::UseRecordedGraphs graphs;
+  for (const char* const dtype : {"float32", "bfloat16"}) {
+    std::vector<int64_t> started, widened;
+    for (const int64_t num_layers : {2, 3}) {
+      ModelConfig config = tiny_model().config();
+      config.num_layers = num_layers;
+      Model model = *Model::random(config, 3, dtype);
+      ASSERT_TRUE(model.weights().layers[0].qkv_bias_Q.defined());
+      move_to_device(model);
+      test::RecordedGraphs::reset();
+      SamplingParams params;
+      params.max_new_tokens = 4;
+      run_all(*make_engine(model), {make_request(1, {5, 6, 7}, 2, params)});
+      ASSERT_EQ(test::RecordedGraphs::counts().captures, 1);
+      started.push_back(test::RecordedGraphs::counts().started);
+      widened.push_back(test::RecordedGraphs::counts().widened);
+    }
+    EXPECT_EQ(started[1] - started[0], 9) << dtype;
+    EXPECT_EQ(widened[1] - widened[0], dtype == std::string("bfloat16") ? 8 : 0) << "two matrices of each product";
+  }
+}
+
 TEST_F(DeviceKernelsTest, EagerSamplingMakesNoGraphs) {
   const test::UseRecordedGraphs graphs;
   Model model = tiny_model();
