@@ -390,8 +390,17 @@ void touch_shared(SharedBlock* block, size_t index, Access access, const char* n
   machine().touch(*block, index, access, name);
 }
 void pass_barrier(const char* file, int line) { machine().barrier(file, line); }
-const uint64_t (*exchange_in_warp(const uint64_t* values, unsigned count, const char* file, int line))[kWarp] {
-  return machine().exchange(values, count, file, line);
+// The values of other lanes are read here, because ThreadSanitizer does not look at this file.
+void exchange_in_warp(uint64_t* values, unsigned count, unsigned source, const char* file, int line) {
+  const auto* const all = machine().exchange(values, count, file, line);
+  for (unsigned i = 0; i < count; ++i) values[i] = all[i][source % kWarp];
+}
+unsigned vote_in_warp(bool vote, const char* file, int line) {
+  const uint64_t own = vote ? 1 : 0;
+  const uint64_t* const votes = machine().exchange(&own, 1, file, line)[0];
+  unsigned bits = 0;
+  for (unsigned lane = 0; lane < kWarp; ++lane) bits |= static_cast<unsigned>(votes[lane]) << lane;
+  return bits;
 }
 unsigned lane_index() { return machine().current->number % kWarp; }
 

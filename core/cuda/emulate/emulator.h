@@ -123,9 +123,10 @@ class SharedArray {
 
 void pass_barrier(const char* file, int line);
 constexpr unsigned kWarp = 32, kMostExchanged = 32;
-// Shows all lanes `count` values of each, at most kMostExchanged: [value][lane], until the next call. One call takes as long
-// as one with a single value.
-const uint64_t (*exchange_in_warp(const uint64_t* values, unsigned count, const char* file, int line))[kWarp];
+// The `count` values, at most kMostExchanged, become those of lane `source`. One call takes as long as one with a single value.
+void exchange_in_warp(uint64_t* values, unsigned count, unsigned source, const char* file, int line);
+// A bit for each lane.
+unsigned vote_in_warp(bool vote, const char* file, int line);
 unsigned lane_index();
 
 template <class T>
@@ -133,7 +134,8 @@ T exchange(T value, unsigned source, const char* file, int line) {
   static_assert(sizeof(T) <= sizeof(uint64_t));
   uint64_t bits = 0;
   std::memcpy(&bits, &value, sizeof value);
-  std::memcpy(&value, &exchange_in_warp(&bits, 1, file, line)[0][source], sizeof value);
+  exchange_in_warp(&bits, 1, source, file, line);
+  std::memcpy(&value, &bits, sizeof value);
   return value;
 }
 
@@ -144,9 +146,8 @@ void exchange_all(float (&values)[kMost], int count, int mask, const char* file 
   static_assert(kMost <= kMostExchanged);
   uint64_t bits[kMost] = {};
   for (int i = 0; i < count; ++i) std::memcpy(&bits[i], &values[i], sizeof values[i]);
-  const auto* const all = exchange_in_warp(bits, static_cast<unsigned>(count), file, line);
-  for (int i = 0; i < count; ++i)
-    std::memcpy(&values[i], &all[i][lane_index() ^ static_cast<unsigned>(mask)], sizeof values[i]);
+  exchange_in_warp(bits, static_cast<unsigned>(count), lane_index() ^ static_cast<unsigned>(mask), file, line);
+  for (int i = 0; i < count; ++i) std::memcpy(&values[i], &bits[i], sizeof values[i]);
 }
 
 }  // namespace mortise::cuda
@@ -178,9 +179,5 @@ inline int __popc(unsigned bits) { return __builtin_popcount(bits); }
 inline int __clz(int bits) { return bits == 0 ? 32 : __builtin_clz(static_cast<unsigned>(bits)); }
 inline int __ffs(unsigned bits) { return __builtin_ffs(static_cast<int>(bits)); }
 inline unsigned __ballot_sync(unsigned, bool vote, const char* file = __builtin_FILE(), int line = __builtin_LINE()) {
-  const uint64_t own = vote ? 1 : 0;
-  const uint64_t* const votes = mortise::cuda::exchange_in_warp(&own, 1, file, line)[0];
-  unsigned bits = 0;
-  for (unsigned lane = 0; lane < mortise::cuda::kWarp; ++lane) bits |= static_cast<unsigned>(votes[lane]) << lane;
-  return bits;
+  return mortise::cuda::vote_in_warp(vote, file, line);
 }
