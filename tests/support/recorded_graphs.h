@@ -29,8 +29,8 @@ using Tape = std::vector<std::function<void()>>;
 struct GraphCounts {
   int64_t warm_ups = 0, captures = 0, replays = 0;
   int64_t started = 0;  // kernels and operators that compute, in all captures
-  int64_t widened =
-      0;  // copies of bfloat16 numbers as float32, which are not counted there: the CPU's products need them
+  // Copies of bfloat16 numbers as float32, which are not counted there: the CPU's products need them.
+  int64_t widened = 0;
 };
 
 class RecordedGraphs final : public StepGraphs {

@@ -12,6 +12,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <tuple>
 #include <utility>
 
 #include "generate/device/graphed_decode.h"
@@ -434,17 +435,21 @@ class CountedGraphs final : public StepGraphs {
   };
 };
 
-// What --dry-run says that graphs keep is what the largest pass takes. Models whose layers, and whose head, need most.
+// What --dry-run says that graphs keep is what the largest pass takes. Models whose layers, and whose head, need most, and one
+// whose gate has no kernel.
 TEST_F(DeviceKernelsTest, GraphsNeedTheMemoryOfTheLargestPass) {
   static CountingMemory memory;
   c10::Allocator* const before = c10::GetCPUAllocator();
   c10::SetCPUAllocator(&memory, /*priority=*/100);
   set_step_graphs([]() -> std::unique_ptr<StepGraphs> { return std::make_unique<CountedGraphs>(); });
-  for (const auto& [vocab_size, has_edits] : {std::pair{60, false}, {3000, false}, {3000, true}}) {
+  constexpr auto kSilu = Activation::kSilu;
+  for (const auto& [vocab_size, has_edits, activation] :
+       {std::tuple{60, false, kSilu}, {60, false, Activation::kGeluTanh}, {3000, false, kSilu}, {3000, true, kSilu}}) {
     for (const char* const dtype : {"float32", "bfloat16"}) {
       ModelConfig config = tiny_model().config();
       config.vocab_size = vocab_size;
       config.intermediate_size = 400;
+      config.activation = activation;
       Model model = *Model::random(config, 3, dtype);
       move_to_device(model);
       SamplingParams params;
