@@ -16,10 +16,11 @@ namespace {
 unsigned blocks_for(int64_t count, int64_t each) { return static_cast<unsigned>((count + each - 1) / each); }
 
 template <class T>
-int write_rope(float* qkv, int64_t num_rows, const MortiseCudaHeads& heads, const float* cosines, const float* sines,
-               int32_t half, const int64_t* positions, const MortiseCudaPages& pages, void* stream) {
+int write_rope(float* qkv, int64_t num_rows, const MortiseCudaHeads& heads, const float* bias, const float* cosines,
+               const float* sines, int32_t half, const int64_t* positions, const MortiseCudaPages& pages,
+               void* stream) {
   const auto kernel = rope_write_kernel<T>;
-  MORTISE_LAUNCH(kernel, blocks_for(num_rows, 1), kThreads, stream, qkv, heads, cosines, sines, half, positions,
+  MORTISE_LAUNCH(kernel, blocks_for(num_rows, 1), kThreads, stream, qkv, heads, bias, cosines, sines, half, positions,
                  pages.table, pages.table_stride, static_cast<T*>(pages.keys), static_cast<T*>(pages.values));
   return MORTISE_LAUNCHED();
 }
@@ -45,6 +46,25 @@ void split_attention(const float* qkv, int64_t num_rows, const MortiseCudaHeads&
                                      : split_attention<T, 16>;
   launch(qkv, num_rows, heads, scores, positions, pages, num_splits, scratch, stream);
 }
+template <class T>
+void norm_rows(const float* x, const float* added, const float* weight, float eps, int64_t num_rows, int64_t width,
+               float* sum, void* out, void* stream) {
+  MORTISE_LAUNCH(rms_norm_kernel<T>, blocks_for(num_rows, 1), kThreads, stream, x, added, weight, eps, width, sum,
+                 static_cast<T*>(out));
+}
+
+template <class T>
+void gate_rows(const float* gate_up, int64_t num_rows, int64_t width, void* out, void* stream) {
+  MORTISE_LAUNCH(silu_kernel<T>, blocks_for(num_rows * width, kThreads), kThreads, stream, gate_up, num_rows, width,
+                 static_cast<T*>(out));
+}
+
+template <class T>
+void merge_attention(const float* scratch, int64_t num_row_heads, const MortiseCudaHeads& heads, const float* sinks,
+                     int32_t num_splits, void* out, void* stream) {
+  MORTISE_LAUNCH(attention_merge_kernel<T>, blocks_for(num_row_heads, kWarps), kThreads, stream, scratch, num_row_heads,
+                 heads, sinks, num_splits, static_cast<T*>(out));
+}
 }  // namespace
 
 extern "C" {
@@ -66,10 +86,15 @@ int mortise_cuda_head_finish(const MortiseCudaHeadRow* rows, int64_t num_rows, M
 
 int mortise_cuda_head_backward(float* logits, int64_t num_rows, int64_t stride, int64_t first, int64_t columns,
                                const int64_t* target, MortiseCudaHeadScale scale, const MortiseCudaHeadRow* rows,
-                               const float* grads, void* stream) {
+                               const float* grads, uint16_t* rounded, void* stream) {
   if (num_rows == 0 || columns == 0) return 0;
-  MORTISE_LAUNCH(head_backward_kernel, blocks_for(num_rows, 1), kThreads, stream, logits, num_rows, stride, first,
-                 columns, target, scale, rows, grads);
+  if (rounded != nullptr) {
+    MORTISE_LAUNCH(head_backward_kernel<uint16_t>, blocks_for(num_rows, 1), kThreads, stream, logits, num_rows, stride,
+                   first, columns, target, scale, rows, grads, rounded);
+  } else {
+    MORTISE_LAUNCH(head_backward_kernel<float>, blocks_for(num_rows, 1), kThreads, stream, logits, num_rows, stride,
+                   first, columns, target, scale, rows, grads, logits);
+  }
   return MORTISE_LAUNCHED();
 }
 
@@ -93,9 +118,10 @@ int mortise_cuda_adamw(MortiseCudaAdamW settings, const MortiseCudaStepTensor* t
 }
 
 int mortise_cuda_rms_norm(const float* x, const float* added, const float* weight, float eps, int64_t num_rows,
-                          int64_t width, float* sum, float* out, void* stream) {
+                          int64_t width, float* sum, MortiseCudaOut out, void* stream) {
   if (num_rows == 0) return 0;
-  MORTISE_LAUNCH(rms_norm_kernel, blocks_for(num_rows, 1), kThreads, stream, x, added, weight, eps, width, sum, out);
+  const auto norm = out.is_bfloat16 != 0 ? norm_rows<uint16_t> : norm_rows<float>;
+  norm(x, added, weight, eps, num_rows, width, sum, out.numbers, stream);
   return MORTISE_LAUNCHED();
 }
 
@@ -108,31 +134,32 @@ int mortise_cuda_head_norm(float* qkv, int64_t num_rows, MortiseCudaHeads heads,
   return MORTISE_LAUNCHED();
 }
 
-int mortise_cuda_silu(const float* gate_up, int64_t num_rows, int64_t width, float* out, void* stream) {
+int mortise_cuda_silu(const float* gate_up, int64_t num_rows, int64_t width, MortiseCudaOut out, void* stream) {
   if (num_rows * width == 0) return 0;
-  MORTISE_LAUNCH(silu_kernel, blocks_for(num_rows * width, kThreads), kThreads, stream, gate_up, num_rows, width, out);
+  const auto gate = out.is_bfloat16 != 0 ? gate_rows<uint16_t> : gate_rows<float>;
+  gate(gate_up, num_rows, width, out.numbers, stream);
   return MORTISE_LAUNCHED();
 }
 
-int mortise_cuda_rope_write(float* qkv, int64_t num_rows, MortiseCudaHeads heads, const float* cosines,
-                            const float* sines, int32_t half, const int64_t* positions, MortiseCudaPages pages,
-                            void* stream) {
+int mortise_cuda_rope_write(float* qkv, int64_t num_rows, MortiseCudaHeads heads, const float* bias,
+                            const float* cosines, const float* sines, int32_t half, const int64_t* positions,
+                            MortiseCudaPages pages, void* stream) {
   if (num_rows == 0) return 0;
   const auto write = pages.is_bfloat16 != 0 ? write_rope<uint16_t> : write_rope<float>;
-  return write(qkv, num_rows, heads, cosines, sines, half, positions, pages, stream);
+  return write(qkv, num_rows, heads, bias, cosines, sines, half, positions, pages, stream);
 }
 
 int mortise_cuda_attention(const float* qkv, int64_t num_rows, MortiseCudaHeads heads, MortiseCudaScores scores,
                            const float* sinks, const int64_t* positions, MortiseCudaPages pages, int32_t num_splits,
-                           float* scratch, float* out, void* stream) {
+                           float* scratch, void* out, void* stream) {
   if (num_rows == 0) return 0;
   if (heads.head_dim > MORTISE_CUDA_MOST_HEAD_DIM) return 1;
   if (pages.is_bfloat16 != 0)
     split_attention<uint16_t>(qkv, num_rows, heads, scores, positions, pages, num_splits, scratch, stream);
   else
     split_attention<float>(qkv, num_rows, heads, scores, positions, pages, num_splits, scratch, stream);
-  MORTISE_LAUNCH(attention_merge_kernel, blocks_for(num_rows * heads.num_heads, kWarps), kThreads, stream, scratch,
-                 num_rows * heads.num_heads, heads, scores, sinks, num_splits, out);
+  const auto merge = scores.rounds != 0 ? merge_attention<uint16_t> : merge_attention<float>;
+  merge(scratch, num_rows * heads.num_heads, heads, sinks, num_splits, out, stream);
   return MORTISE_LAUNCHED();
 }
 

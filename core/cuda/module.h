@@ -45,9 +45,15 @@ typedef struct MortiseCudaHeads {
   int32_t num_heads, num_kv_heads, head_dim; /* a row of qkv is [num_heads + 2 num_kv_heads, head_dim] */
 } MortiseCudaHeads;
 
+/* Where a kernel writes rows: float32 numbers, or bfloat16 ones (bits) for a product of bfloat16 matrices. */
+typedef struct MortiseCudaOut {
+  void* numbers;
+  int32_t is_bfloat16;
+} MortiseCudaOut;
+
 typedef struct MortiseCudaScores {
   float scale, softcap;   /* softcap 0: none */
-  int32_t window, rounds; /* window 0: none; rounds: queries and results are rounded to bfloat16 */
+  int32_t window, rounds; /* window 0: none; rounds: queries are rounded to bfloat16, and results are bfloat16 */
 } MortiseCudaScores;
 
 /* One layer's pages, each [num_kv_heads, MORTISE_CUDA_PAGE_TOKENS, head_dim], and the pages of each row. */
@@ -113,10 +119,12 @@ MORTISE_CUDA_API int mortise_cuda_head_chunk(const float* logits, int64_t num_ro
 /* numbers [3, num_rows]: the log of the sum of exp, the target's log-prob, the entropy. */
 MORTISE_CUDA_API int mortise_cuda_head_finish(const MortiseCudaHeadRow* rows, int64_t num_rows,
                                               MortiseCudaHeadScale scale, double* numbers, void* stream);
-/* In place: logits become gradients. grads [2, num_rows]: by log-prob, and by entropy. */
+/* The gradients of the logits: to `rounded` in bfloat16, or in place if it is NULL. grads [2, num_rows]: by log-prob, and by
+   entropy. */
 MORTISE_CUDA_API int mortise_cuda_head_backward(float* logits, int64_t num_rows, int64_t stride, int64_t first,
                                                 int64_t columns, const int64_t* target, MortiseCudaHeadScale scale,
-                                                const MortiseCudaHeadRow* rows, const float* grads, void* stream);
+                                                const MortiseCudaHeadRow* rows, const float* grads, uint16_t* rounded,
+                                                void* stream);
 /* `tensors` lie on the device. Part p of a tensor gives sums[first_sum + p], the sum of squares of its gradients. */
 MORTISE_CUDA_API int mortise_cuda_square_sums(const MortiseCudaStepTensor* tensors, int64_t num_tensors,
                                               int64_t num_parts, double* sums, void* stream);
@@ -127,22 +135,25 @@ MORTISE_CUDA_API int mortise_cuda_adamw(MortiseCudaAdamW settings, const Mortise
 
 /* added (may be NULL): sum = x + added, and out is the norm of sum. */
 MORTISE_CUDA_API int mortise_cuda_rms_norm(const float* x, const float* added, const float* weight, float eps,
-                                           int64_t num_rows, int64_t width, float* sum, float* out, void* stream);
+                                           int64_t num_rows, int64_t width, float* sum, MortiseCudaOut out,
+                                           void* stream);
 /* In place: the norms of each query and key. */
 MORTISE_CUDA_API int mortise_cuda_head_norm(float* qkv, int64_t num_rows, MortiseCudaHeads heads, const float* q_weight,
                                             const float* k_weight, float eps, void* stream);
 /* gate_up [rows, 2 width] -> out [rows, width] */
-MORTISE_CUDA_API int mortise_cuda_silu(const float* gate_up, int64_t num_rows, int64_t width, float* out, void* stream);
-/* Rotates the first 2 half numbers of queries and keys in place; cosines and sines are [positions, half]. Writes keys and
-   values of row r at positions[r]. */
-MORTISE_CUDA_API int mortise_cuda_rope_write(float* qkv, int64_t num_rows, MortiseCudaHeads heads, const float* cosines,
-                                             const float* sines, int32_t half, const int64_t* positions,
-                                             MortiseCudaPages pages, void* stream);
+MORTISE_CUDA_API int mortise_cuda_silu(const float* gate_up, int64_t num_rows, int64_t width, MortiseCudaOut out,
+                                       void* stream);
+/* Adds `bias` (a row; may be NULL) and rotates the first 2 half numbers of queries and keys, all in place; cosines and sines are
+   [positions, half]. Writes keys and values of row r at positions[r]. */
+MORTISE_CUDA_API int mortise_cuda_rope_write(float* qkv, int64_t num_rows, MortiseCudaHeads heads, const float* bias,
+                                             const float* cosines, const float* sines, int32_t half,
+                                             const int64_t* positions, MortiseCudaPages pages, void* stream);
 /* Row r sees the tokens up to positions[r], which must be below num_splits MORTISE_CUDA_SPLIT_TOKENS. scratch gets
-   num_rows num_heads num_splits (head_dim + 2) numbers. sinks [num_heads] may be NULL. Error 1: a head that is too large. */
+   num_rows num_heads num_splits (head_dim + 2) numbers. sinks [num_heads] may be NULL. out [rows, num_heads head_dim]: float, or
+   bfloat16 (bits) if scores.rounds. Error 1: a head that is too large. */
 MORTISE_CUDA_API int mortise_cuda_attention(const float* qkv, int64_t num_rows, MortiseCudaHeads heads,
                                             MortiseCudaScores scores, const float* sinks, const int64_t* positions,
-                                            MortiseCudaPages pages, int32_t num_splits, float* scratch, float* out,
+                                            MortiseCudaPages pages, int32_t num_splits, float* scratch, void* out,
                                             void* stream);
 /* logits [rows, stride] of `vocab` tokens. */
 MORTISE_CUDA_API int mortise_cuda_sample(const float* logits, int64_t num_rows, int64_t stride, int32_t vocab,

@@ -15,7 +15,7 @@ constexpr PeerRule kGrpo[] = {
     compute("model_init_kwargs", "null", "model.dtype"),
     no_effect("trust_remote_code", "no code of a model's folder is ever run"),
     no_effect("disable_dropout", "models run without dropout"),
-    no_effect("cast_lm_head_to_fp32", "the head computes in model.dtype (float32)"),
+    no_effect("cast_lm_head_to_fp32", "logits are float32; of a bfloat16 model on a GPU, from bfloat16 matrices"),
     no_effect("remove_unused_columns", "rewards see every column"),
     // data and batches
     compute("num_generations", "8", "rollout.n"),

@@ -83,6 +83,7 @@ VocabularyHead Model::head() const {
 VocabularyHead Model::head_to_sample() const {
   VocabularyHead head{leaves_.head.detach(), config_.is_classifier ? 0.0 : config_.final_softcap};
   head.by_operators = device_.by_operators;
+  head.rounds = device_.by_operators && has_rounded_matrices() && !config_.is_classifier;
   return head;
 }
 

@@ -17,7 +17,7 @@ class KernelNorms {
   static int64_t calls() { return count; }
   static int64_t all_rows() { return rows; }
   static int rms_norm(const float* x, const float* added, const float* weight, float eps, int64_t num_rows,
-                      int64_t width, float* sum, float* out, void* stream) {
+                      int64_t width, float* sum, MortiseCudaOut out, void* stream) {
     most = std::max(most, num_rows);
     ++count;
     rows += num_rows;

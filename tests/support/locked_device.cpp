@@ -169,9 +169,14 @@ const at::Tensor& resize(const at::Tensor& self, c10::SymIntArrayRef size, std::
   return self;
 }
 
-// Only CUDA has this operator.
+// Only CUDA has these operators.
 at::Tensor product_in(const at::Tensor& a, const at::Tensor& b, at::ScalarType dtype) {
   return at::mm(a.to(dtype), b.to(dtype));
+}
+at::Tensor& add_product_in(const at::Tensor& self, const at::Tensor& a, const at::Tensor& b, at::ScalarType dtype,
+                           const at::Scalar& beta, const at::Scalar& alpha, at::Tensor& out) {
+  TORCH_CHECK(self.scalar_type() == dtype && out.is_same(self), "the sum is its own start");
+  return out.addmm_(a.to(dtype), b.to(dtype), beta, alpha);
 }
 
 void check_devices(const c10::OperatorHandle& op, const torch::jit::Stack& stack) {
@@ -203,6 +208,7 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("_copy_from_and_resize", copy_from_and_resize);
   m.impl("resize_", resize);
   m.impl("mm.dtype", product_in);
+  m.impl("addmm.dtype_out", add_product_in);
   m.impl("view", at::native::view);
   m.impl("as_strided", at::native::as_strided_tensorimpl);
   m.impl("_reshape_alias", at::native::_reshape_alias);

@@ -28,6 +28,9 @@ using Tape = std::vector<std::function<void()>>;
 
 struct GraphCounts {
   int64_t warm_ups = 0, captures = 0, replays = 0;
+  int64_t started = 0;  // kernels and operators that compute, in all captures
+  // Copies of bfloat16 numbers as float32, which are not counted there: the CPU's products need them.
+  int64_t widened = 0;
 };
 
 class RecordedGraphs final : public StepGraphs {
@@ -58,6 +61,12 @@ class RecordedGraphs final : public StepGraphs {
     return out;
   }
 
+  // A kernel is captured.
+  static void note_kernel(std::function<void()> start) {
+    ++counts_.started;
+    tape_->push_back(std::move(start));
+  }
+
   // The fallback of all operators.
   static void note(const c10::OperatorHandle& op, c10::DispatchKeySet /*keys*/, torch::jit::Stack* stack) {
     const c10::impl::ExcludeDispatchKeyGuard once(c10::DispatchKey::TESTING_ONLY_GenericMode);
@@ -72,6 +81,8 @@ class RecordedGraphs final : public StepGraphs {
     const std::vector<c10::IValue> results(stack->end() - static_cast<std::ptrdiff_t>(num_results), stack->end());
     const bool only_allocates = name.starts_with("aten::empty") || name.starts_with("aten::new_empty");
     if (tape_ == nullptr) return;
+    if (!only_allocates && computes(op.schema(), arguments, results))
+      ++(is_widening(arguments, results) ? counts_.widened : counts_.started);
     tape_->push_back([op, arguments, results, only_allocates] {
       if (only_allocates) return spoil(results.at(0).toTensor());
       torch::jit::Stack again = arguments;
@@ -81,6 +92,28 @@ class RecordedGraphs final : public StepGraphs {
   }
 
  private:
+  static bool is_widening(const std::vector<c10::IValue>& arguments, const std::vector<c10::IValue>& results) {
+    if (results.size() != 1 || !results[0].isTensor() || !arguments[0].isTensor()) return false;
+    const at::Tensor &from = arguments[0].toTensor(), &to = results[0].toTensor();
+    return from.scalar_type() == at::kBFloat16 && to.scalar_type() == at::kFloat;
+  }
+  // Does the operator write numbers? Views do not.
+  static bool computes(const c10::FunctionSchema& schema, const std::vector<c10::IValue>& arguments,
+                       const std::vector<c10::IValue>& results) {
+    for (size_t i = 0; i < results.size(); ++i) {
+      if (!results[i].isTensor() || !results[i].toTensor().defined()) continue;
+      const at::Tensor& result = results[i].toTensor();
+      const c10::AliasInfo* const alias = schema.returns()[i].alias_info();
+      if (alias != nullptr && alias->isWrite()) return true;
+      const auto is_source = [&](const c10::IValue& value) {
+        if (!value.isTensor() || !value.toTensor().defined()) return false;
+        return value.toTensor().is_alias_of(result);
+      };
+      if (std::ranges::none_of(arguments, is_source)) return true;
+    }
+    return false;
+  }
+
   class Recorded final : public StepGraph {
    public:
     void replay() override {
@@ -117,7 +150,7 @@ struct Capturable<kKernel> {
   static int start(Arguments... arguments) {
     const std::lock_guard lock(AroundKernels::mutex);
     if (RecordedGraphs::tape() == nullptr) return kKernel(arguments...);
-    RecordedGraphs::tape()->push_back([=] { kKernel(arguments...); });
+    RecordedGraphs::note_kernel([=] { kKernel(arguments...); });
     return 0;
   }
 };

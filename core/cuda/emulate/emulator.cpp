@@ -36,16 +36,21 @@ constexpr bool kIsWatched = true;
 #else
 constexpr bool kIsWatched = false;
 #endif
+// A thread that waits then enters the next one itself. The sanitizers learn of switches with the host alone.
+#if defined(MORTISE_TSAN) || defined(MORTISE_ASAN)
+constexpr bool kHops = false;
+#else
+constexpr bool kHops = true;
+#endif
 
 constexpr int kMany = -2;
-constexpr unsigned kWarp = 32;
 
 struct Meeting {  // where threads wait for one another
   unsigned arrived = 0;
   uint32_t generation = 0;
   const char* file = nullptr;
   int line = 0;
-  uint64_t values[2][kWarp] = {};
+  uint64_t values[2][kMostExchanged][kWarp] = {};
 };
 
 // Where ThreadSanitizer orders the threads of one block: at every second barrier each. A fast thread is at the next
@@ -67,7 +72,7 @@ class Machine {
  public:
   void run(Index3 grid, Index3 block, void (*body)(const void*), const void* argument);
   void barrier(const char* file, int line);
-  uint64_t exchange(uint64_t value, unsigned source, const char* file, int line);
+  const uint64_t (*exchange(const uint64_t* values, unsigned count, const char* file, int line))[kWarp];
   SharedBlock* shared(const void* key, size_t count, size_t element_bytes);
   void touch(SharedBlock& shared, size_t index, Access access, const char* name);
 
@@ -83,7 +88,7 @@ class Machine {
   void run_block(unsigned num_threads);
   void start_threads(unsigned num_threads, std::vector<unsigned>& turns);
   void end_block(unsigned num_threads);
-  bool enter_once(std::span<const unsigned> threads);
+  CudaThread* next_thread();
   unsigned wait(Meeting& meeting, unsigned expected, const char* file, int line);
   void note(const std::string& what);
   [[noreturn]] void stop();
@@ -93,6 +98,7 @@ class Machine {
   [[nodiscard]] std::string where() const;
   void note_barrier(const char* file, int line);
   [[nodiscard]] bool is_left_out(const char* file, int line) const;
+  void let_others_run();
   void deadlock();
   void note_reported_race();
 
@@ -110,12 +116,13 @@ class Machine {
   std::string error_;
   uint64_t state_ = 1;
   unsigned num_left_ = 0;  // threads of the block that are not done
+  std::vector<unsigned> turns_;
+  size_t together_ = 0, first_ = 0, turn_ = 0;  // next_thread() looks at turns_[first_ + turn_], of `together_` threads
+  bool moved_ = false, moved_together_ = false;  // since it began with the first ones, and with these ones
 };
 
-Machine& machine() {
-  static Machine it;
-  return it;
-}
+Machine the_machine;  // NOLINT: kernels find it without an argument, and often
+Machine& machine() { return the_machine; }
 
 std::string text_of(const Index3& i) { return fmt::format("{},{},{}", i.x, i.y, i.z); }
 
@@ -147,6 +154,7 @@ void Machine::enter(void* machine) {
   auto& self = *static_cast<Machine*>(machine);
   self.body_(self.argument_);
   self.current->done = true;
+  --self.num_left_;
   for (;;) self.host_.leave(self.current->fiber);
 }
 
@@ -203,40 +211,54 @@ void Machine::end_block(unsigned num_threads) {
 
 void Machine::run_block(unsigned num_threads) {
   block_ = Meeting{};
-  warps_ = std::vector<Meeting>(num_threads / kWarp);
-  std::vector<unsigned> turns(num_threads);
-  start_threads(num_threads, turns);
-  order(turns);
+  warps_.resize(num_threads / kWarp);
+  for (Meeting& warp : warps_)
+    warp.arrived = 0;  // what a thread that was stopped left; its values are written before they are read
+  turns_.resize(num_threads);
+  start_threads(num_threads, turns_);
+  order(turns_);
   num_left_ = num_threads;
   // Schedule::kForward runs a warp until it waits for others. Its stacks then stay in the CPU's cache.
-  const size_t together = options.schedule == Schedule::kForward ? kWarp : num_threads;
-  while (num_left_ > 0) {
-    bool moved = false;
-    for (size_t first = 0; first < num_threads; first += together) {
-      while (enter_once(std::span(turns).subspan(first, together))) {
-        moved = true;
-        if (options.schedule == Schedule::kShuffled) order(turns);
-      }
-      if (!error_.empty()) return;
+  together_ = options.schedule == Schedule::kForward ? kWarp : num_threads;
+  first_ = turn_ = 0;
+  moved_ = moved_together_ = false;
+  while ((current = next_thread()) != nullptr) {
+    host_.enter(current->fiber);
+    note_reported_race();
+    if (!error_.empty()) return;
+  }
+  if (num_left_ > 0) deadlock();
+}
+
+// The next thread that need not wait, in the order of the turns; null if there is none. Those that run together have turns
+// until all of them wait.
+CudaThread* Machine::next_thread() {
+  for (;;) {
+    while (turn_ < together_) {
+      CudaThread& thread = *threads_[turns_[first_ + turn_++]];
+      if (thread.done || (thread.waits_at != nullptr && thread.waits_at->generation == thread.waits_for)) continue;
+      moved_ = moved_together_ = true;
+      return &thread;
     }
-    if (!moved) return deadlock();
+    turn_ = 0;
+    if (std::exchange(moved_together_, false)) {
+      if (options.schedule == Schedule::kShuffled) order(turns_);
+      continue;
+    }
+    first_ += together_;
+    if (first_ < turns_.size()) continue;
+    first_ = 0;
+    if (!std::exchange(moved_, false)) return nullptr;
   }
 }
 
-// Enters each of these threads that need not wait. False if there is none, or after an error.
-bool Machine::enter_once(std::span<const unsigned> threads) {
-  bool moved = false;
-  for (const unsigned i : threads) {
-    CudaThread& thread = *threads_[i];
-    if (thread.done || (thread.waits_at && thread.waits_at->generation == thread.waits_for)) continue;
-    moved = true;
-    current = &thread;
-    host_.enter(thread.fiber);
-    note_reported_race();
-    if (!error_.empty()) return false;
-    if (thread.done) --num_left_;
-  }
-  return moved;
+// The current thread waits: others run until it is entered again.
+void Machine::let_others_run() {
+  CudaThread& own = *current;
+  CudaThread* const next = kHops ? next_thread() : nullptr;
+  if (next == nullptr) return host_.leave(own.fiber);
+  current = next;
+  FiberHost::hop(own.fiber, next->fiber);
 }
 
 void Machine::deadlock() {
@@ -265,7 +287,7 @@ unsigned Machine::wait(Meeting& meeting, unsigned expected, const char* file, in
     meeting.arrived = 0;
     ++meeting.generation;
   } else {
-    host_.leave(current->fiber);
+    let_others_run();
   }
   current->waits_at = nullptr;
   return generation & 1;
@@ -293,10 +315,11 @@ void Machine::barrier(const char* file, int line) {
   acquire_order(place);
 }
 
-uint64_t Machine::exchange(uint64_t value, unsigned source, const char* file, int line) {
+const uint64_t (*Machine::exchange(const uint64_t* values, unsigned count, const char* file, int line))[kWarp] {
   Meeting& meeting = warps_[current->number / kWarp];
-  meeting.values[meeting.generation & 1][current->number % kWarp] = value;
-  return meeting.values[wait(meeting, kWarp, file, line)][source % kWarp];
+  auto* const places = meeting.values[meeting.generation & 1];
+  for (unsigned i = 0; i < count; ++i) places[i][current->number % kWarp] = values[i];
+  return meeting.values[wait(meeting, kWarp, file, line)];
 }
 
 SharedBlock* Machine::shared(const void* key, size_t count, size_t element_bytes) {
@@ -367,8 +390,17 @@ void touch_shared(SharedBlock* block, size_t index, Access access, const char* n
   machine().touch(*block, index, access, name);
 }
 void pass_barrier(const char* file, int line) { machine().barrier(file, line); }
-uint64_t exchange_in_warp(uint64_t value, unsigned source, const char* file, int line) {
-  return machine().exchange(value, source, file, line);
+// The values of other lanes are read here, because ThreadSanitizer does not look at this file.
+void exchange_in_warp(uint64_t* values, unsigned count, unsigned source, const char* file, int line) {
+  const auto* const all = machine().exchange(values, count, file, line);
+  for (unsigned i = 0; i < count; ++i) values[i] = all[i][source % kWarp];
+}
+unsigned vote_in_warp(bool vote, const char* file, int line) {
+  const uint64_t own = vote ? 1 : 0;
+  const uint64_t* const votes = machine().exchange(&own, 1, file, line)[0];
+  unsigned bits = 0;
+  for (unsigned lane = 0; lane < kWarp; ++lane) bits |= static_cast<unsigned>(votes[lane]) << lane;
+  return bits;
 }
 unsigned lane_index() { return machine().current->number % kWarp; }
 

@@ -129,6 +129,8 @@ void FiberHost::leave(Fiber& fiber) {
 #endif
 }
 
+void FiberHost::hop(Fiber& from, Fiber& to) { mortise_cuda_switch(&from.top_, to.top_); }
+
 #if defined(MORTISE_TSAN)
 // Runs the body as this fiber for the sanitizer, on the stack of the host.
 template <class Body>

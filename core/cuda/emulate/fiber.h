@@ -62,6 +62,9 @@ class FiberHost {
  public:
   void enter(Fiber& fiber);
   void leave(Fiber& fiber);  // on the fiber: back to enter()
+  // On fiber `from`: continues with `to`, whose leave() returns to the enter() of `from`. Not for sanitizers. Faster than over
+  // the host: return addresses are predicted well, because both fibers mostly stopped at the same place.
+  static void hop(Fiber& from, Fiber& to);
   // For ThreadSanitizer, after start(): what the fiber does comes after the last release_order() of this place.
   static void begin(Fiber& fiber, const uint64_t& order);
   // The fiber will not be entered again before its next start(). Whoever acquires `order` comes after all that it did.

@@ -126,12 +126,14 @@ __device__ inline void add_and_share(float (&x)[kCount], int high, int low) {
     if (bit < low) break;
     const bool is_upper = (static_cast<int>(threadIdx.x) & bit) != 0;
     if (half == 0) x[0] += __shfl_xor_sync(0xffffffffU, x[0], bit);
+    float given[kCount / 2] = {};
     MORTISE_UNROLL
-    for (int i = 0; i < kCount / 2; ++i) {
-      if (i >= half) continue;
-      const float given = is_upper ? x[i] : x[half + i], kept = is_upper ? x[half + i] : x[i];
-      x[i] = kept + __shfl_xor_sync(0xffffffffU, given, bit);
-    }
+    for (int i = 0; i < kCount / 2; ++i)
+      if (i < half) given[i] = is_upper ? x[i] : x[half + i];
+    if (half > 0) shuffle_all(given, half, bit);
+    MORTISE_UNROLL
+    for (int i = 0; i < kCount / 2; ++i)
+      if (i < half) x[i] = (is_upper ? x[half + i] : x[i]) + given[i];
   }
 }
 
@@ -287,9 +289,10 @@ __global__ void __launch_bounds__(kThreads, 2)
 }
 
 // One warp per (row, query head): adds the splits in their order, and the head's sink.
+template <class T>
 __global__ void __launch_bounds__(kThreads)
     attention_merge_kernel(const float* __restrict__ splits, int64_t num_row_heads, MortiseCudaHeads heads,
-                           MortiseCudaScores scores, const float* __restrict__ sinks, int32_t num_splits, float* out) {
+                           const float* __restrict__ sinks, int32_t num_splits, T* out) {
   const int64_t index = int64_t{blockIdx.x} * kWarps + threadIdx.x / 32;
   if (index >= num_row_heads) return;
   const int dim = heads.head_dim;
@@ -304,7 +307,7 @@ __global__ void __launch_bounds__(kThreads)
       const float* const part = parts + s * (dim + 2);
       if (part[1] > 0.0F) value += part[2 + d] * expf(part[0] - most);
     }
-    out[index * dim + d] = rounded(value / total, scores.rounds != 0);
+    store(value / total, out + index * dim + d);
   }
 }
 

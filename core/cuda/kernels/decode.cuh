@@ -1,5 +1,6 @@
 // What a decoding step computes between its matrix products, all in float32: norms, gates, and the rotation of queries and
-// keys. Attention is in attention.cuh, which also says what a page is.
+// keys. Results that a product of bfloat16 matrices reads are written in bfloat16.
+// Attention is in attention.cuh, which also says what a page is.
 #pragma once
 
 #include "cuda/kernels/attention.cuh"
@@ -7,9 +8,10 @@
 namespace mortise::cuda {
 
 // One block per row. `added` is null, or becomes part of the row first: sum = x + added.
+template <class T>
 __global__ void __launch_bounds__(kThreads)
     rms_norm_kernel(const float* __restrict__ x, const float* __restrict__ added, const float* __restrict__ weight,
-                    float eps, int64_t width, float* sum, float* out) {
+                    float eps, int64_t width, float* sum, T* out) {
   const int64_t begin = blockIdx.x * width;
   double squares = 0;
   for (int64_t i = threadIdx.x; i < width; i += kThreads) {
@@ -21,7 +23,7 @@ __global__ void __launch_bounds__(kThreads)
   const float factor = static_cast<float>(1.0 / sqrt(mean + static_cast<double>(eps)));
   for (int64_t i = threadIdx.x; i < width; i += kThreads) {
     const float value = added != nullptr ? sum[begin + i] : x[begin + i];
-    out[begin + i] = value * factor * weight[i];
+    store(value * factor * weight[i], out + begin + i);
   }
 }
 
@@ -43,21 +45,24 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 // out = silu(gate) * up of rows [gate, up].
+template <class T>
 __global__ void __launch_bounds__(kThreads)
-    silu_kernel(const float* __restrict__ gate_up, int64_t num_rows, int64_t width, float* out) {
+    silu_kernel(const float* __restrict__ gate_up, int64_t num_rows, int64_t width, T* out) {
   const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
   if (i >= num_rows * width) return;
   const int64_t row = i / width, column = i % width;
   const float gate = gate_up[row * 2 * width + column];
-  out[i] = gate / (1.0F + expf(-gate)) * gate_up[row * 2 * width + width + column];
+  store(gate / (1.0F + expf(-gate)) * gate_up[row * 2 * width + width + column], out + i);
 }
 
-// One block per row. Rotates q and k in place (layers/rope.h: pairs d and d + half) and writes k and v at the row's position.
+// One block per row. Adds the bias and rotates q and k (layers/rope.h: pairs d and d + half), all in place, and writes k and v
+// at the row's position.
 template <class T>
 __global__ void __launch_bounds__(kThreads)
-    rope_write_kernel(float* qkv, MortiseCudaHeads heads, const float* __restrict__ cosines,
-                      const float* __restrict__ sines, int32_t half, const int64_t* __restrict__ positions,
-                      const int32_t* __restrict__ table, int64_t table_stride, T* keys, T* values) {
+    rope_write_kernel(float* qkv, MortiseCudaHeads heads, const float* __restrict__ bias,
+                      const float* __restrict__ cosines, const float* __restrict__ sines, int32_t half,
+                      const int64_t* __restrict__ positions, const int32_t* __restrict__ table, int64_t table_stride,
+                      T* keys, T* values) {
   const int dim = heads.head_dim, rotated = heads.num_heads + heads.num_kv_heads;
   float* const row = qkv + int64_t{blockIdx.x} * (rotated + heads.num_kv_heads) * dim;
   const int64_t position = positions[blockIdx.x];
@@ -65,24 +70,31 @@ __global__ void __launch_bounds__(kThreads)
   const auto place = [&](int head, int d) {
     return ((page * heads.num_kv_heads + head) * kPageTokens + position % kPageTokens) * dim + d;
   };
+  const auto biased = [&](int i) { return bias != nullptr ? row[i] + bias[i] : row[i]; };
   for (int i = static_cast<int>(threadIdx.x); i < rotated * half; i += kThreads) {
     const int head = i / half, d = i % half;
     const float c = cosines[position * half + d], s = sines[position * half + d];
     float* const x = row + head * dim;
-    const float a = x[d], b = x[d + half];
+    const float a = biased(head * dim + d), b = biased(head * dim + d + half);
     x[d] = a * c - b * s;
     x[d + half] = b * c + a * s;
     if (head < heads.num_heads) continue;
     store(x[d], keys + place(head - heads.num_heads, d));
     store(x[d + half], keys + place(head - heads.num_heads, d + half));
   }
-  const int rest = dim - 2 * half;  // dimensions that are not rotated
-  for (int i = static_cast<int>(threadIdx.x); i < heads.num_kv_heads * rest; i += kThreads) {
+  const int rest = dim - 2 * half;                                 // dimensions that are not rotated
+  const int first = bias != nullptr ? 0 : heads.num_heads * rest;  // queries do not change without a bias
+  for (int i = first + static_cast<int>(threadIdx.x); i < rotated * rest; i += kThreads) {
     const int head = i / rest, d = 2 * half + i % rest;
-    store(row[(heads.num_heads + head) * dim + d], keys + place(head, d));
+    const float value = biased(head * dim + d);
+    if (bias != nullptr) row[head * dim + d] = value;
+    if (head >= heads.num_heads) store(value, keys + place(head - heads.num_heads, d));
   }
-  for (int i = static_cast<int>(threadIdx.x); i < heads.num_kv_heads * dim; i += kThreads)
-    store(row[rotated * dim + i], values + place(i / dim, i % dim));
+  for (int i = static_cast<int>(threadIdx.x); i < heads.num_kv_heads * dim; i += kThreads) {
+    const float value = biased(rotated * dim + i);
+    if (bias != nullptr) row[rotated * dim + i] = value;
+    store(value, values + place(i / dim, i % dim));
+  }
 }
 
 }  // namespace mortise::cuda

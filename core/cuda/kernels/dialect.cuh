@@ -53,6 +53,18 @@ __device__ inline void store(float value, float* place) { *place = value; }
 __device__ inline void store(float value, uint16_t* place) { *place = bfloat16_of(value); }
 __device__ inline float rounded(float value, bool rounds) { return rounds ? number_of(bfloat16_of(value)) : value; }
 
+// The first `count` numbers become those of the lane whose number differs in the bits of `mask`.
+template <int kMost>
+__device__ inline void shuffle_all(float (&numbers)[kMost], int count, int mask) {
+#if defined(__CUDACC__)
+  MORTISE_UNROLL
+  for (int i = 0; i < kMost; ++i)
+    if (i < count) numbers[i] = __shfl_xor_sync(0xffffffffU, numbers[i], mask);
+#else
+  exchange_all(numbers, count, mask);
+#endif
+}
+
 // The sum over the warp, the same in every lane. The order of the additions is fixed.
 template <class T>
 __device__ inline T warp_sum(T value) {

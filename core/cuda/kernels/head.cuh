@@ -3,7 +3,7 @@
 //
 // With d = (logit - max) / temperature a row's state holds max, sum of exp d, sum of d exp d (RowStats of
 // core/model/head/row_softmax.h) and the target's logit. A capped head's logits are capped here. Cost: each logit is
-// read once forward, and read and written once backward.
+// read once forward; backward reads it once and writes its gradient, in bfloat16 if products of bfloat16 follow.
 #pragma once
 
 #include "cuda/kernels/dialect.cuh"
@@ -77,17 +77,19 @@ __global__ void __launch_bounds__(kThreads)
   numbers[2 * num_rows + i] = log_sum - double(rows[i].weighted) / double(rows[i].sum);
 }
 
-// In place: the gradient of g * log_prob + h * entropy with respect to the logits, as they were before the cap.
+// The gradient of g * log_prob + h * entropy with respect to the logits, as they were before the cap. `out` has their places; for
+// float32 it may be the same memory.
+template <class T>
 __global__ void __launch_bounds__(kThreads)
-    head_backward_kernel(float* logits, int64_t num_rows, int64_t stride, int64_t first, int64_t columns,
+    head_backward_kernel(const float* logits, int64_t num_rows, int64_t stride, int64_t first, int64_t columns,
                          const int64_t* __restrict__ target, MortiseCudaHeadScale scale,
-                         const MortiseCudaHeadRow* __restrict__ rows, const float* __restrict__ grads) {
+                         const MortiseCudaHeadRow* __restrict__ rows, const float* __restrict__ grads, T* out) {
   const MortiseCudaHeadRow state = rows[blockIdx.x];
   const float g = grads[blockIdx.x], h = grads[num_rows + blockIdx.x];
   // log p + H = d - weighted / sum
   const float base = g - h * state.weighted / state.sum;
   const int64_t at = target[blockIdx.x] - first;
-  float* const row = logits + blockIdx.x * stride;
+  const float* const row = logits + blockIdx.x * stride;
   for (int64_t i = threadIdx.x; i < columns; i += kThreads) {
     const float logit = capped_logit(row[i], scale);
     float d = (logit - state.max) * scale.inverse_temperature;
@@ -95,7 +97,7 @@ __global__ void __launch_bounds__(kThreads)
     const float p = expf(d) / state.sum;
     float gradient = ((i == at ? g : 0.0F) - p * (base + h * d)) * scale.inverse_temperature;
     if (scale.softcap > 0.0F) gradient *= 1.0F - (logit / scale.softcap) * (logit / scale.softcap);
-    row[i] = gradient;
+    store(gradient, out + blockIdx.x * stride + i);
   }
 }
 

@@ -79,6 +79,11 @@ class DeviceSampler {
   [[nodiscard]] DrawInputs inputs(std::span<const DrawRow> rows) const;
   [[nodiscard]] DrawnRows draw(const at::Tensor& hidden_NH, const DrawInputs& placed) const;
   static StartedDraws fetch(const DrawnRows& rows, const DrawInputs& inputs);
+  // Where the copy of the head lies that draws read; null: they read the head itself.
+  [[nodiscard]] const void* place_of_head() const {
+    const at::Tensor copy = layers_.head().rounded_VH;
+    return copy.defined() ? copy.const_data_ptr() : nullptr;
+  }
   // Rows whose logits are there at the same time.
   static int64_t rows_of_block(int64_t vocab_size, bool has_edits);
 

@@ -41,15 +41,19 @@ double decode_graph_bytes(const ModelConfig& config, const DecodePassSize& size)
   if (!GraphedDecode::serves(config) || config.head_dim > MORTISE_CUDA_MOST_HEAD_DIM || size.rows == 0) return 0;
   const int64_t rows = class_of_rows(size.rows), splits = class_of_splits(size.longest);
   const int64_t scratch = config.num_heads * splits * (config.head_dim + 2);
-  // While a layer's last product runs: both residual streams before and behind attention, what went into and came out of
-  // the product of the heads, gate and up, their product, and the result.
-  const int64_t inputs = config.q_size() + 3 * config.intermediate_size;
-  const int64_t layer = 6 * config.hidden_size + inputs;
-  const int64_t rounded = size.is_rounded ? config.intermediate_size : 0;  // bfloat16
+  // While a layer's last product runs: the residual streams before and behind attention, what came out of the product of the
+  // heads, gate and up, and the result. And what products read: both norms, the heads, and the product of gate and up.
+  const int64_t layer = 4 * config.hidden_size + 2 * config.intermediate_size;
+  const int64_t inputs = 2 * config.hidden_size + config.q_size() + config.intermediate_size;
   const int64_t copies = config.final_softcap > 0.0 ? 4 : size.has_edits ? 2 : 1;
   const int64_t logit_rows = std::min(rows, DeviceSampler::rows_of_block(config.vocab_size, size.has_edits));
-  const int64_t of_layer = rows * (4 * layer + 2 * rounded);
-  const int64_t of_head = 4 * (rows * config.hidden_size + logit_rows * copies * config.vocab_size);
+  // A gate without a kernel has two float32 results at the same time.
+  const int64_t gate =
+      config.activation == Activation::kSilu ? 0 : (size.is_rounded ? 6 : 4) * config.intermediate_size;
+  const int64_t of_layer = rows * (4 * layer + (size.is_rounded ? 2 : 4) * inputs + gate);
+  const int64_t inputs_of_head = size.is_rounded ? logit_rows * config.hidden_size : 0;  // bfloat16
+  const int64_t of_head =
+      4 * (rows * config.hidden_size + logit_rows * copies * config.vocab_size) + 2 * inputs_of_head;
   return static_cast<double>(rows * 4 * scratch + std::max(of_layer, of_head));
 }
 
@@ -66,6 +70,7 @@ std::vector<const void*> GraphedDecode::places_of_weights() const {
   for (const LayerMatrices& copies : model_.weights().rounded)  // models with experts have no graphs
     for (const at::Tensor* const copy : {&copies.qkv_QH, &copies.o_HQ, &copies.gate_up_2IH, &copies.down_HI})
       out.push_back(copy->const_data_ptr());
+  out.push_back(sampler_.place_of_head());
   return out;
 }
 

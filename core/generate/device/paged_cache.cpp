@@ -85,10 +85,13 @@ class PagedCache final : public PagedDeviceCache {
                                          table.options().dtype(at::kFloat));
     options.code = &kernel_layers(kernels_);
     options.attend_unrotated = [this, &pass, table, scratch, lengths = lengths_of(pass, table.device())](
-                                   int64_t layer, const at::Tensor& qkv_NQ, const AttentionShape& shape) {
+                                   int64_t layer, const at::Tensor& qkv_NQ, const AttentionShape& shape,
+                                   const at::Tensor& bias_Q) {
       const at::Tensor qkv = qkv_NQ.contiguous();
-      write(layer, qkv, static_cast<int32_t>(turns(layer).cos_PR2.size(1)), pass.positions_N, view_of(layer, table));
-      const at::Tensor out = at::empty({qkv.size(0), shape.num_heads * shape.head_dim}, qkv.options());
+      const auto half = static_cast<int32_t>(turns(layer).cos_PR2.size(1));
+      write(layer, qkv, bias_Q, half, pass.positions_N, view_of(layer, table));
+      const at::Tensor out = at::empty({qkv.size(0), shape.num_heads * shape.head_dim},
+                                       qkv.options().dtype(shape.rounds ? at::kBFloat16 : at::kFloat));
       decode(qkv, shape, pass, view_of(layer, table), scratch, out);
       enter(layer, qkv, shape, pass, lengths, out);
       return out;
@@ -106,7 +109,7 @@ class PagedCache final : public PagedDeviceCache {
         kernels_.attention(qkv_NQ.const_data_ptr<float>(), pass.num_decoding(), heads(), scores,
                            sinks.defined() ? sinks.const_data_ptr<float>() : nullptr,
                            pass.positions_N.const_data_ptr<int64_t>(), pages, static_cast<int32_t>(scratch.size(2)),
-                           scratch.mutable_data_ptr<float>(), out.mutable_data_ptr<float>(), stream_of(out.device())),
+                           scratch.mutable_data_ptr<float>(), out.mutable_data_ptr(), stream_of(out.device())),
         "attention");
   }
 
@@ -158,7 +161,8 @@ class PagedCache final : public PagedDeviceCache {
       MortiseCudaPages pages = view_of(layer, table);
       pages.table += piece.slots[i] * table.size(1);
       pages.table_stride = 0;  // every row is of this slot
-      write(layer, qkv_LQ.narrow(0, skipped, count), /*half=*/0, places_L.narrow(0, skipped, count), pages);
+      write(layer, qkv_LQ.narrow(0, skipped, count), /*bias_Q=*/{}, /*half=*/0, places_L.narrow(0, skipped, count),
+            pages);
     }
   }
 
@@ -185,10 +189,12 @@ class PagedCache final : public PagedDeviceCache {
   [[nodiscard]] const RopeTable& turns(int64_t layer) const {
     return config_.uses_window_rope(layer) ? window_turns_ : turns_;
   }
-  void write(int64_t layer, const at::Tensor& qkv_NQ, int32_t half, const at::Tensor& places_N,
-             const MortiseCudaPages& pages) const {
+  void write(int64_t layer, const at::Tensor& qkv_NQ, const at::Tensor& bias_Q, int32_t half,
+             const at::Tensor& places_N, const MortiseCudaPages& pages) const {
     const RopeTable& table = turns(layer);
+    const at::Tensor bias = bias_Q.defined() ? bias_Q.contiguous() : bias_Q;
     check_started(kernels_.rope_write(qkv_NQ.mutable_data_ptr<float>(), qkv_NQ.size(0), heads(),
+                                      bias.defined() ? bias.const_data_ptr<float>() : nullptr,
                                       table.cos_PR2.const_data_ptr<float>(), table.sin_PR2.const_data_ptr<float>(),
                                       half, places_N.const_data_ptr<int64_t>(), pages, stream_of(qkv_NQ.device())),
                   "rope_write");

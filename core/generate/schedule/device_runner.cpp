@@ -50,6 +50,7 @@ class DeviceRunner final : public StepRunner {
       const c10::InferenceMode inference;
       // Operators go to the device of their tensors, but our kernels to the thread's own.
       const c10::OptionalDeviceGuard own_device(model_.device().device);
+      layers_.round_head();
       leave(samples);
       take_slots(samples);
       step(samples, out);
@@ -69,7 +70,7 @@ class DeviceRunner final : public StepRunner {
   }
   void free_caches() override {
     forget();
-    layers_.forget();
+    layers_.free();
     cache_->free();
   }
   std::string_view name() const override { return kernels_ == nullptr ? "device" : "device_kernels"; }

@@ -1,6 +1,8 @@
 // See runner_layers.h.
 #include "generate/schedule/runner_layers.h"
 
+#include <ATen/ops/empty_like.h>
+
 #include <utility>
 
 namespace mortise {
@@ -11,6 +13,21 @@ ModelConfig layers_here(const ModelConfig& whole, const TensorRanks* ranks) {
 
 RunnerLayers::RunnerLayers(const Model& model, std::shared_ptr<TensorRanks> ranks)
     : model_(model), ranks_(std::move(ranks)), config_(layers_here(model.config(), ranks_.get())) {}
+
+VocabularyHead RunnerLayers::head() const {
+  VocabularyHead out = model_.head_to_sample();
+  if (out.rounds) out.rounded_VH = rounded_head_;
+  return out;
+}
+
+void RunnerLayers::round_head() {
+  const VocabularyHead head = model_.head_to_sample();
+  if (!head.rounds || !is_head_old_) return;
+  if (!rounded_head_.defined())
+    rounded_head_ = at::empty_like(head.weight_VH, head.weight_VH.options().dtype(at::kBFloat16));
+  rounded_head_.copy_(head.weight_VH);
+  is_head_old_ = false;
+}
 
 at::Tensor RunnerLayers::hidden_states(const PackedBatch& batch, const ForwardOptions& options) {
   if (ranks_ == nullptr) return model_.forward_hidden(batch, options);

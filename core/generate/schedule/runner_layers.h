@@ -26,16 +26,28 @@ class RunnerLayers {
   // whether it failed.
   [[nodiscard]] at::Tensor hidden_states(const PackedBatch& batch, const ForwardOptions& options);
   [[nodiscard]] Result<> status() const { return ranks_ == nullptr ? Result<>() : ranks_->status(); }
-  // What turns them into logits. It has the whole vocabulary.
-  [[nodiscard]] VocabularyHead head() const { return model_.head_to_sample(); }
+  // What turns them into logits. It has the whole vocabulary. If it rounds, it has the copy of round_head().
+  [[nodiscard]] VocabularyHead head() const;
+  // Before passes on a device: rounds a head that rounds, if weights have changed. The copy stays where it is.
+  void round_head();
   // Weights have changed, or memory is short: frees a copy of the part.
-  void forget() { part_ = nullptr; }
+  void forget() {
+    part_ = nullptr;
+    is_head_old_ = true;
+  }
+  // Frees the copy of the head, too.
+  void free() {
+    forget();
+    rounded_head_ = at::Tensor();
+  }
 
  private:
   const Model& model_;
   std::shared_ptr<TensorRanks> ranks_;
   ModelConfig config_;
   std::shared_ptr<const ModelPart> part_;
+  at::Tensor rounded_head_;
+  bool is_head_old_ = true;
 };
 
 }  // namespace mortise

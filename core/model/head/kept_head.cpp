@@ -13,6 +13,7 @@
 #include <map>
 #include <vector>
 
+#include "model/head/head_products.h"
 #include "model/head/operator_kept.h"
 #include "model/head/shared_vocabulary.h"
 #include "model/head/token_filter.h"
@@ -284,7 +285,7 @@ LogProbs kept_log_prob(const at::Tensor& hidden_RH, const VocabularyHead& own, c
   dispatch_float(hidden_RH, [&](auto zero) {
     using T = decltype(zero);
     KeptPass<T> pass(hidden_RH, head, targets_R, temperature, kept);
-    if (head.by_operators) pass.use_dots(by_operators::kept_dots(hidden_RH, head.weight_VH, kept));
+    if (head.by_operators) pass.use_dots(by_operators::kept_dots(hidden_RH, head, kept));
     if (head.rows != nullptr) pass.walk_dots(*head.rows, hidden_RH.size(0));
     pass.log_probs(hidden_RH.size(0), out.log_prob_R.mutable_data_ptr<T>(), out.entropy_R.mutable_data_ptr<T>());
   });
@@ -303,7 +304,7 @@ void kept_backward(const at::Tensor& hidden_RH, const VocabularyHead& own, const
   dispatch_float(hidden_RH, [&](auto zero) {
     using T = decltype(zero);
     KeptPass<T> pass(hidden_RH, head, targets_R, temperature, kept);
-    if (head.by_operators) pass.use_dots(by_operators::kept_dots(hidden_RH, head.weight_VH, kept));
+    if (head.by_operators) pass.use_dots(by_operators::kept_dots(hidden_RH, head, kept));
     const int64_t num = hidden_RH.size(0);
     if (head.rows != nullptr) pass.walk_dots(*head.rows, num);
     std::vector<T> grads;
@@ -312,7 +313,7 @@ void kept_backward(const at::Tensor& hidden_RH, const VocabularyHead& own, const
     if (head.by_operators) {
       const at::Tensor all =
           at::from_blob(grads.data(), {static_cast<int64_t>(grads.size())}, grad_log_prob_R.options());
-      by_operators::kept_gradients(hidden_RH, head.weight_VH, kept, all, d_hidden_RH, d_weight_VH);
+      by_operators::kept_gradients(hidden_RH, head, kept, all, d_hidden_RH, d_weight_VH);
       return;
     }
     if (d_hidden_RH.defined()) d_hidden_RH.zero_();
@@ -334,7 +335,7 @@ KeptTokens find_kept_tokens(const at::Tensor& hidden_RH, const VocabularyHead& o
                             int64_t* num_missing) {
   const at::NoGradGuard no_grad;
   const WholeHead whole(own, WholeHead::Windows::kGather);
-  const VocabularyHead& head = whole.head();
+  const VocabularyHead head = with_rounded_weight(whole.head());
   const int64_t num = hidden_RH.size(0), vocab = head.weight_VH.size(0);
   const int64_t* const targets = targets_R.const_data_ptr<int64_t>();
   std::vector<KeptTokens> parts(static_cast<size_t>(num));

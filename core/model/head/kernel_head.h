@@ -1,10 +1,10 @@
 // The fused head's work on a chunk of tokens by the kernels of core/cuda: float32 logits come from a product for a
-// block of the vocabulary, one launch reads them, and one turns them into gradients in place. operator_head.h calls it
-// where there are kernels. Log-probs, entropies and normalisers are float64.
+// block of the vocabulary, one launch reads them, and one turns them into gradients, in place or in bfloat16 for a head
+// that rounds. operator_head.h calls it where there are kernels. Log-probs, entropies and normalisers are float64.
 //
 // Cost: 2RHV flops forward, and each logit is read once; 4RHV backward, and each is read and written once. Without kept
-// logits backward takes 6RHV. Memory: one block, or the kept logits. Sums have a fixed order. Thread rule: as libtorch.
-// Private to this folder.
+// logits backward takes 6RHV. Memory: one block, or the kept logits; gradients in bfloat16 take a block of their own. Sums
+// have a fixed order. Thread rule: as libtorch. Private to this folder.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -19,9 +19,9 @@
 
 namespace mortise::by_operators {
 
-// Tokens of a chunk: [C, H], and int64 [C] where the hidden states are.
+// Tokens of a chunk: [C, H] as products read them (head_inputs()), and int64 [C] in the same place.
 struct TokenChunk {
-  at::Tensor hidden_CH, targets_C;
+  at::Tensor inputs_CH, targets_C;
 };
 
 class KernelHead {
@@ -29,6 +29,7 @@ class KernelHead {
   // Null: there are none for this head, or it is not float32.
   static const DeviceKernels* find(const at::Tensor& hidden, const VocabularyHead& head);
 
+  // `head`: with its rounded weight, if it rounds.
   KernelHead(const DeviceKernels& kernels, const VocabularyHead& head, double temperature, int64_t block_columns);
 
   struct Forward {
@@ -52,12 +53,10 @@ class KernelHead {
  private:
   static constexpr int64_t kKeptBytes = int64_t{512} << 20;
 
-  [[nodiscard]] at::Tensor columns(const at::Tensor& matrix, int64_t first) const {
-    return matrix.narrow(0, first, std::min(block_columns_, vocab_ - first));
-  }
+  [[nodiscard]] int64_t columns_from(int64_t first) const { return std::min(block_columns_, vocab_ - first); }
 
   const DeviceKernels* kernels_;
-  at::Tensor weight_VH_;
+  VocabularyHead head_;
   int64_t vocab_, block_columns_;
   MortiseCudaHeadScale scale_;
 };

@@ -22,6 +22,7 @@
 
 #include "foundation/metrics/op_timer.h"
 #include "model/head/chunks.h"
+#include "model/head/head_products.h"
 #include "model/head/head_windows.h"
 #include "model/head/operator_head.h"
 #include "model/head/row_softmax.h"
@@ -484,7 +485,7 @@ void head_one_pass(const at::Tensor& hidden_RH, const VocabularyHead& head, cons
 }
 
 at::Tensor head_logits(const at::Tensor& hidden_RH, const VocabularyHead& head) {
-  const at::Tensor logits = at::matmul(hidden_RH, head.weight_VH.t());
+  const at::Tensor logits = head_product(hidden_RH, head);
   return head.softcap > 0.0 ? at::tanh(logits / head.softcap) * head.softcap : logits;
 }
 

@@ -41,6 +41,10 @@ struct VocabularyHead {
   at::Tensor weight_VH;
   double softcap = 0.0;
   bool by_operators = false;  // by ATen operations on the weight's device (operator_head.h), not by the CPU kernels
+  // Products by ATen operations take bfloat16 matrices: hidden states, the weight and the gradients of logits are rounded. Logits
+  // and gradients stay float32 (head_products.h).
+  bool rounds = false;
+  at::Tensor rounded_VH = {};  // the rounded weight; a pass makes one of its own if it is undefined
   // Not null: the weight, and d_weight_VH, have this rank's rows alone. Targets are tokens of the whole vocabulary. A pass is
   // then a collective of the ranks that share the vocabulary. All of them give the same hidden states, targets and gradients by
   // log-probs, and get the same bits of all but d_weight_VH. Whoever runs it asks for the ranks' status().

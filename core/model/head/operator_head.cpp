@@ -21,6 +21,7 @@
 #include <span>
 
 #include "model/head/chunks.h"
+#include "model/head/head_products.h"
 #include "model/head/kept_logits.h"
 #include "model/head/kernel_head.h"
 
@@ -60,13 +61,13 @@ class OperatorHead {
   OperatorHead(const at::Tensor& hidden, const VocabularyHead& head, const at::Tensor& targets, double temperature,
                const HeadOptions& options, bool goes_back_at_once = false)
       : hidden_(hidden),
-        weight_(head.weight_VH),
-        softcap_(head.softcap),
+        head_(with_rounded_weight(head)),
+        inputs_(head_inputs(hidden, head)),
         targets_(sent_to(hidden.device(), targets)),
         temperature_(temperature),
-        vocab_(weight_.size(0)) {
+        vocab_(head.weight_VH.size(0)) {
     if (const DeviceKernels* kernels = KernelHead::find(hidden, head))
-      kernels_.emplace(*kernels, head, temperature, kColumns);
+      kernels_.emplace(*kernels, head_, temperature, kColumns);
     keeps_logits_ = kernels_ && goes_back_at_once;
     const auto element_bytes = static_cast<int64_t>(hidden.element_size());
     chunk_rows_ = rows_of_chunk(hidden.size(0), vocab_, element_bytes, keeps_logits_, options);
@@ -125,7 +126,8 @@ class OperatorHead {
   void backward_by_operators(int64_t begin, int64_t end, const at::Tensor& lse_C, const at::Tensor& entropy,
                              const at::Tensor& grads, const at::Tensor& d_rows, const at::Tensor& d_weight) const {
     const at::ScalarType dtype = hidden_.scalar_type();
-    const at::Tensor rows = hidden_.narrow(0, begin, end - begin);
+    const at::Tensor rows = inputs_.narrow(0, begin, end - begin);
+    const double softcap = head_.softcap;
     const at::Tensor lse = lse_C.to(dtype).unsqueeze(1), g = grads.select(0, 0).unsqueeze(1);
     for (int64_t first = 0; first < vocab_; first += kColumns) {
       const at::Tensor capped = logits(begin, end, first);
@@ -137,15 +139,15 @@ class OperatorHead {
       const at::Tensor more = at::where(own.is_here.unsqueeze(1), g, at::zeros_like(g));
       dz.scatter_(1, own.place, at::gather(dz, 1, own.place) + more);
       dz.div_(temperature_);
-      if (softcap_ > 0.0) dz = dz * (1.0 - (capped / softcap_).square());
-      const at::Tensor block = columns(weight_, first);
-      if (d_rows.defined()) d_rows.addmm_(dz, block);
-      if (d_weight.defined()) columns(d_weight, first).addmm_(dz.t(), rows);
+      if (softcap > 0.0) dz = dz * (1.0 - (capped / softcap).square());
+      const int64_t columns = columns_from(first);
+      add_head_gradients(dz, rows, head_columns(head_, first, columns), d_rows,
+                         d_weight.defined() ? d_weight.narrow(0, first, columns) : d_weight);
     }
   }
 
   [[nodiscard]] TokenChunk chunk(int64_t begin, int64_t end) const {
-    return {hidden_.narrow(0, begin, end - begin), targets_.narrow(0, begin, end - begin)};
+    return {inputs_.narrow(0, begin, end - begin), targets_.narrow(0, begin, end - begin)};
   }
 
   // Where the targets of a chunk are in a block. `place` is valid for all of them.
@@ -154,21 +156,19 @@ class OperatorHead {
     at::Tensor place;    // [C, 1]
   };
 
-  [[nodiscard]] at::Tensor columns(const at::Tensor& matrix, int64_t first) const {
-    return matrix.narrow(0, first, std::min(kColumns, vocab_ - first));
-  }
+  [[nodiscard]] int64_t columns_from(int64_t first) const { return std::min(kColumns, vocab_ - first); }
   [[nodiscard]] at::Tensor logits(int64_t begin, int64_t end, int64_t first) const {
-    return head_logits(hidden_.narrow(0, begin, end - begin), {columns(weight_, first), softcap_});
+    return head_logits(inputs_.narrow(0, begin, end - begin), head_columns(head_, first, columns_from(first)));
   }
   [[nodiscard]] Targets targets_in(int64_t begin, int64_t end, int64_t first) const {
-    const int64_t count = std::min(kColumns, vocab_ - first);
+    const int64_t count = columns_from(first);
     const at::Tensor place = targets_.narrow(0, begin, end - begin) - first;
     return {(place >= 0).logical_and(place < count), place.clamp(0, count - 1).unsqueeze(1)};
   }
 
-  at::Tensor hidden_, weight_;
-  double softcap_;
-  at::Tensor targets_;
+  at::Tensor hidden_;
+  VocabularyHead head_;
+  at::Tensor inputs_, targets_;
   double temperature_;
   int64_t vocab_;
   int64_t chunk_rows_ = 0;
@@ -241,6 +241,11 @@ namespace mortise {
 int64_t kept_logit_bytes(int64_t num_rows, int64_t vocab) {
   return by_operators::rows_of_chunk(num_rows, vocab, sizeof(float), /*keeps_logits=*/true, {}) * vocab *
          int64_t{sizeof(float)};
+}
+
+int64_t rounded_head_bytes(int64_t num_rows, int64_t width, int64_t vocab) {
+  const int64_t rows = by_operators::rows_of_chunk(num_rows, vocab, sizeof(float), /*keeps_logits=*/true, {});
+  return 2 * (vocab * width + num_rows * width + rows * std::min(by_operators::kColumns, vocab));
 }
 
 }  // namespace mortise

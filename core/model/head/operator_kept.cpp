@@ -8,6 +8,8 @@
 #include <algorithm>
 #include <functional>
 
+#include "model/head/head_products.h"
+
 namespace mortise::by_operators {
 namespace {
 
@@ -34,12 +36,13 @@ void visit_blocks(const at::Tensor& like, const KeptTokens& kept,
 
 }  // namespace
 
-std::vector<double> kept_dots(const at::Tensor& hidden_RH, const at::Tensor& weight_VH, const KeptTokens& kept) {
+std::vector<double> kept_dots(const at::Tensor& hidden_RH, const VocabularyHead& head, const KeptTokens& kept) {
   std::vector<double> out;
+  const at::Tensor inputs_RH = head_factor(hidden_RH, head);
   out.reserve(kept.ids.size());
   visit_blocks(hidden_RH, kept, [&](int64_t /*begin*/, const at::Tensor& places, const at::Tensor& ids) {
-    const at::Tensor dots = at::sum(hidden_RH.index_select(0, places) * weight_VH.index_select(0, ids), {1},
-                                    /*keepdim=*/false, at::kDouble)
+    const at::Tensor rows = head_factor(head.weight_VH.index_select(0, ids), head);
+    const at::Tensor dots = at::sum(inputs_RH.index_select(0, places) * rows, {1}, /*keepdim=*/false, at::kDouble)
                                 .to(at::kCPU)
                                 .contiguous();
     out.insert(out.end(), dots.const_data_ptr<double>(), dots.const_data_ptr<double>() + dots.numel());
@@ -47,13 +50,15 @@ std::vector<double> kept_dots(const at::Tensor& hidden_RH, const at::Tensor& wei
   return out;
 }
 
-void kept_gradients(const at::Tensor& hidden_RH, const at::Tensor& weight_VH, const KeptTokens& kept,
+void kept_gradients(const at::Tensor& hidden_RH, const VocabularyHead& head, const KeptTokens& kept,
                     const at::Tensor& grads_K, const at::Tensor& d_hidden_RH, const at::Tensor& d_weight_VH) {
   if (d_hidden_RH.defined()) d_hidden_RH.zero_();
+  const at::Tensor inputs_RH = head_factor(hidden_RH, head);
   visit_blocks(hidden_RH, kept, [&](int64_t begin, const at::Tensor& places, const at::Tensor& ids) {
     const at::Tensor grads = grads_K.narrow(0, begin, ids.size(0)).to(hidden_RH.device()).unsqueeze(1);
-    if (d_hidden_RH.defined()) d_hidden_RH.index_add_(0, places, grads * weight_VH.index_select(0, ids));
-    if (d_weight_VH.defined()) d_weight_VH.index_add_(0, ids, grads * hidden_RH.index_select(0, places));
+    if (d_hidden_RH.defined())
+      d_hidden_RH.index_add_(0, places, grads * head_factor(head.weight_VH.index_select(0, ids), head));
+    if (d_weight_VH.defined()) d_weight_VH.index_add_(0, ids, grads * inputs_RH.index_select(0, places));
   });
 }
 

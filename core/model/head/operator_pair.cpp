@@ -13,6 +13,7 @@
 #include <cmath>
 
 #include "model/head/chunks.h"
+#include "model/head/head_products.h"
 
 namespace mortise::by_operators {
 namespace {
@@ -53,14 +54,15 @@ std::vector<double> head_divergence(const HeadSide& policy, const HeadSide& teac
   const int64_t row_bytes = 8 * vocab * static_cast<int64_t>(policy.hidden_RH.element_size());
   const int64_t chunk = head_chunk_rows(num, row_bytes, kMostRows, options);
   const double cap = policy.head.softcap;
+  const VocabularyHead own = with_rounded_weight(policy.head), other = with_rounded_weight(teacher.head);
   std::vector<double> out;
   for (int64_t begin = 0; begin < num; begin += chunk) {
     const int64_t count = std::min(chunk, num - begin);
-    const at::Tensor rows = policy.hidden_RH.narrow(0, begin, count);
-    const at::Tensor capped = head_logits(rows, policy.head);
+    const at::Tensor rows = policy.hidden_RH.narrow(0, begin, count), inputs = head_inputs(rows, own);
+    const at::Tensor capped = head_logits(inputs, own);
     const at::Tensor log_p = at::log_softmax(capped / temperature, 1);
     const at::Tensor log_q =
-        at::log_softmax(head_logits(teacher.hidden_RH.narrow(0, begin, count), teacher.head) / temperature, 1);
+        at::log_softmax(head_logits(teacher.hidden_RH.narrow(0, begin, count), other) / temperature, 1);
     const PairTerms terms = pair_terms(log_p, log_q, beta);
     const at::Tensor values = terms.value.to(at::kCPU).contiguous();
     out.insert(out.end(), values.const_data_ptr<double>(), values.const_data_ptr<double>() + count);
@@ -75,8 +77,8 @@ std::vector<double> head_divergence(const HeadSide& policy, const HeadSide& teac
     at::Tensor dz = terms.gradient * factor.to(rows.scalar_type());
     if (cap > 0.0) dz = dz * (1.0 - (capped / cap).square());
     dz.masked_fill_(factor.eq(0.0), 0.0);  // and not 0 times what may not be finite
-    if (d_hidden_RH.defined()) d_hidden_RH.narrow(0, begin, count).copy_(dz.matmul(policy.head.weight_VH));
-    if (d_weight_VH.defined()) d_weight_VH.addmm_(dz.t(), rows);
+    const at::Tensor d_rows = d_hidden_RH.defined() ? d_hidden_RH.narrow(0, begin, count).zero_() : d_hidden_RH;
+    add_head_gradients(dz, inputs, own, d_rows, d_weight_VH);
   }
   return out;
 }

@@ -42,7 +42,7 @@ struct Pass {
   const LayerCode& code;
   std::function<void(int64_t layer, const at::Tensor& qkv_NQ)> on_qkv;
   std::function<at::Tensor(int64_t layer, const at::Tensor& qkv_NQ, const AttentionShape& shape)> attend;
-  std::function<at::Tensor(int64_t layer, const at::Tensor& qkv_NQ, const AttentionShape& shape)> attend_unrotated;
+  decltype(ForwardOptions::attend_unrotated) attend_unrotated;
   PassSegments segments;
   at::Tensor positions;
   RopeTable table;
@@ -64,6 +64,10 @@ struct Pass {
   }
   const LoraDropout* dropout() const { return lora_dropout ? &*lora_dropout : nullptr; }
   const RopeTable& rope(int64_t layer) const { return config.uses_window_rope(layer) ? window_table : table; }
+  // What computes a norm or gate whose result only products of the layers' matrices read.
+  const LayerCode& before_product() const {
+    return rounds && code.before_rounded != nullptr && !lora_dropout ? *code.before_rounded : code;
+  }
   // The factor of a norm.
   at::Tensor scale(const at::Tensor& weight) const { return config.norm_plus_one ? weight + 1.0 : weight; }
 };
@@ -155,12 +159,15 @@ at::Tensor on_own_heads(const Pass& pass, int64_t layer, const at::Tensor& sinks
 
 at::Tensor attention_fast(const Pass& pass, int64_t layer, const LayerWeights& w, const LayerMatrices& m,
                           const LayerLeaves& l, const at::Tensor& x) {
-  at::Tensor qkv = fused(pass, x, w.qkv_weight_QH, m.qkv_QH, w.qkv_bias_Q, l.qkv_weights, l.qkv_biases, l.qkv_lora);
+  const bool adds_bias = pass.attend_unrotated && !pass.config.qk_norm;  // attention does
+  at::Tensor qkv = fused(pass, x, w.qkv_weight_QH, m.qkv_QH, adds_bias ? at::Tensor() : w.qkv_bias_Q, l.qkv_weights,
+                         adds_bias ? std::vector<at::Tensor>() : l.qkv_biases, l.qkv_lora);
   if (pass.config.qk_norm) {
     qkv = pass.code.qk_norm(qkv, pass.scale(l.q_norm), pass.scale(l.k_norm), pass.config.num_heads,
                             pass.config.num_kv_heads, pass.config.rms_norm_eps);
   }
-  if (pass.attend_unrotated) return pass.attend_unrotated(layer, qkv, pass.shape(layer, l.sinks));
+  if (pass.attend_unrotated)
+    return pass.attend_unrotated(layer, qkv, pass.shape(layer, l.sinks), adds_bias ? w.qkv_bias_Q : at::Tensor());
   if (pass.attend) {
     const AttentionShape shape = pass.shape(layer, l.sinks);
     const int64_t rotated = shape.num_heads + shape.num_kv_heads;
@@ -241,8 +248,8 @@ at::Tensor mlp_fast(const Pass& pass, int64_t layer, const LayerWeights& w, cons
   } else if (l.down_weight.defined()) {
     const at::Tensor gate_up = fused(pass, x, w.gate_up_weight_2IH, m.gate_up_2IH, w.gate_up_bias_2I, l.gate_up_weights,
                                      l.gate_up_biases, l.gate_up_lora);
-    out = single(pass, pass.code.gated(gate_up, pass.config.activation), l.down_weight, m.down_HI, l.down_bias,
-                 l.down_lora);
+    const LayerCode& code = pass.before_product();
+    out = single(pass, code.gated(gate_up, pass.config.activation), l.down_weight, m.down_HI, l.down_bias, l.down_lora);
   }
   if (!w.experts.defined()) return out;
   const Routing routing = route_tokens(pass, layer, l, x, /*plain=*/false);
@@ -272,10 +279,12 @@ ResidualPair layer_fast(const Pass& pass, int64_t layer, const LayerWeights& w, 
   const at::Tensor mixed = attention_fast(pass, layer, w, m, l, normed_in);
   at::Tensor out = single(pass, mixed, l.o_weight, m.o_HQ, l.o_bias, l.o_lora);
   if (l.attention_norm.defined()) out = pass.code.rms_norm(out, pass.scale(l.attention_norm), eps);
-  const auto [hidden, normed] = pass.code.add_rms_norm(out, hidden_in, pass.scale(l.post_norm), eps);
+  const LayerCode& before_mlp = w.experts.defined() ? pass.code : pass.before_product();  // a router reads float32
+  const auto [hidden, normed] = before_mlp.add_rms_norm(out, hidden_in, pass.scale(l.post_norm), eps);
   out = mlp_fast(pass, layer, w, m, l, normed);
   if (l.mlp_norm.defined()) out = pass.code.rms_norm(out, pass.scale(l.mlp_norm), eps);
-  return pass.code.add_rms_norm(out, hidden, pass.scale(next_norm), eps);
+  const LayerCode& before_next = layer + 1 == pass.config.num_layers ? pass.code : pass.before_product();
+  return before_next.add_rms_norm(out, hidden, pass.scale(next_norm), eps);
 }
 
 // The same for backward alone: the products and attention are known.
@@ -336,7 +345,8 @@ ResidualPair with_weights(const Pass& pass, size_t index, const ResidualPair& st
 
 at::Tensor forward_fast(const std::shared_ptr<const Pass>& pass, const DecoderWeights& weights,
                         const DecoderLeaves& leaves, int64_t num_recomputed, at::Tensor hidden) {
-  at::Tensor normed = pass->code.rms_norm(hidden, pass->scale(leaves.layers[0].input_norm), pass->config.rms_norm_eps);
+  at::Tensor normed =
+      pass->before_product().rms_norm(hidden, pass->scale(leaves.layers[0].input_norm), pass->config.rms_norm_eps);
   for (size_t i = 0; i < weights.layers.size(); ++i) {
     const auto index = static_cast<int64_t>(i);
     const LayerWeights& w = weights.layers[i];

@@ -39,8 +39,11 @@ struct ForwardOptions {
   // kOperators: takes the place of attention over the batch's own segments, as decoding needs. Gets the rotated qkv, and
   // returns [N, Hq D].
   std::function<at::Tensor(int64_t layer, const at::Tensor& qkv_NQ, const AttentionShape& shape)> attend = {};
-  // kOperators: the same before the rotation, which it computes itself. No table of rotations is made then.
-  std::function<at::Tensor(int64_t layer, const at::Tensor& qkv_NQ, const AttentionShape& shape)> attend_unrotated = {};
+  // kOperators: the same before the rotation, which it computes itself. No table of rotations is made then. It also adds
+  // bias_Q to each row of qkv, if that is defined. The result may be bfloat16 if the layers' matrices are.
+  std::function<at::Tensor(int64_t layer, const at::Tensor& qkv_NQ, const AttentionShape& shape,
+                           const at::Tensor& bias_Q)>
+      attend_unrotated = {};
   // kOperators: what computes the layers in place of operator_layers(); null: those. Without gradients.
   const LayerCode* code = nullptr;
   // If a graph is recorded, the first so many layers (but of kPlain none) keep only their input, and backward computes

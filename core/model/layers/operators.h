@@ -36,6 +36,9 @@ struct LayerCode {
   at::Tensor (*gated_mlp)(const at::Tensor& x_NH, const at::Tensor& gate_up_2IH, const at::Tensor& down_HI,
                           const std::vector<at::Tensor>& gate_up_leaves, const at::Tensor& down_leaf,
                           Activation activation) = nullptr;
+  // Norms and gates without gradients whose results only products of bfloat16 matrices read: they give bfloat16. Null: the
+  // product rounds them.
+  const LayerCode* before_rounded = nullptr;
 };
 
 const LayerCode& operator_layers();

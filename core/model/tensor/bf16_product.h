@@ -13,4 +13,8 @@ namespace mortise {
 at::Tensor bf16_product(const at::Tensor& a, blas::Trans trans_a, const at::Tensor& b, blas::Trans trans_b,
                         const at::Tensor& added = {});
 
+// out += op(a) op(b). `out` is float32, and its rows lie one behind the other. On a GPU no matrix of its size is made.
+void add_bf16_product(const at::Tensor& out, const at::Tensor& a, blas::Trans trans_a, const at::Tensor& b,
+                      blas::Trans trans_b);
+
 }  // namespace mortise

@@ -267,6 +267,13 @@ MemoryEstimate estimate_memory(const ModelConfig& model, const std::optional<Lor
   if (by_operators && dtype != ModelDtype::kFloat64)
     bytes.head =
         std::max(bytes.head, static_cast<double>(kept_logit_bytes(static_cast<int64_t>(tokens), model.vocab_size)));
+  const bool rounds_head = by_operators && dtype == ModelDtype::kBfloat16;
+  if (rounds_head)
+    bytes.head +=
+        static_cast<double>(rounded_head_bytes(static_cast<int64_t>(tokens), model.hidden_size, model.vocab_size));
+  const auto copy_of_head = static_cast<double>(2 * model.vocab_size * model.hidden_size);
+  if (rounds_head && (has_full_kl(config) || has_teacher_loss(config)))
+    bytes.head += copy_of_head;  // the other model's
   // The generator's own copy of the matrices: with ranks that sample together, of this rank's part.
   const int64_t num_samplers = config.rollout.tensor_model_parallel_size;
   const double others = numbers_of_others(model, num_samplers).layers;
@@ -274,6 +281,7 @@ MemoryEstimate estimate_memory(const ModelConfig& model, const std::optional<Lor
     bytes.rollout = config.rollout.dtype == DecodeDtype::kBfloat16
                         ? (parameters - others) * 2.0
                         : frozen - others * element_of_layers(dtype, WeightCopies::kNoMasters);
+  if (rounds_head) bytes.rollout += copy_of_head;                 // the sampler's
   if (config.trainer.steps_ahead() > 0) bytes.rollout += frozen;  // what samples
   const auto rows = static_cast<double>(std::min(config.rollout.max_num_seqs, plan.rows_per_step));
   const ModelConfig sampler = num_samplers == 1 ? model : split_config(model, num_samplers);

@@ -23,8 +23,11 @@ void check_norm(int64_t width, bool adds) {
   const std::vector<float> x = normal(count, 2, 1), added = normal(count, 1, 2);
   const std::vector<float> weight = normal(static_cast<size_t>(width), 1, 3);
   std::vector<float> sum(count, NAN), out(count, NAN);
-  mortise_cuda_rms_norm(x.data(), adds ? added.data() : nullptr, weight.data(), 1e-3F, 2, width, sum.data(), out.data(),
-                        nullptr);
+  std::vector<uint16_t> halves(count);
+  for (const MortiseCudaOut to : {MortiseCudaOut{out.data(), 0}, MortiseCudaOut{halves.data(), 1}})
+    mortise_cuda_rms_norm(x.data(), adds ? added.data() : nullptr, weight.data(), 1e-3F, 2, width, sum.data(), to,
+                          nullptr);
+  for (size_t i = 0; i < count; ++i) ASSERT_EQ(halves[i], bfloat16_of(out[i])) << i;
   for (size_t r = 0; r < 2; ++r) {
     std::vector<double> row(static_cast<size_t>(width));
     double squares = 0;
@@ -76,8 +79,11 @@ TEST(CudaDecode, SiluEqualsFloat64) {
   const std::vector<float> gate_up = normal(kRows * 2 * kWidth, 4, 1);
   in_three_orders([&] {
     std::vector<float> out(kRows * kWidth, NAN);
-    mortise_cuda_silu(gate_up.data(), kRows, kWidth, out.data(), nullptr);
+    std::vector<uint16_t> halves(out.size());
+    mortise_cuda_silu(gate_up.data(), kRows, kWidth, {out.data(), 0}, nullptr);
+    mortise_cuda_silu(gate_up.data(), kRows, kWidth, {halves.data(), 1}, nullptr);
     for (size_t i = 0; i < out.size(); ++i) {
+      ASSERT_EQ(halves[i], bfloat16_of(out[i])) << i;
       const size_t at = i / kWidth * 2 * kWidth + i % kWidth;
       const double gate = double(gate_up[at]);
       ASSERT_NEAR(out[i], gate / (1 + std::exp(-gate)) * double(gate_up[at + kWidth]), 1e-5) << i;
@@ -134,14 +140,17 @@ struct Pages {
 
 TEST(CudaDecode, RotatesAndWritesKeysAndValues) {
   constexpr MortiseCudaHeads kHeads{4, 2, 12};
-  const std::vector<float> cosines = normal(200, 1, 1), sines = normal(200, 1, 2), before = normal(2 * 8 * 12, 1, 3);
-  for (const int32_t half : {6, 4}) {  // all dimensions, and the first eight
+  const std::vector<float> cosines = normal(200, 1, 1), sines = normal(200, 1, 2), product = normal(2 * 8 * 12, 1, 3);
+  const std::vector<float> bias = normal(8 * 12, 1, 4);
+  for (const int32_t half : {6, 4, 0}) {  // all dimensions, the first eight, and none
     for (const bool in_bfloat16 : {false, true}) {
+      std::vector<float> before = product;
+      for (size_t i = 0; i < before.size() && in_bfloat16; ++i) before[i] += bias[i % bias.size()];
       in_three_orders([&] {
         Pages pages(kHeads, in_bfloat16, {0, 19});
-        std::vector<float> qkv = before;
-        mortise_cuda_rope_write(qkv.data(), 2, kHeads, cosines.data(), sines.data(), half, pages.positions.data(),
-                                pages.view(), nullptr);
+        std::vector<float> qkv = product;
+        mortise_cuda_rope_write(qkv.data(), 2, kHeads, in_bfloat16 ? bias.data() : nullptr, cosines.data(),
+                                sines.data(), half, pages.positions.data(), pages.view(), nullptr);
         for (size_t row = 0; row < 2; ++row) {
           for (size_t head = 0; head < 8; ++head) {
             for (size_t d = 0; d < 12; ++d) {
@@ -179,10 +188,13 @@ void check_attention(MortiseCudaHeads heads, MortiseCudaScores scores, bool has_
   constexpr int32_t kSplits = 3;
   std::vector<float> scratch(last.size() * num_heads * kSplits * (dim + 2), NAN),
       out(last.size() * num_heads * dim, NAN);
+  std::vector<uint16_t> halves(out.size());
   ASSERT_EQ(mortise_cuda_attention(qkv.data(), static_cast<int64_t>(last.size()), heads, scores,
                                    has_sinks ? sinks.data() : nullptr, pages.positions.data(), pages.view(), kSplits,
-                                   scratch.data(), out.data(), nullptr),
+                                   scratch.data(), scores.rounds != 0 ? static_cast<void*>(halves.data()) : out.data(),
+                                   nullptr),
             0);
+  for (size_t i = 0; i < out.size() && scores.rounds != 0; ++i) out[i] = number_of(halves[i]);
   const auto round = [&](double x) { return scores.rounds != 0 ? bfloat16(x) : x; };
   for (size_t row = 0; row < last.size(); ++row) {
     for (size_t head = 0; head < num_heads; ++head) {

@@ -1,6 +1,7 @@
 // The kernels against the same sums in float64, in three orders of their threads; and every barrier is needed.
 #include <algorithm>
 
+#include "cuda/kernels/dialect.cuh"
 #include "emulated.h"
 
 namespace mortise::cuda {
@@ -33,6 +34,7 @@ void check_head(const Head& head) {
   std::vector<MortiseCudaHeadRow> rows(static_cast<size_t>(head.rows));
   std::vector<double> numbers(3 * rows.size(), NAN);
   std::vector<float> gradient(head.logits);
+  std::vector<uint16_t> rounded(gradient.size());
   for (int64_t first = 0; first < head.vocab; first += head.chunk) {
     const int64_t columns = std::min(head.chunk, head.vocab - first);
     ASSERT_EQ(mortise_cuda_head_chunk(head.logits.data() + first, head.rows, head.vocab, first, columns,
@@ -41,10 +43,13 @@ void check_head(const Head& head) {
   }
   mortise_cuda_head_finish(rows.data(), head.rows, head.scale, numbers.data(), nullptr);
   for (int64_t first = 0; first < head.vocab; first += head.chunk) {
-    mortise_cuda_head_backward(gradient.data() + first, head.rows, head.vocab, first,
-                               std::min(head.chunk, head.vocab - first), head.target.data(), head.scale, rows.data(),
-                               head.grads.data(), nullptr);
+    for (uint16_t* const out : {rounded.data() + first, static_cast<uint16_t*>(nullptr)}) {
+      mortise_cuda_head_backward(gradient.data() + first, head.rows, head.vocab, first,
+                                 std::min(head.chunk, head.vocab - first), head.target.data(), head.scale, rows.data(),
+                                 head.grads.data(), out, nullptr);
+    }
   }
+  for (size_t i = 0; i < rounded.size(); ++i) EXPECT_EQ(rounded[i], bfloat16_of(gradient[i])) << i;
   const auto cap = double(head.scale.softcap), inverse = double(head.scale.inverse_temperature);
   for (size_t r = 0; r < rows.size(); ++r) {
     const float* const row = head.logits.data() + static_cast<int64_t>(r) * head.vocab;
@@ -99,7 +104,8 @@ TEST(CudaKernels, ALogitThatIsNanReachesAllNumbersOfItsToken) {
       mortise_cuda_head_finish(&row, 1, scale, numbers.data(), nullptr);
       for (const double number : numbers) EXPECT_TRUE(std::isnan(number)) << column;
       const std::vector<float> grads{1.0F, 0.0F};
-      mortise_cuda_head_backward(logits.data(), 1, vocab, 0, vocab, target.data(), scale, &row, grads.data(), nullptr);
+      mortise_cuda_head_backward(logits.data(), 1, vocab, 0, vocab, target.data(), scale, &row, grads.data(), nullptr,
+                                 nullptr);
       for (const float gradient : logits) EXPECT_TRUE(std::isnan(gradient)) << column;
     }
   });

@@ -190,7 +190,7 @@ inline void expect_new_weights_are_seen() {
 inline void expect_bfloat16_log_probs_of_training() {
   Model model = tiny_model(3, "bfloat16");
   move_to_device(model);
-  const std::vector<GenerateRequest> requests = mixed_requests(300, 16);
+  const std::vector<GenerateRequest> requests = mixed_requests(300, 9);
   for (const int64_t max_batch_tokens : {256, 8}) {
     EngineOptions options;
     options.max_batch_tokens = max_batch_tokens;  // prompts cut into several passes

@@ -11,10 +11,10 @@
 #include <optional>
 
 #include "foundation/base/stateful.h"
+#include "head_inputs.h"
 #include "learn/update/critic_learner.h"
 #include "learn/update/finite_step.h"
 #include "learner_fixture.h"
-#include "model/head/kept_logits.h"
 #include "model/tensor/storage_memory.h"
 #include "model/weights/rounded_matrices.h"
 #include "support/locked_device.h"
@@ -28,112 +28,6 @@ namespace mortise {
 namespace {
 
 const ComputeDevice kAsDevice{.by_operators = true, .text = "the CPU, as a device"};
-
-// ---- the head ----
-
-struct HeadCase {
-  int64_t tokens, width, vocab;
-  double softcap;
-};
-
-// Log-prob, entropy and their gradients by one of the two passes.
-struct HeadNumbers {
-  at::Tensor log_prob, entropy, d_hidden, d_weight;
-};
-
-struct HeadInputs {
-  at::Tensor hidden, weight, targets, grad, grad_entropy;
-  double softcap;
-
-  explicit HeadInputs(const HeadCase& c)
-      : hidden(random_tensor({c.tokens, c.width}, 1, at::kFloat)),
-        weight(random_tensor({c.vocab, c.width}, 2, at::kFloat)),
-        targets(at::zeros({c.tokens}, at::kLong)),
-        grad(random_tensor({c.tokens}, 3)),
-        grad_entropy(random_tensor({c.tokens}, 4)),
-        softcap(c.softcap) {
-    for (int64_t i = 0; i < c.tokens; ++i)  // they fall into all blocks, and on the last column
-      targets.mutable_data_ptr<int64_t>()[i] = i == 0 ? c.vocab - 1 : i * 7919 % c.vocab;
-  }
-
-  [[nodiscard]] HeadNumbers in_float64() const {
-    const at::Tensor h = hidden.to(at::kDouble).requires_grad_(true), w = weight.to(at::kDouble).requires_grad_(true);
-    const LogProbs out = head_log_prob_plain(h, {w, softcap}, targets, kTemperature);
-    ((out.log_prob_R * grad).sum() + (out.entropy_R * grad_entropy).sum()).backward();
-    return {out.log_prob_R.detach(), out.entropy_R.detach(), h.grad(), w.grad()};
-  }
-
-  // The gradient is added to that of the weight.
-  [[nodiscard]] HeadNumbers by_device(const c10::Device& device, bool in_one_pass, int64_t chunk_bytes) const {
-    const at::Tensor h = hidden.to(device), w = weight.to(device);
-    HeadNumbers out{{}, {}, at::empty_like(h), weight.clone().to(device)};
-    VocabularyHead head{w, softcap};
-    head.by_operators = true;
-    const HeadOptions options{.chunk_bytes = chunk_bytes};
-    if (in_one_pass) {
-      one_pass(h, head, options, out);
-    } else {
-      const LogProbs first = head_log_prob(h, head, targets, kTemperature, true, options);
-      out.log_prob = first.log_prob_R.to(at::kDouble);
-      out.entropy = first.entropy_R.to(at::kDouble);
-      head_backward(h, head, targets, kTemperature, grad, grad_entropy, out.d_hidden, out.d_weight, first.norms_R,
-                    options);
-    }
-    out.d_hidden = on_host(out.d_hidden);
-    out.d_weight = on_host(out.d_weight) - weight;
-    return out;
-  }
-
-  void one_pass(const at::Tensor& h, const VocabularyHead& head, const HeadOptions& options, HeadNumbers& out) const {
-    out.log_prob = at::zeros({h.size(0)}, at::kDouble);
-    out.entropy = at::zeros({h.size(0)}, at::kDouble);
-    const auto on_chunk = [&](const HeadChunk& chunk) {
-      for (int64_t t = chunk.begin; t < chunk.end; ++t) {
-        const auto i = static_cast<size_t>(t - chunk.begin);
-        out.log_prob.mutable_data_ptr<double>()[t] = chunk.log_prob[i];
-        out.entropy.mutable_data_ptr<double>()[t] = chunk.entropy[i];
-        chunk.grad_log_prob[i] = grad.const_data_ptr<double>()[t];
-        chunk.grad_entropy[i] = grad_entropy.const_data_ptr<double>()[t];
-      }
-    };
-    head_one_pass(h, head, targets, kTemperature, EntropyUse::kGradient, on_chunk, out.d_hidden, out.d_weight, options);
-  }
-
-  static constexpr double kTemperature = 0.8;
-};
-
-void expect_close(const HeadNumbers& got, const HeadNumbers& want, double tolerance) {
-  EXPECT_CLOSE(got.log_prob, want.log_prob, tolerance);
-  EXPECT_CLOSE(got.entropy, want.entropy, tolerance);
-  EXPECT_LT(relative_l2(got.d_hidden, want.d_hidden), tolerance);
-  EXPECT_LT(relative_l2(got.d_weight, want.d_weight), tolerance);
-}
-
-// Heads of several blocks of the vocabulary, with caps; in chunks of 64 tokens and in one.
-TEST(TrainingKernels, TheHeadEqualsFloat64ForAnyChunks) {
-  for (const HeadCase& one : {HeadCase{5, 8, 23, 0.0}, HeadCase{70, 3, 16390, 0.0}, HeadCase{65, 4, 300, 3.0}}) {
-    const HeadInputs inputs(one);
-    const HeadNumbers want = inputs.in_float64();
-    for (const bool in_one_pass : {true, false}) {
-      for (const int64_t chunk_bytes : {int64_t{1}, int64_t{56} << 20}) {
-        SCOPED_TRACE(std::to_string(one.vocab) + (in_one_pass ? ", one pass, " : ", two passes, ") +
-                     std::to_string(chunk_bytes));
-        const test::TrainingKernels kernels;
-        const int64_t before = test::TrainingKernels::head_chunks();
-        expect_close(inputs.by_device(at::kCPU, in_one_pass, chunk_bytes), want, 2e-5);
-        EXPECT_GT(test::TrainingKernels::head_chunks(), before);
-      }
-    }
-  }
-}
-
-// What a dry run says that a pass keeps of its logits.
-TEST(TrainingKernels, KeptLogitsAreBounded) {
-  EXPECT_EQ(kept_logit_bytes(70, 300), 70 * 300 * 4);
-  EXPECT_LE(kept_logit_bytes(int64_t{1} << 20, 151936), int64_t{512} << 20);
-  EXPECT_GT(kept_logit_bytes(int64_t{1} << 20, 151936), int64_t{256} << 20);
-  EXPECT_EQ(kept_logit_bytes(int64_t{1} << 20, int64_t{1} << 22), 64 * (int64_t{1} << 24)) << "no chunk is smaller";
-}
 
 // ---- AdamW ----
 
@@ -318,7 +212,12 @@ TEST(TrainingKernels, TheHostDoesNotTouchTheMemoryOfTheDevice) {
     test::open_locked_memory();
   };
   test::AroundKernels::close = test::close_locked_memory;
-  for (const bool in_one_pass : {true, false}) expect_close(inputs.by_device(device, in_one_pass, 1), want, 2e-5);
+  HeadInputs rounding = inputs;
+  rounding.rounds = true;
+  for (const bool in_one_pass : {true, false}) {
+    expect_close(inputs.by_device(device, in_one_pass, 1), want, 2e-5);
+    expect_close_but_for_rounding(rounding.by_device(device, in_one_pass, 1), inputs.in_float64_rounded());
+  }
   Steps locked(device), from_files(device, {}, StateMemory::kLater);
   locked.run(1, 2);
   from_files.run(1, 2);

@@ -85,6 +85,9 @@ constexpr CalledOperator kCalled[] = {
      "num_splits_key=None, int? window_size=None, bool shared_storage_dqdkdv=False) -> (Tensor, Tensor, Tensor, "
      "Tensor)"},
     {"aten::mm", "dtype", "(Tensor self, Tensor mat2, ScalarType out_dtype) -> Tensor"},
+    {"aten::addmm", "dtype_out",
+     "(Tensor self, Tensor mat1, Tensor mat2, ScalarType out_dtype, *, Scalar beta=1, Scalar alpha=1, Tensor(a!) out) "
+     "-> Tensor(a!)"},
     {"aten::_fused_adamw_", "",
      "(Tensor(a!)[] self, Tensor(b!)[] grads, Tensor(c!)[] exp_avgs, Tensor(d!)[] exp_avg_sqs, Tensor(e!)[] "
      "max_exp_avg_sqs, Tensor[] state_steps, *, float lr, float beta1, float beta2, float weight_decay, float eps, bool "

@@ -99,7 +99,8 @@ INSTANTIATE_TEST_SUITE_P(Families, DeviceFamily,
                                          std::pair{Family::kQwen3Moe, true}, std::pair{Family::kMixtral, false},
                                          std::pair{Family::kGptOss, false}));
 
-// The kernels keep attention in float32; a device rounds its inputs and its result to bfloat16.
+// The kernels keep attention and the head in float32. A device rounds the inputs and the result of attention to bfloat16, and the
+// matrices of the head, which has tests of its own (training_kernels_test.cpp).
 TEST(Device, Bfloat16IsAsFarFromFloat32AsTheKernels) {
   Fixture exact = make_setup(Family::kQwen3, true, "float32");
   Fixture kernels = make_setup(Family::kQwen3, true, "bfloat16"), device = make_setup(Family::kQwen3, true, "bfloat16");
@@ -107,11 +108,13 @@ TEST(Device, Bfloat16IsAsFarFromFloat32AsTheKernels) {
   const PackedBatch batch = *pack_rows(exact.rows(), {.vocab_size = 23});
   const Loss want = forward_backward(exact.model, batch, LayerPath::kFast);
   const Loss by_kernels = forward_backward(kernels.model, batch, LayerPath::kFast);
-  const Loss by_operators = forward_backward(device.model, batch, LayerPath::kFast);
+  const Loss with_head = forward_backward(device.model, batch, LayerPath::kFast, /*backward=*/false);
+  const Loss by_operators = forward_backward(device.model, batch, LayerPath::kFast, true, 0, /*may_round_head=*/false);
   const double far = max_difference(by_kernels.log_prob, want.log_prob);
   EXPECT_GT(max_difference(by_operators.log_prob, by_kernels.log_prob), 0.0);  // attention is rounded
   EXPECT_GT(far, 1e-4);
-  EXPECT_LT(max_difference(by_operators.log_prob, want.log_prob), 2.5 * far);
+  for (const Loss& loss : {by_operators, with_head}) EXPECT_LT(max_difference(loss.log_prob, want.log_prob), 2.5 * far);
+  EXPECT_GT(max_difference(with_head.log_prob, by_operators.log_prob), 0.0);  // the head is rounded
   const auto plain = gradients_of(exact.model.parameters());
   const auto of_kernels = gradients_of(kernels.model.parameters()), gradients = gradients_of(device.model.parameters());
   for (size_t i = 0; i < gradients.size(); ++i) {

@@ -127,10 +127,11 @@ struct Loss {
 };
 
 inline Loss forward_backward(Model& model, const PackedBatch& batch, LayerPath path, bool backward = true,
-                             int64_t first_target = 0) {
+                             int64_t first_target = 0, bool may_round_head = true) {
   const at::Tensor hidden = model.forward_hidden(batch, {path, {}});
   const at::Tensor rows = hidden.index_select(0, batch.predict_index_R);
-  const VocabularyHead head = model.head();
+  VocabularyHead head = model.head();
+  head.rounds = head.rounds && may_round_head;
   const LogProbs out = head_log_prob(rows.detach().contiguous(), head, batch.targets_R, 0.9, true);
   const at::Tensor probe =
       random_tensor({64}, 77, rows.scalar_type()).narrow(0, first_target, batch.num_targets()).contiguous();

@@ -12,6 +12,7 @@
 
 #include "gradient_fixture.h"
 #include "model/tensor/bf16_product.h"
+#include "model/tensor/product.h"
 #include "support/temp_dir.h"
 
 namespace mortise {
@@ -33,6 +34,22 @@ TEST(Bf16Product, SumsExactProductsInFloat32) {
   EXPECT_TRUE(added.equal(kept)) << "the row itself was added to";
   EXPECT_TRUE(bf16_product(a.narrow(1, 0, 0), Trans::kNo, b.narrow(1, 0, 0), Trans::kYes).equal(at::zeros({9, 5})));
   EXPECT_EQ(bf16_product(a.narrow(0, 0, 0), Trans::kNo, b, Trans::kYes).size(0), 0);
+}
+
+// Also with the operators that tests record.
+TEST(Bf16Product, AddsToAMatrix) {
+  const at::Tensor a = random_tensor({9, 70}, 1, at::kFloat), b = random_tensor({5, 70}, 2, at::kFloat);
+  const at::Tensor start = random_tensor({11, 5}, 3, at::kFloat), want = start.clone();
+  want.narrow(0, 1, 9).add_(rounded(a).matmul(rounded(b).t()));
+  const auto sum = [&](Trans trans, const at::Tensor& left, const at::Tensor& right) {
+    const at::Tensor out = start.clone();
+    add_bf16_product(out.narrow(0, 1, 9), left, trans, right, trans == Trans::kYes ? Trans::kNo : Trans::kYes);
+    return out;
+  };
+  EXPECT_CLOSE(sum(Trans::kNo, a, b), want, 1e-5);
+  EXPECT_CLOSE(sum(Trans::kYes, a.t(), b.t()), want, 1e-5);
+  const OperatorProducts operators;
+  EXPECT_CLOSE(sum(Trans::kYes, a.t(), b.t()), want, 1e-5);
 }
 
 class RoundedModel : public testing::TestWithParam<Family> {};

@@ -11,9 +11,11 @@
 #include "config/full_kl.h"
 #include "config/load.h"
 #include "model/adapters/lora_plan.h"
+#include "model/head/kept_logits.h"
 #include "model/weights/parameters.h"
 #include "train/run/device_need.h"
 #include "train/run/memory_estimate.h"
+#include "train/run/memory_parts.h"
 #include "unit/learn/moe_config.h"
 #include "unit/learn/small_config.h"
 
@@ -412,6 +414,34 @@ TEST(MemoryEstimates, CountGraphsOfOneSampler) {
   EXPECT_GT(graph_bytes(model, config), 0.0);
   config.rollout.tensor_model_parallel_size = 2;
   EXPECT_EQ(graph_bytes(model, config), 0.0);
+}
+
+// A bfloat16 model on a device has a copy of its head, tied or not, while it samples, and in each pass of the head one, with the
+// gradients that are rounded. A divergence has the copy of the other model's head too.
+TEST(MemoryEstimates, CountTheRoundedHeadOfADevice) {
+  const auto estimate = [](const ModelConfig& model, std::vector<std::string> settings, bool by_operators = true) {
+    const Spread run(model, std::move(settings));
+    const auto tokens = tokens_on_rank(run.loaded.config, plan_batches(run.loaded.config));
+    return std::pair{estimate_memory(model, std::nullopt, run.trained, run.loaded.config, by_operators),
+                     static_cast<int64_t>(tokens)};
+  };
+  for (const bool is_tied : {true, false}) {
+    ModelConfig model = small_config(29, 2);
+    model.tie_word_embeddings = is_tied;
+    const auto plain = estimate(model, {}).first;
+    const auto [rounded, tokens] = estimate(model, {"model.dtype=bfloat16"});
+    const double copy = 2.0 * 29.0 * static_cast<double>(model.hidden_size);
+    EXPECT_DOUBLE_EQ(plain.rollout, 0.0);
+    EXPECT_DOUBLE_EQ(rounded.rollout, copy);
+    const auto pass = static_cast<double>(rounded_head_bytes(tokens, model.hidden_size, model.vocab_size));
+    EXPECT_DOUBLE_EQ(rounded.head - plain.head, pass);
+    const auto divergence = [&](bool by_operators) {
+      return estimate(model, {"actor.use_kl_loss=true", "actor.kl_loss_type=full", "model.dtype=bfloat16"},
+                      by_operators)
+          .first.head;
+    };
+    EXPECT_DOUBLE_EQ(divergence(true) - divergence(false), pass + copy);
+  }
 }
 
 // The base of a DoRA layer stays while it is open, also if the adapter comes from a folder.
