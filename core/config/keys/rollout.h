@@ -283,7 +283,7 @@ void describe_placement(Keys& keys) {
       .read_by(kInGenerate | kInServe)
       .no_effect(
           kLearning | kInEval | kInGenerate | kInServe,
-          [](const auto& k) { return !may_be_gpu(k.config.model.device); },
+          [](const auto& k) { return k.config.rollout.enforce_eager && !may_be_gpu(k.config.model.device); },
           "only a GPU has CUDA graphs (model.device)");
   keys.free(
           "tensor_model_parallel_size", &RolloutConfig::tensor_model_parallel_size,

@@ -14,7 +14,6 @@
 #include "dist/watch/thread_stacks.h"
 #include "foundation/base/log.h"
 #include "foundation/base/signal.h"
-#include "foundation/base/stop_of_others.h"
 #include "foundation/metrics/rank_progress.h"
 
 namespace mortise {

@@ -9,7 +9,6 @@
 
 #include "foundation/base/bottom_line.h"
 #include "foundation/base/result.h"
-#include "foundation/base/stop_of_others.h"
 
 namespace mortise {
 namespace {

@@ -14,7 +14,8 @@ void install_stop_signals();
 // The caller asks stop_requested() often from now on.
 void take_stop_requests();
 
-// 0, or the number of the first SIGINT or SIGTERM since the start.
+// 0, or the number of the first SIGINT or SIGTERM since the start. Until this process gets one itself, it is the one that it
+// follows.
 [[nodiscard]] int stop_signal();
 [[nodiscard]] inline bool stop_requested() { return stop_signal() != 0; }
 // The same as a flag that others watch.
@@ -22,5 +23,9 @@ void take_stop_requests();
 
 // As if `signal` had come (a deadline of the run, tests); 0 clears it.
 void set_stop_signal(int signal);
+
+// Another process of the same run got `signal`: a request from now on. The first signal that this process gets itself is still
+// one too, and does not end it. 0 changes nothing. Thread rule: any thread.
+void follow_stop_signal(int signal);
 
 }  // namespace mortise

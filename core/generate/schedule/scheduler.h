@@ -53,10 +53,10 @@ struct GenerateGroup {
   int64_t num_running = 0;
   bool has_pages = false;  // reserved
   bool prefilled = false;
-  std::vector<float*> pages;                          // the prompt's (on a device: its full ones); empty: the runner keeps none
-  int64_t num_known = 0;                              // tokens whose pages were already there
-  PrefixCache::Node* prefix = nullptr;                // the part of `pages` in the prefix cache
-  std::vector<uint16_t> experts;                      // that the prompt took; empty: not recorded
+  std::vector<float*> pages;            // the prompt's (on a device: its full ones); empty: the runner keeps none
+  int64_t num_known = 0;                // tokens whose pages were already there
+  PrefixCache::Node* prefix = nullptr;  // the part of `pages` in the prefix cache
+  std::vector<uint16_t> experts;        // that the prompt took; empty: not recorded
   std::shared_ptr<const std::vector<int64_t>> slots;  // the prompt's in SampledForward; null: it is not kept
   int64_t first_slot = 0;          // slots from here on are its own, those before it are other prompts'
   std::vector<float> last_hidden;  // [H] of the last prompt token, final norm applied: where every sample begins

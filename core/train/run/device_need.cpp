@@ -5,7 +5,6 @@
 #include <fmt/core.h>
 #include <unistd.h>
 
-#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -78,7 +77,7 @@ MemoryNeed device_need(const MemoryEstimate& memory, const RunConfig& config, in
                        {"KV cache", memory.kv_cache, "lower rollout.kv_cache_mib"},
                        {"decode graphs", memory.graphs, "set rollout.enforce_eager = true"}};
   Parts kept = cache;
-  for (MemoryPart& part : std::span(kept).subspan(1)) {
+  for (MemoryPart& part : kept) {
     if (config.rollout.sleep_while_training) part.bytes = 0;
     part.lowered_by = "set rollout.sleep_while_training = true";
   }

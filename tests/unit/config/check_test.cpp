@@ -427,6 +427,7 @@ TEST(Check, AKeyOfGpusHasAnEffectWhereThereMayBeOne) {
   for (const char* device : {"cuda:1", "auto"})
     EXPECT_THAT(warnings({"rollout.enforce_eager=true", std::string("model.device=") + device}), ElementsAre())
         << device;
+  EXPECT_THAT(warnings({"rollout.enforce_eager=false"}), ElementsAre()) << "files of other frameworks set it";
 }
 
 TEST(Check, GreedyCompletionsAreNotFiltered) {

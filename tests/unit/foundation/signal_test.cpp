@@ -6,8 +6,6 @@
 #include <csignal>
 #include <cstdlib>
 
-#include "foundation/base/stop_of_others.h"
-
 namespace mortise {
 namespace {
 
