@@ -16,8 +16,9 @@
 //      -> {"seconds": [...], "bytes_a_step": 32 for each number, of which 4 are for the norm, "sums": of each
 //          parameter, after all steps}
 //   {"do": "losses", "names": [...], "rows", "length", "repeats"}: calls of policy losses with gradients
-//      -> {"losses": [{"name", "seconds": [...] on the host, "device": null, or {"seconds": [...], "bytes": what a call sends
-//          and receives, "difference" of the gradients, by their norms}}]}
+//      -> {"losses": [{"name", "seconds": [...] on the host, "device": null, or {"seconds": [...], "bytes", "difference"}}]}
+//         "bytes" is what a call sends and receives. "difference" is the norm of the difference of both gradients, divided
+//         by the norm of the host's.
 //   {"do": "sample", "folder", "dtype", "prompts", "new_tokens": [...], "repeats"}: one sample for each prompt
 //      -> {"seconds": [...], "kernels", "ids", "is_repeatable", "mean_prob_diff", "max_prob_diff": of the probabilities
 //          that sampler and training have for the sampled tokens}

@@ -73,8 +73,8 @@ void describe_packs(Keys& keys) {
   keys.free(
           "num_workers", &PluginsConfig::num_workers,
           "Worker processes of each reward that score at the same time; one more is kept ready as a spare. Results "
-          "do not depend on it. null: one per processor that the run may use, at most eight. Each rank starts workers "
-          "of its own. If the key is null, the ranks of a machine divide its processors equally.")
+          "do not depend on it. Each rank starts workers of its own. null: one per processor that the run may use, at "
+          "most eight. The ranks of a machine share these processors equally.")
       .at_least(1)
       .at_most(1024)
       .no_effect(kInTrain | kInEval, has_no_reward_workers, kNoWorkers);

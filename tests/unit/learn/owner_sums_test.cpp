@@ -22,7 +22,7 @@ namespace {
 
 // A chain of matrices whose gradients are far larger than all else.
 struct Matrices {
-  static constexpr int64_t kCount = 48, kWidth = 256;
+  static constexpr int64_t kCount = 48, kWidth = 256, kBytes = kWidth * kWidth * 8;  // kBytes: of each
   std::vector<OptimizedParameter> parameters;
 
   Matrices() {
@@ -36,12 +36,26 @@ struct Matrices {
     for (const OptimizedParameter& one : parameters) x = at::matmul(x, one.tensor).tanh();
     return x.sum();
   }
+  // Each matrix is a bucket, which the ranks share with ZeRO 2.
+  [[nodiscard]] Optimizer shared_optimizer(LateRank& ranks) const {
+    return {parameters, make_sgd({}), 0.0, "actor.optim", {.communicator = &ranks, .stage = 2, .bucket_bytes = kBytes}};
+  }
 };
+
+// All ranks come here. The first notes what there is in memory.
+void begin_count(LateRank& ranks, CountingAllocator& memory, int64_t& before) {
+  ASSERT_OK(ranks.barrier("start"));
+  if (ranks.rank() == 0) {
+    before = memory.bytes();
+    memory.reset_peak();
+  }
+  ASSERT_OK(ranks.barrier("start"));
+}
 
 // Next to its part of the gradient, a rank has two complete buckets and the one in the making. Two rounds are on their
 // way: what it sends of each, and the terms that arrive, of which LateRank has copies.
 TEST(OwnerSums, ARankHasItsOwnPartAndSomeBuckets) {
-  constexpr int64_t kBucket = Matrices::kWidth * Matrices::kWidth * 8, kAll = Matrices::kCount * kBucket;
+  constexpr int64_t kBucket = Matrices::kBytes, kAll = Matrices::kCount * kBucket;
   at::set_num_threads(1);
   const std::array<Matrices, 2> chains;
   std::array<std::vector<at::Tensor>, 2> sums_of;
@@ -49,16 +63,10 @@ TEST(OwnerSums, ARankHasItsOwnPartAndSomeBuckets) {
   int64_t before = 0;
   on_late_ranks(2, [&](LateRank& ranks) {
     const auto own = static_cast<size_t>(ranks.rank());
-    Optimizer optimizer(chains[own].parameters, make_sgd({}), 0.0, "actor.optim",
-                        {.communicator = &ranks, .stage = 2, .bucket_bytes = kBucket});
+    Optimizer optimizer = chains[own].shared_optimizer(ranks);
     ASSERT_EQ(optimizer.units().size(), static_cast<size_t>(Matrices::kCount));
     const at::Tensor out = chains[own].output(1.0 + ranks.rank());
-    ASSERT_OK(ranks.barrier("start"));
-    if (own == 0) {
-      before = memory.bytes();
-      memory.reset_peak();
-    }
-    ASSERT_OK(ranks.barrier("start"));
+    begin_count(ranks, memory, before);
     OwnerSums sums(chains[own].parameters, optimizer.units());
     sums.begin({true, true});
     ASSERT_OK(sums.start_in([&] { out.backward(); }, ranks));
@@ -79,7 +87,7 @@ TEST(OwnerSums, ARankHasItsOwnPartAndSomeBuckets) {
 // Four micro-batches in two rounds, in the order of a tree. Next to its part of the sum, a rank keeps that of a subtree, and no
 // whole gradient.
 TEST(OwnerSums, OwnersAddTheLeavesOfATree) {
-  constexpr int64_t kBucket = Matrices::kWidth * Matrices::kWidth * 8, kAll = Matrices::kCount * kBucket;
+  constexpr int64_t kBucket = Matrices::kBytes, kAll = Matrices::kCount * kBucket;
   at::set_num_threads(1);
   const std::array<Matrices, 2> chains;
   std::array<std::vector<at::Tensor>, 2> sums_of;
@@ -87,14 +95,8 @@ TEST(OwnerSums, OwnersAddTheLeavesOfATree) {
   int64_t before = 0;
   on_late_ranks(2, [&](LateRank& ranks) {
     const auto own = static_cast<size_t>(ranks.rank());
-    Optimizer optimizer(chains[own].parameters, make_sgd({}), 0.0, "actor.optim",
-                        {.communicator = &ranks, .stage = 2, .bucket_bytes = kBucket});
-    ASSERT_OK(ranks.barrier("start"));
-    if (own == 0) {
-      before = memory.bytes();
-      memory.reset_peak();
-    }
-    ASSERT_OK(ranks.barrier("start"));
+    Optimizer optimizer = chains[own].shared_optimizer(ranks);
+    begin_count(ranks, memory, before);
     OwnerTrees trees;
     OwnerSums sums(chains[own].parameters, optimizer.units(), kOwnerRoundBytes, &trees);
     for (const size_t first_leaf : {size_t{0}, size_t{2}}) {
