@@ -137,4 +137,13 @@ const F32Kernels* find_f32_kernels() {
 #endif
 }
 
+bool has_slow_f32_blas() {
+#ifdef __x86_64__
+  static const bool is_slow = find_f32_kernels() == &isa_avx512::kF32Kernels && __builtin_cpu_is("amd") != 0;
+  return is_slow;
+#else
+  return false;
+#endif
+}
+
 }  // namespace mortise

@@ -21,6 +21,9 @@ BlockRange f32_block(int64_t k, int64_t i);
 // blas::gemm() calls f32_gemm() for products with at most so many columns (N), or with sums that are at most so long (K).
 inline constexpr int64_t kFewForF32 = 128;
 
+// Whether blas::gemm() calls f32_gemm() for all products: on AMD's processors with AVX-512, where MKL uses AVX2.
+bool has_slow_f32_blas();
+
 // C[M,N] = alpha left[M,K] right[N,K]^T, or C += that (add).
 void f32_gemm(const F32Kernels& kernels, int64_t m, int64_t n, int64_t k, const F32Operand& left,
               const F32Operand& right, float alpha, bool add, float* c, int64_t c_stride);
