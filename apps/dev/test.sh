@@ -1,4 +1,4 @@
-# ./dev test [--quick] [--long] [--only NAME [--preset P]] [--servers] [--device [NAME] [PART...]]: runs the tests that every change must pass.
+# ./dev test [--quick] [--long] [--only NAME [--preset P]] [--servers] [--device [NAME] [PART...] [--bundle DIR]]: runs the tests that every change must pass.
 # CI runs this.
 #   release   all tests
 #   asan      the tests of rooms without libtorch, with AddressSanitizer and UBSan, compiled by clang
@@ -11,14 +11,15 @@
 # --device runs the tests that need a GPU on cuda, or on NAME (cuda:N, or cpu-as-device, which proves the list), and
 # nothing else: the PARTs kernels (the list of tests/device), runs (what the CPU learns), replay (TRL's trajectories) and kill
 # (kills and resumes), or all of them. Each part is under ten minutes and writes JSON (test_device.sh). Without a GPU it says what is
-# missing and ends with code 13, before it builds.
+# missing and ends with code 13, before it builds. --bundle takes the programs from a folder of `./dev bundle --tests`: then it
+# builds and installs nothing (docs/bundles.md).
 # The last lines say how long each stage and its ten slowest entries took. They list the skipped tests with the reason, and
 # the failed tests with the command that runs each alone. With CI=true a missing oracle fails the tests that need it. The
 # very last line is "N passed, N failed". The exit code is 1 if anything failed.
 source apps/dev/lib.sh
 source apps/dev/test_device.sh
 # Seconds for an entry that tests/seconds.txt does not list. Under a sanitizer it takes several times as long.
-quick= long= only= servers= device= only_preset=release test_seconds=600 sanitized_seconds=1800
+quick= long= only= servers= device= bundle= only_preset=release test_seconds=600 sanitized_seconds=1800
 chosen_parts=()
 while [[ $# -gt 0 ]]; do
   case $1 in
@@ -33,6 +34,7 @@ while [[ $# -gt 0 ]]; do
       while [[ " $device_parts " == *" ${1:-none} "* ]]; do chosen_parts+=("$1") && shift; done
       ;;
     --preset) only_preset=${2:?"--preset needs a name"}; shift 2 ;;
+    --bundle) bundle=${2:?"--bundle needs a folder"}; shift 2 ;;
     -h | --help) sed -n '/^source/q; s/^# \{0,1\}//p' "$0"; exit 0 ;;
     *) die $exit_usage "test takes no '$1'" ;;
   esac
@@ -40,6 +42,7 @@ done
 [[ $only_preset =~ ^(release|asan|tsan)$ ]] || die $exit_usage "test has no preset '$only_preset': it has release, asan and tsan"
 [[ -n $only || $only_preset == release ]] || die $exit_usage "--preset belongs to --only; without it, all presets are tested"
 
+[[ -z $bundle || -n $device ]] || die $exit_usage "--bundle belongs to --device"
 [[ -z $servers || -z $only$quick ]] || die $exit_usage "--servers chooses the tests: leave --only and --quick out"
 
 passed=0 failed=0 skipped=0 skip_notes= failure_notes= stage_notes=
@@ -236,6 +239,10 @@ fetch_ahead() {
 }
 
 [[ -z $device ]] || "$system_python" apps/dev/device_report.py ask "$device" || exit
+if [[ -n $bundle ]]; then
+  test_device "$device" "${chosen_parts[@]}"
+  exit
+fi
 
 # Tests run in parallel. A waiting thread must not spin on a core that another test needs.
 export OMP_WAIT_POLICY=passive

@@ -21,6 +21,9 @@ expect 2 "test takes no '--nosuch'" ./dev test --nosuch
 expect 2 "test has no preset 'nosuch'" ./dev test --only a --preset nosuch
 expect 2 "--preset belongs to --only" ./dev test --preset asan
 expect 2 "--servers chooses the tests" ./dev test --servers --quick
+expect 2 "--bundle belongs to --device" ./dev test --bundle nosuch
+expect 2 "nosuch has no tests/device_tests" ./dev test --device cpu-as-device kernels --bundle nosuch
+expect 2 "bundle takes no '--nosuch'" ./dev bundle --nosuch
 expect 2 "no preset 'nosuch'" ./dev build --preset nosuch
 expect 2 "test takes no 'nosuch'" ./dev test --device cuda:1 kernels nosuch
 if [[ $(ldconfig -p) != *libcuda.so.1* ]]; then expect 13 "no NVIDIA driver was found" ./dev test --device; fi

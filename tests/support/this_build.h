@@ -5,8 +5,8 @@
 #pragma once
 
 namespace mortise::test {
-extern const char* const kSourceFolder;
-extern const char* const kBuildFolder;
+extern const char* kSourceFolder;
+extern const char* kBuildFolder;
 
 // Whether this build has a sanitizer. Steps then take five to twenty times as long. A test that compares numbers takes
 // only some of its cases, because the release build compares all of them. A test that looks for memory errors takes

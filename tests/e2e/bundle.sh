@@ -1,0 +1,46 @@
+#!/bin/bash
+# bundle.sh SOURCE BUILD_DIR: what ./dev bundle makes trains in a file system that has glibc, libtorch and nothing else.
+set -euo pipefail
+source_dir=$1 build_dir=$2
+scratch=$(mktemp -d)
+trap 'chmod -R u+w "$scratch"; rm -rf "$scratch"' EXIT
+fail() { echo "bundle.sh: $*" >&2; exit 1; }
+expect() { grep -qF -- "$1" "$scratch/log" || fail "the output has no '$1': $(cat "$scratch/log")"; }
+
+(cd "$source_dir" && ./dev bundle --no-build --no-archive --without-libtorch --output "$scratch") >"$scratch/log" 2>&1 ||
+  fail "no bundle: $(cat "$scratch/log")"
+mv "$scratch"/mortise-*-linux-x86_64 "$scratch/mortise"
+libtorch=$(ldd "$build_dir/bin/mortise-engine" | sed -nE 's/.*libtorch_cpu.so => (.*)\/torch\/lib\/libtorch_cpu.so .*/\1/p')
+
+"$scratch/mortise/use_libtorch" "$scratch" >"$scratch/log" 2>&1 && fail "a folder without libtorch was taken"
+expect "has no torch/lib/libtorch_cpu.so"
+mkdir -p "$scratch/older/torch"
+ln -s "$libtorch/torch/lib" "$scratch/older/torch/lib"
+echo "__version__ = '2.10.0+cu130'" >"$scratch/older/torch/version.py"
+"$scratch/mortise/use_libtorch" "$scratch/older" >"$scratch/log" 2>&1 && fail "an older libtorch was taken"
+expect "has PyTorch 2.10.0, and this bundle was built for"
+"$scratch/mortise/use_libtorch" "$libtorch" >"$scratch/log" 2>&1 || fail "$(cat "$scratch/log")"
+
+"$build_dir/bin/make_task" "$scratch/task" --tiny >"$scratch/log" 2>&1 || fail "$(cat "$scratch/log")"
+cat >"$scratch/task/run.toml" <<'TOML'
+model.path = "model"
+data = {train_files = ["data/train.jsonl"], train_batch_size = 4, max_prompt_length = 16, max_response_length = 4}
+actor.ppo_mini_batch_size = 4
+reward = [{use = "exact_match", column = "answer"}]
+trainer = {total_training_steps = 1, val_before_train = false, default_local_dir = "out"}
+TOML
+libraries=()
+for name in libc libm libpthread libdl librt libresolv libutil; do
+  for file in /lib/x86_64-linux-gnu/"$name".so.*; do libraries+=(--ro-bind "$(readlink -f "$file")" "/lib/x86_64-linux-gnu/${file##*/}"); done
+done
+in_bundle() {  # PROGRAM WORDS...: in a file system of its own
+  bwrap --unshare-all --die-with-parent --clearenv --proc /proc --dev /dev --tmpfs /tmp "${libraries[@]}" \
+    --ro-bind "$(readlink -f /lib64/ld-linux-x86-64.so.2)" /lib64/ld-linux-x86-64.so.2 --ro-bind "$libtorch" "$libtorch" \
+    --ro-bind "$scratch/mortise" /opt/mortise --bind "$scratch/task" /task --chdir /task -- "/opt/mortise/bin/$1" "${@:2}" >"$scratch/log" 2>&1
+}
+works() { in_bundle "$@" || fail "$* failed: $(cat "$scratch/log")"; }
+works mortise plugin list
+expect /opt/mortise/lib/mortise/packs/mortise.policy_loss.so
+works mortise train run.toml plugins.isolation=process
+expect workers
+in_bundle mortise-fetch || expect "usage: mortise-fetch"
