@@ -32,6 +32,7 @@ elf_files() {  # FOLDER: its programs and libraries
     if [[ $(head -c 4 "$file" | od -An -tx1) == ' 7f 45 4c 46' ]]; then echo "$file"; fi
   done
 }
+with_elf_files() { elf_files "$1" | xargs -r -d '\n' "${@:2}"; }  # FOLDER COMMAND...: the command, with the files behind it
 
 # install_parts FOLDER: programs, packs and the SDK where `cmake --install` puts them, and with --tests those of tests.
 install_parts() {
@@ -47,7 +48,7 @@ install_parts() {
   for program in $test_programs; do cp "$build_dir/tests/$program" "$1/tests/"; done
   cp "$build_dir"/bin/make_task "$build_dir"/bin/bench_{device,passes,decode} "$1/bin/"
   cp -r "$build_dir/lib/mortise/bench_packs" "$1/lib/mortise/"
-  elf_files "$1/tests" | xargs strip "$1"/bin/{make_task,bench_*}
+  with_elf_files "$1/tests" strip "$1"/bin/{make_task,bench_*}
 }
 
 # copy_libraries FOLDER: what its files need and nobody else has. libtorch and NVIDIA's driver are not among them.
@@ -55,7 +56,7 @@ copy_libraries() {
   local folder=$1 name path torch own
   mkdir -p "$folder/lib/needed"
   torch=$(realpath "$torch_dir") own=$(realpath "$folder")
-  elf_files "$folder" | xargs ldd 2>/dev/null | sed -nE 's/^\t([^ ]+) => (\/[^ ]+) .*/\1 \2/p' | sort -u | while read -r name path; do
+  with_elf_files "$folder" ldd 2>/dev/null | sed -nE 's/^\t([^ ]+) => (\/[^ ]+) .*/\1 \2/p' | sort -u | while read -r name path; do
     [[ $glibc != *" $name "* && $(realpath "$path") != "$torch"/* && $(realpath "$path") != "$own"/* ]] || continue
     cp -L "$path" "$folder/lib/needed/$name"
     copy_licence "$path" "$folder/licenses"
@@ -94,9 +95,9 @@ find_from_itself() {
 # not_found FOLDER: the libraries that neither the folder nor glibc has. Empty if the folder is complete.
 not_found() {
   local name
-  elf_files "$1" | xargs objdump -p | sed -nE 's/^ *NEEDED +//p' | sort -u | while read -r name; do
+  with_elf_files "$1" objdump -p | sed -nE 's/^ *NEEDED +//p' | sort -u | while read -r name; do
     [[ $glibc != *" $name "* ]] || continue
-    [[ -z $(find "$1" "$torch_dir" -name "$name" -print -quit) ]] || continue
+    [[ -z $(find "$1" ${libtorch:-"$torch_dir"} -name "$name" -print -quit) ]] || continue
     case $name in libtorch_cuda.so | libc10_cuda.so | libcudart.so.* | libcuda.so.1 | libnccl.so.* | libcudnn*.so.*) ;; *) echo "$name" ;; esac
   done
 }
@@ -109,14 +110,15 @@ copy_texts() {  # FOLDER
   chmod +x "$1/use_libtorch"
 }
 newest_glibc() {  # FOLDER: the newest glibc that a file asks for
-  elf_files "$1" | xargs objdump -T | sed -nE 's/.*[( ]GLIBC_([0-9]+\.[0-9]+)[.0-9]*[) ].*/\1/p' | sort -Vu | tail -n 1
+  with_elf_files "$1" objdump -T | sed -nE 's/.*[( ]GLIBC_([0-9]+\.[0-9]+)[.0-9]*[) ].*/\1/p' | sort -Vu | tail -n 1
 }
 
 make_folder() {  # FOLDER
   install_parts "$1"
   copy_libraries "$1"
   if [[ -n $libtorch ]]; then copy_libtorch "$1"; fi
-  if [[ -f $1/lib/needed/libarrow.so.2600 ]]; then cp -r "$arrow_dir"/*.dist-info "$1/licenses/"; fi
+  if [[ -n $arrow ]]; then cp -r "$arrow_dir"/*.dist-info "$1/licenses/"; fi
+  cp -r third_party_notes "$1/licenses/"
   find_from_itself "$1"
   copy_texts "$1"
   local missing
@@ -138,6 +140,7 @@ if [[ -z $built ]]; then
 fi
 name=mortise-$("$build_dir/bin/mortise" --version | sed -E 's/.* ([0-9][^ ]*).*/\1/;q')-linux-x86_64
 mkdir -p "$output"
+rm -rf "$output"/.new.*  # a killed run left it
 new=$(mktemp -d "$output/.new.XXXXXX")
 trap 'rm -rf "$new"' EXIT
 say "putting together $output/$name"

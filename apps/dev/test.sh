@@ -1,5 +1,5 @@
-# ./dev test [--quick] [--long] [--only NAME [--preset P]] [--servers] [--device [NAME] [PART...] [--bundle DIR]]: runs the tests that every change must pass.
-# CI runs this.
+# ./dev test [--quick] [--long] [--only NAME [--preset P]] [--servers] [--device [NAME] [PART...] [--bundle DIR]]
+# Runs the tests that every change must pass. CI runs this.
 #   release   all tests
 #   asan      the tests of rooms without libtorch, with AddressSanitizer and UBSan, compiled by clang
 #   tsan      the same with the ctest label "threads" only, with ThreadSanitizer

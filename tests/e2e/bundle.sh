@@ -7,6 +7,8 @@ trap 'chmod -R u+w "$scratch"; rm -rf "$scratch"' EXIT
 fail() { echo "bundle.sh: $*" >&2; exit 1; }
 expect() { grep -qF -- "$1" "$scratch/log" || fail "the output has no '$1': $(cat "$scratch/log")"; }
 
+bwrap --unshare-all --ro-bind / / true 2>"$scratch/log" || { echo "skipped: bubblewrap makes no file system here: $(cat "$scratch/log")"; exit 77; }
+for program in patchelf xz; do command -v "$program" >/dev/null || { echo "skipped: there is no $program on this machine"; exit 77; }; done
 (cd "$source_dir" && ./dev bundle --no-build --no-archive --without-libtorch --output "$scratch") >"$scratch/log" 2>&1 ||
   fail "no bundle: $(cat "$scratch/log")"
 mv "$scratch"/mortise-*-linux-x86_64 "$scratch/mortise"
@@ -20,6 +22,13 @@ echo "__version__ = '2.10.0+cu130'" >"$scratch/older/torch/version.py"
 "$scratch/mortise/use_libtorch" "$scratch/older" >"$scratch/log" 2>&1 && fail "an older libtorch was taken"
 expect "has PyTorch 2.10.0, and this bundle was built for"
 "$scratch/mortise/use_libtorch" "$libtorch" >"$scratch/log" 2>&1 || fail "$(cat "$scratch/log")"
+mkdir -p "$scratch/broken/torch/lib"
+cp "$libtorch/torch/version.py" "$scratch/broken/torch/"
+touch "$scratch/broken/torch/lib/libtorch_cpu.so"
+"$scratch/mortise/use_libtorch" "$scratch/broken" >"$scratch/log" 2>&1 && fail "an empty libtorch was taken"
+expect "do not start with the libtorch of"
+"$scratch/mortise/use_libtorch" "$scratch/mortise/lib/python/" >"$scratch/log" 2>&1 && fail "the bundle was taken"
+expect "is in the bundle itself"
 
 "$build_dir/bin/make_task" "$scratch/task" --tiny >"$scratch/log" 2>&1 || fail "$(cat "$scratch/log")"
 cat >"$scratch/task/run.toml" <<'TOML'
@@ -43,4 +52,5 @@ works mortise plugin list
 expect /opt/mortise/lib/mortise/packs/mortise.policy_loss.so
 works mortise train run.toml plugins.isolation=process
 expect workers
-in_bundle mortise-fetch || expect "usage: mortise-fetch"
+in_bundle mortise-fetch && fail "mortise-fetch takes no words"
+expect "usage: mortise-fetch"

@@ -197,19 +197,6 @@ class ThreadRank : public Communicator {
   std::map<int, std::unique_ptr<ThreadRank>> parts_;  // by size of neighbours, or by minus the step
 };
 
-// Until it ends, this thread computes with one thread, as each rank of on_ranks does. On AMD's processors the bits of MKL's
-// products depend on the number of threads, so a run whose bits are compared with those of ranks needs this.
-class OneThread {
- public:
-  OneThread() { at::set_num_threads(1); }
-  ~OneThread() { at::set_num_threads(before_); }
-  OneThread(const OneThread&) = delete;
-  OneThread& operator=(const OneThread&) = delete;
-
- private:
-  int before_ = at::get_num_threads();
-};
-
 // Runs `work` as so many ranks at once. Returns the bytes that they sent.
 inline size_t on_ranks(int size, const std::function<void(Communicator&)>& work) {
   MeetingPoint point(size);

@@ -66,7 +66,8 @@ void gemm(Trans trans_a, Trans trans_b, int64_t m, int64_t n, int64_t k, float a
   // few outputs, whose right operand the kernels copy without a transposition.
   constexpr int64_t kCopyPays = 32;
   const bool is_gradient = trans_a == Trans::kYes && trans_b == Trans::kNo && m >= kCopyPays;
-  const bool is_ours = has_slow_f32_blas() || std::min(n, k) <= kFewForF32 || (is_gradient && m <= kFewForF32);
+  const bool is_ours = std::min(n, k) <= kFewForF32 || (is_gradient && m <= kFewForF32) ||
+                       (m >= kManyForSlowBlas && has_slow_f32_blas());
   const F32Kernels* const kernels = is_ours ? find_f32_kernels() : nullptr;
   if (kernels != nullptr && (beta == 0.0F || beta == 1.0F)) {
     if (m == 0 || n == 0) return;

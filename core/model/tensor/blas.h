@@ -2,8 +2,8 @@
 // one, they use libtorch's threads. A size above INT_MAX is a c10::Error. Cost: 2 M N K flops plus less than a
 // microsecond per call.
 // float32 products with few columns or short sums go to f32_gemm.h, with beta 0 or 1 and on CPUs with AVX-512 or AVX2:
-// those of small models, of attention, and half of a head's. On AMD's processors with AVX-512 all float32 products do.
-// All others go to the BLAS inside libtorch_cpu (MKL).
+// those of small models, of attention, and half of a head's. On AMD's processors with AVX-512, products with more than a
+// few rows do, too. All others go to the BLAS inside libtorch_cpu (MKL).
 #pragma once
 
 #include <c10/util/BFloat16.h>

@@ -21,8 +21,10 @@ BlockRange f32_block(int64_t k, int64_t i);
 // blas::gemm() calls f32_gemm() for products with at most so many columns (N), or with sums that are at most so long (K).
 inline constexpr int64_t kFewForF32 = 128;
 
-// Whether blas::gemm() calls f32_gemm() for all products: on AMD's processors with AVX-512, where MKL uses AVX2.
+// Whether it also calls f32_gemm() for all products with at least kManyForSlowBlas rows (M): on AMD's processors with
+// AVX-512, where MKL uses AVX2. With fewer rows, packing the right operand takes longer than it saves.
 bool has_slow_f32_blas();
+inline constexpr int64_t kManyForSlowBlas = 8;
 
 // C[M,N] = alpha left[M,K] right[N,K]^T, or C += that (add).
 void f32_gemm(const F32Kernels& kernels, int64_t m, int64_t n, int64_t k, const F32Operand& left,

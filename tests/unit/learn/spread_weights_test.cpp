@@ -126,7 +126,6 @@ TEST(SpreadWeights, ManyWindowsOfSeveralOwnersGiveTheNumbersOfOneRank) {
       const Learnt got = learn_many_tokens(config, "float64", communicator, 3);
       expect_same(got, expected, 1e-12);
     });
-    const test::OneThread one_thread;
     const Learnt bits = learn_many_tokens(config, "float32", alone(), 0, true);
     on_ranks(3, [&](Communicator& communicator) {
       expect_same(learn_many_tokens(config, "float32", communicator, 3, true), bits, 0.0);
@@ -183,7 +182,6 @@ TEST(SpreadWeights, NoRankHasTheWholeVocabulary) {
 
 // A rank rounds the numbers that it has, before they travel or after merged matrices were computed from them.
 TEST(SpreadWeights, DeterministicBfloat16UpdatesAreEqualToTheBit) {
-  const test::OneThread one_thread;
   size_t index = 0;
   for (const Variant& variant : variants()) {
     LearnerOptions options;

@@ -52,7 +52,7 @@ TEST(F32Gemm, EveryLayoutIsTheProduct) {
 }
 
 TEST(F32Gemm, BlasGemmIsTheSameProductOnEveryCpu) {
-  std::vector<std::array<int64_t, 3>> sizes{{40, 200, 150}};  // wide and long enough for MKL
+  std::vector<std::array<int64_t, 3>> sizes{{40, 200, 150}, {4, 200, 150}};  // wide and long enough for MKL
   for (const auto& [m, n, k] : kProductSizes) sizes.push_back({m, n, k});
   for (const auto& [m, n, k] : sizes) {
     for (int form = 0; form < 8; ++form) {
