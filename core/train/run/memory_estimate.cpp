@@ -135,9 +135,13 @@ UnitBytes bytes_by_unit(const ModelConfig& model, std::span<const NamedParameter
   UnitBytes out;
   for (size_t part = 0; part < units.parts.size(); ++part) {
     double bytes = 0;
-    for (const size_t i : units.parts[part]) bytes += static_cast<double>(parameters[i].tensor.numel()) * element;
-    out.all += bytes;
     const bool is_end = part == 0 || part + 1 == units.parts.size();
+    for (const size_t i : units.parts[part]) {
+      const double of_matrix = static_cast<double>(parameters[i].tensor.numel()) * element;
+      bytes += of_matrix;
+      if (!is_end) out.matrix = std::max(out.matrix, of_matrix);
+    }
+    out.all += bytes;
     (is_end ? out.ends : out.layers) += bytes;
     double& most = is_end ? out.largest_end : out.layer;
     most = std::max(most, bytes);
@@ -147,6 +151,11 @@ UnitBytes bytes_by_unit(const ModelConfig& model, std::span<const NamedParameter
 }
 
 }  // namespace
+
+double read_part_bytes(const UnitBytes& units, bool merges, double element) {
+  constexpr double kSumAndProduct = 2.0 * sizeof(double);
+  return std::max(units.layer + (merges ? units.matrix * kSumAndProduct / element : 0.0), units.largest_end);
+}
 
 UnitBytes unit_bytes(const ModelConfig& model, double element) {
   const ParameterStore store = allocate_parameters(model, at::kFloat, /*requires_grad=*/false);

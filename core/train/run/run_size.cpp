@@ -55,14 +55,6 @@ Result<std::optional<LoraSize>> estimate_critic_lora(Env& env, const ModelConfig
   return fresh_lora_size(critic, critic_lora_choice(section), loaded, critic_lora_place);
 }
 
-// CriticBytes::started. An adapter's folder is read at once, and a head for a language model is made next to it.
-Result<double> critic_started_bytes(Env& env, const Path& folder, const ModelConfig& critic, const UnitBytes& units,
-                                    const TrainedSize& trained, double element) {
-  const double all = static_cast<double>(critic.num_parameters()) * element;
-  if (is_adapter_folder(env, folder)) return TRY(read_model_folder_config(env, folder)).is_classifier ? all : 2.0 * all;
-  return trained.is_read_at_once ? all : std::max(units.layer, units.largest_end);
-}
-
 Path critic_folder(const RunConfig& config) { return config.critic.model.path.value_or(config.model.path); }
 
 // Nothing: the run has no critic.
@@ -81,7 +73,7 @@ Result<std::optional<CriticSize>> critic_size(Env& env, const PluginRegistry& re
   return std::optional(std::move(out));
 }
 
-Result<CriticBytes> critic_bytes(Env& env, const RunConfig& config, const std::optional<CriticSize>& size) {
+CriticBytes critic_bytes(Env& env, const RunConfig& config, const std::optional<CriticSize>& size) {
   if (!size) return CriticBytes();
   const auto& [critic, lora, trained, units] = *size;
   const ModelDtype dtype = config.model.dtype;
@@ -89,7 +81,7 @@ Result<CriticBytes> critic_bytes(Env& env, const RunConfig& config, const std::o
   const double activations =
       critic_activation_bytes(critic, trained, config, critic_pass_options(config, trained.is_on_device),
                               critic_rows_per_update(config, plan_batches(config)));
-  const double started = TRY(critic_started_bytes(env, critic_folder(config), critic, units, trained, element));
+  const double started = read_part_bytes(units, is_adapter_folder(env, critic_folder(config)), element);
   if (lora) {
     const double base = weight_bytes(critic, dtype, WeightCopies::kMasters);
     const double copies = base - static_cast<double>(critic.num_parameters()) * element;
@@ -180,7 +172,7 @@ Result<> measure_run(Env& env, const PluginRegistry& registry, const LoadedConfi
   out.plan = plan_batches(config);
   out.trained = TRY(trained_size(out.model, out.lora, loaded, "actor.optim"));
   out.trained.is_on_device = by_operators;
-  out.trained.is_read_at_once = out.trained.is_read_at_once || is_adapter_folder(env, config.model.path);
+  out.trained.merges_adapter = is_adapter_folder(env, config.model.path);
   out.memory = estimate_memory(out.model, out.lora, out.trained, config, by_operators);
   if (device.kind == DeviceKind::kCuda) out.memory.graphs = graph_bytes(out.model, config);
   out.not_reused = why_not_reused(config, out.model, num_ranks, by_operators);
@@ -197,7 +189,7 @@ Result<> measure_run(Env& env, const PluginRegistry& registry, const LoadedConfi
   out.ranks = estimate_ranks(config, out.model, out.plan, units, out.trained, num_ranks);
   if (size_of_critic) out.ranks.critic_bytes = critic_bytes_sent(config, out.plan, *size_of_critic, num_ranks);
   out.trained_state_bytes = out.memory.moments;
-  const CriticBytes critic = TRY(critic_bytes(env, config, size_of_critic));
+  const CriticBytes critic = critic_bytes(env, config, size_of_critic);
   out.memory.critic = critic.weights + critic.gradients + critic.moments;
   out.critic_state_bytes = critic.saved_weights + critic.moments;
   share_memory(out.model, units, out.trained, config, out.lora.has_value(), num_ranks, critic, out.memory);
