@@ -118,7 +118,7 @@ Result<> Supervisor::fill() {
                load_.identity.label, start_error_->next};
 }
 
-Slot* Supervisor::take_idle() {
+Slot* Supervisor::take_idle() const {
   const auto busy = std::count_if(slots_.begin(), slots_.end(), [](const auto& slot) { return slot->busy; });
   if (busy >= std::max(options_.num_workers, 1)) return nullptr;
   for (const auto& slot : slots_) {

@@ -70,7 +70,7 @@ class Supervisor {
 
   [[nodiscard]] std::vector<std::unique_ptr<Slot>>& slots() { return slots_; }
   // A ready one without work, if fewer than num_workers() are busy; else null.
-  Slot* take_idle();
+  [[nodiscard]] Slot* take_idle() const;
   // As take_idle, waiting for one that is being made.
   Result<Slot*> wait_idle(int timeout_ms);
 

@@ -23,8 +23,10 @@ class RoundRanks {
   // From now on there are rounds next to updates. A collective.
   Result<> use_side_group();
 
-  // Every rank's bytes, in rank order, on every rank. Or the Error of a rank whose round has failed.
-  Result<std::vector<std::string>> exchange(const std::string& bytes, std::string_view stage);
+  // Every rank's bytes, in rank order, on every rank. Or the Error of a rank whose round has failed. `meanwhile`: until all
+  // have come.
+  Result<std::vector<std::string>> exchange(const std::string& bytes, std::string_view stage,
+                                            const Meanwhile& meanwhile = {});
   // What all ranks make of the end of a round: the Error of the first rank that failed. Every rank calls it.
   Result<> finish_round(const Result<>& own);
 

@@ -109,9 +109,10 @@ class UnequalRank : public test::ThreadRank {
     if (rank() == 0) place_->is_done.wait(false);
     return {};
   }
-  Result<std::vector<std::string>> exchange(const std::string& bytes, std::string_view stage) override {
+  Result<std::vector<std::string>> exchange(const std::string& bytes, std::string_view stage,
+                                            const Meanwhile& meanwhile) override {
     if (rank() == 1) set(place_->is_done);
-    return ThreadRank::exchange(bytes, stage);
+    return ThreadRank::exchange(bytes, stage, meanwhile);
   }
 
  private:
