@@ -37,7 +37,8 @@ TEST_F(RankRewards, AFreeWorkerScoresPromptsOfAnotherRankWhileRowsAreSampled) {
                                           "data.max_response_length=2000",
                                           "actor.ppo_mini_batch_size=16",
                                           "actor.ppo_max_token_len_per_gpu=4000",
-                                          "rollout.max_num_seqs=4",
+                                          "rollout.n=2",
+                                          "rollout.max_num_seqs=2",
                                           "rollout.ignore_eos=true",
                                           "trainer.deterministic=true",
                                           "trainer.total_training_steps=1",
@@ -45,7 +46,7 @@ TEST_F(RankRewards, AFreeWorkerScoresPromptsOfAnotherRankWhileRowsAreSampled) {
                                           "plugins.num_workers=1",
                                           packs,
                                           "reward.0.use=plain",
-                                          "reward.0.work_us=100000",
+                                          "reward.0.work_us=200000",
                                           "reward.0.work_prompt=\"1\"",
                                           "~reward.0.pattern"};
   run_group(2, "train", "ranks", settings);
